@@ -114,13 +114,13 @@ struct Answer {
   bool operator==(const Answer&) const = default;
 };
 
-struct Ran {
+struct ServedRun {
   std::map<std::uint64_t, Answer> answers;
   std::int64_t graph_launches = 0, steps_behind = 0;
 };
 
 // Requests that draw by all rules, and end one after another.
-Ran run(bool recorded) {
+ServedRun run(bool recorded) {
   EngineOptions options;
   options.debug_nan = !recorded;  // its steps are neither padded nor recorded
   GpuSetup setup(kModels + "tiny-v32",
@@ -150,7 +150,7 @@ Ran run(bool recorded) {
     p.temperature = 0.6f * static_cast<float>(i);
     p.max_tokens = 4 + i;
   }
-  Ran out;
+  ServedRun out;
   const auto submit = [&](std::size_t i) {
     Request r;
     r.prompt = some_tokens(static_cast<std::int64_t>(3 + i), setup.config().vocab);
@@ -185,7 +185,7 @@ Ran run(bool recorded) {
 }
 
 TEST(GpuRecordedSteps, DrawsFollowTheirParameters) {
-  const Ran plain = run(false), recorded = run(true);
+  const ServedRun plain = run(false), recorded = run(true);
   EXPECT_EQ(plain.graph_launches, 0);
   EXPECT_GT(recorded.graph_launches, 8);
   EXPECT_GT(recorded.steps_behind, 8);

@@ -11,6 +11,7 @@
 #include "base/rows.h"
 #include "kernels/cuda/attend_selected.h"
 #include "kernels/cuda/common/device.h"
+#include "kernels/cuda/common/device_rows.h"
 #include "kernels/cuda/common/memory.h"
 #include "kernels/cuda/common/stream.h"
 #include "kernels/cuda/compress.h"

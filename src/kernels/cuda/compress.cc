@@ -4,12 +4,11 @@
 
 #include "base/rows.h"
 #include "kernels/cuda/common/cuda_error.h"
+#include "kernels/cuda/common/device_rows.h"
 #include "kernels/cuda/sm90/compress/compress.h"
 
 namespace lathe::cuda {
 namespace {
-
-const float* floats(const RowsView& x) { return reinterpret_cast<const float*>(x.data); }
 
 template <class T>
 const std::int32_t* numbers(std::span<const T> list) {

@@ -5,12 +5,10 @@
 
 #include "base/check.h"
 #include "base/rows.h"
+#include "kernels/cuda/common/device_rows.h"
 #include "kernels/cuda/sm90/hyper/hyper.h"
 
 namespace lathe::cuda {
-
-inline const float* floats(const RowsView& x) { return reinterpret_cast<const float*>(x.data); }
-inline float* floats(const MutableRowsView& x) { return reinterpret_cast<float*>(x.data); }
 
 // The planner refuses other models.
 inline void check_streams(std::int32_t streams, const RowsView& x, const RowsView& row) {

@@ -24,6 +24,9 @@ inline MutableDeviceRows device_rows(const MutableRowsView& v) {
   return {v.data, v.row_stride, v.dtype};
 }
 
+inline const float* floats(const RowsView& v) { return reinterpret_cast<const float*>(v.data); }
+inline float* floats(const MutableRowsView& v) { return reinterpret_cast<float*>(v.data); }
+
 /// Element `at` of f32 or bf16, as f32.
 LATHE_HD inline float load_element(const std::byte* data, DType dtype, std::int64_t at) {
   if (dtype == DType::f32) return reinterpret_cast<const float*>(data)[at];

@@ -1,6 +1,7 @@
 // Bounds what latent calls take from their scratch by the maxima of their shapes.
 #include <algorithm>
 
+#include "base/integers.h"
 #include "kernels/cuda/sm90/latent/latent.h"
 #include "kernels/cuda/sm90/latent/latent_params.h"
 #include "kernels/cuda/sm90/latent/stage/staging.h"
@@ -9,8 +10,6 @@ namespace lathe::cuda {
 namespace {
 
 constexpr std::int64_t kPartialRow = (kLatentValue + 1) * 4;  // bytes of an M row of a partial
-
-std::int64_t up(std::int64_t n, std::int64_t d) { return (n + d - 1) / d; }
 
 struct Parts {
   std::int64_t items = 0;  // that leave partials
@@ -21,8 +20,8 @@ struct Parts {
 Parts fixed_parts(std::int64_t work_tiles, std::int64_t m_rows, std::int64_t fixed_keys,
                   std::int64_t keys) {
   constexpr std::int64_t kMost = kLatentFixedBlocks * kLatentBlockRows;  // of a tile that is cut
-  const std::int64_t pieces =
-      std::min<std::int64_t>(up(std::max(keys, fixed_keys), fixed_keys) + 1, kLatentFixedPieces);
+  const std::int64_t pieces = std::min<std::int64_t>(
+      ceil_div(std::max(keys, fixed_keys), fixed_keys) + 1, kLatentFixedPieces);
   const std::int64_t items = work_tiles * pieces;
   return {items, items * std::min(m_rows, kMost) * kPartialRow};
 }
@@ -30,7 +29,7 @@ Parts fixed_parts(std::int64_t work_tiles, std::int64_t m_rows, std::int64_t fix
 /// Of cuts that balance: n items of a work tile are n blocks of it at the same time, so no cut of
 /// it has more than the SMs hold.
 Parts balanced_parts(const LatentShape& s, std::int64_t work_tiles, std::int64_t m_rows) {
-  const std::int64_t steps = std::max<std::int64_t>(up(s.keys, kLatentTile), 1);
+  const std::int64_t steps = std::max<std::int64_t>(ceil_div(s.keys, kLatentTile), 1);
   const std::int64_t sms = s.sms, held = kLatentBlockRows * sms;  // M rows that are resident
   Parts p;
   if (steps > 1) {
@@ -61,7 +60,7 @@ std::int64_t latent_workspace_bytes(const LatentShape& most) {
   const std::int64_t work_tiles = most.dense ? most.requests : most.rows;
   const std::int64_t per_tile =
       most.dense ? most.heads * std::max<std::int64_t>(most.request_rows, 1) : most.heads;
-  const std::int64_t m_rows = up(per_tile, kLatentBlockRows) * kLatentBlockRows;
+  const std::int64_t m_rows = ceil_div(per_tile, kLatentBlockRows) * kLatentBlockRows;
   const Parts parts = most.fixed_keys > 0
                           ? fixed_parts(work_tiles, m_rows, most.fixed_keys, most.keys)
                           : balanced_parts(most, work_tiles, m_rows);

@@ -59,7 +59,7 @@ cudaError_t launch(DType weights, const MatmulParams& p, const MatmulMaps& maps,
   return launch_matmul_e2m1_weights(p, maps, instance, stream);
 }
 
-bool same_rows(const RowsView& a, const RowsView& b) {
+bool same_x(const RowsView& a, const RowsView& b) {
   return a.data == b.data && a.dtype == b.dtype && a.rows == b.rows && a.cols == b.cols &&
          a.row_stride == b.row_stride;
 }
@@ -81,7 +81,7 @@ Result<void> check_calls(std::span<const MatmulCall> calls) {
                                c.x.row_stride, name(c.w.dtype)),
                    "ask matmul_takes() first"};
     }
-    if (!same_rows(c.x, calls[0].x) || c.x_scales != calls[0].x_scales ||
+    if (!same_x(c.x, calls[0].x) || c.x_scales != calls[0].x_scales ||
         c.x_scale_stride != calls[0].x_scale_stride || c.w.dtype != calls[0].w.dtype) {
       return Error{ErrorCode::invalid_argument, "calls", "the same x and dtype of weights in all",
                    "others", "launch them on their own"};

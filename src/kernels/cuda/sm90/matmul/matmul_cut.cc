@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "base/integers.h"
+
 namespace lathe::cuda {
 namespace {
-
-std::int64_t up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // An SM at full load, per clock: bytes of weights that memory gives it, bytes that L2 gives it, and
 // products of weights and tokens.
@@ -27,13 +27,13 @@ struct Tiles {
 
 // Clocks of all work tiles.
 double cost(const MatmulShape& s, const Tiles& t) {
-  const std::int64_t chunks = up(s.k, matmul_chunk(s.weight_bits));
-  const std::int64_t token_tiles = up(s.m, t.tokens);
-  std::int64_t items = up(s.rows, t.rows) * token_tiles;
+  const std::int64_t chunks = ceil_div(s.k, matmul_chunk(s.weight_bits));
+  const std::int64_t token_tiles = ceil_div(s.m, t.tokens);
+  std::int64_t items = ceil_div(s.rows, t.rows) * token_tiles;
   std::int64_t clusters = clusters_at_once(s.sms, t.split);
-  std::int64_t item_chunks = up(chunks, t.split);
+  std::int64_t item_chunks = ceil_div(chunks, t.split);
   if (t.pair) {
-    items = up(up(s.rows, t.rows), 2) * token_tiles;
+    items = ceil_div(ceil_div(s.rows, t.rows), 2) * token_tiles;
     clusters = clusters_at_once(s.sms, 2);
     item_chunks = chunks;
   }
@@ -44,7 +44,7 @@ double cost(const MatmulShape& s, const Tiles& t) {
   const double chunk = std::max({token_tiles == 1 ? weight_bytes / kMemoryBytes : 0.,
                                  (weight_bytes + token_bytes) / kL2Bytes, products / kProducts});
   const double extra = kEpilogue * t.tokens / 256 + (t.split > 1 && !t.pair ? kExchange : 0);
-  return static_cast<double>(up(items, clusters)) *
+  return static_cast<double>(ceil_div(items, clusters)) *
          (static_cast<double>(item_chunks) * chunk + extra);
 }
 
@@ -54,8 +54,8 @@ int row_step(const MatmulShape& s) { return s.gated ? 32 : 16; }
 // Whether tiles of all of K are enough for most SMs.
 bool fills_sms(const MatmulShape& s) {
   for (int rows = 128; rows >= 48; rows -= row_step(s)) {
-    const std::int64_t items = up(s.rows, rows);
-    if (10 * items >= 8 * up(items, s.sms) * s.sms) return true;
+    const std::int64_t items = ceil_div(s.rows, rows);
+    if (10 * items >= 8 * ceil_div(items, s.sms) * s.sms) return true;
   }
   return false;
 }

@@ -127,7 +127,7 @@ static __global__ void __launch_bounds__(kScanThreads, 1)
 
 // Any grid of kStepThreads.
 static __global__ void __launch_bounds__(kStepThreads)
-    ragged_kernel(const __grid_constant__ RaggedParams p) {
+    ragged_kernel(const __grid_constant__ RaggedListParams p) {
   const std::int64_t requests = p.lists.requests;
   const std::int64_t total = requests == 0 ? 0 : p.indptr[requests];
   const std::int64_t step = std::int64_t{gridDim.x} * kStepThreads;

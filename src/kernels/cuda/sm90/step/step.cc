@@ -38,7 +38,7 @@ Result<void> ragged(const DevicePageLists& lists, PoolShape pool, TokenRanges ra
   PrefixParams prefix = prefix_params(ranges.lengths, tokens_per_item, workspace);
   prefix.out = out.indptr.data();
   if (auto ok = launch_result(launch_prefix(prefix, stream), launch); !ok) return ok;
-  RaggedParams p = ragged_params(lists, pool, ranges);
+  RaggedListParams p = ragged_list_params(lists, pool, ranges);
   p.indptr = out.indptr.data();
   p.items = out.items.empty() ? nullptr : &out.items.data()->value;
   p.room = std::ssize(out.items);

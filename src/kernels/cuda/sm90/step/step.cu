@@ -43,7 +43,7 @@ cudaError_t launch_prefix(const PrefixParams& p, cudaStream_t stream) {
   return put_early(prefix_kernel, tiles, kScanThreads, p, stream);
 }
 
-cudaError_t launch_ragged(const RaggedParams& p, cudaStream_t stream) {
+cudaError_t launch_ragged(const RaggedListParams& p, cudaStream_t stream) {
   if (p.room == 0) return cudaSuccess;
   return put(ragged_kernel, some_blocks(p.room), p, stream);
 }

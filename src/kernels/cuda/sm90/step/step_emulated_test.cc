@@ -69,7 +69,7 @@ struct Emulated {
     auto tile_sums = prefix_params(ranges.lengths, divisor, workspace);
     tile_sums.out = out.indptr.data();
     prefix(tile_sums);
-    auto p = ragged_params(lists, pool, ranges);
+    auto p = ragged_list_params(lists, pool, ranges);
     p.indptr = out.indptr.data();
     p.items = out.items.empty() ? nullptr : &out.items.data()->value;
     p.room = std::ssize(out.items);

@@ -11,7 +11,7 @@ namespace lathe::cuda {
 cudaError_t launch_page_table(const PageTableParams& p, cudaStream_t stream);
 cudaError_t launch_slot_table(const SlotTableParams& p, cudaStream_t stream);
 cudaError_t launch_prefix(const PrefixParams& p, cudaStream_t stream);
-cudaError_t launch_ragged(const RaggedParams& p, cudaStream_t stream);
+cudaError_t launch_ragged(const RaggedListParams& p, cudaStream_t stream);
 cudaError_t launch_transform(const TransformParams& p, cudaStream_t stream);
 cudaError_t launch_combine(const CombineParams& p, cudaStream_t stream);
 cudaError_t launch_work(const WorkParams& p, cudaStream_t stream);

@@ -84,8 +84,9 @@ PrefixParams prefix_params(std::span<const std::int32_t> values, std::int64_t di
   return p;
 }
 
-RaggedParams ragged_params(const DevicePageLists& lists, PoolShape pool, TokenRanges ranges) {
-  RaggedParams p;
+RaggedListParams ragged_list_params(const DevicePageLists& lists, PoolShape pool,
+                                    TokenRanges ranges) {
+  RaggedListParams p;
   p.lists = lists_params(lists, pool);
   p.starts = or_null(ranges.starts);
   return p;

@@ -14,7 +14,8 @@ SlotTableParams slot_table_params(const DevicePageLists& lists, PoolShape pool, 
 /// Of ceil(value / divisor) for each value.
 PrefixParams prefix_params(std::span<const std::int32_t> values, std::int64_t divisor,
                            std::span<std::int64_t> workspace);
-RaggedParams ragged_params(const DevicePageLists& lists, PoolShape pool, TokenRanges ranges);
+RaggedListParams ragged_list_params(const DevicePageLists& lists, PoolShape pool,
+                                    TokenRanges ranges);
 TransformParams transform_params(const LocalLists& lists, std::span<const std::int32_t> row_value,
                                  std::int32_t* out);
 CombineParams combine_params(const CombineLists& lists, std::span<RaggedRow> out,

@@ -64,7 +64,7 @@ struct PrefixParams {
 };
 
 /// items[indptr[r] + i] of a ragged list; those past indptr[requests] become holes.
-struct RaggedParams {
+struct RaggedListParams {
   ListsParams lists;
   const std::int64_t* indptr = nullptr;  // [requests + 1] of the items
   const std::int32_t* starts = nullptr;  // [requests] tokens, or null: 0

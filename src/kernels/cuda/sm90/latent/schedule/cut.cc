@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/integers.h"
 #include "kernels/cuda/sm90/latent/latent.h"
 #include "kernels/cuda/sm90/latent/latent_params.h"
 #include "kernels/cuda/sm90/latent/stage/staging.h"
@@ -12,8 +13,6 @@ namespace lathe::cuda {
 namespace {
 
 constexpr std::int64_t kTile = kLatentTile, kPair = 2 * kTile;
-
-std::int64_t up(std::int64_t n, std::int64_t d) { return (n + d - 1) / d; }
 
 // In pairs of tiles (2 to 5 us per block): the combine's launch, each partial of a work tile, and
 // one more launch of the attention.
@@ -57,9 +56,9 @@ struct WorkTileCost {
   Best best(std::int64_t work_tiles) const {
     Best b{steps, std::numeric_limits<double>::infinity()};
     for (std::int64_t n = 1; n <= std::min<std::int64_t>(steps, blocks); ++n) {
-      const std::int64_t each = up(steps, n), items = work_tiles * up(steps, each);
+      const std::int64_t each = ceil_div(steps, n), items = work_tiles * ceil_div(steps, each);
       if (n > 1 && items * partial_bytes > kLatentPartialBytes) break;
-      const double cost = static_cast<double>(up(items, blocks)) * whole(each) +
+      const double cost = static_cast<double>(ceil_div(items, blocks)) * whole(each) +
                           (n > 1 ? kSplit + kPart * static_cast<double>(n) : 0);
       if (cost < b.cost) b = {each, cost};
     }
@@ -68,7 +67,7 @@ struct WorkTileCost {
   /// Of a call, all M blocks.
   double all(std::int64_t work_tiles) const {
     const Best b = best(work_tiles);
-    const std::int64_t items = work_tiles * up(steps, b.each);
+    const std::int64_t items = work_tiles * ceil_div(steps, b.each);
     return b.cost + of.block * static_cast<double>(std::min(items, blocks) * tiles);
   }
 };
@@ -77,7 +76,7 @@ LatentShares share(std::int64_t work_tiles, std::int64_t keys, std::int64_t each
                    const WorkTileCost& cost) {
   LatentShares s;
   s.work_tiles = work_tiles;
-  s.work_tile_items = up(cost.steps, each);
+  s.work_tile_items = ceil_div(cost.steps, each);
   s.work.workers = static_cast<std::int32_t>(
       std::min(cost.blocks, std::max<std::int64_t>(work_tiles * s.work_tile_items, 1)));
   s.work.block = static_cast<std::int32_t>(cost.step);
@@ -119,9 +118,10 @@ void share_on_device(LatentCut& c, const WorkTileCost& cost) {
 void share_fixed(LatentCut& c, std::int64_t keys, const WorkTileCost& cost) {
   c.shared = true;
   c.fixed = static_cast<std::int32_t>(cost.tiles <= kLatentFixedBlocks
-                                          ? up(keys, cost.step)
-                                          : std::max(cost.steps, up(keys, cost.step)));
-  const std::int64_t pieces = std::min<std::int64_t>(up(cost.steps, c.fixed), kLatentFixedPieces);
+                                          ? ceil_div(keys, cost.step)
+                                          : std::max(cost.steps, ceil_div(keys, cost.step)));
+  const std::int64_t pieces =
+      std::min<std::int64_t>(ceil_div(cost.steps, c.fixed), kLatentFixedPieces);
   const std::int64_t items = c.all.work_tiles * pieces;
   c.shared_parts = pieces > 1 ? items : 0;
   c.all.work = {.workers = static_cast<std::int32_t>(std::clamp<std::int64_t>(
@@ -139,13 +139,13 @@ LatentCut cut_latent(const LatentShape& s) {
   const std::int64_t m_rows =
       s.dense ? s.heads * std::max<std::int64_t>(s.request_rows, 1) : s.heads;
   const auto tiles_of = [&](std::int32_t block_m) {
-    return std::max<std::int64_t>(up(m_rows, block_m), 1);
+    return std::max<std::int64_t>(ceil_div(m_rows, block_m), 1);
   };
   const auto cost_of = [&](const BlockCost& of, std::int64_t step) {
     const std::int64_t tiles = tiles_of(of.m_rows);
     return WorkTileCost{of,
                         step,
-                        std::max<std::int64_t>(up(s.keys, step), 1),
+                        std::max<std::int64_t>(ceil_div(s.keys, step), 1),
                         tiles,
                         std::max<std::int64_t>(s.sms / tiles, 1),
                         tiles * of.m_rows * (kLatentValue + 1) * 4};
