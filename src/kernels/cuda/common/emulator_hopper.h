@@ -49,13 +49,13 @@ inline unsigned char* shared_of_block() {
   return shared_memory[rank()];
 }
 template <class T>
-T load_at(std::uint32_t address) {
+[[gnu::always_inline]] inline T load_at(std::uint32_t address) {
   T v;
   std::memcpy(&v, shared_at(address, sizeof v), sizeof v);
   return v;
 }
 template <class T>
-void store_at(std::uint32_t address, T v) {
+[[gnu::always_inline]] inline void store_at(std::uint32_t address, T v) {
   std::memcpy(shared_at(address, sizeof v), &v, sizeof v);
 }
 
@@ -144,18 +144,25 @@ struct Tile {
   }
 };
 
-/// d (+)= a b over kDepth of k; a(row, k) and b(column, k).
+/// d (+)= a b over kDepth of k; a(row, k) and b(column, k). A thread's outputs lie in two rows, and
+/// in two columns of each tile of eight.
 template <int kDepth = 16, int kCount, class A, class B>
 void multiply(float (&d)[kCount], A a, B b, bool add) {
   const int thread = machine.current % machine.block_threads % 128;
   const int row = thread / 32 * 16 + thread % 32 / 4, column = 2 * (thread % 4);
+  float left[2][kDepth], right[kDepth];
+  for (int r = 0; r < 2; ++r) {
+    for (int k = 0; k < kDepth; ++k) left[r][k] = a(row + 8 * r, k);
+  }
   for (int j = 0; j < kCount / 4; ++j) {
-    for (int i = 0; i < 4; ++i) {
-      float sum = add ? d[4 * j + i] : 0.f;
-      for (int k = 0; k < kDepth; ++k) {
-        sum += a(row + i / 2 * 8, k) * b(8 * j + column + i % 2, k);
+    for (int c = 0; c < 2; ++c) {
+      for (int k = 0; k < kDepth; ++k) right[k] = b(8 * j + column + c, k);
+      for (int r = 0; r < 2; ++r) {
+        float& out = d[4 * j + 2 * r + c];
+        float sum = add ? out : 0.f;
+        for (int k = 0; k < kDepth; ++k) sum += left[r][k] * right[k];
+        out = sum;
       }
-      d[4 * j + i] = sum;
     }
   }
 }
