@@ -73,10 +73,10 @@ function(lathe_room name)
   endif()
 endfunction()
 
-# lathe_test(<target> <file>... LINK <target>... [HOLDS_KERNELS] [PUBLIC_HEADERS])
+# lathe_test(<target> <file>... LINK <target>... [PUBLIC_HEADERS])
 # One executable for a list of test files: one link and one start instead of one per file. The files are compiled at -O1, which takes
 # 0.61 to 0.65 of -O3's time; what they link keeps its optimisation. They share the first one's precompiled headers: 2.5 s less a file.
-# HOLDS_KERNELS: the files hold kernels too, which the emulator runs. PUBLIC_HEADERS: they see the installed headers alone.
+# PUBLIC_HEADERS: they see the installed headers alone.
 set(LATHE_TEST_HEADERS <gmock/gmock.h> <gtest/gtest.h> <fmt/format.h> <algorithm> <array> <cmath> <cstring> <functional> <limits> <map>
   <memory> <optional> <random> <set> <span> <string> <vector>)
 set(LATHE_TEST_OPTIONS $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
@@ -90,16 +90,14 @@ function(lathe_share_test_headers target)
   endif()
 endfunction()
 function(lathe_test target)
-  cmake_parse_arguments(ARG "HOLDS_KERNELS;PUBLIC_HEADERS" "" "LINK" ${ARGN})
+  cmake_parse_arguments(ARG "PUBLIC_HEADERS" "" "LINK" ${ARGN})
   add_executable(${target} ${ARG_UNPARSED_ARGUMENTS})
-  if(NOT ARG_HOLDS_KERNELS)
-    target_compile_options(${target} PRIVATE ${LATHE_TEST_OPTIONS})
-  endif()
+  target_compile_options(${target} PRIVATE ${LATHE_TEST_OPTIONS})
   target_link_libraries(${target} PRIVATE ${ARG_LINK} GTest::gmock GTest::gtest_main)
   if(target STREQUAL lathe_base_test)
     target_precompile_headers(${target} PRIVATE ${LATHE_TEST_HEADERS})
   endif()
-  if(NOT ARG_HOLDS_KERNELS AND NOT ARG_PUBLIC_HEADERS)
+  if(NOT ARG_PUBLIC_HEADERS)
     lathe_share_test_headers(${target})
   endif()
   add_test(NAME ${target} COMMAND ${target})

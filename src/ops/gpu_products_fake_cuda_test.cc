@@ -253,10 +253,10 @@ TEST_P(GpuSelection, IsThatOfTheCpu) {
 // Rows that take another's list, which is wider or narrower than theirs, and rows that take their
 // first keys, of which some have fewer.
 TEST_F(GpuProducts, RowsTakeTheKeysThatOthersChose) {
-  constexpr std::int64_t kRows = 5, kWidth = 3, kPages = 9;
+  constexpr std::int64_t kRows = 5, kWidth = 3, kPool = 9;
   ops_test::Context cpu(1);
   std::vector<PageId> table;
-  for (std::int32_t p = 0; p < 2 * kWidth; ++p) table.emplace_back((p * 5 + 2) % kPages);
+  for (std::int32_t p = 0; p < 2 * kWidth; ++p) table.emplace_back((p * 5 + 2) % kPool);
   const std::vector<std::int32_t> request = {0, 1, 1, 0, -1}, lens = {9, 2, 11, 9, 0};
   const std::vector<std::int32_t> rows = {1, -1, -1, 0, -1};
   for (const std::int64_t choice : {4, 12}) {
@@ -286,8 +286,8 @@ TEST_F(GpuProducts, RowsTakeTheKeysThatOthersChose) {
     }
     std::vector<std::int32_t> got(kRows * k, 7);
     SelectKeys op{.step = &step,
-                  .keys = ConstPoolView(nullptr, CacheLayout(LayoutKind::index_fp8), 4, kPages),
-                  .main = {4, kPages},
+                  .keys = ConstPoolView(nullptr, CacheLayout(LayoutKind::index_fp8), 4, kPool),
+                  .main = {4, kPool},
                   .most_keys = 12,
                   .k = k,
                   .slots = got,
