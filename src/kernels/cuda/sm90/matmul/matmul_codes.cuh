@@ -71,7 +71,9 @@ struct MatmulE4m3Weights {
   }
 };
 
-/// MXFP4: e2m1 with a scale for each 32 of a row.
+/// MXFP4: e2m1 with a scale for each 32 of a row. Widening takes longer than memory needs for the
+/// codes, so with few tokens a chunk's codes are loaded while the products of the one before are
+/// under way; many tokens leave no registers for that. Scales are always a chunk ahead.
 struct MatmulE2m1Weights {
   static constexpr int kChunk = 128;
   static constexpr int kWeightRowBytes = 64;
@@ -79,36 +81,60 @@ struct MatmulE2m1Weights {
   static constexpr int kTokenBoxes = 2;
   static constexpr bool kTwoLevels = false;
   static constexpr bool kTokenScales = false;
+  static constexpr int kSteps = kChunk / 16;
+
+  /// Of step k of the consumer's stage: bytes of rows g and g + 8, then those 8 elements further.
+  template <class Consumer>
+  static __device__ __forceinline__ void load(const Consumer& c, int k, std::uint32_t (&codes)[4]) {
+    const int g = c.lane / 4;
+    const std::uint32_t at =
+        c.weights() + static_cast<std::uint32_t>((c.warp * 16 + g) * 64 + (c.lane & 3) +
+                                                 (k / 2 ^ (g / 2 & 3)) * 16 + k % 2 * 8);
+    codes[0] = load_shared_u8(at);
+    codes[1] = load_shared_u8(at + 512);
+    codes[2] = load_shared_u8(at + 4);
+    codes[3] = load_shared_u8(at + 516);
+  }
 
   template <class Consumer>
   static __device__ __forceinline__ void sum_part(Consumer& c, const MatmulWork& w,
                                                   const MatmulPart& part) {
-    const int g = c.lane / 4;
-    const MatmulMxScales scales(c.p, w, c.first_row(w) + c.warp * 16 + g);
+    constexpr bool kAhead = Consumer::kValues <= 16;
+    const MatmulMxScales scales(c.p, w, c.first_row(w) + c.warp * 16 + c.lane / 4);
+    std::uint32_t codes[kSteps][4];
+    const auto load_chunk = [&] {
+      c.wait_full();
+      if constexpr (kAhead) {
+        LATHE_UNROLL
+        for (int k = 0; k < kSteps; ++k) load(c, k, codes[k]);
+      }
+    };
+    uint2 next_scales = scales.of_chunk(part.begin);
+    load_chunk();
     LATHE_ROLLED
     for (std::int32_t chunk = part.begin; chunk < part.end; ++chunk) {
-      std::uint32_t scale[2][4];
+      const uint2 scale = next_scales;
+      const bool more = chunk + 1 < part.end;
+      if (more) next_scales = scales.of_chunk(chunk + 1);
       LATHE_UNROLL
-      for (int i = 0; i < 8; ++i) scale[i / 4][i % 4] = scales.at(i / 4, 4 * chunk + i % 4);
-      c.wait_full();
-      const std::uint32_t row =
-          c.weights() + static_cast<std::uint32_t>((c.warp * 16 + g) * 64 + (c.lane & 3));
-      LATHE_UNROLL
-      for (int k = 0; k < 8; ++k) {
-        const std::uint32_t at =
-            row + static_cast<std::uint32_t>((k / 2 ^ (g / 2 & 3)) * 16 + k % 2 * 8);
-        const std::uint32_t a[4] = {bf16_of_e2m1x2(load_shared_u8(at), scale[0][k / 2]),
-                                    bf16_of_e2m1x2(load_shared_u8(at + 512), scale[1][k / 2]),
-                                    bf16_of_e2m1x2(load_shared_u8(at + 4), scale[0][k / 2]),
-                                    bf16_of_e2m1x2(load_shared_u8(at + 516), scale[1][k / 2])};
+      for (int k = 0; k < kSteps; ++k) {
+        if constexpr (!kAhead) load(c, k, codes[k]);
+        const std::uint32_t low = MatmulMxScales::as_bf16x2(scale.x, k / 2);
+        const std::uint32_t high = MatmulMxScales::as_bf16x2(scale.y, k / 2);
+        const std::uint32_t a[4] = {
+            bf16_of_e2m1x2(codes[k][0], low), bf16_of_e2m1x2(codes[k][1], high),
+            bf16_of_e2m1x2(codes[k][2], low), bf16_of_e2m1x2(codes[k][3], high)};
         wgmma_fence();
         mma_m64_bf16_rows(c.acc, a, c.token_step(k), k > 0 || chunk > part.begin);
       }
       wgmma_commit();
+      const int taken = c.stage.index;
+      c.stage.next();
+      if (kAhead && more) load_chunk();
       wgmma_wait<0>();
       wgmma_pin(c.acc);
-      c.release(c.stage.index);
-      c.stage.next();
+      c.release(taken);
+      if (!kAhead && more) load_chunk();
     }
   }
 };

@@ -38,10 +38,28 @@ struct MatmulMxScales {
                 w.group * p.scale_group + std::int64_t{r.row} * blocks;
     }
   }
-  /// As bf16, in both halves: the code is its exponent, and 0 makes 0.
-  __device__ std::uint32_t at(int i, std::int32_t block) const {
-    const std::uint32_t code = block < blocks ? rows[i][block] : 0u;
-    return code << 7 | code << 23;
+  /// Codes of the four blocks of chunk `chunk` of each row, the first in the low byte; 0 for blocks
+  /// beyond the row.
+  __device__ uint2 of_chunk(std::int32_t chunk) const {
+    if (blocks % 4 == 0) return {four(rows[0], chunk), four(rows[1], chunk)};
+    return {bytes(rows[0], 4 * chunk), bytes(rows[1], 4 * chunk)};
+  }
+  /// Code i of `four` as bf16, in both halves: the code is its exponent, and 0 makes 0.
+  static __device__ std::uint32_t as_bf16x2(std::uint32_t four, int i) {
+    return permute_bytes(four, 0, static_cast<std::uint32_t>(0x0404 + i * 0x1010)) >> 1;
+  }
+
+ private:
+  __device__ static std::uint32_t four(const std::uint8_t* row, std::int32_t chunk) {
+    return reinterpret_cast<const std::uint32_t*>(row)[chunk];
+  }
+  __device__ std::uint32_t bytes(const std::uint8_t* row, std::int32_t block) const {
+    std::uint32_t codes = 0;
+    LATHE_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      if (block + i < blocks) codes |= std::uint32_t{row[block + i]} << (8 * i);
+    }
+    return codes;
   }
 };
 
