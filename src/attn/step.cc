@@ -228,16 +228,10 @@ Result<void> Step::check_pages(const StepRequest& q, std::int64_t r) const {
     }
     const std::int64_t i = begin / pool.page_size;
     const auto read = pages.subspan(at(i), at(std::max<std::int64_t>(0, last - i)));
-    // Four at a time, as a step's lists are long.
-    const auto count = static_cast<std::int32_t>(std::min<std::int64_t>(pool.pages, INT32_MAX));
-    std::int32_t strays = 0;
-    for (std::size_t k = 0; k < read.size(); ++k) {
-      strays |= read[k].value < 0 || read[k].value >= count ? 1 : 0;
-    }
-    if (strays == 0) return {};
-    const auto stray = std::ranges::find_if_not(read, [&](PageId p) { return pool.holds(p); });
-    return bad(fmt::format("requests[{}].{}[{}]", r, field, i + (stray - read.begin())),
-               fmt::format("a page of {}", pool.pages), fmt::format("{}", stray->value));
+    const std::size_t stray = first_stray(read, pool, false);
+    if (stray == read.size()) return {};
+    return bad(fmt::format("requests[{}].{}[{}]", r, field, at(i) + stray),
+               fmt::format("a page of {}", pool.pages), fmt::format("{}", read[stray].value));
   };
   if (auto ok = check_list("pages", q.pages, main_, first, keys); !ok) return ok;
   if (options_.state.pages > 0 && q.rows > 0) {

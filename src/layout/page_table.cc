@@ -18,22 +18,15 @@ Error bad(std::string field, std::string wanted, std::int64_t offered, std::stri
 // Checks everything before anything is written.
 Result<TableShape> checked_shape(const PageLists& lists, PoolShape pool, TableOptions options) {
   if (auto ok = check_pool_shape(pool); !ok) return ok.error();
-  const auto count = static_cast<std::int32_t>(std::min<std::int64_t>(pool.pages, INT32_MAX));
   std::int64_t longest = 0;
   for (std::int64_t r = 0; r < lists.requests(); ++r) {
     const PageLists::List row = lists[r];
     longest = std::max(longest, static_cast<std::int64_t>(row.size()));
-    std::int32_t strays = 0;  // found four at a time: a step's lists are long
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      strays |= row[i].value < -1 || row[i].value >= count ? 1 : 0;
-    }
-    if (strays == 0) continue;
-    const auto stray = std::ranges::find_if_not(
-        row, [&](PageId page) { return page.is_hole() || pool.holds(page); });
-    return Error{ErrorCode::out_of_range,
-                 fmt::format("pages of request {}, index {}", r, stray - row.begin()),
+    const std::size_t stray = first_stray(row, pool, true);
+    if (stray == row.size()) continue;
+    return Error{ErrorCode::out_of_range, fmt::format("pages of request {}, index {}", r, stray),
                  fmt::format("-1 or a page from 0 to {}", pool.pages - 1),
-                 fmt::format("{}", stray->value), ""};
+                 fmt::format("{}", row[stray].value), ""};
   }
   return table_shape(lists.requests(), longest, options);
 }
@@ -50,6 +43,20 @@ void fill(const PageLists& lists, TableShape shape, PageId* out) {
 }
 
 }  // namespace
+
+std::size_t first_stray(std::span<const PageId> pages, PoolShape pool, bool holes) {
+  const std::int32_t least = holes ? -1 : 0;
+  const auto count = static_cast<std::int32_t>(std::min<std::int64_t>(pool.pages, INT32_MAX));
+  std::int32_t strays = 0;  // without a branch, so that several are looked at at a time
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    strays |= pages[i].value < least || pages[i].value >= count ? 1 : 0;
+  }
+  if (strays == 0) return pages.size();
+  return static_cast<std::size_t>(
+      std::ranges::find_if(pages,
+                           [&](PageId page) { return page.value < least || page.value >= count; }) -
+      pages.begin());
+}
 
 Result<PageLists> PageLists::csr(std::span<const std::int64_t> indptr, List pages) {
   if (indptr.empty()) {

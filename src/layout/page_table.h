@@ -4,6 +4,7 @@
 // survives, so a kernel that reads whole rows in blocks never sees another request's page.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -13,6 +14,10 @@
 #include "layout/pool_shape.h"
 
 namespace lathe {
+
+/// Index of the first of `pages` that is neither a page of the pool nor, with `holes`, -1; their
+/// number if there is none. Quick where there is none, as a step's lists are long.
+std::size_t first_stray(std::span<const PageId> pages, PoolShape pool, bool holes);
 
 /// A non-owning view of several requests' pages: one span per request, or CSR.
 class PageLists {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/integers.h"
 #include "kernels/cuda/common/cuda_error.h"
 #include "kernels/cuda/common/device.h"
 #include "kernels/cuda/sm90/matmul/matmul_call.h"
@@ -90,6 +91,12 @@ Result<void> check_calls(std::span<const MatmulCall> calls) {
   return {};
 }
 
+// Scales of MXFP4 weights are loaded four at a time where a row's are a multiple of four.
+bool mx_words(const WeightView& w) { return ceil_div(w.cols, 32) % 4 == 0; }
+bool mx_fits(const WeightView& w) {
+  return w.mx_scales != nullptr && (!mx_words(w) || at_multiple(w.mx_scales, 4));
+}
+
 // Whether activation(gate, up) can be made, where the rest of the call is one that
 // matmul_takes(). up without data: rows of both lie in `gate` by turns.
 bool gate_fits(const WeightView& gate, const WeightView& up, const MutableRowsView& out) {
@@ -98,7 +105,8 @@ bool gate_fits(const WeightView& gate, const WeightView& up, const MutableRowsVi
   const bool fits = out.dtype == DType::bf16 && out.cols == n && n % 8 == 0;
   if (turns) return fits && gate.rows % 2 == 0;
   const bool scales = (up.scales == nullptr) == (gate.scales == nullptr) &&
-                      (up.mx_scales == nullptr) == (gate.mx_scales == nullptr);
+                      (up.mx_scales == nullptr) == (gate.mx_scales == nullptr) &&
+                      (up.mx_scales == nullptr || mx_fits(up));
   return fits && scales && up.dtype == gate.dtype && up.rows == n && up.cols == gate.cols &&
          at_multiple(up.data, 16);
 }
@@ -136,7 +144,7 @@ void gate(MatmulLaunch& l, const Activation& activation, const WeightView& w,
 
 bool matmul_takes(const MatmulCall& c) {
   const bool weights = c.w.dtype == DType::bf16 || c.w.dtype == DType::e4m3 ||
-                       (c.w.dtype == DType::e2m1 && c.w.mx_scales != nullptr);
+                       (c.w.dtype == DType::e2m1 && mx_fits(c.w));
   const bool codes = c.x.dtype == DType::e4m3 && c.w.dtype == DType::e4m3 &&
                      c.x_scales != nullptr && at_multiple(c.x_scales, 16) &&
                      c.x_scale_stride % 4 == 0 && c.x_scale_stride >= c.x.rows &&
@@ -262,6 +270,7 @@ bool grouped_matmul_takes(const GroupedMatmulCall& c) {
   const bool fits =
       c.activation == nullptr ? c.out.cols == c.w.rows : !heads && gate_fits(c.w, c.up, c.out);
   if (!fits || (heads && c.x_scales != nullptr)) return false;
+  if (c.w.dtype == DType::e2m1 && mx_words(c.w) && c.scale_stride % 4 != 0) return false;
   return matmul_takes(first_group(c)) && c.groups <= kMatmulGroups &&
          whole_rows(c.w.dtype, c.weight_stride) && (!heads || whole_rows(c.x.dtype, c.x_stride)) &&
          (c.out.dtype == DType::f32 || c.out_stride % 2 == 0);

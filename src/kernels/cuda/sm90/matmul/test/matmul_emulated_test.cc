@@ -440,6 +440,18 @@ TEST_F(MatmulEmulated, TakesWhatItCanRead) {
   EXPECT_TRUE(refuses([](MatmulCall& c) { c.x.dtype = DType::f32; }));
   EXPECT_TRUE(refuses([](MatmulCall& c) { c.w.dtype = DType::f16; }));
   EXPECT_TRUE(refuses([](MatmulCall& c) { c.w.dtype = DType::e2m1; }));  // no scales
+  // Four scales of a row are a word, two are not.
+  alignas(4) static const ue8m0 scales[8] = {};
+  for (const std::int64_t cols : {64, 128}) {
+    for (const int at : {0, 2}) {
+      EXPECT_EQ(refuses([&](MatmulCall& c) {
+                  c.w.dtype = DType::e2m1;
+                  c.w.mx_scales = scales + at;
+                  c.x.cols = c.w.cols = cols;
+                }),
+                cols == 128 && at == 2);
+    }
+  }
   EXPECT_TRUE(refuses([](MatmulCall& c) { c.x.row_stride = 68; }));
   EXPECT_TRUE(refuses([](MatmulCall& c) { c.x.cols = c.w.cols = 60; }));
   EXPECT_TRUE(refuses([](MatmulCall& c) { c.w.data += 8; }));
