@@ -28,6 +28,10 @@ struct PlainCodes {
   using At = const T*;
   static constexpr std::int64_t kLine =
       64 / static_cast<std::int64_t>(sizeof(T));  // of a cache line
+  // Where a stream of weights is prefetched to, as __builtin_prefetch has it: the second-level
+  // cache (2) takes more lines at once, the first-level one (3) feeds widening that takes longer
+  // than a line from memory.
+  static constexpr int kLocality = 2;
   static LATHE_INLINE At at(const WeightView& w) { return reinterpret_cast<At>(w.data); }
   static LATHE_INLINE const void* address(At p) { return p; }
 };
@@ -95,6 +99,7 @@ struct E4m3Codes : PlainCodes<std::uint8_t> {
 struct E2m1Codes {
   using At = MxAt;
   static constexpr std::int64_t kLine = 128;
+  static constexpr int kLocality = 3;
   static constexpr int kVectors = 4;
   static constexpr std::int64_t kStep = 128;
   static_assert(kStep <= kMxStep);

@@ -54,7 +54,7 @@ __attribute__((noinline)) void direct_runs(const W& codes, const DirectRuns& t) 
       for (; k + W::kStep <= end; k += W::kStep) {
         if (prefetches_all) {
           LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
-            __builtin_prefetch(W::address(w[i] + (k + ahead)), 0, 3);
+            __builtin_prefetch(W::address(w[i] + (k + ahead)), 0, W::kLocality);
           }
         } else {
           typename W::At row = w[0] + t.prefetch_begin * t.run * depth;

@@ -125,7 +125,7 @@ HWY_NOINLINE void direct_tile(const DirectTile<W>& t) {
   const auto prefetch = [&](std::int64_t k) HWY_ATTR __attribute__((always_inline)) {
     if (prefetches_all) {
       LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
-        __builtin_prefetch(W::address(w[i] + (k + ahead)), 0, 3);
+        __builtin_prefetch(W::address(w[i] + (k + ahead)), 0, 2);
       }
     } else {
       for (std::int64_t i = t.prefetch_begin; i < t.prefetch_end; ++i) {
