@@ -40,7 +40,14 @@ class GpuRowwise : public ::testing::Test {
 };
 
 TEST_F(GpuRowwise, RmsNorm) {
-  for (const auto& [rows, cols, heads] : {std::tuple{1, 7, 1}, {5, 300, 1}, {3, 512, 4}}) {
+  // A head's 25 columns are no whole words; 5 rows of 6 heads are no multiple of a warp's.
+  for (const auto& [rows, cols, heads] : {std::tuple{1, 7, 1},
+                                          {5, 300, 1},
+                                          {3, 512, 4},
+                                          {5, 384, 6},
+                                          {3, 100, 4},
+                                          {9, 512, 2},
+                                          {17, 200, 1}}) {
     for (const bool add : {false, true}) {
       if (add && heads > 1) continue;
       Rows x(rows, cols), out(rows, cols);
@@ -71,13 +78,15 @@ TEST_F(GpuRowwise, RmsNormOfHeadsWithoutAWeight) {
 }
 
 TEST_F(GpuRowwise, NormsRoundOnceToActivations) {
-  Rows x(4, 200), out(4, 200);
-  x.randomize(rng);
-  const std::vector<float> weight = vector_of(200, rng);
-  const MutableRowsView there = gpu.bf16_rows(out);
-  rms_norm(gpu.ops, constant(gpu.rows(x)), gpu.list(weight), 1e-6f, there);
-  rms_norm(ref.ops, x.view(), weight, 1e-6f, out.out());
-  expect_near(gpu.read(there), out, 0x1p-8, 0);
+  for (const std::int64_t cols : {102, 200, 300}) {
+    Rows x(4, cols), out(4, cols);
+    x.randomize(rng);
+    const std::vector<float> weight = vector_of(cols, rng);
+    const MutableRowsView there = gpu.bf16_rows(out);
+    rms_norm(gpu.ops, constant(gpu.rows(x)), gpu.list(weight), 1e-6f, there);
+    rms_norm(ref.ops, x.view(), weight, 1e-6f, out.out());
+    expect_near(gpu.read(there), out, 0x1p-8, 0);
+  }
 }
 
 TEST_F(GpuRowwise, LayerNorm) {

@@ -1,7 +1,9 @@
 // Launches the row-wise kernels: embedding, norms, activations, copies, the search for NaN and Inf.
 #include "kernels/cuda/sm90/rowwise/rowwise.cuh"
 
+#include "base/integers.h"
 #include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/sm90/rowwise/narrow_norm.cuh"
 #include "kernels/cuda/sm90/rowwise/norm.cuh"
 
 namespace lathe::cuda {
@@ -45,11 +47,25 @@ cudaError_t launch_gather_rows(const GatherRowsParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
   GatherRowsParams q = p;
   q.words = words_of_row(p);
-  return launch_kernel(gather_rows_kernel, over_columns(p.rows, q.words > 0 ? q.words : p.cols),
-                       stream, q);
+  const std::int64_t threads = q.words > 0 ? ceil_div(q.words, kGatherWords) : p.cols;
+  return launch_kernel(gather_rows_kernel, over_columns(p.rows, threads), stream, q);
 }
 cudaError_t launch_norm(const NormParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
+  // By the width alone, which decides the order of sums.
+  if (p.cols <= kNarrowNorm && p.rows * p.heads <= INT32_MAX) {
+    NormParams q = p;
+    const auto words = [&](std::uintptr_t at, std::int64_t stride) {
+      return at % 16 == 0 && stride % 4 == 0;
+    };
+    q.words = p.cols % 4 == 0 && words(reinterpret_cast<std::uintptr_t>(p.weight), 0) &&
+              words(reinterpret_cast<std::uintptr_t>(p.x.data), p.x.stride) &&
+              words(reinterpret_cast<std::uintptr_t>(p.out.data), p.out.stride);
+    constexpr int kItems = kNarrowNormThreads / 32 * kNarrowNormItems;
+    const LaunchShape shape{
+        .grid = blocks_for(p.rows * p.heads, kItems), .block = kNarrowNormThreads, .early = true};
+    return launch_kernel(narrow_norm_kernel, shape, stream, q);
+  }
   const LaunchShape shape{
       .grid = dim3(static_cast<unsigned>(p.rows), static_cast<unsigned>(p.heads)),
       .block = kNormThreads,

@@ -78,18 +78,32 @@ static __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
+/// Words of 16 bytes that a thread copies, kRowThreads apart.
+inline constexpr int kGatherWords = 4;
+
 static __global__ void __launch_bounds__(kRowThreads)
     gather_rows_kernel(const __grid_constant__ GatherRowsParams p) {
   let_next_begin();
   wait_for_previous();
-  std::int64_t row, col;
   if (p.words > 0) {
-    if (!my_element(p.words, row, col)) return;
-    const auto* from = reinterpret_cast<const uint4*>(
-        p.x.data + p.of[row] * p.x.stride * (p.x.dtype == DType::f32 ? 4 : 2));
-    reinterpret_cast<uint4*>(p.out.data + row * p.out.stride *
-                                              (p.x.dtype == DType::f32 ? 4 : 2))[col] = from[col];
-  } else if (my_element(p.cols, row, col)) {
+    const std::int64_t row = blockIdx.x, bytes = p.x.dtype == DType::f32 ? 4 : 2;
+    const std::int64_t col = std::int64_t{blockIdx.y} * (kGatherWords * kRowThreads) + threadIdx.x;
+    const auto* from =
+        reinterpret_cast<const uint4*>(p.x.data + p.of[row] * p.x.stride * bytes) + col;
+    auto* to = reinterpret_cast<uint4*>(p.out.data + row * p.out.stride * bytes) + col;
+    uint4 words[kGatherWords];
+    LATHE_UNROLL
+    for (int i = 0; i < kGatherWords; ++i) {
+      if (col + i * kRowThreads < p.words) words[i] = from[i * kRowThreads];
+    }
+    LATHE_UNROLL
+    for (int i = 0; i < kGatherWords; ++i) {
+      if (col + i * kRowThreads < p.words) to[i * kRowThreads] = words[i];
+    }
+    return;
+  }
+  std::int64_t row, col;
+  if (my_element(p.cols, row, col)) {
     store_element(p.out, row, col, load_element(p.x, p.of[row], col));
   }
 }

@@ -38,6 +38,8 @@ struct NormParams {
   std::int64_t heads = 1;
   float eps = 0;
   bool add = false;
+  bool words =
+      false;  // four columns of x, weight and out are words of their arrays; launch sets it
 };
 
 struct ActivationParams {
