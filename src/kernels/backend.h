@@ -114,6 +114,8 @@ class Backend {
   virtual void cast_rows(const OpsContext& ops, const CastRows& op) = 0;
   virtual void find_non_finite(const OpsContext& ops, const FindNonFinite& op) = 0;
 
+  /// The list for a row's products is the same in every step: a device may cut products that share
+  /// x together, so that a row's bits depend on the list.
   virtual void matmul(const OpsContext& ops, std::span<const Product> products) = 0;
   /// Returns whether the device has done it in one; else ops/ does it by parts.
   virtual bool gated_matmul(const OpsContext& /*ops*/, const GatedProduct& /*op*/) { return false; }

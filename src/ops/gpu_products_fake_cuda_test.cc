@@ -1,6 +1,7 @@
 // The products of the CUDA backend, and its indexer, emulated, against the oracle.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <list>
 #include <numeric>
@@ -9,6 +10,7 @@
 #include "attn/budget.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/common/memory.h"
+#include "kernels/cuda/fake/fake_cuda.h"
 #include "ops/cache_write.h"
 #include "ops/gpu_test_util.h"
 #include "ops/indexer.h"
@@ -52,6 +54,39 @@ TEST_F(GpuProducts, EveryWeightAndOddSizes) {
           << name(dtype) << " " << m << " x " << n << " x " << cols;
     }
   }
+}
+
+TEST_F(GpuProducts, ThoseThatShareXAreOneLaunch) {
+  const Weight q(rng, DType::bf16, 96, 256), k(rng, DType::bf16, 40, 256);
+  const Weight coded(rng, DType::e4m3, 72, 256, true), other(rng, DType::bf16, 24, 128);
+  // Rows of whole words of 16 bytes, which tensor cores take.
+  Rows x = ops_test::bf16_values(rng, 21, 256, 8), narrow = ops_test::bf16_values(rng, 21, 128, 8);
+  Rows outs[] = {Rows(21, 96), Rows(21, 40), Rows(21, 72), Rows(21, 40), Rows(21, 24)};
+  for (Rows& out : outs) out.randomize(rng);
+  MutableRowsView there[5];
+  for (int i = 0; i < 5; ++i) there[i] = gpu.rows(outs[i]);
+  const RowsView x_there = constant(gpu.bf16_rows(x));
+  const WeightView k_there = gpu.weight(k);
+  // Two, then one of another type, then one of the first type that adds, then one of another x.
+  const std::array products = {
+      Product{x_there, gpu.weight(q), there[0]},
+      Product{x_there, k_there, there[1]},
+      Product{x_there, gpu.weight(coded), there[2]},
+      Product{x_there, k_there, there[3], nullptr, true},
+      Product{constant(gpu.bf16_rows(narrow)), gpu.weight(other), there[4]},
+  };
+  const std::int64_t before = cuda::fake::counts().launches;
+  matmul(gpu.ops, products);
+  EXPECT_EQ(cuda::fake::counts().launches - before, 4);
+  const std::array wanted = {
+      Product{x.view(), q.view, outs[0].out()},
+      Product{x.view(), k.view, outs[1].out()},
+      Product{x.view(), coded.view, outs[2].out()},
+      Product{x.view(), k.view, outs[3].out(), nullptr, true},
+      Product{narrow.view(), other.view, outs[4].out()},
+  };
+  matmul(ref.ops, wanted);
+  for (int i = 0; i < 5; ++i) EXPECT_LT(error_of(gpu.read(there[i]), outs[i]), 1e-5) << i;
 }
 
 TEST_F(GpuProducts, ARowsBitsDoNotDependOnTheRowsBesideIt) {

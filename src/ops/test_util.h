@@ -71,8 +71,8 @@ inline double error_of(const Rows& got, const Rows& wanted) {
 
 /// Rows that bf16 holds exactly, so that both sides multiply the same numbers.
 template <class Rng>
-Rows bf16_values(Rng& rng, std::int64_t rows, std::int64_t cols) {
-  Rows x(rows, cols);
+Rows bf16_values(Rng& rng, std::int64_t rows, std::int64_t cols, std::int64_t gap = 3) {
+  Rows x(rows, cols, 0, gap);
   x.randomize(rng);
   for (float& v : x.data) v = to_f32(to_bf16(v));
   return x;

@@ -4,7 +4,9 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <map>
+#include <span>
 #include <utility>
 
 #include "base/check.h"
@@ -50,6 +52,11 @@ GroupedMatmulCall head_products(const HeadProducts& op) {
 
 bool same_rows(const RowsView& a, const RowsView& b) {
   return a.data == b.data && a.rows == b.rows && a.cols == b.cols && a.row_stride == b.row_stride;
+}
+
+bool same_x_and_type(const MatmulCall& a, const MatmulCall& b) {
+  return same_rows(a.x, b.x) && a.x.dtype == b.x.dtype && a.x_scales == b.x_scales &&
+         a.w.dtype == b.w.dtype;
 }
 
 void set_codes(const QuantizedX& codes, MatmulCall& call) {
@@ -277,33 +284,31 @@ class CudaBackend : public Backend {
                         op.first.data(), op.x.rows, op.x.cols, op.layer});
   }
 
+  // Neighbours that share x and the type of weights are one launch, and their K is cut for all
+  // their rows together: the products of an operator are the same in every step, so bits stay.
   void matmul(const OpsContext& ops, std::span<const Product> products) override {
     const Arena::Scope scope(*ops.tensors);
     RowsView quantized;  // what `codes` are of
     QuantizedX codes;
+    std::array<MatmulCall, kMatmulCalls> calls;
+    std::size_t count = 0;  // of calls that wait for their launch
+    const auto multiply_all = [&] { multiply(std::span(calls).first(std::exchange(count, 0))); };
     for (const Product& p : products) {
-      if (is_narrow(p)) {
-        multiply_narrow(ops, p);
-        continue;
-      }
       MatmulCall call{p.x, p.w, p.out, p.bias, p.add};
-      if (!plain_products_ && p.x.rows > 0 && matmul_takes(call)) {
-        if (takes_codes(ops.precision, p.x, p.w)) {
-          if (!same_rows(quantized, p.x)) codes = quantize(ops, p.x);
-          quantized = p.x;
-          set_codes(codes, call);
-        }
-        multiply(call);
+      if (is_narrow(p) || plain_products_ || p.x.rows == 0 || !matmul_takes(call)) {
+        multiply_all();
+        multiply_plain(ops, p);
         continue;
       }
-      put("product", p.out, launch_plain_product,
-          PlainProduct{.x = device_rows(p.x),
-                       .w = plain_weight(p.w),
-                       .out = device_rows(p.out),
-                       .rows = p.x.rows,
-                       .bias = p.bias,
-                       .add = p.add});
+      if (takes_codes(ops.precision, p.x, p.w)) {
+        if (!same_rows(quantized, p.x)) codes = quantize(ops, p.x);
+        quantized = p.x;
+        set_codes(codes, call);
+      }
+      if (count == kMatmulCalls || (count > 0 && !same_x_and_type(calls[0], call))) multiply_all();
+      calls[count++] = call;
     }
+    multiply_all();
   }
   bool gated_matmul(const OpsContext& ops, const GatedProduct& op) override {
     MatmulCall call{
@@ -311,7 +316,7 @@ class CudaBackend : public Backend {
     if (plain_products_ || op.x.rows == 0 || !matmul_takes(call)) return false;
     const Arena::Scope scope(*ops.tensors);
     if (takes_codes(ops.precision, op.x, op.gate)) set_codes(quantize(ops, op.x), call);
-    multiply(call);
+    multiply(std::span(&call, 1));
     return true;
   }
   void head_matmul(const OpsContext& ops, const HeadProducts& op) override {
@@ -484,9 +489,20 @@ class CudaBackend : public Backend {
     if (auto ok = staging_.flush(stream_); !ok) return ok;
     return start_.run(stream_);
   }
-  void multiply(const MatmulCall& call) {
+  void multiply(std::span<const MatmulCall> calls) {
+    if (calls.empty()) return;
     keep(flush());
-    keep(matmul_on_device(std::span(&call, 1), stream_));
+    keep(matmul_on_device(calls, stream_));
+  }
+  void multiply_plain(const OpsContext& ops, const Product& p) {
+    if (is_narrow(p)) return multiply_narrow(ops, p);
+    put("product", p.out, launch_plain_product,
+        PlainProduct{.x = device_rows(p.x),
+                     .w = plain_weight(p.w),
+                     .out = device_rows(p.out),
+                     .rows = p.x.rows,
+                     .bias = p.bias,
+                     .add = p.add});
   }
   QuantizedX quantize(const OpsContext& ops, const RowsView& x) {
     keep(flush());
