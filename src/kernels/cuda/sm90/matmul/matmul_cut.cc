@@ -15,9 +15,12 @@ constexpr double kMemoryBytes = 18, kL2Bytes = 30, kProducts = 1700;
 // Clocks of a tile that are not spent on stages: its epilogue, and the exchange of partials.
 constexpr double kEpilogue = 1500, kExchange = 1500;
 
-// Clusters of that many blocks that run at a time: the SMs of a GPC are not a multiple of 4.
+// Clusters of that many blocks that run at a time. A block takes an SM, and a cluster lies in one
+// GPC: their SMs (16 or 18 of most, fewer of one) are no multiples of 4 and 8. A cluster too many
+// costs a second wave.
 std::int64_t clusters_at_once(int sms, int blocks) {
-  return std::max(1, blocks <= 2 ? sms / blocks : sms / blocks - 1);
+  const int lost = blocks <= 2 ? 0 : blocks == 4 ? 3 : 2;
+  return std::max(1, sms / blocks - lost);
 }
 
 struct Tiles {
