@@ -221,6 +221,7 @@ def main():
         ("gqa_fp8(kv_heads=2,head_dim=64,v_head_dim=48)", gqa_fp8, 1),
     ]
     print("// Made by tools/make_codec_fixture.py; do not edit. Hex of little-endian bytes.")
+    print("#pragma once")
     print("// Rows: f32 [3, 576], each layout takes the first row_elems() of a row. A bf16 input is the f32 row")
     print("// rounded to bf16. Pages: 3 tokens, rows 0, 1, 2 in slots 2, 0, 1; gqa_fp8 scales 0.75 and 2.5.")
     print(f"inline constexpr const char* kFixtureRows =\n{hex_lines(rows32.astype('<f4').tobytes())};")

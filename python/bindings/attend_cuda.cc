@@ -86,12 +86,12 @@ KeySource source_of(GpuScratch& keeper, cudaStream_t stream, Arrays& arrays,
 
 /// What the kernel writes to: the caller's array, or memory of the device that Python gets as an
 /// object with DLPack. `object` is what the caller has in the end.
-struct Output {
+struct DeviceOutput {
   nb::object object;
   MutableRowsView view;
 
-  Output(Arrays& arrays, int gpu, bool captured, const char* argument, nb::handle given,
-         const std::vector<std::int64_t>& shape, DType dtype) {
+  DeviceOutput(Arrays& arrays, int gpu, bool captured, const char* argument, nb::handle given,
+               const std::vector<std::int64_t>& shape, DType dtype) {
     if (!given.is_none()) {
       const Array& array = arrays.on_gpu(argument, given, true);
       bool same = array.ndim() == shape.size();
@@ -248,9 +248,9 @@ nb::tuple attend_on_gpu(GpuScratch& keeper, std::uintptr_t stream_handle, const 
 
   const std::int64_t heads = args.problem.heads;
   const bool captured = (out.is_none() || lse.is_none()) && is_captured(stream);
-  const Output out_made(arrays, gpu, captured, "out", out,
-                        {args.q.rows, heads, args.problem.v_dim()}, DType::bf16);
-  const Output lse_made(arrays, gpu, captured, "lse", lse, {args.q.rows, heads}, DType::f32);
+  const DeviceOutput out_made(arrays, gpu, captured, "out", out,
+                              {args.q.rows, heads, args.problem.v_dim()}, DType::bf16);
+  const DeviceOutput lse_made(arrays, gpu, captured, "lse", lse, {args.q.rows, heads}, DType::f32);
   args.out = out_made.view;
   args.lse = lse_made.view;
   args.lse_convention = convention_of(options);

@@ -29,7 +29,7 @@ namespace lathe::python {
 namespace {
 
 // The arrays of a call, in the order in which lathe/_repeat.py gives them.
-enum Slot : std::size_t {
+enum ArgumentAt : std::size_t {
   kQ,
   kPool,
   kCompact,
@@ -75,7 +75,7 @@ struct Given {
   Signature signature;
 };
 
-bool is_number(Slot slot, nb::handle object) {
+bool is_number(ArgumentAt slot, nb::handle object) {
   return (slot == kQScale || slot == kKeyScale) && PyFloat_CheckExact(object.ptr());
 }
 
@@ -89,7 +89,7 @@ std::optional<Given> read(const TorchTensors& tensors, const nb::tuple& arrays) 
       g.signature.add(-1);
       continue;
     }
-    if (is_number(static_cast<Slot>(i), object)) {
+    if (is_number(static_cast<ArgumentAt>(i), object)) {
       std::int64_t bits = 0;
       const double number = PyFloat_AsDouble(object.ptr());
       std::memcpy(&bits, &number, sizeof bits);
@@ -115,13 +115,14 @@ std::optional<Given> read(const TorchTensors& tensors, const nb::tuple& arrays) 
 /// Calls `visit(slot, pointer)` with every address of a call, and whether it took all of them.
 template <class Visit>
 void visit_addresses(GpuCall& call, Visit visit) {
-  const auto span = [&](Slot slot, auto& list) {
+  const auto span = [&](ArgumentAt slot, auto& list) {
     auto* data = list.data();
     visit(slot, data);
     list = {data, list.size()};
   };
   AttendArgs& a = call.args;
-  const auto source = [&](KeySource& s, Slot pool, Slot compact, Slot indices, Slot lengths) {
+  const auto source = [&](KeySource& s, ArgumentAt pool, ArgumentAt compact, ArgumentAt indices,
+                          ArgumentAt lengths) {
     if (s.pool) visit(pool, s.pool->data);
     if (!s.pool) visit(compact, s.compact.data);
     span(indices, s.indices);
@@ -191,7 +192,7 @@ class Repeats {
     const nb::tuple owner = nb::make_tuple(PyThread_get_thread_ident(), given->gpu, call.stream);
     call.scratch = nb::borrow(PyDict_GetItemWithError(scratches_.ptr(), owner.ptr()));
     if (!call.scratch.is_valid()) return {};
-    visit_addresses(call, [&]<class T>(Slot slot, T*& address) {
+    visit_addresses(call, [&]<class T>(ArgumentAt slot, T*& address) {
       address = reinterpret_cast<T*>(given->at[slot]);
     });
     return call;
@@ -206,7 +207,7 @@ class Repeats {
     bool all = true;
     std::array<bool, kSlots> seen{};
     GpuCall call = made;
-    visit_addresses(call, [&]<class T>(Slot slot, T*& address) {
+    visit_addresses(call, [&]<class T>(ArgumentAt slot, T*& address) {
       seen[slot] = true;
       const bool given_by_caller = !arrays[std::size_t{slot}].is_none();
       const bool made_here = slot == kOut || slot == kLse || slot == kWorkspace;
@@ -236,8 +237,8 @@ class Repeats {
 
 /// Runs a call that find() gave. out, lse: addresses of what the caller has made where it had none;
 /// 0 elsewhere. workspace: the same.
-void run(GpuCall& call, std::uintptr_t out, std::uintptr_t lse, std::uintptr_t workspace,
-         bool scheduled) {
+void run_again(GpuCall& call, std::uintptr_t out, std::uintptr_t lse, std::uintptr_t workspace,
+               bool scheduled) {
   auto& keeper = *nb::inst_ptr<GpuScratch>(call.scratch);
   if (out != 0) call.args.out.data = reinterpret_cast<std::byte*>(out);
   if (lse != 0) call.args.lse.data = reinterpret_cast<std::byte*>(lse);
@@ -256,7 +257,7 @@ void run(GpuCall& call, std::uintptr_t out, std::uintptr_t lse, std::uintptr_t w
 void bind_attend_repeat(nb::module_& m) {
   nb::class_<GpuCall>(m, "GpuCall")
       .def_ro("kept", &GpuCall::kept)
-      .def("run", &run, nb::arg("out") = 0, nb::arg("lse") = 0, nb::arg("workspace") = 0,
+      .def("run", &run_again, nb::arg("out") = 0, nb::arg("lse") = 0, nb::arg("workspace") = 0,
            nb::arg("scheduled") = false);
   nb::class_<Repeats>(m, "Repeats")
       .def(nb::init<nb::object, nb::object, nb::handle, nb::dict>())

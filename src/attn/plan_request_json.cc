@@ -11,7 +11,7 @@
 namespace lathe {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 struct Key {
   std::string_view name;
@@ -52,12 +52,12 @@ Value value_type(Value Owner::*);
 template <class Member>
 using ValueOf = decltype(value_type(Member{}));
 
-Error wrong(std::string_view key, std::string wanted, const Json& value) {
+Error wrong(std::string_view key, std::string wanted, const SortedJson& value) {
   return {ErrorCode::invalid_argument, std::string(key), std::move(wanted), value.dump(), ""};
 }
 
 template <class Value>
-Result<Value> read(std::string_view key, const Json& value) {
+Result<Value> read(std::string_view key, const SortedJson& value) {
   if constexpr (std::is_same_v<Value, std::string>) {
     if (!value.is_string()) return wrong(key, "a string", value);
     return value.get<std::string>();
@@ -95,7 +95,7 @@ std::vector<PlanRequestKey> plan_request_keys() {
   return out;
 }
 
-Result<void> set_in_request(std::string_view name, const Json& value, PlanRequest& request,
+Result<void> set_in_request(std::string_view name, const SortedJson& value, PlanRequest& request,
                             ProblemOptions& options) {
   std::string known;
   for (const Key& key : kKeys) {

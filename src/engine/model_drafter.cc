@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kBurstRows = 1 + kDraftModelDrafts;  // of a request in phase verify
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+std::size_t nth(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 }  // namespace
 
@@ -95,10 +95,10 @@ void ModelDrafter::follow(Known& known, std::span<const std::int32_t> tokens, st
   }
   const std::int64_t written = std::min(std::ssize(known.keys), end);
   known.sure = std::min(known.sure, written);
-  while (known.sure < written && known.keys[at(known.sure)] == tokens[at(known.sure)]) {
+  while (known.sure < written && known.keys[nth(known.sure)] == tokens[nth(known.sure)]) {
     ++known.sure;
   }
-  known.keys.resize(at(known.sure));
+  known.keys.resize(nth(known.sure));
   pages_.undo(known.sure, known.pages);
 }
 
@@ -148,7 +148,7 @@ Result<void> ModelDrafter::compute(std::span<Job> jobs) {
     item.phase = job.rows > kBurstRows ? Phase::extend : verify ? Phase::verify : Phase::decode;
     item.pages = job.known->pages.lists;
     item.cached = static_cast<std::int32_t>(job.known->sure);
-    item.tokens = job.request->tokens.subspan(at(job.known->sure), at(job.rows));
+    item.tokens = job.request->tokens.subspan(nth(job.known->sure), nth(job.rows));
     rows += job.rows;
     if (job.most < 1) continue;
     const Chain& chain = chains_.emplace_back(job, items_.size() - 1);
@@ -164,13 +164,13 @@ Result<void> ModelDrafter::compute(std::span<Job> jobs) {
   rows_ += rows;
   for (const Job& job : jobs) {
     Known& k = *job.known;
-    const auto tokens = job.request->tokens.subspan(at(k.sure), at(job.rows));
+    const auto tokens = job.request->tokens.subspan(nth(k.sure), nth(job.rows));
     k.keys.insert(k.keys.end(), tokens.begin(), tokens.end());
     k.sure += job.rows;
     // Not the last one: it may be computed once more.
     pages_.settle(k.settled, std::max(k.settled, k.sure - 1), k.pages);
     k.settled = std::max(k.settled, k.sure - 1);
-    if (job.rows > kBurstRows) pages_.publish(std::span(k.keys).first(at(k.sure - 1)), k.pages);
+    if (job.rows > kBurstRows) pages_.publish(std::span(k.keys).first(nth(k.sure - 1)), k.pages);
   }
   const auto fresh = chains_.begin() + static_cast<std::ptrdiff_t>(first_chain);
   const auto end = std::remove_if(fresh, chains_.end(), [&](Chain& c) { return !take(c); });
@@ -212,7 +212,7 @@ bool ModelDrafter::take(Chain& c) {
 }
 
 void ModelDrafter::give_up(Known& known) {
-  if (known.sure > 0) pages_.publish(std::span(known.keys).first(at(known.sure - 1)), known.pages);
+  if (known.sure > 0) pages_.publish(std::span(known.keys).first(nth(known.sure - 1)), known.pages);
   pages_.release(known.pages);
   known.keys.clear();
   known.sure = known.settled = 0;

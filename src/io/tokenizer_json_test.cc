@@ -11,10 +11,10 @@
 namespace lathe {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
-Json small() {
-  return Json::parse(R"({
+SortedJson small() {
+  return SortedJson::parse(R"({
     "version": "1.0",
     "added_tokens": [{"id": 4, "content": "<s>", "single_word": false, "lstrip": false,
                       "rstrip": false, "normalized": false, "special": true}],
@@ -108,8 +108,8 @@ TEST(TokenizerJson, RefusesByName) {
        kUnsupported, "decoder.decoders[1].type", R"("ByteFallback")"},
   };
   for (const Refusal& r : refusals) {
-    Json json = small();
-    json[Json::json_pointer(r.pointer)] = Json::parse(r.value);
+    SortedJson json = small();
+    json[SortedJson::json_pointer(r.pointer)] = SortedJson::parse(r.value);
     const auto tokenizer = Tokenizer::parse(json.dump());
     ASSERT_FALSE(tokenizer.ok()) << r.pointer << " " << r.value;
     EXPECT_EQ(tokenizer.error().code, r.code) << tokenizer.error().message();
@@ -119,8 +119,8 @@ TEST(TokenizerJson, RefusesByName) {
 }
 
 TEST(TokenizerJson, RefusesTwoAddedTokensOfOneIdOrName) {
-  Json json = small();
-  Json second = json["added_tokens"][0];
+  SortedJson json = small();
+  SortedJson second = json["added_tokens"][0];
   second["content"] = "<t>";
   json["added_tokens"].push_back(second);
   EXPECT_EQ(Tokenizer::parse(json.dump()).error().field, "added_tokens[1].id");
@@ -133,9 +133,9 @@ TEST(TokenizerJson, RefusesWhatIsNoJsonAndWhatNestsWithoutEnd) {
                                   std::string(100000, '['), std::string("7"), std::string("{}")}) {
     EXPECT_FALSE(Tokenizer::parse(text).ok());
   }
-  Json nested = {{"type", "NFC"}};
+  SortedJson nested = {{"type", "NFC"}};
   for (int i = 0; i < 20; ++i) nested = {{"type", "Sequence"}, {"normalizers", {nested}}};
-  Json json = small();
+  SortedJson json = small();
   json["normalizer"] = nested;
   EXPECT_FALSE(Tokenizer::parse(json.dump()).ok());
   // As a value of the wrong type: building the error must not recurse into it.

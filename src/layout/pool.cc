@@ -9,7 +9,7 @@
 namespace lathe {
 namespace {
 
-Error bad(std::string field, std::string wanted, std::int64_t offered, std::string hint = "") {
+Error bad_size(std::string field, std::string wanted, std::int64_t offered, std::string hint = "") {
   return {ErrorCode::invalid_argument, std::move(field), std::move(wanted),
           fmt::format("{}", offered), std::move(hint)};
 }
@@ -25,13 +25,13 @@ Result<std::int64_t> pool_pages(std::span<const PoolPart> parts, PoolSize size) 
   for (const PoolPart& part : parts) {
     if (auto ok = check_page_size(part.page_size); !ok) return ok.error();
     if (part.layers < 1 || part.layers > kMaxPoolLayers) {
-      return bad("layers", fmt::format("1 to {}", kMaxPoolLayers), part.layers);
+      return bad_size("layers", fmt::format("1 to {}", kMaxPoolLayers), part.layers);
     }
     per_page += part.bytes_per_page();
     widest = std::max(widest, part.page_size);
   }
-  if (size.budget_bytes < 0) return bad("budget_bytes", "0 or more", size.budget_bytes);
-  if (size.pages < 0) return bad("pages", "0 or more", size.pages);
+  if (size.budget_bytes < 0) return bad_size("budget_bytes", "0 or more", size.budget_bytes);
+  if (size.pages < 0) return bad_size("pages", "0 or more", size.pages);
   if ((size.budget_bytes == 0) == (size.pages == 0)) {
     return Error{ErrorCode::invalid_argument, "budget_bytes, pages", "one of the two",
                  size.pages == 0 ? "none" : "both",
@@ -42,17 +42,18 @@ Result<std::int64_t> pool_pages(std::span<const PoolPart> parts, PoolSize size) 
       std::min(kMaxSlots / widest, std::numeric_limits<std::int64_t>::max() / per_page);
   if (size.pages != 0) {
     if (size.pages <= most) return size.pages;
-    return bad("pages", fmt::format("1 to {} (slots are 32 bits wide)", most), size.pages);
+    return bad_size("pages", fmt::format("1 to {} (slots are 32 bits wide)", most), size.pages);
   }
   const std::int64_t pages = size.budget_bytes / per_page;
   if (pages == 0) {
-    return bad("budget_bytes", fmt::format("at least {} bytes, which one page needs", per_page),
-               size.budget_bytes, "raise the budget or make pages smaller");
+    return bad_size("budget_bytes",
+                    fmt::format("at least {} bytes, which one page needs", per_page),
+                    size.budget_bytes, "raise the budget or make pages smaller");
   }
   if (pages > most) {
-    return bad("budget_bytes",
-               fmt::format("room for at most {} pages (slots are 32 bits wide)", most),
-               size.budget_bytes, fmt::format("give at most {} bytes", most * per_page));
+    return bad_size("budget_bytes",
+                    fmt::format("room for at most {} pages (slots are 32 bits wide)", most),
+                    size.budget_bytes, fmt::format("give at most {} bytes", most * per_page));
   }
   return pages;
 }

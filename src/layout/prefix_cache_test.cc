@@ -7,7 +7,7 @@
 namespace lathe {
 namespace {
 
-std::vector<PageId> pages(std::initializer_list<int> ids) {
+std::vector<PageId> page_ids(std::initializer_list<int> ids) {
   return std::vector<PageId>(ids.begin(), ids.end());
 }
 std::vector<std::int32_t> iota(int n, int first = 0) {
@@ -48,7 +48,7 @@ TEST(PrefixCache, HashIsStable) {
 TEST(PrefixCache, LongestFullBlocksAreShared) {
   Fixture f;
   const auto prompt = iota(14);  // three full pages of 4 and a rest
-  EXPECT_EQ(f.store(prompt), pages({0, 1, 2}));
+  EXPECT_EQ(f.store(prompt), page_ids({0, 1, 2}));
   EXPECT_EQ(f.cache.block_count(), 3);
   EXPECT_EQ(f.cache.token_count(), 12);
   EXPECT_EQ(f.ledger.used(), 3);
@@ -57,7 +57,7 @@ TEST(PrefixCache, LongestFullBlocksAreShared) {
   fork[9] = 99;
   const PrefixMatch m = f.cache.match(fork, 14);
   EXPECT_EQ(m.tokens, 8);
-  EXPECT_EQ(m.pages, (GroupPages{pages({0, 1})}));
+  EXPECT_EQ(m.pages, (GroupPages{page_ids({0, 1})}));
   EXPECT_EQ(f.ledger.owners(PageId(1)), 2);
   EXPECT_EQ(f.ledger.owners(PageId(2)), 1);
   ASSERT_TRUE(f.cache.release(m));
@@ -92,7 +92,7 @@ TEST(PrefixCache, SecondInsertKeepsThePagesThatAreThere) {
   const auto own = *f.ledger.allocate(3);  // computed twice at the same time
   const GroupPages lists = {own};
   EXPECT_EQ(*f.cache.insert(iota(12), lists), 12);
-  EXPECT_EQ(f.cache.match(iota(12), 12).pages.at(0), (pages({0, 1, own[2].value})));
+  EXPECT_EQ(f.cache.match(iota(12), 12).pages.at(0), (page_ids({0, 1, own[2].value})));
   EXPECT_EQ(f.ledger.owners(own[0]), 1);
   EXPECT_EQ(f.ledger.owners(own[2]), 3);
 }
@@ -106,14 +106,14 @@ TEST(PrefixCache, ForcedCollisionsNeverShare) {
   const auto own = *ledger.allocate(4);
   const GroupPages first = {{own[0], own[1]}}, second = {{own[2], own[3]}};
   EXPECT_EQ(*cache->insert(iota(8), first), 4);  // the second block collides with the first
-  EXPECT_EQ(cache->match(iota(8), 8).pages.at(0), pages({0}));
+  EXPECT_EQ(cache->match(iota(8), 8).pages.at(0), page_ids({0}));
   EXPECT_EQ(cache->match(iota(8, 100), 8).tokens, 0);
   EXPECT_EQ(*cache->insert(iota(8, 100), second), 0);
   EXPECT_EQ(cache->match(iota(8, 100), 8).tokens, 0);
   // The same tokens after another prefix are other keys and values.
   std::vector<std::int32_t> repeated = iota(4);
   repeated.insert(repeated.end(), {0, 1, 2, 3});
-  EXPECT_EQ(cache->match(repeated, 8).pages.at(0), pages({0}));
+  EXPECT_EQ(cache->match(repeated, 8).pages.at(0), page_ids({0}));
   EXPECT_EQ(cache->block_count(), 1);
   EXPECT_EQ(ledger.owners(own[1]), 1);
 }
@@ -133,8 +133,8 @@ TEST(PrefixCache, CollisionsBehindOtherPrefixesNeverShare) {
   other[0] = 99;
   EXPECT_EQ(*cache->insert(iota(8), first), 8);
   EXPECT_EQ(*cache->insert(other, second), 4);
-  EXPECT_EQ(cache->match(other, 8).pages.at(0), pages({2}));
-  EXPECT_EQ(cache->match(iota(8), 8).pages.at(0), pages({0, 1}));
+  EXPECT_EQ(cache->match(other, 8).pages.at(0), page_ids({2}));
+  EXPECT_EQ(cache->match(iota(8), 8).pages.at(0), page_ids({0, 1}));
 }
 
 TEST(PrefixCache, EvictsLeavesFirstAndTheLeastRecentlyUsed) {
@@ -151,20 +151,20 @@ TEST(PrefixCache, EvictsLeavesFirstAndTheLeastRecentlyUsed) {
 
   // Used in this order: 1; 3 and 2; 5 and 0.
   Evicted out = f.cache.evict(0, 2);
-  EXPECT_EQ(out.pages.at(0), pages({1, 3}));
+  EXPECT_EQ(out.pages.at(0), page_ids({1, 3}));
   EXPECT_EQ(out.blocks, 2);
   out = f.cache.evict(0, 0);
   EXPECT_EQ(out.blocks, 0);
 
   const PrefixMatch held = f.cache.match(fork, 8);
-  EXPECT_EQ(f.cache.evict(0, 100).pages.at(0), pages({2}));  // the rest is held
+  EXPECT_EQ(f.cache.evict(0, 100).pages.at(0), page_ids({2}));  // the rest is held
   ASSERT_TRUE(f.cache.release(held));
   ASSERT_TRUE(f.ledger.retain(PageId(5)));
   ASSERT_TRUE(f.ledger.begin_write(PageId(5)));
   ASSERT_TRUE(f.ledger.release(PageId(5)));
   EXPECT_EQ(f.cache.evict(0, 100).blocks, 0);  // still being written
   ASSERT_TRUE(f.ledger.end_write(PageId(5)));
-  EXPECT_EQ(f.cache.evict(0, 100).pages.at(0), pages({5, 0}));
+  EXPECT_EQ(f.cache.evict(0, 100).pages.at(0), page_ids({5, 0}));
   EXPECT_EQ(f.ledger.used(), 0);
 }
 
@@ -173,7 +173,7 @@ TEST(PrefixCache, AMatchMakesRecent) {
   f.store(iota(4));
   f.store(iota(4, 100));
   ASSERT_TRUE(f.cache.release(f.cache.match(iota(4), 4)));
-  EXPECT_EQ(f.cache.evict(0, 1).pages.at(0), pages({1}));
+  EXPECT_EQ(f.cache.evict(0, 1).pages.at(0), page_ids({1}));
 }
 
 TEST(PrefixCache, EventsInOrder) {
@@ -220,28 +220,28 @@ TEST(PrefixCache, BadInsertsChangeNothing) {
     EXPECT_FALSE(r);
     return r ? std::string() : r.error().message();
   };
-  EXPECT_EQ(message({pages({0, 1})}), "pages: wanted 2 lists, one per group, got 1");
-  EXPECT_EQ(message({pages({0, 1}), pages({0})}),
+  EXPECT_EQ(message({page_ids({0, 1})}), "pages: wanted 2 lists, one per group, got 1");
+  EXPECT_EQ(message({page_ids({0, 1}), page_ids({0})}),
             "pages[1]: wanted 2 pages (2 blocks of 4 tokens), got 1");
-  EXPECT_EQ(message({pages({0, -1}), pages({0, 1})}),
+  EXPECT_EQ(message({page_ids({0, -1}), page_ids({0, 1})}),
             "pages[0][1]: wanted a page with an owner, got page -1");
-  EXPECT_EQ(message({pages({0, 16}), pages({0, 1})}),
+  EXPECT_EQ(message({page_ids({0, 16}), page_ids({0, 1})}),
             "pages[0][1]: wanted a page with an owner, got page 16");
-  EXPECT_EQ(message({pages({0, 1}), pages({0, 9})}),
+  EXPECT_EQ(message({page_ids({0, 1}), page_ids({0, 9})}),
             "pages[1][1]: wanted a page with an owner, got page 9");
-  EXPECT_EQ(message({pages({0, 0}), pages({0, 1})}),
+  EXPECT_EQ(message({page_ids({0, 0}), page_ids({0, 1})}),
             "pages[0][1]: wanted every page once, got page 0");
   ASSERT_TRUE(full.begin_write(PageId(1)));
   EXPECT_EQ(
-      message({pages({0, 1}), pages({0, 1})}),
+      message({page_ids({0, 1}), page_ids({0, 1})}),
       "pages[0][1]: wanted a page that is not being written, got page 1; insert after end_write()");
   ASSERT_TRUE(full.end_write(PageId(1)));
   EXPECT_EQ(cache->block_count(), 0);
   for (int p = 0; p < 4; ++p) EXPECT_EQ(full.owners(PageId(p)) + window.owners(PageId(p)), 2);
 
-  const GroupPages good = {pages({0, 1}), pages({-1, 1})};
+  const GroupPages good = {page_ids({0, 1}), page_ids({-1, 1})};
   ASSERT_TRUE(cache->insert(iota(8), good));
-  EXPECT_EQ(message({pages({2, 1}), pages({2, 3})}, 50),
+  EXPECT_EQ(message({page_ids({2, 1}), page_ids({2, 3})}, 50),
             "pages[0][1]: wanted a page that is not cached for other tokens, got page 1");
 }
 
@@ -271,12 +271,12 @@ TEST(PrefixCache, GroupsOfDifferentPageSizes) {
   fork[6] = 99;  // three fine pages agree, one coarse page does
   const PrefixMatch m = cache->match(fork, 8);
   EXPECT_EQ(m.tokens, 4);
-  EXPECT_EQ(m.pages, (GroupPages{pages({0, 1}), pages({0})}));
+  EXPECT_EQ(m.pages, (GroupPages{page_ids({0, 1}), page_ids({0})}));
   ASSERT_TRUE(cache->release(m));
   ASSERT_TRUE(fine.release(lists[0]));
   ASSERT_TRUE(coarse.release(lists[1]));
   const Evicted out = cache->evict(1, 1);  // one coarse page, and the fine ones of its block
-  EXPECT_EQ(out.pages, (GroupPages{pages({2, 3}), pages({1})}));
+  EXPECT_EQ(out.pages, (GroupPages{page_ids({2, 3}), page_ids({1})}));
 }
 
 // Blocks of 4 tokens, window pages of 2, a window of 3: the last two pages of a prefix are needed.
@@ -291,7 +291,7 @@ TEST(PrefixCache, AWindowNeedsOnlyItsLastPages) {
   EXPECT_EQ(cache->page_count(1), 3);
   PrefixMatch m = cache->match(iota(12), 12);
   EXPECT_EQ(m.tokens, 12);
-  EXPECT_EQ(m.pages, (GroupPages{pages({0, 1, 2}), pages({-1, -1, -1, -1, 4, 5})}));
+  EXPECT_EQ(m.pages, (GroupPages{page_ids({0, 1, 2}), page_ids({-1, -1, -1, -1, 4, 5})}));
   EXPECT_EQ(window.owners(b[1]), 2);  // not part of the match: the request and the cache
   ASSERT_TRUE(cache->release(m));
   // Boundary 8 has no window page at all, and 4 only one of its two.
@@ -303,10 +303,10 @@ TEST(PrefixCache, AWindowNeedsOnlyItsLastPages) {
   EXPECT_EQ(*cache->insert(iota(8), again), 8);
   m = cache->match(iota(12), 11);
   EXPECT_EQ(m.tokens, 8);
-  EXPECT_EQ(m.pages, (GroupPages{pages({0, 1}), {PageId(), PageId(), b2[2], b2[3]}}));
+  EXPECT_EQ(m.pages, (GroupPages{page_ids({0, 1}), {PageId(), PageId(), b2[2], b2[3]}}));
   ASSERT_TRUE(cache->release(m));
   m = cache->match(iota(12), 4);
-  EXPECT_EQ(m.pages, (GroupPages{pages({0}), {b2[0], b[1]}}));
+  EXPECT_EQ(m.pages, (GroupPages{page_ids({0}), {b2[0], b[1]}}));
   ASSERT_TRUE(cache->release(m));
   EXPECT_EQ(cache->page_count(1), 6);
 }
@@ -327,7 +327,7 @@ TEST(PrefixCache, WindowPagesAreEvictedOnTheirOwn) {
 
   // Never part of a used window: 2 (deeper first), 1. Then the end of the prompt, whole; the block
   // before it has no successor then, and no window either, so no request can resume there.
-  EXPECT_EQ(cache->evict(1, 2).pages, (GroupPages{{}, pages({2, 1})}));
+  EXPECT_EQ(cache->evict(1, 2).pages, (GroupPages{{}, page_ids({2, 1})}));
   EXPECT_TRUE(events.empty());
   PrefixMatch m = cache->match(iota(16), 15);
   EXPECT_EQ(m.tokens, 4);
@@ -335,16 +335,16 @@ TEST(PrefixCache, WindowPagesAreEvictedOnTheirOwn) {
   m = cache->match(iota(16), 16);
   EXPECT_EQ(m.tokens, 16);
   // In use: window page 3 is held by the match; 0 is not part of it and goes.
-  EXPECT_EQ(cache->evict(1, 9).pages, (GroupPages{{}, pages({0})}));
+  EXPECT_EQ(cache->evict(1, 9).pages, (GroupPages{{}, page_ids({0})}));
   // The request moves on and drops its old window page: the page goes, the held block stays.
   ASSERT_TRUE(window.release(PageId(3)));
-  EXPECT_EQ(cache->evict(1, 9).pages, (GroupPages{{}, pages({3})}));
+  EXPECT_EQ(cache->evict(1, 9).pages, (GroupPages{{}, page_ids({3})}));
   EXPECT_EQ(cache->block_count(), 4);
   EXPECT_EQ(window.used(), 0);
   EXPECT_TRUE(events.empty());
   EXPECT_EQ(cache->match(iota(16), 16).tokens, 0);
   ASSERT_TRUE(full.release(m.pages[0]));
-  EXPECT_EQ(cache->evict(0, 9).pages, (GroupPages{pages({3, 2, 1, 0}), {}}));
+  EXPECT_EQ(cache->evict(0, 9).pages, (GroupPages{page_ids({3, 2, 1, 0}), {}}));
   EXPECT_EQ(full.used(), 0);
   EXPECT_EQ(events.size(), 4u);
 }

@@ -20,21 +20,21 @@ void progress(const char* what) {
   if (isatty(STDERR_FILENO) == 1) fmt::print(stderr, "measuring {}\n", what);
 }
 
-struct Limits {
+struct ThreadLimits {
   double gflops = 0;
   double read_gbps = 0;
 };
 
 // Grouped-query and ragged rows with the limits of as many threads.
 std::vector<LatentBenchRow> with_limits(const std::vector<AttentionBenchRow>& rows) {
-  std::map<int, Limits> limits;
+  std::map<int, ThreadLimits> limits;
   std::vector<LatentBenchRow> out;
   for (const AttentionBenchRow& r : rows) {
     if (!limits.contains(r.threads)) {
       ThreadPool pool(r.threads);
       limits[r.threads] = {measure_peak_gflops(pool), measure_read_gbps(pool)};
     }
-    const Limits& l = limits[r.threads];
+    const ThreadLimits& l = limits[r.threads];
     LatentBenchRow row;
     row.name = r.name;
     row.layout = r.layout;

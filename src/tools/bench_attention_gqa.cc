@@ -15,7 +15,7 @@
 namespace lathe {
 namespace {
 
-constexpr std::int32_t kPageSize = 64;
+constexpr std::int32_t kGqaPageSize = 64;
 
 double seconds_of_call(AttendFn attend, const AttendArgs& args) {
   const auto start = std::chrono::steady_clock::now();
@@ -59,9 +59,9 @@ struct Requests {
 
   Requests(const CacheLayout& l, std::int64_t batch_size, std::int64_t q_rows, std::int64_t keys)
       : layout(l), batch(batch_size), rows(q_rows), context(keys) {
-    const std::int64_t width = (context + kPageSize - 1) / kPageSize;
+    const std::int64_t width = (context + kGqaPageSize - 1) / kGqaPageSize;
     const std::int64_t pages = batch * width;
-    bytes.resize(static_cast<std::size_t>(pages * layout.page_stride(kPageSize)));
+    bytes.resize(static_cast<std::size_t>(pages * layout.page_stride(kGqaPageSize)));
     std::mt19937 rng(2);
     std::normal_distribution<float> normal;
     if (layout.value_dtype() == DType::bf16) {
@@ -101,7 +101,7 @@ struct Requests {
     a.lse = view(lse, p.heads);
     a.q_indptr = q_indptr;
     a.kv_lens = kv_lens;
-    a.main.pool = ConstPoolView(bytes.data(), layout, kPageSize, std::ssize(table));
+    a.main.pool = ConstPoolView(bytes.data(), layout, kGqaPageSize, std::ssize(table));
     a.main.page_table = table;
     a.main.table_width = std::ssize(table) / batch;
     a.execution.scratch = &scratch;

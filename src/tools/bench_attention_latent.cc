@@ -13,11 +13,12 @@
 #include "kernels/cpu/latent/latent_attend.h"
 #include "tools/bench_latent_scene.h"
 #include "tools/machine_peak.h"
+#include "tools/median.h"
 
 namespace lathe {
 namespace {
 
-struct Limits {
+struct TeamLimits {
   double gflops = 0;
   double gbps = 0;
 };
@@ -26,7 +27,7 @@ struct Limits {
 struct Team {
   ThreadPool threads;
   Scratch scratch;
-  Limits limits;
+  TeamLimits limits;
 
   explicit Team(int n) : threads(n) {}
 };

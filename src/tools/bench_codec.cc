@@ -23,7 +23,7 @@
 namespace lathe {
 namespace {
 
-constexpr std::int32_t kPageSize = 64;
+constexpr std::int32_t kCodecPageSize = 64;
 using Bytes = std::vector<std::byte>;
 
 double seconds_of(const std::function<void()>& work) {
@@ -32,7 +32,7 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-double median(std::vector<double> v) {
+double middle(std::vector<double> v) {
   std::sort(v.begin(), v.end());
   const std::size_t n = v.size();
   return n % 2 == 1 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
@@ -66,9 +66,9 @@ std::vector<Slot> shuffled(std::int64_t n) {
   return out;
 }
 
-class Bench {
+class CodecBench {
  public:
-  explicit Bench(const CodecBenchOptions& options)
+  explicit CodecBench(const CodecBenchOptions& options)
       : options_(options),
         copy_from_(make_bytes(options.bytes / 2)),
         copy_to_(make_bytes(options.bytes / 2)) {}
@@ -84,7 +84,7 @@ class Bench {
 
  private:
   std::int64_t pages_for(std::int64_t bytes_per_token) const {
-    return std::max<std::int64_t>(options_.bytes / bytes_per_token / kPageSize, 1);
+    return std::max<std::int64_t>(options_.bytes / bytes_per_token / kCodecPageSize, 1);
   }
   // Times `work`, which reads and writes `bytes`, alternating with a memcpy of as many.
   void measure(const std::string& layout, const char* operation, std::int64_t tokens,
@@ -96,8 +96,8 @@ class Bench {
   std::vector<CodecBenchRow> rows_;
 };
 
-void Bench::measure(const std::string& layout, const char* operation, std::int64_t tokens,
-                    std::int64_t bytes, const std::function<Result<void>()>& work) {
+void CodecBench::measure(const std::string& layout, const char* operation, std::int64_t tokens,
+                         std::int64_t bytes, const std::function<Result<void>()>& work) {
   const auto checked = [&] {
     const auto r = work();
     LATHE_CHECK(r.ok(), r.error().message());
@@ -111,20 +111,20 @@ void Bench::measure(const std::string& layout, const char* operation, std::int64
     own.push_back(static_cast<double>(bytes) / seconds_of(checked) / 1e9);
     reference.push_back(2 * static_cast<double>(copied) / seconds_of(copy) / 1e9);
   }
-  const double gb = median(own);
-  const double memcpy_gb = median(reference);
+  const double gb = middle(own);
+  const double memcpy_gb = middle(reference);
   rows_.push_back({layout, operation, gb, memcpy_gb, gb / memcpy_gb, tokens});
   if (isatty(2) != 0) fmt::print(stderr, "\r{} measured", rows_.size());
 }
 
-void Bench::codecs(const CacheLayout& layout) {
+void CodecBench::codecs(const CacheLayout& layout) {
   const std::int64_t width = layout.row_elems();
   const std::int64_t per_token = 2 * width + layout.bytes_per_token();
   const std::int64_t pages = pages_for(per_token);
-  const std::int64_t tokens = pages * kPageSize;
+  const std::int64_t tokens = pages * kCodecPageSize;
   Bytes rows = make_rows(tokens * width);
-  Bytes bytes = make_bytes(pages * layout.page_stride(kPageSize));
-  const PoolView pool(bytes.data(), layout, kPageSize, pages);
+  Bytes bytes = make_bytes(pages * layout.page_stride(kCodecPageSize));
+  const PoolView pool(bytes.data(), layout, kCodecPageSize, pages);
   const RowsView in{rows.data(), DType::bf16, tokens, width, width};
   const MutableRowsView out{rows.data(), DType::bf16, tokens, width, width};
   const std::vector<Slot> order = in_order(tokens);
@@ -137,14 +137,14 @@ void Bench::codecs(const CacheLayout& layout) {
   time("gather_decode", [&] { return gather_decode(pool, random, out); });
 }
 
-void Bench::requantize_between(const CacheLayout& from, const CacheLayout& to) {
+void CodecBench::requantize_between(const CacheLayout& from, const CacheLayout& to) {
   const std::int64_t per_token = from.bytes_per_token() + to.bytes_per_token();
   const std::int64_t pages = pages_for(per_token);
-  const std::int64_t tokens = pages * kPageSize;
-  Bytes a = make_bytes(pages * from.page_stride(kPageSize));
-  Bytes b = make_bytes(pages * to.page_stride(kPageSize));
-  const PoolView src(a.data(), from, kPageSize, pages);
-  const PoolView dst(b.data(), to, kPageSize, pages);
+  const std::int64_t tokens = pages * kCodecPageSize;
+  Bytes a = make_bytes(pages * from.page_stride(kCodecPageSize));
+  Bytes b = make_bytes(pages * to.page_stride(kCodecPageSize));
+  const PoolView src(a.data(), from, kCodecPageSize, pages);
+  const PoolView dst(b.data(), to, kCodecPageSize, pages);
   const std::vector<Slot> slots = in_order(tokens);
   {
     const std::int64_t width = from.row_elems();
@@ -160,16 +160,16 @@ void Bench::requantize_between(const CacheLayout& from, const CacheLayout& to) {
           });
 }
 
-void Bench::rope_write(const CacheLayout& layout, std::int64_t heads) {
+void CodecBench::rope_write(const CacheLayout& layout, std::int64_t heads) {
   const std::int64_t width = layout.row_elems();
   const std::int64_t q_width = heads * width;
   const std::int64_t per_token = 2 * width + layout.bytes_per_token() + 4 * q_width;
   const std::int64_t pages = pages_for(per_token);
-  const std::int64_t tokens = pages * kPageSize;
+  const std::int64_t tokens = pages * kCodecPageSize;
   const Bytes k = make_rows(tokens * width);
   const Bytes q = make_rows(tokens * q_width);
   Bytes q_out = make_bytes(2 * tokens * q_width);
-  Bytes bytes = make_bytes(pages * layout.page_stride(kPageSize));
+  Bytes bytes = make_bytes(pages * layout.page_stride(kCodecPageSize));
   constexpr std::int32_t kPositions = 4096;
   const auto table = RopeTable::make({.dim = 64}, kPositions);
   std::vector<LocalPos> positions;
@@ -186,7 +186,7 @@ void Bench::rope_write(const CacheLayout& layout, std::int64_t heads) {
   op.slots = slots;
   op.table = &*table;
   if (layout.kind() == LayoutKind::index_fp8) op.place = RopePlace::first;
-  const PoolView pool(bytes.data(), layout, kPageSize, pages);
+  const PoolView pool(bytes.data(), layout, kCodecPageSize, pages);
   measure(layout.serialize(), heads > 0 ? "rope_write_q" : "rope_write", tokens, tokens * per_token,
           [&] { return rope_quantize_write(op, pool); });
 }
@@ -249,7 +249,7 @@ void print_table(const CodecBenchOptions& options, const std::string& gpu,
 }  // namespace
 
 std::vector<CodecBenchRow> run_codec_bench(const CodecBenchOptions& options) {
-  Bench bench(options);
+  CodecBench bench(options);
   for (LayoutKind kind : enum_values<LayoutKind>()) {
     const CacheLayout layout(kind);
     bench.codecs(layout);

@@ -9,6 +9,7 @@
 #include "kernels/cuda/sm90/codec/codec_speed.h"
 #include "kernels/cuda/sm90/latent/latent_attend.h"
 #include "tools/bench_latent_scene.h"
+#include "tools/median.h"
 #endif
 
 namespace lathe {

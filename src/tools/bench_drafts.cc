@@ -14,6 +14,7 @@
 #include "attn/explain.h"
 #include "tools/command.h"
 #include "tools/eval_run.h"
+#include "tools/median.h"
 
 namespace lathe {
 namespace {
@@ -21,7 +22,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Requests that run together, `batch` of them at a time.
-struct Case {
+struct DraftsCase {
   std::string name;
   std::vector<Request> requests;
 };
@@ -51,7 +52,7 @@ class StepClock {
   clockid_t id_;
 };
 
-struct Row {
+struct DraftsRow {
   std::string name;
   std::int64_t batch = 1;
   std::int64_t tokens = 0, plain_steps = 0, steps = 0;  // of a repeat
@@ -66,15 +67,10 @@ struct Row {
   }
 };
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 // A case whose prompts are noise, and whose answers all have one length: with a batch of 64 no step
 // has a draft, so it shows what a drafter costs that has nothing to do.
-Case noise(const ModelConfig& config, std::int64_t requests) {
-  Case out{"noise", {}};
+DraftsCase noise(const ModelConfig& config, std::int64_t requests) {
+  DraftsCase out{"noise", {}};
   std::mt19937 random(1);
   std::uniform_int_distribution<std::int32_t> token(0, config.vocab - 1);
   for (std::int64_t i = 0; i < requests; ++i) {
@@ -88,8 +84,8 @@ Case noise(const ModelConfig& config, std::int64_t requests) {
   return out;
 }
 
-Result<Case> case_of(EvalTaskKind kind, const BenchDraftsOptions& options,
-                     const Tokenizer& tokenizer) {
+Result<DraftsCase> case_of(EvalTaskKind kind, const BenchDraftsOptions& options,
+                           const Tokenizer& tokenizer) {
   const std::filesystem::path model = options.model.runtime.model;
   const std::string directory = options.task_dir.empty()
                                     ? (model / ".." / "tasks").lexically_normal().string()
@@ -98,7 +94,7 @@ Result<Case> case_of(EvalTaskKind kind, const BenchDraftsOptions& options,
   if (!task) return task.error();
   auto encoded = encode_task(std::move(*task), model.string(), tokenizer);
   if (!encoded) return encoded.error();
-  Case out{std::string(name(kind)), {}};
+  DraftsCase out{std::string(name(kind)), {}};
   for (std::size_t i = 0; i < encoded->prompts.size(); ++i) {
     Request r;
     r.prompt = std::move(encoded->prompts[i]);
@@ -139,9 +135,9 @@ Result<void> run(Engine& engine, StepClock clock, std::span<const Request> reque
 
 // Both engines take turns batch by batch, and change who is first, so that a neighbour on the
 // machine meets both.
-Result<Row> measure(Engine& plain, Engine& drafts, StepClock clock, const Case& c,
-                    std::int64_t batch, int repeats) {
-  Row row{c.name, batch, 0, 0, 0, {}, {}, {}};
+Result<DraftsRow> measure(Engine& plain, Engine& drafts, StepClock clock, const DraftsCase& c,
+                          std::int64_t batch, int repeats) {
+  DraftsRow row{c.name, batch, 0, 0, 0, {}, {}, {}};
   const DraftStats before = drafts.stats().drafts;
   for (int i = 0; i <= repeats; ++i) {
     Turn without, with;
@@ -171,11 +167,11 @@ Result<Row> measure(Engine& plain, Engine& drafts, StepClock clock, const Case& 
   return row;
 }
 
-std::string table(const std::vector<Row>& rows) {
+std::string table(const std::vector<DraftsRow>& rows) {
   std::string out = fmt::format("{:<12}{:>6}{:>9}{:>8}{:>8}{:>8}{:>11}{:>11}{:>8}{:>15}  {}\n",
                                 "task", "batch", "tokens", "steps", "drafts", "AL", "plain t/s",
                                 "drafts t/s", "ratio", "least to most", "accepted by place");
-  for (const Row& r : rows) {
+  for (const DraftsRow& r : rows) {
     const std::vector<double> ratios = r.ratios();
     out += fmt::format(
         "{:<12}{:>6}{:>9}{:>8}{:>8}{:>8.2f}{:>11.1f}{:>11.1f}{:>8.3f}{:>8.3f}{:>7.3f} ", r.name,
@@ -189,7 +185,7 @@ std::string table(const std::vector<Row>& rows) {
   return out;
 }
 
-Json to_json(const Row& r) {
+Json to_json(const DraftsRow& r) {
   return {{"task", r.name},
           {"batch", r.batch},
           {"tokens", r.tokens},
@@ -207,7 +203,7 @@ int bench_drafts_command(const BenchDraftsOptions& options) {
   if (const auto ok = need_tokenizer(options.model); !ok) return refuse(ok.error());
   const auto tokenizer = Tokenizer::load(options.model.runtime.model);
   if (!tokenizer) return refuse(tokenizer.error());
-  std::vector<Case> cases;
+  std::vector<DraftsCase> cases;
   for (const std::string& text : options.tasks) {
     const auto kind = parse_enum<EvalTaskKind>(text);
     if (!kind) {
@@ -233,9 +229,9 @@ int bench_drafts_command(const BenchDraftsOptions& options) {
   if (!plain) return exit_code;
   cases.push_back(noise(plain->config(), *std::ranges::max_element(options.batches)));
 
-  std::vector<Row> rows;
+  std::vector<DraftsRow> rows;
   for (const std::int64_t batch : options.batches) {
-    for (const Case& c : cases) {
+    for (const DraftsCase& c : cases) {
       if (isatty(STDERR_FILENO) == 1) {
         fmt::print(stderr, "measuring {} with batch {}\n", c.name, batch);
       }
@@ -250,7 +246,7 @@ int bench_drafts_command(const BenchDraftsOptions& options) {
         {"model", options.model.runtime.model},   {"plan", summary(drafts->plan())},
         {"draft", drafts->draft().text()},        {"draft_tokens", drafts->plan().draft_tokens()},
         {"threads", drafts->threads().threads()}, {"rows", Json::array()}};
-    for (const Row& r : rows) j["rows"].push_back(to_json(r));
+    for (const DraftsRow& r : rows) j["rows"].push_back(to_json(r));
     print_out(j.dump(2) + "\n");
     return kExitOk;
   }

@@ -11,13 +11,14 @@
 #include "attn/explain.h"
 #include "tools/command.h"
 #include "tools/machine_peak.h"
+#include "tools/median.h"
 #include "tools/oracle_drafter.h"
 #include "tools/stored_values.h"
 
 namespace lathe {
 namespace {
 
-struct Row {
+struct EngineRow {
   std::string test;  // "pp512", "tg64"
   std::int64_t depth = 0;
   std::int64_t batch = 1;
@@ -25,17 +26,11 @@ struct Row {
   double bytes = 0;           // of weights that a step streams; 0: not a matter of bytes
   std::vector<double> host;   // decoding on a GPU: seconds of each step besides waiting for it
 
-  double median() const {
-    std::vector<double> sorted = rates;
-    std::sort(sorted.begin(), sorted.end());
-    return sorted[sorted.size() / 2];
-  }
+  double median() const { return lathe::median(rates); }
 };
 
 double median_of(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+  return values.empty() ? 0 : median(std::move(values));
 }
 
 // The gain of drafts that are right as often as asked, beside what step times predict: tokens of a
@@ -205,11 +200,11 @@ class EngineBench {
   std::mt19937 random_{1};
 };
 
-std::string table(const std::vector<Row>& rows, double read_gbps, bool on_gpu) {
+std::string table(const std::vector<EngineRow>& rows, double read_gbps, bool on_gpu) {
   std::string out =
       fmt::format("{:>8} {:>7} {:>6} {:>12} {:>21} {:>8} {:>6}{}\n", "test", "depth", "batch",
                   "tokens/s", "least to most", "GB/s", "share", on_gpu ? "  host us" : "");
-  for (const Row& r : rows) {
+  for (const EngineRow& r : rows) {
     const auto [least, most] = std::minmax_element(r.rates.begin(), r.rates.end());
     out += fmt::format("{:>8} {:>7} {:>6} {:>12.1f} {:>10.1f}{:>11.1f}", r.test, r.depth, r.batch,
                        r.median(), *least, *most);
@@ -262,13 +257,14 @@ nlohmann::ordered_json json(const std::vector<DraftGain>& gains) {
   return out;
 }
 
-nlohmann::ordered_json json(const std::vector<Row>& rows, Runtime& runtime, double read_gbps) {
+nlohmann::ordered_json json(const std::vector<EngineRow>& rows, Runtime& runtime,
+                            double read_gbps) {
   nlohmann::ordered_json j = {
       {"architecture", runtime.config().architecture},  {"plan", summary(runtime.plan())},
       {"arithmetic", name(runtime.precision())},        {"threads", runtime.threads().threads()},
       {"weight_bytes", runtime.model().weight_bytes()}, {"read_gb_per_s", read_gbps},
       {"rows", nlohmann::ordered_json::array()}};
-  for (const Row& r : rows) {
+  for (const EngineRow& r : rows) {
     nlohmann::ordered_json row = {{"test", r.test},
                                   {"depth", r.depth},
                                   {"batch", r.batch},
@@ -325,11 +321,11 @@ int bench_engine_command(const BenchEngineOptions& options) {
   const double read_gbps =
       on_gpu ? machine.bytes_per_second / 1e9 : measure_read_gbps(runtime->threads());
   EngineBench bench(*runtime, oracle);
-  std::vector<Row> rows;
+  std::vector<EngineRow> rows;
   std::vector<DraftGain> gains;
   const auto measure = [&](const std::string& name, std::int64_t tokens, std::int64_t depth,
                            std::int64_t batch, bool decode) -> Result<void> {
-    Row row{name, depth, batch, {}, 0, {}};
+    EngineRow row{name, depth, batch, {}, 0, {}};
     // A batch reads other experts than one row does, and so do drafts: only a single row's bytes
     // are known.
     if (decode && batch == 1 && runtime->draft().kind == DraftKind::none) {

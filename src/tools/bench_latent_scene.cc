@@ -121,9 +121,4 @@ LatentBenchRow latent_bench_row(const LatentBenchCase& c, const AttentionProblem
   return row;
 }
 
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v[v.size() / 2];
-}
-
 }  // namespace lathe

@@ -47,6 +47,4 @@ LatentBenchRow latent_bench_row(const LatentBenchCase& c, const AttentionProblem
                                 const CacheLayout& layout, double seconds, double peak_gflops,
                                 double read_gbps);
 
-double median(std::vector<double> v);
-
 }  // namespace lathe

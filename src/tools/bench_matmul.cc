@@ -20,7 +20,7 @@
 namespace lathe {
 namespace {
 
-struct Case {
+struct MatmulCase {
   std::string name;
   DType dtype;
   std::int64_t m, n, k;
@@ -28,8 +28,8 @@ struct Case {
   bool together;         // in one call, as experts are; else in separate calls
 };
 
-struct Row {
-  Case what;
+struct MatmulRow {
+  MatmulCase what;
   MatmulPrecision precision = MatmulPrecision::f32;
   int threads = 1;
   double seconds = 0;  // a pass over all weights
@@ -42,8 +42,8 @@ constexpr std::int64_t kStreamed = std::int64_t{128} << 20;  // well over the la
 
 constexpr DType kDtypes[] = {DType::bf16, DType::e4m3, DType::e2m1, DType::f16, DType::f32};
 
-std::vector<Case> cases() {
-  std::vector<Case> list;
+std::vector<MatmulCase> matmul_cases() {
+  std::vector<MatmulCase> list;
   for (const DType dtype : kDtypes) {
     for (const std::int64_t m : {1, 2, 4, 8, 16}) {
       if (dtype == DType::f16 && m > 1) continue;
@@ -60,13 +60,13 @@ std::vector<Case> cases() {
 }
 
 // Weights of ordinary numbers; every product reads its own.
-struct Data {
+struct MatmulData {
   std::vector<std::byte> weights;
   std::vector<float> scales, x, out;
   std::vector<ue8m0> mx_scales;  // of e2m1 weights, each with its own
   std::vector<Product> products;
 
-  explicit Data(const Case& c)
+  explicit MatmulData(const MatmulCase& c)
       : weights(static_cast<std::size_t>(c.weights * bytes_of(c.dtype, c.n * c.k))),
         scales(static_cast<std::size_t>(((c.n + 127) / 128) * ((c.k + 127) / 128)), 0.01f),
         x(static_cast<std::size_t>(c.m * c.k)),
@@ -110,7 +110,7 @@ struct Data {
   }
 };
 
-double pass_seconds(const OpsContext& ops, const Case& c, const Data& data) {
+double pass_seconds(const OpsContext& ops, const MatmulCase& c, const MatmulData& data) {
   const auto start = std::chrono::steady_clock::now();
   if (c.together) {
     matmul(ops, data.products);
@@ -122,8 +122,9 @@ double pass_seconds(const OpsContext& ops, const Case& c, const Data& data) {
 
 // The nearer limit is measured before every repeat, and the best repeat counts on both sides,
 // because other work on the machine slows either.
-Row measure(Backend& backend, const Case& c, MatmulPrecision precision, int threads, int repeats) {
-  const Data data(c);
+MatmulRow measure(Backend& backend, const MatmulCase& c, MatmulPrecision precision, int threads,
+                  int repeats) {
+  const MatmulData data(c);
   ThreadPool pool(threads);
   Arena arena;
   OpsContext ops;
@@ -137,7 +138,7 @@ Row measure(Backend& backend, const Case& c, MatmulPrecision precision, int thre
       precision == MatmulPrecision::bf16 ? measure_bf16_peak_gflops : measure_peak_gflops;
   const bool streams = c.name == "decode";
 
-  Row r;
+  MatmulRow r;
   r.what = c;
   r.precision = precision;
   r.threads = threads;
@@ -155,7 +156,7 @@ Row measure(Backend& backend, const Case& c, MatmulPrecision precision, int thre
   return r;
 }
 
-nlohmann::ordered_json row_json(const Row& r) {
+nlohmann::ordered_json row_json(const MatmulRow& r) {
   return {{"name", r.what.name},
           {"dtype", name(r.what.dtype)},
           {"arithmetic", name(r.precision)},
@@ -172,7 +173,7 @@ nlohmann::ordered_json row_json(const Row& r) {
           {"share", r.share}};
 }
 
-constexpr const char* kHeader =
+constexpr const char* kMatmulHeader =
     "best of the repeats; peak and read are this machine's limits, the best of as many repeats\n"
     "between them, the peak that of the arithmetic: f32 FMAs, or dot products of bf16 pairs;\n"
     "GB/s counts the weights; share is of the nearer limit\n\n";
@@ -186,12 +187,12 @@ int bench_matmul_command(const BenchMatmulOptions& options) {
   nlohmann::ordered_json out = {{"device", "cpu"}, {"repeats", options.repeats}};
   out["rows"] = nlohmann::ordered_json::array();
   std::string table =
-      kHeader + fmt::format(
-                    "{:8} {:5} {:5} {:>4} {:>5} {:>5} {:>7} {:>7} {:>11} {:>8} {:>6} {:>8} "
-                    "{:>6} {:>6}\n",
-                    "name", "dtype", "arith", "m", "n", "k", "weights", "threads", "us", "GFLOP/s",
-                    "GB/s", "peak", "read", "share");
-  for (const Case& c : cases()) {
+      kMatmulHeader + fmt::format(
+                          "{:8} {:5} {:5} {:>4} {:>5} {:>5} {:>7} {:>7} {:>11} {:>8} {:>6} {:>8} "
+                          "{:>6} {:>6}\n",
+                          "name", "dtype", "arith", "m", "n", "k", "weights", "threads", "us",
+                          "GFLOP/s", "GB/s", "peak", "read", "share");
+  for (const MatmulCase& c : matmul_cases()) {
     if (!c.name.starts_with(options.only)) continue;
     for (const MatmulPrecision precision : {MatmulPrecision::f32, MatmulPrecision::bf16}) {
       if (precision == MatmulPrecision::bf16 &&
@@ -203,7 +204,7 @@ int bench_matmul_command(const BenchMatmulOptions& options) {
           fmt::print(stderr, "measuring {} {} {} m {} threads {}\n", c.name, name(c.dtype),
                      name(precision), c.m, t);
         }
-        const Row r = measure(*backend, c, precision, t, options.repeats);
+        const MatmulRow r = measure(*backend, c, precision, t, options.repeats);
         out["rows"].push_back(row_json(r));
         table += fmt::format(
             "{:8} {:5} {:5} {:4} {:5} {:5} {:7} {:7} {:11.1f} {:8.1f} {:6.2f} {:8.1f} {:6.1f} "

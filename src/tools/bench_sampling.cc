@@ -20,15 +20,15 @@
 namespace lathe {
 namespace {
 
-struct Case {
+struct SamplingCase {
   std::string name;
   SamplingParams params;
 };
 
-std::vector<Case> cases() {
-  std::vector<Case> list;
+std::vector<SamplingCase> sampling_cases() {
+  std::vector<SamplingCase> list;
   const auto add = [&](std::string name) -> SamplingParams& {
-    return list.emplace_back(Case{std::move(name), {}}).params;
+    return list.emplace_back(SamplingCase{std::move(name), {}}).params;
   };
   add("greedy").temperature = 0;
   add("temperature 0.7").temperature = 0.7f;
@@ -55,11 +55,11 @@ std::vector<float> logits_of(float spread, std::int64_t n) {
   return out;
 }
 
-struct Bench {
+struct SamplingBench {
   const BenchSamplingOptions& options;
   std::vector<std::int32_t> history;
 
-  explicit Bench(const BenchSamplingOptions& o) : options(o), history(1000) {
+  explicit SamplingBench(const BenchSamplingOptions& o) : options(o), history(1000) {
     std::iota(history.begin(), history.end(), 0);
     for (std::int32_t& t : history) t = static_cast<std::int32_t>(t * 127 % o.vocab);
   }
@@ -95,7 +95,7 @@ struct Bench {
 int bench_sampling_command(const BenchSamplingOptions& options) {
   std::vector<int> threads = {1, 2};
   if (options.threads > 0) threads = {options.threads};
-  Bench bench(options);
+  SamplingBench bench(options);
   nlohmann::ordered_json out = {{"device", "cpu"},
                                 {"vocab", options.vocab},
                                 {"rows", options.rows},
@@ -111,7 +111,7 @@ int bench_sampling_command(const BenchSamplingOptions& options) {
                         (measure_read_gbps(pool) * 1e9);
     for (const float spread : {1.0f, 4.0f}) {
       const std::vector<float> logits = logits_of(spread, options.rows * options.vocab);
-      for (const Case& c : cases()) {
+      for (const SamplingCase& c : sampling_cases()) {
         if (isatty(STDERR_FILENO) == 1) fmt::print(stderr, "measuring {} threads {}\n", c.name, t);
         const double seconds = bench.seconds(c.params, logits, pool);
         out["cases"].push_back({{"parameters", c.name},

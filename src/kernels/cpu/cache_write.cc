@@ -14,14 +14,14 @@ namespace lathe {
 namespace {
 
 constexpr std::int64_t kChunkRows = 16;
-constexpr std::int64_t kWorthThreads = 1 << 15;  // elements
+constexpr std::int64_t kWorthWriters = 1 << 15;  // elements
 
 /// body(first, count) -> Result<void> for chunks of rows; returns the first error.
 template <class Body>
 Result<void> for_chunks(const Execution& execution, std::int64_t rows, std::int64_t elements,
                         Body&& body) {
   ThreadPool* threads = execution.threads;
-  if (threads == nullptr || rows * elements < kWorthThreads) return body(std::int64_t{0}, rows);
+  if (threads == nullptr || rows * elements < kWorthWriters) return body(std::int64_t{0}, rows);
   std::mutex guard;
   std::optional<Error> failed;
   threads->run((rows + kChunkRows - 1) / kChunkRows, [&](std::int64_t task, int) {

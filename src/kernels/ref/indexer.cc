@@ -17,7 +17,7 @@
 namespace lathe {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 // Key j of row t, its scale applied, or all NaN where there is none.
 void read_key(const IndexKeys& keys, const IndexRows& rows, std::int64_t t, std::int64_t j,
@@ -76,7 +76,7 @@ Result<void> ref_index_logits(const IndexQuery& query, const IndexKeys& keys, co
           magnitude += size * std::fabs(double{query.weights[head]});
         }
       } else {
-        logit = -kInf;
+        logit = -kInfinite;
       }
       const auto at = static_cast<std::size_t>(t * cols + j);
       logits[at] = logit;

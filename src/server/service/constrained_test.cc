@@ -241,7 +241,7 @@ TEST(Constrained, ReasoningComesFirst) {
   }
 }
 
-const PlainJson kTools = PlainJson::parse(
+const PlainJson kCalledTools = PlainJson::parse(
     R"([{"type": "function", "function": {"name": "add", "strict": true, "parameters": {"type": "object",
     "properties": {"x": {"$ref": "#/$defs/n"}, "y": {"$ref": "#/$defs/n"}}, "required": ["x", "y"],
     "additionalProperties": false, "$defs": {"n": {"type": "integer", "minimum": 3, "maximum": 12}}}}},
@@ -270,7 +270,7 @@ TEST(Constrained, ForcedToolCalls) {
   const PlainJson named{{"type", "function"}, {"function", {{"name", "add"}}}};
   for (int seed = 0; seed < 8; ++seed) {
     for (const PlainJson& choice : {PlainJson("required"), named}) {
-      PlainJson body{{"tools", kTools}, {"tool_choice", choice}, {"seed", seed}};
+      PlainJson body{{"tools", kCalledTools}, {"tool_choice", choice}, {"seed", seed}};
       if (seed % 2 == 1) body["parallel_tool_calls"] = false;
       const TestAnswer whole = ask(s.port(), "POST", "/v1/chat/completions", chat(body));
       ASSERT_EQ(whole.status, 200) << whole.body;
@@ -317,7 +317,7 @@ TEST(Constrained, ForcedToolCalls) {
   // Cut by length: an incomplete call is text.
   const TestAnswer cut =
       ask(s.port(), "POST", "/v1/chat/completions",
-          chat({{"tools", kTools}, {"tool_choice", "required"}, {"max_tokens", 3}}));
+          chat({{"tools", kCalledTools}, {"tool_choice", "required"}, {"max_tokens", 3}}));
   EXPECT_EQ(cut.json()["choices"][0]["finish_reason"], "length");
   EXPECT_EQ(cut.json()["choices"][0]["message"]["content"], "[\n\n");
 }

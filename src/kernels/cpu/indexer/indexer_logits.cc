@@ -12,10 +12,10 @@ namespace lathe {
 namespace {
 
 // The most bytes of a decoded tile of keys that fits the second-level cache with a few rows.
-constexpr std::int64_t kTileKeys = 256;
+constexpr std::int64_t kLogitTileKeys = 256;
 constexpr std::int64_t kTileRows = 8;
 // Fewer keys are not worth another task.
-constexpr std::int64_t kLeastPart = 2048;
+constexpr std::int64_t kLeastLogitPart = 2048;
 
 Result<void> check_view(const MutableRowsView& view, const IndexRows& rows) {
   const std::int64_t longest =
@@ -42,7 +42,7 @@ Result<void> index_logits(const IndexLogits& args) {
 
   const std::int64_t threads = thread_count(args.execution);
   const IndexTiling& tiling = args.tiling;
-  std::int64_t tile_keys = std::min(cols, tiling.tile_keys > 0 ? tiling.tile_keys : kTileKeys);
+  std::int64_t tile_keys = std::min(cols, tiling.tile_keys > 0 ? tiling.tile_keys : kLogitTileKeys);
   std::int64_t tile_rows = tiling.tile_rows > 0
                                ? tiling.tile_rows
                                : std::clamp<std::int64_t>(count / (4 * threads), 1, kTileRows);
@@ -56,7 +56,7 @@ Result<void> index_logits(const IndexLogits& args) {
   }
   const std::int64_t chunks = ceil_div(count, tile_rows);
   const std::int64_t parts =
-      std::clamp<std::int64_t>(ceil_div(2 * threads, chunks), 1, ceil_div(cols, kLeastPart));
+      std::clamp<std::int64_t>(ceil_div(2 * threads, chunks), 1, ceil_div(cols, kLeastLogitPart));
   const std::int64_t part = ceil_div(cols, parts);
 
   Scratch own;

@@ -15,8 +15,8 @@ namespace {
 // M rows that share a decoded tile. With 64 of them decoding is a small part of the arithmetic, and
 // their q, outputs and a tile of keys (all f32) fit the second-level cache.
 constexpr std::int64_t kMaxMRows = 64;
-constexpr std::int64_t kTasksPerThread = 4;  // enough for the pool to balance
-constexpr std::int64_t kLeastPart = 256;     // keys; below, folding costs more than it brings
+constexpr std::int64_t kLatentTasksPerThread = 4;  // enough for the pool to balance
+constexpr std::int64_t kLeastPart = 256;           // keys; below, folding costs more than it brings
 
 // Where fixed parts begin before the first multiple of kLatentFoldKeys.
 constexpr std::int64_t kShortParts[] = {0, 256, 512};
@@ -83,7 +83,7 @@ LatentPlan::LatentPlan(const AttendArgs& args, const LatentRun* the_run)
     m_rows = std::max(m_rows, work_tile.m_rows());
   });
 
-  const std::int64_t wanted = workers * kTasksPerThread;
+  const std::int64_t wanted = workers * kLatentTasksPerThread;
   const std::int64_t share = ceil_div(keys, wanted);
   // Otherwise there are enough work tiles, and none keeps the others waiting.
   const bool uneven = workers > 1 && longest > share;

@@ -12,7 +12,7 @@ namespace lathe {
 namespace {
 
 // Tasks per thread that even out their different lengths.
-constexpr std::int64_t kTasksPerThread = 3;
+constexpr std::int64_t kRaggedTasksPerThread = 3;
 // Fewer rows would not repay the expansion of their keys.
 constexpr std::int64_t kLeastRows = 192;
 
@@ -27,8 +27,8 @@ std::int32_t rows_per_task(const AttendArgs& args, std::int64_t threads) {
     busy += rows > 0 ? 1 : 0;
   }
   const std::int64_t tasks = busy * args.problem.heads;
-  if (threads > 1 && tasks > 0 && tasks < kTasksPerThread * threads) {
-    const std::int64_t pieces = ceil_div(kTasksPerThread * threads, tasks);
+  if (threads > 1 && tasks > 0 && tasks < kRaggedTasksPerThread * threads) {
+    const std::int64_t pieces = ceil_div(kRaggedTasksPerThread * threads, tasks);
     most = std::max(std::min(most, kLeastRows), ceil_div(most, pieces));
   }
   return static_cast<std::int32_t>(std::min<std::int64_t>(most, kRaggedTaskRows));

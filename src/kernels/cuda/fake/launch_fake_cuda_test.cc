@@ -14,7 +14,7 @@
 namespace lathe::cuda {
 namespace {
 
-constexpr std::int64_t kTokens = 40;
+constexpr std::int64_t kLaunchTokens = 40;
 
 // Rows and slots on the fake device, and the bytes that the CPU's codec makes of them.
 struct Encoding {
@@ -22,13 +22,13 @@ struct Encoding {
   std::int32_t page = 16;
   std::int64_t pages = 4;
   Stream stream = std::move(Stream::make()).value();
-  DeviceArray<float> rows = std::move(DeviceArray<float>::make(kTokens * 576)).value();
-  DeviceArray<Slot> slots = std::move(DeviceArray<Slot>::make(kTokens)).value();
+  DeviceArray<float> rows = std::move(DeviceArray<float>::make(kLaunchTokens * 576)).value();
+  DeviceArray<Slot> slots = std::move(DeviceArray<Slot>::make(kLaunchTokens)).value();
   DeviceArray<std::byte> pool =
       std::move(DeviceArray<std::byte>::make(pages * layout.page_stride(page))).value();
 
   static RowsView view(const float* data) {
-    return {reinterpret_cast<const std::byte*>(data), DType::f32, kTokens, 576, 576};
+    return {reinterpret_cast<const std::byte*>(data), DType::f32, kLaunchTokens, 576, 576};
   }
   Result<void> upload(std::span<const float> values, std::span<const Slot> list) {
     if (auto ok = copy_to_device(values, rows.data(), stream); !ok) return ok;
@@ -57,7 +57,7 @@ struct Inputs {
 };
 Inputs inputs(unsigned seed) {
   std::mt19937 random(seed);
-  Inputs in{std::vector<float>(kTokens * 576), std::vector<Slot>(kTokens)};
+  Inputs in{std::vector<float>(kLaunchTokens * 576), std::vector<Slot>(kLaunchTokens)};
   for (float& v : in.rows) v = std::normal_distribution<float>()(random);
   for (std::size_t i = 0; i < in.slots.size(); ++i) in.slots[i] = Slot(static_cast<int>(i) + 7);
   std::shuffle(in.slots.begin(), in.slots.end(), random);

@@ -10,7 +10,7 @@
 namespace lathe::cuda {
 namespace {
 
-struct Call {
+struct CodecCall {
   CacheLayout layout{LayoutKind::mla_fp8_block};
   std::array<std::byte, 64> memory{};  // never looked at
   std::array<Slot, 3> slots{};
@@ -20,28 +20,28 @@ struct Call {
   TensorScales scales;
 };
 
-std::string field_of(const Result<void>& r) { return r.ok() ? "ok" : r.error().field; }
+std::string codec_field_of(const Result<void>& r) { return r.ok() ? "ok" : r.error().field; }
 
 TEST(Codec, RefusesBeforeItLaunches) {
   const auto encode = [](auto change) {
-    Call c;
+    CodecCall c;
     change(c);
-    return field_of(encode_rows(c.rows, c.slots, c.pool, c.scales, nullptr));
+    return codec_field_of(encode_rows(c.rows, c.slots, c.pool, c.scales, nullptr));
   };
-  EXPECT_EQ(encode([](Call& c) { c.rows.dtype = DType::e4m3; }), "rows.dtype");
-  EXPECT_EQ(encode([](Call& c) { c.rows.rows = 2; }), "rows.rows");
-  EXPECT_EQ(encode([](Call& c) { c.rows.cols = 512; }), "rows.cols");
-  EXPECT_EQ(encode([](Call& c) { c.rows.row_stride = 1LL << 40; }), "rows.row_stride");
-  EXPECT_EQ(encode([](Call& c) { c.rows.row_stride = 1LL << 60; }), "rows.row_stride");
-  EXPECT_EQ(encode([](Call& c) { c.pool.page_size = 0; }), "pool.page_size");
-  EXPECT_EQ(encode([](Call& c) { c.scales.key = 0; }), "scales.key");
+  EXPECT_EQ(encode([](CodecCall& c) { c.rows.dtype = DType::e4m3; }), "rows.dtype");
+  EXPECT_EQ(encode([](CodecCall& c) { c.rows.rows = 2; }), "rows.rows");
+  EXPECT_EQ(encode([](CodecCall& c) { c.rows.cols = 512; }), "rows.cols");
+  EXPECT_EQ(encode([](CodecCall& c) { c.rows.row_stride = 1LL << 40; }), "rows.row_stride");
+  EXPECT_EQ(encode([](CodecCall& c) { c.rows.row_stride = 1LL << 60; }), "rows.row_stride");
+  EXPECT_EQ(encode([](CodecCall& c) { c.pool.page_size = 0; }), "pool.page_size");
+  EXPECT_EQ(encode([](CodecCall& c) { c.scales.key = 0; }), "scales.key");
   const auto scattered = [](std::int64_t bytes, std::int64_t past) {
-    Call c;
+    CodecCall c;
     c.scales.key = 0;
     alignas(16) std::array<std::byte, 4096> scratch;
     const auto room =
         std::span(scratch).subspan(static_cast<std::size_t>(past), static_cast<std::size_t>(bytes));
-    return field_of(encode_scattered(c.rows, c.slots, c.pool, c.scales, room, nullptr));
+    return codec_field_of(encode_scattered(c.rows, c.slots, c.pool, c.scales, room, nullptr));
   };
   // Counts of 256 parts, by all blocks and by each, and tokens.
   constexpr std::int64_t kThree = 2 * 256 * 4 + 3 * 8;
@@ -51,54 +51,54 @@ TEST(Codec, RefusesBeforeItLaunches) {
   EXPECT_EQ(scattered(kThree, 8), "scratch");
   EXPECT_EQ(scattered(kThree, 0), "scales.key");
   const auto decode = [](auto change, Slot first) {
-    Call c;
+    CodecCall c;
     change(c);
-    return field_of(decode_rows(c.pool, first, c.out, c.scales, nullptr));
+    return codec_field_of(decode_rows(c.pool, first, c.out, c.scales, nullptr));
   };
-  EXPECT_EQ(decode([](Call&) {}, Slot(126)), "first");
-  EXPECT_EQ(decode([](Call&) {}, Slot(-1)), "first");
-  EXPECT_EQ(decode([](Call& c) { c.out.rows = -1; }, Slot(0)), "out.rows");
-  EXPECT_EQ(decode([](Call& c) { c.out.row_stride = 1LL << 40; }, Slot(0)), "out.row_stride");
+  EXPECT_EQ(decode([](CodecCall&) {}, Slot(126)), "first");
+  EXPECT_EQ(decode([](CodecCall&) {}, Slot(-1)), "first");
+  EXPECT_EQ(decode([](CodecCall& c) { c.out.rows = -1; }, Slot(0)), "out.rows");
+  EXPECT_EQ(decode([](CodecCall& c) { c.out.row_stride = 1LL << 40; }, Slot(0)), "out.row_stride");
 
-  Call c;
+  CodecCall c;
   const auto fewer = std::span<const Slot>(c.slots).first(2);
-  EXPECT_EQ(field_of(gather_decode(c.pool, fewer, c.out, {}, nullptr)), "out.rows");
-  EXPECT_EQ(field_of(move_tokens(c.pool, c.slots, fewer, nullptr, nullptr)), "dst");
-  EXPECT_EQ(field_of(move_tokens(c.pool, c.slots, c.slots, c.memory.data() + 1, nullptr)),
+  EXPECT_EQ(codec_field_of(gather_decode(c.pool, fewer, c.out, {}, nullptr)), "out.rows");
+  EXPECT_EQ(codec_field_of(move_tokens(c.pool, c.slots, fewer, nullptr, nullptr)), "dst");
+  EXPECT_EQ(codec_field_of(move_tokens(c.pool, c.slots, c.slots, c.memory.data() + 1, nullptr)),
             "staging");
   EXPECT_EQ(
-      field_of(requantize(
+      codec_field_of(requantize(
           {.src = c.pool, .src_slots = c.slots, .dst = c.pool, .dst_slots = c.slots}, nullptr)),
       "requantize");
   RopeWrite write;
   write.k = c.rows;
   write.slots = c.slots;
-  EXPECT_EQ(field_of(rope_quantize_write(write, c.pool, nullptr)), "table");
+  EXPECT_EQ(codec_field_of(rope_quantize_write(write, c.pool, nullptr)), "table");
   write.table = {nullptr, 10, 64, RopePairing::interleaved};
-  EXPECT_EQ(field_of(rope_quantize_write(write, c.pool, nullptr)), "table.data");
+  EXPECT_EQ(codec_field_of(rope_quantize_write(write, c.pool, nullptr)), "table.data");
   const std::array<float, 64> angles{};
   const std::array<LocalPos, 3> positions{};
   write.table.data = angles.data();
-  EXPECT_EQ(field_of(rope_quantize_write(write, c.pool, nullptr)), "positions");
+  EXPECT_EQ(codec_field_of(rope_quantize_write(write, c.pool, nullptr)), "positions");
   write.positions = positions;
   write.table.positions = -5;
-  EXPECT_EQ(field_of(rope_quantize_write(write, c.pool, nullptr)), "table.positions");
+  EXPECT_EQ(codec_field_of(rope_quantize_write(write, c.pool, nullptr)), "table.positions");
   write.table = {angles.data(), 1, -16, RopePairing::interleaved};
-  EXPECT_EQ(field_of(rope_quantize_write(write, c.pool, nullptr)), "table.dim");
-  EXPECT_EQ(
-      field_of(apply_rope(write.table, positions, c.out, 1, 16, RopeDirection::forward, nullptr)),
-      "table.dim");
+  EXPECT_EQ(codec_field_of(rope_quantize_write(write, c.pool, nullptr)), "table.dim");
+  EXPECT_EQ(codec_field_of(
+                apply_rope(write.table, positions, c.out, 1, 16, RopeDirection::forward, nullptr)),
+            "table.dim");
   write.table.dim = 64;
   write.q = c.rows;
   write.q_out = c.out;
-  EXPECT_EQ(field_of(rope_quantize_write(write, c.pool, nullptr)), "q_out.data");
+  EXPECT_EQ(codec_field_of(rope_quantize_write(write, c.pool, nullptr)), "q_out.data");
 }
 
 TEST(Codec, ZeroRowsNeedNoScratch) {
-  Call c;
+  CodecCall c;
   c.rows.rows = 0;
   EXPECT_EQ(order_scratch_bytes(0), 0);
-  EXPECT_EQ(field_of(encode_scattered(c.rows, {}, c.pool, {}, {}, nullptr)), "ok");
+  EXPECT_EQ(codec_field_of(encode_scattered(c.rows, {}, c.pool, {}, {}, nullptr)), "ok");
 }
 
 TEST(Codec, ALaunchThatFailsNamesItsShapeAndItsCaller) {
@@ -106,7 +106,7 @@ TEST(Codec, ALaunchThatFailsNamesItsShapeAndItsCaller) {
   if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0) {
     GTEST_SKIP() << "there is a device, and the launch would not fail";
   }
-  Call c;
+  CodecCall c;
   const auto result = encode_rows(c.rows, c.slots, c.pool, {}, nullptr);
   const int line = __LINE__ - 1;
   ASSERT_FALSE(result.ok());

@@ -18,14 +18,14 @@ namespace {
 using ::testing::HasSubstr;
 
 // A decode step of two requests by page table; nothing of it is read.
-struct Call {
+struct GqaCall {
   alignas(16) std::array<std::byte, 64> bytes{};
   std::vector<std::int32_t> indptr = {0, 1, 2}, lens = {5, 70}, list = {0, 0};
   std::vector<PageId> table = std::vector<PageId>(4);
   Scratch scratch{kDeviceMemory};
   AttendArgs args;
 
-  explicit Call(LayoutDims dims = {.kv_heads = 2, .head_dim = 128, .v_head_dim = 128}) {
+  explicit GqaCall(LayoutDims dims = {.kv_heads = 2, .head_dim = 128, .v_head_dim = 128}) {
     AttentionProblem& p = args.problem;
     p = gqa_problem(4 * dims.kv_heads, dims.kv_heads, dims.head_dim);
     p.v_head_dim = dims.v_head_dim;
@@ -46,48 +46,49 @@ struct Call {
 };
 
 template <class Change>
-std::string refusal(Change change) {
-  Call c;
+std::string gqa_refusal(Change change) {
+  GqaCall c;
   change(c);
   return c.refusal();
 }
 
 TEST(AttendGqaOnDevice, RefusesWhatTheKernelsDoNotTake) {
-  EXPECT_EQ(refusal([](Call& c) { c.args.q.dtype = DType::f32; }), "q.dtype: wanted bf16, got f32");
-  EXPECT_EQ(refusal([](Call& c) { c.args.out.dtype = DType::f64; }),
+  EXPECT_EQ(gqa_refusal([](GqaCall& c) { c.args.q.dtype = DType::f32; }),
+            "q.dtype: wanted bf16, got f32");
+  EXPECT_EQ(gqa_refusal([](GqaCall& c) { c.args.out.dtype = DType::f64; }),
             "out.dtype: wanted bf16 or f32, got f64");
-  EXPECT_THAT(refusal([](Call& c) { c.args.q.data += 2; }),
+  EXPECT_THAT(gqa_refusal([](GqaCall& c) { c.args.q.data += 2; }),
               HasSubstr("q: wanted an address and strides of whole 16 bytes"));
-  EXPECT_THAT(refusal([](Call& c) { c.args.q.row_stride += 4; }),
+  EXPECT_THAT(gqa_refusal([](GqaCall& c) { c.args.q.row_stride += 4; }),
               HasSubstr("q: wanted an address and strides of whole 16 bytes"));
-  EXPECT_THAT(refusal([](Call& c) {
+  EXPECT_THAT(gqa_refusal([](GqaCall& c) {
                 const CacheLayout layout = c.args.main.pool->layout;
                 c.args.main.pool.emplace(c.bytes.data(), layout, 48, 8);
               }),
               HasSubstr("main.pool.page_size: wanted one of 16, 32, 64, 128, got 48"));
-  EXPECT_THAT(refusal([](Call& c) {
+  EXPECT_THAT(gqa_refusal([](GqaCall& c) {
                 c.args.main.page_table = {};
                 c.args.main.table_width = 0;
                 c.args.main.indices = c.list;
                 c.args.main.index_width = 1;
               }),
               HasSubstr("main: wanted keys named by a page table of a pool, got an index list"));
-  EXPECT_EQ(refusal([](Call& c) { c.args.q.rows = c.args.out.rows = 3; }),
+  EXPECT_EQ(gqa_refusal([](GqaCall& c) { c.args.q.rows = c.args.out.rows = 3; }),
             "max_request_rows: wanted at least 2 (3 rows over 2 requests), got 1");
-  EXPECT_EQ(refusal([](Call& c) { c.args.max_kv_len = -1; }),
+  EXPECT_EQ(gqa_refusal([](GqaCall& c) { c.args.max_kv_len = -1; }),
             "max_kv_len: wanted 0 or more, got -1");
-  EXPECT_THAT(refusal([](Call& c) { c.args.execution.batch_invariant = true; }),
+  EXPECT_THAT(gqa_refusal([](GqaCall& c) { c.args.execution.batch_invariant = true; }),
               HasSubstr("execution.batch_invariant: wanted off"));
-  EXPECT_THAT(refusal([](Call& c) { c.args.execution.scratch = nullptr; }),
+  EXPECT_THAT(gqa_refusal([](GqaCall& c) { c.args.execution.scratch = nullptr; }),
               HasSubstr("execution.scratch: wanted scratch of device memory, got none"));
-  EXPECT_THAT(Call({.kv_heads = 2, .head_dim = 96, .v_head_dim = 96}).refusal(),
+  EXPECT_THAT(GqaCall({.kv_heads = 2, .head_dim = 96, .v_head_dim = 96}).refusal(),
               HasSubstr("problem.head_dim: wanted one of 64, 128, 256, got 96"));
-  EXPECT_THAT(Call({.kv_heads = 2, .head_dim = 128, .v_head_dim = 64}).refusal(),
+  EXPECT_THAT(GqaCall({.kv_heads = 2, .head_dim = 128, .v_head_dim = 64}).refusal(),
               HasSubstr("problem.v_head_dim: wanted the head_dim 128, got 64"));
 }
 
 TEST(GqaShape, GivesBlocksTheRowsOfARequest) {
-  Call c;
+  GqaCall c;
   EXPECT_EQ(gqa_shape(c.args, 132).block_m, 8);
   for (const auto& [rows, block_m] :
        {std::pair{2, 8}, {3, 16}, {8, 32}, {9, 64}, {16, 64}, {17, 128}, {1000, 128}}) {
@@ -103,7 +104,7 @@ TEST(GqaShape, GivesBlocksTheRowsOfARequest) {
 
 TEST(GqaShape, KeepsToTheDeclaredBytes) {
   for (const std::int32_t dim : kGqaHeadDims) {
-    Call c({.kv_heads = 8, .head_dim = dim, .v_head_dim = dim});
+    GqaCall c({.kv_heads = 8, .head_dim = dim, .v_head_dim = dim});
     c.args.q.rows = 8192;
     c.args.max_request_rows = 8192;
     EXPECT_LE(gqa_shape(c.args, 132).bytes(), kGqaPartialBytes) << dim;
@@ -113,7 +114,7 @@ TEST(GqaShape, KeepsToTheDeclaredBytes) {
 TEST(GqaWorkspace, HoldsEveryCallBelowItsMaxima) {
   for (const std::int32_t dim : kGqaHeadDims) {
     for (const std::int32_t group : {1, 4, 5, 7}) {
-      Call c({.kv_heads = 2, .head_dim = dim, .v_head_dim = dim});
+      GqaCall c({.kv_heads = 2, .head_dim = dim, .v_head_dim = dim});
       c.args.problem.heads = 2 * group;
       for (const std::int64_t most : {1, 2, 3, 17, 40, 300}) {
         c.args.q.rows = 2 * most;

@@ -18,14 +18,14 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // A decode step of two requests by page table; nothing of it is read.
-struct Call {
+struct LatentArgs {
   alignas(16) std::array<std::byte, 64> bytes{};
   std::vector<std::int32_t> indptr = {0, 1, 2}, lens = {5, 70}, list;
   std::vector<PageId> table = std::vector<PageId>(4);
   Scratch scratch{kDeviceMemory};
   AttendArgs args;
 
-  explicit Call(LayoutKind layout = LayoutKind::mla_fp8_block) {
+  explicit LatentArgs(LayoutKind layout = LayoutKind::mla_fp8_block) {
     const bool v4 = layout == LayoutKind::v4_fp8;
     AttentionProblem& p = args.problem;
     p = v4 ? deepseek_v4_problem(16) : deepseek_v3_problem(16);
@@ -47,22 +47,22 @@ struct Call {
 };
 
 template <class Change>
-std::string refusal(Change change, LayoutKind layout = LayoutKind::mla_fp8_block) {
-  Call c(layout);
+std::string latent_refusal(Change change, LayoutKind layout = LayoutKind::mla_fp8_block) {
+  LatentArgs c(layout);
   change(c.args);
   return c.refusal();
 }
 
 TEST(AttendOnDevice, RefusesWhatTheKernelsDoNotTake) {
-  EXPECT_EQ(refusal([](AttendArgs& a) { a.q.dtype = DType::f32; }),
+  EXPECT_EQ(latent_refusal([](AttendArgs& a) { a.q.dtype = DType::f32; }),
             "q.dtype: wanted bf16, or e4m3 for pages of mla_fp8, got f32");
-  EXPECT_EQ(refusal([](AttendArgs& a) { a.out.dtype = DType::f32; }),
+  EXPECT_EQ(latent_refusal([](AttendArgs& a) { a.out.dtype = DType::f32; }),
             "out.dtype: wanted bf16, got f32");
-  EXPECT_THAT(refusal([](AttendArgs& a) { a.q.data += 2; }),
+  EXPECT_THAT(latent_refusal([](AttendArgs& a) { a.q.data += 2; }),
               HasSubstr("q: wanted an address that is a multiple of 16"));
-  EXPECT_THAT(refusal([](AttendArgs& a) { a.q.row_stride += 1; }),
+  EXPECT_THAT(latent_refusal([](AttendArgs& a) { a.q.row_stride += 1; }),
               HasSubstr("q: wanted a stride that is a multiple of 16 bytes"));
-  EXPECT_EQ(refusal([](AttendArgs& a) {
+  EXPECT_EQ(latent_refusal([](AttendArgs& a) {
               a.problem.heads = 129;
               a.q.cols = a.q.row_stride = 129 * 576;
               a.out.cols = a.out.row_stride = 129 * 512;
@@ -71,17 +71,18 @@ TEST(AttendOnDevice, RefusesWhatTheKernelsDoNotTake) {
   const auto pool = [](AttendArgs& a, const CacheLayout& layout) {
     a.main.pool.emplace(a.main.pool->data, layout, 64, 8);
   };
-  EXPECT_EQ(refusal([&](AttendArgs& a) { pool(a, CacheLayout(LayoutKind::mla_fp4)); }),
+  EXPECT_EQ(latent_refusal([&](AttendArgs& a) { pool(a, CacheLayout(LayoutKind::mla_fp4)); }),
             "main.pool.layout: wanted mla_bf16, mla_fp8, mla_fp8_block, got mla_fp4");
-  EXPECT_EQ(refusal([](AttendArgs& a) { a.q.rows = a.out.rows = 3; }),
+  EXPECT_EQ(latent_refusal([](AttendArgs& a) { a.q.rows = a.out.rows = 3; }),
             "max_request_rows: wanted at least 2 (3 rows over 2 requests), got 1");
-  EXPECT_THAT(refusal([](AttendArgs& a) { a.problem.window = 128; }, LayoutKind::v4_fp8),
+  EXPECT_THAT(latent_refusal([](AttendArgs& a) { a.problem.window = 128; }, LayoutKind::v4_fp8),
               HasSubstr("problem.window: wanted 0, or an index list"));
   for (const float scale : {1.4e-45f, 2e38f}) {
-    EXPECT_THAT(refusal([&](AttendArgs& a) { a.main.key_scale = scale; }, LayoutKind::mla_fp8),
-                HasSubstr("main.key_scale: wanted a scale from 2^-100 to 2^60, got"));
+    EXPECT_THAT(
+        latent_refusal([&](AttendArgs& a) { a.main.key_scale = scale; }, LayoutKind::mla_fp8),
+        HasSubstr("main.key_scale: wanted a scale from 2^-100 to 2^60, got"));
   }
-  EXPECT_EQ(refusal(
+  EXPECT_EQ(latent_refusal(
                 [](AttendArgs& a) {
                   a.main.key_scale = 0x1p40f;
                   a.problem.scale = 0x1p40f;
@@ -92,7 +93,7 @@ TEST(AttendOnDevice, RefusesWhatTheKernelsDoNotTake) {
   // A request's pages, or a row's list, are more than one work tile's keys can be.
   const std::array<std::int32_t, 4> entries{};
   for (const bool paged : {true, false}) {
-    EXPECT_EQ(refusal(
+    EXPECT_EQ(latent_refusal(
                   [&](AttendArgs& a) {
                     a.problem.compress_ratio = 4;
                     a.extra = a.main;
@@ -110,7 +111,7 @@ TEST(AttendOnDevice, RefusesWhatTheKernelsDoNotTake) {
 }
 
 TEST(AttendLatent, RefusesListsThatAreTooSmall) {
-  Call c;
+  LatentArgs c;
   LatentSchedule schedule;
   schedule.cut = cut_latent({.rows = 2, .requests = 2, .keys = 128, .heads = 16});
   std::vector<std::byte> workspace(
@@ -137,7 +138,7 @@ TEST(AttendLatent, RefusesListsThatAreTooSmall) {
 }
 
 TEST(AttendLatent, RefusesArraysThatAreTooSmallToShareWork) {
-  Call c;
+  LatentArgs c;
   LatentSchedule schedule;
   schedule.cut = cut_latent({.rows = 2, .requests = 2, .keys = 128, .heads = 16, .dense = true});
   ASSERT_TRUE(schedule.cut.shared);
@@ -152,7 +153,7 @@ TEST(AttendLatent, RefusesArraysThatAreTooSmallToShareWork) {
 }
 
 TEST(AttendOnDevice, NeedsScratchOfTheDevice) {
-  Call c;
+  LatentArgs c;
   c.args.execution.scratch = nullptr;
   EXPECT_EQ(c.refusal(), "execution.scratch: wanted scratch of device memory, got none");
   Scratch host;

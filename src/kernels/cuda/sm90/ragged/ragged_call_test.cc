@@ -18,15 +18,15 @@ namespace {
 using ::testing::HasSubstr;
 
 // Requests by page table; nothing of it is read.
-struct Call {
+struct RaggedCall {
   alignas(16) std::array<std::byte, 64> bytes{};
   std::vector<std::int32_t> indptr, lens;
   std::vector<PageId> table;
   Scratch scratch{kDeviceMemory};
   AttendArgs args;
 
-  explicit Call(std::int32_t heads = 128, std::int64_t rows = 8192, std::int64_t keys = 8192,
-                std::int64_t requests = 1) {
+  explicit RaggedCall(std::int32_t heads = 128, std::int64_t rows = 8192, std::int64_t keys = 8192,
+                      std::int64_t requests = 1) {
     AttentionProblem& p = args.problem;
     p = deepseek_v3_problem();
     p.heads = heads;
@@ -56,57 +56,58 @@ struct Call {
 };
 
 template <class Change>
-std::string refusal(Change change) {
-  Call c;
+std::string ragged_refusal(Change change) {
+  RaggedCall c;
   change(c);
   const auto done = attend_ragged_on_device(c.args);
   return done ? "ran" : done.error().message();
 }
 
 TEST(AttendRaggedOnDevice, RefusesWhatTheKernelsDoNotTake) {
-  EXPECT_EQ(refusal([](Call& c) { c.args.q.dtype = DType::f32; }), "q.dtype: wanted bf16, got f32");
-  EXPECT_EQ(refusal([](Call& c) { c.args.out.dtype = DType::f64; }),
+  EXPECT_EQ(ragged_refusal([](RaggedCall& c) { c.args.q.dtype = DType::f32; }),
+            "q.dtype: wanted bf16, got f32");
+  EXPECT_EQ(ragged_refusal([](RaggedCall& c) { c.args.out.dtype = DType::f64; }),
             "out.dtype: wanted bf16 or f32, got f64");
-  EXPECT_THAT(refusal([](Call& c) { c.args.q.data += 2; }),
+  EXPECT_THAT(ragged_refusal([](RaggedCall& c) { c.args.q.data += 2; }),
               HasSubstr("q: wanted an address and strides of whole 16 bytes"));
-  EXPECT_THAT(refusal([](Call& c) { c.args.expansion = {}; }),
+  EXPECT_THAT(ragged_refusal([](RaggedCall& c) { c.args.expansion = {}; }),
               HasSubstr("expansion.kv_b: wanted weights on the device, got none"));
-  EXPECT_THAT(refusal([](Call& c) { c.args.execution.batch_invariant = true; }),
+  EXPECT_THAT(ragged_refusal([](RaggedCall& c) { c.args.execution.batch_invariant = true; }),
               HasSubstr("execution.batch_invariant: wanted off"));
-  EXPECT_THAT(refusal([](Call& c) { c.args.execution.scratch = nullptr; }),
+  EXPECT_THAT(ragged_refusal([](RaggedCall& c) { c.args.execution.scratch = nullptr; }),
               HasSubstr("execution.scratch: wanted scratch of device memory, got none"));
   EXPECT_THAT(
-      refusal([](Call& c) { c.args.max_request_rows = 5; }),
+      ragged_refusal([](RaggedCall& c) { c.args.max_request_rows = 5; }),
       HasSubstr("max_request_rows: wanted at least 8192 (8192 rows over 1 requests), got 5"));
-  EXPECT_THAT(refusal([](Call& c) {
+  EXPECT_THAT(ragged_refusal([](RaggedCall& c) {
                 c.args.problem.v_head = 64;
                 c.args.out.cols = c.args.out.row_stride = 128 * 64;
               }),
               HasSubstr("problem.v_head: wanted one of 128, 256, got 64"));
-  EXPECT_THAT(refusal([](Call& c) {
+  EXPECT_THAT(ragged_refusal([](RaggedCall& c) {
                 c.args.main.pool.emplace(c.bytes.data(), CacheLayout(LayoutKind::mla_fp4), 64, 8);
               }),
               HasSubstr("mla_fp4"));
 }
 
 TEST(RaggedShape, GivesAPassTheHeadsThatAreWorthIt) {
-  const RaggedShape s = Call().shape();
+  const RaggedShape s = RaggedCall().shape();
   EXPECT_EQ(s.requests, 1);
   EXPECT_EQ(s.keys, 8192);
   EXPECT_EQ(s.heads, 8);
   EXPECT_EQ(s.gqa.tile, 128);
-  EXPECT_EQ(Call(128, 8192, 160000).shape().heads, 1);
-  EXPECT_EQ(Call(128, 320, 8192).shape().heads, 128);
-  EXPECT_EQ(Call(16, 320, 512).shape().heads, 16);
+  EXPECT_EQ(RaggedCall(128, 8192, 160000).shape().heads, 1);
+  EXPECT_EQ(RaggedCall(128, 320, 8192).shape().heads, 128);
+  EXPECT_EQ(RaggedCall(16, 320, 512).shape().heads, 16);
   // What has room.
-  EXPECT_EQ(Call(128, 128, 100000).shape().heads, 8);
+  EXPECT_EQ(RaggedCall(128, 128, 100000).shape().heads, 8);
 }
 
 TEST(RaggedShape, KeepsToTheDeclaredBytes) {
   for (const std::int64_t keys : {1, 1000, 100000, 400000}) {
     for (const std::int64_t requests : {1, 7, 64}) {
       for (const std::int32_t heads : {1, 20, 128}) {
-        Call c(heads, 640, keys, requests);
+        RaggedCall c(heads, 640, keys, requests);
         c.args.problem.qk_nope_head = 192;
         c.args.problem.v_head = 256;
         c.args.q.cols = c.args.q.row_stride = heads * 256;
@@ -128,7 +129,7 @@ TEST(RaggedShape, KeepsToTheDeclaredBytes) {
 
 // The host knows all keys together better than by the longest request.
 TEST(RaggedShape, CountsKeysAsTheHostDoes) {
-  Call c(128, 640, 100000, 10);
+  RaggedCall c(128, 640, 100000, 10);
   EXPECT_EQ(c.shape().requests, 4);
   c.args.total_keys = 101000;
   EXPECT_EQ(c.shape().requests, 10);

@@ -13,7 +13,7 @@ namespace {
 std::string field_of(const Result<void>& r) { return r.ok() ? "ok" : r.error().field; }
 
 // Two requests of three rows together; nothing of it is read.
-struct Call {
+struct StepCall {
   std::array<std::int64_t, 3> indptr{};
   std::array<PageId, 4> pages{};
   std::array<std::int32_t, 2> cached{}, brought{};
@@ -29,7 +29,7 @@ struct Call {
   StepRowsInput in;
   StepRowsOutput out;
 
-  Call() {
+  StepCall() {
     in.lists = {indptr, pages};
     in.pool = pool;
     in.cached = cached;
@@ -52,34 +52,34 @@ struct Call {
 
 template <class Change>
 std::string refused(Change change) {
-  Call c;
+  StepCall c;
   change(c);
   return field_of(step_rows(c.in, c.out, c.workspace, nullptr));
 }
 
 TEST(Step, RefusesBeforeItLaunches) {
-  EXPECT_EQ(refused([](Call& c) { c.in.cached = {}; }), "cached");
-  EXPECT_EQ(refused([](Call& c) { c.in.lists.indptr = {}; }), "indptr");
-  EXPECT_EQ(refused([](Call& c) { c.in.top_k = -1; }), "top_k");
-  EXPECT_EQ(refused([](Call& c) { c.in.pool.page_size = 0; }), "page_size");
-  EXPECT_EQ(refused([](Call& c) { c.out.kv_lens = {}; }), "kv_lens");
-  EXPECT_EQ(refused([](Call& c) { c.out.attend_lens = {}; }), "attend_lens");
-  EXPECT_EQ(refused([](Call& c) { c.out.page_table.requests = 3; }), "page_table");
-  EXPECT_EQ(refused([](Call& c) { c.out.page_table.requests = 1; }), "page_table");
-  EXPECT_EQ(refused([](Call& c) { c.out.window_slots.width = 4; }), "window_slots");
-  EXPECT_EQ(refused([](Call& c) {
+  EXPECT_EQ(refused([](StepCall& c) { c.in.cached = {}; }), "cached");
+  EXPECT_EQ(refused([](StepCall& c) { c.in.lists.indptr = {}; }), "indptr");
+  EXPECT_EQ(refused([](StepCall& c) { c.in.top_k = -1; }), "top_k");
+  EXPECT_EQ(refused([](StepCall& c) { c.in.pool.page_size = 0; }), "page_size");
+  EXPECT_EQ(refused([](StepCall& c) { c.out.kv_lens = {}; }), "kv_lens");
+  EXPECT_EQ(refused([](StepCall& c) { c.out.attend_lens = {}; }), "attend_lens");
+  EXPECT_EQ(refused([](StepCall& c) { c.out.page_table.requests = 3; }), "page_table");
+  EXPECT_EQ(refused([](StepCall& c) { c.out.page_table.requests = 1; }), "page_table");
+  EXPECT_EQ(refused([](StepCall& c) { c.out.window_slots.width = 4; }), "window_slots");
+  EXPECT_EQ(refused([](StepCall& c) {
               c.out.window_slots = {c.window_slots.data(), 3, 4};
             }),
             "window_slots.width");
-  EXPECT_EQ(refused([](Call& c) { c.in.window = 8; }), "window_lens");
+  EXPECT_EQ(refused([](StepCall& c) { c.in.window = 8; }), "window_lens");
   // A row's newest keys would be left out.
-  EXPECT_EQ(refused([](Call& c) {
+  EXPECT_EQ(refused([](StepCall& c) {
               c.with_window();
               c.out.window_slots.width = 7;
             }),
             "window_slots.width");
-  EXPECT_EQ(refused([](Call& c) { c.in.ratio = 4; }), "ratio");
-  EXPECT_EQ(refused([](Call& c) {
+  EXPECT_EQ(refused([](StepCall& c) { c.in.ratio = 4; }), "ratio");
+  EXPECT_EQ(refused([](StepCall& c) {
               c.with_window();
               c.in.ratio = 4;
               c.in.compressed_lists = c.in.lists;
@@ -87,7 +87,7 @@ TEST(Step, RefusesBeforeItLaunches) {
             }),
             "compressed_lens");
 
-  Call c;
+  StepCall c;
   EXPECT_EQ(field_of(step_rows(c.in, c.out, {}, nullptr)), "workspace");
   EXPECT_EQ(field_of(page_table(c.in.lists, c.pool, c.q_indptr, c.out.page_table, nullptr)),
             "lens");
@@ -130,7 +130,7 @@ TEST(Step, ALaunchThatFailsNamesItsShapeAndItsCaller) {
   if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0) {
     GTEST_SKIP() << "there is a device, and the launch would not fail";
   }
-  Call c;
+  StepCall c;
   const auto result = step_rows(c.in, c.out, c.workspace, nullptr);
   const int line = __LINE__ - 1;
   ASSERT_FALSE(result.ok());
