@@ -10,10 +10,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <regex>
 
 #include "base/check.h"
 #include "tools/bench_server_scene.h"
@@ -125,9 +125,9 @@ double count_instructions(std::int64_t tokens, bool parsing) {
   std::array<char, 4096> part;
   while (fgets(part.data(), static_cast<int>(part.size()), pipe) != nullptr) out += part.data();
   pclose(pipe);
-  std::smatch found;
-  if (!std::regex_search(out, found, std::regex("Collected : ([0-9]+)"))) return 0;
-  return std::stod(found[1]);
+  constexpr std::string_view kBefore = "Collected : ";
+  const std::size_t at = out.find(kBefore);
+  return at == std::string::npos ? 0 : std::atof(out.c_str() + at + kBefore.size());
 }
 
 // Bar 1.
