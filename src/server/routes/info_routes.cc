@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "server/page/page.h"
+#include "server/routes/commit.h"
 #include "server/routes/tokenize.h"
 #include "server/service/service.h"
 
@@ -145,7 +146,7 @@ void health_generate_route(RouteCall c) {
 }
 
 void version_route(RouteCall c) {
-  constexpr std::string_view commit = LATHE_COMMIT;  // empty: not built from a repository
+  const std::string_view commit = built_commit();
   c.reply->json(
       text_of({{"version", LATHE_VERSION}, {"commit", commit.empty() ? Json() : Json(commit)}}));
 }
