@@ -5,6 +5,7 @@
 
 #include "base/float_formats.h"
 #include "layout/codec_ref.h"
+#include "layout/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "layout/codec_fast.cc"

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "base/float_formats.h"
+#include "layout/simd_targets.h"
+
 #include "hwy/highway.h"
 #include "layout/codec.h"
 

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "layout/rope_rotate.h"
+#include "layout/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "layout/rope_rotate_fast.cc"

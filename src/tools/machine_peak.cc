@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/cpu/matmul/matmul_bf16.h"
+#include "layout/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tools/machine_peak.cc"

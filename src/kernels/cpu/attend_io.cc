@@ -7,7 +7,7 @@
 #include <numbers>
 
 #include "base/float_formats.h"
-#include "kernels/cpu/simd_targets.h"
+#include "layout/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attend_io.cc"

@@ -1,7 +1,7 @@
 // A test on every SIMD target.
 #pragma once
 
-#include "kernels/cpu/simd_targets.h"
+#include "layout/simd_targets.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 
 #include "base/float_formats.h"
 #include "kernels/cpu/grouped_query/gqa_worker.h"
-#include "kernels/cpu/simd_targets.h"
+#include "layout/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/grouped_query/gqa_task.cc"

@@ -1,4 +1,6 @@
 // The indexer's logits on the CPU against ref: values, NaN, bits for any tiling, bad arguments.
+#include "layout/simd_targets.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>

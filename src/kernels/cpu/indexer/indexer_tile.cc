@@ -1,7 +1,7 @@
 // Logits of one query row against a tile of index keys, per SIMD target; lanes are heads.
 #include "kernels/cpu/indexer/indexer_tile.h"
 
-#include "kernels/cpu/simd_targets.h"
+#include "layout/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/indexer/indexer_tile.cc"

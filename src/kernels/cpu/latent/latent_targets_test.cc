@@ -1,7 +1,7 @@
 // Latent attention on every SIMD target that this build has and this machine can run.
 #include <gtest/gtest.h>
 
-#include "kernels/cpu/simd_targets.h"
+#include "layout/simd_targets.h"
 
 #include "hwy/highway.h"
 #include "kernels/cpu/latent/latent_math.h"

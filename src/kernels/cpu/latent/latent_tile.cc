@@ -1,7 +1,7 @@
 // Scores, softmax and weighted values of one tile of keys, per SIMD target (latent_math.h).
 #include "kernels/cpu/latent/latent_math.h"
 
-#include "kernels/cpu/simd_targets.h"
+#include "layout/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/latent/latent_tile.cc"

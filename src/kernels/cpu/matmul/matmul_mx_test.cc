@@ -1,5 +1,5 @@
 // Products with MXFP4 weights on every SIMD target, against double precision.
-#include "kernels/cpu/simd_targets.h"
+#include "layout/simd_targets.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

@@ -4,8 +4,8 @@
 
 #include <cstring>
 
-// Vectors of unknown size cannot be elements of register blocks; Arm also has NEON.
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
+#include "layout/simd_targets.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/matmul/matmul_slice.cc"
 #include "hwy/foreach_target.h"

@@ -6,9 +6,9 @@
 
 #include "base/check.h"
 #include "kernels/cpu/attend_io.h"
-#include "kernels/cpu/simd_targets.h"
 #include "kernels/cpu/tile/tile_types.h"
 #include "layout/codec.h"
+#include "layout/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/ragged/ragged_task.cc"

@@ -7,9 +7,8 @@
 
 #include "base/check.h"
 #include "kernels/cpu/for_rows.h"
+#include "layout/simd_targets.h"
 
-// Vectors of unknown size cannot be elements of register blocks; Arm also has NEON.
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/rowwise/rowwise.cc"
 #include "hwy/foreach_target.h"

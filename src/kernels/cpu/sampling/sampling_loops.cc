@@ -4,9 +4,9 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cpu/simd_targets.h"
 #include "kernels/sampling.h"
 #include "kernels/sampling_math.h"
+#include "layout/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/sampling/sampling_loops.cc"

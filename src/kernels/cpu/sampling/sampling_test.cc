@@ -13,9 +13,9 @@
 
 #include "base/test_scale.h"
 #include "kernels/cpu/sampling/sampling_select.h"
-#include "kernels/cpu/simd_targets.h"
 #include "kernels/ref/sampling.h"
 #include "kernels/sampling_math.h"
+#include "layout/simd_targets.h"
 
 #include "hwy/highway.h"
 
