@@ -107,6 +107,7 @@ function(lathe_cuda_room)
   set_source_files_properties(${kernels} PROPERTIES COMPILE_OPTIONS --fmad=false)
   if(LATHE_TESTS)
     lathe_test(lathe_kernels_cuda_test ${tests} LINK lathe_kernels_cuda lathe_kernels_ref lathe_kernels_cpu)
+    lathe_in_batches(lathe_kernels_cuda_test "_emulated_test\\.cc$")
     set_tests_properties(lathe_kernels_cuda_test PROPERTIES COST 200)
     target_include_directories(lathe_kernels_cuda_test PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
     find_package(Python3 REQUIRED COMPONENTS Interpreter)
@@ -150,7 +151,7 @@ function(lathe_emulated_cuda_room)
   set_tests_properties(lathe_emulated_cuda_test PROPERTIES COST 200)
   # Those of capi see the namespace lathe of the installed headers, too.
   lathe_in_batches(lathe_emulated_cuda_test /capi/)
-  set_target_properties(lathe_emulated_cuda_test PROPERTIES UNITY_BUILD_BATCH_SIZE 8)
+  set_target_properties(lathe_emulated_cuda_test PROPERTIES UNITY_BUILD_BATCH_SIZE 14)
   if(LATHE_UNITY)
     # GCC takes precompiled headers only where nothing stands before them.
     set_target_properties(lathe_emulated_cuda_test PROPERTIES

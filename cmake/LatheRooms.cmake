@@ -26,12 +26,12 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   target_compile_options(lathe_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
 endif()
 
-# Half of a file's compilation is its headers, which a batch of six reads once. Set LATHE_UNITY=OFF while you change one file often. A room's
+# Half of a file's compilation is its headers, which a batch of twelve reads once. Set LATHE_UNITY=OFF while you change one file often. A room's
 # tests are in batches, too, where no two of their files name a helper alike (BATCHED_TESTS).
-option(LATHE_UNITY "Compile the rooms' files in batches of six" ${PROJECT_IS_TOP_LEVEL})
+option(LATHE_UNITY "Compile the rooms' files in batches of twelve" ${PROJECT_IS_TOP_LEVEL})
 # lathe_in_batches(<target> [<regex>...]): files that match are compiled alone.
 function(lathe_in_batches target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${LATHE_UNITY} UNITY_BUILD_BATCH_SIZE 6)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${LATHE_UNITY} UNITY_BUILD_BATCH_SIZE 12)
   get_target_property(alone ${target} SOURCES)
   list(JOIN ARGN "|" regex)
   if(regex)
@@ -68,7 +68,7 @@ function(lathe_room name)
     lathe_test(${target}_test ${tests} LINK ${target} ${ARG_TEST_DEPS})
     if(ARG_BATCHED_TESTS)
       lathe_in_batches(${target}_test)
-      set_target_properties(${target}_test PROPERTIES UNITY_BUILD_BATCH_SIZE 8)
+      set_target_properties(${target}_test PROPERTIES UNITY_BUILD_BATCH_SIZE 14)
     endif()
   endif()
 endfunction()
