@@ -429,7 +429,9 @@ void slice_of(const MatmulSlice& s, float* scratch) {
     }
     return;
   }
-  if (kWidens || s.rows == 1) return few_rows<W, 4>(s, packed);
+  // Up to 6 rows are one group of tiles of 4 outputs, whose weights are prefetched to the second
+  // level; groups that share a tile need them in the first.
+  if (kWidens || s.rows == 1 || (s.rows > 3 && s.rows <= 6)) return few_rows<W, 4>(s, packed);
   few_rows<W, 8>(s, packed);
 }
 
