@@ -46,9 +46,6 @@ message(STATUS "Lathe: CUDA sources ${LATHE_HAS_CUDA}")
 
 set(LATHE_KERNEL_FLAGS $<IF:$<BOOL:${LATHE_SMALL_KERNELS}>,--compress-mode=size,-lineinfo>)
 
-# Host code that is compiled alone: step_check.h and another file name a helper alike.
-set(LATHE_CUDA_ALONE "/sm90/step/[^/]*\\.cc$")
-
 # A folder's kernels are compiled as one file, which reads once the headers that each would take two seconds for; those of some small
 # folders, too. A file with a LATHE_DYNAMIC_SHARED() gives all its kernels' shared memory that alignment, so `plain` and `exact` have none;
 # `exact`: see below.
@@ -101,7 +98,7 @@ function(lathe_cuda_room)
   target_link_libraries(lathe_kernels_cuda PUBLIC lathe_flags lathe_attn CUDA::cudart_static)
   target_compile_options(lathe_kernels_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings ${LATHE_KERNEL_FLAGS}
     -Xptxas=-warn-spills,-warn-lmem-usage>)
-  lathe_in_batches(lathe_kernels_cuda ${LATHE_CUDA_ALONE})
+  lathe_in_batches(lathe_kernels_cuda)
   # Codecs, the sampler and the router promise the CPU's bits: a product and a sum stay apart, as with -ffp-contract=off.
   list(FILTER kernels INCLUDE REGEX "/device/exact\\.cu$|/sm90/(codec|sampling|moe|rowwise)[./]")
   set_source_files_properties(${kernels} PROPERTIES COMPILE_OPTIONS --fmad=false)
@@ -139,7 +136,7 @@ function(lathe_emulated_cuda_room)
   set_source_files_properties(${doors} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)  # each an object that a test leaves out
   list(APPEND sources ${doors})
   add_library(lathe_kernels_cuda_emulated STATIC EXCLUDE_FROM_ALL ${sources})
-  lathe_in_batches(lathe_kernels_cuda_emulated ${LATHE_CUDA_ALONE})
+  lathe_in_batches(lathe_kernels_cuda_emulated)
   set(flags -include ${folder}/fake/rename.h)
   target_link_libraries(lathe_kernels_cuda_emulated PUBLIC lathe_flags lathe_attn)
   target_include_directories(lathe_kernels_cuda_emulated SYSTEM PUBLIC ${LATHE_CUDA_HEADERS})

@@ -19,6 +19,7 @@
 #include "layout/rope_write.h"
 #include "tools/bench_cuda.h"
 #include "tools/command.h"
+#include "tools/median.h"
 
 namespace lathe {
 namespace {
@@ -30,12 +31,6 @@ double seconds_of(const std::function<void()>& work) {
   const auto start = std::chrono::steady_clock::now();
   work();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double middle(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  const std::size_t n = v.size();
-  return n % 2 == 1 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
 Bytes make_bytes(std::int64_t n) { return Bytes(static_cast<std::size_t>(n)); }
@@ -111,8 +106,8 @@ void CodecBench::measure(const std::string& layout, const char* operation, std::
     own.push_back(static_cast<double>(bytes) / seconds_of(checked) / 1e9);
     reference.push_back(2 * static_cast<double>(copied) / seconds_of(copy) / 1e9);
   }
-  const double gb = middle(own);
-  const double memcpy_gb = middle(reference);
+  const double gb = median(own);
+  const double memcpy_gb = median(reference);
   rows_.push_back({layout, operation, gb, memcpy_gb, gb / memcpy_gb, tokens});
   if (isatty(2) != 0) fmt::print(stderr, "\r{} measured", rows_.size());
 }

@@ -2,14 +2,16 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <vector>
 
 namespace lathe {
 
-/// The upper of the two in the middle where `values`, which are not none, are even in number.
+/// The mean of both in the middle where `values`, at least one, are even in number.
 inline double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+  const std::size_t n = values.size();
+  return (values[(n - 1) / 2] + values[n / 2]) / 2;
 }
 
 }  // namespace lathe

@@ -64,7 +64,7 @@ Result<LatentKernels> kernels_of(const AttendArgs& args) {
   }
 }
 
-Result<void> check_room(const char* field, std::size_t entries, std::int64_t wanted) {
+Result<void> check_entries(const char* field, std::size_t entries, std::int64_t wanted) {
   if (std::cmp_greater_equal(entries, wanted)) return {};
   return wrong(field, fmt::format("{} entries", wanted), fmt::format("{}", entries));
 }
@@ -72,11 +72,12 @@ Result<void> check_room(const char* field, std::size_t entries, std::int64_t wan
 /// Checks one list of a schedule; fields: its arrays in messages, null: it has none.
 Result<void> check_list(const char* const (&fields)[3], const WorkBuffers& list,
                         const LatentShares& of) {
-  if (auto ok = check_room(fields[0], list.items.size(), of.items); !ok) return ok;
+  if (auto ok = check_entries(fields[0], list.items.size(), of.items); !ok) return ok;
   if (fields[1] != nullptr) {
-    if (auto ok = check_room(fields[1], list.row_items.size(), of.work_tiles + 1); !ok) return ok;
+    if (auto ok = check_entries(fields[1], list.row_items.size(), of.work_tiles + 1); !ok)
+      return ok;
   }
-  return check_room(fields[2], list.worker_items.size(), of.work.workers + std::int64_t{1});
+  return check_entries(fields[2], list.worker_items.size(), of.work.workers + std::int64_t{1});
 }
 
 Result<void> check_schedule(const LatentSchedule& schedule) {
@@ -88,7 +89,7 @@ Result<void> check_schedule(const LatentSchedule& schedule) {
   if (cut.shared) {
     constexpr const char* kShared[] = {kList[0], nullptr, kList[2]};
     if (auto ok = check_list(kShared, schedule.list, cut.all); !ok) return ok;
-    return check_room("schedule.split_tiles", schedule.split_tiles.size(), cut.split_entries());
+    return check_entries("schedule.split_tiles", schedule.split_tiles.size(), cut.split_entries());
   }
   auto ok = check_list(kList, schedule.list, cut.all);
   if (!ok || schedule.cut.tail.work_tiles == 0) return ok;
@@ -154,8 +155,8 @@ Result<void> plan_latent(const AttendArgs& args, const LatentSchedule& schedule,
     if (status == cudaSuccess) return {};
     return launch_result(status, {"latent_share", fmt::format("{} work tiles", work_tiles), where});
   }
-  if (auto ok =
-          check_room("schedule.work_tile_keys", schedule.work_tile_keys.size(), cut.work_tiles());
+  if (auto ok = check_entries("schedule.work_tile_keys", schedule.work_tile_keys.size(),
+                              cut.work_tiles());
       !ok)
     return ok;
   if (auto ok = check_schedule(schedule); !ok) return ok;

@@ -71,7 +71,7 @@ struct MatmulConsumer {
   }
 
   /// Sums of this warpgroup's values over all parts of K; the parts are the cluster's blocks. A
-  /// block gets those of every split-th group of 8 tokens; others' values are not told.
+  /// block gets those of every split-th group of 8 tokens; its other values stay those of its part.
   __device__ void exchange_parts() {
     const auto me = static_cast<std::uint32_t>(threadIdx.x);
     const auto blocks = static_cast<std::uint32_t>(p.split);
