@@ -190,7 +190,7 @@ struct Placed {
     const Problem& p = problem;
     const std::vector<float> got = read();
     const double ulp = p.out_bf16 ? 0x1p-8 : 0x1p-22;
-    std::int64_t wrong = 0;
+    std::int64_t wrong = 0, beyond = 0;
     for (std::int64_t i = 0; i < p.m * p.out_stride; i += step) {
       const std::int64_t t = i / p.out_stride, r = i % p.out_stride;
       const float v = got[static_cast<std::size_t>(i)];
@@ -201,15 +201,20 @@ struct Placed {
       } else {
         double size = 0;
         want = p.want(t, r, size);
+        const double bound = std::abs(want) * ulp, error = std::abs(double{v} - want);
+        right = error <= bound + size * (p.x_codes.empty() ? 0x1p-17 : 0x1p-11);
         // The card's 14 bits exceed 2^-11 in one of some 200,000 sums of codes.
-        right = std::abs(double{v} - want) <=
-                std::abs(want) * ulp + size * (p.x_codes.empty() ? 0x1p-17 : 0x1p-10);
+        if (!right && !p.x_codes.empty() && error <= bound + size * 0x1p-10) {
+          right = true;
+          ++beyond;
+        }
       }
       if (right || ++wrong > 3) continue;
       ADD_FAILURE() << "token " << t << " of " << tokens << ", row " << r << " of " << p.n << ": "
                     << v << " for " << want;
     }
     EXPECT_EQ(wrong, 0);
+    EXPECT_LE(beyond, 1 + p.m * p.n / 10'000);
   }
 };
 
