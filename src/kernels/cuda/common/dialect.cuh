@@ -81,6 +81,13 @@ template <class T>
 __device__ inline void store_global(unsigned long long address, T v) {
   *static_cast<T*>(__cvta_global_to_generic(address)) = v;
 }
+/// *to += v without waiting for *to: one addition, rounded to nearest. What is below 2^-126 in size
+/// counts as zero.
+__device__ inline void add_global(float* to, float v) {
+  asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(__cvta_generic_to_global(to)),
+               "f"(v)
+               : "memory");
+}
 
 /// What the L2 cache keeps longest, and what it drops first.
 enum class Keep { longest, shortest };

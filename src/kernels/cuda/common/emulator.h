@@ -358,6 +358,7 @@ void store_global(unsigned long long address, T v) {
   LATHE_CHECK(address % sizeof(T) == 0, "a store to an address that is no multiple of its size");
   std::memcpy(reinterpret_cast<void*>(address), &v, sizeof v);
 }
+inline void add_global(float* to, float v) { *to += v; }
 
 enum class Keep { longest, shortest };
 template <class T, Keep>

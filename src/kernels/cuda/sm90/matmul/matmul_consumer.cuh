@@ -182,7 +182,11 @@ struct MatmulConsumer {
         for (int h = 0; h < 2; ++h) {
           if (row + 8 * h >= end) continue;
           const float v = acc[4 * j + 2 * h + i] + bias[h];
-          out[8 * h] = weight.add ? out[8 * h] + v : v;
+          if (weight.add) {
+            add_global(out + 8 * h, v);
+          } else {
+            out[8 * h] = v;
+          }
         }
       }
     }
