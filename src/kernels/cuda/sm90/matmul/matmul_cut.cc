@@ -12,8 +12,9 @@ namespace {
 // An SM at full load, per clock: bytes of weights that memory gives it, bytes that L2 gives it, and
 // products of weights and tokens.
 constexpr double kMemoryBytes = 18, kL2Bytes = 30, kProducts = 1700;
-// Clocks of a tile that are not spent on stages: its epilogue, and the exchange of partials.
-constexpr double kEpilogue = 1500, kExchange = 1500;
+// Clocks of a tile that are not spent on stages, for each token: its way out, which pairs leave to
+// TMA while they sum the next tile, and the exchange of partials, which starts slowly.
+constexpr double kStore = 50, kPairStore = 6, kExchange = 40, kFirstExchange = 1500;
 
 // Clusters of that many blocks that run at a time. A block takes an SM, and a cluster lies in one
 // GPC: their SMs (16 or 18 of most, fewer of one) are no multiples of 4 and 8. A cluster too many
@@ -46,7 +47,8 @@ double cost(const MatmulShape& s, const Tiles& t) {
   const double products = 128 * k * t.tokens * s.x_bits / 16;
   const double chunk = std::max({token_tiles == 1 ? weight_bytes / kMemoryBytes : 0.,
                                  (weight_bytes + token_bytes) / kL2Bytes, products / kProducts});
-  const double extra = kEpilogue * t.tokens / 256 + (t.split > 1 && !t.pair ? kExchange : 0);
+  double extra = (t.pair ? kPairStore : kStore) * t.tokens;
+  if (t.split > 1 && !t.pair) extra += kFirstExchange + kExchange * t.tokens;
   return static_cast<double>(ceil_div(items, clusters)) *
          (static_cast<double>(item_chunks) * chunk + extra);
 }

@@ -327,7 +327,7 @@ TEST_F(MatmulEmulated, WeightsThatShareX) {
 
 // A row's bits are the same whatever the batch and whatever the tile, also where they are added.
 TEST_F(MatmulEmulated, RowsIgnoreTheBatch) {
-  Problem p(random, 140, 256, 1024);
+  Problem p(random, 140, 256, 2048);
   p.out_stride = 264;
   p.before = random_f32(random, p.m * p.out_stride);
   std::vector<float> want;
