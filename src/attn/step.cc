@@ -226,12 +226,15 @@ Result<void> Step::check_pages(const StepRequest& q, std::int64_t r) const {
                  fmt::format("{} pages for {} entries", last, end),
                  fmt::format("{}", pages.size()));
     }
-    const std::int64_t i = begin / pool.page_size;
-    const auto read = pages.subspan(at(i), at(std::max<std::int64_t>(0, last - i)));
-    const std::size_t stray = first_stray(read, pool, false);
-    if (stray == read.size()) return {};
-    return bad(fmt::format("requests[{}].{}[{}]", r, field, at(i) + stray),
-               fmt::format("a page of {}", pool.pages), fmt::format("{}", read[stray].value));
+    // Pages before `begin` may be gone, but the table names them.
+    const std::size_t kept = at(std::min(begin / pool.page_size, last));
+    const auto all = pages.first(at(last));
+    std::size_t stray = first_stray(all.first(kept), pool, true);
+    if (stray == kept) stray += first_stray(all.subspan(kept), pool, false);
+    if (stray == all.size()) return {};
+    return bad(fmt::format("requests[{}].{}[{}]", r, field, stray),
+               fmt::format("{}a page of {}", stray < kept ? "-1 or " : "", pool.pages),
+               fmt::format("{}", all[stray].value));
   };
   if (auto ok = check_list("pages", q.pages, main_, first, keys); !ok) return ok;
   if (options_.state.pages > 0 && q.rows > 0) {

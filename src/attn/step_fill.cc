@@ -70,8 +70,8 @@ Result<void> Step::fill_tables(const StepBatch& batch) {
       lists_[at(r)] = pages.first(std::min(pages.size(), at(ceil_div(keys, pool.page_size))));
     }
     const TableOptions shape{.multiple = plan_->table_multiple, .width = width};
-    return rebuild_page_table(PageLists(std::span(lists_).first(at(view_.requests))), pool, shape,
-                              buffer);
+    // check() has looked at the pages.
+    return fill_page_table(PageLists(std::span(lists_).first(at(view_.requests))), shape, buffer);
   };
   const auto table = build(
       main_, 1, [](const StepRequest& q) { return q.pages; }, arrays_.page_table);

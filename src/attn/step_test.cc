@@ -358,6 +358,12 @@ TEST(Step, AWindowOfGroupedQueriesDoesWithoutItsOldPages) {
     const auto refused = step->plan({Phase::extend, std::span(&earlier, 1)});
     ASSERT_FALSE(refused.ok());
     EXPECT_THAT(refused.error().field, HasSubstr("requests[0].pages[1]"));
+    // What stands before the window is read by nobody, but goes into the table.
+    const auto strays = pages({-1, 300, 7, 9});
+    const StepRequest stray{strays, {}, 60, 3};
+    const auto unknown = step->plan({Phase::extend, std::span(&stray, 1)});
+    ASSERT_FALSE(unknown.ok());
+    EXPECT_THAT(unknown.error().message(), HasSubstr("requests[0].pages[1]: wanted -1 or a page"));
   }
 }
 

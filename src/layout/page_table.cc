@@ -15,20 +15,23 @@ Error bad(std::string field, std::string wanted, std::int64_t offered, std::stri
           fmt::format("{}", offered), std::move(hint)};
 }
 
-// Checks everything before anything is written.
-Result<TableShape> checked_shape(const PageLists& lists, PoolShape pool, TableOptions options) {
+Result<void> check_pages(const PageLists& lists, PoolShape pool) {
   if (auto ok = check_pool_shape(pool); !ok) return ok.error();
-  std::int64_t longest = 0;
   for (std::int64_t r = 0; r < lists.requests(); ++r) {
     const PageLists::List row = lists[r];
-    longest = std::max(longest, static_cast<std::int64_t>(row.size()));
     const std::size_t stray = first_stray(row, pool, true);
     if (stray == row.size()) continue;
     return Error{ErrorCode::out_of_range, fmt::format("pages of request {}, index {}", r, stray),
                  fmt::format("-1 or a page from 0 to {}", pool.pages - 1),
                  fmt::format("{}", row[stray].value), ""};
   }
-  return table_shape(lists.requests(), longest, options);
+  return {};
+}
+
+Result<TableShape> shape_of(const PageLists& lists, TableOptions options) {
+  std::size_t longest = 0;
+  for (std::int64_t r = 0; r < lists.requests(); ++r) longest = std::max(longest, lists[r].size());
+  return table_shape(lists.requests(), static_cast<std::int64_t>(longest), options);
 }
 
 void fill(const PageLists& lists, TableShape shape, PageId* out) {
@@ -121,7 +124,8 @@ Result<TableShape> table_shape(std::int64_t requests, std::int64_t longest, Tabl
 }
 
 Result<PageTable> page_table(const PageLists& lists, PoolShape pool, TableOptions options) {
-  const auto shape = checked_shape(lists, pool, options);
+  if (auto ok = check_pages(lists, pool); !ok) return ok.error();
+  const auto shape = shape_of(lists, options);
   if (!shape) return shape.error();
   PageTable table{std::vector<PageId>(static_cast<std::size_t>(shape->requests * shape->width)),
                   shape->requests, shape->width};
@@ -131,7 +135,13 @@ Result<PageTable> page_table(const PageLists& lists, PoolShape pool, TableOption
 
 Result<PageTableView> rebuild_page_table(const PageLists& lists, PoolShape pool,
                                          TableOptions options, std::span<PageId> buffer) {
-  const auto shape = checked_shape(lists, pool, options);
+  if (auto ok = check_pages(lists, pool); !ok) return ok.error();
+  return fill_page_table(lists, options, buffer);
+}
+
+Result<PageTableView> fill_page_table(const PageLists& lists, TableOptions options,
+                                      std::span<PageId> buffer) {
+  const auto shape = shape_of(lists, options);
   if (!shape) return shape.error();
   const std::int64_t needed = shape->requests * shape->width;
   if (needed > static_cast<std::int64_t>(buffer.size())) {

@@ -98,6 +98,11 @@ Result<PageTable> page_table(const PageLists& lists, PoolShape pool, TableOption
 Result<PageTableView> rebuild_page_table(const PageLists& lists, PoolShape pool,
                                          TableOptions options, std::span<PageId> buffer);
 
+/// rebuild_page_table() of lists whose pages are known to be -1 or in the pool, so that a step
+/// looks at each once. Errors: those of options and the buffer.
+Result<PageTableView> fill_page_table(const PageLists& lists, TableOptions options,
+                                      std::span<PageId> buffer);
+
 /// Rows and columns of a table whose longest row has `longest` entries. Errors: as page_table()
 /// gives for options.
 struct TableShape {
