@@ -18,6 +18,8 @@ Result<PageAllocator> PageAllocator::create(std::span<const PageKind> kinds,
         {kind.ledger, kind.ledger->free(), 0,
          std::vector<std::int32_t>(static_cast<std::size_t>(kind.ledger->total()))});
     out.rules_.push_back(kind.rule);
+    out.rewrites_ = out.rewrites_ || kind.rule.rewrites;
+    out.drops_ = out.drops_ || kind.rule.kept > 0;
     groups.push_back({kind.ledger, static_cast<std::int32_t>(kind.rule.page_size),
                       static_cast<std::int32_t>(kind.rule.kept)});
   }
@@ -84,8 +86,11 @@ void PageAllocator::extend(std::int64_t from, std::int64_t to, GroupPages& lists
                            std::vector<PageId>& replaced) {
   for (std::size_t k = 0; k < kinds_.size(); ++k) {
     const PageRule& rule = rules_[k];
+    // Every decode row comes here, most of them with room on their last page.
+    const bool on_page = from % rule.page_size != 0;
+    if (on_page && !rule.rewrites && to == from + 1) continue;
     std::vector<PageId>& list = lists[k];
-    if (rule.rewrites && from % rule.page_size != 0) {
+    if (rule.rewrites && on_page) {
       replaced[k] = list.back();
       list.pop_back();
     }
@@ -120,12 +125,14 @@ void PageAllocator::undo(std::int64_t from, RequestPages& pages) {
 }
 
 void PageAllocator::confirm(RequestPages& pages) {
+  if (!rewrites_) return;
   for (std::size_t k = 0; k < pages.lists.size(); ++k) {
     let_go(k, std::exchange(pages.replaced[k], std::exchange(pages.replaced_ahead[k], PageId())));
   }
 }
 
 void PageAllocator::settle(std::int64_t from, std::int64_t to, RequestPages& pages) {
+  if (!drops_ || from / block_tokens_ == to / block_tokens_) return;
   for (std::size_t k = 0; k < pages.lists.size(); ++k) {
     const std::int64_t end = rules_[k].first_kept(to, block_tokens_);
     for (std::int64_t i = rules_[k].first_kept(from, block_tokens_); i < end; ++i) {

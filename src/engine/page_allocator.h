@@ -106,6 +106,8 @@ class PageAllocator {
   std::vector<Kind> kinds_;
   std::vector<PageRule> rules_;  // [kinds]
   std::int64_t block_tokens_ = 1;
+  bool rewrites_ = false;  // some kind does
+  bool drops_ = false;     // some kind keeps the last tokens' pages alone
   std::optional<PrefixCache> cache_;
 };
 

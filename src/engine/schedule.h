@@ -45,6 +45,9 @@ struct PageRule {
   /// Pages to take for tokens [covered, end).
   std::int64_t new_pages(std::int64_t covered, std::int64_t end) const {
     if (end == covered) return 0;
+    if (end == covered + 1) {  // a decode row, for which one division is enough
+      return rewrites || covered % page_size == 0 ? std::min<std::int64_t>(1, per_step) : 0;
+    }
     return std::min(pages_for(end, page_size) - settled(covered), per_step);
   }
 };
