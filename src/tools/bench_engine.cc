@@ -272,8 +272,8 @@ nlohmann::ordered_json json(const std::vector<EngineRow>& rows, Runtime& runtime
                                   {"repeats", r.rates}};
     if (r.bytes > 0) {
       row["weight_gb_per_s"] = r.median() / static_cast<double>(r.batch) * r.bytes / 1e9;
-      if (!r.host.empty()) row["host_s"] = median_of(r.host);
     }
+    if (!r.host.empty()) row["host_s"] = median_of(r.host);
     j["rows"].push_back(std::move(row));
   }
   return j;
