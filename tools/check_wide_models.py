@@ -26,7 +26,7 @@ import transformers
 import make_model_fixtures as fixtures
 
 LENGTH = 300
-TRIALS = 6
+TRIALS = 32
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 COMMON = {
     "vocab_size": 4096,
