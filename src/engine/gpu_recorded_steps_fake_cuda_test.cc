@@ -117,6 +117,7 @@ struct Answer {
 struct ServedRun {
   std::map<std::uint64_t, Answer> answers;
   std::int64_t graph_launches = 0, steps_behind = 0;
+  std::vector<double> idle;  // seconds before a recorded step that follows another
 };
 
 // Requests that draw by all rules, and end one after another.
@@ -175,12 +176,14 @@ ServedRun run(bool recorded) {
       }
     }
   };
+  EXPECT_TRUE(setup.ops().backend->measure_idle().ok());
   const std::int64_t before = cuda::fake::counts().graph_launches;
   for (std::size_t i = 0; i < 7; ++i) submit(i);
   while (!setup.engine().idle() && !::testing::Test::HasFatalFailure()) step();
   for (std::size_t i = 7; i < 11; ++i) submit(i);
   while (!setup.engine().idle() && !::testing::Test::HasFatalFailure()) step();
   out.graph_launches = cuda::fake::counts().graph_launches - before;
+  out.idle = setup.ops().backend->idle_seconds();
   return out;
 }
 
@@ -189,6 +192,11 @@ TEST(GpuRecordedSteps, DrawsFollowTheirParameters) {
   EXPECT_EQ(plain.graph_launches, 0);
   EXPECT_GT(recorded.graph_launches, 8);
   EXPECT_GT(recorded.steps_behind, 8);
+  // Between two steps lies the copy of the lists alone, which takes the fake's millisecond.
+  EXPECT_TRUE(plain.idle.empty());
+  EXPECT_GT(std::ssize(recorded.idle), 8);
+  EXPECT_LE(std::ssize(recorded.idle), recorded.steps_behind);
+  for (const double seconds : recorded.idle) EXPECT_NEAR(seconds, 1e-3, 1e-9);
   ASSERT_EQ(plain.answers.size(), 11u);
   ASSERT_EQ(recorded.answers.size(), 11u);
   for (const auto& [id, answer] : plain.answers) {

@@ -20,6 +20,7 @@
 #include "kernels/cuda/draws.h"
 #include "kernels/cuda/expert_layer.h"
 #include "kernels/cuda/hyper_params.h"
+#include "kernels/cuda/idle_times.h"
 #include "kernels/cuda/quantized_x.h"
 #include "kernels/cuda/random_weights.h"
 #include "kernels/cuda/rope_tables.h"
@@ -210,6 +211,7 @@ class CudaBackend : public Backend {
     }
     start_.clear();
     draws_.started();
+    if (auto ok = idle_.begin_step(stream_); !ok) return ok;
     return r.graph->launch(stream_);
   }
 
@@ -446,7 +448,8 @@ class CudaBackend : public Backend {
 
   Result<void> wait() override {
     const bool previous = std::exchange(overlapping_, false);
-    const Result<void> waited = previous ? step_end_.wait() : stream_.wait();
+    Result<void> waited = previous ? step_end_.wait() : stream_.wait();
+    if (waited) waited = idle_.collect(!previous);
     if (!previous) {
       staging_.reset();
       start_.clear();
@@ -469,11 +472,14 @@ class CudaBackend : public Backend {
     LATHE_CHECK(!overlapping_, "two steps at a time");
     if (auto ok = flush(); !ok) return ok;
     if (auto ok = step_end_.set(stream_); !ok) return ok;
+    if (auto ok = idle_.end_step(stream_); !ok) return ok;
     overlapping_ = true;
     staging_.turn();
     draws_.turn();
     return {};
   }
+  Result<void> measure_idle() override { return idle_.start(); }
+  std::vector<double> idle_seconds() override { return idle_.take(); }
   Result<void> take_drawn(const OpsContext&, std::span<const std::int32_t> tokens) override {
     start_.take(tokens, draws_.tokens());
     return {};
@@ -571,6 +577,7 @@ class CudaBackend : public Backend {
   Stream stream_;
   Mark step_end_;             // of the step before begin_next_step()
   bool overlapping_ = false;  // that step has not been waited for
+  IdleTimes idle_;
   bool plain_products_;
   Scratch scratch_{kDeviceMemory};
   std::unique_ptr<UploadRing> ring_;  // while weights are prepared

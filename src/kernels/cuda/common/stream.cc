@@ -10,11 +10,22 @@ Result<Stream> Stream::make() {
   return Stream(stream);
 }
 
-Result<Mark> Mark::make() {
+Result<Mark> Mark::make(unsigned flags) {
   cudaEvent_t event = nullptr;
-  const cudaError_t status = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  const cudaError_t status = cudaEventCreateWithFlags(&event, flags);
   if (auto ok = call_result(status, "cudaEventCreateWithFlags"); !ok) return ok.error();
   return Mark(event);
+}
+
+Result<Mark> Mark::make() { return make(cudaEventDisableTiming); }
+Result<Mark> Mark::make_timed() { return make(cudaEventDefault); }
+
+Result<double> Mark::seconds_since(const Mark& earlier) const {
+  float milliseconds = 0;
+  const cudaError_t status =
+      cudaEventElapsedTime(&milliseconds, earlier.event_.get(), event_.get());
+  if (auto ok = call_result(status, "cudaEventElapsedTime"); !ok) return ok.error();
+  return 1e-3 * static_cast<double>(milliseconds);
 }
 
 Result<void> Graph::begin(const Stream& stream) {

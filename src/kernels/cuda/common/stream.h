@@ -34,6 +34,8 @@ class Stream {
 class Mark {
  public:
   static Result<Mark> make();
+  /// One that also holds the time at which the device came to it.
+  static Result<Mark> make_timed();
   /// After all that was put on the stream.
   Result<void> set(const Stream& stream,
                    std::source_location where = std::source_location::current()) {
@@ -43,11 +45,14 @@ class Mark {
   Result<void> wait(std::source_location where = std::source_location::current()) const {
     return call_result(cudaEventSynchronize(event_.get()), "cudaEventSynchronize", where);
   }
+  /// Preconditions: both are timed, and the device has come to them.
+  Result<double> seconds_since(const Mark& earlier) const;
 
  private:
   struct Destroy {
     void operator()(cudaEvent_t e) const { cudaEventDestroy(e); }
   };
+  static Result<Mark> make(unsigned flags);
   explicit Mark(cudaEvent_t e) : event_(e) {}
   std::unique_ptr<CUevent_st, Destroy> event_;
 };

@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -18,6 +19,7 @@ struct CUstream_st {
   bool captures = false;
 };
 struct CUevent_st {
+  bool timed = false;
   std::int64_t after = 0;  // pieces of work
 };
 struct CUgraph_st {
@@ -304,8 +306,8 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
   return cudaSuccess;
 }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* out, unsigned) {
-  *out = new CUevent_st;
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* out, unsigned flags) {
+  *out = new CUevent_st{.timed = (flags & cudaEventDisableTiming) == 0};
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -317,6 +319,13 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) { return wait_until(event->after); }
+// A piece of work takes a millisecond.
+cudaError_t cudaEventElapsedTime(float* out, cudaEvent_t from, cudaEvent_t to) {
+  if (!from->timed || !to->timed) return fail(cudaErrorInvalidResourceHandle);
+  if (std::max(from->after, to->after) > runtime().done) return fail(cudaErrorNotReady);
+  *out = static_cast<float>(to->after - from->after);
+  return cudaSuccess;
+}
 
 cudaError_t cudaGetLastError() { return std::exchange(runtime().last, cudaSuccess); }
 cudaError_t cudaPeekAtLastError() { return runtime().last; }

@@ -39,6 +39,7 @@
   X(cudaEventDestroy, (cudaEvent_t))                                                            \
   X(cudaEventRecord, (cudaEvent_t, cudaStream_t))                                               \
   X(cudaEventSynchronize, (cudaEvent_t))                                                        \
+  X(cudaEventElapsedTime, (float*, cudaEvent_t, cudaEvent_t))                                   \
   X(cudaGetLastError, (void))                                                                   \
   X(cudaPeekAtLastError, (void))                                                                \
   X(cudaGetDevice, (int*))                                                                      \
@@ -75,6 +76,7 @@
 #define cudaEventDestroy fake_cudaEventDestroy
 #define cudaEventRecord fake_cudaEventRecord
 #define cudaEventSynchronize fake_cudaEventSynchronize
+#define cudaEventElapsedTime fake_cudaEventElapsedTime
 #define cudaGetLastError fake_cudaGetLastError
 #define cudaPeekAtLastError fake_cudaPeekAtLastError
 #define cudaGetDevice fake_cudaGetDevice
