@@ -31,7 +31,7 @@ class FakeModel : public Model {
   explicit FakeModel(std::vector<LayerGroupConfig> groups);
   const ModelConfig& config() const override { return config_; }
   std::int64_t weight_bytes() const override { return 0; }
-  std::int64_t decode_bytes() const override { return 0; }
+  StepWeights step_weights(std::int64_t) const override { return {}; }
   Result<ForwardResult> forward(const OpsContext& ops, const ForwardArgs& args) const override;
 
   mutable bool fail_next = false;  // the next forward() fails

@@ -276,8 +276,7 @@ Result<void> Runtime::make_drafter(const RuntimeOptions& options, const PlanRequ
       const ModelDrafterOptions drafting{
           .prefill_rows = request.chunked_prefill_size,
           .prefix_cache = options.engine.prefix_cache,
-          .cost = static_cast<double>(d.model->decode_bytes()) /
-                  static_cast<double>(std::max<std::int64_t>(1, model_->decode_bytes()))};
+          .cost = d.model->step_weights(1).bytes / std::max(1.0, model_->step_weights(1).bytes)};
       OpsContext own = ops;
       if (!drafts_invariantly(d.config, request)) own.execution.batch_invariant = {};
       auto made = ModelDrafter::create(*d.model, *d.cache, drafting, own);

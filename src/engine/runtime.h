@@ -79,6 +79,7 @@ class Runtime {
   Engine& engine() { return *engine_; }
   const Engine& engine() const { return *engine_; }
   ThreadPool& threads() { return threads_; }
+  Backend& backend() { return *backend_; }
   double load_seconds() const { return load_seconds_; }
   /// Of the cache's layers, [layers]; empty where no cache has scales of its own.
   const std::vector<TensorScales>& kv_scales() const { return kv_scales_; }

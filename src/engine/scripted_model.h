@@ -26,7 +26,7 @@ class ScriptedModel : public Model {
   explicit ScriptedModel(Script script);
   const ModelConfig& config() const override { return config_; }
   std::int64_t weight_bytes() const override { return 0; }
-  std::int64_t decode_bytes() const override { return 0; }
+  StepWeights step_weights(std::int64_t) const override { return {}; }
   Result<ForwardResult> forward(const OpsContext& ops, const ForwardArgs& args) const override;
 
  private:

@@ -78,7 +78,9 @@ class Decoder : public Model {
 
   const ModelConfig& config() const override { return config_; }
   std::int64_t weight_bytes() const override { return weights_->bytes; }
-  std::int64_t decode_bytes() const override { return lathe::decode_bytes(config_, *weights_); }
+  StepWeights step_weights(std::int64_t rows) const override {
+    return lathe::step_weights(config_, *weights_, rows);
+  }
   std::vector<TensorScales> kv_scales() const override { return weights_->kv_scales; }
   Result<ForwardResult> forward(const OpsContext& ops, const ForwardArgs& args) const override;
   Result<void> forward_draft(const OpsContext& ops, const ForwardArgs& args) const override;

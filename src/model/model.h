@@ -71,14 +71,23 @@ struct ForwardResult {
   std::vector<NonFinite> non_finite;  // one per affected row; with find_non_finite only
 };
 
+/// What a decode step of some rows has to do with weights, if routers spread rows evenly.
+struct StepWeights {
+  // Of weights that are read, with as many experts as the rows are expected to choose, without the
+  // embedding, norms and biases.
+  double bytes = 0;
+  // Multiply-adds of one row, those of its logits apart; and which of them are with e4m3 weights.
+  double products = 0, e4m3_products = 0;
+  double logit_products = 0;
+};
+
 class Model {
  public:
   virtual ~Model() = default;
   virtual const ModelConfig& config() const = 0;
   /// Bytes of all weights.
   virtual std::int64_t weight_bytes() const = 0;
-  /// Bytes of weights that one decode row reads: only its experts, and none of the embedding.
-  virtual std::int64_t decode_bytes() const = 0;
+  virtual StepWeights step_weights(std::int64_t rows) const = 0;
   /// The checkpoint's scales for per-tensor caches, [layers]; empty: none.
   virtual std::vector<TensorScales> kv_scales() const { return {}; }
   /// Writes the rows' keys to the cache and the logits of logit_rows. With batch-invariant kernels

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "kernels/ref/linear.h"
@@ -132,34 +133,58 @@ void split_kv_b(const ModelConfig& config, bool expansion, ThreadPool* threads,
   }
 }
 
-std::int64_t decode_bytes(const ModelConfig& config, const ModelWeights& weights) {
-  std::int64_t sum = weights.head.bytes();
-  const auto add = [&](const FfnWeights& f) {
-    sum += f.gate.bytes() + f.up.bytes() + f.down.bytes();
+StepWeights step_weights(const ModelConfig& config, const ModelWeights& weights,
+                         std::int64_t rows) {
+  StepWeights out;
+  out.bytes = static_cast<double>(weights.head.bytes());
+  out.logit_products = static_cast<double>(weights.head.rows * weights.head.cols);
+  const auto count = [&](DType dtype, double bytes, double products) {
+    out.bytes += bytes;
+    out.products += products;
+    if (dtype == DType::e4m3) out.e4m3_products += products;
+  };
+  const auto add = [&](const WeightView& w) {
+    count(w.dtype, static_cast<double>(w.bytes()), static_cast<double>(w.rows * w.cols));
+  };
+  const auto add_stack = [&](const WeightStack& w, double read, double chosen) {
+    const double size = static_cast<double>(w.rows * w.cols);
+    const double all = static_cast<double>(std::max<std::int64_t>(1, w.count()));
+    count(w.dtype, static_cast<double>(w.bytes()) / all * read, size * chosen);
+  };
+  const auto add_all = [&](const WeightStack& w) {
+    add_stack(w, static_cast<double>(w.count()), static_cast<double>(w.count()));
   };
   for (const LayerWeights& layer :
        std::span(weights.layers).first(static_cast<std::size_t>(config.layers))) {
     const GqaWeights& g = layer.gqa;
-    sum += g.q.bytes() + g.k.bytes() + g.v.bytes() + g.out.bytes();
+    for (const WeightView* w : {&g.q, &g.k, &g.v, &g.out}) add(*w);
     const MlaWeights& m = layer.mla;
-    sum += m.q_a.bytes() + m.q_b.bytes() + m.kv_a.bytes() + m.out.bytes();
-    sum += m.uk.bytes() + m.uv.bytes();
+    for (const WeightView* w : {&m.q_a, &m.q_b, &m.kv_a, &m.out}) add(*w);
+    add_all(m.uk);
+    add_all(m.uv);
     const CompressedWeights& c = layer.compressed;
-    sum += c.q_a.bytes() + c.q_b.bytes() + c.kv.bytes() + c.out_a.bytes() + c.out_b.bytes();
+    for (const WeightView* w : {&c.q_a, &c.q_b, &c.kv, &c.out_b}) add(*w);
+    add_all(c.out_a);
     const IndexerWeights& x = layer.indexer;
-    sum += x.q.bytes() + x.k.bytes() + x.weights.bytes();
+    for (const WeightView* w : {&x.q, &x.k, &x.weights}) add(*w);
     for (const CompressorWeights* w : {&c.compressor, &x.compressor}) {
-      sum += w->kv.bytes() + w->gate.bytes();
+      add(w->kv);
+      add(w->gate);
     }
-    sum += layer.attention_hyper.fn.bytes() + layer.ffn_hyper.fn.bytes();
-    add(layer.ffn);
-    add(layer.moe.shared);
-    sum += layer.moe.router.bytes();
+    add(layer.attention_hyper.fn);
+    add(layer.ffn_hyper.fn);
+    for (const FfnWeights* f : {&layer.ffn, &layer.moe.shared}) {
+      for (const WeightView* w : {&f->gate, &f->up, &f->down}) add(*w);
+    }
+    add(layer.moe.router);
     const ExpertStacks& e = layer.moe.experts;
-    if (e.gate.count() == 0) continue;
-    sum += (e.gate.bytes() + e.up.bytes() + e.down.bytes()) / e.gate.count() * config.moe.top_k;
+    const double experts = static_cast<double>(e.gate.count());
+    if (experts == 0) continue;
+    const double chosen = config.moe.top_k;
+    const double read = experts * (1 - std::pow(1 - chosen / experts, static_cast<double>(rows)));
+    for (const WeightStack* w : {&e.gate, &e.up, &e.down}) add_stack(*w, read, chosen);
   }
-  return sum;
+  return out;
 }
 
 }  // namespace lathe

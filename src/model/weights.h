@@ -20,6 +20,7 @@
 #include "kernels/moe.h"
 #include "layout/codec.h"
 #include "model/config.h"
+#include "model/model.h"
 
 namespace lathe {
 
@@ -176,9 +177,8 @@ void transpose(const std::byte* src, std::int64_t rows, std::int64_t cols, std::
 void for_each(ThreadPool* threads, std::int64_t tasks,
               const std::function<void(std::int64_t)>& body);
 
-/// Model::decode_bytes() with absorbed attention. Leaves out norms and biases, which stay in CPU
-/// caches.
-std::int64_t decode_bytes(const ModelConfig& config, const ModelWeights& weights);
+/// Model::step_weights() with absorbed attention.
+StepWeights step_weights(const ModelConfig& config, const ModelWeights& weights, std::int64_t rows);
 
 /// Fills uk and uv of every layer from kv_b, and with `expansion` w_uk and w_uv. threads may be
 /// null.

@@ -13,6 +13,7 @@
 #include "tools/machine_peak.h"
 #include "tools/median.h"
 #include "tools/oracle_drafter.h"
+#include "tools/step_floor.h"
 #include "tools/stored_values.h"
 
 namespace lathe {
@@ -23,10 +24,19 @@ struct EngineRow {
   std::int64_t depth = 0;
   std::int64_t batch = 1;
   std::vector<double> rates;  // tokens/s of the repeats
-  double bytes = 0;           // of weights that a step streams; 0: not a matter of bytes
-  std::vector<double> host;   // decoding on a GPU: seconds of each step besides waiting for it
+  StepFloor floor;            // of a step, or of the prefill
+  // Decoding on a GPU: seconds of each step besides waiting for it, and without a kernel before it.
+  std::vector<double> host, idle;
 
   double median() const { return lathe::median(rates); }
+  bool decodes() const { return test.starts_with("tg"); }
+  // Of a step, or of the prefill.
+  double seconds() const {
+    const double tokens = decodes() ? 1 : std::stod(test.substr(2));
+    return tokens * static_cast<double>(batch) / median();
+  }
+  double gbps() const { return floor.bytes / seconds() / 1e9; }
+  double share() const { return floor.seconds / seconds(); }
 };
 
 double median_of(std::vector<double> values) {
@@ -71,6 +81,7 @@ class EngineBench {
     double seconds = 0;
     std::int64_t made = 0;
     std::vector<double> steps, host, drafter;        // seconds of each
+    std::vector<double> idle;                        // of those that follow another
     std::vector<std::vector<std::int32_t>> answers;  // [batch]
     double rate() const { return static_cast<double>(made) / seconds; }
   };
@@ -91,6 +102,7 @@ class EngineBench {
     }
     Decoded out;
     out.answers.resize(ids->size());
+    static_cast<void>(runtime_.backend().idle_seconds());
     while (!runtime_.engine().idle()) {
       double took = 0;
       const double waited = runtime_.engine().stats().waited_s;
@@ -108,6 +120,7 @@ class EngineBench {
       out.host.push_back(took - (runtime_.engine().stats().waited_s - waited));
       if (step->drafted > 0) out.drafter.push_back(drafter);
     }
+    out.idle = runtime_.backend().idle_seconds();
     return out;
   }
 
@@ -200,21 +213,20 @@ class EngineBench {
   std::mt19937 random_{1};
 };
 
-std::string table(const std::vector<EngineRow>& rows, double read_gbps, bool on_gpu) {
+std::string table(const std::vector<EngineRow>& rows, bool on_gpu) {
   std::string out =
       fmt::format("{:>8} {:>7} {:>6} {:>12} {:>21} {:>8} {:>6}{}\n", "test", "depth", "batch",
-                  "tokens/s", "least to most", "GB/s", "share", on_gpu ? "  host us" : "");
+                  "tokens/s", "least to most", "GB/s", "share", on_gpu ? "  host us  idle us" : "");
   for (const EngineRow& r : rows) {
     const auto [least, most] = std::minmax_element(r.rates.begin(), r.rates.end());
     out += fmt::format("{:>8} {:>7} {:>6} {:>12.1f} {:>10.1f}{:>11.1f}", r.test, r.depth, r.batch,
                        r.median(), *least, *most);
-    if (r.bytes > 0) {
-      const double gbps = r.median() / static_cast<double>(r.batch) * r.bytes / 1e9;
-      out += fmt::format(" {:>8.1f} {:>6.2f}", gbps, gbps / read_gbps);
-    } else if (!r.host.empty()) {
-      out += fmt::format("{:>16}", "");
+    if (r.floor.seconds > 0) {
+      out += r.decodes() ? fmt::format(" {:>8.1f}", r.gbps()) : fmt::format(" {:>8}", "");
+      out += fmt::format(" {:>6.2f}", r.share());
     }
     if (!r.host.empty()) out += fmt::format(" {:>8.1f}", 1e6 * median_of(r.host));
+    if (!r.idle.empty()) out += fmt::format(" {:>8.1f}", 1e6 * median_of(r.idle));
     out += "\n";
   }
   return out;
@@ -270,10 +282,12 @@ nlohmann::ordered_json json(const std::vector<EngineRow>& rows, Runtime& runtime
                                   {"batch", r.batch},
                                   {"tokens_per_s", r.median()},
                                   {"repeats", r.rates}};
-    if (r.bytes > 0) {
-      row["weight_gb_per_s"] = r.median() / static_cast<double>(r.batch) * r.bytes / 1e9;
+    if (r.floor.seconds > 0) {
+      if (r.decodes()) row["gb_per_s"] = r.gbps();
+      row["floor_share"] = r.share();
     }
     if (!r.host.empty()) row["host_s"] = median_of(r.host);
+    if (!r.idle.empty()) row["idle_s"] = median_of(r.idle);
     j["rows"].push_back(std::move(row));
   }
   return j;
@@ -320,16 +334,18 @@ int bench_engine_command(const BenchEngineOptions& options) {
   const bool on_gpu = is_gpu(machine.device);
   const double read_gbps =
       on_gpu ? machine.bytes_per_second / 1e9 : measure_read_gbps(runtime->threads());
+  if (auto ok = runtime->backend().measure_idle(); !ok) return refuse(ok.error());
   EngineBench bench(*runtime, oracle);
   std::vector<EngineRow> rows;
   std::vector<DraftGain> gains;
   const auto measure = [&](const std::string& name, std::int64_t tokens, std::int64_t depth,
                            std::int64_t batch, bool decode) -> Result<void> {
-    EngineRow row{name, depth, batch, {}, 0, {}};
-    // A batch reads other experts than one row does, and so do drafts: only a single row's bytes
-    // are known.
-    if (decode && batch == 1 && runtime->draft().kind == DraftKind::none) {
-      row.bytes = static_cast<double>(runtime->model().decode_bytes());
+    EngineRow row{name, depth, batch, {}, {}, {}, {}};
+    // How many rows a step with drafts has, and what a drafter reads, depends on its guesses.
+    if (!decode) {
+      row.floor = prefill_floor(*runtime, batch, tokens, depth);
+    } else if (runtime->draft().kind == DraftKind::none) {
+      row.floor = decode_floor(*runtime, batch, depth + 1 + tokens / 2, 1e9 * read_gbps);
     }
     if (isatty(STDERR_FILENO) == 1) {
       fmt::print(stderr, "measuring {} at depth {}, batch {}\n", name, depth, batch);
@@ -341,6 +357,7 @@ int bench_engine_command(const BenchEngineOptions& options) {
         if (!decoded) return decoded.error();
         rate = decoded->rate();
         if (on_gpu) row.host = decoded->host;
+        row.idle = decoded->idle;
       } else {
         const auto prefilled = bench.prefill(tokens, depth, batch);
         if (!prefilled) return prefilled.error();
@@ -377,15 +394,25 @@ int bench_engine_command(const BenchEngineOptions& options) {
     if (oracle != nullptr) j["drafts"] = json(gains);
     print_out(j.dump(2) + "\n");
   } else {
+    std::string legend = fmt::format(
+        "medians of {}; GB/s are the weights and the cache that a decode step reads, with experts "
+        "as "
+        "even\nrouters choose them; share is what the step needs at least of its time: those bytes "
+        "at "
+        "{:.1f} GB/s,\n{}",
+        options.repeats, read_gbps,
+        on_gpu ? "the GPU memory's peak, " : "the read rate measured in the same run");
+    if (on_gpu) {
+      legend += fmt::format(
+          "or its products at the peak, {:.0f} TFLOP/s in bf16; host us are the time of a\n"
+          "step besides waiting for it, idle us what passes on the GPU without a kernel before it",
+          machine.bf16_flops / 1e12);
+    }
     print_out(fmt::format(
-        "{}, {} threads, products {}, weights {:.0f} MB, {}\nmedians of {}; GB/s are the weights "
-        "that a decode "
-        "step streams, share is of the {},\n{:.1f} GB/s{}\n\n{}",
+        "{}, {} threads, products {}, weights {:.0f} MB, {}\n{}\n\n{}",
         runtime->config().architecture, runtime->threads().threads(), name(runtime->precision()),
         static_cast<double>(runtime->model().weight_bytes()) / 1e6, summary(runtime->plan()),
-        options.repeats, on_gpu ? "GPU memory's peak" : "read rate measured in the same run",
-        read_gbps, on_gpu ? "; host us are the time of a step besides waiting for it" : "",
-        rows.empty() ? "" : table(rows, read_gbps, on_gpu)));
+        legend, rows.empty() ? "" : table(rows, on_gpu)));
     print_out(gains_table(gains));
   }
   return kExitOk;
