@@ -503,6 +503,18 @@ class InspectAndBench(ModelCommand):
         self.assertEqual({(r["test"], r["depth"], r["batch"]) for r in rows},
                          {(t, d, b) for t in ("pp16", "pp32", "tg4") for d in (0, 64) for b in (1, 2)})
         self.assertTrue(all(r["tokens_per_s"] > 0 for r in rows))
+        c = json.loads((self.model / "config.json").read_text())
+        q, kv = (c[n] * c["head_dim"] for n in ("num_attention_heads", "num_key_value_heads"))
+        layer = c["hidden_size"] * (2 * q + 2 * kv + 3 * c["intermediate_size"])
+        weights = c["num_hidden_layers"] * layer + c["vocab_size"] * c["hidden_size"]
+        for r in rows:
+            self.assertEqual("gb_per_s" in r, r["test"] == "tg4")
+            if "gb_per_s" not in r:
+                continue
+            # Keys and values of the prompt's first token, of the depth and of half of the answer.
+            keys = r["batch"] * (r["depth"] + 1 + 2) * c["num_hidden_layers"] * 2 * kv
+            step = r["batch"] / r["tokens_per_s"]
+            self.assertAlmostEqual(r["gb_per_s"] * 1e9 * step / (2 * (weights + keys)), 1, places=6)
 
     def test_bench_engine_refuses_batches_that_would_take_turns(self):
         result = lathe("bench", "engine", "--load-format", "dummy", "--config", str(self.model / "config.json"), "-b", "1,65")

@@ -20,7 +20,8 @@ namespace lathe {
 namespace {
 
 struct EngineRow {
-  std::string test;  // "pp512", "tg64"
+  bool decodes = false;
+  std::int64_t tokens = 0;  // of each request
   std::int64_t depth = 0;
   std::int64_t batch = 1;
   std::vector<double> rates;  // tokens/s of the repeats
@@ -29,12 +30,9 @@ struct EngineRow {
   std::vector<double> host, idle;
 
   double median() const { return lathe::median(rates); }
-  bool decodes() const { return test.starts_with("tg"); }
+  std::string test() const { return fmt::format("{}{}", decodes ? "tg" : "pp", tokens); }
   // Of a step, or of the prefill.
-  double seconds() const {
-    const double tokens = decodes() ? 1 : std::stod(test.substr(2));
-    return tokens * static_cast<double>(batch) / median();
-  }
+  double seconds() const { return static_cast<double>((decodes ? 1 : tokens) * batch) / median(); }
   double gbps() const { return floor.bytes / seconds() / 1e9; }
   double share() const { return floor.seconds / seconds(); }
 };
@@ -219,10 +217,10 @@ std::string table(const std::vector<EngineRow>& rows, bool on_gpu) {
                   "tokens/s", "least to most", "GB/s", "share", on_gpu ? "  host us  idle us" : "");
   for (const EngineRow& r : rows) {
     const auto [least, most] = std::minmax_element(r.rates.begin(), r.rates.end());
-    out += fmt::format("{:>8} {:>7} {:>6} {:>12.1f} {:>10.1f}{:>11.1f}", r.test, r.depth, r.batch,
+    out += fmt::format("{:>8} {:>7} {:>6} {:>12.1f} {:>10.1f}{:>11.1f}", r.test(), r.depth, r.batch,
                        r.median(), *least, *most);
     if (r.floor.seconds > 0) {
-      out += r.decodes() ? fmt::format(" {:>8.1f}", r.gbps()) : fmt::format(" {:>8}", "");
+      out += r.decodes ? fmt::format(" {:>8.1f}", r.gbps()) : fmt::format(" {:>8}", "");
       out += fmt::format(" {:>6.2f}", r.share());
     }
     if (!r.host.empty()) out += fmt::format(" {:>8.1f}", 1e6 * median_of(r.host));
@@ -277,13 +275,13 @@ nlohmann::ordered_json json(const std::vector<EngineRow>& rows, Runtime& runtime
       {"weight_bytes", runtime.model().weight_bytes()}, {"read_gb_per_s", read_gbps},
       {"rows", nlohmann::ordered_json::array()}};
   for (const EngineRow& r : rows) {
-    nlohmann::ordered_json row = {{"test", r.test},
+    nlohmann::ordered_json row = {{"test", r.test()},
                                   {"depth", r.depth},
                                   {"batch", r.batch},
                                   {"tokens_per_s", r.median()},
                                   {"repeats", r.rates}};
     if (r.floor.seconds > 0) {
-      if (r.decodes()) row["gb_per_s"] = r.gbps();
+      if (r.decodes) row["gb_per_s"] = r.gbps();
       row["floor_share"] = r.share();
     }
     if (!r.host.empty()) row["host_s"] = median_of(r.host);
@@ -338,9 +336,13 @@ int bench_engine_command(const BenchEngineOptions& options) {
   EngineBench bench(*runtime, oracle);
   std::vector<EngineRow> rows;
   std::vector<DraftGain> gains;
-  const auto measure = [&](const std::string& name, std::int64_t tokens, std::int64_t depth,
-                           std::int64_t batch, bool decode) -> Result<void> {
-    EngineRow row{name, depth, batch, {}, {}, {}, {}};
+  const auto measure = [&](std::int64_t tokens, std::int64_t depth, std::int64_t batch,
+                           bool decode) -> Result<void> {
+    EngineRow row;
+    row.decodes = decode;
+    row.tokens = tokens;
+    row.depth = depth;
+    row.batch = batch;
     // How many rows a step with drafts has, and what a drafter reads, depends on its guesses.
     if (!decode) {
       row.floor = prefill_floor(*runtime, batch, tokens, depth);
@@ -348,7 +350,7 @@ int bench_engine_command(const BenchEngineOptions& options) {
       row.floor = decode_floor(*runtime, batch, depth + 1 + tokens / 2, 1e9 * read_gbps);
     }
     if (isatty(STDERR_FILENO) == 1) {
-      fmt::print(stderr, "measuring {} at depth {}, batch {}\n", name, depth, batch);
+      fmt::print(stderr, "measuring {} at depth {}, batch {}\n", row.test(), depth, batch);
     }
     for (int i = 0; i <= options.repeats; ++i) {
       double rate = 0;
@@ -372,13 +374,13 @@ int bench_engine_command(const BenchEngineOptions& options) {
     for (const std::int64_t depth : options.depths) {
       for (const std::int64_t n : options.prompts) {
         if (n == 0) continue;
-        const auto ok = measure(fmt::format("pp{}", n), n, depth, batch, false);
+        const auto ok = measure(n, depth, batch, false);
         if (!ok) return refuse(ok.error());
       }
       for (const std::int64_t n : options.answers) {
         if (n == 0) continue;
         if (oracle == nullptr) {
-          const auto ok = measure(fmt::format("tg{}", n), n, depth, batch, true);
+          const auto ok = measure(n, depth, batch, true);
           if (!ok) return refuse(ok.error());
           continue;
         }
