@@ -150,6 +150,9 @@ class Engine {
     std::int64_t answered() const { return known() - prompt; }
     bool scores() const { return next_scored < prompt - 1; }
     ScheduledRequest scheduled() const { return {known(), computed, computed, answered() > 0}; }
+    // Brings the object to the cache, and then what a decode row reads behind its pointers.
+    void prefetch() const;
+    void prefetch_lists() const;
   };
   using ActivePtr = std::unique_ptr<Active>;
   // A step from its schedule to its results.
@@ -195,6 +198,7 @@ class Engine {
   void give_pages(Active& r, std::int64_t cached, Flight& step, BatchItem& item);
   void build_batch(StepReport& report);
   SampleArgs sampling_of(Active& r, std::int64_t drafts, std::int32_t unknown = 0) const;
+  void prefetch_requests() const;
   bool may_follow() const;
   static void land(const Flight& flight);
   void undo_step();

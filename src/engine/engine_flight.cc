@@ -49,6 +49,26 @@ bool Engine::may_follow() const {
   return decoding == running_.size();
 }
 
+void Engine::Active::prefetch() const {
+  const char* const begin = reinterpret_cast<const char*>(this);
+  for (std::size_t at = 0; at < sizeof(Active); at += 64) __builtin_prefetch(begin + at);
+}
+
+void Engine::Active::prefetch_lists() const {
+  __builtin_prefetch(tokens.data() + tokens.size());
+  for (const std::vector<PageId>& list : pages.lists) {
+    __builtin_prefetch(&list);
+    __builtin_prefetch(list.data() + list.size());
+  }
+}
+
+// A step of the device lasts long enough for others to take this processor's caches, and requests
+// lie far apart: fetched one after another when they are needed, they are what the host waits for.
+void Engine::prefetch_requests() const {
+  for (const ActivePtr& r : running_) r->prefetch();
+  for (const ActivePtr& r : running_) r->prefetch_lists();
+}
+
 void Engine::launch_ahead() {
   if (!may_follow()) return;
   count_available();
@@ -94,6 +114,7 @@ void Engine::launch_ahead() {
 Result<StepReport> Engine::collect() {
   const bool ran = in_flight();
   const Result<void> ok = ran ? runner_.collect() : Result<void>();
+  prefetch_requests();
   if (ran) land(step_);
   if (!ok && in_flight()) {  // the step behind it has read what it did not write
     (void)runner_.collect();
