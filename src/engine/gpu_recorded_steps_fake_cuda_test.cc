@@ -176,7 +176,7 @@ ServedRun run(bool recorded) {
       }
     }
   };
-  EXPECT_TRUE(setup.ops().backend->measure_idle().ok());
+  EXPECT_TRUE(setup.ops().backend->measure_idle(true).ok());
   const std::int64_t before = cuda::fake::counts().graph_launches;
   for (std::size_t i = 0; i < 7; ++i) submit(i);
   while (!setup.engine().idle() && !::testing::Test::HasFatalFailure()) step();

@@ -160,9 +160,10 @@ class Backend {
   /// What follows belongs to another step than all before. The next wait() is for that step alone.
   /// Precondition: overlaps(); the step before is the only one not waited for.
   virtual Result<void> begin_next_step() { return {}; }
-  /// Measures from here on how long the device has nothing to do before a step of replay() that
-  /// follows another so, which costs it a microsecond or two. Errors: the device's.
-  virtual Result<void> measure_idle() { return {}; }
+  /// Measures from here on, or no longer, how long the device has nothing to do before a step of
+  /// replay() that follows another so, which costs it and the host a few microseconds. No step is
+  /// in flight. Errors: the device's.
+  virtual Result<void> measure_idle(bool /*on*/) { return {}; }
   /// Those times in seconds, of the steps since the last call.
   virtual std::vector<double> idle_seconds() { return {}; }
   /// Replaces every token_of_draw() in a list of prepare_list() by the token that is drawn there;

@@ -478,7 +478,11 @@ class CudaBackend : public Backend {
     draws_.turn();
     return {};
   }
-  Result<void> measure_idle() override { return idle_.start(); }
+  Result<void> measure_idle(bool on) override {
+    if (on) return idle_.start();
+    idle_.stop();
+    return {};
+  }
   std::vector<double> idle_seconds() override { return idle_.take(); }
   Result<void> take_drawn(const OpsContext&, std::span<const std::int32_t> tokens) override {
     start_.take(tokens, draws_.tokens());

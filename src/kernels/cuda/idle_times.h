@@ -14,6 +14,7 @@ class IdleTimes {
  public:
   /// Measures from here on. Errors: the runtime's.
   Result<void> start();
+  void stop() { gaps_.clear(); }
   /// After all of a step.
   Result<void> end_step(const Stream& stream);
   /// Before the recording of the step behind it.
