@@ -8,9 +8,9 @@
 namespace lathe {
 
 Result<nlohmann::json> parse_json(std::string_view text, const std::string& field) {
-  using Json = nlohmann::json;
+  using Object = nlohmann::json;
   try {
-    auto parsed = parse_watched<Json>(text);
+    auto parsed = parse_watched<Object>(text);
     if (parsed.too_deep) {
       return Error{ErrorCode::malformed, field, fmt::format("at most {} levels", kMostLevels),
                    "more", ""};
@@ -20,15 +20,19 @@ Result<nlohmann::json> parse_json(std::string_view text, const std::string& fiel
                    ""};
     }
     return std::move(parsed.value);
-  } catch (const Json::parse_error& e) {
+  } catch (const Object::parse_error& e) {
     const bool ends = e.byte > text.size();
     return Error{ErrorCode::malformed, field, "valid JSON",
                  ends ? fmt::format("the end after byte {}", text.size())
                       : fmt::format("something else at byte {} of {}", e.byte, text.size()),
                  ""};
-  } catch (const Json::exception& e) {  // a number beyond double
+  } catch (const Object::exception& e) {  // a number beyond double
     return Error{ErrorCode::malformed, field, "valid JSON", e.what(), ""};
   }
+}
+
+std::string json_line(const nlohmann::ordered_json& j) {
+  return j.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 std::string json_excerpt(const nlohmann::json& j) {

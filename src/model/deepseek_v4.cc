@@ -106,7 +106,7 @@ std::string parse_expert_dtype(ConfigReader& json) {
   return out;
 }
 
-void parse_experts(ConfigReader& json, ModelConfig& config) {
+void parse_v4_experts(ConfigReader& json, ModelConfig& config) {
   json.only("scoring_func", "sqrtsoftplus");
   json.only("topk_method", "noaux_tc");
   for (const std::string_view key : {"n_group", "topk_group"}) {
@@ -216,7 +216,7 @@ void parse_deepseek_v4(ConfigReader& json, ModelConfig& config) {
                   .eps = static_cast<float>(json.number("hc_eps", 1e-6))};
   config.draft_layers = json.integer("num_nextn_predict_layers", 1, 0, 1024);
   config.draft_blocks = json.has("dspark_block_size");
-  parse_experts(json, config);
+  parse_v4_experts(json, config);
 }
 
 }  // namespace lathe

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attn/explain.h"
+#include "io/json_text.h"
 #include "io/read_file.h"
 #include "tools/command.h"
 #include "tools/eval_picture.h"
@@ -120,7 +121,7 @@ void write_wrong(std::FILE* file, const EncodedTask& task, const TaskRun& run) {
                        {"item", i},
                        {"wanted", task.task.items[i].response},
                        {"answer", run.texts[i]}};
-    fmt::print(file, "{}\n", line.dump(-1, ' ', false, Json::error_handler_t::replace));
+    fmt::print(file, "{}\n", json_line(line));
   }
 }
 

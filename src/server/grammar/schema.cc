@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "io/json_text.h"
 #include "io/quote.h"
 #include "server/grammar/formats.h"
 #include "server/grammar/regex.h"
@@ -101,7 +102,7 @@ class SchemaRules {
   }
   void malformed(const std::string& path, std::string wanted, const Json& got) {
     if (error_) return;
-    std::string text = got.dump(-1, ' ', false, Json::error_handler_t::replace);
+    std::string text = json_line(got);
     if (text.size() > 60) text = text.substr(0, 57) + "...";
     error_ = Error{ErrorCode::malformed, path, std::move(wanted), std::move(text), ""};
   }

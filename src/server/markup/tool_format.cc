@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "io/json_text.h"
+
 namespace lathe {
 namespace {
 
@@ -29,10 +31,6 @@ std::optional<Json> object_of(std::string_view text) {
   Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return std::nullopt;
   return json;
-}
-
-std::string text_of(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 bool is_tool(const Json& tools, std::string_view name) {
@@ -87,7 +85,7 @@ std::optional<ToolCall> read_json_call(std::string_view body) {
     arguments = *inner;
   }
   if (!arguments.is_object()) return std::nullopt;
-  return ToolCall{(*json)["name"].get<std::string>(), text_of(arguments)};
+  return ToolCall{(*json)["name"].get<std::string>(), json_line(arguments)};
 }
 
 std::optional<ToolCall> read_function_call(std::string_view body, const Json& tools) {
@@ -105,7 +103,7 @@ std::optional<ToolCall> read_function_call(std::string_view body, const Json& to
     if (value->ends_with('\n')) value->remove_suffix(1);
     arguments[std::string(trim(*key))] = loose_value(tools, trim(*name), trim(*key), *value);
   }
-  return ToolCall{std::string(trim(*name)), text_of(arguments)};
+  return ToolCall{std::string(trim(*name)), json_line(arguments)};
 }
 
 std::optional<ToolCall> read_pairs_call(std::string_view body, const Json& tools) {
@@ -121,7 +119,7 @@ std::optional<ToolCall> read_pairs_call(std::string_view body, const Json& tools
     if (!value) return std::nullopt;
     arguments[std::string(trim(*key))] = loose_value(tools, name, trim(*key), *value);
   }
-  return ToolCall{name, text_of(arguments)};
+  return ToolCall{name, json_line(arguments)};
 }
 
 std::optional<ToolCall> read_deepseek_call(std::string_view body) {
@@ -136,7 +134,7 @@ std::optional<ToolCall> read_deepseek_call(std::string_view body) {
   }
   const auto arguments = object_of(trim(body));
   if (!arguments || name.empty()) return std::nullopt;
-  return ToolCall{std::string(name), text_of(*arguments)};
+  return ToolCall{std::string(name), json_line(*arguments)};
 }
 
 // A parameter's value. If the string attribute is missing, the schema decides.
@@ -184,7 +182,7 @@ std::optional<ToolCall> read_dsml_call(std::string_view body, const Json& tools)
   }
   if (!trim(body).empty()) return std::nullopt;
   arguments = without_wrapper(std::move(arguments), tools, *name);
-  return ToolCall{std::string(*name), text_of(arguments)};
+  return ToolCall{std::string(*name), json_line(arguments)};
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
+#include "io/json_text.h"
 #include "server/page/page.h"
 #include "server/routes/commit.h"
 #include "server/routes/tokenize.h"
@@ -15,10 +16,6 @@ namespace lathe {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string text_of(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
 
 Json model_object(const Service& service, const std::string& name) {
   return {{"id", name},
@@ -64,7 +61,7 @@ void models_route(RouteCall c) {
   if (path == kList) {
     Json data = Json::array();
     for (const std::string& name : names) data.push_back(model_object(c.service, name));
-    c.reply->json(text_of({{"object", "list"}, {"data", data}}));
+    c.reply->json(json_line({{"object", "list"}, {"data", data}}));
     return;
   }
   const std::string asked(path.substr(kList.size() + 1));
@@ -73,7 +70,7 @@ void models_route(RouteCall c) {
                     fmt::format("model: wanted {}, got {}", fmt::join(names, " or "), asked), ""});
     return;
   }
-  c.reply->json(text_of(model_object(c.service, asked)));
+  c.reply->json(json_line(model_object(c.service, asked)));
 }
 
 void tokenize_route(RouteCall c) {
@@ -116,7 +113,7 @@ void tokenizer_info_route(RouteCall c) {
   }
   out["chat_template"] = token_or_null(config, "chat_template");
   out["model_max_length"] = c.service.model().capacity;
-  c.reply->json(text_of(out));
+  c.reply->json(json_line(out));
 }
 
 void health_route(RouteCall c) {
@@ -125,7 +122,7 @@ void health_route(RouteCall c) {
   if (state == "loading") body["percent"] = c.service.loaded_percent();
   HttpResponse response;
   response.status = state == "ok" ? 200 : 503;
-  response.body = text_of(body);
+  response.body = json_line(body);
   if (response.status == 503) response.headers.push_back({"Retry-After", "1"});
   c.reply->send(std::move(response));
 }
@@ -134,9 +131,9 @@ void ready_route(RouteCall c) {
   const bool ready = c.service.takes_requests() && c.service.health() == "ok";
   HttpResponse response;
   response.status = ready ? 200 : 503;
-  response.body = text_of({{"status", ready                        ? "ok"
-                                      : c.service.health() == "ok" ? "queue_full"
-                                                                   : c.service.health()}});
+  response.body = json_line({{"status", ready                        ? "ok"
+                                        : c.service.health() == "ok" ? "queue_full"
+                                                                     : c.service.health()}});
   c.reply->send(std::move(response));
 }
 
@@ -148,7 +145,7 @@ void health_generate_route(RouteCall c) {
 void version_route(RouteCall c) {
   const std::string_view commit = built_commit();
   c.reply->json(
-      text_of({{"version", LATHE_VERSION}, {"commit", commit.empty() ? Json() : Json(commit)}}));
+      json_line({{"version", LATHE_VERSION}, {"commit", commit.empty() ? Json() : Json(commit)}}));
 }
 
 void model_info_route(RouteCall c) {
@@ -161,20 +158,20 @@ void model_info_route(RouteCall c) {
   if (g.repetition_penalty) sampling["repetition_penalty"] = *g.repetition_penalty;
   const std::string& folder = c.service.options().model;
   c.reply->json(
-      text_of({{"model_path", folder},
-               {"tokenizer_path", folder},
-               {"served_model_name", c.service.options().names[0]},
-               {"is_generation", true},
-               {"preferred_sampling_params", sampling.empty() ? Json(nullptr) : sampling},
-               {"weight_version", "default"},
-               {"model_type", model.model_type},
-               {"architectures", Json::array({model.architecture})},
-               {"tool_call_parser",
-                model.tools == ToolFormat::none ? Json(nullptr) : Json(name(model.tools))},
-               {"reasoning_parser", model.reasoning ? Json("think") : Json(nullptr)},
-               {"load_format", "safetensors"},
-               {"has_image_understanding", false},
-               {"has_audio_understanding", false}}));
+      json_line({{"model_path", folder},
+                 {"tokenizer_path", folder},
+                 {"served_model_name", c.service.options().names[0]},
+                 {"is_generation", true},
+                 {"preferred_sampling_params", sampling.empty() ? Json(nullptr) : sampling},
+                 {"weight_version", "default"},
+                 {"model_type", model.model_type},
+                 {"architectures", Json::array({model.architecture})},
+                 {"tool_call_parser",
+                  model.tools == ToolFormat::none ? Json(nullptr) : Json(name(model.tools))},
+                 {"reasoning_parser", model.reasoning ? Json("think") : Json(nullptr)},
+                 {"load_format", "safetensors"},
+                 {"has_image_understanding", false},
+                 {"has_audio_understanding", false}}));
 }
 
 void server_info_route(RouteCall c) {
@@ -192,7 +189,7 @@ void server_info_route(RouteCall c) {
                       {"kvcache", static_cast<double>(model.cache_bytes) / 1e9},
                       {"token_capacity", model.cache_tokens}}}}});
   out["plan"] = model.plan_line;
-  c.reply->json(text_of(out));
+  c.reply->json(json_line(out));
 }
 
 void metrics_route(RouteCall c) {
@@ -202,7 +199,7 @@ void metrics_route(RouteCall c) {
   c.reply->send(std::move(response));
 }
 
-void plan_route(RouteCall c) { c.reply->json(text_of(c.service.model().plan)); }
+void plan_route(RouteCall c) { c.reply->json(json_line(c.service.model().plan)); }
 
 void page_route(RouteCall c) {
   if (c.service.options().no_ui) {

@@ -6,21 +6,19 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "io/json_text.h"
+
 namespace lathe {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
 
 // Prints "request a 1 b 2"; client text is printed as JSON, so it stays on one line.
 void print_line(const ServerOptions& options, std::string_view event, const Json& fields) {
   if (options.log_json) {
     Json line{{"event", event}};
     line.update(fields);
-    fmt::print(stderr, "{}\n", dump(line));
+    fmt::print(stderr, "{}\n", json_line(line));
     return;
   }
   std::string line = fmt::format("{:9}", event);
@@ -28,12 +26,12 @@ void print_line(const ServerOptions& options, std::string_view event, const Json
     const bool plain =
         value.is_string() && !value.get_ref<const std::string&>().empty() &&
         value.get_ref<const std::string&>().find_first_of(" \n\"") == std::string::npos;
-    line += fmt::format(" {} {}", name, plain ? value.get<std::string>() : dump(value));
+    line += fmt::format(" {} {}", name, plain ? value.get<std::string>() : json_line(value));
   }
   fmt::print(stderr, "{}\n", line);
 }
 
-double milliseconds(double seconds) { return static_cast<double>(std::lround(seconds * 1e4)) / 10; }
+double rounded_ms(double seconds) { return static_cast<double>(std::lround(seconds * 1e4)) / 10; }
 
 Json parameters_of(const LiveAnswer& answer) {
   const ApiRequest& api = answer.api();
@@ -77,9 +75,9 @@ void log_request(const ServerOptions& options, LiveAnswer& answer, double second
             {"in", answer.prompt_tokens()},
             {"cached", answer.cached_tokens()},
             {"out", answer.completion_tokens()},
-            {"queue_ms", milliseconds(answer.times().started)},
-            {"first_ms", milliseconds(answer.times().first_token)},
-            {"total_ms", milliseconds(seconds)},
+            {"queue_ms", rounded_ms(answer.times().started)},
+            {"first_ms", rounded_ms(answer.times().first_token)},
+            {"total_ms", rounded_ms(seconds)},
             {"finish", finish},
             {"status", answer.reply().status()}};
   if (options.log_requests >= 2) line["parameters"] = parameters_of(answer);
@@ -97,7 +95,7 @@ void log_response(const ServerOptions& options, std::string_view method, std::st
               {"path", path.substr(0, 200)},
               {"id", id},
               {"status", status},
-              {"ms", milliseconds(seconds)}});
+              {"ms", rounded_ms(seconds)}});
 }
 
 void log_decode(const ServerOptions& options, const EngineNews& news) {
