@@ -233,8 +233,13 @@ Histogram::Histogram(std::span<const double> edges)
     : edges_(edges.begin(), edges.end()), counts_(edges.size() + 1) {}
 
 void Histogram::add(double value) {
-  const auto at = std::lower_bound(edges_.begin(), edges_.end(), value) - edges_.begin();
-  ++counts_[static_cast<std::size_t>(at)];
+  const bool again = (last_ == edges_.size() || value <= edges_[last_]) &&
+                     (last_ == 0 || edges_[last_ - 1] < value);
+  if (!again) {
+    const auto at = std::lower_bound(edges_.begin(), edges_.end(), value) - edges_.begin();
+    last_ = static_cast<std::size_t>(at);
+  }
+  ++counts_[last_];
   ++count_;
   sum_ += value;
 }

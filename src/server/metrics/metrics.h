@@ -29,6 +29,7 @@ class Histogram {
   std::vector<std::int64_t> counts_;
   std::int64_t count_ = 0;
   double sum_ = 0;
+  std::size_t last_ = 0;  // bucket of the last value: times between tokens are alike
 };
 
 /// One counter per combination of label values. Values come from closed sets, never from a request.
