@@ -2,8 +2,8 @@
 # (use it if found), OFF or REQUIRED.
 set(LATHE_HAS_CUDA OFF)
 set(LATHE_CUDA_LEAST 13.0)
-# For packages: a tenth of the kernels' bytes, without line numbers for profilers and without PTX, which runs on no other GPU.
-option(LATHE_SMALL_KERNELS "CUDA kernels as machine code alone, compressed for size" OFF)
+# For packages: a fifth of the kernels' bytes.
+option(LATHE_SMALL_KERNELS "CUDA kernels compressed for size" OFF)
 if(LATHE_CUDA)
   include(CheckLanguage)
   check_language(CUDA)
@@ -14,10 +14,8 @@ if(LATHE_CUDA)
     set(found "${CMAKE_MATCH_1}")
   endif()
   if(found VERSION_GREATER_EQUAL LATHE_CUDA_LEAST)
-    set(CMAKE_CUDA_ARCHITECTURES 90a)
-    if(LATHE_SMALL_KERNELS)
-      set(CMAKE_CUDA_ARCHITECTURES 90a-real)
-    endif()
+    # Without PTX, which would run on no other GPU. A profiler's line numbers: CUDAFLAGS=-lineinfo.
+    set(CMAKE_CUDA_ARCHITECTURES 90a-real)
     enable_language(CUDA)
     find_package(CUDAToolkit REQUIRED)
     # Debian 12's CMake does not know how nvcc 13 spells C++20.
@@ -44,15 +42,17 @@ if(LATHE_CUDA)
 endif()
 message(STATUS "Lathe: CUDA sources ${LATHE_HAS_CUDA}")
 
-set(LATHE_KERNEL_FLAGS $<IF:$<BOOL:${LATHE_SMALL_KERNELS}>,--compress-mode=size,-lineinfo>)
+set(LATHE_KERNEL_FLAGS $<$<BOOL:${LATHE_SMALL_KERNELS}>:--compress-mode=size>)
 
 # A folder's kernels are compiled as one file, which reads once the headers that each would take two seconds for; those of some small
 # folders, too. A file with a LATHE_DYNAMIC_SHARED() gives all its kernels' shared memory that alignment, so `plain` and `exact` have none;
 # `exact`: see below.
-set(LATHE_CUDA_UNITS exact plain staged)
+set(LATHE_CUDA_UNITS codec exact latent plain staged)
+set(LATHE_CUDA_UNIT_codec "/(codec|moe)/")
 set(LATHE_CUDA_UNIT_exact "/(rowwise|sampling)/")
+set(LATHE_CUDA_UNIT_latent "/latent/(m64|swap_ab)/")
 set(LATHE_CUDA_UNIT_plain "/(combine|compress|hyper|random|schedule|step)/|/ragged_keys")
-set(LATHE_CUDA_UNIT_staged "/(indexer|stage)/")
+set(LATHE_CUDA_UNIT_staged "/(indexer|m128|native|stage)/|/gqa/swap_ab/|/ragged_m128")
 
 # lathe_wrap_kernels(<out> <prefix> <suffix> <kernel>...): files <prefix>/...<suffix> of the build that include .cu files; without
 # LATHE_UNITY one for each. <kernel>: below src/.
@@ -99,8 +99,9 @@ function(lathe_cuda_room)
   target_compile_options(lathe_kernels_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings ${LATHE_KERNEL_FLAGS}
     -Xptxas=-warn-spills,-warn-lmem-usage>)
   lathe_in_batches(lathe_kernels_cuda)
+  lathe_cold(lathe_kernels_cuda)
   # Codecs, the sampler and the router promise the CPU's bits: a product and a sum stay apart, as with -ffp-contract=off.
-  list(FILTER kernels INCLUDE REGEX "/device/exact\\.cu$|/sm90/(codec|sampling|moe|rowwise)[./]")
+  list(FILTER kernels INCLUDE REGEX "/device/(codec|exact)\\.cu$|/sm90/(codec|sampling|moe|rowwise)[./]")
   set_source_files_properties(${kernels} PROPERTIES COMPILE_OPTIONS --fmad=false)
   if(LATHE_TESTS)
     lathe_test(lathe_kernels_cuda_test ${tests} LINK lathe_kernels_cuda lathe_kernels_ref lathe_kernels_cpu)

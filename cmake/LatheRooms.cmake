@@ -30,12 +30,12 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   target_compile_options(lathe_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
 endif()
 
-# Half of a file's compilation is its headers, which a batch of twelve reads once. Set LATHE_UNITY=OFF while you change one file often. A room's
+# Half of a file's compilation is its headers, which a batch of 24 reads once. Set LATHE_UNITY=OFF while you change one file often. A room's
 # tests are in batches, too, where no two of their files name a helper alike (BATCHED_TESTS).
-option(LATHE_UNITY "Compile the rooms' files in batches of twelve" ${PROJECT_IS_TOP_LEVEL})
+option(LATHE_UNITY "Compile the rooms' files in batches of 24" ${PROJECT_IS_TOP_LEVEL})
 # lathe_in_batches(<target> [<regex>...]): files that match are compiled alone.
 function(lathe_in_batches target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${LATHE_UNITY} UNITY_BUILD_BATCH_SIZE 12)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${LATHE_UNITY} UNITY_BUILD_BATCH_SIZE 24)
   get_target_property(alone ${target} SOURCES)
   list(JOIN ARGN "|" regex)
   if(regex)
@@ -44,11 +44,29 @@ function(lathe_in_batches target)
   endif()
 endfunction()
 
-# lathe_room(<name> [DEPS <target>...] [TEST_DEPS <target>...] [FOLDER <folder>...] [ALONE <regex>...] [BATCHED_TESTS])
-# ALONE: such files are compiled one by one: they are compiled once for each SIMD target, or GCC inlines less of them in batches.
+# lathe_cold(<target> [<regex>...]): what plans, loads, parses and prints is compiled at -O1, in 0.6 to 0.7 of
+# -O3's time (bench/notes/build/06). Files that match keep -O3.
+function(lathe_cold target)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    return()
+  endif()
+  set(release $<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>)
+  target_compile_options(${target} PRIVATE
+    "$<${release}:-O1>")
+  list(JOIN ARGN "|" regex)
+  if(regex)
+    get_target_property(hot ${target} SOURCES)
+    list(FILTER hot INCLUDE REGEX "${regex}")
+    set_property(SOURCE ${hot} APPEND PROPERTY COMPILE_OPTIONS $<${release}:-O3>)
+  endif()
+endfunction()
+
+# lathe_room(<name> [DEPS <target>...] [TEST_DEPS <target>...] [FOLDER <folder>...] [ALONE <regex>...] [HOT] [BATCHED_TESTS])
+# ALONE: such files are compiled one by one: they are compiled once for each SIMD target, or GCC inlines less of them in batches. They are
+# what runs often, and keep -O3; a HOT room's batches, too.
 # BATCHED_TESTS: its tests instantiate the same templates, so that a batch of them takes 0.6 of their time.
 function(lathe_room name)
-  cmake_parse_arguments(ARG "BATCHED_TESTS" "" "FOLDER;DEPS;TEST_DEPS;ALONE" ${ARGN})
+  cmake_parse_arguments(ARG "BATCHED_TESTS;HOT" "" "FOLDER;DEPS;TEST_DEPS;ALONE" ${ARGN})
   if(NOT ARG_FOLDER)
     set(ARG_FOLDER ${name})
   endif()
@@ -63,6 +81,9 @@ function(lathe_room name)
     add_library(${target} STATIC ${sources})
     target_link_libraries(${target} PUBLIC lathe_flags ${ARG_DEPS})
     lathe_in_batches(${target} ${ARG_ALONE})
+    if(NOT ARG_HOT)
+      lathe_cold(${target} ${ARG_ALONE})
+    endif()
   else()
     add_library(${target} INTERFACE)
     target_link_libraries(${target} INTERFACE lathe_flags ${ARG_DEPS})
