@@ -30,10 +30,9 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   target_compile_options(lathe_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
 endif()
 
-# Half of a file's compilation is its headers, which a batch of 24 reads once. Set LATHE_UNITY=OFF while you change one file often. A room's
-# tests are in batches, too, where no two of their files name a helper alike (BATCHED_TESTS).
-option(LATHE_UNITY "Compile the rooms' files in batches of 24" ${PROJECT_IS_TOP_LEVEL})
-# lathe_in_batches(<target> [<regex>...]): files that match are compiled alone.
+# Half of a file's compilation is its headers, which a batch reads once. Set LATHE_UNITY=OFF while you change one file often.
+option(LATHE_UNITY "Compile the rooms' files in batches" ${PROJECT_IS_TOP_LEVEL})
+# lathe_in_batches(<target> [<regex>...]): 24 files at a time; files that match are compiled alone.
 function(lathe_in_batches target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${LATHE_UNITY} UNITY_BUILD_BATCH_SIZE 24)
   get_target_property(alone ${target} SOURCES)
@@ -44,29 +43,44 @@ function(lathe_in_batches target)
   endif()
 endfunction()
 
-# lathe_cold(<target> [<regex>...]): what plans, loads, parses and prints is compiled at -O1, in 0.6 to 0.7 of
-# -O3's time (bench/notes/build/06). Files that match keep -O3.
-function(lathe_cold target)
-  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    return()
-  endif()
-  set(release $<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>)
-  target_compile_options(${target} PRIVATE
-    "$<${release}:-O1>")
-  list(JOIN ARGN "|" regex)
-  if(regex)
-    get_target_property(hot ${target} SOURCES)
+# lathe_hot(<variable> <target> [<regex>...]): of the sources in <variable>, those that match a regex become one batch, which keeps -O3.
+function(lathe_hot variable target)
+  set(sources ${${variable}})
+  set(number 0)
+  foreach(regex ${ARGN})
+    set(hot ${sources})
     list(FILTER hot INCLUDE REGEX "${regex}")
-    set_property(SOURCE ${hot} APPEND PROPERTY COMPILE_OPTIONS $<${release}:-O3>)
-  endif()
+    list(FILTER sources EXCLUDE REGEX "${regex}")
+    if(LATHE_UNITY)
+      list(TRANSFORM hot REPLACE "(.+)" "#include \"\\1\"\n")
+      list(JOIN hot "" text)
+      set(hot ${PROJECT_BINARY_DIR}/hot/${target}_${number}.cc)
+      file(CONFIGURE OUTPUT ${hot} CONTENT "${text}")
+      set_source_files_properties(${hot} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    endif()
+    lathe_keep_optimised(${hot})
+    list(APPEND batches ${hot})
+    math(EXPR number "${number} + 1")
+  endforeach()
+  set(${variable} ${sources} ${batches} PARENT_SCOPE)
 endfunction()
 
-# lathe_room(<name> [DEPS <target>...] [TEST_DEPS <target>...] [FOLDER <folder>...] [ALONE <regex>...] [HOT] [BATCHED_TESTS])
-# ALONE: such files are compiled one by one: they are compiled once for each SIMD target, or GCC inlines less of them in batches. They are
-# what runs often, and keep -O3; a HOT room's batches, too.
+# What plans, loads, parses and prints is compiled at -O1, in 0.6 to 0.7 of -O3's time (bench/notes/build/06).
+set(LATHE_GNU_RELEASE $<AND:$<CXX_COMPILER_ID:GNU>,$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>)
+function(lathe_cold target)
+  target_compile_options(${target} PRIVATE $<${LATHE_GNU_RELEASE}:-O1>)
+endfunction()
+function(lathe_keep_optimised)
+  # GCC bounds the growth of large files, such as batches are.
+  set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS "$<${LATHE_GNU_RELEASE}:-O3;--param=large-unit-insns=1000000>")
+endfunction()
+
+# lathe_room(<name> [DEPS <target>...] [TEST_DEPS <target>...] [FOLDER <folder>...] [ALONE <regex>...] [HOT <regex>...] [BATCHED_TESTS])
+# ALONE: such files are compiled one by one, at -O3: they are compiled once for each SIMD target. HOT: the others that run often, a batch
+# for each regex.
 # BATCHED_TESTS: its tests instantiate the same templates, so that a batch of them takes 0.6 of their time.
 function(lathe_room name)
-  cmake_parse_arguments(ARG "BATCHED_TESTS;HOT" "" "FOLDER;DEPS;TEST_DEPS;ALONE" ${ARGN})
+  cmake_parse_arguments(ARG "BATCHED_TESTS" "" "FOLDER;DEPS;TEST_DEPS;ALONE;HOT" ${ARGN})
   if(NOT ARG_FOLDER)
     set(ARG_FOLDER ${name})
   endif()
@@ -78,12 +92,20 @@ function(lathe_room name)
   list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
   if(sources)
-    add_library(${target} STATIC ${sources})
-    target_link_libraries(${target} PUBLIC lathe_flags ${ARG_DEPS})
-    lathe_in_batches(${target} ${ARG_ALONE})
-    if(NOT ARG_HOT)
-      lathe_cold(${target} ${ARG_ALONE})
+    list(JOIN ARG_ALONE "|" alone_regex)
+    set(alone "")
+    if(alone_regex)
+      set(alone ${sources})
+      list(FILTER alone INCLUDE REGEX "${alone_regex}")
+      list(FILTER sources EXCLUDE REGEX "${alone_regex}")
+      set_source_files_properties(${alone} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+      lathe_keep_optimised(${alone})
     endif()
+    lathe_hot(sources ${target} ${ARG_HOT})
+    add_library(${target} STATIC ${sources} ${alone})
+    target_link_libraries(${target} PUBLIC lathe_flags ${ARG_DEPS})
+    lathe_in_batches(${target})
+    lathe_cold(${target})
   else()
     add_library(${target} INTERFACE)
     target_link_libraries(${target} INTERFACE lathe_flags ${ARG_DEPS})

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
+
 namespace lathe {
 namespace {
 
@@ -146,9 +148,7 @@ class Reader {
     return *e;
   }
   [[noreturn]] void fail(std::string wanted, const Json& offered) const {
-    std::string got = offered.dump(-1, ' ', false, Json::error_handler_t::replace);
-    if (got.size() > 60) got = got.substr(0, 57) + "...";
-    throw Malformed{path_.empty() ? "plan" : path_, std::move(wanted), std::move(got)};
+    throw Malformed{path_.empty() ? "plan" : path_, std::move(wanted), json_excerpt(offered)};
   }
   const Json& json() const { return json_; }
 
@@ -322,7 +322,7 @@ Json to_json(const Rejection& rejection) {
 }
 
 Result<Plan> plan_from_json(std::string_view text) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json json = read_json<Json>(text);
   if (json.is_discarded()) {
     return Error{ErrorCode::malformed, "plan", "JSON", "text that is not JSON", ""};
   }

@@ -8,6 +8,8 @@
 #include <type_traits>
 #include <variant>
 
+#include "base/json.h"
+
 namespace lathe {
 namespace {
 
@@ -53,7 +55,8 @@ template <class Member>
 using ValueOf = decltype(value_type(Member{}));
 
 Error wrong(std::string_view key, std::string wanted, const SortedJson& value) {
-  return {ErrorCode::invalid_argument, std::string(key), std::move(wanted), value.dump(), ""};
+  return {ErrorCode::invalid_argument, std::string(key), std::move(wanted), json_excerpt(value),
+          ""};
 }
 
 template <class Value>
@@ -72,7 +75,7 @@ Result<Value> read(std::string_view key, const SortedJson& value) {
                         value.get<std::uint64_t>() > static_cast<std::uint64_t>(Limits::max());
     const auto wide = value.get<std::int64_t>();
     if (beyond || wide < Limits::min() || wide > Limits::max()) {
-      return Error{ErrorCode::out_of_range, std::string(key), range, value.dump(), ""};
+      return Error{ErrorCode::out_of_range, std::string(key), range, json_excerpt(value), ""};
     }
     return static_cast<Value>(wide);
   }

@@ -1,5 +1,6 @@
 // The engine over the C interface: requests in, events with text out.
 #include "engine/engine.h"
+#include "base/json.h"
 
 #include <fmt/format.h>
 
@@ -84,7 +85,7 @@ void lathe_engine::report(const StepReport& step) {
       for (const TokenLogprob& l : t.sampled.top) {
         top.push_back({{"token", l.token}, {"logprob", l.logprob}});
       }
-      e.logprobs = top.dump();
+      e.logprobs = json_text(top);
     }
     if (answer == open.end()) continue;
     ++answer->second.tokens;
@@ -207,7 +208,7 @@ lathe_status lathe_engine_load(const char* options, lathe_progress progress, voi
       return fail(std::get<Refusal>(made.error()));
     }
     auto out = std::make_unique<lathe_engine>(*std::move(made), runtime.model);
-    out->json = description(*out).dump();
+    out->json = json_text(description(*out));
     *engine = out.release();
     return LATHE_OK;
   });
@@ -329,19 +330,19 @@ lathe_status lathe_engine_stats_json(lathe_engine* engine, const char** json) {
   return guard([&]() -> Result<void> {
     if (auto ok = need_all({{engine, "engine"}, {json, "json"}}); !ok) return ok;
     const EngineStats s = engine->runtime->engine().stats();
-    engine->stats = Json{{"steps", s.steps},
-                         {"prefill_rows", s.prefill_rows},
-                         {"decode_rows", s.decode_rows},
-                         {"drafts", Json(to_json(s.drafts))},
-                         {"cached_tokens", s.cached_tokens},
-                         {"preemptions", s.preemptions},
-                         {"finished", s.finished},
-                         {"waiting", s.waiting},
-                         {"running", s.running},
-                         {"held_pages", s.held_pages},
-                         {"total_pages", s.total_pages},
-                         {"prefix_cache_tokens", s.prefix_cache_tokens}}
-                        .dump();
+    const Json stats = {{"steps", s.steps},
+                        {"prefill_rows", s.prefill_rows},
+                        {"decode_rows", s.decode_rows},
+                        {"drafts", Json(to_json(s.drafts))},
+                        {"cached_tokens", s.cached_tokens},
+                        {"preemptions", s.preemptions},
+                        {"finished", s.finished},
+                        {"waiting", s.waiting},
+                        {"running", s.running},
+                        {"held_pages", s.held_pages},
+                        {"total_pages", s.total_pages},
+                        {"prefix_cache_tokens", s.prefix_cache_tokens}};
+    engine->stats = json_text(stats);
     *json = engine->stats.c_str();
     return {};
   });

@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/json.h"
 #include "io/json_text.h"
 
 namespace lathe::capi {

@@ -8,6 +8,7 @@
 #include "attn/plan_request_json.h"
 #include "attn/planner.h"
 #include "attn/problem_name.h"
+#include "base/json.h"
 #include "capi/handles.h"
 #include "capi/json.h"
 #include "capi/status.h"
@@ -32,7 +33,7 @@ lathe_status lathe_machine_query(const char* device, lathe_machine** machine) {
         {"processors", found->processors},     {"block_shared_bytes", found->block_shared_bytes},
         {"memory_bytes", found->memory_bytes}, {"bytes_per_second", found->bytes_per_second},
         {"bf16_flops", found->bf16_flops},     {"fp8_flops", found->fp8_flops}};
-    *machine = new lathe_machine{*std::move(found), json.dump()};
+    *machine = new lathe_machine{*std::move(found), json_text(json)};
     return {};
   });
 }
@@ -65,13 +66,13 @@ lathe_status lathe_plan_create(const char* request, const lathe_machine* machine
 
     const auto json = to_json(*made);
     auto out = std::make_unique<lathe_plan>();
-    out->json = json.dump();
+    out->json = json_text(json);
     out->text = explain(*made);
     for (const Phase p : enum_values<Phase>()) {
       const std::string key(name(p));
       const auto& phases = json["phases"];
       out->routes[static_cast<std::size_t>(p)] =
-          phases.contains(key) ? phases[key]["routes"].dump() : "[]";
+          phases.contains(key) ? json_text(phases[key]["routes"]) : "[]";
     }
     out->value = *std::move(made);
     *plan = out.release();

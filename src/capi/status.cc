@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "attn/plan_json.h"
+#include "base/json.h"
 #include "capi/json.h"
 
 #define LATHE_TEXT_(x) #x
@@ -100,7 +101,7 @@ lathe_status fail(const Refusal& refusal) noexcept {
     if (error.hint.empty() && !refusal.suggestions.empty()) {
       error.hint = "try " + refusal.suggestions.front();
     }
-    const std::string json = to_json(refusal).dump();
+    const std::string json = json_text(to_json(refusal));
     return keep(LATHE_REFUSED, in_json(std::move(error)), &json);
   } catch (...) {
     without_text = true;

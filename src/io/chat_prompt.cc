@@ -1,5 +1,6 @@
 #include "io/chat_prompt.h"
 
+#include "base/json.h"
 #include "io/json_text.h"
 
 namespace lathe {

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "base/json.h"
 #include "io/deepseek_v4_texts.h"
 #include "io/jinja_eval.h"
 #include "io/jinja_failure.h"

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/json.h"
 #include "io/json_text.h"
 #include "io/quote.h"
 #include "io/read_file.h"

@@ -9,11 +9,11 @@
 #include <optional>
 #include <vector>
 
+#include "base/json.h"
 #include "io/deepseek_v4_texts.h"
 #include "io/jinja_failure.h"
 #include "io/jinja_runtime.h"
 #include "io/jinja_value.h"
-#include "io/json_text.h"
 
 namespace lathe {
 namespace {

@@ -7,8 +7,6 @@
 namespace lathe {
 namespace {
 
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
-
 // Calls each(id) for ids with text.
 template <class Each>
 void for_each_known(const TokenTexts& texts, std::span<const std::int32_t> ids,

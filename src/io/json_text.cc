@@ -2,15 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
+#include "base/json.h"
 #include "io/quote.h"
-#include "io/watched_json.h"
 
 namespace lathe {
 
 Result<nlohmann::json> parse_json(std::string_view text, const std::string& field) {
   using Object = nlohmann::json;
   try {
-    auto parsed = parse_watched<Object>(text);
+    auto parsed = read_watched_json<Object>(text);
     if (parsed.too_deep) {
       return Error{ErrorCode::malformed, field, fmt::format("at most {} levels", kMostLevels),
                    "more", ""};
@@ -29,16 +31,6 @@ Result<nlohmann::json> parse_json(std::string_view text, const std::string& fiel
   } catch (const Object::exception& e) {  // a number beyond double
     return Error{ErrorCode::malformed, field, "valid JSON", e.what(), ""};
   }
-}
-
-std::string json_line(const nlohmann::ordered_json& j) {
-  return j.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-}
-
-std::string json_excerpt(const nlohmann::json& j) {
-  std::string text = j.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  if (text.size() > 60) text = text.substr(0, 57) + "...";
-  return text;
 }
 
 }  // namespace lathe

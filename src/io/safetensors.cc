@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "base/json.h"
 #include "io/json_text.h"
 #include "io/quote.h"
 

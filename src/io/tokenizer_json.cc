@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
+#include "base/json.h"
 #include "io/utf8.h"
 
 namespace lathe {
@@ -86,9 +87,7 @@ class Node {
     if (json_.is_null()) return "nothing";
     if (json_.is_array()) return fmt::format("an array of {}", json_.size());
     if (json_.is_object()) return "an object";
-    std::string out = json_.dump(-1, ' ', true, SortedJson::error_handler_t::replace);
-    if (out.size() > 60) out = out.substr(0, 57) + "...";
-    return out;
+    return json_excerpt(json_);
   }
 
   const SortedJson& json_;
@@ -255,7 +254,7 @@ BpeModel read_model(const Node& node, TokenIds& ids) {
   ids.reserve(vocab.json().size());
   for (auto it = vocab.json().begin(); it != vocab.json().end(); ++it) {
     const std::string& token = it.key();
-    const Node entry(*it, "model.vocab[" + SortedJson(token).dump() + "]");
+    const Node entry(*it, "model.vocab[" + json_text(token) + "]");
     const auto id = static_cast<std::size_t>(entry.integer(kMaxTokenIds));
     if (token.empty()) entry.fail("no empty token");
     if (id >= model.tokens.size()) model.tokens.resize(id + 1);
@@ -420,7 +419,7 @@ TokenizerDescription read(const SortedJson& json) {
 }  // namespace
 
 Result<TokenizerDescription> read_tokenizer_json(std::string_view text) {
-  const SortedJson json = SortedJson::parse(text, nullptr, /*allow_exceptions=*/false);
+  const SortedJson json = read_json<SortedJson>(text);
   if (json.is_discarded()) {
     return Error{ErrorCode::malformed, "tokenizer.json", "JSON", "text that is not JSON", ""};
   }

@@ -5,8 +5,6 @@
 namespace lathe {
 namespace {
 
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
-
 // Length of the ASCII prefix of `text`, scanned eight bytes at a time.
 std::size_t ascii_prefix(std::string_view text) {
   std::size_t i = 0;

@@ -9,6 +9,9 @@
 
 namespace lathe {
 
+/// U+FFFD.
+inline constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+
 struct Utf8Char {
   char32_t code = 0;
   int size = 0;  // bytes; at the end of the text 0

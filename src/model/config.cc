@@ -9,6 +9,7 @@
 
 #include "attn/compressor.h"
 #include "base/check.h"
+#include "base/json.h"
 #include "io/json_text.h"
 #include "io/quote.h"
 #include "io/read_file.h"

@@ -5,7 +5,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "io/json_text.h"
+#include "base/json.h"
+
 #include "io/quote.h"
 
 namespace lathe {

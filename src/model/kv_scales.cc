@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "io/json_text.h"
 #include "io/quote.h"
 #include "io/read_file.h"
@@ -71,7 +72,7 @@ std::string kv_scales_text(const ModelConfig& config, std::span<const TensorScal
     j["key"].push_back(s.key);
     if (!config.latent()) j["value"].push_back(s.value);
   }
-  return j.dump(1) + "\n";
+  return json_text(j, 1) + "\n";
 }
 
 Result<std::vector<TensorScales>> read_kv_scales(const std::string& path,

@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "tools/bench_attention_gqa.h"
 #include "tools/bench_attention_latent.h"
 #include "tools/bench_cuda.h"
@@ -98,7 +99,7 @@ void print_rows(const BenchAttentionOptions& options, const std::string& device,
   nlohmann::ordered_json out = {{"device", device}, {"repeats", options.repeats}};
   out["rows"] = nlohmann::ordered_json::array();
   for (const LatentBenchRow& r : rows) out["rows"].push_back(row_json(r));
-  print_out(out.dump(2) + "\n");
+  print_out(json_text(out, 2) + "\n");
 }
 
 int bench_on_gpu(const BenchAttentionOptions& options) {

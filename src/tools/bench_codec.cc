@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "base/float_formats.h"
+#include "base/json.h"
 #include "layout/codec.h"
 #include "layout/codec_fast.h"
 #include "layout/rope_write.h"
@@ -286,7 +287,7 @@ int bench_codec_command(const CodecBenchOptions& options, bool json) {
     rows = run_codec_bench(options);
   }
   if (json) {
-    fmt::print("{}\n", to_json(options, gpu, rows).dump(2));
+    fmt::print("{}\n", json_text(to_json(options, gpu, rows), 2));
   } else {
     print_table(options, gpu, rows);
   }

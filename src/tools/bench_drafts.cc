@@ -12,6 +12,7 @@
 #include <random>
 
 #include "attn/explain.h"
+#include "base/json.h"
 #include "tools/command.h"
 #include "tools/eval_run.h"
 #include "tools/median.h"
@@ -247,7 +248,7 @@ int bench_drafts_command(const BenchDraftsOptions& options) {
         {"draft", drafts->draft().text()},        {"draft_tokens", drafts->plan().draft_tokens()},
         {"threads", drafts->threads().threads()}, {"rows", Json::array()}};
     for (const DraftsRow& r : rows) j["rows"].push_back(to_json(r));
-    print_out(j.dump(2) + "\n");
+    print_out(json_text(j, 2) + "\n");
     return kExitOk;
   }
   print_out(fmt::format(

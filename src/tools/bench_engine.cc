@@ -9,6 +9,7 @@
 #include <random>
 
 #include "attn/explain.h"
+#include "base/json.h"
 #include "tools/command.h"
 #include "tools/machine_peak.h"
 #include "tools/median.h"
@@ -395,7 +396,7 @@ int bench_engine_command(const BenchEngineOptions& options) {
   if (options.json) {
     auto j = json(rows, *runtime, read_gbps);
     if (oracle != nullptr) j["drafts"] = json(gains);
-    print_out(j.dump(2) + "\n");
+    print_out(json_text(j, 2) + "\n");
   } else {
     std::string legend = fmt::format(
         "medians of {}; GB/s are the weights and the cache that a decode step reads, with experts "

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/float_formats.h"
+#include "base/json.h"
 #include "kernels/all.h"
 #include "kernels/cpu/matmul/matmul_bf16.h"
 #include "ops/matmul.h"
@@ -214,7 +215,7 @@ int bench_matmul_command(const BenchMatmulOptions& options) {
       }
     }
   }
-  print_out(options.json ? out.dump(2) + "\n" : table);
+  print_out(options.json ? json_text(out, 2) + "\n" : table);
   return kExitOk;
 }
 

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "kernels/all.h"
 #include "ops/sampling.h"
 #include "tools/command.h"
@@ -124,7 +125,7 @@ int bench_sampling_command(const BenchSamplingOptions& options) {
       }
     }
   }
-  print_out(options.json ? out.dump(2) + "\n" : table);
+  print_out(options.json ? json_text(out, 2) + "\n" : table);
   return kExitOk;
 }
 

@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "base/json.h"
 #include "tools/bench_server_scene.h"
 #include "tools/command.h"
 #include "tools/load_client.h"
@@ -517,7 +518,7 @@ int bench_server_command(const BenchServerOptions& options) {
     rows.push_back(
         {{"name", f.name}, {"value", f.value}, {"beside", f.beside}, {"bar", f.bar}, {"ok", f.ok}});
   }
-  if (options.json) print_out(rows.dump(2) + "\n");
+  if (options.json) print_out(json_text(rows, 2) + "\n");
   return ok ? kExitOk : kExitFailure;
 }
 

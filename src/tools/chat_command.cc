@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attn/explain.h"
+#include "base/json.h"
 #include "io/chat_prompt.h"
 #include "io/chat_template.h"
 #include "io/json_text.h"
@@ -130,7 +131,7 @@ class Chat {
 
   void save(const std::string& file) {
     std::ofstream out(file);
-    out << messages_.dump(1, ' ', false, Json::error_handler_t::replace) << "\n";
+    out << json_text(messages_, 1) << "\n";
     out.close();
     if (!out) {
       print_err("lathe: " + file + ": wanted a file that can be written, got an error\n");

@@ -9,7 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "attn/explain.h"
-#include "io/json_text.h"
+#include "base/json.h"
+
 #include "io/read_file.h"
 #include "tools/command.h"
 #include "tools/eval_picture.h"
@@ -121,7 +122,7 @@ void write_wrong(std::FILE* file, const EncodedTask& task, const TaskRun& run) {
                        {"item", i},
                        {"wanted", task.task.items[i].response},
                        {"answer", run.texts[i]}};
-    fmt::print(file, "{}\n", json_line(line));
+    fmt::print(file, "{}\n", json_text(line));
   }
 }
 
@@ -179,7 +180,7 @@ int run_one(const EvalFlags& flags, const Tokenizer& tokenizer,
     out["perplexity"] = score_json(*score);
     if (!flags.json) print_out(score_text(*score));
   }
-  if (flags.json) print_out(out.dump(2) + "\n");
+  if (flags.json) print_out(json_text(out, 2) + "\n");
   if (!flags.model.quiet) print_err(describe_stored_values(runtime));
   return kExitOk;
 }
@@ -201,7 +202,7 @@ int run_all(const EvalFlags& flags, const Tokenizer& tokenizer,
       evaluate_plans(flags.model.runtime, flags.jobs, tokenizer, tasks, text, progress);
   if (!rows) return refuse_start(rows.error());
   if (flags.json) {
-    print_out(plans_json(flags.model.runtime.model, *rows).dump(1) + "\n");
+    print_out(json_text(plans_json(flags.model.runtime.model, *rows), 1) + "\n");
   } else {
     print_out(plans_table(*rows));
   }

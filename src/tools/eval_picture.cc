@@ -52,7 +52,7 @@ std::string plans_picture(const std::string& title, const std::vector<PlanRow>& 
 
   std::string out;
   const auto put = [&](fmt::string_view format, const auto&... args) {
-    fmt::format_to(std::back_inserter(out), fmt::runtime(format), args...);
+    out += fmt::vformat(format, fmt::make_format_args(args...));
   };
   put("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" "
       "viewBox=\"0 0 {0} {1}\" font-family=\"sans-serif\" font-size=\"12\">\n"

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string_view>
 
+#include "base/json.h"
 #include "io/gzip.h"
 #include "io/quote.h"
 
@@ -19,7 +20,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::string_view kDigits = "0123456789";
 
 std::optional<EvalItem> parse_item(const std::string& line) {
-  const Json j = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const Json j = read_json<Json>(line);
   if (!j.is_object()) return std::nullopt;
   EvalItem item;
   for (const auto& [key, to] : {std::pair{"prompt", &item.prompt},

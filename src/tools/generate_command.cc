@@ -7,7 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "attn/explain.h"
-#include "io/json_text.h"
+#include "base/json.h"
+
 #include "tools/answer.h"
 #include "tools/command.h"
 #include "tools/model_flags.h"
@@ -149,7 +150,7 @@ int run_generate(const GenerateFlags& flags) {
       if (e.answer && !answers.answer(*e.answer).ended) break;
       const Json line = e.answer ? answer_json(printed, answers.answer(*e.answer), *tokenizer)
                                  : error_json(printed, *e.error);
-      print_out(json_line(line) + "\n");
+      print_out(json_text(line) + "\n");
     }
     std::fflush(stdout);
     if (batched && isatty(STDERR_FILENO) == 1) {

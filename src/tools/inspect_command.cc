@@ -9,6 +9,7 @@
 
 #include "attn/explain.h"
 #include "attn/model_plan.h"
+#include "base/json.h"
 #include "io/checkpoint.h"
 #include "io/read_file.h"
 #include "kernels/all.h"
@@ -238,7 +239,7 @@ int run_inspect(const InspectFlags& flags) {
   for (const LayoutKind kind : layouts_of(config->groups.front().problem)) {
     rows.push_back(plan_row(*config, *machine, registry, kind, weights));
   }
-  print_out(flags.json ? json(*config, weights, rows).dump(2) + "\n"
+  print_out(flags.json ? json_text(json(*config, weights, rows), 2) + "\n"
                        : text(*config, weights, *machine, rows));
   return kExitOk;
 }

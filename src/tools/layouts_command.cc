@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "layout/layout.h"
 #include "tools/boxes.h"
 #include "tools/command.h"
@@ -140,7 +141,7 @@ int run_layouts(const LayoutsFlags& flags) {
   if (flags.json) {
     nlohmann::ordered_json all = nlohmann::ordered_json::array();
     for (const CacheLayout& l : layouts) all.push_back(layout_json(l, flags.page_size));
-    print_out(all.dump(2) + "\n");
+    print_out(json_text(all, 2) + "\n");
     return kExitOk;
   }
   if (flags.table) {

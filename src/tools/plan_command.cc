@@ -11,6 +11,7 @@
 #include "attn/model_plan.h"
 #include "attn/plan_json.h"
 #include "attn/problem_name.h"
+#include "base/json.h"
 #include "engine/draft_kind.h"
 #include "engine/draft_model.h"
 #include "engine/memory_plan.h"
@@ -135,7 +136,8 @@ int print_matrix(const PlanFlags& flags, const std::vector<LayerGroup>& groups,
     const auto cells = make_matrix(group.problem, machine, flags.request, registry);
     if (cells.empty()) {
       const auto refused = make_plan(group.problem, machine, flags.request, registry);
-      print_out(flags.json ? to_json(refused.error()).dump(2) + "\n" : explain(refused.error()));
+      print_out(flags.json ? json_text(to_json(refused.error()), 2) + "\n"
+                           : explain(refused.error()));
       return kExitRefused;
     }
     if (groups.size() == 1) {
@@ -149,7 +151,7 @@ int print_matrix(const PlanFlags& flags, const std::vector<LayerGroup>& groups,
     json.push_back(
         {{"name", group.name}, {"layers", group.layers}, {"matrix", matrix_json(cells)}});
   }
-  print_out(flags.json ? json.dump(2) + "\n" : text);
+  print_out(flags.json ? json_text(json, 2) + "\n" : text);
   return kExitOk;
 }
 
@@ -215,7 +217,7 @@ int run_plan(PlanFlags flags) {
       json["rejected"] = nlohmann::ordered_json::array();
       for (const Rejection& r : rejections) json["rejected"].push_back(to_json(r));
     }
-    print_out(json.dump(2) + "\n");
+    print_out(json_text(json, 2) + "\n");
   } else {
     std::string text = plan ? explain(*plan) + scales : explain(plan.error());
     if (plan && subject->draft) {

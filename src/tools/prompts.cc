@@ -5,6 +5,7 @@
 
 #include <cstdio>
 
+#include "base/json.h"
 #include "io/chat_prompt.h"
 #include "io/chat_template.h"
 #include "io/json_text.h"
@@ -26,7 +27,7 @@ Result<std::vector<std::int32_t>> read_ids(const Json& list, const std::string& 
   std::vector<std::int32_t> out;
   for (const Json& id : list) {
     if (!id.is_number_integer() || id < 0 || id > INT32_MAX) {
-      return Error{ErrorCode::malformed, where, "token ids", id.dump(), ""};
+      return Error{ErrorCode::malformed, where, "token ids", json_excerpt(id), ""};
     }
     out.push_back(id.get<std::int32_t>());
   }
@@ -34,16 +35,17 @@ Result<std::vector<std::int32_t>> read_ids(const Json& list, const std::string& 
 }
 
 Result<Prompt> parse_line(const std::string& line, const std::string& where, bool chat_template) {
-  bool too_deep = false;  // for functions that recurse per level
-  const auto watch = [&](int depth, Json::parse_event_t, Json&) {
-    too_deep = too_deep || depth > kMostLevels;
-    return depth <= kMostLevels;
-  };
-  Json j = Json::parse(line, watch, /*allow_exceptions=*/false);
   const auto wrong = [&](const std::string& got) {
     return Error{ErrorCode::malformed, where, std::string(kForms), got, ""};
   };
-  if (too_deep) return wrong(fmt::format("more than {} levels", kMostLevels));
+  Json j;
+  try {
+    auto read = read_watched_json<Json>(line);
+    if (read.too_deep) return wrong(fmt::format("more than {} levels", kMostLevels));
+    j = std::move(read.value);
+  } catch (const Json::exception&) {
+    return wrong("no JSON object");
+  }
   if (!j.is_object()) return wrong("no JSON object");
   Prompt p;
   if (j.contains("messages") && j["messages"].is_array()) {

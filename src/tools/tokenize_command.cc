@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "tools/command.h"
 #include "tools/prompts.h"
 
@@ -49,7 +50,7 @@ int run_tokenize(const TokenizeFlags& flags) {
     for (const std::int32_t id : ids) pieces.push_back(tokenizer->decode(std::span(&id, 1)));
     const nlohmann::ordered_json out = {
         {"tokens", ids}, {"pieces", pieces}, {"text", tokenizer->decode(ids)}};
-    print_out(out.dump() + "\n");
+    print_out(json_text(out) + "\n");
   } else if (flags.ids.empty()) {
     print_out(fmt::format("{}\n", fmt::join(ids, " ")));
   } else {

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/json.h"
 #include "server/grammar/json_rules.h"
 #include "server/grammar/regex.h"
 #include "server/grammar/schema.h"
@@ -125,10 +126,10 @@ Error describe(Fault fault, const Source& source, const Limits& limits) {
 
 std::string Source::key() const {
   std::string out = fmt::format("{} {} ", static_cast<int>(kind), static_cast<int>(thinking));
-  if (kind == Kind::json_schema) out += schema.dump();
+  if (kind == Kind::json_schema) out += json_text(schema);
   if (kind == Kind::regex) out += regex;
-  if (kind == Kind::choice) out += nlohmann::json(choices).dump();
-  for (const Tool& tool : tools) out += nlohmann::json(tool.name).dump() + tool.schema.dump();
+  if (kind == Kind::choice) out += json_text(choices);
+  for (const Tool& tool : tools) out += json_text(tool.name) + json_text(tool.schema);
   if (one_call) out += " 1";
   return out;
 }

@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "base/json.h"
 #include "server/grammar/characters.h"
 
 namespace lathe::grammar {
@@ -58,7 +59,7 @@ State JsonRules::literal(State from, const Json& value) {
   if (value.is_string()) {
     return b_.text(from, "\"" + quoted_text(value.get_ref<const std::string&>()) + "\"");
   }
-  if (!value.is_structured()) return b_.text(from, value.dump());
+  if (!value.is_structured()) return b_.text(from, json_text(value));
   const bool object = value.is_object();
   from = space(b_.text(from, object ? "{" : "["));
   bool first = true;

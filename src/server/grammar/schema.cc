@@ -12,7 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "io/json_text.h"
+#include "base/json.h"
+
 #include "io/quote.h"
 #include "server/grammar/formats.h"
 #include "server/grammar/regex.h"
@@ -22,7 +23,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kMostLevels = 64;
+constexpr int kMostSchemaLevels = 64;
 constexpr std::size_t kMostPathBytes = 400;
 
 constexpr std::string_view kAnnotations[] = {
@@ -102,16 +103,14 @@ class SchemaRules {
   }
   void malformed(const std::string& path, std::string wanted, const Json& got) {
     if (error_) return;
-    std::string text = json_line(got);
-    if (text.size() > 60) text = text.substr(0, 57) + "...";
-    error_ = Error{ErrorCode::malformed, path, std::move(wanted), std::move(text), ""};
+    error_ = Error{ErrorCode::malformed, path, std::move(wanted), json_excerpt(got), ""};
   }
 
   Rule rule_of(const Json& schema, std::string path, int level) {
     const auto [it, fresh] = rules_.try_emplace(&schema, 0);
     if (!fresh) return it->second;
-    if (level > kMostLevels) {
-      unsupported(path, fmt::format("at most {} levels", kMostLevels), "more");
+    if (level > kMostSchemaLevels) {
+      unsupported(path, fmt::format("at most {} levels", kMostSchemaLevels), "more");
     }
     it->second = b_.rule();
     todo_.push_back({it->second, &schema, std::move(path), level});
@@ -297,7 +296,7 @@ class SchemaRules {
       return absent;
     }
     if (value->get<double>() > static_cast<double>(kMostRepeats)) {
-      unsupported(path, fmt::format("at most {}", kMostRepeats), value->dump());
+      unsupported(path, fmt::format("at most {}", kMostRepeats), json_text(*value));
       return absent;
     }
     return static_cast<std::int64_t>(value->get<double>());
@@ -360,7 +359,7 @@ class SchemaRules {
     }
     const auto as_double = value->get<double>();
     if (std::abs(as_double) > 9e18) {
-      unsupported(below(at.path, word), "a bound from -9e18 to 9e18", value->dump());
+      unsupported(below(at.path, word), "a bound from -9e18 to 9e18", json_text(*value));
       return std::nullopt;
     }
     std::int64_t i = 0;

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "io/json_text.h"
+#include "base/json.h"
 
 namespace lathe {
 namespace {
@@ -28,7 +28,7 @@ std::optional<std::string_view> take_until(std::string_view& text, std::string_v
 }
 
 std::optional<Json> object_of(std::string_view text) {
-  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  Json json = read_json<Json>(text);
   if (!json.is_object()) return std::nullopt;
   return json;
 }
@@ -69,7 +69,7 @@ bool is_string(const Json& tools, std::string_view tool, std::string_view argume
 Json loose_value(const Json& tools, std::string_view tool, std::string_view argument,
                  std::string_view text) {
   if (is_string(tools, tool, argument)) return std::string(text);
-  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  Json json = read_json<Json>(text);
   return json.is_discarded() ? Json(std::string(text)) : json;
 }
 
@@ -85,7 +85,7 @@ std::optional<ToolCall> read_json_call(std::string_view body) {
     arguments = *inner;
   }
   if (!arguments.is_object()) return std::nullopt;
-  return ToolCall{(*json)["name"].get<std::string>(), json_line(arguments)};
+  return ToolCall{(*json)["name"].get<std::string>(), json_text(arguments)};
 }
 
 std::optional<ToolCall> read_function_call(std::string_view body, const Json& tools) {
@@ -103,7 +103,7 @@ std::optional<ToolCall> read_function_call(std::string_view body, const Json& to
     if (value->ends_with('\n')) value->remove_suffix(1);
     arguments[std::string(trim(*key))] = loose_value(tools, trim(*name), trim(*key), *value);
   }
-  return ToolCall{std::string(trim(*name)), json_line(arguments)};
+  return ToolCall{std::string(trim(*name)), json_text(arguments)};
 }
 
 std::optional<ToolCall> read_pairs_call(std::string_view body, const Json& tools) {
@@ -119,7 +119,7 @@ std::optional<ToolCall> read_pairs_call(std::string_view body, const Json& tools
     if (!value) return std::nullopt;
     arguments[std::string(trim(*key))] = loose_value(tools, name, trim(*key), *value);
   }
-  return ToolCall{name, json_line(arguments)};
+  return ToolCall{name, json_text(arguments)};
 }
 
 std::optional<ToolCall> read_deepseek_call(std::string_view body) {
@@ -134,7 +134,7 @@ std::optional<ToolCall> read_deepseek_call(std::string_view body) {
   }
   const auto arguments = object_of(trim(body));
   if (!arguments || name.empty()) return std::nullopt;
-  return ToolCall{std::string(name), json_line(*arguments)};
+  return ToolCall{std::string(name), json_text(*arguments)};
 }
 
 // A parameter's value. If the string attribute is missing, the schema decides.
@@ -143,7 +143,7 @@ std::optional<Json> dsml_value(const Json& tools, std::string_view tool, std::st
   if (mark == "string=\"true\"") return std::string(text);
   if (mark.empty()) return loose_value(tools, tool, key, text);
   if (mark != "string=\"false\"") return std::nullopt;
-  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  Json json = read_json<Json>(text);
   if (!json.is_discarded()) return json;
   if (!is_string(tools, tool, key)) return std::nullopt;
   return std::string(text);
@@ -182,7 +182,7 @@ std::optional<ToolCall> read_dsml_call(std::string_view body, const Json& tools)
   }
   if (!trim(body).empty()) return std::nullopt;
   arguments = without_wrapper(std::move(arguments), tools, *name);
-  return ToolCall{std::string(*name), json_line(arguments)};
+  return ToolCall{std::string(*name), json_text(arguments)};
 }
 
 }  // namespace

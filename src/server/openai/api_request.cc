@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "base/json.h"
 #include "io/quote.h"
-#include "io/watched_json.h"
 #include "server/openai/fields.h"
 
 namespace lathe {
@@ -128,7 +128,7 @@ std::string params_name(const ApiRequest& request, std::size_t prompt) {
 
 Result<Json, ApiError> parse_body(std::string_view body) {
   try {
-    auto parsed = parse_watched<Json>(body);
+    auto parsed = read_watched_json<Json>(body);
     if (parsed.too_deep) {
       return invalid_json(fmt::format("wanted at most {} levels, got more", kMostLevels));
     }

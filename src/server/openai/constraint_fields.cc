@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "base/json.h"
+
 namespace lathe {
 namespace {
 
@@ -30,7 +32,7 @@ std::optional<ApiError> set_schema(const Json& value, const FieldContext& at, Ap
   Source source = source_of(Source::Kind::json_schema, at.path);
   source.schema = value;
   if (value.is_string()) {
-    source.schema = Json::parse(value.get_ref<const std::string&>(), nullptr, false);
+    source.schema = read_json<Json>(value.get_ref<const std::string&>());
     if (source.schema.is_discarded()) return wrong_value(at, "a JSON schema", value);
   }
   if (!source.schema.is_object() && !source.schema.is_boolean()) {

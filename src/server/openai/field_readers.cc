@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "base/json.h"
+
 namespace lathe {
 namespace {
 
@@ -32,9 +34,7 @@ std::string range_text(std::int64_t least, std::int64_t most) {
 std::string excerpt(const Json& value) {
   if (value.is_array() && value.size() > 8) return fmt::format("a list of {}", value.size());
   if (value.is_object() && value.size() > 8) return fmt::format("an object of {}", value.size());
-  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
-  if (text.size() > 60) text = text.substr(0, 57) + "...";
-  return text;
+  return json_excerpt(value);
 }
 
 ApiError wrong_value(const FieldContext& at, std::string wanted, const Json& value,

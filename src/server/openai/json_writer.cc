@@ -66,7 +66,8 @@ void append_json_number(std::string& out, double value) {
     return;
   }
   const std::size_t begin = out.size();
-  fmt::format_to(std::back_inserter(out), "{}", value);
+  std::array<char, 32> digits;  // the shortest that gives the value back: at most 24
+  out.append(digits.data(), std::to_chars(digits.begin(), digits.end(), value).ptr);
   // Keep a fraction, so that typed readers see a double.
   if (out.find_first_of(".e", begin) == std::string::npos) out += ".0";
 }

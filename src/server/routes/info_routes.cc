@@ -6,7 +6,8 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
-#include "io/json_text.h"
+#include "base/json.h"
+
 #include "server/page/page.h"
 #include "server/routes/commit.h"
 #include "server/routes/tokenize.h"
@@ -61,7 +62,7 @@ void models_route(RouteCall c) {
   if (path == kList) {
     Json data = Json::array();
     for (const std::string& name : names) data.push_back(model_object(c.service, name));
-    c.reply->json(json_line({{"object", "list"}, {"data", data}}));
+    c.reply->json(json_text({{"object", "list"}, {"data", data}}));
     return;
   }
   const std::string asked(path.substr(kList.size() + 1));
@@ -70,7 +71,7 @@ void models_route(RouteCall c) {
                     fmt::format("model: wanted {}, got {}", fmt::join(names, " or "), asked), ""});
     return;
   }
-  c.reply->json(json_line(model_object(c.service, asked)));
+  c.reply->json(json_text(model_object(c.service, asked)));
 }
 
 void tokenize_route(RouteCall c) {
@@ -113,7 +114,7 @@ void tokenizer_info_route(RouteCall c) {
   }
   out["chat_template"] = token_or_null(config, "chat_template");
   out["model_max_length"] = c.service.model().capacity;
-  c.reply->json(json_line(out));
+  c.reply->json(json_text(out));
 }
 
 void health_route(RouteCall c) {
@@ -122,7 +123,7 @@ void health_route(RouteCall c) {
   if (state == "loading") body["percent"] = c.service.loaded_percent();
   HttpResponse response;
   response.status = state == "ok" ? 200 : 503;
-  response.body = json_line(body);
+  response.body = json_text(body);
   if (response.status == 503) response.headers.push_back({"Retry-After", "1"});
   c.reply->send(std::move(response));
 }
@@ -131,7 +132,7 @@ void ready_route(RouteCall c) {
   const bool ready = c.service.takes_requests() && c.service.health() == "ok";
   HttpResponse response;
   response.status = ready ? 200 : 503;
-  response.body = json_line({{"status", ready                        ? "ok"
+  response.body = json_text({{"status", ready                        ? "ok"
                                         : c.service.health() == "ok" ? "queue_full"
                                                                      : c.service.health()}});
   c.reply->send(std::move(response));
@@ -145,7 +146,7 @@ void health_generate_route(RouteCall c) {
 void version_route(RouteCall c) {
   const std::string_view commit = built_commit();
   c.reply->json(
-      json_line({{"version", LATHE_VERSION}, {"commit", commit.empty() ? Json() : Json(commit)}}));
+      json_text({{"version", LATHE_VERSION}, {"commit", commit.empty() ? Json() : Json(commit)}}));
 }
 
 void model_info_route(RouteCall c) {
@@ -158,7 +159,7 @@ void model_info_route(RouteCall c) {
   if (g.repetition_penalty) sampling["repetition_penalty"] = *g.repetition_penalty;
   const std::string& folder = c.service.options().model;
   c.reply->json(
-      json_line({{"model_path", folder},
+      json_text({{"model_path", folder},
                  {"tokenizer_path", folder},
                  {"served_model_name", c.service.options().names[0]},
                  {"is_generation", true},
@@ -189,7 +190,7 @@ void server_info_route(RouteCall c) {
                       {"kvcache", static_cast<double>(model.cache_bytes) / 1e9},
                       {"token_capacity", model.cache_tokens}}}}});
   out["plan"] = model.plan_line;
-  c.reply->json(json_line(out));
+  c.reply->json(json_text(out));
 }
 
 void metrics_route(RouteCall c) {
@@ -199,7 +200,7 @@ void metrics_route(RouteCall c) {
   c.reply->send(std::move(response));
 }
 
-void plan_route(RouteCall c) { c.reply->json(json_line(c.service.model().plan)); }
+void plan_route(RouteCall c) { c.reply->json(json_text(c.service.model().plan)); }
 
 void page_route(RouteCall c) {
   if (c.service.options().no_ui) {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "base/json.h"
 
 namespace lathe {
 namespace {
@@ -43,14 +44,13 @@ std::string tokenizer_json() {
                         {"add_prefix_space", false},
                         {"trim_offsets", true},
                         {"use_regex", true}};
-  return Json{{"version", "1.0"},
-              {"added_tokens", added},
-              {"normalizer", nullptr},
-              {"pre_tokenizer", byte_level},
-              {"post_processor", nullptr},
-              {"decoder", byte_level},
-              {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", Json::array()}}}}
-      .dump();
+  return json_text(Json{{"version", "1.0"},
+                        {"added_tokens", added},
+                        {"normalizer", nullptr},
+                        {"pre_tokenizer", byte_level},
+                        {"post_processor", nullptr},
+                        {"decoder", byte_level},
+                        {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", Json::array()}}}});
 }
 
 std::int32_t next_word(std::int32_t token, std::int32_t) {

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "io/json_text.h"
+#include "base/json.h"
 
 namespace lathe {
 namespace {
@@ -18,7 +18,7 @@ void print_line(const ServerOptions& options, std::string_view event, const Json
   if (options.log_json) {
     Json line{{"event", event}};
     line.update(fields);
-    fmt::print(stderr, "{}\n", json_line(line));
+    fmt::print(stderr, "{}\n", json_text(line));
     return;
   }
   std::string line = fmt::format("{:9}", event);
@@ -26,7 +26,7 @@ void print_line(const ServerOptions& options, std::string_view event, const Json
     const bool plain =
         value.is_string() && !value.get_ref<const std::string&>().empty() &&
         value.get_ref<const std::string&>().find_first_of(" \n\"") == std::string::npos;
-    line += fmt::format(" {} {}", name, plain ? value.get<std::string>() : json_line(value));
+    line += fmt::format(" {} {}", name, plain ? value.get<std::string>() : json_text(value));
   }
   fmt::print(stderr, "{}\n", line);
 }

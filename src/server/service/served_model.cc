@@ -9,6 +9,7 @@
 #include "attn/explain.h"
 #include "attn/matrix.h"
 #include "attn/plan_json.h"
+#include "base/json.h"
 #include "io/json_text.h"
 #include "io/read_file.h"
 #include "kernels/all.h"
@@ -99,7 +100,7 @@ Json describe_plan(const Runtime& runtime) {
 
 // Hashes what determines an answer's numbers: weights (by file size), plan and precision.
 std::string fingerprint_of(const Runtime& runtime, const std::string& folder) {
-  std::string text = to_json(runtime.plan()).dump() + std::string(name(runtime.precision()));
+  std::string text = json_text(to_json(runtime.plan())) + std::string(name(runtime.precision()));
   std::error_code ignored;
   std::vector<std::string> files;
   for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
