@@ -65,10 +65,11 @@ function(lathe_hot variable target)
   set(${variable} ${sources} ${batches} PARENT_SCOPE)
 endfunction()
 
-# What plans, loads, parses and prints is compiled at -O1, in 0.6 to 0.7 of -O3's time (bench/notes/build/06).
+# What plans, loads, parses and prints is compiled at -O1, in 0.6 to 0.7 of -O3's time (bench/notes/build/06), but for loops
+# that fill: they become memset.
 set(LATHE_GNU_RELEASE $<AND:$<CXX_COMPILER_ID:GNU>,$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>)
 function(lathe_cold target)
-  target_compile_options(${target} PRIVATE $<${LATHE_GNU_RELEASE}:-O1>)
+  target_compile_options(${target} PRIVATE "$<${LATHE_GNU_RELEASE}:-O1;-ftree-loop-distribute-patterns>")
 endfunction()
 function(lathe_keep_optimised)
   # GCC bounds the growth of large files, such as batches are.

@@ -1,6 +1,7 @@
 #include "layout/rope_write.h"
 
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "layout/codec_fast.h"
@@ -54,8 +55,9 @@ Result<void> rope_quantize_write(const RopeWrite& op, const PoolView& pool, Code
 
   // A few rows at a time: the rotated f32 rows stay in the first-level cache.
   constexpr std::int64_t kRows = 8;
-  std::vector<float> buffer(static_cast<std::size_t>(kRows * width));
-  auto* bytes = reinterpret_cast<std::byte*>(buffer.data());
+  const auto floats = static_cast<std::size_t>(std::min(kRows, count) * width);
+  const auto buffer = std::make_unique_for_overwrite<float[]>(floats);
+  auto* bytes = reinterpret_cast<std::byte*>(buffer.get());
   for (std::int64_t t = 0; t < count; t += kRows) {
     const std::int64_t n = std::min(kRows, count - t);
     const auto at = static_cast<std::size_t>(t);
