@@ -46,6 +46,7 @@ endfunction()
 # lathe_hot(<variable> <target> [<regex>...]): of the sources in <variable>, those that match a regex become one batch, which keeps -O3.
 function(lathe_hot variable target)
   set(sources ${${variable}})
+  set(batches "")
   set(number 0)
   foreach(regex ${ARGN})
     set(hot ${sources})
@@ -79,7 +80,8 @@ endfunction()
 # lathe_room(<name> [DEPS <target>...] [TEST_DEPS <target>...] [FOLDER <folder>...] [ALONE <regex>...] [HOT <regex>...] [BATCHED_TESTS])
 # ALONE: such files are compiled one by one, at -O3: they are compiled once for each SIMD target. HOT: the others that run often, a batch
 # for each regex.
-# BATCHED_TESTS: its tests instantiate the same templates, so that a batch of them takes 0.6 of their time.
+# BATCHED_TESTS: its tests instantiate the same templates, so that a batch of them takes 0.6 of their time. No two of their files may name a
+# helper alike.
 function(lathe_room name)
   cmake_parse_arguments(ARG "BATCHED_TESTS" "" "FOLDER;DEPS;TEST_DEPS;ALONE;HOT" ${ARGN})
   if(NOT ARG_FOLDER)

@@ -5,7 +5,6 @@
 #include <vector>
 
 namespace lathe {
-
 namespace {
 
 template <class Json>
