@@ -29,8 +29,8 @@ struct PlainCodes {
   static constexpr std::int64_t kLine =
       64 / static_cast<std::int64_t>(sizeof(T));  // of a cache line
   // Where a stream of weights is prefetched to, as __builtin_prefetch has it: the second-level
-  // cache (2) takes more lines at once, the first-level one (3) feeds widening that takes longer
-  // than a line from memory.
+  // cache (2) takes more lines at once but where streams_through_first_level(), the first-level
+  // one (3) feeds widening that takes longer than a line from memory.
   static constexpr int kLocality = 2;
   static LATHE_INLINE At at(const WeightView& w) { return reinterpret_cast<At>(w.data); }
   static LATHE_INLINE const void* address(At p) { return p; }

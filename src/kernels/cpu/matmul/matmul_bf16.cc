@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/bf16_dot.h"
+#include "kernels/cpu/matmul/stream_level.h"
 #include "kernels/cpu/unroll.h"
 
 namespace lathe {

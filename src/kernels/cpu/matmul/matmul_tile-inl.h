@@ -13,6 +13,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/cpu/matmul/matmul_slice.h"
+#include "kernels/cpu/matmul/stream_level.h"
 #include "kernels/cpu/matmul/weight_load-inl.h"
 #include "kernels/cpu/unroll.h"
 
@@ -120,10 +121,11 @@ HWY_NOINLINE void direct_tile(const DirectTile<W>& t) {
   }
   const float* HWY_RESTRICT in = t.x;
   const std::int64_t ahead = t.ahead;
-  const bool prefetches_all = t.prefetch_end - t.prefetch_begin == kOuts;
+  const bool to_second_level = t.prefetch_end - t.prefetch_begin == kOuts &&
+                               !(W::kChoosesLevel && streams_through_first_level());
   // Inlined by force: GCC takes a function that only prefetches for one without effect.
   const auto prefetch = [&](std::int64_t k) HWY_ATTR __attribute__((always_inline)) {
-    if (prefetches_all) {
+    if (to_second_level) {
       LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
         __builtin_prefetch(W::address(w[i] + (k + ahead)), 0, 2);
       }

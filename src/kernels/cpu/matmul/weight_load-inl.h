@@ -28,6 +28,9 @@ struct PlainWeights {
   using At = const T*;
   static constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(T));
   static constexpr int kVectors = 1;  // that are widened together
+  // Whether streams follow streams_through_first_level(); others go to the second-level cache, as
+  // either level serves them alike there.
+  static constexpr bool kChoosesLevel = sizeof(T) == 2;
   static HWY_INLINE At at(const WeightView& w) { return reinterpret_cast<At>(w.data); }
   static HWY_INLINE const void* address(At p) { return p; }
 };
@@ -107,6 +110,7 @@ struct E2m1Weights {
   static constexpr bool kScaled = false;
   static constexpr bool kPairs = false;
   static constexpr float kFold = 1;
+  static constexpr bool kChoosesLevel = false;
   static constexpr int kVectors = 8;
   static constexpr auto kStep = static_cast<std::int64_t>(kVectors * hn::MaxLanes(WeightTag()));
   static_assert(kStep <= kMxStep);
