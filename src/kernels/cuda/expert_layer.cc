@@ -101,7 +101,16 @@ class Pass {
     rows_ = tensors_.take_array<std::int32_t>(choices_);
     offsets_ = tensors_.take_array<std::int32_t>(r.experts + 1);
     route(x, tokens, ids);
-    put(launch_place, PlaceParams{ids, choices_, r.experts, r.top_k, offsets_, places_, rows_});
+    const std::int64_t blocks = place_blocks(choices_);
+    put(launch_place,
+        PlaceParams{.ids = ids,
+                    .choices = choices_,
+                    .experts = r.experts,
+                    .top_k = r.top_k,
+                    .block_counts = tensors_.take_array<std::int32_t>(blocks * r.experts),
+                    .offsets = offsets_,
+                    .places = places_,
+                    .rows = rows_});
     if (coded_) {
       combine(coded_experts(x), out);
     } else if (grouped_) {

@@ -14,10 +14,17 @@ cudaError_t launch_route(const RouteParams& p, cudaStream_t stream) {
 cudaError_t launch_place(const PlaceParams& p, cudaStream_t stream) {
   const int shared_bytes = kPlaceThreads / 32 * p.experts * static_cast<int>(sizeof(std::int32_t));
   constexpr int kMostShared = kPlaceThreads / 32 * kMostExperts * 4;
+  const LaunchShape shape{.grid = static_cast<unsigned>(place_blocks(p.choices)),
+                          .block = kPlaceThreads,
+                          .shared_bytes = shared_bytes,
+                          .early = true};
+  if (place_blocks(p.choices) > 1) {
+    auto status = allow_shared<count_kernel>(kMostShared);
+    if (status == cudaSuccess) status = launch_kernel(count_kernel, shape, stream, p);
+    if (status != cudaSuccess) return status;
+  }
   if (auto status = allow_shared<place_kernel>(kMostShared); status != cudaSuccess) return status;
-  return launch_kernel(
-      place_kernel,
-      {.grid = 1, .block = kPlaceThreads, .shared_bytes = shared_bytes, .early = true}, stream, p);
+  return launch_kernel(place_kernel, shape, stream, p);
 }
 
 cudaError_t launch_combine_experts(const CombineExperts& p, cudaStream_t stream) {

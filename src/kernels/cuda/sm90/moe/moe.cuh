@@ -1,4 +1,4 @@
-// Kernels of a mixture of experts: a warp routes a row, one block places rows by expert, and the
+// Kernels of a mixture of experts: a warp routes a row, blocks place rows by expert, and the
 // experts' results are added in order.
 #pragma once
 
@@ -169,9 +169,11 @@ static __global__ void __launch_bounds__(32) route_kernel(const __grid_constant_
 /// kPlaces a count is where the expert's next choice comes to lie.
 template <bool kPlaces>
 __device__ void count_choices(const PlaceParams& p, std::int32_t* counts) {
+  constexpr int kWarps = kPlaceThreads / 32;
   const auto lane = static_cast<int>(threadIdx.x % 32);
-  const std::int64_t each = (p.choices + kPlaceThreads - 1) / kPlaceThreads * 32;
-  const std::int64_t first = threadIdx.x / 32 * each;
+  const std::int64_t turns = std::int64_t{gridDim.x} * kPlaceThreads;
+  const std::int64_t each = (p.choices + turns - 1) / turns * 32;
+  const std::int64_t first = (std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32) * each;
   const std::int64_t end = first + each < p.choices ? first + each : p.choices;
   std::int32_t next = first + lane < end ? p.ids[first + lane] : -1;
   for (std::int64_t at = first; at < end; at += 32) {
@@ -193,31 +195,59 @@ __device__ void count_choices(const PlaceParams& p, std::int32_t* counts) {
   }
 }
 
-// One block: every warp counts the choices of neighbouring rows, and places them once it knows how
-// many of an expert come before its own.
-static __global__ void __launch_bounds__(kPlaceThreads)
-    place_kernel(const __grid_constant__ PlaceParams p) {
-  LATHE_DYNAMIC_SHARED(shared_bytes);
-  __shared__ ScanShared<std::int32_t> scan;
-  auto* const counts = reinterpret_cast<std::int32_t*>(shared_bytes);  // [warps, experts]
+/// counts [warps, experts]: of every warp's choices. Returns how many of the block's choices are
+/// thread's expert, if there is one.
+__device__ inline std::int32_t count_of_block(const PlaceParams& p, std::int32_t* counts) {
   const auto thread = static_cast<std::int32_t>(threadIdx.x);
-  std::int32_t* const mine = counts + thread / 32 * p.experts;
   for (std::int32_t i = thread; i < kPlaceThreads / 32 * p.experts; i += kPlaceThreads) {
     counts[i] = 0;
   }
   let_next_begin();
   wait_for_previous();
   sync_block();
-  count_choices<false>(p, mine);
+  count_choices<false>(p, counts + thread / 32 * p.experts);
   sync_block();
   std::int32_t sum = 0;
   for (int w = 0; w < kPlaceThreads / 32 && thread < p.experts; ++w) {
     sum += counts[w * p.experts + thread];
   }
+  return sum;
+}
+
+// Ahead of place_kernel, where choices are many: what each of its blocks has of each expert.
+static __global__ void __launch_bounds__(kPlaceThreads)
+    count_kernel(const __grid_constant__ PlaceParams p) {
+  LATHE_DYNAMIC_SHARED(shared_bytes);
+  const std::int32_t sum = count_of_block(p, reinterpret_cast<std::int32_t*>(shared_bytes));
+  const auto expert = static_cast<std::int32_t>(threadIdx.x);
+  if (expert < p.experts) p.block_counts[std::int64_t{blockIdx.x} * p.experts + expert] = sum;
+}
+
+// Every warp counts the choices of neighbouring rows, and places them once it knows how many of an
+// expert come before its own.
+static __global__ void __launch_bounds__(kPlaceThreads)
+    place_kernel(const __grid_constant__ PlaceParams p) {
+  LATHE_DYNAMIC_SHARED(shared_bytes);
+  __shared__ ScanShared<std::int32_t> scan;
+  auto* const counts = reinterpret_cast<std::int32_t*>(shared_bytes);  // [warps, experts]
+  const auto thread = static_cast<std::int32_t>(threadIdx.x);
+  std::int32_t sum = count_of_block(p, counts);
+  std::int32_t of_blocks_before = 0;
+  if (gridDim.x > 1) {
+    sum = 0;
+    for (std::uint32_t b = 0; b < gridDim.x && thread < p.experts; ++b) {
+      const std::int32_t count = p.block_counts[std::int64_t{b} * p.experts + thread];
+      if (b < blockIdx.x) of_blocks_before += count;
+      sum += count;
+    }
+  }
   std::int32_t total = 0;
   std::int32_t before = block_prefix(sum, scan, total);
-  if (thread < p.experts) p.offsets[thread] = before;
-  if (thread == 0) p.offsets[p.experts] = total;
+  if (blockIdx.x == 0) {
+    if (thread < p.experts) p.offsets[thread] = before;
+    if (thread == 0) p.offsets[p.experts] = total;
+  }
+  before += of_blocks_before;
   for (int w = 0; w < kPlaceThreads / 32 && thread < p.experts; ++w) {
     std::int32_t& count = counts[w * p.experts + thread];
     const std::int32_t next = before + count;
@@ -225,7 +255,7 @@ static __global__ void __launch_bounds__(kPlaceThreads)
     before = next;
   }
   sync_block();
-  count_choices<true>(p, mine);
+  count_choices<true>(p, counts + thread / 32 * p.experts);
 }
 
 // A thread has neighbouring columns of a row.

@@ -36,10 +36,17 @@ struct PlaceParams {
   const std::int32_t* ids = nullptr;  // [choices]
   std::int64_t choices = 0;           // rows * top_k
   std::int32_t experts = 0, top_k = 0;
-  std::int32_t* offsets = nullptr;  // [experts + 1] out
-  std::int32_t* places = nullptr;   // [choices] out
-  std::int32_t* rows = nullptr;     // [choices] out: of each place the row
+  std::int32_t* block_counts = nullptr;  // [place_blocks(choices), experts] scratch of several
+  std::int32_t* offsets = nullptr;       // [experts + 1] out
+  std::int32_t* places = nullptr;        // [choices] out
+  std::int32_t* rows = nullptr;          // [choices] out: of each place the row
 };
+
+/// Blocks that place so many choices.
+constexpr std::int64_t place_blocks(std::int64_t choices) {
+  constexpr std::int64_t kEach = 2048;  // two turns of a warp
+  return choices <= kEach ? 1 : (choices + kEach - 1) / kEach;
+}
 
 /// out[t] += the sum over j of weights[t, j] * made[places[t, j]], j ascending.
 struct CombineExperts {
