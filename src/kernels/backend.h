@@ -127,6 +127,10 @@ class Backend {
   virtual Result<void> rotate_rows(const OpsContext& ops, const RopeTable& table,
                                    std::span<const LocalPos> positions, const MutableRowsView& rows,
                                    std::int64_t heads, std::int64_t first) = 0;
+  /// Returns whether the device has done it in one; else ops/ does it by parts.
+  virtual Result<bool> prepare_queries(const OpsContext& /*ops*/, const QueryRows& /*op*/) {
+    return false;
+  }
   virtual Result<void> unrotate_rows(const OpsContext& ops, const RopeTable& table,
                                      std::span<const LocalPos> positions,
                                      const MutableRowsView& rows, std::int64_t heads,

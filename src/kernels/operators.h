@@ -16,6 +16,8 @@
 
 namespace lathe {
 
+class RopeTable;
+
 // Activations: f32, or Backend::activations().
 
 struct RmsNorm {
@@ -40,6 +42,18 @@ struct CastRows {
   MutableRowsView out;  // f32, bf16 or e4m3 of as many rows and cols
   std::int64_t heads = 1;
   std::int64_t x_head = 0, out_head = 0;  // elements from a head to the next
+};
+
+/// Queries on their way from their projection to an attention kernel.
+struct QueryRows {
+  MutableRowsView x;  // [T, n] f32; scratch
+  std::int64_t heads = 1;
+  bool norms = false;           // each head, before it rotates
+  std::span<const float> norm;  // [n / heads], or empty: 1
+  float eps = 0;
+  const RopeTable* table = nullptr;     // of the head's first elements
+  std::span<const LocalPos> positions;  // [T]
+  MutableRowsView out;                  // [T, n] f32, bf16 or e4m3; may be x
 };
 
 /// Pages of the keys that a step's indexers rank, and of what they choose.

@@ -81,6 +81,9 @@ class ChoiceBackend : public Backend {
   bool gated_matmul(const OpsContext& ops, const GatedProduct& op) override {
     return inner_.gated_matmul(ops, op);
   }
+  Result<bool> prepare_queries(const OpsContext& ops, const QueryRows& op) override {
+    return inner_.prepare_queries(ops, op);
+  }
   Device device() const override { return inner_.device(); }
   const Memory& memory() const override { return inner_.memory(); }
   DType activations() const override { return inner_.activations(); }

@@ -7,6 +7,7 @@
 #include "ops/cache_write.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"
+#include "ops/queries.h"
 
 namespace lathe {
 namespace {
@@ -35,7 +36,6 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
   };
   matmul(ops, products);
   if (c.config.qk_norm) {
-    rms_norm(ops, constant(q), w.q_norm, c.config.norm_eps, q, p.heads);
     rms_norm(ops, constant(k), w.k_norm, c.config.norm_eps, k, p.kv_heads);
   }
 
@@ -47,8 +47,7 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
     const MutableRowsView q_rows = rows_at(q, segment.first_row, step.rows);
     const MutableRowsView k_rows = rows_at(k, segment.first_row, step.rows);
     const MutableRowsView kv_rows = rows_at(kv, segment.first_row, step.rows);
-    Result<void> ok = rotate_rows(ops, c.rope.main, step.positions, q_rows, p.heads, 0);
-    if (ok) ok = rotate_rows(ops, c.rope.main, step.positions, k_rows, p.kv_heads, 0);
+    Result<void> ok = rotate_rows(ops, c.rope.main, step.positions, k_rows, p.kv_heads, 0);
     if (ok) {
       ok = write_rows(ops, constant(kv_rows), step.out_slots, c.cache.main(c.layer),
                       c.cache.scales(c.layer), c.cache.tally(c.layer));
@@ -58,8 +57,16 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
     MutableRowsView q_in = q_rows;
     if (step.route->q_dtype != DType::f32) {
       q_in = alloc_rows(arena, step.rows, q.cols, step.route->q_dtype);
-      cast_rows(ops, constant(q_rows), q_in);
     }
+    ok = prepare_queries(ops, {.x = q_rows,
+                               .heads = p.heads,
+                               .norms = c.config.qk_norm,
+                               .norm = w.q_norm,
+                               .eps = c.config.norm_eps,
+                               .table = &c.rope.main,
+                               .positions = step.positions,
+                               .out = q_in});
+    if (!ok) return ok;
     const AttendOp op{.plan = &c.plan,
                       .step = &step,
                       .pool = c.cache.main(c.layer),

@@ -372,6 +372,36 @@ class CudaBackend : public Backend {
     if (!view) return view.error();
     return apply_rope(*view, positions, rows, heads, first, RopeDirection::forward, stream_);
   }
+  Result<bool> prepare_queries(const OpsContext&, const QueryRows& op) override {
+    const std::int64_t cols = op.x.cols / op.heads;
+    const auto whole_words = [](const void* data, std::int64_t row_bytes) {
+      return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && row_bytes % 16 == 0;
+    };
+    const bool fits = (cols == 64 || cols == 128 || cols == 256) && op.table->dim() == cols &&
+                      op.out.dtype == DType::bf16 && op.x.rows * op.heads <= INT32_MAX &&
+                      whole_words(op.norm.data(), 0) &&
+                      whole_words(op.x.data, 4 * op.x.row_stride) &&
+                      whole_words(op.out.data, 2 * op.out.row_stride);
+    if (!fits) return false;
+    auto table = tables_.of(*op.table, stream_);
+    if (!table) return table.error();
+    put("prepare_queries", op.out, launch_queries,
+        QueryParams{.x = floats(op.x),
+                    .weight = op.norm.data(),
+                    .table = table->data,
+                    .positions = &op.positions.data()->value,
+                    .out = reinterpret_cast<std::uint16_t*>(op.out.data),
+                    .x_stride = op.x.row_stride,
+                    .out_stride = op.out.row_stride,
+                    .rows = op.x.rows,
+                    .heads = op.heads,
+                    .cols = cols,
+                    .table_positions = static_cast<std::uint32_t>(table->positions),
+                    .eps = op.eps,
+                    .norms = op.norms,
+                    .interleaved = table->pairing == RopePairing::interleaved});
+    return true;
+  }
   Result<void> unrotate_rows(const OpsContext&, const RopeTable& table,
                              std::span<const LocalPos> positions, const MutableRowsView& rows,
                              std::int64_t heads, std::int64_t first) override {
