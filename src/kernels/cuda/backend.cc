@@ -378,8 +378,8 @@ class CudaBackend : public Backend {
       return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && row_bytes % 16 == 0;
     };
     const bool fits = (cols == 64 || cols == 128 || cols == 256) && op.table->dim() == cols &&
-                      op.out.dtype == DType::bf16 && op.x.rows * op.heads <= INT32_MAX &&
-                      whole_words(op.norm.data(), 0) &&
+                      std::ssize(op.positions) == op.x.rows && op.out.dtype == DType::bf16 &&
+                      op.x.rows * op.heads <= INT32_MAX && whole_words(op.norm.data(), 0) &&
                       whole_words(op.x.data, 4 * op.x.row_stride) &&
                       whole_words(op.out.data, 2 * op.out.row_stride);
     if (!fits) return false;
