@@ -128,7 +128,8 @@ class Backend {
                                    std::span<const LocalPos> positions, const MutableRowsView& rows,
                                    std::int64_t heads, std::int64_t first) = 0;
   /// Returns whether the device has done it in one; else ops/ does it by parts.
-  virtual Result<bool> prepare_queries(const OpsContext& /*ops*/, const QueryRows& /*op*/) {
+  virtual Result<bool> prepare_qkv(const OpsContext& /*ops*/, const QkvRows& /*op*/,
+                                   const PoolView& /*pool*/) {
     return false;
   }
   virtual Result<void> unrotate_rows(const OpsContext& ops, const RopeTable& table,

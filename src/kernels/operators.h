@@ -13,6 +13,7 @@
 #include "kernels/moe.h"
 #include "layout/pool_shape.h"
 #include "layout/pool_view.h"
+#include "layout/value_tally.h"
 
 namespace lathe {
 
@@ -44,16 +45,21 @@ struct CastRows {
   std::int64_t x_head = 0, out_head = 0;  // elements from a head to the next
 };
 
-/// Queries on their way from their projection to an attention kernel.
-struct QueryRows {
-  MutableRowsView x;  // [T, n] f32; scratch
-  std::int64_t heads = 1;
-  bool norms = false;           // each head, before it rotates
-  std::span<const float> norm;  // [n / heads], or empty: 1
+/// Queries, keys and values of grouped-query attention on their way from their projections: queries
+/// to an attention kernel, keys and values to the cache.
+struct QkvRows {
+  MutableRowsView q;   // [T, heads * dim] f32; scratch
+  MutableRowsView kv;  // [T, a cache row's] f32: keys of all heads, then values; scratch
+  std::int64_t heads = 1, kv_heads = 1;
+  bool norms = false;                     // each head of q and k, before it rotates
+  std::span<const float> q_norm, k_norm;  // [dim], or empty: 1
   float eps = 0;
-  const RopeTable* table = nullptr;     // of the head's first elements
+  const RopeTable* table = nullptr;     // of the first elements of a head of q and k
   std::span<const LocalPos> positions;  // [T]
-  MutableRowsView out;                  // [T, n] f32, bf16 or e4m3; may be x
+  MutableRowsView q_out;                // as q, of f32, bf16 or e4m3; may be q
+  std::span<const Slot> slots;          // [T]
+  TensorScales scales = {};
+  ValueTally* tally = nullptr;  // counts keys and values as they are written; may be null
 };
 
 /// Pages of the keys that a step's indexers rank, and of what they choose.

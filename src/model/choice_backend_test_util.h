@@ -81,8 +81,9 @@ class ChoiceBackend : public Backend {
   bool gated_matmul(const OpsContext& ops, const GatedProduct& op) override {
     return inner_.gated_matmul(ops, op);
   }
-  Result<bool> prepare_queries(const OpsContext& ops, const QueryRows& op) override {
-    return inner_.prepare_queries(ops, op);
+  Result<bool> prepare_qkv(const OpsContext& ops, const QkvRows& op,
+                           const PoolView& pool) override {
+    return inner_.prepare_qkv(ops, op, pool);
   }
   Device device() const override { return inner_.device(); }
   const Memory& memory() const override { return inner_.memory(); }

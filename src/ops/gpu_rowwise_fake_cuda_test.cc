@@ -7,7 +7,6 @@
 #include "ops/cache_write.h"
 #include "ops/elementwise.h"
 #include "ops/gpu_test_util.h"
-#include "ops/queries.h"
 
 namespace lathe {
 namespace {
@@ -76,81 +75,6 @@ TEST_F(GpuRowwise, RmsNormOfHeadsWithoutAWeight) {
   rms_norm(gpu.ops, constant(there), {}, 1e-6f, there, 4);
   rms_norm(ref.ops, x.view(), {}, 1e-6f, out.out(), 4);
   expect_near(gpu.read(there), out, 4 * kUlp, 8 * kUlp);
-}
-
-struct QueryCase {
-  std::int64_t rows, heads, cols;
-  RopePairing pairing;
-  bool norms, weight;
-  std::int64_t gap = 8;  // between rows
-};
-
-void PrintTo(const QueryCase& c, std::ostream* out) {
-  *out << c.rows << " rows of " << c.heads << " heads of " << c.cols << ", " << name(c.pairing)
-       << (c.norms ? ", normed" : "") << (c.weight ? " with a weight" : "");
-}
-
-class GpuQueries : public GpuRowwise, public ::testing::WithParamInterface<QueryCase> {};
-
-// 96 columns, and rows that are no whole words, go by parts.
-TEST_P(GpuQueries, AreNormedRotatedAndRoundedOnce) {
-  const QueryCase& c = GetParam();
-  const RopeTable table =
-      *RopeTable::make({.dim = static_cast<std::int32_t>(c.cols), .pairing = c.pairing}, 50);
-  std::vector<LocalPos> positions;
-  for (std::int64_t t = 0; t < c.rows; ++t) {
-    positions.emplace_back(t % 5 == 3 ? -1 : static_cast<std::int32_t>(rng() % 50));
-  }
-  const std::vector<float> weight = c.weight ? vector_of(c.cols, rng) : std::vector<float>{};
-  Rows x(c.rows, c.heads * c.cols, 0, c.gap), out(c.rows, c.heads * c.cols, 0, c.gap), parts = x;
-  x.randomize(rng);
-  parts = x;
-  const MutableRowsView queries = gpu.bf16_rows(out);
-  const auto op = [&](const MutableRowsView& from, std::span<const float> norm,
-                      std::span<const LocalPos> at, const MutableRowsView& to) {
-    return QueryRows{from, c.heads, c.norms, norm, 1e-6f, &table, at, to};
-  };
-  const auto norm = c.weight ? gpu.list(weight) : std::span<const float>{};
-  ASSERT_TRUE(prepare_queries(gpu.ops, op(gpu.rows(x), norm, gpu.list(positions), queries)).ok());
-  ASSERT_TRUE(prepare_queries(ref.ops, op(parts.out(), weight, positions, parts.out())).ok());
-  expect_near(gpu.read(queries), parts, 0x1p-8, 0x1p-18);
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Shapes, GpuQueries,
-    ::testing::Values(QueryCase{7, 5, 128, RopePairing::split_half, true, true},
-                      QueryCase{6, 4, 128, RopePairing::interleaved, true, false},
-                      QueryCase{9, 8, 64, RopePairing::split_half, false, false},
-                      QueryCase{4, 3, 64, RopePairing::interleaved, true, true},
-                      QueryCase{5, 2, 256, RopePairing::split_half, true, true},
-                      QueryCase{1, 1, 256, RopePairing::interleaved, false, false},
-                      QueryCase{3, 2, 96, RopePairing::split_half, true, true},
-                      QueryCase{3, 2, 128, RopePairing::split_half, true, true, 3}));
-
-// What decides whether they go in one pass must not show.
-TEST_F(GpuRowwise, QueriesOf128ColumnsHaveTheBitsOfTheirParts) {
-  constexpr std::int64_t kRows = 11, kHeads = 6;
-  for (const RopePairing pairing : {RopePairing::split_half, RopePairing::interleaved}) {
-    const RopeTable table = *RopeTable::make({.dim = 128, .pairing = pairing}, 1000);
-    std::vector<LocalPos> positions;
-    for (std::int64_t t = 0; t < kRows; ++t) {
-      positions.emplace_back(static_cast<std::int32_t>(rng() % 1000));
-    }
-    Rows x(kRows, kHeads * 128, 0, 8), out(kRows, kHeads * 128, 0, 8);
-    x.randomize(rng);
-    const std::vector<float> weight = vector_of(128, rng);
-    const auto at = gpu.list(positions);
-    const auto norm = gpu.list(weight);
-    const MutableRowsView fused = gpu.bf16_rows(out), parts = gpu.bf16_rows(out);
-    const MutableRowsView scratch = gpu.rows(x);
-    const auto done = gpu.backend->prepare_queries(
-        gpu.ops, {gpu.rows(x), kHeads, true, norm, 1e-6f, &table, at, fused});
-    ASSERT_TRUE(done.ok() && *done);
-    rms_norm(gpu.ops, constant(scratch), norm, 1e-6f, scratch, kHeads);
-    ASSERT_TRUE(rotate_rows(gpu.ops, table, at, scratch, kHeads, 0).ok());
-    cast_rows(gpu.ops, constant(scratch), parts);
-    EXPECT_EQ(gpu.read(fused).data, gpu.read(parts).data);
-  }
 }
 
 TEST_F(GpuRowwise, NormsRoundOnceToActivations) {

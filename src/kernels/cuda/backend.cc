@@ -6,6 +6,7 @@
 
 #include <array>
 #include <map>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -29,6 +30,7 @@
 #include "kernels/cuda/sm90/matmul/matmul.h"
 #include "kernels/cuda/sm90/product/narrow_product.h"
 #include "kernels/cuda/sm90/product/plain_product.h"
+#include "kernels/cuda/sm90/rowwise/qkv_params.h"
 #include "kernels/cuda/sm90/rowwise/rowwise.h"
 #include "kernels/cuda/staging.h"
 #include "kernels/cuda/step_start.h"
@@ -372,35 +374,14 @@ class CudaBackend : public Backend {
     if (!view) return view.error();
     return apply_rope(*view, positions, rows, heads, first, RopeDirection::forward, stream_);
   }
-  Result<bool> prepare_queries(const OpsContext&, const QueryRows& op) override {
-    const std::int64_t cols = op.x.cols / op.heads;
-    const auto whole_words = [](const void* data, std::int64_t row_bytes) {
-      return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && row_bytes % 16 == 0;
-    };
-    const bool fits = (cols == 64 || cols == 128 || cols == 256) && op.table->dim() == cols &&
-                      std::ssize(op.positions) == op.x.rows && op.out.dtype == DType::bf16 &&
-                      op.x.rows * op.heads <= INT32_MAX && whole_words(op.norm.data(), 0) &&
-                      whole_words(op.x.data, 4 * op.x.row_stride) &&
-                      whole_words(op.out.data, 2 * op.out.row_stride);
-    if (!fits) return false;
+  Result<bool> prepare_qkv(const OpsContext&, const QkvRows& op, const PoolView& pool) override {
     auto table = tables_.of(*op.table, stream_);
     if (!table) return table.error();
-    put("prepare_queries", op.out, launch_queries,
-        QueryParams{.x = floats(op.x),
-                    .weight = op.norm.data(),
-                    .table = table->data,
-                    .positions = &op.positions.data()->value,
-                    .out = reinterpret_cast<std::uint16_t*>(op.out.data),
-                    .x_stride = op.x.row_stride,
-                    .out_stride = op.out.row_stride,
-                    .rows = op.x.rows,
-                    .heads = op.heads,
-                    .cols = cols,
-                    .table_positions = static_cast<std::uint32_t>(table->positions),
-                    .eps = op.eps,
-                    .norms = op.norms,
-                    .interleaved = table->pairing == RopePairing::interleaved});
-    return true;
+    const auto counts = counts_.of(op.tally, stream_);
+    if (!counts) return counts.error();
+    const std::optional<QkvParams> params = qkv_params(op, pool, *table, *counts);
+    if (params) put("prepare_qkv", op.kv, launch_qkv, *params);
+    return params.has_value();
   }
   Result<void> unrotate_rows(const OpsContext&, const RopeTable& table,
                              std::span<const LocalPos> positions, const MutableRowsView& rows,

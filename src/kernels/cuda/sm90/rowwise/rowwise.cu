@@ -5,7 +5,7 @@
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm90/rowwise/narrow_norm.cuh"
 #include "kernels/cuda/sm90/rowwise/norm.cuh"
-#include "kernels/cuda/sm90/rowwise/queries.cuh"
+#include "kernels/cuda/sm90/rowwise/qkv.cuh"
 
 namespace lathe::cuda {
 namespace {
@@ -90,14 +90,19 @@ cudaError_t launch_copy_rows(const CopyRowsParams& p, cudaStream_t stream) {
   return launch_kernel(copy_rows_kernel, over_columns(p.rows, p.heads * p.cols / q.each), stream,
                        q);
 }
-cudaError_t launch_queries(const QueryParams& p, cudaStream_t stream) {
+cudaError_t launch_qkv(const QkvParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
-  constexpr int kItems = kQueryThreads / 32 * kQueryItems;
-  const LaunchShape shape{
-      .grid = blocks_for(p.rows * p.heads, kItems), .block = kQueryThreads, .early = true};
-  if (p.cols == 64) return launch_kernel(queries_kernel<64>, shape, stream, p);
-  if (p.cols == 128) return launch_kernel(queries_kernel<128>, shape, stream, p);
-  return launch_kernel(queries_kernel<256>, shape, stream, p);
+  constexpr int kHeads = kQkvThreads / 32 * kQkvHeads;
+  const LaunchShape shape{.grid = blocks_for(p.rows * p.heads_of_row.divisor, kHeads),
+                          .block = kQkvThreads,
+                          .early = true};
+  const auto launch = [&](auto cols) {
+    return launch_kernel(p.codes ? qkv_kernel<cols, true> : qkv_kernel<cols, false>, shape, stream,
+                         p);
+  };
+  if (p.cols == 64) return launch(std::integral_constant<int, 64>());
+  if (p.cols == 128) return launch(std::integral_constant<int, 128>());
+  return launch(std::integral_constant<int, 256>());
 }
 cudaError_t launch_find_non_finite(const NonFiniteParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;

@@ -60,21 +60,6 @@ struct CopyRowsParams {
   int each = 1;  // columns that a thread takes at once; launch sets it
 };
 
-/// Queries, which have heads of 64, 128 or 256 columns that rotate as a whole.
-struct QueryParams {
-  const float* x = nullptr;       // [rows, heads * cols]; rows at multiples of 16 bytes
-  const float* weight = nullptr;  // [cols] of the norm at a multiple of 16 bytes, or null: 1
-  const float* table = nullptr;   // [table_positions, cols]: cosines, then sines
-  const std::int32_t* positions = nullptr;  // [rows]; outside the table: not rotated
-  std::uint16_t* out = nullptr;  // bf16 [rows, heads * cols]; rows at multiples of 16 bytes
-  std::int64_t x_stride = 0, out_stride = 0;
-  std::int64_t rows = 0, heads = 1, cols = 0;
-  std::uint32_t table_positions = 0;
-  float eps = 0;
-  bool norms = false;
-  bool interleaved = false;  // else the halves are paired
-};
-
 struct NonFiniteParams {
   DeviceRows x = {};
   const std::int32_t* of = nullptr;  // [rows] place in `first`; null: the row's own
@@ -88,7 +73,6 @@ cudaError_t launch_gather_rows(const GatherRowsParams& p, cudaStream_t stream);
 cudaError_t launch_norm(const NormParams& p, cudaStream_t stream);
 cudaError_t launch_gated_activation(const ActivationParams& p, cudaStream_t stream);
 cudaError_t launch_copy_rows(const CopyRowsParams& p, cudaStream_t stream);
-cudaError_t launch_queries(const QueryParams& p, cudaStream_t stream);
 cudaError_t launch_find_non_finite(const NonFiniteParams& p, cudaStream_t stream);
 
 }  // namespace lathe::cuda
