@@ -132,6 +132,10 @@ class Backend {
                                    const PoolView& /*pool*/) {
     return false;
   }
+  virtual Result<bool> prepare_latent(const OpsContext& /*ops*/, const LatentRows& /*op*/,
+                                      const PoolView& /*pool*/) {
+    return false;
+  }
   virtual Result<void> unrotate_rows(const OpsContext& ops, const RopeTable& table,
                                      std::span<const LocalPos> positions,
                                      const MutableRowsView& rows, std::int64_t heads,

@@ -62,6 +62,26 @@ struct QkvRows {
   ValueTally* tally = nullptr;  // counts keys and values as they are written; may be null
 };
 
+/// Queries and keys of latent attention on their way from their projections: queries to an
+/// attention kernel, keys to the cache. Rows whose position or slot is -1 only pad the batch:
+/// nothing is written for them, and their queries mean nothing.
+struct LatentRows {
+  MutableRowsView q;  // [T, heads * (qk_nope + rope)] f32; scratch
+  MutableRowsView k;  // [T, nope + rope] f32; scratch
+  std::int64_t heads = 1;
+  std::int64_t qk_nope = 0;     // columns of a head of q that do not rotate
+  std::span<const float> norm;  // [nope] of the latent, before it is written
+  float eps = 0;
+  const RopeTable* table = nullptr;     // of the last columns of k and of each head of q
+  std::span<const LocalPos> positions;  // [T]
+  std::span<const Slot> slots;          // [T]
+  TensorScales scales = {};
+  ValueTally* tally = nullptr;           // counts keys as they are written; may be null
+  const WeightStack* absorbs = nullptr;  // [heads] of [nope, qk_nope], or null: heads stay as wide
+  // [T, heads * (nope + rope)], or as q and perhaps q; f32, bf16 or e4m3
+  MutableRowsView q_out = {};
+};
+
 /// Pages of the keys that a step's indexers rank, and of what they choose.
 inline const PageTableView& index_table(const StepView& step) {
   return step.compressed_lens.empty() ? step.page_table : step.compressed_table;

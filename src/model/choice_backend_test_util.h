@@ -85,6 +85,10 @@ class ChoiceBackend : public Backend {
                            const PoolView& pool) override {
     return inner_.prepare_qkv(ops, op, pool);
   }
+  Result<bool> prepare_latent(const OpsContext& ops, const LatentRows& op,
+                              const PoolView& pool) override {
+    return inner_.prepare_latent(ops, op, pool);
+  }
   Device device() const override { return inner_.device(); }
   const Memory& memory() const override { return inner_.memory(); }
   DType activations() const override { return inner_.activations(); }

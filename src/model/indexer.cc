@@ -40,8 +40,8 @@ Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const R
   const MutableRowsView weights = alloc_rows(arena, q_rows, p.index_heads);
   const std::array products = {
       Product{h, w.k, k},
-      Product{rows_at(q_latent, 0, q_rows), w.q, q},
       Product{rows_at(h, 0, q_rows), w.weights, weights},
+      Product{rows_at(q_latent, 0, q_rows), w.q, q},
   };
   matmul(ops, products);
   layer_norm(ops, constant(k), w.k_norm, w.k_norm_bias, kIndexNormEps, k);

@@ -5,8 +5,8 @@
 #include "base/rows.h"
 #include "model/indexer.h"
 #include "ops/attend.h"
-#include "ops/cache_write.h"
 #include "ops/elementwise.h"
+#include "ops/latent_rows.h"
 #include "ops/matmul.h"
 
 namespace lathe {
@@ -46,7 +46,6 @@ class MlaLayer {
   void project(const RowsView& h) {
     q_ = alloc_rows(arena_, h.rows, p_.heads * q_head());
     k_ = alloc_rows(arena_, h.rows, p_.nope + p_.rope);
-    const MutableRowsView latent = cols_at(k_, 0, p_.nope);
     const Product kv{h, w_.kv_a, k_, data_or_null(w_.kv_a_bias)};
     if (c_.config.mla.q_lora == 0) {
       matmul(ops_, std::array{kv, Product{h, w_.q_b, q_}});
@@ -58,7 +57,21 @@ class MlaLayer {
       q_latent_ = normed;
       matmul(ops_, {constant(q_latent_), w_.q_b, q_});
     }
-    rms_norm(ops_, constant(latent), w_.kv_a_norm, kLatentNormEps, latent);
+  }
+
+  LatentRows rows_of(const Segment& segment) const {
+    const StepView& step = *segment.step;
+    return {.q = rows_at(q_, segment.first_row, step.rows),
+            .k = rows_at(k_, segment.first_row, step.rows),
+            .heads = p_.heads,
+            .qk_nope = p_.qk_nope_head,
+            .norm = w_.kv_a_norm,
+            .eps = kLatentNormEps,
+            .table = &c_.rope.main,
+            .positions = step.positions,
+            .slots = step.out_slots,
+            .scales = c_.cache.scales(c_.layer),
+            .tally = c_.cache.tally(c_.layer)};
   }
 
   AttendOp op_of(std::size_t s) const {
@@ -75,30 +88,15 @@ class MlaLayer {
     const Segment& segment = c_.segments[s];
     const StepView& step = *segment.step;
     const Arena::Scope scope(arena_);
-    const std::int64_t width = p_.nope + p_.rope;
-    const MutableRowsView q = rows_at(q_, segment.first_row, step.rows);
-    const MutableRowsView absorbed = alloc_rows(arena_, step.rows, p_.heads * width);
-    cast_rows(ops_, {.x = cols_at(constant(q), p_.qk_nope_head, p_.rope),
-                     .out = cols_at(absorbed, p_.nope, p_.rope),
-                     .heads = p_.heads,
-                     .x_head = q_head(),
-                     .out_head = width});
-    head_matmul(ops_, {constant(q), q_head(), &w_.uk, absorbed, width});
-    const MutableRowsView q_in = alloc_rows(arena_, step.rows, absorbed.cols, step.route->q_dtype);
-    const RopeWrite write{.k = constant(rows_at(k_, segment.first_row, step.rows)),
-                          .q = constant(absorbed),
-                          .positions = step.positions,
-                          .slots = step.out_slots,
-                          .table = &c_.rope.main,
-                          .scales = c_.cache.scales(c_.layer),
-                          .q_out = q_in,
-                          .tally = c_.cache.tally(c_.layer)};
-    if (auto ok = rope_write(ops_, write, c_.cache.main(c_.layer)); !ok) return ok;
+    LatentRows rows = rows_of(segment);
+    rows.absorbs = &w_.uk;
+    rows.q_out = alloc_rows(arena_, step.rows, p_.heads * (p_.nope + p_.rope), step.route->q_dtype);
+    if (auto ok = prepare_latent(ops_, rows, c_.cache.main(c_.layer)); !ok) return ok;
 
     const MutableRowsView latents =
         alloc_activations(ops_, step.rows, std::int64_t{p_.heads} * p_.nope);
     AttendOp op = op_of(s);
-    op.q = constant(q_in);
+    op.q = constant(rows.q_out);
     const Selection& selection = c_.selections[s];
     op.slots = selection.view(step.rows);
     op.slots_width = selection.width;
@@ -115,25 +113,14 @@ class MlaLayer {
     const Segment& segment = c_.segments[s];
     const StepView& step = *segment.step;
     const Arena::Scope scope(arena_);
-    const MutableRowsView q = rows_at(q_, segment.first_row, step.rows);
-    const RopeWrite write{.k = constant(rows_at(k_, segment.first_row, step.rows)),
-                          .positions = step.positions,
-                          .slots = step.out_slots,
-                          .table = &c_.rope.main,
-                          .scales = c_.cache.scales(c_.layer),
-                          .tally = c_.cache.tally(c_.layer)};
-    Result<void> ok = rope_write(ops_, write, c_.cache.main(c_.layer));
-    if (ok) {
-      ok = rotate_rows(ops_, c_.rope.main, step.positions, q, p_.heads, p_.qk_nope_head);
-    }
-    if (!ok) return ok;
-    MutableRowsView q_in = q;
+    LatentRows rows = rows_of(segment);
+    rows.q_out = rows.q;
     if (step.route->q_dtype != DType::f32) {
-      q_in = alloc_rows(arena_, step.rows, q.cols, step.route->q_dtype);
-      cast_rows(ops_, constant(q), q_in);
+      rows.q_out = alloc_rows(arena_, step.rows, rows.q.cols, step.route->q_dtype);
     }
+    if (auto ok = prepare_latent(ops_, rows, c_.cache.main(c_.layer)); !ok) return ok;
     AttendOp op = op_of(s);
-    op.q = constant(q_in);
+    op.q = constant(rows.q_out);
     op.expansion = w_.expansion();
     op.out = rows_at(out_, segment.first_row, step.rows);
     return attend(ops_, op);

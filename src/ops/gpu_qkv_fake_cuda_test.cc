@@ -17,11 +17,11 @@ namespace {
 using ops_test::GpuContext;
 using ops_test::Rows;
 
-constexpr std::int32_t kPage = 16;
-constexpr std::int64_t kPages = 3;
-constexpr TensorScales kScales = {0.03f, 0.5f};
+constexpr std::int32_t kQkvPage = 16;
+constexpr std::int64_t kQkvPages = 3;
+constexpr TensorScales kQkvScales = {0.03f, 0.5f};
 
-void expect_near(const Rows& got, const Rows& wanted, float relative, float absolute) {
+void expect_near_rows(const Rows& got, const Rows& wanted, float relative, float absolute) {
   for (std::int64_t r = 0; r < wanted.rows; ++r) {
     for (std::int64_t c = 0; c < wanted.cols; ++c) {
       const float w = wanted.row(r)[c];
@@ -45,7 +45,7 @@ void PrintTo(const QkvCase& c, std::ostream* out) {
 }
 
 /// A case's tensors on a host and on the device.
-struct Scene {
+struct QkvScene {
   CacheLayout layout;
   QkvCase c;
   RopeTable table;
@@ -55,7 +55,7 @@ struct Scene {
   std::vector<Slot> slots;
   std::vector<std::byte> bytes;  // of the pool
 
-  Scene(const QkvCase& of, std::mt19937& rng)
+  QkvScene(const QkvCase& of, std::mt19937& rng)
       : layout(of.layout, {.kv_heads = static_cast<std::int32_t>(of.kv_heads),
                            .head_dim = static_cast<std::int32_t>(of.cols),
                            .v_head_dim = static_cast<std::int32_t>(of.v_cols)}),
@@ -65,7 +65,7 @@ struct Scene {
         q(c.rows, c.heads * c.cols, 0, c.gap),
         kv(c.rows, layout.row_elems(), 0, c.gap),
         q_out(q),
-        bytes(static_cast<std::size_t>(kPages * layout.page_stride(kPage)), std::byte{0x5a}) {
+        bytes(static_cast<std::size_t>(kQkvPages * layout.page_stride(kQkvPage)), std::byte{0x5a}) {
     std::normal_distribution<float> normal;
     q.randomize(rng);
     kv.randomize(rng);
@@ -73,7 +73,7 @@ struct Scene {
       q_norm.push_back(normal(rng));
       k_norm.push_back(normal(rng));
     }
-    std::vector<std::int32_t> free(kPages * kPage);
+    std::vector<std::int32_t> free(kQkvPages * kQkvPage);
     for (std::size_t i = 0; i < free.size(); ++i) free[i] = static_cast<std::int32_t>(i);
     std::shuffle(free.begin(), free.end(), rng);
     for (std::int64_t t = 0; t < c.rows; ++t) {  // some rows only pad the batch
@@ -82,7 +82,7 @@ struct Scene {
       slots.emplace_back(pads ? -1 : free[static_cast<std::size_t>(t)]);
     }
   }
-  PoolView pool(std::byte* at) const { return {at, layout, kPage, kPages}; }
+  PoolView pool(std::byte* at) const { return {at, layout, kQkvPage, kQkvPages}; }
   QkvRows op(const MutableRowsView& q_in, const MutableRowsView& kv_in) const {
     return {.q = q_in,
             .kv = kv_in,
@@ -96,14 +96,14 @@ struct Scene {
             .positions = positions,
             .q_out = q_in,
             .slots = slots,
-            .scales = kScales};
+            .scales = kQkvScales};
   }
 };
 
 class GpuQkvRows : public ::testing::Test {
  protected:
   /// The same on the device; queries are rounded to q_out.
-  QkvRows on_device(Scene& s, const MutableRowsView& q_out) {
+  QkvRows on_device(QkvScene& s, const MutableRowsView& q_out) {
     QkvRows op = s.op(gpu.rows(s.q), gpu.rows(s.kv));
     op.q_norm = s.q_norm.empty() ? std::span<const float>{} : gpu.list(s.q_norm);
     op.k_norm = s.k_norm.empty() ? std::span<const float>{} : gpu.list(s.k_norm);
@@ -112,7 +112,9 @@ class GpuQkvRows : public ::testing::Test {
     op.q_out = q_out;
     return op;
   }
-  PoolView pool_there(const Scene& s) { return s.pool(gpu.bring(s.bytes.data(), s.bytes.size())); }
+  PoolView pool_there(const QkvScene& s) {
+    return s.pool(gpu.bring(s.bytes.data(), s.bytes.size()));
+  }
   std::vector<std::byte> read(const PoolView& pool, std::size_t bytes) {
     EXPECT_TRUE(gpu.backend->wait().ok());
     std::vector<std::byte> out(bytes);
@@ -140,7 +142,7 @@ class GpuQkvCases : public GpuQkvRows, public ::testing::WithParamInterface<QkvC
 
 // 96 columns, values of other widths, and rows that are no whole words go by parts.
 TEST_P(GpuQkvCases, AreNormedRotatedRoundedOnceAndWritten) {
-  Scene s(GetParam(), rng);
+  QkvScene s(GetParam(), rng);
   const MutableRowsView queries = gpu.bf16_rows(s.q_out);
   const PoolView there = pool_there(s);
   ASSERT_TRUE(prepare_qkv(gpu.ops, on_device(s, queries), there).ok());
@@ -149,37 +151,37 @@ TEST_P(GpuQkvCases, AreNormedRotatedRoundedOnceAndWritten) {
   Rows q = s.q, kv = s.kv;
   const PoolView pool = s.pool(s.bytes.data());
   ASSERT_TRUE(prepare_qkv(ref.ops, s.op(q.out(), kv.out()), pool).ok());
-  expect_near(gpu.read(queries), q, 0x1p-8f, 0x1p-18f);
+  expect_near_rows(gpu.read(queries), q, 0x1p-8f, 0x1p-18f);
 
   // Every slot, those that no row goes to among them. Values may lie between two codes.
-  Rows got(kPages * kPage, s.kv.cols), wanted = got;
-  ASSERT_TRUE(decode_rows(s.pool(written.data()), Slot(0), got.out(), kScales).ok());
-  ASSERT_TRUE(decode_rows(pool, Slot(0), wanted.out(), kScales).ok());
+  Rows got(kQkvPages * kQkvPage, s.kv.cols), wanted = got;
+  ASSERT_TRUE(decode_rows(s.pool(written.data()), Slot(0), got.out(), kQkvScales).ok());
+  ASSERT_TRUE(decode_rows(pool, Slot(0), wanted.out(), kQkvScales).ok());
   const bool codes = s.c.layout == LayoutKind::gqa_fp8;
-  expect_near(got, wanted, codes ? 0x1p-3f : 0x1p-7f, codes ? 0x1p-10f : 0x1p-18f);
+  expect_near_rows(got, wanted, codes ? 0x1p-3f : 0x1p-7f, codes ? 0x1p-10f : 0x1p-18f);
 }
 
-constexpr auto kHalves = RopePairing::split_half;
-constexpr auto kPairs = RopePairing::interleaved;
+constexpr auto kQkvHalves = RopePairing::split_half;
+constexpr auto kQkvPairs = RopePairing::interleaved;
 constexpr auto kBf16 = LayoutKind::gqa_bf16;
 constexpr auto kFp8 = LayoutKind::gqa_fp8;
-INSTANTIATE_TEST_SUITE_P(Shapes, GpuQkvCases,
-                         ::testing::Values(QkvCase{kBf16, 7, 5, 1, 128, 128, kHalves, true, true},
-                                           QkvCase{kFp8, 6, 4, 2, 128, 128, kPairs, true, false},
-                                           QkvCase{kFp8, 19, 8, 4, 64, 64, kHalves, false, false},
-                                           QkvCase{kBf16, 4, 3, 3, 64, 128, kPairs, true, true},
-                                           QkvCase{kFp8, 5, 2, 1, 256, 256, kHalves, true, true},
-                                           QkvCase{kBf16, 1, 1, 1, 256, 256, kPairs, false, false},
-                                           QkvCase{kBf16, 3, 2, 2, 128, 64, kHalves, true, true},
-                                           QkvCase{kBf16, 3, 2, 1, 96, 96, kHalves, true, true},
-                                           QkvCase{kBf16, 3, 2, 1, 128, 128, kHalves, true, true,
-                                                   3}));
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, GpuQkvCases,
+    ::testing::Values(QkvCase{kBf16, 7, 5, 1, 128, 128, kQkvHalves, true, true},
+                      QkvCase{kFp8, 6, 4, 2, 128, 128, kQkvPairs, true, false},
+                      QkvCase{kFp8, 19, 8, 4, 64, 64, kQkvHalves, false, false},
+                      QkvCase{kBf16, 4, 3, 3, 64, 128, kQkvPairs, true, true},
+                      QkvCase{kFp8, 5, 2, 1, 256, 256, kQkvHalves, true, true},
+                      QkvCase{kBf16, 1, 1, 1, 256, 256, kQkvPairs, false, false},
+                      QkvCase{kBf16, 3, 2, 2, 128, 64, kQkvHalves, true, true},
+                      QkvCase{kBf16, 3, 2, 1, 96, 96, kQkvHalves, true, true},
+                      QkvCase{kBf16, 3, 2, 1, 128, 128, kQkvHalves, true, true, 3}));
 
 // What decides whether they go in one pass must not show.
 TEST_F(GpuQkvRows, Of128ColumnsHaveTheBitsOfTheirParts) {
   for (const LayoutKind layout : {kBf16, kFp8}) {
-    for (const RopePairing pairing : {kHalves, kPairs}) {
-      Scene s({layout, 31, 6, 2, 128, 128, pairing, true, true}, rng);
+    for (const RopePairing pairing : {kQkvHalves, kQkvPairs}) {
+      QkvScene s({layout, 31, 6, 2, 128, 128, pairing, true, true}, rng);
       // Beyond what the scales of e4m3 keep, and what no number is.
       for (std::int64_t r = 0; r < s.kv.rows; ++r) {
         for (std::int64_t col = 256; col < 512; ++col) {
@@ -217,7 +219,7 @@ TEST_F(GpuQkvRows, Of128ColumnsHaveTheBitsOfTheirParts) {
 }
 
 TEST_F(GpuQkvRows, AWrongCountIsReportedByItsPart) {
-  Scene s({kBf16, 4, 2, 1, 128, 128, kHalves, true, true}, rng);
+  QkvScene s({kBf16, 4, 2, 1, 128, 128, kQkvHalves, true, true}, rng);
   QkvRows op = on_device(s, gpu.bf16_rows(s.q_out));
   const PoolView pool = pool_there(s);
   QkvRows few = op;

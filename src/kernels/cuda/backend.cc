@@ -30,7 +30,7 @@
 #include "kernels/cuda/sm90/matmul/matmul.h"
 #include "kernels/cuda/sm90/product/narrow_product.h"
 #include "kernels/cuda/sm90/product/plain_product.h"
-#include "kernels/cuda/sm90/rowwise/qkv_params.h"
+#include "kernels/cuda/sm90/rowwise/attention_rows_params.h"
 #include "kernels/cuda/sm90/rowwise/rowwise.h"
 #include "kernels/cuda/staging.h"
 #include "kernels/cuda/step_start.h"
@@ -382,6 +382,27 @@ class CudaBackend : public Backend {
     const std::optional<QkvParams> params = qkv_params(op, pool, *table, *counts);
     if (params) put("prepare_qkv", op.kv, launch_qkv, *params);
     return params.has_value();
+  }
+  Result<bool> prepare_latent(const OpsContext& ops, const LatentRows& op,
+                              const PoolView& pool) override {
+    if (op.absorbs != nullptr && plain_products_) return false;  // which take q in f32
+    auto table = tables_.of(*op.table, stream_);
+    if (!table) return table.error();
+    const auto counts = counts_.of(op.tally, stream_);
+    if (!counts) return counts.error();
+    const Arena::Scope scope(*ops.tensors);
+    MutableRowsView nope;
+    if (op.absorbs != nullptr) {
+      nope = alloc_rows(*ops.tensors, op.q.rows, op.heads * op.qk_nope, DType::bf16);
+    }
+    const auto params = latent_rows_params(op, pool, *table, *counts, nope);
+    if (!params) return false;
+    put("prepare_latent", op.k, launch_latent_rows, *params);
+    if (op.absorbs != nullptr) {
+      head_matmul(ops,
+                  {constant(nope), op.qk_nope, op.absorbs, op.q_out, op.q_out.cols / op.heads});
+    }
+    return true;
   }
   Result<void> unrotate_rows(const OpsContext&, const RopeTable& table,
                              std::span<const LocalPos> positions, const MutableRowsView& rows,

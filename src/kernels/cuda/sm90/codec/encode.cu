@@ -8,7 +8,7 @@ namespace lathe::cuda {
 
 cudaError_t launch_encode(const EncodeParams& p, DType dtype, bool rope, cudaStream_t stream) {
   return put(encode_kernel_of(p, dtype, rope), p, stream,
-             rope || p.order != nullptr ? 0 : stage_bytes_of(p, p.runs));
+             rope || p.order != nullptr ? 0 : stage_bytes_of(p, p.runs), true);
 }
 
 cudaError_t launch_order(const OrderParams& p, cudaStream_t stream) {

@@ -503,6 +503,8 @@ template <class T, RunKind kFirst, RunKind kSecond, bool kRope, bool kWhole, boo
 static __global__ void __launch_bounds__(kCodecThreads,
                                          (encode_blocks<T, kFirst, kSecond, kRope, kWhole>()))
     encode_kernel(const __grid_constant__ EncodeParams p) {
+  let_next_begin();
+  wait_for_previous();
   const std::int64_t first_row = std::int64_t{blockIdx.x} * p.block_rows;
   const std::uint32_t rows = rows_of_block(p.count, first_row, p.block_rows);
   if (p.heads.divisor == 1) {

@@ -119,6 +119,8 @@ constexpr int key_blocks(bool interleaved) { return interleaved ? 4 : 3; }
 template <bool kInterleaved>
 static __global__ void __launch_bounds__(kCodecThreads, (key_blocks(kInterleaved)))
     write_index_keys_kernel(const __grid_constant__ EncodeParams p) {
+  let_next_begin();
+  wait_for_previous();
   const std::int64_t first_row = std::int64_t{blockIdx.x} * p.block_rows;
   const std::uint32_t rows = rows_of_block(p.count, first_row, p.block_rows);
   prefetch_list(p.slots, first_row, p.block_rows, p.count);

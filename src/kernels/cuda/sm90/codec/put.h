@@ -8,11 +8,13 @@ namespace lathe::cuda {
 
 template <class Params>
 cudaError_t put(void (*kernel)(Params), const Params& p, cudaStream_t stream,
-                std::int32_t shared = 0) {
-  return launch_kernel(
-      kernel,
-      {.grid = blocks_of(p), .block = static_cast<unsigned>(p.threads), .shared_bytes = shared},
-      stream, p);
+                std::int32_t shared = 0, bool early = false) {
+  return launch_kernel(kernel,
+                       {.grid = blocks_of(p),
+                        .block = static_cast<unsigned>(p.threads),
+                        .shared_bytes = shared,
+                        .early = early},
+                       stream, p);
 }
 
 }  // namespace lathe::cuda

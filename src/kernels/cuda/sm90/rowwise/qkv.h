@@ -6,16 +6,9 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/sm90/codec/codec_params.h"
+#include "kernels/cuda/sm90/rowwise/stored_part.h"
 
 namespace lathe::cuda {
-
-/// Keys or values of a cache row: token i of a page has them at start + i * step bytes.
-struct StoredHeads {
-  std::int64_t start = 0;
-  std::uint32_t step = 0;
-  float inverse = 1;  // of e4m3: value / scale is stored
-};
 
 /// Heads of 64, 128 or 256 columns that rotate as a whole. Rows of q, kv and q_out, norms, and keys
 /// and values of a token lie at multiples of 16 bytes, codes of e4m3 at multiples of 8.
@@ -34,7 +27,7 @@ struct QkvParams {
   std::int32_t cols = 0;
   FastDiv heads_of_row;  // all of them
   PagesParams pages;
-  StoredHeads keys, values;
+  StoredPart keys, values;
   unsigned long long* counts = nullptr;  // as EncodeParams::counts, where codes are stored
   std::uint32_t table_positions = 0;
   float eps = 0;

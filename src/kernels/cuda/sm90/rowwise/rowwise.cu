@@ -3,6 +3,7 @@
 
 #include "base/integers.h"
 #include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/sm90/rowwise/latent_rows.cuh"
 #include "kernels/cuda/sm90/rowwise/narrow_norm.cuh"
 #include "kernels/cuda/sm90/rowwise/norm.cuh"
 #include "kernels/cuda/sm90/rowwise/qkv.cuh"
@@ -103,6 +104,17 @@ cudaError_t launch_qkv(const QkvParams& p, cudaStream_t stream) {
   if (p.cols == 64) return launch(std::integral_constant<int, 64>());
   if (p.cols == 128) return launch(std::integral_constant<int, 128>());
   return launch(std::integral_constant<int, 256>());
+}
+cudaError_t launch_latent_rows(const LatentRowsParams& p, cudaStream_t stream) {
+  if (p.rows == 0) return cudaSuccess;
+  const std::int64_t warps = p.rows + ceil_div(p.rows * p.heads.divisor, kLatentHeads);
+  const LaunchShape shape{
+      .grid = blocks_for(warps, kLatentThreads / 32), .block = kLatentThreads, .early = true};
+  using enum RunKind;
+  return launch_kernel(p.kind == bf16          ? latent_rows_kernel<bf16>
+                       : p.kind == e4m3_tensor ? latent_rows_kernel<e4m3_tensor>
+                                               : latent_rows_kernel<e4m3_f32>,
+                       shape, stream, p);
 }
 cudaError_t launch_find_non_finite(const NonFiniteParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;

@@ -1,0 +1,182 @@
+// Queries and keys of latent attention in one pass (latent_rows.h). A warp takes a row of k, or
+// neighbouring heads of q. Each product and sum is rounded, in the order of the kernels for each
+// part (norm.cuh, rotate_chunk.cuh, encode.cuh), so the bits are theirs.
+#pragma once
+
+#include "kernels/cuda/sm90/rowwise/head_rows.cuh"
+#include "kernels/cuda/sm90/rowwise/latent_rows.h"
+
+namespace lathe::cuda {
+
+inline constexpr int kLatentThreads = 128;
+inline constexpr int kLatentHeads = 4;  // of a warp
+
+/// A latent: lane i has columns 4 i to 4 i + 3 of each quarter, a tile of 128.
+struct LatentOfWarp {
+  static constexpr int kTiles = kLatentColumns / 128;
+  float v[kTiles][4];
+
+  __device__ __forceinline__ void load(const float* from, int lane) {
+    LATHE_UNROLL
+    for (int u = 0; u < kTiles; ++u) load_neighbours(from + 128 * u + 4 * lane, v[u]);
+  }
+  // The order of norm_kernel's 128 threads: thread 4 i + j there has what lane i has in v[...][j].
+  __device__ __forceinline__ float sum_of_squares() const {
+    float sums[4] = {};
+    LATHE_UNROLL
+    for (int u = 0; u < kTiles; ++u) {
+      LATHE_UNROLL
+      for (int j = 0; j < 4; ++j) sums[j] += v[u][j] * v[u][j];
+    }
+    for (int d = 4; d > 0; d /= 2) {
+      LATHE_UNROLL
+      for (float& sum : sums) sum += shuffle_xor(sum, d);
+    }
+    const float of_warp = (sums[0] + sums[2]) + (sums[1] + sums[3]);
+    float all = 0;
+    LATHE_UNROLL
+    for (int w = 0; w < 4; ++w) all += shuffle(of_warp, 8 * w);
+    return all;
+  }
+  __device__ __forceinline__ void scale(float factor, const float* weight, int lane) {
+    LATHE_UNROLL
+    for (int u = 0; u < kTiles; ++u) {
+      float w[4];
+      load_neighbours(weight + 128 * u + 4 * lane, w);
+      LATHE_UNROLL
+      for (int j = 0; j < 4; ++j) v[u][j] = v[u][j] * factor * w[j];
+    }
+  }
+};
+
+/// As largest_finite() (chunk.cuh), of a warp.
+__device__ __forceinline__ float largest_finite_of_warp(const float (&x)[4]) {
+  float amax = 0;
+  LATHE_UNROLL
+  for (const float v : x) {
+    const float a = fabsf(v);
+    if (a <= 0x1.fffffep127f) amax = fmaxf(amax, a);
+  }
+  for (int d = 16; d > 0; d /= 2) amax = fmaxf(amax, shuffle_xor(amax, d));
+  return amax;
+}
+
+template <RunKind kKind>
+__device__ __forceinline__ void store_latent(const LatentRowsParams& p, const Place& place,
+                                             const LatentOfWarp& x, int lane, ValueLosses& losses) {
+  const Address to = place.part(p.latent.start, p.latent.step);
+  float scale_of_lane = 0;
+  LATHE_UNROLL
+  for (int u = 0; u < LatentOfWarp::kTiles; ++u) {
+    const int col = 128 * u + 4 * lane;
+    if constexpr (kKind == RunKind::bf16) {
+      store_bf16_neighbours(reinterpret_cast<std::uint16_t*>(to) + col, x.v[u]);
+    } else if constexpr (kKind == RunKind::e4m3_tensor) {
+      if (p.counts != nullptr) losses.see(x.v[u], p.latent.inverse);
+      store_e4m3_neighbours(reinterpret_cast<std::uint8_t*>(to) + col, x.v[u], p.latent.inverse);
+    } else {
+      const float amax = largest_finite_of_warp(x.v[u]);
+      const TileScale tile = p.raw_scale ? raw_e4m3_scale(amax) : pow2_e4m3_scale(amax);
+      store_e4m3_neighbours(reinterpret_cast<std::uint8_t*>(to) + col, x.v[u], tile.inverse);
+      if (lane == u) scale_of_lane = tile.scale;
+    }
+  }
+  if (kKind == RunKind::e4m3_f32 && lane < LatentOfWarp::kTiles) {
+    reinterpret_cast<float*>(place.part(p.scale_start, p.scale_step))[lane] = scale_of_lane;
+  }
+}
+
+template <RunKind kKind>
+__device__ __forceinline__ void write_key(const LatentRowsParams& p, std::int64_t row, int lane) {
+  LatentOfWarp x;
+  float rope[2];
+  const float* from = p.k + row * p.k_stride;
+  x.load(from, lane);
+  load_neighbours(from + kLatentColumns + 2 * lane, rope);
+  const std::int32_t position = p.positions[row];
+  const Place place = place_of(p.pages, p.slots[row]);
+  x.scale(1 / sqrtf(x.sum_of_squares() / kLatentColumns + p.eps), p.norm, lane);
+  if (place.hole || static_cast<std::uint32_t>(position) >= p.table_positions) return;
+  HeadRotation<2> rotation;
+  rotation.load(p.table, p.interleaved, position, lane);
+  rotation.apply(p.interleaved, lane, rope);
+  ValueLosses losses;
+  store_latent<kKind>(p, place, x, lane, losses);
+  const Address to = place.part(p.rope.start, p.rope.step);
+  if constexpr (kKind == RunKind::e4m3_tensor) {
+    if (p.counts != nullptr) losses.see(rope, p.rope.inverse);
+    store_e4m3_neighbours(reinterpret_cast<std::uint8_t*>(to) + 2 * lane, rope, p.rope.inverse);
+    if (p.counts != nullptr) losses.add_to(p.counts);
+  } else {
+    store_bf16_neighbours(reinterpret_cast<std::uint16_t*>(to) + 2 * lane, rope);
+  }
+}
+
+__device__ __forceinline__ void round_heads(const LatentRowsParams& p, std::uint32_t first,
+                                            int lane) {
+  const auto count = static_cast<std::uint32_t>(p.rows) * p.heads.divisor;
+  float nope[kLatentHeads][2][4], rope[kLatentHeads][2];
+  std::uint32_t row[kLatentHeads], head[kLatentHeads];
+  std::int32_t positions[kLatentHeads], slots[kLatentHeads];
+  LATHE_UNROLL
+  for (int n = 0; n < kLatentHeads; ++n) {
+    const std::uint32_t i = first + n < count ? first + n : count - 1;
+    row[n] = p.heads(i);
+    head[n] = i - row[n] * p.heads.divisor;
+    const float* from = p.q + row[n] * p.q_stride +
+                        static_cast<std::int32_t>(head[n]) * (p.qk_nope + kRotaryColumns);
+    LATHE_UNROLL
+    for (int u = 0; u < 2; ++u) {
+      const int col = 128 * u + 4 * lane;
+      if (col < p.qk_nope) load_neighbours(from + col, nope[n][u]);
+    }
+    load_neighbours(from + p.qk_nope + 2 * lane, rope[n]);
+    positions[n] = p.positions[row[n]];
+    slots[n] = p.slots[row[n]];
+  }
+  HeadRotation<2> rotation;
+  std::int32_t rotation_of = -1;
+  LATHE_UNROLL
+  for (int n = 0; n < kLatentHeads; ++n) {
+    if (first + n >= count) return;
+    const bool hole = static_cast<std::uint32_t>(positions[n]) >= p.table_positions ||
+                      static_cast<std::uint32_t>(slots[n]) >= p.pages.slots;
+    if (hole) {
+      LATHE_UNROLL
+      for (int i = 0; i < 8; ++i) nope[n][i / 4][i % 4] = 0;
+      rope[n][0] = rope[n][1] = 0;
+    } else {
+      if (rotation_of != positions[n]) {
+        rotation.load(p.table, p.interleaved, positions[n], lane);
+      }
+      rotation_of = positions[n];
+      rotation.apply(p.interleaved, lane, rope[n]);
+    }
+    std::uint16_t* to = p.nope_out + row[n] * p.nope_stride + std::int64_t{head[n]} * p.nope_head;
+    LATHE_UNROLL
+    for (int u = 0; u < 2; ++u) {
+      const int col = 128 * u + 4 * lane;
+      if (col < p.qk_nope) store_bf16_neighbours(to + col, nope[n][u]);
+    }
+    store_bf16_neighbours(
+        p.rope_out + row[n] * p.rope_stride + std::int64_t{head[n]} * p.rope_head + 2 * lane,
+        rope[n]);
+  }
+}
+
+template <RunKind kKind>
+static __global__ void __launch_bounds__(kLatentThreads)
+    latent_rows_kernel(const __grid_constant__ LatentRowsParams p) {
+  let_next_begin();
+  wait_for_previous();
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::uint32_t warp = blockIdx.x * (kLatentThreads / 32) + threadIdx.x / 32;
+  const auto rows = static_cast<std::uint32_t>(p.rows);
+  if (warp < rows) {
+    write_key<kKind>(p, warp, lane);
+  } else {
+    round_heads(p, (warp - rows) * kLatentHeads, lane);
+  }
+}
+
+}  // namespace lathe::cuda
