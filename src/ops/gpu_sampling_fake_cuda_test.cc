@@ -1,74 +1,15 @@
 // The CUDA backend's sampler, emulated: the CPU's tokens and log-probabilities, bit for bit.
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <random>
+#include <limits>
 
-#include "ops/gpu_test_util.h"
-#include "ops/sampling.h"
+#include "ops/gpu_sampling_checks.h"
 
 namespace lathe {
 namespace {
 
-struct Draw {
-  std::vector<float> logits;
-  std::vector<std::int32_t> prompt, answer, ruled_out;
-  std::vector<std::uint32_t> allowed = {};
-  SamplingParams params;
-  std::uint64_t seed = 0;
-};
-
-class GpuSampling : public ::testing::Test {
- protected:
-  Draw random_draw(std::int64_t vocab) {
-    Draw d;
-    std::normal_distribution<float> normal(0, 3);
-    for (std::int64_t i = 0; i < vocab; ++i) {
-      // Some of them equal.
-      d.logits.push_back(rng() % 4 == 0 ? static_cast<float>(rng() % 5) : normal(rng));
-    }
-    const auto token = [&] {
-      return static_cast<std::int32_t>(rng() % static_cast<unsigned>(vocab));
-    };
-    for (auto i = rng() % 20; i > 0; --i) d.prompt.push_back(token());
-    for (auto i = rng() % 20; i > 0; --i) d.answer.push_back(token());
-    d.seed = rng();
-    return d;
-  }
-
-  void expect_the_cpu_s(const std::vector<Draw>& draws) {
-    ops_test::GpuContext gpu;
-    ops_test::Context cpu(1);
-    std::vector<SampleArgs> here, there;
-    for (const Draw& d : draws) {
-      here.push_back({d.logits, &d.params, d.prompt, d.answer, d.ruled_out, d.seed, d.allowed});
-      there.push_back(here.back());
-      there.back().logits = gpu.list(d.logits);
-    }
-    std::vector<std::optional<SampledToken>> wanted(draws.size()), got(draws.size());
-    sample(cpu.ops, here, wanted);
-    sample(gpu.ops, there, got);
-    ASSERT_TRUE(gpu.backend->wait().ok());
-    for (std::size_t i = 0; i < draws.size(); ++i) {
-      ASSERT_EQ(got[i].has_value(), wanted[i].has_value()) << i;
-      if (!wanted[i]) continue;
-      EXPECT_EQ(got[i]->token, wanted[i]->token) << i;
-      EXPECT_EQ(got[i]->logprob, wanted[i]->logprob) << i;
-      ASSERT_EQ(got[i]->top.size(), wanted[i]->top.size()) << i;
-      for (std::size_t n = 0; n < wanted[i]->top.size(); ++n) {
-        EXPECT_EQ(got[i]->top[n].token, wanted[i]->top[n].token) << i << ", " << n;
-        EXPECT_EQ(got[i]->top[n].logprob, wanted[i]->top[n].logprob) << i << ", " << n;
-      }
-      ASSERT_EQ(got[i]->asked.size(), wanted[i]->asked.size()) << i;
-      for (std::size_t n = 0; n < wanted[i]->asked.size(); ++n) {
-        EXPECT_EQ(got[i]->asked[n].token, wanted[i]->asked[n].token) << i << ", " << n;
-        EXPECT_EQ(got[i]->asked[n].logprob, wanted[i]->asked[n].logprob) << i << ", " << n;
-      }
-    }
-  }
-
-  std::mt19937 rng{11};
-};
+using ops_test::Draw;
+using ops_test::GpuSampling;
 
 TEST_F(GpuSampling, GreedyAndTemperature) {
   std::vector<Draw> draws;
@@ -94,6 +35,32 @@ TEST_F(GpuSampling, Filters) {
   // All tokens alike: ranks are ids.
   draws[0].logits.assign(1100, 0.5f);
   draws[1].logits.assign(1100, 0.5f);
+  expect_the_cpu_s(draws);
+}
+
+// A cut among many tokens: crowded and sparse weights, hundreds of equal ones, a cut in a tail of
+// weights below 2^-63.
+TEST_F(GpuSampling, FiltersOfLargeVocabularies) {
+  std::vector<Draw> draws;
+  std::normal_distribution<float> normal;
+  for (const float spread : {0.0f, 1e-6f, 0.3f, 3.0f, 12.0f, 200.0f}) {
+    for (const auto& [k, share] : {std::pair{-1, 0.95f},
+                                   {5000, 1.0f},
+                                   {800, 0.9f},
+                                   {-1, 0.99999994f},
+                                   {20, 0.8f},
+                                   {-1, 1e-4f},
+                                   {11999, 0.5f}}) {
+      Draw& d = draws.emplace_back(random_draw(12000));
+      for (float& v : d.logits) v = spread * normal(rng);
+      if (k == 800) {  // in groups
+        for (std::size_t i = 0; i < d.logits.size(); ++i) d.logits[i] = d.logits[i % 13];
+      }
+      d.params.top_k = k;
+      d.params.top_p = share;
+      if (k == 11999) d.params.min_p = 1e-3f;
+    }
+  }
   expect_the_cpu_s(draws);
 }
 

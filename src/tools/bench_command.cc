@@ -73,6 +73,7 @@ void add_bench_command(Command app, int& exit_code) {
   auto sampling_flags = std::make_shared<BenchSamplingOptions>();
   Command sampling =
       bench.add_subcommand("sampling", "Tokens from rows of logits against one read of them");
+  sampling.add_option("--device", sampling_flags->device, "cpu, or cuda").one_of({"cpu", "cuda"});
   sampling.add_option("--vocab", sampling_flags->vocab, "tokens of a row; default 129280")
       .range(1, 1 << 24);
   sampling.add_option("--rows", sampling_flags->rows, "rows of a call; default 16").range(1, 1024);

@@ -12,9 +12,11 @@
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "base/json.h"
 #include "kernels/all.h"
 #include "ops/sampling.h"
+#include "tools/bench_cuda.h"
 #include "tools/command.h"
 #include "tools/machine_peak.h"
 
@@ -65,18 +67,21 @@ struct SamplingBench {
     for (std::int32_t& t : history) t = static_cast<std::int32_t>(t * 127 % o.vocab);
   }
 
-  // Of a row, the best of the repeats.
-  double seconds(const SamplingParams& params, const std::vector<float>& logits, ThreadPool& pool) {
+  // Of a row, the best of the repeats; of all rows at once.
+  double seconds(Backend& backend, const SamplingParams& params, std::span<const float> logits,
+                 ThreadPool& pool) {
     Scratch scratch;
-    const std::unique_ptr<Backend> backend = std::move(*make_backend(Device::cpu));
+    Arena tensors(backend.memory()), control;
     OpsContext ops;
-    ops.backend = backend.get();
+    ops.backend = &backend;
+    ops.tensors = &tensors;
+    ops.control = &control;
     ops.execution.threads = &pool;
     ops.execution.scratch = &scratch;
     std::vector<SampleArgs> rows;
     for (int i = 0; i < options.rows; ++i) {
-      const auto row = std::span(logits).subspan(static_cast<std::size_t>(i * options.vocab),
-                                                 static_cast<std::size_t>(options.vocab));
+      const auto row = logits.subspan(static_cast<std::size_t>(i * options.vocab),
+                                      static_cast<std::size_t>(options.vocab));
       rows.push_back({row, &params, history, history, {}, static_cast<std::uint64_t>(i)});
     }
     std::vector<std::optional<SampledToken>> out(rows.size());
@@ -84,6 +89,8 @@ struct SamplingBench {
     for (int i = 0; i <= options.repeats; ++i) {
       const auto start = std::chrono::steady_clock::now();
       sample(ops, rows, out);
+      const Result<void> done = backend.wait();
+      LATHE_CHECK(done.ok(), done.error().message());
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
       if (i > 0) best = std::min(best, took.count() / options.rows);
     }
@@ -91,37 +98,63 @@ struct SamplingBench {
   }
 };
 
+// Where the backend reads them.
+Result<std::span<const float>> bring(Backend& backend, std::span<const float> logits,
+                                     std::vector<OwnedBytes>& owned) {
+  auto there = backend.prepare(logits, owned);
+  if (!there) return there;
+  if (auto ok = backend.end_prepare(); !ok) return ok.error();
+  return there;
+}
+
 }  // namespace
 
 int bench_sampling_command(const BenchSamplingOptions& options) {
+  const bool gpu = options.device == "cuda";
+  if (gpu) {
+    if (const Result<GpuInfo> info = open_gpu(); !info) return refuse(info.error());
+  }
+  auto backend = make_backend(gpu ? Device::sm90 : Device::cpu);
+  if (!backend) return refuse(backend.error());
   std::vector<int> threads = {1, 2};
-  if (options.threads > 0) threads = {options.threads};
+  if (options.threads > 0 || gpu) threads = {std::max(options.threads, 1)};
   SamplingBench bench(options);
-  nlohmann::ordered_json out = {{"device", "cpu"},
+  nlohmann::ordered_json out = {{"device", options.device},
                                 {"vocab", options.vocab},
                                 {"rows", options.rows},
                                 {"repeats", options.repeats}};
   out["cases"] = nlohmann::ordered_json::array();
-  std::string table = fmt::format(
-      "{} rows of {} normal logits, best of the repeats; read is one read of a row's logits from "
-      "memory\n\n{:32} {:>6} {:>7} {:>10} {:>10}\n",
-      options.rows, options.vocab, "parameters", "spread", "threads", "us/row", "read us");
+  std::string table = fmt::format("{} rows of {} normal logits at once, best of the repeats",
+                                  options.rows, options.vocab);
+  table += gpu ? fmt::format("\n\n{:32} {:>6} {:>10}\n", "parameters", "spread", "us/row")
+               : fmt::format(
+                     "; read is one read of a row's logits from memory\n\n"
+                     "{:32} {:>6} {:>7} {:>10} {:>10}\n",
+                     "parameters", "spread", "threads", "us/row", "read us");
   for (const int t : threads) {
     ThreadPool pool(t);
-    const double read = static_cast<double>(options.vocab * std::int64_t{sizeof(float)}) /
-                        (measure_read_gbps(pool) * 1e9);
+    const double read = gpu ? 0
+                            : static_cast<double>(options.vocab * std::int64_t{sizeof(float)}) /
+                                  (measure_read_gbps(pool) * 1e9);
     for (const float spread : {1.0f, 4.0f}) {
       const std::vector<float> logits = logits_of(spread, options.rows * options.vocab);
+      std::vector<OwnedBytes> owned;
+      const auto there = bring(**backend, logits, owned);
+      if (!there) return refuse(there.error());
       for (const SamplingCase& c : sampling_cases()) {
         if (isatty(STDERR_FILENO) == 1) fmt::print(stderr, "measuring {} threads {}\n", c.name, t);
-        const double seconds = bench.seconds(c.params, logits, pool);
-        out["cases"].push_back({{"parameters", c.name},
-                                {"spread", spread},
-                                {"threads", t},
-                                {"seconds_per_row", seconds},
-                                {"read_seconds", read}});
-        table += fmt::format("{:32} {:6} {:7} {:10.1f} {:10.1f}\n", c.name, spread, t,
-                             seconds * 1e6, read * 1e6);
+        const double seconds = bench.seconds(**backend, c.params, *there, pool);
+        nlohmann::ordered_json row = {
+            {"parameters", c.name}, {"spread", spread}, {"seconds_per_row", seconds}};
+        if (gpu) {
+          table += fmt::format("{:32} {:6} {:10.1f}\n", c.name, spread, seconds * 1e6);
+        } else {
+          row["threads"] = t;
+          row["read_seconds"] = read;
+          table += fmt::format("{:32} {:6} {:7} {:10.1f} {:10.1f}\n", c.name, spread, t,
+                               seconds * 1e6, read * 1e6);
+        }
+        out["cases"].push_back(std::move(row));
       }
     }
   }

@@ -1,7 +1,8 @@
-// `lathe bench sampling`: tokens from rows of logits on the CPU, against one read of the logits.
+// `lathe bench sampling`: tokens from rows of logits, on the CPU against one read of the logits.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace lathe {
 
@@ -9,12 +10,13 @@ struct BenchSamplingOptions {
   std::int64_t vocab = 129280;
   int rows = 16;
   int repeats = 9;
-  int threads = 0;  // 0: 1 and 2
+  int threads = 0;             // 0: 1 and 2; a GPU has none
+  std::string device = "cpu";  // or "cuda"
   bool json = false;
 };
 
 /// Prints a table, or JSON, on stdout; progress on stderr where that is a terminal. Returns the
-/// exit code.
+/// exit code, 2 without a GPU where one is asked for.
 int bench_sampling_command(const BenchSamplingOptions& options);
 
 }  // namespace lathe

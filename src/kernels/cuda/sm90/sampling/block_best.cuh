@@ -6,7 +6,9 @@
 
 namespace lathe::cuda {
 
-inline constexpr int kSampleThreads = 256, kSampleWarps = kSampleThreads / 32;
+inline constexpr int kSampleThreads = 512, kSampleWarps = kSampleThreads / 32;
+/// Values of a row that a thread asks for before it waits for the first of them.
+inline constexpr int kSampleBatch = 8;
 inline constexpr std::int64_t kMostSumBlocks = 512;  // of the vocabulary: 524288 tokens
 
 /// What ranks: the smaller value first, and of equal ones the lower token.
@@ -18,11 +20,27 @@ __device__ inline bool ranks_before(const Ranked& a, const Ranked& b) {
   return a.value < b.value || (a.value == b.value && a.token < b.token);
 }
 
+inline constexpr int kCutBins = 1024;   // of a histogram of weights
+inline constexpr int kCutListed = 256;  // weights that are ranked one by one
+
+/// Where a histogram's weights, counted or summed from the largest on, reach what is wanted.
+struct Crossing {
+  std::int32_t high = 0, low = 0;  // bins between which they do
+  std::uint32_t count = 0;         // of weights in these bins
+  double before = 0;               // of the weights above them; a sum is a bound from below
+  bool reached = false;
+};
+
 struct SampleShared {
   double sums[kMostSumBlocks];
   double sum;
   Ranked best[kSampleWarps];
   std::uint32_t votes[kSampleWarps];
+  std::uint32_t bins[kCutBins];  // CutSearch
+  Crossing crossing;
+  std::uint32_t listed;
+  double unranked[kCutListed], ranked[kCutListed];
+  std::int32_t unranked_token[kCutListed], ranked_token[kCutListed];
 };
 
 /// The first of all threads' candidates.
@@ -51,15 +69,22 @@ __device__ inline bool any_of_block(bool mine, SampleShared& s) {
   return any != 0;
 }
 
-/// The sum of term(i) for i below padded_vocab(vocab), in the order of ops/sampling.h: a warp per
-/// block of kSumBlock ids.
+/// The sum of term(i, values[i]) for i below padded_vocab(vocab), in the order of ops/sampling.h: a
+/// warp per block of kSumBlock ids.
 template <class Term>
-__device__ inline double sum_in_order(std::int64_t vocab, SampleShared& s, const Term& term) {
+__device__ inline double sum_in_order(const double* values, std::int64_t vocab, SampleShared& s,
+                                      const Term& term) {
+  static_assert(kSumLanes == 32);
   const std::int64_t blocks = padded_vocab(vocab) / kSumBlock;
   for (std::int64_t b = threadIdx.x / 32; b < blocks; b += kSampleWarps) {
     double lane = 0;
-    for (std::int64_t i = threadIdx.x % 32; i < kSumBlock; i += kSumLanes) {
-      lane += term(b * kSumBlock + i);
+    const std::int64_t first = b * kSumBlock + threadIdx.x % 32;
+    for (std::int64_t i = first; i < (b + 1) * kSumBlock; i += kSampleBatch * kSumLanes) {
+      double w[kSampleBatch];
+      LATHE_UNROLL
+      for (int j = 0; j < kSampleBatch; ++j) w[j] = values[i + j * kSumLanes];
+      LATHE_UNROLL
+      for (int j = 0; j < kSampleBatch; ++j) lane += term(i + j * kSumLanes, w[j]);
     }
     for (int d = kSumLanes / 2; d > 0; d /= 2) lane += shuffle_xor(lane, d);
     if (threadIdx.x % 32 == 0) s.sums[b] = lane;
@@ -74,6 +99,25 @@ __device__ inline double sum_in_order(std::int64_t vocab, SampleShared& s, const
   const double sum = s.sum;
   sync_block();
   return sum;
+}
+
+/// Calls visit(i, values[i]) for i of this thread below padded_vocab(vocab), in rising order.
+template <class Visit>
+__device__ inline void for_values(const double* values, std::int64_t vocab, const Visit& visit) {
+  static_assert(kSumBlock % kSampleThreads == 0);
+  const std::int64_t end = padded_vocab(vocab);
+  for (std::int64_t i = threadIdx.x; i < end; i += kSampleBatch * kSampleThreads) {
+    double w[kSampleBatch];
+    LATHE_UNROLL
+    for (int j = 0; j < kSampleBatch; ++j) {
+      const std::int64_t at = i + j * kSampleThreads;
+      w[j] = at < end ? values[at] : 0;
+    }
+    LATHE_UNROLL
+    for (int j = 0; j < kSampleBatch; ++j) {
+      if (i + j * kSampleThreads < end) visit(i + j * kSampleThreads, w[j]);
+    }
+  }
 }
 
 }  // namespace lathe::cuda

@@ -1,54 +1,11 @@
-// The sampler, a block per row at a time. Filters find their cut by bisection over the bits of the
-// probabilities, each step a pass over the vocabulary.
+// The sampler, a block per row at a time. What it spends are passes over the vocabulary.
 #pragma once
 
 #include <cmath>
 
-#include "kernels/cuda/sm90/sampling/block_best.cuh"
-#include "kernels/sampling_math.h"
+#include "kernels/cuda/sm90/sampling/cut_search.cuh"
 
 namespace lathe::cuda {
-
-/// The last token kept. Larger probabilities rank first, of equal ones the lower token.
-struct ProbCut {
-  double prob = 0;
-  std::int32_t token = INT32_MAX;
-};
-__device__ inline bool kept(double w, std::int64_t token, const ProbCut& cut) {
-  return w > 0 && (w > cut.prob || (w == cut.prob && token <= cut.token));
-}
-
-/// The highest cut for which enough(cut) holds, no token of which is beyond `from`; `from` where it
-/// holds for none. enough() stays true as the cut falls, and every thread gets the same answer.
-template <class Enough>
-__device__ inline ProbCut find_cut(const ProbCut& from, std::int64_t vocab, const Enough& enough) {
-  using sampling::bits_of_f64;
-  using sampling::f64_of_bits;
-  if (!enough(from)) return from;
-  // Probabilities are relative to the largest, so at most 1; those above `low` are not enough,
-  // those from `low` on are.
-  std::uint64_t low = bits_of_f64(from.prob), high = bits_of_f64(1.0) + 1;
-  while (high - low > 1) {
-    const std::uint64_t middle = low + (high - low) / 2;
-    if (enough(ProbCut{f64_of_bits(middle), INT32_MAX})) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  const double prob = f64_of_bits(low);
-  std::int64_t below = -1;  // tokens up to it are not enough
-  std::int64_t last = prob == from.prob && from.token < vocab ? from.token : vocab - 1;
-  while (last - below > 1) {
-    const std::int64_t middle = below + (last - below) / 2;
-    if (enough(ProbCut{prob, static_cast<std::int32_t>(middle)})) {
-      last = middle;
-    } else {
-      below = middle;
-    }
-  }
-  return {prob, static_cast<std::int32_t>(last)};
-}
 
 class RowSampler {
  public:
@@ -58,18 +15,31 @@ class RowSampler {
 
   __device__ void run(std::int64_t at) {
     bool wild = false;
-    Ranked mine{INFINITY, INT32_MAX};
-    for (std::int64_t i = threadIdx.x; i < p_.vocab; i += kSampleThreads) {
-      const float x = row_.logits[i];
-      constexpr std::uint32_t kExponent = 0x7f800000u;
-      wild |= (float_to_bits(x) & kExponent) == kExponent;
-      offer(mine, -double{x}, i);
+    float most = -INFINITY;
+    auto likeliest = INT32_MAX;
+    constexpr int kBatch = 2 * kSampleBatch;
+    for (std::int64_t i = threadIdx.x; i < p_.vocab; i += kBatch * kSampleThreads) {
+      float x[kBatch];
+      LATHE_UNROLL
+      for (int j = 0; j < kBatch; ++j) {
+        const std::int64_t token = i + j * kSampleThreads;
+        x[j] = row_.logits[token < p_.vocab ? token : i];
+      }
+      LATHE_UNROLL
+      for (int j = 0; j < kBatch; ++j) {
+        constexpr std::uint32_t kExponent = 0x7f800000u;
+        wild |= (float_to_bits(x[j]) & kExponent) == kExponent;
+        if (x[j] > most) {  // of equal ones the lower token, which came before
+          most = x[j];
+          likeliest = static_cast<std::int32_t>(i) + j * kSampleThreads;
+        }
+      }
     }
     if (any_of_block(wild, s_)) {
       give(at, -1);
       return;
     }
-    const Ranked model = first_ranked(mine, s_);
+    const Ranked model = first_ranked({-double{most}, likeliest}, s_);
     const std::int32_t token = row_.adjusts != 0 ? choose_adjusted() : choose(model);
     give(at, token);
     if (row_.likeliest >= 0) add_logprobs(at, token, -model.value);
@@ -138,48 +108,48 @@ class RowSampler {
   template <class Logit>
   __device__ void weigh(double most, double temperature, const Logit& x) {
     const double factor = 1 / temperature;
-    for (std::int64_t i = threadIdx.x; i < padded_vocab(p_.vocab); i += kSampleThreads) {
-      values_[i] = i < p_.vocab ? exp_of_nonpositive((x(i) - most) * factor) : 0;
+    const std::int64_t end = padded_vocab(p_.vocab);
+    // Several at a time, as an exponential is one long chain.
+    constexpr int kBatch = 4;
+    for (std::int64_t i = threadIdx.x; i < end; i += kBatch * kSampleThreads) {
+      double w[kBatch];
+      LATHE_UNROLL
+      for (int j = 0; j < kBatch; ++j) {
+        const std::int64_t token = i + j * kSampleThreads;
+        w[j] = token < p_.vocab ? exp_of_nonpositive((x(token) - most) * factor) : 0;
+      }
+      LATHE_UNROLL
+      for (int j = 0; j < kBatch; ++j) {
+        const std::int64_t token = i + j * kSampleThreads;
+        if (token < end) values_[token] = w[j];
+      }
     }
     sync_block();
   }
 
-  __device__ double sum_kept(const ProbCut& cut) {
-    return sum_in_order(p_.vocab, s_, [&](std::int64_t i) {
-      const double w = values_[i];
-      return kept(w, i, cut) ? w : 0;
-    });
-  }
-  // Exact: counts are whole numbers.
-  __device__ double count_kept(const ProbCut& cut) {
-    return sum_in_order(p_.vocab, s_,
-                        [&](std::int64_t i) { return kept(values_[i], i, cut) ? 1.0 : 0.0; });
-  }
-
   __device__ std::int32_t draw() {
+    const CutSearch search(values_, p_.vocab, s_);
     ProbCut cut;
     if (row_.min_p > 0) cut.prob = row_.min_p;
     if (row_.top_k != -1 && row_.top_k < p_.vocab) {
-      const auto k = static_cast<double>(row_.top_k);
-      cut = find_cut(cut, p_.vocab, [&](const ProbCut& c) { return count_kept(c) >= k; });
+      cut = search.first(cut, row_.top_k);
     }
     if (row_.top_p < 1) {
-      const double share = row_.top_p * sum_kept(cut);
-      cut = find_cut(cut, p_.vocab, [&](const ProbCut& c) { return sum_kept(c) >= share; });
+      cut = search.reaching(cut, row_.top_p * search.sum_kept(cut));
     }
     Ranked mine{INFINITY, INT32_MAX};
-    for (std::int64_t i = threadIdx.x; i < p_.vocab; i += kSampleThreads) {
-      if (!kept(values_[i], i, cut)) continue;
+    for_values(values_, p_.vocab, [&](std::int64_t i, double w) {
+      if (!kept(w, i, cut)) return;
       const auto token = static_cast<std::int32_t>(i);
-      offer(mine, -log_of_positive(token_noise(row_.seed, row_.position, token)) / values_[i], i);
-    }
+      offer(mine, -log_of_positive(token_noise(row_.seed, row_.position, token)) / w, i);
+    });
     return first_ranked(mine, s_).token;
   }
 
   __device__ void add_logprobs(std::int64_t at, std::int32_t token, double most) {
     sync_block();
     weigh(most, 1, [&](std::int64_t i) { return logit(i); });
-    const double log_sum = most + log_of_positive(sum_kept(ProbCut{}));
+    const double log_sum = most + log_of_positive(CutSearch(values_, p_.vocab, s_).sum_kept({}));
     const SampleResults& results = *p_.results;
     if (threadIdx.x == 0) results.logprobs[at] = logit(token) - log_sum;
     Ranked last{-INFINITY, -1};
