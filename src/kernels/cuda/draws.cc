@@ -18,25 +18,23 @@ namespace {
 // 150,000.
 constexpr std::int64_t kWorkers = 64;
 
-// Tokens of the history, each once, for the penalties.
-void count_seen(const SampleArgs& args, std::vector<SeenToken>& seen) {
+// Tokens of the history, each once, for the penalties. places: [vocab] zeros, before and after.
+void count_seen(const SampleArgs& args, std::vector<std::int32_t>& places,
+                std::vector<SeenToken>& seen) {
   seen.clear();
-  const SamplingParams& p = *args.params;
-  if (p.repetition_penalty != 1) {
-    for (const std::int32_t t : args.prompt) seen.push_back({t, 0});
-  }
-  for (const std::int32_t t : args.answer) seen.push_back({t, 1});
-  std::sort(seen.begin(), seen.end(),
-            [](const SeenToken& a, const SeenToken& b) { return a.token < b.token; });
-  std::size_t kept = 0;
-  for (const SeenToken& s : seen) {
-    if (kept > 0 && seen[kept - 1].token == s.token) {
-      seen[kept - 1].answered += s.answered;
-    } else {
-      seen[kept++] = s;
+  const auto see = [&](std::int32_t token, std::int32_t answered) {
+    std::int32_t& place = places[static_cast<std::size_t>(token)];
+    if (place == 0) {
+      seen.push_back({token, 0});
+      place = static_cast<std::int32_t>(seen.size());
     }
+    seen[static_cast<std::size_t>(place) - 1].answered += answered;
+  };
+  if (args.params->repetition_penalty != 1) {
+    for (const std::int32_t t : args.prompt) see(t, 0);
   }
-  seen.resize(kept);
+  for (const std::int32_t t : args.answer) see(t, 1);
+  for (const SeenToken& s : seen) places[static_cast<std::size_t>(s.token)] = 0;
 }
 
 }  // namespace
@@ -62,7 +60,8 @@ Result<void> Draws::bring_lists(const SampleArgs& args, Staging& staging, Sample
     row.asked_count = static_cast<std::int32_t>(there->size());
   }
   if (has_penalties(p)) {
-    count_seen(args, seen_);
+    if (seen_places_.size() < args.logits.size()) seen_places_.resize(args.logits.size());
+    count_seen(args, seen_places_, seen_);
     const auto seen = staging.add_list(std::span<const SeenToken>(seen_));
     if (!seen) return seen.error();
     row.seen = seen->data();

@@ -90,7 +90,9 @@ class Draws {
   std::optional<Brought> brought_;
   Scratch drawn_{kDeviceMemory};  // tokens of start()
   const std::int32_t* tokens_ = nullptr;
-  std::vector<SeenToken> seen_;  // kept from step to step, so that it stops growing
+  // Kept from step to step, so that they stop growing.
+  std::vector<SeenToken> seen_;
+  std::vector<std::int32_t> seen_places_;  // zeros
 };
 
 }  // namespace lathe::cuda

@@ -31,8 +31,8 @@ __attribute__((noinline)) void direct_runs(const W& codes, const DirectRuns& t) 
   LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
     w[i] = W::at(p.w) + (t.out + least(i, t.runs - 1) * t.run + t.begin) * depth;
   }
-  const bool unrolled = t.prefetch_end - t.prefetch_begin == kOuts &&
-                        (W::kLocality == 3 || !streams_through_first_level());
+  const bool whole = t.prefetch_end - t.prefetch_begin == kOuts;
+  const bool to_first_level = W::kLocality == 3 || streams_through_first_level();
   float* to[kRows];
   LATHE_UNROLL for (int r = 0; r < kRows; ++r) {
     to[r] = reinterpret_cast<float*>(p.out.row(t.slice.row + t.first + r));
@@ -53,9 +53,13 @@ __attribute__((noinline)) void direct_runs(const W& codes, const DirectRuns& t) 
       }
       std::int64_t k = block;
       for (; k + W::kStep <= end; k += W::kStep) {
-        if (unrolled) {
+        if (whole && to_first_level) {
           LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
-            __builtin_prefetch(W::address(w[i] + (k + ahead)), 0, W::kLocality);
+            __builtin_prefetch(W::address(w[i] + (k + ahead)), 0, 3);
+          }
+        } else if (whole) {
+          LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
+            __builtin_prefetch(W::address(w[i] + (k + ahead)), 0, 2);
           }
         } else {
           typename W::At row = w[0] + t.prefetch_begin * t.run * depth;

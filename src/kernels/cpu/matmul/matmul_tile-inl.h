@@ -121,11 +121,15 @@ HWY_NOINLINE void direct_tile(const DirectTile<W>& t) {
   }
   const float* HWY_RESTRICT in = t.x;
   const std::int64_t ahead = t.ahead;
-  const bool to_second_level = t.prefetch_end - t.prefetch_begin == kOuts &&
-                               !(W::kChoosesLevel && streams_through_first_level());
+  const bool whole = t.prefetch_end - t.prefetch_begin == kOuts;
+  const bool to_first_level = W::kChoosesLevel && streams_through_first_level();
   // Inlined by force: GCC takes a function that only prefetches for one without effect.
   const auto prefetch = [&](std::int64_t k) HWY_ATTR __attribute__((always_inline)) {
-    if (to_second_level) {
+    if (whole && to_first_level) {
+      LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
+        __builtin_prefetch(W::address(w[i] + (k + ahead)), 0, 3);
+      }
+    } else if (whole) {
       LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
         __builtin_prefetch(W::address(w[i] + (k + ahead)), 0, 2);
       }

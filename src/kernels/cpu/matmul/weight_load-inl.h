@@ -28,9 +28,9 @@ struct PlainWeights {
   using At = const T*;
   static constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(T));
   static constexpr int kVectors = 1;  // that are widened together
-  // Whether streams follow streams_through_first_level(); others go to the second-level cache, as
-  // the first gains them nothing there.
-  static constexpr bool kChoosesLevel = sizeof(T) == 2;
+  // Whether streams follow streams_through_first_level(); others, which take longer to widen, go to
+  // the second-level cache.
+  static constexpr bool kChoosesLevel = sizeof(T) > 1;
   static HWY_INLINE At at(const WeightView& w) { return reinterpret_cast<At>(w.data); }
   static HWY_INLINE const void* address(At p) { return p; }
 };
