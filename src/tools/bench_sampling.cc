@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "base/check.h"
 #include "base/json.h"
 #include "kernels/all.h"
 #include "ops/sampling.h"
@@ -68,8 +67,8 @@ struct SamplingBench {
   }
 
   // Of a row, the best of the repeats; of all rows at once.
-  double seconds(Backend& backend, const SamplingParams& params, std::span<const float> logits,
-                 ThreadPool& pool) {
+  Result<double> seconds(Backend& backend, const SamplingParams& params,
+                         std::span<const float> logits, ThreadPool& pool) {
     Scratch scratch;
     Arena tensors(backend.memory()), control;
     OpsContext ops;
@@ -89,8 +88,7 @@ struct SamplingBench {
     for (int i = 0; i <= options.repeats; ++i) {
       const auto start = std::chrono::steady_clock::now();
       sample(ops, rows, out);
-      const Result<void> done = backend.wait();
-      LATHE_CHECK(done.ok(), done.error().message());
+      if (auto ok = backend.wait(); !ok) return ok.error();
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
       if (i > 0) best = std::min(best, took.count() / options.rows);
     }
@@ -143,7 +141,9 @@ int bench_sampling_command(const BenchSamplingOptions& options) {
       if (!there) return refuse(there.error());
       for (const SamplingCase& c : sampling_cases()) {
         if (isatty(STDERR_FILENO) == 1) fmt::print(stderr, "measuring {} threads {}\n", c.name, t);
-        const double seconds = bench.seconds(**backend, c.params, *there, pool);
+        const Result<double> took = bench.seconds(**backend, c.params, *there, pool);
+        if (!took) return refuse(took.error());
+        const double seconds = *took;
         nlohmann::ordered_json row = {
             {"parameters", c.name}, {"spread", spread}, {"seconds_per_row", seconds}};
         if (gpu) {

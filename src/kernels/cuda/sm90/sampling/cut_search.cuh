@@ -57,15 +57,18 @@ class CutSearch {
     Key low = key_of(kFirstLeast), high = key_of(1.0);
     if (low < least) low = least;
     double above = 0;  // of weights beyond high
-    for (bool shrinks = true; shrinks;) {
+    bool narrowed = false, shrinks = true;
+    while (shrinks) {
       const int shift = shift_of(high - low);
       count_bins(from, low, high, shift);
       const Crossing at = cross<kSums>(low, shift, above, wanted);
-      if (!at.reached && low != least) {
+      if (!at.reached && !narrowed && low != least) {
         low = least;
         continue;
       }
+      // A sum that all weights reach may miss by its rounding: then it is up to the last bin.
       if (!at.reached && !kSums) return from;
+      narrowed = true;
       const Key high_before = high, low_before = low;
       const Key end = low + (Key{static_cast<std::uint32_t>(at.high) + 1} << shift) - 1;
       if (end < high) high = end;
