@@ -132,6 +132,7 @@ class Backend {
                                    const PoolView& /*pool*/) {
     return false;
   }
+  /// The same.
   virtual Result<bool> prepare_latent(const OpsContext& /*ops*/, const LatentRows& /*op*/,
                                       const PoolView& /*pool*/) {
     return false;

@@ -9,20 +9,20 @@
 #include "layout/codec.h"
 #include "ops/cache_write.h"
 #include "ops/elementwise.h"
-#include "ops/gpu_test_util.h"
+#include "ops/gpu_cache_rows_test_util.h"
 #include "ops/latent_rows.h"
 #include "ops/matmul.h"
 
 namespace lathe {
 namespace {
 
+using ops_test::CacheRows;
 using ops_test::error_of;
-using ops_test::GpuContext;
+using ops_test::GpuCacheRows;
 using ops_test::Rows;
 using ops_test::Weight;
 
-constexpr std::int32_t kLatentPage = 16;
-constexpr std::int64_t kLatentPages = 2, kRotary = 64;
+constexpr std::int64_t kRotary = 64;
 constexpr TensorScales kLatentScales = {0.02f, 1};
 
 struct LatentCase {
@@ -39,30 +39,24 @@ void PrintTo(const LatentCase& c, std::ostream* out) {
 }
 
 /// A case's tensors on a host.
-struct LatentRowsScene {
+struct LatentRowsScene : CacheRows {
   LatentCase c;
-  CacheLayout layout;
   std::int64_t nope;
   RopeTable table;
   Rows q, k, q_out;
   std::vector<float> norm;
   std::vector<Weight> weights;
   WeightStack uk;
-  std::vector<LocalPos> positions;
-  std::vector<Slot> slots;
-  std::vector<std::byte> bytes;  // of the pool
 
   LatentRowsScene(const LatentCase& of, std::mt19937& rng)
-      : c(of),
-        layout(*CacheLayout::parse(c.layout)),
+      : CacheRows(*CacheLayout::parse(of.layout), of.rows, rng),
+        c(of),
         nope(layout.row_elems() - kRotary),
         table(*RopeTable::make({.dim = kRotary, .pairing = c.pairing}, 50)),
         q(c.rows, c.heads * (c.qk_nope + kRotary), 0, c.gap),
         k(c.rows, nope + kRotary, 0, c.gap),
         q_out(c.rows, c.heads * ((c.absorbs ? nope : c.qk_nope) + kRotary), 0, 2 * c.gap),
-        uk(WeightStack::of(c.heads, DType::bf16, nope, c.qk_nope)),
-        bytes(static_cast<std::size_t>(kLatentPages * layout.page_stride(kLatentPage)),
-              std::byte{0x5a}) {
+        uk(WeightStack::of(c.heads, DType::bf16, nope, c.qk_nope)) {
     std::normal_distribution<float> normal;
     q.randomize(rng);
     k.randomize(rng);
@@ -71,17 +65,7 @@ struct LatentRowsScene {
       weights.emplace_back(rng, DType::bf16, nope, c.qk_nope);
       uk.set(h, weights.back().view);
     }
-    std::vector<std::int32_t> free(kLatentPages * kLatentPage);
-    for (std::size_t i = 0; i < free.size(); ++i) free[i] = static_cast<std::int32_t>(i);
-    std::shuffle(free.begin(), free.end(), rng);
-    for (std::int64_t t = 0; t < c.rows; ++t) {  // some rows only pad the batch
-      const bool pads = t % 5 == 3;
-      positions.emplace_back(pads ? -1 : static_cast<std::int32_t>(rng() % 50));
-      slots.emplace_back(pads ? -1 : free[static_cast<std::size_t>(t)]);
-    }
   }
-  bool pads(std::int64_t row) const { return positions[static_cast<std::size_t>(row)].value < 0; }
-  PoolView pool(std::byte* at) const { return {at, layout, kLatentPage, kLatentPages}; }
   LatentRows op(const MutableRowsView& q_in, const MutableRowsView& k_in,
                 const MutableRowsView& to) const {
     return {.q = q_in,
@@ -99,7 +83,7 @@ struct LatentRowsScene {
   }
 };
 
-class GpuLatentRows : public ::testing::Test {
+class GpuLatentRows : public GpuCacheRows {
  protected:
   LatentRows on_device(LatentRowsScene& s, const MutableRowsView& q_out) {
     LatentRows op = s.op(gpu.rows(s.q), gpu.rows(s.k), q_out);
@@ -111,15 +95,6 @@ class GpuLatentRows : public ::testing::Test {
       op.absorbs = &prepared;
     }
     return op;
-  }
-  PoolView pool_there(const LatentRowsScene& s) {
-    return s.pool(gpu.bring(s.bytes.data(), s.bytes.size()));
-  }
-  std::vector<std::byte> read(const PoolView& pool, std::size_t bytes) {
-    EXPECT_TRUE(gpu.backend->wait().ok());
-    std::vector<std::byte> out(bytes);
-    EXPECT_TRUE(gpu.backend->download(gpu.ops, pool.data, out).ok());
-    return out;
   }
   /// As ops/latent_rows.cc does it where a device has no operator for all.
   void by_parts(const LatentRows& op, const PoolView& pool) {
@@ -150,9 +125,6 @@ class GpuLatentRows : public ::testing::Test {
     ASSERT_TRUE(rope_write(gpu.ops, write, pool).ok());
   }
 
-  std::mt19937 rng{7};
-  GpuContext gpu;
-  ops_test::Context ref{1, Device::ref};
   WeightStack prepared;
 };
 
@@ -178,7 +150,7 @@ TEST_P(GpuLatentCases, AreNormedRotatedRoundedOnceAndWritten) {
   EXPECT_LT(error_of(got, wanted), 4e-3);  // products take q in bf16
 
   // Every slot, those that no row goes to among them. Values may lie between two codes.
-  Rows keys(kLatentPages * kLatentPage, s.k.cols), wanted_keys = keys;
+  Rows keys(CacheRows::kPages * CacheRows::kPage, s.k.cols), wanted_keys = keys;
   ASSERT_TRUE(decode_rows(s.pool(written.data()), Slot(0), keys.out(), kLatentScales).ok());
   ASSERT_TRUE(decode_rows(pool, Slot(0), wanted_keys.out(), kLatentScales).ok());
   std::int64_t differ = 0;
@@ -235,14 +207,7 @@ TEST_F(GpuLatentRows, HaveTheBitsOfTheirParts) {
         ASSERT_EQ(std::memcmp(got.row(r), wanted.row(r), sizeof(float) * got.cols), 0) << r;
       }
       EXPECT_EQ(read(fused_pool, s.bytes.size()), read(parts_pool, s.bytes.size()));
-      ASSERT_TRUE(gpu.backend->collect_counts().ok());
-      const ValueCounts a = together.counts(), b = apart.counts();
-      const bool counts = s.layout.kind() == LayoutKind::mla_fp8;
-      EXPECT_EQ(b.stored, counts ? 25 * 576 : 0);
-      EXPECT_EQ(b.saturated > 0 && b.flushed > 0, counts);
-      EXPECT_EQ(a.stored, b.stored);
-      EXPECT_EQ(a.saturated, b.saturated);
-      EXPECT_EQ(a.flushed, b.flushed);
+      expect_equal_counts(together, apart, s.layout.kind() == LayoutKind::mla_fp8 ? 25 * 576 : 0);
     }
   }
 }

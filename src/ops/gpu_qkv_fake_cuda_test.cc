@@ -1,24 +1,22 @@
 // Queries, keys and values on their way to attention and the cache by the CUDA backend, emulated.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <random>
 
 #include "layout/codec.h"
 #include "ops/cache_write.h"
 #include "ops/elementwise.h"
-#include "ops/gpu_test_util.h"
+#include "ops/gpu_cache_rows_test_util.h"
 #include "ops/qkv.h"
 
 namespace lathe {
 namespace {
 
-using ops_test::GpuContext;
+using ops_test::CacheRows;
+using ops_test::GpuCacheRows;
 using ops_test::Rows;
 
-constexpr std::int32_t kQkvPage = 16;
-constexpr std::int64_t kQkvPages = 3;
 constexpr TensorScales kQkvScales = {0.03f, 0.5f};
 
 void expect_near_rows(const Rows& got, const Rows& wanted, float relative, float absolute) {
@@ -45,27 +43,23 @@ void PrintTo(const QkvCase& c, std::ostream* out) {
 }
 
 /// A case's tensors on a host and on the device.
-struct QkvScene {
-  CacheLayout layout;
+struct QkvScene : CacheRows {
   QkvCase c;
   RopeTable table;
   Rows q, kv, q_out;
   std::vector<float> q_norm, k_norm;
-  std::vector<LocalPos> positions;
-  std::vector<Slot> slots;
-  std::vector<std::byte> bytes;  // of the pool
 
   QkvScene(const QkvCase& of, std::mt19937& rng)
-      : layout(of.layout, {.kv_heads = static_cast<std::int32_t>(of.kv_heads),
-                           .head_dim = static_cast<std::int32_t>(of.cols),
-                           .v_head_dim = static_cast<std::int32_t>(of.v_cols)}),
+      : CacheRows(CacheLayout(of.layout, {.kv_heads = static_cast<std::int32_t>(of.kv_heads),
+                                          .head_dim = static_cast<std::int32_t>(of.cols),
+                                          .v_head_dim = static_cast<std::int32_t>(of.v_cols)}),
+                  of.rows, rng),
         c(of),
         table(
             *RopeTable::make({.dim = static_cast<std::int32_t>(c.cols), .pairing = c.pairing}, 50)),
         q(c.rows, c.heads * c.cols, 0, c.gap),
         kv(c.rows, layout.row_elems(), 0, c.gap),
-        q_out(q),
-        bytes(static_cast<std::size_t>(kQkvPages * layout.page_stride(kQkvPage)), std::byte{0x5a}) {
+        q_out(q) {
     std::normal_distribution<float> normal;
     q.randomize(rng);
     kv.randomize(rng);
@@ -73,16 +67,7 @@ struct QkvScene {
       q_norm.push_back(normal(rng));
       k_norm.push_back(normal(rng));
     }
-    std::vector<std::int32_t> free(kQkvPages * kQkvPage);
-    for (std::size_t i = 0; i < free.size(); ++i) free[i] = static_cast<std::int32_t>(i);
-    std::shuffle(free.begin(), free.end(), rng);
-    for (std::int64_t t = 0; t < c.rows; ++t) {  // some rows only pad the batch
-      const bool pads = t % 5 == 3;
-      positions.emplace_back(pads ? -1 : static_cast<std::int32_t>(rng() % 50));
-      slots.emplace_back(pads ? -1 : free[static_cast<std::size_t>(t)]);
-    }
   }
-  PoolView pool(std::byte* at) const { return {at, layout, kQkvPage, kQkvPages}; }
   QkvRows op(const MutableRowsView& q_in, const MutableRowsView& kv_in) const {
     return {.q = q_in,
             .kv = kv_in,
@@ -100,7 +85,7 @@ struct QkvScene {
   }
 };
 
-class GpuQkvRows : public ::testing::Test {
+class GpuQkvRows : public GpuCacheRows {
  protected:
   /// The same on the device; queries are rounded to q_out.
   QkvRows on_device(QkvScene& s, const MutableRowsView& q_out) {
@@ -111,15 +96,6 @@ class GpuQkvRows : public ::testing::Test {
     op.slots = gpu.list(s.slots);
     op.q_out = q_out;
     return op;
-  }
-  PoolView pool_there(const QkvScene& s) {
-    return s.pool(gpu.bring(s.bytes.data(), s.bytes.size()));
-  }
-  std::vector<std::byte> read(const PoolView& pool, std::size_t bytes) {
-    EXPECT_TRUE(gpu.backend->wait().ok());
-    std::vector<std::byte> out(bytes);
-    EXPECT_TRUE(gpu.backend->download(gpu.ops, pool.data, out).ok());
-    return out;
   }
   /// As ops/qkv.cc does it where a device has no operator for all.
   void by_parts(const QkvRows& op, const PoolView& pool) {
@@ -132,10 +108,6 @@ class GpuQkvRows : public ::testing::Test {
     ASSERT_TRUE(write_rows(gpu.ops, constant(op.kv), op.slots, pool, op.scales, op.tally).ok());
     cast_rows(gpu.ops, constant(op.q), op.q_out);
   }
-
-  std::mt19937 rng{7};
-  GpuContext gpu;
-  ops_test::Context ref{1, Device::ref};
 };
 
 class GpuQkvCases : public GpuQkvRows, public ::testing::WithParamInterface<QkvCase> {};
@@ -154,7 +126,7 @@ TEST_P(GpuQkvCases, AreNormedRotatedRoundedOnceAndWritten) {
   expect_near_rows(gpu.read(queries), q, 0x1p-8f, 0x1p-18f);
 
   // Every slot, those that no row goes to among them. Values may lie between two codes.
-  Rows got(kQkvPages * kQkvPage, s.kv.cols), wanted = got;
+  Rows got(CacheRows::kPages * CacheRows::kPage, s.kv.cols), wanted = got;
   ASSERT_TRUE(decode_rows(s.pool(written.data()), Slot(0), got.out(), kQkvScales).ok());
   ASSERT_TRUE(decode_rows(pool, Slot(0), wanted.out(), kQkvScales).ok());
   const bool codes = s.c.layout == LayoutKind::gqa_fp8;
@@ -207,13 +179,7 @@ TEST_F(GpuQkvRows, Of128ColumnsHaveTheBitsOfTheirParts) {
       const Rows got = gpu.read(fused), wanted = gpu.read(parts);
       EXPECT_TRUE(got.same_bits(wanted));
       EXPECT_EQ(read(fused_pool, s.bytes.size()), read(parts_pool, s.bytes.size()));
-      ASSERT_TRUE(gpu.backend->collect_counts().ok());
-      const ValueCounts a = together.counts(), b = apart.counts();
-      EXPECT_EQ(b.stored, layout == kFp8 ? 25 * 512 : 0);
-      EXPECT_EQ(b.saturated > 0 && b.flushed > 0, layout == kFp8);
-      EXPECT_EQ(a.stored, b.stored);
-      EXPECT_EQ(a.saturated, b.saturated);
-      EXPECT_EQ(a.flushed, b.flushed);
+      expect_equal_counts(together, apart, layout == kFp8 ? 25 * 512 : 0);
     }
   }
 }
