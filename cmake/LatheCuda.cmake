@@ -131,8 +131,8 @@ function(lathe_emulated_cuda_room)
   list(FILTER wrappers INCLUDE REGEX "/product[./]")  # a second to compile, and a fifth of what the tests run
   set_property(SOURCE ${wrappers} PROPERTY COMPILE_OPTIONS $<$<CONFIG:Release>:-O3>)
   # The doors to them, in place of those of other libraries, which come later when a test is linked.
-  set(doors ${PROJECT_SOURCE_DIR}/src/kernels/sm90.cc ${PROJECT_SOURCE_DIR}/src/kernels/all.cc
-    ${PROJECT_SOURCE_DIR}/src/kernels/find_kernel.cc ${PROJECT_SOURCE_DIR}/src/capi/attend.cc
+  set(doors ${PROJECT_SOURCE_DIR}/src/kernels/cuda/register.cc ${PROJECT_SOURCE_DIR}/src/kernels/devices/all.cc
+    ${PROJECT_SOURCE_DIR}/src/kernels/devices/find_kernel.cc ${PROJECT_SOURCE_DIR}/src/capi/attend.cc
     ${PROJECT_SOURCE_DIR}/src/capi/attend_call.cc)
   set_source_files_properties(${doors} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)  # each an object that a test leaves out
   list(APPEND sources ${doors})

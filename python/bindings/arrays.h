@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "capi/array_ref.h"
 #include "errors.h"
-#include "layout/array_ref.h"
 
 namespace lathe::python {
 

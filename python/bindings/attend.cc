@@ -18,7 +18,7 @@
 #include "bindings.h"
 #include "errors.h"
 #include "kernels/cpu/latent/latent_gather.h"
-#include "kernels/find_kernel.h"
+#include "kernels/devices/find_kernel.h"
 
 namespace nb = nanobind;
 

@@ -20,7 +20,7 @@
 #include "attn/check_args.h"
 #include "kernels/cuda/common/device.h"
 #include "kernels/cuda/common/memory.h"
-#include "kernels/find_kernel.h"
+#include "kernels/devices/find_kernel.h"
 #endif
 
 namespace nb = nanobind;

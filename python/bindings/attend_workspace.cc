@@ -11,9 +11,9 @@
 #include "bindings.h"
 #include "errors.h"
 #ifdef LATHE_HAS_CUDA
-#include "kernels/cuda/attend_workspace.h"
 #include "kernels/cuda/common/device.h"
-#include "kernels/find_kernel.h"
+#include "kernels/cuda/operators/attend_workspace.h"
+#include "kernels/devices/find_kernel.h"
 #endif
 
 namespace nb = nanobind;

@@ -1,5 +1,5 @@
 // encode, decode, gather_decode and requantize on the caller's arrays.
-#include "layout/codec.h"
+#include "layout/codec/codec.h"
 
 #include <fmt/format.h>
 #include <nanobind/nanobind.h>

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "errors.h"
-#include "kernels/cuda/attend_workspace.h"
 #include "kernels/cuda/common/device.h"
+#include "kernels/cuda/operators/attend_workspace.h"
 
 namespace lathe::python {
 

@@ -5,15 +5,15 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "attn/explain.h"
-#include "attn/plan_json.h"
-#include "attn/plan_request_json.h"
-#include "attn/planner.h"
 #include "attn/problem_name.h"
 #include "bindings.h"
 #include "errors.h"
-#include "kernels/all.h"
-#include "kernels/find_machine.h"
+#include "kernels/devices/all.h"
+#include "kernels/devices/find_machine.h"
+#include "plan/explain.h"
+#include "plan/plan_json.h"
+#include "plan/plan_request_json.h"
+#include "plan/planner.h"
 
 namespace nb = nanobind;
 

@@ -15,8 +15,8 @@
 #include "base/execution.h"
 #include "base/result.h"
 #include "base/rows_view.h"
-#include "layout/index_units.h"
-#include "layout/pool_view.h"
+#include "layout/pages/index_units.h"
+#include "layout/pages/pool_view.h"
 
 namespace lathe {
 

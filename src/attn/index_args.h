@@ -14,10 +14,10 @@
 #include "base/enum.h"
 #include "base/float_formats.h"
 #include "base/result.h"
-#include "layout/index_units.h"
-#include "layout/page_table.h"
-#include "layout/pool_shape.h"
-#include "layout/pool_view.h"
+#include "layout/pages/index_units.h"
+#include "layout/pages/page_table.h"
+#include "layout/pages/pool_shape.h"
+#include "layout/pages/pool_view.h"
 
 namespace lathe {
 

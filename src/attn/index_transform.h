@@ -10,9 +10,9 @@
 #include <span>
 
 #include "base/result.h"
-#include "layout/index_units.h"
-#include "layout/page_table.h"
-#include "layout/pool_shape.h"
+#include "layout/pages/index_units.h"
+#include "layout/pages/page_table.h"
+#include "layout/pages/pool_shape.h"
 
 namespace lathe {
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "attn/check_args.h"
-#include "attn/schedule.h"
 #include "capi/attend_call.h"
 #include "capi/status.h"
+#include "step/schedule.h"
 
 using namespace lathe;
 using namespace lathe::capi;

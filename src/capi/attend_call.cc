@@ -11,10 +11,10 @@
 #include <utility>
 
 #include "capi/status.h"
-#include "kernels/find_kernel.h"
+#include "kernels/devices/find_kernel.h"
 #ifdef LATHE_HAS_CUDA
-#include "kernels/cuda/attend_workspace.h"
 #include "kernels/cuda/common/device.h"
+#include "kernels/cuda/operators/attend_workspace.h"
 #endif
 
 namespace lathe::capi {

@@ -1,5 +1,5 @@
 // Codecs over the C interface.
-#include "layout/codec.h"
+#include "layout/codec/codec.h"
 
 #include "capi/status.h"
 #include "capi/tensors.h"

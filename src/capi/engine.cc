@@ -12,15 +12,15 @@
 #include <utility>
 #include <vector>
 
-#include "attn/plan_json.h"
-#include "attn/plan_request_json.h"
 #include "capi/json.h"
 #include "capi/sampling_json.h"
 #include "capi/status.h"
+#include "engine/request/text_stream.h"
 #include "engine/runtime.h"
-#include "engine/text_stream.h"
-#include "io/chat_prompt.h"
-#include "io/tokenizer.h"
+#include "io/template/chat_prompt.h"
+#include "io/tokenizer/tokenizer.h"
+#include "plan/plan_json.h"
+#include "plan/plan_request_json.h"
 
 using namespace lathe;
 using namespace lathe::capi;

@@ -9,8 +9,8 @@
 
 #include "attn/machine.h"
 #include "attn/phase.h"
-#include "attn/plan.h"
 #include "layout/layout.h"
+#include "plan/plan.h"
 
 struct lathe_layout {
   explicit lathe_layout(const lathe::CacheLayout& l) : value(l), text(l.serialize()) {}

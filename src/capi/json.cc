@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/json.h"
-#include "io/json_text.h"
+#include "io/text/json_text.h"
 
 namespace lathe::capi {
 namespace {

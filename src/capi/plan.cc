@@ -3,17 +3,17 @@
 
 #include <nlohmann/json.hpp>
 
-#include "attn/explain.h"
-#include "attn/plan_json.h"
-#include "attn/plan_request_json.h"
-#include "attn/planner.h"
 #include "attn/problem_name.h"
 #include "base/json.h"
 #include "capi/handles.h"
 #include "capi/json.h"
 #include "capi/status.h"
-#include "kernels/all.h"
-#include "kernels/find_machine.h"
+#include "kernels/devices/all.h"
+#include "kernels/devices/find_machine.h"
+#include "plan/explain.h"
+#include "plan/plan_json.h"
+#include "plan/plan_request_json.h"
+#include "plan/planner.h"
 
 using namespace lathe;
 using namespace lathe::capi;

@@ -7,7 +7,7 @@
 
 #include "base/result.h"
 #include "kernels/sampling.h"
-#include "model/config.h"
+#include "model/config/config.h"
 
 namespace lathe::capi {
 

@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "attn/plan_json.h"
 #include "base/json.h"
 #include "capi/json.h"
+#include "plan/plan_json.h"
 
 #define LATHE_TEXT_(x) #x
 #define LATHE_TEXT(x) LATHE_TEXT_(x)

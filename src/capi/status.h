@@ -13,9 +13,9 @@
 #include <type_traits>
 #include <utility>
 
-#include "attn/reason.h"
 #include "base/memory.h"
 #include "base/result.h"
+#include "plan/reason.h"
 
 namespace lathe::capi {
 

@@ -8,9 +8,9 @@
 #include <string>
 
 #include "base/result.h"
-#include "layout/array_ref.h"
-#include "layout/codec.h"
-#include "layout/pool_view.h"
+#include "capi/array_ref.h"
+#include "layout/codec/codec.h"
+#include "layout/pages/pool_view.h"
 
 namespace lathe::capi {
 

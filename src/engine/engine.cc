@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "engine/page_kinds.h"
+#include "engine/schedule/page_kinds.h"
 #include "kernels/philox.h"
 
 namespace lathe {

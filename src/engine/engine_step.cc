@@ -7,7 +7,7 @@
 #include "attn/draft_rows.h"
 #include "base/check.h"
 #include "engine/engine.h"
-#include "model/draft_layer.h"
+#include "model/layers/draft_layer.h"
 
 namespace lathe {
 namespace {

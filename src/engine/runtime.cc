@@ -5,20 +5,20 @@
 #include <algorithm>
 #include <chrono>
 
-#include "attn/budget.h"
-#include "attn/model_plan.h"
-#include "engine/draft_model.h"
-#include "engine/memory_plan.h"
-#include "engine/model_drafter.h"
-#include "engine/mtp_drafter.h"
-#include "engine/ngram_drafter.h"
-#include "io/read_file.h"
-#include "kernels/all.h"
-#include "kernels/find_machine.h"
-#include "kernels/query_gpu.h"
-#include "model/draft_layer.h"
-#include "model/kv_scales.h"
-#include "model/plan_model.h"
+#include "engine/draft/check_draft_model.h"
+#include "engine/draft/model_drafter.h"
+#include "engine/draft/mtp_drafter.h"
+#include "engine/draft/ngram_drafter.h"
+#include "engine/runner/memory_plan.h"
+#include "io/files/read_file.h"
+#include "kernels/devices/all.h"
+#include "kernels/devices/find_machine.h"
+#include "kernels/devices/query_gpu.h"
+#include "model/layers/draft_layer.h"
+#include "model/memory/plan_model.h"
+#include "model/weights/kv_scales.h"
+#include "plan/budget.h"
+#include "plan/model_plan.h"
 
 namespace lathe {
 namespace {

@@ -9,19 +9,19 @@
 #include <variant>
 
 #include "attn/machine.h"
-#include "attn/model_plan.h"
-#include "attn/plan_request.h"
-#include "attn/reason.h"
-#include "attn/registry.h"
 #include "base/arena.h"
 #include "base/execution.h"
 #include "base/result.h"
 #include "base/threads.h"
-#include "engine/draft_kind.h"
+#include "engine/draft/draft_kind.h"
 #include "engine/engine.h"
-#include "engine/memory_plan.h"
+#include "engine/runner/memory_plan.h"
 #include "model/cache.h"
 #include "model/model.h"
+#include "plan/model_plan.h"
+#include "plan/plan_request.h"
+#include "plan/reason.h"
+#include "plan/registry.h"
 
 namespace lathe {
 

@@ -16,7 +16,6 @@
 #include <span>
 #include <vector>
 
-#include "attn/attend_op.h"
 #include "attn/machine.h"
 #include "base/memory.h"
 #include "base/result.h"
@@ -26,7 +25,8 @@
 #include "kernels/operators.h"
 #include "kernels/random_weights.h"
 #include "kernels/sampling.h"
-#include "layout/rope_write.h"
+#include "layout/rope/rope_write.h"
+#include "step/attend_op.h"
 
 namespace lathe {
 

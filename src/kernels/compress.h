@@ -5,10 +5,10 @@
 #include <span>
 
 #include "attn/compressor.h"
-#include "attn/step.h"
 #include "base/rows_view.h"
-#include "layout/rope.h"
-#include "layout/state_pool.h"
+#include "layout/pages/state_pool.h"
+#include "layout/rope/rope.h"
+#include "step/step.h"
 
 namespace lathe {
 

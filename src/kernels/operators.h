@@ -4,16 +4,16 @@
 #include <cstdint>
 #include <span>
 
-#include "attn/schedule.h"
-#include "attn/step.h"
 #include "base/enum.h"
 #include "base/rows_view.h"
 #include "kernels/activation.h"
 #include "kernels/linear.h"
 #include "kernels/moe.h"
-#include "layout/pool_shape.h"
-#include "layout/pool_view.h"
-#include "layout/value_tally.h"
+#include "layout/codec/value_tally.h"
+#include "layout/pages/pool_shape.h"
+#include "layout/pages/pool_view.h"
+#include "step/schedule.h"
+#include "step/step.h"
 
 namespace lathe {
 

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "attn/budget.h"
 #include "base/check.h"
+#include "plan/budget.h"
 
 namespace lathe {
 

@@ -8,14 +8,14 @@
 #include <span>
 #include <vector>
 
-#include "attn/attend_op.h"
-#include "attn/model_plan.h"
-#include "attn/step.h"
 #include "base/result.h"
-#include "layout/pool_group.h"
-#include "layout/rope.h"
-#include "layout/state_pool.h"
-#include "layout/value_tally.h"
+#include "layout/codec/value_tally.h"
+#include "layout/pages/pool_group.h"
+#include "layout/pages/state_pool.h"
+#include "layout/rope/rope.h"
+#include "plan/model_plan.h"
+#include "step/attend_op.h"
+#include "step/step.h"
 
 namespace lathe {
 

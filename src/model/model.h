@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "attn/step.h"
 #include "base/result.h"
 #include "base/rows_view.h"
 #include "kernels/backend.h"
 #include "kernels/context.h"
 #include "model/cache.h"
-#include "model/config.h"
+#include "model/config/config.h"
+#include "step/step.h"
 
 namespace lathe {
 

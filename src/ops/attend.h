@@ -1,8 +1,8 @@
 // Attention of one segment over the cache, along the route that the plan chose.
 #pragma once
 
-#include "attn/attend_op.h"
 #include "kernels/context.h"
+#include "step/attend_op.h"
 
 namespace lathe {
 

@@ -11,9 +11,9 @@
 #include "base/rows_view.h"
 #include "kernels/context.h"
 #include "kernels/operators.h"
-#include "layout/pool_view.h"
-#include "layout/rope.h"
-#include "layout/rope_write.h"
+#include "layout/pages/pool_view.h"
+#include "layout/rope/rope.h"
+#include "layout/rope/rope_write.h"
 
 namespace lathe {
 

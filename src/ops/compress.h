@@ -4,7 +4,7 @@
 #include "base/result.h"
 #include "kernels/compress.h"
 #include "kernels/context.h"
-#include "layout/pool_view.h"
+#include "layout/pages/pool_view.h"
 
 namespace lathe {
 

@@ -5,7 +5,7 @@
 #include "base/result.h"
 #include "kernels/context.h"
 #include "kernels/operators.h"
-#include "layout/pool_view.h"
+#include "layout/pages/pool_view.h"
 
 namespace lathe {
 

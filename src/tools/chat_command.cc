@@ -8,19 +8,19 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "attn/explain.h"
 #include "base/json.h"
-#include "io/chat_prompt.h"
-#include "io/chat_template.h"
-#include "io/json_text.h"
-#include "io/read_file.h"
-#include "tools/answer.h"
-#include "tools/chat_input.h"
-#include "tools/command.h"
-#include "tools/model_flags.h"
-#include "tools/sampling_flags.h"
-#include "tools/stored_values.h"
-#include "tools/word_wrap.h"
+#include "io/files/read_file.h"
+#include "io/template/chat_prompt.h"
+#include "io/template/chat_template.h"
+#include "io/text/json_text.h"
+#include "plan/explain.h"
+#include "tools/eval/stored_values.h"
+#include "tools/flags/command.h"
+#include "tools/flags/model_flags.h"
+#include "tools/flags/sampling_flags.h"
+#include "tools/terminal/answer.h"
+#include "tools/terminal/chat_input.h"
+#include "tools/terminal/word_wrap.h"
 
 namespace lathe {
 namespace {

@@ -6,15 +6,15 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "attn/explain.h"
 #include "base/json.h"
+#include "plan/explain.h"
 
-#include "tools/answer.h"
-#include "tools/command.h"
-#include "tools/model_flags.h"
-#include "tools/prompts.h"
-#include "tools/sampling_flags.h"
-#include "tools/stored_values.h"
+#include "tools/eval/stored_values.h"
+#include "tools/flags/command.h"
+#include "tools/flags/model_flags.h"
+#include "tools/flags/sampling_flags.h"
+#include "tools/terminal/answer.h"
+#include "tools/terminal/prompts.h"
 
 namespace lathe {
 namespace {

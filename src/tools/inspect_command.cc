@@ -7,18 +7,18 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "attn/explain.h"
-#include "attn/model_plan.h"
 #include "base/json.h"
-#include "io/checkpoint.h"
-#include "io/read_file.h"
-#include "kernels/all.h"
-#include "kernels/find_machine.h"
-#include "model/config.h"
-#include "model/plan_model.h"
-#include "model/tensor_table.h"
-#include "model/weights.h"
-#include "tools/command.h"
+#include "io/checkpoint/checkpoint.h"
+#include "io/files/read_file.h"
+#include "kernels/devices/all.h"
+#include "kernels/devices/find_machine.h"
+#include "model/config/config.h"
+#include "model/memory/plan_model.h"
+#include "model/weights/tensor_table.h"
+#include "model/weights/weights.h"
+#include "plan/explain.h"
+#include "plan/model_plan.h"
+#include "tools/flags/command.h"
 
 namespace lathe {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "base/json.h"
 #include "layout/layout.h"
-#include "tools/boxes.h"
-#include "tools/command.h"
+#include "tools/flags/command.h"
+#include "tools/terminal/boxes.h"
 
 namespace lathe {
 namespace {

@@ -6,7 +6,7 @@
 #include <exception>
 
 #include "base/memory.h"
-#include "tools/command.h"
+#include "tools/flags/command.h"
 
 namespace lathe {
 

@@ -3,13 +3,13 @@
 
 #include <memory>
 
-#include "io/read_file.h"
+#include "io/files/read_file.h"
 #include "server/openai/fields.h"
 #include "server/routes/routes.h"
-#include "server/service/server.h"
-#include "tools/command.h"
-#include "tools/serve_flags.h"
-#include "tools/stored_values.h"
+#include "server/server.h"
+#include "tools/eval/stored_values.h"
+#include "tools/flags/command.h"
+#include "tools/flags/serve_flags.h"
 
 namespace lathe {
 namespace {

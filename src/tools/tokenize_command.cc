@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
-#include "tools/command.h"
-#include "tools/prompts.h"
+#include "tools/flags/command.h"
+#include "tools/terminal/prompts.h"
 
 namespace lathe {
 namespace {

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "io/chat_template.h"
+#include "io/template/chat_template.h"
 
 namespace {
 

@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "attn/explain.h"
-#include "attn/plan_json.h"
 #include "base/check.h"
+#include "plan/explain.h"
+#include "plan/plan_json.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto plan = lathe::plan_from_json({reinterpret_cast<const char*>(data), size});

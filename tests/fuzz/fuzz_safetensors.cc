@@ -5,7 +5,7 @@
 #include <span>
 
 #include "base/check.h"
-#include "io/safetensors.h"
+#include "io/checkpoint/safetensors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto header = lathe::parse_safetensors_header(std::as_bytes(std::span(data, size)));

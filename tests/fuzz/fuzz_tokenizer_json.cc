@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "io/tokenizer.h"
-#include "io/utf8.h"
+#include "io/text/utf8.h"
+#include "io/tokenizer/tokenizer.h"
 
 namespace {
 

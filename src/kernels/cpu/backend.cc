@@ -1,7 +1,6 @@
 // The CPU's backend: each operator calls its kernel, split over the threads of the pool.
 #include "kernels/cpu/backend.h"
 
-#include "attn/compact_attend.h"
 #include "base/rows.h"
 #include "kernels/cpu/cache_write.h"
 #include "kernels/cpu/compress/compress.h"
@@ -15,6 +14,7 @@
 #include "kernels/cpu/rowwise/rowwise.h"
 #include "kernels/cpu/sampling/sampling.h"
 #include "kernels/host_backend.h"
+#include "step/compact_attend.h"
 
 namespace lathe {
 namespace {

@@ -8,7 +8,7 @@
 #include "base/execution.h"
 #include "base/result.h"
 #include "base/rows_view.h"
-#include "layout/rope_write.h"
+#include "layout/rope/rope_write.h"
 
 namespace lathe {
 

@@ -1,7 +1,7 @@
 // Registers the kernels of the CPU device.
 #pragma once
 
-#include "attn/registry.h"
+#include "plan/registry.h"
 
 namespace lathe {
 

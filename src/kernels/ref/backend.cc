@@ -3,7 +3,6 @@
 
 #include <cstring>
 
-#include "attn/compact_attend.h"
 #include "base/rows.h"
 #include "kernels/host_backend.h"
 #include "kernels/ref/compress.h"
@@ -13,7 +12,8 @@
 #include "kernels/ref/moe.h"
 #include "kernels/ref/rowwise.h"
 #include "kernels/ref/sampling.h"
-#include "layout/codec.h"
+#include "layout/codec/codec.h"
+#include "step/compact_attend.h"
 
 namespace lathe {
 namespace {

@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "layout/codec.h"
+#include "layout/codec/codec.h"
 #include "layout/hadamard.h"
 
 namespace lathe {

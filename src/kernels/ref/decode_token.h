@@ -6,8 +6,8 @@
 
 #include <span>
 
-#include "layout/index_units.h"
-#include "layout/pool_view.h"
+#include "layout/pages/index_units.h"
+#include "layout/pages/pool_view.h"
 
 namespace lathe {
 

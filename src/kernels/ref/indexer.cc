@@ -11,7 +11,7 @@
 
 #include "base/check.h"
 #include "kernels/ref/decode_token.h"
-#include "layout/codec.h"
+#include "layout/codec/codec.h"
 #include "layout/hadamard.h"
 
 namespace lathe {

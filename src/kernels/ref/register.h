@@ -1,7 +1,7 @@
 // Registers the double-precision kernels, the oracle, for every problem and kind.
 #pragma once
 
-#include "attn/registry.h"
+#include "plan/registry.h"
 
 namespace lathe {
 

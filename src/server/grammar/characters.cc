@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "io/utf8.h"
+#include "io/text/utf8.h"
 
 namespace lathe::grammar {
 namespace {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <optional>
 
-#include "engine/token_constraint.h"
+#include "engine/request/token_constraint.h"
 #include "server/grammar/grammar.h"
 
 namespace lathe::grammar {

@@ -14,7 +14,7 @@
 
 #include "base/json.h"
 
-#include "io/quote.h"
+#include "io/text/quote.h"
 #include "server/grammar/formats.h"
 #include "server/grammar/regex.h"
 

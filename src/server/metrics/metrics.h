@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/draft_stats.h"
+#include "engine/draft/draft_stats.h"
 
 namespace lathe {
 

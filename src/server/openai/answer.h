@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/enum.h"
-#include "io/tokenizer.h"
+#include "io/tokenizer/tokenizer.h"
 #include "kernels/sampling.h"
 #include "server/markup/tool_format.h"
 #include "server/openai/api_request.h"

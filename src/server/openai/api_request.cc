@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/json.h"
-#include "io/quote.h"
+#include "io/text/quote.h"
 #include "server/openai/fields.h"
 
 namespace lathe {

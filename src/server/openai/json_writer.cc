@@ -6,7 +6,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "io/utf8.h"
+#include "io/text/utf8.h"
 
 namespace lathe {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "server/http/http.h"
-#include "server/routes/access.h"
+#include "server/service/access.h"
 #include "server/service/reply.h"
 
 namespace lathe {

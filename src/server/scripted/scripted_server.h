@@ -14,7 +14,7 @@
 
 #include "engine/runtime.h"
 #include "engine/scripted_model.h"
-#include "server/service/server.h"
+#include "server/server.h"
 
 namespace lathe {
 

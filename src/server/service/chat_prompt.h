@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "io/chat_template.h"
+#include "io/template/chat_template.h"
 #include "server/openai/api_error.h"
 #include "server/openai/api_request.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/engine_thread.h"
-#include "engine/text_stream.h"
+#include "engine/request/text_stream.h"
 #include "server/metrics/metrics.h"
 #include "server/openai/answer.h"
 #include "server/service/prepare.h"

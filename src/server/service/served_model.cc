@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "attn/explain.h"
-#include "attn/matrix.h"
-#include "attn/plan_json.h"
 #include "base/json.h"
-#include "io/json_text.h"
-#include "io/read_file.h"
-#include "kernels/all.h"
+#include "io/files/read_file.h"
+#include "io/text/json_text.h"
+#include "kernels/devices/all.h"
+#include "plan/explain.h"
+#include "plan/matrix.h"
+#include "plan/plan_json.h"
 
 namespace lathe {
 namespace {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "engine/runtime.h"
-#include "io/chat_template.h"
-#include "io/tokenizer.h"
+#include "io/template/chat_template.h"
+#include "io/tokenizer/tokenizer.h"
 #include "server/grammar/cache.h"
 #include "server/markup/tool_format.h"
 #include "server/service/options.h"

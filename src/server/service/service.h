@@ -18,7 +18,7 @@
 #include "engine/engine_thread.h"
 #include "server/http/http.h"
 #include "server/metrics/metrics.h"
-#include "server/routes/access.h"
+#include "server/service/access.h"
 #include "server/service/live_answer.h"
 #include "server/service/options.h"
 #include "server/service/prepare.h"

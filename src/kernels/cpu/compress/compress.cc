@@ -9,8 +9,8 @@
 #include <mutex>
 #include <optional>
 
-#include "kernels/cpu/tasks.h"
-#include "layout/codec.h"
+#include "kernels/cpu/common/tasks.h"
+#include "layout/codec/codec.h"
 #include "layout/hadamard.h"
 
 namespace lathe {

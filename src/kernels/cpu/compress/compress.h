@@ -5,7 +5,7 @@
 #include "base/execution.h"
 #include "base/result.h"
 #include "kernels/compress.h"
-#include "layout/pool_view.h"
+#include "layout/pages/pool_view.h"
 
 namespace lathe {
 

@@ -9,10 +9,10 @@
 #include <numbers>
 
 #include "attn/check_args.h"
-#include "attn/schedule.h"
+#include "kernels/cpu/common/tasks.h"
 #include "kernels/cpu/grouped_query/gqa_plan.h"
 #include "kernels/cpu/grouped_query/gqa_task.h"
-#include "kernels/cpu/tasks.h"
+#include "step/schedule.h"
 
 namespace lathe {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/tasks.h"
+#include "kernels/cpu/common/tasks.h"
 #include "kernels/cpu/tile/tile_types.h"
 
 namespace lathe {

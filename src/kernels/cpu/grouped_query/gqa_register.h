@@ -1,7 +1,7 @@
 // Registers the CPU kernels for grouped-query attention.
 #pragma once
 
-#include "attn/registry.h"
+#include "plan/registry.h"
 
 namespace lathe {
 

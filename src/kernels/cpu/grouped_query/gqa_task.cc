@@ -13,7 +13,7 @@
 #include "hwy/foreach_target.h"
 // The SIMD headers follow foreach_target.h, which includes this file once per target.
 #include "kernels/cpu/tile/tile_math-inl.h"
-#include "layout/codec_fast-inl.h"
+#include "layout/codec/codec_fast-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lathe {

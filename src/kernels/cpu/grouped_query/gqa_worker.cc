@@ -2,7 +2,7 @@
 // does not see.
 #include "kernels/cpu/grouped_query/gqa_worker.h"
 
-#include "kernels/cpu/attend_io.h"
+#include "kernels/cpu/common/attend_io.h"
 
 namespace lathe {
 namespace {

@@ -6,7 +6,7 @@
 #include <array>
 #include <cmath>
 
-#include "kernels/cpu/for_rows.h"
+#include "kernels/cpu/common/for_rows.h"
 
 namespace lathe {
 namespace {

@@ -8,8 +8,8 @@
 #include <cstring>
 #include <utility>
 
-#include "kernels/cpu/tasks.h"
-#include "layout/codec.h"
+#include "kernels/cpu/common/tasks.h"
+#include "layout/codec/codec.h"
 #include "layout/hadamard.h"
 
 namespace lathe {

@@ -7,7 +7,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/indexer/indexer_tile.cc"
 #include "hwy/foreach_target.h"
 // The SIMD headers follow foreach_target.h, which includes this file once per target.
-#include "layout/codec_fast-inl.h"
+#include "layout/codec/codec_fast-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lathe {

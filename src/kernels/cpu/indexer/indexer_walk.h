@@ -6,9 +6,9 @@
 #include <span>
 
 #include "attn/index_args.h"
+#include "kernels/cpu/common/tasks.h"
 #include "kernels/cpu/indexer/indexer.h"
 #include "kernels/cpu/indexer/indexer_tile.h"
-#include "kernels/cpu/tasks.h"
 
 namespace lathe {
 

@@ -8,14 +8,14 @@
 #include <new>
 #include <numbers>
 
-#include "attn/schedule.h"
-#include "kernels/cpu/attend_io.h"
+#include "kernels/cpu/common/attend_io.h"
+#include "kernels/cpu/common/tasks.h"
 #include "kernels/cpu/latent/latent_check.h"
 #include "kernels/cpu/latent/latent_keys.h"
 #include "kernels/cpu/latent/latent_math.h"
 #include "kernels/cpu/latent/latent_plan.h"
-#include "kernels/cpu/tasks.h"
-#include "layout/codec.h"
+#include "layout/codec/codec.h"
+#include "step/schedule.h"
 
 namespace lathe {
 namespace {

@@ -9,13 +9,13 @@
 #include <numeric>
 #include <optional>
 
-#include "attn/budget.h"
+#include "kernels/cpu/common/tasks.h"
 #include "kernels/cpu/latent/latent_attend.h"
 #include "kernels/cpu/latent/latent_check.h"
 #include "kernels/cpu/latent/latent_keys.h"
 #include "kernels/cpu/latent/latent_plan.h"
-#include "kernels/cpu/tasks.h"
-#include "layout/codec.h"
+#include "layout/codec/codec.h"
+#include "plan/budget.h"
 
 namespace lathe {
 namespace {

@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <iterator>
 
+#include "kernels/cpu/common/tasks.h"
 #include "kernels/cpu/latent/latent_keys.h"
 #include "kernels/cpu/latent/latent_math.h"
-#include "kernels/cpu/tasks.h"
 
 namespace lathe {
 namespace {

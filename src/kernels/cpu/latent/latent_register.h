@@ -2,7 +2,7 @@
 // window_compressed problems, kinds inplace, native and gather.
 #pragma once
 
-#include "attn/registry.h"
+#include "plan/registry.h"
 
 namespace lathe {
 

@@ -2,9 +2,9 @@
 #include "kernels/cpu/matmul/matmul_bf16.h"
 
 #include "base/check.h"
-#include "kernels/cpu/bf16_dot.h"
+#include "kernels/cpu/common/bf16_dot.h"
+#include "kernels/cpu/common/unroll.h"
 #include "kernels/cpu/matmul/stream_level.h"
-#include "kernels/cpu/unroll.h"
 
 namespace lathe {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/rows.h"
-#include "kernels/cpu/for_rows.h"
+#include "kernels/cpu/common/for_rows.h"
 #include "kernels/cpu/matmul/matmul.h"
 
 namespace lathe {

@@ -12,10 +12,10 @@
 #endif
 
 #include "hwy/highway.h"
+#include "kernels/cpu/common/unroll.h"
 #include "kernels/cpu/matmul/matmul_slice.h"
 #include "kernels/cpu/matmul/stream_level.h"
 #include "kernels/cpu/matmul/weight_load-inl.h"
-#include "kernels/cpu/unroll.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lathe {

@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "base/rows.h"
-#include "kernels/cpu/for_rows.h"
+#include "kernels/cpu/common/for_rows.h"
 #include "kernels/cpu/matmul/matmul.h"
 #include "kernels/cpu/moe/route.h"
 #include "kernels/cpu/rowwise/rowwise.h"

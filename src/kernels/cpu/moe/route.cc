@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cpu/for_rows.h"
+#include "kernels/cpu/common/for_rows.h"
 
 namespace lathe {
 namespace {

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "attn/check_args.h"
+#include "kernels/cpu/common/tasks.h"
 #include "kernels/cpu/ragged/ragged_task.h"
-#include "kernels/cpu/tasks.h"
 
 namespace lathe {
 namespace {

@@ -1,7 +1,7 @@
 // Registers the CPU kernels that expand latents to per-head keys and values.
 #pragma once
 
-#include "attn/registry.h"
+#include "plan/registry.h"
 
 namespace lathe {
 

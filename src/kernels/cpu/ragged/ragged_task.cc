@@ -5,9 +5,9 @@
 #include <numbers>
 
 #include "base/check.h"
-#include "kernels/cpu/attend_io.h"
+#include "kernels/cpu/common/attend_io.h"
 #include "kernels/cpu/tile/tile_types.h"
-#include "layout/codec.h"
+#include "layout/codec/codec.h"
 #include "layout/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "kernels/cpu/for_rows.h"
+#include "kernels/cpu/common/for_rows.h"
 #include "layout/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -16,9 +16,9 @@
 #endif
 
 #include "hwy/highway.h"
+#include "kernels/cpu/common/unroll.h"
 #include "kernels/cpu/tile/tile_softmax-inl.h"  // TileTag
 #include "kernels/cpu/tile/tile_types.h"
-#include "kernels/cpu/unroll.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lathe {

@@ -9,7 +9,7 @@
 #include "kernels/cuda/common/stream.h"
 #include "kernels/cuda/fake/fake_cuda.h"
 #include "kernels/cuda/sm90/codec/codec.h"
-#include "layout/codec.h"
+#include "layout/codec/codec.h"
 
 namespace lathe::cuda {
 namespace {

@@ -10,8 +10,8 @@
 #include "kernels/cuda/common/cuda_error.h"
 #include "kernels/cuda/sm90/codec/codec_kernels.h"
 #include "kernels/cuda/sm90/codec/codec_launch.h"
-#include "layout/codec_plan.h"
-#include "layout/rope_check.h"
+#include "layout/codec/codec_plan.h"
+#include "layout/rope/rope_check.h"
 
 namespace lathe::cuda {
 namespace {

@@ -20,9 +20,9 @@
 
 #include "base/result.h"
 #include "base/rows_view.h"
-#include "layout/codec.h"
-#include "layout/rope.h"
-#include "layout/rope_write.h"
+#include "layout/codec/codec.h"
+#include "layout/rope/rope.h"
+#include "layout/rope/rope_write.h"
 
 namespace lathe::cuda {
 

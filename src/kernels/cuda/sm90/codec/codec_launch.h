@@ -5,8 +5,8 @@
 #include <span>
 
 #include "kernels/cuda/sm90/codec/codec_params.h"
-#include "layout/codec_plan.h"
-#include "layout/rope.h"
+#include "layout/codec/codec_plan.h"
+#include "layout/rope/rope.h"
 
 namespace lathe::cuda {
 

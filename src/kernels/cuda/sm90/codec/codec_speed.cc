@@ -8,7 +8,7 @@
 #include <random>
 
 #include "base/float_formats.h"
-#include "kernels/cuda/common/gpu_bench_util.h"
+#include "kernels/cuda/common/gpu_timing.h"
 #include "kernels/cuda/sm90/codec/codec.h"
 #include "kernels/cuda/sm90/codec/codec_launch.h"
 

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "layout/rope.h"
+#include "layout/rope/rope.h"
 
 namespace lathe::cuda {
 

@@ -4,11 +4,11 @@
 
 #include <fmt/format.h>
 
-#include "attn/schedule.h"
 #include "kernels/cuda/common/device.h"
 #include "kernels/cuda/common/memory.h"
 #include "kernels/cuda/sm90/gqa/gqa_call.h"
 #include "kernels/cuda/sm90/gqa/gqa_kernels.h"
+#include "step/schedule.h"
 
 namespace lathe::cuda {
 namespace {

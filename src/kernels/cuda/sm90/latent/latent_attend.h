@@ -6,8 +6,8 @@
 #include <span>
 
 #include "attn/call_part.h"
-#include "attn/schedule.h"
 #include "kernels/cuda/sm90/latent/latent.h"
+#include "step/schedule.h"
 
 namespace lathe::cuda {
 

@@ -5,10 +5,10 @@
 // then added in their order, by the blocks of a cluster (MatmulCluster::parts) or by one block.
 #pragma once
 
+#include "kernels/cuda/common/activated.cuh"
 #include "kernels/cuda/common/cluster_store.cuh"
 #include "kernels/cuda/common/f32_boxes.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_work.cuh"
-#include "kernels/cuda/sm90/rowwise/activated.cuh"
 
 namespace lathe::cuda {
 

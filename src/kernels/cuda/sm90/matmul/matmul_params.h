@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/sm90/rowwise/activation_terms.h"
+#include "kernels/cuda/common/activation_terms.h"
 
 namespace lathe::cuda {
 

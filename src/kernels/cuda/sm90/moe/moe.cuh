@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "kernels/cuda/common/hopper.cuh"
+#include "kernels/cuda/common/scan.cuh"
 #include "kernels/cuda/sm90/moe/moe.h"
-#include "kernels/cuda/sm90/step/scan.cuh"
 
 namespace lathe::cuda {
 

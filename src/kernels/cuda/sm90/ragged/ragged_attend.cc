@@ -5,16 +5,16 @@
 
 #include <algorithm>
 
-#include "attn/schedule.h"
 #include "kernels/cuda/common/device.h"
 #include "kernels/cuda/common/device_rows.h"
 #include "kernels/cuda/common/memory.h"
 #include "kernels/cuda/sm90/codec/codec.h"
 #include "kernels/cuda/sm90/gqa/gqa_kernels.h"
 #include "kernels/cuda/sm90/matmul/matmul.h"
-#include "kernels/cuda/sm90/product/plain_product.h"
+#include "kernels/cuda/sm90/matmul/plain/plain_product.h"
 #include "kernels/cuda/sm90/ragged/ragged_call.h"
 #include "kernels/cuda/sm90/ragged/ragged_kernels.h"
+#include "step/schedule.h"
 
 namespace lathe::cuda {
 namespace {

@@ -1,8 +1,8 @@
 // Element-wise kernels over rows: a block takes kRowThreads columns of a row at a time.
 #pragma once
 
+#include "kernels/cuda/common/activated.cuh"
 #include "kernels/cuda/common/dialect.cuh"
-#include "kernels/cuda/sm90/rowwise/activated.cuh"
 #include "kernels/cuda/sm90/rowwise/rowwise.h"
 
 namespace lathe::cuda {

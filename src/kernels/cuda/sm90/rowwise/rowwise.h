@@ -7,8 +7,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/common/activation_terms.h"
 #include "kernels/cuda/common/device_rows.h"
-#include "kernels/cuda/sm90/rowwise/activation_terms.h"
 
 namespace lathe::cuda {
 

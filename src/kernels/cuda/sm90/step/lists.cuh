@@ -1,7 +1,7 @@
 // Builds page tables, slot tables and ragged lists, and translates positions to slots.
 #pragma once
 
-#include "kernels/cuda/sm90/step/scan.cuh"
+#include "kernels/cuda/common/scan.cuh"
 
 namespace lathe::cuda {
 

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "kernels/cuda/common/cuda_error.h"
-#include "kernels/cuda/sm90/step/step_check.h"
+#include "kernels/cuda/sm90/step/step_argument.h"
 #include "kernels/cuda/sm90/step/step_kernels.h"
 #include "kernels/cuda/sm90/step/step_launch.h"
 

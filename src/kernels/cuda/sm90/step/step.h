@@ -20,7 +20,7 @@
 #include "attn/work_list.h"
 #include "base/result.h"
 #include "base/rows_view.h"
-#include "layout/index_lists.h"
+#include "layout/pages/index_lists.h"
 
 namespace lathe::cuda {
 

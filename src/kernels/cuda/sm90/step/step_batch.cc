@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/common/cuda_error.h"
 #include "kernels/cuda/sm90/step/step.h"
-#include "kernels/cuda/sm90/step/step_check.h"
+#include "kernels/cuda/sm90/step/step_argument.h"
 #include "kernels/cuda/sm90/step/step_kernels.h"
 #include "kernels/cuda/sm90/step/step_launch.h"
 

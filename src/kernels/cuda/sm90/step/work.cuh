@@ -13,7 +13,7 @@
 // in 32 bits.
 #pragma once
 
-#include "kernels/cuda/sm90/step/scan.cuh"
+#include "kernels/cuda/common/scan.cuh"
 
 namespace lathe::cuda {
 

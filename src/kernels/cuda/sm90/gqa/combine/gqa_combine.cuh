@@ -2,8 +2,8 @@
 #pragma once
 
 #include "kernels/cuda/common/hopper.cuh"
+#include "kernels/cuda/sm90/attention/row_max.cuh"
 #include "kernels/cuda/sm90/gqa/gqa_params.h"
-#include "kernels/cuda/sm90/latent/math/row_max.cuh"
 
 namespace lathe::cuda {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <string>
 
-#include "kernels/cpu/grouped_query/gqa_test_util.h"
+#include "kernels/cpu/grouped_query/test/gqa_test_util.h"
 #include "kernels/cuda/sm90/latent/test/latent_checks.h"
 #include "kernels/ref/attend_gqa.h"
 

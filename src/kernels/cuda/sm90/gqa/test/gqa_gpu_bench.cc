@@ -12,7 +12,7 @@
 #include <random>
 
 #include "base/float_formats.h"
-#include "kernels/cuda/common/gpu_bench_util.h"
+#include "kernels/cuda/common/gpu_timing.h"
 #include "kernels/cuda/sm90/gqa/gqa_call.h"
 #include "kernels/cuda/sm90/gqa/gqa_kernels.h"
 

@@ -3,7 +3,7 @@
 
 #include <bit>
 
-#include "kernels/cuda/common/gpu_test_util.h"
+#include "kernels/cuda/common/test/gpu_test_util.h"
 #include "kernels/cuda/sm90/gqa/gqa_attend.h"
 #include "kernels/cuda/sm90/gqa/gqa_limits.h"
 #include "kernels/cuda/sm90/gqa/test/gqa_checks.h"

@@ -8,8 +8,8 @@
 #pragma once
 
 #include "kernels/cuda/common/hopper.cuh"
+#include "kernels/cuda/sm90/attention/row_max.cuh"
 #include "kernels/cuda/sm90/latent/combine/partials.cuh"
-#include "kernels/cuda/sm90/latent/math/row_max.cuh"
 #include "kernels/cuda/sm90/latent/math/scales.cuh"
 #include "kernels/cuda/sm90/latent/schedule/work_tile.cuh"
 

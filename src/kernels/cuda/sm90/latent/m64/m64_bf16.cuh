@@ -18,9 +18,9 @@
 #include <cuda.h>
 
 #include "kernels/cuda/common/wgmma.cuh"
+#include "kernels/cuda/sm90/attention/row_max.cuh"
 #include "kernels/cuda/sm90/latent/m64/m64_bf16_epilogue.cuh"
 #include "kernels/cuda/sm90/latent/math/mask.cuh"
-#include "kernels/cuda/sm90/latent/math/row_max.cuh"
 
 namespace lathe::cuda {
 

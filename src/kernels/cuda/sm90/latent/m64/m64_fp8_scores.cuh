@@ -2,9 +2,9 @@
 #pragma once
 
 #include "kernels/cuda/common/wgmma_rows.cuh"
+#include "kernels/cuda/sm90/attention/row_max.cuh"
 #include "kernels/cuda/sm90/latent/m64/m64_fp8_config.cuh"
 #include "kernels/cuda/sm90/latent/math/mask.cuh"
-#include "kernels/cuda/sm90/latent/math/row_max.cuh"
 
 namespace lathe::cuda {
 

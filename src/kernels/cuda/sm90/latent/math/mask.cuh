@@ -2,8 +2,8 @@
 // keys is that of wgmma.cuh.
 #pragma once
 
+#include "kernels/cuda/sm90/attention/row_max.cuh"
 #include "kernels/cuda/sm90/latent/latent_params.h"
-#include "kernels/cuda/sm90/latent/math/row_max.cuh"
 
 namespace lathe::cuda {
 

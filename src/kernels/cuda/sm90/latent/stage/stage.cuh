@@ -7,10 +7,10 @@
 // them 8 %, probably because all SMs read the same few cache lines from L2.
 #pragma once
 
+#include "kernels/cuda/common/scan.cuh"
 #include "kernels/cuda/sm90/latent/load/row_format.cuh"
 #include "kernels/cuda/sm90/latent/schedule/work_tile.cuh"
 #include "kernels/cuda/sm90/latent/stage/stage.h"
-#include "kernels/cuda/sm90/step/scan.cuh"
 
 namespace lathe::cuda {
 

@@ -15,11 +15,11 @@
 #include <cuda.h>
 
 #include "kernels/cuda/common/wgmma.cuh"
+#include "kernels/cuda/sm90/attention/row_max.cuh"
 #include "kernels/cuda/sm90/latent/combine/partials.cuh"
 #include "kernels/cuda/sm90/latent/load/load_bf16_rows.cuh"
 #include "kernels/cuda/sm90/latent/load/load_pages.cuh"
 #include "kernels/cuda/sm90/latent/math/mask.cuh"
-#include "kernels/cuda/sm90/latent/math/row_max.cuh"
 
 namespace lathe::cuda {
 

@@ -6,10 +6,10 @@
 // products M rows 8 j + 2 (lane % 4) + i, which are `m_row(j, i)`.
 #pragma once
 
+#include "kernels/cuda/sm90/attention/row_max.cuh"
 #include "kernels/cuda/sm90/latent/combine/partials.cuh"
 #include "kernels/cuda/sm90/latent/math/fp8_operands.cuh"
 #include "kernels/cuda/sm90/latent/math/mask.cuh"
-#include "kernels/cuda/sm90/latent/math/row_max.cuh"
 #include "kernels/cuda/sm90/latent/math/scales.cuh"
 
 namespace lathe::cuda {

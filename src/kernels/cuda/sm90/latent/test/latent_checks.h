@@ -8,7 +8,7 @@
 #include <random>
 #include <string>
 
-#include "kernels/cpu/latent/latent_test_util.h"
+#include "kernels/cpu/latent/test/latent_test_util.h"
 #include "kernels/cuda/sm90/latent/latent.h"
 
 namespace lathe::cuda {

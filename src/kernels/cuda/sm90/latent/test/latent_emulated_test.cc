@@ -2,7 +2,7 @@
 // against the oracle in double: addresses, swizzles, barriers' counts and parities, roles that wait
 // for one another.
 #include "kernels/cuda/sm90/latent/test/latent_shape_checks.h"
-#include "layout/codec.h"
+#include "layout/codec/codec.h"
 // The device code comes last: it gives CUDA's words a meaning of its own.
 #include "kernels/cuda/sm90/latent/test/latent_emulation.h"
 

@@ -3,7 +3,7 @@
 
 #include <bit>
 
-#include "kernels/cuda/common/gpu_test_util.h"
+#include "kernels/cuda/common/test/gpu_test_util.h"
 #include "kernels/cuda/sm90/latent/latent.h"
 #include "kernels/cuda/sm90/latent/latent_attend.h"
 #include "kernels/cuda/sm90/latent/test/latent_checks.h"

@@ -3,7 +3,7 @@
 // key, batches that change under a graph.
 #include "kernels/cuda/sm90/latent/test/latent_gpu_test_util.h"
 #include "kernels/cuda/sm90/latent/test/latent_shape_checks.h"
-#include "layout/codec.h"
+#include "layout/codec/codec.h"
 
 namespace lathe::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // Products on the GPU: every instance against sums in double, bits of rows, launches that overlap.
 #include <list>
 
-#include "kernels/cuda/common/gpu_test_util.h"
+#include "kernels/cuda/common/test/gpu_test_util.h"
 #include "kernels/cuda/sm90/matmul/test/matmul_checks.h"
 
 namespace lathe::cuda {

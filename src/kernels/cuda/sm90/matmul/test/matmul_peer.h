@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "kernels/cuda/common/gpu_bench_util.h"
+#include "kernels/cuda/common/gpu_timing.h"
 #include "kernels/cuda/sm90/matmul/matmul.h"
 
 #if __has_include(<cublasLt.h>)

@@ -11,15 +11,15 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/grouped_query/gqa_test_util.h"
+#include "kernels/cpu/grouped_query/test/gqa_test_util.h"
 #include "kernels/cuda/common/device_rows.h"
-#include "kernels/cuda/common/gpu_test_util.h"
+#include "kernels/cuda/common/test/gpu_test_util.h"
 #include "kernels/cuda/sm90/latent/test/latent_checks.h"
 #include "kernels/cuda/sm90/ragged/ragged_attend.h"
 #include "kernels/cuda/sm90/ragged/ragged_call.h"
 #include "kernels/linear.h"
 #include "kernels/ref/attend_ragged.h"
-#include "layout/codec.h"
+#include "layout/codec/codec.h"
 
 namespace lathe::cuda {
 

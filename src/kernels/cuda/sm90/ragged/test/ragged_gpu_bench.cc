@@ -13,12 +13,12 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "attn/schedule.h"
 #include "base/float_formats.h"
-#include "kernels/cuda/common/gpu_bench_util.h"
+#include "kernels/cuda/common/gpu_timing.h"
 #include "kernels/cuda/sm90/latent/latent_attend.h"
 #include "kernels/cuda/sm90/ragged/ragged_attend.h"
 #include "kernels/cuda/sm90/ragged/ragged_call.h"
+#include "step/schedule.h"
 
 namespace lathe::cuda {
 namespace {

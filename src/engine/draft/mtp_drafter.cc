@@ -1,0 +1,153 @@
+#include "engine/draft/mtp_drafter.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "model/layers/draft_layer.h"
+
+namespace lathe {
+namespace {
+
+bool covers(std::span<const std::vector<PageId>> pages, const KvCache& cache,
+            std::int64_t position) {
+  for (std::size_t g = 0; g < pages.size(); ++g) {
+    const auto page = static_cast<std::size_t>(position / cache.page_size(g));
+    if (page >= pages[g].size() || pages[g][page].is_hole()) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Result<MtpDrafter> MtpDrafter::create(const Model& model, KvCache& cache, const OpsContext& ops) {
+  auto rows = HiddenRows::create(
+      *ops.backend, model.config().state_width(),
+      HiddenRowSizes::of(cache.plan(), kDraftUses, model.config().shared_choice_width()));
+  if (!rows) return rows.error();
+  auto hidden = std::make_unique<HiddenRows>(std::move(*rows));
+  auto runner =
+      Runner::create(model, cache, ops.backend->replays(), RunnerPass::draft, hidden.get());
+  if (!runner) return runner.error();
+  return MtpDrafter(model, cache, ops, std::move(hidden), std::move(*runner));
+}
+
+// A pass is no larger than the model's, whose buffers are planned, and has no more rows of a
+// request than a step that checks drafts, as a recording fixes how many those are.
+MtpDrafter::MtpDrafter(const Model& model, const KvCache& cache, const OpsContext& ops,
+                       std::unique_ptr<HiddenRows> hidden, Runner runner)
+    : cache_(&cache),
+      ops_(ops),
+      cost_(1.0 / model.config().layers),
+      most_rows_(cache.plan().max_rows()),
+      verify_rows_(1 + (ops.backend->replays() ? cache.plan().draft_tokens() : kDraftUses)),
+      shared_keys_(model.config().shared_choice_width()),
+      hidden_(std::move(hidden)),
+      runner_(std::move(runner)) {}
+
+Result<void> MtpDrafter::read(std::span<const ComputedRows> rows) {
+  for (const ComputedRows& r : rows) drafts_.erase(r.id.value);
+  while (!rows.empty()) {
+    std::size_t n = 0;
+    std::int64_t in_all = 0;
+    for (; n < rows.size(); ++n) {
+      in_all += std::ssize(rows[n].hidden);
+      if (n > 0 && in_all > most_rows_) break;
+    }
+    if (auto ok = read_and_draft(rows.first(n)); !ok) return ok;
+    rows = rows.subspan(n);
+  }
+  return {};
+}
+
+Result<void> MtpDrafter::read_and_draft(std::span<const ComputedRows> rows) {
+  chains_.clear();
+  if (auto ok = read_rows(rows); !ok) return ok;
+  if (shared_keys_ > 0) share_choices();
+  for (std::int64_t deep = 1;; ++deep) {
+    std::erase_if(chains_, [&](Chain& c) { return !take(c) || deep == kDraftUses; });
+    if (chains_.empty()) return {};
+    if (auto ok = go_on(); !ok) return ok;
+  }
+}
+
+// The layer's keys of the rows, and a first draft behind those that want one. Rows of one step of
+// an answer come first, as one phase.
+Result<void> MtpDrafter::read_rows(std::span<const ComputedRows> rows) {
+  items_.clear();
+  chains_.reserve(rows.size());  // items point into it
+  for (const Phase phase : {Phase::verify, Phase::extend}) {
+    for (const ComputedRows& r : rows) {
+      const bool many = r.prefill || std::ssize(r.hidden) > verify_rows_;
+      if (phase != (many ? Phase::extend : Phase::verify)) continue;
+      BatchItem& item = items_.emplace_back();
+      item.phase = phase;
+      item.pages = r.pages;
+      item.cached = static_cast<std::int32_t>(r.first);
+      item.tokens = r.tokens.subspan(static_cast<std::size_t>(r.first) + 1, r.hidden.size());
+      item.before = r.hidden;
+      if (r.most < 1) continue;
+      Chain& chain = chains_.emplace_back(r);
+      chain.item = items_.size() - 1;
+      item.logits = 1;
+      item.samples = std::span(&chain.sampling, 1);
+    }
+  }
+  if (auto ok = runner_.launch(items_, ops_, false); !ok) return ok;
+  return runner_.collect();
+}
+
+// A row that has seen no more keys than it may keep leaves the rows behind it their first ones,
+// which are its own and, as long as there is room, those that are new.
+void MtpDrafter::share_choices() {
+  for (Chain& c : chains_) {
+    const bool chose = std::ssize(c.rows->tokens) - 1 > shared_keys_;
+    c.choice = chose ? runner_.choice(c.item, 0) : -1;
+  }
+}
+
+// One more row of each chain: its last draft, at the place behind the last row.
+Result<void> MtpDrafter::go_on() {
+  items_.clear();
+  for (Chain& c : chains_) {
+    c.item = items_.size();
+    BatchItem& item = items_.emplace_back();
+    item.phase = Phase::decode;
+    item.pages = c.rows->pages;
+    item.cached = static_cast<std::int32_t>(std::ssize(c.rows->tokens) + std::ssize(c.drafts) - 2);
+    item.tokens = std::span(c.drafts).last(1);
+    item.before = std::span(&c.before, 1);
+    if (shared_keys_ > 0) item.choices = std::span(&c.choice, 1);
+    item.logits = 1;
+    item.samples = std::span(&c.sampling, 1);
+  }
+  if (auto ok = runner_.launch(items_, ops_, false); !ok) return ok;
+  return runner_.collect();
+}
+
+// Takes what was drawn for the chain. False: it ends there, as it is long enough, as nothing could
+// be drawn, or as no page holds the next place.
+bool MtpDrafter::take(Chain& c) {
+  const std::optional<SampledToken>& drawn = runner_.sampled(c.item, 0);
+  if (!drawn) return false;
+  c.add(drawn->token);
+  Drafts& all = drafts_[c.rows->id.value];
+  all.known = c.rows->tokens.size();
+  all.tokens = c.drafts;
+  if (std::ssize(c.drafts) >= c.rows->most) return false;
+  const std::int64_t next = std::ssize(c.rows->tokens) + std::ssize(c.drafts) - 2;
+  if (!covers(c.rows->pages, *cache_, next)) return false;
+  c.before = runner_.hidden(c.item, 0);
+  return true;
+}
+
+void MtpDrafter::propose(std::span<DraftRequest> requests) {
+  for (DraftRequest& r : requests) {
+    const auto found = drafts_.find(r.id.value);
+    if (found == drafts_.end() || found->second.known != r.tokens.size()) continue;
+    const std::vector<std::int32_t>& tokens = found->second.tokens;
+    r.drafts.assign(tokens.begin(), tokens.begin() + std::min(std::ssize(tokens),
+                                                              static_cast<std::ptrdiff_t>(r.most)));
+  }
+}
+
+}  // namespace lathe

@@ -1,0 +1,57 @@
+#include "engine/request/stop_strings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace lathe {
+
+Result<StopStrings> StopStrings::create(std::vector<std::string> strings) {
+  std::vector<Pattern> patterns;
+  for (std::size_t s = 0; s < strings.size(); ++s) {
+    Pattern p{std::move(strings[s]), {}, 0};
+    if (p.text.empty()) {
+      return Error{ErrorCode::invalid_argument, fmt::format("stop[{}]", s), "a string",
+                   "an empty one", "leave it out"};
+    }
+    p.border.resize(p.text.size());
+    for (std::size_t i = 1, k = 0; i < p.text.size(); ++i) {
+      while (k > 0 && p.text[i] != p.text[k]) k = p.border[k - 1];
+      if (p.text[i] == p.text[k]) ++k;
+      p.border[i] = k;
+    }
+    patterns.push_back(std::move(p));
+  }
+  return StopStrings(std::move(patterns));
+}
+
+std::string StopStrings::push(std::string_view piece) {
+  if (matched()) return {};
+  if (patterns_.empty()) return std::string(piece);
+  for (char c : piece) {
+    held_.push_back(c);
+    for (std::size_t s = 0; s < patterns_.size(); ++s) {
+      Pattern& p = patterns_[s];
+      while (p.reached > 0 && p.text[p.reached] != c) p.reached = p.border[p.reached - 1];
+      if (p.text[p.reached] == c) ++p.reached;
+      if (p.reached < p.text.size()) continue;
+      if (!matched() || p.text.size() > patterns_[static_cast<std::size_t>(matched_)].text.size()) {
+        matched_ = static_cast<int>(s);
+      }
+    }
+    if (matched()) {
+      held_.resize(held_.size() - patterns_[static_cast<std::size_t>(matched_)].text.size());
+      return std::exchange(held_, {});
+    }
+  }
+  std::size_t keep = 0;
+  for (const Pattern& p : patterns_) keep = std::max(keep, p.reached);
+  std::string out = held_.substr(0, held_.size() - keep);
+  held_.erase(0, out.size());
+  return out;
+}
+
+std::string StopStrings::flush() { return std::exchange(held_, {}); }
+
+}  // namespace lathe

@@ -1,0 +1,223 @@
+// DeepSeek V4 in the engine: windows, compressed entries and compressor states give the same
+// answers for all chunk sizes, batches, prefix cache hits and preemptions anywhere in a group of
+// tokens.
+#include <gmock/gmock.h>
+
+#include "engine/draft/test/draft_test_util.h"
+#include "engine/test/real_model_test_util.h"
+
+namespace lathe {
+namespace {
+
+// A block is a page of 128 tokens: 32 entries of 4 tokens, one of 128.
+RealSetup::Options options(std::int64_t tokens = 0) {
+  RealSetup::Options out;
+  out.page_size = 128;
+  out.context = 512;
+  out.tokens = tokens;
+  return out;
+}
+
+EngineOptions v4_chunks(std::int64_t rows, bool prefix_cache = false) {
+  EngineOptions out;
+  out.chunked_prefill_size = rows;
+  out.prefix_cache = prefix_cache;
+  return out;
+}
+
+class V4Engine : public testing::Test {
+ protected:
+  std::unique_ptr<Model> model_ = load_real("deepseek_v4");
+
+  RealAnswer alone(const Request& request, std::int64_t chunk = 0) {
+    RealSetup setup(*model_, options());
+    Engine engine = setup.engine(v4_chunks(chunk));
+    return serve_real(engine, {request})[0];
+  }
+};
+
+TEST_F(V4Engine, HasAPageKindForEveryLifetime) {
+  RealSetup setup(*model_, options());
+  const ModelPlan& plan = setup.model_plan();
+  ASSERT_EQ(plan.groups.size(), 3u);
+  EXPECT_EQ(plan.entry_groups(), 2u);
+  EXPECT_EQ(plan.block_tokens, 128);
+  EXPECT_TRUE(plan.has_state());
+  EXPECT_EQ(setup.cache().entries(0), nullptr);
+  EXPECT_EQ(setup.cache().state(0), nullptr);
+  for (const std::size_t g : {1u, 2u}) {
+    ASSERT_NE(setup.cache().entries(g), nullptr);
+    EXPECT_EQ(setup.cache().entries(g)->pages(), setup.cache().pools(g).pages());
+    EXPECT_NE(setup.cache().state(g), nullptr);
+  }
+}
+
+TEST_F(V4Engine, ChunkSizesChangeNothing) {
+  for (const std::int32_t length : {3, 130, 258}) {
+    const Request request = greedy(make_prompt(*model_, length), 12);
+    const RealAnswer whole = alone(request);
+    EXPECT_EQ(whole.tokens.size(), 12u);
+    for (const std::int64_t size : {1, 2, 3, 63, 127, 128, 129}) {
+      if (size < 63 && length > 200) continue;
+      ASSERT_TRUE(same(alone(request, size), whole)) << length << " in chunks of " << size;
+    }
+  }
+}
+
+TEST_F(V4Engine, PrefixCacheChangesNothing) {
+  std::vector<Request> requests;
+  std::vector<RealAnswer> want;
+  // After 256 shared tokens, where a state is kept; and after 130, where one is kept only if a step
+  // ended nearby.
+  for (const auto& [length, salt, shared] :
+       {std::tuple{300, 0, 0}, {300, 0, 0}, {270, 1, 256}, {140, 2, 130}, {257, 3, 256}}) {
+    requests.push_back(greedy(make_prompt(*model_, length, salt, shared), 8));
+    want.push_back(alone(requests.back()));
+  }
+  constexpr std::int64_t kFound[] = {0, 256, 256, -1, 256};
+  for (const auto& [chunk, steps_between] : {std::pair{0, 100}, {50, 100}, {50, 3}, {0, 0}}) {
+    RealSetup setup(*model_, options(4096));
+    Engine engine = setup.engine(v4_chunks(chunk, true));
+    const std::vector<RealAnswer> got = serve_real(engine, requests, steps_between);
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      ASSERT_TRUE(same(got[i], want[i])) << "request " << i << " in chunks of " << chunk << ", "
+                                         << steps_between << " steps apart";
+      if (steps_between == 100) {
+        const std::int64_t found = got[i].finished->cached_tokens;
+        if (kFound[i] < 0) {
+          EXPECT_TRUE(found == 0 || found == 128) << found;
+        } else {
+          EXPECT_EQ(found, kFound[i]) << i;
+        }
+      }
+    }
+  }
+}
+
+// Too few pages for all requests, so that the youngest are preempted, at every residue of a group
+// of 4.
+TEST_F(V4Engine, PreemptionChangesNothing) {
+  std::vector<Request> requests;
+  std::vector<RealAnswer> want;
+  for (std::int32_t i = 0; i < 4; ++i) {
+    requests.push_back(greedy(make_prompt(*model_, 100 + i, i), 60));
+    want.push_back(alone(requests.back()));
+  }
+  for (const bool prefix_cache : {false, true}) {
+    for (const std::int64_t chunk : {0, 33}) {
+      RealSetup setup(*model_, options(768));
+      Engine engine = setup.engine(v4_chunks(chunk, prefix_cache));
+      const std::vector<RealAnswer> got = serve_real(engine, requests);
+      std::int64_t preempted = 0;
+      for (std::size_t i = 0; i < want.size(); ++i) {
+        ASSERT_TRUE(same(got[i], want[i])) << "request " << i << " in chunks of " << chunk;
+        preempted += got[i].finished->preemptions;
+      }
+      EXPECT_GT(preempted, 0);
+    }
+  }
+}
+
+// Answers begin at every residue of a group of 4 and cross the ends of the window, of a group of
+// 128, a page and a block. Drafts are correct up to a position that differs by request and step; a
+// rejected one has written keys, entries and states.
+class V4Drafts : public V4Engine {
+ protected:
+  static constexpr std::int32_t kDrafts = 5;
+
+  V4Drafts() {
+    for (std::int32_t i = 0; i < 8; ++i) {
+      Request r = greedy(make_prompt(*model_, i < 6 ? 112 + 3 * i : 241 + i, i), 20 + i);
+      if (i % 2 == 1) {
+        r.sampling.temperature = 0.9f;
+        r.sampling.seed = 70 + static_cast<std::uint64_t>(i);
+      }
+      requests_.push_back(std::move(r));
+      want_.push_back(alone(requests_.back()));
+    }
+  }
+  // Every `period`th draft is wrong, with an offset by request; 0: none.
+  ScriptedDrafter drafter(std::int64_t period) const {
+    return ScriptedDrafter([this, period](const DraftRequest& r, std::int64_t known) {
+      const auto i = static_cast<std::size_t>(r.id.value - 1) % requests_.size();
+      const std::size_t at = static_cast<std::size_t>(known) - requests_[i].prompt.size();
+      const std::int32_t right = at < want_[i].tokens.size() ? want_[i].tokens[at].token : 0;
+      const bool wrong = period > 0 && (known + static_cast<std::int64_t>(i)) % period == 0;
+      return wrong ? (right + 1) % model_->config().vocab : right;
+    });
+  }
+  RealSetup::Options drafted(std::int64_t tokens) const {
+    RealSetup::Options out = options(tokens);
+    out.draft_tokens = kDrafts;
+    return out;
+  }
+  DraftStats check(RealSetup& setup, Drafter& drafter, EngineOptions o, std::int64_t draft_tokens,
+                   int times = 1) {
+    o.drafter = &drafter;
+    o.draft_tokens = draft_tokens;
+    Engine engine = setup.engine(o);
+    for (int t = 0; t < times; ++t) {
+      const std::vector<RealAnswer> got = serve_real(engine, requests_, times > 1 ? 0 : 1);
+      for (std::size_t i = 0; i < want_.size(); ++i) {
+        EXPECT_TRUE(same(got[i], want_[i])) << "request " << i << ", " << draft_tokens << " drafts";
+      }
+    }
+    EXPECT_EQ(engine.stats().held_pages, 0);
+    stats_ = engine.stats();
+    return engine.stats().drafts;
+  }
+
+  std::vector<Request> requests_;
+  std::vector<RealAnswer> want_;
+  EngineStats stats_;
+};
+
+TEST_F(V4Drafts, ChangeNoBit) {
+  for (const std::int64_t period : {0, 1, 2, 3, 4}) {
+    for (const std::int64_t d : {1, 2, 4, 5}) {
+      if (period > d) continue;
+      RealSetup setup(*model_, drafted(4096));
+      ScriptedDrafter scripted = drafter(period);
+      const DraftStats stats = check(setup, scripted, v4_chunks(0), d);
+      EXPECT_GT(stats.all_drafted(), 20) << "period " << period;
+      if (period == 0) {
+        EXPECT_EQ(stats.all_accepted(), stats.all_drafted());
+      } else if (period == 1) {
+        EXPECT_EQ(stats.all_accepted(), 0);
+      } else {
+        EXPECT_GT(stats.all_accepted(), 0);
+        EXPECT_LT(stats.all_accepted(), stats.all_drafted());
+      }
+    }
+  }
+}
+
+// With the prefix cache, whose blocks a burst may complete; with small chunks beside bursts; and in
+// a small pool, where the youngest are preempted.
+TEST_F(V4Drafts, CompanyChangesNothing) {
+  for (const auto& [tokens, chunk, prefix_cache] :
+       {std::tuple{4096, 0, true}, {4096, 13, true}, {640, 0, false}, {640, 33, true}}) {
+    RealSetup setup(*model_, drafted(tokens));
+    ScriptedDrafter scripted = drafter(3);
+    // The second run finds what the first one has cached.
+    const DraftStats stats = check(setup, scripted, v4_chunks(chunk, prefix_cache), 4, 2);
+    EXPECT_GT(stats.all_accepted(), 0);
+    EXPECT_EQ(stats_.preemptions > 0, tokens == 640 && chunk == 0) << chunk;
+    if (tokens == 4096) {
+      EXPECT_GT(stats_.cached_tokens, 0) << chunk;
+    }
+  }
+}
+
+TEST_F(V4Drafts, NeedAPlanWithRoomForTheirStates) {
+  RealSetup setup(*model_, options());
+  EngineOptions o = v4_chunks(0);
+  ScriptedDrafter scripted = drafter(0);
+  o.drafter = &scripted;
+  const auto made = Engine::create(*model_, setup.cache(), o, setup.ops());
+  ASSERT_FALSE(made);
+  EXPECT_THAT(made.error().message(), testing::HasSubstr("--draft-tokens: wanted at most 0"));
+}
+
+}  // namespace
+}  // namespace lathe

@@ -1,0 +1,32 @@
+#include "io/template/chat_prompt.h"
+
+#include "base/json.h"
+#include "io/text/json_text.h"
+
+namespace lathe {
+
+using Json = nlohmann::ordered_json;
+
+Result<std::vector<std::int32_t>> encode_chat(const Json& messages, const ChatTemplateFile& chat,
+                                              const Tokenizer& tokenizer, const Json& variables) {
+  Json all = variables;
+  all.update({{"messages", messages},
+              {"add_generation_prompt", true},
+              {"bos_token", chat.bos_token},
+              {"eos_token", chat.eos_token}});
+  const auto text = chat.chat_template.render(all);
+  if (!text) return text.error();
+  return tokenizer.encode(*text);
+}
+
+Result<Json> read_chat_variables(const std::string& text, const std::string& field) {
+  if (text.empty()) return Json::object();
+  const auto json = parse_json(text, field);
+  if (!json) return json.error();
+  if (!json->is_object()) {
+    return Error{ErrorCode::invalid_argument, field, "a JSON object", json_excerpt(*json), ""};
+  }
+  return Json::parse(text);  // keeps the order of the text
+}
+
+}  // namespace lathe

@@ -1,0 +1,28 @@
+// Encodes a conversation as prompt tokens.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "io/template/chat_template.h"
+#include "io/tokenizer/tokenizer.h"
+
+namespace lathe {
+
+/// Tokens of `messages` ([{"role": ..., "content": ...}]) up to where the answer begins. The
+/// template writes the special tokens itself. `variables`: an object with further template
+/// variables. Errors: the template's.
+Result<std::vector<std::int32_t>> encode_chat(
+    const nlohmann::ordered_json& messages, const ChatTemplateFile& chat,
+    const Tokenizer& tokenizer,
+    const nlohmann::ordered_json& variables = nlohmann::ordered_json::object());
+
+/// Parses the template variables that the flag `field` gives as a JSON object; empty text: none.
+/// Errors: malformed, invalid_argument (not an object).
+Result<nlohmann::ordered_json> read_chat_variables(const std::string& text,
+                                                   const std::string& field);
+
+}  // namespace lathe

@@ -1,0 +1,207 @@
+#include "io/template/chat_template.h"
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/json.h"
+#include "io/files/read_file.h"
+#include "io/template/deepseek_v4_texts.h"
+#include "io/template/jinja_eval.h"
+#include "io/template/jinja_failure.h"
+#include "io/template/jinja_parser.h"
+#include "io/text/json_text.h"
+
+namespace lathe {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMaxSource = std::size_t{4} << 20;
+
+std::tm local_time() {
+  const std::time_t t = std::time(nullptr);
+  std::tm out{};
+  ::localtime_r(&t, &out);
+  return out;
+}
+
+// The template in a "chat_template" member: a string, or the list entry named "default".
+Result<std::string> template_of(const nlohmann::json& member, const std::string& field) {
+  if (member.is_string()) return member.get<std::string>();
+  if (member.is_array()) {
+    for (const auto& named : member) {
+      if (!named.is_object()) continue;
+      const auto name = named.find("name");
+      const auto text = named.find("template");
+      if (name != named.end() && *name == "default" && text != named.end() && text->is_string()) {
+        return text->get<std::string>();
+      }
+    }
+  }
+  return Error{ErrorCode::malformed, field, "a string, or a list that names one \"default\"",
+               json_excerpt(member), ""};
+}
+
+// A special token is a string, an object with its text as "content", or null.
+Result<std::string> token_of(const nlohmann::json& config, const char* key,
+                             const std::string& file) {
+  const auto it = config.find(key);
+  if (it == config.end() || it->is_null()) return std::string();
+  if (it->is_string()) return it->get<std::string>();
+  if (it->is_object()) {
+    const auto content = it->find("content");
+    if (content != it->end() && content->is_string()) return content->get<std::string>();
+  }
+  return Error{ErrorCode::malformed, file + ": " + key, "a string or an object with \"content\"",
+               json_excerpt(*it), ""};
+}
+
+Result<nlohmann::json> read_object(const fs::path& path) {
+  const auto text = read_file(path);
+  if (!text) return text.error();
+  auto json = parse_json(*text, path.string());
+  if (json && !json->is_object()) {
+    return Error{ErrorCode::malformed, path.string(), "a JSON object", json_excerpt(*json), ""};
+  }
+  return json;
+}
+
+// The encoding of a DeepSeek V4 folder; nullopt for others.
+Result<std::optional<V4Encoding>> find_v4_encoding(const fs::path& dir) {
+  std::error_code ec;
+  const fs::path config = dir / "config.json", program = dir / "encoding" / "encoding_dsv4.py";
+  if (!fs::exists(config, ec)) return std::optional<V4Encoding>();
+  const auto object = read_object(config);
+  if (!object) return object.error();
+  const auto type = object->find("model_type");
+  if (type == object->end() || *type != "deepseek_v4") return std::optional<V4Encoding>();
+  if (fs::exists(program, ec)) {
+    const auto text = read_file(program);
+    if (!text) return text.error();
+    const bool official = text->find("REASONING_EFFORT_PROMPTS") != std::string::npos;
+    return std::optional(official ? V4Encoding::official : V4Encoding::preview);
+  }
+  for (const auto& [key, value] : object->items()) {
+    if (key.starts_with("dspark_")) return std::optional(V4Encoding::official);
+  }
+  return std::optional(V4Encoding::preview);
+}
+
+}  // namespace
+
+struct ChatTemplate::Parsed {
+  std::string source;
+  JinjaBody body;
+  std::optional<V4Encoding> v4;  // instead of a template
+};
+
+Result<ChatTemplate> ChatTemplate::parse(std::string_view source) {
+  if (source.size() > kMaxSource) {
+    return Error{ErrorCode::unsupported, "chat_template",
+                 "at most " + std::to_string(kMaxSource) + " bytes", std::to_string(source.size()),
+                 ""};
+  }
+  try {
+    ChatTemplate out;
+    out.parsed_ = std::make_shared<const Parsed>(
+        Parsed{std::string(source), parse_jinja(source), std::nullopt});
+    return out;
+  } catch (const JinjaFailure& f) {
+    return f.error;
+  }
+}
+
+ChatTemplate ChatTemplate::deepseek_v4(V4Encoding encoding) {
+  ChatTemplate out;
+  out.parsed_ = std::make_shared<const Parsed>(Parsed{std::string(kV4ToolsHead), {}, encoding});
+  return out;
+}
+
+std::string_view ChatTemplate::source() const { return parsed_->source; }
+
+Result<std::string> ChatTemplate::render(const nlohmann::ordered_json& variables,
+                                         const RenderOptions& options) const {
+  if (!variables.is_object()) {
+    return Error{ErrorCode::invalid_argument, "variables", "a JSON object", variables.type_name(),
+                 ""};
+  }
+  if (parsed_->v4) {
+    try {
+      return render_deepseek_v4(variables, *parsed_->v4);
+    } catch (const JinjaFailure& f) {
+      return f.error;
+    }
+  }
+  std::vector<std::pair<std::string, JinjaValue>> names;
+  for (const auto& [key, value] : variables.items()) {
+    auto v = JinjaValue::from_json(value);
+    if (!v) return v.error();
+    names.emplace_back(key, *std::move(v));
+  }
+  try {
+    return render_jinja(parsed_->body, names, options.limits,
+                        options.now ? *options.now : local_time());
+  } catch (const JinjaFailure& f) {
+    return f.error;
+  }
+}
+
+Result<ChatTemplateFile> load_chat_template(const fs::path& dir) {
+  std::error_code ec;
+  ChatTemplateFile out;
+  std::optional<std::string> source;
+  std::string field;
+  const fs::path jinja = dir / "chat_template.jinja", json = dir / "chat_template.json",
+                 config = dir / "tokenizer_config.json";
+  const auto take = [&](const nlohmann::json& object, const fs::path& path) -> Result<void> {
+    const auto it = object.find("chat_template");
+    if (source || it == object.end() || it->is_null()) return {};
+    field = path.string() + ": chat_template";
+    auto text = template_of(*it, field);
+    if (!text) return text.error();
+    source = *std::move(text);
+    return {};
+  };
+  if (fs::exists(jinja, ec)) {
+    auto text = read_file(jinja);
+    if (!text) return text.error();
+    source = *std::move(text);
+    field = jinja.string();
+  } else if (fs::exists(json, ec)) {
+    const auto object = read_object(json);
+    if (!object) return object.error();
+    if (const auto ok = take(*object, json); !ok) return ok.error();
+  }
+  if (fs::exists(config, ec)) {
+    const auto object = read_object(config);
+    if (!object) return object.error();
+    if (const auto ok = take(*object, config); !ok) return ok.error();
+    auto bos = token_of(*object, "bos_token", config.string());
+    if (!bos) return bos.error();
+    auto eos = token_of(*object, "eos_token", config.string());
+    if (!eos) return eos.error();
+    out.bos_token = *std::move(bos);
+    out.eos_token = *std::move(eos);
+  }
+  if (!source) {
+    const auto v4 = find_v4_encoding(dir);
+    if (!v4) return v4.error();
+    if (*v4) {
+      out.chat_template = ChatTemplate::deepseek_v4(**v4);
+      return out;
+    }
+    return Error{ErrorCode::unsupported, dir.string(),
+                 "chat_template.jinja, or a chat_template in tokenizer_config.json", "neither",
+                 "a base model has none; give a raw prompt"};
+  }
+  auto parsed = ChatTemplate::parse(*source);
+  if (!parsed) {
+    Error e = parsed.error();
+    e.field = field + ": " + e.field;
+    return e;
+  }
+  out.chat_template = *std::move(parsed);
+  return out;
+}
+
+}  // namespace lathe

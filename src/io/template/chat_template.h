@@ -1,0 +1,60 @@
+// ChatTemplate: renders a conversation as a model's prompt, by a Jinja template as in Hugging Face
+// transformers, or by DeepSeek V4's encoding. docs/chat-templates.md lists what is supported.
+#pragma once
+
+#include <ctime>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "io/template/deepseek_v4_chat.h"
+#include "io/template/jinja_runtime.h"
+
+namespace lathe {
+
+struct RenderOptions {
+  /// The time for strftime_now(); default: local time.
+  std::optional<std::tm> now;
+  JinjaLimits limits;
+};
+
+class ChatTemplate {
+ public:
+  /// Errors name the template's line: malformed, or unsupported (Jinja that chat templates do not
+  /// use).
+  static Result<ChatTemplate> parse(std::string_view source);
+  static ChatTemplate deepseek_v4(V4Encoding encoding);
+
+  /// Renders the prompt. `variables` is an object: messages, add_generation_prompt, tools,
+  /// bos_token, ... Errors name the template's line, or for V4's encoding the variable: malformed
+  /// (what Jinja would reject), unsupported, invalid_argument (the template's own raise_exception),
+  /// exhausted (a limit of `options`). Safe from several threads.
+  Result<std::string> render(const nlohmann::ordered_json& variables,
+                             const RenderOptions& options = {}) const;
+  /// Text that contains the marks of reasoning and tool calls in answers.
+  std::string_view source() const;
+
+ private:
+  struct Parsed;
+  std::shared_ptr<const Parsed> parsed_;
+};
+
+/// The chat template of a model's folder.
+struct ChatTemplateFile {
+  ChatTemplate chat_template;
+  std::string bos_token;  // empty if the folder has none
+  std::string eos_token;
+};
+
+/// Reads chat_template.jinja, else chat_template.json, else tokenizer_config.json's "chat_template"
+/// (a string, or the entry "default" of a list); the tokens from tokenizer_config.json. A DeepSeek
+/// V4 folder without a template uses V4's encoding, of the generation shown by its
+/// encoding/encoding_dsv4.py, else by config.json (the official release has dspark_* fields).
+/// Errors: io, malformed, unsupported (a folder without a template).
+Result<ChatTemplateFile> load_chat_template(const std::filesystem::path& dir);
+
+}  // namespace lathe

@@ -1,0 +1,73 @@
+#include "io/tokenizer/decoder.h"
+
+#include <charconv>
+
+#include "io/tokenizer/byte_level.h"
+
+namespace lathe {
+namespace {
+
+std::string replace(const Decoder::ReplaceStep& step, std::string_view token) {
+  std::string out;
+  Regex::Match match;
+  for_each_part(step.regex, token, match, [&](std::size_t begin, std::size_t end, bool is_match) {
+    out.append(is_match ? step.content : token.substr(begin, end - begin));
+  });
+  return out;
+}
+
+std::string strip(const Decoder::StripStep& step, std::string_view token) {
+  const std::string& c = step.character;
+  for (std::int32_t n = 0; n < step.start && token.starts_with(c); ++n)
+    token.remove_prefix(c.size());
+  for (std::int32_t n = 0; n < step.stop && token.ends_with(c); ++n) token.remove_suffix(c.size());
+  return std::string(token);
+}
+
+// Parses "<0xHH>".
+std::optional<char> fallback_byte(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
+  unsigned value = 0;
+  const char* end = token.data() + 5;
+  if (std::from_chars(token.data() + 3, end, value, 16).ptr != end) return std::nullopt;
+  return static_cast<char>(value);
+}
+
+}  // namespace
+
+std::string Decoder::apply(std::string_view token) const {
+  if (byte_level) return byte_level_bytes(token).value_or(std::string(token));
+  std::string out(token);
+  for (const auto& step : steps) {
+    const auto* replacement = std::get_if<ReplaceStep>(&step);
+    out = replacement ? replace(*replacement, out) : strip(std::get<StripStep>(step), out);
+  }
+  return out;
+}
+
+TokenTexts decode_vocabulary(const Decoder& decoder, const std::vector<std::string>& tokens,
+                             std::vector<bool> special) {
+  TokenTexts texts;
+  texts.bytes = decoder.byte_level;
+  texts.spaced = decoder.none;
+  texts.strip = decoder.text_strip.character;
+  texts.strip_count = decoder.text_strip.start;
+  texts.special = std::move(special);
+  texts.known.resize(tokens.size());
+  texts.is_byte.resize(tokens.size());
+  texts.pieces.reserve(tokens.size());
+  for (std::size_t id = 0; id < tokens.size(); ++id) {
+    texts.known[id] = !tokens[id].empty();
+    std::string piece = decoder.apply(tokens[id]);
+    if (decoder.byte_fallback) {
+      if (const auto byte = fallback_byte(piece)) {
+        piece = *byte;
+        texts.is_byte[id] = true;
+      }
+    }
+    texts.pieces.push_back(std::move(piece));
+  }
+  return texts;
+}
+
+}  // namespace lathe

@@ -1,0 +1,41 @@
+// The decoder of a tokenizer.json, limited to orders of steps that can be applied token by token.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "io/tokenizer/detokenizer.h"
+#include "io/tokenizer/regex.h"
+
+namespace lathe {
+
+/// (ReplaceStep | StripStep)*, then ByteFallback, then Fuse with a Strip of the text's start; or
+/// ByteLevel alone; or none, which joins tokens by spaces.
+struct Decoder {
+  struct ReplaceStep {
+    Regex regex;
+    std::string content;
+  };
+  struct StripStep {  // of a token
+    std::string character;
+    std::int32_t start = 0;  // at most this many
+    std::int32_t stop = 0;
+  };
+  std::vector<std::variant<ReplaceStep, StripStep>> steps;  // of a token
+  bool none = false;
+  bool byte_level = false;
+  bool byte_fallback = false;
+  StripStep text_strip;  // of the text; stop is 0
+
+  /// Decodes `token`, a string of the vocabulary.
+  std::string apply(std::string_view token) const;
+};
+
+/// `tokens[id]` as in the vocabulary, empty for unused ids; `special[id]`.
+TokenTexts decode_vocabulary(const Decoder& decoder, const std::vector<std::string>& tokens,
+                             std::vector<bool> special);
+
+}  // namespace lathe

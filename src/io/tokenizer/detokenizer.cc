@@ -1,0 +1,114 @@
+#include "io/tokenizer/detokenizer.h"
+
+#include <utility>
+
+#include "io/text/utf8.h"
+
+namespace lathe {
+namespace {
+
+// Calls each(id) for ids with text.
+template <class Each>
+void for_each_known(const TokenTexts& texts, std::span<const std::int32_t> ids,
+                    bool skip_special_tokens, const Each& each) {
+  for (const std::int32_t id : ids) {
+    if (!texts.has(id)) continue;
+    const auto i = static_cast<std::size_t>(id);
+    if (!(skip_special_tokens && texts.special[i])) each(i);
+  }
+}
+
+// How many of the first `most` characters equal the one to strip.
+std::size_t strippable(const TokenTexts& texts, std::string_view text, std::int32_t most) {
+  const std::size_t size = texts.strip.size();
+  std::size_t n = 0;
+  while (n < static_cast<std::size_t>(most) && text.substr(n * size).starts_with(texts.strip)) ++n;
+  return n;
+}
+
+void strip_text(const TokenTexts& texts, std::string& out) {
+  out.erase(0, texts.strip.size() * strippable(texts, out, texts.strip_count));
+}
+
+}  // namespace
+
+std::string join_bytes(const TokenTexts& texts, std::span<const std::int32_t> ids,
+                       bool skip_special_tokens) {
+  std::string out;
+  bool first = true;
+  for_each_known(texts, ids, skip_special_tokens, [&](std::size_t i) {
+    if (texts.spaced && !first) out.push_back(' ');
+    first = false;
+    out.append(texts.pieces[i]);
+  });
+  strip_text(texts, out);
+  return out;
+}
+
+std::string join_text(const TokenTexts& texts, std::span<const std::int32_t> ids,
+                      bool skip_special_tokens) {
+  std::string out;
+  if (texts.bytes || texts.spaced) {
+    append_lossy_utf8(out, join_bytes(texts, ids, skip_special_tokens));
+    return out;
+  }
+  std::string run;  // of ByteFallback tokens
+  const auto end_run = [&] {
+    if (utf8_valid_prefix(run) == run.size()) {
+      out.append(run);
+    } else {
+      for (std::size_t n = 0; n < run.size(); ++n) out.append(kReplacement);
+    }
+    run.clear();
+  };
+  for_each_known(texts, ids, skip_special_tokens, [&](std::size_t i) {
+    if (texts.is_byte[i]) {
+      run.append(texts.pieces[i]);
+    } else {
+      end_run();
+      out.append(texts.pieces[i]);
+    }
+  });
+  end_run();
+  strip_text(texts, out);
+  return out;
+}
+
+std::string Detokenizer::push(std::int32_t id) {
+  std::string out;
+  for_each_known(*texts_, std::span(&id, 1), skip_special_tokens_, [&](std::size_t i) {
+    // Text cannot complete the bytes before it.
+    const bool text = !texts_->bytes && !texts_->is_byte[i];
+    if (text) append_lossy_utf8(out, std::exchange(pending_, {}));
+    if (texts_->spaced && !first_) pending_.push_back(' ');
+    first_ = false;
+    const std::string& piece = texts_->pieces[i];
+    if (pending_.empty() && utf8_valid_prefix(piece) == piece.size()) {  // nearly always
+      out.append(piece);
+      return;
+    }
+    pending_.append(piece);
+    pending_.erase(0, append_lossy_utf8(out, pending_, /*keep_tail=*/true));
+  });
+  strip_front(out);
+  return out;
+}
+
+std::string Detokenizer::flush() {
+  std::string out;
+  append_lossy_utf8(out, std::exchange(pending_, {}));
+  strip_front(out);
+  first_ = true;
+  stripped_ = 0;
+  return out;
+}
+
+void Detokenizer::strip_front(std::string& out) {
+  if (out.empty() || stripped_ == texts_->strip_count) return;
+  const std::size_t n = strippable(*texts_, out, texts_->strip_count - stripped_);
+  out.erase(0, n * texts_->strip.size());
+  // Any other character ends the stripping.
+  stripped_ = out.empty() ? stripped_ + static_cast<std::int32_t>(n) : texts_->strip_count;
+}
+
+}  // namespace lathe

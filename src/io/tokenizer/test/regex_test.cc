@@ -1,0 +1,116 @@
+#include "io/tokenizer/regex.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "io/text/utf8.h"
+#include "io/tokenizer/test/tokenizer_fixture.h"
+
+namespace lathe {
+namespace {
+
+using Ranges = std::vector<char32_t>;  // first, last, first, last, ...
+
+// Oniguruma's classes as seen by Hugging Face's tokenizers, over every code point assigned in
+// Unicode 14 (classes.jsonl, first line).
+TEST(Regex, ClassesHoldWhatOnigurumasHold) {
+  const auto rows = fixture_rows("classes.jsonl");
+  const auto assigned = rows[0]["ranges"].get<Ranges>();
+  Regex::Match match;
+  for (std::size_t r = 1; r < rows.size(); ++r) {
+    const auto name = rows[r]["class"].get<std::string>();
+    const auto regex = Regex::compile(name, "class");
+    ASSERT_TRUE(regex.ok()) << regex.error().message();
+    const auto wanted = rows[r]["ranges"].get<Ranges>();
+    std::size_t differ = 0;
+    for (std::size_t i = 0, w = 0; i < assigned.size(); i += 2) {
+      for (char32_t c = assigned[i]; c <= assigned[i + 1]; ++c) {
+        while (w < wanted.size() && wanted[w + 1] < c) w += 2;
+        const bool want = w < wanted.size() && wanted[w] <= c;
+        std::string text;
+        append_utf8(text, c);
+        if (regex->find(text, 0, match).has_value() == want) continue;
+        if (++differ <= 5) ADD_FAILURE() << name << " and U+" << std::hex << std::uint32_t{c};
+      }
+    }
+    EXPECT_EQ(differ, 0u) << name;
+  }
+}
+
+TEST(Regex, TranslatesWhatDiffers) {
+  const std::map<std::string, std::string> same = {
+      {R"(\p{N}{1,3})", R"(\p{N}{1,3})"},
+      {R"(\s+(?!\S))", R"([\t-\r\x{85}\p{Z}]+(?![^\t-\r\x{85}\p{Z}]))"},
+      {R"([^\s\p{L}])", R"([^\t-\r\x{85}\p{Z}\p{L}])"},
+      {R"(\p{Han}\P{^Greek})", R"(\p{sc:Han}\P{^sc:Greek})"},
+      {R"(\v\u3042)", R"(\x0B\x{3042})"},
+      {R"((?i:'s|'t)|(?<!a)b)", R"((?i:'s|'t)|(?<!a)b)"},
+      {R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+)",
+       R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+)"},
+  };
+  for (const auto& [pattern, wanted] : same) {
+    const auto translated = translate_regex(pattern, "pattern");
+    ASSERT_TRUE(translated.ok()) << translated.error().message();
+    EXPECT_EQ(*translated, wanted);
+  }
+}
+
+TEST(Regex, RefusesWhatTheLibrariesReadDifferently) {
+  const std::map<std::string, std::string> refused = {
+      {R"([a-z&&[^x]])", "&& in a character class"},
+      {R"([[:alpha:]])", "[ in a character class"},
+      {R"(\h+)", R"(\h)"},
+      {R"(\bword)", R"(\b)"},
+      {R"((a)\1)", R"(\1)"},
+      {R"((?m:.))", "(?m:"},
+      {R"(a(?i)b|c)", "(?i)"},
+      {R"((?<name>a))", "(?<name>a)"},
+      {R"((*ACCEPT))", "(*ACCEPT)"},
+      {R"(a{,3})", "{ not in {n,m}"},
+      {R"(a{2}?)", "{2}?"},
+      {R"(a{2,3}+)", "{2,3}+"},
+      {R"(\xE9)", R"(\x other than \x00 to \x7F and \x{...})"},
+      {R"(\p{Xan})", R"(\p{Xan})"},
+      {R"(\p{NoSuchScript})", R"(\p{NoSuchScript})"},
+      {R"(a\Kb)", R"(\K)"},
+      {R"([\W])", R"(\W in a class)"},
+      {R"([a)", "an unfinished character class"},
+      {"a\\", "a backslash at the end"},
+  };
+  for (const auto& [pattern, offered] : refused) {
+    const auto regex = Regex::compile(pattern, "pre_tokenizer.pattern.Regex");
+    ASSERT_FALSE(regex.ok()) << pattern;
+    EXPECT_EQ(regex.error().code, ErrorCode::unsupported) << pattern;
+    EXPECT_EQ(regex.error().field, "pre_tokenizer.pattern.Regex");
+    EXPECT_EQ(regex.error().offered, offered);
+  }
+  for (const char* pattern : {"(a", "a)", "*a", "(?<=a+)b", "a{9,1}", "[z-a]"}) {
+    const auto regex = Regex::compile(pattern, "p");
+    ASSERT_FALSE(regex.ok()) << pattern;
+    EXPECT_EQ(regex.error().code, ErrorCode::malformed) << pattern;
+  }
+}
+
+TEST(Regex, GivesUpOnAPatternThatExplodes) {
+  const auto regex = Regex::compile("(?:a+)+b", "pattern");
+  ASSERT_TRUE(regex.ok());
+  Regex::Match match;
+  EXPECT_FALSE(regex->find(std::string(64, 'a'), 0, match).has_value());
+  EXPECT_TRUE(regex->find("aab", 0, match).has_value());
+}
+
+TEST(Regex, BacktracksFurtherThanTheJitsStack) {
+  const auto regex = Regex::compile("(?:ab|a|b)*c", "pattern");
+  ASSERT_TRUE(regex.ok());
+  std::string text;
+  for (int i = 0; i < 20000; ++i) text += "ab";
+  text += "c";
+  Regex::Match match;
+  const auto found = regex->find(text, 0, match);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->second, text.size());
+}
+
+}  // namespace
+}  // namespace lathe

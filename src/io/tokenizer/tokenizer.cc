@@ -1,0 +1,145 @@
+#include "io/tokenizer/tokenizer.h"
+
+#include <system_error>
+
+#include "io/files/read_file.h"
+#include "io/text/utf8.h"
+#include "io/tokenizer/tokenizer_json.h"
+
+namespace lathe {
+namespace {
+
+// Merging uses 32-bit indices. Longer pieces are cut, which changes no token of any known
+// vocabulary.
+constexpr std::size_t kMaxPiece = std::size_t{1} << 30;
+
+}  // namespace
+
+// Working memory of one encode() call.
+struct Tokenizer::Work {
+  Bpe::Scratch bpe;
+  PreTokenizer::Matches matches;
+  std::string normalized;
+  std::vector<std::int32_t> ids;
+};
+
+Result<Tokenizer> Tokenizer::parse(std::string_view json) {
+  auto description = read_tokenizer_json(json);
+  if (!description) return description.error();
+  return Tokenizer(std::move(*description));
+}
+
+Result<Tokenizer> Tokenizer::load(const std::filesystem::path& path) {
+  std::error_code ec;
+  const auto file_path = std::filesystem::is_directory(path, ec) ? path / "tokenizer.json" : path;
+  const auto text = read_file(file_path);
+  if (!text) return text.error();
+  auto tokenizer = parse(*text);
+  if (tokenizer) return tokenizer;
+  Error error = tokenizer.error();
+  error.field = file_path.string() + ": " + error.field;
+  return error;
+}
+
+Tokenizer::Tokenizer(TokenizerDescription d)
+    : normalizer_(std::move(d.normalizer)),
+      pre_tokenizer_(std::move(d.pre_tokenizer)),
+      before_(std::move(d.before)),
+      after_(std::move(d.after)) {
+  std::vector<std::string> names = d.model.tokens;  // [ids]
+  bpe_ = Bpe(std::move(d.model));
+  std::vector<bool> special(names.size());
+  std::vector<std::string> shown = names;  // the decoder's input
+  std::vector<AddedToken> plain, normalized;
+  for (AddedToken& token : d.added_tokens) {
+    const auto id = static_cast<std::size_t>(token.id);
+    if (id >= names.size()) {
+      names.resize(id + 1);
+      shown.resize(id + 1);
+      special.resize(id + 1);
+    }
+    names[id] = token.content;
+    special[id] = token.special;
+    if (token.normalized) {
+      std::string buffer;
+      token.content = std::string(normalizer_.apply(token.content, buffer));
+    }
+    shown[id] = token.content;
+    (token.normalized ? normalized : plain).push_back(std::move(token));
+  }
+  added_ = AddedTokenFinder(std::move(plain));
+  added_normalized_ = AddedTokenFinder(std::move(normalized));
+  texts_ = std::make_shared<TokenTexts>(decode_vocabulary(d.decoder, shown, std::move(special)));
+  tokens_ = TokenTable(std::move(names));
+}
+
+std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+  Work work;
+  work.matches = pre_tokenizer_.make_matches();
+  work.ids.reserve(text.size() / 4 + 8);
+  if (add_special_tokens) work.ids = before_;
+  added_.split(text, [&](std::string_view part, std::int32_t id) {
+    if (id >= 0) {
+      work.ids.push_back(id);
+      return;
+    }
+    while (!part.empty()) {
+      const std::size_t valid = utf8_valid_prefix(part);
+      encode_text(part.substr(0, valid), work);
+      part.remove_prefix(valid);
+      const auto broken = static_cast<std::size_t>(utf8_front(part).size);
+      for (std::size_t i = 0; i < broken; ++i) bpe_.encode(part.substr(i, 1), work.bpe, work.ids);
+      part.remove_prefix(broken);
+    }
+  });
+  if (add_special_tokens) work.ids.insert(work.ids.end(), after_.begin(), after_.end());
+  return std::move(work.ids);
+}
+
+// `text` is valid UTF-8 without added tokens, except normalised ones.
+void Tokenizer::encode_text(std::string_view text, Work& work) const {
+  text = normalizer_.apply(text, work.normalized);
+  const PreTokenizer::Emit merge = [&](std::string_view piece) {
+    for (; piece.size() > kMaxPiece; piece.remove_prefix(kMaxPiece)) {
+      bpe_.encode(piece.substr(0, kMaxPiece), work.bpe, work.ids);
+    }
+    bpe_.encode(piece, work.bpe, work.ids);
+  };
+  if (added_normalized_.empty()) return pre_tokenizer_.split(text, work.matches, merge);
+  added_normalized_.split(text, [&](std::string_view part, std::int32_t id) {
+    if (id >= 0) {
+      work.ids.push_back(id);
+    } else {
+      pre_tokenizer_.split(part, work.matches, merge);
+    }
+  });
+}
+
+std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special_tokens) const {
+  return join_text(*texts_, ids, skip_special_tokens);
+}
+
+std::string Tokenizer::decode_bytes(std::span<const std::int32_t> ids,
+                                    bool skip_special_tokens) const {
+  return join_bytes(*texts_, ids, skip_special_tokens);
+}
+
+Detokenizer Tokenizer::detokenizer(bool skip_special_tokens) const {
+  return Detokenizer(texts_, skip_special_tokens);
+}
+
+std::optional<std::int32_t> Tokenizer::id_of(std::string_view token) const {
+  const std::int32_t id = tokens_.find(token);
+  return id < 0 ? std::nullopt : std::optional(id);
+}
+
+const std::string& Tokenizer::bytes_of(std::int32_t id) const {
+  LATHE_CHECK(has(id), "bytes_of() an id outside the vocabulary");
+  return texts_->pieces[static_cast<std::size_t>(id)];
+}
+
+bool Tokenizer::is_special(std::int32_t id) const {
+  return has(id) && texts_->special[static_cast<std::size_t>(id)];
+}
+
+}  // namespace lathe

@@ -1,0 +1,279 @@
+// Runs a layer of experts on the GPU: routes rows, places them by expert, multiplies and sums.
+#include "kernels/cuda/operators/expert_layer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/rows.h"
+#include "kernels/cuda/common/cuda_error.h"
+#include "kernels/cuda/operators/quantized_x.h"
+#include "kernels/cuda/sm90/matmul/matmul.h"
+#include "kernels/cuda/sm90/matmul/plain/plain_product.h"
+#include "kernels/cuda/sm90/moe/moe.h"
+#include "kernels/cuda/sm90/rowwise/rowwise.h"
+
+namespace lathe::cuda {
+namespace {
+
+// Of the plain route.
+constexpr std::int64_t kPlainPassRows = 1024;
+
+const float* data_or_null(std::span<const float> v) { return v.empty() ? nullptr : v.data(); }
+
+// The products of all experts with their rows.
+GroupedMatmulCall expert_call(const RowsView& x, const WeightStack& w, std::span<const float> bias,
+                              const MutableRowsView& out, const std::int32_t* offsets) {
+  const PlainWeight strides = plain_weight(w);
+  return {.x = x,
+          .w = w.at(0),
+          .out = out,
+          .groups = w.count(),
+          .offsets = offsets,
+          .weight_stride = strides.data_stride * 8 / bits_of(w.dtype),
+          .scale_stride = strides.scales_stride,
+          .bias = data_or_null(bias)};
+}
+// activation(gate, up) of them.
+GroupedMatmulCall up_call(const ExpertLayer& op, const RowsView& sorted,
+                          const MutableRowsView& gated, const std::int32_t* offsets) {
+  GroupedMatmulCall out =
+      expert_call(sorted, op.experts->gate, op.experts->gate_bias, gated, offsets);
+  out.activation = &op.activation;
+  if (op.experts->up.count() > 0) out.up = op.experts->up.at(0);
+  return out;
+}
+GroupedMatmulCall down_call(const ExpertLayer& op, const RowsView& gated,
+                            const MutableRowsView& made, const std::int32_t* offsets) {
+  return expert_call(gated, op.experts->down, op.experts->down_bias, made, offsets);
+}
+
+bool grouped_products_take(const ExpertLayer& op) {
+  // As rows of an arena lie.
+  const auto rows = [&](std::int64_t cols) {
+    return MutableRowsView{nullptr, DType::bf16, op.x.rows, cols, (cols + 31) / 32 * 32};
+  };
+  const std::int32_t offsets = 0;
+  const MutableRowsView wide = rows(op.x.cols), gated = rows(op.experts->down.cols);
+  return op.x.dtype == DType::bf16 &&
+         grouped_matmul_takes(up_call(op, constant(wide), gated, &offsets)) &&
+         grouped_matmul_takes(down_call(op, constant(gated), wide, &offsets));
+}
+
+void set_codes(const QuantizedX& codes, GroupedMatmulCall& call) {
+  call.x = codes.x;
+  call.x_scales = codes.scales;
+  call.x_scale_stride = codes.scale_stride;
+}
+
+// Rows that go through the experts together.
+class Pass {
+ public:
+  Pass(const ExpertLayer& op, MatmulPrecision precision, bool plain, Arena& tensors,
+       cudaStream_t stream)
+      : op_(op),
+        e_(*op.experts),
+        precision_(precision),
+        plain_(plain),
+        grouped_(!plain && grouped_products_take(op)),
+        coded_(grouped_ && takes_codes(precision, op.x, e_.gate.at(0)) &&
+               takes_codes(precision, op.x, e_.down.at(0))),
+        tensors_(tensors),
+        stream_(stream) {}
+
+  /// How many rows a pass takes, at most.
+  std::int64_t most_rows() const {
+    if (!grouped_) return kPlainPassRows;
+    // Codes of what the experts make of gate and up, with their scales, beside it.
+    const std::int64_t codes = coded_ ? e_.down.cols + e_.down.cols / 32 : 0;
+    const std::int64_t bytes = op_.choice.top_k * (2 * (op_.x.cols + e_.down.cols) + codes);
+    return std::max<std::int64_t>(1, kExpertPassBytes / bytes);
+  }
+
+  /// tokens: of the rows, where the router has experts for them.
+  void run(const RowsView& x, const std::int32_t* tokens, const MutableRowsView& out) {
+    const Arena::Scope scope(tensors_);
+    const Router& r = op_.choice;
+    choices_ = x.rows * r.top_k;
+    auto* ids = tensors_.take_array<std::int32_t>(choices_);
+    weights_ = tensors_.take_array<float>(choices_);
+    places_ = tensors_.take_array<std::int32_t>(choices_);
+    rows_ = tensors_.take_array<std::int32_t>(choices_);
+    offsets_ = tensors_.take_array<std::int32_t>(r.experts + 1);
+    route(x, tokens, ids);
+    const std::int64_t blocks = place_blocks(choices_);
+    put(launch_place,
+        PlaceParams{.ids = ids,
+                    .choices = choices_,
+                    .experts = r.experts,
+                    .top_k = r.top_k,
+                    .block_counts = tensors_.take_array<std::int32_t>(blocks * r.experts),
+                    .offsets = offsets_,
+                    .places = places_,
+                    .rows = rows_});
+    if (coded_) {
+      combine(coded_experts(x), out);
+    } else if (grouped_) {
+      // What the experts make takes the place of what they read.
+      const MutableRowsView gated = alloc_rows(tensors_, choices_, e_.down.cols, DType::bf16);
+      const MutableRowsView made = alloc_rows(tensors_, choices_, x.cols, DType::bf16);
+      gather(x, made);
+      keep(grouped_matmul_on_device(up_call(op_, constant(made), gated, offsets_), stream_));
+      keep(grouped_matmul_on_device(down_call(op_, constant(gated), made, offsets_), stream_));
+      combine(constant(made), out);
+    } else {
+      combine(plain_experts(x), out);
+    }
+  }
+  Result<void> result() const { return result_; }
+
+ private:
+  void route(const RowsView& x, const std::int32_t* tokens, std::int32_t* ids) {
+    const Router& r = op_.choice;
+    const Arena::Scope scope(tensors_);
+    const MutableRowsView logits = alloc_rows(tensors_, x.rows, r.experts);
+    const MatmulCall call{x, op_.router, logits, data_or_null(op_.router_bias)};
+    if (!plain_ && matmul_takes(call)) {
+      keep(matmul_on_device({&call, 1}, stream_));
+    } else {
+      put(launch_plain_product, PlainProduct{.x = device_rows(x),
+                                             .w = plain_weight(op_.router),
+                                             .out = device_rows(logits),
+                                             .rows = x.rows,
+                                             .bias = call.bias});
+    }
+    put(launch_route,
+        RouteParams{.logits = reinterpret_cast<const float*>(logits.data),
+                    .bias = data_or_null(r.bias),
+                    .token_experts = r.token_experts.empty() ? nullptr : r.token_experts.data(),
+                    .tokens = tokens,
+                    .vocab = std::ssize(r.token_experts) / r.top_k,
+                    .ids = ids,
+                    .weights = weights_,
+                    .rows = x.rows,
+                    .logits_stride = logits.row_stride,
+                    .experts = r.experts,
+                    .top_k = r.top_k,
+                    .groups = r.groups,
+                    .top_groups = r.top_groups,
+                    .scoring = r.scoring,
+                    .normalize = r.normalize,
+                    .scale = r.scale});
+  }
+  void gather(const RowsView& x, const MutableRowsView& sorted) {
+    put(launch_gather_rows,
+        GatherRowsParams{device_rows(x), rows_, device_rows(sorted), choices_, x.cols});
+  }
+  // Rows are quantized once, on their way to the experts.
+  RowsView coded_experts(const RowsView& x) {
+    const MutableRowsView gated = alloc_rows(tensors_, choices_, e_.down.cols, DType::bf16);
+    {
+      const Arena::Scope scope(tensors_);
+      multiply(quantize(x, precision_, tensors_, stream_, places_, op_.choice.top_k),
+               up_call(op_, {}, gated, offsets_));
+    }
+    const auto codes = quantize(constant(gated), precision_, tensors_, stream_);
+    const MutableRowsView made = alloc_rows(tensors_, choices_, x.cols, DType::bf16);
+    multiply(codes, down_call(op_, {}, made, offsets_));
+    return constant(made);
+  }
+  void multiply(const Result<QuantizedX>& codes, GroupedMatmulCall call) {
+    if (!codes) return keep(codes.error());
+    set_codes(*codes, call);
+    keep(grouped_matmul_on_device(call, stream_));
+  }
+  // In f32, for weights that grouped products don't take.
+  RowsView plain_experts(const RowsView& x) {
+    const auto product = [&](const RowsView& from, const WeightStack& w,
+                             std::span<const float> bias, const MutableRowsView& out) {
+      // An expert has no more rows than x.
+      put(launch_plain_product, PlainProduct{.x = device_rows(from),
+                                             .w = plain_weight(w),
+                                             .out = device_rows(out),
+                                             .rows = x.rows,
+                                             .bias = data_or_null(bias),
+                                             .bias_stride = w.rows,
+                                             .count = w.count(),
+                                             .offsets = offsets_});
+    };
+    const MutableRowsView gate = alloc_rows(tensors_, choices_, e_.gate.rows);
+    ActivationParams activation{.activation = activation_terms(op_.activation),
+                                .gate = device_rows(constant(gate)),
+                                .out = device_rows(gate),
+                                .rows = choices_,
+                                .cols = e_.down.cols};
+    MutableRowsView up;
+    if (e_.up.count() > 0) {
+      up = alloc_rows(tensors_, choices_, e_.up.rows);
+      activation.up = device_rows(constant(up));
+    }
+    {
+      const Arena::Scope scope(tensors_);
+      const MutableRowsView sorted = alloc_rows(tensors_, choices_, x.cols, x.dtype);
+      gather(x, sorted);
+      product(constant(sorted), e_.gate, e_.gate_bias, gate);
+      if (e_.up.count() > 0) product(constant(sorted), e_.up, {}, up);
+    }
+    put(launch_gated_activation, activation);
+    const MutableRowsView made = alloc_rows(tensors_, choices_, x.cols);
+    product(constant(gate), e_.down, e_.down_bias, made);
+    return constant(made);
+  }
+  void combine(const RowsView& made, const MutableRowsView& out) {
+    put(launch_combine_experts, CombineExperts{.made = device_rows(made),
+                                               .weights = weights_,
+                                               .places = places_,
+                                               .out = reinterpret_cast<float*>(out.data),
+                                               .out_stride = out.row_stride,
+                                               .rows = out.rows,
+                                               .cols = out.cols,
+                                               .top_k = op_.choice.top_k});
+  }
+
+  void keep(const Result<void>& result) {
+    if (result_ && !result) result_ = result;
+  }
+  template <class Params>
+  void put(cudaError_t (*launch)(const Params&, cudaStream_t), const Params& p) {
+    const cudaError_t status = launch(p, stream_);
+    if (status == cudaSuccess) return;
+    keep(launch_result(status, {"expert_layer",
+                                fmt::format("{} choices of {}, {} experts", choices_, op_.x.cols,
+                                            op_.choice.experts),
+                                std::source_location::current()}));
+  }
+
+  const ExpertLayer& op_;
+  const ExpertStacks& e_;
+  MatmulPrecision precision_;
+  bool plain_, grouped_, coded_;
+  Arena& tensors_;
+  cudaStream_t stream_;
+  // Of the pass.
+  std::int64_t choices_ = 0;
+  float* weights_ = nullptr;
+  std::int32_t *places_ = nullptr, *rows_ = nullptr, *offsets_ = nullptr;
+  Result<void> result_;
+};
+
+}  // namespace
+
+Result<void> expert_layer(const ExpertLayer& op, MatmulPrecision precision, bool plain,
+                          Arena& tensors, cudaStream_t stream) {
+  if (op.choice.experts > kMostExperts) {
+    return Error{ErrorCode::unsupported, "experts", fmt::format("at most {}", kMostExperts),
+                 fmt::format("{}", op.choice.experts), "--device cpu"};
+  }
+  Pass pass(op, precision, plain, tensors, stream);
+  const std::int64_t most = pass.most_rows();
+  const std::int64_t passes = (op.x.rows + most - 1) / most;
+  for (std::int64_t i = 0; i < passes; ++i) {
+    const std::int64_t first = op.x.rows * i / passes;
+    const std::int64_t rows = op.x.rows * (i + 1) / passes - first;
+    const std::int32_t* tokens = op.tokens.empty() ? nullptr : op.tokens.data() + first;
+    pass.run(rows_at(op.x, first, rows), tokens, rows_at(op.out, first, rows));
+  }
+  return pass.result();
+}
+
+}  // namespace lathe::cuda

@@ -1,0 +1,19 @@
+// Random weights made where kernels read them, for models without a checkpoint.
+#pragma once
+
+#include <vector>
+
+#include "base/memory.h"
+#include "base/result.h"
+#include "kernels/cuda/common/stream.h"
+#include "kernels/cuda/runtime/upload_ring.h"
+#include "kernels/linear.h"
+#include "kernels/random_weights.h"
+
+namespace lathe::cuda {
+
+/// Laid out as upload_weights() lays out a copy. Errors: out of memory.
+Result<WeightStack> random_weights(const RandomWeights& weights, UploadRing& ring,
+                                   const Stream& stream, std::vector<OwnedBytes>& owned);
+
+}  // namespace lathe::cuda

@@ -1,0 +1,98 @@
+// Weights that come to the device, or are made there, against the host's.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+#include <random>
+
+#include "kernels/cuda/common/memory.h"
+#include "kernels/cuda/runtime/random_weights.h"
+#include "kernels/cuda/runtime/upload.h"
+
+namespace lathe::cuda {
+namespace {
+
+class Upload : public ::testing::Test {
+ protected:
+  std::vector<std::byte> read(const std::byte* there, std::int64_t bytes) {
+    std::vector<std::byte> out(static_cast<std::size_t>(bytes));
+    EXPECT_TRUE(copy_to_host(there, std::span(out), stream_).ok());
+    EXPECT_TRUE(stream_.wait().ok());
+    return out;
+  }
+
+  Stream stream_ = std::move(Stream::make()).value();
+  std::unique_ptr<UploadRing> ring_ = std::move(UploadRing::make()).value();
+  std::vector<OwnedBytes> owned_;
+};
+
+// More pieces than buffers, and larger ones; each is read before the call returns.
+TEST_F(Upload, BringsPiecesOfAnySize) {
+  std::mt19937 rng(20261127);
+  std::vector<std::size_t> sizes = {1, 7, (8 << 20) - 1, 8 << 20, (70 << 20) + 5};
+  for (int i = 0; i < 60; ++i) sizes.push_back(std::uniform_int_distribution(1, 100000)(rng));
+  const std::size_t sum = std::accumulate(sizes.begin(), sizes.end(), std::size_t{0});
+  std::vector<std::byte> host(sum);
+  for (std::size_t i = 0; i < sum; i += 97) host[i] = static_cast<std::byte>(rng() & 0xff);
+  const std::vector<std::byte> wanted = host;
+  OwnedBytes there = std::move(allocate_device_bytes(static_cast<std::int64_t>(sum))).value();
+  std::vector<HostPiece> pieces;
+  for (std::size_t at = 0; const std::size_t size : sizes) {
+    pieces.push_back({std::span(host).subspan(at, size), there.get() + at});
+    at += size;
+  }
+  ASSERT_TRUE(ring_->copy(pieces, stream_).ok());
+  std::fill(host.begin(), host.end(), std::byte{0});
+  EXPECT_EQ(read(there.get(), static_cast<std::int64_t>(sum)), wanted);
+}
+
+// The first output of splitmix64 from a state of 0.
+TEST(RandomWeights, HashesAsPublished) { EXPECT_EQ(mixed_bits(0), 0xe220a8397b1dcdafu); }
+
+TEST_F(Upload, MakesTheHostsRandomWeights) {
+  const std::vector<std::uint64_t> seeds = {5, mixed_bits(77), ~std::uint64_t{0}};
+  for (const auto& [dtype, rows, cols] : {std::tuple{DType::f32, 3, 7},
+                                          {DType::bf16, 5, 37},
+                                          {DType::bf16, 64, 100},
+                                          {DType::e4m3, 3, 130},
+                                          {DType::e4m3, 129, 257},
+                                          {DType::e2m1, 3, 64}}) {
+    const RandomWeights random{dtype, rows, cols, seeds};
+    const auto made = random_weights(random, *ring_, stream_, owned_);
+    ASSERT_TRUE(made.ok());
+    ASSERT_EQ(made->count(), 3);
+    const std::int64_t n = std::int64_t{rows} * cols;
+    for (std::int64_t w = 0; w < made->count(); ++w) {
+      const WeightView view = made->at(w);
+      std::vector<std::byte> wanted(static_cast<std::size_t>(bytes_of(dtype, n)));
+      for (std::int64_t i = 0; i < n; ++i) {
+        const std::uint64_t hash = mixed_bits(seeds[static_cast<std::size_t>(w)] + i / 4 * 4);
+        const std::uint64_t bits = hash >> (16 * (i % 4));
+        const float reach = std::sqrt(3.0f / static_cast<float>(cols));
+        const float value = static_cast<float>(static_cast<std::int16_t>(bits & 0xffff)) / 32768;
+        const float coded = static_cast<float>(static_cast<std::int16_t>(bits & 0xfff0)) / 32768;
+        if (dtype == DType::f32) {
+          const float x = value * reach;
+          std::memcpy(&wanted[4 * i], &x, 4);
+        } else if (dtype == DType::bf16) {
+          const bf16 x = to_bf16(value * reach);
+          std::memcpy(&wanted[2 * i], &x, 2);
+        } else if (dtype == DType::e4m3) {
+          wanted[i] = static_cast<std::byte>(to_e4m3(coded * 384).bits);
+        } else {
+          wanted[i / 2] |= static_cast<std::byte>(to_e2m1(coded * 6).bits << (i % 2 * 4));
+        }
+      }
+      EXPECT_EQ(read(view.data, std::ssize(wanted)), wanted) << name(dtype) << ", weight " << w;
+      if (dtype == DType::e4m3) {
+        const auto scales = read(reinterpret_cast<const std::byte*>(view.scales), 4);
+        float scale;
+        std::memcpy(&scale, scales.data(), 4);
+        EXPECT_EQ(scale, std::sqrt(3.0f / static_cast<float>(cols)) / 384);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lathe::cuda

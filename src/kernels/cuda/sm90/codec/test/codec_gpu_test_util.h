@@ -1,0 +1,33 @@
+// Pools, rows and lists of the CPU and their copies on the device.
+#pragma once
+
+#include "kernels/cuda/common/test/gpu_test_util.h"
+#include "layout/codec/test/codec_test_util.h"
+
+namespace lathe::cuda {
+
+struct DevicePool {
+  DeviceCopy<std::byte> bytes;
+  PoolView view;
+
+  DevicePool(const GpuTest& gpu, const OwnedPool& pool)
+      : bytes(gpu, pool.bytes),
+        view(bytes.data(), pool.view.layout, pool.view.page_size, pool.view.pages,
+             pool.view.page_stride) {}
+};
+
+struct DeviceRows {
+  DeviceCopy<std::byte> bytes;
+  MutableRowsView view;
+
+  DeviceRows(const GpuTest& gpu, const OwnedRows& rows) : bytes(gpu, rows.bytes), view(rows.view) {
+    view.data = bytes.data();
+  }
+  RowsView read() const { return {view.data, view.dtype, view.rows, view.cols, view.row_stride}; }
+};
+
+inline std::span<const Slot> span_of(const DeviceCopy<Slot>& slots) {
+  return {slots.data(), static_cast<std::size_t>(slots.size())};
+}
+
+}  // namespace lathe::cuda

@@ -1,0 +1,21 @@
+// Launches the narrow product and the sum of its slices.
+#include "kernels/cuda/sm90/matmul/plain/narrow_product.cuh"
+
+#include "kernels/cuda/common/launch.h"
+
+namespace lathe::cuda {
+
+cudaError_t launch_narrow_product(const NarrowProduct& p, cudaStream_t stream) {
+  if (p.rows == 0 || p.outputs == 0) return cudaSuccess;
+  const dim3 grid(blocks_for(p.cols, kNarrowSlice), blocks_for(p.rows, kNarrowRows));
+  const cudaError_t status = launch_kernel(
+      narrow_product_kernel, {.grid = grid, .block = kNarrowThreads, .early = true}, stream, p);
+  if (status != cudaSuccess) return status;
+  return launch_kernel(narrow_sum_kernel,
+                       {.grid = blocks_for(p.rows * p.outputs, kNarrowSumOutputs),
+                        .block = kNarrowSumThreads,
+                        .early = true},
+                       stream, p, std::int64_t{grid.x});
+}
+
+}  // namespace lathe::cuda

@@ -1,0 +1,34 @@
+// Launches the plain f32 product for each format of weights.
+#include "kernels/cuda/sm90/matmul/plain/plain_product.cuh"
+
+#include "kernels/cuda/common/launch.h"
+
+namespace lathe::cuda {
+
+PlainWeight plain_weight(const WeightView& w) {
+  return {.data = w.data,
+          .scales = w.scales,
+          .mx_scales = reinterpret_cast<const std::uint8_t*>(w.mx_scales),
+          .dtype = w.dtype,
+          .rows = w.rows,
+          .cols = w.cols};
+}
+
+PlainWeight plain_weight(const WeightStack& w) {
+  PlainWeight out = plain_weight(w.at(0));
+  if (w.count() < 2) return out;
+  out.data_stride = w.data[1] - w.data[0];
+  if (w.scales[0] != nullptr) out.scales_stride = w.scales[1] - w.scales[0];
+  if (w.mx_scales[0] != nullptr) out.scales_stride = w.mx_scales[1] - w.mx_scales[0];
+  return out;
+}
+
+cudaError_t launch_plain_product(const PlainProduct& p, cudaStream_t stream) {
+  if (p.rows == 0 || p.w.rows == 0 || p.count == 0) return cudaSuccess;
+  const dim3 grid(blocks_for(p.w.rows, kPlainTileN), blocks_for(p.rows, kPlainTileM),
+                  static_cast<unsigned>(p.count));
+  return launch_kernel(plain_product_kernel, {.grid = grid, .block = kPlainThreads, .early = true},
+                       stream, p);
+}
+
+}  // namespace lathe::cuda

@@ -1,0 +1,41 @@
+// Attention over expanded keys and values: the consumers of gqa_m128.cuh, whose tiles come from the
+// arrays of a pass.
+#pragma once
+
+#include <cuda.h>
+
+#include "kernels/cuda/sm90/gqa/m128/gqa_m128.cuh"
+#include "kernels/cuda/sm90/ragged/m128/ragged_load.cuh"
+
+namespace lathe::cuda {
+
+template <int kKeyDim, int kValueDim>
+static __global__ void __launch_bounds__(GqaM128<kKeyDim, kValueDim>::kThreads, 1)
+    ragged_m128_kernel(const __grid_constant__ RaggedParams p,
+                       const __grid_constant__ CUtensorMap expanded,
+                       const __grid_constant__ CUtensorMap latents) {
+  using N = GqaM128<kKeyDim, kValueDim>;
+  LATHE_DYNAMIC_SHARED(shared_bytes);
+  const std::uint32_t base = shared_address(shared_bytes);
+  const GqaRing<N> ring(base + N::kRingAt, base + N::kSmallAt);
+  const auto thread = static_cast<int>(threadIdx.x);
+  if (thread == 0) ring.init();
+  sync_block();
+  wait_for_previous();
+  const auto worker = static_cast<std::int32_t>(blockIdx.x);
+  if (thread >= 128 * N::kGroups) {
+    lower_registers<N::kProducerRegisters>();
+    if (thread < 128 * N::kGroups + 32) {
+      RaggedProducer<N>(p, ring, &expanded, &latents).run(worker);
+    }
+  } else {
+    raise_registers<N::kConsumerRegisters>();
+    const int group = thread / 128;
+    GqaM128Group<N>(p.gqa, ring, base + static_cast<std::uint32_t>(group * N::kQueryBytes), group,
+                    thread % 128)
+        .run(worker);
+  }
+  let_next_begin();
+}
+
+}  // namespace lathe::cuda

@@ -1,4 +1,0 @@
-// ragged_m128 for keys of 192 and values of 256 dimensions: its instance.
-#include "kernels/cuda/sm90/ragged/ragged_m128_launch.cuh"
-
-template cudaError_t lathe::cuda::launch_ragged_m128<192, 256>(const RaggedParams&, cudaStream_t);

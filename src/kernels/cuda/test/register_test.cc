@@ -1,0 +1,207 @@
+// Plans for a Hopper GPU, made without one.
+#include "kernels/cuda/register.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "attn/problem_name.h"
+#include "kernels/devices/all.h"
+#include "plan/explain.h"
+#include "plan/planner.h"
+
+namespace lathe {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+PlanResult plan(std::string_view attention, const PlanRequest& request = {},
+                const ProblemOptions& dims = {}) {
+  return make_plan(*problem_from_name(attention, dims), describe_machine(Device::sm90), request,
+                   all_kernels());
+}
+
+std::string refusal(std::string_view attention, const PlanRequest& request = {},
+                    const ProblemOptions& dims = {}) {
+  const PlanResult result = plan(attention, request, dims);
+  return result ? "planned" : explain(result.error());
+}
+
+TEST(Sm90, PlansEveryLatentProblem) {
+  for (const std::string attention : {"mla", "dsa", "v4"}) {
+    SCOPED_TRACE(attention);
+    const PlanResult result = plan(attention);
+    ASSERT_TRUE(result) << explain(result.error());
+    EXPECT_EQ(result->device, Device::sm90);
+    for (const Phase phase : {Phase::extend, Phase::decode}) {
+      const Route& route = result->phase(phase).routes.back();
+      EXPECT_TRUE(route.kernel.starts_with("sm90."));
+      EXPECT_EQ(route.q_dtype, DType::bf16);
+      EXPECT_EQ(route.max_rows, 0);
+    }
+  }
+}
+
+TEST(Sm90, ReadsItsLayoutsInPlaceAndOthersThroughRows) {
+  for (const std::string layout : {"mla_bf16", "mla_fp8", "mla_fp8_block"}) {
+    SCOPED_TRACE(layout);
+    const PlanResult result = plan("dsa", {.decode = "inplace", .layout = layout});
+    ASSERT_TRUE(result) << explain(result.error());
+    EXPECT_EQ(result->phase(Phase::decode).routes.back().kernel, "sm90.sparse_latent.inplace");
+  }
+  EXPECT_TRUE(plan("v4", {.decode = "inplace", .layout = "v4_fp8"}));
+  EXPECT_TRUE(plan("dsa", {.prefill = "gather", .decode = "gather", .layout = "mla_fp4"}));
+  EXPECT_THAT(refusal("dsa", {.decode = "inplace", .layout = "mla_fp4"}),
+              AllOf(HasSubstr("sm90.sparse_latent.inplace   layout"), HasSubstr("offered mla_fp4"),
+                    HasSubstr("gather")));
+}
+
+TEST(Sm90, PlansGroupedQueriesInEveryPhase) {
+  for (const std::string layout : {"gqa_bf16", "gqa_fp8"}) {
+    SCOPED_TRACE(layout);
+    const PlanResult result = plan("gqa", {.layout = layout});
+    ASSERT_TRUE(result) << explain(result.error());
+    for (const Phase phase : {Phase::extend, Phase::decode, Phase::verify}) {
+      const Route& route = result->phase(phase).routes.back();
+      EXPECT_EQ(route.kernel, "sm90.grouped_query.inplace");
+      EXPECT_EQ(route.q_dtype, DType::bf16);
+    }
+  }
+  const PlanResult native = plan("gqa", {.decode = "native"});
+  ASSERT_TRUE(native) << explain(native.error());
+  EXPECT_EQ(native->phase(Phase::decode).routes.back().kernel, "sm90.grouped_query.native");
+  EXPECT_THAT(refusal("gqa", {.decode = "native", .layout = "gqa_fp8"}),
+              AllOf(HasSubstr("sm90.grouped_query.native   layout"), HasSubstr("gqa_fp8")));
+  EXPECT_THAT(refusal("gqa", {.page_size = 8}), AllOf(HasSubstr("page"), HasSubstr("offered 8")));
+  AttentionProblem problem = gqa_problem(32, 8, 96);
+  const PlanResult other = make_plan(problem, describe_machine(Device::sm90), {}, all_kernels());
+  ASSERT_FALSE(other);
+  EXPECT_THAT(explain(other.error()), AllOf(HasSubstr("64"), HasSubstr("offered 96")));
+}
+
+TEST(Sm90, ExpandsTheKeysOfLongPrompts) {
+  const PlanResult result = plan("mla");
+  ASSERT_TRUE(result) << explain(result.error());
+  const auto kernel = [&](const Plan& p, std::int64_t rows, std::int64_t request_rows) {
+    return p.route(Phase::extend, rows, 8192, request_rows)->kernel;
+  };
+  EXPECT_EQ(kernel(*result, 8192, 8192), "sm90.dense_latent.ragged");
+  EXPECT_EQ(kernel(*result, 20, 20), "sm90.dense_latent.inplace");
+  EXPECT_EQ(kernel(*result, 8192, 20), "sm90.dense_latent.inplace");
+  EXPECT_THAT(explain(*result), HasSubstr("rows of a request on"));
+  EXPECT_EQ(result->phase(Phase::decode).routes.front().kind, KernelKind::inplace);
+  ASSERT_NE(result->budget(BudgetKind::expanded_keys), nullptr);
+  EXPECT_EQ(result->budget(BudgetKind::expanded_keys)->bytes, std::int64_t{640} << 20);
+
+  // By name it is taken for any number of rows.
+  const PlanResult named = plan("mla", {.prefill = "ragged"});
+  ASSERT_TRUE(named) << explain(named.error());
+  EXPECT_EQ(kernel(*named, 1, 1), "sm90.dense_latent.ragged");
+}
+
+TEST(Sm90, ExpandsTheKeysOfPromptsThatChooseNone) {
+  const PlanResult result = plan("dsa");
+  ASSERT_TRUE(result) << explain(result.error());
+  const auto kernel = [&](std::int64_t context, std::int64_t request_rows) {
+    return result->route(Phase::extend, 2048, context, request_rows)->kernel;
+  };
+  EXPECT_EQ(kernel(2048, 2048), "sm90.sparse_latent.ragged");
+  EXPECT_EQ(kernel(2048, 20), "sm90.sparse_latent.inplace");
+  EXPECT_EQ(kernel(2049, 2048), "sm90.sparse_latent.inplace");
+  EXPECT_TRUE(plan("dsa", {.prefill = "ragged", .context_length = 2048}));
+  EXPECT_THAT(refusal("dsa", {.prefill = "ragged"}),
+              AllOf(HasSubstr("ragged sm90.sparse_latent.ragged   context"),
+                    HasSubstr("wanted at most 2048 tokens")));
+}
+
+TEST(Sm90, CutsByARequestsOwnKeysWhereAsked) {
+  // Two blocks of 64 heads x 8 pieces of each of 64 requests, 512 sums and a row sum of f32.
+  const PlanRequest request{.chunked_prefill_size = 64,
+                            .max_running_requests = 64,
+                            .context_length = 32768,
+                            .batch_invariant = true};
+  const PlanResult result = plan("mla", request);
+  ASSERT_TRUE(result) << explain(result.error());
+  const std::int64_t decode = 64 * 2 * 8 * 64 * 513 * 4;
+  // An extend of as many rows begins no more than one block of each request anew.
+  EXPECT_EQ(result->phase(Phase::decode).routes.back().split_bytes, decode);
+  EXPECT_EQ(result->phase(Phase::extend).routes.back().split_bytes, decode / 2 * 3);
+  EXPECT_EQ(result->budget(BudgetKind::split_partials)->bytes, decode / 2 * 3);
+  // Keys are expanded by a kernel that shares work by the lengths of all.
+  EXPECT_EQ(result->phase(Phase::extend).routes.front().kind, KernelKind::inplace);
+  EXPECT_THAT(refusal("gqa", request),
+              AllOf(HasSubstr("bits"), HasSubstr("offered --batch-invariant")));
+}
+
+TEST(Sm90, RefusesToExpandWhatDoesNotFit) {
+  // 2 bytes of 576 and of a head's 256 elements, and a slot, in 640 MiB.
+  const std::int64_t keys = (std::int64_t{640} << 20) / (2 * 576 + 4 + 2 * 256);
+  EXPECT_THAT(refusal("mla", {.prefill = "ragged", .context_length = 500000}),
+              AllOf(HasSubstr("ragged sm90.dense_latent.ragged   context"),
+                    HasSubstr("wanted at most " + std::to_string(keys) + " tokens")));
+  EXPECT_TRUE(plan("mla", {.prefill = "ragged", .context_length = keys}));
+  AttentionProblem problem = deepseek_v3_problem();
+  problem.v_head = 64;
+  const auto refused =
+      make_plan(problem, describe_machine(Device::sm90), {.prefill = "ragged"}, all_kernels());
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(explain(refused.error()),
+              AllOf(HasSubstr("width of a head's values"), HasSubstr("wanted 128 or 256"),
+                    HasSubstr("offered 64")));
+}
+
+TEST(Sm90, RefusesWhatItDoesNotHave) {
+  EXPECT_THAT(refusal("dsa", {.decode = "native", .layout = "mla_fp8_block"}),
+              AllOf(HasSubstr("native sm90.sparse_latent.native "),
+                    HasSubstr("native sm90.sparse_latent.native_fp8 "),
+                    HasSubstr("offered mla_fp8_block")));
+}
+
+TEST(Sm90, PlansFp8ArithmeticOnPagesOfPowersOfTwo) {
+  const PlanResult result = plan("mla", {.decode = "native", .layout = "mla_fp8"});
+  ASSERT_TRUE(result) << explain(result.error());
+  const Route& route = result->phase(Phase::decode).routes.back();
+  EXPECT_EQ(route.kernel, "sm90.dense_latent.native_fp8");
+  EXPECT_EQ(route.q_dtype, DType::e4m3);
+  EXPECT_THAT(refusal("mla", {.decode = "native", .layout = "mla_fp8", .page_size = 24}),
+              AllOf(HasSubstr("native_fp8"), HasSubstr("page"), HasSubstr("offered 24")));
+}
+
+TEST(Sm90, PairsAnyPrefillWithFp8ArithmeticByLists) {
+  for (const char* prefill : {"gather", "inplace", "native"}) {
+    SCOPED_TRACE(prefill);
+    const PlanResult result =
+        plan("dsa", {.prefill = prefill, .decode = "native", .layout = "mla_fp8", .page_size = 24});
+    ASSERT_TRUE(result) << explain(result.error());
+    for (const Phase phase : {Phase::decode, Phase::verify}) {
+      const Route& route = result->phase(phase).routes.back();
+      EXPECT_EQ(route.kernel, "sm90.sparse_latent.native_fp8");
+      EXPECT_EQ(route.q_dtype, DType::e4m3);
+    }
+  }
+}
+
+TEST(Sm90, RefusesOtherWidths) {
+  AttentionProblem problem = deepseek_v32_problem();
+  problem.rope = 32;
+  const PlanResult result = make_plan(problem, describe_machine(Device::sm90), {}, all_kernels());
+  ASSERT_FALSE(result);
+  EXPECT_THAT(explain(result.error()),
+              AllOf(HasSubstr("rope width"), HasSubstr("wanted 64"), HasSubstr("offered 32")));
+}
+
+TEST(Sm90, EntriesAreThereWhereCudaIs) {
+  Registry registry;
+  register_sm90_kernels(registry);
+  EXPECT_EQ(registry.kernels().size(), 15u);
+  for (const Kernel& k : registry.kernels()) {
+#ifdef LATHE_HAS_CUDA
+    EXPECT_NE(k.attend, nullptr) << k.capability.name;
+#else
+    EXPECT_EQ(k.attend, nullptr) << k.capability.name;
+#endif
+  }
+}
+
+}  // namespace
+}  // namespace lathe

@@ -1,0 +1,232 @@
+#include "layout/rope/rope.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "layout/codec/codec_plan.h"
+#include "layout/rope/rope_check.h"
+#include "layout/rope/rope_rotate.h"
+
+namespace lathe {
+namespace {
+
+Error wrong(const char* field, const char* wanted, double offered) {
+  return {ErrorCode::invalid_argument, field, wanted, fmt::format("{}", offered), ""};
+}
+
+// Pair that makes `turns` turns within the original context (fractional).
+double pair_of_turns(std::int32_t dim, double theta, double context, double turns) {
+  return dim * std::log(context / (turns * 2 * std::numbers::pi)) / (2 * std::log(theta));
+}
+
+double yarn_mscale(double factor, double mscale) {
+  return factor > 1 ? 0.1 * mscale * std::log(factor) + 1 : 1;
+}
+
+Result<void> check_llama3(const Llama3RopeConfig& c) {
+  // Written so that a NaN fails.
+  if (!(c.factor >= 1) || std::isinf(c.factor)) {
+    return wrong("rope.llama3.factor", "a finite number of 1 or more", c.factor);
+  }
+  if (!(c.original_context > 0) || std::isinf(c.original_context)) {
+    return wrong("rope.llama3.original_context", "a positive number of tokens", c.original_context);
+  }
+  if (!(c.low_freq_factor > 0)) {
+    return wrong("rope.llama3.low_freq_factor", "a positive number", c.low_freq_factor);
+  }
+  if (!(c.high_freq_factor > c.low_freq_factor) || std::isinf(c.high_freq_factor)) {
+    return wrong("rope.llama3.high_freq_factor", "a finite number above low_freq_factor",
+                 c.high_freq_factor);
+  }
+  return {};
+}
+
+double llama3_frequency(double own, const Llama3RopeConfig& c) {
+  const double wavelength = 2 * std::numbers::pi / own;
+  if (wavelength > c.original_context / c.low_freq_factor) return own / c.factor;
+  if (wavelength < c.original_context / c.high_freq_factor) return own;
+  const double s = (c.original_context / wavelength - c.low_freq_factor) /
+                   (c.high_freq_factor - c.low_freq_factor);
+  return (1 - s) * own / c.factor + s * own;
+}
+
+Result<void> check_config(const RopeConfig& config, std::int64_t positions) {
+  if (config.dim < 2 || config.dim % 2 != 0) {
+    return wrong("rope.dim", "an even number of 2 or more", config.dim);
+  }
+  // Written so that a NaN fails, here and below.
+  if (!(config.theta > 1) || std::isinf(config.theta)) {
+    return wrong("rope.theta", "a finite number above 1", config.theta);
+  }
+  if (positions < 0 || positions > std::int64_t{std::numeric_limits<std::int32_t>::max()}) {
+    return wrong("rope.positions", "0 to 2^31 - 1", static_cast<double>(positions));
+  }
+  if (!(config.linear_factor >= 1) || std::isinf(config.linear_factor)) {
+    return wrong("rope.linear_factor", "a finite number of 1 or more", config.linear_factor);
+  }
+  const int scalings =
+      int{config.yarn.has_value()} + int{config.llama3.has_value()} + int{config.linear_factor > 1};
+  if (scalings > 1) return wrong("rope", "one scaling at most", scalings);
+  if (config.f32_angles && (config.llama3 || config.linear_factor > 1)) {
+    return wrong("rope", "YaRN or no scaling with angles in f32", scalings);
+  }
+  if (config.llama3) return check_llama3(*config.llama3);
+  if (!config.yarn) return {};
+  const YarnConfig& yarn = *config.yarn;
+  if (!(yarn.factor >= 1) || std::isinf(yarn.factor)) {
+    return wrong("rope.yarn.factor", "a finite number of 1 or more", yarn.factor);
+  }
+  if (!(yarn.original_context > 0) || std::isinf(yarn.original_context)) {
+    return wrong("rope.yarn.original_context", "a positive number of tokens",
+                 yarn.original_context);
+  }
+  if (!(yarn.beta_slow > 0)) {
+    return wrong("rope.yarn.beta_slow", "a positive number of rotations", yarn.beta_slow);
+  }
+  if (!(yarn.beta_fast >= yarn.beta_slow) || std::isinf(yarn.beta_fast)) {
+    return wrong("rope.yarn.beta_fast", "a finite number of beta_slow or more", yarn.beta_fast);
+  }
+  if (!std::isfinite(yarn.mscale) || yarn.mscale < 0) {
+    return wrong("rope.yarn.mscale", "a finite number of 0 or more", yarn.mscale);
+  }
+  if (!std::isfinite(yarn.mscale_all_dim) || yarn.mscale_all_dim < 0) {
+    return wrong("rope.yarn.mscale_all_dim", "a finite number of 0 or more", yarn.mscale_all_dim);
+  }
+  return {};
+}
+
+// As the model's own code computes them, operation by operation.
+std::vector<double> f32_frequencies(const RopeConfig& config) {
+  YarnRange range;
+  if (config.yarn) range = yarn_range(config.dim, config.theta, *config.yarn);
+  const auto width = static_cast<float>(range.high == range.low ? 0.001 : range.high - range.low);
+  std::vector<double> out;
+  for (std::int32_t i = 0; i < config.dim / 2; ++i) {
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(config.dim);
+    const float own = 1 / static_cast<float>(std::pow(config.theta, double{exponent}));
+    if (!config.yarn) {
+      out.push_back(own);
+      continue;
+    }
+    const float ramp = (static_cast<float>(i) - static_cast<float>(range.low)) / width;
+    const float kept = 1 - std::clamp(ramp, 0.0f, 1.0f);
+    const float divided = own / static_cast<float>(config.yarn->factor) * (1 - kept);
+    out.push_back(divided + own * kept);
+  }
+  return out;
+}
+
+}  // namespace
+
+YarnRange yarn_range(std::int32_t dim, double theta, const YarnConfig& yarn) {
+  const double context = yarn.original_context;
+  double low = pair_of_turns(dim, theta, context, yarn.beta_fast);
+  double high = pair_of_turns(dim, theta, context, yarn.beta_slow);
+  if (yarn.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  return {std::max(low, 0.0), std::min(high, static_cast<double>(dim - 1))};
+}
+
+double rope_magnitude(const RopeConfig& config) {
+  if (!config.yarn) return 1;
+  const YarnConfig& yarn = *config.yarn;
+  return yarn_mscale(yarn.factor, yarn.mscale) / yarn_mscale(yarn.factor, yarn.mscale_all_dim);
+}
+
+std::vector<double> rope_frequencies(const RopeConfig& config) {
+  if (config.f32_angles) return f32_frequencies(config);
+  std::vector<double> out;
+  YarnRange range;
+  if (config.yarn) range = yarn_range(config.dim, config.theta, *config.yarn);
+  // Where both ends meet the ramp is a step; DeepSeek's code uses the same width.
+  const double width = range.high == range.low ? 0.001 : range.high - range.low;
+  for (std::int32_t i = 0; i < config.dim / 2; ++i) {
+    const double own = std::pow(config.theta, -2.0 * i / config.dim);
+    if (config.llama3) {
+      out.push_back(llama3_frequency(own, *config.llama3));
+      continue;
+    }
+    if (!config.yarn) {
+      out.push_back(own / config.linear_factor);
+      continue;
+    }
+    const double divided = std::clamp((i - range.low) / width, 0.0, 1.0);
+    out.push_back(own * (1 - divided) + own / config.yarn->factor * divided);
+  }
+  return out;
+}
+
+RopeTable::RopeTable(const RopeConfig& config, std::int64_t positions)
+    : config_(config), positions_(positions) {
+  static std::atomic<std::uint64_t> made{0};
+  id_ = ++made;
+}
+
+Result<RopeTable> RopeTable::make(const RopeConfig& config, std::int64_t positions) {
+  if (auto ok = check_config(config, positions); !ok) return ok.error();
+  RopeTable table(config, positions);
+  const std::vector<double> frequencies = rope_frequencies(config);
+  const double magnitude = rope_magnitude(config);
+  table.data_.resize(static_cast<std::size_t>(positions * config.dim));
+  float* at = table.data_.data();
+  const auto angle = [&config](std::int64_t p, double f) {
+    return config.f32_angles ? double{static_cast<float>(p) * static_cast<float>(f)}
+                             : static_cast<double>(p) * f;
+  };
+  for (std::int64_t p = 0; p < positions; ++p) {
+    for (double f : frequencies) *at++ = static_cast<float>(std::cos(angle(p, f)) * magnitude);
+    for (double f : frequencies) *at++ = static_cast<float>(std::sin(angle(p, f)) * magnitude);
+  }
+  return table;
+}
+
+void rotate_row(const RopeTable& table, LocalPos p, RopeDirection direction, float* x) {
+  const auto no_nan_bits = [](float v) {
+    return std::isnan(v) ? std::numeric_limits<float>::quiet_NaN() : v;
+  };
+  const std::int32_t half = table.dim() / 2;
+  const bool interleaved = table.config().pairing == RopePairing::interleaved;
+  for (std::int32_t i = 0; i < half; ++i) {
+    float& a = x[interleaved ? 2 * i : i];
+    float& b = x[interleaved ? 2 * i + 1 : i + half];
+    const float c = table.cos(p)[i];
+    const float s = direction == RopeDirection::forward ? table.sin(p)[i] : -table.sin(p)[i];
+    const float turned_a = a * c - b * s;
+    const float turned_b = a * s + b * c;
+    a = no_nan_bits(turned_a);
+    b = no_nan_bits(turned_b);
+  }
+}
+
+Result<void> check_positions(const char* field, std::span<const LocalPos> positions,
+                             const RopeTable& table) {
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    if (positions[i].is_hole() || table.holds(positions[i])) continue;
+    return Error{ErrorCode::out_of_range, fmt::format("{}[{}]", field, i),
+                 fmt::format("-1 or 0 to {}", table.positions() - 1),
+                 fmt::format("{}", positions[i].value),
+                 "make the table for the longest context (RopeTable::make)"};
+  }
+  return {};
+}
+
+Result<void> apply_rope(const RopeTable& table, std::span<const LocalPos> positions,
+                        const MutableRowsView& rows, std::int64_t heads, std::int64_t first,
+                        RopeDirection direction, CodecPath path) {
+  const RowsView view = read_only(rows);
+  if (auto ok = check_apply_rope(view, std::ssize(positions), table.dim(), heads, first); !ok) {
+    return ok;
+  }
+  if (auto ok = check_positions("positions", positions, table); !ok) return ok;
+  rotate({view, rows, positions, &table, heads, first, direction, 1}, path);
+  return {};
+}
+
+}  // namespace lathe

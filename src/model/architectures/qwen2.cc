@@ -1,0 +1,12 @@
+// Qwen 2 and 2.5: Llama with biases on q, k and v, always.
+#include "model/config/config_gqa.h"
+#include "model/config/registry.h"
+
+namespace lathe {
+
+void parse_qwen2(ConfigReader& json, ModelConfig& config) {
+  parse_gqa(json, config);
+  config.attention_bias = true;
+}
+
+}  // namespace lathe

@@ -1,0 +1,27 @@
+// Qwen 3 with experts: Qwen 3's attention, softmax router without groups or shared experts.
+#include <algorithm>
+
+#include "model/config/registry.h"
+
+namespace lathe {
+
+void parse_qwen3_moe(ConfigReader& json, ModelConfig& config) {
+  parse_qwen3(json, config);
+  MoeConfig& moe = config.moe;
+  moe.layer_has_experts.assign(static_cast<std::size_t>(config.layers), 0);
+  const std::int32_t every = json.integer("decoder_sparse_step", 1);
+  const std::vector<std::int32_t> dense = json.integers("mlp_only_layers");
+  for (std::int32_t l = 0; l < config.layers; ++l) {
+    const bool has = (l + 1) % every == 0 && std::ranges::count(dense, l) == 0;
+    moe.layer_has_experts[static_cast<std::size_t>(l)] = has ? 1 : 0;
+  }
+  if (std::ranges::count(moe.layer_has_experts, 1) == 0) return;
+  moe.experts =
+      json.integer(json.first_of({"num_experts", "num_local_experts"}), std::nullopt, 1, 4096);
+  moe.ffn = json.integer("moe_intermediate_size");
+  moe.top_k = json.integer("num_experts_per_tok", std::nullopt, 1, moe.experts);
+  moe.scoring = RouterScoring::softmax;
+  moe.normalize = json.flag("norm_topk_prob", false);
+}
+
+}  // namespace lathe

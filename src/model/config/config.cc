@@ -1,0 +1,196 @@
+#include "model/config/config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "attn/compressor.h"
+#include "base/check.h"
+#include "base/json.h"
+#include "io/files/read_file.h"
+#include "io/text/json_text.h"
+#include "io/text/quote.h"
+#include "model/config/config_reader.h"
+#include "model/config/registry.h"
+
+namespace lathe {
+namespace {
+
+constexpr std::int64_t kMaxConfigBytes = std::int64_t{16} << 20;
+constexpr std::int32_t kMaxLayers = 4096;
+
+Result<const Architecture*> architecture_of(ConfigReader& json) {
+  const std::vector<std::string> named = json.texts("architectures");
+  if (json.error()) return *json.error();
+  for (const std::string& n : named) {
+    if (const Architecture* a = find_architecture(n)) return a;
+  }
+  std::string known;
+  for (const std::string& k : known_architectures()) known += (known.empty() ? "" : ", ") + k;
+  json.refuse("architectures", "one of " + known, named.empty() ? "nothing" : quote(named.front()));
+  return *json.error();
+}
+
+// DeepSeek's block-scaled fp8, or MXFP4 for architectures that use it.
+void parse_quantization(ConfigReader& json, const Architecture& architecture, ModelConfig& config) {
+  auto q = json.object("quantization_config");
+  if (!q) return;
+  const std::string method = q->text("quant_method", "");
+  if (architecture.mxfp4) {
+    if (method != "mxfp4") q->refuse("quant_method", "mxfp4", quote(method));
+    config.mxfp4 = true;
+    return json.adopt(*q);
+  }
+  if (method != "fp8") q->refuse("quant_method", "fp8 with blocks of 128 x 128", quote(method));
+  q->only("fmt", "e4m3");
+  q->only("activation_scheme", "dynamic");
+  const std::vector<std::int32_t> block = q->integers("weight_block_size");
+  if (block != std::vector<std::int32_t>{128, 128}) {
+    q->refuse("weight_block_size", "[128, 128]",
+              block.empty() ? "nothing" : fmt::format("[{}]", fmt::join(block, ", ")));
+  }
+  config.block_fp8 = true;
+  config.fp8_pow2 = q->text("scale_fmt", "") == "ue8m0";
+  json.adopt(*q);
+}
+
+void parse_tokens(ConfigReader& json, ModelConfig& config) {
+  if (json.has("bos_token_id")) {
+    const auto ids = json.integers("bos_token_id");
+    if (!ids.empty()) config.bos = ids.front();
+  }
+  if (json.has("eos_token_id")) config.eos = json.integers("eos_token_id");
+}
+
+void parse_generation(ConfigReader& json, ModelConfig& config) {
+  parse_tokens(json, config);
+  const auto real = [&](std::string_view key) -> std::optional<float> {
+    if (!json.has(key)) return std::nullopt;
+    return static_cast<float>(json.number(key));
+  };
+  config.generation.temperature = real("temperature");
+  config.generation.top_p = real("top_p");
+  config.generation.repetition_penalty = real("repetition_penalty");
+  if (json.has("top_k")) {  // 0 and -1 mean all tokens
+    const std::int32_t top_k = json.integer("top_k", std::nullopt, -1);
+    if (top_k > 0) config.generation.top_k = top_k;
+  }
+  // Greedy, whatever other sampling keys say.
+  if (!json.flag("do_sample", true)) {
+    config.generation.temperature = 0.0f;
+    config.generation.top_p.reset();
+    config.generation.top_k.reset();
+  }
+}
+
+// Checks common to all architectures, after their own keys have been read.
+void check(ConfigReader& json, const ModelConfig& config) {
+  if (json.error()) return;
+  for (const LayerGroupConfig& group : config.groups) {
+    if (const auto ok = check_problem(group.problem); !ok) {
+      const Error& e = ok.error();
+      json.refuse("attention", e.field + " " + e.wanted, e.offered, e.code, e.hint);
+    }
+    if (group.rope.dim % 16 != 0) {
+      const bool gqa = group.problem.kind == ProblemKind::grouped_query;
+      json.refuse(gqa ? "head_dim" : "qk_rope_head_dim", "a multiple of 16",
+                  fmt::format("{}", group.rope.dim));
+    }
+  }
+}
+
+}  // namespace
+
+std::size_t ModelConfig::group_of(std::int32_t layer) const {
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    if (std::binary_search(groups[g].layers.begin(), groups[g].layers.end(), layer)) return g;
+  }
+  LATHE_CHECK(false, "a layer in no group");
+  return 0;
+}
+
+std::vector<LayerGroup> ModelConfig::layer_groups() const {
+  std::vector<LayerGroup> out;
+  for (const LayerGroupConfig& g : groups) {
+    LayerGroup& group =
+        out.emplace_back(LayerGroup{g.name, g.problem, g.layers, compressor_bytes(g.problem)});
+    if (mla.own_indexer.empty()) continue;
+    for (const std::int32_t layer : g.layers) {
+      if (mla.own_indexer[static_cast<std::size_t>(layer)] != 0)
+        group.index_layers.push_back(layer);
+    }
+  }
+  return out;
+}
+
+LayerGroupConfig& ModelConfig::all_layers() {
+  if (groups.empty()) {
+    LayerGroupConfig& all = groups.emplace_back();
+    all.name = "all";
+    all.layers.resize(static_cast<std::size_t>(layers));
+    std::iota(all.layers.begin(), all.layers.end(), 0);
+  }
+  LATHE_CHECK(groups.size() == 1, "all_layers() of a model with several groups");
+  return groups.front();
+}
+
+Result<ModelConfig> parse_model_config(std::string_view config_json,
+                                       std::string_view generation_json) {
+  const auto parsed = parse_json(config_json, "config.json");
+  if (!parsed) return parsed.error();
+  if (!parsed->is_object()) {
+    return Error{ErrorCode::malformed, "config.json", "an object", json_excerpt(*parsed), ""};
+  }
+  ConfigReader json(*parsed, "config.json");
+  const auto architecture = architecture_of(json);
+  if (!architecture) return architecture.error();
+
+  ModelConfig config;
+  config.architecture = (*architecture)->name;
+  config.vocab = json.integer("vocab_size");
+  config.hidden = json.integer("hidden_size", std::nullopt, 1, 1 << 20);
+  config.layers = json.integer("num_hidden_layers", std::nullopt, 1, kMaxLayers);
+  // Some files give only the experts' width if every layer has experts.
+  config.ffn = json.integer(json.first_of({"intermediate_size", "moe_intermediate_size"}),
+                            std::nullopt, 1, 1 << 24);
+  config.max_context = json.integer("max_position_embeddings");
+  config.norm_eps = static_cast<float>(json.number("rms_norm_eps", 1e-6));
+  config.tied_embeddings = json.flag("tie_word_embeddings", false);
+  parse_quantization(json, **architecture, config);
+  parse_tokens(json, config);
+  (*architecture)->parse(json, config);
+  const bool gelu = config.activation.kind == ActivationKind::gelu_tanh;
+  json.only("hidden_act", gelu ? "gelu_pytorch_tanh" : "silu");
+  check(json, config);
+  if (json.error()) return *json.error();
+
+  if (generation_json.empty()) return config;
+  const auto generation = parse_json(generation_json, "generation_config.json");
+  if (!generation) return generation.error();
+  if (!generation->is_object()) {
+    return Error{ErrorCode::malformed, "generation_config.json", "an object",
+                 json_excerpt(*generation), ""};
+  }
+  ConfigReader defaults(*generation, "generation_config.json");
+  parse_generation(defaults, config);
+  if (defaults.error()) return *defaults.error();
+  return config;
+}
+
+Result<ModelConfig> load_model_config(const std::string& directory) {
+  const std::filesystem::path dir(directory);
+  const auto config = read_file(dir / "config.json", kMaxConfigBytes);
+  if (!config) return config.error();
+  std::error_code ec;
+  if (!std::filesystem::exists(dir / "generation_config.json", ec)) {
+    return parse_model_config(*config);
+  }
+  const auto generation = read_file(dir / "generation_config.json", kMaxConfigBytes);
+  if (!generation) return generation.error();
+  return parse_model_config(*config, *generation);
+}
+
+}  // namespace lathe

@@ -1,0 +1,159 @@
+// ModelConfig: the contents of config.json and generation_config.json, in one form for all
+// architectures. Forward code reads its fields, never an architecture's name.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "layout/rope/rope.h"
+#include "ops/moe.h"
+#include "plan/model_plan.h"
+
+namespace lathe {
+
+/// Projections of latent attention (arXiv 2405.04434). Dims of the cached row are in the problem.
+struct MlaConfig {
+  std::int32_t q_lora = 0;  // 0: q is one projection
+  // DeepSeek V3.2's indexer; its rotary part comes first and is as wide as the latent's.
+  RopePairing index_pairing = RopePairing::split_half;
+  // [layers] 1: has an indexer, 0: uses the selection of the last layer that has one. Empty: every
+  // layer of a sparse problem has one.
+  std::vector<std::uint8_t> own_indexer;
+  // DeepSeek V4's output projection: each of o_groups groups of heads to o_lora elements, then all
+  // of these to the hidden size. 0: one product.
+  std::int32_t o_groups = 0;
+  std::int32_t o_lora = 0;
+};
+
+/// Manifold-constrained hyper-connections (DeepSeek V4): a row's residual state has `streams` rows,
+/// which every part of a layer mixes (ops/hyper.h).
+struct HyperConfig {
+  std::int32_t streams = 0;     // 0: the residual state is one row
+  std::int32_t iterations = 0;  // of Sinkhorn's normalisation
+  float eps = 0;
+};
+
+struct MoeConfig {
+  std::int32_t experts = 0;  // 0: every layer is dense
+  std::int32_t ffn = 0;      // width of one expert
+  std::int32_t shared = 0;   // experts for every token, merged into one of width shared * ffn
+  std::int32_t top_k = 0;
+  RouterScoring scoring = RouterScoring::softmax;
+  std::int32_t groups = 1;
+  std::int32_t top_groups = 1;
+  bool correction_bias = false;  // e_score_correction_bias in the checkpoint
+  // The first layers look up their experts by the token's id (DeepSeek V4).
+  std::int32_t hash_layers = 0;
+  bool normalize = true;
+  float scale = 1;
+  // gpt-oss: router and experts have biases; one tensor holds all experts, with gate and up
+  // projections interleaved.
+  bool stacked = false;
+  std::vector<std::uint8_t> layer_has_experts;  // [layers]
+};
+
+/// Sampling defaults of generation_config.json; unset where it gives none. `do_sample: false` is
+/// temperature 0.
+struct GenerationDefaults {
+  std::optional<float> temperature;
+  std::optional<float> top_p;
+  std::optional<std::int32_t> top_k;
+  std::optional<float> repetition_penalty;
+};
+
+/// Layers that share an attention problem and its rotary embedding.
+struct LayerGroupConfig {
+  std::string name;          // "full", "window"; unique in a model
+  AttentionProblem problem;  // heads, dims, scale, top-k, window: the planner's input
+  RopeConfig rope;
+  std::vector<std::int32_t> layers;  // ascending
+};
+
+struct ModelConfig {
+  std::string architecture;  // "DeepseekV3ForCausalLM"
+  std::int32_t vocab = 0;
+  std::int32_t hidden = 0;
+  std::int32_t layers = 0;
+  std::int32_t ffn = 0;  // of dense layers
+  std::int32_t max_context = 0;
+  float norm_eps = 1e-6f;
+  bool tied_embeddings = false;
+  bool attention_bias = false;      // on q, k and v (Qwen 2); latent: on the down projections
+  bool attention_out_bias = false;  // on the output projection
+  bool qk_norm = false;             // RMSNorm per head of q and k (Qwen 3)
+  bool post_norms = false;          // RMSNorm of the outputs of attention and feed-forward (Gemma)
+  float norm_offset = 0;            // added to every norm's weight (Gemma: 1)
+  bool scaled_embeddings = false;   // by sqrt(hidden), rounded to the embeddings' dtype (Gemma)
+  Activation activation;            // of feed-forward layers
+
+  std::vector<LayerGroupConfig> groups;  // at least one; every layer is in exactly one
+  MlaConfig mla;                         // latent and window_compressed problems
+  HyperConfig hyper;
+  MoeConfig moe;
+
+  bool block_fp8 = false;  // e4m3 weights with scales of blocks of 128 x 128
+  bool fp8_pow2 = false;   // beside it: scales of activations are powers of two
+  bool mxfp4 = false;  // experts in MXFP4: stacked, as <name>_blocks and <name>_scales (gpt-oss),
+                       // or one by one beside block_fp8 (DeepSeek V4)
+  // Draft layers that the checkpoint may have after `layers`; their tensors are read only with
+  // `drafts`.
+  std::int32_t draft_layers = 0;
+  // Later draft steps reuse the keys that the first has chosen (GLM 5.2).
+  bool shared_draft_choice = false;
+  // The draft layer's group if it differs from all other layers (DeepSeek V4 Pro).
+  std::optional<LayerGroupConfig> draft_group;
+  bool draft_blocks = false;  // the draft layers are DSpark blocks, which are not supported
+  bool drafts = false;  // the one draft layer runs, as layer number `layers`: add_draft_layer()
+
+  std::optional<std::int32_t> bos;
+  std::vector<std::int32_t> eos;  // each of them ends an answer
+  GenerationDefaults generation;
+
+  /// Layers with weights and keys: the model's and a draft layer that runs.
+  std::int32_t cached_layers() const { return layers + (drafts ? 1 : 0); }
+  /// Elements of a row's state after the last layer that a draft layer reads.
+  std::int64_t state_width() const {
+    return std::int64_t{hyper.streams > 0 ? hyper.streams : 1} * hidden;
+  }
+  /// Keys that later uses of the draft layer take over from the first; 0: each chooses its own.
+  std::int64_t shared_choice_width() const {
+    const bool shares =
+        drafts && shared_draft_choice && latent() && groups.front().problem.sparse();
+    return shares ? groups.front().problem.top_k : 0;
+  }
+  /// Index into `groups` of the layer's group. Precondition: 0 <= layer < cached_layers().
+  std::size_t group_of(std::int32_t layer) const;
+  const AttentionProblem& attention(std::int32_t layer) const {
+    return groups[group_of(layer)].problem;
+  }
+  /// The only group of an architecture whose layers are all alike; created on first use.
+  LayerGroupConfig& all_layers();
+
+  /// The groups as the planner's input.
+  std::vector<LayerGroup> layer_groups() const;
+
+  /// All layers are of one family: latent (dense or sparse), window_compressed or grouped_query.
+  bool latent() const {
+    return !compressed() && groups.front().problem.kind != ProblemKind::grouped_query;
+  }
+  /// DeepSeek V4's layers, whose tensors have DeepSeek's published names.
+  bool compressed() const { return groups.front().problem.kind == ProblemKind::window_compressed; }
+};
+
+/// Supported architectures, by their names in config.json.
+std::vector<std::string> known_architectures();
+
+/// `generation_json` may be empty. Errors, naming the key: JSON that does not parse; an unknown
+/// architecture (lists the known ones); a missing, mistyped or impossible value; an unsupported
+/// feature (a rope type, an activation, a quantisation), by name.
+Result<ModelConfig> parse_model_config(std::string_view config_json,
+                                       std::string_view generation_json = {});
+
+/// config.json and, where it exists, generation_config.json of a checkpoint's directory.
+Result<ModelConfig> load_model_config(const std::string& directory);
+
+}  // namespace lathe

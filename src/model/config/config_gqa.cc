@@ -1,0 +1,75 @@
+#include "model/config/config_gqa.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "io/text/quote.h"
+
+namespace lathe {
+
+std::vector<std::uint8_t> parse_layer_types(ConfigReader& json, const ModelConfig& config) {
+  std::vector<std::uint8_t> sliding;
+  const std::vector<std::string> types = json.texts("layer_types");
+  if (types.empty()) return sliding;
+  for (std::size_t l = 0; l < types.size(); ++l) {
+    const std::string& t = types[l];
+    if (t != "full_attention" && t != "sliding_attention") {
+      json.refuse(fmt::format("layer_types[{}]", l), "full_attention or sliding_attention",
+                  quote(t));
+    }
+    sliding.push_back(t == "sliding_attention" ? 1 : 0);
+  }
+  if (std::ssize(sliding) != config.layers) {
+    json.refuse("layer_types", fmt::format("{} entries", config.layers),
+                fmt::format("{}", sliding.size()), ErrorCode::malformed);
+    sliding.resize(static_cast<std::size_t>(config.layers));
+  }
+  return sliding;
+}
+
+void set_windows(ConfigReader& json, ModelConfig& config,
+                 const std::vector<std::uint8_t>& sliding) {
+  const auto windowed = std::ranges::count(sliding, 1);
+  if (windowed == 0) return;
+  const std::int32_t window = json.integer("sliding_window");
+  if (windowed == config.layers) {
+    config.all_layers().problem.window = window;
+    return;
+  }
+  const LayerGroupConfig all = config.all_layers();
+  config.groups.clear();
+  for (const std::uint8_t has : {sliding.front(), static_cast<std::uint8_t>(1 - sliding.front())}) {
+    LayerGroupConfig& group = config.groups.emplace_back(all);
+    group.name = has != 0 ? "window" : "full";
+    group.problem.window = has != 0 ? window : 0;
+    std::erase_if(group.layers,
+                  [&](std::int32_t l) { return sliding[static_cast<std::size_t>(l)] != has; });
+  }
+}
+
+void parse_gqa_dims(ConfigReader& json, ModelConfig& config, const RopeKeys& keys) {
+  const std::int32_t heads = json.integer("num_attention_heads", std::nullopt, 1, 1024);
+  const std::int32_t kv_heads = json.integer("num_key_value_heads", heads, 1, 1024);
+  if (!json.has("head_dim") && config.hidden % heads != 0) {
+    json.refuse("num_attention_heads", fmt::format("a divisor of hidden_size ({})", config.hidden),
+                fmt::format("{}", heads), ErrorCode::malformed, "or give head_dim");
+  }
+  const std::int32_t head_dim =
+      json.integer("head_dim", std::max(1, config.hidden / heads), 1, 1024);
+  LayerGroupConfig& group = config.all_layers();
+  group.problem = gqa_problem(heads, kv_heads, head_dim);
+  group.rope = parse_rope(json, head_dim, RopePairing::split_half, keys);
+}
+
+void parse_gqa(ConfigReader& json, ModelConfig& config) {
+  parse_gqa_dims(json, config);
+  std::vector<std::uint8_t> sliding = parse_layer_types(json, config);
+  if (sliding.empty() && json.flag("use_sliding_window", false) && json.has("sliding_window")) {
+    const std::int32_t first = json.integer("max_window_layers", 0, 0);
+    for (std::int32_t l = 0; l < config.layers; ++l) sliding.push_back(l >= first ? 1 : 0);
+  }
+  set_windows(json, config, sliding);
+}
+
+}  // namespace lathe

@@ -1,0 +1,28 @@
+// Reads the keys of config.json that architectures with grouped-query attention share.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "model/config/config.h"
+#include "model/config/config_reader.h"
+#include "model/config/config_rope.h"
+
+namespace lathe {
+
+/// Reads heads, head_dim (default: hidden_size / num_attention_heads), RoPE and scale into
+/// config.all_layers().
+void parse_gqa_dims(ConfigReader& json, ModelConfig& config, const RopeKeys& keys = {});
+
+/// layer_types as flags: 1 for sliding_attention, 0 for full_attention. Empty if the key is absent.
+std::vector<std::uint8_t> parse_layer_types(ConfigReader& json, const ModelConfig& config);
+
+/// Gives sliding_window to the layers flagged in `sliding` [layers]. If only some are, all_layers()
+/// is split into the groups "full" and "window", the first layer's first.
+void set_windows(ConfigReader& json, ModelConfig& config, const std::vector<std::uint8_t>& sliding);
+
+/// Reads the dims, and windows in Qwen 2 and 3's form: layer_types, or use_sliding_window,
+/// sliding_window and max_window_layers.
+void parse_gqa(ConfigReader& json, ModelConfig& config);
+
+}  // namespace lathe

@@ -1,0 +1,134 @@
+#include "model/config/config_mla.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "io/text/quote.h"
+#include "model/config/config_rope.h"
+
+namespace lathe {
+namespace {
+
+// Reads mlp_layer_types, or first_k_dense_replace and moe_layer_freq in older files.
+std::vector<std::uint8_t> layers_with_experts(ConfigReader& json, std::int32_t layers) {
+  std::vector<std::uint8_t> out(static_cast<std::size_t>(layers), 0);
+  const std::vector<std::string> types = json.texts("mlp_layer_types");
+  if (types.empty()) {
+    const std::int32_t dense = json.integer("first_k_dense_replace", 3, 0);
+    if (json.integer("moe_layer_freq", 1, 1) != 1) {
+      json.refuse("moe_layer_freq", "1", "another frequency");
+    }
+    for (std::int32_t l = dense; l < layers; ++l) out[static_cast<std::size_t>(l)] = 1;
+    return out;
+  }
+  if (types.size() != out.size()) {
+    json.refuse("mlp_layer_types", fmt::format("{} entries", layers),
+                fmt::format("{}", types.size()), ErrorCode::malformed);
+    return out;
+  }
+  for (std::size_t l = 0; l < out.size(); ++l) {
+    if (types[l] == "sparse") {
+      out[l] = 1;
+    } else if (types[l] != "dense") {
+      json.refuse(fmt::format("mlp_layer_types[{}]", l), "dense or sparse", quote(types[l]));
+    }
+  }
+  return out;
+}
+
+void parse_experts(ConfigReader& json, ModelConfig& config) {
+  MoeConfig& moe = config.moe;
+  moe.layer_has_experts = layers_with_experts(json, config.layers);
+  if (std::ranges::count(moe.layer_has_experts, 1) == 0) return;
+  json.only("scoring_func", "sigmoid");
+  json.only("topk_method", "noaux_tc");
+  moe.experts =
+      json.integer(json.first_of({"n_routed_experts", "num_local_experts", "num_experts"}),
+                   std::nullopt, 1, 4096);
+  moe.ffn = json.integer("moe_intermediate_size");
+  moe.shared = json.integer("n_shared_experts", 0, 0, 64);
+  moe.top_k = json.integer("num_experts_per_tok", std::nullopt, 1, moe.experts);
+  moe.scoring = RouterScoring::sigmoid;
+  moe.groups = json.integer("n_group", 1, 1, moe.experts);
+  moe.top_groups = json.integer("topk_group", 1, 1, moe.groups);
+  moe.correction_bias = true;
+  moe.normalize = json.flag("norm_topk_prob", true);
+  moe.scale = static_cast<float>(json.number("routed_scaling_factor", 1));
+  if (moe.experts % moe.groups != 0) {
+    json.refuse("n_group", fmt::format("a divisor of the {} experts", moe.experts),
+                fmt::format("{}", moe.groups), ErrorCode::malformed);
+    return;
+  }
+  // A group is ranked by its two best experts.
+  const std::int32_t per_group = moe.experts / moe.groups;
+  if (moe.groups > 1 && per_group < 2) {
+    json.refuse("n_group", "groups of at least 2 experts", fmt::format("{}", moe.groups),
+                ErrorCode::malformed);
+  }
+  if (moe.top_k > moe.top_groups * per_group) {
+    json.refuse(
+        "num_experts_per_tok",
+        fmt::format("at most the {} experts of the kept groups", moe.top_groups * per_group),
+        fmt::format("{}", moe.top_k), ErrorCode::malformed);
+  }
+}
+
+}  // namespace
+
+void parse_mla(ConfigReader& json, ModelConfig& config) {
+  LayerGroupConfig& group = config.all_layers();
+  AttentionProblem& p = group.problem;
+  p.kind = ProblemKind::dense_latent;
+  p.heads = json.integer("num_attention_heads", std::nullopt, 1, 128);
+  p.nope = json.integer("kv_lora_rank", std::nullopt, 1, 16384);
+  p.rope = json.integer("qk_rope_head_dim", std::nullopt, 1, 1024);
+  p.qk_nope_head = json.integer("qk_nope_head_dim", std::nullopt, 1, 1024);
+  p.v_head = json.integer("v_head_dim", std::nullopt, 1, 1024);
+  if (p.qk_nope_head % 16 != 0) {
+    json.refuse("qk_nope_head_dim", "a multiple of 16", fmt::format("{}", p.qk_nope_head));
+  }
+  const std::int32_t kv_heads = json.integer("num_key_value_heads", p.heads);
+  if (kv_heads != p.heads) {
+    json.refuse("num_key_value_heads", fmt::format("num_attention_heads ({})", p.heads),
+                fmt::format("{}", kv_heads));
+  }
+  config.mla.q_lora = json.integer("q_lora_rank", 0, 1, 65536);
+  config.attention_bias = json.flag("attention_bias", false);
+  config.attention_out_bias = config.attention_bias;
+  const bool interleave = json.flag("rope_interleave", true);
+  group.rope =
+      parse_rope(json, p.rope, interleave ? RopePairing::interleaved : RopePairing::split_half);
+  const double head = p.qk_nope_head + p.rope;
+  p.scale = static_cast<float>(yarn_attention_factor(group.rope) / std::sqrt(head));
+  config.draft_layers =
+      json.integer(json.first_of({"num_nextn_predict_layers", "num_mtp_layers"}), 1, 0, 1024);
+  config.shared_draft_choice = json.flag("index_share_for_mtp_iteration", false);
+  parse_experts(json, config);
+}
+
+void parse_indexer(ConfigReader& json, ModelConfig& config, RopePairing pairing) {
+  AttentionProblem& p = config.all_layers().problem;
+  p.kind = ProblemKind::sparse_latent;
+  p.index_heads = json.integer("index_n_heads", std::nullopt, 1, 1024);
+  p.index_dim = json.integer("index_head_dim", std::nullopt, 1, 16384);
+  p.top_k = json.integer("index_topk");
+  if (config.mla.q_lora == 0) {
+    json.refuse("q_lora_rank", "a rank: the indexer's queries come from the compressed query",
+                "null");
+  }
+  if (p.index_dim % 16 != 0 || p.index_dim < p.rope) {
+    json.refuse("index_head_dim",
+                fmt::format("a multiple of 16, at least qk_rope_head_dim ({})", p.rope),
+                fmt::format("{}", p.index_dim));
+  }
+  if (json.has("indexer_rope_interleave")) {
+    pairing = json.flag("indexer_rope_interleave", false) ? RopePairing::interleaved
+                                                          : RopePairing::split_half;
+  }
+  config.mla.index_pairing = pairing;
+  config.mla.own_indexer.assign(static_cast<std::size_t>(config.layers), 1);
+}
+
+}  // namespace lathe

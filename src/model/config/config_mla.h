@@ -1,0 +1,17 @@
+// Reads the keys of config.json that architectures with latent attention share: DeepSeek V3 and its
+// successors.
+#pragma once
+
+#include "model/config/config.h"
+#include "model/config/config_reader.h"
+
+namespace lathe {
+
+/// Reads dense latent attention, RoPE, and the experts with their grouped sigmoid router.
+void parse_mla(ConfigReader& json, ModelConfig& config);
+
+/// Makes the problem sparse: index_n_heads, index_head_dim, index_topk, the pairing of the
+/// indexer's RoPE (`pairing` if indexer_rope_interleave is absent). Every layer has an indexer.
+void parse_indexer(ConfigReader& json, ModelConfig& config, RopePairing pairing);
+
+}  // namespace lathe

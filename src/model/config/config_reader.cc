@@ -1,0 +1,153 @@
+#include "model/config/config_reader.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/json.h"
+
+#include "io/text/quote.h"
+
+namespace lathe {
+
+ConfigReader::ConfigReader(const nlohmann::json& object, std::string place)
+    : object_(&object), place_(std::move(place)) {}
+
+const nlohmann::json* ConfigReader::find(std::string_view key) const {
+  const auto it = object_->find(key);
+  return it == object_->end() || it->is_null() ? nullptr : &*it;
+}
+
+bool ConfigReader::has(std::string_view key) const { return find(key) != nullptr; }
+
+std::string_view ConfigReader::first_of(std::initializer_list<std::string_view> keys) const {
+  for (const std::string_view key : keys) {
+    if (has(key)) return key;
+  }
+  return *keys.begin();
+}
+
+void ConfigReader::refuse(std::string_view key, std::string wanted, std::string offered,
+                          ErrorCode code, std::string hint) {
+  if (error_) return;
+  error_ = Error{code, fmt::format("{}: {}", place_, key), std::move(wanted), std::move(offered),
+                 std::move(hint)};
+}
+
+void ConfigReader::mistyped(std::string_view key, std::string_view wanted) {
+  const nlohmann::json* value = find(key);
+  refuse(key, std::string(wanted), value == nullptr ? "nothing" : json_excerpt(*value),
+         ErrorCode::malformed);
+}
+
+std::int32_t ConfigReader::integer(std::string_view key, std::optional<std::int32_t> fallback,
+                                   std::int32_t min, std::int32_t max) {
+  const nlohmann::json* value = find(key);
+  if (value == nullptr && fallback) return *fallback;
+  if (value != nullptr && value->is_number_integer()) {
+    // Unsigned values beyond int64 need an unsigned comparison.
+    const bool huge = value->is_number_unsigned() &&
+                      value->get<std::uint64_t>() > static_cast<std::uint64_t>(kMaxCount);
+    const std::int64_t got = huge ? std::int64_t{kMaxCount} + 1 : value->get<std::int64_t>();
+    if (got >= min && got <= max) return static_cast<std::int32_t>(got);
+  }
+  mistyped(key, fmt::format("an integer from {} to {}", min, max));
+  return min;
+}
+
+double ConfigReader::number(std::string_view key, std::optional<double> fallback) {
+  const nlohmann::json* value = find(key);
+  if (value == nullptr && fallback) return *fallback;
+  if (value != nullptr && value->is_number()) {
+    const double got = value->get<double>();
+    if (std::isfinite(got)) return got;
+  }
+  mistyped(key, "a finite number");
+  return 1;
+}
+
+bool ConfigReader::flag(std::string_view key, bool fallback) {
+  const nlohmann::json* value = find(key);
+  if (value == nullptr) return fallback;
+  if (value->is_boolean()) return value->get<bool>();
+  mistyped(key, "true or false");
+  return fallback;
+}
+
+std::string ConfigReader::text(std::string_view key, std::string_view fallback) {
+  const nlohmann::json* value = find(key);
+  if (value == nullptr) return std::string(fallback);
+  if (value->is_string()) return value->get<std::string>();
+  mistyped(key, "a text");
+  return std::string(fallback);
+}
+
+std::vector<std::string> ConfigReader::texts(std::string_view key) {
+  std::vector<std::string> out;
+  const nlohmann::json* value = find(key);
+  if (value == nullptr) return out;
+  if (!value->is_array()) {
+    mistyped(key, "a list of texts");
+    return out;
+  }
+  for (const nlohmann::json& item : *value) {
+    if (!item.is_string()) {
+      mistyped(key, "a list of texts");
+      return {};
+    }
+    out.push_back(item.get<std::string>());
+  }
+  return out;
+}
+
+std::vector<std::int32_t> ConfigReader::integers(std::string_view key) {
+  std::vector<std::int32_t> out;
+  const nlohmann::json* value = find(key);
+  if (value == nullptr) return out;
+  const auto add = [&](const nlohmann::json& item) {
+    const bool good =
+        item.is_number_integer() && item.get<double>() >= 0 && item.get<double>() <= kMaxCount;
+    if (good) out.push_back(item.get<std::int32_t>());
+    return good;
+  };
+  // A single id may come without a list.
+  bool good = value->is_array() || add(*value);
+  if (value->is_array()) {
+    for (const nlohmann::json& item : *value) good = good && add(item);
+  }
+  if (good) return out;
+  mistyped(key, fmt::format("integers from 0 to {}", kMaxCount));
+  return {};
+}
+
+std::optional<ConfigReader> ConfigReader::object(std::string_view key) {
+  const nlohmann::json* value = find(key);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_object()) {
+    mistyped(key, "an object");
+    return std::nullopt;
+  }
+  return ConfigReader(*value, fmt::format("{}: {}", place_, key));
+}
+
+void ConfigReader::adopt(const ConfigReader& nested) {
+  if (!error_) error_ = nested.error_;
+}
+
+void ConfigReader::only(std::string_view key, std::string_view only_value) {
+  const std::string got = text(key, only_value);
+  if (got != only_value) refuse(key, std::string(only_value), quote(got));
+}
+
+void ConfigReader::only_false(std::string_view key) {
+  if (flag(key, false)) refuse(key, "false", "true");
+}
+
+void ConfigReader::absent(std::string_view key, std::string wanted) {
+  if (const nlohmann::json* value = find(key); value != nullptr) {
+    refuse(key, std::move(wanted), json_excerpt(*value));
+  }
+}
+
+}  // namespace lathe

@@ -1,0 +1,148 @@
+#include "model/config/config_rope.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "io/text/quote.h"
+
+namespace lathe {
+namespace {
+
+YarnConfig parse_yarn(ConfigReader& rope, double original_context, bool unit_magnitude) {
+  YarnConfig yarn;
+  yarn.factor = rope.number("factor");
+  yarn.original_context = original_context;
+  // Some configurations write 0 for the published value.
+  const auto turns = [&](std::string_view key, double published) {
+    const double given = rope.number(key, published);
+    return given == 0 ? published : given;
+  };
+  yarn.beta_fast = turns("beta_fast", 32);
+  yarn.beta_slow = turns("beta_slow", 1);
+  yarn.truncate = rope.flag("truncate", true);
+  if (unit_magnitude) {
+    for (const std::string_view key : {"attention_factor", "mscale", "mscale_all_dim"}) {
+      if (const double given = rope.number(key, 1); given != 1) {
+        rope.refuse(key, "1, which keeps the magnitude of cos and sin", fmt::format("{}", given));
+      }
+    }
+    return yarn;
+  }
+  yarn.mscale = rope.number("mscale", 0);
+  yarn.mscale_all_dim = rope.number("mscale_all_dim", 0);
+  // The magnitude of cos and sin is m(mscale) / m(mscale_all_dim) if both are given, else m(1).
+  // mscale_all_dim alone would scale attention, too, which these fields cannot express.
+  if (yarn.mscale == 0 && yarn.mscale_all_dim != 0) {
+    rope.refuse("mscale_all_dim", "mscale with it", "mscale_all_dim alone");
+  }
+  if (yarn.mscale == 0 || yarn.mscale_all_dim == 0) yarn.mscale = 1;
+  rope.absent("attention_factor", "nothing: the factor follows from `factor` and mscale");
+  return yarn;
+}
+
+// The JSON object with these layers' RoPE, if there is one.
+std::optional<ConfigReader> rope_object(ConfigReader& json, const RopeKeys& keys) {
+  if (!json.has("rope_parameters")) {
+    return keys.scaled ? json.object("rope_scaling") : std::nullopt;
+  }
+  auto all = json.object("rope_parameters");
+  if (!all || keys.layer_type.empty() || !all->has(keys.layer_type)) return all;
+  auto own = all->object(keys.layer_type);
+  json.adopt(*all);
+  return own;
+}
+
+std::string type_of(ConfigReader& rope) {
+  return rope.text(rope.first_of({"rope_type", "type"}), "default");
+}
+
+// Defaults for missing keys.
+struct RopeDefaults {
+  RopeConfig rope;
+  double partial = 1;
+  double max_context = 0;
+  bool unit_magnitude = false;
+};
+
+// `partial` receives the share of a head's elements that rotate.
+RopeConfig read_rope(ConfigReader& rope, const RopeDefaults& defaults, double& partial) {
+  RopeConfig out = defaults.rope;
+  out.theta = rope.number("rope_theta", out.theta);
+  partial = rope.number("partial_rotary_factor", defaults.partial);
+  const std::string type = type_of(rope);
+  const double original = rope.number("original_max_position_embeddings", defaults.max_context);
+  if (type == "yarn") {
+    out.yarn = parse_yarn(rope, original, defaults.unit_magnitude);
+  } else if (type == "llama3") {
+    out.llama3 = Llama3RopeConfig{rope.number("factor"), original, rope.number("low_freq_factor"),
+                                  rope.number("high_freq_factor")};
+  } else if (type == "linear") {
+    out.linear_factor = rope.number("factor");
+  } else if (type != "default") {
+    rope.refuse(rope.first_of({"rope_type", "type"}), "default, linear, llama3 or yarn",
+                quote(type));
+  }
+  return out;
+}
+
+// A file with both spellings has been edited. Nothing says which one the weights were trained with,
+// and readers disagree.
+void check_spellings(ConfigReader& json, ConfigReader& rope, const RopeConfig& chosen,
+                     const RopeDefaults& defaults, const RopeKeys& keys) {
+  if (!keys.scaled || !json.has("rope_parameters")) return;
+  auto older = json.object("rope_scaling");
+  if (!older) return;
+  RopeDefaults silent = defaults;
+  silent.rope.theta = chosen.theta;  // the older spelling keeps it elsewhere
+  double partial = 1;
+  const RopeConfig other = read_rope(*older, silent, partial);
+  json.adopt(*older);
+  if (json.error() || other == chosen) return;
+  json.refuse("rope_scaling",
+              fmt::format("what rope_parameters says (rope_type {}), or no rope_scaling",
+                          quote(type_of(rope))),
+              fmt::format("another RoPE (rope_type {})", quote(type_of(*older))),
+              ErrorCode::malformed, "delete the one that is wrong");
+}
+
+}  // namespace
+
+RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
+                      const RopeKeys& keys) {
+  RopeDefaults defaults{{.dim = dim, .pairing = pairing}};
+  defaults.max_context = json.integer("max_position_embeddings");
+  defaults.rope.theta = json.number(keys.theta, keys.default_theta);
+  defaults.partial = json.number("partial_rotary_factor", keys.partial);
+  defaults.unit_magnitude = keys.unit_magnitude;
+  auto rope = rope_object(json, keys);
+  RopeConfig out = defaults.rope;
+  double partial = defaults.partial;
+  if (rope) {
+    out = read_rope(*rope, defaults, partial);
+    json.adopt(*rope);
+    check_spellings(json, *rope, out, defaults, keys);
+  }
+  if (partial != keys.partial) {
+    json.refuse("partial_rotary_factor",
+                keys.partial == 1 ? "1: every element of a head's rotary part rotates"
+                                  : fmt::format("{}: {} elements of a head", keys.partial, dim),
+                std::to_string(partial));
+  }
+  // Check what the tables would reject, so that the error names the user's key.
+  if (!json.error()) {
+    if (const auto table = RopeTable::make(out, 0); !table) {
+      const Error& e = table.error();
+      json.refuse("rope_parameters", e.field + " " + e.wanted, e.offered, e.code);
+    }
+  }
+  return out;
+}
+
+double yarn_attention_factor(const RopeConfig& rope) {
+  if (!rope.yarn || rope.yarn->factor <= 1) return 1;
+  const double m = 0.1 * rope.yarn->mscale_all_dim * std::log(rope.yarn->factor) + 1;
+  return m * m;
+}
+
+}  // namespace lathe

@@ -1,0 +1,30 @@
+// Reads RoPE from config.json.
+#pragma once
+
+#include "layout/rope/rope.h"
+#include "model/config/config_reader.h"
+
+namespace lathe {
+
+/// The keys of one layer type's RoPE, in models with several.
+struct RopeKeys {
+  std::string_view layer_type = {};       // of rope_parameters: {"full_attention": {...}, ...}
+  std::string_view theta = "rope_theta";  // the older spelling
+  double default_theta = 10000;
+  bool scaled = true;           // rope_scaling, the older spelling, applies to these layers
+  double partial = 1;           // the partial_rotary_factor that gives `dim`
+  bool unit_magnitude = false;  // YaRN keeps the magnitude of cos and sin at 1 (DeepSeek V4)
+};
+
+/// Reads rope_parameters, or the older rope_scaling and rope_theta, and rejects both if they
+/// disagree. Supports rope_type default, linear, llama3 and yarn; other types, a
+/// partial_rotary_factor other than keys.partial, and attention_factor are rejected by name. Needs
+/// max_position_embeddings if the original context is not given.
+RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
+                      const RopeKeys& keys = {});
+
+/// YaRN's factor on the attention scale in DeepSeek's form: m(mscale_all_dim)^2, 1 without
+/// mscale_all_dim (arXiv 2309.00071; m is in layout/rope.h).
+double yarn_attention_factor(const RopeConfig& rope);
+
+}  // namespace lathe

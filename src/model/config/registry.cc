@@ -1,0 +1,39 @@
+#include "model/config/registry.h"
+
+#include <array>
+
+namespace lathe {
+namespace {
+
+constexpr std::array kArchitectures = {
+    Architecture{"DeepseekV32ForCausalLM", parse_deepseek_v32},
+    Architecture{"DeepseekV3ForCausalLM", parse_deepseek_v3},
+    Architecture{"DeepseekV4ForCausalLM", parse_deepseek_v4},
+    Architecture{"Gemma3ForCausalLM", parse_gemma3},
+    Architecture{"GlmMoeDsaForCausalLM", parse_glm_moe_dsa},
+    Architecture{"GptOssForCausalLM", parse_gpt_oss, true},
+    Architecture{"LlamaForCausalLM", parse_llama},
+    Architecture{"MistralForCausalLM", parse_mistral},
+    Architecture{"Qwen2ForCausalLM", parse_qwen2},
+    Architecture{"Qwen3ForCausalLM", parse_qwen3},
+    Architecture{"Qwen3MoeForCausalLM", parse_qwen3_moe},
+};
+
+}  // namespace
+
+std::span<const Architecture> architectures() { return kArchitectures; }
+
+const Architecture* find_architecture(std::string_view name) {
+  for (const Architecture& a : kArchitectures) {
+    if (a.name == name) return &a;
+  }
+  return nullptr;
+}
+
+std::vector<std::string> known_architectures() {
+  std::vector<std::string> out;
+  for (const Architecture& a : kArchitectures) out.emplace_back(a.name);
+  return out;
+}
+
+}  // namespace lathe

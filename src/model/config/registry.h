@@ -1,0 +1,38 @@
+// The supported architectures. An architecture only interprets its config.json: all share one
+// forward pass (decoder.h), which reads the configuration.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "model/config/config.h"
+#include "model/config/config_reader.h"
+
+namespace lathe {
+
+struct Architecture {
+  std::string_view name;  // as in config.json's `architectures`
+  /// Reads the architecture's own keys; errors stay in the reader. `config` already has the common
+  /// fields (config.cc).
+  void (*parse)(ConfigReader& json, ModelConfig& config);
+  bool mxfp4 = false;  // quantisation of its checkpoints; false: DeepSeek's fp8
+};
+
+/// In alphabetical order.
+std::span<const Architecture> architectures();
+/// Null for an unknown name.
+const Architecture* find_architecture(std::string_view name);
+
+void parse_deepseek_v3(ConfigReader& json, ModelConfig& config);
+void parse_deepseek_v32(ConfigReader& json, ModelConfig& config);
+void parse_deepseek_v4(ConfigReader& json, ModelConfig& config);
+void parse_gemma3(ConfigReader& json, ModelConfig& config);
+void parse_glm_moe_dsa(ConfigReader& json, ModelConfig& config);
+void parse_gpt_oss(ConfigReader& json, ModelConfig& config);
+void parse_llama(ConfigReader& json, ModelConfig& config);
+void parse_mistral(ConfigReader& json, ModelConfig& config);
+void parse_qwen2(ConfigReader& json, ModelConfig& config);
+void parse_qwen3(ConfigReader& json, ModelConfig& config);
+void parse_qwen3_moe(ConfigReader& json, ModelConfig& config);
+
+}  // namespace lathe

@@ -1,0 +1,524 @@
+#include "model/config/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "model/config/test/config_test_util.h"
+
+namespace lathe {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// The keys of the published config.json files that affect the computation.
+Json deepseek_v3() {
+  return {{"architectures", {"DeepseekV3ForCausalLM"}},
+          {"model_type", "deepseek_v3"},
+          {"vocab_size", 129280},
+          {"hidden_size", 7168},
+          {"intermediate_size", 18432},
+          {"moe_intermediate_size", 2048},
+          {"num_hidden_layers", 61},
+          {"num_nextn_predict_layers", 1},
+          {"num_attention_heads", 128},
+          {"num_key_value_heads", 128},
+          {"n_shared_experts", 1},
+          {"n_routed_experts", 256},
+          {"routed_scaling_factor", 2.5},
+          {"kv_lora_rank", 512},
+          {"q_lora_rank", 1536},
+          {"qk_rope_head_dim", 64},
+          {"v_head_dim", 128},
+          {"qk_nope_head_dim", 128},
+          {"topk_method", "noaux_tc"},
+          {"scoring_func", "sigmoid"},
+          {"n_group", 8},
+          {"topk_group", 4},
+          {"num_experts_per_tok", 8},
+          {"moe_layer_freq", 1},
+          {"first_k_dense_replace", 3},
+          {"norm_topk_prob", true},
+          {"hidden_act", "silu"},
+          {"max_position_embeddings", 163840},
+          {"rms_norm_eps", 1e-6},
+          {"bos_token_id", 0},
+          {"eos_token_id", 1},
+          {"tie_word_embeddings", false},
+          {"attention_bias", false},
+          {"rope_theta", 10000},
+          {"rope_scaling",
+           {{"type", "yarn"},
+            {"factor", 40},
+            {"original_max_position_embeddings", 4096},
+            {"beta_fast", 32},
+            {"beta_slow", 1},
+            {"mscale", 1.0},
+            {"mscale_all_dim", 1.0}}},
+          {"quantization_config",
+           {{"quant_method", "fp8"},
+            {"fmt", "e4m3"},
+            {"activation_scheme", "dynamic"},
+            {"weight_block_size", {128, 128}}}}};
+}
+
+Json glm() {
+  Json j = deepseek_v3();
+  j["architectures"] = {"GlmMoeDsaForCausalLM"};
+  j["num_hidden_layers"] = 6;
+  j["n_group"] = 1;
+  j["topk_group"] = 1;
+  j["index_n_heads"] = 32;
+  j["index_head_dim"] = 128;
+  j["index_topk"] = 2048;
+  j.erase("quantization_config");
+  return j;
+}
+
+Json qwen3() {
+  return {{"architectures", {"Qwen3ForCausalLM"}},
+          {"vocab_size", 151936},
+          {"hidden_size", 1024},
+          {"intermediate_size", 3072},
+          {"num_hidden_layers", 28},
+          {"num_attention_heads", 16},
+          {"num_key_value_heads", 8},
+          {"head_dim", 128},
+          {"hidden_act", "silu"},
+          {"max_position_embeddings", 40960},
+          {"max_window_layers", 28},
+          {"rms_norm_eps", 1e-6},
+          {"rope_scaling", nullptr},
+          {"rope_theta", 1000000},
+          {"sliding_window", nullptr},
+          {"use_sliding_window", false},
+          {"tie_word_embeddings", true}};
+}
+
+TEST(ModelConfig, DeepSeekV3) {
+  const ModelConfig c = parsed(deepseek_v3());
+  // attn/problem.cc has the same problem, from the paper's numbers.
+  AttentionProblem want = deepseek_v3_problem();
+  EXPECT_FLOAT_EQ(c.groups.front().problem.scale, want.scale);
+  want.scale = c.groups.front().problem.scale;
+  EXPECT_EQ(c.groups.front().problem, want);
+  EXPECT_EQ(c.mla.q_lora, 1536);
+  EXPECT_TRUE(c.block_fp8);
+  EXPECT_FALSE(c.fp8_pow2);
+  EXPECT_EQ(c.draft_layers, 1);
+  Json v32 = deepseek_v3();
+  v32["quantization_config"]["scale_fmt"] = "ue8m0";
+  EXPECT_TRUE(parsed(v32).fp8_pow2);
+  EXPECT_EQ(c.groups.front().rope.pairing, RopePairing::interleaved);
+  ASSERT_TRUE(c.groups.front().rope.yarn);
+  EXPECT_EQ(c.groups.front().rope.yarn->factor, 40);
+  EXPECT_EQ(rope_magnitude(c.groups.front().rope), 1);
+  EXPECT_EQ(c.moe.experts, 256);
+  EXPECT_EQ(c.moe.groups, 8);
+  EXPECT_EQ(c.moe.top_groups, 4);
+  EXPECT_EQ(c.moe.scoring, RouterScoring::sigmoid);
+  EXPECT_FLOAT_EQ(c.moe.scale, 2.5f);
+  ASSERT_EQ(c.moe.layer_has_experts.size(), 61u);
+  EXPECT_EQ(c.moe.layer_has_experts[2], 0);
+  EXPECT_EQ(c.moe.layer_has_experts[3], 1);
+  EXPECT_TRUE(c.mla.own_indexer.empty());
+  EXPECT_THAT(c.eos, ElementsAre(1));
+}
+
+TEST(ModelConfig, TheNewerSpellingMeansTheSame) {
+  Json j = deepseek_v3();
+  const ModelConfig old = parsed(j);
+  Json rope = j["rope_scaling"];
+  rope["rope_type"] = rope["type"];
+  rope.erase("type");
+  rope["rope_theta"] = j["rope_theta"];
+  j.erase("rope_scaling");
+  j.erase("rope_theta");
+  j["rope_parameters"] = rope;
+  j["num_local_experts"] = j["n_routed_experts"];
+  j.erase("n_routed_experts");
+  j.erase("first_k_dense_replace");
+  Json types = Json::array();
+  for (int l = 0; l < 61; ++l) types.push_back(l < 3 ? "dense" : "sparse");
+  j["mlp_layer_types"] = types;
+  const ModelConfig c = parsed(j);
+  EXPECT_EQ(c.groups.front().problem, old.groups.front().problem);
+  EXPECT_EQ(rope_frequencies(c.groups.front().rope), rope_frequencies(old.groups.front().rope));
+  EXPECT_EQ(c.moe.layer_has_experts, old.moe.layer_has_experts);
+  EXPECT_EQ(c.moe.experts, 256);
+}
+
+TEST(ModelConfig, IndexerPairingFollowsTheArchitectureOrTheConfig) {
+  Json j = glm();
+  EXPECT_EQ(parsed(j).mla.index_pairing, RopePairing::interleaved);
+  EXPECT_EQ(parsed(j).groups.front().problem.top_k, 2048);
+  j["architectures"] = {"DeepseekV32ForCausalLM"};
+  EXPECT_EQ(parsed(j).mla.index_pairing, RopePairing::split_half);
+  EXPECT_THAT(parsed(j).mla.own_indexer, ElementsAre(1, 1, 1, 1, 1, 1));
+  j["indexer_rope_interleave"] = true;
+  EXPECT_EQ(parsed(j).mla.index_pairing, RopePairing::interleaved);
+}
+
+TEST(ModelConfig, GlmSharesSelections) {
+  Json j = glm();
+  EXPECT_THAT(parsed(j).mla.own_indexer, ElementsAre(1, 1, 1, 1, 1, 1));
+  j["index_topk_freq"] = 4;  // full where max(l - 2 + 1, 0) % 4 == 0
+  EXPECT_THAT(parsed(j).mla.own_indexer, ElementsAre(1, 1, 0, 0, 0, 1));
+  j["index_topk_pattern"] = "FSFSSS";
+  EXPECT_THAT(parsed(j).mla.own_indexer, ElementsAre(1, 0, 1, 0, 0, 0));
+  j["indexer_types"] = {"full", "full", "shared", "shared", "full", "shared"};
+  EXPECT_THAT(parsed(j).mla.own_indexer, ElementsAre(1, 1, 0, 0, 1, 0));
+  j["indexer_types"] = {"shared", "full", "full", "full", "full", "full"};
+  EXPECT_THAT(refusal(j), HasSubstr("an indexer in the first layer"));
+  j["indexer_types"] = {"full"};
+  EXPECT_THAT(refusal(j), HasSubstr("6 entries"));
+}
+
+TEST(ModelConfig, Qwen3HasItsOwnHeadDim) {
+  const ModelConfig c = parsed(qwen3());
+  EXPECT_EQ(c.groups.front().problem, gqa_problem(16, 8, 128));
+  EXPECT_TRUE(c.qk_norm);
+  EXPECT_FALSE(c.attention_bias);
+  EXPECT_TRUE(c.tied_embeddings);
+  EXPECT_EQ(c.groups.front().rope.pairing, RopePairing::split_half);
+  EXPECT_EQ(c.groups.front().rope.theta, 1e6);
+  EXPECT_EQ(c.moe.experts, 0);
+}
+
+TEST(ModelConfig, Qwen2HasBiasesAndLlamaNone) {
+  Json j = qwen3();
+  j["architectures"] = {"Qwen2ForCausalLM"};
+  EXPECT_TRUE(parsed(j).attention_bias);
+  EXPECT_FALSE(parsed(j).attention_out_bias);
+  EXPECT_FALSE(parsed(j).qk_norm);
+  j["architectures"] = {"LlamaForCausalLM"};
+  EXPECT_FALSE(parsed(j).attention_bias);
+  j.erase("head_dim");
+  EXPECT_EQ(parsed(j).groups.front().problem.head_dim, 64);
+  j["rope_scaling"] = {{"rope_type", "llama3"},
+                       {"factor", 32.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 8192}};
+  ASSERT_TRUE(parsed(j).groups.front().rope.llama3);
+  EXPECT_EQ(parsed(j).groups.front().rope.llama3->factor, 32);
+}
+
+TEST(ModelConfig, AWindowIsOfAllLayersOrOfSome) {
+  Json j = qwen3();
+  j["use_sliding_window"] = true;
+  j["sliding_window"] = 4096;
+  EXPECT_EQ(parsed(j).attention(0).window, 0);  // max_window_layers is 28 of 28
+  j["max_window_layers"] = 0;
+  EXPECT_EQ(parsed(j).groups.size(), 1u);
+  EXPECT_EQ(parsed(j).attention(0).window, 4096);
+  j["max_window_layers"] = 26;
+  const ModelConfig c = parsed(j);
+  ASSERT_EQ(c.groups.size(), 2u);
+  EXPECT_EQ(c.groups[0].name, "full");
+  EXPECT_EQ(c.groups[0].problem.window, 0);
+  EXPECT_EQ(c.groups[1].name, "window");
+  EXPECT_EQ(c.groups[1].problem.window, 4096);
+  EXPECT_THAT(c.groups[1].layers, ElementsAre(26, 27));
+  EXPECT_EQ(c.groups[0].rope, c.groups[1].rope);
+  j["layer_types"] = {"full_attention"};
+  EXPECT_THAT(refusal(j), HasSubstr("layer_types: wanted 28 entries, got 1"));
+  j["layer_types"] = {"chunked_attention"};
+  EXPECT_THAT(refusal(j), HasSubstr("full_attention or sliding_attention"));
+  // The message gives the layer, its type and the supported types.
+  std::vector<std::string> types(28, "full_attention");
+  types[3] = "linear_attention";
+  j["layer_types"] = types;
+  EXPECT_THAT(refusal(j), HasSubstr("layer_types[3]: wanted full_attention or sliding_attention, "
+                                    "got \"linear_attention\""));
+}
+
+TEST(ModelConfig, MistralHasItsWindowInAllLayers) {
+  Json j = qwen3();
+  j["architectures"] = {"MistralForCausalLM"};
+  EXPECT_EQ(parsed(j).attention(0).window, 0);
+  j["sliding_window"] = 4096;
+  EXPECT_EQ(parsed(j).groups.size(), 1u);
+  EXPECT_EQ(parsed(j).attention(27).window, 4096);
+  EXPECT_FALSE(parsed(j).qk_norm);
+}
+
+// The keys of gemma-3-1b-it's config.json, in the older and the newer spelling.
+Json gemma3() {
+  return {{"architectures", {"Gemma3ForCausalLM"}},
+          {"attention_bias", false},
+          {"attn_logit_softcapping", nullptr},
+          {"final_logit_softcapping", nullptr},
+          {"head_dim", 256},
+          {"hidden_activation", "gelu_pytorch_tanh"},
+          {"hidden_size", 1152},
+          {"intermediate_size", 6912},
+          {"max_position_embeddings", 32768},
+          {"model_type", "gemma3_text"},
+          {"num_attention_heads", 4},
+          {"num_hidden_layers", 26},
+          {"num_key_value_heads", 1},
+          {"query_pre_attn_scalar", 144},
+          {"rms_norm_eps", 1e-6},
+          {"rope_local_base_freq", 10000},
+          {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}},
+          {"rope_theta", 1000000},
+          {"sliding_window", 512},
+          {"sliding_window_pattern", 6},
+          {"vocab_size", 262144}};
+}
+
+TEST(ModelConfig, Gemma3) {
+  Json j = gemma3();
+  const ModelConfig c = parsed(j);
+  ASSERT_EQ(c.groups.size(), 2u);
+  EXPECT_EQ(c.groups[0].name, "window");
+  EXPECT_THAT(c.groups[1].layers, ElementsAre(5, 11, 17, 23));
+  EXPECT_EQ(c.groups[0].layers.size(), 22u);
+  EXPECT_EQ(c.groups[0].problem.window, 512);
+  EXPECT_FLOAT_EQ(c.groups[0].problem.scale, 1.0f / 12);
+  EXPECT_FLOAT_EQ(c.groups[1].problem.scale, 1.0f / 12);
+  EXPECT_EQ(c.groups[0].rope.theta, 10000);
+  EXPECT_EQ(c.groups[0].rope.linear_factor, 1);
+  EXPECT_EQ(c.groups[1].rope.theta, 1000000);
+  EXPECT_EQ(c.groups[1].rope.linear_factor, 8);
+  EXPECT_TRUE(c.tied_embeddings);
+  EXPECT_TRUE(c.post_norms);
+  EXPECT_TRUE(c.scaled_embeddings);
+  EXPECT_EQ(c.norm_offset, 1);
+  EXPECT_EQ(c.activation.kind, ActivationKind::gelu_tanh);
+
+  j["rope_parameters"] = {
+      {"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 1000000}}},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 10000}}}};
+  for (const char* old :
+       {"rope_local_base_freq", "rope_scaling", "rope_theta", "sliding_window_pattern"}) {
+    j.erase(old);
+  }
+  Json types = Json::array();
+  for (int l = 0; l < 26; ++l) {
+    types.push_back(l % 6 == 5 ? "full_attention" : "sliding_attention");
+  }
+  j["layer_types"] = types;
+  const ModelConfig newer = parsed(j);
+  for (std::size_t g = 0; g < 2; ++g) {
+    EXPECT_EQ(newer.groups[g].rope, c.groups[g].rope);
+    EXPECT_EQ(newer.groups[g].layers, c.groups[g].layers);
+    EXPECT_EQ(newer.groups[g].problem, c.groups[g].problem);
+  }
+
+  const auto with = [](const std::string& key, Json value) {
+    Json changed = gemma3();
+    changed[key] = std::move(value);
+    return refusal(changed);
+  };
+  EXPECT_THAT(with("attn_logit_softcapping", 50.0), HasSubstr("attn_logit_softcapping"));
+  EXPECT_THAT(with("final_logit_softcapping", 30.0), HasSubstr("final_logit_softcapping"));
+  EXPECT_THAT(with("use_bidirectional_attention", true), HasSubstr("use_bidirectional_attention"));
+  EXPECT_THAT(with("hidden_activation", "gelu"), HasSubstr("hidden_activation: wanted gelu_pyt"));
+  EXPECT_THAT(with("quantization_config", {{"quant_method", "mxfp4"}}), HasSubstr("quant_method"));
+}
+
+// The keys of gpt-oss-20b's config.json.
+Json gpt_oss() {
+  return {{"architectures", {"GptOssForCausalLM"}},
+          {"attention_bias", true},
+          {"experts_per_token", 4},
+          {"head_dim", 64},
+          {"hidden_act", "silu"},
+          {"hidden_size", 2880},
+          {"initial_context_length", 4096},
+          {"intermediate_size", 2880},
+          {"max_position_embeddings", 131072},
+          {"num_attention_heads", 64},
+          {"num_experts_per_tok", 4},
+          {"num_hidden_layers", 24},
+          {"num_key_value_heads", 8},
+          {"num_local_experts", 32},
+          {"quantization_config", {{"quant_method", "mxfp4"}}},
+          {"rms_norm_eps", 1e-5},
+          {"rope_scaling",
+           {{"beta_fast", 32.0},
+            {"beta_slow", 1.0},
+            {"factor", 32.0},
+            {"original_max_position_embeddings", 4096},
+            {"rope_type", "yarn"},
+            {"truncate", false}}},
+          {"rope_theta", 150000},
+          {"sliding_window", 128},
+          {"swiglu_limit", 7.0},
+          {"tie_word_embeddings", false},
+          {"vocab_size", 201088}};
+}
+
+TEST(ModelConfig, GptOss) {
+  const ModelConfig c = parsed(gpt_oss());
+  ASSERT_EQ(c.groups.size(), 2u);
+  EXPECT_EQ(c.groups[0].name, "window");
+  EXPECT_EQ(c.groups[0].problem.window, 128);
+  EXPECT_EQ(c.groups[0].layers.front(), 0);
+  EXPECT_EQ(c.groups[1].layers.front(), 1);
+  EXPECT_EQ(c.groups[1].layers.size(), 12u);
+  for (const LayerGroupConfig& g : c.groups) {
+    EXPECT_TRUE(g.problem.sink);
+    EXPECT_FLOAT_EQ(g.problem.scale, 0.125f);
+    ASSERT_TRUE(g.rope.yarn);
+    EXPECT_FALSE(g.rope.yarn->truncate);
+    EXPECT_NEAR(rope_magnitude(g.rope), 0.1 * std::log(32.0) + 1, 1e-12);
+  }
+  EXPECT_TRUE(c.attention_bias && c.attention_out_bias);
+  EXPECT_TRUE(c.mxfp4);
+  EXPECT_FALSE(c.block_fp8);
+  EXPECT_EQ(c.moe.experts, 32);
+  EXPECT_EQ(c.moe.top_k, 4);
+  EXPECT_EQ(c.moe.ffn, 2880);
+  EXPECT_TRUE(c.moe.normalize);
+  EXPECT_EQ(c.activation.kind, ActivationKind::clamped_swiglu);
+  EXPECT_EQ(c.activation.limit, 7);
+  EXPECT_FLOAT_EQ(c.activation.alpha, 1.702f);
+
+  const auto with = [](const std::string& key, Json value) {
+    Json changed = gpt_oss();
+    changed[key] = std::move(value);
+    return refusal(changed);
+  };
+  EXPECT_THAT(with("quantization_config", {{"quant_method", "fp8"}}),
+              HasSubstr("quant_method: wanted mxfp4, got \"fp8\""));
+  EXPECT_THAT(with("intermediate_size", 2000), HasSubstr("intermediate_size: wanted a multiple"));
+  EXPECT_THAT(with("num_experts_per_tok", 40), HasSubstr("num_experts_per_tok"));
+  Json plain = gpt_oss();
+  plain.erase("quantization_config");
+  EXPECT_FALSE(parsed(plain).mxfp4);
+}
+
+TEST(ModelConfig, Qwen3Moe) {
+  Json j = qwen3();
+  j["architectures"] = {"Qwen3MoeForCausalLM"};
+  j["num_experts"] = 128;
+  j["num_experts_per_tok"] = 8;
+  j["moe_intermediate_size"] = 768;
+  j["norm_topk_prob"] = true;
+  j["decoder_sparse_step"] = 2;
+  j["mlp_only_layers"] = {3};
+  const ModelConfig c = parsed(j);
+  EXPECT_EQ(c.moe.scoring, RouterScoring::softmax);
+  EXPECT_EQ(c.moe.groups, 1);
+  EXPECT_FALSE(c.moe.correction_bias);
+  EXPECT_EQ(c.moe.layer_has_experts[0], 0);
+  EXPECT_EQ(c.moe.layer_has_experts[1], 1);
+  EXPECT_EQ(c.moe.layer_has_experts[3], 0);
+}
+
+TEST(ModelConfig, GenerationConfigSpeaksLast) {
+  const auto c = parse_model_config(
+      qwen3().dump(),
+      R"({"eos_token_id": [151645, 151643], "bos_token_id": 151643, "temperature": 0.6,
+          "top_k": 20, "top_p": 0.95, "transformers_version": "5.0.0"})");
+  ASSERT_TRUE(c.ok());
+  EXPECT_THAT(c->eos, ElementsAre(151645, 151643));
+  EXPECT_EQ(c->bos, 151643);
+  EXPECT_EQ(c->generation.temperature, 0.6f);
+  EXPECT_EQ(c->generation.top_k, 20);
+  EXPECT_FALSE(c->generation.repetition_penalty);
+  EXPECT_FALSE(parse_model_config(qwen3().dump(), "{").ok());
+  for (const char* all : {R"({"top_k": 0})", R"({"top_k": -1})"}) {
+    const auto of = parse_model_config(qwen3().dump(), all);
+    ASSERT_TRUE(of.ok()) << all;
+    EXPECT_FALSE(of->generation.top_k) << all;
+  }
+}
+
+// Such files also carry temperature and filters, which must not cause sampling.
+TEST(ModelConfig, WithoutSamplingAnswersAreGreedy) {
+  const std::string rest = R"("temperature": 0.6, "top_k": 20, "top_p": 0.9,
+                              "repetition_penalty": 1.1})";
+  const auto drawn = parse_model_config(qwen3().dump(), R"({"do_sample": true, )" + rest);
+  ASSERT_TRUE(drawn.ok());
+  EXPECT_EQ(drawn->generation.temperature, 0.6f);
+  const auto greedy = parse_model_config(qwen3().dump(), R"({"do_sample": false, )" + rest);
+  ASSERT_TRUE(greedy.ok());
+  EXPECT_EQ(greedy->generation.temperature, 0.0f);
+  EXPECT_FALSE(greedy->generation.top_k);
+  EXPECT_FALSE(greedy->generation.top_p);
+  EXPECT_EQ(greedy->generation.repetition_penalty, 1.1f);
+}
+
+// Both spellings in one file must agree, or are rejected.
+TEST(ModelConfig, TwoSpellingsOfRopeAgreeOrAreRefused) {
+  const Json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"rope_theta", 1e6}};
+  Json j = qwen3();
+  j["rope_parameters"] = yarn;
+  j["rope_scaling"] = yarn;
+  EXPECT_TRUE(parse_model_config(j.dump()).ok());
+  // Older files keep theta next to it.
+  j["rope_theta"] = 1e6;
+  j["rope_scaling"].erase("rope_theta");
+  EXPECT_TRUE(parse_model_config(j.dump()).ok());
+  j["rope_scaling"]["factor"] = 8.0;
+  auto refused = parse_model_config(j.dump());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message(),
+              testing::AllOf(HasSubstr("rope_scaling"), HasSubstr("rope_parameters")));
+  j["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 2.0}};
+  refused = parse_model_config(j.dump());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message(),
+              testing::AllOf(HasSubstr("\"yarn\""), HasSubstr("\"linear\"")));
+  j["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e6}};
+  EXPECT_FALSE(parse_model_config(j.dump()).ok());
+  j["rope_scaling"] = nullptr;
+  EXPECT_TRUE(parse_model_config(j.dump()).ok());
+}
+
+TEST(ModelConfig, RefusesByName) {
+  const auto with = [](Json j, const std::string& key, Json value) {
+    j[key] = std::move(value);
+    return refusal(j);
+  };
+  EXPECT_THAT(with(qwen3(), "architectures", {"MambaForCausalLM"}),
+              testing::AllOf(HasSubstr("MambaForCausalLM"), HasSubstr("DeepseekV3ForCausalLM"),
+                             HasSubstr("Qwen3MoeForCausalLM")));
+  EXPECT_THAT(with(qwen3(), "hidden_act", "gelu"), HasSubstr("hidden_act: wanted silu"));
+  EXPECT_THAT(with(qwen3(), "hidden_size", "1024"), HasSubstr("hidden_size: wanted an integer"));
+  EXPECT_THAT(with(qwen3(), "hidden_size", nullptr), HasSubstr("got nothing"));
+  EXPECT_THAT(with(qwen3(), "num_hidden_layers", 0), HasSubstr("num_hidden_layers"));
+  EXPECT_THAT(with(qwen3(), "num_hidden_layers", 1e30), HasSubstr("num_hidden_layers"));
+  EXPECT_THAT(with(qwen3(), "num_key_value_heads", 5), HasSubstr("kv_heads"));
+  EXPECT_THAT(with(qwen3(), "head_dim", 40), HasSubstr("head_dim"));
+  EXPECT_THAT(with(qwen3(), "partial_rotary_factor", 0.5), HasSubstr("partial_rotary_factor"));
+  EXPECT_THAT(with(qwen3(), "rope_scaling", {{"rope_type", "longrope"}}), HasSubstr("longrope"));
+  EXPECT_THAT(with(qwen3(), "rope_scaling", {{"rope_type", "linear"}, {"factor", 0.1}}),
+              HasSubstr("linear_factor"));
+  EXPECT_THAT(with(qwen3(), "rope_scaling",
+                   {{"rope_type", "yarn"}, {"factor", 4.0}, {"attention_factor", 1.2}}),
+              HasSubstr("attention_factor"));
+  EXPECT_THAT(with(qwen3(), "quantization_config", {{"quant_method", "gptq"}}), HasSubstr("gptq"));
+  EXPECT_THAT(with(qwen3(), "quantization_config",
+                   {{"quant_method", "fp8"}, {"weight_block_size", {64, 64}}}),
+              HasSubstr("[64, 64]"));
+  EXPECT_THAT(with(qwen3(), "quantization_config", {{"quant_method", "fp8"}}),
+              HasSubstr("weight_block_size"));
+  Json llama = qwen3();
+  llama["architectures"] = {"LlamaForCausalLM"};
+  EXPECT_THAT(with(llama, "mlp_bias", true), HasSubstr("mlp_bias"));
+  EXPECT_THAT(with(deepseek_v3(), "scoring_func", "softmax"), HasSubstr("scoring_func"));
+  EXPECT_THAT(with(deepseek_v3(), "topk_method", "greedy"), HasSubstr("topk_method"));
+  EXPECT_THAT(with(deepseek_v3(), "n_group", 7), HasSubstr("n_group"));
+  EXPECT_THAT(with(deepseek_v3(), "num_experts_per_tok", 200), HasSubstr("128 experts"));
+  EXPECT_THAT(with(deepseek_v3(), "num_key_value_heads", 8), HasSubstr("num_key_value_heads"));
+  EXPECT_THAT(with(glm(), "q_lora_rank", nullptr), HasSubstr("q_lora_rank"));
+  EXPECT_THAT(with(glm(), "index_head_dim", 32), HasSubstr("index_head_dim"));
+}
+
+TEST(ModelConfig, TextThatIsNoConfig) {
+  EXPECT_FALSE(parse_model_config("").ok());
+  EXPECT_FALSE(parse_model_config("[]").ok());
+  EXPECT_FALSE(parse_model_config("{}").ok());
+  EXPECT_FALSE(parse_model_config(R"({"architectures": [3]})").ok());
+}
+
+}  // namespace
+}  // namespace lathe

@@ -1,0 +1,71 @@
+#include "model/layers/draft_layer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "model/model.h"
+
+namespace lathe {
+namespace {
+
+constexpr const char* kDraftFile = "mtp.safetensors";
+constexpr const char* kWayOut = "--draft ngram needs no weights";
+
+Error refuse(std::string wanted, std::string offered) {
+  return {ErrorCode::unsupported, "--draft", std::move(wanted), std::move(offered), kWayOut};
+}
+
+// DeepSeek V4's draft layer has only a window, while other groups have compressed entries.
+LayerGroupConfig& draft_group_of(ModelConfig& config) {
+  return *std::ranges::find_if(
+      config.groups, [](const LayerGroupConfig& group) { return !group.problem.two_sources(); });
+}
+
+// The projection that joins the hidden state with the next token; its presence identifies the
+// layer.
+std::string joins_name(const ModelConfig& config) {
+  return config.compressed() ? "mtp.0.e_proj.weight"
+                             : fmt::format("model.layers.{}.eh_proj.weight", config.layers);
+}
+
+}  // namespace
+
+Result<ModelConfig> add_draft_layer(ModelConfig config) {
+  if (!config.latent() && !config.compressed()) {
+    return refuse(
+        "a model whose draft layer runs: DeepSeek V3, V3.2 or V4, GLM with latent attention",
+        config.architecture);
+  }
+  if (config.draft_blocks) {
+    return refuse("a draft layer that predicts a token", "DSpark's blocks (dspark_block_size)");
+  }
+  if (config.draft_layers != 1) {
+    return refuse("one draft layer (num_nextn_predict_layers 1)",
+                  fmt::format("{}", config.draft_layers));
+  }
+  config.drafts = true;
+  if (config.draft_group) config.groups.push_back(*std::exchange(config.draft_group, {}));
+  draft_group_of(config).layers.push_back(config.layers);
+  if (!config.mla.own_indexer.empty()) config.mla.own_indexer.push_back(1);
+  config.moe.layer_has_experts.push_back(config.moe.experts > 0 ? 1 : 0);
+  return config;
+}
+
+Result<void> Model::forward_draft(const OpsContext&, const ForwardArgs&) const {
+  return refuse("a model with a draft layer", "one without");
+}
+
+Result<Checkpoint> open_checkpoint(const std::string& directory, const ModelConfig& config) {
+  auto out = Checkpoint::open(directory, config.drafts ? kDraftFile : "");
+  if (!out || !config.drafts) return out;
+  const std::string joins = joins_name(config);
+  if (out->find(joins) != nullptr || out->find("model." + joins) != nullptr) return out;
+  const std::string stem = joins.substr(0, joins.rfind('.', joins.rfind('.') - 1));
+  return refuse(fmt::format("a draft layer: {}.* among the checkpoint's tensors, or {} beside them",
+                            stem, kDraftFile),
+                "neither in " + directory);
+}
+
+}  // namespace lathe

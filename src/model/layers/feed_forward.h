@@ -1,0 +1,27 @@
+// The feed-forward part of a layer: gated, dense or a mixture of experts.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/rows_view.h"
+#include "kernels/context.h"
+#include "model/config/config.h"
+#include "model/weights/weights.h"
+
+namespace lathe {
+
+/// x = down(activation(gate h, up h)), or x += with `add`. h, x: [rows, hidden] f32.
+void dense_ffn(const OpsContext& ops, const Activation& activation, const FfnWeights& w,
+               const RowsView& h, const MutableRowsView& x, bool add);
+
+/// x += the weighted sum of each row's experts. tokens: [rows] if experts are looked up by token.
+void routed_experts(const OpsContext& ops, const ModelConfig& model, const MoeWeights& w,
+                    const RowsView& h, const MutableRowsView& x,
+                    std::span<const std::int32_t> tokens = {});
+
+/// x += the routed and the shared experts.
+void moe_layer(const OpsContext& ops, const ModelConfig& model, const MoeWeights& w,
+               const RowsView& h, const MutableRowsView& x);
+
+}  // namespace lathe

@@ -1,0 +1,75 @@
+#include "model/layers/gqa_attention.h"
+
+#include <array>
+
+#include "base/rows.h"
+#include "ops/attend.h"
+#include "ops/matmul.h"
+#include "ops/qkv.h"
+
+namespace lathe {
+namespace {
+
+const float* data_or_null(Vector v) { return v.empty() ? nullptr : v.data(); }
+
+}  // namespace
+
+Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const RowsView& h,
+                           const MutableRowsView& x, bool add) {
+  const OpsContext& ops = c.ops;
+  Arena& arena = *ops.tensors;
+  const Arena::Scope scope(arena);
+  const AttentionProblem& p = c.plan.problem;
+  const std::int64_t k_cols = std::int64_t{p.kv_heads} * p.head_dim;
+  const std::int64_t v_cols = std::int64_t{p.kv_heads} * p.v_head_dim;
+
+  const MutableRowsView q = alloc_rows(arena, h.rows, std::int64_t{p.heads} * p.head_dim);
+  // A cache row: all heads' keys, then all heads' values.
+  const MutableRowsView kv = alloc_rows(arena, h.rows, k_cols + v_cols);
+  const std::array products = {
+      Product{h, w.q, q, data_or_null(w.q_bias)},
+      Product{h, w.k, cols_at(kv, 0, k_cols), data_or_null(w.k_bias)},
+      Product{h, w.v, cols_at(kv, k_cols, v_cols), data_or_null(w.v_bias)},
+  };
+  matmul(ops, products);
+
+  const MutableRowsView out = alloc_activations(ops, h.rows, std::int64_t{p.heads} * p.v_head_dim);
+  for (const Segment& segment : c.segments) {
+    const StepView& step = *segment.step;
+    if (step.rows == 0) continue;
+    const Arena::Scope segment_scope(arena);
+    const MutableRowsView q_rows = rows_at(q, segment.first_row, step.rows);
+    MutableRowsView q_in = q_rows;
+    if (step.route->q_dtype != DType::f32) {
+      q_in = alloc_rows(arena, step.rows, q.cols, step.route->q_dtype);
+    }
+    const QkvRows qkv{.q = q_rows,
+                      .kv = rows_at(kv, segment.first_row, step.rows),
+                      .heads = p.heads,
+                      .kv_heads = p.kv_heads,
+                      .norms = c.config.qk_norm,
+                      .q_norm = w.q_norm,
+                      .k_norm = w.k_norm,
+                      .eps = c.config.norm_eps,
+                      .table = &c.rope.main,
+                      .positions = step.positions,
+                      .q_out = q_in,
+                      .slots = step.out_slots,
+                      .scales = c.cache.scales(c.layer),
+                      .tally = c.cache.tally(c.layer)};
+    if (auto ok = prepare_qkv(ops, qkv, c.cache.main(c.layer)); !ok) return ok;
+    const AttendOp op{.plan = &c.plan,
+                      .step = &step,
+                      .pool = c.cache.main(c.layer),
+                      .scales = c.cache.scales(c.layer),
+                      .q = constant(q_in),
+                      .sink = w.sink,
+                      .gather_workspace = c.cache.gather_workspace(),
+                      .out = rows_at(out, segment.first_row, step.rows)};
+    if (auto ok = attend(ops, op); !ok) return ok;
+  }
+  matmul(ops, {constant(out), w.out, x, data_or_null(w.out_bias), add});
+  return {};
+}
+
+}  // namespace lathe

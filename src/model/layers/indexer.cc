@@ -1,0 +1,88 @@
+#include "model/layers/indexer.h"
+
+#include <array>
+
+#include "base/rows.h"
+#include "ops/cache_write.h"
+#include "ops/elementwise.h"
+#include "ops/indexer.h"
+#include "ops/matmul.h"
+
+namespace lathe {
+namespace {
+
+constexpr float kIndexNormEps = 1e-6f;  // independent of the model's rms_norm_eps
+
+std::int64_t logits_budget(const Plan& plan) {
+  const Budget* budget = plan.budget(BudgetKind::indexer_logits);
+  return budget != nullptr ? budget->bytes : 0;
+}
+
+}  // namespace
+
+Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const RowsView& h,
+                         const RowsView& q_latent) {
+  const OpsContext& ops = c.ops;
+  Arena& arena = *ops.tensors;
+  const Arena::Scope scope(arena);
+  const AttentionProblem& p = c.plan.problem;
+  const RopeTable& table = *c.rope.index;
+
+  // Queries are needed only if a row has more keys than it may keep, and chooses among them.
+  const bool shared = !c.choice_rows.empty();
+  bool ranks = false;
+  for (std::size_t s = 0; s < c.segments.size(); ++s) {
+    ranks |= !shared && c.selections[s].width > 0 && c.segments[s].step->selecting_rows > 0;
+  }
+  const std::int64_t q_rows = ranks ? h.rows : 0;
+  const MutableRowsView k = alloc_rows(arena, h.rows, p.index_dim);
+  const MutableRowsView q = alloc_rows(arena, q_rows, std::int64_t{p.index_heads} * p.index_dim);
+  const MutableRowsView weights = alloc_rows(arena, q_rows, p.index_heads);
+  const std::array products = {
+      Product{h, w.k, k},
+      Product{rows_at(h, 0, q_rows), w.weights, weights},
+      Product{rows_at(q_latent, 0, q_rows), w.q, q},
+  };
+  matmul(ops, products);
+  layer_norm(ops, constant(k), w.k_norm, w.k_norm_bias, kIndexNormEps, k);
+
+  for (std::size_t s = 0; s < c.segments.size(); ++s) {
+    const Segment& segment = c.segments[s];
+    const StepView& step = *segment.step;
+    if (step.rows == 0) continue;
+    const RopeWrite write{.k = constant(rows_at(k, segment.first_row, step.rows)),
+                          .positions = step.positions,
+                          .slots = step.out_slots,
+                          .table = &table,
+                          .place = RopePlace::first};
+    if (auto ok = rope_write(ops, write, c.cache.index(c.layer)); !ok) return ok;
+    const Selection& selection = c.selections[s];
+    if (selection.width == 0) continue;
+
+    SelectKeys select{
+        .step = &step,
+        .keys = c.cache.index(c.layer),
+        .main = c.cache.chosen_shape(c.layer),
+        .heads = p.index_heads,
+        .dim = p.index_dim,
+        .most_keys = step.max_context,
+        .k = selection.width,
+        .budget_bytes = logits_budget(c.plan),
+        .slots = {selection.slots, static_cast<std::size_t>(step.rows * selection.width)}};
+    if (shared) {
+      select.choices = c.choices;
+      select.choice_rows = c.choice_rows.subspan(static_cast<std::size_t>(segment.first_row),
+                                                 static_cast<std::size_t>(step.rows));
+      select.choice_width = p.top_k;
+    } else if (step.selecting_rows > 0) {
+      const MutableRowsView mine = rows_at(q, segment.first_row, step.rows);
+      if (auto ok = rotate_rows(ops, table, step.positions, mine, p.index_heads, 0); !ok) return ok;
+      select.q = constant(mine);
+      select.weights = constant(rows_at(weights, segment.first_row, step.rows));
+    }
+    if (auto ok = select_keys(ops, select); !ok) return ok;
+  }
+  return {};
+}
+
+}  // namespace lathe

@@ -1,0 +1,48 @@
+// LayerContext: what the parts of a layer share during a forward pass.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/context.h"
+#include "layout/rope/rope.h"
+#include "model/cache.h"
+#include "model/config/config.h"
+#include "model/model.h"
+#include "step/step.h"
+
+namespace lathe {
+
+/// RoPE tables of a layer group, for all positions of a plan's context.
+struct RopeTables {
+  RopeTable main;
+  std::optional<RopeTable> index;  // sparse problems
+};
+
+/// The keys that an indexer chose for the rows of a segment; layers without an indexer reuse the
+/// preceding choice.
+struct Selection {
+  std::int32_t* slots = nullptr;  // [rows, width] in the main pool; -1: no key
+  std::int64_t width = 0;         // 0: the segment attends to all its keys
+
+  std::span<const std::int32_t> view(std::int64_t rows) const {
+    return {slots, static_cast<std::size_t>(rows * width)};
+  }
+};
+
+struct LayerContext {
+  const OpsContext& ops;
+  const ModelConfig& config;
+  const Plan& plan;  // the layer's group, as everything below except the cache
+  const RopeTables& rope;
+  KvCache& cache;
+  std::int32_t layer = 0;  // in the model
+  std::span<const Segment> segments;
+  std::span<Selection> selections;       // [segments]
+  std::span<const std::int32_t> tokens;  // [rows], all segments
+  // A choice that is taken over, as in ForwardArgs; empty: the layer makes its own.
+  std::span<const std::int32_t> choices = {};
+  std::span<const std::int32_t> choice_rows = {};
+};
+
+}  // namespace lathe

@@ -1,0 +1,145 @@
+#include "model/layers/mla_attention.h"
+
+#include <array>
+
+#include "base/rows.h"
+#include "model/layers/indexer.h"
+#include "ops/attend.h"
+#include "ops/elementwise.h"
+#include "ops/latent_rows.h"
+#include "ops/matmul.h"
+
+namespace lathe {
+namespace {
+
+// Eps of the norms of both compressed projections, independent of the model's rms_norm_eps
+// (DeepSeek's published model code).
+constexpr float kLatentNormEps = 1e-6f;
+
+const float* data_or_null(Vector v) { return v.empty() ? nullptr : v.data(); }
+
+class MlaLayer {
+ public:
+  MlaLayer(const LayerContext& c, const MlaWeights& w)
+      : c_(c), ops_(c.ops), arena_(*c.ops.tensors), w_(w), p_(c.plan.problem) {}
+
+  Result<void> run(const IndexerWeights* indexer, const RowsView& h, const MutableRowsView& x) {
+    const Arena::Scope scope(arena_);
+    project(h);
+    if (indexer != nullptr) {
+      if (auto ok = run_indexer(c_, *indexer, h, constant(q_latent_)); !ok) return ok;
+    }
+    out_ = alloc_activations(ops_, h.rows, std::int64_t{p_.heads} * p_.v_head);
+    for (std::size_t s = 0; s < c_.segments.size(); ++s) {
+      if (c_.segments[s].step->rows == 0) continue;
+      const bool expanded = c_.segments[s].step->route->kind == KernelKind::ragged;
+      if (auto ok = expanded ? attend_expanded(s) : attend_absorbed(s); !ok) return ok;
+    }
+    matmul(ops_, {constant(out_), w_.out, x, data_or_null(w_.out_bias), true});
+    return {};
+  }
+
+ private:
+  std::int64_t q_head() const { return p_.qk_nope_head + p_.rope; }
+
+  // Computes q_ [rows, heads * (qk_nope_head + rope)] and k_ [rows, nope + rope], not rotated.
+  void project(const RowsView& h) {
+    q_ = alloc_rows(arena_, h.rows, p_.heads * q_head());
+    k_ = alloc_rows(arena_, h.rows, p_.nope + p_.rope);
+    const Product kv{h, w_.kv_a, k_, data_or_null(w_.kv_a_bias)};
+    if (c_.config.mla.q_lora == 0) {
+      matmul(ops_, std::array{kv, Product{h, w_.q_b, q_}});
+    } else {
+      q_latent_ = alloc_rows(arena_, h.rows, c_.config.mla.q_lora);
+      matmul(ops_, std::array{kv, Product{h, w_.q_a, q_latent_, data_or_null(w_.q_a_bias)}});
+      const MutableRowsView normed = activations_of(ops_, q_latent_);
+      rms_norm(ops_, constant(q_latent_), w_.q_a_norm, kLatentNormEps, normed);
+      q_latent_ = normed;
+      matmul(ops_, {constant(q_latent_), w_.q_b, q_});
+    }
+  }
+
+  LatentRows rows_of(const Segment& segment) const {
+    const StepView& step = *segment.step;
+    return {.q = rows_at(q_, segment.first_row, step.rows),
+            .k = rows_at(k_, segment.first_row, step.rows),
+            .heads = p_.heads,
+            .qk_nope = p_.qk_nope_head,
+            .norm = w_.kv_a_norm,
+            .eps = kLatentNormEps,
+            .table = &c_.rope.main,
+            .positions = step.positions,
+            .slots = step.out_slots,
+            .scales = c_.cache.scales(c_.layer),
+            .tally = c_.cache.tally(c_.layer)};
+  }
+
+  AttendOp op_of(std::size_t s) const {
+    return {.plan = &c_.plan,
+            .step = c_.segments[s].step,
+            .pool = c_.cache.main(c_.layer),
+            .scales = c_.cache.scales(c_.layer),
+            .gather_workspace = c_.cache.gather_workspace()};
+  }
+
+  // Projects q into the latent space (q_nope uk^T), so that heads share the cached row as key and
+  // value; uv projects the resulting latent to a value per head.
+  Result<void> attend_absorbed(std::size_t s) {
+    const Segment& segment = c_.segments[s];
+    const StepView& step = *segment.step;
+    const Arena::Scope scope(arena_);
+    LatentRows rows = rows_of(segment);
+    rows.absorbs = &w_.uk;
+    rows.q_out = alloc_rows(arena_, step.rows, p_.heads * (p_.nope + p_.rope), step.route->q_dtype);
+    if (auto ok = prepare_latent(ops_, rows, c_.cache.main(c_.layer)); !ok) return ok;
+
+    const MutableRowsView latents =
+        alloc_activations(ops_, step.rows, std::int64_t{p_.heads} * p_.nope);
+    AttendOp op = op_of(s);
+    op.q = constant(rows.q_out);
+    const Selection& selection = c_.selections[s];
+    op.slots = selection.view(step.rows);
+    op.slots_width = selection.width;
+    op.out = latents;
+    if (auto ok = attend(ops_, op); !ok) return ok;
+
+    const MutableRowsView out = rows_at(out_, segment.first_row, step.rows);
+    head_matmul(ops_, {constant(latents), p_.nope, &w_.uv, out, p_.v_head});
+    return {};
+  }
+
+  // The kernel expands keys and values itself; q keeps its per-head width.
+  Result<void> attend_expanded(std::size_t s) {
+    const Segment& segment = c_.segments[s];
+    const StepView& step = *segment.step;
+    const Arena::Scope scope(arena_);
+    LatentRows rows = rows_of(segment);
+    rows.q_out = rows.q;
+    if (step.route->q_dtype != DType::f32) {
+      rows.q_out = alloc_rows(arena_, step.rows, rows.q.cols, step.route->q_dtype);
+    }
+    if (auto ok = prepare_latent(ops_, rows, c_.cache.main(c_.layer)); !ok) return ok;
+    AttendOp op = op_of(s);
+    op.q = constant(rows.q_out);
+    op.expansion = w_.expansion();
+    op.out = rows_at(out_, segment.first_row, step.rows);
+    return attend(ops_, op);
+  }
+
+  const LayerContext& c_;
+  const OpsContext& ops_;
+  Arena& arena_;
+  const MlaWeights& w_;
+  const AttentionProblem& p_;
+  MutableRowsView q_, k_, q_latent_, out_;
+};
+
+}  // namespace
+
+Result<void> mla_attention(const LayerContext& c, const MlaWeights& w,
+                           const IndexerWeights* indexer, const RowsView& h,
+                           const MutableRowsView& x) {
+  return MlaLayer(c, w).run(indexer, h, x);
+}
+
+}  // namespace lathe

@@ -1,0 +1,18 @@
+// Random weights from a configuration alone.
+#pragma once
+
+#include <vector>
+
+#include "model/model.h"
+#include "model/weights/tensor_table.h"
+#include "model/weights/weights.h"
+
+namespace lathe {
+
+/// Fills every tensor of the table from options.seed; the numbers depend neither on the number of
+/// threads nor on the backend. A device makes the matrices in its own memory. Errors: out of memory
+/// there.
+Result<void> fill_dummy(const ModelConfig& config, const LoadOptions& options,
+                        const std::vector<TensorSpec>& table, ModelWeights& weights);
+
+}  // namespace lathe

@@ -1,0 +1,540 @@
+// Loads a checkpoint's weights by the tensor table.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "base/float_formats.h"
+#include "kernels/ref/linear.h"
+#include "model/layers/decoder.h"
+#include "model/layers/draft_layer.h"
+#include "model/load/dummy_weights.h"
+#include "model/model.h"
+#include "model/weights/tensor_table.h"
+#include "model/weights/weights.h"
+
+namespace lathe {
+namespace {
+
+constexpr std::size_t kNamesShown = 16;
+
+// Collects problems with a checkpoint's tensors, to report all of them at once.
+class Complaints {
+ public:
+  void missing(const std::string& name) { add(missing_, name); }
+  void unexpected(const std::string& name) { add(unexpected_, name); }
+  void misshapen(std::string text) { add(misshapen_, std::move(text)); }
+
+  std::optional<Error> error(const std::string& directory) const {
+    std::string text;
+    const auto list = [&](std::string_view what, const List& of) {
+      if (of.count == 0) return;
+      text += fmt::format("{}{} {}: {}", text.empty() ? "" : "; ", of.count, what,
+                          fmt::join(of.shown, ", "));
+      if (of.count > of.shown.size()) text += ", ...";
+    };
+    list("missing", missing_);
+    list("unexpected", unexpected_);
+    list("of another shape or dtype", misshapen_);
+    if (text.empty()) return std::nullopt;
+    return Error{ErrorCode::malformed, directory, "the tensors that config.json describes", text,
+                 ""};
+  }
+
+ private:
+  struct List {
+    std::size_t count = 0;
+    std::vector<std::string> shown;
+  };
+  static void add(List& list, std::string text) {
+    if (++list.count <= kNamesShown) list.shown.push_back(std::move(text));
+  }
+  List missing_, unexpected_, misshapen_;
+};
+
+std::string shape_text(std::span<const std::int64_t> shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+std::int64_t blocks(std::int64_t n) { return (n + kWeightBlock - 1) / kWeightBlock; }
+
+class Loader {
+ public:
+  Loader(const ModelConfig& config, ModelWeights& weights, ThreadPool* threads)
+      : config_(config), weights_(weights), threads_(threads) {}
+
+  Result<void> run(const std::string& directory, const std::vector<TensorSpec>& table) {
+    std::unordered_set<std::string_view> read;
+    index_names();
+    for (const TensorSpec& spec : table) {
+      if (spec.whole_stack && config_.mxfp4) {
+        bind_mxfp4(spec, read);
+        continue;
+      }
+      const CheckpointTensor* tensor = find(spec.name);
+      if (tensor == nullptr) {
+        complaints_.missing(spec.name);
+        continue;
+      }
+      read.insert(tensor->name);
+      if (const auto pairs = pairs_of_codes(spec, *tensor)) {
+        read.insert(bind_mx(spec, *tensor, *pairs));
+        continue;
+      }
+      if (tensor->shape != spec.shape) {
+        complaints_.misshapen(fmt::format("{} {} (wanted {})", spec.name, shape_text(tensor->shape),
+                                          shape_text(spec.shape)));
+        continue;
+      }
+      if (spec.vector != nullptr) {
+        widen(spec, *tensor);
+      } else if (spec.ids != nullptr) {
+        read_ids(spec, *tensor);
+      } else if (spec.whole_stack) {
+        turn(spec, *tensor);
+      } else if (const CheckpointTensor* scales = bind(spec, *tensor); scales != nullptr) {
+        read.insert(scales->name);
+      }
+    }
+    bind_kv_scales(read);
+    for (const CheckpointTensor& t : weights_.checkpoint->tensors()) {
+      if (!read.contains(t.name) && (!ignored_tensor(config_, t.name) || of_no_draft(t.name))) {
+        complaints_.unexpected(t.name);
+      }
+    }
+    if (auto error = complaints_.error(directory)) return *error;
+    return check_codes();
+  }
+
+ private:
+  // DeepSeek V4's tensors have several names; the table has one of them.
+  void index_names() {
+    if (!config_.compressed()) return;
+    for (const CheckpointTensor& t : weights_.checkpoint->tensors()) {
+      by_published_name_.emplace(published_v4_name(t.name), &t);
+    }
+  }
+  const CheckpointTensor* find(const std::string& name) const {
+    if (!config_.compressed()) return weights_.checkpoint->find(name);
+    const auto found = by_published_name_.find(name);
+    return found == by_published_name_.end() ? nullptr : found->second;
+  }
+
+  // A tensor of a layer past the last that has no eh_proj, so is not a draft layer: the
+  // configuration has fewer layers than the checkpoint.
+  bool of_no_draft(std::string_view tensor) const {
+    const std::optional<std::int32_t> layer = layer_of(tensor);
+    return layer && *layer >= config_.layers &&
+           weights_.checkpoint->find(fmt::format("model.layers.{}.eh_proj.weight", *layer)) ==
+               nullptr;
+  }
+  static bool plain(std::optional<DType> t) {
+    return t == DType::f32 || t == DType::bf16 || t == DType::f16;
+  }
+
+  void wrong_dtype(const TensorSpec& spec, const CheckpointTensor& tensor,
+                   std::string_view wanted) {
+    complaints_.misshapen(fmt::format("{} {} (wanted {})", spec.name, name(tensor.dtype), wanted));
+  }
+
+  std::span<float> widened(const CheckpointTensor& tensor) {
+    const DType dtype = *dtype_of(tensor.dtype);
+    const auto size = static_cast<std::size_t>(bits_of(dtype) / 8);
+    const std::size_t count = tensor.bytes.size() / size;
+    const std::span out(weights_.take_floats(static_cast<std::int64_t>(count)), count);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const std::byte* at = tensor.bytes.data() + i * size;  // any alignment
+      if (dtype == DType::f32) {
+        std::memcpy(&out[i], at, size);
+        continue;
+      }
+      std::uint16_t bits = 0;
+      std::memcpy(&bits, at, size);
+      out[i] = dtype == DType::bf16 ? to_f32(bf16{bits}) : to_f32(f16{bits});
+    }
+    return out;
+  }
+
+  void widen(const TensorSpec& spec, const CheckpointTensor& tensor) {
+    if (!plain(dtype_of(tensor.dtype))) return wrong_dtype(spec, tensor, "F32, BF16 or F16");
+    const std::span<float> values = widened(tensor);
+    for (float& v : values) v += spec.offset;
+    *spec.vector = values;
+  }
+
+  void read_ids(const TensorSpec& spec, const CheckpointTensor& tensor) {
+    const bool wide = tensor.dtype == SafetensorsDType::I64;
+    if (!wide && tensor.dtype != SafetensorsDType::I32) {
+      return wrong_dtype(spec, tensor, "I32 or I64");
+    }
+    const std::int64_t n = spec.elements();
+    auto* ids = reinterpret_cast<std::int32_t*>(weights_.take(4 * n));
+    for (std::int64_t i = 0; i < n; ++i) {
+      std::int64_t id = 0;  // safetensors files are little-endian
+      std::memcpy(&id, tensor.bytes.data() + i * (wide ? 8 : 4), wide ? 8 : 4);
+      if (!wide) id = static_cast<std::int32_t>(id);
+      if (id < 0 || id >= spec.id_end) {
+        complaints_.misshapen(fmt::format("{}[{}, {}] = {} (wanted 0 to {})", tensor.name,
+                                          i / spec.shape[1], i % spec.shape[1], id,
+                                          spec.id_end - 1));
+        return;
+      }
+      ids[i] = static_cast<std::int32_t>(id);
+    }
+    *spec.ids = {ids, static_cast<std::size_t>(n)};
+  }
+
+  // Bytes of a row of e2m1 codes, two in a byte, if the tensor has such codes, under any dtype that
+  // files use for them.
+  static std::optional<std::int64_t> pairs_of_codes(const TensorSpec& spec,
+                                                    const CheckpointTensor& tensor) {
+    const bool codes = tensor.dtype == SafetensorsDType::I8 ||
+                       tensor.dtype == SafetensorsDType::U8 || tensor.dtype == SafetensorsDType::F4;
+    if (!spec.may_be_mx || !codes) return std::nullopt;
+    return spec.shape[1] / (tensor.dtype == SafetensorsDType::F4 ? 1 : 2);
+  }
+
+  // Binds a matrix of e2m1 codes in place; returns the name of its scales, or an empty one.
+  std::string_view bind_mx(const TensorSpec& spec, const CheckpointTensor& tensor,
+                           std::int64_t cols) {
+    if (tensor.shape != std::vector{spec.shape[0], cols} || spec.shape[1] % kMxBlock != 0) {
+      complaints_.misshapen(fmt::format("{} {} {} (wanted {}, of blocks of {})", spec.name,
+                                        name(tensor.dtype), shape_text(tensor.shape),
+                                        shape_text(std::vector{spec.shape[0], cols}), kMxBlock));
+      return {};
+    }
+    check_like(spec, DType::e2m1);
+    const std::string scale = scale_name(config_, spec);
+    const CheckpointTensor* scales = find(scale);
+    if (scales == nullptr) {
+      complaints_.missing(scale);
+      return {};
+    }
+    const std::vector shape = {spec.shape[0], spec.shape[1] / kMxBlock};
+    if (!exponents(*scales) || scales->shape != shape) {
+      complaints_.misshapen(fmt::format("{} {} {} (wanted F8_E8M0 or U8 {})", scale,
+                                        name(scales->dtype), shape_text(scales->shape),
+                                        shape_text(shape)));
+      return scales->name;
+    }
+    weights_.bytes += std::ssize(tensor.bytes) + std::ssize(scales->bytes);
+    spec.set({tensor.bytes.data(), DType::e2m1, spec.shape[0], spec.shape[1], nullptr,
+              reinterpret_cast<const ue8m0*>(scales->bytes.data())});
+    mxfp4_.emplace_back(scales->name, scales->bytes);
+    return scales->name;
+  }
+
+  // Whether the scales are powers of two stored as one exponent byte each.
+  static bool exponents(const CheckpointTensor& tensor) {
+    return tensor.dtype == SafetensorsDType::F8_E8M0 || tensor.dtype == SafetensorsDType::U8;
+  }
+  std::span<const float> factors(const CheckpointTensor& tensor) {
+    if (!exponents(tensor)) return widened(tensor);
+    const std::span out(weights_.take_floats(std::ssize(tensor.bytes)), tensor.bytes.size());
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      out[i] = to_f32(ue8m0{std::to_integer<std::uint8_t>(tensor.bytes[i])});
+    }
+    return out;
+  }
+
+  // Transposes a stack whose matrices are stored as [in, out].
+  void turn(const TensorSpec& spec, const CheckpointTensor& tensor) {
+    const std::optional<DType> dtype = dtype_of(tensor.dtype);
+    if (!plain(dtype)) return wrong_dtype(spec, tensor, "F32, BF16 or F16");
+    WeightStack& stack = *spec.stack;
+    stack.dtype = *dtype;
+    const std::int64_t size = bits_of(*dtype) / 8;
+    const std::int64_t bytes = stack.rows * stack.cols * size;
+    std::byte* to = weights_.take(stack.count() * bytes);
+    for_each(threads_, stack.count(), [&](std::int64_t i) {
+      transpose(tensor.bytes.data() + i * bytes, stack.cols, stack.rows, size, to + i * bytes);
+      stack.set(i, {to + i * bytes, *dtype, stack.rows, stack.cols});
+    });
+  }
+
+  // Binds an MXFP4 stack in place: its bytes need no alignment.
+  void bind_mxfp4(const TensorSpec& spec, std::unordered_set<std::string_view>& read) {
+    WeightStack& stack = *spec.stack;
+    const std::int64_t blocks = stack.cols / kMxBlock;
+    const auto bytes_of_part = [&](const char* part, std::vector<std::int64_t> shape) {
+      const std::string name = spec.name + part;
+      const CheckpointTensor* tensor = weights_.checkpoint->find(name);
+      if (tensor == nullptr) {
+        complaints_.missing(name);
+        return static_cast<const std::byte*>(nullptr);
+      }
+      read.insert(tensor->name);
+      if (tensor->dtype != SafetensorsDType::U8 || tensor->shape != shape) {
+        complaints_.misshapen(fmt::format("{} {} {} (wanted U8 {})", name,
+                                          lathe::name(tensor->dtype), shape_text(tensor->shape),
+                                          shape_text(shape)));
+        return static_cast<const std::byte*>(nullptr);
+      }
+      weights_.bytes += std::ssize(tensor->bytes);
+      return tensor->bytes.data();
+    };
+    const std::byte* codes =
+        bytes_of_part("_blocks", {stack.count(), stack.rows, blocks, kMxBlock / 2});
+    const std::byte* scales = bytes_of_part("_scales", {stack.count(), stack.rows, blocks});
+    if (codes == nullptr || scales == nullptr) return;
+    stack.dtype = DType::e2m1;
+    for (std::int64_t i = 0; i < stack.count(); ++i) {
+      stack.set(i, {codes + i * stack.rows * stack.cols / 2, DType::e2m1, stack.rows, stack.cols,
+                    nullptr, reinterpret_cast<const ue8m0*>(scales + i * stack.rows * blocks)});
+    }
+    mxfp4_.emplace_back(
+        spec.name + "_scales",
+        std::span(scales, static_cast<std::size_t>(stack.count() * stack.rows * blocks)));
+  }
+
+  // Binds a tensor; returns the tensor of its scales, if it has one.
+  const CheckpointTensor* bind(const TensorSpec& spec, const CheckpointTensor& tensor) {
+    const std::optional<DType> dtype = dtype_of(tensor.dtype);
+    const bool fp8 = dtype == DType::e4m3 && spec.may_be_fp8 && config_.block_fp8;
+    if (!plain(dtype) && !fp8) {
+      wrong_dtype(
+          spec, tensor,
+          config_.block_fp8 && spec.may_be_fp8 ? "F32, BF16, F16 or F8_E4M3" : "F32, BF16 or F16");
+      return nullptr;
+    }
+    check_like(spec, *dtype);
+    WeightView w{in_place(tensor, *dtype), *dtype, spec.shape[0], spec.shape[1], nullptr};
+    if (!fp8) {
+      spec.set(w);
+      return nullptr;
+    }
+    const std::string scale = scale_name(config_, spec);
+    const CheckpointTensor* scales = find(scale);
+    if (scales == nullptr) {
+      complaints_.missing(scale);
+      return nullptr;
+    }
+    const std::vector<std::int64_t> shape = {blocks(spec.shape[0]), blocks(spec.shape[1])};
+    const bool readable =
+        plain(dtype_of(scales->dtype)) || (config_.compressed() && exponents(*scales));
+    if (scales->shape != shape || !readable) {
+      complaints_.misshapen(fmt::format(
+          "{} {} {} (wanted {} {})", scale, name(scales->dtype), shape_text(scales->shape),
+          config_.compressed() ? "F8_E8M0, U8 or F32" : "F32", shape_text(shape)));
+      return scales;
+    }
+    w.scales = factors(*scales).data();
+    fp8_.push_back({w, spec.name, scale});
+    if (spec.joined && spec.stack->rows % kWeightBlock != 0) w = in_f32(w);
+    spec.set(w);
+    return scales;
+  }
+
+  // Reads scales of per-tensor caches, under quantisers' names. A latent is key and value at once;
+  // its key's scale counts.
+  void bind_kv_scales(std::unordered_set<std::string_view>& read) {
+    std::vector<TensorScales> scales(static_cast<std::size_t>(config_.layers));
+    bool some = false;
+    std::vector<std::string> absent;
+    for (std::int32_t l = 0; l < config_.layers; ++l) {
+      TensorScales& s = scales[static_cast<std::size_t>(l)];
+      const bool key = bind_kv_scale(l, "k", s.key, read);
+      const bool value = bind_kv_scale(l, "v", s.value, read);
+      some |= key || value;
+      if (!key) absent.push_back(kv_scale_name(l, "", "k"));
+      if (!value && !config_.latent()) absent.push_back(kv_scale_name(l, "", "v"));
+    }
+    if (!some) return;
+    for (const std::string& name : absent) complaints_.missing(name);
+    weights_.kv_scales = std::move(scales);
+  }
+  static std::string kv_scale_name(std::int32_t layer, std::string_view of, std::string_view part) {
+    return fmt::format("model.layers.{}.self_attn.{}{}_scale", layer, of, part);
+  }
+  bool bind_kv_scale(std::int32_t layer, std::string_view part, float& to,
+                     std::unordered_set<std::string_view>& read) {
+    for (const std::string& of :
+         {std::string(), std::string("attn."), fmt::format("{}_proj.", part)}) {
+      const CheckpointTensor* tensor = weights_.checkpoint->find(kv_scale_name(layer, of, part));
+      if (tensor == nullptr) continue;
+      read.insert(tensor->name);
+      const bool one = tensor->shape.empty() || tensor->shape == std::vector<std::int64_t>{1};
+      if (!one || !plain(dtype_of(tensor->dtype))) {
+        complaints_.misshapen(fmt::format("{} {} {} (wanted one F32)", tensor->name,
+                                          name(tensor->dtype), shape_text(tensor->shape)));
+        return true;
+      }
+      to = widened(*tensor)[0];
+      if (!(to >= 0x1p-126f && to <= 0x1p126f)) {
+        complaints_.misshapen(
+            fmt::format("{} = {} (wanted a scale from 2^-126 to 2^126)", tensor->name, to));
+      }
+      return true;
+    }
+    return false;
+  }
+
+  // Products of experts are prepared for one dtype of gates and ups and one of downs.
+  void check_like(const TensorSpec& spec, DType dtype) {
+    if (spec.like == nullptr || spec.like->data[0] == nullptr || spec.like->dtype == dtype) return;
+    const std::string_view stem(spec.name.data(), spec.name.rfind('.'));
+    complaints_.misshapen(fmt::format("{} {} (wanted {}, as experts.0 has)", stem, name(dtype),
+                                      name(spec.like->dtype)));
+  }
+
+  // An f32 copy, whose rows can be cut anywhere.
+  WeightView in_f32(const WeightView& w) {
+    float* to = weights_.take_floats(w.rows * w.cols);
+    for_each(threads_, w.rows, [&](std::int64_t r) {
+      for (std::int64_t c = 0; c < w.cols; ++c) {
+        to[r * w.cols + c] = static_cast<float>(weight_at(w, r, c));
+      }
+    });
+    return {reinterpret_cast<const std::byte*>(to), DType::f32, w.rows, w.cols};
+  }
+
+  // The mapping itself, or a copy if its elements are not aligned.
+  const std::byte* in_place(const CheckpointTensor& tensor, DType dtype) {
+    const auto bytes = static_cast<std::int64_t>(tensor.bytes.size());
+    const auto address = reinterpret_cast<std::uintptr_t>(tensor.bytes.data());
+    if (address % static_cast<std::uintptr_t>(bits_of(dtype) / 8) == 0) {
+      weights_.bytes += bytes;
+      return tensor.bytes.data();
+    }
+    std::byte* copy = weights_.take(bytes);
+    std::memcpy(copy, tensor.bytes.data(), tensor.bytes.size());
+    return copy;
+  }
+
+  // Kernels do not check for NaN codes or scales out of range (kernels/linear.h).
+  Result<void> check_codes() {
+    constexpr float kScaleLimit = 0x1p119f;
+    constexpr std::uint8_t kMxScaleLimit = 127 + 119;
+    for (const auto& [name, scales] : mxfp4_) {
+      const bool wild = std::ranges::any_of(
+          scales, [](std::byte s) { return std::to_integer<std::uint8_t>(s) >= kMxScaleLimit; });
+      if (wild) {
+        return Error{ErrorCode::malformed, name, "scales below 2^119", "larger ones, or NaN", ""};
+      }
+    }
+    std::mutex guard;
+    std::optional<Error> found;
+    auto check = [&](std::int64_t i, int) {
+      const auto& [w, tensor, scale] = fp8_[static_cast<std::size_t>(i)];
+      bool nan = false;
+      for (std::int64_t j = 0; j < w.rows * w.cols; ++j) {
+        nan |= (std::to_integer<unsigned>(w.data[j]) & 0x7fu) == 0x7fu;
+      }
+      bool wild = false;
+      for (std::int64_t j = 0; j < blocks(w.rows) * blocks(w.cols); ++j) {
+        wild |= !(std::fabs(w.scales[j]) < kScaleLimit);
+      }
+      if (!nan && !wild) return;
+      const std::lock_guard lock(guard);
+      if (found) return;
+      found = Error{ErrorCode::malformed, nan ? tensor : scale,
+                    nan ? "numbers" : "scales below 2^119", nan ? "NaN codes" : "larger ones", ""};
+    };
+    const std::int64_t n = std::ssize(fp8_);
+    if (threads_ != nullptr) {
+      threads_->run(n, check);
+    } else {
+      for (std::int64_t i = 0; i < n; ++i) check(i, 0);
+    }
+    if (found) return *found;
+    return {};
+  }
+
+  const ModelConfig& config_;
+  ModelWeights& weights_;
+  ThreadPool* threads_;
+  Complaints complaints_;
+  struct Fp8 {
+    WeightView weight;
+    std::string name;
+    std::string scale_name;
+  };
+  std::vector<Fp8> fp8_;
+  std::vector<std::pair<std::string, std::span<const std::byte>>> mxfp4_;  // scales
+  std::unordered_map<std::string, const CheckpointTensor*> by_published_name_;
+};
+
+// Lets the backend prepare the weights that its kernels read.
+Result<void> prepare(Backend& backend, const std::vector<TensorSpec>& table,
+                     ModelWeights& weights) {
+  const auto keep = [](auto made, auto& to) -> Result<void> {
+    if (!made) return made.error();
+    to = std::move(made).value();
+    return {};
+  };
+  std::vector<OwnedBytes>& owned = weights.prepared;
+  for (const TensorSpec& spec : table) {
+    if (weights.on_device.contains(spec.matrix) || weights.on_device.contains(spec.stack)) continue;
+    Result<void> ok;
+    if (spec.matrix != nullptr) ok = keep(backend.prepare(*spec.matrix, owned), *spec.matrix);
+    if (spec.vector != nullptr) ok = keep(backend.prepare(*spec.vector, owned), *spec.vector);
+    if (spec.ids != nullptr) ok = keep(backend.prepare(*spec.ids, owned), *spec.ids);
+    if (spec.stack != nullptr && spec.place == 0) {
+      ok = keep(backend.prepare(*spec.stack, owned), *spec.stack);
+    }
+    if (!ok) return ok;
+  }
+  for (LayerWeights& layer : weights.layers) {
+    MlaWeights& m = layer.mla;
+    for (WeightStack* stack : {&m.uk, &m.uv}) {
+      if (auto ok = keep(backend.prepare(*stack, owned), *stack); !ok) return ok;
+    }
+    for (Vector* vector : {&m.w_uk, &m.w_uv}) {
+      if (auto ok = keep(backend.prepare(*vector, owned), *vector); !ok) return ok;
+    }
+  }
+  return backend.end_prepare();
+}
+
+Result<std::unique_ptr<Model>> finish(const ModelConfig& config, const LoadOptions& options,
+                                      const std::vector<TensorSpec>& table,
+                                      std::unique_ptr<ModelWeights> weights) {
+  split_kv_b(config, options.expansion, options.threads, *weights);
+  if (options.backend != nullptr) {
+    if (auto ok = prepare(*options.backend, table, *weights); !ok) return ok.error();
+  }
+  if (config.tied_embeddings) weights->head = weights->embedding;
+  if (options.backend != nullptr && options.backend->memory().kind == MemoryKind::device) {
+    // Kernels read the backend's copies.
+    weights->owned.clear();
+    weights->checkpoint.reset();
+  }
+  return make_decoder(config, std::move(weights));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Model>> make_dummy_model(const ModelConfig& config,
+                                                const LoadOptions& options) {
+  auto weights = std::make_unique<ModelWeights>(config);
+  const std::vector<TensorSpec> table = tensor_table(config, *weights);
+  if (auto ok = fill_dummy(config, options, table, *weights); !ok) return ok.error();
+  return finish(config, options, table, std::move(weights));
+}
+
+Result<std::unique_ptr<Model>> load_model(const std::string& directory,
+                                          const LoadOptions& options) {
+  auto config = load_model_config(directory);
+  if (config && options.drafts) config = add_draft_layer(std::move(*config));
+  if (!config) return config.error();
+  if (options.dummy) return make_dummy_model(*config, options);
+  auto checkpoint = open_checkpoint(directory, *config);
+  if (!checkpoint) return checkpoint.error();
+  auto weights = std::make_unique<ModelWeights>(*config);
+  weights->checkpoint = std::move(*checkpoint);
+  if (options.threads != nullptr) {
+    const Result<void> read = weights->checkpoint->prefault(*options.threads, options.on_progress);
+    if (!read) return read.error();
+  }
+  const std::vector<TensorSpec> table = tensor_table(*config, *weights);
+  if (auto ok = Loader(*config, *weights, options.threads).run(directory, table); !ok) {
+    return ok.error();
+  }
+  return finish(*config, options, table, std::move(weights));
+}
+
+}  // namespace lathe

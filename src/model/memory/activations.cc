@@ -1,0 +1,236 @@
+#include "model/memory/activations.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "attn/compressor.h"
+#include "attn/draft_rows.h"
+#include "base/dtype.h"
+#include "plan/budget.h"
+#include "plan/explain.h"
+
+namespace lathe {
+namespace {
+
+// A worker's packing buffers for products: fixed-size blocks of rows and outputs.
+constexpr std::int64_t kPackedBytes = std::int64_t{1} << 20;
+// Rows per pass through the experts (kernels/cpu/moe/moe.cc).
+constexpr std::int64_t kExpertRows = 1024;
+
+// Saturates: sizes are rejected long before they overflow.
+std::int64_t times(std::int64_t a, std::int64_t b) {
+  std::int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
+}
+std::int64_t plus(std::int64_t a, std::int64_t b) {
+  std::int64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
+}
+
+bool latent(const Plan& plan) {
+  return plan.problem.kind == ProblemKind::dense_latent ||
+         plan.problem.kind == ProblemKind::sparse_latent;
+}
+
+// Bytes of one row, rounded up to 64 as in alloc_rows().
+std::int64_t row(std::int64_t cols, DType dtype = DType::f32) {
+  return (bytes_of(dtype, cols) + 63) / 64 * 64;
+}
+
+// Bytes of a row of q in the widest type that a route of the kind takes; 0 without such a route.
+std::int64_t q_row(const Plan& plan, std::int64_t cols, bool expanded) {
+  std::int64_t most = 0;
+  for (const PhasePlan& phase : plan.phases) {
+    for (const Route& r : phase.routes) {
+      if ((r.kind == KernelKind::ragged) != expanded) continue;
+      const bool as_it_is = r.q_dtype == DType::f32 && (expanded || !latent(plan));
+      most = std::max(most, as_it_is ? 0 : row(cols, r.q_dtype));
+    }
+  }
+  return most;
+}
+
+bool absorbs(const Plan& plan) {
+  if (!latent(plan)) return false;
+  for (const PhasePlan& phase : plan.phases) {
+    for (const Route& r : phase.routes) {
+      if (r.kind != KernelKind::ragged) return true;
+    }
+  }
+  return false;
+}
+
+// Bytes per row of attention: those kept for all rows of a step, and those of the absorbed part.
+struct AttentionRow {
+  std::int64_t kept = 0;
+  std::int64_t tiled = 0;
+};
+
+// Bytes of a bf16 copy of f32 activations, where products read bf16.
+std::int64_t copy(const Plan& plan, std::int64_t cols) {
+  return is_gpu(plan.device) ? row(cols, DType::bf16) : 0;
+}
+
+// Not tiled: heads are as wide as keys throughout.
+std::int64_t compressed_row(const ModelConfig& config, const Plan& plan) {
+  const AttentionProblem& p = plan.problem;
+  const std::int64_t q = std::int64_t{p.heads} * p.qk_dim();
+  std::int64_t out = 2 * row(q) + q_row(plan, q, false) + row(p.qk_dim()) + row(config.mla.q_lora) +
+                     row(std::int64_t{config.mla.o_groups} * config.mla.o_lora);
+  out += copy(plan, config.mla.q_lora);
+  if (!p.two_sources()) return out;
+  out += 2 * row(std::int64_t{compressor_halves(p)} * p.qk_dim());
+  const std::int64_t index_q = std::int64_t{p.index_heads} * p.index_dim;
+  if (is_gpu(plan.device)) {
+    // Entries before they are encoded; then rotated index queries, or the list of all entries of a
+    // context whose length is rounded up to a power of two (engine/runner.cc).
+    const auto context = static_cast<std::uint64_t>(plan.context_length);
+    out += row(p.qk_dim()) +
+           row(p.sparse() ? index_q
+                          : static_cast<std::int64_t>(std::bit_ceil(context)) / p.compress_ratio);
+  }
+  if (!p.sparse()) return out;
+  return out + 2 * row(std::int64_t{compressor_halves(p)} * p.index_dim) + row(index_q) +
+         row(p.index_heads) + bytes_of(DType::e4m3, index_q) + 12 * std::int64_t{p.index_heads} +
+         64;
+}
+
+AttentionRow attention_row(const ModelConfig& config, const Plan& plan) {
+  const AttentionProblem& p = plan.problem;
+  AttentionRow out;
+  if (p.kind == ProblemKind::window_compressed) return {compressed_row(config, plan), 0};
+  if (!latent(plan)) {
+    const std::int64_t q = std::int64_t{p.heads} * p.head_dim;
+    out.kept = row(q) + row(std::int64_t{p.kv_heads} * (p.head_dim + p.v_head_dim)) +
+               row(std::int64_t{p.heads} * p.v_head_dim) + q_row(plan, q, false);
+    return out;
+  }
+  const std::int64_t q = std::int64_t{p.heads} * (p.qk_nope_head + p.rope);
+  out.kept = row(q) + row(p.nope + p.rope) + row(config.mla.q_lora) + copy(plan, config.mla.q_lora);
+  // The indexer releases its rows before attention allocates its own.
+  const std::int64_t index_q = std::int64_t{p.index_heads} * p.index_dim;
+  const std::int64_t indexer = p.sparse() ? row(p.index_dim) + row(index_q) + row(p.index_heads) +
+                                                bytes_of(DType::e4m3, index_q) +
+                                                12 * std::int64_t{p.index_heads} + 64
+                                          : 0;
+  const std::int64_t attend = row(std::int64_t{p.heads} * p.v_head) + q_row(plan, q, true);
+  out.kept += std::max(indexer, attend);
+  if (absorbs(plan)) {
+    const std::int64_t absorbed = std::int64_t{p.heads} * (p.nope + p.rope);
+    out.tiled = row(absorbed) + copy(plan, std::int64_t{p.heads} * p.qk_nope_head) +
+                q_row(plan, absorbed, false) + row(std::int64_t{p.heads} * p.nope);
+  }
+  return out;
+}
+
+// Bytes of a row of e4m3 codes with their scales, of the widest rows that fp8 weights of the
+// attention part read on a GPU.
+std::int64_t codes_row(const ModelConfig& config, const AttentionProblem& p) {
+  const std::int64_t out = std::max(std::int64_t{p.heads} * std::max(p.v_head, p.v_head_dim),
+                                    std::int64_t{config.mla.o_groups} * config.mla.o_lora);
+  const std::int64_t cols = std::max<std::int64_t>(config.hidden, out);
+  return cols + cols / 32 + 64;
+}
+
+// Bytes of `rows` rows in the feed-forward part, in the layer that needs most.
+std::int64_t feed_forward(const ModelConfig& config, const Plan& plan, std::int64_t rows) {
+  const std::int64_t dense = 2 * row(config.ffn) + copy(plan, config.ffn);
+  const MoeConfig& m = config.moe;
+  if (is_gpu(plan.device)) {  // experts have their own budget
+    const std::int64_t shared = std::int64_t{m.shared} * m.ffn;
+    return times(rows, std::max(dense, 2 * row(shared) + copy(plan, shared)));
+  }
+  if (m.experts == 0) return times(rows, dense);
+  const std::int64_t pass = std::min(kExpertRows, times(rows, m.top_k));
+  const std::int64_t router =
+      row(m.experts) + std::max(row(3 * m.experts + m.groups + 16), 64 + 2 * row(m.top_k));
+  const std::int64_t experts =
+      plus(times(rows, router), times(pass, row(config.hidden) + 2 * row(m.ffn)));
+  const std::int64_t shared = times(rows, 2 * row(std::int64_t{m.shared} * m.ffn));
+  return std::max({times(rows, dense), experts, shared});
+}
+
+// Partial sums per row of the product that computes how streams mix (kernels/cuda/sm90/product).
+std::int64_t narrow_sums(const ModelConfig& config) {
+  constexpr std::int64_t kSlice = 128;
+  const std::int64_t s = config.hyper.streams;
+  return row((s * config.hidden + kSlice - 1) / kSlice * (2 * s + s * s));
+}
+
+struct Need {
+  std::int64_t fixed = 0;     // of all rows
+  std::int64_t tile_row = 0;  // per row of the absorbed part; 0: there is none
+};
+
+Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& machine,
+             const PlanRequest& request) {
+  // Each decoding request has a row, and one for each draft. All give logits.
+  const std::int64_t decoding = decoding_rows(request.max_running_requests, request.draft_tokens);
+  const std::int64_t rows = plus(plan.max_rows(), decoding);
+  std::int64_t attention = 0;
+  std::int64_t selected = 0;
+  Need out;
+  for (const GroupPlan& g : plan.groups) {
+    const AttentionRow r = attention_row(config, g.plan);
+    const bool codes = config.block_fp8 && is_gpu(machine.device);
+    attention = std::max(attention, r.kept + (codes ? codes_row(config, g.plan.problem) : 0));
+    out.tile_row = std::max(out.tile_row, r.tiled);
+    selected += 4 * std::int64_t{g.plan.problem.top_k};  // beyond the budget of top-k rows
+  }
+  std::int64_t residual = row(config.hidden) * (config.post_norms ? 3 : 2);
+  if (const std::int64_t streams = config.hyper.streams; streams > 0) {
+    // All streams, the input and output of a part of a layer, and its mixing weights.
+    residual += row(streams * config.hidden) + row(streams + streams * streams) +
+                row(2 * streams + streams * streams);
+    if (is_gpu(machine.device)) {
+      // Activations in bf16, and the partial sums of a narrow product's slices.
+      residual += row(config.hidden, DType::bf16) + narrow_sums(config);
+    }
+  }
+  const std::int64_t layer =
+      std::max(times(rows, attention), feed_forward(config, plan.groups.front().plan, rows));
+  // The GPU's logits have a budget of their own.
+  const std::int64_t logit_row = is_gpu(machine.device) ? 0 : row(config.vocab);
+  const std::int64_t state = row(std::int64_t{std::max(1, config.hyper.streams)} * config.hidden);
+  const std::int64_t logits =
+      times(decoding, state + 2 * row(config.hidden) + row(config.hyper.streams) + logit_row);
+  out.fixed = plus(plus(times(rows, residual), std::max(layer, logits)), times(decoding, selected));
+  if (config.drafts) {
+    // The inputs that a draft layer joins, and its hidden states.
+    const DType dtype = is_gpu(machine.device) ? DType::bf16 : DType::f32;
+    const std::int64_t joined = row(config.hidden, dtype) + row(config.state_width(), dtype);
+    out.fixed = plus(out.fixed, times(rows, joined + row(config.state_width(), dtype)));
+  }
+  if (!is_gpu(machine.device)) {
+    out.fixed = plus(out.fixed, times(machine.processors, kPackedBytes));
+  }
+  return out;
+}
+
+}  // namespace
+
+std::variant<Budget, Reason> plan_activations(const ModelConfig& config, const ModelPlan& plan,
+                                              const Machine& machine, const PlanRequest& request) {
+  const Need need = need_of(config, plan, machine, request);
+  const std::int64_t rows = plan.max_rows();
+  const std::int64_t ceiling = request.activations_budget;
+  const std::int64_t room = ceiling > 0 ? ceiling - need.fixed : kAbsorbedTile;
+  if (room < need.tile_row) {
+    const std::int64_t least = plus(need.fixed, need.tile_row);
+    return Reason{Rule::budget,
+                  "activations",
+                  "--activations-budget",
+                  fmt::format("at least {} for {} rows of a step ({} bytes)", human_bytes(least),
+                              rows, least),
+                  fmt::format("{} ({} bytes)", human_bytes(ceiling), ceiling),
+                  fmt::format("--activations-budget {}", least)};
+  }
+  if (need.tile_row == 0) return Budget{BudgetKind::activations, need.fixed, 0};
+  const std::int64_t tile = std::clamp<std::int64_t>(room / need.tile_row, 1, rows);
+  return Budget{BudgetKind::activations, plus(need.fixed, times(tile, need.tile_row)),
+                tile < rows ? tile : 0};
+}
+
+}  // namespace lathe

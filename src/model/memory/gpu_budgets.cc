@@ -1,0 +1,88 @@
+#include "model/memory/gpu_budgets.h"
+
+#include <algorithm>
+
+#include "attn/draft_rows.h"
+#include "base/dtype.h"
+
+namespace lathe {
+namespace {
+
+// Limits of kernels/cuda/expert_layer.cc: rows in f32 per pass, or bytes of bf16.
+constexpr std::int64_t kPassRows = 1024, kPassBytes = std::int64_t{1536} << 20;
+// Limit of kernels/cuda/draws.cc: rows whose probabilities are in memory at once, in f64.
+constexpr std::int64_t kDrawnRows = 64;
+// The driver's memory per node of a recorded graph.
+constexpr std::int64_t kNodeBytes = 3 << 10;
+
+std::int64_t expert_rows(const ModelConfig& config, std::int64_t rows) {
+  const MoeConfig& m = config.moe;
+  const std::int64_t hidden = config.hidden;
+  if (m.experts == 0) return 0;
+  // Codes and scales of what e4m3 experts make of gate and up.
+  const std::int64_t codes = config.block_fp8 && !config.mxfp4 ? m.ffn + m.ffn / 32 : 0;
+  const std::int64_t choice = 2 * (m.ffn + hidden) + codes + 64;
+  const std::int64_t wide = m.top_k * (4 * (2 * m.ffn + hidden) + 256) + 4 * m.experts + 64;
+  return std::max(std::min(rows, kPassRows) * wide,
+                  std::min(rows * m.top_k * choice, kPassBytes + m.top_k * choice)) +
+         64 * std::int64_t{m.experts};
+}
+
+std::int64_t rope_tables(const ModelConfig& config, std::int64_t positions) {
+  std::int64_t sum = 0;
+  for (std::size_t g = 0; g < config.groups.size(); ++g) {
+    const LayerGroupConfig& group = config.groups[g];
+    const bool seen =
+        std::any_of(config.groups.begin(), config.groups.begin() + static_cast<std::ptrdiff_t>(g),
+                    [&](const LayerGroupConfig& other) { return other.rope == group.rope; });
+    if (seen) continue;
+    sum +=
+        positions * group.rope.dim * 4 * (group.problem.kind == ProblemKind::sparse_latent ? 2 : 1);
+  }
+  return sum;
+}
+
+// Graphs of decode and verify steps, for each padded size and power of two of the context
+// (engine/runner.cc); likewise those of a draft layer's passes. Steps of more rows than are drawn
+// at once have one for greedy draws and one for others (kernels/cuda/draws.cc).
+std::int64_t graphs(const ModelConfig& config, const ModelPlan& plan) {
+  std::int64_t sizes = 0;
+  for (std::int64_t n = 1; n <= plan.max_requests();) {
+    sizes += n > kDrawnRows ? 2 : 1;
+    n += n < 2 ? 1 : n < 4 ? 2 : n < 8 ? 4 : n < 32 ? 8 : n < 64 ? 16 : n < 256 ? 32 : 64;
+  }
+  std::int64_t contexts = 1;
+  for (std::int64_t n = 1024; n < plan.context_length(); n *= 2) ++contexts;
+  const std::int64_t drafted = recorded_verify_rows(plan.max_requests(), plan.draft_tokens());
+  for (std::int64_t n = 2; n <= drafted; n = padded_verify_rows(n + 1)) ++sizes;
+  const std::int64_t layer = config.compressed() ? 60 : config.latent() ? 28 : 20;
+  const std::int64_t passes = config.drafts ? 2 : 1;
+  return sizes * contexts * (layer * config.cached_layers() + 8 * passes) * kNodeBytes;
+}
+
+}  // namespace
+
+std::vector<Budget> gpu_budgets(const ModelConfig& config, const ModelPlan& plan,
+                                const Machine& machine) {
+  const std::int64_t decoding =
+      std::max(plan.max_requests(), recorded_verify_rows(plan.max_requests(), plan.draft_tokens()));
+  const std::int64_t vocab = config.vocab;
+  std::vector<Budget> out;
+  const auto add = [&](BudgetKind kind, std::int64_t bytes) {
+    if (bytes > 0) out.push_back({kind, bytes, 0});
+  };
+  const std::int64_t passes = config.drafts ? 2 : 1;  // the model's, and its draft layer's
+  // A work list beside the partials, and one per group that its layers share in a pass.
+  const std::int64_t list = 256 * (plan.max_rows() + decoding) + (1 << 20);
+  add(BudgetKind::schedules, (1 + passes * std::ssize(plan.groups)) * list);
+  add(BudgetKind::expert_rows, expert_rows(config, plan.max_rows() + decoding));
+  add(BudgetKind::logits, passes * decoding * vocab * 4);
+  add(BudgetKind::sampler, kDrawnRows * (vocab + 1024) * 8 + decoding * 512);
+  add(BudgetKind::rope_tables, rope_tables(config, plan.context_length()));
+  const Plan& first = plan.groups.front().plan;
+  if (first.phase(Phase::decode).routes.size() > 0) add(BudgetKind::graphs, graphs(config, plan));
+  add(BudgetKind::reserve, machine.memory_bytes / 50);
+  return out;
+}
+
+}  // namespace lathe

@@ -1,0 +1,30 @@
+// The plan of a whole model: its layer groups' plans, its activations, and its weights, checked
+// against the machine's memory before anything is allocated.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "model/config/config.h"
+#include "plan/model_plan.h"
+
+namespace lathe {
+
+/// Whether some route expands latents, which needs f32 weights.
+bool expands(const ModelPlan& plan);
+
+/// Bytes of a model's weights in memory, copies made on loading included: from a checkpoint's
+/// `stored` bytes, or from the configuration.
+std::int64_t weight_bytes(const ModelConfig& config, std::optional<std::int64_t> stored,
+                          bool expansion);
+
+/// Like make_model_plan(), with budget `activations`. Also refuses a model that the machine's
+/// operators do not run, and one whose weights, buffers and cache exceed the machine's memory, or
+/// whose rows exceed --activations-budget; then the refusal gives what is needed, what is available
+/// and sizes that fit. `stored`: bytes of the checkpoint, if there is one.
+ModelPlanResult plan_model(const ModelConfig& config, std::optional<std::int64_t> stored,
+                           const Machine& machine, const PlanRequest& request,
+                           const Registry& registry, std::vector<Rejection>* rejections = nullptr);
+
+}  // namespace lathe

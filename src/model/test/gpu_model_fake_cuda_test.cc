@@ -1,0 +1,81 @@
+// Whole checkpoints on the CUDA backend, with emulated kernels, against the CPU.
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "model/test/generated_checkpoint.h"
+#include "model/test/gpu_model_checks.h"
+
+namespace lathe {
+namespace {
+
+std::string shipped(const std::string& name) {
+  return std::string(LATHE_TEST_DATA) + "/../../models/" + name;
+}
+
+TEST(GpuModel, TinyV32) {
+  check_gpu_model({.directory = shipped("tiny-v32"), .layout = "mla_bf16", .plain_products = true});
+}
+
+TEST(GpuModel, TinyV32OnFp8PagesWithTensorCores) {
+  check_gpu_model(
+      {.directory = shipped("tiny-v32"), .layout = "mla_fp8_block", .tokens = 5, .decoded = 1});
+}
+
+// Both phases first decode selected keys into compact rows.
+TEST(GpuModel, TinyV32GathersFromFp8Pages) {
+  check_gpu_model({.directory = shipped("tiny-v32"),
+                   .layout = "mla_fp8_block",
+                   .kind = "gather",
+                   .plain_products = true});
+}
+
+// No row has more keys than it may choose.
+TEST(GpuModel, ExpandsTheKeysOfPromptsThatChooseNone) {
+  const auto folder = std::filesystem::path(testing::TempDir()) /
+                      ("lathe_expanded_sparse_" + std::to_string(getpid()));
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "config.json") << R"({
+    "architectures": ["DeepseekV32ForCausalLM"], "model_type": "deepseek_v32",
+    "vocab_size": 97, "hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 1,
+    "first_k_dense_replace": 1, "num_attention_heads": 2, "num_key_value_heads": 2,
+    "q_lora_rank": 64, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+    "v_head_dim": 128, "index_n_heads": 4, "index_head_dim": 128, "index_topk": 256,
+    "max_position_embeddings": 4096, "rope_theta": 10000, "rms_norm_eps": 1e-6,
+    "hidden_act": "silu", "attention_bias": false, "tie_word_embeddings": false,
+    "moe_intermediate_size": 64, "n_routed_experts": 2, "num_experts_per_tok": 1,
+    "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "topk_method": "noaux_tc",
+    "scoring_func": "sigmoid", "norm_topk_prob": true, "routed_scaling_factor": 1.0,
+    "bos_token_id": 0, "eos_token_id": 1, "torch_dtype": "bfloat16"})";
+  check_gpu_model({.directory = folder.string(),
+                   .layout = "mla_bf16",
+                   .expands = true,
+                   .tokens = 150,
+                   .dummy = true,
+                   .plain_products = true});
+  std::filesystem::remove_all(folder);
+}
+
+TEST(GpuModel, TinyGqa) {
+  check_gpu_model({.directory = shipped("tiny-gqa"), .layout = "gqa_bf16", .plain_products = true});
+}
+
+// Layers of every kind; the prompt completes an entry of 128 tokens.
+TEST(GpuModel, DeepseekV4) {
+  const GeneratedCheckpoint checkpoint(fixture_dir("deepseek_v4_wide"));
+  check_gpu_model({.directory = checkpoint.dir(),
+                   .layout = "mla_bf16",
+                   .tokens = 135,
+                   .chunk = 50,
+                   .decoded = 6,
+                   .plain_products = true});
+}
+
+TEST(GpuModel, DeepseekV4OnFp8PagesWithTensorCores) {
+  const GeneratedCheckpoint checkpoint(fixture_dir("deepseek_v4_wide"));
+  check_gpu_model({.directory = checkpoint.dir(), .layout = "v4_fp8", .tokens = 45, .decoded = 5});
+}
+
+}  // namespace
+}  // namespace lathe

@@ -1,0 +1,140 @@
+// Logits against Hugging Face transformers (tests/data/models, made by
+// tools/make_model_fixtures.py).
+#include "model/test/generated_checkpoint.h"
+#include "model/test/test_util.h"
+#include "model/test/wide_model_checks.h"
+
+namespace lathe {
+namespace {
+
+const char* const kFixtures[] = {
+    "llama",           "llama_bias",   "qwen2",       "qwen2_window",
+    "qwen3",           "qwen3_moe",    "deepseek_v3", "deepseek_v3_dense",
+    "deepseek_v3_fp8", "deepseek_v32", "glm_moe_dsa"};
+
+// Bound against the reference with a bf16 cache like Lathe's: covers the order of summation, and
+// cache elements that round differently because of it.
+constexpr double kTolerance = 2e-3;
+// Bound against the reference in f32 throughout: rounding the cache moves transformers' own logits
+// by up to 1.4e-2 on these models, half of whose signal is attention, and by 2.5e-2 if it changes a
+// selection of keys.
+constexpr double kExactTolerance = 5e-2;
+
+// The largest error against the reference with a bf16 cache.
+double compare(const std::string& name, const Logits& got, const ReferencePrompt& want) {
+  double worst = 0;
+  const std::size_t vocab = got.front().size();
+  for (std::size_t i = 0; i < want.positions.size(); ++i) {
+    const auto at = static_cast<std::size_t>(want.positions[i]);
+    const auto row = [&](const std::vector<float>& logits) {
+      return std::span(logits).subspan(i * vocab, vocab);
+    };
+    const double error = relative_error(got[at], row(want.logits_bf16_cache));
+    worst = std::max(worst, error);
+    EXPECT_LE(error, kTolerance) << name << ", position " << at << " of " << want.tokens.size();
+    EXPECT_LE(relative_error(got[at], row(want.logits)), kExactTolerance)
+        << name << ", position " << at << " of " << want.tokens.size();
+  }
+  return worst;
+}
+
+// Two of three layers choose keys; the third reuses the second's.
+TEST(ModelCache, LayersThatShareASelectionHaveNoIndexCache) {
+  const auto model = load_fixture("glm_moe_dsa");
+  ModelRunner runner(*model, {.layout = "mla_bf16"});
+  const Plan& plan = runner.plan();
+  const std::int64_t page =
+      3 * plan.main().page_bytes() + 2 * plan.cache(CacheRole::index)->page_bytes();
+  EXPECT_EQ(runner.cache().bytes(), runner.cache().pools().pages() * page);
+}
+
+class ModelLogits : public testing::TestWithParam<const char*> {};
+
+TEST_P(ModelLogits, AgreeOnTheCpu) {
+  ThreadPool threads(2);
+  const auto model = load_fixture(GetParam(), &threads);
+  const Reference reference(GetParam());
+  int request = 0;
+  ModelRunner runner(*model, {.threads = 2});
+  double worst = 0;
+  for (const int length : {1, 7, 64, 300}) {
+    const ReferencePrompt want = reference.prompt(length);
+    worst = std::max(worst, compare(GetParam(), runner.prompt(request++, want.tokens), want));
+  }
+  RecordProperty("worst_relative_error", std::to_string(worst));  // --gtest_output=xml
+}
+
+TEST_P(ModelLogits, AgreeOnTheReferenceDevice) {
+  const auto model = load_fixture(GetParam());
+  const Reference reference(GetParam());
+  int request = 0;
+  ModelRunner runner(*model, {.device = Device::ref});
+  for (const int length : {1, 7, 64}) {
+    const ReferencePrompt want = reference.prompt(length);
+    compare(GetParam(), runner.prompt(request++, want.tokens), want);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, ModelLogits, testing::ValuesIn(kFixtures),
+                         [](const auto& fixture) { return std::string(fixture.param); });
+
+// Fixtures with generated weights (tools/make_generated_fixtures.py): sizes from 512 on, layers
+// with windows, prompts longer than them and than 1024 tokens.
+class GeneratedLogits : public testing::TestWithParam<const char*> {
+ protected:
+  GeneratedLogits() : checkpoint_(fixture_dir(GetParam())), reference_(GetParam()) {
+    LoadOptions options;
+    options.threads = &threads_;
+    auto model = load_model(checkpoint_.dir(), options);
+    EXPECT_TRUE(model.ok()) << (model ? "" : model.error().message());
+    model_ = std::move(*model);
+  }
+  static ModelRunner::Options options(Device device) {
+    return {.device = device, .threads = device == Device::cpu ? 2 : 1, .context = 1200};
+  }
+
+  ThreadPool threads_{2};
+  GeneratedCheckpoint checkpoint_;
+  Reference reference_;
+  std::unique_ptr<Model> model_;
+};
+
+TEST_P(GeneratedLogits, AgreeOnTheCpu) {
+  int request = 0;
+  ModelRunner runner(*model_, options(Device::cpu));
+  double worst = 0;
+  for (const int length : {7, 160, 1100}) {
+    const ReferencePrompt want = reference_.prompt(length);
+    worst = std::max(worst, compare(GetParam(), runner.prompt(request++, want.tokens), want));
+  }
+  RecordProperty("worst_relative_error", std::to_string(worst));
+}
+
+TEST_P(GeneratedLogits, AgreeOnTheReferenceDevice) {
+  // Double precision is slow.
+  const ReferencePrompt want =
+      reference_.prompt(GetParam() == std::string_view("gemma3") ? 7 : 160);
+  ModelRunner runner(*model_, options(Device::ref));
+  compare(GetParam(), runner.prompt(0, want.tokens), want);
+}
+
+// For all chunk sizes, and all splits between prefill and decode.
+TEST_P(GeneratedLogits, ChunksGiveTheBitsOfOneShot) {
+  std::vector<std::int32_t> tokens = reference_.prompt(1100).tokens;
+  tokens.resize(300);
+  ModelRunner::Options inplace = options(Device::cpu);
+  inplace.prefill = inplace.decode = "inplace";
+  const Logits want = ModelRunner(*model_, inplace).prompt(0, tokens);
+  EXPECT_EQ(ModelRunner(*model_, inplace).prompt(0, tokens, 64), want);
+  EXPECT_EQ(ModelRunner(*model_, inplace).prompt(0, tokens, 131, 9), want);
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, GeneratedLogits,
+                         testing::Values("gpt_oss", "gpt_oss_bf16", "gemma3", "gemma3_new",
+                                         "mistral", "qwen2_mixed"),
+                         [](const auto& fixture) { return std::string(fixture.param); });
+
+TEST(WideModel, AsTransformers) { check_given_checkpoint(/*threads=*/2); }
+
+}  // namespace
+}  // namespace lathe

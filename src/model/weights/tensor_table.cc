@@ -1,0 +1,236 @@
+#include "model/weights/tensor_table.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "model/weights/tensor_table_v4.h"
+
+namespace lathe {
+namespace {
+
+class Table {
+ public:
+  Table(const ModelConfig& config, ModelWeights& into) : c_(config), w_(into) {}
+
+  std::vector<TensorSpec> build() {
+    plain("model.embed_tokens.weight", c_.vocab, c_.hidden, w_.embedding);
+    for (std::int32_t l = 0; l < c_.cached_layers(); ++l) layer(l);
+    if (c_.drafts) draft(fmt::format("model.layers.{}.", c_.layers), w_.draft);
+    norm("model.norm.weight", c_.hidden, w_.final_norm);
+    if (!c_.tied_embeddings) plain("lm_head.weight", c_.vocab, c_.hidden, w_.head);
+    return std::move(out_);
+  }
+
+ private:
+  void layer(std::int32_t l) {
+    LayerWeights& w = w_.layers[static_cast<std::size_t>(l)];
+    const std::string stem = fmt::format("model.layers.{}.", l);
+    norm(stem + "input_layernorm.weight", c_.hidden, w.attention_norm);
+    if (c_.latent()) {
+      latent(stem + "self_attn.", c_.attention(l), w.mla);
+    } else {
+      grouped(stem + "self_attn.", c_.attention(l), w.gqa);
+    }
+    const auto at = static_cast<std::size_t>(l);
+    if (!c_.mla.own_indexer.empty() && c_.mla.own_indexer[at] != 0) {
+      indexer(stem + "self_attn.indexer.", c_.attention(l), w.indexer);
+    }
+    if (c_.post_norms) {
+      norm(stem + "post_attention_layernorm.weight", c_.hidden, w.attention_out_norm);
+      norm(stem + "pre_feedforward_layernorm.weight", c_.hidden, w.ffn_norm);
+      norm(stem + "post_feedforward_layernorm.weight", c_.hidden, w.ffn_out_norm);
+    } else {
+      norm(stem + "post_attention_layernorm.weight", c_.hidden, w.ffn_norm);
+    }
+    if (c_.moe.experts > 0 && c_.moe.layer_has_experts[at] != 0) {
+      experts(stem + "mlp.", w.moe);
+    } else {
+      ffn(stem + "mlp.", c_.ffn, w.ffn.gate, w.ffn.up, w.ffn.down);
+    }
+  }
+
+  void draft(const std::string& stem, DraftWeights& w) {
+    norm(stem + "enorm.weight", c_.hidden, w.embedding_norm);
+    norm(stem + "hnorm.weight", c_.hidden, w.hidden_norm);
+    linear(stem + "eh_proj", c_.hidden, std::int64_t{2} * c_.hidden, w.join);
+    norm(stem + "shared_head.norm.weight", c_.hidden, w.out_norm);
+  }
+
+  void grouped(const std::string& stem, const AttentionProblem& p, GqaWeights& w) {
+    linear(stem + "q_proj", p.heads * p.head_dim, c_.hidden, w.q);
+    linear(stem + "k_proj", p.kv_heads * p.head_dim, c_.hidden, w.k);
+    linear(stem + "v_proj", p.kv_heads * p.v_head_dim, c_.hidden, w.v);
+    linear(stem + "o_proj", c_.hidden, p.heads * p.v_head_dim, w.out);
+    if (c_.attention_bias) {
+      vector(stem + "q_proj.bias", p.heads * p.head_dim, w.q_bias);
+      vector(stem + "k_proj.bias", p.kv_heads * p.head_dim, w.k_bias);
+      vector(stem + "v_proj.bias", p.kv_heads * p.v_head_dim, w.v_bias);
+    }
+    if (c_.attention_out_bias) vector(stem + "o_proj.bias", c_.hidden, w.out_bias);
+    if (c_.qk_norm) {
+      norm(stem + "q_norm.weight", p.head_dim, w.q_norm);
+      norm(stem + "k_norm.weight", p.head_dim, w.k_norm);
+    }
+    if (p.sink) vector(stem + "sinks", p.heads, w.sink);
+  }
+
+  void latent(const std::string& stem, const AttentionProblem& p, MlaWeights& w) {
+    const std::int64_t q_rows = std::int64_t{p.heads} * (p.qk_nope_head + p.rope);
+    if (c_.mla.q_lora > 0) {
+      linear(stem + "q_a_proj", c_.mla.q_lora, c_.hidden, w.q_a);
+      vector(stem + "q_a_layernorm.weight", c_.mla.q_lora, w.q_a_norm);
+      linear(stem + "q_b_proj", q_rows, c_.mla.q_lora, w.q_b);
+    } else {
+      linear(stem + "q_proj", q_rows, c_.hidden, w.q_b);
+    }
+    linear(stem + "kv_a_proj_with_mqa", p.nope + p.rope, c_.hidden, w.kv_a);
+    vector(stem + "kv_a_layernorm.weight", p.nope, w.kv_a_norm);
+    linear(stem + "kv_b_proj", std::int64_t{p.heads} * (p.qk_nope_head + p.v_head), p.nope, w.kv_b);
+    linear(stem + "o_proj", c_.hidden, std::int64_t{p.heads} * p.v_head, w.out);
+    if (c_.attention_bias) {
+      if (c_.mla.q_lora > 0) vector(stem + "q_a_proj.bias", c_.mla.q_lora, w.q_a_bias);
+      vector(stem + "kv_a_proj_with_mqa.bias", p.nope + p.rope, w.kv_a_bias);
+    }
+    if (c_.attention_out_bias) vector(stem + "o_proj.bias", c_.hidden, w.out_bias);
+  }
+
+  void indexer(const std::string& stem, const AttentionProblem& p, IndexerWeights& w) {
+    linear(stem + "wq_b", std::int64_t{p.index_heads} * p.index_dim, c_.mla.q_lora, w.q);
+    linear(stem + "wk", p.index_dim, c_.hidden, w.k);
+    vector(stem + "k_norm.weight", p.index_dim, w.k_norm);
+    vector(stem + "k_norm.bias", p.index_dim, w.k_norm_bias);
+    linear(stem + "weights_proj", p.index_heads, c_.hidden, w.weights);
+  }
+
+  void stacked_experts(const std::string& stem, MoeWeights& w) {
+    const std::int64_t count = c_.moe.experts, width = c_.moe.ffn;
+    plain(stem + "router.weight", count, c_.hidden, w.router);
+    vector(stem + "router.bias", count, w.router_bias);
+    w.experts.gate = WeightStack::of(count, DType::f32, 2 * width, c_.hidden);
+    w.experts.down = WeightStack::of(count, DType::f32, c_.hidden, width);
+    whole_stack(stem + "experts.gate_up_proj", w.experts.gate, w.experts.gate_bias);
+    whole_stack(stem + "experts.down_proj", w.experts.down, w.experts.down_bias);
+  }
+
+  void experts(const std::string& stem, MoeWeights& w) {
+    if (c_.moe.stacked) return stacked_experts(stem, w);
+    plain(stem + "gate.weight", c_.moe.experts, c_.hidden, w.router);
+    if (c_.moe.correction_bias) {
+      vector(stem + "gate.e_score_correction_bias", c_.moe.experts, w.bias);
+    }
+    const std::int64_t count = c_.moe.experts, width = c_.moe.ffn;
+    ExpertStacks& e = w.experts;
+    e.gate = e.up = WeightStack::of(count, DType::f32, width, c_.hidden);
+    e.down = WeightStack::of(count, DType::f32, c_.hidden, width);
+    for (std::int32_t i = 0; i < c_.moe.experts; ++i) {
+      const std::string expert = fmt::format("{}experts.{}.", stem, i);
+      stacked(expert + "gate_proj", e.gate, e.gate, i);
+      stacked(expert + "up_proj", e.up, e.gate, i);
+      stacked(expert + "down_proj", e.down, e.down, i);
+    }
+    if (c_.moe.shared > 0) {
+      ffn(stem + "shared_experts.", std::int64_t{c_.moe.shared} * c_.moe.ffn, w.shared.gate,
+          w.shared.up, w.shared.down);
+    }
+  }
+
+  void ffn(const std::string& stem, std::int64_t width, WeightView& gate, WeightView& up,
+           WeightView& down) {
+    linear(stem + "gate_proj", width, c_.hidden, gate);
+    linear(stem + "up_proj", width, c_.hidden, up);
+    linear(stem + "down_proj", c_.hidden, width, down);
+  }
+
+  void linear(const std::string& stem, std::int64_t rows, std::int64_t cols, WeightView& to) {
+    TensorSpec& spec = plain(stem + ".weight", rows, cols, to);
+    spec.may_be_fp8 = true;
+  }
+  // `like`: a stack whose dtype the matrix must have.
+  void stacked(const std::string& stem, WeightStack& to, const WeightStack& like,
+               std::int64_t place) {
+    TensorSpec& spec = out_.emplace_back();
+    spec.name = stem + ".weight";
+    spec.shape = {to.rows, to.cols};
+    spec.stack = &to;
+    spec.place = place;
+    spec.like = &like;
+    spec.may_be_fp8 = true;
+  }
+  TensorSpec& plain(std::string name, std::int64_t rows, std::int64_t cols, WeightView& to) {
+    TensorSpec& spec = out_.emplace_back();
+    spec.name = std::move(name);
+    spec.shape = {rows, cols};
+    spec.matrix = &to;
+    return spec;
+  }
+  void whole_stack(const std::string& name, WeightStack& to, Vector& bias) {
+    TensorSpec& spec = out_.emplace_back();
+    spec.name = name;
+    spec.shape = {to.count(), to.cols, to.rows};
+    spec.stack = &to;
+    spec.whole_stack = true;
+    vector(name + "_bias", to.count() * to.rows, bias).shape = {to.count(), to.rows};
+  }
+  TensorSpec& vector(std::string name, std::int64_t n, Vector& to) {
+    TensorSpec& spec = out_.emplace_back();
+    spec.name = std::move(name);
+    spec.shape = {n};
+    spec.vector = &to;
+    return spec;
+  }
+  void norm(std::string name, std::int64_t n, Vector& to) {
+    vector(std::move(name), n, to).offset = c_.norm_offset;
+  }
+
+  const ModelConfig& c_;
+  ModelWeights& w_;
+  std::vector<TensorSpec> out_;
+};
+
+}  // namespace
+
+std::vector<TensorSpec> tensor_table(const ModelConfig& config, ModelWeights& into) {
+  return config.compressed() ? v4_table(config, into) : Table(config, into).build();
+}
+
+std::string scale_name(const ModelConfig& config, const TensorSpec& spec) {
+  if (!config.compressed()) return spec.name + "_scale_inv";
+  return spec.name.substr(0, spec.name.rfind('.')) + ".scale";
+}
+
+DType dummy_dtype(const ModelConfig& config, const TensorSpec& spec) {
+  if (spec.vector != nullptr || spec.f32) return DType::f32;
+  if ((spec.whole_stack || spec.may_be_mx) && config.mxfp4) return DType::e2m1;
+  const bool cut = spec.joined && spec.stack->rows % kWeightBlock != 0;
+  return config.block_fp8 && !cut && spec.may_be_fp8 ? DType::e4m3 : DType::bf16;
+}
+
+std::int64_t dummy_bytes(const ModelConfig& config, const TensorSpec& spec) {
+  if (spec.ids != nullptr) return 4 * spec.elements();
+  return bytes_of(dummy_dtype(config, spec), spec.elements());
+}
+
+bool ignored_tensor(const ModelConfig& config, std::string_view name) {
+  if (config.tied_embeddings && name == "lm_head.weight") return true;
+  if (name.ends_with("rotary_emb.inv_freq")) return true;
+  // DeepSeek V4's draft layers have names of their own, whatever their number in the configuration.
+  if (config.compressed()) {
+    return name.starts_with("mtp.") || name.starts_with("model.mtp.") ||
+           (config.tied_embeddings && name == "head.weight");
+  }
+  const std::optional<std::int32_t> layer = layer_of(name);
+  return layer && *layer >= config.layers && *layer < config.layers + config.draft_layers;
+}
+
+std::optional<std::int32_t> layer_of(std::string_view name) {
+  constexpr std::string_view kLayers = "model.layers.";
+  if (!name.starts_with(kLayers)) return std::nullopt;
+  std::int32_t layer = -1;
+  const char* last = name.data() + name.size();
+  const auto [end, error] = std::from_chars(name.data() + kLayers.size(), last, layer);
+  if (error != std::errc() || end == last || *end != '.') return std::nullopt;
+  return layer;
+}
+
+}  // namespace lathe

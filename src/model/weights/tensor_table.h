@@ -1,0 +1,80 @@
+// The table of a checkpoint's tensors: name, shape and destination. Loading, shape checks and dummy
+// weights use this one list.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/operators.h"
+#include "model/config/config.h"
+#include "model/weights/weights.h"
+
+namespace lathe {
+
+struct TensorSpec {
+  std::string name;                 // "model.layers.0.mlp.gate_proj.weight"
+  std::vector<std::int64_t> shape;  // [rows, cols], or [elements] of a vector
+  // Exactly one of the four is set. Matrices are f32, bf16 or f16 as stored, vectors are widened to
+  // f32, ids are i32 or i64.
+  WeightView* matrix = nullptr;
+  WeightStack* stack = nullptr;
+  Vector* vector = nullptr;
+  std::span<const std::int32_t>* ids = nullptr;
+  std::int32_t id_end = 0;            // ids: exclusive bound
+  std::int64_t place = 0;             // index in the stack
+  const WeightStack* like = nullptr;  // stacks: one with the same dtype, perhaps itself
+  // The whole stack is one tensor [count, cols, rows], which is transposed on loading; or, with
+  // mxfp4, <name>_blocks u8 [count, rows, cols / 32, 16] and <name>_scales u8 [count, rows, cols /
+  // 32]. `shape` is the former.
+  bool whole_stack = false;
+  // The stack's matrices are concatenated by rows: [count * rows, cols].
+  bool joined = false;
+  float offset = 0;  // vectors: added to every element
+  // With block_fp8, may be e4m3 with scales in scale_name().
+  bool may_be_fp8 = false;
+  // May be e2m1 with scales per kMxBlock in scale_name(), whatever the config says.
+  bool may_be_mx = false;
+  bool f32 = false;  // dummy weights: f32, as in checkpoints
+
+  std::int64_t elements() const {
+    std::int64_t n = 1;
+    for (const std::int64_t d : shape) n *= d;
+    return n;
+  }
+  /// joined: w's scales are whole blocks for each matrix.
+  void set(const WeightView& w) const {
+    if (matrix != nullptr) *matrix = w;
+    if (stack == nullptr) return;
+    if (place == 0) stack->dtype = w.dtype;
+    if (!joined) return stack->set(place, w);
+    for (std::int64_t i = 0; i < stack->count(); ++i) {
+      stack->set(i, rows_of(w, i * stack->rows, stack->rows));
+    }
+  }
+};
+
+/// Name of a matrix's scales: <name>_scale_inv; <stem>.scale for DeepSeek V4's <stem>.weight.
+std::string scale_name(const ModelConfig& config, const TensorSpec& spec);
+
+/// In layer order. `into` outlives the table.
+std::vector<TensorSpec> tensor_table(const ModelConfig& config, ModelWeights& into);
+
+/// Dtype of a dummy matrix: as stored according to config.json, else bf16.
+DType dummy_dtype(const ModelConfig& config, const TensorSpec& spec);
+std::int64_t dummy_bytes(const ModelConfig& config, const TensorSpec& spec);
+
+/// Tensors that nothing reads but a checkpoint may hold: draft layers past the last one, the head
+/// of tied embeddings, inverse frequencies in older files.
+bool ignored_tensor(const ModelConfig& config, std::string_view name);
+
+/// Maps names of DeepSeek V4 tensors to the published ones in the table: removes a leading "model."
+/// and translates transformers' module names. Other names are unchanged.
+std::string published_v4_name(std::string_view name);
+
+/// N of "model.layers.N.*".
+std::optional<std::int32_t> layer_of(std::string_view name);
+
+}  // namespace lathe

@@ -1,6 +1,0 @@
-// What models of compressed entries and several streams ask of the CUDA backend, on a GPU.
-#include "kernels/cuda/common/gpu_test_util.h"
-#include "ops/gpu_compress_checks.h"
-#include "ops/gpu_hyper_checks.h"
-
-int main(int argc, char** argv) { return lathe::cuda::gpu_test_main(argc, argv); }

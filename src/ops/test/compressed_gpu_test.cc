@@ -1,0 +1,6 @@
+// What models of compressed entries and several streams ask of the CUDA backend, on a GPU.
+#include "kernels/cuda/common/test/gpu_test_util.h"
+#include "ops/test/gpu_compress_checks.h"
+#include "ops/test/gpu_hyper_checks.h"
+
+int main(int argc, char** argv) { return lathe::cuda::gpu_test_main(argc, argv); }

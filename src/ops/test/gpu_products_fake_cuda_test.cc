@@ -1,0 +1,362 @@
+// The products of the CUDA backend, and its indexer, emulated, against the oracle.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <list>
+#include <numeric>
+#include <random>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/common/memory.h"
+#include "kernels/cuda/fake/fake_cuda.h"
+#include "ops/cache_write.h"
+#include "ops/indexer.h"
+#include "ops/matmul.h"
+#include "ops/test/gpu_test_util.h"
+#include "plan/budget.h"
+
+namespace lathe {
+namespace {
+
+using ops_test::error_of;
+using ops_test::GpuContext;
+using ops_test::Rows;
+using ops_test::Weight;
+
+constexpr DType kWeights[] = {DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::e2m1};
+
+class GpuProducts : public ::testing::Test {
+ protected:
+  Rows bf16_values(std::int64_t rows, std::int64_t cols) {
+    return ops_test::bf16_values(rng, rows, cols);
+  }
+  std::mt19937 rng{3};
+  GpuContext gpu;
+  ops_test::Context ref{1, Device::ref};
+};
+
+TEST_F(GpuProducts, EveryWeightAndOddSizes) {
+  for (const DType dtype : kWeights) {
+    for (const auto& [m, n, k] : {std::tuple{1, 5, 33}, {19, 70, 200}, {33, 130, 129}}) {
+      const std::int64_t cols = ops_test::whole_blocks(dtype, k);
+      const Weight w(rng, dtype, n, cols, dtype == DType::e4m3);
+      Rows x = bf16_values(m, cols), out(m, n);
+      out.randomize(rng);
+      std::vector<float> bias(static_cast<std::size_t>(n));
+      for (float& v : bias) v = std::normal_distribution<float>()(rng);
+      const MutableRowsView there = gpu.rows(out);
+      const bool add = m == 19;
+      matmul(gpu.ops,
+             {constant(gpu.bf16_rows(x)), gpu.weight(w), there, gpu.list(bias).data(), add});
+      matmul(ref.ops, {x.view(), w.view, out.out(), bias.data(), add});
+      EXPECT_LT(error_of(gpu.read(there), out), 1e-5)
+          << name(dtype) << " " << m << " x " << n << " x " << cols;
+    }
+  }
+}
+
+TEST_F(GpuProducts, ThoseThatShareXAreOneLaunch) {
+  const Weight q(rng, DType::bf16, 96, 256), k(rng, DType::bf16, 40, 256);
+  const Weight coded(rng, DType::e4m3, 72, 256, true), other(rng, DType::bf16, 24, 128);
+  // Rows of whole words of 16 bytes, which tensor cores take.
+  Rows x = ops_test::bf16_values(rng, 21, 256, 8), narrow = ops_test::bf16_values(rng, 21, 128, 8);
+  Rows outs[] = {Rows(21, 96), Rows(21, 40), Rows(21, 72), Rows(21, 40), Rows(21, 24)};
+  for (Rows& out : outs) out.randomize(rng);
+  MutableRowsView there[5];
+  for (int i = 0; i < 5; ++i) there[i] = gpu.rows(outs[i]);
+  const RowsView x_there = constant(gpu.bf16_rows(x));
+  const WeightView k_there = gpu.weight(k);
+  // Two, then one of another type, then one of the first type that adds, then one of another x.
+  const std::array products = {
+      Product{x_there, gpu.weight(q), there[0]},
+      Product{x_there, k_there, there[1]},
+      Product{x_there, gpu.weight(coded), there[2]},
+      Product{x_there, k_there, there[3], nullptr, true},
+      Product{constant(gpu.bf16_rows(narrow)), gpu.weight(other), there[4]},
+  };
+  const std::int64_t before = cuda::fake::counts().launches;
+  matmul(gpu.ops, products);
+  EXPECT_EQ(cuda::fake::counts().launches - before, 4);
+  const std::array wanted = {
+      Product{x.view(), q.view, outs[0].out()},
+      Product{x.view(), k.view, outs[1].out()},
+      Product{x.view(), coded.view, outs[2].out()},
+      Product{x.view(), k.view, outs[3].out(), nullptr, true},
+      Product{narrow.view(), other.view, outs[4].out()},
+  };
+  matmul(ref.ops, wanted);
+  for (int i = 0; i < 5; ++i) EXPECT_LT(error_of(gpu.read(there[i]), outs[i]), 1e-5) << i;
+}
+
+TEST_F(GpuProducts, ARowsBitsDoNotDependOnTheRowsBesideIt) {
+  const Weight w(rng, DType::bf16, 40, 300);
+  const WeightView weight = gpu.weight(w);
+  Rows x(50, 300), all(50, 40), one(1, 40);
+  x.randomize(rng);
+  const RowsView from = constant(gpu.rows(x));
+  const MutableRowsView out = gpu.rows(all), single = gpu.rows(one);
+  matmul(gpu.ops, {from, weight, out});
+  const Rows whole = gpu.read(out);
+  for (const std::int64_t row : {0, 17, 49}) {
+    matmul(gpu.ops, {rows_at(from, row, 1), weight, single});
+    const Rows alone = gpu.read(single);
+    for (std::int64_t c = 0; c < 40; ++c) ASSERT_EQ(alone.row(0)[c], whole.row(row)[c]);
+  }
+}
+
+TEST_F(GpuProducts, Heads) {
+  for (const DType dtype : {DType::f16, DType::bf16, DType::e4m3}) {
+    for (const bool wide : {false, true}) {  // x in f32
+      std::vector<Weight> weights;
+      WeightStack stack = WeightStack::of(3, dtype, 128, 256);
+      for (int h = 0; h < 3; ++h) {
+        weights.emplace_back(rng, dtype, 128, 256, dtype == DType::e4m3);
+        stack.set(h, weights.back().view);
+      }
+      Rows x = bf16_values(5, 3 * 320), out(5, 3 * 140);
+      const MutableRowsView there = gpu.rows(out);
+      const WeightStack prepared = gpu.backend->prepare(stack, gpu.owned).value();
+      const MutableRowsView from = wide ? gpu.rows(x) : gpu.bf16_rows(x);
+      head_matmul(gpu.ops, {constant(from), 320, &prepared, there, 140});
+      head_matmul(ref.ops, {x.view(), 320, &stack, out.out(), 140});
+      // What lies between heads is not written.
+      Rows got = gpu.read(there);
+      for (std::int64_t r = 0; r < 5; ++r) {
+        for (int h = 0; h < 3; ++h) {
+          for (std::int64_t c = h * 140 + 128; c < (h + 1) * 140; ++c) {
+            ASSERT_TRUE(std::isnan(got.row(r)[c]));
+            got.row(r)[c] = out.row(r)[c] = 0;
+          }
+        }
+      }
+      EXPECT_LT(error_of(got, out), 1e-5) << name(dtype) << (wide ? ", f32 x" : "");
+    }
+  }
+}
+
+// Against the CPU in the same precision, whose arithmetic is f32.
+class GpuFp8 : public GpuProducts, public ::testing::WithParamInterface<MatmulPrecision> {
+ protected:
+  GpuFp8() {
+    gpu.ops.precision = GetParam();
+    cpu.ops.precision = GetParam();
+  }
+  // Whose rows lie at multiples of 16 bytes in bf16.
+  Rows values(std::int64_t rows, std::int64_t cols) {
+    Rows out(rows, cols, 0, 8);
+    std::normal_distribution<float> normal;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t c = 0; c < cols; ++c) out.row(r)[c] = to_f32(to_bf16(normal(rng)));
+    }
+    return out;
+  }
+  ops_test::Context cpu{2};
+};
+
+TEST_P(GpuFp8, RoundsXOfFp8WeightsAlone) {
+  for (const std::int64_t m : {1, 21, 150}) {
+    const Weight a(rng, DType::e4m3, 96, 400, true), b(rng, DType::e4m3, 200, 400, true),
+        c(rng, DType::bf16, 64, 400);
+    const Rows x = values(m, 400);
+    const RowsView from = constant(gpu.bf16_rows(x));
+    std::vector<Product> here, there;
+    std::list<Rows> wanted;
+    std::vector<MutableRowsView> got;
+    for (const Weight* w : {&a, &b, &c}) {
+      wanted.emplace_back(m, w->view.rows, 1.f, 8);
+      got.push_back(gpu.rows(wanted.back()));
+      there.push_back({from, gpu.weight(*w), got.back(), nullptr, true});
+      here.push_back({x.view(), w->view, wanted.back().out(), nullptr, true});
+    }
+    matmul(gpu.ops, there);
+    matmul(cpu.ops, here);
+    std::size_t i = 0;
+    for (const Rows& want : wanted) {
+      EXPECT_LT(error_of(gpu.read(got[i]), want), i < 2 ? 1e-3 : 1e-5) << m << " rows, " << i;
+      ++i;
+    }
+    // Not what the weights give with x as it is.
+    Rows exact(m, 200, 1.f);
+    matmul(ref.ops, {x.view(), b.view, exact.out(), nullptr, true});
+    EXPECT_GT(error_of(gpu.read(got[1]), exact), 1e-2);
+  }
+}
+
+TEST_P(GpuFp8, Gated) {
+  for (const DType dtype : {DType::e4m3, DType::bf16}) {
+    for (const std::int64_t m : {1, 21, 150}) {
+      const Weight gate(rng, dtype, 96, 272, dtype == DType::e4m3),
+          up(rng, dtype, 96, 272, dtype == DType::e4m3);
+      const Rows x = values(m, 272);
+      Rows want(m, 96, 0, 8);
+      const MutableRowsView got = gpu.bf16_rows(want);
+      const GatedProduct there{constant(gpu.bf16_rows(x)), gpu.weight(gate), gpu.weight(up),
+                               Activation{}, got};
+      EXPECT_TRUE(gpu.backend->gated_matmul(gpu.ops, there));
+      gated_matmul(cpu.ops, {x.view(), gate.view, up.view, Activation{}, want.out()});
+      EXPECT_LT(error_of(gpu.read(got), want), 3e-3) << name(dtype) << ", " << m << " rows";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Scales, GpuFp8,
+                         ::testing::Values(MatmulPrecision::fp8, MatmulPrecision::fp8_pow2),
+                         [](const auto& p) { return std::string(name(p.param)); });
+
+class GpuSelection : public GpuProducts, public ::testing::WithParamInterface<bool> {};
+
+// Lengths below and above k, equal scores, holes in the page table. Of tokens, or of compressed
+// entries whose queries are turned.
+TEST_P(GpuSelection, IsThatOfTheCpu) {
+  const bool entries = GetParam();
+  constexpr std::int32_t heads = 4, dim = 128, page = 16;
+  constexpr std::int64_t k = 24, pages = 40, rows = 7, width = 12;
+  ops_test::Context cpu(1);
+  const CacheLayout layout(LayoutKind::index_fp8, {.dim = dim});
+  std::vector<std::byte> pool(static_cast<std::size_t>(pages * layout.page_stride(page)),
+                              std::byte{0xff});
+  Rows keys(pages * page, dim), q(rows, heads * dim), weights(rows, heads);
+  keys.randomize(rng);
+  q.randomize(rng);
+  weights.randomize(rng);
+  // Tokens of a page alike, so that their scores are.
+  for (std::int64_t t = 3 * page + 1; t < 5 * page; ++t) {
+    std::copy_n(keys.row(3 * page), dim, keys.row(t));
+  }
+  std::vector<Slot> slots;
+  for (std::int32_t t = 0; t < pages * page; ++t) slots.emplace_back(t);
+  ASSERT_TRUE(write_rows(cpu.ops, keys.view(), slots, {pool.data(), layout, page, pages}).ok());
+
+  std::vector<PageId> table;
+  for (std::int64_t i = 0; i < 3 * width; ++i) {
+    table.emplace_back(static_cast<std::int32_t>((i * 7 + 3) % pages));
+  }
+  const std::vector<std::int32_t> request = {0, 0, 1, 1, 2, 2, 2};
+  const std::vector<std::int32_t> lens = {1, 24, 25, 192, 0, 100, 77};
+  StepView step;
+  step.rows = rows;
+  step.requests = 3;
+  step.max_context = 192;
+  step.selecting_rows = 4;
+  step.row_request = request;
+  step.index_lens = lens;
+  (entries ? step.compressed_table : step.page_table) = {table.data(), 3, width};
+  if (entries) step.compressed_lens = lens;
+  std::vector<std::int32_t> wanted(rows * k, 7), got(rows * k, 7);
+  SelectKeys op{.step = &step,
+                .keys = PoolView(pool.data(), layout, page, pages),
+                .main = {page, pages},
+                .heads = heads,
+                .dim = dim,
+                .q = q.view(),
+                .weights = weights.view(),
+                .hadamard = entries,
+                .most_keys = 192,
+                .k = k,
+                .slots = wanted};
+  const auto chosen_by_cpu = select_keys(cpu.ops, op);
+  ASSERT_TRUE(chosen_by_cpu.ok()) << chosen_by_cpu.error().message();
+
+  StepView there = step;
+  there.row_request = gpu.list(request);
+  there.index_lens = gpu.list(lens);
+  (entries ? there.compressed_table : there.page_table).data = gpu.list(table).data();
+  SelectKeys on_gpu = op;
+  on_gpu.step = &there;
+  on_gpu.budget_bytes = 3 * 192 * 4;  // three rows at a time
+  on_gpu.keys = PoolView(gpu.bring(pool.data(), pool.size()), layout, page, pages);
+  on_gpu.q = constant(gpu.rows(q));
+  on_gpu.weights = constant(gpu.rows(weights));
+  const auto chosen = gpu.list(got);
+  on_gpu.slots = {const_cast<std::int32_t*>(chosen.data()), chosen.size()};
+  const auto done = select_keys(gpu.ops, on_gpu);
+  ASSERT_TRUE(done.ok()) << done.error().message();
+  ASSERT_TRUE(gpu.backend->wait().ok());
+  ASSERT_TRUE(gpu.backend
+                  ->download(gpu.ops, reinterpret_cast<const std::byte*>(chosen.data()),
+                             std::as_writable_bytes(std::span(got)))
+                  .ok());
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const auto row = [&](const std::vector<std::int32_t>& list) {
+      return std::vector(list.begin() + r * k, list.begin() + (r + 1) * k);
+    };
+    EXPECT_EQ(row(got), row(wanted)) << "row " << r;
+  }
+}
+
+// Rows that take another's list, which is wider or narrower than theirs, and rows that take their
+// first keys, of which some have fewer.
+TEST_F(GpuProducts, RowsTakeTheKeysThatOthersChose) {
+  constexpr std::int64_t kRows = 5, kWidth = 3, kPool = 9;
+  ops_test::Context cpu(1);
+  std::vector<PageId> table;
+  for (std::int32_t p = 0; p < 2 * kWidth; ++p) table.emplace_back((p * 5 + 2) % kPool);
+  const std::vector<std::int32_t> request = {0, 1, 1, 0, -1}, lens = {9, 2, 11, 9, 0};
+  const std::vector<std::int32_t> rows = {1, -1, -1, 0, -1};
+  for (const std::int64_t choice : {4, 12}) {
+    std::vector<std::int32_t> choices;
+    for (std::int32_t i = 0; i < 2 * choice; ++i) choices.push_back(i % 5 == 4 ? -1 : 30 - i);
+    const std::int64_t k = 8;
+    StepView step;
+    step.rows = kRows;
+    step.requests = 2;
+    step.max_context = 12;
+    step.selecting_rows = 1;
+    step.row_request = request;
+    step.index_lens = lens;
+    step.page_table = {table.data(), 2, kWidth};
+    std::vector<std::int32_t> want(kRows * k, -1);
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      const auto at = static_cast<std::size_t>(r);
+      for (std::int64_t i = 0; i < k; ++i) {
+        std::int32_t& slot = want[static_cast<std::size_t>(r * k + i)];
+        if (rows[at] >= 0 && i < choice) {
+          slot = choices[static_cast<std::size_t>(rows[at] * choice + i)];
+        } else if (rows[at] < 0 && i < lens[at]) {
+          const auto page = table[static_cast<std::size_t>(request[at] * kWidth + i / 4)];
+          slot = page.value * 4 + static_cast<std::int32_t>(i % 4);
+        }
+      }
+    }
+    std::vector<std::int32_t> got(kRows * k, 7);
+    SelectKeys op{.step = &step,
+                  .keys = ConstPoolView(nullptr, CacheLayout(LayoutKind::index_fp8), 4, kPool),
+                  .main = {4, kPool},
+                  .most_keys = 12,
+                  .k = k,
+                  .slots = got,
+                  .choice_rows = rows,
+                  .choices = choices,
+                  .choice_width = choice};
+    ASSERT_TRUE(select_keys(cpu.ops, op).ok());
+    EXPECT_EQ(got, want) << "cpu, lists of " << choice;
+    std::ranges::fill(got, 7);
+    ASSERT_TRUE(select_keys(ref.ops, op).ok());
+    EXPECT_EQ(got, want) << "ref, lists of " << choice;
+
+    StepView there = step;
+    there.row_request = gpu.list(request);
+    there.index_lens = gpu.list(lens);
+    there.page_table.data = gpu.list(table).data();
+    std::ranges::fill(got, 7);
+    const auto out = gpu.list(got);
+    op.step = &there;
+    op.slots = {const_cast<std::int32_t*>(out.data()), out.size()};
+    op.choice_rows = gpu.list(rows);
+    op.choices = gpu.list(choices);
+    ASSERT_TRUE(select_keys(gpu.ops, op).ok());
+    ASSERT_TRUE(gpu.backend->wait().ok());
+    ASSERT_TRUE(gpu.backend
+                    ->download(gpu.ops, reinterpret_cast<const std::byte*>(out.data()),
+                               std::as_writable_bytes(std::span(got)))
+                    .ok());
+    EXPECT_EQ(got, want) << "gpu, lists of " << choice;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Keys, GpuSelection, ::testing::Bool(),
+                         [](const auto& entries) { return entries.param ? "Entries" : "Tokens"; });
+
+}  // namespace
+}  // namespace lathe

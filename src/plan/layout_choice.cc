@@ -1,0 +1,125 @@
+#include "plan/layout_choice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "plan/planner.h"
+
+namespace lathe {
+namespace {
+
+struct KvDtype {
+  std::string_view flag;
+  DType dtype;
+};
+constexpr std::array kKvDtypes = {
+    KvDtype{"bf16", DType::bf16},
+    KvDtype{"fp8_e4m3", DType::e4m3},
+    KvDtype{"fp4_e2m1", DType::e2m1},
+};
+
+Reason request_reason(const Error& e) {
+  return {Rule::request, "--kv-layout", "--kv-layout", e.wanted, e.offered, e.hint};
+}
+
+}  // namespace
+
+std::vector<LayoutKind> layouts_of(const AttentionProblem& problem) {
+  // V4 was trained with an fp8 cache (quantisation-aware), so its own precision is v4_fp8.
+  if (problem.kind == ProblemKind::window_compressed) {
+    return {LayoutKind::v4_fp8, LayoutKind::mla_bf16};
+  }
+  if (problem.kind == ProblemKind::grouped_query)
+    return {LayoutKind::gqa_bf16, LayoutKind::gqa_fp8};
+  return {LayoutKind::mla_bf16, LayoutKind::mla_fp8_block, LayoutKind::mla_fp8,
+          LayoutKind::mla_fp4};
+}
+
+LayoutChoice choose_layouts(const AttentionProblem& problem, const PlanRequest& request) {
+  LayoutChoice out;
+  const auto dtype = std::find_if(kKvDtypes.begin(), kKvDtypes.end(),
+                                  [&](const KvDtype& d) { return d.flag == request.kv_dtype; });
+  if (dtype == kKvDtypes.end() && request.kv_dtype != "auto") {
+    out.reasons.push_back({Rule::dtype, "--kv-cache-dtype", "--kv-cache-dtype",
+                           "auto, bf16, fp8_e4m3 or fp4_e2m1",
+                           fmt::format("\"{}\"", request.kv_dtype), ""});
+    return out;
+  }
+  const auto dtype_fits = [&](const CacheLayout& l) {
+    return dtype == kKvDtypes.end() || l.value_dtype() == dtype->dtype;
+  };
+
+  if (request.layout != "auto") {
+    out.automatic = false;
+    auto named = CacheLayout::parse(request.layout);
+    if (!named) {
+      out.reasons.push_back(request_reason(named.error()));
+      return out;
+    }
+    auto fitting = layout_for(problem, named->kind());
+    if (!fitting) {
+      out.reasons.push_back({Rule::problem, "--kv-layout", "layout", fitting.error().wanted,
+                             fitting.error().offered, ""});
+      return out;
+    }
+    // A bare name takes the problem's dims; dims that are spelled out must be the problem's.
+    const bool spelled = request.layout.find('(') != std::string::npos;
+    CacheLayout layout(named->kind(), fitting->dims(), named->scale_policy());
+    if (spelled && named->dims() != fitting->dims()) {
+      out.reasons.push_back({Rule::dims, "--kv-layout", "dims", layout.serialize(),
+                             named->serialize(), "--kv-layout " + std::string(layout.name())});
+      return out;
+    }
+    if (!dtype_fits(layout)) {
+      out.reasons.push_back({Rule::dtype, "--kv-layout", "number format", request.kv_dtype,
+                             fmt::format("{} of {}", name(layout.value_dtype()), layout.name()),
+                             "--kv-cache-dtype auto"});
+      return out;
+    }
+    out.tiers.push_back({layout});
+  } else {
+    std::string tried;
+    DType tier = DType::f64;
+    for (LayoutKind kind : layouts_of(problem)) {
+      const auto layout = layout_for(problem, kind);
+      if (!layout) continue;
+      tried += fmt::format("{}{} ({})", tried.empty() ? "" : ", ", name(kind),
+                           name(layout->value_dtype()));
+      if (!dtype_fits(*layout)) continue;
+      if (out.tiers.empty() || layout->value_dtype() != tier) out.tiers.emplace_back();
+      tier = layout->value_dtype();
+      out.tiers.back().push_back(*layout);
+    }
+    if (out.tiers.empty()) {
+      out.reasons.push_back({Rule::dtype, "--kv-cache-dtype", "number format of a layout", tried,
+                             request.kv_dtype, "--kv-cache-dtype auto"});
+      return out;
+    }
+  }
+
+  // V4's pools divide one page of tokens, so that one page table serves them all: 256 tokens are 64
+  // or 2 entries.
+  const bool v4 = problem.kind == ProblemKind::window_compressed;
+  if (request.page_size != 0) {
+    if (problem.two_sources() && request.page_size % problem.compress_ratio != 0) {
+      out.reasons.push_back(
+          {Rule::page_size, "--page-size", "page size",
+           fmt::format("a multiple of the compression ratio {}", problem.compress_ratio),
+           fmt::format("{}", request.page_size), "--page-size 256"});
+      return out;
+    }
+    out.page_sizes = {request.page_size};
+  } else if (v4) {
+    out.page_sizes = {256};
+    if (problem.two_sources() && 256 % problem.compress_ratio != 0) {
+      out.page_sizes = {problem.compress_ratio};
+    }
+  } else {
+    out.page_sizes = {64, 128, 32, 16, 256, 1};
+  }
+  return out;
+}
+
+}  // namespace lathe

@@ -1,0 +1,34 @@
+// Plans, refusals and problems as JSON, and plans back from it.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string_view>
+
+#include "base/result.h"
+#include "plan/model_plan.h"
+#include "plan/plan.h"
+#include "plan/planner.h"
+#include "plan/reason.h"
+
+namespace lathe {
+
+/// {"legal": true, "problem": ..., "caches": [...], "phases": {...}, "budgets": [...], "notes":
+/// [...]}. Sizes that follow from a layout are written next to it, for people who read the JSON.
+nlohmann::ordered_json to_json(const Plan& plan);
+
+/// Of a plain plan (one group, no state) the plan itself; else {"legal": true, "groups": [{"name",
+/// "layers", "state_bytes", "plan"}], "budgets": [...], "block_tokens", "state_slots"}.
+nlohmann::ordered_json to_json(const ModelPlan& plan);
+
+/// {"legal": false, "headline": ..., "reasons": [{rule, subject, field, wanted, offered, hint}],
+/// "suggestions": [...]}
+nlohmann::ordered_json to_json(const Refusal& refusal);
+
+nlohmann::ordered_json to_json(const Rejection& rejection);
+
+/// Reads what to_json(Plan) writes; every field is required. Errors: text that is not JSON, a
+/// missing or misshapen field by its path, an unknown name (listing the known ones), a layout with
+/// impossible dims, derived sizes that contradict the layout.
+Result<Plan> plan_from_json(std::string_view text);
+
+}  // namespace lathe

@@ -1,0 +1,82 @@
+#include "plan/plan_request.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <utility>
+
+namespace lathe {
+namespace {
+
+// Names that other serving systems use.
+constexpr std::array<std::pair<std::string_view, KernelKind>, 7> kAliases = {{
+    {"flashmla_sparse", KernelKind::gather},
+    {"flashmla_kv", KernelKind::inplace},
+    {"trtllm", KernelKind::native},
+    {"trtllm_mla", KernelKind::native},
+    {"trtllm_mha", KernelKind::native},
+    {"mha", KernelKind::ragged},
+    {"fa3", KernelKind::ragged},
+}};
+
+}  // namespace
+
+std::string other_names(KernelKind kind) {
+  std::string out;
+  for (const auto& [alias, of] : kAliases) {
+    if (of == kind) out += (out.empty() ? "" : ", ") + std::string(alias);
+  }
+  return out;
+}
+
+Result<BackendChoice> parse_backend(const std::string& text, Side side, const Registry& registry) {
+  BackendChoice choice;
+  if (registry.find(text) != nullptr) {
+    choice.kernel = text;
+    return choice;
+  }
+  if (text == "auto" || text == "flashmla_auto") return choice;
+  if (const auto kind = parse_enum<KernelKind>(text)) {
+    choice.kind = *kind;
+    return choice;
+  }
+  for (const auto& [alias, kind] : kAliases) {
+    if (alias == text) {
+      choice.kind = kind;
+      return choice;
+    }
+  }
+  std::string known = "auto, " + known_names<KernelKind>() + " (or flashmla_auto";
+  for (const auto& [alias, kind] : kAliases) known += ", " + std::string(alias);
+  return Error{ErrorCode::invalid_argument, std::string(flag_of(side)), known + ")",
+               fmt::format("\"{}\"", text), ""};
+}
+
+Result<void> check_plan_request(const PlanRequest& request) {
+  struct Bound {
+    std::string_view flag;
+    std::int64_t value;
+    std::int64_t min;
+    std::int64_t max;
+  };
+  constexpr std::int64_t kMany = std::int64_t{1} << 40;
+  for (const Bound& b : {
+           Bound{"--chunked-prefill-size", request.chunked_prefill_size, 1, INT32_MAX},
+           Bound{"--max-running-requests", request.max_running_requests, 1, INT32_MAX},
+           Bound{"--context-length", request.context_length, 1, INT32_MAX},
+           Bound{"--draft-tokens", request.draft_tokens, 0, 1024},
+           Bound{"--num-layers", request.layers, 1, 100000},
+           Bound{"--max-total-tokens", request.max_total_tokens, 0, kMany},
+           Bound{"--indexer-logits-budget", request.logits_budget, 1, kMany},
+           Bound{"--gather-budget", request.gather_budget, 1, kMany},
+           Bound{"--activations-budget", request.activations_budget, 0, kMany},
+       }) {
+    if (b.value >= b.min && b.value <= b.max) continue;
+    return Error{ErrorCode::invalid_argument, std::string(b.flag),
+                 fmt::format("{} to {}", b.min, b.max), fmt::format("{}", b.value), ""};
+  }
+  if (request.page_size != 0) return check_page_size(request.page_size);
+  return {};
+}
+
+}  // namespace lathe

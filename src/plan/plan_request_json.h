@@ -1,0 +1,28 @@
+// PlanRequest and dims of a problem as a JSON object: what callers of the library give where the
+// command takes flags.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string_view>
+#include <vector>
+
+#include "attn/problem_name.h"
+#include "base/result.h"
+#include "plan/plan_request.h"
+
+namespace lathe {
+
+/// A key of the object and the type of its value: "str", "int" or "bool". Keys are the flags of
+/// `lathe plan` with underscores.
+struct PlanRequestKey {
+  std::string_view key;
+  std::string_view type;
+};
+std::vector<PlanRequestKey> plan_request_keys();
+
+/// Sets one key. Errors: a value of another type or out of the type's range; an unknown key,
+/// listing the known ones.
+Result<void> set_in_request(std::string_view key, const nlohmann::json& value, PlanRequest& request,
+                            ProblemOptions& options);
+
+}  // namespace lathe

@@ -1,0 +1,264 @@
+#include "server/markup/answer_parts.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "io/template/chat_template.h"
+
+namespace lathe {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const Json kTools =
+    Json::parse(R"([{"type": "function", "function": {"name": "weather", "parameters":
+    {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}}}])");
+
+TextParts parts_of(const MarkupRules& rules, const std::vector<std::string>& pieces) {
+  AnswerParts machine(rules);
+  TextParts out;
+  for (const std::string& piece : pieces) machine.push(piece, out);
+  machine.finish(out);
+  return out;
+}
+
+std::string shown(const TextParts& parts) {
+  std::string out = "reasoning: " + parts.reasoning + "\ncontent: " + parts.content + "\n";
+  for (const ToolCall& c : parts.calls) out += c.name + c.arguments + "\n";
+  return out;
+}
+
+// However the text is cut into pieces, the parts are the same.
+void expect_parts(const MarkupRules& rules, const std::string& text, const std::string& wanted) {
+  EXPECT_EQ(shown(parts_of(rules, {text})), wanted) << text;
+  std::vector<std::string> bytes;
+  for (char c : text) bytes.emplace_back(1, c);
+  EXPECT_EQ(shown(parts_of(rules, bytes)), wanted) << "by bytes: " << text;
+  for (std::size_t at = 0; at <= text.size(); ++at) {
+    EXPECT_EQ(shown(parts_of(rules, {text.substr(0, at), text.substr(at)})), wanted)
+        << "cut at " << at << ": " << text;
+  }
+}
+
+MarkupRules thinking(bool inside = false) {
+  MarkupRules r;
+  r.reasoning = true;
+  r.starts_inside = inside;
+  return r;
+}
+
+MarkupRules calling(ToolFormat format) {
+  MarkupRules r = thinking();
+  r.tools = format;
+  r.schemas = kTools;
+  return r;
+}
+
+TEST(AnswerParts, ReasoningStandsBetweenItsMarks) {
+  expect_parts(thinking(), "<think>a < b</think>\nc</think>",
+               "reasoning: a < b\ncontent: c</think>\n");
+  expect_parts(thinking(true), "a\n</think>\n\nb", "reasoning: a\n\ncontent: \nb\n");
+  expect_parts(thinking(), "\n<think></think>b", "reasoning: \ncontent: b\n");
+  expect_parts(thinking(), "a <think>b</think>", "reasoning: \ncontent: a <think>b</think>\n");
+  expect_parts(thinking(true), "cut off </thin", "reasoning: cut off </thin\ncontent: \n");
+  expect_parts(MarkupRules(), "<think>a</think>", "reasoning: \ncontent: <think>a</think>\n");
+}
+
+TEST(AnswerParts, TaggedCallsHaveThreeBodies) {
+  const MarkupRules rules = calling(ToolFormat::tag);
+  const std::string call = "weather{\"city\":\"Oslo\",\"days\":3}\n";
+  expect_parts(rules,
+               "Let me see.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": "
+               "\"Oslo\", \"days\": 3}}\n</tool_call>",
+               "reasoning: \ncontent: Let me see.\n" + call);
+  expect_parts(rules,
+               "<tool_call>\n<function=weather>\n<parameter=city>\nOslo\n</"
+               "parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>",
+               "reasoning: \ncontent: \n" + call);
+  expect_parts(rules,
+               "<think>x<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</"
+               "arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>",
+               "reasoning: x\ncontent: \n" + call);
+  expect_parts(rules, "<tool_call>weather</tool_call>\n<tool_call>weather</tool_call>\n",
+               "reasoning: \ncontent: \nweather{}\nweather{}\n");
+}
+
+TEST(AnswerParts, DeepSeekWritesTwoWays) {
+  const MarkupRules rules = calling(ToolFormat::deepseek);
+  const std::string wanted = "reasoning: \ncontent: \nweather{\"city\":\"Oslo\"}\n";
+  expect_parts(rules,
+               "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{\"city\": "
+               "\"Oslo\"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+               wanted);
+  expect_parts(rules,
+               "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```"
+               "json\n{\"city\": \"Oslo\"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+               wanted);
+}
+
+TEST(AnswerParts, DsmlSaysWhichValuesAreStrings) {
+  const MarkupRules rules = calling(ToolFormat::dsml);
+  expect_parts(
+      rules,
+      "ok\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"weather\">\n<｜DSML｜parameter "
+      "name=\"city\" string=\"true\">Oslo</｜DSML｜parameter>\n"
+      "<｜DSML｜parameter name=\"days\" "
+      "string=\"false\">3</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+      "reasoning: \ncontent: ok\nweather{\"city\":\"Oslo\",\"days\":3}\n");
+}
+
+// A DeepSeek V4 call with this body.
+std::string invoke(const std::string& body) {
+  return "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"weather\">\n" + body +
+         "\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>";
+}
+std::string parameter(const std::string& front, const std::string& value) {
+  return "<｜DSML｜parameter " + front + ">" + value + "</｜DSML｜parameter>";
+}
+
+TEST(AnswerParts, DsmlTakesSlipsOfAFixedList) {
+  const MarkupRules rules = calling(ToolFormat::dsml);
+  const std::string wanted = "reasoning: \ncontent: \nweather{\"city\":\"Oslo\",\"days\":3}\n";
+  const std::string city = parameter(R"(name="city" string="true")", "Oslo");
+  const std::string days = parameter(R"(name="days" string="false")", "3");
+  expect_parts(rules, invoke(city + "\n" + days), wanted);
+  for (const std::string name : {"toolcalls", "tool"}) {
+    std::string text = invoke(city + "\n" + days);
+    for (std::size_t at = 0; (at = text.find("tool_calls", at)) != std::string::npos;) {
+      text.replace(at, 10, name);
+    }
+    expect_parts(rules, text, wanted);
+  }
+  // The schema says which one is a string.
+  expect_parts(rules,
+               invoke(parameter(R"(name="city")", "Oslo") + parameter(R"(name="days")", "3")),
+               wanted);
+  expect_parts(rules, invoke(parameter(R"(name="city" string="false")", "Oslo") + days), wanted);
+  expect_parts(rules, invoke(parameter(R"(name="city" string="false")", "\"Oslo\"") + days),
+               wanted);
+  expect_parts(rules, invoke(R"({"city": "Oslo", "days": 3})"), wanted);
+  expect_parts(rules, invoke(R"({"arguments": {"city": "Oslo", "days": 3}})"), wanted);
+  expect_parts(
+      rules,
+      invoke(parameter(R"(name="arguments" string="true")", R"({"city": "Oslo", "days": 3})")),
+      wanted);
+}
+
+TEST(AnswerParts, DsmlThatIsNoCallIsContent) {
+  const MarkupRules rules = calling(ToolFormat::dsml);
+  const auto stays = [&](const std::string& body) {
+    const std::string text = "<｜DSML｜invoke name=\"weather\">" + body + "</｜DSML｜invoke>";
+    expect_parts(rules, text, "reasoning: \ncontent: " + text + "\n");
+  };
+  stays("words");
+  stays(parameter(R"(name="days" string="false")", "three"));
+  stays(parameter(R"(name="days" string="maybe")", "3"));
+  stays(parameter(R"(name="city" string="true")", "a") + "words");
+  const std::string city = parameter(R"(name="city" string="true")", "a");
+  stays(city + city);
+  expect_parts(rules,
+               "a\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"weather\">\n<｜DSML｜param",
+               "reasoning: \ncontent: a\n<｜DSML｜invoke name=\"weather\">\n<｜DSML｜param\n");
+}
+
+// An answer that a client sends back has the same text in the next prompt.
+TEST(AnswerParts, V4AnswersComeBackAsTheyWere) {
+  MarkupRules rules = calling(ToolFormat::dsml);
+  const std::string nasty = "<a>\n</｜DSML｜invoke> \"é\" </｜DSML｜tool_calls>";
+  const std::string two =
+      "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"weather\">\n" +
+      parameter(R"(name="city" string="true")", nasty) + "\n" +
+      parameter(R"(name="days" string="false")", R"({"x": [1, null, 2.5, "é"], "y": {}})") +
+      "\n</｜DSML｜invoke>\n<｜DSML｜invoke "
+      "name=\"now\">\n\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>";
+  const std::vector<std::string> answers = {"plain</think>Hello", "</think>\n\nHello\n",
+                                            "a < b</think>\n\n" + two,
+                                            "why\n</think>Let me see. \n"
+                                            "\n\n" +
+                                                two,
+                                            "x</think>y\n\n" + invoke("")};
+  for (const std::string& answer : answers) {
+    for (const bool thinks : {true, false}) {
+      rules.starts_inside = thinks;
+      const std::string text = thinks ? answer : answer.substr(answer.find("</think>") + 8);
+      for (std::size_t cut = 0; cut <= text.size(); ++cut) {
+        const TextParts parts = parts_of(rules, {text.substr(0, cut), text.substr(cut)});
+        Json message = {{"role", "assistant"},
+                        {"content", parts.content},
+                        {"reasoning_content", parts.reasoning}};
+        for (const ToolCall& c : parts.calls) {
+          message["tool_calls"].push_back(
+              {{"type", "function"}, {"function", {{"name", c.name}, {"arguments", c.arguments}}}});
+        }
+        const Json question = {{"role", "user"}, {"content", "q"}};
+        const auto prompt = ChatTemplate::deepseek_v4(V4Encoding::official)
+                                .render({{"messages", Json::array({question, message})},
+                                         {"thinking", thinks},
+                                         {"tools", kTools}});
+        ASSERT_TRUE(prompt.ok()) << prompt.error().message();
+        const std::string front = thinks ? "<｜Assistant｜><think>" : "<｜Assistant｜></think>";
+        EXPECT_EQ(prompt->substr(prompt->rfind(front) + front.size()),
+                  text + "<｜end▁of▁sentence｜>")
+            << "cut at " << cut;
+      }
+    }
+  }
+}
+
+TEST(AnswerParts, WhatIsNoCallIsContent) {
+  const MarkupRules rules = calling(ToolFormat::tag);
+  expect_parts(rules, "a <tool_call>{\"name\": 3}</tool_call> b",
+               "reasoning: \ncontent: a <tool_call>{\"name\": 3}</tool_call> b\n");
+  expect_parts(rules, "a <tool_call>{\"name\"", "reasoning: \ncontent: a <tool_call>{\"name\"\n");
+  expect_parts(rules, "1 < 2 <tool", "reasoning: \ncontent: 1 < 2 <tool\n");
+  expect_parts(rules, "white space \n ", "reasoning: \ncontent: white space \n \n");
+}
+
+TEST(AnswerParts, OneCallMayBeTheLast) {
+  MarkupRules rules = calling(ToolFormat::tag);
+  rules.one_call = true;
+  expect_parts(rules, "<tool_call>weather</tool_call><tool_call>weather</tool_call> more",
+               "reasoning: \ncontent: \nweather{}\n");
+}
+
+TEST(AnswerParts, ASchemaMakesAValueAString) {
+  const auto call = read_tool_call(
+      ToolFormat::tag, "weather<arg_key>city</arg_key><arg_value>42</arg_value>", kTools);
+  ASSERT_TRUE(call);
+  EXPECT_EQ(call->arguments, R"({"city":"42"})");
+}
+
+// Without calls, only marks and the newline behind one are dropped.
+TEST(AnswerParts, RandomTextIsNotLost) {
+  const std::vector<std::string> words = {
+      "<think>", "</think>", "<tool_call>", "</tool_call>", "<", "</t", "z", "\n", "é", "{"};
+  std::mt19937 random(3);
+  for (int i = 0; i < 3000; ++i) {
+    std::string text;
+    for (auto n = random() % 12; n > 0; --n) text += words[random() % words.size()];
+    MarkupRules rules = calling(ToolFormat::tag);
+    rules.starts_inside = random() % 2 == 0;
+    std::vector<std::string> bytes;
+    for (char c : text) bytes.emplace_back(1, c);
+    const TextParts whole = parts_of(rules, {text});
+    EXPECT_EQ(shown(whole), shown(parts_of(rules, bytes))) << text;
+    const auto letters = [](const std::string& s) {
+      return std::count(s.begin(), s.end(), 'z') + std::count(s.begin(), s.end(), '{');
+    };
+    std::string all = whole.reasoning + whole.content;
+    for (const ToolCall& c : whole.calls) all += c.name;
+    EXPECT_EQ(letters(all), letters(text)) << text;
+  }
+}
+
+TEST(ToolFormat, IsFoundInTemplates) {
+  EXPECT_EQ(find_tool_format("{{ '<tool_call>' }}"), ToolFormat::tag);
+  EXPECT_EQ(find_tool_format("<｜tool▁call▁begin｜>...<｜tool▁sep｜>"), ToolFormat::deepseek);
+  EXPECT_EQ(find_tool_format("<｜DSML｜invoke"), ToolFormat::dsml);
+  EXPECT_EQ(find_tool_format("{{ messages }}"), ToolFormat::none);
+}
+
+}  // namespace
+}  // namespace lathe

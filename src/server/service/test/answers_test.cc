@@ -1,0 +1,280 @@
+// Answers: streams and whole answers agree, however tokens split a text.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "io/text/utf8.h"
+#include "server/scripted/scripted_server.h"
+#include "server/scripted/test/http_client_test_util.h"
+
+namespace lathe {
+namespace {
+
+// A model that repeats `text` after a one-byte prompt, one byte per token.
+ScriptedOptions writes(const std::string& text) {
+  ScriptedOptions options;
+  options.next = [text](std::int32_t, std::int32_t position) {
+    return std::int32_t{
+        static_cast<unsigned char>(text[static_cast<std::size_t>(position) % text.size()])};
+  };
+  return options;
+}
+
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const Utf8Char c = utf8_front(text);
+    if (!c.valid) return false;
+    text.remove_prefix(static_cast<std::size_t>(c.size));
+  }
+  return true;
+}
+
+std::string joined(const TestAnswer& answer) {
+  std::string out;
+  for (const auto& e : answer.events()) {
+    const std::string part = e["choices"][0]["text"];
+    EXPECT_TRUE(is_utf8(part)) << part;
+    out += part;
+  }
+  return out;
+}
+
+TEST(Answers, CharactersAreNeverCut) {
+  const std::string text = "aé€😀ß\u2028.";
+  ScriptedServer s(writes(text));
+  for (int n = 1; n <= static_cast<int>(text.size()) + 3; ++n) {
+    const TestAnswer whole = ask(s.port(), "POST", "/v1/completions", completion("x", n));
+    ASSERT_EQ(whole.status, 200) << whole.body;
+    const std::string all = whole.json()["choices"][0]["text"];
+    EXPECT_TRUE(is_utf8(all));
+    EXPECT_EQ(
+        joined(ask(s.port(), "POST", "/v1/completions", completion("x", n, R"(,"stream":true)"))),
+        all);
+    if (n == static_cast<int>(text.size())) {
+      EXPECT_EQ(all, text);
+    }
+  }
+}
+
+// More events than are sent in one batch.
+TEST(Answers, AStepOfManyAnswersReachesAll) {
+  ScriptedOptions options;
+  options.max_running_requests = 384;
+  ScriptedServer s(std::move(options));
+  const std::string body = R"({"prompt":["ax","by","cz"],"n":128,"max_tokens":6,"stream":true})";
+  std::map<std::int64_t, std::string> texts;
+  for (const auto& e : ask(s.port(), "POST", "/v1/completions", body).events()) {
+    texts[e["choices"][0]["index"]] += e["choices"][0]["text"];
+  }
+  ASSERT_EQ(texts.size(), 384u);
+  for (const auto& [index, text] : texts) {
+    EXPECT_EQ(text, scripted_text(index < 128 ? "x" : index < 256 ? "y" : "z", 6)) << index;
+  }
+}
+
+// Tokens are bytes on one server, words on the other.
+TEST(Answers, StopStringsAreFoundAcrossTokens) {
+  const std::string text = scripted_text("x", 20);
+  ScriptedServer bytes(writes(text)), words{ScriptedOptions()};
+  for (std::size_t at = 0; at < 24; ++at) {
+    for (std::size_t size : {1u, 2u, 3u, 5u, 9u}) {
+      const std::string stop = text.substr(at, size);
+      const std::string wanted = text.substr(0, text.find(stop));
+      for (ScriptedServer* s : {&bytes, &words}) {
+        const int tokens = s == &bytes ? static_cast<int>(text.size()) : 20;
+        const std::string more = fmt::format(R"(,"stop":["never","{}"])", stop);
+        const TestAnswer whole =
+            ask(s->port(), "POST", "/v1/completions", completion("x", tokens, more));
+        const auto choice = whole.json()["choices"][0];
+        EXPECT_EQ(choice["text"], wanted);
+        EXPECT_EQ(choice["finish_reason"], "stop");
+        EXPECT_EQ(choice["matched_stop"], stop);
+        EXPECT_EQ(joined(ask(s->port(), "POST", "/v1/completions",
+                             completion("x", tokens, more + R"(,"stream":true)"))),
+                  wanted);
+      }
+    }
+  }
+  // An incomplete stop string is part of the answer.
+  for (ScriptedServer* s : {&bytes, &words}) {
+    const int tokens = s == &bytes ? static_cast<int>(text.size()) : 20;
+    const std::string more =
+        fmt::format(R"(,"stream":true,"stop":"{}x")", text.substr(text.size() - 9));
+    EXPECT_EQ(joined(ask(s->port(), "POST", "/v1/completions", completion("x", tokens, more))),
+              text);
+    EXPECT_ALIVE(words);
+  }
+}
+
+// A stop string may end a burst of accepted drafts at its first token, its last or between, inside
+// a character or beyond the burst. A client sees the same text and token count as without drafts.
+TEST(Answers, StopStringsEndBursts) {
+  const std::string text = "the cat, aé€😀ß; the cat sat. ";
+  ScriptedOptions with_drafts = writes(text);
+  with_drafts.draft = "ngram";
+  ScriptedServer plain(writes(text)), drafts(std::move(with_drafts));
+  // The text repeats, so all of it can be drafted.
+  const std::string prompt = "x" + text;
+  const int tokens = static_cast<int>(text.size());
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    for (std::size_t size : {1u, 2u, 4u, 9u}) {
+      const std::string stop = text.substr(at, size);
+      if (!is_utf8(stop)) continue;
+      for (const char* more : {"", R"(,"stream":true,"stream_options":{"include_usage":true})"}) {
+        const std::string body =
+            completion(prompt, tokens, fmt::format(R"(,"logprobs":1,"stop":"{}"{})", stop, more));
+        const auto seen = [&](ScriptedServer& s) {
+          const TestAnswer answer = ask(s.port(), "POST", "/v1/completions", body);
+          EXPECT_EQ(answer.status, 200) << answer.body;
+          std::vector<nlohmann::json> out;
+          if (*more == '\0') {
+            out = {answer.json()["choices"], answer.json()["usage"]};
+          } else {
+            for (const auto& e : answer.events()) {
+              out.insert(out.end(), {e["choices"], e.value("usage", nlohmann::json())});
+            }
+          }
+          for (nlohmann::json& j : out) {
+            if (j.is_object()) j.erase("prompt_tokens_details");  // depends on the prefix cache
+          }
+          return out;
+        };
+        EXPECT_EQ(seen(drafts), seen(plain)) << stop;
+      }
+    }
+  }
+  const std::string metrics = ask(drafts.port(), "GET", "/metrics", "").body;
+  EXPECT_THAT(metrics, ::testing::HasSubstr("lathe_accepted_drafts_total{place=\"4\"}"));
+}
+
+TEST(Answers, RequestsWithOneNameAreMany) {
+  ScriptedServer s{ScriptedOptions()};
+  std::vector<TestAnswer> got(100);
+  std::vector<std::thread> threads;
+  const auto prompt = [](std::size_t i) { return std::string(1, static_cast<char>('0' + i % 64)); };
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    threads.emplace_back([&, i] {
+      got[i] = ask(s.port(), "POST", "/generate",
+                   fmt::format(R"({{"text":"{}","rid":"same","sampling_params":)"
+                               R"({{"max_new_tokens":12,"ignore_eos":true}}}})",
+                               prompt(i) == "\\" ? "\\\\" : prompt(i)),
+                   "X-Request-Id: same\r\n");
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    ASSERT_EQ(got[i].status, 200) << got[i].body;
+    EXPECT_EQ(got[i].json()["text"], scripted_text(prompt(i), 12));
+    EXPECT_EQ(got[i].json()["meta_info"]["id"], "same");
+  }
+  EXPECT_ALIVE(s);
+}
+
+// Reasoning and every kind of tool call, one byte per token: the parts of a stream add up to the
+// whole answer.
+TEST(Answers, CallsAndReasoningOfAStreamAreThoseOfTheWhole) {
+  const std::string text =
+      "<think>why</think>ok <tool_call>{\"name\": \"f\", \"arguments\": {\"x\": [1, \"é\"]}}"
+      "</tool_call><tool_call><function=f><parameter=x>1</parameter></function></tool_call>";
+  ScriptedOptions options = writes(text);
+  options.template_prefix = "{# </think> <tool_call> #}";
+  ScriptedServer s(std::move(options));
+  const std::string body = fmt::format(
+      R"({{"messages":[{{"role":"user","content":"x"}}],"max_tokens":{},"ignore_eos":true,)"
+      R"("tools":[{{"type":"function","function":{{"name":"f","parameters":{{}}}}}}])",
+      text.size());
+  const auto message =
+      ask(s.port(), "POST", "/v1/chat/completions", body + "}").json()["choices"][0]["message"];
+  EXPECT_EQ(message["reasoning"], "why");
+  EXPECT_EQ(message["content"], "ok");
+  ASSERT_EQ(message["tool_calls"].size(), 2u);
+  std::string reasoning, content;
+  std::map<int, std::string> names, arguments;
+  const TestAnswer stream =
+      ask(s.port(), "POST", "/v1/chat/completions", body + R"(,"stream":true})");
+  for (const auto& e : stream.events()) {
+    const auto& delta = e["choices"][0]["delta"];
+    reasoning += delta.value("reasoning", "");
+    content += delta.value("content", "");
+    for (const auto& call : delta.value("tool_calls", nlohmann::json::array())) {
+      const int index = call["index"];
+      names[index] += call["function"].value("name", "");
+      arguments[index] += call["function"].value("arguments", "");
+    }
+  }
+  EXPECT_EQ(reasoning, "why");
+  EXPECT_EQ(content, "ok");
+  for (int i : {0, 1}) {
+    const auto& call = message["tool_calls"][static_cast<std::size_t>(i)]["function"];
+    EXPECT_EQ(names[i], call["name"]);
+    EXPECT_EQ(arguments[i], call["arguments"]);
+    EXPECT_TRUE(nlohmann::json::accept(arguments[i]));
+  }
+}
+
+// Constraints are honoured or rejected, never ignored.
+TEST(Answers, ConstraintsAreNotDropped) {
+  ScriptedServer s{ScriptedOptions()};
+  const std::string chat = R"({"messages":[{"role":"user","content":"a"}],)";
+  const std::string text = R"({"prompt":"a",)";
+  for (const char* field :
+       {"ebnf", "grammar", "guided_json", "guided_regex", "guided_choice", "guided_grammar"}) {
+    const std::string one = fmt::format(R"("{}":{{"a":1}}}})", field);
+    for (const auto& [path, body, param] :
+         {std::tuple{"/v1/chat/completions", chat + one, std::string(field)},
+          std::tuple{"/v1/completions", text + one, std::string(field)},
+          std::tuple{"/generate", R"({"text":"a","sampling_params":{)" + one + "}",
+                     std::string("sampling_params.") + field}}) {
+      const TestAnswer answer = ask(s.port(), "POST", path, body);
+      EXPECT_EQ(answer.status, 400) << path << field;
+      EXPECT_EQ(answer.json()["error"]["param"], param);
+      EXPECT_EQ(answer.json()["error"]["code"], "unsupported_field");
+    }
+  }
+  for (const char* format : {R"({"type":"grammar"})", R"({})"}) {
+    for (const auto& [path, body] :
+         {std::pair{"/v1/chat/completions", chat}, std::pair{"/v1/completions", text}}) {
+      const TestAnswer answer =
+          ask(s.port(), "POST", path, fmt::format(R"({}"response_format":{}}})", body, format));
+      EXPECT_EQ(answer.status, 400) << path << format;
+      EXPECT_EQ(answer.json()["error"]["param"], "response_format.type");
+    }
+  }
+  EXPECT_ALIVE(s);
+}
+
+// A template that loops, writes without end or raises, depending on the request.
+TEST(Answers, TemplatesEndWhateverRequestsBring) {
+  ScriptedOptions options;
+  options.template_prefix =
+      "{% if bomb %}{% for a in range(bomb) %}{% for b in range(bomb) %}{% for c in range(bomb) %}"
+      "{% endfor %}{% endfor %}{% endfor %}{% endif %}"
+      "{% if big %}{% for a in range(big) %}{{ 'x' * 100000 }}{% endfor %}{% endif %}"
+      "{% if wrong %}{{ raise_exception('no ' ~ wrong) }}{% endif %}";
+  ScriptedServer s(std::move(options));
+  TestConnection other(s.port());
+  other.send(request_text("POST", "/v1/completions", completion("a", 500)));
+  for (const char* kwargs : {R"({"bomb":100000})", R"({"big":1000000})", R"({"wrong":"way"})"}) {
+    const TestAnswer answer = ask(
+        s.port(), "POST", "/v1/chat/completions",
+        fmt::format(R"({{"messages":[{{"role":"user","content":"a"}}],"chat_template_kwargs":{}}})",
+                    kwargs));
+    EXPECT_EQ(answer.status, 400) << answer.body;
+    EXPECT_EQ(answer.json()["error"]["code"], "template_error");
+  }
+  for (const char* own : {"messages", "tools", "add_generation_prompt"}) {
+    const TestAnswer answer = ask(
+        s.port(), "POST", "/v1/chat/completions",
+        fmt::format(
+            R"({{"messages":[{{"role":"user","content":"a"}}],"chat_template_kwargs":{{"{}":[]}}}})",
+            own));
+    EXPECT_EQ(answer.json()["error"]["param"], fmt::format("chat_template_kwargs.{}", own));
+  }
+  EXPECT_EQ(read_test_answer(other.read_answer()).json()["choices"][0]["text"],
+            scripted_text("a", 500));
+  EXPECT_ALIVE(s);
+}
+
+}  // namespace
+}  // namespace lathe

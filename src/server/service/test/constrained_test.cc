@@ -1,0 +1,334 @@
+// Constrained answers, through the whole server.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <regex>
+
+#include "server/scripted/scripted_server.h"
+#include "server/scripted/test/http_client_test_util.h"
+
+namespace lathe {
+namespace {
+
+using ::testing::HasSubstr;
+using PlainJson = nlohmann::json;
+
+constexpr std::int32_t kThink = kScriptEos + 1;
+constexpr std::int32_t kEndThink = kScriptEos + 2;
+
+// A model that prefers newlines and rates all other tokens equally.
+ScriptedOptions lover_of_newlines(const std::string& prefix = "") {
+  ScriptedOptions options;
+  options.template_prefix = prefix;
+  options.next = [](std::int32_t, std::int32_t) { return std::int32_t{'\n'}; };
+  return options;
+}
+
+std::string chat(const PlainJson& more, const std::string& text = "q") {
+  PlainJson body{{"messages", {{{"role", "user"}, {"content", text}}}}, {"max_tokens", 12000}};
+  body.update(more);
+  return body.dump();
+}
+
+PlainJson format_of(const PlainJson& schema) {
+  return {{"type", "json_schema"},
+          {"json_schema", {{"name", "s"}, {"schema", schema}, {"strict", true}}}};
+}
+
+const PlainJson kSchema = PlainJson::parse(
+    R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "array", "items":
+    {"type": "string", "maxLength": 5}, "maxItems": 3}, "c": {"enum": ["x", null]}},
+    "required": ["a", "b"], "additionalProperties": false})");
+
+void expect_valid(const PlainJson& value) {
+  EXPECT_TRUE(value.is_object() && value["a"].is_number_integer() && value["b"].is_array());
+  for (const auto& [name, member] : value.items()) {
+    EXPECT_TRUE(name == "a" || name == "b" || name == "c") << name;
+    if (name == "c") {
+      EXPECT_TRUE(member == "x" || member.is_null());
+    }
+  }
+}
+
+TEST(Constrained, JsonIsValidAndEndsThoughNewlinesAreLikedBest) {
+  ScriptedServer s(lover_of_newlines());
+  int whole = 0;
+  for (int seed = 0; seed < 12; ++seed) {
+    const TestAnswer schema = ask(s.port(), "POST", "/v1/chat/completions",
+                                  chat({{"response_format", format_of(kSchema)},
+                                        {"seed", seed},
+                                        {"ignore_eos", true},
+                                        {"min_tokens", 11000}}));
+    ASSERT_EQ(schema.status, 200) << schema.body;
+    const PlainJson choice = schema.json()["choices"][0];
+    EXPECT_EQ(choice["finish_reason"], "stop");
+    EXPECT_EQ(choice["matched_stop"], nullptr);
+    expect_valid(PlainJson::parse(choice["message"]["content"].get<std::string>()));
+
+    const TestAnswer object =
+        ask(s.port(), "POST", "/v1/chat/completions",
+            chat({{"response_format", {{"type", "json_object"}}}, {"seed", seed}}));
+    ASSERT_EQ(object.status, 200) << object.body;
+    const PlainJson any = object.json()["choices"][0];
+    const bool stopped = any["finish_reason"] == "stop";
+    whole += stopped ? 1 : 0;
+    const std::string text = any["message"]["content"];
+    if (stopped) {
+      EXPECT_TRUE(PlainJson::parse(text).is_object());
+    }
+    EXPECT_EQ(text.find(std::string(33, '\n')), std::string::npos);
+  }
+  EXPECT_GT(whole, 6);
+  EXPECT_EQ(metric(s.port(), R"(lathe_grammar_compiles_total{result="ok"})"), 2);
+  EXPECT_EQ(metric(s.port(), R"(lathe_grammar_compiles_total{result="cached"})"), 22);
+}
+
+TEST(Constrained, EachRouteAndField) {
+  ScriptedServer s(lover_of_newlines());
+  const auto text_of = [&](const char* route, PlainJson body) -> std::string {
+    const bool generate = std::string(route) == "/generate";
+    body[generate ? "text" : "prompt"] = "q";
+    if (!generate) body["max_tokens"] = 4000;
+    if (generate) body["sampling_params"]["max_new_tokens"] = 4000;
+    const TestAnswer answer = ask(s.port(), "POST", route, body.dump());
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    if (generate) {
+      EXPECT_EQ(answer.json()["meta_info"]["finish_reason"]["type"], "stop");
+      return answer.json()["text"];
+    }
+    return answer.json()["choices"][0]["text"];
+  };
+  for (const PlainJson& constraint :
+       {PlainJson{{"json_schema", kSchema}}, PlainJson{{"json_schema", kSchema.dump()}},
+        PlainJson{{"structured_outputs", {{"json", kSchema}}}}}) {
+    expect_valid(PlainJson::parse(text_of("/v1/completions", constraint)));
+    expect_valid(PlainJson::parse(text_of("/generate", {{"sampling_params", constraint}})));
+  }
+  expect_valid(
+      PlainJson::parse(text_of("/v1/completions", {{"response_format", format_of(kSchema)}})));
+  for (const PlainJson& constraint :
+       {PlainJson{{"regex", "[ab]{3}\n?-\\d+\\."}},
+        PlainJson{{"structured_outputs", {{"regex", "[ab]{3}\n?-\\d+\\."}}}}}) {
+    const std::regex wanted("[ab]{3}\n?-[0-9]+\\.");
+    EXPECT_TRUE(std::regex_match(text_of("/v1/completions", constraint), wanted));
+    EXPECT_TRUE(std::regex_match(text_of("/generate", {{"sampling_params", constraint}}), wanted));
+  }
+  const std::string chosen =
+      text_of("/v1/completions", {{"structured_outputs", {{"choice", {"yes", "no"}}}}});
+  EXPECT_TRUE(chosen == "yes" || chosen == "no") << chosen;
+}
+
+TEST(Constrained, EachPromptAndChoiceHasItsOwn) {
+  ScriptedServer s(lover_of_newlines());
+  const TestAnswer lists = ask(
+      s.port(), "POST", "/generate",
+      R"({"text":["q","r"],"sampling_params":[{"regex":"a{2}","n":3},{"regex":"b{3}","n":3}]})");
+  ASSERT_EQ(lists.status, 200) << lists.body;
+  for (std::size_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(lists.json()[i]["text"], i < 3 ? "aa" : "bbb");
+  }
+  // 20 at once that share one grammar.
+  const PlainJson body{{"prompt", "q"}, {"n", 20}, {"max_tokens", 3000}, {"json_schema", kSchema}};
+  const TestAnswer many = ask(s.port(), "POST", "/v1/completions", body.dump());
+  ASSERT_EQ(many.status, 200) << many.body;
+  const PlainJson choices = many.json()["choices"];
+  for (const PlainJson& choice : choices) {
+    expect_valid(PlainJson::parse(choice["text"].get<std::string>()));
+  }
+}
+
+TEST(Constrained, NothingIsDroppedSilently) {
+  ScriptedServer s(lover_of_newlines("{# <tool_call> #}"));
+  const PlainJson tools =
+      PlainJson::parse(R"([{"type":"function","function":{"name":"f","strict":true}}])");
+  struct Case {
+    const char* route;
+    PlainJson body;
+    const char* code;
+    const char* param;
+  };
+  const std::vector<Case> cases = {
+      {"/v1/completions",
+       {{"json_schema", {{"multipleOf", 2}}}},
+       "unsupported_schema",
+       "json_schema.multipleOf"},
+      {"/v1/completions", {{"json_schema", "{"}}, "invalid_value", "json_schema"},
+      {"/v1/completions", {{"json_schema", {{"type", 3}}}}, "invalid_value", "json_schema.type"},
+      {"/v1/completions", {{"regex", "(?=a)"}}, "unsupported_schema", "regex"},
+      {"/v1/completions", {{"regex", "("}}, "invalid_value", "regex"},
+      {"/v1/completions", {{"regex", "a"}, {"json_schema", true}}, "invalid_value", "regex"},
+      {"/v1/completions",
+       {{"structured_outputs", {{"grammar", "x"}}}},
+       "unsupported_field",
+       "structured_outputs.grammar"},
+      {"/v1/completions",
+       {{"structured_outputs", PlainJson::object()}},
+       "invalid_value",
+       "structured_outputs"},
+      {"/v1/completions",
+       {{"response_format", {{"type", "xml"}}}},
+       "unsupported_field",
+       "response_format.type"},
+      {"/v1/completions",
+       {{"response_format", {{"type", "json_object"}, {"schema", true}}}},
+       "unsupported_field",
+       "response_format.schema"},
+      {"/v1/completions", {{"ebnf", "x"}}, "unsupported_field", "ebnf"},
+      {"/generate",
+       {{"sampling_params", {{"json_schema", {{"not", true}}}}}},
+       "unsupported_schema",
+       "sampling_params.json_schema.not"},
+      {"/generate",
+       {{"sampling_params", {{"grammar", "x"}}}},
+       "unsupported_field",
+       "sampling_params.grammar"},
+      {"/v1/chat/completions",
+       {{"response_format", format_of({{"not", true}})}},
+       "unsupported_schema",
+       "response_format.json_schema.schema.not"},
+      {"/v1/chat/completions", {{"tools", tools}}, "unsupported_field", "tools[0].function.strict"},
+      {"/v1/chat/completions",
+       {{"tools", tools}, {"tool_choice", "required"}, {"regex", "a"}},
+       "unsupported_field",
+       "regex"},
+      {"/v1/chat/completions", {{"tool_choice", "required"}}, "invalid_value", "tool_choice"},
+      {"/v1/chat/completions",
+       {{"tools", tools}, {"tool_choice", {{"type", "function"}, {"function", {{"name", "g"}}}}}},
+       "invalid_value",
+       "tool_choice.function.name"},
+  };
+  for (const Case& c : cases) {
+    PlainJson body = c.body;
+    const std::string route = c.route;
+    if (route == "/generate") body["text"] = "q";
+    if (route == "/v1/completions") body["prompt"] = "q";
+    const TestAnswer answer =
+        ask(s.port(), "POST", route, route == "/v1/chat/completions" ? chat(body) : body.dump());
+    EXPECT_EQ(answer.status, 400) << body.dump();
+    EXPECT_EQ(answer.json()["error"]["code"], c.code) << answer.body;
+    EXPECT_EQ(answer.json()["error"]["param"], c.param) << answer.body;
+  }
+  EXPECT_GT(metric(s.port(), R"(lathe_grammar_compiles_total{result="refused"})"), 4);
+
+  ScriptedOptions none = lover_of_newlines();
+  none.server.grammar_backend = "none";
+  ScriptedServer without(none);
+  const TestAnswer refused =
+      ask(without.port(), "POST", "/v1/completions", R"({"prompt":"q","regex":"a"})");
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_THAT(refused.body, HasSubstr("--grammar-backend none"));
+}
+
+// Reasons "ab", then prefers newlines.
+TEST(Constrained, ReasoningComesFirst) {
+  for (const bool inside : {true, false}) {
+    ScriptedOptions options = lover_of_newlines("{# </think> #}");
+    options.next = [](std::int32_t token, std::int32_t) -> std::int32_t {
+      if (token == 'q') return kThink;
+      if (token == kThink) return 'a';
+      if (token == 'a') return 'b';
+      if (token == 'b') return kEndThink;
+      return '\n';
+    };
+    ScriptedServer s(options);
+    const TestAnswer answer =
+        ask(s.port(), "POST", "/v1/chat/completions",
+            chat({{"response_format", format_of(kSchema)}}, inside ? "q<think>" : "q"));
+    ASSERT_EQ(answer.status, 200) << answer.body;
+    const PlainJson message = answer.json()["choices"][0]["message"];
+    EXPECT_EQ(message["reasoning_content"], "ab");
+    expect_valid(PlainJson::parse(message["content"].get<std::string>()));
+  }
+}
+
+const PlainJson kCalledTools = PlainJson::parse(
+    R"([{"type": "function", "function": {"name": "add", "strict": true, "parameters": {"type": "object",
+    "properties": {"x": {"$ref": "#/$defs/n"}, "y": {"$ref": "#/$defs/n"}}, "required": ["x", "y"],
+    "additionalProperties": false, "$defs": {"n": {"type": "integer", "minimum": 3, "maximum": 12}}}}},
+    {"type": "function", "function": {"name": "now"}}])");
+
+void expect_calls(const PlainJson& calls, bool named) {
+  ASSERT_FALSE(calls.empty());
+  for (const PlainJson& call : calls) {
+    const PlainJson arguments = PlainJson::parse(call["function"]["arguments"].get<std::string>());
+    if (call["function"]["name"] == "now") {
+      EXPECT_FALSE(named);
+      EXPECT_EQ(arguments, PlainJson::object());
+      continue;
+    }
+    EXPECT_EQ(call["function"]["name"], "add");
+    EXPECT_EQ(arguments.size(), 2u);
+    for (const char* name : {"x", "y"}) {
+      EXPECT_GE(arguments[name].get<int>(), 3);
+      EXPECT_LE(arguments[name].get<int>(), 12);
+    }
+  }
+}
+
+TEST(Constrained, ForcedToolCalls) {
+  ScriptedServer s(lover_of_newlines("{# <tool_call> #}"));
+  const PlainJson named{{"type", "function"}, {"function", {{"name", "add"}}}};
+  for (int seed = 0; seed < 8; ++seed) {
+    for (const PlainJson& choice : {PlainJson("required"), named}) {
+      PlainJson body{{"tools", kCalledTools}, {"tool_choice", choice}, {"seed", seed}};
+      if (seed % 2 == 1) body["parallel_tool_calls"] = false;
+      const TestAnswer whole = ask(s.port(), "POST", "/v1/chat/completions", chat(body));
+      ASSERT_EQ(whole.status, 200) << whole.body;
+      const PlainJson answer = whole.json()["choices"][0];
+      EXPECT_EQ(answer["finish_reason"], "tool_calls");
+      EXPECT_EQ(answer["message"]["content"], nullptr);
+      const PlainJson calls = answer["message"]["tool_calls"];
+      expect_calls(calls, choice != "required");
+      if (choice != "required" || seed % 2 == 1) {
+        EXPECT_EQ(calls.size(), 1u);
+      }
+
+      body["stream"] = true;
+      PlainJson streamed = PlainJson::array();
+      std::string finish;
+      for (const PlainJson& event :
+           ask(s.port(), "POST", "/v1/chat/completions", chat(body)).events()) {
+        const PlainJson& delta = event["choices"][0]["delta"];
+        if (delta.contains("content")) {
+          EXPECT_EQ(delta["content"], "");
+        }
+        if (event["choices"][0]["finish_reason"].is_string()) {
+          finish = event["choices"][0]["finish_reason"];
+        }
+        if (!delta.contains("tool_calls")) continue;
+        for (const PlainJson& part : delta["tool_calls"]) {
+          const std::size_t at = part["index"];
+          if (at == streamed.size())
+            streamed.push_back({{"function", part["function"]}});
+          else {
+            const std::string more = part["function"]["arguments"];
+            PlainJson& arguments = streamed[at]["function"]["arguments"];
+            arguments = arguments.get<std::string>() + more;
+          }
+        }
+      }
+      EXPECT_EQ(finish, "tool_calls");
+      ASSERT_EQ(streamed.size(), calls.size());
+      for (std::size_t i = 0; i < calls.size(); ++i) {
+        EXPECT_EQ(streamed[i]["function"], calls[i]["function"]);
+      }
+    }
+  }
+  // Cut by length: an incomplete call is text.
+  const TestAnswer cut =
+      ask(s.port(), "POST", "/v1/chat/completions",
+          chat({{"tools", kCalledTools}, {"tool_choice", "required"}, {"max_tokens", 3}}));
+  EXPECT_EQ(cut.json()["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(cut.json()["choices"][0]["message"]["content"], "[\n\n");
+}
+
+TEST(Constrained, PagesComeBack) {
+  ScriptedServer s{ScriptedOptions()};
+  const TestAnswer answer =
+      ask(s.port(), "POST", "/v1/completions", completion("q", 50, R"(,"regex":"[a-z]{1,20}")"));
+  EXPECT_EQ(answer.status, 200) << answer.body;
+  EXPECT_ALIVE(s);
+}
+
+}  // namespace
+}  // namespace lathe

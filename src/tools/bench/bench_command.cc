@@ -1,0 +1,156 @@
+// lathe bench: measurements, each against a limit or a copy measured in the same run.
+#include <memory>
+
+#include "tools/bench/bench_attention.h"
+#include "tools/bench/bench_codec.h"
+#include "tools/bench/bench_drafts.h"
+#include "tools/bench/bench_engine.h"
+#include "tools/bench/bench_matmul.h"
+#include "tools/bench/bench_sampling.h"
+#include "tools/bench/bench_server.h"
+#include "tools/flags/command.h"
+
+namespace lathe {
+
+void add_bench_command(Command app, int& exit_code) {
+  Command bench = app.add_subcommand("bench", "Measure, against a limit or a copy in the same run");
+  bench.require_subcommand();
+
+  struct CodecFlags {
+    std::int64_t mebibytes = CodecBenchOptions{}.bytes >> 20;
+    int repeats = CodecBenchOptions{}.repeats;
+    std::string device = "cpu";
+    bool json = false;
+  };
+  auto flags = std::make_shared<CodecFlags>();
+  Command codec = bench.add_subcommand("codec", "The cache codecs against memcpy, one thread");
+  codec.add_option("--device", flags->device, "cpu, or cuda against a copy on the GPU")
+      .one_of({"cpu", "cuda"});
+  codec.add_option("--mebibytes", flags->mebibytes, "read and written by a repeat; default 256")
+      .range(1, 65536);
+  codec.add_option("--repeats", flags->repeats, "medians are taken over these; default 9")
+      .range(1, 10000);
+  codec.add_flag("--json", flags->json, "as data on stdout");
+  codec.callback([flags, &exit_code] {
+    CodecBenchOptions options;
+    options.bytes = flags->mebibytes << 20;
+    options.repeats = flags->repeats;
+    options.device = flags->device;
+    exit_code = bench_codec_command(options, flags->json);
+  });
+
+  auto attention_flags = std::make_shared<BenchAttentionOptions>();
+  Command attention =
+      bench.add_subcommand("attention", "Attention kernels against the machine's limits");
+  attention.add_option("--device", attention_flags->device, "cpu, or cuda: latent attention")
+      .one_of({"cpu", "cuda"});
+  attention
+      .add_option("--repeats", attention_flags->repeats, "medians are taken over these; default 7")
+      .range(1, 1000);
+  attention.add_flag("--quick", attention_flags->quick, "fewer latent cases");
+  attention.add_flag("--json", attention_flags->json, "as data on stdout");
+  attention.callback(
+      [attention_flags, &exit_code] { exit_code = bench_attention_command(*attention_flags); });
+
+  struct MatmulFlags {
+    std::string device = "cpu";
+    BenchMatmulOptions options;
+  };
+  auto matmul_flags = std::make_shared<MatmulFlags>();
+  Command matmul =
+      bench.add_subcommand("matmul", "Products with weights against the machine's limits");
+  matmul.add_option("--device", matmul_flags->device, "cpu").one_of({"cpu"});
+  matmul
+      .add_option("--repeats", matmul_flags->options.repeats, "the best of these counts; default 9")
+      .range(1, 1000);
+  matmul.add_option("--threads", matmul_flags->options.threads, "only with this many; default 1, 2")
+      .range(1, 1024);
+  matmul.add_option("--only", matmul_flags->options.only, "cases whose name begins so");
+  matmul.add_flag("--json", matmul_flags->options.json, "as data on stdout");
+  matmul.callback(
+      [matmul_flags, &exit_code] { exit_code = bench_matmul_command(matmul_flags->options); });
+
+  auto sampling_flags = std::make_shared<BenchSamplingOptions>();
+  Command sampling =
+      bench.add_subcommand("sampling", "Tokens from rows of logits against one read of them");
+  sampling.add_option("--device", sampling_flags->device, "cpu, or cuda").one_of({"cpu", "cuda"});
+  sampling.add_option("--vocab", sampling_flags->vocab, "tokens of a row; default 129280")
+      .range(1, 1 << 24);
+  sampling.add_option("--rows", sampling_flags->rows, "rows of a call; default 16").range(1, 1024);
+  sampling.add_option("--repeats", sampling_flags->repeats, "the best of these counts; default 9")
+      .range(1, 1000);
+  sampling.add_option("--threads", sampling_flags->threads, "only with this many; default 1, 2")
+      .range(1, 1024);
+  sampling.add_flag("--json", sampling_flags->json, "as data on stdout");
+  sampling.callback(
+      [sampling_flags, &exit_code] { exit_code = bench_sampling_command(*sampling_flags); });
+
+  auto engine_flags = std::make_shared<BenchEngineOptions>();
+  Command engine = bench.add_subcommand(
+      "engine", "A whole model: prefill and decode over lengths, depths and batches");
+  add_model_flags(engine, engine_flags->model);
+  const auto counts = [](Flag option) { option.delimiter(',').range(0, 1 << 24); };
+  counts(engine.add_option("-p,--n-prompt", engine_flags->prompts,
+                           "tokens of prefill, several by commas; default 512"));
+  counts(engine.add_option("-n,--n-gen", engine_flags->answers, "tokens of decode; default 64"));
+  counts(engine.add_option("-d,--n-depth", engine_flags->depths,
+                           "tokens in the cache before; default 0"));
+  engine.add_option("-b,--batch", engine_flags->batches, "requests at once; default 1")
+      .delimiter(',')
+      .range(1, 65536);
+  engine
+      .add_option("-r,--repeats", engine_flags->repeats, "medians are taken over these; default 3")
+      .range(1, 1000);
+  engine
+      .add_option("--draft-acceptance", engine_flags->draft_acceptance,
+                  "with --draft: the share of guesses that are right, whatever the drafter "
+                  "guesses; shows what drafts gain, with random weights too")
+      .check([](const std::string& text) {
+        char* end = nullptr;
+        const double share = std::strtod(text.c_str(), &end);
+        const bool fits = end != text.c_str() && *end == 0 && share > 0 && share <= 1;
+        return fits ? "" : "wanted a share above 0, at most 1, got " + text;
+      });
+  engine.add_flag("--json", engine_flags->json, "as data on stdout");
+  engine.callback([engine_flags, &exit_code] { exit_code = bench_engine_command(*engine_flags); });
+
+  auto draft_flags = std::make_shared<BenchDraftsOptions>();
+  Command drafts = bench.add_subcommand(
+      "drafts", "Decoding with drafts against decoding without, in turns, over the tasks");
+  add_model_flags(drafts, draft_flags->model);
+  drafts
+      .add_option("--task", draft_flags->tasks,
+                  "copy, retrieval, arithmetic (the default), chains; several by commas")
+      .delimiter(',');
+  drafts.add_option("--task-dir", draft_flags->task_dir,
+                    "folder of the test sets; default: tasks next to the model's");
+  drafts.add_option("--limit", draft_flags->limit, "items of each task; default 64").positive();
+  drafts.add_option("-b,--batch", draft_flags->batches, "requests at once; default 1,64")
+      .delimiter(',')
+      .range(1, 65536);
+  drafts.add_option("-r,--repeats", draft_flags->repeats, "medians are taken over these; default 3")
+      .range(1, 1000);
+  drafts.add_flag("--json", draft_flags->json, "as data on stdout");
+  drafts.callback([draft_flags, &exit_code] { exit_code = bench_drafts_command(*draft_flags); });
+
+  auto server_flags = std::make_shared<BenchServerOptions>();
+  Command server = bench.add_subcommand(
+      "server", "The server under load, with a scripted model, against sending alone");
+  server.add_option("--only", server_flags->only, "measurements, several by commas; default all")
+      .delimiter(',')
+      .check(check_bench_server_name);
+  server.add_option("--churn", server_flags->churn_seconds, "seconds of churn; default 20")
+      .range(1, 1 << 20);
+  server.add_option("--peer", server_flags->peer,
+                    "a command that starts a server to compare with, which prints its port; "
+                    "tools/fastapi_server.py");
+  server
+      .add_option("--count-tokens", server_flags->count_tokens,
+                  "stream this many tokens and exit, as under callgrind")
+      .range(1, 1 << 20);
+  server.add_flag("--parsing", server_flags->parsing, "with it: look for reasoning and tool calls");
+  server.add_flag("--json", server_flags->json, "as data on stdout");
+  server.callback([server_flags, &exit_code] { exit_code = bench_server_command(*server_flags); });
+}
+
+}  // namespace lathe

@@ -1,0 +1,27 @@
+// lathe bench engine: tokens per second of a whole model, over prompt lengths, depths and batches.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tools/flags/model_flags.h"
+
+namespace lathe {
+
+struct BenchEngineOptions {
+  ModelFlags model;
+  std::vector<std::int64_t> prompts = {512};  // tokens of prefill rows; 0: none
+  std::vector<std::int64_t> answers = {64};   // tokens of decode rows; 0: none
+  std::vector<std::int64_t> depths = {0};     // tokens in the cache before
+  std::vector<std::int64_t> batches = {1};
+  int repeats = 3;
+  // Share of guesses that are right, of the drafter of --draft, whatever it guesses; 0: as they
+  // are.
+  float draft_acceptance = 0;
+  bool json = false;
+};
+
+/// Runs and prints; returns the exit code.
+int bench_engine_command(const BenchEngineOptions& options);
+
+}  // namespace lathe

@@ -1,0 +1,107 @@
+// One run of a task's items through one engine.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "engine/runtime.h"
+#include "io/tokenizer/tokenizer.h"
+#include "tools/eval/eval_tasks.h"
+
+namespace lathe {
+
+/// A task with its prompts in tokens, by the model's chat template.
+struct EncodedTask {
+  EvalTask task;
+  std::vector<std::vector<std::int32_t>> prompts;  // [items]
+  // [items] tokens of the perfect answer and a few more: a longer answer is wrong anyway.
+  std::vector<std::int32_t> limits;
+};
+
+/// Errors: those of the template.
+Result<EncodedTask> encode_task(EvalTask task, const std::string& model_directory,
+                                const Tokenizer& tokenizer);
+
+/// What one run of a task gave.
+struct TaskRun {
+  std::vector<std::vector<std::int32_t>> answers;  // [items] tokens
+  std::vector<Mark> marks;                         // [items]
+  std::vector<std::string> texts;                  // [items]
+  double seconds = 0;
+  std::int64_t prompt_tokens = 0;
+  std::int64_t cached_tokens = 0;
+  std::int64_t answer_tokens = 0;
+  DraftStats drafts;
+  // Of the first traced items: the logits of every answer token, [tokens, vocab] each.
+  std::vector<std::vector<float>> logits;
+
+  std::int64_t right() const;
+  std::int64_t invalid() const;
+  /// Right answers and items by the items' group.
+  std::map<std::int64_t, std::pair<std::int64_t, std::int64_t>> groups(const EvalTask& task) const;
+};
+
+/// The surprisal of a text's scored tokens, in order, in nats.
+struct TextScore {
+  std::vector<double> nats;
+
+  /// exp of the mean.
+  double perplexity() const;
+  /// Of the perplexity, at 95 %, by the spread of the tokens' nats.
+  Interval interval() const;
+};
+/// Mean of a's nats minus b's, and its interval at 95 %. Precondition: of one text.
+struct ScoreDifference {
+  double mean = 0;
+  Interval interval;
+};
+ScoreDifference difference(const TextScore& a, const TextScore& b);
+nlohmann::ordered_json score_json(const TextScore& score);
+
+/// Runs tasks on a model that it starts with the given options.
+class Evaluator {
+ public:
+  /// Errors: as Runtime::create().
+  static Result<std::unique_ptr<Evaluator>, StartError> create(RuntimeOptions options,
+                                                               const Tokenizer& tokenizer);
+  Evaluator(const Evaluator&) = delete;
+  Evaluator& operator=(const Evaluator&) = delete;
+
+  /// Greedy answers to all items, submitted at once. `on_progress` is called with how many have
+  /// ended and how many of those were right; `traced` items keep their logits. Errors: the
+  /// engine's; a request that ended with an error.
+  Result<TaskRun> run(const EncodedTask& encoded, std::size_t traced,
+                      const std::function<void(std::size_t, std::int64_t)>& on_progress);
+  /// The likelihood of a text of at least two tokens, cut into windows of at most `window`: of each
+  /// the first half goes through prefill and is context, the second is scored token by token
+  /// through decode. The next window's first half is this one's second. Errors: the engine's; less
+  /// than two tokens.
+  Result<TextScore> score(std::span<const std::int32_t> tokens, std::int64_t window,
+                          const std::function<void(std::size_t, std::size_t)>& on_progress);
+  Runtime& runtime() { return *runtime_; }
+
+ private:
+  explicit Evaluator(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
+
+  const Tokenizer* tokenizer_;
+  std::function<void(RequestId, std::span<const float>)> on_logits_;
+  std::unique_ptr<Runtime> runtime_;
+};
+
+/// How far an answer agrees with another run's.
+struct Agreement {
+  std::int64_t tokens = 0;       // of the reference's answers
+  std::int64_t equal = 0;        // of them, at the same place in the other run
+  double difference = 0;         // sum of |logit - reference logit|, over ...
+  std::int64_t differences = 0;  // ... logits of tokens whose answers agreed up to there
+};
+Agreement compare_runs(const TaskRun& reference, const TaskRun& other, std::int32_t vocab);
+
+}  // namespace lathe

@@ -1,0 +1,41 @@
+// The flags with which a subcommand starts a model, and what the user sees while it starts.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/runtime.h"
+#include "tools/flags/flags.h"
+
+namespace lathe {
+
+struct ModelFlags {
+  RuntimeOptions runtime;
+  std::string load_format = "auto";
+  bool no_prefix_cache = false;
+  bool no_overlap = false;
+  bool explain = false;  // the whole plan instead of its summary
+  bool quiet = false;
+};
+
+/// Adds --model, --device, --threads, --load-format and the flags of a plan and of the engine.
+void add_model_flags(Command command, ModelFlags& flags);
+
+/// Errors: no --model. Its directory has the tokenizer, which dummy weights need as well.
+Result<void> need_tokenizer(const ModelFlags& flags);
+
+/// Prints why a model does not start and returns kExitRefused.
+int refuse_start(const StartError& error);
+
+/// Starts the model. Progress, weights, cache, workspace and the plan go to stderr. Null: it was
+/// rejected, the reason has been printed, and `exit_code` is set. `on_progress` also receives the
+/// bytes of weights loaded and in all.
+std::unique_ptr<Runtime> start_model(
+    const ModelFlags& flags, int& exit_code,
+    const std::function<void(std::int64_t, std::int64_t)>& on_progress = nullptr);
+
+}  // namespace lathe

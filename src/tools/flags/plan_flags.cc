@@ -1,0 +1,48 @@
+#include "tools/flags/plan_flags.h"
+
+#include <cstdlib>
+
+#include "layout/layout.h"
+
+namespace lathe {
+namespace {
+
+// 0 means "choose" internally; a user who writes it means a page of no tokens.
+std::string page_size_problem(const std::string& text) {
+  char* end = nullptr;
+  const long long page = std::strtoll(text.c_str(), &end, 0);
+  const bool number = !text.empty() && *end == '\0' && page == static_cast<std::int32_t>(page);
+  if (!number) return {};  // the parser names the type itself
+  const auto ok = check_page_size(static_cast<std::int32_t>(page));
+  if (ok) return {};
+  return "wanted " + ok.error().wanted + ", got " + ok.error().offered + "; " + ok.error().hint;
+}
+
+}  // namespace
+
+void add_plan_flags(Command command, PlanRequest& request) {
+  command.add_option("--prefill-attention-backend,--dsa-prefill-backend,--nsa-prefill-backend",
+                     request.prefill, "auto, gather, inplace, native, ragged, or a kernel's name");
+  command.add_option("--decode-attention-backend,--dsa-decode-backend,--nsa-decode-backend",
+                     request.decode, "the same for decode, verify and draft_extend");
+  command.add_option("--kv-layout", request.layout,
+                     "a layout's name, or one with dims and scale policy");
+  command.add_option("--kv-cache-dtype", request.kv_dtype, "auto, bf16, fp8_e4m3 or fp4_e2m1");
+  command.add_option("--page-size", request.page_size, "tokens per page; chosen where not given")
+      .check(page_size_problem);
+  command.add_option("--chunked-prefill-size", request.chunked_prefill_size,
+                     "rows of one extend step");
+  command.add_option("--max-running-requests", request.max_running_requests,
+                     "requests of one decode step");
+  command.add_option("--context-length", request.context_length, "tokens of the longest request");
+  command.add_option("--max-total-tokens", request.max_total_tokens,
+                     "tokens that the cache must hold; checked against the machine's memory");
+  command.add_flag("--batch-invariant", request.batch_invariant,
+                   "attention's bits of a request do not depend on what shares its steps");
+  command.add_option("--indexer-logits-budget", request.logits_budget, "bytes");
+  command.add_option("--gather-budget", request.gather_budget, "bytes");
+  command.add_option("--activations-budget", request.activations_budget,
+                     "bytes of a model's intermediate tensors; 0 = what a step's rows need");
+}
+
+}  // namespace lathe

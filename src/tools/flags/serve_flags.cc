@@ -1,0 +1,168 @@
+#include "tools/flags/serve_flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "io/files/read_file.h"
+#include "io/template/chat_prompt.h"
+
+namespace lathe {
+namespace {
+
+bool is_secret(const std::string& name) { return name == "api-key" || name == "admin-api-key"; }
+
+void add_access_flags(Command c, ServeFlags& f) {
+  ServerOptions& s = f.server;
+  c.add_option("--host", s.host, "where to listen");
+  c.add_option("--port", s.port, "0 takes any and prints it").range(0, 65535);
+  c.add_option("--uds", s.uds, "a Unix socket's path, instead of host and port");
+  c.add_option("--served-model-name", s.names, "the first is printed; default: the folder's name");
+  c.add_flag("--any-model", s.any_model, "requests may name any model");
+  c.add_option("--api-key", s.api_keys, "one or several; LATHE_API_KEY keeps it out of ps");
+  c.add_option("--api-key-file", f.api_key_file, "a key a line");
+  c.add_option("--admin-api-key", s.admin_key, "of the routes that tend the server");
+  c.add_option("--cors-origins", s.cors_origins,
+               "of pages that may ask, such as https://a.example");
+  c.add_option("--allowed-hosts", s.allowed_hosts, "names of this machine besides localhost");
+}
+
+void add_limit_flags(Command c, ServeFlags& f) {
+  ServerOptions& s = f.server;
+  HttpLimits& h = s.http;
+  c.add_option("--http-threads", s.http_threads,
+               "for connections; 1: the thread that turns tokens into text has them, too")
+      .range(1, 64);
+  c.add_option("--worker-threads", s.worker_threads, "for JSON, templates and tokens").range(1, 64);
+  c.add_option("--max-connections", h.max_connections, "").positive();
+  c.add_option("--max-body-bytes", f.max_body_bytes, "of a request").positive();
+  c.add_option("--max-header-bytes", f.max_header_bytes, "").range(1024, 1 << 20);
+  c.add_option("--max-queued-requests", s.max_queued_requests,
+               "answers without a token; beyond: 503")
+      .positive();
+  c.add_option("--max-queued-tokens", s.max_queued_tokens, "of their prompts; 0 = no limit");
+  c.add_option("--queue-timeout", s.queue_timeout, "seconds; 0 = none").range(0, 1 << 20);
+  c.add_option("--request-timeout", s.request_timeout, "seconds; 0 = none").range(0, 1 << 20);
+  c.add_option("--keep-alive-timeout", h.keep_alive_timeout, "seconds").range(1, 1 << 20);
+  c.add_option("--header-timeout", h.header_timeout, "seconds").range(1, 1 << 20);
+  c.add_option("--body-timeout", h.body_timeout, "seconds").range(1, 1 << 20);
+  c.add_option("--slow-client-timeout", h.slow_client_timeout, "seconds without a byte taken")
+      .range(1, 1 << 20);
+  c.add_option("--sse-keep-alive", h.sse_keep_alive, "seconds between signs of life in a stream")
+      .range(1, 1 << 20);
+  c.add_option("--shutdown-timeout", s.shutdown_timeout, "seconds for requests under way")
+      .range(0, 1 << 20);
+  c.add_option("--watchdog-timeout", s.watchdog_timeout, "seconds without a step")
+      .range(1, 1 << 20);
+  c.add_flag("--no-exit-on-failure", s.no_exit_on_failure,
+             "go on answering health when the engine fails");
+}
+
+void add_answer_flags(Command c, ServeFlags& f) {
+  ServerOptions& s = f.server;
+  c.add_option("--stream-interval", s.stream_interval, "tokens per event after the first")
+      .range(1, 1 << 20);
+  c.add_option("--max-logprobs", s.fields.max_logprobs, "").range(0, 1000);
+  c.add_option("--max-n", s.fields.max_n, "choices of a prompt").range(1, 100000);
+  c.add_option("--max-prompts", s.fields.max_prompts, "of a request").range(1, 100000);
+  c.add_flag("--strict-fields", s.fields.strict, "unknown fields are errors");
+  c.add_option("--chat-template", f.chat_template, "a file instead of the model's");
+  c.add_option("--chat-template-kwargs", f.template_kwargs,
+               "a JSON object of the template's variables");
+  c.add_option("--reasoning-parser", s.reasoning_parser,
+               "auto: <think> where the chat template has it; think, none")
+      .one_of({"auto", "think", "none"});
+  c.add_option("--tool-call-parser", s.tool_call_parser,
+               "auto: by the chat template; tag, deepseek, dsml, none")
+      .one_of({"auto", "tag", "deepseek", "dsml", "none"});
+  c.add_option("--grammar-backend", s.grammar_backend,
+               "what makes answers follow a schema; auto: own; none: such requests are rejected")
+      .one_of({"auto", "own", "none"});
+  c.add_option("--reasoning-field", s.reasoning_field, "reasoning_content, reasoning or both")
+      .one_of({"both", "reasoning_content", "reasoning"});
+  c.add_option(
+       "--sampling-defaults", f.sampling_defaults,
+       "model: generation_config.json fills in what a request leaves out; openai: it does not")
+      .one_of({"model", "openai"});
+}
+
+void add_watch_flags(Command c, ServeFlags& f) {
+  ServerOptions& s = f.server;
+  c.add_option("--metrics-names", f.metric_names, "sglang, vllm: their names as well as ours");
+  c.add_flag("--no-ui", s.no_ui, "no page at /");
+  c.add_flag("--open-metrics", s.open_metrics, "/metrics needs no key");
+  c.add_option("--log-requests", s.log_requests,
+               "0 nothing, 1 ids and counts, 2 with parameters, 3 with all texts")
+      .range(0, 3);
+  c.add_option("--log-format", f.log_format, "text, json").one_of({"text", "json"});
+  c.add_flag("--access-log", s.access_log, "a line for each response");
+  c.add_flag("--list-routes", f.list_routes, "print the routes and exit");
+  c.add_flag("--list-fields", f.list_fields, "print the fields of requests and exit");
+}
+
+}  // namespace
+
+void add_serve_flags(Command command, ServeFlags& flags) {
+  add_model_flags(command, flags.model);
+  add_access_flags(command, flags);
+  add_limit_flags(command, flags);
+  add_answer_flags(command, flags);
+  add_watch_flags(command, flags);
+  command.read_environment();
+}
+
+Result<void> complete(const Command& command, ServeFlags& flags) {
+  ServerOptions& s = flags.server;
+  s.model = flags.model.runtime.model;
+  s.http.max_body_bytes = static_cast<std::size_t>(flags.max_body_bytes);
+  s.http.max_header_bytes = static_cast<std::size_t>(flags.max_header_bytes);
+  if (s.names.empty()) {
+    std::filesystem::path path = std::filesystem::path(s.model).lexically_normal();
+    if (!path.has_filename()) path = path.parent_path();
+    s.names.push_back(path.filename().empty() ? "default" : path.filename().string());
+  }
+  if (!flags.api_key_file.empty()) {
+    const auto text = read_file(flags.api_key_file);
+    if (!text) return text.error();
+    for (std::size_t at = 0; at < text->size();) {
+      const std::size_t end = std::min(text->find('\n', at), text->size());
+      if (end > at) s.api_keys.push_back(text->substr(at, end - at));
+      at = end + 1;
+    }
+  }
+  auto variables = read_chat_variables(flags.template_kwargs, "--chat-template-kwargs");
+  if (!variables) return variables.error();
+  s.template_kwargs = std::move(*variables);
+  s.log_json = flags.log_format == "json";
+  s.model_sampling_defaults = flags.sampling_defaults == "model";
+  for (const std::string& names : flags.metric_names) {
+    if (names == "sglang") {
+      s.sglang_metrics = true;
+    } else if (names == "vllm") {
+      s.vllm_metrics = true;
+    } else if (names != "lathe") {
+      return Error{ErrorCode::invalid_argument, "--metrics-names", "lathe, sglang or vllm", names,
+                   ""};
+    }
+  }
+  for (const FlagValue& v : command.values()) {
+    if (is_secret(v.name)) continue;
+    std::string key = v.name;
+    std::replace(key.begin(), key.end(), '-', '_');
+    s.effective[key] = v.value;
+  }
+  return {};
+}
+
+std::string describe_effective(const Command& command) {
+  std::string out;
+  for (const FlagValue& v : command.values()) {
+    const bool hidden = is_secret(v.name) && v.origin != "default";
+    out += fmt::format("{:34} {:24} {}\n", "--" + v.name, hidden ? "(set)" : v.value, v.origin);
+  }
+  return out;
+}
+
+}  // namespace lathe

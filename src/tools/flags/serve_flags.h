@@ -1,0 +1,38 @@
+// The flags of lathe serve.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "server/service/options.h"
+#include "tools/flags/flags.h"
+#include "tools/flags/model_flags.h"
+
+namespace lathe {
+
+struct ServeFlags {
+  ModelFlags model;
+  ServerOptions server;
+  std::int64_t max_body_bytes = 16 << 20;
+  std::int64_t max_header_bytes = 32 << 10;
+  std::string api_key_file;
+  std::string template_kwargs;
+  std::string chat_template;  // a file
+  std::string sampling_defaults = "model";
+  std::string log_format = "text";
+  std::vector<std::string> metric_names;
+  bool list_routes = false;
+  bool list_fields = false;
+};
+
+/// All of them, also read from the environment.
+void add_serve_flags(Command command, ServeFlags& flags);
+
+/// Completes the options from what the line said; in the callback. Errors: --api-key-file that
+/// cannot be read, kwargs that are not a JSON object.
+Result<void> complete(const Command& command, ServeFlags& flags);
+
+/// A line a flag: its value and where it came from. Never keys.
+std::string describe_effective(const Command& command);
+
+}  // namespace lathe

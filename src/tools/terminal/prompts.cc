@@ -1,0 +1,175 @@
+#include "tools/terminal/prompts.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "base/json.h"
+#include "io/files/read_file.h"
+#include "io/template/chat_prompt.h"
+#include "io/template/chat_template.h"
+#include "io/text/json_text.h"
+
+namespace lathe {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kForms =
+    R"({"prompt": TEXT}, {"prompt": [ID, ...]} or {"messages": [{"role": ..., "content": ...}]})";
+
+Json user_message(const std::string& text) {
+  return Json::array({{{"role", "user"}, {"content", text}}});
+}
+
+Result<std::vector<std::int32_t>> read_ids(const Json& list, const std::string& where) {
+  std::vector<std::int32_t> out;
+  for (const Json& id : list) {
+    if (!id.is_number_integer() || id < 0 || id > INT32_MAX) {
+      return Error{ErrorCode::malformed, where, "token ids", json_excerpt(id), ""};
+    }
+    out.push_back(id.get<std::int32_t>());
+  }
+  return out;
+}
+
+Result<Prompt> parse_line(const std::string& line, const std::string& where, bool chat_template) {
+  const auto wrong = [&](const std::string& got) {
+    return Error{ErrorCode::malformed, where, std::string(kForms), got, ""};
+  };
+  Json j;
+  try {
+    auto read = read_watched_json<Json>(line);
+    if (read.too_deep) return wrong(fmt::format("more than {} levels", kMostLevels));
+    j = std::move(read.value);
+  } catch (const Json::exception&) {
+    return wrong("no JSON object");
+  }
+  if (!j.is_object()) return wrong("no JSON object");
+  Prompt p;
+  if (j.contains("messages") && j["messages"].is_array()) {
+    p.messages = std::move(j["messages"]);
+  } else if (j.contains("prompt") && j["prompt"].is_array()) {
+    auto ids = read_ids(j["prompt"], where);
+    if (!ids) return ids.error();
+    p.ids = std::move(*ids);
+  } else if (j.contains("prompt") && j["prompt"].is_string()) {
+    p.text = j["prompt"].get<std::string>();
+    if (chat_template) p.messages = user_message(p.text);
+  } else {
+    return wrong("none of them");
+  }
+  return p;
+}
+
+Result<std::vector<Prompt>> read_lines(const PromptFlags& flags) {
+  const bool piped = flags.prompts == "-";
+  const auto text = piped ? read_stdin() : read_file(flags.prompts);
+  if (!text) return text.error();
+  std::vector<Prompt> out;
+  std::size_t number = 0;
+  for (std::size_t at = 0; at < text->size();) {
+    const std::size_t end = std::min(text->find('\n', at), text->size());
+    const std::string line = text->substr(at, end - at);
+    at = end + 1;
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    if (flags.count > 0 && std::ssize(out) == flags.count) break;
+    const std::string where = fmt::format("{}:{}", piped ? "stdin" : flags.prompts, number);
+    auto p = parse_line(line, where, flags.chat_template);
+    if (p) {
+      out.push_back(std::move(*p));
+    } else {
+      out.emplace_back().error = p.error();
+    }
+  }
+  if (out.empty()) {
+    return Error{ErrorCode::invalid_argument, "--prompts", "at least one prompt",
+                 (piped ? "stdin" : flags.prompts) + " without any", ""};
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<std::string> read_stdin() {
+  std::string out;
+  char buffer[1 << 16];
+  while (const std::size_t n = std::fread(buffer, 1, sizeof(buffer), stdin)) out.append(buffer, n);
+  if (std::ferror(stdin) != 0) {
+    return Error{ErrorCode::io, "stdin", "input that can be read", "an error", ""};
+  }
+  return out;
+}
+
+Result<std::vector<Prompt>> read_prompts(const PromptFlags& flags) {
+  const auto given = int{flags.prompt.has_value()} + int{!flags.prompt_file.empty()} +
+                     int{!flags.prompts.empty()} + int{!flags.ids.empty()};
+  const auto refused = [](std::string got) {
+    return Error{
+        ErrorCode::invalid_argument, "--prompt",
+        "one of --prompt TEXT, --prompt-file FILE, --prompt-ids IDS, --prompts FILE.jsonl, "
+        "or text on stdin",
+        std::move(got), ""};
+  };
+  if (given > 1) return refused(fmt::format("{} of them", given));
+  if (flags.batched()) return read_lines(flags);
+  Prompt p;
+  p.ids = flags.ids;
+  p.text = flags.prompt.value_or("");
+  const bool piped = given == 0 || flags.prompt == "-" || flags.prompt_file == "-";
+  if (piped) {
+    if (given == 0 && isatty(STDIN_FILENO) == 1) return refused("none");
+    auto text = read_stdin();
+    if (!text) return text.error();
+    if (text->empty()) return refused("none");
+    p.text = std::move(*text);
+  } else if (!flags.prompt_file.empty()) {
+    auto text = read_file(flags.prompt_file);
+    if (!text) return text.error();
+    p.text = std::move(*text);
+  }
+  if (flags.chat_template && !flags.ids.empty()) {
+    return Error{ErrorCode::invalid_argument, "--apply-chat-template", "a prompt of text",
+                 "--prompt-ids", ""};
+  }
+  if (flags.chat_template) p.messages = user_message(p.text);
+  return std::vector{std::move(p)};
+}
+
+Result<std::vector<std::vector<std::int32_t>>> encode_prompts(const PromptFlags& flags,
+                                                              std::vector<Prompt>& prompts,
+                                                              const Tokenizer& tokenizer,
+                                                              const std::string& directory) {
+  const auto variables = read_chat_variables(flags.template_kwargs, "--chat-template-kwargs");
+  if (!variables) return variables.error();
+  std::optional<ChatTemplateFile> chat;
+  std::vector<std::vector<std::int32_t>> out;
+  for (Prompt& p : prompts) {
+    auto& tokens = out.emplace_back();
+    if (p.error) continue;
+    if (!p.ids.empty()) {
+      tokens = p.ids;
+      continue;
+    }
+    if (p.messages.is_null()) {
+      tokens = tokenizer.encode(p.text, /*add_special_tokens=*/true);
+      continue;
+    }
+    if (!chat) {
+      auto loaded = load_chat_template(directory);
+      if (!loaded) return loaded.error();
+      chat = std::move(*loaded);
+    }
+    auto encoded = encode_chat(p.messages, *chat, tokenizer, *variables);
+    if (encoded) {
+      tokens = std::move(*encoded);
+    } else {
+      p.error = encoded.error();
+    }
+  }
+  return out;
+}
+
+}  // namespace lathe
