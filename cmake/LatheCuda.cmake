@@ -44,31 +44,50 @@ message(STATUS "Lathe: CUDA sources ${LATHE_HAS_CUDA}")
 
 set(LATHE_KERNEL_FLAGS $<$<BOOL:${LATHE_SMALL_KERNELS}>:--compress-mode=size>)
 
-# A folder's kernels are compiled as one file, which reads once the headers that each would take two seconds for; those of some small
-# folders, too. A file with a LATHE_DYNAMIC_SHARED() gives all its kernels' shared memory that alignment, so `plain` and `exact` have none;
-# `exact`: see below.
+# Kernels are compiled in units of some folders of kernels/cuda/sm90, which read once the headers that each would take two seconds for. A
+# folder that is in no unit is one. A file with a LATHE_DYNAMIC_SHARED() gives all kernels of its unit that shared memory's alignment, so
+# folders without one are together (`plain`, `exact`).
 set(LATHE_CUDA_UNITS codec exact latent plain staged)
-set(LATHE_CUDA_UNIT_codec "/(codec|moe)/")
-set(LATHE_CUDA_UNIT_exact "/(rowwise|sampling)/")
-set(LATHE_CUDA_UNIT_latent "/latent/(m64|swap_ab)/")
-set(LATHE_CUDA_UNIT_plain "/(combine|compress|hyper|random|schedule|step)/|/ragged_keys")
-set(LATHE_CUDA_UNIT_staged "/(indexer|m128|native|stage)/|/gqa/swap_ab/|/ragged_m128")
+set(LATHE_CUDA_UNIT_codec codec moe)
+set(LATHE_CUDA_UNIT_exact rowwise sampling)
+set(LATHE_CUDA_UNIT_latent latent/m64 latent/swap_ab)
+set(LATHE_CUDA_UNIT_plain latent/combine latent/schedule gqa/combine gqa/schedule compress hyper random step ragged/keys)
+set(LATHE_CUDA_UNIT_staged indexer gqa/m128 gqa/swap_ab latent/native latent/stage ragged/m128)
+# Units that promise the CPU's bits: a product and a sum stay apart, as with -ffp-contract=off.
+set(LATHE_CUDA_EXACT_UNITS codec exact)
 
-# lathe_wrap_kernels(<out> <prefix> <suffix> <kernel>...): files <prefix>/...<suffix> of the build that include .cu files; without
-# LATHE_UNITY one for each. <kernel>: below src/.
+# lathe_unit_of(<out> <folder>): the unit of a folder of kernels/cuda/sm90, or the folder.
+function(lathe_unit_of out folder)
+  set(${out} ${folder} PARENT_SCOPE)
+  foreach(unit ${LATHE_CUDA_UNITS})
+    if(folder IN_LIST LATHE_CUDA_UNIT_${unit})
+      set(${out} ${unit} PARENT_SCOPE)
+    endif()
+  endforeach()
+endfunction()
+foreach(unit ${LATHE_CUDA_UNITS})
+  foreach(folder ${LATHE_CUDA_UNIT_${unit}})
+    if(NOT IS_DIRECTORY ${PROJECT_SOURCE_DIR}/src/kernels/cuda/sm90/${folder})
+      message(FATAL_ERROR "LATHE_CUDA_UNIT_${unit} (cmake/LatheCuda.cmake): no folder kernels/cuda/sm90/${folder}")
+    endif()
+  endforeach()
+endforeach()
+
+# lathe_wrap_kernels(<out> <prefix> <suffix> <kernel>...): files <prefix>/<unit>...<suffix> of the build that include .cu files; without
+# LATHE_UNITY one for each.
 function(lathe_wrap_kernels out prefix suffix)
   set(wrappers "")
   foreach(kernel ${ARGN})
-    file(RELATIVE_PATH name ${PROJECT_SOURCE_DIR}/src ${kernel})
-    set(include "#include \"${name}\"\n")
+    file(RELATIVE_PATH include ${PROJECT_SOURCE_DIR}/src ${kernel})
+    file(RELATIVE_PATH name ${PROJECT_SOURCE_DIR}/src/kernels/cuda/sm90 ${kernel})
+    cmake_path(GET name PARENT_PATH folder)
+    lathe_unit_of(unit ${folder})
     if(LATHE_UNITY)
-      cmake_path(GET name PARENT_PATH name)
-      foreach(unit ${LATHE_CUDA_UNITS})
-        if(include MATCHES ${LATHE_CUDA_UNIT_${unit}})
-          set(name ${unit})
-        endif()
-      endforeach()
+      set(name ${unit})
+    else()
+      set(name ${unit}/${name})
     endif()
+    set(include "#include \"${include}\"\n")
     set(wrapper ${PROJECT_BINARY_DIR}/${prefix}/${name}${suffix})
     string(APPEND includes_of_${wrapper} ${include})
     list(APPEND wrappers ${wrapper})
@@ -85,27 +104,25 @@ endfunction()
 function(lathe_cuda_room)
   set(folder ${PROJECT_SOURCE_DIR}/src/kernels/cuda)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${folder}/*.cc)
-  list(FILTER sources EXCLUDE REGEX "/cuda/fake/|_fake_cuda_test\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "/cuda/fake/|/cuda/register\\.cc$|_fake_cuda_test\\.cc$")
   set(tests ${sources})
-  list(FILTER sources EXCLUDE REGEX "_(test|bench)\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "/test/")
   file(GLOB_RECURSE kernels CONFIGURE_DEPENDS ${folder}/*.cu)
-  list(FILTER kernels EXCLUDE REGEX "_(test|bench)\\.cu$")
+  list(FILTER kernels EXCLUDE REGEX "/test/")
   lathe_wrap_kernels(kernels device .cu ${kernels})
   list(APPEND sources ${kernels})
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
   list(FILTER tests EXCLUDE REGEX "_gpu_test\\.cc$")
   add_library(lathe_kernels_cuda STATIC ${sources})
-  target_link_libraries(lathe_kernels_cuda PUBLIC lathe_flags lathe_attn CUDA::cudart_static)
+  target_link_libraries(lathe_kernels_cuda PUBLIC lathe_flags lathe_step CUDA::cudart_static)
   target_compile_options(lathe_kernels_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings ${LATHE_KERNEL_FLAGS}
     -Xptxas=-warn-spills,-warn-lmem-usage>)
   lathe_in_batches(lathe_kernels_cuda)
-  lathe_cold(lathe_kernels_cuda)
-  # Codecs, the sampler and the router promise the CPU's bits: a product and a sum stay apart, as with -ffp-contract=off.
-  list(FILTER kernels INCLUDE REGEX "/device/(codec|exact)\\.cu$|/sm90/(codec|sampling|moe|rowwise)[./]")
+  list(JOIN LATHE_CUDA_EXACT_UNITS "|" exact)
+  list(FILTER kernels INCLUDE REGEX "/device/(${exact})[./]")
   set_source_files_properties(${kernels} PROPERTIES COMPILE_OPTIONS --fmad=false)
   if(LATHE_TESTS)
     lathe_test(lathe_kernels_cuda_test ${tests} LINK lathe_kernels_cuda lathe_kernels_ref lathe_kernels_cpu)
-    lathe_in_batches(lathe_kernels_cuda_test "_emulated_test\\.cc$")
     set_tests_properties(lathe_kernels_cuda_test PROPERTIES COST 200)
     target_include_directories(lathe_kernels_cuda_test PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
     find_package(Python3 REQUIRED COMPONENTS Interpreter)
@@ -122,24 +139,25 @@ find_path(LATHE_CUDA_HEADERS cuda_runtime_api.h HINTS ${CUDAToolkit_INCLUDE_DIRS
 function(lathe_emulated_cuda_room)
   set(folder ${PROJECT_SOURCE_DIR}/src/kernels/cuda)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${folder}/*.cc)
-  list(FILTER sources EXCLUDE REGEX "_(test|bench|speed)\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "/test/|_speed\\.cc$")
   file(GLOB_RECURSE kernels CONFIGURE_DEPENDS ${folder}/*.cu)
-  list(FILTER kernels EXCLUDE REGEX "_(test|bench)\\.cu$")
+  list(FILTER kernels EXCLUDE REGEX "/test/")
   lathe_wrap_kernels(wrappers emulated .cc ${kernels})
   set_source_files_properties(${wrappers} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   list(APPEND sources ${wrappers})
-  list(FILTER wrappers INCLUDE REGEX "/product[./]")  # a second to compile, and a fifth of what the tests run
+  list(FILTER wrappers INCLUDE REGEX "/emulated/matmul/plain[./]")  # a second to compile, and a fifth of what the tests run
   set_property(SOURCE ${wrappers} PROPERTY COMPILE_OPTIONS $<$<CONFIG:Release>:-O3>)
   # The doors to them, in place of those of other libraries, which come later when a test is linked.
-  set(doors ${PROJECT_SOURCE_DIR}/src/kernels/cuda/register.cc ${PROJECT_SOURCE_DIR}/src/kernels/devices/all.cc
+  set(doors ${folder}/register.cc ${PROJECT_SOURCE_DIR}/src/kernels/devices/all.cc
     ${PROJECT_SOURCE_DIR}/src/kernels/devices/find_kernel.cc ${PROJECT_SOURCE_DIR}/src/capi/attend.cc
     ${PROJECT_SOURCE_DIR}/src/capi/attend_call.cc)
   set_source_files_properties(${doors} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)  # each an object that a test leaves out
   list(APPEND sources ${doors})
+  list(REMOVE_DUPLICATES sources)
   add_library(lathe_kernels_cuda_emulated STATIC EXCLUDE_FROM_ALL ${sources})
   lathe_in_batches(lathe_kernels_cuda_emulated)
   set(flags -include ${folder}/fake/rename.h)
-  target_link_libraries(lathe_kernels_cuda_emulated PUBLIC lathe_flags lathe_attn)
+  target_link_libraries(lathe_kernels_cuda_emulated PUBLIC lathe_flags lathe_step)
   target_include_directories(lathe_kernels_cuda_emulated SYSTEM PUBLIC ${LATHE_CUDA_HEADERS})
   target_include_directories(lathe_kernels_cuda_emulated PRIVATE ${PROJECT_SOURCE_DIR}/include)
   target_compile_options(lathe_kernels_cuda_emulated PRIVATE ${LATHE_TEST_OPTIONS} ${flags})
@@ -147,9 +165,6 @@ function(lathe_emulated_cuda_room)
   file(GLOB_RECURSE tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*_fake_cuda_test.cc)
   lathe_test(lathe_emulated_cuda_test ${tests} LINK lathe_kernels_cuda_emulated lathe_capi)
   set_tests_properties(lathe_emulated_cuda_test PROPERTIES COST 200)
-  # Those of capi see the namespace lathe of the installed headers, too.
-  lathe_in_batches(lathe_emulated_cuda_test /capi/)
-  set_target_properties(lathe_emulated_cuda_test PROPERTIES UNITY_BUILD_BATCH_SIZE 14)
   if(LATHE_UNITY)
     # GCC takes precompiled headers only where nothing stands before them.
     set_target_properties(lathe_emulated_cuda_test PROPERTIES

@@ -1,10 +1,10 @@
-# liblathe: the room capi and all that stands above it as one library, shared and static, and what is installed with it: headers,
+# liblathe: the room capi and all lower rooms as one library, shared and static, and what is installed with it: headers,
 # lathe-config.cmake, lathe.pc. Nothing but the functions of lathe.h leaves the shared one.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 function(lathe_library)
-  set(rooms base layout attn kernels_ref kernels_cpu kernels ops io model engine capi)
+  set(rooms base layout attn plan step kernels_ref kernels_cpu kernels ops io model engine capi)
   # What the static library's user links. The shared one brings it.
   set(link_flags -lfmt -lhwy -lxxhash -lpcre2-8 -lutf8proc -lz -lpthread)
   if(LATHE_HAS_CUDA)

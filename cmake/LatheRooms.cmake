@@ -1,5 +1,5 @@
-# A room is one folder of src/ and one static library. lathe_room() collects the room's sources and its *_test.cc files, so
-# adding a file needs no edit here; rooms link only to rooms that stand above them (tools/check_rooms.py holds the includes).
+# A room is one folder of src/ and one static library. lathe_room() collects the room's sources and tests, so adding a file needs no
+# edit here; rooms link only to lower ones (tools/check_rooms.py holds the includes).
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -30,102 +30,65 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   target_compile_options(lathe_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
 endif()
 
-# Half of a file's compilation is its headers, which a batch reads once. Set LATHE_UNITY=OFF while you change one file often.
+# Half of a file's compilation is its headers, which a batch reads once. LATHE_UNITY=OFF (preset debug) compiles file by file.
 option(LATHE_UNITY "Compile the rooms' files in batches" ${PROJECT_IS_TOP_LEVEL})
-# lathe_in_batches(<target> [<regex>...]): 24 files at a time; files that match are compiled alone.
+
+# lathe_in_batches(<target> [<batch>]): <batch> (24) files at a time; 0: all. A file asks to be compiled alone in its own text: by Highway's
+# foreach_target.h, which includes the file again for each SIMD target, or by a line "// Compiled alone: " and the reason.
 function(lathe_in_batches target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${LATHE_UNITY} UNITY_BUILD_BATCH_SIZE 24)
-  get_target_property(alone ${target} SOURCES)
-  list(JOIN ARGN "|" regex)
-  if(regex)
-    list(FILTER alone INCLUDE REGEX "${regex}")
-    set_source_files_properties(${alone} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  set(batch 24)
+  if(ARGC GREATER 1)
+    set(batch ${ARGV1})
   endif()
-endfunction()
-
-# lathe_hot(<variable> <target> [<regex>...]): of the sources in <variable>, those that match a regex become one batch, which keeps -O3.
-function(lathe_hot variable target)
-  set(sources ${${variable}})
-  set(batches "")
-  set(number 0)
-  foreach(regex ${ARGN})
-    set(hot ${sources})
-    list(FILTER hot INCLUDE REGEX "${regex}")
-    list(FILTER sources EXCLUDE REGEX "${regex}")
-    if(LATHE_UNITY)
-      list(TRANSFORM hot REPLACE "(.+)" "#include \"\\1\"\n")
-      list(JOIN hot "" text)
-      set(hot ${PROJECT_BINARY_DIR}/hot/${target}_${number}.cc)
-      file(CONFIGURE OUTPUT ${hot} CONTENT "${text}")
-      set_source_files_properties(${hot} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${LATHE_UNITY} UNITY_BUILD_BATCH_SIZE ${batch})
+  # GCC bounds how much a file may grow by inlining: a batch is as many files.
+  target_compile_options(${target} PRIVATE
+    "$<$<AND:$<CXX_COMPILER_ID:GNU>,$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:--param=large-unit-insns=1000000>")
+  get_target_property(sources ${target} SOURCES)
+  get_target_property(folder ${target} SOURCE_DIR)
+  list(FILTER sources INCLUDE REGEX "\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "^${PROJECT_BINARY_DIR}")
+  foreach(source ${sources})
+    cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${folder})
+    file(STRINGS ${source} alone REGEX "^#include \"hwy/foreach_target.h\"|^// Compiled alone: " LIMIT_COUNT 1)
+    if(alone)
+      set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
     endif()
-    lathe_keep_optimised(${hot})
-    list(APPEND batches ${hot})
-    math(EXPR number "${number} + 1")
   endforeach()
-  set(${variable} ${sources} ${batches} PARENT_SCOPE)
 endfunction()
 
-# What plans, loads, parses and prints is compiled at -O1, in 0.6 to 0.7 of -O3's time (bench/notes/build/06), but for loops
-# that fill: they become memset.
-set(LATHE_GNU_RELEASE $<AND:$<CXX_COMPILER_ID:GNU>,$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>)
-function(lathe_cold target)
-  target_compile_options(${target} PRIVATE "$<${LATHE_GNU_RELEASE}:-O1;-ftree-loop-distribute-patterns>")
-endfunction()
-function(lathe_keep_optimised)
-  # GCC bounds the growth of large files, such as batches are.
-  set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS "$<${LATHE_GNU_RELEASE}:-O3;--param=large-unit-insns=1000000>")
-endfunction()
-
-# lathe_room(<name> [DEPS <target>...] [TEST_DEPS <target>...] [FOLDER <folder>...] [ALONE <regex>...] [HOT <regex>...] [BATCHED_TESTS])
-# ALONE: such files are compiled one by one, at -O3: they are compiled once for each SIMD target. HOT: the others that run often, a batch
-# for each regex.
-# BATCHED_TESTS: its tests instantiate the same templates, so that a batch of them takes 0.6 of their time. No two of their files may name a
-# helper alike.
+# lathe_room(<name> [FOLDER <folder>] [EXCEPT <folder>...] [DEPS <target>...] [TEST_DEPS <target>...] [ALONE])
+# The sources of src/<folder> (<name>), its folders included, as one library; tests are in folders named test/. ALONE: file by file.
 function(lathe_room name)
-  cmake_parse_arguments(ARG "BATCHED_TESTS" "" "FOLDER;DEPS;TEST_DEPS;ALONE;HOT" ${ARGN})
+  cmake_parse_arguments(ARG "ALONE" "FOLDER" "EXCEPT;DEPS;TEST_DEPS" ${ARGN})
   if(NOT ARG_FOLDER)
     set(ARG_FOLDER ${name})
   endif()
-  string(REPLACE "/" "_" target "lathe_${name}")
-  list(TRANSFORM ARG_FOLDER APPEND "/*.cc")
-  file(GLOB sources CONFIGURE_DEPENDS ${ARG_FOLDER})
-  list(FILTER sources EXCLUDE REGEX "_(fake_cuda|gpu)_test\\.cc$")  # programs of their own (LatheCuda.cmake)
+  set(target lathe_${name})
+  set(folder ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_FOLDER})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${folder}/*.cc)
+  foreach(except ${ARG_EXCEPT})
+    list(FILTER sources EXCLUDE REGEX "^${folder}/${except}/")
+  endforeach()
+  list(FILTER sources EXCLUDE REGEX "_(fake_cuda|gpu)_(test|bench)\\.cc$")  # programs of their own (LatheCuda.cmake)
   set(tests ${sources})
-  list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
-  list(FILTER tests INCLUDE REGEX "_test\\.cc$")
-  if(sources)
-    list(JOIN ARG_ALONE "|" alone_regex)
-    set(alone "")
-    if(alone_regex)
-      set(alone ${sources})
-      list(FILTER alone INCLUDE REGEX "${alone_regex}")
-      list(FILTER sources EXCLUDE REGEX "${alone_regex}")
-      set_source_files_properties(${alone} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-      lathe_keep_optimised(${alone})
-    endif()
-    lathe_hot(sources ${target} ${ARG_HOT})
-    add_library(${target} STATIC ${sources} ${alone})
-    target_link_libraries(${target} PUBLIC lathe_flags ${ARG_DEPS})
+  list(FILTER sources EXCLUDE REGEX "/test/")
+  list(FILTER tests INCLUDE REGEX "/test/[a-z0-9_]+_test\\.cc$")
+  add_library(${target} STATIC ${sources})
+  target_link_libraries(${target} PUBLIC lathe_flags ${ARG_DEPS})
+  if(NOT ARG_ALONE)
     lathe_in_batches(${target})
-    lathe_cold(${target})
-  else()
-    add_library(${target} INTERFACE)
-    target_link_libraries(${target} INTERFACE lathe_flags ${ARG_DEPS})
   endif()
   add_library(lathe::${name} ALIAS ${target})
   if(LATHE_TESTS AND tests)
     lathe_test(${target}_test ${tests} LINK ${target} ${ARG_TEST_DEPS})
-    if(ARG_BATCHED_TESTS)
-      lathe_in_batches(${target}_test)
-      set_target_properties(${target}_test PROPERTIES UNITY_BUILD_BATCH_SIZE 14)
-    endif()
   endif()
 endfunction()
 
 # lathe_test(<target> <file>... LINK <target>... [PUBLIC_HEADERS])
 # One executable for a list of test files: one link and one start instead of one per file. The files are compiled at -O1, which takes
-# 0.61 to 0.65 of -O3's time; what they link keeps its optimisation. They share the first one's precompiled headers: 2.5 s less a file.
+# 0.61 to 0.65 of -O3's time; what they link keeps its optimisation. They share the first one's precompiled headers: 2.5 s less a file;
+# and they are compiled 14 at a time, as they instantiate the same templates.
 # PUBLIC_HEADERS: they see the installed headers alone.
 set(LATHE_TEST_HEADERS <gmock/gmock.h> <gtest/gtest.h> <fmt/format.h> <algorithm> <array> <cmath> <cstring> <functional> <limits> <map>
   <memory> <optional> <random> <set> <span> <string> <vector>)
@@ -150,5 +113,6 @@ function(lathe_test target)
   if(NOT ARG_PUBLIC_HEADERS)
     lathe_share_test_headers(${target})
   endif()
+  lathe_in_batches(${target} 14)
   add_test(NAME ${target} COMMAND ${target})
 endfunction()

@@ -1,38 +1,227 @@
 #!/usr/bin/env python3
-"""Checks the direction of includes: a room may include itself and the rooms above it, never one below.
+"""Checks the walls of src/: what each folder may include, and that no room has two helpers of one name.
 
-Rooms are the folders of src/ in the order of docs/decisions.md. Prints each violation as file:line and exits with 1.
+check_rooms.py          prints each breach as file:line with the rule and the row to change, and exits with 1
+check_rooms.py --table  prints the table for docs/architecture.md
+
+ROOMS is the table, lowest layers first. A row is for a folder and its subfolders, unless they have a row of their own. Its files may
+include themselves and the folders that the row names. Tests (folders named test/) may include anything.
 """
 
 import pathlib
 import re
 import sys
 
-ROOMS = ["base", "layout", "attn", "kernels", "ops", "io", "model", "engine", "capi", "server", "tools"]
+KERNELS = "base layout attn plan step kernels"
+HOST = f"{KERNELS} ops io"
+SM90 = f"{KERNELS} kernels/cuda/common"
+
+# folder, what it is for, what it may include
+ROOMS = [
+    ("base", "errors, number formats, memory, arenas, threads", ""),
+    ("layout", "cache layouts as values: sizes, offsets, rules", "base"),
+    ("layout/pages", "index units, pools, page tables, prefix cache", "base layout"),
+    ("layout/codec", "rows of numbers to cached bytes and back", "base layout layout/pages"),
+    ("layout/rope", "rotary embedding, and the write into the cache", "base layout layout/pages layout/codec"),
+    ("attn", "what attention computes: problems, arguments and their checks, capabilities", "base layout"),
+    ("plan", "the planner: registry, rules, costs, refusals, budgets, model plans", "base layout attn"),
+    ("step", "one forward step's metadata, and the attention operator over it", "base layout attn plan"),
+    ("kernels", "the boundary to devices: one entry per operator, and the operators' arguments", "base layout attn plan step"),
+    ("kernels/ref", "the oracle: loops in double precision", KERNELS),
+    ("kernels/cpu/common", "what the CPU's operators share: tasks, rows, dot products", KERNELS),
+    ("kernels/cpu/tile", "register tiles of attention: products and softmax", f"{KERNELS} kernels/cpu/common"),
+    ("kernels/cpu/matmul", "products with weights", f"{KERNELS} kernels/cpu/common"),
+    ("kernels/cpu/rowwise", "norms, activations, sums", f"{KERNELS} kernels/cpu/common kernels/cpu/matmul"),
+    ("kernels/cpu/moe", "experts", f"{KERNELS} kernels/cpu/common kernels/cpu/matmul kernels/cpu/rowwise"),
+    ("kernels/cpu/latent", "latent attention", f"{KERNELS} kernels/cpu/common kernels/cpu/tile"),
+    ("kernels/cpu/grouped_query", "grouped-query attention", f"{KERNELS} kernels/cpu/common kernels/cpu/tile"),
+    ("kernels/cpu/ragged", "attention over keys expanded from latents", f"{KERNELS} kernels/cpu/common kernels/cpu/tile"),
+    ("kernels/cpu/indexer", "index keys, scores, top-k", f"{KERNELS} kernels/cpu/common"),
+    ("kernels/cpu/compress", "compressed entries", f"{KERNELS} kernels/cpu/common"),
+    ("kernels/cpu/hyper", "hyper-connections", f"{KERNELS} kernels/cpu/common"),
+    ("kernels/cpu/sampling", "logits to tokens", f"{KERNELS} kernels/cpu/common"),
+    ("kernels/cpu", "the CPU's backend and its kernels' capabilities", KERNELS + " kernels/cpu/*"),
+    ("kernels/cuda/fake", "the CUDA runtime and device of tests on the CPU", ""),
+    ("kernels/cuda/common", "what device code shares: barriers, wgmma, TMA, launches, streams", "base layout attn kernels kernels/cuda/fake"),
+    ("kernels/cuda/sm90/attention", "what the attention families share: row max, masks, swizzle", SM90),
+    ("kernels/cuda/sm90/codec", "cache codecs, RoPE and the write", SM90),
+    ("kernels/cuda/sm90/step", "a step's lists and work, made on the device", SM90),
+    ("kernels/cuda/sm90/rowwise", "norms, activations, fused query and key preparation", f"{SM90} kernels/cuda/sm90/codec"),
+    ("kernels/cuda/sm90/matmul", "products with weights", SM90),
+    ("kernels/cuda/sm90/gqa", "grouped-query attention", f"{SM90} kernels/cuda/sm90/attention"),
+    ("kernels/cuda/sm90/latent", "latent attention", f"{SM90} kernels/cuda/sm90/attention kernels/cuda/sm90/step"),
+    ("kernels/cuda/sm90/ragged", "attention over keys expanded from latents", f"{SM90} kernels/cuda/sm90/attention kernels/cuda/sm90/codec "
+     "kernels/cuda/sm90/matmul kernels/cuda/sm90/gqa kernels/cuda/sm90/latent"),
+    ("kernels/cuda/sm90/indexer", "index scores and top-k", SM90),
+    ("kernels/cuda/sm90/moe", "routing and placing of experts' rows", SM90),
+    ("kernels/cuda/sm90/compress", "compressed entries", SM90),
+    ("kernels/cuda/sm90/hyper", "hyper-connections", SM90),
+    ("kernels/cuda/sm90/random", "random weights", SM90),
+    ("kernels/cuda/sm90/sampling", "logits to tokens", SM90),
+    ("kernels/cuda/runtime", "copies to the device, step start, idle times", f"{SM90} kernels/cuda/sm90/*"),
+    ("kernels/cuda/operators", "operators of more than one kernel", f"{SM90} kernels/cuda/sm90/* kernels/cuda/runtime"),
+    ("kernels/cuda", "the GPU's backend, and its kernels' capabilities", f"{SM90} kernels/cuda/*"),
+    ("kernels/devices", "every device of this build: its kernels, backend and machine", f"{KERNELS} kernels/*"),
+    ("ops", "device-neutral operators: check arguments, call the backend", KERNELS),
+    ("io/text", "UTF-8, JSON, Python's string operations", "base"),
+    ("io/files", "whole, mapped and compressed files", "base io/text"),
+    ("io/checkpoint", "safetensors", "base io/text io/files"),
+    ("io/tokenizer", "text to tokens and back", "base io/text io/files"),
+    ("io/template", "chat templates: a Jinja interpreter, DeepSeek V4's prompts", "base io/text io/files io/tokenizer"),
+    ("model/config", "config.json in one form for all architectures", HOST),
+    ("model/architectures", "one file per architecture", f"{HOST} model/config"),
+    ("model", "the interface of a model: weights, caches, a forward pass", f"{HOST} model/config"),
+    ("model/weights", "the table of tensors, and the weights", f"{HOST} kernels/ref model/config model"),
+    ("model/layers", "the decoder and its layers", f"{HOST} model/config model model/weights"),
+    ("model/load", "weights from files, or random ones", f"{HOST} kernels/ref model/config model model/weights model/layers"),
+    ("model/memory", "a model's plan: activations, budgets, what fits", f"{HOST} model/config model model/weights model/layers"),
+    ("engine/request", "requests, stop strings, streamed text", f"{HOST} model"),
+    ("engine/schedule", "who runs in a step, and which pages they get", f"{HOST} model engine/request"),
+    ("engine/runner", "a batch on the device, and its memory", f"{HOST} model engine/request engine/schedule"),
+    ("engine/draft", "drafters, and how long drafts are", f"{HOST} model engine/request engine/schedule engine/runner"),
+    ("engine", "the engine's step, its thread, the runtime of a process", f"{HOST} model engine/*"),
+    ("capi", "liblathe: the C interface of include/lathe/lathe.h", f"{HOST} model engine kernels/cuda/common kernels/cuda/operators"),
+    ("server/http", "sockets and HTTP", "base"),
+    ("server/markup", "reasoning and tool calls in an answer's text", "base io"),
+    ("server/grammar", "grammars and JSON schemas as token masks", f"{HOST} engine"),
+    ("server/metrics", "Prometheus metrics", f"{HOST} engine"),
+    ("server/openai", "OpenAI's fields and shapes", f"{HOST} model engine server/http server/markup server/grammar"),
+    ("server/page", "the page", "base server/http"),
+    ("server/service", "requests in progress, overload, drain", f"{HOST} model engine server/http server/markup server/grammar server/metrics "
+     "server/openai"),
+    ("server/routes", "the table of routes", f"{HOST} model engine server/http server/openai server/page server/service"),
+    ("server", "a server over a runtime", f"{HOST} model engine server/*"),
+    ("server/scripted", "a server over a scripted model", f"{HOST} model engine server/* server"),
+    ("tools/flags", "the flags of subcommands", f"{HOST} model engine server"),
+    ("tools/terminal", "answers, prompts and boxes on a terminal", f"{HOST} model engine server tools/flags"),
+    ("tools/eval", "lathe eval", f"{HOST} model engine server tools/flags tools/terminal"),
+    ("tools/bench", "lathe bench", f"{HOST} model engine server kernels/* tools/flags tools/terminal tools/eval"),
+    ("tools", "the lathe command, one file per subcommand", f"{HOST} model engine capi server tools/*"),
+]
 EXTERNAL = {"hwy"}  # included with quotes, as Highway's per-target inclusion asks for
 SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
+HERE = "tools/check_rooms.py"
+FOLDERS = [folder for folder, _, _ in ROOMS]
+# In a row of another room, such a name stands for all folders of the room.
+WHOLE = {"layout", "io", "model", "engine", "server"}
 
 
-def main() -> int:
-    src = pathlib.Path(__file__).resolve().parent.parent / "src"
+def row_of(path: str) -> str | None:
+    """The row that holds a file: the longest of its folders that has one."""
+    parts = path.split("/")[:-1]
+    while parts:
+        if "/".join(parts) in FOLDERS:
+            return "/".join(parts)
+        parts.pop()
+    return None
+
+
+def allowed(row: str) -> set[str]:
+    names = next(may for folder, _, may in ROOMS if folder == row).split()
+    out = {row}
+    for name in names:
+        if name.endswith("/*"):
+            out |= {f for f in FOLDERS if f.startswith(name[:-1]) and FOLDERS.index(f) < FOLDERS.index(row)}
+        elif name in WHOLE and row.split("/")[0] != name:
+            out |= {f for f in FOLDERS if f == name or f.startswith(name + "/")}
+        else:
+            out.add(name)
+    if "kernels" in names and row.split("/")[0] not in ("kernels",):
+        out.add("kernels/devices")
+    return out
+
+
+def include_breaches(src: pathlib.Path) -> list[str]:
     breaches = []
+    may = {row: allowed(row) for row in FOLDERS}
+    for row, names in may.items():
+        for name in names:
+            if name not in FOLDERS:
+                breaches.append(f"{HERE}: row {row}: {name} is not a folder of the table")
+            elif FOLDERS.index(name) > FOLDERS.index(row):
+                breaches.append(f"{HERE}: row {row} may include {name}, which is a higher layer")
     for path in sorted(p for p in src.rglob("*") if p.suffix in SUFFIXES):
-        room = path.relative_to(src).parts[0]
-        if room not in ROOMS:
-            breaches.append(f"{path}: {room} is not a room; rooms are {', '.join(ROOMS)}")
+        name = str(path.relative_to(src))
+        row = row_of(name)
+        if row is None:
+            breaches.append(f"src/{name}: {path.parent.relative_to(src)} has no row in {HERE}")
+            continue
+        if "/test/" in name or "/fake/" in name:
             continue
         for number, line in enumerate(path.read_text().splitlines(), 1):
             match = INCLUDE.match(line)
-            if not match:
+            if not match or match[1].split("/")[0] in EXTERNAL:
                 continue
-            target = match.group(1).split("/")[0]
-            if target in EXTERNAL:
-                continue
-            if target not in ROOMS:
-                breaches.append(f"{path}:{number}: \"{match.group(1)}\" is not a path from src/")
-            elif ROOMS.index(target) > ROOMS.index(room):
-                breaches.append(f"{path}:{number}: {room} includes {target}, which is below it")
+            target = row_of(match[1])
+            if target is None or not (src / match[1]).exists():
+                breaches.append(f'src/{name}:{number}: "{match[1]}" is not a path from src/')
+            elif "/test/" in match[1]:
+                breaches.append(f'src/{name}:{number}: includes "{match[1]}", a test\'s')
+            elif target not in may[row]:
+                breaches.append(f'src/{name}:{number}: includes "{match[1]}"; {row} may not include {target} (row "{row}" of {HERE})')
+    return breaches
+
+
+# A function at the start of a line: type, name, arguments, brace.
+HELPER = re.compile(r"^[a-z][\w:<>,&* \n]*?[ *&](\w+)\(([^;{}]*?)\) \{", re.M)
+
+
+def helpers(text: str):
+    """(name, types of its arguments, line) of the functions in a file's unnamed namespaces."""
+    for begin in re.finditer(r"^namespace \{$", text, re.M):
+        end = text.find("\n}  // namespace\n", begin.end())
+        body = text[begin.end():end if end >= 0 else len(text)]
+        for match in HELPER.finditer(body):
+            types = []
+            for argument in re.split(r",(?![^<>(]*[>)])", match[2]):
+                words = re.sub(r"\s*=.*", "", " ".join(argument.split()))
+                types.append(re.sub(r"[\s]*\b\w+$", "", words))
+            line = text.count("\n", 0, begin.end() + match.start()) + 1
+            yield match[1], tuple(types), line
+
+
+def twin_breaches(src: pathlib.Path) -> list[str]:
+    """Files of a room are compiled in batches: two helpers of one name and signature may meet in one."""
+    breaches = []
+    rooms: dict[tuple, str] = {}
+    for path in sorted(src.rglob("*.cc")):
+        name = str(path.relative_to(src))
+        text = path.read_text()
+        if re.search(r"^// Compiled alone: ", text, re.M):
+            continue
+        test = "test" if "/test/" in name else ""
+        room = str(path.parent.relative_to(src)) if name.startswith("kernels/cpu/") and not test else name.split("/")[0]
+        if name.startswith("kernels/") and not name.startswith("kernels/cpu/"):
+            room = "/".join(name.split("/")[:2])
+        if name.endswith("_fake_cuda_test.cc"):
+            room, test = "fake_cuda", "test"
+        elif re.search(r"_(gpu_test|bench)\.cc$", name) and test:
+            continue
+        space = "".join(re.findall(r"^namespace ([\w:]+) \{", text, re.M))
+        for helper, types, line in helpers(text):
+            key = (room, test, space, helper, types)
+            here = f"src/{name}:{line}"
+            if not rooms.get(key, here).startswith(f"src/{name}:"):
+                breaches.append(f"{here}: {helper}() is in {rooms[key]} too, with the same arguments; share it, or give one another name")
+            rooms.setdefault(key, here)
+    return breaches
+
+
+def table() -> str:
+    lines = ["| folder | what it is for | may include, besides `base` |", "| --- | --- | --- |"]
+    for folder, what, may in ROOMS:
+        names = [n for n in may.split() if n != "base"]
+        lines.append(f"| `{folder}` | {what} | {', '.join(f'`{n}`' for n in names) or ''} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    if "--table" in sys.argv:
+        print(table())
+        return 0
+    src = pathlib.Path(__file__).resolve().parent.parent / "src"
+    breaches = include_breaches(src) + twin_breaches(src)
     for breach in breaches:
         print(breach)
     return 1 if breaches else 0

@@ -2,7 +2,7 @@
 
 tensors.json gives the dtype, shape and numbers of each tensor of a checkpoint: element i of a tensor is mean + reach * u rounded to
 f32 and then to the dtype, or, for bytes, low + hash % count. hash is splitmix64(splitmix64(fnv1a64(name)) + i), and u its upper 32
-bits as a signed number times 2^-31. src/model/generated_checkpoint.h writes the same checkpoint.
+bits as a signed number times 2^-31. src/model/test/generated_checkpoint.h writes the same checkpoint.
 """
 
 import json

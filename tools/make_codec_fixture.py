@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes src/layout/codec_fixture.inc: pool bytes of every layout and rope frequencies, computed without Lathe.
+"""Writes src/layout/codec/test/codec_fixture.inc: pool bytes of every layout and rope frequencies, computed without Lathe.
 
 Needs numpy and ml_dtypes. Number formats come from ml_dtypes, scales from frexp, page structure from the byte tables of
 the formats' own documents; nothing here is derived from the C++ code.
 
-    python3 tools/make_codec_fixture.py > src/layout/codec_fixture.inc
+    python3 tools/make_codec_fixture.py > src/layout/codec/test/codec_fixture.inc
 """
 
 import numpy as np

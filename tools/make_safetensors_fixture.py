@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/data/safetensors/: files made by the format's own library, for src/io/checkpoint_test.cc.
+"""Writes tests/data/safetensors/: files made by the format's own library, for src/io/checkpoint/test/checkpoint_test.cc.
 
 Needs safetensors, numpy and ml_dtypes.
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes src/io/jinja_unicode.inc: Python's case mappings and the characters that repr() escapes, for the template engine.
+"""Writes src/io/text/unicode_tables.inc: Python's case mappings and the characters that repr() escapes, for the template engine.
 
-    python3 tools/make_unicode_tables.py > src/io/jinja_unicode.inc
+    python3 tools/make_unicode_tables.py > src/io/text/unicode_tables.inc
 """
 
 import sys

@@ -50,7 +50,7 @@ class Array {
   ArrayRef ref_;
 };
 
-// The views of layout/array_ref.h, with their errors raised.
+// The views of capi/array_ref.h, with their errors raised.
 inline RowsView rows_view(const Array& array, bool codes = false) {
   return value_or_raise(lathe::rows_view(array.ref(), codes));
 }

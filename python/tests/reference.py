@@ -1,5 +1,5 @@
 """The cache formats in numpy, written from a layout's parts and the rules at the head of
-src/layout/codec.h, so that the codecs are compared with what shares no code with them."""
+src/layout/codec/codec.h, so that the codecs are compared with what shares no code with them."""
 
 from __future__ import annotations
 

@@ -17,6 +17,11 @@ namespace lathe {
 /// Side of the square blocks that share a scale in block-scaled fp8 weights.
 inline constexpr std::int64_t kWeightBlock = 128;
 
+/// Blocks along a side of `n` rows or columns; the last may be partial.
+constexpr std::int64_t weight_blocks(std::int64_t n) {
+  return (n + kWeightBlock - 1) / kWeightBlock;
+}
+
 /// Neighbouring weights of a row that share a scale in MXFP4 (OCP Microscaling Formats,
 /// version 1.0).
 inline constexpr std::int64_t kMxBlock = 32;

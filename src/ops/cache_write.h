@@ -1,5 +1,5 @@
 // Writes rows into the cache: rotation, quantisation and storing. The bytes are those of
-// layout/rope_write.h and layout/codec.h, which say what is computed.
+// layout/rope/rope_write.h and layout/codec/codec.h, which say what is computed.
 //
 // Errors are those of the layout's functions, for arguments that contradict each other; some rows
 // may then have been written.

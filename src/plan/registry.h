@@ -26,7 +26,7 @@ class Registry {
   std::vector<Adapter> adapters_;
 };
 
-/// The conversions that the codecs offer (layout/codec.h): gather-decode from any latent or
+/// The conversions that the codecs offer (layout/codec/codec.h): gather-decode from any latent or
 /// grouped-query layout into compact bf16 rows.
 void add_adapters(Registry& registry);
 /// Those of models on a GPU: the keys that indexers select.

@@ -1,5 +1,6 @@
 #include "server/server.h"
 
+#include "server/routes/routes.h"
 #include "server/service/service.h"
 
 namespace lathe {
@@ -11,7 +12,7 @@ Result<std::unique_ptr<Server>> Server::start(const ServerOptions& options,
       HttpServer::bind(options.host, options.port, options.uds, options.http, options.http_threads);
   if (!http) return http.error();
   std::unique_ptr<Server> out(new Server);
-  out->service_ = std::make_unique<Service>(options, std::move(*http), tokenizer, chat);
+  out->service_ = std::make_unique<Service>(options, std::move(*http), tokenizer, chat, &dispatch);
   out->thread_ = std::thread([service = out->service_.get()] { service->run(); });
   return out;
 }

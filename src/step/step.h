@@ -77,7 +77,7 @@ struct StepView {
       0;                          // rows that need indexer logits; 0: the indexer writes keys only
   std::int64_t window_width = 0;  // columns of window_slots
 
-  // What the route's kernel made of the lengths (make_schedule() in attn/attend_op.h), or null.
+  // What the route's kernel made of the lengths (make_schedule() in step/attend_op.h), or null.
   const Schedule* schedule = nullptr;
 
   std::span<const LocalPos> positions;        // [rows]; -1 for padding

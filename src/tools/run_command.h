@@ -3,7 +3,8 @@
 
 namespace lathe {
 
-/// Runs `lathe ARGUMENTS`; argv[0] is the program's name. Returns the exit code (tools/command.h).
+/// Runs `lathe ARGUMENTS`; argv[0] is the program's name. Returns the exit code
+/// (tools/flags/command.h).
 int run_command(int argc, char** argv);
 
 }  // namespace lathe

@@ -1,4 +1,5 @@
 // lathe_attend() on tensors of a GPU, emulated, against the double-precision device.
+// Compiled alone: it includes the installed headers, which have a namespace lathe of their own.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

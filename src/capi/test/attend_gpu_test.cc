@@ -1,5 +1,6 @@
 // lathe_attend() and its C++ face on tensors of a GPU, against the double-precision device on the
 // same tensors in host memory: what a program in C or C++ gets.
+// Compiled alone: it includes the installed headers, which have a namespace lathe of their own.
 #include "kernels/cuda/common/test/gpu_test_util.h"
 
 #include <gtest/gtest.h>

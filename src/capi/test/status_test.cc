@@ -1,3 +1,4 @@
+// Compiled alone: it includes the installed headers, which have a namespace lathe of their own.
 #include "capi/status.h"
 
 #include <gtest/gtest.h>

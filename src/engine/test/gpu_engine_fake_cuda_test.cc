@@ -164,7 +164,8 @@ TEST(GpuEngine, DraftsChangeNoTokenOfDeepseekV4) {
   expect_drafts_change_no_token(kV4Model, kV4Sizes);
 }
 
-// The draft layers' logits against references of their own (engine/mtp_test.cc), up to rounding.
+// The draft layers' logits against references of their own (engine/draft/test/mtp_test.cc), up to
+// rounding.
 TEST(GpuEngine, ADraftLayerGivesWhatAPlainReferenceGives) {
   for (const bool v4 : {false, true}) {
     GpuSetup::Sizes sizes = v4 ? kV4Sizes : kSizes;

@@ -126,7 +126,7 @@ class GpuMtp : public GpuEngine {
   }
 };
 
-// Up to rounding (engine/mtp_test.cc).
+// Up to rounding (engine/draft/test/mtp_test.cc).
 TEST_P(GpuMtp, LogitsAreThoseOfAPlainReference) {
   for (const std::string name : {"short", "long"}) {
     for (const std::int64_t chunk : {256, 50}) {

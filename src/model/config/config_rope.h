@@ -24,7 +24,7 @@ RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
                       const RopeKeys& keys = {});
 
 /// YaRN's factor on the attention scale in DeepSeek's form: m(mscale_all_dim)^2, 1 without
-/// mscale_all_dim (arXiv 2309.00071; m is in layout/rope.h).
+/// mscale_all_dim (arXiv 2309.00071; m is in layout/rope/rope.h).
 double yarn_attention_factor(const RopeConfig& rope);
 
 }  // namespace lathe

@@ -8,11 +8,6 @@
 #include "ops/qkv.h"
 
 namespace lathe {
-namespace {
-
-const float* data_or_null(Vector v) { return v.empty() ? nullptr : v.data(); }
-
-}  // namespace
 
 Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const RowsView& h,
                            const MutableRowsView& x, bool add) {

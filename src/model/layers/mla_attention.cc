@@ -16,8 +16,6 @@ namespace {
 // (DeepSeek's published model code).
 constexpr float kLatentNormEps = 1e-6f;
 
-const float* data_or_null(Vector v) { return v.empty() ? nullptr : v.data(); }
-
 class MlaLayer {
  public:
   MlaLayer(const LayerContext& c, const MlaWeights& w)

@@ -11,8 +11,6 @@
 namespace lathe {
 namespace {
 
-std::int64_t blocks(std::int64_t n) { return (n + kWeightBlock - 1) / kWeightBlock; }
-
 // A table from 12 random bits to codes; converting each weight would take ten times as long.
 template <class Code>
 std::vector<Code> code_table(Code (*convert)(std::uint64_t)) {
@@ -66,7 +64,7 @@ void fill_matrix(const TensorSpec& spec, DType dtype, std::uint64_t seed, Thread
   }
   WeightView w{data, dtype, spec.shape[0], spec.shape[1], nullptr};
   if (dtype == DType::e4m3) {
-    const std::int64_t count = blocks(spec.shape[0]) * blocks(spec.shape[1]);
+    const std::int64_t count = weight_blocks(spec.shape[0]) * weight_blocks(spec.shape[1]);
     float* scales = weights.take_floats(count);
     std::fill_n(scales, count, random_e4m3_scale(spec.shape[1]));
     w.scales = scales;

@@ -60,8 +60,6 @@ std::string shape_text(std::span<const std::int64_t> shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-std::int64_t blocks(std::int64_t n) { return (n + kWeightBlock - 1) / kWeightBlock; }
-
 class Loader {
  public:
   Loader(const ModelConfig& config, ModelWeights& weights, ThreadPool* threads)
@@ -313,7 +311,8 @@ class Loader {
       complaints_.missing(scale);
       return nullptr;
     }
-    const std::vector<std::int64_t> shape = {blocks(spec.shape[0]), blocks(spec.shape[1])};
+    const std::vector<std::int64_t> shape = {weight_blocks(spec.shape[0]),
+                                             weight_blocks(spec.shape[1])};
     const bool readable =
         plain(dtype_of(scales->dtype)) || (config_.compressed() && exponents(*scales));
     if (scales->shape != shape || !readable) {
@@ -425,7 +424,7 @@ class Loader {
         nan |= (std::to_integer<unsigned>(w.data[j]) & 0x7fu) == 0x7fu;
       }
       bool wild = false;
-      for (std::int64_t j = 0; j < blocks(w.rows) * blocks(w.cols); ++j) {
+      for (std::int64_t j = 0; j < weight_blocks(w.rows) * weight_blocks(w.cols); ++j) {
         wild |= !(std::fabs(w.scales[j]) < kScaleLimit);
       }
       if (!nan && !wild) return;

@@ -8,9 +8,9 @@
 namespace lathe {
 namespace {
 
-// Limits of kernels/cuda/expert_layer.cc: rows in f32 per pass, or bytes of bf16.
+// Limits of kernels/cuda/operators/expert_layer.cc: rows in f32 per pass, or bytes of bf16.
 constexpr std::int64_t kPassRows = 1024, kPassBytes = std::int64_t{1536} << 20;
-// Limit of kernels/cuda/draws.cc: rows whose probabilities are in memory at once, in f64.
+// Limit of kernels/cuda/operators/draws.cc: rows whose probabilities are in memory at once, in f64.
 constexpr std::int64_t kDrawnRows = 64;
 // The driver's memory per node of a recorded graph.
 constexpr std::int64_t kNodeBytes = 3 << 10;
@@ -43,8 +43,8 @@ std::int64_t rope_tables(const ModelConfig& config, std::int64_t positions) {
 }
 
 // Graphs of decode and verify steps, for each padded size and power of two of the context
-// (engine/runner.cc); likewise those of a draft layer's passes. Steps of more rows than are drawn
-// at once have one for greedy draws and one for others (kernels/cuda/draws.cc).
+// (engine/runner/runner.cc); likewise those of a draft layer's passes. Steps of more rows than are
+// drawn at once have one for greedy draws and one for others (kernels/cuda/operators/draws.cc).
 std::int64_t graphs(const ModelConfig& config, const ModelPlan& plan) {
   std::int64_t sizes = 0;
   for (std::int64_t n = 1; n <= plan.max_requests();) {

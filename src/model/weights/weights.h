@@ -27,6 +27,9 @@ namespace lathe {
 /// Norm weights and biases, widened; the memory is ModelWeights'.
 using Vector = std::span<const float>;
 
+/// As operators take an optional vector: null if it is empty.
+inline const float* data_or_null(Vector v) { return v.empty() ? nullptr : v.data(); }
+
 struct GqaWeights {
   WeightView q;                             // [heads * head_dim, hidden]
   WeightView k;                             // [kv_heads * head_dim, hidden]

@@ -148,8 +148,8 @@ std::string_view route_name(const ServerRoute& route) {
   return route.paths.substr(0, route.paths.find(' '));
 }
 
-void dispatch(Service& service, const AccessRules& access, HttpRequest request,
-              std::shared_ptr<Reply> reply) {
+void dispatch(Service& service, HttpRequest request, std::shared_ptr<Reply> reply) {
+  const AccessRules& access = service.access();
   if (const auto error = check_origin(access, request)) {
     reply->error(*error);
     return;

@@ -38,8 +38,7 @@ bool route_takes(const ServerRoute& route, std::string_view method);
 std::string_view route_name(const ServerRoute& route);
 
 /// Calls the route's handler, or rejects the request: 404, 405, 401, 503 while loading.
-void dispatch(Service& service, const AccessRules& access, HttpRequest request,
-              std::shared_ptr<Reply> reply);
+void dispatch(Service& service, HttpRequest request, std::shared_ptr<Reply> reply);
 
 /// The table as text, a line per route.
 std::string describe_routes();

@@ -9,7 +9,6 @@
 #include <exception>
 
 #include "base/thread_name.h"
-#include "server/routes/routes.h"
 #include "server/service/request_log.h"
 
 namespace lathe {
@@ -61,11 +60,12 @@ ApiError unavailable(std::string_view code, std::string message) {
 }  // namespace
 
 Service::Service(const ServerOptions& options, std::unique_ptr<HttpServer> http,
-                 const Tokenizer& tokenizer, const ChatTemplateFile* chat)
+                 const Tokenizer& tokenizer, const ChatTemplateFile* chat, Dispatch dispatch)
     : options_(options),
       http_(std::move(http)),
       tokenizer_(tokenizer),
       chat_(chat),
+      dispatch_(dispatch),
       created_(std::time(nullptr)),
       workers_(std::make_unique<Workers>(options.worker_threads)) {
   access_.api_keys = options.api_keys;
@@ -155,7 +155,7 @@ void Service::handle(HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
       log_response(options_, method, path, id, status, took.count());
     });
   }
-  dispatch(*this, access_, std::move(request), std::move(reply));
+  dispatch_(*this, std::move(request), std::move(reply));
 }
 
 void Service::work(std::shared_ptr<Reply> reply, std::function<std::function<void()>()> job) {

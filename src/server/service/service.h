@@ -33,8 +33,11 @@ LATHE_ENUM(ServiceState, LATHE_SERVICE_STATES)
 
 class Service {
  public:
+  /// Answers a request, in the serving thread (routes/routes.h).
+  using Dispatch = void (*)(Service& service, HttpRequest request, std::shared_ptr<Reply> reply);
+
   Service(const ServerOptions& options, std::unique_ptr<HttpServer> http,
-          const Tokenizer& tokenizer, const ChatTemplateFile* chat);
+          const Tokenizer& tokenizer, const ChatTemplateFile* chat, Dispatch dispatch);
   ~Service();
 
   /// Runs the serving thread; returns when the server has ended.
@@ -50,6 +53,7 @@ class Service {
   int exit_code() const { return exit_code_; }
 
   // For routes, in the serving thread.
+  const AccessRules& access() const { return access_; }
   ServiceState state() const { return state_; }
   std::string_view health() const;  // "ok", "loading", "draining", "stuck", "failed"
   bool takes_requests() const;
@@ -108,6 +112,7 @@ class Service {
   std::unique_ptr<HttpServer> http_;
   const Tokenizer& tokenizer_;
   const ChatTemplateFile* chat_;
+  Dispatch dispatch_;
   AccessRules access_;
   std::int64_t created_;
 

@@ -26,10 +26,10 @@ struct IndexQuantize {
   Execution execution;
 };
 
-/// Quantises as layout/codec.h does for index_fp8: amax of the largest finite magnitude, floor
-/// 1e-4; codes to_e4m3(x * (1 / scale)). The Hadamard rotation and its products are f32, whatever
-/// q's dtype. Errors, with nothing written: dtypes and counts that contradict each other, another
-/// policy, a dim as above.
+/// Quantises as layout/codec/codec.h does for index_fp8: amax of the largest finite magnitude,
+/// floor 1e-4; codes to_e4m3(x * (1 / scale)). The Hadamard rotation and its products are f32,
+/// whatever q's dtype. Errors, with nothing written: dtypes and counts that contradict each other,
+/// another policy, a dim as above.
 Result<void> index_quantize_q(const IndexQuantize& args);
 
 /// x <- H x * dim^-0.5 in place for each run of `dim` elements: the Sylvester-Hadamard matrix, made

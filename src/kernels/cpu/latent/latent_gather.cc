@@ -22,8 +22,6 @@ namespace {
 
 static_assert(kGatherTileKeys % kLatentFoldKeys == 0);
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 // Requests first .. last - 1 of a batch as a batch of their own, the last and the first one maybe
 // not with all their rows; and what sizes its workspace.
 struct Group {

@@ -22,7 +22,7 @@ namespace lathe {
 ///
 /// Errors: those of cpu_attend_latent; a source that isn't a pool; a workspace that holds neither
 /// the keys of a row (lists and windows) nor a request's or kGatherTileKeys of them
-/// (attn/budget.h). On an error nothing was written.
+/// (plan/budget.h). On an error nothing was written.
 Result<void> cpu_gather_attend(const AttendArgs& args, std::span<std::uint16_t> workspace,
                                std::int64_t state_bytes = kLatentPartBytes);
 

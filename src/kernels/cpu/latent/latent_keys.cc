@@ -7,8 +7,6 @@
 namespace lathe {
 namespace {
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 // A hole where the page is not in the pool. Tested before a slot is made of it: the product of a
 // wild page id would overflow.
 std::int32_t slot_at(const KeySource& source, std::int64_t request, std::int64_t position) {

@@ -12,6 +12,8 @@
 
 namespace lathe {
 
+inline std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
 struct LatentKeys {
   std::array<Slot, kLatentTile> index;  // Slot or RaggedRow values
   std::int64_t count = 0;

@@ -1,5 +1,5 @@
 // Weights as vectors of bf16, and sums of dot products. Included once in a file, between
-// LATHE_BF16_DOT_BEGIN and LATHE_BF16_DOT_END (kernels/cpu/bf16_dot.h).
+// LATHE_BF16_DOT_BEGIN and LATHE_BF16_DOT_END (kernels/cpu/common/bf16_dot.h).
 
 namespace lathe {
 namespace {

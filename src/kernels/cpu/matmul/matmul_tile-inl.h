@@ -1,6 +1,6 @@
 // Register tiles of a product: a few rows of x against kPanelOuts rows of a weight, straight from
 // the stored weight or from a panel widened before. Included once per SIMD target (Highway).
-// Nothing from the standard library is called here (see layout/codec_fast-inl.h).
+// Nothing from the standard library is called here (see layout/codec/codec_fast-inl.h).
 #include <cstddef>
 #include <cstdint>
 

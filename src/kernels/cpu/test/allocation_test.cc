@@ -1,5 +1,6 @@
 // After a first call with the same scratch, a kernel allocates nothing at all: operator new is
 // counted.
+// Compiled alone: GCC must not see its operator new and the calls of it together.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -3,7 +3,7 @@
 //
 // Every number has one order of accumulation, which no blocking changes: products run over k in
 // ascending order, one fused multiply-add at a time, so a row's bits do not depend on other rows.
-// Nothing from the standard library is called here (see layout/codec_fast-inl.h).
+// Nothing from the standard library is called here (see layout/codec/codec_fast-inl.h).
 #include <cstddef>
 #include <cstdint>
 #include <cstring>

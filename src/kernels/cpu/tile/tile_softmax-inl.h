@@ -1,6 +1,6 @@
 // 2^x, one online-softmax step and the fold of two partial states: the softmax of every attention
 // kernel here. Included once per SIMD target (Highway). Nothing from the standard library is called
-// (see layout/codec_fast-inl.h).
+// (see layout/codec/codec_fast-inl.h).
 #include <cstddef>
 #include <cstring>
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/common/dialect.cuh"
-#include "kernels/cuda/sm90/step/step_params.h"
+#include "kernels/cuda/common/scan.h"
 
 namespace lathe::cuda {
 

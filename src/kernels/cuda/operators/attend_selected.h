@@ -8,7 +8,7 @@
 
 namespace lathe::cuda {
 
-/// As attend_compact() (attn/compact_attend.h) where op has lists: as many rows at a time as
+/// As attend_compact() (step/compact_attend.h) where op has lists: as many rows at a time as
 /// op.gather_workspace holds keys of, each row's keys copied for itself. What kernels are told of
 /// the rows lies in `tensors`, four bytes for each key of the workspace and eight for each row.
 /// Errors: those of the copies and of the kernel; no lists; a workspace too small for a row.

@@ -16,9 +16,10 @@ namespace lathe::cuda {
 /// They never fall as these grow. Errors: no device.
 Result<std::int64_t> attend_workspace(const AttendArgs& most);
 
-/// As the kernels of kinds inplace, native and gather do it (kernels/sm90.h), on execution.stream,
-/// without execution.scratch. workspace: at a multiple of 256, of one stream at a time; graphs keep
-/// its address. Errors: those of the kernels; fewer bytes than attend_workspace(args).
+/// As the kernels of kinds inplace, native and gather do it (kernels/cuda/register.h), on
+/// execution.stream, without execution.scratch. workspace: at a multiple of 256, of one stream at a
+/// time; graphs keep its address. Errors: those of the kernels; fewer bytes than
+/// attend_workspace(args).
 ///
 /// part: schedule leaves the schedule in the workspace and reads neither q nor pools nor indices.
 /// attention takes the one that lies there, of a call with the same problem, shapes, bounds and

@@ -1,5 +1,6 @@
 // Eight elements of a row in registers: loads, stores and conversions with the bits that
-// layout/codec.h says. Sources are compiled with --fmad=false: no product and sum are contracted.
+// layout/codec/codec.h says. Sources are compiled with --fmad=false: no product and sum are
+// contracted.
 #pragma once
 
 #include "base/float_formats.h"

@@ -1,5 +1,5 @@
-// The cache codecs on the GPU: layout/codec.h and layout/rope_write.h with the same views, lists
-// and bytes, all on the device, as launches on a stream.
+// The cache codecs on the GPU: layout/codec/codec.h and layout/rope/rope_write.h with the same
+// views, lists and bytes, all on the device, as launches on a stream.
 //
 // The differences from the CPU follow from lists that lie on the device, which the host cannot read
 // without waiting:

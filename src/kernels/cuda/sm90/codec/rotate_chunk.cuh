@@ -1,4 +1,4 @@
-// Applies RoPE to chunks of a row (layout/rope.h defines the rotation of a pair).
+// Applies RoPE to chunks of a row (layout/rope/rope.h defines the rotation of a pair).
 #pragma once
 
 #include "kernels/cuda/sm90/codec/batch.cuh"

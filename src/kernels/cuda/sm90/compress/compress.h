@@ -24,7 +24,7 @@ struct CompressParams {
   RopePairing pairing = RopePairing::interleaved;
   bool hadamard = false;
   std::int32_t ratio = 0, dim = 0;
-  // Of the step (attn/step.h).
+  // Of the step (step/step.h).
   const std::int32_t* positions = nullptr;     // [rows]
   const std::int32_t* row_request = nullptr;   // [rows]
   const std::int32_t* q_indptr = nullptr;      // [requests + 1]
@@ -33,7 +33,7 @@ struct CompressParams {
   const std::int32_t* state_before = nullptr;  // [requests]
   const std::int32_t* state_table = nullptr;   // [requests, state_width]
   std::int64_t state_width = 0, state_tokens = 0;
-  // [slots, state_banks] of state_stride floats (layout/state_pool.h).
+  // [slots, state_banks] of state_stride floats (layout/pages/state_pool.h).
   float* state = nullptr;
   std::int64_t state_stride = 0, state_banks = 1;
   std::int64_t last_states = 1;  // of a request's last rows, how many leave a state each

@@ -1,5 +1,5 @@
 // What the grouped-query kernels of Hopper accept: their checks and what they declare to the
-// planner (kernels/sm90.cc) follow from it. It needs no toolkit.
+// planner (kernels/cuda/register.cc) follow from it. It needs no toolkit.
 #pragma once
 
 #include <cstdint>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/common/scan.cuh"
+#include "kernels/cuda/sm90/step/step_params.h"
 
 namespace lathe::cuda {
 

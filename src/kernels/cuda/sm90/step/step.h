@@ -1,6 +1,6 @@
-// A step's metadata on the GPU: layout/page_table.h, layout/index_lists.h, attn/index_transform.h,
-// attn/work_list.h and attn/step.h, with the same structures, whose spans point
-// to the device, and the same results.
+// A step's metadata on the GPU: layout/pages/page_table.h, layout/pages/index_lists.h,
+// attn/index_transform.h, attn/work_list.h and step/step.h, with the same structures, whose spans
+// point to the device, and the same results.
 //
 // As with the codecs, the host cannot look at what lies on the device. Counts are checked before
 // anything is launched; contents that the CPU would reject list no key here: an invalid page,

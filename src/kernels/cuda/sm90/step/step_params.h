@@ -4,13 +4,11 @@
 #include <cstdint>
 
 #include "kernels/cuda/common/fast_div.h"
+#include "kernels/cuda/common/scan.h"
 
 namespace lathe::cuda {
 
 inline constexpr int kStepThreads = 256;
-inline constexpr int kScanThreads = 1024;
-inline constexpr int kScanPerThread = 4;
-inline constexpr int kScanTile = kScanThreads * kScanPerThread;  // values that a block scans
 inline constexpr int kBlockRows = 256;                           // rows of a step that one takes
 
 /// Threads of a block over rows of a table: 2^shift of them take a row together.

@@ -1,5 +1,6 @@
 // The codec kernels themselves, run thread by thread on the CPU (common/emulator.h), against the
 // CPU's codecs: every byte of pools and rows is compared, poison included.
+// Compiled alone: it includes kernels.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -19,11 +19,11 @@
 
 #include "kernels/cuda/common/wgmma_rows_mn.cuh"
 #include "kernels/cuda/common/wgmma_wide.cuh"
+#include "kernels/cuda/sm90/attention/mask.cuh"
 #include "kernels/cuda/sm90/attention/row_max.cuh"
+#include "kernels/cuda/sm90/attention/swizzle.cuh"
 #include "kernels/cuda/sm90/gqa/load/gqa_load_pages.cuh"
 #include "kernels/cuda/sm90/gqa/m128/gqa_m128_config.cuh"
-#include "kernels/cuda/sm90/latent/load/load_tile.cuh"
-#include "kernels/cuda/sm90/latent/math/mask.cuh"
 
 namespace lathe::cuda {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/common/hopper.cuh"
-#include "kernels/cuda/sm90/latent/load/load_tile.cuh"
+#include "kernels/cuda/sm90/attention/swizzle.cuh"
 
 namespace lathe::cuda {
 

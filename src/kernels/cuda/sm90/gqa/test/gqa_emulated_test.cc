@@ -1,6 +1,7 @@
 // Grouped-query attention's kernels themselves, run thread by thread on the CPU
 // (common/emulator.h), against the oracle in double: addresses, swizzles, barriers' counts and
 // parities, roles that wait for one another.
+// Compiled alone: it includes kernels.
 #include <fmt/format.h>
 
 #include "kernels/cuda/sm90/gqa/gqa_limits.h"

@@ -5,6 +5,7 @@
 // keys become zeros and are masked.
 #pragma once
 
+#include "kernels/cuda/sm90/attention/swizzle.cuh"
 #include "kernels/cuda/sm90/latent/load/row_format.cuh"
 
 namespace lathe::cuda {
@@ -12,11 +13,6 @@ namespace lathe::cuda {
 inline constexpr int kDimTileBytes = kLatentTile * 128;
 inline constexpr int kProducerThreads = 128;
 inline constexpr int kPairKeys = 2 * kLatentTile;  // a work item is padded to pairs of tiles
-
-/// Byte address of 16-byte chunk `chunk` of a row of a swizzled tile.
-__device__ inline std::uint32_t swizzled(std::uint32_t tile, int row, int chunk) {
-  return tile + static_cast<std::uint32_t>(row * 128 + ((chunk ^ (row & 7)) << 4));
-}
 
 /// Shared memory of the producers. A buffer of keys is freed in halves, tiles 0 to 3 and 4 to 7, by
 /// their readers. What concerns a pair of tiles is in slot pair % 4.

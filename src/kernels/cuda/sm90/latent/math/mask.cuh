@@ -2,25 +2,11 @@
 // keys is that of wgmma.cuh.
 #pragma once
 
-#include "kernels/cuda/sm90/attention/row_max.cuh"
+#include "kernels/cuda/sm90/attention/mask.cuh"
 #include "kernels/cuda/sm90/latent/latent_params.h"
 
 namespace lathe::cuda {
 
-/// Moves the code out of line, so that loops fit the instruction cache.
-__device__ inline bool seldom(bool x) { return __builtin_expect(x, 0); }
-
-/// Masks keys whose bit is 0.
-__device__ inline void mask_keys(float (&d)[32], std::uint64_t seen, int lane) {
-  if (!seldom(seen != ~std::uint64_t{0})) return;
-  const auto bits = seen >> 2 * (lane & 3);
-  LATHE_UNROLL
-  for (int j = 0; j < 8; ++j) {
-    const auto two = static_cast<std::uint32_t>(bits >> 8 * j);
-    if (!(two & 1)) d[4 * j] = d[4 * j + 2] = kNoKey;
-    if (!(two & 2)) d[4 * j + 1] = d[4 * j + 3] = kNoKey;
-  }
-}
 /// Masks keys from `limit` on for each of a thread's two M rows, counted from the tile's first.
 __device__ inline void mask_after(float (&d)[32], int limit0, int limit1, int lane) {
   if (!seldom(limit0 < kLatentTile || limit1 < kLatentTile)) return;
@@ -36,17 +22,6 @@ __device__ inline void mask_after(float (&d)[32], int limit0, int limit1, int la
 
 // With A and B swapped: a thread holds keys `key` and `key` + 8 of M rows 8 j + 2 (lane % 4) + i.
 
-/// Masks keys whose bit is 0.
-template <int kCount>
-__device__ inline void mask_keys_swapped(float (&d)[kCount], std::uint64_t seen, int key) {
-  if (!seldom(seen != ~std::uint64_t{0})) return;
-  const auto bits = static_cast<std::uint32_t>(seen >> key);
-  LATHE_UNROLL
-  for (int j = 0; j < kCount / 4; ++j) {
-    if (!(bits & 1)) d[4 * j] = d[4 * j + 1] = kNoKey;
-    if (!(bits & 256)) d[4 * j + 2] = d[4 * j + 3] = kNoKey;
-  }
-}
 /// Masks keys from `limit` on, counted from the tile's first, for the work tile's first row; one
 /// more for each row after.
 template <int kCount>

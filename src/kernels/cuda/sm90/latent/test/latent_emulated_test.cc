@@ -1,6 +1,7 @@
 // Latent attention's kernels themselves, run thread by thread on the CPU (common/emulator.h),
 // against the oracle in double: addresses, swizzles, barriers' counts and parities, roles that wait
 // for one another.
+// Compiled alone: it includes kernels.
 #include "kernels/cuda/sm90/latent/test/latent_shape_checks.h"
 #include "layout/codec/codec.h"
 // The device code comes last: it gives CUDA's words a meaning of its own.

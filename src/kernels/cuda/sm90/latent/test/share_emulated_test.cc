@@ -1,4 +1,5 @@
 // The device's sharing of work, run on the CPU (common/emulator.h): who does what, for any lengths.
+// Compiled alone: it includes kernels.
 #include <gtest/gtest.h>
 
 #include <algorithm>

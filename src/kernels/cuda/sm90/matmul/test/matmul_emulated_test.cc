@@ -1,5 +1,6 @@
 // The product kernels themselves, run thread by thread on the CPU (common/emulator.h), against sums
 // in double.
+// Compiled alone: it includes kernels.
 #include <bit>
 
 #include <list>

@@ -3,8 +3,8 @@
 
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/common/row_map.h"
-#include "kernels/cuda/sm90/ragged/m128/ragged_m128.cuh"
 #include "kernels/cuda/sm90/ragged/ragged_kernels.h"
+#include "kernels/cuda/sm90/ragged/m128/ragged_m128.cuh"
 
 namespace lathe::cuda {
 

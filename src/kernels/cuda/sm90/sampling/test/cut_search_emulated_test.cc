@@ -1,6 +1,7 @@
 // The sampler's search for a filter's cut, run thread by thread on the CPU (common/emulator.h),
 // against sorted weights and sums in the rule's order. Draws alone would hide a cut that is a few
 // tokens off.
+// Compiled alone: it includes kernels.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,0 +1,10 @@
+// Sizes of prefix sums on the device (scan.cuh), for their launches.
+#pragma once
+
+namespace lathe::cuda {
+
+inline constexpr int kScanThreads = 1024;
+inline constexpr int kScanPerThread = 4;
+inline constexpr int kScanTile = kScanThreads * kScanPerThread;  // values that a block scans
+
+}  // namespace lathe::cuda
