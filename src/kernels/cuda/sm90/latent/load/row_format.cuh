@@ -6,14 +6,15 @@
 
 namespace lathe::cuda {
 
-// A row has kFp8 tiles of 64 fp8 and then kWide tiles of 64 bf16; kScaleTiles of the former share a
-// scale. Rows of fp8 caches are kPitch bytes apart in shared memory (fp8_operands.cuh).
+// A row is kFp8 tiles of 64 e4m3 elements, then kWide tiles of 64 bf16 elements. kScaleTiles
+// consecutive fp8 tiles share a scale. In shared memory, rows of fp8 caches are kPitch bytes apart
+// (fp8_operands.cuh says why).
 
 struct Fp8BlockFormat {  // mla_fp8_block
   static constexpr int kFp8 = 8, kWide = 1;
   static constexpr int kRowBytes = 656, kWideAt = 528, kPitch = 656;
   static constexpr int kScales = 4, kScaleTiles = 2;
-  /// row: in shared memory.
+  /// row: address in shared memory.
   static __device__ float scale(std::uint32_t row, int which) {
     return load_float(row + static_cast<std::uint32_t>(512 + which * 4));
   }
@@ -24,14 +25,14 @@ struct V4Fp8Format {  // v4_fp8
   static constexpr int kFp8 = 7, kWide = 1;
   static constexpr int kRowBytes = 576, kWideAt = 448, kPitch = 592;
   static constexpr int kScales = 7, kScaleTiles = 1;
-  /// The scale codes follow the row.
+  /// row: address in shared memory. The row's ue8m0 scale codes follow it there.
   static __device__ float scale(std::uint32_t row, int which) {
     return bits_to_float(load_shared_u8(row + static_cast<std::uint32_t>(kRowBytes + which)) << 23);
   }
   static constexpr bool kScalesApart = true;
 };
 
-struct Fp8Format {  // mla_fp8; its scale is applied to scores and outputs
+struct Fp8Format {  // mla_fp8: one scale for the whole cache, applied to scores and outputs
   static constexpr int kFp8 = 9, kWide = 0;
   static constexpr int kRowBytes = 576, kWideAt = 0, kPitch = 592;
   static constexpr int kScales = 0, kScaleTiles = 0;
@@ -43,7 +44,7 @@ struct Bf16Format {  // mla_bf16
   static constexpr bool kScalesApart = false;
 };
 
-/// bf16 rows of V4's 512.
+/// bf16 rows of 512 elements: the key is the value.
 struct Bf16RowFormat512 {
   static constexpr int kFp8 = 0, kWide = 8, kRowBytes = 1024;
   static constexpr bool kScalesApart = false;
