@@ -1,5 +1,5 @@
-// Whole models on one GPU: each operator is launched on one stream, and decode steps are recorded
-// as CUDA graphs and replayed.
+// Runs whole models on one GPU. Every operator launches its kernels on one stream; decode steps are
+// captured as CUDA graphs and replayed.
 #include "kernels/cuda/backend.h"
 
 #include <fmt/format.h>
@@ -68,7 +68,7 @@ void set_codes(const QuantizedX& codes, MatmulCall& call) {
   call.x_scale_stride = codes.scale_stride;
 }
 
-// A weight in f32 of which the plain product would give all outputs to one block.
+// An f32 weight with so few outputs that the plain GEMM would compute all of them in one block.
 bool is_narrow(const Product& p) {
   return p.w.dtype == DType::f32 && p.x.dtype == DType::f32 && p.out.dtype == DType::f32 &&
          p.w.rows <= kNarrowOutputs && p.w.cols % 4 == 0 && p.x.row_stride % 4 == 0 &&
@@ -204,8 +204,8 @@ class CudaBackend : public Backend {
     if (auto ok = staging_.flush(stream_); !ok) return ok;
     Recording& r = recordings_[key ^ start_.key() ^ draws_.key()];
     if (!r.graph) {
-      // The first run is not recorded: it makes what is made once, such as scratch and tables on
-      // the device.
+      // The first run is not captured: it allocates scratch and copies tables to the device, which
+      // a capture must not do.
       if (!std::exchange(r.ran, true)) return work();
       auto graph = Graph::capture(stream_, work);
       if (!graph) return graph.error();
@@ -288,14 +288,15 @@ class CudaBackend : public Backend {
                         op.first.data(), op.x.rows, op.x.cols, op.layer});
   }
 
-  // Neighbours that share x and the type of weights are one launch, and their K is cut for all
-  // their rows together: the products of an operator are the same in every step, so bits stay.
+  // Neighbouring products with the same x and weight type share one launch, and the split of K is
+  // chosen for all their rows together. An operator passes the same list in every step, so its bits
+  // do not change.
   void matmul(const OpsContext& ops, std::span<const Product> products) override {
     const Arena::Scope scope(*ops.tensors);
-    RowsView quantized;  // what `codes` are of
+    RowsView quantized;  // the x that `codes` were quantized from
     QuantizedX codes;
     std::array<MatmulCall, kMatmulCalls> calls;
-    std::size_t count = 0;  // of calls that wait for their launch
+    std::size_t count = 0;  // calls collected for the next launch
     const auto multiply_all = [&] { multiply(std::span(calls).first(std::exchange(count, 0))); };
     for (const Product& p : products) {
       MatmulCall call{p.x, p.w, p.out, p.bias, p.add};
@@ -385,7 +386,8 @@ class CudaBackend : public Backend {
   }
   Result<bool> prepare_latent(const OpsContext& ops, const LatentRows& op,
                               const PoolView& pool) override {
-    if (op.absorbs != nullptr && plain_products_) return false;  // which take q in f32
+    // Absorbed heads go through a bf16 GEMM; plain GEMMs read q in f32.
+    if (op.absorbs != nullptr && plain_products_) return false;
     auto table = tables_.of(*op.table, stream_);
     if (!table) return table.error();
     const auto counts = counts_.of(op.tally, stream_);
@@ -526,7 +528,7 @@ class CudaBackend : public Backend {
     bool ran = false;
     std::optional<Graph> graph;
   };
-  // Before an operator: what it may read is on its way.
+  // Before every operator: starts the copies and schedules that it may read.
   Result<void> flush() {
     if (auto ok = staging_.flush(stream_); !ok) return ok;
     return start_.run(stream_);
@@ -572,8 +574,7 @@ class CudaBackend : public Backend {
     out.scratch = &scratch_;
     return out;
   }
-  // The first error of operators that return nothing; wait() returns it.
-  // With x in bf16, as products on tensor cores take it.
+  // Casts x to bf16, which the tensor core GEMMs read.
   HeadProducts narrowed(const OpsContext& ops, HeadProducts op) {
     const WeightStack& w = *op.w;
     if (plain_products_ || op.x.dtype == DType::bf16 || op.x.rows == 0) return op;
@@ -611,18 +612,20 @@ class CudaBackend : public Backend {
 
   lathe::cuda::Device device_;
   Stream stream_;
-  Mark step_end_;             // of the step before begin_next_step()
-  bool overlapping_ = false;  // that step has not been waited for
+  Mark step_end_;             // recorded after the step before begin_next_step()
+  bool overlapping_ = false;  // wait() is for that step, which is still in flight
   IdleTimes idle_;
   bool plain_products_;
   Scratch scratch_{kDeviceMemory};
-  std::unique_ptr<UploadRing> ring_;  // while weights are prepared
+  std::unique_ptr<UploadRing> ring_;  // exists only while weights are prepared
   Staging staging_;
   StepStart start_;
   Draws draws_;
   StoredCounts counts_;
   RopeTables tables_;
-  std::map<std::uint64_t, Recording> recordings_;  // by the key of replay()
+  std::map<std::uint64_t, Recording> recordings_;  // by the key of replay(), combined with the keys
+                                                   // of start_ and draws_
+  // The first error of an operator that returns nothing; wait() returns and clears it.
   Result<void> failed_;
 };
 

@@ -1,8 +1,8 @@
 // CudaBackend: whole models on one Hopper GPU.
 //
-// Operators go onto one stream and return at once; only upload(), download() and wait() wait. Lists
-// of a step, which lie on the host, go through Staging. All of a step lies behind the step before
-// on that stream, so that two can be in flight over the same tensors.
+// Operators are launched on one stream and return at once; only upload(), download() and wait()
+// block. A step's lists are on the host and reach the device through Staging. The stream runs steps
+// one after the other, so two can be in flight over the same tensors.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,8 @@
 
 namespace lathe::cuda {
 
-/// Of GPU 0. `plain_products`: without the tensor cores' kernels, which are slow on the emulator.
-/// Errors: those of open_device() (common/device.h), memory.
+/// Uses GPU 0. `plain_products`: GEMMs without tensor cores, for tests on the emulator, where
+/// tensor core kernels are slow. Errors: as open_device() (common/device.h); out of memory.
 Result<std::unique_ptr<Backend>> make_cuda_backend(bool plain_products = false);
 
 }  // namespace lathe::cuda

@@ -1,5 +1,5 @@
-// Declares the Hopper kernels to the planner: capabilities, bounds and measured shares of the
-// peaks.
+// Declares the Hopper kernels to the planner: capabilities, bounds and the measured shares of peak
+// flops and bandwidth.
 #include "kernels/cuda/register.h"
 
 #include <fmt/format.h>
@@ -35,7 +35,7 @@ constexpr AttendFn kAttendRagged = nullptr;
 constexpr PrepareFn kPrepareRagged = nullptr;
 #endif
 
-// One function serves all kinds: where the bytes lie and what q holds is in the arguments.
+// One function serves every kind: the arguments say where keys are and what type q has.
 Capability latent(ProblemKind problem, KernelKind kind) {
   Capability c;
   c.name = fmt::format("sm90.{}.{}", name(problem), name(kind));
@@ -51,13 +51,14 @@ Capability latent(ProblemKind problem, KernelKind kind) {
   c.nope = Accepts::list({cuda::latent_nope(problem)});
   c.rope = Accepts::list({cuda::kLatentRope});
   c.split_kv = true;
-  c.split_bytes = cuda::kLatentPartialBytes;  // pages that an extend stages, where it cuts nothing
+  c.split_bytes = cuda::kLatentPartialBytes;  // an extend stages pages in them if it splits nothing
   c.fixed_cuts = {.keys = cuda::kLatentFixedKeys,
                   .pieces = cuda::kLatentFixedPieces,
                   .block_rows = cuda::kLatentBlockRows,
                   .blocks = cuda::kLatentFixedBlocks};
   c.graph_safe = true;
-  // lathe bench attention on an H200: dense extend of 128 heads and decode of 16, on mla_bf16.
+  // From lathe bench attention on an H200, on mla_bf16: dense extend with 128 heads, decode with
+  // 16.
   c.flops_share = 0.70;
   c.bytes_share = 0.86;
   c.launch_seconds = 10e-6;
@@ -75,7 +76,7 @@ Capability latent(ProblemKind problem, KernelKind kind) {
   return c;
 }
 
-// Products of e4m3 with e4m3.
+// GEMMs of e4m3 by e4m3.
 Capability latent_fp8(ProblemKind problem) {
   Capability c = latent(problem, KernelKind::native);
   c.name += "_fp8";
@@ -87,7 +88,7 @@ Capability latent_fp8(ProblemKind problem) {
     }
     c.page_sizes = Accepts::list(std::move(pages));
   }
-  // latent_gpu_bench on an H200: 128 requests of 4096 keys with 128 and with 16 heads.
+  // From latent_gpu_bench on an H200: 128 requests of 4096 keys, with 128 heads and with 16.
   c.flops_share = 0.45;
   c.bytes_share = 0.71;
   return c;
@@ -98,7 +99,7 @@ Accepts one_of(const std::int32_t (&values)[N]) {
   return Accepts::list({std::begin(values), std::end(values)});
 }
 
-// Products are bf16 on either layout.
+// The GEMMs are bf16 on both layouts.
 Capability gqa(KernelKind kind) {
   Capability c;
   c.name = fmt::format("sm90.{}.{}", name(ProblemKind::grouped_query), name(kind));
@@ -113,7 +114,7 @@ Capability gqa(KernelKind kind) {
   c.two_sources = false;
   c.split_kv = true;
   c.split_bytes = cuda::kGqaPartialBytes;
-  c.batch_invariant = false;  // work is shared by the lengths of all
+  c.batch_invariant = false;  // the split depends on the lengths of the whole batch
   c.launch_seconds = 10e-6;
   if (kind == KernelKind::native) {
     c.layouts = {LayoutKind::gqa_bf16};
@@ -122,8 +123,8 @@ Capability gqa(KernelKind kind) {
   return c;
 }
 
-// Keys and values of each head, expanded in bf16. Rows that select keys take all of them as long as
-// those are no more than top-k.
+// Expands each head's keys and values in bf16. Rows that select keys attend to all of them, so
+// their context may be at most top-k.
 Capability ragged(ProblemKind problem) {
   Capability c;
   c.name = fmt::format("sm90.{}.{}", name(problem), name(KernelKind::ragged));
@@ -145,9 +146,9 @@ Capability ragged(ProblemKind problem) {
   c.split_bytes = cuda::kGqaPartialBytes;
   c.expanded_bytes = cuda::kRaggedWorkspaceBytes;
   c.least_rows = cuda::kRaggedLeastRows;
-  c.batch_invariant = false;  // work is shared by the lengths of all
+  c.batch_invariant = false;  // the split depends on the lengths of the whole batch
   c.graph_safe = false;
-  // ragged_gpu_bench on an H100: 8192 rows of 128 heads, with the expansion.
+  // From ragged_gpu_bench on an H100: 8192 rows of 128 heads, including the expansion.
   c.flops_share = 0.4;
   c.launch_seconds = 50e-6;
   return c;
@@ -158,7 +159,7 @@ Capability ragged(ProblemKind problem) {
 void register_sm90_kernels(Registry& registry) {
   for (const ProblemKind problem :
        {ProblemKind::dense_latent, ProblemKind::sparse_latent, ProblemKind::window_compressed}) {
-    // Where estimates are equal the planner takes the first.
+    // At equal estimates the planner takes the first, so the order matters.
     for (const KernelKind kind : {KernelKind::inplace, KernelKind::native, KernelKind::gather}) {
       registry.add({latent(problem, kind), kAttendLatent, kPrepareLatent});
       if (problem != ProblemKind::window_compressed && kind == KernelKind::native) {

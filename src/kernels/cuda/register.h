@@ -1,12 +1,12 @@
-// The Hopper kernels (kernels/cuda/sm90) as the planner knows them: sm90.<problem>.<kind>.
+// Describes the Hopper kernels (kernels/cuda/sm90) to the planner: sm90.<problem>.<kind>.
 #pragma once
 
 #include "plan/registry.h"
 
 namespace lathe {
 
-/// In every build, so that a plan for a Hopper GPU can be made on any machine. Entries are there
-/// only where the build has CUDA; without it the kernels are described, not runnable.
+/// Part of every build, so that any machine can plan for a Hopper GPU. Without CUDA the kernels are
+/// described but have no entry points.
 void register_sm90_kernels(Registry& registry);
 
 }  // namespace lathe

@@ -26,7 +26,8 @@ Result<void> attend_selected(const AttendOp& op, AttendFn kernel, const Executio
   }
   const Arena::Scope scope(tensors);
   auto* list = tensors.take_array<std::int32_t>(most * width);
-  // Lists give the keys: rows count as requests of one row, and lengths only have to be positive.
+  // The lists name the keys, so each row is a request of one row, and its length must only be
+  // positive.
   auto* counted = tensors.take_array<std::int32_t>(most + 1);
   cudaError_t status = launch_count_up(counted, nullptr, most + 1, stream);
   const AttendArgs args = attend_args(op, execution);

@@ -1,4 +1,5 @@
-// Attention over compact bf16 rows: the gather adapter on the device, for rows that have lists.
+// The gather adapter on the GPU: decodes the selected keys to compact bf16 rows and attends to
+// those.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,10 +9,10 @@
 
 namespace lathe::cuda {
 
-/// As attend_compact() (step/compact_attend.h) where op has lists: as many rows at a time as
-/// op.gather_workspace holds keys of, each row's keys copied for itself. What kernels are told of
-/// the rows lies in `tensors`, four bytes for each key of the workspace and eight for each row.
-/// Errors: those of the copies and of the kernel; no lists; a workspace too small for a row.
+/// As attend_compact() (step/compact_attend.h), for an op with lists. Each row gets its own copy of
+/// its keys; op.gather_workspace bounds how many rows run at a time. Index lists for the kernel are
+/// taken from `tensors`: 4 bytes per key of the workspace and per row. Errors: of the copies and
+/// the kernel; no lists; a workspace too small for one row.
 Result<void> attend_selected(const AttendOp& op, AttendFn kernel, const Execution& execution,
                              Arena& tensors, cudaStream_t stream);
 

@@ -19,7 +19,7 @@ Result<std::int64_t> attend_workspace(const AttendArgs& most) {
 Result<void> attend_in_workspace(const AttendArgs& args, std::span<std::byte> workspace,
                                  CallPart part) {
   if (args.q.rows > 0) {
-    // What a caller asked for by these shapes, which is more than some calls take.
+    // Checks against the bound that callers size by, which is more than some calls need.
     const auto wanted = attend_workspace(args);
     if (!wanted) return wanted.error();
     if (std::ssize(workspace) < *wanted ||

@@ -1,4 +1,5 @@
-// Compressed entries on the GPU: folds a step's tokens, and writes what they complete to the pool.
+// Compressed entries on the GPU: folds a step's tokens into the states and writes completed entries
+// to the pool.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,8 +12,7 @@
 
 namespace lathe::cuda {
 
-/// As ops/compress.h; table: op.table on the device. Errors: a row wider than the kernel has room
-/// for.
+/// As ops/compress.h; `table` is op.table on the device. Errors: dim above kCompressMostDim.
 Result<void> compress(const Compress& op, const RopeTableView& table, const PoolView& pool,
                       Arena& tensors, cudaStream_t stream);
 

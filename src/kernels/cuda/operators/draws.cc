@@ -1,5 +1,3 @@
-// Draws a step's tokens on the GPU: parameters to the device, the sampler, results from pinned
-// memory.
 #include "kernels/cuda/operators/draws.h"
 
 #include <fmt/format.h>
@@ -14,11 +12,12 @@
 namespace lathe::cuda {
 namespace {
 
-// Rows sampled at once if rows need their probabilities in memory: 1.2 MB each at a vocabulary of
+// Rows sampled at once if they need their probabilities in memory: 1.2 MB a row at a vocabulary of
 // 150,000.
 constexpr std::int64_t kWorkers = 64;
 
-// Tokens of the history, each once, for the penalties. places: [vocab] zeros, before and after.
+// Counts each token of the history once, for the penalties. places: [vocab] zeros, before and
+// after.
 void count_seen(const SampleArgs& args, std::vector<std::int32_t>& places,
                 std::vector<SeenToken>& seen) {
   seen.clear();
@@ -39,7 +38,7 @@ void count_seen(const SampleArgs& args, std::vector<std::int32_t>& places,
 
 }  // namespace
 
-// The results of a call, side by side in pinned memory.
+// Where the results of a call are in pinned memory, in bytes from its start.
 struct Draws::Layout {
   std::int64_t logprobs, top_logprobs, tokens, top_tokens, bytes;
   Layout(std::int64_t count, std::int64_t top)
@@ -50,7 +49,8 @@ struct Draws::Layout {
         bytes((top_tokens + 4 * top + 255) / 256 * 256) {}
 };
 
-// Its lists, besides what it is drawn from.
+// Copies a row's lists: tokens asked for, penalties, biases, and tokens that are ruled out or
+// allowed.
 Result<void> Draws::bring_lists(const SampleArgs& args, Staging& staging, SampleRow& row) {
   const SamplingParams& p = *args.params;
   if (row.likeliest >= 0 && !p.logprob_ids.empty()) {
@@ -84,19 +84,19 @@ Result<void> Draws::bring_lists(const SampleArgs& args, Staging& staging, Sample
 Result<void> Draws::bring(std::span<const SampleArgs> rows,
                           std::span<std::optional<SampledToken>> out, std::int64_t places,
                           Staging& staging) {
-  constexpr std::int64_t kHead = 64;         // bytes of the results' addresses before the rows
-  constexpr std::int64_t kLeast = 16 << 10;  // of drawn tokens
+  constexpr std::int64_t kHead = 64;         // bytes of SampleResults before the rows
+  constexpr std::int64_t kLeast = 16 << 10;  // smallest allocation of sampled tokens
   static_assert(sizeof(SampleResults) <= kHead);
   brought_.reset();
   if (rows.empty()) return {};
   const auto count = std::ssize(rows);
-  // Before lists of any length, so that a recording finds it at the same place.
+  // Taken before lists of variable length, so that a recording finds it at the same address.
   const auto place = staging.take(kHead + places * static_cast<std::int64_t>(sizeof(SampleRow)));
   if (!place) return place.error();
   auto* brought = reinterpret_cast<SampleRow*>(place->pinned + kHead);
   OfStep& step = steps_[now_];
   Brought b{.pending = {.out = out, .at = step.used}, .params = {}};
-  // Where all rows have room for probabilities, one recording serves greedy draws and others.
+  // If every row has space for its probabilities, one recording serves greedy and other rows.
   b.weighs = places <= kWorkers;
   Pending& pending = b.pending;
   for (std::int64_t i = 0; i < count; ++i) {

@@ -1,6 +1,6 @@
-// Draws a step's tokens on the device: brings parameters, starts the sampler, and reads what that
-// wrote to pinned memory. Tokens stay on the device, too, where the next step may read them before
-// the host does.
+// Draws: samples a step's tokens on the device. It copies the parameters there, launches the
+// sampler, and reads the results from pinned memory that the sampler writes. A copy of the tokens
+// stays on the device, where the next step can read them before the host does.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -22,54 +22,55 @@ namespace lathe::cuda {
 
 class Draws {
  public:
-  /// Brings what is needed to draw from `rows`, whose logits lie on the device. The sampler gets
-  /// `places` rows and draws nothing behind those, so that a recording of it serves any number.
-  /// Errors: no memory.
+  /// Copies the parameters of `rows`; their logits are on the device. The sampler is launched for
+  /// `places` rows and skips those from rows.size() on, so one recording serves any number of rows.
+  /// Errors: out of memory.
   Result<void> bring(std::span<const SampleArgs> rows, std::span<std::optional<SampledToken>> out,
                      std::int64_t places, Staging& staging);
-  /// Whether bring() has come and neither start() nor started().
+  /// Whether bring() has prepared samples that neither start() nor started() has claimed.
   bool waits() const { return brought_.has_value(); }
-  /// Hashes all that a recording of start() holds; 0 without draws to start.
+  /// Hash of everything that a recording of start() depends on; 0 if nothing is to be sampled.
   std::uint64_t key() const;
-  /// Starts the draws that wait. Errors: a launch.
+  /// Launches the sampler on what bring() prepared. Errors: the launch.
   Result<void> start(Arena& tensors, cudaStream_t stream);
-  /// A recording has started them.
+  /// Like start(), where a replayed graph has launched the sampler.
   void started();
-  /// What follows belongs to the next step. Precondition: finish() or drop() came for the step
-  /// before this one.
+  /// Begins the next step. Precondition: the results of the step before this one have been read by
+  /// finish_previous() or dropped.
   void turn() { now_ = 1 - now_; }
-  /// Fills every `out` of this step, once the stream has been waited for.
+  /// Fills in every `out` of this step. Precondition: the stream has been waited for.
   void finish() {
     brought_.reset();
     finish(steps_[now_]);
   }
-  /// Likewise of the step before turn().
+  /// Fills in every `out` of the step before turn(). Precondition: that step has been waited for.
   void finish_previous() { finish(steps_[1 - now_]); }
-  /// Forgets all of them instead, after an error.
+  /// Forgets both steps after an error.
   void drop() {
     brought_.reset();
     for (OfStep& step : steps_) step.drop();
   }
-  /// [rows of the last start()] On the device; null before the first.
+  /// [rows of the last start()] on the device; null before the first.
   const std::int32_t* tokens() const { return tokens_; }
 
  private:
-  // Log-probabilities of a row.
+  // Log-probabilities that a row asked for.
   struct Wanted {
-    std::int32_t likeliest = -1;      // as SampleRow
-    std::vector<std::int32_t> asked;  // likewise
+    std::int32_t likeliest = -1;      // how many of the likeliest; -1: none (SampleRow::likeliest)
+    std::vector<std::int32_t> asked;  // ids of tokens to report as well
+                                      // (SampleRow::asked)
   };
-  // Of one call: what the device writes to OfStep::results from `at` on.
+  // One call of bring(); the device writes its results to OfStep::results from byte `at` on.
   struct Pending {
     std::span<std::optional<SampledToken>> out;
-    std::vector<Wanted> wanted = {};  // [rows], or empty where none wants any
+    std::vector<Wanted> wanted = {};  // [rows], or empty if no row wants any
     std::int64_t at = 0;
-    std::int64_t top = 0;  // tokens likeliest or asked for, of all rows
+    std::int64_t top = 0;  // entries for likeliest and asked tokens, of all rows
   };
   struct Brought {
     Pending pending;
     SampleParams params;  // without `values`
-    bool weighs = false;  // the sampler needs those
+    bool weighs = false;  // the sampler needs `values`
   };
   struct Layout;
   struct OfStep {
@@ -90,9 +91,9 @@ class Draws {
   std::optional<Brought> brought_;
   Scratch drawn_{kDeviceMemory};  // tokens of start()
   const std::int32_t* tokens_ = nullptr;
-  // Kept from step to step, so that they stop growing.
+  // Reused in every step, so that they stop allocating.
   std::vector<SeenToken> seen_;
-  std::vector<std::int32_t> seen_places_;  // zeros
+  std::vector<std::int32_t> seen_places_;  // zeros between calls
 };
 
 }  // namespace lathe::cuda

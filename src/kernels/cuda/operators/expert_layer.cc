@@ -1,4 +1,3 @@
-// Runs a layer of experts on the GPU: routes rows, places them by expert, multiplies and sums.
 #include "kernels/cuda/operators/expert_layer.h"
 
 #include <fmt/format.h>
@@ -16,12 +15,12 @@
 namespace lathe::cuda {
 namespace {
 
-// Of the plain route.
+// Rows of a pass with plain GEMMs.
 constexpr std::int64_t kPlainPassRows = 1024;
 
 const float* data_or_null(std::span<const float> v) { return v.empty() ? nullptr : v.data(); }
 
-// The products of all experts with their rows.
+// A grouped GEMM: every expert multiplies its own rows.
 GroupedMatmulCall expert_call(const RowsView& x, const WeightStack& w, std::span<const float> bias,
                               const MutableRowsView& out, const std::int32_t* offsets) {
   const PlainWeight strides = plain_weight(w);
@@ -34,7 +33,7 @@ GroupedMatmulCall expert_call(const RowsView& x, const WeightStack& w, std::span
           .scale_stride = strides.scales_stride,
           .bias = data_or_null(bias)};
 }
-// activation(gate, up) of them.
+// activation(gate, up), in one grouped GEMM.
 GroupedMatmulCall up_call(const ExpertLayer& op, const RowsView& sorted,
                           const MutableRowsView& gated, const std::int32_t* offsets) {
   GroupedMatmulCall out =
@@ -49,7 +48,7 @@ GroupedMatmulCall down_call(const ExpertLayer& op, const RowsView& gated,
 }
 
 bool grouped_products_take(const ExpertLayer& op) {
-  // As rows of an arena lie.
+  // With the strides that alloc_rows() gives rows of an arena.
   const auto rows = [&](std::int64_t cols) {
     return MutableRowsView{nullptr, DType::bf16, op.x.rows, cols, (cols + 31) / 32 * 32};
   };
@@ -66,7 +65,7 @@ void set_codes(const QuantizedX& codes, GroupedMatmulCall& call) {
   call.x_scale_stride = codes.scale_stride;
 }
 
-// Rows that go through the experts together.
+// One pass: rows that go through the experts together.
 class Pass {
  public:
   Pass(const ExpertLayer& op, MatmulPrecision precision, bool plain, Arena& tensors,
@@ -81,16 +80,16 @@ class Pass {
         tensors_(tensors),
         stream_(stream) {}
 
-  /// How many rows a pass takes, at most.
+  /// Most rows of a pass.
   std::int64_t most_rows() const {
     if (!grouped_) return kPlainPassRows;
-    // Codes of what the experts make of gate and up, with their scales, beside it.
+    // Codes and scales of activation(gate, up), which are in memory at the same time.
     const std::int64_t codes = coded_ ? e_.down.cols + e_.down.cols / 32 : 0;
     const std::int64_t bytes = op_.choice.top_k * (2 * (op_.x.cols + e_.down.cols) + codes);
     return std::max<std::int64_t>(1, kExpertPassBytes / bytes);
   }
 
-  /// tokens: of the rows, where the router has experts for them.
+  /// tokens: the rows' tokens, where the router chooses experts by token.
   void run(const RowsView& x, const std::int32_t* tokens, const MutableRowsView& out) {
     const Arena::Scope scope(tensors_);
     const Router& r = op_.choice;
@@ -114,7 +113,7 @@ class Pass {
     if (coded_) {
       combine(coded_experts(x), out);
     } else if (grouped_) {
-      // What the experts make takes the place of what they read.
+      // `made` first holds the experts' inputs, then their outputs.
       const MutableRowsView gated = alloc_rows(tensors_, choices_, e_.down.cols, DType::bf16);
       const MutableRowsView made = alloc_rows(tensors_, choices_, x.cols, DType::bf16);
       gather(x, made);
@@ -164,7 +163,7 @@ class Pass {
     put(launch_gather_rows,
         GatherRowsParams{device_rows(x), rows_, device_rows(sorted), choices_, x.cols});
   }
-  // Rows are quantized once, on their way to the experts.
+  // Quantizes each row once, as it is copied to its experts.
   RowsView coded_experts(const RowsView& x) {
     const MutableRowsView gated = alloc_rows(tensors_, choices_, e_.down.cols, DType::bf16);
     {
@@ -182,11 +181,11 @@ class Pass {
     set_codes(*codes, call);
     keep(grouped_matmul_on_device(call, stream_));
   }
-  // In f32, for weights that grouped products don't take.
+  // In f32, for weights that grouped GEMMs do not support.
   RowsView plain_experts(const RowsView& x) {
     const auto product = [&](const RowsView& from, const WeightStack& w,
                              std::span<const float> bias, const MutableRowsView& out) {
-      // An expert has no more rows than x.
+      // No expert has more rows than x.
       put(launch_plain_product, PlainProduct{.x = device_rows(from),
                                              .w = plain_weight(w),
                                              .out = device_rows(out),
@@ -249,7 +248,7 @@ class Pass {
   bool plain_, grouped_, coded_;
   Arena& tensors_;
   cudaStream_t stream_;
-  // Of the pass.
+  // Buffers of the current pass.
   std::int64_t choices_ = 0;
   float* weights_ = nullptr;
   std::int32_t *places_ = nullptr, *rows_ = nullptr, *offsets_ = nullptr;

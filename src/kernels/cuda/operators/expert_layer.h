@@ -1,7 +1,7 @@
-// Runs a layer of experts on the device, without waiting for the host.
+// Runs a mixture-of-experts layer on the device without waiting for the host.
 //
-// A row's bits depend on that row alone, and not on how many rows there are: products never split
-// K, and a row's experts are added in the order of their numbers.
+// A row's bits depend on that row alone, not on the batch: the GEMMs never split K, and a row's
+// expert outputs are added in order of expert number.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,15 +12,15 @@
 
 namespace lathe::cuda {
 
-/// Bytes that a pass through the experts takes at most, but for what one row takes: two bf16 rows
-/// for each chosen expert, one as wide as the layer and one as wide as the expert, and codes of the
-/// latter where activations are quantized. More rows go in several passes, of which each reads all
-/// weights: 8192 rows of DeepSeek V3, 1.3 GB, take one.
+/// Most bytes of temporaries in one pass, unless a single row needs more. A row needs, per chosen
+/// expert, two bf16 rows (one as wide as the layer, one as wide as the expert) and, where
+/// activations are quantized, codes of the latter. Larger batches run in several passes, each of
+/// which reads all weights. 8192 rows of DeepSeek V3 need 1.3 GB: one pass.
 inline constexpr std::int64_t kExpertPassBytes = std::int64_t{1536} << 20;
 
-/// Grouped products (sm90/matmul) with bf16 between them where they take x and the experts'
-/// weights, quantized where the precision says so; else, or with `plain`, plain ones in f32.
-/// Temporaries come from `tensors`, of device memory. Errors: a launch that fails; more experts
+/// Uses grouped GEMMs (sm90/matmul) with bf16 intermediates if they support x and the experts'
+/// weights, quantized if the precision says so. Otherwise, or with `plain`, uses plain GEMMs in
+/// f32. Temporaries come from `tensors`, in device memory. Errors: a failed launch; more experts
 /// than kMostExperts.
 Result<void> expert_layer(const ExpertLayer& op, MatmulPrecision precision, bool plain,
                           Arena& tensors, cudaStream_t stream);

@@ -1,4 +1,4 @@
-// Parameters of the kernels of hyper connections from their operators.
+// Converts the hyper connections' operators to kernel parameters.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 namespace lathe::cuda {
 
-// The planner refuses other models.
+// A check, not an error: the planner rejects models with other streams or widths.
 inline void check_streams(std::int32_t streams, const RowsView& x, const RowsView& row) {
   const bool words = row.cols % kHyperWord == 0 && row.row_stride % kHyperWord == 0 &&
                      x.row_stride % kHyperWord == 0;
   LATHE_CHECK(streams == kHyperStreams && words, "four streams in words of 16 bytes");
 }
 
-// Of HyperMix without its mix, and of HyperHead.
+// For HyperMix (all but its mix) and for HyperHead.
 template <class Op>
 HyperMixParams mix_params(const Op& op) {
   check_streams(op.streams, op.x, constant(op.out));

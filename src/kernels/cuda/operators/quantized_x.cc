@@ -1,4 +1,3 @@
-// Quantizes what products with e4m3 weights read.
 #include "kernels/cuda/operators/quantized_x.h"
 
 #include "base/integers.h"

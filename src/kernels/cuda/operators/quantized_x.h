@@ -1,4 +1,4 @@
-// Quantizes what products with e4m3 weights read, where the precision asks for it.
+// Quantizes activations for GEMMs with e4m3 weights, where the precision asks for it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,19 +10,19 @@
 
 namespace lathe::cuda {
 
-/// Whether x of a product is quantized: it and the weight are such that matmul_on_device() takes
-/// the codes.
+/// Whether x is to be quantized: the precision asks for it, and matmul_on_device() supports this x
+/// and w as codes.
 bool takes_codes(MatmulPrecision precision, const RowsView& x, const WeightView& w);
 
-/// x as e4m3 codes, with scales as MatmulCall::x_scales.
+/// x as e4m3 codes, with scales laid out as MatmulCall::x_scales.
 struct QuantizedX {
   RowsView x;
   const float* scales = nullptr;
   std::int64_t scale_stride = 0;
 };
 
-/// places: not null, then row r of x becomes `copies` rows (QuantizedRows::places). The result lies
-/// in `tensors`. Errors: a launch that fails.
+/// `places`: if not null, row r of x is written to `copies` rows (QuantizedRows::places). The
+/// result is allocated from `tensors`. Errors: a failed launch.
 Result<QuantizedX> quantize(const RowsView& x, MatmulPrecision precision, Arena& tensors,
                             cudaStream_t stream, const std::int32_t* places = nullptr,
                             std::int32_t copies = 1);

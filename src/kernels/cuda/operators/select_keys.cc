@@ -1,4 +1,3 @@
-// Chooses a row's keys on the GPU: quantizes index queries, scores the keys, selects the best.
 #include "kernels/cuda/operators/select_keys.h"
 
 #include <fmt/format.h>
@@ -59,7 +58,7 @@ Result<void> select_keys(const SelectKeys& op, Arena& tensors, cudaStream_t stre
   const PageTableView& table = index_table(step);
   const Arena::Scope scope(tensors);
   auto* logits = tensors.take_array<float>(most * cols);
-  // A page of as many tokens as heads, for every row.
+  // The quantized queries go to index pages, one page per row with a token per head.
   const CacheLayout layout(LayoutKind::index_fp8, {.dim = op.dim}, op.keys.layout.scale_policy());
   const std::int64_t heads = ranks ? most * op.heads : 0;
   auto* slots = tensors.take_array<Slot>(heads);
@@ -135,7 +134,7 @@ Result<std::span<const std::int32_t>> list_entries(const StepView& step,
                                                    Arena& tensors, cudaStream_t stream) {
   const std::span slots(tensors.take_array<std::int32_t>(step.rows * width),
                         static_cast<std::size_t>(step.rows * width));
-  // No row has more of them, so that all are taken and nothing is compared.
+  // k is the most entries of a row: all are selected and no score is compared.
   const cudaError_t status = launch_select_slots(
       {.rows = step.rows,
        .lens = step.compressed_lens.data(),

@@ -1,5 +1,5 @@
-// Chooses a row's keys on the device with the indexer: quantizes queries, scores keys, selects the
-// best. Or lists all compressed entries, where there is no choice.
+// Selects each row's keys with the indexer: quantizes the queries, scores all keys, keeps the top
+// k. If nothing is ranked, lists all compressed entries instead.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,12 +10,12 @@
 
 namespace lathe::cuda {
 
-/// Rows go through in tiles whose scores fit op.budget_bytes. Temporaries come from `tensors`, of
-/// device memory. Errors: a launch that fails.
+/// Runs as many rows at a time as op.budget_bytes holds scores for. Temporaries come from
+/// `tensors`, in device memory. Errors: a failed launch.
 Result<void> select_keys(const SelectKeys& op, Arena& tensors, cudaStream_t stream);
 
-/// The slots of all entries that each row sees, in order, then -1: [rows, width], in memory of
-/// `tensors`. width: as entries_width().
+/// [rows, width] in `tensors`: the slots of all entries that a row sees, in order, then -1. width:
+/// as entries_width().
 Result<std::span<const std::int32_t>> list_entries(const StepView& step,
                                                    const ConstPoolView& entries, std::int64_t width,
                                                    Arena& tensors, cudaStream_t stream);

@@ -1,5 +1,5 @@
-// IdleTimes: how long no kernel runs between a step and the recorded one behind it. The copy of
-// that one's lists counts.
+// IdleTimes: how long the GPU is idle between a step and the recorded step after it. The copy of
+// that step's lists counts as idle time, because no kernel runs.
 #pragma once
 
 #include <utility>
@@ -12,16 +12,17 @@ namespace lathe::cuda {
 
 class IdleTimes {
  public:
-  /// Measures from here on. Errors: the runtime's.
+  /// Starts measuring. Errors: of the CUDA runtime.
   Result<void> start();
   void stop() { gaps_.clear(); }
-  /// After all of a step.
+  /// Call after a step's last operator.
   Result<void> end_step(const Stream& stream);
-  /// Before the recording of the step behind it.
+  /// Call before the recorded step that follows.
   Result<void> begin_step(const Stream& stream);
-  /// The device has done all before the last end_step(), or all of it.
+  /// Reads the finished gaps. Precondition: the device has reached the last end_step() but one, or
+  /// with `all` the last.
   Result<void> collect(bool all);
-  /// Seconds, since the last call.
+  /// Measured gaps in seconds, since the last call.
   std::vector<double> take() { return std::exchange(seconds_, {}); }
 
  private:
@@ -30,7 +31,7 @@ class IdleTimes {
     bool ended = false, begun = false;
   };
   std::vector<Gap> gaps_;  // two: one is still open while the other is read
-  std::size_t last_ = 0;   // that of the last end_step()
+  std::size_t last_ = 0;   // gap of the last end_step()
   std::vector<double> seconds_;
 };
 

@@ -8,7 +8,7 @@
 namespace lathe::cuda {
 namespace {
 
-// `count` copies of a value.
+// An array of `count` equal values on the device.
 template <class T>
 Result<const T*> repeated(T value, std::int64_t count, UploadRing& ring, const Stream& stream,
                           std::vector<OwnedBytes>& owned) {

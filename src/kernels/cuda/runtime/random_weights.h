@@ -1,4 +1,4 @@
-// Random weights made where kernels read them, for models without a checkpoint.
+// Makes random weights on the device, for models without a checkpoint.
 #pragma once
 
 #include <vector>
@@ -12,7 +12,7 @@
 
 namespace lathe::cuda {
 
-/// Laid out as upload_weights() lays out a copy. Errors: out of memory.
+/// In memory as upload_weights() would put them. Errors: out of memory.
 Result<WeightStack> random_weights(const RandomWeights& weights, UploadRing& ring,
                                    const Stream& stream, std::vector<OwnedBytes>& owned);
 

@@ -1,4 +1,3 @@
-// Copies tables of rotations to the device.
 #include "kernels/cuda/runtime/rope_tables.h"
 
 #include <utility>

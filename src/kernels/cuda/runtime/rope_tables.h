@@ -1,4 +1,4 @@
-// Tables of rotations on the device, each copied once.
+// RoPE tables on the device; each is copied once.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace lathe::cuda {
 
 class RopeTables {
  public:
-  /// The copy of a table, which is made and waited for where there is none. Errors: no memory.
+  /// The device's copy of `table`. The first call copies it and waits. Errors: out of memory.
   Result<RopeTableView> of(const RopeTable& table, const Stream& stream);
 
  private:

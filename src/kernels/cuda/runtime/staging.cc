@@ -1,4 +1,3 @@
-// Copies a step's lists to the device in one transfer from pinned memory.
 #include "kernels/cuda/runtime/staging.h"
 
 #include <algorithm>

@@ -1,8 +1,8 @@
-// Staging: copies the lists of a step to the device. They are put side by side in pinned memory,
-// and one copy brings all of them. The same lists in the same order get the same addresses in every
-// step, which is what captured graphs need. Pinned memory has two halves, so that the lists of the
-// next step can be put together while the device reads those of one; on the device the stream's
-// order keeps them apart.
+// Staging: copies a step's lists to the device in one transfer. Lists are collected in pinned
+// memory one after the other. The same lists in the same order get the same addresses in every
+// step, which captured graphs rely on. Pinned memory has two halves, so that the host can fill in
+// the next step's lists while the device still reads the current ones; on the device the stream's
+// order keeps the steps apart.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,16 +19,16 @@ namespace lathe::cuda {
 
 class Staging {
  public:
-  /// The same bytes on the host and on the device.
+  /// The same list on the host and on the device.
   struct Place {
     std::byte* pinned = nullptr;
     std::byte* device = nullptr;
   };
-  /// Room for bytes that the caller writes before flush(), at a multiple of 256; null for none.
-  /// Errors: no memory for more of them.
+  /// Space for `bytes` that the caller fills in before flush(), aligned to 256; null for 0 bytes.
+  /// Errors: out of memory.
   Result<Place> take(std::int64_t bytes);
-  /// Where a copy of `host` will lie on the device, at a multiple of 256; null where `host` is
-  /// empty. Errors: as take().
+  /// Address that `host` will have on the device, aligned to 256; null if `host` is empty. Errors:
+  /// as take().
   Result<std::byte*> add(std::span<const std::byte> host);
   template <class T>
   Result<std::span<const T>> add_list(std::span<const T> host) {
@@ -36,15 +36,15 @@ class Staging {
     if (!at) return at.error();
     return std::span<const T>(reinterpret_cast<const T*>(*at), host.size());
   }
-  /// Makes room for so many bytes at once. Errors: no memory.
+  /// Allocates `bytes` in advance. Errors: out of memory.
   Result<void> reserve(std::int64_t bytes);
-  /// Puts the copy of what was added since the last one on the stream.
+  /// Starts the copy of everything added since the last flush.
   Result<void> flush(cudaStream_t stream);
-  /// Starts over, once the device has read all of it.
+  /// Starts over in the same half. Precondition: the device has read it.
   void reset();
-  /// Starts over in the other half, once the device has read all of that.
+  /// Starts over in the other half. Precondition: the device has read that half.
   void turn();
-  /// Bytes on the device.
+  /// Bytes allocated on the device.
   std::int64_t bytes() const;
 
  private:
@@ -55,7 +55,7 @@ class Staging {
     std::int64_t used = 0, copied = 0;
   };
   std::vector<Block> blocks_;
-  std::size_t block_ = 0;  // the one that add() fills
+  std::size_t block_ = 0;  // the block that add() fills
   std::int64_t half_ = 0;
 };
 

@@ -1,4 +1,3 @@
-// Makes a step's schedules and takes its tokens from the step in flight.
 #include "kernels/cuda/runtime/step_start.h"
 
 #include <fmt/format.h>

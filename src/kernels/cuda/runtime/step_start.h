@@ -1,5 +1,6 @@
-// What comes before a step's first operator: schedules, and tokens from the step in flight. It
-// waits for that operator, so that all lists travel in one copy and a recording takes it in.
+// StepStart: work before a step's first operator, that is schedules and input tokens that the step
+// in flight is still sampling. It is delayed until that operator, so that all lists go to the
+// device in one copy and a graph captures this work too.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,17 +17,17 @@ namespace lathe::cuda {
 
 class StepStart {
  public:
-  /// A schedule to be made; step.view has none until then.
+  /// Adds a schedule to make; step.view.schedule stays null until run().
   void schedule(const Plan& plan, const KeyPools& pools, const Execution& execution,
                 PreparedStep& step);
-  /// Tokens to be taken from those drawn, both on the device (TakeDrawnParams).
+  /// Adds tokens to replace by the sampled ones, both on the device (TakeDrawnParams).
   void take(std::span<const std::int32_t> tokens, const std::int32_t* drawn);
-  /// Hashes what a recording of run() holds besides schedules, whose bounds are the operators',
-  /// too.
+  /// Hash of what a captured run() depends on. Schedules are left out: they have the bounds of
+  /// the operators, which the key of replay() covers.
   std::uint64_t key() const;
-  /// Puts it on the stream, once. Errors: a launch, no memory.
+  /// Launches the collected work, once. Errors: a launch; out of memory.
   Result<void> run(cudaStream_t stream);
-  /// A recording has done so, or the step has failed.
+  /// Forgets the collected work: a replayed graph has done it, or the step has failed.
   void clear();
 
  private:

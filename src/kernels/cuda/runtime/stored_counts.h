@@ -1,4 +1,4 @@
-// StoredCounts: what a GPU has counted of the values that it stored, per ValueTally.
+// StoredCounts: counts of stored, saturated and flushed values on the GPU, one set per ValueTally.
 #pragma once
 
 #include <map>
@@ -13,10 +13,10 @@ namespace lathe::cuda {
 
 class StoredCounts {
  public:
-  /// Where kernels count for `tally`: on the device, at the same address in every call, so that
-  /// replays of a graph add to it. Null for a null tally. Allocates at a tally's first call.
+  /// The device counters of `tally`. Their address never changes, so replayed graphs add to them.
+  /// Null for a null tally. The first call for a tally allocates.
   Result<ValueWords*> of(ValueTally* tally, const Stream& stream);
-  /// Adds the counts to their tallies and starts again from 0. Waits for the stream.
+  /// Adds the counts to their tallies and resets them to 0. Waits for the stream.
   Result<void> collect(const Stream& stream);
 
  private:

@@ -1,4 +1,3 @@
-// Copies weights to device memory when a model is loaded, stacks of matrices contiguously.
 #include "kernels/cuda/runtime/upload.h"
 
 #include "kernels/cuda/common/memory.h"
@@ -8,14 +7,15 @@ namespace {
 
 std::int64_t blocks(std::int64_t n) { return (n + kWeightBlock - 1) / kWeightBlock; }
 
-// Arrays of `count` weights, one after the other.
+// Uploads arrays of `count_` weights each, one weight after the other.
 class Uploads {
  public:
   Uploads(std::int64_t count, UploadRing& ring, const Stream& stream,
           std::vector<OwnedBytes>& owned)
       : count_(count), ring_(ring), stream_(stream), owned_(owned) {}
 
-  /// source(i): the weight's elements on the host, `each` of them; null for all weights: none.
+  /// source(i): the `each` elements of weight i on the host. A null source(0) means that no weight
+  /// has this array.
   template <class T, class Source>
   Result<const T*> array(std::int64_t each, const Source& source) {
     if (count_ == 0 || each == 0 || source(0) == nullptr) return static_cast<const T*>(nullptr);

@@ -1,4 +1,4 @@
-// Copies weights to the device, once, when a model is loaded.
+// Copies weights to the device when a model is loaded.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,13 @@
 
 namespace lathe::cuda {
 
-/// A copy of host bytes in device memory that goes to the end of `owned`; null for none. The stream
-/// brings it; the host's bytes have been read when the call returns.
+/// Copies `host` to new device memory, which is appended to `owned`; null if `host` is empty. The
+/// copy is asynchronous on `stream`, but `host` may be freed when the call returns.
 Result<std::byte*> upload_bytes(std::span<const std::byte> host, UploadRing& ring,
                                 const Stream& stream, std::vector<OwnedBytes>& owned);
 Result<WeightView> upload_weight(const WeightView& weight, UploadRing& ring, const Stream& stream,
                                  std::vector<OwnedBytes>& owned);
-/// One after the other, each part of all weights in an array of its own.
+/// Puts the matrices one after the other; elements, scales and exponents have an array each.
 Result<WeightStack> upload_weights(const WeightStack& weights, UploadRing& ring,
                                    const Stream& stream, std::vector<OwnedBytes>& owned);
 

@@ -10,8 +10,8 @@ namespace lathe::cuda {
 namespace {
 
 constexpr std::size_t kHalfBytes = std::size_t{64} << 20;
-constexpr std::size_t kPartBytes = std::size_t{4} << 20;  // a thread's task
-constexpr int kMostWorkers = 8;                           // memory's rate needs no more
+constexpr std::size_t kPartBytes = std::size_t{4} << 20;  // bytes of one thread's task
+constexpr int kMostWorkers = 8;                           // memory bandwidth needs no more
 
 }  // namespace
 
@@ -44,7 +44,8 @@ Result<void> UploadRing::copy(std::span<const HostPiece> pieces, const Stream& s
   return send(stream);
 }
 
-// A mark that was never set has nothing before it.
+// Waits until the device has read this half's previous contents; a mark that was never set is no
+// wait.
 Result<void> UploadRing::send(const Stream& stream) {
   const std::vector<HostPiece> parts = std::exchange(parts_, {});
   if (std::exchange(filled_, 0) == 0) return {};
@@ -61,7 +62,7 @@ Result<void> UploadRing::send(const Stream& stream) {
     const auto i = static_cast<std::size_t>(task);
     std::memcpy(places[i], parts[i].from.data(), parts[i].from.size());
   });
-  // Parts of one array lie side by side at both ends.
+  // One transfer for neighbouring parts that are adjacent on the device as well.
   for (std::size_t i = 0, next; i < parts.size(); i = next) {
     std::size_t bytes = parts[i].from.size();
     for (next = i + 1; next < parts.size() && parts[next].to == parts[i].to + bytes; ++next) {

@@ -1,6 +1,6 @@
-// Copies to the device at the rate of the bus, from memory that is not pinned: threads copy it into
-// one half of a pinned buffer while the device reads the other. A plain copy of such memory goes
-// through one thread of the driver.
+// UploadRing: copies pageable memory to the device at the rate of the bus. Threads copy into one
+// half of a pinned buffer while the device reads the other half. A plain cudaMemcpy of pageable
+// memory runs on one thread of the driver, which is slower.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace lathe::cuda {
 
-/// Bytes of the host to bytes of the device.
+/// Bytes on the host and their destination on the device.
 struct HostPiece {
   std::span<const std::byte> from;
   std::byte* to = nullptr;
@@ -24,9 +24,9 @@ struct HostPiece {
 
 class UploadRing {
  public:
-  /// Errors: no memory to pin.
+  /// Errors: the pinned buffer cannot be allocated.
   static Result<std::unique_ptr<UploadRing>> make();
-  /// What the pieces hold has been read when the call returns; the stream brings it.
+  /// Returns once all pieces have been read; the copies to the device are asynchronous on `stream`.
   Result<void> copy(std::span<const HostPiece> pieces, const Stream& stream);
 
  private:
@@ -34,10 +34,10 @@ class UploadRing {
   Result<void> send(const Stream& stream);
 
   ThreadPool pool_;
-  OwnedBytes memory_;             // two halves
-  std::vector<Mark> read_;        // [halves] by the device
-  std::size_t half_ = 0;          // to be filled
-  std::vector<HostPiece> parts_;  // that fill it, one after the other
+  OwnedBytes memory_;             // [2, kHalfBytes] pinned
+  std::vector<Mark> read_;        // [2] set when the device has read a half
+  std::size_t half_ = 0;          // the half to fill next
+  std::vector<HostPiece> parts_;  // pieces of this half, in order
   std::size_t filled_ = 0;        // bytes of parts_
 };
 
