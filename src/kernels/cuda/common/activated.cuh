@@ -1,4 +1,4 @@
-// The gated activations, for one element.
+// Gated activations of one element.
 #pragma once
 
 #include "kernels/cuda/common/activation_terms.h"
@@ -7,13 +7,13 @@
 namespace lathe::cuda {
 
 #ifdef __CUDACC__
-/// a / b to 2 units of its last place; 0 where b is above 2^126.
+/// a / b to 2 ulp; 0 where b is above 2^126.
 __device__ inline float divide_fast(float a, float b) { return __fdividef(a, b); }
 #else
 inline float divide_fast(float a, float b) { return a / b; }
 #endif
 
-/// Of v, an element of the gate projection, and u, that of the up projection. NaN stays.
+/// v: element of the gate projection; u: of the up projection. NaN stays NaN.
 __device__ inline float activated(const ActivationTerms& t, float v, float u) {
   v = v > t.limit ? t.limit : v;
   u = u > t.limit ? t.limit : u < -t.limit ? -t.limit : u;

@@ -1,4 +1,4 @@
-// The constants of a gated activation, for kernels.
+// Constants of a gated activation, computed on the host and passed to kernels.
 #pragma once
 
 #include <limits>
@@ -7,8 +7,9 @@
 
 namespace lathe::cuda {
 
-/// All activations as one, without a branch, so that a thread works on its elements side by side:
-/// v / (1 + 2^(v (linear + cubic v^2))) * (u + shift) of v up to `limit` and u within it.
+/// Covers every activation with one branch-free formula, so that a thread's elements are
+/// independent: v / (1 + 2^(v (linear + cubic v^2))) * (u + shift), with v at most `limit` and u
+/// within +-limit.
 struct ActivationTerms {
   float linear, cubic, limit, shift;
 };
@@ -16,7 +17,8 @@ struct ActivationTerms {
 inline ActivationTerms activation_terms(const Activation& how) {
   constexpr float kLog2E = 1.4426950408889634f;
   constexpr float kNone = std::numeric_limits<float>::infinity();
-  // (1 + tanh(x)) / 2 is 1 / (1 + e^-2x), which does not cancel; sqrt(8 / pi).
+  // GELU's (1 + tanh(x)) / 2 equals 1 / (1 + e^-2x), which does not cancel. The constant is sqrt(8
+  // / pi).
   constexpr float kGelu = 1.5957691216057308f * kLog2E;
   switch (how.kind) {
     case ActivationKind::silu:

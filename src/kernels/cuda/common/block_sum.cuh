@@ -1,12 +1,12 @@
-// The sum over a block's threads.
+// Sum over a block's threads.
 #pragma once
 
 #include "kernels/cuda/common/dialect.cuh"
 
 namespace lathe::cuda {
 
-/// Lanes and warps are added as a tree, so the order depends on kThreads alone. All threads get the
-/// sum; `room`: shared, of one float per warp, free again once this returns.
+/// Adds lanes and then warps as a tree: the order, and so the bits, depend only on kThreads. Every
+/// thread gets the sum. `room`: shared, one float per warp; free again on return.
 template <int kThreads>
 __device__ inline float block_sum(float v, float* room) {
   for (int d = 16; d > 0; d /= 2) v += shuffle_xor(v, d);

@@ -1,5 +1,5 @@
-// Stores into the shared memory of other blocks of a cluster, and the transpose of small matrices:
-// what a split-K reduction needs beyond hopper.cuh.
+// Stores to shared memory of other blocks of a cluster, and transposes of small matrices: what a
+// split-K reduction needs beyond hopper.cuh.
 #pragma once
 
 #include "kernels/cuda/common/hopper.cuh"
@@ -8,8 +8,8 @@
 
 namespace lathe::cuda {
 
-/// 16 bytes to this place of block `block`'s shared memory; they announce themselves to its
-/// barrier.
+/// Stores 16 bytes at address `to` of block `block`'s shared memory, and counts them at that
+/// block's `barrier`.
 __device__ inline void store_async_of(std::uint32_t to, std::uint32_t block, float4 v,
                                       std::uint32_t barrier) {
   asm volatile(
@@ -20,7 +20,7 @@ __device__ inline void store_async_of(std::uint32_t to, std::uint32_t block, flo
       "r"(barrier), "r"(block), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
       : "memory");
 }
-/// barrier_wait() for what other blocks have stored.
+/// barrier_wait() for data that other blocks of the cluster have stored.
 __device__ inline void barrier_wait_cluster(std::uint32_t barrier, std::uint32_t parity) {
   asm volatile(
       "{\n.reg .pred done;\nwait:\n"
@@ -30,8 +30,8 @@ __device__ inline void barrier_wait_cluster(std::uint32_t barrier, std::uint32_t
       : "memory");
 }
 
-/// An 8 x 8 matrix of 16-bit elements, of which a lane holds columns 2 (lane % 4), + 1 of row
-/// lane / 4, transposed.
+/// Transposes an 8 x 8 matrix of 16-bit elements. Lane l holds columns 2 (l % 4) and + 1 of row l /
+/// 4, before and after.
 __device__ inline std::uint32_t transpose_matrix(std::uint32_t v) {
   std::uint32_t out;
   asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(v));
@@ -47,7 +47,7 @@ namespace lathe::cuda {
 inline void store_async_of(std::uint32_t to, std::uint32_t block, float4 v, std::uint32_t barrier) {
   std::memcpy(emulated::shared_at(to, sizeof v, static_cast<int>(block)), &v, sizeof v);
   emulated::PhaseBarrier& b = emulated::phase_barrier(barrier, static_cast<int>(block));
-  // The bytes may come before the block has announced them.
+  // The bytes may arrive before the block has announced them.
   b.bytes -= sizeof v;
   LATHE_CHECK(b.bytes >= 0 || b.missing > 0, "more bytes than a barrier expects");
   emulated::end_phase(b);

@@ -1,4 +1,3 @@
-// Turns a CUDA status into an Error with a hint for the user.
 #include "kernels/cuda/common/cuda_error.h"
 
 #include <fmt/format.h>

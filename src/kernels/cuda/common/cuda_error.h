@@ -1,4 +1,4 @@
-// A CUDA status as an Error that says what was done, on what, and from where.
+// Turns a CUDA status into an Error that says what was called, with what, and from where.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,7 +11,7 @@
 
 namespace lathe::cuda {
 
-/// What was launched, for the message of a failure.
+/// What was launched, for the error message.
 struct Launch {
   const char* kernel;          // "encode"
   std::string shape;           // "mla_fp8_block, 4096 rows of 576"
@@ -23,11 +23,11 @@ struct Launch {
 /// at fault ...". Code unsupported where the machine code does not fit the device, else device.
 Result<void> launch_result(cudaError_t status, const Launch& launch);
 
-/// The same for a runtime call that launches nothing.
+/// The error of a runtime call that launches nothing.
 Result<void> call_result(cudaError_t status, const char* call,
                          std::source_location where = std::source_location::current());
 
-/// "codec.cc:71": the file without its folders is enough.
+/// File name without its folders, and line: "codec.cc:71".
 std::string place(const std::source_location& where);
 
 }  // namespace lathe::cuda

@@ -1,4 +1,3 @@
-// Opens a GPU after checking driver, runtime and architecture.
 #include "kernels/cuda/common/device.h"
 
 #include <cuda_runtime_api.h>
@@ -26,7 +25,7 @@ Result<void> check_device(const FoundDevice& found) {
     return unfit("CUDA driver", fmt::format("one that serves CUDA {}", version(found.runtime)),
                  "none", "install NVIDIA's driver, or use --device cpu");
   }
-  // Within a major version an older driver serves a newer runtime.
+  // An older driver runs a newer runtime of the same major version.
   if (found.driver / 1000 < found.runtime / 1000) {
     return unfit("CUDA driver",
                  fmt::format("one that serves CUDA {} or newer", version(found.runtime)),

@@ -9,10 +9,10 @@
 
 namespace lathe::cuda {
 
-/// Versions as CUDA counts them: 13.0 is 13000, compute capability 9.0 is 90.
+/// Versions are encoded as CUDA does it: 13.0 is 13000, compute capability 9.0 is 90.
 struct FoundDevice {
-  int driver = 0;   // newest CUDA that the driver serves; 0: no driver
-  int runtime = 0;  // that this program was built with
+  int driver = 0;   // newest CUDA version that the driver supports; 0: no driver
+  int runtime = 0;  // CUDA version that this program was built with
   int counted = 0;  // status of cudaGetDeviceCount
   int count = 0;    // devices that the driver shows
   int ordinal = 0;
@@ -20,10 +20,9 @@ struct FoundDevice {
   std::string model;
 };
 
-/// Errors, one for each way in which a machine can be unsuitable, with what was found and what is
-/// needed: no driver, a driver older than the runtime, one that doesn't answer, no device, an
-/// ordinal beyond the devices, a device other than compute capability 9.0 (code for sm_90a runs on
-/// no other).
+/// Errors, each with what was found and what is needed: no driver, a driver older than the runtime,
+/// a driver that doesn't answer, no device, an ordinal out of range, a device whose compute
+/// capability is not 9.0 (sm_90a code runs on no other).
 Result<void> check_device(const FoundDevice& found);
 
 struct Device {
@@ -31,15 +30,15 @@ struct Device {
   std::string model;
   int sms = 0;
   std::int64_t memory_bytes = 0;
-  std::int64_t block_shared_bytes = 0;  // that a block may ask for (opt-in)
+  std::int64_t block_shared_bytes = 0;  // most shared memory of a block (opt-in)
   std::int64_t l2_bytes = 0;
 };
 
-/// Makes device `ordinal` the calling thread's and reads its limits. Errors: as check_device(); a
-/// call of the runtime that fails.
+/// Makes device `ordinal` the calling thread's current device and reads its limits. Errors: as
+/// check_device(), or a failed runtime call.
 Result<Device> open_device(int ordinal = 0);
 
-/// Another device as the calling thread's, for as long as this lives.
+/// Makes another device current for the calling thread until it is destroyed.
 class OnDevice {
  public:
   /// Errors: as open_device().
@@ -53,7 +52,7 @@ class OnDevice {
   int before_;
 };
 
-/// Multiprocessors of the calling thread's device. Errors: a call of the runtime that fails.
+/// Multiprocessors of the calling thread's device. Errors: a failed runtime call.
 Result<int> count_sms();
 
 }  // namespace lathe::cuda

@@ -1,4 +1,4 @@
-// Rows as kernel parameters: a RowsView without what the kernel knows from its other parameters.
+// A RowsView as a kernel parameter, without the fields that the kernel has from other parameters.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ inline MutableDeviceRows device_rows(const MutableRowsView& v) {
 inline const float* floats(const RowsView& v) { return reinterpret_cast<const float*>(v.data); }
 inline float* floats(const MutableRowsView& v) { return reinterpret_cast<float*>(v.data); }
 
-/// Element `at` of f32 or bf16, as f32.
+/// Loads element `at` of an f32 or bf16 array as f32.
 LATHE_HD inline float load_element(const std::byte* data, DType dtype, std::int64_t at) {
   if (dtype == DType::f32) return reinterpret_cast<const float*>(data)[at];
   return to_f32(reinterpret_cast<const bf16*>(data)[at]);
@@ -35,7 +35,7 @@ LATHE_HD inline float load_element(const std::byte* data, DType dtype, std::int6
 LATHE_HD inline float load_element(const DeviceRows& rows, std::int64_t row, std::int64_t col) {
   return load_element(rows.data, rows.dtype, row * rows.stride + col);
 }
-/// To f32, bf16 or e4m3, rounded to nearest even.
+/// Stores v as f32, bf16 or e4m3, rounded to nearest even.
 LATHE_HD inline void store_element(const MutableDeviceRows& rows, std::int64_t row,
                                    std::int64_t col, float v) {
   const std::int64_t at = row * rows.stride + col;

@@ -1,7 +1,7 @@
-// What device code of Lathe uses beyond C++ itself, in one place: built-in variables, barriers,
-// shuffles, atomics and Hopper's conversions. nvcc compiles it to instructions. An ordinary
-// compiler gets the same functions from emulator.h, so that tests run kernels without a GPU, each
-// thread a coroutine. Kernels are static: a program may hold both of them.
+// Everything that Lathe's device code uses beyond C++: built-in variables, barriers, shuffles,
+// atomics and Hopper's conversions. nvcc compiles them to instructions. With an ordinary compiler
+// emulator.h implements them, so that tests run kernels without a GPU, each thread a coroutine.
+// Kernels are static, because a program may contain both builds.
 #pragma once
 
 #include <cstddef>
@@ -48,11 +48,11 @@ __device__ inline T shuffle(T v, std::uint32_t lane) {
 __device__ inline bool warp_any(bool v) { return __any_sync(0xffffffffu, v) != 0; }
 /// Bit i: the value that lane i passes.
 __device__ inline std::uint32_t warp_ballot(bool v) { return __ballot_sync(0xffffffffu, v); }
-/// Bit i: whether lane i offers the same.
+/// Bit i: whether lane i passes the same value.
 __device__ inline std::uint32_t warp_match(std::int32_t v) {
   return __match_any_sync(0xffffffffu, v);
 }
-/// Of all lanes.
+/// The largest of all lanes.
 __device__ inline std::uint32_t warp_max(std::uint32_t v) {
   return __reduce_max_sync(0xffffffffu, v);
 }
@@ -62,17 +62,17 @@ __device__ inline std::uint32_t warp_sum(std::uint32_t v) {
 __device__ inline void sync_warp() { __syncwarp(); }
 __device__ inline void sync_block() { __syncthreads(); }
 
-/// In a launch that may begin before the previous one on its stream has ended: waits until that has
-/// ended and its stores are visible. Before this call a kernel writes nothing, and reads nothing
-/// that the previous launch may write.
+/// In a launch that may begin before the previous one on its stream has ended: waits until that one
+/// has ended and its stores are visible. Before this call a kernel must write nothing, and read
+/// nothing that the previous launch may write.
 __device__ inline void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 /// Lets the next such launch on the stream begin, once every block has called this.
 __device__ inline void let_next_begin() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
-/// Memory of the device by its address: a pointer that was worked out in another lane has lost its
-/// memory space, and accesses through it would be generic ones.
+/// Loads global memory by address. A pointer computed in another lane has lost its memory space,
+/// and accesses through it would be generic.
 template <class T>
 __device__ inline T load_global(unsigned long long address) {
   return *static_cast<const T*>(__cvta_global_to_generic(address));
@@ -81,15 +81,15 @@ template <class T>
 __device__ inline void store_global(unsigned long long address, T v) {
   *static_cast<T*>(__cvta_global_to_generic(address)) = v;
 }
-/// *to += v without waiting for *to: one addition, rounded to nearest. What is below 2^-126 in size
-/// counts as zero.
+/// *to += v, without waiting for the old value: one addition, rounded to nearest. Magnitudes below
+/// 2^-126 count as zero.
 __device__ inline void add_global(float* to, float v) {
   asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(__cvta_generic_to_global(to)),
                "f"(v)
                : "memory");
 }
 
-/// What the L2 cache keeps longest, and what it drops first.
+/// Data that the L2 cache keeps longest, or drops first.
 enum class Keep { longest, shortest };
 template <Keep kKeep>
 __device__ __forceinline__ void* kept(unsigned long long address) {
@@ -111,20 +111,20 @@ __device__ inline void store_kept(unsigned long long address, T v) {
   *static_cast<T*>(kept<kKeep>(address)) = v;
 }
 
-/// A word that other blocks change by atomics, as it is in the L2 cache.
+/// Loads a word that other blocks change by atomics, from L2.
 __device__ inline unsigned long long load_shared_word(const unsigned long long* from) {
   unsigned long long out;
   asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(out) : "l"(from));
   return out;
 }
 
-/// Loads what is not read again: caches drop it first.
+/// Loads data that is not read again: caches drop it first.
 template <class T>
 __device__ inline T load_once(const T* from) {
   return __ldcs(from);
 }
 
-/// Asks for the sector of `at`, which may be read later.
+/// Prefetches the sector that contains `at` to L2.
 __device__ inline void prefetch_global(const void* at) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 }
@@ -132,7 +132,7 @@ __device__ inline void prefetch_global(const void* at) {
 __device__ inline float bits_to_float(std::uint32_t u) { return __uint_as_float(u); }
 __device__ inline std::uint32_t float_to_bits(float x) { return __float_as_uint(x); }
 
-/// The larger one; a NaN where one of them is.
+/// The larger one, or NaN where one of them is NaN.
 __device__ inline float max_or_nan(float a, float b) {
   float out;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(a), "f"(b));
@@ -145,17 +145,17 @@ __device__ inline std::uint32_t permute_bytes(std::uint32_t a, std::uint32_t b,
   return __byte_perm(a, b, choice);
 }
 
-/// The larger of the two low and of the two high halves, without signs.
+/// Unsigned maximum of the two low and of the two high halves.
 __device__ inline std::uint32_t max_u16x2(std::uint32_t a, std::uint32_t b) {
   return __vmaxu2(a, b);
 }
-/// The larger magnitudes of two bf16 each, with some sign; a NaN where one of them is.
+/// The larger magnitudes of two bf16 each, with either sign; NaN where one of them is NaN.
 __device__ inline std::uint32_t max_magnitude_bf16x2(std::uint32_t a, std::uint32_t b) {
   std::uint32_t out;
   asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
   return out;
 }
-/// Products of two bf16, rounded to nearest even, subnormal ones too.
+/// Multiplies two bf16 each, rounded to nearest even, subnormal results too.
 __device__ inline std::uint32_t multiply_bf16x2(std::uint32_t a, std::uint32_t b) {
   std::uint32_t out;
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
@@ -197,7 +197,7 @@ __device__ inline void widen_f16x2(std::uint32_t halves, float& first, float& se
 __device__ inline void convert_from_e4m3x2(std::uint32_t codes, float& first, float& second) {
   widen_f16x2(e4m3x2_to_f16x2(codes), first, second);
 }
-/// The larger magnitudes of two f16 each, with some sign; a NaN where one of them is.
+/// The larger magnitudes of two f16 each, with either sign; NaN where one of them is NaN.
 __device__ inline std::uint32_t max_magnitude_f16x2(std::uint32_t a, std::uint32_t b) {
   std::uint32_t out;
   asm("max.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));

@@ -1,10 +1,10 @@
-// Runs a kernel on the CPU, one block or cluster after another, every thread of it a coroutine that
-// gives way at barriers and shuffles. Tests use it to run the device code itself, indices and all,
-// where there is no GPU. It finds wrong results, accesses outside an array (under AddressSanitizer)
-// and barriers that not all threads reach; it does not find races.
+// Runs a kernel on the CPU, one block or cluster after another. Every thread is a coroutine that
+// yields at barriers and shuffles. With it, tests run the device code itself, indices and all,
+// without a GPU. It finds wrong results, accesses outside an array (under AddressSanitizer) and
+// barriers that not all threads reach. It does not find races.
 //
-// Only tests include it (through dialect.cuh, compiled by an ordinary compiler). Its state is
-// global, as threadIdx is: one kernel at a time.
+// Only tests include it (through dialect.cuh, when an ordinary compiler builds kernels). Its state
+// is global, like threadIdx: one kernel at a time.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@
 #include "base/check.h"
 #include "base/float_formats.h"
 
-// CUDA's headers give some of these a meaning for ordinary compilers, too.
+// CUDA's headers also define some of these for ordinary compilers.
 #undef __global__
 #undef __device__
 #undef __host__
@@ -62,11 +62,12 @@ struct Barrier {
   std::int64_t generation = 0;
 };
 
-// A fifth of the tests' time goes into switches. libc's jumps look for cleanup handlers each time.
+// A fifth of the tests' time is spent in context switches, and libc's longjmp searches for cleanup
+// handlers each time. The builtins do not.
 #ifdef __x86_64__
 using Jump = void* [5];
 #define LATHE_SET_JUMP(at) __builtin_setjmp(at)
-// Not inlined: a function may not hold both of the builtins.
+// Not inlined: a function may not contain both builtins.
 [[noreturn, gnu::noinline]] inline void jump(Jump to) { __builtin_longjmp(to, 1); }
 #else
 using Jump = jmp_buf;
@@ -76,9 +77,9 @@ using Jump = jmp_buf;
 
 struct Thread {
   Jump state;
-  std::unique_ptr<char[]> stack;  // it runs on it: block after block, once begun
+  std::unique_ptr<char[]> stack;  // reused by the threads of all later blocks
   bool finished = false;
-  // What it waits for: the barrier's next generation, or ready(condition).
+  // What the thread waits for: the barrier's next generation, or ready(condition).
   Barrier* barrier = nullptr;
   std::int64_t generation = 0;
   bool (*ready)(void* condition) = nullptr;
@@ -86,14 +87,14 @@ struct Thread {
 };
 
 inline constexpr int kWarp = 32;
-inline constexpr int kClusterBlocks = 8;  // at most
+inline constexpr int kClusterBlocks = 8;  // most blocks of a cluster
 inline constexpr std::size_t kStack = 128 << 10;
 
 struct Machine {
-  std::vector<Thread> threads;  // a cluster's, block after block
+  std::vector<Thread> threads;  // of a cluster, one block after another
   std::vector<Barrier> warps;
-  // The value that each thread passes to a shuffle. Two, taken in turns: a lane may be at the next
-  // shuffle before another has read this one's, but not at the one after.
+  // The value that each thread passes to a shuffle. There are two sets, used alternately: a lane
+  // can reach the next shuffle before another lane has read from this one, but not the one after.
   std::vector<std::uint64_t> lanes[2];
   Barrier blocks[kClusterBlocks], cluster;
   int block_threads = 0, cluster_threads = 0;
@@ -131,7 +132,8 @@ inline Barrier& warp_of(int thread) {
   return machine.warps[static_cast<std::size_t>(thread / kWarp)];
 }
 
-/// Waits until `ready` holds; others run meanwhile. If all threads wait, run_cluster() reports it.
+/// Waits until `ready` holds; other threads run meanwhile. run_cluster() reports a deadlock when
+/// all threads wait.
 template <class Ready>
 void wait_until(Ready ready) {
   if (ready()) return;
@@ -142,8 +144,8 @@ void wait_until(Ready ready) {
   me.ready = nullptr;
 }
 
-/// The values that the warp's lanes pass, valid until the lane's next collective. Every lane takes
-/// part, as the full mask says.
+/// The values that the warp's lanes pass, valid until the lane's next collective. All lanes must
+/// call it, as with a full mask.
 template <class T>
 const std::uint64_t* exchange(T v) {
   const int me = machine.current;
@@ -162,7 +164,7 @@ T shuffle(T v, int source_of_lane) {
   return out;
 }
 
-// A block's thread after the other: to begin on a new stack costs two calls of the system.
+// Runs the same thread of one block after another: a fresh stack costs two system calls.
 inline void thread_main() {
   for (;;) {
     machine.body();
@@ -184,7 +186,7 @@ inline void thread_main() {
   std::abort();
 }
 
-/// blockIdx: of the first of `blocks` blocks of block_threads threads.
+/// blockIdx: the first of `blocks` blocks of block_threads threads each.
 inline void run_cluster(int block_threads, int blocks) {
   Machine& m = machine;
   LATHE_CHECK(blocks == 1 || (blocks <= kClusterBlocks && block_threads % kWarp == 0),
@@ -193,7 +195,7 @@ inline void run_cluster(int block_threads, int blocks) {
   const Index3 first = blockIdx;
   m.block_threads = block_threads;
   m.cluster_threads = threads;
-  // Never fewer threads: they are kept from block to block.
+  // The vector never shrinks: threads and their stacks are reused by later blocks.
   m.threads.resize(std::max(m.threads.size(), static_cast<std::size_t>(threads)));
   m.warps.assign(static_cast<std::size_t>((threads + kWarp - 1) / kWarp), {});
   for (auto& lanes : m.lanes) lanes.assign(m.threads.size(), 0);
@@ -210,7 +212,8 @@ inline void run_cluster(int block_threads, int blocks) {
   static bool progress;
   while (m.finished < threads) {
     progress = false;
-    // Another block runs only when the one before cannot: as far apart as their barriers let them.
+    // Switch to another block only when this one cannot go on. Blocks then drift as far apart as
+    // their barriers allow, which finds missing ones.
     for (turn = 0; turn < blocks && !progress; ++turn) {
       const int leader = static_cast<int>(m.clusters_begun % blocks);
       const int begin = (leader + turn) % blocks * block_threads;
@@ -234,7 +237,7 @@ inline void run_cluster(int block_threads, int blocks) {
 
 }  // namespace emulated
 
-/// kernel<<<grid, block>>>(params...) with clusters of `cluster` blocks along x.
+/// Emulates kernel<<<grid, block>>>(params...) with clusters of `cluster` blocks along x.
 template <class Kernel, class... Params>
 void emulate_blocks(int cluster, Index3 grid, Index3 block, Kernel kernel,
                     const Params&... params) {
@@ -304,7 +307,7 @@ inline std::uint32_t warp_sum(std::uint32_t v) {
 inline void sync_warp() {
   emulated::wait(emulated::warp_of(emulated::machine.current), emulated::kWarp);
 }
-// One kernel runs after the other.
+// Kernels run one at a time, so there is nothing to wait for.
 inline void wait_for_previous() {}
 inline void let_next_begin() {}
 inline void sync_block() {
@@ -327,8 +330,8 @@ T atomicAdd(T* at, T v) {
 inline float bits_to_float(std::uint32_t u) { return __builtin_bit_cast(float, u); }
 inline std::uint32_t float_to_bits(float x) { return __builtin_bit_cast(std::uint32_t, x); }
 
-// The number where one of the two is NaN, quiet or signalling; C's functions make a signalling one
-// win.
+// As on the GPU, a NaN loses against a number, quiet or signalling. With C's fmaxf a signalling NaN
+// wins.
 inline float fmaxf(float a, float b) { return std::isnan(a) || b > a ? b : a; }
 inline float max_or_nan(float a, float b) {
   return std::isnan(a) || std::isnan(b) ? bits_to_float(0x7fffffffu) : fmaxf(a, b);
@@ -345,7 +348,7 @@ inline std::uint32_t permute_bytes(std::uint32_t a, std::uint32_t b, std::uint32
   return out;
 }
 
-// A device faults where an address is not a multiple of the access.
+// Checks alignment: a GPU faults where an address is not a multiple of the access size.
 template <class T>
 T load_global(unsigned long long address) {
   LATHE_CHECK(address % sizeof(T) == 0, "a load from an address that is no multiple of its size");
@@ -377,7 +380,7 @@ T load_once(const T* from) {
   return *from;
 }
 
-// Reads, so that AddressSanitizer sees an address outside of an array.
+// Reads, so that AddressSanitizer sees an address outside an array.
 inline void prefetch_global(const void* at) {
   static_cast<void>(*static_cast<const volatile unsigned char*>(at));
 }
@@ -401,7 +404,7 @@ inline std::uint32_t convert_f16x2(float low, float high) {
   return std::uint32_t{to_f16(low).bits} | std::uint32_t{to_f16(high).bits} << 16;
 }
 
-// With the NaN that the instructions give, which is not the one of float_formats.h.
+// Gives the NaN that the GPU's instructions give, which differs from float_formats.h.
 inline std::uint32_t convert_bf16x2(float low, float high) {
   const auto one = [](float x) { return std::isnan(x) ? 0x7fffu : std::uint32_t{to_bf16(x).bits}; };
   return one(low) | one(high) << 16;

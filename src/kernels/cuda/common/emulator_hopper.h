@@ -1,9 +1,10 @@
-// Hopper's pipelines on the emulator (emulator.h): what hopper.cuh and wgmma.cuh give nvcc, for an
+// Hopper's pipelines on the emulator (emulator.h): implements hopper.cuh and wgmma.cuh for an
 // ordinary compiler.
 //
-// Copies and products are done where they are asked for, and shared memory is an array for each
-// block of a cluster whose addresses begin at kSharedBase. So it finds wrong addresses, swizzles,
-// parities and counts, and deadlocks between roles; it does not find a missing fence or a wait that
+// Copies and matrix products run synchronously when they are issued. Each block of a cluster has an
+// array as shared memory, with addresses from kSharedBase. So the emulator finds wrong addresses,
+// swizzles, parities and counts, and deadlocks between producers and consumers. It does not find a
+// missing fence or a wait that comes too late.
 // comes too late.
 #pragma once
 
@@ -38,7 +39,7 @@ inline unsigned char* shared_at(std::uint32_t address, std::size_t bytes, int bl
               "an address outside shared memory");
   return shared_memory[block] + (address - kSharedBase);
 }
-/// A block's shared memory is undefined when it begins: NaN here.
+/// A block's shared memory, filled with NaN when the block begins, as its contents are undefined.
 inline unsigned char* shared_of_block() {
   static std::int64_t cluster = -1;
   if (cluster != machine.clusters_begun) {
@@ -63,14 +64,14 @@ struct PhaseBarrier {
   int count = 0;
   int missing = 0;
   unsigned phase = 0;
-  std::int64_t bytes = 0;  // announced and not there
+  std::int64_t bytes = 0;  // announced and not yet copied
 };
 struct NamedBarrier {
   int arrived = 0;
   std::int64_t generation = 0;
   bool votes = false, outcome = false;  // of group_any()
 };
-struct Barriers {  // of a block
+struct Barriers {  // of one block
   std::unordered_map<std::uint32_t, PhaseBarrier> phases;
   std::unordered_map<int, NamedBarrier> named;
 };
@@ -114,7 +115,7 @@ inline std::uint32_t swizzle_128(std::uint32_t address) {
 
 inline float e4m3_of(std::uint8_t code) { return to_f32(e4m3{code}); }
 
-/// The tile of a descriptor (tile_descriptor() in wgmma.cuh).
+/// Decodes a descriptor made by tile_descriptor() in wgmma.cuh.
 struct Tile {
   std::uint32_t base, lead, stride;
   bool half;  // rows of 64 bytes
@@ -125,7 +126,7 @@ struct Tile {
         half(d >> 62 == 2) {
     LATHE_CHECK(half || d >> 62 == 1, "a tile that is not swizzled over 64 or 128 bytes");
   }
-  /// K-major: where byte `byte` of row `mn` of M or N is.
+  /// K-major: address of byte `byte` of row `mn` of M or N.
   std::uint32_t at(int mn, int byte) const {
     const auto l = static_cast<std::uint32_t>(mn);
     const std::uint32_t in_tile =
@@ -135,7 +136,7 @@ struct Tile {
   float fp8_by_row(int mn, int k) const { return e4m3_of(load_at<std::uint8_t>(at(mn, k))); }
   /// K-major: element k of row `mn` of M or N.
   float by_row(int mn, int k) const { return bf16_at(at(mn, 2 * k)); }
-  /// MN-major: the same element.
+  /// MN-major: element k of row `mn` of M or N.
   float by_k(int mn, int k) const {
     const auto l = static_cast<std::uint32_t>(mn);
     const auto row = static_cast<std::uint32_t>(k);
@@ -144,8 +145,8 @@ struct Tile {
   }
 };
 
-/// d (+)= a b over kDepth of k; a(row, k) and b(column, k). A thread's outputs lie in two rows, and
-/// in two columns of each tile of eight.
+/// d (+)= a b, summed over kDepth of k; a(row, k) and b(column, k). A thread's outputs are in two
+/// rows, and in two columns of each 8-column tile.
 template <int kDepth = 16, int kCount, class A, class B>
 void multiply(float (&d)[kCount], A a, B b, bool add) {
   const int thread = machine.current % machine.block_threads % 128;
@@ -224,15 +225,15 @@ inline bool group_any(int number, int threads, bool mine) {
   emulated::wait_until([&] { return b.generation != generation; });
   return b.outcome;
 }
-/// What stands for a tensor map (tensor_map.h). What lies beyond the last row, page or byte of a
-/// row comes as zeros.
+/// The emulator's tensor map (tensor_map.h). Reads beyond the last row, page or byte of a row give
+/// zeros.
 struct PageMap {
   const unsigned char* base;
   std::int64_t page_stride, row_bytes, box_rows;
   int element_bytes = 2, box_bytes = 128;
   std::int64_t page_rows = INT64_MAX, pages = INT64_MAX;
   std::int64_t row_end = INT64_MAX;  // bytes
-  std::int64_t turn_stride = 0;      // not 0: 8 rows of each of two arrays by turns
+  std::int64_t turn_stride = 0;      // not 0: boxes alternate 8 rows of each of two arrays
 };
 inline void copy_box_of(int block, std::uint32_t to, const void* map, int x, int y, int z,
                         std::uint32_t barrier) {
@@ -255,7 +256,7 @@ inline void copy_box_of(int block, std::uint32_t to, const void* map, int x, int
     }
   }
   emulated::PhaseBarrier& b = emulated::phase_barrier(barrier, block);
-  // The other block's bytes may come before this one has announced them.
+  // Another block's bytes may arrive before this block has announced them.
   b.bytes -= m.box_rows * m.box_bytes;
   LATHE_CHECK(
       b.bytes >= 0 ||
@@ -379,7 +380,7 @@ inline void load_matrices(std::uint32_t from, std::uint32_t (&v)[4]) {
     v[m] = emulated::load_at<std::uint32_t>(row + static_cast<std::uint32_t>(lane() % 4) * 4);
   }
 }
-/// A thread gets of each matrix two rows of a column: 16-bit elements of two addresses.
+/// Of each matrix a thread gets two rows of one column: 16-bit elements at two addresses.
 inline void load_matrices_trans(std::uint32_t from, std::uint32_t (&v)[4]) {
   for (int m = 0; m < 4; ++m) {
     const auto element = [&](int row) {
@@ -387,13 +388,13 @@ inline void load_matrices_trans(std::uint32_t from, std::uint32_t (&v)[4]) {
       return std::uint32_t{
           emulated::load_at<std::uint16_t>(at + static_cast<std::uint32_t>(lane() / 4) * 2)};
     };
-    // Shuffles want all lanes to ask for the same, so each row is asked for by all.
+    // All lanes must call a shuffle with the same address, so every lane asks for every row.
     std::uint32_t rows[8];
     for (int r = 0; r < 8; ++r) rows[r] = element(r);
     v[m] = rows[2 * (lane() % 4)] | rows[2 * (lane() % 4) + 1] << 16;
   }
 }
-/// A thread has two neighbours of a row, so of two columns the same place.
+/// A thread holds two neighbours of a row, which go to the same position of two columns.
 inline void store_matrices_trans(std::uint32_t to, std::span<const std::uint32_t> words) {
   for (std::size_t m = 0; m < words.size(); ++m) {
     for (int i = 0; i < 2; ++i) {
@@ -437,7 +438,7 @@ inline float f16_half(std::uint32_t v, int half) {
   return to_f32(f16{static_cast<std::uint16_t>(v >> 16 * half)});
 }
 inline float2 unpack_f16(std::uint32_t v) { return {f16_half(v, 0), f16_half(v, 1)}; }
-// What is too large becomes infinite, unlike in pack_f16().
+// Too large values become infinite, unlike in pack_f16().
 inline std::uint32_t mul_f16x2(std::uint32_t a, std::uint32_t b) {
   const auto half = [&](int i) -> std::uint32_t {
     return to_f16(f16_half(a, i) * f16_half(b, i)).bits;

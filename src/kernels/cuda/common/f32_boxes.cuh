@@ -1,6 +1,6 @@
-// Boxes of f32 from shared memory into a tensor map (row_map.h), stored or added. A row of a box
-// has 128 bytes and lies swizzled. Beyond the map's bounds nothing is written, if its rows are
-// whole words of 16 bytes: the card writes a last one whole.
+// Copies boxes of f32 from shared memory to a tensor map (row_map.h), stored or added. A row of a
+// box has 128 bytes and is swizzled. Nothing is written beyond the map's bounds if its rows are
+// multiples of 16 bytes: the GPU always writes the last 16 bytes whole.
 #pragma once
 
 #include "kernels/cuda/common/hopper.cuh"
@@ -16,7 +16,7 @@ __device__ inline void store_f32_box(const void* map, std::int32_t x, std::int32
       "r"(x), "r"(y), "r"(0), "r"(from)
       : "memory");
 }
-/// One addition an element, rounded to nearest. What is below 2^-126 in size counts as zero.
+/// Adds to each element once, rounded to nearest. Magnitudes below 2^-126 count as zero.
 __device__ inline void add_f32_box(const void* map, std::int32_t x, std::int32_t y,
                                    std::uint32_t from) {
   asm volatile(
@@ -25,9 +25,9 @@ __device__ inline void add_f32_box(const void* map, std::int32_t x, std::int32_t
       "r"(x), "r"(y), "r"(0), "r"(from)
       : "memory");
 }
-/// Makes a group of the boxes that this thread has sent since the last such call.
+/// Commits this thread's boxes since the last call as a group.
 __device__ inline void end_box_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-/// Until all groups of this thread but the last kLater have been read from shared memory.
+/// Waits until at most kLater groups of this thread have not been read from shared memory yet.
 template <int kLater>
 __device__ inline void wait_box_groups() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kLater) : "memory");

@@ -1,5 +1,5 @@
-// Division by a number that is known at launch and not at compile time: a multiplication and a
-// shift instead of the twenty instructions of an integer division.
+// Division by a number known only at launch: a multiplication and a shift instead of the twenty
+// instructions of an integer division.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What benches on a GPU share: timing by events, and a device-to-device copy of as many bytes in
-// the same run to compare with.
+// Shared by GPU benches: timing by events, and a device-to-device copy of the same number of bytes
+// in the same run for comparison.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,7 +19,7 @@
 
 namespace lathe::cuda {
 
-/// The value, or the end of the program with the error's words.
+/// The value; on an error, prints its message and exits.
 template <class T>
 T need(Result<T> result) {
   if (result.ok()) return std::move(result).value();
@@ -32,8 +32,8 @@ inline void need(const Result<void>& result) {
   std::exit(1);
 }
 
-/// main() of a bench that takes [--repeats N] [--json] and nothing else: calls run(repeats, json),
-/// whose result is the program's; 2 where an argument is another.
+/// main() of a bench whose only options are [--repeats N] and [--json]. Returns run(repeats, json),
+/// or 2 for any other argument.
 inline int run_with_options(int argc, char** argv, int (*run)(int repeats, bool json)) {
   int repeats = 15;
   bool json = false;
@@ -51,7 +51,7 @@ inline int run_with_options(int argc, char** argv, int (*run)(int repeats, bool 
   return run(repeats, json);
 }
 
-/// A copy of host on the device; waits until it is there.
+/// Copies host data to a new device array; waits for the copy.
 template <class T>
 DeviceArray<T> upload(const std::vector<T>& host, const Stream& stream) {
   auto array = need(DeviceArray<T>::make(std::ssize(host)));
@@ -87,7 +87,7 @@ inline double median(std::vector<double> v) {
   return n % 2 == 1 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
-/// Seconds of one call of `work`, a Result<void>() that puts launches on the stream.
+/// Seconds of one call of `work`, a Result<void>() that launches on the stream.
 template <class Work>
 double time_once(const Stream& stream, Work&& work) {
   static Event begin, end;
@@ -99,7 +99,7 @@ double time_once(const Stream& stream, Work&& work) {
 
 struct Timing {
   double seconds = 0;       // median
-  double copy_seconds = 0;  // of a copy that reads and writes as many bytes, median
+  double copy_seconds = 0;  // median of a copy that reads and writes the same number of bytes
 };
 
 /// Alternates work and copy, so that both run at the same clocks.

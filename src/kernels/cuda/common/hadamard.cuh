@@ -1,4 +1,4 @@
-// The Hadamard rotation of a vector in shared memory.
+// Hadamard rotation of a vector in shared memory.
 #pragma once
 
 #include <cmath>
@@ -7,7 +7,7 @@
 
 namespace lathe::cuda {
 
-/// x [n] of the warp's own shared memory becomes H x / sqrt(n), as layout/hadamard.h defines it and
+/// Replaces x [n], which only this warp uses, by H x / sqrt(n), as layout/hadamard.h defines it and
 /// with the same bits. n: a power of two.
 __device__ inline void warp_hadamard(float* x, std::int32_t n) {
   for (std::int32_t half = 1; half < n; half *= 2) {

@@ -1,5 +1,5 @@
-// Hopper's barriers, copies and small conversions that pipelined kernels use, as functions. An
-// ordinary compiler gets them from emulator_hopper.h.
+// Hopper's barriers, copies and small conversions as functions, for pipelined kernels. With an
+// ordinary compiler emulator_hopper.h implements them.
 #pragma once
 
 #include "kernels/cuda/common/dialect.cuh"
@@ -14,20 +14,20 @@ __device__ inline std::uint32_t shared_address(const void* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// A barrier in shared memory completes a phase when `count` threads have arrived; phases are
-// numbered by parity, the first is 0.
+// A barrier in shared memory completes a phase when `count` threads have arrived and all announced
+// bytes are there. Phases alternate parity 0 and 1, beginning with 0.
 __device__ inline void barrier_init(std::uint32_t barrier, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count));
 }
 __device__ inline void barrier_arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-/// As `count` threads.
+/// Arrives as `count` threads.
 __device__ inline void barrier_arrive(std::uint32_t barrier, int count) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(count)
                : "memory");
 }
-/// The same where `arrives`, without a branch.
+/// Arrives as `count` threads if `arrives`, without a branch.
 __device__ inline void barrier_arrive_if(bool arrives, std::uint32_t barrier, int count) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.u32 p, %0, 0;\n@p mbarrier.arrive.shared::cta.b64 _, [%1], "
@@ -35,7 +35,7 @@ __device__ inline void barrier_arrive_if(bool arrives, std::uint32_t barrier, in
       "r"(barrier), "r"(count)
       : "memory");
 }
-/// Arrives and announces bytes that bulk copies will bring.
+/// Arrives, and announces the bytes of bulk copies that the phase must wait for.
 __device__ inline void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
@@ -49,8 +49,8 @@ __device__ inline void barrier_wait(std::uint32_t barrier, std::uint32_t parity)
       "r"(parity)
       : "memory");
 }
-/// This thread's copies by copy_async() arrive at the barrier when they are done; it counts as one
-/// of the threads that the barrier waits for.
+/// Arrives when this thread's copy_async() copies are done. Counts as one of the threads that the
+/// barrier waits for.
 __device__ inline void barrier_arrive_after_copies(std::uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
@@ -58,24 +58,24 @@ __device__ inline void barriers_visible() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/// Ordinary accesses to shared memory before it come before those of matrix products and bulk
-/// copies after it.
+/// Orders this thread's earlier ordinary accesses to shared memory before later ones by wgmma and
+/// bulk copies.
 __device__ inline void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Of a cluster's blocks, whose shared memory is laid out alike.
+// For clusters: every block's shared memory has the same layout.
 
-/// Waits for all threads of the cluster: barriers that they have initialized (barriers_visible())
-/// can be used by all, and no block has left before.
+/// Waits for all threads of the cluster. After it, all may use barriers that were initialized
+/// before (barriers_visible()), and no block has exited.
 __device__ inline void sync_cluster() {
   asm volatile(
       "barrier.cluster.arrive.release;\n"
       "barrier.cluster.wait.acquire;" ::
           : "memory");
 }
-/// Arrives at this barrier of block `block` of the cluster, for what this thread has read. What it
-/// has written is not made visible there, which would take a fence of some 600 cycles.
+/// Arrives at this barrier of block `block` of the cluster, to say that this thread's reads are
+/// done. Its writes are not made visible there; that would need a fence of some 600 cycles.
 __device__ inline void barrier_arrive_of(std::uint32_t barrier, std::uint32_t block) {
   asm volatile(
       "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
@@ -84,12 +84,12 @@ __device__ inline void barrier_arrive_of(std::uint32_t barrier, std::uint32_t bl
       : "memory");
 }
 
-// Barriers by number, of a multiple of 32 threads.
+// Named barriers, of a multiple of 32 threads.
 __device__ inline void group_sync(int number, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
-/// A barrier that also returns whether any thread passed true.
+/// Waits at a named barrier; returns whether any thread passed true.
 __device__ inline bool group_any(int number, int threads, bool mine) {
   int any;
   asm volatile(
@@ -101,19 +101,19 @@ __device__ inline bool group_any(int number, int threads, bool mine) {
   return any != 0;
 }
 
-/// 16 bytes from global to shared memory; zeros where `valid` is false.
+/// Copies 16 bytes from global to shared memory; writes zeros where `valid` is false.
 __device__ inline void copy_async(std::uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                "r"(valid ? 16 : 0)
                : "memory");
 }
-/// 16 bytes of a longer row.
+/// Copies 16 bytes of a row, with L2 prefetching 256 bytes.
 __device__ inline void copy_async_256(std::uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(to), "l"(from)
                : "memory");
 }
 
-/// True for one lane of a whole warp. Only of this choice does the compiler know that it is one
+/// True for one lane of a full warp. The compiler knows only of this form that it selects a single
 /// lane; for any other it issues TMA copies in a loop over lanes.
 __device__ inline bool elected() {
   std::uint32_t mine;
@@ -121,15 +121,14 @@ __device__ inline bool elected() {
                : "=r"(mine));
   return mine != 0;
 }
-/// The L2 policy of copies: evict first, as the bytes will hardly be read again, or none.
+/// An L2 policy for copies: evict first if the bytes are read `once`, else the normal one.
 __device__ inline std::uint64_t cache_policy(bool once) {
   std::uint64_t first, normal;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
   asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
   return once ? first : normal;
 }
-/// A bulk copy of a row of bytes, a multiple of 16, into shared memory; it
-/// announces its bytes to the barrier.
+/// Bulk copy of `bytes` (a multiple of 16) into shared memory. Counts its bytes at the barrier.
 __device__ inline void copy_row(std::uint32_t to, const void* from, std::uint32_t bytes,
                                 std::uint32_t barrier, std::uint64_t policy) {
   asm volatile(
@@ -138,15 +137,15 @@ __device__ inline void copy_row(std::uint32_t to, const void* from, std::uint32_
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
-/// Bytes of shared memory, a multiple of 16, to the device's; copies of a thread are waited for by
-/// wait_copies_out().
+/// Bulk copy of `bytes` (a multiple of 16) from shared to global memory. wait_copies_out() waits
+/// for a thread's copies.
 __device__ inline void copy_out(unsigned long long to, std::uint32_t from, std::uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
                "r"(bytes)
                : "memory");
 }
-/// A box of a three-dimensional tensor map from shared memory; what lies beyond the map's bounds is
-/// left out.
+/// Copies a box from shared memory to a three-dimensional tensor map, except what is beyond the
+/// map's bounds.
 __device__ inline void copy_box_out(const void* map, std::int32_t x, std::int32_t y, std::int32_t z,
                                     std::uint32_t from, std::uint64_t policy) {
   asm volatile(
@@ -155,26 +154,27 @@ __device__ inline void copy_box_out(const void* map, std::int32_t x, std::int32_
       "r"(x), "r"(y), "r"(z), "r"(from), "l"(policy)
       : "memory");
 }
-/// Until shared memory has been read, and may be written again or given back.
+/// Waits until this thread's copies have read shared memory, which may then be overwritten.
 __device__ inline void wait_copies_out() {
   asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
 }
-/// 4 bytes, of a thread's groups of copies.
+/// Copies 4 bytes, as part of the thread's next copy group.
 __device__ inline void copy_async_4(std::uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
-/// Makes a group of the copies that the thread has begun since the last such call.
+/// Commits the thread's copies since the last call as a group.
 __device__ inline void end_copy_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/// Until all groups of this thread but the last kLater are there, for this thread to see.
+/// Waits until at most kLater groups of this thread are incomplete. The data is visible to this
+/// thread alone.
 template <int kLater>
 __device__ inline void wait_copy_groups() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLater) : "memory");
 }
-/// 8 bytes.
+/// Copies 8 bytes, as part of the thread's next copy group.
 __device__ inline void copy_async_8(std::uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
 }
-/// A box of a three-dimensional tensor map into shared memory; it announces its bytes to the
+/// Copies a box of a three-dimensional tensor map to shared memory. Counts its bytes at the
 /// barrier.
 __device__ inline void copy_box(std::uint32_t to, const void* map, std::int32_t x, std::int32_t y,
                                 std::int32_t z, std::uint32_t barrier) {
@@ -185,7 +185,7 @@ __device__ inline void copy_box(std::uint32_t to, const void* map, std::int32_t 
       : "memory");
 }
 
-/// The same with a policy for L2.
+/// The same with an L2 policy.
 __device__ inline void copy_box(std::uint32_t to, const void* map, std::int32_t x, std::int32_t y,
                                 std::int32_t z, std::uint32_t barrier, std::uint64_t policy) {
   asm volatile(
@@ -195,7 +195,7 @@ __device__ inline void copy_box(std::uint32_t to, const void* map, std::int32_t 
       : "memory");
 }
 
-/// A box of a map with a turn_stride (row_map.h), from row 8 * eight of both arrays on.
+/// Copies a box of a map with a turn_stride (row_map.h), from row 8 * eight of both arrays.
 __device__ inline void copy_turns_box(std::uint32_t to, const void* map, std::int32_t x,
                                       std::int32_t eight, std::int32_t page, std::uint32_t barrier,
                                       std::uint64_t policy) {
@@ -206,8 +206,8 @@ __device__ inline void copy_turns_box(std::uint32_t to, const void* map, std::in
       : "memory");
 }
 
-/// The same box for both blocks of a cluster of two: to the same place in each one's shared memory,
-/// and it announces its bytes to each one's barrier.
+/// Copies a box to both blocks of a cluster of two, at the same shared address, and counts its
+/// bytes at each block's barrier.
 __device__ inline void copy_box_to_pair(std::uint32_t to, const void* map, std::int32_t x,
                                         std::int32_t y, std::int32_t z, std::uint32_t barrier) {
   asm volatile(
@@ -217,7 +217,7 @@ __device__ inline void copy_box_to_pair(std::uint32_t to, const void* map, std::
       : "memory");
 }
 
-// Volatile, as ptxas keeps the order of such accesses.
+// Volatile, because ptxas keeps the order of such accesses.
 __device__ inline void store_shared(std::uint32_t to, std::uint32_t a, std::uint32_t b,
                                     std::uint32_t c, std::uint32_t d) {
   asm volatile("st.volatile.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b),
@@ -288,7 +288,8 @@ __device__ inline float4 load_floats(std::uint32_t from) {
                : "memory");
   return v;
 }
-/// Four 8 x 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
+/// Stores four 8 x 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l
+/// / 8.
 __device__ inline void store_matrices(std::uint32_t to, std::uint32_t a, std::uint32_t b,
                                       std::uint32_t c, std::uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a),
@@ -296,8 +297,8 @@ __device__ inline void store_matrices(std::uint32_t to, std::uint32_t a, std::ui
                : "memory");
 }
 
-/// Four 8 x 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8
-/// and gets of each matrix columns 2 (l % 4), + 1 of row l / 4.
+/// Loads four 8 x 8 matrices of 16-bit elements. Lane l gives the address of row l % 8 of matrix l
+/// / 8, and gets columns 2 (l % 4) and + 1 of row l / 4 of each matrix.
 __device__ inline void load_matrices(std::uint32_t from, std::uint32_t (&v)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
@@ -305,8 +306,8 @@ __device__ inline void load_matrices(std::uint32_t from, std::uint32_t (&v)[4]) 
                : "memory");
 }
 
-/// Four 8 x 8 matrices of 16-bit elements, transposed; lane l gives the address of row l % 8 of
-/// matrix l / 8 and gets of each matrix rows 2 (l % 4), + 1 of column l / 4.
+/// Loads four 8 x 8 matrices of 16-bit elements, transposed. Lane l gives the address of row l % 8
+/// of matrix l / 8, and gets rows 2 (l % 4) and + 1 of column l / 4 of each matrix.
 __device__ inline void load_matrices_trans(std::uint32_t from, std::uint32_t (&v)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
@@ -314,8 +315,8 @@ __device__ inline void load_matrices_trans(std::uint32_t from, std::uint32_t (&v
                : "memory");
 }
 
-/// The transposes of two or four 8 x 8 matrices; lane l gives the address of column l % 8 of matrix
-/// l / 8.
+/// Stores the transposes of two or four 8 x 8 matrices; lane l gives the address of column l % 8 of
+/// matrix l / 8.
 __device__ inline void store_matrices_trans(std::uint32_t to, std::uint32_t a) {
   asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(to), "r"(a)
                : "memory");
@@ -353,7 +354,7 @@ __device__ inline std::uint32_t pack_bf16(float low, float high) {
 }
 
 __device__ inline float log2_fast(float x) { return __log2f(x); }
-/// Four e4m3 as f16: exactly, NaN too.
+/// Four e4m3 to f16, exactly; NaN stays NaN.
 __device__ inline void widen_e4m3_f16(std::uint32_t bytes, std::uint32_t& low,
                                       std::uint32_t& high) {
   asm("{ .reg .b16 l, h;\nmov.b32 {l, h}, %2;\n"
@@ -366,7 +367,7 @@ __device__ inline std::uint32_t mul_f16x2(std::uint32_t a, std::uint32_t b) {
   asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
   return out;
 }
-/// Two f16; what is too large becomes 65504.
+/// Two f32 to f16; too large values become 65504.
 __device__ inline std::uint32_t pack_f16(float low, float high) {
   std::uint32_t out;
   asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));

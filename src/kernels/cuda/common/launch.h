@@ -1,6 +1,7 @@
-// Launches a kernel from a .cu file. nvcc makes a launch of it. An ordinary compiler, which builds
-// the same file for tests without a GPU, puts the kernel's emulation (emulator.h) on the stream of
-// the fake runtime (fake/fake_cuda.h). Only .cu files and what they alone include may include it.
+// Launches a kernel from a .cu file. With nvcc it launches on the GPU. An ordinary compiler, which
+// builds the same file for tests without a GPU, queues the kernel's emulation (emulator.h) on a
+// stream of the fake runtime (fake/fake_cuda.h). Only .cu files, and files that only .cu files
+// include, may include it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,10 +19,10 @@ namespace lathe::cuda {
 struct LaunchShape {
   dim3 grid = 1;                  // blocks
   dim3 block = 1;                 // threads
-  std::int32_t shared_bytes = 0;  // dynamic; more than 48 KiB after allow_shared()
+  std::int32_t shared_bytes = 0;  // dynamic; above 48 KiB it needs allow_shared()
   int cluster = 1;                // blocks along x
-  // The kernel may begin before the one ahead of it on the stream is done: it calls
-  // wait_for_previous() before it reads or writes what that one may write.
+  // The kernel may begin before the previous one on the stream has finished. It must call
+  // wait_for_previous() before it reads or writes anything that kernel may write.
   bool early = false;
 };
 
@@ -57,7 +58,7 @@ cudaError_t launch_kernel(void (*kernel)(Params...), const LaunchShape& shape, c
 #endif
 }
 
-/// Blocks that take `count` things, per_block in each.
+/// Thread blocks for `count` things, per_block in each.
 inline unsigned blocks_for(std::int64_t count, std::int64_t per_block) {
   return static_cast<unsigned>((count + per_block - 1) / per_block);
 }

@@ -1,4 +1,4 @@
-// What attention kernels store as the LSE of a row, which they have in base 2.
+// The unit in which attention kernels store LSE. They compute it in base 2.
 #pragma once
 
 #include "attn/lse_convention.h"
@@ -6,8 +6,8 @@
 namespace lathe::cuda {
 
 struct LseForm {
-  float unit = 0.6931471805599453f;      // a factor of it
-  float empty = -__builtin_huge_valf();  // in its place, for a row without keys
+  float unit = 0.6931471805599453f;      // factor from base 2
+  float empty = -__builtin_huge_valf();  // stored for a row without keys
 };
 
 inline LseForm lse_form(LseConvention convention) {

@@ -1,4 +1,3 @@
-// Allocates device and pinned memory, and scratch that grows on a device.
 #include "kernels/cuda/common/memory.h"
 
 #include <fmt/format.h>
@@ -40,7 +39,7 @@ Result<OwnedBytes> allocate_device_bytes(std::int64_t bytes) {
   void* data = nullptr;
   const cudaError_t status = cudaMalloc(&data, static_cast<std::size_t>(bytes));
   if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // it is answered here and must not surface at the next launch
+    cudaGetLastError();  // reported here; it must not surface at the next launch
     std::size_t free = 0;
     std::size_t total = 0;
     cudaMemGetInfo(&free, &total);

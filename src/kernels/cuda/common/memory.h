@@ -1,5 +1,5 @@
-// Device memory for the views and spans that the CPU uses: a RowsView, a PoolView or a span may
-// point there. Only kernels and copies may read what they point to.
+// Device memory for views and spans: a RowsView, PoolView or span may point to it. Only kernels and
+// copies may read what they point to.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,23 +18,23 @@ namespace lathe::cuda {
 /// "device memory: wanted 8589934592 bytes, got 1073741824 bytes free of 150754820096; ...".
 Error out_of_memory(std::int64_t needed, std::int64_t free, std::int64_t total);
 
-/// Bytes on the calling thread's device, at a multiple of 256, contents unspecified. 0 bytes
-/// allocate nothing. Errors: out_of_memory (exhausted), no device.
+/// Bytes on the calling thread's device, aligned to 256, contents unspecified. 0 bytes allocate
+/// nothing. Errors: out_of_memory (exhausted), no device.
 Result<OwnedBytes> allocate_device_bytes(std::int64_t bytes);
 
-/// Frees what allocate_device_bytes() returned, also while a stream is captured, whose graph must
-/// not use it. An error does not surface at the caller's next call.
+/// Frees what allocate_device_bytes() returned. Also works while a stream is being captured; the
+/// graph must not use the memory. An error does not surface at the caller's next call.
 void free_device_bytes(std::byte* bytes);
 
-/// Memory of the calling thread's device. Allocating cannot be captured.
+/// Memory of the calling thread's device. Allocating cannot be captured in a graph.
 inline constexpr Memory kDeviceMemory{MemoryKind::device, allocate_device_bytes};
 
-/// Host memory that copies to and from the device need not wait for. Errors: as those of the
-/// device.
+/// Pinned host memory: copies between it and the device are asynchronous. Errors: as
+/// allocate_device_bytes().
 Result<OwnedBytes> allocate_pinned_bytes(std::int64_t bytes);
 inline constexpr Memory kPinnedMemory{MemoryKind::pinned, allocate_pinned_bytes};
 
-/// Why such scratch could not hold that many bytes: tries once more, because null gives no reason.
+/// The reason why scratch could not grow to `bytes`. Tries once more, because null gives no reason.
 Error no_scratch(std::int64_t bytes);
 
 /// An owned array on the device.
@@ -56,7 +56,7 @@ class DeviceArray {
   std::int64_t count_;
 };
 
-/// Copies of whole ranges in stream order. Host memory that is not pinned makes them wait.
+/// Copies whole ranges in stream order. The call waits where the host memory is not pinned.
 template <class T>
 Result<void> copy_to_device(std::span<const T> host, T* device /* [host.size()] */,
                             cudaStream_t stream,

@@ -1,5 +1,5 @@
-// Prefix sums over a block and over tiles. A tile's carry is the sum of the tiles before it, which
-// every block adds up for itself: with 4096 values in a tile those are few.
+// Prefix sums over a block and over tiles. A tile's carry is the sum of all earlier tiles. Every
+// block computes it itself: with 4096 values in a tile there are few.
 #pragma once
 
 #include "kernels/cuda/common/dialect.cuh"
@@ -12,9 +12,9 @@ struct ScanShared {
   T warps[32];  // of kScanThreads threads
 };
 
-// Sum of the values of the threads before this one; `total` is that of all. One barrier, so
-// `shared` is used once. Every warp adds up the warps' totals for itself, instead of one doing it
-// while the others wait at a second barrier.
+// Sum of the values of the threads before this one; `total` is the sum of all. Uses one barrier, so
+// each call needs its own `shared`. Every warp adds up the warps' totals itself: if one did, the
+// others would wait at a second barrier.
 template <class T>
 __device__ __forceinline__ T block_prefix(T value, ScanShared<T>& shared, T& total) {
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -36,8 +36,8 @@ __device__ __forceinline__ T block_prefix(T value, ScanShared<T>& shared, T& tot
   return sum - value + shuffle(warps - own, warp);
 }
 
-// Sum of the tiles before this block's; `total` is that of all. Every warp adds up for itself,
-// which takes no barrier.
+// Sum of the tiles before this block's; `total` is the sum of all. Every warp computes it itself,
+// without a barrier.
 __device__ __forceinline__ long long tiles_before(const std::int64_t* tile_sums, long long& total) {
   long long before = 0;
   total = 0;
@@ -53,12 +53,12 @@ __device__ __forceinline__ long long tiles_before(const std::int64_t* tile_sums,
   return before;
 }
 
-// The first value of this thread.
+// Index of this thread's first value.
 __device__ __forceinline__ std::int64_t scan_begin() {
   return std::int64_t{blockIdx.x} * kScanTile + std::int64_t{threadIdx.x} * kScanPerThread;
 }
 
-// The sum of the tile blockIdx.x of value(0), value(1), ...
+// Stores the sum of tile blockIdx.x of value(0), value(1), ...
 template <class Value>
 __device__ __forceinline__ void store_tile_sum(std::int64_t* tile_sums, Value value) {
   __shared__ ScanShared<> shared;
@@ -70,8 +70,8 @@ __device__ __forceinline__ void store_tile_sum(std::int64_t* tile_sums, Value va
 }
 
 // Calls store(i, sum of the values before i) for the values of tile blockIdx.x, and for i = count
-// in the last tile. value(i) is 0 for i >= count. `tile_sums` must be there if tiles are more than
-// one.
+// in the last tile. value(i) must be 0 for i >= count. With more than one tile, `tile_sums` must be
+// filled.
 template <class Value, class Store>
 __device__ __forceinline__ void for_prefix_sums(std::int64_t count, const std::int64_t* tile_sums,
                                                 Value value, Store store) {
@@ -93,7 +93,7 @@ __device__ __forceinline__ void for_prefix_sums(std::int64_t count, const std::i
   }
 }
 
-// Index of the last of n values that is <= x. They rise; the first is <= x.
+// Index of the last of n ascending values that is <= x. The first must be <= x.
 template <class T, class N>
 __device__ __forceinline__ N last_not_above(const T* values, N n, T x) {
   N low = 0;

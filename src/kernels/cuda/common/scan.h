@@ -1,4 +1,4 @@
-// Sizes of prefix sums on the device (scan.cuh), for their launches.
+// Sizes of prefix sums on the device (scan.cuh), for host code that launches them.
 #pragma once
 
 namespace lathe::cuda {

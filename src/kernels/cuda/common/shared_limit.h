@@ -1,4 +1,4 @@
-// Raises the dynamic shared memory that a kernel's blocks may have.
+// Raises a kernel's limit of dynamic shared memory.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,11 +10,11 @@ namespace lathe::cuda {
 
 #ifdef __CUDACC__
 
-/// Lets kernel kKernel have `bytes` of dynamic shared memory, the same at every call. The driver
-/// keeps the limit for each device, so it is asked once and not at every launch.
+/// Allows blocks of kernel kKernel `bytes` of dynamic shared memory; `bytes` must be the same at
+/// every call. The driver keeps the limit per device, so it is set once and not at every launch.
 template <auto kKernel>
 cudaError_t allow_shared(int bytes) {
-  static std::atomic<std::uint64_t> devices{0};  // a bit for each where it is set
+  static std::atomic<std::uint64_t> devices{0};  // bit per device: set
   int device = 0;
   if (const cudaError_t status = cudaGetDevice(&device); status != cudaSuccess) return status;
   const std::uint64_t bit = device < 64 ? std::uint64_t{1} << device : 0;
@@ -27,7 +27,7 @@ cudaError_t allow_shared(int bytes) {
 
 #else
 
-// The emulator's blocks have all of it.
+// Blocks of the emulator always have all of it.
 template <auto kKernel>
 cudaError_t allow_shared(int) {
   return cudaSuccess;

@@ -1,4 +1,3 @@
-// Makes streams and marks, and captures and launches graphs.
 #include "kernels/cuda/common/stream.h"
 
 namespace lathe::cuda {
@@ -35,7 +34,7 @@ Result<void> Graph::begin(const Stream& stream) {
 
 Result<Graph> Graph::end(const Stream& stream, const Result<void>& done) {
   cudaGraph_t recorded = nullptr;
-  // The capture has to end even where the work failed.
+  // End the capture even when the work failed.
   const cudaError_t ended = cudaStreamEndCapture(stream, &recorded);
   cudaGraphExec_t graph = nullptr;
   Result<void> made = done;

@@ -1,4 +1,4 @@
-// Streams, marks on them, and graphs captured from them.
+// Streams, events on them, and graphs captured from them.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,13 +11,13 @@
 
 namespace lathe::cuda {
 
-/// A stream of its own, that does not wait for the default one.
+/// A non-blocking stream: it does not synchronize with the default stream.
 class Stream {
  public:
   static Result<Stream> make();
   cudaStream_t get() const { return stream_.get(); }
   operator cudaStream_t() const { return get(); }
-  /// Waits until all that was put on it is done. Errors: any that the device met since.
+  /// Waits until all work on it is done. Errors: any that the device met since.
   Result<void> wait(std::source_location where = std::source_location::current()) const {
     return call_result(cudaStreamSynchronize(get()), "cudaStreamSynchronize", where);
   }
@@ -30,22 +30,22 @@ class Stream {
   std::unique_ptr<CUstream_st, Destroy> stream_;
 };
 
-/// A place in the order of a stream.
+/// A position in a stream's order (a CUDA event).
 class Mark {
  public:
   static Result<Mark> make();
-  /// One that also holds the time at which the device came to it.
+  /// A mark that also records the time at which the device reached it.
   static Result<Mark> make_timed();
-  /// After all that was put on the stream.
+  /// Records it after all work on the stream so far.
   Result<void> set(const Stream& stream,
                    std::source_location where = std::source_location::current()) {
     return call_result(cudaEventRecord(event_.get(), stream), "cudaEventRecord", where);
   }
-  /// Waits until what lies before it is done. Errors: any that the device met since.
+  /// Waits until all work before it is done. Errors: any that the device met since.
   Result<void> wait(std::source_location where = std::source_location::current()) const {
     return call_result(cudaEventSynchronize(event_.get()), "cudaEventSynchronize", where);
   }
-  /// Preconditions: both are timed, and the device has come to them.
+  /// Preconditions: both are timed, and the device has reached them.
   Result<double> seconds_since(const Mark& earlier) const;
 
  private:
@@ -57,11 +57,11 @@ class Mark {
   std::unique_ptr<CUevent_st, Destroy> event_;
 };
 
-/// Launches recorded once and replayed, at the addresses they were recorded with.
+/// Launches captured once and replayed, with the addresses they were captured with.
 class Graph {
  public:
-  /// Records what `work`, a Result<void>(), puts on the stream; nothing runs. Errors: those of
-  /// `work`, and a call that cannot be recorded.
+  /// Captures what `work`, a Result<void>(), puts on the stream; nothing runs. Errors: those that
+  /// `work` returns, and a call that cannot be captured.
   template <class Work>
   static Result<Graph> capture(const Stream& stream, Work&& work) {
     if (auto ok = begin(stream); !ok) return ok.error();

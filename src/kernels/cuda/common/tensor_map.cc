@@ -1,4 +1,3 @@
-// Encodes tensor maps for TMA through the driver.
 #include "kernels/cuda/common/tensor_map.h"
 
 #include <atomic>
@@ -10,7 +9,7 @@ namespace {
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
-// Looked up at run time, so that programs need not link the driver library; null without a driver.
+// Looked up at run time, so that programs need not link the driver library. Null without a driver.
 Encode find_encode() {
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;

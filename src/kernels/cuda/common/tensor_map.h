@@ -1,4 +1,4 @@
-// Tensor maps: arrays that TMA copies boxes from.
+// Tensor maps: descriptors of arrays from which TMA copies boxes.
 #pragma once
 
 #include <cuda.h>
@@ -8,8 +8,8 @@
 
 namespace lathe::cuda {
 
-/// Pages of rows of elements, and the boxes they are cut into: `box_bytes` of `box_rows` rows of a
-/// page, which come swizzled over box_bytes as matrix products want them.
+/// Pages of dense rows and the boxes that TMA copies: `box_bytes` of `box_rows` rows of a page,
+/// swizzled over box_bytes as wgmma needs them.
 struct PageBoxes {
   const void* base = nullptr;  // a multiple of 16, as both strides
   std::int64_t pages = 0;
@@ -21,8 +21,8 @@ struct PageBoxes {
   std::int64_t box_rows = 64;
 };
 
-/// Works on host memory only, in about a microsecond. cudaErrorNotSupported where the driver has no
-/// such function.
+/// Runs on the host alone, in about a microsecond. cudaErrorNotSupported where the driver lacks the
+/// function.
 cudaError_t make_page_map(CUtensorMap& out, const PageBoxes& boxes);
 
 }  // namespace lathe::cuda

@@ -1,13 +1,11 @@
-// Hopper's matrix products: wgmma on tiles in shared memory, by a warpgroup of 128 threads
-// together.
+// Hopper's matrix products: wgmma on tiles in shared memory, issued by a warpgroup of 128 threads.
 //
-// A product is asynchronous. Before the first of a run comes wgmma_fence(), after the last
-// wgmma_commit(), and its accumulator may be touched after wgmma_wait(). Thread t of the warpgroup
-// (warp w = t / 32, lane l = t % 32) holds of an m64nN accumulator tile, with g = l / 4 and
-// c = l % 4,
+// wgmma is asynchronous. Call wgmma_fence() before the first of a run and wgmma_commit() after the
+// last; the accumulator is ready after wgmma_wait(). With g = l / 4 and c = l % 4, thread t of the
+// warpgroup (warp w = t / 32, lane l = t % 32) holds these elements of an m64nN accumulator tile
 //   d[4 j + 0, 1]: row 16 w + g,     columns 8 j + 2 c, + 1
 //   d[4 j + 2, 3]: row 16 w + g + 8, columns 8 j + 2 c, + 1
-// and of an m64k16 tile of bf16 operands in registers, two to a word,
+// and, of an m64k16 tile of bf16 operands in registers, two elements to a word,
 //   a[0], a[1]: rows g, g + 8, columns 2 c, + 1;  a[2], a[3]: the same rows, columns 8 + 2 c, + 1.
 // Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
 #pragma once
@@ -22,36 +20,36 @@ __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" 
 __device__ inline void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-/// Until at most `kOpen` committed runs are open.
+/// Waits until at most `kOpen` committed runs are incomplete.
 template <int kOpen>
 __device__ inline void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kOpen) : "memory");
 }
-/// Keeps the compiler from moving uses of `d` across this place.
+/// Keeps the compiler from moving uses of `d` across this point.
 template <int kCount>
 __device__ inline void wgmma_pin(float (&d)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/// Descriptor of a tile in shared memory of 128-byte rows whose 16-byte chunks are swizzled (chunk
-/// c of row r lies at c ^ (r % 8)); `address` is a multiple of 16 whose row 0 lies at a multiple of
-/// 1024. Rows 8 apart are `stride` bytes apart. K-major tiles (a row holds 64 bf16 or 128 fp8 of
-/// one row of M or N) leave `lead` unused; for MN-major ones (a row holds 64 rows of M or N of one
-/// k) it is the distance from 64 such rows to the next 64.
+/// Descriptor of a tile in shared memory with 128-byte rows and swizzled 16-byte chunks (chunk c of
+/// row r is at c ^ (r % 8)). `address` is a multiple of 16, and row 0 is at a multiple of 1024.
+/// `stride`: bytes between rows 8 apart. K-major tiles, where a row holds 64 bf16 or 128 fp8 of one
+/// row of M or N, ignore `lead`. In MN-major tiles a row holds 64 rows of M or N at one k, and
+/// `lead` is the distance in bytes to the next 64.
 __device__ inline std::uint64_t tile_descriptor(std::uint32_t address, std::uint32_t stride,
                                                 std::uint32_t lead = 16) {
   return std::uint64_t{(address & 0x3ffff) >> 4} | std::uint64_t{lead >> 4} << 16 |
          std::uint64_t{stride >> 4} << 32 | std::uint64_t{1} << 62;
 }
 
-/// The same tile from `bytes` on, for which one addition will do: addresses don't run over into the
+/// The tile `bytes` further on. One addition suffices, because addresses don't overflow into the
 /// next field.
 __device__ inline std::uint64_t descriptor_at(std::uint64_t tile, std::uint32_t bytes) {
   return (tile & ~std::uint64_t{0xffffffff}) | (static_cast<std::uint32_t>(tile) + bytes / 16);
 }
-/// The same tile, opaque to the compiler, which then does not hoist what is derived from it out of
-/// loops, where it would take registers.
+/// The same tile, opaque to the compiler, so that it does not hoist addresses derived from it out
+/// of loops, where they would occupy registers.
 __device__ inline std::uint64_t descriptor_here(std::uint64_t tile) {
   std::uint32_t low;
   asm volatile("mov.b32 %0, %1;" : "=r"(low) : "r"(static_cast<std::uint32_t>(tile)));

@@ -1,12 +1,11 @@
-// Hopper's matrix products on e4m3 operands (wgmma.cuh says how products are issued and waited
-// for).
+// Hopper's matrix products of e4m3 operands (wgmma.cuh says how to issue and await them).
 //
-// Both operands are K-major: 8-bit ones have no other form. Of an m64k32 tile of operands in
-// registers thread t (warp w = t / 32 of its warpgroup, g = t % 32 / 4, c = t % 4) holds, four to a
-// word,
+// Both operands are K-major: 8-bit operands have no other form. Of an m64k32 tile of operands in
+// registers, thread t (warp w = t / 32 of its warpgroup, g = t % 32 / 4, c = t % 4) holds, four to
+// a word,
 //   a[0], a[1]: rows 16 w + g, + 8, columns 4 c to 4 c + 3;
 //   a[2], a[3]: the same rows, columns 16 + 4 c on.
-// The tensor cores add with about 14 bits of mantissa.
+// The tensor cores accumulate with about 14 bits of mantissa.
 // Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
 #pragma once
 
@@ -18,14 +17,14 @@
 
 namespace lathe::cuda {
 
-/// Descriptor of a tile of 64-byte rows whose 16-byte chunks are swizzled (chunk c of row r lies at
-/// c ^ (r / 2 % 4)); row 0 lies at a multiple of 512.
+/// Descriptor of a tile with 64-byte rows and swizzled 16-byte chunks (chunk c of row r is at c ^
+/// (r / 2 % 4)); row 0 is at a multiple of 512.
 __device__ inline std::uint64_t half_tile_descriptor(std::uint32_t address) {
   return std::uint64_t{(address & 0x3ffff) >> 4} | std::uint64_t{1} << 16 |
          std::uint64_t{512 >> 4} << 32 | std::uint64_t{2} << 62;
 }
 
-/// Two e4m3, `low` in the low byte; what is too large becomes 448.
+/// Two f32 to e4m3, `low` in the low byte; too large values become 448.
 __device__ inline std::uint32_t pack_e4m3(float low, float high) {
   std::uint16_t out;
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(out) : "f"(high), "f"(low));

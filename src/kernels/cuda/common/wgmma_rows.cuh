@@ -1,7 +1,7 @@
-// Hopper's matrix products with the left operand in registers (wgmma.cuh says who holds what and
-// how products are issued and waited for).
+// Hopper's matrix products with the left operand in registers (wgmma.cuh says which thread holds
+// what, and how to issue and await them).
 //
-// The registers of an operand may be written again only after the product has been waited for.
+// Wait for the product before you overwrite an operand's registers.
 // Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
 #pragma once
 
@@ -63,7 +63,7 @@ __device__ inline void mma_m64_bf16_rows(float (&d)[32], const std::uint32_t* a,
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)));
 }
 
-// The same of f16.
+// d (+)= a b^T for f16.
 __device__ inline void mma_m64_f16_rows(float (&d)[4], const std::uint32_t* a, std::uint64_t b,
                                         bool add) {
   asm volatile(

@@ -1,6 +1,6 @@
 // Hopper's matrix products of a left operand in registers and MN-major values: P V of 64 or 128
-// dimensions (wgmma.cuh says who holds what and how products are issued and waited for, and has 256
-// dimensions; wgmma_rows.cuh, when the registers of an operand may be written again).
+// dimensions; wgmma.cuh has the one of 256. wgmma.cuh says which thread holds what, and how to
+// issue and await them; wgmma_rows.cuh says when operand registers may be overwritten.
 //
 // Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
 #pragma once

@@ -1,5 +1,5 @@
-// Hopper's matrix products of 64, 128 and 256 columns, named as the narrower ones (wgmma.cuh says
-// who holds what and how products are issued and waited for).
+// Hopper's matrix products of 64, 128 and 256 columns, with the names of the narrower ones
+// (wgmma.cuh says which thread holds what, and how to issue and await them).
 //
 // Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
 #pragma once

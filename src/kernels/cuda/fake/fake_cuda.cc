@@ -1,4 +1,3 @@
-// The fake CUDA runtime: memory, streams, events and graphs on the host.
 #include "kernels/cuda/fake/fake_cuda.h"
 
 #include <sys/mman.h>
@@ -14,13 +13,13 @@
 #include "base/check.h"
 #include "kernels/cuda/common/emulator_hopper.h"
 
-// Handles of the runtime's are pointers to types that it leaves open.
+// The runtime's handles point to types that its header leaves incomplete.
 struct CUstream_st {
   bool captures = false;
 };
 struct CUevent_st {
   bool timed = false;
-  std::int64_t after = 0;  // pieces of work
+  std::int64_t after = 0;  // work items queued before it
 };
 struct CUgraph_st {
   std::vector<std::function<void()>> work;
@@ -33,7 +32,7 @@ struct CUgraphExec_st {
 namespace lathe::cuda::fake {
 namespace {
 
-constexpr std::size_t kSpace = std::size_t{16} << 30;  // of addresses; pages come when touched
+constexpr std::size_t kSpace = std::size_t{16} << 30;  // address space; pages come when touched
 constexpr std::size_t kGrain = 256;
 constexpr std::size_t kGap = 4096;  // between allocations, always 0xff or unused
 constexpr int kProcessors = 4;
@@ -44,7 +43,7 @@ struct Runtime {
   std::size_t total = kSpace;
   std::map<std::byte*, std::size_t> pinned;
   std::deque<std::function<void()>> queue;
-  std::int64_t done = 0;  // pieces of work that have left the queue
+  std::int64_t done = 0;  // work items that have left the queue
   CUstream_st* capturing = nullptr;
   CUgraph_st captured;
   cudaError_t fail_wait = cudaSuccess;
@@ -62,7 +61,7 @@ Runtime& runtime() {
     void* space =
         mmap(nullptr, kSpace, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     LATHE_CHECK(space != MAP_FAILED, "addresses for device memory");
-    // protect() visits every page that was touched: a sixth of the tests' time with small ones.
+    // protect() visits every touched page: with small pages, a sixth of the tests' time.
     static_cast<void>(madvise(space, kSpace, MADV_HUGEPAGE));
     r.space = static_cast<std::byte*>(space);
   }
@@ -87,14 +86,14 @@ bool is_pinned(const void* p) {
   return at < first + bytes;
 }
 
-// Device memory is open while it runs.
+// Runs `work` with device memory accessible.
 void run_now(Runtime& r, const std::function<void()>& work) {
   protect(r, PROT_READ | PROT_WRITE);
   work();
   protect(r, PROT_NONE);
 }
 
-// Runs the queue up to the piece of work with this number, counted from the first ever.
+// Runs the queue up to and including work item number `end`, counted from the first ever.
 cudaError_t wait_until(std::int64_t end) {
   Runtime& r = runtime();
   if (r.capturing != nullptr) return fail(cudaErrorStreamCaptureUnsupported);
@@ -166,7 +165,7 @@ cudaError_t cudaMalloc(void** out, std::size_t bytes) {
   if (static_cast<std::size_t>(device_bytes()) + size > r.total) {
     return fail(cudaErrorMemoryAllocation);
   }
-  std::size_t at = 0;  // the first gap that holds it
+  std::size_t at = 0;  // start of the first gap that is large enough
   for (const auto& [offset, used] : r.used) {
     if (at + size + kGap <= offset) break;
     at = offset + rounded(used, kGrain) + kGap;
@@ -319,7 +318,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) { return wait_until(event->after); }
-// A piece of work takes a millisecond.
+// Every work item counts as a millisecond.
 cudaError_t cudaEventElapsedTime(float* out, cudaEvent_t from, cudaEvent_t to) {
   if (!from->timed || !to->timed) return fail(cudaErrorInvalidResourceHandle);
   if (std::max(from->after, to->after) > runtime().done) return fail(cudaErrorNotReady);
@@ -368,7 +367,7 @@ cudaError_t cudaDriverGetVersion(int* version) {
 
 namespace {
 
-// Writes what copy_box() of the emulator reads.
+// Writes the map that the emulator's copy_box() reads.
 CUresult encode_tiled(CUtensorMap* out, CUtensorMapDataType type, cuuint32_t rank, void* base,
                       const cuuint64_t* sizes, const cuuint64_t* strides, const cuuint32_t* box,
                       const cuuint32_t* steps, CUtensorMapInterleave, CUtensorMapSwizzle,
@@ -388,7 +387,7 @@ CUresult encode_tiled(CUtensorMap* out, CUtensorMapDataType type, cuuint32_t ran
   const auto dimension = [&](cuuint32_t i) {
     return box[i] >= 1 && box[i] <= 256 && steps[i] == 1 && sizes[i] > 0;
   };
-  // Rows of pages (tensor_map.h), or rows of two arrays by turns (row_map.h).
+  // Rows of pages (tensor_map.h), or alternating rows of two arrays (row_map.h).
   const bool turns = rank == 5 && box[1] == 8 && box[2] == 2;
   const bool legal = (rank == 3 || turns) && reinterpret_cast<std::uintptr_t>(base) % 16 == 0 &&
                      all(rank - 1, stride) && all(rank, dimension) && box[rank - 1] == 1;

@@ -1,4 +1,4 @@
-// What a launch becomes without a GPU, and what the fake runtime shows that a GPU would not.
+// Tests launches without a GPU, and the faults that the fake runtime shows and a GPU would hide.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kLaunchTokens = 40;
 
-// Rows and slots on the fake device, and the bytes that the CPU's codec makes of them.
+// Rows and slots on the fake device, and the bytes that the CPU's codec encodes from them.
 struct Encoding {
   CacheLayout layout{LayoutKind::mla_fp8_block};
   std::int32_t page = 16;
@@ -87,7 +87,7 @@ TEST(FakeCuda, AGraphReplaysOnWhatTheArraysHoldThen) {
     EXPECT_EQ(fake::counts().launches, before.launches + 1);
     const auto written = e.read();
     const auto wanted = e.of_the_cpu(in.rows, in.slots);
-    // Slots that no token has taken keep what they held.
+    // Slots that no token uses keep their bytes.
     for (std::size_t i = 0; i < written.size(); ++i) {
       if (wanted[i] != std::byte{0xff}) {
         ASSERT_EQ(written[i], wanted[i]) << "byte " << i << ", seed " << seed;

@@ -1,6 +1,5 @@
-// Included before everything else in files of the emulated build: the runtime's calls become the
-// fake's, and what those files define lies in namespaces of its own, so that a test may link the
-// build for a GPU as well.
+// Included first in files of the emulated build. The runtime's calls become the fake's, and what
+// those files define is in separate namespaces, so that a test can also link the GPU build.
 #pragma once
 
 #include <cuda.h>
@@ -11,7 +10,7 @@
 #define cuda emulated_cuda
 #define register_sm90_kernels register_emulated_sm90_kernels
 
-// The runtime's calls that the project makes, with the runtime's own parameters.
+// The runtime calls that the project makes, with the runtime's own parameters.
 #define LATHE_FAKE_CALLS(X)                                                                     \
   X(cudaMalloc, (void**, std::size_t))                                                          \
   X(cudaFree, (void*))                                                                          \

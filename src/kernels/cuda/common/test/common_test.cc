@@ -1,4 +1,4 @@
-// What of the device's foundation can be checked without one: messages and arithmetic.
+// Tests the parts of common/ that need no device: messages and arithmetic.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -24,7 +24,7 @@ TEST(FastDiv, DividesLikeTheOperator) {
   for (const std::uint32_t d : divisors) {
     const FastDiv fast(d);
     std::vector<std::uint32_t> numbers = {0, 1, 0x7ffffffeu, 0x7fffffffu};
-    // Multiples and what lies just below them decide whether the rounding is right.
+    // Multiples and the numbers just below them show whether the rounding is right.
     for (int i = 0; i < 20; ++i) {
       const std::uint32_t multiple = 0x7fffffffu / d * d - (rng() % (0x7fffffffu / d)) * d;
       numbers.insert(numbers.end(), {multiple, multiple - 1, rng() & 0x7fffffffu});
@@ -57,7 +57,7 @@ TEST(Device, SaysWhatIsMissingAndWhatIsNeeded) {
   EXPECT_EQ(message([](FoundDevice& f) { f.driver = 12080; }),
             "CUDA driver: wanted one that serves CUDA 13.0 or newer, got one for CUDA 12.8; update "
             "the driver, or use --device cpu");
-  // An older driver of the same major version serves a newer runtime.
+  // An older driver runs a newer runtime of the same major version.
   EXPECT_EQ(message([](FoundDevice& f) { f.runtime = 13020; }), "ok");
   EXPECT_EQ(message([](FoundDevice& f) { f.driver = 0; }),
             "CUDA driver: wanted one that serves CUDA 13.0, got none; install NVIDIA's driver, or "

@@ -1,4 +1,4 @@
-// What tests on a GPU share: a stream, arrays that go there and back, and a main() that is skipped
+// Shared by GPU tests: a stream, arrays copied to the device and back, and a main() that skips
 // without a device.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace lathe::cuda {
 
 inline constexpr int kSkipped = 77;  // the usual exit code of a skipped test
 
-/// Fails the test with the error's own words.
+/// Fails the test with the error's message.
 template <class T>
 void must(const Result<T>& result) {
   ASSERT_TRUE(result.ok()) << result.error().message();
@@ -32,7 +32,7 @@ class GpuTest : public ::testing::Test {
   Stream stream_;
 };
 
-/// A vector's contents on the device. Nothing is pinned, so copies wait for the stream.
+/// A vector's contents on the device. Host memory is not pinned, so copies wait for the stream.
 template <class T>
 class DeviceCopy {
  public:
@@ -71,7 +71,7 @@ class GpuArraysTest : public GpuTest {
   std::span<const T> put(std::span<const T> host) {
     return put(host.data(), host.size());
   }
-  /// Room whose bytes are 0xff, NaN in every format.
+  /// An array filled with 0xff, NaN in every format.
   template <class T>
   std::span<T> room(std::int64_t count) {
     kept_.emplace_back(*this, std::vector<std::byte>(static_cast<std::size_t>(count) * sizeof(T),
@@ -82,7 +82,7 @@ class GpuArraysTest : public GpuTest {
   std::list<DeviceCopy<std::byte>> kept_;
 };
 
-/// Runs all tests, or returns kSkipped where the device does not suit.
+/// Runs all tests, or returns kSkipped where no suitable device is found.
 inline int gpu_test_main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   const auto device = open_device();

@@ -1,4 +1,4 @@
-// Masks scores by a bit per key. A thread's fragment of a tile of 64 M rows x 64 keys is that of
+// Masks scores by one bit per key. A thread's fragment of a tile of 64 M rows x 64 keys is as in
 // wgmma.cuh.
 #pragma once
 
@@ -6,7 +6,8 @@
 
 namespace lathe::cuda {
 
-/// Moves the code out of line, so that loops fit the instruction cache.
+/// Marks a branch as unlikely. The compiler moves its code out of line, so that loops fit the
+/// instruction cache.
 __device__ inline bool seldom(bool x) { return __builtin_expect(x, 0); }
 
 /// Masks keys whose bit is 0.
@@ -21,7 +22,7 @@ __device__ inline void mask_keys(float (&d)[32], std::uint64_t seen, int lane) {
   }
 }
 
-// With A and B swapped: a thread holds keys `key` and `key` + 8 of M rows 8 j + 2 (lane % 4) + i.
+// With A and B swapped a thread holds keys `key` and `key` + 8 of M rows 8 j + 2 (lane % 4) + i.
 
 /// Masks keys whose bit is 0.
 template <int kCount>

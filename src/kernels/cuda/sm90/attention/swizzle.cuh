@@ -1,4 +1,4 @@
-// The swizzle of tiles with rows of 128 bytes, as wgmma and TMA have it.
+// The 128-byte swizzle of wgmma and TMA.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,3 @@
-// Grouped-query attention as a kernel of the registry: checks a call, places its arrays, launches
-// schedule, attention and combine.
 #include "kernels/cuda/sm90/gqa/gqa_attend.h"
 
 #include <fmt/format.h>
@@ -18,10 +16,10 @@ Result<void> launch_schedule(const GqaParams& p, const AttendArgs& args) {
   return call_result(launch_gqa_schedule(p, stream), "gqa_schedule");
 }
 
-// memory: of the device, as many bytes as shape says; the schedule is first.
+// memory: on the device, of the size that shape says; the schedule comes first.
 Result<void> attend_gqa(const AttendArgs& args, const GqaShape& shape, std::byte* memory,
                         CallPart part) {
-  // Kernels only read a schedule that the step's layers share.
+  // The cast is safe: kernels only read a schedule that the step's layers share.
   const std::byte* made = args.schedule != nullptr ? args.schedule->device() : nullptr;
   const GqaParams p =
       gqa_params(args, shape, made != nullptr ? const_cast<std::byte*>(made) : memory,

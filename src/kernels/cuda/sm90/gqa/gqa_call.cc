@@ -1,4 +1,3 @@
-// Checks a grouped-query call against what the Hopper kernels accept, and computes its parameters.
 #include "kernels/cuda/sm90/gqa/gqa_call.h"
 
 #include <fmt/format.h>
@@ -118,7 +117,8 @@ GqaShape gqa_shape(const AttendArgs& args, int sms) {
 }
 
 std::int64_t gqa_workspace_bytes(const AttendArgs& most, int sms) {
-  // Smaller blocks are more, on more of them resident. Doubling rows passes every block size.
+  // Fewer rows use smaller blocks, of which there are more, and more are resident. Doubling the
+  // rows visits every block size.
   std::int64_t bytes = gqa_shape(most, sms).bytes();
   AttendArgs fewer = most;
   for (std::int64_t rows = 1; rows < most.max_request_rows; rows *= 2) {

@@ -1,5 +1,5 @@
-// A call of grouped-query attention as its kernels get it: block sizes, what it keeps in memory of
-// the device, parameters. No CUDA call is made here.
+// Turns a call of grouped-query attention into its kernels' parameters: block sizes, device memory
+// and launch parameters. Makes no CUDA call.
 #pragma once
 
 #include <fmt/format.h>
@@ -18,21 +18,21 @@
 
 namespace lathe::cuda {
 
-/// The bounds that a call's shape follows from; lengths are the device's.
+/// Sizes that follow from the host's bounds of a call; the lengths themselves are on the device.
 struct GqaShape {
-  std::int32_t block_m = 8;     // M rows of a block: 8, 16, 32 or 64, or 128 of many
-  std::int32_t tile = 64;       // keys
+  std::int32_t block_m = 8;     // M rows of a block: 8, 16, 32 or 64; 128 for prefill
+  std::int32_t tile = 64;       // keys of a tile
   std::int32_t item_cost = 0;   // in tiles
-  std::int64_t max_blocks = 0;  // M blocks
+  std::int64_t max_blocks = 0;  // most M blocks
   std::int32_t workers = 0;     // resident blocks
-  // Of the device's memory, multiples of 256.
+  // Device memory, multiples of 256.
   std::int64_t schedule_bytes = 0;
   std::int64_t partial_bytes = 0;
 
   std::int64_t bytes() const { return schedule_bytes + partial_bytes; }
 };
 
-/// Places arrays one after another, each at a multiple of 256 bytes; without a base it counts.
+/// Places arrays one after another, each aligned to 256 bytes. Without a base it only counts.
 class Placement {
  public:
   explicit Placement(std::byte* base) : base_(base) {}
@@ -66,22 +66,23 @@ Result<void> one_of(const char* field, const std::int32_t (&values)[N], std::int
                      fmt::format("{}", value), "the cpu device takes others");
 }
 
-/// What holds for a call's query rows and outputs, whatever its keys are. Errors, by argument:
-/// batch_invariant, as workers share what all requests bring; dtypes, alignment, bounds.
+/// Checks query rows and outputs, independent of where keys come from. Errors, by argument:
+/// batch_invariant (workers share the work of all requests, so an output's bits depend on the
+/// batch), dtypes, alignment, bounds.
 Result<void> check_gqa_rows(const AttendArgs& args);
 
-/// Errors: what the kernels do not take, by argument: dtypes, head dims, pages, index lists,
-/// alignment, bounds.
+/// Checks a whole call. Errors, by argument: dtypes, head dims, pages, index lists, alignment,
+/// bounds.
 Result<void> check_gqa_call(const AttendArgs& args);
 
-/// sms: of the device. args have passed their check.
+/// sms: of the device. args must have passed their check.
 GqaShape gqa_shape(const AttendArgs& args, int sms);
 
-/// Bytes within which gqa_shape() stays of every call whose rows, requests and max_request_rows are
-/// at most those of `most`.
+/// Bytes that gqa_shape() needs at most for any call with at most the rows, requests and
+/// max_request_rows of `most`.
 std::int64_t gqa_workspace_bytes(const AttendArgs& most, int sms);
 
-/// schedule, partials: memory of the device, as many bytes as shape says at a multiple of 256.
+/// schedule, partials: device memory, aligned to 256, of the sizes that shape says.
 GqaParams gqa_params(const AttendArgs& args, const GqaShape& shape, std::byte* schedule,
                      std::byte* partials);
 

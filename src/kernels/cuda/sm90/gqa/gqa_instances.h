@@ -1,4 +1,4 @@
-// The instances of the grouped-query kernels, each in a file of its own.
+// Launches of the grouped-query kernels, one template instance per file.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,11 +7,11 @@
 
 namespace lathe::cuda {
 
-/// p.block_m of 8 to 64.
+/// p.block_m: 8 to 64.
 template <int kHeadDim, bool kFp8>
 cudaError_t launch_gqa_swap_ab(const GqaParams& p, cudaStream_t stream);
 
-/// p.block_m of 128.
+/// p.block_m: 128.
 template <int kHeadDim>
 cudaError_t launch_gqa_m128(const GqaParams& p, cudaStream_t stream);
 

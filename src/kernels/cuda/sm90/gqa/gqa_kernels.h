@@ -1,4 +1,4 @@
-// The launches of grouped-query attention. It includes little, for nvcc's sake.
+// Launches of grouped-query attention. Includes little, to keep nvcc fast.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,14 +7,14 @@
 
 namespace lathe::cuda {
 
-/// Makes p.schedule.
+/// Fills p.schedule.
 cudaError_t launch_gqa_schedule(const GqaParams& p, cudaStream_t stream);
 
-/// By p.schedule, after it on the stream; bf16 products. head_dim: one of kGqaHeadDims; fp8: keys
-/// and values are e4m3, else bf16.
+/// Computes attention in bf16 by p.schedule, which must be launched before on the stream. head_dim:
+/// one of kGqaHeadDims. fp8: keys and values are e4m3, else bf16.
 cudaError_t launch_gqa(const GqaParams& p, std::int32_t head_dim, bool fp8, cudaStream_t stream);
 
-/// After launch_gqa() on the stream.
+/// Combines partials, after launch_gqa() on the stream.
 cudaError_t launch_gqa_combine(const GqaParams& p, std::int32_t head_dim, cudaStream_t stream);
 
 }  // namespace lathe::cuda

@@ -1,4 +1,4 @@
-// Picks the grouped-query kernel for a head dim, a format and a number of M rows: swap_ab or m128.
+// Picks the grouped-query kernel for a head dim, a format and an M block size: swap_ab or m128.
 #include "kernels/cuda/sm90/gqa/gqa_instances.h"
 #include "kernels/cuda/sm90/gqa/gqa_kernels.h"
 

@@ -1,17 +1,17 @@
-// The parameters of a launch of grouped-query attention, plain values.
+// Launch parameters of grouped-query attention, as plain values.
 //
-// M rows are the query rows of a request times the heads of a group, so that M row m of a request
-// is query head m % group of a KV head and row m / group. block_m consecutive M rows make an M
-// block, and an M block with one KV head and the tiles of keys that it sees an item. An item costs
-// its tiles and, before them, item_cost: loading queries, storing out, and the products that
-// nothing overlaps. Workers share the costs of all items evenly: worker w takes w * share up to (w
-// + 1) * share of
+// M rows are the query rows of a request times the heads of a group: M row m of a request is query
+// head m % group of a KV head and row m / group. block_m consecutive M rows are an M block. An M
+// block with one KV head and the tiles of keys that it sees is a work item. An item costs its tiles
+// plus item_cost, which pays for loading queries, storing outputs, and the matrix products that
+// nothing overlaps. Workers share the cost of all items evenly: worker w gets w * share up to (w +
+// 1) * share of
 //
 //   | block 0, head 0: item_cost, tiles | block 0, head 1 | ... | block 1, head 0 | ...
 //   |------------ worker 0 -------------------|------- worker 1 ------------|---- ...
 //
-// so it cuts at most the item that it begins with and the one that it ends with, and leaves at most
-// two partials: partial 2 w of an item that another one begins, 2 w + 1 of one that others end.
+// so it shares at most its first item and its last one with other workers, and writes at most two
+// partials: 2 w of an item that another worker begins, 2 w + 1 of one that others end.
 #pragma once
 
 #include <cstddef>
@@ -22,16 +22,16 @@
 
 namespace lathe::cuda {
 
-/// Of a request, and so of a window: sums and differences of two stay within 32 bits.
+/// Most keys of a request, and of a window: sums and differences of two fit 32 bits.
 inline constexpr std::int32_t kGqaMostKeys = 1 << 30;
 
-/// Blocks that an SM has resident, for all of which there is work: with two, one's softmax,
-/// prologue and epilogue overlap the other's loads, where registers and shared memory allow.
+/// Resident blocks of an SM. With two, where registers and shared memory allow, the softmax,
+/// prologue and epilogue of one overlap the loads of the other.
 constexpr int gqa_blocks_per_sm(int head_dim, int block_m, bool fp8) {
   return head_dim > 128 || block_m > 64 || (fp8 && block_m == 64) ? 1 : 2;
 }
 
-/// What an item of 128 M rows costs beside its tiles, in tiles of so many keys.
+/// Cost of an item of 128 M rows besides its tiles, in tiles of `tile` keys.
 constexpr std::int32_t gqa_m128_item_cost(int tile) { return tile == 128 ? 3 : 5; }
 
 /// Keys of a tile of 128 M rows.
@@ -41,32 +41,32 @@ constexpr int gqa_m128_tile(int key_dim, int value_dim) {
 
 struct GqaBlock {
   std::int32_t request;
-  std::int32_t row;     // of q: the one of the first M row
-  std::int32_t head;    // of the group: the one of the first M row
+  std::int32_t row;     // row of q of the first M row
+  std::int32_t head;    // head in the group of the first M row
   std::int32_t m_rows;  // 1 to block_m
-  std::int32_t limit;  // keys before this one are seen by the first query row, one more by each row
-                       // after; not positive where there is none
-  std::int32_t tile;   // the first of whose keys a row sees one
-  std::int32_t tiles;  // at least 1, of which keys may be missing
-  std::int32_t keys;   // keys before this one are seen by the last query row
+  std::int32_t limit;   // keys that the first query row sees; each later row sees one more; may be
+                        // negative
+  std::int32_t tile;    // first tile with a key that some row sees
+  std::int32_t tiles;   // at least 1; some of their keys may be missing
+  std::int32_t keys;    // the last query row sees keys before this one
 };
 
 struct GqaStart {
   std::int32_t block, head;
-  std::int32_t tile;  // -1 and below: so much is left of the item's item_cost
+  std::int32_t tile;  // negative: -tile is what is left of the item's item_cost
 };
 
 struct GqaTotals {
   std::int64_t cost;   // of all items
-  std::int64_t share;  // of a worker
+  std::int64_t share;  // of one worker
 };
 
-/// What the schedule kernel makes of a step's lengths; all layers of an equal problem can use it.
+/// Made by the schedule kernel from a step's lengths. All layers with the same problem share it.
 struct GqaSchedule {
   std::int32_t* request_blocks = nullptr;  // [requests + 1] M blocks before a request's
   GqaBlock* blocks = nullptr;              // [max_blocks]
-  std::int64_t* costs = nullptr;           // [max_blocks + 1] of items before an M block's
-  GqaStart* starts = nullptr;              // [workers], of those with a share
+  std::int64_t* costs = nullptr;           // [max_blocks + 1] cost of the items before an M block's
+  GqaStart* starts = nullptr;              // [workers], for those with a share
   GqaTotals* totals = nullptr;
 };
 
@@ -81,7 +81,7 @@ struct GqaParams {
   std::int32_t requests = 0;
   const std::int32_t* q_indptr = nullptr;  // [requests + 1]
   const std::int32_t* kv_lens = nullptr;   // [requests]
-  std::int32_t max_keys = 0;               // of a request; a length beyond it counts as this
+  std::int32_t max_keys = 0;               // most keys of a request; longer ones are cut to it
   std::int32_t window = kGqaMostKeys;      // keys that a row sees, its own included
   std::int32_t kv_heads = 0;
   FastDiv group;  // heads of a KV head
@@ -95,12 +95,12 @@ struct GqaParams {
   FastDiv page_size;
   std::int32_t pages = 0;
   std::int64_t page_stride = 0;       // bytes
-  std::int64_t token_bytes = 0;       // of all heads' keys, and of all heads' values
+  std::int64_t token_bytes = 0;       // of all heads' keys; the values have as many
   const std::byte* keys = nullptr;    // of the first page; bf16 or e4m3 [page, token, kv head, dim]
-  const std::byte* values = nullptr;  // alike
-  bool once = false;                  // few rows share a key: L2 may drop keys first
+  const std::byte* values = nullptr;  // of the first page, in the keys' format
+  bool once = false;                  // few rows share a key: L2 may evict keys first
 
-  float scale = 0;              // of scores, times log2(e) and the scale of keys
+  float scale = 0;              // of scores, times log2(e) and the keys' scale
   float value_scale = 1;        // of values
   const float* sink = nullptr;  // [heads] or null
 

@@ -1,4 +1,4 @@
-// Combines the partials of work items that workers share (gqa_params.h).
+// Combines the partials of work items that several workers share (gqa_params.h).
 #pragma once
 
 #include "kernels/cuda/common/hopper.cuh"
@@ -8,21 +8,22 @@
 namespace lathe::cuda {
 
 inline constexpr int kGqaCombineThreads = 128;
-inline constexpr int kGqaCombineAhead = 8;  // partials that a thread has in flight
+inline constexpr int kGqaCombineAhead = 8;  // partials that a thread loads at a time
 
-/// An item that a worker ends with and others go on with. There is at most one for each worker, so
-/// a grid of workers finds all of them.
+/// A work item that `worker` begins and others finish. Each worker has at most one, so a grid of
+/// one block per worker finds all of them.
 struct GqaCutItem {
   GqaBlock block;
   std::int32_t head = 0;
-  std::int32_t parts = 0;  // 0: the worker begins no such item
+  std::int32_t parts = 0;  // partials; 0: the worker begins no such item
 
   __device__ GqaCutItem(const GqaParams& p, std::int32_t worker) {
     const GqaTotals totals = *p.schedule.totals;
     const std::int64_t next = (worker + 1) * totals.share;
     if (worker + 1 >= p.workers || next >= totals.cost) return;
     const GqaStart at = p.schedule.starts[worker + 1];
-    // The next worker begins with an item's tile `at.tile`, so it began this many tiles before.
+    // The next worker begins with tile `at.tile` of an item, so that item began this many tiles
+    // before.
     if (at.tile <= 0 || at.tile > totals.share) return;
     block = p.schedule.blocks[at.block];
     head = at.head;
@@ -34,8 +35,8 @@ struct GqaCutItem {
   }
 };
 
-/// Grid: (worker, run of 128 chunks of 4 dimensions of the M rows). out = sum of 2^(lse_i - lse)
-/// out_i in the order of i, so the bits do not depend on timing.
+/// Grid: (worker, run of 128 chunks of 4 dimensions of the M rows). out = sum over partials i, in
+/// order, of 2^(lse_i - lse) out_i, so the bits do not depend on timing.
 static __global__ void __launch_bounds__(kGqaCombineThreads)
     gqa_combine_kernel(const __grid_constant__ GqaParams p, std::int32_t head_dim) {
   wait_for_previous();

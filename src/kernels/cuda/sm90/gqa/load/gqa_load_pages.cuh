@@ -1,8 +1,8 @@
-// The producer: one warp that copies TMA boxes of a KV head's keys and values from pages.
+// The producer: one warp that copies a KV head's keys and values from pages by TMA.
 //
 // A page holds all heads' keys token by token, then all heads' values. A box is up to 64 tokens of
-// a page and up to 128 bytes of a head, so 64 keys take 1 (pages of 64 and more) to 4 boxes (of 16)
-// for each 128 bytes; a lane takes those of one run of tokens.
+// a page and up to 128 bytes of a head, so 64 keys need 1 box (pages of 64 or more) to 4 boxes
+// (pages of 16) for each 128 bytes. Each lane copies the boxes of one run of tokens.
 #pragma once
 
 #include "kernels/cuda/sm90/gqa/load/gqa_ring.cuh"
@@ -15,7 +15,7 @@ __host__ __device__ inline int gqa_box_rows(const GqaParams& p) {
   return rows < 64 ? rows : 64;
 }
 
-/// Rows of keys that are not there hold anything; a stage's mask tells which.
+/// Rows of missing keys hold arbitrary bytes; the stage's mask says which keys are there.
 template <class N>
 struct GqaPageProducer {
   const GqaParams& p;
@@ -33,11 +33,11 @@ struct GqaPageProducer {
         lane(static_cast<int>(threadIdx.x) % 32),
         rows(gqa_box_rows(params)) {}
 
-  /// This lane's page of the tile that begins with key `first`.
+  /// This lane's page of the tile whose first key is `first`.
   struct Box {
     std::int32_t page = -1;  // from the table, or -1
     std::int32_t row = 0;    // of the page
-    std::int32_t seen = 0;   // rows from there on that are keys
+    std::int32_t seen = 0;   // rows from `row` on that are keys
   };
   __device__ Box find(const GqaBlock& b, std::int32_t first) const {
     Box box;
@@ -74,7 +74,7 @@ struct GqaPageProducer {
       Box box = find(item.block, first);
       LATHE_ROLLED
       for (int t = 0; t < item.count; ++t) {
-        // Its page is on the way while this tile waits for its stage.
+        // Look up the next tile's page while this tile waits for its stage.
         const Box next = find(item.block, first += N::kTile);
         const bool here = box.page >= 0 && box.page < p.pages;
         const int count = count_bits(warp_ballot(here));

@@ -1,5 +1,5 @@
-// The ring of stages, each a tile of a KV head's keys and values, that a producer fills
-// (gqa_load_pages.cuh) and consumers empty.
+// The ring of stages between producer (gqa_load_pages.cuh) and consumers. A stage holds a tile of a
+// KV head's keys and values.
 #pragma once
 
 #include "kernels/cuda/common/hopper.cuh"
@@ -7,8 +7,8 @@
 
 namespace lathe::cuda {
 
-/// A tile of keys, or of values, as it lies in a stage: boxes of up to 128 bytes of each row, box
-/// after box, swizzled over their rows' bytes.
+/// Shared memory of a tile of keys or values: boxes of up to 128 bytes of each row, one after
+/// another, swizzled over the bytes of their rows.
 template <int kHeadDim, int kTileKeys, bool kFp8, int kValueDim = kHeadDim>
 struct GqaTileFormat {
   static constexpr int kTile = kTileKeys;
@@ -26,20 +26,21 @@ struct GqaTileFormat {
   static constexpr int kStageSmallBytes = 16 + kTile / 8;
 };
 
-/// N: a GqaTileFormat with kStages, and kConsumerWarps, each of which empties every stage.
+/// N: a GqaTileFormat with kStages and kConsumerWarps; every one of these warps must release a
+/// stage.
 template <class N>
 struct GqaRing {
   std::uint32_t tiles;  // [stages] x keys and values
   std::uint32_t full;   // [stages] barriers
   std::uint32_t empty;  // [stages] barriers
-  std::uint32_t masks;  // [stages][tile] bits: keys that are there
+  std::uint32_t masks;  // [stages][tile] bits: which keys are there
 
   __device__ GqaRing(std::uint32_t tiles_at, std::uint32_t small_at)
       : tiles(tiles_at),
         full(small_at),
         empty(full + 8 * N::kStages),
         masks(empty + 8 * N::kStages) {}
-  /// By one thread, before sync_block().
+  /// Call from one thread, before sync_block().
   __device__ void init() const {
     for (int i = 0; i < N::kStages; ++i) {
       barrier_init(full_at(i), 1);
@@ -62,7 +63,7 @@ struct GqaRing {
   }
 };
 
-/// A place in the ring, and whether it has been gone round an odd number of times.
+/// A position in the ring, and the parity of how often it has wrapped.
 template <class N>
 struct GqaStage {
   int index = 0;

@@ -1,8 +1,8 @@
 // Grouped-query attention of many rows: 128 M rows (query row x head of a group, gqa_params.h) on
 // M, keys on N.
 //
-// Two consumer warpgroups have 64 M rows each and share the tiles of keys and values that a
-// producer warp (gqa_load_pages.cuh) brings:
+// Two consumer warpgroups have 64 M rows each. They share the tiles of keys and values that a
+// producer warp copies (gqa_load_pages.cuh):
 //
 //                     128 keys (64 where they are wide)
 //   M rows  0 -  63 | S = Q K^T of warpgroup 0 |     O of warpgroup 0 [64, value dim]
@@ -11,8 +11,8 @@
 //   S1 = Q K1^T   O += P0 V0   softmax 1        S2 = Q K2^T   O += P1 V1   softmax 2 ...
 //   |----- issued together ----|-- beside PV --|
 //
-// Q and K lie K-major in shared memory, V MN-major; P stays in registers. A row max rises only
-// where a score exceeds it by 2^8 (row_max.cuh), so O is seldom rescaled.
+// Q and K are K-major in shared memory, V is MN-major; P stays in registers. A row max rises only
+// where a score exceeds it by kRowMaxSlack (row_max.cuh), so O is rarely rescaled.
 #pragma once
 
 #include <cuda.h>
@@ -31,7 +31,7 @@ namespace lathe::cuda {
 template <class N>
 struct GqaM128Group {
   static constexpr int kScores = N::kTile / 2;             // of a thread
-  static constexpr int kOperands = N::kTile / 16;          // of P, of 16 keys each
+  static constexpr int kOperands = N::kTile / 16;          // of P, 16 keys each
   static constexpr int kOutputs = N::kValueDims * 64 / 2;  // of a thread
 
   const GqaParams& p;
@@ -49,9 +49,9 @@ struct GqaM128Group {
 
   __device__ int thread() const { return warp * 32 + lane; }
   __device__ void sync() const { group_sync(1 + group, 128); }
-  /// Of the M block.
+  /// Index of the M row in the M block.
   __device__ int m_row(int i) const { return group * 64 + warp * 16 + lane / 4 + 8 * i; }
-  /// The query row of an M row, counted from the block's first, and its head.
+  /// The query row of an M row, counted from the block's first one, and its head.
   __device__ std::int32_t row_of(const GqaBlock& b, int m_row) const {
     return static_cast<std::int32_t>(p.group(static_cast<std::uint32_t>(b.head + m_row)));
   }
@@ -122,8 +122,8 @@ struct GqaM128Group {
     }
     wgmma_commit();
   }
-  /// Zeros the values of keys that are not there: P = 0 does not make NaN vanish. Both warpgroups
-  /// do it, as neither waits for the other.
+  /// Zeros the values of missing keys: P = 0 times NaN is NaN. Both warpgroups do it, because
+  /// neither waits for the other.
   __device__ void zero_missing(int of_stage) const {
     bool zeroed = false;
     LATHE_UNROLL
@@ -163,7 +163,7 @@ struct GqaM128Group {
         if (!(two & 2)) d[at + 1] = d[at + 3] = kNoKey;
       }
     }
-    // Of this warpgroup's M rows the first sees the fewest keys, and the last the latest.
+    // The warpgroup's first M row sees the fewest keys, and its last one the latest window.
     const int first = limit + row_of(b, group * 64), last = limit + row_of(b, group * 64 + 63);
     if (!seldom(first < N::kTile || last > p.window)) return;
     const int end0 = limit + row_of(b, m_row(0)), end1 = limit + row_of(b, m_row(1));
@@ -178,7 +178,8 @@ struct GqaM128Group {
     }
   }
 
-  /// The factors of O and of the row sums where a row max rises for scores d; false: none does.
+  /// Raises row maxes for scores d. factor: what O and the row sums must be multiplied by. False:
+  /// no row max rose.
   __device__ bool raise(const float (&d)[kScores], float (&factor)[2]) {
     float m[2] = {d[0], d[2]};
     LATHE_UNROLL
@@ -195,13 +196,13 @@ struct GqaM128Group {
       m[i] = fmaxf(m[i], shuffle_xor(m[i], 2)) * p.scale;
       factor[i] = 1;
       if (!(m[i] > row_max[i] + kRowMaxSlack)) continue;
-      // From -inf there is nothing to scale; the accumulator is 0.
+      // From -inf there is nothing to scale: the accumulator is 0.
       factor[i] = exp2_fast(row_max[i] - m[i]);
       row_max[i] = m[i];
     }
     return true;
   }
-  /// Turns S into P in its place.
+  /// Turns S into P in place.
   __device__ void exponentials(float (&d)[kScores]) {
     const float z0 = row_max[0] == kNoKey ? 0.f : row_max[0];
     const float z1 = row_max[1] == kNoKey ? 0.f : row_max[1];
@@ -216,7 +217,7 @@ struct GqaM128Group {
       row_sum[1] += e[2] + e[3];
     }
   }
-  /// P as an operand of 16 keys each.
+  /// P as operands of 16 keys each.
   __device__ static void pack(const float (&d)[kScores], std::uint32_t (&w)[kOperands][4]) {
     LATHE_UNROLL
     for (int k = 0; k < kOperands; ++k) {
@@ -238,7 +239,7 @@ struct GqaM128Group {
     if (lane == 0) barrier_arrive(ring.empty_at(of_stage));
   }
 
-  /// An item's tiles, of which there is at least one.
+  /// Computes an item's tiles; there is at least one.
   __device__ void attend(const GqaSegment& item) {
     int limit = item.block.limit - item.first_key<N::kTile>();
     std::uint32_t w[kOperands][4];
@@ -248,7 +249,7 @@ struct GqaM128Group {
     wgmma_wait<0>();
     wgmma_pin(d);
     apply_mask(d, item.block, stage.index, limit);
-    raise(d, factor);  // O is 0
+    raise(d, factor);  // factor unused: O is 0
     exponentials(d);
     pack(d, w);
     LATHE_ROLLED
@@ -285,7 +286,7 @@ struct GqaM128Group {
 
   __device__ void finish(const GqaSegment& item) {
     constexpr int kValueDim = N::kValueDims * 64;
-    // Keeps these addresses from being computed before the tiles, and spilled.
+    // Keeps these addresses from being computed before the tiles and spilled.
     asm volatile("" : "+r"(lane), "+r"(warp));
     LATHE_UNROLL
     for (int i = 0; i < 2; ++i) {

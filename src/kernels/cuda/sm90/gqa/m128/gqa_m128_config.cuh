@@ -10,7 +10,7 @@ struct GqaM128 : GqaTileFormat<kHeadDim, gqa_m128_tile(kHeadDim, kValueDim), fal
   using Format = GqaTileFormat<kHeadDim, gqa_m128_tile(kHeadDim, kValueDim), false, kValueDim>;
   static constexpr int kMRows = 128, kGroups = 2;
   static constexpr int kConsumerWarps = 4 * kGroups, kThreads = 128 * kGroups + 128;
-  // Add up to what a block has.
+  // Together they use all registers of a block.
   static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
 
   static constexpr int kQueryBytes = Format::kDims * 64 * 128;  // of a warpgroup

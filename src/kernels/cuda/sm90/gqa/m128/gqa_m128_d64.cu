@@ -1,4 +1,4 @@
-// gqa_m128 for heads of 64 dimensions: its instance.
+// gqa_m128: instance of head dim 64.
 #include "kernels/cuda/sm90/gqa/m128/gqa_m128_launch.cuh"
 
 template cudaError_t lathe::cuda::launch_gqa_m128<64>(const GqaParams&, cudaStream_t);

@@ -1,4 +1,4 @@
-// gqa_m128: launches an instance.
+// Launches an instance of gqa_m128.
 #pragma once
 
 #include "kernels/cuda/sm90/gqa/gqa_instances.h"

@@ -1,4 +1,4 @@
-// Launches the kernel that shares work tiles of grouped-query attention among blocks.
+// Launches the kernel that makes the work list of grouped-query attention.
 #include "kernels/cuda/sm90/gqa/schedule/gqa_schedule.cuh"
 
 #include "kernels/cuda/common/launch.h"

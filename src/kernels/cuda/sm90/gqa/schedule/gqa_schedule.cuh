@@ -1,5 +1,5 @@
-// The work list of grouped-query attention, made on the device from the step's lengths
-// (gqa_params.h): one block.
+// Makes the work list of grouped-query attention on the device from the step's lengths
+// (gqa_params.h), in one block.
 #pragma once
 
 #include "kernels/cuda/common/dialect.cuh"
@@ -8,15 +8,15 @@
 namespace lathe::cuda {
 
 inline constexpr int kGqaScheduleThreads = 256;
-// A worker of fewer tiles, besides item_cost, costs more in combining than it saves in reading.
+// Least tiles of a worker besides item_cost. With fewer, combining costs more than reading saves.
 inline constexpr std::int64_t kGqaLeastShare = 2;
 
-/// Prefix sums over the block's threads, chunk after chunk.
+/// Prefix sums over the block's threads, one chunk after another.
 struct GqaScan {
   long long* sums;  // [warps] in shared memory
   std::int64_t before = 0;
 
-  /// Of what the threads before this one and all chunks before offered, and this one's.
+  /// The sum of v over all earlier chunks, all earlier threads and this one.
   __device__ std::int64_t add(long long v) {
     const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
     LATHE_UNROLL
@@ -38,7 +38,7 @@ struct GqaScan {
   }
 };
 
-/// The last of `count` ascending entries, the first of which is at most `x`, that is at most `x`.
+/// Index of the last of `count` ascending entries that is at most x. The first must be at most x.
 template <class T>
 __device__ inline std::int32_t last_at_most(const T* entries, std::int32_t count, std::int64_t x) {
   std::int32_t low = 0, high = count;
@@ -53,7 +53,7 @@ __device__ inline std::int32_t last_at_most(const T* entries, std::int32_t count
   return low;
 }
 
-/// Rows of a request, none beyond q.
+/// Rows of a request, without any beyond q.
 struct GqaRows {
   std::int32_t begin, end;
   __device__ GqaRows(const GqaParams& p, std::int32_t request)
@@ -90,7 +90,7 @@ __device__ inline GqaBlock gqa_block(const GqaParams& p, std::int32_t request,
   return b;
 }
 
-// Unused where a file wants the prefix sums alone.
+// Unused where a file needs only the prefix sums.
 [[maybe_unused]] static __global__ void __launch_bounds__(kGqaScheduleThreads)
     gqa_schedule_kernel(const __grid_constant__ GqaParams p) {
   __shared__ long long sums[kGqaScheduleThreads / 32];

@@ -1,5 +1,4 @@
-// Walks through the work items of a worker, one after another, in the same way for every role of a
-// block.
+// Iterates over a worker's work items. Every role of a block iterates in the same way.
 #pragma once
 
 #include "kernels/cuda/common/dialect.cuh"
@@ -7,13 +6,13 @@
 
 namespace lathe::cuda {
 
-/// Consecutive tiles of an item.
+/// Consecutive tiles of a work item that one worker computes.
 struct GqaSegment {
   GqaBlock block;
   std::int32_t head;     // KV head
-  std::int32_t tile;     // of the item
-  std::int32_t count;    // of tiles
-  std::int32_t partial;  // -1: all of the item's tiles
+  std::int32_t tile;     // first tile, of the item
+  std::int32_t count;    // tiles
+  std::int32_t partial;  // index of the partial; -1: the whole item, no partial
 
   /// kTile: keys of a tile.
   template <int kTile>
@@ -25,7 +24,7 @@ struct GqaSegment {
 struct GqaSegments {
   const GqaParams& p;
   std::int32_t worker;
-  std::int64_t left = 0;  // of its share
+  std::int64_t left = 0;  // of its share, in tiles
   GqaStart at = {};
 
   __device__ GqaSegments(const GqaParams& params, std::int32_t w) : p(params), worker(w) {
@@ -34,10 +33,10 @@ struct GqaSegments {
     if (left > totals.share) left = totals.share;
     if (left > 0) at = p.schedule.starts[w];
   }
-  /// False where there is no more.
+  /// False when the worker has no more work.
   __device__ bool next(GqaSegment& s) {
     s.tile = at.tile > 0 ? at.tile : 0;
-    // Where the item's tiles begin beyond the share, the next worker has all of them.
+    // The item's tiles begin beyond the share: the next worker computes all of them.
     if (left <= s.tile - at.tile) return false;
     s.block = p.schedule.blocks[at.block];
     s.head = at.head;

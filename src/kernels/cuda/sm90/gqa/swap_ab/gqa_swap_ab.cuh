@@ -1,16 +1,16 @@
 // Grouped-query attention with A and B swapped: keys on M, up to 64 M rows (query row x head of a
 // group, gqa_params.h) on N.
 //
-//   S^T [64 keys, M rows]      = K Q^T      K as it lies (K-major), Q [M rows, dims] K-major
-//   O^T [head dim, M rows]    += V^T P^T    V as it lies (MN-major), P [M rows, 64 keys] K-major
+//   S^T [64 keys, M rows]      = K Q^T      K as cached (K-major), Q [M rows, dims] K-major
+//   O^T [head dim, M rows]    += V^T P^T    V as cached (MN-major), P [M rows, 64 keys] K-major
 //
-// One consumer warpgroup takes the tiles that a producer warp (gqa_load_pages.cuh) brings to a ring
-// of stages. Two blocks are resident on an SM, so the products of one overlap the softmax of the
-// other. A row's scores are spread over all four warps; a barrier that carries a vote tells whether
-// a row max must rise (row_max.cuh), and only then are maxima exchanged.
+// One consumer warpgroup computes the tiles that a producer warp (gqa_load_pages.cuh) copies to a
+// ring of stages. Two blocks are resident on an SM, so matrix products of one overlap the softmax
+// of the other. A row's scores are spread over all four warps. A barrier with a vote tells whether
+// a row max must rise (row_max.cuh); only then do the warps exchange maxima.
 //
-// e4m3 tiles become bf16 on their way into a product, in one buffer: first the keys, then, once the
-// scores are done, the values. Their scales are applied to scores and outputs.
+// e4m3 tiles are widened to bf16 before a matrix product, in one buffer: first the keys, then, once
+// the scores are done, the values. Their scales are applied to scores and outputs.
 #pragma once
 
 #include <cuda.h>
@@ -26,7 +26,7 @@
 namespace lathe::cuda {
 
 /// The consumer warpgroup. A thread holds S of keys `key` and `key` + 8 of the tile, and O of those
-/// dimensions of each 64; in both products of M rows 8 j + 2 (lane % 4) + i, which are `m_row(j,
+/// two dimensions in each 64. In both it holds M rows 8 j + 2 (lane % 4) + i, which are `m_row(j,
 /// i)`.
 template <class N>
 struct GqaSwapAbGroup {
@@ -50,12 +50,12 @@ struct GqaSwapAbGroup {
   __device__ static std::uint32_t of_row(std::uint32_t array, int m_row) {
     return array + static_cast<std::uint32_t>(4 * m_row);
   }
-  /// Log2; in shared memory as registers are short.
+  /// Address of an M row's row max in log2. In shared memory because registers are scarce.
   __device__ std::uint32_t row_max(int m_row) const { return of_row(s.row_maxes, m_row); }
   __device__ std::uint32_t column(int w, int m_row) const {
     return of_row(s.columns, w * kMRows + m_row);
   }
-  /// The query row of an M row, counted from the block's first, and its head.
+  /// The query row of an M row, counted from the block's first one, and its head.
   __device__ std::int32_t row_of(const GqaBlock& b, int m_row) const {
     return static_cast<std::int32_t>(p.group(static_cast<std::uint32_t>(b.head + m_row)));
   }
@@ -161,7 +161,7 @@ struct GqaSwapAbGroup {
     }
     return grows;
   }
-  /// An M row's row max after the tile, `was` before it.
+  /// The M row's new row max after the tile; `was`: before it.
   __device__ float raised(int m_row, float was) const {
     float m = load_float(column(0, m_row));
     LATHE_UNROLL
@@ -194,7 +194,7 @@ struct GqaSwapAbGroup {
       }
     }
   }
-  /// Zeros the values of keys that are not there: P = 0 does not make NaN vanish.
+  /// Zeros the values of missing keys: P = 0 times NaN is NaN.
   __device__ void zero_missing(std::uint32_t values, std::uint64_t seen) const {
     if (!seldom(seen != ~std::uint64_t{0})) return;
     const int row = 32 * (warp & 1) + lane;
@@ -216,7 +216,7 @@ struct GqaSwapAbGroup {
     const std::uint64_t seen = load_shared_u64(s.ring.mask_at(stage.index));
     std::uint32_t keys = s.ring.keys(stage.index), values = s.ring.values(stage.index);
     if constexpr (N::kWidens) {
-      sync();  // no product reads the previous values
+      sync();  // all products with the previous values are done
       widen_tile<N>(keys, ~std::uint64_t{0}, s.wide, warp * 32 + lane);
       fence_async_proxy();
       sync();
@@ -225,10 +225,10 @@ struct GqaSwapAbGroup {
     float d[kMRows / 2];
     score(d, keys);
     apply_mask(d, b, seen, limit);
-    // From here on no product of the warpgroup reads the keys and the previous P.
+    // From here on no matrix product of the warpgroup reads the keys and the previous P.
     if (seldom(group_any(kGroupBarrier, kGroupThreads, outgrows(d)))) raise_row_max(*this, d);
     if constexpr (N::kWidens) {
-      // Neither the mask nor addresses are kept over the scores, as registers are short.
+      // Reload mask and addresses here rather than keep them over the scores: registers are scarce.
       asm volatile("" : "+r"(lane), "+r"(warp));
       widen_tile<N>(values, load_shared_u64(s.ring.mask_at(stage.index)), s.wide, warp * 32 + lane);
       values = s.wide;
@@ -244,7 +244,7 @@ struct GqaSwapAbGroup {
     stage.advance();
   }
 
-  /// Writes an M row's LSE, and its factor of the outputs for all to read.
+  /// Writes an M row's LSE, and the factor of its outputs to shared memory.
   __device__ void settle(const GqaSegment& item, int m_row) const {
     float sum = 0;
     LATHE_UNROLL
@@ -266,7 +266,7 @@ struct GqaSwapAbGroup {
   }
   __device__ void finish(const GqaSegment& item) {
     constexpr int kHeadDim = N::kDims * 64;
-    // Keeps these addresses from being computed before the tiles, and spilled.
+    // Keeps these addresses from being computed before the tiles and spilled.
     asm volatile("" : "+r"(lane), "+r"(key));
     LATHE_UNROLL
     for (int j = 0; j < kEights; ++j) {

@@ -19,7 +19,7 @@ struct GqaSwapAb : GqaTileFormat<kHeadDim, 64, kFp8> {
   static constexpr int kRingAt = kWideAt + (kFp8 ? Format::kDims * Format::kDimTileBytes : 0);
   static constexpr int kMaxStages = 8;
   static constexpr int kSmallBytes = kMaxStages * Format::kStageSmallBytes + 6 * kMRows * 4;
-  // Of an SM's 228 KiB the driver keeps 1 KiB for each block.
+  // An SM has 228 KiB, of which the driver keeps 1 KiB for each block.
   static constexpr int kMostBytes = kBlocksPerSm == 2 ? 113 << 10 : 227 << 10;
   static constexpr int kFit = (kMostBytes - kSmallBytes - kRingAt) / Format::kStageBytes;
   static constexpr int kStages = kFit < kMaxStages ? kFit : kMaxStages;

@@ -1,4 +1,4 @@
-// gqa_swap_ab on e4m3 pages, heads of 128 dimensions: its instances of 8 to 64 M rows.
+// gqa_swap_ab: instances of e4m3 pages, head dim 128, 8 to 64 M rows.
 #include "kernels/cuda/sm90/gqa/swap_ab/gqa_swap_ab_launch.cuh"
 
 template cudaError_t lathe::cuda::launch_gqa_swap_ab<128, true>(const GqaParams&, cudaStream_t);

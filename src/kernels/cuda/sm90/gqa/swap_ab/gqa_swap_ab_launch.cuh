@@ -1,4 +1,4 @@
-// gqa_swap_ab: launches the instances of a head dim and a format.
+// Launches the instances of gqa_swap_ab for a head dim and a format.
 #pragma once
 
 #include "kernels/cuda/sm90/gqa/gqa_instances.h"

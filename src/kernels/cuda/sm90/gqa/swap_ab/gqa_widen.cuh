@@ -13,8 +13,8 @@ __device__ inline std::uint32_t widen_e4m3_bf16(std::uint32_t codes) {
   return pack_bf16(low, high);
 }
 
-/// By 128 threads: boxes of e4m3 [64 keys, 64 or 128], swizzled over their rows, to tiles of bf16
-/// [64 keys, 64]; rows whose bit of `seen` is 0 become zeros.
+/// Widens boxes of e4m3 [64 keys, 64 or 128], swizzled over their rows, to tiles of bf16 [64 keys,
+/// 64], by 128 threads. Rows whose bit of `seen` is 0 become zeros.
 template <class N>
 __device__ inline void widen_tile(std::uint32_t from, std::uint64_t seen, std::uint32_t to,
                                   int thread) {
@@ -25,7 +25,7 @@ __device__ inline void widen_tile(std::uint32_t from, std::uint64_t seen, std::u
   for (int i = 0; i < N::kBoxes * N::kTile / kRows; ++i) {
     const int box = i / (N::kTile / kRows);
     const int row = i % (N::kTile / kRows) * kRows + thread / kChunks;
-    // A box of 64-byte rows is swizzled over 64 bytes: chunk c of row r lies at c ^ (r / 2 % 4).
+    // A box of 64-byte rows is swizzled over 64 bytes: chunk c of row r is at c ^ (r / 2 % 4).
     const int place = kChunks == 8 ? chunk ^ (row & 7) : chunk ^ (row >> 1 & 3);
     uint4 codes = {0, 0, 0, 0};
     if (seen >> row & 1) {

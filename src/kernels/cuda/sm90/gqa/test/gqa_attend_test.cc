@@ -1,5 +1,5 @@
-// What the device's grouped-query kernel rejects before it asks for a device, and the shapes that
-// it gives a call.
+// Tests what grouped-query attention rejects before it needs a device, and the block sizes and
+// memory that it plans for a call.
 #include "kernels/cuda/sm90/gqa/gqa_attend.h"
 
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A decode step of two requests by page table; nothing of it is read.
+// A decode step of two requests by page table. The arrays are never read.
 struct GqaCall {
   alignas(16) std::array<std::byte, 64> bytes{};
   std::vector<std::int32_t> indptr = {0, 1, 2}, lens = {5, 70}, list = {0, 0};
@@ -96,7 +96,7 @@ TEST(GqaShape, GivesBlocksTheRowsOfARequest) {
     c.args.max_request_rows = rows;
     const GqaShape shape = gqa_shape(c.args, 132);
     EXPECT_EQ(shape.block_m, block_m) << rows;
-    // 4 heads a group: each request's last M block may be a part of one.
+    // With 4 heads a group, the last M block of each request may be partial.
     EXPECT_GE(shape.max_blocks, 2 * ((4 * rows + block_m - 1) / block_m)) << rows;
     EXPECT_EQ(shape.workers, block_m == 128 ? 132 : 264);
   }

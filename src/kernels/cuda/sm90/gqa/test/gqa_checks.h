@@ -1,4 +1,4 @@
-// What tests of grouped-query attention share: random scenes, the host's bounds, the oracle.
+// Shared by tests of grouped-query attention: random scenes, the host's bounds, the oracle.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ using cpu_test::GqaDims;
 using cpu_test::GqaScene;
 using Requests = std::vector<std::pair<int, int>>;  // keys, rows
 
-/// max_request_rows and max_kv_len of lengths that lie on the host.
+/// Sets max_request_rows and max_kv_len from lengths in host memory.
 inline void set_bounds(AttendArgs& args) {
   args.max_request_rows = 1;
   args.max_kv_len = 1;
@@ -26,7 +26,7 @@ inline void set_bounds(AttendArgs& args) {
   }
 }
 
-/// A scene with q as the kernels read it.
+/// A scene with q in bf16, as the kernels read it.
 struct Bf16Scene : GqaScene {
   Bf16Scene(const GqaDims& shape, const Requests& requests, std::uint32_t seed = test_seed(7))
       : GqaScene(shape, requests, seed), rounded_q(rounded(q)) {
@@ -39,8 +39,7 @@ struct Bf16Scene : GqaScene {
     }
     add_sink(std::move(logits));
   }
-  /// Pages that the windows of all rows of a request have left: their entries become holes, their
-  /// bytes NaN.
+  /// Drops pages that no row's window reaches: their table entries become holes, their bytes NaN.
   void drop_left_pages() {
     for (std::size_t r = 0; r < batch.kv_lens.size(); ++r) {
       const int rows = batch.q_indptr[r + 1] - batch.q_indptr[r];
@@ -59,7 +58,7 @@ struct Bf16Scene : GqaScene {
   Matrix<bf16> rounded_q;
 };
 
-/// Requests with few rows: some without keys, of one key, of whole pages and tiles, longer ones.
+/// Requests with few rows: some without keys, with one key, with whole pages and tiles, and longer.
 inline Requests random_requests(ref_test::Rng& rng, int count, int max_rows, int max_keys) {
   Requests requests;
   const int edges[] = {0, 1, 16, 63, 64, 65, 128};

@@ -1,12 +1,12 @@
-// Grouped-query attention's kernels themselves, run thread by thread on the CPU
-// (common/emulator.h), against the oracle in double: addresses, swizzles, barriers' counts and
-// parities, roles that wait for one another.
+// Runs the grouped-query kernels thread by thread on the CPU (common/emulator.h), and compares them
+// with the oracle in double precision. Covers addresses, swizzles, counts and parities of barriers,
+// and roles that wait for one another.
 // Compiled alone: it includes kernels.
 #include <fmt/format.h>
 
 #include "kernels/cuda/sm90/gqa/gqa_limits.h"
 #include "kernels/cuda/sm90/gqa/test/gqa_checks.h"
-// The device code comes last: it gives CUDA's words a meaning of its own.
+// Device code comes last: it redefines CUDA's keywords.
 #include "kernels/cuda/sm90/gqa/test/gqa_emulation.h"
 
 namespace lathe::cuda {
@@ -26,7 +26,7 @@ class GqaEmulated : public ::testing::TestWithParam<std::tuple<LayoutKind, int>>
 };
 
 TEST_P(GqaEmulated, Decodes) {
-  // Whole items, and items cut among two to four workers.
+  // Whole items, and items split among two to four workers.
   for (const int page : {16, 32, 64, 128}) {
     for (const int sms : {1, 3}) {
       SCOPED_TRACE(fmt::format("page {} SMs {}", page, sms));
@@ -37,7 +37,7 @@ TEST_P(GqaEmulated, Decodes) {
 }
 
 TEST_P(GqaEmulated, VerifiesAndExtends) {
-  // M blocks of 8 to 64 M rows, of several blocks, that begin inside of a row.
+  // M blocks of 8 to 64 M rows; several blocks, some of which begin in the middle of a row.
   for (const int group : {1, 2, 3, 7, 16}) {
     for (const int rows : {2, 5, 23}) {
       SCOPED_TRACE(fmt::format("group {} rows {}", group, rows));
@@ -74,7 +74,7 @@ TEST_P(GqaEmulated, HolesAreNoKeys) {
   s.batch.entry(0, 4) = PageId(1 << 30);
   s.batch.entry(1, 2) = PageId(-5);
   s.batch.entry(2, 0) = PageId(-1);
-  for (int page = 0; page < 4; ++page) s.batch.entry(3, page) = PageId(-1);  // a tile
+  for (int page = 0; page < 4; ++page) s.batch.entry(3, page) = PageId(-1);  // a whole tile
   check(s, 2);
 }
 
@@ -100,7 +100,7 @@ TEST_P(GqaEmulated, RandomBatches) {
   }
 }
 
-// Whole items and cut ones; requests without keys, and one of no pages; 128 M rows a block, too.
+// Whole and split items; requests without keys, and one without pages; also blocks of 128 M rows.
 TEST_P(GqaEmulated, EachConventionOfLse) {
   for (const int rows : {1, 17}) {
     for (const int sms : {1, 6}) {
@@ -116,7 +116,7 @@ TEST_P(GqaEmulated, EachConventionOfLse) {
   }
 }
 
-// The row max rises within an item, from M row to M row and in the last tile.
+// Row maxes rise within an item, from M row to M row, and in the last tile.
 TEST_P(GqaEmulated, ScoresGrow) {
   Bf16Scene s(dims(16, 4), {{300, 2}});
   s.args.problem.scale = 2;

@@ -1,6 +1,6 @@
-// Calls of grouped-query attention as the GPU gets them, with kernels run thread by thread on the
-// CPU (common/emulator.h). It includes device code, so one file of a program may include it, after
-// all others.
+// Runs calls of grouped-query attention as a GPU would, with kernels run thread by thread on the
+// CPU (common/emulator.h). It includes device code, so only one file of a program may include it,
+// after all others.
 #pragma once
 
 #include <bit>
@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/sm90/gqa/gqa_call.h"
 #include "kernels/cuda/sm90/gqa/test/gqa_checks.h"
-// The device code comes last: it gives CUDA's words a meaning of its own.
+// Device code comes last: it redefines CUDA's keywords.
 #include "kernels/cuda/sm90/gqa/combine/gqa_combine.cuh"
 #include "kernels/cuda/sm90/gqa/m128/gqa_m128.cuh"
 #include "kernels/cuda/sm90/gqa/schedule/gqa_schedule.cuh"
@@ -58,7 +58,7 @@ void emulate_gqa(const GqaParams& p, int head_dim) {
   emulate_instance<256, kFp8>(p);
 }
 
-/// What the kernels make of a call on a device of so many SMs. Out is bf16 or f32.
+/// Outputs of the kernels for a call on a device of `sms` SMs. Out is bf16 or f32.
 inline ref_test::Outputs attend(AttendArgs args, int sms, DType out_dtype = DType::bf16) {
   const std::int32_t head_dim = args.problem.head_dim;
   const std::int64_t width = args.problem.heads * std::int64_t{head_dim};

@@ -1,11 +1,11 @@
-// How long grouped-query attention takes on a GPU.
+// Times grouped-query attention on a GPU.
 //
 // gqa_gpu_bench [--repeats N] [--json]
 //
-// A captured graph of 20 calls, attention and combine, is timed and divided by 20, as a step's
-// layers replay them; each call reads another copy of the cache where L2 would hold it. The work
-// list, which a step's layers share, is timed by itself. Medians. Floors: keys and values that rows
-// see, once for each request, over 4.2 TB/s, or operations over 640 TFLOP/s where those take
+// Captures a graph of 20 calls (attention and combine), times it and divides by 20, as a step's
+// layers replay them. Each call reads another copy of the cache where L2 would hold one. The work
+// list, which a step's layers share, is timed separately. Prints medians. Floor: keys and values
+// that rows see, once per request, over 4.2 TB/s; or operations over 640 TFLOP/s where that is
 // longer.
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -26,7 +26,7 @@ struct Case {
   const char* what;
   LayoutKind layout;
   std::int32_t requests, rows;
-  std::int32_t least, most;  // keys of a request, drawn between them
+  std::int32_t least, most;  // keys of a request: random between them
   std::int32_t heads, kv_heads, head_dim, page;
   std::int32_t window = 0;
 };
@@ -54,7 +54,7 @@ constexpr Case kCases[] = {
     {"extend", kBf16, 1, 8192, 8192, 8192, 16, 8, 256, 64},
 };
 
-/// Random numbers of a layout's format.
+/// Random elements of `dtype`.
 std::vector<std::byte> random_bytes(std::int64_t bytes, DType dtype, std::mt19937& rng) {
   std::normal_distribution<float> normal;
   std::vector<std::byte> codes(1 << 16), out(static_cast<std::size_t>(bytes));

@@ -1,4 +1,4 @@
-// Grouped-query attention on a GPU against the oracle in double.
+// Tests grouped-query attention on a GPU against the oracle in double precision.
 #include <fmt/format.h>
 
 #include <bit>
@@ -129,7 +129,7 @@ TEST_P(GqaGpu, ManyRequestsAndLongOnes) {
   check(wide);
 }
 
-// One graph serves batches of other lengths, pages and rows.
+// One captured graph serves batches of other lengths, pages and rows.
 TEST_P(GqaGpu, GraphsReplay) {
   Bf16Scene a(dims(16, 4), {{700, 1}, {3, 1}, {64, 1}});
   Bf16Scene b(dims(16, 4), {{20, 1}, {650, 1}, {0, 1}}, test_seed(8));
@@ -144,7 +144,7 @@ TEST_P(GqaGpu, GraphsReplay) {
   args.main.page_table = table;
   args.main.table_width = width;
   args.max_kv_len = 0;
-  must(attend_gqa_on_device(args));  // grows the scratch
+  must(attend_gqa_on_device(args));  // grows the scratch, which a capture can't
   const auto graph = Graph::capture(stream(), [&] { return attend_gqa_on_device(args); });
   ASSERT_TRUE(graph) << graph.error().message();
   for (int i = 0; i < 4; ++i) {
