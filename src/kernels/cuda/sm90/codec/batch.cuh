@@ -1,9 +1,9 @@
-// How the codecs deal rows to warps and lanes, and where a row lies.
+// How the codecs assign rows to warps and lanes, and the address of a row.
 //
-// A block takes a few rows. Of each run of these rows a warp takes a batch: all chunks of a few
-// rows, or a part of them. Lanes that hold chunks of one row are neighbours, and a lane holds
-// chunks of one row only, so each lane computes its addresses alone. Warps share nothing, so none
-// waits for another.
+// A block processes a few rows, run by run. A warp's batch is all chunks of a few of these rows in
+// one run, or a part of them. Lanes with chunks of the same row are neighbours, and a lane has
+// chunks of one row only, so each lane computes its own addresses. Warps share nothing and never
+// wait for each other.
 #pragma once
 
 #include "kernels/cuda/sm90/codec/chunk.cuh"
@@ -12,8 +12,8 @@ namespace lathe::cuda {
 
 __device__ __forceinline__ std::uint32_t lane_of_warp() { return threadIdx.x % 32; }
 
-// Slots and positions are prefetched for rows this far ahead: a row cannot be loaded before its
-// slot, so without the prefetch it would wait for memory twice.
+// How many rows ahead slots and positions are prefetched. A row's address needs its slot, so
+// without the prefetch every row would wait for memory twice.
 inline constexpr std::int64_t kRowsAhead = 32768;
 
 __device__ __forceinline__ void prefetch_list(const std::int32_t* list, std::int64_t first_row,
@@ -24,7 +24,7 @@ __device__ __forceinline__ void prefetch_list(const std::int32_t* list, std::int
   if (row < count) prefetch_global(list + row);
 }
 
-// Calls visit(batch) for the batches of the runs that this warp takes, run after run.
+// Calls visit(batch) for this warp's batches, run after run.
 class WarpBatches {
  public:
   template <class Visit>
@@ -39,9 +39,9 @@ class WarpBatches {
   int mine_ = static_cast<int>(threadIdx.x / 32);
 };
 
-// What a lane holds of a batch: chunks chunk, chunk + step, ... of a row of the block. Lanes past
-// the end hold the last row or chunk again, so that loads need no condition: a conditional load is
-// copied when it arrives, and later code waits for that. kWhole: there is no such end.
+// The chunks of a batch that a lane holds: chunk, chunk + step, ... of one row. Lanes past the end
+// repeat the last row or chunk, so that loads need no condition: the compiler copies a
+// conditionally loaded value at once, and so waits for it. kWhole: no lane is past the end.
 struct Hold {
   std::uint32_t row;
   std::uint32_t chunk;
@@ -70,8 +70,8 @@ __device__ __forceinline__ Address address_of(const void* p) {
   return reinterpret_cast<Address>(p);
 }
 
-// The record of a slot: token i's part is at page + part.start + i * part.step. A hole has the
-// place of slot 0, which is safe to read.
+// The record of a slot: token i's part is at page + part.start + i * part.step. A hole gets the
+// address of slot 0, which is safe to read.
 struct Place {
   Address page = 0;
   std::uint32_t token = 0;
@@ -90,7 +90,7 @@ __device__ __forceinline__ Place place_of(const PagesParams& pages, std::int32_t
           at - page * pages.page_size.divisor, hole};
 }
 
-// Row `row` of rows outside the cache, from its element `chunk` * kChunk.
+// Address of byte `byte` in row `row` of rows outside the cache.
 __device__ __forceinline__ Address row_address(const RowsParams& rows, std::int64_t row,
                                                std::uint32_t byte) {
   return address_of(rows.data) + static_cast<std::uint64_t>(row) * rows.stride + byte;

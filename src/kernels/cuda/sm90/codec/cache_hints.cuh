@@ -1,11 +1,11 @@
-// Loads and stores with hints to the L2 cache on what to keep.
+// Loads and stores with L2 cache hints.
 //
-// A scale in a plane of its own is a part of a sector (32 bytes) whose other bytes belong to other
-// rows. If slots are unordered those rows come much later, so the sector would be fetched for each
-// of them, or written in pieces. So the cache keeps scales longest (they are at most an eighth of
-// the codes) and drops codes and rows, which are accessed once, first. Kept data stay in the cache
-// after a call until other kept data replace them. Hints, a compile-time constant, says which of
-// these gained where.
+// Where a layout stores scales in a separate plane, a scale is part of a 32-byte sector that it
+// shares with other rows' scales. With unordered slots those rows are accessed much later, so the
+// sector would be fetched once per row, or written in pieces. The hints make L2 keep scales longest
+// (they are at most an eighth of the codes) and evict codes and rows first, which are accessed
+// once. Kept data stay in L2 after a call until other kept data replace them. Hints is a
+// compile-time constant; it has what measured faster per layout.
 #pragma once
 
 #include <type_traits>
@@ -18,7 +18,8 @@ template <class T>
 __device__ __forceinline__ T load_scale_bits(const RunParams& run, Address at, bool vector) {
   return run.hints.keeps_scales && vector ? load_kept<T, Keep::longest>(at) : load<T>(at, vector);
 }
-// To: Address, or another type with a store_global(), whose memory the L2 cache does not hold.
+// To: Address, or a type with store_global() for memory that L2 does not cache, such as shared
+// memory.
 template <class To, class T>
 __device__ __forceinline__ void store_scale_bits(const RunParams& run, To at, T v, bool vector) {
   if constexpr (std::is_same_v<To, Address>) {
@@ -39,7 +40,7 @@ __device__ __forceinline__ void store_value(const RunParams& run, To at, T v, bo
   store(at, v, vector);
 }
 
-// Eight elements of a row. f32 rows are rare and go without hints.
+// Loads eight elements of a row. f32 rows are rare and get no hints.
 template <class T>
 __device__ __forceinline__ Raw<T> load_row(const RunParams& run, Address at, bool vector) {
   if constexpr (std::is_same_v<T, bf16>) {

@@ -1,6 +1,6 @@
-// Eight elements of a row in registers: loads, stores and conversions with the bits that
-// layout/codec/codec.h says. Sources are compiled with --fmad=false: no product and sum are
-// contracted.
+// A chunk is eight elements of a row in registers. Loads, stores and conversions here give the bits
+// that layout/codec/codec.h specifies. Compiled with --fmad=false: multiply and add stay separate
+// roundings.
 #pragma once
 
 #include "base/float_formats.h"
@@ -13,7 +13,7 @@ constexpr std::uint32_t kQuietNan = 0x7fc00000u;
 
 __device__ __forceinline__ bool is_nan(float x) { return x != x; }
 
-// Eight elements as they lie in memory: 16 bytes of bf16, 32 of f32.
+// Eight elements as in memory: 16 bytes of bf16, 32 of f32.
 template <class T>
 struct Raw;
 template <>
@@ -25,7 +25,7 @@ struct Raw<float> {
   uint4 v[2];
 };
 
-using Address = unsigned long long;  // in the memory of the device
+using Address = unsigned long long;  // in device memory
 
 template <class T>
 __device__ __forceinline__ T load_bytes(Address at) {
@@ -35,16 +35,16 @@ __device__ __forceinline__ T load_bytes(Address at) {
   return out;
 }
 
-// To: Address, or another type with a store_global().
+// To: Address, or a type with store_global().
 template <class To, class T>
 __device__ __forceinline__ void store_bytes(To at, T v) {
   const auto* from = reinterpret_cast<const unsigned char*>(&v);
   for (unsigned i = 0; i < sizeof(T); ++i) store_global(at + i, from[i]);
 }
 
-// An access of sizeof(T) bytes, or of single bytes where the address may not be a multiple of it.
-// Kernels come in two kinds: one where `vector` is the constant true, so that the other branch
-// disappears, and one for any alignment.
+// Accesses sizeof(T) bytes at once, or byte by byte where `at` may be unaligned. Each kernel has
+// two instances: with `vector` the constant true, which removes the other branch, and for any
+// alignment.
 template <class T>
 __device__ __forceinline__ T load(Address at, bool vector) {
   return vector ? load_global<T>(at) : load_bytes<T>(at);
@@ -101,7 +101,8 @@ __device__ __forceinline__ Raw<float> to_raw_f32(const float (&x)[8]) {
            {float_to_bits(x[4]), float_to_bits(x[5]), float_to_bits(x[6]), float_to_bits(x[7])}}};
 }
 
-// Two f32 to bf16 as to_bf16() does. The instruction's NaN is found by its bits and replaced.
+// Two f32 to bf16 as to_bf16() does. The instruction returns another NaN, which is found by its
+// bits and replaced.
 __device__ __forceinline__ std::uint32_t to_bf16x2(float low, float high) {
   const std::uint32_t pair = convert_bf16x2(low, high);
   if ((((pair & 0x7fff7fffu) + 0x00010001u) & 0x80008000u) == 0) return pair;
@@ -113,17 +114,17 @@ __device__ __forceinline__ Raw<bf16> to_raw_bf16(const float (&x)[8]) {
       {to_bf16x2(x[0], x[1]), to_bf16x2(x[2], x[3]), to_bf16x2(x[4], x[5]), to_bf16x2(x[6], x[7])}};
 }
 
-// to_e4m3(x * inverse) of one element; a NaN keeps the sign of x, which the product may lose.
+// to_e4m3(x * inverse); a NaN keeps the sign of x, which the multiplication may lose.
 __device__ __forceinline__ std::uint32_t to_e4m3_code(float x, float inverse) {
   return to_e4m3(is_nan(x) ? x : x * inverse).bits;
 }
 
-// Bits of 0x80808080 where one of four e4m3 codes is NaN.
+// 0x80 in every byte of `codes` that is an e4m3 NaN.
 __device__ __forceinline__ std::uint32_t nan_codes(std::uint32_t codes) {
   return ((codes & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u;
 }
 
-// Eight e4m3 codes of x * inverse where no x is NaN; where one is, a NaN code of some sign.
+// Eight e4m3 codes of x * inverse. A NaN in x gives a NaN code of either sign.
 __device__ __forceinline__ uint2 to_raw_e4m3_numbers(const float (&x)[8], float inverse) {
   return {convert_e4m3x4(x[0] * inverse, x[1] * inverse, x[2] * inverse, x[3] * inverse),
           convert_e4m3x4(x[4] * inverse, x[5] * inverse, x[6] * inverse, x[7] * inverse)};
@@ -140,7 +141,7 @@ __device__ __forceinline__ uint2 to_raw_e4m3(const float (&x)[8], float inverse)
   return codes;
 }
 
-// Byte `byte` of four words.
+// Byte `byte` of each of four words.
 __device__ __forceinline__ std::uint32_t gather_bytes(std::uint32_t a, std::uint32_t b,
                                                       std::uint32_t c, std::uint32_t d,
                                                       std::uint32_t byte) {
@@ -148,10 +149,10 @@ __device__ __forceinline__ std::uint32_t gather_bytes(std::uint32_t a, std::uint
   return permute_bytes(permute_bytes(a, b, choice), permute_bytes(c, d, choice), 0x5410);
 }
 
-// Eight f32 to e2m1 codes of x * inverse, the first in the low nibble. Between 2^e and 2^(e+1) the
-// format's spacing is 2^(e-1), and 1/2 below 1. So one multiply-add of the magnitude times 2^(1-e)
-// onto 2^23 + 2e leaves the code in the low bits of the sum, rounded once to nearest even: what is
-// added is even. Both factors follow from the exponent by integer arithmetic.
+// Eight e2m1 codes of x * inverse, the first in the low nibble. Between 2^e and 2^(e+1) e2m1's
+// spacing is 2^(e-1), and below 1 it is 1/2. So one multiply-add of the magnitude times 2^(1-e)
+// onto 2^23 + 2e leaves the code in the sum's low bits, rounded once to nearest even, because the
+// addend is even. Both factors come from the exponent by integer arithmetic.
 __device__ __forceinline__ std::uint32_t to_raw_e2m1(const float (&x)[8], float inverse) {
   std::uint32_t sum[8], bits[8];
   bool nan = false;
@@ -177,9 +178,9 @@ __device__ __forceinline__ std::uint32_t to_raw_e2m1(const float (&x)[8], float 
   return codes;
 }
 
-// The same where x are bf16 numbers and no |x * inverse| exceeds 6. As f16 the magnitudes times
-// 2^-14 have e2m1's values 0 and 1/2 among f16's subnormal numbers, so e2m1 is f16 without its last
-// nine bits. What f16 itself rounds away lies below 1/8: bf16 has fewer bits.
+// As to_raw_e2m1(), for bf16 x without NaN and |x * inverse| of at most 6. Times 2^-14 and as f16,
+// e2m1's 0 and 1/2 are zero and a subnormal number, so an e2m1 code is the f16 without its last
+// nine bits. The conversion to f16 loses only bits below 1/8, because bf16 has fewer mantissa bits.
 __device__ __forceinline__ std::uint32_t to_raw_e2m1_numbers(const Raw<bf16>& raw, float inverse) {
   const float factor = inverse * 0x1p-14f;
   const std::uint32_t words[4] = {raw.v.x, raw.v.y, raw.v.z, raw.v.w};
@@ -190,20 +191,20 @@ __device__ __forceinline__ std::uint32_t to_raw_e2m1_numbers(const Raw<bf16>& ra
     const std::uint32_t h = convert_f16x2(low * factor, high * factor);
     half[i] = h + 0x00ff00ffu + (h >> 9 & 0x00010001u);
   }
-  // The sign in bit 7, the code in bits 1 to 3.
+  // Each byte has the sign in bit 7 and the code in bits 1 to 3.
   const std::uint32_t even = gather_bytes(half[0], half[1], half[2], half[3], 1);
   const std::uint32_t odd = gather_bytes(half[0], half[1], half[2], half[3], 3);
   return (even >> 1 & 0x07070707u) | (even >> 4 & 0x08080808u) | (odd << 3 & 0x70707070u) |
          (odd & 0x80808080u);
 }
 
-// v where it is a number, else the NaN of codec.h, with the sign of bit 31 of `sign`.
+// v, but with a NaN replaced by codec.h's NaN with the sign in bit 31 of `sign`.
 __device__ __forceinline__ float canonical(float v, std::uint32_t sign) {
   return is_nan(v) ? bits_to_float(kQuietNan | (sign & 0x80000000u)) : v;
 }
 
-// Eight stored codes times their scale, and the sign of each code in bit 31. Where the product is
-// NaN its bits are whatever the instruction gave; to_raw() puts that right.
+// Eight stored codes. values() multiplies them by their scale, sign() has a code's sign in bit 31.
+// A NaN result has arbitrary bits; to_raw() makes it canonical.
 struct E4m3Chunk {
   uint2 codes;
   __device__ __forceinline__ void values(float scale, float (&v)[8]) const {
@@ -213,7 +214,7 @@ struct E4m3Chunk {
     convert_from_e4m3x2(codes.y >> 16, v[6], v[7]);
     for (int i = 0; i < 8; ++i) v[i] *= scale;
   }
-  // No product with a finite scale is NaN.
+  // Whether no code is NaN: then no product with a finite scale is.
   __device__ __forceinline__ bool numbers() const {
     return (nan_codes(codes.x) | nan_codes(codes.y)) == 0;
   }
@@ -226,15 +227,15 @@ struct E2m1Chunk {
   std::uint32_t codes;
   __device__ __forceinline__ void values(float scale, float (&v)[8]) const {
     for (int i = 0; i < 8; ++i) {
-      // The three magnitude bits, read as the top of an f32, are 2^-126 times the value.
+      // The three magnitude bits, placed at the top of an f32, read as the value times 2^-126.
       const float magnitude = bits_to_float((codes >> (4 * i) & 7u) << 22) * 0x1p126f;
       v[i] = bits_to_float(float_to_bits(magnitude) | (sign(i) & 0x80000000u)) * scale;
     }
   }
   __device__ __forceinline__ std::uint32_t sign(int i) const { return codes << (28 - 4 * i); }
 
-  // Codes times 2^k as bf16, exactly as a product in f32 rounds. A magnitude's bf16 is looked up
-  // by bytes, the high byte with the sign of the code.
+  // Codes times 2^k as bf16; exact, so it equals the f32 product rounded. A byte lookup turns a
+  // magnitude into bf16; the high byte includes the sign.
   __device__ __forceinline__ Raw<bf16> scaled(std::uint32_t power /* bf16, twice */) const {
     std::uint32_t words[4];
     LATHE_UNROLL
@@ -243,7 +244,7 @@ struct E2m1Chunk {
       const std::uint32_t choice = four & 0x7777u;
       const std::uint32_t low = permute_bytes(0xc0800000u, 0xc0804000u, choice);
       const std::uint32_t high = permute_bytes(0x3f3f3f00u, 0x40404040u, choice);
-      const std::uint32_t twice = permute_bytes(four, 0, 0x1100);  // a code's byte for each code
+      const std::uint32_t twice = permute_bytes(four, 0, 0x1100);  // each code's byte, twice
       const std::uint32_t signs = (twice << 4 & 0x00800080u) | (twice & 0x80008000u);
       const std::uint32_t top = high | signs;
       words[2 * i] = multiply_bf16x2(permute_bytes(low, top, 0x5140), power);
@@ -258,7 +259,7 @@ __device__ __forceinline__ void make_canonical(const Codes& codes, float (&v)[8]
   for (int i = 0; i < 8; ++i) v[i] = canonical(v[i], codes.sign(i));
 }
 
-// Values of codes as a row stores them.
+// Converts codes' values to the type of a row.
 template <class Codes>
 __device__ __forceinline__ void to_raw(const Codes& codes, float (&v)[8], Raw<float>& out) {
   make_canonical(codes, v);
@@ -270,14 +271,14 @@ __device__ __forceinline__ void to_raw(const Codes& codes, float (&v)[8], Raw<bf
   out = to_raw_bf16(v);
 }
 
-// Eight numbers, none of them NaN, to bf16.
+// Eight f32 without NaN to bf16.
 __device__ __forceinline__ Raw<bf16> to_raw_bf16_numbers(const float (&x)[8]) {
   return {{convert_bf16x2(x[0], x[1]), convert_bf16x2(x[2], x[3]), convert_bf16x2(x[4], x[5]),
            convert_bf16x2(x[6], x[7])}};
 }
 
-// The largest finite magnitude of eight. fmaxf passes over NaN; infinities are rare, so they cost
-// a second look.
+// The largest finite magnitude of eight. fmaxf ignores NaN; infinities are rare and cost a second
+// pass.
 __device__ __forceinline__ float largest_finite(const float (&x)[8]) {
   float amax = 0;
   for (int i = 0; i < 8; ++i) amax = fmaxf(amax, fabsf(x[i]));
@@ -292,7 +293,7 @@ __device__ __forceinline__ float largest_finite(const float (&x)[8]) {
 }
 
 // The largest magnitudes of two chunks, as bf16 bits in the low and the high half; 0x7f80 or more
-// where one is not finite.
+// if a value is not finite.
 __device__ __forceinline__ std::uint32_t largest_magnitudes(const Raw<bf16>& low,
                                                             const Raw<bf16>& high) {
   const auto pair = [](const uint4& v) {
@@ -304,27 +305,27 @@ __device__ __forceinline__ std::uint32_t largest_magnitudes(const Raw<bf16>& low
          0x7fff7fffu;
 }
 
-// The scale of a tile and its reciprocal.
+// A tile's scale and its reciprocal.
 struct TileScale {
   float scale;
   float inverse;
 };
 
-// 2^k has the reciprocal 2^-k: its exponent counted from the other end.
+// 1 / 2^k, exact: mirrors the exponent.
 __device__ __forceinline__ float pow2_inverse(float power) {
   return bits_to_float((254u << 23) - float_to_bits(power));
 }
 
 // pow2_ceil(max(amax, floor) / 448) without a division. 448 = 1.75 * 2^8, so the quotient's power
-// of two goes up exactly where the mantissa exceeds 0.75; no f32 quotient above a power of two
-// rounds down to it, because the nearest lies 2^-23.8 above.
+// of two goes up exactly where the mantissa exceeds 0.75. No f32 quotient above a power of two
+// rounds down to it, because the nearest one is 2^-23.8 above.
 __device__ __forceinline__ TileScale pow2_e4m3_scale(float amax) {
   const std::uint32_t a = float_to_bits(fmaxf(amax, 1e-4f));
   const float s = bits_to_float(((a + 0x1fffffu) & 0x7f800000u) - (8u << 23));
   return {s, pow2_inverse(s)};
 }
 
-// pow2_ceil(max(amax / 6, 1e-10)), in the same way: 6 = 1.5 * 2^2; 2^-33 is pow2_ceil(1e-10).
+// pow2_ceil(max(amax / 6, 1e-10)) by the same method: 6 = 1.5 * 2^2; 2^-33 is pow2_ceil(1e-10).
 __device__ __forceinline__ TileScale pow2_e2m1_scale(float amax) {
   const std::uint32_t a = float_to_bits(fmaxf(amax, 0x1p-60f));
   const float s = fmaxf(bits_to_float(((a + 0x3fffffu) & 0x7f800000u) - (2u << 23)), 0x1p-33f);

@@ -1,4 +1,3 @@
-// The cache codecs on the GPU: checks a call's arguments, then launches.
 #include "kernels/cuda/sm90/codec/codec.h"
 
 #include <fmt/format.h>
@@ -16,7 +15,7 @@
 namespace lathe::cuda {
 namespace {
 
-// What the kernels' 32-bit counts hold.
+// Rejects strides beyond the kernels' 32-bit counts.
 Result<void> check_stride(const char* field, const RowsView& rows) {
   const std::int64_t most = kMaxRowBytes * 8 / bits_of(rows.dtype);
   if (rows.row_stride <= most) return {};
@@ -31,7 +30,7 @@ Result<void> check_count(const char* field, std::int64_t rows) {
                fmt::format("{}", rows), "split the call"};
 }
 
-// On the CPU a RopeTable is made whole.
+// Checks a view made by a caller; on the CPU a RopeTable is always valid.
 Result<void> check_table(const RopeTableView& table) {
   const auto wrong = [](const char* member, std::string wanted, std::string offered) {
     return Error{ErrorCode::invalid_argument, fmt::format("table.{}", member), std::move(wanted),
@@ -58,7 +57,7 @@ std::string shape_of(const RowsView& rows, DType out) {
 Result<void> decode(const ConstPoolView& pool, std::span<const Slot> slots, Slot first,
                     const MutableRowsView& out, const TensorScales& scales, const char* kernel,
                     cudaStream_t stream, const std::source_location& where) {
-  if (pool.slots() == 0) {  // kernels read slot 0 in place of a hole
+  if (pool.slots() == 0) {  // kernels read slot 0 for a hole
     const auto bytes = [&](std::int64_t n) {
       return static_cast<std::size_t>(bytes_of(out.dtype, n));
     };
@@ -71,16 +70,17 @@ Result<void> decode(const ConstPoolView& pool, std::span<const Slot> slots, Slot
   return launch_result(status, {kernel, shape_of(pool, out.rows), where});
 }
 
-// As EncodeParams::counts has them.
+// The counters as EncodeParams::counts expects them.
 unsigned long long* words_of(ValueWords* counts) {
   static_assert(sizeof(ValueWords) == 3 * sizeof(unsigned long long));
   return counts == nullptr ? nullptr : &counts->stored;
 }
 
-// Fewer rows are as fast unordered: their destination fits the L2 cache.
+// Rows from which ordering pays. Fewer rows are as fast unordered, because their destination fits
+// in L2.
 constexpr std::int64_t kOrderFrom = 1 << 16;
 
-/// scratch: for ordering unordered slots, else empty.
+/// scratch: for ordering unordered slots; empty: do not order.
 Result<void> encode(const RowsView& rows, std::span<const Slot> slots, const PoolView& pool,
                     const TensorScales& scales, std::span<std::byte> scratch, ValueWords* counts,
                     cudaStream_t stream, const std::source_location& where) {

@@ -1,15 +1,14 @@
 // The cache codecs on the GPU: layout/codec/codec.h and layout/rope/rope_write.h with the same
-// views, lists and bytes, all on the device, as launches on a stream.
+// views, lists and bytes. Everything is on the device and each call is a launch on a stream.
 //
-// The differences from the CPU follow from lists that lie on the device, which the host cannot read
-// without waiting:
-//   - a slot or position outside its range is a hole, not an error
-//   - a list that is written to repeats no slot but holes: otherwise that slot's bytes are
-//   undefined
-// Everything else is checked before anything is launched. A launch neither waits nor allocates, so
-// it can be captured; a replay sees what the arrays hold then. Zero rows launch nothing.
+// Lists are on the device, where the host cannot read them without waiting. So two rules differ
+// from the CPU:
+// - a slot or position outside its range is a hole, not an error
+// - a list of destinations repeats no slot except holes: a repeated slot ends with undefined bytes
+// Everything else is checked before anything is launched. Calls neither wait nor allocate, so they
+// can be captured; a replay uses the arrays' contents at that time. Zero rows launch nothing.
 //
-// `where` is the caller, for the message of a launch that fails.
+// `where` is the caller, named in the message of a failed launch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -26,34 +25,34 @@
 
 namespace lathe::cuda {
 
-/// Rows of one call.
+/// Most rows of a call.
 inline constexpr std::int64_t kMaxCodecRows = std::int64_t{1} << 30;
 
-/// What the device counts for a ValueTally, of parts that are e4m3 at a tensor scale.
+/// Device counters of a ValueTally, for parts that are e4m3 with a tensor scale.
 struct ValueWords {
   unsigned long long stored = 0;
   unsigned long long saturated = 0;
   unsigned long long flushed = 0;
 };
 
-/// counts: on the device, added to; null: nothing is counted.
+/// counts: on the device, added to; null: do not count.
 Result<void> encode_rows(const RowsView& rows, std::span<const Slot> slots, const PoolView& pool,
                          const TensorScales& scales, cudaStream_t stream,
                          ValueWords* counts = nullptr,
                          std::source_location where = std::source_location::current());
 
-/// encode_rows() for unordered slots: where rows are bf16, aligned and many, and codes have scales,
-/// tokens are first ordered by the part of the pool that their slots lie in, which takes three more
-/// launches. scratch: order_scratch_bytes(rows) bytes or more, at a multiple of 16; its contents
-/// don't matter.
+/// encode_rows() for unordered slots. If rows are bf16, aligned and many, and the layout has
+/// scales, tokens are first ordered by the part of the pool that their slots are in, which costs
+/// three more launches. scratch: at least order_scratch_bytes(rows) bytes, aligned to 16; contents
+/// are ignored and overwritten.
 Result<void> encode_scattered(const RowsView& rows, std::span<const Slot> slots,
                               const PoolView& pool, const TensorScales& scales,
                               std::span<std::byte> scratch, cudaStream_t stream,
                               std::source_location where = std::source_location::current());
-/// 8.25 bytes a row, and at most 2 KiB more.
+/// 8.25 bytes a row plus at most 2 KiB.
 std::int64_t order_scratch_bytes(std::int64_t rows);
 
-/// A slot of the range that is outside the pool is an error, as on the CPU, because the host sees a
+/// A slot of the range outside the pool is an error, as on the CPU, because the host knows the
 /// range.
 Result<void> decode_rows(const ConstPoolView& pool, Slot first, const MutableRowsView& out,
                          const TensorScales& scales, cudaStream_t stream,
@@ -64,9 +63,9 @@ Result<void> gather_decode(const ConstPoolView& pool, std::span<const Slot> slot
                            cudaStream_t stream,
                            std::source_location where = std::source_location::current());
 
-/// What the device counts for a RequantReport; read it back and give it to requant_report().
+/// Device counters of a RequantReport; copy them to the host and pass them to requant_report().
 struct RequantWords {
-  unsigned long long worst = 0;  // f32 bits of the error above the complement of the row's number
+  unsigned long long worst = 0;  // f32 bits of the error, then the complement of the row number
   unsigned long long saturated = 0;
 };
 
@@ -77,19 +76,18 @@ struct Requantize {
   std::span<const Slot> dst_slots;  // [N]
   TensorScales src_scales = {};
   TensorScales dst_scales = {};
-  RequantWords* report =
-      nullptr;  // on the device, overwritten; null: what was lost is not measured
+  RequantWords* report = nullptr;  // on the device, overwritten; null: losses are not measured
 };
 Result<void> requantize(const Requantize& op, cudaStream_t stream,
                         std::source_location where = std::source_location::current());
 
-/// src_slots: the list that the call had, as the host knows it.
+/// src_slots: the host's copy of the call's list.
 RequantReport requant_report(const RequantWords& words, std::span<const Slot> src_slots);
 
-/// Token dst[i] becomes a copy of token src[i], every plane; a pair with a hole is skipped. With a
-/// staging buffer of staging_bytes() all sources are read before the first write, so the lists may
-/// overlap, shift and permute. Without one (null) no slot may be both a source and a destination of
-/// different pairs, and half the bytes move.
+/// Copies token src[i] to token dst[i], in every plane; skips pairs with a hole. With a staging
+/// buffer of staging_bytes() all sources are read before the first write, so the lists may overlap,
+/// shift and permute. Without one (null) no slot may be the source of one pair and the destination
+/// of another, and half the bytes move.
 Result<void> move_tokens(const PoolView& pool, std::span<const Slot> src, std::span<const Slot> dst,
                          std::byte* staging, cudaStream_t stream,
                          std::source_location where = std::source_location::current());
@@ -103,7 +101,7 @@ struct RopeTableView {
   RopePairing pairing = RopePairing::interleaved;
 };
 
-/// lathe::RopeWrite; a table of dim 0 means no rotation. One launch for k, one for q.
+/// lathe::RopeWrite on the device; a table of dim 0 means no rotation. One launch for k, one for q.
 struct RopeWrite {
   RowsView k;
   RowsView q = {};
@@ -114,13 +112,13 @@ struct RopeWrite {
   TensorScales scales = {};
   float q_scale = 1;
   MutableRowsView q_out = {};
-  ValueWords* counts = nullptr;  // on the device: the rotated rows of k are added
+  ValueWords* counts = nullptr;  // on the device, added to: values of the rotated rows of k
 };
 Result<void> rope_quantize_write(const RopeWrite& op, const PoolView& pool, cudaStream_t stream,
                                  std::source_location where = std::source_location::current());
 
-/// Beyond the CPU's conditions the table's dim is at most 256: a warp reads both halves of every
-/// pair before it writes one.
+/// In addition to the CPU's conditions, the table's dim is at most 256: a warp must read both
+/// halves of every pair before it writes either.
 Result<void> apply_rope(const RopeTableView& table, std::span<const LocalPos> positions,
                         const MutableRowsView& rows, std::int64_t heads, std::int64_t first,
                         RopeDirection direction, cudaStream_t stream,

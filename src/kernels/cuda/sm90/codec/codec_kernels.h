@@ -1,4 +1,4 @@
-// Declares the launches of the codec kernels. It includes little, for nvcc's sake.
+// Declares the launches of the codec kernels. Includes little, to keep nvcc fast.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,14 +8,14 @@
 
 namespace lathe::cuda {
 
-/// Blocks that take p.count rows.
+/// Blocks for p.count rows.
 template <class Params>
 constexpr unsigned blocks_of(const Params& p) {
   return static_cast<unsigned>((p.count + p.block_rows - 1) / p.block_rows);
 }
 
-// Each puts one kernel on the stream; launch_order() clears totals and then puts two. Counts are
-// not 0. `dtype`: of the rows.
+// Each launches one kernel; launch_order() clears the totals and launches two. p.count must not be
+// 0. `dtype`: of the rows.
 cudaError_t launch_order(const OrderParams& p, cudaStream_t stream);
 cudaError_t launch_encode(const EncodeParams& p, DType dtype, bool rope, cudaStream_t stream);
 cudaError_t launch_decode(const DecodeParams& p, DType dtype, cudaStream_t stream);

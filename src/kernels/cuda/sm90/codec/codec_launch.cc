@@ -1,4 +1,3 @@
-// Computes the parameters of the codec kernels: batches of rows, lanes per row, grids.
 #include "kernels/cuda/sm90/codec/codec_launch.h"
 
 #include <algorithm>
@@ -7,7 +6,7 @@
 namespace lathe::cuda {
 namespace {
 
-// SMs of an H100 or H200. They decide how rows are cut into blocks, not the results.
+// SMs of an H100 or H200. Affects only how rows are split into blocks, not the results.
 constexpr std::int64_t kSms = 132;
 
 bool aligned(const void* data, std::int64_t multiple, std::initializer_list<std::int64_t> strides) {
@@ -54,7 +53,7 @@ RunParams run_params(const ValueRun& run, const ConstPoolView& pool, ScalePolicy
   return p;
 }
 
-// The runs of a layout; returns how many.
+// Fills in the runs of a layout and returns their number.
 std::int32_t set_runs(const RowPlan& plan, const ConstPoolView& pool, const TensorScales& scales,
                       RunParams (&runs)[2]) {
   for (int i = 0; i < plan.run_count; ++i) {
@@ -81,17 +80,17 @@ std::int32_t batches_of(const MoveCut& cut, std::int32_t rows) {
 double accesses_of(const MoveCut& cut) { return cut.accesses.divisor; }
 double room_of(const MoveCut& cut) { return cut.batch; }
 
-// Warps of a block, where there are rows enough.
+// Fewest warps of a block, if there are enough rows.
 constexpr std::int32_t kFewestWarps = 3;
 constexpr std::int32_t kFewestRequantWarps = 2;
 
-// Rows of a block: `most`, but no more than leave two blocks for every SM.
+// Rows per block: `most`, but few enough that every SM gets two blocks.
 std::int32_t spread_rows(std::int64_t count, std::int32_t most) {
   const std::int64_t spread = (count + 2 * kSms - 1) / (2 * kSms);
   return static_cast<std::int32_t>(std::clamp<std::int64_t>(spread, 1, most));
 }
 
-// Rows of a block and its threads.
+// Chooses the rows of a block and its threads.
 template <class Params, class AnyCut>
 void cut_rows(Params& p, std::int32_t rows, std::initializer_list<AnyCut*> cuts,
               std::int32_t fewest_warps = kFewestWarps) {
@@ -101,8 +100,8 @@ void cut_rows(Params& p, std::int32_t rows, std::initializer_list<AnyCut*> cuts,
     return batches;
   };
   if (rows == 0) {
-    // The fullest batches that fit the warps of a block, with the fewest rows, because a block
-    // lasts as long as its slowest warp; but an SM holds at most 32 blocks.
+    // The batches with the fewest idle lanes that fit a block's warps. Among equals the fewest
+    // rows, because a block runs as long as its slowest warp; but an SM holds at most 32 blocks.
     rows = 1;
     double best = 0;
     for (std::int32_t r = 1; r <= kMaxBlockRows && (r == 1 || all(r) <= kCodecWarps); ++r) {
@@ -131,20 +130,20 @@ void cut_runs(Params& p, std::int32_t rows, AnyCut& first, AnyCut& second) {
   }
 }
 
-// Deals a run's chunks to lanes so that `rounds` of 2^shift lanes divide them and a tile is either
-// within a round or all of them. Lanes of a row that are next to each other access 64 bytes or
-// more, if the run allows it. False where none suits.
+// Assigns a run's chunks to lanes so that `rounds` of 2^shift lanes divide them evenly and a tile
+// is within a round or is the whole row. Neighbouring lanes of a row access at least 64 contiguous
+// bytes, if the run allows it. False if no shift works.
 bool deal_whole(RunParams& run, int rounds, int least_shift, bool encodes) {
   Cut& cut = run.cut;
   for (int shift = 5; shift >= least_shift; --shift) {
     const auto piece = static_cast<std::uint32_t>(rounds) << shift;
     if (cut.chunks % piece != 0) continue;
-    // Where halves are paired in place a row's chunks are in one warp.
+    // Paired halves rotate in place only if all chunks of a row are in one warp.
     if (run.rotates && cut.chunks != piece) continue;
     const bool within = run.tile_shift <= shift;
     const bool spans = run.kind != RunKind::e2m1_ue8m0 && piece == 1u << run.tile_shift;
     if (encodes && !within && !spans) continue;
-    // Rounds of a run that rotates are one, which stores scales singly.
+    // Runs that rotate have one round and store each scale by itself.
     const bool joins = run.kind == RunKind::e2m1_ue8m0 && !run.rotates;
     if (encodes && joins && !scales_join(rounds, shift)) continue;
     cut.shift = shift;
@@ -155,8 +154,8 @@ bool deal_whole(RunParams& run, int rounds, int least_shift, bool encodes) {
   return false;
 }
 
-// The same in one round, of which lanes may have no part. Where a wide tile is encoded a warp takes
-// a row.
+// As deal_whole() with one round, in which some lanes may be idle. wide: a wide tile is encoded,
+// which needs a warp per row.
 void deal_one_round(RunParams& run, bool wide) {
   Cut& cut = run.cut;
   cut.shift = wide ? 5 : std::min(static_cast<int>(std::bit_width(cut.chunks - 1)), 5);
@@ -164,14 +163,14 @@ void deal_one_round(RunParams& run, bool wide) {
   cut.pieces = FastDiv(wide ? 1 : ((cut.chunks - 1) >> cut.shift) + 1);
 }
 
-// Rounds of 7 are for rows whose scales are a word.
+// Seven rounds work only where a row's scales are one word.
 Rounds rounds_of_run(const RunParams& run, Rounds rounds) {
   const bool words = run.kind == RunKind::e4m3_ue8m0 && rounds.many == 7;
   return words && !run.scale_word ? Rounds{rounds.few, rounds.few} : rounds;
 }
 
-// Deals all runs, and says whether every access and every batch of them is whole. `encodes`: lanes
-// look for the maxima of tiles.
+// Assigns the chunks of all runs; returns whether no access is partial and no lane idle in any
+// batch. `encodes`: lanes also compute the maxima of tiles.
 template <class RoundsOf>
 bool deal(RunParams (&runs)[2], std::int32_t count, bool aligned, bool encodes,
           RoundsOf rounds_of) {
@@ -191,7 +190,7 @@ bool deal(RunParams (&runs)[2], std::int32_t count, bool aligned, bool encodes,
   return whole;
 }
 
-// Chunks [first, first + chunks) of a run that is stored without tiles.
+// Chunks [first, first + chunks) of a run without tiles.
 RunParams part_of(RunParams run, std::uint32_t first, std::uint32_t chunks) {
   const std::int64_t bytes = run.kind == RunKind::bf16 ? 16 : run.kind == RunKind::f32 ? 32 : 8;
   run.start += first * bytes;
@@ -200,8 +199,8 @@ RunParams part_of(RunParams run, std::uint32_t first, std::uint32_t chunks) {
   return run;
 }
 
-// Marks the runs that rotate. A run without tiles is split, so that only its rotary part does;
-// the rotary part is at one end of the row.
+// Marks the runs that rotate. A run without tiles is split so that only its rotary part rotates;
+// that part is at one end of the row.
 void set_rotation(EncodeParams& p) {
   const RopeParams& rope = p.rope;
   if (rope.half == 0) return;
@@ -228,22 +227,22 @@ void set_rotation(EncodeParams& p) {
   }
 }
 
-// Whether a block's records, if they are staged, fit its shared memory. Several rows are what 8
-// warps hold, 16 KB at most, so it is one long row that may not.
+// Whether a block's staged records fit in shared memory. Blocks of several rows need 16 KB at most
+// (what 8 warps hold), so only a single long row can exceed it.
 bool stage_fits(const RunParams (&runs)[2], std::int32_t run_count) {
   return !stages(runs, run_count) || stage_bytes(1, runs[0].step) <= kMostStageBytes;
 }
-// Staged records begin at multiples of 16.
+// Whether staged records start at multiples of 16.
 bool stage_aligned(const RunParams (&runs)[2], std::int32_t run_count, const PagesParams& pages) {
   return !stages(runs, run_count) ||
          aligned(pages.data, 16, {pages.stride, runs[0].start, runs[0].step});
 }
 
-// Of write_index_keys_kernel, for a step of eight warps. A warp's batch of such rows, as cut_rows()
-// counts them, is a step.
+// Rows per block of write_index_keys_kernel for one step of its eight warps. cut_rows() counts a
+// step of a warp as its batch.
 constexpr std::int32_t kMostKeyRows = 32;
 
-// Whether what is written are rotated index keys of the usual shape. Holes read the table's first
+// Whether a call writes rotated index keys of the usual shape. Holes read the table's first
 // position.
 bool writes_index_keys(const EncodeParams& p) {
   const RunParams& run = p.runs[0];
@@ -255,7 +254,7 @@ bool writes_index_keys(const EncodeParams& p) {
          p.heads.divisor == 1;
 }
 
-// Whether slots of mla_fp8_block have the usual shape, and every access of 16 bytes is legal.
+// Whether slots of mla_fp8_block have the usual shape and all 16-byte accesses are aligned.
 bool four_tiles(const RequantParams& p) {
   const RunParams& src = p.src_runs[0];
   const RunParams& src_rope = p.src_runs[1];
@@ -267,7 +266,7 @@ bool four_tiles(const RequantParams& p) {
          aligned(p.dst.data, 16, {p.dst.stride, dst.start, dst.step});
 }
 
-// Slots are 31 bits.
+// A slot number has 31 bits.
 std::uint32_t slot_limit(std::int64_t slots) {
   return static_cast<std::uint32_t>(std::min(slots, std::int64_t{1} << 31));
 }
@@ -294,7 +293,7 @@ void cut(DecodeParams& p, std::int32_t block_rows) {
 }
 
 void cut(RequantParams& p, std::int32_t block_rows) {
-  // Records of one run need not begin at multiples of 16, as staged ones do.
+  // A single run of e4m3_f32 is not staged, so its records may start at any address.
   const bool stageable = p.dst_runs[0].kind != RunKind::e4m3_f32 || p.run_count == 2;
   p.whole =
       deal(p.src_runs, p.run_count, p.aligned() && stageable && stage_fits(p.dst_runs, p.run_count),
@@ -317,7 +316,7 @@ void cut(RequantParams& p, std::int32_t block_rows) {
 
 void cut(MoveParams& p, std::int32_t block_rows) {
   for (MovePlane& plane : p.planes) {
-    // So few accesses that they belong to 32 records at most.
+    // At most 32 records per batch, one per lane (move_batch()).
     plane.cut.batch =
         32 *
         std::min(static_cast<std::uint32_t>(move_rounds(static_cast<std::size_t>(plane.access))),
@@ -328,7 +327,7 @@ void cut(MoveParams& p, std::int32_t block_rows) {
 
 RowsParams rows_params(const RowsView& rows) {
   const std::int64_t stride = bytes_of(rows.dtype, rows.row_stride);
-  // Kernels write through it where the view they were made from may be written.
+  // Kernels write through this pointer only where the view came from a mutable one.
   auto* data = const_cast<std::byte*>(rows.data);
   return {data, static_cast<std::uint32_t>(stride), aligned(data, 16, {stride})};
 }

@@ -1,5 +1,5 @@
-// Makes the parameters of the codec kernels from views. Internal to the codecs; arguments have been
-// checked.
+// Builds the parameters of the codec kernels from views. Internal to the codecs; arguments are
+// checked already.
 #pragma once
 
 #include <span>
@@ -15,16 +15,16 @@ PagesParams pages_params(const ConstPoolView& pool);
 RopeParams rope_params(const float* table, std::int64_t table_positions, std::int32_t dim,
                        RopePairing pairing, std::span<const LocalPos> positions,
                        std::int64_t first);
-/// `rope`: what the launch rotates; half = 0: nothing.
+/// `rope`: the part that rotates; half = 0: none.
 EncodeParams encode_params(const RowsView& rows, std::span<const Slot> slots, const PoolView& pool,
                            const TensorScales& scales, const RopeParams& rope = {});
-/// Whether an encoder of tokens by OrderParams::order is there for a call: of whole runs with
-/// tiles, from bf16 rows.
+/// Whether an encoder that follows OrderParams::order exists for a call: it needs whole runs with
+/// tiles and bf16 rows.
 bool can_order(const EncodeParams& p, DType dtype);
-/// The order of a call's tokens, in scratch of order_scratch_bytes() (codec.h).
+/// Orders a call's tokens, in scratch of order_scratch_bytes() (codec.h).
 OrderParams order_params(const EncodeParams& p, std::span<std::byte> scratch);
-/// Heads of rows into rows: q into q_out as formats differ, or in place (in and out are the same)
-/// the rotary parts alone. Slots and positions are those of the rows.
+/// Writes heads of rows to rows: q to q_out with a change of type, or in place (in and out the
+/// same) only the rotary parts. Slots and positions are per row.
 EncodeParams rotate_params(const RowsView& in, const MutableRowsView& out, std::int64_t heads,
                            std::span<const Slot> slots, std::int64_t pool_slots, float scale,
                            const RopeParams& rope, bool in_place);
@@ -33,10 +33,11 @@ DecodeParams decode_params(const ConstPoolView& pool, std::span<const Slot> slot
 RequantParams requant_params(const ConstPoolView& src, std::span<const Slot> src_slots,
                              const PoolView& dst, std::span<const Slot> dst_slots,
                              const TensorScales& src_scales, const TensorScales& dst_scales);
-/// All planes of a pool, in place. How a dense side lies: move_staging_bytes() in codec.h.
+/// All planes of a pool, in place. move_staging_bytes() in codec.h gives the layout of a dense
+/// side.
 MoveParams move_params(const PoolView& pool, std::span<const Slot> src, std::span<const Slot> dst);
-/// Cuts the rows of a launch that is complete otherwise into blocks of `block_rows` rows; 0: of as
-/// many as fill warps best, but of fewer where there are too few rows to occupy the device.
+/// Splits the rows of an otherwise complete launch into blocks of `block_rows` rows. 0: chooses as
+/// many as fill the warps best, or fewer if there are too few rows to occupy the GPU.
 void cut(EncodeParams& p, std::int32_t block_rows = 0);
 void cut(DecodeParams& p, std::int32_t block_rows = 0);
 void cut(RequantParams& p, std::int32_t block_rows = 0);

@@ -1,4 +1,3 @@
-// Times every codec on every layout against a device-to-device copy.
 #include "kernels/cuda/sm90/codec/codec_speed.h"
 
 #include <fmt/format.h>
@@ -17,7 +16,8 @@ namespace {
 
 constexpr std::int32_t kPageSize = 64;
 
-// bf16 numbers as a layer makes them, or random bytes: the pattern is repeated over the array.
+// Normal bf16 numbers, as a layer produces, or random bytes. A short pattern is repeated over the
+// array.
 void fill(const Stream& stream, std::byte* data, std::int64_t bytes, bool numbers) {
   std::mt19937 rng(1);
   std::normal_distribution<float> normal;
@@ -41,7 +41,7 @@ DeviceArray<Slot> upload(const Stream& stream, const std::vector<Slot>& slots) {
   return array;
 }
 
-// Slots of pages in random order, tokens in order within a page.
+// Slots with pages in random order, tokens in order within a page.
 std::vector<Slot> paged(std::int64_t pages, unsigned seed) {
   std::vector<std::int32_t> order(static_cast<std::size_t>(pages));
   std::iota(order.begin(), order.end(), 0);
@@ -127,7 +127,7 @@ void Bench::codecs(const CacheLayout& layout) {
           [&] { return gather_decode(pool, by_page.span(), out, {}, stream_); });
   measure(layout, "gather_decode scattered", tokens, total,
           [&] { return gather_decode(pool, any.span(), out, {}, stream_); });
-  // The first half of the slots' list to the second: apart, so no staging.
+  // Moves the first half of the slots to the second; they do not overlap, so no staging is needed.
   const auto half = static_cast<std::size_t>(tokens / 2);
   measure(layout, "move", tokens / 2, 2 * stored * (tokens / 2), [&] {
     return move_tokens(pool, by_page.span().first(half), by_page.span().subspan(half, half),
@@ -143,7 +143,7 @@ void Bench::requantize_between(const CacheLayout& from, const CacheLayout& to) {
   const auto dst = bytes(pages * to.page_stride(kPageSize), false);
   const auto src_slots = upload(stream_, paged(pages, 4));
   {
-    // What is lost, and so what it takes to see it, depends on the numbers.
+    // Losses depend on the numbers, and so does the time to measure them.
     const std::int64_t width = from.row_elems();
     const auto rows = bytes(tokens * width * 2, true);
     need(encode_rows({rows.data(), DType::bf16, tokens, width, width}, src_slots.span(),

@@ -1,8 +1,9 @@
-// Measures the codecs on a GPU against a device-to-device copy of as many bytes in the same run.
+// Times the codecs on a GPU against a device-to-device copy of the same number of bytes in the same
+// run.
 //
-// GB are 10^9 bytes, read plus written (lists not counted); medians of CUDA event times, operation
-// and copy alternating. Pages are in random order, as in a pool that has been in use; "scattered"
-// cases visit every slot at random, in the list's order, or "ordered" by encode_scattered(). A
+// A GB is 10^9 bytes, read plus written, lists not counted. Times are medians of CUDA events;
+// operation and copy alternate. Pages are in random order, as in a used pool. "scattered" cases
+// visit all slots in random order; "ordered" cases do the same through encode_scattered(). A
 // latency is that of one write in a captured graph.
 #pragma once
 
@@ -15,7 +16,7 @@ namespace lathe::cuda {
 struct CodecSpeedOptions {
   std::int64_t bytes = std::int64_t{2} << 30;  // read plus written by one repeat
   int repeats = 15;
-  std::string only;  // cases whose layout and operation contain this text
+  std::string only;  // run only cases with this text in layout and operation
 };
 
 struct CodecSpeed {
@@ -34,7 +35,7 @@ struct CodecSpeed {
   std::vector<Latency> latencies;
 };
 
-/// After open_device(). Ends the program where the device fails, with the error's words.
+/// Call after open_device(). If the device fails, prints the error and exits.
 CodecSpeed measure_codec_speed(const CodecSpeedOptions& options);
 
 }  // namespace lathe::cuda

@@ -1,4 +1,4 @@
-// Decodes slots of pages into rows.
+// Decodes slots of pages to rows.
 #pragma once
 
 #include "base/dtype.h"
@@ -7,11 +7,10 @@
 
 namespace lathe::cuda {
 
-// The stored codes of a chunk and their scale, loaded and not yet used.
+// A chunk's codes and scale, loaded but not converted: converting here would wait for the loads.
 struct StoredChunk {
-  uint4 codes;  // 16 bytes of bf16, 8 of e4m3, 4 of e2m1
-  std::uint32_t
-      scale;  // bits of an f32, or an exponent byte: converting here would wait for the load
+  uint4 codes;          // 16 bytes of bf16, 8 of e4m3, 4 of e2m1
+  std::uint32_t scale;  // bits of an f32, or an exponent byte
 };
 
 template <RunKind kKind>
@@ -81,7 +80,7 @@ __device__ __forceinline__ Raw<T> decode_chunk(const StoredChunk& stored) {
     const E2m1Chunk codes{stored.codes.x};
     if constexpr (sizeof(T) == sizeof(bf16)) {
       if (stored.scale != 255) {
-        // 2^-127 is a subnormal bf16.
+        // Scale byte 0 is 2^-127, a subnormal bf16.
         const std::uint32_t power = stored.scale == 0 ? 0x40u : stored.scale << 7;
         return codes.scaled(power | power << 16);
       }
@@ -107,7 +106,7 @@ __device__ __forceinline__ void decode_batch(const DecodeParams& p, const RunPar
   for (std::uint32_t u = 0; u < kCount; ++u) {
     stored[u] = load_stored<kKind>(run, values, scales, hold.chunk + u * hold.step);
   }
-  if constexpr (kScaleWord<kKind, kCount>) {  // in place of a byte each
+  if constexpr (kScaleWord<kKind, kCount>) {  // one word instead of a byte per tile
     const uint2 word = load_scale_bits<uint2>(run, scales, true);
     LATHE_UNROLL
     for (std::uint32_t u = 0; u < kCount; ++u) {
@@ -139,16 +138,16 @@ __device__ __forceinline__ void decode_run(const DecodeParams& p, const RunParam
   });
 }
 
-// Blocks per SM, which bounds registers. A lane has few bytes of mla_fp4 on their
-// way, so it takes more of them.
+// Blocks per SM, which limits registers. mla_fp4 has few bytes per lane in flight, so it runs more
+// lanes.
 template <class T, RunKind kFirst>
 constexpr int decode_blocks() {
   if (sizeof(T) == 4) return 3;
   return kFirst == RunKind::e2m1_ue8m0 ? 6 : 4;
 }
 
-// Grid: ceil(count / block_rows) blocks of p.threads. T: what rows hold, bf16 or float; runs are
-// stored as kFirst and, where there are two, kSecond.
+// Grid: ceil(count / block_rows) blocks of p.threads. T: type of the rows, bf16 or float. kFirst
+// and kSecond: how the runs are stored.
 template <class T, RunKind kFirst, RunKind kSecond, bool kWhole>
 static __global__ void __launch_bounds__(kCodecThreads, (decode_blocks<T, kFirst>()))
     decode_kernel(const __grid_constant__ DecodeParams p) {
@@ -176,7 +175,7 @@ auto decode_kernel_of(const DecodeParams& p, DType dtype) {
                                 : decode_kernel<float, first, second, kWhole>;
   });
 }
-/// The instance for a call. dtype: of the rows.
+/// The kernel instance for a call. dtype: of the rows.
 inline auto decode_kernel_of(const DecodeParams& p, DType dtype) {
   return p.whole ? decode_kernel_of<true>(p, dtype) : decode_kernel_of<false>(p, dtype);
 }

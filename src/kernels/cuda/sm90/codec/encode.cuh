@@ -1,4 +1,4 @@
-// Encodes rows into slots, or heads of rows into rows, and rotates their rotary part.
+// Encodes rows to slots, or heads of rows to rows, and rotates their rotary part.
 #pragma once
 
 #include "base/dtype.h"
@@ -10,13 +10,13 @@
 
 namespace lathe::cuda {
 
-// Where a lane's row goes.
+// Destination of a lane's row.
 struct Target {
   Place place;            // a hole: nothing is written
-  std::int32_t position;  // -1: a hole; if it is written, with zeros
+  std::int32_t position;  // -1: a hole, or zeros if zero_holes
 };
 
-// entry: of kOrdered.
+// entry: used with kOrdered.
 template <bool kRope, bool kOrdered>
 __device__ __forceinline__ Target target_of(const EncodeParams& p, std::int64_t row,
                                             std::uint32_t token, const OrderEntry& entry = {}) {
@@ -51,7 +51,7 @@ __device__ __forceinline__ Raw<bf16> bf16_chunk(const Raw<T>& raw, const float (
   return to_raw_bf16(x);
 }
 
-// One chunk of a run without tiles.
+// Stores one chunk of a run without tiles.
 template <class T, RunKind kKind, bool kRotated, class To>
 __device__ __forceinline__ void store_plain(const RunParams& run, To values, std::uint32_t chunk,
                                             const Raw<T>& raw, const float (&x)[8]) {
@@ -64,13 +64,13 @@ __device__ __forceinline__ void store_plain(const RunParams& run, To values, std
   }
 }
 
-// A tile has 2^this chunks.
+// log2 of the chunks of a tile.
 template <RunKind kKind>
 __device__ __forceinline__ int tile_shift(const RunParams& run) {
   return kKind == RunKind::e2m1_ue8m0 ? kFp4TileShift : run.tile_shift;
 }
 
-// Whether a tile is all chunks that the lanes of a row hold, and not those of one round's lanes.
+// Whether a tile is all chunks of a row in this warp, rather than those of one round's lanes.
 template <RunKind kKind>
 __device__ __forceinline__ bool tile_spans(const RunParams& run) {
   return kKind != RunKind::e2m1_ue8m0 && run.tile_shift > run.cut.shift;
@@ -86,7 +86,7 @@ __device__ __forceinline__ void store_codes(const RunParams& run, To at, const f
   }
 }
 
-// Neighbouring lanes of a row exchange their maxima, 2^shift of them.
+// Neighbouring lanes of a row, 2^shift of them, exchange their maxima.
 template <int kCount, class Word, class Max>
 __device__ __forceinline__ void exchange_maxima(Word* amax /* [kCount] */, int shift, Max max) {
   for (int d = 1; d < 1 << shift; d *= 2) {
@@ -95,10 +95,10 @@ __device__ __forceinline__ void exchange_maxima(Word* amax /* [kCount] */, int s
   }
 }
 
-// Where the codes and scales of a lane's chunks go.
+// Addresses for the codes and scales of a lane's chunks.
 template <RunKind kKind, class To>
 struct TileTarget {
-  // Scales of v4_fp8 are a plane of their own, which is written where it belongs.
+  // Scales of v4_fp8 are in a separate plane and are stored there directly, not staged.
   using Scales = std::conditional_t<kKind == RunKind::e4m3_ue8m0, Address, To>;
 
   To values;      // of the first chunk
@@ -106,7 +106,7 @@ struct TileTarget {
   std::uint32_t value_step;
   std::uint32_t scale_step;
   bool leads;  // stores scales: the first lane of a tile
-  bool once;   // a tile is all that the lanes of a row hold
+  bool once;   // all chunks of the row in this warp are one tile
 
   __device__ __forceinline__ TileTarget(const RunParams& run, const Hold& hold, To run_values,
                                         Scales run_scales)
@@ -128,8 +128,8 @@ struct TileTarget {
   static constexpr std::uint32_t kScaleBytes = kKind == RunKind::e4m3_f32 ? 4 : 1;
 };
 
-// How the scales of a lane's tiles go to memory: each when it is known, or all of a row and its pad
-// as one word, since eight stores of a byte are eight accesses to the same sector.
+// Stores the scales of a lane's tiles: each one as soon as it is known, or all of a row and its pad
+// as one word, because eight byte stores are eight accesses to the same sector.
 template <RunKind kKind, int kCount, class To>
 class ScaleWriter {
  public:
@@ -154,7 +154,7 @@ class ScaleWriter {
   std::uint64_t word_ = 0;
 };
 
-// Chunks of a run with tiles, from f32: values(u, x) gives those of chunk u. The threads of a tile
+// Encodes chunks of a run with tiles, from f32: values(u, x) gives chunk u. The threads of a tile
 // exchange their maxima.
 template <RunKind kKind, int kCount, class To, class Values>
 __device__ __forceinline__ void encode_values(const RunParams& run, const TileTarget<kKind, To>& to,
@@ -190,8 +190,8 @@ __device__ __forceinline__ void encode_values(const RunParams& run, const TileTa
   scales.finish();
 }
 
-// The same for rare cases: not inlined, it reads its chunks again. load(u) gives them as they lie
-// in memory.
+// As encode_values() for rare cases: not inlined, and reads the chunks again. load(u) gives chunk u
+// as it is in memory.
 template <RunKind kKind, int kCount, class To, class Load>
 __device__ __forceinline__ void encode_special(const RunParams& run,
                                                const TileTarget<kKind, To>& to, Load load,
@@ -222,8 +222,8 @@ __device__ __forceinline__ void encode_special(const RunParams& run,
   if (writes) scales.finish();
 }
 
-// The same from bf16 as they lie in memory: maxima are those of bf16 bits, two chunks in a word.
-// False, with nothing written, where one of the warp's chunks holds no finite number.
+// As encode_values(), for bf16 as in memory: finds maxima on bf16 bits, two chunks in a word.
+// Returns false and writes nothing if a chunk of the warp has a NaN or infinity.
 template <RunKind kKind, int kCount, class To>
 __device__ __forceinline__ bool encode_tiles(const RunParams& run, const TileTarget<kKind, To>& to,
                                              const Raw<bf16> (&raw)[kCount], bool writes) {
@@ -292,7 +292,7 @@ __device__ __forceinline__ void rotate_chunk(const RopeParams& rope, std::int32_
   rotate(rope, rotation, chunk, x);
 }
 
-// Every thread of the warp is here.
+// All threads of the warp call it.
 template <class T, RunKind kKind, int kCount, bool kRope, bool kRotate, bool kWhole, bool kOrdered,
           bool kStaged>
 __device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunParams& run,
@@ -309,8 +309,8 @@ __device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunPar
       row_address(p.rows, token, (run.first_chunk + hold.chunk) * (kChunk * sizeof(T))) +
       head * Address{p.head_bytes};
 
-  // Unless tokens are ordered, row addresses do not depend on slots, so rows are loaded before any
-  // slot is known.
+  // Rows are loaded before any slot is known: unless tokens are ordered, row addresses do not
+  // depend on slots.
   Raw<T> raw[kCount];
   Rotation<T> rotation[kRotate ? kCount : 1];
   int rotary[kRotate ? kCount : 1];
@@ -325,7 +325,7 @@ __device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunPar
   }
   const Target target = target_of<kRope, kOrdered>(p, row, token, entry);
   const auto to_values = stage.part(target.place, hold.row, run.start, run.step);
-  if constexpr (kRotate) sync_warp();  // in place: all is read before the first is written
+  if constexpr (kRotate) sync_warp();  // in place: all reads precede the first write
   const bool writes = hold.has && !target.place.hole;
   if (run.first_chunk == 0 && hold.chunk == 0 && hold.has) stage.send(target.place, hold.row);
   if (!kScaleWord<kKind, kCount> && writes && run.first_chunk == 0 && hold.chunk == 0) {
@@ -335,7 +335,7 @@ __device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunPar
     }
   }
   if constexpr (kRope && !kTiled<kKind>) {
-    if (target.position < 0) {  // a hole among rows is written as zeros
+    if (target.position < 0) {  // with zero_holes, a hole is written as zeros
       LATHE_UNROLL
       for (int u = 0; u < kCount; ++u) raw[u] = {};
     }
@@ -393,8 +393,8 @@ __device__ __forceinline__ void encode_batch(const EncodeParams& p, const RunPar
   }
 }
 
-// A run whose one tile is any number of chunks (index keys of unusual widths): a batch is a row,
-// which is read a second time, from the cache, when its scale is known.
+// A run with one tile of an unusual number of chunks (index keys of other widths): a batch is one
+// row, which is read again from the cache once its scale is known.
 template <class T, RunKind kKind, bool kRope, bool kRotate, bool kWhole>
 __device__ __forceinline__ void encode_wide_tile(const EncodeParams& p, const RunParams& run,
                                                  std::int64_t row) {
@@ -456,16 +456,16 @@ __device__ __forceinline__ void encode_batches(const EncodeParams& p, const RunP
   });
 }
 
-// Where a layout's second run is bf16 tiles don't rotate. Index keys, of one run, may, and have
-// kernels of their own: rotation next to tiles takes registers, and their scales lie in another
-// plane.
+// Tiles rotate only in layouts without a separate bf16 run. Index keys have one run and may rotate;
+// they have their own kernels, because rotation with tiles needs many registers and their scales
+// are in another plane.
 template <RunKind kFirst, RunKind kSecond>
 inline constexpr bool kTilesRotate = kTiled<kFirst>&& kFirst == kSecond;
 
 template <RunKind kFirst, RunKind kSecond>
 inline constexpr bool kOneRun = kTilesRotate<kFirst, kSecond>&& kFirst == RunKind::e4m3_f32;
 
-// kRotates: the run may.
+// kRotates: the run may rotate.
 template <class T, RunKind kKind, bool kRope, bool kRotates, bool kWhole, bool kOrdered,
           bool kStaged>
 __device__ __forceinline__ void encode_run(const EncodeParams& p, const RunParams& run,
@@ -487,7 +487,7 @@ __device__ __forceinline__ void encode_run(const EncodeParams& p, const RunParam
                                                            losses);
 }
 
-// Blocks per SM, which bounds registers: as many as leave a kernel without spills.
+// Blocks per SM, which limits registers: as many as work without spills.
 template <class T, RunKind kFirst, RunKind kSecond, bool kRope, bool kWhole>
 constexpr int encode_blocks() {
   if (sizeof(T) == 4) return 1;
@@ -497,8 +497,8 @@ constexpr int encode_blocks() {
   return kFirst == RunKind::e4m3_f32 ? 5 : 4;
 }
 
-// Grid: ceil(count / block_rows) blocks of p.threads. T: what rows hold, bf16 or float; runs are
-// stored as kFirst and, where there are two, kSecond. kOrdered: tokens are taken by p.order.
+// Grid: ceil(count / block_rows) blocks of p.threads. T: type of the rows, bf16 or float. kFirst
+// and kSecond: how the runs are stored. kOrdered: tokens are processed in p.order.
 template <class T, RunKind kFirst, RunKind kSecond, bool kRope, bool kWhole, bool kOrdered = false>
 static __global__ void __launch_bounds__(kCodecThreads,
                                          (encode_blocks<T, kFirst, kSecond, kRope, kWhole>()))
@@ -508,7 +508,7 @@ static __global__ void __launch_bounds__(kCodecThreads,
   const std::int64_t first_row = std::int64_t{blockIdx.x} * p.block_rows;
   const std::uint32_t rows = rows_of_block(p.count, first_row, p.block_rows);
   if (p.heads.divisor == 1) {
-    if (kOrdered) {  // two words each
+    if (kOrdered) {  // two words per token
       prefetch_list(&p.order->slot, 2 * first_row, 2 * p.block_rows, 2 * p.count);
     } else {
       prefetch_list(p.slots, first_row, p.block_rows, p.count);
@@ -539,7 +539,7 @@ template <bool kRope, bool kWhole>
 auto encode_kernel_of(const EncodeParams& p, DType dtype) {
   constexpr RunKind kTile = RunKind::e4m3_f32;
   const auto of_kinds = [&](auto first, auto second) {
-    if constexpr (!kRope && kWhole && kTiled<first>) {  // can_order()
+    if constexpr (!kRope && kWhole && kTiled<first>) {  // where can_order() allows it
       if (p.order != nullptr) return encode_kernel<bf16, first, second, kRope, kWhole, true>;
     }
     return dtype == DType::bf16 ? encode_kernel<bf16, first, second, kRope, kWhole>

@@ -1,19 +1,18 @@
-// Rotates and encodes index keys of the usual shape: 16 chunks with one scale, of which eight
-// rotate.
+// Rotates and encodes index keys of the usual shape: 16 chunks with one scale; eight chunks rotate.
 //
-// A row is 388 bytes of memory, which a copy moves in the time of a hundred instructions. A kernel
-// for any rows and any rotation took 173, for addresses and to find the chunks that rotate. Here
-// eight lanes hold a row, each of them a chunk that rotates and one that does not, so no lane
-// checks its chunks, and a warp's step is four rows.
+// A row is 388 bytes of memory traffic, which a copy moves in the time of 100 instructions. The
+// general kernel needed 173, for addresses and to find the chunks that rotate. Here eight lanes
+// hold a row, each with one chunk that rotates and one that does not, so no lane checks its chunks,
+// and a warp's step is four rows.
 #pragma once
 
 #include "kernels/cuda/sm90/codec/encode.cuh"
 
 namespace lathe::cuda {
 
-inline constexpr std::uint32_t kKeyLanes = 8;  // of a row
+inline constexpr std::uint32_t kKeyLanes = 8;  // lanes per row
 
-// What a lane holds of a row, loaded before any of it is used.
+// A lane's part of a row, loaded before any of it is used.
 template <bool kInterleaved>
 struct KeyChunks {
   static constexpr int kFactors = kInterleaved ? 4 : 8;
@@ -23,7 +22,7 @@ struct KeyChunks {
   std::int32_t position, slot;
 };
 
-// The chunks of one lane in a row: its part in bytes of a row, and what they are at.
+// The chunks of one lane: its piece of a row, and their byte offsets.
 struct KeyLane {
   std::uint32_t piece;
   std::uint32_t rotary, plain, partner;  // bytes from the start of a row
@@ -49,7 +48,7 @@ __device__ __forceinline__ void load_factors(Address at, float (&out)[kCount]) {
   }
 }
 
-// Products and sums as rotate() rounds them. A NaN is not made canonical.
+// Rounds products and sums as rotate() does, but leaves NaN as it is.
 template <bool kInterleaved>
 __device__ __forceinline__ void rotate_key(const KeyChunks<kInterleaved>& key, bool first_half,
                                            float (&x)[8]) {
@@ -67,13 +66,13 @@ __device__ __forceinline__ void rotate_key(const KeyChunks<kInterleaved>& key, b
     const float sign = first_half ? -1.0f : 1.0f;
     LATHE_UNROLL
     for (int i = 0; i < 8; ++i) {
-      // A factor of 1 or -1 rounds nothing.
+      // Multiplying by 1 or -1 is exact.
       x[i] = fmaf(partner[i] * key.sine[i], sign, x[i] * key.cosine[i]);
     }
   }
 }
 
-// A row that holds or produces an infinity or a NaN: rare, so not inlined; it reads the row again.
+// A row with an infinity or NaN in it or in its result: rare, so not inlined; reads the row again.
 __device__ __forceinline__ void write_special_key(const EncodeParams& p, const RunParams& run,
                                                   const KeyLane& lane, std::int64_t row, bool has) {
   const Target target = target_of<true, false>(p, row, static_cast<std::uint32_t>(row));
@@ -111,11 +110,11 @@ __device__ __forceinline__ void write_special_key(const EncodeParams& p, const R
   }
 }
 
-// Blocks per SM, which bounds registers: 64 and 80. Paired halves take a chunk and
-// eight factors more.
+// Blocks per SM, which limits registers to 64 (interleaved) or 80: paired halves need one more
+// chunk and eight more factors.
 constexpr int key_blocks(bool interleaved) { return interleaved ? 4 : 3; }
 
-// Grid: ceil(count / block_rows) blocks of p.threads, which hold the block's rows in key_steps().
+// Grid: ceil(count / block_rows) blocks of p.threads; the block processes its rows in key_steps().
 template <bool kInterleaved>
 static __global__ void __launch_bounds__(kCodecThreads, (key_blocks(kInterleaved)))
     write_index_keys_kernel(const __grid_constant__ EncodeParams p) {
@@ -191,7 +190,7 @@ static __global__ void __launch_bounds__(kCodecThreads, (key_blocks(kInterleaved
   }
 }
 
-/// The instance for a call. dtype: of the rows.
+/// The kernel instance for a call. dtype: of the rows.
 inline auto encode_kernel_of(const EncodeParams& p, DType dtype, bool rope) {
   if (rope && p.index_keys && dtype == DType::bf16) {
     return p.rope.interleaved ? write_index_keys_kernel<true> : write_index_keys_kernel<false>;

@@ -1,12 +1,12 @@
-// Copies records from slots to slots, or to and from a dense list.
+// Copies records from slots to slots, or to or from a dense list.
 #pragma once
 
 #include "kernels/cuda/sm90/codec/batch.cuh"
 
 namespace lathe::cuda {
 
-// The accesses of a batch that a lane holds: access[u] of row[u], counted from the batch's first
-// row. Beyond the end of the batch a lane holds the last access again.
+// A lane's accesses of a batch: access[u] of row[u], counted from the batch's first row. Past the
+// end of the batch a lane repeats the last access.
 template <int kCount>
 struct Items {
   std::uint32_t row[kCount];
@@ -27,14 +27,14 @@ struct Items {
       row[u] = r - first_row;
     }
   }
-  // Whether access u is there and its row's bit in `holes` is not.
+  // Whether access u is within the batch and its row is not a hole.
   __device__ __forceinline__ bool has(int u, std::uint32_t holes) const {
     return first + static_cast<std::uint32_t>(u) * 32 < end && (holes >> row[u] & 1u) == 0;
   }
 };
 
-// Each lane computes the address of one record of the batch; the lane that holds an access gets it
-// by a shuffle.
+// Each lane computes the address of one record of the batch; lanes with accesses to that record get
+// it by shuffle.
 template <class Access>
 __device__ __forceinline__ void move_batch(const MoveParams& p, const MovePlane& plane,
                                            std::int64_t first_row, std::uint32_t rows,

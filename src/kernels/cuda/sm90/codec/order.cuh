@@ -1,12 +1,13 @@
-// Orders tokens by the part of the pool that their slots lie in.
+// Orders tokens by the part of the pool that their slot is in.
 //
 // With unordered slots, the tokens of one sector of the pool are written at different times, so the
-// sector goes to memory several times. Tokens ordered by part of the pool meet in the L2 cache.
-// Their rows are then read at random, which costs less because rows are whole sectors.
+// sector goes to memory several times. If tokens are ordered by part of the pool, these writes
+// merge in L2. The rows are then read in random order, which costs less because rows are whole
+// sectors.
 //
-// Two launches of blocks of 4096 tokens: one counts the slots in each of 256 parts, one writes the
-// list, a block's tokens of a part contiguously, so that whole sectors are written. The order of
-// blocks within a part is arbitrary.
+// Two launches with blocks of 4096 tokens: the first counts the slots in each of 256 parts, the
+// second writes the list. A block's tokens of one part are contiguous, so whole sectors are
+// written. The order of blocks within a part is arbitrary.
 #pragma once
 
 #include "kernels/cuda/common/dialect.cuh"
@@ -14,9 +15,9 @@
 
 namespace lathe::cuda {
 
-// Slots of a block's tokens, those of a thread kOrderThreads apart.
+// Slots of a block's tokens; a thread's slots are kOrderThreads apart.
 struct OrderSlots {
-  std::int64_t first;  // this thread's
+  std::int64_t first;  // this thread's first token
   std::int32_t slot[kOrderEach];
 
   __device__ __forceinline__ explicit OrderSlots(const OrderParams& p)
@@ -30,13 +31,13 @@ struct OrderSlots {
   }
 };
 
-// Holes go to some part, too.
+// A hole gets an arbitrary part.
 __device__ __forceinline__ std::uint32_t part_of_slot(const OrderParams& p, std::int32_t slot) {
   const std::uint32_t part = static_cast<std::uint32_t>(slot) >> p.shift;
   return part < kOrderParts ? part : kOrderParts - 1;
 }
 
-// Grid: order_blocks(count). Totals start as 0.
+// Grid: order_blocks(count). Totals start at 0.
 static __global__ void __launch_bounds__(kOrderThreads)
     order_count_kernel(const __grid_constant__ OrderParams p) {
   static_assert(kOrderParts == kOrderThreads);
@@ -54,7 +55,7 @@ static __global__ void __launch_bounds__(kOrderThreads)
       count == 0 ? 0 : atomicAdd(p.totals + threadIdx.x, count);
 }
 
-// Sum of the values of the threads before this one. `warps` may be used again after a barrier.
+// Sum of the values of the threads before this one. `warps` may be reused after a barrier.
 __device__ __forceinline__ std::uint32_t sum_before(std::uint32_t value, std::uint32_t* warps) {
   const std::uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   std::uint32_t sum = value;
@@ -70,19 +71,19 @@ __device__ __forceinline__ std::uint32_t sum_before(std::uint32_t value, std::ui
   return before;
 }
 
-// The same grid, after order_count_kernel.
+// Same grid, after order_count_kernel.
 static __global__ void __launch_bounds__(kOrderThreads)
     order_list_kernel(const __grid_constant__ OrderParams p) {
-  __shared__ std::uint32_t counts[kOrderParts];  // of this block's tokens
-  __shared__ std::uint32_t begins[kOrderParts];  // of a part in `entries`
-  __shared__ std::uint32_t ahead[kOrderParts];   // what is added to that for its place in the list
+  __shared__ std::uint32_t counts[kOrderParts];  // this block's tokens per part
+  __shared__ std::uint32_t begins[kOrderParts];  // start of a part in `entries`
+  __shared__ std::uint32_t ahead[kOrderParts];   // add to that to get the place in the list
   __shared__ std::uint32_t warp_sums[2][kOrderThreads / 32];
   __shared__ OrderEntry entries[kOrderRows];
   const std::uint32_t thread = threadIdx.x;
   const OrderSlots mine(p);
   counts[thread] = 0;
   const std::uint32_t place = p.places[blockIdx.x * kOrderParts + thread] +
-                              sum_before(p.totals[thread], warp_sums[0]);  // with a barrier
+                              sum_before(p.totals[thread], warp_sums[0]);  // has a barrier
   std::uint32_t rank[kOrderEach];
   LATHE_UNROLL
   for (int i = 0; i < kOrderEach; ++i) {

@@ -1,4 +1,4 @@
-// Launches one codec kernel on a stream, with the grid that its parameters say.
+// Launches one codec kernel on a stream with the grid that its parameters give.
 #pragma once
 
 #include "kernels/cuda/common/launch.h"

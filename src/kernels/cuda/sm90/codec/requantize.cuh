@@ -1,4 +1,4 @@
-// Requantizes slots of mla_fp8 into slots of mla_fp8_block, and back.
+// Requantizes slots of mla_fp8 to slots of mla_fp8_block, and back.
 #pragma once
 
 #include "kernels/cuda/sm90/codec/decode.cuh"
@@ -6,15 +6,13 @@
 
 namespace lathe::cuda {
 
-// Half way from 448 to the 480 that e4m3 does not have.
-
-// What a thread saw of its rows.
+// Losses that a thread has found in its rows.
 struct RequantLoss {
   float worst = 0;
   std::uint32_t saturated = 0;
-  std::uint32_t row = 0;  // of the worst, the first of several
+  std::uint32_t row = 0;  // row of the worst error, the first of equals
 
-  // What was seen of a run of row `at`. Rows of the second run come after those of the first.
+  // Adds the losses of a run of row `at`. A row's second run is added after its first.
   __device__ __forceinline__ void take(const RequantLoss& of_row, std::int64_t at) {
     saturated += of_row.saturated;
     const auto own = static_cast<std::uint32_t>(at);
@@ -23,14 +21,14 @@ struct RequantLoss {
     row = own;
   }
 
-  // A difference is NaN where both are the same infinity or one is NaN; it counts for nothing.
+  // NaN differences (equal infinities, or a NaN) count as no loss.
   __device__ __forceinline__ void see(const float (&before)[8], const float (&after)[8]) {
     for (int i = 0; i < 8; ++i) worst = fmaxf(worst, fabsf(before[i] - after[i]));
   }
 
   __device__ __forceinline__ void see_saturated(const float (&before)[8], float inverse,
                                                 const uint2& codes) {
-    // Only codes of 448, or NaN, can be of more.
+    // Only codes of 448 or NaN can come from larger values.
     const auto high = [](std::uint32_t c) {
       return ((c & 0x7f7f7f7fu) + 0x02020202u) & 0x80808080u;
     };
@@ -42,15 +40,15 @@ struct RequantLoss {
   }
 };
 
-// One atomic per warp with a loss to report. The worst error is above the complement of its row, so
-// that among equal errors the first row is the largest word.
+// One atomic per warp that has a loss to report. The word is the error followed by the complement
+// of its row, so among equal errors the first row is the largest word.
 __device__ __forceinline__ void report_loss(const RequantLoss& loss, unsigned long long* report) {
   const std::uint32_t worst = warp_max(float_to_bits(loss.worst));
   if (worst != 0) {
     const bool mine = float_to_bits(loss.worst) == worst;
     const std::uint32_t first = warp_max(mine ? 0xffffffffu - loss.row : 0);
     const unsigned long long word = static_cast<unsigned long long>(worst) << 32 | first;
-    // An old value is at most too small.
+    // A stale value is only too small, so it causes at most a needless atomic.
     if (lane_of_warp() == 0 && word > load_global<unsigned long long>(address_of(report))) {
       atomicMax(&report[0], word);
     }
@@ -60,7 +58,7 @@ __device__ __forceinline__ void report_loss(const RequantLoss& loss, unsigned lo
   if (lane_of_warp() == 0) atomicAdd(&report[1], static_cast<unsigned long long>(saturated));
 }
 
-// Codes stay and every tile gets the tensor's scale, or (the rope) become bf16.
+// Keeps the codes and gives every tile the tensor's scale; converts the rope to bf16.
 template <RunKind kTo, bool kReport, class To>
 __device__ __forceinline__ void to_block_chunk(const RunParams& dst, const StoredChunk& stored,
                                                To values, To scales, std::uint32_t chunk,
@@ -84,7 +82,7 @@ __device__ __forceinline__ void to_block_chunk(const RunParams& dst, const Store
   }
 }
 
-// kNumbers: neither a code nor the scale is NaN or an infinity.
+// kNumbers: neither a code nor the scale is NaN or infinite.
 template <RunKind kFrom, bool kReport, bool kNumbers, class To>
 __device__ __forceinline__ void to_plain_chunk(const RunParams& dst, const StoredChunk& stored,
                                                To values, std::uint32_t chunk, RequantLoss& loss) {
@@ -105,7 +103,7 @@ __device__ __forceinline__ void to_plain_chunk(const RunParams& dst, const Store
   }
 }
 
-// Whether to_plain_chunk() may take it for numbers.
+// Whether to_plain_chunk() may use kNumbers.
 template <RunKind kFrom>
 __device__ __forceinline__ bool holds_numbers(const StoredChunk& stored) {
   if constexpr (kFrom == RunKind::e4m3_f32) {
@@ -120,7 +118,7 @@ __device__ __forceinline__ bool holds_numbers(const StoredChunk& stored) {
   }
 }
 
-// What a lane holds of a run of its row, loaded before any of it is used.
+// A lane's part of a run of its row, loaded before any of it is used.
 template <RunKind kFrom, RunKind kTo, int kCount, bool kReport>
 struct RequantBatch {
   const RunParams& src;
@@ -162,7 +160,7 @@ struct RequantBatch {
           to_plain_chunk<kFrom, kReport, true>(dst, stored[u], values, chunk(u), loss);
         }
       } else {
-        // Rare and long, so there is one copy of it, which reads its chunk again.
+        // Rare and long, so there is a single copy of this code, which reads its chunk again.
         LATHE_ROLLED
         for (std::uint32_t u = 0; u < kCount; ++u) {
           to_plain_chunk<kFrom, kReport, false>(dst, load_chunk(u), values, chunk(u), loss);
@@ -211,8 +209,8 @@ __device__ __forceinline__ void requantize_run(const RequantParams& p, int i,
   });
 }
 
-// Both runs of a row by the same lanes, those that have it in the first run's batch: a chunk of the
-// rope each, of those that there are. So a record is touched at once.
+// Both runs of a row in the same lanes: lanes of the first run's batch also process one chunk of
+// the rope each, as far as there are any. So a record is read and written at one time.
 template <bool kToBlock, bool kReport, bool kStaged>
 __device__ __forceinline__ void requantize_rows(const RequantParams& p, std::int64_t first_row,
                                                 std::uint32_t rows, WarpBatches& batches,
@@ -236,7 +234,7 @@ __device__ __forceinline__ void requantize_rows(const RequantParams& p, std::int
     const RequantBatch<kFrom, kTo, kCount, kReport> codes(src, dst, hold, from);
     const RequantBatch<kFromRope, kToRope, 1, kReport> rope(src_rope, dst_rope, rope_hold, from);
     RequantLoss of_row;
-    // Late, as registers are few while chunks are under way.
+    // Computed late, because registers are scarce while chunks are in flight.
     const Place to = place_of(p.dst, from.hole ? -1 : to_slot);
     if (hold.has && hold.chunk == 0) stage.send(to, hold.row);
     if (hold.has && !to.hole) codes.finish(stage, to, of_row);
@@ -245,7 +243,7 @@ __device__ __forceinline__ void requantize_rows(const RequantParams& p, std::int
   });
 }
 
-// Blocks per SM, which bounds registers: as many as leave a kernel without spills.
+// Blocks per SM, which limits registers: as many as work without spills.
 template <bool kToBlock, bool kReport, bool kTogether>
 constexpr int requant_blocks() {
   if (kReport && !kToBlock) return 4;

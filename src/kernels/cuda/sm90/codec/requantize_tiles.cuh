@@ -1,10 +1,10 @@
 // Requantizes slots of mla_fp8_block of the usual shape, four tiles of 128 elements and a rope of
-// 64, into slots of mla_fp8.
+// 64, to slots of mla_fp8.
 //
-// Decoding and encoding an element takes 4 instructions, and measuring its loss 5 more. Only the
-// worst loss of all rows is reported, so elements whose error cannot reach what was already
-// reported are skipped: magnitudes bound errors, and a tile's largest magnitude is found in f16 at
-// half an instruction an element. Eight lanes hold a row, each of them two chunks of every tile and
+// Decoding and encoding an element needs 4 instructions, measuring its loss 5 more. Only the worst
+// loss of all rows is reported, so elements are skipped if their error cannot exceed the one
+// already reported: magnitudes bound errors, and a tile's largest magnitude is found in f16 with
+// half an instruction per element. Eight lanes hold a row, each with two chunks of every tile and
 // one of the rope, so accesses are 16 bytes and a warp's step is four rows.
 #pragma once
 
@@ -12,20 +12,20 @@
 
 namespace lathe::cuda {
 
-inline constexpr std::uint32_t kTileLanes = 8;  // of a row
+inline constexpr std::uint32_t kTileLanes = 8;  // lanes per row
 inline constexpr int kTiles = 4;
 
-// Below this magnitude no element's error reaches `worst`, which was already reported, and none
-// saturates; 0 where no bound is known. With y the element over the scale: the nearest code is |y|
-// / 16 away at most, 2^-10 where codes are subnormal, and what f32 rounds is less than 2^-16 of
-// that. The latter needs a scale in the ordinary range.
+// Elements below this magnitude cannot saturate, nor can their error exceed `worst`, the error
+// reported so far; 0 if there is no such bound. Let y be the element over the scale: the nearest
+// code is within |y| / 16, or 2^-10 among subnormal codes, and f32 rounding adds less than 2^-16 of
+// that. The latter needs a scale in the normal range.
 __device__ __forceinline__ float harmless_below(float worst, float scale) {
   const bool sane = scale >= 0x1p-60f && scale <= 0x1p60f;
   if (!sane || !(worst > scale * 0x1.01p-10f)) return 0;
   return fminf(worst * (16 * (1 - 0x1p-8f)), scale * kE4m3Max);
 }
 
-// What two neighbours lose: `codes` in its low 16 bits are theirs.
+// Losses of two neighbours; the low 16 bits of `codes` are their codes.
 __device__ __forceinline__ void see_pair(float scale, float first, float second,
                                          std::uint32_t codes, RequantLoss& loss) {
   float a, b;
@@ -34,7 +34,7 @@ __device__ __forceinline__ void see_pair(float scale, float first, float second,
   loss.worst = fmaxf(loss.worst, fabsf(second - b * scale));
 }
 
-// Two chunks of e4m3 codes as f16, which holds all of their values.
+// Two chunks of e4m3 codes as f16, which represents all of their values.
 struct TilePart {
   std::uint32_t halves[8];
 
@@ -46,7 +46,7 @@ struct TilePart {
       halves[2 * i + 1] = e4m3x2_to_f16x2(words[i] >> 16);
     }
   }
-  // NaN where a code is.
+  // NaN if a code is NaN.
   __device__ __forceinline__ float largest() const {
     std::uint32_t most = halves[0];
     LATHE_UNROLL
@@ -69,9 +69,9 @@ struct TilePart {
     const uint2 b = to_raw_e4m3_numbers(v, inverse);
     return {a.x, a.y, b.x, b.y};
   }
-  // What is lost by `codes`, those of numbers. most: the largest magnitude. zero: a 0 that is
-  // opaque to the compiler, which makes it recompute the values: there are no registers to keep
-  // them while they are encoded.
+  // Losses of numbers encoded as `codes`. most: their largest magnitude. zero: a 0 that is opaque
+  // to the compiler and makes it recompute the values, because there are no registers to keep them
+  // during encoding.
   __device__ __forceinline__ void see_loss(const RunParams& dst, float scale, const uint4& codes,
                                            float most, std::uint32_t zero,
                                            RequantLoss& loss) const {
@@ -82,7 +82,7 @@ struct TilePart {
       widen_f16x2(halves[i] ^ zero, first, second);
       see_pair(dst.scale, first * scale, second * scale, words[i / 2] >> (16 * (i % 2)), loss);
     }
-    // Products are as monotonic as what is multiplied.
+    // Multiplication by a positive number is monotonic, so the largest product bounds all.
     if (!(most * dst.inverse > kSaturates)) return;
     LATHE_UNROLL
     for (std::uint32_t half : halves) {
@@ -103,15 +103,14 @@ __device__ __forceinline__ float largest_bf16(const uint4& v) {
   return max_or_nan(fabsf(low), fabsf(high));
 }
 
-// Where a lane's row comes from and goes to.
+// Source and destination of a lane's row.
 struct TileRow {
   Address from;
   Address to;
   bool writes;
 };
 
-// A lane's part of a row with an infinity or a NaN: rare, so not inlined; it reads its chunks
-// again.
+// A lane's part of a row with an infinity or NaN: rare, so not inlined; reads its chunks again.
 template <bool kReport>
 __device__ __forceinline__ void requantize_special(const RequantParams& p, const TileRow& row,
                                                    RequantLoss& loss) {
@@ -135,7 +134,7 @@ __device__ __forceinline__ void requantize_special(const RequantParams& p, const
       dst_rope, stored, row.to + static_cast<Address>(dst_rope.start), lane, loss);
 }
 
-// A warp's four rows of a block. What they lost.
+// Requantizes a warp's four rows of a block and returns their losses.
 template <bool kReport>
 __device__ __forceinline__ RequantLoss requantize_tiles(const RequantParams& p,
                                                         std::int64_t first_row,
@@ -161,7 +160,7 @@ __device__ __forceinline__ RequantLoss requantize_tiles(const RequantParams& p,
   }
   float harmless = 0, harmless_rope = 0;
   if constexpr (kReport) {
-    // The loss reported so far, or an earlier one.
+    // The worst loss so far, possibly stale, which is safe.
     const float worst = bits_to_float(static_cast<std::uint32_t>(load_shared_word(p.report) >> 32));
     harmless = harmless_below(worst, dst.scale);
     harmless_rope = harmless_below(worst, dst_rope.scale);
@@ -206,10 +205,10 @@ __device__ __forceinline__ RequantLoss requantize_tiles(const RequantParams& p,
 }
 
 inline constexpr int kTileThreads = kMostTileRows * kTileLanes;
-// Blocks per SM, which bounds registers: 64.
+// Blocks per SM, which limits registers to 64.
 inline constexpr int kTileBlocks = 16;
 
-// Grid: ceil(count / block_rows) blocks of p.threads, eight for each row.
+// Grid: ceil(count / block_rows) blocks of p.threads, eight threads per row.
 template <bool kReport>
 static __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     requantize_tiles_kernel(const __grid_constant__ RequantParams p) {
@@ -221,7 +220,7 @@ static __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   if constexpr (kReport) report_loss(loss, p.report);
 }
 
-/// The instance for a call.
+/// The kernel instance for a call.
 inline auto requantize_kernel_of(const RequantParams& p, bool to_block) {
   const bool reports = p.report != nullptr;
   if (p.tiles) return reports ? requantize_tiles_kernel<true> : requantize_tiles_kernel<false>;

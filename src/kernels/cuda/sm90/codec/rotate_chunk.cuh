@@ -5,12 +5,12 @@
 
 namespace lathe::cuda {
 
-// What a lane needs to rotate a chunk, loaded before it is used.
+// Everything that a lane needs to rotate a chunk, loaded before it is used.
 template <class T>
 struct Rotation {
-  float cosine[8];  // four of each where pairs are interleaved
+  float cosine[8];  // four of each if pairs are interleaved
   float sine[8];
-  Raw<T> partner;  // the other half's chunk where halves are paired
+  Raw<T> partner;  // the other half's chunk, if halves are paired
 };
 
 template <bool kWhole>
@@ -22,13 +22,13 @@ __device__ __forceinline__ void load_table(const RopeParams& rope, Address at, f
   out[3] = bits_to_float(v.w);
 }
 
-// The chunk of the rotary part that chunk `chunk` of a head is, or -1.
+// Index of chunk `chunk` of a head within the rotary part, or -1.
 __device__ __forceinline__ int rotary_chunk(const RopeParams& rope, std::uint32_t chunk) {
   const int c = static_cast<int>(chunk) - rope.first;
   return c >= 0 && c < 2 * rope.half ? c : -1;
 }
 
-// The other half's chunk of rotary chunk c, which lies at `at`.
+// Loads the partner of rotary chunk c; c is at address `at`.
 template <class T>
 __device__ __forceinline__ void load_partner(const RopeParams& rope, int c, Address at, bool vector,
                                              Rotation<T>& rotation) {
@@ -71,7 +71,7 @@ __device__ __forceinline__ void rotate(const RopeParams& rope, const Rotation<T>
       x[i] = a;
     }
   } else {
-    // (a, b) becomes (a c - b s, a s + b c), and -(b s) is b (-s).
+    // (a, b) becomes (a c - b s, a s + b c); -(b s) is computed as b (-s).
     const bool negative = (c < rope.half) != rope.inverse;
     float partner[8];
     to_floats(rotation.partner, partner);

@@ -1,5 +1,5 @@
-// The kernels that scatter_gpu_bench measures: they only move bytes between rows in a dense array
-// and records at unordered slots.
+// The kernels measured by scatter_gpu_bench: they only copy bytes between rows of a dense array and
+// records at unordered slots.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,19 +12,19 @@ namespace lathe::cuda {
 constexpr int kScatterPage = 64;  // slots
 
 struct ScatterPlaces {
-  unsigned long long rows;  // an address, as the next
+  unsigned long long rows;  // an address, as is the next
   unsigned long long pool;
   const std::int32_t* slots;  // [count]
-  unsigned long long count;   // of rows, a multiple of 256
+  unsigned long long count;   // rows, a multiple of 256
 };
 
 struct ScatterShape {
-  bool reads;               // records, to write rows; else the other way round
+  bool reads;               // records to rows; false: rows to records
   int row, record, scales;  // bytes
-  int lanes;                // of a row, by 16 bytes; 0: bulk copies write records
-  int rows;                 // that a lane has in flight, or of a block
+  int lanes;                // lanes per row, 16 bytes each; 0: bulk copies write records
+  int rows;                 // rows that a lane has in flight, or rows of a block
   bool keeps;               // L2 keeps scales longest
-  bool drops;               // L2 drops the rest first
+  bool drops;               // L2 evicts the rest first
   int page;                 // bytes
 };
 

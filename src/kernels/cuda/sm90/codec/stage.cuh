@@ -1,8 +1,9 @@
-// Assembles records in shared memory and writes them whole by bulk copies.
+// Assembles records in shared memory and writes them whole with bulk copies.
 //
-// Records of mla_fp8_block are not a multiple of a sector (32 bytes), so separate stores leave
-// partial sectors at both ends of each, and memory gets those in pieces. Written whole, a record
-// has two such ends. Records of v4_fp8 are whole sectors, which memory takes faster together.
+// Records of mla_fp8_block are not a multiple of a 32-byte sector, so separate stores leave partial
+// sectors at both ends of each part, which reach memory in pieces. A record written whole has only
+// two such ends. Records of v4_fp8 are whole sectors; memory accepts them faster when they are
+// written together.
 #pragma once
 
 #include <type_traits>
@@ -12,7 +13,7 @@
 
 namespace lathe::cuda {
 
-// A generic address in a record that is assembled in shared memory.
+// A generic address within a record in shared memory.
 struct StageAddress {
   Address at;
   __device__ __forceinline__ StageAddress operator+(Address bytes) const { return {at + bytes}; }
@@ -22,18 +23,18 @@ __device__ __forceinline__ void store_global(StageAddress to, T v) {
   *reinterpret_cast<T*>(to.at) = v;
 }
 
-// The records of a block's rows. Not kStaged: they are written where they belong.
+// The records of a block's rows. Without kStaged they are written directly to their destination.
 template <bool kStaged>
 class Stage {
  public:
   using To = std::conditional_t<kStaged, StageAddress, Address>;
 
-  // shared: stage_bytes(block_rows, record).
+  // shared: stage_bytes(block_rows, record) bytes.
   __device__ __forceinline__ Stage(unsigned char* shared, std::int32_t block_rows,
                                    std::uint32_t record)
       : places_(shared), records_(shared + stage_head(block_rows)), record_(record) {}
 
-  // Part `start` of the record that row `row` of the block goes to.
+  // Address of part `start` in the record of the block's row `row`.
   __device__ __forceinline__ To part(const Place& place, std::uint32_t row, std::int64_t start,
                                      std::uint32_t step) const {
     if constexpr (kStaged) {
@@ -42,14 +43,15 @@ class Stage {
       return place.part(start, step);
     }
   }
-  // By one lane for each row: where its record goes.
+  // Called by one lane per row: stores the record's destination.
   __device__ __forceinline__ void send(const Place& place, std::uint32_t row) const {
     if constexpr (kStaged) {
       reinterpret_cast<Address*>(places_)[row] = place.hole ? 0 : place.part(0, record_);
     }
   }
-  // By all threads of the block, which has `rows` rows, when they have put together what they hold.
-  // There are no fewer threads than rows, as a warp's batch has 32 rows at most.
+  // Called by all threads of the block (which has `rows` rows) after they have assembled their
+  // parts. A block has at least as many threads as rows, because a warp's batch has at most 32
+  // rows.
   __device__ __forceinline__ void write(std::uint32_t rows) const {
     if constexpr (kStaged) {
       fence_async_proxy();

@@ -1,16 +1,16 @@
-// What values lose when they are stored as e4m3 at one scale.
+// Counts values that saturate or become zero when stored as e4m3 with one scale.
 #pragma once
 
 #include "kernels/cuda/sm90/codec/batch.cuh"
 
 namespace lathe::cuda {
 
-// A value over its scale above this, half way from 448 to the 480 that e4m3 lacks, saturates; up to
-// half of the least e4m3 it becomes zero.
+// A value over its scale saturates above kSaturates, half way from 448 to the 480 that e4m3 lacks.
+// It becomes zero up to kFlushes, half of the smallest e4m3.
 inline constexpr float kSaturates = 464.0f;
 inline constexpr float kFlushes = 0x1p-10f;
 
-/// What a thread adds to EncodeParams::counts.
+/// A thread's share of EncodeParams::counts.
 struct ValueLosses {
   std::uint32_t stored = 0, saturated = 0, flushed = 0;
 
@@ -24,7 +24,7 @@ struct ValueLosses {
       flushed += x[i] != 0 && scaled <= kFlushes ? 1 : 0;
     }
   }
-  // Every thread of the warp is here.
+  // All threads of the warp call it.
   __device__ __forceinline__ void add_to(unsigned long long* counts /* [3] */) const {
     const std::uint32_t all[] = {warp_sum(stored), warp_sum(saturated), warp_sum(flushed)};
     LATHE_UNROLL
