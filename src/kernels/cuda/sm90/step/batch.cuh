@@ -1,4 +1,4 @@
-// Reads what a request brings to a step: its keys, rows and window.
+// Reads a request's part of a step: its keys, rows and window.
 #pragma once
 
 #include "kernels/cuda/sm90/step/lists.cuh"
@@ -14,12 +14,12 @@ __device__ __forceinline__ std::int32_t rows_of(const BatchParams& b, std::int64
   return rows > 0 ? rows : 0;
 }
 
-// Negative where it is 2^31 or more.
+// a + b; negative if the sum is 2^31 or more.
 __device__ __forceinline__ std::int32_t length_sum(std::int32_t a, std::int32_t b) {
   return static_cast<std::int32_t>(static_cast<std::uint32_t>(a) + static_cast<std::uint32_t>(b));
 }
 
-// Keys of a request: those cached and its own rows; none where they are not a length.
+// Keys of a request: the cached ones plus its own rows; 0 if the sum is not a valid length.
 __device__ __forceinline__ std::int32_t kv_len(const BatchParams& b, std::int64_t r) {
   const std::int32_t keys = length_sum(b.cached[r], rows_of(b, r));
   return is_padding(b, r) || keys < 0 ? 0 : keys;

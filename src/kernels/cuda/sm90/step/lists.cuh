@@ -10,13 +10,13 @@ __device__ __forceinline__ std::int32_t held_page(std::int32_t page, std::int32_
   return page >= 0 && page < pool_pages ? page : -1;
 }
 
-// The pages of a request, found once for many of them.
+// The pages of one request, located once for many lookups.
 struct RequestPages {
   const std::int32_t* pages;
   std::int32_t count;
   std::int32_t pool_pages;
 
-  // None where the list leaves what there is.
+  // No pages if the list exceeds the array of pages.
   __device__ __forceinline__ RequestPages(const ListsParams& lists, std::int64_t request)
       : pool_pages(lists.pool_pages) {
     const std::int64_t begin = lists.indptr[request], end = lists.indptr[request + 1];
@@ -24,13 +24,13 @@ struct RequestPages {
     const bool held = begin >= 0 && begin <= end && end <= lists.page_count;
     count = held ? static_cast<std::int32_t>(end - begin) : 0;
   }
-  // Page i, -1 where there is none.
+  // Page i, or -1.
   __device__ __forceinline__ std::int32_t operator()(std::int64_t i) const {
     return i >= 0 && i < count ? held_page(pages[i], pool_pages) : -1;
   }
 };
 
-// The slot of position p on a page that `page_of_index` finds, -1 where there is none.
+// The slot of position p, with its page from `page_of_index`, or -1.
 template <class PageOf>
 __device__ __forceinline__ std::int32_t slot_on(const FastDiv& page_size, std::int64_t p,
                                                 const PageOf& page_of_index) {
@@ -48,7 +48,7 @@ __device__ __forceinline__ std::int32_t list_slot(const ListsParams& lists, std:
   return slot_on(lists.page_size, p, RequestPages(lists, request));
 }
 
-// Row of a table that a thread takes part in, and its first column.
+// The table row that a thread helps to fill, and its first column.
 template <int kThreads = kStepThreads>
 __device__ __forceinline__ std::int64_t table_row(const RowLanes& lanes, int block,
                                                   std::int32_t& column) {
@@ -57,7 +57,7 @@ __device__ __forceinline__ std::int64_t table_row(const RowLanes& lanes, int blo
   return std::int64_t{block} * lanes.rows(kThreads) + (thread >> lanes.shift);
 }
 
-// Row r of a table: value(i) in each column.
+// Fills row r of a table with value(i) in column i.
 template <class Value>
 __device__ __forceinline__ void fill_columns(std::int32_t* out, std::int64_t r, std::int64_t width,
                                              std::int32_t first, const RowLanes& lanes,
@@ -101,11 +101,11 @@ static __global__ void __launch_bounds__(kStepThreads)
 __device__ __forceinline__ long long prefix_value(const PrefixParams& p, std::int64_t i) {
   if (i >= p.count || p.values[i] <= 0) return 0;
   const auto n = static_cast<std::uint32_t>(p.values[i]);
-  // n - 1 keeps within FastDiv's 31 bits.
+  // n - 1 stays within FastDiv's 31 bits.
   return std::int64_t{p.divisor(n - 1)} + 1;
 }
 
-// Grid: scan_tiles(count). The sum of each tile.
+// Grid: scan_tiles(count). Writes each tile's sum.
 static __global__ void __launch_bounds__(kScanThreads, 1)
     prefix_sums_kernel(const __grid_constant__ PrefixParams p) {
   let_next_begin();
@@ -113,7 +113,7 @@ static __global__ void __launch_bounds__(kScanThreads, 1)
   store_tile_sum(p.tile_sums, [&](std::int64_t i) { return prefix_value(p, i); });
 }
 
-// Grid: scan_tiles(count); tile_sums must be there if those are more than one.
+// Grid: scan_tiles(count). Reads tile_sums if there are several tiles.
 static __global__ void __launch_bounds__(kScanThreads, 1)
     prefix_kernel(const __grid_constant__ PrefixParams p) {
   let_next_begin();
@@ -126,7 +126,7 @@ static __global__ void __launch_bounds__(kScanThreads, 1)
       });
 }
 
-// Any grid of kStepThreads.
+// Any grid with kStepThreads threads.
 static __global__ void __launch_bounds__(kStepThreads)
     ragged_kernel(const __grid_constant__ RaggedListParams p) {
   const std::int64_t requests = p.lists.requests;
@@ -180,8 +180,8 @@ static __global__ void __launch_bounds__(kStepThreads)
   }
 }
 
-// Grid: ceil(rows / warps of a block): a warp takes a row, because where the window begins depends
-// on the last entry that is not a hole.
+// Grid: ceil(rows / warps of a block). A warp per row, because the window starts after the last
+// entry that is not a hole.
 static __global__ void __launch_bounds__(kStepThreads)
     combine_kernel(const __grid_constant__ CombineParams p) {
   const int lane = static_cast<int>(threadIdx.x % 32);

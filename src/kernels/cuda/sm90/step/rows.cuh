@@ -1,12 +1,12 @@
-// Builds the rows of a step: which request and position each has, where it is written, what it
-// sees; and the tables, by other blocks of the same launch.
+// Builds the rows of a step: each row's request and position, the slot it is written to, and the
+// keys it sees. Other blocks of the same launch build the tables.
 #pragma once
 
 #include "kernels/cuda/sm90/step/batch.cuh"
 
 namespace lathe::cuda {
 
-// Sums of the requests' rows, by every block for itself: cheaper than a launch that does it once.
+// Prefix sums of the requests' rows. Every block computes them itself: cheaper than another launch.
 __device__ __forceinline__ void sum_rows(const BatchParams& b,
                                          std::int32_t (&tile_sums)[kScanTile + 1]) {
   __shared__ ScanShared<std::int32_t> shared;
@@ -84,8 +84,8 @@ __device__ __forceinline__ void fill_table(const BatchParams& b, const ListsPara
                [&](std::int64_t i) { return i * size < held ? pages(i) : -1; });
 }
 
-// A warp takes a row: the positions of its window. A lane looks up several before it stores the
-// first, as the store might change what it looks up.
+// Writes the positions of a row's window, a warp per row. A lane looks up several slots before it
+// stores the first, because the compiler must assume that a store changes what the lookups read.
 __device__ __forceinline__ void fill_windows(const StepRowsParams& p, const std::int32_t* q_indptr,
                                              int block) {
   constexpr int kWarps = kScanThreads / 32;
@@ -121,7 +121,7 @@ __device__ __forceinline__ void fill_windows(const StepRowsParams& p, const std:
   }
 }
 
-// StepCounts, by one block.
+// Computes StepCounts, in one block.
 __device__ __forceinline__ void fill_counts(const StepRowsParams& p, const std::int32_t* q_indptr) {
   __shared__ ScanShared<> shared;
   __shared__ std::int32_t most[2];
@@ -130,7 +130,7 @@ __device__ __forceinline__ void fill_counts(const StepRowsParams& p, const std::
   std::int32_t rows = 0;
   std::int32_t keys = 0;
   long long selecting = 0;
-  // Of the keys that a row must see before the indexer has to choose.
+  // Keys that a row must see before the indexer has anything to choose.
   const std::int64_t enough = (std::int64_t{p.top_k} + 1) * (b.two_sources ? b.ratio.divisor : 1u);
   for (std::int64_t r = threadIdx.x; r < b.requests; r += kScanThreads) {
     const std::int32_t own = rows_of(b, r);
@@ -152,15 +152,15 @@ __device__ __forceinline__ void fill_counts(const StepRowsParams& p, const std::
   p.counts[3] = static_cast<std::int32_t>(total);
 }
 
-// Grid: the blocks that the parameters give, and one where counts are asked for. kSummed: q_indptr
-// is there; else the requests are at most a tile.
+// Grid: as the parameters say, plus one block if counts are wanted. kSummed: q_indptr has been
+// computed; otherwise the requests fit in one tile.
 template <bool kSummed>
 static __global__ void __launch_bounds__(kScanThreads, 2)
     step_rows_kernel(const __grid_constant__ StepRowsParams p) {
   let_next_begin();
   wait_for_previous();
   const BatchParams& b = p.batch;
-  // Tables need no prefix sums and may come late.
+  // Tables come last, because they need no prefix sums.
   const int tables = p.row_blocks + p.window_blocks + (p.counts != nullptr ? 1 : 0);
   const int block = static_cast<int>(blockIdx.x) - tables;
   if (block >= p.table.blocks) {
@@ -177,7 +177,7 @@ static __global__ void __launch_bounds__(kScanThreads, 2)
   const int window = static_cast<int>(blockIdx.x) - p.row_blocks;
   if (window >= p.window_blocks) return fill_counts(p, q_indptr);
   if (window >= 0) return fill_windows(p, q_indptr, window);
-  // Each row reads from some other page's sector: an SM would take long for more.
+  // Each row reads a different page's sector: an SM would be slow with more rows.
   if (threadIdx.x >= kBlockRows) return;
   const std::int64_t step = std::int64_t{p.row_blocks} * kBlockRows;
   const std::int64_t first = std::int64_t{blockIdx.x} * kBlockRows + threadIdx.x;

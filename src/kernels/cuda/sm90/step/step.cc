@@ -1,5 +1,3 @@
-// Builds page tables, slots and index transforms of a step on the GPU: checks the arguments, then
-// launches.
 #include "kernels/cuda/sm90/step/step.h"
 
 #include <fmt/format.h>

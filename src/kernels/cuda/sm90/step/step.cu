@@ -13,8 +13,8 @@ cudaError_t put(void (*kernel)(Params), unsigned grid, const Params& p, cudaStre
   return launch_kernel(kernel, {.grid = grid, .block = kStepThreads}, stream, p);
 }
 
-// The same with blocks that may begin while the launch ahead of them on the stream ends; these
-// kernels wait for that end before they touch memory. In a graph this is a programmatic edge.
+// As put(), but blocks may start before the previous launch on the stream has ended; the kernels
+// wait for that end before they access memory. In a graph this is a programmatic edge.
 template <class Params>
 cudaError_t put_early(void (*kernel)(Params), dim3 grid, int threads, const Params& p,
                       cudaStream_t stream) {

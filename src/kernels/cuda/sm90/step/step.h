@@ -1,13 +1,13 @@
-// A step's metadata on the GPU: layout/pages/page_table.h, layout/pages/index_lists.h,
-// attn/index_transform.h, attn/work_list.h and step/step.h, with the same structures, whose spans
-// point to the device, and the same results.
+// A step's metadata on the GPU: the functions of layout/pages/page_table.h,
+// layout/pages/index_lists.h, attn/index_transform.h, attn/work_list.h and step/step.h, with the
+// same structures and results. All spans point to device memory.
 //
-// As with the codecs, the host cannot look at what lies on the device. Counts are checked before
-// anything is launched; contents that the CPU would reject list no key here: an invalid page,
-// position, request or range becomes a hole, and what exceeds the capacity is counted and not
-// stored. Nothing waits or allocates; a captured call replays over other contents. A batch with
-// fewer rows or requests than a capture has room for is padded with lengths of 0 and -1. Launches
-// may begin before the previous one on the stream ends; they wait for its end.
+// The host cannot read device memory without waiting, so only counts are checked before a launch.
+// Contents that the CPU would reject do not name a key here: an invalid page, position, request or
+// range becomes a hole, and items beyond the capacity are counted but not stored. Nothing waits or
+// allocates; a captured call replays over other contents. If a batch has fewer rows or requests
+// than the capture, pad it with lengths of 0 and -1. Launches may start before the previous one on
+// the stream ends; they wait for its end.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -26,7 +26,7 @@ namespace lathe::cuda {
 
 /// Request r has pages[indptr[r], indptr[r + 1]).
 struct DevicePageLists {
-  std::span<const std::int64_t> indptr;  // [requests + 1], rising from 0
+  std::span<const std::int64_t> indptr;  // [requests + 1], ascending from 0
   std::span<const PageId> pages;
 
   std::int64_t requests() const { return std::ssize(indptr) - 1; }
@@ -44,15 +44,16 @@ struct DeviceTable {
 template <class Index>
 struct DeviceRagged {
   std::span<std::int64_t> indptr;  // [requests + 1]
-  std::span<Index> items;          // those past indptr[requests] become holes
+  std::span<Index> items;          // entries past indptr[requests] become holes
 };
 
-/// Scratch of the builders that sum over a list, in std::int64_t.
+/// Scratch in std::int64_t for the builders that sum over a list.
 std::int64_t scan_workspace(std::int64_t count);
 std::int64_t work_workspace(std::int64_t rows);
 
-/// The pages of each request, -1 past them; with `lens`, only those that the first lens[r] tokens
-/// lie on. lens: [requests] or empty. out.requests may exceed the lists': such rows are holes.
+/// The pages of each request, then -1. With `lens`, only the pages of the first lens[r] tokens.
+/// lens: [requests] or empty. out.requests may exceed the lists' requests; the extra rows are
+/// holes.
 Result<void> page_table(const DevicePageLists& lists, PoolShape pool,
                         std::span<const std::int32_t> lens, DeviceTable<PageId> out,
                         cudaStream_t stream,
@@ -63,7 +64,7 @@ Result<void> ragged_slots(const DevicePageLists& lists, PoolShape pool, TokenRan
                           DeviceRagged<Slot> out, std::span<std::int64_t> workspace,
                           cudaStream_t stream,
                           std::source_location where = std::source_location::current());
-/// A start that is not page-aligned counts from the beginning of its page.
+/// A start that is not page-aligned is rounded down to the start of its page.
 Result<void> ragged_pages(const DevicePageLists& lists, PoolShape pool, TokenRanges ranges,
                           DeviceRagged<PageId> out, std::span<std::int64_t> workspace,
                           cudaStream_t stream,
@@ -80,31 +81,31 @@ Result<void> local_to_ragged(const LocalLists& lists, std::span<const std::int32
                              std::int64_t compact_rows, std::span<RaggedRow> out,
                              cudaStream_t stream,
                              std::source_location where = std::source_location::current());
-/// With all_entries, entries past entry_width are left out.
+/// With all_entries, entries past entry_width are omitted.
 Result<void> combine_index_lists(const CombineLists& lists, std::span<RaggedRow> out,
                                  std::span<std::int32_t> lengths, cudaStream_t stream,
                                  std::source_location where = std::source_location::current());
 
-/// buffers.items at a multiple of 16 bytes; workspace: work_workspace(rows) entries.
-/// row_items[rows] says how many items there are; it exceeds the room where that was too small. One
-/// launch for up to 4096 rows, three for more, two with fixed splits.
+/// buffers.items must be aligned to 16 bytes; workspace: work_workspace(rows) entries.
+/// row_items[rows] is the number of items, which exceeds buffers.items.size() if that was too
+/// small. One launch for up to 4096 rows, three for more, two with fixed splits.
 Result<void> plan_work(const KeyRanges& ranges, const WorkOptions& options,
                        const WorkBuffers& buffers, std::span<std::int64_t> workspace,
                        cudaStream_t stream,
                        std::source_location where = std::source_location::current());
 
-/// What a batch brings: request r has rows[r] new tokens after cached[r] ones.
+/// The requests of a batch: request r has rows[r] new tokens after cached[r] ones.
 struct StepRowsInput {
-  DevicePageLists lists;  // of the main pool
+  DevicePageLists lists;  // pages of the main pool
   PoolShape pool;
   std::span<const std::int32_t> cached;   // [requests]
   std::span<const std::int32_t> rows;     // [requests]
   std::span<const std::uint8_t> padding;  // [requests] or empty: none
   std::int32_t top_k = 0;                 // of a sparse problem; 0: every key is attended
-  // window_compressed.
+  // Only for window_compressed:
   std::int32_t window = 0;           // 0: no window
   std::int32_t ratio = 0;            // tokens per compressed entry; 0: one source
-  DevicePageLists compressed_lists;  // of the compressed pool, with a ratio
+  DevicePageLists compressed_lists;  // pages of the compressed pool, with a ratio
   PoolShape compressed_pool;
 };
 
@@ -116,14 +117,14 @@ struct StepCounts {
   std::int32_t selecting_rows = 0;
 };
 
-/// The arrays of StepView that follow from it. Rows past the last request's are padding: no
-/// position, no request, no key. Tables have as many rows as there are requests, window_slots as
-/// there are rows, or no columns.
+/// The arrays of StepView for a batch. Rows after the last request's are padding: no position,
+/// request or keys. A table has a row per request, window_slots a row per batch row; either may
+/// have no columns.
 struct StepRowsOutput {
   std::span<std::int32_t> q_indptr;  // [requests + 1]
   std::span<std::int32_t> kv_lens;   // [requests]
-  DeviceTable<PageId> page_table;    // of the pages that keys lie on
-  std::span<LocalPos> positions;     // [rows], as all below
+  DeviceTable<PageId> page_table;    // pages with the request's keys
+  std::span<LocalPos> positions;     // [rows], as are the lists below
   std::span<std::int32_t> row_request;
   std::span<std::int32_t> row_lens;
   std::span<Slot> out_slots;
@@ -132,10 +133,10 @@ struct StepRowsOutput {
   std::span<std::int32_t> index_lens;  // or empty
   StepCounts* counts = nullptr;        // on the device, or null
 
-  // With a window; empty without.
+  // With a window; otherwise empty.
   std::span<std::int32_t> window_lens;
-  DeviceTable<Slot> window_slots;  // of `window` columns or more
-  // With a ratio; empty without.
+  DeviceTable<Slot> window_slots;  // `window` columns or more
+  // With a ratio; otherwise empty.
   std::span<std::int32_t> compressed_lens;
   std::span<Slot> compressed_out_slots;
   DeviceTable<PageId> compressed_table;

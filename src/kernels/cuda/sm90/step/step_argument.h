@@ -1,4 +1,4 @@
-// The checks of a step's arguments: counts, as the lists lie on the device.
+// Checks of a step's arguments. Only counts can be checked: the lists are on the device.
 #pragma once
 
 #include "attn/check_count.h"

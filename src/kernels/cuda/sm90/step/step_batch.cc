@@ -1,4 +1,3 @@
-// Builds what follows from a batch's lengths on the GPU: rows, compact buffer, work list, padding.
 #include <fmt/format.h>
 
 #include "kernels/cuda/common/cuda_error.h"
@@ -25,7 +24,7 @@ Result<void> check_batch(const StepRowsInput& in) {
   return check_count("compressed_lists.indptr", in.compressed_lists.indptr, requests + 1);
 }
 
-// A table of `rows` rows that may also be left out.
+// Checks an optional table of `rows` rows.
 template <class Index>
 Result<void> check_width(const char* field, const DeviceTable<Index>& table, std::int64_t rows) {
   if (auto ok = check_range(field, table.width, 0); !ok) return ok;
@@ -75,7 +74,7 @@ Result<void> plan_work(const KeyRanges& ranges, const WorkOptions& options,
     return ok;
   }
   if (auto ok = check_room("workspace", workspace, work_workspace(rows)); !ok) return ok;
-  // An item is stored at once.
+  // An item is stored with one 16-byte access.
   const auto* items = static_cast<const void*>(buffers.items.data());
   if (reinterpret_cast<std::uintptr_t>(items) % 16 != 0) {
     return Error{ErrorCode::invalid_argument, "items", "an address that is a multiple of 16",

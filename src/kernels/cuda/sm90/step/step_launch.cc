@@ -1,4 +1,3 @@
-// Computes the parameters and grids of the step kernels from a step's spans.
 #include "kernels/cuda/sm90/step/step_launch.h"
 
 #include <algorithm>
@@ -116,7 +115,7 @@ CombineParams combine_params(const CombineLists& lists, std::span<RaggedRow> out
   p.out = words(out.data());
   p.lengths = lengths.data();
   p.rows = std::ssize(lists.positions);
-  // A list of no columns has no entries, whatever its pointer is.
+  // A list without columns has no entries, whatever its pointer.
   p.entry_width = lists.entry_width;
   p.width = combined_width(lists.entry_width, lists.window, lists.multiple);
   p.compact_rows = lists.compact_rows;
@@ -172,9 +171,9 @@ StepRowsParams step_rows_params(const StepRowsInput& in, const StepRowsOutput& o
   p.window_width = out.window_slots.width;
   p.table = table_params(out.page_table, in.lists.requests());
   p.compressed_table = table_params(out.compressed_table, in.lists.requests());
-  // Requests + 1: the end of q_indptr.
+  // Requests + 1, because of the last entry of q_indptr.
   p.row_blocks = some_blocks(std::max(p.rows, in.lists.requests() + 1), kBlockRows);
-  // One wave: each sums up the requests before it begins.
+  // One wave, because each block first sums up all requests.
   if (p.window_width > 0) p.window_blocks = some_blocks(p.rows, kScanThreads / 32, 132);
   return p;
 }

@@ -1,4 +1,4 @@
-// Makes the parameters of the step kernels from a step's spans. Internal to the steps; counts have
+// Builds the parameters of the step kernels from a step's spans. Internal to the steps; counts have
 // been checked.
 #pragma once
 
@@ -11,7 +11,7 @@ PageTableParams page_table_params(const DevicePageLists& lists, PoolShape pool,
                                   std::span<const std::int32_t> lens, DeviceTable<PageId> out);
 SlotTableParams slot_table_params(const DevicePageLists& lists, PoolShape pool, TokenRanges ranges,
                                   DeviceTable<Slot> out);
-/// Of ceil(value / divisor) for each value.
+/// For the prefix sums of ceil(value / divisor).
 PrefixParams prefix_params(std::span<const std::int32_t> values, std::int64_t divisor,
                            std::span<std::int64_t> workspace);
 RaggedListParams ragged_list_params(const DevicePageLists& lists, PoolShape pool,
@@ -22,7 +22,7 @@ CombineParams combine_params(const CombineLists& lists, std::span<RaggedRow> out
                              std::span<std::int32_t> lengths);
 WorkParams work_params(const KeyRanges& ranges, const WorkOptions& options,
                        const WorkBuffers& buffers, std::span<std::int64_t> workspace);
-/// Of q_indptr, where the requests are more than a tile.
+/// For q_indptr, if the requests exceed a tile.
 PrefixParams q_indptr_params(const StepRowsInput& in, const StepRowsOutput& out,
                              std::span<std::int64_t> workspace);
 StepRowsParams step_rows_params(const StepRowsInput& in, const StepRowsOutput& out);

@@ -1,4 +1,4 @@
-// The parameters of the step kernels: plain values. All pointers are to the device.
+// Parameters of the step kernels: plain values; all pointers are to device memory.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 namespace lathe::cuda {
 
 inline constexpr int kStepThreads = 256;
-inline constexpr int kBlockRows = 256;                           // rows of a step that one takes
+inline constexpr int kBlockRows = 256;  // rows of a step per block
 
-/// Threads of a block over rows of a table: 2^shift of them take a row together.
+/// How a block's threads fill rows of a table: 2^shift threads per row.
 struct RowLanes {
   std::int32_t shift = 8;
 
@@ -25,16 +25,17 @@ struct ListsParams {
   const std::int32_t* pages = nullptr;   // [page_count]
   std::int64_t page_count = 0;
   std::int64_t requests = 0;
-  std::int32_t pool_pages = 0;  // a page that is not in [0, pool_pages) is a hole
+  std::int32_t pool_pages = 0;  // a page outside [0, pool_pages) is a hole
   FastDiv page_size;
 };
 
-/// out[r, i] = page i of request r, -1 past its pages, and past those that lens[r] tokens lie on.
+/// out[r, i] = page i of request r, or -1 after its last page (with lens: after the page of its
+/// last token).
 struct PageTableParams {
   ListsParams lists;
-  const std::int32_t* lens = nullptr;  // [requests] tokens, or null: all pages
+  const std::int32_t* lens = nullptr;  // [requests] tokens; null: all pages
   std::int32_t* out = nullptr;         // [rows, width]
-  std::int64_t rows = 0;               // those past the requests are holes
+  std::int64_t rows = 0;               // rows past the requests are holes
   std::int64_t width = 0;
   RowLanes lanes;
 };
@@ -43,7 +44,7 @@ struct PageTableParams {
 struct SlotTableParams {
   ListsParams lists;
   const std::int32_t* lengths = nullptr;  // [requests]
-  const std::int32_t* starts = nullptr;   // [requests] or null: 0
+  const std::int32_t* starts = nullptr;   // [requests]; null: 0
   std::int32_t* out = nullptr;            // [rows, width]
   std::int64_t rows = 0;
   std::int64_t width = 0;
@@ -51,32 +52,32 @@ struct SlotTableParams {
 };
 
 /// out[i] = sum of the first i values; out[count] = sum of all. A value is ceil(n / divisor) of the
-/// number given, 0 where that is negative.
+/// given number n, or 0 if n is negative.
 struct PrefixParams {
   const std::int32_t* values = nullptr;  // [count]
   std::int64_t count = 0;
   FastDiv divisor;
-  std::int64_t* tile_sums = nullptr;  // [tiles], used where count exceeds a tile
+  std::int64_t* tile_sums = nullptr;  // [tiles], used if count exceeds a tile
   std::int64_t* out = nullptr;        // [count + 1], or null
-  std::int32_t* out32 = nullptr;      // the same in 32 bits, or null
+  std::int32_t* out32 = nullptr;      // as out, in 32 bits; or null
 };
 
-/// items[indptr[r] + i] of a ragged list; those past indptr[requests] become holes.
+/// items[indptr[r] + i] of a ragged list; entries past indptr[requests] become holes.
 struct RaggedListParams {
   ListsParams lists;
   const std::int64_t* indptr = nullptr;  // [requests + 1] of the items
-  const std::int32_t* starts = nullptr;  // [requests] tokens, or null: 0
+  const std::int32_t* starts = nullptr;  // [requests] tokens; null: 0
   std::int32_t* items = nullptr;         // [room]
   std::int64_t room = 0;
-  bool of_pages = false;  // items are pages, else slots
+  bool of_pages = false;  // items are pages; false: slots
 };
 
-/// out[t, i] from positions[t, i]; a position past lens[t] is a hole.
+/// Computes out[t, i] from positions[t, i]; a position past lens[t] is a hole.
 struct TransformParams {
   const std::int32_t* positions = nullptr;  // [rows, width]
   const std::int32_t* lens = nullptr;       // [rows] or null
-  bool to_slots = false;                    // else to rows of a compact buffer
-  const std::int32_t* row_value = nullptr;  // [rows]: the row's request, or its offset
+  bool to_slots = false;                    // false: to rows of a compact buffer
+  const std::int32_t* row_value = nullptr;  // [rows] the row's request, or its offset
   const std::int32_t* table = nullptr;      // [requests, table_width], for slots
   std::int64_t requests = 0;
   std::int64_t table_width = 0;
@@ -105,36 +106,36 @@ struct CombineParams {
   std::int32_t ratio = 1;
 };
 
-/// lathe::plan_work. A row whose range is invalid has no items.
+/// lathe::plan_work. A row with an invalid range has no items.
 struct WorkParams {
   const std::int32_t* counts = nullptr;  // [rows]
   const std::int32_t* firsts = nullptr;  // [rows] or null
   std::int64_t rows = 0;
   std::int64_t workers = 1;
   double per_worker = 1;          // 1 / workers
-  FastDiv key_block;              // keys that are never cut
-  bool fixed = false;             // an item per key block
+  FastDiv key_block;              // size in keys; a key block is never split
+  bool fixed = false;             // one item per key block
   std::int32_t* items = nullptr;  // [room, 4]: row, first, count, split
   std::int64_t room = 0;
   std::int64_t* row_items = nullptr;     // [rows + 1]
   std::int64_t* worker_items = nullptr;  // [workers + 1]
-  std::int64_t* tile_sums = nullptr;     // [2 * tiles], used where rows exceed a tile
+  std::int64_t* tile_sums = nullptr;     // [2 * tiles], used if rows exceed a tile
 };
 
-/// The requests of a step: request r brings rows[r] rows after cached[r] keys.
+/// The requests of a step: request r has rows[r] new rows after cached[r] keys.
 struct BatchParams {
   const std::int32_t* cached = nullptr;   // [requests]
   const std::int32_t* rows = nullptr;     // [requests]
-  const std::uint8_t* padding = nullptr;  // [requests] or null: none
+  const std::uint8_t* padding = nullptr;  // [requests]; null: none
   std::int64_t requests = 0;
   std::int32_t window = 0;   // 0: every key is seen
-  bool two_sources = false;  // an entry per `ratio` keys, in pages of its own
+  bool two_sources = false;  // an entry per `ratio` keys, in separate pages
   FastDiv ratio;
   ListsParams main;
   ListsParams compressed;
 };
 
-/// A page table of a step: the pages that keys or entries lie on.
+/// A page table of a step: the pages with the requests' keys or entries.
 struct StepTableParams {
   std::int32_t* out = nullptr;  // [requests, width]
   std::int64_t width = 0;
@@ -142,13 +143,12 @@ struct StepTableParams {
   RowLanes lanes;
 };
 
-/// The rows of a step's requests. All outputs are of [rows] unless said; what is null is not
-/// stored.
+/// The rows of a step's requests. Outputs are [rows] unless noted; a null output is not written.
 struct StepRowsParams {
   BatchParams batch;
-  std::int64_t rows = 0;             // room; those past q_indptr[requests] are padding
+  std::int64_t rows = 0;             // capacity; rows past q_indptr[requests] are padding
   std::int32_t top_k = 0;            // 0: every key is attended
-  std::int32_t* q_indptr = nullptr;  // [requests + 1]; read where requests exceed a tile
+  std::int32_t* q_indptr = nullptr;  // [requests + 1]; read if requests exceed a tile
   std::int32_t* kv_lens = nullptr;   // [requests]
   std::int32_t* counts = nullptr;    // StepCounts
   std::int32_t* positions = nullptr;
@@ -165,7 +165,7 @@ struct StepRowsParams {
   std::int64_t window_width = 0;
   StepTableParams table;
   StepTableParams compressed_table;
-  // Blocks that take rows; those of windows, one for the counts and those of the tables follow.
+  // Blocks that process rows. Blocks for windows, counts and tables come after them.
   std::int32_t row_blocks = 0;
   std::int32_t window_blocks = 0;
 };
@@ -174,21 +174,21 @@ constexpr std::int64_t scan_tiles(std::int64_t count) {
   return count == 0 ? 1 : (count + kScanTile - 1) / kScanTile;
 }
 
-/// Blocks for `count` things of which each takes `per_block`, up to what occupies the device; their
-/// threads take more than one thing each then.
+/// Blocks for `count` elements at `per_block` each, limited to what occupies the GPU; beyond that,
+/// threads process several elements.
 constexpr std::int32_t some_blocks(std::int64_t count, std::int64_t per_block = kStepThreads,
                                    std::int64_t most = 132 * 8) {
   const std::int64_t all = (count + per_block - 1) / per_block;
   return static_cast<std::int32_t>(all < most ? all : most);
 }
 
-/// Rows of a thread of a balanced list: fewer rows than threads need no tiles of many.
+/// Rows per thread for a balanced list: 1 if there are no more rows than threads.
 constexpr int work_rows_per_thread(const WorkParams& p) {
   return p.rows <= kScanThreads ? 1 : kScanPerThread;
 }
 
-/// Blocks that write the items of a tile of rows: an item per thread where those are an item per
-/// key block, else the rows of 128 threads each.
+/// Blocks that write the items of a tile of rows: enough for an item per thread if there is an item
+/// per key block, otherwise one per 128 threads' rows.
 constexpr unsigned work_slices(const WorkParams& p) {
   const std::int64_t most = 132 / scan_tiles(p.rows);
   const std::int64_t rows = p.rows < kScanTile ? p.rows : kScanTile;

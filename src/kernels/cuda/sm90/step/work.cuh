@@ -1,16 +1,16 @@
-// Work lists (attn/work_list.h) of any number of rows. Key blocks (keys that are never cut) are
-// summed up over the rows, so each worker's share begins at a known key block; where a row begins
-// inside the list follows from the shares.
+// Builds work lists (attn/work_list.h) for any number of rows. A key block is a range of keys that
+// is never split. Key blocks are summed up over the rows, so every worker's share starts at a known
+// key block, and the start of each row in the list follows from the shares.
 //
-// Balanced items: each row that has keys begins one, and so does each worker's share that begins
-// inside a row. A row is open if it ends inside a share. Up to key block u, which lies in the share
-// of worker w, there begin w + (rows that ended open) items: every share's begin is an item's, and
-// every row's end is the next row's begin, but a row that ends where a share begins counts once. So
-// one scan over key blocks and one over open rows give every place, and an item is written by its
-// row or by its worker.
+// Balanced items: an item starts at every row with keys, and wherever a worker's share starts
+// inside a row. Call a row open if it ends inside a share. Let key block u be in the share of
+// worker w: w + (number of open rows that ended before u) items start before it. Every start of a
+// share starts an item, and every end of a row starts the next row's item, but a row that ends
+// exactly where a share starts counts once. So a scan over key blocks and a scan over open rows
+// give every index, and an item is written by its row or by its worker.
 //
-// These kernels are bound by the instructions of one block's threads, so whatever fits is counted
-// in 32 bits.
+// These kernels are bound by the instructions of one block's threads, so counts use 32 bits where
+// they fit.
 #pragma once
 
 #include "kernels/cuda/common/scan.cuh"
@@ -18,7 +18,7 @@
 
 namespace lathe::cuda {
 
-// The keys of a row, 0 where its range is invalid.
+// Keys of a row; 0 if its range is invalid.
 __device__ __forceinline__ std::uint32_t keys_of(const WorkParams& p, std::int64_t row) {
   const std::int32_t count = p.counts[row];
   const std::int32_t first = p.firsts == nullptr ? 0 : p.firsts[row];
@@ -29,12 +29,13 @@ __device__ __forceinline__ std::uint32_t keys_of(const WorkParams& p, std::int64
 
 __device__ __forceinline__ std::uint32_t key_blocks_of(const WorkParams& p, std::int64_t row) {
   const std::uint32_t keys = keys_of(p, row);
-  // keys - 1 keeps within FastDiv's 31 bits.
+  // keys - 1 stays within FastDiv's 31 bits.
   return keys == 0 ? 0 : p.key_block(keys - 1) + 1;
 }
 
-// n / divisor for quotients below 2^50, with `inverse` = 1 / divisor: the product of doubles is off
-// by less than one, so its whole part by one at most. A fifth of the time of an integer division.
+// n / divisor for quotients below 2^50, with `inverse` = 1 / divisor. The product in double is off
+// by less than one, so its integer part is off by at most one. A fifth of the time of an integer
+// division.
 template <class Count>
 __device__ __forceinline__ Count divide(Count n, Count divisor, double inverse) {
   const auto quotient = static_cast<Count>(static_cast<double>(n) * inverse);
@@ -42,13 +43,13 @@ __device__ __forceinline__ Count divide(Count n, Count divisor, double inverse) 
   return rest < 0 ? quotient - 1 : rest >= divisor ? quotient + 1 : quotient;
 }
 
-// Where the share of each worker begins; the first ones take the remainder.
+// Start of each worker's share; the first workers get the remainder.
 template <class Count>
 struct Shares {
   Count base;
   Count extra;
-  Count large;       // key blocks of those who take some of the remainder
-  double per_large;  // 1 / their key blocks
+  Count large;       // key blocks of the workers with a larger share
+  double per_large;  // 1 / key blocks of a larger share
   double per_base;
 
   __device__ __forceinline__ Shares(std::int64_t key_blocks, const WorkParams& p) {
@@ -63,7 +64,7 @@ struct Shares {
   __device__ __forceinline__ Count begin(Count worker) const {
     return worker * base + (worker < extra ? worker : extra);
   }
-  // Whose share a key block lies in. For the key block past all: the first worker without a share.
+  // Worker of a key block; for the key block past the last: the first worker without a share.
   __device__ __forceinline__ Count owner(Count key_block) const {
     if (base == 0) return key_block;
     const bool in_large = key_block < large;
@@ -71,23 +72,23 @@ struct Shares {
                                in_large ? per_large : per_base);
     return in_large ? share : extra + share;
   }
-  // The first worker whose share begins at the key block or after it.
+  // First worker with a share that starts at the key block or later.
   __device__ __forceinline__ Count first_from(Count key_block) const {
     const Count worker = owner(key_block);
     return begin(worker) == key_block ? worker : worker + 1;
   }
 };
 
-// The rows of a thread in a tile of kRows for each thread.
+// A thread's rows within a tile, kRows each.
 template <int kRows>
 struct TileRows {
-  std::int64_t first;  // row of the tile
-  int rows;            // of the tile
-  int local;           // the thread's first one, in the tile
+  std::int64_t first;  // first row of the tile
+  int rows;            // rows of the tile
+  int local;           // the thread's first row within the tile
   std::uint32_t key_blocks[kRows];
-  long long before;      // key blocks before the first of them
-  long long begin, end;  // key blocks before and up to the end of the tile
-  long long total;       // of all tiles
+  long long before;      // key blocks before the thread's first row
+  long long begin, end;  // key blocks before the tile and up to its end
+  long long total;       // key blocks of all tiles
 };
 
 template <int kRows>
@@ -116,21 +117,21 @@ __device__ __forceinline__ TileRows<kRows> tile_rows(const WorkParams& p) {
   return tile;
 }
 
-// Room for the ends of shares next to the last one.
+// Leaves room for the ends of the shares after the last one.
 __device__ __forceinline__ bool fits_32_bits(long long key_blocks, const WorkParams& p) {
   return key_blocks < 1 << 29 && p.workers < 1 << 29;
 }
 
-// Balanced: in whose share each row of the thread begins, and how many of the rows are open.
+// For balanced items: the worker where each of the thread's rows starts, and its open rows.
 template <int kRows, class Count>
 struct RowOwners {
   Count worker[kRows];
-  int open[kRows + 1];  // open rows of the thread before each
+  int open[kRows + 1];  // open rows of the thread before each row
 
   __device__ __forceinline__ RowOwners(const TileRows<kRows>& tile, const Shares<Count>& shares) {
     auto end = static_cast<Count>(tile.before);
     Count at = shares.owner(end);
-    Count next = shares.begin(at + 1);  // where the share after it begins
+    Count next = shares.begin(at + 1);  // start of the following share
     open[0] = 0;
     LATHE_UNROLL
     for (int i = 0; i < kRows; ++i) {
@@ -139,7 +140,7 @@ struct RowOwners {
       if (tile.key_blocks[i] == 0) continue;
       end += static_cast<Count>(tile.key_blocks[i]);
       if (end >= next) {
-        // Rows are mostly shorter than shares: the next one, or else any.
+        // Rows are mostly shorter than shares: tries the following share first.
         at = end < shares.begin(at + 2) ? at + 1 : shares.owner(end);
         next = shares.begin(at + 1);
         if (end == shares.begin(at)) continue;
@@ -149,7 +150,7 @@ struct RowOwners {
   }
 };
 
-// Item of the key blocks [begin, end) of a row, counted from the row's first.
+// Stores the item with key blocks [begin, end) of a row, counted from the row's first key block.
 __device__ __forceinline__ void store_item(const WorkParams& p, std::int64_t item, std::int64_t row,
                                            std::uint32_t begin, std::uint32_t end,
                                            std::uint32_t split) {
@@ -162,11 +163,11 @@ __device__ __forceinline__ void store_item(const WorkParams& p, std::int64_t ite
                                              most < rest ? most : rest, split};
 }
 
-// The blocks of a tile all sum up its rows; each writes a slice of what follows from the sums.
+// All blocks of a tile sum up its rows; each then writes one slice of the results.
 struct Slice {
-  std::int64_t thread;  // of those of all slices
+  std::int64_t thread;  // index among the threads of all slices
   std::int64_t threads;
-  bool writes_rows;  // the rows of this thread lie in the slice
+  bool writes_rows;  // this thread's rows belong to the slice
 
   __device__ __forceinline__ Slice()
       : thread(std::int64_t{blockIdx.y} * kScanThreads + threadIdx.x),
@@ -174,7 +175,7 @@ struct Slice {
         writes_rows(threadIdx.x * gridDim.y / kScanThreads == blockIdx.y) {}
 };
 
-// Grid: tiles of rows. The key blocks of each.
+// Grid: tiles of rows. Sums the key blocks of each tile.
 static __global__ void __launch_bounds__(kScanThreads, 1)
     work_key_blocks_kernel(const __grid_constant__ WorkParams p) {
   let_next_begin();
@@ -183,7 +184,7 @@ static __global__ void __launch_bounds__(kScanThreads, 1)
                  [&](std::int64_t row) { return row < p.rows ? key_blocks_of(p, row) : 0; });
 }
 
-// Grid: tiles of rows. The open rows of each, after the key blocks.
+// Grid: tiles of rows, after the key blocks. Counts the open rows of each tile.
 static __global__ void __launch_bounds__(kScanThreads, 1)
     work_open_kernel(const __grid_constant__ WorkParams p) {
   __shared__ ScanShared<int> shared;
@@ -247,7 +248,8 @@ __device__ __forceinline__ void balanced_items(const WorkParams& p, const TileRo
   const auto end = static_cast<Count>(tile.end);
   const std::int64_t items = carry + shares.owner(end) + tile_open;  // up to the end of the tile
   if (last_tile && slice.thread == 0) p.row_items[p.rows] = items;
-  // Workers whose shares begin in this tile; those without a share, and the end, in the last one.
+  // Workers whose share starts in this tile. The last tile also handles workers without a share,
+  // and the end.
   const std::int64_t stop = last_tile ? p.workers + 1 : std::int64_t{shares.first_from(end)};
   for (std::int64_t w = shares.first_from(static_cast<Count>(tile.begin)) + slice.thread; w < stop;
        w += slice.threads) {
@@ -270,14 +272,13 @@ __device__ __forceinline__ void balanced_items(const WorkParams& p, const TileRo
   }
 }
 
-// Grid: tiles of rows x slices of a tile, as of the next. Items past the room are counted and not
-// stored.
+// Grid: tiles of rows x slices of a tile. Items beyond the capacity are counted but not stored.
 template <int kRows>
 static __global__ void __launch_bounds__(kScanThreads, 1)
     work_balanced_kernel(const __grid_constant__ WorkParams p) {
-  __shared__ std::int64_t
-      row_key_blocks[kScanThreads * kRows + 1];  // key blocks before each row of the tile
-  __shared__ std::uint16_t row_open[kScanThreads * kRows];  // open rows of the tile before it
+  // Key blocks, and open rows of the tile, before each row of the tile.
+  __shared__ std::int64_t row_key_blocks[kScanThreads * kRows + 1];
+  __shared__ std::uint16_t row_open[kScanThreads * kRows];
   let_next_begin();
   wait_for_previous();
   const auto tile = tile_rows<kRows>(p);
@@ -288,7 +289,7 @@ static __global__ void __launch_bounds__(kScanThreads, 1)
   }
 }
 
-// Key blocks of the tile are counted from its first.
+// Counts key blocks from the start of the tile.
 template <class Count>
 __device__ __forceinline__ void fixed_items(const WorkParams& p,
                                             const TileRows<kScanPerThread>& tile,
@@ -311,7 +312,7 @@ __device__ __forceinline__ void fixed_items(const WorkParams& p,
   }
 }
 
-// an item per key block.
+// Grid: tiles of rows x slices of a tile. One item per key block.
 static __global__ void __launch_bounds__(kScanThreads, 1)
     work_fixed_kernel(const __grid_constant__ WorkParams p) {
   __shared__ std::int64_t row_key_blocks[kScanTile];

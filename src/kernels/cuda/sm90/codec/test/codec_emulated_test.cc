@@ -1,6 +1,6 @@
-// The codec kernels themselves, run thread by thread on the CPU (common/emulator.h), against the
-// CPU's codecs: every byte of pools and rows is compared, poison included.
-// Compiled alone: it includes kernels.
+// Runs the codec kernels thread by thread on the CPU (common/emulator.h) and compares every byte of
+// pools and rows, poison included, with the CPU's codecs.
+// Compiled alone, because it includes kernels.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -24,8 +24,8 @@ namespace {
 
 constexpr int kRows = 11;
 
-// Some slots of a pool in any order, each at most once, with a hole and numbers outside the pool,
-// which are holes on a device.
+// Distinct slots of a pool in random order, with a hole and with numbers outside the pool, which
+// count as holes on a device.
 std::vector<Slot> some_slots(std::int64_t slots, int count, std::mt19937& rng) {
   std::vector<int> all(static_cast<std::size_t>(slots));
   std::iota(all.begin(), all.end(), 0);
@@ -37,7 +37,7 @@ std::vector<Slot> some_slots(std::int64_t slots, int count, std::mt19937& rng) {
   return to_slots(all);
 }
 
-// What the CPU takes: it refuses what a device passes over.
+// The same list for the CPU, which rejects slots outside the pool: they become holes.
 std::vector<Slot> with_holes(std::vector<Slot> slots, std::int64_t pool_slots) {
   for (Slot& s : slots) {
     if (s.value < 0 || s.value >= pool_slots) s = Slot();
@@ -45,7 +45,7 @@ std::vector<Slot> with_holes(std::vector<Slot> slots, std::int64_t pool_slots) {
   return slots;
 }
 
-// Rows per block: as chosen for the count, and several, so that blocks end within the rows.
+// Runs with the default rows per block, and with a few per block, so that there are several blocks.
 template <class Params, class Run>
 void for_block_rows(Params p, Run run) {
   run(p);
@@ -63,14 +63,14 @@ TEST(CodecEmulated, EncodeWritesTheBytesOfTheCpu) {
   for (const CacheLayout& layout : scaled(layouts_to_test())) {
     for (DType dtype : {DType::bf16, DType::f32}) {
       for (std::int32_t page_size : {1, 6}) {
-        // A stride and a row length that keep 16-byte accesses legal, and others that do not.
+        // A stride and row length that allow 16-byte accesses, and others that do not.
         for (std::int64_t extra : {0, 16, 3}) {
           const std::int64_t pages = 24 / page_size;
           OwnedPool cpu(layout, page_size, pages, extra);
           OwnedPool gpu(cpu);
           OwnedRows rows(dtype, kRows, layout.row_elems(), extra);
           fill_adversarial(rows, rng);
-          // Encoders have a shorter way for batches without infinities and NaN.
+          // Encoders have a shorter path for batches without infinities and NaN.
           if (rng() % 2 == 0) make_finite(rows);
           const auto slots = some_slots(cpu.view.slots(), kRows, rng);
           const TensorScales scales{0.7f, 3.0f};
@@ -89,8 +89,8 @@ TEST(CodecEmulated, EncodeWritesTheBytesOfTheCpu) {
   }
 }
 
-// More than two blocks of tokens, of which one is not full, and slots of all parts; then the same
-// by few tokens for every layout.
+// More than two blocks of tokens, the last one partial, and slots of all parts; then a few tokens
+// for every layout.
 TEST(CodecEmulated, OrderedTokensAreWrittenLikeOthers) {
   std::mt19937 rng(test_seed(17));
   std::vector<CacheLayout> layouts = scaled(layouts_to_test());
@@ -114,7 +114,7 @@ TEST(CodecEmulated, OrderedTokensAreWrittenLikeOthers) {
     const auto blocks = static_cast<unsigned>(order_blocks(count));
     emulate({blocks, 1, 1}, kOrderThreads, order_count_kernel, order);
     emulate({blocks, 1, 1}, kOrderThreads, order_list_kernel, order);
-    // Each token once, with its slot, by parts.
+    // Each token occurs once, with its slot, ordered by part.
     std::vector<bool> seen(static_cast<std::size_t>(count));
     const auto part = [&](const OrderEntry& e) {
       return std::min(static_cast<std::uint32_t>(e.slot) >> order.shift, kOrderParts - 1u);
@@ -137,7 +137,7 @@ TEST(CodecEmulated, OrderedTokensAreWrittenLikeOthers) {
   }
 }
 
-// A pool whose bytes are all random: every code, and arbitrary scales.
+// A pool of random bytes: has every code and arbitrary scales.
 OwnedPool random_pool(const CacheLayout& layout, std::int32_t page_size, std::int64_t pages,
                       std::int64_t extra, std::mt19937& rng) {
   OwnedPool pool(layout, page_size, pages, extra);
@@ -173,7 +173,7 @@ TEST(CodecEmulated, DecodeGivesTheBitsOfTheCpu) {
   }
 }
 
-// Every scale that a tile can get: the shortcuts for powers of two against layout's own rule.
+// Every scale that a tile can get: the power-of-two shortcuts against the layout's own rule.
 TEST(CodecEmulated, TileScalesAreThoseOfTheCpu) {
   const auto check = [](std::uint32_t bits) {
     const float amax = bits_to_float(bits);
@@ -187,7 +187,7 @@ TEST(CodecEmulated, TileScalesAreThoseOfTheCpu) {
     const auto raw = lathe::tile_scale(amax, DType::e4m3, ScalePolicy::raw_f32);
     ASSERT_EQ(raw_e4m3_scale(amax).scale, raw) << amax;
   };
-  // The whole range at steps, and all neighbours of the numbers where a power of two begins.
+  // Samples of the whole range, and all neighbours of the numbers where the power of two changes.
   for (std::uint32_t bits = 0; bits < 0x7f800000u; bits += 4093) check(bits);
   for (std::uint32_t exponent = 0; exponent < 255; ++exponent) {
     for (std::uint32_t mantissa : {0u, 0x400000u, 0x600000u}) {
@@ -214,7 +214,7 @@ TEST(CodecEmulated, E2m1CodesAreThoseOfTheCpu) {
   }
 }
 
-// Every bf16 that the shorter way can meet, under a scale of 1 and those at both ends.
+// Every bf16 that the shorter path can see, with a scale of 1 and the extreme scales.
 TEST(CodecEmulated, E2m1CodesOfBf16AreThoseOfTheCpu) {
   for (std::uint32_t bits = 0; bits <= 0xffffu; ++bits) {
     const float x = bits_to_float(bits << 16);
@@ -246,7 +246,7 @@ TEST(CodecEmulated, RequantizeGivesTheBytesAndTheReportOfTheCpu) {
     const CacheLayout to = *CacheLayout::parse(pair.dst);
     for (std::int64_t extra : {0, 3}) {
       const OwnedPool src = random_pool(from, 6, 4, extra, rng);
-      if (from.kind() == LayoutKind::mla_fp8_block) {  // scales that are numbers
+      if (from.kind() == LayoutKind::mla_fp8_block) {  // finite scales
         OwnedRows rows(DType::f32, 24, from.row_elems());
         fill_adversarial(rows, rng, 64);
         ASSERT_TRUE(lathe::encode_rows(rows.read(), slots_from(0, 24), src.view).ok());
@@ -283,8 +283,7 @@ TEST(CodecEmulated, RequantizeGivesTheBytesAndTheReportOfTheCpu) {
   }
 }
 
-// Of equal errors the first row's is reported, though its run comes after that of the other in the
-// same lane.
+// Among equal errors the first row is reported, even if the same lane processes it after the other.
 TEST(CodecEmulated, RequantizeTellsTheFirstOfEquallyWorstRows) {
   const CacheLayout from = *CacheLayout::parse("mla_fp8_block(nope=384,rope=80)");
   const CacheLayout to = *CacheLayout::parse("mla_fp8(nope=384,rope=80)");
@@ -309,7 +308,7 @@ TEST(CodecEmulated, RequantizeTellsTheFirstOfEquallyWorstRows) {
   }
 }
 
-// Normal numbers times `scale`; `ties` of them lie half way between two codes.
+// Normal numbers times `scale`; `ties` numbers are half way between two codes.
 OwnedRows normal_rows(const CacheLayout& layout, int rows, float scale, int ties,
                       std::mt19937& rng) {
   std::normal_distribution<float> normal;
@@ -324,8 +323,8 @@ OwnedRows normal_rows(const CacheLayout& layout, int rows, float scale, int ties
   return out;
 }
 
-// A row's loss is reported whatever was reported before: less, the same of a row before or after
-// it, or more.
+// Reports the worst loss whatever was reported before: a smaller one, the same one from an earlier
+// or later row, or a larger one.
 TEST(CodecEmulated, RequantizeTellsTheWorstOfAllThatIsTold) {
   std::mt19937 rng(test_seed(17));
   constexpr int kMany = 37;
@@ -377,8 +376,8 @@ TEST(CodecEmulated, RequantizeTellsTheWorstOfAllThatIsTold) {
   }
 }
 
-// Of what lies below, nothing loses as much as what was reported: midpoints between codes, which
-// lose most, and their neighbours.
+// Numbers below harmless_below() lose less than the reported loss. Checks midpoints between codes,
+// which lose most, and their neighbours.
 TEST(CodecEmulated, HarmlessNumbersLoseLess) {
   for (const float scale : {1.0f, 0.35f, 0x1p-11f, 3.0f, 0x1p-60f, 0x1p60f}) {
     for (const float share :
@@ -403,7 +402,7 @@ TEST(CodecEmulated, HarmlessNumbersLoseLess) {
   EXPECT_EQ(harmless_below(0x1p70f, 0x1p61f), 0);
 }
 
-// Index keys of several steps of a warp, in rows with and without infinities and NaN.
+// Index keys for several steps of a warp, in rows with and without infinities and NaN.
 TEST(CodecEmulated, WritesIndexKeysOfEveryRotation) {
   std::mt19937 rng(test_seed(18));
   constexpr int kMany = 70;
@@ -429,7 +428,7 @@ TEST(CodecEmulated, WritesIndexKeysOfEveryRotation) {
             known.emplace_back(hole ? -1 : positions.back().value);
             if (hole) clean[static_cast<std::size_t>(t)] = Slot();
           }
-          // The rotated row in f32, which rounds nothing.
+          // The rotated row in f32, which is not rounded.
           OwnedRows rotated(DType::f32, kMany, 128);
           for (int r = 0; r < kMany; ++r) {
             for (int c = 0; c < 128; ++c) rotated.set(r, c, k.get(r, c));
@@ -494,7 +493,7 @@ TEST(CodecEmulated, RopeWriteGivesTheBytesOfTheCpu) {
           const RopeParams rope =
               rope_params(table ? table->data().data() : nullptr, table ? table->positions() : 0,
                           c.dim, pairing, beyond, first);
-          if (out == DType::bf16) {  // k does not depend on q's format
+          if (out == DType::bf16) {  // k does not depend on q's type
             const auto k_params = encode_params(k.read(), slots, gpu.view, op.scales, rope);
             for_block_rows(k_params, [&](const EncodeParams& p) {
               gpu.bytes.assign(gpu.bytes.size(), kPoison);

@@ -1,4 +1,5 @@
-// codec_gpu_bench [--bytes N] [--repeats N] [--only TEXT] [--json]: what codec_speed.h measures.
+// codec_gpu_bench [--bytes N] [--repeats N] [--only TEXT] [--json]: prints the times of
+// codec_speed.h.
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <string_view>

@@ -1,5 +1,5 @@
-// The codecs on a GPU against the CPU's, byte for byte, with hostile inputs: every byte of pools
-// and rows is compared, poison included.
+// The codecs on a GPU against the CPU's with hostile inputs: every byte of pools and rows is
+// compared, poison included.
 #include <cstring>
 #include <numeric>
 #include <optional>
@@ -17,7 +17,7 @@ namespace {
 
 class CodecGpu : public GpuTest {
  protected:
-  // Some slots in any order, each at most once, with holes of every kind.
+  // Distinct slots in random order, with holes of every kind.
   static std::vector<Slot> some_slots(std::int64_t slots, std::int64_t count, std::mt19937& rng) {
     std::vector<int> all(static_cast<std::size_t>(slots));
     std::iota(all.begin(), all.end(), 0);
@@ -43,7 +43,7 @@ class CodecGpu : public GpuTest {
   }
 };
 
-// Rows for one block's worth and for many, strides that keep whole accesses legal and others.
+// Rows for one block and for many; strides that allow whole accesses and others that do not.
 struct Shape {
   std::int64_t rows;
   std::int32_t page_size;
@@ -60,7 +60,7 @@ TEST_F(CodecGpu, EncodeWritesTheBytesOfTheCpu) {
         OwnedPool pool(layout, s.page_size, pages, s.extra);
         OwnedRows rows(dtype, s.rows, layout.row_elems(), s.extra);
         fill_adversarial(rows, rng);
-        // Encoders have a shorter way for batches without infinities and NaN.
+        // Encoders have a shorter path for batches without infinities and NaN.
         if (rng() % 2 == 0) make_finite(rows);
         const auto slots = some_slots(pool.view.slots(), s.rows, rng);
         const TensorScales scales{0.7f, 3.0f};
@@ -86,7 +86,7 @@ TEST_F(CodecGpu, EncodeWritesTheBytesOfTheCpu) {
   }
 }
 
-// As many rows as are ordered, and fewer.
+// Enough rows to be ordered, and fewer.
 TEST_F(CodecGpu, EncodeScatteredWritesTheBytesOfTheCpu) {
   std::mt19937 rng(29);
   for (const char* text : {"mla_fp8_block", "mla_fp8_block(scale=raw_f32)", "mla_fp4", "v4_fp8",
@@ -116,8 +116,8 @@ TEST_F(CodecGpu, EncodeScatteredWritesTheBytesOfTheCpu) {
   }
 }
 
-// Rows that are not ordered, as the encoder of lists takes no others; and one graph, of one
-// scratch, over two lists.
+// Rows for which ordering has no kernel, and a graph that is replayed over two lists with the same
+// scratch.
 TEST_F(CodecGpu, EncodeScatteredServesOtherRowsAndReplays) {
   std::mt19937 rng(31);
   constexpr std::int64_t kCount = 70001;
@@ -241,12 +241,12 @@ TEST_F(CodecGpu, RopeWriteGivesTheBytesOfTheCpu) {
       if (c.dim > 0) table = *RopeTable::make({.dim = c.dim, .pairing = pairing}, kPositions);
       for (DType in : {DType::bf16, DType::f32}) {
         for (DType out : {DType::bf16, DType::e4m3, DType::f32}) {
-          // Many heads make a row of several slices.
+          // With many heads a row has several slices.
           for (const auto& [rows, heads, extra] :
                {std::tuple{37, 3, 5}, std::tuple{300, 1, 16}, std::tuple{20, 16, 0}}) {
             OwnedRows k(in, rows, w, extra), q(in, rows, heads * w, extra);
             fill_adversarial(k, rng);
-            // Index keys have a shorter way for rows without infinities and NaN.
+            // Index keys have a shorter path for rows without infinities and NaN.
             if (rng() % 2 == 0) make_finite(k);
             fill_adversarial(q, rng);
             OwnedRows q_out(out, rows, heads * w, extra);
@@ -302,7 +302,7 @@ TEST_F(CodecGpu, RopeWriteGivesTheBytesOfTheCpu) {
   }
 }
 
-// So many that a block has several rows for each warp.
+// Enough keys that each warp of a block has several rows.
 TEST_F(CodecGpu, WritesManyIndexKeys) {
   std::mt19937 rng(30);
   constexpr int kRows = 20000, kPositions = 500;
@@ -345,8 +345,8 @@ TEST_F(CodecGpu, WritesManyIndexKeys) {
   }
 }
 
-// Numbers as a layer makes them, so that most rows cannot lose what others did, and ties for the
-// worst of all.
+// Normal numbers, so that most rows cannot lose more than others did, and ties for the worst of
+// all.
 TEST_F(CodecGpu, RequantizeTellsTheLossOfNumbers) {
   std::mt19937 rng(31);
   constexpr int kRows = 20000;
@@ -374,7 +374,7 @@ TEST_F(CodecGpu, RequantizeTellsTheLossOfNumbers) {
     const auto wanted =
         lathe::requantize(src.view, slots, dst.view, slots, op.src_scales, op.dst_scales);
     must(wanted);
-    for (int i = 0; i < 5; ++i) {  // in whatever order blocks come
+    for (int i = 0; i < 5; ++i) {  // blocks run in any order
       must(requantize(op, stream()));
       ASSERT_EQ(first_difference(dst.bytes, gpu_dst.bytes.read(*this)), -1) << scale;
       const RequantReport got = requant_report(words.read(*this)[0], slots);
@@ -413,7 +413,8 @@ TEST_F(CodecGpu, MovesTokensThatOverlapThroughStaging) {
   for (const CacheLayout& layout : layouts_to_test()) {
     for (std::int64_t extra : {0, 3}) {
       const OwnedPool before = random_pool(layout, 6, 100, extra, rng);
-      // A permutation of half of the slots, some holes in it: reading late would be seen.
+      // A permutation of half of the slots with some holes: would show a source read after it was
+      // overwritten.
       auto src = some_slots(600, 300, rng);
       auto dst = with_holes(src, 600);
       std::shuffle(dst.begin(), dst.end(), rng);
@@ -432,7 +433,7 @@ TEST_F(CodecGpu, MovesTokensThatOverlapThroughStaging) {
           *this, std::vector<std::byte>(static_cast<std::size_t>(move_staging_bytes(layout, 300))));
       must(move_tokens(on_gpu.view, span_of(from), span_of(to), staging.data(), stream()));
       ASSERT_EQ(first_difference(wanted.bytes, on_gpu.bytes.read(*this)), -1) << layout.serialize();
-      // Sources and destinations apart need no staging.
+      // Disjoint sources and destinations need no staging.
       const DevicePool direct(*this, before);
       std::vector<Slot> low = slots_from(0, 300), high = slots_from(300, 300);
       std::shuffle(high.begin(), high.end(), rng);
@@ -490,7 +491,7 @@ TEST_F(CodecGpu, AGraphReplaysOverOtherContents) {
     fill_adversarial(q, rng);
     const auto slots = with_holes(some_slots(128, kRows, rng), 128);
     std::vector<LocalPos> positions;
-    // Later replays have fewer rows: the rest is holes.
+    // Later replays have fewer rows; the rest are holes.
     for (int t = 0; t < kRows; ++t) {
       positions.emplace_back(t < kRows - 9 * replay ? static_cast<int>(rng() % 100) : -1);
     }
@@ -517,7 +518,7 @@ TEST_F(CodecGpu, AGraphReplaysOverOtherContents) {
   }
 }
 
-// Byte offsets past 2^32 in the pool.
+// Byte offsets beyond 2^32 in the pool.
 TEST_F(CodecGpu, ReachesTheEndOfALargePool) {
   const CacheLayout layout(LayoutKind::mla_fp8_block);
   constexpr std::int64_t kPages = 110'000;  // of 64 tokens: 4.6 GB
@@ -538,7 +539,7 @@ TEST_F(CodecGpu, ReachesTheEndOfALargePool) {
   EXPECT_EQ(first_difference(rows.bytes, out.bytes.read(*this)), -1);
 }
 
-// A Pool takes the device's memory as it takes the host's.
+// A Pool in device memory.
 TEST_F(CodecGpu, PoolsLieOnTheDevice) {
   const CacheLayout layout(LayoutKind::v4_fp8);
   auto pool =
@@ -567,7 +568,7 @@ TEST_F(CodecGpu, NothingToDoIsLegal) {
   must(gather_decode(empty, {}, {nullptr, DType::f32, 0, w, w}, {}, stream()));
   must(decode_rows(empty, Slot(0), {nullptr, DType::f32, 0, w, w}, {}, stream()));
   must(move_tokens(empty, {}, {}, nullptr, stream()));
-  // Against a pool without pages every slot is a hole.
+  // In a pool without pages every slot is a hole.
   OwnedRows rows(DType::f32, 3, w);
   const DeviceRows out(*this, rows);
   const DeviceCopy<Slot> list(*this, to_slots({0, 5, -1}));
@@ -581,7 +582,7 @@ TEST_F(CodecGpu, MoreMemoryThanThereIsSaysHowMuch) {
   EXPECT_EQ(none.error().code, ErrorCode::exhausted);
   EXPECT_NE(none.error().message().find("1125899906842624 bytes"), std::string::npos)
       << none.error().message();
-  // A launch does not report what an earlier one did.
+  // A launch does not report an earlier call's error.
   const cudaError_t refused = cudaMemcpy(nullptr, nullptr, 1, cudaMemcpyHostToDevice);
   EXPECT_FALSE(call_result(refused, "cudaMemcpy").ok());
   EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);

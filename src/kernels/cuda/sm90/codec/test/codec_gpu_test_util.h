@@ -1,4 +1,4 @@
-// Pools, rows and lists of the CPU and their copies on the device.
+// Pools, rows and lists on the CPU with copies on the device.
 #pragma once
 
 #include "kernels/cuda/common/test/gpu_test_util.h"

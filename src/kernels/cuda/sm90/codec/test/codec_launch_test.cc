@@ -9,11 +9,12 @@ namespace {
 
 OwnedPool pool_of(const char* layout) { return {*CacheLayout::parse(layout), 64, 2}; }
 
-// Dealing decides how many loads a lane has in flight, which no comparison of bytes shows.
+// The assignment of chunks decides how many loads a lane has in flight, which no comparison of
+// bytes shows.
 TEST(CodecLaunch, LayoutsOfModelsFillTheRounds) {
   struct Case {
     const char* layout;
-    int encode, decode;  // chunks of the first run that a lane holds
+    int encode, decode;  // chunks of the first run per lane
   };
   for (const Case& c : {Case{"mla_bf16", 4, 4}, Case{"mla_fp8", 4, 4}, Case{"mla_fp8_block", 4, 4},
                         Case{"mla_fp4", 4, 4}, Case{"v4_fp8", 7, 7}, Case{"index_fp8", 4, 4},
@@ -42,7 +43,7 @@ TEST(CodecLaunch, RequantizedLatentsHaveFourLoadsALane) {
   }
 }
 
-// As many bytes of a row are loaded at a time where a row is rotated.
+// Rotated rows load as many bytes of a row at a time as others.
 TEST(CodecLaunch, RotatedRowsFillTheRounds) {
   const auto table = *RopeTable::make({.dim = 64}, 10);
   const std::vector<LocalPos> positions(128, LocalPos(0));
@@ -61,7 +62,8 @@ TEST(CodecLaunch, RotatedRowsFillTheRounds) {
   }
 }
 
-// Index keys of the usual shape load a position's factors for holes, too, so there has to be one.
+// Index keys of the usual shape load a position's factors even for holes, so the table needs a
+// position.
 TEST(CodecLaunch, RotatedIndexKeysNeedAPosition) {
   const OwnedPool pool = pool_of("index_fp8");
   const OwnedRows rows(DType::bf16, 128, 128);
@@ -79,7 +81,7 @@ TEST(CodecLaunch, TokensAreOrderedWhereTilesAreWhole) {
   struct Case {
     const char* layout;
     DType dtype;
-    std::int64_t extra;  // elements from row to row besides the row's
+    std::int64_t extra;  // stride beyond the row's elements
     bool ordered;
   };
   const std::vector<Slot> slots(128, Slot(0));
@@ -98,7 +100,7 @@ TEST(CodecLaunch, TokensAreOrderedWhereTilesAreWhole) {
   }
 }
 
-// The parts cover the pool, and at most half of them stay empty.
+// The parts cover the pool, and at most half of them are empty.
 TEST(CodecLaunch, PartsOfAPoolAreAsManyAsItHasSlots) {
   for (const std::int64_t slots : {std::int64_t{100}, std::int64_t{256}, std::int64_t{257},
                                    std::int64_t{9600}, std::int64_t{1} << 31}) {
@@ -111,7 +113,7 @@ TEST(CodecLaunch, PartsOfAPoolAreAsManyAsItHasSlots) {
   }
 }
 
-// Records of two adjacent runs are staged, and fit a block's shared memory however long they are.
+// Records of two adjacent runs are staged if they fit in a block's shared memory.
 TEST(CodecLaunch, RecordsAreStaged) {
   const std::vector<Slot> slots(128, Slot(0));
   for (const auto& [name, is_staged] :
@@ -136,7 +138,7 @@ TEST(CodecLaunch, RecordsAreStaged) {
   }
 }
 
-// A kernel that stages has the shared memory for it, whatever the layout's runs.
+// A kernel that stages gets the shared memory for it, whatever the layout's runs.
 TEST(CodecLaunch, StagesHaveSharedMemory) {
   for (const CacheLayout& layout : layouts_to_test()) {
     const OwnedPool pool(layout, 64, 2);
@@ -152,7 +154,7 @@ TEST(CodecLaunch, StagesHaveSharedMemory) {
   }
 }
 
-// Every chunk of every row of a block belongs to exactly one lane, whichever instance runs.
+// Every chunk of every row of a block belongs to exactly one lane, in every instance.
 TEST(CodecLaunch, BatchesCoverEveryChunkOnce) {
   for (const CacheLayout& layout : layouts_to_test()) {
     const OwnedPool pool(layout, 64, 2);

@@ -1,5 +1,5 @@
-// What the codecs say without a device: refusals come before any launch, and a launch that fails
-// names itself.
+// The codecs without a device: errors are reported before any launch, and a failed launch names
+// itself.
 #include "kernels/cuda/sm90/codec/codec.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace {
 
 struct CodecCall {
   CacheLayout layout{LayoutKind::mla_fp8_block};
-  std::array<std::byte, 64> memory{};  // never looked at
+  std::array<std::byte, 64> memory{};  // never read
   std::array<Slot, 3> slots{};
   PoolView pool{memory.data(), layout, 64, 2};
   RowsView rows{memory.data(), DType::bf16, 3, 576, 576};
@@ -43,7 +43,7 @@ TEST(Codec, RefusesBeforeItLaunches) {
         std::span(scratch).subspan(static_cast<std::size_t>(past), static_cast<std::size_t>(bytes));
     return codec_field_of(encode_scattered(c.rows, c.slots, c.pool, c.scales, room, nullptr));
   };
-  // Counts of 256 parts, by all blocks and by each, and tokens.
+  // Counts of 256 parts, in total and per block, and the tokens.
   constexpr std::int64_t kThree = 2 * 256 * 4 + 3 * 8;
   EXPECT_EQ(order_scratch_bytes(3), kThree);
   EXPECT_EQ(order_scratch_bytes(4097), 3 * 256 * 4 + 4097 * 8);

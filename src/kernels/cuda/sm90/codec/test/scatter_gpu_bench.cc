@@ -1,12 +1,12 @@
-// scatter_gpu_bench [--repeats N] [--json]: the rate of kernels that only move bytes between rows
-// and unordered slots, next to a device-to-device copy of as many bytes in the same run: an upper
-// limit for codecs there.
+// scatter_gpu_bench [--repeats N] [--json]: throughput of kernels that only copy bytes between rows
+// and unordered slots, next to a device-to-device copy of the same number of bytes in the same run:
+// an upper limit for scattered codecs.
 //
-// A row lies in a dense array, its record and, where a layout has a plane for them, its scales at a
-// random slot of a pool. Nothing is converted: where rows and records differ in size, bytes are
-// mixed or repeated. Each case has the shape that was the fastest of those tried: 4 to 32 lanes a
-// row, 1 to 4 rows a lane, bulk copies with 8 to 128 rows a block, with and without hints to the L2
-// cache.
+// Rows are in a dense array. A row's record is at a random slot of a pool, and so are its scales if
+// the layout stores them in a separate plane. Nothing is converted: where rows and records differ
+// in size, bytes are mixed or repeated. Each case uses the fastest shape of those tried: 4 to 32
+// lanes a row, 1 to 4 rows a lane, bulk copies with 8 to 128 rows a block, with and without L2
+// cache hints.
 #include "kernels/cuda/sm90/codec/scatter_gpu_bench.h"
 
 #include <nlohmann/json.hpp>

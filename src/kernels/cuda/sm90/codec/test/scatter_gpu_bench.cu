@@ -1,4 +1,4 @@
-// Kernels that only move bytes to and from unordered slots, the upper limit of scattered codecs.
+// Kernels that only copy bytes to and from unordered slots: an upper limit for scattered codecs.
 #include "kernels/cuda/sm90/codec/scatter_gpu_bench.h"
 
 #include <type_traits>
@@ -11,12 +11,12 @@ namespace {
 using Address = unsigned long long;
 
 constexpr int kThreads = 256;
-constexpr int kAhead = 32768;  // slots are prefetched that many rows before
+constexpr int kAhead = 32768;  // rows ahead for which slots are prefetched
 
 enum class Way { write, read };               // of records
-enum class Hints { none, keep, drop, both };  // as keeps and drops
+enum class Hints { none, keep, drop, both };  // ScatterShape::keeps and drops
 
-// As ScatterShape.
+// ScatterShape at compile time.
 template <Way kWay, int kRowBytes, int kRecordBytes, int kScaleBytes, int kRowLanes, int kLaneRows,
           Hints kHints = Hints::none>
 struct Shape {
@@ -25,7 +25,7 @@ struct Shape {
   static constexpr int kLanes = kRowLanes, kRows = kLaneRows;
   static constexpr bool kKeeps = kHints == Hints::keep || kHints == Hints::both;
   static constexpr bool kDrops = kHints == Hints::drop || kHints == Hints::both;
-  // A multiple of a record.
+  // Rounded up to a multiple of a record.
   static constexpr int kPage =
       (kScatterPage * (kRecord + kScales) + kRecord - 1) / kRecord * kRecord;
 };
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kThreads) move_by_lanes(const ScatterPlaces p)
   }
 }
 
-// Records are put together in shared memory, and each is one copy.
+// Assembles records in shared memory and writes each with one bulk copy.
 template <class S>
 __global__ void __launch_bounds__(kThreads) write_by_copies(const ScatterPlaces p) {
   constexpr int kFrom = S::kRow / 16, kTo = S::kRecord / 16, kAccesses = S::kRows * kTo;

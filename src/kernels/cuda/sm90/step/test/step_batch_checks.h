@@ -1,6 +1,6 @@
-// The checks of step_rows() against Step, for every kind of problem. They are
-// captured once and replayed over batches of several sizes. A Device: see step_checks.h, with
-//   capture(work)  what `work` launches, to be run later any number of times
+// Checks step_rows() against Step for every kind of problem: captured once and replayed over
+// batches of several sizes. A Device is that of step_checks.h and has also
+// capture(work)  records what `work` launches, to be run any number of times
 #pragma once
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 
 namespace lathe::cuda {
 
-/// A plan for steps with the kernels left open.
+/// A plan for steps, with no kernels chosen.
 inline Plan plan_for_steps(const AttentionProblem& problem) {
   Plan plan;
   plan.problem = problem;
@@ -44,7 +44,7 @@ inline std::vector<AttentionProblem> problems_for_steps() {
   return {deepseek_v3_problem(), v32, v4(4, 20), v4(128, 0), v4(0, 0)};
 }
 
-/// Batches with room for `bound`; the batch and everything that a step makes of it, on a device.
+/// A batch of at most `bound`, and everything that a step computes from it, on a device.
 template <class Device>
 struct StepThere {
   template <class T>
@@ -125,7 +125,7 @@ struct StepThere {
     return out;
   }
 
-  /// What a capture has room for beyond the batch brings no rows and has no pages.
+  /// The capture's capacity beyond the batch is filled with requests without rows and pages.
   void write(const std::vector<StepRequest>& batch) {
     std::vector<std::int64_t> starts = {0}, entry_starts = {0};
     std::vector<PageId> all, all_entries;
@@ -186,7 +186,7 @@ struct StepThere {
     check_table(compressed_table.read(), v.compressed_table, entry_width);
   }
 
-  /// Keys that attention reads for each row: of both sources, and what is selected of them.
+  /// Keys that attention reads for each row: of both sources, after selection.
   std::vector<std::int32_t> keys_attended(const StepView& v) const {
     std::vector<std::int32_t> out;
     for (std::size_t t = 0; t < v.row_lens.size(); ++t) {
@@ -240,7 +240,7 @@ struct StepThere {
   Array<std::int64_t> workspace;
 };
 
-/// A batch that owns its page lists, which hold some pages more than the keys need.
+/// A batch that owns its page lists, which have a few pages more than the keys need.
 struct RandomBatch {
   std::vector<std::vector<PageId>> lists;
   std::vector<StepRequest> requests;
@@ -272,7 +272,7 @@ struct RandomBatch {
   }
 };
 
-/// Lengths that the CPU refuses: their requests have no keys, and their rows no position.
+/// Lengths that the CPU rejects: their requests have no keys, and their rows no position.
 template <class Device>
 void check_hostile_lengths(Device& device) {
   using Ints = std::vector<std::int32_t>;
@@ -332,7 +332,7 @@ void check_steps(Device& device) {
     StepBound bound;  // rows, requests, context
     std::vector<std::int64_t> requests;
   };
-  // Requests of one tile, and of several.
+  // Requests that fit in one tile, and more.
   const Case cases[] = {{{1500, 300, 400}, {0, 1, 300, 3, 150}},
                         {{9100, 9000, 30}, {9000, 0, 5000}}};
   for (const AttentionProblem& problem : problems_for_steps()) {

@@ -1,7 +1,7 @@
-// The checks of the step's builders against the CPU's, written once for two devices: the emulator
+// Checks of the step's builders against the CPU's, written once for two devices: the emulator
 // (step_emulated_test.cc) and a GPU (step_gpu_test.cc). A Device has
-//   array(vector)  its copy there: .span(), and .read() back
-//   the functions of step.h without their stream
+// array(vector)  a copy on the device: .span() to pass it, .read() to copy it back
+// the functions of step.h without their stream
 #pragma once
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ inline std::int32_t below(std::mt19937& rng, std::int64_t n) {
   return static_cast<std::int32_t>(rng() % static_cast<std::uint64_t>(n));
 }
 
-/// Random page lists, and the same with -1 for pages outside the pool, as the CPU wants them.
+/// Random page lists; for the CPU, pages outside the pool are replaced by -1.
 struct RandomLists {
   static constexpr PoolShape kPool{16, 5000};
   std::vector<std::int64_t> indptr = {0};
@@ -63,7 +63,7 @@ struct RandomLists {
 template <class Device, class T>
 using ArrayOf = decltype(std::declval<Device&>().array(std::vector<T>()));
 
-/// A list and what fills it up to n entries.
+/// A list, filled up to n entries.
 template <class List, class T>
 std::vector<T> filled(const List& list, std::int64_t n, T fill) {
   std::vector<T> out(list.begin(), list.end());
@@ -99,7 +99,7 @@ void check_page_tables(Device& device) {
         ASSERT_EQ(out.read(), wanted->entries) << requests << " x " << width;
       }
 
-      // Only the pages that some tokens lie on.
+      // Only the pages of the first lens[r] tokens.
       std::vector<std::int32_t> lens;
       std::vector<PageLists::List> shorter;
       for (std::int64_t r = 0; r < requests; ++r) {
@@ -119,7 +119,7 @@ void check_page_tables(Device& device) {
   }
 }
 
-/// Contents that the CPU rejects list no key: a list that leaves the pages, or begins ahead of its
+/// Contents that the CPU rejects name no key: a list that exceeds the pages, or starts before its
 /// request.
 template <class Device>
 void check_hostile_lists(Device& device) {
@@ -181,7 +181,7 @@ void check_ragged_lists(Device& device) {
 
     const auto slots = lathe::ragged_slots(*csr, lists.kPool, {lengths, starts});
     ASSERT_TRUE(slots.ok()) << slots.error().message();
-    // Room to spare, and room for half.
+    // Room to spare, and room for half of the items.
     for (std::int64_t room : {std::ssize(slots->items) + 37, std::ssize(slots->items) / 2}) {
       auto items = device.array(std::vector<Slot>(static_cast<std::size_t>(room), Slot(9)));
       expect_ok(device.ragged_slots(there.view(), lists.kPool,
@@ -276,7 +276,7 @@ void check_combinations(Device& device) {
          {std::tuple{0, 10, 1, 1}, std::tuple{64, 0, 4, 64}, std::tuple{70, 128, 4, 64},
           std::tuple{512, 128, 128, 128}, std::tuple{1, 1, 2, 8}}) {
       for (bool all : {false, true}) {
-        if (all && entry_width == 0) continue;  // the CPU refuses what does not fit
+        if (all && entry_width == 0) continue;  // the CPU rejects this
         std::vector<LocalPos> positions, entries;
         std::vector<std::int32_t> entry_base, window_base, window_start;
         for (std::int64_t t = 0; t < rows; ++t) {
@@ -381,7 +381,7 @@ void check_work_lists(Device& device, const std::vector<std::int64_t>& row_count
   }
 }
 
-/// Key blocks by the 2^40, whose places need all 64 bits.
+/// About 2^40 key blocks, so that indices need 64 bits.
 template <class Device>
 void check_long_work(Device& device) {
   constexpr std::int64_t kRows = 4500;

@@ -1,11 +1,10 @@
-// The step kernels themselves, run thread by thread on the CPU (common/emulator.h), against the
-// CPU's builders.
-// Compiled alone: it includes kernels.
+// Runs the step kernels thread by thread on the CPU (common/emulator.h) against the CPU's builders.
+// Compiled alone, because it includes kernels.
 #include "kernels/cuda/sm90/step/step_launch.h"
 #include "kernels/cuda/sm90/step/test/step_batch_checks.h"
 #include "kernels/cuda/sm90/step/test/step_checks.h"
 #include "kernels/cuda/sm90/step/test/step_replay_checks.h"
-// The device code comes last: it gives CUDA's words a meaning of its own.
+// Device code is included last: it redefines CUDA's keywords.
 #include "kernels/cuda/sm90/step/lists.cuh"
 #include "kernels/cuda/sm90/step/rows.cuh"
 #include "kernels/cuda/sm90/step/work.cuh"
@@ -36,7 +35,7 @@ void run(Kernel kernel, std::int64_t grid, int threads, const Params& p, unsigne
   emulate({static_cast<unsigned>(grid), lists, 1}, threads, kernel, p);
 }
 
-// The launches of step.cu, with few blocks where a kernel takes any number.
+// The launches of step.cu; kernels that accept any grid get few blocks.
 struct Emulated {
   template <class T>
   HostArray<T> array(std::vector<T> values) {

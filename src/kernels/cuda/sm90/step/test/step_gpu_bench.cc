@@ -2,9 +2,9 @@
 //
 // step_gpu_bench [--repeats N] [--json]
 //
-// Microseconds per call: medians of CUDA event times of a captured graph that holds the call
-// several times, divided by how often. "step" is everything that a decode or verify step needs:
-// q_indptr, positions, slots, lengths, page tables, windows and work list.
+// Microseconds per call: the median CUDA event time of a captured graph with several calls, divided
+// by their number. "step" is everything that a decode or verify step needs: q_indptr, positions,
+// slots, lengths, page tables, windows and work list.
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -17,7 +17,7 @@ namespace {
 constexpr PoolShape kPool{64, 400'000};
 constexpr int kCalls = 20;
 
-/// Models, as far as their steps differ.
+/// Models that differ in their steps.
 struct Problem {
   const char* name;
   std::int32_t top_k;

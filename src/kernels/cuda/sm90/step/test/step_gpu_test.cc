@@ -71,7 +71,7 @@ struct OnGpu {
                          const WorkBuffers& buffers, std::span<std::int64_t> workspace) {
     return cuda::plan_work(ranges, options, buffers, workspace, stream());
   }
-  /// A graph, so that every later run is a replay.
+  /// A graph, so every later run is a replay.
   template <class Work>
   auto capture(Work work) {
     auto graph = Graph::capture(test.stream(), [&] { return work(*this); });
@@ -110,7 +110,7 @@ TEST_F(StepGpu, Steps) {
   check_steps(device);
 }
 
-// Captured builders follow what their arrays hold at each replay.
+// Replayed builders use the current contents of their arrays.
 TEST_F(StepGpu, ListsReplay) {
   OnGpu device{*this};
   check_list_replays(device);

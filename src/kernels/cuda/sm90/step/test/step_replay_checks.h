@@ -1,5 +1,5 @@
-// Each builder captured once and replayed over batches of several sizes, against its CPU function;
-// step_rows() is in step_batch_checks.h. A Device: as there.
+// Checks each builder, captured once and replayed over batches of several sizes, against its CPU
+// function. step_rows() is checked in step_batch_checks.h. A Device is as there.
 #pragma once
 
 #include <fmt/format.h>
@@ -83,7 +83,7 @@ void check_list_replays(Device& device) {
   }
 }
 
-/// Rows that a batch does not need have no position and no request.
+/// Rows beyond the batch have no position and no request.
 template <class Device>
 void check_transform_replays(Device& device) {
   std::mt19937 rng(52);
@@ -182,7 +182,7 @@ void check_transform_replays(Device& device) {
   }
 }
 
-/// A list of one launch and one of three, whose rows beyond the batch have no keys.
+/// Work lists of one launch and of three; rows beyond the batch have no keys.
 template <class Device>
 void check_work_replays(Device& device) {
   std::mt19937 rng(53);

@@ -1,4 +1,4 @@
-// What the builders of a step refuse before they launch, and what a launch that fails says.
+// Errors of the step builders before they launch, and the message of a failed launch.
 #include "kernels/cuda/sm90/step/step.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace {
 
 std::string field_of(const Result<void>& r) { return r.ok() ? "ok" : r.error().field; }
 
-// Two requests of three rows together; nothing of it is read.
+// Two requests with three rows in all; none of the data is read.
 struct StepCall {
   std::array<std::int64_t, 3> indptr{};
   std::array<PageId, 4> pages{};
@@ -72,7 +72,7 @@ TEST(Step, RefusesBeforeItLaunches) {
             }),
             "window_slots.width");
   EXPECT_EQ(refused([](StepCall& c) { c.in.window = 8; }), "window_lens");
-  // A row's newest keys would be left out.
+  // Would omit a row's newest keys.
   EXPECT_EQ(refused([](StepCall& c) {
               c.with_window();
               c.out.window_slots.width = 7;
@@ -118,7 +118,7 @@ TEST(Step, WorkListsRefuseBeforeTheyLaunch) {
   EXPECT_EQ(plan([](WorkOptions& o, WorkBuffers&) { o.workers = 4; }), "worker_items");
   EXPECT_EQ(plan([](WorkOptions&, WorkBuffers& b) { b.row_items = b.row_items.first(5); }),
             "row_items");
-  // Four bytes on: as a WorkItem's alignment allows, and a store of 16 bytes does not.
+  // Off by four bytes: allowed by WorkItem's alignment, but not by a 16-byte store.
   EXPECT_EQ(plan([](WorkOptions&, WorkBuffers& b) {
               b.items = {reinterpret_cast<WorkItem*>(&b.items[0].first), 7};
             }),
