@@ -2,7 +2,8 @@
 """Checks the walls of src/: what each folder may include, and that no room has two helpers of one name.
 
 check_rooms.py          prints each breach as file:line with the rule and the row to change, and exits with 1
-check_rooms.py --table  prints the table for docs/architecture.md
+check_rooms.py --table  prints the table of docs/architecture.md
+check_rooms.py --write  writes it there; without, a table that differs is a breach
 
 ROOMS is the table, lowest layers first. A row is for a folder and its subfolders, unless they have a row of their own. Its files may
 include themselves and the folders that the row names. Tests (folders named test/) may include anything.
@@ -29,8 +30,8 @@ ROOMS = [
     ("kernels", "the boundary to devices: one entry per operator, and the operators' arguments", "base layout attn plan step"),
     ("kernels/ref", "the oracle: loops in double precision", KERNELS),
     ("kernels/cpu/common", "what the CPU's operators share: tasks, rows, dot products", KERNELS),
-    ("kernels/cpu/tile", "register tiles of attention: products and softmax", f"{KERNELS} kernels/cpu/common"),
-    ("kernels/cpu/matmul", "products with weights", f"{KERNELS} kernels/cpu/common"),
+    ("kernels/cpu/tile", "register tiles of attention: dot products and softmax", f"{KERNELS} kernels/cpu/common"),
+    ("kernels/cpu/matmul", "matrix products (GEMM) with weights", f"{KERNELS} kernels/cpu/common"),
     ("kernels/cpu/rowwise", "norms, activations, sums", f"{KERNELS} kernels/cpu/common kernels/cpu/matmul"),
     ("kernels/cpu/moe", "experts", f"{KERNELS} kernels/cpu/common kernels/cpu/matmul kernels/cpu/rowwise"),
     ("kernels/cpu/latent", "latent attention", f"{KERNELS} kernels/cpu/common kernels/cpu/tile"),
@@ -47,7 +48,7 @@ ROOMS = [
     ("kernels/cuda/sm90/codec", "cache codecs, RoPE and the write", SM90),
     ("kernels/cuda/sm90/step", "a step's lists and work, made on the device", SM90),
     ("kernels/cuda/sm90/rowwise", "norms, activations, fused query and key preparation", f"{SM90} kernels/cuda/sm90/codec"),
-    ("kernels/cuda/sm90/matmul", "products with weights", SM90),
+    ("kernels/cuda/sm90/matmul", "matrix products (GEMM) with weights", SM90),
     ("kernels/cuda/sm90/gqa", "grouped-query attention", f"{SM90} kernels/cuda/sm90/attention"),
     ("kernels/cuda/sm90/latent", "latent attention", f"{SM90} kernels/cuda/sm90/attention kernels/cuda/sm90/step"),
     ("kernels/cuda/sm90/ragged", "attention over keys expanded from latents", f"{SM90} kernels/cuda/sm90/attention kernels/cuda/sm90/codec "
@@ -209,19 +210,41 @@ def twin_breaches(src: pathlib.Path) -> list[str]:
 
 
 def table() -> str:
-    lines = ["| folder | what it is for | may include, besides `base` |", "| --- | --- | --- |"]
+    lines = ["| folder | what it is for | may include |", "| --- | --- | --- |"]
     for folder, what, may in ROOMS:
-        names = [n for n in may.split() if n != "base"]
-        lines.append(f"| `{folder}` | {what} | {', '.join(f'`{n}`' for n in names) or ''} |")
+        names = may.split()
+        cells = []
+        model, engine = [*HOST.split(), "model"], [*HOST.split(), "model", "engine"]
+        for last, group in (("engine", engine), ("model", model), ("io", HOST.split()), ("kernels", KERNELS.split())):
+            if set(group) <= set(names) and folder.split("/")[0] != last:
+                cells.append(f"up to `{last}`")
+                names = [n for n in names if n not in group]
+        cells += [f"`{n}`" for n in names]
+        lines.append(f"| `{folder}` | {what} | {', '.join(cells) or 'nothing'} |")
     return "\n".join(lines)
+
+
+def document_breaches(document: pathlib.Path, write: bool) -> list[str]:
+    """The table between the marks of docs/architecture.md is table()."""
+    text = document.read_text()
+    wanted, found = re.subn(r"(?<=<!-- rooms -->\n).*?(?=\n<!-- end of rooms -->)", lambda _: table(), text, flags=re.S)
+    if found != 1:
+        return ["docs/architecture.md: wanted one table between <!-- rooms --> and <!-- end of rooms -->"]
+    if wanted == text:
+        return []
+    if write:
+        document.write_text(wanted)
+        return []
+    return [f"docs/architecture.md: the table of rooms is not the one of {HERE}; {HERE} --write rewrites it"]
 
 
 def main() -> int:
     if "--table" in sys.argv:
         print(table())
         return 0
-    src = pathlib.Path(__file__).resolve().parent.parent / "src"
-    breaches = include_breaches(src) + twin_breaches(src)
+    root = pathlib.Path(__file__).resolve().parent.parent
+    src = root / "src"
+    breaches = include_breaches(src) + twin_breaches(src) + document_breaches(root / "docs/architecture.md", "--write" in sys.argv)
     for breach in breaches:
         print(breach)
     return 1 if breaches else 0
