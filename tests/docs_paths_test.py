@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""Every file, folder and section that README.md, CONTRIBUTING.md, tests/README.md and docs/ name or link to exists.
+
+Paths begin at the root, at src/ or at src/kernels/cuda/; in commands only those that begin with a folder of the root are read. NAME, FAMILY
+and ROOM stand for any name.
+"""
+
+import pathlib
+import re
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "tests/README.md"])
+BASES = ["", "src", "src/kernels/cuda"]
+BUILT = {"build", "dist", "out", "__pycache__"}
+
+SUFFIX = r"\.(?:h|cc|cu|cuh|py|sh|md|cmake|html|svg|txt|json|jinja|toml)"
+LINK = re.compile(r"\[[^\]]*\]\(([^)#:\s]*)(#[^)\s]*)?\)")
+PATH = re.compile(rf"(?<![\w/.:*<>-])(?:[\w.-]+/)+[\w.-]*{SUFFIX}(?![\w*])")
+CODE = re.compile(r"`([^`\n]+)`")
+NAME = re.compile(r"[\w.+-]+\.(?:h|cc|cu|cuh|py|sh)")
+FOLDER = re.compile(r"(?:[\w.-]+/)+[\w-]*")
+BLOCK = re.compile(r"^```(\w*)\n.*?^```$", re.M | re.S)
+# Written by a build, part of a published checkpoint, or with a placeholder.
+ELSEWHERE = re.compile(r"^(?:build|build-\w+|dist|out|encoding)/|(?<![A-Za-z])(?:NAME|FAMILY|ROOM)(?![A-Za-z])")
+
+
+def tree() -> tuple[set[str], set[str]]:
+    """Files and folders below the root, without hidden and built ones."""
+    found, folders, open_folders = set(), set(), [ROOT]
+    while open_folders:
+        for path in open_folders.pop().iterdir():
+            name = str(path.relative_to(ROOT))
+            if path.name.startswith(".") or path.name in BUILT or path.name.startswith("build-"):
+                continue
+            (folders if path.is_dir() else found).add(name)
+            if path.is_dir():
+                open_folders.append(path)
+    return found, folders
+
+
+def anchors(document: pathlib.Path) -> set[str]:
+    """The names that GitHub gives a document's headings."""
+    headings = re.findall(r"^#+ (.*)$", BLOCK.sub("", document.read_text()), re.M)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+class Paths(unittest.TestCase):
+    def setUp(self):
+        self.files, self.folders = tree()
+        self.tops = {f for f in self.folders if "/" not in f}
+        self.roots = self.tops | {f.split("/")[1] for f in self.folders if f.startswith("src/")} | {"sm90"}
+
+    def exists(self, path: str) -> bool:
+        names = [str(pathlib.PurePath(base, path)) for base in BASES]
+        return any(n in self.files or n in self.folders for n in names)
+
+    def wrong(self, document: pathlib.Path):
+        whole = document.read_text()
+        # Commands and program output, in which users have files of their own. Blocks of plain text are read as prose.
+        blocks = [m.span() for m in BLOCK.finditer(whole) if m[1] != "text"]
+        for match in PATH.finditer(LINK.sub(lambda m: " " * len(m[0]), whole)):
+            quoted = any(begin < match.start() < end for begin, end in blocks)
+            if ELSEWHERE.search(match[0]) or (quoted and match[0].split("/")[0] not in self.tops):
+                continue
+            if not self.exists(match[0]):
+                yield match.start(), match[0]
+        prose = BLOCK.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), whole)
+        for match in LINK.finditer(prose):
+            target = (document.parent / match[1]).resolve() if match[1] else document
+            if not target.exists() or (match[2] and target.suffix == ".md" and match[2][1:] not in anchors(target)):
+                yield match.start(), match[1] + (match[2] or "")
+        for match in CODE.finditer(prose):
+            word = match[1]
+            if ELSEWHERE.search(word):
+                continue
+            if NAME.fullmatch(word) and not any(f.split("/")[-1] == word for f in self.files):
+                yield match.start(), word
+            elif FOLDER.fullmatch(word) and word.split("/")[0] in self.roots and not self.exists(word):
+                yield match.start(), word
+
+    def test_exist(self):
+        found = sorted({f"{d.relative_to(ROOT)}:{d.read_text().count(chr(10), 0, at) + 1}: {what}" for d in DOCUMENTS for at, what in self.wrong(d)})
+        self.assertEqual(found, [], "no such file, folder or section:\n" + "\n".join(found))
+
+
+if __name__ == "__main__":
+    unittest.main()
