@@ -2,7 +2,7 @@
 """Models of the clients that must run unmodified: each reads answers as that client's own code does, no more kindly.
 
 Of the benches of SGLang and vLLM, genai-perf's perf_analyzer, aiperf and lm-eval. The openai package itself runs in
-python/tests/test_openai_client.py; SGLang's Rust bench and lm-eval itself in tools/try_clients.sh.
+python/tests/test_openai_client.py; SGLang's Rust bench and lm-eval itself in tools/try_clients.py.
 """
 
 import http.client
