@@ -1,5 +1,3 @@
-// Products with weights on Hopper: checks a call, makes tensor maps, and launches the kernel of the
-// weights' format.
 #include "kernels/cuda/sm90/matmul/matmul.h"
 
 #include <fmt/format.h>
@@ -37,7 +35,7 @@ RowBoxes boxes_of(const WeightView& w, const MatmulCut& cut) {
           .box_rows = cut.tile_rows};
 }
 
-// Whether rows of out are whole words of 16 bytes: so they are written, by TMA too.
+// Whether every row of `out` consists of whole 16-byte words, which TMA and vector stores need.
 bool has_whole_words(const MutableRowsView& out) {
   const std::int64_t word = 128 / bits_of(out.dtype);
   return at_multiple(out.data, 16) && out.row_stride % word == 0 && out.cols % word == 0;
@@ -91,14 +89,14 @@ Result<void> check_calls(std::span<const MatmulCall> calls) {
   return {};
 }
 
-// Scales of MXFP4 weights are loaded four at a time where a row's are a multiple of four.
+// MXFP4 scales are loaded four at a time if a weight row has a multiple of four.
 bool mx_words(const WeightView& w) { return ceil_div(w.cols, 32) % 4 == 0; }
 bool mx_fits(const WeightView& w) {
   return w.mx_scales != nullptr && (!mx_words(w) || at_multiple(w.mx_scales, 4));
 }
 
-// Whether activation(gate, up) can be made, where the rest of the call is one that
-// matmul_takes(). up without data: rows of both lie in `gate` by turns.
+// Whether activation(gate, up) is supported, given that matmul_takes() accepts the rest of the
+// call. `up` without data: `gate` has the rows of both, interleaved.
 bool gate_fits(const WeightView& gate, const WeightView& up, const MutableRowsView& out) {
   const bool turns = up.data == nullptr;
   const std::int64_t n = turns ? gate.rows / 2 : gate.rows;
@@ -111,7 +109,8 @@ bool gate_fits(const WeightView& gate, const WeightView& up, const MutableRowsVi
          at_multiple(up.data, 16);
 }
 
-// Weights whose tiles have 8 rows of each by turns, that of the lower address first.
+// Sets up weight tiles that interleave the two weights by 8 rows, starting with the one at the
+// lower address.
 void gate(MatmulLaunch& l, const Activation& activation, const WeightView& w,
           const WeightView& up) {
   MatmulParams& p = l.params;
@@ -234,7 +233,7 @@ Result<void> put(const MatmulLaunch& l, DType weights, cudaStream_t stream) {
   return call_result(launch(weights, l.params, maps, l.instance, stream), "matmul");
 }
 
-// out has as many columns as the weight has rows, as those of a product that is not gated.
+// The first group as an ungated call: out gets as many columns as the weight has rows.
 MatmulCall first_group(const GroupedMatmulCall& c) {
   MutableRowsView out = c.out;
   out.cols = c.w.rows;
@@ -282,7 +281,7 @@ int grouped_tile_tokens(const GroupedMatmulCall& c) {
   for (const int tokens : {8, 16, 32}) {
     if (mean <= tokens) return tokens;
   }
-  // Of groups of some size the wider tile leaves more of its tokens empty.
+  // Below this mean group size the wider tile wastes more of its tokens.
   return wide && mean >= 384 ? 256 : 128;
 }
 
@@ -294,7 +293,7 @@ MatmulLaunch make_launch(const GroupedMatmulCall& c, int tokens, int sms) {
   MatmulLaunch l = make_launch({&first, 1}, {1, kMatmulTileRows, tokens, pair}, sms);
   MatmulParams& p = l.params;
   const bool f32 = c.out.dtype == DType::f32;
-  // Boxes would write a tile's last tokens, which may be another group's, and rows of other heads.
+  // A box would also write the tile's tokens past the end of the group, or rows of other heads.
   const bool whole_boxes = heads && c.w.rows % kMatmulTileRows == 0 && c.out_stride % 4 == 0;
   p.weights[0].staged =
       tokens >= 128 && has_whole_words(first.out) && (f32 ? whole_boxes : c.out_stride % 8 == 0);
@@ -315,7 +314,7 @@ MatmulLaunch make_launch(const GroupedMatmulCall& c, int tokens, int sms) {
   }
   l.weights[0].pages = c.groups;
   l.weights[0].page_stride = bytes_of(c.w.dtype, c.weight_stride);
-  // As many as there can be: groups may end inside tiles.
+  // An upper bound, because groups may end inside tiles.
   const std::int64_t tiles =
       p.x_by_group ? p.token_tiles * c.groups : std::min(c.x.rows, p.token_tiles + c.groups);
   if (c.activation != nullptr) gate(l, *c.activation, c.w, c.up);

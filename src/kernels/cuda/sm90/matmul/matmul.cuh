@@ -1,16 +1,17 @@
-// Products out[token, row] = sum over k of x[token, k] w[row, k] on Hopper: one persistent kernel
-// for all numbers of tokens.
+// GEMM with weights on Hopper: out[token, row] = sum over k of x[token, k] w[row, k]. One
+// persistent kernel for all numbers of tokens.
 //
-//   stage of K               work tile
-//   weights  [128 rows, 128 bytes]          tokens ->
-//   tokens   [kTokens, 128 bytes]     rows  warpgroup 0: up to 64 rows x kTokens
-//     x up to 12, by TMA                    warpgroup 1: up to 64 rows x kTokens
+// stage of K               work tile
+// weights  [128 rows, 128 bytes]          tokens ->
+// tokens   [kTokens, 128 bytes]     rows  warpgroup 0: up to 64 rows x kTokens
+// x up to 12, by TMA                    warpgroup 1: up to 64 rows x kTokens
 //
-// A producer warp keeps stages full; two consumer warpgroups multiply (matmul_consumer.cuh). Few
-// tokens: the tile's rows and the parts of K are chosen so that all SMs read weights alike, and the
-// blocks of a cluster, one for each part, add their sums through each other's shared memory. Many
-// tokens: a cluster of two shares the tokens of two tiles, each block loading half of them for
-// both.
+// A producer warp fills the stages; two consumer warpgroups multiply (matmul_consumer.cuh). With
+// few tokens, the tile height and the number of parts of K are chosen so that all SMs read about
+// the same amount of weights. Each block of a cluster computes one part of K, and they add their
+// sums through distributed shared memory. With many tokens, a cluster of two blocks computes two
+// tiles of weight rows for the same tokens; each block loads half of the tokens and multicasts them
+// to both.
 #pragma once
 
 #include "kernels/cuda/sm90/matmul/matmul_consumer.cuh"
@@ -36,7 +37,7 @@ static __global__ void __launch_bounds__(T::kThreads, 1)
     barrier_init(s.partials_empty(), receivers * kConsumerWarps);
     barriers_visible();
   }
-  // Other blocks of the cluster arrive at these barriers.
+  // Other blocks of the cluster arrive at these barriers, so they must be initialized first.
   if (cluster_blocks > 1) {
     sync_cluster();
   } else {
@@ -55,7 +56,7 @@ static __global__ void __launch_bounds__(T::kThreads, 1)
     raise_registers<T::kConsumerRegisters>();
     MatmulConsumer<T>(p, maps, s, thread).run();
   }
-  // No block leaves while others may use its shared memory.
+  // No block exits while others may access its shared memory.
   if (cluster_blocks > 1) {
     sync_warp();
     sync_cluster();

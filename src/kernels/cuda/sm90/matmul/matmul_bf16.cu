@@ -1,4 +1,4 @@
-// Launches products of bf16 weights and bf16 tokens.
+// Launches GEMMs of bf16 weights by bf16 tokens.
 #include "kernels/cuda/sm90/matmul/matmul_bf16.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_launch.cuh"
 

@@ -1,4 +1,4 @@
-// bf16 weights: both operands straight from shared memory.
+// bf16 weights: wgmma reads both operands from shared memory.
 #pragma once
 
 #include "kernels/cuda/common/wgmma_wide.cuh"
@@ -14,11 +14,12 @@ struct MatmulBf16 {
   static constexpr bool kTwoLevels = false;
   static constexpr bool kTokenScales = false;
 
-  /// acc = the sum over a part of K. Products of a stage run while the next one is waited for.
+  /// acc = the sum over a part of K. A stage's wgmmas run while the warpgroup waits for the next
+  /// stage.
   template <class Consumer>
   static __device__ __forceinline__ void sum_part(Consumer& c, const MatmulWork&,
                                                   const MatmulPart& part) {
-    int last = -1;  // the stage that open products read
+    int last = -1;  // the stage that unfinished wgmmas read
     LATHE_ROLLED
     for (std::int32_t chunk = part.begin; chunk < part.end; ++chunk) {
       c.wait_full();

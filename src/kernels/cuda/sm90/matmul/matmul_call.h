@@ -1,4 +1,4 @@
-// Launches a product kernel with given tiles, for tests and benches.
+// Launches a matmul kernel with given tiles, for tests and benches.
 #pragma once
 
 #include <span>
@@ -10,7 +10,7 @@
 
 namespace lathe::cuda {
 
-/// What matmul_on_device() cuts for calls that it takes.
+/// The shape from which matmul_on_device() chooses its tiles.
 MatmulShape shape_of(std::span<const MatmulCall> calls, int sms);
 
 /// A launch before its tensor maps are made.
@@ -19,16 +19,16 @@ struct MatmulLaunch {
   MatmulInstance instance;  // no clusters: nothing to launch
   RowBoxes x;
   RowBoxes weights[kMatmulWeights];
-  RowBoxes out[kMatmulWeights];  // of f32, where MatmulWeight::staged is set
+  RowBoxes out[kMatmulWeights];  // for f32, if MatmulWeight::staged is set
 };
 MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulCut& cut, int sms);
 
-/// tokens: of a tile; 8, 16 or 32, in pairs 128 or 256.
+/// tokens: per tile; 8, 16 or 32, or 128 or 256 in pairs.
 MatmulLaunch make_launch(const GroupedMatmulCall& call, int tokens, int sms);
-/// What grouped_matmul_on_device() chooses.
+/// Tokens per tile as grouped_matmul_on_device() chooses them.
 int grouped_tile_tokens(const GroupedMatmulCall& call);
 
-/// matmul_on_device() of calls that have been checked, cut like this.
+/// matmul_on_device() for checked calls, with the given tiles and split.
 Result<void> matmul_as_cut(std::span<const MatmulCall> calls, const MatmulCut& cut, int sms,
                            cudaStream_t stream);
 

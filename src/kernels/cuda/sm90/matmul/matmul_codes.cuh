@@ -1,9 +1,9 @@
-// Weights of 8 and 4 bits with bf16 tokens: codes become bf16, exactly, in the registers that feed
-// wgmma's left operand.
+// Weights of 8 and 4 bits with bf16 tokens: codes are converted to bf16, exactly, in the registers
+// of wgmma's A operand.
 //
-// Of a step of 16 k, thread (g = lane / 4, c = lane % 4) holds of rows g and g + 8 the elements
-// 2 c, + 1 and 8 + 2 c, + 1. Codes are moved to where bf16 has the low bits of its exponent and the
-// high ones of its mantissa; a product with a power of two then sets the exponent right, that of
+// In a step of 16 elements of K, thread (g = lane / 4, c = lane % 4) holds elements 2 c, + 1 and 8
+// + 2 c, + 1 of rows g and g + 8. A code's bits are moved to the low bits of bf16's exponent and
+// the high bits of its mantissa; multiplying by a power of two then corrects the exponent, for
 // subnormal codes too.
 #pragma once
 
@@ -12,21 +12,23 @@
 
 namespace lathe::cuda {
 
-/// Two e4m3 that are no NaN, in the low 16 bits, as bf16.
+/// Two e4m3 (not NaN) in the low 16 bits, as bf16.
 __device__ inline std::uint32_t bf16_of_e4m3x2(std::uint32_t codes) {
-  const std::uint32_t high = permute_bytes(codes, 0, 0x1404);  // each in its half's high byte
+  const std::uint32_t high = permute_bytes(codes, 0, 0x1404);  // each code in the high byte of its
+                                                               // half
   const std::uint32_t small = (high & 0x80008000u) | (high >> 4 & 0x07f007f0u);
   return multiply_bf16x2(small, 0x7b807b80u);  // 2^120
 }
-/// Two e2m1 of a byte, the low nibble first, times the bf16 in both halves of `scale`: exact for
-/// powers of two up to 2^118.
+/// Two e2m1 of a byte, low nibble first, times the bf16 in both halves of `scale`: exact for powers
+/// of two up to 2^118.
 __device__ inline std::uint32_t bf16_of_e2m1x2(std::uint32_t codes, std::uint32_t scale) {
   const std::uint32_t apart = codes | codes << 12;  // bits 0 to 3 and 16 to 19
   const std::uint32_t small = (apart & 0x00080008u) << 12 | (apart & 0x00070007u) << 6;
   return multiply_bf16x2(multiply_bf16x2(small, 0x7e807e80u), scale);  // 2^126
 }
 
-/// e4m3 with a factor for each 128 x 128 of the weight: each 128 of K are summed on their own.
+/// e4m3 with a scale per 128 x 128 block of the weight: each 128 elements of K are summed
+/// separately.
 struct MatmulE4m3Weights {
   static constexpr int kChunk = 128;
   static constexpr int kWeightRowBytes = 128;
@@ -71,9 +73,10 @@ struct MatmulE4m3Weights {
   }
 };
 
-/// MXFP4: e2m1 with a scale for each 32 of a row. Widening takes longer than memory needs for the
-/// codes, so with few tokens a chunk's codes are loaded while the products of the one before are
-/// under way; many tokens leave no registers for that. Scales are always a chunk ahead.
+/// MXFP4: e2m1 with a scale per 32 elements of a row. Conversion takes longer than memory needs to
+/// deliver the codes. So with few tokens, a chunk's codes are loaded to registers while the wgmmas
+/// of the previous chunk run; with many tokens there are no registers for that. Scales are always
+/// loaded one chunk ahead.
 struct MatmulE2m1Weights {
   static constexpr int kChunk = 128;
   static constexpr int kWeightRowBytes = 64;
@@ -83,7 +86,8 @@ struct MatmulE2m1Weights {
   static constexpr bool kTokenScales = false;
   static constexpr int kSteps = kChunk / 16;
 
-  /// Of step k of the consumer's stage: bytes of rows g and g + 8, then those 8 elements further.
+  /// Loads the codes of step k of the stage: bytes of rows g and g + 8, then the same 8 elements
+  /// further on.
   template <class Consumer>
   static __device__ __forceinline__ void load(const Consumer& c, int k, std::uint32_t (&codes)[4]) {
     const int g = c.lane / 4;

@@ -1,4 +1,4 @@
-// Tiles, stages and the plan of shared memory of the product kernels.
+// Tiles, stages and the shared-memory plan of the matmul kernels.
 #pragma once
 
 #include "kernels/cuda/common/hopper.cuh"
@@ -6,13 +6,13 @@
 
 namespace lathe::cuda {
 
-/// How a work tile's parts of K and its tokens are shared among the blocks of a cluster.
+/// What the blocks of a cluster share.
 enum class MatmulCluster {
-  parts,  // a block for each part of K, the same weight rows and tokens
-  pair,   // two tiles of weight rows, the same tokens; a block takes all parts of K in turn
+  parts,  // the same weight rows and tokens; each block computes one part of K
+  pair,   // the same tokens, two tiles of weight rows; each block computes all parts of K in turn
 };
 
-/// kGroups: tokens come in groups that have their own weights, and K has one part.
+/// kGroups: grouped GEMM, in which K is not split.
 template <class FormatType, int kTileTokens, MatmulCluster kClusterKind, bool kGroups = false>
 struct MatmulTile {
   using Format = FormatType;
@@ -20,9 +20,9 @@ struct MatmulTile {
   static constexpr MatmulCluster kCluster = kClusterKind;
   static constexpr bool kPair = kCluster == MatmulCluster::pair;
   static constexpr bool kGrouped = kGroups;
-  static constexpr int kConsumers = 256;  // two warpgroups
+  static constexpr int kConsumers = 256;  // threads of two warpgroups
   static constexpr int kThreads = kConsumers + 128;
-  // Add up to what a block has. A producer of scales counts more.
+  // Together as many as an SM has. A producer that loads scales needs more.
   static constexpr int kProducerRegisters = Format::kTokenScales ? 56 : 40;
   static constexpr int kConsumerRegisters = Format::kTokenScales ? 224 : 232;
 
@@ -30,25 +30,26 @@ struct MatmulTile {
   static constexpr int kTokenBoxBytes = kTokens * 128;
   static constexpr int kTokenBytes = Format::kTokenBoxes * kTokenBoxBytes;
   static constexpr int kStageBytes = kWeightBytes + kTokenBytes;
-  // Scales of a stage's tokens. Words of 16 bytes are loaded, and groups may begin inside one.
+  // Scales of a stage's tokens. They are loaded in 16-byte words, and a group may start inside a
+  // word.
   static constexpr int kScaleBytes = Format::kTokenScales ? (kTokens + (kGrouped ? 4 : 0)) * 4 : 0;
-  // Partials that other blocks of the cluster send: 16 bytes a consumer, of 8 tokens and a part.
+  // Partials that other blocks of the cluster send: 16 bytes per consumer thread, group of 8 tokens
+  // and part.
   static constexpr int kEights = kTokens / 8;
   static constexpr int kPartialSlots = kEights > kMatmulMaxSplit ? kEights : kMatmulMaxSplit;
   static constexpr int kPartialBytes = kPair || kGrouped ? 0 : kPartialSlots * kConsumers * 16;
-  // Results of many tokens on their way out, half of it of a warpgroup: as f32 two groups of two
-  // boxes each.
+  // Output buffer for many tokens, half of it for each warpgroup: as f32, two groups of two boxes.
   static constexpr int kOutBoxBytes = kMatmulOutTokens * kMatmulOutRows * 4;
   static constexpr bool kStaged = kPair || (kGrouped && kTokens >= 128);
   static constexpr int kOutBytes = kStaged ? 8 * kOutBoxBytes : 0;
   static constexpr int kBarrierBytes = 256;
-  // Token tiles ahead of each group.
+  // Token tiles before each group.
   static constexpr int kGroupBytes = kGrouped ? (kMatmulGroups + 1) * 4 : 0;
   static constexpr int kMaxStages = 12;
   static constexpr int kRoom = (232448 - kPartialBytes - kOutBytes - kBarrierBytes - kGroupBytes) /
                                (kStageBytes + kScaleBytes);
   static constexpr int kStages = kRoom < kMaxStages ? kRoom : kMaxStages;
-  // TMA swizzles boxes by address, so that they begin where its pattern does.
+  // TMA swizzles by address, so boxes must start where the swizzle pattern starts.
   static constexpr int kOutAt = kStages * kStageBytes;
   static_assert(kOutBytes == 0 || kOutAt % 1024 == 0);
   static constexpr int kScalesAt = kOutAt + kOutBytes;
@@ -57,13 +58,13 @@ struct MatmulTile {
   static constexpr int kGroupsAt = kBarriersAt + kBarrierBytes;
   static constexpr int kSharedBytes = kGroupsAt + kGroupBytes;
   static_assert(kStages >= 3 && (2 * kStages + 2) * 8 <= kBarrierBytes);
-  // A pair's block has room for the accumulators of a part next to the sum of the others.
+  // The registers hold a second accumulator: one part of K next to the sum of the others.
   static constexpr bool kPairSplits = kPair && !kGrouped && kTokens <= 128 && !Format::kTwoLevels;
-  // What a pair's blocks share is loaded by halves.
+  // A pair's shared tokens are loaded in halves, one by each block.
   static constexpr int kBoxTokens = kPair ? kTokens / 2 : kTokens;
 };
 
-/// Shared memory of a block, by address.
+/// Shared memory addresses of a block.
 template <class T>
 struct MatmulShared {
   std::uint32_t base;
@@ -76,7 +77,7 @@ struct MatmulShared {
     return base + static_cast<std::uint32_t>(T::kScalesAt + stage * T::kScaleBytes);
   }
   __device__ std::uint32_t partials() const { return base + T::kPartialsAt; }
-  /// Results of warpgroup `group`, as boxes that lie one behind the other or as words of 16 bytes.
+  /// Output buffer of warpgroup `group`, as consecutive boxes or as 16-byte words.
   __device__ std::uint32_t out(int group) const {
     return base + static_cast<std::uint32_t>(T::kOutAt + group * (T::kOutBytes / 2));
   }
@@ -91,7 +92,7 @@ struct MatmulShared {
   __device__ std::uint32_t partials_empty() const { return full(2 * T::kStages + 1); }
 };
 
-/// The stage that is filled or taken next, and the parity of its barriers' phase.
+/// The next stage to fill or read, and the phase parity of its barriers.
 template <class T>
 struct MatmulStage {
   int index = 0;
@@ -105,7 +106,7 @@ struct MatmulStage {
   }
 };
 
-/// Chunks of K of part `part`.
+/// Chunks of K in part `part`.
 struct MatmulPart {
   std::int32_t begin, end;
   __device__ MatmulPart(const MatmulParams& p, std::int32_t part)

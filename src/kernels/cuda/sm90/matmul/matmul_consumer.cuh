@@ -1,8 +1,8 @@
 // A consumer warpgroup: accumulates up to 64 weight rows x kTokens tokens.
 //
-// Weight rows take wgmma's M and tokens its N, whatever their number: a token's bits depend neither
-// on N nor on its neighbours, but on the order of K alone. Parts of K are summed on their own and
-// then added in their order, by the blocks of a cluster (MatmulCluster::parts) or by one block.
+// Weight rows are wgmma's M and tokens its N, for any number of tokens. So a token's bits depend
+// neither on N nor on other tokens, only on the order of K. Parts of K are summed separately and
+// then added in order, by the blocks of a cluster (MatmulCluster::parts) or by one block.
 #pragma once
 
 #include "kernels/cuda/common/activated.cuh"
@@ -15,7 +15,7 @@ namespace lathe::cuda {
 template <class T>
 struct MatmulConsumer {
   using Format = typename T::Format;
-  static constexpr int kValues = T::kTokens / 2;  // of a thread
+  static constexpr int kValues = T::kTokens / 2;  // accumulators per thread
 
   const MatmulParams& p;
   const MatmulMaps& maps;
@@ -23,7 +23,7 @@ struct MatmulConsumer {
   MatmulWorkList<T> list;
   int group, warp, lane;
   MatmulStage<T> stage;
-  std::uint32_t round = 0;  // parity of the exchange of partials
+  std::uint32_t round = 0;  // phase parity of the exchange of partials
   float acc[kValues];
 
   __device__ MatmulConsumer(const MatmulParams& params, const MatmulMaps& tensor_maps,
@@ -36,7 +36,7 @@ struct MatmulConsumer {
         warp(thread % 128 / 32),
         lane(thread % 32) {}
 
-  /// Weight rows of a warpgroup.
+  /// Weight rows per warpgroup.
   __device__ std::int32_t rows() const { return p.tile_rows / 2; }
   __device__ std::uint32_t weights() const {
     return s.weights(stage.index) +
@@ -44,13 +44,13 @@ struct MatmulConsumer {
   }
 
   __device__ std::uint32_t tokens() const { return s.tokens(stage.index); }
-  /// Tokens of step `k` of 16 of the stage.
+  /// Descriptor of the tokens for K step `k` (16 elements) of the stage.
   __device__ std::uint64_t token_step(int k) const {
     const auto box = static_cast<std::uint32_t>(k / 4 * T::kTokenBoxBytes);
     return tile_descriptor(tokens() + box + static_cast<std::uint32_t>(k % 4 * 32), 1024);
   }
   __device__ void wait_full() const { barrier_wait(s.full(stage.index), stage.parity); }
-  /// Scales of the thread's tokens 8 j, + 1 of the stage. Groups may begin at odd ones.
+  /// Scales of the thread's tokens 8 j, + 1 of the stage. A group may start at an odd token.
   __device__ float2 token_scales(const MatmulWork& w, int j) const {
     const std::uint32_t at = s.scales(stage.index) + static_cast<std::uint32_t>(32 * j) +
                              static_cast<std::uint32_t>(8 * (lane & 3));
@@ -61,7 +61,7 @@ struct MatmulConsumer {
   /// First weight row of the warpgroup.
   __device__ std::int32_t first_row(const MatmulWork& w) const { return w.row + group * rows(); }
 
-  /// The producer may fill a stage again.
+  /// Lets the producer refill a stage.
   __device__ void release(int index) const {
     if (lane != 0) return;
     barrier_arrive(s.empty(index));
@@ -70,19 +70,20 @@ struct MatmulConsumer {
     }
   }
 
-  /// Sums of this warpgroup's values over all parts of K; the parts are the cluster's blocks. A
-  /// block gets those of every split-th group of 8 tokens; its other values stay those of its part.
+  /// Adds this warpgroup's values over all parts of K, one per block of the cluster. Each block
+  /// gets the totals of every split-th group of 8 tokens; its other values remain its own partial
+  /// sums.
   __device__ void exchange_parts() {
     const auto me = static_cast<std::uint32_t>(threadIdx.x);
     const auto blocks = static_cast<std::uint32_t>(p.split);
     const auto rank = static_cast<std::uint32_t>(list.rank);
     const int shift = count_bits(blocks - 1);
-    const std::uint32_t slots = (T::kEights + blocks - 1) >> shift;  // groups of a block, at most
-    const std::uint32_t own = (T::kEights - rank + blocks - 1) >> shift;  // this block's
+    const std::uint32_t slots = (T::kEights + blocks - 1) >> shift;       // most groups of a block
+    const std::uint32_t own = (T::kEights - rank + blocks - 1) >> shift;  // groups of this block
     const auto place = [&](std::uint32_t part, std::uint32_t slot) {
       return s.partials() + ((part * slots + slot) * T::kConsumers + me) * 16;
     };
-    // All have read what came last.
+    // Waits until all blocks have read the previous exchange.
     barrier_wait(s.partials_empty(), round ^ 1);
     if (me == 0 && rank < T::kEights) {
       barrier_expect(s.partials_full(), own * blocks * T::kConsumers * 16);
@@ -121,7 +122,7 @@ struct MatmulConsumer {
     return T::kPair || T::kGrouped || (j & (p.split - 1)) == list.rank;
   }
 
-  /// acc = the sum over all of K, where this block owns the tokens.
+  /// acc = the sum over all of K, for the tokens that this block stores.
   __device__ void sum(const MatmulWork& w) {
     if constexpr (!T::kPair && !T::kGrouped) {
       Format::sum_part(*this, w, MatmulPart(p, list.rank));
@@ -142,8 +143,8 @@ struct MatmulConsumer {
     }
   }
 
-  /// Bias, and the way out. A thread holds tokens 8 j + 2 (lane % 4), + 1 of weight rows
-  /// 16 warp + lane / 4, + 8.
+  /// Adds the bias and stores. A thread holds tokens 8 j + 2 (lane % 4), + 1 of weight rows 16 warp
+  /// + lane / 4, + 8.
   __device__ void store(const MatmulWork& w) const {
     const MatmulWeight& weight = p.weights[w.weight];
     const std::int32_t first = first_row(w);
@@ -191,8 +192,8 @@ struct MatmulConsumer {
       }
     }
   }
-  /// f32 by way of shared memory: TMA stores whole rows of boxes, or adds them without reading them
-  /// here, while the next tile is summed.
+  /// Stores f32 through shared memory: TMA stores whole boxes, or adds them to memory without
+  /// reading them here, while the next tile is summed.
   __device__ void send_boxes(const MatmulWeight& weight, const MatmulWork& w,
                              const float (&bias)[2]) const {
     constexpr int kEights = kMatmulOutTokens / 8;
@@ -203,9 +204,9 @@ struct MatmulConsumer {
     for (int step = 0; step < T::kEights / kEights; ++step) {
       const std::uint32_t boxes =
           s.out(group) + static_cast<std::uint32_t>(step % 2 * 2 * T::kOutBoxBytes);
-      if (sends) wait_box_groups<1>();  // what lay here has been sent
+      if (sends) wait_box_groups<1>();  // previous contents have been sent
       group_sync(1 + group, 128);
-      // Of a row of 32 floats 16 bytes c lie at c ^ (the row % 8): no two lanes share a bank.
+      // 16-byte word c of a row of 32 floats is stored at c ^ (row % 8): no bank conflicts.
       const std::uint32_t at = boxes + static_cast<std::uint32_t>(warp / 2 * T::kOutBoxBytes);
       LATHE_UNROLL
       for (int x = 0; x < 4 * kEights; ++x) {
@@ -233,17 +234,17 @@ struct MatmulConsumer {
       }
     }
   }
-  /// Where word `word` of 16 bytes of results in bf16 lies: of eight that are stored or loaded at a
-  /// time no two share a bank. Words 64 k later lie 1024 k bytes behind it.
+  /// Address of 16-byte word `word` of bf16 results. Eight words that are stored or loaded together
+  /// are in different banks. Word + 64 k is 1024 k bytes further.
   __device__ std::uint32_t out_word(int word) const {
     return s.out(group) + static_cast<std::uint32_t>((word ^ word / 8 % 8) * 16);
   }
-  /// Before words are written: what lay there has been sent.
+  /// Call before words are written: waits until the previous contents have been sent.
   __device__ void begin_words() const {
     if (warp == 0 && elected()) wait_box_groups<0>();
     group_sync(1 + group, 128);
   }
-  /// Sends words of `kTokens` tokens, kWords each, to columns from `column` on.
+  /// Stores the words of `kTokens` tokens, kWords each, to columns from `column` on.
   template <int kTokens, int kWords>
   __device__ void send_words(const MatmulWeight& weight, const MatmulWork& w, std::int32_t token,
                              std::int32_t column, std::int32_t columns) const {
@@ -263,7 +264,7 @@ struct MatmulConsumer {
       out += 128 / kWords * weight.out_stride;
     }
   }
-  /// bf16 by way of shared memory, so that whole sectors are written.
+  /// Stores bf16 through shared memory, so that whole sectors are written.
   __device__ void send_bf16(const MatmulWeight& weight, const MatmulWork& w,
                             const float (&bias)[2]) const {
     const int token = lane / 16 * 8 + lane % 8;
@@ -284,7 +285,7 @@ struct MatmulConsumer {
       send_words<128, 8>(weight, w, w.token + 128 * step, first_row(w), weight.rows);
     }
   }
-  /// The same, two neighbouring weight rows at a time. first: of the warp's.
+  /// Stores bf16 directly, two neighbouring weight rows at a time. first: the warp's first row.
   __device__ void store_bf16(const MatmulWeight& weight, const MatmulWork& w, std::int32_t first,
                              std::int32_t end, const float (&bias)[2]) const {
     const std::int32_t row = first + 2 * (lane & 3);
@@ -305,7 +306,8 @@ struct MatmulConsumer {
     }
   }
 
-  /// Activations of gates and ups, a row of each: tokens 8 j + 2 (lane % 4), + 1.
+  /// Stores activations; a thread has one row of gate and up each, and tokens 8 j + 2 (lane % 4), +
+  /// 1.
   __device__ void store_gated(const MatmulWork& w) const {
     const MatmulWeight& weight = p.weights[0];
     const std::int32_t first = first_row(w) + warp * 16;
@@ -334,7 +336,7 @@ struct MatmulConsumer {
       if (token < w.end && row < end / 2) *reinterpret_cast<std::uint32_t*>(out) = pair;
     }
   }
-  /// Of tokens 8 j + 2 (lane % 4), + 1.
+  /// Activations of tokens 8 j + 2 (lane % 4), + 1, as two bf16.
   __device__ std::uint32_t gated_pair(int j, const float (&bias)[2]) const {
     float v[2];
     LATHE_UNROLL
@@ -359,7 +361,7 @@ struct MatmulConsumer {
   }
 
   __device__ void run() {
-    // Sums may go where the launch ahead reads, or be added to what it writes.
+    // The stores may overwrite what the previous launch reads, or add to what it writes.
     wait_for_previous();
     for (; list.more(); list.next()) {
       const MatmulWork w = list.work();
@@ -370,7 +372,7 @@ struct MatmulConsumer {
         store(w);
       }
     }
-    // Shared memory is given back once boxes have been read from it.
+    // Shared memory may be freed only after TMA has read the boxes from it.
     if constexpr (T::kStaged) wait_box_groups<0>();
   }
 };

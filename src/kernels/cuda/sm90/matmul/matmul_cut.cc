@@ -1,4 +1,3 @@
-// Chooses how a product is cut: height of work tiles, tokens per tile, and the split of K.
 #include "kernels/cuda/sm90/matmul/matmul_cut.h"
 
 #include <algorithm>
@@ -9,16 +8,15 @@
 namespace lathe::cuda {
 namespace {
 
-// An SM at full load, per clock: bytes of weights that memory gives it, bytes that L2 gives it, and
-// products of weights and tokens.
+// Per SM at full load and per clock: weight bytes from memory, bytes from L2, and multiply-adds.
 constexpr double kMemoryBytes = 18, kL2Bytes = 30, kProducts = 1700;
-// Clocks of a tile that are not spent on stages, for each token: its way out, which pairs leave to
-// TMA while they sum the next tile, and the exchange of partials, which starts slowly.
+// Clocks per token that a tile spends outside its stages: storing it, which pairs overlap with the
+// next tile through TMA, and exchanging partials, which has a high start-up cost.
 constexpr double kStore = 50, kPairStore = 6, kExchange = 40, kFirstExchange = 1500;
 
-// Clusters of that many blocks that run at a time. A block takes an SM, and a cluster lies in one
-// GPC: their SMs (16 or 18 of most, fewer of one) are no multiples of 4 and 8. A cluster too many
-// costs a second wave.
+// Clusters of `blocks` blocks that run at a time. A block occupies an SM, and a cluster must be
+// within one GPC. Most GPCs have 16 or 18 SMs, one has fewer: not multiples of 4 and 8. One cluster
+// too many costs a second wave.
 std::int64_t clusters_at_once(int sms, int blocks) {
   const int lost = blocks <= 2 ? 0 : blocks == 4 ? 3 : 2;
   return std::max(1, sms / blocks - lost);
@@ -29,7 +27,7 @@ struct Tiles {
   bool pair;
 };
 
-// Clocks of all work tiles.
+// Clocks for all work tiles.
 double cost(const MatmulShape& s, const Tiles& t) {
   const std::int64_t chunks = ceil_div(s.k, matmul_chunk(s.weight_bits));
   const std::int64_t token_tiles = ceil_div(s.m, t.tokens);
@@ -53,10 +51,10 @@ double cost(const MatmulShape& s, const Tiles& t) {
          (static_cast<double>(item_chunks) * chunk + extra);
 }
 
-// Both halves of a gated tile hold whole turns of 16 rows.
+// Each warpgroup's half of a gated tile must consist of whole interleaved groups of 16 rows.
 int row_step(const MatmulShape& s) { return s.gated ? 32 : 16; }
 
-// Whether tiles of all of K are enough for most SMs.
+// Whether tiles with all of K occupy most SMs.
 bool fills_sms(const MatmulShape& s) {
   for (int rows = 128; rows >= 48; rows -= row_step(s)) {
     const std::int64_t items = ceil_div(s.rows, rows);
@@ -65,7 +63,7 @@ bool fills_sms(const MatmulShape& s) {
   return false;
 }
 
-// The cheapest tiles of 64 tokens or fewer that read weights once.
+// The cheapest tiles of at most 64 tokens that read weights once.
 Tiles best_for_few(const MatmulShape& shape) {
   MatmulShape s = shape;
   s.m = 32;
@@ -74,7 +72,9 @@ Tiles best_for_few(const MatmulShape& shape) {
   for (const int split : {1, 2, 4, 8}) {
     // A part shorter than the stages in flight is not worth its exchange.
     if (split > 1 && s.k / split < 8 * matmul_chunk(s.weight_bits)) continue;
-    // Many tokens want pairs with tiles of 256 tokens, or of codes, and those don't add up parts.
+    // Many tokens are fastest in pairs with tiles of 256 tokens, or with codes, and those cannot
+    // add parts of K. The split may not depend on the number of tokens, so K is not split for few
+    // tokens either.
     if (split > 1 && (s.x_bits == 8 || s.gated) && fills_sms(s)) continue;
     for (int rows = 128; rows >= 48; rows -= row_step(s)) {
       const Tiles t{split, rows, 32, false};

@@ -1,30 +1,30 @@
-// Chooses how products are cut into work tiles: host arithmetic, tested without a GPU.
+// Chooses work tiles and the split of K: host arithmetic, tested without a GPU.
 #pragma once
 
 #include <cstdint>
 
 namespace lathe::cuda {
 
-/// Products of one x with weights of `rows` out features in all.
+/// GEMMs of one x with weights of `rows` out features in total.
 struct MatmulShape {
   std::int64_t rows = 0;
   std::int64_t k = 0;
   std::int64_t m = 0;    // tokens
-  int weight_bits = 16;  // of an element
+  int weight_bits = 16;  // per element
   int sms = 132;
   int x_bits = 16;
-  bool factors = false;  // each chunk is summed on its own and then scaled
-  bool gated = false;    // tiles hold rows of two weights by turns
+  bool factors = false;  // each chunk is summed separately and then scaled
+  bool gated = false;    // tiles interleave rows of two weights
 };
 
 struct MatmulCut {
-  int split = 1;        // parts of K: 1, 2, 4 or 8; a function of (rows, k, weight_bits, sms) alone
-  int tile_rows = 128;  // weight rows of a tile
+  int split = 1;        // parts of K: 1, 2, 4 or 8; depends on (rows, k, weight_bits, sms) alone
+  int tile_rows = 128;  // weight rows per tile
   int tile_tokens = 8;  // 8, 16, 32, 64, 128 or 256
-  bool pair = false;    // clusters of two tiles, else of the parts of K
+  bool pair = false;    // clusters of two tiles; false: of the parts of K
 };
 
-/// Elements of K of a chunk, the step in which K is walked and split.
+/// Elements of K in a chunk, the step by which K is processed and split.
 constexpr std::int64_t matmul_chunk(int weight_bits) { return weight_bits == 16 ? 64 : 128; }
 
 MatmulCut cut_matmul(const MatmulShape& shape);

@@ -1,4 +1,4 @@
-// Launches products of MXFP4 weights (e2m1) and bf16 tokens.
+// Launches GEMMs of MXFP4 weights (e2m1) by bf16 tokens.
 #include "kernels/cuda/sm90/matmul/matmul_codes.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_launch.cuh"
 

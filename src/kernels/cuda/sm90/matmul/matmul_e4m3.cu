@@ -1,4 +1,4 @@
-// Launches products of e4m3 weights and e4m3 tokens.
+// Launches GEMMs of e4m3 weights by e4m3 tokens.
 #include "kernels/cuda/sm90/matmul/matmul_e4m3.cuh"
 
 #include "kernels/cuda/sm90/matmul/matmul_launch.cuh"

@@ -1,7 +1,8 @@
-// e4m3 weights and tokens: both operands straight from shared memory.
+// e4m3 weights and tokens: wgmma reads both operands from shared memory.
 //
-// Hopper adds products of e4m3 with about 14 bits, so each 128 of K are summed on their own; the
-// sum joins the others in f32, times the weights' factor and the token's.
+// Hopper accumulates e4m3 products with about 14 bits, so each 128 elements of K are summed
+// separately. That sum is multiplied by the weight's and the token's scale and added to the total
+// in f32.
 #pragma once
 
 #include "kernels/cuda/common/wgmma_wide.cuh"
@@ -37,7 +38,7 @@ struct MatmulE4m3 {
         mma_m64_e4m3(sum, descriptor_at(a, 32 * k), descriptor_at(b, 32 * k), k > 0);
       }
       wgmma_commit();
-      // While they run: the tokens' scales, and the weights' factors of the next chunk.
+      // While the wgmmas run: loads the tokens' scales, and the weights' scales of the next chunk.
       float2 x[kEights];
       LATHE_UNROLL
       for (int j = 0; j < kEights; ++j) x[j] = c.token_scales(w, j);

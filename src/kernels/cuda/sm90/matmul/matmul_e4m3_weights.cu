@@ -1,4 +1,4 @@
-// Launches products of e4m3 weights and bf16 tokens.
+// Launches GEMMs of e4m3 weights by bf16 tokens.
 #include "kernels/cuda/sm90/matmul/matmul_codes.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_launch.cuh"
 

@@ -1,4 +1,4 @@
-// The product kernels' launches, one for each format of weights.
+// The launches of the matmul kernels, one per weight format.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,11 +7,11 @@
 
 namespace lathe::cuda {
 
-/// Which instance, and how many clusters of it.
+/// Which instance to launch, and with how many clusters.
 struct MatmulInstance {
-  int tokens = 8;     // of a tile: 8, 16, 32, 64 or 128, in pairs 128 or 256
-  bool pair = false;  // clusters of two tiles, else of p.split blocks
-  // Of grouped products (p.groups > 0) 8, 16, 32 or 128 tokens, in pairs 128 or 256; p.split is 1.
+  int tokens = 8;     // per tile: 8, 16, 32, 64 or 128; in pairs 128 or 256
+  bool pair = false;  // clusters of two tiles; false: of p.split blocks
+  // Grouped (p.groups > 0): 8, 16, 32 or 128 tokens, in pairs 128 or 256; p.split is 1.
   int clusters = 1;
 };
 

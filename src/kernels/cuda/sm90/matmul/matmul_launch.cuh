@@ -1,4 +1,4 @@
-// Launches an instance of the product kernel.
+// Launches an instance of the matmul kernel.
 #pragma once
 
 #include "kernels/cuda/common/launch.h"
@@ -24,7 +24,7 @@ cudaError_t launch_matmul_tile(const MatmulParams& p, const MatmulMaps& maps, in
                        stream, p, maps);
 }
 
-/// kPairTokens: of a pair's tile, at most.
+/// kPairTokens: most tokens of a pair's tile.
 template <class Format, int kPairTokens>
 cudaError_t launch_grouped_matmul(const MatmulParams& p, const MatmulMaps& maps,
                                   const MatmulInstance& instance, cudaStream_t stream) {

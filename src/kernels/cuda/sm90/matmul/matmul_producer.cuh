@@ -13,16 +13,17 @@ struct MatmulProducer {
   const MatmulMaps& maps;
   const MatmulShared<T>& s;
   MatmulWorkList<T> list;
-  std::uint64_t policy;  // of weights
+  std::uint64_t policy;  // L2 policy for weights
 
   __device__ MatmulProducer(const MatmulParams& params, const MatmulMaps& tensor_maps,
                             const MatmulShared<T>& shared)
       : p(params), maps(tensor_maps), s(shared), list(params, shared) {
-    // Weights of small groups are read once, or twice where one has more tokens.
+    // Weights that are read only once may be evicted first. Those of a small group are read once,
+    // or twice if it has more tokens than a tile.
     policy = cache_policy(T::kGrouped ? !T::kPair : p.token_tiles == 1);
   }
 
-  /// Of the scales of a tile's tokens, which are loaded from a multiple of 4 tokens on.
+  /// Bytes to load for a tile's token scales; the load starts at a multiple of 4 tokens.
   __device__ std::uint32_t scale_bytes(const MatmulWork& w) const {
     const std::int32_t left = p.x_scale_stride - (w.token & ~3);
     constexpr std::int32_t kMost = T::kScaleBytes / 4;
@@ -62,7 +63,8 @@ struct MatmulProducer {
     }
   }
 
-  /// By one thread. Weights of the first stages are asked for before the launch ahead has ended.
+  /// Runs in one thread. Loads of the first stages' weights are issued before the previous launch
+  /// has ended.
   __device__ void run() {
     MatmulStage<T> stage;
     std::int32_t ahead = 0;

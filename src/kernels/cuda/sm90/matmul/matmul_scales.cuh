@@ -1,11 +1,11 @@
-// Scales of weights as a consumer thread reads them: those of its two rows (matmul_row()).
+// Weight scales as a consumer thread reads them, for its two rows (matmul_row()).
 #pragma once
 
 #include "kernels/cuda/sm90/matmul/matmul_work.cuh"
 
 namespace lathe::cuda {
 
-/// Factors of e4m3 weights, one for 128 x 128.
+/// Scales of e4m3 weights, one per 128 x 128 block.
 struct MatmulFactors {
   const float* rows[2];  // null: 1
 
@@ -24,10 +24,10 @@ struct MatmulFactors {
   }
 };
 
-/// Scales of MXFP4 weights, one for 32 of a row.
+/// Scales of MXFP4 weights, one per 32 elements of a row.
 struct MatmulMxScales {
   const std::uint8_t* rows[2];
-  std::int32_t blocks;  // of a row
+  std::int32_t blocks;  // per row
 
   __device__ MatmulMxScales(const MatmulParams& p, const MatmulWork& w, std::int32_t row)
       : blocks(p.mx_blocks) {
@@ -38,13 +38,13 @@ struct MatmulMxScales {
                 w.group * p.scale_group + std::int64_t{r.row} * blocks;
     }
   }
-  /// Codes of the four blocks of chunk `chunk` of each row, the first in the low byte; 0 for blocks
-  /// beyond the row.
+  /// Scale codes of the four blocks of chunk `chunk`, for each row, the first in the low byte; 0
+  /// for blocks past the end of the row.
   __device__ uint2 of_chunk(std::int32_t chunk) const {
     if (blocks % 4 == 0) return {four(rows[0], chunk), four(rows[1], chunk)};
     return {bytes(rows[0], 4 * chunk), bytes(rows[1], 4 * chunk)};
   }
-  /// Code i of `four` as bf16, in both halves: the code is its exponent, and 0 makes 0.
+  /// Code i of `four` as bf16 in both halves. A code is a bf16 exponent; code 0 gives 0.
   static __device__ std::uint32_t as_bf16x2(std::uint32_t four, int i) {
     return permute_bytes(four, 0, static_cast<std::uint32_t>(0x0404 + i * 0x1010)) >> 1;
   }

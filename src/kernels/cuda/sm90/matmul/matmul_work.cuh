@@ -1,25 +1,25 @@
-// Enumerates the work tiles of a product, in the order in which clusters take them.
+// Enumerates a GEMM's work tiles in the order in which clusters process them.
 #pragma once
 
 #include "kernels/cuda/sm90/matmul/matmul_config.cuh"
 
 namespace lathe::cuda {
 
-/// Token tiles whose work tiles are neighbours, so that both operands of what runs at a time stay
+/// Token tiles that are processed as neighbours, so that both operands of the tiles in flight stay
 /// in L2.
 inline constexpr std::int32_t kMatmulRaster = 8;
 
-/// A block's share of a work tile.
+/// A block's part of a work tile.
 struct MatmulWork {
-  std::int32_t weight;  // of the launch
-  std::int32_t row;     // of the weight, first of the tile
-  std::int32_t token;   // first of the tile
-  std::int32_t end;     // of the tokens that are the tile's to write
+  std::int32_t weight;  // index within the launch
+  std::int32_t row;     // first weight row of the tile
+  std::int32_t token;   // first token of the tile
+  std::int32_t end;     // end of the tokens that the tile stores
   std::int32_t group;
 };
 
-/// Lists how many token tiles lie ahead of each group, by a warp: offsets come from the launch
-/// ahead. A lane counts those of neighbouring groups.
+/// One warp lists how many token tiles precede each group; a lane counts those of consecutive
+/// groups. The offsets come from the previous launch, so it must have ended.
 template <class T>
 __device__ void list_groups(const MatmulParams& p, const MatmulShared<T>& s, int lane) {
   constexpr int kMost = kMatmulGroups / 32;
@@ -54,8 +54,8 @@ __device__ void list_groups(const MatmulParams& p, const MatmulShared<T>& s, int
   }
 }
 
-/// A launch's work tiles as a block walks them: those of its cluster's number plus a multiple of
-/// the clusters.
+/// A launch's work tiles as a block processes them: its cluster's number plus multiples of the
+/// number of clusters.
 template <class T>
 struct MatmulWorkList {
   const MatmulParams& p;
@@ -72,7 +72,7 @@ struct MatmulWorkList {
   __device__ std::int32_t tiles_before(std::int32_t group) const {
     return static_cast<std::int32_t>(load_shared_u32(s.tiles_before(group)));
   }
-  /// Weight tiles, or pairs of them.
+  /// Tiles of weight rows, or pairs of them.
   __device__ std::int32_t columns() const { return T::kPair ? (p.tiles + 1) / 2 : p.tiles; }
   __device__ bool more() const { return item < items; }
   __device__ void next() { item += static_cast<std::int32_t>(gridDim.x) / cluster_blocks; }
@@ -84,14 +84,14 @@ struct MatmulWorkList {
         p.token_tiles - first < kMatmulRaster ? p.token_tiles - first : kMatmulRaster;
     const std::int32_t in_group = item - first * columns();
     const std::int32_t column = in_group / width;
-    // A pair's second tile may be none: its rows lie beyond the last weight's.
+    // A pair's second tile may be past the last weight's rows; then it does nothing.
     const std::int32_t tile = T::kPair ? 2 * column + rank : column;
     std::int32_t weight = 0;
     while (weight + 1 < p.weight_count && tile >= p.weights[weight + 1].first_tile) ++weight;
     return {weight, (tile - p.weights[weight].first_tile) * p.tile_rows,
             (first + in_group - column * width) * T::kTokens, p.m, 0};
   }
-  /// A group's work tiles are neighbours, and those that read the same weights.
+  /// A group's work tiles are neighbours, and within it the tiles that read the same weights.
   __device__ MatmulWork grouped_work() const {
     const std::int32_t tile = item / columns();
     std::int32_t group = 0;
@@ -109,12 +109,12 @@ struct MatmulWorkList {
   }
 };
 
-/// A row of a weight of the launch.
+/// A row of one of the launch's weights.
 struct MatmulRow {
   std::int32_t weight, row;
 };
-/// That of a thread's tile row `row` (i = 0), or 8 below it (i = 1); of rows beyond the weight's
-/// last the last one.
+/// The weight row of a thread's tile row `row` (i = 0) or row + 8 (i = 1); past the last row, the
+/// last one.
 __device__ inline MatmulRow matmul_row(const MatmulParams& p, const MatmulWork& w, std::int32_t row,
                                        int i) {
   const std::int32_t rows = p.weights[w.weight].rows;

@@ -1,4 +1,3 @@
-// Quantizes rows of activations to e4m3: checks the arguments, then launches.
 #include "kernels/cuda/sm90/matmul/quantize.h"
 
 #include <fmt/format.h>

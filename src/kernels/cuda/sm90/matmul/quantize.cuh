@@ -1,7 +1,7 @@
-// Quantizes rows of activations to e4m3, 128 neighbours of a row to a scale.
+// Quantizes rows of activations to e4m3 with a scale per 128 neighbours of a row.
 //
-// A warp takes 128 elements, a lane four of them. scale = amax / 448, code = e4m3(x / scale), both
-// rounded as the CPU rounds; a block of zeros has scale 1, and a NaN anywhere makes the scale NaN.
+// A warp processes 128 elements, a lane four of them. scale = amax / 448, code = e4m3(x / scale),
+// both rounded as on the CPU. A block of zeros has scale 1, and a NaN anywhere makes the scale NaN.
 #pragma once
 
 #include "kernels/cuda/common/dialect.cuh"

@@ -1,4 +1,4 @@
-// Quantizes activations to e4m3, for products with e4m3 weights.
+// Quantizes activations to e4m3, for GEMMs with e4m3 weights.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,26 +18,26 @@ struct QuantizeParams {
   std::uint8_t* codes;  // [rows, cols]
   float* scales;        // [blocks, scale_stride]
   std::int32_t x_bf16, power_of_two;
-  // Not null: row r of x becomes rows places[r * copies] to places[r * copies + copies - 1].
+  // Not null: row r of x is written to rows places[r * copies] to places[r * copies + copies - 1].
   const std::int32_t* places;  // [rows, copies]
   std::int32_t copies;
 };
 cudaError_t launch_quantize_rows(const QuantizeParams& p, cudaStream_t stream);
 
-/// Where quantized rows go.
+/// Destination of quantized rows.
 struct QuantizedRows {
-  std::uint8_t* codes = nullptr;  // [rows, k], at a multiple of 4 bytes
+  std::uint8_t* codes = nullptr;  // [rows, k], aligned to 4 bytes
   float* scales = nullptr;        // [ceil(k / 128), scale_stride]
   std::int64_t scale_stride = 0;  // >= rows
-  // Not null: row r goes to rows places[r * copies] to places[r * copies + copies - 1].
+  // Not null: row r is written to rows places[r * copies] to places[r * copies + copies - 1].
   const std::int32_t* places = nullptr;  // [m, copies] on the device
   std::int32_t copies = 1;
 };
 
-/// codes[r, c] of scales[c / 128, r]: scale = amax / 448 of the 128 (1 where all are 0), or that
-/// rounded up to a power of two; code = x / scale, rounded to nearest even. Bits are the CPU's.
-/// x: [m, k] f32 or bf16 with k a multiple of 4. The kernel may start early, as
-/// matmul_on_device()'s. Errors: dtypes and shapes; CUDA's.
+/// codes[r, c] has scale scales[c / 128, r] = amax / 448 over the 128 elements (1 if all are 0), or
+/// that rounded up to a power of two. code = x / scale, rounded to nearest even, with the CPU's
+/// bits. x: [m, k] f32 or bf16, k a multiple of 4. May start early, as matmul_on_device(). Errors:
+/// dtypes and shapes; CUDA errors.
 Result<void> quantize_rows_on_device(const RowsView& x, const QuantizedRows& out, bool power_of_two,
                                      cudaStream_t stream);
 

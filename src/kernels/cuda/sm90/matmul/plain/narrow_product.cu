@@ -1,4 +1,4 @@
-// Launches the narrow product and the sum of its slices.
+// Launches the narrow GEMM and the sum of its slices.
 #include "kernels/cuda/sm90/matmul/plain/narrow_product.cuh"
 
 #include "kernels/cuda/common/launch.h"

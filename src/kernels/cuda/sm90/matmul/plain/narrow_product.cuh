@@ -1,7 +1,7 @@
-// The narrow product: a block multiplies kNarrowRows rows with a slice of the weight, a quarter of
-// the slice per warp. A lane has 4 rows and every eighth output, so that 8 words from the caches
-// feed 64 products. Slices are short: a step of few rows has as many blocks as a GPU has SMs, and
-// a lane waits for memory twice.
+// The narrow GEMM: a block multiplies kNarrowRows rows by a slice of the weight, a quarter of the
+// slice per warp. A lane has 4 rows and every eighth output, so 8 loads of 16 bytes feed 64
+// multiply-adds. Slices are short, so that a step of few rows still has as many blocks as the GPU
+// has SMs, and a lane waits for memory only twice.
 #pragma once
 
 #include "kernels/cuda/common/dialect.cuh"
@@ -23,10 +23,10 @@ static __global__ void __launch_bounds__(kNarrowThreads)
   const auto warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   const int group = lane % kNarrowGroups, lane_row = lane / kNarrowGroups * kNarrowLaneRows;
   const std::int64_t first_row = std::int64_t{blockIdx.y} * kNarrowRows;
-  constexpr int kPart = kNarrowSlice / kNarrowWarps;  // columns of a warp
+  constexpr int kPart = kNarrowSlice / kNarrowWarps;  // columns per warp
   const std::int64_t begin = std::int64_t{blockIdx.x} * kNarrowSlice + warp * kPart;
   const std::int64_t end = begin + kPart < p.cols ? begin + kPart : p.cols;
-  // Rows and outputs that are not there read the last ones; their sums are dropped.
+  // Lanes past the last row or output read the last one; their sums are dropped.
   const float* x[kNarrowLaneRows];
   const float* w[kNarrowLaneOutputs];
   LATHE_UNROLL
@@ -78,8 +78,8 @@ static __global__ void __launch_bounds__(kNarrowThreads)
   }
 }
 
-// A block adds kNarrowSumOutputs outputs, every eighth slice per warp and then the warps' sums, so
-// that a thread's words are all under way at once.
+// A block adds up kNarrowSumOutputs outputs: each warp every eighth slice, then the warps' sums. So
+// all loads of a thread are in flight at once.
 static __global__ void __launch_bounds__(kNarrowSumThreads)
     narrow_sum_kernel(const __grid_constant__ NarrowProduct p, std::int64_t slices) {
   __shared__ float sums[kNarrowSumParts][kNarrowSumOutputs];

@@ -1,8 +1,8 @@
-// Products of f32 rows with an f32 weight of few rows and many columns, in f32: the hyper-
-// connections' [24, 4 hidden], of which the plain product would give all to one block.
+// GEMM of f32 rows by an f32 weight with few outputs and many columns, in f32: the hyper
+// connections' [24, 4 hidden], which the plain GEMM would compute in one block.
 //
-// Slices of kNarrowSlice columns are multiplied by a block each, and their sums are added in order:
-// a row's bits depend on the row and the weight alone.
+// Each block multiplies a slice of kNarrowSlice columns, and the slices' sums are added in order: a
+// row's bits depend on the row and the weight alone.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,7 +15,7 @@ inline constexpr int kNarrowOutputs = 32;  // at most
 inline constexpr int kNarrowSlice = 128;
 
 struct NarrowProduct {
-  const float* x = nullptr;  // [rows, cols], rows at multiples of 16 bytes
+  const float* x = nullptr;  // [rows, cols], rows aligned to 16 bytes
   const float* w = nullptr;  // [outputs, cols]
   float* out = nullptr;      // [rows, outputs]
   float* parts = nullptr;    // narrow_parts() floats
@@ -28,7 +28,7 @@ inline std::int64_t narrow_parts(const NarrowProduct& p) {
   return (p.cols + kNarrowSlice - 1) / kNarrowSlice * p.rows * p.outputs;
 }
 
-/// Two kernels, of which the second adds the slices.
+/// Two kernels; the second adds the slices.
 cudaError_t launch_narrow_product(const NarrowProduct& p, cudaStream_t stream);
 
 }  // namespace lathe::cuda

@@ -1,4 +1,4 @@
-// Launches the plain f32 product for each format of weights.
+// Launches the plain f32 GEMM for each weight format.
 #include "kernels/cuda/sm90/matmul/plain/plain_product.cuh"
 
 #include "kernels/cuda/common/launch.h"

@@ -1,5 +1,5 @@
-// The plain f32 product: a block computes kTileM x kTileN outputs of one weight, over tiles of
-// kTileK through shared memory.
+// The plain f32 GEMM: a block computes kTileM x kTileN outputs of one weight, over K tiles of
+// kTileK in shared memory.
 #pragma once
 
 #include "kernels/cuda/common/dialect.cuh"
@@ -28,7 +28,7 @@ __device__ inline float weight_element(const PlainWeight& w, std::int64_t weight
       const auto pair = static_cast<std::uint8_t>(data[at / 2]);
       const e2m1 code{static_cast<std::uint8_t>(at % 2 == 0 ? pair & 0xf : pair >> 4)};
       const std::uint8_t scale = w.mx_scales[weight * w.scales_stride + at / kMxBlock];
-      // An exponent; the code 0 counts as 0.
+      // The scale is an exponent; code 0 means 0.
       return to_f32(code) * bits_to_float(static_cast<std::uint32_t>(scale) << 23);
     }
     default:
@@ -52,7 +52,7 @@ static __global__ void __launch_bounds__(kPlainThreads)
   const std::int64_t first_m = begin + std::int64_t{blockIdx.y} * kPlainTileM;
   if (first_m >= end) return;
 
-  // Thread t: column t % 32 of the tile, every fourth of its rows.
+  // Thread t computes column t % 32 of the tile in every fourth of its rows.
   constexpr int kRowStep = kPlainThreads / kPlainTileN;
   constexpr int kMine = kPlainTileM / kRowStep;
   const int n = static_cast<int>(threadIdx.x) % kPlainTileN;

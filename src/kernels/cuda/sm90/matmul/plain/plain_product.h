@@ -1,8 +1,8 @@
-// Products of any weights with any rows, in f32: the route for shapes and number formats that no
-// fast kernel takes, and what those are tested against.
+// GEMM in f32 of any weights by any rows: the fallback for shapes and formats that no fast kernel
+// supports, and the reference for tests of those.
 //
-// A weight is widened exactly (codes times their factor, in f32), products are f32, and a row's sum
-// goes over k in ascending order: its bits depend on the row and the weight alone.
+// Weights are widened exactly (codes times scale, in f32), products are f32, and a row's sum goes
+// over k in ascending order: its bits depend on the row and the weight alone.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -21,28 +21,29 @@ struct PlainWeight {
   const std::uint8_t* mx_scales = nullptr;
   DType dtype = DType::f32;
   std::int64_t rows = 0, cols = 0;
-  // From a weight of the stack to the next.
+  // From one weight of the stack to the next.
   std::int64_t data_stride = 0;    // bytes
-  std::int64_t scales_stride = 0;  // elements of either kind
+  std::int64_t scales_stride = 0;  // elements, for either kind of scale
 };
 PlainWeight plain_weight(const WeightView& w);
-/// The stack's weights lie one after the other, as CudaBackend::prepare() leaves them.
+/// The stack's weights must be contiguous, as CudaBackend::prepare() stores them.
 PlainWeight plain_weight(const WeightStack& w);
 
-/// out[m, n] = sum over k of x[m, k] w[n, k]. Several weights: `count` products, each of its own
-/// columns of x and out, or of its own rows.
+/// out[m, n] = sum over k of x[m, k] w[n, k]. For several weights: `count` GEMMs, each with its own
+/// columns of x and out, or its own rows.
 struct PlainProduct {
   DeviceRows x = {};
   PlainWeight w = {};
   MutableDeviceRows out = {};
   std::int64_t rows = 0;
-  const float* bias = nullptr;   // [w.rows] or null
-  std::int64_t bias_stride = 0;  // from the bias of a weight to that of the next
+  const float* bias = nullptr;   // [w.rows], or null
+  std::int64_t bias_stride = 0;  // from one weight's bias to the next
   bool add = false;
-  std::int64_t count = 1;  // of weights
-  // Heads: from the columns of a weight to those of the next.
+  std::int64_t count = 1;  // number of weights
+  // For heads: from one weight's columns to the next.
   std::int64_t x_stride = 0, out_stride = 0;  // elements
-  // Experts, or null: weight i takes rows offsets[i] .. offsets[i + 1] - 1, `rows` at most.
+  // For experts, otherwise null: weight i has rows offsets[i] .. offsets[i + 1] - 1, at most `rows`
+  // of them.
   const std::int32_t* offsets = nullptr;  // [count + 1]
 };
 

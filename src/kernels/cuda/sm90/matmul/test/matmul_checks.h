@@ -1,4 +1,4 @@
-// Products on the device, or on what stands for one, against sums in double.
+// Checks GEMMs on a device, or on its emulator, against sums in double.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ inline std::vector<float> random_f32(std::mt19937& random, std::int64_t count) {
   return out;
 }
 
-/// One x and one weight. Rows of x and out are apart; what lies between them is NaN.
+/// One x and one weight. Rows of x and out have gaps, which are filled with NaN.
 struct Problem {
   std::int64_t m, n, k;
   std::int64_t x_stride, out_stride;
@@ -40,11 +40,11 @@ struct Problem {
   std::vector<std::byte> w;
   std::vector<float> scales;     // of e4m3
   std::vector<ue8m0> mx_scales;  // of e2m1
-  std::vector<double> weights;   // [n, k] what they are
-  // Where tokens are e4m3: codes [m, k] and [ceil(k / 128), scale_stride()] scales.
+  std::vector<double> weights;   // [n, k] their values
+  // For e4m3 tokens: codes [m, k] and scales [ceil(k / 128), scale_stride()].
   std::vector<std::byte> x_codes;
   std::vector<float> x_scales;
-  std::vector<float> bias, before;  // before: of out, where it is added to
+  std::vector<float> bias, before;  // before: contents of out, if it is added to
   bool out_bf16 = false;
 
   Problem(std::mt19937& random, std::int64_t tokens, std::int64_t rows, std::int64_t depth,
@@ -99,7 +99,7 @@ struct Problem {
       weights[i] = scale.bits == 0 ? 0. : double{to_f32(code)} * double{to_f32(scale)};
     }
   }
-  /// Makes tokens e4m3 codes, with scales of any sign.
+  /// Replaces the tokens by e4m3 codes, with scales of either sign.
   void make_x_codes(std::mt19937& random) {
     x_codes.resize(static_cast<std::size_t>(m * k));
     for (std::byte& code : x_codes) {
@@ -129,15 +129,15 @@ struct Problem {
   }
 };
 
-/// A problem's arrays where kernels read them. Place: put() copies a vector there and keeps it,
-/// get() copies it back.
+/// A problem's arrays where kernels read them. Place: put() copies a vector there and keeps the
+/// copy, get() copies it back.
 template <class Place>
 struct Placed {
   const Problem& problem;
   Place& place;
   bf16* x;
   std::byte* w;
-  std::byte* x_codes;  // null: none, as those after it
+  std::byte* x_codes;  // null, as are the following: none
   float *x_scales, *scales, *bias;
   ue8m0* mx_scales;
   std::byte* out;
@@ -159,7 +159,7 @@ struct Placed {
     if (!p.before.empty()) std::memcpy(out.data(), p.before.data(), out.size());
     return out;
   }
-  /// Of the first `tokens` tokens.
+  /// A call with the first `tokens` tokens.
   MatmulCall call(std::int64_t tokens) const {
     const Problem& p = problem;
     const RowsView values{reinterpret_cast<const std::byte*>(x), DType::bf16, tokens, p.k,
@@ -184,8 +184,8 @@ struct Placed {
     for (std::size_t i = 0; i < count; ++i) values[i] = to_f32(halves[i]);
     return values;
   }
-  /// Values of the first `tokens` rows, and that nothing else was written. step: every so manieth
-  /// value is compared.
+  /// Checks the first `tokens` rows, and that nothing else was written. Compares every `step`-th
+  /// value.
   void expect_right(std::int64_t tokens, std::int64_t step = 1) const {
     const Problem& p = problem;
     const std::vector<float> got = read();
@@ -203,7 +203,7 @@ struct Placed {
         want = p.want(t, r, size);
         const double bound = std::abs(want) * ulp, error = std::abs(double{v} - want);
         right = error <= bound + size * (p.x_codes.empty() ? 0x1p-17 : 0x1p-11);
-        // The card's 14 bits exceed 2^-11 in one of some 200,000 sums of codes.
+        // The GPU's 14-bit accumulation exceeds 2^-11 in one of some 200,000 sums of codes.
         if (!right && !p.x_codes.empty() && error <= bound + size * 0x1p-10) {
           right = true;
           ++beyond;
@@ -218,7 +218,7 @@ struct Placed {
   }
 };
 
-/// Of f32 or bf16.
+/// Values of f32 or bf16 bytes.
 template <class Out>
 std::vector<float> as_floats(const std::vector<std::byte>& bytes) {
   std::vector<Out> values(bytes.size() / sizeof(Out));
@@ -234,8 +234,8 @@ std::vector<float> as_floats(const std::vector<std::byte>& bytes) {
   return out;
 }
 
-/// Experts that have as many rows of x each, then rows that no expert has. run: takes the call.
-/// codes: x is e4m3, as the weights. Out: what out holds.
+/// Experts with the given numbers of rows of x, then rows that belong to no expert. run: runs the
+/// call. codes: x is e4m3, as are the weights. Out: type of out.
 template <class Out, class Place, class Run>
 void check_experts(std::mt19937& random, Place& place, DType dtype, bool codes,
                    const std::vector<std::int32_t>& counts, std::int64_t n, std::int64_t k,
@@ -245,7 +245,7 @@ void check_experts(std::mt19937& random, Place& place, DType dtype, bool codes,
   std::vector<std::int32_t> offsets = {0};
   for (const std::int32_t count : counts) offsets.push_back(offsets.back() + count);
   const std::int64_t rows = offsets.back() + 5;
-  // One weight of all experts' rows, of which each token is compared with its own expert's.
+  // One weight with all experts' rows; each token is compared with its own expert's.
   Problem all(random, rows, n * groups, k, dtype);
   if (random() % 2 == 0) all.bias = random_f32(random, n * groups);
   if (codes) all.make_x_codes(random);
@@ -281,7 +281,7 @@ void check_experts(std::mt19937& random, Place& place, DType dtype, bool codes,
       }
       double size = 0;
       const double want = all.want(t, g * n + r, size);
-      // Of k 256 the card's 14 bits exceed 2^-11 in 2 of 10,000 sums.
+      // At k = 256 the GPU's 14-bit accumulation exceeds 2^-11 in 2 of 10,000 sums.
       const double bound =
           std::abs(want) * (kHalves ? 0x1p-8 : 0x1p-22) + size * (codes ? 0x1p-10 : 0x1p-17);
       wrong += !(std::abs(double{v} - want) <= bound);
@@ -290,7 +290,7 @@ void check_experts(std::mt19937& random, Place& place, DType dtype, bool codes,
   EXPECT_EQ(wrong, 0);
 }
 
-/// A gated product of all rows. codes: x is e4m3, as the weights.
+/// A gated GEMM of all rows. codes: x is e4m3, as are the weights.
 template <class Place, class Run>
 void check_gated(std::mt19937& random, Place& place, DType dtype, bool codes, std::int64_t m,
                  std::int64_t n, std::int64_t k, Run run) {
@@ -303,7 +303,7 @@ void check_gated(std::mt19937& random, Place& place, DType dtype, bool codes, st
     up.x_scales = gate.x_scales;
   }
   gate.bias = random_f32(random, n);
-  // Either may lie at the lower address.
+  // Either one may have the lower address.
   std::optional<Placed<Place>> first, second;
   const bool up_first = random() % 2 == 0;
   first.emplace(up_first ? up : gate, place);
@@ -338,7 +338,8 @@ void check_gated(std::mt19937& random, Place& place, DType dtype, bool codes, st
   EXPECT_EQ(wrong, 0);
 }
 
-/// Gated experts of as many rows each. turns: one weight holds the rows of gate and up.
+/// Gated experts with the given numbers of rows. turns: one weight interleaves the rows of gate and
+/// up.
 template <class Place, class Run>
 void check_gated_experts(std::mt19937& random, Place& place, DType dtype, bool turns,
                          const std::vector<std::int32_t>& counts, std::int64_t n, std::int64_t k,
@@ -352,7 +353,7 @@ void check_gated_experts(std::mt19937& random, Place& place, DType dtype, bool t
   Problem up(random, rows, n * groups, k, dtype);
   up.x = gate.x;
   gate.bias = random_f32(random, gate.n);
-  // Either may lie at the lower address.
+  // Either one may have the lower address.
   std::optional<Placed<Place>> first, second;
   const bool up_first = random() % 2 == 0;
   first.emplace(up_first ? up : gate, place);
@@ -407,8 +408,8 @@ void check_gated_experts(std::mt19937& random, Place& place, DType dtype, bool t
   EXPECT_EQ(wrong, 0);
 }
 
-/// Heads: columns of x and out, and a weight of n rows, for each. What out holds between them
-/// stays.
+/// Heads: each has its own columns of x and out, and a weight of n rows. Columns of out between
+/// them must keep their contents.
 template <class Out, class Place, class Run>
 void check_heads(std::mt19937& random, Place& place, DType dtype, std::int64_t m,
                  std::int64_t heads, std::int64_t n, Run run) {

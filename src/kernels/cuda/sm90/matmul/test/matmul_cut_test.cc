@@ -1,4 +1,5 @@
-// How products are cut: what must hold for any, and how full the SMs are for those of known models.
+// The choice of tiles: invariants for any shape, and how full the SMs are for shapes of known
+// models.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -8,7 +9,7 @@
 namespace lathe::cuda {
 namespace {
 
-// The order of a sum must not depend on how many tokens there are.
+// The order of a sum must not depend on the number of tokens.
 TEST(MatmulCut, SplitsKAlikeForAnyNumberOfTokens) {
   const unsigned seed = std::random_device()();
   std::mt19937 random(seed);
@@ -29,7 +30,7 @@ TEST(MatmulCut, SplitsKAlikeForAnyNumberOfTokens) {
                                   << s.m;
       ASSERT_EQ(cut.tile_rows % 16, 0);
       ASSERT_LE(cut.tile_rows, 128);
-      // Blocks of 256 tokens have no room to close a sum and begin another.
+      // Blocks of 256 tokens have no registers for a second accumulator.
       ASSERT_TRUE(cut.tile_tokens < 256 || (cut.pair && cut.split == 1));
       ASSERT_TRUE(!cut.pair || (cut.tile_rows == 128 && cut.tile_tokens >= 128));
     }

@@ -1,12 +1,11 @@
-// The product kernels themselves, run thread by thread on the CPU (common/emulator.h), against sums
-// in double.
-// Compiled alone: it includes kernels.
+// Runs the matmul kernels thread by thread on the CPU (common/emulator.h) against sums in double.
+// Compiled alone, because it includes kernels.
 #include <bit>
 
 #include <list>
 
 #include "kernels/cuda/sm90/matmul/test/matmul_checks.h"
-// The device code comes last: it gives CUDA's words a meaning of its own.
+// Device code is included last: it redefines CUDA's keywords.
 #include "kernels/cuda/sm90/matmul/matmul.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_bf16.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_codes.cuh"
@@ -20,7 +19,7 @@ using matmul_test::Placed;
 using matmul_test::Problem;
 using matmul_test::random_f32;
 
-/// Memory of the host in the device's place.
+/// Host memory in place of the device's.
 struct Host {
   std::list<std::vector<uint4>> kept;
   template <class T>
@@ -123,7 +122,7 @@ class MatmulEmulated : public ::testing::Test {
   std::mt19937 random{seed};
 };
 
-// Every instance: several rounds of work tiles, ends of tokens, rows and K inside tiles.
+// Every instance: several rounds of work tiles; tokens, rows and K that end inside tiles.
 TEST_F(MatmulEmulated, EveryTileAndSplit) {
   for (const int tokens : {8, 16, 32, 64, 128}) {
     for (const int split : {1, 2, 4, 8}) {
@@ -143,7 +142,7 @@ TEST_F(MatmulEmulated, EveryTileAndSplit) {
   }
 }
 
-// e4m3 and MXFP4 weights, ends of K inside a block and inside a chunk.
+// e4m3 and MXFP4 weights; K that ends inside a block and inside a chunk.
 TEST_F(MatmulEmulated, CodesOfWeights) {
   for (const DType dtype : {DType::e4m3, DType::e2m1}) {
     for (const int tokens : {8, 32, 128}) {
@@ -158,7 +157,7 @@ TEST_F(MatmulEmulated, CodesOfWeights) {
       Problem p(random, between(1, 150), 2 * between(50, 200), 32 * between(10, 20), dtype);
       check(p, {split, 128, 128, true}, 2);
     }
-    // A factor of 1.
+    // A scale of 1.
     Problem p(random, 3, 128, 256, dtype);
     if (dtype == DType::e4m3) {
       p.scales.clear();
@@ -170,7 +169,7 @@ TEST_F(MatmulEmulated, CodesOfWeights) {
   }
 }
 
-// e4m3 tokens and weights, ends of K inside a block.
+// e4m3 tokens and weights; K that ends inside a block.
 TEST_F(MatmulEmulated, CodesOfBoth) {
   for (const int tokens : {8, 64, 128}) {
     for (const int split : {1, 2, 4}) {
@@ -180,7 +179,7 @@ TEST_F(MatmulEmulated, CodesOfBoth) {
       check(p, {split, 16 * between(3, 8), tokens, false}, split * between(1, 2));
     }
   }
-  // Rows of out that are whole words of 16 bytes, and others.
+  // Rows of out with and without whole 16-byte words.
   for (const int more : {0, 1}) {
     Problem p(random, between(1, 150), 4 * between(25, 100), 16 * between(20, 40), DType::e4m3);
     p.make_x_codes(random);
@@ -189,7 +188,8 @@ TEST_F(MatmulEmulated, CodesOfBoth) {
   }
 }
 
-// Codes and scales bit by bit as base/float_formats.h makes them, zeros and a NaN among the rows.
+// Codes and scales equal those of base/float_formats.h bit for bit, with zeros and a NaN among the
+// rows.
 TEST_F(MatmulEmulated, QuantizesAsTheCpu) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const bool power_of_two : {false, true}) {
@@ -281,11 +281,11 @@ TEST_F(MatmulEmulated, QuantizesToPlaces) {
   }
 }
 
-// bf16 out, bias, and sums into out, in rows that TMA can write and others.
+// bf16 out, bias, and sums added to out, in rows that TMA can write and others.
 TEST_F(MatmulEmulated, Epilogues) {
   struct Case {
     bool pair;
-    std::int64_t out_stride, more;  // more: rows than a multiple of 8
+    std::int64_t out_stride, more;  // more: rows beyond a multiple of 8
   };
   for (const Case c : {Case{false, 264, 4}, {true, 262, 0}, {true, 264, 4}, {true, 264, 0}}) {
     const bool pair = c.pair;
@@ -326,7 +326,7 @@ TEST_F(MatmulEmulated, WeightsThatShareX) {
   }
 }
 
-// A row's bits are the same whatever the batch and whatever the tile, also where they are added.
+// A row's bits do not depend on the batch or the tile, also if they are added to out.
 TEST_F(MatmulEmulated, RowsIgnoreTheBatch) {
   Problem p(random, 140, 256, 2048);
   p.out_stride = 264;
@@ -352,7 +352,7 @@ TEST_F(MatmulEmulated, RowsIgnoreTheBatch) {
   }
 }
 
-// Experts with no, one, nine and many rows, and rows that no expert has.
+// Experts with no, one, nine and many rows, and rows that belong to no expert.
 TEST_F(MatmulEmulated, Experts) {
   for (const DType dtype : {DType::bf16, DType::e4m3, DType::e2m1}) {
     for (const int tokens : {8, 32, 128}) {
@@ -371,7 +371,7 @@ TEST_F(MatmulEmulated, Experts) {
   }
 }
 
-// Tiles of few and many tokens, of all heights that gated products have, and split sums.
+// Tiles of few and many tokens, all tile heights of gated GEMMs, and split sums.
 TEST_F(MatmulEmulated, Gated) {
   struct Case {
     DType dtype;
@@ -441,7 +441,7 @@ TEST_F(MatmulEmulated, TakesWhatItCanRead) {
   EXPECT_TRUE(refuses([](MatmulCall& c) { c.x.dtype = DType::f32; }));
   EXPECT_TRUE(refuses([](MatmulCall& c) { c.w.dtype = DType::f16; }));
   EXPECT_TRUE(refuses([](MatmulCall& c) { c.w.dtype = DType::e2m1; }));  // no scales
-  // Four scales of a row are a word, two are not.
+  // Four scales of a row are one word, two are not.
   alignas(4) static const ue8m0 scales[8] = {};
   for (const std::int64_t cols : {64, 128}) {
     for (const int at : {0, 2}) {
@@ -461,13 +461,13 @@ TEST_F(MatmulEmulated, TakesWhatItCanRead) {
     c.add = true;
   }));
   const Activation silu{ActivationKind::silu};
-  EXPECT_TRUE(refuses([&](MatmulCall& c) { c.activation = &silu; }));  // f32 out, and no up
+  EXPECT_TRUE(refuses([&](MatmulCall& c) { c.activation = &silu; }));  // f32 out, and no `up`
   EXPECT_TRUE(refuses([](MatmulCall& c) {
     c.out.dtype = DType::bf16;
     c.out.row_stride = 71;
   }));
   EXPECT_FALSE(refuses([](MatmulCall& c) { c.out.row_stride = 71; }));
-  // No tokens are nothing to do; more calls than a launch takes, and another x, are errors.
+  // No tokens: nothing to do. Too many calls, and a different x, are errors.
   MatmulCall none = good;
   none.x.rows = none.out.rows = 0;
   EXPECT_TRUE(matmul_on_device({&none, 1}, nullptr).ok());

@@ -1,16 +1,13 @@
-// How long products take on a GPU, against cuBLASLt.
+// Times GEMMs on a GPU against cuBLASLt.
 //
-// matmul_gpu_bench [--cublaslt LIBRARY] [--filter TEXT] [--seed N] [--repeats
-// N] [--sweep]
+// matmul_gpu_bench [--cublaslt LIBRARY] [--filter TEXT] [--seed N] [--repeats N] [--sweep]
 //
-// A captured graph of 20 or more products of one shape is timed, each with
-// another matrix, so that none is in L2; both sides in turns, medians. Numbers
-// of tokens are fixed ones and, from a printed seed, random ones. Shares are
-// of 4.2 TB/s (weights, x and out) and of 795 TFLOP/s (e4m3 by e4m3: 1366),
-// whichever takes longer. Outputs of both sides are compared, and a few
-// elements with sums in double. With
-// --sweep every tile is timed for the fixed numbers of tokens, in place of the
-// one that is chosen.
+// Times a captured graph of 20 or more GEMMs of one shape, each with another matrix, so that none
+// is in L2. Both sides alternate; times are medians. Numbers of tokens are fixed ones and, from a
+// printed seed, random ones. The share is of 4.2 TB/s (weights, x and out) or of 795 TFLOP/s (e4m3
+// by e4m3: 1366), whichever limit is slower. Both sides' outputs are compared, and a few elements
+// with sums in double. With --sweep, times every tile for the fixed numbers of tokens instead of
+// the chosen one.
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -61,7 +58,7 @@ struct Options {
 
 constexpr std::int64_t kColdBytes = 400 << 20;
 constexpr int kMostMatrices = 20;
-// Of e4m3 codes: the same for all blocks.
+// Scale of all blocks of e4m3 codes.
 constexpr float kScale = 0.01f;
 constexpr std::int64_t kScales = 4 << 20;
 
@@ -107,7 +104,7 @@ class Bench {
   }
 
  private:
-  // Another place of the noise for each block, so that no two rows are alike.
+  // Each block starts at another place in the noise, so that no two rows are equal.
   template <class T>
   DeviceArray<std::byte> fill_from(const std::vector<T>& noise, std::int64_t elements) {
     auto out = need(DeviceArray<std::byte>::make(elements * static_cast<std::int64_t>(sizeof(T))));
@@ -128,12 +125,12 @@ class Bench {
   }
 
   using Product = std::function<Result<void>(const MatmulCall&)>;
-  // Seconds of a product, of each side.
+  // Seconds per GEMM, for each side.
   std::vector<double> time(const std::vector<MatmulCall>& calls,
                            const std::vector<Product>& sides) {
     std::vector<Graph> graphs;
     for (const Product& side : sides) {
-      need(side(calls[0]));  // what a first call does once
+      need(side(calls[0]));  // first calls set things up
       need(stream_.wait());
       graphs.push_back(need(Graph::capture(stream_, [&]() -> Result<void> {
         for (const MatmulCall& c : calls) {
@@ -199,7 +196,7 @@ class Bench {
       }
     }
   }
-  // Those that a row's bits allow: the split is the chosen one's.
+  // Cuts that give the same bits: with the chosen split.
   static std::vector<MatmulCut> all_cuts(const MatmulCut& chosen, std::int64_t m) {
     std::vector<MatmulCut> cuts;
     for (const int tokens : {8, 16, 32, 64, 128}) {
@@ -232,7 +229,7 @@ class Bench {
     }
     return out;
   }
-  // Of the first elements, relative norm.
+  // Relative norm of the difference of the first elements.
   double compare(const DeviceArray<std::byte>& a, const DeviceArray<std::byte>& b,
                  std::int64_t count) {
     count = std::min<std::int64_t>(count, 1 << 22);
@@ -245,7 +242,7 @@ class Bench {
     }
     return std::sqrt(error / size);
   }
-  // A few elements against sums in double: the last row of out among them.
+  // Compares a few elements with sums in double, including some in the last row of out.
   void check(const Shape& s, std::int64_t m, const DeviceArray<std::byte>& x,
              const DeviceArray<std::byte>& w, const Product& product, const MatmulCall& call,
              const DeviceArray<std::byte>& out) {

@@ -1,4 +1,4 @@
-// Products on the GPU: every instance against sums in double, bits of rows, launches that overlap.
+// GEMMs on the GPU: every instance against sums in double, the bits of rows, launches that overlap.
 #include <list>
 
 #include "kernels/cuda/common/test/gpu_test_util.h"
@@ -13,7 +13,7 @@ using matmul_test::random_f32;
 
 class MatmulGpu : public GpuTest {
  public:
-  /// Memory of the device, for one problem.
+  /// Device memory for one problem.
   struct Device {
     const GpuTest& test;
     std::list<DeviceArray<std::byte>> kept;
@@ -105,7 +105,7 @@ TEST_F(MatmulGpu, CodesOfBoth) {
       check(p, {split, 16 * between(3, 8), tokens, false}, 132);
     }
   }
-  // Rows of out that are whole words of 16 bytes, and others.
+  // Rows of out with and without whole 16-byte words.
   for (const int more : {0, 1}) {
     Problem p(random, between(1, 500), 4 * between(25, 250), 16 * between(64, 200), DType::e4m3);
     p.make_x_codes(random);
@@ -171,7 +171,7 @@ TEST_F(MatmulGpu, Gated) {
   }
 }
 
-// A row's bits are the same for every m and every tile, and from run to run.
+// A row's bits are equal for every m and tile, and from run to run.
 TEST_F(MatmulGpu, RowsIgnoreTheBatch) {
   for (const auto& [n, k] : {std::pair{512, 2048}, std::pair{640, 4104}, std::pair{8192, 512}}) {
     Problem p(random, 300, n, k);
@@ -204,7 +204,7 @@ TEST_F(MatmulGpu, RowsIgnoreTheBatch) {
   }
 }
 
-// Each product reads what the one ahead of it has written, in a graph whose launches overlap.
+// Each GEMM reads the previous one's output, in a graph with overlapping launches.
 TEST_F(MatmulGpu, ChainsOfEarlyLaunches) {
   constexpr std::int64_t kWidth = 1024, kTokens = 40;
   constexpr int kLinks = 24;

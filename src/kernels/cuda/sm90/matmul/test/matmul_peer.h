@@ -1,5 +1,5 @@
-// cuBLASLt as the peer of a bench, opened at run time, so that nothing links it. With no cublasLt.h
-// at compile time there is none.
+// cuBLASLt as a bench's peer, opened at run time, so that nothing links it. Without cublasLt.h at
+// compile time there is none.
 #pragma once
 
 #include <dlfcn.h>
@@ -21,7 +21,7 @@ namespace lathe::cuda {
 
 #if LATHE_HAS_CUBLASLT
 
-/// A library that was opened and the calls that the bench makes.
+/// An opened library and the functions that the bench calls.
 class CublasLt {
  public:
   explicit CublasLt(const std::string& path) : library_(dlopen(path.c_str(), RTLD_NOW)) {
@@ -65,7 +65,7 @@ class CublasLt {
   decltype(&cublasLtCreate) create_;
 };
 
-/// Its choice for products of one shape.
+/// The algorithm that cuBLASLt chooses for GEMMs of one shape.
 class CublasLtProduct {
  public:
   CublasLtProduct(CublasLt& lt, const MatmulCall& c, DeviceArray<std::byte>& workspace)
