@@ -93,7 +93,7 @@ TEST(Sm90, ExpandsTheKeysOfLongPrompts) {
   ASSERT_NE(result->budget(BudgetKind::expanded_keys), nullptr);
   EXPECT_EQ(result->budget(BudgetKind::expanded_keys)->bytes, std::int64_t{640} << 20);
 
-  // By name it is taken for any number of rows.
+  // If named, it is used for any number of rows.
   const PlanResult named = plan("mla", {.prefill = "ragged"});
   ASSERT_TRUE(named) << explain(named.error());
   EXPECT_EQ(kernel(*named, 1, 1), "sm90.dense_latent.ragged");
@@ -115,7 +115,7 @@ TEST(Sm90, ExpandsTheKeysOfPromptsThatChooseNone) {
 }
 
 TEST(Sm90, CutsByARequestsOwnKeysWhereAsked) {
-  // Two blocks of 64 heads x 8 pieces of each of 64 requests, 512 sums and a row sum of f32.
+  // 64 requests x two blocks of 64 heads x 8 pieces x 64 M rows of 512 sums and a row sum, in f32.
   const PlanRequest request{.chunked_prefill_size = 64,
                             .max_running_requests = 64,
                             .context_length = 32768,
@@ -123,18 +123,18 @@ TEST(Sm90, CutsByARequestsOwnKeysWhereAsked) {
   const PlanResult result = plan("mla", request);
   ASSERT_TRUE(result) << explain(result.error());
   const std::int64_t decode = 64 * 2 * 8 * 64 * 513 * 4;
-  // An extend of as many rows begins no more than one block of each request anew.
+  // An extend of the same number of rows starts at most one extra block per request.
   EXPECT_EQ(result->phase(Phase::decode).routes.back().split_bytes, decode);
   EXPECT_EQ(result->phase(Phase::extend).routes.back().split_bytes, decode / 2 * 3);
   EXPECT_EQ(result->budget(BudgetKind::split_partials)->bytes, decode / 2 * 3);
-  // Keys are expanded by a kernel that shares work by the lengths of all.
+  // Prompts are not expanded: that kernel splits work by the lengths of the whole batch.
   EXPECT_EQ(result->phase(Phase::extend).routes.front().kind, KernelKind::inplace);
   EXPECT_THAT(refusal("gqa", request),
               AllOf(HasSubstr("bits"), HasSubstr("offered --batch-invariant")));
 }
 
 TEST(Sm90, RefusesToExpandWhatDoesNotFit) {
-  // 2 bytes of 576 and of a head's 256 elements, and a slot, in 640 MiB.
+  // Per key 2 bytes for each of 576 and a head's 256 elements, and a slot, in 640 MiB.
   const std::int64_t keys = (std::int64_t{640} << 20) / (2 * 576 + 4 + 2 * 256);
   EXPECT_THAT(refusal("mla", {.prefill = "ragged", .context_length = 500000}),
               AllOf(HasSubstr("ragged sm90.dense_latent.ragged   context"),

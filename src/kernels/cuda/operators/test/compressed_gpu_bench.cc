@@ -1,10 +1,10 @@
-// How long the operators of models with several streams and compressed entries take on a GPU, at
-// the sizes of DeepSeek V4 Flash.
+// Times the operators of models with several streams and compressed entries on a GPU, at the sizes
+// of DeepSeek V4 Flash.
 //
 // compressed_gpu_bench [--repeats N]
 //
-// For rows of a decode step and of a prefill: microseconds of a launch in a row of many, the bytes
-// that it must move, and the share of 4.2 TB/s that they make.
+// For the rows of a decode step and of a prefill: microseconds per launch in a series, the bytes
+// that it must move, and the resulting share of 4.2 TB/s.
 #include <array>
 #include <functional>
 #include <numeric>
@@ -28,7 +28,7 @@ class Bench {
   explicit Bench(int repeats) : repeats_(repeats), device_(need(open_device())) {
     std::printf("%s\n%-22s %6s %10s %10s %8s\n", device_.model.c_str(), "kernel", "rows", "us",
                 "MB", "share");
-    // Enough for the largest operand of each argument; values do not matter to the time.
+    // Large enough for every argument; the values do not affect the time.
     for (float*& at : floats_) {
       arrays_.push_back(need(DeviceArray<float>::make(kMost * 4 * kHidden + 4096)));
       at = arrays_.back().data();
@@ -115,7 +115,8 @@ class Bench {
          [&] { return launch_hyper_add(add, stream_); });
   }
 
-  // Rows of requests whose last token completes an entry, of which the last `states` leave a state.
+  // Rows of requests in which the last token completes an entry; the last `states` rows leave a
+  // state.
   void compress(std::int64_t rows, std::int64_t requests, const std::string& name,
                 std::int64_t states = 1) {
     for (const auto& [ratio, halves] : {std::pair<std::int32_t, std::int32_t>{4, 2}, {128, 1}}) {

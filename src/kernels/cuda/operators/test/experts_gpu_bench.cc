@@ -1,10 +1,10 @@
-// How long layers of experts take on a GPU.
+// Times expert layers on a GPU.
 //
 // experts_gpu_bench [--filter TEXT] [--seed N] [--repeats N]
 //
-// A captured graph of layers, each with other weights so that none are in L2, from random rows and
-// a random router: medians. Beside each the share of 4.2 TB/s for the weights of the experts that
-// were chosen, or of 795 TFLOP/s, whichever takes longer.
+// Medians of a captured graph of layers, each with different weights so that none are in L2, from
+// random rows and a random router. Also prints the share of 4.2 TB/s for reading the chosen
+// experts' weights or of 795 TFLOP/s, whichever limit is slower.
 #include "kernels/cuda/operators/expert_layer.h"
 
 #include <cmath>
@@ -47,7 +47,7 @@ class Bench {
     noise_.resize(1 << 20);
     std::normal_distribution<float> normal(0, 0.05f);
     for (bf16& v : noise_) v = to_bf16(normal(random_));
-    // Any bits are codes but the NaN of e4m3.
+    // All bits are codes, except e4m3's NaN.
     codes_.resize(1 << 21);
     for (std::byte& v : codes_) v = std::byte(random_() % 0x7f | random_() % 2 << 7);
   }
@@ -109,7 +109,7 @@ class Bench {
     const WeightView router{noise(DType::bf16, s.experts * s.n), DType::bf16, s.experts, s.n};
     std::byte* const out = fill(4 * kMostRows * s.n, codes_.data(), std::ssize(codes_));
     for (const std::int64_t rows : {1, 8, 64, 256, 1024, 8192}) {
-      // Rows that are not alike.
+      // Rows that differ.
       std::normal_distribution<float> normal;
       std::vector<bf16> x(static_cast<std::size_t>(rows * s.n));
       for (std::size_t i = 0; i < x.size(); ++i) {
@@ -144,7 +144,7 @@ class Bench {
       }
       const double t = median(seconds);
       const auto f = [](auto v) { return static_cast<double>(v); };
-      // Of near uniform choices.
+      // The expected number for nearly uniform choices.
       const double chosen = f(s.experts) * (1 - std::pow(1 - f(s.top_k) / f(s.experts), f(rows)));
       const double weights = 3 * f(s.n) * f(s.ffn);
       const double limit = std::max(chosen * weights * bits_of(s.dtype) / 8 / 4.2e12,

@@ -1,4 +1,4 @@
-// Weights that come to the device, or are made there, against the host's.
+// Weights copied to the device, or generated there, against the host's.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -26,7 +26,8 @@ class Upload : public ::testing::Test {
   std::vector<OwnedBytes> owned_;
 };
 
-// More pieces than buffers, and larger ones; each is read before the call returns.
+// More pieces than buffers, and pieces larger than a buffer; all have been read when the call
+// returns.
 TEST_F(Upload, BringsPiecesOfAnySize) {
   std::mt19937 rng(20261127);
   std::vector<std::size_t> sizes = {1, 7, (8 << 20) - 1, 8 << 20, (70 << 20) + 5};

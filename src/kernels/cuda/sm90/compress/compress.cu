@@ -1,4 +1,4 @@
-// Launches the compressor for each form of rows.
+// Launches the compressor kernels.
 #include "kernels/cuda/sm90/compress/compress.cuh"
 
 #include "kernels/cuda/common/launch.h"

@@ -1,9 +1,9 @@
-// The compressor's fold: a block per row of the step. A thread folds its own channels alone, so
-// that a fold has one order whatever block does it.
+// The compressor's fold, with a block per row of the step. A thread folds its channels alone, so a
+// fold has one order, whichever block computes it.
 //
-// A request's old state may lie in the slot that the new one goes to. So the block of its first row
-// does all that reads the old state, which it has in registers, and then writes the new ones; the
-// others make the entries of groups that began with this step.
+// A request's new state may overwrite the slot of its old one. So the block of the request's first
+// row does everything that needs the old state, which it holds in registers, and then writes the
+// new states. The other blocks compute the entries of groups that start in this step.
 #pragma once
 
 #include <cmath>
@@ -39,7 +39,7 @@ __device__ inline void store_channels(float* row, std::int64_t first, std::int64
   }
 }
 
-/// m, s and a of kernels/compress.h, of a thread's channels.
+/// m, s and a of kernels/compress.h for a thread's channels.
 template <int kChannels>
 struct ChannelFold {
   float m[kChannels], s[kChannels], a[kChannels];
@@ -73,7 +73,7 @@ struct ChannelFold {
   }
 };
 
-/// A request's rows in the step, and what a thread has of the state before them.
+/// A request's rows in the step, and a thread's part of the state before them.
 template <int kHalves, int kChannels>
 struct CompressedRows {
   using Fold = ChannelFold<kChannels>;
@@ -81,7 +81,7 @@ struct CompressedRows {
   const CompressParams& p;
   std::int64_t first_row, cached, end;  // cached, end: positions
   std::int64_t channel;                 // the thread's first
-  bool carries = false;                 // there is a state before
+  bool carries = false;                 // there is an old state
   Fold before[kHalves];
 
   __device__ CompressedRows(const CompressParams& params, std::int64_t request)
@@ -90,7 +90,7 @@ struct CompressedRows {
     end = p.kv_lens[request];
     cached = end - (p.q_indptr[request + 1] - first_row);
   }
-  /// The state after the token at `position`, of a half.
+  /// Address of a half's state after the token at `position`.
   __device__ float* state_at(std::int32_t slot, std::int64_t position, int half) const {
     const std::int64_t bank = slot * p.state_banks + position % p.state_banks;
     return p.state + bank * p.state_stride + std::int64_t{3} * half * p.dim;
@@ -102,8 +102,8 @@ struct CompressedRows {
       before[h].load(state_at(slot, cached - 1, h), channel, p.dim);
     }
   }
-  /// Adds the tokens first .. last - 1 that are of this step and before `stop`, with the channels
-  /// of a half.
+  /// Adds the tokens from `first` on and before both `last` and `stop`, except tokens of earlier
+  /// steps, with the channels of a half.
   __device__ void add(Fold& fold, std::int64_t first, std::int64_t last, std::int64_t stop,
                       int half) const {
     const std::int64_t width = std::int64_t{kHalves} * p.dim, from = std::int64_t{half} * p.dim;
@@ -119,7 +119,7 @@ struct CompressedRows {
       fold.add(kv, gate, bias);
     }
   }
-  /// Takes the state after the tokens before `at` to the one after the token at `at`.
+  /// Advances the state from before the token at `at` to after it.
   __device__ void go_on(Fold (&state)[kHalves], std::int64_t at) const {
     add(state[0], at, at + 1, at + 1, kHalves - 1);
     if (kHalves == 2) add(state[kHalves - 1], at, at + 1, at + 1, 0);
@@ -127,7 +127,7 @@ struct CompressedRows {
     if (kHalves == 2) state[0] = state[kHalves - 1];
     state[kHalves - 1].clear();
   }
-  /// Of group g, over the tokens before `stop`.
+  /// The fold of group g over the tokens before `stop`.
   __device__ Fold fold(std::int64_t g, std::int64_t stop) const {
     Fold out;
     out.clear();
@@ -142,7 +142,7 @@ struct CompressedRows {
   }
 };
 
-/// Turns the last elements of an entry in shared memory as at `position`.
+/// Rotates the last elements of an entry in shared memory, as at `position`.
 __device__ inline void rotate_entry(const CompressParams& p, std::int64_t position, float* entry) {
   float* const rotary = entry + p.dim - p.rope;
   const float* const factors = p.table + position * p.rope;
@@ -189,16 +189,16 @@ __device__ inline void emit_entry(const CompressedRows<kHalves, kChannels>& rows
   sync_block();
 }
 
-/// Stores the states that a request's rows leave: those that end a slot's tokens, and the last
-/// ones, each of which goes on from the one before it.
+/// Stores the states that a request's rows leave: where a slot's tokens end, and after each of the
+/// last rows, where a state continues from the previous one.
 template <int kHalves, int kChannels>
 __device__ inline void store_states(const CompressedRows<kHalves, kChannels>& rows,
                                     std::int64_t request) {
   const CompressParams& p = rows.p;
-  const std::int64_t last = rows.end - p.last_states;  // position of the first of the last ones
+  const std::int64_t last = rows.end - p.last_states;  // position of the first of the last rows
   ChannelFold<kChannels> state[kHalves];
   for (ChannelFold<kChannels>& fold : state) fold.clear();
-  std::int64_t known = -1;  // tokens in `state`; -1: they are not made yet
+  std::int64_t known = -1;  // tokens folded in `state`; -1: not computed yet
   for (std::int64_t end = rows.cached; end < rows.end;) {
     const std::int64_t place = end / p.state_tokens, slot_end = (place + 1) * p.state_tokens;
     const std::int64_t next = slot_end <= last ? slot_end : last + 1;
@@ -228,10 +228,10 @@ static __global__ void __launch_bounds__(kCompressThreads, 2)
   wait_for_previous();
   const std::int64_t t = blockIdx.x;
   const std::int64_t position = p.positions[t];
-  if (position < 0) return;  // a row that only pads the batch
+  if (position < 0) return;  // a padding row
   const std::int64_t request = p.row_request[t];
   CompressedRows<kHalves, kChannels> rows(p, request);
-  // The last position whose entry may need the old state, and one more.
+  // End of the positions where an entry may need the old state.
   const std::int64_t carried = (rows.cached / p.ratio + kHalves) * p.ratio;
   const std::int32_t before = p.state_before[request];
   if (t != rows.first_row) {

@@ -1,5 +1,5 @@
-// The compressor of window_compressed layers (kernels/compress.h): entries of the tokens of a step,
-// in f32, and the folds that requests carry on.
+// The compressor of window_compressed layers (kernels/compress.h): computes the entries of a step's
+// tokens in f32, and the folds that requests keep as state.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -24,7 +24,7 @@ struct CompressParams {
   RopePairing pairing = RopePairing::interleaved;
   bool hadamard = false;
   std::int32_t ratio = 0, dim = 0;
-  // Of the step (step/step.h).
+  // From the step (step/step.h).
   const std::int32_t* positions = nullptr;     // [rows]
   const std::int32_t* row_request = nullptr;   // [rows]
   const std::int32_t* q_indptr = nullptr;      // [requests + 1]
@@ -33,16 +33,16 @@ struct CompressParams {
   const std::int32_t* state_before = nullptr;  // [requests]
   const std::int32_t* state_table = nullptr;   // [requests, state_width]
   std::int64_t state_width = 0, state_tokens = 0;
-  // [slots, state_banks] of state_stride floats (layout/pages/state_pool.h).
+  // [slots, state_banks] of state_stride floats each (layout/pages/state_pool.h).
   float* state = nullptr;
   std::int64_t state_stride = 0, state_banks = 1;
-  std::int64_t last_states = 1;  // of a request's last rows, how many leave a state each
-  float* entries = nullptr;      // [rows, dim] out: of rows with a slot, others are left alone
+  std::int64_t last_states = 1;  // number of a request's last rows that leave a state each
+  float* entries = nullptr;      // [rows, dim] out: only of rows with a slot
   std::int64_t rows = 0;
 };
 
-/// halves: 1 or 2. dim: up to 256, or a multiple of 2 up to kCompressMostDim; then rows, biases and
-/// states lie at multiples of 8 bytes.
+/// halves: 1 or 2. dim: up to 256; or even and up to kCompressMostDim, with rows, biases and states
+/// aligned to 8 bytes.
 cudaError_t launch_compress(const CompressParams& p, std::int32_t halves, cudaStream_t stream);
 
 }  // namespace lathe::cuda

@@ -1,5 +1,5 @@
-// Mixing of streams: a block reads a row twice, for its norm and for the weighted sum; the second
-// time it comes from L2. Streams that get a part's result back are updated a word per thread.
+// Mixes streams: a block reads a row twice, for its norm and for the weighted sum; the second read
+// hits L2. To add a layer part's result to the streams, each thread updates one word.
 #pragma once
 
 #include <cmath>
@@ -17,15 +17,15 @@ __device__ inline float4 word_at(const float* row, std::int64_t word) {
   return reinterpret_cast<const float4*>(row)[word];
 }
 
-/// Every lane's value over its sum with the lanes that differ from it in the bits of `step` and of
-/// 2 * step: those of a row of comb (1), or of a column (4).
+/// Every lane's value divided by the sum over the four lanes that differ from it in the bits of
+/// `step` and 2 * step: a row of comb (step 1) or a column (step 4).
 __device__ inline float normalised(float v, int step, float eps) {
   float sum = v + shuffle_xor(v, step);
   sum += shuffle_xor(sum, 2 * step);
   return v / (sum + eps);
 }
 
-/// Of a warp whose lane l has the logit of comb[l / 4][l % 4]; lanes from 16 on repeat the others.
+/// In a warp: lane l has the logit of comb[l / 4][l % 4]; lanes from 16 on repeat the others.
 __device__ inline float sinkhorn(float logit, std::int32_t iterations, float eps) {
   float most = fmaxf(logit, shuffle_xor(logit, 1));
   most = fmaxf(most, shuffle_xor(most, 2));
@@ -58,7 +58,7 @@ static __global__ void __launch_bounds__(kMixThreads)
   const auto at = [&](int i, int scale) {
     return p.scale[scale] * (product[i] * factor) + p.base[i];
   };
-  // The other warps go on with the sum meanwhile.
+  // Meanwhile the other warps continue with the weighted sum.
   if (p.mix != nullptr && threadIdx.x < 32) {
     const auto lane = static_cast<int>(threadIdx.x);
     float* const mix = p.mix + row * p.mix_stride;

@@ -1,6 +1,6 @@
-// Hyper-connections of four streams (kernels/hyper.h): a row's streams are mixed to what a part of
-// a layer reads, and its result goes back to all of them. Each call puts one kernel on the stream,
-// none where there are no rows; a row's bits depend on that row alone.
+// Hyper-connections with four streams (kernels/hyper.h): mixes a row's streams to the input of a
+// layer part, and adds the part's result back to all of them. Each call launches one kernel, or
+// none if there are no rows; a row's bits depend on that row alone.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,17 +10,17 @@
 namespace lathe::cuda {
 
 inline constexpr int kHyperStreams = 4;
-/// Rows are read in words of so many floats: n and all strides are multiples of it.
+/// Floats per word in which rows are read: n and all strides are multiples of it.
 inline constexpr int kHyperWord = 4;
 
-/// HyperMix; or HyperHead, where mix is null and base has [4], scale [1] elements.
+/// HyperMix; or HyperHead, with mix null, base [4] and scale [1].
 struct HyperMixParams {
   const float* x = nullptr;        // [rows, 4 n]
   const float* product = nullptr;  // [rows, 24 or 4]
   const float* base = nullptr;
   const float* scale = nullptr;
   float* out = nullptr;  // [rows, n]
-  float* mix = nullptr;  // [rows, 20] or null
+  float* mix = nullptr;  // [rows, 20], or null
   std::int64_t x_stride = 0, product_stride = 0, out_stride = 0, mix_stride = 0;
   std::int64_t rows = 0, n = 0;
   std::int32_t iterations = 0;

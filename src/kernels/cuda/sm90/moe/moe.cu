@@ -1,4 +1,4 @@
-// Launches the kernels of a mixture of experts: routing, placing of rows, weighted sum.
+// Launches the mixture-of-experts kernels: routing, placing rows by expert, weighted sum.
 #include "kernels/cuda/sm90/moe/moe.cuh"
 
 #include "kernels/cuda/common/launch.h"

@@ -1,5 +1,5 @@
-// Kernels of a mixture of experts: a warp routes a row, blocks place rows by expert, and the
-// experts' results are added in order.
+// Mixture-of-experts kernels: a warp routes a row, blocks place rows by expert, and the experts'
+// outputs are added in order.
 #pragma once
 
 #include <cmath>
@@ -12,10 +12,10 @@ namespace lathe::cuda {
 
 inline constexpr int kPlaceThreads = 1024;
 static_assert(kMostExperts <= kPlaceThreads);
-inline constexpr int kCombineThreads = 128, kCombineColumns = 4;  // of a thread
+inline constexpr int kCombineThreads = 128, kCombineColumns = 4;  // columns per thread
 
-/// Of n values those that are not taken: the place of the highest, ties to the lower one; NaN
-/// counts as -inf. All lanes of the warp get it.
+/// Index of the highest of the n values that are not yet taken; ties go to the lower index, and NaN
+/// counts as -inf. All lanes of the warp get the result.
 __device__ inline std::int32_t highest(const float* values, std::int32_t n,
                                        const std::uint8_t* taken) {
   constexpr float kLeast = -INFINITY;
@@ -42,12 +42,12 @@ __device__ inline std::int32_t highest(const float* values, std::int32_t n,
 
 struct RouteMemory {
   float scores[kMostExperts];  // without bias
-  float choice[kMostExperts];  // what is compared
+  float choice[kMostExperts];  // with bias: what is compared
   float group_scores[kMostExperts];
-  std::uint8_t taken[kMostExperts];  // of experts, or of groups
+  std::uint8_t taken[kMostExperts];  // experts or groups already chosen
 };
 
-// The choice of experts in groups that do not stay becomes -inf.
+// Sets the choice of all experts outside the best groups to -inf.
 __device__ inline void keep_groups(const RouteParams& p, RouteMemory& m) {
   const std::int32_t size = p.experts / p.groups;
   for (std::int32_t g = 0; g < p.groups; ++g) {
@@ -78,7 +78,7 @@ __device__ inline void keep_groups(const RouteParams& p, RouteMemory& m) {
   sync_warp();
 }
 
-// `most`: of the row's logits, for a softmax.
+// `most`: the row's largest logit, for the softmax.
 __device__ inline float score_of(RouterScoring scoring, float x, float most) {
   switch (scoring) {
     case RouterScoring::softmax:
@@ -91,7 +91,7 @@ __device__ inline float score_of(RouterScoring scoring, float x, float most) {
   return 1 / (1 + expf(-x));
 }
 
-// The experts of the row's token.
+// Uses the token's experts from the table.
 __device__ inline void take_given(const RouteParams& p, std::int64_t row, const float* scores) {
   const std::int64_t token = p.tokens[row];
   const std::int32_t* given =
@@ -106,7 +106,7 @@ __device__ inline void take_given(const RouteParams& p, std::int64_t row, const 
   }
 }
 
-// A warp per row. Sums over experts go one after another, as the CPU's.
+// A warp per row. Sums over experts are sequential, as on the CPU.
 static __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ RouteParams p) {
   __shared__ RouteMemory m;
   let_next_begin();
@@ -147,7 +147,7 @@ static __global__ void __launch_bounds__(32) route_kernel(const __grid_constant_
     sync_warp();
     sum += m.scores[id];
   }
-  // By number: a lane's place is what lies below it.
+  // Orders the chosen experts by number: a lane's index is the count of chosen experts below it.
   std::int32_t before = 0;
   for (std::int32_t first = 0; first < p.experts; first += 32) {
     const std::int32_t id = first + lane;
@@ -165,8 +165,8 @@ static __global__ void __launch_bounds__(32) route_kernel(const __grid_constant_
   }
 }
 
-/// A warp goes through its choices, 32 at a time in their order, and counts each expert's up. With
-/// kPlaces a count is where the expert's next choice comes to lie.
+/// A warp processes its choices, 32 at a time in order, and counts them per expert. With kPlaces
+/// the counts start as the place of the expert's next choice.
 template <bool kPlaces>
 __device__ void count_choices(const PlaceParams& p, std::int32_t* counts) {
   constexpr int kWarps = kPlaceThreads / 32;
@@ -179,7 +179,7 @@ __device__ void count_choices(const PlaceParams& p, std::int32_t* counts) {
   for (std::int64_t at = first; at < end; at += 32) {
     const std::int64_t choice = at + lane;
     const std::int32_t expert = next;
-    next = choice + 32 < end ? p.ids[choice + 32] : -1;  // before it is needed
+    next = choice + 32 < end ? p.ids[choice + 32] : -1;  // loads ahead
     const std::uint32_t same = warp_match(expert);
     std::int32_t place = 0;
     if (expert >= 0) {
@@ -195,8 +195,8 @@ __device__ void count_choices(const PlaceParams& p, std::int32_t* counts) {
   }
 }
 
-/// counts [warps, experts]: of every warp's choices. Returns how many of the block's choices are
-/// thread's expert, if there is one.
+/// counts [warps, experts]: the choices of every warp. Returns the block's number of choices of
+/// expert threadIdx.x, or 0 past the last expert.
 __device__ inline std::int32_t count_of_block(const PlaceParams& p, std::int32_t* counts) {
   const auto thread = static_cast<std::int32_t>(threadIdx.x);
   for (std::int32_t i = thread; i < kPlaceThreads / 32 * p.experts; i += kPlaceThreads) {
@@ -214,7 +214,7 @@ __device__ inline std::int32_t count_of_block(const PlaceParams& p, std::int32_t
   return sum;
 }
 
-// Ahead of place_kernel, where choices are many: what each of its blocks has of each expert.
+// Runs before place_kernel if there are many choices: counts every block's choices per expert.
 static __global__ void __launch_bounds__(kPlaceThreads)
     count_kernel(const __grid_constant__ PlaceParams p) {
   LATHE_DYNAMIC_SHARED(shared_bytes);
@@ -223,8 +223,8 @@ static __global__ void __launch_bounds__(kPlaceThreads)
   if (expert < p.experts) p.block_counts[std::int64_t{blockIdx.x} * p.experts + expert] = sum;
 }
 
-// Every warp counts the choices of neighbouring rows, and places them once it knows how many of an
-// expert come before its own.
+// Each warp counts the choices of neighbouring rows, and places them once it knows how many choices
+// of each expert precede its own.
 static __global__ void __launch_bounds__(kPlaceThreads)
     place_kernel(const __grid_constant__ PlaceParams p) {
   LATHE_DYNAMIC_SHARED(shared_bytes);

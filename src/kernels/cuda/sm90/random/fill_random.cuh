@@ -1,4 +1,4 @@
-// A thread per four elements, which share a hash and are stored as one word.
+// A thread generates four elements, which share a hash and are stored as one word.
 #pragma once
 
 #include "kernels/cuda/common/dialect.cuh"
@@ -9,7 +9,7 @@ namespace lathe::cuda {
 
 inline constexpr int kFillThreads = 256;
 
-// The bits of the element that `bits` makes, and how many.
+// The bits of the element generated from `bits`, right-aligned.
 template <DType kDType>
 __device__ inline std::uint32_t random_element(std::uint64_t bits, float reach) {
   if constexpr (kDType == DType::f32) {
@@ -39,7 +39,7 @@ static __global__ void __launch_bounds__(kFillThreads)
     words[k * kBits / 32] |= random_element<kDType>(bits, p.reach) << (k * kBits % 32);
   }
   std::byte* to = p.to + i * kBits / 8;
-  // Matrices of a stack lie one after the other, so some begin inside a word.
+  // Matrices of a stack are contiguous, so some start inside a word.
   const bool aligned = reinterpret_cast<std::uintptr_t>(to) % (kBits / 2) == 0;
   if (aligned && i + 4 <= p.count) {
     if constexpr (kBits == 32) {

@@ -1,4 +1,4 @@
-// Fills a matrix of weights with random numbers (kernels/random_weights.h).
+// Fills a weight matrix with random numbers (kernels/random_weights.h).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,11 +11,11 @@
 namespace lathe::cuda {
 
 struct FillRandomParams {
-  std::byte* to = nullptr;   // [count] elements; of e2m1 an even number
+  std::byte* to = nullptr;   // [count] elements; count is even for e2m1
   DType dtype = DType::f32;  // f32, bf16, e4m3 or e2m1
   std::int64_t count = 0;
   std::uint64_t seed = 0;
-  float reach = 0;  // of f32 and bf16
+  float reach = 0;  // for f32 and bf16
 };
 
 cudaError_t launch_fill_random(const FillRandomParams& params, cudaStream_t stream);

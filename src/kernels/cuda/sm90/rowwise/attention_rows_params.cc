@@ -56,7 +56,7 @@ std::optional<QkvParams> qkv_params(const QkvRows& op, const PoolView& pool,
   if (!check_pool("pool", pool) || !check_scales("scales", op.scales)) return {};
   const EncodeParams rows = encode_params(read_only(op.kv), op.slots, pool, op.scales);
   if (!runs_aligned(rows.runs, rows.run_count)) return {};
-  const bool two = rows.run_count == 2;  // else values of bf16 follow the keys
+  const bool two = rows.run_count == 2;  // false: bf16 values follow the keys
   if (two && rows.runs[1].first_chunk * kChunk != key_cols) return {};
   QkvParams p{.q = reinterpret_cast<const float*>(op.q.data),
               .kv = reinterpret_cast<const float*>(op.kv.data),
@@ -95,7 +95,7 @@ std::optional<LatentRowsParams> latent_rows_params(const LatentRows& op, const P
   if (!check_pool("pool", pool) || !check_scales("scales", op.scales)) return {};
   const EncodeParams rows = encode_params(read_only(op.k), op.slots, pool, op.scales);
   const RunParams& latent = rows.runs[0];
-  const bool two = rows.run_count == 2;  // else the rotary part follows in the same format
+  const bool two = rows.run_count == 2;  // false: the rotary part follows in the same format
   if (!runs_aligned(rows.runs, rows.run_count) || rows.pad_bytes != 0) return {};
   if (two && rows.runs[1].first_chunk * kChunk != kLatentColumns) return {};
   const bool tiles = latent.kind == RunKind::e4m3_f32;

@@ -1,6 +1,6 @@
-// Makes the parameters of qkv.h and latent_rows.h from operators' arguments. Nothing where one pass
-// does not suit the arguments, or where they contradict each other, which the operators for each
-// part report.
+// Converts operators' arguments to the parameters of qkv.h and latent_rows.h. Returns nothing if
+// the single pass does not support the arguments, or if they contradict each other, which the
+// separate operators report.
 #pragma once
 
 #include <optional>
@@ -15,8 +15,8 @@ namespace lathe::cuda {
 std::optional<QkvParams> qkv_params(const QkvRows& op, const PoolView& pool,
                                     const RopeTableView& table, ValueWords* counts);
 
-/// nope: bf16 [T, heads * qk_nope], where the columns that do not rotate go if op.absorbs; else
-/// they go to op.q_out.
+/// nope: bf16 [T, heads * qk_nope], output for the columns that do not rotate if op.absorbs;
+/// otherwise they go to op.q_out.
 std::optional<LatentRowsParams> latent_rows_params(const LatentRows& op, const PoolView& pool,
                                                    const RopeTableView& table, ValueWords* counts,
                                                    const MutableRowsView& nope);

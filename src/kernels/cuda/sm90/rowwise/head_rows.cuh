@@ -1,5 +1,5 @@
-// A head's columns in a warp: lane i has kCount of them from i kCount on, so that the other half's
-// column lies 16 lanes away. Bits are those of codec/chunk.cuh and codec/rotate_chunk.cuh.
+// A head's columns in one warp: lane i has kCount columns from i * kCount on, so the partner column
+// in the other half is 16 lanes away. Gives the bits of codec/chunk.cuh and codec/rotate_chunk.cuh.
 #pragma once
 
 #include "kernels/cuda/sm90/codec/value_losses.cuh"
@@ -68,8 +68,8 @@ __device__ __forceinline__ void store_e4m3_neighbours(void* to, const float (&v)
   }
 }
 
-/// Cosines and sines of a lane's pairs: of its columns where halves are paired, of every two
-/// neighbours where those are.
+/// Cosines and sines of a lane's pairs. If halves are paired, one per column; if neighbours are
+/// paired, one per two columns.
 template <int kCount>
 struct HeadRotation {
   float cosine[kCount], sine[kCount];
@@ -92,7 +92,7 @@ struct HeadRotation {
   __device__ __forceinline__ void apply(bool interleaved, int lane, float (&x)[kCount]) const {
     LATHE_UNROLL
     for (int i = 0; i < kCount; i += 2) {
-      // (a, b) becomes (a c - b s, a s + b c), and -(b s) is b (-s).
+      // (a, b) becomes (a c - b s, a s + b c); -(b s) is computed as b (-s).
       float other[2] = {x[i + 1], x[i]};
       bool first[2] = {true, false};
       if (!interleaved) {

@@ -1,6 +1,6 @@
-// Queries and keys of latent attention in one pass (latent_rows.h). A warp takes a row of k, or
-// neighbouring heads of q. Each product and sum is rounded, in the order of the kernels for each
-// part (norm.cuh, rotate_chunk.cuh, encode.cuh), so the bits are theirs.
+// Queries and keys of latent attention in one pass (latent_rows.h). A warp processes a row of k, or
+// several neighbouring heads of q. Products and sums are rounded one by one, in the order of the
+// separate kernels (norm.cuh, rotate_chunk.cuh, encode.cuh), so the bits are equal.
 #pragma once
 
 #include "kernels/cuda/sm90/rowwise/head_rows.cuh"
@@ -9,9 +9,9 @@
 namespace lathe::cuda {
 
 inline constexpr int kLatentThreads = 128;
-inline constexpr int kLatentHeads = 4;  // of a warp
+inline constexpr int kLatentHeads = 4;  // heads per warp
 
-/// A latent: lane i has columns 4 i to 4 i + 3 of each quarter, a tile of 128.
+/// A latent: lane i has columns 4 i to 4 i + 3 of each quarter, a tile of 128 columns.
 struct LatentOfWarp {
   static constexpr int kTiles = kLatentColumns / 128;
   float v[kTiles][4];
@@ -20,7 +20,8 @@ struct LatentOfWarp {
     LATHE_UNROLL
     for (int u = 0; u < kTiles; ++u) load_neighbours(from + 128 * u + 4 * lane, v[u]);
   }
-  // The order of norm_kernel's 128 threads: thread 4 i + j there has what lane i has in v[...][j].
+  // Adds in the order of norm_kernel's 128 threads: its thread 4 i + j has what lane i here has in
+  // v[...][j].
   __device__ __forceinline__ float sum_of_squares() const {
     float sums[4] = {};
     LATHE_UNROLL
@@ -49,7 +50,7 @@ struct LatentOfWarp {
   }
 };
 
-/// As largest_finite() (chunk.cuh), of a warp.
+/// As largest_finite() (chunk.cuh), over a warp.
 __device__ __forceinline__ float largest_finite_of_warp(const float (&x)[4]) {
   float amax = 0;
   LATHE_UNROLL

@@ -1,5 +1,5 @@
-// Queries and keys of latent attention in one pass: the latent's norm, rotation, writing to the
-// cache, and queries to rows of bf16.
+// Queries and keys of latent attention in one pass: norm of the latent, RoPE, cache write, and
+// queries to bf16.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,9 +12,9 @@ namespace lathe::cuda {
 
 inline constexpr int kLatentColumns = 512, kRotaryColumns = 64;
 
-/// Rows of q and k, norms and rows of the cache lie at multiples of 16 bytes, heads of the outputs
-/// at multiples of 8. Nothing is written for rows whose position is outside the table or whose slot
-/// is outside the pages; their queries become zeros.
+/// Alignment: rows of q and k, norms and cache rows to 16 bytes, heads of the outputs to 8. Rows
+/// with a position outside the table or a slot outside the pages write nothing to the cache, and
+/// their queries become zeros.
 struct LatentRowsParams {
   const float* q = nullptr;      // [rows, heads * (qk_nope + kRotaryColumns)]
   const float* k = nullptr;      // [rows, kLatentColumns + kRotaryColumns]
@@ -22,7 +22,7 @@ struct LatentRowsParams {
   const float* table = nullptr;  // [table_positions, kRotaryColumns]: cosines, then sines
   const std::int32_t* positions = nullptr;  // [rows]
   const std::int32_t* slots = nullptr;      // [rows]
-  // The columns of q's heads that do not rotate, and those that do, in bf16.
+  // Outputs in bf16: the columns of q's heads that do not rotate, and those that do.
   std::uint16_t* nope_out = nullptr;  // head h of row r at r * nope_stride + h * nope_head
   std::uint16_t* rope_out = nullptr;
   std::int64_t q_stride = 0, k_stride = 0, nope_stride = 0, rope_stride = 0;
@@ -33,13 +33,13 @@ struct LatentRowsParams {
   PagesParams pages;
   RunKind kind = RunKind::bf16;  // of the latent; or e4m3_tensor, or e4m3_f32 in tiles of 128
   StoredPart latent, rope;
-  std::int64_t scale_start = 0;  // of tiles, as StoredPart has it
+  std::int64_t scale_start = 0;  // of tiles, as StoredPart::start
   std::uint32_t scale_step = 0;
   bool raw_scale = false;                // RunParams::raw_scale
-  unsigned long long* counts = nullptr;  // as EncodeParams::counts, of e4m3_tensor
+  unsigned long long* counts = nullptr;  // as EncodeParams::counts, for e4m3_tensor
   std::uint32_t table_positions = 0;
   float eps = 0;
-  bool interleaved = false;  // else the halves are paired
+  bool interleaved = false;  // false: the halves are paired
 };
 
 cudaError_t launch_latent_rows(const LatentRowsParams& p, cudaStream_t stream);

@@ -1,7 +1,7 @@
-// Norms of up to kNarrowNorm columns, those of heads above all: a warp takes several rows and
-// heads, since a block for each would spend its time on starting. Lane i adds elements 4 i to 4 i +
-// 3, then those 128 further, and lanes are added as a tree, so the order of a row's sum depends on
-// its width alone.
+// Norms of up to kNarrowNorm columns, mainly of heads. A warp processes several rows and heads,
+// because a block for each would spend most of its time starting up. Lane i adds elements 4 i to 4
+// i + 3, then those 128 further on, and lanes are added as a tree, so the order of a row's sum
+// depends on its width alone.
 #pragma once
 
 #include "kernels/cuda/common/dialect.cuh"
@@ -11,7 +11,7 @@ namespace lathe::cuda {
 
 inline constexpr int kNarrowNorm = 256;
 inline constexpr int kNarrowNormThreads = 128;
-inline constexpr int kNarrowNormItems = 4;  // rows and heads of a warp
+inline constexpr int kNarrowNormItems = 4;  // rows and heads per warp
 
 /// A lane's elements of a row.
 struct NarrowRow {
@@ -24,7 +24,8 @@ __device__ __forceinline__ std::int64_t narrow_column(int lane, int i) {
   return i / 4 * 128 + 4 * lane + i % 4;
 }
 
-/// Elements from `at` on; those past `cols` are `other`. words: four elements are one load.
+/// Loads elements from `at` on; those past `cols` are `other`. words: loads four elements at a
+/// time.
 __device__ __forceinline__ NarrowRow load_narrow(const std::byte* data, DType dtype,
                                                  std::int64_t at, std::int64_t cols, bool words,
                                                  int lane, float other) {

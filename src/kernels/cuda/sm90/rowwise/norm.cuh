@@ -1,6 +1,6 @@
-// Norms: a block per row and head. Thread i of kNormThreads adds elements i, i + kNormThreads, ...
-// in this order, then lanes and warps are added as a tree, so the order of a row's sum depends on
-// its width alone.
+// Norms with a block per row and head. Thread i of kNormThreads adds elements i, i + kNormThreads,
+// ... in this order, then lanes and warps are added as a tree, so the order of a row's sum depends
+// on its width alone.
 #pragma once
 
 #include "kernels/cuda/common/block_sum.cuh"
@@ -11,12 +11,12 @@ namespace lathe::cuda {
 
 inline constexpr int kNormThreads = 128;
 
-/// Elements that a thread asks for before it waits for the first of them.
+/// Loads that a thread issues before it uses the first result.
 inline constexpr int kNormBatch = 8;
 struct NormBatch {
   float v[kNormBatch];
 };
-/// Those at `at`, + kNormThreads, ... as long as less than `left`; then `other`.
+/// Elements `at`, at + kNormThreads, ... up to `left` of them; the rest are `other`.
 __device__ __forceinline__ NormBatch load_batch(const std::byte* data, DType dtype, std::int64_t at,
                                                 std::int64_t left, float other) {
   NormBatch out;

@@ -1,6 +1,6 @@
-// Queries, keys and values in one pass (qkv.h). A warp takes neighbouring heads of a row's queries,
-// keys and values. Each product and sum is rounded, in the order of the kernels for each part
-// (narrow_norm.cuh, rotate_chunk.cuh, encode.cuh); for 128 columns the bits are theirs.
+// Queries, keys and values in one pass (qkv.h). A warp processes neighbouring heads of a row's
+// queries, keys and values. Products and sums are rounded one by one, in the order of the separate
+// kernels (narrow_norm.cuh, rotate_chunk.cuh, encode.cuh); with 128 columns the bits are equal.
 #pragma once
 
 #include "kernels/cuda/sm90/rowwise/head_rows.cuh"
@@ -10,7 +10,7 @@
 namespace lathe::cuda {
 
 inline constexpr int kQkvThreads = 128;
-inline constexpr int kQkvHeads = 4;  // of a warp
+inline constexpr int kQkvHeads = 4;  // heads per warp
 
 template <int kCols, bool kCodes>
 static __global__ void __launch_bounds__(kQkvThreads)
@@ -44,7 +44,7 @@ static __global__ void __launch_bounds__(kQkvThreads)
   LATHE_UNROLL
   for (int n = 0; n < kQkvHeads; ++n) {
     if (first + n >= count) break;
-    const std::int32_t stored = head[n] - p.heads;  // below 0: a query
+    const std::int32_t stored = head[n] - p.heads;  // negative: a query
     const bool query = stored < 0, value = stored >= p.kv_heads;
     if (p.norms && !value) {
       float squares = 0;
@@ -58,7 +58,7 @@ static __global__ void __launch_bounds__(kQkvThreads)
         if (weighs) x[n][i] *= query ? q_weight[i] : k_weight[i];
       }
     }
-    // Rows without a position, which only pad the batch, are not rotated.
+    // Padding rows have no position and are not rotated.
     if (!value && static_cast<std::uint32_t>(positions[n]) < p.table_positions) {
       if (rotation_of != positions[n]) rotation.load(p.table, p.interleaved, positions[n], lane);
       rotation_of = positions[n];

@@ -11,7 +11,7 @@
 namespace lathe::cuda {
 namespace {
 
-// A row's columns over blocks.
+// A grid of rows x blocks of columns.
 LaunchShape over_columns(std::int64_t rows, std::int64_t cols) {
   return {.grid = dim3(static_cast<unsigned>(rows), blocks_for(cols, kRowThreads)),
           .block = kRowThreads,
@@ -21,7 +21,7 @@ LaunchShape over_rows(std::int64_t rows) {
   return {.grid = static_cast<unsigned>(rows), .block = kRowThreads, .early = true};
 }
 
-// 0 where a row is no array of 16 bytes that can be copied.
+// 16-byte words per row; 0 if rows cannot be copied in such words.
 std::int64_t words_of_row(const GatherRowsParams& p) {
   const std::int64_t bits = bits_of(p.x.dtype);
   const bool whole = p.x.dtype == p.out.dtype && p.cols * bits % 128 == 0 &&
@@ -31,7 +31,8 @@ std::int64_t words_of_row(const GatherRowsParams& p) {
   return whole ? p.cols * bits / 128 : 0;
 }
 
-// Whether kWide columns of each row, from a multiple of kWide on, are f32 or bf16 in whole words.
+// Whether rows are f32 or bf16 and every aligned group of kWide columns consists of whole 16-byte
+// words.
 template <class Rows>
 bool wide(const Rows& rows) {
   return (rows.dtype == DType::f32 || rows.dtype == DType::bf16) &&
@@ -54,7 +55,7 @@ cudaError_t launch_gather_rows(const GatherRowsParams& p, cudaStream_t stream) {
 }
 cudaError_t launch_norm(const NormParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
-  // By the width alone, which decides the order of sums.
+  // Chosen by the width alone, because that decides the order of sums.
   if (p.cols <= kNarrowNorm && p.rows * p.heads <= INT32_MAX) {
     NormParams q = p;
     const auto words = [&](std::uintptr_t at, std::int64_t stride) {

@@ -1,4 +1,4 @@
-// Element-wise kernels over rows: a block takes kRowThreads columns of a row at a time.
+// Element-wise kernels over rows: a block processes kRowThreads columns of a row.
 #pragma once
 
 #include "kernels/cuda/common/activated.cuh"
@@ -9,21 +9,20 @@ namespace lathe::cuda {
 
 inline constexpr int kRowThreads = 128;
 
-/// The element's row and column; false past the last column.
+/// The thread's row and column; false past the last column.
 __device__ inline bool my_element(std::int64_t cols, std::int64_t& row, std::int64_t& col) {
   row = blockIdx.x;
   col = std::int64_t{blockIdx.y} * kRowThreads + threadIdx.x;
   return col < cols;
 }
 
-/// Elements that a thread takes where rows lie in whole words of 16 bytes: see wide() in
-/// rowwise.cu.
+/// Elements per thread if rows consist of whole 16-byte words (wide() in rowwise.cu).
 inline constexpr int kWide = 8;
 
 struct Elements {
   float v[kWide];
 };
-/// kWide elements of f32 or bf16 from `at` on, a multiple of 16 bytes.
+/// kWide elements of f32 or bf16 from `at` on, aligned to 16 bytes.
 __device__ __forceinline__ Elements load_wide(const std::byte* data, DType dtype, std::int64_t at) {
   Elements out;
   if (dtype == DType::f32) {
@@ -68,7 +67,7 @@ static __global__ void __launch_bounds__(kRowThreads)
   std::int64_t row, col;
   if (my_element(p.cols, row, col)) {
     const std::int32_t token = p.tokens[row];
-    float v = 0;  // a row that only pads the batch
+    float v = 0;  // padding rows become 0
     if (token >= 0 && token < p.vocab) {
       const std::int64_t at = token * p.cols + col;
       v = p.dtype == DType::f16 ? to_f32(reinterpret_cast<const f16*>(p.table)[at])
@@ -78,7 +77,7 @@ static __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-/// Words of 16 bytes that a thread copies, kRowThreads apart.
+/// 16-byte words that a thread copies, kRowThreads apart.
 inline constexpr int kGatherWords = 4;
 
 static __global__ void __launch_bounds__(kRowThreads)
@@ -133,8 +132,8 @@ static __global__ void __launch_bounds__(kRowThreads)
   store_wide(p.out.data, p.out.dtype, row * p.out.stride + to, x);
 }
 
-// `out` may be the first columns of a gate that holds both projections by turns: then one block has
-// the whole row, and reads as far as it writes before it does.
+// `out` may be the first columns of a gate that interleaves both projections. Then one block
+// processes the whole row and reads each group of columns before it overwrites any of them.
 static __global__ void __launch_bounds__(kRowThreads)
     gated_activation_kernel(const __grid_constant__ ActivationParams p) {
   let_next_begin();

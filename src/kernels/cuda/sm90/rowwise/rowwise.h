@@ -1,6 +1,6 @@
-// The operators over rows of activations: a kernel each, over rows of f32 or bf16. A row's bits
-// depend on that row alone. Parameters are checked by ops/; each call puts one kernel on the
-// stream, none where there are no rows.
+// Operators over rows of activations, f32 or bf16, with a kernel each. A row's bits depend on that
+// row alone. ops/ checks the parameters; each call launches one kernel, or none if there are no
+// rows.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -26,43 +26,43 @@ struct GatherRowsParams {
   const std::int32_t* of = nullptr;  // [rows] row of x
   MutableDeviceRows out = {};
   std::int64_t rows = 0, cols = 0;
-  std::int64_t words = 0;  // of 16 bytes of a row, where rows can be copied by them; launch sets it
+  std::int64_t words = 0;  // 16-byte words per row, or 0 if rows cannot be copied by words; launch
+                           // sets it
 };
 
 struct NormParams {
   DeviceRows x = {};
-  const float* weight = nullptr;  // [cols] or null: 1
-  const float* bias = nullptr;    // [cols] of a layer norm; null: a root-mean-square norm
+  const float* weight = nullptr;  // [cols]; null: 1
+  const float* bias = nullptr;    // [cols] of a layer norm; null: RMS norm
   MutableDeviceRows out = {};
-  std::int64_t rows = 0, cols = 0;  // of a head
+  std::int64_t rows = 0, cols = 0;  // cols: per head
   std::int64_t heads = 1;
   float eps = 0;
   bool add = false;
-  bool words =
-      false;  // four columns of x, weight and out are words of their arrays; launch sets it
+  bool words = false;  // x, weight and out allow accesses of four columns; launch sets it
 };
 
 struct ActivationParams {
   ActivationTerms activation = {};
   DeviceRows gate = {};
-  DeviceRows up = {};  // no data: gate holds both by turns
+  DeviceRows up = {};  // no data: gate interleaves both
   MutableDeviceRows out = {};
   std::int64_t rows = 0, cols = 0;  // of out
-  int each = 1;                     // columns that a thread takes at once; launch sets it
+  int each = 1;                     // columns per thread; launch sets it
 };
 
 struct CopyRowsParams {
   DeviceRows x = {};
   MutableDeviceRows out = {};
-  std::int64_t rows = 0, cols = 0;                   // of a head
+  std::int64_t rows = 0, cols = 0;                   // cols: per head
   std::int64_t heads = 1, x_head = 0, out_head = 0;  // elements from a head to the next
   bool add = false;
-  int each = 1;  // columns that a thread takes at once; launch sets it
+  int each = 1;  // columns per thread; launch sets it
 };
 
 struct NonFiniteParams {
   DeviceRows x = {};
-  const std::int32_t* of = nullptr;  // [rows] place in `first`; null: the row's own
+  const std::int32_t* of = nullptr;  // [rows] index in `first`; null: the row's own
   std::int32_t* first = nullptr;
   std::int64_t rows = 0, cols = 0;
   std::int32_t layer = 0;

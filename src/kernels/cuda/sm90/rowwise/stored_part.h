@@ -1,4 +1,4 @@
-// Where a part of a cache row lies.
+// Where a part of a cache row is in memory.
 #pragma once
 
 #include "kernels/cuda/sm90/codec/codec_params.h"
@@ -9,7 +9,7 @@ namespace lathe::cuda {
 struct StoredPart {
   std::int64_t start = 0;
   std::uint32_t step = 0;
-  float inverse = 1;  // of e4m3 at a tensor's scale: value / scale is stored
+  float inverse = 1;  // e4m3 with a tensor scale stores value * inverse
 
   static StoredPart of(const RunParams& run) { return {run.start, run.step, run.inverse}; }
 };

@@ -1,4 +1,4 @@
-// Block-wide reductions of the sampler: sums in the rule's order, and best tokens.
+// Block-wide reductions of the sampler: sums in the order of ops/sampling.h, and best tokens.
 #pragma once
 
 #include "kernels/cuda/common/dialect.cuh"
@@ -7,11 +7,11 @@
 namespace lathe::cuda {
 
 inline constexpr int kSampleThreads = 512, kSampleWarps = kSampleThreads / 32;
-/// Values of a row that a thread asks for before it waits for the first of them.
+/// Loads that a thread issues before it uses the first result.
 inline constexpr int kSampleBatch = 8;
 inline constexpr std::int64_t kMostSumBlocks = 512;  // of the vocabulary: 524288 tokens
 
-/// What ranks: the smaller value first, and of equal ones the lower token.
+/// Ranks by value, the smaller first; among equal values the lower token first.
 struct Ranked {
   double value;
   std::int32_t token;
@@ -23,11 +23,12 @@ __device__ inline bool ranks_before(const Ranked& a, const Ranked& b) {
 inline constexpr int kCutBins = 1024;   // of a histogram of weights
 inline constexpr int kCutListed = 256;  // weights that are ranked one by one
 
-/// Where a histogram's weights, counted or summed from the largest on, reach what is wanted.
+/// Where the running sum (or count) of a histogram, from the largest weights on, reaches the
+/// target.
 struct Crossing {
-  std::int32_t high = 0, low = 0;  // bins between which they do
-  std::uint32_t count = 0;         // of weights in these bins
-  double before = 0;               // of the weights above them; a sum is a bound from below
+  std::int32_t high = 0, low = 0;  // the bins between which it does
+  std::uint32_t count = 0;         // weights in these bins
+  double before = 0;               // count or sum of the weights above; for a sum a lower bound
   bool reached = false;
 };
 
@@ -36,7 +37,7 @@ struct SampleShared {
   double sum;
   Ranked best[kSampleWarps];
   std::uint32_t votes[kSampleWarps];
-  std::uint32_t bins[kCutBins];  // CutSearch
+  std::uint32_t bins[kCutBins];  // used by CutSearch
   Crossing crossing;
   std::uint32_t listed;
   double unranked[kCutListed], ranked[kCutListed];
@@ -101,7 +102,7 @@ __device__ inline double sum_in_order(const double* values, std::int64_t vocab, 
   return sum;
 }
 
-/// Calls visit(i, values[i]) for i of this thread below padded_vocab(vocab), in rising order.
+/// Calls visit(i, values[i]) for this thread's i below padded_vocab(vocab), in ascending order.
 template <class Visit>
 __device__ inline void for_values(const double* values, std::int64_t vocab, const Visit& visit) {
   static_assert(kSumBlock % kSampleThreads == 0);

@@ -1,6 +1,6 @@
-// Finds where the filters cut a row's weights. A search by the bits of the weights alone would pass
-// over the vocabulary some eighty times. Histograms narrow the cut to a few hundred weights in two
-// passes as a rule; these are ranked in shared memory, and sums that must be exact are taken at the
+// Finds where top-k, top-p and min-p cut a row's weights. A search bit by bit would read the
+// vocabulary some eighty times. Instead, histograms narrow the cut to a few hundred weights,
+// usually in two passes. These are ranked in shared memory, and exact sums are computed only at the
 // two or three of them that matter.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace lathe::cuda {
 
-/// The last token kept. Larger weights rank first, of equal ones the lower token.
+/// The last token kept. Larger weights rank first, among equal ones the lower token.
 struct ProbCut {
   double prob = 0;
   std::int32_t token = INT32_MAX;
@@ -18,37 +18,37 @@ __device__ inline bool kept(double w, std::int64_t token, const ProbCut& cut) {
   return w > 0 && (w > cut.prob || (w == cut.prob && token <= cut.token));
 }
 
-/// Bits of a weight, which rank as weights do.
+/// Bits of a weight, which order as the weights do.
 using Key = std::uint64_t;
 __device__ inline Key key_of(double w) { return sampling::bits_of_f64(w); }
 __device__ inline double weight_of(Key key) { return sampling::f64_of_bits(key); }
 
-/// A block's search among a row's weights, [padded_vocab(vocab)] of at most 1. Every thread calls
-/// the same and gets the same.
+/// A block's search among a row's weights, [padded_vocab(vocab)], each at most 1. All threads make
+/// the same calls and get the same results.
 class CutSearch {
  public:
   __device__ CutSearch(const double* values, std::int64_t vocab, SampleShared& shared)
       : values_(values), vocab_(vocab), s_(shared) {}
 
-  /// The sum of what is kept, in the rule's order.
+  /// The sum of the kept weights, in the order of ops/sampling.h.
   __device__ double sum_kept(const ProbCut& cut) const {
     return sum_in_order(values_, vocab_, s_,
                         [&](std::int64_t i, double w) { return kept(w, i, cut) ? w : 0; });
   }
-  /// The k first of what `from` keeps; `from` where that is fewer.
+  /// Keeps the first k of what `from` keeps, or all if there are fewer.
   __device__ ProbCut first(const ProbCut& from, std::int32_t k) const {
     return find<false>(from, static_cast<double>(k));
   }
-  /// The fewest first of what `from` keeps whose sum reaches `share`, which all of them do.
+  /// Keeps the fewest first tokens of `from` that sum to `share`. Precondition: all of them do.
   __device__ ProbCut reaching(const ProbCut& from, double share) const {
     return find<true>(from, share);
   }
 
  private:
-  // A sum of up to 2^19 weights is this close to any other order's, and more.
+  // Relative bound, with a margin, on how much the order affects a sum of up to 2^19 weights.
   static constexpr double kAnyOrder = 0x1p-30;
-  // Weights of the first histogram; if they do not reach what is wanted, it starts again from the
-  // least that is kept. Sixteen of its bins are an octave.
+  // Smallest weight of the first histogram, with 16 bins per octave. If weights from there on do
+  // not reach the target, the search starts again from the smallest kept weight.
   static constexpr double kFirstLeast = 0x1p-63;
 
   template <bool kSums>
@@ -56,7 +56,7 @@ class CutSearch {
     const Key least = from.prob > 0 ? key_of(from.prob) : 1;
     Key low = key_of(kFirstLeast), high = key_of(1.0);
     if (low < least) low = least;
-    double above = 0;  // of weights beyond high
+    double above = 0;  // count or sum of the weights above `high`
     bool narrowed = false, shrinks = true;
     while (shrinks) {
       const int shift = shift_of(high - low);
@@ -66,7 +66,7 @@ class CutSearch {
         low = least;
         continue;
       }
-      // A sum that all weights reach may miss by its rounding: then it is up to the last bin.
+      // A sum over all weights may miss the target by rounding; then the cut is in the last bin.
       if (!at.reached && !kSums) return from;
       narrowed = true;
       const Key high_before = high, low_before = low;
@@ -80,13 +80,13 @@ class CutSearch {
     return bisect<kSums>(from, low, high, wanted);
   }
 
-  // So that kCutBins bins of 2^shift keys hold a span.
+  // The smallest shift with which kCutBins bins of 2^shift keys cover the span.
   __device__ static int shift_of(Key span) {
     int shift = 0;
     while (span >> shift >= kCutBins) ++shift;
     return shift;
   }
-  // Where a bin lies: a lane's 32 bins are 32 apart, so that lanes read different banks.
+  // Where a bin is in memory: a lane's 32 bins are 32 apart, so that lanes read different banks.
   __device__ static int place_of_bin(int bin) { return bin % 32 * 32 + bin / 32; }
 
   __device__ void count_bins(const ProbCut& from, Key low, Key high, int shift) const {
@@ -100,7 +100,7 @@ class CutSearch {
     sync_block();
   }
 
-  // A bin's weights count as its edges say: their sum is bounded from both sides.
+  // Bounds the sum of a bin's weights from both sides, by the bin's edges.
   template <bool kSums>
   __device__ static void add_bin(Key low, int shift, int bin, std::uint32_t count, double& least,
                                  double& most) {
@@ -109,7 +109,7 @@ class CutSearch {
     most += kSums ? n * weight_of(low + (Key{static_cast<std::uint32_t>(bin) + 1} << shift)) : n;
   }
 
-  // By the first warp. A lane takes 32 bins, the first lane the highest.
+  // Runs in the first warp. A lane handles 32 bins, the first lane the highest.
   template <bool kSums>
   __device__ Crossing cross(Key low, int shift, double above, double wanted) const {
     if (threadIdx.x < 32) {
@@ -130,7 +130,7 @@ class CutSearch {
         if (lane >= d) count += c, least += l, most += m;
       }
       const std::uint32_t all = shuffle(count, 31);
-      // Before this lane's bins.
+      // Totals before this lane's bins.
       const std::uint32_t neighbour = lane > 0 ? lane - 1 : 0;
       count = shuffle(count, neighbour);
       if (lane == 0) count = 0;
@@ -138,7 +138,7 @@ class CutSearch {
       most = shuffle(most, neighbour);
       least = above + (lane > 0 ? least : 0);
       most = above + (lane > 0 ? most : 0);
-      // The bins where the bounds of the running sum pass what is wanted, and what is before them.
+      // The bins where the bounds of the running sum pass the target, and the totals before them.
       int high = -1, reached = -1;
       std::uint32_t before = 0, through = 0;
       double least_before = 0;
@@ -176,7 +176,7 @@ class CutSearch {
     return lane;
   }
 
-  // at.count weights from low to high: ranks them, then finds the one that is wanted.
+  // Ranks the at.count weights from low to high, then finds the last one to keep.
   template <bool kSums>
   __device__ ProbCut ranked(const ProbCut& from, Key low, Key high, const Crossing& at,
                             double wanted) const {
@@ -210,7 +210,8 @@ class CutSearch {
     return out;
   }
 
-  // The first whose sum reaches `wanted`, as the last does. `before` only guides the search.
+  // The first weight where the sum reaches `wanted`; the last weight does. `before` only guides the
+  // search.
   __device__ int last_of_sum(int count, double before, double wanted) const {
     int below = -1, last = count - 1;
     int guess = 0;
@@ -237,14 +238,14 @@ class CutSearch {
     return last;
   }
 
-  // By the bits of the weights from low to high, then by the tokens of one weight: for weights of
-  // which hundreds are equal, or lie closer together than sums are exact.
+  // Searches the bits of the weights from low to high, then the tokens with equal weights: for
+  // hundreds of equal weights, or weights so close together that sums cannot separate them.
   template <bool kSums>
   __device__ ProbCut bisect(const ProbCut& from, Key low, Key high, double wanted) const {
     const auto enough = [&](const ProbCut& cut) {
       if (kSums) return sum_kept(cut) >= wanted;
       return sum_in_order(values_, vocab_, s_, [&](std::int64_t i, double w) {
-               return kept(w, i, cut) ? 1.0 : 0.0;  // whole numbers: exact
+               return kept(w, i, cut) ? 1.0 : 0.0;  // integers: exact
              }) >= wanted;
     };
     for (++high; high - low > 1;) {
@@ -252,7 +253,7 @@ class CutSearch {
       (enough({weight_of(middle), INT32_MAX}) ? low : high) = middle;
     }
     const double prob = weight_of(low);
-    std::int64_t below = -1;  // tokens up to it are not enough
+    std::int64_t below = -1;  // tokens up to this one are not enough
     std::int64_t last = prob == from.prob && from.token < vocab_ ? from.token : vocab_ - 1;
     while (last - below > 1) {
       const std::int64_t middle = below + (last - below) / 2;

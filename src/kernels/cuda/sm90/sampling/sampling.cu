@@ -1,4 +1,5 @@
-// Launches the sampler, a block per row, and the way of its tokens into the next step.
+// Launches the sampler, with a block per row, and the copy of sampled tokens to the next step's
+// input.
 #include "kernels/cuda/sm90/sampling/sampling.cuh"
 
 #include "kernels/cuda/common/launch.h"

@@ -1,4 +1,5 @@
-// The sampler, a block per row at a time. What it spends are passes over the vocabulary.
+// The sampler; a block processes one row at a time. Its cost is the number of passes over the
+// vocabulary.
 #pragma once
 
 #include <cmath>
@@ -29,7 +30,7 @@ class RowSampler {
       for (int j = 0; j < kBatch; ++j) {
         constexpr std::uint32_t kExponent = 0x7f800000u;
         wild |= (float_to_bits(x[j]) & kExponent) == kExponent;
-        if (x[j] > most) {  // of equal ones the lower token, which came before
+        if (x[j] > most) {  // among equal ones the lower token, which came first
           most = x[j];
           likeliest = static_cast<std::int32_t>(i) + j * kSampleThreads;
         }
@@ -63,7 +64,7 @@ class RowSampler {
     return draw();
   }
 
-  // Each thread rules out tokens that it alone reads next.
+  // Each thread rules out only tokens that it reads itself, so no barrier is needed.
   __device__ void rule_out_others() {
     for (std::int64_t i = threadIdx.x; i < p_.vocab; i += kSampleThreads) {
       if ((row_.allowed[i / 32] >> (i % 32) & 1u) == 0) values_[i] = -INFINITY;
@@ -109,7 +110,7 @@ class RowSampler {
   __device__ void weigh(double most, double temperature, const Logit& x) {
     const double factor = 1 / temperature;
     const std::int64_t end = padded_vocab(p_.vocab);
-    // Several at a time, as an exponential is one long chain.
+    // Several at a time, because an exponential is one long dependency chain.
     constexpr int kBatch = 4;
     for (std::int64_t i = threadIdx.x; i < end; i += kBatch * kSampleThreads) {
       double w[kBatch];

@@ -1,5 +1,5 @@
-// One cache through the phases of serving on a GPU: written by prompts and by tokens, converted,
-// and attended to by alternating sparse extends, verification and draft extends.
+// One cache through the phases of serving on a GPU: written by prompts and by single tokens,
+// converted, and attended to by alternating sparse extends, verification and draft extends.
 #include "kernels/cuda/sm90/codec/codec.h"
 #include "kernels/cuda/sm90/codec/test/codec_gpu_test_util.h"
 #include "kernels/cuda/sm90/latent/test/latent_gpu_test_util.h"
@@ -13,7 +13,7 @@ constexpr TensorScales kScales{0.25f, 1};
 
 class PhasesGpu : public LatentGpu {
  protected:
-  /// Keys of `positions`, rotated and written into `slots` by one call.
+  /// Rotates the keys of `positions` and writes them to `slots` in one call.
   void write(const OwnedRows& k, std::span<const std::int32_t> positions,
              std::span<const Slot> slots, const RopeCase& c, const PoolView& pool) {
     std::vector<float> table;
@@ -54,8 +54,8 @@ class PhasesGpu : public LatentGpu {
   }
 };
 
-// A prompt's call, calls of a few tokens among padding, and calls of one token leave the same
-// bytes: keys are rotated once, whichever call writes them.
+// A prompt's call, calls of a few tokens among padding, and calls of one token write the same
+// bytes: a key is rotated once, whichever call writes it.
 TEST_F(PhasesGpu, EveryPhaseWritesTheSameBytes) {
   constexpr std::int32_t kTokens = 57;
   std::mt19937 rng(41);
@@ -91,8 +91,7 @@ TEST_F(PhasesGpu, EveryPhaseWritesTheSameBytes) {
   }
 }
 
-// What a pool with one scale for all decodes to is what its blocks with scales of their own decode
-// to.
+// Keys in a pool with one scale decode to the same bits after conversion to blocks with scales.
 TEST_F(PhasesGpu, ConvertedKeysDecodeToTheSameBits) {
   constexpr std::int32_t kTokens = 300;
   std::mt19937 rng(42);
@@ -124,14 +123,14 @@ TEST_F(PhasesGpu, ConvertedKeysDecodeToTheSameBits) {
   EXPECT_EQ(requant_report(words.read(*this)[0], slots).worst_abs_error, 0);
 }
 
-// A prompt with a cached prefix and one without, extended by lists over blocks converted from the
-// pool that verification and draft extends attend to by page table. Rejected tokens stay in the
-// pool until they are overwritten.
+// A prompt with a cached prefix and one without are extended by index lists over blocks, converted
+// from the pool. Verification and draft extends attend to that pool by page table. Rejected tokens
+// remain in the pool until they are overwritten.
 TEST_F(PhasesGpu, SparseExtendThenVerifyThenDraftExtend) {
   const CacheLayout plain(LayoutKind::mla_fp8), block(LayoutKind::mla_fp8_block);
   for (const int heads : {16, 64}) {
     SCOPED_TRACE("heads " + std::to_string(heads));
-    // As many pages as the last phase needs.
+    // Enough pages for the last phase.
     Scene s(plain, 64, heads, {{260, 40}, {130, 60}});
     std::mt19937 rng(43);
     OwnedPool host(plain, 64, s.pool.view().pages);
@@ -157,7 +156,7 @@ TEST_F(PhasesGpu, SparseExtendThenVerifyThenDraftExtend) {
               kRopeCases[1], pool.view);
       }
     };
-    // Attends over what the device wrote: to requests whose last rows are the queries.
+    // Attends to the keys that the device wrote; the queries are the last rows of each request.
     const auto attend_to = [&](const DevicePool& keys, const Ints& lens, const Ints& rows) {
       const CacheLayout& layout = keys.view.layout;
       std::vector<std::byte> bytes = keys.bytes.read(*this);
@@ -199,7 +198,7 @@ TEST_F(PhasesGpu, SparseExtendThenVerifyThenDraftExtend) {
     append(0, 240, 244, true);
     append(1, 60, 64, false);
     attend_to(pool, {244, 64}, {4, 4});
-    // Three of the first request's four tokens are accepted, one of the second's.
+    // Accepts three of the first request's four tokens, and one of the second's.
     attend_to(pool, {243, 61}, {3, 1});
     append(0, 243, 247, false);
     append(1, 61, 65, true);

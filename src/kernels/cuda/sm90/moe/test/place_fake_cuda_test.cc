@@ -1,4 +1,4 @@
-// Placing of choices without a GPU, its kernels emulated, against a stable sort.
+// Places choices with emulated kernels and compares with a stable sort.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace lathe::cuda {
 namespace {
 
-// Few choices are one block's; of many, some blocks' last warps have none.
+// Few choices fit in one block; with many, the last warps of some blocks have none.
 TEST(Place, IsAStableSortByExpert) {
   const unsigned seed = 20;
   std::mt19937 rng(seed);

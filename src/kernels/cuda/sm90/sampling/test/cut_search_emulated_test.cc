@@ -1,7 +1,7 @@
-// The sampler's search for a filter's cut, run thread by thread on the CPU (common/emulator.h),
-// against sorted weights and sums in the rule's order. Draws alone would hide a cut that is a few
-// tokens off.
-// Compiled alone: it includes kernels.
+// Runs the sampler's search for a filter's cut thread by thread on the CPU (common/emulator.h)
+// against sorted weights and sums in the order of ops/sampling.h. Sampled tokens alone would not
+// show a cut that is a few tokens off.
+// Compiled alone, because it includes kernels.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ __global__ void cut_kernel(const CutParams p) {
   if (threadIdx.x == 0) *p.out = cut;
 }
 
-/// ops/sampling.h's order.
+/// In the order of ops/sampling.h.
 double sum_by_rule(const std::vector<double>& values, const ProbCut& cut) {
   double sum = 0;
   for (std::size_t block = 0; block < values.size(); block += kSumBlock) {
