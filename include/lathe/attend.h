@@ -15,7 +15,7 @@
 namespace lathe {
 inline namespace api {
 
-/// As lathe_attend_args, which states shapes. An empty Tensor is not given.
+/// Arguments of attend(). lathe_attend_args documents the shapes. An empty Tensor counts as NULL.
 struct AttendArgs {
   std::string attention = "dsa", kind = "inplace", device;  // "": the default
   Tensor q;
@@ -24,20 +24,20 @@ struct AttendArgs {
   const Pool* extra = nullptr;
   Tensor extra_indices, extra_index_lengths;
   Tensor q_indptr, kv_lens, sink;
-  float scale = 0;  // 0: the family's
+  float scale = 0;  // 0: the default of `attention`
   float q_scale = 1;
   std::int32_t window = 0;
   std::uint32_t flags = 0;  // lathe_attend_flags
   std::int32_t threads = 0;
   Tensor out, lse;
-  // On a GPU.
+  // For a q on a GPU only.
   void* stream = nullptr;
   Tensor workspace;
   std::int64_t max_request_rows = 0, max_kv_len = 0;
   Tensor q_scale_tensor, key_scale_tensor;
 };
 
-/// What a call of the C interface takes of them; it points into both.
+/// AttendArgs as the C struct. It points into the AttendArgs, which must outlive it.
 class AttendView {
  public:
   explicit AttendView(const AttendArgs& a) {
@@ -91,7 +91,7 @@ inline Result<void> attend(const AttendArgs& args) {
   return Result<void>(lathe_attend(AttendView(args).get()));
 }
 
-/// Bytes of a workspace for calls on a GPU, by the maxima of their shapes.
+/// Bytes of a workspace for GPU calls; `most` has the largest shapes.
 inline Result<std::int64_t> attend_workspace(const AttendArgs& most) {
   std::int64_t bytes = 0;
   const lathe_status status = lathe_attend_workspace(AttendView(most).get(), &bytes);
@@ -99,7 +99,7 @@ inline Result<std::int64_t> attend_workspace(const AttendArgs& most) {
   return bytes;
 }
 
-/// What the layers of a step share.
+/// The schedule and memory that the layers of one step share.
 class Step {
  public:
   /// threads: 0: one per core.
@@ -109,11 +109,11 @@ class Step {
     if (status != LATHE_OK) return last_error(status);
     return Step(made);
   }
-  /// Cuts the lengths of args.
+  /// Makes the schedule for the lengths in args.
   Result<void> update(const AttendArgs& args) {
     return Result<void>(lathe_step_update(handle_.get(), AttendView(args).get()));
   }
-  /// As attend(), with the problem, shapes and lengths of the last update.
+  /// attend() with the last update's schedule. The problem, shapes and lengths must be the same.
   Result<void> attend(const AttendArgs& args) {
     return Result<void>(lathe_attend_step(handle_.get(), AttendView(args).get()));
   }

@@ -1,4 +1,4 @@
-// Rows of numbers to the bytes of a pool and back.
+// Codecs: encode rows into a pool of KV-cache pages, and decode them.
 #pragma once
 
 #include <lathe/lathe.h>
@@ -11,16 +11,16 @@
 namespace lathe {
 inline namespace api {
 
-/// Pages of one layout in the caller's memory. A slot is page * page_size + offset.
+/// Pages of one layout in the caller's memory. Slot s is token s % page_size of page s / page_size.
 struct Pool {
   Layout layout;
   Tensor pages;  // uint8 [bytes], or [pages, bytes]
   std::int64_t page_size = 64;
-  float key_scale = 1;  // of mla_fp8, and with value_scale of gqa_fp8
+  float key_scale = 1;  // tensor scales of mla_fp8 (key) and gqa_fp8 (both)
   float value_scale = 1;
 };
 
-/// What a call of the C interface takes of a Pool; it points to `tensor` and to the Pool.
+/// A Pool as the C struct. It points to its own `tensor` and to the Pool, which must outlive it.
 struct PoolView {
   explicit PoolView(const Pool& pool) : tensor(pool.pages.view()) {
     view.size = sizeof view;
@@ -35,14 +35,14 @@ struct PoolView {
   lathe_pool_view view{};
 };
 
-/// Row i of rows [n, row_elems] (float32, bfloat16) goes to slots[i]; -1 skips it.
+/// Encodes row i of rows [n, row_elems] (float32, bfloat16) into slot slots[i]; -1 skips it.
 inline Result<void> encode(const Pool& pool, const Tensor& rows, const Tensor& slots) {
   const PoolView to(pool);
   const lathe_tensor r = rows.view(), s = slots.view();
   return Result<void>(lathe_encode(&to.view, &r, &s));
 }
 
-/// Slot slots[i] goes to row i of out [n, row_elems]; -1 gives zeros.
+/// Decodes slot slots[i] into row i of out [n, row_elems]; -1 gives zeros.
 inline Result<void> gather_decode(const Pool& pool, const Tensor& slots, const Tensor& out) {
   const PoolView from(pool);
   const lathe_tensor s = slots.view(), o = out.view();

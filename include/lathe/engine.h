@@ -15,27 +15,27 @@
 namespace lathe {
 inline namespace api {
 
-/// As lathe_event, with texts of its own.
+/// lathe_event with its own copies of the texts.
 struct Event {
   std::uint64_t request = 0;
   lathe_event_kind kind = LATHE_EVENT_TOKEN;
   std::int32_t token = 0;
   std::int64_t position = 0;
-  double logprob = 0;         // NaN where it was not asked for
-  std::string logprobs_json;  // empty where they were not asked for
+  double logprob = 0;         // NaN if it was not requested
+  std::string logprobs_json;  // empty if they were not requested
   std::string text;
-  std::string finish_reason;  // empty: not ended
+  std::string finish_reason;  // empty: still running
   std::string error;
   std::int64_t prompt_tokens = 0, answer_tokens = 0, cached_tokens = 0;
 };
 
 class Engine {
  public:
-  /// Bytes of weights loaded and in all; false stops the load, which then fails with LATHE_ABORTED.
+  /// loaded, total: bytes of weights. Returning false stops the load with LATHE_ABORTED.
   using Progress = std::function<bool(std::int64_t loaded, std::int64_t total)>;
 
-  /// options: JSON, as of lathe_engine_load(): R"({"model": "models/tiny-v32"})". What `progress`
-  /// throws is thrown here.
+  /// options: JSON, see lathe_engine_load(): R"({"model": "models/tiny-v32"})". Rethrows what
+  /// `progress` throws.
   static Result<Engine> load(const std::string& options, const Progress& progress = nullptr) {
     struct Call {
       const Progress* progress;
@@ -80,7 +80,7 @@ class Engine {
     return std::vector<std::int32_t>(tokens, tokens + count);
   }
 
-  /// params: JSON, as of lathe_engine_submit(). Returns the request's number.
+  /// params: JSON, see lathe_engine_submit(). Returns the request's number.
   Result<std::uint64_t> submit(const std::vector<std::int32_t>& prompt,
                                const std::string& params = "{}") {
     static constexpr std::int32_t kNone = 0;
@@ -91,11 +91,11 @@ class Engine {
     if (status != LATHE_OK) return last_error(status);
     return request;
   }
-  /// Its last event comes with the next step.
+  /// The next step returns the request's last event.
   void cancel(std::uint64_t request) { lathe_engine_cancel(handle_.get(), request); }
   bool idle() const { return lathe_engine_idle(handle_.get()) != 0; }
 
-  /// One pass over all requests, and what became of them.
+  /// Runs one forward pass and returns its events.
   Result<std::vector<Event>> step() {
     std::int64_t count = 0;
     const lathe_status status = lathe_engine_step(handle_.get(), &count);

@@ -1,4 +1,4 @@
-// Layout: how the bytes of a KV cache lie, as a value.
+// Layout: a KV cache's byte layout, as a value.
 #pragma once
 
 #include <lathe/lathe.h>
@@ -14,20 +14,20 @@ inline namespace api {
 
 class Layout {
  public:
-  /// "mla_fp8_block", or with dims "mla_fp8_block(nope=256,scale=raw_f32)".
+  /// text: "mla_fp8_block", or with parameters "mla_fp8_block(nope=256,scale=raw_f32)".
   static Result<Layout> parse(const std::string& text) {
     lathe_layout* made = nullptr;
     const lathe_status status = lathe_layout_parse(text.c_str(), &made);
     if (status != LATHE_OK) return last_error(status);
     return Layout(made);
   }
-  /// Takes what the C interface made.
+  /// Owns `made` and frees it.
   explicit Layout(lathe_layout* made) : handle_(made, &lathe_layout_free) {}
 
   std::string text() const { return lathe_layout_text(handle_.get()); }
   std::uint64_t hash() const { return lathe_layout_hash(handle_.get()); }
   std::int64_t bytes_per_token() const { return lathe_layout_bytes_per_token(handle_.get()); }
-  /// Numbers of one token outside the cache.
+  /// Numbers of one decoded token: the width of rows in encode().
   std::int64_t row_elems() const { return lathe_layout_row_elems(handle_.get()); }
   Result<std::int64_t> page_stride(std::int64_t page_size) const {
     std::int64_t bytes = 0;
@@ -45,7 +45,7 @@ class Layout {
     }
     return out;
   }
-  /// The byte, from the start of its page, where a part of a token begins.
+  /// Byte offset, from the start of the page, of a part of the page's token `index`.
   Result<std::int64_t> offset(lathe_part_role role, std::int64_t page_size,
                               std::int64_t index) const {
     std::int64_t bytes = 0;

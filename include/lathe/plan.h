@@ -1,4 +1,4 @@
-// Plan: the proof that a prefill kernel, one cache layout and a decode kernel fit together.
+// Plan: the kernels of every phase, the cache layouts that they share, and their buffers.
 #pragma once
 
 #include <lathe/lathe.h>
@@ -36,8 +36,8 @@ class Plan {
     std::int64_t page_size = 0;
   };
 
-  /// request: JSON, as of lathe_plan_create(). Where nothing fits, the error's status is
-  /// LATHE_REFUSED, and lathe_refusal_json() has all reasons.
+  /// request: JSON, see lathe_plan_create(). If nothing fits, the error's status is LATHE_REFUSED,
+  /// and lathe_refusal_json() has all reasons.
   static Result<Plan> make(const std::string& request, const Machine& machine) {
     lathe_plan* made = nullptr;
     const lathe_status status = lathe_plan_create(request.c_str(), machine.get(), &made);
@@ -56,7 +56,7 @@ class Plan {
     if (status != LATHE_OK) return last_error(status);
     return Cache{Layout(layout), page_size};
   }
-  /// JSON of a phase's routes, by preference.
+  /// JSON list of a phase's kernels, preferred first.
   Result<std::string> routes(const std::string& phase) const {
     const char* json = nullptr;
     const lathe_status status = lathe_plan_route_json(handle_.get(), phase.c_str(), &json);

@@ -1,4 +1,4 @@
-// Result<T>: a value, or an Error that says which argument it was and the way out.
+// Result<T>: a value, or an Error that names the wrong argument and a way out.
 #pragma once
 
 #include <lathe/lathe.h>
@@ -8,26 +8,26 @@
 #include <utility>
 #include <variant>
 
-// All of lathe's C++ is inline over lathe.h, in a namespace of its own inside `lathe`: a program
-// may link the static library as well as the shared one.
+// The C++ interface is inline code over lathe.h, in an inline namespace of `lathe`. Its symbols
+// therefore cannot clash with the library's own, so that a program may link the static library.
 namespace lathe {
 inline namespace api {
 
-/// What lathe_last_error() told, kept.
+/// A copy of lathe_last_error().
 struct Error {
   lathe_status status = LATHE_INTERNAL;
-  std::string text;  // one line of what follows
+  std::string text;  // the fields below in one line
   std::string field, wanted, offered, hint;
 };
 
-/// Of the thread's last call that failed.
+/// The error of the thread's last failed call.
 inline Error last_error(lathe_status status) {
   const lathe_error* e = lathe_last_error();
   if (e == nullptr) return {status, lathe_status_name(status), "", "", "", ""};
   return {status, e->text, e->field, e->wanted, e->offered, e->hint};
 }
 
-/// Thrown by Result::value(), and by nothing else here.
+/// Thrown by Result::value() alone.
 class Failure : public std::runtime_error {
  public:
   explicit Failure(Error error) : std::runtime_error(error.text), error_(std::move(error)) {}
@@ -47,7 +47,7 @@ class [[nodiscard]] Result {
   explicit operator bool() const { return ok(); }
   /// Precondition: !ok().
   const Error& error() const { return std::get<1>(state_); }
-  /// Throws Failure where there is none.
+  /// Throws Failure if !ok().
   T& value() & { return check(), std::get<0>(state_); }
   const T& value() const& { return check(), std::get<0>(state_); }
   T&& value() && { return check(), std::get<0>(std::move(state_)); }
@@ -69,7 +69,7 @@ class [[nodiscard]] Result<void> {
  public:
   Result() = default;
   Result(Error error) : error_(std::move(error)), ok_(false) {}
-  /// Of a call's status.
+  /// From a call's status; an error is the thread's last_error().
   explicit Result(lathe_status status) : ok_(status == LATHE_OK) {
     if (!ok_) error_ = last_error(status);
   }

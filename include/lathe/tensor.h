@@ -1,4 +1,4 @@
-// Tensor: numbers in the caller's memory, with their shape.
+// Tensor: a view of numbers in the caller's memory, with their shape.
 #pragma once
 
 #include <lathe/lathe.h>
@@ -19,11 +19,11 @@ struct DType {
 inline constexpr DType kInt32{LATHE_INT, 32}, kInt64{LATHE_INT, 64}, kFloat32{LATHE_FLOAT, 32},
     kBfloat16{LATHE_BFLOAT, 16}, kUint8{LATHE_UINT, 8}, kE4m3{LATHE_FLOAT8_E4M3FN, 8};
 
-/// Owns its shape, not its numbers; nothing is copied. Empty: not given.
+/// Owns its shape, not its numbers; copies no numbers. An empty Tensor counts as NULL.
 class Tensor {
  public:
   Tensor() = default;
-  /// strides: elements, one an axis; none: dense. At most four axes.
+  /// strides: in elements, one per axis; none: dense. At most four axes.
   Tensor(const void* data, DType dtype, std::initializer_list<std::int64_t> shape,
          std::initializer_list<std::int64_t> strides = {})
       : data_(const_cast<void*>(data)),
@@ -39,7 +39,7 @@ class Tensor {
     for (const std::int64_t n : strides) strides_[d++] = n;
   }
 
-  /// The same, of numbers that lie on that GPU.
+  /// The same tensor, with data that is an address on that GPU.
   Tensor on_gpu(std::int32_t ordinal) const {
     Tensor there = *this;
     there.device_type_ = 2;  // kDLCUDA
@@ -49,7 +49,7 @@ class Tensor {
 
   bool empty() const { return axes_ == 0; }
   std::int64_t shape(std::size_t axis) const { return shape_[axis]; }
-  /// For one call: it points into this Tensor.
+  /// The C struct, for one call: it points into this Tensor.
   lathe_tensor view() const {
     return {data_,
             device_type_,
@@ -69,7 +69,7 @@ class Tensor {
   DType dtype_ = kFloat32;
   std::size_t axes_ = 0;
   bool strided_ = false;
-  // The C interface has no const in its tensors, and writes no shape.
+  // Mutable because lathe_tensor has pointers without const; the library never writes through them.
   mutable std::array<std::int64_t, 4> shape_{}, strides_{};
 };
 

@@ -1,5 +1,5 @@
-// Arrays of other libraries, as DLPack describes them, and the views that the library takes of
-// them. Every door to the library (C, Python) checks its callers' arrays here.
+// Arrays of other libraries, as DLPack describes them, and their conversion to the library's own
+// views. The C and the Python interface check their callers' arrays here.
 #pragma once
 
 #include <cstddef>
@@ -39,22 +39,22 @@ struct ArrayType {
   std::string name() const;
 };
 
-/// Owns nothing. Errors of its functions name `argument`.
+/// An array in the caller's memory; a view. Errors of its functions name `argument`.
 struct ArrayRef {
   std::string argument;
   std::byte* data = nullptr;
   ArrayType type;
   std::span<const std::int64_t> shape;
-  std::span<const std::int64_t> strides;  // elements, one an axis
+  std::span<const std::int64_t> strides;  // elements, one per axis
 
   std::size_t rank() const { return shape.size(); }
   /// "a float32 array of shape (3, 576)"
   std::string describe() const;
   Error wrong(std::string wanted, std::string offered, std::string hint = "") const;
 
-  /// Errors: another rank; `axes` names them, as "[rows, row_elems]".
+  /// Errors: another rank; `axes` names the axes in the message: "[rows, row_elems]".
   Result<void> need_rank(std::size_t rank, const char* axes) const;
-  /// Errors: elements of the axes from `first` on that do not lie side by side.
+  /// Errors: the axes from `first` on are not contiguous.
   Result<void> need_dense(std::size_t first) const;
   bool overlaps(const ArrayRef& other) const;
 };
@@ -69,21 +69,21 @@ Result<MutableRowsView> mutable_rows_view(const ArrayRef& array);
 Result<PoolView> pool_view(const ArrayRef& array, const CacheLayout& layout,
                            std::int32_t page_size);
 
-/// int32 or int64 of the given rank and any strides, narrowed. Errors: a number outside int32, by
-/// its place.
+/// Copies an int32 or int64 array of the given rank and any strides to int32. Errors: a number
+/// outside int32, with its index.
 Result<std::vector<std::int32_t>> int32_list(const ArrayRef& array, std::size_t rank,
                                              const char* axes);
 Result<std::vector<Slot>> slot_list(const ArrayRef& array);
 
-/// float32 of any strides, copied densely.
+/// Copies a float32 array of any strides to a dense list.
 Result<std::vector<float>> float_list(const ArrayRef& array, std::size_t rank, const char* axes);
 
-/// A dense int32 or float32 array of a GPU, as it lies there.
+/// A dense int32 or float32 array in GPU memory, which is not copied.
 Result<std::span<const std::int32_t>> int32_span(const ArrayRef& array, std::size_t rank,
                                                  const char* axes);
 Result<std::span<const float>> float_span(const ArrayRef& array, std::size_t rank,
                                           const char* axes);
-/// Dense uint8 [bytes], to be written.
+/// A dense, writable uint8 array [bytes].
 Result<std::span<std::byte>> byte_span(const ArrayRef& array);
 
 }  // namespace lathe

@@ -1,4 +1,4 @@
-// Attention over the C interface, one call at a time or over a step.
+// The C interface's attention: single calls, and calls that share a step.
 #include <fmt/format.h>
 
 #include <array>
@@ -16,14 +16,14 @@ using namespace lathe::capi;
 
 namespace lathe::capi {
 
-// What a schedule was made of. Kernels trust that their calls have the same. Lengths on a GPU
-// cannot be read here: of them the addresses.
+// What a schedule was made for. Kernels rely on calls that match it. Lengths on a GPU cannot be
+// read here, so their addresses are compared.
 struct Cut {
   std::string kernel;
   AttentionProblem problem;
   std::int64_t rows = 0;
   std::vector<std::int32_t> q_indptr, kv_lens, index_lengths, extra_index_lengths;
-  std::array<std::int64_t, 4> widths{};  // of tables and lists
+  std::array<std::int64_t, 4> widths{};  // of page tables and index lists
   bool batch_invariant = true;
   std::int32_t gpu = -1;
   const void* workspace = nullptr;
@@ -86,7 +86,7 @@ struct lathe_step {
   ThreadPool threads;
   Scratch scratch;
   Schedule schedule{kHostMemory};
-  std::optional<Cut> cut;  // none: not updated
+  std::optional<Cut> cut;  // nullopt before the first update
 };
 
 namespace {

@@ -20,7 +20,8 @@
 namespace lathe::capi {
 namespace {
 
-// The struct's members beside those of AttendArgs; a prefix is replaced where the rest follows.
+// AttendArgs' fields and lathe_attend_args' names for them. The first entry that is a prefix of a
+// field is replaced; the rest of the field stays.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kFields = {{
     {"main.table_width", "page_table"},
     {"main.index_width", "indices"},
@@ -93,7 +94,7 @@ Result<void> Lists::take(const lathe_tensor* list, const lathe_tensor* list_leng
     indices = *std::move(read);
     source.index_width = tensor.ref().shape[1];
     if (source.index_width == 0) {
-      // A list of no entries names no keys; the kernels take width 0 for "no list".
+      // A list without entries selects no keys, but width 0 means "no list" to the kernels.
       source.index_width = 1;
       indices.assign(static_cast<std::size_t>(tensor.ref().shape[0]), -1);
     }
@@ -350,7 +351,7 @@ Result<void> Call::run_on_gpu(CallPart part) {
 
 #else
 
-// find_kernel() gave none.
+// Without CUDA there is no kernel that needs a workspace.
 Result<std::int64_t> Call::workspace_bytes() const { return 0; }
 Result<void> Call::run_on_gpu(CallPart) { return {}; }
 

@@ -1,4 +1,4 @@
-// A call of attention over the C interface: its arguments, checked, and what they point to.
+// Call: a checked attention call of the C interface, with the memory that its arguments point to.
 #pragma once
 
 #include <lathe/lathe.h>
@@ -20,10 +20,10 @@ inline constexpr std::int32_t kMostThreads = 1024;
 
 Error wrong(std::string field, std::string wanted, std::string offered, std::string hint = "");
 
-/// The error with a field of lathe_attend_args in place of one of AttendArgs.
+/// The error with its field renamed from AttendArgs' to lathe_attend_args'.
 Error in_fields(Error error);
 
-/// An index list and its lengths: narrowed from host memory, or where they lie on a GPU.
+/// Copies of an index list and its lengths as int32. Lists in GPU memory are not copied.
 struct Lists {
   std::vector<std::int32_t> indices, lengths;
 
@@ -33,8 +33,8 @@ struct Lists {
 
 class Call {
  public:
-  /// shapes_only: for workspace_bytes(). Outputs are not looked at; of a GPU's tensors no address
-  /// is needed, and no q_indptr.
+  /// shapes_only: for workspace_bytes(). Outputs are not checked, and GPU tensors need no address
+  /// and no q_indptr.
   Result<void> take(const lathe_attend_args* given, bool shapes_only = false);
 
   const AttendArgs& args() const { return args_; }
@@ -42,18 +42,19 @@ class Call {
   const Kernel& kernel() const { return *kernel_; }
   Place place() const { return place_; }
   std::int32_t threads() const { return fields_.threads; }
-  /// Null: none was given.
+  /// Null if the call has none.
   const void* workspace() const;
   bool batch_invariant() const { return (fields_.flags & LATHE_SPLIT_BY_BATCH) == 0; }
 
-  /// On a GPU with its stream and workspace, else as args().execution says. part: on a GPU.
+  /// Runs on the GPU with the call's stream and workspace, or on the CPU as args().execution says.
+  /// `part` matters on a GPU only.
   Result<void> run(CallPart part = CallPart::both);
   /// What run() needs; 0 in host memory.
   Result<std::int64_t> workspace_bytes() const;
 
  private:
   Result<void> take_keys();
-  /// One more factor of `scale`, which on a GPU stays there.
+  /// Multiplies `scale` by the tensor's value. On a GPU the value stays there for the kernel.
   Result<void> take_scale(const lathe_tensor* given, const char* field, float& scale,
                           const float*& on_device);
   Result<void> take_problem();

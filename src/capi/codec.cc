@@ -1,4 +1,4 @@
-// Codecs over the C interface.
+// The C interface's codecs.
 #include "layout/codec/codec.h"
 
 #include "capi/status.h"
@@ -9,7 +9,7 @@ using namespace lathe::capi;
 
 namespace {
 
-// The codecs define no result where input and output share bytes.
+// The codecs' results are undefined if input and output overlap.
 Result<void> need_apart(const Tensor& to, const Tensor& from) {
   if (!to.ref().overlaps(from.ref())) return {};
   return to.ref().wrong("memory apart from " + from.ref().argument, "memory that they share");

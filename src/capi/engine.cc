@@ -1,4 +1,4 @@
-// The engine over the C interface: requests in, events with text out.
+// The C interface's engine: requests in, events with text out.
 #include "engine/engine.h"
 #include "base/json.h"
 
@@ -35,7 +35,7 @@ struct Event {
 // A request that has not ended.
 struct OpenAnswer {
   TextStream text;
-  std::int64_t tokens = 0;  // without those after a stop string
+  std::int64_t tokens = 0;  // up to a stop string
 };
 
 }  // namespace lathe::capi
@@ -46,11 +46,11 @@ struct lathe_engine {
 
   std::unique_ptr<Runtime> runtime;
   std::string folder;
-  Result<Tokenizer> tokenizer;  // a model of tokens alone has none
+  Result<Tokenizer> tokenizer;  // an error if the model has none
   std::optional<ChatTemplateFile> chat;
   std::string json, stats;
   std::vector<std::int32_t> tokens;
-  std::unordered_map<std::uint64_t, OpenAnswer> open;  // by request; none without a tokenizer
+  std::unordered_map<std::uint64_t, OpenAnswer> open;  // by request; empty without a tokenizer
   std::vector<Event> events;
 
   void report(const StepReport& step);
@@ -74,7 +74,7 @@ void lathe_engine::report(const StepReport& step) {
   }
   for (const TokenEvent& t : step.tokens) {
     const auto answer = open.find(t.request.value);
-    // Of a step's tokens those after a stop string are none of the answer.
+    // A step may have sampled more tokens after a stop string; they are not part of the answer.
     if (answer != open.end() && answer->second.text.stopped()) continue;
     Event& e = add(LATHE_EVENT_TOKEN, t.request);
     e.view.token = t.sampled.token;
@@ -103,7 +103,7 @@ void lathe_engine::report(const StepReport& step) {
     const auto answer = open.find(f.request.value);
     if (answer == open.end()) continue;
     e.text = answer->second.text.finish();
-    if (answer->second.text.stopped()) {  // whatever the engine saw after it
+    if (answer->second.text.stopped()) {  // takes precedence over the engine's own reason
       e.view.finish_reason = name(FinishReason::stop).data();
       e.view.answer_tokens = answer->second.tokens;
       e.error.clear();

@@ -1,4 +1,4 @@
-// What the opaque objects of lathe.h are.
+// Definitions of the opaque structs of lathe.h.
 #pragma once
 
 #include <lathe/lathe.h>

@@ -46,7 +46,7 @@ Result<void> set_bool(const std::string& key, const Json& value, bool& to) {
 
 Result<void> set_int(const std::string& key, const Json& value, std::int32_t& to) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  // An unsigned one beyond int64 would turn negative.
+  // An unsigned number beyond int64 would become negative.
   const bool fits = value.is_number_unsigned()
                         ? value.get<std::uint64_t>() <= static_cast<std::uint64_t>(kMost)
                         : value.is_number_integer() && value.get<std::int64_t>() >= -kMost;

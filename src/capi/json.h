@@ -1,4 +1,4 @@
-// JSON objects of callers: options by name.
+// Readers of JSON options.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@ namespace lathe::capi {
 
 using Json = nlohmann::json;
 
-/// Errors: text that is no JSON object.
+/// Errors: the text is not a JSON object.
 Result<Json> parse_object(std::string_view text, const std::string& argument);
-/// Errors: text that is no JSON list.
+/// Errors: the text is not a JSON list.
 Result<Json> parse_list(std::string_view text, const std::string& argument);
 
-// Each sets `to`, or says that the value of `key` has another type or is out of range.
+// Each sets `to`. Errors: the value of `key` has another type or is out of range.
 Result<void> set_string(const std::string& key, const Json& value, std::string& to);
 Result<void> set_bool(const std::string& key, const Json& value, bool& to);
 Result<void> set_int(const std::string& key, const Json& value, std::int32_t& to);
@@ -29,7 +29,7 @@ Result<void> set_float(const std::string& key, const Json& value, float& to);
 Result<void> set_strings(const std::string& key, const Json& value, std::vector<std::string>& to);
 Result<void> set_ints(const std::string& key, const Json& value, std::vector<std::int32_t>& to);
 
-/// The error with the flag that it names ("--kv-layout") as the key of an object ("kv_layout").
+/// The error with the flag that it names ("--kv-layout") spelled as a JSON key ("kv_layout").
 Error in_json(Error error);
 
 }  // namespace lathe::capi

@@ -1,4 +1,4 @@
-// Layouts over the C interface.
+// The C interface's layouts.
 #include <fmt/format.h>
 
 #include "capi/handles.h"

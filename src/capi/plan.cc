@@ -1,4 +1,4 @@
-// Machines and plans over the C interface.
+// The C interface's machines and plans.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>

@@ -16,8 +16,8 @@ struct RequestParams {
   std::vector<std::string> stop;
 };
 
-/// `text` may be null; keys that it leaves out are the model's defaults. Errors: an unknown key
-/// (lists the known ones), a value of another type. Ranges are Engine::submit()'s.
+/// `text` may be null; missing keys have the model's defaults. Errors: an unknown key (lists the
+/// known ones), a value of another type. Engine::submit() checks ranges.
 Result<RequestParams> read_params(const char* text, const GenerationDefaults& defaults);
 
 }  // namespace lathe::capi

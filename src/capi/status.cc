@@ -28,7 +28,7 @@ struct LastError {
   lathe_error view{};
 };
 
-// Made by the first error of a thread.
+// Allocated by the thread's first error.
 thread_local std::unique_ptr<LastError> last;
 thread_local bool without_text = false;
 

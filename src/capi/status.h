@@ -1,4 +1,4 @@
-// From a Result or an exception to a lathe_status and the thread's last error.
+// Turns a Result or an exception into a lathe_status and the thread's last error.
 #pragma once
 
 #include <lathe/lathe.h>
@@ -19,14 +19,14 @@
 
 namespace lathe::capi {
 
-/// The caller's callback asked to stop.
+/// Thrown when the caller's callback asks to stop.
 class Aborted : public std::exception {
  public:
   const char* what() const noexcept override { return "stopped by the caller's callback"; }
 };
 
-/// Keeps the error for lathe_last_error() and returns its status. Where even that finds no memory,
-/// the error is LATHE_OUT_OF_MEMORY with a fixed text.
+/// Keeps the error for lathe_last_error() and returns its status. If there is no memory to keep it,
+/// the error becomes LATHE_OUT_OF_MEMORY with a fixed text.
 lathe_status fail(const Error& error) noexcept;
 lathe_status fail(lathe_status status, const Error& error) noexcept;
 lathe_status fail(const Refusal& refusal) noexcept;
@@ -35,7 +35,7 @@ inline lathe_status status_of(const Result<void>& result) noexcept {
   return result.ok() ? LATHE_OK : fail(result.error());
 }
 
-/// Runs `body`, which returns a Result<void> or a lathe_status, and lets no exception out.
+/// Runs `body`, which returns a Result<void> or a lathe_status; turns exceptions into a status.
 template <class Body>
 lathe_status guard(Body&& body) noexcept {
   try {
@@ -68,7 +68,7 @@ inline Result<void> need(const void* pointer, const char* argument) {
   return Error{ErrorCode::invalid_argument, argument, "a pointer", "NULL", ""};
 }
 
-/// Errors: the first that is null, by its place in `arguments`.
+/// Errors: the first null pointer, named by the entry of `arguments` at its index.
 template <std::size_t N>
 Result<void> need_all(const std::pair<const void*, const char*> (&arguments)[N]) {
   for (const auto& [pointer, argument] : arguments) {
@@ -77,11 +77,12 @@ Result<void> need_all(const std::pair<const void*, const char*> (&arguments)[N])
   return {};
 }
 
-/// Bytes of a caller's struct that this build knows. Errors: NULL, or a size of less than itself.
+/// Bytes of a caller's struct that this build knows. Errors: NULL; a size below that of the size
+/// field.
 Result<std::size_t> known_size(const std::int64_t* size, std::size_t known, const char* argument);
 
-/// A caller's struct: fields that its header does not have are zero, fields that this build does
-/// not have are left alone where they are zero. Errors: known_size()'s; a later field that is set.
+/// Copies a caller's struct. Fields that the caller's header lacks are zero. Fields that this build
+/// lacks are ignored if they are zero. Errors: known_size()'s; such a field is not zero.
 template <class T>
 Result<T> read_struct(const T* from, const char* argument) {
   const auto bytes = known_size(from == nullptr ? nullptr : &from->size, sizeof(T), argument);
@@ -98,7 +99,7 @@ Result<T> read_struct(const T* from, const char* argument) {
   return out;
 }
 
-/// Writes as much of `from` as the caller's struct has. Errors: known_size()'s.
+/// Writes the fields of `from` that the caller's struct has. Errors: known_size()'s.
 template <class T>
 Result<void> write_struct(T from, T* to, const char* argument) {
   const auto bytes = known_size(to == nullptr ? nullptr : &to->size, sizeof(T), argument);

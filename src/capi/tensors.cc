@@ -9,7 +9,7 @@
 #include "capi/handles.h"
 #include "capi/status.h"
 
-// DLPack's DLTensor on 64-bit machines: a caller may cast one.
+// The offsets of DLPack's DLTensor on 64-bit machines: callers may cast one.
 static_assert(offsetof(lathe_tensor, device_type) == 8 && offsetof(lathe_tensor, ndim) == 16 &&
               offsetof(lathe_tensor, dtype_code) == 20 &&
               offsetof(lathe_tensor, dtype_bits) == 21 &&
@@ -30,7 +30,7 @@ std::string device_text(const lathe_tensor& t) {
   return fmt::format("one of DLPack device type {}", t.device_type);
 }
 
-// What stands for addresses where shapes alone are asked for.
+// A non-null address for tensors without data (Place::shapes_only).
 alignas(256) std::byte no_bytes[1];
 
 }  // namespace
@@ -61,7 +61,7 @@ Result<void> Tensor::take(const lathe_tensor* tensor, std::string argument, Plac
   }
   if (t.shape == nullptr) return wrong("a shape", "NULL");
   const auto axes = static_cast<std::size_t>(t.ndim);
-  // The bytes that the elements span must be countable, whatever is multiplied below.
+  // Reject shapes with byte counts that would overflow int64 in the products below.
   std::int64_t elements = 1;
   for (std::size_t d = axes; d-- > 0;) {
     const std::int64_t n = t.shape[d];
@@ -87,7 +87,7 @@ Result<void> Tensor::take(const lathe_tensor* tensor, std::string argument, Plac
 }
 
 Result<std::int32_t> page_size_of(std::int64_t page_size, const std::string& argument) {
-  // Clamped only so that check_page_size sees a number that is as wrong.
+  // A number beyond int32 is clamped; check_page_size() rejects the clamped one too.
   const auto narrow = static_cast<std::int32_t>(
       std::clamp<std::int64_t>(page_size, std::numeric_limits<std::int32_t>::min(),
                                std::numeric_limits<std::int32_t>::max()));

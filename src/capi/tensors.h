@@ -1,4 +1,4 @@
-// Tensors and pools of callers as the library's views.
+// Checks callers' tensors and pools and converts them to the library's views.
 #pragma once
 
 #include <lathe/lathe.h>
@@ -16,26 +16,26 @@ namespace lathe::capi {
 
 inline constexpr int kMostAxes = 8;
 
-/// Where a call's tensors are to lie.
+/// Where a call's tensors must be.
 struct Place {
   static constexpr std::int32_t kHost = -1;
   std::int32_t gpu = kHost;  // the ordinal of a GPU
-  bool shapes_only = false;  // NULL is an address
+  bool shapes_only = false;  // data may be NULL
 
   bool on_gpu() const { return gpu != kHost; }
 };
 
-/// That of a tensor; NULL lies on the host.
+/// Where a tensor is; NULL counts as the host.
 Place place_of(const lathe_tensor* tensor);
 
-/// A checked tensor; `ref` looks into it, so it stays where it is.
+/// A checked tensor. Not movable, since `ref` points into it.
 class Tensor {
  public:
   Tensor() = default;
   Tensor(const Tensor&) = delete;
   Tensor& operator=(const Tensor&) = delete;
 
-  /// Errors: NULL, memory elsewhere, axes or sizes that are none, no data.
+  /// Errors: NULL, memory in another place, an invalid rank or shape, no data.
   Result<void> take(const lathe_tensor* tensor, std::string argument, Place place = {});
   const ArrayRef& ref() const { return ref_; }
 
@@ -54,7 +54,7 @@ struct PoolRef {
   Result<void> take(const lathe_pool_view* pool, const std::string& prefix, Place place = {});
 };
 
-/// A page size of a caller. Errors: check_page_size()'s.
+/// Checks a caller's page size. Errors: check_page_size()'s.
 Result<std::int32_t> page_size_of(std::int64_t page_size, const std::string& argument);
 
 }  // namespace lathe::capi

@@ -1,4 +1,4 @@
-// lathe_attend() on tensors of a GPU, emulated, against the double-precision device.
+// lathe_attend() on an emulated GPU's tensors, against the double-precision device.
 // Compiled alone: it includes the installed headers, which have a namespace lathe of their own.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -50,9 +50,9 @@ TEST_P(CAttendOnGpuBy, LayersShareAStep) {
   s.expect_reference();
   EXPECT_EQ(fake::counts().allocations, before.allocations);
 
-  lathe::attend(s.gpu).value();  // which makes the same schedule where it lay
+  lathe::attend(s.gpu).value();  // makes the same schedule in the same workspace
   EXPECT_GT(fake::counts().launches - before.launches, 2 * layer);
-  // The next layer: other queries, and outputs that nothing has written.
+  // The next layer: other queries, and outputs that nothing has been written to.
   std::shuffle(s.q.begin(), s.q.end(), s.random);
   ASSERT_EQ(cudaMemcpy(s.q_there->data.get(), s.q.data(), s.q.size() * 2, cudaMemcpyHostToDevice),
             cudaSuccess);
@@ -78,13 +78,13 @@ TEST_P(CAttendOnGpuBy, LayersShareAStep) {
   const lathe::test::Copy<std::int32_t> lens(std::vector<std::int32_t>(other.kv_lens.shape(0), 3));
   other.kv_lens = Tensor(lens.data.get(), lathe::kInt32, {other.kv_lens.shape(0)}).on_gpu(0);
   EXPECT_EQ(refused(other), "kv_lens");
-  EXPECT_EQ(refused(s.host), "kind");  // of the other device
+  EXPECT_EQ(refused(s.host), "kind");  // a kind of the GPU only
 }
 INSTANTIATE_TEST_SUITE_P(Keys, CAttendOnGpuBy, ::testing::Bool(), [](const auto& of) {
   return std::string(of.param ? "Lists" : "PageTable");
 });
 
-// Keys without rope, 528 bytes of fp8 or bf16: few rows of M, and many.
+// Keys without rope, 528 bytes of fp8 or bf16, with few and with many M rows.
 TEST(CAttendOnGpu, ReadsKeysWithoutRope) {
   for (const char* layout :
        {"mla_fp8_block(rope=0)", "mla_fp8_block(rope=0,scale=raw_f32)", "mla_bf16(rope=0)"}) {
@@ -102,7 +102,7 @@ TEST(CAttendOnGpu, ReadsKeysWithoutRope) {
   }
 }
 
-// fp8 products with tensor scales beside q: few rows of M, and many, split and whole.
+// fp8 GEMMs with tensor scales in GPU memory: few and many M rows, with and without splits.
 TEST(CAttendOnGpu, ReadsTensorScales) {
   for (const bool by_list : {false, true}) {
     for (const std::int64_t heads : {8, 64}) {
@@ -121,7 +121,7 @@ TEST(CAttendOnGpu, ReadsTensorScales) {
       const auto want = s.out->read();
       const auto want_lse = s.lse->read();
 
-      // Factors that are powers of two change no bits.
+      // Powers of two as factors change no bits.
       const std::vector<float> factors{4, 0.125f};
       const lathe::test::Copy<float> there(factors);
       s.host.q_scale = s.gpu.q_scale = 0.125f;
@@ -148,7 +148,7 @@ TEST(CAttendOnGpu, ReadsTensorScales) {
   EXPECT_THAT(refusal(s), HasSubstr("key_scale: wanted a number where q is bf16"));
 }
 
-// By name: natural logs and -inf, base 2, +inf, and both; in a call and in a step's layer.
+// Natural logs with -inf, base 2, +inf, and both, in a single call and in a layer of a step.
 TEST(CAttendOnGpu, GivesEachConventionOfLse) {
   for (const std::uint32_t flags : {0u, 1u, 2u, 3u}) {
     Scene s({.by_list = true});
@@ -188,7 +188,7 @@ TEST(CAttendWorkspace, LooksAtShapesAlone) {
   most.kv_lens = Tensor(nullptr, lathe::kInt32, {2}).on_gpu(0);
   most.max_request_rows = 3;
   EXPECT_EQ(lathe::attend_workspace(most).value(), bytes);
-  // Twice the requests, of twice the pages.
+  // Twice as many requests, and twice as many pages in each.
   most.q = Tensor(nullptr, lathe::kBfloat16, {2 * kRows, kHeads, 576}).on_gpu(0);
   most.page_table = Tensor(nullptr, lathe::kInt32, {4, 6}).on_gpu(0);
   most.kv_lens = Tensor(nullptr, lathe::kInt32, {4}).on_gpu(0);

@@ -1,5 +1,5 @@
-// lathe_attend() and its C++ face on tensors of a GPU, against the double-precision device on the
-// same tensors in host memory: what a program in C or C++ gets.
+// lathe_attend() and its C++ interface on GPU tensors, against the double-precision device on the
+// same tensors in host memory.
 // Compiled alone: it includes the installed headers, which have a namespace lathe of their own.
 #include "kernels/cuda/common/test/gpu_test_util.h"
 
@@ -19,7 +19,7 @@ using lathe::Tensor;
 using lathe::test::Scene;
 using lathe::test::SceneShape;
 
-// Of a few requests of several rows, and lengths that are no multiples of a page.
+// A random scene: a few requests of several rows, and lengths that are not multiples of a page.
 SceneShape drawn(const std::string& layout, bool by_list, unsigned seed) {
   std::mt19937 random(seed);
   const auto between = [&](unsigned low, unsigned high) {
@@ -76,7 +76,7 @@ TEST_P(CAttendGpu, GivesEachConventionOfLse) {
   }
 }
 
-// A caller's graph: captured with some queries, replayed with others.
+// A graph that the caller captures with some queries and replays with others.
 TEST_P(CAttendGpu, RunsInACapturedGraph) {
   Scene s = scene(20);
   lathe::attend(s.gpu).value();  // loads the kernels
@@ -97,7 +97,7 @@ TEST_P(CAttendGpu, RunsInACapturedGraph) {
   cudaGraphDestroy(graph);
 }
 
-// Three layers of a step, and the same bits by a call of its own.
+// Three layers of a step have the same bits as single calls.
 TEST_P(CAttendGpu, LayersShareAStep) {
   Scene s = scene(40);
   lathe::Step step = lathe::Step::create(1).value();
@@ -120,7 +120,7 @@ TEST_P(CAttendGpu, LayersShareAStep) {
 TEST_P(CAttendGpu, ReadsRowsWithStrides) {
   Scene s = scene(30);
   s.ask_reference();
-  // Rows of q behind 64 numbers that are not the call's, and rows of out before as many.
+  // Each row of q follows 64 numbers that are not part of it; each row of out precedes 64.
   const std::int64_t q_row = s.heads * s.dim + 64, out_row = s.heads * 512 + 64;
   std::vector<std::uint16_t> wide(static_cast<std::size_t>(s.rows * q_row), 0x7fc0);
   for (std::int64_t r = 0; r < s.rows; ++r) {

@@ -1,5 +1,5 @@
-// A call of lathe_attend() on tensors of a GPU, and the same on tensors in host memory: for tests
-// with the emulator and on a card.
+// Scene: the same lathe_attend() call on GPU tensors and on host tensors, for tests with the
+// emulator and on a GPU.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -50,20 +50,21 @@ struct Copy {
 
 struct SceneShape {
   std::string layout = "mla_fp8_block";
-  bool by_list = false;  // a list of each row with holes, some short, one empty; else page tables
+  bool by_list =
+      false;  // an index list per row, with holes, some short, one empty; else page tables
   std::int64_t heads = 16;
-  std::vector<std::int32_t> rows{3, 1}, keys{130, 70};  // of each request
-  std::int64_t width = 40;                              // of lists
+  std::vector<std::int32_t> rows{3, 1}, keys{130, 70};  // per request
+  std::int64_t width = 40;                              // of index lists
   unsigned seed = 11;
 };
 
-/// Pages of 64 slots that lie anywhere in the pool.
+/// Pages of 64 slots, in random order in the pool.
 struct Scene {
   static constexpr std::int64_t kPage = 64;
 
   std::mt19937 random;
   Layout layout;
-  double lse_error;  // beside the bounds of expect_reference()
+  double lse_error;  // bound for lse, in addition to those in expect_reference()
   std::int64_t dim;  // of a query and of a key
   std::int64_t heads, rows = 0, width;
   std::vector<unsigned char> bytes;
@@ -82,8 +83,8 @@ struct Scene {
   explicit Scene(const SceneShape& shape)
       : random(shape.seed),
         layout(Layout::parse(shape.layout).value()),
-        // A GPU rounds a code times such a scale to bf16: about 1e-3 of a logit, and the largest
-        // of a row decides.
+        // The GPU rounds code times raw_f32 scale to bf16, which changes a logit by about 1e-3; the
+        // row's largest logit decides the error of lse.
         lse_error(shape.layout.find("raw_f32") == std::string::npos ? 1e-6 : 6e-3),
         dim(layout.row_elems()),
         heads(shape.heads),
@@ -142,8 +143,8 @@ struct Scene {
     attend(host).value();
   }
 
-  /// Waits for the stream. The bounds of FlashMLA's tests of sparse decode, which are for values of
-  /// 0.1; these are of 1.
+  /// Waits for the stream. FlashMLA's bounds for sparse decode, scaled from its values of about 0.1
+  /// to these of about 1.
   void expect_reference() const {
     ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
     const std::vector<std::uint16_t> got = out->read();
@@ -178,7 +179,7 @@ struct Scene {
 
   void draw_pages() {
     std::normal_distribution<float> normal;
-    std::int64_t pages = 1, most = 0;  // one is nobody's
+    std::int64_t pages = 1, most = 0;  // one page stays unused
     for (std::int32_t keys : lens) {
       const std::int64_t own = (keys + kPage - 1) / kPage;
       pages += own;
@@ -222,14 +223,14 @@ struct Scene {
   }
 };
 
-/// Makes a scene's queries e4m3 codes, for kind "native".
+/// Replaces a scene's queries by e4m3 codes, for kind "native".
 struct Fp8Queries {
   std::vector<std::uint8_t> codes;
   std::unique_ptr<Copy<std::uint8_t>> there;
 
   explicit Fp8Queries(Scene& s) {
     for (std::size_t i = 0; i < s.q.size(); ++i) {
-      // Up to 4: codes of 0x48 and below, either sign.
+      // Values up to 4 of either sign: codes up to 0x48.
       codes.push_back(static_cast<std::uint8_t>(s.random() % 0x49u | (s.random() & 1u) << 7));
     }
     there = std::make_unique<Copy<std::uint8_t>>(codes);
