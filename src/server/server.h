@@ -1,5 +1,5 @@
-// Server: a model behind HTTP. One thread serves connections, workers parse requests, the engine
-// has its own thread.
+// Server: serves a model over HTTP. One thread serves connections, workers parse requests, the
+// engine has its own thread.
 //
 //   connection -> worker (JSON, template, tokens) -> engine's inbox
 //   engine, once a step -> serving thread (text, stop strings, format) -> connection

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::int64_t kEdgesPerLookAtTheClock = 4096;
 
-// Groups edges by source state: those of s are [first[s], first[s + 1]).
+// Sorts edges by source state: the edges of s are [first[s], first[s + 1]).
 template <class From, class T>
 void by_state(const std::vector<From>& edges, std::size_t states, std::vector<T>& out,
               std::vector<std::uint32_t>& first) {

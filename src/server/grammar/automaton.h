@@ -17,7 +17,7 @@ using Rule = std::uint32_t;
 inline constexpr std::int64_t kLongestToken = 32;
 
 struct ByteEdge {
-  std::uint8_t first;  // of the bytes that it accepts
+  std::uint8_t first;  // first and last byte that it accepts
   std::uint8_t last;
   State to;
 };
@@ -48,10 +48,10 @@ class Automaton {
   std::span<const CallEdge> calls(State s) const { return edges_of(calls_, first_call_, s); }
   /// States reached without consuming text (epsilon edges).
   std::span<const State> skips(State s) const { return edges_of(skips_, first_skip_, s); }
-  /// Represents the states that behave alike for the next kLongestToken bytes, such as repeat
-  /// counts far from their bounds. Usually the state itself.
+  /// A state that behaves like s for the next kLongestToken bytes. Repeat counts far from their
+  /// bounds share one; usually it is s itself.
   State alias(State s) const { return aliases_[s]; }
-  /// Position in a topological order: a rule stands before those that it can begin with.
+  /// Position in a topological order: a rule comes before the rules that it can begin with.
   std::uint32_t order(Rule rule) const { return order_[rule]; }
 
  private:

@@ -99,7 +99,7 @@ std::string escape_of(char32_t c) {
   }
 }
 
-// Adds text whose last byte leads to `to`.
+// Adds text; its last byte leads to `to`.
 void add_text(Builder& b, State from, std::string_view text, State to) {
   const State before = b.text(from, text.substr(0, text.size() - 1));
   const auto last = static_cast<std::uint8_t>(text.back());

@@ -11,8 +11,8 @@
 namespace lathe::grammar {
 
 /// Adds a rule for the JSON texts of the values that `schema` allows. `path` names it in errors.
-/// $ref resolves in `root`, whose path is `root_path`. Errors: unsupported, for a keyword, a format
-/// or a limit; malformed.
+/// $ref resolves in `root`; `root_path` is its path in errors. Errors: unsupported, for a keyword,
+/// a format or a limit; malformed.
 ///
 /// Properties come in the schema's order, then those named only in `required`, then others. oneOf
 /// is treated as anyOf. Without `type`, keywords of one type imply it.

@@ -36,8 +36,8 @@ Vocabulary::Vocabulary(std::vector<std::string> texts) : texts_(std::move(texts)
   }
   close(0);
   nodes_[0].end = static_cast<std::uint32_t>(nodes_.size());
-  // A node's tokens end where the next node's begin: tokens of one text come before those of longer
-  // texts.
+  // Tokens are sorted by text, and a text precedes its extensions: a node's tokens end where the
+  // next node's begin.
   nodes_.push_back({0, static_cast<std::uint32_t>(tokens_.size()), 0, 0});
 }
 

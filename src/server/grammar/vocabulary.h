@@ -19,7 +19,7 @@ class Vocabulary {
 
   /// Trie nodes in preorder; the root is node 0.
   struct Node {
-    std::uint32_t end;          // the first node behind its subtree
+    std::uint32_t end;          // the first node after its subtree
     std::uint32_t first_token;  // index into tokens(); ends at the next node's
     std::uint8_t depth;         // in bytes from the root
     std::uint8_t byte;          // the last of them

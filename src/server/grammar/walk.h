@@ -64,15 +64,15 @@ class Walk {
     bool operator==(const FrameData&) const = default;
   };
   struct PlaceKey {
-    std::vector<Item> items;  // that take bytes, ascending
-    std::vector<Frame> left;  // holes whose rule has ended, ascending
+    std::vector<Item> items;  // with edges that consume bytes, ascending
+    std::vector<Frame> left;  // holes returned to, ascending
     bool may_end = false;
     bool operator==(const PlaceKey&) const = default;
   };
   struct PlaceData {
     PlaceKey key;
     Place inner = kNowhere;    // cached by inner()
-    std::vector<Frame> holes;  // what each hole of `inner` stands for
+    std::vector<Frame> holes;  // [holes of `inner`] the frame of each
   };
   struct Pending {
     std::uint32_t order;

@@ -16,7 +16,7 @@ namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using boost::system::error_code;
 
-constexpr std::int64_t kLingerSeconds = 2;  // reading on after a rejection
+constexpr std::int64_t kLingerSeconds = 2;  // keep reading after a rejection
 constexpr std::string_view kLineEnd = "\r\n";
 constexpr std::size_t kKeptCapacity = 16 << 10;
 

@@ -20,7 +20,8 @@ namespace lathe {
 
 class Connection;
 
-/// State that connections share. Outlives them, except those that a stopped server drops.
+/// State that a thread's connections share. It outlives them, except connections that are still
+/// open when the server stops.
 struct ConnectionHost {
   HttpLimits limits;
   HttpHandler handler;
@@ -73,13 +74,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   ConnectionHost& host_;
   State state_ = State::idle;
   std::optional<Parser> parser_;
-  std::string in_;   // read, not parsed
+  std::string in_;   // read but not yet parsed
   std::string out_;  // to be sent, from sent_ on
   std::size_t sent_ = 0;
   std::uint64_t number_ = 0;  // of the request in progress
   std::function<void(ClientEnd)> on_gone_;
   std::int64_t since_ = 0;  // when state_ was entered
-  std::int64_t taken_ = 0;  // when the client last read a byte, or had none to read
+  std::int64_t taken_ = 0;  // when the client last read a byte, or had nothing to read
   std::int64_t wrote_ = 0;  // when the last chunk was written
   bool reading_ = false;
   bool parsing_ = false;

@@ -10,8 +10,8 @@ namespace {
 
 namespace asio = boost::asio;
 
-// An answer whose connection belongs to another thread. Its calls become jobs of that thread; what
-// it reports about the client is what that thread last said.
+// An answer on a connection of another thread. Its calls become jobs of that thread. unsent() and
+// gone() return what that thread last reported.
 class RemoteAnswer : public HttpAnswer, public std::enable_shared_from_this<RemoteAnswer> {
  public:
   RemoteAnswer(ConnectionThread& home, std::shared_ptr<HttpAnswer> answer)

@@ -1,5 +1,5 @@
-// ConnectionThread: a thread that owns connections, for a server whose own thread only answers
-// requests. Requests go to the server's thread and answers come back, each in order.
+// ConnectionThread: a thread that owns connections, so that the server's own thread only has to
+// answer requests. Requests go to the server's thread and answers come back, each in order.
 #pragma once
 
 #include <boost/asio/executor_work_guard.hpp>

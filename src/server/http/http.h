@@ -1,5 +1,5 @@
 // HTTP/1.1 as the rest of the server sees it: requests arrive whole, answers are sent whole or in
-// chunks. Boost's Asio and Beast stay behind this header, since they compile slowly.
+// chunks. It hides Boost's Asio and Beast, which compile slowly.
 //
 // The thread in HttpServer::run() calls the handlers. An HttpAnswer may be called in that thread
 // only; other threads use HttpServer::post().
@@ -26,7 +26,7 @@ struct HttpHeader {
 struct HttpRequest {
   std::string method;
   std::string path;   // as received, without the query
-  std::string query;  // behind the "?"
+  std::string query;  // after the "?"
   std::vector<HttpHeader> headers;
   std::string body;
 

@@ -194,7 +194,7 @@ void AnswerParts::read_list(std::string_view text, TextParts& out) {
 
 void AnswerParts::finish(TextParts& out) {
   if (complete()) return;
-  // What is not a call is text, except the list's own marks behind its last call.
+  // What is not a call is text, except the list's own marks after its last call.
   if (calls_ == 0 || list_.find_first_not_of(" \t\r\n,]") != std::string::npos) {
     out.content += list_;
   }
@@ -206,7 +206,7 @@ void AnswerParts::finish(TextParts& out) {
     give(held_, out);
   }
   held_.clear();
-  if (calls_ == 0) out.content += spaces_;  // behind calls it is dropped
+  if (calls_ == 0) out.content += spaces_;  // white space after calls is dropped
   spaces_.clear();
 }
 

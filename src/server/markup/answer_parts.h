@@ -23,7 +23,7 @@ struct MarkupRules {
   std::vector<std::pair<std::int32_t, std::string>> tokens;
 };
 
-/// The parts of a piece of text.
+/// What a piece of text adds to each part of the answer.
 struct TextParts {
   std::string reasoning;
   std::string content;
@@ -72,11 +72,11 @@ class AnswerParts {
   State state_;
   std::string held_;           // held back: a mark's beginning, or a call's body
   std::size_t looked_ = 0;     // bytes of an open call already searched for its end
-  bool drop_newline_ = false;  // right behind </think>
+  bool drop_newline_ = false;  // directly after </think>
   bool began_ = false;         // something other than white space was emitted
   std::string spaces_;         // between calls, emitted only if text follows
   std::size_t calls_ = 0;
-  // In a list of calls: the text behind the last one, and the scanner's state in it.
+  // In a list of calls: the text after the last call, and the scanner's state in it.
   std::string list_;
   int depth_ = 0;
   bool quoted_ = false;

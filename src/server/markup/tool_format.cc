@@ -18,7 +18,7 @@ std::string_view trim(std::string_view text) {
   return text.substr(first, text.find_last_not_of(kJsonSpace) - first + 1);
 }
 
-// Removes the front of `text` up to and including `mark`; returns what stood before it.
+// Removes the front of `text` up to and including `mark`; returns the text before the mark.
 std::optional<std::string_view> take_until(std::string_view& text, std::string_view mark) {
   const std::size_t at = text.find(mark);
   if (at == std::string_view::npos) return std::nullopt;

@@ -37,7 +37,7 @@ struct ToolMarks {
 };
 ToolMarks tool_marks(ToolFormat format);
 
-/// Position of the mark that ends a call, in the text behind the call's beginning, or npos. A
+/// Position of the mark that ends a call, in the text after the call's begin mark, or npos. A
 /// parameter's value may contain that mark if the format marks the end of values. `from`: where to
 /// search from, initially 0; advanced past text that need not be searched again.
 std::size_t find_call_end(ToolFormat format, std::string_view text, std::size_t& from);

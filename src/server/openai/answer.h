@@ -70,9 +70,10 @@ struct RequestTimes {
 };
 
 struct AnswerPrompt {
-  std::string text;                  // filled if the answer shows it
-  std::vector<std::int32_t> tokens;  // likewise
-  std::int64_t count = 0;            // tokens
+  // Filled if the answer shows them.
+  std::string text;
+  std::vector<std::int32_t> tokens;
+  std::int64_t count = 0;  // tokens
   // The requested log-probabilities of its tokens; the first token has none.
   std::vector<SampledToken> logprobs = {};
 };

@@ -16,7 +16,7 @@ struct ApiError {
   std::string message;
   std::string param;  // path of the field ("messages[2].content"); empty: none
 
-  /// "invalid_request_error" and its kin, which follow from status and code.
+  /// OpenAI's error type, such as "invalid_request_error"; it follows from status and code.
   std::string_view type() const;
   /// {"error":{"message","type","param","code"}}
   std::string body() const;
@@ -25,7 +25,7 @@ struct ApiError {
 
 /// An invalid field: 400 invalid_value with Error::message()'s words.
 ApiError bad_field(std::string path, std::string wanted, std::string got, std::string hint = "");
-/// The same from an Error, whose field is the path.
+/// From an Error; its field is the path.
 ApiError bad_field(const Error& error);
 
 }  // namespace lathe

@@ -154,7 +154,7 @@ Result<ApiRequest, ApiError> parse_request(ApiRoute route, std::string_view body
   out.route = route;
   if (auto wrong = read_fields(*json, place_of(route), "", limits, out)) return *wrong;
   if (route == ApiRoute::chat) {
-    // max_completion_tokens takes precedence, whatever the order of fields.
+    // max_completion_tokens wins, in any order of fields.
     const auto later = json->find("max_completion_tokens");
     const auto first = json->find("max_tokens");
     if (later != json->end() && !later->is_null() && first != json->end()) {

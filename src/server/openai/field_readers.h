@@ -1,4 +1,4 @@
-// Readers of field values: each makes a Field's `takes` and `read` from a range and a destination.
+// Readers of field values: each makes a Field's `takes` (the accepted values in words) and `read`.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ Reader strings(std::size_t most, std::size_t most_bytes, bool empty_ones,
                std::function<void(ApiRequest&, std::vector<std::string>)> set);
 /// Any value; it is not read.
 Reader unread();
-/// Accepts only values without effect: false, 0, "", [], {}. Others are 400 unsupported_field.
+/// Accepts only empty values: false, 0, "", [], {}. Others are 400 unsupported_field.
 Reader unsupported(std::string why);
 
 }  // namespace lathe

@@ -114,7 +114,7 @@ Reader seed() {
   });
 }
 
-// An integer whose upper bound is set by a flag.
+// An integer with an upper bound that a flag sets.
 Reader limited(std::string takes, std::int64_t least, std::int32_t FieldLimits::*most,
                std::string flag, std::function<void(ApiRequest&, std::int32_t)> set) {
   return {

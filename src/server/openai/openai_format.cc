@@ -35,7 +35,7 @@ class OpenAiFormat : public AnswerFormat {
   }
 
  protected:
-  // Writes an event with one choice, whose members `write` adds.
+  // Writes an event with one choice; `write` adds the choice's members.
   template <class Write>
   void event(const Choice& choice, std::string& out, const Write& write) {
     begin_event(choice, out);

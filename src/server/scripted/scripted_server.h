@@ -1,5 +1,5 @@
-// ScriptedServer: a whole server in this process whose model is a script, for benchmarks and tests.
-// Threads, engine, pages and sockets are those of `lathe serve`.
+// ScriptedServer: a whole server in this process with a script as its model, for benchmarks and
+// tests. Threads, engine, pages and sockets are the same as in `lathe serve`.
 //
 // The tokenizer has the 256 bytes, the words below, and special tokens for reasoning and tool
 // marks; the chat template joins the contents of messages.

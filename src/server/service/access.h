@@ -36,7 +36,7 @@ std::optional<ApiError> check_origin(const AccessRules& rules, const HttpRequest
 /// CORS headers for allowed origins; empty for others.
 std::vector<HttpHeader> cors_headers(const AccessRules& rules, const HttpRequest& request);
 
-/// Takes the same time wherever the texts differ, so that keys cannot be guessed byte by byte.
+/// The time does not depend on where the texts differ, so keys cannot be guessed byte by byte.
 bool equal_in_constant_time(std::string_view a, std::string_view b);
 
 bool is_loopback(std::string_view host);

@@ -86,7 +86,7 @@ std::optional<ApiError> read_message(Json& message, const std::string& path) {
   if (message.contains("tool_calls")) {
     if (auto wrong = read_tool_calls(message["tool_calls"], path + ".tool_calls")) return wrong;
   }
-  // Templates know one name or the other.
+  // Some templates read one name, some the other.
   for (const auto& [from, to] :
        {std::pair{"reasoning", "reasoning_content"}, std::pair{"reasoning_content", "reasoning"}}) {
     if (message.contains(from) && !message.contains(to)) message[to] = message[from];

@@ -205,7 +205,7 @@ void LiveAnswer::open_up_to(std::size_t i) {
   }
 }
 
-// Turns pending parts into an event, unless there is nothing to send or the client lags behind.
+// Turns pending parts into an event, unless there is nothing to send or the client is slow to read.
 void LiveAnswer::emit(std::size_t i) {
   Choice& choice = choices_[i];
   Part& part = parts_[i];

@@ -47,7 +47,7 @@ class LiveAnswer {
   bool has_token() const { return first_token_; }
   bool started() const { return started_; }
   bool streams() const { return request_.api.stream; }
-  /// Starts a stream whose first event is late, so that proxies see traffic.
+  /// Starts the stream if its first event is late, so that proxies see traffic.
   void keep_alive();
   bool names(const std::string& rid) const;
 
@@ -71,10 +71,10 @@ class LiveAnswer {
   struct Part {
     TextStream text;
     AnswerParts parts;
-    TextParts pending;                 // not yet in an event
-    std::vector<AnswerCall> calls;     // likewise
-    std::size_t calls_before = 0;      // calls already in events
-    std::vector<SampledToken> tokens;  // likewise
+    TextParts pending;  // not yet in an event; so are calls and tokens
+    std::vector<AnswerCall> calls;
+    std::size_t calls_before = 0;  // calls already in events
+    std::vector<SampledToken> tokens;
     bool opened = false;
     bool any_part = false;
     std::int64_t tokens_since = 0;  // since the last event

@@ -55,7 +55,7 @@ grammar::Source calls_of(const ApiRequest& api) {
   return out;
 }
 
-// Sets where the constrained text begins: behind reasoning, whose marks are tokens or text.
+// Sets where the constrained text begins: after the reasoning. Its marks are tokens or text.
 void set_thinking(const ServedModel& model, grammar::Thinking thinking, PreparedRequest& out) {
   std::optional<std::int32_t> begin, end;
   for (const auto& [token, text] : model.marks) {

@@ -16,7 +16,7 @@ namespace lathe {
 
 struct PreparedRequest {
   ApiRequest api;
-  std::vector<AnswerPrompt> prompts;                        // with their tokens
+  std::vector<AnswerPrompt> prompts;                        // tokenised
   std::vector<SamplingParams> sampling;                     // [prompts] for a prompt's first choice
   MarkupRules markup;                                       // of chat
   std::vector<std::shared_ptr<grammar::Grammar>> grammars;  // [prompts]; null: any text

@@ -44,7 +44,7 @@ struct ServedModel {
   // The markup of answers.
   bool reasoning = false;  // <think> and </think>
   ToolFormat tools = ToolFormat::none;
-  std::string markup;  // both, with reasons, for people; one line each
+  std::string markup;  // both and where they come from, as printed at start; one line each
   // Marks that are special tokens, which detokenising would skip.
   std::vector<std::pair<std::int32_t, std::string>> marks;
   nlohmann::json tokenizer_config;           // tokenizer_config.json, an object

@@ -70,7 +70,7 @@ class Service {
   /// Runs `job` on a worker, then the function that it returns in this thread, unless the client
   /// has gone.
   void work(std::shared_ptr<Reply> reply, std::function<std::function<void()>()> job);
-  /// `seconds`: 503 if it takes longer; 0: --request-timeout.
+  /// `seconds`: time limit, after which the answer is 503; 0: --request-timeout.
   void generate(ApiRoute route, std::string body, std::shared_ptr<Reply> reply, int seconds = 0);
   void abort(const std::string& rid, bool all);
   void flush_cache(double timeout, std::shared_ptr<Reply> reply);
@@ -138,7 +138,7 @@ class Service {
 
   std::mutex mailbox_mutex_;
   std::vector<EngineNews> mailbox_;  // steps not taken yet; under the mutex
-  std::vector<EngineNews> spare_;    // past steps, kept for their memory; likewise
+  std::vector<EngineNews> spare_;    // past steps, kept to reuse their memory; under the mutex
   // Kept as members to reuse their memory in every step.
   std::vector<EngineNews> taken_;       // what take_news() took last
   std::size_t taken_steps_ = 0;         // number of them handled

@@ -35,8 +35,8 @@ void Workers::add(std::function<void()> job) {
 
 void Workers::run() {
   name_thread("lathe-worker");
-  // With few cores, tokenising a long prompt must not starve the serving thread. Linux takes a
-  // thread's id here.
+  // With few cores, tokenising a long prompt must not starve the serving thread. On Linux this sets
+  // the priority of one thread.
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
   for (;;) {
     std::function<void()> job;

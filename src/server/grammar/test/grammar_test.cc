@@ -407,7 +407,7 @@ TEST_F(Grammars, MasksBeginAnewWhereTheyStood) {
   }
 }
 
-// Takes a newline wherever it is allowed, else any token: the output is still valid and finite.
+// Output is valid and finite even if a model picks a newline wherever one is allowed.
 TEST_F(Grammars, ALoverOfNewlinesWritesValidJson) {
   const std::uint32_t seed = test_seed(23);
   SCOPED_TRACE(seed);

@@ -1,4 +1,4 @@
-// Connection threads: the server behaves alike with one thread and with several.
+// Connection threads: the server behaves the same with one thread and with several.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -29,7 +29,7 @@ TEST(HttpLimits, HeadersWithoutEnd) {
   for (int i = 0; i < 1000; ++i) headers += "a: b\r\n";
   for (sent = 0; sent < 1 << 20 && many.send(headers);) ++sent;
   EXPECT_LT(sent, 1 << 20);
-  // A request that ends within reach gets an error response.
+  // A request that ends within what the server reads after a rejection gets an error response.
   TestConnection told(s.port());
   told.send("GET /health HTTP/1.1\r\nX: " + std::string(40000, 'a') + "\r\n\r\n");
   EXPECT_THAT(told.read_all(), StartsWith("HTTP/1.1 431 "));

@@ -230,7 +230,7 @@ TEST(AnswerParts, ASchemaMakesAValueAString) {
   EXPECT_EQ(call->arguments, R"({"city":"42"})");
 }
 
-// Without calls, only marks and the newline behind one are dropped.
+// Without calls, only marks and the newline after one are dropped.
 TEST(AnswerParts, RandomTextIsNotLost) {
   const std::vector<std::string> words = {
       "<think>", "</think>", "<tool_call>", "</tool_call>", "<", "</t", "z", "\n", "é", "{"};

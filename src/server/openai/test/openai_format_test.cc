@@ -54,7 +54,7 @@ TEST(ChatFormat, TextOfEachChoiceHasItsIndex) {
   s.head.model = "a \"model\"";
   const auto format = s.format();
   s.request.continuous_usage = true;
-  const auto with_usage = s.format();  // takes the slow path for each event
+  const auto with_usage = s.format();  // each event uses the slow path
   Choice other = s.choice;
   other.index = 1;
   std::string out;

@@ -24,7 +24,7 @@ class TestConnection {
   /// existing socket.
   explicit TestConnection(int port, int receive_buffer = 0, int fd = -1)
       : fd_(fd >= 0 ? fd : socket(AF_INET, SOCK_STREAM, 0)) {
-    const timeval limit{60, 0};  // far longer than any answer takes
+    const timeval limit{60, 0};  // far longer than any answer needs
     setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     if (receive_buffer > 0) {
       setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);

@@ -69,7 +69,7 @@ class StepGate {
   bool open_ = false;
 };
 
-/// A scripted server whose steps wait at its gate.
+/// A scripted server; its steps wait at its gate.
 struct GatedServer {
   explicit GatedServer(ScriptedOptions options = {}) {
     options.on_forward = [this](std::int64_t rows) { return gate(rows); };
