@@ -80,7 +80,7 @@ nightly: build
 # Jobs of their own: they take torch and wheels of several hundred MB from PyPI.
 integrations-test:
 	@tools/setup.sh build
-	integrations/stage_a.py
+	integrations/plugins_against_sources.py
 
 wheel:
 	@tools/setup.sh build

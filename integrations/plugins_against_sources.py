@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Tests the plug-ins against the real sources of vLLM and SGLang from PyPI, on a machine without a GPU.
 
-    integrations/stage_a.py                    all releases that the plug-ins list as tested
-    integrations/stage_a.py vllm==0.33.0       one release
-    integrations/stage_a.py --lathe WHEEL ...  this wheel of lathe instead of the checkout
+    integrations/plugins_against_sources.py                    all releases that the plug-ins list as tested
+    integrations/plugins_against_sources.py vllm==0.33.0       one release
+    integrations/plugins_against_sources.py --lathe WHEEL ...  this wheel of lathe instead of the checkout
 
 The first run takes some minutes and 8 GB in build/integrations, mostly for torch. It keeps only the Python files of an engine's wheel
 and installs nothing of it.
@@ -35,7 +35,7 @@ def tested(engine: str) -> list[str]:
 def run(*command: object, **kwargs: object) -> None:
     done = subprocess.run([str(part) for part in command], **kwargs)
     if done.returncode != 0:
-        raise SystemExit(f"stage_a.py: {command[0]} ended with {done.returncode}")
+        raise SystemExit(f"plugins_against_sources.py: {command[0]} ended with {done.returncode}")
 
 
 def environment(lathe: str | None) -> Path:

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs the plug-ins' methods on a Hopper GPU with torch, with stub objects instead of an engine's.
 
-    python integrations/stage_b.py             compare with float64, eager and in a captured graph; then time
-    python integrations/stage_b.py --json FILE the same, and write the figures as JSON
+    python integrations/plugins_on_gpu.py               compare with float64, eager and in a captured graph; then time
+    python integrations/plugins_on_gpu.py --json FILE   and also write the figures as JSON
 
 Needs torch and lathe with its CUDA kernels, but no engine. Times are medians of graphs of 20 calls.
 """

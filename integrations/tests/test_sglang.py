@@ -1,4 +1,4 @@
-"""Stage A of lathe-sglang: SGLang's own loader, registry and classes from PyPI, on a machine without a GPU.
+"""SGLang's own loader, registry and classes from PyPI with lathe-sglang, on a machine without a GPU.
 
 The hooked methods run on tensors in host memory, through Lathe's CPU kernels, against float64 (oracle.py). The fp8 pages are written by
 SGLang's writer in Triton's interpreter.

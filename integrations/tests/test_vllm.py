@@ -1,4 +1,4 @@
-"""Stage A of lathe-vllm: vLLM's own registry and classes from PyPI, on a machine without a GPU.
+"""vLLM's own registry and classes from PyPI with lathe-vllm, on a machine without a GPU.
 
 The backend's method runs on tensors in host memory, through Lathe's CPU kernels, against float64 (oracle.py), called by vLLM's base
 class with lists of positions; Triton's conversion of lists, which needs a GPU, is replaced by a plain one here.

@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "server/openai/api_request.h"
-#include "server/service/chat_prompt.h"
+#include "server/service/render_chat.h"
 
 namespace {
 
@@ -36,7 +36,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   if (route != lathe::ApiRoute::chat) return 0;
-  const auto prompt = lathe::chat_prompt(*request, nlohmann::ordered_json::object(), chat());
+  const auto prompt = lathe::render_chat(*request, nlohmann::ordered_json::object(), chat());
   LATHE_CHECK(prompt.ok() || prompt.error().status == 400,
               "messages that are the server's mistake");
   return 0;

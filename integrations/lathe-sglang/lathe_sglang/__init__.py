@@ -18,7 +18,7 @@ from lathe.compat.plugin import Switches, Tally, differing
 
 from . import hooks
 
-# Releases tested with integrations/stage_a.py. Others are accepted if the parameters below are the same.
+# Releases tested with integrations/plugins_against_sources.py. Others are accepted if the parameters below are the same.
 TESTED = ("0.5.23", "0.5.22", "0.5.21")
 
 _DSA = "sglang.srt.layers.attention.dsa_backend.DeepseekSparseAttnBackend"

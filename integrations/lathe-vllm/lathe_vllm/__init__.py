@@ -14,7 +14,7 @@ import logging
 
 from lathe.compat.plugin import Switches
 
-# Releases tested with integrations/stage_a.py. Others are accepted if the classes are the same.
+# Releases tested with integrations/plugins_against_sources.py. Others are accepted if the classes are the same.
 TESTED = ("0.33.0", "0.32.0", "0.31.0")
 
 _OVERRIDE = "lathe_vllm.sparse.LatheFlashMLASparseBackend"

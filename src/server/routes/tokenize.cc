@@ -7,7 +7,7 @@
 
 #include "server/openai/answer_json.h"
 #include "server/openai/field_readers.h"
-#include "server/service/chat_prompt.h"
+#include "server/service/render_chat.h"
 
 namespace lathe {
 namespace {
@@ -37,7 +37,7 @@ Result<std::vector<std::int32_t>, ApiError> encode_messages(const Json& body,
   const auto generation = read_flag(body, "add_generation_prompt", true);
   if (!generation) return generation.error();
   request.add_generation_prompt = *generation;
-  const auto text = chat_prompt(request, options.template_kwargs, *model.chat);
+  const auto text = render_chat(request, options.template_kwargs, *model.chat);
   if (!text) return text.error();
   return model.tokenizer.encode(*text, special);
 }

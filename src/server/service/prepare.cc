@@ -7,7 +7,7 @@
 
 #include "kernels/philox.h"
 #include "ops/sampling_params.h"
-#include "server/service/chat_prompt.h"
+#include "server/service/render_chat.h"
 
 namespace lathe {
 namespace {
@@ -116,7 +116,7 @@ std::optional<ApiError> encode_prompts(const ServedModel& model, const ServerOpt
                       "--chat-template FILE, or /v1/completions",
                       "messages"};
     }
-    const auto text = chat_prompt(api, options.template_kwargs, *model.chat);
+    const auto text = render_chat(api, options.template_kwargs, *model.chat);
     if (!text) return text.error();
     if (auto wrong = set_markup(model, *text, out)) return wrong;
     auto tokens = model.tokenizer.encode(*text);

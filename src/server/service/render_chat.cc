@@ -1,4 +1,4 @@
-#include "server/service/chat_prompt.h"
+#include "server/service/render_chat.h"
 
 #include <fmt/format.h>
 
@@ -115,7 +115,7 @@ std::string trimmed(const std::string& text) {
 
 }  // namespace
 
-Result<std::string, ApiError> chat_prompt(const ApiRequest& request, const Json& defaults,
+Result<std::string, ApiError> render_chat(const ApiRequest& request, const Json& defaults,
                                           const ChatTemplateFile& chat) {
   Json messages = request.messages;
   for (std::size_t i = 0; i < messages.size(); ++i) {

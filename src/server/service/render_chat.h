@@ -1,4 +1,4 @@
-// The prompt text of a chat request's messages.
+// Renders a chat request's messages to the prompt's text.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace lathe {
 /// Renders the model's template over the request's messages. `defaults`: the server's template
 /// kwargs, an object; the request's own take precedence. Errors: 400 with the path of a message
 /// ("messages[1].content[0].type"), or template_error.
-Result<std::string, ApiError> chat_prompt(const ApiRequest& request,
+Result<std::string, ApiError> render_chat(const ApiRequest& request,
                                           const nlohmann::ordered_json& defaults,
                                           const ChatTemplateFile& chat);
 
