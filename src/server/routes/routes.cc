@@ -19,10 +19,9 @@ void generate(RouteCall c) {
 }
 
 constexpr ServerRoute kRoutes[] = {
-    {"/v1/chat/completions", "POST", RouteAuth::key, true, "messages to an answer", chat},
-    {"/v1/completions", "POST", RouteAuth::key, true, "text or tokens to more of them",
-     completions},
-    {"/generate", "POST PUT", RouteAuth::key, true, "the same in SGLang's shape", generate},
+    {"/v1/chat/completions", "POST", RouteAuth::key, true, "chat completion", chat},
+    {"/v1/completions", "POST", RouteAuth::key, true, "text completion", completions},
+    {"/generate", "POST PUT", RouteAuth::key, true, "text completion in SGLang's shape", generate},
     {"/v1/models /v1/models/{id}", "GET", RouteAuth::key, true, "the model's names", models_route},
     {"/tokenize /v1/tokenize", "POST", RouteAuth::key, true, "prompt or messages to tokens",
      tokenize_route},
@@ -32,12 +31,12 @@ constexpr ServerRoute kRoutes[] = {
      tokenizer_info_route},
     {"/health /ping", "GET", RouteAuth::open, false,
      "200, or 503 loading, draining, stuck or failed", health_route},
-    {"/ready", "GET", RouteAuth::open, false, "200 where a request would be taken now",
+    {"/ready", "GET", RouteAuth::open, false, "200 if a request would be accepted now",
      ready_route},
     {"/health_generate", "GET", RouteAuth::key, true, "a token through the queue, within 20 s",
      health_generate_route},
     {"/version", "GET", RouteAuth::open, false, "version and commit of the server", version_route},
-    {"/model_info /get_model_info", "GET", RouteAuth::key, true, "what is served",
+    {"/model_info /get_model_info", "GET", RouteAuth::key, true, "facts about the served model",
      model_info_route},
     {"/server_info /get_server_info", "GET", RouteAuth::key, true, "effective flags, load, plan",
      server_info_route},
