@@ -10,7 +10,7 @@ namespace lathe::cuda {
 /// instruction cache.
 __device__ inline bool seldom(bool x) { return __builtin_expect(x, 0); }
 
-/// Masks keys whose bit is 0.
+/// Masks keys that have a 0 bit.
 __device__ inline void mask_keys(float (&d)[32], std::uint64_t seen, int lane) {
   if (!seldom(seen != ~std::uint64_t{0})) return;
   const auto bits = seen >> 2 * (lane & 3);
@@ -24,7 +24,7 @@ __device__ inline void mask_keys(float (&d)[32], std::uint64_t seen, int lane) {
 
 // With A and B swapped a thread holds keys `key` and `key` + 8 of M rows 8 j + 2 (lane % 4) + i.
 
-/// Masks keys whose bit is 0.
+/// Masks keys that have a 0 bit.
 template <int kCount>
 __device__ inline void mask_keys_swapped(float (&d)[kCount], std::uint64_t seen, int key) {
   if (!seldom(seen != ~std::uint64_t{0})) return;

@@ -1,4 +1,4 @@
-// The Hadamard rotation of every head of rows: a warp per head, in shared memory.
+// Hadamard rotation of every head of each row: one warp per head, in shared memory.
 #pragma once
 
 #include "kernels/cuda/common/hadamard.cuh"

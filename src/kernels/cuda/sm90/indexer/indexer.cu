@@ -20,7 +20,7 @@ cudaError_t launch_count_up(std::int32_t* slots, const std::int32_t* like, std::
 
 namespace {
 
-// Rows of a block: those of a prompt share keys, those of a decode step do not.
+// Rows of a block. Rows of a prompt share keys; rows of a decode step do not.
 constexpr std::int64_t kPromptRows = 256, kRowsEach = 8;
 
 template <int kHeads>
@@ -39,7 +39,7 @@ cudaError_t launch_wgmma(const IndexLogits& p, cudaStream_t stream) {
                        stream, p, each);
 }
 
-// Copies of 16 bytes, of tiles that the tensor cores take as they are.
+// True where pages can be copied in units of 16 bytes and used by the tensor cores as they are.
 bool fits_wgmma(const IndexPages& pages) {
   return pages.dim == 128 && pages.page_stride % 16 == 0 &&
          reinterpret_cast<std::uintptr_t>(pages.data) % 16 == 0;
@@ -63,7 +63,7 @@ cudaError_t launch_index_logits(const IndexLogits& p, cudaStream_t stream) {
     if (p.heads == 32) return launch_wgmma<32>(p, stream);
     if (p.heads == 64) return launch_wgmma<64>(p, stream);
   }
-  constexpr int kMost = 160 << 10;  // 256 heads of 128, keys and all
+  constexpr int kMost = 160 << 10;  // enough for 256 heads of 128 dims and a tile of keys
   const auto bytes = static_cast<std::int32_t>(score_shared_floats(p) * 4);
   if (const cudaError_t status = allow_shared<index_logits_kernel>(kMost); status != cudaSuccess) {
     return status;

@@ -1,4 +1,4 @@
-// The lightning indexer: scores of a row's keys, and the slots of its best ones.
+// The lightning indexer: scores a row's keys, and finds the slots of the best ones.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,8 +14,8 @@ struct IndexPages {
   std::int32_t page_tokens = 1, dim = 0;
 };
 
-/// logits[t, j] = the sum over heads of weights[t, h] * constant * the query's scale * relu(q . k),
-/// for the keys 0 .. lens[t] - 1 of the row's request; others are not written.
+/// logits[t, j] = sum over heads h of weights[t, h] * constant * (scale of q[t, h]) * relu(q . k),
+/// for keys 0 .. lens[t] - 1 of the row's request. Other logits are not written.
 struct IndexLogits {
   IndexPages q = {};               // a page per row, a token per head
   const float* weights = nullptr;  // [rows, heads], rows weights_stride apart
@@ -27,12 +27,13 @@ struct IndexLogits {
   const std::int32_t* request = nullptr;  // [rows]
   const std::int32_t* lens = nullptr;     // [rows]
   float* logits = nullptr;                // [rows, cols] out
-  std::int64_t rows = 0, cols = 0;        // cols: the most keys of a row, or more
+  std::int64_t rows = 0, cols = 0;        // cols: at least the most keys of a row
   std::int32_t heads = 0;
 };
 
-/// slots[t]: of the k best keys of row t, by position, ties to the lower position; then -1. A row
-/// of at most k keys takes all of them, and its logits are not read. NaN is not a candidate.
+/// slots[t]: slots of the k keys of row t with the highest logits, ordered by position, then -1.
+/// Ties go to the lower position. A row with at most k keys selects all of them, without reading
+/// logits. A NaN logit is never selected.
 struct SelectSlots {
   const float* logits = nullptr;  // [rows, cols]
   std::int64_t rows = 0, cols = 0;
@@ -40,14 +41,14 @@ struct SelectSlots {
   const std::int32_t* page_table = nullptr;  // [requests, width]
   std::int64_t width = 0;
   const std::int32_t* request = nullptr;  // [rows]
-  std::int32_t page_tokens = 1;           // of the pool that attention reads
+  std::int32_t page_tokens = 1;           // page size of the pool that attention reads
   std::int64_t pages = 0;
   std::int32_t* slots = nullptr;  // [rows, k] out
   std::int64_t k = 0;
 };
 
-/// slots[t]: row choice_rows[t] of `choices`; where that is -1, the row's first k keys, then -1.
-/// select: as of SelectSlots, of which no logits are read.
+/// slots[t]: row choice_rows[t] of `choices`, or, where that is -1, the row's first k keys, then
+/// -1. select: as for SelectSlots, without logits.
 struct TakeChoices {
   SelectSlots select = {};
   const std::int32_t* choice_rows = nullptr;  // [rows]

@@ -1,6 +1,6 @@
-// The indexer's logits for heads that logits_wgmma.cuh does not take, in f32: a block scores
-// kScoreKeys keys of a row, thread (i, g) adds heads g, g + kScoreGroups, ... of key i, and the
-// groups are added in order.
+// The indexer's logits in f32, for heads that logits_wgmma.cuh does not support. A block scores
+// kScoreKeys keys of a row. Thread (i, g) sums heads g, g + kScoreGroups, ... of key i; the groups
+// are then added in order.
 #pragma once
 
 #include "base/float_formats.h"
@@ -12,7 +12,7 @@ namespace lathe::cuda {
 inline constexpr int kScoreKeys = 32, kScoreGroups = 4;
 inline constexpr int kScoreThreads = kScoreKeys * kScoreGroups;
 
-/// Floats of a row's queries and of the keys' tile in shared memory.
+/// Floats of shared memory for a row's queries and a tile of keys.
 inline std::int64_t score_shared_floats(const IndexLogits& p) {
   return std::int64_t{p.heads} * p.q.dim + kScoreKeys * (p.q.dim + 1);
 }
@@ -54,7 +54,7 @@ static __global__ void __launch_bounds__(kScoreThreads)
   const bool there = page >= 0 && page < p.keys.pages;
   const std::int64_t token = position % p.keys.page_tokens;
   for (std::int32_t d = group; d < dim; d += kScoreGroups) {
-    // A key without a page is NaN, which is not a candidate.
+    // A key without a page is NaN, so it cannot be selected.
     keys[key * (dim + 1) + d] =
         there ? index_code(p.keys, page, token, d) : bits_to_float(0x7fc00000u);
   }
@@ -65,7 +65,7 @@ static __global__ void __launch_bounds__(kScoreThreads)
     for (std::int32_t d = 0; d < dim; ++d) dot += q[h * dim + d] * keys[key * (dim + 1) + d];
     const float weight =
         p.weights[row * p.weights_stride + h] * p.constant * index_scale(p.q, row, h);
-    sum += (dot < 0 ? 0 : dot) * weight;  // a NaN passes
+    sum += (dot < 0 ? 0 : dot) * weight;  // keeps NaN
   }
   sums[group][key] = sum;
   sync_block();

@@ -1,9 +1,9 @@
-// The indexer's logits in e4m3 products, for 16, 32 or 64 heads of 128 dimensions.
+// The indexer's logits by e4m3 tensor cores, for 16, 32 or 64 heads of 128 dimensions.
 //
-// A key and a head's query are rows of 128 bytes, K-major, as both operands need them. Keys are on
-// M and heads on N: a thread then has a quarter of the heads of its two keys, and a sum over heads
-// is a loop and two shuffles. A block holds 128 keys, half for each warpgroup, and goes through the
-// queries of several rows, which in a prompt have the same keys.
+// A key and a head's query are 128-byte rows, K-major, as both operands must be. Keys are on M and
+// heads on N: each thread then has a quarter of the heads of its two keys, and the sum over heads
+// is a loop and two shuffles. A block holds 128 keys, 64 for each warpgroup, and loops over the
+// queries of several rows, which have the same keys in a prompt.
 #pragma once
 
 #include "kernels/cuda/common/wgmma_fp8.cuh"
@@ -16,7 +16,7 @@ struct LogitsWgmma {
   static constexpr int kDim = 128, kGroupKeys = 64, kGroups = 2;
   static constexpr int kKeys = kGroups * kGroupKeys, kThreads = kGroups * 128;
   static constexpr int kQueryBytes = kHeads * kDim;
-  // Codes of keys, then of two rows' queries; their weights; scales of keys.
+  // Shared memory: codes of keys, codes of two rows' queries, their weights, scales of keys.
   static constexpr int kQueriesAt = kKeys * kDim;
   static constexpr int kWeightsAt = kQueriesAt + 2 * kQueryBytes;
   static constexpr int kScalesAt = kWeightsAt + 2 * kHeads * 4;
@@ -28,7 +28,7 @@ __device__ inline std::uint32_t index_chunk(std::uint32_t tile, int row, int chu
   return tile + static_cast<std::uint32_t>(row * 128 + ((chunk ^ (row & 7)) << 4));
 }
 
-/// rows_each: rows of a block.
+/// rows_each: rows per block.
 template <int kHeads>
 static __global__ void __launch_bounds__(LogitsWgmma<kHeads>::kThreads)
     index_logits_wgmma_kernel(const __grid_constant__ IndexLogits p, std::int64_t rows_each) {
@@ -77,7 +77,7 @@ static __global__ void __launch_bounds__(LogitsWgmma<kHeads>::kThreads)
     }
     if (thread >= W::kKeys) return;
     const std::int64_t position = first + thread, page = page_of(request, position);
-    // A key without a page is NaN, which is not a candidate.
+    // A key without a page is NaN, so it cannot be selected.
     float scale = bits_to_float(0x7fc00000u);
     if (page >= 0) {
       const std::byte* scales =
@@ -87,7 +87,7 @@ static __global__ void __launch_bounds__(LogitsWgmma<kHeads>::kThreads)
     store_float(base + W::kScalesAt + static_cast<std::uint32_t>(thread * 4), scale);
   };
 
-  std::int64_t loaded = -1;  // whose keys are there
+  std::int64_t loaded = -1;  // request of the keys in shared memory
   copy_queries(begin);
   if (thread < kHeads) {
     store_float(weights(begin) + static_cast<std::uint32_t>(thread * 4), weight_of(begin));
@@ -104,7 +104,7 @@ static __global__ void __launch_bounds__(LogitsWgmma<kHeads>::kThreads)
     wait_copy_groups<0>();
     fence_async_proxy();
     sync_block();
-    // Under way until the next row.
+    // The next row's queries and weights load meanwhile.
     const bool more = row + 1 < end;
     float next_weight = 0;
     if (more) {
@@ -131,7 +131,7 @@ static __global__ void __launch_bounds__(LogitsWgmma<kHeads>::kThreads)
             load_float2(weights(row) + static_cast<std::uint32_t>((8 * j + 2 * (lane & 3)) * 4));
         LATHE_UNROLL
         for (int i = 0; i < 2; ++i) {
-          // Not a maximum, which drops NaN.
+          // Not fmaxf: it would drop NaN.
           const float a = d[4 * j + 2 * i], b = d[4 * j + 2 * i + 1];
           sums[i] = fmaf(a < 0 ? 0.f : a, w.x, sums[i]);
           sums[i] = fmaf(b < 0 ? 0.f : b, w.y, sums[i]);
@@ -142,7 +142,7 @@ static __global__ void __launch_bounds__(LogitsWgmma<kHeads>::kThreads)
         sums[i] += shuffle_xor(sums[i], 1);
         sums[i] += shuffle_xor(sums[i], 2);
       }
-      // Lanes 0 and 1 of four store a key each.
+      // Of each four lanes, lanes 0 and 1 store one key each.
       const int key = group * W::kGroupKeys + warp * 16 + lane / 4 + 8 * (lane & 1);
       const std::int64_t position = first + key;
       if ((lane & 3) < 2 && position < len && position < p.cols) {

@@ -1,5 +1,5 @@
-// The indexer's exact top-k, a block per row: the k-th best key by four passes over digits of 8
-// bits, then the positions that beat it and the first of those that equal it, in order.
+// The indexer's exact top-k, one block per row. Four passes over 8-bit digits find the k-th best
+// key; then the positions of better keys, and of the first equal ones, are stored in order.
 #pragma once
 
 #include "kernels/cuda/common/dialect.cuh"
@@ -10,7 +10,7 @@ namespace lathe::cuda {
 inline constexpr int kSelectThreads = 256, kSelectWarps = kSelectThreads / 32;
 inline constexpr int kDigits = 256;
 
-/// Ascending as scores do, both zeros alike, and 0 for a NaN, which no other score is.
+/// Ascending as scores are; -0 equals 0; NaN is 0, which no other score is.
 __device__ inline std::uint32_t score_key(float score) {
   if (score != score) return 0;
   const std::uint32_t bits = float_to_bits(score == 0 ? 0.f : score);
@@ -19,10 +19,10 @@ __device__ inline std::uint32_t score_key(float score) {
 
 struct Threshold {
   std::uint32_t key = 0;   // of the k-th best
-  std::int64_t equal = 0;  // how many of those that equal it are taken
+  std::int64_t equal = 0;  // how many keys equal to it are selected
 };
 
-/// Precondition: more than k keys.
+/// Precondition: the row has more than k keys.
 __device__ inline Threshold find_threshold(const float* scores, std::int64_t len, std::int64_t k,
                                            std::uint32_t* counts /* [kDigits] shared */) {
   __shared__ std::uint32_t chosen;
@@ -53,7 +53,7 @@ __device__ inline Threshold find_threshold(const float* scores, std::int64_t len
   return {prefix, rest};
 }
 
-/// Threads that set `mine` before this one, and all of them in `total`.
+/// Number of earlier threads that set `mine`; total: of all threads.
 __device__ inline std::int32_t count_before(bool mine, std::uint32_t* room /* [kSelectWarps] */,
                                             std::int32_t& total) {
   const std::uint32_t lanes = warp_ballot(mine);

@@ -1,4 +1,3 @@
-// Launches latent attention: picks the kernel for the keys, then stages, attends and combines.
 #include "kernels/cuda/sm90/latent/latent.h"
 
 #include <fmt/format.h>
@@ -19,10 +18,10 @@ namespace lathe::cuda {
 namespace {
 
 struct LatentKernels {
-  PartialLayout order;  // of the partials of the first one
+  PartialLayout order;  // of the partials of m64 and swap_ab
   cudaError_t (*m64)(const LatentParams&, cudaStream_t);
   cudaError_t (*swap_ab)(const LatentParams&, int block_m, cudaStream_t);
-  // On fp8 pages: stages listed pages; the m64 kernel for staged rows.
+  // For fp8 pages: stages listed pages; the m64 kernel for staged rows.
   cudaError_t (*stage)(const LatentParams&, const LatentStageArrays&, cudaStream_t) = nullptr;
   cudaError_t (*m64_staged)(const LatentParams&, cudaStream_t) = nullptr;
 };
@@ -32,7 +31,7 @@ constexpr LatentKernels kMlaFp8{PartialLayout::swapped, launch_m64_mla_fp8, laun
 constexpr LatentKernels kMlaFp8Block{PartialLayout::swapped, launch_m64_mla_fp8_block,
                                      launch_swap_ab_mla_fp8_block, launch_stage_mla_fp8_block,
                                      launch_m64_mla_bf16};
-// Without rope.
+// mla_fp8_block without RoPE; staged rows are bf16, 512 wide.
 constexpr LatentKernels kMlaFp8Block512{PartialLayout::swapped, launch_m64_mla_fp8_block_512,
                                         launch_swap_ab_mla_fp8_block_512,
                                         launch_stage_mla_fp8_block_512, launch_m64_v4_bf16};
@@ -44,9 +43,9 @@ Error wrong(std::string field, std::string wanted, std::string offered) {
   return {ErrorCode::invalid_argument, std::move(field), std::move(wanted), std::move(offered), ""};
 }
 
-/// The kernels for a call's keys.
+/// The kernels for a call's layout.
 Result<LatentKernels> kernels_of(const AttendArgs& args) {
-  // Keys that are values: V4's, and those without rope.
+  // The key is the value: V4, and MLA without RoPE.
   const bool whole = args.problem.v_dim() == args.problem.qk_dim();
   if (!args.main.pool) return whole ? kV4Bf16 : kMlaBf16;
   switch (args.main.pool->layout.kind()) {
@@ -69,7 +68,7 @@ Result<void> check_entries(const char* field, std::size_t entries, std::int64_t 
   return wrong(field, fmt::format("{} entries", wanted), fmt::format("{}", entries));
 }
 
-/// Checks one list of a schedule; fields: its arrays in messages, null: it has none.
+/// Checks one list of a schedule. fields: its arrays' names for messages; null: it has none.
 Result<void> check_list(const char* const (&fields)[3], const WorkBuffers& list,
                         const LatentShares& of) {
   if (auto ok = check_entries(fields[0], list.items.size(), of.items); !ok) return ok;
@@ -101,7 +100,7 @@ struct LatentLaunches {
   const LatentSchedule& schedule;
   DType q;
   cudaStream_t stream;
-  const char* last = "latent";  // kernel that was launched
+  const char* last = "latent";  // the kernel launched last, for messages
 
   template <class Kernel>
   cudaError_t attend(const Kernel& kernel, PartialLayout order, const LatentParams& p) {
@@ -124,7 +123,7 @@ struct LatentLaunches {
   }
 };
 
-/// A call whose listed pages are staged first.
+/// Runs a call whose listed pages are staged first.
 cudaError_t attend_staged(const LatentKernels& kernels, LatentParams& p, LatentLaunches& launches,
                           std::byte* workspace) {
   const LatentCut& cut = launches.schedule.cut;
@@ -218,7 +217,7 @@ Result<void> attend_latent(const AttendArgs& args, std::span<const std::int32_t>
       : swap_ab ? launches.attend(with_block_m(kernels.value().swap_ab), order, p)
       : staged  ? attend_staged(kernels.value(), p, launches, workspace.data())
                 : launches.attend(kernels.value().m64, order, p);
-  // Formatting the message takes half as long as a launch.
+  // The message is formatted only on failure: it costs half as much as a launch.
   if (status != cudaSuccess) return launch_result(status, {launches.last, shape(), where});
   return {};
 }

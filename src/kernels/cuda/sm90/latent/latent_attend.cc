@@ -1,4 +1,3 @@
-// Latent attention as a kernel of the registry: checks a call, cuts it and places its arrays.
 #include "kernels/cuda/sm90/latent/latent_attend.h"
 
 #include <fmt/format.h>
@@ -50,7 +49,7 @@ Result<LatentShape> shape_of(const AttendArgs& args) {
   s.sms = *sms;
   if (s.dense) {
     const std::int64_t page = args.main.pool ? args.main.pool->page_size : 1;
-    // What an int32 length can hold, in pairs of tiles.
+    // The most that an int32 length can hold, in pairs of tiles.
     constexpr std::int64_t kMost = INT32_MAX / (2 * kLatentTile) * (2 * kLatentTile);
     s.keys = std::min(args.main.table_width * page, kMost);
     if (args.max_kv_len > 0) s.keys = std::min(s.keys, args.max_kv_len);
@@ -74,7 +73,7 @@ Result<LatentCut> cut_call(const AttendArgs& args) {
   return cut_latent(*shape);
 }
 
-// Places arrays one after another, each at a multiple of 256 bytes.
+// Places arrays one after another, each aligned to 256 bytes.
 class Carve {
  public:
   template <class T>
@@ -117,7 +116,7 @@ Result<std::byte*> take_scratch(const AttendArgs& args, std::int64_t bytes) {
   return base;
 }
 
-// Of a call whose schedule prepare_latent_on_device() made.
+// For a call with a schedule made by prepare_latent_on_device().
 Result<LatentCall> prepared_call(const AttendArgs& args) {
   if (auto ok = check_call(args); !ok) return ok.error();
   if (auto ok = check_scratch(args); !ok) return ok.error();
@@ -130,7 +129,8 @@ Result<LatentCall> prepared_call(const AttendArgs& args) {
   return call;
 }
 
-// take(bytes): memory of the device for schedule and workspace. make: else it lies there.
+// take(bytes): returns device memory for schedule and workspace. make: false if the schedule is
+// already there.
 template <class Take>
 Result<LatentCall> schedule_in(const AttendArgs& args, const Take& take, bool make = true) {
   LatentCall call;

@@ -1,4 +1,4 @@
-// Latent attention on Hopper as a kernel of the registry: one call with the arguments that all
+// Latent attention on Hopper: entry points for the kernel registry, with the arguments that all
 // devices share. A step whose layers share a schedule calls latent.h itself.
 #pragma once
 
@@ -13,39 +13,38 @@ namespace lathe::cuda {
 
 /// Computes what cpu_attend_latent does, in bf16 arithmetic (latent.h), on execution.stream. All
 /// spans and views point to the stream's device. The host cannot read lengths there, so
-/// max_request_rows and max_kv_len bound them; if a request has more rows, some stay unwritten.
+/// max_request_rows and max_kv_len bound them; rows of a request beyond the bound are not written.
 ///
-/// The schedule and the partials of split rows lie in execution.scratch, a Scratch(kDeviceMemory)
-/// that no other stream uses. Three launches, four where keys are cut, more where pages are decoded
-/// first or batches are very large; nothing waits. Once the scratch has grown to a call's size that
-/// call can be captured; a graph uses the scratch for as long as it lives.
+/// Schedule and partials are in execution.scratch, a Scratch(kDeviceMemory) that no other stream
+/// uses. Launches three kernels, four where keys are split, more where pages are staged or batches
+/// are very large; never waits. Once the scratch has grown to a call's size, the call can be
+/// captured; the graph uses the scratch for as long as it exists.
 ///
-/// With execution.batch_invariant, of calls of equal max_request_rows, a request's bits do not
-/// depend on what is beside it. Partials then take up to kLatentFixedPieces x its M rows x 2 KiB a
-/// request.
+/// With execution.batch_invariant, a request's bits do not depend on the rest of its batch, for
+/// calls with the same max_request_rows. Partials then need up to kLatentFixedPieces x the
+/// request's M rows x 2 KiB.
 ///
-/// With args.schedule, as prepare_latent_on_device() made it, neither schedule nor cut is made
-/// again.
+/// With args.schedule, made by prepare_latent_on_device(), neither schedule nor cut is computed.
 ///
-/// Errors: those of check_latent_shapes and check_latent_call; impossible bounds; no scratch, or
-/// host scratch; out of memory. On an error nothing was written.
+/// Errors: as check_latent_shapes() and check_latent_call(); impossible bounds; no scratch, or host
+/// scratch; out of memory. On an error nothing was written.
 Result<void> attend_latent_on_device(const AttendArgs& args);
 
-/// Makes the schedule of a step's calls, whose lengths, bounds, table or list widths and dtypes
-/// args has: two or three launches. At the addresses that `out` keeps, a graph of such calls reads
-/// the schedule of the step that it is replayed for, as long as what the host bounds is the same.
+/// Makes the schedule for a step's calls with the lengths, bounds, table or list widths and dtypes
+/// of args: two or three launches. A graph of such calls, at the addresses that `out` keeps, reads
+/// the schedule of the step it is replayed for, as long as the host's bounds are the same.
 Result<void> prepare_latent_on_device(const AttendArgs& args, Schedule& out);
 
-/// The same call in a caller's memory of the device, at a multiple of 256; execution.scratch is not
-/// used. part: as of attend_in_workspace(). Errors: those of attend_latent_on_device(); fewer bytes
-/// than latent_workspace() of its args.
+/// The same call in the caller's device memory, aligned to 256; execution.scratch is not used.
+/// part: as in attend_in_workspace(). Errors: as attend_latent_on_device(); `workspace` is smaller
+/// than latent_workspace() of these args.
 Result<void> attend_latent_in(const AttendArgs& args, std::span<std::byte> workspace,
                               CallPart part);
-/// latent_workspace_bytes() of calls whose shapes are at most those of args. Errors: no device.
+/// latent_workspace_bytes() of calls with shapes up to the one of args. Errors: no device.
 Result<std::int64_t> latent_workspace(const AttendArgs& args);
 
 /// The first half of attend_latent_on_device(), for calls of attend_latent() with equal lengths: a
-/// schedule that the stream fills, and a workspace, both in the scratch until its next take().
+/// schedule that the stream fills, and a workspace. Both are in the scratch until its next take().
 struct LatentCall {
   LatentSchedule schedule;
   std::span<std::byte> workspace;

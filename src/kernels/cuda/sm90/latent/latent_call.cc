@@ -1,4 +1,3 @@
-// Checks a latent call against what the Hopper kernels accept: dims, alignment, scales, sources.
 #include "kernels/cuda/sm90/latent/latent_call.h"
 
 #include <fmt/format.h>
@@ -16,7 +15,7 @@ Error unfit(std::string field, std::string wanted, std::string offered) {
   return {ErrorCode::unsupported, std::move(field), std::move(wanted), std::move(offered), ""};
 }
 
-// The kernels move 16 bytes at a time.
+// The kernels copy 16 bytes at a time.
 Result<void> check_alignment(const char* field, const void* data, std::int64_t stride_bytes,
                              std::int64_t rows) {
   if (rows == 0) return {};
@@ -30,12 +29,12 @@ Result<void> check_alignment(const char* field, const void* data, std::int64_t s
   return {};
 }
 
-// Widths of the rope: DeepSeek's, and none where a model has no rope, whose keys are whole values.
+// Supported RoPE widths: 64, as DeepSeek, and 0, where the key is the value.
 bool has_rope(ProblemKind kind, std::int32_t rope) {
   return rope == kLatentRope || (rope == 0 && kind != ProblemKind::window_compressed);
 }
 
-/// The fields of a source in messages.
+/// Names of a source's fields, for messages.
 struct SourceFields {
   const char *pool, *layout, *compact, *compact_dtype;
 };
@@ -61,7 +60,7 @@ Result<void> check_keys(const SourceFields& fields, const KeySource& s, ProblemK
   return check_alignment(fields.pool, s.pool->data, s.pool->page_stride, s.pool->pages);
 }
 
-// What fp8 products, for an e4m3 q on e4m3 pages, need besides.
+// What fp8 operands (e4m3 q on e4m3 pages) need in addition.
 Result<void> check_fp8(const AttendArgs& args) {
   const KeySource& s = args.main;
   if (!s.pool || s.pool->layout.kind() != LayoutKind::mla_fp8) {
@@ -113,7 +112,7 @@ Result<void> check_sources(const AttendArgs& args) {
       (a.pool && a.pool->layout.kind() != b.pool->layout.kind())) {
     return unfit("extra", "pages of main's layout, or compact rows like main's", "another form");
   }
-  // A work tile's keys are those of a request's pages, or those of a row's list.
+  // A work tile has the keys of one page table, or of one row's lists.
   if (a.index_width == 0 && b.index_width > 0) {
     return unfit("main.indices", "an index list, as extra has one",
                  a.table_width > 0 ? "a page table" : "none");

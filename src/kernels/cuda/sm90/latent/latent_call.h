@@ -1,4 +1,4 @@
-// Checks a call of latent attention (latent_limits.h), with the caller's schedule or in
+// Checks a latent call against latent_limits.h, with the caller's schedule or for
 // attend_latent_on_device().
 #pragma once
 
@@ -7,10 +7,10 @@
 
 namespace lathe::cuda {
 
-/// All but how many entries lists have and what max_request_rows and max_kv_len bound. Spans and
-/// views may point anywhere. Errors: dims, heads, layouts, dtypes or scales that the kernels don't
-/// take; a window, or a second source, with a page table of the first; addresses or strides off 16
-/// bytes; sources of two forms.
+/// Checks everything but the number of list entries and what max_request_rows and max_kv_len bound.
+/// Spans and views may point anywhere. Errors: unsupported dims, heads, layouts, dtypes or scales;
+/// a window, or a second source, where the first one has a page table; addresses or strides that
+/// are not multiples of 16 bytes; one source by page table and the other by index lists.
 Result<void> check_latent_call(const AttendArgs& args);
 
 }  // namespace lathe::cuda

@@ -1,4 +1,4 @@
-// The launches of latent attention. It includes little, for nvcc's sake.
+// Launches of latent attention's kernels. Includes little, to keep nvcc fast.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,35 +7,36 @@
 
 namespace lathe::cuda {
 
-/// 64 M rows per block; bf16 products, f16 on fp8 caches.
+/// 64 M rows per block; bf16 operands, f16 on fp8 caches.
 cudaError_t launch_m64_mla_bf16(const LatentParams& p, cudaStream_t stream);
 cudaError_t launch_m64_mla_fp8(const LatentParams& p, cudaStream_t stream);
 cudaError_t launch_m64_mla_fp8_block(const LatentParams& p, cudaStream_t stream);
 cudaError_t launch_m64_v4_fp8(const LatentParams& p, cudaStream_t stream);
 cudaError_t launch_m64_v4_bf16(const LatentParams& p, cudaStream_t stream);
 
-/// block_m of 8, 16, 32 or 64, q e4m3; fp8 products. Queries, pages and their strides are multiples
-/// of 16 bytes; by page table, pages are powers of two from 16 tokens on.
+/// fp8 operands, e4m3 q. block_m: 8, 16, 32 or 64. Queries, pages and their strides are multiples
+/// of 16 bytes; with a page table, pages are a power of two of at least 16 tokens.
 cudaError_t launch_native_mla_fp8(const LatentParams& p, int block_m, cudaStream_t stream);
 
-/// block_m of 8, 16 or 32; f16 products on fp8 rows, bf16 products on bf16 rows, where p.m_blocks
-/// is 1.
+/// block_m: 8, 16 or 32. f16 operands on fp8 rows; bf16 operands on bf16 rows, which need
+/// p.m_blocks of 1.
 cudaError_t launch_swap_ab_mla_bf16(const LatentParams& p, int block_m, cudaStream_t stream);
 cudaError_t launch_swap_ab_mla_fp8(const LatentParams& p, int block_m, cudaStream_t stream);
 cudaError_t launch_swap_ab_mla_fp8_block(const LatentParams& p, int block_m, cudaStream_t stream);
 cudaError_t launch_swap_ab_v4_fp8(const LatentParams& p, int block_m, cudaStream_t stream);
 cudaError_t launch_swap_ab_v4_bf16(const LatentParams& p, int block_m, cudaStream_t stream);
 
-/// keys: [p.work_tiles], of each work tile, at most `most`: a length on the device may be anything.
+/// keys: [p.work_tiles], the keys of each work tile, cut to `most`: lengths on the device are
+/// unchecked.
 cudaError_t launch_latent_count(const LatentParams& p, std::int64_t most, std::int32_t* keys,
                                 cudaStream_t stream);
 
-/// Shares p's work tiles, kShareTiles at most, by the lengths on the device.
+/// Distributes p's work tiles (at most kShareTiles) by the lengths on the device.
 cudaError_t launch_latent_share(const LatentParams& p, const LatentSharing& to,
                                 cudaStream_t stream);
 
-/// After one of the others where p.cut, on the same stream. order: of its partials. most: items
-/// that a work tile has, about.
+/// Combines partials. Launch after one of the others where p.cut, on the same stream. order: of the
+/// partials. most: about the most items of a work tile.
 cudaError_t launch_latent_combine(const LatentParams& p, PartialLayout order, int block_m,
                                   std::int64_t most, cudaStream_t stream);
 

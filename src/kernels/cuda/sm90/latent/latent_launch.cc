@@ -1,4 +1,3 @@
-// Computes the parameters of latent attention's kernels from a call's arguments.
 #include "kernels/cuda/sm90/latent/latent_launch.h"
 
 #include <algorithm>
@@ -27,7 +26,7 @@ LatentSource source_params(const KeySource& s, const AttentionProblem& problem) 
     out.indices = s.indices.data();
     out.width = static_cast<std::int32_t>(s.index_width);
     if (!s.index_lengths.empty()) out.lengths = s.index_lengths.data();
-    // A call that is only planned has no list of entries yet; null would say that it has none.
+    // A call that is only planned has no list entries yet, but null would mean that it has no list.
     if (s.indices.empty()) out.indices = out.lengths;
   }
   if (s.table_width > 0) {
@@ -70,12 +69,12 @@ LatentParams latent_params(const AttendArgs& args, std::span<const std::int32_t>
   p.kv_lens = args.kv_lens.data();
   if (!row_request.empty()) p.row_request = row_request.data();
   p.dense = args.main.index_width == 0;
-  // Rows of an extend, and many M blocks, read keys again that L2 holds; those of a decode seldom
-  // do, and copies that L2 drops first take a tenth less time.
+  // Rows of a prefill, and many M blocks, read keys again that are in L2. Rows of a decode step
+  // rarely do, and copies that L2 evicts first are a tenth faster.
   constexpr std::int64_t kSharing = 16;  // rows of a request
   p.once = p.m_blocks <= 2 && args.max_request_rows < kSharing &&
            args.q.rows < kSharing * std::ssize(args.kv_lens);
-  // An extend by lists reads queries once, and they and its outputs exceed L2.
+  // A prefill by lists reads queries once, and queries and outputs together exceed L2.
   p.passing = !p.dense && !p.once && !p.cut;
   p.main = source_params(args.main, problem);
   if (problem.two_sources()) p.extra = source_params(args.extra, problem);

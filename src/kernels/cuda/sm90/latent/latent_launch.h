@@ -1,5 +1,5 @@
-// Makes the parameters of latent attention's kernels from a call's arguments. Internal; counts have
-// been checked.
+// Makes kernel parameters of latent attention from a call's arguments. Internal; array sizes must
+// have been checked.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/latent.h"
@@ -7,12 +7,12 @@
 
 namespace lathe::cuda {
 
-/// All but the workspace: of all work tiles, with the first list.
+/// For all work tiles, with the first list; without the workspace.
 LatentParams latent_params(const AttendArgs& args, std::span<const std::int32_t> row_request,
                            const LatentSchedule& schedule);
-/// Where schedule.cut.shared.
+/// Requires schedule.cut.shared.
 LatentSharing latent_sharing(const LatentSchedule& schedule);
-/// Of the work tiles of cut.all, and of cut.tail. q: the type of queries.
+/// Parameters for the work tiles of cut.all, and of cut.tail. q: dtype of queries.
 LatentParams first_work_tiles(const LatentParams& p, const LatentSchedule& schedule);
 LatentParams last_work_tiles(const LatentParams& p, const LatentSchedule& schedule, DType q);
 

@@ -1,4 +1,4 @@
-// Bounds what latent calls take from their scratch by the maxima of their shapes.
+// Bounds a latent call's scratch by the maxima of its shape.
 #include <algorithm>
 
 #include "base/integers.h"
@@ -12,39 +12,39 @@ namespace {
 constexpr std::int64_t kPartialRow = (kLatentValue + 1) * 4;  // bytes of an M row of a partial
 
 struct Parts {
-  std::int64_t items = 0;  // that leave partials
+  std::int64_t items = 0;  // items with partials
   std::int64_t bytes = 0;
 };
 
-/// Of cuts that follow a work tile's own keys.
+/// Bound for splits that follow a work tile's own number of keys.
 Parts fixed_parts(std::int64_t work_tiles, std::int64_t m_rows, std::int64_t fixed_keys,
                   std::int64_t keys) {
-  constexpr std::int64_t kMost = kLatentFixedBlocks * kLatentBlockRows;  // of a tile that is cut
+  constexpr std::int64_t kMost = kLatentFixedBlocks * kLatentBlockRows;  // of a split work tile
   const std::int64_t pieces = std::min<std::int64_t>(
       ceil_div(std::max(keys, fixed_keys), fixed_keys) + 1, kLatentFixedPieces);
   const std::int64_t items = work_tiles * pieces;
   return {items, items * std::min(m_rows, kMost) * kPartialRow};
 }
 
-/// Of cuts that balance: n items of a work tile are n blocks of it at the same time, so no cut of
-/// it has more than the SMs hold.
+/// Bound for splits that balance: n items of a work tile are n resident blocks of it, so a work
+/// tile has at most as many items as the SMs hold blocks.
 Parts balanced_parts(const LatentShape& s, std::int64_t work_tiles, std::int64_t m_rows) {
   const std::int64_t steps = std::max<std::int64_t>(ceil_div(s.keys, kLatentTile), 1);
-  const std::int64_t sms = s.sms, held = kLatentBlockRows * sms;  // M rows that are resident
+  const std::int64_t sms = s.sms, held = kLatentBlockRows * sms;  // resident M rows
   Parts p;
   if (steps > 1) {
     const std::int64_t each = std::min(steps * m_rows, held);  // M rows
     p.items = std::min(work_tiles * std::min(steps, sms), kLatentPartialBytes / (8 * kPartialRow));
     p.bytes = std::min(work_tiles * each * kPartialRow, kLatentPartialBytes);
   }
-  if (s.dense) {  // the device may leave two a worker
+  if (s.dense) {  // the device may write two partials per worker
     p.items = std::max(p.items, 2 * sms);
     p.bytes = std::max(p.bytes, 2 * held * kPartialRow);
   }
   return p;
 }
 
-/// Whether calls may stage pages: with the fewest tokens that a list can hold.
+/// Whether calls may stage pages, assuming the fewest tokens that lists can hold.
 bool may_stage(const LatentShape& s) {
   if (s.dense || s.fp8 || s.fixed_keys > 0 || s.main.pages == 0 || s.heads <= 32) return false;
   LatentShape few = s;
@@ -64,7 +64,7 @@ std::int64_t latent_workspace_bytes(const LatentShape& most) {
   const Parts parts = most.fixed_keys > 0
                           ? fixed_parts(work_tiles, m_rows, most.fixed_keys, most.keys)
                           : balanced_parts(most, work_tiles, m_rows);
-  // Of both lists of a schedule together; each array begins at a multiple of 256 bytes.
+  // Both lists of a schedule together. Each array is aligned to 256 bytes.
   constexpr std::int64_t kArrays = 12 * 256;
   const std::int64_t workers = 2 * (std::max<std::int64_t>(most.sms, kShareWorkers) + 1);
   const std::int64_t schedule =

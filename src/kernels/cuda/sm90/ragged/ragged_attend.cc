@@ -1,6 +1,5 @@
-// Attention over expanded keys as a kernel of the registry: checks a call, places its arrays and
-// launches pass after pass. A pass lists keys and work, gathers latents, and then for some heads
-// after others multiplies them by kv_b and attends.
+// Launches one pass after another. A pass lists its keys and work and gathers latents. Then, for
+// one set of heads after another, it multiplies the latents by kv_b and attends.
 #include "kernels/cuda/sm90/ragged/ragged_attend.h"
 
 #include <algorithm>
@@ -30,7 +29,7 @@ Result<void> launch_list(const RaggedParams& p, const AttendArgs& args) {
   return call_result(launch_ragged_bases(p, stream_of(args)), "ragged_bases");
 }
 
-/// Latents of the pass, in bf16.
+/// Gathers the latents of the pass as bf16.
 Result<void> gather(const RaggedParams& p, const AttendArgs& args) {
   if (auto ok = call_result(launch_ragged_slots(p, stream_of(args)), "ragged_slots"); !ok) {
     return ok;
@@ -42,7 +41,7 @@ Result<void> gather(const RaggedParams& p, const AttendArgs& args) {
                        {args.main.key_scale, args.main.value_scale}, stream_of(args));
 }
 
-/// Keys and values of the heads from `head` on.
+/// Expands keys and values of the heads beginning with `head`.
 Result<void> expand(const RaggedParams& p, const AttendArgs& args, std::int32_t head) {
   const Expansion& e = args.expansion;
   const std::int64_t nope = args.problem.nope, first = std::int64_t{head} * p.head_width;
@@ -55,7 +54,7 @@ Result<void> expand(const RaggedParams& p, const AttendArgs& args, std::int32_t 
                    p.latent_width};
   const MutableRowsView out{reinterpret_cast<std::byte*>(p.expanded), DType::bf16, p.keys, rows,
                             rows};
-  // One group, so that the device's count of keys is multiplied and not the room for them.
+  // As one group, so that the GEMM covers the keys that the device counts, and not the capacity.
   const GroupedMatmulCall call{.x = x, .w = w, .out = out, .groups = 1, .offsets = p.extent};
   if (grouped_matmul_takes(call)) return grouped_matmul_on_device(call, stream_of(args));
   return call_result(
@@ -93,7 +92,7 @@ Result<void> prepare_ragged_on_device(const AttendArgs& args, Schedule& out) {
 Result<void> attend_ragged_as_cut(const AttendArgs& args, const RaggedShape& shape) {
   std::byte* memory = args.execution.scratch->take(shape.bytes());
   if (memory == nullptr) return no_scratch(shape.bytes());
-  // Kernels only read a list that the step's layers share.
+  // The cast is safe: kernels only read a list that the step's layers share.
   const bool shared = args.schedule != nullptr && shape.shares_list(args);
   std::byte* list = shared ? const_cast<std::byte*>(args.schedule->device()) : memory;
   const std::int64_t requests = std::ssize(args.kv_lens);

@@ -1,5 +1,3 @@
-// Checks a call of expanding attention against what the Hopper kernels accept, cuts it into passes
-// and computes their parameters.
 #include "kernels/cuda/sm90/ragged/ragged_call.h"
 
 #include <fmt/format.h>
@@ -32,7 +30,7 @@ std::int64_t most_keys(const AttendArgs& args) {
   return std::min<std::int64_t>(keys, kGqaMostKeys);
 }
 
-/// About the tiles of keys that the M blocks of a pass see for a head, from a mean length.
+/// Estimates, from the mean length, how many tiles of keys a pass's M blocks see for one head.
 std::int64_t tiles_of_a_head(const AttendArgs& args, const RaggedShape& s) {
   const std::int64_t requests = std::max<std::int64_t>(std::ssize(args.kv_lens), 1);
   const std::int64_t rows = args.q.rows / requests;

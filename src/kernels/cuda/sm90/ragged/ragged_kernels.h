@@ -1,4 +1,4 @@
-// The launches of attention over expanded keys. It includes little, for nvcc's sake.
+// Launches of attention over expanded keys. Includes little, to keep nvcc fast.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,13 +7,13 @@
 
 namespace lathe::cuda {
 
-/// Makes p.bases and p.extent.
+/// Fills p.bases and p.extent.
 cudaError_t launch_ragged_bases(const RaggedParams& p, cudaStream_t stream);
-/// Makes p.slots, by p.bases.
+/// Fills p.slots, from p.bases.
 cudaError_t launch_ragged_slots(const RaggedParams& p, cudaStream_t stream);
 
-/// By p.gqa.schedule, p.bases and p.slots; launch_gqa_combine() finishes it. An instance for each
-/// width of keys and of values, in a file of its own.
+/// Computes attention from p.gqa.schedule, p.bases and p.slots. launch_gqa_combine() must follow.
+/// Each pair of key and value widths is an instance in its own file.
 template <int kKeyDim, int kValueDim>
 cudaError_t launch_ragged_m128(const RaggedParams& p, cudaStream_t stream);
 

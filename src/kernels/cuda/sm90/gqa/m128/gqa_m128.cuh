@@ -9,7 +9,7 @@
 //   M rows 64 - 127 | S = Q K^T of warpgroup 1 |     O of warpgroup 1
 //
 //   S1 = Q K1^T   O += P0 V0   softmax 1        S2 = Q K2^T   O += P1 V1   softmax 2 ...
-//   |----- issued together ----|-- beside PV --|
+//   |----- issued together ----|---- with PV ---|
 //
 // Q and K are K-major in shared memory, V is MN-major; P stays in registers. A row max rises only
 // where a score exceeds it by kRowMaxSlack (row_max.cuh), so O is rarely rescaled.

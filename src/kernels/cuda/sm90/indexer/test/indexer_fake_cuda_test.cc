@@ -1,4 +1,5 @@
-// The indexer's logits without a GPU, their kernels emulated, against sums in double.
+// Runs the indexer's kernels without a GPU, emulated, and compares logits with sums in double
+// precision.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,7 +14,7 @@
 namespace lathe::cuda {
 namespace {
 
-// Pages of codes, each with its scales behind them.
+// Pages of codes, each followed by its scales.
 std::vector<std::byte> random_pages(std::mt19937& rng, std::int64_t pages, std::int32_t tokens,
                                     std::int32_t dim) {
   std::normal_distribution<float> normal;
@@ -47,7 +48,7 @@ double scale(const IndexPages& p, std::int64_t page, std::int64_t token) {
   return s;
 }
 
-// Requests of different lengths and rows, a hole among the pages, rows without a request.
+// Requests of different lengths and rows, a hole among the pages, and rows without a request.
 void check(std::int32_t heads, std::int32_t dim, std::int32_t page_tokens, std::int64_t prompt,
            unsigned seed) {
   SCOPED_TRACE("heads " + std::to_string(heads) + ", dim " + std::to_string(dim) + ", page " +
@@ -147,7 +148,7 @@ TEST(IndexLogits, AreSumsOverHeads) {
   }
 }
 
-// Blocks of several rows, which go from one request to the next.
+// Blocks of several rows that cross from one request to the next.
 TEST(IndexLogits, OfPrompts) { check(16, 128, 16, 299, test_seed(6)); }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Launches the split-KV combine, with as many partials in flight as the number of splits asks for.
+// Launches the split-KV combine with as many partial loads in flight as there are splits.
 #include "kernels/cuda/sm90/latent/combine/combine.cuh"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace lathe::cuda {
 namespace {
 
-// About as many blocks run at once. More take longer to start than to go on.
+// About as many blocks as are resident. More would cost more to start than a loop does.
 constexpr unsigned kBlocks = 132 * 8;
 
 template <PartialLayout kOrder>

@@ -1,10 +1,10 @@
-// Split-KV combine: joins the partials of work tiles that several items share, and writes rows
-// without keys.
+// Split-KV combine: merges the partials of split work tiles, and writes zeros to rows without keys.
 //
-// A thread takes a chunk (partials.cuh). Where an M row has many partials, two to eight lanes of a
-// warp take a slice of them each. out = sum of 2^(lse_i - lse) out_i in the order of i within a
-// slice and then of slices, so the bits do not depend on timing. Blocks of 128 threads without
-// shared memory: larger ones, and a loop over several runs a block, took 1 to 4 us longer.
+// A thread computes one chunk (partials.cuh). Where an M row has many partials, two to eight lanes
+// of a warp read one slice of them each. out = sum of 2^(lse_i - lse) out_i, in the order of i
+// within a slice and then in the order of slices, so the bits do not depend on timing. Blocks have
+// 128 threads and no shared memory: larger ones, and blocks that loop over several runs, took 1 to
+// 4 us longer.
 #pragma once
 
 #include "kernels/cuda/common/hopper.cuh"
@@ -17,12 +17,12 @@ namespace lathe::cuda {
 
 inline constexpr int kCombineThreads = 128;
 
-/// What a block's thread does of a work tile: chunk `chunk`, counted over all M blocks, and slice
-/// `slice` of its partials. parts: slices, a power of two.
+/// A thread's part of a work tile: chunk `chunk`, counted over all M blocks, and slice `slice` of
+/// its partials. parts: number of slices, a power of two.
 struct CombineShare {
   int chunk, slice, parts;
 
-  /// Of a block that takes part `part` of run `run` of 128 chunks.
+  /// For a block that computes part `part` of run `run` of 128 chunks.
   __device__ CombineShare(int run, int part, int of) : parts(of) {
     const int x = static_cast<int>(threadIdx.x), lane = x % 32, lanes = 32 / of;
     chunk = run * kCombineThreads + part * (kCombineThreads / of) + x / 32 * lanes + lane % lanes;
@@ -30,8 +30,8 @@ struct CombineShare {
   }
 };
 
-/// A thread's share of work tile u. row(): its first row of q, which is looked up late, as
-/// registers are short.
+/// Computes a thread's chunk of work tile u. row(): the tile's first row of q; it is looked up
+/// late, because registers are scarce.
 template <PartialLayout kOrder, class Row>
 __device__ inline void combine_chunk(const LatentParams& p, int block_m, const LatentSplitTile& u,
                                      const CombineShare& own, const Row& row) {
@@ -42,7 +42,7 @@ __device__ inline void combine_chunk(const LatentParams& p, int block_m, const L
   const std::int32_t m_row = tile * block_m + place.m_row;
   float row_max = kNone, row_sum = 0;
   float4 acc = {0, 0, 0, 0};
-  // 32 bits, as registers are short: partials have fewer chunks.
+  // 32 bits suffice for chunks of partials, and registers are scarce.
   const int step = p.m_blocks * block_m * slices;
   int lse_at = (u.first + own.slice) * (p.m_blocks * block_m) + m_row;
   auto from = static_cast<std::uint32_t>(u.first + own.slice) *
@@ -76,7 +76,7 @@ __device__ inline void combine_chunk(const LatentParams& p, int block_m, const L
     for (int j = 0; j < kCombineAhead; ++j) {
       const float w = exp2_fast(lse[j] - zero);
       row_sum += w;
-      if (w == 0) continue;  // partials of such items may hold anything
+      if (w == 0) continue;  // partials without keys hold arbitrary bytes
       const float4 of = chunk_values(v[j]);
       acc = {fmaf(w, of.x, acc.x), fmaf(w, of.y, acc.y), fmaf(w, of.z, acc.z),
              fmaf(w, of.w, acc.w)};
@@ -115,13 +115,12 @@ __device__ inline void combine_chunk(const LatentParams& p, int block_m, const L
   }
 }
 
-/// After a list by plan_work(). Grid: (parts of 128 chunks of the largest work tile, work tile).
+/// For a list made by plan_work(). Grid: (parts of 128 chunks of the largest work tile, work tile).
 template <PartialLayout kOrder>
 static __global__ void __launch_bounds__(kCombineThreads, 8)
     latent_combine_kernel(const __grid_constant__ LatentParams p, int block_m, int parts) {
   const auto work_tile = static_cast<std::int32_t>(blockIdx.y + gridDim.y * blockIdx.z);
-  // The work list and the lengths are older than the previous kernel, so they are read while it
-  // runs.
+  // Work list and lengths are older than the previous kernel, so they can be read while it runs.
   LatentSplitTile tile{.items = 1};
   if (work_tile < p.work_tiles) {
     const LatentWorkTile u = find_work_tile(p, work_tile);
@@ -136,14 +135,14 @@ static __global__ void __launch_bounds__(kCombineThreads, 8)
                         [&] { return tile.row; });
 }
 
-/// After a list that the device shared: visits its split tiles, and no other. Grid: (128 chunks of
-/// the largest work tile, every gridDim.y-th entry).
+/// For a list that the device shared: visits only its split tiles. Grid: (128 chunks of the largest
+/// work tile, every gridDim.y-th entry).
 template <PartialLayout kOrder>
 static __global__ void __launch_bounds__(kCombineThreads, 8)
     latent_combine_split_kernel(const __grid_constant__ LatentParams p, int block_m) {
   auto at = static_cast<std::int32_t>(blockIdx.y);
   const auto entry = [&] { return p.split_tiles[at < p.split_last ? at : p.split_last]; };
-  // The list is older than the previous kernel, so it is read while that runs.
+  // The list is older than the previous kernel, so it can be read while that runs.
   LatentSplitTile next = entry();
   wait_for_previous();
   LATHE_ROLLED

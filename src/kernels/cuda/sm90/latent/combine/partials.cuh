@@ -1,12 +1,12 @@
-// Partials: what the items of a split work tile leave for the combine.
+// Partials: what the items of a split work tile write for the combine.
 //
-// A partial is an item's M block, [block_m, 512], in chunks of four values of an M row. Chunks lie
-// in the order in which the kernel's threads hold them, 128 threads side by side, so that a warp
-// stores and loads them in one piece; row order would cost eight pieces, and tags are the limit.
+// A partial is an item's M block, [block_m, 512], in chunks of four values of an M row. Chunks are
+// in the order of the kernel's threads, 128 threads side by side, so that a warp's store or load is
+// contiguous. In row order it would be eight pieces, and cache tags are the limit.
 //
-// Values are f32, but f16 where A and B are swapped: values there are f16 or e4m3, so their means
-// fit f16, P has no more precision, and a store takes as long as the keys. Value scales are then
-// left to the combine.
+// Values are f32. Where A and B are swapped they are f16: values there come from f16 or e4m3, so
+// their means fit f16, P has no more precision, and stores would cost as much as loading keys.
+// Value scales are then applied by the combine.
 #pragma once
 
 #include <type_traits>
@@ -16,7 +16,7 @@
 
 namespace lathe::cuda {
 
-/// In how many slices, and so parts, the combine takes a work tile of so many items.
+/// Slices into which the combine splits a work tile of `items` items.
 __host__ __device__ inline int combine_parts(std::int64_t items) {
   return items <= kCombineAhead       ? 1
          : items <= 2 * kCombineAhead ? 2

@@ -1,11 +1,11 @@
-// The producer of listed bf16 rows: one warp resolves slots, two copy rows into swizzled tiles, one
-// publishes work and queries.
+// The producer of listed bf16 rows: one warp resolves slots, two copy rows to swizzled tiles, one
+// publishes work items and loads queries.
 //
-// Tiles of keys are numbered through all work items of a block. Tile n is in buffer n % 2, whose
-// halves of the values are freed, loaded and awaited separately: 0 holds dimensions 0 to 255, 1
-// those from 256 on. The rope comes with the half that is loaded last, as the reader of that half
-// also reads P there (m64_bf16.cuh). Missing keys are masked; in place of their rows come others of
-// the tile, or zeros.
+// Tiles of keys are numbered through all work items of a block. Tile n is in buffer n % 2. The two
+// halves of a buffer's values are freed, loaded and awaited separately: half 0 is dimensions 0 to
+// 255, half 1 the rest. RoPE is loaded with the half that is loaded last, because the reader of
+// that half also reads P from RoPE's tile (m64_bf16.cuh). Missing keys are masked; their rows are
+// copies of another key of the tile, or zeros.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/load/resolve_slots.cuh"
@@ -13,10 +13,10 @@
 
 namespace lathe::cuda {
 
-/// Arrivals of the half that is loaded first, which also cover the mask, and of the other one.
+/// Arrivals for the half that is loaded first, which also cover the mask, and for the other half.
 inline constexpr int kFirstHalfArrivals = 2 * 33, kSecondHalfArrivals = 2 * 32;
 
-/// One of two warps, which copies 32 rows of each tile: eight lanes take 128 bytes of a row, so
+/// One of two warps, which copies 32 rows of each tile. Eight lanes copy 128 bytes of a row, so
 /// that loads are whole cache lines and stores to shared memory have no bank conflicts.
 template <class Format>
 struct RowCopy {
@@ -27,9 +27,9 @@ struct RowCopy {
 
   const LatentShared& s;
   int warp, lane;
-  std::uint32_t place[2];  // in the first tile, for even and odd i
+  std::uint32_t place[2];  // offset in the first tile, for even and odd i
   const std::byte* from[kRows];
-  std::uint32_t mask = 0;  // of the warp's rows
+  std::uint32_t mask = 0;  // which of the warp's rows are there
 
   __device__ RowCopy(const LatentShared& shared, int w, int l)
       : s(shared),
@@ -39,7 +39,7 @@ struct RowCopy {
 
   __device__ int row(int i) const { return warp * 32 + 4 * i + lane / 8; }
 
-  /// 64 dimensions each from `dims` on, to the buffer at `to`.
+  /// Copies `tiles` x 64 dimensions, beginning with `dims`, to the buffer at `to`.
   __device__ __forceinline__ void copy(std::uint32_t to, int dims, int tiles) const {
     const auto each = [&](int t, const auto& copy_16) {
       LATHE_UNROLL
@@ -72,7 +72,7 @@ struct RowCopy {
       const std::uint64_t own = address(warp * 32 + lane);
       if (own == kEnd) return;
       mask = warp_ballot(own != 0);
-      // In place of a missing row, one that is there.
+      // In place of a missing row, copy one that is there.
       const std::uint64_t other =
           shuffle(own, static_cast<std::uint32_t>(count_bits(mask ^ (mask - 1)) - 1));
       LATHE_UNROLL

@@ -1,8 +1,8 @@
 // The producer of fp8 rows: one warp resolves slots, two copy rows as cached, one publishes work
-// and queries.
+// items and loads queries.
 //
-// Missing keys are masked; in place of their rows come others of the tile, or zeros. Tiles are
-// numbered through all work items of a block; tile n is in buffer n % kBuffers and is that buffer's
+// Missing keys are masked; their rows are copies of another key of the tile, or zeros. Tiles are
+// numbered through all work items of a block. Tile n is in buffer n % kBuffers, as that buffer's
 // phase n / kBuffers.
 #pragma once
 
@@ -12,12 +12,12 @@
 
 namespace lathe::cuda {
 
-/// Addresses of a ring of tiles: buffers are kTileBytes apart, barriers and masks 8 bytes; the
-/// halves of a buffer are freed separately, each with an `empty`.
+/// Addresses in a ring of tiles: buffers are kTileBytes apart, barriers and masks 8 bytes. The
+/// halves of a buffer are freed separately and have one `empty` barrier each.
 template <class Format, int kCount>
 struct LatentRing {
   static constexpr unsigned kBuffers = kCount;
-  // Arrivals at `full`: two warps, and their lanes that announce bytes.
+  // Arrivals at `full`: two warps, and one more of each for announcing bytes.
   static constexpr int kFullArrivals = 2 * 33;
 
   std::uint32_t first_keys, first_full, first_empty, first_mask;
@@ -29,12 +29,12 @@ struct LatentRing {
     return first_keys + buffer(n) * LatentRows<Format>::kTileBytes;
   }
   __device__ std::uint32_t full(unsigned n) const { return first_full + 8 * buffer(n); }
-  /// Of rows 32 half on.
+  /// For rows 32 half to 32 half + 31.
   __device__ std::uint32_t empty(unsigned n, int half) const {
     return first_empty + 16 * buffer(n) + 8 * static_cast<std::uint32_t>(half);
   }
   __device__ std::uint32_t mask(unsigned n) const { return first_mask + 8 * buffer(n); }
-  /// By one thread, before anyone waits.
+  /// Call from one thread, before anyone waits.
   __device__ void init(int empty_arrivals) const {
     for (unsigned b = 0; b < kBuffers; ++b) {
       barrier_init(full(b), kFullArrivals);
@@ -45,9 +45,9 @@ struct LatentRing {
   }
 };
 
-/// One of two warps, which bulk-copies 32 rows of each tile, one per lane. Each row is one request,
-/// where copies of 16 bytes per lane request an L2 sector twice that they share. once: L2 need not
-/// keep them. window: tiles that may be in flight or in use.
+/// One of two warps, which bulk-copies 32 rows of each tile, one per lane. A row is one request to
+/// L2; copies of 16 bytes per lane would request sectors twice. once: L2 need not keep the rows.
+/// window: most tiles in flight or in use.
 template <class Format, class Ring>
 __device__ inline void copy_rows(const Ring& ring, bool once, unsigned window, int warp, int lane) {
   constexpr std::uint64_t kEnd = LatentRowAddresses<Format>::kEnd;
@@ -65,7 +65,7 @@ __device__ inline void copy_rows(const Ring& ring, bool once, unsigned window, i
     }
     const std::uint32_t mask = warp_ballot(row != 0);
     if (mask != ~0u && mask != 0) {
-      // In place of a missing row, one that is there.
+      // In place of a missing row, copy one that is there.
       const auto from = static_cast<std::uint32_t>(count_bits(mask ^ (mask - 1)) - 1);
       const std::uint64_t other = shuffle(row, from);
       if constexpr (Format::kScalesApart) {
@@ -106,7 +106,7 @@ __device__ inline void copy_rows(const Ring& ring, bool once, unsigned window, i
     barrier_arrive(ring.addresses.consumed(n));
     if (row == kEnd) return;
     if (mask == 0) {
-      // None is there. Not copied: all SMs would read the same row of zeros at once.
+      // All keys are missing. Write zeros rather than copy: else all SMs would read the same row.
       LATHE_ROLLED
       for (std::uint32_t i = 0; i < Format::kPitch; i += 16) store_shared(to + i, 0, 0, 0, 0);
       fence_async_proxy();

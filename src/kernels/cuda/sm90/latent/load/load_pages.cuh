@@ -1,7 +1,7 @@
-// The producer of dense bf16 keys: one warp that copies TMA boxes of pages.
+// The producer of dense bf16 keys: one warp that copies pages by TMA boxes.
 //
-// It keeps load_bf16_rows.cuh's contract with two exceptions: rows of masked keys are undefined
-// (the consumers zero them), and a buffer's `full` barrier takes one arrival, and bytes.
+// Its contract is that of load_bf16_rows.cuh with two exceptions: rows of masked keys are undefined
+// (the consumers zero them), and a buffer's `full` barrier gets one arrival, and bytes.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/load/load_tile.cuh"
@@ -20,7 +20,7 @@ __host__ __device__ inline int box_rows(const LatentParams& p) {
   return rows < kLatentTile ? rows : kLatentTile;
 }
 
-/// Copies the queries of a worker's work items, by kThreads threads; kBlocks: of a cluster.
+/// Copies the queries of a worker's work items, by kThreads threads. kBlocks: blocks of a cluster.
 template <int kBlockM, int kDims, int kThreads, int kBlocks>
 __device__ inline void load_queries(const LatentParams& p, const LatentShared& s,
                                     std::int32_t worker, std::int32_t tile, int thread) {
@@ -34,14 +34,14 @@ __device__ inline void load_queries(const LatentParams& p, const LatentShared& s
   }
 }
 
-/// kQueries: copies the queries too.
+/// kQueries: copies queries too.
 ///
-/// kHalves 2: the halves of a buffer's values are loaded separately, as they are freed, each with a
-/// `full` barrier ([buffers][2]). The rope comes with the half whose reader also reads P there
-/// (m64_bf16.cuh).
+/// kHalves 2: the halves of a buffer's values are loaded separately, as soon as they are freed,
+/// each with its own `full` barrier ([buffers][2]). RoPE is loaded with the half whose reader also
+/// reads P from RoPE's tile (m64_bf16.cuh).
 ///
-/// kBlocks 2: each block of a cluster multicasts half of the boxes to both, so both walk the same
-/// work items; a half is free when both blocks' readers have arrived.
+/// kBlocks 2: each block of a cluster multicasts half of the boxes to both, so both iterate over
+/// the same work items. A half is free when the readers of both blocks have arrived.
 template <class Format, int kBlockM, int kBuffers, bool kQueries, int kHalves = 1, int kBlocks = 1>
 struct LatentPageProducer {
   static constexpr int kDims = kDimTiles<Format>;
@@ -62,7 +62,7 @@ struct LatentPageProducer {
         rows(box_rows(params)),
         boxes(kLatentTile / rows) {}
 
-  /// Lane l's box of a tile: its page from the table, or -1, and its first row there.
+  /// Lane l's box of a tile: its page from the table, or -1, and its first row in that page.
   struct Box {
     std::int32_t page = -1, row = 0;
   };
@@ -76,7 +76,7 @@ struct LatentPageProducer {
     b.page = p.main.table[std::int64_t{items.work_tile.request} * p.main.table_width + in_table];
     return b;
   }
-  /// Called where the box is used, so that no thread waits for its page earlier.
+  /// Call only where the box is used: reading the page earlier would make the thread wait for it.
   __device__ bool has(const Box& b) const { return b.page >= 0 && b.page < p.main.pages_count; }
 
   __device__ void copy(const Box& b, int buffer, int dims, std::uint32_t full) const {
@@ -87,7 +87,7 @@ struct LatentPageProducer {
       copy_box_to_pair(to, map, dims * 64, b.row, b.page, full);
     }
   }
-  /// This block's boxes of a half.
+  /// Copies this block's boxes of a half.
   __device__ void copy_half(const Box& b, int buffer, int half, std::uint32_t full) const {
     const int block = tile % kBlocks;
     LATHE_ROLLED

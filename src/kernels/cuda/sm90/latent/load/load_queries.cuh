@@ -1,12 +1,13 @@
-// Loads the queries of an M block as TMA boxes of q.
+// Loads an M block's queries by TMA boxes.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/load/load_tile.cuh"
 
 namespace lathe::cuda {
 
-/// Rows of a TMA box: heads of one row of q, [rows, heads, kDims * 64]. 0: M blocks are not made of
-/// whole boxes, which must begin at 8 rows of a swizzled tile, or rows of q overlap.
+/// Rows of a TMA box: heads of one row of q, [rows, heads, kDims * 64]. 0: boxes can't be used, as
+/// an M block is not made of whole boxes (which begin at multiples of 8 rows of a swizzled tile),
+/// or rows of q overlap.
 template <int kBlockM, int kDims>
 __host__ __device__ inline int query_box_rows(const LatentParams& p) {
   if (p.q_rows == 0 || (p.q_rows > 1 && p.q_stride < std::int64_t{p.heads} * (kDims * 64)))
@@ -15,9 +16,9 @@ __host__ __device__ inline int query_box_rows(const LatentParams& p) {
   return kBlockM % p.heads == 0 && p.heads % 8 == 0 ? p.heads : 0;
 }
 
-/// By one thread: the queries of an M block to [kDims] tiles of [kBlockM, 64] bf16, swizzled, whose
-/// bytes it announces to `full`. M rows past the work tile's are zeros: their heads are past a
-/// row's, or their row past all.
+/// One thread copies an M block's queries to [kDims] swizzled tiles of [kBlockM, 64] bf16 and
+/// announces their bytes at `full`. M rows past the work tile's are zeros: they are beyond the
+/// box's heads or beyond q's rows.
 template <int kBlockM, int kDims>
 __device__ __forceinline__ void copy_query_boxes(const LatentParams& p, const void* map,
                                                  const LatentWorkTile& u, std::int32_t tile,

@@ -1,8 +1,7 @@
-// Shared by the producers of bf16 tiles: their shared memory, the stream of tiles, and the copy of
-// queries.
+// Shared by the producers of bf16 tiles: shared memory, the stream of tiles, and copying queries.
 //
-// A tile of 64 keys is 8 KB per 64 dimensions, in rows of 128 bytes, swizzled for wgmma. Missing
-// keys become zeros and are masked.
+// A tile of 64 keys has 8 KB per 64 dimensions, in 128-byte rows, swizzled for wgmma. Missing keys
+// are masked.
 #pragma once
 
 #include "kernels/cuda/sm90/attention/swizzle.cuh"
@@ -14,8 +13,8 @@ inline constexpr int kDimTileBytes = kLatentTile * 128;
 inline constexpr int kProducerThreads = 128;
 inline constexpr int kPairKeys = 2 * kLatentTile;  // a work item is padded to pairs of tiles
 
-/// Shared memory of the producers. A buffer of keys is freed in halves, tiles 0 to 3 and 4 to 7, by
-/// their readers. What concerns a pair of tiles is in slot pair % 4.
+/// Shared memory of the producers. A buffer of keys is freed in halves (tiles 0 to 3, and 4 to 7)
+/// by their readers. Data of a pair of tiles is in slot pair % 4.
 struct LatentShared {
   static constexpr int kSlots = 4;
   static constexpr int kAddressBytes = 2112;  // of bf16 rows (resolve_slots.cuh)
@@ -35,13 +34,13 @@ struct LatentShared {
   }
 };
 
-/// The tiles of a worker's items, padded to kWhole keys, and the slots of their keys, kStep keys at
-/// a time.
+/// Iterates over the tiles of a worker's items, padded to kWhole keys, and over the slots of their
+/// keys, kStep keys at a time.
 template <int kBlockM, int kStep = kPairKeys, int kWhole = kPairKeys>
 struct LatentStream {
   LatentItems items;
   std::int32_t at = 0, end = 0;
-  std::int32_t keys = 0;  // past the last
+  std::int32_t keys = 0;  // one past the last
   bool live = false;
 
   __device__ LatentStream(const LatentParams& p, std::int32_t worker, std::int32_t tile)
@@ -56,7 +55,7 @@ struct LatentStream {
   }
   __device__ void advance(const LatentParams& p, std::int32_t tile) {
     at += kStep;
-    // Where a step is the whole padding unit, no register is spent on the padded end.
+    // Where a step is the whole padding unit, the padded end needs no register.
     if (live && at >= (kWhole == kStep ? keys : end)) open(p, tile);
   }
   __device__ KeySlot key(const LatentParams& p, int in_pair) const {
@@ -65,8 +64,7 @@ struct LatentStream {
   }
 };
 
-/// Copies the queries of an M block, [kBlockM, kDims * 64] bf16; M rows past the work tile's are
-/// zeros.
+/// Copies an M block's queries, [kBlockM, kDims * 64] bf16; M rows past the work tile's are zeros.
 template <int kBlockM, int kDims, int kThreads>
 __device__ inline void copy_queries(const LatentParams& p, const LatentWorkTile& u,
                                     std::int32_t tile, std::uint32_t to, int thread) {

@@ -1,4 +1,4 @@
-// Makes the tensor map by which TMA copies boxes of bf16 pages.
+// Makes the tensor map for TMA boxes of bf16 pages.
 #pragma once
 
 #include "kernels/cuda/common/tensor_map.h"

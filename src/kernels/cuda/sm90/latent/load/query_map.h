@@ -1,4 +1,4 @@
-// Makes the tensor maps by which TMA loads boxes of q and stores boxes of out.
+// Makes the tensor maps for TMA boxes of q and out.
 #pragma once
 
 #include "kernels/cuda/common/tensor_map.h"
@@ -7,7 +7,7 @@
 
 namespace lathe::cuda {
 
-/// Leaves the map alone where queries are not loaded by boxes.
+/// Does nothing where queries are not loaded by boxes.
 template <int kBlockM, int kDims>
 cudaError_t make_query_map(CUtensorMap& map, const LatentParams& p) {
   const int m_rows = query_box_rows<kBlockM, kDims>(p);
@@ -21,7 +21,7 @@ cudaError_t make_query_map(CUtensorMap& map, const LatentParams& p) {
                              .box_rows = m_rows});
 }
 
-/// Leaves the map alone where outputs are not stored by boxes.
+/// Does nothing where outputs are not stored by boxes.
 inline cudaError_t make_out_map(CUtensorMap& map, const LatentParams& p) {
   if (!has_out_boxes(p)) return cudaSuccess;
   const std::int64_t row_bytes = std::int64_t{p.heads} * 1024;

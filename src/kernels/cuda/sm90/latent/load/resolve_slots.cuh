@@ -1,23 +1,23 @@
-// Slot resolution: one warp turns list and table entries into row addresses for the warps that
-// copy.
+// Slot resolution: one warp converts list and table entries to row addresses for the warps that
+// copy rows.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/load/load_tile.cuh"
 
 namespace lathe::cuda {
 
-/// A ring in shared memory, kBytes from `first` on, one slot per upcoming tile: the addresses of
-/// its 64 rows, 0 for missing keys, then those of separate scales. Two warps read them. After them
-/// the resolving warp keeps list and table entries, and info, of tiles further ahead.
+/// A ring in shared memory of kBytes at `first`, with one slot per upcoming tile: the addresses of
+/// its 64 rows (0: missing key), then those of scales if they are apart. Two warps read them. After
+/// the ring, the resolving warp keeps list and table entries, and infos, of tiles further ahead.
 template <class Format>
 struct LatentRowAddresses {
-  static constexpr int kSlots = Format::kFp8 > 0 ? 2 : 4;  // of bf16 rows, two pairs of tiles
+  static constexpr int kSlots = Format::kFp8 > 0 ? 2 : 4;  // of bf16 rows: two pairs of tiles
   static constexpr int kSlotBytes = kLatentTile * (Format::kScalesApart ? 16 : 8);
   static constexpr int kEntries = Format::kFp8 > 0 ? 6 : 0;  // tiles whose entries are loaded ahead
   static constexpr int kEntryBytes = 4 * kLatentTile;
   static constexpr int kBytes = kSlots * (kSlotBytes + 16) + kEntries * (kEntryBytes + 16);
   static constexpr int kResolvedArrivals = 32, kConsumedArrivals = 64;
-  // In place of a tile's addresses: there are no more tiles.
+  // In place of a tile's addresses: no more tiles.
   static constexpr std::uint64_t kEnd = 1;
 
   std::uint32_t first;
@@ -32,7 +32,7 @@ struct LatentRowAddresses {
     return first + kSlots * (16 + kSlotBytes) + slot * kEntryBytes;
   }
   __device__ std::uint32_t info(unsigned slot) const { return entries(kEntries) + 16 * slot; }
-  /// By one thread, before anyone waits.
+  /// Call from one thread, before anyone waits.
   __device__ void init() const {
     for (unsigned slot = 0; slot < kSlots; ++slot) {
       barrier_init(resolved(slot), kResolvedArrivals);
@@ -41,10 +41,10 @@ struct LatentRowAddresses {
   }
 };
 
-/// One warp, for bf16 rows whose items are padded to pairs of tiles: a lane resolves four keys of a
-/// pair, loaded while the previous pair is published. A load takes thousands of cycles when it
-/// queues after the row copies, and ptxas waits for all loads that cross a loop's end when it waits
-/// for one, so two tiles are resolved together.
+/// One warp, for bf16 rows; items are padded to pairs of tiles. A lane resolves four keys of a
+/// pair; they are loaded while the previous pair is published. A load that queues after the row
+/// copies needs thousands of cycles, and ptxas waits for all loads that cross a loop's end when it
+/// waits for one, so two tiles are resolved together.
 template <class Format, int kBlockM>
 __device__ inline void resolve_pairs(const LatentParams& p,
                                      const LatentRowAddresses<Format>& addresses,
@@ -85,14 +85,14 @@ __device__ inline void resolve_pairs(const LatentParams& p,
 }
 
 /// One warp, for fp8 rows, two keys of a tile per lane. List and table entries are copied to shared
-/// memory several tiles ahead. Queued after the row copies an entry takes 1.7 us, longer than a
-/// tile of rows, and with entries in registers ptxas waits for all in flight where one is used, so
-/// every tile would wait.
+/// memory several tiles ahead. An entry that queues after the row copies needs 1.7 us, longer than
+/// a tile of rows; and if entries were in registers, ptxas would wait for all in flight where one
+/// is used, so every tile would wait.
 template <class Format, int kBlockM, int kGroups>
 class SlotResolver {
   using Addresses = LatentRowAddresses<Format>;
-  // Loading a tile's entries takes 0.3 us to issue, and the first tile is published after all ahead
-  // of it were issued. Positions are loaded four tiles ahead, and their pages two.
+  // Issuing a tile's entry loads costs 0.3 us, and the first tile is published only after the loads
+  // of all tiles ahead were issued. Positions are loaded four tiles ahead, and their pages two.
   static constexpr unsigned kAhead = 2, kPositionsAhead = 4, kPagesAhead = 2;
   static_assert(kPositionsAhead + kPagesAhead == Addresses::kEntries &&
                 kAhead <= Addresses::kEntries);
@@ -112,8 +112,8 @@ class SlotResolver {
     LATHE_ROLLED
     for (unsigned step = 0;; ++step) {
       const unsigned ahead = positions() ? kPositionsAhead : kAhead;
-      const unsigned n = step - ahead;  // tile to publish, if it exists
-      // Of its entries, and then of those of tile `step`.
+      const unsigned n = step - ahead;  // tile to publish, if there is one
+      // First of tile n's entries, then of tile `step`'s.
       const unsigned slot = positions() ? step % kPositionsAhead : step % kAhead;
       if (positions()) {
         wait_copy_groups<kPagesAhead - 1>();
@@ -125,7 +125,7 @@ class SlotResolver {
       if (positions() && step >= kPagesAhead) {
         ask_for_pages(n + kPagesAhead, (slot + kPagesAhead) % kPositionsAhead);
       }
-      sync_warp();  // all have read the tile's info
+      sync_warp();  // all lanes have read the tile's info
       ask(slot);
       end_copy_group();
     }
@@ -136,11 +136,11 @@ class SlotResolver {
   __device__ std::uint32_t entry(unsigned slot) const {
     return addresses.entries(slot) + static_cast<std::uint32_t>(4 * lane);
   }
-  /// Of tile n's positions.
+  /// Where the pages of tile n's positions are.
   __device__ std::uint32_t page_entry(unsigned n) const {
     return entry(kPositionsAhead + n % kPagesAhead);
   }
-  /// Copies an entry from `from`, if the key has one.
+  /// Copies an entry from `from` if the key has one.
   __device__ static void fetch(std::uint32_t entry, const std::int32_t* from, bool any) {
     if (any) {
       copy_async_4(entry, from);
@@ -162,7 +162,7 @@ class SlotResolver {
             static_cast<std::int32_t>(v.z), static_cast<std::int32_t>(v.w)};
   }
 
-  /// The stream's next tile, or that there is none.
+  /// Requests the entries of the stream's next tile, or records that there is none.
   __device__ void ask(unsigned slot) {
     const LatentWorkTile& u = stream.items.work_tile;
     const KeyKind kind = stream.live ? key_kind(p, u, stream.at) : KeyKind::none;
@@ -174,7 +174,7 @@ class SlotResolver {
     if (!stream.live) return;
     const std::int32_t first = stream.at + lane;
     std::int32_t end = stream.keys;
-    // Loops are rolled: unrolled ones spill where a producer has 40 registers.
+    // Rolled loops: unrolled ones spill where a producer has 40 registers.
     if (kind == KeyKind::page) {
       if (end > u.keys) end = u.keys;
       LATHE_ROLLED
@@ -199,7 +199,7 @@ class SlotResolver {
     }
     stream.advance(p, tile);
   }
-  /// Loads the pages of tile n, whose positions are there.
+  /// Requests the pages of tile n, whose positions have arrived.
   __device__ void ask_for_pages(unsigned n, unsigned slot) const {
     const Info f = info(slot);
     LATHE_UNROLL
@@ -221,7 +221,7 @@ class SlotResolver {
     return {listed ? static_cast<std::int32_t>(load_shared_u32(page_entry(n) + 128 * i)) : value,
             static_cast<std::int32_t>(index - p.main.page_size(index) * p.main.page_size.divisor)};
   }
-  /// Returns whether there are more.
+  /// Returns whether there are more tiles.
   __device__ bool publish(unsigned n, unsigned slot) const {
     const Info f = info(slot);
     const bool live = f.kind != KeyKind::none;

@@ -1,8 +1,8 @@
 // Latent attention on bf16 caches, 64 M rows per block: M rows on M, keys on N.
 //
-// Two consumer warpgroups, one producer (load_bf16_rows.cuh, load_pages.cuh). Tiles of 64 keys go
+// Two consumer warpgroups, one producer (load_bf16_rows.cuh, load_pages.cuh). Tiles of 64 keys pass
 // through two buffers in pairs. Warpgroup 0 computes S of the even tile, warpgroup 1 of the odd
-// one; each accumulates PV of both tiles over its half of the value dimensions (64 x 256 f32, 128
+// one. Each accumulates PV of both tiles over its half of the value dimensions (64 x 256 f32, 128
 // registers a thread):
 //
 //               dims 0-255           dims 256-511
@@ -11,7 +11,7 @@
 //   warpgroup 0   S0 = Q K0'   softmax 0   O += P0 V0 (left)    O += P1 V1 (left)    S2 = Q K2' ...
 //   warpgroup 1   S1 = Q K1'               O += P0 V0 (right)   softmax 1   O += P1 V1 (right) ...
 //
-// A warp votes on whether a row max rises (row_max.cuh). Row maxes go from tile to tile in key
+// A warp votes on whether a row max rises (row_max.cuh). Row maxes pass from tile to tile in key
 // order, through shared memory.
 #pragma once
 
@@ -24,17 +24,17 @@
 
 namespace lathe::cuda {
 
-/// A consumer warpgroup's state for its 16 x 4 rows: each thread has two.
+/// A consumer warpgroup of 4 warps x 16 M rows. Each thread has two rows.
 template <class W, int kGroup>
 struct LatentM64Group {
   const LatentParams& p;
   const LatentM64Shared<W>& s;
   const void* out_map;
-  int warp, lane, row;  // row and row + 8
+  int warp, lane, row;  // this thread's rows are row and row + 8
   float acc[128];
   float row_max[2];  // log2; P is divided by 2^row_max
-  int pair = 0;      // of tiles, of this worker
-  float row_sum[2];  // of this thread's columns of this group's own tiles
+  int pair = 0;      // pairs of tiles so far
+  float row_sum[2];  // over this thread's columns of this group's own tiles
 
   __device__ LatentM64Group(const LatentParams& params, const LatentM64Shared<W>& shared,
                             const void* to, int t)
@@ -111,10 +111,10 @@ struct LatentM64Group {
     wgmma_commit();
   }
 
-  /// Rescales the accumulator to new row maxes. The products must be done.
+  /// Rescales the accumulator to new row maxes. wgmma must have finished.
   __device__ void rescale(float r0, float r1) {
     if (!seldom(warp_any(r0 != row_max[0] || r1 != row_max[1]))) return;
-    // From -inf there is nothing to scale; the accumulator is 0.
+    // From -inf there is nothing to scale: the accumulator is 0.
     const float f0 = r0 == row_max[0] ? 1.f : exp2_fast(row_max[0] - r0);
     const float f1 = r1 == row_max[1] ? 1.f : exp2_fast(row_max[1] - r1);
     LATHE_UNROLL
@@ -130,8 +130,8 @@ struct LatentM64Group {
     row_max[1] = r1;
   }
 
-  /// Turns S into P, packed as an operand and stored to shared memory for the other warpgroup.
-  /// out0, out1: the row maxes of P. Warpgroup 1 frees the even tile's values halfway.
+  /// Turns S into P, packed as an operand, and stores it to shared memory for the other warpgroup.
+  /// out0, out1: row maxes of P. Warpgroup 1 frees the even tile's values halfway.
   __device__ void softmax(float (&d)[32], float r0, float r1, int which, float& out0, float& out1,
                           float& add0, float& add1, std::uint32_t (&w)[4][4]) {
     float m0 = d[0], m1 = d[2];
@@ -160,7 +160,7 @@ struct LatentM64Group {
     LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
       if (kGroup == 1 && j == 6) {
-        // The even tile's PV is done by now.
+        // The even tile's PV has finished by now.
         wgmma_wait<0>();
         release_half(0);
       }
@@ -185,8 +185,8 @@ struct LatentM64Group {
     return load_shared_u64(s.smem.masks + pair % LatentShared::kSlots * (kPairKeys / 8) +
                            8 * which);
   }
-  /// Zeros the values of masked keys in this warpgroup's half: a TMA box may bring anything there,
-  /// and P = 0 does not make NaN vanish. parity: of the tile's buffer.
+  /// Zeros the values of masked keys in this warpgroup's half: a TMA box may copy arbitrary bytes
+  /// there, and P = 0 times NaN is NaN. parity: of the tile's buffer.
   __device__ void zero_masked(int which, std::uint32_t parity) const {
     if constexpr (!W::kPaged) return;
     barrier_wait(s.full(which, kGroup), parity);
@@ -267,7 +267,7 @@ struct LatentM64Group {
     release_half(1);
   }
 
-  /// One work item, whose queries are being loaded.
+  /// Computes one work item; its queries are being loaded.
   __device__ void attend(const LatentWorkInfo& item, std::int32_t tile, std::uint32_t& parity) {
     // Keys of the item that each of this thread's rows sees.
     int limit[2] = {INT32_MAX, INT32_MAX};
@@ -311,20 +311,20 @@ struct LatentM64Group {
         if (item.tiles == 0) return;
         fence_async_proxy();
         attend(item, tile, parity);
-        // Read again to save registers.
+        // Reload it to save registers.
         finish(LatentWorkInfo::load(info), tile);
       }
     }
   }
 
-  /// Pairs of tiles; the producer pads the last one.
+  /// Iterates over pairs of tiles; the producer pads the last one.
   __device__ void even(int pairs, const int (&limit)[2], std::uint32_t& parity) {
     float d[32];
     score(d, 0, parity);
     for (int t = 0; t + 1 < pairs; ++t) even_pair<true>(d, t, pairs, limit, parity);
     even_pair<false>(d, pairs - 1, pairs, limit, parity);
   }
-  /// S of pair t is in flight; with kNext so is that of the next pair at the end.
+  /// At the start S of pair t is in flight; with kNext, S of the next pair is at the end.
   template <bool kNext>
   __device__ void even_pair(float (&d)[32], int t, int pairs, const int (&limit)[2],
                             std::uint32_t& parity) {
@@ -347,7 +347,7 @@ struct LatentM64Group {
     barrier_arrive(s.ready);
     wgmma_wait<0>();
     wgmma_pin(acc);
-    // Before waiting for the other tile's P: this buffer can be refilled meanwhile.
+    // Before waiting for the other tile's P, so that this buffer can be refilled meanwhile.
     release_half(0);
     barrier_wait(s.ready + 8, parity);
     rescale(row_max_of(1, row), row_max_of(1, row + 8));
@@ -460,7 +460,7 @@ static __global__ void __launch_bounds__(384, 1)
     LatentM64Group<W, 1>(p, s, &out_map, thread).run(worker, tile);
   }
   let_next_begin();
-  // The other block arrives at this one's barriers to the end.
+  // Until here the other block may arrive at this one's barriers.
   if constexpr (kBlocks > 1) sync_cluster();
 }
 

@@ -6,8 +6,8 @@
 
 namespace lathe::cuda {
 
-/// kPages: TMA brings boxes of pages (load_pages.cuh). kCluster: blocks of a cluster, which take
-/// neighbouring M blocks of a work tile and multicast keys to each other.
+/// kPages: keys come by TMA boxes of pages (load_pages.cuh). kCluster: blocks of a cluster, which
+/// compute neighbouring M blocks of a work tile and multicast keys to each other.
 template <class Format, bool kPages, int kCluster>
 struct LatentM64 {
   static constexpr bool kPaged = kPages;
@@ -17,10 +17,10 @@ struct LatentM64 {
   static constexpr int kBuffers = 2;
   static constexpr int kThreads = 384;
   static constexpr int kValues = 512;
-  // With a rope after the values, its tile is free once S is done, and holds P.
+  // With RoPE after the values, RoPE's tile is free once S is done, and then holds P.
   static constexpr bool kPInKeys = kDims == 9;
 
-  // Add up to the 504 registers of a block of 384 threads.
+  // Together they use the 504 registers of a block of 384 threads.
   static constexpr int kProducerRegisters = kPages ? 56 : 72;
   static constexpr int kConsumerRegisters = (504 - kProducerRegisters) / 2;
 
@@ -42,10 +42,10 @@ template <class W>
 struct LatentM64Shared {
   LatentShared smem;
   std::uint32_t p_tile[2];
-  std::uint32_t ready;      // [2] barriers: a tile's P and row maxes are ready
+  std::uint32_t ready;      // [2] barriers: P and row maxes of a tile are ready
   std::uint32_t row_maxes;  // [2][64] f32
   std::uint32_t row_sums;   // [2][64] f32
-  std::uint32_t info;       // two work items' info, alternating
+  std::uint32_t info;       // info of two work items, alternating
 
   __device__ explicit LatentM64Shared(std::uint32_t base) {
     smem.q = base;
@@ -63,7 +63,7 @@ struct LatentM64Shared {
     info = row_sums + 512;
     smem.put_slots(info + 2 * LatentWorkInfo::kBytes);
   }
-  /// Keys arrive by halves of the values; the rope comes with one of them.
+  /// Keys arrive by halves of the values; RoPE comes with one of them.
   __device__ std::uint32_t full(int buffer, int half) const {
     return smem.full + 16 * buffer + 8 * half;
   }

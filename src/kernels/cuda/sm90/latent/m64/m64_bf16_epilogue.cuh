@@ -7,8 +7,8 @@
 
 namespace lathe::cuda {
 
-/// Of one work item. acc: this thread's fragment (wgmma.cuh), rows warp * 16 + lane / 4 and 8
-/// below, 256 values.
+/// Epilogue of one work item. acc: this thread's fragment (wgmma.cuh): rows warp * 16 + lane / 4
+/// and 8 below, 256 values.
 template <class W, int kGroup>
 struct LatentM64Epilogue {
   const LatentParams& p;
@@ -18,8 +18,8 @@ struct LatentM64Epilogue {
   int warp, lane;
   const float (&acc)[128];
 
-  /// Stores the accumulator times a factor per row through this warpgroup's half of the odd tile's
-  /// buffer, which is free, by TMA. first: the block's first M row.
+  /// Stores the accumulator times a factor per row by TMA, through this warpgroup's half of the odd
+  /// tile's buffer, which is free. first: the block's first M row.
   __device__ __forceinline__ void put(std::int32_t first, const float (&factor)[2]) const {
     const std::uint32_t tiles = s.smem.keys + W::kKeyBytes + kGroup * 4 * kDimTileBytes;
     const int m_row = warp * 16 + (lane & 15);
@@ -48,7 +48,7 @@ struct LatentM64Epilogue {
     }
     group_sync(W::kOutputs + kGroup, 128);
   }
-  /// The same for this thread's row i, M row `m_row`, by plain stores.
+  /// Stores this thread's row i, which is M row `m_row`, by plain stores.
   __device__ __forceinline__ void store(std::int32_t m_row, int i, float factor) const {
     const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(m_row)));
     std::uint16_t* to = p.out + (item.row + r) * p.out_stride +
@@ -60,7 +60,7 @@ struct LatentM64Epilogue {
           pack_bf16(acc[4 * j + 2 * i] * factor, acc[4 * j + 2 * i + 1] * factor);
     }
   }
-  /// The same as an f32 partial (partials.cuh).
+  /// Stores it as an f32 partial (partials.cuh).
   __device__ __forceinline__ void store_partial(std::int32_t tile, int i, float factor) const {
     float4* to =
         partial_chunks<PartialLayout::m64>(p, W::kMRows, item.number, tile) + warp * 32 + lane;

@@ -1,4 +1,4 @@
-// m64 on bf16: launches an instance.
+// Launches an instance of m64 on bf16.
 #pragma once
 
 #include "kernels/cuda/common/launch.h"

@@ -1,5 +1,5 @@
-// Latent attention on fp8 caches, f16 products, 64 M rows per block, A and B swapped: keys on M, M
-// rows on N.
+// Latent attention on fp8 caches with f16 operands, 64 M rows per block, A and B swapped: keys on
+// M, M rows on N.
 //
 // Keys stay fp8 in shared memory (load_fp8_rows.cuh). Three consumer warpgroups convert them to f16
 // left operands in registers (fp8_operands.cuh):
@@ -7,14 +7,14 @@
 //   S^T [64 keys, 64 M rows]  = K Q^T     Q [M rows, dims] K-major
 //   O^T [512 dims, 64 M rows] += V^T P^T  P [M rows, 64 keys] K-major
 //
-// The score warpgroup computes S and P of all tiles (m64_fp8_scores.cuh); two value warpgroups
-// accumulate 256 dimensions each (m64_fp8_values.cuh) meanwhile; a fourth is the producer:
+// The score warpgroup computes S and P of all tiles (m64_fp8_scores.cuh). Meanwhile two value
+// warpgroups accumulate 256 dimensions each (m64_fp8_values.cuh). A fourth is the producer:
 //
 //   scores    S1 = K1 Q | softmax 1   | S2 = K2 Q | softmax 2   | ...
 //   values              | O += P0 V0  |           | O += P1 V1  | ...
 //
-// Operands of 32 keys or dimensions are converted in one of several register sets while the
-// products of the others run.
+// Operands of 32 keys or dimensions are converted in one of several register sets while wgmma runs
+// on the others.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/m64/m64_fp8_scores.cuh"
@@ -46,7 +46,7 @@ static __global__ void __launch_bounds__(M64Fp8<Format>::kThreads, 1)
     barriers_visible();
   }
   sync_block();
-  // By shuffle(), so that the compiler knows a warp does not diverge.
+  // By shuffle(), so that the compiler knows that the warp does not diverge.
   const int group = shuffle(static_cast<int>(threadIdx.x) / 128, 0);
   const int thread = static_cast<int>(threadIdx.x) % 128;
   if (group == 3) {

@@ -11,9 +11,9 @@ template <class Format>
 struct M64Fp8 {
   static constexpr int kMRows = 64;
   static constexpr int kThreads = 512;
-  // A block of 512 threads has 512 registers per warpgroup thread in all (65536 / 128). Where each
-  // tile of 64 dims has its own scale, as in V4, the producer needs more and the value warpgroups
-  // fewer.
+  // A block of 512 threads has 512 registers for the four threads of equal rank in its warpgroups
+  // (65536 / 128). Where each tile of 64 dims has its own scale, as in V4, the producer needs more
+  // of them and the value warpgroups get fewer.
   static constexpr bool kScalesOfTiles = Format::kScaleTiles == 1;
   static constexpr int kScoreRegisters = kScalesOfTiles ? 112 : 104;
   static constexpr int kValueRegisters = kScalesOfTiles ? 176 : 184;
@@ -32,7 +32,7 @@ struct M64Fp8 {
   static constexpr int kSharedBytes = kAddressesAt + LatentRowAddresses<Format>::kBytes;
   static_assert(kSharedBytes <= 232448 && kPAt % 1024 == 0);
 
-  // Of the eight parts of PV of a tile, those that overlap the next tile's QK.
+  // Of the eight parts of a tile's PV, those that overlap the next tile's QK.
   static constexpr int kEarly = 1;
   static constexpr int kScoreGroup = 1, kValueGroups = 2;  // named barriers
 };
@@ -40,24 +40,24 @@ struct M64Fp8 {
 template <class Format>
 struct M64Fp8Shared {
   using W = M64Fp8<Format>;
-  std::uint32_t q;  // the first array
+  std::uint32_t q;  // address of the first array
 
   __device__ typename W::Ring ring() const {
     return {q + W::kKeysAt, small(16), small(3840), small(88), q + W::kAddressesAt};
   }
-  // In the same buffer as tile n's keys, and free when they are.
+  // P shares tile n's buffer number, and is freed with the tile's keys.
   __device__ std::uint32_t p_tile(unsigned n) const {
     return q + W::kPAt + W::Ring::buffer(n) * W::kPTileBytes;
   }
   __device__ std::uint32_t scales(unsigned n) const {
     return q + W::kScalesAt + W::Ring::buffer(n) * LatentRows<Format>::kScaleBytes;
   }
-  /// Barriers: S is done, P is ready.
+  /// Barriers: S is done; P is ready.
   __device__ std::uint32_t scored(unsigned n) const { return small(112 + 8 * W::Ring::buffer(n)); }
   __device__ std::uint32_t p_full(unsigned n) const { return small(64 + 8 * W::Ring::buffer(n)); }
-  /// n + 1 where row maxes rise with tile n.
+  /// n + 1 if row maxes rise with tile n.
   __device__ std::uint32_t risen(unsigned n) const { return small(136 + 4 * W::Ring::buffer(n)); }
-  /// What the accumulator is then multiplied by. [64] f32
+  /// Factors of the accumulator if they rise. [64] f32
   __device__ std::uint32_t factors(unsigned n) const {
     return small(512 + 256 * W::Ring::buffer(n));
   }
@@ -69,13 +69,13 @@ struct M64Fp8Shared {
   __device__ std::uint32_t voted() const { return small(152); }
   /// The tile before which rows have no row max yet.
   __device__ std::uint32_t rising() const { return small(148); }
-  /// Barriers: the epilogue's inputs are ready, and have been read.
+  /// Barriers: the epilogue's inputs are ready; they have been read.
   __device__ std::uint32_t outputs_full() const { return small(160); }
   __device__ std::uint32_t outputs_empty() const { return small(168); }
   __device__ std::uint32_t info() const { return small(176); }  // two work items, alternating
   __device__ std::uint32_t other_info() const { return small(176 + LatentWorkInfo::kBytes); }
   __device__ std::uint32_t row_maxes() const { return small(256); }  // [64] f32, log2
-  /// The row sums of P, then the factor of an M row's outputs. [64] f32
+  /// Row sums of P, then the factor of an M row's outputs. [64] f32
   __device__ std::uint32_t outputs() const { return small(1280); }
   /// Row maxes of the finished work item. [64] f32, log2
   __device__ std::uint32_t last_row_maxes() const { return small(3584); }
@@ -84,7 +84,7 @@ struct M64Fp8Shared {
   __device__ std::uint32_t rows() const {
     return small(2048);
   }  // M row within the work tile [64] i32
-  /// 1 where an M row has seen no key, and so has no row max. [64] u32
+  /// 1 if an M row has seen no key, and so has no row max. [64] u32
   __device__ std::uint32_t unseen() const { return small(3328); }
   __device__ std::uint32_t columns() const { return small(2304); }  // [4 warps][64] f32
 };

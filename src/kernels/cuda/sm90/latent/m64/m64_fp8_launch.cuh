@@ -1,4 +1,4 @@
-// m64 on fp8: launches an instance.
+// Launches an instance of m64 on fp8.
 #pragma once
 
 #include "kernels/cuda/common/launch.h"

@@ -8,8 +8,8 @@
 
 namespace lathe::cuda {
 
-/// A thread holds S of keys `key` and `key` + 8 of the tile and M rows 8 j + 2 (lane % 4) + i,
-/// which are `m_row(j, i)`. Functions are force-inlined: products in flight cannot cross a call.
+/// A thread holds S of keys `key` and `key` + 8 of the tile for M rows 8 j + 2 (lane % 4) + i,
+/// which are `m_row(j, i)`. Functions are force-inlined: wgmma in flight cannot cross a call.
 template <class Format>
 struct M64Fp8Scores {
   using W = M64Fp8<Format>;
@@ -23,11 +23,11 @@ struct M64Fp8Scores {
   const LatentParams& p;
   const M64Fp8Shared<Format>& s;
   int warp, lane;
-  float row_sums[16];  // row sums of this thread's P, of m_row(j, i) at 2 j + i
+  float row_sums[16];  // of this thread's P; m_row(j, i) is at 2 j + i
   Operand operands[kOperands];
   KeyOperand<Format> keys;  // of the current tile
   std::uint32_t words[2][4];
-  std::uint64_t queries;  // tile
+  std::uint64_t queries;  // descriptor of the tile
 
   __device__ M64Fp8Scores(const LatentParams& params, const M64Fp8Shared<Format>& shared, int t)
       : p(params),
@@ -38,7 +38,7 @@ struct M64Fp8Scores {
         queries(tile_descriptor(shared.q, 1024)) {}
 
   __device__ int thread() const { return warp * 32 + lane; }
-  /// Keeps addresses from being computed before the tiles, and spilled.
+  /// Keeps addresses from being computed before the tiles and spilled.
   __device__ void forget() { asm volatile("" : "+r"(lane), "+r"(warp)); }
   __device__ int m_row(int j, int i) const { return 8 * j + 2 * (lane & 3) + i; }
   __device__ void sync() const { group_sync(W::kScoreGroup, 128); }
@@ -58,7 +58,7 @@ struct M64Fp8Scores {
     for (float& t : row_sums) t = 0;
   }
 
-  /// Loads the first operands of a tile: two operands of key words, a block's scales, and the rope,
+  /// Loads the first operands of a tile: two operands of key words, a block's scales, and RoPE,
   /// which needs no conversion.
   __device__ __forceinline__ void open(unsigned n) {
     keys = KeyOperand<Format>(s.ring().keys(n), warp, lane);
@@ -68,7 +68,7 @@ struct M64Fp8Scores {
     LATHE_UNROLL
     for (int c = 0; c < kWide; ++c) keys.make_wide(c, operands[1 + c]);
   }
-  /// Issues S^T of the current tile; the rope follows the first 32 dimensions.
+  /// Issues S^T of the current tile; RoPE follows the first 32 dimensions.
   __device__ __forceinline__ void score(float (&d)[32]) {
     constexpr int kFp8 = 2 * Format::kFp8;
     const auto q = [&](int c) {
@@ -84,7 +84,7 @@ struct M64Fp8Scores {
       keys.make(words[c & 1], a);
       if (c + 2 < kFp8) keys.load(c + 2, words[c & 1]);
       multiply_chunk<false>(d, a, q(c), c > 0);
-      // The next operand is converted while these run, in another register set.
+      // Convert the next operand meanwhile, in another register set.
       wgmma_wait<kOperands - 1>();
       LATHE_UNROLL
       for (int w = 0; c == 0 && w < kWide; ++w) {
@@ -124,7 +124,7 @@ struct M64Fp8Scores {
   __device__ float2 row_max(int j) const {
     return load_float2(s.row_maxes() + 4u * static_cast<unsigned>(m_row(j, 0)));
   }
-  /// Raises the row maxes of rows that have outgrown them or have none. d: S less row max.
+  /// Raises the row maxes of rows that have outgrown them or have none. d: S minus row max.
   __device__ __forceinline__ void raise(float (&d)[32], unsigned n) {
     LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
@@ -170,8 +170,8 @@ struct M64Fp8Scores {
     sync();  // the columns are free again
   }
 
-  /// Turns S of tile n into P in shared memory. The rescale vote overlaps the exponentials; where a
-  /// row max rises, P is computed again.
+  /// Turns S of tile n into P in shared memory. The vote on row maxes overlaps the exponentials;
+  /// where a row max rises, P is computed again.
   __device__ __forceinline__ void softmax(float (&d)[32], const float2 (&row_maxes)[8], unsigned n,
                                           bool rises, bool more) {
     float most[4] = {kNoKey, kNoKey, kNoKey, kNoKey};
@@ -189,7 +189,7 @@ struct M64Fp8Scores {
     barrier_arrive(s.voted());
     const int chunk = 2 * warp + (lane >> 3 & 1), row = lane & 7;
     const std::uint32_t to = swizzled(s.p_tile(n), 8 * (lane / 16) + row, chunk);
-    float tile[8];  // of the first 32 M rows, whose P may be computed again
+    float tile[8];  // P of the first 32 M rows, which may be computed again
     std::uint32_t packed[4];
     const auto make = [&](int j, float& even, float& odd) {
       float w[4];
@@ -215,11 +215,11 @@ struct M64Fp8Scores {
       }
       barrier_wait(s.voted(), n & 1);
       const std::uint32_t risen = load_shared_u32(s.risen(n));
-      barrier_wait(s.ring().full(next), Ring::parity(next));  // meanwhile
+      barrier_wait(s.ring().full(next), Ring::parity(next));  // while the vote is under way
       if (!seldom(!rises && risen == n + 1)) break;
       rises = true;
     }
-    // The next tile's first operands are loaded while the rest runs.
+    // Load the next tile's first operands while the rest runs.
     open(next);
     LATHE_UNROLL
     for (int j = 4; j < 8; ++j) make(j, row_sums[2 * j], row_sums[2 * j + 1]);
@@ -229,7 +229,7 @@ struct M64Fp8Scores {
     for (int i = 0; i < 8; ++i) row_sums[i] += tile[i];
   }
 
-  /// All tiles of a work item.
+  /// Computes all tiles of a work item.
   __device__ __forceinline__ void tiles(std::uint32_t info) {
     float d[32];
     unsigned n = LatentWorkInfo::load_tile(info);
@@ -246,7 +246,7 @@ struct M64Fp8Scores {
       for (int j = 0; j < 8; ++j) row_maxes[j] = row_max(j);
       const bool masked = load_shared_u64(s.ring().mask(n)) != ~std::uint64_t{0};
       const bool rises = load_shared_u32(s.rising()) == n;
-      // Read again to save registers.
+      // Reload it to save registers.
       const LatentWorkInfo item = LatentWorkInfo::load(info);
       const int past = static_cast<int>(n) - item.tile;
       const int limit = item.limit - past * kLatentTile;
@@ -260,8 +260,8 @@ struct M64Fp8Scores {
     }
   }
 
-  /// Gives half of the first 2 kMine row sums to the lane that shares their M rows, and adds its
-  /// other half.
+  /// Gives half of the first 2 kMine row sums to the lane with the same M rows, and adds that
+  /// lane's values to the other half.
   template <int kMine>
   __device__ __forceinline__ void reduce_row_sums() {
     const bool upper = (lane & 2 * kMine) != 0;
@@ -277,7 +277,7 @@ struct M64Fp8Scores {
     reduce_row_sums<8>();
     reduce_row_sums<4>();
     reduce_row_sums<2>();
-    // What is left belongs to the eight M rows numbered by lane / 4, bits reversed.
+    // What is left belongs to the eight M rows numbered by lane / 4 with its bits reversed.
     const int j = (lane >> 4 & 1) * 4 + (lane >> 3 & 1) * 2 + (lane >> 2 & 1);
     store_float2(s.columns() + static_cast<std::uint32_t>(warp * 256 + m_row(j, 0) * 4),
                  row_sums[0], row_sums[1]);
@@ -295,7 +295,7 @@ struct M64Fp8Scores {
   }
 
   __device__ __forceinline__ void run() {
-    // The address of the work item's info is all that is kept from item to item.
+    // Between items only the address of the work item's info stays in a register.
     for (std::uint32_t info = s.info();; info = s.info() + s.other_info() - info) {
       barrier_wait(s.q_full(), info != s.info());
       const LatentWorkInfo item = LatentWorkInfo::load(info);

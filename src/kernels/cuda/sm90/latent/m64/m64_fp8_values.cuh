@@ -8,9 +8,9 @@
 
 namespace lathe::cuda {
 
-/// A thread accumulates rows lane / 4 and lane / 4 + 8 of its warp's 16 dimensions of each tile of
+/// A thread accumulates rows lane / 4 and lane / 4 + 8 of its warp's 16 dimensions in each tile of
 /// 64, for M rows 8 j + 2 (lane % 4) + i, which are `m_row(j, i)`. Functions are force-inlined:
-/// products in flight cannot cross a call.
+/// wgmma in flight cannot cross a call.
 template <class Format>
 struct M64Fp8Values {
   using W = M64Fp8<Format>;
@@ -30,7 +30,7 @@ struct M64Fp8Values {
       : p(params), s(shared), group(which), warp(t / 32), lane(t % 32) {}
 
   __device__ int thread() const { return warp * 32 + lane; }
-  /// Keeps addresses from being computed before the tiles, and spilled.
+  /// Keeps addresses from being computed before the tiles and spilled.
   __device__ void forget() { asm volatile("" : "+r"(lane), "+r"(warp)); }
   __device__ int m_row(int j, int i) const { return 8 * j + 2 * (lane & 3) + i; }
   __device__ void pin_acc() {
@@ -38,7 +38,7 @@ struct M64Fp8Values {
     for (int m = 0; m < 4; ++m) wgmma_pin(acc[m]);
   }
 
-  /// Rescales the accumulator to tile n's row maxes. No product may be in flight.
+  /// Rescales the accumulator to tile n's row maxes. No wgmma may be in flight.
   __device__ __forceinline__ void rescale(unsigned n) {
     if (!seldom(load_shared_u32(s.risen(n)) == n + 1)) return;
     LATHE_UNROLL
@@ -57,7 +57,7 @@ struct M64Fp8Values {
   /// O^T += V^T P^T of tile n; frees its keys and P.
   __device__ __forceinline__ void add(unsigned n, unsigned end) {
     forget();
-    if (group > 1) __builtin_unreachable();  // so that only the last tile of values can be bf16
+    if (group > 1) __builtin_unreachable();  // only the last tile of values can be bf16
     const ValueOperand<Format> values{s.ring().keys(n), s.scales(n), warp, lane};
     // Words are loaded two operands ahead, scales one block ahead.
     std::uint32_t words[2][4], scales[2][4] = {};
@@ -86,7 +86,7 @@ struct M64Fp8Values {
       values.make(4 * group + m, half, words[c & 1], scales[c / kSame & 1], a);
       if (c < 6) values.load(4 * group + (c + 2) % 4, (c + 2) / 4, words[c & 1]);
       multiply_chunk<false>(acc[m], a, p_tile + static_cast<unsigned>(half * 4), true);
-      // ptxas serializes products after a wait for none.
+      // ptxas serializes wgmma after a wait for 0.
       if (c >= kOperands - 1) wgmma_wait<kOperands - 1>();
     }
     wgmma_wait<0>();
@@ -95,10 +95,10 @@ struct M64Fp8Values {
     barrier_arrive(s.ring().empty(n, 1));
   }
 
-  /// Reorders rows of a bf16 tile of values as fp8 ones are: row g becomes dimension 2 g, row g + 8
-  /// dimension 2 g + 1.
+  /// Reorders rows of a bf16 tile of values to the order of fp8 ones: row g becomes dimension 2 g,
+  /// row g + 8 dimension 2 g + 1.
   __device__ __forceinline__ void order(float (&tile)[32]) const {
-    // Dimensions 0 to 7 are in the first row of lanes g: lanes 0 to 15 take those, the others the
+    // Dimensions 0 to 7 are in the first row of lanes g: lanes 0 to 15 read those, the others the
     // second row.
     const int from = (lane >> 2) * 2 % 8 * 4 + (lane & 3);
     const bool second = lane >= 16;
@@ -117,7 +117,7 @@ struct M64Fp8Values {
     }
   }
 
-  /// One warp per warpgroup, 32 M rows: the factors of their outputs and where these begin.
+  /// One warp per warpgroup, 32 M rows: the factors of their outputs, and where the outputs begin.
   __device__ __forceinline__ void settle(const LatentWorkInfo& item) const {
     const int own = group * 32 + lane;
     const auto at = 4u * static_cast<unsigned>(own);
@@ -187,7 +187,7 @@ struct M64Fp8Values {
   }
 
   __device__ __forceinline__ void run() {
-    // The address of the work item's info is all that is kept from item to item.
+    // Between items only the address of the work item's info stays in a register.
     for (std::uint32_t info = s.info();; info = s.info() + s.other_info() - info) {
       barrier_wait(s.q_full(), info != s.info());
       const LatentWorkInfo item = LatentWorkInfo::load(info);

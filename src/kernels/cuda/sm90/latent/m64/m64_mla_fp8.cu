@@ -1,4 +1,4 @@
-// m64 on mla_fp8 in f16 products: its instance.
+// m64: instance of mla_fp8 with f16 operands.
 #include "kernels/cuda/sm90/latent/m64/m64_fp8_launch.cuh"
 
 cudaError_t lathe::cuda::launch_m64_mla_fp8(const LatentParams& p, cudaStream_t stream) {

@@ -1,4 +1,4 @@
-// m64 on mla_fp8_block without rope: its instance.
+// m64: instance of mla_fp8_block without RoPE.
 #include "kernels/cuda/sm90/latent/latent_kernels_512.h"
 #include "kernels/cuda/sm90/latent/load/row_format_512.cuh"
 #include "kernels/cuda/sm90/latent/m64/m64_fp8_launch.cuh"

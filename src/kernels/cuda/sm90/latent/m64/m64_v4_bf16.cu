@@ -1,4 +1,4 @@
-// m64 on V4's bf16 rows: its instance.
+// m64: instance of bf16 rows of 512, where the key is the value.
 #include "kernels/cuda/sm90/latent/m64/m64_bf16_launch.cuh"
 
 cudaError_t lathe::cuda::launch_m64_v4_bf16(const LatentParams& p, cudaStream_t stream) {

@@ -1,19 +1,19 @@
-// fp8 rows in shared memory, and the f16 register operands made of them.
+// fp8 rows in shared memory, and f16 register operands made from them.
 //
-// A tile is 64 rows, kPitch bytes apart: an odd multiple of 16, so 8 x 16 bytes in a column meet
-// all banks without a swizzle. Nothing wider is written to shared memory; consumers convert twice,
-// for S^T = K Q^T and, transposed, for O^T = V^T P^T.
+// A tile is 64 rows, kPitch bytes apart. kPitch is an odd multiple of 16, so 16 bytes of each of 8
+// rows use all banks without a swizzle. Shared memory holds no wider copy: consumers convert each
+// key twice, for S^T = K Q^T and, transposed, for O^T = V^T P^T.
 //
-// e4m3 is exact in f16: one instruction converts two, and one multiplies both by their scales.
-// Those are taken as f16, so they must lie between 2^-15 and 2^7: a larger one overflows, and below
-// it small values lose bits as denormals. Nobody checks them, as they are on the device. By a power
-// of two a product is exact; by another scale (raw_f32) it has two roundings of 2^-11. Queries that
-// meet fp8 keys are f16 too; the rope stays bf16.
+// e4m3 is exact in f16: one instruction converts two elements, and one multiplies both by their
+// scales. Scales are converted to f16, so they must be from 2^-15 to 2^7: a larger one overflows,
+// and below, small values lose bits as denormals. Nothing checks them, as they are on the device.
+// Multiplying by a power of two is exact; by another scale (raw_f32) it has two roundings of 2^-11.
+// Queries are f16 where keys are fp8; RoPE stays bf16.
 //
-// A word of four e4m3 holds dimensions 4 c to 4 c + 3 of a row's 16. As an operand they are columns
-// 2 c, + 1 and 8 + 2 c, + 1, so queries are stored in that order (arrange_queries()). A transposed
-// word holds two dimensions of two keys: row g of an operand's 16 dimensions is dimension 2 g, row
-// g + 8 is 2 g + 1.
+// A word of four e4m3 holds dimensions 4 c to 4 c + 3 of a row's 16. In an operand they become
+// columns 2 c, + 1 and 8 + 2 c, + 1, so queries are stored in that order (arrange_queries()). A
+// transposed word holds two dimensions of two keys: row g of an operand's 16 dimensions is
+// dimension 2 g, row g + 8 is 2 g + 1.
 #pragma once
 
 #include "kernels/cuda/common/hopper.cuh"
@@ -29,25 +29,25 @@ struct LatentRows {
   // f16, [kScales][64 keys].
   static constexpr int kScaleBytes = Format::kScales * kLatentTile * 2;
   static_assert(Format::kPitch % 32 == 16 && Format::kPitch >= Format::kRowBytes);
-  // Tiles of 64 dimensions that share scales, or one.
+  // Tiles of 64 dimensions that share a scale; 1 if none do.
   static constexpr int kSame = Format::kScaleTiles > 1 ? Format::kScaleTiles : 1;
 };
 
-// f16 P lies between 2^-24 and 2^16. log2 of the largest P, and of P at a newly chosen row max: far
-// apart, so that spread scores seldom raise it, and P that are a thousandth of it are normal yet.
+// f16 P is from 2^-24 to 2^16. These are log2 of the largest P, and of P at a new row max. They are
+// far apart, so that row maxes rarely rise however widely scores spread, and P of a thousandth of
+// the largest is still normal.
 inline constexpr float kMaxLog2P = 14, kStartLog2P = -4;
-// The row max of an M row that has seen no key. It is finite, so a masked score less it is -inf.
+// Row max of an M row that has seen no key. Finite, so that a masked score minus it is -inf.
 inline constexpr float kNoRowMax = -1e30f;
 
-/// Issues d += a b, where `a` has 32 columns, of dimensions for scores and of keys for values, bf16
-/// or f16.
+/// Issues d += a b. `a` has 32 columns in bf16 or f16: dimensions for scores, keys for values.
 template <bool kBf16, int kCount>
 __device__ __forceinline__ void multiply_chunk(float (&d)[kCount], const std::uint32_t (&a)[2][4],
                                                std::uint64_t b, bool add) {
   wgmma_fence();
   if constexpr (kBf16) {
     mma_m64_bf16_rows(d, a[0], b, add);
-    mma_m64_bf16_rows(d, a[1], b + 2, true);  // 32 bytes on
+    mma_m64_bf16_rows(d, a[1], b + 2, true);  // b 32 bytes on
   } else {
     mma_m64_f16_rows(d, a[0], b, add);
     mma_m64_f16_rows(d, a[1], b + 2, true);
@@ -55,14 +55,14 @@ __device__ __forceinline__ void multiply_chunk(float (&d)[kCount], const std::ui
   wgmma_commit();
 }
 
-/// Where a key's scale is in its block's 128 bytes of a table: the scales of a thread's words of 32
-/// keys are 16 bytes.
+/// Offset of a key's scale in a block's 128-byte table: the scales for a thread's words of 32 keys
+/// are 16 consecutive bytes.
 __device__ inline std::uint32_t scale_place(int key) {
   return static_cast<std::uint32_t>((key & 32) * 2 + (key & 6) * 8 + (key & 24) / 2 +
                                     (key & 1) * 2);
 }
-/// Puts the scales of 16 keys of a tile, those of warp `warp` of four, into its table: a lane takes
-/// two keys of one or two blocks.
+/// Writes the scales of a tile's 16 keys of warp `warp` (of four) to the table. A lane writes two
+/// keys of one or two blocks.
 template <class Format>
 __device__ inline void make_scales(std::uint32_t rows, std::uint32_t table, int warp, int lane) {
   if constexpr (Format::kScales > 0) {
@@ -81,12 +81,12 @@ __device__ inline void make_scales(std::uint32_t rows, std::uint32_t table, int 
   }
 }
 
-/// K as left operand: a warp's 16 keys, 32 dimensions at a time.
+/// K as left operand: 16 keys per warp, 32 dimensions at a time.
 template <class Format>
 struct KeyOperand {
   std::uint32_t at, row;
-  float next[2];            // of rows g and g + 8, of the block after
-  std::uint32_t scales[2];  // twice each
+  float next[2];            // scales of rows g and g + 8 in the next block
+  std::uint32_t scales[2];  // of the current block, twice in each word
 
   __device__ KeyOperand(std::uint32_t rows, int warp, int lane)
       : at(rows + static_cast<std::uint32_t>((warp * 16 + (lane & 15)) * Format::kPitch +
@@ -100,18 +100,18 @@ struct KeyOperand {
       next[1] = Format::scale(row + 8 * Format::kPitch, block);
     }
   }
-  /// Switches to them.
+  /// Makes the next block's scales the current ones.
   __device__ void choose() {
     if constexpr (Format::kScales > 0) {
       scales[0] = pack_f16(next[0], next[0]);
       scales[1] = pack_f16(next[1], next[1]);
     }
   }
-  /// Words of dimensions 32 chunk on.
+  /// Loads words of dimensions 32 chunk to 32 chunk + 31.
   __device__ void load(int chunk, std::uint32_t (&v)[4]) const {
     load_matrices(at + static_cast<std::uint32_t>(chunk * 32), v);
   }
-  /// Two operands of 16 dimensions, f16.
+  /// Makes two f16 operands of 16 dimensions.
   __device__ void make(const std::uint32_t (&v)[4], std::uint32_t (&a)[2][4]) const {
     LATHE_UNROLL
     for (int k = 0; k < 2; ++k) {
@@ -125,7 +125,7 @@ struct KeyOperand {
       }
     }
   }
-  /// The same of the bf16 that follow, bf16.
+  /// Makes two bf16 operands from the bf16 part of the row.
   __device__ void make_wide(int chunk, std::uint32_t (&a)[2][4]) const {
     const auto from = at + static_cast<std::uint32_t>(Format::kWideAt + chunk * 64);
     load_matrices(from, a[0]);
@@ -135,25 +135,25 @@ struct KeyOperand {
 
 inline constexpr int kValueTiles = 8;
 
-/// V^T as left operand: tiles of 64 dimensions, of which a warp has 16; 32 keys at a time.
+/// V^T as left operand: 16 of each 64 dimensions per warp, 32 keys at a time.
 template <class Format>
 struct ValueOperand {
   std::uint32_t rows, table;
   int warp, lane;
 
-  /// Whether a tile of values is bf16. Its rows of 16 dimensions stand in their order.
+  /// Whether a tile of values is bf16. Then rows of its 16 dimensions are in order.
   __device__ static constexpr bool is_bf16(int tile) {
     return Format::kFp8 < kValueTiles && tile >= Format::kFp8;
   }
 
-  /// Loads fp8 words ahead.
+  /// Loads fp8 words ahead of their use.
   __device__ void load(int tile, int half, std::uint32_t (&v)[4]) const {
     if (is_bf16(tile)) return;
     load_matrices_trans(rows + static_cast<std::uint32_t>((half * 32 + lane) * Format::kPitch +
                                                           tile * 64 + warp * 16),
                         v);
   }
-  /// Loads the scales of 32 keys and the tiles that share them.
+  /// Loads the scales of 32 keys for `tile` and the tiles that share them.
   __device__ void choose(int tile, int half, std::uint32_t (&scales)[4]) const {
     if constexpr (Format::kScales > 0) {
       if (is_bf16(tile)) return;
@@ -163,7 +163,7 @@ struct ValueOperand {
       scales[0] = v.x, scales[1] = v.y, scales[2] = v.z, scales[3] = v.w;
     }
   }
-  /// Two operands of 16 keys, f16.
+  /// Makes two f16 operands of 16 keys.
   __device__ void make(int tile, int half, const std::uint32_t (&v)[4],
                        const std::uint32_t (&scales)[4], std::uint32_t (&a)[2][4]) const {
     if (is_bf16(tile)) {
@@ -196,9 +196,9 @@ struct ValueOperand {
   }
 };
 
-/// Converts queries to f16 where they meet fp8 keys, in the keys' order; beyond 65504 they
-/// saturate. q: [tiles of 64 dims][kMRows] swizzled rows of 128 bytes. kThreads threads do it
-/// together, 32 bytes of a row at a time each, several rows at once to wait for them once.
+/// Converts queries to f16 in the keys' order, where keys are fp8; values beyond 65504 saturate. q:
+/// [tiles of 64 dims][kMRows] swizzled rows of 128 bytes. kThreads threads convert 32 bytes of a
+/// row each at a time, several rows at once to wait for their loads once.
 template <class Format, int kMRows, int kThreads>
 __device__ inline void arrange_queries(std::uint32_t q, int thread) {
   static_assert(kThreads % 32 == 0 && kMRows % 8 == 0);

@@ -1,5 +1,5 @@
 // Masks scores of keys that an M row does not see. A thread's fragment of a tile of 64 M rows x 64
-// keys is that of wgmma.cuh.
+// keys is as in wgmma.cuh.
 #pragma once
 
 #include "kernels/cuda/sm90/attention/mask.cuh"
@@ -7,7 +7,7 @@
 
 namespace lathe::cuda {
 
-/// Masks keys from `limit` on for each of a thread's two M rows, counted from the tile's first.
+/// Masks keys from `limit` on, counted from the tile's first key, for a thread's two M rows.
 __device__ inline void mask_after(float (&d)[32], int limit0, int limit1, int lane) {
   if (!seldom(limit0 < kLatentTile || limit1 < kLatentTile)) return;
   const int column = 2 * (lane & 3);
@@ -20,10 +20,10 @@ __device__ inline void mask_after(float (&d)[32], int limit0, int limit1, int la
   }
 }
 
-// With A and B swapped: a thread holds keys `key` and `key` + 8 of M rows 8 j + 2 (lane % 4) + i.
+// With A and B swapped a thread holds keys `key` and `key` + 8 of M rows 8 j + 2 (lane % 4) + i.
 
-/// Masks keys from `limit` on, counted from the tile's first, for the work tile's first row; one
-/// more for each row after.
+/// Masks keys from `limit` on, counted from the tile's first key. `limit` is for the work tile's
+/// first row; each later row sees one more key.
 template <int kCount>
 __device__ inline void mask_after_swapped(float (&d)[kCount], const LatentParams& p, int limit,
                                           int key, int lane) {

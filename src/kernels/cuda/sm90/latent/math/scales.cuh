@@ -1,4 +1,4 @@
-// The factors that lie on the GPU, of calls whose queries are e4m3.
+// Factors in device memory, for e4m3 queries.
 #pragma once
 
 #include "kernels/cuda/common/hopper.cuh"
@@ -6,7 +6,7 @@
 
 namespace lathe::cuda {
 
-/// Multiplies a thread's scores, which leaves p.scale a constant operand of the softmax: a register
+/// Multiplies a thread's scores. p.scale then stays a constant operand of the softmax: a register
 /// for the product of all scales would be one too many.
 template <int kScores>
 __device__ __forceinline__ void apply_device_scales(float (&d)[kScores], const LatentParams& p) {

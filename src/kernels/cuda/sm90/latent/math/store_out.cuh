@@ -1,12 +1,12 @@
-// Stores the outputs of an M block as TMA boxes of out.
+// Stores an M block's outputs by TMA boxes.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/latent_params.h"
 
 namespace lathe::cuda {
 
-/// Whether a block's 64 M rows are heads of one row of out, [rows, heads, 512], that a TMA box can
-/// hold.
+/// Whether a block's 64 M rows are heads of one row of out, [rows, heads, 512], and out suits TMA
+/// boxes.
 __host__ __device__ inline bool has_out_boxes(const LatentParams& p) {
   return (!p.dense || p.heads % 64 == 0) && p.q_rows > 0 &&
          reinterpret_cast<std::uintptr_t>(p.out) % 16 == 0 &&

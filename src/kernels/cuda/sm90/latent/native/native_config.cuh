@@ -1,8 +1,8 @@
 // native: tiles, shared-memory layout, and the producer.
 //
-// Keys stay e4m3, as cached: a tile of 64 keys is four tiles of 128 dimensions (rows of 128 bytes,
-// swizzled) and one of the last 64 (rows of 64 bytes). By page table, one producer warp issues TMA
-// boxes of pages and the other warps copy queries; by index lists, native_lists.cuh's.
+// Keys stay e4m3, as cached: a tile of 64 keys is four tiles of 128 dimensions (128-byte rows,
+// swizzled) and one of the last 64 (64-byte rows). With a page table, one producer warp issues TMA
+// boxes of pages and the others copy queries; native_lists.cuh is the producer for index lists.
 #pragma once
 
 #include <cuda.h>
@@ -13,14 +13,14 @@
 
 namespace lathe::cuda {
 
-/// The pool as [pages, page_size, 576] bytes: boxes of 128 and of 64 dimensions.
+/// Maps of the pool as [pages, page_size, 576] bytes: boxes of 128 and of 64 dimensions.
 struct NativeMaps {
   CUtensorMap dims128, dims64;
 };
 
 struct Native {
   static constexpr int kMRows = 64;
-  static constexpr int kBuffers = 4;  // of keys, and of P, numbered alike
+  static constexpr int kBuffers = 4;  // of keys, and of P with the same numbers
   static constexpr int kThreads = 384;
   static constexpr int kValues = 512;
   static constexpr int kDimBytes = kLatentTile * 128;  // a tile of 128 dimensions
@@ -31,8 +31,8 @@ struct Native {
   static constexpr int kKeysAt = kKeyBytes;
   static constexpr int kPAt = kKeysAt + kBuffers * kKeyBytes;
   static constexpr int kSmallAt = kPAt + kBuffers * kPBytes;
-  // Twice the buffers: before a mask is replaced, each lane that read it has arrived at `p_full`
-  // itself. At `empty` one lane arrives for its warp, which racecheck does not follow.
+  // Twice the buffers: before a mask is overwritten, each lane that read it has itself arrived at
+  // `p_full`. At `empty` one lane arrives for its warp, which racecheck does not follow.
   static constexpr int kMasks = 2 * kBuffers;
   static constexpr int kMasksAt = 224 + 2 * kBuffers * 256 + 4 * 256;
   static constexpr int kSmallBytes = kMasksAt + kMasks * 8;
@@ -40,24 +40,24 @@ struct Native {
   static constexpr int kListedSharedBytes = kSharedBytes + LatentRowAddresses<Fp8Format>::kBytes;
   static_assert(kSharedBytes % 16 == 0);
 
-  // Of two consumer warpgroups and the producer; resolving slots takes more.
+  // For two consumer warpgroups and the producer; resolving slots needs more.
   static constexpr int kConsumerRegisters = 232, kProducerRegisters = 40;
   static constexpr int kListedConsumerRegisters = 224, kListedProducerRegisters = 56;
 
-  // Threads that copy queries, and those that await the first ones.
+  // Threads that copy queries, and threads that wait for the first ones.
   static constexpr int kQueryThreads = 96, kQueriesThreads = 128;
   static constexpr int kListedQueryThreads = 32, kListedQueriesThreads = 96;
-  // Arrivals at `full` of listed rows: two warps, and their lanes that store the mask.
+  // Arrivals at `full` of listed rows: two warps, and one more of each for storing the mask.
   static constexpr int kListedArrivals = 2 * 33;
   // Named barriers; each consumer warpgroup has one.
   static constexpr int kFirstGroup = 1, kRowSumsReady = 3, kQueriesIssued = 4;
 };
 
 inline constexpr float kNativeMaxLog2P = 8;    // log2 of the largest P; e4m3 ends at 448
-inline constexpr float kNativeStartLog2P = 5;  // log2 of P at a newly chosen row max
+inline constexpr float kNativeStartLog2P = 5;  // log2 of P at a new row max
 
-/// Byte address of 16-byte chunk `chunk` of a row of a swizzled tile of 128-byte rows, and of
-/// 64-byte ones.
+/// Byte address of 16-byte chunk `chunk` of a row of a swizzled tile with 128-byte rows, and with
+/// 64-byte rows.
 __device__ inline std::uint32_t swizzled_128(std::uint32_t tile, int row, int chunk) {
   return tile + static_cast<std::uint32_t>(row * 128 + ((chunk ^ (row & 7)) << 4));
 }
@@ -68,8 +68,8 @@ __device__ inline std::uint32_t swizzled_64(std::uint32_t tile, int row, int chu
 /// Copies a block's M rows, [64, 576] e4m3; rows past the work tile's are zeros.
 __device__ inline void native_copy_queries(const LatentParams& p, const LatentWorkTile& u,
                                            std::int32_t tile, std::uint32_t to, int thread) {
-  // Lane i finds M row 3 i + warp. Then the warp copies the first 32 chunks of 16 bytes of a row,
-  // and last the four remaining chunks of eight rows at a time.
+  // Lane i finds M row 3 i + warp. Then the warp copies the first 32 chunks of 16 bytes of each
+  // row, and finally the four remaining chunks of eight rows at a time.
   const int warp = thread / 32, lane = thread % 32;
   const std::int32_t first = tile * Native::kMRows;
   const std::int32_t m_rows = u.m_rows - first;
@@ -98,8 +98,8 @@ __device__ inline void native_copy_queries(const LatentParams& p, const LatentWo
   }
 }
 
-/// One warp copies a block's M rows, heads of one query row: [kMRows, 576] e4m3; those past the
-/// work tile's are zeros.
+/// One warp copies a block's M rows, heads of one query row: [kMRows, 576] e4m3; rows past the work
+/// tile's are zeros.
 template <int kMRows>
 __device__ inline void native_copy_heads(const LatentParams& p, const LatentWorkTile& u,
                                          std::int32_t tile, std::uint32_t to, int lane) {
@@ -120,11 +120,11 @@ __device__ inline void native_copy_heads(const LatentParams& p, const LatentWork
 }
 
 /// Tiles of keys and of P are numbered through all work items of a block. Tile n is in buffer n %
-/// kBuffers and is that buffer's phase n / kBuffers.
+/// kBuffers, as that buffer's phase n / kBuffers.
 struct NativeShared {
   static constexpr int kMRows = Native::kMRows;
 
-  std::uint32_t q;  // the first array
+  std::uint32_t q;  // address of the first array
 
   __device__ static std::uint32_t buffer(unsigned n) { return n % Native::kBuffers; }
   __device__ static std::uint32_t parity(unsigned n) { return n / Native::kBuffers & 1; }
@@ -144,11 +144,11 @@ struct NativeShared {
   __device__ std::uint32_t mask(unsigned n) const {  // 64 bits
     return small(Native::kMasksAt + 8 * (n % Native::kMasks));
   }
-  /// A byte per warp: nonzero where its row maxes rose.
+  /// One byte per warp: nonzero where its row maxes rose.
   __device__ std::uint32_t risen(unsigned n) const { return small(144 + 4 * buffer(n)); }
   __device__ std::uint32_t item(unsigned number) const { return small(160 + 32 * (number & 1)); }
   __device__ std::uint32_t row_maxes(unsigned n) const { return small(224 + 256 * buffer(n)); }
-  /// What the accumulator is then multiplied by.
+  /// Factors of the accumulator where they rose.
   __device__ std::uint32_t factors(unsigned n) const {
     return small(224 + 256 * (Native::kBuffers + buffer(n)));
   }
@@ -161,11 +161,11 @@ struct NativeShared {
                                int thread) const {
     native_copy_queries(p, u, tile, q, thread);
   }
-  /// Of listed rows, behind all else.
+  /// Addresses of listed rows, after everything else.
   __device__ LatentRowAddresses<Fp8Format> addresses() const { return {q + Native::kSharedBytes}; }
 };
 
-/// Publishes work items and their queries. An item's info is kept until the one after the next
+/// Publishes work items and their queries. An item's info is kept until the second next item
 /// begins.
 template <bool kLists, class Shared>
 __device__ inline void native_load_queries(const LatentParams& p, const Shared& s,
@@ -201,9 +201,9 @@ __device__ inline void native_load_queries(const LatentParams& p, const Shared& 
   }
 }
 
-/// One warp. Missing pages are skipped, and their keys masked, as are those past the item's end.
-/// Only two tiles are loaded before the first queries: after four, the queries would arrive last
-/// and all warps would wait.
+/// One warp. Missing pages are skipped and their keys masked, as are keys past the item's end. Only
+/// two tiles are loaded before the first queries: after four, the queries would arrive last and all
+/// warps would wait.
 template <class Shared>
 __device__ inline void native_load_keys(const LatentParams& p, const NativeMaps& maps,
                                         const Shared& s, std::int32_t worker, std::int32_t tile,

@@ -1,8 +1,8 @@
-// The producer of listed e4m3 rows: one warp resolves slots, two copy rows into swizzled tiles, one
-// publishes work and queries.
+// The producer of listed e4m3 rows: one warp resolves slots, two copy rows to swizzled tiles, one
+// publishes work items and loads queries.
 //
-// The TMA swizzles boxes, not scattered rows, so lanes copy 16 bytes each. Missing keys are masked,
-// and their rows are zeros.
+// TMA swizzles boxes, not scattered rows, so lanes copy 16 bytes each. Missing keys are masked, and
+// their rows are zeros.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/load/resolve_slots.cuh"
@@ -12,20 +12,20 @@ namespace lathe::cuda {
 
 using NativeAddresses = LatentRowAddresses<Fp8Format>;
 
-/// One of two warps, which copies 32 rows of each tile: eight lanes take 128 bytes of a row, so
-/// that loads are whole sectors and stores to shared memory have no bank conflicts, and last four
-/// lanes the other 64 bytes.
+/// One of two warps, which copies 32 rows of each tile. Eight lanes copy 128 bytes of a row, so
+/// that loads are whole sectors and stores to shared memory have no bank conflicts; finally four
+/// lanes copy the other 64 bytes.
 template <class Shared>
 __device__ inline void native_copy_rows(const Shared& s, const NativeAddresses& addresses, int warp,
                                         int lane) {
   const int first = warp * 32 + lane / 8, first_last = warp * 32 + lane / 4;
-  // In the buffer, of rows 8 i and 8 i + 4 after the first.
+  // Offsets in the buffer of rows 8 i and 8 i + 4 after the first.
   const std::uint32_t place[2] = {swizzled_128(0, first, lane & 7),
                                   swizzled_128(0, first + 4, lane & 7)};
   const std::uint32_t place_last = swizzled_64(Native::kLastAt, first_last, lane & 3);
   LATHE_ROLLED
   for (unsigned n = 0;; ++n) {
-    // As native_load_keys() does, so that the first queries do not arrive last.
+    // As in native_load_keys(), so that the first queries do not arrive last.
     if (n == 2) group_sync(Native::kQueriesIssued, Native::kListedQueriesThreads);
     barrier_wait(addresses.resolved(n), addresses.parity(n));
     const auto address = [&](int key) {
@@ -65,7 +65,7 @@ __device__ inline void native_copy_rows(const Shared& s, const NativeAddresses& 
   }
 }
 
-/// What each warp of the producer does. s: with the addresses of listed rows.
+/// Runs each warp of the producer. s: with the addresses of listed rows.
 template <class Shared>
 __device__ inline void native_load_lists(const LatentParams& p, const Shared& s,
                                          std::int32_t worker, std::int32_t tile, int thread) {

@@ -1,26 +1,26 @@
-// Latent attention in fp8 products (e4m3 queries and keys), 64 M rows per block.
+// Latent attention with fp8 operands (e4m3 queries and keys), 64 M rows per block.
 //
-// fp8 operands in shared memory are K-major only, but values lie by key. So PV runs with A and B
-// swapped: O^T [dims, M rows] += V^T [dims, keys] P^T [keys, M rows]. V^T comes from registers, by
-// transposing loads of 16-bit units (two dimensions of a key) and a byte permutation; P [M rows,
-// keys] is in shared memory, K-major.
+// fp8 operands in shared memory must be K-major, but values are stored by key. So PV runs with A
+// and B swapped: O^T [dims, M rows] += V^T [dims, keys] P^T [keys, M rows]. V^T comes from
+// registers, by transposing loads of 16-bit units (two dimensions of a key) and a byte permutation.
+// P [M rows, keys] is in shared memory, K-major.
 //
-// The order of 32 keys along K is the one that both operands have without a shuffle: K column 4 c +
-// 2 m + e (and 16 more for m 2 and 3) is key 8 m + 2 c + e. Row g of a warp's 16 values is
-// dimension 2 g and row g + 8 is 2 g + 1.
+// The order of 32 keys along K is one that both operands have without a shuffle: K column 4 c + 2 m
+// + e (and 16 more for m 2 and 3) is key 8 m + 2 c + e. Row g of a warp's 16 values is dimension 2
+// g and row g + 8 is 2 g + 1.
 //
 // Two consumer warpgroups, one producer (native_config.cuh). Warpgroup 0 computes S and P of even
-// tiles, warpgroup 1 of odd ones; each accumulates PV of all tiles over its 256 value dimensions
-// (256 x 64 M rows, 128 registers a thread). While one is in softmax, the other's products run:
+// tiles, warpgroup 1 of odd ones. Each accumulates PV of all tiles over its 256 value dimensions
+// (256 x 64 M rows, 128 registers a thread). While one is in softmax, wgmma of the other runs:
 //
 //   warpgroup 0   softmax 0              | O += P0 V0, S2 = Q K2 | O += P1 V1, softmax 2 | ...
 //   warpgroup 1   softmax 1 | O += P0 V0 | O += P1 V1, S3 = Q K3 | O += P2 V2, softmax 3 | ...
 //
-// Both run the same code: an SM caches only part of the instructions, and a short work item meets
+// Both run the same code: an SM caches only part of the instructions, and a short work item runs
 // most of them for the first time.
 //
-// P is 2^(score - row max), at most 2^8. A row max is chosen 2^5 below the true maximum when P
-// leaves that range, so the accumulator is rarely rescaled.
+// P is 2^(score - row max), at most 2^8. When P would exceed that, a new row max is chosen 2^5
+// below the true maximum, so the accumulator is rarely rescaled.
 #pragma once
 
 #include "kernels/cuda/common/wgmma_fp8.cuh"
@@ -31,7 +31,7 @@
 
 namespace lathe::cuda {
 
-/// 2^(from - to), for row maxes of which the first may be that of no key.
+/// 2^(from - to), for row maxes; `from` may be that of no key.
 __device__ inline float native_factor(float from, float to) {
   return from == to ? 1.f : exp2_fast(from - to);
 }
@@ -47,7 +47,7 @@ struct NativeGroup {
       values_at;  // what this lane loads of the first key, within a tile of 128 dimensions
   float acc[4][32];
   float row_max[2];  // log2; P is divided by 2^row_max
-  float row_sum[2];  // of this thread's columns of this group's own tiles
+  float row_sum[2];  // over this thread's columns of this group's own tiles
 
   __device__ NativeGroup(const LatentParams& params, const NativeShared& shared, int g, int t)
       : p(params), s(shared), group(g), thread(t), warp(t / 32), lane(t % 32) {
@@ -75,7 +75,7 @@ struct NativeGroup {
   __device__ std::uint64_t mask(unsigned n) const { return load_shared_u64(s.mask(n)); }
 
   __device__ void score(float (&d)[32], unsigned n) {
-    if constexpr (kLists) fence_async_proxy();  // lanes have copied the keys
+    if constexpr (kLists) fence_async_proxy();  // lanes, not TMA, copied the keys
     const std::uint32_t keys = s.keys(n);
     const std::uint64_t q = descriptor_here(tile_descriptor(s.q, 1024));
     const std::uint64_t tile = descriptor_here(tile_descriptor(keys, 1024));
@@ -97,12 +97,12 @@ struct NativeGroup {
     wgmma_commit();
   }
 
-  /// Zeros the values of masked keys; the cache may hold anything there. Those of lists are zeros.
+  /// Zeros the values of masked keys, where the cache may hold anything. With lists they are zeros.
   __device__ void clear_values(unsigned n) const {
     if constexpr (kLists) return;
     const std::uint64_t m = mask(n);
     if (m == ~std::uint64_t{0}) return;
-    // Four threads of two half rows each.
+    // Four threads zero two half rows each.
     const int key = thread / 2;
     if (!(m >> key & 1)) {
       const std::uint32_t tile =
@@ -114,7 +114,7 @@ struct NativeGroup {
     group_sync(Native::kFirstGroup + group, 128);
   }
 
-  /// Rescales the accumulator to tile n's row maxes; the products must be done.
+  /// Rescales the accumulator to tile n's row maxes; wgmma must have finished.
   __device__ void rescale(unsigned n) {
     if (load_shared_u32(s.risen(n)) == 0) return;
     LATHE_UNROLL
@@ -145,7 +145,7 @@ struct NativeGroup {
       LATHE_UNROLL
       for (int k = 0; k < 2; ++k) {
         std::uint32_t v[4];
-        // Four chunks to the right is one bit of the swizzled address.
+        // Four chunks to the right flip one bit of the swizzled address.
         load_matrices_trans((from ^ (m & 1) << 6) + m / 2 * Native::kDimBytes + k * 32 * 128, v);
         a[k][0] = permute_bytes(v[0], v[1], 0x6420);
         a[k][1] = permute_bytes(v[0], v[1], 0x7531);
@@ -238,8 +238,8 @@ struct NativeGroup {
     r1 = load_float(at + 32);
   }
 
-  /// The tiles n to end - 1, two of them or more. limit: keys of the item that each of this
-  /// thread's rows sees.
+  /// Computes tiles n to end - 1, at least two. limit: keys of the item that each of this thread's
+  /// rows sees.
   __device__ void tiles(unsigned n, unsigned end, int (&limit)[2]) {
     float d[32];
     unsigned own = n + static_cast<unsigned>(group);

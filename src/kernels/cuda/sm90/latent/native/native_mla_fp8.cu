@@ -1,5 +1,5 @@
-// native: launches an instance, by page table or by lists, 64 M rows per block or 8, 16 or 32 with
-// A and B swapped.
+// Launches an instance of native: by page table or by lists, 64 M rows per block, or 8, 16 or 32
+// with A and B swapped.
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/common/tensor_map.h"
 #include "kernels/cuda/sm90/latent/latent_kernels.h"
@@ -41,7 +41,7 @@ cudaError_t launch_native_mla_fp8(const LatentParams& p, int block_m, cudaStream
   if (!p.dense) return launch<true>(p, block_m, {}, stream);
   // Boxes of 128 dimensions of the keys of a page, and of the last 64.
   const std::int64_t page_size = p.main.page_size.divisor;
-  // A tensor map needs one page at least; where the pool has none, no box is copied.
+  // A tensor map needs at least one page; where the pool has none, no box is copied.
   const bool some = p.main.pages_count > 0;
   PageBoxes boxes{.base = some ? static_cast<const void*>(p.main.pages) : p.q,
                   .pages = some ? p.main.pages_count : 1,

@@ -1,10 +1,11 @@
-// Latent attention in fp8 products, A and B swapped: 8, 16 or 32 M rows per block, on N.
+// Latent attention with fp8 operands, A and B swapped: 8, 16 or 32 M rows per block, on N.
 //
 // S^T [64 keys, M rows] = K Q^T reads both operands from shared memory, as cached. O^T [512 dims, M
-// rows] += V^T P^T has V^T in registers, as native_m64.cuh, and P [M rows, keys] in shared memory.
+// rows] += V^T P^T has V^T in registers, as in native_m64.cuh, and P [M rows, keys] in shared
+// memory.
 //
 // The order of 16 keys along K is the one in which a thread holds its scores: column 2 g + h is key
-// g + 8 h, so that two elements of P are one 16-bit unit, which stmatrix transposes.
+// g + 8 h. Two elements of P are then one 16-bit unit, which stmatrix transposes.
 #pragma once
 
 #include "kernels/cuda/common/wgmma_fp8.cuh"
@@ -22,7 +23,7 @@ struct NativeSwapAb {
   static constexpr int kBuffers = 4;
   static_assert(kBuffers % kGroups == 0,
                 "a group would take the tile before its own in a buffer for its own");
-  // Half of a warpgroup's accumulator passes through its last tile.
+  // Half of a warpgroup's accumulator is staged in its last tile.
   static_assert(kMRows * kValues * 4 / 2 <= Native::kKeyBytes);
   static constexpr float kMaxLog2P = kNativeMaxLog2P, kStartLog2P = kNativeStartLog2P;
 
@@ -38,7 +39,7 @@ struct NativeSwapAb {
   static constexpr int kListedSharedBytes = kSharedBytes + NativeAddresses::kBytes;
   static_assert(kListedSharedBytes <= 232448 && kFactsAt % 16 == 0 && kSharedBytes % 16 == 0);
 
-  // Named barriers, one per warpgroup. Native::kQueriesIssued is another.
+  // Named barriers, one per warpgroup and one for all. Native::kQueriesIssued is another.
   static constexpr int kFirstGroup = 1, kAllGroups = 1 + kGroups;
   static_assert(kAllGroups < Native::kQueriesIssued);
 };
@@ -48,7 +49,7 @@ struct NativeSwapAbShared {
   using N = NativeSwapAb<kBlockM>;
   static constexpr int kMRows = kBlockM;
 
-  std::uint32_t q;  // the first array
+  std::uint32_t q;  // address of the first array
 
   __device__ static std::uint32_t buffer(unsigned n) { return n % N::kBuffers; }
   __device__ static std::uint32_t parity(unsigned n) { return n / N::kBuffers & 1; }
@@ -82,7 +83,7 @@ struct NativeSwapAbShared {
         static_cast<std::uint32_t>(N::kColumnsAt + N::kGroups * kMRows * 4 + group * N::kColumns));
   }
 
-  /// Of listed rows, behind all else.
+  /// Addresses of listed rows, after everything else.
   __device__ NativeAddresses addresses() const { return {q + N::kSharedBytes}; }
 
   /// Copies a work tile's M rows, [kMRows, 576] e4m3, by three warps, one row at a time; rows past
@@ -122,7 +123,7 @@ struct NativeSwapAbGroup : SwapAbGroup<NativeSwapAbGroup<kBlockM, kLists>, Nativ
   __device__ void release(unsigned n) const { barrier_arrive(s.empty(n)); }
 
   __device__ __forceinline__ void score(float (&d)[kMRows / 2], unsigned n) {
-    if constexpr (kLists) fence_async_proxy();  // lanes have copied the keys
+    if constexpr (kLists) fence_async_proxy();  // lanes, not TMA, copied the keys
     const std::uint32_t keys = s.keys(n);
     const std::uint64_t q = descriptor_here(tile_descriptor(s.q, 1024));
     const std::uint64_t tile = descriptor_here(tile_descriptor(keys, 1024));
@@ -147,10 +148,10 @@ struct NativeSwapAbGroup : SwapAbGroup<NativeSwapAbGroup<kBlockM, kLists>, Nativ
     apply_device_scales(d, p);
   }
 
-  /// Zeros the values of masked keys; the cache may hold anything there. The warpgroup synchronizes
+  /// Zeros the values of masked keys, where the cache may hold anything. The warpgroup synchronizes
   /// before it reads them.
   __device__ void prepare(unsigned n) const {
-    if constexpr (kLists) return;  // they are zeros
+    if constexpr (kLists) return;  // they are zeros already
     const std::uint64_t seen = load_shared_u64(s.mask(n));
     if (!seldom(seen != ~std::uint64_t{0})) return;
     const int thread = warp * 32 + lane, key = thread / 2;
@@ -183,7 +184,7 @@ struct NativeSwapAbGroup : SwapAbGroup<NativeSwapAbGroup<kBlockM, kLists>, Nativ
     fence_async_proxy();
   }
 
-  /// O^T += V^T P^T of tile n. No other warpgroup has read the tile, so each thread arrives for one
+  /// O^T += V^T P^T of tile n. Only this warpgroup reads the tile, so each thread arrives for one
   /// of each warpgroup when it frees the buffer, except for the warpgroup's last tile of an item.
   __device__ __forceinline__ void add(unsigned n, bool last) {
     forget();
@@ -196,7 +197,7 @@ struct NativeSwapAbGroup : SwapAbGroup<NativeSwapAbGroup<kBlockM, kLists>, Nativ
       LATHE_UNROLL
       for (int k = 0; k < 2; ++k) {
         std::uint32_t v[4];
-        // Four chunks to the right is one bit of the swizzled address.
+        // Four chunks to the right flip one bit of the swizzled address.
         load_matrices_trans(
             (from ^ static_cast<std::uint32_t>((m & 1) << 6)) +
                 static_cast<std::uint32_t>(m / 2 * Native::kDimBytes + k * 32 * 128),
@@ -212,7 +213,7 @@ struct NativeSwapAbGroup : SwapAbGroup<NativeSwapAbGroup<kBlockM, kLists>, Nativ
         mma_m64_e4m3_rows(acc[m], a[k], descriptor_at(p_tile, static_cast<std::uint32_t>(k * 32)));
       }
       wgmma_commit();
-      // ptxas serializes products after a wait for none.
+      // ptxas serializes wgmma after a wait for 0.
       if (m >= kOperands - 1) wgmma_wait<kOperands - 1>();
     }
     wgmma_wait<0>();

@@ -1,15 +1,15 @@
 // Latent attention on bf16 caches, A and B swapped: keys on M, 8, 16 or 32 M rows (query row x
 // head) on N.
 //
-// Two consumer warpgroups, one producer (load_bf16_rows.cuh, load_pages.cuh). Each consumer takes
-// every other tile of 64 keys, from its own buffer, with its own accumulator and row maxes:
+// Two consumer warpgroups, one producer (load_bf16_rows.cuh, load_pages.cuh). Each consumer
+// computes every other tile of 64 keys, in its own buffer, with its own accumulator and row maxes:
 //
-//   S^T [64 keys, M rows]  = K Q^T     K as it lies (K-major), Q [M rows, dims] K-major
+//   S^T [64 keys, M rows]  = K Q^T     K as cached (K-major), Q [M rows, dims] K-major
 //   O^T [512 dims, M rows] += V^T P^T  V^T: the same tile, MN-major; P [M rows, 64 keys] K-major
 //
-// The warpgroups meet only at the end of a work item, so the products of one overlap the softmax of
-// the other. A row's scores are spread over all four warps; a barrier that carries a vote tells
-// whether a row max must rise (row_max.cuh), and only then are maxima exchanged.
+// The warpgroups synchronize only at the end of a work item, so wgmma of one overlaps the softmax
+// of the other. A row's scores are spread over all four warps. A barrier with a vote tells whether
+// a row max must rise (row_max.cuh); only then do the warps exchange maxima.
 #pragma once
 
 #include <cuda.h>
@@ -23,14 +23,14 @@
 
 namespace lathe::cuda {
 
-/// kPages: TMA brings boxes of pages (load_pages.cuh).
+/// kPages: keys come by TMA boxes of pages (load_pages.cuh).
 template <class Format, int kBlockM, bool kPages>
 struct LatentSwapAb {
   static constexpr int kDims = kDimTiles<Format>;
   static constexpr int kMRows = kBlockM;
   static constexpr int kBuffers = 2;
   static constexpr int kThreads = 384;
-  // Add up to what a block has.
+  // Together they use all registers of a block.
   static constexpr int kProducerRegisters = 88, kConsumerRegisters = 208;
   static constexpr int kValues = 512;
   static constexpr bool kPaged = kPages;
@@ -48,7 +48,7 @@ struct LatentSwapAb {
   static_assert(kMRows * kValues * 4 <= kKeyBytes,
                 "a warpgroup's accumulator passes through its buffer");
 
-  // Named barriers: 1 and 2 are the warpgroups' own.
+  // Named barriers. 1 and 2 belong to the warpgroups.
   static constexpr int kBothGroups = 3;
 };
 
@@ -74,8 +74,8 @@ struct LatentSwapAbShared {
   }
 };
 
-/// A consumer warpgroup. A thread holds S of keys `key` and `key` + 8 of the tile; in both products
-/// M rows 8 j + 2 (lane % 4) + i, which are `m_row(j, i)`.
+/// A consumer warpgroup. A thread holds S of keys `key` and `key` + 8 of the tile, and in both
+/// products M rows 8 j + 2 (lane % 4) + i, which are `m_row(j, i)`.
 template <class N>
 struct LatentSwapAbGroup {
   static constexpr int kMRows = N::kMRows;
@@ -84,16 +84,16 @@ struct LatentSwapAbGroup {
   const LatentParams& p;
   const LatentSwapAbShared<N>& s;
   int group, warp, lane, key;
-  int pair = 0;               // tiles so far, over all items
+  int pair = 0;               // pairs of tiles so far, over all items
   float acc[8][kMRows / 2];   // of 64 value dimensions each
-  float row_sum[kEights][2];  // of this thread's keys
+  float row_sum[kEights][2];  // over this thread's keys
 
   __device__ LatentSwapAbGroup(const LatentParams& params, const LatentSwapAbShared<N>& shared,
                                int which, int thread)
       : p(params), s(shared), group(which), warp(thread / 32), lane(thread % 32) {
     key = warp * 16 + lane / 4;
   }
-  /// Address of an M row's row max, log2. It is in shared memory as registers are short.
+  /// Address of an M row's row max in log2. In shared memory because registers are scarce.
   __device__ std::uint32_t row_max(int l) const { return s.row_maxes + (group * kMRows + l) * 4; }
   __device__ int m_row(int j, int i) const { return 8 * j + 2 * (lane & 3) + i; }
   __device__ void sync() const { group_sync(1 + group, 128); }
@@ -149,7 +149,7 @@ struct LatentSwapAbGroup {
     return load_shared_u64(s.smem.masks + pair % LatentShared::kSlots * (kPairKeys / 8) +
                            8 * group);
   }
-  /// Zeros the rows of masked keys: P = 0 does not make NaN vanish.
+  /// Zeros the rows of masked keys: P = 0 times NaN is NaN.
   __device__ void zero_masked() const {
     const std::uint64_t seen = mask();
     if (seen == ~std::uint64_t{0}) return;
@@ -208,7 +208,7 @@ struct LatentSwapAbGroup {
   __device__ std::uint32_t column(int w, int l) const {
     return s.columns + ((group * 4 + w) * kMRows + l) * 4;
   }
-  /// An M row's row max after the tile, `now` before it.
+  /// An M row's row max after the tile; `now`: before it.
   __device__ float raised(int l, float now) const {
     const float m = fmaxf(fmaxf(load_float(column(0, l)), load_float(column(1, l))),
                           fmaxf(load_float(column(2, l)), load_float(column(3, l))));
@@ -220,7 +220,7 @@ struct LatentSwapAbGroup {
     score(d);
     mask_keys_swapped(d, mask(), key);
     mask_after_swapped(d, p, limit, key, lane);
-    // From here on no product of the warpgroup reads the previous P.
+    // From here on no wgmma of the warpgroup reads the previous P.
     if (group_any(1 + group, 128, outgrows(d))) raise_row_max(*this, d);
     const std::uint32_t p_tile = s.p_tile + group * N::kPBytes;
     softmax(d, p_tile);
@@ -228,14 +228,14 @@ struct LatentSwapAbGroup {
     add(p_tile);
   }
 
-  /// Where value dimension `dim` of an M row passes on its way out: each warpgroup's accumulator in
-  /// its own buffer, [M rows, 512] f32, shifted so that neither writers nor readers have bank
-  /// conflicts.
+  /// Where value dimension `dim` of an M row is staged on its way out: each warpgroup's accumulator
+  /// goes to its own buffer, [M rows, 512] f32, shifted so that neither writers nor readers have
+  /// bank conflicts.
   __device__ static std::uint32_t place(std::uint32_t buffer, int l, int dim) {
     return buffer + ((l * N::kValues + (dim ^ (l >> 1 & 3) << 3)) << 2);
   }
   __device__ void give_half() {
-    // Keeps these addresses from being computed before the tiles, and spilled.
+    // Keeps these addresses from being computed before the tiles and spilled.
     asm volatile("" : "+r"(lane), "+r"(key));
     LATHE_UNROLL
     for (int j = 0; j < kEights; ++j) {
@@ -246,7 +246,7 @@ struct LatentSwapAbGroup {
         if (lane < 4) store_float(column(warp, m_row(j, i)), t);
       }
     }
-    sync();  // the warpgroup's products have read the buffer
+    sync();  // wgmma of the whole warpgroup has read the buffer
     LATHE_UNROLL
     for (int t = 0; t < 8; ++t) {
       LATHE_UNROLL
@@ -255,7 +255,8 @@ struct LatentSwapAbGroup {
       }
     }
   }
-  /// Joins the warpgroups' accumulators, always in the same order; a warp takes every eighth M row.
+  /// Adds up the warpgroups' accumulators, always in the same order; a warp does every eighth M
+  /// row.
   __device__ void finish(const LatentItems& items) {
     give_half();
     group_sync(N::kBothGroups, 256);
@@ -308,7 +309,7 @@ struct LatentSwapAbGroup {
     group_sync(N::kBothGroups, 256);
   }
 
-  /// Only this warpgroup has used the buffer: each thread arrives for one of the other, too.
+  /// Only this warpgroup has used the buffer, so each thread also arrives for one of the other.
   __device__ void release_keys() const {
     barrier_arrive(s.smem.empty + 16 * group, 2);
     barrier_arrive(s.smem.empty + 16 * group + 8, 2);

@@ -1,4 +1,4 @@
-// swap_ab on bf16: launches an instance.
+// Launches an instance of swap_ab on bf16.
 #pragma once
 
 #include "kernels/cuda/common/launch.h"

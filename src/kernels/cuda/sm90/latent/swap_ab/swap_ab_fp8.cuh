@@ -1,11 +1,11 @@
-// Latent attention on fp8 caches, f16 products, A and B swapped: keys on M, 8, 16 or 32 M rows
+// Latent attention on fp8 caches with f16 operands, A and B swapped: keys on M, 8, 16 or 32 M rows
 // (query row x head) on N.
 //
 //   S^T [64 keys, M rows]  = K Q^T     O^T [512 dims, M rows] += V^T P^T
 //
-// Keys stay fp8 in shared memory; two consumer warpgroups convert left operands in registers, as
-// m64_fp8.cuh does. Each takes every other tile of 64 keys, with its own accumulator and row maxes;
-// they meet at an item's end.
+// Keys stay fp8 in shared memory; two consumer warpgroups convert left operands in registers, as in
+// m64_fp8.cuh. Each computes every other tile of 64 keys, with its own accumulator and row maxes;
+// they synchronize at an item's end.
 #pragma once
 
 #include <cuda.h>
@@ -19,10 +19,10 @@ namespace lathe::cuda {
 template <class Format, int kBlockM>
 struct SwapAbFp8 {
   static constexpr int kMRows = kBlockM;
-  // More warpgroups would hold more tiles, which memory could be filling.
+  // More warpgroups would hold tiles that memory could be filling.
   static constexpr int kGroups = 2, kConsumerRegisters = 224;
   static constexpr int kProducerRegisters = 48;
-  // f16 P lies between 2^-24 and 2^16.
+  // f16 P is from 2^-24 to 2^16.
   static constexpr float kMaxLog2P = cuda::kMaxLog2P, kStartLog2P = cuda::kStartLog2P;
   static_assert(kGroups * kConsumerRegisters + kProducerRegisters <= 504,
                 "setmaxnreg would wait for ever");
@@ -30,13 +30,13 @@ struct SwapAbFp8 {
   static constexpr int kValues = 512;
   static constexpr int kTileQueries = kMRows * 128;  // bytes of 64 dimensions
   static constexpr int kBuffers = 4;
-  // Tiles of listed rows in flight or in use. With more, blocks get uneven shares of memory and the
-  // slowest decides; with 32 M rows the products take too long for fewer.
+  // Most tiles of listed rows in flight or in use. With more, blocks get uneven shares of memory
+  // bandwidth and the slowest decides; with 32 M rows, fewer are not enough, as wgmma is slower.
   static constexpr int kListedWindow = kMRows == 32 ? kBuffers : 3;
   using Ring = LatentRing<Format, kBuffers>;
   static_assert(kBuffers % kGroups == 0,
                 "a group would take the tile before its own in a buffer for its own");
-  // Half of a warpgroup's accumulator passes through its last tile.
+  // Half of a warpgroup's accumulator is staged in its last tile.
   static_assert(kMRows * kValues * 4 / 2 <= LatentRows<Format>::kTileBytes);
 
   static constexpr int kPAt = kDimTiles<Format> * kTileQueries;
@@ -50,14 +50,14 @@ struct SwapAbFp8 {
   static_assert(kSharedBytes <= 232448 && kKeysAt % 16 == 0 && kSmallAt % 16 == 0 &&
                 kAddressesAt % 16 == 0);
 
-  // Named barriers, one per warpgroup.
+  // Named barriers, one per warpgroup and one for all.
   static constexpr int kFirstGroup = 1, kAllGroups = 1 + kGroups;
 };
 
 template <class Format, int kBlockM>
 struct SwapAbFp8Shared {
   using N = SwapAbFp8<Format, kBlockM>;
-  std::uint32_t q;  // the first array
+  std::uint32_t q;  // address of the first array
 
   __device__ std::uint32_t small(int at) const {
     return q + static_cast<std::uint32_t>(N::kSmallAt + at);
@@ -141,7 +141,7 @@ struct SwapAbFp8Group : SwapAbGroup<SwapAbFp8Group<Format, kBlockM>, SwapAbFp8<F
       keys.make(words[c & 1], a);
       if (c + 2 < kFp8) keys.load(c + 2, words[c & 1]);
       multiply_chunk<false>(d, a, q(c), c > 0);
-      // ptxas serializes products after a wait for none.
+      // ptxas serializes wgmma after a wait for 0.
       if (c >= kOperands - 1) wgmma_wait<kOperands - 1>();
     }
     LATHE_UNROLL
@@ -155,8 +155,9 @@ struct SwapAbFp8Group : SwapAbGroup<SwapAbFp8Group<Format, kBlockM>, SwapAbFp8<F
     wgmma_pin(d);
   }
 
-  /// O^T += V^T P^T of tile n. Frees the halves of its buffer, unless it is the warpgroup's last of
-  /// its item. No other warpgroup has read them: each thread arrives for one of each warpgroup.
+  /// O^T += V^T P^T of tile n. Frees the halves of its buffer, unless it is the warpgroup's last
+  /// tile of its item. No other warpgroup reads them: each thread arrives for one of each
+  /// warpgroup.
   __device__ __forceinline__ void add(unsigned n, bool last) {
     forget();
     const ValueOperand<Format> values{s.ring().keys(n), s.scales(n), warp, lane};

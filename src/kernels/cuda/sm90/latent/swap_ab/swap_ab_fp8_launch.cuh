@@ -1,4 +1,4 @@
-// swap_ab on fp8: launches an instance.
+// Launches an instance of swap_ab on fp8.
 #pragma once
 
 #include "kernels/cuda/common/launch.h"

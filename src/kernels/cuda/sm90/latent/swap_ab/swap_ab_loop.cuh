@@ -1,9 +1,9 @@
 // The loop of a consumer warpgroup with A and B swapped (swap_ab_fp8.cuh, native_swap_ab.cuh):
 // softmax, row max, epilogue.
 //
-// Each of two warpgroups takes every other tile of 64 keys, with its own accumulator and row maxes;
-// they meet at an item's end. A thread holds S of keys `key` and `key` + 8 of a tile; in both
-// products M rows 8 j + 2 (lane % 4) + i, which are `m_row(j, i)`.
+// Each of two warpgroups computes every other tile of 64 keys, with its own accumulator and row
+// maxes; they synchronize at an item's end. A thread holds S of keys `key` and `key` + 8 of a tile,
+// and in both products M rows 8 j + 2 (lane % 4) + i, which are `m_row(j, i)`.
 #pragma once
 
 #include "kernels/cuda/sm90/attention/row_max.cuh"
@@ -14,9 +14,9 @@
 
 namespace lathe::cuda {
 
-/// Self has arrange() of queries, score(d, n) of tile n, prepare(n) after it, softmax(d), add(n,
-/// last), release(n) and is_bf16(tile), whether rows of a tile's 16 dimensions are in order. N: the
-/// kernel's configuration.
+/// Self has arrange() for queries, score(d, n) of tile n, prepare(n) after it, softmax(d), add(n,
+/// last), release(n), and is_bf16(tile): whether rows of a tile's 16 dimensions are in order. N:
+/// the kernel's configuration.
 template <class Self, class N, class Shared>
 struct SwapAbGroup {
   static constexpr int kMRows = N::kMRows, kEights = kMRows / 8;
@@ -26,13 +26,13 @@ struct SwapAbGroup {
   const Shared& s;
   int group, warp, lane;
   float acc[8][kMRows / 2];   // of 64 value dimensions each
-  float row_sum[kEights][2];  // of this thread's keys
+  float row_sum[kEights][2];  // over this thread's keys
 
   __device__ SwapAbGroup(const LatentParams& params, const Shared& shared, int which, int thread)
       : p(params), s(shared), group(which), warp(thread / 32), lane(thread % 32) {}
 
   __device__ __forceinline__ Self& self() { return static_cast<Self&>(*this); }
-  /// Keeps addresses from being computed before the tiles, and spilled.
+  /// Keeps addresses from being computed before the tiles and spilled.
   __device__ void forget() { asm volatile("" : "+r"(lane), "+r"(warp)); }
   __device__ int m_row(int j, int i) const { return 8 * j + 2 * (lane & 3) + i; }
   __device__ void sync() const { group_sync(N::kFirstGroup + group, 128); }
@@ -47,7 +47,7 @@ struct SwapAbGroup {
   __device__ void begin() {
     self().arrange();
     group_sync(N::kAllGroups, N::kGroups * 128);
-    // All have read the previous item's.
+    // All warps have read the previous item's row maxes.
     if (warp == 0 && lane < kMRows) store_float(row_max(lane), kNoRowMax);
     sync();
     LATHE_UNROLL
@@ -59,21 +59,21 @@ struct SwapAbGroup {
     for (int j = 0; j < kEights; ++j) row_sum[j][0] = row_sum[j][1] = 0;
   }
 
-  /// limit: keys that the work tile's first row sees, counted from the tile's first; the next row
-  /// sees one more.
+  /// limit: keys that the work tile's first row sees, counted from the tile's first key; each later
+  /// row sees one more.
   __device__ void apply_mask(float (&d)[kMRows / 2], unsigned n, int limit) const {
     const int key = warp * 16 + lane / 4;
     mask_keys_swapped(d, load_shared_u64(s.mask(n)), key);
     mask_after_swapped(d, p, limit, key, lane);
   }
 
-  /// An M row's row max after the tile, `was` before it.
+  /// An M row's row max after the tile; `was`: before it.
   __device__ float raised(int l, float was) const {
     const float m = fmaxf(fmaxf(load_float(column(0, l)), load_float(column(1, l))),
                           fmaxf(load_float(column(2, l)), load_float(column(3, l))));
     return m > was + N::kMaxLog2P ? m - N::kStartLog2P : was;
   }
-  /// P of scores d[4 j] to d[4 j + 3], which joins the row sums.
+  /// P of scores d[4 j] to d[4 j + 3]; also adds it to the row sums.
   __device__ __forceinline__ void probs_of(const float (&d)[kMRows / 2], int j, float (&w)[4]) {
     const float2 r = load_float2(row_max(m_row(j, 0)));
     LATHE_UNROLL
@@ -97,7 +97,7 @@ struct SwapAbGroup {
       most = fmaxf(most, fmaf(fmaxf(d[4 * j], d[4 * j + 2]), p.scale, -r.x));
       most = fmaxf(most, fmaf(fmaxf(d[4 * j + 1], d[4 * j + 3]), p.scale, -r.y));
     }
-    // From here on no product of the warpgroup reads the previous P.
+    // From here on no wgmma of the warpgroup reads the previous P.
     if (seldom(group_any(N::kFirstGroup + group, 128, most > N::kMaxLog2P)))
       raise_row_max(*this, d);
     self().softmax(d);
@@ -117,9 +117,9 @@ struct SwapAbGroup {
         if (lane < 4) store_float(column(warp, m_row(j, i)), t);
       }
     }
-    sync();  // all of the warpgroup have read the last tile
+    sync();  // the whole warpgroup has read the last tile
   }
-  /// Where a thread's values of 64 dimensions and two of its M rows pass to the same thread of the
+  /// Where a thread passes values of 64 dimensions of two of its M rows to the same thread of the
   /// other warpgroup. keys: the writer's last tile.
   __device__ std::uint32_t place(std::uint32_t keys, int t, int j) const {
     return keys + static_cast<std::uint32_t>(((t * kEights + j) * 128 + warp * 32 + lane) * 16);
@@ -137,7 +137,7 @@ struct SwapAbGroup {
       }
     }
   }
-  /// What a lane knows of the outputs of M row `lane`.
+  /// What lane l knows of the outputs of M row l.
   struct RowOutputs {
     std::int64_t place = 0;  // where they begin, in elements
     float sink = 0;
@@ -155,7 +155,7 @@ struct SwapAbGroup {
     if (o.sinks && l < item.m_rows) o.sink = p.sink[head];
     return o;
   }
-  /// When both warpgroups have published their row sums.
+  /// Call after both warpgroups have published their row sums.
   __device__ void settle(RowOutputs& o, bool split) const {
     const int l = lane < kMRows ? lane : 0;
     float most = kNoRowMax;
@@ -189,7 +189,7 @@ struct SwapAbGroup {
       p.lse[(item.row + r) * p.lse_stride + l - r * p.heads] = stored_lse(p.lse_form, o.lse2);
     }
   }
-  /// Rows g and g + 8 of a warp's 16 dimensions to rows 2 g and 2 g + 1.
+  /// Reorders rows g and g + 8 of a warp's 16 dimensions to rows 2 g and 2 g + 1.
   __device__ void pair_rows(float& a, float& b) const {
     const int from = (lane / 4 * 8 + (lane & 3)) & 31;
     const float a0 = shuffle(a, from), a1 = shuffle(a, from + 4);
@@ -197,8 +197,8 @@ struct SwapAbGroup {
     a = lane < 16 ? a0 : b0;
     b = lane < 16 ? a1 : b1;
   }
-  /// Adds this warpgroup's accumulator of the half that begins with tile kFirst to what the other
-  /// one left there, and stores both.
+  /// Adds this warpgroup's accumulator of the half beginning with tile kFirst to the other
+  /// warpgroup's, and stores the sums.
   template <int kFirst>
   __device__ void store_joint(const LatentWorkInfo& item, const RowOutputs& own,
                               std::uint32_t keys) {
@@ -246,7 +246,7 @@ struct SwapAbGroup {
       }
     }
   }
-  /// What warpgroup `kGroup` does of finish(). end: one past the item's last tile.
+  /// Warpgroup `kGroup`'s part of finish(). end: one past the item's last tile.
   template <int kGroup>
   __device__ __forceinline__ void join_groups(const LatentWorkInfo& item, unsigned end) {
     constexpr int kOwn = kGroup * kHalf, kOther = kHalf - kOwn;
@@ -257,8 +257,7 @@ struct SwapAbGroup {
     if (kGroup == 0 && warp == 0) store_lse(item, own);
     store_joint<kOwn>(item, own, s.keys(end - 1 - kGroup));
   }
-  /// Epilogue: joins the accumulators, each warpgroup those of one half of the values, and stores
-  /// them.
+  /// Epilogue: adds up the accumulators, one half of the values in each warpgroup, and stores them.
   __device__ void finish(const LatentWorkInfo& item, unsigned end) {
     static_assert(N::kGroups == 2);
     publish_row_sums();
@@ -267,7 +266,7 @@ struct SwapAbGroup {
     } else {
       join_groups<1>(item, end);
     }
-    // Bulk copies may overwrite what this thread has read and written.
+    // Bulk copies may then overwrite what this thread has read and written.
     fence_async_proxy();
     for (unsigned g = 1; g <= N::kGroups; ++g) self().release(end - g);
   }

@@ -1,4 +1,4 @@
-// swap_ab on mla_bf16: its instances of 8, 16 and 32 M rows.
+// swap_ab: instances of mla_bf16, 8, 16 and 32 M rows.
 #include "kernels/cuda/sm90/latent/swap_ab/swap_ab_bf16_launch.cuh"
 
 cudaError_t lathe::cuda::launch_swap_ab_mla_bf16(const LatentParams& p, int block_m,

@@ -1,4 +1,4 @@
-// swap_ab on mla_fp8_block: its instances of 8, 16 and 32 M rows.
+// swap_ab: instances of mla_fp8_block, 8, 16 and 32 M rows.
 #include "kernels/cuda/sm90/latent/swap_ab/swap_ab_fp8_launch.cuh"
 
 cudaError_t lathe::cuda::launch_swap_ab_mla_fp8_block(const LatentParams& p, int block_m,

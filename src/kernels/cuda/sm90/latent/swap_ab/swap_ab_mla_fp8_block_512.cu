@@ -1,4 +1,4 @@
-// swap_ab on mla_fp8_block without rope: its instances of 8, 16 and 32 M rows.
+// swap_ab: instances of mla_fp8_block without RoPE, 8, 16 and 32 M rows.
 #include "kernels/cuda/sm90/latent/latent_kernels_512.h"
 #include "kernels/cuda/sm90/latent/load/row_format_512.cuh"
 #include "kernels/cuda/sm90/latent/swap_ab/swap_ab_fp8_launch.cuh"

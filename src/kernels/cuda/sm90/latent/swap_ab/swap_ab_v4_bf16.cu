@@ -1,4 +1,4 @@
-// swap_ab on V4's bf16 rows: its instances of 8, 16 and 32 M rows.
+// swap_ab: instances of bf16 rows of 512, where the key is the value; 8, 16 and 32 M rows.
 #include "kernels/cuda/sm90/latent/swap_ab/swap_ab_bf16_launch.cuh"
 
 cudaError_t lathe::cuda::launch_swap_ab_v4_bf16(const LatentParams& p, int block_m,

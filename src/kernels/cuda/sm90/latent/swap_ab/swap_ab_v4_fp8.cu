@@ -1,4 +1,4 @@
-// swap_ab on v4_fp8: its instances of 8, 16 and 32 M rows.
+// swap_ab: instances of v4_fp8, 8, 16 and 32 M rows.
 #include "kernels/cuda/sm90/latent/swap_ab/swap_ab_fp8_launch.cuh"
 
 cudaError_t lathe::cuda::launch_swap_ab_v4_fp8(const LatentParams& p, int block_m,

@@ -1,4 +1,4 @@
-// Lists the keys of a pass one after another: where each request's begin, and the slots of all.
+// Lists the keys of a pass: where each request's keys begin, and the slot of each key.
 #pragma once
 
 #include "kernels/cuda/sm90/gqa/schedule/gqa_schedule.cuh"
@@ -8,7 +8,7 @@ namespace lathe::cuda {
 
 inline constexpr int kRaggedSlotThreads = 256;
 
-/// One block. A request without rows has no keys here, and there are never more than p.keys.
+/// One block. A request without rows has no keys. At most p.keys keys are counted.
 static __global__ void __launch_bounds__(kGqaScheduleThreads)
     ragged_bases_kernel(const __grid_constant__ RaggedParams p) {
   __shared__ long long sums[kGqaScheduleThreads / 32];
@@ -34,7 +34,7 @@ static __global__ void __launch_bounds__(kGqaScheduleThreads)
   }
 }
 
-/// Grid: blocks that cover p.keys.
+/// Grid: blocks that together cover p.keys.
 static __global__ void __launch_bounds__(kRaggedSlotThreads)
     ragged_slots_kernel(const __grid_constant__ RaggedParams p) {
   wait_for_previous();

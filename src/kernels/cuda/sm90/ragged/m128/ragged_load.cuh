@@ -1,7 +1,7 @@
-// The producer: one warp that copies TMA boxes of a head's expanded keys and values.
+// The producer: one warp that copies a head's expanded keys and values by TMA.
 //
-// A box is a tile's rows by 64 dimensions; keys end with the box of the rope part, which is in the
-// latents. A lane issues one box.
+// A box is a tile's rows by 64 dimensions. The last box of the keys is the RoPE part, from the
+// latents. Each lane issues one box.
 #pragma once
 
 #include "kernels/cuda/sm90/gqa/load/gqa_ring.cuh"
@@ -10,10 +10,10 @@
 
 namespace lathe::cuda {
 
-/// Rows beyond a request's keys hold anything; a stage's mask tells which are there.
+/// Rows beyond a request's keys hold arbitrary bytes; the stage's mask says which keys are there.
 template <class N>
 struct RaggedProducer {
-  static constexpr int kLaneKeys = N::kTile / 32;  // of which a lane looks at the slots
+  static constexpr int kLaneKeys = N::kTile / 32;  // keys of a tile that a lane checks
   static constexpr int kNopeBoxes = N::kBoxes - 1;
   static_assert(N::kBoxes + N::kValueBoxes <= 32);
 
@@ -31,7 +31,7 @@ struct RaggedProducer {
         latents(latent_map),
         lane(static_cast<int>(threadIdx.x) % 32) {}
 
-  /// Whether keys first + lane, first + lane + 32 ... are there.
+  /// Whether keys first + lane, first + lane + 32, ... are there.
   struct Seen {
     bool key[kLaneKeys];
   };
@@ -45,7 +45,7 @@ struct RaggedProducer {
     return seen;
   }
 
-  /// row: of the pass, of the tile's first key.
+  /// row: index, in the pass, of the tile's first key.
   __device__ void copy(std::int32_t head, std::int32_t row, int stage, std::uint64_t policy) const {
     const std::int32_t x = head * p.head_width + 64 * (lane < kNopeBoxes ? lane : lane - 1);
     const std::uint32_t to = ring.keys(stage) + static_cast<std::uint32_t>(lane * N::kBoxTileBytes);
@@ -70,7 +70,7 @@ struct RaggedProducer {
       Seen seen = look(base, first, end);
       LATHE_ROLLED
       for (int t = 0; t < item.count; ++t) {
-        // Its slots are on the way while this tile waits for its stage.
+        // Load the next tile's slots while this tile waits for its stage.
         const Seen next = look(base, first + N::kTile, end);
         barrier_wait(ring.empty_at(stage.index), stage.parity ^ 1);
         LATHE_UNROLL

@@ -1,5 +1,5 @@
-// Attention over expanded keys and values: the consumers of gqa_m128.cuh, whose tiles come from the
-// arrays of a pass.
+// Attention over expanded keys and values: the consumers of gqa_m128.cuh with tiles from the arrays
+// of a pass.
 #pragma once
 
 #include <cuda.h>

@@ -1,10 +1,10 @@
-// ragged_m128: launches an instance.
+// Launches an instance of ragged_m128.
 #pragma once
 
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/common/row_map.h"
-#include "kernels/cuda/sm90/ragged/ragged_kernels.h"
 #include "kernels/cuda/sm90/ragged/m128/ragged_m128.cuh"
+#include "kernels/cuda/sm90/ragged/ragged_kernels.h"
 
 namespace lathe::cuda {
 

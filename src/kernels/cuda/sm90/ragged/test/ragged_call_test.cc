@@ -1,4 +1,5 @@
-// What attention over expanded keys rejects before it asks for a device, and how it cuts calls.
+// Tests what attention over expanded keys rejects before it needs a device, and how it splits calls
+// into passes.
 #include "kernels/cuda/sm90/ragged/ragged_call.h"
 
 #include <gmock/gmock.h>
@@ -17,7 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Requests by page table; nothing of it is read.
+// Requests by page table. The arrays are never read.
 struct RaggedCall {
   alignas(16) std::array<std::byte, 64> bytes{};
   std::vector<std::int32_t> indptr, lens;
@@ -99,7 +100,7 @@ TEST(RaggedShape, GivesAPassTheHeadsThatAreWorthIt) {
   EXPECT_EQ(RaggedCall(128, 8192, 160000).shape().heads, 1);
   EXPECT_EQ(RaggedCall(128, 320, 8192).shape().heads, 128);
   EXPECT_EQ(RaggedCall(16, 320, 512).shape().heads, 16);
-  // What has room.
+  // As many heads as fit the workspace.
   EXPECT_EQ(RaggedCall(128, 128, 100000).shape().heads, 8);
 }
 
@@ -127,7 +128,7 @@ TEST(RaggedShape, KeepsToTheDeclaredBytes) {
   }
 }
 
-// The host knows all keys together better than by the longest request.
+// total_keys is a tighter bound than requests times the longest one.
 TEST(RaggedShape, CountsKeysAsTheHostDoes) {
   RaggedCall c(128, 640, 100000, 10);
   EXPECT_EQ(c.shape().requests, 4);

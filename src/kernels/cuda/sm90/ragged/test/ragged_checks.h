@@ -1,5 +1,5 @@
-// What tests of attention over expanded keys share, on a GPU and on what stands for one: random
-// scenes, the call on the device, the oracle in double.
+// Shared by tests of attention over expanded keys, on a GPU and on the fake runtime: random scenes,
+// the call on the device, the oracle in double precision.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ struct RaggedDims {
   DType weights = DType::bf16;
 };
 
-/// Ordinary random numbers: latents, queries, expanded keys and scores of deviation 1.
+/// Normal random numbers: latents, queries, expanded keys and scores have deviation 1.
 struct RaggedScene {
   RaggedDims dims;
   ref_test::Rng rng;
@@ -39,8 +39,8 @@ struct RaggedScene {
   ref_test::Batch batch;
   Matrix<bf16> q;
   std::vector<std::byte> kv_b;
-  std::vector<float> scales;  // of e4m3
-  Matrix<float> w_uk, w_uv;   // what kv_b holds
+  std::vector<float> scales;  // of an e4m3 kv_b
+  Matrix<float> w_uk, w_uv;   // kv_b's values
   std::vector<float> sink;
   AttendArgs args;
 
@@ -69,7 +69,8 @@ struct RaggedScene {
   }
   RaggedScene(const RaggedScene&) = delete;
 
-  /// The scenes of a pool's own draw have scales of any power of two.
+  /// Encodes latents with ordinary scales. (Random pools of the base scene have scales of any power
+  /// of two.)
   void store_latents() {
     std::vector<Slot> slots;
     for (std::size_t r = 0; r < batch.kv_lens.size(); ++r) {
@@ -128,8 +129,8 @@ struct RaggedScene {
   Outputs oracle() const { return ref_test::run(ref_attend_ragged, args, dims.v_head); }
 };
 
-/// Keys and values are rounded to bf16 on the way, which moves a score of deviation 1 by up to some
-/// 5e-3 where it is the only one.
+/// Keys and values are rounded to bf16 on the way. That moves a score of deviation 1 by up to about
+/// 5e-3, which an LSE of a single key shows.
 inline void expect_ragged_oracle(const Outputs& got, const Outputs& want) {
   Outputs out_only = got, wanted = want;
   out_only.lse.data.clear();
@@ -200,7 +201,7 @@ class RaggedTest : public GpuArraysTest {
     }
     return out;
   }
-  /// Against the oracle, and again with a shared schedule, for the same bits.
+  /// Compares with the oracle; then again with a shared schedule, which must give the same bits.
   void check(const RaggedScene& s, DType out = DType::bf16, int repeats = 1) {
     AttendArgs args = on_device(s.args, out);
     must(attend_ragged_on_device(args));
@@ -215,7 +216,7 @@ class RaggedTest : public GpuArraysTest {
     }
     kept_.clear();
   }
-  /// Cut by this room on a device of so many SMs.
+  /// The same with this room for passes, on a device of `sms` SMs.
   void check_in(const RaggedScene& s, const RaggedRoom& room, int sms) {
     AttendArgs args = on_device(s.args, DType::bf16);
     must(check_ragged_call(args));
@@ -230,7 +231,7 @@ class RaggedTest : public GpuArraysTest {
   Scratch scratch_{kDeviceMemory};
 };
 
-/// A batch of up to `count` requests: rows that end pages and tiles, prefixes, padding.
+/// Up to `count` random requests: rows that end at pages and tiles, prefixes, padding.
 inline RaggedRequests random_ragged_requests(ref_test::Rng& rng, int count, int max_rows,
                                              int max_prefix) {
   RaggedRequests requests;

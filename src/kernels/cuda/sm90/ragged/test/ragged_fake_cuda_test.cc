@@ -1,5 +1,5 @@
-// Attention over expanded keys without a GPU: whole calls, their kernels emulated, against the
-// oracle in double.
+// Runs whole calls of attention over expanded keys without a GPU, with emulated kernels, and
+// compares them with the oracle in double precision.
 #include <fmt/format.h>
 
 #include "kernels/cuda/sm90/ragged/test/ragged_checks.h"
@@ -41,7 +41,7 @@ TEST_F(RaggedFake, HolesAreNoKeys) {
   check(s);
 }
 
-// A request at a time, a head at a time.
+// One request and one head per pass.
 TEST_F(RaggedFake, PassAfterPass) {
   const RaggedScene s({.page = 16, .heads = 4, .weights = DType::e4m3},
                       {{90, 20}, {0, 1}, {77, 77}, {33, 1}}, test_seed(6));
@@ -53,7 +53,7 @@ TEST_F(RaggedFake, EachConventionOfLse) {
   RaggedScene s({.page = 16}, {{150, 20}, {0, 1}, {40, 1}}, test_seed(9));
   for (int page = 0; page < 3; ++page) s.batch.entry(2, page) = PageId(-1);
   AttendArgs args = on_device(s.args, DType::bf16);
-  // Of keys that are rounded on the way: expect_ragged_oracle()'s.
+  // expect_ragged_oracle() says where 6e-3 comes from: keys are rounded to bf16.
   expect_each_convention(s.oracle().lse, 6e-3, 0, [&](LseConvention convention) {
     args.lse_convention = convention;
     must(attend_ragged_on_device(args));
@@ -67,7 +67,7 @@ TEST_F(RaggedFake, HeadsThatShareBlocksOfScalesStayTogether) {
   check_in(s, {.workspace = std::int64_t{1} << 30, .pass_tiles = 0}, 2);
 }
 
-// No tensor cores for these, and still an answer.
+// f32 weights can't use tensor cores, and must still work.
 TEST_F(RaggedFake, WeightsInF32) {
   check(RaggedScene({.heads = 1, .weights = DType::f32}, {{40, 5}}, test_seed(8)));
 }

@@ -1,12 +1,12 @@
-// How long attention over expanded keys takes on a GPU, beside the absorbed kernel.
+// Times attention over expanded keys on a GPU, next to absorbed attention.
 //
 // ragged_gpu_bench [--repeats N] [--json]
 //
 // Random latents, weights and queries. A call gathers latents, expands them and attends; the work
-// list, which a step's layers share, is made before. Medians of calls timed one by one. TF counts
-// the products of queries with keys and of probabilities with values that the mask leaves; floor is
-// those at 640 TFLOP/s and the expansion at 800, the rates of cuDNN and cuBLASLt. The absorbed call
-// stands for the same step without its two products per head.
+// list, which a step's layers share, is made before. Prints medians of calls timed one by one. TF
+// counts the operations of Q K and P V for visible keys. Floor: those at 640 TFLOP/s plus the
+// expansion at 800, the rates of cuDNN and cuBLASLt. The absorbed call is the same step without its
+// two GEMMs per head.
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -51,7 +51,7 @@ constexpr Case kCases[] = {
     {1, 384, 8192, 8192, 16, 128, 128},
 };
 
-/// Normal random numbers times `factor`, of a drawn run over and over.
+/// Normal random numbers times `factor`: one random run, repeated.
 std::vector<std::byte> random_values(std::int64_t count, DType dtype, float factor,
                                      std::mt19937& rng) {
   std::normal_distribution<float> normal;
@@ -149,7 +149,7 @@ struct Bench {
     const CacheLayout layout(c.layout);
     auto bytes = random_values(pages * layout.page_stride(kPage) / 2, DType::bf16, 1, rng);
     if (c.layout == LayoutKind::mla_fp8_block) {
-      // Four factors of 1 behind the codes of each token.
+      // Each token's codes are followed by four scales of 1.
       for (std::size_t t = 0; t + 656 <= bytes.size(); t += 656) {
         for (std::size_t i = 0; i < 512; ++i) bytes[t + i] &= std::byte{0xbf};
         for (std::size_t i = 0; i < 4; ++i) {

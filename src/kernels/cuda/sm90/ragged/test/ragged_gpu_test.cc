@@ -1,4 +1,4 @@
-// Attention over expanded keys on a GPU against the oracle in double.
+// Tests attention over expanded keys on a GPU against the oracle in double precision.
 #include <fmt/format.h>
 
 #include "kernels/cuda/sm90/ragged/test/ragged_checks.h"
