@@ -1,5 +1,5 @@
-// Chooses how a latent call is cut: M rows of a block, splits along the keys, staging. A fitted
-// cost of tiles, work items and blocks ranks the choices.
+// Chooses how a latent call is scheduled: M block size, splits of keys, staging. A fitted cost
+// model of tiles, work items and blocks ranks the choices.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -14,17 +14,17 @@ namespace {
 
 constexpr std::int64_t kTile = kLatentTile, kPair = 2 * kTile;
 
-// In pairs of tiles (2 to 5 us per block): the combine's launch, each partial of a work tile, and
-// one more launch of the attention.
+// In pairs of tiles (2 to 5 us per block): the launch of the combine, each partial of a work tile,
+// and one more launch of the attention.
 constexpr double kSplit = 1.3, kPart = 0.02, kTail = 4;
-// Where the device shares: an item of a worker that has others, and what it costs more where it
-// leaves a partial; a combine, and each partial that it reads.
+// Where the device shares: an item of a worker that has others; what it costs more if it writes a
+// partial; a combine; each partial that it reads.
 constexpr double kItem = 1.5, kSplitItem = 0.5, kCombine = 0.9, kCombined = 0.006;
 
-/// The cost of blocks of m_rows M rows, relative to a pair of tiles at 64.
+/// Costs of an M block of m_rows rows, relative to a pair of tiles with 64 rows.
 struct BlockCost {
   std::int32_t m_rows;
-  double pair;   // of tiles of keys
+  double pair;   // a pair of tiles of keys
   double item;   // prologue and epilogue
   double block;  // each resident block
 };
@@ -33,16 +33,16 @@ constexpr BlockCost kF16Costs[] = {
     {64, 1, 3, 0.0073}, {32, 0.72, 2.55, 0.0073}, {16, 0.6, 2.25, 0.0073}};
 constexpr BlockCost kFp8Costs[] = {
     {64, 1, 3, 0.014}, {32, 0.73, 2.45, 0.014}, {16, 0.54, 1.6, 0.014}};
-// Smaller blocks are chosen where they promise 5 % less, as the fit is 4 % off on average.
+// Smaller blocks must promise 5 % less, because the fit is 4 % off on average.
 constexpr double kSmallBlocksPay = 0.95;
 
-/// What a work tile's keys cost, in pairs of tiles.
+/// Cost of a work tile's keys, in pairs of tiles.
 struct WorkTileCost {
   BlockCost of;
-  std::int64_t step;    // keys; it is split at multiples of them
-  std::int64_t steps;   // of its keys
+  std::int64_t step;    // keys; splits are at multiples of it
+  std::int64_t steps;   // steps of its keys
   std::int64_t tiles;   // M blocks
-  std::int64_t blocks;  // workers, at most
+  std::int64_t blocks;  // most workers
   std::int64_t partial_bytes;
 
   double whole(std::int64_t n) const {
@@ -64,7 +64,7 @@ struct WorkTileCost {
     }
     return b;
   }
-  /// Of a call, all M blocks.
+  /// Cost of a call, over all M blocks.
   double all(std::int64_t work_tiles) const {
     const Best b = best(work_tiles);
     const std::int64_t items = work_tiles * ceil_div(steps, b.each);
@@ -104,7 +104,7 @@ LatentWorkCosts work_costs(const WorkTileCost& cost) {
           .equal_depth = part(kPart)};
 }
 
-/// Lets the device share the work tiles among workers.
+/// Lets the device distribute the work tiles among workers.
 void share_on_device(LatentCut& c, const WorkTileCost& cost) {
   LatentShares& all = c.all;
   c.shared = true;
@@ -113,8 +113,8 @@ void share_on_device(LatentCut& c, const WorkTileCost& cost) {
   all.items = all.work_tiles + c.shared_parts;
   c.costs = work_costs(cost);
 }
-/// The same, each cut by its own keys alone. Extends of many rows are not cut: they fill the SMs
-/// anyway, and partials would take more memory than their keys.
+/// The same, but each work tile is split by its own keys alone. Prefills of many rows are not
+/// split: they fill the SMs anyway, and partials would need more memory than their keys.
 void share_fixed(LatentCut& c, std::int64_t keys, const WorkTileCost& cost) {
   c.shared = true;
   c.fixed = static_cast<std::int32_t>(cost.tiles <= kLatentFixedBlocks
@@ -185,7 +185,7 @@ LatentCut cut_latent(const LatentShape& s) {
     share_on_device(c, cost);
     return c;
   }
-  // Waves of whole rows, and a last one of split ones.
+  // Waves of whole rows, and a last wave of split ones.
   const std::int64_t left = work_tiles % cost.blocks, rounds = work_tiles / cost.blocks;
   if (!s.dense && rounds > 0 && left > 0) {
     const WorkTileCost::Best last = cost.best(left);
@@ -201,7 +201,7 @@ LatentCut cut_latent(const LatentShape& s) {
 }
 
 std::int64_t LatentCut::split_entries() const {
-  // combine_parts() of n items is n / 4 at most, or 1.
+  // combine_parts() of n items is at most n / 4, or 1.
   return all.work_tiles + shared_parts / 4 + 1;
 }
 

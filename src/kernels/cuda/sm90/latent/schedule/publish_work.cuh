@@ -6,9 +6,9 @@
 
 namespace lathe::cuda {
 
-/// One warp: queries, by `map`'s boxes or by lanes, and the work items' info. `info`: two slots; an
-/// item's is kept until the one after the next begins. q_full takes kQueryArrivals. each_tile(n) is
-/// called for all tiles of an item once its queries are in flight.
+/// Run by one warp: loads queries by `map`'s boxes or by lanes, and writes the items' info. `info`:
+/// two slots; an item's info is kept until the second next item begins. q_full counts
+/// kQueryArrivals. each_tile(n) is called for every tile of an item once its queries are in flight.
 inline constexpr int kQueryArrivals = 33;
 template <class Format, int kBlockM, int kGroups, class EachTile>
 __device__ inline void publish_work(const LatentParams& p, const void* map, std::uint32_t q,
@@ -43,7 +43,7 @@ __device__ inline void publish_work(const LatentParams& p, const void* map, std:
     if (live && !boxes) copy_queries<kBlockM, kDims, 32>(p, items.work_tile, tile, q, lane);
     barrier_arrive_after_copies(q_full);
     if (!live) return;
-    // The next item is looked up while they load.
+    // Look up the next item while they load.
     live = items.take<kBlockM>(p, tile);
     LATHE_ROLLED
     for (const std::int32_t end = first + tiles; first < end; ++first) {

@@ -1,15 +1,15 @@
-// Scans and reductions of the block that shares work (share_work.cuh, share_fixed.cuh).
+// Scans and reductions for the block that shares work (share_work.cuh, share_fixed.cuh).
 //
-// Functions with several calls are not inlined: the code runs once, and fetching more of it would
-// take most of the time. They synchronize once: `turn` selects one of two arrays and must differ
-// from the previous call's.
+// Functions with several calls are not inlined: the code runs once, and most of its time would be
+// spent fetching instructions. They synchronize once: `turn` selects one of two arrays and must
+// differ from the previous call's.
 #pragma once
 
 #include "kernels/cuda/common/dialect.cuh"
 
 namespace lathe::cuda {
 
-/// Prefix sums of two values per thread: of the threads before this one, and of all.
+/// Prefix sums of two values per thread: over earlier threads (before), and over all.
 struct SharePrefix {
   std::int32_t before, all, before2, all2;
 };
@@ -45,8 +45,8 @@ struct SharePrefix {
   return warp_max(lane < static_cast<int>(blockDim.x) / 32 ? warps[turn][lane] : 0);
 }
 
-/// How many steps work tiles have: in all, the most, the least of those that have any, and how many
-/// have any. Called once.
+/// Steps of work tiles: their sum, the most, the least of those with keys (least), and how many
+/// have keys (some). Called once.
 struct ShareTotals {
   std::int32_t steps, most, least, some;
 };
@@ -63,7 +63,7 @@ __device__ inline ShareTotals share_totals(std::int32_t steps) {
   return {i32(warp_sum(v.x)), i32(warp_max(v.y)), i32(~warp_max(v.z)), i32(warp_sum(v.w))};
 }
 
-/// How many of n sizes are larger. sizes: a multiple of 4 of them, those beyond n 0.
+/// How many of n sizes are larger than `size`. sizes is padded with 0 to a multiple of 4.
 __device__ inline std::int32_t share_larger(const std::uint32_t* sizes, int n, std::uint32_t size) {
   std::int32_t larger = 0;
   LATHE_UNROLL_BY(8)
@@ -73,8 +73,8 @@ __device__ inline std::int32_t share_larger(const std::uint32_t* sizes, int n, s
   }
   return larger;
 }
-/// How many of n loads are less than the one of `me`, or are equal and come before it. loads: a
-/// multiple of 4 of them, those beyond n INT32_MAX.
+/// How many of n loads are less than `load`, or equal and before `me`. loads is padded with
+/// INT32_MAX to a multiple of 4.
 __device__ inline std::int32_t share_lighter(const std::int32_t* loads, int n, std::int32_t load,
                                              int me) {
   std::int32_t less = 0;
@@ -91,7 +91,7 @@ __device__ inline std::int32_t share_lighter(const std::int32_t* loads, int n, s
 
 __device__ inline std::int32_t divide_up(std::int32_t n, std::int32_t d) { return (n + d - 1) / d; }
 
-/// Index of the last of n values that is <= x. They do not fall; the first is <= x.
+/// Index of the last of n ascending values that is <= x. The first must be <= x.
 __device__ inline int share_last_not_above(const std::int32_t* values, int n, std::int32_t x) {
   int low = 0, high = n;
   while (high - low > 1) {

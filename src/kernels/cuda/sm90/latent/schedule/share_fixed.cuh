@@ -1,9 +1,9 @@
 // Shares work tiles that are split by their own keys alone, so that a request's bits do not depend
 // on the batch.
 //
-// Work tiles of equal length have the same pieces. The largest pieces left go to the least loaded
-// workers, one each, a quarter of the workers at a time. Very many pieces go to workers in the
-// order of their work tiles.
+// Work tiles of equal length are split equally; a split is called a piece here. The largest pieces
+// left go to the least loaded workers, one each, a quarter of the workers at a time. If there are
+// too many pieces, they go to workers in the order of their work tiles.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/schedule/share_block.cuh"
@@ -13,16 +13,16 @@ namespace lathe::cuda {
 
 class FixedSharing {
   static constexpr int kPlaces = kShareWorkers + 1;
-  static constexpr int kPieces = 2 * kShareTiles;  // that are dealt, at most
+  static constexpr int kPieces = 2 * kShareTiles;  // most pieces that are dealt by size
 
   struct Arrays {
     alignas(16) std::uint32_t sizes[kShareTiles];  // by work tile
-    alignas(16) std::int32_t loads[2][kPlaces];    // in turns
+    alignas(16) std::int32_t loads[2][kPlaces];    // used alternately
     std::int32_t keys[kShareTiles], each[kShareTiles], first[kShareTiles];
-    std::int32_t order[kShareTiles];  // work tiles, those of the largest pieces first
-    std::int32_t start[kShareTiles];  // in that order: its first piece
+    std::int32_t order[kShareTiles];  // work tiles by size of their pieces, largest first
+    std::int32_t start[kShareTiles];  // first piece of order[i]
     std::int32_t base[kPlaces];       // first item of a worker
-    std::int32_t place[kPieces];      // in that order: whose it is, and which of its items
+    std::int32_t place[kPieces];      // of a piece: its worker and item index
   };
 
   const LatentParams& p;
@@ -30,7 +30,7 @@ class FixedSharing {
   Arrays& s;
   const int me = static_cast<int>(threadIdx.x);
 
-  /// A work tile's pieces.
+  /// How a work tile is split.
   struct Pieces {
     std::int32_t keys = 0, each = 0, count = 0;  // each: steps
 
@@ -58,7 +58,7 @@ class FixedSharing {
     const std::int32_t each = divide_up(steps, pieces);
     return {keys, each, divide_up(steps, each)};
   }
-  /// number: of the work tile's first partial.
+  /// number: index of the work tile's first partial.
   __device__ void store_item(std::int32_t at, std::int32_t tile, std::int32_t keys,
                              std::int32_t each, std::int32_t piece, std::int32_t number) const {
     const std::int32_t count = each * to.step, first = piece * count, left = keys - first;
@@ -67,11 +67,11 @@ class FixedSharing {
   __device__ void store_split(std::int32_t at, std::int32_t tile, std::int32_t first,
                               std::int32_t items) const {
     const LatentWorkTile u = find_work_tile(p, tile);
-    // Of so few items, one part.
+    // With so few items, one part.
     to.split_tiles[at] = {u.row, u.m_rows, first, static_cast<std::int16_t>(items), 0, 1};
   }
 
-  /// False: there are too many pieces, and nothing was stored.
+  /// Returns false, and stores nothing, if there are too many pieces.
   __device__ bool deal() {
     const Pieces own = pieces_of(me);
     const std::uint32_t size = static_cast<std::uint32_t>(own.each) * kShareTiles +
@@ -79,12 +79,12 @@ class FixedSharing {
     s.sizes[me] = me < p.work_tiles ? size : 0;
     s.keys[me] = own.keys;
     s.each[me] = own.each;
-    // Of split work tiles: partials before, and how many are listed.
+    // For split work tiles: partials before this one's, and listed tiles before it.
     const SharePrefix parts = share_prefix(0, own.split() ? own.count : 0,
                                            me < p.work_tiles && (own.split() || own.count == 0));
     s.first[me] = parts.before;
     const std::int32_t rank = share_larger(s.sizes, p.work_tiles, size);
-    // Pieces of larger work tiles, in their order.
+    // Pieces of larger work tiles, in order of size.
     if (me < p.work_tiles) s.order[rank] = me, s.start[rank] = own.count;
     sync_block();
     const SharePrefix in_order = share_prefix(1, me < p.work_tiles ? s.start[me] : 0);
@@ -137,8 +137,8 @@ class FixedSharing {
     }
   }
 
-  /// Calls visit(tile, its pieces, items, partials, and listed work tiles before it) for each of
-  /// this thread's work tiles; then what all have.
+  /// Calls visit(tile, its pieces, items, partials and listed work tiles before it) for each of
+  /// this thread's work tiles. Returns the totals over all threads.
   template <class Visit>
   __device__ SharePrefix for_all(const Visit& visit) {
     SharePrefix all{};

@@ -1,7 +1,7 @@
 // Shares work tiles among workers by the cost of their keys, in one block with a thread per work
 // tile.
 //
-// Chooses among three ways by the cost of the most loaded worker and of a combine:
+// Chooses among three ways by the cost of the most loaded worker plus a combine:
 //
 //   equal     where all work tiles have as many steps: each in as many items as cut_latent() would
 //             choose for such lengths, consecutive ones to a worker
@@ -9,8 +9,9 @@
 //   moved     the largest work tile left goes to the worker that has least, round by round; then
 //             workers above a limit hand the end of their largest work tile to workers below it
 //
-// For `moved`, the handed-on parts are laid end to end, largest first, and so is the room of the
-// workers below the limit: a piece ends where a room ends.
+// For `moved`, think of the handed-on parts as a line, largest first, and of the room of the
+// workers below the limit as a second line of equal length: a piece ends where a part or a room
+// ends.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/combine/partials.cuh"
@@ -21,35 +22,35 @@ namespace lathe::cuda {
 
 class WorkSharing {
   static constexpr std::int32_t kStep = kLatentStepCost;
-  static constexpr std::int32_t kLeastRoom = 2 * kStep;  // of a worker, for another's keys
+  static constexpr std::int32_t kLeastRoom = 2 * kStep;  // least room for another's keys
   static constexpr int kPlaces = kShareWorkers + 1;
-  // What a split sharing must promise, of the cost of one that is not: costs are estimates.
+  // A schedule with splits must cost at most this fraction of one without: costs are estimates.
   static constexpr float kPays = 0.97f;
 
   struct Arrays {
     alignas(16) std::uint32_t sizes[kShareTiles];  // by work tile
     std::int32_t steps[kShareTiles];
     std::int32_t keys[kShareTiles];
-    std::int32_t order[kShareTiles];      // work tiles, largest first
-    std::int32_t worker_of[kShareTiles];  // by work tile; later the first item of a work tile
-    alignas(16) std::int32_t loads[2][kPlaces];  // in turns
-    // Of workers, those that have least first. keep: steps of the largest work tile.
+    std::int32_t order[kShareTiles];             // work tiles, largest first
+    std::int32_t worker_of[kShareTiles];         // by work tile; later a work tile's first item
+    alignas(16) std::int32_t loads[2][kPlaces];  // used alternately
+    // Of workers, least loaded first. keep: steps of the largest work tile that stay.
     std::int32_t place[kPlaces];  // by worker
     std::int32_t load[kPlaces], largest[kPlaces], keep[kPlaces], tiles[kPlaces], base[kPlaces];
-    // Of what is handed on: where it begins on the line, its steps, and its first and last piece.
+    // Of handed-on parts: start on the line, steps, first and last piece.
     std::int32_t begin[kPlaces], excess[kPlaces], first[kPlaces], last[kPlaces];
     float costs[32];
-    std::uint32_t fits[2][32];  // in turns
+    std::uint32_t fits[2][32];  // used alternately
   };
 
   const LatentParams& p;
   const LatentSharing& to;
   Arrays& s;
-  const int me = static_cast<int>(threadIdx.x);  // work tile, or worker
+  const int me = static_cast<int>(threadIdx.x);  // index of a work tile, or of a worker
   const int lane = me % 32, warp = me / 32, warps = static_cast<int>(blockDim.x) / 32;
   std::int32_t keys = 0, steps = 0;  // of work tile `me`
-  std::int32_t rank = 0;             // of it, by size; where whole work tiles are dealt
-  std::int32_t some = 0;             // work tiles that have keys
+  std::int32_t rank = 0;             // of work tile `me` by size, where whole work tiles are dealt
+  std::int32_t some = 0;             // number of work tiles with keys
   std::int32_t total = 0, most = 0;  // steps
   std::int32_t limit = 0;            // of a worker's cost, where work is moved
 
@@ -82,7 +83,7 @@ class WorkSharing {
   }
 
  private:
-  /// Whether all work tiles that have keys have as many steps.
+  /// Returns whether all work tiles with keys have the same number of steps.
   __device__ bool read() {
     if (me < p.work_tiles) {
       keys = keys_of(find_work_tile(p, me));
@@ -99,7 +100,7 @@ class WorkSharing {
   }
   /// Orders work tiles by size.
   __device__ void sort() {
-    // No two alike: of as many steps, the first is the larger one.
+    // Sizes are made distinct: with the same number of steps, the earlier tile is larger.
     const std::uint32_t size = static_cast<std::uint32_t>(steps) * kShareTiles +
                                static_cast<std::uint32_t>(kShareTiles - 1 - me);
     s.sizes[me] = me < p.work_tiles ? size : 0;
@@ -118,7 +119,7 @@ class WorkSharing {
     const auto waves = [&](std::int32_t of) {
       return divide_up(some * divide_up(most, of), to.workers);
     };
-    // Split among me + 1.
+    // Split into me + 1 items.
     std::uint32_t cost = ~0u;
     if (me < most && me < to.workers) {
       const std::int32_t of = divide_up(most, me + 1);
@@ -142,21 +143,21 @@ class WorkSharing {
                   : 0);
   }
 
-  /// What move() costs at least, where all work tiles have as many steps.
+  /// Least cost of move(), where all work tiles have the same number of steps.
   __device__ float least_of_moved() const {
     const std::int32_t of_tile = to.costs.item + most * kStep, left = some % to.workers;
     const auto whole = static_cast<float>(divide_up(some, to.workers) * of_tile);
     if (left == 0) return whole;
-    // As many workers as have one more tile than others hand some of it on.
+    // Workers with one more tile than others hand some of it on.
     const float split =
         static_cast<float>(some) * static_cast<float>(of_tile) / static_cast<float>(to.workers) +
         static_cast<float>(item_cost()) + combine_cost(static_cast<float>(2 * left), 2);
     return split / kPays < whole ? split / kPays : whole;
   }
 
-  /// The least x of (low, high] that fits, in steps of `grain` or less: high does, and what is more
-  /// than one that fits. fits(x): by a warp, all lanes alike. Most often x is near low, so that the
-  /// first ones tried lie closer there.
+  /// The least x in (low, high] that fits, searched with `grain`: high must fit, and so must
+  /// everything above one that fits. fits(x) is evaluated by a warp, with the same x in all lanes.
+  /// Usually x is near low, so the first tries are closer together there.
   template <class Fits>
   __device__ std::int32_t least_that_fits(std::int32_t low, std::int32_t high, std::int32_t grain,
                                           const Fits& fits) {
@@ -179,7 +180,7 @@ class WorkSharing {
     }
     return high;
   }
-  /// Warp of the least cost; cost: a warp's, all lanes alike. least: that cost.
+  /// The warp with the least cost. cost: the same in all lanes of a warp. least_cost: that cost.
   __device__ int cheapest(float cost, float& least_cost) {
     if (lane == 0) s.costs[warp] = cost;
     sync_block();
@@ -191,7 +192,7 @@ class WorkSharing {
     return 32 - after;
   }
 
-  /// Items of all work tiles, of so many steps each; by a warp.
+  /// Items of all work tiles when split into `each` steps; evaluated by a warp.
   __device__ std::int32_t items_of(std::int32_t each) const {
     std::uint32_t items = 0;
     LATHE_ROLLED
@@ -204,7 +205,7 @@ class WorkSharing {
     const std::int32_t workers = to.workers;
     const std::int32_t fewest = least_that_fits(
         (total - 1) / workers, most, 1, [&](std::int32_t of) { return items_of(of) <= workers; });
-    // The same and more: fewer partials.
+    // Also tries longer items: they need fewer partials.
     const auto tried = [&](int w) {
       const std::int32_t of = fewest * (w + 2) / 2;
       return of < most ? of : most;
@@ -220,7 +221,7 @@ class WorkSharing {
     return cost;
   }
 
-  /// Deals whole work tiles; then orders workers by what they have.
+  /// Deals whole work tiles, then orders workers by load.
   __device__ void deal() {
     const bool worker = me < to.workers;
     std::int32_t load = 0, tiles = 0, largest = 0;
@@ -231,7 +232,7 @@ class WorkSharing {
       s.worker_of[tile] = me;
       ++tiles;
     };
-    // How many workers have less.
+    // Number of workers with less load.
     const auto have_less = [&](int turn) {
       std::int32_t* loads = s.loads[turn & 1];
       if (me < kPlaces) loads[me] = worker ? load : INT32_MAX;
@@ -245,7 +246,7 @@ class WorkSharing {
       const std::int32_t at = dealt + have_less(turn);
       if (worker && at < some) take(at);
     }
-    // After one round the order is that of work tiles.
+    // After one round the order is that of the work tiles.
     const std::int32_t place = some > to.workers ? have_less(turn)
                                : me < some       ? to.workers - 1 - me
                                                  : me - some;
@@ -259,7 +260,7 @@ class WorkSharing {
     sync_block();
   }
 
-  /// What workers above a limit hand on: each an item more, and whole steps.
+  /// Steps that a worker above a limit hands on, in whole steps; each part costs one more item.
   __device__ std::int32_t steps_above(std::int32_t load, std::int32_t at) const {
     return load > at ? divide_up(load + to.costs.split - at, kStep) : 0;
   }
@@ -269,11 +270,11 @@ class WorkSharing {
     return room < kLeastRoom ? 0 : room;
   }
   struct Moved {
-    std::int32_t above = 0, below = 0;  // workers
+    std::int32_t above = 0, below = 0;  // number of workers
     std::int32_t need = 0, room = 0;    // costs
     bool possible = true;
   };
-  /// By a warp.
+  /// Evaluated by a warp.
   __device__ Moved moved(std::int32_t at) const {
     std::uint32_t above = 0, below = 0, need = 0, room = 0;
     bool possible = true;
@@ -292,11 +293,11 @@ class WorkSharing {
     const auto sum = [](std::uint32_t v) { return static_cast<std::int32_t>(warp_sum(v)); };
     return {sum(above), sum(below), sum(need), sum(room), !warp_any(!possible)};
   }
-  /// Chooses a limit; what that costs.
+  /// Chooses a limit and returns its cost.
   __device__ float move() {
     const std::int32_t heaviest = s.load[to.workers - 1];
     const std::int32_t mean =
-        (total * kStep + some * to.costs.item) / to.workers;  // no limit is below it
+        (total * kStep + some * to.costs.item) / to.workers;  // no limit can be lower
     const std::int32_t least_limit =
         mean >= heaviest ? heaviest
                          : least_that_fits(mean - 1, heaviest, kStep / 4, [&](std::int32_t at) {
@@ -315,7 +316,7 @@ class WorkSharing {
       const float used =
           static_cast<float>(m.below) * static_cast<float>(m.need) / static_cast<float>(m.room);
       const auto sources = static_cast<float>(m.above);
-      // Rooms where one piece ends and another begins have one more item.
+      // A room where one piece ends and another begins has one more item.
       cost +=
           static_cast<float>(item_cost()) + combine_cost(2 * sources + used, used / sources + 2);
       if (!m.possible || m.need > m.room) cost = 3e38f;
@@ -325,8 +326,8 @@ class WorkSharing {
     return cost;
   }
 
-  /// Ends the list: what a combine does, of this thread's work tile of several items, and of those
-  /// without keys.
+  /// Ends the list: the combine's entry for this thread's work tile, if it has several items or no
+  /// keys.
   __device__ void store_split_tiles(int turn, std::int32_t tile, std::int32_t first,
                                     std::int32_t items) {
     const auto store = [&](std::int32_t at, std::int32_t of, int parts) {
@@ -352,7 +353,7 @@ class WorkSharing {
       to.split_tiles[at].parts = 0;
     }
   }
-  /// Each work tile in items of `each` steps or a little less, which are dealt in equal numbers.
+  /// Splits each work tile into items of at most `each` steps, which are dealt in equal numbers.
   __device__ void store_items(std::int32_t each) {
     const std::int32_t own = steps > 0 ? divide_up(steps, each) : 0;
     const SharePrefix prefix = share_prefix(0, own);
@@ -374,14 +375,15 @@ class WorkSharing {
     }
     store_split_tiles(1, me, before, own);
   }
-  /// Places on the line as steps of what begins there: an item's cost comes first.
+  /// Converts a place on the line to steps of the part that begins there: an item's cost comes
+  /// first.
   __device__ std::int32_t step_of(std::int32_t at, std::int32_t excess) const {
     const std::int32_t past = at - item_cost();
     const std::int32_t step = past <= 0 ? 0 : (past + kStep / 2) / kStep;
     return step < excess ? step : excess;
   }
   __device__ void store_moved() {
-    // The workers in turn, those that have most first, then those that have least.
+    // Alternates workers: those with most load, then those with least.
     const bool worker = me < to.workers;
     const int last = to.workers - 1;
     const std::int32_t excess = worker ? steps_above(s.load[last - me], limit) : 0;
@@ -394,8 +396,8 @@ class WorkSharing {
       s.begin[me] = line.before;
       s.excess[me] = excess;
     }
-    const std::int32_t sources = share_prefix(1, excess > 0).all;  // they can be read then
-    // Calls visit(source, first step, end) for each piece that goes here.
+    const std::int32_t sources = share_prefix(1, excess > 0).all;  // also synchronizes
+    // Calls visit(source, first step, end) for each piece that this worker receives.
     const auto for_pieces = [&](const auto& visit) {
       if (from >= till) return;
       LATHE_ROLLED
@@ -413,7 +415,7 @@ class WorkSharing {
     const std::int32_t pieces_before = of.before, base = of.before + of.before2;
     if (worker) s.base[me] = base;
     if (me <= to.workers) to.worker_items[me] = base;
-    // The partials of a source are numbered one after another, its own first.
+    // The partials of a source have consecutive numbers, its own first.
     std::int32_t piece = pieces_before, at = base + (worker ? s.tiles[me] : 0);
     for_pieces([&](int i, std::int32_t a, std::int32_t b) {
       const int tile = s.largest[last - i];

@@ -1,4 +1,4 @@
-// What consumers need to know of a work item, published through shared memory with its queries.
+// What consumers need to know of a work item. Published through shared memory with its queries.
 #pragma once
 
 #include "kernels/cuda/common/hopper.cuh"
@@ -9,17 +9,17 @@ namespace lathe::cuda {
 struct LatentWorkInfo {
   static constexpr std::uint32_t kBytes = 32;
 
-  std::int32_t tiles = 0;  // of keys; 0: there are no more items
+  std::int32_t tiles = 0;  // of keys; 0: no more items
   // Keys of the item that the work tile's first row sees; with small M blocks, that the block's
   // first row sees.
   std::int32_t limit = 0;
-  std::int32_t row = 0;     // of q, the work tile's first
+  std::int32_t row = 0;     // of q, for the work tile's first row
   std::int32_t m_rows = 0;  // of the work tile
-  std::int32_t number = 0;  // of the item, where the work tile is split, else -1
-  std::int32_t first = 0;   // M row that this block begins with
+  std::int32_t number = 0;  // index of the partial; -1: the work tile is not split
+  std::int32_t first = 0;   // first M row of this block
   std::int32_t tile = 0;    // number of its first tile of keys, where tiles are numbered
 
-  /// The tiles of an item: as many for each of kGroups consumers.
+  /// The tiles of an item, rounded up to the same number for each of kGroups consumers.
   template <int kGroups>
   __device__ static int tiles_of(const LatentItem& item) {
     constexpr int kKeys = kGroups * kLatentTile;

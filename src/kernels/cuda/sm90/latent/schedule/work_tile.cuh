@@ -1,4 +1,4 @@
-// Work tiles: which M rows and keys they have, and where a key is.
+// Work tiles: their M rows and keys, and the location of a key.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/latent_params.h"
@@ -8,10 +8,10 @@ namespace lathe::cuda {
 struct LatentWorkTile {
   std::int32_t row = 0;      // first row of q
   std::int32_t m_rows = 0;   // rows x heads
-  std::int32_t request = 0;  // where a page table is used
-  std::int32_t limit = 0;    // dense: keys that the first row sees; the row after sees one more
+  std::int32_t request = 0;  // if a page table is used
+  std::int32_t limit = 0;    // dense: keys that the first row sees; each later row sees one more
   std::int32_t keys = 0;     // of the main source
-  std::int32_t padded = 0;   // where the extra source's keys begin
+  std::int32_t padded = 0;   // index of the extra source's first key
   std::int32_t extra = 0;
 };
 
@@ -43,27 +43,27 @@ __device__ inline LatentWorkTile find_work_tile(const LatentParams& p, std::int3
   return u;
 }
 
-/// A key's slot as loaded: a page and an offset in it, or a slot. It is loaded long before its use,
-/// so that no thread waits for it.
+/// A key's slot as loaded: a page and an offset in it, or a slot. Loaded long before its use, so
+/// that no thread waits for it.
 struct KeySlot {
   static constexpr std::int32_t kSlot = -1, kExtraSlot = -2;
 
   std::int32_t value = -1;
-  std::int32_t offset = 0;  // in page `value`, or what kind of slot `value` is
+  std::int32_t offset = 0;  // in page `value`; or kSlot or kExtraSlot
 };
 
 /// How the keys of a tile are given.
 enum class KeyKind : std::int32_t { none, slot, extra_slot, position, page };
 
-/// Of the tile that begins with key `index`, counted over the main source's, padded to a tile, and
-/// the extra's.
+/// Kind of the tile that begins with key `index`. Keys are numbered over the main source, padded to
+/// a tile, and then the extra source.
 __device__ inline KeyKind key_kind(const LatentParams& p, const LatentWorkTile& u,
                                    std::int32_t index) {
   if (index >= u.padded && u.extra > 0) return KeyKind::extra_slot;
   if (p.main.indices == nullptr) return KeyKind::page;
   return p.main.table == nullptr ? KeyKind::slot : KeyKind::position;
 }
-/// Key `index` of a work tile, counted over the main source's, padded to a tile, and the extra's.
+/// Slot of key `index`, numbered as for key_kind().
 __device__ inline KeySlot key_slot(const LatentParams& p, const LatentWorkTile& u,
                                    std::int32_t index) {
   if (index >= u.padded && u.extra > 0) {
@@ -76,7 +76,7 @@ __device__ inline KeySlot key_slot(const LatentParams& p, const LatentWorkTile& 
   if (p.main.indices != nullptr) {
     index = load_once(p.main.indices + std::int64_t{u.row} * p.main.width + index);
     if (p.main.table == nullptr) return {index, KeySlot::kSlot};
-    // A position: its page is awaited here.
+    // A position: this waits for its page.
     if (index < 0 || index >= u.limit) return {};
   }
   const auto page = static_cast<std::int32_t>(p.main.page_size(static_cast<std::uint32_t>(index)));
@@ -85,7 +85,7 @@ __device__ inline KeySlot key_slot(const LatentParams& p, const LatentWorkTile& 
           index - page * static_cast<std::int32_t>(p.main.page_size.divisor)};
 }
 
-/// Where a token's bytes are; row null: nowhere.
+/// Address of a token's bytes; row null: no key.
 struct KeyPlace {
   const std::byte* row = nullptr;
   const std::byte* scales = nullptr;
@@ -105,18 +105,18 @@ __device__ inline KeyPlace key_place(const LatentParams& p, const KeySlot& k) {
   return {base + offset * Format::kRowBytes, base + s.scales + offset * 8};
 }
 
-/// Keys of a work tile, of both sources, the first padded to a tile.
+/// Keys of a work tile in both sources, the main one padded to a tile.
 __device__ inline std::int32_t keys_of(const LatentWorkTile& u) {
   const std::int32_t all = u.m_rows <= 0 ? 0 : u.extra > 0 ? u.padded + u.extra : u.keys;
   return all < 0 ? 0 : all;
 }
 
-/// The items of this block's worker, in order, without those whose work tile has no M row in this
-/// block's M block. All roles of a block walk them alike.
+/// Iterates over the items of this block's worker, in order, without the items of work tiles that
+/// have no M row in this block's M block. All roles of a block iterate alike.
 struct LatentItems {
   std::int32_t next;
   std::int32_t end;
-  std::int32_t part = -1;  // number of the item's partial; -1: the work tile is not split
+  std::int32_t part = -1;  // index of the item's partial; -1: the work tile is not split
   LatentItem item{};
   LatentWorkTile work_tile;
 
@@ -133,7 +133,7 @@ struct LatentItems {
     }
     return false;
   }
-  /// Reads the item again, for roles that would rather not keep it in registers.
+  /// Reloads the item, for roles that don't keep it in registers.
   __device__ void look_up(const LatentParams& p) {
     const int4 v = reinterpret_cast<const int4*>(p.items)[next - 1];
     item = {v.x, v.y, v.z, v.w};
@@ -145,8 +145,8 @@ struct LatentItems {
   }
 };
 
-/// Rows of a work tile before those of a small M block (LatentParams::m_blocks); 0 at 64 M rows,
-/// whose kernels find an M row's row themselves.
+/// Rows of a work tile before those of a small M block (LatentParams::m_blocks). 0 for M blocks of
+/// 64 rows: those kernels find an M row's row themselves.
 template <int kBlockM>
 __device__ inline std::int32_t rows_before(const LatentParams& p, std::int32_t tile) {
   if constexpr (kBlockM == 64) {
@@ -156,13 +156,13 @@ __device__ inline std::int32_t rows_before(const LatentParams& p, std::int32_t t
   }
 }
 
-/// Whether another launch does this call (stage.cuh).
+/// Whether the call is done by another launch (stage.cuh).
 __device__ inline bool another_launch_runs(const LatentParams& p) {
   return p.overflow != nullptr && (*p.overflow != 0) != p.overflowed;
 }
 
-/// By one warp, where no work tile is split and so no combine runs: zeros for this block's share of
-/// the work tiles without keys.
+/// Run by one warp. Where no work tile is split, and so no combine runs, writes zeros for this
+/// block's share of the work tiles without keys.
 __device__ inline void write_keyless(const LatentParams& p, int lane) {
   if (p.cut) return;
   const auto blocks = static_cast<std::int32_t>(gridDim.x);

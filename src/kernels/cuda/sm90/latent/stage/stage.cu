@@ -25,7 +25,7 @@ template <class Format>
 cudaError_t launch(const LatentParams& p, const LatentStageArrays& stages, cudaStream_t stream) {
   const auto sources = static_cast<unsigned>(stages.sources);
   const std::int32_t pages = (std::max(stages.of[0].pages, stages.of[1].pages) + 3) / 4 * 4;
-  // As many blocks of an SM as it holds.
+  // As many blocks as an SM can hold.
   const auto blocks = [&](int each) {
     return dim3(static_cast<unsigned>(each * p.workers * p.m_blocks), sources);
   };

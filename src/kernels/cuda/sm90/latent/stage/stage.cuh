@@ -1,10 +1,10 @@
-// Stages fp8 pages: pages that the lists of many rows share are decoded once into bf16 rows before
+// Stages fp8 pages: pages that the lists of many rows share are decoded to bf16 rows once before
 // the attention.
 //
-// A key of an extend is read by many rows, and each would convert it (m64_fp8.cuh). Lists mark
-// their pages, one block numbers the marked pages, then each page is decoded to its place and the
-// lists are rewritten as decoded rows. The bf16 kernels take both; resolving pages themselves costs
-// them 8 %, probably because all SMs read the same few cache lines from L2.
+// In a prefill many rows read the same key, and each would convert it (m64_fp8.cuh). Here lists
+// mark their pages, one block numbers the marked pages, then each page is decoded to its place and
+// the lists are rewritten to point to decoded rows. The bf16 kernels read both. Resolving pages in
+// those kernels instead costs 8 %, probably because all SMs read the same few cache lines of L2.
 #pragma once
 
 #include "kernels/cuda/common/scan.cuh"
@@ -29,8 +29,8 @@ __device__ inline std::int32_t listed_page(const LatentSource& s, const LatentWo
 }
 
 /// Calls each(work tile, entry) for all valid entries of a source's lists, over the grid's x, and
-/// stores the results where `to` is not null; a warp takes kPart entries of a row at a time, a lane
-/// four neighbours. kLast: they are not read again.
+/// stores the results in `to` if it is not null. A warp processes kPart entries of a row at a time,
+/// four neighbours per lane. kLast: the entries are not read again.
 template <bool kLast, class Each>
 __device__ __forceinline__ void each_entry(const LatentParams& p, bool extra, std::int32_t* to,
                                            const Each& each) {
@@ -86,7 +86,7 @@ __device__ __forceinline__ void each_entry(const LatentParams& p, bool extra, st
 }
 
 /// Grid: any number of blocks, x sources; shared memory: a byte per page of the larger pool. Sets
-/// the marks of listed pages; they were 0.
+/// the marks of listed pages; they must be 0 before.
 static __global__ void __launch_bounds__(kStageThreads, 3)
     latent_mark_kernel(const __grid_constant__ LatentParams p,
                        const __grid_constant__ LatentStageArrays stages) {
@@ -111,7 +111,7 @@ static __global__ void __launch_bounds__(kStageThreads, 3)
   }
 }
 
-// The kernels from here on, and the attention's, are launched before the previous one is done, and
+// The kernels below, and the attention, are launched before the previous kernel has finished, and
 // wait for it.
 
 /// Grid: a block per source. Numbers marked pages in their order.
@@ -138,7 +138,7 @@ static __global__ void __launch_bounds__(kPlaceThreads)
   if (all > s.room) *stages.overflow = 1;
 }
 
-/// A token's row, held by a warp: loaded, and stored as bf16, whole sectors at a time.
+/// A token's row in a warp's registers: loaded, and stored as bf16, in whole sectors.
 template <class Format>
 struct TokenRow {
   static constexpr int kChunks = Format::kFp8 * 8;  // of 8 codes
@@ -187,7 +187,7 @@ struct TokenRow {
 };
 
 /// Grid: any number of blocks, x sources; shared memory: two bytes per page of the larger pool.
-/// Rewrites lists as decoded rows and decodes pages, a token per warp at a time.
+/// Rewrites lists to decoded rows and decodes pages, one token per warp at a time.
 template <class Format>
 static __global__ void __launch_bounds__(kStageThreads, 2)
     latent_decode_kernel(const __grid_constant__ LatentParams p,

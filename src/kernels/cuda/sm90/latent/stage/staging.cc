@@ -1,4 +1,4 @@
-// Decides whether an extend stages the fp8 pages that its lists point to, and places their arrays.
+// Decides whether a prefill stages the fp8 pages that its lists point to, and places their arrays.
 #include "kernels/cuda/sm90/latent/stage/staging.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,8 @@ constexpr std::int64_t kAlign = 256;
 
 std::int64_t padded(std::int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 std::int64_t page_bytes(const LatentPool& pool) { return pool.page_tokens * pool.row_elems * 2; }
-/// Marks and numbers of a pool's pages, the numbered pages, their count, and the rewritten lists.
+/// Bytes of marks and numbers of a pool's pages, the numbered pages, their count, and rewritten
+/// lists.
 std::int64_t map_bytes(const LatentPool& pool, std::int64_t rows) {
   return padded(pool.pages) + padded(pool.pages * 2) + padded(pool.pages * 4) + padded(4) +
          padded(rows * pool.width * 4);
@@ -64,12 +65,11 @@ bool stage_pays(const LatentShape& s, const LatentCut& cut) {
     return stage.room * stage.pool.page_tokens;
   };
   std::int64_t tokens = tokens_of(cut.main) + tokens_of(cut.extra);
-  // Lists that may hold more tokens than there is room for rarely leave room for those they do
-  // hold.
+  // If lists may hold more tokens than there is room for, they rarely turn out to fit.
   if (s.tokens > tokens) return false;
   if (s.tokens > 0) tokens = s.tokens;
-  // Seconds, measured on an H200 (bench/notes/m64-fp8/08-staged-pages.md): a tenth of the time in
-  // place, against launches, lists and a token's way through memory.
+  // Seconds, measured on an H200 (bench/notes/m64-fp8/08-staged-pages.md): staging saves a tenth of
+  // the time of reading in place; it costs launches, lists, and writing and reading each token.
   const double rows = static_cast<double>(s.rows), keys = static_cast<double>(s.keys);
   const double saved = 0.1 * rows * keys * s.heads * 2 * (576 + kLatentValue) / 600e12;
   return saved > 15e-6 + rows * keys * 5e-12 + static_cast<double>(tokens) * 0.6e-9;

@@ -1,4 +1,4 @@
-// Decides which pages of an extend are staged, and places their arrays. Internal.
+// Decides which pages of a prefill are staged, and places their arrays. Internal.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,13 @@
 
 namespace lathe::cuda {
 
-/// Whether staging as the cut has it costs less than it saves.
+/// Whether staging, as in the cut, costs less than it saves.
 bool stage_pays(const LatentShape& shape, const LatentCut& cut);
 
-/// The arrays of a cut that stages, in the workspace after the partials.
+/// The arrays of a cut that stages; they are in the workspace after the partials.
 struct LatentStaging {
   LatentStageArrays arrays;
-  std::span<std::byte> zeros;  // to be zeroed
+  std::span<std::byte> zeros;  // to be zeroed before the launches
   bool may_overflow = false;
 
   LatentStaging(const LatentCut& cut, std::byte* workspace);
@@ -25,7 +25,7 @@ struct LatentStaging {
   LatentParams rows_of(const LatentParams& p, const LatentCut& cut) const;
 };
 
-/// Errors: pools other than those that the cut stages.
+/// Errors: pools that differ from the ones that the cut stages.
 Result<void> check_staged(const AttendArgs& args, const LatentCut& cut);
 
 }  // namespace lathe::cuda

@@ -1,4 +1,4 @@
-// What the device's kernel rejects before it asks for a device, and how its calls are cut.
+// Tests what latent attention rejects before it needs a device, and how calls are scheduled.
 #include "kernels/cuda/sm90/latent/latent_attend.h"
 
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// A decode step of two requests by page table; nothing of it is read.
+// A decode step of two requests by page table. The arrays are never read.
 struct LatentArgs {
   alignas(16) std::array<std::byte, 64> bytes{};
   std::vector<std::int32_t> indptr = {0, 1, 2}, lens = {5, 70}, list;
@@ -90,7 +90,7 @@ TEST(AttendOnDevice, RefusesWhatTheKernelsDoNotTake) {
                 LayoutKind::mla_fp8),
             "problem.scale: wanted a scale from 2^-100 to 2^60, times key_scale and q_scale, got "
             "1099511627776 x 1099511627776 x 1");
-  // A request's pages, or a row's list, are more than one work tile's keys can be.
+  // A request's pages, or a row's list, may exceed the most keys of a work tile.
   const std::array<std::int32_t, 4> entries{};
   for (const bool paged : {true, false}) {
     EXPECT_EQ(latent_refusal(
@@ -186,13 +186,13 @@ TEST(LatentCut, PartsStayWithinWhatThePlanBudgets) {
       }
     }
   }
-  // One long request goes to nearly all of the 132 SMs.
+  // One long request occupies nearly all of the 132 SMs.
   EXPECT_GE(
       cut_latent({.requests = 1, .keys = 1 << 20, .heads = 64, .dense = true}).all.work_tile_items,
       128);
 }
 
-// Few requests go to more, smaller blocks, as far as SMs are idle.
+// Few requests get more, smaller M blocks while SMs are idle.
 TEST(LatentCut, SmallBlocksWhereSmsWouldIdle) {
   LatentShape s{.rows = 1, .requests = 1, .keys = 2048, .heads = 64, .fp8_pages = true};
   LatentCut cut = cut_latent(s);
@@ -205,7 +205,7 @@ TEST(LatentCut, SmallBlocksWhereSmsWouldIdle) {
   s.min_block_m = 64;
   EXPECT_EQ(cut_latent(s).block_m, 64);
   s.min_block_m = 16;
-  // An M block is of one row.
+  // Each M block has a single row.
   s.heads = 40;
   EXPECT_EQ(cut_latent(s).block_m, 64);
   s.heads = 96;
@@ -215,7 +215,7 @@ TEST(LatentCut, SmallBlocksWhereSmsWouldIdle) {
     s.rows = s.requests = rows;
     EXPECT_EQ(cut_latent(s).block_m, 64) << rows;
   }
-  // Rows of a request that are M blocks by themselves.
+  // Rows of a request that are whole M blocks.
   s = {.rows = 4,
        .requests = 1,
        .request_rows = 4,
@@ -227,8 +227,8 @@ TEST(LatentCut, SmallBlocksWhereSmsWouldIdle) {
   EXPECT_EQ(cut_latent(s).m_blocks, 4);
 }
 
-// 18 tiles of keys among 8 blocks a request at most: three each where tiles need not come in pairs,
-// else four.
+// 18 tiles of keys over at most 8 blocks a request: three each where kernels support single tiles,
+// four where tiles come in pairs.
 TEST(LatentCut, SingleTilesWhereKernelsTakeThem) {
   LatentShape s{.rows = 8, .requests = 8, .keys = 1152, .heads = 128, .fp8_pages = true};
   const LatentCut cut = cut_latent(s);
@@ -241,7 +241,7 @@ TEST(LatentCut, SingleTilesWhereKernelsTakeThem) {
   EXPECT_EQ(cut_latent(s).all.work.fixed_split % 128, 0);
 }
 
-// 4096 rows are 31 waves of 132 SMs and four rows, or 62 waves of as many pairs and four rows.
+// 4096 rows are 31 waves of 132 SMs plus four rows, or 62 waves of pairs of blocks plus four rows.
 TEST(LatentCut, LastRowsGoToAllSms) {
   for (const std::int32_t heads : {16, 64, 128}) {
     LatentShape s{.rows = 4096, .requests = 1, .request_rows = 4096, .keys = 2048, .heads = heads};
@@ -251,7 +251,7 @@ TEST(LatentCut, LastRowsGoToAllSms) {
     EXPECT_EQ(cut.tail.work_tiles, 4);
     EXPECT_GE(cut.tail.work_tile_items, 8);
     EXPECT_LE(cut.tail.work_tile_items, 16);
-    // Whole waves, fewer rows than SMs, and requests leave nothing over.
+    // No tail: whole waves, fewer rows than SMs, and requests.
     s.rows = 31 * 132;
     EXPECT_EQ(cut_latent(s).tail.work_tiles, 0);
     s.rows = 60;
@@ -263,7 +263,7 @@ TEST(LatentCut, LastRowsGoToAllSms) {
   }
 }
 
-// 4096 rows of 2048 keys, of pools of some pages.
+// A prefill of 4096 rows of 2048 keys, with pools of `pages` pages.
 LatentShape extend_of(std::int64_t pages, std::int32_t heads = 64) {
   return {.rows = 4096,
           .requests = 1,
@@ -279,7 +279,7 @@ TEST(LatentCut, StagesWhatManyRowsList) {
   EXPECT_EQ(all.extra.room, 0);
   // Lists of 32 MiB, and 512 pages of 64 rows of 1152 bytes.
   EXPECT_GE(all.workspace_bytes(), 4096 * 2048 * 4 + 512 * 64 * 1152);
-  // Of a million tokens as many as the plan budgets.
+  // Of a million tokens, as many as the plan budgets.
   const LatentCut some = cut_latent(extend_of(16384));
   EXPECT_GT(some.main.room, 1000);
   EXPECT_LT(some.main.room, 16384);
@@ -289,7 +289,7 @@ TEST(LatentCut, StagesWhatManyRowsList) {
 
 TEST(LatentCut, StagesNothingWhereItDoesNotPay) {
   EXPECT_EQ(cut_latent(extend_of(0)).main.room, 0);
-  // Lists that may point to each of a million tokens.
+  // Lists that may point to a million tokens.
   LatentShape many = extend_of(16384);
   many.tokens = 1 << 20;
   EXPECT_EQ(cut_latent(many).main.room, 0);
@@ -298,7 +298,7 @@ TEST(LatentCut, StagesNothingWhereItDoesNotPay) {
   decode.rows = decode.requests = 128;
   decode.request_rows = 1;
   EXPECT_EQ(cut_latent(decode).main.room, 0);
-  // More pages than one block can keep apart.
+  // More pages than one block can distinguish.
   LatentShape pages = extend_of(1 << 20);
   pages.main.page_tokens = 1;
   pages.tokens = 8192;
@@ -315,7 +315,7 @@ TEST(LatentCut, TwoPoolsShareTheStage) {
   EXPECT_GT(cut.main.room, 500);
   EXPECT_GT(cut.extra.room, 500);
   EXPECT_LE(cut.workspace_bytes(), kLatentPartialBytes);
-  // Pages whose sizes are not multiples of the arrays' alignment.
+  // Page sizes that are not multiples of the arrays' alignment.
   auto* base = reinterpret_cast<std::byte*>(std::uintptr_t{4096});
   s.main.row_elems = s.extra.row_elems = 576;
   for (const std::int64_t tokens : {1, 3, 5, 7, 61}) {
@@ -352,7 +352,7 @@ TEST(CheckStaged, OtherPoolsThanTheCuts) {
   EXPECT_EQ(check_staged(args, cut).error().message(),
             "extra.pool: wanted fp8 as schedule.cut stages, none, "
             "got 8 pages of 64 tokens, lists of 128");
-  // But one without pages lists nothing.
+  // A second source without pages lists nothing, and is fine.
   args.extra.pool.emplace(&nothing, layout, 64, 0);
   EXPECT_TRUE(check_staged(args, cut));
   args.extra = {};

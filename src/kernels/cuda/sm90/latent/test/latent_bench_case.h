@@ -1,4 +1,4 @@
-// What latent_gpu_bench times: the cases of bench/results, and one from flags.
+// The cases of latent_gpu_bench: those in bench/results, and one given by flags.
 #pragma once
 
 #include <algorithm>
@@ -22,16 +22,16 @@ struct BenchCase {
   std::int32_t context;  // tokens of a request
   std::int32_t top_k;    // 0: dense
   std::int32_t extra;    // entries of the second source
-  bool rows = false;     // compared with a peer that reads bf16 rows, and not pages
-  bool native = false;   // q e4m3, fp8 arithmetic
-  bool gather = false;   // rows are decoded into a compact buffer first, which is timed, too
-  bool staged = true;    // fp8 pages that many rows share may be (cut_latent())
-  std::vector<std::int32_t> lengths = {};  // of requests; none: context each
-  std::int32_t bound = 0;  // of lengths, as a table's width gives it; 0: the longest
+  bool rows = false;     // compared with a peer that reads bf16 rows instead of pages
+  bool native = false;   // e4m3 q and fp8 operands
+  bool gather = false;   // rows are first decoded to a compact buffer; that is timed too
+  bool staged = true;    // fp8 pages that many rows share may be staged (cut_latent())
+  std::vector<std::int32_t> lengths = {};  // of requests; empty: context each
+  std::int32_t bound = 0;  // bound of lengths, as from a table's width; 0: the longest
   std::int32_t page = 64;
   double deviation = 1;      // of scores
-  double holes = 0;          // share of lists' entries
-  bool list_lengths = true;  // of unequal requests; else lists end with holes
+  double holes = 0;          // share of list entries
+  bool list_lengths = true;  // pass list lengths for unequal requests; else lists end with holes
   bool batch_invariant = false;
 
   std::int32_t length(std::int32_t request) const {
@@ -71,7 +71,7 @@ inline std::vector<BenchCase> bench_cases() {
     for (const std::int32_t h : {128, 64}) {
       out.push_back({"sparse extend", LayoutKind::v4_fp8, 1, 4096, h, s, 640, 0, true});
     }
-    // Pages read where they lie, as fewer rows do.
+    // Read pages in place, as calls with fewer rows do.
     for (const std::int32_t h : {128, 64}) {
       out.push_back({"unstaged extend", block, 1, 4096, h, s, 2048, 0, true, false, false, false});
     }
@@ -120,13 +120,13 @@ inline std::vector<BenchCase> bench_cases() {
   return out;
 }
 
-/// A case from flags, besides those of bench_cases().
+/// A case given by flags, in addition to bench_cases().
 struct CaseFlags {
   BenchCase of{"dense decode", LayoutKind::mla_bf16, 128, 1, 128, 8192, 0, 0};
   std::string lengths = "equal";
   bool given = false;
 
-  /// Takes a flag and its value; false: it is another's.
+  /// Parses a flag and its value; false: not one of its flags.
   bool take(std::string_view flag, const char* value) {
     const auto number = [&](std::int32_t& to) { to = std::atoi(value); };
     if (flag == "--b") {
@@ -165,7 +165,7 @@ struct CaseFlags {
     }
     return given = true;
   }
-  /// What lengths say: a word, or a file of numbers.
+  /// Draws lengths as --lengths says: a distribution's name, or a file of numbers.
   BenchCase draw(std::mt19937& rng) const {
     BenchCase c = of;
     const bool extends = c.top_k > 0 && c.q_len >= 64;

@@ -1,5 +1,5 @@
-// The inputs of a latent_gpu_bench case on the device: random pages, queries, tables and lists, and
-// the call that reads them.
+// Inputs of a latent_gpu_bench case on the device: random pages, queries, tables and lists, and the
+// call that reads them.
 #pragma once
 
 #include <bit>
@@ -15,7 +15,7 @@
 
 namespace lathe::cuda {
 
-/// Normal numbers, from a table of them: the distribution itself takes long.
+/// Normal random numbers from a table: the distribution itself is slow.
 class NormalTable {
  public:
   explicit NormalTable(std::mt19937& rng) : rng_(rng) {
@@ -33,13 +33,13 @@ class NormalTable {
   std::vector<std::uint16_t> table_ = std::vector<std::uint16_t>(1 << 16);
 };
 
-/// What pages are filled with.
+/// Contents of pages.
 class BenchSeed {
  public:
   BenchSeed(NormalTable& normal, const Stream& stream)
       : stream_(stream), rows_(upload(normal.draw(kRows * kWidth), stream)) {}
 
-  /// Encodes tokens of random numbers.
+  /// Encodes random tokens.
   void fill(const PoolView& pool) const {
     std::vector<Slot> host(static_cast<std::size_t>(kRows));
     for (std::int64_t first = 0; first < pool.slots(); first += kRows) {
@@ -62,7 +62,7 @@ class BenchSeed {
   DeviceArray<std::uint16_t> rows_;
 };
 
-/// Pages of requests one after another, and the pool's memory.
+/// Consecutive pages of requests, and the pool's memory.
 struct BenchPool {
   BenchPool(const CacheLayout& layout, std::int32_t page, const std::vector<std::int32_t>& lens,
             const BenchSeed& seed)
@@ -83,7 +83,7 @@ struct BenchPool {
   std::optional<DeviceArray<std::byte>> bytes;
 };
 
-/// A call's inputs and outputs. The case outlives them.
+/// A call's inputs and outputs. The case must outlive them.
 class BenchData {
  public:
   const BenchCase& c;
@@ -134,7 +134,7 @@ class BenchData {
     }
   }
 
-  /// What cut_latent() is told.
+  /// The shape for cut_latent().
   LatentShape shape(std::int32_t min_block_m, int sms) const {
     LatentShape s{.rows = q_rows,
                   .requests = c.requests,
@@ -158,14 +158,14 @@ class BenchData {
     }
     return s;
   }
-  /// Keys of a row, on average.
+  /// Average keys of a row.
   double keys() const {
     if (c.top_k == 0) return static_cast<double>(tokens) / c.requests;
     double listed = 0;
     for (const std::int32_t n : lens) listed += std::min(n, c.top_k);
     return listed / c.requests * (1 - c.holes) + c.extra;
   }
-  /// Seconds that the GPU needs: the larger of bytes (each key that is read once, q and out) and
+  /// Least seconds that the GPU needs: the larger of bytes (each key once, q and out) and
   /// operations.
   double limit() const {
     const double rows = static_cast<double>(q_rows);
@@ -203,7 +203,8 @@ class BenchData {
   }
   void put_queries(NormalTable& normal) {
     std::vector<std::uint16_t> host = normal.draw(q_rows * c.heads * width);
-    // e4m3 keys meet queries that e4m3 holds, in both formats: the peer takes those.
+    // With e4m3 keys, queries are values that e4m3 can hold, in both formats, because the peer
+    // needs e4m3.
     if (c.layout == LayoutKind::mla_fp8) {
       std::vector<e4m3> codes(host.size());
       for (std::size_t i = 0; i < host.size(); ++i) {
@@ -269,13 +270,13 @@ class BenchData {
     args.extra.indices = extra_list_on->span();
     args.extra.index_width = c.extra;
   }
-  /// Slots of each row's request, none twice, and then holes. first_slots: of requests.
+  /// Distinct slots of each row's request, then holes. first_slots: of requests.
   std::vector<std::int32_t> lists(std::int32_t entries, const std::vector<std::int32_t>& contexts,
                                   const std::vector<std::int64_t>& first_slots) {
     std::vector<std::int32_t> to;
     for (std::size_t r = 0; r < contexts.size(); ++r) {
       const auto context = static_cast<std::uint32_t>(contexts[r]);
-      // An odd step and a power of two have no factor in common.
+      // An odd step and a power of two are coprime.
       const std::uint32_t period = std::bit_ceil(std::max(context, 1u));
       for (std::int32_t j = 0; j < c.q_len; ++j) {
         const auto step = static_cast<std::uint32_t>(rng_() % std::max(context, 1u)) | 1u;

@@ -1,4 +1,4 @@
-// The peer's side of a latent_gpu_bench case: the same inputs, as latent_peer.h wants them.
+// The peer's side of a latent_gpu_bench case: the same inputs in the form of latent_peer.h.
 #pragma once
 
 #include <dlfcn.h>
@@ -8,7 +8,7 @@
 
 namespace lathe::cuda {
 
-/// Ends the program where the file is no such library.
+/// Exits if the file is no such library.
 inline PeerLibrary load_peer(const char* file) {
   void* handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
@@ -31,7 +31,7 @@ inline PeerLibrary load_peer(const char* file) {
   return peer;
 }
 
-/// A peer's call on the inputs of a case. A peer may not have it: failed() then says why.
+/// A peer's call on a case's inputs. If the peer does not support it, failed() says why.
 class PeerCall {
  public:
   PeerCall(const PeerLibrary& peer, const BenchData& d, const Stream& stream)
@@ -83,7 +83,7 @@ class PeerCall {
     if (const char* text = peer_.run(state_, stream_.get())) failed_ = text;
     return {};
   }
-  const char* failed() const { return failed_; }  // null: it has not
+  const char* failed() const { return failed_; }  // null: supported
   const std::string& peer_name() const { return name_; }
   /// 1 - cosine of the first outputs of both.
   double difference(const DeviceArray<std::uint16_t>& own) {

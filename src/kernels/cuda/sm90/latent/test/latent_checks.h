@@ -1,4 +1,4 @@
-// What tests of latent attention share: layouts, a rounded q, and the bounds of FlashMLA's tests.
+// Shared by tests of latent attention: layouts, a rounded q, and the bounds of FlashMLA's tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,8 +21,7 @@ inline CacheLayout layout_of(LayoutKind kind) {
                                                       : LayoutDims{.nope = 512, .rope = 64});
 }
 
-/// The bounds of a call whose lists and lengths lie on the host; pools that may be staged are left
-/// out.
+/// The shape of a call whose lists and lengths are on the host; without pools that may be staged.
 inline LatentShape shape_of_call(const AttendArgs& args, std::int32_t min_block_m = 16) {
   LatentShape shape{.rows = args.q.rows,
                     .requests = std::ssize(args.kv_lens),
@@ -43,8 +42,8 @@ inline LatentShape shape_of_call(const AttendArgs& args, std::int32_t min_block_
   return shape;
 }
 
-/// Has the last `rows` rows of a call by lists cut into items of `keys` keys, and the others left
-/// whole.
+/// Changes the cut so that a call's last `rows` rows are split into items of `keys` keys, and the
+/// others are whole.
 inline void cut_last(LatentCut& cut, std::int64_t rows, std::int64_t keys = 128) {
   const std::int64_t work_tiles = cut.work_tiles();
   const auto share = [&](std::int64_t of, std::int64_t split) {
@@ -58,8 +57,7 @@ inline void cut_last(LatentCut& cut, std::int64_t rows, std::int64_t keys = 128)
   cut.tail = share(rows, keys);
 }
 
-/// A V4 call whose sources have a pool each: a window over large pages, and a list over pages of
-/// `page` tokens.
+/// A V4 call with two pools: a window over large pages, and a list over pages of `page` tokens.
 struct TwoPools {
   TwoPools(int page, int heads, const latent_test::Requests& requests, int window, int width)
       : scene(layout_of(LayoutKind::v4_fp8), 256, heads, requests),
@@ -73,14 +71,14 @@ struct TwoPools {
   latent_test::Ints window_list, list;
 };
 
-/// q as the kernels read it.
+/// q rounded to bf16, as the kernels read it.
 inline Matrix<bf16> rounded(const Matrix<float>& q) {
   Matrix<bf16> out(q.rows, q.cols);
   for (std::size_t i = 0; i < q.data.size(); ++i) out.data[i] = to_bf16(q.data[i]);
   return out;
 }
 
-/// Lists of positions, those of no key among them, and the slots that they stand for.
+/// Lists of positions, some without a key, and the slots that they mean.
 struct PositionLists {
   latent_test::Ints positions, slots;  // [rows, width]
 };
@@ -101,9 +99,9 @@ inline PositionLists position_lists(latent_test::Scene& s, int width) {
   return lists;
 }
 
-/// Lists of slots, of 320 entries at least, of a scene of three rows or more. Missing are runs of
-/// half a tile, a tile and less in row 0; all of row 1 if empty_row, else its ends; and all but one
-/// key of row 2.
+/// Lists of at least 320 slots for a scene of at least three rows. Missing entries: runs of half a
+/// tile, a tile, and less, in row 0; all of row 1 if empty_row, else its ends; all but one key of
+/// row 2.
 inline latent_test::Ints lists_with_missing_runs(latent_test::Scene& s, int width, bool empty_row) {
   latent_test::Ints list = s.random_list(width);
   const auto miss = [&](int row, int first, int end) {
@@ -119,7 +117,7 @@ inline latent_test::Ints lists_with_missing_runs(latent_test::Scene& s, int widt
   return list;
 }
 
-/// Requests of lengths that differ a lot, some without keys and one `longest`, and 1 to 3 rows
+/// Requests of very different lengths, some without keys and one of `longest`, with 1 to 3 rows
 /// each.
 inline latent_test::Requests unequal_requests(unsigned seed, int count, int most, int longest) {
   std::mt19937 rng(seed);
@@ -135,8 +133,8 @@ inline latent_test::Requests unequal_requests(unsigned seed, int count, int most
   return out;
 }
 
-/// Makes `args`, of requests in order, a call of `count` of them from `first` on. indptr: room for
-/// the new one.
+/// Reduces `args`, with requests in order, to `count` requests beginning with `first`. indptr:
+/// storage for the new one.
 inline void keep_requests(AttendArgs& args, std::size_t first, std::size_t count,
                           latent_test::Ints& indptr) {
   const std::int32_t row = args.q_indptr[first], end = args.q_indptr[first + count];
@@ -160,7 +158,8 @@ inline void keep_requests(AttendArgs& args, std::size_t first, std::size_t count
   }
 }
 
-/// As FlashMLA's tests compare: absolute or relative error, non-finite places alike, and the angle.
+/// Compares as FlashMLA's tests do: absolute or relative error, equal non-finite places, and the
+/// angle.
 inline void expect_within(const Outputs& got, const Outputs& want, double absolute, double relative,
                           double angle) {
   double dot = 0, a = 0, b = 0;
@@ -186,14 +185,15 @@ inline void expect_within(const Outputs& got, const Outputs& want, double absolu
   }
 }
 
-/// The bounds of sparse decode; the absolute one stands for values of 0.1, and a scene's are of 1.
+/// FlashMLA's bounds for sparse decode. Its absolute bound is for values of 0.1; a scene's are
+/// about 1.
 inline void expect_oracle(const Outputs& got, const Outputs& want) {
   expect_within(got, want, 10 * 1e-3, 2.01 / 128, 5e-6);
 }
 
-/// What attend(convention) gives has the same outputs by every convention, and as LSEs what the
-/// oracle's natural logs `want` are by it, within so much of a natural log. Rows without keys and
-/// others are among them.
+/// Checks each LSE convention: attend(convention) must give the same outputs, and LSEs that match
+/// the oracle's natural logs `want` within these bounds (of a natural log). The rows must include
+/// some with and some without keys.
 template <class Attend>
 void expect_each_convention(const Matrix<double>& want, double absolute, double relative,
                             const Attend& attend) {
@@ -214,7 +214,7 @@ void expect_each_convention(const Matrix<double>& want, double absolute, double 
       const double unit = c.base_2 ? std::log(2.0) : 1, x = got.lse.data[i];
       const double y =
           std::isinf(want.data[i]) ? (c.empty_plus_inf ? kInf : -kInf) : want.data[i] / unit;
-      // Kernels have it in base 2, and multiply that in f32.
+      // Kernels compute the LSE in base 2 and multiply it in f32.
       const bool product = !c.base_2 || std::isinf(y) ||
                            natural.lse.data[i] == static_cast<float>(x) * 0.6931471805599453f;
       const double bound = std::max(absolute / unit, relative * std::abs(y));

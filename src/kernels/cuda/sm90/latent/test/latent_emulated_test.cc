@@ -1,16 +1,16 @@
-// Latent attention's kernels themselves, run thread by thread on the CPU (common/emulator.h),
-// against the oracle in double: addresses, swizzles, barriers' counts and parities, roles that wait
-// for one another.
+// Runs the latent kernels thread by thread on the CPU (common/emulator.h), and compares them with
+// the oracle in double precision. Covers addresses, swizzles, counts and parities of barriers, and
+// roles that wait for one another.
 // Compiled alone: it includes kernels.
 #include "kernels/cuda/sm90/latent/test/latent_shape_checks.h"
 #include "layout/codec/codec.h"
-// The device code comes last: it gives CUDA's words a meaning of its own.
+// Device code comes last: it redefines CUDA's keywords.
 #include "kernels/cuda/sm90/latent/test/latent_emulation.h"
 
 namespace lathe::cuda {
 namespace {
 
-/// The same, compared with the oracle.
+/// Runs a scene on the kernels and compares with the oracle.
 void check(Scene& s, int sms, std::span<const std::int32_t> row_request = {},
            std::span<const std::int32_t> positions = {}, std::int64_t room_pages = 0,
            std::int64_t last = 0, std::int32_t min_block_m = 64, std::int64_t last_keys = 128) {
@@ -20,7 +20,7 @@ void check(Scene& s, int sms, std::span<const std::int32_t> row_request = {},
   expect_oracle(attend(s, sms, row_request, positions, room_pages, last, min_block_m, last_keys),
                 want);
 }
-/// The same for a call whose work tiles go to `sms` SMs in several small M blocks, split or whole.
+/// The same with work tiles in several small M blocks on `sms` SMs, split or whole.
 void check_small_block_m(Scene& s, int sms, int m_rows, bool whole) {
   LatentShape shape = shape_of_call(s.args);
   shape.sms = sms;
@@ -32,7 +32,7 @@ void check_small_block_m(Scene& s, int sms, int m_rows, bool whole) {
 }
 
 class LatentEmulated : public ::testing::TestWithParam<LayoutKind> {};
-// V4's keys come by index lists.
+// V4's keys come by index lists only.
 class LatentEmulatedPages : public LatentEmulated {};
 // fp8 pages with index lists.
 class LatentEmulatedStaged : public LatentEmulated {};
@@ -42,15 +42,15 @@ class LatentEmulatedSmallBlockMPages : public LatentEmulated {};
 
 TEST_P(LatentEmulatedPages, DenseByPageTable) {
   // Several items a worker, a split work tile, more M rows than a block, no keys at all; bf16 pages
-  // by boxes, or row by row.
+  // by TMA boxes, or row by row.
   for (const int page : {16, 128, 100}) {
     Scene s(layout_of(GetParam()), page, 48, {{130, 2}, {1, 1}, {0, 1}, {200, 1}});
     check(s, 3);
   }
 }
 
-// M blocks that are heads of one row each, as outputs go by boxes: work tiles of one row, two and
-// none, unsplit.
+// Each M block is heads of one row, so outputs are stored by TMA boxes: work tiles of one row, two
+// and none, not split.
 TEST_P(LatentEmulatedPages, WholeRows) {
   for (const int heads : {64, 128}) {
     SCOPED_TRACE("heads " + std::to_string(heads));
@@ -59,7 +59,7 @@ TEST_P(LatentEmulatedPages, WholeRows) {
   }
 }
 
-// Items of three tiles of keys each, which begin and end in the middle of a pair of tiles.
+// Items of three tiles of keys, which begin and end in the middle of a pair of tiles.
 TEST_P(LatentEmulatedSmallBlockMPages, ItemsOfSingleTiles) {
   Scene s(layout_of(GetParam()), 64, 64, {{576, 1}, {330, 1}, {200, 1}});
   LatentShape shape = shape_of_call(s.args, 64);
@@ -79,7 +79,7 @@ TEST_P(LatentEmulatedPages, CutWorkTiles) {
   }
 }
 
-// Requests of several rows, shared among workers by their lengths.
+// Requests of several rows, shared among workers by length.
 TEST_P(LatentEmulatedPages, UnequalLengths) {
   for (const unsigned seed : {41u, 42u}) {
     for (const int heads : {8, 48}) {
@@ -90,7 +90,7 @@ TEST_P(LatentEmulatedPages, UnequalLengths) {
   }
 }
 
-// Scores that rise by more than the slack from tile to tile, late and in a few M rows alone.
+// Scores that rise by more than the slack from tile to tile, late, and in a few M rows only.
 TEST_P(LatentEmulatedPages, RisingScores) {
   for (const int heads : {8, 48}) {
     Scene s(layout_of(GetParam()), 16, heads, {{330, 2}});
@@ -99,8 +99,8 @@ TEST_P(LatentEmulatedPages, RisingScores) {
   }
 }
 
-// M rows whose first tile has no key and whose only key after it has a score far below zero, for
-// all alike, or far above for one of them.
+// M rows whose first tile has no key, and whose only later key has a score far below zero (all
+// rows), or far above (one row).
 TEST_P(LatentEmulatedPages, LowScoresAfterNoKey) {
   for (const float sign : {1.f, -1.f}) {
     Scene s(layout_of(GetParam()), 64, 48, {{65, 1}});
@@ -118,7 +118,7 @@ TEST_P(LatentEmulatedPages, LowScoresAfterNoKey) {
   }
 }
 
-// Page table entries of no page: their keys are masked, whatever is in shared memory.
+// Page table entries without a page: their keys are masked, whatever shared memory holds.
 TEST_P(LatentEmulatedPages, MissingPages) {
   for (const int page : {16, 64}) {
     Scene s(layout_of(GetParam()), page, 48, {{300, 2}, {90, 1}});
@@ -131,8 +131,8 @@ TEST_P(LatentEmulatedPages, MissingPages) {
   }
 }
 
-// Queries as boxes of a row's heads, of several rows a tile and of several tiles a row, with a row
-// of none after the work tile's last; rows of q that are apart. 24 heads don't fill boxes.
+// TMA boxes of queries with several rows in a tile and several tiles in a row, followed by a row
+// beyond the work tile; rows of q that are apart. 24 heads don't fill boxes.
 TEST_P(LatentEmulatedPages, QueriesOfSeveralRows) {
   struct Case {
     int heads, rows;
@@ -180,7 +180,7 @@ TEST_P(LatentEmulated, RunsOfMissingKeys) {
   }
 }
 
-/// Whether requests `first` to `first` + `count` of a call get the bits that they get among all.
+/// Whether requests `first` to `first` + `count` of a call get the same bits as in the whole batch.
 void expect_bits_of_requests(Scene& s, const Outputs& all, std::size_t first, std::size_t count,
                              int sms, std::int64_t fixed_keys) {
   SCOPED_TRACE("requests " + std::to_string(first) + " to " + std::to_string(first + count));
@@ -196,8 +196,8 @@ void expect_bits_of_requests(Scene& s, const Outputs& all, std::size_t first, st
   s.args = whole;
 }
 
-// A request's bits are the same alone, with other neighbours and on a GPU of another size, however
-// many pieces it has.
+// A request's bits are the same alone, with other neighbours, and on a GPU of another size, however
+// it is split.
 TEST_P(LatentEmulatedPages, BatchInvariantByPageTable) {
   for (const int heads : {8, 64}) {
     SCOPED_TRACE("heads " + std::to_string(heads));
@@ -230,7 +230,7 @@ TEST_P(LatentEmulated, BatchInvariantByLists) {
   }
 }
 
-// Lengths of index rows, none and beyond the width among them, a sink, and rows without any key.
+// List lengths, including 0 and beyond the width; a sink; rows without any key.
 TEST_P(LatentEmulated, LengthsAndSinks) {
   for (const int heads : {8, 64}) {
     Scene s(layout_of(GetParam()), 64, heads, {{200, 2}, {90, 2}, {5, 1}});
@@ -249,8 +249,7 @@ TEST_P(LatentEmulated, LengthsAndSinks) {
   }
 }
 
-// Rows of which the last ones are split: with lengths and a sink, which their partials leave to the
-// combine.
+// Only the last rows are split: with lengths and a sink, which must be applied by the combine.
 TEST_P(LatentEmulated, LastRowsCut) {
   for (const int heads : {8, 64}) {
     Scene s(layout_of(GetParam()), 64, heads, {{400, 2}, {90, 3}});
@@ -280,7 +279,7 @@ TEST_P(LatentEmulatedPages, PositionsAndPageTable) {
   }
 }
 
-// Keys of the largest scale that is taken, 2^7, whose products are the largest that f16 holds.
+// Keys with the largest supported scale, 2^7: the largest products that f16 holds.
 TEST(LatentEmulatedFp8Block, LargestKeys) {
   for (const int heads : {8, 64}) {
     Scene s(layout_of(LayoutKind::mla_fp8_block), 64, heads, {{200, 1}});
@@ -309,7 +308,7 @@ TEST(LatentEmulatedFp8Block, LargestKeys) {
   }
 }
 
-// Scales that are no powers of two, as SGLang writes them: by page table, by list, and staged.
+// Scales that are not powers of two, as SGLang writes them: by page table, by list, and staged.
 TEST(LatentEmulatedFp8Block, RawScales) {
   const CacheLayout layout(LayoutKind::mla_fp8_block, {.nope = 512, .rope = 64},
                            ScalePolicy::raw_f32);
@@ -337,7 +336,7 @@ TEST(LatentEmulatedV4, TwoSources) {
   }
 }
 
-// Pages of another size for each source.
+// Sources with pages of different sizes.
 TEST(LatentEmulatedV4, TwoPools) {
   for (const int page : {2, 64}) {
     for (const int heads : {8, 64}) {
@@ -366,8 +365,8 @@ TEST_P(LatentEmulated, FewHeadsSparse) {
   }
 }
 
-// More than 32 M rows in small blocks, each of one row, of work tiles that are split and whole: by
-// lists with lengths and a sink, and by page table with rows that see one more key each.
+// More than 32 M rows in small blocks of one row each; work tiles split and whole; by lists with
+// lengths and a sink, and by page table, where each row sees one more key.
 TEST_P(LatentEmulatedSmallBlockM, ByLists) {
   for (const bool whole : {false, true}) {
     const int heads = whole ? 96 : 48, width = whole ? 200 : 700;
@@ -394,8 +393,8 @@ TEST_P(LatentEmulatedSmallBlockMPages, ByPageTable) {
   }
 }
 
-// Listed pages, staged: all of a pool's or some, and more of them than there is room for. Rows that
-// list nothing and entries of no page.
+// Staged pages: all of a pool or some, and more than there is room for. Some rows list nothing or
+// have entries without a page.
 TEST_P(LatentEmulatedStaged, SparseLists) {
   for (const int page : {16, 61}) {
     for (const std::int64_t room : {kRoomForAll, std::int64_t{2}}) {
@@ -416,8 +415,8 @@ TEST_P(LatentEmulatedStaged, SparseLists) {
   }
 }
 
-// Last rows cut at single tiles of keys, as kernels of fp8 pages take them: the one of decoded rows
-// takes pairs.
+// The last rows are split at single tiles of keys, as kernels on fp8 pages support; the kernel on
+// decoded rows works in pairs.
 TEST_P(LatentEmulatedStaged, LastRowsCutAtSingleTiles) {
   for (const std::int64_t room : {kRoomForAll, std::int64_t{2}}) {
     for (const std::int64_t keys : {64, 192}) {
@@ -455,8 +454,8 @@ TEST(LatentEmulatedStagedV4, TwoSources) {
   }
 }
 
-// Shapes of others' tests (latent_shape_checks.h), those that are quick: one of each row's numbers
-// and pages.
+// Shapes from other libraries' tests (latent_shape_checks.h) that run quickly: one of each number
+// of rows and pages.
 void check(const SceneShape& shape, const Bounds& bounds) {
   SCOPED_TRACE(to_string(shape));
   ShapeScene s(shape);
@@ -523,7 +522,7 @@ TEST_P(LatentEmulated, ShapesOfSparseExtend) {
   }
 }
 
-// fp8 products, with latent_native_gpu_test.cc's bounds: P is rounded to e4m3.
+// fp8 operands, with the bounds of latent_native_gpu_test.cc: P is rounded to e4m3.
 void expect_fp8(const Outputs& got, const Outputs& want) {
   double error = 0, all = 0;
   for (std::size_t i = 0; i < want.out.data.size(); ++i) {
@@ -574,8 +573,8 @@ TEST(LatentEmulatedFp8, Lists) {
     s.by_index(list);
     const Outputs want = s.oracle();
     expect_fp8(attend(s, 2), want);
-    expect_fp8(attend(s, 40), want);               // cut
-    expect_fp8(attend(s, 2, {}, {}, 0, 2), want);  // the last rows by themselves
+    expect_fp8(attend(s, 40), want);               // split
+    expect_fp8(attend(s, 2, {}, {}, 0, 2), want);  // the last rows split
     if (heads == 48) expect_fp8(attend(s, 132, {}, {}, 0, 0, 16), want);
   }
 }

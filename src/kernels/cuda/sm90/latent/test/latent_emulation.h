@@ -1,6 +1,6 @@
-// Calls of latent attention as the GPU gets them, with kernels run thread by thread on the CPU
-// (common/emulator.h). It includes device code, so one file of a program may include it, after all
-// others.
+// Runs calls of latent attention as a GPU would, with kernels run thread by thread on the CPU
+// (common/emulator.h). It includes device code, so only one file of a program may include it, after
+// all others.
 #pragma once
 
 #include <bit>
@@ -9,7 +9,7 @@
 #include "kernels/cuda/sm90/latent/latent_launch.h"
 #include "kernels/cuda/sm90/latent/stage/staging.h"
 #include "kernels/cuda/sm90/latent/test/latent_checks.h"
-// The device code comes last: it gives CUDA's words a meaning of its own.
+// Device code comes last: it redefines CUDA's keywords.
 #include "kernels/cuda/sm90/latent/combine/combine.cuh"
 #include "kernels/cuda/sm90/latent/m64/m64_bf16.cuh"
 #include "kernels/cuda/sm90/latent/m64/m64_fp8.cuh"
@@ -185,7 +185,7 @@ void emulate_work_tiles(const Kernel& kernel, PartialLayout order, const LatentP
                      work_tiles, m_rows, more...);
     };
     const auto runs = static_cast<unsigned>(work_tiles.m_blocks * m_rows);
-    if (schedule.cut.shared) {  // fewer blocks than there are entries
+    if (schedule.cut.shared) {  // fewer blocks than entries
       return combine({runs, 3, 1}, latent_combine_split_kernel<PartialLayout::m64>,
                      latent_combine_split_kernel<PartialLayout::swapped>,
                      latent_combine_split_kernel<PartialLayout::rows>);
@@ -227,13 +227,13 @@ inline void emulate_staged(LayoutKind kind, const LatentParams& p, const LatentS
   }
 }
 
-/// Pages of each source: more than a scene has.
+/// More pages of each source than any scene has.
 inline constexpr std::int64_t kRoomForAll = 1 << 20;
 
-/// Runs a scene's call among `sms` blocks. With row_request, the kernels get `positions` and the
-/// page table in place of the scene's slots. room_pages: of how many pages of each source there is
-/// room to stage them; 0: they are not. last: rows that are cut by themselves, into items of
-/// last_keys. min_block_m, fixed_keys: LatentShape's.
+/// Runs a scene's call on `sms` SMs. With row_request, the kernels get `positions` and the page
+/// table in place of the scene's slots. room_pages: staged pages of each source that fit; 0: not
+/// staged. last: rows at the end that are split into items of last_keys. min_block_m, fixed_keys:
+/// as in LatentShape.
 inline Outputs attend(Scene& s, int sms, std::span<const std::int32_t> row_request = {},
                       std::span<const std::int32_t> positions = {}, std::int64_t room_pages = 0,
                       std::int64_t last = 0, std::int32_t min_block_m = 64,

@@ -1,25 +1,25 @@
-// How long latent attention takes on a GPU.
+// Times latent attention on a GPU.
 //
 // latent_gpu_bench [--peer FILE] [--filter TEXT] [--repeats N] [--min-block-m N] [--graph] [--json]
 //                  [--seed N] [--calls N] [--rest SECONDS] [--with-schedule]
 // latent_gpu_bench --layout mla_bf16 --b 128 --rows 1 --heads 128 --s 4096 --lengths normal ...
 //
-// Of all cases, or of one that flags give. With --lengths normal (a deviation of half of --s),
-// uniform (1 to --s), one-long (that, and one of 16 times --s) or a file, requests are unequal;
-// --bound is what a table's width says of lengths, --holes the share of lists' entries that are
-// none, --deviation that of scores. With --list-lengths off, lists of short requests end with holes
-// instead. All that is random follows from the seed that is printed.
+// Runs all cases, or one given by flags. Requests have unequal lengths with --lengths normal
+// (deviation half of --s), uniform (1 to --s), one-long (uniform, and one of 16 times --s) or a
+// file. --bound is the length that a table's width implies, --holes the share of empty list
+// entries, --deviation that of scores. With --list-lengths off, lists of short requests end with
+// holes instead. All randomness follows from the printed seed.
 //
-// Medians of CUDA event times, attention and combine together; the schedule, which is prepared once
-// for all layers of a step, has a column of its own. A call is issued after the first event, on an
-// idle device, so that what the host does counts where it takes longer than the device. With
-// --graph a captured graph of 20 calls is timed and divided by 20, as a step's layers replay them:
-// the host does not count. --calls N: so many calls are timed together, one launch after another or
-// as a graph, and divided by N. --rest: a sleep before each measurement. --with-schedule: each call
-// makes its schedule, too. With --peer (latent_peer.h) both sides are timed in turns on the same
-// inputs, and their outputs are compared. With --min-block-m 64 or 32 blocks have at least that
-// many M rows where a work tile has more than 32. Limits are the larger of bytes (each key that is
-// read once, q and out) over 4.3 TB/s and operations over 790 (bf16) or 1400 (fp8) TFLOP/s.
+// Prints medians of CUDA event times of attention plus combine. The schedule, which is prepared
+// once for all layers of a step, has its own column. A call is issued after the first event on an
+// idle device, so that the host's time counts where it exceeds the device's. With --graph a
+// captured graph of 20 calls is timed and divided by 20, as a step's layers replay them: the host
+// does not count. --calls N: N calls are timed together, as launches or as a graph, and divided by
+// N. --rest: sleep before each measurement. --with-schedule: each call makes its schedule too. With
+// --peer (latent_peer.h) both sides are timed alternately on the same inputs, and their outputs are
+// compared. With --min-block-m 64 or 32, blocks have at least that many M rows where a work tile
+// has more than 32. Limits are the larger of bytes (each key once, q and out) over 4.3 TB/s and
+// operations over 790 (bf16) or 1400 (fp8) TFLOP/s.
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -41,7 +41,7 @@ struct Row {
 struct Timed {
   int repeats = 30;
   bool graph = false;
-  int calls = 0;    // that are timed together; 0: 20 of a graph, else 1
+  int calls = 0;    // timed together; 0: 20 with a graph, else 1
   double rest = 0;  // seconds
   bool with_schedule = false;
 };
@@ -98,8 +98,8 @@ class Bench {
   std::vector<Row> rows_;
 };
 
-/// Kind `gather`: what the batch's lists can hold, here all slots in order, so that lists are as
-/// they were. The call then reads these rows.
+/// Kind `gather`: decodes every slot that the batch's lists can hold, in order, so that lists need
+/// no change. The call then reads these rows.
 class GatheredRows {
  public:
   GatheredRows(BenchData& d, const Stream& stream)

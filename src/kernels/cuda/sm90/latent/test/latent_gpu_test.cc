@@ -1,4 +1,5 @@
-// Latent attention on a GPU against the oracle in double, with the bounds of latent_checks.h.
+// Tests latent attention on a GPU against the oracle in double precision, with the bounds of
+// latent_checks.h.
 #include "kernels/cuda/sm90/latent/test/latent_gpu_test_util.h"
 
 namespace lathe::cuda {
@@ -23,7 +24,7 @@ TEST_F(LatentGpu, DenseCutAmongBlocks) {
   }
 }
 
-// Requests of several rows, shared among the SMs by their lengths.
+// Requests of several rows, shared among the SMs by length.
 TEST_F(LatentGpu, UnequalLengths) {
   for (const LayoutKind kind :
        {LayoutKind::mla_bf16, LayoutKind::mla_fp8, LayoutKind::mla_fp8_block}) {
@@ -37,7 +38,7 @@ TEST_F(LatentGpu, UnequalLengths) {
   }
 }
 
-// As many partials as the combine takes in four slices, in eight, and in two rounds of eight.
+// As many partials as the combine reads in four slices, in eight, and in two rounds of eight.
 TEST_F(LatentGpu, ManyPartials) {
   for (const int keys : {2300, 4500, 9000}) {
     for (const int heads : {8, 40}) {
@@ -51,8 +52,8 @@ TEST_F(LatentGpu, ManyPartials) {
   }
 }
 
-// Work tiles whose M rows end within the second M block, or before it, page tables with pages which
-// are none, and scores that rise by more than the slack from tile to tile.
+// Work tiles whose M rows end in the second M block, or before it; page tables with missing pages;
+// scores that rise by more than the slack from tile to tile.
 TEST_F(LatentGpu, DenseByPageTableInPairsOfBlocks) {
   for (const LayoutKind kind : {LayoutKind::mla_bf16, LayoutKind::mla_fp8_block}) {
     for (const int page : {8, 64, 100}) {
@@ -68,14 +69,14 @@ TEST_F(LatentGpu, DenseByPageTableInPairsOfBlocks) {
         s.batch.name_by_page(s.args.main);
         if (kind == LayoutKind::mla_bf16) s.args.problem.scale = 0.8f;
         check(s, heads == 48 ? 4 : 0, 3);
-        // Uncut: outputs go by boxes.
+        // Not split: outputs are stored by TMA boxes.
         if (heads == 128) check(s, 4, 3);
       }
     }
   }
 }
 
-// A pair of blocks of which one has no M row, and ends when the rows after it are written.
+// A pair of blocks, one of which has no M row; the rows after it must stay as they are.
 TEST_F(LatentGpu, OutputsOfHalfAPairOfBlocks) {
   Scene s(layout_of(LayoutKind::mla_bf16), 64, 64, {{2000, 1}, {5, 2}});
   EXPECT_EQ(
@@ -126,7 +127,7 @@ TEST_F(LatentGpu, Small) {
   }
 }
 
-// Small M blocks: 8, 16 and 32.
+// M blocks of 8, 16 and 32 rows.
 
 TEST_F(LatentGpu, FewHeadsDenseByPageTable) {
   for (const LayoutKind kind :
@@ -194,7 +195,7 @@ TEST_F(LatentGpu, FewHeadsOfTwoSources) {
   }
 }
 
-// Scores that rise by more than the slack from tile to tile, late and in a few M rows alone.
+// Scores that rise by more than the slack from tile to tile, late, and in a few M rows only.
 TEST_F(LatentGpu, FewHeadsWithRisingScores) {
   for (const int heads : {8, 16, 32}) {
     SCOPED_TRACE("heads " + std::to_string(heads));
@@ -217,7 +218,7 @@ TEST_F(LatentGpu, AGraphReplaysOverOtherContents) {
   }
 }
 
-// Listed pages, staged: with room for all of them, and for fewer than are listed.
+// Staged pages: with room for all, and for fewer than are listed.
 TEST_F(LatentGpu, StagedPages) {
   for (const LayoutKind kind :
        {LayoutKind::mla_fp8, LayoutKind::mla_fp8_block, LayoutKind::v4_fp8}) {
@@ -254,8 +255,7 @@ TEST_F(LatentGpu, StagedPagesOfTwoSources) {
   }
 }
 
-// Rows of which the last ones are split: with lengths and a sink, which their partials leave to the
-// combine.
+// Only the last rows are split: with lengths and a sink, which must be applied by the combine.
 TEST_F(LatentGpu, LastRowsCut) {
   for (const LayoutKind kind :
        {LayoutKind::mla_bf16, LayoutKind::mla_fp8, LayoutKind::mla_fp8_block}) {
@@ -274,7 +274,7 @@ TEST_F(LatentGpu, LastRowsCut) {
   }
 }
 
-// What cut_latent() itself says of an extend whose last round would be nearly empty.
+// cut_latent()'s own choice for a prefill whose last wave would be nearly empty.
 TEST_F(LatentGpu, LastRowsOfAnExtend) {
   Scene s(layout_of(LayoutKind::mla_fp8_block), 64, 64, {{700, 9}});
   const Ints list = s.random_list(2048);
@@ -286,7 +286,7 @@ TEST_F(LatentGpu, LastRowsOfAnExtend) {
   check(s, 4, 20);
 }
 
-// Replays whose lists hold fewer pages than there is room for, and more.
+// Replays with lists of fewer pages than there is room for, and of more.
 TEST_F(LatentGpu, AGraphReplaysOverOtherPages) {
   Scene a(layout_of(LayoutKind::mla_fp8_block), 16, 64, {{600, 2}, {50, 2}});
   Scene b(layout_of(LayoutKind::mla_fp8_block), 16, 64, {{50, 2}, {600, 2}}, 7);

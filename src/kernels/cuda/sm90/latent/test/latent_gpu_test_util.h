@@ -1,4 +1,4 @@
-// What the GPU tests of latent attention share: a scene's call on the device.
+// Shared by GPU tests of latent attention: a scene's call on the device.
 #pragma once
 
 #include <bit>
@@ -15,11 +15,11 @@ using latent_test::Ints;
 using latent_test::Requests;
 using latent_test::Scene;
 
-/// A call's arrays on the device, and what else it needs.
+/// A call's arrays on the device, and everything else it needs.
 class DeviceCall : public GpuArraysTest {
  protected:
   using GpuArraysTest::put;
-  /// Bytes after `before` others, which are NaN in every format.
+  /// Copies bytes to the device after `before` other bytes, which are NaN in every format.
   const std::byte* put_behind(const std::byte* data, std::int64_t bytes, std::int64_t before) {
     large_.push_back(
         std::move(DeviceArray<std::byte>::make(std::max<std::int64_t>(1, before + bytes))).value());
@@ -47,7 +47,7 @@ class DeviceCall : public GpuArraysTest {
       d.compact.rows += before_;
     }
     for (PageId& page : table) page.value = behind(page.value, before_);
-    // With a page table they are positions.
+    // With a page table, indices are positions.
     if (table.empty()) {
       for (std::int32_t& slot : indices) slot = behind(slot, slots);
     }
@@ -57,19 +57,19 @@ class DeviceCall : public GpuArraysTest {
     return d;
   }
 
-  /// A call with all that it needs on the device, outputs poisoned.
+  /// A call with everything it needs on the device, outputs poisoned.
   struct Call {
     AttendArgs args;
-    std::span<const std::int32_t> row_request;  // where lists hold positions
+    std::span<const std::int32_t> row_request;  // if lists hold positions
     LatentShape shape;
     LatentSchedule schedule;
     std::span<std::byte> workspace;
     std::span<std::uint16_t> out;
     std::span<float> lse;
   };
-  /// room_pages: room for staged pages of each source, 0: as cut_latent() says. last: rows that are
-  /// split by themselves, 0: as cut_latent() says. m_rows: LatentShape::min_block_m, 0: the
-  /// registry's kernel's.
+  /// room_pages: room for staged pages of each source; last: rows at the end that are split; 0 for
+  /// either: as cut_latent() chooses. m_rows: LatentShape::min_block_m; 0: as the registry's
+  /// kernel.
   Call prepare(const AttendArgs& host, int sms = 0, std::int64_t room_pages = 0,
                std::int64_t last = 0, std::int32_t m_rows = 0) {
     Call c;
@@ -96,7 +96,7 @@ class DeviceCall : public GpuArraysTest {
     LatentShape& shape = c.shape;
     shape = shape_of_call(host, m_rows > 0 ? m_rows : room_pages > 0 || last > 0 ? 64 : 16);
     if (sms > 0) shape.sms = sms;
-    // What the registry's kernel passes to cut_latent().
+    // As the registry's kernel calls cut_latent().
     if (!shape.dense && sms == 0 && last == 0 && room_pages == 0) set_pools(c.args, shape);
     LatentSchedule& schedule = c.schedule;
     schedule.cut = cut_latent(shape);
@@ -116,7 +116,7 @@ class DeviceCall : public GpuArraysTest {
     c.workspace = room<std::byte>(schedule.cut.workspace_bytes());
     return c;
   }
-  /// Puts another call's contents, of the same sizes, in the place of a call's.
+  /// Overwrites a call's contents by another call's of the same sizes.
   void overwrite(const Call& call, const AttendArgs& host) {
     const auto over = [&](const auto& device, const auto& from) {
       using T = std::remove_const_t<typename std::remove_cvref_t<decltype(from)>::value_type>;
@@ -147,7 +147,7 @@ class DeviceCall : public GpuArraysTest {
     return o;
   }
 
-  /// Gives what came out. Repeats must give the same bits.
+  /// Returns the outputs. Repeats must give the same bits.
   Outputs attend(const AttendArgs& host, int sms = 0, int repeats = 1, std::int64_t room_pages = 0,
                  std::int64_t last = 0, std::int32_t m_rows = 0) {
     const Call c = prepare(host, sms, room_pages, last, m_rows);
@@ -160,7 +160,7 @@ class DeviceCall : public GpuArraysTest {
       if (i == 0) first = bits;
       EXPECT_TRUE(first == bits) << "repeat " << i;
     }
-    // Plans don't know of positions.
+    // Plans don't support positions.
     if (sms == 0 && last == 0 && room_pages == 0 && m_rows == 0 && !c.shape.fp8 &&
         c.row_request.empty()) {
       by_registry(c.args, c.shape, first, c.out);
@@ -168,16 +168,16 @@ class DeviceCall : public GpuArraysTest {
     release();
     return o;
   }
-  /// What prepare() and room() have given is no more.
+  /// Frees everything that prepare() and room() have allocated.
   void release() {
     kept_.clear();
     large_.clear();
   }
 
-  /// Whether the last prepared call had more than 32 M rows in smaller blocks than 64.
+  /// Whether the last prepared call had more than 32 M rows, in blocks smaller than 64.
   bool small_block_m_ = false;
 
-  /// Pages, or compact rows, of NaN that lie on the device before those of the host.
+  /// Pages, or compact rows, of NaN before the host's on the device.
   std::int64_t before_ = 0;
 
  private:
@@ -193,7 +193,7 @@ class DeviceCall : public GpuArraysTest {
   static std::size_t bytes_of_q(const AttendArgs& host) {
     return static_cast<std::size_t>(bytes_of(host.q.dtype, host.q.rows * host.q.row_stride));
   }
-  // The registry's kernel cuts a call in the same way, so its bits are the same.
+  // The registry's kernel schedules the call in the same way, so its bits are the same.
   void by_registry(AttendArgs args, const LatentShape& shape,
                    const std::vector<std::uint16_t>& wanted, std::span<std::uint16_t> out) {
     Scratch scratch(kDeviceMemory);
@@ -212,7 +212,7 @@ class DeviceCall : public GpuArraysTest {
   std::vector<DeviceArray<std::byte>> large_;
 };
 
-/// Calls in bf16 arithmetic against the oracle.
+/// Calls in bf16 arithmetic, compared with the oracle.
 class LatentGpu : public DeviceCall {
  protected:
   void check(Scene& s, int sms = 0, int repeats = 1, std::int64_t room_pages = 0,
@@ -227,7 +227,7 @@ class LatentGpu : public DeviceCall {
       expect_oracle(attend(s.args, sms, repeats, room_pages, last, 64), want);
     }
   }
-  /// Captures the call of a, and replays it over the contents of both in turns.
+  /// Captures the call of a, and replays it on the contents of both alternately.
   void replay(Scene& a, Scene& b, int sms = 0, std::int64_t room_pages = 0, std::int64_t last = 0) {
     const Matrix<bf16> qa = rounded(a.q), qb = rounded(b.q);
     a.args.q = qa.view();

@@ -1,6 +1,6 @@
-// What has broken latent attention elsewhere: slots whose bytes or elements overflow an int32,
-// lengths about a list's width and beyond 128K, positions in place of slots, partials without a
-// key, batches that change under a graph.
+// Tests what has broken other latent kernels: slots whose byte or element offsets overflow int32,
+// lengths around a list's width and beyond 128K, positions instead of slots, partials without keys,
+// batches that change under a graph.
 #include "kernels/cuda/sm90/latent/test/latent_gpu_test_util.h"
 #include "kernels/cuda/sm90/latent/test/latent_shape_checks.h"
 #include "layout/codec/codec.h"
@@ -17,7 +17,7 @@ class LatentHazardsGpu : public LatentGpu {
  protected:
   /// Places a scene's pages beyond 2^32 bytes and 2^31 elements of any layout.
   void go_far(const Scene& s) { before_ = (std::int64_t{5} << 30) / s.pool.view().page_stride; }
-  /// Reads what the scene's pool holds as bf16 rows, one for each slot.
+  /// The scene's pool as bf16 rows, one per slot.
   static Matrix<bf16> rows_of(const Scene& s) {
     const ConstPoolView& pool = s.pool.view();
     Matrix<bf16> rows(pool.slots(), pool.layout.row_elems());
@@ -96,7 +96,7 @@ TEST_F(LatentHazardsGpu, ManyCompactRows) {
   }
 }
 
-// Pages of another size for each source, as V4's window and compressed keys have them.
+// Sources with pages of different sizes, as V4's window and compressed keys have.
 TEST_F(LatentHazardsGpu, TwoPools) {
   for (const int page : {2, 64}) {
     for (const int heads : {8, 64, 128}) {
@@ -178,10 +178,10 @@ TEST_F(LatentHazardsGpu, PartialsWithoutKeys) {
       constexpr std::ptrdiff_t kWidth = 2048;
       Scene s(layout_of(kind), 64, heads, {{300, 4}});
       Ints list = s.random_list(kWidth);
-      std::fill(list.begin(), list.begin() + kWidth - 30, -1);               // the last part alone
-      std::fill(list.begin() + kWidth + 30, list.begin() + 2 * kWidth, -1);  // the first
-      std::fill(list.begin() + 2 * kWidth, list.begin() + 3 * kWidth, -1);   // none
-      std::fill(list.begin() + 3 * kWidth + 300, list.end() - 300, -1);      // the outer ones
+      std::fill(list.begin(), list.begin() + kWidth - 30, -1);               // in the last split
+      std::fill(list.begin() + kWidth + 30, list.begin() + 2 * kWidth, -1);  // in the first
+      std::fill(list.begin() + 2 * kWidth, list.begin() + 3 * kWidth, -1);   // in no split
+      std::fill(list.begin() + 3 * kWidth + 300, list.end() - 300, -1);      // in the outer ones
       s.by_index(list, listed(kind));
       EXPECT_GT(cut_latent({.rows = 4, .requests = 1, .keys = kWidth, .heads = heads})
                     .all.work_tile_items,
@@ -195,8 +195,8 @@ TEST_F(LatentHazardsGpu, PartialsWithoutKeys) {
   }
 }
 
-// Under a graph: fewer requests that bring more rows, and then the first batch. Both take as many
-// pages.
+// Under a graph: fewer requests with more rows, and then the first batch again. Both use the same
+// number of pages.
 TEST_F(LatentHazardsGpu, AGraphReplaysOverOtherBatches) {
   const Requests before = {{300, 2}, {1400, 2}, {50, 1}, {130, 1}, {0, 1}, {7, 1}};
   const Requests after = {{1400, 2}, {330, 2}, {10, 2}, {130, 2}, {0, 0}, {0, 0}};

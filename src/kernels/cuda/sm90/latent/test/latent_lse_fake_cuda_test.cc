@@ -1,6 +1,6 @@
-// The LSEs of latent attention by each convention: whole calls of every family of kernels,
-// emulated, against the oracle in double. Work tiles are whole, split, and both in one call; rows
-// without keys have no item, or items of which no entry is a key.
+// Tests the LSE conventions of latent attention: whole calls of every kernel family, emulated,
+// against the oracle in double precision. Work tiles are whole, split, and both in one call; rows
+// without keys have no item, or items without a valid entry.
 #include "kernels/cuda/sm90/latent/test/latent_gpu_test_util.h"
 
 namespace lathe::cuda {
@@ -9,15 +9,15 @@ namespace {
 struct Family {
   const char* name;
   LayoutKind layout;
-  bool e4m3;  // products
-  int heads;  // of few, A and B are swapped
+  bool e4m3;  // fp8 operands
+  int heads;  // few heads: A and B are swapped
 };
 
 class LatentLse : public DeviceCall, public ::testing::WithParamInterface<Family> {
  protected:
   enum class Split { none, all, last_rows };
 
-  /// room_pages, last: of prepare().
+  /// room_pages, last: as in prepare().
   void check(Scene& s, int sms, Split split, std::int64_t room_pages = 0, std::int64_t last = 0) {
     const Family& family = GetParam();
     Matrix<e4m3> codes(family.e4m3 ? s.q.rows : 0, s.q.cols);
@@ -36,7 +36,7 @@ class LatentLse : public DeviceCall, public ::testing::WithParamInterface<Family
     EXPECT_EQ(cut.tail.cut(), split == Split::last_rows);
     EXPECT_EQ(cut.main.room > 0, room_pages > 0);
     must(plan_latent(c.args, c.schedule, stream()));
-    // Of fp8 products, latent_native_gpu_test.cc's bound.
+    // With fp8 operands, the bound of latent_native_gpu_test.cc.
     expect_each_convention(
         want.lse, family.e4m3 ? 4e-3 : 1e-6, 8.01 / 65536, [&](LseConvention convention) {
           EXPECT_EQ(cudaMemsetAsync(c.out.data(), 0xff, c.out.size_bytes(), stream()), cudaSuccess);
@@ -49,7 +49,7 @@ class LatentLse : public DeviceCall, public ::testing::WithParamInterface<Family
   }
 };
 
-// Requests without keys, and one of no pages.
+// Requests without keys, and one without pages.
 TEST_P(LatentLse, ByPageTable) {
   for (const Split split : {Split::none, Split::all}) {
     SCOPED_TRACE(split == Split::all ? "split" : "whole");
@@ -61,7 +61,7 @@ TEST_P(LatentLse, ByPageTable) {
   }
 }
 
-// Lists of length 0 and of no keys.
+// Lists of length 0, and without keys.
 TEST_P(LatentLse, ByLists) {
   constexpr int kWidth = 300;
   for (const Split split : {Split::none, Split::all, Split::last_rows}) {
@@ -90,7 +90,7 @@ INSTANTIATE_TEST_SUITE_P(Families, LatentLse,
                                            Family{"native_swap_ab", LayoutKind::mla_fp8, true, 8}),
                          [](const auto& test) { return std::string(test.param.name); });
 
-// Listed pages, staged, with and without room for all of them.
+// Staged pages, with and without room for all of them.
 class LatentLseStaged : public LatentLse {};
 TEST_P(LatentLseStaged, ByLists) {
   constexpr int kWidth = 200;

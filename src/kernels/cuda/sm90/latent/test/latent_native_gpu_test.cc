@@ -1,9 +1,9 @@
-// Latent attention in fp8 products on a GPU against the oracle in double on the same e4m3 q and
-// cache.
+// Tests latent attention with fp8 operands on a GPU against the oracle in double precision on the
+// same e4m3 q and cache.
 //
-// P is rounded to e4m3: off by at most 1/16 and by about 2.6 % on average. On normal data a value
-// is about as large as that many independent errors, hence bounds by the mean square of a row's
-// output.
+// P is rounded to e4m3: off by at most 1/16, and by about 2.6 % on average. On normal data an
+// output is about as large as the sum of that many independent errors, hence bounds by the mean
+// square of a row's output.
 #include "kernels/cuda/sm90/latent/test/latent_gpu_test_util.h"
 
 namespace lathe::cuda {
@@ -16,7 +16,7 @@ constexpr double kLse = 4e-3;      // absolute
 
 class LatentNativeGpu : public DeviceCall {
  protected:
-  /// last: rows that are cut by themselves.
+  /// last: rows at the end that are split.
   void check(Scene& s, int sms = 0, int repeats = 1, std::int64_t last = 0) {
     Matrix<e4m3> q(s.q.rows, s.q.cols);
     for (std::size_t i = 0; i < q.data.size(); ++i) q.data[i] = to_e4m3(s.q.data[i] * 3);
@@ -145,7 +145,7 @@ TEST_F(LatentNativeGpu, ListsOfManyRows) {
   }
 }
 
-// Each list may end early, and holes of every width are among them.
+// Each list may end early, and has holes of every width.
 TEST_F(LatentNativeGpu, RunsOfMissingKeys) {
   constexpr int kWidth = 450;
   for (const int heads : {8, 64, 128}) {

@@ -1,12 +1,12 @@
 // Another library's latent attention, timed against ours: bench programs load it with --peer FILE.
-// The file exports the five functions below with C linkage; all pointers point to the device.
+// The file exports the five functions below with C linkage. All pointers are to device memory.
 #pragma once
 
 #include <cstdint>
 
 extern "C" {
 
-/// out = softmax(scale q k^T) v, v the first d_v elements of k.
+/// out = softmax(scale q k^T) v; v is the first d_v elements of k.
 struct LathePeerCall {
   const char* kind;    // "dense_decode", "sparse_decode", "sparse_prefill"
   const char* layout;  // "mla_bf16", "mla_fp8", "mla_fp8_block", "v4_fp8"; "rows_bf16": bf16 rows
@@ -38,11 +38,11 @@ struct LathePeerCall {
 
 namespace lathe::cuda {
 
-/// What a peer's file exports. A text is an error, null success.
+/// A peer's exported functions. They return null for success, else an error message.
 struct PeerLibrary {
   const char* (*open)(const LathePeerCall*, void* stream, void** state) = nullptr;
   const char* (*run)(void* state, void* stream) = nullptr;
-  const char* (*finish)(void* state, void* stream) = nullptr;  // brings the output to call->out
+  const char* (*finish)(void* state, void* stream) = nullptr;  // copies the output to call->out
   void (*close)(void* state) = nullptr;
   const char* (*name)(const LathePeerCall*) = nullptr;
 };

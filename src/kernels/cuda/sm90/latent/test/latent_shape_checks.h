@@ -1,16 +1,16 @@
-// Scenes in the shapes that tests of other kernels use: batches, contexts of any length, heads that
-// fill no tile, pages of any size, lists longer than their context, entries of no key, caches that
-// hold NaN wherever no key is.
+// Scenes in the shapes of other libraries' tests: batches, contexts of any length, heads that fill
+// no tile, pages of any size, lists longer than their context, entries without a key, caches that
+// hold NaN wherever there is no key.
 //
-// Shapes: FlashMLA's tests of dense decode, sparse decode and sparse prefill. The oracle does one
-// request and a few heads at a time, so that a sample of a large scene is cheap.
+// Shapes: FlashMLA's tests of dense decode, sparse decode and sparse prefill. The oracle computes
+// one request and a few heads at a time, so that sampling a large scene is cheap.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/test/latent_checks.h"
 
 namespace lathe::cuda {
 
-/// Requests of `rows` rows each, which see `keys` tokens at most. top_k 0: every key by page table.
+/// Requests of `rows` rows, with at most `keys` tokens each. top_k 0: every key by page table.
 struct SceneShape {
   LayoutKind layout;
   std::int32_t page = 64, requests = 1, rows = 1, keys = 0, heads = 1;
@@ -21,7 +21,7 @@ struct SceneShape {
   bool nothing = false;           // no entry of a list is a key
 };
 
-/// For a failure's words.
+/// For failure messages.
 inline std::string to_string(const SceneShape& s) {
   const auto n = [](std::int32_t i) { return std::to_string(i); };
   return std::string(name(s.layout)) + ", page " + n(s.page) + ", " + n(s.requests) + " x " +
@@ -32,7 +32,7 @@ inline std::string to_string(const SceneShape& s) {
 struct Bounds {
   double absolute, relative, angle;
 };
-// Of FlashMLA's tests; absolute ones stand for values of 0.1, and a scene's are of 1.
+// FlashMLA's bounds. Its absolute bounds are for values of 0.1; a scene's are about 1.
 inline constexpr Bounds kDecodeBounds{10 * 8e-4, 2.01 / 128, 5e-6};
 inline constexpr Bounds kExtendBounds{10 * 8e-4, 3.01 / 128, 7e-6};
 
@@ -84,14 +84,14 @@ class ShapeScene {
   static latent_test::Requests requests_of(const SceneShape& s) {
     latent_test::Requests out;
     for (std::int32_t r = 0; r < s.requests; ++r) {
-      // A context has its rows' tokens at least, or none.
+      // A context has at least its rows' tokens, or none.
       const std::int32_t keys = !s.ragged || r == 0 ? s.keys : s.keys * (r % 4 + 1) / 5;
       out.emplace_back(s.ragged && r % 5 == 4 ? 0 : std::max(s.rows, keys), s.rows);
     }
     return out;
   }
-  /// Lists of the first tokens of each row's own request, with holes and entries beyond the pool;
-  /// tokens that none of them lists hold NaN.
+  /// Lists the first tokens of each row's own request, with holes and entries beyond the pool.
+  /// Tokens that no list has hold NaN.
   void name(const SceneShape& s) {
     list_ = list_of(s, s.top_k);
     const ProblemKind kind = s.layout == LayoutKind::v4_fp8 ? ProblemKind::window_compressed

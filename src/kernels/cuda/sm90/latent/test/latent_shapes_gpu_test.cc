@@ -1,4 +1,4 @@
-// Latent attention on a GPU in the shapes of FlashMLA's tests (latent_shape_checks.h).
+// Tests latent attention on a GPU in the shapes of FlashMLA's tests (latent_shape_checks.h).
 #include <set>
 
 #include "kernels/cuda/sm90/latent/test/latent_gpu_test_util.h"
@@ -17,7 +17,7 @@ class LatentShapesGpu : public DeviceCall, public ::testing::WithParamInterface<
       if (m_rows == 64 && !small_block_m_) continue;
       SCOPED_TRACE("min block M " + std::to_string(m_rows));
       const Outputs got = attend(s.scene.args, 0, 2, 0, 0, m_rows);
-      // The first, the last and one between; of each the first heads and the last.
+      // Checks the first request, the last and one between; of each, the first heads and the last.
       const std::int32_t few = std::min(shape.heads, 3);
       for (const std::int32_t r : std::set{0, shape.requests / 2, shape.requests - 1}) {
         s.expect(got, static_cast<std::size_t>(r), 0, few, bounds);
@@ -112,7 +112,7 @@ TEST_P(LatentShapesGpu, SparseExtend) {
 
 class LatentHugeExtend : public DeviceCall {};
 
-// Rows of which every thousand is the same.
+// Every thousand rows are the same.
 TEST_F(LatentHugeExtend, SeventyThousandRows) {
   constexpr int kTimes = 70;
   for (const auto& [kind, heads] : {std::pair{LayoutKind::mla_bf16, 64},

@@ -1,4 +1,4 @@
-// What maxima promise: no call below them takes more.
+// Tests that no call below its maxima needs more workspace than planned.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace lathe::cuda {
 namespace {
 
-// As latent_attend.cc places a call's arrays in its scratch.
+// Places a call's arrays in scratch as latent_attend.cc does.
 std::int64_t taken(const LatentShape& shape) {
   LatentSchedule schedule;
   schedule.cut = cut_latent(shape);
@@ -25,7 +25,7 @@ std::int64_t taken(const LatentShape& shape) {
 
 using Random = std::mt19937;
 
-// Most draws are small, as most calls are.
+// Most values are small, as most calls are.
 std::int64_t draw(Random& random, std::int64_t most) {
   std::int64_t limit = most;
   for (int halvings = static_cast<int>(random() % 12); halvings > 0 && limit > 1; --halvings) {
@@ -76,13 +76,13 @@ TEST(LatentWorkspace, HoldsEveryCallBelowItsMaxima) {
                                  << " of " << most.request_rows << " rows a request, " << s.keys
                                  << " of " << most.keys << " keys, " << most.sms << " SMs, fixed "
                                  << most.fixed_keys;
-      // Smaller maxima ask for no more.
+      // Smaller maxima need no more.
       ASSERT_LE(latent_workspace_bytes(s), bytes);
     }
   }
 }
 
-// Decode takes what two partials of each SM need, or what its lists' splits do, not the limit.
+// A decode step needs two partials of each SM, or its lists' splits, but not the limit.
 TEST(LatentWorkspace, IsNotTheLimitWhereLessIsEnough) {
   LatentShape decode{.rows = 1, .requests = 1, .keys = 2048, .heads = 16, .fp8_pages = true};
   EXPECT_LT(latent_workspace_bytes(decode), std::int64_t{8} << 20);

@@ -1,4 +1,5 @@
-// The device's sharing of work, run on the CPU (common/emulator.h): who does what, for any lengths.
+// Runs the device's work sharing on the CPU (common/emulator.h), and checks who does what for any
+// lengths.
 // Compiled alone: it includes kernels.
 #include <gtest/gtest.h>
 
@@ -11,7 +12,7 @@
 
 #include "kernels/cuda/sm90/latent/latent.h"
 #include "kernels/cuda/sm90/latent/latent_launch.h"
-// The device code comes last: it gives CUDA's words a meaning of its own.
+// Device code comes last: it redefines CUDA's keywords.
 #include "kernels/cuda/common/emulator.h"
 
 #include "kernels/cuda/sm90/latent/schedule/share_fixed.cuh"
@@ -74,7 +75,8 @@ struct Shared {
     return (keys + cut.all.work.block - 1) / cut.all.work.block;
   }
 
-  /// Each key is some worker's once, and the combine knows of what is split.
+  /// Checks that each key is in exactly one worker's item, and that the combine's entries match the
+  /// splits.
   void check() const {
     std::map<std::int32_t, std::vector<std::int32_t>> split, told;
     std::set<std::int32_t> numbers;
@@ -114,7 +116,7 @@ struct Shared {
     }
     EXPECT_EQ(told, split);
   }
-  /// What the worker with most to do would have, were all work dealt evenly and nothing split.
+  /// Load of each worker if work were dealt evenly without splits.
   double mean() const {
     std::int64_t all = 0;
     for (const std::int32_t keys : lengths) {
@@ -130,8 +132,8 @@ struct Shared {
   std::vector<std::int64_t> worker_items;
   std::vector<LatentSplitTile> split_tiles;
   std::vector<std::int32_t> indptr;
-  std::vector<std::vector<Part>> parts;  // of requests, in the order of keys
-  std::int64_t most = 0;                 // cost of the worker that has most
+  std::vector<std::vector<Part>> parts;  // of requests, in key order
+  std::int64_t most = 0;                 // cost of the most loaded worker
 };
 
 LatentCut cut_of(const Lengths& lengths, int heads, std::int64_t bound = 0, int sms = 132,
@@ -194,7 +196,7 @@ TEST_F(ShareWork, NoKeys) {
   Shared({0, -3, 5}, cut_of({1, 1, 5}, 128)).check();
 }
 
-// Lengths beyond what the host was told are cut there.
+// Lengths beyond the host's bound are cut to it.
 TEST_F(ShareWork, LengthsBeyondTheBound) {
   Shared s({5000, 100}, cut_of({256, 100}, 64));
   EXPECT_EQ(s.parts[0].back().first + s.parts[0].back().count, 256);
@@ -224,7 +226,7 @@ TEST_F(ShareWork, EqualLengthsAsByTheBound) {
   }
 }
 
-// The worker with most to do is close to the mean where there is much to do.
+// The most loaded worker is close to the mean where there is much work.
 TEST_F(ShareWork, Balances) {
   for (int i = 0; i < 40; ++i) {
     const int n = from(20, 300);
@@ -247,9 +249,9 @@ TEST_F(ShareWork, SameLengthsSameList) {
   EXPECT_EQ(Shared(lengths, cut).parts, Shared(lengths, cut).parts);
 }
 
-// Cuts follow a request's own keys alone, whatever its neighbours, their number and the bound.
+// Splits follow a request's own keys alone, whatever its neighbours, their number and the bound.
 TEST_F(ShareWork, BatchInvariant) {
-  std::map<std::int32_t, std::vector<std::int32_t>> cuts;  // by length: ends of pieces
+  std::map<std::int32_t, std::vector<std::int32_t>> cuts;  // by length: ends of splits
   for (int i = 0; i < 60; ++i) {
     const int n = i % 5 == 4 ? from(1025, 3000) : from(1, 300);
     Lengths lengths = i % 3 == 0 ? normal(n, 4096) : draw(n, -1, from(1, 20) * 2048);
@@ -270,7 +272,7 @@ TEST_F(ShareWork, BatchInvariant) {
   }
 }
 
-// Pieces of many requests go to workers so that the one with most is close to the mean.
+// Splits of many requests are dealt so that the most loaded worker is close to the mean.
 TEST_F(ShareWork, BatchInvariantBalances) {
   for (int i = 0; i < 20; ++i) {
     const Lengths lengths = i % 2 == 0 ? normal(128, 4096) : draw(128, 1, 9000);
