@@ -123,7 +123,7 @@ struct LatentLaunches {
   }
 };
 
-/// Runs a call whose listed pages are staged first.
+/// Stages the listed pages of a call, then runs it.
 cudaError_t attend_staged(const LatentKernels& kernels, LatentParams& p, LatentLaunches& launches,
                           std::byte* workspace) {
   const LatentCut& cut = launches.schedule.cut;

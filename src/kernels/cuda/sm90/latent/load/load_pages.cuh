@@ -37,8 +37,8 @@ __device__ inline void load_queries(const LatentParams& p, const LatentShared& s
 /// kQueries: copies queries too.
 ///
 /// kHalves 2: the halves of a buffer's values are loaded separately, as soon as they are freed,
-/// each with its own `full` barrier ([buffers][2]). RoPE is loaded with the half whose reader also
-/// reads P from RoPE's tile (m64_bf16.cuh).
+/// each with its own `full` barrier ([buffers][2]). RoPE is loaded with the half for the reader
+/// that also reads P from RoPE's tile (m64_bf16.cuh).
 ///
 /// kBlocks 2: each block of a cluster multicasts half of the boxes to both, so both iterate over
 /// the same work items. A half is free when the readers of both blocks have arrived.

@@ -13,7 +13,8 @@ template <class Format>
 struct LatentRowAddresses {
   static constexpr int kSlots = Format::kFp8 > 0 ? 2 : 4;  // of bf16 rows: two pairs of tiles
   static constexpr int kSlotBytes = kLatentTile * (Format::kScalesApart ? 16 : 8);
-  static constexpr int kEntries = Format::kFp8 > 0 ? 6 : 0;  // tiles whose entries are loaded ahead
+  static constexpr int kEntries =
+      Format::kFp8 > 0 ? 6 : 0;  // entries are loaded for this many tiles ahead
   static constexpr int kEntryBytes = 4 * kLatentTile;
   static constexpr int kBytes = kSlots * (kSlotBytes + 16) + kEntries * (kEntryBytes + 16);
   static constexpr int kResolvedArrivals = 32, kConsumedArrivals = 64;

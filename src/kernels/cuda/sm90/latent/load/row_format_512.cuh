@@ -1,4 +1,4 @@
-// The format of an fp8 cached row whose key is its value: 512 wide, without RoPE.
+// The format of an fp8 cached row where the key is the value: 512 wide, without RoPE.
 #pragma once
 
 #include "kernels/cuda/sm90/latent/load/row_format.cuh"

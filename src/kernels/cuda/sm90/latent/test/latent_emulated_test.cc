@@ -68,7 +68,7 @@ TEST_P(LatentEmulatedSmallBlockMPages, ItemsOfSingleTiles) {
   check(s, 9, {}, {}, 0, 0, 64);
 }
 
-// Work tiles of several items, whose partials are combined.
+// Work tiles of several items, with partials to combine.
 TEST_P(LatentEmulatedPages, CutWorkTiles) {
   for (const int heads : {8, 48}) {
     Scene s(layout_of(GetParam()), 64, heads, {{700, 1}, {5, 1}, {0, 1}});
@@ -99,7 +99,7 @@ TEST_P(LatentEmulatedPages, RisingScores) {
   }
 }
 
-// M rows whose first tile has no key, and whose only later key has a score far below zero (all
+// M rows that see no key in the first tile, and later a single key with a score far below zero (all
 // rows), or far above (one row).
 TEST_P(LatentEmulatedPages, LowScoresAfterNoKey) {
   for (const float sign : {1.f, -1.f}) {

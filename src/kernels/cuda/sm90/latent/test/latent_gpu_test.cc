@@ -274,7 +274,7 @@ TEST_F(LatentGpu, LastRowsCut) {
   }
 }
 
-// cut_latent()'s own choice for a prefill whose last wave would be nearly empty.
+// cut_latent()'s own choice for a prefill that would leave its last wave nearly empty.
 TEST_F(LatentGpu, LastRowsOfAnExtend) {
   Scene s(layout_of(LayoutKind::mla_fp8_block), 64, 64, {{700, 9}});
   const Ints list = s.random_list(2048);
