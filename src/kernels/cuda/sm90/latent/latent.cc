@@ -34,10 +34,11 @@ constexpr LatentKernels kMlaFp8Block{PartialLayout::swapped, launch_m64_mla_fp8_
 // mla_fp8_block without RoPE; staged rows are bf16, 512 wide.
 constexpr LatentKernels kMlaFp8Block512{PartialLayout::swapped, launch_m64_mla_fp8_block_512,
                                         launch_swap_ab_mla_fp8_block_512,
-                                        launch_stage_mla_fp8_block_512, launch_m64_v4_bf16};
+                                        launch_stage_mla_fp8_block_512, launch_m64_mla_bf16_512};
 constexpr LatentKernels kV4Fp8{PartialLayout::swapped, launch_m64_v4_fp8, launch_swap_ab_v4_fp8,
-                               launch_stage_v4_fp8, launch_m64_v4_bf16};
-constexpr LatentKernels kV4Bf16{PartialLayout::m64, launch_m64_v4_bf16, launch_swap_ab_v4_bf16};
+                               launch_stage_v4_fp8, launch_m64_mla_bf16_512};
+constexpr LatentKernels kMlaBf16Rows512{PartialLayout::m64, launch_m64_mla_bf16_512,
+                                        launch_swap_ab_mla_bf16_512};
 
 Error wrong(std::string field, std::string wanted, std::string offered) {
   return {ErrorCode::invalid_argument, std::move(field), std::move(wanted), std::move(offered), ""};
@@ -47,10 +48,10 @@ Error wrong(std::string field, std::string wanted, std::string offered) {
 Result<LatentKernels> kernels_of(const AttendArgs& args) {
   // The key is the value: V4, and MLA without RoPE.
   const bool whole = args.problem.v_dim() == args.problem.qk_dim();
-  if (!args.main.pool) return whole ? kV4Bf16 : kMlaBf16;
+  if (!args.main.pool) return whole ? kMlaBf16Rows512 : kMlaBf16;
   switch (args.main.pool->layout.kind()) {
     case LayoutKind::mla_bf16:
-      return whole ? kV4Bf16 : kMlaBf16;
+      return whole ? kMlaBf16Rows512 : kMlaBf16;
     case LayoutKind::mla_fp8:
       return kMlaFp8;
     case LayoutKind::mla_fp8_block:

@@ -7,12 +7,13 @@
 
 namespace lathe::cuda {
 
-/// 64 M rows per block; bf16 operands, f16 on fp8 caches.
+/// 64 M rows per block; bf16 operands, f16 on fp8 caches. mla_bf16_512: bf16 rows where the key is
+/// the value, as V4 and MLA without RoPE have them.
 cudaError_t launch_m64_mla_bf16(const LatentParams& p, cudaStream_t stream);
 cudaError_t launch_m64_mla_fp8(const LatentParams& p, cudaStream_t stream);
 cudaError_t launch_m64_mla_fp8_block(const LatentParams& p, cudaStream_t stream);
 cudaError_t launch_m64_v4_fp8(const LatentParams& p, cudaStream_t stream);
-cudaError_t launch_m64_v4_bf16(const LatentParams& p, cudaStream_t stream);
+cudaError_t launch_m64_mla_bf16_512(const LatentParams& p, cudaStream_t stream);
 
 /// fp8 operands, e4m3 q. block_m: 8, 16, 32 or 64. Queries, pages and their strides are multiples
 /// of 16 bytes; with a page table, pages are a power of two of at least 16 tokens.
@@ -24,7 +25,7 @@ cudaError_t launch_swap_ab_mla_bf16(const LatentParams& p, int block_m, cudaStre
 cudaError_t launch_swap_ab_mla_fp8(const LatentParams& p, int block_m, cudaStream_t stream);
 cudaError_t launch_swap_ab_mla_fp8_block(const LatentParams& p, int block_m, cudaStream_t stream);
 cudaError_t launch_swap_ab_v4_fp8(const LatentParams& p, int block_m, cudaStream_t stream);
-cudaError_t launch_swap_ab_v4_bf16(const LatentParams& p, int block_m, cudaStream_t stream);
+cudaError_t launch_swap_ab_mla_bf16_512(const LatentParams& p, int block_m, cudaStream_t stream);
 
 /// keys: [p.work_tiles], the keys of each work tile, cut to `most`: lengths on the device are
 /// unchecked.
