@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Every file, folder and section that README.md, CONTRIBUTING.md, tests/README.md and docs/ name or link to exists.
 
-Paths begin at the root, at src/ or at src/kernels/cuda/; in commands only those that begin with a folder of the root are read. NAME, FAMILY
+Of notes, figures and model cards, links alone: a note may speak of a file as it was. Paths begin at the root, at src/ or at src/kernels/cuda/; in commands only those that begin with a folder of the root are read. NAME, FAMILY
 and ROOM stand for any name.
 """
 
@@ -11,6 +11,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "tests/README.md"])
+LINKING = sorted([*ROOT.glob("bench/**/*.md"), *ROOT.glob("models/*/README.md")])
 BASES = ["", "src", "src/kernels/cuda"]
 BUILT = {"build", "dist", "out", "__pycache__"}
 
@@ -39,6 +40,11 @@ def tree() -> tuple[set[str], set[str]]:
     return found, folders
 
 
+def prose_of(document: pathlib.Path) -> str:
+    """The text with spaces in place of its blocks of commands and output."""
+    return BLOCK.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), document.read_text())
+
+
 def anchors(document: pathlib.Path) -> set[str]:
     """The names that GitHub gives a document's headings."""
     headings = re.findall(r"^#+ (.*)$", BLOCK.sub("", document.read_text()), re.M)
@@ -55,7 +61,13 @@ class Paths(unittest.TestCase):
         names = [str(pathlib.PurePath(base, path)) for base in BASES]
         return any(n in self.files or n in self.folders for n in names)
 
-    def wrong(self, document: pathlib.Path):
+    def wrong_links(self, document: pathlib.Path):
+        for match in LINK.finditer(prose_of(document)):
+            target = (document.parent / match[1]).resolve() if match[1] else document
+            if not target.exists() or (match[2] and target.suffix == ".md" and match[2][1:] not in anchors(target)):
+                yield match.start(), match[1] + (match[2] or "")
+
+    def wrong_paths(self, document: pathlib.Path):
         whole = document.read_text()
         # Commands and program output, in which users have files of their own. Blocks of plain text are read as prose.
         blocks = [m.span() for m in BLOCK.finditer(whole) if m[1] != "text"]
@@ -65,12 +77,7 @@ class Paths(unittest.TestCase):
                 continue
             if not self.exists(match[0]):
                 yield match.start(), match[0]
-        prose = BLOCK.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), whole)
-        for match in LINK.finditer(prose):
-            target = (document.parent / match[1]).resolve() if match[1] else document
-            if not target.exists() or (match[2] and target.suffix == ".md" and match[2][1:] not in anchors(target)):
-                yield match.start(), match[1] + (match[2] or "")
-        for match in CODE.finditer(prose):
+        for match in CODE.finditer(prose_of(document)):
             word = match[1]
             if ELSEWHERE.search(word):
                 continue
@@ -79,9 +86,15 @@ class Paths(unittest.TestCase):
             elif FOLDER.fullmatch(word) and word.split("/")[0] in self.roots and not self.exists(word):
                 yield match.start(), word
 
-    def test_exist(self):
-        found = sorted({f"{d.relative_to(ROOT)}:{d.read_text().count(chr(10), 0, at) + 1}: {what}" for d in DOCUMENTS for at, what in self.wrong(d)})
+    def check(self, documents, wrong):
+        found = [f"{d.relative_to(ROOT)}:{d.read_text().count(chr(10), 0, at) + 1}: {what}" for d in documents for at, what in wrong(d)]
         self.assertEqual(found, [], "no such file, folder or section:\n" + "\n".join(found))
+
+    def test_links(self):
+        self.check(DOCUMENTS + LINKING, self.wrong_links)
+
+    def test_paths(self):
+        self.check(DOCUMENTS, self.wrong_paths)
 
 
 if __name__ == "__main__":
