@@ -35,8 +35,8 @@ class Draws {
   Result<void> start(Arena& tensors, cudaStream_t stream);
   /// Like start(), where a replayed graph has launched the sampler.
   void started();
-  /// Begins the next step. Precondition: the results of the step before this one have been read by
-  /// finish_previous() or dropped.
+  /// Begins the next step. Precondition: the results of the step before this one have been read
+  /// (finish(), finish_previous()) or dropped.
   void turn() { now_ = 1 - now_; }
   /// Fills in every `out` of this step. Precondition: the stream has been waited for.
   void finish() {

@@ -19,8 +19,8 @@ class IdleTimes {
   Result<void> end_step(const Stream& stream);
   /// Call before the recorded step that follows.
   Result<void> begin_step(const Stream& stream);
-  /// Reads the finished gaps. Precondition: the device has reached the last end_step() but one, or
-  /// with `all` the last.
+  /// Reads the finished gaps. Precondition: the device has done all work before the last
+  /// end_step(), or with `all` everything so far.
   Result<void> collect(bool all);
   /// Measured gaps in seconds, since the last call.
   std::vector<double> take() { return std::exchange(seconds_, {}); }

@@ -20,7 +20,7 @@ class StepStart {
   /// Adds a schedule to make; step.view.schedule stays null until run().
   void schedule(const Plan& plan, const KeyPools& pools, const Execution& execution,
                 PreparedStep& step);
-  /// Adds tokens to replace by the sampled ones, both on the device (TakeDrawnParams).
+  /// Sets the tokens to replace by sampled ones, both on the device (TakeDrawnParams).
   void take(std::span<const std::int32_t> tokens, const std::int32_t* drawn);
   /// Hash of what a captured run() depends on. Schedules are left out: they have the bounds of
   /// the operators, which the key of replay() covers.

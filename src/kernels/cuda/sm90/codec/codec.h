@@ -3,8 +3,8 @@
 //
 // Lists are on the device, where the host cannot read them without waiting. So two rules differ
 // from the CPU:
-// - a slot or position outside its range is a hole, not an error
-// - a list of destinations repeats no slot except holes: a repeated slot ends with undefined bytes
+//   - a slot or position outside its range is a hole, not an error
+//   - a list of destinations repeats no slot except holes: a repeated slot gets undefined bytes
 // Everything else is checked before anything is launched. Calls neither wait nor allocate, so they
 // can be captured; a replay uses the arrays' contents at that time. Zero rows launch nothing.
 //

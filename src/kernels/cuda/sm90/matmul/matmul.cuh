@@ -1,10 +1,10 @@
 // GEMM with weights on Hopper: out[token, row] = sum over k of x[token, k] w[row, k]. One
 // persistent kernel for all numbers of tokens.
 //
-// stage of K               work tile
-// weights  [128 rows, 128 bytes]          tokens ->
-// tokens   [kTokens, 128 bytes]     rows  warpgroup 0: up to 64 rows x kTokens
-// x up to 12, by TMA                    warpgroup 1: up to 64 rows x kTokens
+//   stage of K                        work tile
+//   weights  [128 rows, 128 bytes]          tokens ->
+//   tokens   [kTokens, 128 bytes]     rows  warpgroup 0: up to 64 rows x kTokens
+//     x up to 12, by TMA                    warpgroup 1: up to 64 rows x kTokens
 //
 // A producer warp fills the stages; two consumer warpgroups multiply (matmul_consumer.cuh). With
 // few tokens, the tile height and the number of parts of K are chosen so that all SMs read about

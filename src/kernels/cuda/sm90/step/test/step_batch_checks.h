@@ -1,6 +1,6 @@
 // Checks step_rows() against Step for every kind of problem: captured once and replayed over
 // batches of several sizes. A Device is that of step_checks.h and has also
-// capture(work)  records what `work` launches, to be run any number of times
+//   capture(work)  records what `work` launches, to be run any number of times
 #pragma once
 
 #include <fmt/format.h>

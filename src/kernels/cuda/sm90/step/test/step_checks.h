@@ -1,7 +1,7 @@
 // Checks of the step's builders against the CPU's, written once for two devices: the emulator
 // (step_emulated_test.cc) and a GPU (step_gpu_test.cc). A Device has
-// array(vector)  a copy on the device: .span() to pass it, .read() to copy it back
-// the functions of step.h without their stream
+//   array(vector)  a copy on the device: .span() to pass it, .read() to copy it back
+//   the functions of step.h without their stream
 #pragma once
 
 #include <gtest/gtest.h>
