@@ -51,7 +51,7 @@ Capability latent(ProblemKind problem, KernelKind kind) {
   c.nope = Accepts::list({cuda::latent_nope(problem)});
   c.rope = Accepts::list({cuda::kLatentRope});
   c.split_kv = true;
-  c.split_bytes = cuda::kLatentPartialBytes;  // an extend stages pages in them if it splits nothing
+  c.split_bytes = cuda::kLatentPartialBytes;  // an extend that splits nothing stages pages there
   c.fixed_cuts = {.keys = cuda::kLatentFixedKeys,
                   .pieces = cuda::kLatentFixedPieces,
                   .block_rows = cuda::kLatentBlockRows,

@@ -25,7 +25,8 @@ __device__ inline float normalised(float v, int step, float eps) {
   return v / (sum + eps);
 }
 
-/// In a warp: lane l has the logit of comb[l / 4][l % 4]; lanes from 16 on repeat the others.
+/// Sinkhorn normalisation in a warp: lane l has the logit of comb[l / 4][l % 4]; lanes from 16 on
+/// repeat the others.
 __device__ inline float sinkhorn(float logit, std::int32_t iterations, float eps) {
   float most = fmaxf(logit, shuffle_xor(logit, 1));
   most = fmaxf(most, shuffle_xor(most, 2));

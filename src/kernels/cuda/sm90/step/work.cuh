@@ -3,11 +3,11 @@
 // key block, and the start of each row in the list follows from the shares.
 //
 // Balanced items: an item starts at every row with keys, and wherever a worker's share starts
-// inside a row. Call a row open if it ends inside a share. Let key block u be in the share of
-// worker w: w + (number of open rows that ended before u) items start before it. Every start of a
-// share starts an item, and every end of a row starts the next row's item, but a row that ends
-// exactly where a share starts counts once. So a scan over key blocks and a scan over open rows
-// give every index, and an item is written by its row or by its worker.
+// inside a row. Call a row open if it ends inside a share. An item that starts at key block u, in
+// the share of worker w, has w + (number of open rows that end at or before u) items before it:
+// every start of a share starts an item, and every end of a row starts the next row's item, but a
+// row that ends exactly where a share starts counts once. So a scan over key blocks and a scan over
+// open rows give every index, and an item is written by its row or by its worker.
 //
 // These kernels are bound by the instructions of one block's threads, so counts use 32 bits where
 // they fit.
