@@ -16,24 +16,6 @@ Error outside(std::string field, std::string wanted, std::string offered, std::s
           std::move(hint)};
 }
 
-Result<void> check_drafts(const ModelPlan& plan, std::int64_t draft_tokens) {
-  if (draft_tokens < 1 || draft_tokens > kMaxDraftTokens) {
-    return outside("--draft-tokens", fmt::format("1 to {}", kMaxDraftTokens),
-                   fmt::format("{}", draft_tokens));
-  }
-  if (draft_tokens > plan.draft_tokens() && plan.has_state()) {
-    return outside("--draft-tokens",
-                   fmt::format("at most {}, what the plan was made for", plan.draft_tokens()),
-                   fmt::format("{}", draft_tokens));
-  }
-  for (const GroupPlan& g : plan.groups) {
-    if (!g.plan.phase(Phase::verify).routes.empty()) continue;
-    return Error{ErrorCode::unsupported, "--draft", "a plan with a kernel for phase verify",
-                 fmt::format("none in group {}", g.group.name), "--draft none"};
-  }
-  return {};
-}
-
 }  // namespace
 
 Result<Engine> Engine::create(const Model& model, KvCache& cache, const EngineOptions& options,
@@ -61,22 +43,21 @@ Result<Engine> Engine::create(const Model& model, KvCache& cache, const EngineOp
   }
   auto pages = PageAllocator::create(kinds, plan.block_tokens, o.prefix_cache);
   if (!pages) return pages.error();
-  HiddenRows* hidden = o.drafter != nullptr ? o.drafter->hidden() : nullptr;
-  auto runner =
-      Runner::create(model, cache, ops.backend->replays(),
-                     hidden != nullptr ? RunnerPass::forward_hidden : RunnerPass::forward, hidden);
+  Drafting drafting({o.drafter, o.draft_tokens, o.overlap}, plan, *pages, ops);
+  const RunnerPass pass = drafting.reads() ? RunnerPass::forward_hidden : RunnerPass::forward;
+  auto runner = Runner::create(model, cache, ops.backend->replays(), pass, drafting.hidden());
   if (!runner) return runner.error();
-  return Engine(model, cache, o, ops, std::move(*pages), std::move(*runner));
+  return Engine(model, cache, o, ops, std::move(*pages), std::move(drafting), std::move(*runner));
 }
 
 Engine::Engine(const Model& model, KvCache& cache, const EngineOptions& options,
-               const OpsContext& ops, PageAllocator pages, Runner runner)
+               const OpsContext& ops, PageAllocator pages, Drafting drafting, Runner runner)
     : model_(&model),
       cache_(&cache),
       options_(options),
       ops_(ops),
       pages_(std::move(pages)),
-      good_drafts_(static_cast<double>(std::max<std::int64_t>(2, options.draft_tokens))),
+      drafting_(std::move(drafting)),
       runner_(std::move(runner)) {
   // A configuration may name end tokens beyond a reduced vocabulary; no answer can have them.
   for (std::int32_t token : model.config().eos) {
@@ -172,8 +153,7 @@ Result<RequestId> Engine::submit(Request request) {
   r->sibling_of = request.sibling_of;
   r->next_scored =
       request.prompt_logprobs_from ? std::max<std::int64_t>(0, scored_from - 1) : r->prompt;
-  const double cost = options_.drafter != nullptr ? options_.drafter->cost() : 0;
-  r->draft_length = DraftLength(options_.draft_tokens, good_drafts_, cost, silence_);
+  r->drafting = drafting_.start();
   r->limit = r->sampling.max_tokens.value_or(static_cast<std::int32_t>(capacity() - r->prompt));
   r->constraint = std::move(request.constraint);
   if (r->constraint) {
@@ -214,8 +194,7 @@ RequestState Engine::state(RequestId id) const {
 void Engine::report_end(Active& r, FinishReason reason, std::optional<Error> error,
                         std::vector<Finished>& out) {
   r.ended = reason;
-  if (options_.drafter != nullptr) options_.drafter->forget(r.id);
-  silence_ = r.draft_length.silence();
+  drafting_.end(r.id, r.drafting);
   out.push_back({r.id, reason, std::move(error), r.prompt, r.answered(), r.cached, r.preemptions});
   ++sums_.finished;
 }
@@ -235,6 +214,7 @@ void Engine::end(Active& r, FinishReason reason, std::optional<Error> error,
 
 EngineStats Engine::stats() const {
   EngineStats out = sums_;
+  out.drafts = drafting_.stats();
   out.waiting = std::ssize(waiting_);
   out.running = std::ssize(running_);
   out.total_pages = pages_.total();

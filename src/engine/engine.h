@@ -15,9 +15,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "engine/draft/draft_length.h"
-#include "engine/draft/draft_stats.h"
-#include "engine/draft/drafter.h"
+#include "engine/draft/drafting.h"
 #include "engine/request/request.h"
 #include "engine/runner/runner.h"
 #include "engine/schedule/page_allocator.h"
@@ -114,7 +112,7 @@ class Engine {
     std::vector<std::int32_t> tokens;  // the prompt, the answer, then drafts in flight
     std::int64_t prompt = 0;           // tokens of the prompt
     std::int64_t drafts = 0;           // drafts at the end of `tokens`
-    DraftLength draft_length;
+    RequestDrafting drafting;
     std::vector<std::int32_t> forced;
     std::shared_ptr<TokenConstraint> constraint;  // its state is after the answer; null: none
     // [1 + drafts, words] With a constraint: the tokens allowed after the answer and its first 0,
@@ -126,13 +124,9 @@ class Engine {
     std::vector<SampledToken> prompt_logprobs;
     std::int64_t limit = 0;     // tokens of the answer
     std::int64_t computed = 0;  // tokens with keys in the cache
-    std::int64_t read = 0;      // first tokens that a drafter has read
     std::int64_t settled = 0;   // tokens up to which pages behind windows have been released
-    std::vector<std::int32_t>
-        unread;                   // [rows] behind those, for the drafter: places as ComputedRows
-    std::int64_t first_kept = 0;  // HiddenRows::keep() of the first of them
-    RequestPages pages;           // of `computed` tokens between steps
-    std::int64_t cached = 0;      // tokens found in the prefix cache at the first admission
+    RequestPages pages;         // of `computed` tokens between steps
+    std::int64_t cached = 0;    // tokens found in the prefix cache at the first admission
     std::int64_t preemptions = 0;
     bool admitted_before = false;
     std::optional<FinishReason> ended;  // to be removed from its list
@@ -175,7 +169,7 @@ class Engine {
   };
 
   Engine(const Model& model, KvCache& cache, const EngineOptions& options, const OpsContext& ops,
-         PageAllocator pages, Runner runner);
+         PageAllocator pages, Drafting drafting, Runner runner);
   std::int64_t capacity(std::size_t kind) const;
   Result<void> check_fits(const Request& request) const;
   ScheduleLimits limits() const;
@@ -205,19 +199,11 @@ class Engine {
   void take_results(StepReport& report);
   // Whether its next token is the last that it may have.
   static bool ends_next(const Active& r) { return r.answered() + 1 >= r.limit; }
-  std::int64_t draft_bound(const Active& r) const;
-  bool may_draft(const Active& r) const;
-  bool drafts_rest() const;
-  HiddenRows* hidden_rows() const {
-    return options_.drafter != nullptr ? options_.drafter->hidden() : nullptr;
-  }
-  bool drafter_reads() const { return hidden_rows() != nullptr; }
-  void add_computed(Active& r, std::size_t item, std::int64_t before);
-  bool keep_rows(Active& r, std::size_t item, std::int64_t rows);
-  void hand_to_drafter();
+  DraftView draft_view(Active& r) const;
+  void add_rows(Active& r, std::size_t item, std::int64_t before, const StepReport& report);
   void settle(Active& r);
-  bool keeps_pages(std::int64_t from, std::int64_t to) const;
   void publish(Active& r);
+  void publish_prompts();
   const NonFiniteItem* non_finite_row(std::size_t item, std::int64_t first, std::int64_t end) const;
   void take_tokens(Active& r, std::size_t item, StepReport& report);
   bool take_token(Active& r, std::size_t item, std::int64_t k, StepReport& report);
@@ -238,21 +224,14 @@ class Engine {
   std::deque<ActivePtr> waiting_;   // by id
   std::vector<Finished> unreported_;
   EngineStats sums_;
-  double good_drafts_ = 0;  // moving average of DraftLength over requests
-  DraftSilence silence_;    // that of the last request to end
-  BatchDrafts batch_drafts_;
-  bool asked_ = false;  // the step's requests were asked for drafts
+  Drafting drafting_;
 
   // The current step.
   std::vector<ScheduledRequest> scheduled_;  // [running]
   std::vector<std::int64_t> available_;      // [kinds of page]
   std::vector<std::int64_t> rows_;           // [running]
   std::int64_t scored_rows_left_ = 0;        // prompt rows whose logits the step may still hold
-  std::vector<DraftRequest> proposals_;
-  std::vector<std::size_t> proposing_;  // [proposals] index into running_
-  std::vector<ComputedRows> computed_;  // rows for a drafter that reads them
-  std::vector<Active*> computed_of_;    // [computed_]
-  std::optional<std::int32_t> kept_;    // kept place of the step's first row, if rows of it wait
+  std::vector<DraftView> draftable_;         // requests that may have drafts
 
   Flight step_;   // in flight, or the last one
   Flight ahead_;  // the one behind it

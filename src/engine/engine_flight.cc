@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "attn/draft_rows.h"
 #include "base/check.h"
 #include "engine/engine.h"
 
@@ -33,17 +32,16 @@ Result<void> Engine::launch() {
 bool Engine::may_follow() const {
   const bool plain =
       options_.overlap && ops_.backend->overlaps() && !options_.on_logits && !options_.debug_nan;
-  const bool drafts =
-      options_.drafter != nullptr && drafts_at(std::ssize(running_)) > 0 && !drafts_rest();
   if (!plain || !in_flight() || runner_.in_flight_ahead()) return false;
   if (!waiting_.empty() && std::ssize(running_) < options_.max_running_requests) return false;
   std::size_t decoding = 0;
   for (std::size_t i = 0; i < step_.items.size(); ++i) {
-    const Active& r = *step_.batch[i];
+    Active& r = *step_.batch[i];
     if (r.ended) continue;
     ++decoding;
     if (step_.items[i].phase != Phase::decode || !r.forced.empty() || r.constraint) return false;
-    if (has_penalties(r.sampling) || (drafts && may_draft(r))) return false;
+    if (has_penalties(r.sampling)) return false;
+    if (drafting_.may_draft(draft_view(r), std::ssize(running_))) return false;
     if (!waiting_.empty() && ends_next(r)) return false;  // whose place may be taken
   }
   return decoding == running_.size();
@@ -84,7 +82,7 @@ void Engine::launch_ahead() {
   const bool fits = std::ranges::all_of(available_, [](std::int64_t n) { return n >= 0; });
   if (rows == 0 || !fits) return;
 
-  batch_drafts_.step();
+  drafting_.begin_step_ahead();
   ahead_.clear();
   ahead_.samples.reserve(static_cast<std::size_t>(rows));  // items point into both
   ahead_.tokens.reserve(static_cast<std::size_t>(rows));
@@ -92,7 +90,7 @@ void Engine::launch_ahead() {
   for (std::size_t i = 0; i < step_.items.size(); ++i) {
     Active& r = *step_.batch[i];
     if (r.ended || ends_next(r)) continue;
-    if (options_.drafter != nullptr && r.draft_length.wanted() == 0) r.draft_length.skip();
+    drafting_.skip(r.drafting);
     pages_.extend_ahead(r.known(), r.known() + 1, r.pages);
     BatchItem item;
     item.phase = Phase::decode;
@@ -157,7 +155,7 @@ void Engine::land(const Flight& flight) {
 // Undoes the allocations of failed steps. Rows kept for a drafter may be lost with them.
 void Engine::undo_step() {
   for (const ActivePtr& r : running_) {
-    r->unread.clear();
+    r->drafting.unread.clear();
     r->drop_drafts();
     pages_.undo(r->computed, r->pages);
   }

@@ -4,10 +4,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "attn/draft_rows.h"
 #include "base/check.h"
 #include "engine/engine.h"
-#include "model/layers/draft_layer.h"
 
 namespace lathe {
 namespace {
@@ -47,14 +45,14 @@ void Engine::count_available() {
 
 void Engine::give_up_pages(Active& r) {
   pages_.release(r.pages);
-  r.computed = r.read = r.settled = 0;
-  r.unread.clear();
+  r.computed = r.settled = 0;
+  r.drafting.restart(0);
 }
 
 // Caches full pages whose keys are complete, a draft layer's included.
 void Engine::publish(Active& r) {
-  const std::int64_t whole = drafter_reads() ? std::min(r.computed, r.read) : r.computed;
-  pages_.publish(std::span(r.tokens).first(at(whole)), r.pages);
+  const std::int64_t complete = drafting_.complete(r.drafting, r.computed);
+  pages_.publish(std::span(r.tokens).first(at(complete)), r.pages);
 }
 
 // Keeps its tokens; its full pages go to the prefix cache, where it may find them again (E7).
@@ -63,7 +61,7 @@ void Engine::preempt_youngest(StepReport& report) {
   running_.pop_back();
   publish(*r);
   give_up_pages(*r);
-  if (options_.drafter != nullptr) options_.drafter->forget(r->id);
+  drafting_.forget(r->id);
   ++r->preemptions;
   ++report.preemptions;
   waiting_.push_front(std::move(r));
@@ -91,68 +89,27 @@ void Engine::schedule(StepReport& report) {
     pages_.extend(r.computed, scheduled_[i].covered, r.pages);
   }
   admit(decided.prefill_rows_left, report);
-  if (options_.drafter != nullptr) add_drafts();
+  if (drafting_.begin_step(std::ssize(running_))) add_drafts();
 }
 
 // Adds drafts of decoding requests, oldest first, in pages that are left in this step and that the
 // prefix cache does not hold: drafts preempt nobody, delay no admission and evict nothing.
 void Engine::add_drafts() {
-  batch_drafts_.step();
-  asked_ = false;
-  if (drafts_rest()) return;
-  proposals_.clear();
-  proposing_.clear();
-  const double row_share =
-      draft_row_share(std::ssize(running_), ops_.backend->memory().kind == MemoryKind::host);
-  // Until checks have shown what this drafter is worth, few requests of a large batch pay for it.
-  constexpr std::int64_t kFirstChecks = 32, kFirstDrafters = 8;
-  std::int64_t drafters = rows_are_dear(row_share) && sums_.drafts.checks < kFirstChecks
-                              ? kFirstDrafters
-                              : std::ssize(running_);
+  draftable_.clear();
   for (std::size_t i = 0; i < running_.size(); ++i) {
     Active& r = *running_[i];
     if (rows_[i] == 0 || !r.forced.empty()) continue;
-    const bool decodes = scheduled_[i].decodes();
-    r.draft_length.adapt(row_share, good_drafts_);
-    if (decodes && r.draft_length.wanted() == 0) r.draft_length.skip();
-    const std::int64_t most = draft_bound(r);
-    if (most < 1 || (decodes && drafters-- <= 0)) continue;
-    DraftRequest& proposal = proposals_.emplace_back(DraftRequest{r.id, r.tokens});
-    if (decodes) {
-      proposal.most = most;
-      proposal.sampling = sampling_of(r, 0);
-    }
-    proposing_.push_back(i);
+    DraftView& view = draftable_.emplace_back(draft_view(r));
+    if (view.decodes) view.sampling = sampling_of(r, 0);
   }
-  if (proposals_.empty()) return;
-  asked_ = true;
-  options_.drafter->propose(proposals_);
+  const auto proposals = drafting_.propose(draftable_, std::ssize(running_));
+  if (proposals.empty()) return;
   for (std::size_t k = 0; k < available_.size(); ++k) available_[k] = pages_.free(k);
-  for (std::size_t p = 0; p < proposals_.size(); ++p) {
-    take_proposal(*running_[proposing_[p]], proposals_[p], rows_[proposing_[p]]);
+  std::size_t i = 0;
+  for (const DraftRequest& proposal : proposals) {
+    while (running_[i]->id != proposal.id) ++i;
+    take_proposal(*running_[i], proposal, rows_[i]);
   }
-}
-
-// Most drafts of a request in its next step; an answer's last token needs no row.
-std::int64_t Engine::draft_bound(const Active& r) const {
-  if (!r.forced.empty()) return 0;
-  return std::min(
-      {r.draft_length.wanted(), drafts_at(std::ssize(running_)), r.limit - r.answered() - 1});
-}
-
-// Whether a decode row in flight may have drafts behind it. A drafter that reads rows has none of a
-// request once it has missed one, and needs each of the others before the next step overwrites it.
-bool Engine::may_draft(const Active& r) const {
-  if (drafter_reads()) return r.read + std::ssize(r.unread) == r.computed;
-  return draft_bound(r) > 0;
-}
-
-// A drafter whose guesses take work knows from its own requests whether they pay, and one that
-// reads rows has none for those that it missed.
-bool Engine::drafts_rest() const {
-  const bool overlaps = options_.overlap && ops_.backend->overlaps();
-  const bool free = !drafter_reads() && options_.drafter->cost() == 0;
-  return overlaps && free && batch_drafts_.rests(std::ssize(running_));
 }
 
 // Takes drafts up to the first that is outside the vocabulary or would end the answer, which needs
@@ -245,7 +202,8 @@ void Engine::admit(std::int64_t prefill_rows, StepReport& report) {
       report.started.push_back({r.id, r.computed});
     }
     r.admitted_before = true;
-    r.read = r.settled = r.computed;
+    r.settled = r.computed;
+    r.drafting.restart(r.computed);
     pages_.extend(r.computed, r.computed + rows, r.pages);
     prefill_rows -= rows;
     rows_.push_back(rows);
@@ -341,9 +299,6 @@ SampleArgs Engine::sampling_of(Active& r, std::int64_t drafts, std::int32_t unkn
 }
 
 void Engine::take_results(StepReport& report) {
-  kept_.reset();
-  computed_.clear();
-  computed_of_.clear();
   report.tokens.reserve(step_.samples.size());
   for (std::size_t i = 0; i < step_.items.size(); ++i) {
     Active& r = *step_.batch[i];
@@ -361,95 +316,51 @@ void Engine::take_results(StepReport& report) {
     if (!r.ended || r.in_flight > 0) pages_.confirm(r.pages);
     if (r.ended) continue;
     if (drafts > 0) pages_.undo(r.computed, r.pages);  // those of rejected drafts
-    if (drafter_reads()) add_computed(r, i, before);
+    if (drafting_.reads()) add_rows(r, i, before, report);
   }
+  drafting_.end_step(report.decode_rows, report.accepted);
+  if (drafting_.reads()) publish_prompts();
   for (ActivePtr& r : running_) {
     if (r->ended && r->in_flight > 0) leaving_.push_back(std::move(r));
   }
   std::erase_if(running_, [](const ActivePtr& r) { return r == nullptr || r->ended; });
-  if (!computed_.empty()) hand_to_drafter();
   for (const ActivePtr& r : running_) settle(*r);
-  if (std::exchange(asked_, false)) batch_drafts_.record(report.decode_rows, report.accepted);
+}
+
+DraftView Engine::draft_view(Active& r) const {
+  DraftView view{r.id, &r.drafting, std::span(r.tokens).first(at(r.known())), r.computed};
+  view.left = r.forced.empty() ? r.limit - r.answered() : 0;
+  view.decodes = r.scheduled().decodes();
+  return view;
+}
+
+// Passes an item's rows to a drafter that reads them.
+void Engine::add_rows(Active& r, std::size_t item, std::int64_t before, const StepReport& report) {
+  DraftView view = draft_view(r);
+  if (view.decodes) view.sampling = sampling_of(r, 0);
+  const StepRows rows{
+      .item = item,
+      .first = before,
+      .prefill = step_.items[item].phase == Phase::extend,
+      .decode_rows = report.decode_rows + report.drafted,
+      .pages = std::span(r.pages.lists).first(cache_->groups()),
+  };
+  drafting_.add(view, rows, std::ssize(running_), runner_);
+}
+
+// Prompts of the step, after a drafter that reads rows has completed their pages.
+void Engine::publish_prompts() {
+  for (std::size_t i = 0; i < step_.items.size(); ++i) {
+    Active& r = *step_.batch[i];
+    if (step_.items[i].phase == Phase::extend && !r.ended && r.answered() > 0) publish(r);
+  }
 }
 
 // Releases the pages before the window of all later rows, a draft layer's included.
 void Engine::settle(Active& r) {
-  const bool follows = drafter_reads() && r.read + std::ssize(r.unread) == r.computed;
-  const std::int64_t to = follows ? r.read : r.computed;
+  const std::int64_t to = drafting_.next_row(r.drafting, r.computed);
   pages_.settle(r.settled, to, r.pages);
   r.settled = to;
-}
-
-// Whether reading rows from `from` on after rows up to `to` keeps no additional page.
-bool Engine::keeps_pages(std::int64_t from, std::int64_t to) const {
-  return std::ranges::all_of(pages_.rules(), [&](const PageRule& rule) {
-    return rule.first_kept(from, pages_.block_tokens()) ==
-           rule.first_kept(to, pages_.block_tokens());
-  });
-}
-
-// Passes an item's rows to a drafter that reads them. While too many requests run for drafts, it is
-// spared the rows of answers, which a step in flight overwrites; a request with missed rows gets no
-// drafts from then on. Rows of an answer that wants no draft are kept until it does, or until there
-// are many.
-void Engine::add_computed(Active& r, std::size_t item, std::int64_t before) {
-  const bool prefill = step_.items[item].phase == Phase::extend;
-  const bool drafts = drafts_at(std::ssize(running_)) > 0;
-  const std::int64_t unread = std::ssize(r.unread);
-  const bool lost = r.read + unread != before || (unread > 0 && !hidden_rows()->has(r.first_kept));
-  if (lost || in_flight() || (!prefill && !drafts)) return r.unread.clear();
-  const std::int64_t n = r.computed - before;
-  const std::int64_t most = r.scheduled().decodes() ? draft_bound(r) : 0;
-  const bool waits = !prefill && most < 1 && keeps_pages(r.read, r.computed);
-  if (waits && keep_rows(r, item, n)) return;
-  ComputedRows& rows = computed_.emplace_back();
-  rows.id = r.id;
-  rows.tokens = r.tokens;
-  rows.first = r.read;
-  rows.hidden = r.unread;
-  for (std::int64_t k = 0; k < n; ++k) rows.hidden.push_back(runner_.hidden(item, k));
-  rows.pages = std::span(r.pages.lists).first(cache_->groups());
-  rows.prefill = prefill;
-  if (most > 0) {
-    rows.most = most;
-    rows.sampling = sampling_of(r, 0);
-  }
-  computed_of_.push_back(&r);
-}
-
-// Keeps an item's first rows for later, with all decode rows, which are the batch's first. Returns
-// false if too many rows are kept, or for too long.
-bool Engine::keep_rows(Active& r, std::size_t item, std::int64_t rows) {
-  HiddenRows& hidden = *hidden_rows();
-  const std::int64_t room =
-      std::min(kUnreadRows, cache_->plan().max_rows() - 1 - options_.draft_tokens);
-  const std::int64_t unread = std::ssize(r.unread);
-  if (unread + rows > room) return false;
-  if (unread > 0 && hidden.keeps() - r.first_kept >= kUnreadRows) return false;
-  if (!kept_) {
-    std::int64_t decoding = 0;
-    for (const BatchItem& i : step_.items) {
-      if (i.phase != Phase::extend) decoding += std::ssize(i.tokens);
-    }
-    if (decoding > hidden.sizes().kept) return false;
-    kept_ = hidden.keep(ops_, decoding);
-  }
-  if (unread == 0) r.first_kept = hidden.keeps() - 1;
-  for (std::int64_t k = 0; k < rows; ++k) {
-    r.unread.push_back(*kept_ + runner_.hidden(item, k) - hidden.step_place(0));
-  }
-  return true;
-}
-
-// A failure here costs drafts alone. Prompts are shared from here on, as their pages are complete.
-void Engine::hand_to_drafter() {
-  const bool ok = options_.drafter->read(computed_).ok();
-  for (std::size_t i = 0; i < computed_.size(); ++i) {
-    Active& r = *computed_of_[i];
-    if (ok) r.read = r.computed;
-    r.unread.clear();
-    if (computed_[i].prefill && r.answered() > 0) publish(r);
-  }
 }
 
 // The item's first row in [first, end) with NaN or Inf, or null.
@@ -497,10 +408,7 @@ void Engine::take_tokens(Active& r, std::size_t item, StepReport& report) {
   }
   r.drop_drafts();
   if (drafts == 0) return;
-  // A check's weight in the average that later requests start with; the first weigh more.
-  const double weight = std::max(0.1, 1.0 / static_cast<double>(5 + sums_.drafts.checks));
-  good_drafts_ += weight * (r.draft_length.record(drafts, accepted) - good_drafts_);
-  sums_.drafts.record(drafts, accepted);
+  drafting_.took(r.drafting, drafts, accepted);
   report.accepted += accepted;
 }
 
@@ -521,7 +429,7 @@ bool Engine::take_token(Active& r, std::size_t item, std::int64_t k, StepReport&
     return false;
   }
   const bool prefill = step_.items[item].phase == Phase::extend;
-  if (prefill && !drafter_reads()) pages_.publish(r.tokens, r.pages);
+  if (prefill && !drafting_.reads()) publish(r);
   if (!r.forced.empty()) sampled->token = r.forced[static_cast<std::size_t>(r.answered())];
   const std::int32_t token = sampled->token;
   report.tokens.push_back(
