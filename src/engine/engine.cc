@@ -199,12 +199,6 @@ void Engine::report_end(Active& r, FinishReason reason, std::optional<Error> err
   ++sums_.finished;
 }
 
-// Caches its full pages, except those with keys that led to no token or to NaN (E9).
-void Engine::keep_and_release(Active& r, FinishReason reason) {
-  if (reason != FinishReason::error && r.answered() > 0) publish(r);
-  give_up_pages(r);
-}
-
 // The caller removes the request from its list, and keeps it while it has rows in flight.
 void Engine::end(Active& r, FinishReason reason, std::optional<Error> error,
                  std::vector<Finished>& out) {

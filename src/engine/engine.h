@@ -133,6 +133,9 @@ class Engine {
     std::int32_t in_flight = 0;         // steps in flight with rows of it
 
     std::int64_t known() const { return std::ssize(tokens) - drafts; }
+    std::span<const std::int32_t> first(std::int64_t n) const {
+      return std::span(tokens).first(static_cast<std::size_t>(n));
+    }
     std::span<std::uint32_t> allowed_after(std::int64_t so_many, std::int64_t words) {
       return std::span(allowed).subspan(static_cast<std::size_t>(so_many * words),
                                         static_cast<std::size_t>(words));
@@ -170,47 +173,65 @@ class Engine {
 
   Engine(const Model& model, KvCache& cache, const EngineOptions& options, const OpsContext& ops,
          PageAllocator pages, Drafting drafting, Runner runner);
+  // engine.cc
   std::int64_t capacity(std::size_t kind) const;
   Result<void> check_fits(const Request& request) const;
-  ScheduleLimits limits() const;
+  void end(Active& r, FinishReason reason, std::optional<Error> error, std::vector<Finished>& out);
+  void report_end(Active& r, FinishReason reason, std::optional<Error> error,
+                  std::vector<Finished>& out);
+
+  // engine_schedule.cc
   void schedule(StepReport& report);
+  ScheduleLimits limits() const;
   void describe_running();
   void count_available();
-  void give_up_pages(Active& r);
   void preempt_youngest(StepReport& report);
   std::int64_t cap_scored_rows(const Active& r, std::int64_t rows);
-  void take_scored(Active& r, std::size_t item);
-  bool waits_for_sibling(const Active& r) const;
   void admit(std::int64_t prefill_rows, StepReport& report);
+  bool waits_for_sibling(const Active& r) const;
+
+  // engine_pages.cc
+  void publish(Active& r);
+  void publish_prompts();
+  void keep_and_release(Active& r, FinishReason reason);
+  void give_up_pages(Active& r);
+  void settle(Active& r);
+
+  // engine_drafts.cc
   void add_drafts();
   void take_proposal(Active& r, const DraftRequest& proposal, std::int64_t& rows);
+  DraftView draft_view(Active& r) const;
+  void add_rows(Active& r, std::size_t item, std::int64_t before, const StepReport& report);
+
+  // engine_constraint.cc
   std::int64_t allowed_words() const { return (model_->config().vocab + 31) / 32; }
   Result<bool> find_allowed(Active& r, TokenConstraint& constraint, std::int64_t drafts);
   std::int64_t allowed_drafts(Active& r, std::span<const std::int32_t> drafts);
   void follow_constraint(Active& r, StepReport& report);
+
+  // engine_batch.cc
+  void build_batch(StepReport& report);
   std::size_t state_kinds() const;
   void give_pages(Active& r, std::int64_t cached, Flight& step, BatchItem& item);
-  void build_batch(StepReport& report);
+  static void add_scored_rows(const Active& r, std::int64_t rows, BatchItem& item);
   SampleArgs sampling_of(Active& r, std::int64_t drafts, std::int32_t unknown = 0) const;
-  void prefetch_requests() const;
-  bool may_follow() const;
+
+  // engine_step.cc
   static void land(const Flight& flight);
   void undo_step();
-  void take_results(StepReport& report);
+  void prefetch_requests() const;
+
+  // engine_ahead.cc
+  bool may_follow();
   // Whether its next token is the last that it may have.
   static bool ends_next(const Active& r) { return r.answered() + 1 >= r.limit; }
-  DraftView draft_view(Active& r) const;
-  void add_rows(Active& r, std::size_t item, std::int64_t before, const StepReport& report);
-  void settle(Active& r);
-  void publish(Active& r);
-  void publish_prompts();
-  const NonFiniteItem* non_finite_row(std::size_t item, std::int64_t first, std::int64_t end) const;
+
+  // engine_results.cc
+  void take_results(StepReport& report);
+  void take_scored(Active& r, std::size_t item);
   void take_tokens(Active& r, std::size_t item, StepReport& report);
   bool take_token(Active& r, std::size_t item, std::int64_t k, StepReport& report);
-  void report_end(Active& r, FinishReason reason, std::optional<Error> error,
-                  std::vector<Finished>& out);
-  void keep_and_release(Active& r, FinishReason reason);
-  void end(Active& r, FinishReason reason, std::optional<Error> error, std::vector<Finished>& out);
+  const NonFiniteItem* non_finite_row(std::size_t item, std::int64_t first, std::int64_t end) const;
   Error not_finite(const Active& r, std::optional<std::int32_t> layer) const;
 
   const Model* model_;

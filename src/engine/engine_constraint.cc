@@ -1,0 +1,56 @@
+#include <algorithm>
+
+#include "engine/engine.h"
+
+namespace lathe {
+
+// Fills the row of r.allowed after `drafts` drafts from a constraint in that state. Returns false
+// if the answer ends there, as nothing may follow. Errors: the constraint's; nothing may follow,
+// but the answer may not end.
+Result<bool> Engine::find_allowed(Active& r, TokenConstraint& constraint, std::int64_t drafts) {
+  const std::int64_t words = allowed_words();
+  r.allowed.resize(static_cast<std::size_t>(words * (drafts + 1)));
+  const std::span<std::uint32_t> bits = r.allowed_after(drafts, words);
+  const auto may_end = constraint.allowed(bits);
+  if (!may_end) return may_end.error();
+  const auto word_of = [&](std::int32_t token) -> std::uint32_t& {
+    return bits[static_cast<std::size_t>(token / 32)];
+  };
+  const auto bit_of = [](std::int32_t token) { return std::uint32_t{1} << (token % 32); };
+  for (const std::int32_t t : r.stops) word_of(t) &= ~bit_of(t);
+  const bool goes_on = std::any_of(bits.begin(), bits.end(), [](auto word) { return word != 0; });
+  if (!goes_on && !*may_end) {
+    return Error{ErrorCode::exhausted, "the answer's constraint",
+                 "a token of the vocabulary that may follow", "none",
+                 "a constraint that needs no such text"};
+  }
+  if (*may_end) {
+    for (const std::int32_t t : r.stops) word_of(t) |= bit_of(t);
+  }
+  return goes_on;
+}
+
+// How many drafts the constraint allows, up to one after which the answer would end.
+std::int64_t Engine::allowed_drafts(Active& r, std::span<const std::int32_t> drafts) {
+  const std::unique_ptr<TokenConstraint> ahead = r.constraint->clone();
+  std::int64_t n = 0;
+  for (const std::int32_t token : drafts) {
+    if (!ahead->accept(token)) break;
+    const auto goes_on = find_allowed(r, *ahead, n + 1);
+    if (!goes_on || !*goes_on) break;
+    ++n;
+  }
+  return n;
+}
+
+// Updates what may follow after the step's tokens; if nothing, the answer is complete.
+void Engine::follow_constraint(Active& r, StepReport& report) {
+  const auto goes_on = find_allowed(r, *r.constraint, 0);
+  if (!goes_on) {
+    end(r, FinishReason::error, goes_on.error(), report.finished);
+  } else if (!*goes_on) {
+    end(r, FinishReason::complete, std::nullopt, report.finished);
+  }
+}
+
+}  // namespace lathe

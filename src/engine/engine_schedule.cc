@@ -1,0 +1,124 @@
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/engine.h"
+
+namespace lathe {
+namespace {
+
+constexpr std::int64_t kScoredLogitBytes = std::int64_t{64} << 20;
+
+}  // namespace
+
+ScheduleLimits Engine::limits() const {
+  return {pages_.rules(), pages_.block_tokens(), options_.chunked_prefill_size};
+}
+
+void Engine::describe_running() {
+  scheduled_.clear();
+  for (const ActivePtr& r : running_) scheduled_.push_back(r->scheduled());
+  rows_.assign(running_.size(), 0);
+}
+
+void Engine::count_available() {
+  available_.clear();
+  for (std::size_t k = 0; k < pages_.rules().size(); ++k) available_.push_back(pages_.available(k));
+}
+
+// Fills rows_ for running_, with pages for all of them.
+void Engine::schedule(StepReport& report) {
+  describe_running();
+  count_available();
+  Decision decided = schedule_running(scheduled_, limits(), available_, rows_);
+  while (decided.preempt_youngest) {
+    LATHE_CHECK(running_.size() > 1, "an accepted request does not fit an empty pool");
+    preempt_youngest(report);
+    describe_running();
+    count_available();
+    decided = schedule_running(scheduled_, limits(), available_, rows_);
+  }
+  const std::int64_t row_bytes = std::int64_t{4} * model_->config().vocab;
+  scored_rows_left_ = std::max<std::int64_t>(1, kScoredLogitBytes / row_bytes);
+  for (std::size_t i = 0; i < running_.size(); ++i) {
+    Active& r = *running_[i];
+    rows_[i] = cap_scored_rows(r, rows_[i]);
+    if (rows_[i] == 0) continue;
+    scheduled_[i].covered = r.computed + rows_[i];
+    pages_.extend(r.computed, scheduled_[i].covered, r.pages);
+  }
+  admit(decided.prefill_rows_left, report);
+  if (drafting_.begin_step(std::ssize(running_))) add_drafts();
+}
+
+// Keeps its tokens; its full pages go to the prefix cache, where it may find them again (E7).
+void Engine::preempt_youngest(StepReport& report) {
+  ActivePtr r = std::move(running_.back());
+  running_.pop_back();
+  publish(*r);
+  give_up_pages(*r);
+  drafting_.forget(r->id);
+  ++r->preemptions;
+  ++report.preemptions;
+  waiting_.push_front(std::move(r));
+}
+
+// A row of logits is a whole vocabulary, so a step holds few rows that only score a prompt. Cuts a
+// scoring request's rows to that limit.
+std::int64_t Engine::cap_scored_rows(const Active& r, std::int64_t rows) {
+  if (!r.scores()) return rows;
+  const std::int64_t first = std::max(r.computed, r.next_scored);
+  const std::int64_t end = std::min(r.computed + rows, r.prompt - 1);
+  const std::int64_t scored = std::max<std::int64_t>(0, end - first);
+  if (scored > scored_rows_left_) rows = first + scored_rows_left_ - r.computed;
+  scored_rows_left_ -= std::min(scored, scored_rows_left_);
+  return rows;
+}
+
+// Waiting is safe: its sibling is older and makes progress (E3). Requests after it wait, too (E2),
+// for a prefill that would have taken their rows.
+bool Engine::waits_for_sibling(const Active& r) const {
+  if (!options_.prefix_cache || r.sibling_of.value == 0) return false;
+  return std::any_of(running_.begin(), running_.end(), [&](const ActivePtr& s) {
+    return s->id == r.sibling_of && s->answered() == 0;
+  });
+}
+
+void Engine::admit(std::int64_t prefill_rows, StepReport& report) {
+  while (!waiting_.empty() && prefill_rows > 0 &&
+         std::ssize(running_) < options_.max_running_requests) {
+    Active& r = *waiting_.front();
+    if (waits_for_sibling(r)) return;
+    // The last known token is always computed, for its logits. So are rows that score the prompt.
+    const std::int64_t match = r.scores() ? r.next_scored : r.known() - 1;
+    r.computed = match > 0 ? pages_.match(r.tokens, match, r.pages) : 0;
+    count_available();
+    if (!admits(scheduled_, r.scheduled(), limits(), available_)) {
+      give_up_pages(r);
+      return;
+    }
+    const std::int64_t rows = cap_scored_rows(r, first_rows(r.scheduled(), limits(), prefill_rows));
+    if (rows == 0) {
+      give_up_pages(r);
+      return;
+    }
+    ++report.admitted;
+    report.cached_tokens += r.computed;
+    if (!r.admitted_before) {
+      r.cached = r.computed;
+      report.started.push_back({r.id, r.computed});
+    }
+    r.admitted_before = true;
+    r.settled = r.computed;
+    r.drafting.restart(r.computed);
+    pages_.extend(r.computed, r.computed + rows, r.pages);
+    prefill_rows -= rows;
+    rows_.push_back(rows);
+    scheduled_.push_back(r.scheduled());
+    scheduled_.back().covered += rows;
+    running_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+  }
+}
+
+}  // namespace lathe
