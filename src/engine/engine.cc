@@ -144,7 +144,7 @@ Result<RequestId> Engine::submit(Request request) {
     return outside("constraint", "none for a forced answer", "one");
   }
 
-  auto r = std::make_unique<Active>();
+  auto r = std::make_unique<Sequence>();
   r->sampling = std::move(request.sampling);
   if (request.forced.empty()) r->stops = stop_tokens(r->sampling, eos_);
   r->forced = std::move(request.forced);
@@ -168,7 +168,7 @@ Result<RequestId> Engine::submit(Request request) {
 }
 
 bool Engine::cancel(RequestId id, FinishReason reason) {
-  const auto is = [id](const ActivePtr& r) { return r->id == id; };
+  const auto is = [id](const SequencePtr& r) { return r->id == id; };
   if (auto it = std::find_if(running_.begin(), running_.end(), is); it != running_.end()) {
     end(**it, reason, std::nullopt, unreported_);
     if ((*it)->in_flight > 0) leaving_.push_back(std::move(*it));
@@ -184,14 +184,14 @@ bool Engine::cancel(RequestId id, FinishReason reason) {
 }
 
 RequestState Engine::state(RequestId id) const {
-  const auto is = [id](const ActivePtr& r) { return r->id == id; };
+  const auto is = [id](const SequencePtr& r) { return r->id == id; };
   if (std::any_of(running_.begin(), running_.end(), is)) return RequestState::running;
   const auto it = std::find_if(waiting_.begin(), waiting_.end(), is);
   if (it == waiting_.end()) return RequestState::finished;
   return (*it)->admitted_before ? RequestState::preempted : RequestState::waiting;
 }
 
-void Engine::report_end(Active& r, FinishReason reason, std::optional<Error> error,
+void Engine::report_end(Sequence& r, FinishReason reason, std::optional<Error> error,
                         std::vector<Finished>& out) {
   r.ended = reason;
   drafting_.end(r.id, r.drafting);
@@ -200,7 +200,7 @@ void Engine::report_end(Active& r, FinishReason reason, std::optional<Error> err
 }
 
 // The caller removes the request from its list, and keeps it while it has rows in flight.
-void Engine::end(Active& r, FinishReason reason, std::optional<Error> error,
+void Engine::end(Sequence& r, FinishReason reason, std::optional<Error> error,
                  std::vector<Finished>& out) {
   if (r.in_flight == 0) keep_and_release(r, reason);
   report_end(r, reason, std::move(error), out);

@@ -104,7 +104,8 @@ class Engine {
   void clear_prefix_cache() { pages_.clear_cache(); }
 
  private:
-  struct Active {
+  // A request from submit() to its end: its tokens, and while it runs their pages.
+  struct Sequence {
     RequestId id;
     SamplingParams sampling;
     std::uint64_t seed = 0;
@@ -151,10 +152,10 @@ class Engine {
     void prefetch() const;
     void prefetch_lists() const;
   };
-  using ActivePtr = std::unique_ptr<Active>;
+  using SequencePtr = std::unique_ptr<Sequence>;
   // A step from its schedule to its results.
   struct Flight {
-    std::vector<Active*> batch;  // [items]
+    std::vector<Sequence*> batch;  // [items]
     std::vector<BatchItem> items;
     std::vector<SampleArgs> samples;   // [rows with logits], in the order of items
     std::vector<PageId> states;        // [items, groups with a state]
@@ -176,8 +177,9 @@ class Engine {
   // engine.cc
   std::int64_t capacity(std::size_t kind) const;
   Result<void> check_fits(const Request& request) const;
-  void end(Active& r, FinishReason reason, std::optional<Error> error, std::vector<Finished>& out);
-  void report_end(Active& r, FinishReason reason, std::optional<Error> error,
+  void end(Sequence& r, FinishReason reason, std::optional<Error> error,
+           std::vector<Finished>& out);
+  void report_end(Sequence& r, FinishReason reason, std::optional<Error> error,
                   std::vector<Finished>& out);
 
   // engine_schedule.cc
@@ -186,35 +188,35 @@ class Engine {
   void describe_running();
   void count_available();
   void preempt_youngest(StepReport& report);
-  std::int64_t cap_scored_rows(const Active& r, std::int64_t rows);
+  std::int64_t cap_scored_rows(const Sequence& r, std::int64_t rows);
   void admit(std::int64_t prefill_rows, StepReport& report);
-  bool waits_for_sibling(const Active& r) const;
+  bool waits_for_sibling(const Sequence& r) const;
 
   // engine_pages.cc
-  void publish(Active& r);
+  void publish(Sequence& r);
   void publish_prompts();
-  void keep_and_release(Active& r, FinishReason reason);
-  void give_up_pages(Active& r);
-  void settle(Active& r);
+  void keep_and_release(Sequence& r, FinishReason reason);
+  void give_up_pages(Sequence& r);
+  void settle(Sequence& r);
 
   // engine_drafts.cc
   void add_drafts();
-  void take_proposal(Active& r, const DraftRequest& proposal, std::int64_t& rows);
-  DraftView draft_view(Active& r) const;
-  void add_rows(Active& r, std::size_t item, std::int64_t before, const StepReport& report);
+  void take_proposal(Sequence& r, const DraftRequest& proposal, std::int64_t& rows);
+  DraftView draft_view(Sequence& r) const;
+  void add_rows(Sequence& r, std::size_t item, std::int64_t before, const StepReport& report);
 
   // engine_constraint.cc
   std::int64_t allowed_words() const { return (model_->config().vocab + 31) / 32; }
-  Result<bool> find_allowed(Active& r, TokenConstraint& constraint, std::int64_t drafts);
-  std::int64_t allowed_drafts(Active& r, std::span<const std::int32_t> drafts);
-  void follow_constraint(Active& r, StepReport& report);
+  Result<bool> find_allowed(Sequence& r, TokenConstraint& constraint, std::int64_t drafts);
+  std::int64_t allowed_drafts(Sequence& r, std::span<const std::int32_t> drafts);
+  void follow_constraint(Sequence& r, StepReport& report);
 
   // engine_batch.cc
   void build_batch(StepReport& report);
   std::size_t state_kinds() const;
-  void give_pages(Active& r, std::int64_t cached, Flight& step, BatchItem& item);
-  static void add_scored_rows(const Active& r, std::int64_t rows, BatchItem& item);
-  SampleArgs sampling_of(Active& r, std::int64_t drafts, std::int32_t unknown = 0) const;
+  void give_pages(Sequence& r, std::int64_t cached, Flight& step, BatchItem& item);
+  static void add_scored_rows(const Sequence& r, std::int64_t rows, BatchItem& item);
+  SampleArgs sampling_of(Sequence& r, std::int64_t drafts, std::int32_t unknown = 0) const;
 
   // engine_step.cc
   static void land(const Flight& flight);
@@ -224,15 +226,15 @@ class Engine {
   // engine_ahead.cc
   bool may_follow();
   // Whether its next token is the last that it may have.
-  static bool ends_next(const Active& r) { return r.answered() + 1 >= r.limit; }
+  static bool ends_next(const Sequence& r) { return r.answered() + 1 >= r.limit; }
 
   // engine_results.cc
   void take_results(StepReport& report);
-  void take_scored(Active& r, std::size_t item);
-  void take_tokens(Active& r, std::size_t item, StepReport& report);
-  bool take_token(Active& r, std::size_t item, std::int64_t k, StepReport& report);
+  void take_scored(Sequence& r, std::size_t item);
+  void take_tokens(Sequence& r, std::size_t item, StepReport& report);
+  bool take_token(Sequence& r, std::size_t item, std::int64_t k, StepReport& report);
   const NonFiniteItem* non_finite_row(std::size_t item, std::int64_t first, std::int64_t end) const;
-  Error not_finite(const Active& r, std::optional<std::int32_t> layer) const;
+  Error not_finite(const Sequence& r, std::optional<std::int32_t> layer) const;
 
   const Model* model_;
   KvCache* cache_;
@@ -241,8 +243,8 @@ class Engine {
   PageAllocator pages_;
   std::vector<std::int32_t> eos_;
   std::uint64_t last_id_ = 0;
-  std::vector<ActivePtr> running_;  // by id; all of them before the first of waiting_ (E2)
-  std::deque<ActivePtr> waiting_;   // by id
+  std::vector<SequencePtr> running_;  // by id; all of them before the first of waiting_ (E2)
+  std::deque<SequencePtr> waiting_;   // by id
   std::vector<Finished> unreported_;
   EngineStats sums_;
   Drafting drafting_;
@@ -257,7 +259,7 @@ class Engine {
   Flight step_;   // in flight, or the last one
   Flight ahead_;  // the one behind it
   // Ended with rows in flight, and hold their pages until the last of those is collected.
-  std::vector<ActivePtr> leaving_;
+  std::vector<SequencePtr> leaving_;
 
   Runner runner_;  // last member: its destructor waits for steps in flight, which read requests
 };

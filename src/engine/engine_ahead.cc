@@ -14,7 +14,7 @@ bool Engine::may_follow() {
   if (!waiting_.empty() && std::ssize(running_) < options_.max_running_requests) return false;
   std::size_t decoding = 0;
   for (std::size_t i = 0; i < step_.items.size(); ++i) {
-    Active& r = *step_.batch[i];
+    Sequence& r = *step_.batch[i];
     if (r.ended) continue;
     ++decoding;
     if (step_.items[i].phase != Phase::decode || !r.forced.empty() || r.constraint) return false;
@@ -30,7 +30,7 @@ void Engine::launch_ahead() {
   count_available();
   const std::span<const PageRule> rules = pages_.rules();
   std::int64_t rows = 0;
-  for (const ActivePtr& r : running_) {
+  for (const SequencePtr& r : running_) {
     if (ends_next(*r)) continue;
     ++rows;
     for (std::size_t k = 0; k < rules.size(); ++k) {
@@ -46,7 +46,7 @@ void Engine::launch_ahead() {
   ahead_.tokens.reserve(static_cast<std::size_t>(rows));
   ahead_.states.resize(static_cast<std::size_t>(rows) * state_kinds());
   for (std::size_t i = 0; i < step_.items.size(); ++i) {
-    Active& r = *step_.batch[i];
+    Sequence& r = *step_.batch[i];
     if (r.ended || ends_next(r)) continue;
     drafting_.skip(r.drafting);
     pages_.extend_ahead(r.known(), r.known() + 1, r.pages);

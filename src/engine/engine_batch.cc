@@ -10,7 +10,7 @@ std::size_t Engine::state_kinds() const {
 }
 
 // Gives the step's next item the pages of its request, which has `cached` tokens before its rows.
-void Engine::give_pages(Active& r, std::int64_t cached, Flight& step, BatchItem& item) {
+void Engine::give_pages(Sequence& r, std::int64_t cached, Flight& step, BatchItem& item) {
   const std::size_t groups = cache_->groups();
   const std::size_t entries = cache_->plan().entry_groups();
   const std::size_t first_state = groups + entries, states = state_kinds();
@@ -27,7 +27,7 @@ void Engine::give_pages(Active& r, std::int64_t cached, Flight& step, BatchItem&
 }
 
 // Asks for the log-probabilities of the prompt's tokens that follow the item's rows.
-void Engine::add_scored_rows(const Active& r, std::int64_t rows, BatchItem& item) {
+void Engine::add_scored_rows(const Sequence& r, std::int64_t rows, BatchItem& item) {
   const std::int64_t first = std::max(r.computed, r.next_scored);
   const std::int64_t end = std::min(r.computed + rows, r.prompt - 1);
   if (end <= first) return;
@@ -45,13 +45,13 @@ void Engine::build_batch(StepReport& report) {
   step_.items.clear();
   step_.states.resize(running_.size() * state_kinds());
   std::int64_t drafts = 0;
-  for (const ActivePtr& r : running_) drafts += r->drafts;
+  for (const SequencePtr& r : running_) drafts += r->drafts;
   const Phase decode = drafts > 0 ? Phase::verify : Phase::decode;
   step_.samples.clear();
   step_.samples.reserve(running_.size() + static_cast<std::size_t>(drafts));  // items point into it
   for (bool decodes : {true, false}) {
     for (std::size_t i = 0; i < running_.size(); ++i) {
-      Active& r = *running_[i];
+      Sequence& r = *running_[i];
       if (rows_[i] == 0 || scheduled_[i].decodes() != decodes) continue;
       BatchItem item;
       item.phase = decodes ? decode : Phase::extend;
@@ -76,7 +76,7 @@ void Engine::build_batch(StepReport& report) {
 
 // Sampling arguments after `drafts` of its drafts, as if they were tokens, and after `unknown`
 // tokens that a step in flight draws.
-SampleArgs Engine::sampling_of(Active& r, std::int64_t drafts, std::int32_t unknown) const {
+SampleArgs Engine::sampling_of(Sequence& r, std::int64_t drafts, std::int32_t unknown) const {
   const auto tokens = std::span(r.tokens).first(static_cast<std::size_t>(r.known() + drafts));
   const auto prompt = static_cast<std::size_t>(r.prompt);
   SampleArgs args;

@@ -7,7 +7,7 @@ namespace lathe {
 // Fills the row of r.allowed after `drafts` drafts from a constraint in that state. Returns false
 // if the answer ends there, as nothing may follow. Errors: the constraint's; nothing may follow,
 // but the answer may not end.
-Result<bool> Engine::find_allowed(Active& r, TokenConstraint& constraint, std::int64_t drafts) {
+Result<bool> Engine::find_allowed(Sequence& r, TokenConstraint& constraint, std::int64_t drafts) {
   const std::int64_t words = allowed_words();
   r.allowed.resize(static_cast<std::size_t>(words * (drafts + 1)));
   const std::span<std::uint32_t> bits = r.allowed_after(drafts, words);
@@ -31,7 +31,7 @@ Result<bool> Engine::find_allowed(Active& r, TokenConstraint& constraint, std::i
 }
 
 // How many drafts the constraint allows, up to one after which the answer would end.
-std::int64_t Engine::allowed_drafts(Active& r, std::span<const std::int32_t> drafts) {
+std::int64_t Engine::allowed_drafts(Sequence& r, std::span<const std::int32_t> drafts) {
   const std::unique_ptr<TokenConstraint> ahead = r.constraint->clone();
   std::int64_t n = 0;
   for (const std::int32_t token : drafts) {
@@ -44,7 +44,7 @@ std::int64_t Engine::allowed_drafts(Active& r, std::span<const std::int32_t> dra
 }
 
 // Updates what may follow after the step's tokens; if nothing, the answer is complete.
-void Engine::follow_constraint(Active& r, StepReport& report) {
+void Engine::follow_constraint(Sequence& r, StepReport& report) {
   const auto goes_on = find_allowed(r, *r.constraint, 0);
   if (!goes_on) {
     end(r, FinishReason::error, goes_on.error(), report.finished);

@@ -9,7 +9,7 @@ namespace lathe {
 void Engine::add_drafts() {
   draftable_.clear();
   for (std::size_t i = 0; i < running_.size(); ++i) {
-    Active& r = *running_[i];
+    Sequence& r = *running_[i];
     if (rows_[i] == 0 || !r.forced.empty()) continue;
     DraftView& view = draftable_.emplace_back(draft_view(r));
     if (view.decodes) view.sampling = sampling_of(r, 0);
@@ -26,7 +26,7 @@ void Engine::add_drafts() {
 
 // Takes drafts up to the first that is outside the vocabulary or would end the answer, which needs
 // no row, and only as many as find pages.
-void Engine::take_proposal(Active& r, const DraftRequest& proposal, std::int64_t& rows) {
+void Engine::take_proposal(Sequence& r, const DraftRequest& proposal, std::int64_t& rows) {
   if (proposal.drafts.empty()) return;
   std::int64_t n = 0;
   for (const std::int32_t token : proposal.drafts) {
@@ -45,7 +45,7 @@ void Engine::take_proposal(Active& r, const DraftRequest& proposal, std::int64_t
   rows += r.drafts;
 }
 
-DraftView Engine::draft_view(Active& r) const {
+DraftView Engine::draft_view(Sequence& r) const {
   DraftView view{r.id, &r.drafting, r.first(r.known()), r.computed};
   view.left = r.forced.empty() ? r.limit - r.answered() : 0;
   view.decodes = r.scheduled().decodes();
@@ -53,7 +53,8 @@ DraftView Engine::draft_view(Active& r) const {
 }
 
 // Passes an item's rows to a drafter that reads them.
-void Engine::add_rows(Active& r, std::size_t item, std::int64_t before, const StepReport& report) {
+void Engine::add_rows(Sequence& r, std::size_t item, std::int64_t before,
+                      const StepReport& report) {
   DraftView view = draft_view(r);
   if (view.decodes) view.sampling = sampling_of(r, 0);
   const StepRows rows{

@@ -2,33 +2,33 @@
 
 namespace lathe {
 
-void Engine::give_up_pages(Active& r) {
+void Engine::give_up_pages(Sequence& r) {
   pages_.release(r.pages);
   r.computed = r.settled = 0;
   r.drafting.restart(0);
 }
 
 // Caches full pages whose keys are complete, a draft layer's included.
-void Engine::publish(Active& r) {
+void Engine::publish(Sequence& r) {
   pages_.publish(r.first(drafting_.complete(r.drafting, r.computed)), r.pages);
 }
 
 // Prompts of the step, after a drafter that reads rows has completed their pages.
 void Engine::publish_prompts() {
   for (std::size_t i = 0; i < step_.items.size(); ++i) {
-    Active& r = *step_.batch[i];
+    Sequence& r = *step_.batch[i];
     if (step_.items[i].phase == Phase::extend && !r.ended && r.answered() > 0) publish(r);
   }
 }
 
 // Caches its full pages, except those with keys that led to no token or to NaN (E9).
-void Engine::keep_and_release(Active& r, FinishReason reason) {
+void Engine::keep_and_release(Sequence& r, FinishReason reason) {
   if (reason != FinishReason::error && r.answered() > 0) publish(r);
   give_up_pages(r);
 }
 
 // Releases the pages before the window of all later rows, a draft layer's included.
-void Engine::settle(Active& r) {
+void Engine::settle(Sequence& r) {
   const std::int64_t to = drafting_.next_row(r.drafting, r.computed);
   pages_.settle(r.settled, to, r.pages);
   r.settled = to;

@@ -11,7 +11,7 @@ namespace lathe {
 void Engine::take_results(StepReport& report) {
   report.tokens.reserve(step_.samples.size());
   for (std::size_t i = 0; i < step_.items.size(); ++i) {
-    Active& r = *step_.batch[i];
+    Sequence& r = *step_.batch[i];
     if (r.ended) continue;  // cancelled meanwhile
     const std::int64_t drafts = r.drafts;
     const std::int64_t rows = std::ssize(step_.items[i].tokens) - drafts;
@@ -30,15 +30,15 @@ void Engine::take_results(StepReport& report) {
   }
   drafting_.end_step(report.decode_rows, report.accepted);
   if (drafting_.reads()) publish_prompts();
-  for (ActivePtr& r : running_) {
+  for (SequencePtr& r : running_) {
     if (r->ended && r->in_flight > 0) leaving_.push_back(std::move(r));
   }
-  std::erase_if(running_, [](const ActivePtr& r) { return r == nullptr || r->ended; });
-  for (const ActivePtr& r : running_) settle(*r);
+  std::erase_if(running_, [](const SequencePtr& r) { return r == nullptr || r->ended; });
+  for (const SequencePtr& r : running_) settle(*r);
 }
 
 // A non-finite row shows in the answer's first token, too: attention propagates it.
-void Engine::take_scored(Active& r, std::size_t item) {
+void Engine::take_scored(Sequence& r, std::size_t item) {
   const std::span<const std::optional<SampledToken>> scored = runner_.scored(item);
   for (std::size_t k = 0; k < scored.size(); ++k) {
     r.prompt_logprobs.push_back(
@@ -49,7 +49,7 @@ void Engine::take_scored(Active& r, std::size_t item) {
 
 // The draw after each draft counts while all drafts before it equal their draws. Rejected drafts'
 // keys lie behind the computed tokens, where the next rows overwrite them before anything reads.
-void Engine::take_tokens(Active& r, std::size_t item, StepReport& report) {
+void Engine::take_tokens(Sequence& r, std::size_t item, StepReport& report) {
   const std::int64_t drafts = r.drafts;
   std::int64_t accepted = 0;
   while (take_token(r, item, accepted, report)) {
@@ -69,7 +69,7 @@ void Engine::take_tokens(Active& r, std::size_t item, StepReport& report) {
 
 // Adds the token drawn from the k-th row of logits, which may be the answer's last. Returns true if
 // it equals the next draft, whose row counts then, and the answer goes on.
-bool Engine::take_token(Active& r, std::size_t item, std::int64_t k, StepReport& report) {
+bool Engine::take_token(Sequence& r, std::size_t item, std::int64_t k, StepReport& report) {
   if (options_.on_logits) {
     const auto logits = runner_.logits(item, k, ops_);
     if (!logits) {
@@ -117,7 +117,7 @@ const NonFiniteItem* Engine::non_finite_row(std::size_t item, std::int64_t first
   return nullptr;
 }
 
-Error Engine::not_finite(const Active& r, std::optional<std::int32_t> layer) const {
+Error Engine::not_finite(const Sequence& r, std::optional<std::int32_t> layer) const {
   std::string place = fmt::format("NaN or Inf in step {}", sums_.steps);
   if (layer && *layer < 0) {
     place += ", in the embedding";

@@ -17,7 +17,7 @@ ScheduleLimits Engine::limits() const {
 
 void Engine::describe_running() {
   scheduled_.clear();
-  for (const ActivePtr& r : running_) scheduled_.push_back(r->scheduled());
+  for (const SequencePtr& r : running_) scheduled_.push_back(r->scheduled());
   rows_.assign(running_.size(), 0);
 }
 
@@ -41,7 +41,7 @@ void Engine::schedule(StepReport& report) {
   const std::int64_t row_bytes = std::int64_t{4} * model_->config().vocab;
   scored_rows_left_ = std::max<std::int64_t>(1, kScoredLogitBytes / row_bytes);
   for (std::size_t i = 0; i < running_.size(); ++i) {
-    Active& r = *running_[i];
+    Sequence& r = *running_[i];
     rows_[i] = cap_scored_rows(r, rows_[i]);
     if (rows_[i] == 0) continue;
     scheduled_[i].covered = r.computed + rows_[i];
@@ -53,7 +53,7 @@ void Engine::schedule(StepReport& report) {
 
 // Keeps its tokens; its full pages go to the prefix cache, where it may find them again (E7).
 void Engine::preempt_youngest(StepReport& report) {
-  ActivePtr r = std::move(running_.back());
+  SequencePtr r = std::move(running_.back());
   running_.pop_back();
   publish(*r);
   give_up_pages(*r);
@@ -65,7 +65,7 @@ void Engine::preempt_youngest(StepReport& report) {
 
 // A row of logits is a whole vocabulary, so a step holds few rows that only score a prompt. Cuts a
 // scoring request's rows to that limit.
-std::int64_t Engine::cap_scored_rows(const Active& r, std::int64_t rows) {
+std::int64_t Engine::cap_scored_rows(const Sequence& r, std::int64_t rows) {
   if (!r.scores()) return rows;
   const std::int64_t first = std::max(r.computed, r.next_scored);
   const std::int64_t end = std::min(r.computed + rows, r.prompt - 1);
@@ -77,9 +77,9 @@ std::int64_t Engine::cap_scored_rows(const Active& r, std::int64_t rows) {
 
 // Waiting is safe: its sibling is older and makes progress (E3). Requests after it wait, too (E2),
 // for a prefill that would have taken their rows.
-bool Engine::waits_for_sibling(const Active& r) const {
+bool Engine::waits_for_sibling(const Sequence& r) const {
   if (!options_.prefix_cache || r.sibling_of.value == 0) return false;
-  return std::any_of(running_.begin(), running_.end(), [&](const ActivePtr& s) {
+  return std::any_of(running_.begin(), running_.end(), [&](const SequencePtr& s) {
     return s->id == r.sibling_of && s->answered() == 0;
   });
 }
@@ -87,7 +87,7 @@ bool Engine::waits_for_sibling(const Active& r) const {
 void Engine::admit(std::int64_t prefill_rows, StepReport& report) {
   while (!waiting_.empty() && prefill_rows > 0 &&
          std::ssize(running_) < options_.max_running_requests) {
-    Active& r = *waiting_.front();
+    Sequence& r = *waiting_.front();
     if (waits_for_sibling(r)) return;
     // The last known token is always computed, for its logits. So are rows that score the prompt.
     const std::int64_t match = r.scores() ? r.next_scored : r.known() - 1;

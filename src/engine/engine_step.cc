@@ -27,7 +27,7 @@ Result<void> Engine::launch() {
     undo_step();
     return ok;
   }
-  for (Active* r : step_.batch) ++r->in_flight;
+  for (Sequence* r : step_.batch) ++r->in_flight;
   step_.report = std::move(report);
   return {};
 }
@@ -41,7 +41,7 @@ Result<StepReport> Engine::collect() {
     (void)runner_.collect();
     land(ahead_);
   }
-  for (const ActivePtr& r : leaving_) {
+  for (const SequencePtr& r : leaving_) {
     if (r->in_flight > 0) continue;
     pages_.undo(r->computed, r->pages);
     keep_and_release(*r, *r->ended);
@@ -58,18 +58,18 @@ Result<StepReport> Engine::collect() {
   sums_.decode_rows += report.decode_rows;
   report.finished = std::exchange(unreported_, {});
   if (ran) take_results(report);
-  std::erase_if(leaving_, [](const ActivePtr& r) { return r->in_flight == 0; });
+  std::erase_if(leaving_, [](const SequencePtr& r) { return r->in_flight == 0; });
   if (in_flight()) std::swap(step_, ahead_);
   return report;
 }
 
 void Engine::land(const Flight& flight) {
-  for (Active* r : flight.batch) --r->in_flight;
+  for (Sequence* r : flight.batch) --r->in_flight;
 }
 
 // Undoes the allocations of failed steps. Rows kept for a drafter may be lost with them.
 void Engine::undo_step() {
-  for (const ActivePtr& r : running_) {
+  for (const SequencePtr& r : running_) {
     r->drafting.unread.clear();
     r->drop_drafts();
     pages_.undo(r->computed, r->pages);
@@ -79,16 +79,16 @@ void Engine::undo_step() {
 // A step of the device lasts long enough for others to take this processor's caches, and requests
 // lie far apart: fetched one after another when they are needed, they are what the host waits for.
 void Engine::prefetch_requests() const {
-  for (const ActivePtr& r : running_) r->prefetch();
-  for (const ActivePtr& r : running_) r->prefetch_lists();
+  for (const SequencePtr& r : running_) r->prefetch();
+  for (const SequencePtr& r : running_) r->prefetch_lists();
 }
 
-void Engine::Active::prefetch() const {
+void Engine::Sequence::prefetch() const {
   const char* const begin = reinterpret_cast<const char*>(this);
-  for (std::size_t at = 0; at < sizeof(Active); at += 64) __builtin_prefetch(begin + at);
+  for (std::size_t at = 0; at < sizeof(Sequence); at += 64) __builtin_prefetch(begin + at);
 }
 
-void Engine::Active::prefetch_lists() const {
+void Engine::Sequence::prefetch_lists() const {
   __builtin_prefetch(tokens.data() + tokens.size());
   for (const std::vector<PageId>& list : pages.lists) {
     __builtin_prefetch(&list);
