@@ -70,8 +70,9 @@ Engine::Engine(const Model& model, KvCache& cache, const EngineOptions& options,
 std::int64_t Engine::capacity(std::size_t kind) const {
   const PageRule& rule = pages_.rules()[kind];
   const std::int64_t total = pages_.total(kind);
-  if (rule.kept > 0) {
-    const std::int64_t kept = pages_for(rule.kept + pages_.block_tokens() - 1, rule.page_size) + 1;
+  if (rule.resume_tokens > 0) {
+    const std::int64_t kept =
+        pages_for(rule.resume_tokens + pages_.block_tokens() - 1, rule.page_size) + 1;
     if (total > kept) return kNoBound;
   }
   return total * rule.page_size;

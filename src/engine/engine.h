@@ -125,7 +125,7 @@ class Engine {
     std::vector<SampledToken> prompt_logprobs;
     std::int64_t limit = 0;     // tokens of the answer
     std::int64_t computed = 0;  // tokens with keys in the cache
-    std::int64_t settled = 0;   // tokens up to which pages behind windows have been released
+    std::int64_t trimmed = 0;   // tokens up to which pages behind windows have been released
     RequestPages pages;         // of `computed` tokens between steps
     std::int64_t cached = 0;    // tokens found in the prefix cache at the first admission
     std::int64_t preemptions = 0;
@@ -197,7 +197,7 @@ class Engine {
   void publish_prompts();
   void keep_and_release(Sequence& r, FinishReason reason);
   void give_up_pages(Sequence& r);
-  void settle(Sequence& r);
+  void trim(Sequence& r);
 
   // engine_drafts.cc
   void add_drafts();

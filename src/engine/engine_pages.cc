@@ -4,7 +4,7 @@ namespace lathe {
 
 void Engine::give_up_pages(Sequence& r) {
   pages_.release(r.pages);
-  r.computed = r.settled = 0;
+  r.computed = r.trimmed = 0;
   r.drafting.restart(0);
 }
 
@@ -28,10 +28,10 @@ void Engine::keep_and_release(Sequence& r, FinishReason reason) {
 }
 
 // Releases the pages before the window of all later rows, a draft layer's included.
-void Engine::settle(Sequence& r) {
+void Engine::trim(Sequence& r) {
   const std::int64_t to = drafting_.next_row(r.drafting, r.computed);
-  pages_.settle(r.settled, to, r.pages);
-  r.settled = to;
+  pages_.trim(r.trimmed, to, r.pages);
+  r.trimmed = to;
 }
 
 }  // namespace lathe

@@ -34,7 +34,7 @@ void Engine::take_results(StepReport& report) {
     if (r->ended && r->in_flight > 0) leaving_.push_back(std::move(r));
   }
   std::erase_if(running_, [](const SequencePtr& r) { return r == nullptr || r->ended; });
-  for (const SequencePtr& r : running_) settle(*r);
+  for (const SequencePtr& r : running_) trim(*r);
 }
 
 // A non-finite row shows in the answer's first token, too: attention propagates it.

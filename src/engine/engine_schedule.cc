@@ -109,7 +109,7 @@ void Engine::admit(std::int64_t prefill_rows, StepReport& report) {
       report.started.push_back({r.id, r.computed});
     }
     r.admitted_before = true;
-    r.settled = r.computed;
+    r.trimmed = r.computed;
     r.drafting.restart(r.computed);
     pages_.extend(r.computed, r.computed + rows, r.pages);
     prefill_rows -= rows;

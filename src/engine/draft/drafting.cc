@@ -119,7 +119,8 @@ void Drafting::took(RequestDrafting& r, std::int64_t drafted, std::int64_t accep
 // Whether reading rows from `from` on after rows up to `to` keeps no additional page.
 bool Drafting::keeps_pages(std::int64_t from, std::int64_t to) const {
   return std::ranges::all_of(rules_, [&](const PageRule& rule) {
-    return rule.first_kept(from, block_tokens_) == rule.first_kept(to, block_tokens_);
+    return rule.first_needed_entry(from, block_tokens_) ==
+           rule.first_needed_entry(to, block_tokens_);
   });
 }
 

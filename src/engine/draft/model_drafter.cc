@@ -90,7 +90,7 @@ void ModelDrafter::follow(Known& known, std::span<const std::int32_t> tokens, st
   if (known.keys.empty()) {
     pages_.release(known.pages);  // of a pass that failed
     known.sure = pages_.match(tokens, std::ssize(tokens) - 1, known.pages);
-    known.settled = known.sure;
+    known.trimmed = known.sure;
     known.keys.assign(tokens.begin(), tokens.begin() + known.sure);
   }
   const std::int64_t written = std::min(std::ssize(known.keys), end);
@@ -168,8 +168,8 @@ Result<void> ModelDrafter::compute(std::span<Job> jobs) {
     k.keys.insert(k.keys.end(), tokens.begin(), tokens.end());
     k.sure += job.rows;
     // Not the last one: it may be computed once more.
-    pages_.settle(k.settled, std::max(k.settled, k.sure - 1), k.pages);
-    k.settled = std::max(k.settled, k.sure - 1);
+    pages_.trim(k.trimmed, std::max(k.trimmed, k.sure - 1), k.pages);
+    k.trimmed = std::max(k.trimmed, k.sure - 1);
     if (job.rows > kBurstRows) pages_.publish(std::span(k.keys).first(nth(k.sure - 1)), k.pages);
   }
   const auto fresh = chains_.begin() + static_cast<std::ptrdiff_t>(first_chain);
@@ -215,7 +215,7 @@ void ModelDrafter::give_up(Known& known) {
   if (known.sure > 0) pages_.publish(std::span(known.keys).first(nth(known.sure - 1)), known.pages);
   pages_.release(known.pages);
   known.keys.clear();
-  known.sure = known.settled = 0;
+  known.sure = known.trimmed = 0;
 }
 
 void ModelDrafter::forget(RequestId id) {

@@ -53,7 +53,7 @@ class ModelDrafter : public Drafter {
   struct Known {
     std::vector<std::int32_t> keys;  // tokens whose keys are in `pages`; the last may be drafts
     std::int64_t sure = 0;           // of those, the ones that are tokens of the request
-    std::int64_t settled = 0;        // for which what windows have left behind was given back
+    std::int64_t trimmed = 0;        // for which what windows have left behind was given back
     std::int64_t waited = 0;  // steps that wanted drafts and did not read the prompt for them
     RequestPages pages;
   };

@@ -19,9 +19,9 @@ Result<PageAllocator> PageAllocator::create(std::span<const PageKind> kinds,
          std::vector<std::int32_t>(static_cast<std::size_t>(kind.ledger->total()))});
     out.rules_.push_back(kind.rule);
     out.rewrites_ = out.rewrites_ || kind.rule.rewrites;
-    out.drops_ = out.drops_ || kind.rule.kept > 0;
+    out.drops_ = out.drops_ || kind.rule.resume_tokens > 0;
     groups.push_back({kind.ledger, static_cast<std::int32_t>(kind.rule.page_size),
-                      static_cast<std::int32_t>(kind.rule.kept)});
+                      static_cast<std::int32_t>(kind.rule.resume_tokens)});
   }
   if (prefix_cache) {
     auto cache = PrefixCache::create(std::move(groups));
@@ -131,11 +131,11 @@ void PageAllocator::confirm(RequestPages& pages) {
   }
 }
 
-void PageAllocator::settle(std::int64_t from, std::int64_t to, RequestPages& pages) {
+void PageAllocator::trim(std::int64_t from, std::int64_t to, RequestPages& pages) {
   if (!drops_ || from / block_tokens_ == to / block_tokens_) return;
   for (std::size_t k = 0; k < pages.lists.size(); ++k) {
-    const std::int64_t end = rules_[k].first_kept(to, block_tokens_);
-    for (std::int64_t i = rules_[k].first_kept(from, block_tokens_); i < end; ++i) {
+    const std::int64_t end = rules_[k].first_needed_entry(to, block_tokens_);
+    for (std::int64_t i = rules_[k].first_needed_entry(from, block_tokens_); i < end; ++i) {
       let_go(k, std::exchange(pages.lists[k][static_cast<std::size_t>(i)], PageId()));
     }
   }

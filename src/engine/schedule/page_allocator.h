@@ -67,7 +67,7 @@ class PageAllocator {
   void confirm(RequestPages& pages);
   /// Releases the pages that a request no longer needs as it goes from `from` to `to` tokens,
   /// leaving holes.
-  void settle(std::int64_t from, std::int64_t to, RequestPages& pages);
+  void trim(std::int64_t from, std::int64_t to, RequestPages& pages);
   /// After a failed step: releases the pages allocated for it, and for a step behind it.
   void undo(std::int64_t from, RequestPages& pages);
   /// The page of a kind that held the last of `from` tokens before extend(); -1 if from is 0.

@@ -12,8 +12,8 @@ std::vector<PageKind> page_kinds(KvCache& cache, std::int64_t step_rows) {
   for (std::size_t g = 0; g < plan.groups.size(); ++g) {
     const Plan& p = plan.groups[g].plan;
     PageKind kind{&cache.ledger(g), {.page_size = p.main().page_size}};
-    kind.rule.kept = kept_tokens(p.problem);
-    if (kind.rule.kept > 0) {
+    kind.rule.resume_tokens = kept_tokens(p.problem);
+    if (kind.rule.resume_tokens > 0) {
       kind.rule.most =
           std::min(kind.ledger->free(), window_pages(p, plan.block_tokens, 1, step_rows));
     }
@@ -28,7 +28,7 @@ std::vector<PageKind> page_kinds(KvCache& cache, std::int64_t step_rows) {
     if (StatePool* state = cache.state(g)) {
       out.push_back({&state->ledger(),
                      {.page_size = plan.block_tokens,
-                      .kept = plan.block_tokens,
+                      .resume_tokens = plan.block_tokens,
                       .most = std::min(state->ledger().free(), kStateSlotsPerRequest),
                       .per_step = kStateSlotsPerStep,
                       .rewrites = true}});

@@ -7,14 +7,14 @@ namespace {
 std::int64_t room(const ScheduledRequest& r, const PageRule& rule, std::int64_t block_tokens) {
   if (rule.most == kNoBound) return kNoBound;
   const std::int64_t held = pages_for(r.computed, rule.page_size) -
-                            rule.first_kept(r.computed, block_tokens) +
+                            rule.first_needed_entry(r.computed, block_tokens) +
                             rule.new_pages(r.computed, r.covered);
   return std::max<std::int64_t>(0, rule.most - held);
 }
 
 // Pages that a request still needs for all its tokens and the next one, in the most demanding step.
 std::int64_t missing(const ScheduledRequest& r, const PageRule& rule, std::int64_t block_tokens) {
-  const std::int64_t more = pages_for(r.known + 1, rule.page_size) - rule.settled(r.covered);
+  const std::int64_t more = pages_for(r.known + 1, rule.page_size) - rule.final_entries(r.covered);
   return std::clamp<std::int64_t>(more, 0, room(r, rule, block_tokens));
 }
 
@@ -25,7 +25,7 @@ std::int64_t reach(const ScheduledRequest& r, std::span<const PageRule> rules,
   for (std::size_t g = 0; g < rules.size(); ++g) {
     if (available[g] >= rules[g].per_step) continue;
     const std::int64_t size = rules[g].page_size;
-    tokens = std::min(tokens, (rules[g].settled(r.covered) + available[g]) * size);
+    tokens = std::min(tokens, (rules[g].final_entries(r.covered) + available[g]) * size);
   }
   return tokens;
 }
@@ -68,7 +68,8 @@ std::int64_t first_rows(const ScheduledRequest& next, const ScheduleLimits& limi
   for (const PageRule& rule : limits.pages) {
     const std::int64_t more = room(next, rule, limits.block_tokens);
     if (more >= rule.per_step) continue;
-    rows = std::min(rows, (rule.settled(next.covered) + more) * rule.page_size - next.computed);
+    rows =
+        std::min(rows, (rule.final_entries(next.covered) + more) * rule.page_size - next.computed);
   }
   return rows;
 }

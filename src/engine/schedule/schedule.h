@@ -25,7 +25,7 @@ struct PageRule {
   std::int64_t page_size = 1;  // tokens
   // Tokens before the last block boundary that a request needs to continue, or to resume at that
   // boundary; 0: all of them.
-  std::int64_t kept = 0;
+  std::int64_t resume_tokens = 0;
   std::int64_t most = kNoBound;  // most pages that one request holds at once
   // Most pages that a step takes, the last ones; others stay holes.
   std::int64_t per_step = kNoBound;
@@ -34,12 +34,13 @@ struct PageRule {
   bool rewrites = false;
 
   /// First entry that a request with `computed` tokens keeps.
-  std::int64_t first_kept(std::int64_t computed, std::int64_t block_tokens) const {
-    if (kept == 0) return 0;
-    return std::max<std::int64_t>(0, computed / block_tokens * block_tokens - kept) / page_size;
+  std::int64_t first_needed_entry(std::int64_t computed, std::int64_t block_tokens) const {
+    if (resume_tokens == 0) return 0;
+    return std::max<std::int64_t>(0, computed / block_tokens * block_tokens - resume_tokens) /
+           page_size;
   }
   /// Entries that need no further page for tokens from `covered` on.
-  std::int64_t settled(std::int64_t covered) const {
+  std::int64_t final_entries(std::int64_t covered) const {
     return rewrites ? covered / page_size : pages_for(covered, page_size);
   }
   /// Pages to take for tokens [covered, end).
@@ -48,7 +49,7 @@ struct PageRule {
     if (end == covered + 1) {  // a decode row, for which one division is enough
       return rewrites || covered % page_size == 0 ? std::min<std::int64_t>(1, per_step) : 0;
     }
-    return std::min(pages_for(end, page_size) - settled(covered), per_step);
+    return std::min(pages_for(end, page_size) - final_entries(covered), per_step);
   }
 };
 

@@ -196,10 +196,12 @@ struct ThreeKinds {
   PageLedger window{PoolShape{2, 16}};
   PageLedger state{PoolShape{4, 16}};
   PageAllocator pages = *PageAllocator::create(
-      std::array{PageKind{&full, {.page_size = 4}},
-                 PageKind{&window, {.page_size = 2, .kept = 4, .most = 16}},
-                 PageKind{&state,
-                          {.page_size = 4, .kept = 4, .most = 4, .per_step = 2, .rewrites = true}}},
+      std::array{
+          PageKind{&full, {.page_size = 4}},
+          PageKind{&window, {.page_size = 2, .resume_tokens = 4, .most = 16}},
+          PageKind{
+              &state,
+              {.page_size = 4, .resume_tokens = 4, .most = 4, .per_step = 2, .rewrites = true}}},
       4, true);
 };
 
@@ -259,7 +261,7 @@ TEST(PageAllocator, AWindowGivesBackWhatItHasLeftBehind) {
   EXPECT_THAT(ids(a.lists[2]), ElementsAre(-1, 0, 1));  // at the last boundary, and the last
   EXPECT_EQ(k.pages.held(), 3 + 5 + 2);
   k.pages.confirm(a);
-  k.pages.settle(0, 10, a);
+  k.pages.trim(0, 10, a);
   // The boundary is at 8: tokens from 4 on stay.
   EXPECT_THAT(ids(a.lists[1]), ElementsAre(-1, -1, 2, 3, 4));
   EXPECT_THAT(ids(a.lists[2]), ElementsAre(-1, 0, 1));
@@ -283,7 +285,7 @@ TEST(PageAllocator, AWindowGivesBackWhatItHasLeftBehind) {
   EXPECT_THAT(ids(a.lists[2]), ElementsAre(-1, 0, 1));
   k.pages.extend(10, 13, a);
   k.pages.confirm(a);
-  k.pages.settle(10, 13, a);
+  k.pages.trim(10, 13, a);
   EXPECT_THAT(ids(a.lists[2]), ElementsAre(-1, -1, 2, 3));
   EXPECT_EQ(k.pages.last_before(2, 12, a), PageId(2));
   k.pages.release(a);
@@ -298,10 +300,10 @@ TEST(PageAllocator, AMatchResumesWhereWindowAndStateAre) {
   Pages a;
   k.pages.extend(0, 6, a);
   k.pages.confirm(a);
-  k.pages.settle(0, 6, a);
+  k.pages.trim(0, 6, a);
   k.pages.extend(6, 14, a);
   k.pages.confirm(a);
-  k.pages.settle(6, 14, a);
+  k.pages.trim(6, 14, a);
   k.pages.publish(tokens, a);
   k.pages.release(a);
   Pages b;

@@ -88,18 +88,19 @@ TEST(Schedule, AdmissionLeavesRoomForEveryPrefillThatHasBegun) {
 
 // Pages that a request holds between steps.
 std::int64_t held(const PageRule& rule, std::int64_t computed, std::int64_t block_tokens) {
-  return pages_for(computed, rule.page_size) - rule.first_kept(computed, block_tokens);
+  return pages_for(computed, rule.page_size) - rule.first_needed_entry(computed, block_tokens);
 }
 
 TEST(Schedule, AWindowKeepsItsLastPages) {
   // Blocks of 8 tokens; 6 tokens before the last boundary are kept.
-  const PageRule window{.page_size = 2, .kept = 6, .most = 9};
-  EXPECT_EQ(window.first_kept(0, 8), 0);
-  EXPECT_EQ(window.first_kept(15, 8), 1);  // boundary 8: from token 2 on
-  EXPECT_EQ(window.first_kept(16, 8), 5);  // boundary 16: from token 10 on
+  const PageRule window{.page_size = 2, .resume_tokens = 6, .most = 9};
+  EXPECT_EQ(window.first_needed_entry(0, 8), 0);
+  EXPECT_EQ(window.first_needed_entry(15, 8), 1);  // boundary 8: from token 2 on
+  EXPECT_EQ(window.first_needed_entry(16, 8), 5);  // boundary 16: from token 10 on
   EXPECT_EQ(held(window, 15, 8), 7);
   EXPECT_EQ(held(window, 16, 8), 3);
-  const PageRule state{.page_size = 8, .kept = 8, .most = 4, .per_step = 2, .rewrites = true};
+  const PageRule state{
+      .page_size = 8, .resume_tokens = 8, .most = 4, .per_step = 2, .rewrites = true};
   EXPECT_EQ(held(state, 16, 8), 1);  // the boundary's
   EXPECT_EQ(held(state, 17, 8), 2);  // and the last token's
   EXPECT_EQ(state.new_pages(16, 17), 1);
@@ -109,7 +110,8 @@ TEST(Schedule, AWindowKeepsItsLastPages) {
 }
 
 TEST(Schedule, EveryKindOfPageCounts) {
-  const std::vector<PageRule> rules{{.page_size = 4}, {.page_size = 2, .kept = 2, .most = 5}};
+  const std::vector<PageRule> rules{{.page_size = 4},
+                                    {.page_size = 2, .resume_tokens = 2, .most = 5}};
   const ScheduleLimits limits{rules, 4, 8};
   const auto rows = [&](std::vector<ScheduledRequest> running,
                         std::vector<std::int64_t> available) {
@@ -150,12 +152,13 @@ TEST(Schedule, NobodyStarves) {
       const std::int64_t kept = 1 + pick(6);
       const std::int64_t least = kept + block - 1 + 2;  // pages of one token each
       total.push_back(least + pick(8));
-      rules.push_back({.page_size = 1, .kept = kept, .most = std::min(total[1], least + 5)});
+      rules.push_back(
+          {.page_size = 1, .resume_tokens = kept, .most = std::min(total[1], least + 5)});
     }
     if (pick(2) == 0) {
       total.push_back(4 + pick(4));
       rules.push_back(
-          {.page_size = block, .kept = block, .most = 4, .per_step = 2, .rewrites = true});
+          {.page_size = block, .resume_tokens = block, .most = 4, .per_step = 2, .rewrites = true});
     }
     const ScheduleLimits limits{rules, block, 1 + pick(6)};
     std::vector<Job> waiting;
