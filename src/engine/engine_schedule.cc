@@ -7,6 +7,7 @@
 namespace lathe {
 namespace {
 
+// Most logits of a step for rows that only score a prompt.
 constexpr std::int64_t kScoredLogitBytes = std::int64_t{64} << 20;
 
 }  // namespace
@@ -26,7 +27,9 @@ void Engine::count_available() {
   for (std::size_t k = 0; k < pages_.rules().size(); ++k) available_.push_back(pages_.available(k));
 }
 
-// Fills rows_ for running_, with pages for all of them.
+// Fills rows_ for running_, with pages for all of them. A preemption changes what is available, so
+// all rows are decided anew. This ends: each turn has one request fewer, and the oldest one alone
+// always fits (check_fits(), E3).
 void Engine::schedule(StepReport& report) {
   describe_running();
   count_available();
@@ -63,8 +66,8 @@ void Engine::preempt_youngest(StepReport& report) {
   waiting_.push_front(std::move(r));
 }
 
-// A row of logits is a whole vocabulary, so a step holds few rows that only score a prompt. Cuts a
-// scoring request's rows to that limit.
+// Cuts the rows of a request that scores its prompt to the logits that are left in this step: a row
+// of logits has a number for every token of the vocabulary.
 std::int64_t Engine::cap_scored_rows(const Sequence& r, std::int64_t rows) {
   if (!r.scores()) return rows;
   const std::int64_t first = std::max(r.computed, r.next_scored);
@@ -84,6 +87,9 @@ bool Engine::waits_for_sibling(const Sequence& r) const {
   });
 }
 
+// Admits waiting requests, oldest first, while admits() allows it. A request that was preempted in
+// this step needs more pages than it gave up, so it is refused here, unless older requests have put
+// its pages back into the prefix cache (E6).
 void Engine::admit(std::int64_t prefill_rows, StepReport& report) {
   while (!waiting_.empty() && prefill_rows > 0 &&
          std::ssize(running_) < options_.max_running_requests) {
