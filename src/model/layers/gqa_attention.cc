@@ -4,6 +4,7 @@
 
 #include "base/rows.h"
 #include "ops/attend.h"
+#include "ops/elementwise.h"
 #include "ops/matmul.h"
 #include "ops/qkv.h"
 
