@@ -2,7 +2,7 @@
 BUILD := build
 JOBS := $(shell nproc)
 
-.PHONY: help demo test build bench check integrations-test wheel format docs fuzz nightly page-test server-clients eval gpu-test gpu-bench setup clean
+.PHONY: help demo test build bench check check-files integrations-test wheel format docs fuzz nightly page-test server-clients eval gpu-test gpu-bench setup clean
 
 help:
 	@echo "make help      this list"
@@ -11,7 +11,8 @@ help:
 	@echo "make test      the same set-up, then every test"
 	@echo "make build     build/lathe and the tests"
 	@echo "make bench     codec throughput beside memcpy"
-	@echo "make check     formatting and the direction of includes"
+	@echo "make check     formatting, what folders include, words of comments"
+	@echo "make check-files  each file of src/ compiled by itself, without objects"
 	@echo "make format    format every source file"
 	@echo "make docs      rewrite the program output and the pictures in the documents"
 	@echo "make fuzz      each fuzz target for FUZZ_SECONDS (60)"
@@ -51,7 +52,12 @@ bench: build
 check:
 	@tools/setup.sh format
 	tools/check_rooms.py
+	tools/check_words.py
 	git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format --dry-run --Werror
+
+check-files:
+	@tools/setup.sh build
+	tools/check_files.py
 
 format:
 	@tools/setup.sh format

@@ -41,9 +41,11 @@ function(lathe_in_batches target)
     set(batch ${ARGV1})
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${LATHE_UNITY} UNITY_BUILD_BATCH_SIZE ${batch})
-  # GCC bounds how much a file may grow by inlining: a batch is as many files.
-  target_compile_options(${target} PRIVATE
-    "$<$<AND:$<CXX_COMPILER_ID:GNU>,$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:--param=large-unit-insns=1000000>")
+  # GCC bounds how much a file may grow by inlining: a batch is as many files. Tests need no such speed.
+  if(NOT target MATCHES "_test$")
+    target_compile_options(${target} PRIVATE
+      "$<$<AND:$<CXX_COMPILER_ID:GNU>,$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:--param=large-unit-insns=1000000>")
+  endif()
   get_target_property(sources ${target} SOURCES)
   get_target_property(folder ${target} SOURCE_DIR)
   list(FILTER sources INCLUDE REGEX "\\.cc$")

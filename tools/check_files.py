@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""Compiles files of src/ one by one, without writing objects: each must stand on its own includes.
+
+check_files.py [--since COMMIT] [--jobs N] [FILE...]
+All sources and headers of src/, or those given, or those that changed since COMMIT. Flags are those of preset `debug`, which it configures
+in build-debug. A kernel (.cu, .cuh) is compiled as C++ for the emulator. Prints each file that does not compile with its first error, and
+exits with 1.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build-debug"
+SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
+
+
+def configure():
+    done = subprocess.run(["cmake", "--preset", "debug"], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"check_files: cmake --preset debug: {done.stderr.strip()}")
+    return json.loads((BUILD / "compile_commands.json").read_text())
+
+
+def flags_of(entry):
+    """A command's flags without compiler cache, precompiled headers, input and output."""
+    words = shlex.split(entry["command"])
+    compiler = next(i for i, w in enumerate(words) if re.search(r"(g\+\+|c\+\+|clang\+\+)[-\d.]*$", w))
+    words = words[compiler:]
+    out, skip = [], 0
+    for i, word in enumerate(words):
+        if skip:
+            skip -= 1
+        elif word in ("-o", "-c", "-MF", "-MT"):
+            skip = 1
+        elif word == "-include" and "cmake_pch" in words[i + 1]:
+            skip = 1
+        elif word not in ("-MD", "-Winvalid-pch"):
+            out.append(word)
+    return out
+
+
+class Flags:
+    """Which flags a file of src/ is compiled with."""
+
+    def __init__(self, commands):
+        self.own, self.folders, self.emulated = {}, {}, None
+        for entry in commands:
+            path = pathlib.Path(entry["file"])
+            if "/emulated/" in str(path):
+                self.emulated = self.emulated or flags_of(entry)
+            if not path.is_relative_to(ROOT / "src"):
+                continue
+            emulated = "lathe_kernels_cuda_emulated" in entry["output"] if "output" in entry else "fake/rename.h" in entry["command"]
+            if path not in self.own or not emulated:
+                self.own[path] = flags_of(entry)
+        for path, flags in self.own.items():
+            for folder in (path.parent, *path.parent.parents):
+                self.folders.setdefault((folder, "test" in path.parts), flags)
+
+    def of(self, path):
+        if path in self.own:
+            return self.own[path]
+        if path.suffix in (".cu", ".cuh"):
+            return None if "test" in path.parts else self.emulated  # tests on a GPU are nvcc's alone
+        for folder in (path.parent, *path.parent.parents):
+            flags = self.folders.get((folder, "test" in path.parts)) or self.folders.get((folder, False))
+            if flags:
+                return flags
+        return None
+
+
+def compile_alone(path, flags):
+    """The first error, or nothing."""
+    if flags is None:
+        return None  # not part of this build: CUDA's own, without the toolkit's headers
+    extra = ["-x", "c++"]
+    if path.suffix in (".h", ".cuh"):
+        extra += ["-Wno-pragma-once-outside-header", "-Wno-unused-function", "-Wno-unused-const-variable"]
+        if "clang" not in flags[0]:
+            extra.remove("-Wno-pragma-once-outside-header")
+            extra += ["-Wno-error"]  # GCC has no flag for `#pragma once in main file`
+    done = subprocess.run([*flags, "-fsyntax-only", *extra, str(path)], cwd=BUILD, capture_output=True, text=True)
+    if done.returncode == 0:
+        return None
+    found = re.search(r"^.*error: .*$", done.stderr, re.M)
+    return found[0] if found else done.stderr.strip().split("\n")[-1]
+
+
+# Headers that are parts of one file: Highway's, included once for each SIMD target.
+def is_part(path):
+    return path.name.endswith("-inl.h")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", type=pathlib.Path)
+    parser.add_argument("--since", metavar="COMMIT")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    options = parser.parse_args()
+    files = [f.resolve() for f in options.files]
+    if options.since:
+        said = subprocess.run(["git", "diff", "--name-only", "--diff-filter=d", options.since, "--", "src"], cwd=ROOT, capture_output=True, text=True)
+        if said.returncode != 0:
+            sys.exit(f"check_files: --since {options.since}: {said.stderr.strip()}")
+        files += [ROOT / name for name in said.stdout.split()]
+    elif not files:
+        files = sorted((ROOT / "src").rglob("*"))
+    files = [f for f in files if f.suffix in SUFFIXES and not is_part(f)]
+    if not files:
+        return 0
+    flags = Flags(configure())
+    failed = 0
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        for path, error in zip(files, pool.map(lambda f: compile_alone(f, flags.of(f)), files)):
+            if error:
+                failed += 1
+                print(f"{path.relative_to(ROOT)} does not compile alone: {error}", flush=True)
+    print(f"{len(files) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
