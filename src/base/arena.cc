@@ -15,7 +15,7 @@ std::byte* Arena::take(std::int64_t bytes) {
     used_ = 0;
   }
   if (block_ == blocks_.size()) {
-    // Doubling, so that a step of any size needs a few blocks and the last one holds most of it.
+    // Double the capacity: a step of any size then needs few blocks, and the last is most of it.
     const std::int64_t grown = std::max({kLeastBlock, size, capacity()});
     auto block = memory_.allocate(grown);
     if (!block) throw OutOfMemory(block.error());

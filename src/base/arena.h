@@ -1,4 +1,5 @@
-// Arena: memory for intermediate tensors, allocated in stack order and released at once.
+// Arena: memory for intermediate tensors. It is allocated in stack order, and a scope frees all of
+// its allocations together.
 #pragma once
 
 #include <cstddef>
@@ -10,16 +11,16 @@
 
 namespace lathe {
 
-/// Grows by blocks to the largest use and allocates no more from then on. Not thread-safe: the
-/// thread that runs operators owns it.
+/// Grows block by block up to the largest use; after that it allocates nothing. Not thread-safe:
+/// only the thread that runs operators may use it.
 class Arena {
  public:
   explicit Arena(Memory memory = kHostMemory) : memory_(memory) {}
 
-  /// `bytes` bytes at a multiple of 64, contents unspecified, valid until the scope that is open at
-  /// the call closes. Throws OutOfMemory when memory runs out.
+  /// Returns `bytes` uninitialised bytes, 64-byte aligned, valid until the current Scope ends.
+  /// Throws OutOfMemory if the memory has no more.
   std::byte* take(std::int64_t bytes);
-  /// Reserves `bytes` bytes in one block, if nothing is allocated yet. Throws OutOfMemory.
+  /// Allocates a block of `bytes` in advance. Call it before the first take(). Throws OutOfMemory.
   void reserve(std::int64_t bytes) {
     const Scope scope(*this);
     take(bytes);
@@ -29,7 +30,7 @@ class Arena {
     return reinterpret_cast<T*>(take(n * static_cast<std::int64_t>(sizeof(T))));
   }
 
-  /// Releases what was allocated since it was opened.
+  /// Frees, when it ends, everything allocated since it began.
   class Scope {
    public:
     explicit Scope(Arena& arena)
@@ -48,11 +49,11 @@ class Arena {
     std::int64_t used_, taken_;
   };
 
-  /// Peak bytes in use.
+  /// Most bytes in use at one time.
   std::int64_t high_water() const { return high_water_; }
   /// Bytes of all blocks.
   std::int64_t capacity() const;
-  /// How often take() had to allocate.
+  /// Number of blocks allocated.
   std::int64_t growths() const { return static_cast<std::int64_t>(blocks_.size()); }
 
  private:
@@ -62,8 +63,8 @@ class Arena {
   };
   Memory memory_;
   std::vector<Block> blocks_;
-  std::size_t block_ = 0;  // the one that take() fills
-  std::int64_t used_ = 0;  // bytes of it
+  std::size_t block_ = 0;  // index of the block that take() uses
+  std::int64_t used_ = 0;  // bytes used in that block
   std::int64_t taken_ = 0, high_water_ = 0;
 };
 

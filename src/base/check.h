@@ -1,6 +1,6 @@
-// LATHE_CHECK: an invariant of the program itself. It prints file, line, condition and text, then
-// aborts; it is never the answer to a user's input (that is a Result, result.h). It stays on in
-// release builds, so it belongs outside inner loops.
+// LATHE_CHECK: checks an invariant of the program. If it fails it prints file, line, condition and
+// text, then aborts. Do not use it for user input; return an Error (result.h) instead. It stays on
+// in release builds, so keep it out of inner loops.
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,4 @@
-// The edit distance of two words, for "did you mean".
+// Edit distance between two words, for "did you mean" hints.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,8 @@
 
 namespace lathe {
 
-/// Letters to insert, delete or replace to turn one into the other (Levenshtein). O(a x b).
+/// Number of letters to insert, delete or replace to turn one word into the other (Levenshtein).
+/// O(a x b).
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
 }  // namespace lathe

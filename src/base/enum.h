@@ -1,5 +1,5 @@
-// Enums that come from one list: names, parser, count and sets follow from it, so none of them can
-// be forgotten.
+// Enums from one list of values. Names, parser, count and sets come from that list, so a new value
+// cannot be missing in one of them.
 //
 //   #define LATHE_PHASES(X) X(extend) X(decode)
 //   LATHE_ENUM(Phase, LATHE_PHASES)
@@ -19,11 +19,11 @@
 
 namespace lathe {
 
-/// Names of enum E in declaration order; specialised by LATHE_ENUM.
+/// Names of the values of E in declaration order. LATHE_ENUM specialises it.
 template <class E>
 inline constexpr auto enum_names = nullptr;
 
-/// Meanings of enum E in declaration order; specialised by LATHE_ENUM_WITH_TEXT.
+/// Descriptions of the values of E in declaration order. LATHE_ENUM_WITH_TEXT specialises it.
 template <class E>
 inline constexpr auto enum_texts = nullptr;
 
@@ -34,7 +34,7 @@ inline constexpr auto enum_texts = nullptr;
   template <>                                                 \
   inline constexpr auto enum_names<Type> = std::array{LIST(LATHE_ENUM_NAME_)};
 
-// The same from a list of X(value, "what it means"), for enums that documents list.
+// LATHE_ENUM from a list of X(value, "description"), for enums that `lathe` or documents print.
 #define LATHE_ENUM_VALUE2_(v, text) v,
 #define LATHE_ENUM_NAME2_(v, text) std::string_view(#v),
 #define LATHE_ENUM_TEXT2_(v, text) std::string_view(text),
@@ -53,7 +53,7 @@ constexpr std::string_view name(E e) {
   return enum_names<E>[static_cast<std::size_t>(e)];
 }
 
-/// What a value means, of an enum made by LATHE_ENUM_WITH_TEXT.
+/// Description of a value of a LATHE_ENUM_WITH_TEXT enum.
 template <class E>
 constexpr std::string_view meaning(E e) {
   return enum_texts<E>[static_cast<std::size_t>(e)];
@@ -74,7 +74,7 @@ constexpr std::optional<E> parse_enum(std::string_view text) {
   return std::nullopt;
 }
 
-/// "a, b, c": the known names, for an error message about an unknown one.
+/// All names as "a, b, c", for error messages.
 template <class E>
 std::string known_names() {
   std::string out;
@@ -85,7 +85,7 @@ std::string known_names() {
   return out;
 }
 
-/// A set of values of one enum (at most 32 of them).
+/// A set of values of an enum that has at most 32.
 template <class E>
 class EnumSet {
  public:

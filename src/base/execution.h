@@ -1,5 +1,5 @@
-// What a kernel runs with: threads or a stream, scratch memory and the mode of splitting. It is
-// passed, never global.
+// What a kernel runs with: threads or a stream, scratch memory, and how it may split work. Every
+// call gets it as an argument; none of it is global.
 #pragma once
 
 #include <cstddef>
@@ -15,18 +15,19 @@
 
 namespace lathe {
 
-/// Memory that a kernel reuses from call to call: it grows to the largest call and then allocates
-/// no more.
+/// Memory that a kernel reuses from call to call. It grows to the size of the largest call; after
+/// that it allocates nothing.
 class Scratch {
  public:
   explicit Scratch(Memory memory = kHostMemory) : memory_(memory) {}
 
   const Memory& memory() const { return memory_; }
-  /// At least `bytes` bytes, 64-byte aligned, contents unspecified, valid until the next take().
-  /// Null when a device is out of memory; the host throws OutOfMemory. On the host, growing frees
-  /// the old bytes first. On a device they live as long as the scratch, because captured graphs
-  /// hold their address, and a later call that fits them reuses them; growing doubles while there
-  /// is room, so all of them together are at most twice the last.
+  /// Returns at least `bytes` uninitialised bytes, 64-byte aligned, valid until the next take().
+  /// Out of memory: throws OutOfMemory on the host, returns null on a device.
+  ///
+  /// On the host, growing frees the old bytes first. On a device the old bytes live as long as the
+  /// Scratch, because captured CUDA graphs contain their address. There each allocation doubles
+  /// while memory lasts, so all of them together are at most twice the last one.
   std::byte* take(std::int64_t bytes) {
     if (bytes <= size_) return bytes_.get();
     if (!keeps_outgrown()) {
@@ -36,13 +37,14 @@ class Scratch {
     if (keeps_outgrown() && 2 * size_ > bytes && grow(2 * size_)) return bytes_.get();
     return grow(bytes) ? bytes_.get() : nullptr;
   }
-  /// Memory for a kernel that passes this scratch on to another one, whose take() leaves it alone.
+  /// A second Scratch, for a kernel that calls another kernel with this one: take() here leaves
+  /// the bytes of outer() unchanged.
   Scratch& outer() {
     if (!outer_) outer_ = std::make_unique<Scratch>(memory_);
     return *outer_;
   }
   std::int64_t size() const { return size_; }
-  /// How often take() had to allocate.
+  /// Number of allocations so far.
   std::int64_t growths() const { return growths_; }
 
  private:
@@ -69,11 +71,12 @@ class Scratch {
 struct Execution {
   ThreadPool* threads = nullptr;  // null: the calling thread alone
   Scratch* scratch = nullptr;     // null: a call allocates its own
-  // Cuts follow a request's own keys, so its bits depend on the request alone. When off, they
-  // follow threads or blocks and the batch, and a chunked prompt may differ from a one-shot one in
-  // the last bits. None: on where a CPU computes, off on a GPU.
+  // True: work is split only by the request's own keys, so a request's bits do not depend on the
+  // rest of the batch. False: the split depends on the batch and on the number of threads or
+  // blocks, and a prompt computed in chunks may differ in the last bits from one computed at once.
+  // None: true on a CPU, false on a GPU.
   std::optional<bool> batch_invariant = {};
-  void* stream = nullptr;  // of a GPU (cudaStream_t); null: its default stream
+  void* stream = nullptr;  // GPU only: a cudaStream_t; null: the default stream
 };
 
 }  // namespace lathe

@@ -1,4 +1,4 @@
-// Bounds and roundings of integers.
+// Limits of integers, and division and multiples rounded up.
 #pragma once
 
 #include <cstdint>

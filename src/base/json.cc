@@ -31,7 +31,7 @@ Json read_json(std::string_view text) {
 template <class Json>
 WatchedJson<Json> read_watched_json(std::string_view text) {
   WatchedJson<Json> out;
-  std::vector<std::unordered_set<std::string>> open;  // names in each open object
+  std::vector<std::unordered_set<std::string>> open;  // names seen in each open object
   const auto watch = [&](int depth, typename Json::parse_event_t event, Json& parsed) {
     if (depth > kMostLevels) {  // the parser skips discarded values
       out.too_deep = true;

@@ -1,4 +1,4 @@
-// Memory: where bytes lie, and how they are allocated and freed.
+// Memory: which memory bytes are in, and how to allocate and free them.
 #pragma once
 
 #include <cstddef>
@@ -12,17 +12,17 @@
 
 namespace lathe {
 
-/// host    the processor's own
-/// pinned  the processor's, at fixed physical addresses, so that a device copies it without waiting
-/// device  an accelerator's: only its kernels and copies may look there
+/// host    ordinary memory of the CPU
+/// pinned  CPU memory with fixed physical addresses: a GPU can copy it asynchronously
+/// device  memory of a GPU: only its kernels and copies may access it
 #define LATHE_MEMORY_KINDS(X) X(host) X(pinned) X(device)
 LATHE_ENUM(MemoryKind, LATHE_MEMORY_KINDS)
 
-/// Bytes that go back to the memory they came from.
+/// Bytes with the function that frees them.
 using OwnedBytes = std::unique_ptr<std::byte, void (*)(std::byte*)>;
 
-/// Thrown when memory runs out in the middle of work, such as an arena's. One line says how much
-/// was wanted and how much is available.
+/// Thrown when memory runs out in the middle of work (an arena that grows, for example). what() is
+/// one line with the bytes wanted and the bytes available.
 class OutOfMemory : public std::bad_alloc {
  public:
   explicit OutOfMemory(const Error& error) : text_(error.message()) {}
@@ -34,14 +34,15 @@ class OutOfMemory : public std::bad_alloc {
 
 struct Memory {
   MemoryKind kind = MemoryKind::host;
-  /// `bytes` bytes at a multiple of 64 or more, contents unspecified. Errors (exhausted): the bytes
-  /// wanted and, where known, the bytes available.
+  /// Returns `bytes` uninitialised bytes, at least 64-byte aligned. Error: exhausted, with the
+  /// bytes wanted and, if known, the bytes available.
   Result<OwnedBytes> (*allocate)(std::int64_t bytes) = nullptr;
 
   bool operator==(const Memory&) const = default;
 };
 
-/// "21.4 of 23.5 GB free": this computer's memory; without the figures where the system has none.
+/// "21.4 of 23.5 GB free": memory of this computer, from /proc/meminfo; a text without numbers if
+/// that cannot be read.
 std::string host_memory_text();
 
 /// Errors: the system is out of memory.

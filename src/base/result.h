@@ -1,5 +1,5 @@
-// Result<T>: a value, or an Error that a user can act on. A user's mistake travels as an Error; a
-// bug is a LATHE_CHECK (check.h).
+// Result<T>: a value, or an Error that the user can act on. Return an Error for a user's mistake;
+// for a bug in the program use LATHE_CHECK (check.h).
 #pragma once
 
 #include <optional>
@@ -22,14 +22,14 @@ namespace lathe {
   X(device)
 LATHE_ENUM(ErrorCode, LATHE_ERROR_CODES)
 
-/// What went wrong, in the terms of the caller: the flag or argument, what was wanted, what came,
-/// and the way out.
+/// What went wrong, in the caller's terms: the flag or argument, what it accepts, what it got, and
+/// what to do.
 struct Error {
   ErrorCode code = ErrorCode::invalid_argument;
   std::string field;    // flag, argument or index in error ("page_size", "slots[3]")
   std::string wanted;   // what would have been accepted
-  std::string offered;  // what came
-  std::string hint;     // the way out; may be empty
+  std::string offered;  // what was given
+  std::string hint;     // what to do; may be empty
 
   /// "page_size: wanted 1 to 65536, got 0; try 64"
   std::string message() const {

@@ -8,7 +8,7 @@
 
 namespace lathe {
 
-/// [rows, cols] from the arena, every row at a multiple of 64 bytes, contents unspecified.
+/// Allocates uninitialised [rows, cols] in the arena; each row begins at a multiple of 64 bytes.
 inline MutableRowsView alloc_rows(Arena& arena, std::int64_t rows, std::int64_t cols,
                                   DType dtype = DType::f32) {
   const std::int64_t per_line = 64 * 8 / bits_of(dtype);

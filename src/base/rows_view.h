@@ -1,4 +1,5 @@
-// Non-owning views of a matrix of rows. Rows are dense inside; the stride between rows is free.
+// Views of a matrix that do not own it. The elements of a row are contiguous; rows may have any
+// stride.
 #pragma once
 
 #include <cstddef>
@@ -10,11 +11,11 @@ namespace lathe {
 
 template <class Byte>
 struct BasicRowsView {
-  Byte* data = nullptr;      // [rows, cols] elements of dtype, row r at r * row_stride
+  Byte* data = nullptr;      // [rows, cols] elements of dtype; row r begins at r * row_stride
   DType dtype = DType::f32;  // never a sub-byte type
   std::int64_t rows = 0;
   std::int64_t cols = 0;
-  std::int64_t row_stride = 0;  // elements, >= cols
+  std::int64_t row_stride = 0;  // in elements, >= cols
 
   Byte* row(std::int64_t r) const { return data + bytes_of(dtype, r * row_stride); }
 };

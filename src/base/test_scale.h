@@ -1,10 +1,10 @@
-// How much the random property tests do, and with which seeds, from the environment. A plain run
-// does the same cases every time; `make nightly` does more of them, and different ones each day.
+// Number of cases and seeds of the random tests, from the environment. By default every run has the
+// same cases; `make nightly` runs more of them, with other seeds each day.
 //
-//   LATHE_TEST_SCALE  a positive integer, 1 if unset: random cases are multiplied by it.
-//   LATHE_TEST_SEED   0 to 2^32-1: mixed into every seed. If unset, tests use the seeds they name.
+//   LATHE_TEST_SCALE  1 to 1000 (default 1): multiplies the number of random cases.
+//   LATHE_TEST_SEED   0 to 2^32-1: mixed into every seed. Unset: tests use the seeds they name.
 //
-// A test process that uses them with either set prints both once, which is enough to repeat a
+// If either is set, a test process that reads them prints both once, which is enough to repeat a
 // failed run.
 #pragma once
 
@@ -22,7 +22,7 @@ namespace lathe {
 
 namespace test_scale_detail {
 
-/// A whole number from `least` to `most`, with nothing before or after it.
+/// Parses an integer from `least` to `most`; none if `text` has anything else.
 inline std::optional<std::uint32_t> parse(std::string_view text, std::uint32_t least,
                                           std::uint32_t most) {
   std::uint32_t value = 0;
@@ -32,7 +32,7 @@ inline std::optional<std::uint32_t> parse(std::string_view text, std::uint32_t l
   return value;
 }
 
-/// splitmix64's finaliser: neighbouring bases and seeds give unrelated results.
+/// The finaliser of splitmix64: similar bases and seeds give unrelated results.
 inline std::uint32_t mix(std::uint32_t base, std::uint32_t seed) {
   std::uint64_t x = (std::uint64_t{seed} << 32 | base) + 0x9e3779b97f4a7c15u;
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
@@ -61,7 +61,7 @@ inline std::optional<std::uint32_t> from_environment(const char* name, std::uint
 inline const Settings& settings() {
   static const Settings read = [] {
     Settings s;
-    // A thousand times the largest case count still fits an int.
+    // At most 1000: the largest number of cases times that still fits an int.
     const auto scale = from_environment("LATHE_TEST_SCALE", 1, 1000);
     s.seed = from_environment("LATHE_TEST_SEED", 0, std::numeric_limits<std::uint32_t>::max());
     s.scale = scale.value_or(1);
@@ -78,16 +78,16 @@ inline const Settings& settings() {
 
 }  // namespace test_scale_detail
 
-/// The factor by which random tests multiply their number of cases.
+/// Random tests multiply their number of cases by this.
 inline int test_scale() { return static_cast<int>(test_scale_detail::settings().scale); }
 
-/// `base`, or another seed that follows from it and LATHE_TEST_SEED where that is given.
+/// `base`; mixed with LATHE_TEST_SEED if that is set.
 inline std::uint32_t test_seed(std::uint32_t base) {
   const auto& seed = test_scale_detail::settings().seed;
   return seed ? test_scale_detail::mix(base, *seed) : base;
 }
 
-/// The list, test_scale() times over: for tests whose random cases are drawn for each of a list.
+/// `list` repeated test_scale() times, for tests that make a random case for each element.
 template <class T>
 std::vector<T> scaled(const std::vector<T>& list) {
   std::vector<T> out;

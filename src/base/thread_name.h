@@ -1,11 +1,11 @@
-// What tools such as top call a thread.
+// Names of threads, as top and gdb show them.
 #pragma once
 
 #include <pthread.h>
 
 namespace lathe {
 
-/// Of the calling thread; at most 15 bytes.
+/// Names the calling thread. At most 15 bytes.
 inline void name_thread(const char* name) { pthread_setname_np(pthread_self(), name); }
 
 }  // namespace lathe

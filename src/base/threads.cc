@@ -17,8 +17,8 @@
 namespace lathe {
 namespace {
 
-// Waiting a little before sleeping saves a wake-up of tens of microseconds between the many short
-// loops of one layer.
+// A layer has many short loops. Spinning this often before sleeping saves a wake-up of tens of
+// microseconds between two of them.
 constexpr int kSpins = 2000;
 
 int usable_cores() {
@@ -35,7 +35,7 @@ void relax() {
 #endif
 }
 
-// Returns once `changes` no longer holds `old`: spins, then sleeps.
+// Waits until `changes` differs from `old`: spins, then sleeps.
 template <class T>
 void await_change(const std::atomic<T>& changes, T old) {
   for (int i = 0; i < kSpins; ++i) {
@@ -47,11 +47,14 @@ void await_change(const std::atomic<T>& changes, T old) {
 
 }  // namespace
 
-// The caller waits for tasks, not for workers: one that the system lets sleep through a short loop
-// delays nothing. A worker may therefore look at a job that is over, or being replaced, and must
-// not run it. So a task is taken by raising a ticket that names the job and the next task in one
-// word; replacing a job closes the ticket first. A ticket that is raised was thus current, and so
-// was the job that was read after it.
+// The caller waits for tasks, not for workers, so a worker that sleeps through a short loop delays
+// nothing. A worker may therefore read a job that is over or is being replaced, and must not run
+// it.
+//
+// `ticket` is one word with the job's number and the next task. A worker claims a task by a
+// compare-and-swap from (job, task) to (job, task + 1). The caller makes the ticket odd (closed)
+// before it replaces the job, and even afterwards. So if the compare-and-swap succeeds, the body,
+// call and tasks that the worker read after the ticket belong to that job.
 struct ThreadPool::State {
   static constexpr std::uint64_t kJob = std::uint64_t{1} << 32;
   static bool closed(std::uint64_t ticket) { return (ticket / kJob) % 2 != 0; }
@@ -59,18 +62,19 @@ struct ThreadPool::State {
     return static_cast<std::int64_t>(ticket % kJob);
   }
 
-  std::atomic<std::uint64_t> ticket{0};  // (job number, next task); odd job numbers: closed
+  std::atomic<std::uint64_t> ticket{0};  // job number * kJob + next task; odd job: closed
   std::atomic<void*> body{nullptr};
   std::atomic<void (*)(void*, std::int64_t, int)> call{nullptr};
   std::atomic<std::int64_t> tasks{0};
-  std::atomic<std::int32_t> unfinished{0};  // tasks of the job that have not returned
-  std::atomic<std::uint32_t> jobs{0};       // a change means that there is a job, or stop is set
+  std::atomic<std::int32_t> unfinished{0};  // tasks of the job that have not returned yet
+  std::atomic<std::uint32_t> jobs{0};       // changes when there is a new job or stop is set
   std::atomic<bool> stop{false};
   std::vector<std::thread> workers;
   std::mutex guard;
-  std::exception_ptr failed;  // the first that a task of the job threw
+  std::exception_ptr failed;  // first exception of the job's tasks
 
-  // A task that throws counts as one that has returned: others may still use what the caller has.
+  // A task that throws counts as returned, so the caller waits for the other tasks, which may still
+  // use its data.
   void run(void (*function)(void*, std::int64_t, int), void* arguments, std::int64_t task,
            int worker) {
     try {

@@ -1,5 +1,5 @@
-// ThreadPool: workers that stay, and one parallel loop over tasks. Results must not depend on which
-// worker takes which task; a task writes what belongs to it and nothing else.
+// ThreadPool: permanent worker threads and one parallel loop over tasks. Any worker may run any
+// task, and results must not depend on which: a task writes only data of its own.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ namespace lathe {
 
 class ThreadPool {
  public:
-  /// `threads` workers including the calling thread; 0 = one per core that this process may use.
-  /// Throws std::system_error where the system gives fewer.
+  /// Makes `threads` workers, the calling thread included; 0: one per core that this process may
+  /// use. Throws std::system_error if the system allows fewer.
   explicit ThreadPool(int threads = 0);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -19,10 +19,11 @@ class ThreadPool {
 
   int threads() const { return threads_; }
 
-  /// Calls body(task, worker) for every task of 0 .. tasks-1, each once, on any worker of
-  /// 0 .. threads()-1, and returns when all have returned. Tasks start in ascending order, so the
-  /// longest belong first. Allocates nothing. A body must not call run() of the same pool; the
-  /// first that one throws is thrown here once all have returned. One caller at a time.
+  /// Calls body(task, worker) once for every task in [0, tasks), on workers in [0, threads()), and
+  /// returns when all calls have returned. Tasks start in ascending order, so put the longest
+  /// first. Allocates nothing. The body must not call run() of the same pool. If calls throw, run()
+  /// throws the first exception after all calls have returned. Only one thread may be in run() at a
+  /// time.
   template <class Body>
   void run(std::int64_t tasks, Body&& body) {
     run_erased(tasks, {&body, [](void* b, std::int64_t task, int worker) {

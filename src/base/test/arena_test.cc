@@ -34,7 +34,7 @@ TEST(Arena, ScopesGiveBackInStackOrder) {
   {
     const Arena::Scope inner(arena);
     first = arena.take(100);
-    arena.take(std::int64_t{5} << 20);  // into another block
+    arena.take(std::int64_t{5} << 20);  // needs another block
   }
   EXPECT_NE(first, kept);
   EXPECT_EQ(arena.take(50), first);

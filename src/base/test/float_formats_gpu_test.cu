@@ -1,10 +1,10 @@
-// Device test of float_formats.h: every conversion on the GPU, for all 65536 bf16 patterns and 2^26
-// f32 patterns spread over the whole 2^32, and every decode of every code. Two comparisons each:
-//   host  the same header compiled for the host; bits must be equal, NaN included.
-//   CUDA  the toolkit's own conversions on the device, in saturating mode; bits must be equal, save
-//         that any NaN equals any NaN, because the NaN rules differ (see float_formats.h).
-// Prints one line per format. Exit code: 0 if all agree, 1 on a mismatch or a CUDA error, 77 (the
-// usual code for a skipped test) without a device.
+// Tests float_formats.h on a GPU: every conversion, for all 65536 bf16 patterns and for 2^26 f32
+// patterns spread over all 2^32, and the decoding of every code. Each is compared with
+//   host  the same header compiled for the host: all bits must be equal, NaN included;
+//   CUDA  the toolkit's conversions on the device, in saturating mode: all bits must be equal, but
+//         any NaN equals any NaN, because the NaN rules differ (float_formats.h).
+// Prints one line per format. Exit code: 0 if all agree, 1 on a mismatch or a CUDA error, 77
+// (skipped) without a GPU.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp4.h>
@@ -36,7 +36,7 @@ void check(cudaError_t status, const char* what, int line) {
 }
 #define CHECK_CUDA(call) check((call), #call, __LINE__)
 
-// The results of one f32 input in every format.
+// One f32 input converted to every format.
 struct Encoded {
   std::uint32_t pow2;
   std::uint16_t bf16;
@@ -48,7 +48,7 @@ struct Encoded {
 };
 static_assert(sizeof(Encoded) == 12);
 
-// The formats in the order of Decoded::value; the narrow ones decode the low byte of a code.
+// Formats in the order of Decoded::value. The 8-bit and 4-bit ones decode the low byte of a code.
 struct DecodeColumn {
   const char* name;
   std::uint32_t codes;
@@ -58,7 +58,7 @@ constexpr DecodeColumn kDecodeColumns[] = {{"from bf16", 65536}, {"from f16", 65
                                            {"from e2m1", 256},   {"from ue8m0", 256}};
 constexpr int kDecodeColumnCount = sizeof kDecodeColumns / sizeof kDecodeColumns[0];
 
-// The values, as f32 bits, of one code in every format.
+// One code decoded as every format, as f32 bits.
 struct Decoded {
   std::uint32_t value[kDecodeColumnCount];
 };
@@ -69,8 +69,8 @@ __host__ __device__ std::uint32_t to_bits(float x) { return __builtin_bit_cast(s
 __host__ __device__ float from_bits(std::uint32_t u) { return __builtin_bit_cast(float, u); }
 __host__ __device__ bool is_nan(float x) { return (to_bits(x) & 0x7fffffffu) > 0x7f800000u; }
 
-// The i-th f32 pattern of a space. The f32 space takes one pattern out of each 64 neighbours, at a
-// scrambled place, so that the low mantissa bits vary too.
+// The i-th f32 pattern of a space. The f32 space has one pattern out of every 64 neighbours, at a
+// pseudo-random place among them, so the low mantissa bits vary too.
 __host__ __device__ std::uint32_t pattern(Space space, std::uint32_t i) {
   return space == Space::kBf16 ? i << 16 : (i << 6) | ((i * 2654435761u) >> 26);
 }
@@ -88,19 +88,19 @@ __host__ __device__ Decoded decode(std::uint32_t code) {
                   to_bits(to_f32(e2m1{narrow})), to_bits(to_f32(ue8m0{narrow}))}};
 }
 
-// The toolkit's conversions, from f32 or, in the bf16 space, from bf16 where it has such a one.
+// The toolkit's conversions from f32; in the bf16 space from bf16, if the toolkit has that one.
 __device__ Encoded cuda_encode(Space space, std::uint32_t bits) {
   const float x = from_bits(bits);
   const __nv_bfloat16_raw raw = __float2bfloat16_rn(x);
   const __half_raw half = __float2half_rn(x);
   Encoded out;
-  // The toolkit has no such function; f32 exponents by frexp are an independent way to it.
+  // The toolkit has no such function; frexp gives the exponent independently.
   int exponent = 0;
   const float fraction = frexpf(x, &exponent);
   out.pow2 = to_bits(isinf(x) || isnan(x) ? x : ldexpf(1.0f, exponent - (fraction == 0.5f)));
   out.bf16 = raw.x;
   out.f16 = half.x;
-  // Its ue8m0 conversion takes the magnitude of a negative value; the header sends it to 2^-127.
+  // The toolkit converts the magnitude of a negative value to ue8m0; the header gives 2^-127.
   const float scale = x < 0.0f ? 0.0f : x;
   out.ue8m0 = __nv_cvt_float_to_e8m0(scale, __NV_SATFINITE, cudaRoundPosInf);
   if (space == Space::kBf16) {
@@ -123,7 +123,7 @@ __device__ Decoded cuda_decode(std::uint32_t code) {
   wide_bf16.x = static_cast<unsigned short>(code);
   __half_raw wide_half;
   wide_half.x = static_cast<unsigned short>(code);
-  // f16 holds every fp8 and fp4 value, so going through it is exact.
+  // f16 can represent every fp8 and fp4 value, so the detour is exact.
   const __half_raw from_e4m3 = __nv_cvt_fp8_to_halfraw(narrow, __NV_E4M3);
   const __half_raw from_e5m2 = __nv_cvt_fp8_to_halfraw(narrow, __NV_E5M2);
   const __half_raw from_e2m1 = __nv_cvt_fp4_to_halfraw(narrow & 15u, __NV_E2M1);
@@ -152,12 +152,12 @@ __global__ void decode_kernel(std::uint32_t count, Decoded* header /* [count] */
   cuda[code] = cuda_decode(code);
 }
 
-// What was compared in one direction of one format, and how it went.
+// Comparisons in one direction of one format, and their outcome.
 class Tally {
  public:
   explicit Tally(const char* name) : name_(name) {}
 
-  // `nan`: `device` and `cuda` are both NaN of the format, so their bits may differ.
+  // `nan`: `device` and `cuda` are both NaN, so their bits may differ.
   void compare(std::uint32_t input, std::uint32_t device, std::uint32_t host, std::uint32_t cuda,
                bool nan) {
     ++compared_;
@@ -242,10 +242,10 @@ bool test_encode() {
                            is_nan(to_f32(e4m3{d.e4m3})) && is_nan(to_f32(e4m3{c.e4m3})));
         e5m2_tally.compare(bits, d.e5m2, h.e5m2, c.e5m2,
                            is_nan(to_f32(e5m2{d.e5m2})) && is_nan(to_f32(e5m2{c.e5m2})));
-        // Neither has more than one NaN code, so there is nothing to excuse.
+        // These formats have at most one NaN code, so bits must be equal.
         e2m1_tally.compare(bits, d.e2m1, h.e2m1, c.e2m1, false);
         ue8m0_tally.compare(bits, d.ue8m0, h.ue8m0, c.ue8m0, false);
-        // Its domain: positive and not subnormal. NaN is kept as it is.
+        // pow2_ceil() accepts positive normal values; a NaN stays as it is.
         if ((bits >= 0x00800000u && bits < 0x80000000u) || is_nan(x)) {
           pow2_tally.compare(bits, d.pow2, h.pow2, c.pow2,
                              is_nan(from_bits(d.pow2)) && is_nan(from_bits(c.pow2)));

@@ -1,5 +1,5 @@
-// Host tests of float_formats.h against tables that tools/make_float_tables.py makes without it,
-// and against the compiler's own _Float16 where there is one.
+// Tests float_formats.h on the host against tables that tools/make_float_tables.py computes without
+// it, and against the compiler's _Float16 if it has one.
 #include "base/float_formats.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::uint32_t kSign = 0x80000000u;
 
-// Usable in constant expressions on the host, every function once.
+// Every function once, in a constant expression on the host.
 static_assert(to_f32(bf16{0x3f80}) == 1.0f && to_f32(f16{0x0001}) == kF16Min);
 static_assert(to_f32(e4m3{0x7e}) == kE4m3Max && to_f32(e4m3{0x01}) == kE4m3Min);
 static_assert(to_f32(e5m2{0xfb}) == -kE5m2Max && to_f32(e5m2{0x01}) == kE5m2Min);
@@ -52,11 +52,11 @@ float float_of(std::uint32_t u) {
 
 bool is_nan_bits(std::uint32_t u) { return (u & ~kSign) > 0x7f800000u; }
 
-// NaN of both signs, quiet and signalling, with the lowest and highest payloads.
+// NaN of both signs, quiet and signalling, with lowest and highest payload.
 constexpr std::uint32_t kNans[] = {0x7f800001u, 0x7fbfffffu, 0x7fc00000u, 0x7fffffffu, 0x7f810000u,
                                    0xff800001u, 0xffbfffffu, 0xffc00000u, 0xffffffffu, 0xff80ffffu};
 
-// Expands a run table to one expected code per bf16 pattern.
+// Expands a table of runs to one expected code for each bf16 pattern.
 template <std::size_t N>
 std::vector<std::uint16_t> expand(const EncodeRun (&runs)[N]) {
   std::vector<std::uint16_t> codes(65536);
@@ -90,7 +90,7 @@ TEST(FloatFormats, E5m2DecodesEveryByteAndEncodesItBack) {
     const e5m2 code{static_cast<std::uint8_t>(b)};
     ASSERT_EQ(bits_of(to_f32(code)), kE5m2Decode[b]) << b;
     const std::uint32_t magnitude = b & 0x7fu;
-    // Infinity saturates on the way back, and the three NaNs share one canonical code.
+    // Back in e5m2, infinity saturates and the three NaNs become the canonical one.
     const std::uint32_t wanted = magnitude < 0x7cu    ? b
                                  : magnitude == 0x7cu ? (b & 0x80u) | 0x7bu
                                                       : (b & 0x80u) | 0x7fu;
@@ -206,7 +206,7 @@ TEST(FloatFormats, E2m1TiesGoToTheEvenCode) {
   }
 }
 
-// Every exponent with mantissas at both ends and inside: the powers of two and their neighbours.
+// Every exponent with the lowest, highest and middle mantissas: powers of two and their neighbours.
 std::vector<std::uint32_t> ceil_inputs() {
   std::vector<std::uint32_t> inputs;
   for (std::uint32_t exponent = 0; exponent < 255; ++exponent) {
@@ -240,7 +240,7 @@ TEST(FloatFormats, Ue8m0CeilMatchesFrexp) {
 
 TEST(FloatFormats, Pow2CeilMatchesFrexp) {
   for (const std::uint32_t u : ceil_inputs()) {
-    if (u < 0x00800000u) continue;  // subnormals are outside its domain
+    if (u < 0x00800000u) continue;  // pow2_ceil() does not accept subnormals
     const float x = float_of(u);
     ASSERT_EQ(pow2_ceil(x), std::ldexp(1.0f, ceil_log2(x))) << std::hex << u;
   }
@@ -249,7 +249,7 @@ TEST(FloatFormats, Pow2CeilMatchesFrexp) {
   EXPECT_EQ(pow2_ceil(inf), inf);
 }
 
-// The floor of the default scale policy, and its byte.
+// The floor of amax, 1e-4, and the scale of a tile of zeros.
 TEST(FloatFormats, ScaleFloors) {
   EXPECT_EQ(pow2_ceil(1e-4f), 0x1p-13f);
   EXPECT_EQ(to_ue8m0_ceil(1e-4f).bits, 114);
@@ -273,7 +273,7 @@ TEST(FloatFormats, F16AgreesWithTheCompiler) {
     check(float_of(row.f32));
     check(float_of(row.f32 | kSign));
   }
-  // Odd stride: reaches every exponent and sign, with all low mantissa bits in play.
+  // The odd stride reaches every sign and exponent with varying low mantissa bits.
   std::uint32_t u = 0;
   for (int i = 0; i < 1 << 20; ++i, u += 4093u) {
     if (!is_nan_bits(u)) check(float_of(u));

@@ -28,7 +28,7 @@ TEST(ThreadPool, EveryTaskRunsOnce) {
   }
 }
 
-// Many short loops after each other: no task of one loop may leak into the next.
+// Many short loops in succession: no task of one may run in the next.
 TEST(ThreadPool, ManyShortLoops) {
   ThreadPool pool(3);
   for (int round = 0; round < 5000; ++round) {
@@ -38,7 +38,7 @@ TEST(ThreadPool, ManyShortLoops) {
   }
 }
 
-// What the others use is there until they have returned.
+// After a task throws, data that other tasks use must live until they return.
 TEST(ThreadPool, ThrowsWhatATaskThrew) {
   ThreadPool pool(4);
   for (int round = 0; round < 100; ++round) {
@@ -70,7 +70,7 @@ TEST(Scratch, GrowsOnceAndStays) {
 }
 
 int living = 0;
-std::int64_t room = 0;  // bytes of the largest allocation
+std::int64_t room = 0;  // the largest allocation that succeeds, bytes
 Result<OwnedBytes> allocate_counted(std::int64_t bytes) {
   if (bytes > room) return Error{ErrorCode::exhausted, "memory", "more", "less", ""};
   ++living;
@@ -81,7 +81,7 @@ Result<OwnedBytes> allocate_counted(std::int64_t bytes) {
 }
 constexpr Memory kKeeping{MemoryKind::device, allocate_counted};
 
-// A graph has the address of what it was recorded with.
+// A captured CUDA graph contains the address of its scratch, so that memory must stay.
 TEST(Scratch, KeepsWhatItHasOutgrown) {
   room = 3500;
   {
@@ -92,7 +92,7 @@ TEST(Scratch, KeepsWhatItHasOutgrown) {
     EXPECT_EQ(s.size(), 2000);
     EXPECT_EQ(living, 2);
     EXPECT_EQ(first[999], std::byte{7});
-    std::byte* third = s.take(2001);  // there is no room for twice as much
+    std::byte* third = s.take(2001);  // twice as much does not fit
     EXPECT_EQ(s.size(), 2001);
     for (int i = 0; i < 3; ++i) {
       EXPECT_EQ(s.take(4000), nullptr);
