@@ -191,6 +191,8 @@ def twin_breaches(src: pathlib.Path) -> list[str]:
         text = path.read_text()
         if re.search(r"^// Compiled alone: ", text, re.M):
             continue
+        if "// Compiled alone" in text:
+            breaches.append(f'src/{name}: wanted a line that begins with "// Compiled alone: ", which the build looks for')
         test = "test" if "/test/" in name else ""
         room = str(path.parent.relative_to(src)) if name.startswith("kernels/cpu/") and not test else name.split("/")[0]
         if name.startswith("kernels/") and not name.startswith("kernels/cpu/"):

@@ -1,5 +1,6 @@
 // The engine, through the C interface: requests in, events out. lathe/_engine.py gives it its
 // locks, its batches and its streams.
+// Compiled alone: no other binding includes the installed headers.
 #include <lathe/lathe.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>

@@ -1,6 +1,6 @@
 // Runs the codec kernels thread by thread on the CPU (common/emulator.h) and compares every byte of
 // pools and rows, poison included, with the CPU's codecs.
-// Compiled alone, because it includes kernels.
+// Compiled alone: it includes kernels.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -1,5 +1,5 @@
 // Runs the matmul kernels thread by thread on the CPU (common/emulator.h) against sums in double.
-// Compiled alone, because it includes kernels.
+// Compiled alone: it includes kernels.
 #include <bit>
 
 #include <list>

@@ -1,7 +1,7 @@
 // Runs the sampler's search for a filter's cut thread by thread on the CPU (common/emulator.h)
 // against sorted weights and sums in the order of ops/sampling.h. Sampled tokens alone would not
 // show a cut that is a few tokens off.
-// Compiled alone, because it includes kernels.
+// Compiled alone: it includes kernels.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // Runs the step kernels thread by thread on the CPU (common/emulator.h) against the CPU's builders.
-// Compiled alone, because it includes kernels.
+// Compiled alone: it includes kernels.
 #include "kernels/cuda/sm90/step/step_launch.h"
 #include "kernels/cuda/sm90/step/test/step_batch_checks.h"
 #include "kernels/cuda/sm90/step/test/step_checks.h"
