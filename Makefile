@@ -1,30 +1,35 @@
-# The front door. Everything here is a short call of cmake, ctest or a script under tools/.
+# Short calls of cmake, ctest and scripts of tools/; `make help` lists them.
 BUILD := build
 JOBS := $(shell nproc)
 
 .PHONY: help demo test build bench check check-files integrations-test wheel format docs fuzz nightly page-test server-clients eval gpu-test gpu-bench setup clean
 
 help:
-	@echo "make help      this list"
-	@echo "make setup     what a build needs, from Debian's packages"
-	@echo "make demo      install what is missing, build, and put a word problem and a retrieval to models/tiny-v32"
-	@echo "make test      the same set-up, then every test"
-	@echo "make build     build/lathe and the tests"
-	@echo "make bench     codec throughput beside memcpy"
-	@echo "make check     formatting, what folders include, words of comments"
-	@echo "make check-files  each file of src/ compiled by itself, without objects"
-	@echo "make format    format every source file"
-	@echo "make docs      rewrite the program output and the pictures in the documents"
-	@echo "make fuzz      each fuzz target for FUZZ_SECONDS (60)"
-	@echo "make nightly   NIGHTLY_SCALE (150) times the random tests' cases, seeded with NIGHTLY_SEED (the day)"
-	@echo "make page-test the server's page in a headless browser; pictures go to out/page"
-	@echo "make server-clients  lm-eval and SGLang's Rust bench, from PyPI, against the server"
-	@echo "make integrations-test  the plug-ins for vLLM and SGLang against those engines' sources from PyPI, no GPU"
-	@echo "make wheel     dist/lathe-*.whl with its libraries, and a check of it in a fresh environment"
-	@echo "make eval      EVAL_LIMIT (200) items of each task over every plan, into docs/results/"
-	@echo "make gpu-test  the checks that need a GPU"
-	@echo "make gpu-bench what the GPU's codecs, steps and attention take"
-	@echo "make clean     remove what was built"
+	@echo "Every day"
+	@echo "make setup              install what a build needs, from Debian's packages"
+	@echo "make build              build build/lathe and the tests"
+	@echo "make demo               build build/lathe and ask models/tiny-v32 two questions"
+	@echo "make test               build everything and run every test"
+	@echo "make check              check formatting, what folders include, words of comments"
+	@echo "make format             format every source file"
+	@echo "make docs               rewrite program output and figures in the documents"
+	@echo "make clean              remove what was built"
+	@echo "make help               print this list"
+	@echo
+	@echo "With a Hopper GPU"
+	@echo "make gpu-test           run the tests that need one"
+	@echo "make gpu-bench          time codecs, steps and attention"
+	@echo
+	@echo "Rare: long, or with large downloads"
+	@echo "make bench              codec throughput next to memcpy"
+	@echo "make check-files        compile each file of src/ by itself, without objects"
+	@echo "make fuzz               run each fuzz target for FUZZ_SECONDS (60)"
+	@echo "make nightly            run all tests, random ones with NIGHTLY_SCALE (150) times the cases and the seed NIGHTLY_SEED (the day)"
+	@echo "make eval               EVAL_LIMIT (200) items of each task over every plan, into docs/results/"
+	@echo "make wheel              build dist/lathe-*.whl with its libraries, and check it in a fresh environment"
+	@echo "make page-test          test the server's page in a headless browser; pictures go to out/page"
+	@echo "make server-clients     run lm-eval and SGLang's Rust bench, from PyPI, against the server"
+	@echo "make integrations-test  test the plug-ins for vLLM and SGLang against those engines' sources from PyPI, no GPU"
 
 setup:
 	@tools/setup.sh build
@@ -83,7 +88,7 @@ nightly: build
 	@echo "LATHE_TEST_SCALE=$(NIGHTLY_SCALE) LATHE_TEST_SEED=$(NIGHTLY_SEED)"
 	LATHE_TEST_SCALE=$(NIGHTLY_SCALE) LATHE_TEST_SEED=$(NIGHTLY_SEED) ctest --preset release -j$(JOBS)
 
-# Jobs of their own: they take torch and wheels of several hundred MB from PyPI.
+# Not part of `make test`: they download torch and wheels of several hundred MB from PyPI.
 integrations-test:
 	@tools/setup.sh build
 	integrations/plugins_against_sources.py
@@ -93,7 +98,7 @@ wheel:
 	tools/make_wheel.sh dist
 	tools/check_wheel.sh $$(ls -t dist/lathe-*.whl | head -1)
 
-# A job of its own, as a browser is 190 MB of packages.
+# Not part of `make test`: a browser is 190 MB of packages.
 page-test: build
 	@tools/setup.sh browser
 	[ -x $(BUILD)/page-venv/bin/python ] || python3 -m venv $(BUILD)/page-venv
