@@ -1,10 +1,11 @@
-// CallPart: the halves of a call in a caller's memory of the device.
+// CallPart: which part of a GPU call to run when the caller owns the workspace.
 #pragma once
 
 namespace lathe {
 
-/// Make the schedule of a step's lengths there, attend by the schedule that lies there, or one
-/// after the other.
+/// schedule   make the schedule of a step's lengths in the workspace
+/// attention  attend with the schedule that is in the workspace
+/// both       schedule, then attention
 enum class CallPart { both, schedule, attention };
 
 }  // namespace lathe

@@ -26,7 +26,7 @@ Result<void> all_of(const Result<void> (&checks)[N]) {
   return {};
 }
 
-// Only what the arithmetic here relies on; what a model may ask for is check_problem's business.
+// Checks only what this file's arithmetic relies on. check_problem() checks a model's problem.
 Result<void> check_dims(const AttentionProblem& p, EnumSet<ProblemKind> kinds) {
   if (!kinds.contains(p.kind)) {
     return Error{ErrorCode::unsupported, "problem.kind", kinds.names(), std::string(name(p.kind)),
@@ -114,7 +114,7 @@ Result<void> check_rows(const std::string& field, const BasicRowsView<Byte>& vie
   return {};
 }
 
-// Everything but the key sources: q of q_width and out of out_width elements per head.
+// Checks everything but the key sources: q has q_width elements per head, out has out_width.
 Result<void> check_tensors(const AttendArgs& args, std::int32_t q_width, std::int32_t out_width,
                            bool contents = true) {
   const std::int64_t heads = args.problem.heads;
@@ -183,7 +183,7 @@ Result<void> check_latent(const AttendArgs& args, bool contents) {
     return ok;
   }
   if (!p.two_sources()) return check_no_extra(args);
-  // Neither a table nor a list: no entry yet.
+  // Neither a page table nor a list: there is no entry yet.
   return check_source("extra", args.extra, args,
                       {.page_table = args.extra.table_width > 0,
                        .contents = contents,

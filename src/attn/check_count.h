@@ -1,4 +1,4 @@
-// The most common check of an argument: a count that must match.
+// The most common checks of arguments: counts and ranges.
 #pragma once
 
 #include <fmt/format.h>
@@ -28,7 +28,7 @@ Result<void> check_count(const char* field, std::span<T> list, std::int64_t want
   return bad_number(field, fmt::format("{} entries", wanted), std::ssize(list));
 }
 
-/// Error unless least <= value < 2^31.
+/// Errors unless least <= value < 2^31.
 inline Result<void> check_range(const char* field, std::int64_t value, std::int64_t least) {
   if (value >= least && value <= kMaxInt32) return {};
   return bad_number(field, fmt::format("{} to {}", least, kMaxInt32), value);

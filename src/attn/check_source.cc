@@ -11,7 +11,7 @@
 namespace lathe {
 namespace {
 
-// Elements of a cached row.
+// Number of elements of a cached row.
 std::int32_t row_elems(const AttentionProblem& p) {
   return p.kind == ProblemKind::grouped_query ? p.kv_heads * (p.head_dim + p.v_head_dim)
                                               : p.qk_dim();
@@ -60,7 +60,7 @@ Result<void> check_pool(const std::string& name, const ConstPoolView& pool,
 
 Result<void> check_compact(const std::string& name, const RowsView& compact,
                            const AttentionProblem& p) {
-  // No rows: all indices are out of range and nothing is read, so the rest need not be filled in.
+  // Without rows every index is out of range and nothing is read, so the other fields may be unset.
   if (compact.rows == 0) return {};
   if (compact.dtype != DType::f32 && compact.dtype != DType::bf16) {
     return bad_value(name + ".compact.dtype", "f32 or bf16",
@@ -84,7 +84,7 @@ Result<void> check_compact(const std::string& name, const RowsView& compact,
   return {};
 }
 
-// The name is built only on an error: it would cost an allocation at every call.
+// The field's name is built only for an error: building it always would allocate in every call.
 Result<void> check_scale(const std::string& name, const char* field, float scale, bool carried) {
   if (carried ? !(std::isfinite(scale) && scale > 0) : scale != 1) {
     return bad_value(
@@ -186,8 +186,8 @@ Result<void> check_source(const std::string& name, const KeySource& source, cons
     return bad_value(name + ".indices", "no index list: a page table names these keys",
                      fmt::format("a list of width {}", source.index_width));
   }
-  // An empty source must be deliberate: where a page table is possible, one that is too narrow is
-  // reported, and it is wide enough only if no request has keys.
+  // A source with neither page table nor lists is checked as a page table of width 0, if it may
+  // have one. That is wide enough only if no request has keys, so a forgotten table is an error.
   const bool by_index = source.index_width > 0 || !rules.page_table;
   Result<void> list = check_index_list(name, source, args.q.rows, rules.contents);
   if (!list || by_index) return list;

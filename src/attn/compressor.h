@@ -1,4 +1,4 @@
-// What a compressor of window_compressed layers makes of tokens, in numbers (kernels/compress.h).
+// Sizes of the compressor's state in window_compressed layers (kernels/compress.h).
 #pragma once
 
 #include <cstdint>
@@ -7,17 +7,18 @@
 
 namespace lathe {
 
-/// Halves of what a token gives to entries: where entries are chosen, the first half goes to the
-/// entry of the next compress_ratio tokens and the second to that of its own.
+/// Number of halves of a token's compressor output. In layers that select entries a token
+/// contributes to two of them: the first half to the entry of the next compress_ratio tokens, the
+/// second half to the entry of its own.
 constexpr std::int32_t compressor_halves(const AttentionProblem& p) { return p.sparse() ? 2 : 1; }
 
-/// Floats of a fold that is carried on: m, s and a of every channel of both halves.
+/// Floats of a running fold (kernels/compress.h): m, s and a for every channel of every half.
 constexpr std::int64_t fold_floats(std::int32_t halves, std::int64_t dim) {
   return std::int64_t{3} * halves * dim;
 }
 
-/// Bytes that a layer carries from token to token of a request: the folds of entries, and of their
-/// index keys, that tokens have begun; 0 without entries.
+/// Bytes of state that a layer keeps between the tokens of a request: the folds of unfinished
+/// entries and of their index keys. 0 without entries.
 constexpr std::int64_t compressor_bytes(const AttentionProblem& p) {
   return p.two_sources() ? 4 * fold_floats(compressor_halves(p), p.nope + p.rope + p.index_dim) : 0;
 }

@@ -1,4 +1,4 @@
-// What expanding a key of a latent cache to per-head keys and values takes on a GPU.
+// Workspace sizes of a GPU that expands latents to per-head keys and values.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@
 
 namespace lathe {
 
-/// Heads that are expanded together at least: their rows of kv_b are whole blocks of 128, which
-/// have a factor each in fp8.
+/// Fewest heads that can be expanded together: their rows of kv_b must be whole blocks of 128,
+/// because fp8 weights have a scale per block.
 constexpr std::int32_t least_expanded_heads(const AttentionProblem& p) {
   const std::int32_t step = 128 / std::gcd(128, p.qk_nope_head + p.v_head);
   return p.heads % step == 0 ? step : p.heads;
 }
 
-/// Bytes of workspace for a key whose keys and values of `heads` heads are there at a time, in
-/// bf16, beside its latent and its slot.
+/// Workspace bytes per key while `heads` heads are expanded at a time: the latent, the slot, and
+/// keys and values in bf16.
 constexpr std::int64_t expanded_key_bytes(const AttentionProblem& p, std::int64_t heads) {
   return 2 * std::int64_t{p.nope + p.rope} + 4 + heads * 2 * (p.qk_nope_head + p.v_head);
 }

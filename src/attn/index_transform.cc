@@ -10,7 +10,7 @@
 namespace lathe {
 namespace {
 
-// Keys of row t: a position at or past this is not one.
+// Number of keys of row t: positions from here on are not keys.
 std::int64_t limit(const LocalLists& lists, std::int64_t t) {
   return lists.lens.empty() ? kMaxInt32 : lists.lens[static_cast<std::size_t>(t)];
 }
@@ -106,7 +106,7 @@ Result<void> check_entries_fit(const CombineLists& c) {
   return {};
 }
 
-// One row: the entries, then the window; returns how many of `out` count.
+// Writes one row, the entries and then the window. Returns its length.
 std::int64_t combine_row(const CombineLists& c, std::int64_t t, RaggedRow* out) {
   const auto row = static_cast<std::size_t>(t);
   const std::int64_t p = c.positions[row].value;

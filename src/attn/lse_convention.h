@@ -1,14 +1,14 @@
-// How a caller wants the LSE of rows.
+// How a caller wants the log-sum-exp (LSE) of a row's scores.
 #pragma once
 
 namespace lathe {
 
 struct LseConvention {
-  bool base_2 = false;          // FlashInfer's; else natural logs
-  bool empty_plus_inf = false;  // FlashMLA's: +inf for a row without keys; else -inf
+  bool base_2 = false;          // base 2, as FlashInfer; false: natural logarithm
+  bool empty_plus_inf = false;  // a row without keys is +inf, as in FlashMLA; false: -inf
 };
 
-/// A natural log, or the -inf of a row without keys, as the convention has it.
+/// Converts an LSE with natural logarithm, or the -inf of a row without keys.
 double by_convention(LseConvention convention, double natural);
 
 }  // namespace lathe

@@ -11,8 +11,8 @@ namespace {
 
 constexpr std::int64_t kGiB = std::int64_t{1} << 30;
 
-// A core of a current server reads about 10 GB/s of its share of memory and does 32 fused
-// multiply-adds of f32 a cycle at 3 GHz.
+// Per core of a current server: about 10 GB/s of memory, and 32 fused multiply-adds of f32 per
+// cycle at 3 GHz.
 Machine host(Device device) {
   Machine m;
   m.device = device;
@@ -27,8 +27,8 @@ Machine host(Device device) {
 
 }  // namespace
 
-// Figures of the vendors' data sheets; block_shared_bytes is
-// cudaDevAttrMaxSharedMemoryPerBlockOptin, 1 KiB less per block than a multiprocessor has.
+// Numbers of the vendors' data sheets. block_shared_bytes is
+// cudaDevAttrMaxSharedMemoryPerBlockOptin, 1 KiB less than a multiprocessor has.
 Machine describe_machine(Device device) {
   switch (device) {
     case Device::sm80:

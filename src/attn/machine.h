@@ -1,5 +1,5 @@
-// Machine: what a plan is made for. Queried from this computer, or described, so that a plan for an
-// H200 can be made on a laptop.
+// Machine: the hardware that a plan is for. It is queried from this computer, or described: a
+// laptop can make a plan for an H200.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace lathe {
 
-/// Where a kernel runs. `ref` is the double-precision oracle; sm80, sm90 and sm100 are GPU
-/// architectures.
+/// Where a kernel runs. `ref` is the double-precision oracle on the CPU; sm80, sm90 and sm100 are
+/// GPU architectures.
 #define LATHE_DEVICES(X) X(ref) X(cpu) X(sm80) X(sm90) X(sm100)
 LATHE_ENUM(Device, LATHE_DEVICES)
 
@@ -20,18 +20,18 @@ struct Machine {
   Device device = Device::cpu;
   std::string model;                    // "H200", for messages
   std::int32_t processors = 1;          // multiprocessors or cores
-  std::int64_t block_shared_bytes = 0;  // shared memory that one block may opt in to; 0 on a CPU
+  std::int64_t block_shared_bytes = 0;  // most shared memory of one block; 0 on a CPU
   std::int64_t memory_bytes = 0;
-  // Peaks that the cost model divides by; they rank candidates and promise nothing.
+  // Peak rates for the cost model, which ranks candidates. They are not promises.
   double bytes_per_second = 0;
   double bf16_flops = 0;
-  double fp8_flops = 0;  // bf16_flops where there is no fp8 arithmetic
+  double fp8_flops = 0;  // bf16_flops if the machine has no fp8 arithmetic
 
   bool operator==(const Machine&) const = default;
 };
 
-/// The machine that stands for a device: A100 for sm80, H200 for sm90, B200 for sm100, the host for
-/// cpu and ref.
+/// A typical machine of a device: A100 for sm80, H200 for sm90, B200 for sm100; for cpu and ref the
+/// host.
 Machine describe_machine(Device device);
 
 }  // namespace lathe

@@ -1,28 +1,28 @@
-// Phase: what a forward step does to the cache and how many query rows each request brings.
-// Everything that depends on it asks phase_of() and side_of(); nothing decides it a second time.
+// Phase: what a forward step does, and so how many query rows each request has in it. phase_of()
+// and side_of() are the only places that decide it.
 #pragma once
 
 #include "base/enum.h"
 
 namespace lathe {
 
-/// extend        prefill, chunked or one-shot, with or without a prefix
+/// extend        prefill, in chunks or at once, with or without a cached prefix
 /// decode        one row per request
-/// verify        a request's drafted tokens at once, causal among themselves
-/// draft_extend  the draft model catches up with the accepted tokens
+/// verify        all drafted tokens of a request in one step, with a causal mask
+/// draft_extend  the draft model computes the accepted tokens
 #define LATHE_PHASES(X) X(extend) X(decode) X(verify) X(draft_extend)
 LATHE_ENUM(Phase, LATHE_PHASES)
 
-/// The two sides that a user can choose a kernel for.
+/// The user chooses a kernel for each side.
 #define LATHE_SIDES(X) X(prefill) X(decode)
 LATHE_ENUM(Side, LATHE_SIDES)
 
-/// What the scheduler put into a batch.
+/// What the scheduler put in a batch.
 #define LATHE_BATCH_MODES(X) X(idle) X(extend) X(mixed) X(decode) X(target_verify) X(draft_extend)
 LATHE_ENUM(BatchMode, LATHE_BATCH_MODES)
 
-/// An idle batch (no rows on this rank) counts as decode; a batch that mixes prefill chunks with
-/// decode rows counts as extend.
+/// An idle batch (no rows on this rank) counts as decode, a mix of prefill chunks and decode rows
+/// as extend.
 constexpr Phase phase_of(BatchMode mode) {
   switch (mode) {
     case BatchMode::extend:
@@ -39,7 +39,7 @@ constexpr Phase phase_of(BatchMode mode) {
   return Phase::decode;
 }
 
-/// Only extend uses the prefill choice; verify and draft_extend run what decode runs.
+/// Only extend uses the kernel chosen for prefill. verify and draft_extend use decode's.
 constexpr Side side_of(Phase phase) {
   return phase == Phase::extend ? Side::prefill : Side::decode;
 }

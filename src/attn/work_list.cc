@@ -39,7 +39,8 @@ Result<void> check_room(const char* field, std::int64_t needed, std::int64_t ava
                fmt::format("{}", available), "size it with max_work_items()"};
 }
 
-// Where the work of each worker ends, counted in units. The first workers take the remainder.
+// The unit at which each worker's work ends. The first workers get one unit more if there is a
+// rest.
 class Shares {
  public:
   Shares(std::int64_t units, std::int64_t workers)
@@ -58,7 +59,7 @@ class Shares {
 std::int64_t max_work_items(std::int64_t rows, std::int64_t longest, const WorkOptions& options) {
   if (rows == 0 || longest <= 0) return 0;
   if (options.fixed_split > 0) return rows * ceil_div(longest, options.fixed_split);
-  // Each worker border adds at most one cut, and a row cannot have more items than blocks.
+  // Each border between workers adds at most one item, and a row has at most one item per block.
   return std::min(rows + options.workers - 1, rows * ceil_div(longest, options.block));
 }
 
@@ -73,7 +74,7 @@ Result<WorkListView> plan_work(const KeyRanges& ranges, const WorkOptions& optio
   if (auto ok = check_room("worker_items", workers + 1, std::ssize(buffers.worker_items)); !ok) {
     return ok.error();
   }
-  // A unit is what is never cut: a block of keys, or a whole split of fixed length.
+  // A unit is never split: a block of keys, or a whole split of fixed length.
   const bool fixed = options.fixed_split > 0;
   const std::int64_t unit = fixed ? options.fixed_split : options.block;
   std::int64_t units = 0;
@@ -81,9 +82,9 @@ Result<WorkListView> plan_work(const KeyRanges& ranges, const WorkOptions& optio
 
   const Shares shares(units, workers);
   const std::int64_t room = std::ssize(buffers.items);
-  std::int64_t items = 0;   // made so far
-  std::int64_t done = 0;    // units in them
-  std::int64_t worker = 0;  // who takes the next unit
+  std::int64_t items = 0;   // items made so far
+  std::int64_t done = 0;    // units in these items
+  std::int64_t worker = 0;  // worker that gets the next unit
   buffers.worker_items[0] = 0;
   for (std::int64_t r = 0; r < rows; ++r) {
     const auto row = static_cast<std::size_t>(r);

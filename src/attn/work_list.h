@@ -1,5 +1,5 @@
-// Work lists: rows' key ranges cut into items that a number of workers take, for any number of
-// rows. A list lives in ordinary (on a device: global) memory, so no bound on rows follows from it.
+// Work lists: the keys of rows, split into work items for a number of workers. A list is in
+// ordinary memory (on a GPU: global memory), so it does not limit the number of rows.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace lathe {
 
-/// Keys [first, first + count) of a row (or request). The partial results of a row are numbered by
-/// `split`, 0 and up in the order of its keys. Field order and width are the device's, too.
+/// Keys [first, first + count) of a row (or request). `split` numbers the items of a row, from 0 in
+/// the order of its keys. GPU code reads this struct, so order and width of the fields are fixed.
 struct WorkItem {
   std::int32_t row = 0;
   std::int32_t first = 0;
@@ -23,15 +23,15 @@ struct WorkItem {
 
 struct WorkOptions {
   std::int32_t workers = 1;  // thread blocks, or threads
-  std::int32_t block = 64;   // balanced mode cuts at multiples of this many keys of a row
-  // Batch-invariant mode: every split is this many keys, the last one the rest, so a row's splits
-  // depend on the row alone. 0: splits balance the workers.
+  std::int32_t block = 64;   // balanced mode splits only at multiples of this many keys of a row
+  // Batch-invariant mode: every split has this many keys, the last one the rest, so a row's splits
+  // depend only on the row. 0: balanced mode, splits give each worker the same number of keys.
   std::int32_t fixed_split = 0;
 
   bool operator==(const WorkOptions&) const = default;
 };
 
-/// Keys of row r: [firsts[r], firsts[r] + counts[r]). Empty firsts are all 0.
+/// Row r has keys [firsts[r], firsts[r] + counts[r]). If `firsts` is empty they are all 0.
 struct KeyRanges {
   std::span<const std::int32_t> counts;  // [rows]
   std::span<const std::int32_t> firsts;  // [rows] or empty
@@ -39,8 +39,8 @@ struct KeyRanges {
 
 struct WorkListView {
   std::span<const WorkItem> items;
-  std::span<const std::int64_t> row_items;     // [rows + 1] items of row r: [r], [r + 1]
-  std::span<const std::int64_t> worker_items;  // [workers + 1] items of worker w: [w], [w + 1]
+  std::span<const std::int64_t> row_items;     // [rows + 1] row r has items [r] .. [r + 1] - 1
+  std::span<const std::int64_t> worker_items;  // [workers + 1] the same for worker w
 
   std::int64_t splits(std::int64_t row) const {
     const auto r = static_cast<std::size_t>(row);
@@ -48,25 +48,25 @@ struct WorkListView {
   }
 };
 
-/// Memory for a list, owned by the caller.
+/// Memory of a list. The caller owns it.
 struct WorkBuffers {
   std::span<WorkItem> items;             // at least max_work_items()
   std::span<std::int64_t> row_items;     // at least rows + 1
   std::span<std::int64_t> worker_items;  // at least workers + 1
 };
 
-/// Items that `rows` rows of at most `longest` keys can need.
+/// Most items for `rows` rows of at most `longest` keys.
 std::int64_t max_work_items(std::int64_t rows, std::int64_t longest, const WorkOptions& options);
 
-/// Items in the order of rows and, in a row, of keys; each key of each row lies in exactly one. A
-/// row without keys has no item. Consecutive items go to a worker; in balanced mode workers differ
-/// by at most one block. O(rows + workers); allocates nothing; the same input gives the same list.
-/// Errors: options below 1, a negative count or first, a range beyond int32, buffers too small
-/// (code exhausted).
+/// Makes the list. Items are in the order of rows and, within a row, of keys; each key is in
+/// exactly one item, and a row without keys has none. A worker gets consecutive items; in balanced
+/// mode the workers' work differs by at most one block. O(rows + workers), without allocation; the
+/// same input gives the same list. Errors: options below 1, a negative count or first, a range
+/// beyond int32, buffers too small (code exhausted).
 Result<WorkListView> plan_work(const KeyRanges& ranges, const WorkOptions& options,
                                const WorkBuffers& buffers);
 
-/// A list that owns its memory.
+/// A work list that owns its memory.
 struct WorkList {
   std::vector<WorkItem> items;
   std::vector<std::int64_t> row_items;

@@ -60,7 +60,7 @@ TEST(IndexTransform, HolesAndStrayPositionsBecomeHoles) {
   const std::vector<std::int32_t> request = {0, -1};
   const std::vector<std::int32_t> lens = {9, 9};
   std::vector<Slot> out(16, Slot(-77));
-  // Page 9 is outside a pool of 9 pages; position 11 is beyond the row's 9 keys.
+  // Page 9 is outside the pool of 9 pages; position 11 is beyond the row's 9 keys.
   ASSERT_TRUE(local_to_slots({list, 8, lens}, request, t.view(), {4, 9}, out).ok());
   EXPECT_EQ(values(out), (std::vector<int>{16, 19, -1, -1, -1, -1, -1, -1,  //
                                            -1, -1, -1, -1, -1, -1, -1, -1}));
@@ -124,7 +124,8 @@ Combined combine(const CombineLists& c) {
 }
 
 TEST(CombineLists, AHoleStaysAHole) {
-  // Upstream's shift turned the -1 of a token that sees no entry into row base - 1, a live one.
+  // A token without entries has -1. Adding the base to it would give row base - 1, which is
+  // another request's key.
   const auto positions = locals({2, 11});
   const auto entries = locals({-1, -1, -1, 2, -1, 0});
   const std::vector<std::int32_t> base = {1000, 1000}, window_base = {2000, 2000}, start = {0, 0};
@@ -136,7 +137,7 @@ TEST(CombineLists, AHoleStaysAHole) {
 }
 
 TEST(CombineLists, LengthsAreNotClampedAndInvisibleEntriesAreHoles) {
-  // Position 6 sees entry 0 only; a padding row sees nothing; a window of 0 leaves the entries.
+  // Position 6 sees only entry 0; a padding row sees nothing; with window 0 only entries are left.
   const auto positions = locals({6, -1, 7});
   const auto entries = locals({1, 0, 0, 1, 1, 0});
   const std::vector<std::int32_t> base = {10, 10, 10}, window_base = {0, 0, 0}, start = {0, 0, 0};
@@ -175,7 +176,7 @@ TEST(CombineLists, KeysOutsideTheBufferAreHoles) {
   const auto entries = locals({0, 1});
   const std::vector<std::int32_t> base = {7}, window_base = {0}, start = {4};
   CombineLists c{positions, 3, 1, entries, 2, false, base, window_base, start, 8, 1};
-  // Entry 1 would be row 8 of 8; position 3 was not gathered.
+  // Entry 1 would be row 8 of 8; position 3 is not in the buffer.
   const Combined o = combine(c);
   EXPECT_EQ(values(o.out), (std::vector<int>{7, -1, 0, 1, -1}));
   EXPECT_EQ(o.lengths[0], 4);
@@ -183,7 +184,7 @@ TEST(CombineLists, KeysOutsideTheBufferAreHoles) {
   c.entries = {};
   std::vector<RaggedRow> out(5);
   std::vector<std::int32_t> lengths(1);
-  EXPECT_FALSE(combine_index_lists(c, out, lengths).ok());  // 6 entries are visible, 2 have room
+  EXPECT_FALSE(combine_index_lists(c, out, lengths).ok());  // 6 entries are visible, 2 fit
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ TEST(ProblemName, OptionsReplaceTheFamilysDims) {
             gqa_problem(16, 4, 64));
   EXPECT_EQ(*problem_from_name("v4", {.heads = 8, .compress_ratio = 128}),
             deepseek_v4_problem(8, 128));
-  // 0 is a ratio (the window alone); what is below it is none.
+  // 0 is a ratio (the window alone); below 0 means that none is given.
   EXPECT_FALSE(problem_from_name("v4", {.compress_ratio = 0})->two_sources());
   EXPECT_EQ(problem_from_name("v4", {.compress_ratio = -1})->compress_ratio, 4);
   const auto odd = problem_from_name("v4", {.compress_ratio = 5});

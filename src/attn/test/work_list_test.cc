@@ -10,8 +10,8 @@
 namespace lathe {
 namespace {
 
-// Each key of each row in exactly one item, splits numbered in key order, items handed to workers
-// without gap.
+// Checks that each key of each row is in exactly one item, that splits are numbered in the order of
+// keys, and that consecutive workers have consecutive items.
 void expect_covers(const WorkListView& v, const KeyRanges& ranges, const WorkOptions& options) {
   ASSERT_EQ(v.row_items.size(), ranges.counts.size() + 1);
   ASSERT_EQ(v.worker_items.size(), static_cast<std::size_t>(options.workers) + 1);
@@ -81,7 +81,7 @@ TEST(WorkList, NoWorkIsLegal) {
 }
 
 TEST(WorkList, KnownSchedule) {
-  // Units of 256: [4, 2, 1] over 4 workers, the first three take two each.
+  // Units of 256 keys: [4, 2, 1] over 4 workers; the first three get two each.
   const std::vector<std::int32_t> counts = {1000, 257, 256};
   const auto list = make_work_list({counts, {}}, {4, 256, 0});
   ASSERT_TRUE(list.ok());
