@@ -1,4 +1,4 @@
-# lathe_commit(OUT): the commit that is built, or nothing where the source is no repository. CMake runs again after each commit.
+# lathe_commit(OUT): the commit that is built; empty if the source is not a repository. CMake runs again after each commit.
 function(lathe_commit out)
   set(commit "")
   find_package(Git QUIET)
@@ -6,7 +6,7 @@ function(lathe_commit out)
     set(git ${GIT_EXECUTABLE} -C ${PROJECT_SOURCE_DIR})
     execute_process(COMMAND ${git} rev-parse --show-prefix --short=12 HEAD
       OUTPUT_VARIABLE said RESULT_VARIABLE failed ERROR_QUIET)
-    # A prefix: the source lies in another project's repository, whose commit says nothing.
+    # A prefix means that the source is part of another project's repository; that commit says nothing about Lathe.
     if(NOT failed AND said MATCHES "^\n([0-9a-f]+)\n$")
       set(commit ${CMAKE_MATCH_1})
       execute_process(COMMAND ${git} rev-parse --path-format=absolute --git-path logs/HEAD

@@ -1,11 +1,11 @@
 # liblathe: the room capi and all lower rooms as one library, shared and static, and what is installed with it: headers,
-# lathe-config.cmake, lathe.pc. Nothing but the functions of lathe.h leaves the shared one.
+# lathe-config.cmake, lathe.pc. The shared library exports the functions of lathe.h and nothing else.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 function(lathe_library)
   set(rooms base layout attn plan step kernels_ref kernels_cpu kernels ops io model engine capi)
-  # What the static library's user links. The shared one brings it.
+  # A user of the static library has to link these; the shared one links them itself.
   set(link_flags -lfmt -lhwy -lxxhash -lpcre2-8 -lutf8proc -lz -lpthread)
   if(LATHE_HAS_CUDA)
     list(APPEND rooms kernels_cuda)
@@ -33,7 +33,7 @@ function(lathe_library)
   add_library(lathe::lathe ALIAS lathe_shared)
   add_library(lathe::lathe_static ALIAS lathe_static)
 
-  # A component of its own: a wheel holds nothing of it.
+  # A component of its own, which a wheel leaves out.
   set(package ${CMAKE_INSTALL_LIBDIR}/cmake/lathe)
   install(TARGETS lathe_shared lathe_static EXPORT lathe-targets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT devel

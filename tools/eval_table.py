@@ -83,7 +83,7 @@ def main() -> None:
         "# Results",
         "",
         "The reference checkpoints over every legal plan: every pair of prefill and decode kernels over every layout. `make eval` writes",
-        "this page and what it draws on (`EVAL_LIMIT=1000 make eval` takes all items). [docs/evaluation.md](../evaluation.md) says what is measured.",
+        "this page, its data and its pictures (`EVAL_LIMIT=1000 make eval`: all items). [docs/evaluation.md](../evaluation.md) says what is measured.",
         *sys.argv[2:3],
         "",
     ]
