@@ -174,7 +174,7 @@ function(lathe_emulated_cuda_room)
   else()
     target_compile_options(lathe_emulated_cuda_test PRIVATE ${flags})
   endif()
-  target_compile_definitions(lathe_emulated_cuda_test PRIVATE LATHE_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
+  lathe_test_data(lathe_emulated_cuda_test)
 endfunction()
 
 # A program of its own in gpu/, to be run on a machine with a GPU: the CUDA runtime and the project are linked into
@@ -202,7 +202,7 @@ function(lathe_gpu_program source folder)
     endif()
     if(source MATCHES "/src/(ops|model|engine)/")
       target_link_libraries(${name} PRIVATE lathe_engine $<TARGET_NAME_IF_EXISTS:GTest::gmock>)
-      target_compile_definitions(${name} PRIVATE LATHE_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
+      lathe_test_data(${name})
     endif()
     add_custom_command(TARGET ${name} POST_BUILD
       COMMAND ${PROJECT_SOURCE_DIR}/tools/bundle_libs.sh $<TARGET_FILE:${name}> ${PROJECT_BINARY_DIR}/gpu/lib)
