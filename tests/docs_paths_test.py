@@ -98,6 +98,16 @@ class Paths(unittest.TestCase):
     def test_paths(self):
         self.check(DOCUMENTS, self.wrong_paths)
 
+    def test_names_of_tests(self):
+        """Those of the table in tests/README.md: Suite.Name in src/, test_name in Python."""
+        sources = [p.read_text() for p in [*ROOT.glob("src/**/test/*.cc"), *ROOT.glob("tests/*.py"), *ROOT.glob("python/tests/*.py")]]
+        text = "\n".join(sources)
+        table = re.sub(r"[\w/]+\.py", "", (ROOT / "tests/README.md").read_text())
+        for suite, name in re.findall(r"\b([A-Z][A-Za-z]+)\.([A-Z]\w+)", table):
+            self.assertRegex(text, rf"\({suite}, {name}", f"tests/README.md names {suite}.{name}")
+        for name in re.findall(r"\btest_\w+", table):
+            self.assertIn(f"def {name}(", text, f"tests/README.md names {name}")
+
 
 if __name__ == "__main__":
     unittest.main()
