@@ -31,7 +31,7 @@ Result<const Kernel*> kernel_of(const Route& route) {
 }
 
 std::int64_t slots_width(const AttentionProblem& problem, const StepView& step) {
-  // Expanded attention sees every key; the planner takes it only while top-k would choose all.
+  // Expanded attention uses all keys. The planner allows it only while top-k would select all.
   if (!problem.sparse() || step.rows == 0 || step.route->kind == KernelKind::ragged) return 0;
   const std::int64_t keys =
       problem.two_sources() ? step.max_context / problem.compress_ratio : step.max_context;

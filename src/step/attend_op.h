@@ -1,4 +1,4 @@
-// Attention of one segment over the cache, along the route that the plan chose.
+// Attention of one segment over the KV cache, with the kernel of the step's route.
 #pragma once
 
 #include <cstddef>
@@ -16,21 +16,21 @@ namespace lathe {
 
 struct AttendOp {
   const Plan* plan = nullptr;
-  const StepView* step = nullptr;  // of a batch with rows, so that it has a route
+  const StepView* step = nullptr;  // must have rows, and so a route
   ConstPoolView pool;              // the layer's pages
-  TensorScales scales = {};        // of the pool, for per-tensor layouts
+  TensorScales scales = {};        // the pool's scales, for per-tensor layouts
 
   RowsView q = {};  // as AttendArgs::q, in the route's q_dtype or f32
-  // window_compressed with compressed entries: the layer's pages of them.
+  // window_compressed with compressed entries: the layer's pages of entries.
   std::optional<ConstPoolView> compressed = std::nullopt;
-  // Sparse problems, except where the route's kind is `ragged`: the selected keys, or entries.
+  // Sparse problems, unless the route's kind is `ragged`: the selected keys or entries.
   std::span<const std::int32_t> slots = {};  // [rows, slots_width] slots of `pool`, or of
-                                             // `compressed`; -1 is no key
+                                             // `compressed` for entries; -1: no key
   std::int64_t slots_width = 0;
   std::span<const float> sink = {};  // [heads], or empty
   Expansion expansion = {};          // kind `ragged`
   std::span<std::byte> gather_workspace =
-      {};                    // routes with an adapter: the plan's budget "gather", aligned
+      {};                    // routes with an adapter: bytes of the budget "gather", aligned
   MutableRowsView out = {};  // as AttendArgs::out, f32
 };
 
@@ -40,23 +40,23 @@ struct KeyPools {
   std::optional<ConstPoolView> compressed = std::nullopt;  // as AttendOp::compressed
 };
 
-/// The kernel of a route. Errors: a kernel that no registry holds, or one that is only described.
+/// The kernel of a route. Errors: the kernel is in no registry, or has no function to run.
 Result<const Kernel*> kernel_of(const Route& route);
 
-/// Columns of AttendOp::slots; 0: the step's rows attend to all their keys.
+/// Columns of AttendOp::slots. 0: the step's rows attend to all their keys.
 std::int64_t slots_width(const AttentionProblem& problem, const StepView& step);
 
-/// Columns of the list of all entries that a step's rows see, which a GPU's kernels read as
-/// AttendOp::slots where no indexer chooses among them; else 0.
+/// GPU, layers with compressed entries and no indexer: columns of a list of all entries of each
+/// row, which goes in AttendOp::slots. Otherwise 0.
 std::int64_t entries_width(const Plan& plan, const StepView& step);
 
-/// The kernel's arguments without an adapter: keys of op.pool by slots or by the step's page table;
-/// on a GPU those of a window, and entries beside them, by slots.
+/// The kernel's arguments for a route without an adapter: keys of op.pool by op.slots or by the
+/// step's page table. On a GPU, keys of a window and compressed entries are both given by slots.
 AttendArgs attend_args(const AttendOp& op, const Execution& execution);
 
-/// Calls prepare() of step.route's kernel, unless an adapter runs before it, and gives the schedule
-/// that it makes to the step's calls. The step's arrays lie where the kernel reads them; `pools`
-/// are those of any of the layers. Errors: the kernel's.
+/// Calls prepare() of the kernel of step.route and sets step.schedule to the result. Does nothing
+/// if the route has an adapter. The step's arrays must be in the memory that the kernel reads;
+/// `pools` may be the pools of any layer. Errors: the kernel's.
 Result<void> make_schedule(const Plan& plan, const KeyPools& pools, const Execution& execution,
                            Schedule& schedule, StepView& step);
 

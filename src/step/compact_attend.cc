@@ -10,11 +10,9 @@
 namespace lathe {
 namespace {
 
-// Rows that are gathered for at once where every row has a list of its own.
+// Rows per kernel call. With lists of selected keys, their keys are gathered together.
 constexpr std::int64_t kListRows = 16;
 
-// The gather adapter for kernels that take compact rows and index lists only: one request at a
-// time, its keys copied once; or, where the rows have lists, a few rows at a time.
 class CompactRows {
  public:
   CompactRows(const AttendOp& op, const Execution& execution, Arena& arena, AttendFn kernel)
@@ -112,8 +110,8 @@ class CompactRows {
     a.main.compact = compact;
     a.main.indices = {list, static_cast<std::size_t>(n * width)};
     a.main.index_width = width;
-    a.problem.window = 0;  // the lists leave out what lies before it
-    // Lists give the keys; rows count as requests of one key.
+    a.problem.window = 0;  // the lists contain only keys of the window
+    // The lists name the keys, so each row is passed as a request with one key.
     auto* indptr = arena_.take_array<std::int32_t>(n + 1);
     auto* lens = arena_.take_array<std::int32_t>(n);
     for (std::int64_t t = 0; t <= n; ++t) indptr[t] = static_cast<std::int32_t>(t);

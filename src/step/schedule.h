@@ -1,5 +1,5 @@
-// Schedule: what an attention kernel makes once of a step's lengths, in prepare(), and reads in the
-// calls of every layer that shares the step. Its contents are the kernel's own.
+// Schedule: how an attention kernel splits a step's work. The kernel's prepare() computes it once
+// from the step's lengths, and the calls of all layers read it. Only the kernel knows its contents.
 #pragma once
 
 #include <cstddef>
@@ -9,17 +9,17 @@
 
 namespace lathe {
 
-/// Bytes of the host and of the backend's memory, reused from step to step: they grow to the
-/// largest.
+/// Bytes in host memory and in the backend's memory. They are reused from step to step and grow to
+/// the largest schedule.
 class Schedule {
  public:
   explicit Schedule(const Memory& memory) : device_memory_(memory) {}
 
-  /// As Scratch::take(); until the next call of the same.
+  /// Like Scratch::take(). Valid until the next call of the same function.
   std::byte* take_host(std::int64_t bytes) { return host_ = host_memory_.take(bytes); }
   std::byte* take_device(std::int64_t bytes) { return device_ = device_memory_.take(bytes); }
 
-  /// What was taken last; null: nothing.
+  /// The bytes of the last take; null if there was none.
   const std::byte* host() const { return host_; }
   const std::byte* device() const { return device_; }
 

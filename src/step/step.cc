@@ -215,8 +215,8 @@ std::int64_t Step::first_read(const StepRequest& q) const {
 
 Result<void> Step::check_pages(const StepRequest& q, std::int64_t r) const {
   const std::int64_t keys = std::int64_t{q.cached} + q.rows;
-  // Positions that some row reads or writes: with a window, the pages before it may be gone. A
-  // request without rows reads nothing here, but its keys still count for the tables.
+  // First position that a row reads or writes. Pages before it (before the window) may be freed. A
+  // request without rows reads nothing, but its pages are in the table and are checked.
   const std::int64_t first = first_read(q);
   const auto check_list = [&](const char* field, std::span<const PageId> pages, PoolShape pool,
                               std::int64_t begin, std::int64_t end) -> Result<void> {
@@ -226,7 +226,7 @@ Result<void> Step::check_pages(const StepRequest& q, std::int64_t r) const {
                  fmt::format("{} pages for {} entries", last, end),
                  fmt::format("{}", pages.size()));
     }
-    // Pages before `begin` may be gone, but the table names them.
+    // Pages before `begin` may be freed (-1), but are in the table, so others must be in the pool.
     const std::size_t kept = at(std::min(begin / pool.page_size, last));
     const auto all = pages.first(at(last));
     std::size_t stray = first_stray(all.first(kept), pool, true);

@@ -1,8 +1,8 @@
 // Step: the metadata of one forward step, built once and shared by all layers of a plan.
 //
-// Its arrays lie at fixed addresses, sized from a bound, and plan() refills them for each batch:
-// what a batch sees depends on that batch alone, whatever the arrays held, and plan() allocates
-// nothing. So a captured graph, or a device that mirrors the arrays, can keep the addresses.
+// make() allocates the arrays for the largest batch; plan() fills them for each batch and allocates
+// nothing. So their addresses never change, and a CUDA graph or a copy on a device may keep them.
+// Results depend only on the current batch, never on what the arrays held before.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +18,19 @@
 
 namespace lathe {
 
-/// One request of a batch: `rows` new tokens after `cached` ones. It ends with L = cached + rows
-/// keys, and its row j stands at position cached + j.
+/// One request of a batch: `rows` new tokens after `cached` ones. Row j is at position cached + j;
+/// after the step the request has cached + rows keys.
 struct StepRequest {
-  std::span<const PageId> pages;  // of the main pool, position order; -1 before the window
+  std::span<const PageId> pages;  // of the main pool, in order of positions; may be -1 before the
+                                  // window
   std::span<const PageId> compressed_pages;  // of the compressed pool; window_compressed only
   std::int32_t cached = 0;
   std::int32_t rows = 0;
-  // The rows only fill up a captured batch: they have no position, see no key and write nothing.
+  // The rows only fill a captured batch up: they have no position and no keys, and write nothing.
   bool padding = false;
-  // Groups with a state: the slot of its state after the cached tokens, and the slots that it moves
-  // to, one for every StepOptions::state.page_size tokens. The last row's is present, others may be
-  // -1.
+  // Layer groups with a compressor state: the slot that has the state after the cached tokens, and
+  // the slots to write it to, one for every StepOptions::state.page_size tokens. The slot of the
+  // last row must be set; others may be -1.
   PageId state_before = {};
   std::span<const PageId> state_slots = {};
 };
@@ -43,47 +44,46 @@ struct StepBatch {
 struct StepBound {
   std::int64_t rows = 0;
   std::int64_t requests = 0;
-  std::int64_t context = 0;      // keys of the longest request
-  std::int64_t gather_rows = 0;  // rows of the compact buffer; 0 where no route reads one
+  std::int64_t context = 0;      // most keys of a request
+  std::int64_t gather_rows = 0;  // rows of the compact buffer; 0: no route reads one
 };
 
-/// The bound that a plan names; the compact buffer is what its budget "gather" holds.
+/// The largest batch of a plan. The compact buffer has the size of the budget "gather".
 StepBound step_bound(const Plan& plan);
 
 struct StepOptions {
-  std::int64_t main_pages = 0;        // pages of the pools, for checking
+  std::int64_t main_pages = 0;        // pages of the main pool, to check page ids
   std::int64_t compressed_pages = 0;  // two sources only
-  PoolShape state = {};  // of the group's state, page_size tokens a slot; no pages: it has none
+  PoolShape state = {};  // slots of the group's state, one per page_size tokens; 0 pages: no state
   std::int64_t index_multiple = 64;  // widths of index lists are multiples of this
-  // Page tables as wide as padded_context() of the batch asks, for captured graphs, whatever its
-  // other lengths are.
+  // For CUDA graphs: page tables are as wide as padded_context() of the batch needs, so that their
+  // stride depends on nothing else.
   bool fixed_strides = false;
 };
 
-/// Keys of the longest request, rounded up to a power of two of at least 1024: captured graphs size
-/// their work by it, so that many batches share one.
+/// `longest` rounded up to a power of two, at least 1024. Captured CUDA graphs are sized for this
+/// many keys, so many batches share one graph.
 std::int64_t padded_context(std::int64_t longest);
 
-/// The arrays of the current batch. Those that a problem or route has no use for are empty.
+/// The arrays of the current batch. Arrays that the problem or the route does not use are empty.
 struct StepView {
   Phase phase = Phase::decode;
-  const Route* route = nullptr;    // of the plan; null for a batch without rows
-  std::int64_t rows = 0;           // query rows
-  std::int64_t requests = 0;       // padding included
-  std::int64_t max_rows = 0;       // rows of the request that brings most
-  std::int64_t max_context = 0;    // keys of the longest request
-  std::int64_t total_context = 0;  // keys of all requests
-  std::int64_t selecting_rows =
-      0;                          // rows that need indexer logits; 0: the indexer writes keys only
-  std::int64_t window_width = 0;  // columns of window_slots
+  const Route* route = nullptr;     // in the plan; null if the batch has no rows
+  std::int64_t rows = 0;            // query rows
+  std::int64_t requests = 0;        // padding included
+  std::int64_t max_rows = 0;        // most rows of a request
+  std::int64_t max_context = 0;     // most keys of a request
+  std::int64_t total_context = 0;   // keys of all requests
+  std::int64_t selecting_rows = 0;  // rows that need the indexer's logits; 0: it only writes keys
+  std::int64_t window_width = 0;    // columns of window_slots
 
-  // What the route's kernel made of the lengths (make_schedule() in step/attend_op.h), or null.
+  // Made by the route's kernel (make_schedule() in step/attend_op.h), or null.
   const Schedule* schedule = nullptr;
 
   std::span<const LocalPos> positions;        // [rows]; -1 for padding
   std::span<const std::int32_t> row_request;  // [rows]
-  std::span<const std::int32_t> row_lens;     // [rows] keys seen causally: position + 1
-  std::span<const Slot> out_slots;            // [rows] where the row's token is written, main pool
+  std::span<const std::int32_t> row_lens;     // [rows] causal number of keys: position + 1
+  std::span<const Slot> out_slots;            // [rows] main pool: where the row's key is written
   std::span<const std::int32_t> q_indptr;     // [requests + 1]
   std::span<const std::int32_t> kv_lens;      // [requests]
   PageTableView page_table;                   // [requests, width] main pool
@@ -94,20 +94,21 @@ struct StepView {
   // window_compressed.
   std::span<const Slot> window_slots;         // [rows, window_width] positions p-w+1 .. p, then -1
   std::span<const std::int32_t> window_lens;  // [rows] min(p + 1, window)
-  std::span<const std::int32_t> compressed_lens;  // [rows] entries visible: (p + 1) / ratio
-  std::span<const Slot> compressed_out_slots;  // [rows] of the entry that the row completes, or -1
-  PageTableView compressed_table;              // [requests, width] compressed pool
+  std::span<const std::int32_t> compressed_lens;  // [rows] visible entries: (p + 1) / ratio
+  std::span<const Slot>
+      compressed_out_slots;        // [rows] slot of the entry that the row completes; -1
+  PageTableView compressed_table;  // [requests, width] compressed pool
 
-  // Groups with a state, which is written after the last row of a request and after every row that
-  // ends a slot's tokens, and in phase verify after each of a request's last rows, as many as a
-  // slot has banks; to the slot of that position, unless it is -1. state_before is read first: it
-  // may be the last row's slot.
-  std::span<const PageId> state_before;  // [requests] -1: a request's first row, with no state yet
-  PageTableView state_table;             // [requests, width] slots by position / state_tokens
+  // Layer groups with a compressor state. The state is written after the last row of a request and
+  // after every row at the end of a slot's tokens; in phase verify also after each of the request's
+  // last rows, as many as a slot has banks. It goes to the slot of that position, unless that is
+  // -1. state_before may be the slot of the last row, so it is read before anything is written.
+  std::span<const PageId> state_before;  // [requests] -1: no state yet, the request begins here
+  PageTableView state_table;             // [requests, width] slot of position / state_tokens
   std::int32_t state_tokens = 0;         // 0: no state
 };
 
-/// Calls f(name, span) for every array of a step, in a fixed order: what a device copies.
+/// Calls f(name, span) for every array of a step, in a fixed order. A device copies these.
 template <class F>
 void for_each_array(const StepView& v, F f) {
   const auto table = [](const PageTableView& t) {
@@ -139,20 +140,18 @@ class Step {
     return make(plan, options, step_bound(plan));
   }
 
-  /// Fills the arrays for a batch; allocates nothing unless it fails. Zero requests and zero rows
-  /// are legal. Errors, naming request and field: more rows, requests, context or keys than the
-  /// bound or, for grouped queries, than the compact buffer (code exhausted);
-  /// pages that are missing where keys are read or written, or outside the pool; a phase without
-  /// routes; several rows of a request in decode; negative counts. After an error the view is that
-  /// of an empty batch.
+  /// Fills the arrays for a batch. Allocates nothing unless it fails. Zero requests and zero rows
+  /// are legal. Errors name request and field: more rows, requests or context than the bound, or,
+  /// for grouped queries, more keys than the compact buffer holds (code exhausted); pages that are
+  /// outside the pool, or missing although keys are read or written there; a phase without routes;
+  /// several rows of a request in decode; negative counts. After an error the view is empty.
   Result<void> plan(const StepBatch& batch);
 
   const StepView& view() const { return view_; }
   const StepBound& bound() const { return bound_; }
   /// Bytes of all arrays.
   std::int64_t bytes() const;
-  /// Fills every array with garbage and empties the view: for tests that no stale contents are
-  /// used.
+  /// Fills every array with garbage and empties the view. Tests use it to find reads of stale data.
   void poison();
 
  private:
@@ -181,9 +180,9 @@ class Step {
   void fill_window(const StepBatch& batch);
   Result<void> check_gather(const StepBatch& batch) const;
 
-  // Columns of a table of a request's pages, each of so many tokens.
+  // Columns of a page table for `context` tokens in pages of `page_tokens`.
   std::int64_t table_width(std::int64_t context, std::int64_t page_tokens) const;
-  // First position that the rows of a request read.
+  // First position that the request's rows read.
   std::int64_t first_read(const StepRequest& request) const;
   bool windowed() const { return plan_->problem.kind == ProblemKind::window_compressed; }
   std::int32_t ratio() const { return plan_->problem.compress_ratio; }
@@ -192,7 +191,7 @@ class Step {
   StepOptions options_;
   StepBound bound_;
   PoolShape main_;
-  PoolShape compressed_;  // pages 0 where there is one source
+  PoolShape compressed_;  // 0 pages if there is one source
   Arrays arrays_;
   std::vector<PageLists::List> lists_;
   StepView view_;

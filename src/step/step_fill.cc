@@ -11,7 +11,7 @@ using namespace step_internal;
 
 namespace {
 
-// The slots of positions from `first` on, a page at a time: in a window most of them share one.
+// Writes the slots of positions from `first` on, page by page: a window has few pages.
 void write_slots(std::span<const PageId> pages, PoolShape pool, std::int64_t first,
                  std::span<Slot> out) {
   while (!out.empty()) {
@@ -64,13 +64,13 @@ Result<void> Step::fill_tables(const StepBatch& batch) {
     const std::int64_t width =
         options_.fixed_strides ? table_width(context / tokens_per_entry, pool.page_size) : 0;
     for (std::int64_t r = 0; r < view_.requests; ++r) {
-      // A request may own pages beyond its keys; the table holds those that keys lie on.
+      // A request may have more pages than its keys need; the table has only those with keys.
       const std::int64_t keys = arrays_.kv_lens[at(r)] / tokens_per_entry;
       const PageLists::List pages = pages_of(batch.requests[at(r)]);
       lists_[at(r)] = pages.first(std::min(pages.size(), at(ceil_div(keys, pool.page_size))));
     }
     const TableOptions shape{.multiple = plan_->table_multiple, .width = width};
-    // check() has looked at the pages.
+    // check() has already checked the pages.
     return fill_page_table(PageLists(std::span(lists_).first(at(view_.requests))), shape, buffer);
   };
   const auto table = build(
@@ -139,7 +139,8 @@ void Step::fill_selection() {
   view_.index_lens = front(arrays_.index_lens, view_.rows);
 }
 
-// Grouped queries gather whole requests; latents go tile by tile where they exceed the buffer.
+// Grouped queries gather whole requests at once. Latents are gathered tile by tile if the buffer is
+// too small, so they cannot exceed it.
 Result<void> Step::check_gather(const StepBatch& batch) const {
   if (view_.route == nullptr || view_.route->unit != KeyUnit::ragged_row) return {};
   if (plan_->problem.kind != ProblemKind::grouped_query) return {};

@@ -1,4 +1,4 @@
-// Small helpers of step.cc and step_fill.cc.
+// Helpers of step.cc and step_fill.cc.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,20 +17,20 @@ namespace lathe::step_internal {
 
 constexpr std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-/// Error (exhausted) where `offered` exceeds the step's bound.
+/// Error (exhausted) if `offered` exceeds the step's bound.
 inline Result<void> within(std::string what, std::int64_t offered, std::int64_t bound) {
   if (offered <= bound) return {};
   return Error{ErrorCode::exhausted, std::move(what), fmt::format("at most {}", bound),
                fmt::format("{}", offered), "split the batch, or plan for a larger one"};
 }
 
-/// The first n entries of an array, as the view of a batch.
+/// The first n elements of an array.
 template <class T>
 std::span<T> front(std::vector<T>& array, std::int64_t n) {
   return std::span(array).first(at(n));
 }
 
-/// First position of a request that any of its rows' windows reaches.
+/// First position in the window of any of the request's rows.
 inline std::int64_t window_begin(const StepRequest& q, std::int32_t window) {
   return std::max<std::int64_t>(0, std::int64_t{q.cached} - window + 1);
 }

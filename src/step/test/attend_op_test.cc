@@ -11,7 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// What the toy kernel's entries were given last.
+// Arguments of the last calls of the toy kernel.
 std::optional<AttendArgs> prepared, attended;
 
 Result<void> toy_prepare(const AttendArgs& args, Schedule& schedule) {
@@ -44,7 +44,7 @@ Plan toy_plan(const AttentionProblem& problem, const Kernel* kernel, KernelKind 
   return plan;
 }
 
-// A step of two requests: 3 rows after 20 cached tokens, and one row after 4.
+// A step of two requests: 3 rows after 20 cached tokens, and 1 row after 4.
 Step toy_step(const Plan& plan) {
   StepOptions options;
   options.main_pages = 40;
@@ -77,7 +77,7 @@ TEST(MakeSchedule, AsksTheRoutesKernelOnceWithTheShapesOfACall) {
   EXPECT_EQ(prepared->max_request_rows, 3);
   EXPECT_EQ(prepared->max_kv_len, 23);
   EXPECT_EQ(prepared->kv_lens.data(), step.view().kv_lens.data());
-  // All of at most 2048 keys are selected, so lists are as long as the longest request.
+  // With at most 2048 keys all are selected, so lists are as long as the longest request.
   EXPECT_EQ(prepared->main.index_width, 23);
   EXPECT_EQ(slots_width(problem, view), 23);
   ASSERT_EQ(view.schedule, &schedule);

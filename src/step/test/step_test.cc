@@ -17,8 +17,8 @@ namespace {
 std::atomic<long> allocations{0};
 }
 
-// Counts allocations of this test program. Not inlined: GCC would see malloc and free through them
-// and take them for a mismatch.
+// Counts this program's allocations. Not inlined, because GCC would report malloc() and free()
+// inside them as mismatched with new and delete.
 [[gnu::noinline]] void* operator new(std::size_t n) {
   ++allocations;
   if (void* p = std::malloc(n == 0 ? 1 : n)) return p;
@@ -87,7 +87,7 @@ std::vector<int> values(std::span<const Index> list) {
   return out;
 }
 
-/// A batch that owns its page lists.
+/// A batch with its page lists.
 struct RandomBatch {
   std::vector<std::vector<PageId>> lists;
   std::vector<StepRequest> requests;
@@ -178,7 +178,8 @@ TEST(Step, ReplanningGivesWhatAFreshStepGives) {
   }
 }
 
-// A context of many pages costs batches of short requests nothing: tables are copied in every step.
+// Tables are copied in every step. A plan for a long context must not make them wide for batches of
+// short requests.
 TEST(Step, FixedTablesAreAsWideAsThePaddedContext) {
   EXPECT_EQ(padded_context(0), 1024);
   EXPECT_EQ(padded_context(1024), 1024);
@@ -222,7 +223,7 @@ TEST(Step, RowsOfAnExtendBatch) {
   EXPECT_EQ(v.page_table.width, 4);
   EXPECT_EQ(v.page_table.at(0, 0), PageId(7));
   EXPECT_TRUE(v.page_table.at(1, 1).is_hole());
-  // A row selects only where it sees more than top_k = 8 keys.
+  // A row selects only if it has more than top_k = 8 keys.
   EXPECT_EQ(v.selecting_rows, 2);
 }
 
@@ -230,7 +231,7 @@ TEST(Step, WindowAndCompressedEntries) {
   const Plan plan = plan_of(v4(4, 2), KeyUnit::ragged_row);
   auto step = Step::make(plan, kOptions, kBound);
   ASSERT_TRUE(step.ok());
-  // Positions 14 .. 16; the window of 10 starts at 5, so page 0 (positions 0 .. 15) is needed.
+  // Positions 14 .. 16: the window of 10 starts at 5, so page 0 (positions 0 .. 15) is needed.
   const auto main = pages({3, 8}), entries = pages({6});
   const StepRequest requests[] = {{main, entries, 14, 3, false}};
   ASSERT_TRUE(step->plan({Phase::extend, requests}).ok());
@@ -244,7 +245,7 @@ TEST(Step, WindowAndCompressedEntries) {
   EXPECT_THAT(v.compressed_lens, ElementsAre(3, 4, 4));
   EXPECT_EQ(values(v.compressed_out_slots), (std::vector<int>{-1, 6 * 4 + 3, -1}));
   EXPECT_EQ(v.selecting_rows, 3);
-  // A page before the window may be gone.
+  // A page before the window may be freed.
   const auto slid = pages({-1, 8});
   const StepRequest later[] = {{slid, entries, 25, 1, false}};
   EXPECT_FALSE(step->plan({Phase::decode, later}).ok());  // 6 entries need 2 pages
@@ -302,7 +303,7 @@ TEST(Step, ExceededBoundsAreNamed) {
   EXPECT_EQ(field(Phase::decode, lengthy), "requests[0] context");
 }
 
-// Grouped queries gather whole requests: 70 keys exceed 50 rows. Latents go tile by tile.
+// Grouped queries gather whole requests: 70 keys exceed 50 rows. Latents are gathered tile by tile.
 TEST(Step, OnlyGroupedQueriesMustFitTheCompactBuffer) {
   const auto list = pages({1, 2, 3});
   const StepRequest r[] = {{list, {}, 30, 5, false}, {list, {}, 30, 5, false}};
@@ -337,7 +338,7 @@ TEST(Step, WrongBatchesAreErrors) {
   EXPECT_FALSE(Step::make(plan, {}, kBound).ok());  // no pages
 }
 
-// Grouped queries with a window: pages before it may be gone, those from it on may not.
+// Grouped queries with a window: pages before the window may be freed, the others may not.
 TEST(Step, AWindowOfGroupedQueriesDoesWithoutItsOldPages) {
   AttentionProblem problem = gqa_problem();
   problem.window = 20;
@@ -345,7 +346,7 @@ TEST(Step, AWindowOfGroupedQueriesDoesWithoutItsOldPages) {
     const Plan plan = plan_of(problem, unit);
     auto step = Step::make(plan, kOptions, kBound);
     ASSERT_TRUE(step.ok());
-    // Rows at 60 to 62 read from 41 on, which lies on page 2 of 16 tokens.
+    // Rows at 60 to 62 read from position 41 on, which is on page 2 (16 tokens per page).
     const auto list = pages({-1, -1, 7, 9});
     const StepRequest q{list, {}, 60, 3};
     ASSERT_TRUE(step->plan({Phase::extend, std::span(&q, 1)}).ok());
@@ -354,11 +355,11 @@ TEST(Step, AWindowOfGroupedQueriesDoesWithoutItsOldPages) {
     EXPECT_EQ(v.page_table.at(0, 2), PageId(7));
     EXPECT_THAT(values(v.out_slots), ElementsAre(9 * 16 + 12, 9 * 16 + 13, 9 * 16 + 14));
     EXPECT_THAT(std::vector(v.row_lens.begin(), v.row_lens.end()), ElementsAre(61, 62, 63));
-    const StepRequest earlier{list, {}, 50, 3};  // reads from 31 on
+    const StepRequest earlier{list, {}, 50, 3};  // reads from position 31 on
     const auto refused = step->plan({Phase::extend, std::span(&earlier, 1)});
     ASSERT_FALSE(refused.ok());
     EXPECT_THAT(refused.error().field, HasSubstr("requests[0].pages[1]"));
-    // What stands before the window is read by nobody, but goes into the table.
+    // Pages before the window are not read, but they go into the table, so their ids are checked.
     const auto strays = pages({-1, 300, 7, 9});
     const StepRequest stray{strays, {}, 60, 3};
     const auto unknown = step->plan({Phase::extend, std::span(&stray, 1)});
@@ -409,7 +410,8 @@ TEST(Step, BoundOfAPlan) {
   EXPECT_EQ(step_bound(plan_of(v32(), KeyUnit::slot)).gather_rows, 0);
   auto step = Step::make(plan, kOptions);
   ASSERT_TRUE(step.ok());
-  EXPECT_GE(step->bytes(), 5 * 4 * step->bound().rows);  // five arrays of 4 bytes a row, tables
+  EXPECT_GE(step->bytes(),
+            5 * 4 * step->bound().rows);  // five arrays of 4 bytes per row, and tables
 }
 
 }  // namespace
