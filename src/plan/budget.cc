@@ -15,8 +15,8 @@
 namespace lathe {
 namespace {
 
-// Products that saturate at the largest int64 instead of wrapping, so that an absurd request never
-// looks small.
+// times() and plus() saturate at INT64_MAX instead of wrapping, so an absurd request cannot look
+// small.
 std::int64_t times(std::int64_t a, std::int64_t b) {
   std::int64_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
@@ -27,7 +27,7 @@ std::int64_t plus(std::int64_t a, std::int64_t b) {
   return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
 }
 
-// f32 logits over the indexer's keys: one per token, or per compressed entry.
+// Bytes of a row's f32 indexer logits: one per token, or one per compressed entry.
 std::int64_t logits_row_bytes(const AttentionProblem& p, std::int64_t context) {
   const std::int64_t keys = p.two_sources() ? context / p.compress_ratio : context;
   return 4 * std::max<std::int64_t>(1, keys);
@@ -42,7 +42,7 @@ const Route* compact_route(const Plan& plan) {
   return nullptr;
 }
 
-// The most that a route asks for: they run one at a time, in the same scratch.
+// The maximum over routes: they run one at a time and share the scratch.
 template <class F>
 std::int64_t most_of_routes(const Plan& plan, F bytes) {
   std::int64_t most = 0;
@@ -61,8 +61,8 @@ std::int64_t split_partials(const Plan& plan, const Machine& machine, Demand dem
   });
 }
 
-// Queries and accumulators per head, in f32, of the rows that every worker holds while it expands
-// keys.
+// Bytes of f32 queries and accumulators, per head, of the rows that each worker keeps while it
+// expands keys.
 std::int64_t worker_rows(const Plan& plan, const Machine& machine, Demand demand) {
   const AttentionProblem& p = plan.problem;
   const std::int64_t row = (std::int64_t{p.qk_nope_head} + p.rope + p.v_head) * 4;
@@ -71,27 +71,28 @@ std::int64_t worker_rows(const Plan& plan, const Machine& machine, Demand demand
   });
 }
 
-// Of as many keys as a step can have, of all heads, or what the routes keep to.
+// Bytes of all heads of as many keys as a step can have; at most the routes' limit.
 std::int64_t expanded_keys(const Plan& plan, Demand demand) {
   const AttentionProblem& p = plan.problem;
   const std::int64_t all = times(demand.requests, demand.context, expanded_key_bytes(p, p.heads));
   return most_of_routes(plan, [&](const Route& r) { return std::min(all, r.expanded_bytes); });
 }
 
-// Compact rows that must fit at once. Dense latent keys can be gathered in runs; a selection or a
-// window cannot be cut inside a row, grouped queries not inside a request.
+// Compact rows that must fit at once. Dense latent keys are gathered in runs. The selected keys or
+// the window of a row must be gathered together, and so must all keys of a grouped-query request.
 std::int64_t least_gather_rows(const AttentionProblem& p, std::int64_t context) {
   if (p.kind == ProblemKind::dense_latent) return std::min(context, kGatherTileKeys);
   if (p.kind == ProblemKind::grouped_query) return context;
   return keys_per_row(p, context);
 }
 
-// What lies on a GPU for a step: a segment of prefill rows and one of decode rows, in arrays at
-// multiples of 256 bytes, the list of a gather workspace of `ceiling` bytes, and what is drawn.
+// Bytes in GPU memory for a step: the arrays of a prefill segment and of a decode segment, each
+// array at a multiple of 256 bytes; the list of keys for a gather workspace of `ceiling` bytes; and
+// the inputs and results of sampling.
 std::int64_t staged_step(const Plan& plan, Demand demand, std::int64_t width,
                          std::int64_t ceiling) {
   constexpr std::int64_t kArrays = 32 * 256, kDraw = 512;
-  // A recorded step that checks drafts has as many requests as rows.
+  // A recorded step that verifies drafts has as many requests as rows.
   const std::int64_t drafted = recorded_verify_rows(demand.requests, plan.draft_tokens);
   demand.requests = std::max(demand.requests, drafted);
   demand.rows = std::max(demand.rows, drafted);
@@ -124,8 +125,8 @@ std::vector<Budget> budgets_for(const Plan& plan, const Machine& machine,
     out.push_back({BudgetKind::top_k_rows, times(demand.rows, p.top_k, 4), 0});
   }
   if (const Route* r = compact_route(plan)) {
-    // Rows of one request are gathered once for all its query rows; a selection cannot need more
-    // than its k keys per row. A smaller budget is rejected (check_budgets).
+    // A request's keys are gathered once for all its query rows; with a selection a row needs at
+    // most top_k keys. check_budgets() rejects a budget that is too small for a single row.
     const std::int64_t keys = keys_per_row(p, demand.context);
     const std::int64_t row_bytes = r->adapter->out_bytes;
     const std::int64_t bytes = times(std::max(demand.context, keys), row_bytes);
@@ -162,8 +163,8 @@ std::vector<Budget> budgets_for(const Plan& plan, const Machine& machine,
 std::int64_t window_pages(const Plan& plan, std::int64_t block_tokens, std::int64_t requests,
                           std::int64_t rows) {
   const std::int64_t page = plan.main().page_size;
-  // The window before the last boundary and what has been computed since, which may begin inside a
-  // page; and the rows, which may end inside one.
+  // Kept: the window before the last block boundary and the tokens since. They may begin inside a
+  // page, so one page more; the rows may end inside a page, so another one.
   const std::int64_t kept = (kept_tokens(plan.problem) + block_tokens - 1 + page - 1) / page + 1;
   return plus(times(requests, kept + 1), (rows + page - 1) / page);
 }
@@ -173,8 +174,7 @@ std::int64_t cache_bytes(const Plan& plan, std::int64_t tokens) {
   for (const CachePlan& c : plan.caches) {
     const std::int64_t tokens_per_page = std::int64_t{c.page_size} * c.tokens_per_entry;
     if (c.role == CacheRole::main && plan.problem.kind == ProblemKind::window_compressed) {
-      // The window slides: every request keeps the pages that its last tokens touch, whatever its
-      // length.
+      // The window slides: a request keeps only the pages of its last tokens, whatever its length.
       const std::int64_t pages = (plan.problem.window + tokens_per_page - 1) / tokens_per_page + 1;
       sum = plus(sum, times(plan.layers, times(plan.max_requests, pages, c.page_bytes())));
       continue;

@@ -1,5 +1,5 @@
-// Bytes of every large buffer of a plan, asked before anything is allocated. A buffer has a ceiling
-// and work is tiled to fit it.
+// Sizes of a plan's large buffers, computed before anything is allocated. Some have a limit from a
+// flag; work is then tiled to fit it.
 #pragma once
 
 #include <algorithm>
@@ -14,31 +14,31 @@
 
 namespace lathe {
 
-/// Dense latent keys are gathered, and their partial softmax folded, in runs of a multiple of this
-/// many: what a gather workspace holds at least, unless a request has fewer.
+/// The gather adapter copies dense latent keys in runs of a multiple of this many and combines the
+/// runs' partial softmax. A gather workspace holds at least one run, unless the context is shorter.
 inline constexpr std::int64_t kGatherTileKeys = 1024;
 
 /// The largest step that buffers are sized for.
 struct Demand {
   std::int64_t rows = 0;  // query rows
   std::int64_t requests = 0;
-  std::int64_t context = 0;  // tokens of the longest request
+  std::int64_t context = 0;  // most tokens of a request
 };
 
-/// Buffers of `plan` at `demand`: indexer logits, top-k rows, gather workspace, split partials,
-/// rows of expanding workers, expanded keys, compressor state, step metadata. Zero-sized ones are
-/// left out.
+/// Buffers that `plan` needs for `demand`: indexer logits, top-k rows, gather workspace, split
+/// partials, rows of expanding workers, expanded keys, compressor state, step metadata. Leaves out
+/// buffers of zero size.
 std::vector<Budget> budgets_for(const Plan& plan, const Machine& machine,
                                 const PlanRequest& request, Demand demand);
 
-/// Tokens before a row's own that a window needs, and so what a request keeps at least; 0: all.
+/// Tokens before a row's own that its window needs. A request keeps at least these. 0: all.
 constexpr std::int64_t kept_tokens(const AttentionProblem& problem) {
   return problem.window == 0 ? 0 : std::max(1, problem.window - 1);
 }
 
-/// Main pages that `requests` requests with a window hold at once at most, in a step that brings
-/// them `rows` rows together, where they may resume at multiples of `block_tokens` tokens.
-/// Precondition: the problem has a window.
+/// Most main pages that `requests` requests hold at once during a step with `rows` rows in total,
+/// if they may resume at multiples of `block_tokens` tokens. Precondition: the problem has a
+/// window.
 std::int64_t window_pages(const Plan& plan, std::int64_t block_tokens, std::int64_t requests,
                           std::int64_t rows);
 
@@ -48,17 +48,18 @@ inline std::int64_t entry_page_tokens(const Plan& plan) {
   return std::int64_t{c.page_size} * c.tokens_per_entry;
 }
 
-/// Bytes of the plan's pools for a number of tokens, all layers.
+/// Bytes of the plan's pools for `tokens` tokens, in all layers.
 std::int64_t cache_bytes(const Plan& plan, std::int64_t tokens);
 
-/// Their sum, at most INT64_MAX.
+/// The sum of the budgets, at most INT64_MAX.
 std::int64_t bytes_of_budgets(std::span<const Budget> budgets);
 
-/// Rule::memory: weights and buffers beyond the machine, each large one named.
+/// The reason (Rule::memory) that weights and buffers exceed the machine's memory. Names each large
+/// buffer.
 Reason too_much(const Machine& machine, std::span<const Budget> budgets, std::int64_t weight_bytes);
 
-/// What the budgets cannot hold: one row's tile beyond its ceiling (Rule::budget); buffers, or
-/// buffers and the cache of --max-total-tokens, beyond the machine (Rule::memory).
+/// Why the budgets do not fit: the tile of a single row exceeds its limit (Rule::budget); buffers,
+/// or buffers and the cache of --max-total-tokens, exceed the machine's memory (Rule::memory).
 std::vector<Reason> check_budgets(const Plan& plan, const Machine& machine,
                                   const PlanRequest& request);
 

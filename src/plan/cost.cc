@@ -27,7 +27,7 @@ double estimate_seconds(const Candidate& c, const Capability& k, const Route& ro
   const bool expanded = k.kind == KernelKind::ragged;
   const double keys = static_cast<double>(expanded ? step.context : keys_per_row(p, step.context));
 
-  // A dense pair of a query head and a key costs a multiply-add per element of the key and of the
+  // Each pair of a query head and a key costs a multiply-add per element of the key and of the
   // value.
   double flops = 2 * rows * heads * keys * (p.qk_dim() + p.v_dim());
   if (expanded) {
@@ -36,8 +36,8 @@ double estimate_seconds(const Candidate& c, const Capability& k, const Route& ro
     flops = 2 * rows * heads * keys * (p.qk_nope_head + p.rope + p.v_head) + expand;
   }
 
-  // An extend step is one request: its rows share their keys. Rows of the other phases are requests
-  // of their own.
+  // An extend step is one request, and its rows share the keys. In other phases each row counts as
+  // a request of its own.
   const double distinct = extend ? static_cast<double>(std::min<std::int64_t>(
                                        step.context, step.rows * static_cast<std::int64_t>(keys)))
                                  : rows * keys;

@@ -62,7 +62,7 @@ std::string details(const Plan& plan, const Route& r) {
   return fmt::format("{}", fmt::join(parts, "   "));
 }
 
-// Routes are compared as the reader sees them: the estimate does not show.
+// Compares routes by what is printed, so without the estimated time.
 bool same_routes(const PhasePlan& a, const PhasePlan& b) {
   return std::equal(a.routes.begin(), a.routes.end(), b.routes.begin(), b.routes.end(),
                     [](Route x, Route y) {
@@ -96,7 +96,7 @@ std::string rope_line(const Plan& plan) {
                            name(decode.back().q_dtype));
 }
 
-// Caches, phases and rope.
+// The lines of caches, phases and RoPE.
 std::string group_lines(const Plan& plan) {
   std::string out;
   for (const CachePlan& c : plan.caches) out += cache_line(plan, c);
@@ -167,7 +167,7 @@ std::string explain_kinds() {
   return out;
 }
 
-// "bf16, fp8": the arithmetic over the layouts that are read.
+// The arithmetic over all layouts that the kernel reads: "bf16, fp8".
 std::string arithmetics(const Capability& c) {
   EnumSet<Arithmetic> all =
       c.layouts.empty() ? EnumSet<Arithmetic>{c.arithmetic} : EnumSet<Arithmetic>{};

@@ -1,4 +1,4 @@
-// Plans and refusals as text for people.
+// Plans and refusals as text for users.
 #pragma once
 
 #include <string>
@@ -11,32 +11,32 @@
 
 namespace lathe {
 
-/// One line per cache, phase, and consequence; ends with a newline.
+/// A line for each cache, phase, budget and note. Ends with a newline.
 std::string explain(const Plan& plan);
 
-/// The same of each layer group under a line that names it, and what concerns all; of a plain plan
-/// (one group, no state) exactly what its plan gives.
+/// A line that names each layer group with the lines of its plan, then what concerns all groups.
+/// For a plain plan (one group, no state) exactly explain(Plan).
 std::string explain(const ModelPlan& plan);
 
 /// The kinds of a phase's routes in order of preference: "ragged/inplace".
 std::string kinds(const Plan& plan, Phase phase);
 
-/// The pair over its cache in one line, without an end of line: "ragged prefill, inplace decode
-/// over mla_bf16, page 64".
+/// Kernels and cache in one line, without a newline: "ragged prefill, inplace decode over mla_bf16,
+/// page 64".
 std::string summary(const Plan& plan);
 
-/// The groups' summaries, once where they are equal.
+/// The groups' summaries; equal ones once.
 std::string summary(const ModelPlan& plan);
 
-/// "refused: ..." with a line per reason and the way out; ends with a newline.
+/// "refused: ...", a line per reason, and a line "try ...". Ends with a newline.
 std::string explain(const Refusal& refusal);
 
-/// What was tried and did not fit, a line per kernel, layout and phase; ends with a newline unless
-/// empty.
+/// A line for each kernel, layout and phase that was tried and did not fit. Ends with a newline
+/// unless empty.
 std::string explain(const std::vector<Rejection>& rejections);
 
-/// Every rule and when it is broken; every kind and its names in other systems; every kernel of a
-/// registry with what it accepts. A line each.
+/// All rules with when each is broken; all kinds with their names in other systems; all kernels of
+/// a registry with what each accepts.
 std::string explain_rules();
 std::string explain_kinds();
 std::string explain_kernels(const Registry& registry);

@@ -7,14 +7,14 @@
 namespace lathe {
 namespace {
 
-// Entries that the indexer ranks for a row with `context` keys; none where it keeps all of them.
+// Entries that the indexer scores for a row with `context` keys. 0 if all would be selected.
 std::int64_t ranked(const AttentionProblem& p, std::int64_t context) {
   if (!p.sparse()) return 0;
   const std::int64_t entries = p.two_sources() ? context / p.compress_ratio : context;
   return entries > p.top_k ? entries : 0;
 }
 
-// Entries of a pool that a row reads.
+// Entries that a row reads in the pool of that role.
 std::int64_t entries_read(const AttentionProblem& p, CacheRole role, std::int64_t context) {
   if (role == CacheRole::index) return ranked(p, context);
   const std::int64_t all = keys_per_row(p, context);

@@ -1,5 +1,5 @@
-// What attention reads and computes in all layers of a plan, whatever the kernel: with the
-// machine's peaks a floor under a step's time.
+// Bytes that attention must read and flops that it must compute in all layers of a plan, with any
+// kernel. Divided by the machine's peaks they are a lower bound of a step's time.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +8,18 @@
 
 namespace lathe {
 
-/// Bytes of the cache that a decode row reads whose request has `context` keys, its own included.
+/// Bytes of the cache that a decode row reads if its request has `context` keys, its own included.
 double decode_cache_bytes(const Plan& plan, std::int64_t context);
 
-/// Floating-point operations, two a multiply-add.
+/// Floating-point operations; a multiply-add counts as two.
 struct AttentionFlops {
-  double attention = 0;  // scores and sums of values, of the keys that a row attends to
-  double index = 0;      // of the indexer, whose keys are fp8
+  double attention = 0;  // QK and PV, over the keys that a row attends to
+  double index = 0;      // the indexer's scores, in fp8
 };
 
-/// Of `rows` rows of a request behind `cached` keys. Keys and values of a latent problem count as
-/// expanded where the phase's route expands them; expanding them counts as a product with weights.
+/// Flops for `rows` rows of a request after `cached` keys. A latent problem counts with the widths
+/// of expanded keys and values if the phase's route expands them. The expansion itself is not
+/// included: it counts as a GEMM with weights.
 AttentionFlops attention_flops(const Plan& plan, Phase phase, std::int64_t rows,
                                std::int64_t cached);
 

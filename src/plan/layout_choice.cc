@@ -64,7 +64,7 @@ LayoutChoice choose_layouts(const AttentionProblem& problem, const PlanRequest& 
                              fitting.error().offered, ""});
       return out;
     }
-    // A bare name takes the problem's dims; dims that are spelled out must be the problem's.
+    // A bare name gets the problem's dims; dims that are written out must be the problem's.
     const bool spelled = request.layout.find('(') != std::string::npos;
     CacheLayout layout(named->kind(), fitting->dims(), named->scale_policy());
     if (spelled && named->dims() != fitting->dims()) {
@@ -99,8 +99,8 @@ LayoutChoice choose_layouts(const AttentionProblem& problem, const PlanRequest& 
     }
   }
 
-  // V4's pools divide one page of tokens, so that one page table serves them all: 256 tokens are 64
-  // or 2 entries.
+  // A page of each of V4's pools covers the same tokens, so one page table serves all pools: 256
+  // tokens are 64 entries at ratio 4 and 2 at ratio 128.
   const bool v4 = problem.kind == ProblemKind::window_compressed;
   if (request.page_size != 0) {
     if (problem.two_sources() && request.page_size % problem.compress_ratio != 0) {

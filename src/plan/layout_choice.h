@@ -1,4 +1,4 @@
-// Which layouts and page sizes a problem and the request leave open.
+// The layouts and page sizes that the problem and the request allow.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@
 namespace lathe {
 
 struct LayoutChoice {
-  // Layouts of one number format form a tier; tiers are tried in order and the first with a legal
-  // plan wins. With --kv-cache-dtype auto they run from the checkpoint's own precision downwards,
-  // so that precision is lost only on request.
+  // A tier has the layouts of one number format. Tiers are tried in order; the first with a legal
+  // plan wins. With --kv-cache-dtype auto the first tier is the checkpoint's own precision, so
+  // precision is lost only if the user asks for it.
   std::vector<std::vector<CacheLayout>> tiers;
   std::vector<std::int32_t> page_sizes;  // in order of preference
-  bool automatic = true;                 // the layout was left open
-  std::vector<Reason> reasons;           // where nothing is left
+  bool automatic = true;                 // --kv-layout is auto
+  std::vector<Reason> reasons;           // if nothing is allowed
 };
 
 LayoutChoice choose_layouts(const AttentionProblem& problem, const PlanRequest& request);

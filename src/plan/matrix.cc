@@ -81,7 +81,7 @@ std::string explain_matrix(const std::vector<MatrixCell>& cells, bool color) {
     }
   }
 
-  // What a mark means, on the first cell that carries each distinct reason.
+  // Explains the marks, each distinct reason once.
   std::vector<std::string> seen;
   for (const MatrixCell& c : cells) {
     if (c.result || c.result.error().reasons.empty()) continue;

@@ -1,4 +1,4 @@
-// The legality table: every prefill kind x decode kind x layout of a problem on a machine.
+// The table of legal combinations: prefill kind x decode kind x layout, for a problem on a machine.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -16,14 +16,13 @@ struct MatrixCell {
   PlanResult result;
 };
 
-/// One plan per cell; what is not a backend or the layout is taken from `request`.
-/// Where
-/// --kv-cache-dtype is given, only the layouts of that format appear.
+/// One plan per cell. Everything but the backends and the layout comes from `request`. With
+/// --kv-cache-dtype, only the layouts of that format are in the table.
 std::vector<MatrixCell> make_matrix(const AttentionProblem& problem, const Machine& machine,
                                     const PlanRequest& request, const Registry& registry);
 
-/// A table per layout with a mark per cell and, below, each mark's meaning. `color` adds ANSI
-/// colours.
+/// A table per layout with a mark in each cell, then an explanation of every mark. `color`: with
+/// ANSI colours.
 std::string explain_matrix(const std::vector<MatrixCell>& cells, bool color);
 
 /// [{prefill, decode, layout, legal, reasons: [...]}]

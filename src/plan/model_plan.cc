@@ -12,7 +12,7 @@
 namespace lathe {
 namespace {
 
-// Groups run one at a time, in the same scratch.
+// Whether the groups share the buffer: they run one at a time.
 bool shared(BudgetKind kind) {
   switch (kind) {
     case BudgetKind::indexer_logits:
@@ -157,7 +157,8 @@ std::optional<Reason> check_memory(const ModelPlan& plan, const Machine& machine
   const std::int64_t taken = buffers + weight_bytes;
   const auto left = static_cast<double>(machine.memory_bytes - taken);
   if (cache(tokens) <= left) return std::nullopt;
-  // A window's share does not grow with the tokens, so the fit is searched, in whole blocks.
+  // Bytes are not proportional to tokens, because windows do not grow. So search by bisection, in
+  // whole blocks.
   std::int64_t fit = 0;
   std::int64_t above = (tokens + plan.block_tokens - 1) / plan.block_tokens;
   while (above - fit > 1) {
@@ -179,7 +180,7 @@ ModelPlan join_groups(std::vector<GroupPlan> groups) {
   for (GroupPlan& g : groups) {
     if (g.group.state_bytes == 0) continue;
     const std::int64_t banks = 1 + std::int64_t{g.plan.draft_tokens};
-    // It stands in for what the problem's kind alone would say.
+    // Replaces the budget that follows from the problem's kind alone.
     std::erase_if(g.plan.budgets,
                   [](const Budget& b) { return b.kind == BudgetKind::compressor_state; });
     out.state_slots = kStateSlotsPerRequest * g.plan.max_requests;

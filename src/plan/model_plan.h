@@ -1,4 +1,4 @@
-// ModelPlan: the plans of a model's layer groups, made with the same request for one machine.
+// ModelPlan: a plan for each layer group of a model, for the same request and machine.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +12,21 @@
 
 namespace lathe {
 
-/// Layers of a model that share an attention problem, its caches and its routes.
+/// Layers of a model that share an attention problem, caches and routes.
 struct LayerGroup {
   std::string name;  // "window"; unique in a model
   AttentionProblem problem;
   std::vector<std::int32_t> layers;  // ascending; every layer of a model is in one group
-  // Bytes that a layer carries from token to token of a request, such as a compressor's; 0: none.
+  // Bytes of state that a layer keeps between a request's tokens (V4's compressor); 0: none.
   std::int64_t state_bytes = 0;
-  // Those that choose keys themselves and so have an index cache; empty: all that have one.
+  // Layers that select keys themselves, so have an index cache. Empty: all, if the problem has one.
   std::vector<std::int32_t> index_layers = {};
 
   bool operator==(const LayerGroup&) const = default;
 };
 
-/// Most slots of a state that a request holds at once: the one that it resumes from, the one at the
-/// last block boundary, and the two that a step takes to replace them.
+/// Most slots of state that a request holds at once: the one that it resumes from, the one at the
+/// last block boundary, and two that a step writes to replace these.
 inline constexpr std::int64_t kStateSlotsPerRequest = 4;
 inline constexpr std::int64_t kStateSlotsPerStep = 2;
 
@@ -39,23 +39,24 @@ struct GroupPlan {
 
 struct ModelPlan {
   std::vector<GroupPlan> groups;  // at least one
-  // Of all groups: a buffer that they use in turn counts once, what each keeps is summed.
+  // For all groups: a buffer that they use in turn counts once; memory that each group keeps is
+  // summed.
   std::vector<Budget> budgets;
-  // Tokens of a block: the least number that is a whole number of pages in every group. A state is
-  // kept at such boundaries.
+  // Tokens of a block: the least number that is a whole number of pages in every group. States are
+  // kept at block boundaries.
   std::int64_t block_tokens = 1;
-  std::int64_t state_slots = 0;  // of each group that has a state
-  /// States in each slot: after every row of a request in a step that checks drafts.
+  std::int64_t state_slots = 0;  // slots of each group with a state
+  /// States per slot: one after every row of a request in a step that verifies drafts.
   std::int64_t state_banks() const { return 1 + std::int64_t{draft_tokens()}; }
 
-  // The same in every group.
+  // These are equal in all groups.
   std::int64_t max_rows() const { return groups.front().plan.max_rows; }
   std::int64_t max_requests() const { return groups.front().plan.max_requests; }
   std::int32_t draft_tokens() const { return groups.front().plan.draft_tokens; }
   std::int64_t context_length() const { return groups.front().plan.context_length; }
 
   std::int32_t layers() const;
-  /// Groups with compressed entries.
+  /// Number of groups with compressed entries.
   std::size_t entry_groups() const;
   bool has_state() const;
   /// True if a single plan says everything: one group, without a state.
@@ -63,8 +64,8 @@ struct ModelPlan {
   const Budget* budget(BudgetKind kind) const;
   /// Bytes of all budgets.
   std::int64_t buffer_bytes() const;
-  /// Bytes that one more token of a long request takes in all layers. Groups with a window count
-  /// only where every group has one.
+  /// Bytes of one more token of a long request, in all layers. Groups with a window do not count,
+  /// unless all groups have one.
   double bytes_per_token() const;
 
   bool operator==(const ModelPlan&) const = default;
@@ -72,23 +73,23 @@ struct ModelPlan {
 
 using ModelPlanResult = Result<ModelPlan, Refusal>;
 
-/// Plans every group with the same request (request.layers is not read). A refusal names the group
-/// and its layers; what concerns all of them, such as the machine's memory, names none.
-/// Precondition: at least one group, each with layers.
+/// Plans every group with the same request (request.layers is not used). A refusal names the group
+/// and its layers, unless it concerns all groups (the machine's memory). Precondition: at least one
+/// group, each with layers.
 ModelPlanResult make_model_plan(std::span<const LayerGroup> groups, const Machine& machine,
                                 const PlanRequest& request, const Registry& registry,
                                 std::vector<Rejection>* rejections = nullptr);
 
-/// Why the weights, all groups' buffers and the cache of --max-total-tokens (of one block where it
-/// is 0) exceed the machine; make_plan() sees one group at a time, and no weights.
+/// The reason if weights, buffers and cache exceed the machine's memory. The cache counts for
+/// --max-total-tokens, or for one block if that is 0. make_plan() cannot check this: it knows a
+/// single group and no weights.
 std::optional<Reason> check_memory(const ModelPlan& plan, const Machine& machine,
                                    const PlanRequest& request, std::int64_t weight_bytes);
 
-/// The plan of a model from those of its groups. Precondition: at least one group; each has planned
-/// for the same steps.
+/// Joins the plans of the groups. Precondition: at least one group, all planned for the same steps.
 ModelPlan join_groups(std::vector<GroupPlan> groups);
 
-/// A model whose layers share one plan.
+/// A model with one plan for all layers.
 ModelPlan one_group(Plan plan);
 
 /// "12 layers: 1, 3, 5, 7, 9, ..., 23", "layer 4", "61 layers: 0-60"

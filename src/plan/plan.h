@@ -1,5 +1,5 @@
-// Plan: the proof that a prefill kernel, a cache layout and a decode kernel fit together, and
-// everything that follows from them.
+// Plan: a prefill kernel, a cache layout and a decode kernel that are proved to fit together, and
+// everything that follows from them: pools, routes, buffers.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ namespace lathe {
 #define LATHE_CACHE_ROLES(X) X(main) X(compressed) X(index)
 LATHE_ENUM(CacheRole, LATHE_CACHE_ROLES)
 
-/// One pool that the plan needs, per layer.
+/// A pool that the plan needs in each layer.
 struct CachePlan {
   CacheRole role = CacheRole::main;
   CacheLayout layout{LayoutKind::mla_bf16};
@@ -32,36 +32,36 @@ struct CachePlan {
   bool operator==(const CachePlan&) const = default;
 };
 
-/// A conversion before the kernel.
+/// A conversion that runs before the kernel.
 struct AdapterUse {
   std::string name;
-  std::int64_t in_bytes = 0;   // per row, as stored
-  std::int64_t out_bytes = 0;  // per row, as the kernel reads it
+  std::int64_t in_bytes = 0;   // of a stored row
+  std::int64_t out_bytes = 0;  // of a row that the kernel reads
   bool whole_pool = false;
   bool exact = true;
 
   bool operator==(const AdapterUse&) const = default;
 };
 
-/// The kernel that a route names, found when the plan is made; the registry outlives the plan. Null
-/// in a plan that was read from text. Plans are compared by names.
+/// The kernel of a route. The registry must outlive the plan. Null in a plan that was read from
+/// JSON. Always equal, because routes compare the kernel's name.
 struct BoundKernel {
   const Kernel* kernel = nullptr;
 
   bool operator==(const BoundKernel&) const { return true; }
 };
 
-/// One way through a phase: taken for a batch whose rows and longest context are within the bounds.
+/// A kernel for batches of a phase with rows and longest context within the bounds.
 struct Route {
   std::string kernel;
   BoundKernel bound;
   KernelKind kind = KernelKind::inplace;
-  std::int64_t min_rows = 0;     // of each request
-  std::int64_t max_rows = 0;     // 0 = no bound
-  std::int64_t max_context = 0;  // 0 = no bound
+  std::int64_t min_rows = 0;     // rows of each request
+  std::int64_t max_rows = 0;     // rows of the batch; 0 = no bound
+  std::int64_t max_context = 0;  // keys of the longest request; 0 = no bound
   KeyUnit unit = KeyUnit::slot;
   Arithmetic arithmetic = Arithmetic::bf16;
-  DType q_dtype = DType::bf16;  // how the rope-and-write operation hands q over
+  DType q_dtype = DType::bf16;  // type of q after RoPE, as the kernel reads it
   std::optional<AdapterUse> adapter;
   std::int32_t table_tokens = 1;
   bool split_kv = false;
@@ -76,13 +76,13 @@ struct Route {
 struct PhasePlan {
   Phase phase = Phase::extend;
   std::string requested = "auto";
-  std::vector<Route> routes;  // in order of preference; the last one covers every batch. Empty: the
-                              // phase is not available
+  std::vector<Route> routes;  // in order of preference; the last one covers every batch. Empty: no
+                              // kernel for this phase
 
   bool operator==(const PhasePlan&) const = default;
 };
 
-/// The large buffers of a plan, and their names in text and JSON.
+/// The large buffers of a plan, with their names in text and JSON.
 // clang-format off
 #define LATHE_BUDGET_KINDS(X)                  \
   X(indexer_logits, "indexer logits")          \
@@ -105,11 +105,11 @@ struct PhasePlan {
 // clang-format on
 LATHE_ENUM_WITH_TEXT(BudgetKind, LATHE_BUDGET_KINDS)
 
-/// A buffer with a ceiling; work is tiled to fit it.
+/// A buffer. If it has a limit, work is tiled to fit it.
 struct Budget {
   BudgetKind kind = BudgetKind::step;
   std::int64_t bytes = 0;
-  std::int64_t tile_rows = 0;  // query rows worked on at once; 0 = all of them
+  std::int64_t tile_rows = 0;  // query rows per tile; 0 = all rows at once
 
   bool operator==(const Budget&) const = default;
 };
@@ -120,13 +120,12 @@ struct Plan {
   std::vector<CachePlan> caches;  // main first
   std::array<PhasePlan, enum_count<Phase>> phases;
   std::int32_t table_multiple = 1;  // page tables are padded to a multiple of this many pages
-  std::int64_t max_rows = 0;        // query rows of the largest step
-  std::int64_t max_requests = 0;    // requests of the largest step
-  std::int32_t draft_tokens = 0;    // of each of them, in a verify step; 0 = no drafts
+  std::int64_t max_rows = 0;        // most query rows of a step
+  std::int64_t max_requests = 0;    // most requests of a step
+  std::int32_t draft_tokens = 0;    // most drafts of a request in a verify step; 0 = no drafts
   std::int64_t context_length = 0;  // tokens
   std::int32_t layers = 1;
-  std::int32_t index_layers =
-      1;  // of them, those with an index cache: the others share a selection
+  std::int32_t index_layers = 1;  // layers with an index cache; the others reuse a selection
   std::vector<Budget> budgets;
   std::vector<std::string> notes;  // how each `auto` was resolved
 
@@ -137,7 +136,7 @@ struct Plan {
     }
     return nullptr;
   }
-  /// nullptr where the plan needs no such buffer.
+  /// nullptr if the plan has no such buffer.
   const Budget* budget(BudgetKind kind) const {
     for (const Budget& b : budgets) {
       if (b.kind == kind) return &b;
@@ -147,9 +146,9 @@ struct Plan {
   const PhasePlan& phase(Phase p) const { return phases[static_cast<std::size_t>(p)]; }
   PhasePlan& phase(Phase p) { return phases[static_cast<std::size_t>(p)]; }
 
-  /// The route for a batch of `rows` query rows, request_rows or more of each request, whose
-  /// longest request has `context` keys; nullptr where the phase is not available or the batch
-  /// exceeds what was planned for.
+  /// The route for a batch of `rows` query rows in which each request has at least `request_rows`
+  /// rows and at most `context` keys. nullptr if the phase has no kernel or the batch exceeds the
+  /// plan.
   const Route* route(Phase p, std::int64_t rows, std::int64_t context,
                      std::int64_t request_rows) const {
     for (const Route& r : phase(p).routes) {
@@ -160,20 +159,20 @@ struct Plan {
     }
     return nullptr;
   }
-  /// That of one request.
+  /// The route for a batch of one request.
   const Route* route(Phase p, std::int64_t rows, std::int64_t context) const {
     return route(p, rows, context, rows);
   }
-  /// Layers that have a pool of that role.
+  /// Number of layers with a pool of that role.
   std::int32_t layers_of(CacheRole role) const {
     return role == CacheRole::index ? index_layers : layers;
   }
-  /// Bytes that one token takes in all layers and pools, page padding included; a fraction where
-  /// entries cover several tokens.
+  /// Bytes per token in all layers and pools, page padding included. A fraction if an entry covers
+  /// several tokens.
   double bytes_per_token() const {
     double sum = 0;
     for (const CachePlan& c : caches) {
-      // V4's window holds the last tokens only, whatever the context.
+      // V4's window keeps only the last tokens, whatever the context.
       if (c.role == CacheRole::main && problem.kind == ProblemKind::window_compressed) continue;
       sum += layers_of(c.role) * static_cast<double>(c.page_bytes()) /
              (double{1} * c.page_size * c.tokens_per_entry);

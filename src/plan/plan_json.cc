@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The integer fields of a problem, so that writing and reading cannot name different ones.
+// The integer fields of a problem. Writing and reading both use this list.
 struct ProblemField {
   const char* key;
   std::int32_t AttentionProblem::*field;
@@ -80,7 +80,7 @@ Json reason_json(const Reason& r) {
           {"wanted", r.wanted},   {"offered", r.offered}, {"hint", r.hint}};
 }
 
-// Reading throws Malformed inside this file only; plan_from_json turns it into an Error.
+// Thrown by Reader, only within this file; plan_from_json() turns it into an Error.
 struct Malformed {
   std::string field;
   std::string wanted;
@@ -99,7 +99,7 @@ class Reader {
     if (it == json_.end()) throw Malformed{path, "a value", "nothing"};
     return Reader(*it, path);
   }
-  // Plans written before a key existed lack it.
+  // For keys that older plans do not have.
   bool has(const std::string& key) const { return json_.is_object() && json_.contains(key); }
   std::vector<Reader> items() const {
     if (!json_.is_array()) fail("an array", json_);
@@ -114,7 +114,7 @@ class Reader {
   std::int64_t integer(std::int64_t min, std::int64_t max) const {
     const std::string wanted = fmt::format("an integer from {} to {}", min, max);
     if (!json_.is_number_integer()) fail(wanted, json_);
-    // Unsigned values beyond int64 would wrap when read as signed.
+    // An unsigned value beyond int64 would wrap when read as signed.
     if (json_.is_number_unsigned() &&
         json_.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX)) {
       fail(wanted, json_);
@@ -200,7 +200,7 @@ Route read_route(const Reader& r) {
   out.split_kv = r.at("split_kv").boolean();
   out.split_bytes = r.at("split_bytes").size();
   out.worker_rows = r.at("worker_rows").size();
-  // Of GPU kernels that expand keys; plans that were written before there were any have neither.
+  // For GPU kernels that expand keys. Older plans do not have these keys.
   if (r.has("min_rows")) out.min_rows = r.at("min_rows").size();
   if (r.has("expanded_bytes")) out.expanded_bytes = r.at("expanded_bytes").size();
   out.seconds = r.at("seconds").number();

@@ -1,4 +1,4 @@
-// Plans, refusals and problems as JSON, and plans back from it.
+// Plans, refusals and problems as JSON, and plans from JSON.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -13,11 +13,11 @@
 namespace lathe {
 
 /// {"legal": true, "problem": ..., "caches": [...], "phases": {...}, "budgets": [...], "notes":
-/// [...]}. Sizes that follow from a layout are written next to it, for people who read the JSON.
+/// [...]}. Sizes that follow from a layout are written too, for readers of the JSON.
 nlohmann::ordered_json to_json(const Plan& plan);
 
-/// Of a plain plan (one group, no state) the plan itself; else {"legal": true, "groups": [{"name",
-/// "layers", "state_bytes", "plan"}], "budgets": [...], "block_tokens", "state_slots"}.
+/// For a plain plan (one group, no state) to_json(Plan). Otherwise {"legal": true, "groups":
+/// [{"name", "layers", "state_bytes", "plan"}], "budgets": [...], "block_tokens", "state_slots"}.
 nlohmann::ordered_json to_json(const ModelPlan& plan);
 
 /// {"legal": false, "headline": ..., "reasons": [{rule, subject, field, wanted, offered, hint}],
@@ -26,9 +26,9 @@ nlohmann::ordered_json to_json(const Refusal& refusal);
 
 nlohmann::ordered_json to_json(const Rejection& rejection);
 
-/// Reads what to_json(Plan) writes; every field is required. Errors: text that is not JSON, a
-/// missing or misshapen field by its path, an unknown name (listing the known ones), a layout with
-/// impossible dims, derived sizes that contradict the layout.
+/// Reads what to_json(Plan) writes. Errors: text that is not JSON; a field that is missing or has
+/// the wrong type, by its path; an unknown name (listing the known ones); a layout with impossible
+/// dims; sizes that contradict the layout.
 Result<Plan> plan_from_json(std::string_view text);
 
 }  // namespace lathe

@@ -8,7 +8,7 @@
 namespace lathe {
 namespace {
 
-// Names that other serving systems use.
+// Names in other serving systems.
 constexpr std::array<std::pair<std::string_view, KernelKind>, 7> kAliases = {{
     {"flashmla_sparse", KernelKind::gather},
     {"flashmla_kv", KernelKind::inplace},

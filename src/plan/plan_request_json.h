@@ -1,5 +1,5 @@
-// PlanRequest and dims of a problem as a JSON object: what callers of the library give where the
-// command takes flags.
+// PlanRequest and the dims of a problem from a JSON object, which callers of the library pass
+// instead of the command's flags.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -12,16 +12,16 @@
 
 namespace lathe {
 
-/// A key of the object and the type of its value: "str", "int" or "bool". Keys are the flags of
-/// `lathe plan` with underscores.
+/// A key of the object and its type: "str", "int" or "bool". Keys are the flags of `lathe plan`
+/// with underscores.
 struct PlanRequestKey {
   std::string_view key;
   std::string_view type;
 };
 std::vector<PlanRequestKey> plan_request_keys();
 
-/// Sets one key. Errors: a value of another type or out of the type's range; an unknown key,
-/// listing the known ones.
+/// Sets one key. Errors: a value of another type, or out of range; an unknown key (listing the
+/// known ones).
 Result<void> set_in_request(std::string_view key, const nlohmann::json& value, PlanRequest& request,
                             ProblemOptions& options);
 

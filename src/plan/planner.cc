@@ -15,8 +15,8 @@
 namespace lathe {
 namespace {
 
-// Decode steps weigh as much as they come in a usual request: an eighth as many tokens out as in,
-// so with the default request four decode steps for each extend step.
+// Weight of a decode step when layouts are compared. A usual request has an eighth as many output
+// tokens as input tokens. With the default flags that is four decode steps for each extend step.
 constexpr double kDecodeStepsPerExtend = 4;
 
 struct Rated {
@@ -24,10 +24,10 @@ struct Rated {
   const Capability* kernel;
 };
 
-/// Routes of one phase over one layout, or why there are none.
+/// Routes of a phase over a layout, or why there are none.
 struct PhaseOutcome {
   std::vector<Route> routes;
-  std::vector<Reason> reasons;  // where routes is empty
+  std::vector<Reason> reasons;  // if there are no routes
   double seconds = 0;
   std::string note;
 };
@@ -68,8 +68,8 @@ Reason bound_reason(const Rated& r, const Candidate& c) {
           fmt::format("--context-length {}", r.route.max_context)};
 }
 
-// One covering route, the cheapest, and before it those bounded ones that are cheaper within their
-// bounds.
+// The fastest route that covers all batches, and before it the bounded routes that are faster
+// within their bounds.
 PhaseOutcome choose_routes(const Candidate& c, std::vector<Rated> legal,
                            const BackendChoice& choice) {
   PhaseOutcome out;
@@ -141,8 +141,8 @@ PhaseOutcome plan_phase(const Candidate& c, const BackendChoice& choice,
   return choose_routes(c, std::move(legal), choice);
 }
 
-// Phases that run what decode runs take its routes, kernel by kernel: a row that checks a draft has
-// the bits of a decode row then. Nothing if one of them is not for the phase.
+// The routes of decode for a phase that should run the same kernels: a row that verifies a draft
+// then has the bits of a decode row. None if one of these kernels does not serve the phase.
 std::optional<PhaseOutcome> as_decode(const Candidate& c, const PhasePlan& decode) {
   PhaseOutcome out;
   const NominalStep nominal = nominal_step(c.phase, c.request);
@@ -190,7 +190,7 @@ class Planner {
   }
 
  private:
-  // A Reason for the first option that cannot be read.
+  // The reason if an option is invalid.
   std::optional<Reason> read_request() {
     const auto reason = [](const Error& e) {
       return Reason{Rule::request, e.field, e.field, e.wanted, e.offered, e.hint};
@@ -319,7 +319,7 @@ class Planner {
   std::vector<Rejection>* rejections_;
   std::array<BackendChoice, enum_count<Side>> backends_;
   std::vector<LayoutOutcome> outcomes_;
-  std::vector<std::pair<std::string, double>> rated_;  // layout, least seconds over page sizes
+  std::vector<std::pair<std::string, double>> rated_;  // (layout, least seconds over page sizes)
   std::optional<Plan> best_;
   double best_seconds_ = 0;
 };

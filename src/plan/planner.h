@@ -1,10 +1,10 @@
 // The planner: problem + machine + request + registry -> Plan or Refusal.
 //
-// Every layout that the problem, --kv-cache-dtype and --kv-layout leave open is tried with every
-// page size that --page-size leaves open; for each, every kernel that matches the side's flag is
-// judged in every phase (rules.h). A layout is legal when each phase that the request needs has
-// routes that cover its largest step. Among the legal ones the planner takes the most precise
-// format first and the least estimated time within it (cost.h).
+// The planner tries every layout that the problem, --kv-cache-dtype and --kv-layout allow, with
+// every page size that --page-size allows. For each of them it judges, in every phase, every kernel
+// that the side's backend flag allows (rules.h). A layout is legal if each phase that the request
+// needs has routes that cover its largest step. Among legal layouts the planner chooses the most
+// precise number format, and within that the least estimated time (cost.h).
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@
 
 namespace lathe {
 
-/// Everything that was tried and did not fit, for --explain.
+/// A kernel that was tried and did not fit, for --explain.
 struct Rejection {
   std::string layout;
   std::int32_t page_size = 0;
@@ -31,8 +31,8 @@ struct Rejection {
 
 using PlanResult = Result<Plan, Refusal>;
 
-/// Proves a plan or says why there is none. `rejections`, where given, receives every candidate
-/// that broke a rule.
+/// Makes a plan, or says why there is none. `rejections`, if not null, gets every candidate that
+/// broke a rule.
 PlanResult make_plan(const AttentionProblem& problem, const Machine& machine,
                      const PlanRequest& request, const Registry& registry,
                      std::vector<Rejection>* rejections = nullptr);

@@ -8,7 +8,7 @@
 
 namespace lathe {
 
-/// One code per rule, and when it is broken. Every rule either passes or returns a Reason.
+/// The rules, and when each is broken. A broken rule gives a Reason.
 // clang-format off
 #define LATHE_RULE_LIST(X)                                                                     \
   X(request, "a value names nothing known or is out of range")                                    \
@@ -39,7 +39,7 @@ LATHE_ENUM_WITH_TEXT(Rule, LATHE_RULE_LIST)
 
 struct Reason {
   Rule rule = Rule::request;
-  std::string subject;  // what it concerns: "native (sm90)", or a flag
+  std::string subject;  // a kernel ("native sm90.dense_latent.native"), a side, or a flag
   std::string field;
   std::string wanted;
   std::string offered;
@@ -48,8 +48,7 @@ struct Reason {
   bool operator==(const Reason&) const = default;
 };
 
-/// A refused plan: a headline that names the configuration, the reasons, and changes that would
-/// make it legal.
+/// A refused plan: a headline with the configuration, the reasons, and changes that make it legal.
 struct Refusal {
   std::string headline;
   std::vector<Reason> reasons;

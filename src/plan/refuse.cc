@@ -34,7 +34,7 @@ void add_once(std::vector<Reason>& out, const Reason& r) {
   if (std::find(out.begin(), out.end(), r) == out.end()) out.push_back(r);
 }
 
-// Per kernel, the rules it breaks over the layout that comes nearest to serving the side.
+// For each kernel, the rules that it breaks over the layout where it breaks the fewest.
 using ByKernel = std::map<std::string, std::vector<Reason>>;
 ByKernel nearest_by_kernel(const std::vector<LayoutOutcome>& outcomes, Side side) {
   ByKernel nearest;
@@ -61,7 +61,7 @@ void explain_unserved(const AttentionProblem& problem, const Machine& machine,
                       const std::vector<LayoutOutcome>& outcomes, Side side,
                       std::vector<Reason>& out) {
   ByKernel nearest = nearest_by_kernel(outcomes, side);
-  // Kernels of other devices and problems are noise where one of this device has a reason to give.
+  // Leave out kernels of other devices and problems, unless there are no others.
   for (Rule far : {Rule::device, Rule::problem}) {
     const bool all_far = std::all_of(nearest.begin(), nearest.end(),
                                      [&](const auto& n) { return has(n.second, far); });
@@ -69,7 +69,7 @@ void explain_unserved(const AttentionProblem& problem, const Machine& machine,
       std::erase_if(nearest, [&](const auto& n) { return has(n.second, far); });
       continue;
     }
-    // The device has no kernel of that choice at all, or none for the problem.
+    // The device has no kernel that the flag allows, or none for the problem.
     EnumSet<Device> devices;
     EnumSet<ProblemKind> problems;
     const Result<BackendChoice> choice = parse_backend(request.backend(side), side, registry);
@@ -108,7 +108,7 @@ std::string places(const std::vector<LayoutOutcome>& outcomes, Side side) {
   return fmt::format("{}", fmt::join(seen, ", "));
 }
 
-// Both sides are served, over different layouts or page sizes.
+// Both sides have kernels, but over different layouts or page sizes.
 void explain_pair(const PlanRequest& request, const std::vector<LayoutOutcome>& outcomes,
                   std::vector<Reason>& out) {
   for (Side side : enum_values<Side>()) {
@@ -179,7 +179,7 @@ std::vector<std::string> sizes_that_fit(const PlanRequest& request,
       {"--max-running-requests", &PlanRequest::max_running_requests},
       {"--context-length", &PlanRequest::context_length},
   }};
-  // What a step takes rises with each of them, so the largest that fits is found by halves.
+  // A step's memory grows with each of them, so bisection finds the largest value that fits.
   const auto largest = [&](PlanRequest changed, std::int64_t PlanRequest::*value) {
     std::int64_t fit = 0;
     std::int64_t above = changed.*value;
@@ -217,7 +217,7 @@ std::vector<std::string> suggest(
     if (out.size() < kEnough && legal(machine, changed)) out.push_back(std::move(text));
   };
 
-  // Offers kernel names where the user gave one, else kinds.
+  // Offers kernel names if the user gave one, otherwise kinds.
   const auto names_for = [&](Side side) {
     std::vector<std::string> names;
     if (registry.find(request.backend(side)) != nullptr) {

@@ -1,5 +1,4 @@
-// Builds a refusal: which of the many broken rules a person needs to read, and which changes would
-// help.
+// Builds a refusal: which of the many broken rules the user should read, and which changes help.
 #pragma once
 
 #include <functional>
@@ -15,8 +14,8 @@
 
 namespace lathe {
 
-/// What happened to one layout and page size: the phases that no kernel serves, with every rule
-/// broken there.
+/// The result for one layout and page size: the phases without a kernel, and all rules broken
+/// there.
 struct LayoutOutcome {
   struct Failure {
     Phase phase;
@@ -35,21 +34,20 @@ std::string headline_of(const std::vector<LayoutOutcome>& outcomes);
 std::string describe_request(const AttentionProblem& problem, const Machine& machine,
                              const PlanRequest& request);
 
-/// The reasons worth reading, each once: of a side that nothing serves, those of the layouts that
-/// came nearest; where each side has layouts but no common one, a `pair` reason per side and what
-/// keeps the other side from its layouts.
+/// The reasons that matter, each once. If no layout serves a side: the reasons of the layouts with
+/// the fewest broken rules. If each side has layouts but there is no common one: a `pair` reason
+/// per side, and why the other side's kernels cannot use that side's layouts.
 std::vector<Reason> explain_outcomes(const AttentionProblem& problem, const Machine& machine,
                                      const PlanRequest& request, const Registry& registry,
                                      const std::vector<LayoutOutcome>& outcomes);
 
-/// The largest --chunked-prefill-size, --max-running-requests or --context-length below the
-/// requested one that `fits`, each changed alone; where none is enough alone, the first two
-/// together. A multiple of 64 where it is as large. Empty: no size fits.
+/// For each of --chunked-prefill-size, --max-running-requests and --context-length, changed alone,
+/// the largest value below the requested one that `fits`. If no change is enough alone: the first
+/// two together. Values of 64 and more are multiples of 64. Empty: nothing fits.
 std::vector<std::string> sizes_that_fit(const PlanRequest& request,
                                         const std::function<bool(const PlanRequest&)>& fits);
 
-/// Flag settings that make the request legal, nearest first: one change, then two, then another
-/// device.
+/// Flag settings that make the request legal: first a single change, then two, then another device.
 std::vector<std::string> suggest(
     const AttentionProblem& problem, const Machine& machine, const PlanRequest& request,
     const Registry& registry, const std::function<bool(const Machine&, const PlanRequest&)>& legal);

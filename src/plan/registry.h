@@ -1,5 +1,4 @@
-// Registry: the kernels and adapters that a plan may choose from. It is a value that is filled once
-// and then only read.
+// Registry: the kernels and adapters that a plan may use. It is filled once and then only read.
 #pragma once
 
 #include <span>
@@ -12,7 +11,7 @@ namespace lathe {
 
 class Registry {
  public:
-  /// A second kernel or adapter of the same name is a bug in the program.
+  /// Precondition: no kernel or adapter has this name yet.
   void add(Kernel kernel);
   void add(Adapter adapter);
 
@@ -26,10 +25,11 @@ class Registry {
   std::vector<Adapter> adapters_;
 };
 
-/// The conversions that the codecs offer (layout/codec/codec.h): gather-decode from any latent or
-/// grouped-query layout into compact bf16 rows.
+/// Adds the conversions of the codecs (layout/codec/codec.h): gather-decode from any latent or
+/// grouped-query layout to compact bf16 rows.
 void add_adapters(Registry& registry);
-/// Those of models on a GPU: the keys that indexers select.
+/// Adds the conversion that a GPU has in models: gather-decode of the keys that an indexer
+/// selected.
 void add_gpu_model_adapters(Registry& registry);
 
 }  // namespace lathe

@@ -143,7 +143,7 @@ class Judge {
     if (p.sink && !k_.sink) refuse(Rule::sink, "sink", "none", "a sink per head");
   }
 
-  // Bytes of partial states that --batch-invariant may take, of the largest step.
+  // Most bytes of partial results in a step with --batch-invariant.
   std::int64_t fixed_partials() const {
     const FixedCuts& cuts = k_.fixed_cuts;
     const AttentionProblem& p = c_.problem;

@@ -1,5 +1,5 @@
-// The rules that a kernel must pass to serve one phase over one layout. Choosing and checking are
-// the same function: a candidate that passes every rule is a route, and one that does not says why.
+// The rules that a kernel must pass for a phase over a layout. Choosing and refusing are the same
+// function: a kernel that passes all rules gives a route, another one the reasons.
 #pragma once
 
 #include <optional>
@@ -13,13 +13,13 @@
 
 namespace lathe {
 
-/// What is being asked of a kernel.
+/// What a kernel is asked to do.
 struct Candidate {
   const AttentionProblem& problem;
   const Machine& machine;
   const PlanRequest& request;
   const Registry& registry;
-  const CacheLayout& layout;  // of the main and, where there is one, the compressed cache
+  const CacheLayout& layout;  // of the main cache and, if there is one, the compressed cache
   std::int32_t page_size;     // tokens per page of the main cache
   Phase phase;
 };
@@ -29,13 +29,13 @@ constexpr std::int32_t compressed_page_size(const AttentionProblem& p, std::int3
   return p.two_sources() ? page_size / p.compress_ratio : page_size;
 }
 
-/// Query rows of the largest step of a phase.
+/// Most query rows of a step of the phase.
 std::int64_t rows_of(Phase phase, const PlanRequest& request);
 
-/// "native sm90.sparse_latent.native": how reasons name a kernel.
+/// A kernel's name in reasons: "native sm90.sparse_latent.native".
 std::string subject_of(const Capability& kernel);
 
-/// The route that `kernel` offers, or every rule that it breaks.
+/// A route with the kernel, or all rules that it breaks.
 struct Verdict {
   std::optional<Route> route;
   std::vector<Reason> reasons;

@@ -39,7 +39,7 @@ TEST(Budgets, WorkedExamples) {
   EXPECT_EQ(find("indexer logits", {100, 1, 1000}).bytes, 400000);
   EXPECT_EQ(find("indexer logits", {100, 1, 1000}).tile_rows, 0);
   EXPECT_EQ(find("top-k rows", {4096, 256, 131072}).bytes, 4096 * 2048 * 4);
-  // 1152 + 132 bytes a token over 61 layers, in whole pages of 64.
+  // 1152 + 132 bytes per token in 61 layers, in whole pages of 64.
   EXPECT_EQ(cache_bytes(*plan, 6400), std::int64_t{6400} * (1152 + 132) * 61);
   EXPECT_EQ(cache_bytes(*plan, 6401), std::int64_t{6464} * (1152 + 132) * 61);
 }
@@ -53,7 +53,7 @@ TEST(Budgets, SplitPartialsAndCompressorState) {
   std::map<std::string, std::int64_t> bytes;
   for (const Budget& b : plan->budgets) bytes[std::string(meaning(b.kind))] = b.bytes;
   EXPECT_EQ(bytes["split partials"], std::int64_t{256 + 132} * 64 * 513 * 4);
-  // A kernel that cuts no further than a ceiling needs the ceiling, whatever the batch.
+  // A kernel with a limit for its partial results needs that many bytes for any batch.
   split.split_bytes = 12345;
   const PlanResult bounded = make_plan(deepseek_v4_problem(64, 4), kH200, request, with(split));
   ASSERT_TRUE(bounded);
@@ -62,13 +62,13 @@ TEST(Budgets, SplitPartialsAndCompressorState) {
       EXPECT_EQ(b.bytes, 12345);
     }
   }
-  // Two folds of three f32 for each of 512 channels and of the indexer's 128, per request and
-  // layer.
+  // Per request and layer: two folds of three f32 for each of 512 channels and of the indexer's
+  // 128.
   EXPECT_EQ(bytes["compressor state"], std::int64_t{2} * 3 * 4 * (512 + 128) * 256 * 61);
 }
 
-// What must be gathered at once: a tile of dense keys, one row's selection, one request of grouped
-// queries.
+// Keys that must be gathered at once: a run of dense keys, a row's selection, a whole request of
+// grouped queries.
 TEST(Budgets, GatherTakesTheLeastThatEachProblemCanBeCutInto) {
   const auto gathers = [](LayoutKind to) {
     Registry r;
@@ -100,7 +100,7 @@ TEST(Budgets, GatherTakesTheLeastThatEachProblemCanBeCutInto) {
   };
   check(deepseek_v3_problem(), LayoutKind::mla_bf16, 1024 * 1152, "the 1024 keys of a tile");
   check(deepseek_v32_problem(), LayoutKind::mla_bf16, 2048 * 1152, "the 2048 keys of one row");
-  // 128 tokens of the window and an entry of every 128 tokens.
+  // 128 tokens of the window, and an entry for every 128 tokens.
   check(deepseek_v4_problem(64, 128, 0), LayoutKind::mla_bf16, (128 + 781) * 1024,
         "the 909 keys of one row");
   check(gqa_problem(), LayoutKind::gqa_bf16, std::int64_t{100000} * 4096,
@@ -118,12 +118,12 @@ TEST(Budgets, RowsOfExpandingWorkers) {
     }
     return std::int64_t{0};
   };
-  // f32 queries of 128 + 64 and accumulators of 128 for each of 132 processors.
+  // For each of 132 processors: f32 queries of 128 + 64 and accumulators of 128.
   EXPECT_EQ(bytes(100), std::int64_t{132} * 100 * 320 * 4);
   EXPECT_EQ(bytes(100000), std::int64_t{132} * 4096 * 320 * 4);
 }
 
-// Absurd but legal numbers give a plan or a refusal; the sanitisers watch the arithmetic.
+// Absurd but legal numbers give a plan or a refusal. Sanitiser builds check the arithmetic.
 TEST(Budgets, ExtremesDoNotWrap) {
   Capability split = able("k");
   split.split_kv = true;
@@ -151,7 +151,7 @@ TEST(Budgets, ExtremesDoNotWrap) {
   for (const Budget& b : plan->budgets) EXPECT_GT(b.bytes, 0) << meaning(b.kind);
 }
 
-// Buffers alone can exceed the machine; what is proposed instead fits, and hardly more does.
+// If buffers exceed the machine, the proposed sizes fit and slightly larger ones do not.
 TEST(Budgets, AreHeldAgainstTheMachine) {
   const Registry registry = with(able("k"));
   const auto check = [&](std::int64_t PlanRequest::*size, const std::string& flag) {
@@ -173,7 +173,7 @@ TEST(Budgets, AreHeldAgainstTheMachine) {
   };
   check(&PlanRequest::chunked_prefill_size, "--chunked-prefill-size");
   check(&PlanRequest::max_running_requests, "--max-running-requests");
-  // Neither alone is enough.
+  // Neither change is enough alone.
   PlanRequest request;
   request.chunked_prefill_size = request.max_running_requests = 1000000000;
   const PlanResult refused = make_plan(deepseek_v32_problem(), kH200, request, registry);

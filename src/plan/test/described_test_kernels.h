@@ -1,6 +1,6 @@
-// Described kernels for tests: the limits of the attention kernels and conversions that serving
-// systems have for DeepSeek V3.2 on CUDA, as their own asserts state them. They have no entry and
-// are only planned for.
+// Capabilities of kernels for tests: the attention kernels and conversions of other serving systems
+// for DeepSeek V3.2 on CUDA, with the limits that their own asserts state. They have no function to
+// run.
 #pragma once
 
 #include "attn/machine.h"
@@ -38,7 +38,7 @@ inline Registry upstream_kernels() {
   kv.heads = Accepts::list({64, 128});
   kv.top_k = Accepts::multiple_of(64);
   kv.page_sizes = Accepts::list({64});
-  // One block holds the schedule of all rows: 4 * (5 rows + 1) bytes.
+  // One block has the schedule of all rows: 4 * (5 * rows + 1) bytes.
   kv.schedule = {.fixed = 4, .per_row = 20};
   r.add({kv});
 
@@ -89,7 +89,7 @@ inline Registry upstream_kernels() {
   return r;
 }
 
-/// A kernel of sm90 that can do everything, to be narrowed by a test.
+/// A kernel for sm90 that accepts everything. Tests restrict it.
 inline Capability able(std::string name, KernelKind kind = KernelKind::inplace) {
   Capability c;
   c.name = std::move(name);
@@ -101,7 +101,7 @@ inline Capability able(std::string name, KernelKind kind = KernelKind::inplace) 
   return c;
 }
 
-/// A registry of one kernel.
+/// A registry with one kernel.
 inline Registry with(Capability c) {
   Registry r;
   r.add({std::move(c)});

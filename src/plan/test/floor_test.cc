@@ -1,4 +1,4 @@
-// What attention reads and computes, against sums by hand.
+// Bytes and flops of attention against sums computed by hand.
 #include "plan/floor.h"
 
 #include <gtest/gtest.h>
@@ -26,20 +26,20 @@ Plan plan_of(const AttentionProblem& problem, LayoutKind layout, std::int32_t la
 }
 
 TEST(Floor, GroupedQueries) {
-  AttentionProblem problem = gqa_problem();  // 32 heads over 8, 128 wide
+  AttentionProblem problem = gqa_problem();  // 32 query heads, 8 KV heads of 128
   Plan plan = plan_of(problem, LayoutKind::gqa_bf16, 3);
   EXPECT_EQ(decode_cache_bytes(plan, 100), 3 * 100 * 2 * 8 * 128 * 2.0);
-  // Rows at 10 to 13 attend to 11 + 12 + 13 + 14 keys.
+  // Rows at positions 10 to 13 attend to 11 + 12 + 13 + 14 keys.
   EXPECT_EQ(attention_flops(plan, Phase::extend, 4, 10).attention, 3.0 * 2 * 32 * 50 * (128 + 128));
   plan.problem.window = 8;
   EXPECT_EQ(decode_cache_bytes(plan, 100), 3 * 8 * 2 * 8 * 128 * 2.0);
-  // Rows at 6 to 9: 7 + 8 + 8 + 8.
+  // Rows at positions 6 to 9: 7 + 8 + 8 + 8 keys.
   EXPECT_EQ(attention_flops(plan, Phase::extend, 4, 6).attention, 3.0 * 2 * 32 * 31 * (128 + 128));
   EXPECT_EQ(attention_flops(plan, Phase::extend, 4, 6).index, 0);
 }
 
 TEST(Floor, ChosenKeys) {
-  Plan plan = plan_of(deepseek_v32_problem(), LayoutKind::mla_bf16, 3);  // the best 2048 keys
+  Plan plan = plan_of(deepseek_v32_problem(), LayoutKind::mla_bf16, 3);  // selects 2048 keys
   const double key = 576 * 2, index_key = 128 + 4;
   EXPECT_EQ(decode_cache_bytes(plan, 2048), 3 * 2048 * key);
   EXPECT_EQ(decode_cache_bytes(plan, 5000), 3 * 2048 * key + 2 * 5000 * index_key);
@@ -53,7 +53,7 @@ TEST(Floor, ChosenKeys) {
 }
 
 TEST(Floor, WindowAndEntries) {
-  // A window of 128, and the best 512 of an entry for every 4 tokens.
+  // A window of 128, and the 512 selected entries of one for every 4 tokens.
   const Plan plan = plan_of(deepseek_v4_problem(), LayoutKind::v4_fp8, 2);
   const double entry = static_cast<double>(plan.main().page_bytes()) / 64;
   EXPECT_EQ(decode_cache_bytes(plan, 4000), 2 * (128 + 512) * entry + 1 * 1000 * (128 + 4.0));

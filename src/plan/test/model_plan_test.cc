@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// A kernel for grouped queries over pages of 16, 32 or 64 tokens.
+// A kernel for grouped queries with pages of 16, 32 or 64 tokens.
 Registry kernels(bool window = true) {
   Capability c;
   c.name = "k";
@@ -40,7 +40,7 @@ std::vector<std::int32_t> every(std::int32_t step, std::int32_t from, std::int32
   return out;
 }
 
-// Twelve layers with all keys and twelve with a window, alternating.
+// Twelve full layers and twelve with a window, alternating.
 std::vector<LayerGroup> two_groups() {
   std::vector<LayerGroup> groups{{"full", gqa_problem(64, 8, 64), every(2, 1, 24), 0},
                                  {"window", gqa_problem(64, 8, 64), every(2, 0, 24), 0}};
@@ -88,7 +88,7 @@ TEST(ModelPlan, SharesScratchAndAddsUpWhatEachGroupKeeps) {
   EXPECT_EQ(of(*model, BudgetKind::split_partials), of(full, BudgetKind::split_partials));
   EXPECT_EQ(of(*model, BudgetKind::step),
             of(full, BudgetKind::step) + of(window, BudgetKind::step));
-  // K and V of 8 heads of 64 in bf16, 12 layers: the window's do not grow with the tokens.
+  // K and V of 8 heads of 64 in bf16, in 12 layers: a window does not grow with the tokens.
   EXPECT_EQ(model->bytes_per_token(), 2 * 8 * 64 * 2 * 12);
 }
 
@@ -107,7 +107,7 @@ TEST(ModelPlan, PrintsItsGroups) {
   EXPECT_EQ(json["groups"][1]["layers"].size(), 12u);
   EXPECT_EQ(json["groups"][1]["plan"], to_json(model->groups[1].plan));
   EXPECT_EQ(json["state_slots"], 32);
-  // Four slots for each of 8 requests, 12 layers.
+  // Four slots for each of 8 requests, in 12 layers.
   EXPECT_EQ(model->budget(BudgetKind::compressor_state)->bytes, 4096 * 12 * 4 * 8);
 }
 
@@ -148,7 +148,7 @@ TEST(ModelPlan, RefusesAGroupByName) {
   EXPECT_THAT(one.error().headline, Not(HasSubstr("group window")));
 }
 
-// All groups' caches and buffers are held against the machine together.
+// Caches and buffers of all groups together must fit the machine.
 TEST(ModelPlan, FitsTheMemoryAsAWhole) {
   PlanRequest request = small_request();
   request.max_total_tokens = 100000;
@@ -176,8 +176,8 @@ TEST(ModelPlan, AWindowNeedsNoMoreThanItsRequestsHold) {
   const auto model = make_model_plan(two_groups(), kCpu, small_request(), kernels());
   ASSERT_TRUE(model);
   const Plan& window = model->groups[1].plan;
-  // 127 tokens and up to 15 past the boundary lie on 10 pages at most, their rows on one more than
-  // 512 / 16.
+  // 127 tokens and up to 15 after the boundary are on 10 pages at most; the rows are on one more
+  // than 512 / 16.
   EXPECT_EQ(window_pages(window, 16, 1, 512), 10 + 1 + 32);
   EXPECT_EQ(window_pages(window, 16, 8, 512), 8 * (10 + 1) + 32);
   EXPECT_EQ(cache_bytes(window, 1 << 20), cache_bytes(window, 1 << 25));

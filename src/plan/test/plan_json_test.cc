@@ -42,7 +42,7 @@ TEST(PlanJson, RefusalCarriesTheReasons) {
   EXPECT_EQ(json["reasons"][0]["offered"], "no kernels at all");
 }
 
-// Each way of spoiling a plan names the place.
+// Each way to damage a plan gives an error with its path.
 TEST(PlanJson, BadInputNamesThePath) {
   const auto good = to_json(some_plan());
   const auto spoiled = [&](const char* pointer, nlohmann::ordered_json value) {

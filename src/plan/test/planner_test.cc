@@ -21,12 +21,12 @@ using ::testing::HasSubstr;
 using testing::kH200;
 using testing::with;
 
-// One way to break each rule: what to narrow on an able kernel, and what to ask.
+// A way to break each rule: how to restrict a kernel that accepts everything, and what to ask.
 struct Break {
   Rule rule;
   std::function<void(Capability&)> narrow;
   std::function<void(AttentionProblem&, PlanRequest&)> ask;
-  std::string says;  // wanted and offered, as the reader sees them
+  std::string says;  // wanted and offered, as printed
 };
 
 std::vector<Break> breaks() {
@@ -126,7 +126,7 @@ TEST(Planner, EveryRuleSaysWantedAndOffered) {
     SCOPED_TRACE(std::string(name(b.rule)) + ": " + b.says);
     AttentionProblem problem = deepseek_v32_problem();
     PlanRequest request;
-    // The same request is legal until it is broken.
+    // The request is legal without the restriction.
     ASSERT_TRUE(make_plan(problem, kH200, request, with(able("k"))));
     Capability c = able("k");
     b.narrow(c);
@@ -136,13 +136,13 @@ TEST(Planner, EveryRuleSaysWantedAndOffered) {
     bool found = false;
     for (const Reason& r : plan.error().reasons) found |= r.rule == b.rule;
     EXPECT_TRUE(found) << explain(plan.error());
-    // Columns are padded to a common width; the test reads through that.
+    // Columns are padded to a common width; ignore the padding.
     std::string text = explain(plan.error());
     for (std::size_t at; (at = text.find("    ")) != std::string::npos;) text.erase(at, 1);
     EXPECT_THAT(text, HasSubstr(b.says));
     seen.insert(b.rule);
   }
-  // `pair` needs two kernels: see EachSideFitsAlone.
+  // `pair` needs two kernels; EachSideFitsAlone tests it.
   for (Rule r : enum_values<Rule>()) EXPECT_TRUE(r == Rule::pair || seen.contains(r)) << name(r);
 }
 
@@ -168,7 +168,7 @@ TEST(Planner, EachSideFitsAlone) {
   EXPECT_THAT(plan.error().suggestions, Contains("--prefill-attention-backend native"));
 }
 
-// Every suggestion, followed, gives a plan.
+// Every suggestion gives a plan.
 TEST(Planner, SuggestionsAreLegal) {
   Capability a = able("a");
   a.layouts = {LayoutKind::mla_fp8_block, LayoutKind::mla_bf16};
@@ -191,8 +191,8 @@ TEST(Planner, SuggestionsAreLegal) {
   }
 }
 
-// 227 KiB of a block's shared memory hold 4 * (5 rows + 1) bytes up to 11622 rows, not the 11673
-// that a multiprocessor's 228 would.
+// 4 * (5 * rows + 1) bytes fit in a block's 227 KiB of shared memory for up to 11622 rows. The 228
+// KiB of a multiprocessor would hold 11673.
 TEST(Planner, RowBoundComesFromTheMachine) {
   Capability bounded = able("bounded");
   bounded.schedule = {.fixed = 4, .per_row = 20};
@@ -210,7 +210,7 @@ TEST(Planner, RowBoundComesFromTheMachine) {
       EXPECT_THAT(explain(plan.error()), HasSubstr("--chunked-prefill-size 11622"));
     }
   }
-  // The decode side counts drafted rows.
+  // Drafts count as rows of the decode side.
   PlanRequest request;
   request.max_running_requests = 4000;
   request.draft_tokens = 2;
@@ -219,7 +219,7 @@ TEST(Planner, RowBoundComesFromTheMachine) {
   EXPECT_THAT(explain(plan.error()), HasSubstr("--max-running-requests 3874"));
 }
 
-// Beyond a fast kernel's bound a slower one without a bound takes over.
+// Batches beyond a fast kernel's bound go to a slower kernel without a bound.
 TEST(Planner, RoutesChangeAtTheBound) {
   Capability fast = able("fast");
   fast.schedule = {.fixed = 4, .per_row = 20};
@@ -239,7 +239,8 @@ TEST(Planner, RoutesChangeAtTheBound) {
   EXPECT_THAT(explain(*plan), HasSubstr("up to 11,622 rows"));
 }
 
-// A kernel with a least number of rows stands before one that takes all, unless it is named.
+// A kernel with least_rows comes before one for all batches. If it is asked for by name, least_rows
+// does not apply.
 TEST(Planner, KernelsForManyRowsOfARequestAreBounded) {
   Capability many = able("many", KernelKind::ragged);
   many.phases = {Phase::extend};
@@ -271,7 +272,7 @@ TEST(Planner, RaggedServesSparseModelsWhileTheSelectionIsEverything) {
   ASSERT_TRUE(plan);
   EXPECT_EQ(plan->route(Phase::extend, 100, 2048)->kernel, "ragged");
   EXPECT_EQ(plan->route(Phase::extend, 100, 2049)->kernel, "inplace");
-  // Dense problems have no such bound.
+  // Dense problems do not have this bound.
   const PlanResult dense = make_plan(deepseek_v3_problem(), kH200, {}, r);
   ASSERT_TRUE(dense);
   EXPECT_EQ(dense->route(Phase::extend, 100, 100000)->kernel, "ragged");
@@ -281,19 +282,19 @@ TEST(Planner, AutoLosesNoPrecisionUnasked) {
   const PlanResult plan = make_plan(deepseek_v32_problem(), kH200, {}, with(able("k")));
   ASSERT_TRUE(plan);
   EXPECT_EQ(plan->main().layout.kind(), LayoutKind::mla_bf16);
-  // A kernel that reads only fp8 leaves no choice.
+  // With a kernel that reads only fp8 there is no choice.
   Capability fp8 = able("fp8");
   fp8.layouts = {LayoutKind::mla_fp8_block, LayoutKind::mla_fp8};
-  // With 128 heads the tensor cores are the limit and both fp8 layouts take as long: the one with
-  // scales per tile is more precise.
+  // With 128 heads the tensor cores are the limit, and both fp8 layouts are equally fast. The one
+  // with scales per tile is more precise.
   const PlanResult wide = make_plan(deepseek_v32_problem(128), kH200, {}, with(fp8));
   ASSERT_TRUE(wide);
   EXPECT_EQ(wide->main().layout.kind(), LayoutKind::mla_fp8_block);
-  // With 8 heads the bytes are, and 576 beat 656.
+  // With 8 heads memory is the limit, and 576 bytes are faster than 656.
   const PlanResult narrow = make_plan(deepseek_v32_problem(8), kH200, {}, with(fp8));
   ASSERT_TRUE(narrow);
   EXPECT_EQ(narrow->main().layout.kind(), LayoutKind::mla_fp8);
-  // V4's own precision is its fp8 cache.
+  // V4's own precision is an fp8 cache.
   const PlanResult v4 = make_plan(deepseek_v4_problem(), kH200, {}, with(able("k")));
   ASSERT_TRUE(v4);
   EXPECT_EQ(v4->main().layout.kind(), LayoutKind::v4_fp8);

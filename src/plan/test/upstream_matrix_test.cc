@@ -1,5 +1,5 @@
-// The legality table that serving systems have for DeepSeek V3.2 on CUDA, reproduced by planning
-// over described kernels.
+// Which combinations other serving systems support for DeepSeek V3.2 on CUDA, reproduced by
+// planning with the capabilities of their kernels.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -14,8 +14,8 @@ namespace {
 struct Row {
   const char* dtype;
   const char* prefill;
-  // Columns: flashmla_sparse, flashmla_kv, fa3, tilelang, trtllm. "ok", "slow" (a whole-pool
-  // conversion), "no", or "arch" (no machine has both kernels).
+  // Columns: flashmla_sparse, flashmla_kv, fa3, tilelang, trtllm. "slow": converts the whole pool;
+  // "arch": no machine has both kernels.
   std::array<const char*, 5> cells;
 };
 
@@ -65,7 +65,7 @@ TEST(UpstreamMatrix, EveryCell) {
           got = converts_whole_pool(*plan) ? "slow" : "ok";
           continue;
         }
-        // A refusal names both sides and a way out.
+        // A refusal names both sides and a change that helps.
         const std::string text = explain(plan.error());
         EXPECT_NE(text.find(std::string("prefill ") + row.prefill), std::string::npos) << text;
         EXPECT_NE(text.find(std::string("decode ") + kDecode[i]), std::string::npos) << text;
@@ -76,13 +76,13 @@ TEST(UpstreamMatrix, EveryCell) {
         device_reason_everywhere &= device_reason;
       }
       if (got == "no" && device_reason_everywhere) got = "arch";
-      // A pair of two reasons, no common machine and no common layout, counts as illegal.
+      // No common machine and no common layout: counts as "no".
       EXPECT_TRUE(got == want || (want == "no" && got == "arch")) << got;
     }
   }
 }
 
-// flashmla_auto takes the best of what the two FlashMLA kernels can do.
+// flashmla_auto chooses the better of the two FlashMLA kernels.
 TEST(UpstreamMatrix, AutoRow) {
   const Registry kernels = testing::upstream_kernels();
   for (const char* dtype : {"bf16", "fp8_e4m3"}) {
@@ -94,12 +94,13 @@ TEST(UpstreamMatrix, AutoRow) {
       EXPECT_EQ(either, std::string(dtype) == "bf16" || std::string(decode) == "flashmla_kv");
     }
   }
-  // Left open, the planner finds a prefill kernel for every decode kernel that has one.
+  // With prefill auto, the planner finds a prefill kernel for every decode kernel that has one.
   EXPECT_TRUE(plan_on(Device::sm90, kernels, "fp8_e4m3", "flashmla_auto", "flashmla_kv"));
   EXPECT_TRUE(plan_on(Device::sm100, kernels, "fp8_e4m3", "flashmla_auto", "trtllm"));
 }
 
-// The pair that is illegal there becomes legal with one more conversion, and the layout follows.
+// A pair that those systems cannot run becomes legal with one more conversion, and the planner
+// chooses the layout for it.
 TEST(UpstreamMatrix, GatherDecodeMakesTheMissingPairLegal) {
   Registry kernels = testing::upstream_kernels();
   add_adapters(kernels);
@@ -117,8 +118,8 @@ TEST(UpstreamMatrix, GatherDecodeMakesTheMissingPairLegal) {
   EXPECT_FALSE(decode.adapter);
   EXPECT_EQ(decode.unit, KeyUnit::slot);
   EXPECT_EQ(decode.q_dtype, DType::e4m3);
-  EXPECT_EQ(plan->table_multiple, 2);  // 128 tokens of pages of 64
-  // bf16 pools are read in place, with no copy.
+  EXPECT_EQ(plan->table_multiple, 2);  // 128 tokens in pages of 64
+  // bf16 pools are read in place, without a copy.
   const PlanResult bf16 = plan_on(Device::sm100, kernels, "bf16", "flashmla_sparse", "trtllm");
   ASSERT_TRUE(bf16);
   EXPECT_FALSE(bf16->phase(Phase::extend).routes.back().adapter);
@@ -139,8 +140,8 @@ TEST(UpstreamMatrix, RequantisedPagesMakeInplaceOverFp8Legal) {
   EXPECT_EQ(plan->phase(Phase::extend).routes.back().adapter->out_bytes, 656);
 }
 
-// One flag alone is checked against the side that it leaves open: there is no default that it could
-// clash with.
+// If one backend flag is given, the planner chooses the other side to fit it. No default can
+// contradict the flag.
 TEST(UpstreamMatrix, SingleSidedRequest) {
   const Registry kernels = testing::upstream_kernels();
   const PlanResult plan = plan_on(Device::sm100, kernels, "fp8_e4m3", "flashmla_kv", "auto");
