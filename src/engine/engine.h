@@ -1,8 +1,8 @@
 // Engine: requests in, tokens out. A step is one forward pass over rows of many requests. Between
-// launch() and collect() it is in flight; every other call is allowed then, as between steps. The
-// step behind it may be in flight as well.
+// launch() and collect() it is in flight, and all other calls are allowed, as between steps. The
+// next step may be in flight as well.
 //
-// Tokens depend on the sequence of calls alone: no decision depends on a clock, a thread or a
+// Tokens depend only on the sequence of calls: no decision depends on a clock, a thread or a
 // global. One thread calls it. docs/engine.md states the invariants (E1, E2, ...).
 #pragma once
 
@@ -28,14 +28,15 @@
 namespace lathe {
 
 struct EngineOptions {
-  std::int64_t chunked_prefill_size = 0;  // prefill rows of a step; 0: the plan's largest step
+  std::int64_t chunked_prefill_size = 0;  // most prefill rows of a step; 0: the plan's most rows
   std::int64_t max_running_requests = 0;  // 0: the plan's
   bool prefix_cache = true;
-  // On a device that can: decode steps start before the results of those before them are handled.
+  // On a device that can: a decode step starts before the results of the step before are handled.
   bool overlap = true;
   bool debug_nan = false;  // the model reports the layer after which NaN or Inf first appeared
   std::uint64_t seed = 0;  // for requests without one
-  // Drafts up to draft_tokens tokens per request and step; outlives the engine. Null: no drafts.
+  // Guesses up to draft_tokens tokens per request and step; must outlive the engine. Null: no
+  // drafts.
   Drafter* drafter = nullptr;
   std::int64_t draft_tokens = 4;
   // Called with the model's logits [vocab] before a token is sampled from them; may be empty.
@@ -56,39 +57,40 @@ struct EngineStats {
   std::int64_t held_pages = 0;  // by running requests, in all layer groups
   std::int64_t total_pages = 0;
   std::int64_t prefix_cache_tokens = 0;  // held by the prefix cache, with or without requests
-  double waited_s = 0;                   // for a GPU's steps
+  double waited_s = 0;                   // waiting for the device
 };
 
 class Engine {
  public:
-  /// Uses the cache's plan and pools, and takes over all free pages. Model, cache and what `ops`
-  /// points to must outlive the engine. Errors: options beyond the plan, a cache without free
-  /// pages; a drafter where the plan has no phase verify or layers carry a state.
+  /// Uses the cache's plan and pools, and owns all pages that are free at the call. Model, cache
+  /// and what `ops` points to must outlive the engine. Errors: options beyond the plan, a cache
+  /// without free pages, a drafter without a plan for its drafts (check_drafts()).
   static Result<Engine> create(const Model& model, KvCache& cache, const EngineOptions& options,
                                const OpsContext& ops);
 
   /// Queues a request. Errors, with nothing changed: an empty prompt, a token outside the
   /// vocabulary, sampling parameters, a prompt and answer that can never fit (E6).
   Result<RequestId> submit(Request request);
-  /// Ends a request; the next collect() reports it. Its pages are freed at once, or if a step in
-  /// flight has rows of it, when that is collected, dropping their tokens. A caller that found a
-  /// stop string passes FinishReason::stop. Returns false for an unknown or ended request.
+  /// Ends a request; the next collect() reports it. Its pages are released at once, or if a step in
+  /// flight has rows of it, when that step is collected; the tokens of those rows are dropped. A
+  /// caller that found a stop string passes FinishReason::stop. Returns false for an unknown or
+  /// ended request.
   bool cancel(RequestId id, FinishReason reason = FinishReason::cancelled);
   /// A request's state; finished for an unknown id.
   RequestState state(RequestId id) const;
 
-  /// Starts one forward pass and its draws, if there is a request. Precondition: none is in flight.
-  /// Errors: the model's; every request is unchanged then, nothing is in flight, and launch() may
-  /// be called again (E9).
+  /// Starts one forward pass and the sampling after it, if there is a request. Precondition: no
+  /// step is in flight. Errors: the model's; then every request is unchanged, nothing is in flight,
+  /// and launch() may be called again (E9).
   Result<void> launch();
-  /// Waits for the oldest step in flight, if any, and reports it. Errors: the device's; then as for
-  /// launch(), and a step behind it is dropped, too.
+  /// Waits for the oldest step in flight, if any, and reports it. Errors: the device's; then the
+  /// state is as after a failed launch(), and the step after it is dropped, too.
   Result<StepReport> collect();
-  /// Starts the step behind the one in flight, where that is possible before its results are known
-  /// (docs/engine.md): its collect() is the one after next. Otherwise does nothing.
+  /// Starts the next step before the results of the one in flight are known, if that is possible
+  /// (docs/engine.md). Then the call of collect() after next reports it. Otherwise does nothing.
   void launch_ahead();
-  /// Collects the step in flight, or else one that it launches. Before it waits it starts the step
-  /// behind (launch_ahead()), which stays in flight.
+  /// One step: launches one if none is in flight, starts the next one if it can (launch_ahead()),
+  /// and collects the older one.
   Result<StepReport> step();
   bool in_flight() const { return runner_.in_flight(); }
   bool in_flight_ahead() const { return runner_.in_flight_ahead(); }
@@ -120,12 +122,12 @@ class Engine {
     // 1, ... drafts.
     std::vector<std::uint32_t> allowed;
     RequestId sibling_of = {};
-    // The next row whose logits give a log-probability of the prompt; from prompt - 1 on: none.
+    // The next row that must score a prompt token; from prompt - 1 on: none.
     std::int64_t next_scored = 0;
     std::vector<SampledToken> prompt_logprobs;
     std::int64_t limit = 0;     // tokens of the answer
     std::int64_t computed = 0;  // tokens with keys in the cache
-    std::int64_t trimmed = 0;   // tokens up to which pages behind windows have been released
+    std::int64_t trimmed = 0;   // tokens for which pages before windows have been released
     RequestPages pages;         // of `computed` tokens between steps
     std::int64_t cached = 0;    // tokens found in the prefix cache at the first admission
     std::int64_t preemptions = 0;
@@ -148,18 +150,18 @@ class Engine {
     std::int64_t answered() const { return known() - prompt; }
     bool scores() const { return next_scored < prompt - 1; }
     ScheduledRequest scheduled() const { return {known(), computed, computed, answered() > 0}; }
-    // Brings the object to the cache, and then what a decode row reads behind its pointers.
+    // Prefetch the object, and then the memory that a decode row reads through its pointers.
     void prefetch() const;
     void prefetch_lists() const;
   };
   using SequencePtr = std::unique_ptr<Sequence>;
-  // A step from its schedule to its results.
+  // A step, from its schedule to its results.
   struct Flight {
     std::vector<Sequence*> batch;  // [items]
     std::vector<BatchItem> items;
     std::vector<SampleArgs> samples;   // [rows with logits], in the order of items
     std::vector<PageId> states;        // [items, groups with a state]
-    std::vector<std::int32_t> tokens;  // [items] of a step ahead
+    std::vector<std::int32_t> tokens;  // [items] input tokens of a step ahead
     StepReport report;                 // without its results
 
     void clear() {
@@ -253,15 +255,15 @@ class Engine {
   std::vector<ScheduledRequest> scheduled_;  // [running]
   std::vector<std::int64_t> available_;      // [kinds of page]
   std::vector<std::int64_t> rows_;           // [running]
-  std::int64_t scored_rows_left_ = 0;        // prompt rows whose logits the step may still hold
+  std::int64_t scored_rows_left_ = 0;        // rows that may still score prompts in this step
   std::vector<DraftView> draftable_;         // requests that may have drafts
 
   Flight step_;   // in flight, or the last one
-  Flight ahead_;  // the one behind it
-  // Ended with rows in flight, and hold their pages until the last of those is collected.
+  Flight ahead_;  // the step after it
+  // Requests that ended with rows in flight. They hold their pages until those are collected.
   std::vector<SequencePtr> leaving_;
 
-  Runner runner_;  // last member: its destructor waits for steps in flight, which read requests
+  Runner runner_;  // last member: its destructor waits for steps in flight, which read sequences
 };
 
 }  // namespace lathe

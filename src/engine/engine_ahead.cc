@@ -4,9 +4,9 @@
 
 namespace lathe {
 
-// Whether the step behind the one in flight has a decode row of each of its requests, whatever that
-// draws, and nothing else: nobody can be admitted, and no draw needs more than the number of tokens
-// before it.
+// Whether nothing about the next step depends on the tokens that the step in flight samples: it has
+// a decode row of each running request and nothing else, nobody can be admitted, and no row's
+// sampling reads earlier tokens.
 bool Engine::may_follow() {
   const bool plain =
       options_.overlap && ops_.backend->overlaps() && !options_.on_logits && !options_.debug_nan;
@@ -20,7 +20,7 @@ bool Engine::may_follow() {
     if (step_.items[i].phase != Phase::decode || !r.forced.empty() || r.constraint) return false;
     if (has_penalties(r.sampling)) return false;
     if (drafting_.may_draft(draft_view(r), std::ssize(running_))) return false;
-    if (!waiting_.empty() && ends_next(r)) return false;  // whose place may be taken
+    if (!waiting_.empty() && ends_next(r)) return false;  // a waiting request may get its place
   }
   return decoding == running_.size();
 }

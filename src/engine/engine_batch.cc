@@ -4,12 +4,14 @@
 
 namespace lathe {
 
-// Kinds of page in a request's lists: keys, compressed entries, states.
+// The number of kinds of page that are states. In a request's lists they come after the kinds of
+// keys and of compressed entries.
 std::size_t Engine::state_kinds() const {
   return pages_.rules().size() - cache_->groups() - cache_->plan().entry_groups();
 }
 
-// Gives the step's next item the pages of its request, which has `cached` tokens before its rows.
+// Sets the page lists of the step's next item; its request has `cached` tokens before the item's
+// rows.
 void Engine::give_pages(Sequence& r, std::int64_t cached, Flight& step, BatchItem& item) {
   const std::size_t groups = cache_->groups();
   const std::size_t entries = cache_->plan().entry_groups();
@@ -38,7 +40,7 @@ void Engine::add_scored_rows(const Sequence& r, std::int64_t rows, BatchItem& it
   item.scored_ids = r.sampling.logprob_ids;
 }
 
-// Decode rows come first, each followed by its drafts, then prefill chunks, all by age. If one
+// Decode rows come first, each followed by its drafts, then prefill chunks; both by age. If any
 // request has drafts, all decoding requests run as phase verify, in one segment.
 void Engine::build_batch(StepReport& report) {
   step_.batch.clear();
@@ -74,8 +76,8 @@ void Engine::build_batch(StepReport& report) {
   }
 }
 
-// Sampling arguments after `drafts` of its drafts, as if they were tokens, and after `unknown`
-// tokens that a step in flight draws.
+// How to sample the token after the first `drafts` drafts, as if those were tokens, and after
+// `unknown` tokens that a step in flight is still sampling.
 SampleArgs Engine::sampling_of(Sequence& r, std::int64_t drafts, std::int32_t unknown) const {
   const auto tokens = std::span(r.tokens).first(static_cast<std::size_t>(r.known() + drafts));
   const auto prompt = static_cast<std::size_t>(r.prompt);

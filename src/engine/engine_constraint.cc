@@ -4,9 +4,9 @@
 
 namespace lathe {
 
-// Fills the row of r.allowed after `drafts` drafts from a constraint in that state. Returns false
-// if the answer ends there, as nothing may follow. Errors: the constraint's; nothing may follow,
-// but the answer may not end.
+// Fills r.allowed for the token after `drafts` drafts, from a constraint in that state. Returns
+// false if the answer ends there because nothing may follow. Errors: the constraint's; nothing may
+// follow although the answer may not end.
 Result<bool> Engine::find_allowed(Sequence& r, TokenConstraint& constraint, std::int64_t drafts) {
   const std::int64_t words = allowed_words();
   r.allowed.resize(static_cast<std::size_t>(words * (drafts + 1)));
@@ -30,7 +30,7 @@ Result<bool> Engine::find_allowed(Sequence& r, TokenConstraint& constraint, std:
   return goes_on;
 }
 
-// How many drafts the constraint allows, up to one after which the answer would end.
+// The number of drafts that the constraint allows, without one that would end the answer.
 std::int64_t Engine::allowed_drafts(Sequence& r, std::span<const std::int32_t> drafts) {
   const std::unique_ptr<TokenConstraint> ahead = r.constraint->clone();
   std::int64_t n = 0;
@@ -43,7 +43,7 @@ std::int64_t Engine::allowed_drafts(Sequence& r, std::span<const std::int32_t> d
   return n;
 }
 
-// Updates what may follow after the step's tokens; if nothing, the answer is complete.
+// Updates r.allowed after the step's tokens. If nothing may follow, the answer is complete.
 void Engine::follow_constraint(Sequence& r, StepReport& report) {
   const auto goes_on = find_allowed(r, *r.constraint, 0);
   if (!goes_on) {

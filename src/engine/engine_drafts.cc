@@ -4,8 +4,8 @@
 
 namespace lathe {
 
-// Adds drafts of decoding requests, oldest first, in pages that are left in this step and that the
-// prefix cache does not hold: drafts preempt nobody, delay no admission and evict nothing.
+// Adds drafts to decoding requests, oldest first. They use only pages that are free after
+// everything else of the step, so they preempt nobody, delay no admission and evict nothing (E5).
 void Engine::add_drafts() {
   draftable_.clear();
   for (std::size_t i = 0; i < running_.size(); ++i) {
@@ -24,8 +24,8 @@ void Engine::add_drafts() {
   }
 }
 
-// Takes drafts up to the first that is outside the vocabulary or would end the answer, which needs
-// no row, and only as many as find pages.
+// Adds a request's drafts up to the first one that is outside the vocabulary, that would end the
+// answer (a row for it would be wasted), that its constraint refuses, or that finds no page.
 void Engine::take_proposal(Sequence& r, const DraftRequest& proposal, std::int64_t& rows) {
   if (proposal.drafts.empty()) return;
   std::int64_t n = 0;
@@ -52,7 +52,7 @@ DraftView Engine::draft_view(Sequence& r) const {
   return view;
 }
 
-// Passes an item's rows to a drafter that reads them.
+// Passes an item's rows on, if the drafter reads them.
 void Engine::add_rows(Sequence& r, std::size_t item, std::int64_t before,
                       const StepReport& report) {
   DraftView view = draft_view(r);

@@ -8,12 +8,13 @@ void Engine::give_up_pages(Sequence& r) {
   r.drafting.restart(0);
 }
 
-// Caches full pages whose keys are complete, a draft layer's included.
+// Caches the full pages with all their keys, a draft layer's included.
 void Engine::publish(Sequence& r) {
   pages_.publish(r.first(drafting_.complete(r.drafting, r.computed)), r.pages);
 }
 
-// Prompts of the step, after a drafter that reads rows has completed their pages.
+// Caches the prompts that got their first token in this step, for a drafter that reads rows: only
+// now are its keys complete.
 void Engine::publish_prompts() {
   for (std::size_t i = 0; i < step_.items.size(); ++i) {
     Sequence& r = *step_.batch[i];
@@ -21,13 +22,13 @@ void Engine::publish_prompts() {
   }
 }
 
-// Caches its full pages, except those with keys that led to no token or to NaN (E9).
+// Caches an ended request's full pages, unless their keys led to no token or to NaN (E9).
 void Engine::keep_and_release(Sequence& r, FinishReason reason) {
   if (reason != FinishReason::error && r.answered() > 0) publish(r);
   give_up_pages(r);
 }
 
-// Releases the pages before the window of all later rows, a draft layer's included.
+// Releases the pages that no later row has in its window, a draft layer's rows included.
 void Engine::trim(Sequence& r) {
   const std::int64_t to = drafting_.next_row(r.drafting, r.computed);
   pages_.trim(r.trimmed, to, r.pages);

@@ -25,7 +25,7 @@ void Engine::take_results(StepReport& report) {
     if (!r.ended && r.constraint && step_.items[i].logits > 0) follow_constraint(r, report);
     if (!r.ended || r.in_flight > 0) pages_.confirm(r.pages);
     if (r.ended) continue;
-    if (drafts > 0) pages_.undo(r.computed, r.pages);  // those of rejected drafts
+    if (drafts > 0) pages_.undo(r.computed, r.pages);  // pages of rejected drafts
     if (drafting_.reads()) add_rows(r, i, before, report);
   }
   drafting_.end_step(report.decode_rows, report.accepted);
@@ -37,7 +37,7 @@ void Engine::take_results(StepReport& report) {
   for (const SequencePtr& r : running_) trim(*r);
 }
 
-// A non-finite row shows in the answer's first token, too: attention propagates it.
+// Needs no check for NaN: attention propagates a non-finite row to the answer's first token.
 void Engine::take_scored(Sequence& r, std::size_t item) {
   const std::span<const std::optional<SampledToken>> scored = runner_.scored(item);
   for (std::size_t k = 0; k < scored.size(); ++k) {
@@ -47,8 +47,9 @@ void Engine::take_scored(Sequence& r, std::size_t item) {
   r.next_scored += std::ssize(scored);
 }
 
-// The draw after each draft counts while all drafts before it equal their draws. Rejected drafts'
-// keys lie behind the computed tokens, where the next rows overwrite them before anything reads.
+// The token sampled after a draft counts if that draft and all before it were sampled, too. Keys of
+// rejected drafts stay after the computed tokens, where the next rows overwrite them before any
+// read.
 void Engine::take_tokens(Sequence& r, std::size_t item, StepReport& report) {
   const std::int64_t drafts = r.drafts;
   std::int64_t accepted = 0;
@@ -67,8 +68,9 @@ void Engine::take_tokens(Sequence& r, std::size_t item, StepReport& report) {
   report.accepted += accepted;
 }
 
-// Adds the token drawn from the k-th row of logits, which may be the answer's last. Returns true if
-// it equals the next draft, whose row counts then, and the answer goes on.
+// Adds the token sampled from the k-th row of logits, and ends the answer if it is the last one.
+// Returns true if the token equals the next draft, so that the draft's row counts, and the answer
+// continues.
 bool Engine::take_token(Sequence& r, std::size_t item, std::int64_t k, StepReport& report) {
   if (options_.on_logits) {
     const auto logits = runner_.logits(item, k, ops_);
@@ -108,7 +110,7 @@ bool Engine::take_token(Sequence& r, std::size_t item, std::int64_t k, StepRepor
   return false;
 }
 
-// The item's first row in [first, end) with NaN or Inf, or null.
+// The first of the item's rows [first, end) with NaN or Inf, or null.
 const NonFiniteItem* Engine::non_finite_row(std::size_t item, std::int64_t first,
                                             std::int64_t end) const {
   for (const NonFiniteItem& bad : runner_.non_finite()) {

@@ -54,7 +54,8 @@ void Engine::schedule(StepReport& report) {
   if (drafting_.begin_step(std::ssize(running_))) add_drafts();
 }
 
-// Keeps its tokens; its full pages go to the prefix cache, where it may find them again (E7).
+// A preempted request keeps its tokens. Its full pages go to the prefix cache, where it may find
+// them again (E7).
 void Engine::preempt_youngest(StepReport& report) {
   SequencePtr r = std::move(running_.back());
   running_.pop_back();
@@ -78,8 +79,8 @@ std::int64_t Engine::cap_scored_rows(const Sequence& r, std::int64_t rows) {
   return rows;
 }
 
-// Waiting is safe: its sibling is older and makes progress (E3). Requests after it wait, too (E2),
-// for a prefill that would have taken their rows.
+// Waiting is safe: the sibling is older and makes progress (E3). Requests after this one wait, too
+// (E2), but the sibling's prefill uses the rows of the step anyway.
 bool Engine::waits_for_sibling(const Sequence& r) const {
   if (!options_.prefix_cache || r.sibling_of.value == 0) return false;
   return std::any_of(running_.begin(), running_.end(), [&](const SequencePtr& s) {
@@ -95,7 +96,8 @@ void Engine::admit(std::int64_t prefill_rows, StepReport& report) {
          std::ssize(running_) < options_.max_running_requests) {
     Sequence& r = *waiting_.front();
     if (waits_for_sibling(r)) return;
-    // The last known token is always computed, for its logits. So are rows that score the prompt.
+    // The last known token is always computed, for its logits, and so are rows that score the
+    // prompt.
     const std::int64_t match = r.scores() ? r.next_scored : r.known() - 1;
     r.computed = match > 0 ? pages_.match(r.tokens, match, r.pages) : 0;
     count_available();

@@ -37,7 +37,7 @@ Result<StepReport> Engine::collect() {
   const Result<void> ok = ran ? runner_.collect() : Result<void>();
   prefetch_requests();
   if (ran) land(step_);
-  if (!ok && in_flight()) {  // the step behind it has read what it did not write
+  if (!ok && in_flight()) {  // the next step has read what the failed one did not write
     (void)runner_.collect();
     land(ahead_);
   }
@@ -67,7 +67,8 @@ void Engine::land(const Flight& flight) {
   for (Sequence* r : flight.batch) --r->in_flight;
 }
 
-// Undoes the allocations of failed steps. Rows kept for a drafter may be lost with them.
+// Undoes the allocations of failed steps. Rows kept for a drafter may have been lost, so it gets
+// none of them.
 void Engine::undo_step() {
   for (const SequencePtr& r : running_) {
     r->drafting.unread.clear();
@@ -76,8 +77,8 @@ void Engine::undo_step() {
   }
 }
 
-// A step of the device lasts long enough for others to take this processor's caches, and requests
-// lie far apart: fetched one after another when they are needed, they are what the host waits for.
+// While the device computes, other programs fill this processor's caches, and sequences are far
+// apart in memory. Without prefetching, the host would wait for one cache miss after another.
 void Engine::prefetch_requests() const {
   for (const SequencePtr& r : running_) r->prefetch();
   for (const SequencePtr& r : running_) r->prefetch_lists();

@@ -82,7 +82,7 @@ void EngineThread::run() {
   }
 }
 
-// Submits requests before it handles cancellations, which may be theirs.
+// Submits requests first: a cancellation may be of one that arrived in the same batch.
 void EngineThread::apply(Inbox& inbox, EngineNews& news) {
   for (Submission& s : inbox.submit) {
     if (failed_) {
@@ -115,8 +115,8 @@ void EngineThread::apply(Inbox& inbox, EngineNews& news) {
   }
 }
 
-// A failed step has changed nothing (E9), so it is retried once. A step that threw, such as for
-// lack of memory, may have stopped anywhere and is not retried.
+// A failed step has changed nothing (E9), so it is retried once. A step that threw (out of memory,
+// for example) may have stopped anywhere and is not retried.
 bool EngineThread::step(EngineNews& news) {
   Result<StepReport> report = StepReport();
   try {

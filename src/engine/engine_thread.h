@@ -63,8 +63,8 @@ struct EngineNews {
 class EngineThread {
  public:
   /// The thread owns the engine until it ends. `on_news` runs on the thread after each step and
-  /// must not block; it gets every ticket's last event. It may swap the news for an old one, whose
-  /// memory is reused.
+  /// must not block; it gets every ticket's last event. It may swap the news with an old object, so
+  /// that the old one's memory is reused.
   EngineThread(Engine& engine, std::function<void(EngineNews&)> on_news);
   /// Ends after the current step; open requests get no more events.
   ~EngineThread();

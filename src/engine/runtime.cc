@@ -57,7 +57,7 @@ Result<MatmulPrecision> precision_of(const std::string& dtype, const Backend& ba
 Result<ModelConfig> config_of(const RuntimeOptions& options) {
   if (options.config_file.empty()) return load_model_config(options.model);
   if (!options.dummy) {
-    // Otherwise the plan would be for another model than the checkpoint's.
+    // Otherwise the plan would not be for the checkpoint's model.
     return Error{ErrorCode::invalid_argument, "--config", "--load-format dummy with it",
                  "a checkpoint's weights", "--load-format dummy, or --model alone"};
   }
@@ -201,7 +201,7 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   if (scaled && r->kv_scales_.empty()) {
     r->kv_scales_ = r->model_->kv_scales();
   }
-  // A draft layer has no measured ones.
+  // A draft layer has no measured scales.
   if (scaled) r->kv_scales_.resize(static_cast<std::size_t>(config->cached_layers()));
   if (scaled) r->cache_->set_scales(r->kv_scales_);
   if (scaled || options.count_values) r->cache_->count_values();
@@ -219,7 +219,7 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   if (options.wrap_drafter) r->drafter_ = options.wrap_drafter(std::move(r->drafter_));
   engine_options.drafter = r->drafter_.get();
   engine_options.draft_tokens = *draft_tokens;
-  // The plan's largest step may be one of decode rows, which are more.
+  // The plan's largest step may be one of decode rows, with more rows than a chunk.
   if (engine_options.chunked_prefill_size == 0) {
     engine_options.chunked_prefill_size = request.chunked_prefill_size;
   }
@@ -229,7 +229,7 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   return r;
 }
 
-// What can be said of a draft model before anything is planned.
+// Reads and checks the draft model's configuration, before anything is planned.
 Result<void> Runtime::describe_draft_model(const RuntimeOptions& options,
                                            const ModelConfig& target) {
   if (draft_.kind != DraftKind::model) return {};

@@ -31,26 +31,26 @@ struct RuntimeOptions {
   bool dummy = false;       // --load-format dummy
   std::function<std::unique_ptr<Model>()> make_model;  // instead of any checkpoint; may be empty
   std::string device = "auto";
-  // float32, bfloat16, fp8 (see MatmulPrecision) or auto: bfloat16 on a GPU and where the CPU has
-  // dot products of bf16 pairs. float32 and bfloat16 are of bf16 and e4m3 weights only; fp8 needs a
-  // checkpoint of e4m3 weights.
+  // float32, bfloat16, fp8 (see MatmulPrecision) or auto: bfloat16 on a GPU and on a CPU with dot
+  // products of bf16 pairs. float32 and bfloat16 need bf16 or e4m3 weights, fp8 a checkpoint with
+  // e4m3 weights.
   std::string dtype = "auto";
   int threads = 0;  // 0: one per core
-  // Of per-tensor caches; empty: the checkpoint's scales, or 1 where it gives none.
+  // File with scales of per-tensor caches; empty: the checkpoint's scales, or 1 without any.
   std::string kv_scales;
-  // Count what is written to the cache whatever its layout; per-tensor caches are always counted.
+  // Counts the values written to the cache. Per-tensor caches are always counted.
   bool count_values = false;
-  // context_length 0 is the model's own; layers is the model's. max_total_tokens 0: what all
-  // running requests can hold, within half of the memory that weights and buffers leave.
-  // draft_tokens 0 is what suits the drafter.
+  // context_length 0: the model's own. `layers` is not read. max_total_tokens 0: as many tokens as
+  // all running requests can hold and the memory next to weights and buffers allows (half of it on
+  // a CPU). draft_tokens 0: the drafter's default.
   PlanRequest plan_request{.context_length = 0};
   std::string draft = "none";  // --draft: a DraftKind, or a draft model's directory
   std::string draft_model;     // --speculative-draft-model-path
-  // Puts another drafter before that one; may be empty.
+  // Wraps that drafter in another; may be empty.
   std::function<std::unique_ptr<Drafter>(std::unique_ptr<Drafter>)> wrap_drafter;
-  // Its drafter and draft_tokens are the runtime's.
+  // The runtime sets drafter and draft_tokens.
   EngineOptions engine;
-  // Bytes of weights loaded and in all; may be empty.
+  // Called with the bytes of weights loaded so far and in total; may be empty.
   std::function<void(std::int64_t, std::int64_t)> on_progress;
 };
 
@@ -59,10 +59,10 @@ using StartError = std::variant<Error, Refusal>;
 
 class Runtime {
  public:
-  /// Errors: those of the configuration, the planner, the checkpoint, the pools, the drafter and
-  /// the engine; a context length beyond the model's; a device that models don't run on, or that is
-  /// not there or unfit; a dtype that the device does not multiply in. Device "auto": the GPU where
-  /// there is one that serves the model, else the CPU.
+  /// Device "auto" is a GPU that serves the model, else the CPU. Errors: from the configuration,
+  /// the planner, the checkpoint, the pools, the drafter and the engine; a context length beyond
+  /// the model's; a device that models don't run on, or that is missing or unfit; a dtype that the
+  /// device does not multiply in.
   static Result<std::unique_ptr<Runtime>, StartError> create(const RuntimeOptions& options);
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
@@ -81,12 +81,12 @@ class Runtime {
   ThreadPool& threads() { return threads_; }
   Backend& backend() { return *backend_; }
   double load_seconds() const { return load_seconds_; }
-  /// Of the cache's layers, [layers]; empty where no cache has scales of its own.
+  /// Scales of the cache's layers, [layers]; empty if no cache has scales of its own.
   const std::vector<TensorScales>& kv_scales() const { return kv_scales_; }
-  /// What has been written to each layer's cache, [layers]; empty where nothing is counted. Not
-  /// while a step is in flight. Errors: the device's.
+  /// Counts of the values written to each layer's cache, [layers]; empty if nothing is counted. Not
+  /// to be called while a step is in flight. Errors: the device's.
   Result<std::vector<ValueCounts>> stored_values();
-  /// Why `--device auto` runs the model on the CPU of a computer with a GPU; else empty.
+  /// Why `--device auto` chose the CPU although there is a GPU; else empty.
   const std::string& device_note() const { return device_note_; }
 
  private:
@@ -100,7 +100,7 @@ class Runtime {
   Result<void> make_drafter(const RuntimeOptions& options, const PlanRequest& request,
                             std::int64_t tokens, const OpsContext& ops);
 
-  // A separate draft model, with the pools that it keeps its keys in.
+  // A separate draft model, with its own pools.
   struct DraftModel {
     ModelConfig config;
     std::optional<std::int64_t> stored;

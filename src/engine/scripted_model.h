@@ -1,6 +1,6 @@
-// ScriptedModel: a model whose next token is a function of the last one and its position, for
-// benchmarks and tests of the engine's users. It costs next to nothing, and its answers have a
-// closed form.
+// ScriptedModel: a model for benchmarks and tests of the engine's users. Its next token is a
+// function of the last token and its position. It costs next to nothing, and answers have a closed
+// form.
 #pragma once
 
 #include <cstdint>

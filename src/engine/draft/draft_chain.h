@@ -1,4 +1,4 @@
-// DraftChain: drafts of one request, drawn one behind the other, each as if those before it were
+// DraftChain: a request's drafts, sampled one after another, each as if the drafts before it were
 // tokens of the answer.
 #pragma once
 
@@ -17,7 +17,8 @@ struct DraftChain {
       : sampling(first), answer_(first.answer.begin(), first.answer.end()) {}
   DraftChain(DraftChain&&) = default;  // a copy's `sampling` would point into the original
   DraftChain& operator=(DraftChain&&) = default;
-  /// The next one is drawn with the noise of its own place, so it tends to be what the model draws.
+  /// The next draft is sampled with the noise of its own position, as the model's token at that
+  /// position will be, so the two tend to be equal.
   void add(std::int32_t draft) {
     drafts.push_back(draft);
     answer_.push_back(draft);

@@ -10,8 +10,8 @@
 
 namespace lathe {
 
-/// none   a token at a time
-/// ngram  what followed the last tokens before, in the request itself (NgramDrafter)
+/// none   no drafts
+/// ngram  what followed the last tokens earlier in the same request (NgramDrafter)
 /// mtp    the checkpoint's draft layer (MtpDrafter)
 /// model  a separate, smaller model (ModelDrafter)
 #define LATHE_DRAFT_KINDS(X) X(none) X(ngram) X(mtp) X(model)
@@ -19,7 +19,7 @@ LATHE_ENUM(DraftKind, LATHE_DRAFT_KINDS)
 
 struct DraftChoice {
   DraftKind kind = DraftKind::none;
-  std::string directory = {};  // of a draft model
+  std::string directory = {};  // the draft model's
 
   /// What names the drafter to a user: the directory of a draft model, else the kind.
   std::string text() const {
@@ -33,8 +33,8 @@ struct DraftChoice {
 /// not run, with what does.
 Result<DraftChoice> parse_draft(std::string_view text, const std::string& model_path = "");
 
-/// Drafts of a request in a step: `asked` of --draft-tokens, or where it is 0 what suits the kind;
-/// 0 of none. Errors: a number that is out of range, or without a drafter.
+/// Most drafts of a request in a step: `asked` (--draft-tokens) or, if that is 0, the kind's
+/// default; 0 for kind none. Errors: a number out of range, or given without a drafter.
 Result<std::int32_t> draft_tokens_of(DraftKind kind, std::int32_t asked);
 
 }  // namespace lathe

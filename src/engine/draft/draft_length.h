@@ -17,23 +17,23 @@ struct DraftSilence {
   std::int64_t probe = 16;
 };
 
-/// Cost of a draft's row while so many requests run, as a share of a row without drafts. In a CPU's
-/// caches rows stop sharing weights early (bench/notes/cpu-models/02-rows-of-drafts.md); a GPU
-/// reads weights for all rows at once.
+/// Cost of a draft's row while `running` requests run, as a share of the cost of a decode row. On a
+/// CPU few rows share a read of the weights (bench/notes/cpu-models/02-rows-of-drafts.md); a GPU
+/// reads the weights once for all rows.
 constexpr double draft_row_share(std::int64_t running, bool host) {
   if (!host) return 0.35;
   return running >= 32 ? 0.85 : running >= 16 ? 0.7 : running >= 8 ? 0.55 : 0.45;
 }
 
-/// Whether drafts' rows cost so much that they must be used sparingly: many requests run on a CPU.
+/// Whether a draft's row costs so much that drafts must be rare: many requests run on a CPU.
 constexpr bool rows_are_dear(double row_share) { return row_share > 0.5; }
 
 class DraftLength {
  public:
   DraftLength() = default;
-  /// `most`: the user's limit on drafts. `start` and `silence`: initial average and silence, taken
-  /// from other requests, since short answers leave no time to learn. `cost`: cost of making a
-  /// draft, as a share of a row of the model.
+  /// `most`: the user's limit on drafts. `start` and `silence`: the average and the silence to
+  /// begin with, copied from other requests, since short answers leave no time to learn. `cost`: of
+  /// making a draft, as a share of a row of the model.
   DraftLength(std::int64_t most, double start, double cost = 0, DraftSilence silence = {})
       : most_(most),
         good_(start),
@@ -42,9 +42,9 @@ class DraftLength {
         low_(start < least_ ? kLowRuns : 0),
         silence_(silence) {}
 
-  /// Called before each step. `row_share`: of a draft in it, as of draft_row_share(). `others`: the
-  /// average over all requests. Where many run it counts until this one has checks of its own to
-  /// go by: requests that begin together would each pay for the same lesson.
+  /// Called before each step. `row_share`: draft_row_share() of the step. `others`: the average
+  /// over all requests. While many run, that average limits this request's until it has had a few
+  /// checks of its own. Otherwise requests that begin together would each pay to learn the same.
   void adapt(double row_share, double others) {
     row_share_ = row_share;
     least_ = 2 * (row_share + cost_);
@@ -54,7 +54,7 @@ class DraftLength {
   }
   /// Drafts to make in this step.
   std::int64_t wanted() const {
-    if (many() && row_share_ + cost_ >= 1) return 0;  // dearer than tokens, even if always right
+    if (many() && row_share_ + cost_ >= 1) return 0;  // costs more than a token, even if accepted
     if (off() && silence_.steps < until_probe()) return 0;
     const auto n = off() ? 1 : static_cast<std::int64_t>(good_ + 0.5);
     return std::min(most_, std::max<std::int64_t>(1, n));
@@ -92,30 +92,31 @@ class DraftLength {
   static constexpr std::int64_t kLongestProbe = 256;
   bool off() const { return low_ >= kLowRuns && good_ < least_; }
   bool many() const { return rows_are_dear(row_share_); }
-  // Where many run, each probe is dear and the others' probes teach as much.
+  // While many run, a probe costs more, and the probes of other requests teach as much.
   std::int64_t until_probe() const { return silence_.probe * (many() ? 4 : 1); }
 
   std::int64_t most_ = 0;
   double good_ = 0;  // a moving average over steps with drafts
   double cost_ = 0;
   double row_share_ = 0;
-  // Least average at which drafts pay. Single drafts pay if a larger share of them is accepted than
-  // they cost; the average is twice that share.
+  // Least average at which drafts pay. A single draft pays if its chance to be accepted is above
+  // its cost; the average is twice that chance.
   double least_ = 0;
   std::int64_t checks_ = 0;
   std::int64_t low_ = 0;  // steps with drafts since the average fell below least_
   DraftSilence silence_;
 };
 
-/// Whether a batch drafts at all, where a step that checks drafts cannot start behind another
-/// (Engine::launch_ahead()), as all that another would do is decided by its results. With few
-/// requests that is worth little; with many, a few guesses that are right do not make up for it.
+/// Whether a batch drafts at all, on a device where decode steps start before the results of the
+/// step before (Engine::launch_ahead()). A step with drafts cannot be followed so, because its
+/// results decide everything in the next. With few requests little is lost. With many, a few
+/// accepted drafts do not make up for it.
 class BatchDrafts {
  public:
   bool rests(std::int64_t running) const { return running >= kMany && rest_ > 0; }
   /// A step has begun.
   void step() { rest_ = std::max<std::int64_t>(0, rest_ - 1); }
-  /// Records a step in which requests were asked for guesses, of which `accepted` were right.
+  /// Records a step in which the drafter was asked, and `accepted` of its drafts were right.
   void record(std::int64_t running, std::int64_t accepted) {
     if (running < kMany) return;
     good_ += kWeight * (static_cast<double>(accepted) / static_cast<double>(running) - good_);

@@ -59,8 +59,8 @@ std::int64_t Drafting::bound(const DraftView& r, std::int64_t running) const {
   return std::min({r.state->length.wanted(), drafts_at(running), r.left - 1});
 }
 
-// A drafter whose guesses take work knows from its own requests whether they pay, and one that
-// reads rows has none for those that it missed.
+// Only drafters that cost nothing rest. For others DraftLength weighs the cost of each request's
+// drafts, and one that reads rows could not draft after rows that it missed.
 bool Drafting::rests(std::int64_t running) const {
   const bool overlaps = overlap_ && ops_.backend->overlaps();
   const bool free = !reads() && drafter_->cost() == 0;
@@ -78,7 +78,7 @@ std::span<const DraftRequest> Drafting::propose(std::span<const DraftView> reque
   proposals_.clear();
   const double row_share =
       draft_row_share(running, ops_.backend->memory().kind == MemoryKind::host);
-  // Until checks have shown what this drafter is worth, few requests of a large batch pay for it.
+  // Until checks have shown how good this drafter is, only a few requests of a large batch try it.
   constexpr std::int64_t kFirstChecks = 32, kFirstDrafters = 8;
   std::int64_t drafters =
       rows_are_dear(row_share) && stats_.checks < kFirstChecks ? kFirstDrafters : running;
@@ -98,8 +98,8 @@ std::span<const DraftRequest> Drafting::propose(std::span<const DraftView> reque
   return proposals_;
 }
 
-// A drafter that reads rows has no drafts of a request once it has missed one, and needs each of
-// the others before the next step overwrites it.
+// A drafter that reads rows must read each row before the next step overwrites it, unless it has
+// missed a row of that request: then the request has no more drafts.
 bool Drafting::may_draft(const DraftView& r, std::int64_t running) const {
   if (drafter_ == nullptr || drafts_at(running) == 0 || rests(running)) return false;
   return reads() ? r.state->followed() == r.computed : bound(r, running) > 0;
@@ -124,9 +124,9 @@ bool Drafting::keeps_pages(std::int64_t from, std::int64_t to) const {
   });
 }
 
-// While too many requests run for drafts, the drafter is spared the rows of answers, which a step
-// in flight overwrites; a request with missed rows gets no drafts from then on. Rows of an answer
-// that wants no draft are kept until it does, or until there are many.
+// While too many requests run for drafts, the drafter does not get the rows of answers, and a step
+// in flight overwrites them; a request with missed rows has no drafts from then on. Rows of an
+// answer that wants no draft are kept until it wants one, or until there are many of them.
 void Drafting::add(const DraftView& r, const StepRows& rows, std::int64_t running,
                    const Runner& runner) {
   if (!reads()) return;
@@ -154,8 +154,9 @@ void Drafting::add(const DraftView& r, const StepRows& rows, std::int64_t runnin
   computed_of_.push_back(&state);
 }
 
-// Keeps an item's first `n` rows for later, with all decode rows, which are the batch's first.
-// Returns false if too many rows are kept, or for too long.
+// Keeps an item's first `n` rows to be read later: copies all decode rows of the step, which are
+// its first, at once. Returns false if the request has too many rows kept, or has had them for too
+// long.
 bool Drafting::keep(RequestDrafting& r, const StepRows& rows, std::int64_t n,
                     const Runner& runner) {
   HiddenRows& hidden_rows = *hidden();

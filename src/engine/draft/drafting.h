@@ -29,7 +29,7 @@ Result<void> check_drafts(const ModelPlan& plan, std::int64_t draft_tokens);
 /// What drafting keeps of one request, from submit() on.
 struct RequestDrafting {
   DraftLength length;
-  std::int64_t read = 0;  // first tokens whose rows the drafter has read
+  std::int64_t read = 0;  // tokens that the drafter has read the rows of
   // [rows] The rows after those, copied for the drafter to read later: places in HiddenRows.
   std::vector<std::int32_t> unread;
   std::int64_t oldest_keep = 0;  // number of the HiddenRows::keep() that copied the first of them
@@ -56,7 +56,7 @@ struct DraftView {
 
 /// A request's rows in the step that was just collected.
 struct StepRows {
-  std::size_t item = 0;                        // of the runner
+  std::size_t item = 0;                        // in the runner's batch
   std::int64_t first = 0;                      // position of the first row
   bool prefill = false;                        // else rows of an answer
   std::int64_t decode_rows = 0;                // first rows of the step, of all that decode
@@ -88,8 +88,8 @@ class Drafting {
   /// The request has ended.
   void end(RequestId id, const RequestDrafting& r);
 
-  /// Most drafts of a request in its next step while so many run; 0 or less: none. The last token
-  /// of an answer needs no row.
+  /// Most drafts of a request in its next step, while `running` requests run; 0 or less: none. The
+  /// answer's last token needs no row.
   std::int64_t bound(const DraftView& r, std::int64_t running) const;
   /// Of a request's `computed` tokens, those with all keys, a draft layer's included.
   std::int64_t complete(const RequestDrafting& r, std::int64_t computed) const {
@@ -137,7 +137,7 @@ class Drafting {
   std::int64_t block_tokens_;
 
   double good_drafts_;    // moving average of DraftLength over requests
-  DraftSilence silence_;  // that of the last request to end
+  DraftSilence silence_;  // as the last request had it at its end
   BatchDrafts batch_;
   DraftStats stats_;
 

@@ -48,8 +48,8 @@ ModelDrafter::ModelDrafter(KvCache& cache, const ModelDrafterOptions& options,
       pages_(std::move(pages)),
       runner_(std::move(runner)) {}
 
-// What fails here costs drafts alone: keys count once their pass is over, and pages beyond them are
-// given back in the next call.
+// A failed pass costs drafts alone: keys count only once their pass is over, and the next call
+// releases the pages after them.
 void ModelDrafter::propose(std::span<DraftRequest> requests) {
   jobs_.clear();
   chains_.clear();
@@ -57,7 +57,7 @@ void ModelDrafter::propose(std::span<DraftRequest> requests) {
   std::int64_t prefill_rows = options_.prefill_rows;
   row_share_ = draft_row_share(std::ssize(requests), on_host());
   for (DraftRequest& r : requests) plan_rows(r, prefill_rows);
-  // Rows of one phase are neighbours.
+  // Rows of a phase must be neighbours in a batch.
   std::ranges::stable_partition(jobs_, [](const Job& j) { return j.rows <= kBurstRows; });
   for (std::span<Job> rest = jobs_; !rest.empty();) {
     std::size_t n = 0;
@@ -72,9 +72,10 @@ void ModelDrafter::propose(std::span<DraftRequest> requests) {
   (void)draft();
 }
 
-// Whether to read a request of which most is still to read. A GPU reads many rows in the time of
-// one. On a CPU they cost, and where many requests run drafts do not make up for it. Where few do,
-// the answer may end before they have: so it must first have lasted as many steps as the rows cost.
+// Whether to prefill a request of which this model has less than half. On a GPU many rows take
+// about as long as one. On a CPU they cost time, which drafts do not win back while many requests
+// run, nor in an answer that ends soon. So the answer must first have lasted for as many steps as
+// the rows cost.
 bool ModelDrafter::worth_reading(Known& known, std::int64_t missing) const {
   if (!on_host()) return true;
   if (rows_are_dear(row_share_)) return false;
@@ -82,13 +83,13 @@ bool ModelDrafter::worth_reading(Known& known, std::int64_t missing) const {
   return static_cast<double>(known.waited++) >= steps;
 }
 
-// Brings what is known of a request up to date: the drafts among its keys that became tokens, or
-// what the prefix cache has. The row of the last token is computed once more where it is to give a
-// draft.
+// Updates what is known of a request: which of its drafts became tokens, or at first what the
+// prefix cache has. If drafts are wanted, the last token's row is computed again even if its key is
+// there, because it gives the first draft.
 void ModelDrafter::follow(Known& known, std::span<const std::int32_t> tokens, std::int64_t most) {
   const std::int64_t end = std::ssize(tokens) - (most > 0 ? 1 : 0);
   if (known.keys.empty()) {
-    pages_.release(known.pages);  // of a pass that failed
+    pages_.release(known.pages);  // left by a failed pass
     known.sure = pages_.match(tokens, std::ssize(tokens) - 1, known.pages);
     known.trimmed = known.sure;
     known.keys.assign(tokens.begin(), tokens.begin() + known.sure);
@@ -102,9 +103,9 @@ void ModelDrafter::follow(Known& known, std::span<const std::int32_t> tokens, st
   pages_.undo(known.sure, known.pages);
 }
 
-// The rows that the request lacks, as far as `prefill_rows` go where they are many, and pages for
-// them and the drafts behind them. A request that cannot have pages for all of it gives back its
-// own, so that another can draft.
+// Plans the rows that the request lacks, with pages for them and for the drafts after them. A
+// longer run is cut to the call's remaining `prefill_rows`. A request that cannot get pages for all
+// its tokens releases those that it has, so that another request can draft.
 void ModelDrafter::plan_rows(DraftRequest& r, std::int64_t& prefill_rows) {
   const std::int64_t tokens = std::ssize(r.tokens);
   const std::int64_t context = cache_->plan().context_length();
@@ -112,7 +113,7 @@ void ModelDrafter::plan_rows(DraftRequest& r, std::int64_t& prefill_rows) {
   if (tokens > context) return give_up(known);
   follow(known, r.tokens, r.most);
   const std::int64_t most = std::min(r.most, context - tokens + 1);
-  const std::int64_t chain = std::max<std::int64_t>(0, most - 1);  // rows of drafts
+  const std::int64_t chain = std::max<std::int64_t>(0, most - 1);  // rows that drafts need
   const std::int64_t missing = tokens - known.sure;
   const bool burst = missing <= kBurstRows;
   const bool late = r.most > 0 && !burst && 2 * missing > tokens;
@@ -123,7 +124,7 @@ void ModelDrafter::plan_rows(DraftRequest& r, std::int64_t& prefill_rows) {
   std::vector<std::int64_t> available;
   for (std::size_t k = 0; k < pages_.rules().size(); ++k) available.push_back(pages_.available(k));
   const ScheduleLimits limits{pages_.rules(), pages_.block_tokens(), rows + chain};
-  // The token after `known` has a page in admits().
+  // admits() counts one token more than `known`.
   const ScheduledRequest all{tokens + chain - 1, known.sure, known.sure, false};
   if (!admits({}, all, limits, available)) return give_up(known);
   const ScheduledRequest wanted{tokens + chain, known.sure, known.sure, false};
@@ -135,7 +136,7 @@ void ModelDrafter::plan_rows(DraftRequest& r, std::int64_t& prefill_rows) {
   if (!burst) prefill_rows -= job.rows;
 }
 
-// The jobs' rows in one pass, and the first draft of those that are to draft.
+// Runs the jobs' rows in one pass, which also samples the first drafts.
 Result<void> ModelDrafter::compute(std::span<Job> jobs) {
   items_.clear();
   chains_.reserve(jobs_.size());  // items point into it
@@ -167,7 +168,7 @@ Result<void> ModelDrafter::compute(std::span<Job> jobs) {
     const auto tokens = job.request->tokens.subspan(nth(k.sure), nth(job.rows));
     k.keys.insert(k.keys.end(), tokens.begin(), tokens.end());
     k.sure += job.rows;
-    // Not the last one: it may be computed once more.
+    // Keeps the last token's pages: its row may be computed again.
     pages_.trim(k.trimmed, std::max(k.trimmed, k.sure - 1), k.pages);
     k.trimmed = std::max(k.trimmed, k.sure - 1);
     if (job.rows > kBurstRows) pages_.publish(std::span(k.keys).first(nth(k.sure - 1)), k.pages);
@@ -178,7 +179,7 @@ Result<void> ModelDrafter::compute(std::span<Job> jobs) {
   return {};
 }
 
-// One more row of each chain, its last draft, until all are long enough.
+// Runs a row for the last draft of each chain until every chain is long enough.
 Result<void> ModelDrafter::draft() {
   while (!chains_.empty()) {
     items_.clear();
@@ -201,8 +202,8 @@ Result<void> ModelDrafter::draft() {
   return {};
 }
 
-// Takes what was drawn for the chain. False: it ends there, as it is long enough or as nothing
-// could be drawn.
+// Adds the sampled draft to its chain. Returns false if the chain ends: it is long enough, or the
+// logits were not finite.
 bool ModelDrafter::take(Chain& c) {
   const std::optional<SampledToken>& drawn = runner_.sampled(c.item, 0);
   if (!drawn) return false;

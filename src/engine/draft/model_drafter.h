@@ -1,9 +1,9 @@
-// ModelDrafter: drafts by a model of its own, which has the target's tokens and is smaller.
+// ModelDrafter: drafts by a separate, smaller model with the target's vocabulary.
 //
-// It knows tokens alone, so it can compute their keys at any time: those of a prompt chunk by chunk
-// beside the target's, those of an answer when drafts are wanted. Its first draft comes from the
-// row of the last token, the others from a row of the draft before. Keys of drafts that became
-// tokens stay. Pages and prefix cache are its own; a request that finds no pages has no drafts.
+// It needs only tokens, so it can compute their keys at any time: a prompt's chunk by chunk while
+// the target computes the same prompt, an answer's when drafts are wanted. The row of the last
+// token gives the first draft, and a row of each draft the next one. Keys of accepted drafts stay.
+// It has pages and a prefix cache of its own; a request without pages there has no drafts.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,9 @@
 
 namespace lathe {
 
-/// Drafts that a draft model's plan is made for: a request that took all drafts has the last of
-/// them and one token more to compute, and both run as one step that checks drafts.
+/// Drafts per step that a draft model's own plan allows for. A request that accepted all its drafts
+/// has two rows to compute, the last draft's and the token's after it, and both run in one verify
+/// step.
 inline constexpr std::int32_t kDraftModelDrafts = 1;
 
 struct ModelDrafterOptions {
@@ -32,9 +33,9 @@ struct ModelDrafterOptions {
 
 class ModelDrafter : public Drafter {
  public:
-  /// Plan and pools are the cache's, whose free pages it takes over. Model, cache and what `ops`
-  /// points to must outlive it. Errors: the plan has no kernel for phase verify, or layers that
-  /// carry a state from token to token, as a rejected draft would spoil it; Runner's.
+  /// Uses the cache's plan and pools, and owns all pages that are free at the call. Model, cache
+  /// and what `ops` points to must outlive it. Errors: a plan without a kernel for phase verify;
+  /// layers that carry a state from token to token, which a rejected draft would spoil; Runner's.
   static Result<ModelDrafter> create(const Model& model, KvCache& cache,
                                      const ModelDrafterOptions& options, const OpsContext& ops);
 
@@ -51,18 +52,18 @@ class ModelDrafter : public Drafter {
 
  private:
   struct Known {
-    std::vector<std::int32_t> keys;  // tokens whose keys are in `pages`; the last may be drafts
-    std::int64_t sure = 0;           // of those, the ones that are tokens of the request
-    std::int64_t trimmed = 0;        // for which what windows have left behind was given back
+    std::vector<std::int32_t> keys;  // tokens with keys in `pages`; the last ones may be drafts
+    std::int64_t sure = 0;           // how many of them are tokens of the request
+    std::int64_t trimmed = 0;        // tokens for which pages before windows have been released
     std::int64_t waited = 0;  // steps that wanted drafts and did not read the prompt for them
     RequestPages pages;
   };
-  // A request's rows of the pass to come.
+  // A request's rows in the next pass.
   struct Job {
     DraftRequest* request;
     Known* known;
     std::int64_t rows = 0;
-    std::int64_t most = 0;  // drafts behind them
+    std::int64_t most = 0;  // drafts to make after them
   };
   struct Chain : DraftChain {
     Chain(const Job& job, std::size_t place)
@@ -87,13 +88,13 @@ class ModelDrafter : public Drafter {
   PageAllocator pages_;
   std::unordered_map<std::uint64_t, Known> known_;  // by request
   std::int64_t rows_ = 0;
-  // Of the current call.
+  // The current call.
   double row_share_ = 0;  // draft_row_share()
   std::vector<Job> jobs_;
   std::vector<BatchItem> items_;
   std::vector<Chain> chains_;
 
-  Runner runner_;  // the last member, as it waits for a pass
+  Runner runner_;  // last member: its destructor waits for a pass in flight
 };
 
 }  // namespace lathe

@@ -31,8 +31,9 @@ Result<MtpDrafter> MtpDrafter::create(const Model& model, KvCache& cache, const 
   return MtpDrafter(model, cache, ops, std::move(hidden), std::move(*runner));
 }
 
-// A pass is no larger than the model's, whose buffers are planned, and has no more rows of a
-// request than a step that checks drafts, as a recording fixes how many those are.
+// A pass has at most the rows of a model's step, because the plan sizes buffers for that. A request
+// in phase verify has at most the rows of a step that checks drafts, because recordings fix that
+// number.
 MtpDrafter::MtpDrafter(const Model& model, const KvCache& cache, const OpsContext& ops,
                        std::unique_ptr<HiddenRows> hidden, Runner runner)
     : cache_(&cache),
@@ -70,8 +71,8 @@ Result<void> MtpDrafter::read_and_draft(std::span<const ComputedRows> rows) {
   }
 }
 
-// The layer's keys of the rows, and a first draft behind those that want one. Rows of one step of
-// an answer come first, as one phase.
+// Writes the layer's keys of the rows, and samples a first draft after the rows of each request
+// that wants one. Rows that an answer got in one step come first, as phase verify.
 Result<void> MtpDrafter::read_rows(std::span<const ComputedRows> rows) {
   items_.clear();
   chains_.reserve(rows.size());  // items point into it
@@ -96,8 +97,9 @@ Result<void> MtpDrafter::read_rows(std::span<const ComputedRows> rows) {
   return runner_.collect();
 }
 
-// A row that has seen no more keys than it may keep leaves the rows behind it their first ones,
-// which are its own and, as long as there is room, those that are new.
+// Later uses of the layer read the keys that the first row chose. If that row saw no more keys than
+// a choice holds, there is nothing to choose (-1): the later rows read the request's first keys,
+// their own included as long as there is room.
 void MtpDrafter::share_choices() {
   for (Chain& c : chains_) {
     const bool chose = std::ssize(c.rows->tokens) - 1 > shared_keys_;
@@ -105,7 +107,7 @@ void MtpDrafter::share_choices() {
   }
 }
 
-// One more row of each chain: its last draft, at the place behind the last row.
+// Runs one more row for each chain: its last draft, at the next position.
 Result<void> MtpDrafter::go_on() {
   items_.clear();
   for (Chain& c : chains_) {
@@ -124,8 +126,8 @@ Result<void> MtpDrafter::go_on() {
   return runner_.collect();
 }
 
-// Takes what was drawn for the chain. False: it ends there, as it is long enough, as nothing could
-// be drawn, or as no page holds the next place.
+// Adds the sampled draft to its chain. Returns false if the chain ends: it is long enough, the
+// logits were not finite, or no page holds the next position.
 bool MtpDrafter::take(Chain& c) {
   const std::optional<SampledToken>& drawn = runner_.sampled(c.item, 0);
   if (!drawn) return false;

@@ -1,10 +1,10 @@
 // MtpDrafter: drafts by the model's draft layer (multi-token prediction, arXiv 2412.19437).
 //
-// The layer has keys of its own in the pools of the model's layers. It reads every row that a step
-// has computed, with the token after it, and so its keys are there for whatever comes. Its last row
-// of a request guesses the token after those that are known. Further guesses use the layer again,
-// with its own hidden state in place of the model's; the keys of those are provisional, and are
-// written once more when the model has computed the position.
+// The layer is one more layer in the model's pools, with keys of its own. It reads every row that a
+// step has computed, together with the token after it. Its last row of a request predicts the token
+// after the known ones. Further drafts run the layer again, with its own hidden state in place of
+// the model's. Their keys are provisional: they are written again once the model has computed the
+// position.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ namespace lathe {
 
 class MtpDrafter : public Drafter {
  public:
-  /// Model, cache and what `ops` points to must outlive it; the engine's own. Errors: Runner's; no
-  /// memory.
+  /// Model, cache and `ops` are the engine's; what they point to must outlive it. Errors: Runner's;
+  /// no memory.
   static Result<MtpDrafter> create(const Model& model, KvCache& cache, const OpsContext& ops);
 
   HiddenRows* hidden() override { return hidden_.get(); }
@@ -38,9 +38,9 @@ class MtpDrafter : public Drafter {
   struct Chain : DraftChain {
     explicit Chain(const ComputedRows& r) : DraftChain(r.sampling), rows(&r) {}
     const ComputedRows* rows;
-    std::size_t item = 0;     // of the last pass
-    std::int32_t before = 0;  // of the next pass
-    // Of all passes behind the first, where they share its choice of keys: whose keys they take.
+    std::size_t item = 0;     // in the last pass
+    std::int32_t before = 0;  // BatchItem::before of the next pass
+    // BatchItem::choices of the passes after the first, if they share its choice of keys.
     std::int32_t choice = -1;
   };
   MtpDrafter(const Model& model, const KvCache& cache, const OpsContext& ops,
@@ -54,18 +54,18 @@ class MtpDrafter : public Drafter {
   const KvCache* cache_;
   OpsContext ops_;
   double cost_;
-  std::int64_t most_rows_;    // of a pass
-  std::int64_t verify_rows_;  // of a request that runs as phase verify
+  std::int64_t most_rows_;    // in a pass
+  std::int64_t verify_rows_;  // most rows of a request in phase verify
   std::int64_t shared_keys_;  // ModelConfig::shared_choice_width()
   std::vector<BatchItem> items_;
   std::vector<Chain> chains_;
   struct Drafts {
-    std::size_t known = 0;  // tokens that they follow
+    std::size_t known = 0;  // tokens of the request when they were made
     std::vector<std::int32_t> tokens;
   };
   std::unordered_map<std::uint64_t, Drafts> drafts_;  // by request
   std::unique_ptr<HiddenRows> hidden_;                // the runner points to it
-  Runner runner_;                                     // the last member, as it waits for a pass
+  Runner runner_;  // last member: its destructor waits for a pass in flight
 };
 
 }  // namespace lathe

@@ -14,9 +14,8 @@ namespace lathe {
 
 class NgramDrafter : public Drafter {
  public:
-  /// Looks up the last kLongest tokens first, then fewer, down to kShortest. Of several occurrences
-  /// the latest counts, since answers repeat what is near. O(1) per token of a request and per
-  /// draft.
+  /// Looks up the last kLongest tokens first, then fewer, down to kShortest. The latest occurrence
+  /// wins, since answers repeat what is near. O(1) per token of a request and per draft.
   static constexpr std::int64_t kLongest = 4;
   static constexpr std::int64_t kShortest = 2;
 
@@ -27,7 +26,7 @@ class NgramDrafter : public Drafter {
   static constexpr std::int64_t kSizes = kLongest - kShortest + 1;
   struct Index {
     std::int64_t tokens = 0;  // indexed tokens
-    // [size - kShortest] By n-gram hash: the position after its latest occurrence.
+    // [size - kShortest] N-gram hash -> the position after its latest occurrence.
     std::array<std::unordered_map<std::uint64_t, std::int64_t>, kSizes> after;
   };
   static void learn(Index& index, std::span<const std::int32_t> tokens);

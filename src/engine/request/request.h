@@ -22,23 +22,23 @@ struct RequestId {
 struct Request {
   std::vector<std::int32_t> prompt;  // tokens in [0, vocab), at least one
   SamplingParams sampling;
-  // Forces the answer to these tokens, to score a given text by EngineOptions::on_logits; it ends
-  // after the last of them. Empty: tokens are drawn.
+  // Forces the answer to these tokens, to score a given text by EngineOptions::on_logits; the
+  // answer ends after the last of them. Empty: tokens are sampled.
   std::vector<std::int32_t> forced = {};
   // An earlier request with the same prompt. With a prefix cache, this one is admitted only after
   // that prompt is cached, so that the prompt is computed once.
   RequestId sibling_of = {};
-  // First prompt token whose log-probability is returned, with those of the likeliest tokens as for
-  // the answer (sampling.logprobs must be set); token 0 has none. Unset: none. Their rows are
-  // computed, not taken from the prefix cache.
+  // Returns log-probabilities of the prompt from this token on, with the likeliest tokens as for
+  // the answer (sampling.logprobs must be set). Token 0 has none. Unset: none are returned. Their
+  // rows are always computed, even if the prefix cache has them.
   std::optional<std::int32_t> prompt_logprobs_from = std::nullopt;
-  // Limits the answer's tokens; not shared with other requests. Stop tokens are allowed where it
-  // lets the answer end. Null: any tokens.
+  // Limits the answer's tokens; not shared with other requests. Stop tokens are allowed only where
+  // it lets the answer end. Null: no limits.
   std::shared_ptr<TokenConstraint> constraint = nullptr;
 };
 
 /// - waiting: not admitted yet
-/// - running: has pages and takes part in steps
+/// - running: has pages, and rows in steps
 /// - preempted: lost its pages to an older request and waits to be admitted again
 /// - finished: its answer has ended
 #define LATHE_REQUEST_STATES(X) X(waiting) X(running) X(preempted) X(finished)

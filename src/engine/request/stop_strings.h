@@ -11,15 +11,15 @@
 
 namespace lathe {
 
-/// The match is the stop string that ends first; of several that end there, the longest. So the
-/// text let through does not depend on how it was split.
+/// The match is the stop string that ends first, and the longest one if several end there. So the
+/// returned text does not depend on how the input was split.
 class StopStrings {
  public:
   /// Compares bytes; UTF-8 strings match at whole characters. Without strings nothing matches.
   /// Errors: an empty string.
   static Result<StopStrings> create(std::vector<std::string> strings);
 
-  /// Takes the next piece; returns the text that can no longer be part of a stop string. At a
+  /// Adds the next piece; returns the text that can no longer be part of a stop string. At a
   /// match: the text before it; after a match: nothing. O(piece x strings).
   std::string push(std::string_view piece);
   /// Returns the text held back, at the end of the answer. Nothing after a match.

@@ -14,10 +14,10 @@ class TextStream {
   TextStream(Detokenizer detokenizer, StopStrings stops)
       : detokenizer_(std::move(detokenizer)), stops_(std::move(stops)) {}
 
-  /// Takes a token; returns text that neither an incomplete character nor a possible stop string
-  /// holds back.
+  /// Adds a token. Returns the text that is final: neither part of an incomplete character nor of a
+  /// possible stop string.
   std::string push(std::int32_t token) { return stops_.push(detokenizer_.push(token)); }
-  /// The same for a token whose own text is skipped and that `text` stands for.
+  /// Adds a token with `text` in place of its own text.
   std::string push_mark(const std::string& text) {
     return stops_.push(detokenizer_.flush() + text);
   }

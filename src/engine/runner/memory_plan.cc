@@ -19,8 +19,8 @@ std::int64_t group_pages(const ModelPlan& plan, const Plan& p, std::int64_t toke
   return std::min(pages, window_pages(p, plan.block_tokens, p.max_requests, p.max_rows));
 }
 
-// Buffers of a step that hold nothing after it, in the arena of tensors or in what the backend
-// reserves.
+// Buffers that hold nothing after a step, so that two models can share them. They are in the arena
+// of tensors or in the backend's reserved memory.
 bool is_shared(BudgetKind kind) {
   switch (kind) {
     case BudgetKind::activations:
@@ -61,7 +61,7 @@ std::int64_t DraftMemory::buffer_bytes(const ModelPlan* model) const {
     if (b.kind == BudgetKind::reserve) continue;
     const Budget* theirs = model != nullptr ? model->budget(b.kind) : nullptr;
     const std::int64_t had = theirs != nullptr ? theirs->bytes : 0;
-    if (b.kind == BudgetKind::schedules) {  // half of them in what Backend::reserve() takes
+    if (b.kind == BudgetKind::schedules) {  // half of them are shared, in Backend::reserve()
       sum += b.bytes / 2 + std::max<std::int64_t>(0, b.bytes - had) / 2;
     } else {
       sum += is_shared(b.kind) ? std::max<std::int64_t>(0, b.bytes - had) : b.bytes;
@@ -84,8 +84,9 @@ Machine beside_draft(Machine machine, const DraftMemory& draft, const PlanReques
   return machine;
 }
 
-// Memory of the host that no request has touched costs nothing, as the system hands it out page by
-// page, so the ceiling is generous. Of a GPU's the plan names everything, with a reserve.
+// On a CPU half of the free memory is the limit, which is generous: memory that no request has
+// touched costs nothing, because the system hands it out page by page. On a GPU the plan accounts
+// for everything, a reserve included, so all free memory is used.
 std::int64_t cache_tokens(const ModelPlan& plan, const PlanRequest& request, const Machine& machine,
                           std::int64_t weight_bytes, const DraftMemory& draft) {
   if (request.max_total_tokens > 0) return request.max_total_tokens;
@@ -93,7 +94,7 @@ std::int64_t cache_tokens(const ModelPlan& plan, const PlanRequest& request, con
       weight_bytes + plan.buffer_bytes() + draft.weight_bytes + draft.buffer_bytes(&plan);
   const double left = static_cast<double>(std::max<std::int64_t>(0, machine.memory_bytes - taken));
   const double room = is_gpu(machine.device) ? left : left / 2;
-  // In blocks, which are whole pages of every group.
+  // Searched in blocks, which are whole pages in every group.
   const std::int64_t block = plan.block_tokens;
   std::int64_t fit = 0;
   std::int64_t above =
@@ -130,7 +131,7 @@ std::int64_t tensor_bytes(const ModelPlan& plan) {
   add(BudgetKind::indexer_logits);
   add(BudgetKind::expert_rows);
   add(BudgetKind::sampler);
-  // Where the rows of the gather workspace are named: attend_selected.cc, on rows of 1 KiB or more.
+  // The list of the gather workspace's rows, of 1 KiB or more each (attend_selected.cc).
   if (const Budget* gather = plan.budget(BudgetKind::gather)) {
     sum += gather->bytes / 256 + 8 * plan.max_rows() + 256;
   }

@@ -12,43 +12,43 @@
 
 namespace lathe {
 
-/// What a draft model takes of the memory, whose pools hold as many tokens as the model's.
+/// Memory of a separate draft model. Its pools hold as many tokens as the model's.
 struct DraftMemory {
-  const ModelPlan* plan = nullptr;  // null: there is none
+  const ModelPlan* plan = nullptr;  // null: no draft model
   std::int64_t weight_bytes = 0;
 
-  /// Of its buffers: those of its own, and what it needs more of those that both share, as one
-  /// computes while the other does not. model: null as long as it is not planned, which counts all.
-  /// The reserve is the model's.
+  /// Bytes of the draft model's own buffers, plus what it adds to the shared ones (the two models
+  /// never run at once). The reserve is the model's. `model` null: not planned yet; counts all
+  /// buffers.
   std::int64_t buffer_bytes(const ModelPlan* model = nullptr) const;
-  /// Of its pages for so many tokens.
+  /// Bytes of the draft model's pages for `tokens` tokens.
   double pool_bytes(std::int64_t tokens) const;
 };
 
-/// What a draft model leaves of the machine's memory, beside pages for request.max_total_tokens, or
-/// for a block where that is 0.
+/// The machine with the memory that a draft model leaves, with pages for request.max_total_tokens
+/// (0: for one block).
 Machine beside_draft(Machine machine, const DraftMemory& draft, const PlanRequest& request);
 
-/// Tokens that the cache holds: request.max_total_tokens, or what fits beside weights and buffers,
-/// a whole number of blocks, and no more than all running requests can hold.
+/// Tokens that the cache holds: request.max_total_tokens, or if that is 0 as many whole blocks as
+/// fit next to weights and buffers, at most what all running requests can hold.
 std::int64_t cache_tokens(const ModelPlan& plan, const PlanRequest& request, const Machine& machine,
                           std::int64_t weight_bytes, const DraftMemory& draft = {});
 
-/// What KvCache::create() takes, for so many tokens.
+/// Pool sizes for KvCache::create(): pages for `tokens` tokens.
 std::vector<PoolSize> pool_sizes(const ModelPlan& plan, std::int64_t tokens);
-/// Bytes of all groups' pages for so many tokens.
+/// Bytes of all groups' pages for `tokens` tokens.
 double pool_bytes(const ModelPlan& plan, std::int64_t tokens);
 
-/// What a step takes of the arena of tensors: activations, the keys that indexers choose, and on a
-/// GPU what experts, indexers and draws work in.
+/// Bytes of a step in the arena of tensors: activations, the keys that indexers choose, and on a
+/// GPU the scratch of experts, indexers and the sampler.
 std::int64_t tensor_bytes(const ModelPlan& plan);
 
-/// What Backend::reserve() is to take: of each kind what the larger of both plans has, as a draft
-/// model (null: none) runs while the model does not.
+/// Budgets for Backend::reserve(): of each kind the larger one of both plans, because a draft model
+/// (null: none) never runs at the same time as the model.
 std::vector<Budget> shared_budgets(const ModelPlan& plan, const ModelPlan* draft);
 
-/// A line for each item, with bytes: weights, cache and the plan's budgets, those of a draft model,
-/// their sum, and what the machine has.
+/// A line with bytes for each item: weights, cache, the plan's budgets, the draft model's memory,
+/// the sum, and the machine's memory.
 std::string memory_table(const ModelPlan& plan, const Machine& machine, std::int64_t weight_bytes,
                          std::int64_t cache_tokens, const DraftMemory& draft = {});
 

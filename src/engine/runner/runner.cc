@@ -76,9 +76,10 @@ std::int64_t Runner::most_rows(std::span<const Route* const> routes) const {
   return kNoTile;
 }
 
-// A row's routes depend on its own position alone (E8): items are cut at the bounds of routes, in
-// any group, and at the ends of tiles of absorbed queries. Parts of a phase are sorted by route, so
-// that equal routes share a segment; a request's parts stay in order, as their positions ascend.
+// A row's routes depend on its own position only (E8). So items are cut where the route of any
+// group changes, and at the ends of tiles of absorbed queries. Parts of a phase are sorted by
+// route, so that equal routes share a segment. A request's parts stay in order, because later
+// positions never prefer an earlier route.
 void Runner::split(std::span<const BatchItem> items) {
   parts_.clear();
   routes_.clear();
@@ -107,21 +108,21 @@ void Runner::split(std::span<const BatchItem> items) {
     }
     const bool phase_ends = i + 1 == items.size() || items[i + 1].phase != items[i].phase;
     if (!phase_ends) continue;
-    // Routes of a phase lie in one array in order of preference, so compare addresses.
+    // A phase's routes are in one array, in order of preference, so addresses can be compared.
     const auto before = [this](const Part& a, const Part& b) {
       const auto x = routes_of(a), y = routes_of(b);
       return std::lexicographical_compare(x.begin(), x.end(), y.begin(), y.end(), std::less<>());
     };
     const std::span phase = std::span(parts_).subspan(phase_begin);
-    // Of one route most often; sorting moves large parts through memory of its own.
+    // Most often all have one route; stable_sort would allocate and copy the large parts.
     if (!std::ranges::is_sorted(phase, before)) {
       std::stable_sort(phase.begin(), phase.end(), before);
     }
   }
 }
 
-// Whether part i can join the segment of the part before it, which would then have `rows` rows, at
-// least `least` of each part, and a longest context of `longest` keys.
+// Whether part i can join the segment of the part before it. The segment would then have `rows`
+// rows, at least `least` in each part, and a longest context of `longest` keys.
 bool Runner::joins(std::size_t i, std::int64_t rows, std::int64_t longest,
                    std::int64_t least) const {
   const Part& part = parts_[i];
@@ -142,8 +143,8 @@ bool Runner::joins(std::size_t i, std::int64_t rows, std::int64_t longest,
   return true;
 }
 
-// A segment ends where the next part has other routes, would change the routes of the parts in it,
-// or would not fit.
+// Ends a segment where the next part has other routes, would change the routes of the parts in the
+// segment, or does not fit the plan's bounds.
 void Runner::cut() {
   cuts_.clear();
   std::int64_t first_row = 0;  // of the open segment
@@ -167,8 +168,9 @@ void Runner::cut() {
   }
 }
 
-// Turns parts into requests of a group's steps. A part that is not its item's last leaves the state
-// in the last slot, as the last part will, unless it has a slot of its own.
+// Turns parts into requests of a group's steps. A part that is not its item's last writes the state
+// to the slot of its own last row, or, if there is none, to the item's last slot, where the next
+// part reads it.
 void Runner::make_requests(std::size_t i) {
   const std::size_t g = groups_[i];
   requests_.clear();
@@ -244,7 +246,7 @@ Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& 
                             bool find_non_finite) {
   LATHE_CHECK(!in_flight(), "launch_ahead() follows a step in flight");
   if (auto ok = start(items, ops, find_non_finite); !ok) {
-    (void)ops.backend->wait();  // for what has been started
+    (void)ops.backend->wait();  // for the work that has been started
     return ok;
   }
   launched().started = {};
@@ -292,7 +294,7 @@ Result<void> Runner::start(std::span<const BatchItem> items, const OpsContext& o
   }
   const std::int64_t vocab = model_->config().vocab;
   const std::int64_t n = std::ssize(logit_rows_);
-  // A recording holds their address, so allocate for the largest batch at once.
+  // Recordings hold the address of the logits, so allocate for the largest batch at once.
   const std::int64_t room = replays_ ? std::max(n, bounds_.front().requests) : n;
   if (auto ok = make_room(room * vocab, ops.backend->memory()); !ok) return ok;
 
@@ -316,14 +318,16 @@ Result<void> Runner::start(std::span<const BatchItem> items, const OpsContext& o
     args.hidden = hidden_->step(std::ssize(tokens_));
   }
   if (auto ok = plan_steps(ops); !ok) return ok;
-  // Last, as their lists have any length: a recording needs the others at the same addresses.
+  // Sampling comes last: its lists vary in length, and a recording needs the other lists at the
+  // same addresses.
   collect_draws(items);
   if (auto ok = ops.backend->prepare_draws(ops, sample_args_, results.sampled,
                                            replay_ ? n : std::ssize(sample_args_));
       !ok) {
     return ok;
   }
-  // A step that follows none shares the recordings of those that do: it has no such token.
+  // Once a step has used tokens that its predecessor was still sampling, all recorded decode steps
+  // read tokens that way, so that they share recordings.
   follows_ = follows_ || in_flight();
   const bool decodes = items.front().phase == Phase::decode;
   if (in_flight() || (follows_ && replay_ && decodes)) {
@@ -353,10 +357,10 @@ Result<void> Runner::start(std::span<const BatchItem> items, const OpsContext& o
   return replay_ ? ops.backend->replay(ops, replay_key(args), work) : work();
 }
 
-// Adds the part's tokens, and which of its rows give logits.
+// Adds the part's tokens, and notes which of its rows give logits.
 void Runner::add_rows(const Part& part) {
   const BatchItem& item = *part.of;
-  const std::int64_t before = part.cached - item.cached;  // rows of the item
+  const std::int64_t before = part.cached - item.cached;  // the item's rows before the part
   const std::int64_t last = std::ssize(item.tokens) - item.logits;
   for (std::int64_t j = 0; j < std::ssize(part.tokens); ++j) {
     const std::int64_t row = before + j;
@@ -374,7 +378,7 @@ void Runner::add_rows(const Part& part) {
       scored_rows_.push_back({part.item, row, std::ssize(logit_rows_)});
       logit_rows_.push_back(at);
     } else if (replay_) {
-      logit_rows_.push_back(at);  // a recording has those of all rows
+      logit_rows_.push_back(at);  // a recording computes the logits of all rows
     }
   }
 }
@@ -400,10 +404,10 @@ std::int32_t Runner::hidden(std::size_t item, std::int64_t k) const {
   return hidden_->step_place(rows_of_[first_row_of_[item] + static_cast<std::size_t>(k)]);
 }
 
-// Rows of a batch that is replayed: decode rows alone, or with drafts, padded to one of few sizes.
-// It has as many requests: of decode rows one each; those with drafts are joined by requests
-// without rows, so that a recording serves every share of its rows among requests. All its rows
-// have logits, also where those of a request's last alone are wanted. 0: it is not replayed.
+// Rows of a batch after padding to one of a few sizes, if it is replayed; else 0. Only batches of
+// decode rows, with or without drafts, are replayed. The batch also has this many requests: padding
+// requests without rows are added, so that one recording serves any distribution of the rows among
+// requests. All rows have logits, even if only a request's last one is wanted.
 std::int64_t Runner::padded_rows(std::span<const BatchItem> items) const {
   if (!replays_ || cuts_.size() != 1) return 0;
   const Phase phase = items.front().phase;
@@ -430,7 +434,8 @@ std::int64_t Runner::padded_rows(std::span<const BatchItem> items) const {
   return padded >= n ? padded : 0;
 }
 
-// Rounds the bounds by which kernels size their work, so that many batches share a recording.
+// Rounds up the bounds from which kernels compute their launch sizes, so that many batches share a
+// recording.
 void Runner::even_out(StepView& view) const {
   view.max_context = padded_context(view.max_context);
   view.total_context = 0;
@@ -438,8 +443,8 @@ void Runner::even_out(StepView& view) const {
   if (view.selecting_rows > 0) view.selecting_rows = view.rows;
 }
 
-// Hashes everything that a forward pass and the schedules before it read on the host, and all
-// addresses that may change.
+// A recording's key: a hash of everything that a forward pass and its schedules read on the host,
+// and of all addresses that may change.
 std::uint64_t Runner::replay_key(const ForwardArgs& args) const {
   std::uint64_t key = 0;
   const auto add = [&](std::uint64_t v) {
@@ -500,8 +505,8 @@ void Runner::collect_draws(std::span<const BatchItem> items) {
   results.sampled.assign(sample_args_.size(), std::nullopt);
 }
 
-// Scores by a draw whose bias forces the wanted token; its log-probabilities are those of the
-// model's own distribution, with the bits of an answer's.
+// Scores a token by sampling with a bias that forces it. So every device's sampler can do it, and
+// log-probabilities, which ignore the bias, have the bits that an answer's token would have.
 void Runner::add_scored_rows(std::span<const BatchItem> items) {
   std::sort(scored_rows_.begin(), scored_rows_.end(), [](const ScoredRow& a, const ScoredRow& b) {
     return std::pair(a.item, a.row) < std::pair(b.item, b.row);

@@ -22,41 +22,41 @@ namespace lathe {
 /// Rows of one request in a batch.
 struct BatchItem {
   Phase phase = Phase::decode;  // decode: one row; verify: a known token and drafts after it
-  // [layer groups] lists of pages that cover cached + rows tokens; holes before a window.
+  // [layer groups] Lists of pages that cover the cached tokens and the rows; holes before a window.
   std::span<const std::vector<PageId>> pages;
   std::int32_t cached = 0;               // tokens before the rows
   std::span<const std::int32_t> tokens;  // [rows], at least one
-  std::int64_t logits = 0;               // the last rows, whose logits are computed
-  // [groups with a state] The state's slot after the cached tokens, and the lists of slots that it
-  // moves to, as in StepRequest.
+  std::int64_t logits = 0;               // how many of the last rows give logits
+  // [groups with a state] The slot with the state after the cached tokens, and the lists of slots
+  // to write to, as in StepRequest.
   std::span<const PageId> states_before = {};
   std::span<const std::vector<PageId>> states = {};
-  // [groups with compressed entries] Lists of pages of the entries that all these tokens complete.
+  // [groups with compressed entries] Lists of pages for the entries that all these tokens complete.
   std::span<const std::vector<PageId>> entries = {};
-  // Tokens to score: the log-probability of scored[k] after row first_scored + k, with those of the
-  // scored_top likeliest tokens. Not for rows counted in `logits`.
+  // Tokens to score: the log-probability of scored[k] after row first_scored + k, and of the
+  // scored_top likeliest tokens there. Not for rows counted in `logits`.
   std::int64_t first_scored = 0;
   std::span<const std::int32_t> scored = {};
   std::int32_t scored_top = 0;
   std::span<const std::int32_t> scored_ids = {};  // further tokens to score at each row
-  // [logits] Draws from each row's logits, which the runner fills in; empty: none.
+  // [logits] How to sample from each row's logits, which the runner fills in; empty: not at all.
   std::span<const SampleArgs> samples = {};
-  // [rows] For RunnerPass::draft: index into HiddenRows of the state that each row's token was
-  // drawn from, possibly by the last draft pass.
+  // [rows] For RunnerPass::draft: the place in HiddenRows of the state that each row's token was
+  // sampled from. The last draft pass may have written it.
   std::span<const std::int32_t> before = {};
-  // [rows] Likewise of a draft layer that shares a choice of keys: the row of an earlier pass with
-  // logits (Runner::choice()) whose keys each row takes; -1: the first ones of its request. Empty:
-  // rows choose. Items of a pass agree.
+  // [rows] For draft layers that reuse selected keys: the row of the earlier pass whose selection
+  // each row reuses (Runner::choice()); -1: the request's first keys. Empty: rows select keys
+  // themselves. All items of a pass have it, or none.
   std::span<const std::int32_t> choices = {};
 };
 
 /// forward           the model's pass
-/// forward_hidden    likewise, and keeps the head's input of every row
-/// draft             the draft layer's pass, in its group alone; keeps it for rows with logits
+/// forward_hidden    the model's pass; writes the head's input of every row to HiddenRows
+/// draft             the draft layer's pass, in its group only; writes it for rows with logits
 #define LATHE_RUNNER_PASSES(X) X(forward) X(forward_hidden) X(draft)
 LATHE_ENUM(RunnerPass, LATHE_RUNNER_PASSES)
 
-/// An item's row with NaN or Inf, and after which layer it appeared (as NonFinite).
+/// An item's row with NaN or Inf, and the layer after which it appeared (as in NonFinite).
 struct NonFiniteItem {
   std::size_t item = 0;
   std::int64_t row = 0;
@@ -65,46 +65,50 @@ struct NonFiniteItem {
 
 class Runner {
  public:
-  /// Model and cache must outlive it. `replays`: whether the backend replays recordings; decode and
-  /// verify steps are padded to few sizes then. A pass other than `forward` writes to `hidden`,
-  /// which outlives it. Errors: Step::make()'s.
+  /// Model, cache and `hidden` must outlive it. `replays`: the backend replays recordings; decode
+  /// and verify steps are then padded to a few sizes. `hidden`: required by passes other than
+  /// `forward`, which write to it. Errors: Step::make()'s.
   static Result<Runner> create(const Model& model, KvCache& cache, bool replays = false,
                                RunnerPass pass = RunnerPass::forward, HiddenRows* hidden = nullptr);
 
-  /// Starts the items, grouped by phase, and the draws from their logits. What items and ops point
-  /// to must not change until collect(). Precondition: nothing is in flight. Errors: a step's (the
-  /// items do not fit the plan), the model's; then nothing is in flight, and nothing has changed
-  /// but the rows' cache slots. `find_non_finite` waits for the forward pass.
+  /// Starts the forward pass of the items, which are grouped by phase, and the sampling from their
+  /// logits. What items and ops point to must not change until collect(). `find_non_finite` waits
+  /// for the forward pass. Precondition: nothing is in flight. Errors: a step's (the items do not
+  /// fit the plan), the model's; then nothing is in flight, and only the rows' cache slots have
+  /// changed.
   Result<void> launch(std::span<const BatchItem> items, const OpsContext& ops,
                       bool find_non_finite);
-  /// Likewise behind the step in flight, whose draws a row's token may be (drawn()); a row of each
-  /// item gives logits. Its collect() returns the errors. Precondition: a backend that overlaps;
-  /// one step in flight, which has as many rows with logits.
+  /// Launches the next step before the current one is collected. An input token may be one that the
+  /// current step is still sampling (see drawn()). Every item must have one row with logits. Errors
+  /// come from the collect() of this step. Precondition: a backend that overlaps; one step in
+  /// flight, with at least as many rows with logits.
   void launch_ahead(std::span<const BatchItem> items, const OpsContext& ops);
-  /// Waits for the older step in flight and ends it. Errors: the device's; then as for launch().
+  /// Waits for the older step in flight and ends it. Errors: the device's, with the state of a
+  /// failed launch().
   Result<void> collect();
-  /// Seconds that collect() has waited for the device.
+  /// Seconds that collect() has spent waiting for the device.
   double waited() const { return waited_; }
   bool in_flight() const { return flight_ != nullptr; }
   bool in_flight_ahead() const { return ahead_ != nullptr; }
-  /// What stands for the token that the last launched step draws from an item's k-th row of logits.
+  /// A placeholder for the token that the last launched step samples from an item's k-th row of
+  /// logits, as an input of launch_ahead().
   std::int32_t drawn(std::size_t item, std::int64_t k) const {
     return token_of_draw(launched().sampled_of[item] + k);
   }
 
-  /// From the last collected step, on the host: the logits [vocab] of the k-th row whose logits the
-  /// item asked for. Valid until the next launch or call. Errors: the device's.
+  /// Results of the last collected step, on the host. Logits [vocab] of an item's k-th row of
+  /// logits; valid until the next launch or call. Errors: the device's.
   Result<std::span<const float>> logits(std::size_t item, std::int64_t k, const OpsContext& ops);
-  /// The token drawn from them; nullopt if one is NaN or infinite.
+  /// The token sampled from them; nullopt if one is NaN or infinite.
   std::optional<SampledToken>& sampled(std::size_t item, std::int64_t k);
-  /// The log-probabilities of BatchItem::scored; nullopt for rows whose logits are NaN or infinite.
+  /// The log-probabilities of BatchItem::scored; nullopt for a row with NaN or infinite logits.
   std::span<const std::optional<SampledToken>> scored(std::size_t item) const;
   std::span<const NonFiniteItem> non_finite() const { return non_finite_; }
-  /// Index into HiddenRows of the head's input of an item's k-th row; for a draft pass, of its k-th
-  /// row with logits. Valid until the next launch.
+  /// The place in HiddenRows of the head's input of an item's k-th row (in a draft pass: of its
+  /// k-th row with logits). Valid until the next launch.
   std::int32_t hidden(std::size_t item, std::int64_t k) const;
-  /// Of a draft pass whose rows have chosen keys: where HiddenRows::choices() has those of an
-  /// item's k-th row with logits, until the next such pass.
+  /// The row of HiddenRows::choices() with the keys that an item's k-th row with logits selected.
+  /// Valid until the next draft pass that selects keys.
   std::int32_t choice(std::size_t item, std::int64_t k) const {
     return static_cast<std::int32_t>(logit_of(item, k));
   }
@@ -112,7 +116,7 @@ class Runner {
   std::int64_t segments() const { return std::ssize(cuts_); }
 
  private:
-  // The parts [first, last) of one segment, and the rows before them.
+  // A segment: parts [first, last), and the number of rows before them.
   struct Cut {
     std::size_t first = 0;
     std::size_t last = 0;
@@ -120,22 +124,21 @@ class Runner {
   };
   Runner(const Model& model, KvCache& cache, bool replays, RunnerPass pass, HiddenRows* hidden)
       : model_(&model), cache_(&cache), replays_(replays), pass_(pass), hidden_(hidden) {}
-  // Of a step, from its launch on: what the host reads after it has been collected.
+  // What the host reads of a step after it is collected; made at its launch.
   struct Results {
-    std::vector<std::int64_t> first_logit;  // [items + 1] into logit_of
-    // [rows whose logits were asked for] row of logits_
-    std::vector<std::int64_t> logit_of;
-    std::vector<std::optional<SampledToken>> sampled;  // [rows drawn from]
-    std::vector<std::int64_t> sampled_of;    // [items] first index into sampled; -1: no draws
-    std::vector<std::int64_t> scored_of;     // [items] first index into sampled
-    std::vector<std::int64_t> scored_count;  // [items]
-    Result<void> started;                    // by launch_ahead()
+    std::vector<std::int64_t> first_logit;             // [items + 1] into logit_of
+    std::vector<std::int64_t> logit_of;                // [rows with logits of items] row of logits_
+    std::vector<std::optional<SampledToken>> sampled;  // [sampled rows]
+    std::vector<std::int64_t> sampled_of;              // [items] first index into sampled; -1: none
+    std::vector<std::int64_t> scored_of;               // [items] first index into sampled
+    std::vector<std::int64_t> scored_count;            // [items]
+    Result<void> started;                              // by launch_ahead()
   };
   Results& launched() { return results_[newest_]; }
   const Results& launched() const { return results_[newest_]; }
   Results& current() { return results_[current_]; }
   const Results& current() const { return results_[current_]; }
-  // Neighbouring rows of one item that share the routes of every group.
+  // Neighbouring rows of one item with the same route in every group.
   struct Part {
     const BatchItem* of = nullptr;
     std::size_t item = 0;    // its index
@@ -147,7 +150,7 @@ class Runner {
   };
   std::size_t groups() const { return groups_.size(); }
   const Plan& plan(std::size_t i) const { return cache_->plan(groups_[i]); }
-  // [groups]; null: the group's plan has none, and planning the step reports it.
+  // [groups] Null: the group's plan has no route, which planning the step reports.
   std::span<const Route* const> routes_of(const Part& part) const {
     return std::span(routes_).subspan(part.routes, groups());
   }
@@ -175,7 +178,7 @@ class Runner {
   KvCache* cache_;
   bool replays_;
   RunnerPass pass_;
-  HiddenRows* hidden_;                                  // null: not kept
+  HiddenRows* hidden_;                                  // null: hidden states are dropped
   std::vector<std::int32_t> before_;                    // [rows]
   std::vector<std::int32_t> choices_;                   // [rows], or empty
   std::vector<std::size_t> first_row_of_;               // [items] into rows_of_
@@ -183,9 +186,9 @@ class Runner {
   std::vector<std::size_t> groups_;                     // the model's groups that the pass reads
   std::vector<StepBound> bounds_;                       // [groups]
   std::vector<std::optional<std::size_t>> state_of_;    // [groups] index among groups with a state
-  std::vector<std::optional<std::size_t>> entries_of_;  // [groups] likewise, with entries
+  std::vector<std::optional<std::size_t>> entries_of_;  // [groups] index among those with entries
   std::int64_t tile_ = kNoTile;  // most rows of a segment with absorbed queries
-  // [segments, groups], as many as the largest batch so far has needed.
+  // [segments, groups] Enough for the largest batch so far.
   std::vector<Step> steps_;
   std::vector<PreparedStep> prepared_;  // [steps]
   std::vector<Part> parts_;
@@ -195,29 +198,29 @@ class Runner {
   std::vector<Cut> cuts_;
   std::int64_t keys_in_cut_ = 0;      // keys in the open segment
   std::int64_t padding_ = 0;          // padding rows of a replayed batch
-  std::int64_t fillers_ = 0;          // padding requests, which have these rows
+  std::int64_t fillers_ = 0;          // padding requests, which have the padding rows
   bool replay_ = false;               // whether the batch is replayed
-  bool follows_ = false;              // whether a step has been launched behind another
+  bool follows_ = false;              // whether any step was launched before its predecessor ended
   std::vector<Segment> segments_;     // [groups, cuts]
   std::vector<std::int32_t> tokens_;  // [rows]
   struct RowOf {
     std::size_t item = 0;
-    std::int64_t row = 0;  // of the item
+    std::int64_t row = 0;  // within the item
   };
   std::vector<RowOf> row_of_;                      // [rows]
   std::vector<std::int32_t> logit_rows_;           // rows, ascending
   OwnedBytes logits_{nullptr, [](std::byte*) {}};  // [logit_rows, vocab] in the backend's memory
   std::int64_t logits_size_ = 0;                   // in floats
   std::vector<float> read_;                        // one row, on the host
-  std::vector<SampleArgs> sample_args_;            // [rows drawn from]
+  std::vector<SampleArgs> sample_args_;            // [sampled rows]
   Results results_[2];
   double waited_ = 0;
-  std::size_t newest_ = 0;   // those of the last launch
-  std::size_t current_ = 0;  // of the step that was collected last, or is in flight alone
+  std::size_t newest_ = 0;   // results_ of the last launch
+  std::size_t current_ = 0;  // results_ of the last collected step, or of the only one in flight
   // Rows that score a token, in order of items and rows.
   struct ScoredRow {
     std::size_t item;
-    std::int64_t row;    // of the item
+    std::int64_t row;    // within the item
     std::int64_t logit;  // row of logits_
   };
   std::vector<ScoredRow> scored_rows_;

@@ -86,7 +86,7 @@ void PageAllocator::extend(std::int64_t from, std::int64_t to, GroupPages& lists
                            std::vector<PageId>& replaced) {
   for (std::size_t k = 0; k < kinds_.size(); ++k) {
     const PageRule& rule = rules_[k];
-    // Every decode row comes here, most of them with room on their last page.
+    // The fast path of decode rows: most have room on their last page.
     const bool on_page = from % rule.page_size != 0;
     if (on_page && !rule.rewrites && to == from + 1) continue;
     std::vector<PageId>& list = lists[k];

@@ -1,4 +1,4 @@
-// The kinds of page that an engine or a drafter shares out among requests.
+// The kinds of page that an engine or a draft model allocates to requests.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace lathe {
 
-/// The pages of every layer group, then those of compressed entries, then the slots of every state.
-/// `step_rows`: rows of one request in a step, at most.
+/// First the pages of each layer group, then the pages of each group's compressed entries, then the
+/// slots of each state. `step_rows`: most rows of one request in a step.
 std::vector<PageKind> page_kinds(KvCache& cache, std::int64_t step_rows);
 
 }  // namespace lathe

@@ -3,7 +3,7 @@
 namespace lathe {
 namespace {
 
-// Pages that a request may take beyond those that it holds.
+// Pages that a request may hold in addition to those that it has.
 std::int64_t room(const ScheduledRequest& r, const PageRule& rule, std::int64_t block_tokens) {
   if (rule.most == kNoBound) return kNoBound;
   const std::int64_t held = pages_for(r.computed, rule.page_size) -
@@ -12,7 +12,8 @@ std::int64_t room(const ScheduledRequest& r, const PageRule& rule, std::int64_t 
   return std::max<std::int64_t>(0, rule.most - held);
 }
 
-// Pages that a request still needs for all its tokens and the next one, in the most demanding step.
+// Pages that a request still needs for all its tokens and the next one, but at most what it may
+// hold at once.
 std::int64_t missing(const ScheduledRequest& r, const PageRule& rule, std::int64_t block_tokens) {
   const std::int64_t more = pages_for(r.known + 1, rule.page_size) - rule.final_entries(r.covered);
   return std::clamp<std::int64_t>(more, 0, room(r, rule, block_tokens));

@@ -1,7 +1,7 @@
 // Scheduling decisions as pure functions of a few numbers per request.
 //
-// Requests are served first come, first served: running ones are older than waiting ones, and pages
-// go to the older first (docs/engine.md, E2 to E5).
+// First come, first served: running requests are older than waiting ones, and older requests get
+// pages first (docs/engine.md, E2 to E5).
 #pragma once
 
 #include <algorithm>
@@ -18,35 +18,35 @@ constexpr std::int64_t pages_for(std::int64_t tokens, std::int64_t page_size) {
   return (tokens + page_size - 1) / page_size;
 }
 
-/// How requests use one kind of page: those of a layer group, or the slots of its state. A
-/// request's list has an entry for every page_size tokens; entries without a page are holes.
-/// Unbounded kinds have no holes.
+/// How requests use one kind of page: a layer group's pages, or the slots of its state. A request's
+/// list has an entry for every page_size tokens; entries without a page are holes. Unbounded kinds
+/// have no holes.
 struct PageRule {
   std::int64_t page_size = 1;  // tokens
   // Tokens before the last block boundary that a request needs to continue, or to resume at that
   // boundary; 0: all of them.
   std::int64_t resume_tokens = 0;
   std::int64_t most = kNoBound;  // most pages that one request holds at once
-  // Most pages that a step takes, the last ones; others stay holes.
+  // Most pages that a step allocates: those of the last entries; the entries before stay holes.
   std::int64_t per_step = kNoBound;
-  // A step writes the contents of a partly filled page to another page, and the old one stays
-  // intact until the step is over. True for states, which are replaced; keys are appended.
+  // True for states: a step does not append to a partly filled page, as keys do, but writes the new
+  // state to another page. The old page stays intact until the step is over.
   bool rewrites = false;
 
-  /// First entry that a request with `computed` tokens keeps.
+  /// The first entry that a request with `computed` tokens still needs.
   std::int64_t first_needed_entry(std::int64_t computed, std::int64_t block_tokens) const {
     if (resume_tokens == 0) return 0;
     return std::max<std::int64_t>(0, computed / block_tokens * block_tokens - resume_tokens) /
            page_size;
   }
-  /// Entries that need no further page for tokens from `covered` on.
+  /// The number of first entries that get no other page when tokens after `covered` are added.
   std::int64_t final_entries(std::int64_t covered) const {
     return rewrites ? covered / page_size : pages_for(covered, page_size);
   }
-  /// Pages to take for tokens [covered, end).
+  /// Pages to allocate for tokens [covered, end).
   std::int64_t new_pages(std::int64_t covered, std::int64_t end) const {
     if (end == covered) return 0;
-    if (end == covered + 1) {  // a decode row, for which one division is enough
+    if (end == covered + 1) {  // a decode row: one division is enough
       return rewrites || covered % page_size == 0 ? std::min<std::int64_t>(1, per_step) : 0;
     }
     return std::min(pages_for(end, page_size) - final_entries(covered), per_step);
@@ -57,11 +57,11 @@ struct PageRule {
 struct ScheduledRequest {
   std::int64_t known = 0;     // tokens of prompt and answer
   std::int64_t computed = 0;  // tokens with keys in the cache
-  std::int64_t covered = 0;   // tokens that fit its pages
+  std::int64_t covered = 0;   // tokens that it has pages for
   bool answered = false;      // the answer has a token
 
-  /// One token, the last of the answer, is missing: a decode row. Everything else is prefill, a
-  /// preempted request that recomputes its answer included.
+  /// Whether its next row is a decode row: only the answer's last token is not computed. Everything
+  /// else is prefill, even if a preempted request recomputes its answer.
   bool decodes() const { return answered && known - computed == 1; }
 };
 
@@ -78,27 +78,28 @@ struct Decision {
 };
 
 /// Rows of each running request in one step, oldest first: every decode gets its row, prefills
-/// share limits.prefill_rows in order of age. `available`: [limits.pages] available pages; the
-/// pages that the rows take are subtracted. If a request lacks pages the youngest is preempted. The
-/// youngest itself, if a prefill, takes the rows that fit its pages, perhaps none; if a decode, it
-/// is preempted. rows: [running].
+/// share limits.prefill_rows in order of age. If a request lacks pages, the youngest must be
+/// preempted. If the youngest itself lacks them, a prefill gets only the rows that fit its pages,
+/// perhaps none, and a decode is preempted. `available`: [limits.pages] available pages, from which
+/// the pages of the rows are subtracted. rows: [running].
 Decision schedule_running(std::span<const ScheduledRequest> running, const ScheduleLimits& limits,
                           std::span<std::int64_t> available, std::span<std::int64_t> rows);
 
-/// Whether the oldest waiting request may run: `available` pages suffice to finish the prefill of
+/// Whether the oldest waiting request may run: the available pages suffice to finish the prefill of
 /// `next` and of every running request, and to write the token after each. `available`:
-/// [limits.pages], without held pages, those that `next` has from the prefix cache included.
+/// [limits.pages] pages that no request holds; pages that `next` got from the prefix cache are
+/// held.
 bool admits(std::span<const ScheduledRequest> running, const ScheduledRequest& next,
             const ScheduleLimits& limits, std::span<const std::int64_t> available);
 
-/// Rows of an admitted request's first step, at most `prefill_rows`: as many as fit the pages that
-/// it may hold at once.
+/// Rows of an admitted request's first step, at most `prefill_rows` and what fits the pages that it
+/// may hold at once.
 std::int64_t first_rows(const ScheduledRequest& next, const ScheduleLimits& limits,
                         std::int64_t prefill_rows);
 
 /// How many of `wanted` drafts a request with pages for its `known` tokens may append: as many as
-/// fit `available` pages [limits.pages], from which theirs are subtracted. The request already has
-/// the pages that the step rewrites.
+/// fit `available` pages [limits.pages], from which their pages are subtracted. The request already
+/// has the pages that the step rewrites.
 std::int64_t draft_rows(std::int64_t known, std::int64_t wanted, const ScheduleLimits& limits,
                         std::span<std::int64_t> available);
 
