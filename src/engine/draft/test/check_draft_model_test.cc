@@ -1,5 +1,5 @@
-// A separate draft model beside a real one: the pair of shipped checkpoints, and pairs of random
-// ones of every architecture, whose drafts are wrong.
+// Separate draft models with real targets: the pair of shipped checkpoints, and pairs of random
+// models of every architecture, which draft wrong.
 #include "engine/draft/check_draft_model.h"
 
 #include <gmock/gmock.h>
@@ -35,8 +35,8 @@ std::unique_ptr<Model> load_shipped(const std::string& name) {
   return std::move(*model);
 }
 
-// A target and a draft model, each with its own plan and pools; times > 1: again in the same
-// engine.
+// A target and a draft model, each with its own plan and pools. times > 1: serves the requests
+// again in the same engine.
 Drafted serve_pair(const Model& target, const RealSetup::Options& target_options,
                    const Model& draft, const RealSetup::Options& draft_options,
                    EngineOptions options, const std::vector<Request>& requests, int times = 1) {
@@ -55,8 +55,8 @@ Drafted serve_pair(const Model& target, const RealSetup::Options& target_options
   return out;
 }
 
-// Prompts of the tasks that both models were trained on, greedy and with every filter, on both
-// sides of the indexer's top-k of 128.
+// Prompts of the tasks that both models were trained on, greedy and with every filter, shorter and
+// longer than the indexer's top-k of 128.
 std::vector<Request> draft_requests(const Golden& golden) {
   const std::vector<std::int32_t> words = golden.ids("long.prompt");
   std::vector<Request> out;
@@ -67,7 +67,6 @@ std::vector<Request> draft_requests(const Golden& golden) {
   return and_drawn(std::move(out));
 }
 
-// A1, A2.
 TEST(DraftModel, DraftsChangeNoBit) {
   const Golden golden;
   const auto target = load_shipped("tiny-v32"), draft = load_shipped("tiny-gqa");
@@ -88,8 +87,8 @@ TEST(DraftModel, DraftsChangeNoBit) {
   }
 }
 
-// The model drafts for itself: every draft is right, with the kernels of verify, decode and
-// extend beside each other, chunks, a prefix cache and both kinds of window.
+// A model drafts for itself, so every draft is right: with verify, decode and extend kernels in one
+// step, chunks, a prefix cache, and both kinds of window.
 class DraftsForItself : public testing::TestWithParam<const char*> {};
 
 TEST_P(DraftsForItself, AllAreRight) {
@@ -122,8 +121,8 @@ INSTANTIATE_TEST_SUITE_P(Models, DraftsForItself,
                                          "deepseek_v32", "glm_moe_dsa"),
                          [](const auto& test) { return std::string(test.param); });
 
-// Many requests in pools for few, small chunks, preempted and resumed, cached and not. The draft
-// model's pool is smaller still.
+// Many requests, in small chunks, in pools for a few: preempted and resumed, cached and not. The
+// draft model's pool is smaller still.
 TEST(DraftModel, CompanyAndPreemptionChangeNothing) {
   const Golden golden;
   const auto target = load_shipped("tiny-v32"), draft = load_shipped("tiny-gqa");
@@ -170,17 +169,17 @@ TEST(DraftModel, RefusesAModelThatDoesNotFit) {
   RuntimeOptions o = options_of("tiny-v32", shipped("tiny-gqa"));
   o.plan_request.draft_tokens = 16;
   EXPECT_THAT(draft_refusal(o), HasSubstr("--draft-tokens: wanted 1 to 15, got 16"));
-  // The target alone fits in so many tokens, the pair does not.
+  // The target alone fits with this many tokens, the pair does not.
   o.plan_request.draft_tokens = 0;
   o.plan_request.context_length = 8192;
   o.plan_request.max_total_tokens =
-      describe_machine(Device::cpu).memory_bytes / (5136 + 4096 / 2);  // bytes of a token
+      describe_machine(Device::cpu).memory_bytes / (5136 + 4096 / 2);  // bytes per token
   EXPECT_THAT(draft_refusal(o),
               AllOf(HasSubstr("do not fit"), HasSubstr(", beside the draft model "),
                     HasSubstr("tiny-gqa"), HasSubstr("tokens next to")));
 }
 
-// Two tokens that changed places: the first is named, with both texts.
+// Two tokens are swapped: the error names the first, with both texts.
 TEST(DraftModel, RefusesAnotherTokenizer) {
   const auto folder = std::filesystem::path(testing::TempDir()) / "lathe_draft_model_test";
   std::filesystem::remove_all(folder);
@@ -191,7 +190,7 @@ TEST(DraftModel, RefusesAnotherTokenizer) {
   }
   EXPECT_THAT(draft_refusal(options_of("tiny-v32", folder.string())), HasSubstr("tokenizer.json"));
   const std::string text = *read_file(shipped("tiny-gqa") + "/tokenizer.json");
-  // Other bytes, the same tokens.
+  // A file with other bytes but the same tokens is accepted.
   std::ofstream(folder / "tokenizer.json") << text + "\n";
   EXPECT_EQ(draft_refusal(options_of("tiny-v32", folder.string())), "");
   auto json = nlohmann::json::parse(text);
@@ -204,7 +203,7 @@ TEST(DraftModel, RefusesAnotherTokenizer) {
   std::filesystem::remove_all(folder);
 }
 
-// Weights, pools and buffers of both; SGLang's spelling.
+// The plan has weights, pools and buffers of both models. The flags are spelled as SGLang does.
 TEST(DraftModel, IsInTheRuntimesBudgets) {
   RuntimeOptions o = options_of("tiny-v32", "none");
   const auto plain = Runtime::create(o);

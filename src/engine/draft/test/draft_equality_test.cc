@@ -75,7 +75,7 @@ TEST_P(Drafts, ChangeNoBit) {
   ScriptedDrafter wrong(
       [&](const DraftRequest& r, std::int64_t known) { return (right(r, known) + 1) % vocab; });
   EXPECT_EQ(check(wrong, 3).all_accepted(), 0);
-  // Correct up to a position that differs from step to step.
+  // Drafts that are right up to a position that differs from step to step.
   ScriptedDrafter partly([&](const DraftRequest& r, std::int64_t known) {
     return (right(r, known) + (known % 3 == 0 ? 1 : 0)) % vocab;
   });

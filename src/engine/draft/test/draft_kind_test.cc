@@ -18,7 +18,7 @@ TEST(DraftKind, IsReadInSmallLettersAndInCapitals) {
   EXPECT_EQ(parse_draft("NEXTN")->kind, DraftKind::mtp);
 }
 
-// What is no name and has a slash, or is a directory, is a draft model.
+// A value that is no kind's name is a draft model if it has a slash or is a directory.
 TEST(DraftKind, ADirectoryIsADraftModel) {
   for (const char* directory : {"models/Small", "./ngram", "/nowhere"}) {
     const auto draft = parse_draft(directory);

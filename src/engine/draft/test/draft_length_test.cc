@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// The average m takes a fifth of each sample; the length is floor(m + 0.5).
+// m is the moving average, to which each sample counts a fifth. The length is floor(m + 0.5).
 TEST(DraftLength, FollowsWhatWasAccepted) {
   DraftLength length(4, 4);
   std::vector<std::int64_t> wanted{length.wanted()};
@@ -25,7 +25,7 @@ TEST(DraftLength, FollowsWhatWasAccepted) {
   EXPECT_THAT(wanted, ElementsAre(4, 3, 3, 3, 3, 3, 3, 2, 2));
 }
 
-// If all drafts were accepted the length may grow, and a short accepted draft does not lower it.
+// If all drafts were accepted the length may grow, even if there were few of them.
 TEST(DraftLength, GrowsWhereAllWereRight) {
   DraftLength length(6, 1);
   std::vector<std::int64_t> wanted;
@@ -76,7 +76,7 @@ TEST(DraftRows, AreBoundedByTheNumberOfRequests) {
   }
 }
 
-// Steps without drafts before each probe, if every draft is wrong.
+// The number of steps without drafts before each probe, if every draft is wrong.
 TEST(DraftLength, ProbesMoreAndMoreRarely) {
   DraftLength length(1, 1);
   int until_off = 0;
@@ -104,8 +104,8 @@ TEST(DraftLength, ProbesMoreAndMoreRarely) {
   EXPECT_EQ(length.wanted(), 1);
 }
 
-// Single drafts pay from an acceptance of 35 % if a draft is free, of 60 % if it costs a quarter of
-// a row; the average is twice that.
+// A single draft pays if at least 35 % are accepted and making one is free, or 60 % if making one
+// costs a quarter of a row. The average is twice that share.
 TEST(DraftLength, WantsMoreOfDraftsThatCost) {
   EXPECT_EQ(DraftLength(4, 1.21).wanted(), 1);
   EXPECT_EQ(DraftLength(4, 1.21, 0.25).wanted(), 1);
@@ -127,7 +127,8 @@ TEST(DraftLength, WantsMoreWhereRowsCostMore) {
   }
 }
 
-// A draft that is right saves a token's row, so it must cost less: alone rows share their weights.
+// An accepted draft saves a token's row, so it must cost less than one. A single request's rows
+// share the weights; where many run they do not.
 TEST(DraftLength, MakesNoneThatCostMoreThanTokens) {
   DraftLength length(4, 4, 0.5);
   for (const auto& [running, wanted] : {std::pair{1, 4}, {8, 0}, {1, 4}}) {
@@ -141,14 +142,14 @@ TEST(DraftLength, MakesNoneThatCostMoreThanTokens) {
   }
 }
 
-// Until it has four checks it begins from the others' average if that is lower.
+// Until a request has four checks of its own, the average over all requests counts if it is lower.
 TEST(DraftLength, GoesByOthersWhereManyRun) {
   DraftLength length(4, 4);
-  length.adapt(0.45, 0.8);  // few run
+  length.adapt(0.45, 0.8);  // few requests run
   EXPECT_EQ(length.wanted(), 4);
   length.adapt(0.55, 0.8);
   EXPECT_EQ(length.wanted(), 0);
-  length.adapt(0.55, 1.6);  // higher again: its own stays at 0.8
+  length.adapt(0.55, 1.6);  // higher again: the request's own average stays at 0.8
   EXPECT_EQ(length.wanted(), 0);
   DraftLength other(4, 4);
   for (int i = 0; i < 4; ++i) {
@@ -201,7 +202,7 @@ TEST(BatchDrafts, RestsLongerWhereGuessesStayWrong) {
   EXPECT_EQ(rest(), 0);
   batch.record(80, 2);
   EXPECT_EQ(rest(), 16);
-  // What was right before counts for a while.
+  // Earlier successes count for a while.
   batch.record(8, 8);
   for (int i = 0; i < 2; ++i) batch.record(8, 0);
   EXPECT_EQ(rest(), 0);

@@ -1,5 +1,5 @@
-// Drafts in the engine, over a model whose answers are known from a formula: they change no token
-// of any request, cost others nothing, and cost little where they are wrong.
+// Drafts in the engine, with a model that answers by a formula: they change no token of any
+// request, cost other requests nothing, and cost little if they are wrong.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Requests whose answers a drafter knows: it drafts right or wrong by request and place.
+// Requests with known answers, for drafters that are right or wrong by request and position.
 class Known {
  public:
   using Right = std::function<bool(std::size_t request, std::int64_t place)>;
@@ -52,7 +52,7 @@ void expect_answers(const Served& run, const Known& known) {
   }
 }
 
-// A2. Right up to a place that differs by request, so that every length of burst occurs.
+// Right up to a position that differs by request, so that bursts of every length occur.
 TEST(EngineDrafts, SampledAnswersAreThoseWithout) {
   std::vector<Request> requests;
   for (std::uint64_t seed = 1; seed <= 64; ++seed) {
@@ -86,8 +86,8 @@ TEST(EngineDrafts, SampledAnswersAreThoseWithout) {
   EXPECT_GT(d.accepted[4], 100);  // long bursts
 }
 
-// D1. Drafts that are never right change no token, so every step must do to every request what it
-// does without them: whom it admits and preempts, and what the prefix cache still has.
+// Drafts that are never right change no token, so every step must do what it does without drafts:
+// admit and preempt the same requests, and leave the same prefixes in the cache.
 TEST(EngineDrafts, WrongDraftsTakeNothingFromAnybody) {
   for (const std::int64_t pages : {12, 17, 24, 40}) {
     for (const bool prefix_cache : {true, false}) {
@@ -133,29 +133,30 @@ TEST(EngineDrafts, WrongDraftsTakeNothingFromAnybody) {
   }
 }
 
-// D1. Two requests fill the pool to its last page; drafts get what their last pages have left.
+// Two requests fill the pool to its last page. Drafts get only the room on the requests' last
+// pages.
 TEST(EngineDrafts, AFullPoolCutsThem) {
   std::vector<Request> requests{request(6, 10), request(6, 10, 9)};
   const Known known(std::move(requests), 32, [](std::size_t, std::int64_t) { return true; });
   ScriptedDrafter drafter = known.drafter();
-  FakeSetup setup({.page_size = 4, .pages = 4});  // 8 tokens each: two of an answer
+  FakeSetup setup({.page_size = 4, .pages = 4});  // 8 tokens each, two of them answer
   EngineOptions options;
   options.drafter = &drafter;
   options.draft_tokens = 4;
   Engine engine = setup.engine(options);
   for (const Request& r : known.requests()) ASSERT_TRUE(engine.submit(r));
-  ASSERT_TRUE(engine.step());  // prompts, and a token of each: 7 known
+  ASSERT_TRUE(engine.step());  // prompts, and a token of each: 7 known tokens
   const auto report = engine.step();
   ASSERT_TRUE(report);
-  // The 7th token's row is in page 2, and one draft beside it; there is no third page.
+  // Page 2 has room for the 7th token and one draft; there is no third page.
   EXPECT_EQ(report->drafted, 2);
   EXPECT_EQ(report->accepted, 2);
   EXPECT_EQ(report->preemptions, 0);
   EXPECT_EQ(engine.stats().held_pages, 4);
 }
 
-// D1. Three pages of the first request stay in the prefix cache, the second holds up to five of the
-// eight, and its drafts would reach into a sixth.
+// Three of eight pages are in the prefix cache from a first request. The second holds up to five,
+// and its drafts would need a sixth.
 TEST(EngineDrafts, NothingIsEvictedForThem) {
   const Known known({request(13, 1), request(13, 19, 9), request(13, 1)}, 32,
                     [](std::size_t, std::int64_t) { return false; });
@@ -177,7 +178,7 @@ TEST(EngineDrafts, NothingIsEvictedForThem) {
   EXPECT_EQ(engine.stats().cached_tokens, 12);
 }
 
-// D3. An older request takes the page of a younger one, at each length of its answer.
+// An older request preempts a younger one, at each length of the younger one's answer.
 TEST(EngineDrafts, APreemptionAtAnyStepLosesNothing) {
   constexpr std::int64_t kPages = 60;
   std::set<std::int64_t> answered;  // tokens of the younger one when it was preempted
@@ -187,7 +188,7 @@ TEST(EngineDrafts, APreemptionAtAnyStepLosesNothing) {
       requests[1].sampling.temperature = 1;
       requests[1].sampling.seed = 3;
       requests[1].sampling.frequency_penalty = 1;
-      // Bursts of both, each with a rhythm of its own.
+      // Bursts of both requests, with different periods.
       const Known known(std::move(requests), kPages, [](std::size_t i, std::int64_t place) {
         return place % (i == 0 ? 5 : 3) != 0;
       });
@@ -220,7 +221,7 @@ TEST(EngineDrafts, APreemptionAtAnyStepLosesNothing) {
   EXPECT_GE(answered.size(), 16u);
 }
 
-// E3. Requests of one batch bring none, one and several drafts each, which are right or wrong.
+// Requests of one batch have no, one or several drafts each, right or wrong.
 TEST(EngineDrafts, EachRequestOfABatchHasItsOwnNumber) {
   std::vector<Request> requests;
   for (std::int32_t i = 0; i < 6; ++i) requests.push_back(request(4 + i, 18, 3 * i));
@@ -262,7 +263,7 @@ TEST(EngineDrafts, EachRequestOfABatchHasItsOwnNumber) {
   }
 }
 
-// H1. Counts decide, no clock: the same requests have the same steps.
+// Counts decide and no clock: the same requests have the same steps.
 TEST(EngineDrafts, TheSameRunHasTheSameSteps) {
   std::vector<Request> requests;
   for (std::int32_t i = 0; i < 12; ++i) requests.push_back(request(5 + i, 60, i));
@@ -285,8 +286,8 @@ TEST(EngineDrafts, TheSameRunHasTheSameSteps) {
   EXPECT_EQ(rows(), rows());
 }
 
-// H2. As rows, which are what a step costs at most: after it has adapted, drafts that are always
-// wrong add less than 3 %.
+// Drafts that are always wrong add less than 3 % of rows, once lengths have adapted. A step costs
+// at most in proportion to its rows.
 TEST(EngineDrafts, WrongDraftsSoonCostLittle) {
   const Known known({request(5, 1000)}, 1024, [](std::size_t, std::int64_t) { return false; });
   ScriptedDrafter drafter = known.drafter();
@@ -304,11 +305,11 @@ TEST(EngineDrafts, WrongDraftsSoonCostLittle) {
   std::printf("%ld drafts in 100 steps, %ld in 900\n", early, late);
   EXPECT_LE(early, 40);
   EXPECT_LE(late, 0.03 * 900);
-  EXPECT_GT(late, 0);  // it may be right some day
+  EXPECT_GT(late, 0);  // probes go on, as drafts may become right
 }
 
-// A drafter whose guesses are wrong reads rows of an answer in runs: each row once, in order, with
-// what the model left of it, however long it has waited and whoever came meanwhile.
+// A drafter that is always wrong reads an answer's rows in runs: each row once, in order, with the
+// row's own hidden state, however long it has waited and whichever requests have come since.
 TEST(EngineDrafts, RowsWaitForADrafterThatGuessesWrongly) {
   const std::vector<std::int32_t> answers = {700, 130, 400, 64, 65};
   FakeSetup setup({.pages = 1024, .context_length = 1024, .max_rows = 1024});

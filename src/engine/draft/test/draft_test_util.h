@@ -13,7 +13,7 @@
 
 namespace lathe {
 
-/// Drafts by a function of the request and the number of known tokens: the next token.
+/// Drafts by a function that gives the next token from the request and the number of known tokens.
 class ScriptedDrafter : public Drafter {
  public:
   using Next = std::function<std::int32_t(const DraftRequest&, std::int64_t known)>;
@@ -32,8 +32,8 @@ class ScriptedDrafter : public Drafter {
   Next next_;
 };
 
-/// The same, but requires that it has read every row of the request, in order, each with its own
-/// hidden state: a FakeModel's, which is the token and its position. For host backends.
+/// A ScriptedDrafter that reads rows. Requires that it gets every row of a request in order, each
+/// with its own hidden state: FakeModel's, which is the token and its position. For host backends.
 class ReadingDrafter : public ScriptedDrafter {
  public:
   ReadingDrafter(Next next, Backend& backend, const ModelPlan& plan)

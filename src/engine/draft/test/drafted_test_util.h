@@ -1,4 +1,4 @@
-// Answers with a draft layer, and requests to compare with answers without one.
+// Answers with a draft layer, and requests to compare them with answers without one.
 #pragma once
 
 #include <cstdio>
@@ -30,8 +30,8 @@ inline Drafted serve_drafted(const Model& model, const RealSetup::Options& setup
   return out;
 }
 
-/// The requests, and each of them drawn with a filter and a penalty. A seed each, as requests count
-/// from 1 in each engine.
+/// The requests, and a copy of each with sampling, a filter and a penalty. Each has a seed, because
+/// the default depends on the request's number in its engine.
 inline std::vector<Request> and_drawn(std::vector<Request> requests) {
   const std::size_t greedy_ones = requests.size();
   for (std::size_t i = 0; i < greedy_ones; ++i) {
@@ -49,8 +49,7 @@ inline std::vector<Request> and_drawn(std::vector<Request> requests) {
   return requests;
 }
 
-/// Ten requests that begin with the same words, one of them up to their end, some greedy. Prints
-/// the seed.
+/// Ten requests with the same beginning, one of them nothing else; some greedy. Prints the seed.
 inline std::vector<Request> company_of(std::span<const std::int32_t> words, std::uint32_t seed) {
   std::printf("seed %u\n", seed);
   std::mt19937 random(seed);
@@ -67,7 +66,7 @@ inline std::vector<Request> company_of(std::span<const std::int32_t> words, std:
   return requests;
 }
 
-/// Answers bit by bit, although requests were preempted and drafts accepted.
+/// Expects equal answers, bit by bit, although requests were preempted and drafts accepted.
 inline void expect_company_changed_nothing(const Drafted& got,
                                            const std::vector<RealAnswer>& want) {
   for (std::size_t i = 0; i < want.size(); ++i) {

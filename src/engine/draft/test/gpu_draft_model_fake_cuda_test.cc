@@ -1,5 +1,5 @@
-// A separate draft model beside its target on one CUDA backend, emulated: both share a stream,
-// buffers and recordings, each has pools of its own.
+// A separate draft model and its target on one emulated CUDA backend. They share a stream, buffers
+// and recordings; each has its own pools.
 #include "engine/draft/test/mtp_test_util.h"
 #include "engine/test/gpu_engine_test_util.h"
 #include "kernels/cuda/fake/fake_cuda.h"
@@ -18,14 +18,14 @@ GpuSetup::Sizes sizes_of(const std::string& draft, std::int32_t draft_tokens) {
           .draft = draft};
 }
 
-// A task that both models were trained on, and noise that is drawn.
+// A prompt of a task that both models were trained on, and sampled noise.
 const std::vector<Prompt>& prompts() {
   static const std::vector<Prompt> out = {{.answer = 9, .text = Golden().ids("short.prompt")},
                                           {.tokens = 3, .answer = 7, .temperature = 0.9f}};
   return out;
 }
 
-// Of the target alone, with the layout that both have otherwise.
+// Answers of the target alone, with the layout that it has in the pair.
 const Answers& plain() {
   static const Answers out = [] {
     GpuSetup::Sizes sizes = sizes_of("", 0);
@@ -35,8 +35,8 @@ const Answers& plain() {
   return out;
 }
 
-// To the bit, as attention is cut by a request's own keys. Those of the draft model, which reads
-// grouped queries, are not.
+// Equal to the bit, because the target's attention is cut by a request's own keys. The draft
+// model's grouped-query attention is not, and need not be.
 TEST(GpuDraftModel, ItsDraftsChangeNoToken) {
   const std::int64_t before = cuda::fake::counts().graph_launches;
   const Answers got = answers_of(kTarget, sizes_of(kDraft, 3), {}, prompts());
@@ -68,7 +68,7 @@ void submit(GpuSetup& setup, std::vector<std::int32_t> prompt, std::int32_t answ
   ASSERT_TRUE(setup.engine().submit(std::move(r)).ok());
 }
 
-// A step with a draft is a launch and a wait for each model, and what the host reads are tokens.
+// A step with a draft has one launch and one wait for each model, and the host reads only tokens.
 TEST(GpuDraftModel, WaitsForItsDraftsAlone) {
   GpuSetup setup(kTarget, sizes_of(kDraft, 1), {});
   submit(setup, Golden().ids("short.prompt"), 14);
@@ -82,10 +82,10 @@ TEST(GpuDraftModel, WaitsForItsDraftsAlone) {
   EXPECT_EQ(after.graph_launches, before.graph_launches + 2);
   EXPECT_EQ(after.allocations, before.allocations);
   EXPECT_EQ(after.pageable_copies, before.pageable_copies);
-  EXPECT_EQ(after.copies_out, before.copies_out);  // kernels write what is drawn
+  EXPECT_EQ(after.copies_out, before.copies_out);  // kernels write the tokens to host memory
 }
 
-// Both models' memory is what their plans name, and all of it is given back.
+// Both models use the memory that their plans name, and free all of it.
 TEST(GpuDraftModel, AllocatesWhatBothPlansName) {
   constexpr std::int32_t kContext = 64, kDrafts = 3;
   const std::int64_t before = cuda::fake::device_bytes();
@@ -111,13 +111,14 @@ TEST(GpuDraftModel, AllocatesWhatBothPlansName) {
   EXPECT_EQ(cuda::fake::device_bytes(), before);
 }
 
-// A pass of the draft model that the device fails costs its drafts, and the next ones are right.
+// A pass of the draft model that fails on the device costs its drafts only, and the next drafts are
+// right.
 TEST(GpuDraftModel, AFailedPassCostsDraftsAlone) {
   GpuSetup setup(kTarget, sizes_of(kTarget, 1), {});
   submit(setup, some_tokens(3, setup.config().vocab), 10);
   std::int64_t without = 0;
   for (int step = 0; !setup.engine().idle(); ++step) {
-    // The first wait of a step that has drafts is the draft model's.
+    // In a step with drafts the first wait is for the draft model.
     const bool fails = step == 3 || step == 5;
     if (fails) cuda::fake::fail_next_wait(cudaErrorIllegalAddress);
     const auto report = setup.engine().step();

@@ -1,6 +1,6 @@
-// A draft model beside a FakeModel. Where it is the same model its drafts are the target's own
-// draws, whatever the parameters, so a draft that is wrong shows a key that it has lost, written to
-// another place or kept for another token.
+// A draft model for a FakeModel. If it is the same model, it samples what the target samples,
+// whatever the parameters. So a wrong draft shows that a key was lost, written to another place, or
+// kept for another token.
 #include "engine/draft/model_drafter.h"
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Greedy and sampled, with filters and penalties, in turns.
+// Greedy and sampled requests, with filters and penalties, in turn.
 std::vector<Request> mixed_requests(std::int32_t n, std::int32_t longest = 30) {
   std::vector<Request> out;
   for (std::int32_t i = 0; i < n; ++i) {
@@ -46,8 +46,8 @@ void expect_answers(const Served& run, const std::vector<Request>& requests,
   }
 }
 
-// A1, A2, D3, D5, D6: chunks, pages, windows, a prefix cache and preemption on either side. All
-// drafts are right, but for those behind a token that was drawn with min_tokens or a constraint.
+// Chunks, pages, windows, a prefix cache and preemption in both models. All drafts are right,
+// except after a token that was sampled with min_tokens or a constraint.
 TEST(ModelDrafter, TheSameModelIsAlwaysRight) {
   std::int64_t accepted = 0, preemptions = 0, cached = 0;
   for (const std::int32_t window : {0, 5}) {
@@ -86,8 +86,8 @@ TEST(ModelDrafter, TheSameModelIsAlwaysRight) {
   EXPECT_GT(cached, 100);
 }
 
-// B1. The last of several drafts is wrong, or one in the middle, or the first: the next ones are
-// right again, so nothing of a rejected draft was kept.
+// The first, the last or a middle one of several drafts is wrong. The next drafts are right again,
+// so nothing of a rejected draft was kept.
 TEST(ModelDrafter, GoesOnBehindRejectedDrafts) {
   const std::vector<Request> requests = mixed_requests(12);
   for (const std::size_t wrong : {0u, 1u, 2u, 3u}) {
@@ -114,8 +114,8 @@ TEST(ModelDrafter, GoesOnBehindRejectedDrafts) {
   }
 }
 
-// Keys of drafts that became tokens stay: behind a prompt it computes a row for each token that
-// the model draws without a draft, one for each draft, and none twice.
+// Keys of accepted drafts stay. After a prompt the draft model computes one row for each token that
+// was sampled without a draft and one for each draft, and none twice.
 TEST(ModelDrafter, ComputesNoRowTwice) {
   FakeSetup setup;
   Draft draft({}, {.prefill_rows = 16});
@@ -128,7 +128,7 @@ TEST(ModelDrafter, ComputesNoRowTwice) {
   const Served run = serve(engine, requests);
   expect_answers(run, requests, engine.capacity());
   EXPECT_EQ(run.stats.drafts.all_accepted(), run.stats.drafts.all_drafted());
-  // The prompt beside the target's, and drafts from the first step behind it.
+  // It reads the prompt in the target's step, and drafts from the next step on.
   for (std::size_t s = 0; s < 4; ++s) EXPECT_EQ(run.steps[s].drafted, 0);
   EXPECT_GT(run.steps[4].drafted, 0);
   // The last token needs no row, nor does the draft before it.
@@ -136,8 +136,8 @@ TEST(ModelDrafter, ComputesNoRowTwice) {
   EXPECT_GE(draft.inner.rows(), 50 + 30 - 3);
 }
 
-// A prompt that the target has in its prefix cache and the draft model has not: it is read in
-// chunks, and drafts begin behind it. Later it is in both.
+// A prompt is in the target's prefix cache but not in the draft model's, which reads it in chunks
+// before it drafts. Later both have it.
 TEST(ModelDrafter, ReadsInChunksWhatTheTargetHadCached) {
   FakeSetup setup({.page_size = 4});
   Draft draft({.page_size = 4}, {.prefill_rows = 8});
@@ -146,16 +146,16 @@ TEST(ModelDrafter, ReadsInChunksWhatTheTargetHadCached) {
   options.draft_tokens = 3;
   std::vector<Request> requests{request(81, 20)};
   {
-    // An engine takes the free pages; this one leaves its prompts in no cache of the drafter.
+    // An engine owns all free pages. This one's prompts are in no prefix cache of the drafter.
     Engine engine = setup.engine(options);
-    // One token of an answer: no drafts are wanted, and the draft model reads nothing.
+    // An answer of one token wants no drafts, so the draft model reads nothing.
     requests[0].sampling.max_tokens = 1;
     serve(engine, requests);
     EXPECT_EQ(draft.inner.rows(), 0);
     requests[0].sampling.max_tokens = 20;
     const Served first = serve(engine, requests);
     EXPECT_EQ(first.stats.cached_tokens, 80);
-    // 81 + 1 tokens are eleven chunks of 8, less what the answer adds meanwhile.
+    // 81 + 1 tokens are eleven chunks of 8, while the answer adds tokens.
     std::int64_t silent = 0;
     while (first.steps[static_cast<std::size_t>(silent)].drafted == 0) ++silent;
     EXPECT_GE(silent, 10);
@@ -169,8 +169,8 @@ TEST(ModelDrafter, ReadsInChunksWhatTheTargetHadCached) {
   expect_nothing_held(draft);
 }
 
-// Prompts that the target has cached and the draft model has not, many at once: it reads of them
-// what a step of prefill allows, and the rest once few are left.
+// Many prompts at once that the target has cached and the draft model has not. It reads as many
+// rows as one step of prefill allows, and the rest when few requests are left.
 TEST(ModelDrafter, ReadsNoPromptLateBesideMany) {
   FakeSetup setup({.page_size = 4, .pages = 500});
   Draft draft({.page_size = 4, .pages = 500}, {.prefill_rows = 48});
@@ -197,9 +197,10 @@ TEST(ModelDrafter, ReadsNoPromptLateBesideMany) {
   expect_nothing_held(draft);
 }
 
-// Of a prompt of 41 tokens that the target has cached, a draft model whose rows cost what the
-// target's do reads 16 beside the last one, and has whole pages of them later: 12. It begins
-// with the others in step n of the answer if n >= 0.45 * (29 + n), and has read them in four.
+// The target has cached a prompt of 41 tokens; a row of the draft model costs as much as the
+// target's. The draft model reads 16 tokens and the last one in the target's step, and later finds
+// the full pages of them, 12 tokens. It reads the others from step n of the answer on, if n >= 0.45
+// * (29 + n), and needs four steps.
 TEST(ModelDrafter, ReadsNoPromptLateForAFewTokens) {
   FakeSetup setup({.page_size = 4});
   Draft draft({.page_size = 4}, {.prefill_rows = 16, .cost = 1});
@@ -222,7 +223,8 @@ TEST(ModelDrafter, ReadsNoPromptLateForAFewTokens) {
   expect_nothing_held(draft);
 }
 
-// Where so many run that a draft and its check cost more than a token, prompts need not be read.
+// While so many requests run that a draft with its check costs more than a token, prompts are not
+// read.
 TEST(ModelDrafter, ReadsNoPromptBesideManyForDraftsThatCannotPay) {
   for (const double cost : {0.1, 0.5}) {
     FakeSetup setup({.page_size = 4, .pages = 500});
@@ -244,8 +246,8 @@ TEST(ModelDrafter, ReadsNoPromptBesideManyForDraftsThatCannotPay) {
   }
 }
 
-// D1. Drafts that are never right change no token, so every step must do to every request what it
-// does without them, however few pages the draft model has; and it never waits for pages in vain.
+// Drafts that are never right change no token, so every step must do what it does without drafts,
+// however few pages the draft model has, and never wait for its pages.
 TEST(ModelDrafter, TakesNothingFromAnybody) {
   for (const std::int64_t pages : {12, 24}) {
     for (const std::int64_t own : {6, 12, 40}) {
@@ -273,7 +275,7 @@ TEST(ModelDrafter, TakesNothingFromAnybody) {
       EXPECT_GT(drafts.stats.drafts.all_drafted(), 10);
       EXPECT_EQ(drafts.stats.drafts.all_accepted(), 0);
       std::printf("%ld of %ld without drafts\n", draft.without, draft.calls);
-      // It lags at times, as the target's prefix cache has prompts that its own has not.
+      // Sometimes it has to catch up: the target's prefix cache has prompts that its own has not.
       const double silent = static_cast<double>(draft.without) / static_cast<double>(draft.calls);
       EXPECT_GT(silent, own == 6 ? 0.5 : 0.0);
       EXPECT_LT(silent, own == 40 ? 0.4 : 1.0);
@@ -291,7 +293,7 @@ TEST(ModelDrafter, TakesNothingFromAnybody) {
   }
 }
 
-// Two requests that need 8 and 11 of twelve pages: one drafts all the time, then the other.
+// Two requests need 8 and 11 of twelve pages: one has drafts until it ends, then the other.
 TEST(ModelDrafter, AFullPoolServesOneAfterTheOther) {
   FakeSetup setup;
   Draft draft({.page_size = 4, .pages = 12});
@@ -307,7 +309,8 @@ TEST(ModelDrafter, AFullPoolServesOneAfterTheOther) {
   expect_nothing_held(draft);
 }
 
-// Behind the draft model's own context there are no drafts, and its pages are free for others.
+// Beyond the draft model's own context there are no drafts, and its pages are free for other
+// requests.
 TEST(ModelDrafter, DraftsUpToItsContext) {
   FakeSetup setup;
   Draft draft({.pages = 16, .context_length = 40});
@@ -320,13 +323,13 @@ TEST(ModelDrafter, DraftsUpToItsContext) {
   expect_answers(run, requests, engine.capacity());
   EXPECT_GT(run.stats.drafts.all_accepted(), 10);
   EXPECT_EQ(run.stats.drafts.all_accepted(), run.stats.drafts.all_drafted());
-  // The draft behind its 40th token is the last.
+  // The draft after the 40th token is the last.
   EXPECT_LE(run.stats.drafts.all_accepted(), 21);
   expect_nothing_held(draft);
 }
 
-// D4, E2. A pass of the draft model that fails, before or after it has written keys, and a token
-// whose key gives NaN: no drafts, and nothing else.
+// A pass of the draft model fails, before or after it has written keys, or a token's key gives NaN.
+// That costs drafts and nothing else.
 TEST(ModelDrafter, WhatFailsCostsDraftsAlone) {
   for (const bool late : {false, true}) {
     FakeSetup setup;
@@ -360,7 +363,7 @@ TEST(ModelDrafter, WhatFailsCostsDraftsAlone) {
   expect_nothing_held(draft);
 }
 
-// A step of the target that fails and is repeated has drafts that are as right as before.
+// After a failed step of the target the repeated step has the same, right drafts.
 TEST(ModelDrafter, AStepThatFailedIsRepeated) {
   FakeSetup setup;
   Draft draft({.page_size = 1, .window = 4, .window_page_size = 1});

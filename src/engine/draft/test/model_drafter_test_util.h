@@ -12,7 +12,7 @@
 
 namespace lathe {
 
-/// A draft model with pools of its own. What it drafts may be changed afterwards.
+/// A draft model with pools of its own. `change` may alter its drafts.
 class Draft : public Drafter {
  public:
   explicit Draft(const FakeOptions& options, const ModelDrafterOptions& drafter = {})
@@ -34,8 +34,8 @@ class Draft : public Drafter {
   FakeSetup setup;
   ModelDrafter inner;
   std::function<void(DraftRequest&)> change;
-  std::int64_t calls = 0;    // of requests that wanted drafts
-  std::int64_t without = 0;  // and had none
+  std::int64_t calls = 0;    // requests that wanted drafts, counted in each step
+  std::int64_t without = 0;  // those that got none
 
  private:
   static ModelDrafter create(FakeSetup& setup, const ModelDrafterOptions& options) {
@@ -45,7 +45,8 @@ class Draft : public Drafter {
   }
 };
 
-/// No request holds pages of the drafter, and its prefix cache gives all of them back.
+/// Expects that no request holds pages of the drafter, and that clearing its prefix cache frees the
+/// rest.
 inline void expect_nothing_held(Draft& draft) {
   EXPECT_EQ(draft.inner.held_pages(), 0);
   draft.inner.clear_prefix_cache();

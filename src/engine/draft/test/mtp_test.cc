@@ -15,7 +15,7 @@
 namespace lathe {
 namespace {
 
-constexpr std::int64_t kTopK = 128;  // of tiny-v32's indexers
+constexpr std::int64_t kTopK = 128;  // tiny-v32's indexers
 
 std::unique_ptr<Model> load_from(const std::string& directory, bool drafts) {
   LoadOptions options;
@@ -29,8 +29,8 @@ std::unique_ptr<Model> load_tiny(bool drafts) {
   return load_from(std::string(LATHE_TEST_DATA) + "/../../models/tiny-v32", drafts);
 }
 
-// F1: the layer after the trunk, then twice after itself. Half of eh_proj the other way round, a
-// state before its norm, tokens without the shift or a place off by one all fail this.
+// The layer after the trunk, then twice after itself. The test fails if halves of eh_proj are
+// swapped, a state lacks its norm, tokens are not shifted, or a position is off by one.
 TEST(Mtp, LogitsAreThoseOfAPlainReference) {
   const Golden golden;
   const auto model = load_tiny(true);
@@ -43,8 +43,8 @@ TEST(Mtp, LogitsAreThoseOfAPlainReference) {
   }
 }
 
-// G1. Later uses read the keys that the first has chosen for the prompt's last row, although their
-// own index keys are written.
+// Later uses read the keys that the first one chose for the prompt's last row, although their own
+// index keys are written.
 TEST(Mtp, LaterUsesMayShareAChoiceOfKeys) {
   const Golden golden;
   const SharedChoiceModel shared(std::string(LATHE_TEST_DATA) + "/../../models");
@@ -56,8 +56,8 @@ TEST(Mtp, LaterUsesMayShareAChoiceOfKeys) {
   }
 }
 
-// Rows that come one by one and rows that have waited give the same drafts, and the first of them
-// is the reference's.
+// Rows that are read one by one and rows that have waited give the same drafts. The first draft is
+// the reference's.
 TEST(Mtp, DraftsBehindRowsThatWaited) {
   constexpr std::int64_t kWaited = 40;
   const Golden golden;
@@ -110,8 +110,8 @@ TEST(Mtp, DraftsBehindRowsThatWaited) {
   EXPECT_EQ(drafts[0], drafts[2]);
 }
 
-// Prompts that end before the indexer's top-k and behind it, some so near that the answer crosses
-// it; greedy and with every filter.
+// Prompts shorter and longer than the indexer's top-k, and some that the answer extends beyond it;
+// greedy and with every filter.
 std::vector<Request> mtp_requests(const Golden& golden) {
   std::vector<std::int32_t> words = golden.ids("long.prompt");
   std::vector<Request> out;
@@ -124,7 +124,6 @@ std::vector<Request> mtp_requests(const Golden& golden) {
   return and_drawn(std::move(out));
 }
 
-// A1, A2, G1.
 TEST(Mtp, DraftsChangeNoBit) {
   const Golden golden;
   const auto plain = load_tiny(false), drafted = load_tiny(true);
@@ -146,8 +145,8 @@ TEST(Mtp, DraftsChangeNoBit) {
   }
 }
 
-// Likewise with one choice of keys for all uses: prompts on both sides of what the indexer keeps,
-// and drafts that cross it.
+// One choice of keys for all uses of the layer: prompts shorter and longer than the indexer's
+// top-k, and drafts that cross it.
 TEST(Mtp, DraftsOfOneChoiceChangeNoBit) {
   const Golden golden;
   const SharedChoiceModel shared(std::string(LATHE_TEST_DATA) + "/../../models");
@@ -168,7 +167,7 @@ TEST(Mtp, DraftsOfOneChoiceChangeNoBit) {
   EXPECT_NEAR(got.stats.drafts.rate(3), each.stats.drafts.rate(3), 0.1);
 }
 
-// D5: every page without a token is NaN, so a key that the layer has not written ends its drafts.
+// Every page without a token is NaN, so a key that the layer has not written ends its drafts.
 TEST(Mtp, PagesOfThePrefixCacheHaveItsKeys) {
   const Golden golden;
   const auto model = load_tiny(true);
@@ -180,12 +179,13 @@ TEST(Mtp, PagesOfThePrefixCacheHaveItsKeys) {
   EXPECT_GT(once.drafts.all_accepted(), 8);
   EXPECT_GE(thrice.cached_tokens, 2 * 160);
   EXPECT_GE(thrice.drafts.all_accepted(), 3 * once.drafts.all_accepted() - 4);
-  // An answer of one token leaves pages without the layer's keys: they are not shared.
+  // An answer of one token leaves pages without the layer's keys, which are not shared.
   requests = {greedy(golden.ids("long.prompt"), 1)};
   EXPECT_EQ(serve_drafted(*model, options, engine, requests, 2).stats.cached_tokens, 0);
 }
 
-// Many requests in a pool for few, in small chunks: preempted, resumed, with shared beginnings.
+// Many requests with shared beginnings, in small chunks, in a pool for a few: preempted and
+// resumed.
 TEST(Mtp, CompanyAndPreemptionChangeNothing) {
   const Golden golden;
   const auto plain = load_tiny(false), drafted = load_tiny(true);

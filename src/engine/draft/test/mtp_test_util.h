@@ -1,5 +1,5 @@
-// Draft layers of the shipped checkpoints against a plain reference in double precision: what tests
-// on the CPU, on a GPU and on the emulated one share.
+// Compares draft layers of the shipped checkpoints with a plain reference in double precision.
+// Shared by the tests on the CPU, on a GPU and on the emulated one.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@
 
 namespace lathe {
 
-// Of tools/train/check_mtp.py --golden.
+// Made by tools/train/check_mtp.py --golden.
 class Golden : public TensorFile {
  public:
   explicit Golden(const std::string& data = LATHE_TEST_DATA, const std::string& model = "tiny_v32")
@@ -33,7 +33,8 @@ class Golden : public TensorFile {
   }
 };
 
-/// models/tiny-v32, but later uses of its draft layer share the first one's choice of keys.
+/// models/tiny-v32, changed so that later uses of its draft layer share the first one's choice of
+/// keys.
 class SharedChoiceModel {
  public:
   explicit SharedChoiceModel(const std::string& models) {
@@ -56,8 +57,8 @@ class SharedChoiceModel {
   std::filesystem::path folder_;
 };
 
-/// Runs the layer over every row that an engine's steps compute, and once a token is drawn, behind
-/// itself, with the reference's tokens.
+/// Runs the layer over every row that an engine's steps compute. After the first sampled token it
+/// runs the layer after itself, with the reference's tokens.
 class DraftProbe : public Drafter {
  public:
   DraftProbe(const Model& model, KvCache& cache, const OpsContext& ops,
@@ -124,8 +125,9 @@ class DraftProbe : public Drafter {
   Runner runner_;
 };
 
-/// Three uses of the layer behind a golden prompt, which comes in chunks (0: at once): logits to a
-/// relative norm of `tolerance`. No page of the cache is in use.
+/// Runs the layer three times after a golden prompt in chunks of `chunk` rows (0: all at once), and
+/// compares the logits to a relative norm of `tolerance`. Precondition: no page of the cache is in
+/// use.
 inline void expect_golden_drafts(const Golden& golden, const std::string& name, std::int64_t chunk,
                                  double tolerance, const Model& model, KvCache& cache,
                                  const OpsContext& ops) {

@@ -49,7 +49,8 @@ TEST(NgramDrafter, KeepsRequestsApartAndForgets) {
   EXPECT_THAT(propose(drafter, {9, 8, 7, 9, 8}, 1, {1}), ElementsAre(7));
 }
 
-// Against a linear search from the end, on texts over few tokens that arrive a few at a time.
+// Compares with a linear search from the end, on random texts over few tokens that arrive a few at
+// a time.
 TEST(NgramDrafter, FindsWhatASearchFinds) {
   std::mt19937 rng(test_seed(7));
   for (int text = 0; text < 50; ++text) {

@@ -12,7 +12,7 @@
 namespace lathe {
 namespace {
 
-constexpr std::int64_t kV4Window = 128;  // and a page
+constexpr std::int64_t kV4Window = 128;  // also the page size
 
 std::unique_ptr<Model> load_tiny_v4(bool drafts) {
   LoadOptions options;
@@ -22,7 +22,7 @@ std::unique_ptr<Model> load_tiny_v4(bool drafts) {
   return std::move(*model);
 }
 
-// An arithmetic prompt within the window, and words to copy beyond it.
+// An arithmetic prompt within the window, and a longer one of words to copy.
 Golden golden_of_v4() { return Golden(LATHE_TEST_DATA, "tiny_v4"); }
 
 RealSetup::Options setup_of(std::int64_t tokens, std::int32_t drafts,
@@ -36,8 +36,8 @@ RealSetup::Options setup_of(std::int64_t tokens, std::int32_t drafts,
   return out;
 }
 
-// F1. An order of e_proj and h_proj, a norm, a head or a place that is not the published one all
-// fail this; so do window keys of the layer that were given back before it had read them.
+// The test fails if the order of e_proj and h_proj, a norm, a head or a position differs from the
+// published model, or if the layer's window pages are released before it has read them.
 TEST(V4Mtp, LogitsAreThoseOfAPlainReference) {
   const Golden golden = golden_of_v4();
   const auto model = load_tiny_v4(true);
@@ -50,8 +50,8 @@ TEST(V4Mtp, LogitsAreThoseOfAPlainReference) {
   }
 }
 
-// Asks the draft layer for all its uses behind every token, and gives the engine those that it
-// wants, or none.
+// Asks the draft layer for the most drafts after every token, and passes on what the engine wants,
+// or nothing.
 class RecordingDrafter : public Drafter {
  public:
   RecordingDrafter(const Model& model, RealSetup& setup, bool gives)
@@ -72,17 +72,17 @@ class RecordingDrafter : public Drafter {
       if (gives_) r.drafts.assign(all.drafts.begin(), all.drafts.begin() + r.most);
     }
   }
-  std::map<std::int64_t, std::vector<std::int32_t>> drafts;  // by known tokens
+  std::map<std::int64_t, std::vector<std::int32_t>> drafts;  // by number of known tokens
 
  private:
   MtpDrafter inner_;
   bool gives_;
 };
 
-// F1 along an answer, whose rows come one by one and as drafts that are right or wrong. A later
-// draft is compared where those before it are tokens of the answer, as the reference has these.
+// Drafts along an answer, as its rows come one by one or as right and wrong drafts. A later draft
+// is compared with the reference only if the drafts before it are the answer's tokens.
 TEST(V4Mtp, DraftsBehindEveryTokenAreThoseOfAPlainReference) {
-  constexpr float kMargin = 0.1f;  // of logits of which the largest are 10 to 20
+  constexpr float kMargin = 0.1f;  // the largest logits are 10 to 20
   const Golden golden = golden_of_v4();
   const auto model = load_tiny_v4(true);
   const std::vector<std::int32_t> prompt = golden.ids("answer.prompt");
@@ -100,7 +100,7 @@ TEST(V4Mtp, DraftsBehindEveryTokenAreThoseOfAPlainReference) {
     std::array<int, kDraftUses> compared{};
     for (const auto& [known, drafts] : drafter.drafts) {
       const auto row = static_cast<std::size_t>(known) - prompt.size() - 1;
-      // Fewer where a page ends that the engine, which wants fewer, has not followed up.
+      // Fewer if the next page is missing, because the engine wants fewer drafts.
       for (std::size_t use = 0; use < drafts.size() && row + use + 1 < length; ++use) {
         const std::size_t at = row * kDraftUses + use;
         if (margins[at] > kMargin) {
@@ -117,7 +117,8 @@ TEST(V4Mtp, DraftsBehindEveryTokenAreThoseOfAPlainReference) {
   }
 }
 
-// Prompts that end before a window's, a group's and a page's end and behind it; greedy and drawn.
+// Prompts that end just before and just after the end of a window, a group and a page; greedy and
+// sampled.
 std::vector<Request> requests_of(const Golden& golden) {
   std::vector<std::int32_t> words = golden.ids("long.prompt");
   std::vector<Request> out;
@@ -129,7 +130,6 @@ std::vector<Request> requests_of(const Golden& golden) {
   return and_drawn(std::move(out));
 }
 
-// A1, A2, G2.
 TEST(V4Mtp, DraftsChangeNoBit) {
   const Golden golden = golden_of_v4();
   const auto plain = load_tiny_v4(false), drafted = load_tiny_v4(true);
@@ -150,7 +150,7 @@ TEST(V4Mtp, DraftsChangeNoBit) {
   }
 }
 
-// What the layer was trained to: models/tiny-v4/README.md.
+// The layer's acceptance after training: models/tiny-v4/README.md.
 TEST(V4Mtp, GuessesTheTasksItWasTrainedOn) {
   const Golden golden = golden_of_v4();
   const auto model = load_tiny_v4(true);
@@ -162,8 +162,8 @@ TEST(V4Mtp, GuessesTheTasksItWasTrainedOn) {
   }
 }
 
-// The window's pages go back as a prompt passes, and not before the layer has read its rows:
-// whatever the chunks, the same drafts are right. Every page without a token is NaN.
+// Pages before the window are released while a prompt is prefilled, but not before the layer has
+// read its rows: the same drafts are right for all chunk sizes. Every page without a token is NaN.
 TEST(V4Mtp, ChunksChangeNoDraft) {
   const Golden golden = golden_of_v4();
   const auto model = load_tiny_v4(true);
@@ -184,7 +184,7 @@ TEST(V4Mtp, ChunksChangeNoDraft) {
   }
 }
 
-// D5: what the prefix cache keeps of a window has the layer's keys, too.
+// Window pages in the prefix cache have the layer's keys, too.
 TEST(V4Mtp, PagesOfThePrefixCacheHaveItsKeys) {
   const Golden golden = golden_of_v4();
   const auto model = load_tiny_v4(true);
@@ -197,7 +197,8 @@ TEST(V4Mtp, PagesOfThePrefixCacheHaveItsKeys) {
   EXPECT_GE(thrice.drafts.all_accepted(), 3 * once.drafts.all_accepted() - 4);
 }
 
-// Many requests in a pool for few, in small chunks: preempted, resumed, with shared beginnings.
+// Many requests with shared beginnings, in small chunks, in a pool for a few: preempted and
+// resumed.
 TEST(V4Mtp, CompanyAndPreemptionChangeNothing) {
   const Golden golden = golden_of_v4();
   const auto plain = load_tiny_v4(false), drafted = load_tiny_v4(true);
