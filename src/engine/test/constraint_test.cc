@@ -1,5 +1,5 @@
-// Constrained answers: the best allowed token at each step, the end once nothing may follow, and
-// the same with drafts.
+// Constrained answers, with and without drafts: each token is the best allowed one, and the answer
+// ends when nothing may follow.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -45,7 +45,7 @@ class OneOf : public TokenConstraint {
   }
   bool may_end() const { return texts_.contains(so_far_); }
 
-  std::int64_t fails_after = -1;  // tokens
+  std::int64_t fails_after = -1;  // number of tokens
 
  private:
   std::set<Tokens> texts_;

@@ -1,4 +1,4 @@
-// The engine with a step in flight: a backend that finishes late, and calls in between.
+// The engine with steps in flight: a backend that finishes late, and calls before it does.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -96,7 +96,7 @@ TEST(EngineFlight, ARequestSubmittedMeanwhileWaitsForTheNextStep) {
   s.expect_answer(b, second);
 }
 
-// The step still writes to its pages, and its token is dropped.
+// A request is cancelled in flight: the step still writes to its pages, and its token is dropped.
 TEST(EngineFlight, ACancelledRequestKeepsItsPagesUntilCollect) {
   for (const std::int32_t steps : {0, 1, 3}) {
     Scene s;
@@ -143,7 +143,7 @@ TEST(EngineFlight, TheLastRequestCancelledLeavesAStepToCollect) {
   EXPECT_EQ(s.engine.stats().cached_tokens, 0);
 }
 
-// E9 for device errors: half of the step has run.
+// E9 for a device error after half of the step has run.
 TEST(EngineFlight, AStepThatFailsInFlightCanBeRepeated) {
   Scene s({.chunked_prefill_size = 5});
   const Request first = flight_request(9, 6, 1), second = flight_request(8, 6, 2),
@@ -201,7 +201,7 @@ TEST(EngineFlight, AnEngineThatGoesWaitsForItsStep) {
   EXPECT_EQ(setup.late->pending(), 0u);
 }
 
-// It reads the token that the step in flight draws, which the host does not know yet.
+// The next step reads the token that the step in flight samples, before the host knows it.
 TEST(EngineFlight, ADecodeStepStartsBehindAnother) {
   Scene s({}, 64, true);
   const Request first = flight_request(6, 5, 1), second = flight_request(9, 8, 2);
@@ -219,13 +219,13 @@ TEST(EngineFlight, ADecodeStepStartsBehindAnother) {
   EXPECT_TRUE(s.engine.idle());
   s.expect_answer(a, first);
   s.expect_answer(b, second);
-  // An answer that ends at its length has no row in the step behind its last one.
+  // An answer that ends by its length has no row in the step after its last one.
   EXPECT_EQ(s.engine.stats().steps, 8);
   EXPECT_EQ(s.engine.stats().decode_rows, 4 + 7);
   s.expect_nothing_held();
 }
 
-// The step behind has a row of it, which writes to its pages.
+// A request ends while the next step has a row of it, which still writes to its pages.
 TEST(EngineFlight, AnAnswerThatStopsKeepsItsPagesForTheStepBehind) {
   Request r = flight_request(6, 12, 1);
   const std::vector<std::int32_t> whole = expected_answer(r, 100).tokens;
@@ -247,8 +247,8 @@ TEST(EngineFlight, AnAnswerThatStopsKeepsItsPagesForTheStepBehind) {
   s.expect_nothing_held();
 }
 
-// The step behind has replaced the state after the answer's last token, which goes to the prefix
-// cache where a block ends there.
+// The next step has already replaced the state after the answer's last token. If a block ends
+// there, the prefix cache gets the state before that.
 TEST(EngineFlight, AnAnswerThatStopsLeavesItsLastStateToOthers) {
   std::int64_t cached = 0;
   for (std::size_t last = 1; last < 12; ++last) {
@@ -277,8 +277,8 @@ TEST(EngineFlight, AnAnswerThatStopsLeavesItsLastStateToOthers) {
   EXPECT_GT(cached, 0);
 }
 
-// A waiting request is admitted by the next step if there is a place, and a draw that reads earlier
-// tokens waits for them.
+// The next step must wait for results if a waiting request could be admitted, or if sampling reads
+// earlier tokens.
 TEST(EngineFlight, NoStepStartsBehindOneThatDecidesMoreThanTokens) {
   const auto runs_ahead = [](const Request& r, const EngineOptions& options, bool another) {
     Scene s(options, 64, true);
@@ -304,9 +304,9 @@ TEST(EngineFlight, NoStepStartsBehindOneThatDecidesMoreThanTokens) {
   EXPECT_FALSE(runs_ahead(penalised, {}, false));
 }
 
-// So many requests run that none drafts, and the drafter misses their rows. Then some leave while a
-// step is in flight behind another, which has overwritten the rows that drafts would need. The
-// others have no drafts from then on, so steps go on behind others.
+// So many requests run that none has drafts, and the drafter misses their rows. Then some end while
+// two steps are in flight, and the later one has overwritten the rows that drafts would need. The
+// others have no drafts from then on, so steps still start before results.
 TEST(EngineFlight, StepsStartBehindOthersWhereADrafterRests) {
   FakeSetup setup({.pages = 700, .max_requests = 70, .late = true, .overlaps = true});
   std::map<RequestId, Answer> expected;
@@ -349,8 +349,8 @@ TEST(EngineFlight, StepsStartBehindOthersWhereADrafterRests) {
   EXPECT_GT(drafter.rows, 0);
 }
 
-// Ten requests whose guesses are all wrong leave steps that check none, so that others can start
-// behind them; guesses that are right go on.
+// If all drafts of ten requests are wrong, some steps have none, so that the next step can start
+// before their results. Right drafts go on.
 TEST(EngineFlight, ABatchWithoutRightGuessesStopsAskingForThem) {
   for (const bool good : {false, true}) {
     SCOPED_TRACE(good);
@@ -387,7 +387,7 @@ TEST(EngineFlight, ABatchWithoutRightGuessesStopsAskingForThem) {
   }
 }
 
-// E9: both are void, whichever of them fails.
+// E9: whichever of two steps in flight fails, both are void.
 TEST(EngineFlight, AStepThatFailsTakesTheOneBehindItAlong) {
   for (const bool older : {true, false}) {
     Scene s({}, 64, true);
@@ -417,8 +417,8 @@ TEST(EngineFlight, AStepThatFailsTakesTheOneBehindItAlong) {
   }
 }
 
-// With a whole model, no operator's result is read before the step is collected, and a step's
-// inputs stay in place.
+// With a whole model, the engine reads no operator's result before it collects the step, and leaves
+// the step's inputs in place.
 TEST(EngineFlight, AModelOnALateBackendGivesTheSameAnswers) {
   for (const char* name : {"qwen3_moe", "deepseek_v3_fp8", "deepseek_v32"}) {
     const auto model = load_real(name);

@@ -1,6 +1,6 @@
-// Random runs of an engine: one or two layer groups, one with a window; with and without a state,
-// and with no drafter, one that reads rows, one that does not, and a draft model with pools of its
-// own. Whatever is submitted, cancelled, preempted and evicted, each request gets the tokens it
+// Random runs of an engine: with one or two layer groups, one of them with a window; with and
+// without a state; with no drafter, one that reads rows, one that does not, or a draft model.
+// Whatever is submitted, cancelled, preempted and evicted, each request gets the tokens that it
 // gets alone, nothing leaks, and every request makes progress.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -73,7 +73,7 @@ class Life {
       }
     }
     calls_in_flight_ = false;
-    // Far above the rows of all requests, recomputed at each preemption.
+    // Far more steps than all requests need, even if they recompute their rows at each preemption.
     for (int i = 0; i < 20000 && !engine_->idle() && !testing::Test::HasFatalFailure(); ++i) {
       step();
     }
@@ -135,13 +135,13 @@ class Life {
     }
     o.state = some(2);
     o.late = some(2);
-    if (some(3)) {  // as often as not, steps start behind others
+    if (some(3)) {  // steps start before the results of the step before
       o.late = o.overlaps = overlaps_ = true;
     }
     return o;
   }
 
-  // The same model, so that it is right, with pools of another shape.
+  // The same model as the target, so that it drafts right, with pools of another shape.
   FakeOptions draw_draft_model() {
     FakeOptions o;
     o.page_size = static_cast<std::int32_t>(1 + pick(5));
@@ -162,7 +162,7 @@ class Life {
     return {.prefill_rows = 1 + pick(some(2) ? 6 : 60), .prefix_cache = !some(3)};
   }
 
-  // Some requests' drafts are wrong from some place on; passes fail now and then.
+  // Makes some requests' drafts wrong from some position on, and some passes fail.
   void spoil(DraftRequest& r) {
     if (some(40))
       (some(2) ? model_->setup.model->fail_next : model_->setup.model->fail_late) = true;
@@ -173,8 +173,8 @@ class Life {
     }
   }
 
-  // Correct always, never or sometimes, depending on the request; a wrong draft may be an invalid
-  // token or make NaN.
+  // A draft that is always, never or sometimes right, depending on the request. A wrong one may be
+  // an invalid token or one that makes NaN.
   std::int32_t draft(const DraftRequest& r, std::int64_t known) const {
     const Live& live = live_.at(r.id);
     const auto at = static_cast<std::size_t>(known - std::ssize(live.request.prompt));
@@ -304,8 +304,8 @@ class Life {
       live.tokens.push_back(e.sampled.token);
     }
     for (auto& [id, live] : live_) {
-      // E4: a decoding request has a row in every step. One that is preempted may be admitted again
-      // in the same step, to recompute.
+      // E4: a decoding request has a row in every step. A preempted one may be admitted again in
+      // the same step, to recompute.
       const bool decodes = live.token_last_step && report.preemptions == 0;
       if (decodes && engine_->state(id) == RequestState::running) {
         EXPECT_TRUE(got.contains(id)) << "request " << id.value;
@@ -358,8 +358,8 @@ class Life {
   std::map<RequestId, Live> live_;
   std::set<RequestId> cancelled_;
   bool calls_in_flight_ = true;
-  bool fails_later_ = false;  // the step that is in flight may have failed to start
-  int ahead_ = 0;             // steps launched behind others
+  bool fails_later_ = false;  // the step in flight may have failed to start
+  int ahead_ = 0;             // steps launched before the results of the step before
 };
 
 TEST(EngineProperty, AnyLifeGivesEachRequestItsOwnTokensAndLeaksNothing) {

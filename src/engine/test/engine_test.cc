@@ -32,7 +32,7 @@ Request word_request(std::vector<std::int32_t> prompt, std::int32_t max_tokens,
   r.sampling.seed = seed;
   r.sampling.max_tokens = max_tokens;
   r.sampling.ignore_eos = true;
-  // Never draw the NaN token unless a test wants it.
+  // Never sample the NaN token unless a test wants it.
   r.sampling.logit_bias = {{FakeModel::kNanToken, -1000}};
   return r;
 }
@@ -89,8 +89,8 @@ TEST(Engine, GreedyAndSeededAnswersAreTheModels) {
   }
 }
 
-// E1: the same tokens and log-probabilities, bit for bit, for batches of 1 and 16, every chunk
-// size, with and without a prefix cache.
+// E1: tokens and log-probabilities are the same, bit for bit, in batches of 1 and 16, for every
+// chunk size, and with and without a prefix cache.
 TEST(Engine, BitsDoNotDependOnBatchChunksOrPrefixCache) {
   std::vector<Request> requests;
   for (std::int32_t i = 0; i < 16; ++i) {
@@ -154,7 +154,8 @@ TEST(Engine, StepsMixDecodesWithPrefillChunks) {
     rows.push_back({report->decode_rows, report->prefill_rows});
     take(*report, got);
   }
-  // 3 rows of the first and 1 of the second; then the first decodes beside chunks of the second.
+  // 3 rows of the first and 1 of the second; then a decode row of the first, and chunks of the
+  // second.
   EXPECT_THAT(rows, ElementsAre(std::pair(0, 4), std::pair(1, 4), std::pair(1, 4), std::pair(2, 0),
                                 std::pair(1, 0)));
   EXPECT_EQ(got.at(*first).answer.tokens.size(), 5u);
@@ -209,7 +210,7 @@ TEST(Engine, ASeedIsDerivedWhereNoneIsGiven) {
     r.sampling.seed.reset();
     answers.push_back(run_one(engine, r).answer);
     EXPECT_EQ(answers.back(), expected_answer(r, engine.capacity(), random_bits(seed, 1)));
-    const Answer again = run_one(engine, r).answer;  // another request: another seed
+    const Answer again = run_one(engine, r).answer;  // a later request has another seed
     EXPECT_NE(again, answers.back());
   }
   EXPECT_EQ(answers[0], answers[1]);
@@ -402,21 +403,21 @@ TEST(Engine, NonFiniteLogitsEndTheirRequestAlone) {
     EXPECT_THAT(got.at(second).answer.tokens, IsEmpty());
     ASSERT_TRUE(f.error);
     EXPECT_EQ(f.error->field, "logits of request 2");
-    // Its first rows run in step 1, beside the other prompt; its NaN token in step 2.
+    // Its first rows run in step 1 with the other prompt, its NaN token in step 2.
     if (debug_nan) {
       EXPECT_EQ(f.error->offered, "NaN or Inf in step 2, after layer 1");
     } else {
       EXPECT_EQ(f.error->offered, "NaN or Inf in step 3");
       EXPECT_THAT(f.error->hint, HasSubstr("--debug-nan"));
     }
-    // The good request's 10 keys, in 2 full pages, and nothing of the other.
+    // Has the good request's 10 keys, in 2 full pages, and nothing of the other.
     EXPECT_EQ(engine.stats().prefix_cache_tokens, 8);
     engine.clear_prefix_cache();
     EXPECT_EQ(setup.cache->ledger().used(), 0);
   }
 }
 
-// E9: pages cached before the failure stay; those of the failed step do not enter the prefix cache.
+// E9: pages cached before the failure stay; pages of the failed step do not enter the prefix cache.
 TEST(Engine, KeysThatLedToNanAreNotCached) {
   FakeSetup setup;  // pages of 4
   Engine engine = setup.engine();
@@ -450,7 +451,7 @@ TEST(Engine, AFailedStepCanBeRepeated) {
   EXPECT_EQ(got.at(id).answer, expected_answer(r, engine.capacity()));
 }
 
-// With the bounds of a real plan and its pools, an indexer's keys included.
+// An engine with a real plan and its pools, an indexer's keys included.
 TEST(Engine, RunsOnAPlannersPlan) {
   const Registry registry = all_kernels();
   for (const AttentionProblem& problem : {gqa_problem(4, 2, 64), deepseek_v32_problem(16)}) {

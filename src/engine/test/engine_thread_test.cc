@@ -111,7 +111,7 @@ TEST(EngineThread, CancellingAtAnyPointEndsOnce) {
   Request endless = thread_request(3, 400);
   endless.sampling.ignore_eos = true;
   s.thread.submit({{Ticket{1}, endless, {}}, {Ticket{2}, endless, {}}});
-  s.thread.cancel({Ticket{2}}, FinishReason::cancelled);  // it may not have started yet
+  s.thread.cancel({Ticket{2}}, FinishReason::cancelled);  // perhaps before it starts
   s.listener.wait_for_token(1);
   s.thread.cancel({Ticket{1}, Ticket{1}, Ticket{99}}, FinishReason::stop);
   s.listener.wait_for_ends(2);
@@ -167,7 +167,7 @@ TEST(EngineThread, AnIdleEngineHasItsPrefixCacheEmptied) {
   EXPECT_EQ(s.engine.stats().cached_tokens, 0);
 }
 
-// A request waits until its sibling's prompt is in the prefix cache, then computes one row.
+// A request waits until its sibling's prompt is in the prefix cache, and then computes one row.
 TEST(EngineThread, SiblingsComputeTheirPromptOnce) {
   ThreadScene s;
   std::vector<Submission> all;

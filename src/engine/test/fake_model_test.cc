@@ -99,7 +99,7 @@ void FakeModel::write_keys(const ForwardArgs& args, std::size_t group,
 }
 
 // The tokens of the row's request up to the row, within the group's window. A key at a wrong
-// position, or one that differs between layers, reads as token -1.
+// position or one that differs between layers reads as token -1.
 void FakeModel::read_tokens(const ForwardArgs& args, std::size_t group, const Segment& segment,
                             std::int64_t row, std::vector<std::int32_t>& tokens) const {
   const StepView& v = *segment.step;
@@ -131,8 +131,8 @@ void FakeModel::read_tokens(const ForwardArgs& args, std::size_t group, const Se
   }
 }
 
-// The state after every row of the segment: a hash of all tokens up to it, read from and written to
-// the slots of the StepView. Empty for a group without states.
+// The state after every row of the segment: a hash of all tokens up to the row, read from and
+// written to the slots of the StepView. Empty for a group without states.
 std::vector<std::uint64_t> FakeModel::run_states(const ForwardArgs& args, std::size_t group,
                                                  const Segment& segment) const {
   StatePool* pool = args.cache->state(group);
@@ -178,7 +178,7 @@ Result<ForwardResult> FakeModel::forward(const OpsContext&, const ForwardArgs& a
   if (late == nullptr) {
     run(args);
   } else {
-    // The runner uses its segments for the next step, which may be planned before this one runs.
+    // A copy: the runner may plan the next step in the same segments before this one runs.
     std::vector<Segment> own(args.segments.begin(), args.segments.end());
     std::vector<StepView> steps;
     for (const Segment& s : own) steps.push_back(*s.step);
@@ -278,7 +278,7 @@ Plan fake_plan(const AttentionProblem& problem, std::int32_t layers, std::int32_
   plan.draft_tokens = o.draft_tokens;
   plan.context_length = o.context_length;
   if (o.compact_extend) {
-    // Room for the keys of one request of the longest context.
+    // Has room for the keys of one request of the longest context.
     AdapterUse adapter;
     adapter.out_bytes = 2 * plan.main().layout.row_elems();
     for (Route& route : plan.phase(Phase::extend).routes) route.adapter = adapter;
@@ -361,7 +361,7 @@ Answer expected_answer(const Request& request, std::int64_t capacity, std::uint6
 
 namespace {
 
-// Tests the fake itself: it reads what the formula says, and notices anything else in the cache.
+// Tests the fake itself: it follows the formula, and notices anything wrong in the cache.
 TEST(FakeModel, ReadsItsContextThroughThePageTable) {
   for (LayoutKind layout : {LayoutKind::gqa_bf16, LayoutKind::mla_bf16}) {
     FakeOptions options;

@@ -57,8 +57,8 @@ struct FakeOptions {
   std::int64_t context_length = 512;
   std::int64_t max_rows = 512;
   std::int64_t max_requests = 32;
-  // Extend reads a compact buffer that holds one request of the longest context, so several need
-  // several segments.
+  // Extend reads a compact buffer with room for one request of the longest context, so several
+  // requests need several segments.
   bool compact_extend = false;
   // Another route for prefill up to this context; 0: one route.
   std::int64_t short_context = 0;
@@ -72,7 +72,7 @@ struct FakeOptions {
   bool state = false;
   std::int32_t draft_tokens = kMaxDraftTokens;  // drafts that states have banks for
   bool late = false;                            // the backend is a LateBackend
-  bool overlaps = false;                        // with late: it takes two steps
+  bool overlaps = false;                        // with late: it can have two steps in flight
 };
 
 /// Plan, cache, model and memory for an engine; not movable.

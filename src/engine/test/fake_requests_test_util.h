@@ -1,4 +1,4 @@
-// Requests of a FakeModel, and what an engine makes of them.
+// Requests for a FakeModel, and an engine's answers to them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 namespace lathe {
 
-/// Greedy, with a prompt that `first` tells from others; NaN never comes.
+/// A greedy request with a prompt that depends on `first`. NaN never comes up.
 inline Request request(std::int32_t prompt, std::int32_t answer, std::int32_t first = 1) {
   Request r;
   for (std::int32_t i = 0; i < prompt; ++i) {
@@ -31,7 +31,7 @@ struct Served {
   EngineStats stats;
 };
 
-/// All requests at once, or one each `between` steps.
+/// Serves all requests at once, or one every `between` steps.
 inline Served serve(Engine& engine, const std::vector<Request>& requests, std::int64_t between = 0,
                     const std::function<void()>& before_step = nullptr) {
   Served out;

@@ -1,5 +1,5 @@
-// The engine on the CUDA backend, emulated: recorded steps against steps that are not, and what a
-// step costs the host.
+// The engine on the emulated CUDA backend: recorded steps against unrecorded ones, and what a step
+// costs the host.
 #include <unistd.h>
 
 #include <filesystem>
@@ -46,8 +46,8 @@ TEST(GpuEngine, RecordedStepsGiveWhatOthersGive) {
   expect_recorded_as_others(kModel, kSizes, kPrompts);
 }
 
-// The runtime runs nothing before it is waited for, so a step that starts behind another reads
-// tokens that the host does not know.
+// The fake runtime runs nothing before a wait, so a step that starts before the results of the step
+// before reads tokens that the host does not know.
 TEST(GpuEngine, StepsBehindOthersChangeNoToken) {
   const std::vector<Prompt> prompts = {{7, 9}, {3, 6, 0.9f}, {12, 12}, {2, 4, 1.2f}};
   EngineOptions apart;
@@ -65,7 +65,7 @@ TEST(GpuEngine, StepsBehindOthersChangeNoToken) {
   }
 }
 
-// A stop token is found one step late, and what its request draws there is dropped.
+// A stop token is seen one step late; the token that its request got in that step is dropped.
 TEST(GpuEngine, AnAnswerEndsAtItsStopTokenWithAStepBehindIt) {
   GpuSetup free(kModel, kSizes, {});
   const auto answer = [](GpuSetup& setup, std::vector<std::int32_t> stops) {
@@ -93,14 +93,15 @@ TEST(GpuEngine, AnAnswerEndsAtItsStopTokenWithAStepBehindIt) {
   EXPECT_EQ(stopped.engine().stats().held_pages, 0);
 }
 
-// Steps that complete entries of 4 and of 128 tokens, and steps that do not.
+// Some steps complete entries of 4 and of 128 tokens, others do not.
 TEST(GpuEngine, RecordedStepsOfDeepseekV4GiveWhatOthersGive) {
   const GeneratedCheckpoint checkpoint(fixture_dir("deepseek_v4_wide"));
   expect_recorded_as_others(checkpoint.dir(), kV4Sizes, {{7, 3}, {126, 4}});
 }
 
-// Drafts change no token, greedy or drawn, whether steps are recorded or not. Where a row stands in
-// a step changes the last bits of its logits, as attention shares the keys of all among blocks.
+// Drafts change no token, greedy or sampled, in recorded steps and others. The last bits of logits
+// depend on a row's place in its step, because attention distributes the keys of all rows to thread
+// blocks.
 void expect_drafts_change_no_token(const std::string& model, GpuSetup::Sizes sizes) {
   SCOPED_TRACE(model);
   const std::vector<Prompt> prompts = {{4, 8}, {2, 7, 0.9f}};
@@ -125,7 +126,7 @@ void expect_drafts_change_no_token(const std::string& model, GpuSetup::Sizes siz
     const std::int64_t before = cuda::fake::counts().graph_launches;
     const Answers got = answers_of(model, sizes, options, prompts);
     const std::int64_t replayed = cuda::fake::counts().graph_launches - before;
-    // Of three drafts steps are of many sizes, few of which come again.
+    // With three drafts steps have many sizes, few of them repeatedly.
     if (eager) {
       EXPECT_EQ(replayed, 0);
     } else if (draft_tokens == 1) {
@@ -159,13 +160,14 @@ TEST(GpuEngine, DraftsChangeNoTokenOfGroupedQueries) {
   expect_drafts_change_no_token(std::string(LATHE_TEST_DATA) + "/../../models/tiny-gqa", kSizes);
 }
 
-// At every residue of a group of 4, of which a rejected draft has completed an entry, too.
+// Answers begin at every residue of a group of 4, so that rejected drafts have completed entries,
+// too.
 TEST(GpuEngine, DraftsChangeNoTokenOfDeepseekV4) {
   expect_drafts_change_no_token(kV4Model, kV4Sizes);
 }
 
-// The draft layers' logits against references of their own (engine/draft/test/mtp_test.cc), up to
-// rounding.
+// The draft layers' logits, up to rounding, against the references of
+// engine/draft/test/mtp_test.cc.
 TEST(GpuEngine, ADraftLayerGivesWhatAPlainReferenceGives) {
   for (const bool v4 : {false, true}) {
     GpuSetup::Sizes sizes = v4 ? kV4Sizes : kSizes;
@@ -177,7 +179,7 @@ TEST(GpuEngine, ADraftLayerGivesWhatAPlainReferenceGives) {
   }
 }
 
-// A layer's drafts change no token, its passes are recorded, and many of its guesses are right.
+// A layer's drafts change no token, its passes are recorded, and many of its drafts are right.
 void expect_layers_drafts_change_no_token(const std::string& model, GpuSetup::Sizes sizes,
                                           const Golden& golden) {
   const std::vector<Prompt> prompts = {{.answer = 10, .text = golden.ids("short.prompt")},
@@ -207,7 +209,7 @@ TEST(GpuEngine, DraftsOfTheDraftLayerOfDeepseekV4ChangeNoToken) {
   expect_layers_drafts_change_no_token(kV4Model, kV4Sizes, Golden(LATHE_TEST_DATA, "tiny_v4"));
 }
 
-// Nor does one behind it.
+// With and without a second step in flight.
 TEST(GpuEngine, AStepInFlightNeitherAllocatesNorWaits) {
   for (const bool overlap : {false, true}) {
     SCOPED_TRACE(overlap);
@@ -232,16 +234,16 @@ TEST(GpuEngine, AStepInFlightNeitherAllocatesNorWaits) {
     EXPECT_EQ(after.waits, before.waits);
     EXPECT_EQ(after.allocations, before.allocations);
     EXPECT_EQ(after.pageable_copies, before.pageable_copies);
-    EXPECT_EQ(after.copies_in, before.copies_in + 1);  // the step, and what is drawn from it
-    EXPECT_EQ(after.copies_out, before.copies_out);    // kernels write to the host's memory
+    EXPECT_EQ(after.copies_in, before.copies_in + 1);  // lists of the step and of sampling
+    EXPECT_EQ(after.copies_out, before.copies_out);    // kernels write tokens to host memory
     EXPECT_EQ(after.graph_launches, before.graph_launches + 1);
     ASSERT_TRUE(engine.collect().ok());
     EXPECT_EQ(cuda::fake::counts().waits, before.waits + 1);
   }
 }
 
-// Random weights, so few guesses are right: of dense latent attention, and of layers that share a
-// choice of keys before a draft layer that chooses its own, once for all its uses.
+// Models with random weights, so few drafts are right: dense latent attention, and layers that
+// share a choice of keys before a draft layer, which chooses its own keys once for all its uses.
 TEST(GpuEngine, DraftLayersOfOtherFamiliesChangeNoToken) {
   auto config = nlohmann::json::parse(*read_file(kModel + "/config.json"));
   config["num_nextn_predict_layers"] = 1;
@@ -252,7 +254,7 @@ TEST(GpuEngine, DraftLayersOfOtherFamiliesChangeNoToken) {
   glm["mlp_layer_types"] = {"dense", "sparse"};
   glm["indexer_types"] = {"full", "shared"};
   glm["index_share_for_mtp_iteration"] = true;
-  glm["index_topk"] = 8;  // answers cross it
+  glm["index_topk"] = 8;  // answers grow beyond it
   config["model_type"] = "deepseek_v3";
   config["architectures"] = {"DeepseekV3ForCausalLM"};
   for (const char* key : {"index_n_heads", "index_head_dim", "index_topk"}) config.erase(key);
@@ -275,8 +277,8 @@ TEST(GpuEngine, DraftLayersOfOtherFamiliesChangeNoToken) {
   }
 }
 
-// Once its passes are recorded, a step with a draft is a launch and a wait for the model and for
-// each use of the layer, and what the host reads are tokens.
+// Once passes are recorded, a step with a draft has one launch and one wait for the model and for
+// each use of the layer, and the host reads only tokens.
 void expect_waits_for_drafts_alone(const std::string& model, GpuSetup::Sizes sizes,
                                    const Golden& golden) {
   SCOPED_TRACE(model);
@@ -299,7 +301,7 @@ void expect_waits_for_drafts_alone(const std::string& model, GpuSetup::Sizes siz
   EXPECT_EQ(after.graph_launches, before.graph_launches + 2);
   EXPECT_EQ(after.allocations, before.allocations);
   EXPECT_EQ(after.pageable_copies, before.pageable_copies);
-  EXPECT_EQ(after.copies_out, before.copies_out);  // kernels write what is drawn
+  EXPECT_EQ(after.copies_out, before.copies_out);  // kernels write the tokens to host memory
 }
 
 TEST(GpuEngine, ADraftLayerWaitsForItsDraftsAlone) {
@@ -307,7 +309,8 @@ TEST(GpuEngine, ADraftLayerWaitsForItsDraftsAlone) {
   expect_waits_for_drafts_alone(kV4Model, kV4Sizes, Golden(LATHE_TEST_DATA, "tiny_v4"));
 }
 
-// The largest steps that the plan allows: a whole chunk, then every request decodes, with drafts.
+// The largest steps that the plan allows: a whole chunk, then decode rows of all requests with
+// drafts.
 void expect_planned_allocations(const std::string& model, std::int32_t draft_tokens,
                                 bool mtp = false) {
   SCOPED_TRACE(std::to_string(draft_tokens) + (mtp ? " of the draft layer" : ""));
@@ -339,10 +342,11 @@ void expect_planned_allocations(const std::string& model, std::int32_t draft_tok
               static_cast<long long>(at_start), static_cast<long long>(allocated),
               static_cast<long long>(setup.planned_bytes()));
   EXPECT_LE(allocated, setup.planned_bytes());
-  // The draft layer is planned, but guesses are scripted: what its own passes take is not there.
+  // The plan includes the draft layer, but drafts are scripted, so the memory of its passes is
+  // unused.
   const double least = mtp ? 0.93 : 0.95;
   EXPECT_GE(static_cast<double>(allocated), least * static_cast<double>(setup.planned_bytes()));
-  // Tables and logits, which the first step makes, and schedules.
+  // Page tables and logits, which the first step allocates, and schedules.
   const auto late = [&](BudgetKind kind) { return setup.plan().budget(kind)->bytes; };
   EXPECT_LE(allocated - at_start, late(BudgetKind::logits) + late(BudgetKind::rope_tables) +
                                       late(BudgetKind::schedules) / 2);

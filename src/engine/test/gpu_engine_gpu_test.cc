@@ -1,5 +1,5 @@
-// The engine on a GPU with the shipped checkpoints; the folder that holds them is the program's
-// argument. LATHE_SOAK_STEPS is how many steps the soak takes: fewer under compute-sanitizer.
+// The engine on a GPU with the shipped checkpoints; their folder is the program's argument.
+// LATHE_SOAK_STEPS is the number of steps of the soak test: fewer under compute-sanitizer.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -25,8 +25,8 @@ class GpuEngine : public ::testing::TestWithParam<const char*> {
   static std::string model() { return models + "/" + GetParam(); }
 };
 
-// As many requests as a recorded step has rows: with another number of rows attention is cut
-// otherwise. Lengths on both sides of the keys that tiny-v32's indexer keeps.
+// As many requests as a recorded step has rows, because attention is cut differently for another
+// number of rows. Lengths below and above the number of keys that tiny-v32's indexer keeps.
 const std::vector<Prompt> kPrompts = {{7, 40}, {300, 40}, {100, 40}, {129, 40}};
 constexpr GpuSetup::Sizes kSizes = {.context = 1024, .cache_tokens = 64 * 64};
 
@@ -51,8 +51,8 @@ TEST(GpuEngineCompressed, RecordedStepsOfDeepseekV4GiveTheBitsOfOthers) {
   expect_the_bits_of_others(checkpoint.dir());
 }
 
-// Of whole tokens, as one row more in a step changes how attention is cut; to the bit where a
-// request's own keys cut it.
+// Compares tokens, because one more row in a step changes how attention is cut. Compares bits where
+// attention is cut by a request's own keys.
 TEST_P(GpuEngine, StepsBehindOthersChangeNoToken) {
   const std::vector<Prompt> prompts = {{7, 40}, {300, 23, 0.8f}, {100, 61}, {129, 40, 1.2f}};
   const bool latent = std::string(GetParam()) != "tiny-gqa";
@@ -81,7 +81,7 @@ TEST_P(GpuEngine, TwentyRepeatsGiveTheSameBits) {
   }
 }
 
-// Of whole tokens: rows of a step that checks drafts are cut otherwise than decode rows. To the bit
+// Compares tokens, because attention is cut differently in steps that check drafts. Compares bits
 // where attention is cut by a request's own keys.
 TEST_P(GpuEngine, DraftsChangeNoToken) {
   const std::vector<Prompt> prompts = {{7, 40}, {300, 40, 0.8f}, {100, 40}, {129, 40, 1.2f}};
@@ -116,7 +116,7 @@ TEST_P(GpuEngine, DraftsChangeNoToken) {
   }
 }
 
-// Of a checkpoint with a draft layer.
+// For checkpoints with a draft layer.
 class GpuMtp : public GpuEngine {
  protected:
   static Golden golden() {
@@ -126,7 +126,7 @@ class GpuMtp : public GpuEngine {
   }
 };
 
-// Up to rounding (engine/draft/test/mtp_test.cc).
+// Equal up to rounding (engine/draft/test/mtp_test.cc).
 TEST_P(GpuMtp, LogitsAreThoseOfAPlainReference) {
   for (const std::string name : {"short", "long"}) {
     for (const std::int64_t chunk : {256, 50}) {
@@ -148,7 +148,8 @@ TEST(GpuSharedChoice, LogitsAreThoseOfAPlainReference) {
   }
 }
 
-// As scripted drafts do (DraftsChangeNoToken), and about as many are right as on the CPU.
+// The layer's drafts change no token, as in DraftsChangeNoToken, and about as many are right as on
+// the CPU.
 TEST_P(GpuMtp, DraftsChangeNoToken) {
   const std::vector<Prompt> prompts = {{.answer = 40, .text = golden().ids("short.prompt")},
                                        {.answer = 40, .text = golden().ids("long.prompt")},
@@ -177,7 +178,7 @@ TEST_P(GpuMtp, DraftsChangeNoToken) {
   }
 }
 
-// Drafts are those of the draft layer, or n-grams.
+// With the draft layer's drafts, or n-grams.
 DraftStats run_on_cpu(const std::string& directory, bool of_layer, std::int32_t draft_tokens,
                       const Prompt& prompt) {
   LoadOptions load;
@@ -208,7 +209,7 @@ TEST_P(GpuMtp, AsManyDraftsAreRightAsOnTheCpu) {
       GpuSetup::Sizes sizes = kSizes;
       sizes.draft_tokens = d;
       sizes.mtp = of_layer;
-      double here[2] = {}, there[2] = {};  // checks, and the tokens that they brought
+      double here[2] = {}, there[2] = {};  // checks, and the tokens that they gave
       const auto add = [](double(&to)[2], const DraftStats& stats) {
         to[0] += static_cast<double>(stats.checks);
         to[1] += static_cast<double>(stats.checks + stats.all_accepted());
@@ -261,7 +262,7 @@ class GpuDraftModel : public GpuEngine {
   static bool itself() { return GetParam() == std::string("tiny-v32"); }
 };
 
-// Drafts of the model for itself are all right where attention is cut by a request's own keys.
+// A model that drafts for itself is always right where attention is cut by a request's own keys.
 TEST_P(GpuDraftModel, DraftsChangeNoToken) {
   const Golden golden(models + "/../tests/data", "tiny_v32");
   const std::vector<Prompt> prompts = {{.answer = 40, .text = golden.ids("short.prompt")},
@@ -334,7 +335,7 @@ std::int64_t free_bytes() {
 }
 
 TEST_P(GpuEngine, MemoryAtTheEndIsAsAtTheStart) {
-  answers_of(model(), kSizes, {}, kPrompts);  // what the driver keeps once: modules and contexts
+  answers_of(model(), kSizes, {}, kPrompts);  // the driver's one-time memory: modules and contexts
   const std::int64_t before = free_bytes();
   for (int repeat = 0; repeat < 3; ++repeat) answers_of(model(), kSizes, {}, kPrompts);
   EXPECT_EQ(free_bytes(), before);
@@ -369,7 +370,7 @@ void soak(const std::string& model, GpuSetup::Sizes sizes) {
       ASSERT_TRUE(engine.launch().ok());
     }
     engine.launch_ahead();
-    // Cancels meet steps in flight too.
+    // Some cancels arrive while a step is in flight.
     if (!alive.empty() && below(25) == 0) {
       cancelled +=
           engine.cancel(alive[static_cast<std::size_t>(below(static_cast<int>(alive.size())))]);

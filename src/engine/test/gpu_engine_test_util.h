@@ -1,5 +1,5 @@
-// An engine with a model and a cache on the CUDA backend: what its tests on a GPU and those on the
-// emulated one share.
+// An engine with a model and a cache on the CUDA backend, for the tests on a GPU and on the
+// emulated one.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ class GpuSetup {
     bool plain_products = false;
     std::int32_t draft_tokens = 0;
     bool batch_invariant = false;
-    bool mtp = false;         // drafts are those of the draft layer
+    bool mtp = false;         // with drafts from the draft layer
     bool dummy = false;       // random weights
     std::string draft = {};   // directory of a draft model; both have the layout of `auto`
     std::string layout = {};  // empty: bf16
@@ -111,7 +111,7 @@ class GpuSetup {
   const ModelPlan& plan() const { return plan_; }
   // Pages of the draft model that requests hold.
   std::int64_t held_by_drafts() const { return draft_->drafter->held_pages(); }
-  // What the plans say of all but the driver's own, which the fake runtime does not count.
+  // Bytes by the plans, without the driver's own memory, which the fake runtime does not count.
   std::int64_t planned_bytes() const {
     const DraftMemory draft = draft_memory();
     std::int64_t sum = model_->weight_bytes() + draft.weight_bytes +
@@ -154,7 +154,7 @@ struct Answers {
   std::map<std::uint64_t, std::vector<std::int32_t>> tokens;  // by request
   std::map<std::uint64_t, Logits> logits;
   std::map<std::uint64_t, std::vector<double>> logprobs;  // of the tokens
-  std::int64_t steps_behind = 0;  // that started before the step before ended
+  std::int64_t steps_behind = 0;  // steps that started before the previous one ended
   EngineStats stats;
   std::vector<double> step_ms;
 };
@@ -166,7 +166,7 @@ struct Prompt {
   std::vector<std::int32_t> text = {};  // instead of made-up tokens
 };
 
-/// Answers to made-up prompts that arrive together, and the logits they were drawn from.
+/// Answers to made-up prompts that arrive together, and the logits that they were sampled from.
 inline Answers answers_of(const std::string& directory, const GpuSetup::Sizes& sizes,
                           EngineOptions options, const std::vector<Prompt>& prompts,
                           bool keep_logits = true) {
@@ -206,7 +206,8 @@ inline Answers answers_of(const std::string& directory, const GpuSetup::Sizes& s
   return run;
 }
 
-/// Drafts for answers_of(): right, wrong, or right as often as not, by what an earlier run gave.
+/// Drafts for answers_of(): right, wrong, or right half of the time, from the answers of an earlier
+/// run.
 enum class Guess { right, wrong, mixed };
 inline ScriptedDrafter drafter_of(const Answers& known, const std::vector<Prompt>& prompts,
                                   std::int32_t vocab, Guess guess) {

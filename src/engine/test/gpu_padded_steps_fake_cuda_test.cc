@@ -1,5 +1,5 @@
-// E3 of drafts: a step that checks drafts is padded to the size of a recording, and its requests
-// bring different numbers of them. Padding rows write nothing, and change no bit of a row.
+// A step that checks drafts is padded to the size of a recording, and its requests have different
+// numbers of drafts. Padding rows write nothing and change no bit of other rows.
 #include <array>
 
 #include "engine/runner/runner.h"
@@ -10,13 +10,13 @@ namespace lathe {
 namespace {
 
 struct Ran {
-  Logits logits;                              // of every row behind the prompts
-  std::vector<std::vector<std::byte>> pages;  // of every layer: main pages, index pages
+  Logits logits;                              // of every row after the prompts
+  std::vector<std::vector<std::byte>> pages;  // main pages and index pages of every layer
   std::int64_t graph_launches = 0;
 };
 
-// Prompts of 5, 9 and 12 tokens; then a known token of each with up to 4 drafts, shared out
-// otherwise each time, and then one more row each. Nobody has the first page.
+// Prompts of 5, 9 and 12 tokens; then a known token of each with up to 4 drafts, differently
+// distributed each time; then one more row of each. No request has the first page.
 Ran run(const std::string& model, bool padded) {
   GpuSetup setup(
       model, {.context = 64, .plain_products = true, .draft_tokens = 4, .batch_invariant = true},
@@ -30,7 +30,7 @@ Ran run(const std::string& model, bool padded) {
     pages[static_cast<std::size_t>(r)] = {{PageId(1 + r)}};
     tokens.push_back(some_tokens(30 + r, setup.config().vocab));
   }
-  // Whatever lies there.
+  // Arbitrary bytes in all pages.
   for (std::int32_t l = 0; l < setup.config().layers; ++l) {
     for (const PoolView& pool : {cache.main(l), cache.index(l)}) {
       const std::vector<std::byte> bytes(static_cast<std::size_t>(pool.bytes()), std::byte{0x5a});

@@ -1,6 +1,6 @@
-// What a recording holds of a step besides the model: its schedules, the tokens of the step before
-// and the draws. Each reads the device's lists, so a replay must give what steps without a
-// recording give, whatever is in them.
+// The parts of a recorded step other than the model: schedules, tokens of the previous step, and
+// sampling. All of them read lists on the device. So a replay must give the same as an unrecorded
+// step, whatever is in the lists.
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace {
 
 const std::string kModels = std::string(LATHE_TEST_DATA) + "/../../models/";
 
-// Bytes that make no large number in any layout, in all pages of a layer.
+// Fills all pages of a layer with bytes that are small numbers in every layout.
 void fill_pages(GpuSetup& setup, std::mt19937& rng) {
   for (std::int32_t l = 0; l < setup.config().layers; ++l) {
     for (const PoolView& pool : {setup.cache().main(l), setup.cache().index(l)}) {
@@ -33,8 +33,8 @@ void fill_pages(GpuSetup& setup, std::mt19937& rng) {
   }
 }
 
-// Decode steps of three requests over made-up keys, at places that make other requests long each
-// time. With a runner for each step none runs twice under a key, so none is recorded.
+// Decode steps of three requests over made-up keys, at positions that make other requests long each
+// time. With a new runner for each step, no step runs twice under one key, so none is recorded.
 Logits decoded(const std::string& model, GpuSetup::Sizes sizes, bool recorded,
                std::int64_t& graph_launches) {
   sizes.context = 192;
@@ -117,10 +117,10 @@ struct Answer {
 struct ServedRun {
   std::map<std::uint64_t, Answer> answers;
   std::int64_t graph_launches = 0, steps_behind = 0;
-  std::vector<double> idle;  // seconds before a recorded step that follows another
+  std::vector<double> idle;  // idle seconds before each recorded step that follows another
 };
 
-// Requests that draw by all rules, and end one after another.
+// Requests that sample by all rules, and end one after another.
 ServedRun run(bool recorded) {
   EngineOptions options;
   options.debug_nan = !recorded;  // its steps are neither padded nor recorded
@@ -134,18 +134,18 @@ ServedRun run(bool recorded) {
     all[i].ignore_eos = true;
     all[i].max_tokens = i < 6 ? static_cast<std::int32_t>(4 + i) : 13;
   }
-  all[0].temperature = 0;  // the last one left draws by no rule
+  all[0].temperature = 0;  // the last request left uses no rule
   all[6].temperature = 0;
   all[1].top_p = 0.8f;
   all[2].logit_bias = {{3, 4.5f}, {9, 2.0f}, {30, 6.0f}};
   all[3].logprobs = 3;
   all[3].logprob_ids = {17, 40};
-  all[4].stop_token_ids = {7};  // ruled out until there are so many
+  all[4].stop_token_ids = {7};  // ruled out until the answer has min_tokens
   all[4].min_tokens = 5;
   all[4].top_k = 20;
   all[5].logprobs = 0;
-  all[1].repetition_penalty = 1.3f;  // no step follows another until it has ended
-  // Four more once those have ended, whose steps are recorded when three are left.
+  all[1].repetition_penalty = 1.3f;  // until it ends, every step waits for the results before
+  // Four more requests when those have ended. Their steps are recorded when three are left.
   for (std::int32_t i = 0; i < 4; ++i) {
     SamplingParams& p = all.emplace_back(all[6]);
     p.temperature = 0.6f * static_cast<float>(i);
@@ -192,7 +192,7 @@ TEST(GpuRecordedSteps, DrawsFollowTheirParameters) {
   EXPECT_EQ(plain.graph_launches, 0);
   EXPECT_GT(recorded.graph_launches, 8);
   EXPECT_GT(recorded.steps_behind, 8);
-  // Between two steps lies the copy of the lists alone, which takes the fake's millisecond.
+  // Between two steps there is only the copy of the lists, a millisecond in the fake.
   EXPECT_TRUE(plain.idle.empty());
   EXPECT_GT(std::ssize(recorded.idle), 8);
   EXPECT_LE(std::ssize(recorded.idle), recorded.steps_behind);

@@ -1,5 +1,5 @@
-// Text and bits of log-probabilities do not depend on chunk size, prefix cache, other requests in
-// the batch or, over a bf16 cache, the kernels.
+// Text and bits of log-probabilities do not depend on the chunk size, the prefix cache, other
+// requests in the batch or, with a bf16 cache, the kernels.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -79,7 +79,7 @@ std::vector<Case> cases() {
   add("qwen3", "gqa_fp8", "gather", "native");
   add("qwen2_window", "gqa_fp8", "gather", "gather");
   add("qwen2_window", "gqa_bf16", "gather", "inplace");
-  // The compact buffer holds one context, so a batch is cut into segments that fit.
+  // The compact buffer has room for one context, so a batch is cut into segments.
   add("deepseek_v3", "mla_fp8", "gather", "inplace");
   out.back().options.gather_budget = 256 * 2 * (128 + 32);
   return out;
@@ -124,8 +124,8 @@ TEST_P(Greedy, ChunkSizesChangeNothing) {
   }
 }
 
-// The whole prompt a second time, and prompts that share 48 tokens with it: in one engine, one
-// after another and in one batch.
+// The same prompt again, and prompts that share 48 tokens with it, in one engine: one after
+// another, and in one batch.
 TEST_P(Greedy, PrefixCacheChangesNothing) {
   std::vector<Request> requests;
   std::vector<RealAnswer> want;
@@ -148,8 +148,8 @@ TEST_P(Greedy, PrefixCacheChangesNothing) {
   }
 }
 
-// Each of 17 requests that come and go has the answer that it has alone; two threads give the bits
-// of one.
+// Each of 17 requests that come and go has the same answer as alone. Two threads give the same bits
+// as one.
 TEST_P(Greedy, CompanyChangesNothing) {
   std::vector<Request> requests;
   for (const int length : {7, 64, 1, 150, 3, 39, 40, 41, 16, 17, 100, 2, 65, 31, 90, 1, 120}) {
@@ -173,7 +173,7 @@ INSTANTIATE_TEST_SUITE_P(Plans, Greedy, testing::ValuesIn(cases()),
                          [](const auto& c) { return label(c.param); });
 
 // Prompts that end before, at and after the context up to which every key is selected, and answers
-// that cross it. There `auto` goes from the expanded form to the absorbed one inside a prompt.
+// that cross it. There `auto` changes from the expanded form to the absorbed one inside a prompt.
 TEST(SparseBound, ChunkSizesChangeNothing) {
   for (const char* name : {"deepseek_v32", "glm_moe_dsa"}) {
     const auto model = load_real(name);
@@ -191,8 +191,8 @@ TEST(SparseBound, ChunkSizesChangeNothing) {
   }
 }
 
-// Gathered rows of a window are tiled from its first key, pages from a multiple of the tile: the
-// same text, different last bits.
+// Gathered rows of a window are tiled from its first key, pages from a multiple of the tile. So the
+// text is equal, but not the last bits.
 TEST(Pairs, EveryPairOverOneLayoutGivesTheSameText) {
   for (const char* name : {"deepseek_v3", "deepseek_v3_dense", "deepseek_v3_fp8", "deepseek_v32",
                            "glm_moe_dsa", "llama", "qwen3", "qwen2_window"}) {
@@ -220,7 +220,7 @@ TEST(Pairs, EveryPairOverOneLayoutGivesTheSameText) {
   }
 }
 
-// A request whose keys exceed the compact buffer is gathered tile by tile.
+// A request with more keys than the compact buffer holds is gathered tile by tile.
 TEST(Pairs, TilesOfACompactBufferGiveTheBitsOfPages) {
   const auto model = load_real("deepseek_v3_dense");
   Options options{.prefill = "inplace", .decode = "inplace", .layout = "mla_fp8", .context = 2048};
@@ -234,8 +234,8 @@ TEST(Pairs, TilesOfACompactBufferGiveTheBitsOfPages) {
   }
 }
 
-// A second turn repeats the first answer, whose keys decode wrote into cached pages; without the
-// prefix cache extend writes them. If the two round alike, the turns agree.
+// A second turn repeats the first answer. Its keys are in cached pages, written by decode; without
+// the prefix cache extend writes them. If both round alike, the turns agree.
 TEST(Turns, KeysOfAnAnswerServeTheNextPrompt) {
   for (const char* name : {"llama", "qwen2_window", "deepseek_v3", "deepseek_v32"}) {
     const auto model = load_real(name);

@@ -1,11 +1,10 @@
-// LateBackend: a toy device that records operators and runs them at wait(), or a few at a time when
+// LateBackend: a toy device that records operators and runs them in wait(), or a few at a time when
 // a test asks. Code that reads a result too early, or changes what a step in flight still reads,
 // gets different tokens.
 //
-// It is also the minimum that a device needs: memory, an entry for every operator, and wait().
-// Entries copy arguments that lie on the host's stack (product lists, an operator's arguments).
-// Tensors, steps and sampling arguments stay in place until wait(); work runs in the order of
-// calls.
+// It is also a minimal device: memory, an entry for every operator, and wait(). Entries copy
+// arguments from the host's stack (lists of GEMMs, an operator's arguments). Tensors, steps and
+// sampling arguments stay in place until wait(). Work runs in the order of the calls.
 #pragma once
 
 #include <deque>
@@ -22,7 +21,7 @@ namespace lathe {
 
 class LateBackend : public HostBackend {
  public:
-  /// overlaps: a step of a FakeModel may follow before wait(). Its host data are copied and kept.
+  /// overlaps: the next step of a FakeModel may start before wait(); its host data are copied.
   explicit LateBackend(Device device = Device::cpu, bool overlaps = false)
       : inner_(std::move(*make_backend(device))), overlaps_(overlaps) {}
 
@@ -231,7 +230,7 @@ class LateBackend : public HostBackend {
   static std::vector<std::remove_const_t<T>> copy(std::span<T> list) {
     return {list.begin(), list.end()};
   }
-  // The caller's arenas have been unwound when the work runs, so it uses its own.
+  // The caller's arenas are unwound before the work runs, so it has arenas of its own.
   template <class Call>
   Result<void> try_later(const OpsContext& ops, Call call) {
     later([this, own = ops, call]() mutable -> Result<void> {

@@ -1,4 +1,4 @@
-// Impossible requests, and weights that give NaN, on small checkpoints that are poisoned on disk.
+// Impossible requests, and small checkpoints with NaN written into their weights.
 #include <gmock/gmock.h>
 
 #include <filesystem>
@@ -30,7 +30,7 @@ RealAnswer clean_answer(const Model& model, const Request& request,
 TEST(RealModelInput, IsRefusedWithNumbersAndLeavesTheEngineAsItWas) {
   for (const char* name : {"qwen3", "deepseek_v32"}) {
     const auto model = load_real(name);
-    // The pool holds less than the context.
+    // A pool smaller than the context.
     RealSetup setup(*model, {.context = 128, .tokens = 100});
     Engine engine = setup.engine({});
     EXPECT_EQ(refusal(engine, greedy({})), "prompt: wanted at least one token, got none");
@@ -130,8 +130,8 @@ TEST_F(PoisonedModel, ErrorNamesLayerAndStep) {
   }
 }
 
-// NaN in one token's embedding ends the request whose prompt has that token. Others in the batch,
-// and one that shares the prompt before it, have the answers of the intact model.
+// NaN in one token's embedding ends the request with that token in its prompt. Others in the batch,
+// and one that shares the prompt up to that token, get the answers of the intact model.
 TEST_F(PoisonedModel, OthersGoOn) {
   std::vector<Request> requests;
   std::vector<RealAnswer> want;

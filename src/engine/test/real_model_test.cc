@@ -1,5 +1,5 @@
-// The engine on real models whose pools are too small for what they are asked: preemption, the
-// prefix cache and small chunks at once.
+// The engine with real models and pools too small for the requests: preemption, the prefix cache
+// and small chunks at once.
 #include <gmock/gmock.h>
 
 #include "engine/test/real_model_test_util.h"
@@ -27,7 +27,7 @@ std::vector<RealAnswer> answers_alone(const Model& model, const RealSetup::Optio
   return out;
 }
 
-// E1: alone in a large pool, and together in one that holds few of them, in small chunks.
+// E1: requests alone in a large pool, and together in a pool for a few of them, in small chunks.
 TEST(RealModel, CompanyChunksAndPreemptionChangeNothing) {
   for (const char* name : {"llama", "qwen3_moe", "deepseek_v3", "deepseek_v32", "glm_moe_dsa",
                            "gpt_oss_bf16", "gemma3_new"}) {
@@ -59,7 +59,7 @@ TEST(RealModel, CompanyChunksAndPreemptionChangeNothing) {
   }
 }
 
-// The absorbed part of attention in tiles of a few rows, whatever route they take.
+// Absorbed attention in tiles of a few rows, on every route.
 TEST(RealModel, TilesOfActivationsChangeNoBit) {
   for (const char* name : {"deepseek_v3", "deepseek_v32", "glm_moe_dsa"}) {
     const auto model = load_real(name);
@@ -88,7 +88,7 @@ TEST(RealModel, TilesOfActivationsChangeNoBit) {
       for (std::size_t i = 0; i < want.size(); ++i) {
         EXPECT_TRUE(same(got[i], want[i])) << name << " " << kind << ", request " << i;
       }
-      // Short prompts take the expanded form of "auto", which has no such tiles.
+      // Short prompts run in the expanded form of "auto", which has no such tiles.
       if (kind == std::string("auto")) continue;
       EXPECT_LT(tiled.arena().high_water(), whole.arena().high_water()) << name << " " << kind;
     }

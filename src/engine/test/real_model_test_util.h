@@ -1,5 +1,5 @@
-// What the engine's tests over small checkpoints share: a plan with the pools that it asks for, and
-// answers that can be compared bit by bit.
+// For the engine's tests with small checkpoints: a plan with its pools, and answers that can be
+// compared bit by bit.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,17 +26,17 @@ inline std::unique_ptr<Model> load_real(const std::string& name) {
   return std::move(*model);
 }
 
-/// Plan, pools and what operators run with; every page without a token is NaN.
+/// Plan, pools and an OpsContext. Every page without a token is NaN.
 class RealSetup {
  public:
   struct Options {
     std::string prefill = "auto", decode = "auto", layout = "auto";
     std::int32_t page_size = 16;
     std::int64_t context = 256;  // also the rows of the largest step
-    std::int64_t tokens = 0;     // that the pool holds; 0: one context
+    std::int64_t tokens = 0;     // size of the pool; 0: one context
     std::int64_t gather_budget = std::int64_t{1} << 22;
     std::int64_t activations_budget = 0;
-    std::int32_t draft_tokens = 0;  // that a model with states has room for
+    std::int32_t draft_tokens = 0;  // drafts that states have room for
     int threads = 1;
     bool late = false;  // on a LateBackend
   };
@@ -81,7 +81,7 @@ class RealSetup {
   RealSetup(const RealSetup&) = delete;
   RealSetup& operator=(const RealSetup&) = delete;
 
-  /// Of the first layer group.
+  /// The first layer group's plan.
   const Plan& plan() const { return plan_.groups.front().plan; }
   const ModelPlan& model_plan() const { return plan_; }
   const Arena& arena() const { return arena_; }
@@ -105,8 +105,8 @@ class RealSetup {
   OpsContext ops_;
 };
 
-/// A prompt of `n` tokens that `salt` alone tells from others of its length, and its first
-/// `shared` tokens not even that.
+/// A prompt of `n` tokens. Its first `shared` tokens are always the same; the others depend on
+/// `salt`.
 inline std::vector<std::int32_t> make_prompt(const Model& model, std::int32_t n,
                                              std::int32_t salt = 0, std::int32_t shared = 0) {
   std::vector<std::int32_t> out;
@@ -117,7 +117,7 @@ inline std::vector<std::int32_t> make_prompt(const Model& model, std::int32_t n,
   return out;
 }
 
-/// The most likely token each time, `answer` of them, with the log-probabilities of 4.
+/// A greedy request for `answer` tokens, with the log-probabilities of the 4 likeliest.
 inline Request greedy(std::vector<std::int32_t> prompt, std::int32_t answer = 24) {
   Request r;
   r.prompt = std::move(prompt);
@@ -139,7 +139,7 @@ struct RealAnswer {
   }
 };
 
-/// Runs until the engine is idle; request i comes after i * `steps_between` steps.
+/// Runs until the engine is idle. Request i is submitted after i * `steps_between` steps.
 inline std::vector<RealAnswer> serve_real(Engine& engine, const std::vector<Request>& requests,
                                           std::int64_t steps_between = 0) {
   std::vector<RealAnswer> out(requests.size());
@@ -166,7 +166,7 @@ inline std::vector<RealAnswer> serve_real(Engine& engine, const std::vector<Requ
   return out;
 }
 
-/// Each request in an engine of its own, with no prefix cache.
+/// Serves each request in an engine of its own, without a prefix cache.
 inline std::vector<RealAnswer> serve_alone(const Model& model, const RealSetup::Options& options,
                                            const std::vector<Request>& requests) {
   std::vector<RealAnswer> out;
@@ -178,7 +178,7 @@ inline std::vector<RealAnswer> serve_alone(const Model& model, const RealSetup::
   return out;
 }
 
-/// Equal tokens and equal bits of every log-probability, or where they part.
+/// Whether tokens and all bits of log-probabilities are equal; else the first difference.
 inline testing::AssertionResult same(const RealAnswer& got, const RealAnswer& want) {
   if (got.tokens.size() != want.tokens.size()) {
     return testing::AssertionFailure()

@@ -1,5 +1,4 @@
-// Runtime: what it refuses, what it takes where nothing was said, and that it answers as
-// transformers does.
+// Runtime: refusals, defaults, and answers equal to those of transformers.
 #include "engine/runtime.h"
 
 #include <gmock/gmock.h>
@@ -69,7 +68,7 @@ TEST(Runtime, RefusesWhatItCannotRead) {
   o.dummy = true;
   o.config_file = directory("nowhere") + "/config.json";
   EXPECT_THAT(refusal(o), HasSubstr("nowhere/config.json"));
-  // A plan for one model with the weights of another.
+  // The plan would be for one model and the weights from another.
   o = small("qwen3");
   o.config_file = directory("deepseek_v3") + "/config.json";
   EXPECT_THAT(refusal(o), AllOf(HasSubstr("--config"), HasSubstr("--load-format dummy")));
@@ -106,7 +105,7 @@ TEST(Runtime, Defaults) {
   EXPECT_EQ(r.machine().device, Device::cpu);
   EXPECT_EQ(r.plan().layers(), 3);
   EXPECT_EQ(r.plan().context_length(), 512);
-  // All running requests, each as long as the context.
+  // Room for all running requests, each as long as the context.
   EXPECT_EQ(r.cache().tokens(), 4 * 512);
   EXPECT_EQ(r.engine().capacity(), 512);
   EXPECT_EQ(r.engine().stats().total_pages, 4 * 512 / r.cache().page_size());
@@ -121,7 +120,7 @@ TEST(Runtime, Defaults) {
   EXPECT_EQ((*runtime)->engine().capacity(), 80);
 }
 
-// What transformers computed for the fixture's prompt of 64 tokens.
+// What transformers computes for the fixture's prompt of 64 tokens.
 struct Expected {
   std::vector<std::int32_t> prompt;
   std::vector<float> logits;  // after the last token
@@ -147,7 +146,7 @@ Expected expected_of(const std::string& name) {
   return out;
 }
 
-// A chunk is what was asked for, also where more requests may decode in one step.
+// A chunk has the size that was asked for, even if more requests may decode in one step.
 TEST(Runtime, ChunksAreNoLargerThanAskedFor) {
   RuntimeOptions o = small("qwen3");
   o.plan_request.chunked_prefill_size = 3;
@@ -226,7 +225,7 @@ TEST(Runtime, DraftsByTheirFlags) {
   EXPECT_EQ((*plain)->plan().draft_tokens(), 0);
   EXPECT_EQ((*drafts)->plan().draft_tokens(), 4);
   EXPECT_EQ((*drafts)->draft().kind, DraftKind::ngram);
-  // The same kernels, so the same bits.
+  // The kernels are the same, and so are the bits.
   const Plan& a = (*plain)->plan().groups.front().plan;
   const Plan& b = (*drafts)->plan().groups.front().plan;
   for (const Phase phase : {Phase::extend, Phase::decode}) {
@@ -240,7 +239,7 @@ TEST(Runtime, DraftsByTheirFlags) {
             (*plain)->plan().budget(BudgetKind::activations)->bytes);
 }
 
-// What a model has instead of a draft layer, and what to do.
+// The error for a model without a draft layer says what the model has, and what to do.
 TEST(Runtime, RefusesADraftLayerThatIsNotThere) {
   RuntimeOptions o = small("qwen3");
   o.draft = "mtp";
@@ -251,14 +250,14 @@ TEST(Runtime, RefusesADraftLayerThatIsNotThere) {
   EXPECT_THAT(refusal(o), AllOf(HasSubstr("--draft: wanted a draft layer: model.layers.2.* among"),
                                 HasSubstr("mtp.safetensors"), HasSubstr("got neither in "),
                                 HasSubstr("--draft ngram")));
-  o = small("deepseek_v3");  // whose layer has two tensors of another model's shape
+  o = small("deepseek_v3");  // its draft layer has two tensors of a wrong shape
   o.draft = "mtp";
   EXPECT_THAT(refusal(o),
               AllOf(HasSubstr("missing: model.layers.3.input_layernorm.weight"),
                     HasSubstr("of another shape"), HasSubstr("model.layers.3.eh_proj.weight")));
 }
 
-// One more layer of weights and of pools, in every sum.
+// A draft layer is one more layer of weights and of pools, in every sum.
 TEST(Runtime, PlansForTheDraftLayer) {
   RuntimeOptions o = small("");
   o.model = std::string(LATHE_TEST_DATA) + "/../../models/tiny-v32";

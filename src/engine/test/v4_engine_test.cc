@@ -1,6 +1,6 @@
-// DeepSeek V4 in the engine: windows, compressed entries and compressor states give the same
-// answers for all chunk sizes, batches, prefix cache hits and preemptions anywhere in a group of
-// tokens.
+// DeepSeek V4 in the engine: with its windows, compressed entries and compressor states, answers
+// are the same for all chunk sizes, batches, prefix cache hits and preemptions anywhere in a group
+// of tokens.
 #include <gmock/gmock.h>
 
 #include "engine/draft/test/draft_test_util.h"
@@ -67,8 +67,8 @@ TEST_F(V4Engine, ChunkSizesChangeNothing) {
 TEST_F(V4Engine, PrefixCacheChangesNothing) {
   std::vector<Request> requests;
   std::vector<RealAnswer> want;
-  // After 256 shared tokens, where a state is kept; and after 130, where one is kept only if a step
-  // ended nearby.
+  // Prompts part after 256 shared tokens, where the first request leaves a state; and after 130,
+  // where it leaves one only if a step ended between 128 and 255 tokens.
   for (const auto& [length, salt, shared] :
        {std::tuple{300, 0, 0}, {300, 0, 0}, {270, 1, 256}, {140, 2, 130}, {257, 3, 256}}) {
     requests.push_back(greedy(make_prompt(*model_, length, salt, shared), 8));
@@ -94,8 +94,8 @@ TEST_F(V4Engine, PrefixCacheChangesNothing) {
   }
 }
 
-// Too few pages for all requests, so that the youngest are preempted, at every residue of a group
-// of 4.
+// There are too few pages for all requests, so the youngest are preempted, at every residue of a
+// group of 4.
 TEST_F(V4Engine, PreemptionChangesNothing) {
   std::vector<Request> requests;
   std::vector<RealAnswer> want;
@@ -118,9 +118,9 @@ TEST_F(V4Engine, PreemptionChangesNothing) {
   }
 }
 
-// Answers begin at every residue of a group of 4 and cross the ends of the window, of a group of
-// 128, a page and a block. Drafts are correct up to a position that differs by request and step; a
-// rejected one has written keys, entries and states.
+// Answers begin at every residue of a group of 4, and cross the ends of the window, a group of 128,
+// a page and a block. Drafts are right up to a position that differs by request and step. Rejected
+// ones have written keys, entries and states.
 class V4Drafts : public V4Engine {
  protected:
   static constexpr std::int32_t kDrafts = 5;
@@ -136,7 +136,8 @@ class V4Drafts : public V4Engine {
       want_.push_back(alone(requests_.back()));
     }
   }
-  // Every `period`th draft is wrong, with an offset by request; 0: none.
+  // Drafts of which every `period`th is wrong, from an offset that depends on the request; 0: none
+  // is.
   ScriptedDrafter drafter(std::int64_t period) const {
     return ScriptedDrafter([this, period](const DraftRequest& r, std::int64_t known) {
       const auto i = static_cast<std::size_t>(r.id.value - 1) % requests_.size();
@@ -192,14 +193,14 @@ TEST_F(V4Drafts, ChangeNoBit) {
   }
 }
 
-// With the prefix cache, whose blocks a burst may complete; with small chunks beside bursts; and in
-// a small pool, where the youngest are preempted.
+// With the prefix cache, where a burst of drafts may complete a block; with small chunks and bursts
+// in one step; and in a small pool, where the youngest requests are preempted.
 TEST_F(V4Drafts, CompanyChangesNothing) {
   for (const auto& [tokens, chunk, prefix_cache] :
        {std::tuple{4096, 0, true}, {4096, 13, true}, {640, 0, false}, {640, 33, true}}) {
     RealSetup setup(*model_, drafted(tokens));
     ScriptedDrafter scripted = drafter(3);
-    // The second run finds what the first one has cached.
+    // The second run finds in the prefix cache what the first one computed.
     const DraftStats stats = check(setup, scripted, v4_chunks(chunk, prefix_cache), 4, 2);
     EXPECT_GT(stats.all_accepted(), 0);
     EXPECT_EQ(stats_.preemptions > 0, tokens == 640 && chunk == 0) << chunk;

@@ -1,5 +1,5 @@
 // DeepSeek V4's pages and states: unowned memory is NaN, each kind of page runs out separately, and
-// the prefix cache resumes where a window and the states remain.
+// requests resume in the prefix cache where a window and the states are left.
 #include <gmock/gmock.h>
 
 #include <set>
@@ -53,7 +53,7 @@ class V4Pages : public testing::Test {
   RealSetup setup_{*model_, options()};
 };
 
-// Every page and slot that nobody holds is filled with NaN before every step.
+// Before every step, every page and slot without an owner is filled with NaN.
 TEST_F(V4Pages, WhatNobodyHoldsIsNotRead) {
   std::vector<Request> requests;
   for (std::int32_t i = 0; i < 5; ++i) {

@@ -1,5 +1,5 @@
-// Models with a sliding window in some or all layers: pages behind the window are released while
-// the request runs, are overwritten with NaN or by other requests, and change nothing.
+// Models with a sliding window in some or all layers. Pages before the window are released while a
+// request runs, and are overwritten with NaN or by other requests, which changes nothing.
 #include <gmock/gmock.h>
 
 #include "engine/test/real_model_test_util.h"

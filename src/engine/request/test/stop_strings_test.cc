@@ -61,7 +61,7 @@ TEST(StopStrings, RefusesAnEmptyString) {
   EXPECT_EQ(made.error().field, "stop[1]");
 }
 
-// By definition, on the whole text: the end of the first match and the text before it.
+// The definition, applied to the whole text: the end of the first match, and the text before it.
 struct ExpectedStop {
   std::string text;
   bool matched = false;
@@ -98,7 +98,7 @@ TEST(StopStrings, AnyPiecesGiveTheSearchOfTheWholeText) {
       const std::size_t n = std::min<std::size_t>(rng() % 5, text.size() - at);
       out += stop.push(text.substr(at, n));
       at += n;
-      // Only text that could become a match is held, and none such is let through.
+      // Exactly the text that could become a match is held back.
       ASSERT_TRUE(expected.text.starts_with(out)) << text;
       if (stop.matched()) continue;
       std::size_t possible = 0;

@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A batch whose requests have consecutive private pages.
+// A batch of requests with consecutive pages of their own.
 struct Batch {
   std::vector<std::vector<std::int32_t>> tokens;
   std::vector<std::vector<std::vector<PageId>>> pages;  // [items][layer groups]

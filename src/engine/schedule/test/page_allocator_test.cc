@@ -28,7 +28,7 @@ std::vector<PageId> list(const Pages& pages) {
   return pages.lists.empty() ? std::vector<PageId>() : pages.lists[0];
 }
 
-// Takes n more pages of the only kind.
+// Allocates n more pages of the only kind.
 void take(PageAllocator& allocator, std::int64_t n, Pages& pages) {
   const std::int64_t tokens = std::ssize(list(pages)) * allocator.rules()[0].page_size;
   allocator.extend(tokens, tokens + n * allocator.rules()[0].page_size, pages);
@@ -126,7 +126,7 @@ TEST(PageAllocator, TakesOnlyWhatIsFreeAtTheStart) {
   EXPECT_EQ(pages.available(0), 0);
 }
 
-// All available pages can be allocated, whatever is shared; and a match gives pages with the right
+// All available pages can be allocated, whatever is shared, and a match gives pages with the right
 // tokens.
 TEST(PageAllocator, WhatIsAvailableCanBeHad) {
   std::mt19937 rng(test_seed(6));
@@ -211,7 +211,8 @@ std::vector<int> ids(const std::vector<PageId>& list) {
   return out;
 }
 
-// A step behind one in flight: each of the two has a page to read and one to write.
+// A step that starts before the one in flight ends: each of the two reads one page and writes
+// another.
 TEST(PageAllocator, AStepBehindAnotherReplacesPagesOfItsOwn) {
   ThreeKinds k;
   Pages a;
@@ -221,7 +222,7 @@ TEST(PageAllocator, AStepBehindAnotherReplacesPagesOfItsOwn) {
     k.pages.extend(from, from + 1, a);
     k.pages.extend_ahead(from + 1, from + 2, a);
   };
-  // Both in one page's tokens.
+  // Both steps write within one page's tokens.
   start(9);
   EXPECT_THAT(ids(a.lists[2]), ElementsAre(-1, 0, 3));
   EXPECT_EQ(k.pages.last_before(2, 9, a), PageId(1));
@@ -236,7 +237,7 @@ TEST(PageAllocator, AStepBehindAnotherReplacesPagesOfItsOwn) {
   k.pages.undo(10, a);
   EXPECT_THAT(ids(a.lists[2]), ElementsAre(-1, 0, 2));
   EXPECT_EQ(k.pages.held(), 3 + 5 + 2);
-  // The second begins a page.
+  // The second step begins a page.
   k.pages.extend(10, 11, a);
   k.pages.confirm(a);
   start(11);
@@ -258,7 +259,7 @@ TEST(PageAllocator, AWindowGivesBackWhatItHasLeftBehind) {
   k.pages.extend(0, 10, a);
   EXPECT_THAT(ids(a.lists[0]), ElementsAre(0, 1, 2));
   EXPECT_THAT(ids(a.lists[1]), ElementsAre(0, 1, 2, 3, 4));
-  EXPECT_THAT(ids(a.lists[2]), ElementsAre(-1, 0, 1));  // at the last boundary, and the last
+  EXPECT_THAT(ids(a.lists[2]), ElementsAre(-1, 0, 1));  // the last boundary's, and the last token's
   EXPECT_EQ(k.pages.held(), 3 + 5 + 2);
   k.pages.confirm(a);
   k.pages.trim(0, 10, a);

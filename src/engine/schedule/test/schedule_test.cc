@@ -79,20 +79,20 @@ TEST(Schedule, AdmissionLeavesRoomForEveryPrefillThatHasBegun) {
   EXPECT_TRUE(admitted({}, prefill(9, 0, 0), 3));
   EXPECT_FALSE(admitted({}, prefill(9, 0, 0), 2));
   EXPECT_TRUE(admitted({}, prefill(9, 4, 1), 2));
-  // Full pages: the token after the 8th takes a third page.
+  // Full pages: the token after the 8th needs a third page.
   EXPECT_FALSE(admitted({}, prefill(8, 0, 0), 2));
   const std::vector<ScheduledRequest> running{prefill(20, 8, 2), decode(4, 1)};
   EXPECT_TRUE(admitted(running, prefill(3, 0, 0), 4 + 1 + 1));
   EXPECT_FALSE(admitted(running, prefill(3, 0, 0), 4 + 1));
 }
 
-// Pages that a request holds between steps.
+// The number of pages that a request holds between steps.
 std::int64_t held(const PageRule& rule, std::int64_t computed, std::int64_t block_tokens) {
   return pages_for(computed, rule.page_size) - rule.first_needed_entry(computed, block_tokens);
 }
 
 TEST(Schedule, AWindowKeepsItsLastPages) {
-  // Blocks of 8 tokens; 6 tokens before the last boundary are kept.
+  // Blocks of 8 tokens; a request keeps the 6 tokens before the last boundary.
   const PageRule window{.page_size = 2, .resume_tokens = 6, .most = 9};
   EXPECT_EQ(window.first_needed_entry(0, 8), 0);
   EXPECT_EQ(window.first_needed_entry(15, 8), 1);  // boundary 8: from token 2 on
@@ -102,7 +102,7 @@ TEST(Schedule, AWindowKeepsItsLastPages) {
   const PageRule state{
       .page_size = 8, .resume_tokens = 8, .most = 4, .per_step = 2, .rewrites = true};
   EXPECT_EQ(held(state, 16, 8), 1);  // the boundary's
-  EXPECT_EQ(held(state, 17, 8), 2);  // and the last token's
+  EXPECT_EQ(held(state, 17, 8), 2);  // the boundary's and the last token's
   EXPECT_EQ(state.new_pages(16, 17), 1);
   EXPECT_EQ(state.new_pages(17, 18), 1);  // rewritten
   EXPECT_EQ(state.new_pages(17, 60), 2);
@@ -131,8 +131,8 @@ TEST(Schedule, EveryKindOfPageCounts) {
   EXPECT_FALSE(admits({}, prefill(99, 0, 0), limits, std::vector<std::int64_t>{24, 5}));
 }
 
-// E3 for the functions alone: requests that each fit an empty pool run to their ends by these
-// decisions. The oldest computes a row in every step, so all of them finish.
+// E3 for the functions alone: by these decisions, requests that each fit an empty pool run to their
+// ends. The oldest computes a row in every step, so all of them finish.
 TEST(Schedule, NobodyStarves) {
   std::mt19937 rng(test_seed(5));
   struct Job {
