@@ -34,11 +34,10 @@ struct ChatFlags {
   std::string template_kwargs;
 };
 
-// Tokens of an answer where no flag says otherwise: a model that never stops would fill the
-// context.
+// Default length of an answer: a model that never stops would fill the context.
 constexpr std::int32_t kAnswerTokens = 2048;
 
-// A line on the terminal while a prompt takes more than one step to read.
+// A line on the terminal while the prefill of a prompt needs several steps.
 class ReadingProgress {
  public:
   explicit ReadingProgress(std::int64_t prompt) : prompt_(prompt) {}
@@ -90,7 +89,7 @@ class Chat {
     reset();
   }
 
-  // False: the user wants to leave.
+  // Returns false if the user wants to leave.
   bool handle(const std::string& line) {
     if (line.find_first_not_of(" \t\r\n") == std::string::npos) return true;
     if (line == "/exit" || line == "/quit") return false;
@@ -150,8 +149,7 @@ class Chat {
     print_out(fmt::format("{} messages from {}\n", messages_.size(), file));
   }
 
-  // What max_tokens is where the user has not said: the room that the context leaves, if that is
-  // less.
+  // Limits max_tokens, unless the user gave it, to the room that is left in the context.
   SamplingParams limited(std::int64_t prompt) const {
     SamplingParams params = params_;
     if (!params.max_tokens && runtime_.engine().capacity() - prompt > kAnswerTokens) {
@@ -160,7 +158,7 @@ class Chat {
     return params;
   }
 
-  // The turn enters the history only when it has an answer, so a refused one can be asked again.
+  // A turn is added to the history once it has an answer, so a refused one can be asked again.
   void answer(const std::string& line) {
     Json messages = messages_;
     messages.push_back({{"role", "user"}, {"content", line}});

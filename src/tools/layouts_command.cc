@@ -39,7 +39,7 @@ std::string draw_record(const CacheLayout& l, int plane) {
   return draw_boxes(boxes, l.plane_bytes(plane));
 }
 
-// A page: token records in a row, plane after plane, and what rounds it up.
+// A page: the tokens' records, plane after plane, and the padding at its end.
 std::string draw_page(const CacheLayout& l, std::int32_t page_size) {
   std::vector<Box> boxes;
   for (int plane = 0; plane < l.plane_count(); ++plane) {

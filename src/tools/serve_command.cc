@@ -14,7 +14,7 @@
 namespace lathe {
 namespace {
 
-// The model's chat template, or the flag's. None: chat is refused, the rest works.
+// The template of the flag or the model. Without one chat is refused, and the rest works.
 Result<std::optional<ChatTemplateFile>> load_template(ServeFlags& flags) {
   auto loaded = load_chat_template(flags.model.runtime.model);
   if (flags.chat_template.empty()) {

@@ -26,7 +26,7 @@ struct ThreadLimits {
   double read_gbps = 0;
 };
 
-// Grouped-query and ragged rows with the limits of as many threads.
+// Adds to grouped-query and ragged rows the machine's limits for their number of threads.
 std::vector<LatentBenchRow> with_limits(const std::vector<AttentionBenchRow>& rows) {
   std::map<int, ThreadLimits> limits;
   std::vector<LatentBenchRow> out;

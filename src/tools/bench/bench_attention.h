@@ -13,8 +13,8 @@ struct BenchAttentionOptions {
   bool json = false;
 };
 
-/// Prints a table, or JSON, on stdout; progress on stderr where that is a terminal. Takes about two
-/// minutes on a CPU. Returns the exit code, 2 without a GPU where one is asked for.
+/// Prints a table, or JSON, on stdout, and progress on stderr if that is a terminal. Needs about
+/// two minutes on a CPU. Returns the exit code: 2 if a GPU is asked for and there is none.
 int bench_attention_command(const BenchAttentionOptions& options);
 
 }  // namespace lathe

@@ -47,7 +47,7 @@ double seconds_of_call(AttendArgs& args, Team& team, double least_seconds) {
   return seconds / calls;
 }
 
-// A row for each team. They alternate, so that other load on the machine slows all of them.
+// A row for each team. Their repeats alternate, so that other load on the machine slows all teams.
 std::vector<LatentBenchRow> measure(const LatentBenchCase& c, const LatentBenchCache& cache,
                                     std::span<const std::unique_ptr<Team>> teams,
                                     const LatentBenchOptions& options) {

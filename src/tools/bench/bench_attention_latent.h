@@ -14,10 +14,10 @@ struct LatentBenchOptions {
   bool quick = false;           // only the cases of 16 heads and 4096 keys
 };
 
-/// Splits are fixed (Execution::batch_invariant). Limits are those of as many threads, measured
-/// just before; a case's repeats alternate between few and many threads. A pair of a head and a key
-/// costs 2 (qk_dim + v_dim) FLOPs; bytes are the stored bytes of the keys, once per row that has
-/// its own list and once per request otherwise.
+/// Splits are fixed (Execution::batch_invariant). The limits are measured just before, with the
+/// same number of threads; a case's repeats alternate between few and many threads. A pair of a
+/// head and a key costs 2 (qk_dim + v_dim) FLOPs. Bytes are the stored bytes of the keys, once per
+/// row that has its own list, else once per request.
 struct LatentBenchRow {
   std::string name;    // dense_decode, sparse_decode, v4_decode, dense_extend
   std::string layout;  // CacheLayout::name
@@ -37,7 +37,7 @@ struct LatentBenchRow {
       0;  // seconds with the first number of threads / seconds, taken in turns; 0 = not taken
 };
 
-/// Takes about a minute and some 400 MB.
+/// Needs about a minute and some 400 MB.
 std::vector<LatentBenchRow> run_latent_bench(const LatentBenchOptions& options);
 
 }  // namespace lathe

@@ -36,7 +36,7 @@ double seconds_of(const std::function<void()>& work) {
 
 Bytes make_bytes(std::int64_t n) { return Bytes(static_cast<std::size_t>(n)); }
 
-// bf16 numbers as a layer makes them: normal, of magnitude 1.
+// bf16 numbers like a layer's: normally distributed, of magnitude 1.
 Bytes make_rows(std::int64_t elems) {
   std::mt19937 rng(1);
   std::normal_distribution<float> normal;
@@ -82,7 +82,7 @@ class CodecBench {
   std::int64_t pages_for(std::int64_t bytes_per_token) const {
     return std::max<std::int64_t>(options_.bytes / bytes_per_token / kCodecPageSize, 1);
   }
-  // Times `work`, which reads and writes `bytes`, alternating with a memcpy of as many.
+  // Times `work`, which reads and writes `bytes`, in turns with a memcpy of the same size.
   void measure(const std::string& layout, const char* operation, std::int64_t tokens,
                std::int64_t bytes, const std::function<Result<void>()>& work);
 

@@ -26,12 +26,12 @@ struct CodecBenchRow {
 };
 
 /// Rows are bf16. encode and decode visit slots in order, gather_decode at random; rope_write is k
-/// alone, rope_write_q also rotates q to bf16. Takes seconds and twice options.bytes of memory.
+/// alone, rope_write_q also rotates q to bf16. Needs seconds, and twice options.bytes of memory.
 /// Precondition: bytes >= 2^20, repeats >= 1, q_heads >= 1.
 std::vector<CodecBenchRow> run_codec_bench(const CodecBenchOptions& options);
 
-/// Prints a table, or JSON, on stdout; progress on stderr if that is a terminal. Returns the exit
-/// code: 0, or 2 for options out of range and for cuda without a GPU.
+/// Prints a table, or JSON, on stdout, and progress on stderr if that is a terminal. Returns the
+/// exit code: 0, or 2 for options out of range and for cuda without a GPU.
 int bench_codec_command(const CodecBenchOptions& options, bool json);
 
 }  // namespace lathe

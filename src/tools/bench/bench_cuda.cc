@@ -59,7 +59,7 @@ std::vector<LatentBenchCase> cases_of(LayoutKind layout, bool quick) {
   return cases;
 }
 
-// Median seconds of a call whose schedule is already made.
+// Median seconds of a call after its schedule has been made.
 double time_case(const cuda::Stream& stream, const LatentBenchSetup& setup,
                  const std::byte* pool_bytes, int repeats) {
   AttendArgs args = setup.args;

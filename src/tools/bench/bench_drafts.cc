@@ -28,7 +28,7 @@ struct DraftsCase {
   std::vector<Request> requests;
 };
 
-// What one engine did, over steps that decode only.
+// What one engine did in steps that only decode.
 struct Turn {
   double seconds = 0;  // of a StepClock
   std::int64_t steps = 0;
@@ -37,8 +37,8 @@ struct Turn {
   double rate() const { return static_cast<double>(tokens) / seconds; }
 };
 
-// The process's CPU time, which neighbours on the machine change little; with a GPU, for which the
-// CPU waits, time itself.
+// On a CPU it measures the process's CPU time, which other load on the machine changes little; on a
+// GPU, for which the CPU waits, wall-clock time.
 class StepClock {
  public:
   explicit StepClock(const Machine& machine)
@@ -68,8 +68,8 @@ struct DraftsRow {
   }
 };
 
-// A case whose prompts are noise, and whose answers all have one length: with a batch of 64 no step
-// has a draft, so it shows what a drafter costs that has nothing to do.
+// Prompts of noise and answers of one length. With a batch of 64 no step has a draft, so this case
+// shows the cost of an idle drafter.
 DraftsCase noise(const ModelConfig& config, std::int64_t requests) {
   DraftsCase out{"noise", {}};
   std::mt19937 random(1);
@@ -134,8 +134,8 @@ Result<void> run(Engine& engine, StepClock clock, std::span<const Request> reque
   return {};
 }
 
-// Both engines take turns batch by batch, and change who is first, so that a neighbour on the
-// machine meets both.
+// The engines alternate batch by batch, and so does which is first, so that other load on the
+// machine slows both.
 Result<DraftsRow> measure(Engine& plain, Engine& drafts, StepClock clock, const DraftsCase& c,
                           std::int64_t batch, int repeats) {
   DraftsRow row{c.name, batch, 0, 0, 0, {}, {}, {}};

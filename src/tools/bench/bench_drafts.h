@@ -20,7 +20,8 @@ struct BenchDraftsOptions {
   bool json = false;
 };
 
-/// Runs and prints; returns the exit code. Errors: answers that differ, also.
+/// Runs and prints; returns the exit code. Answers that differ with and without drafts are an
+/// error.
 int bench_drafts_command(const BenchDraftsOptions& options);
 
 }  // namespace lathe

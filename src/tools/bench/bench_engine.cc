@@ -32,7 +32,7 @@ struct EngineRow {
 
   double median() const { return lathe::median(rates); }
   std::string test() const { return fmt::format("{}{}", decodes ? "tg" : "pp", tokens); }
-  // Of a step, or of the prefill.
+  // One step if it decodes, else the whole prefill.
   double seconds() const { return static_cast<double>((decodes ? 1 : tokens) * batch) / median(); }
   double gbps() const { return floor.bytes / seconds() / 1e9; }
   double share() const { return floor.seconds / seconds(); }
@@ -42,8 +42,8 @@ double median_of(std::vector<double> values) {
   return values.empty() ? 0 : median(std::move(values));
 }
 
-// The gain of drafts that are right as often as asked, beside what step times predict: tokens of a
-// check * T(rows) / (T(rows with drafts) + T(drafter)).
+// The gain of drafts with a given share of right guesses: measured, and predicted from step times
+// as tokens of a check * T(rows) / (T(rows with drafts) + T(drafter)).
 struct DraftGain {
   std::string test;
   std::int64_t depth = 0, batch = 1, drafts = 0;
@@ -59,7 +59,7 @@ class EngineBench {
  public:
   EngineBench(Runtime& runtime, OracleDrafter* oracle) : runtime_(runtime), oracle_(oracle) {}
 
-  // Tokens per second of the rows after `depth` tokens that the prefix cache holds.
+  // Tokens per second of prefill after `depth` tokens that are in the prefix cache.
   Result<double> prefill(std::int64_t tokens, std::int64_t depth, std::int64_t batch) {
     auto prompts = make_prompts(depth, batch);
     if (const auto ok = warm(prompts); !ok) return ok.error();
@@ -84,7 +84,7 @@ class EngineBench {
     std::vector<std::vector<std::int32_t>> answers;  // [batch]
     double rate() const { return static_cast<double>(made) / seconds; }
   };
-  // `known`: the answers to the same prompts, for the oracle; null: it is off.
+  // `known`: the answers to the same prompts, for the oracle drafter; null turns it off.
   Result<Decoded> decode(std::int64_t tokens, std::int64_t depth, std::int64_t batch,
                          const Decoded* known = nullptr) {
     if (oracle_ != nullptr) {
@@ -123,7 +123,8 @@ class EngineBench {
     return out;
   }
 
-  // Turns without drafts and with them, and steps of as many requests as a check has rows.
+  // Alternates runs without and with drafts, and times steps that have a request for each row of a
+  // check.
   Result<DraftGain> gain(std::int64_t tokens, std::int64_t depth, std::int64_t batch, double right,
                          int repeats) {
     DraftGain out{fmt::format("tg{}", tokens), depth, batch, runtime_.plan().draft_tokens()};
@@ -184,7 +185,7 @@ class EngineBench {
     return ids;
   }
 
-  // Computes the prompts, so that the prefix cache has their whole pages.
+  // Prefills the prompts, so that their whole pages are in the prefix cache.
   Result<void> warm(const std::vector<std::vector<std::int32_t>>& prompts) {
     runtime_.engine().clear_prefix_cache();
     if (prompts.front().empty()) return {};
@@ -297,7 +298,7 @@ nlohmann::ordered_json json(const std::vector<EngineRow>& rows, Runtime& runtime
 int bench_engine_command(const BenchEngineOptions& options) {
   int exit_code = kExitOk;
   ModelFlags flags = options.model;
-  // A step of a larger batch would never run: its requests take turns.
+  // A larger batch would never run in one step: its requests would take turns.
   const std::int64_t running = flags.runtime.plan_request.max_running_requests;
   if (const auto largest = std::ranges::max(options.batches); largest > running) {
     return refuse({ErrorCode::out_of_range, "--batch",
@@ -321,7 +322,7 @@ int bench_engine_command(const BenchEngineOptions& options) {
     return refuse({ErrorCode::invalid_argument, "--draft-acceptance", "a drafter with it",
                    "--draft none", "--draft ngram, mtp or DIR"});
   }
-  // Rows of checks are timed as requests apart.
+  // gain() times a check's rows as that many separate requests.
   if (const std::int64_t rows =
           std::ranges::max(options.batches) * (1 + runtime->plan().draft_tokens());
       oracle != nullptr && rows > running) {
@@ -355,7 +356,7 @@ int bench_engine_command(const BenchEngineOptions& options) {
     for (int i = 0; i <= options.repeats; ++i) {
       double rate = 0;
       if (decode) {
-        // What measures it would count as the host's time.
+        // Measuring idle time costs host time, so it is on in the warm-up run alone.
         if (auto ok = runtime->backend().measure_idle(i == 0); !ok) return ok;
         const auto decoded = bench.decode(tokens, depth, batch);
         if (!decoded) return decoded.error();

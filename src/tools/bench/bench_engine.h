@@ -15,8 +15,7 @@ struct BenchEngineOptions {
   std::vector<std::int64_t> depths = {0};     // tokens in the cache before
   std::vector<std::int64_t> batches = {1};
   int repeats = 3;
-  // Share of guesses that are right, of the drafter of --draft, whatever it guesses; 0: as they
-  // are.
+  // Makes this share of the drafter's guesses right, whatever it guesses; 0: leaves them alone.
   float draft_acceptance = 0;
   bool json = false;
 };

@@ -96,7 +96,7 @@ LatentBenchSetup::LatentBenchSetup(const LatentBenchCase& c, const LatentBenchCa
 LatentBenchRow latent_bench_row(const LatentBenchCase& c, const AttentionProblem& p,
                                 const CacheLayout& layout, double seconds, double peak_gflops,
                                 double read_gbps) {
-  double pairs = 0;  // of a row and a key
+  double pairs = 0;  // (row, key)
   for (std::int64_t r = 0; r < c.rows; ++r) {
     pairs += static_cast<double>(c.k > 0 ? c.k : c.context - c.rows + r + 1);
   }

@@ -1,4 +1,4 @@
-// What the benches of latent attention on all devices share: a cache, the arguments of a case in
+// Shared by the benches of latent attention on all devices: a cache, the arguments of a case in
 // host memory, and how a case's time becomes a row.
 #pragma once
 
@@ -42,7 +42,7 @@ struct LatentBenchSetup {
   LatentBenchSetup(const LatentBenchSetup&) = delete;
 };
 
-/// A case's figures beside the limits; the caller fills in threads and scaling.
+/// A case's figures and limits; the caller fills in threads and scaling.
 LatentBenchRow latent_bench_row(const LatentBenchCase& c, const AttentionProblem& problem,
                                 const CacheLayout& layout, double seconds, double peak_gflops,
                                 double read_gbps);

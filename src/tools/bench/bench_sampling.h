@@ -15,8 +15,8 @@ struct BenchSamplingOptions {
   bool json = false;
 };
 
-/// Prints a table, or JSON, on stdout; progress on stderr where that is a terminal. Returns the
-/// exit code, 2 without a GPU where one is asked for.
+/// Prints a table, or JSON, on stdout, and progress on stderr if that is a terminal. Returns the
+/// exit code: 2 if a GPU is asked for and there is none.
 int bench_sampling_command(const BenchSamplingOptions& options);
 
 }  // namespace lathe

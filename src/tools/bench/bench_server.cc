@@ -176,8 +176,8 @@ ServerBench::Cost ServerBench::measure_streams(ServerScene& scene, LoadTask task
 // Bar 2.
 void ServerBench::sends() {
   for (const int streams : {100, 1000}) {
-    // The system samples at its ticks, every few milliseconds, whether a thread is in user mode.
-    // The split needs hundreds of ticks, and steps that are not in phase with them.
+    // At each of its ticks, every few milliseconds, the system notes whether a thread is in user
+    // mode. The split needs hundreds of ticks, and steps that are not in phase with them.
     const double step = streams == 100 ? 0.0053 : 0.0193;
     constexpr double kSeconds = 12;
     const int tokens = static_cast<int>((kSeconds + 1) / step);

@@ -1,6 +1,6 @@
 // lathe bench server: what the server costs on top of the engine, and whether it keeps its bounds
-// under load. The server, with a scripted model, is in this process on one core; its clients are in
-// another on the other core.
+// under load. The server, with a scripted model, runs in this process on one core, and its clients
+// in another process on another core.
 #pragma once
 
 #include <cstdint>

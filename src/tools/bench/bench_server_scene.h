@@ -1,5 +1,5 @@
-// What lathe bench server measures: a scripted server whose steps keep time, and a thread that
-// sends the same bytes by send() alone.
+// For lathe bench server: a scripted server with steps at a fixed rate, and a thread that sends the
+// same bytes by send() alone.
 #pragma once
 
 #include <atomic>
@@ -36,7 +36,7 @@ class ServerScene {
  private:
   void step(std::int64_t rows);
 
-  // All of them would look like a leak of the server in the memory that churn() measures.
+  // Keeping all would look like a leak in the memory that churn() measures.
   static constexpr std::size_t kStepsKept = 4096;
 
   double step_seconds_;
@@ -48,7 +48,7 @@ class ServerScene {
 };
 
 /// Sends the bytes that the server would send, by send() alone: it parses and formats nothing, so
-/// its CPU time is what the system takes.
+/// its CPU time is the system's share.
 class BareSender {
  public:
   /// Each of `streams` clients gets `events` events, one a step.

@@ -1,4 +1,4 @@
-// lathe calibrate: the scales of a per-tensor cache, from what a text puts into it.
+// lathe calibrate: scales of a per-tensor cache, from the keys and values of a text.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ int run_calibrate(CalibrateFlags flags) {
   if (!tokens) return refuse(tokens.error());
   std::ofstream file;
   if (flags.output != "-") {
-    file.open(flags.output, std::ios::app);  // before the work, and nothing is lost if that fails
+    file.open(flags.output, std::ios::app);  // fails before the work, and keeps the old contents
     if (!file) {
       return refuse({ErrorCode::io, "--output", "a file that can be written", flags.output, ""});
     }
@@ -49,7 +49,7 @@ int run_calibrate(CalibrateFlags flags) {
   flags.model.runtime.device = name(Device::cpu);
   flags.model.runtime.count_values = true;
   flags.model.runtime.dummy = flags.model.load_format == "dummy";
-  // Magnitudes as they are, not as a narrower cache would leave them to the next layer.
+  // A narrower cache would round the keys that later layers are computed from.
   flags.model.runtime.plan_request.kv_dtype = "bf16";
   flags.model.runtime.engine.prefix_cache = false;
   const auto evaluator = Evaluator::create(flags.model.runtime, *tokenizer);

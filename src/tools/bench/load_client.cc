@@ -64,7 +64,7 @@ std::string chat(int prompt_bytes, int tokens, bool stream, bool parsing) {
 // The purpose of a connection.
 enum class Role { stream, arrival, loop, idle, health, big, churn };
 
-// What a client of the churn does with an answer.
+// What a churn client does with an answer.
 enum class Habit { take, leave, lag };
 
 struct Client {
@@ -121,8 +121,8 @@ class Load {
     return beside_ == 0 || !time_left();
   }
 
-  // Streams at once. What is measured beside them begins when all of them run: the health probe,
-  // the large body, and arrivals when their time has come.
+  // Starts the streams. The health probe, the large body and the arrivals begin once all streams
+  // run.
   void launch() {
     while (begun_ < task_.streams && begun_ < 1 + (now() - start_) * kConnectionsPerSecond) {
       ++begun_;

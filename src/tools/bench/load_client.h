@@ -8,8 +8,8 @@
 
 namespace lathe {
 
-/// What is to be asked of 127.0.0.1:port. Parts that are 0 or false are left out; all others run
-/// together until streams, arrivals and seconds have ended.
+/// The load on 127.0.0.1:port. Parts that are 0 or false are left out; the others run together
+/// until streams, arrivals and seconds have ended.
 struct LoadTask {
   int port = 0;
   // Streamed chat answers that begin together, at most 4000 connections a second.
@@ -17,7 +17,7 @@ struct LoadTask {
   int stream_tokens = 0;
   int leave_after = 0;   // clients close after this many events
   bool parsing = false;  // streams declare a tool
-  // More of them, at a rate.
+  // More streams, started at a fixed rate.
   int arrivals_per_second = 0;
   int arrival_tokens = 0;
   int prompt_bytes = 16;      // of all requests
@@ -25,7 +25,7 @@ struct LoadTask {
   int closed_loop = 0;        // connections that ask for one token, whole, again and again
   int idle = 0;               // connections that ask once and stay
   bool probe_health = false;  // GET /health every 20 ms
-  bool big_body = false;      // one request whose body is 16 MiB
+  bool big_body = false;      // one request with a body of 16 MiB
   int churn = 0;              // clients that ask, leave, lag and err at random
   std::uint64_t seed = 1;
 };
@@ -49,8 +49,8 @@ struct LoadResult {
 
 class LoadClient {
  public:
-  /// Forks, so before this process has threads. The process runs on core `cpu` of those that this
-  /// one may use, and ends with this object.
+  /// Forks, so call it before this process has threads. The child runs on core `cpu` (counted among
+  /// those that this process may use) and ends with this object.
   explicit LoadClient(int cpu);
   ~LoadClient();
   LoadClient(const LoadClient&) = delete;
@@ -68,8 +68,8 @@ class LoadClient {
   int socket_ = -1;
 };
 
-/// The calling thread, and those that it starts, run on core `cpu` of those that the process may
-/// use, counted from 0; nothing happens where it has fewer.
+/// Pins the calling thread and those that it starts to core `cpu`, counted from 0 among the cores
+/// that the process may use. Does nothing if there are fewer.
 void run_on_core(int cpu);
 
 }  // namespace lathe

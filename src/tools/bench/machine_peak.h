@@ -8,11 +8,11 @@
 
 namespace lathe {
 
-/// FMAs whose operands stay in registers, on all threads of the pool: GFLOP/s (a multiply-add is
-/// two). The median of `repeats` runs of some milliseconds.
+/// Peak GFLOP/s of FMAs on registers, on all threads of the pool (a multiply-add counts as two).
+/// The median of `repeats` runs of some milliseconds.
 double measure_peak_gflops(ThreadPool& threads, int repeats = 5);
 
-/// The same for dot products of bf16 pairs (a pair is two multiply-adds); 0 where the CPU has none.
+/// Peak GFLOP/s of dot products of bf16 pairs (a pair is two multiply-adds); 0 if the CPU has none.
 double measure_bf16_peak_gflops(ThreadPool& threads, int repeats = 5);
 
 /// A streaming read of `bytes`, on all threads of the pool: GB/s (10^9 bytes). The median of

@@ -7,7 +7,7 @@
 
 namespace lathe {
 
-/// The mean of both in the middle where `values`, at least one, are even in number.
+/// The mean of the middle two if there is an even number of values. Precondition: at least one.
 inline double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const std::size_t n = values.size();

@@ -1,5 +1,5 @@
-// OracleDrafter: another drafter's work with guesses that are right as often as asked, so that a
-// model of random weights shows what drafts gain. It knows the answers from a run without drafts.
+// OracleDrafter: does another drafter's work, but makes a given share of its guesses right, so that
+// a model of random weights shows what drafts gain. It knows the answers from a run without drafts.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,18 @@ namespace lathe {
 
 class OracleDrafter : public Drafter {
  public:
-  /// A guess is right with probability `right`, drawn by request and place, until one is wrong.
+  /// A guess is right with probability `right`, random by request and place, until one is wrong.
   OracleDrafter(std::unique_ptr<Drafter> inner, double right)
       : inner_(std::move(inner)), right_(right) {}
 
-  /// Whether it drafts; while it does not, the drafter below is spared all rows, too, and requests
-  /// that began meanwhile have no drafts later.
+  /// Turns drafting on or off. While it is off, the inner drafter sees no rows either, and requests
+  /// that begin then have no drafts later.
   void turn(bool on) { on_ = on; }
-  /// What the request will answer after a prompt of so many tokens.
+  /// The request's answer, after a prompt of `prompt` tokens.
   void expect(RequestId id, std::int64_t prompt, std::vector<std::int32_t> answer) {
     answers_[id.value] = {prompt, std::move(answer)};
   }
-  /// Seconds in the drafter below since the last call.
+  /// Seconds in the inner drafter since the last call.
   double take_seconds() { return std::exchange(seconds_, 0); }
 
   void propose(std::span<DraftRequest> requests) override;

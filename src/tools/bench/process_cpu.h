@@ -10,7 +10,7 @@ namespace lathe {
 
 struct CpuTime {
   double total = 0;             // seconds, exact
-  double user = 0, system = 0;  // the same in two, in clock ticks
+  double user = 0, system = 0;  // the two parts of it, in clock ticks
 
   CpuTime operator-(const CpuTime& before) const {
     return {total - before.total, user - before.user, system - before.system};
@@ -23,7 +23,7 @@ struct CpuTime {
 pid_t find_thread(std::string_view name);
 /// CPU time of a thread of this process.
 CpuTime thread_cpu(pid_t thread);
-/// CPU time of a process, all threads together, in seconds.
+/// CPU seconds of a process, over all threads.
 double process_cpu(pid_t process);
 /// How often a thread of this process has gone to sleep.
 std::int64_t sleeps(pid_t thread);

@@ -7,7 +7,7 @@
 namespace lathe {
 namespace {
 
-// Seconds of arithmetic of `rows` rows, of which `logit_rows` have logits.
+// Seconds of arithmetic for `rows` rows; `logit_rows` of them have logits.
 double arithmetic_seconds(const Runtime& runtime, const StepWeights& w, double rows,
                           double logit_rows, const AttentionFlops& attention) {
   const Machine& machine = runtime.machine();

@@ -1,4 +1,4 @@
-// The least seconds that a machine needs for what a step of a model reads and computes.
+// The least seconds that a machine needs for the bytes and arithmetic of a model's step.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@ struct StepFloor {
   double seconds = 0;  // 0: not known
 };
 
-/// A decode step of `batch` requests with `context` keys each, whose rows choose experts evenly.
+/// A decode step of `batch` requests with `context` keys each. Assumes an even choice of experts.
 StepFloor decode_floor(const Runtime& runtime, std::int64_t batch, std::int64_t context,
                        double bytes_per_second);
 
-/// The prefill of `tokens` tokens behind `depth`, of each of `batch` requests. Known on a GPU, by
-/// the peaks of its arithmetic.
+/// The prefill of `tokens` tokens after `depth` cached ones, for each of `batch` requests. Known on
+/// a GPU alone, by its peak arithmetic.
 StepFloor prefill_floor(const Runtime& runtime, std::int64_t batch, std::int64_t tokens,
                         std::int64_t depth);
 

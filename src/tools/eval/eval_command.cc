@@ -72,7 +72,7 @@ Result<std::vector<EncodedTask>> read_tasks(const EvalFlags& flags, const Tokeni
   return out;
 }
 
-// "steps 2: 100.0 %" or "length 1024: 99.6 %"; lists of many lengths show the worst.
+// "steps 2: 100.0 %" or "length 1024: 99.6 %". If there are many lengths, only the worst is shown.
 std::string groups_line(const TaskFigures& f) {
   const bool steps = f.kind == EvalTaskKind::arithmetic || f.kind == EvalTaskKind::chains;
   const std::string_view what = steps ? "steps" : "length";

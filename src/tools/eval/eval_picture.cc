@@ -30,7 +30,7 @@ std::string label(const PlanRow& r, bool first) {
 std::string plans_picture(const std::string& title, const std::vector<PlanRow>& rows) {
   // The accuracy axis begins at a round tenth below the lowest interval.
   double low = 1;
-  // Of the differences in nats, whose axis begins at zero or below.
+  // The axis of differences in nats begins at zero or below.
   double least = 0;
   double most = 1e-9;
   for (const PlanRow& r : rows) {

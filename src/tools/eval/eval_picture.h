@@ -1,4 +1,4 @@
-// A picture of what the tasks gave over every plan.
+// A picture of the tasks' results over every plan.
 #pragma once
 
 #include <string>

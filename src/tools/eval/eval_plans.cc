@@ -19,10 +19,10 @@
 namespace lathe {
 namespace {
 
-constexpr std::size_t kTracedItems = 16;  // of each task, whose logits are compared
+constexpr std::size_t kTracedItems = 16;  // items of each task with logits to compare
 constexpr std::int64_t kChunks[] = {1, 7, 64, 257, 2048};
 
-// The most precise layout and the kernels that read it in place.
+// The most precise layout, and the kernels that read it in place.
 PlanRequest plain_request(PlanRequest request, const ModelConfig& config) {
   if (request.layout == "auto" && request.kv_dtype == "auto") request.kv_dtype = "bf16";
   if (request.prefill == "auto") request.prefill = name(KernelKind::inplace);
@@ -38,7 +38,7 @@ struct Candidate {
   std::size_t prefill_routes;
 };
 
-// Every plan to be run besides the plain one. Errors: an unknown machine.
+// Every plan to run, except the plain one. Errors: an unknown machine.
 Result<std::vector<Candidate>> candidates(const PlanRequest& request, const PlanRequest& plain,
                                           const ModelConfig& config, const std::string& device) {
   const auto machine = find_machine(device);
@@ -68,7 +68,7 @@ Result<std::vector<Candidate>> candidates(const PlanRequest& request, const Plan
     changed.decode = name(cell.decode);
     add(changed);
     if (!layouts.insert(changed.layout).second) continue;
-    // What the planner mixes on its own, such as ragged prefill for short contexts only.
+    // Mixtures that the planner chooses itself, such as ragged prefill for short contexts only.
     changed.prefill = "auto";
     changed.decode = name(KernelKind::inplace);
     if (add(changed) && out.back().prefill_routes == 1) out.pop_back();
@@ -107,7 +107,7 @@ struct RowResult {
   std::vector<TaskRun> runs;  // [tasks]
 };
 
-// Scales are for the layouts that have them; the rows of the others go without.
+// Only layouts with scales use a file of them; the other rows run without.
 std::string scales_for(const RuntimeOptions& options) {
   const auto layout = CacheLayout::parse(options.plan_request.layout);
   return layout && layout->scale_policy() == ScalePolicy::per_tensor ? options.kv_scales : "";

@@ -1,5 +1,5 @@
-// The tasks over every legal plan of a model, each compared with the plain one: two-byte keys, read
-// in place, prompts in one shot.
+// The tasks over every legal plan of a model, each compared with the plain plan: two-byte keys,
+// read in place, each prompt in one chunk.
 #pragma once
 
 #include <cstdint>
@@ -41,27 +41,27 @@ struct PlanRow {
   std::int64_t chunk = 0;      // rows of one prefill step
   double bytes_per_token = 0;  // of cache, over all layers
   int threads = 0;
-  std::string arithmetic;  // of products with weights
+  std::string arithmetic;  // of GEMMs with weights
   std::vector<TaskFigures> tasks;
   Agreement agreement;  // with the first row
-  // Of a text, if there is one, and against the first row's.
+  // The score of a text, if there is one, and its difference from the first row's.
   std::optional<TextScore> score;
   ScoreDifference score_difference;
 
   double tokens_per_second() const;  // of answers, over all tasks
 };
 
-/// Tokens whose perplexity is wanted, in windows of so many; empty: none.
+/// Tokens to compute the perplexity of, in windows of `window` tokens; empty: none.
 struct ScoredText {
   std::vector<std::int32_t> tokens;
   std::int64_t window = 0;
 };
 
-/// One row for the plain plan, then one for every legal pair of prefill and decode kinds over every
-/// layout, those that the planner mixes on its own included, then the plain pair with chunks of 1,
-/// 7, 64, 257 and 2048 tokens. `jobs` rows are worked on at once, which share the threads. `on_row`
-/// is called for each finished row: how many are finished, of how many, and which row it was.
-/// Errors: as Evaluator's.
+/// Rows: the plain plan, then every legal pair of prefill and decode kinds over every layout
+/// (including mixtures that the planner chooses itself), then the plain pair with chunks of 1, 7,
+/// 64, 257 and 2048 tokens. `jobs` rows run at once and share the threads. `on_row` is called for
+/// each finished row with the number of finished rows, the number of all rows, and the row. Errors:
+/// Evaluator's.
 Result<std::vector<PlanRow>, StartError> evaluate_plans(
     const RuntimeOptions& options, int jobs, const Tokenizer& tokenizer,
     const std::vector<EncodedTask>& tasks, const ScoredText& text,

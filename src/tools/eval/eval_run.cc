@@ -135,7 +135,7 @@ Agreement compare_runs(const TaskRun& reference, const TaskRun& other, std::int3
     out.tokens += std::ssize(a);
     for (std::size_t t = 0; t < both; ++t) out.equal += a[t] == b[t];
     if (i >= reference.logits.size() || i >= other.logits.size()) continue;
-    // Token t was sampled from logits t, which follow from the tokens before it.
+    // Token t was sampled from logits t, which depend on the tokens before it.
     const auto alike = static_cast<std::size_t>(
         std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(both), b.begin()).first -
         a.begin());

@@ -25,11 +25,11 @@ struct EncodedTask {
   std::vector<std::int32_t> limits;
 };
 
-/// Errors: those of the template.
+/// Errors: the template's and the tokenizer's.
 Result<EncodedTask> encode_task(EvalTask task, const std::string& model_directory,
                                 const Tokenizer& tokenizer);
 
-/// What one run of a task gave.
+/// The result of one run of a task.
 struct TaskRun {
   std::vector<std::vector<std::int32_t>> answers;  // [items] tokens
   std::vector<Mark> marks;                         // [items]
@@ -39,12 +39,12 @@ struct TaskRun {
   std::int64_t cached_tokens = 0;
   std::int64_t answer_tokens = 0;
   DraftStats drafts;
-  // Of the first traced items: the logits of every answer token, [tokens, vocab] each.
+  // [traced items] The logits of every answer token, [tokens, vocab] each.
   std::vector<std::vector<float>> logits;
 
   std::int64_t right() const;
   std::int64_t invalid() const;
-  /// Right answers and items by the items' group.
+  /// By the items' group: (right answers, items).
   std::map<std::int64_t, std::pair<std::int64_t, std::int64_t>> groups(const EvalTask& task) const;
 };
 
@@ -54,10 +54,10 @@ struct TextScore {
 
   /// exp of the mean.
   double perplexity() const;
-  /// Of the perplexity, at 95 %, by the spread of the tokens' nats.
+  /// The perplexity's 95 % interval, from the spread of the tokens' nats.
   Interval interval() const;
 };
-/// Mean of a's nats minus b's, and its interval at 95 %. Precondition: of one text.
+/// The mean of a's nats minus b's, and its 95 % interval. Precondition: both are of one text.
 struct ScoreDifference {
   double mean = 0;
   Interval interval;
@@ -74,15 +74,15 @@ class Evaluator {
   Evaluator(const Evaluator&) = delete;
   Evaluator& operator=(const Evaluator&) = delete;
 
-  /// Greedy answers to all items, submitted at once. `on_progress` is called with how many have
-  /// ended and how many of those were right; `traced` items keep their logits. Errors: the
-  /// engine's; a request that ended with an error.
+  /// Answers all items greedily, submitted at once. `on_progress` is called with the number of
+  /// ended items and the number of right ones; the first `traced` items keep their logits. Errors:
+  /// the engine's; a request that ended with an error.
   Result<TaskRun> run(const EncodedTask& encoded, std::size_t traced,
                       const std::function<void(std::size_t, std::int64_t)>& on_progress);
-  /// The likelihood of a text of at least two tokens, cut into windows of at most `window`: of each
-  /// the first half goes through prefill and is context, the second is scored token by token
-  /// through decode. The next window's first half is this one's second. Errors: the engine's; less
-  /// than two tokens.
+  /// The likelihood of a text of at least two tokens, cut into windows of at most `window` tokens.
+  /// A window's first half is prefilled as context, and its second half is scored token by token in
+  /// decode. The next window begins at this one's second half. Errors: the engine's; fewer than two
+  /// tokens.
   Result<TextScore> score(std::span<const std::int32_t> tokens, std::int64_t window,
                           const std::function<void(std::size_t, std::size_t)>& on_progress);
   Runtime& runtime() { return *runtime_; }
@@ -97,10 +97,10 @@ class Evaluator {
 
 /// How far an answer agrees with another run's.
 struct Agreement {
-  std::int64_t tokens = 0;       // of the reference's answers
-  std::int64_t equal = 0;        // of them, at the same place in the other run
-  double difference = 0;         // sum of |logit - reference logit|, over ...
-  std::int64_t differences = 0;  // ... logits of tokens whose answers agreed up to there
+  std::int64_t tokens = 0;  // of the reference's answers
+  std::int64_t equal = 0;   // those that the other run has at the same place
+  double difference = 0;  // sum of |logit - reference logit|, where answers agreed up to the token
+  std::int64_t differences = 0;  // terms of that sum
 };
 Agreement compare_runs(const TaskRun& reference, const TaskRun& other, std::int32_t vocab);
 

@@ -30,12 +30,12 @@ struct EvalTask {
   std::vector<EvalItem> items;
 };
 
-/// The first `limit` items (0: all) of `directory`/<kind>.jsonl.gz. Errors: those of reading the
-/// file; a line that is not an item, by number; no items.
+/// The first `limit` items (0: all) of `directory`/<kind>.jsonl.gz. Errors: the file's; the number
+/// of a line that is not an item; no items.
 Result<EvalTask> read_eval_task(EvalTaskKind kind, const std::string& directory,
                                 std::int64_t limit);
 
-/// invalid: the answer holds nothing that could be marked.
+/// invalid: the answer contains nothing to mark.
 enum class Mark { right, wrong, invalid };
 Mark mark_answer(EvalTaskKind kind, const EvalItem& item, const std::string& text);
 

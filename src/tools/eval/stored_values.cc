@@ -9,7 +9,7 @@
 namespace lathe {
 namespace {
 
-// Latents of a common scale flush less than one value in a thousand.
+// With a suitable scale, latents flush less than one value in a thousand to zero.
 constexpr double kManyFlushed = 0.01;
 
 double share(std::int64_t part, std::int64_t whole) {

@@ -1,4 +1,4 @@
-// Reports what the values of a run lost where the cache stores them at one scale per layer.
+// Reports what a run's values lost in a cache with one scale per layer.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace lathe {
 
-/// One line, with the layers that lost much and the way out; nothing where nothing was counted.
+/// One line with the layers that lost much, and the way out; empty if nothing was counted.
 std::string describe_stored_values(Runtime& runtime);
 
 }  // namespace lathe

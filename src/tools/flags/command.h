@@ -1,4 +1,4 @@
-// What the subcommands share: exit codes and how results reach the terminal.
+// Shared by the subcommands: exit codes, and printing to the terminal.
 #pragma once
 
 #include <string>

@@ -193,8 +193,7 @@ void Command::callback(const std::function<void()>& run) { app_->callback(run); 
 
 namespace {
 
-// The error for a command without its subcommand, or with a word that names none of them; empty
-// where the parser decides.
+// The error of a command without a subcommand or with an unknown one; empty if the parser decides.
 std::optional<std::string> missing_subcommand(const CLI::App& app, int argc, char** argv, int at) {
   const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
   if (commands.empty()) return std::nullopt;
@@ -239,8 +238,7 @@ std::optional<int> CommandLine::parse(int argc, char** argv) {
     return std::nullopt;
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app_->exit(e);  // --help, --version
-    // One line, as every refusal: the parser lists words that it did not expect on lines of their
-    // own.
+    // A refusal is one line, but the parser puts each unexpected word on a line of its own.
     std::string text = e.what();
     std::replace(text.begin(), text.end(), '\n', ' ');
     fmt::print(stderr, "lathe: {}; --help lists the flags\n", text);

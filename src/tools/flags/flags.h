@@ -1,5 +1,5 @@
-// The flags of subcommands. Hides CLI11, which parses them: its header takes longer to compile than
-// any file of tools/.
+// The flags of subcommands. Hides CLI11, which parses them: its header compiles slower than any
+// file of tools/.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ class Option;
 
 namespace lathe {
 
-/// An option or a flag of a command. What is declared here is checked when the line is parsed.
+/// An option or a flag of a command. Its checks run when the command line is parsed.
 class Flag {
  public:
   explicit Flag(CLI::Option* option) : option_(option) {}
@@ -57,14 +57,14 @@ class Command {
   template <class T>
   Flag add_option(const std::string& names, T& value, const std::string& help);
   Flag add_flag(const std::string& names, bool& value, const std::string& help);
-  /// Whether the line has the option; in the callback.
+  /// Whether the command line has the option. Call it in the callback.
   bool given(const std::string& name) const;
   /// Options declared so far, --a-b, are also read from the environment, as LATHE_A_B; help shows
   /// their defaults.
   void read_environment();
-  /// All options, in the callback, in the order in which they were declared.
+  /// All options, in the order of declaration. Call it in the callback.
   std::vector<FlagValue> values() const;
-  /// The callback that runs once the line is parsed.
+  /// Sets the callback, which runs after the command line has been parsed.
   void callback(const std::function<void()>& run);
 
  private:

@@ -25,15 +25,15 @@ struct ModelFlags {
 /// Adds --model, --device, --threads, --load-format and the flags of a plan and of the engine.
 void add_model_flags(Command command, ModelFlags& flags);
 
-/// Errors: no --model. Its directory has the tokenizer, which dummy weights need as well.
+/// Errors: no --model. The tokenizer is in its directory, with dummy weights too.
 Result<void> need_tokenizer(const ModelFlags& flags);
 
 /// Prints why a model does not start and returns kExitRefused.
 int refuse_start(const StartError& error);
 
-/// Starts the model. Progress, weights, cache, workspace and the plan go to stderr. Null: it was
-/// rejected, the reason has been printed, and `exit_code` is set. `on_progress` also receives the
-/// bytes of weights loaded and in all.
+/// Starts the model, and prints progress, weights, cache, workspace and the plan on stderr. Returns
+/// null if the model was refused: the reason has been printed and `exit_code` is set. `on_progress`
+/// is called with the loaded and the total bytes of weights.
 std::unique_ptr<Runtime> start_model(
     const ModelFlags& flags, int& exit_code,
     const std::function<void(std::int64_t, std::int64_t)>& on_progress = nullptr);

@@ -7,7 +7,7 @@
 namespace lathe {
 namespace {
 
-// 0 means "choose" internally; a user who writes it means a page of no tokens.
+// Internally 0 means "choose"; a user who writes 0 has made a mistake.
 std::string page_size_problem(const std::string& text) {
   char* end = nullptr;
   const long long page = std::strtoll(text.c_str(), &end, 0);

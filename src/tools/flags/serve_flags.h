@@ -25,14 +25,14 @@ struct ServeFlags {
   bool list_fields = false;
 };
 
-/// All of them, also read from the environment.
+/// Adds all flags; they are also read from the environment.
 void add_serve_flags(Command command, ServeFlags& flags);
 
-/// Completes the options from what the line said; in the callback. Errors: --api-key-file that
-/// cannot be read, kwargs that are not a JSON object.
+/// Completes the options from the command line. Call it in the callback. Errors: an --api-key-file
+/// that cannot be read, kwargs that are not a JSON object.
 Result<void> complete(const Command& command, ServeFlags& flags);
 
-/// A line a flag: its value and where it came from. Never keys.
+/// One line per flag, with its value and where it came from. Never shows keys.
 std::string describe_effective(const Command& command);
 
 }  // namespace lathe

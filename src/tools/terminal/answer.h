@@ -1,5 +1,5 @@
-// A model's answers as text: requests go to the engine, tokens come back through a detokeniser and
-// a matcher of stop strings.
+// A model's answers as text: sends requests to the engine, and turns tokens into text with a
+// detokeniser and a matcher of stop strings.
 #pragma once
 
 #include <chrono>

@@ -7,7 +7,7 @@
 namespace lathe {
 namespace {
 
-// Columns that a text takes: bytes that begin a character.
+// Width of a text in columns: the bytes that begin a character.
 std::size_t columns(const std::string& text) {
   return static_cast<std::size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));

@@ -43,8 +43,8 @@ void take_line(char* line) {
   rl_callback_handler_remove();
 }
 
-// The editor reads characters by the locale. A C locale, which many containers have, would drop
-// everything beyond ASCII.
+// The line editor reads characters by the locale. With the C locale of many containers it would
+// drop everything beyond ASCII.
 void use_utf8() {
   std::setlocale(LC_CTYPE, "");
   if (MB_CUR_MAX == 1) std::setlocale(LC_CTYPE, "C.UTF-8");

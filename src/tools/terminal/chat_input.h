@@ -8,7 +8,7 @@
 
 namespace lathe {
 
-/// Set by Ctrl-C while a scope of it is open.
+/// Set by Ctrl-C while an InterruptScope is open.
 extern volatile std::sig_atomic_t interrupted;
 
 class InterruptScope {
@@ -32,7 +32,7 @@ class ChatInput {
   ChatInput(const ChatInput&) = delete;
   ChatInput& operator=(const ChatInput&) = delete;
 
-  /// Nothing at the end of input.
+  /// The next message; nothing at the end of input.
   std::optional<std::string> next();
 
  private:
@@ -41,8 +41,8 @@ class ChatInput {
   Line edit_line(const char* prompt, std::string& line);
 
   bool terminal_;
-  // A byte for every Ctrl-C: whichever thread the signal reaches, the thread that waits for a line
-  // wakes.
+  // Gets a byte at every Ctrl-C, so that the thread that waits for a line wakes, whichever thread
+  // the signal reaches.
   int wake_[2] = {-1, -1};
 };
 

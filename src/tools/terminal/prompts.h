@@ -18,28 +18,28 @@ struct PromptFlags {
   std::string prompt_file;
   std::vector<std::int32_t> ids;
   std::string prompts;     // JSON lines
-  std::int64_t count = 0;  // of them; 0: all
+  std::int64_t count = 0;  // lines to read; 0: all
   bool chat_template = false;
   std::string template_kwargs;  // a JSON object's text
 
   bool batched() const { return !prompts.empty(); }
 };
 
-/// One of the three, or the error of a line that is not any of them.
+/// A text, token ids or messages; or the error of a line that is none of them.
 struct Prompt {
   std::string text;
-  std::vector<std::int32_t> ids;    // taken as they are
+  std::vector<std::int32_t> ids;    // used as they are
   nlohmann::ordered_json messages;  // an array for the chat template, or null
   std::optional<Error> error;
 };
 
-/// "-" in place of a text or a file, and no flag at all, read standard input. Errors: more than one
-/// source or none; a file that cannot be read, or that has no prompt. A line that is not a prompt
-/// becomes one with an error.
+/// Reads standard input for "-" in place of a text or a file, and without any flag. Errors: more
+/// than one source or none; a file that cannot be read, or that has no prompt. A line that is not a
+/// prompt becomes one with an error.
 Result<std::vector<Prompt>> read_prompts(const PromptFlags& flags);
 
-/// Tokens of every prompt; of one with an error none. The chat template of the model's directory is
-/// read only where messages ask for it, and its errors on a prompt become that prompt's. Errors: no
+/// The tokens of every prompt; a prompt with an error has none. Reads the chat template in
+/// `directory` only if there are messages; its errors on a prompt become that prompt's. Errors: no
 /// template, `flags`' variables of it.
 Result<std::vector<std::vector<std::int32_t>>> encode_prompts(const PromptFlags& flags,
                                                               std::vector<Prompt>& prompts,

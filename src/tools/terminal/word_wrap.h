@@ -1,4 +1,4 @@
-// Text that comes in pieces, broken at spaces to the width of a terminal.
+// Breaks streamed text at spaces, to the width of a terminal.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace lathe {
 
-/// Words are held back until they end, because only then is it known whether they fit their line.
+/// A word is held back until it ends, because only then is it known whether it fits its line.
 /// Lines of code (between lines that begin with ```) and lines that begin with four spaces or a
 /// tab, or with |, stay as they are.
 class WordWrap {
@@ -24,14 +24,14 @@ class WordWrap {
 
   int width_;
   int column_ = 0;
-  int spaces_ = 0;  // between the last word and the one that is held
+  int spaces_ = 0;  // before the word that is held back
   bool fenced_ = false;
   bool verbatim_ = false;  // the line stays as it is
   std::string word_;
   std::string line_;  // its first characters
 };
 
-/// Columns of stdout's terminal; 0 where it is none.
+/// Columns of stdout's terminal; 0 if stdout is not one.
 int stdout_columns();
 
 }  // namespace lathe
