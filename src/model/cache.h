@@ -21,11 +21,11 @@ namespace lathe {
 
 class KvCache {
  public:
-  /// Allocates, in the backend's memory: for every layer group the pools of its caches over one
-  /// page numbering, of sizes[group], and its state; and the gather workspace of the plan's budget.
-  /// Compressed entries and their index keys outlive the window beside them, so they have pages of
-  /// their own: their sizes follow, one per group that has them. The plan must outlive the cache.
-  /// Errors: Pool::create()'s; a wrong number of sizes.
+  /// Allocates in the backend's memory: for every layer group its state and the pools of its
+  /// caches, which share page numbers and have sizes[group] pages; and the gather workspace of the
+  /// plan's budget. Compressed entries and their index keys outlive the window, so they have pages
+  /// of their own: their sizes follow the groups', one for each group that has entries. The plan
+  /// must outlive the cache. Errors: Pool::create()'s; a wrong number of sizes.
   static Result<KvCache> create(const ModelPlan& plan, std::span<const PoolSize> sizes,
                                 const Memory& memory = kHostMemory);
   static Result<KvCache> create(const ModelPlan& plan, PoolSize size,
@@ -48,15 +48,15 @@ class KvCache {
   StatePool* state(std::size_t group) {
     return groups_[group].state ? &*groups_[group].state : nullptr;
   }
-  /// Tokens that the pages hold, over all requests. Groups with a window count only if all have
-  /// one.
+  /// Tokens that fit in the pages, over all requests. Groups with a window count only if all groups
+  /// have one.
   std::int64_t tokens() const;
   /// Fills every unheld page and slot with 0xff (Pool::poison_free()).
   void poison_free();
   /// Bytes of all pools and states.
   std::int64_t bytes() const;
 
-  /// Pages of one layer of the model. Precondition of index(): the layer has an index cache.
+  /// The pages of one layer of the model. Precondition of index(): the layer has an index cache.
   PoolView main(std::int32_t layer) {
     return group_of(layer).pools.pool(0).view(place_of(layer).layer);
   }
@@ -105,8 +105,8 @@ class KvCache {
   };
   struct Place {
     std::size_t group = 0;
-    std::int32_t layer = 0;        // of the group's
-    std::int32_t index_layer = 0;  // likewise, with an index cache; -1: none
+    std::int32_t layer = 0;        // among the group's layers
+    std::int32_t index_layer = 0;  // among its layers with an index cache; -1: has none
   };
   explicit KvCache(const ModelPlan& plan) : plan_(&plan) {}
   Result<void> add_group(const GroupPlan& group, PoolSize size, PoolSize entries,

@@ -20,9 +20,9 @@
 
 namespace lathe {
 
-/// Consecutive rows of a batch that share a phase, and the step planned for them in a layer group.
-/// A batch of prefill chunks and decode rows has a segment for each, which runs its own kernel;
-/// everything between attention calls runs over all rows at once.
+/// Consecutive rows of a batch that share a phase, and their planned step in a layer group. A batch
+/// of prefill chunks and decode rows has a segment for each phase, with its own attention kernel;
+/// everything else runs over all rows at once.
 struct Segment {
   const StepView* step = nullptr;
   std::int64_t first_row = 0;
@@ -41,14 +41,14 @@ struct ForwardArgs {
   // head's input of every row, or all streams of its state; in forward_draft(), [n, state_width()]
   // of logit_rows.
   MutableRowsView hidden;
-  // forward_draft(): [rows] a list of rows of `before`, which has the type of `hidden`: the hidden
-  // state that each row's token was drawn from.
+  // forward_draft(): [rows] indices into `before`, which has the type of `hidden`: the hidden state
+  // that each row's token was sampled from.
   std::span<const std::int32_t> before_rows;
   RowsView before;
-  // forward_draft() of a model whose later uses of the layer share the first one's choice of keys:
-  // [at least n, shared_choice_width()] slots. Receives those chosen for logit_rows; or, with
-  // choice_rows, [rows] a list of its rows, has those of each row, where -1 stands for the first
-  // keys of the row's request.
+  // forward_draft() of a model that reuses the first use's selection of keys in later uses:
+  // [at least n, shared_choice_width()] slots. Without choice_rows it receives the keys selected
+  // for logit_rows. With choice_rows, [rows] indices into it, each row reads the keys there; -1:
+  // the first keys of the row's request.
   std::span<std::int32_t> choices;
   std::span<const std::int32_t> choice_rows;
   // Checks for NaN and Inf after every layer, which costs a pass over the rows.
@@ -71,12 +71,12 @@ struct ForwardResult {
   std::vector<NonFinite> non_finite;  // one per affected row; with find_non_finite only
 };
 
-/// What a decode step of some rows has to do with weights, if routers spread rows evenly.
+/// The weights' share of a decode step's work, if routers spread rows evenly.
 struct StepWeights {
-  // Of weights that are read, with as many experts as the rows are expected to choose, without the
+  // Weights that the step reads: the experts that the rows are expected to choose, but not the
   // embedding, norms and biases.
   double bytes = 0;
-  // Multiply-adds of one row, those of its logits apart; and which of them are with e4m3 weights.
+  // Multiply-adds of one row without its logits; and those with e4m3 weights.
   double products = 0, e4m3_products = 0;
   double logit_products = 0;
 };
@@ -94,7 +94,7 @@ class Model {
   /// a row's bits depend on its request alone, not on the batch or on chunks. Errors: an attention
   /// kernel's, which a proved plan and a planned step rule out.
   virtual Result<ForwardResult> forward(const OpsContext& ops, const ForwardArgs& args) const = 0;
-  /// Runs the draft layer alone: the row at position i takes the token at i + 1 and the state
+  /// Runs the draft layer alone. The row at position i reads the token at i + 1 and the state
   /// `before` of position i, writes the layer's keys of position i, and its logits predict the
   /// token at i + 2. Errors: forward()'s; a model without a draft layer.
   virtual Result<void> forward_draft(const OpsContext& ops, const ForwardArgs& args) const;
@@ -117,7 +117,7 @@ struct LoadOptions {
 /// codes; files that cannot be read.
 Result<std::unique_ptr<Model>> load_model(const std::string& directory, const LoadOptions& options);
 
-/// The same for a configuration and random weights.
+/// Makes a model of random weights from a configuration.
 Result<std::unique_ptr<Model>> make_dummy_model(const ModelConfig& config,
                                                 const LoadOptions& options);
 

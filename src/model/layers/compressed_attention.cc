@@ -59,7 +59,7 @@ class CompressedLayer {
       keys_ = {add(index_.compressor.kv), add(index_.compressor.gate)};
     }
     matmul(ops_, std::span(products).first(n));
-    // What only some steps need is apart from what all do (Backend::matmul()).
+    // A GEMM that only some steps need is not in the call that all steps make (Backend::matmul()).
     if (ranks()) {
       index_weights_ = alloc_rows(arena_, h.rows, index_.weights.rows);
       matmul(ops_, {h, index_.weights, index_weights_});

@@ -10,8 +10,8 @@
 namespace lathe {
 namespace {
 
-// Mixes the streams into a part's input [rows, hidden]; `mix` receives the weights that return its
-// output.
+// Mixes the streams into the input [rows, hidden] of attention or feed-forward. `mix` receives the
+// weights that distribute its output to the streams again.
 void mix_streams(const LayerContext& c, const HyperWeights& w, const RowsView& x,
                  const MutableRowsView& out, const MutableRowsView& mix) {
   const Arena::Scope scope(*c.ops.tensors);

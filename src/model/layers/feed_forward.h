@@ -1,4 +1,4 @@
-// The feed-forward part of a layer: gated, dense or a mixture of experts.
+// The feed-forward part of a layer: gated; dense, or a mixture of experts.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,8 @@
-// HiddenRows: the inputs of the model's head, kept in the backend's memory for a draft layer. A
-// pass of the model writes those of its step, a pass of the draft layer those of its drafts; rows
-// for later are copied to a ring. Each has a place, a row of all(). Beside those of drafts stand
-// the keys that the layer chose for them, where its later uses share that choice.
+// HiddenRows: rows of input to the model's head, kept in the backend's memory for a draft layer. A
+// pass of the model writes the rows of its step, and a pass of the draft layer the rows of its
+// drafts. Rows for later are copied to a ring. Each row has a place, its index in all(). If later
+// uses of the draft layer reuse its selection of keys, choices() has the selected keys of the
+// drafts' rows.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +22,13 @@ namespace lathe {
 inline constexpr std::int64_t kUnreadRows = 64;
 
 struct HiddenRowSizes {
-  /// Rows are kept for kUnreadRows steps and read in the next one, which keeps rows, too.
+  /// Rows of kUnreadRows steps are kept and then read in the next step, which keeps rows as well.
   static constexpr std::int64_t kKeptSteps = kUnreadRows + 2;
 
   std::int64_t step = 0;    // rows of the largest step
   std::int64_t kept = 0;    // decode rows of a kept step
   std::int64_t drafts = 0;  // rows of a draft pass with logits
-  std::int64_t choice = 0;  // keys of a choice that uses of the layer share; 0: none is shared
+  std::int64_t choice = 0;  // keys of a selection that uses of the layer share; 0: none is shared
 
   std::int64_t rows() const { return step + kKeptSteps * kept + drafts; }
   /// Sizes for draft_tokens drafts per request.
@@ -46,7 +47,7 @@ class HiddenRows {
 
   const HiddenRowSizes& sizes() const { return sizes_; }
   RowsView all() const { return constant(view_); }
-  /// Where a step's rows are written, and those with logits of a draft pass.
+  /// Where a step writes its rows, and where a draft pass writes its rows with logits.
   MutableRowsView step(std::int64_t rows) const;
   MutableRowsView drafts(std::int64_t rows) const;
   std::int32_t step_place(std::int64_t row) const { return static_cast<std::int32_t>(row); }
@@ -59,8 +60,8 @@ class HiddenRows {
             static_cast<std::size_t>(sizes_.drafts * sizes_.choice)};
   }
 
-  /// Copies the first `rows` <= sizes().kept rows of the step and returns the place of the first.
-  /// They stay valid while has() is true. One operator.
+  /// Copies the first `rows` <= sizes().kept rows of the step to the ring and returns the place of
+  /// the first. They stay valid while has() is true. Launches one operator.
   std::int32_t keep(const OpsContext& ops, std::int64_t rows);
   /// Calls of keep() so far, and so the number of the next call.
   std::int64_t keeps() const { return keeps_; }

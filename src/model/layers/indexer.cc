@@ -28,7 +28,7 @@ Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const R
   const AttentionProblem& p = c.plan.problem;
   const RopeTable& table = *c.rope.index;
 
-  // Queries are needed only if a row has more keys than it may keep, and chooses among them.
+  // Queries are needed only if a row has more keys than top-k and selects among them.
   const bool shared = !c.choice_rows.empty();
   bool ranks = false;
   for (std::size_t s = 0; s < c.segments.size(); ++s) {

@@ -9,7 +9,7 @@
 
 namespace lathe {
 
-/// Writes the rows' index keys and replaces c.selections of segments whose route takes a selection.
+/// Writes the rows' index keys, and replaces c.selections of segments with a route that needs one.
 /// h: [rows, hidden] f32 after the layer's norm; q_latent: [rows, q_lora] f32, the normed
 /// compressed query. Errors: an indexer kernel's.
 Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const RowsView& h,

@@ -1,4 +1,4 @@
-// LayerContext: what the parts of a layer share during a forward pass.
+// LayerContext: the arguments that all parts of a layer share in a forward pass.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ struct RopeTables {
   std::optional<RopeTable> index;  // sparse problems
 };
 
-/// The keys that an indexer chose for the rows of a segment; layers without an indexer reuse the
-/// preceding choice.
+/// The keys that an indexer selected for the rows of a segment. Layers without an indexer reuse the
+/// selection of the layer before.
 struct Selection {
   std::int32_t* slots = nullptr;  // [rows, width] in the main pool; -1: no key
   std::int64_t width = 0;         // 0: the segment attends to all its keys
@@ -33,14 +33,14 @@ struct Selection {
 struct LayerContext {
   const OpsContext& ops;
   const ModelConfig& config;
-  const Plan& plan;  // the layer's group, as everything below except the cache
+  const Plan& plan;  // of the layer's group; so are the fields below, except the cache
   const RopeTables& rope;
   KvCache& cache;
   std::int32_t layer = 0;  // in the model
   std::span<const Segment> segments;
   std::span<Selection> selections;       // [segments]
   std::span<const std::int32_t> tokens;  // [rows], all segments
-  // A choice that is taken over, as in ForwardArgs; empty: the layer makes its own.
+  // A selection to reuse, as in ForwardArgs; empty: the layer makes its own.
   std::span<const std::int32_t> choices = {};
   std::span<const std::int32_t> choice_rows = {};
 };

@@ -19,7 +19,8 @@ std::vector<Code> code_table(Code (*convert)(std::uint64_t)) {
   return out;
 }
 
-// [first, end), multiples of 4 but for the matrix's last: 16 bits of a counter's hash for each.
+// Fills [first, end), multiples of 4 except at the matrix's end, with 16 bits of a counter's hash
+// per element.
 void fill_elements(DType dtype, float reach, std::uint64_t seed, std::int64_t first,
                    std::int64_t end, std::byte* data) {
   static const std::vector<e4m3> codes = code_table(random_e4m3);
@@ -77,7 +78,7 @@ void fill_matrix(const TensorSpec& spec, DType dtype, std::uint64_t seed, Thread
   spec.set(w);
 }
 
-// The experts of a stack, which lie one after another.
+// Sets a stack's experts, which are one after another in memory.
 void cut(const WeightView& whole, WeightStack& stack) {
   stack.dtype = whole.dtype;
   for (std::int64_t i = 0; i < stack.count(); ++i) {
@@ -118,7 +119,7 @@ void fill_ids(const TensorSpec& spec, std::uint64_t seed, ModelWeights& weights)
   *spec.ids = {ids, static_cast<std::size_t>(n)};
 }
 
-// Matrices and stacks that a device makes in its own memory. split_kv_b() reads kv_b on the host.
+// Matrices and stacks that a device fills in its own memory. split_kv_b() reads kv_b on the host.
 class DeviceWeights {
  public:
   DeviceWeights(Backend& backend, ModelWeights& weights) : backend_(backend), weights_(weights) {
@@ -127,7 +128,7 @@ class DeviceWeights {
   bool makes(const TensorSpec& spec) const {
     return spec.stack != nullptr || (spec.matrix != nullptr && !on_host_.contains(spec.matrix));
   }
-  /// The matrices of a stack are made with its last.
+  /// A stack's matrices are all made when its last one is added.
   Result<void> add(const TensorSpec& spec, DType dtype, std::uint64_t seed) {
     WeightStack* const stack = spec.stack;
     if (stack == nullptr || spec.joined || spec.whole_stack) {

@@ -9,9 +9,8 @@
 
 namespace lathe {
 
-/// Fills every tensor of the table from options.seed; the numbers depend neither on the number of
-/// threads nor on the backend. A device makes the matrices in its own memory. Errors: out of memory
-/// there.
+/// Fills every tensor of the table from options.seed. The numbers depend neither on the number of
+/// threads nor on the backend. A device fills matrices in its own memory. Errors: no memory on it.
 Result<void> fill_dummy(const ModelConfig& config, const LoadOptions& options,
                         const std::vector<TensorSpec>& table, ModelWeights& weights);
 

@@ -14,7 +14,7 @@
 namespace lathe {
 namespace {
 
-// A worker's packing buffers for products: fixed-size blocks of rows and outputs.
+// A worker's packing buffers for GEMMs: fixed-size blocks of rows and outputs.
 constexpr std::int64_t kPackedBytes = std::int64_t{1} << 20;
 // Rows per pass through the experts (kernels/cpu/moe/moe.cc).
 constexpr std::int64_t kExpertRows = 1024;
@@ -39,7 +39,7 @@ std::int64_t row(std::int64_t cols, DType dtype = DType::f32) {
   return (bytes_of(dtype, cols) + 63) / 64 * 64;
 }
 
-// Bytes of a row of q in the widest type that a route of the kind takes; 0 without such a route.
+// Bytes of a row of q in the widest type that a route of the kind reads; 0 without such a route.
 std::int64_t q_row(const Plan& plan, std::int64_t cols, bool expanded) {
   std::int64_t most = 0;
   for (const PhasePlan& phase : plan.phases) {
@@ -62,13 +62,14 @@ bool absorbs(const Plan& plan) {
   return false;
 }
 
-// Bytes per row of attention: those kept for all rows of a step, and those of the absorbed part.
+// Bytes per row of attention: for all rows of a step, and for rows of one tile of the absorbed
+// part.
 struct AttentionRow {
   std::int64_t kept = 0;
   std::int64_t tiled = 0;
 };
 
-// Bytes of a bf16 copy of f32 activations, where products read bf16.
+// Bytes of a bf16 copy of f32 activations, if GEMMs read bf16.
 std::int64_t copy(const Plan& plan, std::int64_t cols) {
   return is_gpu(plan.device) ? row(cols, DType::bf16) : 0;
 }
@@ -125,8 +126,7 @@ AttentionRow attention_row(const ModelConfig& config, const Plan& plan) {
   return out;
 }
 
-// Bytes of a row of e4m3 codes with their scales, of the widest rows that fp8 weights of the
-// attention part read on a GPU.
+// Bytes of a row of e4m3 codes and scales: the widest that fp8 weights of attention read on a GPU.
 std::int64_t codes_row(const ModelConfig& config, const AttentionProblem& p) {
   const std::int64_t out = std::max(std::int64_t{p.heads} * std::max(p.v_head, p.v_head_dim),
                                     std::int64_t{config.mla.o_groups} * config.mla.o_lora);
@@ -134,7 +134,7 @@ std::int64_t codes_row(const ModelConfig& config, const AttentionProblem& p) {
   return cols + cols / 32 + 64;
 }
 
-// Bytes of `rows` rows in the feed-forward part, in the layer that needs most.
+// Bytes of `rows` rows in the feed-forward part of the layer that needs most.
 std::int64_t feed_forward(const ModelConfig& config, const Plan& plan, std::int64_t rows) {
   const std::int64_t dense = 2 * row(config.ffn) + copy(plan, config.ffn);
   const MoeConfig& m = config.moe;
@@ -166,7 +166,7 @@ struct Need {
 
 Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& machine,
              const PlanRequest& request) {
-  // Each decoding request has a row, and one for each draft. All give logits.
+  // Each decoding request has one row and one for each draft, all with logits.
   const std::int64_t decoding = decoding_rows(request.max_running_requests, request.draft_tokens);
   const std::int64_t rows = plus(plan.max_rows(), decoding);
   std::int64_t attention = 0;
@@ -177,7 +177,7 @@ Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& ma
     const bool codes = config.block_fp8 && is_gpu(machine.device);
     attention = std::max(attention, r.kept + (codes ? codes_row(config, g.plan.problem) : 0));
     out.tile_row = std::max(out.tile_row, r.tiled);
-    selected += 4 * std::int64_t{g.plan.problem.top_k};  // beyond the budget of top-k rows
+    selected += 4 * std::int64_t{g.plan.problem.top_k};  // on top of the budget of top-k rows
   }
   std::int64_t residual = row(config.hidden) * (config.post_norms ? 3 : 2);
   if (const std::int64_t streams = config.hyper.streams; streams > 0) {

@@ -12,8 +12,8 @@
 
 namespace lathe {
 
-/// Default of --activations-budget: bytes of absorbed queries and latents in one tile, enough that
-/// tiling costs no speed.
+/// Default of --activations-budget: bytes of absorbed queries and latents in one tile. Large enough
+/// that tiling costs no speed.
 inline constexpr std::int64_t kAbsorbedTile = std::int64_t{512} << 20;
 
 /// Budget `activations` of steps with request.chunked_prefill_size prefill rows and

@@ -21,7 +21,8 @@ struct Choices {
   std::deque<std::vector<std::int32_t>> keys;  // [rows * k] slots, -1 for none
   std::deque<std::vector<float>> routed;       // [rows * n] the router's inputs
 
-  // On replay: choices in all, and those that the replaying device would have made differently.
+  // On replay: the number of choices, and of those that the replaying device would make
+  // differently.
   std::int64_t made = 0, others = 0;
 };
 

@@ -12,7 +12,7 @@ std::vector<std::int32_t> tokens_of(const std::string& fixture, int length) {
   return Reference(fixture).prompt(length).tokens;
 }
 
-// The same kind for both phases: the expanded and the absorbed form round differently.
+// One kind for both phases, because the expanded and the absorbed form round differently.
 const ModelRunner::Options kInplace{.prefill = "inplace", .decode = "inplace"};
 
 TEST(Equality, ChunksGiveTheBitsOfOneShot) {
@@ -30,8 +30,8 @@ TEST(Equality, ChunksGiveTheBitsOfOneShot) {
   }
 }
 
-// bf16 dot products: within the error of rounding every activation to bf16 (2^-9 in each product,
-// amplified by attention), and just as invariant.
+// bf16 dot products are within the error of rounding every activation to bf16 (2^-9 in each
+// product, amplified by attention), and are invariant as well.
 TEST(Equality, Bf16ProductsAreCloseAndInvariant) {
   if (!cpu_has_bf16_dot()) GTEST_SKIP() << "this CPU has no dot products of bf16 pairs";
   for (const char* name : {"qwen3_moe", "deepseek_v3", "deepseek_v3_fp8"}) {

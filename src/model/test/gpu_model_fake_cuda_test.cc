@@ -61,7 +61,7 @@ TEST(GpuModel, TinyGqa) {
   check_gpu_model({.directory = shipped("tiny-gqa"), .layout = "gqa_bf16", .plain_products = true});
 }
 
-// Layers of every kind; the prompt completes an entry of 128 tokens.
+// Has layers of every kind; the prompt completes an entry of 128 tokens.
 TEST(GpuModel, DeepseekV4) {
   const GeneratedCheckpoint checkpoint(fixture_dir("deepseek_v4_wide"));
   check_gpu_model({.directory = checkpoint.dir(),

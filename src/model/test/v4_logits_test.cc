@@ -68,7 +68,7 @@ class V4 : public testing::TestWithParam<const char*> {
     EXPECT_TRUE(model.ok()) << (model ? "" : model.error().message());
     if (model) model_ = std::move(*model);
   }
-  // Every position: so each is a prompt's last one too, of 1 to 300 tokens.
+  // Compares every position, so it also checks the last one of prompts of 1 to 300 tokens.
   void compare(ModelRunner& runner, int request, int length) {
     const Logits got = runner.prompt(request, reference_.tokens(length));
     const Logits want = reference_.logits(length);
@@ -98,7 +98,7 @@ class V4 : public testing::TestWithParam<const char*> {
   double worst_ = 0;
 };
 
-// With every set of vector instructions that this CPU has.
+// Runs with every set of vector instructions that this CPU has.
 TEST_P(V4, AgreesOnTheCpu) {
   ASSERT_NE(model_, nullptr);
   for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
@@ -176,8 +176,8 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, V4,
                          testing::Values("deepseek_v4", "deepseek_v4_fp8", "deepseek_v4_wide"),
                          [](const auto& fixture) { return std::string(fixture.param); });
 
-// Each row is that of a prompt that ends there: of 1 to 9 and of 4,095 to 4,097 tokens, and of
-// every residue of 4. Those of around 128 and 256 tokens are rows of the shorter prompts, too.
+// A row equals the last one of a prompt that ends there: 1 to 9 and 4,095 to 4,097 tokens, every
+// residue of 4. The rows around 128 and 256 tokens are also rows of the shorter prompts.
 TEST(V4Long, AgreesBeyondFourThousandTokens) {
   const GeneratedCheckpoint checkpoint(fixture_dir("deepseek_v4_wide"));
   const auto model = load_model(checkpoint.dir(), {});
@@ -203,8 +203,8 @@ TEST(V4Long, AgreesBeyondFourThousandTokens) {
   RecordProperty("worst_relative_error", std::to_string(worst));
 }
 
-// As transformers' save_pretrained() writes them: names of its modules outside the layers, and
-// published ones within, but for the norm of window keys.
+// Names as transformers' save_pretrained() writes them: its modules' outside the layers, the
+// published ones within, except the norm of window keys.
 std::string saved_name(const std::string& name) {
   const std::pair<const char*, const char*> outside[] = {
       {"embed.weight", "model.embed_tokens.weight"}, {"norm.weight", "model.norm.weight"},

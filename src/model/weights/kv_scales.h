@@ -23,10 +23,10 @@ float scale_for(float largest);
 /// The file contents for read_kv_scales(). scales: [layers].
 std::string kv_scales_text(const ModelConfig& config, std::span<const TensorScales> scales);
 
-/// Reads {"architecture": NAME, "key": [SCALE, ...], "value": [SCALE, ...]}: a scale per layer;
-/// "value" if and only if values are stored separately. Errors, naming the file: malformed JSON, or
-/// another model's; a number of scales other than the number of layers; a scale outside [2^-126,
-/// 2^126].
+/// Reads {"architecture": NAME, "key": [SCALE, ...], "value": [SCALE, ...]} with a scale per layer.
+/// "value" is there if and only if values are stored separately. Errors, naming the file: malformed
+/// JSON; a file for another model; another number of scales than layers; a scale outside
+/// [2^-126, 2^126].
 Result<std::vector<TensorScales>> read_kv_scales(const std::string& path,
                                                  const ModelConfig& config);
 

@@ -23,9 +23,10 @@ struct TensorSpec {
   WeightStack* stack = nullptr;
   Vector* vector = nullptr;
   std::span<const std::int32_t>* ids = nullptr;
-  std::int32_t id_end = 0;            // ids: exclusive bound
-  std::int64_t place = 0;             // index in the stack
-  const WeightStack* like = nullptr;  // stacks: one with the same dtype, perhaps itself
+  std::int32_t id_end = 0;  // ids are below it
+  std::int64_t place = 0;   // index in the stack
+  const WeightStack* like =
+      nullptr;  // stacks: has the dtype that this one must have; may be itself
   // The whole stack is one tensor [count, cols, rows], which is transposed on loading; or, with
   // mxfp4, <name>_blocks u8 [count, rows, cols / 32, 16] and <name>_scales u8 [count, rows, cols /
   // 32]. `shape` is the former.
@@ -66,8 +67,8 @@ std::vector<TensorSpec> tensor_table(const ModelConfig& config, ModelWeights& in
 DType dummy_dtype(const ModelConfig& config, const TensorSpec& spec);
 std::int64_t dummy_bytes(const ModelConfig& config, const TensorSpec& spec);
 
-/// Tensors that nothing reads but a checkpoint may hold: draft layers past the last one, the head
-/// of tied embeddings, inverse frequencies in older files.
+/// Whether a checkpoint may have this tensor although nothing reads it: draft layers past the last
+/// one, the head of tied embeddings, inverse frequencies in older files.
 bool ignored_tensor(const ModelConfig& config, std::string_view name);
 
 /// Maps names of DeepSeek V4 tensors to the published ones in the table: removes a leading "model."

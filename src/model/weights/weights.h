@@ -27,7 +27,7 @@ namespace lathe {
 /// Norm weights and biases, widened; the memory is ModelWeights'.
 using Vector = std::span<const float>;
 
-/// As operators take an optional vector: null if it is empty.
+/// An optional vector as operators read it: null if it is empty.
 inline const float* data_or_null(Vector v) { return v.empty() ? nullptr : v.data(); }
 
 struct GqaWeights {
@@ -73,7 +73,7 @@ struct IndexerWeights {
   WeightView q;                  // [index_heads * index_dim, q_lora]
   WeightView k;                  // [index_dim, hidden]; empty if a compressor makes the keys
   WeightView weights;            // [index_heads, hidden]
-  Vector k_norm, k_norm_bias;    // [index_dim], or empty likewise
+  Vector k_norm, k_norm_bias;    // [index_dim]; empty if a compressor makes the keys
   CompressorWeights compressor;  // window_compressed
 };
 
@@ -134,7 +134,7 @@ struct DraftWeights {
   WeightView join;  // [hidden, 2 hidden] columns of the embedding, then of the state
   // With streams, instead of `join`: [hidden, hidden] for the embedding and for each stream.
   WeightView embedding_join, stream_join;
-  HyperWeights head_hyper;  // likewise
+  HyperWeights head_hyper;  // with streams
   Vector out_norm;          // [hidden] before the head
 };
 
@@ -169,10 +169,11 @@ struct ModelWeights {
   }
 };
 
-/// Rows first .. first + rows - 1 of a matrix; of a scaled e4m3 one, whole blocks.
+/// Rows first .. first + rows - 1 of a matrix. A scaled e4m3 matrix can only be cut at whole
+/// blocks.
 WeightView rows_of(const WeightView& w, std::int64_t first, std::int64_t rows);
 
-/// dst[c, r] = src[r, c] for elements of `size` bytes.
+/// dst[c, r] = src[r, c], elements of `size` bytes.
 void transpose(const std::byte* src, std::int64_t rows, std::int64_t cols, std::int64_t size,
                std::byte* dst);
 

@@ -1,4 +1,4 @@
-// What the tests of configurations share.
+// Shared by the tests of configurations.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
-// What every sublayer of DeepSeek V4 leaves, against Hugging Face transformers with a cache rounded
-// like Lathe's (tools/make_v4_fixtures.py): streams, the entries that rows choose, and all entries.
+// The output of every sublayer of DeepSeek V4 against Hugging Face transformers with a cache
+// rounded like Lathe's (tools/make_v4_fixtures.py): streams, the entries that rows select, and all
+// entries.
 #include <algorithm>
 
 #include "layout/codec/codec.h"
@@ -11,7 +12,7 @@ namespace lathe {
 namespace {
 
 constexpr const char* kFixture = "deepseek_v4";
-// Of a sublayer's streams, with the error of all those before it: relative.
+// Relative error of a sublayer's streams, which contains the error of all sublayers before it.
 constexpr double kSublayerTolerance = 1e-4;
 
 /// Keeps the streams after each sublayer, and the keys that indexers choose.
@@ -43,8 +44,8 @@ class V4Sublayers : public testing::Test {
     positions_ = file_.values<std::int32_t>("sublayers.positions");
     runner_->prompt(0, tokens_);
   }
-  // The first request's entry of that number; ModelRunner gives it every kRequests-th page from
-  // the back.
+  // The slot of the first request's entry; ModelRunner gives that request every kRequests-th page
+  // from the back.
   static Slot slot_of_entry(const PoolShape& pool, std::int32_t entry) {
     const std::int64_t page = pool.pages - 1 - entry / pool.page_size * ModelRunner::kRequests;
     return slot_of(PageId(static_cast<std::int32_t>(page)), pool.page_size, entry % pool.page_size);
@@ -99,7 +100,8 @@ TEST_F(V4Sublayers, ChooseTheReferencesEntries) {
     const std::size_t k = want.size() / positions_.size();
     ASSERT_EQ(choices_.keys[i].size(), tokens_.size() * k);
     for (std::size_t row = 0; row < positions_.size(); ++row) {
-      std::vector<std::int32_t> slots;  // of the reference's, which fills up with -1 in front
+      std::vector<std::int32_t>
+          slots;  // of the reference's entries, which are padded in front by -1
       for (const std::int32_t entry : std::span(want).subspan(row * k, k)) {
         slots.push_back(entry < 0 ? -1 : slot_of_entry(pool, entry).value);
       }
@@ -111,7 +113,7 @@ TEST_F(V4Sublayers, ChooseTheReferencesEntries) {
   }
 }
 
-// Up to the rounding of a bf16 page and the error of the streams before.
+// The bound covers the rounding to bf16 pages and the error of the streams before.
 TEST_F(V4Sublayers, WriteTheReferencesEntries) {
   for (const std::int32_t layer : layers_of(4, true)) {
     const auto want = file_.values<float>("sublayers.entries." + std::to_string(layer));
