@@ -1,4 +1,4 @@
-// The Hadamard rotation of index keys and queries.
+// The Hadamard transform of index keys and queries.
 #pragma once
 
 #include <cmath>
@@ -6,8 +6,8 @@
 
 namespace lathe {
 
-/// x [n] becomes H x / sqrt(n) in place, H the Hadamard matrix in Sylvester's order. n: a power of
-/// two.
+/// Replaces x [n] by H x / sqrt(n), where H is the Hadamard matrix in Sylvester's order. n must be
+/// a power of two.
 inline void hadamard(float* x, std::int64_t n) {
   for (std::int64_t half = 1; half < n; half *= 2) {
     for (std::int64_t i = 0; i < n; i += 2 * half) {

@@ -81,7 +81,7 @@ Result<void> decode_rows(const ConstPoolView& pool, Slot first, const MutableRow
     return ok;
   if (auto ok = check_scales("scales", scales); !ok) return ok;
   if (out.rows == 0) return {};
-  // A slot number is an int32, whatever the pool holds.
+  // A slot number is an int32, even if the pool has more slots.
   const std::int64_t end = std::min(pool.slots(), std::int64_t{1} << 31);
   if (!pool.holds(first) || out.rows > end - first.value) {
     return Error{ErrorCode::out_of_range, "first",

@@ -2,9 +2,9 @@
 // rope_write's fast path. Included once per SIMD target (Highway). Every function gives the bits of
 // codec_ref.cc.
 //
-// Counts n are multiples of 16 elements (CacheLayout::make ensures it). No alignment is needed.
-// Nothing from the standard library is called here: an inline function of it compiled for one
-// target could be picked by the linker for all of them.
+// Counts n are multiples of 16 elements (CacheLayout::make() ensures it). Pointers need no
+// alignment. Do not call the standard library here: the linker keeps one copy of each of its inline
+// functions, which may be compiled for a target that the machine does not have.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -20,7 +20,7 @@
 #include "hwy/highway.h"
 #include "layout/layout.h"
 
-// The single-lane target has no byte tables; codec_fast.cc uses the reference there.
+// The single-lane target has no byte shuffles; codec_fast.cc uses the reference there.
 #if HWY_TARGET != HWY_SCALAR
 
 HWY_BEFORE_NAMESPACE();
@@ -43,14 +43,14 @@ HWY_INLINE void for_blocks(std::size_t n, F f) {
   }
 }
 
-// The bits of a float, and back.
+// A float's bits, and the float of bits.
 HWY_INLINE std::uint32_t bits_of_float(float x) { return __builtin_bit_cast(std::uint32_t, x); }
 HWY_INLINE float float_of_bits(std::uint32_t u) { return __builtin_bit_cast(float, u); }
 
 // ---------------------------------------------------------------- rounding to bf16
 
-// f32 bits rounded to nearest even at bit 16; the low half is garbage. No NaN unless its low half
-// and bit 16 are zero.
+// Rounds f32 bits to nearest even at bit 16. The low half of the result is garbage. A NaN is
+// allowed only if its low half and bit 16 are zero.
 template <class V>
 HWY_INLINE V round_to_high_half(V u) {
   const hn::DFromV<V> d;
@@ -58,7 +58,7 @@ HWY_INLINE V round_to_high_half(V u) {
   return hn::Add(hn::Add(u, hn::Set(d, 0x7fffu)), odd);
 }
 
-// As above for any f32, with NaN made 0x7fc0 | sign in the high half.
+// The same for any f32: a NaN becomes 0x7fc0 | sign in the high half.
 template <class V>
 HWY_INLINE V round_any_to_high_half(V u) {
   const hn::DFromV<V> d;
@@ -103,13 +103,13 @@ HWY_INLINE void copy_values(const float* HWY_RESTRICT from, std::size_t n, float
 
 // ---------------------------------------------------------------- decoding e4m3
 
-// A power of two that moves every code's bf16 value by exponent bits alone, without leaving the
-// normal numbers: 2^-111 to 2^113.
+// Whether scaling by this power of two, 2^-111 to 2^113, only adds to the exponent bits of each
+// code's bf16 value: all results are normal numbers.
 HWY_INLINE bool shifts_exponents(float scale) {
   const std::uint32_t u = bits_of_float(scale);
   return (u & 0x807fffffu) == 0 && (u >> 23) >= 16 && (u >> 23) <= 240;
 }
-// What the scale adds to the bits of a bf16.
+// What to add to a bf16's bits to multiply it by the scale.
 HWY_INLINE std::uint16_t exponent_shift(float scale) {
   return static_cast<std::uint16_t>(((bits_of_float(scale) >> 23) - 127u) << 7);
 }
@@ -117,27 +117,27 @@ HWY_INLINE bool is_finite(float scale) {
   return (bits_of_float(scale) & 0x7f800000u) != 0x7f800000u;
 }
 
-// e4m3 codes in u16 lanes to the bf16 bits of value * 2^k, for one k.
+// Converts e4m3 codes in u16 lanes to the bf16 bits of value * 2^k, for a fixed k.
 template <class D>
 class E4m3ToBf16 {
  public:
   using V = hn::VFromD<D>;
   HWY_INLINE E4m3ToBf16(D d, std::uint16_t shift) {
-    // m * 2^-9, m = 0 .. 7: the codes whose exponent field is 0.
+    // m * 2^-9 for m = 0 .. 7, the codes with exponent field 0.
     alignas(16) static constexpr std::uint16_t kSmall[8] = {0,      0x3b00, 0x3b80, 0x3bc0,
                                                             0x3c00, 0x3c20, 0x3c40, 0x3c60};
     alignas(16) static constexpr std::uint16_t kIsValue[8] = {0,      0xffff, 0xffff, 0xffff,
                                                               0xffff, 0xffff, 0xffff, 0xffff};
     const V k = hn::Set(d, shift);
     small_ = hn::Add(hn::LoadDup128(d, kSmall), hn::And(hn::LoadDup128(d, kIsValue), k));
-    // bf16 has four mantissa bits more and an exponent bias larger by 120.
+    // bf16 has four more mantissa bits, and its exponent bias is larger by 120.
     base_ = hn::Add(hn::Set(d, std::uint16_t{120 << 7}), k);
   }
 
   HWY_INLINE V operator()(D d, V code) const {
     const V magnitude = hn::And(code, hn::Set(d, std::uint16_t{0x7f}));
     const V normal = hn::Add(hn::ShiftLeft<4>(magnitude), base_);
-    // Bytes 2m and 2m + 1 of the table.
+    // Indices of bytes 2m and 2m + 1 in the table.
     const V m = hn::And(code, hn::Set(d, std::uint16_t{7}));
     const V index =
         hn::Add(hn::Mul(m, hn::Set(d, std::uint16_t{0x0202})), hn::Set(d, std::uint16_t{0x0100}));
@@ -161,8 +161,8 @@ HWY_INLINE hn::VFromD<D> load_codes(D d, const std::uint8_t* codes) {
   return hn::PromoteTo(d, hn::LoadU(hn::Rebind<std::uint8_t, D>(), codes));
 }
 
-// bf16 bits times a finite scale, rounded back to bf16; even and odd lanes apart, so that nothing
-// crosses lanes. A NaN among `w` is 0x7fc0 | sign and survives the product with both.
+// Multiplies bf16 bits by a finite scale and rounds to bf16. Even and odd lanes are computed
+// separately, so nothing crosses lanes. A NaN in `w` is 0x7fc0 | sign and stays as it is.
 template <class D>
 HWY_INLINE hn::VFromD<D> scale_bf16(D d, hn::VFromD<D> w, float scale) {
   const hn::RepartitionToWide<D> d32;
@@ -176,7 +176,7 @@ HWY_INLINE hn::VFromD<D> scale_bf16(D d, hn::VFromD<D> w, float scale) {
   return hn::OddEven(hn::BitCast(d, r1), hn::BitCast(d, hn::ShiftRight<16>(r0)));
 }
 
-// Stores bf16 bits as f32 times a finite scale.
+// Stores bf16 bits times a finite scale as f32.
 template <class D>
 HWY_INLINE void store_scaled(D, hn::VFromD<D> w, float scale, float* to) {
   const hn::RepartitionToWide<D> d32;
@@ -189,7 +189,7 @@ HWY_INLINE void store_scaled(D, hn::VFromD<D> w, float scale, float* to) {
   hn::StoreU(hn::Mul(hn::BitCast(df, high), s), df, to + hn::Lanes(df));
 }
 
-// Finite scale only.
+// The scale must be finite.
 HWY_INLINE void decode_e4m3(const std::uint8_t* HWY_RESTRICT codes, std::size_t n, float scale,
                             std::uint16_t* HWY_RESTRICT to) {
   if (shifts_exponents(scale)) {
@@ -220,7 +220,7 @@ HWY_INLINE void store_e2m1_half(hn::FixedTag<std::uint16_t, 8> d,
                                 hn::VFromD<hn::FixedTag<std::uint16_t, 8>> w, float scale,
                                 std::uint16_t* to) {
   if (!shifts_exponents(scale)) return hn::StoreU(scale_bf16(d, w, scale), d, to);
-  const auto zero = hn::Eq(hn::Add(w, w), hn::Zero(d));  // the sign is shifted out
+  const auto zero = hn::Eq(hn::Add(w, w), hn::Zero(d));  // w + w shifts the sign out
   const auto moved = hn::Add(w, hn::Set(d, exponent_shift(scale)));
   hn::StoreU(hn::IfThenElse(zero, w, moved), d, to);
 }
@@ -230,13 +230,13 @@ HWY_INLINE void store_e2m1_half(hn::FixedTag<std::uint16_t, 8> d,
   store_scaled(d, w, scale, to);
 }
 
-// 8 bytes to 16 values, low nibble first. Finite scale only.
+// Decodes 8 bytes to 16 values, low nibble first. The scale must be finite.
 template <class T>
 HWY_INLINE void decode_e2m1_16(const std::uint8_t* HWY_RESTRICT pairs, float scale,
                                T* HWY_RESTRICT to) {
   const hn::FixedTag<std::uint16_t, 8> d16;
   const hn::FixedTag<std::uint8_t, 16> d8;
-  // Bytes of the bf16 values 0 .5 1 1.5 2 3 4 6 and of their negatives.
+  // Bytes of the bf16 values 0 .5 1 1.5 2 3 4 6, and of their negatives.
   alignas(16) static constexpr std::uint8_t kLow[16] = {0, 0, 0x80, 0xc0, 0, 0x40, 0x80, 0xc0,
                                                         0, 0, 0x80, 0xc0, 0, 0x40, 0x80, 0xc0};
   alignas(16) static constexpr std::uint8_t kHigh[16] = {
@@ -271,10 +271,10 @@ struct E2m1Code {
   static constexpr bool kNanKeepsSign = false;
 };
 
-// Magnitude codes, in u32 lanes, of y >= 0; lanes that are NaN hold garbage. Adding a power of two
-// whose last place is the format's spacing at y rounds y to a multiple of that spacing, to nearest
-// even, and leaves the multiple in the low bits of the sum. The spacing stops shrinking at the
-// smallest normal exponent, which makes subnormals the same case.
+// Magnitude codes of y >= 0 in u32 lanes; garbage for NaN. It adds a power of two such that the
+// sum's last place is the format's spacing at y. This rounds y to a multiple of the spacing, to
+// nearest even, and the multiple is in the low bits of the sum. Below the smallest normal exponent
+// the spacing is constant, so subnormals need no special case.
 template <class Format, class DF>
 HWY_INLINE hn::VFromD<hn::RebindToUnsigned<DF>> magnitude_code(DF df, hn::VFromD<DF> y) {
   const hn::RebindToUnsigned<DF> du;
@@ -292,7 +292,8 @@ HWY_INLINE hn::VFromD<hn::RebindToUnsigned<DF>> magnitude_code(DF df, hn::VFromD
   return hn::Add(multiple, steps);
 }
 
-// Adds the sign bit and the NaN code. `sign` holds the sign in place, `nan` is a mask; T lanes.
+// Adds the sign bit and the NaN code. `sign` has the sign at its place, `nan` is a mask; lanes of
+// T.
 template <class Format, class D, class M>
 HWY_INLINE hn::VFromD<D> finish_code(D d, hn::VFromD<D> code, hn::VFromD<D> sign, M nan) {
   const auto kNan = hn::Set(d, hn::TFromD<D>{Format::kNan});
@@ -300,7 +301,7 @@ HWY_INLINE hn::VFromD<D> finish_code(D d, hn::VFromD<D> code, hn::VFromD<D> sign
   return hn::IfThenElse(nan, kNan, hn::Or(code, sign));
 }
 
-// Codes of x[i] * inverse, one a byte.
+// Stores the codes of x[i] * inverse, one per byte.
 template <class Format>
 HWY_INLINE void encode_codes(const std::uint16_t* HWY_RESTRICT from, std::size_t n, float inverse,
                              std::uint8_t* HWY_RESTRICT codes) {
@@ -349,7 +350,7 @@ HWY_INLINE void encode_codes(const float* HWY_RESTRICT from, std::size_t n, floa
   }
 }
 
-// 16 values to 8 bytes, low nibble first.
+// Encodes 16 values to 8 bytes, low nibble first.
 template <class T>
 HWY_INLINE void encode_e2m1_16(const T* HWY_RESTRICT from, float inverse,
                                std::uint8_t* HWY_RESTRICT pairs) {
@@ -365,7 +366,7 @@ HWY_INLINE void encode_e2m1_16(const T* HWY_RESTRICT from, float inverse,
 
 // ---------------------------------------------------------------- amax
 
-// The bits of a bf16's magnitude in each lane, 0 where it is not finite.
+// The bits of each bf16's magnitude; 0 if it is not finite.
 template <class D>
 HWY_INLINE hn::VFromD<D> finite_magnitude(D d, const std::uint16_t* from) {
   const hn::RebindToUnsigned<D> du;
@@ -374,7 +375,7 @@ HWY_INLINE hn::VFromD<D> finite_magnitude(D d, const std::uint16_t* from) {
   return hn::IfThenElseZero(hn::Lt(magnitude, hn::Set(d, std::int16_t{0x7f80})), magnitude);
 }
 
-// Largest bf16 magnitude of n values, as bits; n is a multiple of Lanes(d).
+// Largest finite bf16 magnitude of n values, as bits. n is a multiple of Lanes(d).
 template <class D>
 HWY_INLINE std::uint32_t largest_bits(D d, const std::uint16_t* from, std::size_t n) {
   auto most = finite_magnitude(d, from);
@@ -384,7 +385,7 @@ HWY_INLINE std::uint32_t largest_bits(D d, const std::uint16_t* from, std::size_
   return static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(d, most)));
 }
 
-// Largest finite magnitude; 0 if there is none.
+// Largest finite magnitude; 0 if no value is finite.
 HWY_INLINE float largest_finite(const std::uint16_t* from, std::size_t n) {
   const hn::ScalableTag<std::int16_t> d;
   const std::size_t whole = n / hn::Lanes(d) * hn::Lanes(d);
@@ -409,7 +410,7 @@ HWY_INLINE float largest_finite(const float* from, std::size_t n) {
   return hn::GetLane(hn::MaxOfLanes(df, most));
 }
 
-// Scales of tiles from their amax, as tile_scale in codec_plan.h.
+// Scales of tiles from their amax, like tile_scale() in codec_plan.h.
 template <class D>
 HWY_INLINE hn::VFromD<D> tile_scales(D d, hn::VFromD<D> amax, bool fp4, bool to_power) {
   const hn::RebindToUnsigned<D> du;

@@ -10,7 +10,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "layout/codec/codec_fast.cc"
 #include "hwy/foreach_target.h"
-// The SIMD headers follow foreach_target.h, which includes this file once per target.
+// foreach_target.h includes this file once per target, so the SIMD headers come after it.
 #include "layout/codec/codec_fast-inl.h"
 
 #ifndef LATHE_LAYOUT_CODEC_FAST_ONCE_
@@ -18,23 +18,24 @@
 namespace lathe {
 namespace {
 
-// A pool in terms that need no inline library code inside the SIMD functions.
+// A pool as plain values, because SIMD functions must not call inline library code
+// (codec_fast-inl.h).
 struct FastPool {
-  std::byte* data;  // written by encode and requantise only
+  std::byte* data;  // only encode and requantize write to it
   std::int64_t page_stride;
   std::int32_t page_size;
   const RowPlan* plan;
   TensorScales scales;
 };
 
-// One side of a job: a pool, and which of its slots.
+// A pool and the slots that a job uses in it.
 struct FastRows {
   FastPool pool;
   const Slot* slots;   // [count], or null: first, first + 1, ...
-  std::int32_t first;  // where slots is null
+  std::int32_t first;  // if slots is null
   std::int64_t count;
-  std::byte* rows;            // written by decode only
-  std::int64_t stride_bytes;  // from row to row
+  std::byte* rows;            // only decode writes to it
+  std::int64_t stride_bytes;  // from a row to the next
   DType dtype;
 };
 
@@ -57,7 +58,7 @@ struct TokenPlace {
   }
 };
 
-// Tiles under a NaN or infinite scale, which only damaged or foreign bytes have.
+// Decodes tiles with a NaN or infinite scale. Encoding never writes such scales.
 float slow_code(const ValueRun& run, const std::uint8_t* codes, std::size_t i, float scale) {
   const float code = run.dtype == DType::e4m3
                          ? to_f32(e4m3{codes[i]})
@@ -73,8 +74,8 @@ void slow_tile(const ValueRun& run, const std::uint8_t* codes, std::size_t n, fl
   for (std::size_t i = 0; i < n; ++i) to[i] = to_bf16(slow_code(run, codes, i, scale)).bits;
 }
 
-// The tensor scale of a run. Both sources share the code that follows: a row then reads as one
-// stream to the hardware's prefetcher, which tells streams apart by instruction.
+// The tensor scale of a run. Keys and values run through the same code after this: the hardware
+// prefetcher tells streams apart by instruction, and so sees a row as one stream.
 inline float run_scale(const ValueRun& run, const FastPool& pool) {
   return run.source == ScaleSource::value_tensor ? pool.scales.value : pool.scales.key;
 }
@@ -105,7 +106,7 @@ namespace {
 
 #if HWY_TARGET == HWY_SCALAR
 
-// One lane a vector: the reference is as fast as anything.
+// Vectors of one lane: use the reference, which is as fast.
 void encode_any(const FastRows&, const EncodeJob& job) { encode_reference(job); }
 void decode_any(const FastRows&, const DecodeJob& job) { decode_reference(job); }
 void requant_any(const FastRows&, const FastRows&, float*, float*, RequantReport& report,
@@ -122,8 +123,8 @@ HWY_INLINE void encode_tiles(const T* x, const ValueRun& run, ScalePolicy policy
                              std::uint8_t* values, std::uint8_t* scales) {
   const auto tile = static_cast<std::size_t>(run.tile);
   const bool fp4 = run.dtype == DType::e2m1;
-  // The scales of a chunk of tiles share a vector, which their amax enter without passing through
-  // memory: a vector load of freshly stored scalars would wait for every store before it.
+  // The scales of a chunk of tiles are computed in one vector. Their amax are inserted in
+  // registers: a vector load of scalars that were just stored would wait for the stores.
   const hn::CappedTag<float, 16> d;
   const auto chunk = static_cast<std::int32_t>(hn::Lanes(d));
   const auto lane = hn::Iota(d, 0.0f);
@@ -211,8 +212,8 @@ HWY_INLINE void decode_run(const ValueRun& run, const FastPool& pool, const Toke
   }
 }
 
-// Prefetches the bytes of a token some rows ahead of r, to read or to write, where slots are out of
-// order; in order, the hardware does it and the instructions are only a cost.
+// Prefetches the bytes of a token a few rows after r, for reading or writing, if slots are not in
+// order. If they are, the hardware prefetches, and these instructions would only cost time.
 template <bool kWrite>
 HWY_INLINE void prefetch_ahead(const FastRows& job, std::int64_t r) {
   constexpr std::int64_t kRowsAhead = 4;
@@ -280,7 +281,7 @@ void decode_any(const FastRows& job, const DecodeJob&) {
   job.dtype == DType::bf16 ? decode_rows<std::uint16_t>(job) : decode_rows<float>(job);
 }
 
-// Largest |before - after|; differences that are NaN do not count.
+// Largest |before - after|, without differences that are NaN.
 HWY_INLINE float worst_error(const float* before, const float* after, std::size_t n) {
   const hn::ScalableTag<float> d;
   auto worst = hn::Zero(d);
@@ -297,19 +298,19 @@ HWY_INLINE std::int64_t count_saturated(const float* x, std::size_t n, float inv
   std::size_t count = 0;
   for (std::size_t i = 0; i < n; i += hn::Lanes(d)) {
     const auto y = hn::Abs(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse)));
-    // Above 464, half way from 448 to the 480 that e4m3 does not have.
+    // 464 is half way from 448 to 480, which e4m3 does not have; larger values saturate.
     count += hn::CountTrue(d, hn::Gt(y, hn::Set(d, 464.0f)));
   }
   return static_cast<std::int64_t>(count);
 }
 
-// One token's run from pool to pool; before and after are scratch, [run.elems] f32 each.
+// Requantizes one run of a token. before, after: scratch, [run.elems] f32 each.
 HWY_INLINE float requant_run(const ValueRun& from, const FastPool& src, const TokenPlace& source,
                              const ValueRun& to, const FastPool& dst, const TokenPlace& dest,
                              float* before, float* after, std::int64_t& saturated) {
   const auto n = static_cast<std::size_t>(from.elems);
   if (to.source == ScaleSource::tile_f32) {
-    // e4m3 under the tensor scale to e4m3 under the same scale: no value changes.
+    // The tile scales are the tensor scale, so codes are copied and no value changes.
     std::memcpy(dest(to.values), source(from.values), n);
     for (std::int32_t t = 0; t < to.tiles(); ++t) {
       write_scale(to, dest(to.scales), t, src.scales.key);

@@ -1,5 +1,5 @@
-// The codecs with SIMD, dispatched at run time to the best target of the machine (Highway). Bit for
-// bit equal to codec_ref.h for every input. Arguments have been checked by codec.cc.
+// The codecs with SIMD, for the best target of the machine, chosen at run time (Highway). They give
+// codec_ref.h's bits for every input. codec.cc has checked the arguments.
 #pragma once
 
 #include "layout/codec/codec_plan.h"

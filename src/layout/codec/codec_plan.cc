@@ -126,7 +126,7 @@ Result<void> check_pool(const char* field, const ConstPoolView& pool) {
 }
 
 Result<void> check_scale(const char* field, float scale) {
-  // Written so that a NaN fails.
+  // In this form a NaN fails.
   if (scale >= 0x1p-126f && scale <= 0x1p126f) return {};
   return Error{ErrorCode::invalid_argument, field, "a finite scale from 2^-126 to 2^126",
                fmt::format("{}", scale), "1 is a plain cast"};

@@ -33,7 +33,7 @@ void output(const MutableRowsView& out, std::int64_t r, std::int64_t c, float x)
   }
 }
 
-// Bytes of a placed part of the token in `slot`.
+// The bytes of a part of the token in `slot`.
 template <class Byte>
 Byte* find(const BasicPoolView<Byte>& pool, const PlacedPart& part, Slot slot) {
   return pool.data + std::int64_t{page_of(slot, pool.page_size).value} * pool.page_stride +
@@ -139,7 +139,7 @@ void decode_run(const DecodeJob& job, std::int64_t r, Slot slot, const ValueRun&
   }
 }
 
-// One row of a pool as f32.
+// Decodes one slot to f32.
 void decode_one(const ConstPoolView& pool, const TensorScales& scales, Slot slot,
                 std::vector<float>& row) {
   const auto n = static_cast<std::int64_t>(row.size());
@@ -217,7 +217,7 @@ RequantReport requantize_reference(const RequantJob& job) {
       const auto n = static_cast<std::int64_t>(before.size());
       const RowsView row{reinterpret_cast<const std::byte*>(before.data()), DType::f32, 1, n, n};
       encode_reference({row, std::span(&dst, 1), job.dst, job.dst_scales});
-      // Above 464, half way from 448 to the 480 that e4m3 does not have.
+      // 464 is half way from 448 to 480, which e4m3 does not have; larger values saturate.
       const float inverse = 1.0f / job.dst_scales.key;
       report.saturated += std::count_if(before.begin(), before.end(),
                                         [&](float x) { return std::fabs(x * inverse) > 464.0f; });

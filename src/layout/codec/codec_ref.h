@@ -1,5 +1,5 @@
-// The codecs element by element: the definition that codec_fast.h is held to, bit for bit.
-// Arguments have been checked by codec.cc.
+// The codecs element by element. codec_fast.h must give the same bits. codec.cc has checked the
+// arguments.
 #pragma once
 
 #include "layout/codec/codec_plan.h"
@@ -10,7 +10,7 @@ void encode_reference(const EncodeJob& job);
 void decode_reference(const DecodeJob& job);
 RequantReport requantize_reference(const RequantJob& job);
 
-/// Value of a stored e4m3 or e2m1 code under `scale`: one f32 product, its NaN canonical.
+/// Value of a stored e4m3 or e2m1 code: code_value * scale in f32, with a canonical NaN.
 float scaled_value(float code_value, float scale);
 
 }  // namespace lathe

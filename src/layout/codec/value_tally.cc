@@ -11,12 +11,12 @@
 namespace lathe {
 namespace {
 
-// Above 464, half way from 448 to the 480 that e4m3 does not have; and up to half of the least
-// e4m3, which rounds to even.
+// Values above 464, half way from 448 to 480 (which e4m3 does not have), saturate. Values up to
+// half of the smallest e4m3 round to 0 (ties to even).
 constexpr float kSaturates = 464;
 constexpr float kFlushes = 0x1p-10f;
 
-// The largest finite magnitude.
+// The largest finite magnitude in a row.
 float look(std::span<const float> x, float scale, ValueCounts& counts) {
   const float inverse = 1.0f / scale;
   std::int32_t saturated = 0;

@@ -1,5 +1,5 @@
-// ValueTally: counts the values of one layer that saturate or become zero when they are stored at
-// the pool's scales, and how large they are.
+// ValueTally: counts the values of a layer that saturate or become zero in the cache with the given
+// scales, and finds the largest magnitudes.
 #pragma once
 
 #include <cstdint>
@@ -13,23 +13,23 @@
 
 namespace lathe {
 
-/// Counts of values, and magnitudes before they were scaled. In a layout whose parts are not e4m3
-/// at a tensor scale nothing saturates or is flushed; the counts say what would be.
+/// Counts of values, and magnitudes before scaling. In a layout without e4m3 parts at a tensor
+/// scale nothing saturates or becomes zero; then the counts say what would at these scales.
 struct ValueCounts {
   std::int64_t stored = 0;
   std::int64_t saturated = 0;  // rounding alone would have sent them beyond +-448
-  std::int64_t flushed = 0;    // not zero, stored as zero
-  float largest_key = 0;       // finite magnitudes; a GPU leaves these 0
-  float largest_value = 0;     // of the `value` part; 0 in layouts without one
+  std::int64_t flushed = 0;    // not zero, but stored as zero
+  float largest_key = 0;       // largest finite magnitude; 0 on a GPU
+  float largest_value = 0;     // of the `value` part; 0 if the layout has none
 
   void add(const ValueCounts& other);
 };
 
-/// Costs a pass over the rows. Any number of threads may add at once.
+/// Thread-safe. Counting costs a pass over the rows.
 class ValueTally {
  public:
-  /// Counts the rows whose slot is not a hole. rows: [N, layout.row_elems()] bf16 or f32, as they
-  /// are encoded; slots: [N].
+  /// Counts the rows that have a slot (not a hole). rows: [N, layout.row_elems()] bf16 or f32, as
+  /// passed to encode_rows(); slots: [N].
   void add(const RowsView& rows, std::span<const Slot> slots, const CacheLayout& layout,
            const TensorScales& scales);
   void add(const ValueCounts& counts);

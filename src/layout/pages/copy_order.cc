@@ -4,16 +4,16 @@
 
 namespace lathe {
 
-// A place may be overwritten once no pending copy reads it. Copies whose destination is not read go
-// first, and each may unlock the one that writes its source. What is left then are cycles, in which
-// every place is read once and written once: one place is saved in the scratch record, the others
-// move up, and the last reads the scratch.
+// A place may be overwritten when no pending copy reads it. So copies to places that are not read
+// go first; each may free its source for the copy that writes there. Only cycles are left then, in
+// which every place is read once and written once. For each cycle: save one place in the scratch
+// record, do the other copies, and write the last place from the scratch record.
 std::vector<CopyStep> copy_order(std::span<const std::int32_t> src,
                                  std::span<const std::int32_t> dst) {
   struct Place {
-    std::int32_t readers = 0;  // pending copies that read it
-    std::int32_t source = -1;  // what is to be written here
-    bool pending = false;      // a write to it is outstanding
+    std::int32_t readers = 0;  // pending copies that read this place
+    std::int32_t source = -1;  // the copy to this place reads it; -1: none
+    bool pending = false;      // the copy to this place is not done yet
   };
   std::unordered_map<std::int32_t, Place> places;
   places.reserve(2 * dst.size());

@@ -1,4 +1,4 @@
-// The order in which overlapping copies can be done one after another.
+// Orders copies whose sources and destinations overlap, so that they can run one after another.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace lathe {
 
-/// Stands for the place outside the pool that holds one record while a cycle is rotated.
+/// Names the scratch record outside the pool, which holds one record while a cycle is rotated.
 inline constexpr std::int32_t kCopyScratch = -1;
 
 struct CopyStep {
@@ -16,9 +16,9 @@ struct CopyStep {
   constexpr bool operator==(const CopyStep&) const = default;
 };
 
-/// Steps that, one by one, leave at every dst[i] what lay at src[i] before the first of them. Steps
-/// of the form x to x are left out. Preconditions: sizes are equal, all values are >= 0 and no dst
-/// appears twice. O(n) time and memory.
+/// Steps that copy every src[i] to dst[i], as if all sources were read before the first write.
+/// Leaves out copies of x to x. Preconditions: equal sizes, all values >= 0, no dst appears twice.
+/// O(n) time and memory.
 std::vector<CopyStep> copy_order(std::span<const std::int32_t> src,
                                  std::span<const std::int32_t> dst);
 

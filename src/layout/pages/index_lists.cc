@@ -64,7 +64,7 @@ Result<void> check(const PageLists& lists, PoolShape pool, TokenRanges ranges) {
   return {};
 }
 
-// Writes the slots of a checked range page by page: one division per page instead of per token.
+// Writes the slots of a checked range page by page, so it divides once per page, not per token.
 Slot* write_slots(PageLists::List pages, PoolShape pool, Range range, Slot* out) {
   std::int64_t at = range.start;
   const std::int64_t end = range.start + range.length;

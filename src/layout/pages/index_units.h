@@ -1,6 +1,6 @@
-// The four units in which a token's place is counted. They are distinct types so that mixing them
-// does not compile: a slot used as a page, or a position used as a slot, reads another request's
-// bytes without crashing.
+// The four units for the place of a token. They are distinct types, so mixing them does not
+// compile: a slot used as a page, or a position used as a slot, would silently read another
+// request's bytes.
 #pragma once
 
 #include <compare>
@@ -8,8 +8,7 @@
 
 namespace lathe {
 
-/// Values are 32 bits wide because index lists are read by the billion; every byte offset made from
-/// one is 64 bits wide.
+/// 32 bits, because kernels read very many of them. Byte offsets computed from them have 64 bits.
 template <class Tag>
 struct IndexUnit {
   std::int32_t value = -1;
@@ -21,13 +20,13 @@ struct IndexUnit {
   constexpr auto operator<=>(const IndexUnit&) const = default;
 };
 
-/// Place of a token in a pool: page * page_size + offset.
+/// Place of a token in a pool: page * page_size + offset in the page.
 using Slot = IndexUnit<struct SlotTag>;
 /// Number of a page in a pool.
 using PageId = IndexUnit<struct PageTag>;
 /// Position of a token in its request.
 using LocalPos = IndexUnit<struct LocalTag>;
-/// Row of a compact buffer made for one batch.
+/// Row of a compact buffer, which is made for one batch.
 using RaggedRow = IndexUnit<struct RaggedTag>;
 
 static_assert(sizeof(Slot) == 4, "index lists are arrays of int32");

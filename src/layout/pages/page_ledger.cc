@@ -30,7 +30,7 @@ PageLedger::PageLedger(PoolShape shape) : shape_(shape) {
   LATHE_CHECK(check_pool_shape(shape), "shape of a PageLedger");
   pages_.resize(static_cast<std::size_t>(shape.pages));
   free_.resize(pages_.size());
-  std::iota(free_.begin(), free_.end(), 0);  // rising order is a heap already
+  std::iota(free_.begin(), free_.end(), 0);  // ascending order is already a heap
 }
 
 Result<std::vector<PageId>, PoolExhausted> PageLedger::allocate(std::int64_t n) {
@@ -47,8 +47,8 @@ Result<std::vector<PageId>, PoolExhausted> PageLedger::allocate(std::int64_t n) 
   return out;
 }
 
-// A page takes an owner or a writer only while it has an owner: without one it is free, or will be
-// once its writers end.
+// Owners and writers may be added only to a page that has an owner. Without one it is free, or will
+// be when its writers end.
 Result<void> PageLedger::add(std::span<const PageId> pages, std::int32_t Page::*count) {
   for (std::size_t i = 0; i < pages.size(); ++i) {
     if (!shape_.holds(pages[i])) return unknown_page(i, pages[i], shape_);
@@ -63,8 +63,8 @@ Result<void> PageLedger::add(std::span<const PageId> pages, std::int32_t Page::*
 }
 
 Result<std::int64_t> PageLedger::drop(std::span<const PageId> pages, std::int32_t Page::*count) {
-  // Counting down catches a page that is listed more often than it is held; if the list turns out
-  // bad, the counts are restored.
+  // Decrementing one by one finds a page that is listed more often than it is held. On an error the
+  // counts are restored.
   for (std::size_t i = 0; i < pages.size(); ++i) {
     const bool known = shape_.holds(pages[i]);
     if (known && at(pages[i]).*count > 0) {
@@ -82,7 +82,7 @@ Result<std::int64_t> PageLedger::drop(std::span<const PageId> pages, std::int32_
   std::int64_t freed = 0;
   for (std::size_t i = 0; i < pages.size(); ++i) {
     if (!is_free(pages[i])) continue;
-    // A page that is listed twice joins the heap once: -1 owners mark it as done.
+    // A page that is listed twice must enter the heap once: owners = -1 marks it as done.
     at(pages[i]).owners = -1;
     free_.push_back(pages[i].value);
     std::push_heap(free_.begin(), free_.end(), std::greater<>());

@@ -1,12 +1,13 @@
-// PageLedger: who holds which page of a pool, and which pages are free.
+// PageLedger: counts the owners of each page of a pool and finds free pages.
 //
-// A page has two independent lifetimes:
-//   owners   requests and the prefix cache that refer to it; counted, so that it can be shared
-//   writers  kernels and transfers that are still writing into it
-// It is free only when both are over. A page that its last owner released under an active writer
-// waits for end_write(): handed out earlier, it would receive another request's bytes.
+// Each page has two counts:
+//   owners   requests and the prefix cache that use the page; a page can be shared
+//   writers  kernels and transfers that are still writing to it
+// It is free when both are 0. If the last owner releases a page that is still being written, the
+// page becomes free only at end_write(). Otherwise the old write could overwrite the next owner's
+// bytes.
 //
-// Not thread-safe: the one thread that schedules calls it.
+// Not thread-safe: only the scheduling thread may call it.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +21,12 @@
 
 namespace lathe {
 
-/// An allocation failed for want of free pages, and took none.
+/// An allocation failed because too few pages are free. It took none.
 struct PoolExhausted {
-  std::int64_t needed = 0;          // pages asked for
+  std::int64_t needed = 0;          // pages wanted
   std::int64_t available = 0;       // pages free
-  std::int64_t largest_pages = 0;   // what a request could hold were the pool empty
-  std::int64_t largest_tokens = 0;  // the same in tokens
+  std::int64_t largest_pages = 0;   // most pages of a request in an empty pool
+  std::int64_t largest_tokens = 0;  // most tokens of a request in an empty pool
 
   bool never_fits() const { return needed > largest_pages; }
   Error error() const;
@@ -34,31 +35,31 @@ struct PoolExhausted {
 
 class PageLedger {
  public:
-  /// All pages free. Precondition: check_pool_shape(shape) passes.
+  /// All pages are free. Precondition: check_pool_shape(shape) passes.
   explicit PageLedger(PoolShape shape);
 
-  /// Takes n pages, each with one owner: all of them or none. Takes the lowest-numbered free pages,
-  /// in ascending order, so that the answer depends on which pages are free and not on their
-  /// history. O(log pages) a page. Precondition: n >= 0.
+  /// Allocates n pages with one owner each, or none. Returns the n lowest free page numbers in
+  /// ascending order, so the result depends only on which pages are free. O(log pages) per page.
+  /// Precondition: n >= 0.
   Result<std::vector<PageId>, PoolExhausted> allocate(std::int64_t n);
 
-  /// One more owner for each page. A page may be listed several times. Errors (nothing is changed
-  /// then): an unknown page, a page without an owner.
+  /// Adds an owner to each page. A page may be listed several times. Errors, with nothing changed:
+  /// an unknown page, a page without an owner.
   Result<void> retain(std::span<const PageId> pages);
   Result<void> retain(PageId page) { return retain(std::span(&page, 1)); }
 
-  /// One owner fewer for each page; returns the number of pages that became free by it.
-  /// Errors (nothing is changed then): an unknown page, more releases than owners.
+  /// Removes an owner from each page. Returns how many pages became free. Errors, with nothing
+  /// changed: an unknown page, more releases than owners.
   Result<std::int64_t> release(std::span<const PageId> pages);
   Result<std::int64_t> release(PageId page) { return release(std::span(&page, 1)); }
 
-  /// A writer starts on each page; writers are counted as owners are.
-  /// Errors (nothing is changed then): an unknown page, a page without an owner.
+  /// Adds a writer to each page. Errors, with nothing changed: an unknown page, a page without an
+  /// owner.
   Result<void> begin_write(std::span<const PageId> pages);
   Result<void> begin_write(PageId page) { return begin_write(std::span(&page, 1)); }
 
-  /// A writer has finished; returns the number of pages that became free by it.
-  /// Errors (nothing is changed then): an unknown page, more ends than begins.
+  /// Removes a writer from each page. Returns how many pages became free. Errors, with nothing
+  /// changed: an unknown page, more ends than begins.
   Result<std::int64_t> end_write(std::span<const PageId> pages);
   Result<std::int64_t> end_write(PageId page) { return end_write(std::span(&page, 1)); }
 
@@ -66,7 +67,7 @@ class PageLedger {
   std::int64_t total() const { return shape_.pages; }
   std::int64_t free() const { return static_cast<std::int64_t>(free_.size()); }
   std::int64_t used() const { return total() - free(); }
-  /// Owners or writers of a page; 0 for a page that the pool does not have.
+  /// Number of owners or writers of a page; 0 for a page that is not in the pool.
   std::int32_t owners(PageId page) const { return shape_.holds(page) ? at(page).owners : 0; }
   std::int32_t writers(PageId page) const { return shape_.holds(page) ? at(page).writers : 0; }
   bool is_free(PageId page) const {
@@ -85,7 +86,7 @@ class PageLedger {
 
   PoolShape shape_;
   std::vector<Page> pages_;         // [pages]
-  std::vector<std::int32_t> free_;  // min-heap of page numbers
+  std::vector<std::int32_t> free_;  // min-heap of free page numbers
 };
 
 }  // namespace lathe

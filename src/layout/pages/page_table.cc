@@ -50,7 +50,7 @@ void fill(const PageLists& lists, TableShape shape, PageId* out) {
 std::size_t first_stray(std::span<const PageId> pages, PoolShape pool, bool holes) {
   const std::int32_t least = holes ? -1 : 0;
   const auto count = static_cast<std::int32_t>(std::min<std::int64_t>(pool.pages, INT32_MAX));
-  std::int32_t strays = 0;  // without a branch, so that several are looked at at a time
+  std::int32_t strays = 0;  // no branch in the loop, so the compiler can vectorise it
   for (std::size_t i = 0; i < pages.size(); ++i) {
     strays |= pages[i].value < least || pages[i].value >= count ? 1 : 0;
   }

@@ -1,7 +1,7 @@
-// Page tables: the page lists of a batch's requests as a dense int32 table that a kernel reads.
+// Page tables: the page lists of a batch's requests as a dense int32 table for kernels.
 //
-// Invariant: every entry of a table is a page of the pool or -1; nothing of an earlier build
-// survives, so a kernel that reads whole rows in blocks never sees another request's page.
+// Invariant: every entry is a page of the pool or -1. A table that is built again keeps no old
+// entries, so a kernel that reads rows in whole blocks never gets another request's page.
 #pragma once
 
 #include <cstddef>
@@ -15,18 +15,18 @@
 
 namespace lathe {
 
-/// Index of the first of `pages` that is neither a page of the pool nor, with `holes`, -1; their
-/// number if there is none. Quick where there is none, as a step's lists are long.
+/// Index of the first entry that is neither a page of the pool nor, if `holes`, -1. pages.size() if
+/// there is none; that case is fast, because a step's lists are long.
 std::size_t first_stray(std::span<const PageId> pages, PoolShape pool, bool holes);
 
-/// A non-owning view of several requests' pages: one span per request, or CSR.
+/// A view of several requests' pages that does not own them: a span per request, or CSR.
 class PageLists {
  public:
   using List = std::span<const PageId>;
 
   explicit PageLists(std::span<const List> lists) : lists_(lists) {}
-  /// Request r has pages[indptr[r], indptr[r + 1]). indptr: [requests + 1], counted in pages.
-  /// Errors: an empty indptr, a first entry other than 0, a decreasing one, one past the pages.
+  /// Request r has pages [indptr[r], indptr[r + 1]). indptr: [requests + 1], in pages. Errors: an
+  /// empty indptr; a first entry other than 0; entries that decrease or exceed the number of pages.
   static Result<PageLists> csr(std::span<const std::int64_t> indptr, List pages);
 
   std::int64_t requests() const {
@@ -49,7 +49,7 @@ class PageLists {
 
 template <class Index>
 struct IndexTableView {
-  const Index* data = nullptr;  // [requests, width], null only where that is empty
+  const Index* data = nullptr;  // [requests, width]; null only if that is empty
   std::int64_t requests = 0;
   std::int64_t width = 0;
 
@@ -71,40 +71,40 @@ struct IndexTable {
 using PageTable = IndexTable<PageId>;
 using PageTableView = IndexTableView<PageId>;
 
-/// The shape of a table beyond what its requests ask for. A captured graph keeps the strides and
-/// row count it was captured with, so a table that it reads fixes both.
+/// The shape of a table, if it must be larger than its requests need. A captured CUDA graph has
+/// fixed strides and a fixed row count, so its tables must too.
 struct TableOptions {
   std::int64_t multiple = 1;  // the width is a multiple of this many columns
-  std::int64_t width = 0;     // columns; 0: as the longest row needs, rounded up
-  std::int64_t requests = 0;  // rows, those past the given requests being all -1; 0: as given
+  std::int64_t width = 0;     // columns; 0: of the longest row, rounded up
+  std::int64_t requests = 0;  // rows; extra rows are all -1; 0: one per request
 };
 
-/// Columns that a page table's width has to be a multiple of, so that kernels which read
-/// tokens_per_read[i] tokens at a time (128, 4096, ...) end their last read inside the row:
-/// lcm(tokens_per_read..., page_size) / page_size. 1 where nothing is asked.
-/// Errors: a page size or a read outside 1 to 65536, an lcm of more than kMaxSlots tokens.
+/// The number of columns of which a page table's width must be a multiple. Kernels read
+/// tokens_per_read[i] tokens (128, 4096, ...) at a time, and their last read must end inside the
+/// row: lcm(tokens_per_read..., page_size) / page_size. 1 for an empty list. Errors: a page size or
+/// a read outside 1 to 65536, an lcm of more than kMaxSlots tokens.
 Result<std::int64_t> table_multiple(std::int32_t page_size,
                                     std::span<const std::int64_t> tokens_per_read);
 
-/// The table [requests, width] of the lists; holes (-1) stay holes.
-/// Errors: a page that is neither -1 nor in the pool, named by request and index; options that are
-/// negative, contradict each other or are smaller than the lists.
+/// The table [requests, width] of the lists. Holes (-1) stay holes. Errors: a page that is neither
+/// -1 nor in the pool (names request and index); options that are negative, contradict each other
+/// or are too small for the lists.
 Result<PageTable> page_table(const PageLists& lists, PoolShape pool, TableOptions options = {});
 
-/// The same table, written to the front of a buffer of fixed address: equal to a fresh build
-/// whatever the buffer held. What lies past the table is left alone. The lists must not lie in the
-/// buffer. Costs requests x width writes. Errors: as page_table(), and a buffer that is too small
-/// (code exhausted, needed and available entries named); the buffer is then unchanged.
+/// page_table() into the front of a buffer, for a fixed address. The result does not depend on what
+/// the buffer held; entries after the table are unchanged. The lists must not be in the buffer.
+/// Writes requests x width entries. Errors, with the buffer unchanged: like page_table(); a buffer
+/// that is too small (code exhausted, with needed and available entries).
 Result<PageTableView> rebuild_page_table(const PageLists& lists, PoolShape pool,
                                          TableOptions options, std::span<PageId> buffer);
 
-/// rebuild_page_table() of lists whose pages are known to be -1 or in the pool, so that a step
-/// looks at each once. Errors: those of options and the buffer.
+/// rebuild_page_table() for lists that are already checked: every page is -1 or in the pool.
+/// Errors: options and the buffer, as there.
 Result<PageTableView> fill_page_table(const PageLists& lists, TableOptions options,
                                       std::span<PageId> buffer);
 
-/// Rows and columns of a table whose longest row has `longest` entries. Errors: as page_table()
-/// gives for options.
+/// The shape of a table if its longest row has `longest` entries. Errors: options, like
+/// page_table().
 struct TableShape {
   std::int64_t requests = 0;
   std::int64_t width = 0;

@@ -37,7 +37,8 @@ Result<std::int64_t> pool_pages(std::span<const PoolPart> parts, PoolSize size) 
                  size.pages == 0 ? "none" : "both",
                  fmt::format("one page needs {} bytes", per_page)};
   }
-  // Slots are the tighter bound on any real machine; the second one keeps byte counts in 64 bits.
+  // On real machines the number of slots is the tighter limit. The other one keeps byte counts
+  // below 2^63.
   const std::int64_t most =
       std::min(kMaxSlots / widest, std::numeric_limits<std::int64_t>::max() / per_page);
   if (size.pages != 0) {

@@ -1,8 +1,8 @@
-// Pool: the bytes of pages of one layout for one or more layers, and the ledger of its pages.
+// Pool: pages of one layout for one or more layers, and the ledger of these pages.
 //
-// Layer l holds pages x page_stride bytes from l * pages * page_stride on; a page number means the
-// same page in every layer. The pool starts at a multiple of 64 bytes, and so does every page whose
-// stride is such a multiple (with default dims: a page size that is a multiple of 16).
+// Layer l has pages x page_stride bytes, from l * pages * page_stride on. A page number names a
+// page in every layer. The pool is 64-byte aligned; pages are too if the stride is a multiple of 64
+// (with default dims: if the page size is a multiple of 16).
 #pragma once
 
 #include <cstddef>
@@ -21,19 +21,19 @@ namespace lathe {
 
 inline constexpr std::int32_t kMaxPoolLayers = 4096;
 
-/// What a page of a pool holds.
+/// Layout and size of a pool's pages.
 struct PoolPart {
   CacheLayout layout;
-  std::int32_t page_size = 64;  // tokens (or compressed entries) of a page
+  std::int32_t page_size = 64;  // tokens (or compressed entries) per page
   std::int32_t layers = 1;
 
-  /// Bytes of a page over all layers.
+  /// Bytes of a page in all layers.
   std::int64_t bytes_per_page() const { return layers * layout.page_stride(page_size); }
 };
 
-/// How many pages: exactly one of the two is given, the other stays 0.
+/// The number of pages. Exactly one of the two is set, the other is 0.
 struct PoolSize {
-  std::int64_t budget_bytes = 0;  // as many whole pages as fit
+  std::int64_t budget_bytes = 0;  // as many whole pages as fit in these bytes
   std::int64_t pages = 0;
 };
 
@@ -41,14 +41,14 @@ struct PoolSpec {
   CacheLayout layout;
   std::int32_t page_size = 64;
   std::int32_t layers = 1;
-  std::int64_t budget_bytes = 0;  // this or pages, the other stays 0
+  std::int64_t budget_bytes = 0;  // either this or pages; the other is 0
   std::int64_t pages = 0;
 };
 
 class Pool {
  public:
-  /// Errors: a page size or layer count out of range; both or none of budget_bytes and pages; a
-  /// budget below one page (the bytes of one are named); more than kMaxSlots slots; no memory.
+  /// Errors: a page size or layer count out of range; both or neither of budget_bytes and pages; a
+  /// budget smaller than a page (it says the bytes of one); more than kMaxSlots slots; no memory.
   static Result<Pool> create(const PoolSpec& spec, const Memory& memory = kHostMemory);
 
   const CacheLayout& layout() const { return part_.layout; }
@@ -62,17 +62,17 @@ class Pool {
   std::int64_t bytes() const { return pages() * bytes_per_page(); }
   std::int64_t used_bytes() const { return ledger_->used() * bytes_per_page(); }
 
-  /// Page lifetimes. The pools of a PoolGroup share one ledger.
+  /// Owners and writers of the pages. The pools of a PoolGroup share a ledger.
   PageLedger& ledger() { return *ledger_; }
   const PageLedger& ledger() const { return *ledger_; }
 
-  /// The pages of one layer; it stays valid for the pool's life, moves of the Pool included.
+  /// The pages of a layer. Valid as long as the pool lives, also after the Pool is moved.
   /// Precondition: 0 <= layer < layers().
   PoolView view(std::int32_t layer = 0);
   ConstPoolView view(std::int32_t layer = 0) const;
 
-  /// Fills every unheld page of all layers with 0xff, which is NaN in each stored number format
-  /// that has one. Host pools only: tests use it to show that such bytes reach no output.
+  /// Fills all free pages, in all layers, with 0xff, which is NaN in every stored number format
+  /// that has NaN. For tests that free pages do not affect any output. Host pools only.
   void poison_free();
 
  private:
@@ -87,8 +87,8 @@ class Pool {
   OwnedBytes bytes_;                    // [layers, pages] x page_stride
 };
 
-/// Pages that parts with one page numbering get: pages, or as many as budget_bytes hold.
-/// Errors: as Pool::create().
+/// Number of pages for pools that share page numbers: size.pages, or as many as fit in
+/// size.budget_bytes. Errors: like Pool::create().
 Result<std::int64_t> pool_pages(std::span<const PoolPart> parts, PoolSize size);
 
 }  // namespace lathe

@@ -19,7 +19,7 @@ std::vector<std::int32_t> values(std::span<const Index> list) {
   return out;
 }
 
-// `size` is the number of slots or pages there are, `what` their name.
+// `size` is the number of slots or pages in the pool, `what` their name in errors.
 Result<void> check_copy(std::span<const std::int32_t> src, std::span<const std::int32_t> dst,
                         std::int64_t size, std::string_view what) {
   if (src.size() != dst.size()) {
@@ -45,7 +45,7 @@ Result<void> check_copy(std::span<const std::int32_t> src, std::span<const std::
   return {};
 }
 
-// Copies records of `bytes` bytes; at(i) is the first byte of record i.
+// Copies records of `bytes` bytes. at(i) returns the address of record i.
 template <class At>
 void run_steps(std::span<const CopyStep> steps, std::int64_t bytes, std::byte* scratch, At at) {
   const auto place = [&](std::int32_t i) { return i == kCopyScratch ? scratch : at(i); };

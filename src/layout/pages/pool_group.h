@@ -1,6 +1,6 @@
-// PoolGroup: pools that belong together over one page numbering, such as a model's latent cache and
-// its indexer's keys. One ledger says who holds a page in all of them, and a copy of tokens or
-// pages copies every plane of every layer of every pool: no part of a token can be left out.
+// PoolGroup: pools that share page numbers and a ledger, such as a model's latent cache and its
+// indexer's keys. Copies of tokens or pages copy every plane of every layer of every pool, so no
+// part of a token can be missed.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ namespace lathe {
 
 class PoolGroup {
  public:
-  /// One pool per part; size.budget_bytes is divided so that all get the same number of pages.
-  /// Parts may differ in page_size (a page of 256 tokens, of 64 entries made from 4 tokens each),
-  /// and then tokens cannot be copied by slot; PoolExhausted counts tokens of the first part.
-  /// Errors: as Pool::create(); no parts.
+  /// One pool per part. size.budget_bytes is for all pools together; all get the same number of
+  /// pages. Parts may have different page_size (256 tokens; 64 entries of 4 tokens each). Tokens
+  /// cannot be copied by slot then, and PoolExhausted counts tokens of the first part. Errors: like
+  /// Pool::create(); no parts.
   static Result<PoolGroup> create(std::span<const PoolPart> parts, PoolSize size,
                                   const Memory& memory = kHostMemory);
 
@@ -34,15 +34,16 @@ class PoolGroup {
   std::int64_t used_bytes() const { return ledger().used() * bytes_per_page(); }
   void poison_free();
 
-  /// Token dst[i] becomes a copy of token src[i], as if all sources were read before the first
-  /// write: lists may overlap, shift and permute. Sources may repeat; other tokens of the pages
-  /// keep their bytes. Host pools only. Needs memory for one record, whatever the count. The caller
-  /// must know who owns the pages and whether they are shared (copy_pages() first). Errors (nothing
-  /// is written then): sizes that differ, a slot outside the pool (holes too), a repeated
-  /// destination, parts of different page sizes.
+  /// Copies token src[i] to dst[i], as if all sources were read before the first write, so the
+  /// lists may overlap. A source may repeat. Other tokens are unchanged. Needs memory for one
+  /// record, however many are copied. Does not check owners: before writing to a shared page the
+  /// caller must copy it (copy_pages()). Host pools only. Errors, with nothing written: lists of
+  /// different sizes; a slot that is -1 or outside the pool; a repeated destination; parts of
+  /// different page sizes.
   Result<void> copy_tokens(std::span<const Slot> src, std::span<const Slot> dst);
 
-  /// Whole pages, page padding included, under the same rules: copy-on-write of a shared page.
+  /// Copies whole pages, padding included, by the rules of copy_tokens(). For copy-on-write of a
+  /// shared page.
   Result<void> copy_pages(std::span<const PageId> src, std::span<const PageId> dst);
 
  private:

@@ -1,4 +1,4 @@
-// How many pages of how many tokens a pool has: all that index lists need to know about it.
+// PoolShape: pages and tokens per page of a pool, which is all that index lists need.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace lathe {
 
-/// Slots are int32, so a pool stays below this many of them.
+/// Most slots of a pool, because slots are int32.
 inline constexpr std::int64_t kMaxSlots = std::numeric_limits<std::int32_t>::max();
 
 struct PoolShape {

@@ -1,4 +1,4 @@
-// A non-owning view of a pool: the bytes of pages of one layout.
+// A view of a pool's bytes that does not own them.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +38,7 @@ struct BasicPoolView {
   std::int64_t slots() const { return pages * page_size; }
   std::int64_t bytes() const { return pages * page_stride; }
   bool holds(Slot s) const { return s.value >= 0 && s.value < slots(); }
-  /// First byte of `part` of the token in `slot`, which must be inside the pool.
+  /// First byte of `part` of the token in `slot`. Precondition: holds(slot).
   Byte* at(const Part& part, Slot slot) const {
     return data + std::int64_t{page_of(slot, page_size).value} * page_stride +
            layout.offset_of(part, page_size, offset_in_page(slot, page_size));

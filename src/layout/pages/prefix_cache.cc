@@ -102,7 +102,7 @@ std::int64_t PrefixCache::page_count(int group) const {
   return held_[static_cast<std::size_t>(group)];
 }
 
-// The cached blocks that `tokens` begins with, at most `blocks` of them.
+// The cached blocks at the start of `tokens`, at most `blocks`.
 std::vector<PrefixCache::Block*> PrefixCache::walk(std::span<const std::int32_t> tokens,
                                                    std::int64_t blocks) const {
   std::vector<Block*> chain;
@@ -113,8 +113,8 @@ std::vector<PrefixCache::Block*> PrefixCache::walk(std::span<const std::int32_t>
     const auto found = blocks_.find(options_.hash(parent ? parent->hash : kRootHash, part));
     if (found == blocks_.end()) break;
     Block* block = found->second.get();
-    // The hash only finds a candidate: the tokens of the whole prefix decide, those of the
-    // predecessors by the identity of the parent.
+    // The hash only finds a candidate. Compare its tokens and its parent; the parent stands for the
+    // tokens of all predecessors.
     if (block->parent != parent || !std::equal(part.begin(), part.end(), block->tokens.begin())) {
       break;
     }
@@ -123,9 +123,9 @@ std::vector<PrefixCache::Block*> PrefixCache::walk(std::span<const std::int32_t>
   return chain;
 }
 
-// Blocks of the deepest boundary of the chain at which every window is complete.
+// Number of blocks up to the deepest boundary of the chain where every window is complete.
 std::size_t PrefixCache::resumable(std::span<Block* const> chain) const {
-  std::vector<std::int64_t> run(groups_.size(), 0);  // tokens before the boundary without a hole
+  std::vector<std::int64_t> run(groups_.size(), 0);  // tokens without a hole before the boundary
   std::size_t best = 0;
   for (std::size_t b = 0; b < chain.size(); ++b) {
     bool complete = true;
@@ -141,7 +141,7 @@ std::size_t PrefixCache::resumable(std::span<Block* const> chain) const {
   return best;
 }
 
-// Marks the chain as used and its last windows as used by a window.
+// Marks the chain as used, and its last blocks as part of each group's window.
 void PrefixCache::touch(std::span<Block* const> chain) {
   ++tick_;
   for (Block* block : chain) {
@@ -172,7 +172,7 @@ PrefixMatch PrefixCache::match(std::span<const std::int32_t> tokens, std::int64_
     for (const Block* block : chain) {
       out.insert(out.end(), block->pages[g].begin(), block->pages[g].end());
     }
-    std::size_t first = 0;  // first page that the group's window reaches into
+    std::size_t first = 0;  // first page in the group's window
     if (const std::int64_t window = groups_[g].window_tokens; window > 0) {
       first = static_cast<std::size_t>(std::max<std::int64_t>(match.tokens - window, 0) /
                                        groups_[g].tokens_per_page);
@@ -196,7 +196,7 @@ Result<void> PrefixCache::release(const PrefixMatch& match) {
     for (std::size_t i = 0; i < match.pages[g].size(); ++i) {
       const PageId page = match.pages[g][i];
       if (page.is_hole()) continue;
-      // Without this an extra release would take the cache's own ownership.
+      // Otherwise an extra release would remove the cache's own owner.
       const bool ours =
           ledger.shape().holds(page) && stored_[g][static_cast<std::size_t>(page.value)];
       if (ledger.owners(page) <= (ours ? 1 : 0)) {
@@ -267,7 +267,7 @@ PrefixCache::Block* PrefixCache::add_block(std::uint64_t hash, Block* parent,
   return block;
 }
 
-// Stores the pages that the block lacks; pages are checked.
+// Adds the pages that the block does not have. Pages are already checked.
 void PrefixCache::fill_pages(Block& block, std::span<const std::vector<PageId>> pages) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     const std::size_t first =
@@ -297,7 +297,7 @@ Result<std::int64_t> PrefixCache::insert(std::span<const std::int32_t> tokens,
     const std::uint64_t parent_hash = parent ? parent->hash : kRootHash;
     const auto part = tokens.subspan(chain.size() * size, size);
     const std::uint64_t hash = options_.hash(parent_hash, part);
-    if (blocks_.contains(hash)) break;  // of other tokens, or walk() would have found it
+    if (blocks_.contains(hash)) break;  // a collision: with equal tokens walk() would have found it
     Block* block = add_block(hash, parent, part);
     fill_pages(*block, pages);
     chain.push_back(block);
@@ -333,7 +333,7 @@ bool PrefixCache::evictable(const Block& block) const {
   return true;
 }
 
-// Releases a block's pages of one group; those with other holders only if shared_too.
+// Releases a block's pages of a group. Pages with other owners or writers only if shared_too.
 void PrefixCache::drop_pages(Block& block, std::size_t g, bool shared_too, Evicted& out) {
   bool left = false;
   for (PageId& page : block.pages[g]) {
@@ -352,7 +352,7 @@ void PrefixCache::drop_pages(Block& block, std::size_t g, bool shared_too, Evict
   if (!left) windows_[g].erase(window_key(block, g));
 }
 
-// Takes a block without successors out of the cache, and predecessors that then hold nothing.
+// Removes a block without successors, and predecessors that then have neither successors nor pages.
 void PrefixCache::remove(Block& block, Evicted& out) {
   Block* last = &block;
   while (last != nullptr) {
@@ -365,7 +365,7 @@ void PrefixCache::remove(Block& block, Evicted& out) {
     blocks_.erase(last->hash);
     ++out.blocks;
     if (options_.on_event) options_.on_event(event);
-    // A leaf whose pages went before its successors did: no eviction would find it again.
+    // A leaf without pages (they were evicted earlier) would never be evicted, so remove it now.
     last = parent != nullptr && parent->children == 0 && empty(*parent) ? parent : nullptr;
   }
 }

@@ -1,21 +1,22 @@
-// PrefixCache: pages of past prompts, found again by the tokens that they hold.
+// PrefixCache: pages of earlier prompts, found by their tokens.
 //
-// A prompt is cut into blocks of granularity() tokens, the least number that is a whole number of
-// pages for every layer group, so that a shared prefix never ends inside a page. A block is found
-// by a hash chained over its predecessors and used only after its tokens and predecessor have been
-// compared; where another block has the same hash already, the later one is not cached.
+// A prompt is divided into blocks of granularity() tokens. That is the least number that is a whole
+// number of pages in every layer group, so a shared prefix never ends inside a page. A block is
+// looked up by a hash chained over its predecessors. A hit counts only if its tokens and its
+// predecessor are equal, too. If a different block with the same hash is already cached, the new
+// one is not stored.
 //
-// Invariants: the cache is one owner of each page it stores, and no page is stored twice. A block's
-// predecessor is in the cache as long as the block is. A page with another owner, or one that is
-// being written, is never evicted.
+// Invariants: the cache is an owner, once, of each page that it stores. No page is stored twice. If
+// a block is in the cache, so is its predecessor. A page with another owner, or one that is being
+// written, is never evicted.
 //
-// Windows. A group that declares window_tokens W needs only the pages with the last W tokens before
-// the boundary where a request resumes. Such a group's pages may be missing (-1) anywhere: inserted
-// as holes, because the request had dropped them, or evicted on their own from the inside of a
-// chain. match() ends at the deepest boundary whose last W tokens are there. State that is needed
-// at a boundary only, such as a compressor's, is a group whose window is one page.
+// Windows. A group with window_tokens = W needs only the pages of the last W tokens before the
+// boundary where a request resumes. Any of its pages may be missing (-1): the request had released
+// them before insert(), or they were evicted alone from inside a chain. match() ends at the deepest
+// boundary that has its last W tokens in every such group. State that is needed only at a boundary,
+// such as a compressor's, is a group with a window of one page.
 //
-// Not thread-safe: the one thread that schedules calls it.
+// Not thread-safe: only the scheduling thread may call it.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +34,8 @@
 namespace lathe {
 
 struct PrefixGroup {
-  PageLedger* ledger = nullptr;      // where the pages live; outlives the cache, one per group
-  std::int32_t tokens_per_page = 0;  // tokens of the prompt (not entries) that a page covers
+  PageLedger* ledger = nullptr;      // of the group's pages; must outlive the cache; one per group
+  std::int32_t tokens_per_page = 0;  // tokens (not entries) per page
   std::int32_t window_tokens = 0;    // 0: every page is needed
 };
 
@@ -49,8 +50,8 @@ struct PrefixMatch {
 #define LATHE_PREFIX_EVENTS(X) X(stored) X(removed)
 LATHE_ENUM(PrefixEventKind, LATHE_PREFIX_EVENTS)
 
-/// A block was stored or removed. Predecessors are stored before and removed after their
-/// successors.
+/// A block was stored or removed. A predecessor is stored before its successors and removed after
+/// them.
 struct PrefixEvent {
   PrefixEventKind kind = PrefixEventKind::stored;
   std::uint64_t hash = 0;
@@ -72,7 +73,7 @@ struct PrefixCacheOptions {
 
 struct Evicted {
   std::int64_t blocks = 0;  // blocks that left the cache whole
-  GroupPages pages;         // [groups] what became free, in the order of their release
+  GroupPages pages;         // [groups] pages that became free, in order of release
 };
 
 class PrefixCache {
@@ -92,58 +93,57 @@ class PrefixCache {
   std::int64_t block_count() const { return static_cast<std::int64_t>(blocks_.size()); }
   /// Tokens of all blocks.
   std::int64_t token_count() const { return block_count() * granularity_; }
-  /// Pages of a group that the cache holds. Precondition: 0 <= group < group_count().
+  /// Pages of a group in the cache. Precondition: 0 <= group < group_count().
   std::int64_t page_count(int group) const;
 
-  /// The longest cached prefix of `tokens` that has at most max_tokens tokens; a caller that needs
-  /// the last prompt token computed gives tokens.size() - 1. Every page returned has gained one
-  /// owner, which release() takes away. Nothing found: 0 tokens, empty lists. It becomes the most
-  /// recently used. O(tokens).
+  /// The longest cached prefix of `tokens` with at most max_tokens tokens. Pass tokens.size() - 1
+  /// if the last token must be computed. Adds an owner to each returned page; release() removes it.
+  /// If nothing is found: 0 tokens and empty lists. Marks the prefix as most recently used.
+  /// O(tokens).
   PrefixMatch match(std::span<const std::int32_t> tokens, std::int64_t max_tokens);
-  /// Ends the ownership that match() gave. Errors (nothing is changed then): a match with another
-  /// number of groups, a page that has no owner left but the cache (released before).
+  /// Removes the owners that match() added. Errors, with nothing changed: a match with another
+  /// number of groups; a page without an owner besides the cache (already released).
   Result<void> release(const PrefixMatch& match);
 
-  /// Stores the full blocks of `tokens`. pages[g] lists at least the pages of group g for them; the
-  /// cache becomes one more owner of those it stores. Blocks that are there already keep their
-  /// pages, and their missing window pages are filled in. Blocks from a hash collision on stay out.
-  /// Returns the tokens of the prefix that is cached afterwards. O(tokens). Errors (nothing is
-  /// changed then): a wrong number of lists, a list too short, a hole in a group without a window,
-  /// a page to be stored that has no owner, is being written, is listed twice or is in the cache
-  /// for other tokens.
+  /// Stores the full blocks of `tokens`. pages[g] has at least the pages of group g for them. The
+  /// cache becomes another owner of the pages that it stores. Blocks that are already cached keep
+  /// their pages; missing window pages are added to them. At a hash collision it stops. Returns the
+  /// number of tokens that are cached afterwards. O(tokens). Errors, with nothing changed: a wrong
+  /// number of lists; a list that is too short; a hole in a group without a window; a page to store
+  /// that has no owner, is being written, is listed twice or is cached for other tokens.
   Result<std::int64_t> insert(std::span<const std::int32_t> tokens,
                               std::span<const std::vector<PageId>> pages);
 
-  /// The pages of the first `tokens_stored` tokens of `tokens`, as insert() returned them, without
-  /// an owner gained: holes where a group lacks them, whether or not a request could resume there.
+  /// The cached pages of the first `tokens_stored` tokens (the result of insert()), without adding
+  /// owners. Missing pages are holes, so a request may not be able to resume there.
   /// [groups][tokens_stored / tokens_per_page]. O(tokens).
   GroupPages stored_pages(std::span<const std::int32_t> tokens, std::int64_t tokens_stored) const;
 
-  /// Frees pages until `pages` of them of `group` are free or no more can be: blocks without
-  /// successors, least recently used first. In a group with a window the order is that in which
-  /// blocks were last inside a window that was matched or inserted (never: first), and the pages of
-  /// a block that has successors, or whose other pages are in use, go without the block. Deeper
-  /// blocks first among those used at once. O(log blocks) for each block looked at, those in use
-  /// included.
-  /// Precondition: 0 <= group < group_count().
+  /// Evicts until `pages` pages of `group` became free, or nothing more can be evicted. Evicts
+  /// blocks without successors, least recently used first; among blocks used at the same time,
+  /// deeper ones first. In a group with a window, blocks are ordered by when they were last part of
+  /// the window of a match or an insert (never: first), and a block that has successors or other
+  /// pages in use loses only its pages of this group. O(log blocks) per block visited, blocks in
+  /// use included. Precondition: 0 <= group < group_count().
   Evicted evict(int group, std::int64_t pages);
 
-  /// Releases everything, deepest blocks first, with events; pages with other owners stay theirs.
+  /// Removes all blocks, deepest first, with events. Other owners keep their pages.
   void clear();
 
  private:
   struct Block {
     std::uint64_t hash = 0;
-    Block* parent = nullptr;  // null: the block starts a prompt
+    Block* parent = nullptr;  // null: first block of a prompt
     std::int64_t end = 0;     // tokens from the prompt's start to the block's end
     std::int64_t children = 0;
     std::int64_t used = 0;             // tick of the last match or insert through it
-    std::vector<std::int64_t> window;  // [groups] tick of the last window that it was part of
+    std::vector<std::int64_t> window;  // [groups] tick when it was last part of a window
     std::vector<std::int32_t> tokens;  // [granularity]
     GroupPages pages;                  // [groups][granularity / tokens_per_page]
   };
-  // Least recently used first, deeper first: a block sorts before its predecessor, which is used
-  // whenever the block is, so that one pass over a set meets blocks as they lose their successors.
+  // Least recently used first, then deeper first. A use of a block is a use of its predecessor, so
+  // a block sorts before its predecessor, and one pass over a set finds predecessors after they
+  // have lost their successors.
   struct Key {
     std::int64_t tick = 0;
     std::int64_t end = 0;
@@ -182,10 +182,10 @@ class PrefixCache {
   std::int64_t granularity_ = 0;
   std::int64_t tick_ = 0;
   std::unordered_map<std::uint64_t, std::unique_ptr<Block>> blocks_;  // by hash
-  std::set<Key> leaves_;                   // blocks without successors, by used
-  std::vector<std::set<Key>> windows_;     // [groups] blocks with pages, by window
-  std::vector<std::vector<bool>> stored_;  // [groups][pages of the ledger]
-  std::vector<std::int64_t> held_;         // [groups] pages stored
+  std::set<Key> leaves_;                   // blocks without successors, by used_key()
+  std::vector<std::set<Key>> windows_;     // [groups] blocks with pages, by window_key()
+  std::vector<std::vector<bool>> stored_;  // [groups][pages of the ledger] is in the cache
+  std::vector<std::int64_t> held_;         // [groups] number of pages in the cache
 };
 
 }  // namespace lathe

@@ -19,7 +19,7 @@ Error wrong(const char* field, const char* wanted, double offered) {
   return {ErrorCode::invalid_argument, field, wanted, fmt::format("{}", offered), ""};
 }
 
-// Pair that makes `turns` turns within the original context (fractional).
+// The (fractional) pair that makes `turns` turns within the original context.
 double pair_of_turns(std::int32_t dim, double theta, double context, double turns) {
   return dim * std::log(context / (turns * 2 * std::numbers::pi)) / (2 * std::log(theta));
 }
@@ -29,7 +29,7 @@ double yarn_mscale(double factor, double mscale) {
 }
 
 Result<void> check_llama3(const Llama3RopeConfig& c) {
-  // Written so that a NaN fails.
+  // In this form a NaN fails.
   if (!(c.factor >= 1) || std::isinf(c.factor)) {
     return wrong("rope.llama3.factor", "a finite number of 1 or more", c.factor);
   }
@@ -59,7 +59,7 @@ Result<void> check_config(const RopeConfig& config, std::int64_t positions) {
   if (config.dim < 2 || config.dim % 2 != 0) {
     return wrong("rope.dim", "an even number of 2 or more", config.dim);
   }
-  // Written so that a NaN fails, here and below.
+  // In this form a NaN fails, here and below.
   if (!(config.theta > 1) || std::isinf(config.theta)) {
     return wrong("rope.theta", "a finite number above 1", config.theta);
   }
@@ -100,7 +100,7 @@ Result<void> check_config(const RopeConfig& config, std::int64_t positions) {
   return {};
 }
 
-// As the model's own code computes them, operation by operation.
+// The same operations in the same order as the model's own code.
 std::vector<double> f32_frequencies(const RopeConfig& config) {
   YarnRange range;
   if (config.yarn) range = yarn_range(config.dim, config.theta, *config.yarn);
@@ -145,7 +145,7 @@ std::vector<double> rope_frequencies(const RopeConfig& config) {
   std::vector<double> out;
   YarnRange range;
   if (config.yarn) range = yarn_range(config.dim, config.theta, *config.yarn);
-  // Where both ends meet the ramp is a step; DeepSeek's code uses the same width.
+  // If both ends are equal the ramp is a step. DeepSeek's code uses the same width.
   const double width = range.high == range.low ? 0.001 : range.high - range.low;
   for (std::int32_t i = 0; i < config.dim / 2; ++i) {
     const double own = std::pow(config.theta, -2.0 * i / config.dim);

@@ -1,5 +1,5 @@
-// The checks of the rope operations that do not read a list's contents, for every device. Internal
-// to codecs.
+// Checks of RoPE operations for all devices. They do not read lists, which may be in GPU memory.
+// Internal to codecs.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace lathe {
 
-/// A RopeWrite, its lists by their sizes.
+/// A RopeWrite with the sizes of its lists.
 struct RopeWriteShape {
   RowsView k;
   RowsView q;

@@ -1,5 +1,5 @@
-// Rotates rows of heads while converting them between number formats: what apply_rope and
-// rope_quantize_write are made of. Internal to src/layout; arguments have been checked.
+// Rotates rows of heads and converts their number format, for apply_rope() and
+// rope_quantize_write(). Internal to src/layout; arguments are already checked.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 namespace lathe {
 
-/// out[t] = in[t] with each head's rotary part rotated. All widths are multiples of 16.
+/// out[t] = in[t] with the rotary part of each head rotated. All widths are multiples of 16.
 struct RotateJob {
   RowsView in;                          // [T, heads * width] bf16 or f32
-  MutableRowsView out;                  // [T, heads * width] bf16, f32 or e4m3; may be `in` itself
-  std::span<const LocalPos> positions;  // [T]; -1 gives zeros, or leaves the row if out is in
+  MutableRowsView out;                  // [T, heads * width] bf16, f32 or e4m3; may be `in`
+  std::span<const LocalPos> positions;  // [T]; -1 gives zeros; in place: leaves the row unchanged
   const RopeTable* table = nullptr;     // null: nothing rotates
   std::int64_t heads = 1;
-  std::int64_t first = 0;  // of the rotary part in a head
+  std::int64_t first = 0;  // first element of the rotary part in a head
   RopeDirection direction = RopeDirection::forward;
   float inverse_scale = 1;  // e4m3 out: to_e4m3(x * inverse_scale)
 
@@ -26,7 +26,7 @@ struct RotateJob {
   std::int64_t rotary() const { return table == nullptr ? 0 : table->dim(); }
 };
 
-// Elements outside the rotary part are copied bit for bit where both formats are equal.
+// If `in` and `out` have the same format, elements outside the rotary part are copied bit for bit.
 void rotate_reference(const RotateJob& job);
 void rotate_fast(const RotateJob& job);
 

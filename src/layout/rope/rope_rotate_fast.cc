@@ -8,7 +8,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "layout/rope/rope_rotate_fast.cc"
 #include "hwy/foreach_target.h"
-// The SIMD headers follow foreach_target.h, which includes this file once per target.
+// foreach_target.h includes this file once per target, so the SIMD headers come after it.
 #include "layout/codec/codec_fast-inl.h"
 
 #ifndef LATHE_LAYOUT_ROPE_ROTATE_FAST_ONCE_
@@ -16,7 +16,8 @@
 namespace lathe {
 namespace {
 
-// A RotateJob in terms that need no inline library code inside the SIMD functions.
+// A RotateJob as plain values, because SIMD functions must not call inline library code
+// (codec_fast-inl.h).
 struct FastRotate {
   const std::byte* in;
   std::byte* out;
@@ -24,7 +25,7 @@ struct FastRotate {
   std::int64_t out_stride;  // bytes
   std::int64_t count;
   const LocalPos* positions;
-  const float* table;  // [positions, rotary]; null: rotary is 0
+  const float* table;  // [positions, rotary]; null if rotary is 0
   bool interleaved;
   bool in_place;
   bool inverse;
@@ -53,7 +54,7 @@ void rotate_any(const FastRotate&, const RotateJob& job) { rotate_reference(job)
 
 #else
 
-// T is float, or std::uint16_t for the bits of a bf16; out also std::uint8_t for e4m3 codes.
+// T is float, or std::uint16_t for the bits of a bf16; for out also std::uint8_t for e4m3 codes.
 
 template <class T>
 HWY_INLINE void convert(const T* from, std::size_t n, float inverse_scale, std::uint8_t* to) {
@@ -70,7 +71,7 @@ HWY_INLINE hn::VFromD<D> canonical(D d, hn::VFromD<D> v) {
                         hn::BitCast(d, hn::Set(hn::RebindToUnsigned<D>(), 0x7fc00000u)), v);
 }
 
-// One block of pairs of x, from pair i on; `half` is the number of pairs of the row.
+// Rotates a block of pairs of x from pair i on. `half` is the number of pairs in the row.
 template <class D>
 HWY_INLINE void rotate_pairs(D d, const FastRotate& job, const float* cos, std::size_t i,
                              float* x) {
@@ -95,7 +96,7 @@ HWY_INLINE void rotate_pairs(D d, const FastRotate& job, const float* cos, std::
   }
 }
 
-// x: [rotary]; rotary is a multiple of 16, so the pairs come in blocks of 8.
+// x: [rotary]. rotary is a multiple of 16, so there are blocks of 8 pairs.
 HWY_INLINE void rotate_one(const FastRotate& job, const float* cos, float* x) {
   const hn::ScalableTag<float> d;
   const hn::CappedTag<float, 8> d8;

@@ -38,7 +38,7 @@ Result<void> rope_quantize_write(const RopeWrite& op, const PoolView& pool, Code
   const std::int64_t rotary = op.table == nullptr ? 0 : op.table->dim();
   const std::int64_t first = op.place == RopePlace::last ? width - rotary : 0;
 
-  // A hole in either list is a hole of the token.
+  // A hole in positions or slots makes the token a hole.
   std::vector<LocalPos> positions(op.slots.size(), LocalPos(0));
   std::copy(op.positions.begin(), op.positions.end(), positions.begin());
   std::vector<Slot> slots(op.slots.begin(), op.slots.end());
@@ -53,7 +53,7 @@ Result<void> rope_quantize_write(const RopeWrite& op, const PoolView& pool, Code
            path);
   }
 
-  // A few rows at a time: the rotated f32 rows stay in the first-level cache.
+  // A few rows at a time, so the rotated f32 rows stay in the L1 cache.
   constexpr std::int64_t kRows = 8;
   const auto floats = static_cast<std::size_t>(std::min(kRows, count) * width);
   const auto buffer = std::make_unique_for_overwrite<float[]>(floats);

@@ -8,7 +8,7 @@
 namespace lathe {
 namespace {
 
-// Byte counts as the formats' own documents give them, not as the code computes them.
+// Byte counts from the formats' own documents, not computed by the code.
 TEST(Layout, BytesPerTokenAndPageStride) {
   const std::map<LayoutKind, int> bytes = {
       {LayoutKind::mla_bf16, 1152}, {LayoutKind::mla_fp8, 576},  {LayoutKind::mla_fp8_block, 656},
@@ -49,7 +49,7 @@ TEST(Layout, OffsetsOfKnownTokens) {
   EXPECT_EQ(gqa.offset_of(*gqa.find(PartRole::value), 16, 2), 16 * 2048 + 2 * 2048);
 }
 
-// Every byte of a page belongs to at most one part of one token, and parts stay inside the page.
+// Every byte of a page belongs to at most one part of one token, and no part is outside the page.
 TEST(Layout, PartsTileThePage) {
   for (LayoutKind kind : enum_values<LayoutKind>()) {
     for (std::int32_t page : {1, 2, 16, 64}) {

@@ -1,4 +1,4 @@
-// The fast codecs give the reference's bits: for every input, layout and SIMD target.
+// The fast codecs give the reference's bits, for every kind of input, layout and SIMD target.
 #include "layout/codec/codec_fast.h"
 
 #include "base/test_scale.h"
@@ -35,7 +35,7 @@ TEST(CodecFast, EncodesTheReferenceBytes) {
   });
 }
 
-// Pools of random bytes: every code under every kind of scale, NaN and negative ones too.
+// Pools of random bytes: every code with every kind of scale, including NaN and negative ones.
 TEST(CodecFast, DecodesTheReferenceBits) {
   for_each_target([](const std::string& target) {
     std::mt19937 rng(test_seed(8));
@@ -74,7 +74,7 @@ TEST(CodecFast, EncodesEveryBf16) {
   for (int i = 0; i < 65536; ++i) {
     const auto b = static_cast<std::uint16_t>(i);
     std::memcpy(half.view.row(i / 4096) + 2 * (i % 4096), &b, 2);
-    // Dense where e4m3 has its values: the magnitudes 2^-12 to 2^10.
+    // More of the magnitudes 2^-12 to 2^10, where e4m3 has its values.
     const auto r = static_cast<std::uint32_t>(rng());
     const std::uint32_t u = ((115u << 23) + r % (22u << 23)) | (r & 0x80000000u);
     full.set(i / 4096, i % 4096, std::bit_cast<float>(u));
@@ -94,7 +94,7 @@ TEST(CodecFast, EncodesEveryBf16) {
   });
 }
 
-// Every code under every exponent byte, and under f32 scales at the edges of the fast route.
+// Every code with every exponent byte, and with f32 scales at the limits of the fast path.
 TEST(CodecFast, DecodesEveryCodeUnderEveryScale) {
   const CacheLayout v4 = *CacheLayout::parse("v4_fp8(nope=256,rope=0)");
   const CacheLayout fp4 = *CacheLayout::parse("mla_fp4(nope=16,rope=0)");

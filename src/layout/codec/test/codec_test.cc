@@ -1,5 +1,5 @@
-// The codecs against numbers that were not computed by them, and their behaviour at the edges. What
-// holds for both paths is tested on both.
+// The codecs against numbers computed without them (codec_fixture.inc), and their edge cases. Most
+// tests run on both paths.
 #include "layout/codec/codec.h"
 
 #include <sys/mman.h>
@@ -35,7 +35,7 @@ class Codec : public testing::TestWithParam<CodecPath> {
  protected:
   CodecPath path() const { return GetParam(); }
 
-  // A pool of one page with one encoded row: `values` first, zeros after.
+  // A pool of one page with one encoded row: `values`, then zeros.
   OwnedPool encode_one(const char* layout_text, std::vector<float> values,
                        TensorScales scales = {}) {
     const CacheLayout layout = *CacheLayout::parse(layout_text);
@@ -108,8 +108,8 @@ TEST_P(Codec, ReadsTheFixtureBytes) {
   }
 }
 
-// amax 448: scale 1 (448 / 448 is a power of two already). 449: scale 2. 1e-4 / 448 lies above
-// 2^-23, so a zero tile has 2^-22.
+// amax 448 gives scale 1, because 448 / 448 is a power of two; 449 gives 2. 1e-4 / 448 is a little
+// above 2^-23, so a tile of zeros has 2^-22.
 TEST_P(Codec, BlockScalesByHand) {
   const OwnedPool at = encode_one("mla_fp8_block(nope=128,rope=0)", {448, -448, 1, 447, 0.5f});
   EXPECT_EQ(scale_at(at, 0, 0), 1.0f);
@@ -125,7 +125,7 @@ TEST_P(Codec, BlockScalesByHand) {
   EXPECT_EQ(byte_at(above, PartRole::nope, 0, 0), 0x76u);  // 224
   EXPECT_EQ(byte_at(above, PartRole::nope, 0, 1), 0x30u);  // 0.5
 
-  // One unit above 448 in f32: the quotient rounds to 1 + 2^-23, and the scale doubles.
+  // The next f32 after 448: the quotient rounds to 1 + 2^-23, and the scale doubles.
   const OwnedPool next = encode_one("mla_fp8_block(nope=128,rope=0)", {0x1.c00002p8f});
   EXPECT_EQ(scale_at(next, 0, 0), 2.0f);
   const OwnedPool just = encode_one("mla_fp8_block(nope=128,rope=0)", {0x1.bffffep8f});
@@ -146,18 +146,18 @@ TEST_P(Codec, BlockScalesByHand) {
 TEST_P(Codec, ExponentBytesByHand) {
   const OwnedPool v4 = encode_one("v4_fp8(nope=128,rope=16)", std::vector<float>(64, 448.0f));
   EXPECT_EQ(byte_at(v4, PartRole::scale, 0, 0), 127u);
-  EXPECT_EQ(byte_at(v4, PartRole::scale, 0, 1), 105u);  // the zero tile: 2^-22
+  EXPECT_EQ(byte_at(v4, PartRole::scale, 0, 1), 105u);  // the tile of zeros: 2^-22
   for (int i = 0; i < 6; ++i) EXPECT_EQ(byte_at(v4, PartRole::pad, 0, i), 0u);
   EXPECT_EQ(byte_at(encode_one("v4_fp8(nope=64,rope=0)", {1e30f}), PartRole::scale, 0),
             127u + 91);  // 1e30 / 448 = 1.76 * 2^90
 
-  // 6 / 6 = 1; 1e-10 lies above 2^-34, so a zero tile has 2^-33.
+  // 6 / 6 = 1. 1e-10 is a little above 2^-34, so a tile of zeros has 2^-33.
   const OwnedPool fp4 = encode_one("mla_fp4(nope=32,rope=0)", {6, -1.5f, 0.25f, 5, -0.75f, 2.5f});
   EXPECT_EQ(byte_at(fp4, PartRole::scale, 0, 0), 127u);
   EXPECT_EQ(byte_at(fp4, PartRole::scale, 0, 1), 127u - 33);
   EXPECT_EQ(byte_at(fp4, PartRole::nope, 0, 0), 0xb7u);  // 6, -1.5
-  EXPECT_EQ(byte_at(fp4, PartRole::nope, 0, 1), 0x60u);  // 0.25 to 0, 5 to 4: ties to even
-  EXPECT_EQ(byte_at(fp4, PartRole::nope, 0, 2), 0x4au);  // -0.75 to -1, 2.5 to 2
+  EXPECT_EQ(byte_at(fp4, PartRole::nope, 0, 1), 0x60u);  // 0.25 rounds to 0, 5 to 4: ties to even
+  EXPECT_EQ(byte_at(fp4, PartRole::nope, 0, 2), 0x4au);  // -0.75 rounds to -1, 2.5 to 2
   EXPECT_EQ(byte_at(encode_one("mla_fp4(nope=16,rope=0)", {6.1f}), PartRole::scale, 0), 128u);
 
   EXPECT_EQ(scale_at(encode_one("index_fp8(dim=32)", {896}), 0, 0), 2.0f);
@@ -170,14 +170,14 @@ TEST_P(Codec, InfinityAndNanStayInTheirElements) {
   EXPECT_EQ(scale_at(pool, 0, 0), 0.5f);
   const std::vector<float> back = decode_one(pool);
   EXPECT_EQ(back[0], 224);
-  EXPECT_EQ(back[1], 224);  // 448 of the tile
+  EXPECT_EQ(back[1], 224);  // code 448, the tile's maximum
   EXPECT_TRUE(std::isnan(back[2]));
   EXPECT_EQ(back[3], -224);
   EXPECT_EQ(back[4], -224);
   EXPECT_EQ(back[5], 1);
   EXPECT_EQ(back[6], 0);
 
-  // Nothing finite: the tile has the floor's scale.
+  // No finite value: the tile has the scale of the floor.
   const OwnedPool lost = encode_one("index_fp8(dim=16)", std::vector<float>(16, inf));
   EXPECT_EQ(scale_at(lost, 0, 0), 0x1p-22f);
   EXPECT_EQ(decode_one(lost)[3], 448 * 0x1p-22f);
@@ -185,7 +185,7 @@ TEST_P(Codec, InfinityAndNanStayInTheirElements) {
   const OwnedPool fp4 = encode_one("mla_fp4(nope=16,rope=0)", {3, -std::nanf(""), inf, -inf});
   const std::vector<float> nibbles = decode_one(fp4);
   EXPECT_EQ(nibbles[0], 3);
-  EXPECT_EQ(nibbles[1], 3);  // e2m1 has no NaN: +6 of the tile
+  EXPECT_EQ(nibbles[1], 3);  // e2m1 has no NaN: it becomes code +6
   EXPECT_EQ(nibbles[2], 3);
   EXPECT_EQ(nibbles[3], -3);
 
@@ -217,8 +217,8 @@ TEST_P(Codec, DamagedScaleGivesNanNotGarbage) {
   EXPECT_TRUE(std::isnan(row.get(0, 0)) && std::signbit(row.get(0, 1)));
 }
 
-// Every page size, with and without a padded stride: what was written comes back, wherever it lies,
-// and no byte outside the records changes.
+// Many page sizes, with and without padding of the stride: every slot gives back its row, and no
+// byte outside the records changes.
 TEST_P(Codec, PagesStridesAndUntouchedBytes) {
   std::mt19937 rng(test_seed(11));
   for (const CacheLayout& layout : scaled(layouts_to_test())) {
@@ -272,7 +272,7 @@ TEST_P(Codec, HolesDuplicatesAndLongLists) {
   const auto list = to_slots({1, 1, 0, 3, -1, 1, 0, 0, 3, -1});  // longer than the pool
   OwnedRows out(DType::bf16, 10, 576, 8);
   ASSERT_TRUE(gather_decode(pool.view, list, out.view, {}, path()).ok());
-  const float want[] = {4, 4, 5, 2, 0, 4, 5, 5, 2, 0};  // slot 1 holds the later row
+  const float want[] = {4, 4, 5, 2, 0, 4, 5, 5, 2, 0};  // slot 1 has the later row
   for (int r = 0; r < 10; ++r) {
     for (int c : {0, 511, 512, 575}) EXPECT_EQ(out.get(r, c), want[r]) << r << " " << c;
     // Between the rows nothing changes.
@@ -296,11 +296,11 @@ TEST_P(Codec, NoRowsAreLegal) {
   EXPECT_EQ(first_difference(pool.bytes, before), -1);
 }
 
-// Slots whose bytes lie beyond 2^31 and 2^32: the offset of slot 3.3 million no longer fits an
-// int32.
+// Slots at byte offsets above 2^31 and 2^32, which do not fit an int32 (from slot 3.3 million on).
 TEST_P(Codec, OffsetsBeyond32Bits) {
   const CacheLayout layout(LayoutKind::mla_fp8_block);
-  const std::int64_t pages = 110000;  // of 64 slots: 4.6 GB of address space, few of them touched
+  const std::int64_t pages =
+      110000;  // 64 slots each: 4.6 GB of address space, of which few pages are touched
   const std::size_t size = static_cast<std::size_t>(pages * layout.page_stride(64));
   void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -323,7 +323,7 @@ TEST_P(Codec, OffsetsBeyond32Bits) {
   munmap(memory, size);
 }
 
-// 576 to 656 at unit scale loses nothing.
+// 576 to 656 bytes at scale 1 loses nothing.
 TEST_P(Codec, RequantisedAtUnitScaleDecodesTheSame) {
   std::mt19937 rng(test_seed(12));
   const CacheLayout plain(LayoutKind::mla_fp8);
@@ -358,7 +358,7 @@ TEST_P(Codec, RequantisingToOneScaleReportsTheLoss) {
   for (int r = 0; r < 3; ++r) {
     for (int c = 0; c < 576; ++c) rows.set(r, c, 1);
   }
-  rows.set(1, 3, 896);     // beyond 448, and 464
+  rows.set(1, 3, 896);     // above 448, and above 464
   rows.set(1, 520, 1000);  // in the rope part
   rows.set(2, 0, 0x1p-20f);
   OwnedPool src(block, 1, 3);

@@ -1,4 +1,4 @@
-// What the codec tests share: owned pools and rows, and hard inputs.
+// Pools, rows and difficult inputs for codec tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ namespace lathe {
 
 inline constexpr std::byte kPoison{0xa5};
 
-/// A pool whose bytes are poison until something is written.
+/// A pool filled with poison bytes.
 struct OwnedPool {
   std::vector<std::byte> bytes;
   PoolView view;
@@ -36,7 +36,7 @@ struct OwnedPool {
   OwnedPool& operator=(const OwnedPool&) = delete;
 };
 
-/// Rows of bf16 or f32, poison between them where the stride is wider.
+/// Rows of bf16 or f32, with poison between them if the stride is wider.
 struct OwnedRows {
   std::vector<std::byte> bytes;
   MutableRowsView view;
@@ -82,7 +82,7 @@ inline std::vector<Slot> slots_from(int first, std::int64_t n) {
   return out;
 }
 
-/// Index of the first differing byte, or -1: a readable failure instead of two dumps.
+/// Index of the first byte that differs, or -1. Gives a readable failure.
 inline std::int64_t first_difference(const std::vector<std::byte>& a,
                                      const std::vector<std::byte>& b) {
   if (a.size() != b.size()) return static_cast<std::int64_t>(std::min(a.size(), b.size()));
@@ -92,8 +92,8 @@ inline std::int64_t first_difference(const std::vector<std::byte>& a,
   return -1;
 }
 
-/// Fills rows with tiles of different characters: any bits at all, ordinary numbers of one
-/// magnitude, rounding ties, zeros, and tiles spoiled by infinities and NaNs.
+/// Fills rows with tiles of different kinds: random bits, numbers of similar magnitude, rounding
+/// ties, zeros, and tiles with infinities and NaNs.
 inline void fill_adversarial(OwnedRows& rows, std::mt19937& rng, std::int64_t tile = 16) {
   const auto bits = [&] { return std::bit_cast<float>(static_cast<std::uint32_t>(rng())); };
   std::normal_distribution<float> normal;
@@ -126,7 +126,7 @@ inline void fill_adversarial(OwnedRows& rows, std::mt19937& rng, std::int64_t ti
         float x = normal(rng) * scale;
         if (mode == 0) x = bits();
         if (mode == 1) x = 0.0f;
-        // Values with few mantissa bits: ties of e4m3 and e2m1, subnormals of the tile.
+        // Few mantissa bits: ties of e4m3 and e2m1, and subnormals at the tile's scale.
         if (mode == 2) {
           x = std::ldexp(static_cast<float>(rng() % 64), static_cast<int>(rng() % 24) - 20) *
               (rng() % 2 == 0 ? 1.0f : -1.0f);
@@ -139,7 +139,7 @@ inline void fill_adversarial(OwnedRows& rows, std::mt19937& rng, std::int64_t ti
   }
 }
 
-/// Replaces what is not finite.
+/// Replaces values that are not finite.
 inline void make_finite(OwnedRows& rows) {
   for (std::int64_t r = 0; r < rows.view.rows; ++r) {
     for (std::int64_t c = 0; c < rows.view.cols; ++c) {
@@ -148,7 +148,7 @@ inline void make_finite(OwnedRows& rows) {
   }
 }
 
-/// One value of every layout kind, policy and a range of legal dims.
+/// Layouts of every kind and policy, with various dims.
 inline std::vector<CacheLayout> layouts_to_test() {
   std::vector<CacheLayout> out;
   for (const char* text : {"mla_bf16",
@@ -186,7 +186,7 @@ inline std::vector<CacheLayout> layouts_to_test() {
   return out;
 }
 
-/// Runs `body(name)` once for every SIMD target that this machine supports.
+/// Calls body(name) for every SIMD target that this machine supports.
 template <class F>
 void for_each_target(F body) {
   for (std::int64_t target : hwy::SupportedAndGeneratedTargets()) {

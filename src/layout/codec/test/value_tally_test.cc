@@ -13,8 +13,7 @@
 namespace lathe {
 namespace {
 
-// Compares with the codes that the codec writes: counts follow from the stored and the given
-// values.
+// Compares with counts from the codes that the codec writes and the values that it was given.
 TEST(ValueTally, CountsWhatTheCodecLoses) {
   const std::uint32_t seed = std::random_device{}();
   SCOPED_TRACE(seed);
@@ -52,7 +51,7 @@ TEST(ValueTally, CountsWhatTheCodecLoses) {
       const float stored = back[static_cast<std::size_t>(i)];
       ++want.stored;
       want.flushed += v != 0 && stored == 0 ? 1 : 0;
-      // A stored 448 stands for what it rounds to within half a step of 32.
+      // Code 448 is correct for values up to 464, half a step of 32 above it.
       const bool most = std::fabs(stored) == 448.0f * scale;
       want.saturated += most && std::fabs(v) > (448 + 16) * double{scale} ? 1 : 0;
       if (!std::isfinite(v)) continue;

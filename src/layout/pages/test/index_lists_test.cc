@@ -16,7 +16,7 @@ using layout_test::Lists;
 using layout_test::spans;
 
 TEST(IndexLists, ByHand) {
-  // Pages of 4: request 0 has slots 20-23, 8-11; request 1 none; request 2 slots 0-3, 28-31.
+  // Pages of 4 tokens: request 0 has slots 20-23 and 8-11, request 1 none, request 2 0-3 and 28-31.
   const Lists lists = {{PageId(5), PageId(2)}, {}, {PageId(0), PageId(7)}};
   const auto s = spans(lists);
   const std::vector<std::int32_t> lengths = {3, 0, 4}, starts = {2, 0, 3};
@@ -63,7 +63,7 @@ TEST(IndexLists, ErrorsNameRequestAndIndex) {
     return r ? std::string("ok") : r.error().message();
   };
   EXPECT_EQ(message({4, 4}, {}), "ok");
-  EXPECT_EQ(message({4, 3}, {0, 12}), "ok");  // holes and strangers outside the range
+  EXPECT_EQ(message({4, 3}, {0, 12}), "ok");  // holes and unknown pages outside the range
   EXPECT_EQ(message({-1, 0}, {}), "lengths[0]: wanted 0 or more, got -1");
   EXPECT_EQ(message({0, 1}, {0, -3}), "starts[1]: wanted 0 or more, got -3");
   EXPECT_EQ(
@@ -155,9 +155,9 @@ TEST(IndexLists, LocalPositionsToSlots) {
   };
   EXPECT_EQ(slots({0, 3, 8, 11, 8}, 12), (std::vector<int>{20, 23, 8, 11, 8}));
   EXPECT_EQ(slots({-1, -2, 4, 7}, 12), (std::vector<int>{-1, -1, -1, -1}));
-  EXPECT_EQ(slots({9, 10, 11}, 10), (std::vector<int>{9, -1, -1}));  // past the length
+  EXPECT_EQ(slots({9, 10, 11}, 10), (std::vector<int>{9, -1, -1}));  // beyond the length
   EXPECT_EQ(slots({12, 16, 1 << 30}, 1 << 30),
-            (std::vector<int>{-1, -1, -1}));  // page 8 of 8; none
+            (std::vector<int>{-1, -1, -1}));  // page 8 of 8; beyond the list
   EXPECT_EQ(slots({0}, 0), (std::vector<int>{-1}));
   EXPECT_EQ(slots({}, 12), (std::vector<int>{}));
 

@@ -19,7 +19,7 @@ constexpr bool kMixes = std::is_convertible_v<A, B> || std::is_assignable_v<B&, 
 || requires(A a, B b) { a + b; }
 || requires(A a, B b) { a - b; };
 
-// Every unordered pair of the four units, and plain integers on either side without saying so.
+// No conversions between any two of the four units, nor implicit ones to or from integers.
 static_assert(!kMixes<Slot, PageId> && !kMixes<PageId, Slot>);
 static_assert(!kMixes<Slot, LocalPos> && !kMixes<LocalPos, Slot>);
 static_assert(!kMixes<Slot, RaggedRow> && !kMixes<RaggedRow, Slot>);
@@ -37,8 +37,8 @@ constexpr bool kApartFromInts =
 static_assert(kApartFromInts<Slot> && kApartFromInts<PageId> && kApartFromInts<LocalPos> &&
               kApartFromInts<RaggedRow>);
 
-// The functions of one unit refuse the others and bare numbers. The first of each row shows that
-// the expression itself is sound.
+// Functions for one unit reject the others and plain integers. The first check of each line shows
+// that the expression is valid for the right unit.
 template <class T>
 constexpr bool kTakenBySlotOf = requires(T t) {
   slot_of(t, 64, 0);

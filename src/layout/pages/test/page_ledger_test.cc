@@ -64,13 +64,13 @@ TEST(PageLedger, AWriterOutlivesTheOwners) {
   EXPECT_EQ(*ledger.release(page), 0);
   EXPECT_EQ(ledger.free(), 0);
   EXPECT_FALSE(ledger.allocate(1));
-  EXPECT_FALSE(ledger.retain(page));  // a page that is being freed takes no owner
+  EXPECT_FALSE(ledger.retain(page));  // no new owner for a page that is being freed
   EXPECT_FALSE(ledger.begin_write(page));
   EXPECT_EQ(*ledger.end_write(page), 0);
   EXPECT_EQ(*ledger.end_write(page), 1);
   EXPECT_EQ(*ledger.allocate(1), pages({0}));
   ASSERT_TRUE(ledger.begin_write(page));
-  EXPECT_EQ(*ledger.end_write(page), 0);  // still owned
+  EXPECT_EQ(*ledger.end_write(page), 0);  // still has an owner
 }
 
 TEST(PageLedger, BadInputChangesNothing) {

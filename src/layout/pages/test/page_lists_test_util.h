@@ -1,4 +1,4 @@
-// Page lists of requests, for tests of what is made of them.
+// Page lists of requests, for tests of lists and tables made from them.
 #pragma once
 
 #include <vector>
@@ -13,7 +13,7 @@ inline std::vector<PageLists::List> spans(const Lists& lists) {
   return {lists.begin(), lists.end()};
 }
 
-/// Of a span or vector of pages or slots.
+/// The numbers of a span or vector of pages or slots.
 template <class Row>
 std::vector<int> ids(const Row& row) {
   std::vector<int> out;

@@ -125,7 +125,7 @@ TEST(PageTable, BadIndptr) {
   EXPECT_EQ(field({0, 5}), "indptr[1]");
 }
 
-// A captured graph's table: fixed strides and rows, the batch growing and shrinking under it.
+// A table for a captured CUDA graph: strides and rows are fixed while the batch grows and shrinks.
 TEST(PageTable, RebuildInPlaceEqualsFreshBuild) {
   std::mt19937 rng(test_seed(11));
   std::vector<PageId> buffer(64 * 40, PageId(123456));

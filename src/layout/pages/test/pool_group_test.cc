@@ -17,8 +17,8 @@ std::vector<Slot> slots(std::initializer_list<int> ids) {
   return std::vector<Slot>(ids.begin(), ids.end());
 }
 
-// Byte `b` of a part of the token in `slot`; every (pool, layer, slot, part, byte) is told apart
-// well enough that a record which is not copied or lands elsewhere is detected.
+// Test value of byte `b` of a part of the token in `slot`. It depends on pool, layer, slot, part
+// and byte, so a record that is not copied or goes to the wrong place is found.
 std::byte tag(int pool, int layer, int slot, int part, int b, int salt = 0) {
   unsigned x = static_cast<unsigned>(((((pool * 7 + layer) * 1009 + slot) * 5 + part) * 997 + b));
   x = (x + static_cast<unsigned>(salt)) * 2654435761u;
@@ -38,7 +38,7 @@ void write_token(PoolGroup& group, int slot, int as_slot, int salt = 0) {
   }
 }
 
-// Does `slot` hold, in every part of every layer of every pool, what token `as_slot` had?
+// Whether `slot` has token `as_slot`'s bytes in every part of every layer of every pool.
 testing::AssertionResult holds(PoolGroup& group, int slot, int as_slot) {
   for (int p = 0; p < group.pool_count(); ++p) {
     const CacheLayout& layout = group.pool(p).layout();
@@ -71,7 +71,7 @@ PoolGroup latent_and_index(std::int32_t page_size, std::int64_t pages) {
 }
 
 TEST(PoolGroup, OneBudgetAndOneLedger) {
-  // A page: 2 layers x 36864 + 2 layers x 8448 = 90624 bytes.
+  // Bytes of a page: 2 layers x 36864 + 2 layers x 8448 = 90624.
   const std::vector<PoolPart> parts = {{CacheLayout(LayoutKind::mla_fp8), 64, 2},
                                        {CacheLayout(LayoutKind::index_fp8), 64, 2}};
   auto group = PoolGroup::create(parts, {.budget_bytes = 3 * 90624 + 90623});
@@ -87,8 +87,8 @@ TEST(PoolGroup, OneBudgetAndOneLedger) {
             std::string::npos);
 }
 
-// The index cache keeps keys and scales in two planes of a page: a token's bytes are nowhere near
-// slot * 132, so a copy that counts tokens there hits other tokens. Offsets here by hand.
+// An index page has keys and scales in two planes, so a token's bytes are not at slot * 132. A copy
+// that computes them so would copy other tokens. The offsets here are computed by hand.
 TEST(PoolGroup, IndexRowsMoveWithTheirTokens) {
   PoolGroup group = latent_and_index(64, 4);
   for (int s = 0; s < 256; ++s) write_token(group, s, s);
@@ -115,7 +115,7 @@ TEST(PoolGroup, OverlapsBehaveAsIfAllSourcesWereReadFirst) {
       {{1, 2, 3, 4, 5}, {0, 1, 2, 3, 4}},  // shift down
       {{0, 1}, {1, 0}},                    // swap
       {{0, 1, 2, 7, 8}, {1, 2, 0, 8, 7}},  // two cycles
-      {{0, 0, 0, 1}, {1, 2, 3, 0}},        // a cycle whose source fans out
+      {{0, 0, 0, 1}, {1, 2, 3, 0}},        // a cycle with a source that is copied three times
       {{3, 3, 4}, {3, 4, 3 + 2}},          // onto itself
       {{9, 8, 7, 6}, {6, 7, 8, 9}},        // reversal
       {{}, {}},
@@ -177,7 +177,7 @@ TEST(PoolGroup, BadCopiesWriteNothing) {
 
 TEST(PoolGroup, CopyPagesTakesTheWholePage) {
   PoolGroup group = latent_and_index(4, 4);
-  for (int p = 0; p < 3; ++p) {  // page padding too
+  for (int p = 0; p < 3; ++p) {  // also the page padding
     for (int l = 0; l < group.pool(p).layers(); ++l) {
       const PoolView v = group.pool(p).view(l);
       for (std::int64_t b = 0; b < v.bytes(); ++b) {
@@ -201,7 +201,7 @@ TEST(PoolGroup, CopyPagesTakesTheWholePage) {
 }
 
 TEST(PoolGroup, PagesOfDifferentEntryCounts) {
-  // One page table for 256 tokens: 64 entries of 4 tokens, and 2 entries of 128.
+  // One page number for 256 tokens: 64 entries of 4 tokens, and 2 entries of 128.
   const std::vector<PoolPart> parts = {{CacheLayout(LayoutKind::v4_fp8), 64, 1},
                                        {CacheLayout(LayoutKind::v4_fp8), 2, 1}};
   auto group = PoolGroup::create(parts, {.pages = 2});
@@ -223,7 +223,7 @@ TEST(CopyOrder, IsMinimal) {
   EXPECT_EQ(order({0, 1}, {1, 2}), (std::vector<CopyStep>{{1, 2}, {0, 1}}));
   EXPECT_EQ(order({0, 1}, {1, 0}),
             (std::vector<CopyStep>{{1, kCopyScratch}, {0, 1}, {kCopyScratch, 0}}));
-  std::vector<std::int32_t> src, dst;  // a long shift needs no scratch and no recursion
+  std::vector<std::int32_t> src, dst;  // a long shift needs neither scratch nor recursion
   for (int i = 0; i < 100000; ++i) {
     src.push_back(i);
     dst.push_back(i + 1);

@@ -8,7 +8,7 @@ namespace lathe {
 namespace {
 
 TEST(Pool, PagesFromABudget) {
-  // mla_fp8_block: 64 x 656 = 41984 bytes a page and layer; 3 layers: 125952.
+  // mla_fp8_block: 64 x 656 = 41984 bytes per page and layer; 3 layers: 125952.
   const CacheLayout layout(LayoutKind::mla_fp8_block);
   auto pool = Pool::create({layout, 64, 3, 10 * 125952 - 1, 0});
   ASSERT_TRUE(pool) << pool.error().message();
@@ -21,7 +21,7 @@ TEST(Pool, PagesFromABudget) {
   EXPECT_EQ(pool->used_bytes(), 2 * 125952);
   EXPECT_EQ(Pool::create({layout, 64, 3, 125952, 0})->pages(), 1);
 
-  // Page padding counts: v4_fp8 pages of 2 entries are 1728 bytes, not 1168.
+  // Page padding counts: a v4_fp8 page of 2 entries has 1728 bytes, not 1168.
   EXPECT_EQ(Pool::create({CacheLayout(LayoutKind::v4_fp8), 2, 1, 5 * 1728 + 1727, 0})->pages(), 5);
 }
 
@@ -45,7 +45,7 @@ TEST(Pool, BadSpecs) {
   EXPECT_EQ(message(64, 4097, 0, 1), "layers: wanted 1 to 4096, got 4097");
   EXPECT_EQ(message(64, 1, -1, 0), "budget_bytes: wanted 0 or more, got -1");
   EXPECT_EQ(message(64, 1, 0, -1), "pages: wanted 0 or more, got -1");
-  // 2^31 slots are one too many.
+  // 2^31 slots are one more than allowed.
   EXPECT_EQ(message(64, 1, 0, 1 << 25),
             "pages: wanted 1 to 33554431 (slots are 32 bits wide), got 33554432");
   EXPECT_EQ(message(64, 1, (std::int64_t{1} << 25) * 36864, 0),
@@ -76,7 +76,7 @@ TEST(Pool, LayersLieOneAfterAnother) {
   EXPECT_EQ(pool->view(2).data - base, 10 * 8448);
   EXPECT_EQ(pool->view(2).pages, 5);
   EXPECT_EQ(pool->view(2).page_size, 64);
-  std::memset(base, 1, static_cast<std::size_t>(pool->bytes()));  // all of it is there
+  std::memset(base, 1, static_cast<std::size_t>(pool->bytes()));  // all bytes can be written
   Pool moved = std::move(*pool);
   EXPECT_EQ(moved.view(0).data, base);
   EXPECT_EQ(std::as_const(moved).view(2).data[5 * 8448 - 1], std::byte{1});
@@ -88,7 +88,7 @@ TEST(Pool, PoisonLeavesHeldPagesAlone) {
   std::memset(pool->view(0).data, 0, static_cast<std::size_t>(pool->bytes()));
   ASSERT_TRUE(pool->ledger().allocate(2));
   ASSERT_TRUE(pool->ledger().begin_write(PageId(1)));
-  ASSERT_TRUE(pool->ledger().release(PageId(1)));  // unowned, but still being written
+  ASSERT_TRUE(pool->ledger().release(PageId(1)));  // no owner, but still being written
   pool->poison_free();
   for (int layer = 0; layer < 2; ++layer) {
     const ConstPoolView view = std::as_const(*pool).view(layer);

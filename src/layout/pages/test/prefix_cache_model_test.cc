@@ -1,4 +1,4 @@
-// PrefixCache against a model: a map from whole token prefixes to pages, searched naively.
+// PrefixCache against a simple model: a map from whole token prefixes to pages, with linear search.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -46,7 +46,7 @@ class Model {
         const auto w = static_cast<std::size_t>(groups_[g].window_tokens);
         for (std::size_t at = 0; at < n; at += size) {
           const Entry& e = entries_.at(prefix(tokens, at / block_ * block_ + block_));
-          // Is any token of the page within the last w before n?
+          // Whether any token of the page is among the last w before n.
           const bool needed = w == 0 || at + size + w > n;
           const PageId page = e.pages[g][at % block_ / size];
           m.pages[g].push_back(needed ? page : PageId());
@@ -82,7 +82,7 @@ class Model {
     if (end > 0) touch(tokens, end);
   }
 
-  // `others(g, page)`: does the page have another owner or a writer?
+  // others(g, page): whether the page has another owner or a writer.
   template <class Others>
   GroupPages evict(std::size_t g, std::size_t n, Others others) {
     GroupPages freed(groups_.size());
@@ -126,7 +126,7 @@ class Model {
   const std::map<Tokens, Entry>& entries() const { return entries_; }
 
  private:
-  // With the predecessors that hold nothing and have no other successor.
+  // Also removes predecessors without pages and without other successors.
   void remove(std::map<Tokens, Entry>::iterator it) {
     Tokens left = it->first;
     entries_.erase(it);
@@ -167,7 +167,7 @@ class Model {
 
   std::vector<PrefixGroup> groups_;
   std::size_t block_;
-  std::map<Tokens, Entry> entries_;  // by the tokens from the prompt's start to the block's end
+  std::map<Tokens, Entry> entries_;  // key: tokens from the prompt's start to the block's end
   std::int64_t tick_ = 0;
 };
 
@@ -224,15 +224,15 @@ void run(const std::vector<std::pair<int, int>>& shapes, unsigned seed, int base
 
   std::int64_t hits = 0, evictions = 0, blocks = 0;
   for (int step = 0; step < steps; ++step) {
-    // Few requests at a time: most pages are the cache's to keep or to evict.
+    // Few requests at a time, so most pages are only in the cache and may be evicted.
     switch (requests.size() < 5 ? below(8) : 4) {
       case 0:
       case 1:
-      case 2: {  // a request arrives, shares what it can and takes the rest
+      case 2: {  // a request arrives, uses cached pages and allocates the rest
         Request r;
         for (std::size_t b = below(6) + 1; b > 0; --b) {
           r.tokens.insert(r.tokens.end(), block, static_cast<std::int32_t>(below(2)));
-          if (below(8) == 0) r.tokens.back() = 5;  // blocks that differ in the last token only
+          if (below(8) == 0) r.tokens.back() = 5;  // differs only in the last token
         }
         r.tokens.resize(r.tokens.size() + below(block), 3);
         const auto most = static_cast<std::int64_t>(below(r.tokens.size() + 2));
@@ -261,7 +261,7 @@ void run(const std::vector<std::pair<int, int>>& shapes, unsigned seed, int base
         }
         break;
       }
-      case 3: {  // a request drops a page that its window has left
+      case 3: {  // a request releases a page before its window
         if (requests.empty()) break;
         Request& r = requests[below(requests.size())];
         const std::size_t g = below(groups.size());
@@ -273,7 +273,7 @@ void run(const std::vector<std::pair<int, int>>& shapes, unsigned seed, int base
         break;
       }
       case 4:
-      case 5: {  // a request ends, most of the time leaving its pages to the cache
+      case 5: {  // a request ends; usually its pages are inserted in the cache
         if (requests.empty()) break;
         const std::size_t i = below(requests.size());
         const Request r = requests[i];
@@ -292,7 +292,7 @@ void run(const std::vector<std::pair<int, int>>& shapes, unsigned seed, int base
         if (below(4) != 0) finish(i);
         break;
       }
-      case 6: {  // a writer begins on a request's page, or the oldest one ends
+      case 6: {  // a write to a request's page begins, or the oldest write ends
         if (writing.size() < 3 && !requests.empty()) {
           const Request& r = requests[below(requests.size())];
           const std::size_t g = below(groups.size());
@@ -310,7 +310,7 @@ void run(const std::vector<std::pair<int, int>>& shapes, unsigned seed, int base
         if (below(3) == 0) evict(below(groups.size()), below(6));
     }
 
-    // Every page's owners are the requests and the cache's blocks that hold it, no more, no fewer.
+    // The owners of a page are exactly the requests and the blocks that have it.
     ASSERT_EQ(cache.block_count(), static_cast<std::int64_t>(model.entries().size()));
     blocks += cache.block_count();
     std::set<std::uint64_t> hashes;
@@ -340,7 +340,7 @@ void run(const std::vector<std::pair<int, int>>& shapes, unsigned seed, int base
     }
   }
   EXPECT_GT(hits, steps / 50);
-  EXPECT_GT(evictions, steps / 200);  // asked for because a pool was exhausted
+  EXPECT_GT(evictions, steps / 200);  // evictions because a pool was exhausted
   EXPECT_GT(blocks, steps);
 
   while (!requests.empty()) finish(0);

@@ -28,7 +28,7 @@ struct Fixture {
     LATHE_CHECK(made, "cache of a test");
     return std::move(made).value();
   }
-  // Allocates the pages of `tokens`, inserts and releases them.
+  // Allocates pages for `tokens`, inserts them and releases them.
   std::vector<PageId> store(const std::vector<std::int32_t>& tokens) {
     const auto got = *ledger.allocate(static_cast<std::int64_t>(tokens.size() / 4));
     const GroupPages lists = {got};
@@ -47,7 +47,7 @@ TEST(PrefixCache, HashIsStable) {
 
 TEST(PrefixCache, LongestFullBlocksAreShared) {
   Fixture f;
-  const auto prompt = iota(14);  // three full pages of 4 and a rest
+  const auto prompt = iota(14);  // three full pages of 4, and 2 tokens
   EXPECT_EQ(f.store(prompt), page_ids({0, 1, 2}));
   EXPECT_EQ(f.cache.block_count(), 3);
   EXPECT_EQ(f.cache.token_count(), 12);
@@ -79,7 +79,7 @@ TEST(PrefixCache, MaxTokensLeavesSomethingToCompute) {
   };
   EXPECT_EQ(tokens(12), 12);
   EXPECT_EQ(tokens(1000), 12);
-  EXPECT_EQ(tokens(11), 8);  // a page multiple: its last page is computed again
+  EXPECT_EQ(tokens(11), 8);  // a multiple of the page: its last page is computed again
   EXPECT_EQ(tokens(3), 0);
   EXPECT_EQ(tokens(0), 0);
   EXPECT_EQ(tokens(-5), 0);
@@ -89,7 +89,7 @@ TEST(PrefixCache, MaxTokensLeavesSomethingToCompute) {
 TEST(PrefixCache, SecondInsertKeepsThePagesThatAreThere) {
   Fixture f;
   f.store(iota(8));
-  const auto own = *f.ledger.allocate(3);  // computed twice at the same time
+  const auto own = *f.ledger.allocate(3);  // the same prompt, computed twice at the same time
   const GroupPages lists = {own};
   EXPECT_EQ(*f.cache.insert(iota(12), lists), 12);
   EXPECT_EQ(f.cache.match(iota(12), 12).pages.at(0), (page_ids({0, 1, own[2].value})));
@@ -110,7 +110,7 @@ TEST(PrefixCache, ForcedCollisionsNeverShare) {
   EXPECT_EQ(cache->match(iota(8, 100), 8).tokens, 0);
   EXPECT_EQ(*cache->insert(iota(8, 100), second), 0);
   EXPECT_EQ(cache->match(iota(8, 100), 8).tokens, 0);
-  // The same tokens after another prefix are other keys and values.
+  // The same tokens after another prefix have other keys and values.
   std::vector<std::int32_t> repeated = iota(4);
   repeated.insert(repeated.end(), {0, 1, 2, 3});
   EXPECT_EQ(cache->match(repeated, 8).pages.at(0), page_ids({0}));
@@ -118,7 +118,7 @@ TEST(PrefixCache, ForcedCollisionsNeverShare) {
   EXPECT_EQ(ledger.owners(own[1]), 1);
 }
 
-// Equal tokens and equal hashes after different prefixes: only the predecessor tells them apart.
+// Blocks with equal tokens and equal hashes after different prefixes: only the predecessor differs.
 TEST(PrefixCache, CollisionsBehindOtherPrefixesNeverShare) {
   PageLedger ledger({4, 16});
   PrefixCacheOptions options;
@@ -145,11 +145,12 @@ TEST(PrefixCache, EvictsLeavesFirstAndTheLeastRecentlyUsed) {
   fork.insert(fork.end(), {7, 7, 7, 7});
   const auto own = *f.ledger.allocate(2);
   const GroupPages lists = {own};
-  ASSERT_TRUE(f.cache.insert(fork, lists));  // 0, then page 5; page 4 stays with its owner
+  ASSERT_TRUE(
+      f.cache.insert(fork, lists));  // page 0, then page 5; page 4 stays with its owner only
   ASSERT_TRUE(f.ledger.release(own));
   EXPECT_EQ(f.ledger.used(), 5);
 
-  // Used in this order: 1; 3 and 2; 5 and 0.
+  // Order of last use: 1; 3 and 2; 5 and 0.
   Evicted out = f.cache.evict(0, 2);
   EXPECT_EQ(out.pages.at(0), page_ids({1, 3}));
   EXPECT_EQ(out.blocks, 2);
@@ -157,7 +158,7 @@ TEST(PrefixCache, EvictsLeavesFirstAndTheLeastRecentlyUsed) {
   EXPECT_EQ(out.blocks, 0);
 
   const PrefixMatch held = f.cache.match(fork, 8);
-  EXPECT_EQ(f.cache.evict(0, 100).pages.at(0), page_ids({2}));  // the rest is held
+  EXPECT_EQ(f.cache.evict(0, 100).pages.at(0), page_ids({2}));  // the others are in use
   ASSERT_TRUE(f.cache.release(held));
   ASSERT_TRUE(f.ledger.retain(PageId(5)));
   ASSERT_TRUE(f.ledger.begin_write(PageId(5)));
@@ -199,7 +200,7 @@ TEST(PrefixCache, LetsGoOfItsPagesWhenItEnds) {
     ASSERT_TRUE(cache->insert(iota(8), lists));
     PrefixCache moved = std::move(*cache);
     ASSERT_TRUE(ledger.release(own));
-    EXPECT_EQ(moved.match(iota(8), 4).tokens, 4);  // never released by this caller
+    EXPECT_EQ(moved.match(iota(8), 4).tokens, 4);  // the caller never releases it
     auto other = PrefixCache::create({{&ledger, 2, 0}});
     ASSERT_TRUE(other);
     *other = std::move(moved);
@@ -259,7 +260,7 @@ TEST(PrefixCache, BadGroups) {
   EXPECT_EQ(PrefixCache::create({{&a, 48, 0}, {&b, 64, 0}})->granularity(), 192);
 }
 
-// Groups of 2 and 4 tokens per page: boundaries at multiples of 4 only.
+// Groups with 2 and 4 tokens per page: blocks end only at multiples of 4.
 TEST(PrefixCache, GroupsOfDifferentPageSizes) {
   PageLedger fine({2, 32}), coarse({4, 32});
   auto cache = PrefixCache::create({{&fine, 2, 0}, {&coarse, 4, 0}});
@@ -268,36 +269,36 @@ TEST(PrefixCache, GroupsOfDifferentPageSizes) {
   EXPECT_EQ(*cache->insert(iota(10), lists), 8);  // five fine pages are full, but the fifth has no
   EXPECT_EQ(fine.owners(PageId(4)), 1);           // coarse page with it
   auto fork = iota(8);
-  fork[6] = 99;  // three fine pages agree, one coarse page does
+  fork[6] = 99;  // three fine pages are equal, one coarse page is
   const PrefixMatch m = cache->match(fork, 8);
   EXPECT_EQ(m.tokens, 4);
   EXPECT_EQ(m.pages, (GroupPages{page_ids({0, 1}), page_ids({0})}));
   ASSERT_TRUE(cache->release(m));
   ASSERT_TRUE(fine.release(lists[0]));
   ASSERT_TRUE(coarse.release(lists[1]));
-  const Evicted out = cache->evict(1, 1);  // one coarse page, and the fine ones of its block
+  const Evicted out = cache->evict(1, 1);  // one coarse page, and the fine pages of its block
   EXPECT_EQ(out.pages, (GroupPages{page_ids({2, 3}), page_ids({1})}));
 }
 
-// Blocks of 4 tokens, window pages of 2, a window of 3: the last two pages of a prefix are needed.
+// Blocks of 4 tokens, window pages of 2, a window of 3: a prefix needs its last two pages.
 TEST(PrefixCache, AWindowNeedsOnlyItsLastPages) {
   PageLedger full({4, 32}), window({2, 32});
   auto cache = PrefixCache::create({{&full, 4, 0}, {&window, 2, 3}});
   ASSERT_TRUE(cache);
   const auto a = *full.allocate(3), b = *window.allocate(6);
-  // The request has dropped what lies before token 8, but for one page.
+  // The request has released its pages before token 8, except one.
   const GroupPages lists = {a, {PageId(), b[1], PageId(), PageId(), b[4], b[5]}};
   EXPECT_EQ(*cache->insert(iota(12), lists), 12);
   EXPECT_EQ(cache->page_count(1), 3);
   PrefixMatch m = cache->match(iota(12), 12);
   EXPECT_EQ(m.tokens, 12);
   EXPECT_EQ(m.pages, (GroupPages{page_ids({0, 1, 2}), page_ids({-1, -1, -1, -1, 4, 5})}));
-  EXPECT_EQ(window.owners(b[1]), 2);  // not part of the match: the request and the cache
+  EXPECT_EQ(window.owners(b[1]), 2);  // not in the match; owners are the request and the cache
   ASSERT_TRUE(cache->release(m));
-  // Boundary 8 has no window page at all, and 4 only one of its two.
+  // Boundary 8 has no window page, boundary 4 only one of its two.
   EXPECT_EQ(cache->match(iota(12), 11).tokens, 0);
 
-  // Another request that has them fills them in; pages that are there stay.
+  // Another request that has these pages adds them; pages that are cached stay.
   const auto a2 = *full.allocate(2), b2 = *window.allocate(4);
   const GroupPages again = {a2, b2};
   EXPECT_EQ(*cache->insert(iota(8), again), 8);
@@ -320,13 +321,13 @@ TEST(PrefixCache, WindowPagesAreEvictedOnTheirOwn) {
   ASSERT_TRUE(cache);
   const GroupPages lists = {*full.allocate(4), *window.allocate(4)};
   ASSERT_TRUE(cache->insert(iota(16), lists));
-  ASSERT_TRUE(cache->release(cache->match(iota(16), 4)));  // boundary 4 is the last one used
+  ASSERT_TRUE(cache->release(cache->match(iota(16), 4)));  // boundary 4 is the most recently used
   ASSERT_TRUE(full.release(lists[0]));
   ASSERT_TRUE(window.release(lists[1]));
   events.clear();
 
-  // Never part of a used window: 2 (deeper first), 1. Then the end of the prompt, whole; the block
-  // before it has no successor then, and no window either, so no request can resume there.
+  // Blocks 2 and 1 were never part of a used window, so they lose their window pages first, the
+  // deeper one before the other. They stay in the cache, because they have successors.
   EXPECT_EQ(cache->evict(1, 2).pages, (GroupPages{{}, page_ids({2, 1})}));
   EXPECT_TRUE(events.empty());
   PrefixMatch m = cache->match(iota(16), 15);
@@ -334,9 +335,10 @@ TEST(PrefixCache, WindowPagesAreEvictedOnTheirOwn) {
   ASSERT_TRUE(cache->release(m));
   m = cache->match(iota(16), 16);
   EXPECT_EQ(m.tokens, 16);
-  // In use: window page 3 is held by the match; 0 is not part of it and goes.
+  // The match uses window page 3; page 0 is not part of it and is evicted.
   EXPECT_EQ(cache->evict(1, 9).pages, (GroupPages{{}, page_ids({0})}));
-  // The request moves on and drops its old window page: the page goes, the held block stays.
+  // The request releases its old window page: the page is evicted, the block stays, as it is in
+  // use.
   ASSERT_TRUE(window.release(PageId(3)));
   EXPECT_EQ(cache->evict(1, 9).pages, (GroupPages{{}, page_ids({3})}));
   EXPECT_EQ(cache->block_count(), 4);

@@ -17,7 +17,7 @@ RopeTable table_of(const RopeConfig& config, std::int64_t positions) {
 TEST(Rope, TableHoldsCosThenSinPerPosition) {
   const RopeTable t = table_of({.dim = 4, .theta = 100}, 3);
   ASSERT_EQ(t.data().size(), 12u);
-  // Frequencies 1 and 100^(-1/2) = 0.1.
+  // The frequencies are 1 and 100^(-1/2) = 0.1.
   EXPECT_EQ(t.cos(LocalPos(0))[0], 1.0f);
   EXPECT_EQ(t.sin(LocalPos(0))[1], 0.0f);
   EXPECT_EQ(t.cos(LocalPos(2))[0], static_cast<float>(std::cos(2.0)));
@@ -26,7 +26,7 @@ TEST(Rope, TableHoldsCosThenSinPerPosition) {
   EXPECT_EQ(t.data()[8 + 2], t.sin(LocalPos(2))[0]);
 }
 
-// DeepSeek V4's compressed layers: low 15, high 25, no factor on cos and sin.
+// DeepSeek V4's compressed layers: low 15, high 25, and no factor for cos and sin.
 TEST(Rope, YarnOfDeepSeekV4) {
   const YarnConfig yarn{.factor = 16, .original_context = 65536};
   const YarnRange range = yarn_range(64, 160000, yarn);
@@ -47,8 +47,8 @@ TEST(Rope, YarnOfDeepSeekV4) {
   EXPECT_NEAR(f[20] / own[20], 0.5 + 0.5 / 16, 1e-12);
 }
 
-// The model's code computes frequencies and angles in f32: values by torch 2.15 on a CPU, of
-// theta^(-i / 32) blended as above, times f32(position).
+// The model's code computes frequencies and angles in f32. Values from torch 2.15 on a CPU:
+// theta^(-i / 32), blended as above, times f32(position).
 TEST(Rope, AnglesInF32) {
   const RopeConfig main{.dim = 64, .theta = 10000, .f32_angles = true};
   RopeConfig compress{.dim = 64, .theta = 160000, .f32_angles = true};
@@ -79,7 +79,7 @@ TEST(Rope, AnglesInF32) {
   }
 }
 
-// gpt-oss: the range of blended pairs is not rounded. Values by transformers 5.23, in f32.
+// gpt-oss: the blended range is not rounded. Values from transformers 5.23, in f32.
 TEST(Rope, YarnOfGptOss) {
   const YarnConfig yarn{
       .factor = 32, .original_context = 4096, .mscale_all_dim = 0, .truncate = false};
@@ -104,8 +104,8 @@ TEST(Rope, YarnOfGptOss) {
   }
 }
 
-// DeepSeek V3: factor 40, 4096 tokens, mscale = mscale_all_dim = 1. Values by
-// tools/make_codec_fixture.py (numpy, from the published formula).
+// DeepSeek V3: factor 40, 4096 tokens, mscale = mscale_all_dim = 1. Values from
+// tools/make_codec_fixture.py (the published formula in numpy).
 TEST(Rope, YarnOfDeepSeekV3) {
   const YarnConfig yarn{.factor = 40, .original_context = 4096};
   const YarnRange range = yarn_range(64, 10000, yarn);
@@ -120,8 +120,8 @@ TEST(Rope, YarnOfDeepSeekV3) {
   }
 }
 
-// Llama 3.1: theta 500000, factor 8, factors 1 and 4, 8192 tokens. Values by numpy from the
-// published formula; transformers 5.17 gives the same within 4e-7, in f32.
+// Llama 3.1: theta 500000, factor 8, low and high frequency factors 1 and 4, 8192 tokens. Values
+// from the published formula in numpy; transformers 5.17, in f32, agrees to 4e-7.
 TEST(Rope, Llama3OfLlama31) {
   const RopeConfig config{.dim = 128, .theta = 500000, .llama3 = Llama3RopeConfig{8, 8192, 1, 4}};
   const auto f = rope_frequencies(config);
@@ -130,10 +130,10 @@ TEST(Rope, Llama3OfLlama31) {
       {0, 1.0},
       {10, 0.12868737343265052},
       {28, 0.003211445994752591},
-      {29, 0.002166570763503359},  // the first that is blended
+      {29, 0.002166570763503359},  // the first blended pair
       {30, 0.0013718935677611381},
       {32, 0.0005248461609929547},
-      {34, 0.0001785078127679964},  // the last
+      {34, 0.0001785078127679964},  // the last blended pair
       {35, 9.556212353964683e-05},
       {50, 4.411534674558404e-06},
       {63, 3.068925988914511e-07}};
@@ -184,11 +184,11 @@ TEST(Rope, YarnMagnitude) {
 }
 
 TEST(Rope, BlendRangeIsClamped) {
-  // Few tokens: every pair turns less than beta_slow times.
+  // Few tokens: every pair makes fewer than beta_slow turns.
   const YarnRange few = yarn_range(16, 10000, {.factor = 4, .original_context = 4});
   EXPECT_EQ(few.low, 0);
   EXPECT_LE(few.high, 0);
-  // A huge context: high would lie beyond the last pair.
+  // A huge context: high would be beyond the last pair.
   const YarnRange many = yarn_range(16, 10, {.factor = 4, .original_context = 1e30});
   EXPECT_EQ(many.high, 15);
   for (double context : {4.0, 1e30}) {
@@ -200,7 +200,7 @@ TEST(Rope, BlendRangeIsClamped) {
 }
 
 TEST(Rope, PairingsOnAKnownVector) {
-  // Frequencies 1 and 0.1; x = 1 2 3 4 at position 1.
+  // Frequencies 1 and 0.1; x = 1 2 3 4; position 1.
   const double c0 = std::cos(1.0), s0 = std::sin(1.0), c1 = std::cos(0.1), s1 = std::sin(0.1);
   float a[4] = {1, 2, 3, 4};
   rotate_row(table_of({.dim = 4, .theta = 100}, 2), LocalPos(1), RopeDirection::forward, a);

@@ -73,8 +73,8 @@ TEST(RopeWrite, FastGivesTheReferenceBits) {
   });
 }
 
-// The pool holds what rotating a copy and encoding it would have written, and q what rotating and
-// converting it gives: the fused operation adds nothing and rounds once.
+// The pool must have the bytes of rotating a copy and encoding it, and q_out the result of rotating
+// and converting q: the fused operation rounds only once.
 TEST(RopeWrite, EqualsRotateThenEncode) {
   std::mt19937 rng(test_seed(4));
   for (CodecPath path : scaled({CodecPath::fast, CodecPath::reference})) {

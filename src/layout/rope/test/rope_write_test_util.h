@@ -1,4 +1,4 @@
-// The layouts and places that rope and write are tested with, on every device.
+// Layouts and places of the rotary part for tests of rope_quantize_write() on every device.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace lathe {
 
 struct RopeCase {
   const char* layout;
-  std::int32_t dim;  // of the table; 0: none
+  std::int32_t dim;  // of the table; 0: no table
   RopePlace place;
 };
 
