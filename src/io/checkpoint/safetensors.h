@@ -44,8 +44,8 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-/// Parses and checks the header of a whole file. Every entry lies inside `file`, has the size of
-/// its shape and dtype, and overlaps no other; gaps are tolerated. Errors: malformed (with the
+/// Parses and checks the header of a whole file. Every entry is inside `file`, has the size of
+/// its shape and dtype, and overlaps no other. Gaps are tolerated. Errors: malformed (with the
 /// tensor's name), unsupported (a dtype that is not listed above).
 Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> file);
 

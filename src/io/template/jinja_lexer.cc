@@ -85,8 +85,8 @@ class Lexer {
     if (!text.empty()) push(JinjaTokenKind::data, std::string(text));
   }
 
-  // Takes a tag's end such as "%}" with the space that it strips: with "-" all space after it,
-  // otherwise one line end. Returns false if there is none.
+  // Skips a tag's end such as "%}" and the space that it strips: with "-" all space after it,
+  // otherwise one line end. Returns false if there is no such end here.
   bool take_end(std::string_view close, bool trims_newline) {
     if (at("-") && rest().substr(1).starts_with(close)) {
       advance(1 + close.size());

@@ -388,8 +388,9 @@ class Parser {
     return negated ? make(Kind::unary, line, "not", list_of(std::move(e))) : std::move(e);
   }
 
-  // --- statements --- Parses up to a tag whose word is one of `ends`, which is the next token
-  // then; without `ends`, up to the template's end. `opened` is the line of the body's tag.
+  // --- statements ---
+  // Parses up to a tag with one of the words `ends`, which is then the next token; without `ends`,
+  // up to the template's end. `opened` is the line of the body's tag.
   JinjaBody parse_body(std::initializer_list<std::string_view> ends, int opened) {
     const Nested nested(*this);
     JinjaBody body;

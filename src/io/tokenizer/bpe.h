@@ -65,7 +65,7 @@ class Bpe {
     std::vector<std::uint64_t> heap;  // rank << 32 | index of the left symbol
   };
 
-  /// Encodes every token once, to find those whose text encodes to the token itself.
+  /// Encodes the text of every token once, to find the tokens that encode to themselves.
   explicit Bpe(BpeModel model);
   Bpe() : Bpe(BpeModel{}) {}
 

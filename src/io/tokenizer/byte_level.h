@@ -12,7 +12,7 @@ namespace lathe {
 
 char32_t byte_level_char(std::uint8_t byte);
 
-/// The bytes that `token` represents; nullopt if a character lies outside the alphabet.
+/// The bytes that `token` represents; nullopt if a character is outside the alphabet.
 std::optional<std::string> byte_level_bytes(std::string_view token);
 
 }  // namespace lathe

@@ -8,7 +8,7 @@
 
 namespace lathe {
 
-/// An open-addressing hash table whose keys are stored in a vector by id. At most half full, so a
+/// An open-addressing hash table; its keys are in a vector, by id. At most half full, so a
 /// look-up usually touches one slot and one string.
 class TokenTable {
  public:

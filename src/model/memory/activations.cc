@@ -85,8 +85,8 @@ std::int64_t compressed_row(const ModelConfig& config, const Plan& plan) {
   out += 2 * row(std::int64_t{compressor_halves(p)} * p.qk_dim());
   const std::int64_t index_q = std::int64_t{p.index_heads} * p.index_dim;
   if (is_gpu(plan.device)) {
-    // Entries before they are encoded; then rotated index queries, or the list of all entries of a
-    // context whose length is rounded up to a power of two (engine/runner/runner.cc).
+    // Entries before they are encoded; then rotated index queries, or the list of all entries of
+    // the context, rounded up to a power of two (engine/runner/runner.cc).
     const auto context = static_cast<std::uint64_t>(plan.context_length);
     out += row(p.qk_dim()) +
            row(p.sparse() ? index_q

@@ -10,7 +10,7 @@ namespace {
 
 // Limits of kernels/cuda/operators/expert_layer.cc: rows in f32 per pass, or bytes of bf16.
 constexpr std::int64_t kPassRows = 1024, kPassBytes = std::int64_t{1536} << 20;
-// Limit of kernels/cuda/operators/draws.cc: rows whose probabilities are in memory at once, in f64.
+// Limit of kernels/cuda/operators/draws.cc: rows with f64 probabilities in memory at once.
 constexpr std::int64_t kDrawnRows = 64;
 // The driver's memory per node of a recorded graph.
 constexpr std::int64_t kNodeBytes = 3 << 10;
@@ -43,8 +43,8 @@ std::int64_t rope_tables(const ModelConfig& config, std::int64_t positions) {
 }
 
 // Graphs of decode and verify steps, for each padded size and power of two of the context
-// (engine/runner/runner.cc); likewise those of a draft layer's passes. Steps of more rows than are
-// drawn at once have one for greedy draws and one for others (kernels/cuda/operators/draws.cc).
+// (engine/runner/runner.cc), and of a draft layer's passes. A step with more rows than kDrawnRows
+// has one graph for greedy sampling and one for all other (kernels/cuda/operators/draws.cc).
 std::int64_t graphs(const ModelConfig& config, const ModelPlan& plan) {
   std::int64_t sizes = 0;
   for (std::int64_t n = 1; n <= plan.max_requests();) {
@@ -72,7 +72,7 @@ std::vector<Budget> gpu_budgets(const ModelConfig& config, const ModelPlan& plan
     if (bytes > 0) out.push_back({kind, bytes, 0});
   };
   const std::int64_t passes = config.drafts ? 2 : 1;  // the model's, and its draft layer's
-  // A work list beside the partials, and one per group that its layers share in a pass.
+  // One work list with the partials, and one for each group, which its layers share in a pass.
   const std::int64_t list = 256 * (plan.max_rows() + decoding) + (1 << 20);
   add(BudgetKind::schedules, (1 + passes * std::ssize(plan.groups)) * list);
   add(BudgetKind::expert_rows, expert_rows(config, plan.max_rows() + decoding));

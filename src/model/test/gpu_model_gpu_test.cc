@@ -1,6 +1,6 @@
-// The shipped checkpoints on a GPU against the CPU; the folder that holds them is the program's
-// argument. With LATHE_CHECKPOINT=DIR one of tools/check_wide_models.py: with the same tokens the
-// CPU against transformers, and the GPU against the CPU that takes the GPU's choices.
+// The shipped checkpoints on a GPU against the CPU; the program's argument is their folder. With
+// LATHE_CHECKPOINT=DIR a checkpoint of tools/check_wide_models.py: on the same tokens the CPU
+// against transformers, and the GPU against the CPU with the GPU's selections.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>

@@ -15,8 +15,8 @@ const char* const kFixtures[] = {
 // Bound against the reference with a bf16 cache like Lathe's: covers the order of summation, and
 // cache elements that round differently because of it.
 constexpr double kTolerance = 2e-3;
-// Bound against the reference in f32 throughout: rounding the cache moves transformers' own logits
-// by up to 1.4e-2 on these models, half of whose signal is attention, and by 2.5e-2 if it changes a
+// Bound against the reference in f32 throughout. In these models half of the signal is attention:
+// rounding the cache moves transformers' own logits by up to 1.4e-2, and by 2.5e-2 if it changes a
 // selection of keys.
 constexpr double kExactTolerance = 5e-2;
 

@@ -142,7 +142,7 @@ TEST_P(V4, EveryCutGivesTheBitsOfOneShot) {
   EXPECT_EQ(ModelRunner(*model_, small).prompt(0, tokens, 70, 3), want);
 }
 
-// Requests whose groups of tokens are aligned differently in the batch.
+// The requests' groups of tokens are aligned differently in the batch.
 TEST_P(V4, ABatchOfSeveralResiduesGivesTheBitsOfEachAlone) {
   ASSERT_NE(model_, nullptr);
   const std::vector<std::int32_t> all = reference_.tokens(300);

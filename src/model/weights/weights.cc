@@ -83,7 +83,7 @@ WeightView rows_of(const WeightView& w, std::int64_t first, std::int64_t rows) {
 
 void transpose(const std::byte* src, std::int64_t rows, std::int64_t cols, std::int64_t size,
                std::byte* dst) {
-  constexpr std::int64_t kTile = 32;  // square tiles whose cache lines fit L1
+  constexpr std::int64_t kTile = 32;  // square tiles; their cache lines fit in L1
   for (std::int64_t r0 = 0; r0 < rows; r0 += kTile) {
     for (std::int64_t c0 = 0; c0 < cols; c0 += kTile) {
       for (std::int64_t c = c0; c < std::min(c0 + kTile, cols); ++c) {

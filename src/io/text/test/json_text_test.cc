@@ -24,7 +24,7 @@ TEST(ParseJson, SaysWhereItStopsToBeJson) {
             "config.json: wanted valid JSON, got something else at byte 7 of 8");
 }
 
-// Printing or copying a value takes stack for each level.
+// Printing or copying a value uses stack for each level.
 TEST(ParseJson, LevelsAreBounded) {
   const auto nested = [](int levels, const std::string& open, const std::string& close) {
     std::string text;

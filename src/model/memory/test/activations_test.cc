@@ -127,7 +127,7 @@ TEST(PlanModel, RefusesWhereOperatorsAreMissing) {
   EXPECT_EQ(refused.error().reasons.at(0).hint, "--device cpu");
 }
 
-// A loaded model takes what weight_bytes() predicts.
+// A loaded model needs the bytes that weight_bytes() predicts.
 TEST(PlanModel, WeightsTakeWhatWasPlanned) {
   for (const char* name : {"deepseek_v3", "deepseek_v3_fp8", "deepseek_v4", "deepseek_v4_fp8",
                            "llama", "gpt_oss", "gemma3_new"}) {
