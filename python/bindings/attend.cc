@@ -25,7 +25,7 @@ namespace nb = nanobind;
 namespace lathe::python {
 namespace {
 
-// What a kernel writes to: the caller's array, or a new numpy array of T.
+// A kernel's output: the caller's array, or a new numpy array of T.
 template <class T>
 class Output {
  public:
@@ -96,7 +96,7 @@ class Source {
       indices_ = int32_list(indices, 2, "[rows, width]");
       source_.index_width = indices.shape(1);
       if (source_.index_width == 0) {
-        // A list of no entries names no keys; the kernels take width 0 for "no list".
+        // A list of no entries names no keys, but for the kernels width 0 means "no list".
         source_.index_width = 1;
         indices_.assign(static_cast<std::size_t>(indices.shape(0)), -1);
       }
@@ -127,7 +127,7 @@ std::int32_t width(const Array& weights) {
   return static_cast<std::int32_t>(std::min<std::int64_t>(weights.shape(1), 1 << 20));
 }
 
-// The caller's arrays, or None.
+// The caller's arrays for the results, or None.
 struct Wanted {
   nb::handle out, lse;
 };
@@ -191,7 +191,7 @@ nb::tuple attend(const std::string& device, int threads, bool batch_invariant,
   ThreadPool pool(threads);
   Scratch scratch;
   args.execution = {&pool, &scratch, batch_invariant};
-  // The budget of a plan whose route gathers: pools go through it.
+  // The budget of a plan with a route that gathers: keys are gathered from the pools in it.
   const auto gather_elems = nb::cast<std::size_t>(options["gather_bytes"]) / 2;
   if (gather_elems > 0) {
     const auto workspace = std::make_unique_for_overwrite<std::uint16_t[]>(gather_elems);

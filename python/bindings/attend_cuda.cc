@@ -1,4 +1,4 @@
-// attend on arrays of a GPU: the kernel is put on the caller's stream and nothing waits for it.
+// attend on arrays of a GPU: launches the kernel on the caller's stream and does not wait.
 #include <fmt/format.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -69,7 +69,7 @@ KeySource source_of(GpuScratch& keeper, cudaStream_t stream, Arrays& arrays,
     s.indices = int32_span(indices, 2, "[rows, width]");
     s.index_width = indices.shape(1);
     if (s.index_width == 0) {
-      // A list of no entries names no keys; the kernels take width 0 for "no list".
+      // A list of no entries names no keys, but for the kernels width 0 means "no list".
       s.index_width = 1;
       s.indices = keeper.holes().take(indices.shape(0), stream);
     }
@@ -84,8 +84,8 @@ KeySource source_of(GpuScratch& keeper, cudaStream_t stream, Arrays& arrays,
   return s;
 }
 
-/// What the kernel writes to: the caller's array, or memory of the device that Python gets as an
-/// object with DLPack. `object` is what the caller has in the end.
+/// A kernel's output: the caller's array, or memory of the device that Python gets as an object
+/// with DLPack. `object` is what the caller receives.
 struct DeviceOutput {
   nb::object object;
   MutableRowsView view;
@@ -133,9 +133,9 @@ bool is_captured(cudaStream_t stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-/// Lengths in host memory are checked like the CPU's, bound the batch, and go to the device in one
-/// copy. Errors: those of check_latent_args or check_gqa_args; a stream that is captured, as a
-/// graph would read this memory at each replay.
+/// Checks lengths in host memory like the CPU's, bounds the batch by them, and copies them to the
+/// device in one copy. Errors: check_latent_args()'s or check_gqa_args()'s; a stream that is being
+/// captured, because a graph would read this memory again at each replay.
 void take_host_lengths(GpuScratch& keeper, cudaStream_t stream, bool by_list, nb::handle q_indptr,
                        nb::handle kv_lens, AttendArgs& args) {
   if (is_captured(stream)) {
@@ -216,7 +216,7 @@ nb::tuple attend_on_gpu(GpuScratch& keeper, std::uintptr_t stream_handle, const 
     raise({ErrorCode::unsupported, "kind", "a plan's route, or arrays in host memory", kind,
            "on a GPU it reads a checkpoint's kv_b_proj, which this call has no argument for"});
   }
-  // A kind's arithmetic is what was asked for: q does not choose another one.
+  // The kind alone chooses the arithmetic; q's type must match it.
   const DType wanted =
       args.main.pool ? kernel.capability.q_dtype(args.main.pool->layout) : kernel.capability.wide_q;
   if (args.q.dtype != wanted) {

@@ -1,4 +1,4 @@
-// What attention on host memory and on a GPU take alike from a Python caller.
+// Arguments that attention on host memory and on a GPU read alike.
 #pragma once
 
 #include <nanobind/nanobind.h>

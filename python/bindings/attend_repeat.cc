@@ -1,5 +1,5 @@
-// Calls on torch's tensors of a GPU that repeat an earlier one in all but addresses: they skip the
-// checks of everything that is the same.
+// Calls on torch's GPU tensors that repeat an earlier call in all but addresses. They skip all
+// checks that the earlier call passed.
 #include <nanobind/nanobind.h>
 
 #include "bindings.h"
@@ -28,7 +28,7 @@ namespace lathe::python {
 
 namespace {
 
-// The arrays of a call, in the order in which lathe/_repeat.py gives them.
+// The arrays of a call, in the order of lathe/_repeat.py.
 enum ArgumentAt : std::size_t {
   kQ,
   kPool,
@@ -51,7 +51,7 @@ enum ArgumentAt : std::size_t {
   kSlots
 };
 
-/// Types, shapes and strides of a call's arrays: what must be the same where a call repeats.
+/// Types, shapes and strides of a call's arrays, which are equal if a call repeats.
 class Signature {
  public:
   void add(std::int64_t number) {
@@ -79,7 +79,7 @@ bool is_number(ArgumentAt slot, nb::handle object) {
   return (slot == kQScale || slot == kKeyScale) && PyFloat_CheckExact(object.ptr());
 }
 
-/// Nothing where an array is not torch's, or not on the GPU of the first one.
+/// Nothing if an array is not torch's, or not on the first one's GPU.
 std::optional<Given> read(const TorchTensors& tensors, const nb::tuple& arrays) {
   if (arrays.size() != kSlots) throw nb::value_error("wanted an array or None of each slot");
   Given g;
@@ -112,7 +112,7 @@ std::optional<Given> read(const TorchTensors& tensors, const nb::tuple& arrays) 
   return g;
 }
 
-/// Calls `visit(slot, pointer)` with every address of a call, and whether it took all of them.
+/// Calls `visit(slot, pointer)` with every address of a call; visit may replace the pointer.
 template <class Visit>
 void visit_addresses(GpuCall& call, Visit visit) {
   const auto span = [&](ArgumentAt slot, auto& list) {
@@ -162,7 +162,7 @@ bool all_same(const nb::tuple& a, const nb::tuple& b) {
   return true;
 }
 
-/// Checked calls, the last ones that were made. `scratches`: GpuScratch by thread, GPU and stream.
+/// The latest checked calls. `scratches`: GpuScratch by thread, GPU and stream.
 class Repeats {
  public:
   Repeats(nb::object tensor_type, nb::object parameter_type, nb::handle exchange,
@@ -170,8 +170,8 @@ class Repeats {
       : tensors_(std::move(tensor_type), std::move(parameter_type), exchange),
         scratches_(std::move(scratches)) {}
 
-  /// The call with these arrays, if one has been kept that differs in addresses alone. `settings`:
-  /// all that is no array. stream: None, or torch's current one.
+  /// The kept call that differs from these arrays in addresses alone, if there is one. `settings`:
+  /// all arguments that are no arrays. stream: None, or torch's current one.
   std::optional<GpuCall> find(const nb::tuple& arrays, const nb::tuple& settings,
                               nb::handle stream) {
     const auto given = read(tensors_, arrays);
@@ -198,8 +198,8 @@ class Repeats {
     return call;
   }
 
-  /// Keeps a call that has run, with what its caller wants to know of it again. Not one whose
-  /// kernel has read other memory than the arrays', as copies of them.
+  /// Keeps a call that has run, and an object of the caller's with it. Does not keep a call with a
+  /// kernel that has read other memory than the arrays', such as copies of them.
   void keep(const nb::tuple& arrays, const nb::tuple& settings, const GpuCall& made,
             nb::object kept) {
     const auto given = read(tensors_, arrays);
@@ -232,11 +232,11 @@ class Repeats {
   };
   TorchTensors tensors_;
   nb::dict scratches_;
-  std::deque<Kept> calls_;  // the latest first
+  std::deque<Kept> calls_;  // latest first
 };
 
-/// Runs a call that find() gave. out, lse: addresses of what the caller has made where it had none;
-/// 0 elsewhere. workspace: the same.
+/// Runs a call from find(). out, lse, workspace: addresses of arrays that the caller has allocated
+/// because it was given none; 0 if it was given them.
 void run_again(GpuCall& call, std::uintptr_t out, std::uintptr_t lse, std::uintptr_t workspace,
                bool scheduled) {
   auto& keeper = *nb::inst_ptr<GpuScratch>(call.scratch);

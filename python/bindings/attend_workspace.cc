@@ -24,7 +24,7 @@ namespace lathe::python {
 
 namespace {
 
-// Shapes of a source, whose bytes nobody looks at.
+// The shapes of a source without memory.
 KeySource source_of(const nb::dict& fields, std::int64_t rows, std::int64_t requests,
                     std::int64_t max_kv_len) {
   KeySource s;

@@ -1,5 +1,5 @@
 // The parts of the extension module, one file each. The Python files of lathe/ check scalars and
-// give defaults; everything here takes complete arguments.
+// add defaults, so all arguments here are complete.
 #pragma once
 
 #include <nanobind/nanobind.h>

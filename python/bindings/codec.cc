@@ -14,7 +14,7 @@ namespace nb = nanobind;
 namespace lathe::python {
 namespace {
 
-// The codecs define no result where input and output share bytes.
+// The codecs' results are undefined if input and output share bytes.
 void need_apart(const Array& to, const Array& from) {
   if (to.ref().overlaps(from.ref())) {
     to.refuse(fmt::format("memory apart from {}", from.argument()), "memory that they share");
@@ -39,8 +39,8 @@ void encode(nb::handle rows, nb::handle slots, nb::handle pool, const CacheLayou
   value_or_raise(done);
 }
 
-// A numpy array [count, row_elems] for decoded rows, and its view. numpy has no bfloat16, so the
-// bits of it come as uint16.
+// A numpy array [count, row_elems] for decoded rows, and its view. numpy has no bfloat16, so uint16
+// holds its bits.
 struct Rows {
   nb::object array;
   MutableRowsView view;
@@ -124,7 +124,7 @@ nb::tuple requantize_slots(nb::handle src, nb::handle src_slots, const CacheLayo
 }  // namespace
 
 void bind_codec(nb::module_& m) {
-  // None is let in where an array is wanted, so that the error names the argument.
+  // None is accepted here in place of an array, so that the error below can name the argument.
   using A = nb::arg;
   m.def("encode", &encode, A("rows").none(), A("slots").none(), A("pool").none(), A("layout"),
         A("page_size"), A("key_scale"), A("value_scale"), A("path"));

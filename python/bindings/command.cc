@@ -21,7 +21,7 @@ namespace lathe::python {
 namespace {
 
 int command(std::vector<std::string> words) {
-  // As a program finds them: Python notes Ctrl-C for later, and takes no notice of a closed pipe.
+  // A program's defaults: Python defers Ctrl-C and ignores closed pipes.
   std::signal(SIGINT, SIG_DFL);
   std::signal(SIGPIPE, SIG_DFL);
   std::vector<char*> argv;

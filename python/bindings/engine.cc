@@ -1,5 +1,5 @@
-// The engine, through the C interface: requests in, events out. lathe/_engine.py gives it its
-// locks, its batches and its streams.
+// The engine through the C interface: requests in, events out. lathe/_engine.py adds locks, batches
+// and streams.
 // Compiled alone: no other binding includes the installed headers.
 #include <lathe/lathe.h>
 #include <nanobind/nanobind.h>
@@ -48,7 +48,7 @@ void check(lathe_status status) {
   throw nb::python_error();
 }
 
-// A model may write bytes that are no character.
+// A model may write bytes that are not UTF-8.
 nb::object decoded(const lathe_event& e) {
   return nb::steal(PyUnicode_DecodeUTF8(e.text, e.text_bytes, "replace"));
 }

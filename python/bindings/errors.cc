@@ -14,8 +14,8 @@ namespace nb = nanobind;
 namespace lathe::python {
 namespace {
 
-// Names of the C++ structs' members beside the arguments they come from; a prefix is replaced where
-// the rest of the field follows, one after the other.
+// The C++ structs' members and the arguments that they come from. A prefix of a field is replaced,
+// one after the other.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 16> kArguments = {{
     {"main.table_width", "page_table"},
     {"main.index_width", "indices"},

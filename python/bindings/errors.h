@@ -1,4 +1,4 @@
-// How an Error of the library becomes a Python exception.
+// Throws an Error of the library as a Python exception.
 #pragma once
 
 #include "base/result.h"
@@ -9,7 +9,7 @@ namespace lathe::python {
 /// page_size, "main.indices" is indices).
 [[noreturn]] void raise(const Error& error);
 
-/// The same message as a TypeError: what came is not an array, string or number at all.
+/// Throws a TypeError with the message: the argument is not an array, string or number at all.
 [[noreturn]] void raise_type_error(const Error& error);
 
 template <class T>

@@ -39,7 +39,7 @@ GpuScratch::GpuScratch(int ordinal) : ordinal_(ordinal) {
 GpuScratch::~GpuScratch() {
   int before = 0;
   cudaGetDevice(&before);
-  cudaSetDevice(ordinal_);  // its memory is given back there
+  cudaSetDevice(ordinal_);  // where its memory is freed
   kept_.reset();
   cudaSetDevice(before);
 }

@@ -1,4 +1,4 @@
-// A call on a GPU's arrays that has been checked, and what calls on a stream keep between them.
+// A checked call on a GPU's arrays, and the memory that calls on a stream share.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -19,8 +19,8 @@
 
 namespace lathe::python {
 
-/// A list that follows from its length, on the calling thread's device. Graphs may use it for as
-/// long as this lives: growing keeps what was there.
+/// A list of fixed numbers on the calling thread's device. Graphs may use it as long as this lives:
+/// growing keeps the old memory.
 class GpuList {
  public:
   explicit GpuList(std::int32_t (*entry)(std::int64_t at)) : entry_(entry) {}
@@ -34,7 +34,7 @@ class GpuList {
   std::int64_t size_ = 0;
 };
 
-/// What calls on one stream of one GPU keep between them.
+/// Memory that the calls on one stream of one GPU share.
 class GpuScratch {
  public:
   explicit GpuScratch(int ordinal);
@@ -65,16 +65,16 @@ struct GpuCall {
   LengthsOf lengths = LengthsOf::arrays;
   std::optional<std::span<std::byte>> workspace;
   CallPart part = CallPart::both;
-  // Of a repeated call: where it runs, and what was kept with the first one.
+  // For a repeated call: its scratch, and the object that was kept with the first call.
   nanobind::object scratch;
   std::uintptr_t stream = 0;
   nanobind::object kept;
 
-  /// Points q_indptr, and kv_lens where there are none, to the stream's own lists. Errors: no
+  /// Points q_indptr and kv_lens, if the caller gave none, to the stream's own lists. Errors: no
   /// memory.
   void take_lengths(GpuScratch& keeper, cudaStream_t on);
-  /// Puts the call on the stream, without the interpreter's lock. Precondition: its device is the
-  /// calling thread's. Errors: the kernel's.
+  /// Launches the call on the stream, without the interpreter's lock. Precondition: its device is
+  /// the calling thread's. Errors: the kernel's.
   void run(GpuScratch& keeper, cudaStream_t on);
 };
 

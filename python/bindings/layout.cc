@@ -29,7 +29,7 @@ constexpr struct {
 };
 
 std::int32_t page_size_arg(std::int64_t page_size) {
-  // Clamped only so that check_page_size sees a number that is as wrong.
+  // Clamped to a number that check_page_size() refuses as well.
   const auto narrow = static_cast<std::int32_t>(
       std::clamp<std::int64_t>(page_size, std::numeric_limits<std::int32_t>::min(),
                                std::numeric_limits<std::int32_t>::max()));
@@ -39,7 +39,7 @@ std::int32_t page_size_arg(std::int64_t page_size) {
 
 nb::dict dims_of(const CacheLayout& layout) {
   nb::dict out;
-  // A dim that the kind has is there even as 0 (rope); the serialised form names exactly those.
+  // The serialised form names exactly the dims that the kind has, even if they are 0 (rope).
   const std::string text = layout.serialize();
   for (const auto& [key, field] : kDims) {
     if (text.find(fmt::format("({}=", key)) != std::string::npos ||

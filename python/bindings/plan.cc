@@ -36,7 +36,7 @@ nb::tuple plan(const std::string& attention, const std::string& device,
   ProblemOptions options;
   for (const auto& [key, value] : given.items())
     value_or_raise(set_in_request(key, value, request, options));
-  // 0 stands for "choose" inside; a caller who writes it means a page of no tokens.
+  // Internally 0 means "choose"; a caller who writes 0 has made a mistake.
   if (given.contains("page_size")) value_or_raise(check_page_size(request.page_size));
   const AttentionProblem problem = value_or_raise(problem_from_name(attention, options));
   const Machine machine = value_or_raise(find_machine(device));

@@ -9,7 +9,7 @@ namespace nb = nanobind;
 namespace lathe::python {
 namespace {
 
-// DLPack's DLPackExchangeAPI, whose beginning is the same in every version of a major one.
+// The beginning of DLPack's DLPackExchangeAPI, which is the same in all versions of a major one.
 struct Exchange {
   std::uint32_t major, minor;
   void* older;

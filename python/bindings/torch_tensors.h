@@ -1,5 +1,5 @@
-// torch's tensors read in place, through the C functions that torch 2.10 and later publishes for
-// that (DLPack's exchange interface): no object is made, and nothing waits.
+// Reads torch's tensors in place through C functions of torch 2.10 and later (DLPack's exchange
+// interface): makes no object, and does not wait.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -26,13 +26,13 @@ static_assert(sizeof(BorrowedTensor) == 48);
 
 class TorchTensors {
  public:
-  /// Of torch.Tensor.__dlpack_c_exchange_api__. Errors: a ValueError for an interface of another
-  /// major version, or without these functions.
+  /// exchange: torch.Tensor.__dlpack_c_exchange_api__. Errors: a ValueError for another major
+  /// version, or an interface without these functions.
   TorchTensors(nanobind::object tensor_type, nanobind::object parameter_type,
                nanobind::handle exchange);
 
-  /// Whether `object` is exactly a tensor or parameter that needs no gradient, which it then reads;
-  /// what `tensor` points to lives as long as the object is not resized.
+  /// Reads `object` if it is exactly a tensor or parameter that needs no gradient; returns whether
+  /// it is. The shape and strides stay valid until the object is resized.
   bool read(nanobind::handle object, BorrowedTensor& tensor) const;
   /// torch's current stream of a GPU.
   std::uintptr_t current_stream(std::int32_t gpu) const;

@@ -17,7 +17,7 @@ _DEFAULT_LAYOUTS = {
     "gqa": "gqa_bf16",
     "grouped_query": "gqa_bf16",
 }
-# Fields of a second source; the first one's are arguments of the same names.
+# Fields of `extra`, the second source; the first source has them as arguments of the same names.
 _SOURCE_FIELDS = (
     "pool",
     "layout",
@@ -150,7 +150,7 @@ def attend(
     pool, layout, page_size: the cache (see encode); the layout's dims are the problem's. Pages
         have 64 slots by default.
     plan, phase: device and kind come from the plan's last route of that phase ("extend",
-        "decode", ...), attention, window and top_k from its problem, layout and page_size from its
+        "decode", ...); attention, window and top_k from its problem; layout and page_size from its
         caches: ``attend(q, pool, indices=chosen, plan=lathe.plan("dsa", "cpu"), phase="extend")``.
         Other values are errors, and so are other heads, a sink that the plan lacks, and more rows
         or longer requests than planned. If the route reads compact rows, the rows that the batch
@@ -167,7 +167,7 @@ def attend(
     attention: "mla", "dsa" (the default), "v4" or "gqa".
     scale: by default the family's: 1/sqrt(head_dim) for gqa, 1/sqrt(512) for v4, DeepSeek V3's
         YaRN-scaled 1/sqrt(192) otherwise. Used as float32, as kernels do.
-    sink: [heads] float32, raw logits that join the denominator but not the LSE.
+    sink: [heads] float32, raw logits that are part of the denominator but not of the LSE.
     window: tokens; for v4 (128 by default) and gqa, by page table.
     extra: v4's compressed entries, a dict of pool, layout, page_size (or compact), indices and
         optionally index_lengths, key_scale, value_scale; one softmax over both sources.
@@ -192,15 +192,15 @@ def attend(
     kv_lens may be in host memory, where they are checked and copied. Calls do not wait.
     max_request_rows, max_kv_len: bounds on lengths that are on the GPU: most rows of a request (1 by
         default) and most keys of one (by default the page table's capacity). With `indices` and no
-        lengths, rows count as one request's, which reads its keys again and again; max_request_rows
-        says that they are of many, as in a decode step, where 128 heads take 5 % less time.
+        lengths, all rows count as one request's. max_request_rows says that they are of many requests,
+        as in a decode step; there 128 heads then need 5 % less time.
     stream: a cudaStream_t as an integer; by default torch's current one, else the default stream.
     workspace: uint8 [bytes] on the GPU, aligned to 256, of the size that attend_workspace() returns,
         for one stream at a time; by default memory that Lathe keeps for each thread and stream. A
         captured graph uses it for as long as the graph lives.
-    part: of a call with a workspace. "both", the default, leaves the schedule of the lengths in the
-        workspace; "attention" reuses that schedule, from a call with the same shapes, bounds and
-        lengths, and gives the same bits; "schedule" makes it and writes no result. So the layers of a
+    part: for calls with a workspace. "both", the default, computes the schedule of the lengths, leaves
+        it in the workspace and attends. "attention" reuses the schedule of a call with the same shapes,
+        bounds and lengths, and gives the same bits. "schedule" only computes it. So the layers of a
         step can share one: "both" in the first layer, "attention" in the others.
 
     Returns (out, lse): [rows, heads, v_dim], and [rows, heads] of natural logs, both float32, or
@@ -236,7 +236,7 @@ def attend_reference(*args: Any, **kwargs: Any) -> tuple[np.ndarray, np.ndarray]
     return attend(*args, **{"device": "ref", **kwargs})
 
 
-# Of the arguments after q.
+# Defaults of the arguments after q.
 DEFAULTS = {**dict.fromkeys(("pool", "layout", "page_size")), **(attend.__kwdefaults__ or {})}
 
 
@@ -247,7 +247,7 @@ def checked(
     value_scale: Any, device: Any, threads: Any, batch_invariant: Any, out: Any, lse: Any, lse_base_2: Any,
     empty_lse_plus_inf: Any, max_request_rows: Any, max_kv_len: Any, stream: Any, workspace: Any, part: Any,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
-    """attend() with all of its arguments. Also returns the GpuCall of one on torch's tensors of a GPU, else None."""
+    """attend() with all of its arguments. Also returns the GpuCall if q is torch's on a GPU, else None."""
     gpu = _cuda.place(q)
     q_scale, device_q_scale = _scale("q_scale", q_scale, gpu)
     key_scale, device_key_scale = _scale("key_scale", key_scale, gpu)

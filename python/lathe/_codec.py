@@ -23,7 +23,7 @@ class RequantReport(NamedTuple):
 
     worst_abs_error: float  # between the f32 values decoded before and after
     worst_slot: int  # source slot of the first row that has it; -1 if nothing was lost
-    saturated: int  # elements that went beyond +-448 of the new scale
+    saturated: int  # elements beyond +-448 times the new scale
 
 
 def encode(
@@ -39,7 +39,7 @@ def encode(
     """Writes row i to slots[i] of the pool, in place.
 
     rows: [N, row_elems] float32, bfloat16, or uint16 as the bits of bfloat16.
-    slots: [N] int32 or int64; -1 skips the row. Of rows with the same slot the last one wins.
+    slots: [N] int32 or int64; -1 skips the row. If rows have the same slot, the last one wins.
     pool: writable, see the module; bytes of other slots are unchanged.
     key_scale, value_scale: the tensor scales of mla_fp8 (key_scale) and gqa_fp8 (both); the other
         layouts ignore them.
@@ -134,7 +134,7 @@ def requantize(
     Pairs of equal dims: mla_fp8 to mla_fp8_block (exact at scale 1) and mla_fp8_block to mla_fp8
     (lossy; see the report). dst_page_size None: page_size. Raises LatheError for another pair, pools
     that share memory, or a src_key_scale that is not a power of two if the destination's scales are
-    pow2_ceil; and as encode.
+    pow2_ceil; otherwise raises as encode.
     """
     page_size = _args.page_size(page_size)
     if dst_page_size is not None:

@@ -12,15 +12,15 @@ from ._errors import LatheError
 
 _CUDA = 2  # kDLCUDA
 
-# Scratch by thread, GPU and stream, since calls must not share its contents. It outlives its thread, because graphs that the thread
-# captured hold its address; a later thread with the same id reuses it.
+# Scratch by thread, GPU and stream, because concurrent calls must not share it. It outlives its thread: graphs that the thread captured
+# contain its address. A later thread with the same id reuses it.
 scratches: dict[tuple[int, int, int], Any] = {}
-_warm: dict[tuple[int, int], Any] = {}  # by thread and GPU: that of the latest call that was not captured
+_warm: dict[tuple[int, int], Any] = {}  # by thread and GPU: the scratch of the latest call that was not captured
 
 
 def place(value: Any) -> int | None:
     """The GPU that an array is on; None for host memory and for other values."""
-    if _torch_of(value) is not None:  # the same, at a hundredth of the time
+    if _torch_of(value) is not None:  # a hundred times as fast as the calls below
         return value.get_device() if value.is_cuda else None
     if not hasattr(value, "__dlpack_device__"):
         return None
@@ -39,8 +39,8 @@ def _scratch_of(gpu: int, stream: int, captured: bool) -> Any:
         )
     owner = (threading.get_ident(), gpu, stream)
     if captured and owner not in scratches:
-        # A capture cannot allocate, and engines may warm up on a stream other than the one they capture on. It is not kept for that
-        # stream: a later call there needs its own, and a later capture one that has grown since.
+        # A capture cannot allocate, and engines may warm up on another stream than the one they capture on. The scratch is not kept for
+        # this stream: a later call on it needs its own, and a later capture one that may have grown.
         return _warm.get(owner[:2]) or _lathe.GpuScratch(gpu)
     if owner not in scratches:
         scratches[owner] = _lathe.GpuScratch(gpu)
@@ -62,8 +62,7 @@ class _Importer:
         self.gpu = gpu
         # DLPack's name for the legacy default stream.
         self.stream = 1 if stream == 0 else stream
-        # If torch's current stream is the kernel's nothing has to wait, and torch's own export takes a tenth of the time of
-        # __dlpack__.
+        # If torch's current stream is the kernel's, nothing has to wait, and torch's own export is ten times as fast as __dlpack__.
         torch = sys.modules.get("torch")
         self.torch: Any = None
         if torch is not None and torch.cuda.is_initialized():
@@ -105,10 +104,10 @@ class _Importer:
 
 
 def _on_stream(torch: Any, device: Any, stream: int) -> Any:
-    """Runs torch's operators on the kernel's stream, where they can be captured, too."""
+    """Runs torch's operators on the kernel's stream, so that a graph captures them as well."""
     ours = torch.cuda.current_stream(device)
     if ours.cuda_stream != stream:
-        # ExternalStream takes 0 for "a new one".
+        # For ExternalStream 0 means "a new stream".
         ours = torch.cuda.ExternalStream(stream, device=device) if stream else None
         ours = ours or torch.cuda.default_stream(device)
     return torch.cuda.stream(ours)
@@ -128,7 +127,7 @@ def attend(
     stream: int | None,
     workspace: Any,
 ) -> tuple[Any, Any, Any]:
-    """attend() with q on a GPU. Returns torch tensors if q is one, else arrays with DLPack, and the call if it was torch's."""
+    """attend() with q on a GPU. Returns out and lse, as torch tensors if q is one, else as arrays with DLPack; and the GpuCall if q is torch's."""
     gpu = place(q)
     if gpu is None:
         raise LatheError("invalid_argument", "q", "an array on a GPU", "one in host memory")

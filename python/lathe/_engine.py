@@ -144,9 +144,9 @@ class Engine:
         """Answers a prompt, or a list of prompts, which run together.
 
         prompt: a text, a list of tokens, or a list of messages for the model's chat template.
-        params, by default the model's own: max_new_tokens, min_new_tokens,
+        params, each by default the model's: max_new_tokens, min_new_tokens,
             temperature (0: always the most likely token), top_k, top_p, min_p, seed,
-            repetition_penalty, frequency_penalty, presence_penalty, stop (a string or some),
+            repetition_penalty, frequency_penalty, presence_penalty, stop (a string or a list of them),
             stop_token_ids, ignore_eos, logprobs (how many of the most likely tokens to report).
 
         Errors: LatheError, before any prompt of the list runs.
@@ -240,7 +240,7 @@ class _Locked:
 
 
 class _Stream(Iterator[Piece]):
-    """Not a generator, which would submit on first use, and cancel nothing if never used."""
+    """A class, because a generator would submit on first use, and cancel nothing if never used."""
 
     def __init__(self, engine: Engine, request: int) -> None:
         self._engine, self._request, self._ended = engine, request, False

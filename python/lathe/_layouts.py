@@ -15,7 +15,7 @@ class Part(NamedTuple):
     role: str  # nope, rope, key, value, scale or pad
     dtype: str  # bf16, f32, e4m3, e2m1 (two in a byte), ue8m0 or u8
     elems: int
-    plane: int  # planes lie one after another in a page, each with one record per token
+    plane: int  # a page has its planes one after another, each with one record per token
     offset: int  # bytes from the start of the token's record in that plane
 
 

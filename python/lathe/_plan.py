@@ -32,7 +32,7 @@ class Plan:
         return [*super().__dir__(), *self.data]
 
     def explain(self) -> str:
-        """The output of ``lathe plan``: a line per cache, phase and consequence."""
+        """The output of ``lathe plan``: one line for each cache, phase and consequence."""
         return self._explanation
 
     def to_json(self) -> str:

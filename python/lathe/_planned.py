@@ -34,7 +34,7 @@ class Planned:
         self.problem: dict[str, Any] = plan.data["problem"]
         self.attention = _ATTENTION[self.problem["kind"]]
         self.device: str = plan.data["device"]
-        # Routes before the last one have bounds that this batch may exceed.
+        # Earlier routes have bounds that this batch may exceed.
         route = phases[phase]["routes"][-1]
         self.kind: str = route["kind"]
         self.gathers: bool = route["unit"] == "ragged_row"
@@ -52,7 +52,7 @@ class Planned:
 
     @property
     def heads_and_rows(self) -> tuple[int, int]:
-        """The heads that q must have, and its most rows."""
+        """The number of heads that q must have, and the most rows."""
         return self.problem["heads"], self._max_rows
 
     def check_batch(self, kv_lens: Any, max_kv_len: Any, sink: Any) -> None:
@@ -73,7 +73,7 @@ class Planned:
             raise _differs(field, f"{self._context_length} keys at most", longest)
 
     def number(self, field: str, given: Any) -> Any:
-        """The problem's number, with 0 as None. Errors: LatheError if a different one is given."""
+        """The problem's value of the field, None for 0. Errors: LatheError if a different value is given."""
         planned = self.problem[field]
         if given is not None and _args.integer(field, given) != planned:
             raise _differs(field, planned, given)
@@ -163,7 +163,7 @@ def _paged_slots(
     seen = at < ends[:, None]
     pages = table[request[:, None], np.where(seen, at // size, 0)] if seen.any() else at
     slots = np.where(seen, pages * size + at % size, -1)
-    # Not a hole: the batch claims a key there.
+    # Not a hole: the lengths say that there is a key.
     if (seen & ((pages < 0) | (slots >= _slots_of_pool(source)))).any():
         raise LatheError("out_of_range", "page_table", "pages of the pool", "a page outside it")
     return slots

@@ -45,8 +45,8 @@ def attend_workspace(
 ) -> int:
     """Bytes of attend()'s `workspace` on a Hopper GPU, enough for every call with at most these shapes.
 
-    rows, heads: of q. layout, page_size, pages: of the pool; kind "gather" reads compact rows of as
-        many tokens.
+    rows, heads: of q. layout, page_size, pages: of the pool. Kind "gather" reads compact rows instead,
+        pages * page_size of them.
     requests: `rows` by default. max_request_rows, max_kv_len: bounds on lengths; page tables need
         max_kv_len.
     index_width: entries of a row's list; 0: keys come from a page table.

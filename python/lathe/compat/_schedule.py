@@ -1,4 +1,4 @@
-"""FlashMLA's schedule object, which the layers of a step share, and calls that repeat an earlier one."""
+"""FlashMLA's schedule object, which the layers of a step share, and repeated calls."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class FlashMLASchedMeta:
     tile_scheduler_metadata: Any = None
     num_splits: Any = None
     workspace: Any = None  # on a GPU, with the schedule
-    made_of: Any = None  # what the schedule is of
+    made_of: Any = None  # the shapes and lengths that the schedule was computed from
 
 
 @dataclasses.dataclass
 class Kept:
-    """Of a call that may repeat."""
+    """What is kept of a call that may repeat."""
 
     config: FlashMLASchedMeta.Config
-    shapes: Any  # what a schedule depends on beside lengths
+    shapes: Any  # shapes_of(): what a schedule depends on, except lengths
     workspace: int | None  # bytes
     out: tuple[int, ...]
     copy_lse: bool
@@ -50,7 +50,7 @@ class Kept:
 def again(
     call: Any, meta: Any, q: Any, out: Any, lengths: tuple[Any, ...]
 ) -> tuple[Any, Any] | None:
-    """What a call gives that repeats an earlier one in all but addresses; None where it has to be checked."""
+    """The result of a call that repeats an earlier one in all but addresses; None if it has to be checked."""
     kept, torch = call.kept, t.torch_of(q)
     b, s_q, h, _ = kept.out
     shared = isinstance(meta, FlashMLASchedMeta)
@@ -80,8 +80,7 @@ def again(
 
 
 def shapes_of(q: Any, call: dict[str, Any]) -> Any:
-    """What a schedule depends on beside lengths, where the configuration is equal: it determines whether there are a row_indptr and
-    bounds."""
+    """What a schedule depends on, except lengths, if configurations are equal (they determine whether there are q_indptr and bounds)."""
     extra = call.get("extra")
     shapes = [tuple(call["pool"].shape)]
     shapes += [tuple(call[name].shape) for name in ("page_table", "indices") if name in call]
@@ -93,7 +92,7 @@ def shapes_of(q: Any, call: dict[str, Any]) -> Any:
 def share(
     meta: FlashMLASchedMeta, q: Any, call: dict[str, Any], shapes: Any, lengths: tuple[Any, ...]
 ) -> dict[str, Any]:
-    """The workspace of a step's calls, and whether to make its schedule."""
+    """Arguments of attend(): the step's workspace, and part="attention" if its schedule is there already."""
     extra = call.get("extra")
     made_of = (shapes, [t.state(x) for x in lengths])
     if meta.workspace is not None and meta.made_of == made_of:

@@ -35,7 +35,7 @@ class Switches:
 
 
 class Tally:
-    """Counts the calls that Lathe serves, and by reason those left to the engine."""
+    """Counts the calls that Lathe serves, and those left to the engine, by reason."""
 
     def __init__(self, plugin: str, strict: bool) -> None:
         self.plugin = plugin
@@ -112,8 +112,8 @@ def need_place(backend: str, tensor: Any) -> None:
 def pages(rows: Any) -> tuple[Any, int]:
     """Contiguous rows of a cache, [n, width], as pages of bytes, and the tokens per page.
 
-    A list of rows is then a list of slots. Pages are as large as n allows, at most 64 tokens: kernels
-    that stage keys of several lists do it by pages.
+    A list of rows is then a list of slots. Pages are as large as n allows, at most 64 tokens, because
+    kernels that stage the keys of several lists do so page by page.
     """
     size = math.gcd(rows.shape[0], 64)
     data = t.as_bytes(rows)
