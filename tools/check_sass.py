@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the machine code of CUDA objects against the tables beside the kernels. Needs no GPU.
+"""Checks the machine code of CUDA objects against the tables next to the kernels. Needs no GPU.
 
 check_sass.py TABLES OBJECT... : TABLES is a folder; every sass.txt in it is a table with a line per kind of kernel
 
@@ -11,8 +11,8 @@ registers  most registers per thread
 shared     exact bytes of static shared memory
 needs      instructions that must occur (HGMMA,QGMMA), or -
 
-Kernels may not use local memory: no stack, no LDL or STL. A kernel without a line and a line without a kernel are faults, too.
-Prints each fault and exits with 1, or with 77 (skipped) if there is no cuobjdump. It is searched in $CUOBJDUMP, on PATH, beside
+Kernels may not use local memory: no stack, no LDL or STL. A kernel without a line is a fault, and so is a line without a kernel.
+Prints each fault and exits with 1, or with 77 (skipped) if there is no cuobjdump. Looks for it in $CUOBJDUMP, on PATH, next to
 nvcc and among the Python packages (nvidia-cuda-cuobjdump with nvidia-cuda-nvdisasm).
 """
 
@@ -39,7 +39,7 @@ def find_cuobjdump():
     for path in candidates:
         if not path or not os.access(path, os.X_OK):
             continue
-        # It runs nvdisasm, which is beside it or on PATH.
+        # It runs nvdisasm, which is next to it or on PATH.
         if pathlib.Path(path).with_name("nvdisasm").exists() or shutil.which("nvdisasm"):
             return path
     return None

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # check_wheel.sh WHEEL [ROOT]: installs a wheel into a fresh environment and uses it: the module, the command, a model's answer.
-# With ROOT, a bare Debian (made by debootstrap, with python3-venv), in that tree, which has none of our libraries. That needs root.
+# With ROOT, does so in that tree, a bare Debian without our libraries (made by debootstrap, with python3-venv). That needs root.
 set -euo pipefail
 wheel=$(realpath "$1")
 root=${2:-}
@@ -9,7 +9,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work" ${root:+"$root/lathe-check"}' EXIT
 cp "$wheel" "$work"
 cp -r "$here/models/tiny-v32" "$work"
-# numpy comes along, as a bare system may be without a network.
+# Brings numpy along, because a bare system may have no network.
 "${PYTHON:-python3}" -m pip download --quiet --disable-pip-version-check --only-binary=:all: --no-deps \
   ${root:+--python-version "$(chroot "$root" python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')"} -d "$work" numpy
 cat > "$work/check.sh" <<'EOF'

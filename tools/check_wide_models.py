@@ -8,10 +8,10 @@ checkpoint with random weights, and transformers' f32 logits of all rows, with k
 program's WideModel tests compare the CPU in f32 with them (1e-3), and on a GPU the GPU with the CPU, which replays the GPU's
 choices of keys and experts (2e-2). Together they compare every row of the GPU with transformers.
 
-Widths are the published ones; vocabulary, layers and the number of experts are reduced, and the indexers' top-k is below the
-prompt's length, so that they have to choose. Rounding decides a choice between equal scores. So of several random prompts the
-script takes the one whose closest choice of experts has the largest margin. Keys, which are scored in e4m3, are transformers'
-choices on the CPU, too, which may disagree with few of them.
+Widths are the published ones; vocabulary, layers and the number of experts are reduced. The indexers' top-k is below the prompt's
+length, so that they have to select. Rounding decides a choice between equal scores, so the script tries several random prompts and
+keeps the one with the largest margin in its closest choice of experts. The CPU replays transformers' selections of keys, which are
+scored in e4m3; it may disagree with few of them.
 """
 
 import os
@@ -203,7 +203,7 @@ MODELS = {
 
 
 def pack_experts(model, generator, tensors):
-    """Stores experts in MXFP4: random codes and exponents. The model gets the weights that transformers decodes."""
+    """Stores experts in MXFP4, as random codes and exponents. Gives the model the weights that transformers decodes."""
     from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
     with torch.no_grad():

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Counts words that make comments hard to read, per 1,000 comment lines of src/ and include/.
 
-check_words.py [FOLDER...]: prints each folder's rate, and exits with 1 where all together exceed the bound. --list prints the lines.
+check_words.py [FOLDER...]: prints each folder's rate, and exits with 1 if all together exceed the bound. --list prints the lines.
 The bound leaves room for plain uses ("takes a lock"); gemma.cpp, highway and duckdb have 3.
 """
 

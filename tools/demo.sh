@@ -10,7 +10,7 @@ pair=(--prefill-attention-backend gather --decode-attention-backend native --kv-
 prompt=$(mktemp)
 trap 'rm -f "$prompt"' EXIT
 
-# Writes the prompt of item $2 of task $1 to $prompt and sets `wanted` to what is marked.
+# Writes the prompt of item $2 of task $1 to $prompt and sets `wanted` to the right answer.
 take() {
   wanted=$(python3 - "$1" "$2" "$prompt" <<'P'
 import gzip, json, sys

@@ -9,8 +9,8 @@ cd "$(dirname "$0")/.."
 mkdir -p docs/results
 text=$(mktemp)
 trap 'rm -f "$text"' EXIT
-# Held-out text in the models' own format. They were trained to give the answers, not to ask: the questions
-# make its perplexity large, and differences between plans as visible.
+# Held-out text in the models' own format. The models were trained on answers, not on questions, so the
+# questions make the perplexity large, and differences between plans as large.
 zcat models/tasks/chains.jsonl.gz | python3 -c '
 import json, sys
 for line in list(sys.stdin)[:60]:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A streaming server on FastAPI and uvicorn whose model costs nothing: the peer of `lathe bench server --peer`.
+"""A streaming server on FastAPI and uvicorn without a model, to compare with: `lathe bench server --peer`.
 
 Needs fastapi, uvicorn, uvloop and httptools from PyPI. Prints its port.
 """

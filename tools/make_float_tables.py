@@ -5,8 +5,8 @@ Two methods, neither of which shares code with float_formats.h:
   A. numpy and ml_dtypes casts.
   B. the format definitions taken literally: every representable value is listed exactly, and the
      nearest one is found by comparing exact fractions, ties to the even code.
-The stored tables come from A where A can express the rule, the hard inputs from B, and each is
-checked against the other. The script stops at the first disagreement.
+The stored tables come from A where A can express the rule, and the hard inputs from B. Each is
+checked against the other, and the script stops at the first disagreement.
 
 Needs numpy and ml_dtypes:  pip install numpy ml_dtypes
 Usage:  make_float_tables.py          write the file
@@ -37,7 +37,7 @@ class Format:
     mantissa: int
     bias: int
     max_code: int
-    overflow_code: int  # what a magnitude beyond the largest finite one becomes
+    overflow_code: int  # code of a magnitude beyond the largest finite one
     nan_code: int  # magnitude of the canonical NaN
     nan_keeps_sign: bool
     dtype: type  # numpy or ml_dtypes type

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes the fixtures of tests/data/models whose weights are too large to store: a formula generates them, here and in the tests.
+"""Makes the fixtures of tests/data/models with weights that are too large to store: a formula generates them, here and in the tests.
 
     python3 tools/make_generated_fixtures.py OUT_DIR [NAME...]     (torch and transformers >= 5.17; a CPU, a few minutes)
 
-Every folder holds config.json, tensors.json and reference.safetensors. tensors.json is the formula, see generated_weights.py. The
-reference has the contents of make_model_fixtures.py's, for prompts of 7, 160 and 1100 tokens.
+Every folder has config.json, tensors.json and reference.safetensors. tensors.json is the formula (generated_weights.py). The reference
+has the tensors that make_model_fixtures.py writes, for prompts of 7, 160 and 1100 tokens.
 
 Experts in MXFP4 are decoded by transformers' own convert_moe_packed_tensors. Gemma's embeddings are scaled by sqrt(hidden) in
 the dtype of the checkpoint, as transformers does in a model of that dtype.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Computes the constants of src/kernels/sampling_math.h, and known answers for its test.
 
-Philox is implemented here from its definition and checked against the authors' published answers,
+Philox is implemented here from its definition and checked against its authors' published answers,
 so the table shares no code with philox.h. The coefficients are a weighted least-squares fit at
 Chebyshev nodes, with weights that converge to the minimax fit (Lawson's method).
 

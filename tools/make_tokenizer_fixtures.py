@@ -70,7 +70,7 @@ def words():
 
 
 def make_texts(rng, count, added):
-    """Sentences, code, and strings put together from words, odd pieces, white space and added tokens."""
+    """Sentences, code, and random strings of words, odd pieces, white space and added tokens."""
     vocabulary, texts = words(), ["", " ", "a"] + SENTENCES + CODE + SPACES + ODD
     while len(texts) < count:
         parts = []

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes tests/data/templates/deepseek_v4.json: DeepSeek V4's prompts, written by DeepSeek's own program.
 
-The program is encoding/encoding_dsv4.py in a checkpoint's repository; its two generations differ. The conversations are here; those
-of SHAPES have the shapes of the program's own tests, and are written in every combination of mode, tools, dropping and effort.
+The program is encoding/encoding_dsv4.py in a checkpoint's repository; its two generations differ. The conversations are here. SHAPES
+has the shapes of the program's own tests, which are written in every combination of mode, tools, dropping and effort.
 
     python3 tools/make_v4_chat_fixtures.py --preview V4-FLASH/encoding/encoding_dsv4.py \\
         --official V4-FLASH-0731/encoding/encoding_dsv4.py

@@ -42,12 +42,12 @@ from make_model_fixtures import FP8, CacheRounding, quantise_rows
 LENGTHS = (7, 150, 300)
 PIECE = 30  # tokens
 TRIALS = 400  # pieces
-LONG = 4097  # of deepseek_v4_wide alone
-LONG_STABLE = 1e-3  # of so many rounded keys and entries some differ in f32 and f64
-SUBLAYERS = 260  # tokens of the prompt whose sublayers are stored, of deepseek_v4 alone
-STABLE = 7e-4  # of a stored row's logits
+LONG = 4097  # tokens of the longest prompt, of deepseek_v4_wide alone
+LONG_STABLE = 1e-3  # its STABLE: among that many rounded keys and entries some differ in f32 and f64
+SUBLAYERS = 260  # tokens of the prompt with stored sublayers, of deepseek_v4 alone
+STABLE = 7e-4  # bound of the distance of a stored row's logits
 STABLE_STREAMS = 2e-5
-STABLE_ENTRIES = 5e-5  # of an entry's deviation
+STABLE_ENTRIES = 5e-5  # bound of an entry's distance
 MOVED = 3  # runs with moved weights
 # Scores of deepseek_v4_wide's indexers are of so many rounded numbers that they differ by up to 1e-2 from run to run, some 1e-3 mostly.
 ENTRY_MARGIN = 6e-3
@@ -312,7 +312,7 @@ def margin_over(scores, k):
 
 
 def run_with_margins(model, tokens):
-    """Logits, and by how much each row's chosen experts and entries beat the others in the layer that is least sure."""
+    """Logits, and each row's least margin, over all layers, of its chosen experts and entries over the others."""
     experts, entries, hooks = [], [], []
 
     def router(module, args, output):
@@ -337,7 +337,7 @@ def run_with_margins(model, tokens):
 
 
 def clear_piece(model, tokens, count, generator):
-    """`count` tokens behind these whose rows choose clearly, a pair at a time."""
+    """Appends `count` tokens, two at a time, that make clear choices."""
     start = len(tokens)
     while len(tokens) < start + count:
         pair = torch.randint(0, model.config.vocab_size, (min(2, start + count - len(tokens)),), generator=generator)
@@ -353,7 +353,7 @@ def distance(logits, other):
 
 
 def moved(model, trial):
-    """The model in f64, with weights moved by some 2^-23 of themselves but in trial 0."""
+    """The model in f64. In trials after the first its weights are moved by about 2^-23 of themselves."""
     model.double()
     generator = torch.Generator().manual_seed(trial)
     for t in model.state_dict().values() if trial else ():
@@ -363,7 +363,7 @@ def moved(model, trial):
 
 
 def agreement(model, tokens):
-    """Logits in f32, and the largest distance of a row to those in f64, with the weights as they are and moved; ends beyond STABLE."""
+    """Logits in f32, and a row's largest distance from logits in f64 with the weights as they are and moved. Stops beyond STABLE."""
     logits = run(model.float(), tokens)
     kept = {name: t.clone() for name, t in model.state_dict().items()}
     worst = 0.0
@@ -376,7 +376,7 @@ def agreement(model, tokens):
 
 
 def grow(model, length, generator, clear):
-    """A prompt of pieces on each of which agreement() is good: its tokens, logits and the largest distance."""
+    """A prompt of pieces that each have good agreement(): its tokens, its logits and the largest distance."""
     pieces, failed = [torch.zeros(0, dtype=torch.int64)], 0
     for _ in range(TRIALS):
         count = min(PIECE, length - sum(map(len, pieces)))
@@ -390,7 +390,7 @@ def grow(model, length, generator, clear):
             pieces, failed = [*pieces, piece], 0
             if len(tokens) == length:
                 return tokens, logits, worst
-        elif (failed := failed + 1) % 12 == 0:  # what the pieces before left in the cache may be to blame
+        elif (failed := failed + 1) % 12 == 0:  # perhaps because of earlier pieces' keys in the cache
             del pieces[max(1, len(pieces) - 2) :]
     raise SystemExit(f"no prompt of {length} tokens whose rows all agree in f32 and f64")
 
@@ -452,7 +452,7 @@ class Sublayers:
 
 
 def sublayers(model, scores, rounding, generator):
-    """Rows in which f32 and f64 agree in every sublayer, five of the prompt that has most of them and whose entries all agree."""
+    """Five rows in which f32 and f64 agree in every sublayer, of the prompt that has most such rows and in which all entries agree."""
     scores.on = rounding.on = True
     best = None
     for _ in range(60):
@@ -481,7 +481,7 @@ def sublayers(model, scores, rounding, generator):
 
 
 def long_prompt(model, scores, rounding, generator):
-    """Tokens as bytes, and logits in f64 with a rounded cache: f32's depend on how a machine cuts sums among threads."""
+    """Tokens as bytes, and logits in f64 with a rounded cache. (f32 sums depend on how a machine splits them among threads.)"""
     positions = torch.tensor([*range(9), 127, 255, 256, 1023, 1024, 2047, *range(LONG - 13, LONG)])
     required = (positions < 9) | (positions >= LONG - 4)
     scores.on = rounding.on = True
@@ -514,7 +514,7 @@ def long_prompt(model, scores, rounding, generator):
 def main():
     if len(sys.argv) < 2 or any(name not in MODELS for name in sys.argv[2:]):
         raise SystemExit(__doc__)
-    torch.set_num_threads(1)  # how many there are changes sums in f32, and so the prompts
+    torch.set_num_threads(1)  # the number of threads changes f32 sums, and so the prompts
     for number, (name, own) in enumerate(MODELS.items()):
         if sys.argv[2:] and name not in sys.argv[2:]:
             continue

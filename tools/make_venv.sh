@@ -5,7 +5,7 @@ venv=$1
 cd "$(dirname "$0")/.."
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
 "$venv/bin/pip" install --quiet --disable-pip-version-check numpy ml_dtypes pytest openai jsonschema rfc3339-validator "scikit-build-core>=0.11" "nanobind>=2.10"
-# What tools/check_sass.py reads machine code with; a toolkit may lack it.
+# tools/check_sass.py reads machine code with these; a toolkit may lack them.
 if command -v nvcc > /dev/null && ! command -v cuobjdump > /dev/null; then
   "$venv/bin/pip" install --quiet --disable-pip-version-check nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm
 fi

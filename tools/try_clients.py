@@ -2,7 +2,7 @@
 """Runs unmodified clients of other projects against lathe serve. They come from PyPI, so make test leaves them out.
 
     tools/try_clients.py sglang-bench build/lathe     SGLang's Rust bench client over its three routes
-    tools/try_clients.py lm-eval build/lathe          lm-eval by chat and by completions, beside lathe eval
+    tools/try_clients.py lm-eval build/lathe          lm-eval by chat and by completions, compared with lathe eval
 """
 
 import argparse
@@ -21,7 +21,7 @@ SGLANG = "sglang==0.5.23"
 LM_EVAL = "lm_eval[api]==0.4.13"
 TASKS = ("arithmetic", "copy", "retrieval")
 
-# The wheel's bench client is one shared object that needs nothing else of it.
+# The wheel's bench client is one shared object that needs nothing else from the wheel.
 RUN_BENCH = """
 import importlib.util, sys
 spec = importlib.util.spec_from_file_location("_bench", sys.argv[1])
