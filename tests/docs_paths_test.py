@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 """Every file, folder and section that README.md, CONTRIBUTING.md, tests/README.md and docs/ name or link to exists.
 
-In notes, figures and model cards only links are read, as a note may name a file that has moved. Paths begin at the root, at src/, at
-src/kernels/cuda/, or at the folder of src/ with the document's name (engine.md, models.md). In commands only those that begin with a folder
-of the root are read. NAME, FAMILY and ROOM stand for any name.
+In notes, figures and model cards only links are read, as a note may name a file that has moved. Paths begin at the root, at src/ or at
+src/kernels/cuda/. In commands only those that begin with a folder of the root are read. NAME, FAMILY and ROOM stand for any name.
 """
 
 import pathlib
@@ -58,9 +57,8 @@ class Paths(unittest.TestCase):
         self.tops = {f for f in self.folders if "/" not in f}
         self.roots = self.tops | {f.split("/")[1] for f in self.folders if f.startswith("src/")} | {"sm90"}
 
-    def exists(self, path: str, document: pathlib.Path) -> bool:
-        own = ["src/" + document.stem, "src/" + document.stem.removesuffix("s")]
-        names = [str(pathlib.PurePath(base, path)) for base in BASES + own]
+    def exists(self, path: str) -> bool:
+        names = [str(pathlib.PurePath(base, path)) for base in BASES]
         return any(n in self.files or n in self.folders for n in names)
 
     def wrong_links(self, document: pathlib.Path):
@@ -77,7 +75,7 @@ class Paths(unittest.TestCase):
             quoted = any(begin < match.start() < end for begin, end in blocks)
             if ELSEWHERE.search(match[0]) or (quoted and match[0].split("/")[0] not in self.tops):
                 continue
-            if not self.exists(match[0], document):
+            if not self.exists(match[0]):
                 yield match.start(), match[0]
         for match in CODE.finditer(prose_of(document)):
             word = match[1]
@@ -85,7 +83,7 @@ class Paths(unittest.TestCase):
                 continue
             if NAME.fullmatch(word) and not any(f.split("/")[-1] == word for f in self.files):
                 yield match.start(), word
-            elif FOLDER.fullmatch(word) and word.split("/")[0] in self.roots and not self.exists(word, document):
+            elif FOLDER.fullmatch(word) and word.split("/")[0] in self.roots and not self.exists(word):
                 yield match.start(), word
 
     def check(self, documents, wrong):
