@@ -52,7 +52,7 @@ ROOMS = [
     ("kernels/cuda/sm90/gqa", "grouped-query attention", f"{SM90} kernels/cuda/sm90/attention"),
     ("kernels/cuda/sm90/latent", "latent attention", f"{SM90} kernels/cuda/sm90/attention kernels/cuda/sm90/step"),
     ("kernels/cuda/sm90/ragged", "attention over keys expanded from latents", f"{SM90} kernels/cuda/sm90/attention kernels/cuda/sm90/codec "
-     "kernels/cuda/sm90/matmul kernels/cuda/sm90/gqa kernels/cuda/sm90/latent"),
+     "kernels/cuda/sm90/matmul kernels/cuda/sm90/gqa"),
     ("kernels/cuda/sm90/indexer", "index scores and top-k", SM90),
     ("kernels/cuda/sm90/moe", "routing and placing of experts' rows", SM90),
     ("kernels/cuda/sm90/compress", "compressed entries", SM90),

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace lathe {
@@ -115,31 +116,24 @@ Result<void> check_problem(const AttentionProblem& p) {
 }
 
 Result<CacheLayout> layout_for(const AttentionProblem& p, LayoutKind kind) {
-  const auto refuse = [&](std::string_view wanted) -> Result<CacheLayout> {
+  if (!layouts_of(p.kind).contains(kind)) {
     return Error{ErrorCode::unsupported, fmt::format("layout of a {} cache", name(p.kind)),
-                 std::string(wanted), std::string(name(kind)), ""};
-  };
-  LayoutDims dims;
-  switch (p.kind) {
-    case ProblemKind::grouped_query:
-      if (!is_gqa(kind)) return refuse("gqa_bf16, gqa_fp8");
-      dims = {.kv_heads = p.kv_heads, .head_dim = p.head_dim, .v_head_dim = p.v_head_dim};
-      break;
-    case ProblemKind::window_compressed:
-      if (kind != LayoutKind::v4_fp8 && kind != LayoutKind::mla_bf16) {
-        return refuse("v4_fp8, mla_bf16");
-      }
-      dims = {.nope = p.nope, .rope = p.rope};
-      break;
-    case ProblemKind::dense_latent:
-    case ProblemKind::sparse_latent:
-      if (!is_latent(kind) || kind == LayoutKind::v4_fp8) {
-        return refuse("mla_bf16, mla_fp8, mla_fp8_block, mla_fp4");
-      }
-      dims = {.nope = p.nope, .rope = p.rope};
-      break;
+                 layouts_of(p.kind).names(), std::string(name(kind)), ""};
+  }
+  LayoutDims dims{.nope = p.nope, .rope = p.rope};
+  if (p.kind == ProblemKind::grouped_query) {
+    dims = {.kv_heads = p.kv_heads, .head_dim = p.head_dim, .v_head_dim = p.v_head_dim};
   }
   return CacheLayout::make(kind, dims, default_policy(kind));
+}
+
+std::vector<LayoutKind> layouts_by_precision(ProblemKind problem) {
+  std::vector<LayoutKind> out;
+  for (const LayoutKind kind : enum_values<LayoutKind>()) {
+    if (layouts_of(problem).contains(kind)) out.push_back(kind);
+  }
+  std::ranges::sort(out, {}, [](LayoutKind kind) { return layout_row(kind).order; });
+  return out;
 }
 
 }  // namespace lathe

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/enum.h"
 #include "base/result.h"
@@ -18,6 +19,28 @@ namespace lathe {
 #define LATHE_PROBLEM_KINDS(X) \
   X(dense_latent) X(sparse_latent) X(window_compressed) X(grouped_query)
 LATHE_ENUM(ProblemKind, LATHE_PROBLEM_KINDS)
+
+/// The form of a problem's keys in a cache. Which layouts hold it is in layout/layout_kinds.h.
+constexpr KeyForm key_form(ProblemKind kind) {
+  switch (kind) {
+    case ProblemKind::dense_latent:
+    case ProblemKind::sparse_latent:
+      return KeyForm::latent;
+    case ProblemKind::window_compressed:
+      return KeyForm::latent_row;
+    case ProblemKind::grouped_query:
+      return KeyForm::per_head;
+  }
+  return KeyForm::latent;
+}
+
+/// The layouts that can hold a problem's keys.
+constexpr EnumSet<LayoutKind> layouts_of(ProblemKind kind) {
+  return layouts_holding(key_form(kind));
+}
+
+/// layouts_of(), the checkpoint's own precision first, then lower ones.
+std::vector<LayoutKind> layouts_by_precision(ProblemKind kind);
 
 /// Fields that a kind does not use are 0.
 struct AttentionProblem {
@@ -59,9 +82,11 @@ struct AttentionProblem {
         return v_head_dim;
       case ProblemKind::window_compressed:
         return nope + rope;
-      default:
-        return nope;
+      case ProblemKind::dense_latent:
+      case ProblemKind::sparse_latent:
+        break;
     }
+    return nope;
   }
   constexpr bool sparse() const { return top_k > 0; }
   /// Two sources of keys, each with its own pool.

@@ -8,73 +8,9 @@
 namespace lathe {
 namespace {
 
-// A dim as it stands in a serialised layout; `multiple` is what the kind's parts can be cut into.
-// Parts of fp8 and bf16 stay 16-byte aligned within a record of 16-element multiples, which every
-// vector load relies on.
-struct DimRule {
-  std::string_view key;
-  std::int32_t LayoutDims::*field;
-  std::int32_t multiple;
-  std::int32_t min;
-  std::int32_t max;
-};
-
-constexpr std::int32_t kMaxDim = 16384;
-
-constexpr std::array kMlaDims = {
-    DimRule{"nope", &LayoutDims::nope, 16, 16, kMaxDim},
-    DimRule{"rope", &LayoutDims::rope, 16, 0, kMaxDim},
-};
-constexpr std::array kBlockDims = {
-    DimRule{"nope", &LayoutDims::nope, 128, 128, kMaxDim},
-    DimRule{"rope", &LayoutDims::rope, 16, 0, kMaxDim},
-};
-constexpr std::array kV4Dims = {
-    DimRule{"nope", &LayoutDims::nope, 64, 64, kMaxDim},
-    DimRule{"rope", &LayoutDims::rope, 16, 0, kMaxDim},
-};
-constexpr std::array kIndexDims = {
-    DimRule{"dim", &LayoutDims::dim, 16, 16, kMaxDim},
-};
-constexpr std::array kGqaDims = {
-    DimRule{"kv_heads", &LayoutDims::kv_heads, 1, 1, 1024},
-    DimRule{"head_dim", &LayoutDims::head_dim, 16, 16, 1024},
-    DimRule{"v_head_dim", &LayoutDims::v_head_dim, 16, 16, 1024},
-};
-
-struct DimRules {
-  const DimRule* first;
-  std::size_t count;
-  const DimRule* begin() const { return first; }
-  const DimRule* end() const { return first + count; }
-};
-
-DimRules dim_rules(LayoutKind kind) {
-  switch (kind) {
-    case LayoutKind::mla_fp8_block:
-      return {kBlockDims.data(), kBlockDims.size()};
-    case LayoutKind::v4_fp8:
-      return {kV4Dims.data(), kV4Dims.size()};
-    case LayoutKind::index_fp8:
-      return {kIndexDims.data(), kIndexDims.size()};
-    case LayoutKind::gqa_bf16:
-    case LayoutKind::gqa_fp8:
-      return {kGqaDims.data(), kGqaDims.size()};
-    default:
-      return {kMlaDims.data(), kMlaDims.size()};
-  }
-}
-
 constexpr std::array kAllDims = {&LayoutDims::nope,     &LayoutDims::rope,
                                  &LayoutDims::dim,      &LayoutDims::kv_heads,
                                  &LayoutDims::head_dim, &LayoutDims::v_head_dim};
-
-EnumSet<ScalePolicy> policies(LayoutKind kind) {
-  if (kind == LayoutKind::mla_fp8_block || kind == LayoutKind::index_fp8) {
-    return {ScalePolicy::pow2_ceil, ScalePolicy::raw_f32};
-  }
-  return {default_policy(kind)};
-}
 
 Error malformed(std::string_view wanted, std::string_view offered) {
   return {ErrorCode::malformed, "layout", std::string(wanted), std::string(offered),
@@ -84,7 +20,7 @@ Error malformed(std::string_view wanted, std::string_view offered) {
 }  // namespace
 
 Result<CacheLayout> CacheLayout::make(LayoutKind kind, LayoutDims dims, ScalePolicy policy) {
-  const DimRules rules = dim_rules(kind);
+  const std::span<const DimRule> rules = dim_rules(kind);
   for (std::int32_t LayoutDims::*field : kAllDims) {
     const DimRule* rule = nullptr;
     for (const DimRule& r : rules) {
@@ -106,9 +42,10 @@ Result<CacheLayout> CacheLayout::make(LayoutKind kind, LayoutDims dims, ScalePol
           fmt::format("{}", got), fmt::format("the default is {}", default_dims(kind).*field)};
     }
   }
-  if (!policies(kind).contains(policy)) {
+  const EnumSet<ScalePolicy> policies = layout_row(kind).policies;
+  if (!policies.contains(policy)) {
     return Error{ErrorCode::invalid_argument, fmt::format("scale of {}", lathe::name(kind)),
-                 policies(kind).names(), std::string(lathe::name(policy)), ""};
+                 policies.names(), std::string(lathe::name(policy)), ""};
   }
   return CacheLayout(kind, dims, policy);
 }

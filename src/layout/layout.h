@@ -1,5 +1,6 @@
-// CacheLayout: how the bytes of a KV cache lie, as a value. Every size, stride and offset of every
-// layout is computed here and nowhere else; other rooms ask.
+// CacheLayout: the arrangement of a KV cache's bytes, as a value. Sizes, strides and offsets are
+// computed here, from the kind's row in layout/layout_kinds.h. Kernels that repeat a number as a
+// compile-time constant compare it with CacheLayout in a static_assert.
 //
 // A page of P tokens is a row of planes. A plane holds one fixed-size record per token,
 // token-major, so that token i's record of plane p starts at (start of plane p) + i *
@@ -20,29 +21,9 @@
 #include "base/dtype.h"
 #include "base/enum.h"
 #include "base/result.h"
+#include "layout/layout_kinds.h"
 
 namespace lathe {
-
-#define LATHE_LAYOUT_KINDS(X) \
-  X(mla_bf16) X(mla_fp8) X(mla_fp8_block) X(mla_fp4) X(v4_fp8) X(index_fp8) X(gqa_bf16) X(gqa_fp8)
-LATHE_ENUM(LayoutKind, LATHE_LAYOUT_KINDS)
-
-/// What a part holds. `nope` and `rope` are the latent and the rotary part of a latent cache; `key`
-/// and `value` those of a grouped-query cache (`key` also the indexer's key); `scale` the per-tile
-/// scales; `pad` bytes that carry nothing.
-#define LATHE_PART_ROLES(X) X(nope) X(rope) X(key) X(value) X(scale) X(pad)
-LATHE_ENUM(PartRole, LATHE_PART_ROLES)
-
-/// How stored numbers are scaled. amax is the largest finite magnitude of a tile.
-// clang-format off
-#define LATHE_SCALE_POLICY_LIST(X)                                                                    \
-  X(none, "stored as they are")                                                                       \
-  X(per_tensor, "one scale for the whole pool; 1 unless a checkpoint gives another")             \
-  X(pow2_ceil, "f32 per tile, 2^ceil(log2(max(amax, 1e-4) / 448)); all readers agree on every bit")   \
-  X(raw_f32, "f32 per tile, max(amax, 1e-4) / 448; readers that truncate scales are up to 2x wrong")  \
-  X(ue8m0, "an exponent byte per tile, as pow2_ceil; mla_fp4: 2^ceil(log2(max(amax / 6, 1e-10)))")
-// clang-format on
-LATHE_ENUM_WITH_TEXT(ScalePolicy, LATHE_SCALE_POLICY_LIST)
 
 /// Floor of amax, so that an all-zero tile has an ordinary scale (fp8 layouts).
 inline constexpr float kAmaxFloor = 1e-4f;
@@ -62,49 +43,6 @@ struct Part {
   constexpr std::int32_t bytes() const { return static_cast<std::int32_t>(bytes_of(dtype, elems)); }
   constexpr bool operator==(const Part&) const = default;
 };
-
-/// The free dimensions of a layout; those that a kind does not use are 0.
-struct LayoutDims {
-  std::int32_t nope = 0;        // latent layouts: latent width (512; v4: 448)
-  std::int32_t rope = 0;        // latent layouts: rotary width (64), may be 0
-  std::int32_t dim = 0;         // index_fp8: key width (128)
-  std::int32_t kv_heads = 0;    // gqa
-  std::int32_t head_dim = 0;    // gqa: key width per head
-  std::int32_t v_head_dim = 0;  // gqa: value width per head
-
-  constexpr bool operator==(const LayoutDims&) const = default;
-};
-
-/// Dims of the models that each kind is for (gqa: 8 heads of 128).
-constexpr LayoutDims default_dims(LayoutKind kind) {
-  switch (kind) {
-    case LayoutKind::v4_fp8:
-      return {.nope = 448, .rope = 64};
-    case LayoutKind::index_fp8:
-      return {.dim = 128};
-    case LayoutKind::gqa_bf16:
-    case LayoutKind::gqa_fp8:
-      return {.kv_heads = 8, .head_dim = 128, .v_head_dim = 128};
-    default:
-      return {.nope = 512, .rope = 64};
-  }
-}
-
-constexpr ScalePolicy default_policy(LayoutKind kind) {
-  switch (kind) {
-    case LayoutKind::mla_fp8:
-    case LayoutKind::gqa_fp8:
-      return ScalePolicy::per_tensor;
-    case LayoutKind::mla_fp8_block:
-    case LayoutKind::index_fp8:
-      return ScalePolicy::pow2_ceil;
-    case LayoutKind::mla_fp4:
-    case LayoutKind::v4_fp8:
-      return ScalePolicy::ue8m0;
-    default:
-      return ScalePolicy::none;
-  }
-}
 
 class CacheLayout {
  public:
@@ -193,13 +131,16 @@ class CacheLayout {
   static constexpr bool holds_values(const Part& p) {
     return p.role != PartRole::scale && p.role != PartRole::pad;
   }
-  constexpr void add(PartRole role, DType dtype, std::int32_t elems, int plane = 0) {
+  constexpr std::int32_t elems_of(const PartRow& part) const;
+  constexpr std::int32_t scaled_elems() const;
+  constexpr void add(const PartRow& row) {
+    const std::int32_t elems = elems_of(row);
     if (elems == 0) return;
     Part& p = parts_[static_cast<std::size_t>(part_count_++)];
-    std::int32_t& record = plane_bytes_[static_cast<std::size_t>(plane)];
-    p = {role, dtype, elems, plane, record};
+    std::int32_t& record = plane_bytes_[static_cast<std::size_t>(row.plane)];
+    p = {row.role, row.dtype, elems, row.plane, record};
     record += p.bytes();
-    if (plane + 1 > plane_count_) plane_count_ = plane + 1;
+    if (row.plane + 1 > plane_count_) plane_count_ = row.plane + 1;
   }
 
   LayoutKind kind_;
@@ -216,64 +157,40 @@ class CacheLayout {
 /// Errors: a page size outside 1 to kMaxPageSize.
 Result<void> check_page_size(std::int32_t page_size);
 
-/// Latent layouts hold one shared row per token (nope, rope); the others are keyed by heads or
-/// belong to the indexer.
-constexpr bool is_latent(LayoutKind kind) {
-  return kind == LayoutKind::mla_bf16 || kind == LayoutKind::mla_fp8 ||
-         kind == LayoutKind::mla_fp8_block || kind == LayoutKind::mla_fp4 ||
-         kind == LayoutKind::v4_fp8;
+constexpr std::int32_t CacheLayout::elems_of(const PartRow& part) const {
+  switch (part.role) {
+    case PartRole::nope:
+      return dims_.nope;
+    case PartRole::rope:
+      return dims_.rope;
+    case PartRole::key:  // one of the two is 0
+      return dims_.dim + dims_.kv_heads * dims_.head_dim;
+    case PartRole::value:
+      return dims_.kv_heads * dims_.v_head_dim;
+    case PartRole::scale:
+      return scaled_elems() / scale_tile_;
+    case PartRole::pad: {
+      const std::int32_t record = plane_bytes(part.plane);
+      return (part.multiple - record % part.multiple) % part.multiple;
+    }
+  }
+  return 0;
 }
-constexpr bool is_gqa(LayoutKind kind) {
-  return kind == LayoutKind::gqa_bf16 || kind == LayoutKind::gqa_fp8;
+
+constexpr std::int32_t CacheLayout::scaled_elems() const {
+  std::int32_t n = 0;
+  for (const PartRow& part : layout_row(kind_).parts) {
+    if (part.dtype == DType::e4m3 || part.dtype == DType::e2m1) n += elems_of(part);
+  }
+  return n;
 }
 
 constexpr CacheLayout::CacheLayout(LayoutKind kind, LayoutDims dims, ScalePolicy policy)
     : kind_(kind), policy_(policy), dims_(dims) {
-  switch (kind) {
-    case LayoutKind::mla_bf16:
-      add(PartRole::nope, DType::bf16, dims.nope);
-      add(PartRole::rope, DType::bf16, dims.rope);
-      break;
-    case LayoutKind::mla_fp8:
-      add(PartRole::nope, DType::e4m3, dims.nope);
-      add(PartRole::rope, DType::e4m3, dims.rope);
-      break;
-    case LayoutKind::mla_fp8_block:
-      scale_tile_ = 128;
-      add(PartRole::nope, DType::e4m3, dims.nope);
-      add(PartRole::scale, DType::f32, dims.nope / scale_tile_);
-      add(PartRole::rope, DType::bf16, dims.rope);
-      break;
-    case LayoutKind::mla_fp4:
-      scale_tile_ = 16;
-      add(PartRole::nope, DType::e2m1, dims.nope);
-      add(PartRole::rope, DType::e2m1, dims.rope);
-      add(PartRole::scale, DType::ue8m0, (dims.nope + dims.rope) / scale_tile_, 1);
-      break;
-    case LayoutKind::v4_fp8: {
-      scale_tile_ = 64;
-      const std::int32_t scales = dims.nope / scale_tile_;
-      add(PartRole::nope, DType::e4m3, dims.nope);
-      add(PartRole::rope, DType::bf16, dims.rope);
-      add(PartRole::scale, DType::ue8m0, scales, 1);
-      add(PartRole::pad, DType::u8, (8 - scales % 8) % 8, 1);
-      // Bulk gathers of data records need every page to start at a multiple of the record.
-      page_align_ = plane_bytes_[0];
-      break;
-    }
-    case LayoutKind::index_fp8:
-      scale_tile_ = dims.dim;
-      add(PartRole::key, DType::e4m3, dims.dim);
-      add(PartRole::scale, DType::f32, 1, 1);
-      break;
-    case LayoutKind::gqa_bf16:
-    case LayoutKind::gqa_fp8: {
-      const DType t = kind == LayoutKind::gqa_bf16 ? DType::bf16 : DType::e4m3;
-      add(PartRole::key, t, dims.kv_heads * dims.head_dim, 0);
-      add(PartRole::value, t, dims.kv_heads * dims.v_head_dim, 1);
-      break;
-    }
-  }
+  const LayoutRow& row = layout_row(kind);
+  scale_tile_ = row.tile == kTileIsKey ? dims.dim : row.tile;
+  for (const PartRow& part : row.parts) add(part);
+  if (row.pages_of_records) page_align_ = plane_bytes_[0];
 }
 
 static_assert(CacheLayout(LayoutKind::mla_bf16).bytes_per_token() == 1152);

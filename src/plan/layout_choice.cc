@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <array>
 
-#include "plan/planner.h"
-
 namespace lathe {
 namespace {
 
@@ -25,17 +23,6 @@ Reason request_reason(const Error& e) {
 }
 
 }  // namespace
-
-std::vector<LayoutKind> layouts_of(const AttentionProblem& problem) {
-  // V4 was trained with an fp8 cache (quantisation-aware), so its own precision is v4_fp8.
-  if (problem.kind == ProblemKind::window_compressed) {
-    return {LayoutKind::v4_fp8, LayoutKind::mla_bf16};
-  }
-  if (problem.kind == ProblemKind::grouped_query)
-    return {LayoutKind::gqa_bf16, LayoutKind::gqa_fp8};
-  return {LayoutKind::mla_bf16, LayoutKind::mla_fp8_block, LayoutKind::mla_fp8,
-          LayoutKind::mla_fp4};
-}
 
 LayoutChoice choose_layouts(const AttentionProblem& problem, const PlanRequest& request) {
   LayoutChoice out;
@@ -82,7 +69,7 @@ LayoutChoice choose_layouts(const AttentionProblem& problem, const PlanRequest& 
   } else {
     std::string tried;
     DType tier = DType::f64;
-    for (LayoutKind kind : layouts_of(problem)) {
+    for (LayoutKind kind : layouts_by_precision(problem.kind)) {
       const auto layout = layout_for(problem, kind);
       if (!layout) continue;
       tried += fmt::format("{}{} ({})", tried.empty() ? "" : ", ", name(kind),

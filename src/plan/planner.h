@@ -37,7 +37,4 @@ PlanResult make_plan(const AttentionProblem& problem, const Machine& machine,
                      const PlanRequest& request, const Registry& registry,
                      std::vector<Rejection>* rejections = nullptr);
 
-/// The layouts that can hold a problem's keys, most precise first.
-std::vector<LayoutKind> layouts_of(const AttentionProblem& problem);
-
 }  // namespace lathe

@@ -241,7 +241,7 @@ std::vector<std::string> suggest(
     }
   }
   if (request.layout != "auto") {
-    for (LayoutKind kind : layouts_of(problem)) {
+    for (LayoutKind kind : layouts_by_precision(problem.kind)) {
       PlanRequest changed = request;
       changed.layout = std::string(name(kind));
       offer(changed, "--kv-layout " + changed.layout);

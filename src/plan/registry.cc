@@ -35,8 +35,7 @@ namespace {
 Adapter gather_latent() {
   Adapter a;
   a.name = "gather-decode";
-  a.from = {LayoutKind::mla_bf16, LayoutKind::mla_fp8, LayoutKind::mla_fp8_block,
-            LayoutKind::mla_fp4, LayoutKind::v4_fp8};
+  a.from = layouts_holding(KeyForm::latent) | layouts_holding(KeyForm::latent_row);
   a.to = LayoutKind::mla_bf16;
   return a;
 }
@@ -54,7 +53,7 @@ void add_adapters(Registry& registry) {
 
   Adapter gqa;
   gqa.name = "gather-decode-gqa";
-  gqa.from = {LayoutKind::gqa_bf16, LayoutKind::gqa_fp8};
+  gqa.from = layouts_holding(KeyForm::per_head);
   gqa.to = LayoutKind::gqa_bf16;
   registry.add(gqa);
 }

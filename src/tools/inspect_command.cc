@@ -236,7 +236,7 @@ int run_inspect(const InspectFlags& flags) {
   if (!machine) return refuse(machine.error());
   const Registry registry = model_kernels(machine->device);
   std::vector<LayoutRow> rows;
-  for (const LayoutKind kind : layouts_of(config->groups.front().problem)) {
+  for (const LayoutKind kind : layouts_by_precision(config->groups.front().problem.kind)) {
     rows.push_back(plan_row(*config, *machine, registry, kind, weights));
   }
   print_out(flags.json ? json_text(json(*config, weights, rows), 2) + "\n"

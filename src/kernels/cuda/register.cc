@@ -134,10 +134,10 @@ Capability ragged(ProblemKind problem) {
   c.phases = {Phase::extend};
   c.layouts = cuda::kRaggedLayouts;
   c.context_within_top_k = true;
-  c.heads = Accepts::range(1, cuda::kLatentHeads);
+  c.heads = Accepts::range(1, cuda::kRaggedHeads);
   c.page_sizes = Accepts::range(1, kMaxPageSize);
   c.nope = Accepts::list({cuda::kRaggedNope});
-  c.rope = Accepts::list({cuda::kLatentRope});
+  c.rope = Accepts::list({cuda::kRaggedRope});
   c.qk_nope_head = one_of(cuda::kRaggedNopeHeads);
   c.v_head = one_of(cuda::kRaggedValueHeads);
   c.window = false;

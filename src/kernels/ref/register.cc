@@ -12,27 +12,9 @@
 namespace lathe {
 namespace {
 
-constexpr EnumSet<LayoutKind> kLatentLayouts = {LayoutKind::mla_bf16, LayoutKind::mla_fp8,
-                                                LayoutKind::mla_fp8_block, LayoutKind::mla_fp4};
-constexpr EnumSet<LayoutKind> kV4Layouts = {LayoutKind::v4_fp8, LayoutKind::mla_bf16};
-constexpr EnumSet<LayoutKind> kGqaLayouts = {LayoutKind::gqa_bf16, LayoutKind::gqa_fp8};
-
 // Where estimates are equal the planner takes the first: the fewest moving parts.
 constexpr std::array kPreferred = {KernelKind::inplace, KernelKind::native, KernelKind::gather,
                                    KernelKind::ragged};
-
-EnumSet<LayoutKind> layouts_read(ProblemKind problem) {
-  switch (problem) {
-    case ProblemKind::window_compressed:
-      return kV4Layouts;
-    case ProblemKind::grouped_query:
-      return kGqaLayouts;
-    case ProblemKind::dense_latent:
-    case ProblemKind::sparse_latent:
-      break;
-  }
-  return kLatentLayouts;
-}
 
 // The oracle's speed only ranks its kinds among themselves, so it declares the whole of the host's
 // peaks and no launch.
@@ -43,7 +25,7 @@ Capability oracle(ProblemKind problem, KernelKind kind) {
   c.devices = {Device::ref};
   c.problems = {problem};
   c.phases = EnumSet<Phase>::all();
-  c.layouts = layouts_read(problem);
+  c.layouts = layouts_of(problem);  // decode_token() decodes any
   c.arithmetic = Arithmetic::f64;
   c.wide_q = DType::f32;
   c.flops_share = 1;

@@ -8,6 +8,7 @@
 #include "kernels/cuda/common/gpu_timing.h"
 #include "kernels/cuda/sm90/codec/codec_speed.h"
 #include "kernels/cuda/sm90/latent/latent_attend.h"
+#include "kernels/cuda/sm90/latent/latent_limits.h"
 #include "tools/bench/bench_latent_scene.h"
 #include "tools/bench/median.h"
 #endif
@@ -111,8 +112,8 @@ std::vector<LatentBenchRow> bench_latent_on_gpu(const GpuInfo& gpu, int repeats,
   const double peak = 790e3 * gpu.processors / 132;
   const double read = copy_gbps(stream, repeats);
   std::vector<LatentBenchRow> rows;
-  for (const LayoutKind kind :
-       {LayoutKind::mla_bf16, LayoutKind::mla_fp8, LayoutKind::mla_fp8_block, LayoutKind::v4_fp8}) {
+  for (const LayoutKind kind : enum_values<LayoutKind>()) {
+    if (!cuda::kLatentLayouts.contains(kind)) continue;
     const LatentBenchCache cache(CacheLayout(kind), quick ? 1 << 18 : 1 << 20);
     const auto pool = upload(stream, std::span<const std::byte>(cache.bytes));
     for (const LatentBenchCase& c : cases_of(kind, quick)) {

@@ -9,10 +9,6 @@
 namespace lathe {
 namespace {
 
-constexpr EnumSet<LayoutKind> kLatentLayouts = {LayoutKind::mla_bf16, LayoutKind::mla_fp8,
-                                                LayoutKind::mla_fp8_block, LayoutKind::mla_fp4};
-constexpr EnumSet<LayoutKind> kV4Layouts = {LayoutKind::v4_fp8, LayoutKind::mla_bf16};
-
 Capability latent(ProblemKind problem, KernelKind kind) {
   Capability c;
   c.name = fmt::format("cpu.{}.{}", name(problem), name(kind));
@@ -20,7 +16,7 @@ Capability latent(ProblemKind problem, KernelKind kind) {
   c.devices = {Device::cpu};
   c.problems = {problem};
   c.phases = EnumSet<Phase>::all();
-  c.layouts = problem == ProblemKind::window_compressed ? kV4Layouts : kLatentLayouts;
+  c.layouts = layouts_of(problem);  // the codec decodes any
   // Operands are bf16, or e4m3 with kind native on an fp8 cache; products and sums are f32
   // everywhere, as CPUs have no arithmetic in fp8.
   c.arithmetic = Arithmetic::bf16;

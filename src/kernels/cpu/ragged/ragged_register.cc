@@ -16,8 +16,7 @@ void register_cpu_ragged_kernels(Registry& registry) {
     c.devices = {Device::cpu};
     c.problems = {problem};
     c.phases = {Phase::extend};
-    c.layouts = {LayoutKind::mla_bf16, LayoutKind::mla_fp8, LayoutKind::mla_fp8_block,
-                 LayoutKind::mla_fp4};
+    c.layouts = layouts_of(problem);  // the codec decodes any
     c.context_within_top_k = true;
     c.two_sources = false;
     c.wide_q = DType::f32;

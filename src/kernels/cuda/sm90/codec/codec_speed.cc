@@ -245,16 +245,13 @@ void Bench::latency(const CacheLayout& layout, std::int64_t tokens, std::int64_t
 CodecSpeed measure_codec_speed(const CodecSpeedOptions& options) {
   const auto stream = need(Stream::make());
   Bench bench(stream, options);
-  for (const char* text : {"mla_bf16", "mla_fp8", "mla_fp8_block", "mla_fp8_block(scale=raw_f32)",
-                           "mla_fp4", "v4_fp8", "index_fp8", "gqa_bf16", "gqa_fp8"}) {
-    bench.codecs(need(CacheLayout::parse(text)));
-  }
+  for (const LayoutKind kind : enum_values<LayoutKind>()) bench.codecs(CacheLayout(kind));
   const CacheLayout fp8(LayoutKind::mla_fp8), block(LayoutKind::mla_fp8_block);
+  bench.codecs({block.kind(), block.dims(), ScalePolicy::raw_f32});
   bench.requantize_between(fp8, block);
   bench.requantize_between(block, fp8);
-  for (LayoutKind kind : {LayoutKind::mla_bf16, LayoutKind::mla_fp8, LayoutKind::mla_fp8_block,
-                          LayoutKind::mla_fp4, LayoutKind::v4_fp8, LayoutKind::index_fp8}) {
-    bench.rope_writes(CacheLayout(kind), 0, DType::bf16);
+  for (const LayoutKind kind : enum_values<LayoutKind>()) {
+    if (!is_gqa(kind)) bench.rope_writes(CacheLayout(kind), 0, DType::bf16);
   }
   for (DType q_out : {DType::bf16, DType::e4m3}) {
     bench.rope_writes(block, 16, q_out);

@@ -58,10 +58,14 @@ Result<LatentKernels> kernels_of(const AttendArgs& args) {
       return whole ? kMlaFp8Block512 : kMlaFp8Block;
     case LayoutKind::v4_fp8:
       return kV4Fp8;
-    default:
-      return wrong("main.pool.layout", "mla_bf16, mla_fp8, mla_fp8_block or v4_fp8",
-                   std::string(name(args.main.pool->layout.kind())));
+    case LayoutKind::mla_fp4:
+    case LayoutKind::index_fp8:
+    case LayoutKind::gqa_bf16:
+    case LayoutKind::gqa_fp8:
+      break;
   }
+  return wrong("main.pool.layout", kLatentLayouts.names(),
+               std::string(name(args.main.pool->layout.kind())));
 }
 
 Result<void> check_entries(const char* field, std::size_t entries, std::int64_t wanted) {

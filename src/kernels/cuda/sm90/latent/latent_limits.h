@@ -20,9 +20,10 @@ constexpr std::int32_t latent_nope(ProblemKind kind) {
 }
 
 /// Layouts that the bf16 and f16 kernels read in place.
+inline constexpr EnumSet<LayoutKind> kLatentLayouts = {
+    LayoutKind::mla_bf16, LayoutKind::mla_fp8, LayoutKind::mla_fp8_block, LayoutKind::v4_fp8};
 constexpr EnumSet<LayoutKind> latent_layouts(ProblemKind kind) {
-  if (kind == ProblemKind::window_compressed) return {LayoutKind::v4_fp8, LayoutKind::mla_bf16};
-  return {LayoutKind::mla_bf16, LayoutKind::mla_fp8, LayoutKind::mla_fp8_block};
+  return kLatentLayouts & layouts_of(kind);
 }
 /// Page sizes that the fp8 kernels (e4m3 q, mla_fp8 cache) accept with a page table: a power of
 /// two, at least kLatentFp8Page tokens. With index lists, any size.

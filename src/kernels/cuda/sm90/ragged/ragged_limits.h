@@ -5,11 +5,12 @@
 #include <cstdint>
 
 #include "base/enum.h"
-#include "kernels/cuda/sm90/latent/latent_limits.h"
 #include "layout/layout.h"
 
 namespace lathe::cuda {
 
+inline constexpr std::int32_t kRaggedHeads = 128;                // at most
+inline constexpr std::int32_t kRaggedRope = 64;                  // RoPE dims of a latent and a key
 inline constexpr std::int32_t kRaggedNopeHeads[] = {128, 192};   // key dims without the 64 of RoPE
 inline constexpr std::int32_t kRaggedValueHeads[] = {128, 256};  // value dims
 inline constexpr std::int32_t kRaggedNope = 512;                 // latent dims

@@ -12,10 +12,9 @@
 #include <cstdint>
 
 #include "kernels/cuda/sm90/gqa/gqa_params.h"
+#include "kernels/cuda/sm90/ragged/ragged_limits.h"
 
 namespace lathe::cuda {
-
-inline constexpr std::int32_t kRaggedRope = 64;
 
 struct RaggedParams {
   GqaParams gqa;  // only ragged_slots reads table and pages; keys and values are unused

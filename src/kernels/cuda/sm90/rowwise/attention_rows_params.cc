@@ -7,14 +7,16 @@ namespace {
 
 constexpr std::int64_t kLatentCodeTile = 128;  // columns of an e4m3 tile of the latent
 
+constexpr EnumSet<LayoutKind> kLatentRowsLayouts = {LayoutKind::mla_bf16, LayoutKind::mla_fp8,
+                                                    LayoutKind::mla_fp8_block};
+
 bool whole_words(const void* data, std::int64_t row_bytes) {
   return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && row_bytes % 16 == 0;
 }
 
 bool qkv_suits(const QkvRows& op, const CacheLayout& layout, std::int64_t dim, std::int64_t cols) {
   const std::int64_t count = op.q.rows;
-  return (layout.kind() == LayoutKind::gqa_bf16 || layout.kind() == LayoutKind::gqa_fp8) &&
-         (cols == 64 || cols == 128 || cols == 256) && dim == cols &&
+  return is_gqa(layout.kind()) && (cols == 64 || cols == 128 || cols == 256) && dim == cols &&
          layout.row_elems() == op.kv.cols && op.kv.cols % cols == 0 && op.kv.rows == count &&
          std::ssize(op.positions) == count && std::ssize(op.slots) == count &&
          op.q_out.dtype == DType::bf16 && count * (op.q.cols + op.kv.cols) / cols <= INT32_MAX &&
@@ -32,15 +34,13 @@ bool absorbs_to_latent(const WeightStack* absorbs, const LatentRows& op) {
 bool latent_suits(const LatentRows& op, const CacheLayout& layout, std::int64_t dim) {
   const std::int64_t count = op.q.rows, q_head = op.q.cols / op.heads;
   const std::int64_t nope = op.absorbs != nullptr ? kLatentColumns : op.qk_nope;
-  const bool kinds = layout.kind() == LayoutKind::mla_bf16 ||
-                     layout.kind() == LayoutKind::mla_fp8 ||
-                     layout.kind() == LayoutKind::mla_fp8_block;
-  return kinds && layout.row_elems() == kLatentColumns + kRotaryColumns &&
-         op.k.cols == layout.row_elems() && op.k.rows == count && dim == kRotaryColumns &&
-         std::ssize(op.norm) == kLatentColumns && q_head == op.qk_nope + kRotaryColumns &&
-         op.qk_nope % 4 == 0 && op.qk_nope <= 2 * kLatentCodeTile &&
-         absorbs_to_latent(op.absorbs, op) && std::ssize(op.positions) == count &&
-         std::ssize(op.slots) == count && op.q_out.dtype == DType::bf16 && op.q_out.rows == count &&
+  return kLatentRowsLayouts.contains(layout.kind()) &&
+         layout.row_elems() == kLatentColumns + kRotaryColumns && op.k.cols == layout.row_elems() &&
+         op.k.rows == count && dim == kRotaryColumns && std::ssize(op.norm) == kLatentColumns &&
+         q_head == op.qk_nope + kRotaryColumns && op.qk_nope % 4 == 0 &&
+         op.qk_nope <= 2 * kLatentCodeTile && absorbs_to_latent(op.absorbs, op) &&
+         std::ssize(op.positions) == count && std::ssize(op.slots) == count &&
+         op.q_out.dtype == DType::bf16 && op.q_out.rows == count &&
          op.q_out.cols == op.heads * (nope + kRotaryColumns) &&
          count * (op.heads + 4) <= INT32_MAX && whole_words(op.q.data, 4 * op.q.row_stride) &&
          whole_words(op.k.data, 4 * op.k.row_stride) && whole_words(op.norm.data(), 0) &&

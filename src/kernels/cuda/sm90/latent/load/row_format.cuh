@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/common/hopper.cuh"
 #include "kernels/cuda/sm90/latent/schedule/work_tile.cuh"
+#include "layout/layout.h"
 
 namespace lathe::cuda {
 
@@ -13,10 +14,10 @@ namespace lathe::cuda {
 struct Fp8BlockFormat {  // mla_fp8_block
   static constexpr int kFp8 = 8, kWide = 1;
   static constexpr int kRowBytes = 656, kWideAt = 528, kPitch = 656;
-  static constexpr int kScales = 4, kScaleTiles = 2;
+  static constexpr int kScales = 4, kScaleTiles = 2, kScalesAt = 512;
   /// row: address in shared memory.
   static __device__ float scale(std::uint32_t row, int which) {
-    return load_float(row + static_cast<std::uint32_t>(512 + which * 4));
+    return load_float(row + static_cast<std::uint32_t>(kScalesAt + which * 4));
   }
   static constexpr bool kScalesApart = false;
 };
@@ -49,6 +50,42 @@ struct Bf16RowFormat512 {
   static constexpr int kFp8 = 0, kWide = 8, kRowBytes = 1024;
   static constexpr bool kScalesApart = false;
 };
+
+/// Whether a format's numbers are those that `layout` computes (on the host).
+template <class Format>
+constexpr bool is_format_of(const CacheLayout& layout) {
+  int fp8 = 0, wide = 0, wide_at = 0, scales = 0, scales_plane = 0;
+  for (int i = 0; i < layout.part_count(); ++i) {
+    const Part& part = layout.part(i);
+    if (part.dtype == DType::e4m3) fp8 += part.elems;
+    if (part.dtype == DType::bf16) {
+      if (wide == 0) wide_at = part.offset;
+      wide += part.elems;
+    }
+    if (part.role != PartRole::scale) continue;
+    scales = part.elems;
+    scales_plane = part.plane;
+    if constexpr (requires { Format::kScalesAt; }) {
+      if (Format::kScalesAt != part.offset) return false;
+    }
+  }
+  if constexpr (Format::kFp8 > 0) {
+    if (Format::kWideAt != wide_at || Format::kScales != scales ||
+        Format::kScaleTiles * 64 != layout.scale_tile() ||
+        Format::kScalesApart != (scales_plane == 1)) {
+      return false;
+    }
+  }
+  return Format::kFp8 * 64 == fp8 && Format::kWide * 64 == wide &&
+         Format::kRowBytes == layout.plane_bytes(0);
+}
+static_assert(is_format_of<Fp8BlockFormat>(CacheLayout(LayoutKind::mla_fp8_block)));
+static_assert(is_format_of<V4Fp8Format>(CacheLayout(LayoutKind::v4_fp8)));
+static_assert(V4Fp8Format::kRowBytes + V4Fp8Format::kScales <= V4Fp8Format::kPitch);
+static_assert(is_format_of<Fp8Format>(CacheLayout(LayoutKind::mla_fp8)));
+static_assert(is_format_of<Bf16Format>(CacheLayout(LayoutKind::mla_bf16)));
+static_assert(is_format_of<Bf16RowFormat512>(CacheLayout(LayoutKind::mla_bf16,
+                                                         {.nope = 448, .rope = 64})));
 
 template <class Format>
 inline constexpr int kDimTiles = Format::kFp8 + Format::kWide;

@@ -3,6 +3,8 @@
 // all others.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <bit>
 
 #include "attn/work_list.h"
@@ -93,8 +95,13 @@ inline void emulate_m64(LayoutKind kind, const LatentParams& p) {
       return emulate_m64_fp8<Fp8Format>(p);
     case LayoutKind::mla_fp8_block:
       return emulate_m64_fp8<Fp8BlockFormat>(p);
-    default:
+    case LayoutKind::v4_fp8:
       return emulate_m64_fp8<V4Fp8Format>(p);
+    case LayoutKind::mla_fp4:
+    case LayoutKind::index_fp8:
+    case LayoutKind::gqa_bf16:
+    case LayoutKind::gqa_fp8:
+      FAIL() << "no m64 kernel for " << name(kind);
   }
 }
 
@@ -138,8 +145,13 @@ inline void emulate_swap_ab(LayoutKind kind, const LatentParams& p, int block_m)
       return emulate_swap_ab<Fp8Format>(p, block_m);
     case LayoutKind::mla_fp8_block:
       return emulate_swap_ab<Fp8BlockFormat>(p, block_m);
-    default:
+    case LayoutKind::v4_fp8:
       return emulate_swap_ab<V4Fp8Format>(p, block_m);
+    case LayoutKind::mla_fp4:
+    case LayoutKind::index_fp8:
+    case LayoutKind::gqa_bf16:
+    case LayoutKind::gqa_fp8:
+      FAIL() << "no swap_ab kernel for " << name(kind);
   }
 }
 
@@ -222,8 +234,14 @@ inline void emulate_staged(LayoutKind kind, const LatentParams& p, const LatentS
       return emulate_staged<Fp8Format, Bf16Format>(p, schedule, workspace);
     case LayoutKind::mla_fp8_block:
       return emulate_staged<Fp8BlockFormat, Bf16Format>(p, schedule, workspace);
-    default:
+    case LayoutKind::v4_fp8:
       return emulate_staged<V4Fp8Format, Bf16RowFormat512>(p, schedule, workspace);
+    case LayoutKind::mla_bf16:
+    case LayoutKind::mla_fp4:
+    case LayoutKind::index_fp8:
+    case LayoutKind::gqa_bf16:
+    case LayoutKind::gqa_fp8:
+      FAIL() << "pages of " << name(kind) << " are not staged";
   }
 }
 
