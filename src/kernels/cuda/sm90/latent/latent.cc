@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -44,28 +45,27 @@ Error wrong(std::string field, std::string wanted, std::string offered) {
   return {ErrorCode::invalid_argument, std::move(field), std::move(wanted), std::move(offered), ""};
 }
 
-/// The kernels for a call's layout.
+/// The kernels for pages of a layout; null if there are none. `whole`: the key is the value, as in
+/// V4 and in MLA without RoPE.
+constexpr const LatentKernels* kernels_of(LayoutKind layout, bool whole) {
+  if (layout == LayoutKind::mla_bf16) return whole ? &kMlaBf16Rows512 : &kMlaBf16;
+  if (layout == LayoutKind::mla_fp8) return &kMlaFp8;
+  if (layout == LayoutKind::mla_fp8_block) return whole ? &kMlaFp8Block512 : &kMlaFp8Block;
+  if (layout == LayoutKind::v4_fp8) return &kV4Fp8;
+  return nullptr;
+}
+static_assert(std::ranges::all_of(enum_values<LayoutKind>(),
+                                  [](LayoutKind layout) {
+                                    return kLatentLayouts.contains(layout) ==
+                                           (kernels_of(layout, false) != nullptr);
+                                  }),
+              "kLatentLayouts are the layouts that have kernels");
+
 Result<LatentKernels> kernels_of(const AttendArgs& args) {
-  // The key is the value: V4, and MLA without RoPE.
   const bool whole = args.problem.v_dim() == args.problem.qk_dim();
-  if (!args.main.pool) return whole ? kMlaBf16Rows512 : kMlaBf16;
-  switch (args.main.pool->layout.kind()) {
-    case LayoutKind::mla_bf16:
-      return whole ? kMlaBf16Rows512 : kMlaBf16;
-    case LayoutKind::mla_fp8:
-      return kMlaFp8;
-    case LayoutKind::mla_fp8_block:
-      return whole ? kMlaFp8Block512 : kMlaFp8Block;
-    case LayoutKind::v4_fp8:
-      return kV4Fp8;
-    case LayoutKind::mla_fp4:
-    case LayoutKind::index_fp8:
-    case LayoutKind::gqa_bf16:
-    case LayoutKind::gqa_fp8:
-      break;
-  }
-  return wrong("main.pool.layout", kLatentLayouts.names(),
-               std::string(name(args.main.pool->layout.kind())));
+  const LayoutKind layout = args.main.pool ? args.main.pool->layout.kind() : LayoutKind::mla_bf16;
+  if (const LatentKernels* kernels = kernels_of(layout, whole)) return *kernels;
+  return wrong("main.pool.layout", kLatentLayouts.names(), std::string(name(layout)));
 }
 
 Result<void> check_entries(const char* field, std::size_t entries, std::int64_t wanted) {

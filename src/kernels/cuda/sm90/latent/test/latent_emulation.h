@@ -88,21 +88,11 @@ void emulate_m64_fp8(const LatentParams& p) {
           latent_m64_fp8_kernel<Format>, p, query_map<Format, M64Fp8<Format>::kMRows>(p));
 }
 inline void emulate_m64(LayoutKind kind, const LatentParams& p) {
-  switch (kind) {
-    case LayoutKind::mla_bf16:
-      return emulate_m64<Bf16Format>(p);
-    case LayoutKind::mla_fp8:
-      return emulate_m64_fp8<Fp8Format>(p);
-    case LayoutKind::mla_fp8_block:
-      return emulate_m64_fp8<Fp8BlockFormat>(p);
-    case LayoutKind::v4_fp8:
-      return emulate_m64_fp8<V4Fp8Format>(p);
-    case LayoutKind::mla_fp4:
-    case LayoutKind::index_fp8:
-    case LayoutKind::gqa_bf16:
-    case LayoutKind::gqa_fp8:
-      FAIL() << "no m64 kernel for " << name(kind);
-  }
+  if (kind == LayoutKind::mla_bf16) return emulate_m64<Bf16Format>(p);
+  if (kind == LayoutKind::mla_fp8) return emulate_m64_fp8<Fp8Format>(p);
+  if (kind == LayoutKind::mla_fp8_block) return emulate_m64_fp8<Fp8BlockFormat>(p);
+  if (kind == LayoutKind::v4_fp8) return emulate_m64_fp8<V4Fp8Format>(p);
+  FAIL() << "no m64 kernel for " << name(kind);
 }
 
 template <class Format, int kBlockM, bool kPages>
@@ -138,21 +128,11 @@ void emulate_swap_ab(const LatentParams& p, int block_m) {
   emulate_swap_ab<Format, 32>(p);
 }
 inline void emulate_swap_ab(LayoutKind kind, const LatentParams& p, int block_m) {
-  switch (kind) {
-    case LayoutKind::mla_bf16:
-      return emulate_swap_ab<Bf16Format>(p, block_m);
-    case LayoutKind::mla_fp8:
-      return emulate_swap_ab<Fp8Format>(p, block_m);
-    case LayoutKind::mla_fp8_block:
-      return emulate_swap_ab<Fp8BlockFormat>(p, block_m);
-    case LayoutKind::v4_fp8:
-      return emulate_swap_ab<V4Fp8Format>(p, block_m);
-    case LayoutKind::mla_fp4:
-    case LayoutKind::index_fp8:
-    case LayoutKind::gqa_bf16:
-    case LayoutKind::gqa_fp8:
-      FAIL() << "no swap_ab kernel for " << name(kind);
-  }
+  if (kind == LayoutKind::mla_bf16) return emulate_swap_ab<Bf16Format>(p, block_m);
+  if (kind == LayoutKind::mla_fp8) return emulate_swap_ab<Fp8Format>(p, block_m);
+  if (kind == LayoutKind::mla_fp8_block) return emulate_swap_ab<Fp8BlockFormat>(p, block_m);
+  if (kind == LayoutKind::v4_fp8) return emulate_swap_ab<V4Fp8Format>(p, block_m);
+  FAIL() << "no swap_ab kernel for " << name(kind);
 }
 
 template <bool kLists>
@@ -229,20 +209,13 @@ void emulate_staged(const LatentParams& fp8, const LatentSchedule& schedule, std
 }
 inline void emulate_staged(LayoutKind kind, const LatentParams& p, const LatentSchedule& schedule,
                            std::byte* workspace) {
-  switch (kind) {
-    case LayoutKind::mla_fp8:
-      return emulate_staged<Fp8Format, Bf16Format>(p, schedule, workspace);
-    case LayoutKind::mla_fp8_block:
-      return emulate_staged<Fp8BlockFormat, Bf16Format>(p, schedule, workspace);
-    case LayoutKind::v4_fp8:
-      return emulate_staged<V4Fp8Format, Bf16RowFormat512>(p, schedule, workspace);
-    case LayoutKind::mla_bf16:
-    case LayoutKind::mla_fp4:
-    case LayoutKind::index_fp8:
-    case LayoutKind::gqa_bf16:
-    case LayoutKind::gqa_fp8:
-      FAIL() << "pages of " << name(kind) << " are not staged";
-  }
+  if (kind == LayoutKind::mla_fp8)
+    return emulate_staged<Fp8Format, Bf16Format>(p, schedule, workspace);
+  if (kind == LayoutKind::mla_fp8_block)
+    return emulate_staged<Fp8BlockFormat, Bf16Format>(p, schedule, workspace);
+  if (kind == LayoutKind::v4_fp8)
+    return emulate_staged<V4Fp8Format, Bf16RowFormat512>(p, schedule, workspace);
+  FAIL() << "pages of " << name(kind) << " are not staged";
 }
 
 /// More pages of each source than any scene has.
