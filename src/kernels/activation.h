@@ -6,7 +6,7 @@
 
 namespace lathe {
 
-// Of v, an element of the gate projection, and u, that of the up projection:
+// v: an element of the gate projection; u: the same element of the up projection.
 #define LATHE_ACTIVATIONS(X)                                                                 \
   X(silu)           /* v / (1 + e^-v) * u */                                                 \
   X(gelu_tanh)      /* v / 2 (1 + tanh(sqrt(2 / pi) (v + 0.044715 v^3))) * u (Gemma) */      \
@@ -23,7 +23,7 @@ struct Activation {
 
 struct GatedActivation {
   Activation activation;
-  // [T, n] activations each; or `up` has no columns and gate [T, 2 n] holds both interleaved, gate
+  // [T, n] activations each. Or `up` has no columns, and gate [T, 2 n] holds both interleaved, gate
   // first.
   RowsView gate;
   RowsView up;

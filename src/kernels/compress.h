@@ -1,4 +1,4 @@
-// Compressed entries of window_compressed layers: the arguments that every device's operator takes.
+// Compressed entries of window_compressed layers: what is computed, and the operator's arguments.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +12,24 @@
 
 namespace lathe {
 
-/// Every token gives each channel of an entry a value kv and a logit z = gate + position_bias, of
-/// its place p % ratio in its group. An entry of group g = p / ratio is the mean of the values of
-/// its tokens with weights e^z, per channel. With two halves of channels the first half goes to the
-/// entry of group g + 1 and the second to that of group g, so that entries of neighbouring groups
-/// overlap; group 0 has no tokens before it.
+/// A group is `ratio` consecutive tokens: position p is in group g = p / ratio. Per channel, a
+/// token has a value kv and a logit z = gate + position_bias[p % ratio]. The entry of a group is
+/// the mean of its tokens' values, weighted by e^z, per channel.
 ///
-/// The mean is a fold over the tokens in order of position, in f32: of (m, s, a), at first
-/// (-inf, 0, 0), a token makes
+/// With two halves of channels, a token's first half counts for the entry of group g + 1 and its
+/// second half for the entry of group g. So an entry also covers the group before its own; group 0
+/// has none.
+///
+/// The mean is a fold over the tokens in order of position, in f32. It starts at
+/// (m, s, a) = (-inf, 0, 0), and each token updates it:
 ///   m' = max(m, z), s' = s e^(m - m') + e^(z - m'), a' = a e^(m - m') + kv e^(z - m')
-/// and the entry is a / s. So it has the same bits however its tokens come.
+/// The entry is a / s. Its bits do not depend on how the tokens are cut into steps.
 ///
-/// An entry is then normed, rotated (the last table->dim() elements, as at its group's first
-/// position), turned by the Hadamard matrix of order dim over sqrt(dim) where wanted, and written
-/// to the row's compressed_out_slots by the pool's layout.
+/// The entry is then normed, rotated (its last table->dim() elements, with the position of the
+/// group's first token), multiplied by the Hadamard matrix of order dim / sqrt(dim) if `hadamard`,
+/// and written to the row's compressed_out_slots in the pool's layout.
 struct Compress {
-  const StepView* step = nullptr;        // of a group with a state
+  const StepView* step = nullptr;        // the step of a layer group with a state
   RowsView kv;                           // [T, halves * dim] f32
   RowsView gate;                         // [T, halves * dim] f32
   std::span<const float> position_bias;  // [ratio, halves * dim]
@@ -38,17 +40,18 @@ struct Compress {
   std::int32_t halves = 1;
   std::int32_t dim = 0;
   bool hadamard = false;  // dim is a power of two
-  // Of the layer, from this compressor's share of a bank on: [halves] of [3, dim] f32, m, s and a,
-  // of the group of the next token and (second half) of the group after it.
+  // The layer's states, starting at this compressor's part of a bank. A state is [halves] of
+  // [3, dim] f32: m, s and a of the next token's group, then (with two halves) of the group after
+  // it.
   StateView state;
 };
 
-/// Of a request's last rows, how many leave a state each (StepView::state_before).
+/// How many of a request's last rows each leave a state (StepView::state_before).
 constexpr std::int64_t last_states(const StepView& step, const StateView& state) {
   return step.phase == Phase::verify ? state.banks : 1;
 }
 
-/// Whether the row at position p of a request, whose last row stands before `end`, leaves a state.
+/// Whether a request's row at position p leaves a state; `end` is one past its last position.
 constexpr bool leaves_state(const StepView& step, const StateView& state, std::int64_t p,
                             std::int64_t end) {
   return p >= end - last_states(step, state) || (p + 1) % step.state_tokens == 0;

@@ -1,5 +1,4 @@
-// What an operator runs with: the backend of its device, threads or a stream, and the memory of
-// intermediate tensors.
+// What an operator runs with: the backend of its device, threads, and memory for temporaries.
 #pragma once
 
 #include "base/arena.h"
@@ -13,11 +12,11 @@ class Backend;
 struct OpsContext {
   Backend* backend = nullptr;
   Execution execution;
-  // bf16: only where the backend multiplies in it; ref ignores it.
+  // The backend must support it (Backend::multiplies_in()); ref ignores it.
   MatmulPrecision precision = MatmulPrecision::f32;
-  // Operators take their temporaries here and give them back. Never null.
-  Arena* tensors = nullptr;  // in the backend's memory: only its kernels may look there
-  Arena* control = nullptr;  // of the host: lists of products, ids, what the host reads
+  // Operators allocate their temporaries here and free them before they return. Never null.
+  Arena* tensors = nullptr;  // backend memory: only the backend's kernels may access it
+  Arena* control = nullptr;  // host memory: lists of GEMMs, expert ids, data that the host reads
 };
 
 }  // namespace lathe

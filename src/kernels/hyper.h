@@ -1,4 +1,4 @@
-// Manifold-constrained hyper-connections: the arguments that every device's operators take.
+// Manifold-constrained hyper-connections: what is computed, and the operators' arguments.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,19 @@ namespace lathe {
 
 inline constexpr std::int32_t kMaxStreams = 16;
 
-// A row's residual state is S streams of n elements, [S, n]. m = product[t] / sqrt(mean(x[t]^2) +
-// norm_eps), the mean over all S * n elements.
+// A row's residual state is S streams of n elements, [S, n]. Below, m = product[t] /
+// sqrt(mean(x[t]^2) + norm_eps), with the mean over all S * n elements. `product` is x times the
+// layer's mixing weight.
 
-/// What enters a part of a layer, and how its result goes back. Of m, scale and base, with S of
-/// them for pre and for post and S * S for comb, from [j] to [k]:
+/// The input of a part of a layer (attention or feed-forward), and the weights by which HyperAdd
+/// adds the part's result to the streams. m and base hold S elements for pre, S for post and S * S
+/// for comb:
 ///   pre[j] = sigmoid(scale[0] m[j] + base[j]) + eps
 ///   post[k] = 2 sigmoid(scale[1] m[S + k] + base[S + k])
-///   comb = softmax over k of scale[2] m[2 S + j S + k] + base[...], + eps; then every column is
-///     divided by its sum + eps, and iterations - 1 times every row likewise and every column again
-/// out[t] = sum of pre[j] x[t, j].
+///   comb[j, k] = softmax over k of (scale[2] m[2 S + j S + k] + base[2 S + j S + k]), + eps. Then
+///     each column is divided by its sum + eps; then, iterations - 1 times, each row and again each
+///     column.
+/// out[t] = sum over j of pre[j] x[t, j].
 struct HyperMix {
   RowsView x;                    // [T, S * n] f32
   RowsView product;              // [T, 2 S + S * S] f32
@@ -30,7 +33,7 @@ struct HyperMix {
   float eps = 0;
   float norm_eps = 0;
   MutableRowsView out;  // [T, n] f32
-  MutableRowsView mix;  // [T, S + S * S] f32: post, then comb
+  MutableRowsView mix;  // [T, S + S * S] f32 out: post, then comb
 };
 
 /// x[t, k] = post[k] y[t] + sum over j of comb[j, k] x[t, j].

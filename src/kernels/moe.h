@@ -1,4 +1,4 @@
-// Mixture of experts: the arguments that every device's router and experts take.
+// Mixture of experts: the arguments of the router and the experts. ops/moe.h says what is computed.
 #pragma once
 
 #include <cstdint>
@@ -16,22 +16,22 @@ namespace lathe {
   X(sqrt_softplus) /* sqrt(ln(1 + e^x)) (DeepSeek V4) */
 LATHE_ENUM(RouterScoring, LATHE_ROUTER_SCORINGS)
 
-/// How a router's logits become experts and weights.
+/// How a router turns logits into experts and their weights.
 struct Router {
   RouterScoring scoring = RouterScoring::softmax;
   std::int32_t experts = 0;
   std::int32_t top_k = 0;
-  std::int32_t groups = 1;      // experts / groups are neighbours
-  std::int32_t top_groups = 1;  // groups that stay, by the sum of their two best biased scores
-  std::span<const float> bias;  // [experts] added to the scores for choosing only; or empty
-  // [vocab, top_k] experts of each token: they are taken whatever their scores; or empty.
+  std::int32_t groups = 1;      // of experts / groups consecutive experts each
+  std::int32_t top_groups = 1;  // groups to keep, by the sum of their two best biased scores
+  std::span<const float> bias;  // [experts] added to the scores for the choice only; or empty
+  // [vocab, top_k] the experts of each token id, whatever their scores; or empty: scores decide.
   std::span<const std::int32_t> token_experts = {};
-  bool normalize = true;  // weights of a token sum to 1 (their sum + 1e-20 divides)
-  float scale = 1;        // factor on the weights
+  bool normalize = true;  // divide a token's weights by their sum + 1e-20
+  float scale = 1;        // then multiply them by this
 };
 
-/// Gated feed-forward experts. Where `up` is empty, gate holds both, rows of the gate and of the up
-/// projection interleaved, as gpt-oss stores them.
+/// Gated feed-forward experts. If `up` is empty, `gate` holds the rows of both projections
+/// interleaved, as gpt-oss stores them.
 struct ExpertStacks {
   WeightStack gate;                  // [experts] of [ffn, n], or of [2 ffn, n]
   WeightStack up;                    // [experts] of [ffn, n], or empty
@@ -45,12 +45,12 @@ struct ExpertStacks {
 struct ExpertLayer {
   RowsView x;                          // [T, n] f32 or Backend::activations()
   WeightView router;                   // [experts, n]
-  std::span<const float> router_bias;  // [experts] of the router's product, or empty
+  std::span<const float> router_bias;  // [experts] added to the router's logits, or empty
   Router choice;
   Activation activation;
   const ExpertStacks* experts = nullptr;
-  MutableRowsView out;  // [T, n] f32, apart from x
-  // [T], for choice.token_experts; -1: a row that only pads the batch, on a device that replays.
+  MutableRowsView out;  // [T, n] f32; must not overlap x
+  // [T] token ids, for choice.token_experts; -1: a row that only pads a recorded batch.
   std::span<const std::int32_t> tokens = {};
 };
 

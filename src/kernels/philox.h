@@ -1,6 +1,6 @@
 // Philox4x32-10: random numbers as a function of a key and a counter (Salmon, Moraes, Dror, Shaw,
-// "Parallel random numbers: as easy as 1, 2, 3", SC 2011). There is no state to lose or to share,
-// so the numbers of a request depend neither on its batch nor on a preemption.
+// "Parallel random numbers: as easy as 1, 2, 3", SC 2011). There is no state to keep or to share,
+// so a request's numbers depend neither on its batch nor on preemption.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ inline constexpr std::uint32_t kPhiloxFactors[2] = {0xD2511F53, 0xCD9E8D57};  //
 inline constexpr std::uint32_t kPhiloxKeySteps[2] = {0x9E3779B9, 0xBB67AE85};
 
 LATHE_HD inline PhiloxWords philox4x32(PhiloxWords counter, std::uint64_t key) {
-  // Values, as device code has no arrays of the host.
+  // Copied to constants: device code cannot index a host array.
   constexpr std::uint32_t step0 = kPhiloxKeySteps[0], step1 = kPhiloxKeySteps[1];
   auto key0 = static_cast<std::uint32_t>(key);
   auto key1 = static_cast<std::uint32_t>(key >> 32);
@@ -42,7 +42,7 @@ enum class PhiloxUse : std::uint32_t {
   token_choice = 1,  // token_noise() (kernels/sampling_math.h)
 };
 
-/// 64 random bits that belong to (seed, position).
+/// 64 random bits, a function of (seed, position).
 LATHE_HD inline std::uint64_t random_bits(std::uint64_t seed, std::uint64_t position) {
   const PhiloxWords out =
       philox4x32({{static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(position >> 32),

@@ -1,5 +1,5 @@
-// Random weights that every device makes with the same bits: four neighbouring elements take the
-// bits of a hash of their counter, so any thread can make any part.
+// Random weights (--load-format dummy), with the same bits on every device. Four consecutive
+// elements come from the hash of their index, so any thread can make any part.
 #pragma once
 
 #include <cmath>
@@ -12,14 +12,14 @@
 namespace lathe {
 
 /// Matrices of one shape. Elements are uniform with variance 1 / cols, as in freshly initialised
-/// layers; e4m3 and e2m1 codes have one scale.
+/// layers. All e4m3 or e2m1 codes share one scale.
 struct RandomWeights {
   DType dtype = DType::f32;  // f32, bf16, e4m3 or e2m1
   std::int64_t rows = 0, cols = 0;
   std::span<const std::uint64_t> seeds;  // [count]
 };
 
-/// Largest magnitude of a weight, and of the codes that a scale stretches to it.
+/// Largest magnitude of a weight; below, of the codes that the scale maps to it.
 inline float random_reach(std::int64_t cols) { return std::sqrt(3.0f / static_cast<float>(cols)); }
 inline constexpr float kE4m3Reach = 384;  // of 448
 inline constexpr float kE2m1Reach = 6;
@@ -36,16 +36,16 @@ LATHE_HD constexpr std::uint64_t mixed_bits(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// Bits of elements i to i + 3, 16 each, the first in the lowest; i is a multiple of 4.
+/// Bits of elements i to i + 3, 16 each, element i in the lowest; i is a multiple of 4.
 LATHE_HD constexpr std::uint64_t random_weight_bits(std::uint64_t seed, std::int64_t i) {
   return mixed_bits(seed + static_cast<std::uint64_t>(i));
 }
 
-/// The lowest 16 bits as a uniform value between -reach and reach.
+/// Maps the lowest 16 bits to a uniform value between -reach and reach.
 LATHE_HD constexpr float random_value(std::uint64_t bits, float reach) {
   return static_cast<float>(static_cast<std::int16_t>(bits & 0xffff)) * (reach * 0x1p-15f);
 }
-/// Codes take 12 of the 16 bits, so that the host can look them up.
+/// e4m3 and e2m1 codes depend on 12 of the 16 bits, so that the host can look them up in a table.
 LATHE_HD constexpr std::uint64_t code_bits(std::uint64_t bits) { return bits & 0xfff0; }
 LATHE_HD constexpr e4m3 random_e4m3(std::uint64_t bits) {
   return to_e4m3(random_value(code_bits(bits), kE4m3Reach));

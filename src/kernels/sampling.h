@@ -1,4 +1,4 @@
-// Sampling: the arguments that every device's sampler takes. The rule is in ops/sampling.h.
+// The samplers' arguments. ops/sampling.h defines what they compute.
 #pragma once
 
 #include <cstdint>
@@ -13,71 +13,73 @@ struct LogitBias {
   float bias = 0;  // added to the logit
 };
 
-/// How a request's tokens are chosen and when its answer ends. Neutral values leave the model's
-/// distribution as it is. Samplers read the fields up to logit_bias, and logprobs.
+/// How a request's tokens are sampled and when its answer ends. The default values leave the
+/// model's distribution as it is. Samplers read the fields up to logit_bias, and logprobs.
 struct SamplingParams {
   float temperature = 1;    // 0: the most likely token (greedy)
   std::int32_t top_k = -1;  // the k most likely tokens; -1: all
   float top_p = 1;          // the fewest most likely tokens whose probability reaches top_p
   float min_p = 0;          // tokens at least min_p times as likely as the most likely one
-  // Without one the engine derives it from its own seed and the request's number.
+  // Unset: the engine derives one from its own seed and the request's number.
   std::optional<std::uint64_t> seed;
 
   float repetition_penalty = 1;  // of tokens in prompt or answer: logit / r if positive, else * r
-  float frequency_penalty = 0;   // taken off the logit for each time the answer has the token
-  float presence_penalty = 0;    // taken off once if the answer has the token
+  float frequency_penalty = 0;   // subtracted from the logit for each time the answer has the token
+  float presence_penalty = 0;    // subtracted once if the answer has the token
   std::vector<LogitBias> logit_bias;
 
-  std::vector<std::int32_t> stop_token_ids;  // end the answer, as the model's own do
-  bool ignore_eos = false;                   // the model's own do not
-  // Tokens of the answer, a stop token included. Unset: as many as context and cache can hold.
+  std::vector<std::int32_t> stop_token_ids;  // end the answer, in addition to the model's own
+  bool ignore_eos = false;                   // the model's own stop tokens do not end it
+  // Most tokens of the answer, a stop token included. Unset: what context and cache can hold.
   std::optional<std::int32_t> max_tokens;
-  std::int32_t min_tokens = 0;  // no stop token before the answer has this many
+  std::int32_t min_tokens = 0;  // no stop token before the answer has this many tokens
 
-  // Log-probabilities of each token and of the n most likely; unset: none.
+  // n: report the log-probability of each sampled token and of the n most likely. Unset: none.
   std::optional<std::int32_t> logprobs;
-  std::vector<std::int32_t> logprob_ids;  // with logprobs: of these tokens as well
+  std::vector<std::int32_t> logprob_ids;  // with logprobs: report these tokens too
 };
 
 struct TokenLogprob {
   std::int32_t token = 0;
-  double logprob = 0;  // natural log, of the model's distribution before any parameter
+  double logprob = 0;  // natural log, in the model's distribution before any parameter is applied
 };
 
 struct SampledToken {
   std::int32_t token = 0;
-  std::optional<double> logprob;         // with params.logprobs
+  std::optional<double> logprob;         // set if params.logprobs is
   std::vector<TokenLogprob> top;         // [params.logprobs] most likely first
   std::vector<TokenLogprob> asked = {};  // [params.logprob_ids] in their order
 };
 
-/// One row.
+/// One row to sample from.
 struct SampleArgs {
   std::span<const float> logits;           // [vocab]
   const SamplingParams* params = nullptr;  // checked
-  std::span<const std::int32_t> prompt;    // what the penalties look at
+  std::span<const std::int32_t> prompt;    // read by the penalties, as is `answer`
   std::span<const std::int32_t> answer;
   std::span<const std::int32_t> ruled_out;  // not all of the vocabulary
   std::uint64_t seed = 0;
-  // [(vocab + 31) / 32] Bits of tokens: only they may be drawn; empty: all may.
+  // [(vocab + 31) / 32] A bit per token: only tokens with a set bit may be sampled. Empty: all may.
   std::span<const std::uint32_t> allowed = {};
-  // Tokens behind `answer` that a step in flight draws. The penalties must be neutral.
+  // Tokens after `answer` that a step in flight is still sampling. If there are any, the penalties
+  // must be neutral.
   std::int32_t unknown = 0;
 
   std::uint64_t position() const { return answer.size() + static_cast<std::uint64_t>(unknown); }
 };
 
-/// In place of a token that a step in flight draws for row i of its last Backend::sample().
+/// token_of_draw(i): a placeholder for the token that a step in flight samples from row i of its
+/// last Backend::sample().
 inline constexpr std::int32_t kFirstDraw = -2;
 constexpr std::int32_t token_of_draw(std::int64_t i) {
   return static_cast<std::int32_t>(kFirstDraw - i);
 }
 
-/// The filters' sums: ids are cut into blocks, a block's weights are summed in lanes.
+/// The order of the filters' sums: blocks of token ids, and lanes within a block (ops/sampling.h).
 inline constexpr std::int64_t kSumBlock = 1024;
 inline constexpr std::int64_t kSumLanes = 32;
 
-/// Whether a draw reads which tokens came before it.
+/// Whether sampling depends on which tokens came before.
 inline bool has_penalties(const SamplingParams& p) {
   return p.repetition_penalty != 1 || p.frequency_penalty != 0 || p.presence_penalty != 0;
 }

@@ -1,10 +1,10 @@
-// The arithmetic of sampling, the same bits on every device: exponential, logarithm and noise.
+// The arithmetic of sampling (exponential, logarithm, noise), with the same bits on every device.
 //
-// A weight decides which token is drawn, so its last bit must not depend on a C library, a SIMD
-// target or a GPU. Everything here is made of f64 operations that IEEE 754 rounds correctly (+, -,
-// x and, in the logarithm, one division), in the order written. It must be compiled without
-// contracting a product and a sum (-ffp-contract=off, nvcc --fmad=false). It uses no fma, which the
-// oldest SIMD targets lack. tools/make_sampling_constants.py makes the coefficients.
+// Weights decide which token is sampled, so their last bit must not depend on a C library, a SIMD
+// target or a GPU. Everything here uses f64 operations that IEEE 754 rounds correctly (+, -, * and,
+// in the logarithm, one division), in the order written. It must be compiled without contraction
+// to fma (-ffp-contract=off, nvcc --fmad=false), and uses no fma itself: the oldest SIMD targets
+// have none. tools/make_sampling_constants.py computes the coefficients.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ namespace lathe {
 namespace sampling {
 
 inline constexpr double kLog2E = 0x1.71547652b82fep+0;
-// ln 2 in two parts; multiples of the first by an exponent of f64 are exact.
+// ln 2 in two parts. The first has so few bits that its product with any f64 exponent is exact.
 inline constexpr double kLn2High = 0x1.62e42fefa38p-1;
 inline constexpr double kLn2Low = 0x1.ef35793c7673p-45;
-// Added to x, leaves the nearest integer to x in the low bits: 1.5 * 2^52.
+// 1.5 * 2^52: x + kRound has the integer nearest to x in its low bits.
 inline constexpr double kRound = 0x1.8p+52;
 inline constexpr double kLeastExponent = -708;
 
@@ -48,12 +48,12 @@ LATHE_HD inline double f64_of_bits(std::uint64_t bits) { return __builtin_bit_ca
 
 }  // namespace sampling
 
-/// e^x for x <= 0, -inf included; 0 below -708. Exactly 1 at 0. Error below 1 ulp (0.92 is
-/// the largest seen).
+/// e^x for x <= 0, including -inf; 0 below -708. Exactly 1 at 0. Error below 1 ulp (largest seen:
+/// 0.92).
 LATHE_HD inline double exp_of_nonpositive(double x) {
   using namespace sampling;
   if (!(x >= kLeastExponent)) return 0;
-  // x = k ln 2 + r + rest, with `rest` what rounding took from r.
+  // x = k ln 2 + r + rest, where `rest` is the rounding error of r.
   const double shifted = x * kLog2E + kRound;
   const double k = shifted - kRound;
   const double high = x - k * kLn2High;
@@ -72,8 +72,7 @@ LATHE_HD inline double exp_of_nonpositive(double x) {
   return f64_of_bits(bits_of_f64(y) + (bits_of_f64(shifted) << 52));
 }
 
-/// ln x for a positive x that is normal and finite. Error below 1 ulp (0.92 is the largest
-/// seen).
+/// ln x for a positive x that is normal and finite. Error below 1 ulp (largest seen: 0.92).
 LATHE_HD inline double log_of_positive(double x) {
   using namespace sampling;
   constexpr std::uint64_t kRootOfHalf = 0x3fe6a09e667f3bcd;
@@ -94,16 +93,16 @@ LATHE_HD inline double log_of_positive(double x) {
   return high + (low + (tail + static_cast<double>(k) * kLn2Low));
 }
 
-/// Uniform in (0, 1), of (seed, position in the answer, token): the middle of one of 2^52 equal
-/// intervals, so neither 0 nor 1. Two neighbouring tokens share a call of Philox: the even one has
-/// words 0 and 1, the odd one 2 and 3, the first of them on top.
+/// Uniform in (0, 1), a function of (seed, position in the answer, token): the middle of one of
+/// 2^52 equal intervals, so never 0 or 1. Tokens 2 i and 2 i + 1 share a call of Philox: the even
+/// one uses words 0 and 1, the odd one words 2 and 3, the first of the two as high bits.
 LATHE_HD inline double token_noise(std::uint64_t seed, std::uint64_t position, std::int32_t token) {
   const PhiloxWords out =
       philox4x32({{static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(position >> 32),
                    static_cast<std::uint32_t>(token) / 2,
                    static_cast<std::uint32_t>(PhiloxUse::token_choice)}},
                  seed);
-  // Chosen by a condition: an index known at run time would put the words into a GPU's memory.
+  // A condition, as an index known only at run time would put the words into a GPU's local memory.
   const bool odd = token % 2 != 0;
   const std::uint32_t high = odd ? out.word[2] : out.word[0];
   const std::uint32_t low = odd ? out.word[3] : out.word[1];

@@ -1,8 +1,9 @@
-// Writes rows into the cache: rotation, quantisation and storing. The bytes are those of
-// layout/rope/rope_write.h and layout/codec/codec.h, which say what is computed.
+// Writes rows into the cache: rotation (RoPE), quantisation, store. layout/rope/rope_write.h and
+// layout/codec/codec.h define what is computed, byte for byte; the functions named below are
+// theirs.
 //
-// Errors are those of the layout's functions, for arguments that contradict each other; some rows
-// may then have been written.
+// Errors: the layout functions' errors, for arguments that contradict each other. Some rows may
+// have been written by then.
 #pragma once
 
 #include <span>
@@ -17,26 +18,26 @@
 
 namespace lathe {
 
-/// rope_quantize_write.
+/// rope_quantize_write().
 Result<void> rope_write(const OpsContext& ops, const RopeWrite& op, const PoolView& pool);
 
-/// apply_rope, forward, in place. rows: [T, heads * width] f32 or bf16.
+/// apply_rope(), forward, in place. rows: [T, heads * width] f32 or bf16.
 Result<void> rotate_rows(const OpsContext& ops, const RopeTable& table,
                          std::span<const LocalPos> positions, const MutableRowsView& rows,
                          std::int64_t heads, std::int64_t first);
 
-/// apply_rope, inverse, in place: what attention makes of rotated values (DeepSeek V4). On a host
-/// only.
+/// apply_rope(), inverse, in place. For attention outputs whose values were rotated, as DeepSeek V4
+/// caches them.
 Result<void> unrotate_rows(const OpsContext& ops, const RopeTable& table,
                            std::span<const LocalPos> positions, const MutableRowsView& rows,
                            std::int64_t heads, std::int64_t first);
 
-/// encode_rows. `tally`, which may be null, counts the rows (Backend::collect_counts).
+/// encode_rows(). `tally` may be null; else it counts the rows (see Backend::collect_counts()).
 Result<void> write_rows(const OpsContext& ops, const RowsView& rows, std::span<const Slot> slots,
                         const PoolView& pool, const TensorScales& scales = {},
                         ValueTally* tally = nullptr);
 
-/// out = x, rounded once, of every head. Views may be columns of wider rows.
+/// out = x for every head, rounded once. The views may be columns of wider rows.
 void cast_rows(const OpsContext& ops, const CastRows& op);
 inline void cast_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) {
   cast_rows(ops, {.x = x, .out = out});

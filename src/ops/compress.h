@@ -1,4 +1,4 @@
-// Compressed entries of a step's rows (DeepSeek V4); kernels/compress.h says what is computed.
+// Compressed entries of a step's rows (DeepSeek V4). kernels/compress.h says what is computed.
 #pragma once
 
 #include "base/result.h"
@@ -8,9 +8,9 @@
 
 namespace lathe {
 
-/// Writes the entries that the rows complete, and the state that the step asks for
+/// Writes the entries that the step's rows complete, and the states that it asks for
 /// (StepView::state_before). A request's entries and states have the same bits however its rows are
-/// cut into steps. On a host only. Errors: those of encode_rows().
+/// cut into steps. Errors: the errors of encode_rows().
 Result<void> compress(const OpsContext& ops, const Compress& op, const PoolView& pool);
 
 }  // namespace lathe

@@ -1,6 +1,7 @@
-// Hyper-connections: what a layer's parts read of a state of several streams, and how they write to
-// it (DeepSeek V4; arXiv 2512.24880). kernels/hyper.h says what is computed. All of it is f32 in a
-// fixed order, and a row's bits depend on that row alone. On a host only.
+// Hyper-connections: the parts of a layer (attention, feed-forward) read a mix of several residual
+// streams and write back to all of them (DeepSeek V4; arXiv 2512.24880). kernels/hyper.h says what
+// is computed. Everything is f32 in a fixed order, so a row's bits depend on that row alone. A GPU
+// has 4 streams only.
 #pragma once
 
 #include "kernels/context.h"
@@ -8,11 +9,11 @@
 
 namespace lathe {
 
-/// out and mix are apart from x.
+/// out and mix must not overlap x.
 void hyper_mix(const OpsContext& ops, const HyperMix& op);
-/// y is apart from x.
+/// y must not overlap x.
 void hyper_add(const OpsContext& ops, const HyperAdd& op);
-/// out is apart from x.
+/// out must not overlap x.
 void hyper_head(const OpsContext& ops, const HyperHead& op);
 
 }  // namespace lathe

@@ -1,4 +1,5 @@
-// The indexer's choice of keys for the rows of one segment (DeepSeek sparse attention).
+// The lightning indexer: selects the keys that each row of a segment attends to (DeepSeek sparse
+// attention).
 #pragma once
 
 #include "base/result.h"
@@ -7,10 +8,10 @@
 
 namespace lathe {
 
-/// Quantises the queries (index_fp8's policy, after the Hadamard rotation where op.hadamard) and
-/// selects the k best of the keys that each row sees; rows with at most k keys get all of them. Or,
-/// with op.choice_rows, takes over what other rows have chosen.
-/// Errors: those of index_quantize_q() and index_top_k().
+/// Quantises the queries by index_fp8's policy, after the Hadamard rotation if op.hadamard, and
+/// selects the k best of the keys that each row sees. A row with at most k keys gets all of them.
+/// With op.choice_rows nothing is ranked: rows reuse earlier selections.
+/// Errors: the errors of index_quantize_q() and index_top_k().
 Result<void> select_keys(const OpsContext& ops, const SelectKeys& op);
 
 }  // namespace lathe

@@ -1,5 +1,5 @@
-// The way of latent attention's queries and keys from their projections to an attention kernel and
-// the cache.
+// Latent attention's steps between the projections and the attention kernel: norm, absorption,
+// RoPE, cast and the write into the cache. Fused on a GPU.
 #pragma once
 
 #include "base/result.h"
@@ -9,10 +9,10 @@
 
 namespace lathe {
 
-/// Norms the latent of each row of k and writes the row to its slot (rope_quantize_write). Projects
-/// the columns of q that do not rotate into the latent space where op.absorbs, rotates the others,
-/// and rounds once, to op.q_out. op.q and op.k are scratch: they may hold any step of that way
-/// afterwards. Errors are those of rope_quantize_write() and rotate_rows().
+/// Norms the latent of each row of k and writes the row to its slot (rope_quantize_write()). With
+/// op.absorbs, projects the columns of q that do not rotate into the latent space. Rotates the
+/// other columns of q, rounds once and writes op.q_out. op.q and op.k are clobbered. Errors: the
+/// errors of rope_quantize_write() and rotate_rows().
 Result<void> prepare_latent(const OpsContext& ops, const LatentRows& op, const PoolView& pool);
 
 }  // namespace lathe

@@ -1,4 +1,4 @@
-// Products of activations with weights, device-neutral.
+// GEMMs of activations with weights.
 #pragma once
 
 #include <span>
@@ -8,30 +8,33 @@
 
 namespace lathe {
 
-/// All products, in one parallel region: the heads of a layer, its fused projections, or the
-/// experts of a batch are a list. Outputs must not overlap. Products without rows are legal.
+/// Computes a list of GEMMs in one parallel region: the heads of a layer, its fused projections, or
+/// the experts of a batch. Outputs must not overlap. A GEMM without rows is allowed.
 ///
-/// A row's bits depend on that row and the weight alone: neither on m, nor on the other products of
-/// the list, nor on threads. So a request's numbers do not depend on its batch, nor on chunking.
+/// A row's bits depend on that row and the weight alone, not on m, the list or the number of
+/// threads. So a request's numbers depend neither on its batch nor on chunked prefill. (A device
+/// may split K by the list, see Backend::matmul(); a layer's list is always the same.)
 ///
-/// Weights are widened to f32 exactly (e4m3: code x scale, rounded once to f32; e2m1: code x
-/// scale); products and sums are f32. With ops.precision bf16, bf16, e4m3 and e2m1 weights are
-/// multiplied by x rounded to bf16 (e4m3: x times the block's factor) and f32 sums remain: a
-/// relative error of 2^-9 in each product, and numbers below 2^-126 in size count as zero. With fp8
-/// or fp8_pow2, x of e4m3 weights is rounded to bf16 and then to e4m3 codes, with a scale for each
-/// 128 neighbours of a row: 3 to 4 % in each product, as fp8 checkpoints were trained. Shapes and
-/// dtypes that contradict each other are bugs of the caller (LATHE_CHECK).
+/// Precision f32: weights are widened to f32 exactly (e2m1: code x scale; e4m3: code x scale,
+/// rounded once to f32); products and sums are f32.
+/// Precision bf16: with bf16, e4m3 and e2m1 weights, x is rounded to bf16 (e4m3: x times the
+/// block's scale). Sums stay f32. Each product has a relative error of 2^-9, and magnitudes below
+/// 2^-126 count as zero.
+/// Precision fp8 or fp8_pow2: with e4m3 weights, x is rounded to bf16 and then to e4m3, with one
+/// scale per 128 consecutive elements of a row: an error of 3 to 4 % in each product, as in the
+/// training of fp8 checkpoints.
+///
+/// Shapes and dtypes that contradict each other are bugs of the caller (LATHE_CHECK).
 void matmul(const OpsContext& ops, std::span<const Product> products);
 inline void matmul(const OpsContext& ops, const Product& product) {
   matmul(ops, std::span(&product, 1));
 }
 
-/// The numbers of matmul() with both weights and of gated_activation(), without rounding between
-/// them.
+/// matmul() with both weights, then gated_activation(), without rounding in between.
 void gated_matmul(const OpsContext& ops, const GatedProduct& op);
 
-/// A product for every head, as the absorbed projections of latent attention have them: the numbers
-/// of matmul() over product_of() of each head, with x in bf16 where precision is fp8.
+/// One GEMM per head, as in the absorbed projections of latent attention. Equals matmul() over
+/// product_of() of each head; with precision fp8, x is rounded to bf16 only.
 void head_matmul(const OpsContext& ops, const HeadProducts& op);
 
 }  // namespace lathe

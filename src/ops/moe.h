@@ -1,4 +1,4 @@
-// Mixture of experts: the router's choice, and the chosen experts over tokens sorted by expert.
+// Mixture of experts: the router, and the chosen experts over tokens sorted by expert.
 #pragma once
 
 #include "kernels/context.h"
@@ -6,16 +6,18 @@
 
 namespace lathe {
 
-/// The whole of a layer's experts. The router's logits are x router^T in f32, whatever
-/// ops.precision. A token takes top_k experts, best first, ties to the lower id; their weights are
-/// the scores without bias, normalised and scaled. Experts of dropped groups are chosen only where
-/// fewer than top_k others exist, as in DeepSeek V3's published inference code (their choice is
-/// -inf). NaN logits still give ids in range. With op.choice.token_experts a row takes the experts
-/// of its token, and the logits give their weights alone.
+/// The whole mixture of experts of a layer.
 ///
-/// out[t] += weight * down(activation(gate x[t], up x[t])) over the chosen experts in ascending
-/// order of id, in f32, so a row's bits depend on that row alone. Experts that no token chose cost
-/// nothing.
+/// Router: logits are x router^T in f32, whatever ops.precision is. Each token gets the top_k
+/// experts with the best biased scores, ties to the lower id. An expert's weight is its score
+/// without bias, normalised and scaled. Experts of dropped groups are chosen only if fewer than
+/// top_k others exist, as in DeepSeek V3's published inference code, where their score is -inf. NaN
+/// logits still give ids in range. With op.choice.token_experts the token id decides which experts
+/// a row gets, and the logits decide only their weights.
+///
+/// Experts: out[t] += weight * down(activation(gate x[t], up x[t])) over the chosen experts, in
+/// ascending order of id, in f32. So a row's bits depend on that row alone. Experts that no token
+/// chose cost nothing.
 void expert_layer(const OpsContext& ops, const ExpertLayer& op);
 
 }  // namespace lathe

@@ -1,4 +1,5 @@
-// The way of queries, keys and values from their projections to an attention kernel and the cache.
+// Grouped-query attention's steps between the projections and the attention kernel: Q/K norm, RoPE,
+// cast and the write into the cache. Fused on a GPU.
 #pragma once
 
 #include "base/result.h"
@@ -8,10 +9,10 @@
 
 namespace lathe {
 
-/// Norms each head of q and k where op.norms, and rotates its first table.dim() elements
-/// (apply_rope, forward). Queries are rounded once, to op.q_out; keys and values go to op.slots of
-/// `pool` (encode_rows). op.q and op.kv are scratch: they may hold any step of that way afterwards.
-/// Errors are those of rotate_rows() and write_rows().
+/// Norms each head of q and k if op.norms, and rotates its first table.dim() elements
+/// (apply_rope(), forward). Writes queries to op.q_out, rounded once, and keys and values to
+/// op.slots of `pool` (encode_rows()). op.q and op.kv are clobbered. Errors: the errors of
+/// rotate_rows() and write_rows().
 Result<void> prepare_qkv(const OpsContext& ops, const QkvRows& op, const PoolView& pool);
 
 }  // namespace lathe

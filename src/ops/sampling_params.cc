@@ -16,7 +16,7 @@ Error outside(std::string field, std::string wanted, std::string offered, std::s
 
 constexpr float kLargest = std::numeric_limits<float>::max();
 
-// A value that must lie in [least, most], or in (least, most] where `open`. NaN lies nowhere.
+// Checks that a value is in [least, most], or in (least, most] if `open`. NaN fails.
 Result<void> within(const char* field, float value, float least, float most, bool open = false) {
   if ((open ? value > least : value >= least) && value <= most) return {};
   const std::string wanted = most == kLargest ? fmt::format("a finite number of {} or more", least)

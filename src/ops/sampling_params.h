@@ -10,9 +10,9 @@
 
 namespace lathe {
 
-/// Errors, named as SGLang names the parameters (max_new_tokens, min_new_tokens, stop_token_ids,
-/// ...): a value that is not finite or out of range, a token outside [0, vocab), min_tokens where
-/// every token of the vocabulary is a stop token. `eos`: the model's own stop tokens.
+/// Errors: a value that is not finite or is out of range, a token outside [0, vocab), min_tokens
+/// when every token of the vocabulary is a stop token. They name the parameters as SGLang does
+/// (max_new_tokens, min_new_tokens, stop_token_ids, ...). `eos`: the model's own stop tokens.
 Result<void> check_sampling_params(const SamplingParams& params, std::int32_t vocab,
                                    std::span<const std::int32_t> eos);
 

@@ -1,4 +1,3 @@
-// The CPU's backend: each operator calls its kernel, split over the threads of the pool.
 #include "kernels/cpu/backend.h"
 
 #include "base/rows.h"

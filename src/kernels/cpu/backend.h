@@ -1,4 +1,4 @@
-// The backend of the CPU: SIMD kernels over the threads of a pool.
+// The CPU's backend: each operator calls its SIMD kernel, split over the threads of a pool.
 #pragma once
 
 #include <memory>

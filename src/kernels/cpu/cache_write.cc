@@ -1,4 +1,3 @@
-// Splits the layout's cache writes, RoPE and casts over threads, a chunk of rows each.
 #include "kernels/cpu/cache_write.h"
 
 #include <algorithm>
@@ -14,9 +13,10 @@ namespace lathe {
 namespace {
 
 constexpr std::int64_t kChunkRows = 16;
-constexpr std::int64_t kWorthWriters = 1 << 15;  // elements
+constexpr std::int64_t kWorthWriters = 1 << 15;  // fewer elements stay on the calling thread
 
-/// body(first, count) -> Result<void> for chunks of rows; returns the first error.
+/// Calls body(first, count) -> Result<void> for chunks of rows in parallel; returns the first
+/// error.
 template <class Body>
 Result<void> for_chunks(const Execution& execution, std::int64_t rows, std::int64_t elements,
                         Body&& body) {

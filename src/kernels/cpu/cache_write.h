@@ -1,5 +1,5 @@
-// Writes rows into the cache on the CPU: the layout's functions, split over threads. Arguments as
-// in ops/cache_write.h.
+// Writes rows into the cache on the CPU: cache writes, RoPE and casts of layout/, split over
+// threads by chunks of rows. Arguments as in ops/cache_write.h.
 #pragma once
 
 #include <cstdint>

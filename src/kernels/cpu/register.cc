@@ -1,4 +1,3 @@
-// Registers all kernels of the CPU.
 #include "kernels/cpu/register.h"
 
 #include "kernels/cpu/grouped_query/gqa_register.h"

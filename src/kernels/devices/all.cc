@@ -1,4 +1,3 @@
-// Fills the registry with the kernels of every device in this build, and makes their backends.
 #include "kernels/devices/all.h"
 
 #include <string>

@@ -1,4 +1,4 @@
-// Every kernel, adapter and backend that this build knows.
+// All kernels, adapters and backends of this build.
 #pragma once
 
 #include <memory>
@@ -10,11 +10,11 @@
 namespace lathe {
 
 Registry all_kernels();
-/// Those of whole models on a device. A GPU's have no adapters: kernels over compact rows are for
-/// callers of one attention call, who gather the rows themselves.
+/// The kernels that whole models may use on a device. For a GPU there are no adapters: its kernels
+/// over compact rows are for callers of single attention calls, who gather the rows themselves.
 Registry model_kernels(Device device);
 
-/// sm90: GPU 0. Errors: a device that whole models don't run on, or that is not there or unfit.
+/// sm90: GPU 0. Errors: a device that whole models don't run on, or that is missing or unfit.
 Result<std::unique_ptr<Backend>> make_backend(Device device);
 
 }  // namespace lathe

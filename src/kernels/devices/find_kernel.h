@@ -1,4 +1,4 @@
-// The kernel of one attention call, by its device and kind.
+// Finds the kernel of a single attention call by device and kind.
 #pragma once
 
 #include <optional>
@@ -11,8 +11,8 @@
 
 namespace lathe {
 
-/// pool, extra: what it must read where it lies; a device may have several kernels of a kind.
-/// Errors: no such kernel, none that reads them, or one that this build cannot run.
+/// pool, extra: the pools that it must read in place; a device may have several kernels of a kind.
+/// Errors: no such kernel, none that reads these pools, or one that this build cannot run.
 Result<Kernel> find_kernel(std::string_view device, std::string_view kind, ProblemKind problem,
                            const std::optional<ConstPoolView>& pool = {},
                            const std::optional<ConstPoolView>& extra = {});

@@ -1,4 +1,3 @@
-// Finds the machine that `auto`, `cuda` or a device's name stands for.
 #include "kernels/devices/find_machine.h"
 
 #include <fmt/format.h>

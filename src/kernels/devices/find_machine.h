@@ -1,4 +1,4 @@
-// The machine that a device's name stands for: this computer's GPU where there is one.
+// Finds the machine that `auto`, `cuda` or a device's name means.
 #pragma once
 
 #include <string_view>
@@ -8,8 +8,8 @@
 
 namespace lathe {
 
-/// "auto" (a supported GPU if there is one, else the CPU), "cuda" (this computer's GPU, else a
-/// described sm90: a plan needs no device), or a device name. Errors: an unknown name, listing the
+/// "auto": a supported GPU of this computer, else the CPU. "cuda": this computer's GPU, else the
+/// described sm90, as a plan needs no device. Or a device name. Errors: an unknown name; lists the
 /// known ones.
 Result<Machine> find_machine(std::string_view device);
 

@@ -1,4 +1,3 @@
-// Describes this computer's GPU as a Machine, from its properties and clocks.
 #include "kernels/devices/query_gpu.h"
 
 #ifdef LATHE_HAS_CUDA
@@ -40,8 +39,8 @@ std::optional<Machine> query_gpu() {
   }
   const auto device = device_of(properties.major);
   if (!device) return std::nullopt;
-  // The peaks of the described machine of that architecture, for as many processors as this one
-  // has; bandwidth from the memory's clock (both edges) and width.
+  // FLOPS: the peaks of the described machine of that architecture, scaled to this GPU's number of
+  // processors. Bandwidth: the memory's clock (both edges) times its width.
   Machine m = describe_machine(*device);
   const double share = static_cast<double>(properties.multiProcessorCount) / m.processors;
   m.bf16_flops *= share;

@@ -1,4 +1,4 @@
-// The GPU of this computer, as a Machine.
+// Describes this computer's GPU as a Machine, from its properties and clocks.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace lathe {
 
-/// GPU 0 with its own limits. Empty where the build has no CUDA, no driver answers, or Lathe does
-/// not know the architecture.
+/// GPU 0. Empty if the build has no CUDA, no driver answers, or Lathe does not know the
+/// architecture.
 std::optional<Machine> query_gpu();
 
 /// Bytes of GPU 0 that are free now; 0 where there is no GPU.

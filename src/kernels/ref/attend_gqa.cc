@@ -1,4 +1,3 @@
-// Grouped-query attention in double: each query row over its list of keys.
 #include "kernels/ref/attend_gqa.h"
 
 #include <cstddef>

@@ -1,4 +1,3 @@
-// Latent attention in double: each query row over its list of keys.
 #include "kernels/ref/attend_latent.h"
 
 #include <cstddef>
@@ -28,11 +27,11 @@ Result<void> ref_attend_latent(const AttendArgs& args) {
     keys.clear();
     append_key_rows(args.main, visible_keys(args.main, place, p.window), p.qk_dim(), keys);
     if (p.two_sources()) {
-      RowPlace entry = place;  // of the last entry that the row sees
+      RowPlace entry = place;  // the place of the last entry that the row sees
       entry.position = (place.position + 1) / p.compress_ratio - 1;
       append_key_rows(args.extra, visible_keys(args.extra, entry, 0), p.qk_dim(), keys);
     }
-    // The value of a latent key is a prefix of the key itself.
+    // A latent's value is a prefix of its key.
     const DoubleRows rows{keys, 0, p.qk_dim()};
     const auto count = static_cast<std::int64_t>(keys.size() / width);
 

@@ -1,4 +1,3 @@
-// Latent attention in double over keys and values that are expanded per head.
 #include "kernels/ref/attend_ragged.h"
 
 #include <algorithm>
@@ -15,7 +14,7 @@
 namespace lathe {
 namespace {
 
-// out = weights [out.size(), in.size()] times in.
+// out = weights in, with weights [out.size(), in.size()].
 void multiply(std::span<const float> weights, std::span<const double> in, std::span<double> out) {
   for (std::size_t i = 0; i < out.size(); ++i) {
     double sum = 0;
@@ -24,7 +23,7 @@ void multiply(std::span<const float> weights, std::span<const double> in, std::s
   }
 }
 
-// Per-head keys and values of the keys of one request.
+// One request's keys and values, expanded per head.
 struct Expanded {
   std::vector<double> keys;    // [count, heads, qk_nope_head + rope]
   std::vector<double> values;  // [count, heads, v_head]
@@ -72,8 +71,7 @@ Result<void> ref_attend_ragged(const AttendArgs& args) {
   Expanded expanded;
   for (const RowPlace& place : row_places(args)) {
     if (place.request != expanded_request) {
-      // The keys of every row of a request are a prefix of the last row's, so one expansion serves
-      // all.
+      // Each row of a request sees a prefix of what its last row sees, so one expansion serves all.
       const std::int64_t last = args.kv_lens[static_cast<std::size_t>(place.request)] - 1;
       const RowPlace end{place.row, place.request, last};
       std::vector<double> latents;

@@ -1,4 +1,3 @@
-// Softmax and weighted sum of one query vector in double, with the sink and LSE.
 #include "kernels/ref/attend_row.h"
 
 #include <algorithm>
@@ -19,9 +18,9 @@ double attend_row(std::span<const double> q, DoubleRows keys, DoubleRows values,
     double dot = 0;
     for (std::size_t e = 0; e < q.size(); ++e) dot += q[e] * key[e];
     weights[static_cast<std::size_t>(i)] = scale * dot;
-    highest = std::max(highest, scale * dot);  // keeps `highest` where the score is NaN
+    highest = std::max(highest, scale * dot);  // a NaN score leaves `highest` as it is
   }
-  // With no finite score, -inf - -inf would make a NaN out of nothing.
+  // If every score is -inf, the difference to the maximum, -inf - -inf, would be NaN.
   if (highest == kEmpty) highest = 0;
 
   double sum = 0;

@@ -1,4 +1,4 @@
-// Attention of one query vector over a list of keys, in double: the only softmax of the oracle.
+// Attention of one query vector over a list of keys, in double. The oracle's only softmax.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace lathe {
 
-/// Rows inside a buffer: element e of row i is data[first + i * stride + e]. An index, not a
-/// shifted pointer, since the buffer of no keys has no address to shift.
+/// Rows in a buffer: element e of row i is data[first + i * stride + e]. `first` is an index, not
+/// added to the pointer, because the buffer may be empty (no keys) and its pointer null.
 struct DoubleRows {
   std::span<const double> data;
   std::int64_t first = 0;
@@ -21,7 +21,8 @@ struct DoubleRows {
 
 /// With s_i = scale * q . keys[i], writes out = sum_i e^(s_i) values[i] / sum_i e^(s_i) and returns
 /// the LSE, ln sum_i e^(s_i). keys: [count] rows of q.size() elements; values: [count] rows of
-/// out.size() elements. No key (or only scores of -inf): out 0, LSE -inf. NaN passes through.
+/// out.size() elements. Without keys, or if all scores are -inf: out is 0, the LSE -inf. NaN in the
+/// input gives NaN.
 double attend_row(std::span<const double> q, DoubleRows keys, DoubleRows values, std::int64_t count,
                   double scale, std::span<double> out);
 

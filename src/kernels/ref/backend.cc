@@ -1,4 +1,3 @@
-// The oracle's backend: each operator as a plain loop.
 #include "kernels/ref/backend.h"
 
 #include <cstring>
@@ -90,7 +89,7 @@ class RefBackend : public HostBackend {
     const auto kernel = kernel_of(*op.step->route);
     if (!kernel) return kernel.error();
     const AttendFn run = (*kernel)->attend;
-    // Two sources are read where they lie: compact bf16 rows would hold the same numbers.
+    // With two sources, keys are read in place: compact bf16 rows would hold the same numbers.
     const bool compact = op.step->route->adapter && !op.plan->problem.two_sources();
     if (compact) return attend_compact(op, ops.execution, *ops.control, run);
     return run(attend_args(op, ops.execution));

@@ -1,4 +1,4 @@
-// The backend of the double-precision oracle: plain loops on the calling thread.
+// The backend of the double-precision oracle: each operator as plain loops on the calling thread.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,3 @@
-// Folds token after token, as the definition has it; states are stored in f32.
 #include "kernels/ref/compress.h"
 
 #include <algorithm>
@@ -14,7 +13,7 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// The fold of one group's entry.
+// The running fold (m, s, a) of one group's entry.
 struct Fold {
   std::vector<double> m, s, a;
 
@@ -40,7 +39,7 @@ struct Fold {
   }
 };
 
-// One request's tokens.
+// Folds one request's tokens, one after another.
 class Request {
  public:
   Request(const Compress& op, const PoolView& pool, std::size_t r)
@@ -114,7 +113,7 @@ class Request {
   const Compress& op_;
   const PoolView& pool_;
   std::size_t r_;
-  Fold now_, next_;  // of the group of the next token, and of the one after it
+  Fold now_, next_;  // the next token's group, and the group after it
 };
 
 }  // namespace

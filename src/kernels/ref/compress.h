@@ -1,4 +1,5 @@
-// Compressed entries in double precision. Arguments as in ops/compress.h.
+// Compressed entries in double precision, token by token as defined; states are stored in f32.
+// Arguments as in ops/compress.h.
 #pragma once
 
 #include "base/result.h"

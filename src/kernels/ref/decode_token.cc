@@ -1,4 +1,3 @@
-// Decodes one cached token to doubles, part by part.
 #include "kernels/ref/decode_token.h"
 
 #include <cmath>
@@ -12,7 +11,7 @@
 namespace lathe {
 namespace {
 
-// Parts need not be aligned in memory (656 bytes per token, odd page strides), hence memcpy.
+// memcpy, because parts need not be aligned (656 bytes per token, odd page strides).
 template <class T>
 T load(const std::byte* bytes, std::int64_t index) {
   T value;
@@ -54,7 +53,7 @@ void decode_token(const ConstPoolView& pool, Slot slot, float key_scale, float v
   LATHE_CHECK(std::ssize(row) == layout.row_elems(), "row of another size than the layout's");
 
   const Part* scales = layout.find(PartRole::scale);
-  std::int32_t at = 0;  // element of the row; tiles are counted over the whole row
+  std::int32_t at = 0;  // element of the whole row; it also selects the scale's tile
   for (int i = 0; i < layout.part_count(); ++i) {
     const Part& part = layout.part(i);
     if (part.role == PartRole::scale || part.role == PartRole::pad) continue;

@@ -23,7 +23,7 @@ void store(const Doubles& from, const MutableRowsView& out, std::int64_t t) {
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
-// m of kernels/hyper.h.
+// `m` as kernels/hyper.h defines it.
 Doubles scaled(const Doubles& x, Doubles product, double norm_eps) {
   double squares = 0;
   for (const double v : x) squares += v * v;
@@ -32,7 +32,7 @@ Doubles scaled(const Doubles& x, Doubles product, double norm_eps) {
   return product;
 }
 
-// Divides the elements first, first + step, ... by their sum + eps.
+// Divides `count` elements first, first + step, ... by their sum + eps.
 void normalise(Doubles& comb, std::size_t first, std::size_t step, std::size_t count, double eps) {
   double sum = eps;
   for (std::size_t i = 0; i < count; ++i) sum += comb[first + i * step];

@@ -1,4 +1,3 @@
-// The indexer in double: logits by the formula, top-k by sorting.
 #include "kernels/ref/indexer.h"
 
 #include <fmt/format.h>
@@ -19,7 +18,7 @@ namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
-// Key j of row t, its scale applied, or all NaN where there is none.
+// Reads key j of row t times its scale, or all NaN if its page is missing.
 void read_key(const IndexKeys& keys, const IndexRows& rows, std::int64_t t, std::int64_t j,
               std::span<double> key) {
   const auto row = static_cast<std::size_t>(t);
@@ -71,7 +70,7 @@ Result<void> ref_index_logits(const IndexQuery& query, const IndexKeys& keys, co
             dot += product;
             size += std::fabs(product);
           }
-          // Written so that a NaN passes.
+          // Not std::max: a NaN must stay NaN.
           logit += (dot < 0 ? 0 : dot) * query.weights[head];
           magnitude += size * std::fabs(double{query.weights[head]});
         }
@@ -101,11 +100,11 @@ std::vector<std::int32_t> ref_top_k(std::span<const float> scores, std::int64_t 
 
 namespace {
 
-// Codes of each head by the index layout's own rule, and its scale folded into the head's weight.
+// Quantises each head as the index layout does, and folds the scale into the head's weight.
 void quantize_row(const SelectKeys& op, std::int64_t t, std::span<e4m3> codes,
                   std::span<float> folded) {
   const CacheLayout layout(LayoutKind::index_fp8, {.dim = op.dim}, op.keys.layout.scale_policy());
-  // A page of as many tokens as heads: all their codes, then all their scales.
+  // Encodes the heads as the tokens of one page: all codes, then all scales.
   std::vector<std::byte> bytes(static_cast<std::size_t>(layout.page_stride(op.heads)));
   std::vector<Slot> slots;
   for (std::int32_t h = 0; h < op.heads; ++h) slots.emplace_back(h);
@@ -129,7 +128,7 @@ void quantize_row(const SelectKeys& op, std::int64_t t, std::span<e4m3> codes,
   }
 }
 
-// The list that another row has chosen, or the row's first keys.
+// Copies the list that another row has chosen, or lists the row's first keys.
 void take_choice(const SelectKeys& op, std::int64_t t) {
   const StepView& step = *op.step;
   const std::int32_t choice = op.choice_rows[static_cast<std::size_t>(t)];

@@ -1,4 +1,4 @@
-// The indexer in double: logits straight from the formula, and selection by a full sort.
+// The lightning indexer in double: logits straight from the formula, selection by a full sort.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,19 @@
 
 namespace lathe {
 
-/// logits[t * cols + j] of attn/index_args.h for j < lens[t] and -inf past it; NaN where the key's
-/// page is missing. magnitudes, if not empty, gets |key_scale| * sum_h sum_d |q k| |weight|, what a
-/// rounding error is measured against. Both: [rows, cols], cols >= every length.
-/// Errors: check_index_args(), sizes that contradict each other.
+/// logits[t * cols + j], as defined in attn/index_args.h, for j < lens[t], and -inf for j >=
+/// lens[t]; NaN if the key's page is missing. `magnitudes`, if not empty, gets |key_scale| *
+/// sum_h sum_d |q k| |weight|, to measure rounding errors against. Both: [rows, cols], cols >=
+/// every length. Errors: check_index_args(); sizes that contradict each other.
 Result<void> ref_index_logits(const IndexQuery& query, const IndexKeys& keys, const IndexRows& rows,
                               std::int64_t cols, std::span<double> logits,
                               std::span<double> magnitudes);
 
-/// The k best of scores [n], positions ascending: all of them where n <= k; otherwise the largest,
-/// ties to the lower position (-0 equals 0), never a NaN.
+/// Positions of the k best of scores [n], ascending. All positions if n <= k; otherwise the k
+/// largest scores, ties to the lower position (-0 equals 0), never a NaN.
 std::vector<std::int32_t> ref_top_k(std::span<const float> scores, std::int64_t k);
 
-/// Errors: those of check_index_args().
+/// Errors: check_index_args().
 Result<void> ref_select_keys(const SelectKeys& op);
 
 }  // namespace lathe

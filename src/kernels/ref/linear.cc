@@ -1,4 +1,3 @@
-// Products with weights in double, element by element.
 #include "kernels/ref/linear.h"
 
 #include <cstring>

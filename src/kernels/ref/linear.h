@@ -1,4 +1,4 @@
-// Products with weights in double precision: the oracle of the devices' matmuls.
+// GEMMs in double precision, element by element: the oracle of the devices' GEMMs.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 
 namespace lathe {
 
-/// Element of a weight, widened to f32 as every device does: code x factor rounded once.
+/// An element of a weight, widened to f32 as on every device: code x scale, rounded once.
 float weight_at(const WeightView& w, std::int64_t row, std::int64_t col);
 
-/// Every product on the calling thread, summed in double and rounded once.
+/// Computed on the calling thread; each sum is in double and rounded once.
 void ref_head_matmul(const HeadProducts& op);
 void ref_matmul(std::span<const Product> products);
 

@@ -1,4 +1,3 @@
-// Merges partial attention results by their LSE, in double.
 #include "kernels/ref/merge.h"
 
 #include <algorithm>
@@ -40,9 +39,9 @@ double merge_states(std::span<const double> out_a, double lse_a, std::span<const
 }
 
 void apply_sink(std::span<double> out, double lse, double sink) {
-  // Without a key out is 0 already, and against a sink of -inf the difference would be NaN.
+  // Without a key, out is 0 already, and the difference to a sink of -inf would be NaN.
   if (lse == kEmpty) return;
-  // An overflowing exponential means a sink far above every score: the factor is then 0.
+  // If the sink is far above every score, the exponential overflows and the factor is 0.
   const double factor = 1 / (1 + std::exp(sink - lse));
   for (double& x : out) x *= factor;
 }

@@ -1,4 +1,3 @@
-// Routing and experts in double.
 #include "kernels/ref/moe.h"
 
 #include <algorithm>
@@ -16,7 +15,7 @@ namespace {
 using Doubles = std::vector<double>;
 using Ids = std::vector<std::int32_t>;
 
-// Ids of the n highest, best first, ties to the lower one; NaN is below everything.
+// Ids of the n highest values, best first, ties to the lower id; NaN ranks below everything.
 Ids highest(const Doubles& values, std::int32_t n) {
   const auto key = [&](std::int32_t i) {
     const double v = values[static_cast<std::size_t>(i)];
@@ -47,7 +46,7 @@ Doubles scores_of(const Router& router, const float* logits) {
   return s;
 }
 
-// Drops all but the best groups from the choice.
+// Excludes all but the best groups from the choice.
 void keep_groups(const Router& router, Doubles& choice) {
   const auto size = static_cast<std::size_t>(router.experts / router.groups);
   Doubles best;
@@ -69,7 +68,7 @@ void keep_groups(const Router& router, Doubles& choice) {
   }
 }
 
-// w x + the expert's bias, if there is one, in double all through.
+// w x + the expert's bias, if there is one. All in double.
 Doubles times(const WeightView& w, std::span<const float> biases, std::int64_t expert,
               const Doubles& x) {
   Doubles y(static_cast<std::size_t>(w.rows));

@@ -10,7 +10,7 @@ namespace lathe {
 
 void ref_route(const Router& router, const RowsView& logits, std::span<std::int32_t> ids,
                std::span<float> weights, std::span<const std::int32_t> tokens = {});
-/// Runs the experts that were chosen. ids, weights: [T, top_k].
+/// Runs the chosen experts. ids, weights: [T, top_k].
 void ref_expert_ffn(const ExpertLayer& op, std::span<const std::int32_t> ids,
                     std::span<const float> weights);
 void ref_expert_layer(const ExpertLayer& op);

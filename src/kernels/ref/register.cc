@@ -1,4 +1,3 @@
-// Declares the oracle's kernels to the planner, for every problem and kind.
 #include "kernels/ref/register.h"
 
 #include <fmt/format.h>
@@ -12,12 +11,12 @@
 namespace lathe {
 namespace {
 
-// Where estimates are equal the planner takes the first: the fewest moving parts.
+// The simplest kind first: among equal estimates the planner chooses the first.
 constexpr std::array kPreferred = {KernelKind::inplace, KernelKind::native, KernelKind::gather,
                                    KernelKind::ragged};
 
-// The oracle's speed only ranks its kinds among themselves, so it declares the whole of the host's
-// peaks and no launch.
+// The oracle's speed is only compared among its own kinds, so it declares the host's full peaks and
+// no launch cost.
 Capability oracle(ProblemKind problem, KernelKind kind) {
   Capability c;
   c.name = fmt::format("ref.{}.{}", name(problem), name(kind));
@@ -50,8 +49,8 @@ Capability oracle(ProblemKind problem, KernelKind kind) {
   return c;
 }
 
-// One function serves gather, inplace and native: where the bytes lie is in the arguments, and the
-// arithmetic is double.
+// One function serves gather, inplace and native: the arguments say where the keys are, and the
+// arithmetic is double in any case.
 AttendFn entry(ProblemKind problem, KernelKind kind) {
   if (kind == KernelKind::ragged) return ref_attend_ragged;
   return problem == ProblemKind::grouped_query ? ref_attend_gqa : ref_attend_latent;
@@ -62,7 +61,7 @@ AttendFn entry(ProblemKind problem, KernelKind kind) {
 void register_ref_kernels(Registry& registry) {
   for (ProblemKind problem : enum_values<ProblemKind>()) {
     for (KernelKind kind : kPreferred) {
-      // Only MLA's latents have a per-head expansion.
+      // Only MLA's latents expand to per-head keys and values.
       const bool latent =
           problem == ProblemKind::dense_latent || problem == ProblemKind::sparse_latent;
       if (kind == KernelKind::ragged && !latent) continue;

@@ -1,4 +1,4 @@
-// Registers the double-precision kernels, the oracle, for every problem and kind.
+// Registers the oracle's kernels (double precision) with the planner, for every problem and kind.
 #pragma once
 
 #include "plan/registry.h"

@@ -1,4 +1,3 @@
-// Reads rows of any dtype as doubles, and writes doubles back rounded.
 #include "kernels/ref/rows_io.h"
 
 #include <cstddef>

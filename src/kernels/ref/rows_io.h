@@ -1,4 +1,4 @@
-// Rows of a RowsView as doubles and back, and LSEs.
+// Reads rows of any dtype as doubles, and writes doubles and LSEs back, rounded.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,15 @@
 
 namespace lathe {
 
-/// Row r of a view of f64, f32, bf16 or e4m3 times `scale` into out [view.cols].
+/// out [view.cols] = row r of a view of f64, f32, bf16 or e4m3, times `scale`.
 void read_row(const RowsView& view, std::int64_t r, double scale, std::span<double> out);
 
-/// values [view.cols] into row r of a view of f64, f32 or bf16, rounded to nearest (bf16 by way of
-/// f32, which is how kernels write it).
+/// Writes values [view.cols] to row r of a view of f64, f32 or bf16, rounded to nearest. bf16 is
+/// rounded to f32 first, as kernels do.
 void write_row(const MutableRowsView& view, std::int64_t r, std::span<const double> values);
 
-/// natural [heads], logs of a row, into args.lse by its convention, if there is one.
+/// Writes a row's LSEs, natural [heads] in natural logarithms, to args.lse in its convention, if
+/// the caller wants them.
 void write_lse(const AttendArgs& args, std::int64_t row, std::span<const double> natural);
 
 }  // namespace lathe

@@ -1,4 +1,3 @@
-// Norms, activations, sums and embedding in double.
 #include "kernels/ref/rowwise.h"
 
 #include <algorithm>
@@ -60,10 +59,10 @@ double activated(const Activation& how, double v, double u) {
     case ActivationKind::silu:
       return v / (1 + std::exp(-v)) * u;
     case ActivationKind::gelu_tanh:
-      // (1 + tanh(x)) / 2 is 1 / (1 + e^-2x), which does not cancel.
+      // (1 + tanh(x)) / 2 = 1 / (1 + e^-2x), which has no cancellation.
       return v / (1 + std::exp(-std::sqrt(8 / std::numbers::pi) * (v + 0.044715 * v * v * v))) * u;
     case ActivationKind::clamped_swiglu:
-      // Written so that NaN stays.
+      // Not std::min: NaN must stay NaN.
       v = v > how.limit ? how.limit : v;
       u = u > how.limit ? how.limit : u < -how.limit ? -how.limit : u;
       return v / (1 + std::exp(-double{how.alpha} * v)) * (u + 1);

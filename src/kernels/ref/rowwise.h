@@ -12,7 +12,7 @@ namespace lathe {
 
 void ref_rms_norm(const RmsNorm& op);
 void ref_layer_norm(const LayerNorm& op);
-/// What an activation makes of an element of the gate and of the up projection.
+/// The activation of v, an element of the gate projection, and u, of the up projection.
 double activated(const Activation& how, double v, double u);
 void ref_gated_activation(const GatedActivation& op);
 void ref_add_rows(const RowsView& x, const MutableRowsView& out);

@@ -1,4 +1,3 @@
-// Sampling in double, one sorted list per row.
 #include "kernels/ref/sampling.h"
 
 #include <algorithm>
@@ -16,7 +15,7 @@ using Ids = std::vector<std::int32_t>;
 
 std::size_t at(std::int32_t token) { return static_cast<std::size_t>(token); }
 
-// Steps 1 and 2.
+// Steps 1 and 2: logits with penalties, bias and ruled-out tokens applied.
 std::vector<double> adjusted(const SampleArgs& args) {
   const SamplingParams& p = *args.params;
   std::vector<double> x(args.logits.begin(), args.logits.end());
@@ -43,7 +42,7 @@ std::vector<double> adjusted(const SampleArgs& args) {
   return x;
 }
 
-// Of the weights of `kept`, as ops/sampling.h orders it.
+// The sum of the weights of `kept`, in the order of ops/sampling.h.
 double sum_of(const std::vector<double>& weights, std::span<const std::int32_t> kept) {
   std::vector<double> counted(weights.size());
   for (std::int32_t t : kept) counted[at(t)] = weights[at(t)];

@@ -1,4 +1,4 @@
-// Sampling on the reference device, step by step as the rule (ops/sampling.h) states it.
+// Sampling on the reference device: the steps of ops/sampling.h one by one, over a sorted list.
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@
 
 namespace lathe {
 
-/// out[i] of rows[i], nothing where a logit is not finite. O(vocab log vocab) a row.
+/// Samples out[i] from rows[i]; nullopt if a logit is not finite. O(vocab log vocab) per row.
 void ref_sample(std::span<const SampleArgs> rows, std::span<std::optional<SampledToken>> out);
 
 }  // namespace lathe

@@ -1,4 +1,3 @@
-// Lists the keys that a query row sees, by table, list or window, decoded to doubles.
 #include "kernels/ref/visible_keys.h"
 
 #include <algorithm>
@@ -22,7 +21,7 @@ std::vector<std::int32_t> keys_by_page(const KeySource& source, const RowPlace& 
   for (std::int64_t pos = begin; pos < end; ++pos) {
     const PageId page =
         source.page_table[at(place.request * source.table_width + pos / pool.page_size)];
-    // Tested before a slot is made of it: the product of a wild page id would overflow.
+    // Check the page id before it becomes a slot: with a wild id the multiplication would overflow.
     if (page.value < 0 || page.value >= pool.pages) continue;
     const auto offset = static_cast<std::int32_t>(pos % pool.page_size);
     keys.push_back(slot_of(page, pool.page_size, offset).value);

@@ -8,7 +8,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// The known answers that the authors publish with Random123 (kat_vectors, philox4x32 10 rounds).
+// The known answers published with Random123 (kat_vectors, philox4x32 10 rounds).
 TEST(Philox, GivesThePublishedAnswers) {
   EXPECT_THAT(philox4x32({{0, 0, 0, 0}}, 0).word,
               ElementsAre(0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8));
@@ -22,7 +22,7 @@ TEST(Philox, GivesThePublishedAnswers) {
 
 TEST(Philox, BitsAreTheFirstTwoWords) {
   EXPECT_EQ(random_bits(0, 0), 0x6627e8d5e169c58du);
-  // Both halves of seed and position count.
+  // All 64 bits of seed and position matter.
   EXPECT_NE(random_bits(std::uint64_t{1} << 32, 0), random_bits(0, 0));
   EXPECT_NE(random_bits(0, std::uint64_t{1} << 32), random_bits(0, 0));
 }

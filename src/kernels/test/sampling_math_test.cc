@@ -11,7 +11,7 @@
 namespace lathe {
 namespace {
 
-// In units of the last place of the exact result, taken from long double.
+// Error in units in the last place of the exact result, which is long double.
 double error_in_ulp(double got, long double exact) {
   int exponent = 0;
   std::frexp(static_cast<double>(exact), &exponent);

@@ -1,4 +1,3 @@
-// Converts query rows to f32 and attention results from f32, per SIMD target.
 #include "kernels/cpu/common/attend_io.h"
 
 #include <cmath>
@@ -20,7 +19,8 @@
 namespace lathe {
 namespace {
 
-// Not a std::array: its functions would be compiled for one SIMD target and linked for all of them.
+// Not a std::array: the linker might pick its member functions compiled for one SIMD target and use
+// them for all.
 struct E4m3Table {
   float values[256];
 };
@@ -46,7 +46,7 @@ using D = hn::CappedTag<float, kIoPad>;
 using V = hn::Vec<D>;
 using Du = hn::RebindToUnsigned<D>;
 
-// elems of f32, bf16 or e4m3 times scale.
+// to = q * scale, for `elems` elements of f32, bf16 or e4m3.
 void load(const std::byte* q, DType dtype, std::int64_t elems, float scale, float* to) {
   const D d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
@@ -73,7 +73,7 @@ void load(const std::byte* q, DType dtype, std::int64_t elems, float scale, floa
   }
 }
 
-// bf16 bits in the low half of each lane, as to_bf16 in base/float_formats.h.
+// bf16 bits in the low half of each lane; rounds as to_bf16() of base/float_formats.h.
 HWY_INLINE hn::Vec<Du> round_to_bf16(hn::Vec<Du> u) {
   const Du d;
   const hn::RebindToSigned<Du> di;
@@ -85,7 +85,7 @@ HWY_INLINE hn::Vec<Du> round_to_bf16(hn::Vec<Du> u) {
   return hn::ShiftRight<16>(hn::IfThenElse(nan, quiet, rounded));
 }
 
-// n elements times factor, rounded; whole vectors of them are read.
+// to = from * factor, rounded, for n elements. Reads whole vectors of `from`.
 void store(const float* from, std::int64_t n, float factor, DType dtype, std::byte* to) {
   const D d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
@@ -134,7 +134,8 @@ Finished finish_softmax(float max, float sum, const float* sink, float value_sca
   if (sum == 0) return {-std::numeric_limits<double>::infinity(), 0, true};
   const double lse = (double{max} + std::log2(double{sum})) * std::numbers::ln2;
   double factor = value_scale / double{sum};
-  // A sink far above every score overflows the exponential, and the factor is 0 as it should be.
+  // If the sink is far above every score, the exponential overflows and the factor becomes 0, which
+  // is right.
   if (sink != nullptr) factor /= 1 + std::exp(double{*sink} - lse);
   return {lse, static_cast<float>(factor), false};
 }

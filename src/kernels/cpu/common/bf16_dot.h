@@ -1,9 +1,9 @@
-// For files with functions in the dot instruction of bf16 pairs (AVX512_BF16).
+// For files whose functions use the dot instruction for bf16 pairs (AVX512_BF16).
 //
-// The instructions are for functions between LATHE_BF16_DOT_BEGIN and LATHE_BF16_DOT_END alone,
-// behind cpu_has_bf16_dot() (kernels/cpu/matmul/matmul_bf16.h): flags for the whole file would also
-// compile inline functions of headers so, which the linker may then choose for all callers. Highway
-// 1.0.3 has no name for the dot product.
+// Put such functions between LATHE_BF16_DOT_BEGIN and LATHE_BF16_DOT_END, and call them only if
+// cpu_has_bf16_dot() (kernels/cpu/matmul/matmul_bf16.h). Compiler flags for the whole file would
+// also apply to inline functions of headers, and the linker could choose those copies for all
+// callers. Highway 1.0.3 has no operation for this instruction.
 #pragma once
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -21,7 +21,7 @@
   LATHE_BF16_DOT_PRAGMA(GCC push_options) \
   LATHE_BF16_DOT_SPELL(GCC target(LATHE_BF16_DOT_TARGET))
 #define LATHE_BF16_DOT_END LATHE_BF16_DOT_PRAGMA(GCC pop_options)
-// The header's undefined vectors, inlined, are reported (GCC bug 105593).
+// GCC reports the intrinsics' deliberately undefined vectors as uninitialised (GCC bug 105593).
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif

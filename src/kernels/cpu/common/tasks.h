@@ -1,4 +1,4 @@
-// Runs the tasks of a call on the threads, and rounds sizes for cutting it.
+// Runs the tasks of a call on threads; rounding for sizes of tasks and buffers.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,14 @@
 
 namespace lathe {
 
-/// Bytes up to the next multiple of a cache line.
+/// Rounds up to whole cache lines.
 constexpr std::int64_t whole_lines(std::int64_t bytes) { return ceil_div(bytes, 64) * 64; }
 
 inline std::int64_t thread_count(const Execution& execution) {
   return execution.threads == nullptr ? 1 : execution.threads->threads();
 }
 
-/// Calls body(task, worker) for all tasks on the execution's threads, or on the calling one.
+/// Calls body(task, worker) for all tasks, on the execution's threads if it has any.
 template <class Body>
 void run_tasks(const Execution& execution, std::int64_t tasks, Body body) {
   if (execution.threads != nullptr) return execution.threads->run(tasks, body);

@@ -1,5 +1,5 @@
-// Unrolls the loop that follows: loops over registers must, or the arrays of vectors would live in
-// memory.
+// Unrolls the loop that follows. Loops over arrays of vectors need it, or the arrays would be in
+// memory instead of in registers.
 #pragma once
 
 #ifdef __clang__

@@ -22,7 +22,7 @@ TEST(Machine, TheHostIsQueried) {
   EXPECT_GE(cpu->processors, 1);
   EXPECT_GT(cpu->memory_bytes, std::int64_t{1} << 28);
   EXPECT_EQ(cpu->block_shared_bytes, 0);
-  // auto is whatever answers: a GPU or the CPU.
+  // "auto" is the GPU if there is one, else the CPU.
   const auto best = find_machine("auto");
   ASSERT_TRUE(best);
   EXPECT_TRUE(best->device == Device::cpu || is_gpu(best->device));
