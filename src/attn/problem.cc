@@ -8,8 +8,8 @@
 namespace lathe {
 namespace {
 
-// mscale of YaRN at factor 40, mscale_all_dim 1 (DeepSeek V3's config): 0.1 ln 40 + 1, squared
-// because it scales q and k.
+// YaRN's mscale with factor 40 and mscale_all_dim 1 (DeepSeek V3's config) is 0.1 ln 40 + 1. It is
+// squared because it scales both q and k.
 float deepseek_scale() {
   const double mscale = 0.1 * std::log(40.0) + 1.0;
   return static_cast<float>(mscale * mscale / std::sqrt(192.0));
@@ -55,8 +55,7 @@ AttentionProblem deepseek_v4_problem(std::int32_t heads, std::int32_t compress_r
   p.rope = 64;
   p.window = 128;
   p.compress_ratio = compress_ratio;
-  // Only the finely compressed layers select; the coarse ones attend to every entry (deepseek-v4
-  // config: c4 and c128).
+  // Layers with ratio 4 select entries; layers with ratio 128 attend to all entries.
   if (compress_ratio == 4) {
     p.top_k = top_k;
     p.index_heads = 64;
@@ -109,7 +108,7 @@ Result<void> check_problem(const AttentionProblem& p) {
     return Error{ErrorCode::invalid_argument, "scale", "a finite number above 0",
                  fmt::format("{}", p.scale), ""};
   }
-  // The dims are legal where the widest layout can hold them.
+  // Dims are legal if the bf16 layout accepts them; it has the fewest limits.
   const auto layout = layout_for(p, gqa ? LayoutKind::gqa_bf16 : LayoutKind::mla_bf16);
   if (!layout) return layout.error();
   return {};

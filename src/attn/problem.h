@@ -1,5 +1,4 @@
-// AttentionProblem: what one layer's attention needs, independent of the kernel and of the cache's
-// layout.
+// AttentionProblem: the attention of a layer, without the choice of kernel and cache layout.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +12,8 @@
 namespace lathe {
 
 /// dense_latent       absorbed MLA over all keys of the request (DeepSeek V3)
-/// sparse_latent      absorbed MLA over the top-k keys that an indexer chose (DeepSeek V3.2)
-/// window_compressed  a sliding window of tokens and compressed entries, keys = values (V4)
+/// sparse_latent      absorbed MLA over the top-k keys that an indexer selects (DeepSeek V3.2)
+/// window_compressed  a sliding window of tokens, and compressed entries; keys = values (V4)
 /// grouped_query      K and V heads shared by groups of query heads (Llama, Qwen)
 #define LATHE_PROBLEM_KINDS(X) \
   X(dense_latent) X(sparse_latent) X(window_compressed) X(grouped_query)
@@ -47,18 +46,18 @@ struct AttentionProblem {
   ProblemKind kind = ProblemKind::dense_latent;
   std::int32_t heads = 128;  // query heads of this rank
 
-  // Latent problems: a cached row is latent (nope) then rotary part (rope).
+  // Latent problems: a cached row has a latent (nope), then a rotary part (rope).
   std::int32_t nope = 0;
   std::int32_t rope = 0;
-  std::int32_t qk_nope_head = 0;  // width per head of the expanded (not absorbed) key, without rope
-  std::int32_t v_head = 0;        // width per head of the expanded value
+  std::int32_t qk_nope_head = 0;  // width of a head's expanded (not absorbed) key, without rope
+  std::int32_t v_head = 0;        // width of a head's expanded value
 
-  // Sparse selection: keys per query row, and the indexer that chooses them.
+  // Sparse selection: keys per query row, and the indexer that selects them.
   std::int32_t top_k = 0;
   std::int32_t index_heads = 0;
   std::int32_t index_dim = 0;
 
-  std::int32_t window = 0;  // keys of the sliding window, the row's own included; 0 = no window
+  std::int32_t window = 0;  // keys of the sliding window, including the row's own; 0 = no window
   std::int32_t compress_ratio =
       0;  // window_compressed: tokens per compressed entry; 0 = window only
 
@@ -67,15 +66,14 @@ struct AttentionProblem {
   std::int32_t head_dim = 0;
   std::int32_t v_head_dim = 0;
 
-  bool sink = false;  // a raw logit per head joins the softmax denominator
-  float scale = 0;    // multiplies q.k before the softmax
+  bool sink = false;  // a logit per head is added to the softmax denominator
+  float scale = 0;    // factor of q.k before the softmax
 
-  /// Width of a query row per head and of a key.
+  /// Width of a key, and of a head's query.
   constexpr std::int32_t qk_dim() const {
     return kind == ProblemKind::grouped_query ? head_dim : nope + rope;
   }
-  /// Width of an output row per head. The absorbed latent problems return the latent; V4's keys are
-  /// its values.
+  /// Width of a head's output. Absorbed MLA returns the latent; in V4 the key is the value.
   constexpr std::int32_t v_dim() const {
     switch (kind) {
       case ProblemKind::grouped_query:
@@ -89,7 +87,7 @@ struct AttentionProblem {
     return nope;
   }
   constexpr bool sparse() const { return top_k > 0; }
-  /// Two sources of keys, each with its own pool.
+  /// True if there are two sources of keys, each with a pool of its own.
   constexpr bool two_sources() const {
     return kind == ProblemKind::window_compressed && compress_ratio > 0;
   }
@@ -97,7 +95,7 @@ struct AttentionProblem {
   bool operator==(const AttentionProblem&) const = default;
 };
 
-/// The problems of the models that Lathe runs, at their published dimensions.
+/// The problems of published models.
 AttentionProblem deepseek_v3_problem(std::int32_t heads = 128);
 AttentionProblem deepseek_v32_problem(std::int32_t heads = 128);
 AttentionProblem deepseek_v4_problem(std::int32_t heads = 64, std::int32_t compress_ratio = 4,
@@ -105,13 +103,12 @@ AttentionProblem deepseek_v4_problem(std::int32_t heads = 64, std::int32_t compr
 AttentionProblem gqa_problem(std::int32_t heads = 32, std::int32_t kv_heads = 8,
                              std::int32_t head_dim = 128);
 
-/// Errors: heads outside 1 to 128 (latent) or 1 to 1024 (grouped_query), heads not a multiple of
-/// kv_heads, dims that no layout takes, a top-k, window or ratio that is negative or missing where
-/// the kind needs it, a scale that is not finite and positive.
+/// Errors: heads outside 1 to 128 (latent) or 1 to 1024 (grouped_query), or not a multiple of
+/// kv_heads; dims that no layout accepts; a top-k, window or ratio that is negative, or missing
+/// although the kind needs it; a scale that is not finite and positive.
 Result<void> check_problem(const AttentionProblem& problem);
 
-/// The layout of `kind` with this problem's dims, or an Error if that kind cannot hold this
-/// problem's keys.
+/// The layout of `kind` with the problem's dims. Error: the kind cannot hold the problem's keys.
 Result<CacheLayout> layout_for(const AttentionProblem& problem, LayoutKind kind);
 
 }  // namespace lathe

@@ -112,7 +112,7 @@ Result<CacheLayout> CacheLayout::parse(std::string_view text) {
     }
     dims.*(rule->field) = number;
   }
-  // Values are as wide as keys, unless they say otherwise.
+  // The default of v_head_dim is head_dim.
   if (seen.find(",v_head_dim,") == std::string::npos && dims.v_head_dim != 0) {
     dims.v_head_dim = dims.head_dim;
   }

@@ -2,9 +2,9 @@
 // computed here, from the kind's row in layout/layout_kinds.h. Kernels that repeat a number as a
 // compile-time constant compare it with CacheLayout in a static_assert.
 //
-// A page of P tokens is a row of planes. A plane holds one fixed-size record per token,
-// token-major, so that token i's record of plane p starts at (start of plane p) + i *
-// plane_bytes(p). A part is a run of equal elements inside one plane's record.
+// A page of P tokens consists of one or two planes, one after the other. A plane has a record of
+// fixed size for each token: the record of token i in plane p is at plane_start(P, p) + i *
+// plane_bytes(p). A part is a run of elements of one type in a record.
 //
 //   mla_fp8_block, one plane      v4_fp8, two planes
 //   |nope|scale|rope| token 0     |nope|rope| token 0      |
@@ -25,14 +25,14 @@
 
 namespace lathe {
 
-/// Floor of amax, so that an all-zero tile has an ordinary scale (fp8 layouts).
+/// Smallest amax that fp8 layouts use for a scale, so a tile of zeros has a normal scale.
 inline constexpr float kAmaxFloor = 1e-4f;
-/// The same for mla_fp4, on amax / 6.
+/// Smallest amax / 6 that mla_fp4 uses for a scale.
 inline constexpr float kFp4ScaleFloor = 1e-10f;
 
 inline constexpr std::int32_t kMaxPageSize = 65536;
 
-/// A run of `elems` equal elements in every token's record of one plane.
+/// A run of `elems` elements in every token's record of a plane.
 struct Part {
   PartRole role = PartRole::pad;
   DType dtype = DType::u8;
@@ -46,34 +46,34 @@ struct Part {
 
 class CacheLayout {
  public:
-  /// The layout of `kind` with the given dims and policy. Precondition: make() would accept them
-  /// (constant evaluation fails otherwise); use make() for values that come from outside.
+  /// The layout of `kind` with these dims and policy; without them, the defaults. Precondition:
+  /// make() accepts them. Use make() for values from users.
   constexpr explicit CacheLayout(LayoutKind kind) : CacheLayout(kind, default_dims(kind)) {}
   constexpr CacheLayout(LayoutKind kind, LayoutDims dims)
       : CacheLayout(kind, dims, default_policy(kind)) {}
   constexpr CacheLayout(LayoutKind kind, LayoutDims dims, ScalePolicy policy);
 
-  /// Errors: a dim that is not positive, too large, or not a multiple of what the kind stores; a
-  /// policy the kind cannot carry.
+  /// Errors: a dim out of its range, or not a multiple of what the kind needs, or one that the kind
+  /// does not have; a policy that the kind does not have.
   static Result<CacheLayout> make(LayoutKind kind, LayoutDims dims, ScalePolicy policy);
-  /// Reads what serialize() writes; omitted keys take their defaults, so "mla_fp8" alone is a
+  /// Reads what serialize() writes. Missing keys have their defaults, so "mla_fp8" alone is a
   /// layout. The default of v_head_dim is head_dim.
   static Result<CacheLayout> parse(std::string_view text);
   /// "mla_fp8_block(nope=512,rope=64,scale=pow2_ceil)"
   std::string serialize() const;
-  /// XXH3-64 of serialize(): equal on every machine and build.
+  /// XXH3-64 of serialize(): equal on all machines and builds.
   std::uint64_t hash() const;
 
   constexpr LayoutKind kind() const { return kind_; }
   constexpr std::string_view name() const { return lathe::name(kind_); }
   constexpr const LayoutDims& dims() const { return dims_; }
   constexpr ScalePolicy scale_policy() const { return policy_; }
-  /// Elements that share a scale; 0 where the policy has no tiles.
+  /// Elements that share a scale; 0 if the kind has no tiles.
   constexpr std::int32_t scale_tile() const { return scale_tile_; }
 
   constexpr int part_count() const { return part_count_; }
   constexpr const Part& part(int i) const { return parts_[static_cast<std::size_t>(i)]; }
-  /// The part of that role, or nullptr.
+  /// The part with that role, or nullptr.
   constexpr const Part* find(PartRole role) const {
     for (int i = 0; i < part_count_; ++i) {
       if (part(i).role == role) return &parts_[static_cast<std::size_t>(i)];
@@ -82,37 +82,36 @@ class CacheLayout {
   }
 
   constexpr int plane_count() const { return plane_count_; }
-  /// Bytes of one token's record in a plane.
+  /// Bytes of a token's record in a plane.
   constexpr std::int32_t plane_bytes(int plane) const {
     return plane_bytes_[static_cast<std::size_t>(plane)];
   }
-  /// Bytes of one token over all planes, page padding not counted.
+  /// Bytes of a token in all planes, without page padding.
   constexpr std::int32_t bytes_per_token() const { return plane_bytes_[0] + plane_bytes_[1]; }
-  /// A page's stride is rounded up to this many bytes.
+  /// page_stride() is a multiple of this many bytes.
   constexpr std::int32_t page_align() const { return page_align_; }
   constexpr std::int64_t page_stride(std::int32_t page_size) const {
     const std::int64_t raw = std::int64_t{page_size} * bytes_per_token();
     return (raw + page_align_ - 1) / page_align_ * page_align_;
   }
-  /// Start of a plane in a page of page_size tokens.
+  /// Byte offset of a plane in a page of page_size tokens.
   constexpr std::int64_t plane_start(std::int32_t page_size, int plane) const {
     return plane == 0 ? 0 : std::int64_t{page_size} * plane_bytes_[0];
   }
-  /// Byte offset, from the start of its page, of `part` of the token at `index` in the page.
+  /// Byte offset in its page of `part` of the token at `index`.
   constexpr std::int64_t offset_of(const Part& part, std::int32_t page_size,
                                    std::int32_t index) const {
     return plane_start(page_size, part.plane) + std::int64_t{index} * plane_bytes(part.plane) +
            part.offset;
   }
 
-  /// Elements of a token's row outside the cache: nope then rope; or key; or all heads' keys, then
-  /// all heads' values.
+  /// Elements of a decoded row: nope then rope; or key; or all heads' keys, then all heads' values.
   constexpr std::int32_t row_elems() const {
     std::int32_t n = 0;
     for (int i = 0; i < part_count_; ++i) n += holds_values(part(i)) ? part(i).elems : 0;
     return n;
   }
-  /// One number format for the whole row, so that a kernel can do its arithmetic in it.
+  /// True if the whole row has one number format, so that a kernel can compute in it.
   constexpr bool homogeneous() const {
     const Part* first = nullptr;
     for (int i = 0; i < part_count_; ++i) {
@@ -122,7 +121,7 @@ class CacheLayout {
     }
     return true;
   }
-  /// Number format of the row's first part (the nope or the key).
+  /// Number format of the first part (nope or key).
   constexpr DType value_dtype() const { return part(0).dtype; }
 
   constexpr bool operator==(const CacheLayout&) const = default;

@@ -92,7 +92,8 @@ struct LayoutRow {
   std::int32_t tile = 0;                   // elements that share a scale; 0: the kind has no tiles
   std::array<DimRule, 3> dims{};           // in the order of a serialised layout
   std::array<PartRow, 4> parts{};          // in the order of a token's record
-  // Pages start at multiples of plane 0's record: a GPU gathers records of any page by number.
+  // A page's stride is a multiple of plane 0's record, so a GPU can gather records by their number
+  // in the pool.
   bool pages_of_records = false;
 };
 
