@@ -1,6 +1,6 @@
-// The compressor on the CPU: one task for every entry that a step completes and every state that it
-// leaves. A task starts from the state before the step, or from nothing, and folds the tokens of
-// its group in order, so a long prompt's entries are computed in parallel with fixed bits.
+// One task for every entry that a step completes and every state that it leaves. A task starts from
+// the state before the step, or from an empty one, and folds its group's tokens in order. So a long
+// prompt's entries are computed in parallel, with the same bits.
 #include "kernels/cpu/compress/compress.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 const float* floats(const std::byte* row) { return reinterpret_cast<const float*>(row); }
 
-// [3, dim] m, s and a of kernels/compress.h.
+// [3, dim]: m, s and a of kernels/compress.h.
 struct Fold {
   float* m;
   float* s;
@@ -26,7 +26,7 @@ struct Fold {
 
   Fold(float* at, std::int64_t dim) : m(at), s(at + dim), a(at + 2 * dim) {}
 
-  // One of the two powers is always 1.
+  // One of the two exponentials is always e^0 = 1.
   void add(const float* kv, const float* gate, const float* bias, std::int64_t dim) const {
     for (std::int64_t i = 0; i < dim; ++i) {
       const float z = gate[i] + bias[i];
@@ -42,8 +42,8 @@ struct Fold {
 // A request's rows in the step.
 struct Rows {
   std::int64_t first_row = 0;
-  std::int64_t cached = 0;  // position of the first
-  std::int64_t end = 0;     // position after the last
+  std::int64_t cached = 0;  // position of the first row
+  std::int64_t end = 0;     // position after the last row
   PageId before;
 };
 
@@ -61,7 +61,7 @@ class Compressor {
   }
   std::int64_t entries(const Rows& r) const { return r.end / op_.ratio - r.cached / op_.ratio; }
 
-  // The fold of group g over the request's tokens before `end`, into [3, dim].
+  // Folds group g over the request's tokens before `end`, into [3, dim].
   void fold(const Rows& r, std::int64_t g, std::int64_t end, float* to) const {
     const std::int64_t dim = op_.dim, own = r.cached / op_.ratio;
     const bool from_state = !r.before.is_hole() && (g == own || (op_.halves == 2 && g == own + 1));
@@ -84,7 +84,7 @@ class Compressor {
     add(g * op_.ratio, (g + 1) * op_.ratio, (op_.halves - 1) * dim);
   }
 
-  // memory: [3, dim].
+  // Writes the entry of group g. memory: [3, dim] of scratch.
   Result<void> emit(const Rows& r, std::int64_t g, float* memory) const {
     const std::int64_t dim = op_.dim;
     fold(r, g, r.end, memory);
@@ -108,14 +108,14 @@ class Compressor {
         row, op_.step->compressed_out_slots.subspan(static_cast<std::size_t>(last), 1), pool_);
   }
 
-  // The state after the tokens before `end`, [halves, 3, dim].
+  // Computes the state after the tokens before `end`, [halves, 3, dim].
   void state(const Rows& r, std::int64_t end, float* to) const {
     const std::int64_t g = end / op_.ratio;
     fold(r, g, end, to);
     if (op_.halves == 2) fold(r, g + 1, end, to + 3 * std::int64_t{op_.dim});
   }
 
-  // Ends of tokens after which a state is stored, and its slots: f(end, slot).
+  // Calls f(end, slot) for each state to store: it is the state after the tokens before `end`.
   template <class F>
   void for_states(std::int64_t request, const Rows& r, F f) const {
     for (std::int64_t p = r.cached; p < r.end; ++p) {
@@ -130,7 +130,7 @@ class Compressor {
   const PoolView& pool_;
 };
 
-// An entry of a group, or (slot) a state.
+// Computes the entry of a group, or a state if there is a slot.
 struct Task {
   std::int64_t request = 0;
   std::int64_t group_or_end = 0;
@@ -164,7 +164,7 @@ Result<void> cpu_compress(const Execution& execution, Arena& arena, const Compre
     const std::int64_t first = rows.cached / op.ratio;
     for (std::int64_t g = 0; g < compressor.entries(rows); ++g) tasks[at++] = {r, first + g, {}};
   }
-  // States are stored once all tasks have read those before the step.
+  // States are stored after all tasks have read the states before the step: they may share slots.
   const std::int64_t state_floats = fold_floats(op.halves, op.dim);
   auto* made = arena.take_array<float>(state_floats * states);
   auto* memory = arena.take_array<float>(3 * op.dim * thread_count(execution));

@@ -1,5 +1,4 @@
-// Mixes the streams of rows in f32. The loops are bound by memory: compilers vectorise them well
-// enough on any target.
+// Plain loops: they are bound by memory, and compilers vectorise them well enough.
 #include "kernels/cpu/hyper/hyper.h"
 
 #include <algorithm>
@@ -16,7 +15,7 @@ float* floats(std::byte* row) { return reinterpret_cast<float*>(row); }
 
 float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
 
-// 1 / sqrt(mean(x^2) + eps), in a fixed number of partial sums.
+// 1 / sqrt(mean(x^2) + eps), with a fixed number of partial sums.
 float inverse_norm(const float* x, std::int64_t n, float eps) {
   constexpr std::int64_t kParts = 16;
   std::array<float, kParts> sums{};
@@ -31,7 +30,7 @@ float inverse_norm(const float* x, std::int64_t n, float eps) {
   return 1 / std::sqrt(sum / static_cast<float>(n) + eps);
 }
 
-// out = sum of weights[j] x[j], of streams of n elements.
+// out = sum of weights[j] x[j] over the streams, of n elements each.
 void weighted_sum(const float* x, const float* weights, std::int64_t streams, std::int64_t n,
                   float* out) {
   for (std::int64_t i = 0; i < n; ++i) out[i] = weights[0] * x[i];
@@ -46,7 +45,7 @@ void normalise(float* at, std::int64_t step, std::int64_t count, float eps) {
   for (std::int64_t i = 0; i < count; ++i) at[i * step] /= sum + eps;
 }
 
-// comb [s, s] holds logits and becomes close to doubly stochastic.
+// comb [s, s]: logits in; out, a nearly doubly stochastic matrix (rows and columns sum to about 1).
 void sinkhorn(float* comb, std::int64_t s, std::int32_t iterations, float eps) {
   for (std::int64_t j = 0; j < s; ++j) {
     float* row = comb + j * s;
@@ -85,7 +84,7 @@ void cpu_hyper_mix(const Execution& execution, const HyperMix& op) {
 }
 
 void cpu_hyper_add(const Execution& execution, const HyperAdd& op) {
-  // Elements of every stream that are mixed at a time, in place.
+  // Elements of each stream that are mixed at once, in place.
   constexpr std::int64_t kTile = 64;
   const std::int64_t s = op.streams, n = op.y.cols;
   for_rows(execution, op.x.rows, op.x.cols, [&](std::int64_t t) {

@@ -1,43 +1,43 @@
-// Weights as vectors of bf16, and sums of dot products. Included once in a file, between
-// LATHE_BF16_DOT_BEGIN and LATHE_BF16_DOT_END (kernels/cpu/common/bf16_dot.h).
+// Widens stored weights to vectors of bf16, and sums dot products. Include it once in a file,
+// between LATHE_BF16_DOT_BEGIN and LATHE_BF16_DOT_END (kernels/cpu/common/bf16_dot.h).
 
 namespace lathe {
 namespace {
 
 #define LATHE_INLINE inline __attribute__((always_inline))
 
-constexpr std::int64_t kPairLanes = 32;  // elements of K that one instruction takes
+constexpr std::int64_t kPairLanes = 32;  // elements of K per instruction
 
 LATHE_INLINE std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
-// A mask of the first n lanes, n from 0 on.
+// A mask of the first n lanes, n >= 0.
 LATHE_INLINE __mmask16 first16(std::int64_t n) {
   return static_cast<__mmask16>(n >= 16 ? 0xffffu : (1u << (n < 0 ? 0 : n)) - 1);
 }
 
 // ---------------------------------------------------------------- weights as bf16
 
-// GCC folds a load into every use, and the loads would be what a tile waits for: those of weights
-// that do not begin at a line (a file rarely aligns them) read two lines each.
+// Without this GCC folds a load into every use, and a tile waits for the loads: weights are rarely
+// aligned in a file, so each of them reads two cache lines.
 LATHE_INLINE void keep_in_register(__m512i& v) { asm("" : "+v"(v)); }
 
-// What is stored element by element.
+// Formats that are stored element by element.
 template <class Element>
 struct PlainCodes {
   using T = Element;
   using At = const T*;
   static constexpr std::int64_t kLine =
       64 / static_cast<std::int64_t>(sizeof(T));  // of a cache line
-  // Where a stream of weights is prefetched to, as __builtin_prefetch has it: the second-level
-  // cache (2) takes more lines at once but where streams_through_first_level(), the first-level
-  // one (3) feeds widening that takes longer than a line from memory.
+  // Prefetch locality of streamed weights, as in __builtin_prefetch: 2 is the second-level cache,
+  // which accepts more lines at once (except where streams_through_first_level()); 3 is the
+  // first-level cache, for formats whose widening takes longer than reading a line from memory.
   static constexpr int kLocality = 2;
   static LATHE_INLINE At at(const WeightView& w) { return reinterpret_cast<At>(w.data); }
   static LATHE_INLINE const void* address(At p) { return p; }
 };
 
-// load() makes kVectors vectors of bf16 of kStep weights at p, of which the first n exist; x has
-// the same order inside a step.
+// load() makes kVectors vectors of bf16 from the kStep weights at p; only the first n of them
+// exist. x is packed in the same order within a step.
 struct Bf16Codes : PlainCodes<std::uint16_t> {
   static constexpr int kVectors = 1;
   static constexpr std::int64_t kStep = 32;
@@ -49,8 +49,9 @@ struct Bf16Codes : PlainCodes<std::uint16_t> {
   static LATHE_INLINE void order(__m512i*) {}
 };
 
-// A code without its sign chooses the two bytes of its bf16 from two tables. Bytes interleave
-// inside each 128 bits, so the vectors hold the even and the odd groups of eight codes.
+// A code without its sign selects the two bytes of its bf16 value from two tables. Interleaving
+// works within 128 bits, so one vector has the even groups of eight codes and the other the odd
+// groups.
 struct E4m3Codes : PlainCodes<std::uint8_t> {
   static constexpr int kVectors = 2;
   static constexpr std::int64_t kStep = 64;
@@ -59,7 +60,7 @@ struct E4m3Codes : PlainCodes<std::uint8_t> {
     alignas(64) std::uint8_t bytes[2][128];
     for (int code = 0; code < 128; ++code) {
       const int exponent = code >> 3, mantissa = code & 7;
-      // Subnormal: mantissa x 2^-9, normalised.
+      // Subnormal, mantissa x 2^-9: normalise it.
       const int top = mantissa >= 4 ? 2 : mantissa >= 2 ? 1 : 0;
       int bits = (exponent + 120) << 7 | mantissa << 4;
       if (exponent == 0) {
@@ -93,9 +94,8 @@ struct E4m3Codes : PlainCodes<std::uint8_t> {
   }
 };
 
-// Four codes fill a word of 16 bits: vector j is the j-th nibble of every word, found in a table,
-// with the scale's exponent added. Its lane i is element 4 i + j of the step, so eight lanes have
-// one scale.
+// A 16-bit word has four codes. Vector j looks up the j-th nibble of every word in a table and adds
+// the scale's exponent. Its lane i is element 4 i + j of the step, so eight lanes share a scale.
 struct E2m1Codes {
   using At = MxAt;
   static constexpr std::int64_t kLine = 128;
@@ -105,8 +105,8 @@ struct E2m1Codes {
   static_assert(kStep <= kMxStep);
   __m512i values, spread;
   LATHE_INLINE E2m1Codes() {
-    // bf16 of 0, 0.5, 1, 1.5, 2, 3, 4, 6. The bit above a nibble, which also chooses, must not
-    // matter.
+    // bf16 of 0, 0.5, 1, 1.5, 2, 3, 4, 6. The table is repeated, because the bit above the nibble
+    // is part of the index too and must not matter.
     static constexpr std::uint16_t kSizes[8] = {0,      0x3f00, 0x3f80, 0x3fc0,
                                                 0x4000, 0x4040, 0x4080, 0x40c0};
     alignas(64) std::uint16_t table[32];
@@ -114,7 +114,8 @@ struct E2m1Codes {
       table[i] = static_cast<std::uint16_t>(kSizes[i % 8] | (i % 16 < 8 ? 0 : 0x8000));
     }
     values = _mm512_load_si512(table);
-    // Byte i / 8 of four to the high byte of word i, zero (a set sign bit) to the low one.
+    // Shuffle: byte i / 8 (of four) to the high byte of word i; zero (index with a set sign bit) to
+    // the low byte.
     alignas(64) std::uint16_t bytes[32];
     for (int i = 0; i < 32; ++i) bytes[i] = static_cast<std::uint16_t>((i / 8) << 8 | 0x80);
     spread = _mm512_load_si512(bytes);
@@ -125,7 +126,7 @@ struct E2m1Codes {
   LATHE_INLINE void widen(__m512i words, std::uint32_t scales, __m512i* to) const {
     const __m512i scale = _mm512_srli_epi16(
         _mm512_shuffle_epi8(_mm512_set1_epi32(static_cast<int>(scales)), spread), 1);
-    // Blocks whose scale counts as 0, and zeros, take no exponent.
+    // Zeros, and blocks whose scale counts as 0, get no exponent.
     const __mmask32 live = _mm512_test_epi16_mask(scale, scale);
     const __m512i exponent = _mm512_sub_epi16(scale, _mm512_set1_epi16(127 << 7));
     const __m512i size = _mm512_set1_epi16(7);
@@ -166,7 +167,7 @@ LATHE_INLINE __m512 dot(__m512 sum, __m512i a, __m512i b) {
   return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
 }
 
-// The sums over the lanes of four vectors.
+// Sums the lanes of each of four vectors.
 LATHE_INLINE __m128 sums4(const __m512* x) {
   const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
   const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));

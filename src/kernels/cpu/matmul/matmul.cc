@@ -1,5 +1,4 @@
-// Products with weights on the CPU: cuts a list of products into slices and runs them on the
-// threads.
+// Cuts a list of GEMMs into slices and runs them on the threads.
 #include "kernels/cpu/matmul/matmul.h"
 
 #include <algorithm>
@@ -12,25 +11,25 @@
 namespace lathe {
 namespace {
 
-// Most outputs of a task: more share the packing of x, fewer divide better over threads.
+// Most outputs of a task. More outputs share the packing of x; fewer balance better over threads.
 constexpr std::int64_t kMostOuts = 256;
-// In f32 a depth block of a task's rows of x (512 KiB) stays in the second-level cache.
+// Most rows of a task in f32: a depth block of its x (512 KiB) fits the second-level cache.
 constexpr std::int64_t kMostRows = 128;
-// By pairs that cache holds the weights of a depth block, of outputs with the same scales, and rows
-// share them.
+// Most rows of a task by bf16 pairs: there the second-level cache holds the weights of a depth
+// block (of outputs with the same scales), and rows share them.
 constexpr std::int64_t kMostPairRows = 512;
 constexpr std::int64_t kMostPairOuts = kWeightBlock;
-// Weights of a task where few rows stream them; several rows are packed for each task.
+// Weights of a task whose few rows stream them. Smaller tasks would pack x more often.
 constexpr std::int64_t kTaskBytes = 256 << 10;
 constexpr std::int64_t kTaskBytesPacked = 1 << 20;
-// Multiply-adds below which starting other threads costs more than they save.
+// With fewer multiply-adds, starting other threads costs more than it saves.
 constexpr std::int64_t kWorthThreads = 1 << 17;
 
-// How a product is cut: blocks of rows of x, and inside them slices of outputs.
+// How a GEMM is cut: blocks of rows of x, and within a block slices of outputs.
 struct Cut {
   std::int64_t rows, outs, row_blocks, slices;
 
-  // most_outs: kMostOuts or, to divide better, a part of it.
+  // most_outs: kMostOuts, or less for a better balance.
   Cut(const Product& p, bool by_pairs, std::int64_t most_outs) {
     const std::int64_t m = p.x.rows;
     const std::int64_t most_rows =
@@ -72,7 +71,7 @@ void cpu_matmul(const Execution& execution, Arena& arena, MatmulPrecision precis
 
   const Arena::Scope scope(arena);
   const std::int64_t count = std::ssize(products);
-  auto* ends = arena.take_array<std::int64_t>(count);  // tasks of the products up to and with i
+  auto* ends = arena.take_array<std::int64_t>(count);  // tasks of GEMMs 0 to i
   std::int64_t most_outs = kMostOuts;
   const auto cut_of = [&](const Product& p) { return Cut(p, by_pairs(p), most_outs); };
   std::int64_t tasks = 0;
@@ -87,7 +86,7 @@ void cpu_matmul(const Execution& execution, Arena& arena, MatmulPrecision precis
       ends[i] = tasks;
       if (cut.tasks() == 0) continue;
       const auto need = by_pairs(p) ? matmul_slice_bf16_scratch : matmul_slice_scratch;
-      // A last block of few rows is packed whole, so it may need more than a block of many.
+      // The last block may have few rows, whose x is packed whole: it may need more than the first.
       for (const std::int64_t task : {std::int64_t{0}, cut.tasks() - 1}) {
         floats = std::max(floats, need(cut.slice(p, task).rows, cut.outs, p.w.cols));
       }

@@ -1,9 +1,10 @@
-// Products with weights on the CPU.
+// GEMMs with weights on the CPU.
 //
-// Bits. An output is the sum of its blocks of kDepthBlock elements of K in ascending order; inside
-// a block lane i of a vector sums the elements k = i mod lanes with FMAs in ascending order, and
-// one fixed tree sums the lanes. Every path computes exactly this, so that a row's bits depend
-// neither on other rows nor on other outputs. They do depend on the SIMD target's vector length.
+// Order of sums. An output is the sum of its blocks of kDepthBlock elements of K, in ascending
+// order. Within a block, lane i of a vector sums the elements k = i mod lanes with FMAs in
+// ascending order, and a fixed tree sums the lanes. Every code path computes exactly this, so a
+// row's bits depend neither on other rows nor on other outputs. They do depend on the SIMD target's
+// vector length.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,8 @@
 
 namespace lathe {
 
-/// As matmul in ops/matmul.h. Precision bf16 only where cpu_has_bf16_dot(); matmul_bf16.h has its
-/// order of sums. In fp8 x is rounded first (matmul_rounded.h), which is slow.
+/// matmul() of ops/matmul.h. Precision bf16 needs cpu_has_bf16_dot(); matmul_bf16.h has its order
+/// of sums. With fp8, x is rounded first (matmul_rounded.h), which is slow.
 void cpu_matmul(const Execution& execution, Arena& arena, MatmulPrecision precision,
                 std::span<const Product> products);
 

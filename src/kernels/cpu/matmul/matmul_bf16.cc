@@ -1,4 +1,4 @@
-// Slices of products in the dot instruction of bf16 pairs: tiles for few rows, panels for many.
+// Slices of GEMMs by bf16 pairs: register tiles for few rows, panels for many.
 #include "kernels/cpu/matmul/matmul_bf16.h"
 
 #include "base/check.h"
@@ -10,7 +10,7 @@ namespace lathe {
 namespace {
 
 constexpr std::int64_t kSomeRows =
-    30;  // up to here, by measurement, a panel meets all rows at once
+    30;  // up to this many rows a panel multiplies all rows at once (measured)
 
 }  // namespace
 
@@ -55,7 +55,7 @@ LATHE_INLINE const float* x_row(const Product& p, std::int64_t r) {
   return reinterpret_cast<const float*>(p.x.row(r));
 }
 
-// The factors of the blocks of 128 outputs that `out` lies in, from k on; or null.
+// The scales of the weight block of output `out`, from k on; or null.
 LATHE_INLINE const float* scales_of(const WeightView& w, std::int64_t out, std::int64_t k) {
   if (w.scales == nullptr) return nullptr;
   const std::int64_t across = (w.cols + kWeightBlock - 1) / kWeightBlock;
@@ -68,8 +68,8 @@ struct Groups {
   LATHE_INLINE std::int64_t first(std::int64_t g) const { return rows * g / groups; }
 };
 
-// Elements k .. k + depth of a group's rows as bf16, interleaved vector by vector, with zeros after
-// the end up to a whole step.
+// Packs elements k .. k + depth of a group's rows as bf16, interleaved vector by vector and
+// zero-padded to a whole step.
 template <class W>
 void pack_group(const MatmulSlice& s, std::int64_t first, std::int64_t rows, std::int64_t k,
                 std::int64_t depth, const float* scales, std::uint16_t* to) {
@@ -104,7 +104,7 @@ void pack_group(const MatmulSlice& s, std::int64_t first, std::int64_t rows, std
   }
 }
 
-// All groups one after another.
+// Packs all groups, one after another.
 template <class W>
 void pack_rows(const MatmulSlice& s, const Groups& groups, std::int64_t k, std::int64_t depth,
                const float* scales, std::uint16_t* to) {
@@ -115,7 +115,7 @@ void pack_rows(const MatmulSlice& s, const Groups& groups, std::int64_t k, std::
   }
 }
 
-// Sums of less outputs than a panel has, from `out` on, to their place.
+// Stores the sums of `outs` outputs from `out` on, fewer than a panel's.
 LATHE_INLINE void finish(const Product& p, std::int64_t row, std::int64_t out, std::int64_t outs,
                          const float* sums) {
   float* to = reinterpret_cast<float*>(p.out.row(row)) + out;
@@ -136,19 +136,19 @@ namespace {
 
 // ---------------------------------------------------------------- many rows
 
-// A group of rows of x, packed, stays in the first-level cache and meets the panels of a block of
-// outputs, which stay in the second-level cache: so x is packed where it is used, and panels are
-// made once for all rows of a slice. Of some rows only, a panel stays in the first-level cache
-// until it has met all of them.
-constexpr std::int64_t kTileOuts = 4;      // by kPairTileRows rows: 24 of 32 registers
-constexpr std::int64_t kSomeTileRows = 3;  // by kPanelOuts outputs
+// A packed group of rows of x stays in the first-level cache while it is multiplied by the panels
+// of a block of outputs, which stay in the second-level cache. So x is packed where it is used, and
+// panels are widened once for all rows of a slice. With a medium number of rows ("some"), a panel
+// stays in the first-level cache until it has been multiplied by all rows.
+constexpr std::int64_t kTileOuts = 4;      // times kPairTileRows rows: 24 of 32 registers
+constexpr std::int64_t kSomeTileRows = 3;  // times kPanelOuts outputs
 
-// outs rows of weights [outs, depth] at `stride`, to [steps, kOuts, 32] of bf16. Missing rows
-// keep what the panel held: their sums are not read.
+// Widens weights [outs, depth], rows `stride` apart, to a panel [steps, kOuts, 32] of bf16. Panel
+// rows beyond `outs` keep old data: their sums are not read.
 template <int kOuts, class W>
 void make_panel(const W& codes, typename W::At weights, std::int64_t stride, std::int64_t outs,
                 std::int64_t depth, std::uint16_t* panel) {
-  constexpr std::int64_t kRun = 256;  // of a row before the next: measured
+  constexpr std::int64_t kRun = 256;  // elements of a row before the next row (measured)
   for (std::int64_t begin = 0; begin < depth; begin += kRun) {
     const std::int64_t end = least(begin + kRun, depth);
     for (std::int64_t i = 0; i < outs; ++i) {
@@ -169,18 +169,18 @@ void make_panel(const W& codes, typename W::At weights, std::int64_t stride, std
   }
 }
 
-// A group of rows of x times a panel.
+// The arguments of a group of rows of x times a panel.
 struct Tile {
   const std::uint16_t* panel;  // [steps, kTileOuts, 32]
   const std::uint16_t* x;      // [steps, rows, 32]
   std::int64_t steps;
-  const float* before;  // [rows, kTileOuts] sums of the depth blocks so far, or null
-  float* to;            // the first output; rows at a stride
+  const float* before;  // [rows, kTileOuts] sums of the earlier depth blocks, or null
+  float* to;            // the first output of the first row
   std::int64_t to_stride;
-  const float* bias;  // of the outputs, or null
-  bool add;           // to what `to` holds
-  // What is prefetched to the second-level cache meanwhile, an address a step: lines one after
-  // another, and addresses w_ahead_bytes apart.
+  const float* bias;  // the outputs' bias, or null
+  bool add;           // add to what `to` holds
+  // Addresses to prefetch to the second-level cache meanwhile, one of each per step: consecutive
+  // lines of x, and weights w_ahead_bytes apart.
   const char* x_ahead;
   const char* w_ahead;
   std::int64_t w_ahead_bytes;
@@ -203,7 +203,7 @@ __attribute__((noinline)) void panel_tile(const Tile& t) {
     __builtin_prefetch(w_ahead, 0, 2);
     x_ahead += 64;
     w_ahead += w_ahead_bytes;
-    // The fewer of both wait in registers.
+    // Keep the fewer vectors (of weights or x) in registers.
     if (kOuts < kRows) {
       __m512i w[kOuts];
       LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
@@ -250,8 +250,8 @@ constexpr PanelTile kPanelTiles[kPairTileRows] = {
 constexpr PanelTile kSomeTiles[kSomeTileRows] = {
     panel_tile<1, kPanelOuts>, panel_tile<2, kPanelOuts>, panel_tile<3, kPanelOuts>};
 
-// Where the sums of a panel's outputs go after the last depth block; of a panel with outputs
-// missing they stay with the caller.
+// Sets where a panel's sums go after the last depth block. For an incomplete panel the caller
+// stores them instead.
 LATHE_INLINE void aim(const Product& p, std::int64_t row, std::int64_t out, Tile& t) {
   t.to = reinterpret_cast<float*>(p.out.row(row)) + out;
   t.to_stride = p.out.row_stride;
@@ -259,8 +259,8 @@ LATHE_INLINE void aim(const Product& p, std::int64_t row, std::int64_t out, Tile
   t.add = p.add;
 }
 
-// Prefetches a share of the weights of the panel at (out, k), before group g of `groups`: panels
-// come from memory in order, each while the one before it is multiplied.
+// Prefetches a part of the weights of the panel at (out, k), before group g of `groups`. Panels are
+// read from memory in order, each while the previous one is multiplied.
 template <class W>
 LATHE_INLINE void prefetch_panel(const WeightView& w, std::int64_t out, std::int64_t k,
                                  std::int64_t g, std::int64_t groups) {
@@ -321,7 +321,7 @@ void some_rows(const MatmulSlice& s, float* scratch) {
   }
 }
 
-// The weights of a depth block of rows out .. of a weight.
+// The weights of the next depth block to prefetch.
 struct NextWeights {
   const WeightView* w;
   std::int64_t out, k;
@@ -329,8 +329,8 @@ struct NextWeights {
 
 template <class W>
 void many_rows(const MatmulSlice& s, float* scratch) {
-  // The next weights are prefetched while the last groups multiply, or streaming x would push them
-  // out again.
+  // The next weights are prefetched only during the last groups; earlier, the stream of x would
+  // evict them again.
   constexpr std::int64_t kPrefetching = 8;
   const Product& p = *s.product;
   const W codes;
@@ -340,7 +340,7 @@ void many_rows(const MatmulSlice& s, float* scratch) {
   const std::int64_t block = least(kDepthBlock, (p.w.cols + kMxStep - 1) / kMxStep * kMxStep);
   auto* panels = reinterpret_cast<std::uint16_t*>(scratch);    // [tiles][steps, kTileOuts, 32]
   std::uint16_t* packed = panels + tiles * kTileOuts * block;  // [steps, rows of a group, 32]
-  // [groups][tiles][rows, kTileOuts], where K is several blocks.
+  // [groups][tiles][rows, kTileOuts], if K has several blocks.
   float* all_sums = scratch + (tiles * kTileOuts + kPairTileRows) * block / 2;
   float some_sums[kPairTileRows * kTileOuts];
   for (std::int64_t k = 0; k < p.w.cols; k += kDepthBlock) {
@@ -357,7 +357,7 @@ void many_rows(const MatmulSlice& s, float* scratch) {
       const std::int64_t rows = groups.first(g + 1) - first;
       pack_group<W>(s, first, rows, k, depth, scales_of(p.w, s.out, k), packed);
       const PanelTile multiply = kPanelTiles[rows - 1];
-      // Ahead: two tiles for a row of x of the next group, one for a row of weights.
+      // Prefetch: two tiles per row of x of the next group, one per row of weights.
       const bool turns = g + 1 == groups.groups;
       const std::int64_t x_tiles = turns && last ? 0 : 2 * rows;
       const std::int64_t x_first = turns ? 0 : first + rows;
@@ -408,14 +408,14 @@ void many_rows(const MatmulSlice& s, float* scratch) {
   }
 }
 
-// Shapes by measurement: as widening e4m3 costs, tiles of fewer outputs and more rows serve it
-// better, and from some rows on a panel.
+// Measured tile shapes. Widening e4m3 is expensive, so it prefers tiles of fewer outputs and more
+// rows, and already at fewer rows a panel.
 template <class W>
 void slice_of(const MatmulSlice& s, float* scratch) {
   constexpr bool kWidens = W::kVectors > 1;
   auto* packed = reinterpret_cast<std::uint16_t*>(scratch);
   if (s.rows > (kWidens ? kMostFewRows / 2 : kMostFewRows)) {
-    // Outputs that have the same scales.
+    // The part of the slice whose outputs have the same scales.
     MatmulSlice part = s;
     for (const std::int64_t end = s.out + s.outs; part.out < end; part.out += part.outs) {
       part.outs = least(end, (part.out / kWeightBlock + 1) * kWeightBlock) - part.out;
@@ -430,14 +430,14 @@ void slice_of(const MatmulSlice& s, float* scratch) {
     }
     return;
   }
-  // Up to 6 rows are one group of tiles of 4 outputs, whose weights are prefetched to the second
-  // level; groups that share a tile need them in the first.
+  // Up to 6 rows are one group with tiles of 4 outputs, and weights are prefetched to the
+  // second-level cache. Several groups share a tile's weights and need them in the first level.
   if (kWidens || s.rows == 1 || (s.rows > 3 && s.rows <= 6)) return few_rows<W, 4>(s, packed);
   few_rows<W, 8>(s, packed);
 }
 
 double dot_loop(std::int64_t rounds, float* sink) {
-  constexpr int kChains = 20;  // more than the latency times the pipes
+  constexpr int kChains = 20;  // more than latency x execution pipes, so none is idle
   __m512 x[kChains];
   for (int i = 0; i < kChains; ++i) x[i] = _mm512_set1_ps(sink[2 + i % 12] + static_cast<float>(i));
   const __m512i a = _mm512_set1_epi16(static_cast<short>(0x3f7f));  // just below 1

@@ -1,24 +1,24 @@
-// Few rows of x times weights that are read straight from their stored form. Included in
-// matmul_bf16.cc, between LATHE_BF16_DOT_BEGIN and LATHE_BF16_DOT_END.
+// Few rows of x times weights in their stored form. Included in matmul_bf16.cc, between
+// LATHE_BF16_DOT_BEGIN and LATHE_BF16_DOT_END.
 
 namespace lathe {
 namespace {
 
-constexpr std::int64_t kPrefetchBytes = 2048;  // of each run, ahead of where a tile reads
+constexpr std::int64_t kPrefetchBytes = 2048;  // distance, per run
 
-// A group of rows of x times tiles of weight rows. A tile takes one row of each of several
-// consecutive runs of rows: memory is read fastest in a few long runs.
+// A group of rows of x times tiles of weight rows. The weight rows are divided into consecutive
+// runs, and a tile has one row of each run: memory is read fastest in a few long streams.
 struct DirectRuns {
   const MatmulSlice& slice;
   const std::uint16_t* packed;  // [K blocks][groups][steps, rows, 32]
-  std::int64_t first;           // row of the slice where the group begins
-  std::int64_t out;             // weight row where the first run begins
-  std::int64_t runs;            // up to kOuts; where fewer, the sums of the others are not read
-  std::int64_t run;             // weight rows of each
-  std::int64_t begin, end;      // of the weight rows of every run: the tiles to multiply
-  std::int64_t k, k_end;        // of K, whole blocks; less than all of it only for a single tile
-  float* carried;               // [rows, kOuts] sums of the blocks so far, where not all of K
-  std::int64_t prefetch_begin, prefetch_end;  // runs that this group prefetches, its share
+  std::int64_t first;           // first row of the group, in the slice
+  std::int64_t out;             // first weight row of the first run
+  std::int64_t runs;            // up to kOuts; sums of missing runs are not read
+  std::int64_t run;             // weight rows per run
+  std::int64_t begin, end;      // the tiles to multiply: rows begin .. end of every run
+  std::int64_t k, k_end;        // range of K, whole blocks; all of K unless end - begin is 1
+  float* carried;               // [rows, kOuts] sums of earlier blocks, if not all of K
+  std::int64_t prefetch_begin, prefetch_end;  // the runs that this group prefetches
 };
 
 template <class W, int kOuts, int kRows>
@@ -44,7 +44,7 @@ __attribute__((noinline)) void direct_runs(const W& codes, const DirectRuns& t) 
       const std::int64_t end = least(block + kDepthBlock, depth);
       const std::int64_t padded = (end - block + W::kStep - 1) / W::kStep * W::kStep;
       const std::uint16_t* x = t.packed + block * t.slice.rows + t.first * padded;
-      // What follows in the run; at its end, what follows all runs.
+      // Prefetch what follows in the run, or at its end what follows all runs.
       const bool ends = n * depth + block + kPrefetch >= t.run * depth;
       const std::int64_t ahead = kPrefetch + (ends ? (t.runs - 1) * t.run * depth : 0);
       __m512 acc[kRows][kOuts];
@@ -135,8 +135,8 @@ LATHE_INLINE void direct_rows(const W& codes, const DirectRuns& t, std::int64_t 
   }
 }
 
-// Weights pass once from memory to registers, or to the first-level cache where the rows are
-// several groups. K is the inner loop, because memory is read fastest in long runs.
+// Weights are read from memory once: to registers, or to the first-level cache if there are several
+// groups of rows. K is the inner loop, because memory is read fastest in long streams.
 template <class W, int kOuts>
 void few_rows(const MatmulSlice& s, std::uint16_t* packed) {
   const Product& p = *s.product;
@@ -148,7 +148,7 @@ void few_rows(const MatmulSlice& s, std::uint16_t* packed) {
       const DirectRuns t{s, packed, 0, out, runs, run, 0, run, 0, depth, nullptr, 0, kOuts};
       return direct_rows<W, kOuts>(codes, t, s.rows);
     }
-    // Groups take turns at each block of a tile, so that it stays in the cache.
+    // All groups multiply a block of a tile before the next block, so that it stays in the cache.
     for (std::int64_t i = 0; i < run; ++i) {
       float carried[kMostFewRows * kOuts];
       for (std::int64_t k = 0; k < depth; k += kDepthBlock) {
@@ -173,7 +173,7 @@ void few_rows(const MatmulSlice& s, std::uint16_t* packed) {
     }
   };
   const std::int64_t end = s.out + s.outs;
-  // Parts of the slice whose weights have the same factors.
+  // One part of the slice after another; the outputs of a part share their scales.
   for (std::int64_t out = s.out, next; out < end; out = next) {
     next = p.w.scales == nullptr ? end : least(end, (out / kWeightBlock + 1) * kWeightBlock);
     for (std::int64_t k = 0; k < depth; k += kDepthBlock) {

@@ -1,4 +1,3 @@
-// Products whose x is rounded first.
 #include "kernels/cpu/matmul/matmul_rounded.h"
 
 #include <algorithm>

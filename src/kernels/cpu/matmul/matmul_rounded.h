@@ -1,4 +1,5 @@
-// Products whose x is rounded first, in f32: what other devices' arithmetic is compared with.
+// f32 GEMMs with x rounded as in precision bf16 or fp8: the reference for other devices'
+// arithmetic.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +11,14 @@
 
 namespace lathe {
 
-/// out (f32, of x's shape) = x as products in `precision`, bf16 or an fp8, read it with weights of
-/// type `weights`: rounded to bf16; and to e4m3 where rounds_to_e4m3(), code times scale. The scale
-/// of 128 neighbours is amax / 448, or that rounded up to a power of two, and 1 where all are 0.
+/// out (f32, x's shape) = x rounded as a GEMM in `precision` (bf16, fp8 or fp8_pow2) with weights
+/// of dtype `weights` rounds it: to bf16, and if rounds_to_e4m3() then to e4m3, code times scale.
+/// The scale of 128 consecutive elements is amax / 448 (fp8_pow2: rounded up to a power of two), or
+/// 1 if all are 0.
 void cpu_round_x(const Execution& execution, const RowsView& x, DType weights,
                  MatmulPrecision precision, const MutableRowsView& out);
 
-/// cpu_matmul() in f32 with x rounded like that. Needs no instructions for bf16.
+/// cpu_matmul() in f32 with x rounded by cpu_round_x(). Needs no bf16 instructions.
 void cpu_matmul_rounded(const Execution& execution, Arena& arena, MatmulPrecision precision,
                         std::span<const Product> products);
 

@@ -1,5 +1,5 @@
-// Slices of products in f32, per SIMD target: weights streamed for few rows, widened to panels for
-// many.
+// Slices of GEMMs in f32, per SIMD target. Few rows stream the stored weights; many rows use panels
+// of widened weights.
 #include "kernels/cpu/matmul/matmul_slice.h"
 
 #include <cstring>
@@ -28,7 +28,7 @@ HWY_INLINE const float* x_row(const Product& p, std::int64_t r) {
   return reinterpret_cast<const float*>(p.x.row(r));
 }
 
-// The factors of the blocks from (out, k) on, or null.
+// The scales of the blocks from (out, k) on, or null.
 template <class W>
 HWY_INLINE const float* scales_of(const WeightView& w, std::int64_t out, std::int64_t k) {
   if (!W::kScaled || w.scales == nullptr) return nullptr;
@@ -36,7 +36,7 @@ HWY_INLINE const float* scales_of(const WeightView& w, std::int64_t out, std::in
   return w.scales + out / kWeightBlock * across + k / kWeightBlock;
 }
 
-// Sums of outputs out .. out + outs (a register tile's at most) to their place.
+// Stores the sums of outputs out .. out + outs, at most a register tile's.
 HWY_INLINE void finish(const Product& p, std::int64_t row, std::int64_t out, std::int64_t outs,
                        const float* sums) {
   const hn::CappedTag<float, kPanelOuts> d;
@@ -57,15 +57,15 @@ HWY_INLINE void finish(const Product& p, std::int64_t row, std::int64_t out, std
   }
 }
 
-// `n` rows of x in groups of up to `most`, as even as can be.
+// Divides `n` rows of x into groups of up to `most` rows, as evenly as possible.
 struct Groups {
   std::int64_t rows, groups;
   HWY_INLINE Groups(std::int64_t n, std::int64_t most) : rows(n), groups((n + most - 1) / most) {}
   HWY_INLINE std::int64_t first(std::int64_t g) const { return rows * g / groups; }
 };
 
-// Eight vectors of x in the order of a step of MXFP4 weights: elements j, j + 8, ... to vector j,
-// at `stride` floats.
+// Writes eight vectors of x in the order of a step of MXFP4 weights: elements j, j + 8, ... go to
+// vector j. Vectors are `stride` floats apart.
 HWY_INLINE void pack_step(const float* from, std::int64_t stride, float* to) {
 #if HWY_TARGET == HWY_SCALAR
   for (std::int64_t j = 0; j < 8; ++j) to[j * stride] = from[j];
@@ -82,8 +82,8 @@ HWY_INLINE void pack_step(const float* from, std::int64_t stride, float* to) {
 #endif
 }
 
-// Rows' elements k .. k + depth interleaved vector by vector inside a group, with zeros after the
-// end: a tile then reads one stream.
+// Packs elements k .. k + depth of the rows, interleaved vector by vector within a group and
+// zero-padded, so that a tile reads one stream.
 template <class W>
 HWY_INLINE void pack_rows(const MatmulSlice& s, const Groups& groups, std::int64_t k,
                           std::int64_t depth, float* to) {
@@ -124,8 +124,8 @@ HWY_INLINE void pack_rows(const MatmulSlice& s, const Groups& groups, std::int64
 
 // ---------------------------------------------------------------- few rows
 
-// Weights pass once from memory to registers, or to the first-level cache where the rows are
-// several groups. K is the inner loop, because memory is read fastest in long runs.
+// Weights are read from memory once: to registers, or to the first-level cache if there are several
+// groups of rows. K is the inner loop, because memory is read fastest in long streams.
 template <class W, int kOuts>
 void few_rows(const MatmulSlice& s, float* packed) {
   const Product& p = *s.product;
@@ -133,7 +133,7 @@ void few_rows(const MatmulSlice& s, float* packed) {
   const Groups groups(s.rows, kDirectRows<kOuts>);
   const float* x = packed;  // [K blocks][groups][steps, rows, lanes]
   if (s.rows == 1 && W::kVectors == 1) {
-    x = x_row(p, s.row);  // lies so already
+    x = x_row(p, s.row);  // needs no packing
   } else {
     for (std::int64_t k = 0; k < depth; k += kDepthBlock) {
       pack_rows<W>(s, groups, k, least(kDepthBlock, depth - k), packed + k * s.rows);
@@ -168,13 +168,13 @@ void few_rows(const MatmulSlice& s, float* packed) {
 
 // ---------------------------------------------------------------- many rows
 
-// Panels come from memory in order; each is prefetched while the one before it is multiplied.
+// Panels are read from memory in order; each is prefetched while the previous one is multiplied.
 template <class W>
 struct PanelsAhead {
   const MatmulSlice& slice;
   std::int64_t groups;
 
-  // Prefetches a share of the panel at (out, k) before group g of the rows.
+  // Prefetches a part of the panel at (out, k) before group g of the rows.
   HWY_INLINE void prefetch(std::int64_t out, std::int64_t k, std::int64_t g) const {
     constexpr std::int64_t kLine = W::kLine;
     const WeightView& w = slice.product->w;

@@ -1,6 +1,6 @@
-// Register tiles of a product: a few rows of x against kPanelOuts rows of a weight, straight from
-// the stored weight or from a panel widened before. Included once per SIMD target (Highway).
-// Nothing from the standard library is called here (see layout/codec/codec_fast-inl.h).
+// Register tiles of a GEMM: a few rows of x times kPanelOuts rows of a weight, either stored or
+// widened to a panel. Included once per SIMD target (Highway), so it calls nothing from the
+// standard library (see layout/codec/codec_fast-inl.h).
 #include <cstddef>
 #include <cstdint>
 
@@ -23,7 +23,7 @@ namespace HWY_NAMESPACE {
 
 using V = WeightVec;
 
-// Outputs of a register tile: with three rows 24 of 32 registers, or 12 of 16, are accumulators.
+// Outputs of a register tile. With three rows, 24 of 32 registers (or 12 of 16) are accumulators.
 #if HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_NEON
 inline constexpr int kTileOuts = 8;
 inline constexpr int kNarrowRows = 6;
@@ -31,16 +31,16 @@ inline constexpr int kNarrowRows = 6;
 inline constexpr int kTileOuts = 4;
 inline constexpr int kNarrowRows = 3;
 #endif
-// The other shape, for weights in their stored form: fewer outputs and more rows widen a weight
-// less often.
+// The other tile shape, for stored weights: with fewer outputs and more rows, each weight is
+// widened less often.
 inline constexpr int kNarrowOuts = 4;
 inline constexpr std::int64_t kTileRows = 3;
 static_assert(kPanelOuts % kTileOuts == 0);
 
 inline constexpr std::int64_t kFewRows = kMostFewRows;
 
-// GCC folds a load into every use: each weight would be loaded once per row of x, and the loads,
-// not the FMAs, would be what a tile waits for.
+// Without this GCC folds a load into every use: each weight is loaded once per row of x, and a tile
+// waits for loads instead of FMAs.
 HWY_INLINE void keep_in_register(V& v) {
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
   asm("" : "+v"(v.raw));
@@ -66,8 +66,8 @@ HWY_INLINE hn::Vec<hn::FixedTag<float, 4> > sum_of_blocks(D4, hn::VFromD<D4> x) 
   }
 }
 
-// The four sums over the lanes of x, added to four floats. Two rounds of interleaving leave the
-// sums of each block of four lanes in its lanes, then the blocks are added.
+// Adds the lane sums of four vectors x to four floats. Two rounds of interleaving leave the sums of
+// each block of four lanes in its lanes, then the blocks are added.
 HWY_INLINE void add_sums4(const V* x, float* to) {
   const WeightTag d;
   const hn::RepartitionToWide<hn::RebindToUnsigned<WeightTag> > dw;
@@ -82,7 +82,7 @@ HWY_INLINE void add_sums4(const V* x, float* to) {
 }
 #endif
 
-// Vectors that `depth` elements of K take, whole steps of the format.
+// Vectors for `depth` elements of K, rounded up to whole steps of the format.
 template <class W>
 HWY_INLINE std::int64_t steps_of(std::int64_t depth) {
   const std::int64_t step = W::kVectors * static_cast<std::int64_t>(hn::Lanes(WeightTag()));
@@ -95,12 +95,12 @@ template <class W>
 struct DirectTile {
   typename W::At weights;  // [outs, depth] at weight_stride
   std::int64_t weight_stride;
-  std::int64_t outs;    // of the tile that exist, at least 1
-  const float* scales;  // of the blocks along depth; null: 1
+  std::int64_t outs;    // outputs of the tile that exist, at least 1
+  const float* scales;  // the blocks' scales along depth; null: 1
   const float* x;       // [steps_of(depth), rows, lanes]
   std::int64_t depth;  // up to kDepthBlock; a multiple of the vectors' lanes, or whole MXFP4 blocks
-  std::int64_t ahead;  // from a weight to the one that the next tile reads in its place
-  std::int64_t prefetch_begin, prefetch_end;  // outputs for which this tile prefetches those
+  std::int64_t ahead;  // distance from a weight to the next tile's weight in its place
+  std::int64_t prefetch_begin, prefetch_end;  // the outputs whose next weights it prefetches
   float* sums;                                // [rows, kOuts]; added to
 };
 
@@ -109,13 +109,13 @@ HWY_NOINLINE void direct_tile(const DirectTile<W>& t) {
   const WeightTag d;
   constexpr auto kLanes = static_cast<std::int64_t>(hn::MaxLanes(d));
   constexpr std::int64_t kLine = W::kLine;
-  // Two vectors at a time where the registers suffice: they share a part of the widening.
+  // Two vectors at a time if there are enough registers: they share a part of the widening.
   constexpr bool kPairs =
       W::kPairs && kLine % (2 * kLanes) == 0 && kRows * kOuts + 2 * kRows + 5 <= 32;
   V acc[kRows][kOuts];
   typename W::At w[kOuts];
   LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
-    // Rows that the weight lacks repeat its last one, and their sums are not read.
+    // Missing rows of the weight repeat its last row, and their sums are not read.
     w[i] = t.weights + (i < t.outs ? i : t.outs - 1) * t.weight_stride;
     LATHE_UNROLL for (int r = 0; r < kRows; ++r) acc[r][i] = hn::Zero(d);
   }
@@ -123,7 +123,7 @@ HWY_NOINLINE void direct_tile(const DirectTile<W>& t) {
   const std::int64_t ahead = t.ahead;
   const bool whole = t.prefetch_end - t.prefetch_begin == kOuts;
   const bool to_first_level = W::kChoosesLevel && streams_through_first_level();
-  // Inlined by force: GCC takes a function that only prefetches for one without effect.
+  // always_inline, because GCC drops calls of a function that only prefetches.
   const auto prefetch = [&](std::int64_t k) HWY_ATTR __attribute__((always_inline)) {
     if (whole && to_first_level) {
       LATHE_UNROLL for (int i = 0; i < kOuts; ++i) {
@@ -201,7 +201,7 @@ HWY_NOINLINE void direct_tile(const DirectTile<W>& t) {
   }
 }
 
-// Rows that a tile of kOuts outputs takes.
+// Most rows of a tile of kOuts outputs.
 template <int kOuts>
 inline constexpr std::int64_t kDirectRows = kOuts == kNarrowOuts ? kNarrowRows : kTileRows;
 
@@ -226,8 +226,8 @@ HWY_INLINE void direct_rows(const DirectTile<W>& t, std::int64_t rows) {
 
 // ---------------------------------------------------------------- from a widened panel
 
-// outs rows of weights [outs, depth] at `stride`, to [steps, kPanelOuts, lanes]; zeros where depth
-// ends inside a vector. Missing rows keep what the panel held: their sums are not read.
+// Widens weights [outs, depth], rows `stride` apart, to a panel [steps, kPanelOuts, lanes], with
+// zeros after the end of depth. Panel rows beyond `outs` keep old data: their sums are not read.
 template <class W>
 HWY_NOINLINE void widen_panel(typename W::At weights, std::int64_t stride, std::int64_t outs,
                               const float* scales, std::int64_t depth, float* panel) {

@@ -1,4 +1,4 @@
-// A vector of weights widened to f32, per stored format. Included once per SIMD target (Highway).
+// Loads weights of each stored format as vectors of f32. Included once per SIMD target (Highway).
 #include <cstddef>
 #include <cstdint>
 
@@ -21,22 +21,23 @@ namespace hn = hwy::HWY_NAMESPACE;
 using WeightTag = hn::CappedTag<float, 16>;
 using WeightVec = hn::Vec<WeightTag>;
 
-// What is stored element by element: At points to elements, kLine of which fill a cache line.
+// Formats that are stored element by element. At points to elements; kLine of them fill a cache
+// line.
 template <class Element>
 struct PlainWeights {
   using T = Element;
   using At = const T*;
   static constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(T));
-  static constexpr int kVectors = 1;  // that are widened together
-  // Whether streams follow streams_through_first_level(); others, which take longer to widen, go to
-  // the second-level cache.
+  static constexpr int kVectors = 1;  // vectors that are widened together
+  // Whether prefetching follows streams_through_first_level(). Formats that take longer to widen
+  // always use the second-level cache.
   static constexpr bool kChoosesLevel = sizeof(T) > 1;
   static HWY_INLINE At at(const WeightView& w) { return reinterpret_cast<At>(w.data); }
   static HWY_INLINE const void* address(At p) { return p; }
 };
 
-// load() widens Lanes(WeightTag) weights at p. `scale` multiplies them where kScaled: the block's
-// factor times kFold.
+// load() widens the Lanes(WeightTag) weights at p. If kScaled, it multiplies them by `scale`, the
+// block's scale times kFold.
 struct F32Weights : PlainWeights<float> {
   static constexpr bool kScaled = false;
   static constexpr bool kPairs = false;
@@ -66,14 +67,14 @@ struct F16Weights : PlainWeights<hwy::float16_t> {
   }
 };
 
-// An e4m3 code shifted into an f16 is its value x 2^-8, subnormals included, and f16 widens in
-// hardware. 2^8 belongs to the block's factor, so there is one rounding, that of code x factor.
+// An e4m3 code shifted into an f16 is its value x 2^-8, subnormals included, and the hardware
+// widens f16. The factor 2^8 is part of the scale (kFold), so there is one rounding: code x scale.
 struct E4m3Weights : PlainWeights<std::int8_t> {
   static constexpr bool kScaled = true;
   static constexpr bool kPairs = HWY_TARGET != HWY_SCALAR;
   static constexpr float kFold = 256;
 
-  // Codes to f16, as many as d16 has lanes.
+  // Widens codes to f16, one per lane of d16.
   template <class D16>
   static HWY_INLINE auto halves(D16 d16, const T* p) {
     const hn::Rebind<std::int8_t, D16> d8;
@@ -87,7 +88,7 @@ struct E4m3Weights : PlainWeights<std::int8_t> {
     return hn::Mul(hn::PromoteTo(d, hn::BitCast(df, halves(d16, p))), scale);
   }
 #if HWY_TARGET != HWY_SCALAR
-  // The vectors at p and after it; half of the integer steps of two load().
+  // Loads two consecutive vectors, with half of the integer instructions of two load().
   static HWY_INLINE void load_pair(const T* p, WeightVec scale, WeightVec& low, WeightVec& high) {
     const WeightTag d;
     const hn::Rebind<hwy::float16_t, WeightTag> df;
@@ -101,8 +102,8 @@ struct E4m3Weights : PlainWeights<std::int8_t> {
 };
 
 // MXFP4. A vector of 32-bit words holds kVectors vectors of weights: vector j is the j-th nibble of
-// every word, so its lane i is element kVectors * i + j of the step, and the four lanes of a block
-// of 32 have one scale. Scales are powers of two, so products with them are exact.
+// every word. Its lane i is element kVectors * i + j of the step, so the four lanes of a block of
+// 32 share a scale. Scales are powers of two, so products with them are exact.
 struct E2m1Weights {
   using At = MxAt;
   using U32 = hn::RebindToUnsigned<WeightTag>;
@@ -129,7 +130,7 @@ struct E2m1Weights {
     return {hn::LoadU(U32(), reinterpret_cast<const std::uint32_t*>(p.codes)),
             scales(p.scales, kStep > kMxBlock ? kStep / kMxBlock : 1)};
   }
-  // The first n elements, whole blocks, and zeros after them. Reads nothing else.
+  // Loads the first n elements (whole blocks) and zeros after them. Reads nothing else.
   static HWY_INLINE Step load(At p, std::int64_t n) {
     const U32 du;
     const auto exist = hn::FirstN(du, static_cast<std::size_t>(n / kVectors));
@@ -138,7 +139,7 @@ struct E2m1Weights {
   }
 
  private:
-  // The low nibble of every word; what lies above it is ignored.
+  // Widens the low nibble of every word; ignores the bits above it.
   static HWY_INLINE WeightVec widen(hn::Vec<U32> words) {
     const WeightTag d;
     const U32 du;
@@ -153,7 +154,7 @@ struct E2m1Weights {
     HWY_ALIGN static constexpr float kValues[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
     const WeightVec size{_mm256_permutevar8x32_ps(hn::Load(d, kValues).raw, words.raw)};
 #else
-    // From 1 on a code is an exponent and a bit of mantissa; 0 and 0.5 are multiples of 0.5.
+    // Values >= 1 have an exponent and one mantissa bit; 0 and 0.5 are multiples of 0.5.
     const auto code = hn::And(words, hn::Set(du, 7));
     const hn::RebindToSigned<WeightTag> di;
     const auto halves = hn::ConvertTo(d, hn::BitCast(di, code));
@@ -164,7 +165,7 @@ struct E2m1Weights {
     return hn::Or(size, hn::BitCast(d, sign));
 #endif
   }
-  // The scales of `blocks` neighbours, 0 after them, each in the four lanes that it belongs to.
+  // Loads the scales of `blocks` consecutive blocks, each into its four lanes, and 0 after them.
   static HWY_INLINE WeightVec scales(const std::uint8_t* p, std::int64_t blocks) {
     const WeightTag d;
     const U32 du;

@@ -1,5 +1,4 @@
-// The experts of a layer on the CPU: sorts tokens by expert, multiplies, and adds the weighted
-// results.
+// Sorts tokens by expert, multiplies, and adds the weighted results.
 #include "kernels/cpu/moe/moe.h"
 
 #include <algorithm>
@@ -28,7 +27,7 @@ ExpertOrder sort_by_expert(Arena& arena, std::span<const std::int32_t> ids, std:
   auto* next = arena.take_array<std::int64_t>(experts);
   auto* pair = arena.take_array<std::int64_t>(pairs);
   auto* place = arena.take_array<std::int64_t>(pairs);
-  auto* seen = arena.take_array<std::int64_t>(tokens);  // places of a token so far
+  auto* seen = arena.take_array<std::int64_t>(tokens);  // pairs of each token placed so far
   std::fill_n(begin, experts + 1, 0);
   for (const std::int32_t id : ids) ++begin[id + 1];
   for (std::int64_t e = 0; e < experts; ++e) begin[e + 1] += begin[e];
@@ -121,7 +120,7 @@ void cpu_expert_layer(const OpsContext& ops, const ExpertLayer& op) {
   const Arena::Scope scope(*ops.tensors);
   const Arena::Scope control(*ops.control);
   const MutableRowsView logits = alloc_rows(*ops.tensors, op.x.rows, op.choice.experts);
-  // Which experts a token takes should not depend on the rounding of its activations.
+  // In f32: rounding of the activations should not change which experts a token gets.
   const Product product{op.x, op.router, logits,
                         op.router_bias.empty() ? nullptr : op.router_bias.data()};
   cpu_matmul(ops.execution, *ops.tensors, MatmulPrecision::f32, {&product, 1});

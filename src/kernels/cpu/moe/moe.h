@@ -1,5 +1,5 @@
-// The experts of a layer on the CPU: tokens sorted by the experts that they chose, and the gather
-// and scatter of their rows. Arguments as in ops/moe.h.
+// A layer's experts on the CPU: sorts tokens by expert, gathers and scatters their rows, and runs
+// the experts. Arguments as in ops/moe.h.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@
 
 namespace lathe {
 
-/// Pairs (token, choice) in ascending order of expert, then of token. Memory is the arena's.
+/// Pairs (token, choice) sorted by expert, then by token. The arrays are in the arena.
 struct ExpertOrder {
   std::int64_t pairs = 0;
   std::int64_t top_k = 0;
-  const std::int64_t* begin = nullptr;  // [experts + 1] where an expert's pairs begin
+  const std::int64_t* begin = nullptr;  // [experts + 1] index of each expert's first pair
   const std::int64_t* pair = nullptr;   // [pairs] token * top_k + choice
-  const std::int64_t* place = nullptr;  // [tokens, top_k] a token's places in `pair`, ascending
+  const std::int64_t* place = nullptr;  // [tokens, top_k] indices of a token's pairs, ascending
 };
 
 /// ids: [tokens, top_k], each in [0, experts).
@@ -30,11 +30,11 @@ ExpertOrder sort_by_expert(Arena& arena, std::span<const std::int32_t> ids, std:
 void cpu_gather_rows(const Execution& execution, const RowsView& x, const ExpertOrder& order,
                      std::int64_t first, const MutableRowsView& out);
 
-/// out[token] += weight of the pair * y[i] for the pairs first + i, in their order.
+/// out[token] += weight of the pair * y[i], for the pairs first + i in order.
 void cpu_scatter_rows(const Execution& execution, const RowsView& y, std::span<const float> weights,
                       const ExpertOrder& order, std::int64_t first, const MutableRowsView& out);
 
-/// Runs the experts that were chosen. ids, weights: [T, top_k].
+/// Runs the chosen experts. ids, weights: [T, top_k].
 void cpu_expert_ffn(const OpsContext& ops, const ExpertLayer& op, std::span<const std::int32_t> ids,
                     std::span<const float> weights);
 void cpu_expert_layer(const OpsContext& ops, const ExpertLayer& op);

@@ -1,4 +1,3 @@
-// Routes tokens to experts on the CPU: scores, groups, top-k and weights of each row.
 #include "kernels/cpu/moe/route.h"
 
 #include <algorithm>
@@ -12,8 +11,8 @@ namespace {
 
 constexpr float kTaken = -std::numeric_limits<float>::infinity();
 
-// Index of the highest of n values, ties to the lower one. Where all are -inf or NaN it is the
-// first that is not in `taken`.
+// Index of the highest of n values, ties to the lower index. If all are -inf or NaN, the first
+// index that is not in `taken`.
 std::int32_t highest(const float* values, std::int32_t n, const std::uint8_t* taken) {
   std::int32_t best = -1;
   float most = kTaken;
@@ -33,7 +32,7 @@ void score(const Router& router, const float* logits, float* scores) {
     return;
   }
   if (router.scoring == RouterScoring::sqrt_softplus) {
-    // e^x would overflow; above 20 the logarithm is x to the last bit.
+    // Above 20, ln(1 + e^x) is x to the last bit; e^x could overflow.
     for (std::int32_t i = 0; i < router.experts; ++i) {
       const float x = logits[i];
       scores[i] = std::sqrt(x > 20 ? x : std::log1p(std::exp(x)));
@@ -49,12 +48,12 @@ void score(const Router& router, const float* logits, float* scores) {
   for (std::int32_t i = 0; i < router.experts; ++i) scores[i] /= sum;
 }
 
-// One row's memory.
+// Scratch for one row.
 struct RouteMemory {
   float* scores;        // [experts] without bias
-  float* choice;        // [experts] what is compared
+  float* choice;        // [experts] biased scores, which decide
   float* group_scores;  // [groups]
-  std::uint8_t* taken;  // [experts]; also of groups
+  std::uint8_t* taken;  // [experts] already chosen; also used for groups
 
   static std::int64_t floats(const Router& r) {
     return (2 * std::int64_t{r.experts} + r.groups + (r.experts + 3) / 4 + 15) / 16 * 16;
@@ -70,7 +69,7 @@ void clear(std::uint8_t* taken, std::int32_t n) {
   for (std::int32_t i = 0; i < n; ++i) taken[i] = 0;
 }
 
-// The choice of experts in dropped groups becomes -inf.
+// Sets `choice` to -inf for the experts of dropped groups.
 void keep_groups(const Router& router, const RouteMemory& m) {
   const std::int32_t size = router.experts / router.groups;
   clear(m.taken, router.experts);
@@ -90,7 +89,7 @@ void keep_groups(const Router& router, const RouteMemory& m) {
   }
 }
 
-// The ids of a row with the best scores.
+// Writes the ids of the experts with the best scores of a row.
 void choose(const Router& router, const RouteMemory& m, std::int32_t* ids) {
   for (std::int32_t i = 0; i < router.experts; ++i) {
     const auto at = static_cast<std::size_t>(i);
@@ -104,7 +103,7 @@ void choose(const Router& router, const RouteMemory& m, std::int32_t* ids) {
   }
 }
 
-// `token` counts where the router has experts for it.
+// `token` is used only if the router has token_experts.
 void route_row(const Router& router, const float* logits, std::int32_t token, const RouteMemory& m,
                std::int32_t* ids, float* weights) {
   score(router, logits, m.scores);

@@ -1,4 +1,5 @@
-// The router of a mixture of experts on the CPU. Arguments as in ops/moe.h.
+// The router of a mixture of experts on the CPU: scores, groups, top-k and weights of each row.
+// Arguments as in ops/moe.h.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,3 @@
-// Norms, activations and sums of rows on the CPU, per SIMD target.
 #include "kernels/cpu/rowwise/rowwise.h"
 
 #include <algorithm>
@@ -21,7 +20,7 @@ namespace lathe {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Rows end inside a vector: f(i, load, store) sees full vectors, then a padded last one.
+// Calls f(i, load, store) for each full vector of a row, then for a padded last one.
 template <class F>
 HWY_INLINE void for_vectors(std::int64_t n, F f) {
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(WeightTag()));
@@ -30,7 +29,7 @@ HWY_INLINE void for_vectors(std::int64_t n, F f) {
   if (i < n) f(i, n - i);
 }
 
-// `count` floats, zeros after them.
+// Loads `count` floats, and zeros after them.
 HWY_INLINE WeightVec load(const float* p, std::int64_t count) {
   const WeightTag d;
   if (count == static_cast<std::int64_t>(hn::Lanes(d))) return hn::LoadU(d, p);
@@ -46,7 +45,7 @@ HWY_INLINE void store(WeightVec x, float* p, std::int64_t count) {
   std::memcpy(p, last, static_cast<std::size_t>(count) * sizeof(float));
 }
 
-// Sum of (x - base)^2, or of x where kSquares is false, in four vectors of partial sums.
+// Sum of (x - base)^2, or of x if !kSquares, with four vectors of partial sums.
 template <bool kSquares>
 HWY_INLINE float sum_of(const float* x, std::int64_t n, float base) {
   const WeightTag d;
@@ -100,21 +99,21 @@ void layer_norm_row(const float* x, const float* weight, const float* bias, floa
 }
 
 HWY_INLINE WeightVec exp_of(WeightVec x) {
-  // Highway's makes a NaN 0.
+  // Highway's Exp() turns NaN into 0.
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(WeightTag(), x));
 }
 
 // v / (1 + e^-power).
 HWY_INLINE WeightVec over_one_plus_exp(WeightVec v, WeightVec power) {
   const WeightTag d;
-  // e^88 is the last whole power in range; beyond it the quotient is 0 to any tolerance. NaN stays.
+  // e^88 is the last integer power in range; beyond it the quotient is practically 0. NaN stays
+  // NaN.
   const auto most = hn::Set(d, 88.0f);
   const auto least = hn::Lt(power, hn::Neg(most));
   return hn::Div(v, hn::Add(hn::Set(d, 1.0f), exp_of(hn::IfThenElse(least, most, hn::Neg(power)))));
 }
 
-// kinds as Activation has them; tanh as 1 - 2 / (1 + e^2x). alpha and limit are vectors of one
-// value.
+// The activation of v and u; tanh is 1 - 2 / (1 + e^2x). alpha and limit are broadcast.
 template <ActivationKind kKind>
 HWY_INLINE WeightVec activated(WeightVec v, WeightVec u, WeightVec alpha, WeightVec limit) {
   const WeightTag d;
@@ -126,7 +125,7 @@ HWY_INLINE WeightVec activated(WeightVec v, WeightVec u, WeightVec alpha, Weight
         hn::MulAdd(hn::Mul(v, v), hn::Set(d, 0.07135481627f), hn::Set(d, 1.5957691216f));
     return hn::Mul(over_one_plus_exp(v, hn::Mul(v, cube)), u);
   } else {
-    // Written so that NaN stays.
+    // Not Min(): NaN must stay NaN.
     const auto c = hn::IfThenElse(hn::Gt(v, limit), limit, v);
     const auto below = hn::IfThenElse(hn::Gt(u, limit), limit, u);
     const auto e = hn::IfThenElse(hn::Lt(below, hn::Neg(limit)), hn::Neg(limit), below);
@@ -163,7 +162,7 @@ HWY_INLINE void activate_row(const Activation& how, const float* gate, const flo
   });
 }
 
-// `up` null: gate has both, interleaved.
+// If `up` is null, gate has both, interleaved.
 void gated_row(const Activation& how, const float* gate, const float* up, std::int64_t n,
                float* out) {
   switch (how.kind) {

@@ -1,4 +1,5 @@
-// Row-wise operators on the CPU. Arguments as in ops/elementwise.h.
+// Row-wise operators on the CPU: norms, activations, sums, embedding. Arguments as in
+// ops/elementwise.h.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,7 @@ void cpu_gather_rows(const Execution& execution, const RowsView& x,
                      std::span<const std::int32_t> rows, const MutableRowsView& out);
 void cpu_find_non_finite(const Execution& execution, const FindNonFinite& op);
 
-/// out[0, n) += factor * x[0, n), one multiply-add an element.
+/// out[0, n) += factor * x[0, n), one multiply-add per element.
 void cpu_add_scaled(const float* x, float factor, std::int64_t n, float* out);
 
 }  // namespace lathe

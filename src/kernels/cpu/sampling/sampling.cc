@@ -1,4 +1,3 @@
-// Samples a token from each row of logits on the CPU: penalties, filters, draw, log-probabilities.
 #include "kernels/cpu/sampling/sampling.h"
 
 #include <algorithm>
@@ -13,7 +12,7 @@
 namespace lathe {
 namespace {
 
-// The temporaries of one thread.
+// One thread's temporaries.
 struct RowMemory {
   double* values = nullptr;        // [vocab rounded up] adjusted logits, then weights
   std::int32_t* counts = nullptr;  // [vocab]
@@ -69,7 +68,7 @@ class Row {
     for (std::int32_t t : args_.ruled_out) value(t) = -std::numeric_limits<double>::infinity();
     if (!args_.allowed.empty()) rule_out_others();
   }
-  // A word of bits at a time: mostly none of its tokens are allowed, or all.
+  // 32 tokens (a word of bits) at a time: usually none of them is allowed, or all.
   void rule_out_others() {
     for (std::int64_t first = 0; first < vocab_; first += 32) {
       const std::uint32_t word = args_.allowed[static_cast<std::size_t>(first / 32)];
@@ -82,7 +81,7 @@ class Row {
       }
     }
   }
-  // A count is taken when the token is met first and reset to 0, so each token is adjusted once.
+  // A token's count is read when it is first met and then reset to 0, so it is adjusted once.
   void penalise_repetition(double penalty) {
     std::fill_n(memory_.counts, vocab_, 0);
     for (const auto& part : {args_.prompt, args_.answer}) {
@@ -130,7 +129,7 @@ class Row {
     const double log_sum =
         double{most} + log_of_positive(sum_kept(memory_.values, padded(), Cut()));
     out.logprob = double{x[static_cast<std::size_t>(out.token)]} - log_sum;
-    // A heap of the n most likely so far, the least likely on top.
+    // A heap of the n most likely tokens so far, with the least likely on top.
     Candidate* heap = memory_.select.candidates;
     const auto n = *params_.logprobs;
     std::int32_t held = 0;

@@ -1,4 +1,3 @@
-// Loops over a vocabulary, per SIMD target: weights, their sums and bins, and the draw.
 #include "kernels/cpu/sampling/sampling_loops.h"
 
 #include <cmath>
@@ -36,7 +35,7 @@ HWY_INLINE F64Vec load(const float* x) {
 float largest_finite_of(const float* x, std::int64_t n) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  // x * 0 is 0 for finite x and NaN otherwise, and NaN stays in a sum.
+  // x * 0 is 0 for finite x and NaN otherwise, and a sum with a NaN is NaN.
   auto most = hn::Set(d, x[0]);
   auto probe = hn::Zero(d);
   std::int64_t i = 0;
@@ -84,7 +83,7 @@ std::int64_t first_equal_f64(const double* x, std::int64_t n, double value) {
   return first_equal_of(x, n, value);
 }
 
-// exp_of_nonpositive(), operation by operation.
+// exp_of_nonpositive() with vectors, operation by operation.
 HWY_INLINE F64Vec exp_of(F64Vec x) {
   using namespace sampling;
   const F64 d;
@@ -126,7 +125,7 @@ void weigh_f64(const double* x, std::int64_t n, double most, double factor, doub
   weigh_of(x, n, most, factor, weights);
 }
 
-// Cut::keeps() of weights with these ids.
+// Cut::keeps() with vectors of weights and their ids.
 struct KeepTest {
   F64Vec weight, token;
 
@@ -137,7 +136,7 @@ struct KeepTest {
   }
 };
 
-// `first`, first + step, ...
+// The ids first, first + step, ...
 HWY_INLINE F64Vec ids_from(std::int64_t first, double step) {
   const F64 d;
   return hn::Add(hn::Set(d, static_cast<double>(first)),
@@ -204,7 +203,7 @@ void add_to_bins_of(const double* weights, std::int64_t n, const Cut& cut, doubl
   const auto high = hn::Set(d, most);
   const auto step = hn::Set(d, static_cast<double>(kLanes));
   const auto first = hn::Set(du, sampling::bits_of_f64(least));
-  // Where lanes outside the range go, each to its own bin, so that none waits for another's sum.
+  // Lanes outside the range add to spare bins, one per lane, so that none waits for another's sum.
   const auto spare = hn::Iota(du, static_cast<std::uint64_t>(kWeightBins));
   auto ids = ids_from(0, 1);
   for (std::int64_t i = 0; i < n; i += kLanes) {
@@ -240,7 +239,7 @@ std::int64_t gather_range_of(const double* weights, std::int64_t n, const Cut& c
   return count;
 }
 
-// 1 - u of the noise whose 64 bits begin with `first`, `second` in the low halves of the lanes.
+// 1 - u of the noise with high word `first` and low word `second`, each in the low half of a lane.
 HWY_INLINE F64Vec one_less_noise(U64Vec first, U64Vec second) {
   const F64 d;
   const U64 du;
@@ -251,7 +250,7 @@ HWY_INLINE F64Vec one_less_noise(U64Vec first, U64Vec second) {
   return hn::Sub(hn::Sub(hn::Set(d, 2.0), one_to_two), hn::Set(d, 0x1p-53));
 }
 
-// Of the low halves of the lanes.
+// x * factor for the low halves of the lanes.
 HWY_INLINE U64Vec times(U64Vec x, std::uint32_t factor) {
 #if HWY_TARGET == HWY_SCALAR  // one lane, which has no halves
   return hn::Set(U64(), (hn::GetLane(x) & 0xffffffff) * factor);
@@ -275,7 +274,7 @@ struct PhiloxVecs {
   }
 };
 
-// The noise of one seed and position.
+// token_noise() of one seed and position.
 class Noise {
  public:
   HWY_INLINE Noise(std::uint64_t seed, std::uint64_t position)
@@ -289,7 +288,8 @@ class Noise {
       key1 += kPhiloxKeySteps[1];
     }
   }
-  // Of pairs of tokens `pair`, pair + 1, ... Two of them at a time fill the multiplier's latency.
+  // The Philox words of the token pairs pair, pair + 1, ... Two vectors at a time hide the
+  // multiplier's latency.
   HWY_INLINE void of_pairs(std::uint64_t pair, PhiloxVecs& a, PhiloxVecs& b) const {
     const U64 du;
     const auto use = hn::Set(du, static_cast<std::uint64_t>(PhiloxUse::token_choice));
@@ -306,7 +306,7 @@ class Noise {
   U64Vec keys_[kPhiloxRounds][2];
 };
 
-// The token that leads so far, and what another needs to overtake it.
+// The best token so far, and the bound that another must beat.
 struct Race {
   const double* weights;
   std::uint64_t seed, position;
@@ -319,14 +319,15 @@ struct Race {
     least = time;
     token = t;
   }
-  // As -ln u >= 1 - u, a token with 1 - u above bound() * weight comes later: 2^-40 is more than
-  // all roundings on the way. It spares nearly every logarithm, and changes nothing.
+  // As -ln u >= 1 - u, a token with 1 - u above bound() * weight cannot win. 2^-40 is more than all
+  // rounding errors together, so the test saves nearly every logarithm and never changes the
+  // result.
   double bound() const { return least * (1 + 0x1p-40); }
 };
 
-// Lanes of 2 * kLanes tokens that may overtake the leader.
+// Which of 2 * kLanes tokens may beat the best token so far.
 struct Runners {
-  F64Vec reach_even, reach_odd;  // the most that 1 - u may be
+  F64Vec reach_even, reach_odd;  // upper bounds for 1 - u
   F64Mask even, odd;
 
   HWY_INLINE Runners(const double* weights, F64Vec bound, const KeepTest& kept, F64Vec ids) {
@@ -335,7 +336,7 @@ struct Runners {
     hn::LoadInterleaved2(d, weights, w_even, w_odd);
     reach_even = hn::Mul(w_even, bound);
     reach_odd = hn::Mul(w_odd, bound);
-    const auto least = hn::Set(d, 0x1p-53);  // 1 - u is never below
+    const auto least = hn::Set(d, 0x1p-53);  // the smallest possible 1 - u
     even = hn::And(kept(w_even, ids), hn::Ge(reach_even, least));
     odd = hn::And(kept(w_odd, hn::Add(ids, hn::Set(d, 1.0))), hn::Ge(reach_odd, least));
   }

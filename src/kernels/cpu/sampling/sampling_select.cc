@@ -1,4 +1,3 @@
-// Finds where top_k and top_p cut the ranks, by radix select on the bits of the weights.
 #include "kernels/cpu/sampling/sampling_select.h"
 
 #include <algorithm>
@@ -14,17 +13,17 @@ using sampling::bits_of_f64;
 using sampling::f64_of_bits;
 
 constexpr int kBinBits = std::bit_width(static_cast<std::uint64_t>(kWeightBins)) - 1;
-constexpr std::int64_t kFewTokens = 512;  // sorting them costs less than another pass
+constexpr std::int64_t kFewTokens = 512;  // so few are sorted: cheaper than another pass
 
 Cut cut_at(const Candidate& c) { return {c.weight, c.token}; }
 
 struct Neighbourhood {
-  double above = 0;               // measure of all that rank before the tokens
-  std::span<Candidate> tokens{};  // by rank; none: the measure of everything misses the target
+  double above = 0;               // measure of all tokens that rank before these
+  std::span<Candidate> tokens{};  // by rank; empty: the measure of all tokens is below the target
 };
 
-// The tokens among which the running measure of the ranks reaches `target`, where it is known
-// to +-slack. `floor`: no token below it is needed to reach target + slack.
+// The tokens among which the running measure (a count or a sum of weights, known to +-slack)
+// reaches `target`. `floor`: tokens of smaller weight are not needed to reach target + slack.
 template <class Measure>
 Neighbourhood around(const double* weights, std::int64_t n, const Cut& from, double floor,
                      double target, double slack, Measure measure, const SelectMemory& memory) {
@@ -62,7 +61,7 @@ Neighbourhood around(const double* weights, std::int64_t n, const Cut& from, dou
   }
   const std::int64_t count = gather_range(weights, n, from, least, most, memory.candidates);
   const std::span<Candidate> tokens(memory.candidates, static_cast<std::size_t>(count));
-  // Tokens of one weight are in order, and may be all of the vocabulary.
+  // Tokens of equal weight are in order already, and may be the whole vocabulary.
   if (!std::is_sorted(tokens.begin(), tokens.end())) std::sort(tokens.begin(), tokens.end());
   return {above, tokens};
 }
@@ -82,10 +81,10 @@ Cut cut_top_p(const double* weights, std::int64_t n, const Cut& from, double p,
               const SelectMemory& memory) {
   const double sum = sum_kept(weights, n, from);
   const double target = p * sum;
-  // Sums by bins differ from sums by ids in rounding: up to n additions of 2^-53 of the whole,
-  // those of the bins included, and twice that to be sure.
+  // Sums by bins and sums by ids round differently: at most n additions (plus the bins') with an
+  // error of 2^-53 of the whole each; twice that to be safe.
   const double slack = static_cast<double>(n + 8 * kWeightBins) * 0x1p-52 * sum;
-  // All tokens below this together weigh less than half of what top_p leaves out.
+  // All tokens below `floor` together weigh less than half of what top_p drops.
   const double floor = sum * (1 - p) * 0.5 / static_cast<double>(n);
   const Neighbourhood near = around(
       weights, n, from, floor, target, slack, [](const WeightBin& bin) { return bin.sum; }, memory);
@@ -104,7 +103,8 @@ Cut cut_top_p(const double* weights, std::int64_t n, const Cut& from, double p,
       break;
     }
   }
-  // Mostly one token. Else the rule's own sums decide, which never fall from rank to rank.
+  // Usually one token is left. Otherwise search with the exact sums of ops/sampling.h, which never
+  // fall from rank to rank.
   while (first < last) {
     const std::size_t middle = (first + last) / 2;
     if (sum_kept(weights, n, cut_at(near.tokens[middle])) >= target) {
