@@ -1,4 +1,4 @@
-// Grouped-query attention on the CPU: lays out a call's memory, runs its tasks, folds their parts.
+// Lays out a call's memory, runs its tasks, and folds their parts.
 #include "kernels/cpu/grouped_query/gqa_attend.h"
 
 #include <fmt/format.h>
@@ -58,7 +58,8 @@ GqaJob make_job(const AttendArgs& args) {
     job.value_start = bytes_of(source.compact.dtype, std::int64_t{p.kv_heads} * p.head_dim);
     job.value_step = job.key_step;
   }
-  // e4m3 keys and values are unpacked without their scales, which act on whole rows as well.
+  // e4m3 keys and values are unpacked without their per-tensor scales. Those are applied to q and
+  // to the output instead.
   job.query_scale = static_cast<float>(double{p.scale} * double{args.q_scale} *
                                        double{source.key_scale} * std::numbers::log2e);
   job.value_scale = source.value_scale;
@@ -68,7 +69,7 @@ GqaJob make_job(const AttendArgs& args) {
   return job;
 }
 
-// A plan in memory: GqaPlan, and from this byte on its blocks.
+// A plan in memory is a GqaPlan, then its blocks from this byte on.
 constexpr std::int64_t kBlocksAt = whole_lines(sizeof(GqaPlan));
 
 std::int64_t plan_bytes(const AttendArgs& args) {
@@ -122,7 +123,8 @@ Result<void> cpu_attend_gqa(const AttendArgs& args) {
   job.part_acc = reinterpret_cast<float*>(memory + state_bytes);
   std::byte* workers = memory + state_bytes + sum_bytes;
 
-  // Slices of a run of keys are neighbours: they read neighbouring bytes at about the same time.
+  // The slices of a run of keys are consecutive tasks, so they read nearby bytes at about the same
+  // time.
   run_tasks(args.execution, plan.tasks * plan.slices, [&](std::int64_t task, int worker) {
     const GqaBlock& block = block_of_task(blocks, plan.blocks, task / plan.slices);
     const auto slice = static_cast<std::int32_t>(task % plan.slices);

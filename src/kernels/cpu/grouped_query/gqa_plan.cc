@@ -1,4 +1,3 @@
-// Cuts a grouped-query call into blocks of rows, runs of keys and slices of KV heads.
 #include "kernels/cpu/grouped_query/gqa_plan.h"
 
 #include <algorithm>
@@ -10,14 +9,14 @@ namespace lathe {
 namespace {
 
 constexpr std::int64_t kTileKeys = kTile;
-// Query rows times group that share a tile: enough to repay unpacking the tile, few enough that
+// Queries (rows x group) that share a tile: enough to repay unpacking the tile, but few enough that
 // scores and accumulators stay in the second-level cache.
 constexpr std::int32_t kBlockQueries = 128;
-// Accumulators that a task keeps for its kv heads.
+// Most bytes of accumulators that a task keeps for its KV heads.
 constexpr std::int64_t kStateBytes = 128 << 10;
-// Tasks per thread that even out their different lengths.
+// Tasks per thread: enough to balance tasks of different lengths.
 constexpr std::int64_t kTasksPerThread = 4;
-// A shorter part costs more in folding than it gains.
+// Folding a shorter part would cost more than it gains.
 constexpr std::int64_t kLeastPartKeys = 256;
 
 std::int32_t block_rows(const AttendArgs& args) {
@@ -28,7 +27,7 @@ std::int32_t block_rows(const AttendArgs& args) {
 
 std::int64_t begin_of(const GqaBlock& b) { return b.first_key / kTileKeys * kTileKeys; }
 
-// Cuts the keys of a block; parts start at multiples of part_keys.
+// Splits the keys of a block into parts that start at multiples of part_keys.
 void cut(GqaBlock& b, std::int64_t part_keys) {
   b.part_keys = part_keys;
   b.parts =
@@ -57,7 +56,7 @@ GqaPlan plan_gqa(const AttendArgs& args, std::int64_t threads, GqaBlock* blocks)
   for (std::size_t r = 0; r < args.kv_lens.size(); ++r) {
     const std::int32_t begin = args.q_indptr[r];
     const std::int32_t end = args.q_indptr[r + 1];
-    // Later causal rows are longer, and the longest tasks go first.
+    // Start with the last rows: they see the most keys, and the longest tasks should go first.
     for (std::int32_t left = end - begin; left > 0;) {
       GqaBlock& b = blocks[plan.blocks++];
       b = {};

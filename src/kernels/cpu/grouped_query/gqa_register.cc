@@ -1,4 +1,3 @@
-// Declares the CPU's grouped-query kernels to the planner.
 #include "kernels/cpu/grouped_query/gqa_register.h"
 
 #include <fmt/format.h>

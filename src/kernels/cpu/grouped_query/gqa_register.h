@@ -1,4 +1,4 @@
-// Registers the CPU kernels for grouped-query attention.
+// Registers the CPU's grouped-query kernels with the planner.
 #pragma once
 
 #include "plan/registry.h"

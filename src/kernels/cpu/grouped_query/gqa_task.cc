@@ -1,5 +1,4 @@
-// One task of a grouped-query call, per SIMD target: scores, softmax and weighted values, tile by
-// tile.
+// Per SIMD target: scores, softmax and weighted values, tile by tile.
 #include "kernels/cpu/grouped_query/gqa_task.h"
 
 #include <cstring>
@@ -20,7 +19,7 @@ namespace lathe {
 namespace HWY_NAMESPACE {
 namespace {
 
-// e4m3 codes to bf16, which holds each of them exactly.
+// Widens e4m3 codes to bf16, which is exact.
 HWY_INLINE void decode_codes(const std::uint8_t* codes, std::size_t n, std::uint16_t* to) {
 #if HWY_TARGET == HWY_SCALAR
   for (std::size_t i = 0; i < n; ++i) to[i] = to_bf16(to_f32(e4m3{codes[i]})).bits;
@@ -33,7 +32,7 @@ HWY_INLINE std::size_t bytes_of_element(KeyFormat format) {
   return format == KeyFormat::f32 ? 4 : format == KeyFormat::e4m3 ? 1 : 2;
 }
 
-// A head's keys to columns.
+// Transposes a head's keys to columns.
 template <class K>
 HWY_INLINE void unpack_keys(const GqaJob& job, const TileKeys& tile, std::size_t head,
                             const GqaWorker& w, LinesAhead* ahead) {
@@ -53,15 +52,15 @@ HWY_INLINE void unpack_keys(const GqaJob& job, const TileKeys& tile, std::size_t
       decode_codes(row[i], dim, decoded);
       row[i] = reinterpret_cast<const std::uint8_t*>(decoded);
     }
-    // Without any, no row's range holds these columns, or `valid` rules them out.
+    // If there is none, no row's range includes these columns, or `valid` excludes them.
     if (any) {
       transpose_rows(row, dim / static_cast<std::size_t>(K::kDepth), w.keys + n, kTile, ahead);
     }
   }
 }
 
-// Where a head's values lie: in the pool if they can be multiplied there and are read only once or
-// twice, otherwise as rows of their own.
+// A head's values: used in the pool if they need no unpacking and are read only once or twice;
+// otherwise copied to rows.
 template <class V>
 HWY_INLINE void unpack_values(const GqaJob& job, const TileKeys& tile, std::size_t head,
                               bool in_place, const GqaWorker& w, const typename V::T** rows) {
@@ -83,7 +82,7 @@ HWY_INLINE void unpack_values(const GqaJob& job, const TileKeys& tile, std::size
   }
 }
 
-// Folds the accumulators of the task's heads into their folded states.
+// Folds the accumulators of all heads of the task into their folded states.
 HWY_INLINE void fold_all(const GqaWorker& w, std::size_t count, std::size_t v_dim) {
   for (std::size_t i = 0; i < count; ++i) {
     fold_state(w.total_states[i], w.folded + i * v_dim, w.states[i], w.acc + i * v_dim, v_dim);

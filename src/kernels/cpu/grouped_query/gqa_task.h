@@ -1,4 +1,4 @@
-// One task of a grouped-query call: a block of query rows over a run of keys for some kv heads.
+// One task of a grouped-query call: a block of query rows over a run of keys, for some KV heads.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +10,15 @@
 
 namespace lathe {
 
-/// Widest head; a missing key reads as this many zeros.
+/// Widest head. A missing key is read as a row of this many zeros.
 inline constexpr std::int32_t kGqaMaxHeadDim = 512;
 
 /// How keys and values are stored.
 enum class KeyFormat { bf16, e4m3, f32 };
 
-/// A call seen from a task. Key and value of a token lie at bytes + page * page_stride + start +
-/// offset in the page * step, kv head after kv head; a compact buffer is one page.
+/// A call's arguments, as tasks need them. A token's key is at bytes + page * page_stride + start +
+/// (offset in the page) * step, KV head after KV head, and so is its value. A compact buffer is one
+/// page.
 struct GqaJob {
   const AttendArgs* args = nullptr;
   std::int32_t kv_heads = 0;
@@ -31,32 +32,32 @@ struct GqaJob {
   std::int64_t pages = 0;
   std::int64_t page_stride = 0;
   std::int32_t page_size = 1;
-  std::int64_t slots = 0;  // valid values of an index list
+  std::int64_t slots = 0;  // an index list's entries are valid from 0 to slots - 1
   std::int64_t key_start = 0;
   std::int64_t key_step = 0;
   std::int64_t value_start = 0;
   std::int64_t value_step = 0;
 
-  float query_scale = 1;  // problem scale, log2 e, q scale and key scale
+  float query_scale = 1;  // problem scale x log2 e x q scale x key scale
   float value_scale = 1;
   std::int64_t fold_keys = 0;
 
-  // Results of blocks in several parts: part i, head h, row r of the block at
-  // (i * heads + h) * block_rows + r; accumulators of v_head_dim each.
+  // Partial results of blocks with several parts: part i, head h, row r of the block is at
+  // (i * heads + h) * block_rows + r. An accumulator has v_head_dim elements.
   std::int32_t block_rows = 1;
   SoftState* part_states = nullptr;
   float* part_acc = nullptr;
 };
 
-/// Memory of one worker, reused by task after task.
+/// Scratch of one worker, reused for all its tasks.
 std::int64_t gqa_worker_bytes(const GqaJob& job, std::int32_t slice_heads);
 
-/// Attends keys first .. end-1 of the block for kv heads first_head .. end_head-1: writes out and
-/// lse, or, where the block has several parts, the accumulators of part number `part` of the call.
+/// Attends to one part of the block's keys for KV heads first_head .. end_head - 1. Writes out and
+/// lse; if the block has several parts, writes the accumulators of part number `part` of the call.
 void run_gqa_task(const GqaJob& job, const GqaBlock& block, std::int64_t part,
                   std::int32_t first_head, std::int32_t end_head, std::byte* worker_memory);
 
-/// Folds the parts of a block in ascending order for one query head, and writes out and lse.
+/// Folds the parts of a block, in ascending order, for one query head. Writes out and lse.
 void combine_gqa_parts(const GqaJob& job, const GqaBlock& block, std::int32_t head,
                        std::byte* worker_memory);
 

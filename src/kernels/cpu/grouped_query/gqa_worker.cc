@@ -1,5 +1,3 @@
-// A grouped-query worker: allocates its memory, finds the slots of keys, and masks those that a row
-// does not see.
 #include "kernels/cpu/grouped_query/gqa_worker.h"
 
 #include "kernels/cpu/common/attend_io.h"
@@ -7,7 +5,7 @@
 namespace lathe {
 namespace {
 
-// Slot or compact row of key `pos` of the block, -1 if there is none.
+// Slot or compact row of key `pos` of the block; -1 if there is no such key.
 std::int64_t slot_at(const GqaJob& job, const GqaBlock& block, std::int64_t pos) {
   const KeySource& source = job.args->main;
   if (source.table_width > 0) {

@@ -1,5 +1,5 @@
-// What a grouped-query task needs around its arithmetic: memory, where keys lie, which of them a
-// row sees, queries in and results out. The same for every SIMD target.
+// The parts of a grouped-query task that are the same for every SIMD target: scratch, finding keys,
+// which keys a row sees, loading queries and storing results.
 #pragma once
 
 #include <cstddef>
@@ -10,28 +10,28 @@
 
 namespace lathe {
 
-/// What a missing key reads as.
+/// The bytes of a missing key.
 alignas(64) inline constexpr std::uint8_t kNoKey[4 * kGqaMaxHeadDim] = {};
 
-/// Where the keys of a tile lie, at kv head 0; null where there is none or no row sees it.
+/// Addresses of a tile's keys and values, at KV head 0; null if there is no key or no row sees it.
 struct TileKeys {
   const std::uint8_t* key[kTile];
   const std::uint8_t* value[kTile];
   std::int64_t first = -1;
   bool any = false;
-  bool holes = false;  // some place between begin and end has no key
+  bool holes = false;  // a key between begin and end is missing
 };
 
-/// The memory of a worker.
+/// One worker's scratch.
 struct GqaWorker {
   std::uint32_t* keys;    // [head_dim / 2 or head_dim, kTile]
-  std::uint16_t* codes;   // [kTile, head_dim] bf16 made of e4m3
+  std::uint16_t* codes;   // [kTile, head_dim] e4m3 widened to bf16
   std::uint32_t* values;  // [kTile, v_head_dim] bf16 or f32
   float* valid;           // [kTile]
   float* scores;          // [queries, kTile]
   float* q;               // [slice heads, queries, head_dim]
-  float* acc;             // [slice heads, queries, v_head_dim] since the last fold
-  float* folded;          // same, folded
+  float* acc;             // [slice heads, queries, v_head_dim] accumulated since the last fold
+  float* folded;          // [slice heads, queries, v_head_dim] folded so far
   SoftState* states;      // [slice heads, queries]
   SoftState* total_states;
   RowRange* ranges;  // [queries]
@@ -61,17 +61,17 @@ struct GqaWorker {
   }
 };
 
-/// Finds the keys first .. first + kTile - 1 of the block that lie in from .. end - 1.
+/// Finds the keys first .. first + kTile - 1 of the block, as far as they are in from .. end - 1.
 void find_keys(const GqaJob& job, const GqaBlock& block, std::int64_t first, std::int64_t from,
                std::int64_t end, TileKeys& tile);
 
-/// What each query sees of the tile that starts at key `first`; true if all see the same.
+/// Writes the range that each query sees of the tile at key `first`. Returns true if all are equal.
 bool find_ranges(const GqaJob& job, const GqaBlock& block, std::int64_t first, RowRange* ranges);
 
-/// The block's queries of a kv head, scaled, to [rows, group, head_dim].
+/// Loads the block's queries of a KV head, scaled, to [rows, group, head_dim].
 void load_queries(const GqaJob& job, const GqaBlock& block, std::int32_t kv_head, float* to);
 
-/// Out and lse of one row and query head.
+/// Writes out and lse of one row and query head.
 void write_result(const GqaJob& job, std::int64_t row, std::int32_t head, SoftState state,
                   const float* acc);
 

@@ -1,4 +1,4 @@
-// The indexer's logits (indexer.h): rows and keys cut into tiles over the threads.
+// index_logits(): rows and keys are cut into tiles over the threads.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,10 +11,10 @@
 namespace lathe {
 namespace {
 
-// The most bytes of a decoded tile of keys that fits the second-level cache with a few rows.
+// Keys of a tile: decoded, they fit the second-level cache together with a few rows.
 constexpr std::int64_t kLogitTileKeys = 256;
 constexpr std::int64_t kTileRows = 8;
-// Fewer keys are not worth another task.
+// Least keys of a task.
 constexpr std::int64_t kLeastLogitPart = 2048;
 
 Result<void> check_view(const MutableRowsView& view, const IndexRows& rows) {

@@ -1,4 +1,3 @@
-// Quantizes index queries on the CPU, after an optional Hadamard rotation.
 #include "kernels/cpu/indexer/indexer_quantize.h"
 
 #include <fmt/format.h>
@@ -21,7 +20,7 @@ Error bad(std::string field, std::string wanted, std::string offered) {
 
 bool is_float(DType t) { return t == DType::f32 || t == DType::bf16; }
 
-// Elements first .. first + n - 1 of a row as f32.
+// Reads elements first .. first + n - 1 of a row as f32.
 void read(const std::byte* row, DType dtype, std::int64_t first, std::int64_t n, float* out) {
   if (dtype == DType::f32) {
     std::memcpy(out, row + 4 * first, static_cast<std::size_t>(4 * n));
@@ -74,7 +73,7 @@ Result<void> check(const IndexQuantize& a) {
   return {};
 }
 
-// One worker's memory: a row in f32, its weights, a page of the codec, slots 0 .. heads - 1.
+// One worker's scratch: a row in f32, its weights, a page for the codec, and slots 0 .. heads - 1.
 struct RowMemory {
   float* q;
   float* weights;
@@ -98,8 +97,8 @@ void quantize_row(const IndexQuantize& a, std::int64_t t, const RowMemory& m) {
   const std::int64_t n = std::int64_t{a.heads} * a.dim;
   read(a.q.row(t), a.q.dtype, 0, n, m.q);
   for (std::int64_t h = 0; a.hadamard && h < a.heads; ++h) hadamard(m.q + h * a.dim, a.dim);
-  // A page of as many tokens as heads is all their codes, then all their scales, so that the one
-  // definition of quantisation serves here as well.
+  // Encode the heads as the tokens of one page (all codes, then all scales): there is only one
+  // definition of quantisation, the codec.
   const CacheLayout layout(LayoutKind::index_fp8, {.dim = a.dim}, a.policy);
   const PoolView page(m.page, layout, a.heads, 1);
   const RowsView rows{reinterpret_cast<const std::byte*>(m.q), DType::f32, a.heads, a.dim, a.dim};

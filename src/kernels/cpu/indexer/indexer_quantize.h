@@ -1,4 +1,5 @@
-// Index queries: optional Hadamard rotation, quantisation per (row, head), folding of the scales.
+// Prepares index queries: optional Hadamard rotation, quantisation per (row, head), and folding the
+// scales into the heads' weights.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@ struct IndexQuantize {
   RowsView weights;  // [rows, heads] f32 or bf16
   std::int32_t heads = 0;
   std::int32_t dim = 0;                         // a multiple of 16; with hadamard a power of two
-  bool hadamard = false;                        // as the keys in the cache were written
+  bool hadamard = false;                        // must match the cached keys
   ScalePolicy policy = ScalePolicy::pow2_ceil;  // or raw_f32
 
   std::span<e4m3> codes;    // [rows, heads, dim]
@@ -26,16 +27,17 @@ struct IndexQuantize {
   Execution execution;
 };
 
-/// Quantises as layout/codec/codec.h does for index_fp8: amax of the largest finite magnitude,
-/// floor 1e-4; codes to_e4m3(x * (1 / scale)). The Hadamard rotation and its products are f32,
-/// whatever q's dtype. Errors, with nothing written: dtypes and counts that contradict each other,
-/// another policy, a dim as above.
+/// Quantises as layout/codec/codec.h does for index_fp8: the scale is that of the largest finite
+/// magnitude, at least 1e-4, and codes are to_e4m3(x * (1 / scale)). The Hadamard rotation is f32,
+/// whatever q's dtype. Errors, with nothing written: dtypes and counts that contradict each other;
+/// another policy; another dim than stated above.
 Result<void> index_quantize_q(const IndexQuantize& args);
 
-/// x <- H x * dim^-0.5 in place for each run of `dim` elements: the Sylvester-Hadamard matrix, made
-/// orthonormal. rows: [rows, n * dim] f32 or bf16 (computed in f32, rounded once). For index keys:
-/// apply_rope(), hadamard_rows(), then encode_rows() into the index pool. Errors: another dtype, a
-/// dim that is not a power of two or does not divide the columns.
+/// x <- H x * dim^-0.5 in place for each run of `dim` elements, with H the Sylvester-Hadamard
+/// matrix (so the factor is orthonormal). rows: [rows, n * dim] f32 or bf16 (computed in f32,
+/// rounded once). For index keys, call apply_rope(), hadamard_rows(), then encode_rows() into the
+/// index pool. Errors: another dtype; a dim that is not a power of two or does not divide the
+/// columns.
 Result<void> hadamard_rows(const MutableRowsView& rows, std::int32_t dim);
 
 }  // namespace lathe

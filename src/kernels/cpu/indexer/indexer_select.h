@@ -1,8 +1,9 @@
-// Exact top-k of one row, fed in pieces: a running selection in a fixed amount of memory.
+// Exact top-k of one row whose scores come in pieces, in a fixed amount of memory.
 //
-// A score and its position become one 64-bit rank, larger being better: the score's bits in an
-// order-preserving form above, the position's complement below. Ranks are distinct, so "the k
-// largest" is one set, whatever the pieces were: ties go to the lower position by construction.
+// A score and its position are combined to a 64-bit rank; larger is better. The high half is the
+// score's bits in an order-preserving form, the low half the complement of the position. Ranks are
+// distinct, so the k largest are one well-defined set, whatever the pieces, and ties go to the
+// lower position.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +17,7 @@ namespace lathe {
 
 /// The rank of a score, which is not NaN, at a position >= 0. -0 ranks as 0.
 inline std::uint64_t index_rank(float score, std::int32_t position) {
-  // -0 + 0 is +0.
+  // Adding 0 turns -0 into +0.
   const auto bits = std::bit_cast<std::uint32_t>(score + 0.0f);
   const std::uint32_t ordered = bits ^ ((bits >> 31) != 0 ? 0xffffffffu : 0x80000000u);
   return std::uint64_t{ordered} << 32 | (0xffffffffu - static_cast<std::uint32_t>(position));
@@ -32,13 +33,13 @@ inline float rank_score(std::uint64_t rank) {
 class RunningTopK {
  public:
   RunningTopK() = default;
-  /// The best k >= 1 of what is added, in `room`, of more than k entries.
+  /// Keeps the k >= 1 best scores. `room` is its memory and has more than k entries.
   RunningTopK(std::span<std::uint64_t> room, std::int64_t k) : room_(room), k_(k) {}
 
-  /// Scores of positions first, first + 1, ... NaN is never taken.
+  /// Adds the scores of positions first, first + 1, ... NaN is never selected.
   void add(std::span<const float> scores, std::int32_t first) {
     for (std::size_t i = 0; i < scores.size(); ++i) {
-      // False for a NaN, too.
+      // The comparison is false for NaN too.
       if (!(scores[i] >= floor_score_)) continue;
       add(index_rank(scores[i], first + static_cast<std::int32_t>(i)));
     }
@@ -49,7 +50,7 @@ class RunningTopK {
     room_[static_cast<std::size_t>(count_++)] = rank;
   }
 
-  /// The ranks of the best, at most k, in no order.
+  /// The ranks of the best scores, at most k, in no particular order.
   std::span<std::uint64_t> best() {
     if (count_ > k_) shrink();
     return room_.first(static_cast<std::size_t>(count_));
@@ -60,7 +61,7 @@ class RunningTopK {
     std::nth_element(room_.begin(), room_.begin() + (k_ - 1), room_.begin() + count_,
                      std::greater<>());
     count_ = k_;
-    // Ranks are distinct: from here on a score has to beat the k-th.
+    // Ranks are distinct, so from here on a score must be better than the k-th.
     floor_ = room_[static_cast<std::size_t>(k_ - 1)];
     floor_score_ = rank_score(floor_);
   }

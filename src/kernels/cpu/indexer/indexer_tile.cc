@@ -1,4 +1,3 @@
-// Logits of one query row against a tile of index keys, per SIMD target; lanes are heads.
 #include "kernels/cpu/indexer/indexer_tile.h"
 
 #include "layout/simd_targets.h"
@@ -19,8 +18,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 using DF = hn::CappedTag<float, 16>;
 using VF = hn::VFromD<DF>;
 
-// Vectors of heads, and keys, worked on together: as many accumulators as leave room for the
-// operands among the target's registers.
+// Vectors of heads, and keys, of a register tile: as many accumulators as leave registers for the
+// operands.
 #if HWY_TARGET <= HWY_AVX3
 constexpr int kVectors = 4;
 constexpr int kKeys = 6;
@@ -37,7 +36,8 @@ void decode_codes(const std::uint8_t* codes, std::int64_t n, float* out) {
 #endif
 }
 
-// Heads of group g: kVectors vectors, fewer in the last group. Within a group q is [dim, heads].
+// Heads of the next group: kVectors vectors, or fewer in the last group. In a group, q is
+// [dim, heads].
 std::int64_t group_heads(std::int64_t left) {
   const auto full = static_cast<std::int64_t>(kVectors * hn::Lanes(DF()));
   return left < full ? left : full;
@@ -66,7 +66,7 @@ void prepare_row(const e4m3* codes, const float* weights, std::int64_t heads, st
   }
 }
 
-// Adds the group's share of K keys to sums[0 .. K): V vectors of heads.
+// Adds the part of V vectors of heads to the sums [0 .. K) of K keys.
 template <int V, int K>
 HWY_INLINE void score_keys(const float* HWY_RESTRICT q, const float* HWY_RESTRICT w,
                            const float* HWY_RESTRICT keys, std::int64_t dim,
@@ -88,7 +88,7 @@ HWY_INLINE void score_keys(const float* HWY_RESTRICT q, const float* HWY_RESTRIC
   for (int k = 0; k < K; ++k) {
     VF sum = hn::Zero(d);
     for (int v = 0; v < V; ++v) {
-      // Not Max(): on x86 it would turn a NaN into a legal 0.
+      // Not Max(): on x86 it would turn NaN into 0.
       const VF relu = hn::IfThenZeroElse(hn::Lt(acc[k][v], hn::Zero(d)), acc[k][v]);
       sum = hn::MulAdd(relu, hn::LoadU(d, w + v * lanes), sum);
     }

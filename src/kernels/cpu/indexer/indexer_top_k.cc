@@ -1,4 +1,4 @@
-// The indexer's top-k (indexer.h): rows, or parts of their keys, selected by the threads.
+// index_top_k() and index_select(): threads select from rows, or from parts of a row's keys.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kTileKeys = 256;
 constexpr std::int64_t kTileRows = 8;
 constexpr std::int64_t kMostTileRows = 64;
-// A part of a row's keys below this is not worth a second selection.
+// Least keys of a part: a smaller one is not worth a second selection.
 constexpr std::int64_t kLeastPart = 4096;
 constexpr std::int64_t kMostSplits = 4096;
 
@@ -23,7 +23,7 @@ std::int64_t longest_of(std::span<const std::int32_t> lens) {
   return lens.empty() ? 0 : *std::max_element(lens.begin(), lens.end());
 }
 
-// Entries that a running selection of k works in: twice as many make its sorting linear.
+// Entries of memory for a running selection of k. With twice k its sorting cost is linear.
 std::int64_t selection_room(std::int64_t k, std::int64_t longest) {
   return std::min(longest, 2 * k + 64);
 }
@@ -44,7 +44,7 @@ Result<void> check_output(std::int64_t rows, std::int64_t k, std::span<std::int3
   return {};
 }
 
-// Where selections go.
+// Writes selections to the caller's arrays.
 class Output {
  public:
   Output(const IndexTarget& target, std::int64_t k, std::span<std::int32_t> out,
@@ -79,8 +79,8 @@ class Output {
   std::span<std::int32_t> lengths_;
 };
 
-// How the work is cut. The memory: one piece per thread, and where rows are split, the best k of
-// each part of each row.
+// How the work is cut. Scratch is one piece per thread and, if rows are split, the best k of each
+// part of each row.
 struct Cut {
   std::int64_t rows, k, longest, threads;
   std::int64_t tile_keys, tile_rows, splits, room;
@@ -94,7 +94,7 @@ struct Cut {
     tile_keys = std::min(longest, t.tile_keys > 0 ? t.tile_keys : kTileKeys);
     tile_rows = t.tile_rows > 0 ? std::min(t.tile_rows, kMostTileRows)
                                 : std::clamp<std::int64_t>(rows / (4 * threads), 1, kTileRows);
-    // Few rows leave threads idle unless several share a row. Two parts each even out the load.
+    // With few rows, several threads share a row. Two parts per thread balance the load.
     splits = threads == 1 ? 1
                           : std::clamp<std::int64_t>(ceil_div(2 * threads, chunks()), 1,
                                                      ceil_div(longest, kLeastPart));
@@ -113,7 +113,7 @@ struct Cut {
   std::int64_t bytes(const IndexQuery& query) const {
     return threads * worker_bytes(query) + (splits > 1 ? rows * splits * (k + 1) * 8 : 0);
   }
-  // Shrinks first the buffers whose size costs least.
+  // Shrinks buffers until the budget fits, those first that cost the least time.
   Result<void> fit(const IndexQuery& query, std::int64_t budget) {
     while (bytes(query) > budget) {
       if (splits > 1) {
@@ -157,7 +157,7 @@ class TopK {
     return {reinterpret_cast<std::uint64_t*>(rooms) + slot * cut_.room,
             static_cast<std::size_t>(cut_.room)};
   }
-  // The best of one part of a row: their number, then their ranks.
+  // Memory for the best of one part of a row: their number, then their ranks.
   std::uint64_t* part(std::int64_t t, std::int64_t split) const {
     return parts_ + (t * cut_.splits + split) * (cut_.k + 1);
   }
@@ -220,7 +220,7 @@ Result<void> index_top_k(const IndexTopK& args) {
   if (auto ok = check_index_target(args.target, rows); !ok) return ok;
   if (auto ok = check_output(rows, args.k, args.out, args.lengths); !ok) return ok;
   if (args.k == 0 || longest_of(args.rows.lens) <= args.k) {
-    // No row selects, so neither logits nor memory are needed.
+    // Every row has at most k keys: no logits or scratch are needed.
     const Output output(args.target, args.k, args.out, args.lengths);
     run_tasks(args.execution, rows, [&](std::int64_t t, int) {
       const std::int64_t len = args.rows.lens[static_cast<std::size_t>(t)];

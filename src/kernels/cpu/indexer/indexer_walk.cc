@@ -1,4 +1,3 @@
-// Decodes index keys tile by tile and hands each tile to the rows that see it.
 #include "kernels/cpu/indexer/indexer_walk.h"
 
 #include <cstring>
@@ -26,11 +25,11 @@ void load_index_keys(const IndexKeys& keys, const IndexRows& rows, std::int32_t 
     const PageId page =
         request < 0 ? PageId() : keys.page_table.at(request, (first + i) / pool.page_size);
     if (page.value < 0 || page.value >= pool.pages) {
-      // Keys without a page are not decoded: zero keys under a NaN scale give NaN logits.
+      // Keys without a page become zeros with a NaN scale, which gives NaN logits.
       std::fill_n(memory.keys + i * dim, count * dim, 0.0f);
       std::fill_n(memory.scales + i, count, std::numeric_limits<float>::quiet_NaN());
     } else {
-      // A page holds its tokens' codes in one run, then their scales.
+      // A page has the codes of all its tokens, then their scales.
       const Slot slot = slot_of(page, pool.page_size, offset);
       index_decode(reinterpret_cast<const std::uint8_t*>(pool.at(key, slot)), count * dim,
                    memory.keys + i * dim);

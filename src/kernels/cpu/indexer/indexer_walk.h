@@ -1,4 +1,4 @@
-// Walks the keys of a few query rows tile by tile: what index_logits() and index_top_k() share.
+// Decodes the keys of a few query rows tile by tile, for index_logits() and index_top_k().
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace lathe {
 
-/// The memory of one worker: a tile of keys, and rows prepared for it.
+/// One worker's scratch: a tile of keys, and packed query rows.
 class TileMemory {
  public:
   static std::int64_t bytes(const IndexQuery& query, std::int64_t tile_keys,
@@ -39,16 +39,16 @@ class TileMemory {
 void load_index_keys(const IndexKeys& keys, const IndexRows& rows, std::int32_t dim, std::int64_t t,
                      std::int64_t first, std::int64_t n, const TileMemory& memory);
 
-/// Rows whose keys are the same bytes may share a decoded tile.
+/// Whether two rows have the same keys in memory and so can share decoded tiles.
 inline bool same_index_keys(const IndexKeys& keys, const IndexRows& rows, std::int64_t a,
                             std::int64_t b) {
   const auto& which = keys.pool ? rows.request : rows.first;
   return which[static_cast<std::size_t>(a)] == which[static_cast<std::size_t>(b)];
 }
 
-/// For the rows begin .. end - 1 (at most tile_rows of them, of any requests) and their keys in
-/// [key_begin, key_end): calls use(t, first, logits) for each row t that wants(t), tile by tile in
-/// ascending order of positions. A decoded tile serves all rows of the run that see it.
+/// For rows begin .. end - 1 (at most tile_rows, of any requests) and their keys in [key_begin,
+/// key_end): calls use(t, first, logits) for each row t with wants(t), tile by tile in ascending
+/// order of positions. A decoded tile is used for all consecutive rows that see it.
 template <class Wants, class Use>
 void walk_index_rows(const IndexQuery& query, const IndexKeys& keys, const IndexRows& rows,
                      std::int64_t begin, std::int64_t end, std::int64_t key_begin,

@@ -1,4 +1,4 @@
-// The indexer's choice for a step's rows: quantises the queries, then selects (indexer.h).
+// cpu_select_keys(): quantises a step's queries, then selects.
 #include <algorithm>
 
 #include "kernels/cpu/indexer/indexer.h"
@@ -8,7 +8,7 @@ namespace lathe {
 
 namespace {
 
-// The keys that other rows have chosen, or a row's first ones.
+// Copies the keys that other rows have chosen, or lists a row's first keys.
 void take_choices(const SelectKeys& op) {
   const StepView& step = *op.step;
   const IndexTarget target{.unit = IndexTargetUnit::slot,
@@ -60,7 +60,7 @@ Result<void> cpu_select_keys(const Execution& execution, Arena& arena, const Sel
                                  .execution = execution};
     if (Result<void> ok = index_quantize_q(quantize); !ok) return ok;
   } else {
-    // No row has more than k keys, so no logit is computed and nothing reads the codes.
+    // No row has more than k keys: no logit is computed, and nothing reads the codes.
     std::ranges::fill(codes, e4m3{});
     std::ranges::fill(folded, 0.0f);
   }

@@ -1,5 +1,4 @@
-// Kind `ragged` on the CPU: cuts a call into pieces of a request's rows and runs each for every
-// head.
+// Cuts a call into pieces of a request's rows, and runs each piece for every head.
 #include "kernels/cpu/ragged/ragged_attend.h"
 
 #include <algorithm>
@@ -11,13 +10,13 @@
 namespace lathe {
 namespace {
 
-// Tasks per thread that even out their different lengths.
+// Tasks per thread: enough to balance tasks of different lengths.
 constexpr std::int64_t kRaggedTasksPerThread = 3;
-// Fewer rows would not repay the expansion of their keys.
+// Least rows of a piece: fewer would not repay the expansion of their keys.
 constexpr std::int64_t kLeastRows = 192;
 
-// Rows of a task: whole requests, unless there are too few of them for the threads, since every
-// task of a request expands its keys again.
+// Rows per task. Each task expands its keys again, so a task has all rows of a request unless there
+// are too few requests for the threads.
 std::int32_t rows_per_task(const AttendArgs& args, std::int64_t threads) {
   std::int64_t most = 1;
   std::int64_t busy = 0;  // requests with rows
@@ -34,13 +33,13 @@ std::int32_t rows_per_task(const AttendArgs& args, std::int64_t threads) {
   return static_cast<std::int32_t>(std::min<std::int64_t>(most, kRaggedTaskRows));
 }
 
-// The pieces of all requests; with `to` null it only counts them.
+// Lists the pieces of all requests; only counts them if `to` is null.
 std::int64_t list_pieces(const AttendArgs& args, std::int32_t most, RaggedRows* to) {
   std::int64_t count = 0;
   for (std::size_t r = 0; r < args.kv_lens.size(); ++r) {
     const std::int32_t begin = args.q_indptr[r];
     const std::int32_t end = args.q_indptr[r + 1];
-    // The last rows see most keys, and the longest tasks go first.
+    // Start with the last rows: they see the most keys, and the longest tasks should go first.
     for (std::int32_t left = end - begin; left > 0; ++count) {
       const std::int32_t rows = std::min(left, most);
       left -= rows;

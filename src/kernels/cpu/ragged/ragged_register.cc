@@ -1,4 +1,3 @@
-// Declares the CPU's `ragged` kernels to the planner.
 #include "kernels/cpu/ragged/ragged_register.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Registers the CPU kernels that expand latents to per-head keys and values.
+// Registers the CPU's `ragged` kernels, which expand latents to per-head keys and values.
 #pragma once
 
 #include "plan/registry.h"

@@ -1,4 +1,3 @@
-// One `ragged` task, per SIMD target: expands a head's keys and values chunk by chunk, and attends.
 #include "kernels/cpu/ragged/ragged_task.h"
 
 #include <cstring>
@@ -23,7 +22,7 @@ namespace {
 
 constexpr std::int64_t kTileKeys = kTile;
 constexpr std::int64_t kChunkTiles = kRaggedChunkKeys / kTileKeys;
-// Rows that meet a tile together; a multiple of the register block.
+// Rows that are multiplied with a tile at once; a multiple of the register block.
 constexpr std::int32_t kBlockQueries = 96;
 
 struct RaggedDims {
@@ -40,7 +39,7 @@ struct RaggedDims {
         v_padded((v + 15) / 16 * 16) {}
 };
 
-// The memory of a worker.
+// One worker's scratch.
 struct RaggedWorker {
   float* latents;     // [kTile, latent]
   float* columns;     // [latent, kTile]
@@ -48,7 +47,7 @@ struct RaggedWorker {
   float* value_rows;  // [v_padded, kTile]
   float* values;      // [chunk tiles, kTile, v_padded]
   float* valid;       // [chunk tiles, kTile]
-  float* q;           // [rows, k], scaled; kept, as rows lie far apart in the caller's matrix
+  float* q;           // [rows, k], scaled; a copy, as rows are far apart in the caller's matrix
   float* scores;      // [block, kTile]
   float* acc;         // [rows, v_padded]
   SoftState* states;  // [rows]
@@ -76,13 +75,13 @@ struct RaggedWorker {
   }
 };
 
-// What is known of an expanded tile.
+// Properties of an expanded tile.
 struct TileKind {
   bool any = false;
   bool holes = false;
 };
 
-// Decodes the latents of keys first .. of a request, below `end`, to worker.latents.
+// Decodes a request's latents to worker.latents: a tile from key `first`, up to `end`.
 TileKind load_latents(const AttendArgs& args, std::int32_t request, std::int64_t first,
                       std::int64_t end, const RaggedDims& d, const RaggedWorker& w, float* valid) {
   const KeySource& source = args.main;
@@ -105,7 +104,7 @@ TileKind load_latents(const AttendArgs& args, std::int32_t request, std::int64_t
     kind.any = true;
   }
   if (!kind.any) return kind;
-  // Without the tensor's scale, which q and out take over; a hole gives zeros.
+  // Decodes without the per-tensor scale, which is applied to q and out. A hole gives zeros.
   const Result<void> done = gather_decode(
       pool, slots,
       {reinterpret_cast<std::byte*>(w.latents), DType::f32, kTileKeys, d.latent, d.latent});
@@ -124,7 +123,7 @@ namespace {
 
 HWY_INLINE std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
-// to[column][row] = from[row][column]; both counts are multiples of 4.
+// to[column][row] = from[row][column]; rows and columns are multiples of 4.
 HWY_INLINE void transpose(const float* from, std::size_t rows, std::size_t columns, float* to) {
   for (std::size_t r = 0; r < rows; r += 4) {
     for (std::size_t c = 0; c < columns; c += 4) {
@@ -135,7 +134,7 @@ HWY_INLINE void transpose(const float* from, std::size_t rows, std::size_t colum
   }
 }
 
-// The head's keys and values of the tile in w.latents, as tile t of the chunk.
+// Expands the latents in w.latents to the head's keys and values, as tile t of the chunk.
 HWY_INLINE void expand_tile(const AttendArgs& args, std::int32_t head, const RaggedDims& d,
                             const RaggedWorker& w, std::int64_t t) {
   transpose(w.latents, kTile, size(d.latent), w.columns);
@@ -157,7 +156,7 @@ HWY_INLINE void attend_chunk(const RaggedRows& rows, const RaggedDims& d, const 
   for (std::int32_t block = 0; block < rows.rows; block += kBlockQueries) {
     const std::int32_t left = rows.rows - block;
     const std::int32_t count = left < kBlockQueries ? left : kBlockQueries;
-    const std::int64_t position = rows.position + block;  // of the block's first row
+    const std::int64_t position = rows.position + block;  // the position of the block's first row
     if (position + count <= first) continue;
     for (std::int64_t t = 0; t < kChunkTiles; ++t) {
       const std::int64_t start = first + t * kTileKeys;
@@ -191,7 +190,7 @@ void ragged_task(const AttendArgs& args, const RaggedRows& rows, std::int32_t he
     w.states[r] = SoftState();
   }
   std::memset(w.acc, 0, size(rows.rows * d.v_padded) * sizeof(float));
-  // Rows of padding stay zero; the products write the others.
+  // Padding rows stay zero; the GEMMs write the other rows.
   std::memset(w.value_rows, 0, size(d.v_padded) * kTile * sizeof(float));
   for (std::int64_t first = 0; first < end; first += kRaggedChunkKeys) {
     TileKind kinds[kChunkTiles];

@@ -1,5 +1,5 @@
-// Scores and weighted values of query rows against a tile of keys. Included once per SIMD target
-// (Highway); the order of accumulation is that of tile_product-inl.h.
+// Scores and weighted values of query rows over a tile of keys. Included once per SIMD target
+// (Highway). tile_product-inl.h defines the order of accumulation.
 #include <cstddef>
 #include <cstdint>
 
@@ -22,17 +22,17 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // ---------------------------------------------------------------- a tile of keys
 
-// What query rows meet: keys [depth / kDepth, kTile] in KeyOperand's form, values [kTile, columns].
+// A tile: keys [depth / kDepth, kTile] in KeyOperand's form, values [kTile, columns].
 template <class KeyOperand, class ValueOperand>
 struct KeyTile {
   typename KeyOperand::Base keys;
   std::size_t depth;
   typename ValueOperand::Base values;
   std::size_t columns;  // a multiple of 16
-  const float* valid;   // [kTile], 0 where there is no key; null: all are keys
+  const float* valid;   // [kTile], 0 for a missing key; null: none is missing
 };
 
-// Query rows on their way: q is scaled to powers of two (log2 e included).
+// Query rows and their running results. q is scaled for a softmax in powers of two (log2 e).
 struct QueryRows {
   const float* q;  // [count, depth]
   float* scores;   // [count, kTile]; scratch
@@ -57,8 +57,8 @@ HWY_INLINE void weigh_range(const KeyTile<K, V>& tile, const QueryRows& rows, st
           count, tile.columns);
 }
 
-// Values outside a row's range are not touched, so that what they hold cannot matter (0 * NaN):
-// rows go together over the keys that they share and alone over the rest, in ascending order.
+// Values outside a row's range are never read: 0 * NaN would be NaN. So rows are multiplied
+// together for the keys that they share, and one by one for the rest, in ascending order.
 template <class K, class V>
 HWY_INLINE void weigh_values(const KeyTile<K, V>& tile, const QueryRows& rows) {
   if (rows.alike) {

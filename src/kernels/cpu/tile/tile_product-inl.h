@@ -1,9 +1,9 @@
-// A register-blocked product in f32 and the transposition of rows, for kernels over tiles of keys.
-// Included once per SIMD target (Highway).
+// A register-blocked f32 GEMM and the transposition of rows, for kernels over tiles of keys.
+// Included once per SIMD target (Highway), so it calls nothing from the standard library (see
+// layout/codec/codec_fast-inl.h).
 //
-// Every number has one order of accumulation, which no blocking changes: products run over k in
-// ascending order, one fused multiply-add at a time, so a row's bits do not depend on other rows.
-// Nothing from the standard library is called here (see layout/codec/codec_fast-inl.h).
+// Every sum goes over k in ascending order, one fused multiply-add at a time, whatever the
+// blocking. So a row's bits do not depend on other rows.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -26,15 +26,15 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Rows of a register block: with four vectors a row it fills 24 of 32, or 8 of 16 registers.
+// Rows of a register block. With four vectors per row it fills 24 of 32, or 8 of 16, registers.
 #if HWY_TARGET <= HWY_AVX3 && defined(HWY_TARGET) && HWY_ARCH_X86
 inline constexpr std::size_t kBlockRows = 6;
 #else
 inline constexpr std::size_t kBlockRows = 2;
 #endif
 
-// How the right operand of a product lies: kDepth steps of k per element, rows of elements at a
-// stride, or (RowsOf) wherever a list of pointers says.
+// Formats of a GEMM's right operand: kDepth steps of k per element, in rows at a stride or (RowsOf)
+// at the addresses of a list.
 template <class Element>
 struct Strided {
   using T = Element;
@@ -57,7 +57,7 @@ struct Bf16Operand : Strided<std::uint16_t> {
     b[0] = hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(d16, p))));
   }
 };
-// Two bf16 of consecutive k in a word, the lower k in the low half.
+// A word has two bf16 of consecutive k, the lower k in the low half.
 struct Bf16PairOperand : Strided<std::uint32_t> {
   static constexpr int kDepth = 2;
   static HWY_INLINE void load(const T* p, TileVec* b) {
@@ -79,8 +79,8 @@ struct RowsOf {
   static HWY_INLINE void load(const T* p, TileVec* b) { Operand::load(p, b); }
 };
 
-// Operands of c (+)= a b: a [rows, depth], b [depth / kDepth, columns], c [rows, columns]; strides
-// in elements.
+// Operands of c = a b or c += a b: a [rows, depth], b [depth / kDepth, columns], c [rows, columns].
+// Strides are in elements.
 template <class Operand>
 struct Product {
   const float* a;
@@ -90,11 +90,12 @@ struct Product {
   float* c;
   std::size_t c_stride;
   std::size_t depth;  // a multiple of kDepth
-  bool add;           // to what c holds; else c is overwritten
+  bool add;           // add to c; otherwise overwrite it
   LinesAhead* ahead;  // null: nothing to prefetch
 };
 
-// A decode step of four query heads takes 256 of these steps for a tile of 512 lines.
+// Lines to prefetch per step of k: decoding with four query heads has 256 steps for the 512 lines
+// of a tile.
 inline constexpr std::size_t kLinesAStep = 2;
 
 template <class Operand, std::size_t kRows, std::size_t kVectors>
@@ -166,7 +167,8 @@ HWY_INLINE void product_columns(const Product<Operand>& p, std::size_t rows, std
   }
 }
 
-// Steps of k that rows take together, so that their part of b stays in the first-level cache.
+// Steps of k that all rows finish before the next ones, so that the block of b stays in the
+// first-level cache.
 inline constexpr std::size_t kDepthBlock = 128;
 
 // columns: a multiple of 16.
@@ -192,7 +194,7 @@ HWY_INLINE void product(const Product<Operand>& p, std::size_t rows, std::size_t
 
 // ---------------------------------------------------------------- transposition
 
-// Four rows of four words to columns: to[j * stride .. + 4) = word j of each row.
+// Transposes four rows of four words: to[j * stride .. + 4) = word j of each row.
 #if HWY_TARGET == HWY_SCALAR
 HWY_INLINE void transpose_4x4(const void* r0, const void* r1, const void* r2, const void* r3,
                               std::uint32_t* to, std::size_t stride) {
@@ -224,16 +226,16 @@ HWY_INLINE void transpose_4x4(const void* r0, const void* r1, const void* r2, co
 }
 #endif
 
-// Rows that transpose_rows takes at a time.
+// Rows per call of transpose_rows().
 inline constexpr std::size_t kTransposed = 16;
 
-// kTransposed rows of `words` words (a multiple of 4) to columns: to[j * stride + r] = word j of
+// Transposes kTransposed rows of `words` words (a multiple of 4): to[j * stride + r] = word j of
 // row r.
 HWY_INLINE void transpose_rows(const std::uint8_t* const* rows, std::size_t words,
                                std::uint32_t* to, std::size_t stride, LinesAhead* ahead) {
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
-  // A vector holds four words of rows i, 4 + i, 8 + i and 12 + i, so that the steps inside its
-  // blocks end with consecutive rows.
+  // A vector has four words of each of rows i, 4 + i, 8 + i and 12 + i, so that after interleaving
+  // within its blocks the rows are consecutive.
   const hn::FixedTag<std::uint32_t, 4> d4;
   const hn::FixedTag<std::uint32_t, 8> d8;
   const hn::FixedTag<std::uint32_t, 16> d;

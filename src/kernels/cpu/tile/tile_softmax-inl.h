@@ -1,6 +1,6 @@
-// 2^x, one online-softmax step and the fold of two partial states: the softmax of every attention
-// kernel here. Included once per SIMD target (Highway). Nothing from the standard library is called
-// (see layout/codec/codec_fast-inl.h).
+// The softmax of all CPU attention kernels: 2^x, one step of online softmax, and the fold of two
+// partial states. Included once per SIMD target (Highway), so it calls nothing from the standard
+// library (see layout/codec/codec_fast-inl.h).
 #include <cstddef>
 #include <cstring>
 
@@ -29,7 +29,7 @@ HWY_INLINE TileVec exp2_below(TileVec x) {
   const hn::RebindToSigned<TileTag> di;
   const auto whole = hn::Round(x);
   const auto f = hn::Sub(x, whole);
-  // The Taylor series of 2^f to degree 7; on |f| <= 1/2 the rest is below 6e-9.
+  // The Taylor series of 2^f to degree 7; its error for |f| <= 1/2 is below 6e-9.
   auto y = hn::Set(d, 1.5252733804059841e-05f);
   y = hn::MulAdd(y, f, hn::Set(d, 1.5403530393381608e-04f));
   y = hn::MulAdd(y, f, hn::Set(d, 1.3333558146428443e-03f));
@@ -46,12 +46,12 @@ HWY_INLINE TileVec exp2_below(TileVec x) {
 HWY_INLINE float exp2_below(float x) { return hn::GetLane(exp2_below(hn::Set(TileTag(), x))); }
 
 HWY_INLINE float minus_infinity() { return -__builtin_inff(); }
-// Differences of infinities would be NaN; against 0 an empty state stays empty.
+// The maximum to subtract, or 0 for an empty state: -inf - -inf would be NaN.
 HWY_INLINE float finite_base(float max) { return max == minus_infinity() ? 0.0f : max; }
 
-// One row of scores [kTile], of which begin .. end-1 count, and of those the ones whose `valid`
-// is not 0 (valid may be null: all). Replaces scores by 2^(s - new max), 0 where none counts, and
-// returns the factor for what was accumulated so far.
+// One step of online softmax over a row of scores [kTile]. Scores begin .. end - 1 count if their
+// `valid` is not 0 (null: all count). Replaces them by 2^(s - new max), and the others by 0.
+// Returns the factor by which to multiply what was accumulated so far.
 HWY_INLINE float softmax_step(float* s, std::size_t begin, std::size_t end, const float* valid,
                               SoftState& state) {
   const TileTag d;
@@ -97,8 +97,8 @@ HWY_INLINE void scale_row(float* values, std::size_t n, float factor) {
   }
 }
 
-// Adds the state (part, values_part) to (state, values). Neither an empty part nor an empty state
-// changes a bit of the other.
+// Folds the state (part, values_part) into (state, values). If one of them is empty, the result has
+// the other's bits.
 HWY_INLINE void fold_state(SoftState& state, float* values, SoftState part,
                            const float* values_part, std::size_t n) {
   if (part.sum == 0) return;

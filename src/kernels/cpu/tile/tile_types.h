@@ -1,4 +1,4 @@
-// Plain types of the tiled CPU attention, the same for every SIMD target.
+// Types of the tiled CPU attention that are the same for every SIMD target.
 #pragma once
 
 #include <cstddef>
@@ -6,29 +6,30 @@
 
 namespace lathe {
 
-/// Keys of a tile: four vectors of AVX-512. Tiles start at multiples of it, counted from a
-/// request's key 0, whatever the rows or chunk: the order of accumulation depends on nothing else.
+/// Keys of a tile: four vectors of AVX-512. Tiles start at multiples of it, counted from the
+/// request's key 0, whatever the rows or the chunk. The order of accumulation depends on this
+/// alone.
 inline constexpr std::size_t kTile = 64;
 
-/// A softmax under way, in powers of two: sum = sum_i 2^(s_i - max). Empty: max = -inf, sum = 0.
+/// A running softmax in powers of two: sum = sum_i 2^(s_i - max). Empty: max = -inf, sum = 0.
 struct SoftState {
   float max = -__builtin_inff();
   float sum = 0;
 };
 
-/// Keys of a tile that a row sees: begin .. end-1.
+/// The keys of a tile that a row sees: begin .. end - 1.
 struct RowRange {
   std::int32_t begin;
   std::int32_t end;
 };
 
-/// Cache lines of the next tile, prefetched one at a time between the steps of computing this one.
-/// In bursts they would fill the miss buffers, and arithmetic and memory would wait for each other
-/// in turn.
+/// Cache lines of the next tile, to prefetch one at a time between the steps of this tile's
+/// arithmetic. Prefetched in bursts they would fill the miss buffers, and arithmetic and memory
+/// would wait for each other.
 class LinesAhead {
  public:
   LinesAhead() = default;
-  /// `bytes` from `offset` of each of kTile rows; null rows are left out.
+  /// Adds `bytes` bytes at `offset` of each of kTile rows; skips null rows.
   void add(const std::uint8_t* const* rows, std::size_t offset, std::size_t bytes) {
     runs_[run_count_++] = {rows, offset, bytes};
   }
