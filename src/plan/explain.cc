@@ -271,10 +271,10 @@ std::string explain(const Refusal& refusal) {
   }
   std::vector<std::string> ways = refusal.suggestions;
   for (const Reason& r : refusal.reasons) {
-    if (!r.hint.empty() && std::find(ways.begin(), ways.end(), r.hint) == ways.end() &&
-        std::none_of(ways.begin(), ways.end(),
-                     [&](const auto& w) { return r.hint.starts_with(w); })) {
-      ways.push_back(r.hint);
+    if (r.hint.starts_with("--")) {
+      if (std::ranges::find(ways, r.hint) == ways.end()) ways.push_back(r.hint);
+    } else if (!r.hint.empty()) {
+      out += fmt::format("  {}\n", r.hint);
     }
   }
   if (!ways.empty()) out += fmt::format("  try {}\n", fmt::join(ways, ", or "));

@@ -75,8 +75,9 @@ Result<void> check_plan_request(const PlanRequest& request) {
     return Error{ErrorCode::invalid_argument, std::string(b.flag),
                  fmt::format("{} to {}", b.min, b.max), fmt::format("{}", b.value), ""};
   }
-  if (request.page_size != 0) return check_page_size(request.page_size);
-  return {};
+  if (request.page_size == 0 || check_page_size(request.page_size)) return {};
+  return Error{ErrorCode::invalid_argument, "--page-size", fmt::format("1 to {}", kMaxPageSize),
+               fmt::format("{}", request.page_size), "--page-size 64"};
 }
 
 }  // namespace lathe

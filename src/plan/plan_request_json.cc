@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <type_traits>
 #include <variant>
@@ -121,6 +123,27 @@ Result<void> set_in_request(std::string_view name, const SortedJson& value, Plan
   }
   return Error{ErrorCode::invalid_argument, std::string(name), "one of " + known, "an unknown key",
                ""};
+}
+
+std::optional<PlanRequest> with_flags(PlanRequest request, std::string_view flags) {
+  std::istringstream words{std::string(flags)};
+  for (std::string flag; words >> flag;) {
+    if (!flag.starts_with("--")) return std::nullopt;
+    std::string key = flag.substr(2);
+    std::ranges::replace(key, '-', '_');
+    const auto keys = plan_request_keys();
+    const auto known = std::ranges::find(keys, key, &PlanRequestKey::key);
+    if (known == keys.end()) return std::nullopt;
+    SortedJson value = true;
+    std::string text;
+    if (known->type != "bool" && !(words >> text)) return std::nullopt;
+    if (known->type == "str") value = text;
+    if (known->type == "int") value = read_json<SortedJson>(text);
+    ProblemOptions options;
+    if (!set_in_request(key, value, request, options)) return std::nullopt;
+    if (options != ProblemOptions()) return std::nullopt;
+  }
+  return request;
 }
 
 }  // namespace lathe

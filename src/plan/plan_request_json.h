@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -24,5 +25,9 @@ std::vector<PlanRequestKey> plan_request_keys();
 /// known ones).
 Result<void> set_in_request(std::string_view key, const nlohmann::json& value, PlanRequest& request,
                             ProblemOptions& options);
+
+/// `request` with flags of `lathe plan`, such as "--page-size 64" or "--disable-cuda-graph". None:
+/// `flags` has a flag that is not a PlanRequest's, or a value of another type.
+std::optional<PlanRequest> with_flags(PlanRequest request, std::string_view flags);
 
 }  // namespace lathe

@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <set>
 
 #include "plan/budget.h"
 #include "plan/cost.h"
 #include "plan/layout_choice.h"
+#include "plan/plan_request_json.h"
 #include "plan/refuse.h"
 #include "plan/rules.h"
 
@@ -324,6 +326,25 @@ class Planner {
   double best_seconds_ = 0;
 };
 
+// A rule's hint is written without knowledge of the other rules. Clears hints that are flags but do
+// not make the request legal.
+void keep_hints_that_help(const PlanRequest& request, std::vector<Reason>& reasons,
+                          const std::function<bool(Device, const PlanRequest&)>& legal,
+                          Device device) {
+  constexpr std::string_view kDevice = "--device ";
+  for (Reason& r : reasons) {
+    if (!r.hint.starts_with("--")) continue;
+    bool helps = false;
+    if (r.hint.starts_with(kDevice)) {
+      const auto other = parse_enum<Device>(std::string_view(r.hint).substr(kDevice.size()));
+      helps = other && legal(*other, request);
+    } else if (const auto changed = with_flags(request, r.hint)) {
+      helps = legal(device, *changed);
+    }
+    if (!helps) r.hint.clear();
+  }
+}
+
 }  // namespace
 
 PlanResult make_plan(const AttentionProblem& problem, const Machine& machine,
@@ -336,12 +357,18 @@ PlanResult make_plan(const AttentionProblem& problem, const Machine& machine,
   if (result) return result;
   Refusal refusal = result.error();
   const auto sizes = [](const Reason& r) { return r.rule == Rule::memory && r.hint.empty(); };
-  if (std::any_of(refusal.reasons.begin(), refusal.reasons.end(), sizes)) {
-    refusal.suggestions = sizes_that_fit(
-        request, [&](const PlanRequest& changed) { return attempt(machine, changed); });
-    return refusal;
-  }
-  refusal.suggestions = suggest(problem, machine, request, registry, attempt);
+  const bool too_large = std::ranges::any_of(refusal.reasons, sizes);
+  keep_hints_that_help(
+      request, refusal.reasons,
+      [&](Device device, const PlanRequest& changed) {
+        return attempt(device == machine.device ? machine : describe_machine(device), changed);
+      },
+      machine.device);
+  refusal.suggestions =
+      too_large
+          ? sizes_that_fit(request,
+                           [&](const PlanRequest& changed) { return attempt(machine, changed); })
+          : suggest(problem, machine, request, registry, attempt);
   return refusal;
 }
 

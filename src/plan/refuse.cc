@@ -80,12 +80,10 @@ void explain_unserved(const AttentionProblem& problem, const Machine& machine,
       devices = devices | c.devices;
     }
     if (far == Rule::device) {
-      add_once(
-          out,
-          {Rule::device, side_subject(request, side), "kernel",
-           fmt::format("one for {}", name(machine.device)),
-           devices.empty() ? "no kernels at all" : "kernels for " + devices.names(),
-           devices.contains(Device::ref) ? "--device ref plans with the exact, slow oracle" : ""});
+      add_once(out, {Rule::device, side_subject(request, side), "kernel",
+                     fmt::format("one for {}", name(machine.device)),
+                     devices.empty() ? "no kernels at all" : "kernels for " + devices.names(),
+                     devices.contains(Device::ref) ? "--device ref" : ""});
     } else {
       add_once(out, {Rule::problem, side_subject(request, side), "attention", problems.names(),
                      std::string(name(problem.kind)), ""});
