@@ -304,9 +304,13 @@ inline AttentionProblem latent_problem(ProblemKind kind, std::int32_t heads,
 inline CacheLayout latent_layout(LayoutKind kind) {
   return CacheLayout(kind, {.nope = 128, .rope = 16});
 }
-inline constexpr LayoutKind kLatentKinds[] = {LayoutKind::mla_bf16, LayoutKind::mla_fp8,
-                                              LayoutKind::mla_fp8_block, LayoutKind::mla_fp4,
-                                              LayoutKind::v4_fp8};
+inline const std::vector<LayoutKind> kLatentKinds = [] {
+  std::vector<LayoutKind> kinds;
+  for (const LayoutKind kind : enum_values<LayoutKind>()) {
+    if (is_latent(kind)) kinds.push_back(kind);
+  }
+  return kinds;
+}();
 
 /// "mla_fp8_page16_heads3", the name of a parametrised test.
 using LayoutPageHeads = std::tuple<LayoutKind, int, int>;

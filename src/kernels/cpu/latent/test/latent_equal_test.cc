@@ -191,7 +191,7 @@ TEST_P(LatentRandom, AgreesWithTheOracle) {
   Rng rng(test_seed(static_cast<unsigned>(GetParam())));
   const auto below = [&](unsigned n) { return static_cast<int>(rng() % n); };
   for (int round = 0; round < 6 * test_scale(); ++round) {
-    const LayoutKind kind = kLatentKinds[below(5)];
+    const LayoutKind kind = kLatentKinds[rng() % kLatentKinds.size()];
     const int page = 1 << below(8);
     const int heads = 1 + below(20);
     Requests requests;
