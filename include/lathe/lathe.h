@@ -163,7 +163,7 @@ typedef struct lathe_requantize_report {
   int64_t size;
   float worst_abs_error; /* largest error of a decoded number */
   int32_t worst_slot;    /* source slot with that error; -1: nothing was lost */
-  int64_t saturated;     /* numbers that the new scale could not hold */
+  int64_t saturated;     /* numbers above 464 x the new scale: e4m3 rounds them beyond 448 */
 } lathe_requantize_report;
 
 /* mla_fp8 to mla_fp8_block (exact at scale 1) or back (lossy). report may be NULL. */

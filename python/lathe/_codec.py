@@ -23,7 +23,7 @@ class RequantReport(NamedTuple):
 
     worst_abs_error: float  # between the f32 values decoded before and after
     worst_slot: int  # source slot of the first row that has it; -1 if nothing was lost
-    saturated: int  # elements beyond +-448 times the new scale
+    saturated: int  # elements above 464 times the new scale, which e4m3 rounds beyond its maximum of 448
 
 
 def encode(

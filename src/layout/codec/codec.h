@@ -75,7 +75,9 @@ Result<void> gather_decode(const ConstPoolView& pool, std::span<const Slot> slot
 struct RequantReport {
   float worst_abs_error = 0;   // infinite if a stored infinity was saturated
   Slot worst_slot;             // source slot of the first row with that error; a hole if none
-  std::int64_t saturated = 0;  // elements that rounding alone would have sent beyond +-448
+  // Elements with |x| above 464 times the new scale: they would round beyond e4m3's maximum, 448.
+  // From 448 to 464 they round to it, which is an error but not a saturation.
+  std::int64_t saturated = 0;
 };
 
 /// Converts src_slots[i] of src to dst_slots[i] of dst. Both lists: [N]; -1 in either skips the
