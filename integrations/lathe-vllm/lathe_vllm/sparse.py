@@ -22,7 +22,8 @@ from vllm.v1.attention.backends.mla.sparse_utils import (
 import lathe
 from lathe.compat.plugin import differing, need_place, pages
 
-# vLLM's writer of 656 B pages rounds scales to powers of two. Formats with other names, "fp8" among them, have 576 B and one scale.
+# vLLM's writer of 656 B pages rounds scales to powers of two since vllm#49435 (2026-09); before, it stored amax / 448. The GPU reads
+# both alike. Formats with other names, "fp8" among them, have 576 B and one scale.
 _LAYOUTS = {
     "auto": "mla_bf16",
     "bfloat16": "mla_bf16",

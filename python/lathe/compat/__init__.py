@@ -16,7 +16,8 @@ def install(name: str = "flash_mla", scale_policy: str = "pow2_ceil") -> None:
     GPU before the first kernel call.
 
     scale_policy: of caches of 656 and 528 bytes per token: "pow2_ceil", powers of two, as written by
-        FlashMLA and vLLM, or "raw_f32", as written by SGLang.
+        FlashMLA, and by vLLM with its pull request 49435 (September 2026), or "raw_f32", amax / 448, as
+        written by SGLang and by older versions of vLLM.
 
     Raises LatheError for another name or policy.
     """
