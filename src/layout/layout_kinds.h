@@ -16,7 +16,7 @@
 
 namespace lathe {
 
-/// In the order of kLayoutKinds.
+/// In the order of kLayoutRows.
 #define LATHE_LAYOUT_KINDS(X) \
   X(mla_bf16) X(mla_fp8) X(mla_fp8_block) X(mla_fp4) X(v4_fp8) X(index_fp8) X(gqa_bf16) X(gqa_fp8)
 LATHE_ENUM(LayoutKind, LATHE_LAYOUT_KINDS)
@@ -35,7 +35,7 @@ LATHE_ENUM(KeyForm, LATHE_KEY_FORMS)
 #define LATHE_PART_ROLES(X) X(nope) X(rope) X(key) X(value) X(scale) X(pad)
 LATHE_ENUM(PartRole, LATHE_PART_ROLES)
 
-/// How stored numbers are scaled. amax is the largest finite magnitude of a tile.
+/// How stored numbers are scaled. amax is the largest finite magnitude in a tile.
 // clang-format off
 #define LATHE_SCALE_POLICY_LIST(X)                                                                    \
   X(none, "stored as they are")                                                                       \
@@ -81,6 +81,7 @@ struct PartRow {
 
 inline constexpr std::int32_t kTileIsKey = -1;  // LayoutRow::tile: a key's elements share a scale
 
+/// All that distinguishes a kind of layout from others.
 struct LayoutRow {
   LayoutKind kind = LayoutKind::mla_bf16;
   EnumSet<KeyForm> holds;
