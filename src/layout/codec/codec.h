@@ -73,8 +73,8 @@ Result<void> gather_decode(const ConstPoolView& pool, std::span<const Slot> slot
 /// What requantize() lost: differences between the decoded f32 values before and after. An element
 /// that is NaN before, or equal after, has no error.
 struct RequantReport {
-  float worst_abs_error = 0;   // infinite if a stored infinity was saturated
-  Slot worst_slot;             // source slot of the first row with that error; a hole if none
+  float worst_abs_error = 0;  // infinite if a stored infinity was saturated
+  Slot worst_slot;            // source slot of the first row with that error; a hole if none
   // Elements with |x| above 464 times the new scale: they would round beyond e4m3's maximum, 448.
   // From 448 to 464 they round to it, which is an error but not a saturation.
   std::int64_t saturated = 0;
