@@ -1,4 +1,4 @@
-// For files whose functions use the dot instruction for bf16 pairs (AVX512_BF16).
+// For files with functions that use the dot instruction for bf16 pairs (AVX512_BF16).
 //
 // Put such functions between LATHE_BF16_DOT_BEGIN and LATHE_BF16_DOT_END, and call them only if
 // cpu_has_bf16_dot() (kernels/cpu/matmul/matmul_bf16.h). Compiler flags for the whole file would

@@ -1,4 +1,4 @@
-// Exact top-k of one row whose scores come in pieces, in a fixed amount of memory.
+// Exact top-k of one row in a fixed amount of memory; the scores are added in pieces.
 //
 // A score and its position are combined to a 64-bit rank; larger is better. The high half is the
 // score's bits in an order-preserving form, the low half the complement of the position. Ranks are

@@ -1,5 +1,4 @@
-// Latent attention on the CPU: runs a call's tasks over decoded tiles and folds the parts of work
-// tiles.
+// Runs a call's tasks over decoded tiles, and folds the parts of work tiles.
 #include "kernels/cpu/latent/latent_attend.h"
 
 #include <algorithm>
@@ -20,14 +19,14 @@
 namespace lathe {
 namespace {
 
-// M rows whose parts a task folds: enough that the cost of a task disappears, few enough that the M
+// M rows per task that folds parts: enough to repay the cost of a task, but few enough that the M
 // rows of one decode row keep several threads busy.
 constexpr std::int64_t kJoinMRows = 4;
 
-// What lies before the lists of a schedule.
+// A schedule in memory is a LatentPlan, then its lists from this byte on.
 constexpr std::int64_t kPlanBytes = whole_lines(sizeof(LatentPlan));
 
-// Carves floats out of a buffer.
+// Hands out consecutive arrays of floats from a buffer.
 struct Carver {
   float* at;
   float* take(std::int64_t floats) {
@@ -46,7 +45,8 @@ void clear(const LatentState& s, std::int64_t m_rows, std::int64_t out_stride) {
   std::fill_n(s.softmax, m_rows, SoftState());
 }
 
-// One call. Every method writes only what belongs to its task or to its worker.
+// One call. A method writes only to its task's results and its worker's scratch, so tasks can run
+// in parallel.
 class Call {
  public:
   Call(const AttendArgs& args, const LatentPlan& plan, const std::byte* lists, std::byte* work)
@@ -66,20 +66,20 @@ class Call {
   }
 
  private:
-  // A worker's buffers.
+  // One worker's scratch.
   struct Worker {
     float* q;
     float* keys;
     float* scores;
     float* rescale;
     std::int32_t* visible;
-    LatentState part;   // of the part under way, but for a total's first
-    LatentState total;  // of a work tile whose parts one task takes
-    LatentState state;  // where keys go
+    LatentState part;   // the current part, unless it is the first of a total
+    LatentState total;  // the whole work tile, if one task runs all its parts
+    LatentState state;  // the one of the two to which keys are added
     struct {
       std::int32_t part;
       std::int64_t end;
-    } at;  // the part under way
+    } at;  // the current part
   };
 
   Worker worker(int number) const {
@@ -117,13 +117,13 @@ class Call {
     if (plan_.run == nullptr || plan_.run->last) write(work_tile, total);
   }
 
-  // A work tile's M rows are contiguous: several rows make a work tile only with all their heads.
+  // A work tile's M rows are contiguous: a work tile of several rows has all their heads.
   LatentState run_state(const LatentWorkTile& work_tile) const {
     const std::int64_t m_row = work_tile.row * args_.problem.heads + work_tile.head;
     return {plan_.run->out + m_row * plan_.out_stride, plan_.run->softmax + m_row};
   }
 
-  // The parts of kJoinMRows M rows of a work tile.
+  // Folds the parts of kJoinMRows M rows of a work tile and writes their results.
   void join_parts(const LatentWorkTile& work_tile, std::int64_t first) const {
     const std::int64_t last = std::min(work_tile.m_rows(), first + kJoinMRows);
     if (work_tile.parts == 1 || first >= last) return;
@@ -159,8 +159,8 @@ class Call {
     }
   }
 
-  // Adds the keys of parts first .. last - 1 to `total`. Where it is empty, the first part needs no
-  // state of its own.
+  // Adds the keys of parts first .. last - 1 to `total`. If that is empty, the first part
+  // accumulates in it directly and needs no state of its own.
   void add_parts(const LatentWorkTile& work_tile, std::int32_t first, std::int32_t last,
                  const LatentState& total, bool empty, Worker& w) const {
     w.at = {first, plan_.part_begin(first + 1)};
@@ -177,7 +177,7 @@ class Call {
     if (w.state.out != total.out) latent_fold(w.state, total, work_tile.m_rows(), plan_.out_stride);
   }
 
-  // Before the tile of key `key`: parts begin with a tile.
+  // Called before the tile of key `key`; begins the next part if it starts there.
   void maybe_next_part(const LatentWorkTile& work_tile, std::int64_t key, const LatentState& total,
                        Worker& w) const {
     if (key < w.at.end) return;
@@ -187,7 +187,7 @@ class Call {
     clear(w.state, work_tile.m_rows(), plan_.out_stride);
   }
 
-  // Both know the next tile's keys, so that they are prefetched while this one is computed.
+  // add_positions() and add_rows() know the next tile's keys and prefetch them during this tile.
   void add_positions(const LatentWorkTile& work_tile, std::int64_t begin, std::int64_t end,
                      const LatentState& total, Worker& w) const {
     PositionKeys tiles[2];
@@ -226,8 +226,8 @@ class Call {
     }
   }
 
-  // The first byte of each key's record, and its length; what a layout keeps in a second plane is
-  // small.
+  // Finds the first byte of each key's record, and returns the record's length. Ignores a layout's
+  // second plane, which is small.
   std::int64_t find_records(const KeySource& source, std::span<const Slot> index,
                             const std::uint8_t** to) const {
     if (index.empty()) return 0;
@@ -291,7 +291,7 @@ class Call {
     write(work_tile, state, 0, work_tile.m_rows());
   }
 
-  // M rows first .. last - 1 of a work tile.
+  // Writes the results of M rows first .. last - 1 of a work tile.
   void write(const LatentWorkTile& work_tile, const LatentState& state, std::int64_t first,
              std::int64_t last) const {
     const std::int64_t v_dim = args_.problem.v_dim();

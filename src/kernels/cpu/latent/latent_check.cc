@@ -1,4 +1,3 @@
-// Checks the scales of a latent call.
 #include "kernels/cpu/latent/latent_check.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,3 @@
-// Kind `gather` on the CPU: copies as many requests or rows as the workspace holds to bf16,
-// attends, repeats.
 #include "kernels/cpu/latent/latent_gather.h"
 
 #include <fmt/format.h>
@@ -22,13 +20,13 @@ namespace {
 
 static_assert(kGatherTileKeys % kLatentFoldKeys == 0);
 
-// Requests first .. last - 1 of a batch as a batch of their own, the last and the first one maybe
-// not with all their rows; and what sizes its workspace.
+// Requests first .. last - 1 of a batch, to be run as a batch of their own, and the sizes of its
+// workspace. The first and the last request may have only some of their rows in it.
 struct Group {
   std::int64_t first = 0, last = 0;          // requests
-  std::int64_t first_row = 0, last_row = 0;  // of q
-  std::int64_t pages = 0;                    // of the requests that have rows
-  std::int64_t width = 1;                    // of the page table, or of the lists
+  std::int64_t first_row = 0, last_row = 0;  // rows of q
+  std::int64_t pages = 0;                    // pages of the requests that have rows
+  std::int64_t width = 1;                    // width of the page table, or of the lists
 
   Group joined_by(const Group& next) const {
     return {first,         next.last,          first_row,
@@ -41,7 +39,7 @@ std::int64_t room_of(std::int64_t n) {
   return whole_lines(n * static_cast<std::int64_t>(sizeof(T)));
 }
 
-// Consecutive arrays in memory whose size was added up by room_of().
+// Hands out consecutive arrays from memory. room_of() has computed its size.
 class Arrays {
  public:
   explicit Arrays(std::byte* memory) : at_(memory) {}
@@ -67,7 +65,7 @@ class Gatherer {
         state_bytes_(state_bytes),
         lists_(args.execution.scratch != nullptr ? args.execution.scratch->outer() : own_) {}
 
-  // Compact rows that a group takes.
+  // Compact rows that a group needs.
   std::int64_t rows(const Group& g) const {
     return shares_keys(args_) ? g.pages * args_.main.pool->page_size
                               : (g.last_row - g.first_row) * g.width;
@@ -83,12 +81,12 @@ class Gatherer {
  private:
   std::int32_t kv_len(std::int64_t r) const { return args_.kv_lens[at(r)]; }
   std::int32_t row_of(std::int64_t r) const { return args_.q_indptr[at(r)]; }
-  // Keys that a group needs of a request: none where it brings no rows.
+  // Keys to gather for a request: none if it has no rows.
   std::int32_t needed(std::int64_t r) const { return row_of(r) < row_of(r + 1) ? kv_len(r) : 0; }
   std::int64_t position(std::int64_t request, std::int64_t row) const {
     return kv_len(request) - (row_of(request + 1) - row);
   }
-  // The arguments with some rows of q, out and lse.
+  // The arguments for rows first .. last - 1 of q, out and lse.
   AttendArgs rows_of(std::int64_t first, std::int64_t last) const {
     AttendArgs part = args_;
     part.q.data = args_.q.row(first);
@@ -113,7 +111,7 @@ class Gatherer {
     return source;
   }
 
-  // Page tables, whole requests: a small pool with their pages.
+  // Page tables, whole requests: gathers their pages into a small pool.
   Result<void> by_pages(const Group& g, AttendArgs& part) {
     const std::int64_t requests = g.last - g.first;
     const std::int32_t page_size = args_.main.pool->page_size;
@@ -133,7 +131,7 @@ class Gatherer {
         const PageId page = page_of(r, number);
         if (page.is_hole()) continue;
         table[at((r - g.first) * g.width + number)] = PageId(next);
-        // Only the request's tokens: what lies after them may be anything.
+        // Only the request's own tokens: the rest of the page may hold anything.
         const std::int32_t tokens = std::min(page_size, needed(r) - key);
         for (std::int32_t i = 0; i < tokens; ++i) {
           slots[at(std::int64_t{next} * page_size + i)] = slot_of(page, page_size, i);
@@ -150,8 +148,8 @@ class Gatherer {
     return cpu_attend_latent(part);
   }
 
-  // Page tables, one request whose pages are more than the workspace: its keys run by run, in pages
-  // of one key, for as many rows at a time as have room for their states.
+  // Page tables, one request that is larger than the workspace: gathers its keys run by run, in
+  // pages of one key, for as many rows at a time as fit the memory for states.
   Result<void> in_runs(const Group& g) {
     const std::int64_t run_keys =
         needed(g.first) <= room_ ? room_ : room_ / kLatentFoldKeys * kLatentFoldKeys;
@@ -173,7 +171,7 @@ class Gatherer {
       const std::int64_t rows = std::min(most_rows, g.last_row - row);
       AttendArgs part = rows_of(row, row + rows);
       const std::int32_t indptr[] = {0, static_cast<std::int32_t>(rows)};
-      // Rows after these take their own keys with them.
+      // Only the keys up to the last of these rows; later rows gather more.
       const auto keys = static_cast<std::int32_t>(position(g.first, row + rows - 1) + 1);
       part.q_indptr = indptr;
       part.kv_lens = {&keys, 1};
@@ -201,21 +199,21 @@ class Gatherer {
     return {};
   }
 
-  // Lists and windows: every row's keys on their own, those of `main`, then those of `extra`.
+  // Lists and windows: gathers every row's keys separately, first of `main`, then of `extra`.
   Result<void> by_rows(const Group& g, AttendArgs& part) {
     const std::int64_t n = g.last_row - g.first_row;
     Arrays arrays(lists_.take(2 * room_of<Slot>(n * g.width) + room_of<std::int32_t>(n * g.width) +
                               2 * room_of<std::int32_t>(n) + room_of<std::int32_t>(n + 1)));
-    // Of the compact rows: in `main`, in `extra`.
+    // The compact rows' slots in `main` and in `extra`.
     const std::span<Slot> slots[2] = {arrays.take<Slot>(n * g.width),
                                       arrays.take<Slot>(n * g.width)};
     std::int64_t count[2] = {0, 0};
     const auto index = arrays.take<std::int32_t>(n * g.width);
     const auto lengths = arrays.take<std::int32_t>(n);
     const auto indptr = arrays.take<std::int32_t>(n + 1);
-    // A list gives the keys; any length that admits a row will do.
+    // The list names the keys, so any length that allows a row is right.
     const auto kv_lens = arrays.take<std::int32_t>(n, 1);
-    std::int32_t used = 0;  // compact rows
+    std::int32_t used = 0;  // compact rows so far
     for (const bool extra : {false, true}) {
       if (extra && !args_.problem.two_sources()) break;
       std::int64_t i = 0;
@@ -251,7 +249,7 @@ class Gatherer {
   }
 
   void gather(const KeySource& source, std::span<const Slot> slots, std::uint16_t* to) const {
-    constexpr std::int64_t kBlock = 256;  // rows of a task
+    constexpr std::int64_t kBlock = 256;  // rows per task
     const std::int64_t n = std::ssize(slots);
     run_tasks(args_.execution, ceil_div(n, kBlock), [&](std::int64_t task, int) {
       const std::int64_t begin = task * kBlock;
@@ -275,7 +273,7 @@ class Gatherer {
   Scratch& lists_;
 };
 
-// The smallest groups there are: requests where they share keys, else rows.
+// Calls f for the smallest possible groups: requests if their rows share keys, else rows.
 template <class F>
 void for_smallest(const AttendArgs& args, F f) {
   for (std::int64_t r = 0; r < std::ssize(args.kv_lens); ++r) {

@@ -1,4 +1,3 @@
-// Collects the slots of the keys that a row sees, tile by tile, without holes.
 #include "kernels/cpu/latent/latent_keys.h"
 
 #include <algorithm>
@@ -7,8 +6,8 @@
 namespace lathe {
 namespace {
 
-// A hole where the page is not in the pool. Tested before a slot is made of it: the product of a
-// wild page id would overflow.
+// Returns a hole if the page is not in the pool. The page id is checked before it becomes a slot:
+// with a wild id the multiplication would overflow.
 std::int32_t slot_at(const KeySource& source, std::int64_t request, std::int64_t position) {
   const ConstPoolView& pool = *source.pool;
   const PageId page =

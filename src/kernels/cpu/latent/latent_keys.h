@@ -1,6 +1,6 @@
-// Lists the keys that query rows see, tile by tile, in the order of the oracle: by page table the
-// positions in order, by index list the entries in order, the second source after the first. Holes
-// are left out, so a tile holds keys only.
+// Lists the keys that query rows see, tile by tile, in the oracle's order: positions in order (page
+// table) or entries in order (index list), the second source after the first. Holes are skipped, so
+// a tile has keys only.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ inline std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 struct LatentKeys {
   std::array<Slot, kLatentTile> index;  // Slot or RaggedRow values
   std::int64_t count = 0;
-  std::int64_t from_main = 0;  // the first ones are of `main`, the others of `extra`
+  std::int64_t from_main = 0;  // how many are from `main`; the rest is from `extra`
 
   std::span<const Slot> main() const {
     return std::span(index).first(static_cast<std::size_t>(from_main));
@@ -28,13 +28,13 @@ struct LatentKeys {
   }
 };
 
-/// Rows of one request can share tiles: they see its positions from 0 up to their own.
+/// Whether rows of one request can share tiles: each sees the positions from 0 to its own.
 inline bool shares_keys(const AttendArgs& args) {
   return args.main.table_width > 0 && args.problem.window == 0 && !args.problem.two_sources();
 }
 
-/// Keys at positions first .. first + kLatentTile - 1 of a request, up to `end`.
-/// before[i]: how many of them lie before position first + i.
+/// Keys at positions first .. first + kLatentTile - 1 of a request, up to `end`. before[i]: how
+/// many of them are before position first + i.
 struct PositionKeys {
   LatentKeys keys;
   std::array<std::int32_t, kLatentTile + 1> before{};
@@ -63,7 +63,7 @@ class RowKeys {
   std::int64_t request_;
   std::int64_t main_at_ = 0;  // position (page table) or entry (list)
   std::int64_t main_end_ = 0;
-  std::int64_t main_keys_ = 0;  // how many there are to choose from
+  std::int64_t main_keys_ = 0;  // number of valid values of a list
   std::int64_t extra_at_ = 0;
   std::int64_t extra_end_ = 0;
   std::int64_t extra_keys_ = 0;

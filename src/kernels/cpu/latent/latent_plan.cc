@@ -1,4 +1,3 @@
-// Cuts a latent call into work tiles, parts and tasks, and sizes their buffers.
 #include "kernels/cpu/latent/latent_plan.h"
 
 #include <algorithm>
@@ -12,19 +11,19 @@
 namespace lathe {
 namespace {
 
-// M rows that share a decoded tile. With 64 of them decoding is a small part of the arithmetic, and
-// their q, outputs and a tile of keys (all f32) fit the second-level cache.
+// Most M rows that share a decoded tile. With 64, decoding is a small part of the work, and their q
+// and outputs and a tile of keys (all f32) fit the second-level cache.
 constexpr std::int64_t kMaxMRows = 64;
-constexpr std::int64_t kLatentTasksPerThread = 4;  // enough for the pool to balance
-constexpr std::int64_t kLeastPart = 256;           // keys; below, folding costs more than it brings
+constexpr std::int64_t kLatentTasksPerThread = 4;  // enough for a balanced load
+constexpr std::int64_t kLeastPart = 256;  // keys; folding shorter parts costs more than it gains
 
-// Where fixed parts begin before the first multiple of kLatentFoldKeys.
+// First keys of the fixed parts before the first multiple of kLatentFoldKeys.
 constexpr std::int64_t kShortParts[] = {0, 256, 512};
 constexpr std::int64_t kShortCount = std::ssize(kShortParts);
 static_assert(kLatentTile == 64 && kLeastPart % kLatentTile == 0 &&
               kLatentFoldKeys % kLatentTile == 0);
 
-// Calls f for every work tile of the call, its parts not filled in.
+// Calls f for every work tile of the call. Its parts are not set yet.
 template <class F>
 void for_work_tiles(const AttendArgs& args, const LatentRun* run, F f) {
   const std::int64_t heads = args.problem.heads;
@@ -69,7 +68,7 @@ std::int64_t LatentCuts::part_of(std::int64_t key) const {
 
 LatentPlan::LatentPlan(const AttendArgs& args, const LatentRun* the_run)
     : width(latent_padded(args.problem.qk_dim())),
-      // An odd number of cache lines, so that the keys of a column spread over all cache sets.
+      // An odd number of cache lines, so that a column's keys are spread over all cache sets.
       key_stride(width % (2 * kLatentPad) == 0 ? width + kLatentPad : width),
       out_stride(latent_padded(args.problem.v_dim())),
       workers(thread_count(args.execution)),
@@ -85,7 +84,7 @@ LatentPlan::LatentPlan(const AttendArgs& args, const LatentRun* the_run)
 
   const std::int64_t wanted = workers * kLatentTasksPerThread;
   const std::int64_t share = ceil_div(keys, wanted);
-  // Otherwise there are enough work tiles, and none keeps the others waiting.
+  // Split the keys only if there are too few work tiles, or one of them is too long.
   const bool uneven = workers > 1 && longest > share;
   if (!args.execution.batch_invariant.value_or(true) && run == nullptr) {
     cuts.even = uneven ? std::max(kLeastPart, ceil_div(share, kLatentTile) * kLatentTile)
@@ -98,7 +97,7 @@ LatentPlan::LatentPlan(const AttendArgs& args, const LatentRun* the_run)
     all_parts += n;
     if (n > 1) parts += n;
   });
-  // The work tiles of a run fold into states that already exist.
+  // The work tiles of a run are folded into states that already exist.
   parts_apart =
       run == nullptr && uneven && parts > 0 && parts * state_floats() * 4 <= kLatentPartBytes;
   if (!parts_apart) parts = 0;
@@ -110,7 +109,7 @@ LatentPlan::LatentPlan(const AttendArgs& args, const LatentRun* the_run)
   const std::int64_t small = latent_padded(m_rows);
   const std::int64_t floats = m_rows * width + kLatentTile * key_stride + m_rows * kLatentTile +
                               2 * small + 2 * state_floats();
-  // A page more, or the workers' buffers would lie at equal places of the caches' sets.
+  // An extra page, or the workers' buffers would map to the same cache sets.
   worker_bytes = whole_lines(floats * 4) + 4096 + 64;
   work_bytes = workers_at + workers * worker_bytes;
 }

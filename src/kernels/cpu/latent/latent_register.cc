@@ -1,4 +1,3 @@
-// Declares the CPU's latent kernels to the planner.
 #include "kernels/cpu/latent/latent_register.h"
 
 #include <fmt/format.h>
@@ -17,13 +16,13 @@ Capability latent(ProblemKind problem, KernelKind kind) {
   c.problems = {problem};
   c.phases = EnumSet<Phase>::all();
   c.layouts = layouts_of(problem);  // the codec decodes any
-  // Operands are bf16, or e4m3 with kind native on an fp8 cache; products and sums are f32
-  // everywhere, as CPUs have no arithmetic in fp8.
+  // Operands are bf16, or e4m3 for kind native on an fp8 cache. Products and sums are always f32,
+  // as CPUs have no fp8 arithmetic.
   c.arithmetic = Arithmetic::bf16;
   c.split_kv = true;
   c.wide_q = DType::f32;
   c.split_bytes = kLatentPartBytes;
-  c.flops_share = 0.7;  // 16 heads, lathe bench; 0.85 from 64 on
+  c.flops_share = 0.7;  // measured with 16 heads (lathe bench); 0.85 from 64 heads on
   c.launch_seconds = 2e-6;
   switch (kind) {
     case KernelKind::native:
@@ -43,7 +42,7 @@ Capability latent(ProblemKind problem, KernelKind kind) {
 void register_cpu_latent_kernels(Registry& registry) {
   for (const ProblemKind problem :
        {ProblemKind::dense_latent, ProblemKind::sparse_latent, ProblemKind::window_compressed}) {
-    // If estimates are equal the planner takes the first.
+    // Among equal estimates the planner chooses the first.
     for (const KernelKind kind : {KernelKind::inplace, KernelKind::native, KernelKind::gather}) {
       registry.add({latent(problem, kind), cpu_attend_latent, cpu_prepare_latent});
     }

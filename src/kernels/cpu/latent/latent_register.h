@@ -1,5 +1,5 @@
-// Registers the CPU's latent kernels: cpu.<problem>.<kind> for the dense, sparse and
-// window_compressed problems, kinds inplace, native and gather.
+// Registers the CPU's latent kernels: cpu.<problem>.<kind> for dense_latent, sparse_latent and
+// window_compressed, of kinds inplace, native and gather.
 #pragma once
 
 #include "plan/registry.h"

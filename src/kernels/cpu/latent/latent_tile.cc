@@ -1,4 +1,4 @@
-// Scores, softmax and weighted values of one tile of keys, per SIMD target (latent_math.h).
+// Per SIMD target: scores, softmax and weighted values of one tile of keys.
 #include "kernels/cpu/latent/latent_math.h"
 
 #include "layout/simd_targets.h"
@@ -18,8 +18,8 @@ using D = TileTag;
 using V = TileVec;
 using Du = hn::RebindToUnsigned<D>;
 
-// M rows of a register block: with 4 keys or 4 vectors of values, 16 accumulators where there are
-// 32 registers, 8 where there are 16. Eight chains hide the latency of an FMA.
+// M rows of a register block. With 4 keys or 4 vectors of values this gives 16 accumulators of 32
+// registers, or 8 of 16. Eight chains hide the latency of an FMA.
 #if HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_NEON
 constexpr int kMRows = 4;
 #else
@@ -44,8 +44,8 @@ HWY_INLINE void store_sum_of_blocks(D4 d, hn::VFromD<D4> x, float* to) {
   }
 }
 
-// The four sums over the lanes of x. Two rounds of interleaving leave the sums of each block of
-// four lanes in its lanes, then the blocks are added.
+// Stores the lane sums of four vectors x. Two rounds of interleaving leave the sums of each block
+// of four lanes in its lanes, then the blocks are added.
 HWY_INLINE void store_sums(D d, const V (&x)[kAcross], float* to) {
   const hn::RepartitionToWide<Du> dw;
   const V ab = hn::Add(hn::InterleaveLower(d, x[0], x[1]), hn::InterleaveUpper(d, x[0], x[1]));
@@ -58,7 +58,7 @@ HWY_INLINE void store_sums(D d, const V (&x)[kAcross], float* to) {
 }
 #endif
 
-// Scores of kRows M rows against kAcross keys.
+// Scores of kRows M rows for kAcross keys.
 template <int kRows>
 HWY_INLINE void score_block(const float* HWY_RESTRICT q, const float* HWY_RESTRICT keys,
                             std::int64_t width, std::int64_t key_stride,
@@ -98,10 +98,10 @@ HWY_INLINE std::int64_t most_visible(const LatentTileJob& job, std::int64_t m_ro
   return most;
 }
 
-// The widest block that `left` M rows fill.
+// Rows of the widest block that `left` M rows fill.
 HWY_INLINE int block_of(std::int64_t left) { return left >= kMRows ? kMRows : left >= 2 ? 2 : 1; }
 
-// Eight keys stay in the first-level cache while all M rows pass.
+// Eight keys stay in the first-level cache while all M rows are multiplied with them.
 void score_tile(const LatentTileJob& job) {
   constexpr std::int64_t kResident = 8;
   const std::int64_t steps = (job.m_rows + kMRows - 1) / kMRows * (kLatentTile / kAcross);
@@ -157,15 +157,16 @@ HWY_INLINE void value_block(const LatentTileJob& job, std::int64_t m_row, std::i
   }
 }
 
-// How many M rows from `m_row` on see as many keys as it does, up to kMRows.
+// Number of M rows from `m_row` on that see the same number of keys, up to kMRows.
 HWY_INLINE std::int64_t equally_visible(const LatentTileJob& job, std::int64_t m_row) {
   std::int64_t n = 1;
   while (n < kMRows && m_row + n < job.m_rows && job.visible[m_row + n] == job.visible[m_row]) ++n;
   return n;
 }
 
-// A column of kVecs vectors stays in the first-level cache while all M rows pass. M rows that see
-// different keys are never blocked: 0 * NaN from a key that one of them must not see is NaN.
+// A column of kVecs vectors stays in the first-level cache while all M rows are multiplied with it.
+// M rows that see different keys are not blocked together: 0 * NaN from a key that one of them must
+// not see would be NaN.
 template <int kVecs>
 HWY_INLINE void value_column(const LatentTileJob& job, std::int64_t column) {
   for (std::int64_t m_row = 0; m_row < job.m_rows;) {

@@ -30,7 +30,7 @@ struct PlainCodes {
       64 / static_cast<std::int64_t>(sizeof(T));  // of a cache line
   // Prefetch locality of streamed weights, as in __builtin_prefetch: 2 is the second-level cache,
   // which accepts more lines at once (except where streams_through_first_level()); 3 is the
-  // first-level cache, for formats whose widening takes longer than reading a line from memory.
+  // first-level cache, for formats that need more time to widen a line than to read it.
   static constexpr int kLocality = 2;
   static LATHE_INLINE At at(const WeightView& w) { return reinterpret_cast<At>(w.data); }
   static LATHE_INLINE const void* address(At p) { return p; }
@@ -126,7 +126,7 @@ struct E2m1Codes {
   LATHE_INLINE void widen(__m512i words, std::uint32_t scales, __m512i* to) const {
     const __m512i scale = _mm512_srli_epi16(
         _mm512_shuffle_epi8(_mm512_set1_epi32(static_cast<int>(scales)), spread), 1);
-    // Zeros, and blocks whose scale counts as 0, get no exponent.
+    // Zeros, and blocks with a scale that counts as 0, get no exponent.
     const __mmask32 live = _mm512_test_epi16_mask(scale, scale);
     const __m512i exponent = _mm512_sub_epi16(scale, _mm512_set1_epi16(127 << 7));
     const __m512i size = _mm512_set1_epi16(7);

@@ -19,7 +19,7 @@ constexpr std::int64_t kMostRows = 128;
 // block (of outputs with the same scales), and rows share them.
 constexpr std::int64_t kMostPairRows = 512;
 constexpr std::int64_t kMostPairOuts = kWeightBlock;
-// Weights of a task whose few rows stream them. Smaller tasks would pack x more often.
+// Weights per task if few rows stream them. Smaller tasks would pack x more often.
 constexpr std::int64_t kTaskBytes = 256 << 10;
 constexpr std::int64_t kTaskBytesPacked = 1 << 20;
 // With fewer multiply-adds, starting other threads costs more than it saves.
@@ -86,7 +86,7 @@ void cpu_matmul(const Execution& execution, Arena& arena, MatmulPrecision precis
       ends[i] = tasks;
       if (cut.tasks() == 0) continue;
       const auto need = by_pairs(p) ? matmul_slice_bf16_scratch : matmul_slice_scratch;
-      // The last block may have few rows, whose x is packed whole: it may need more than the first.
+      // The last block may need more than the first: with few rows, all of their x is packed.
       for (const std::int64_t task : {std::int64_t{0}, cut.tasks() - 1}) {
         floats = std::max(floats, need(cut.slice(p, task).rows, cut.outs, p.w.cols));
       }

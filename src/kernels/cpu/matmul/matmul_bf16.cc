@@ -415,7 +415,7 @@ void slice_of(const MatmulSlice& s, float* scratch) {
   constexpr bool kWidens = W::kVectors > 1;
   auto* packed = reinterpret_cast<std::uint16_t*>(scratch);
   if (s.rows > (kWidens ? kMostFewRows / 2 : kMostFewRows)) {
-    // The part of the slice whose outputs have the same scales.
+    // The next part of the slice; its outputs share their scales.
     MatmulSlice part = s;
     for (const std::int64_t end = s.out + s.outs; part.out < end; part.out += part.outs) {
       part.outs = least(end, (part.out / kWeightBlock + 1) * kWeightBlock) - part.out;

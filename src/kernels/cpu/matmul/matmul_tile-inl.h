@@ -100,7 +100,7 @@ struct DirectTile {
   const float* x;       // [steps_of(depth), rows, lanes]
   std::int64_t depth;  // up to kDepthBlock; a multiple of the vectors' lanes, or whole MXFP4 blocks
   std::int64_t ahead;  // distance from a weight to the next tile's weight in its place
-  std::int64_t prefetch_begin, prefetch_end;  // the outputs whose next weights it prefetches
+  std::int64_t prefetch_begin, prefetch_end;  // the tile prefetches the next weights of these
   float* sums;                                // [rows, kOuts]; added to
 };
 

@@ -1,5 +1,5 @@
-// One task of a `ragged` call: rows of one request and one head, whose keys and values are expanded
-// chunk by chunk.
+// One task of a `ragged` call: rows of one request, and one head. Expands the head's keys and
+// values chunk by chunk.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ struct RaggedRows {
   std::int64_t position = 0;  // position of the first row
 };
 
-/// Bytes of scratch of one worker whose tasks have at most `rows` rows.
+/// Bytes of scratch of one worker for tasks of at most `rows` rows.
 std::int64_t ragged_worker_bytes(const AttentionProblem& problem, std::int32_t rows);
 
 /// Writes out and lse of the rows for one head. worker_memory has ragged_worker_bytes() for

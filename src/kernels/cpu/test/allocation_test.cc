@@ -1,5 +1,4 @@
-// After a first call with the same scratch, a kernel allocates nothing at all: operator new is
-// counted.
+// A kernel allocates nothing once a first call has grown the scratch. Counts calls of operator new.
 // Compiled alone: GCC must not see its operator new and the calls of it together.
 #include <gtest/gtest.h>
 
@@ -27,7 +26,7 @@ void* counted(std::size_t bytes, std::size_t align) {
 }
 }  // namespace
 
-// Not inlined: GCC would see malloc and free through them and take them for a mismatch.
+// Not inlined, or GCC would see malloc() and free() and report a mismatch of new and delete.
 [[gnu::noinline]] void* operator new(std::size_t n) {
   return counted(n, alignof(std::max_align_t));
 }
@@ -77,7 +76,7 @@ void expect_no_allocation(AttendFn kernel, AttendArgs args, std::int64_t v_dim) 
 
 TEST(Allocation, CountingWorks) {
   const long before = allocations;
-  // A call, not an expression, which a compiler may leave out.
+  // A direct call: a compiler may remove a new-expression.
   ::operator delete(::operator new(8));
   EXPECT_EQ(allocations - before, 1);
 }

@@ -1,5 +1,5 @@
-// Rows that only fill up a batch, from a Step to the kernels: no key, out 0 and an LSE of -inf, or
-// what the caller's convention says.
+// Rows that only pad a batch, from a Step to the kernels: they see no key, and get out 0 and the
+// LSE of no keys in the caller's convention.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -18,7 +18,8 @@ namespace {
 
 using namespace ref_test;
 
-// Requests of 37 keys, padding, 5 keys and padding, with so many rows each, on a poisoned pool.
+// Requests of 37 keys, padding, 5 keys and padding, each with the given number of rows, on a
+// NaN-poisoned pool.
 class Padded {
  public:
   Padded(const AttentionProblem& problem, KernelKind kind, Phase phase, std::int32_t rows)
@@ -58,7 +59,7 @@ class Padded {
     std::vector<Slot> slots;
     std::vector<std::int32_t> indices;
     if (problem.sparse()) {
-      // Every key is selected: positions 0 .. k - 1, of which a row keeps those that it sees.
+      // Every key is selected, positions 0 .. k - 1; a row uses those that it sees.
       std::vector<LocalPos> all;
       for (std::int64_t t = 0; t < v.rows; ++t) {
         for (std::int32_t i = 0; i < problem.top_k; ++i) all.emplace_back(i);

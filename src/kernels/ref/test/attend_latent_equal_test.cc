@@ -1,4 +1,4 @@
-// Different ways to ask for the same attention give the same numbers, on random caches.
+// Different arguments for the same attention give the same numbers, on random caches.
 #include <gtest/gtest.h>
 
 #include "base/test_scale.h"
@@ -14,7 +14,7 @@ using namespace ref_test;
 
 constexpr std::int64_t kList = 160;  // wider than every request below
 
-// Lengths around the page, several rows, and a request that brings none.
+// Lengths around the page size, several rows, and a request without rows.
 std::vector<std::pair<int, int>> requests_around(int page) {
   return {{1, 1}, {std::max(1, page - 1), 1}, {page, 1}, {page + 1, 2},
           {0, 0}, {2 * page + 3, 3},          {7, 0}};
@@ -81,7 +81,7 @@ TEST_P(LatentEqual, EntriesPastTheLengthDoNotMatter) {
   for (std::int64_t r = 0; r < s.batch.rows; ++r) {
     const auto row = std::span(list).subspan(static_cast<std::size_t>(r * kList), kList);
     lengths.push_back(static_cast<std::int32_t>(std::ranges::find(row, -1) - row.begin()));
-    // Live slots, among them poisoned ones, where nothing may look.
+    // Entries past the row's length: valid slots, some of them poisoned. Nothing may read them.
     for (auto i = static_cast<std::size_t>(lengths.back()); i < row.size(); ++i) {
       row[i] = static_cast<std::int32_t>(i) % static_cast<std::int32_t>(s.pool.view().slots());
     }
@@ -94,7 +94,7 @@ TEST_P(LatentEqual, EntriesPastTheLengthDoNotMatter) {
 TEST_P(LatentEqual, CompactRowsEqualThePool) {
   const Outputs dense = s.attend();
   const auto list = s.batch.causal_list(page, kList);
-  // Row i + 1 of the buffer is the token of list entry i; row 0 and those of holes stay NaN.
+  // Row i + 1 of the buffer is the token of list entry i; row 0 and the holes' rows stay NaN.
   Matrix<float> compact(std::ssize(list) + 1, 144, std::numeric_limits<float>::quiet_NaN());
   std::vector<std::int32_t> rows(list.size(), -1);
   std::vector<double> token(144);
@@ -111,7 +111,7 @@ TEST_P(LatentEqual, CompactRowsEqualThePool) {
   s.args.main.key_scale = 1;
   s.args.main.compact = compact.view();
   expect_equal(s.attend(), dense);
-  // All formats here have at most 8 significant bits and power-of-two scales: exact in bf16.
+  // All formats here are exact in bf16: at most 8 significant bits, power-of-two scales.
   Matrix<bf16> narrow(compact.rows, 144);
   for (std::size_t i = 0; i < narrow.data.size(); ++i) narrow.data[i] = to_bf16(compact.data[i]);
   s.args.main.compact = narrow.view();
@@ -141,7 +141,7 @@ TEST_P(LatentEqual, TwoHalvesMergeToTheWhole) {
 }
 
 TEST_P(LatentEqual, TwoSourcesAreOneList) {
-  // The keys of each row dealt out to a main and an extra source, against all of them in one.
+  // Splits the keys of each row between a main and an extra source; compares with one source.
   s.args.problem.kind = ProblemKind::window_compressed;
   const Outputs whole = s.attend();
   const auto list = s.batch.causal_list(page, kList);

@@ -25,7 +25,7 @@ class AttendLatent : public ::testing::Test {
     q.at(1, 16) = 1;
     batch(1, {1});
   }
-  // One request of `rows` rows and lens keys in pages 3, 1, 2.
+  // One request of `rows` rows, with keys on pages 3, 1, 2.
   void batch(std::int32_t rows, std::vector<std::int32_t> lens) {
     indptr = {0, rows};
     kv_lens = std::move(lens);

@@ -47,7 +47,7 @@ struct RaggedScene {
   RaggedScene(const RaggedScene&) = delete;
   Outputs attend() const { return run(ref_attend_ragged, args, kValueHead); }
 
-  // The absorbed way: q' = [w_uk^T q_nope | q_rope], out = w_uv out'.
+  // Absorbed form: q' = [w_uk^T q_nope | q_rope], out = w_uv out'.
   Outputs absorbed() {
     Matrix<float> q_absorbed(batch.rows, heads * (kNope + kRope));
     for (std::int64_t r = 0; r < batch.rows; ++r) {
@@ -111,7 +111,7 @@ TEST(AttendRagged, HolesInThePageTable) {
   s.batch.name_by_page(s.args.main);
   const Outputs o = s.attend();
   expect_near(o, s.absorbed());
-  EXPECT_EQ(o.lse.at(1, 2), -kInf);  // positions 0 and 1 lie on the hole
+  EXPECT_EQ(o.lse.at(1, 2), -kInf);  // positions 0 and 1 are on the hole
   EXPECT_EQ(o.out.at(1, 0), 0);
 }
 

@@ -54,7 +54,7 @@ TEST(AttendRow, NaNPassesThrough) {
   EXPECT_TRUE(std::isnan(attend_row(Row{1}, {keys, 0, 1}, {values, 0, 1}, 2, 1, out)));
   EXPECT_TRUE(std::isnan(out[0]));
   const Row far{0, -9000};
-  // A value of NaN on a key whose weight underflows to 0 still counts as data.
+  // A NaN value makes the result NaN even if its key's weight underflows to 0.
   EXPECT_FALSE(std::isnan(attend_row(Row{1}, {far, 0, 1}, {keys, 0, 1}, 2, 1, out)));
   EXPECT_TRUE(std::isnan(out[0]));
 }

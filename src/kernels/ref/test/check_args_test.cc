@@ -1,4 +1,4 @@
-// Every refusal names its argument and leaves the outputs alone.
+// Every refusal names its argument and writes no output.
 #include "attn/check_args.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 using namespace ref_test;
 using Ints = std::vector<std::int32_t>;
 
-// Two requests of 5 and 3 keys with 2 and 1 rows, pages of 2; legal as it stands for each kernel.
+// Two requests of 5 and 3 keys with 2 and 1 rows, pages of 2. Legal arguments for each kernel.
 struct Legal {
   Rng rng{3};
   TestPool pool;
@@ -176,7 +176,7 @@ TEST(CheckArgs, Pool) {
 }
 
 TEST(CheckArgs, Compact) {
-  // 4 rows of 144 in the place of the pool; the kernels must not get as far as reading them.
+  // 4 compact rows of 144 instead of the pool. The kernels must refuse before they read them.
   const auto compact = [](Latent& c) -> RowsView& {
     c.by_index(4);
     c.args.main.pool.reset();
@@ -214,7 +214,7 @@ TEST(CheckArgs, PageTable) {
   latent("main.table_width", [](Latent& c) { c.args.main.table_width = -1; });
   latent("main.page_table",
          [](Latent& c) { c.args.main.page_table = c.args.main.page_table.first(5); });
-  // Naming no keys at all is a mistake where there are some.
+  // A call with keys must name them.
   latent("main.table_width", [](Latent& c) { c.by_index(0); });
 }
 
@@ -246,7 +246,7 @@ TEST(CheckArgs, ExtraSource) {
   latent("extra", [](Latent& c) { c.args.extra = c.args.main; });
   gqa("extra", [](Gqa& c) { c.args.extra.pool = c.args.main.pool; });
   ragged("extra", [](Ragged& c) { c.args.extra.index_width = 1; });
-  // An entry of every token here: those of 6 tokens are on 3 pages.
+  // Here every token has an entry: the entries of 6 tokens are on 3 pages.
   latent("extra.table_width", [&](Latent& c) {
     two_sources(c);
     c.args.problem.compress_ratio = 1;

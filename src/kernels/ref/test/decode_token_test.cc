@@ -13,8 +13,8 @@
 namespace lathe {
 namespace {
 
-// Every expected offset and value below is worked out by hand from docs/layouts.md, not taken from
-// CacheLayout. Tokens lie in slot 3 of pages of 2: page 1, offset 1.
+// Every expected offset and value below is worked out by hand from docs/layouts.md, not computed by
+// CacheLayout. The token is in slot 3 of pages of 2: page 1, offset 1.
 class Bytes {
  public:
   explicit Bytes(const CacheLayout& layout)
@@ -39,7 +39,7 @@ class Bytes {
   std::vector<std::uint8_t> bytes_;
 };
 
-// A row of zeros but for the given elements.
+// A row of zeros except for the given elements.
 std::vector<double> row_of(std::size_t size, const std::map<std::size_t, double>& values) {
   std::vector<double> row(size, 0.0);
   for (const auto& [at, value] : values) row[at] = value;
@@ -58,7 +58,7 @@ TEST(DecodeToken, MlaFp8WithPerTensorScale) {
   Bytes b(CacheLayout(LayoutKind::mla_fp8, {.nope = 16, .rope = 16}));
   b.zero(96, 32).put(96, {0x38, 0x01}).put(111, {0x7e}).put(112, {0xbc});
   EXPECT_EQ(b.decode(), row_of(32, {{0, 1.0}, {1, 0x1p-9}, {15, 448.0}, {16, -1.5}}));
-  // The scale reaches nope and rope alike; a value scale has no part in a latent row.
+  // The key scale multiplies nope and rope; the value scale is not used for a latent row.
   EXPECT_EQ(b.decode(0.5f, 7.0f), row_of(32, {{0, 0.5}, {1, 0x1p-10}, {15, 224.0}, {16, -0.75}}));
 }
 

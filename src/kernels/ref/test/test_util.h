@@ -27,7 +27,7 @@ using Rng = std::mt19937;
 inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 inline constexpr double kInf = std::numeric_limits<double>::infinity();
 
-/// A matrix that owns its elements, starting as NaN where T has one.
+/// A matrix that owns its elements. They start as NaN if T has one.
 template <class T>
 struct Matrix {
   std::int64_t rows;
@@ -58,8 +58,8 @@ struct Matrix {
   }
 };
 
-/// Numbers of mean 0 and deviation 1, nearly normal, for scenes of hundreds of millions. Sums of
-/// eight random bytes; the bits are SplitMix64's (Steele, Lea, Flood, "Fast Splittable Pseudorandom
+/// Nearly normal numbers of mean 0 and deviation 1, for scenes of hundreds of millions of numbers:
+/// sums of eight random bytes from SplitMix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom
 /// Number Generators").
 class NearlyNormal {
  public:
@@ -79,7 +79,7 @@ class NearlyNormal {
   std::uint64_t state_;
 };
 
-/// Where numbers come from: of a normal distribution, or, for large scenes, nearly so.
+/// The distribution of random numbers: normal, or (quick, for large scenes) nearly normal.
 enum class Draw { normal, quick };
 
 inline Matrix<float> random_matrix(std::int64_t rows, std::int64_t cols, Rng& rng,
@@ -95,7 +95,7 @@ inline Matrix<float> random_matrix(std::int64_t rows, std::int64_t cols, Rng& rn
   return m;
 }
 
-/// A pool whose every byte starts as 0xff: NaN as bf16, e4m3, f32 and ue8m0.
+/// A pool with all bytes 0xff at first: NaN in bf16, e4m3, f32 and ue8m0.
 class TestPool {
  public:
   TestPool(const CacheLayout& layout, std::int32_t page_size, std::int64_t pages,
@@ -109,7 +109,7 @@ class TestPool {
 
   ConstPoolView view() const { return view_; }
 
-  /// A token of ordinary random numbers; scales are powers of two, so decoded rows fit in f32.
+  /// Writes a token of random numbers. Scales are powers of two, so decoded rows are exact in f32.
   void fill(Slot slot, Rng& rng) {
     if (draw_ == Draw::quick) {
       NearlyNormal normal(rng);
@@ -124,14 +124,14 @@ class TestPool {
     fill_with(slot,
               [&](DType dtype, std::byte* at) { return put(dtype, at, normal(rng), byte(rng)); });
   }
-  /// A token that must not be read.
+  /// Makes a token NaN: it must not be read.
   void poison(Slot slot) {
     for (int i = 0; i < view_.layout.part_count(); ++i) {
       const Part& part = view_.layout.part(i);
       std::memset(view_.at(part, slot), 0xff, static_cast<std::size_t>(part.bytes()));
     }
   }
-  /// A token of given numbers that bf16 holds exactly, in a layout of bf16.
+  /// Writes a token of given numbers, which must be exact in bf16, in a bf16 layout.
   void store(Slot slot, const std::vector<float>& row) {
     auto x = row.begin();
     for (int i = 0; i < view_.layout.part_count(); ++i) {
@@ -176,7 +176,7 @@ class TestPool {
   std::vector<std::byte> bytes_;
 };
 
-/// Requests of (keys, rows) on shuffled pages of a pool, every key's token filled at random.
+/// Requests of (keys, rows) on shuffled pages of a pool; every key is filled with random numbers.
 struct Batch {
   std::vector<std::int32_t> q_indptr{0};
   std::vector<std::int32_t> kv_lens;
@@ -211,8 +211,7 @@ struct Batch {
   PageId& entry(std::size_t request, std::int64_t page) {
     return table[request * static_cast<std::size_t>(width) + static_cast<std::size_t>(page)];
   }
-  /// Slots of the keys that each row sees causally, as an index list of `list_width` filled up with
-  /// holes.
+  /// An index list [rows, list_width] of the slots that each row sees causally, padded with holes.
   std::vector<std::int32_t> causal_list(std::int32_t page_size, std::int64_t list_width,
                                         std::int32_t window = 0) {
     std::vector<std::int32_t> list;
@@ -261,7 +260,7 @@ inline Outputs run(AttendFn kernel, AttendArgs args, std::int32_t out_width) {
   return o;
 }
 
-/// A kernel's schedule of a step, from arguments without the bytes that it may not read.
+/// Makes a kernel's schedule of a step. The arguments lack the pointers that it must not read.
 inline void prepare(PrepareFn kernel, AttendArgs args, Schedule& schedule) {
   args.q.data = nullptr;
   for (KeySource* source : {&args.main, &args.extra}) {
@@ -273,7 +272,7 @@ inline void prepare(PrepareFn kernel, AttendArgs args, Schedule& schedule) {
   EXPECT_TRUE(done.ok()) << (done ? "" : done.error().message());
 }
 
-/// Equal to an absolute or relative 1e-12, infinities in the same places; NaN never passes.
+/// Equal within an absolute or relative 1e-12; infinities must be equal, and NaN never passes.
 inline void expect_near(const Outputs& a, const Outputs& b, double tolerance = 1e-12) {
   for (const auto& [x, y] : {std::pair{&a.out, &b.out}, std::pair{&a.lse, &b.lse}}) {
     ASSERT_EQ(x->data.size(), y->data.size());

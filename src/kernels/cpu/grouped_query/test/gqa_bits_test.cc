@@ -1,4 +1,5 @@
-// Bit-equality: repeats, threads, chunks, the batch around a request; and memory that settles.
+// Equal bits for repeated calls, any number of threads, chunks and batches; and scratch that stops
+// growing.
 #include <gtest/gtest.h>
 
 #include "base/test_scale.h"
@@ -11,8 +12,8 @@ namespace {
 
 using namespace cpu_test;
 
-// Rows first .. first + count - 1 of the scene's only request, as a chunk of an extend or as decode
-// steps: later keys are not there yet.
+// Attends for rows first .. first + count - 1 of the scene's only request, as a chunk of a prefill
+// or as decode steps: later keys do not exist yet.
 Outputs attend_chunk(GqaScene& s, std::int64_t first, std::int64_t count) {
   AttendArgs args = s.args;
   const std::int32_t before = s.batch.kv_lens[0] - static_cast<std::int32_t>(s.batch.rows);
@@ -42,7 +43,7 @@ TEST_P(GqaBits, LayersShareASchedule) {
   using Requests = std::vector<std::pair<int, int>>;
   for (const bool invariant : {false, true}) {
     Schedule schedule(kHostMemory);
-    // The second step is smaller: what the first one left must not show.
+    // The second step is smaller: data left by the first must not matter.
     for (const Requests& requests :
          {Requests{{3000, 1}, {77, 30}, {1500, 2}, {0, 0}}, Requests{{900, 2}, {70, 1}}}) {
       for (const int window : {0, 700}) {

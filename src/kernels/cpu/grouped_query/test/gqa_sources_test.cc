@@ -1,5 +1,5 @@
-// Grouped-query attention over index lists, compact rows and page tables with holes; dtypes, sinks,
-// and NaN outside a row's keys.
+// Grouped-query attention over index lists, compact rows and page tables with holes; with all
+// dtypes, with sinks, and with NaN outside a row's keys.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -77,8 +77,8 @@ TEST_P(GqaFormats, HolesInThePageTable) {
   EXPECT_EQ(o.out.at(151, 0), 0);
 }
 
-// Pages that lie before the windows of all rows of a request have been given back: they are NaN, or
-// their entries holes. Neither matters, in one chunk or in ragged ones.
+// Pages before the windows of all rows of a request have been freed: they are NaN, or their table
+// entries are holes. Neither changes a result, with one chunk or with several uneven ones.
 TEST_P(GqaFormats, PagesThatAWindowHasLeftMayBeGone) {
   const std::vector<std::pair<int, int>> requests{{150, 10}, {90, 1}, {64, 64}, {333, 40}};
   constexpr int kWindow = 20;
@@ -115,7 +115,7 @@ TEST_P(GqaFormats, Sinks) {
   expect_oracle(s);
 }
 
-// Rows of a verify step share tiles with keys that only later rows see.
+// Rows of a verify step share tiles with keys that only later rows may see.
 TEST_P(GqaFormats, WhatARowDoesNotSeeCannotMatter) {
   for (const int group : {1, 4}) {
     GqaScene s({GetParam(), 16, 2 * group, 2, 64, 64}, {{70, 70}});

@@ -19,7 +19,8 @@ namespace lathe::cpu_test {
 
 using namespace ref_test;
 
-/// How far f32 arithmetic may be from double here; the project's own bound is 8e-4 or 2.01 / 128.
+/// Tolerance of f32 arithmetic against double in these tests. The project's bound is 8e-4 or
+/// 2.01 / 128.
 inline constexpr double kTolerance = 2e-5;
 
 inline double cosine_difference(const Matrix<double>& a, const Matrix<double>& b) {
@@ -64,7 +65,7 @@ struct GqaDims {
   int v_dim = 64;
 };
 
-/// A batch of (keys, rows) requests on a poisoned pool, with arguments that address it by page.
+/// A batch of (keys, rows) requests on a NaN-poisoned pool, with arguments by page table.
 struct GqaScene {
   GqaDims dims;
   Rng rng;

@@ -15,8 +15,8 @@ namespace lathe::indexer_test {
 
 using Rng = std::mt19937;
 
-/// Queries, and keys on shuffled pages of a NaN-poisoned pool (or contiguous), that rows see to
-/// different lengths.
+/// Queries, and keys on shuffled pages of a NaN-poisoned pool (or contiguous). Each row sees a
+/// different number of keys.
 struct Case {
   std::int32_t heads, dim;
   std::vector<e4m3> q;
@@ -29,7 +29,7 @@ struct Case {
   std::vector<float> scales;
   bool paged;
 
-  /// lens_of[r]: the lengths of the rows of request r.
+  /// lens_of[r]: how many keys each row of request r sees.
   Case(Rng& rng, std::int32_t heads_, std::int32_t dim_,
        const std::vector<std::vector<int>>& lens_of, std::int32_t page_size, bool paged_ = true)
       : heads(heads_),

@@ -76,7 +76,7 @@ TEST(IndexSelect, NaNIsNeverChosenAndInfinityIs) {
   EXPECT_EQ(select({kNaN, 1}, 2), (std::vector<std::int32_t>{0, 1}));
 }
 
-// What index_top_k() must give, from logits that its own kernel computed.
+// The expected result of index_top_k(): sorts the logits that its own kernel computes.
 Selected by_sorting(const Case& c, std::int64_t k) {
   const auto logits = logits_of(c);
   Selected s{{}, {}};
@@ -110,7 +110,7 @@ TEST(IndexTopK, NegativeLogitsAndMissingPages) {
   for (float& x : c.w) x = -std::fabs(x);
   ASSERT_EQ(top_k_of(c, 32), by_sorting(c, 32));
   for (std::size_t page = 1; page < 25; ++page) c.table[page] = PageId(page % 2 == 0 ? -1 : 99999);
-  // 16 keys of page 0, and key 400 on page 25, have a logit.
+  // Only 16 keys of page 0, and key 400 on page 25, have a logit.
   const Selected s = top_k_of(c, 32);
   EXPECT_EQ(s, by_sorting(c, 32));
   EXPECT_EQ(s.lengths[0], 16);
@@ -187,7 +187,7 @@ TEST(IndexTopK, IdentityRowsNeedNeitherLogitsNorMemory) {
     EXPECT_EQ(s.out[static_cast<std::size_t>(2 * 64 + i)], i < 63 ? i : -1);
   }
   EXPECT_TRUE(top_k_of(c, 0).out.empty());
-  // All NaN: nothing is chosen where there is a choice.
+  // All logits are NaN: rows with more than k keys select none.
   EXPECT_EQ(top_k_of(c, 63).lengths, (std::vector<std::int32_t>{0, 1, 63, 0}));
   EXPECT_TRUE(top_k_of(Case(rng, 16, 32, {}, 16), 8).out.empty());
 }
@@ -199,7 +199,7 @@ TEST(IndexTopK, FusedTransformsEqualSeparateOnes) {
   const Selected local = top_k_of(c, k);
   const std::span positions(reinterpret_cast<const LocalPos*>(local.out.data()), local.out.size());
 
-  // A pool of another page size, with a page that is not there.
+  // A target pool of another page size, with a missing page.
   const PoolShape pool{8, 1000};
   std::vector<PageId> table(2 * 30);
   for (PageId& page : table) page = PageId(static_cast<int>(rng() % 1000));
@@ -246,7 +246,7 @@ TEST(IndexTopK, BadArgumentsAreNamed) {
   view = logits.view();
   view.data = nullptr;
   EXPECT_EQ(select(view), "logits");
-  // Pages whose slots would not even fit an int64.
+  // Wild page ids: their slots would overflow an int64.
   IndexKeys keys = c.keys();
   keys.pool->pages = std::int64_t{1} << 60;
   const auto done = index_top_k({c.query(), keys, c.index_rows(), {}, 8, out, {}, {}, {}});

@@ -1,5 +1,5 @@
-// The CPU's latent attention against the oracle, over layouts, pages, heads, lengths, page tables
-// and index lists. Unused slots are poisoned, and outputs before every run.
+// The CPU's latent attention against the oracle: layouts, pages, heads, lengths, page tables and
+// index lists. Unused slots are poisoned, and so are outputs before every run.
 #include "kernels/cpu/latent/latent_attend.h"
 
 #include <gtest/gtest.h>
@@ -70,7 +70,7 @@ TEST_P(LatentLayouts, WindowAndCompressedEntries) {
   expect_oracle(s);
 }
 
-// Entries by the pages that they are on, as by a list of all that a row sees.
+// Entries by page table give the same result as a list of all entries that a row sees.
 TEST_P(LatentLayouts, WindowAndEntriesByPageTable) {
   s.args.problem.kind = ProblemKind::window_compressed;
   s.args.problem.window = 70;
@@ -186,8 +186,8 @@ TEST(LatentAttend, OddDimensionsOfCompactRows) {
   }
 }
 
-// Both sources' pages a gigabyte apart, beyond what an int32 counts. Only the pages' own bytes are
-// ever touched.
+// Pages of both sources are a gigabyte apart, so offsets exceed an int32. Only the pages' own bytes
+// are ever touched.
 TEST(LatentAttend, PagesFarApart) {
   Scene s(latent_layout(LayoutKind::v4_fp8), 16, 5, {{150, 3}, {70, 1}});
   const Ints window = s.batch.causal_list(16, 64, 60), list = s.random_list(90);
@@ -259,7 +259,7 @@ TEST(LatentAttend, PagesThatAreHolesHoldNoKey) {
   expect_oracle(s);
 }
 
-// A NaN key is data to the rows that see it and nothing to the others, in one block of rows or not.
+// A NaN key makes NaN of the rows that see it, and of no other row, even in the same block of rows.
 TEST(LatentAttend, NaNReachesTheRowsThatSeeItAndNoOther) {
   for (const int heads : {1, 3, 4, 16}) {
     Scene s(latent_layout(LayoutKind::mla_bf16), 16, heads, {{75, 12}, {30, 4}});
@@ -309,7 +309,7 @@ TEST(LatentAttend, ScoresFarApartNeitherOverflowNorVanish) {
   for (float& x : s.q.data) x *= 300;
   const Outputs got = s.attend();
   const Outputs want = s.oracle();
-  expect_near(got, want, 2e-3);  // a rounding of a score of thousands is what its P is off by
+  expect_near(got, want, 2e-3);  // scores are in the thousands: their rounding is an error of P
 }
 
 // ---------------------------------------------------------------- number formats

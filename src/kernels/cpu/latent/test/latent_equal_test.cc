@@ -1,5 +1,5 @@
-// Bit-equality of latent attention: repeats, thread counts, other requests in the batch, chunked
-// prompts, gathered rows. And a random search for differences from the oracle.
+// Equal bits of latent attention for repeated calls, any number of threads, other requests in the
+// batch, chunked prompts and gathered rows. And a random search for differences from the oracle.
 #include <gtest/gtest.h>
 
 #include "base/test_scale.h"
@@ -28,7 +28,7 @@ TEST(LatentEqual, TwentyRepeats) {
 TEST(LatentEqual, LayersShareASchedule) {
   for (const bool invariant : {false, true}) {
     Schedule schedule(kHostMemory);
-    // The second step is smaller: what the first one left must not show.
+    // The second step is smaller: data left by the first must not matter.
     for (const Requests& requests : {kMixed, Requests{{900, 2}, {70, 1}}}) {
       for (const bool sparse : {false, true}) {
         Scene s(latent_layout(LayoutKind::mla_bf16), 64, 3, requests);
@@ -68,7 +68,7 @@ TEST(LatentEqual, AnyNumberOfThreadsWhenBatchInvariant) {
   }
 }
 
-// Rows [begin, end) of the first request of `s`, whose keys end at the last of them.
+// Attends for rows [begin, end) of the first request of `s`; keys after the last row do not exist.
 Outputs chunk_of(const Scene& s, std::int64_t begin, std::int64_t end, const Execution& execution) {
   const std::int32_t indptr[] = {0, static_cast<std::int32_t>(end - begin)};
   const auto before = s.batch.kv_lens[0] - s.batch.q_indptr[1];
@@ -92,8 +92,8 @@ void expect_rows(const Outputs& part, const Outputs& whole, std::int64_t begin) 
 
 TEST(LatentEqual, ChunksAndCompanionsWhenBatchInvariant) {
   for (const int heads : {1, 3, 16}) {
-    // The first request's rows cross the beginnings of parts, at 256, 512, 1024 and 2048 keys. In
-    // the same batch the tails of two others.
+    // The first request's rows cross the starts of parts at 256, 512, 1024 and 2048 keys. The batch
+    // also has the last rows of two other requests.
     for (const int keys : {300, 580, 1090, 2100}) {
       Scene s(latent_layout(LayoutKind::mla_fp8_block), 16, heads, {{keys, 130}, {70, 3}, {5, 1}});
       ThreadPool threads(2);
@@ -123,7 +123,7 @@ TEST(LatentEqual, GatheredRowsOfTwoSources) {
     name_by_index(s.args.extra, entries, 1200);
     const Outputs in_place = s.attend();
 
-    // One list a row: the window, then the entries; a compact row for every entry of it.
+    // One list per row: the window, then the entries. Every entry of the list has a compact row.
     const Ints window = s.batch.causal_list(16, 100, 100);
     std::vector<Slot> slots;
     for (std::int64_t r = 0; r < s.batch.rows; ++r) {

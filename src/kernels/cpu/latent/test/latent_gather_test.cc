@@ -1,5 +1,5 @@
-// Gathering and attending gives the bits of attending in place, in any workspace that is big
-// enough.
+// Gathering and then attending gives the same bits as attending in place, with any workspace that
+// is large enough.
 #include "kernels/cpu/latent/latent_gather.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ using namespace latent_test;
 
 const Requests kRequests = {{150, 3}, {0, 0}, {17, 1}, {64, 2}, {33, 0}, {1, 1}};
 
-// rows: of the workspace, which starts as NaN.
+// rows: size of the workspace, which is NaN at first.
 Outputs gathered(const Scene& s, std::int64_t rows, std::int64_t state_bytes = kLatentPartBytes) {
   std::vector<std::uint16_t> workspace(static_cast<std::size_t>(rows * s.args.problem.qk_dim()),
                                        0xffff);
@@ -70,8 +70,8 @@ TEST_P(LatentGather, WindowAndCompressedEntries) {
 INSTANTIATE_TEST_SUITE_P(Layouts, LatentGather, ::testing::ValuesIn(kLatentKinds),
                          [](const auto& test) { return std::string(name(test.param)); });
 
-// Requests of up to 3.4 runs of the smallest workspace, with pages that are missing and pages that
-// end between runs; a sink, and more heads than a work tile takes.
+// Requests of up to 3.4 runs of the smallest workspace, with missing pages and pages that end
+// between runs; with a sink, and more heads than fit a work tile.
 TEST(LatentGather, RequestsLargerThanTheWorkspaceGoOnFromRunToRun) {
   for (const int heads : {3, 70}) {
     for (const int page : {16, 48}) {
@@ -93,7 +93,7 @@ TEST(LatentGather, RequestsLargerThanTheWorkspaceGoOnFromRunToRun) {
       for (const std::int64_t room : {1024, 1500, 2048, 3583, 3600, 20000}) {
         expect_equal(gathered(s, room), want);
       }
-      // For that many rows at a time, and for one: keys are gathered again for the others.
+      // States of 7 rows at a time, then of one row: the keys are gathered again for the others.
       expect_equal(gathered(s, 1024, 7 * heads * (128 * 4 + 8)), want);
       if (heads > 3) expect_equal(gathered(s, 1024, 0), want);
       s.args.execution.batch_invariant = false;
@@ -102,7 +102,7 @@ TEST(LatentGather, RequestsLargerThanTheWorkspaceGoOnFromRunToRun) {
   }
 }
 
-// The planner asks for a request's keys, not for its pages.
+// The planner reserves memory for a request's keys, not for its whole pages.
 TEST(LatentGather, PagesThatAreNotFullNeedNoRoom) {
   Scene s(latent_layout(LayoutKind::mla_fp8), 64, 3, {{70, 5}});
   s.args.execution.batch_invariant = true;

@@ -1,4 +1,4 @@
-// How latent calls are cut into parts: fixed parts, coverage of the keys, balance of threads.
+// How latent calls are cut into parts: fixed parts, every key covered once, balanced threads.
 #include "kernels/cpu/latent/latent_plan.h"
 
 #include <gtest/gtest.h>
@@ -28,8 +28,8 @@ TEST(LatentPlan, FixedPartsDoubleUpToTheFoldLength) {
   }
 }
 
-// Every key of a work tile lies in one task, whatever cuts; with a run the cuts are those of all
-// keys.
+// Every key of a work tile is in exactly one task, whatever the cuts; a run has the same cuts as
+// the whole request.
 TEST(LatentPlan, PartsCoverTheKeys) {
   Scene s(CacheLayout(LayoutKind::mla_bf16), 64, 4, {{1, 1}});
   ThreadPool threads(3);
@@ -56,8 +56,8 @@ TEST(LatentPlan, PartsCoverTheKeys) {
   EXPECT_EQ(plan.part_begin(1), 1024);
 }
 
-// A lone row of 512 keys and more leaves two threads equal work: in the order of the list, each
-// task to the thread that is free first.
+// A single row of 512 keys or more gives two threads about equal work, if each task in the list's
+// order goes to the first free thread.
 TEST(LatentPlan, TwoThreadsShareOneRowEvenly) {
   Scene s(CacheLayout(LayoutKind::mla_bf16), 64, 16, {{1, 1}});
   ThreadPool threads(2);

@@ -31,8 +31,8 @@ TEST(LatentRegister, AKernelForEachProblemAndKind) {
   EXPECT_FALSE(gather->capability.two_sources);
 }
 
-// One row of 128 heads over 400,000 keys would keep 393 x 2 states of 130 KiB apart: 100 MiB. Three
-// such requests exceed the ceiling, and their tasks fold as they go.
+// One row of 128 heads over 400,000 keys has 393 x 2 parts with states of 130 KiB: 100 MiB. Three
+// such requests exceed the ceiling, so their tasks fold the parts as they go.
 TEST(LatentRegister, PartsStayBelowTheDeclaredCeiling) {
   latent_test::Scene s(CacheLayout(LayoutKind::mla_bf16), 64, 128, {{1, 1}, {1, 1}, {1, 1}});
   std::vector<std::int32_t> lens = {400000, 400000, 400000};

@@ -16,7 +16,7 @@ using namespace ref_test;
 using Requests = std::vector<std::pair<int, int>>;
 using Ints = std::vector<std::int32_t>;
 
-/// A batch over one poisoned pool, by page table until by_index() is called.
+/// A batch over one NaN-poisoned pool. By page table until by_index() is called.
 struct Scene {
   Rng rng;
   TestPool pool;
@@ -50,15 +50,15 @@ struct Scene {
   std::int64_t longest() const {
     return batch.kv_lens.empty() ? 1 : std::max(1, *std::ranges::max_element(batch.kv_lens));
   }
-  /// Keeps `list` alive only if the caller does.
+  /// The caller keeps `list` alive.
   void by_index(const Ints& list, ProblemKind kind = ProblemKind::sparse_latent) {
     args.problem.kind = kind;
     args.main.page_table = {};
     args.main.table_width = 0;
     name_by_index(args.main, list, batch.rows == 0 ? 1 : std::ssize(list) / batch.rows);
   }
-  /// V4's two sources, here of the same pages: by a window's list and by another one. The scene
-  /// keeps neither.
+  /// V4's two sources, here both on the same pages: a list for the window and another list. The
+  /// caller keeps both lists alive.
   void by_two_sources(const Ints& window_list, std::int32_t window, const Ints& list) {
     by_index(window_list, ProblemKind::window_compressed);
     args.problem.window = window;
@@ -93,7 +93,8 @@ struct Scene {
   }
 };
 
-/// Far inside the bounds of bf16 arithmetic (8e-4, 8.01/65536): f32 sums of some thousand terms.
+/// For f32 sums of some thousand terms: far inside the bounds of bf16 arithmetic
+/// (8e-4, 8.01/65536).
 inline void expect_f32_close(const Outputs& got, const Outputs& want) {
   expect_near(got, want, 2e-5);
   double dot = 0, a = 0, b = 0;

@@ -1,4 +1,4 @@
-// Products with MXFP4 weights on every SIMD target, against double precision.
+// GEMMs with MXFP4 weights on every SIMD target, against double precision.
 #include "layout/simd_targets.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@
 namespace lathe {
 namespace {
 
-/// A weight whose codes and scales end where memory that may be read ends.
+/// A weight with codes and scales that end at the end of readable memory.
 class GuardedWeight {
  public:
   GuardedWeight(std::mt19937& rng, std::int64_t rows, std::int64_t cols) {
@@ -72,9 +72,9 @@ void multiply(MatmulPrecision precision, const Product& p) {
   cpu_matmul({}, arena, precision, {&p, 1});
 }
 
-// Rows one by one, then together: the bits of the first and the numbers of ref. Sums of up to 1024
-// products go through at most 1024 roundings, then block sums are added; x rounded to bf16 is off
-// by 2^-9 of itself.
+// Rows one by one and together have equal bits, and the oracle's numbers within a bound: sums of up
+// to 1024 products have at most 1024 roundings, then block sums are added; x rounded to bf16 has a
+// relative error of 2^-9.
 void check(MatmulPrecision precision, std::int64_t m, std::int64_t n, std::int64_t k) {
   std::mt19937 rng(test_seed(static_cast<std::uint32_t>(m * 7 + n * 3 + k)));
   const GuardedWeight w(rng, n, k);
@@ -127,7 +127,8 @@ TEST(MatmulMx, AgreesWithRefInBf16) {
   check_shapes(MatmulPrecision::bf16);
 }
 
-// One row of a unit matrix picks a weight: every code with every scale that a checkpoint may have.
+// A row of a unit matrix selects one weight: every code with every scale that a checkpoint may
+// have.
 TEST(MatmulMx, WidensEveryCodeAndScaleExactly) {
   constexpr std::int64_t kCols = 8 * kMxBlock;  // 8 scales, 32 of which make all of 0 to 245
   std::vector<std::byte> codes(32 * kCols / 2);
@@ -154,7 +155,7 @@ TEST(MatmulMx, WidensEveryCodeAndScaleExactly) {
         for (std::int64_t t = 0; t < m; ++t) {
           for (std::int64_t i = 0; i < 32; ++i) {
             const float want = weight_at(w, i, (first + t) % kCols);
-            // The instruction takes and makes no subnormal numbers.
+            // The instruction reads subnormal numbers as zeros and produces none.
             const bool lost = precision == MatmulPrecision::bf16 && std::abs(want) < 0x1p-126f;
             ASSERT_EQ(out.data[static_cast<std::size_t>(t * 32 + i)], lost ? 0 : want)
                 << name(precision) << " row " << i << " col " << (first + t) % kCols;

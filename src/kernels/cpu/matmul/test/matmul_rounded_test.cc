@@ -10,8 +10,8 @@
 namespace lathe {
 namespace {
 
-// The finite value of e4m3 (sign, 4 bits of exponent with bias 7, 3 of mantissa) that lies nearest,
-// ties to the even code.
+// The nearest finite value of e4m3 (sign, 4 bits of exponent with bias 7, 3 of mantissa), ties to
+// the even code.
 double nearest_e4m3(double x) {
   double best = 0, least = INFINITY;
   for (int code = 0; code < 0x7f; ++code) {
@@ -54,7 +54,7 @@ TEST(CpuMatmulRounded, RoundsBlocksOf128) {
             << "row " << r << ", col " << c << ", seed " << seed;
       }
     }
-    // Other weights take x in bf16.
+    // With other weights, x is rounded to bf16 only.
     cpu_round_x({}, from, DType::bf16, precision, to);
     for (std::size_t i = 0; i < x.size(); ++i) ASSERT_EQ(got[i], to_f32(to_bf16(x[i])));
   }

@@ -1,5 +1,4 @@
-// Products and row-wise operators on every SIMD target that this build has and this machine can
-// run.
+// GEMMs and row-wise operators on every SIMD target that this build has and this machine can run.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -53,7 +52,7 @@ bool same_bits(const Floats& a, const Floats& b) {
   return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-// A weight of any dtype with a checkpoint's scales.
+// A weight of any dtype with scales as in a checkpoint.
 struct Weight {
   std::vector<std::byte> bytes;
   Floats scales;
@@ -93,9 +92,9 @@ struct Weight {
   }
 };
 
-// Against the double-precision product: n roundings of the sum of |x w| (Higham, Accuracy and
-// Stability of Numerical Algorithms, section 3.1). A row alone, which reads weights from where they
-// lie, and the same row among many, whose weights are widened first, have the same bits.
+// Against double precision: at most n roundings of the sum of |x w| (Higham, Accuracy and Stability
+// of Numerical Algorithms, section 3.1). A single row streams the stored weights, and many rows use
+// widened panels; both give a row the same bits.
 TEST(MatmulTargets, AgreeWithTheOracle) {
   std::mt19937 rng(test_seed(71));
   constexpr std::int64_t kRows = 21, kOuts = 37, kDepth = 1312;
@@ -139,8 +138,8 @@ TEST(MatmulTargets, AgreeWithTheOracle) {
   }
 }
 
-// Behind what a product has taken of its arena nothing is written: x of up to 16 rows is packed
-// whole, whatever its width.
+// A GEMM writes only the arena memory that it has allocated. (x of up to 16 rows is packed whole,
+// whatever its width.)
 TEST(Matmul, WritesOnlyTheScratchThatItTakes) {
   constexpr std::int64_t kSpare = std::int64_t{1} << 21, kMost = 130, kOuts = 128, kDepth = 7168;
   constexpr auto kUntouched = std::byte{0x5a};
@@ -236,7 +235,7 @@ TEST(RowwiseTargets, ScaledSumsAgreeWithTheOracle) {
   }
 }
 
-// One rounding an element, or none: every target gives the same bits.
+// At most one rounding per element, so every target gives the same bits.
 TEST(RowwiseTargets, SumsAndRowsOfTablesAreTheSameBits) {
   std::mt19937 rng(test_seed(75));
   for (const std::int64_t n : kWidths) {

@@ -28,7 +28,7 @@ MutableRowsView out(std::vector<float>& x, std::int64_t cols) {
           static_cast<std::int64_t>(x.size())};
 }
 
-// gate and up interleaved.
+// Interleaves gate and up.
 std::vector<float> turns(const std::vector<float>& gate, const std::vector<float>& up) {
   std::vector<float> both;
   for (std::size_t i = 0; i < gate.size(); ++i) {
@@ -89,7 +89,7 @@ TEST(GatedActivation, AtTheEnds) {
     for (const ActivationKind kind : kKinds) {
       const bool clamps =
           kind == ActivationKind::clamped_swiglu || kind == ActivationKind::clamped_silu;
-      // What up becomes of 1, of 7 and of -7.
+      // The factors that `up` values of 1, 7 and -7 become.
       const float added = kind == ActivationKind::clamped_swiglu ? 1 : 0;
       cpu_gated_activation({}, {{.kind = kind}, view(gate), view(up), out(got, cols)});
       EXPECT_EQ(got[0], 0) << name(kind);

@@ -1,5 +1,5 @@
-// The CPU's sampler against the plain one of ref, on every SIMD target: equal tokens and equal bits
-// of log-probabilities.
+// The CPU's sampler against the oracle's, on every SIMD target: equal tokens, and log-probabilities
+// with equal bits.
 #include "kernels/cpu/sampling/sampling.h"
 
 #include <gtest/gtest.h>
@@ -168,7 +168,7 @@ TEST(CpuSampling, EqualsRefOnEveryTarget) {
   });
 }
 
-// One long row of each kind that a filter's search goes its own way on.
+// One long row for each path of the filters' search.
 TEST(CpuSampling, EqualsRefOnALongRow) {
   std::mt19937 rng(test_seed(2));
   std::normal_distribution<float> normal;
@@ -192,8 +192,8 @@ TEST(CpuSampling, EqualsRefOnALongRow) {
   }
 }
 
-// Sums of three tokens tie with the share up to rounding, so the order of summation decides; and
-// the tail is too light for any approximate sum to tell its ranks apart.
+// The sum of three tokens equals the share up to rounding, so the order of summation decides. The
+// tail is so light that an approximate sum cannot tell its ranks apart.
 TEST(CpuSampling, RoundingDecidesByTheRulesOwnSums) {
   for_each_target([] {
     for (int heavy = 1; heavy < 9; ++heavy) {
@@ -212,7 +212,7 @@ TEST(CpuSampling, RoundingDecidesByTheRulesOwnSums) {
   });
 }
 
-// Ranks by sorting and the rule's sums rank by rank.
+// top_p by sorting, with the exact sum of ops/sampling.h at each rank.
 Cut plain_cut_top_p(const std::vector<double>& w, const Cut& from, double p) {
   std::vector<Candidate> ranks;
   for (std::int32_t t = 0; t < std::ssize(w); ++t) {
@@ -240,7 +240,7 @@ TEST(CpuSampling, TopPIsCutWhereTheSumsSay) {
     const double range = 60 * unit();
     for (double& x : w) x = std::exp2(-range * unit());
     w[rng() % 1024] = 1;
-    // A share that a sum of ranks meets, give or take a bit.
+    // A share that equals the sum of some ranks, give or take a bit.
     const Cut from{w[rng() % 1024] * (i % 2), 1023};
     std::vector<double> ranks;
     for (double x : w) {
