@@ -161,9 +161,9 @@ void PrefixCache::touch(std::span<Block* const> chain) {
 PrefixMatch PrefixCache::match(std::span<const std::int32_t> tokens, std::int64_t max_tokens) {
   const auto most = std::min(static_cast<std::int64_t>(tokens.size()), max_tokens);
   std::vector<Block*> chain = walk(tokens, most / granularity_);
-  chain.resize(resumable(chain));
-
   PrefixMatch match;
+  match.known = static_cast<std::int64_t>(chain.size()) * granularity_;
+  chain.resize(resumable(chain));
   match.pages.resize(groups_.size());
   if (chain.empty()) return match;
   match.tokens = chain.back()->end;

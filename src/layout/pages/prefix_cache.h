@@ -45,6 +45,9 @@ using GroupPages = std::vector<std::vector<PageId>>;
 struct PrefixMatch {
   std::int64_t tokens = 0;  // a multiple of granularity()
   GroupPages pages;         // [groups][tokens / tokens_per_page]; -1 before a group's window
+  // Tokens of all cached blocks that the prompt begins with, at least `tokens`. It is more if
+  // windows before the deeper boundaries have holes, so that no request can resume there.
+  std::int64_t known = 0;
 };
 
 #define LATHE_PREFIX_EVENTS(X) X(stored) X(removed)

@@ -37,9 +37,11 @@ class Model {
 
   PrefixMatch match(const Tokens& tokens, std::int64_t most) {
     const auto limit = std::min(tokens.size(), static_cast<std::size_t>(most));
+    std::int64_t known = 0;
     for (std::size_t n = limit / block_ * block_; n > 0; n -= block_) {
       if (!entries_.contains(prefix(tokens, n))) continue;
-      PrefixMatch m{static_cast<std::int64_t>(n), GroupPages(groups_.size())};
+      known = std::max(known, static_cast<std::int64_t>(n));
+      PrefixMatch m{static_cast<std::int64_t>(n), GroupPages(groups_.size()), known};
       bool whole = true;
       for (std::size_t g = 0; g < groups_.size(); ++g) {
         const auto size = static_cast<std::size_t>(groups_[g].tokens_per_page);
@@ -57,7 +59,7 @@ class Model {
       touch(tokens, n);
       return m;
     }
-    return {0, GroupPages(groups_.size())};
+    return {0, GroupPages(groups_.size()), known};
   }
 
   void insert(const Tokens& tokens, const GroupPages& pages) {
@@ -238,6 +240,7 @@ void run(const std::vector<std::pair<int, int>>& shapes, unsigned seed, int base
         const auto most = static_cast<std::int64_t>(below(r.tokens.size() + 2));
         const PrefixMatch want = model.match(r.tokens, most), got = cache.match(r.tokens, most);
         ASSERT_EQ(got.tokens, want.tokens);
+        ASSERT_EQ(got.known, want.known);
         ASSERT_EQ(got.pages, want.pages);
         ASSERT_LE(got.tokens, most);
         hits += got.tokens > 0;
