@@ -169,6 +169,16 @@ std::int64_t window_pages(const Plan& plan, std::int64_t block_tokens, std::int6
   return plus(times(requests, kept + 1), (rows + page - 1) / page);
 }
 
+std::int64_t boundary_pages(const Plan& plan) {
+  const std::int64_t page = plan.main().page_size;
+  return (kept_tokens(plan.problem) + page - 1) / page;
+}
+
+std::int64_t most_window_pages(const Plan& plan, std::int64_t block_tokens) {
+  return plus(window_pages(plan, block_tokens, plan.max_requests, plan.max_rows),
+              times(kept_boundaries(plan.max_requests), boundary_pages(plan)));
+}
+
 std::int64_t cache_bytes(const Plan& plan, std::int64_t tokens) {
   std::int64_t sum = 0;
   for (const CachePlan& c : plan.caches) {
@@ -176,12 +186,15 @@ std::int64_t cache_bytes(const Plan& plan, std::int64_t tokens) {
     if (c.role == CacheRole::main && plan.problem.kind == ProblemKind::window_compressed) {
       // The window slides: a request keeps only the pages of its last tokens, whatever its length.
       const std::int64_t pages = (plan.problem.window + tokens_per_page - 1) / tokens_per_page + 1;
-      sum = plus(sum, times(plan.layers, times(plan.max_requests, pages, c.page_bytes())));
+      const std::int64_t all =
+          plus(times(plan.max_requests, pages),
+               times(kept_boundaries(plan.max_requests), boundary_pages(plan)));
+      sum = plus(sum, times(plan.layers, all, c.page_bytes()));
       continue;
     }
     std::int64_t pages = (tokens + tokens_per_page - 1) / tokens_per_page;
     if (plan.problem.window > 0) {
-      pages = std::min(pages, window_pages(plan, c.page_size, plan.max_requests, plan.max_rows));
+      pages = std::min(pages, most_window_pages(plan, c.page_size));
     }
     sum = plus(sum, times(plan.layers_of(c.role), pages, c.page_bytes()));
   }

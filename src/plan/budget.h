@@ -42,6 +42,17 @@ constexpr std::int64_t kept_tokens(const AttentionProblem& problem) {
 std::int64_t window_pages(const Plan& plan, std::int64_t block_tokens, std::int64_t requests,
                           std::int64_t rows);
 
+/// Boundaries inside prompts, where later requests with the same beginning resume, that the prefix
+/// cache can keep while `max_requests` requests hold as much as they may. Each needs its window
+/// pages and a slot of every state.
+constexpr std::int64_t kept_boundaries(std::int64_t max_requests) { return 1 + max_requests / 8; }
+/// Main pages of the window before a boundary. Precondition: the problem has a window.
+std::int64_t boundary_pages(const Plan& plan);
+
+/// Most main pages that are of use in the pool of a group with a window: what all running requests
+/// hold at once, and the pages of kept_boundaries(). Precondition: the problem has a window.
+std::int64_t most_window_pages(const Plan& plan, std::int64_t block_tokens);
+
 /// Tokens of a page of compressed entries. Precondition: the problem has two sources.
 inline std::int64_t entry_page_tokens(const Plan& plan) {
   const CachePlan& c = *plan.cache(CacheRole::compressed);

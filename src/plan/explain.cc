@@ -150,6 +150,13 @@ std::string table_lines(const Plan& plan) {
   return out;
 }
 
+// What prompts that are shared up to a boundary cost.
+std::string boundary_line(const ModelPlan& plan) {
+  if (plan.boundary_bytes == 0) return "";
+  return fmt::format("{:<10}{} kept inside shared prompts, at most {} of the cache and of states\n",
+                     "prefixes", plan.kept_boundaries(), human_bytes(plan.boundary_bytes));
+}
+
 }  // namespace
 
 std::string explain_rules() {
@@ -209,7 +216,7 @@ std::string explain(const Plan& plan) {
 }
 
 std::string explain(const ModelPlan& plan) {
-  if (plan.plain()) return explain(plan.groups.front().plan);
+  if (plan.plain()) return explain(plan.groups.front().plan) + boundary_line(plan);
   std::string out;
   std::vector<Plan> plans;
   for (const GroupPlan& g : plan.groups) {
@@ -222,7 +229,8 @@ std::string explain(const ModelPlan& plan) {
     out += "\n" + group_lines(g.plan) + table_lines(g.plan);
     plans.push_back(g.plan);
   }
-  return out + budget_line(plan.budgets) + rows_line(plans) + drafts_line(plans.front());
+  return out + budget_line(plan.budgets) + rows_line(plans) + drafts_line(plans.front()) +
+         boundary_line(plan);
 }
 
 std::string kinds(const Plan& plan, Phase phase) {

@@ -80,6 +80,8 @@ std::size_t ModelPlan::entry_groups() const {
                     [](const GroupPlan& g) { return g.plan.problem.two_sources(); }));
 }
 
+std::int64_t ModelPlan::kept_boundaries() const { return lathe::kept_boundaries(max_requests()); }
+
 bool ModelPlan::has_state() const {
   return std::any_of(groups.begin(), groups.end(),
                      [](const GroupPlan& g) { return g.group.state_bytes > 0; });
@@ -183,13 +185,25 @@ ModelPlan join_groups(std::vector<GroupPlan> groups) {
     // Replaces the budget that follows from the problem's kind alone.
     std::erase_if(g.plan.budgets,
                   [](const Budget& b) { return b.kind == BudgetKind::compressor_state; });
-    out.state_slots = kStateSlotsPerRequest * g.plan.max_requests;
+    out.state_slots =
+        kStateSlotsPerRequest * g.plan.max_requests + lathe::kept_boundaries(g.plan.max_requests);
     g.plan.budgets.push_back({BudgetKind::compressor_state,
                               g.group.state_bytes * banks * g.plan.layers * out.state_slots, 0});
   }
   out.groups = std::move(groups);
   out.budgets = out.groups.size() == 1 ? out.groups.front().plan.budgets : merged(out.groups);
   out.block_tokens = block_tokens(out.groups);
+  for (const GroupPlan& g : out.groups) {
+    const Plan& p = g.plan;
+    std::int64_t bytes = g.group.state_bytes * out.state_banks() * p.layers;
+    if (p.problem.window > 0) {
+      for (const CachePlan& c : p.caches) {
+        if (p.problem.two_sources() && c.role != CacheRole::main) continue;
+        bytes += boundary_pages(p) * p.layers_of(c.role) * c.page_bytes();
+      }
+    }
+    out.boundary_bytes += out.kept_boundaries() * bytes;
+  }
   return out;
 }
 

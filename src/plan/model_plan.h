@@ -46,6 +46,10 @@ struct ModelPlan {
   // kept at block boundaries.
   std::int64_t block_tokens = 1;
   std::int64_t state_slots = 0;  // slots of each group with a state
+  // Bytes of window pages and states before kept_boundaries() boundaries inside prompts, where
+  // later requests can resume. They are included in the pools and in the compressor states' budget.
+  // 0: the model has neither windows nor states.
+  std::int64_t boundary_bytes = 0;
   /// States per slot: one after every row of a request in a step that verifies drafts.
   std::int64_t state_banks() const { return 1 + std::int64_t{draft_tokens()}; }
 
@@ -56,6 +60,8 @@ struct ModelPlan {
   std::int64_t context_length() const { return groups.front().plan.context_length; }
 
   std::int32_t layers() const;
+  /// The number of boundaries that boundary_bytes are for.
+  std::int64_t kept_boundaries() const;
   /// Number of groups with compressed entries.
   std::size_t entry_groups() const;
   bool has_state() const;

@@ -301,7 +301,9 @@ Json to_json(const ModelPlan& plan) {
           {"groups", std::move(groups)},
           {"budgets", budgets_json(plan.budgets)},
           {"block_tokens", plan.block_tokens},
-          {"state_slots", plan.state_slots}};
+          {"state_slots", plan.state_slots},
+          {"kept_boundaries", plan.kept_boundaries()},
+          {"boundary_bytes", plan.boundary_bytes}};
 }
 
 Json to_json(const Refusal& refusal) {

@@ -17,7 +17,8 @@ namespace lathe {
 nlohmann::ordered_json to_json(const Plan& plan);
 
 /// For a plain plan (one group, no state) to_json(Plan). Otherwise {"legal": true, "groups":
-/// [{"name", "layers", "state_bytes", "plan"}], "budgets": [...], "block_tokens", "state_slots"}.
+/// [{"name", "layers", "state_bytes", "plan"}], "budgets": [...], "block_tokens", "state_slots",
+/// "kept_boundaries", "boundary_bytes"}.
 nlohmann::ordered_json to_json(const ModelPlan& plan);
 
 /// {"legal": false, "headline": ..., "reasons": [{rule, subject, field, wanted, offered, hint}],

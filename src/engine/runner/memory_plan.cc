@@ -12,11 +12,11 @@ namespace lathe {
 namespace {
 
 // Pages of a group for requests of `tokens` tokens together: one with a window needs no more than
-// all running requests hold at once, however long they are.
+// all running requests hold at once, however long they are, and kept boundaries.
 std::int64_t group_pages(const ModelPlan& plan, const Plan& p, std::int64_t tokens) {
   const std::int64_t pages = pages_for(tokens, p.main().page_size);
   if (kept_tokens(p.problem) == 0) return pages;
-  return std::min(pages, window_pages(p, plan.block_tokens, p.max_requests, p.max_rows));
+  return std::min(pages, most_window_pages(p, plan.block_tokens));
 }
 
 // Buffers that hold nothing after a step, so that two models can share them. They are in the arena

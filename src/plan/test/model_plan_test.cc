@@ -100,15 +100,20 @@ TEST(ModelPlan, PrintsItsGroups) {
   const std::string text = explain(*model);
   EXPECT_THAT(text, HasSubstr("group     full, 12 layers: 1, 3, 5, 7, ..., 23\n"));
   EXPECT_THAT(text, HasSubstr("group     window, 12 layers: 0, 2, 4, 6, ..., 22, window 128, state "
-                              "4,096 B per request and layer in 32 slots\n"));
+                              "4,096 B per request and layer in 34 slots\n"));
   EXPECT_EQ(summary(*model), "inplace prefill, inplace decode over gqa_bf16, page 16");
   const auto json = to_json(*model);
   EXPECT_EQ(json["groups"][1]["name"], "window");
   EXPECT_EQ(json["groups"][1]["layers"].size(), 12u);
   EXPECT_EQ(json["groups"][1]["plan"], to_json(model->groups[1].plan));
-  EXPECT_EQ(json["state_slots"], 32);
-  // Four slots for each of 8 requests, in 12 layers.
-  EXPECT_EQ(model->budget(BudgetKind::compressor_state)->bytes, 4096 * 12 * 4 * 8);
+  EXPECT_EQ(json["state_slots"], 34);
+  // Four slots for each of 8 requests and one for each of two kept boundaries, in 12 layers.
+  EXPECT_EQ(model->budget(BudgetKind::compressor_state)->bytes, 4096 * 12 * (4 * 8 + 2));
+  // The 127 tokens before a boundary are 8 pages of 32 KiB.
+  EXPECT_EQ(json["kept_boundaries"], 2);
+  EXPECT_EQ(json["boundary_bytes"], 2 * 12 * (8 * 32768 + 4096));
+  EXPECT_THAT(text,
+              HasSubstr("prefixes  2 kept inside shared prompts, at most 6 MiB of the cache"));
 }
 
 TEST(ModelPlan, LayersThatShareASelectionHaveNoIndexCache) {
