@@ -127,9 +127,12 @@ class Engine {
     std::vector<SampledToken> prompt_logprobs;
     std::int64_t limit = 0;     // tokens of the answer
     std::int64_t computed = 0;  // tokens with keys in the cache
-    std::int64_t trimmed = 0;   // tokens for which pages before windows have been released
-    RequestPages pages;         // of `computed` tokens between steps
-    std::int64_t cached = 0;    // tokens found in the prefix cache at the first admission
+    // The block boundary where its tokens part from a cached prompt, if no request can resume there
+    // yet: what is missing there goes to the prefix cache when it is computed. 0: none.
+    std::int64_t parting = 0;
+    std::int64_t trimmed = 0;  // tokens for which pages before windows have been released
+    RequestPages pages;        // of `computed` tokens between steps
+    std::int64_t cached = 0;   // tokens found in the prefix cache at the first admission
     std::int64_t preemptions = 0;
     bool admitted_before = false;
     std::optional<FinishReason> ended;  // to be removed from its list
@@ -190,6 +193,7 @@ class Engine {
   void describe_running();
   void count_available();
   void preempt_youngest(StepReport& report);
+  std::int64_t cap_at_parting(const Sequence& r, std::int64_t rows) const;
   std::int64_t cap_scored_rows(const Sequence& r, std::int64_t rows);
   void admit(std::int64_t prefill_rows, StepReport& report);
   bool waits_for_sibling(const Sequence& r) const;
@@ -197,6 +201,7 @@ class Engine {
   // engine_pages.cc
   void publish(Sequence& r);
   void publish_prompts();
+  void publish_partings();
   void keep_and_release(Sequence& r, FinishReason reason);
   void give_up_pages(Sequence& r);
   void trim(Sequence& r);

@@ -22,6 +22,16 @@ void Engine::publish_prompts() {
   }
 }
 
+// Caches states and window pages at the boundary where a request parts from a cached prompt. The
+// same tokens have led to finite logits before (E9).
+void Engine::publish_partings() {
+  for (const SequencePtr& r : running_) {
+    if (r->parting == 0 || r->computed < r->parting) continue;
+    publish(*r);
+    r->parting = 0;
+  }
+}
+
 // Caches an ended request's full pages, unless their keys led to no token or to NaN (E9).
 void Engine::keep_and_release(Sequence& r, FinishReason reason) {
   if (reason != FinishReason::error && r.answered() > 0) publish(r);

@@ -34,6 +34,7 @@ void Engine::take_results(StepReport& report) {
     if (r->ended && r->in_flight > 0) leaving_.push_back(std::move(r));
   }
   std::erase_if(running_, [](const SequencePtr& r) { return r == nullptr || r->ended; });
+  publish_partings();
   for (const SequencePtr& r : running_) trim(*r);
 }
 

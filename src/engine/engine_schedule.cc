@@ -45,7 +45,7 @@ void Engine::schedule(StepReport& report) {
   scored_rows_left_ = std::max<std::int64_t>(1, kScoredLogitBytes / row_bytes);
   for (std::size_t i = 0; i < running_.size(); ++i) {
     Sequence& r = *running_[i];
-    rows_[i] = cap_scored_rows(r, rows_[i]);
+    rows_[i] = cap_scored_rows(r, cap_at_parting(r, rows_[i]));
     if (rows_[i] == 0) continue;
     scheduled_[i].covered = r.computed + rows_[i];
     pages_.extend(r.computed, scheduled_[i].covered, r.pages);
@@ -65,6 +65,14 @@ void Engine::preempt_youngest(StepReport& report) {
   ++r->preemptions;
   ++report.preemptions;
   waiting_.push_front(std::move(r));
+}
+
+// Ends a chunk less than a block after the boundary where a prompt parts from a cached one. Then
+// the boundary is the last one that the step passes, so it has a state there, and pages before
+// windows are still held: publish_partings() caches both for the next request that parts there.
+std::int64_t Engine::cap_at_parting(const Sequence& r, std::int64_t rows) const {
+  const bool passes = r.computed + rows >= r.parting + pages_.block_tokens();
+  return r.computed < r.parting && passes ? r.parting - r.computed : rows;
 }
 
 // Cuts the rows of a request that scores its prompt to the logits that are left in this step: a row
@@ -99,13 +107,16 @@ void Engine::admit(std::int64_t prefill_rows, StepReport& report) {
     // The last known token is always computed, for its logits, and so are rows that score the
     // prompt.
     const std::int64_t match = r.scores() ? r.next_scored : r.known() - 1;
-    r.computed = match > 0 ? pages_.match(r.tokens, match, r.pages) : 0;
+    const CachedTokens cached = match > 0 ? pages_.match(r.tokens, match, r.pages) : CachedTokens();
+    r.computed = cached.tokens;
+    r.parting = cached.known > cached.tokens ? cached.known : 0;
     count_available();
     if (!admits(scheduled_, r.scheduled(), limits(), available_)) {
       give_up_pages(r);
       return;
     }
-    const std::int64_t rows = cap_scored_rows(r, first_rows(r.scheduled(), limits(), prefill_rows));
+    const std::int64_t most = first_rows(r.scheduled(), limits(), prefill_rows);
+    const std::int64_t rows = cap_scored_rows(r, cap_at_parting(r, most));
     if (rows == 0) {
       give_up_pages(r);
       return;

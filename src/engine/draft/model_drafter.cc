@@ -90,7 +90,7 @@ void ModelDrafter::follow(Known& known, std::span<const std::int32_t> tokens, st
   const std::int64_t end = std::ssize(tokens) - (most > 0 ? 1 : 0);
   if (known.keys.empty()) {
     pages_.release(known.pages);  // left by a failed pass
-    known.sure = pages_.match(tokens, std::ssize(tokens) - 1, known.pages);
+    known.sure = pages_.match(tokens, std::ssize(tokens) - 1, known.pages).tokens;
     known.trimmed = known.sure;
     known.keys.assign(tokens.begin(), tokens.begin() + known.sure);
   }

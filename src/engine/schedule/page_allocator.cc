@@ -155,11 +155,11 @@ PageId PageAllocator::last_before_ahead(std::size_t kind, std::int64_t from,
   return pages.lists[kind][static_cast<std::size_t>((from - 1) / rules_[kind].page_size)];
 }
 
-std::int64_t PageAllocator::match(std::span<const std::int32_t> tokens, std::int64_t max_tokens,
+CachedTokens PageAllocator::match(std::span<const std::int32_t> tokens, std::int64_t max_tokens,
                                   RequestPages& pages) {
   prepare(pages);
   for (const auto& list : pages.lists) LATHE_CHECK(list.empty(), "match() needs empty lists");
-  if (!cache_) return 0;
+  if (!cache_) return {};
   PrefixMatch match = cache_->match(tokens, max_tokens);
   pages.lists = std::move(match.pages);
   for (std::size_t k = 0; k < kinds_.size(); ++k) {
@@ -167,7 +167,7 @@ std::int64_t PageAllocator::match(std::span<const std::int32_t> tokens, std::int
       if (!page.is_hole()) hold(k, page);
     }
   }
-  return match.tokens;
+  return {match.tokens, match.known};
 }
 
 void PageAllocator::publish(std::span<const std::int32_t> tokens, RequestPages& pages) {

@@ -31,6 +31,14 @@ struct RequestPages {
   std::vector<PageId> replaced_ahead;  // [kinds] the page that extend_ahead() replaced; else -1
 };
 
+/// What the prefix cache has of a prompt, in whole blocks.
+struct CachedTokens {
+  std::int64_t tokens = 0;  // that a request need not compute
+  // Tokens with a cached block, at least `tokens`. More if no request can resume at the end of the
+  // deeper blocks, because pages of a window or a state are missing there.
+  std::int64_t known = 0;
+};
+
 class PageAllocator {
  public:
   /// Manages the pages that are free at the call. The ledgers must outlive it, and nothing else may
@@ -76,8 +84,8 @@ class PageAllocator {
   PageId last_before_ahead(std::size_t kind, std::int64_t from, const RequestPages& pages) const;
 
   /// Fills empty lists with the pages of the longest cached prefix of at most max_tokens tokens at
-  /// which a request may resume; returns its tokens, a multiple of block_tokens().
-  std::int64_t match(std::span<const std::int32_t> tokens, std::int64_t max_tokens,
+  /// which a request may resume.
+  CachedTokens match(std::span<const std::int32_t> tokens, std::int64_t max_tokens,
                      RequestPages& pages);
   /// Adds the full blocks of `tokens`, all written, to the cache. If the cache already has equal
   /// pages, the request switches to those and its own are freed.

@@ -94,6 +94,8 @@ class Life {
 
   std::int64_t preemptions() const { return engine_->stats().preemptions; }
   std::int64_t cached() const { return engine_->stats().cached_tokens; }
+  // Whether chunks end inside the stems of prompts, and windows or states are lost there.
+  bool loses_windows() const { return loses_windows_ && options_.chunked_prefill_size <= 5; }
   DraftStats drafts() const { return engine_->stats().drafts; }
   std::int64_t reads() const { return reading_ != nullptr ? reading_->reads : 0; }
   bool draft_model() const { return model_ != nullptr; }
@@ -134,6 +136,7 @@ class Life {
       o.window_pages = 4 + pick(some(2) ? 16 : 40);
     }
     o.state = some(2);
+    loses_windows_ = o.state || o.window > 0;
     o.late = some(2);
     if (some(3)) {  // steps start before the results of the step before
       o.late = o.overlaps = overlaps_ = true;
@@ -347,7 +350,7 @@ class Life {
   }
 
   std::mt19937 rng_;
-  bool overlaps_ = false;  // draw_setup() sets it
+  bool overlaps_ = false, loses_windows_ = false;  // draw_setup() sets them
   FakeSetup setup_;
   EngineOptions options_;
   std::unique_ptr<Drafter> drafter_;  // null: none
@@ -364,7 +367,8 @@ class Life {
 
 TEST(EngineProperty, AnyLifeGivesEachRequestItsOwnTokensAndLeaksNothing) {
   std::int64_t preemptions = 0;
-  std::int64_t cached = 0, drafted = 0, accepted = 0, accepted_of_readers = 0;
+  std::int64_t cached = 0, cached_after_windows = 0, drafted = 0, accepted = 0,
+               accepted_of_readers = 0;
   std::int64_t accepted_of_models = 0, ahead = 0;
   int finished = 0, refused = 0, failures = 0, not_finite = 0;
   const int lives = 300 * test_scale();
@@ -376,6 +380,7 @@ TEST(EngineProperty, AnyLifeGivesEachRequestItsOwnTokensAndLeaksNothing) {
     if (HasFailure()) return;
     preemptions += life.preemptions();
     cached += life.cached();
+    if (life.loses_windows()) cached_after_windows += life.cached();
     drafted += life.drafts().all_drafted();
     (life.reads() > 0     ? accepted_of_readers
      : life.draft_model() ? accepted_of_models
@@ -387,13 +392,16 @@ TEST(EngineProperty, AnyLifeGivesEachRequestItsOwnTokensAndLeaksNothing) {
     ahead += life.ahead();
   }
   std::printf(
-      "%d lives: %d finished, %d refused, %ld preemptions, %ld cached tokens, %d failed "
+      "%d lives: %d finished, %d refused, %ld preemptions, %ld cached tokens (%ld of them in small "
+      "chunks with windows or states), %d failed "
       "steps, %d not finite, %ld of %ld drafts accepted, %ld steps ahead\n",
-      lives, finished, refused, preemptions, cached, failures, not_finite,
+      lives, finished, refused, preemptions, cached, cached_after_windows, failures, not_finite,
       accepted + accepted_of_readers + accepted_of_models, drafted, ahead);
   EXPECT_GT(finished, 10 * lives);
   EXPECT_GT(preemptions, lives);
   EXPECT_GT(cached, 10 * lives);
+  // 10 in a life if no boundary were kept where prompts part.
+  EXPECT_GT(cached_after_windows, 13 * lives);
   EXPECT_GT(refused, lives / 4);
   EXPECT_GT(failures, lives / 10);
   EXPECT_GT(not_finite, lives / 10);

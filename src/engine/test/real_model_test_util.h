@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/runner/memory_plan.h"
 #include "engine/test/late_backend_test_util.h"
 #include "kernels/devices/all.h"
 #include "model/memory/plan_model.h"
@@ -32,8 +33,11 @@ class RealSetup {
   struct Options {
     std::string prefill = "auto", decode = "auto", layout = "auto";
     std::int32_t page_size = 16;
-    std::int64_t context = 256;  // also the rows of the largest step
+    std::int64_t context = 256;
+    std::int64_t rows = 0;       // of the largest step; 0: the context
     std::int64_t tokens = 0;     // size of the pool; 0: one context
+    std::int64_t requests = 32;  // most running requests
+    bool planned_pools = false;  // pools as in a runtime: windows get only what the plan says
     std::int64_t gather_budget = std::int64_t{1} << 22;
     std::int64_t activations_budget = 0;
     std::int32_t draft_tokens = 0;  // drafts that states have room for
@@ -48,8 +52,9 @@ class RealSetup {
     request.decode = options.decode;
     request.layout = options.layout;
     request.page_size = options.page_size;
-    request.chunked_prefill_size = request.context_length = options.context;
-    request.max_running_requests = 32;
+    request.context_length = options.context;
+    request.chunked_prefill_size = options.rows > 0 ? options.rows : options.context;
+    request.max_running_requests = options.requests;
     request.draft_tokens = options.draft_tokens;
     request.gather_budget = options.gather_budget;
     request.logits_budget = std::int64_t{1} << 22;
@@ -69,6 +74,7 @@ class RealSetup {
       if (!g.plan.problem.two_sources()) continue;
       sizes.push_back({.budget_bytes = 0, .pages = pages_for(tokens, entry_page_tokens(g.plan))});
     }
+    if (options.planned_pools) sizes = pool_sizes(plan_, tokens);
     cache_.emplace(*KvCache::create(plan_, sizes));
     cache_->poison_free();
     ops_.execution.threads = &threads_;

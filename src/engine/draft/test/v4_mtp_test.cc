@@ -197,6 +197,35 @@ TEST(V4Mtp, PagesOfThePrefixCacheHaveItsKeys) {
   EXPECT_GE(thrice.drafts.all_accepted(), 3 * once.drafts.all_accepted() - 4);
 }
 
+// Window pages at the boundary where prompts part have the layer's keys, too: every page without a
+// token is NaN, and about as many drafts are right as without the prefix cache.
+TEST(V4Mtp, C1SharedPromptsKeepItsKeys) {
+  const auto model = load_tiny_v4(true);
+  const std::vector<std::int32_t> words = golden_of_v4().ids("long.prompt");
+  RealSetup setup(*model, setup_of(4096, 2));
+  auto drafter = MtpDrafter::create(*model, setup.cache(), setup.ops());
+  ASSERT_TRUE(drafter);
+  Engine engine =
+      setup.engine({.chunked_prefill_size = 33, .drafter = &*drafter, .draft_tokens = 2});
+  std::int64_t accepted = 0;
+  for (std::int32_t i = 0; i < 4; ++i) {
+    std::vector<std::int32_t> prompt;
+    for (std::size_t k = 0; k < 300; ++k) prompt.push_back(words[k % words.size()]);
+    prompt.push_back(3 + i);
+    for (std::size_t k = 0; k < 150; ++k) prompt.push_back(words[k % words.size()]);
+    const std::vector<Request> request = {greedy(prompt, 40)};
+    const Drafted cold =
+        serve_drafted(*model, setup_of(0, 2), {.prefix_cache = false, .draft_tokens = 2}, request);
+    accepted += cold.stats.drafts.all_accepted();
+    const RealAnswer got = serve_real(engine, request)[0];
+    EXPECT_TRUE(same(got, cold.answers[0])) << "request " << i;
+    EXPECT_EQ(got.finished->cached_tokens, i < 2 ? 0 : 2 * kV4Window) << "request " << i;
+  }
+  EXPECT_GT(accepted, 20);
+  EXPECT_NEAR(static_cast<double>(engine.stats().drafts.all_accepted()),
+              static_cast<double>(accepted), 4);
+}
+
 // Many requests with shared beginnings, in small chunks, in a pool for a few: preempted and
 // resumed.
 TEST(V4Mtp, CompanyAndPreemptionChangeNothing) {

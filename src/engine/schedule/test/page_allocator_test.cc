@@ -49,11 +49,11 @@ TEST(PageAllocator, CachedPagesAreAvailableUntilSomebodyHoldsThem) {
   EXPECT_EQ(ledger.free(), 2);
 
   Pages b;
-  EXPECT_EQ(pages.match(tokens, 4, b), 4);
+  EXPECT_EQ(pages.match(tokens, 4, b).tokens, 4);
   EXPECT_THAT(list(b), ElementsAre(PageId(0), PageId(1)));
   EXPECT_EQ(pages.available(0), 2);
   Pages c;
-  EXPECT_EQ(pages.match(tokens, 3, c), 2);
+  EXPECT_EQ(pages.match(tokens, 3, c).tokens, 2);
   EXPECT_EQ(pages.available(0), 2);  // two requests hold page 0
   pages.release(b);
   EXPECT_EQ(pages.available(0), 3);
@@ -93,7 +93,7 @@ TEST(PageAllocator, ClearingKeepsWhatRequestsHold) {
   take(pages, 3, a);
   pages.publish(Tokens{1, 2, 3}, a);
   Pages b;
-  EXPECT_EQ(pages.match(Tokens{1, 2, 9}, 2, b), 2);
+  EXPECT_EQ(pages.match(Tokens{1, 2, 9}, 2, b).tokens, 2);
   pages.release(a);
   pages.clear_cache();
   EXPECT_EQ(pages.cached_tokens(), 2);
@@ -112,7 +112,7 @@ TEST(PageAllocator, WithoutACacheNothingIsFound) {
   EXPECT_THAT(list(a), ElementsAre(PageId(0), PageId(1)));
   pages.release(a);
   EXPECT_EQ(ledger.free(), 4);
-  EXPECT_EQ(pages.match(Tokens{1, 2, 3, 4}, 4, a), 0);
+  EXPECT_EQ(pages.match(Tokens{1, 2, 3, 4}, 4, a).tokens, 0);
   EXPECT_THAT(list(a), IsEmpty());
 }
 
@@ -309,19 +309,19 @@ TEST(PageAllocator, AMatchResumesWhereWindowAndStateAre) {
   k.pages.release(a);
   Pages b;
   // Twelve tokens are whole blocks; the slots of the boundaries at 4 and 8 are gone.
-  EXPECT_EQ(k.pages.match(tokens, 14, b), 12);
+  EXPECT_EQ(k.pages.match(tokens, 14, b).tokens, 12);
   EXPECT_THAT(ids(b.lists[1]), ElementsAre(-1, -1, -1, -1, 4, 5));
   EXPECT_EQ(b.lists[2].size(), 3u);
   EXPECT_TRUE(b.lists[2][1].is_hole());
   EXPECT_FALSE(b.lists[2][2].is_hole());
   k.pages.release(b);
-  EXPECT_EQ(k.pages.match(tokens, 11, b), 0);
+  EXPECT_EQ(k.pages.match(tokens, 11, b).tokens, 0);
   k.pages.release(b);
   // All pages that no request holds can be allocated, kind by kind.
   Pages c;
   k.pages.extend(0, 32, c);
   EXPECT_EQ(k.window.free(), 0);
-  EXPECT_EQ(k.pages.match(tokens, 14, b), 0);
+  EXPECT_EQ(k.pages.match(tokens, 14, b).tokens, 0);
   k.pages.release(c);
 }
 
