@@ -1,4 +1,6 @@
-// The arguments of operators that have more of them than fit a call. Documentation: ops/.
+// Argument structs of operators. The structs of one topic have their own headers: activation.h,
+// linear.h (GEMMs), moe.h, sampling.h, compress.h, hyper.h, layout/rope/rope_write.h and
+// step/attend_op.h. docs/operators.md lists every operator, its struct and its documentation.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +21,15 @@ namespace lathe {
 
 class RopeTable;
 
-// Activations: f32, or Backend::activations().
+// Below, "activations" are rows of dtype f32 or Backend::activations().
 
 struct RmsNorm {
   RowsView x;                     // [T, n] activations
   std::span<const float> weight;  // [n / heads], or empty: 1
   float eps = 0;
   MutableRowsView out;     // [T, n] activations; may be x
-  std::int64_t heads = 1;  // every row is [heads, n / heads], each head normed on its own
-  bool add = false;        // out += instead of out =; then apart from x
+  std::int64_t heads = 1;  // a row is [heads, n / heads], and each head is normed separately
+  bool add = false;        // out += instead of out =; then out must not overlap x
 };
 
 struct LayerNorm {
@@ -39,93 +41,94 @@ struct LayerNorm {
 };
 
 struct CastRows {
-  RowsView x;           // f32, cols of a head
-  MutableRowsView out;  // f32, bf16 or e4m3 of as many rows and cols
+  RowsView x;           // f32; x.cols is the width of a head
+  MutableRowsView out;  // f32, bf16 or e4m3, with the rows and cols of x
   std::int64_t heads = 1;
-  std::int64_t x_head = 0, out_head = 0;  // elements from a head to the next
+  std::int64_t x_head = 0, out_head = 0;  // elements between heads
 };
 
-/// Queries, keys and values of grouped-query attention on their way from their projections: queries
-/// to an attention kernel, keys and values to the cache.
+/// Grouped-query attention between projections and kernel: Q/K norm, RoPE, cast of the queries, and
+/// the write of keys and values into the cache (ops/qkv.h).
 struct QkvRows {
-  MutableRowsView q;   // [T, heads * dim] f32; scratch
-  MutableRowsView kv;  // [T, a cache row's] f32: keys of all heads, then values; scratch
+  MutableRowsView q;   // [T, heads * dim] f32; clobbered
+  MutableRowsView kv;  // [T, elements of a cache row] f32: all heads' keys, then values; clobbered
   std::int64_t heads = 1, kv_heads = 1;
-  bool norms = false;                     // each head of q and k, before it rotates
+  bool norms = false;                     // norm each head of q and k before RoPE
   std::span<const float> q_norm, k_norm;  // [dim], or empty: 1
   float eps = 0;
-  const RopeTable* table = nullptr;     // of the first elements of a head of q and k
+  const RopeTable* table = nullptr;     // rotates the first table->dim() elements of each head
   std::span<const LocalPos> positions;  // [T]
-  MutableRowsView q_out;                // as q, of f32, bf16 or e4m3; may be q
+  MutableRowsView q_out;                // [T, heads * dim] f32, bf16 or e4m3; may be q
   std::span<const Slot> slots;          // [T]
   TensorScales scales = {};
-  ValueTally* tally = nullptr;  // counts keys and values as they are written; may be null
+  ValueTally* tally = nullptr;  // counts the values written, unless null
 };
 
-/// Queries and keys of latent attention on their way from their projections: queries to an
-/// attention kernel, keys to the cache. Rows whose position or slot is -1 only pad the batch:
-/// nothing is written for them, and their queries mean nothing.
+/// Latent attention between projections and kernel: norm of the latent, absorption, RoPE, cast of
+/// the queries, and the write of the keys into the cache (ops/latent_rows.h). Rows with position or
+/// slot -1 only pad the batch: nothing is written for them, and their queries are undefined.
 struct LatentRows {
-  MutableRowsView q;  // [T, heads * (qk_nope + rope)] f32; scratch
-  MutableRowsView k;  // [T, nope + rope] f32; scratch
+  MutableRowsView q;  // [T, heads * (qk_nope + rope)] f32; clobbered
+  MutableRowsView k;  // [T, nope + rope] f32; clobbered
   std::int64_t heads = 1;
-  std::int64_t qk_nope = 0;     // columns of a head of q that do not rotate
-  std::span<const float> norm;  // [nope] of the latent, before it is written
+  std::int64_t qk_nope = 0;     // columns of a head of q that are not rotated
+  std::span<const float> norm;  // [nope] weight of the latent's norm
   float eps = 0;
-  const RopeTable* table = nullptr;     // of the last columns of k and of each head of q
+  const RopeTable* table = nullptr;     // rotates the last columns of k and of each head of q
   std::span<const LocalPos> positions;  // [T]
   std::span<const Slot> slots;          // [T]
   TensorScales scales = {};
-  ValueTally* tally = nullptr;           // counts keys as they are written; may be null
-  const WeightStack* absorbs = nullptr;  // [heads] of [nope, qk_nope], or null: heads stay as wide
-  // [T, heads * (nope + rope)], or as q and perhaps q; f32, bf16 or e4m3
+  ValueTally* tally = nullptr;           // counts the values written, unless null
+  const WeightStack* absorbs = nullptr;  // [heads] of [nope, qk_nope]; null: no absorption
+  // f32, bf16 or e4m3. With absorbs: [T, heads * (nope + rope)]; else the shape of q, and may be q.
   MutableRowsView q_out = {};
 };
 
-/// Pages of the keys that a step's indexers rank, and of what they choose.
+/// The page table of the keys that a step's indexers rank and select.
 inline const PageTableView& index_table(const StepView& step) {
   return step.compressed_lens.empty() ? step.page_table : step.compressed_table;
 }
 
 struct SelectKeys {
   const StepView* step = nullptr;
-  ConstPoolView keys;  // the layer's index pages, numbered as those of `main`
-  PoolShape main;      // the pool of the chosen keys: main, or compressed
+  ConstPoolView keys;  // the layer's index pages, with the same page ids as `main`
+  PoolShape main;      // the pool of the selected keys: main, or compressed
   std::int32_t heads = 0;
   std::int32_t dim = 0;
-  // Rotated queries and their heads' weights, neither quantised nor scaled. Both without rows where
-  // step->selecting_rows is 0: then nothing is ranked.
+  // Rotated queries and their heads' weights, neither quantised nor scaled. If step->selecting_rows
+  // is 0, nothing is ranked and both have no rows.
   RowsView q = {};             // [rows, heads * dim] f32
   RowsView weights = {};       // [rows, heads] f32
-  bool hadamard = false;       // queries are turned as the keys are (Compress::hadamard)
-  std::int64_t most_keys = 0;  // of a row, index_lens at most
+  bool hadamard = false;       // multiply queries by the Hadamard matrix (see Compress::hadamard)
+  std::int64_t most_keys = 0;  // upper bound of index_lens
   std::int64_t k = 0;
   std::int64_t budget_bytes = 0;  // the plan's budget for indexer logits
   std::span<std::int32_t> slots;  // [rows, k] out: slots of `main` by position, then -1
-  // [rows] Nothing is ranked: a row takes the list in that row of `choices`, [n, choice_width]
-  // slots, or where it is -1 its first k keys. Empty: rows choose.
+  // [rows] Reuses selections instead of ranking: each row copies row choice_rows[i] of `choices`,
+  // [n, choice_width] slots, or if that is -1, its first k keys. Empty: rows are ranked.
   std::span<const std::int32_t> choice_rows = {};
   std::span<const std::int32_t> choices = {};
   std::int64_t choice_width = 0;
 };
 
-/// What the layers of a step share, made once a step. It lives as long as the step's launch.
+/// Data that all layers of a step share, made once per step. Lives until the step has been
+/// launched.
 struct PreparedStep {
   explicit PreparedStep(const Memory& memory) : schedule(memory) {}
 
-  StepView view;  // its arrays where the backend's kernels read them
+  StepView view;  // with arrays in the backend's memory
   Schedule schedule;
 };
 
-/// A row without NaN or Inf so far.
+/// FindNonFinite::first of a row without NaN or Inf so far.
 inline constexpr std::int32_t kFinite = INT32_MAX;
 
 struct FindNonFinite {
   RowsView x;  // [n, cols] f32
-  // [n] row of the batch that row i of x is; empty: row i.
+  // [n] the row of the batch for each row of x; empty: the same row.
   std::span<const std::int32_t> rows;
   std::int32_t layer = 0;
-  std::span<std::int32_t> first;  // [rows of the batch] lowered from kFinite to `layer`
+  std::span<std::int32_t> first;  // [rows of the batch] in and out: kFinite, or the first layer
 };
 
 }  // namespace lathe

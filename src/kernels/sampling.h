@@ -18,7 +18,7 @@ struct LogitBias {
 struct SamplingParams {
   float temperature = 1;    // 0: the most likely token (greedy)
   std::int32_t top_k = -1;  // the k most likely tokens; -1: all
-  float top_p = 1;          // the fewest most likely tokens whose probability reaches top_p
+  float top_p = 1;          // the fewest most likely tokens with a total probability >= top_p
   float min_p = 0;          // tokens at least min_p times as likely as the most likely one
   // Unset: the engine derives one from its own seed and the request's number.
   std::optional<std::uint64_t> seed;

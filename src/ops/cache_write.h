@@ -26,8 +26,8 @@ Result<void> rotate_rows(const OpsContext& ops, const RopeTable& table,
                          std::span<const LocalPos> positions, const MutableRowsView& rows,
                          std::int64_t heads, std::int64_t first);
 
-/// apply_rope(), inverse, in place. For attention outputs whose values were rotated, as DeepSeek V4
-/// caches them.
+/// apply_rope(), inverse, in place. DeepSeek V4 caches rotated values, so attention outputs are
+/// rotated back.
 Result<void> unrotate_rows(const OpsContext& ops, const RopeTable& table,
                            std::span<const LocalPos> positions, const MutableRowsView& rows,
                            std::int64_t heads, std::int64_t first);

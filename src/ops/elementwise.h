@@ -48,7 +48,7 @@ void embed(const OpsContext& ops, const WeightView& table, std::span<const std::
 void gather_rows(const OpsContext& ops, const RowsView& x, std::span<const std::int32_t> rows,
                  const MutableRowsView& out);
 
-/// For each row with NaN or Inf whose op.first is kFinite, sets op.first to op.layer.
+/// Sets op.first to op.layer for each row with NaN or Inf, unless it was set before.
 void find_non_finite(const OpsContext& ops, const FindNonFinite& op);
 
 }  // namespace lathe

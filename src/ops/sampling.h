@@ -5,7 +5,7 @@
 //   3 temperature w_i = e^((x_i - max x) * (1 / temperature)); 0 picks the token with the largest x
 //   4 min_p       keeps w_i >= min_p
 //   5 top_k       keeps the k largest of those
-//   6 top_p       keeps the fewest largest whose sum reaches top_p times the sum of all of those
+//   6 top_p       keeps the fewest largest until their sum reaches top_p times the sum of all of 5
 //   7 choice      the kept token with the smallest E_i / w_i, E_i = -ln u_i
 //
 // Among equals the lower id ranks first, in step 7 too. A token of weight 0 is never chosen.

@@ -1,5 +1,5 @@
-// Compressed entries: on both devices against softmax means in double precision, and on the CPU the
-// same bits however the tokens come.
+// Compressed entries, on both devices against softmax means in double precision. On the CPU the
+// bits do not depend on how tokens are cut into steps.
 #include "ops/test/compress_test_util.h"
 
 namespace lathe {
@@ -26,7 +26,7 @@ TEST(Compress, EntriesAreWeightedMeans) {
   }
 }
 
-// What is carried on says the same to f32's precision.
+// The carried state holds the mean of the group so far, to f32's precision.
 TEST(Compress, StatesHoldTheMeansThatHaveBegun) {
   std::mt19937 rng(11);
   for (const Device device : {Device::ref, Device::cpu}) {
@@ -42,7 +42,7 @@ TEST(Compress, StatesHoldTheMeansThatHaveBegun) {
             const auto at = static_cast<std::size_t>(half * 3 * form.dim() + i);
             const auto dim = static_cast<std::size_t>(form.dim());
             const float m = state[at], s = state[at + dim], a = state[at + 2 * dim];
-            // Nothing of a group of one half has come at its first token.
+            // No token of this group has been folded yet.
             if (s == 0) {
               EXPECT_EQ(m, -INFINITY);
               EXPECT_EQ(a, 0);

@@ -1,5 +1,5 @@
-// What the compressor's tests share: a sequence of tokens with its entries in double precision, and
-// a layer's memory that steps fill.
+// For tests of the compressor: a sequence of tokens with its entries in double precision, and a
+// layer's memory, filled by steps.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ inline Form index() {
 
 inline constexpr std::int32_t kSlotTokens = 256, kPageEntries = 16;
 
-// One sequence of tokens and the memory of a layer that it fills.
+// One sequence of tokens, and its expected entries.
 class Sequence {
  public:
   template <class Rng>
@@ -133,12 +133,12 @@ class Sequence {
   std::vector<float> bias_, norm_;
 };
 
-// A layer's pages and slots, and steps that sequences of one form take over them.
+// A layer's pages and state slots, and steps over them for several sequences of one form.
 class Layer {
  public:
-  static constexpr std::int32_t kSlots = 4;  // of states, for each request
+  static constexpr std::int32_t kSlots = 4;  // state slots per request
 
-  /// Runs an operator whose memory, pages and states included, lies on the host.
+  /// Runs an operator; all its memory is on the host, including pages and states.
   using Run = std::function<Result<void>(const Compress& op, const PoolView& pool)>;
 
   Layer(const Form& form, Run run, int requests, std::int64_t banks = 1)
@@ -165,15 +165,15 @@ class Layer {
   void step(const std::vector<const Sequence*>& sequences, const std::vector<std::int64_t>& rows) {
     step(Phase::extend, sequences, rows);
   }
-  // Of one sequence the next token and drafts after it, of which the first `accepted` are its own
-  // tokens and the others those of `wrong`.
+  // A verify step of one sequence: its next token, then drafts. The first `accepted` drafts are its
+  // own tokens, the others are tokens of `wrong`.
   void verify(const Sequence& sequence, const Sequence& wrong, std::int64_t accepted,
               std::int64_t drafts) {
     const std::int64_t before = done_[0];
     step(Phase::verify, {&sequence}, {1 + drafts}, &wrong, before + 1 + accepted);
     done_[0] = before + 1 + accepted;
   }
-  // Rows at positions from first_wrong on are those of `wrong`.
+  // Rows at positions >= first_wrong are tokens of `wrong`.
   void step(Phase phase, const std::vector<const Sequence*>& sequences,
             const std::vector<std::int64_t>& rows, const Sequence* wrong = nullptr,
             std::int64_t first_wrong = 0) {
@@ -253,12 +253,12 @@ class Layer {
 
  private:
   static constexpr std::int32_t kPages = 16;
-  // After the token at `position`, as the last step has left it.
+  // The state's slot after the token at `position`, after the last step.
   PageId slot(std::size_t r, std::int64_t position) const {
     const auto place = static_cast<std::int32_t>(position / kSlotTokens);
     return PageId(kSlots * static_cast<std::int32_t>(r) + 2 * (place % 2) + turns_[r] % 2);
   }
-  // Pages of a request from the back.
+  // A request's pages are assigned from the back of the pool.
   static Slot slot_of_entry(std::size_t r, std::int64_t g) {
     const auto page = static_cast<std::int32_t>(r) * kPages + kPages - 1 -
                       static_cast<std::int32_t>(g / kPageEntries);
@@ -288,9 +288,9 @@ inline void expect_entries(Layer& layer, std::size_t r, const Sequence& sequence
   }
 }
 
-/// Drafts that were rejected, of any number and at any place in a group or a slot, leave nothing:
-/// entries, and with `to_the_bit` the states after every step, are those of the tokens alone.
-/// make: (banks) a layer of one request.
+/// Rejected drafts, of any number and at any place in a group or a slot, have no effect: entries
+/// (and with `to_the_bit` the states after every step) are the same as without them. make(banks)
+/// makes a layer of one request.
 template <class Rng, class Make>
 void expect_rejected_rows_leave_nothing(Rng& rng, const Form& form, std::int64_t tokens,
                                         const Make& make, bool to_the_bit) {

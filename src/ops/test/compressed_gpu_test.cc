@@ -1,4 +1,4 @@
-// What models of compressed entries and several streams ask of the CUDA backend, on a GPU.
+// The CUDA backend's operators for models with compressed entries and several streams, on a GPU.
 #include "kernels/cuda/common/test/gpu_test_util.h"
 #include "ops/test/gpu_compress_checks.h"
 #include "ops/test/gpu_hyper_checks.h"

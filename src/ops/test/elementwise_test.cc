@@ -17,7 +17,7 @@ using ops_test::Weight;
 constexpr std::int64_t kSizes[] = {1, 3, 15, 16, 17, 63, 64, 65, 127, 577, 1024};
 constexpr double kUnit = 0x1p-24;  // half an ulp of 1 in f32
 
-// Elements within `relative` of the larger of ref's element and `floor`.
+// |got - want| <= relative * max(|want|, floor), for every element.
 void expect_near(const Rows& got, const Rows& want, double relative, double floor = 0) {
   for (std::int64_t t = 0; t < got.rows; ++t) {
     for (std::int64_t i = 0; i < got.cols; ++i) {
@@ -44,7 +44,8 @@ TEST(RmsNorm, AgreesWithRef) {
         Context cpu(2), ref(1, Device::ref);
         rms_norm(cpu.ops, x.view(), w, 1e-6f, got.out(), heads);
         rms_norm(ref.ops, x.view(), w, 1e-6f, want.out(), heads);
-        // All squares are positive: a sum's relative error is its roundings', halved by the root.
+        // All squares are positive, so a sum's relative error is at most its number of roundings;
+        // the root halves it.
         expect_near(got, want, kUnit * (static_cast<double>(n) / 2 + 8));
         Rows in_place = x;
         rms_norm(cpu.ops, in_place.view(), w, 1e-6f, in_place.out(), heads);
@@ -220,7 +221,7 @@ TEST(EmbedDeathTest, RefusesTokensOutsideTheTable) {
   EXPECT_DEATH(embed(c.ops, table.view, tokens, out.out()), "tokens lie in the table");
 }
 
-// A row of a long batch, on threads, and the same row alone.
+// A row in a long batch on several threads has the bits of the same row alone.
 TEST(Elementwise, ARowsBitsAreItsOwn) {
   std::mt19937 rng(test_seed(7));
   const std::int64_t rows = 300, n = 517;

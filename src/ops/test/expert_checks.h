@@ -1,4 +1,4 @@
-// Layers of experts on a GPU, or on what stands for one, against the oracle.
+// Layers of experts on a GPU or an emulated one, against the oracle.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@
 
 namespace lathe::ops_test {
 
-/// How rows fall to experts, by the router's biases.
+/// How the router's biases distribute rows over experts.
 enum class Routing {
   mixed,
   few,  // half of the experts get no row
@@ -33,9 +33,9 @@ struct ExpertForm {
   DType dtype;
   std::int32_t experts, top_k, groups, top_groups;
   RouterScoring scoring;
-  bool turns;  // gate and up by turns, with biases, as gpt-oss has them
+  bool turns;  // gate and up interleaved, with biases, as in gpt-oss
   std::int64_t n, ffn;
-  // Of each row's token, as DeepSeek V4's first layers choose.
+  // Experts by token id, as in DeepSeek V4's first layers.
   bool by_token = false;
 };
 
@@ -43,7 +43,7 @@ struct ExpertForm {
 template <class Rng>
 class ExpertCase {
  public:
-  /// plain, precision: as expert_layer()'s.
+  /// plain, precision: arguments of expert_layer().
   ExpertCase(Rng& rng, const ExpertForm& f, Routing routing, std::int64_t rows, bool plain = false,
              MatmulPrecision precision = MatmulPrecision::bf16)
       : plain_(plain),
@@ -53,7 +53,7 @@ class ExpertCase {
         before_(rows, f.n) {
     weights_.reserve(static_cast<std::size_t>(3 * f.experts));
     here_.gate = stack(rng, f, f.turns ? 2 * f.ffn : f.ffn, f.n);
-    const bool up_first = rng() % 2 == 0;  // in memory of the device, perhaps
+    const bool up_first = rng() % 2 == 0;  // allocate `up` before `gate`
     if (!f.turns) here_.up = stack(rng, f, f.ffn, f.n);
     here_.down = stack(rng, f, f.n, f.ffn);
     before_.randomize(rng);
@@ -110,7 +110,7 @@ class ExpertCase {
     on_gpu_.choice.bias = list(choice_bias_);
   }
 
-  /// What the device makes of `count` rows from row `first` on.
+  /// The device's results for `count` rows from row `first` on.
   Rows run(std::int64_t first, std::int64_t count) {
     ExpertLayer op = on_gpu_;
     op.x = rows_at(op.x, first, count);
@@ -129,7 +129,7 @@ class ExpertCase {
     return out;
   }
   Rows run() { return run(0, x_.rows); }
-  /// What the oracle makes of rows.
+  /// The oracle's results for `rows`.
   Rows want(std::span<const std::int64_t> rows) {
     Rows out(std::ssize(rows), before_.cols);
     ThreadPool pool;
@@ -144,7 +144,7 @@ class ExpertCase {
     });
     return out;
   }
-  /// What the CPU makes of all rows in the same precision.
+  /// The CPU's results for all rows in the same precision.
   Rows want_of_cpu() {
     Context cpu(2);
     cpu.ops.precision = precision_;
@@ -159,7 +159,7 @@ class ExpertCase {
     std::iota(rows.begin(), rows.end(), 0);
     return want(rows);
   }
-  /// The experts that the oracle's router gives a row.
+  /// The experts that the oracle's router chooses for a row.
   std::vector<std::int32_t> experts_of(std::int64_t row) {
     Rows logits(1, op_.choice.experts);
     const Product product{rows_at(op_.x, row, 1), op_.router, logits.out(), nullptr};
@@ -193,7 +193,7 @@ class ExpertCase {
   std::span<const T> list(const std::vector<T>& host) {
     return {reinterpret_cast<const T*>(bring(std::as_bytes(std::span(host)))), host.size()};
   }
-  // A table of distinct experts for every token, and tokens of the rows.
+  // Makes a table of distinct experts per token id, and the rows' token ids.
   void give_experts(Rng& rng) {
     constexpr std::int32_t kVocab = 50;
     std::vector<std::int32_t> all(static_cast<std::size_t>(op_.choice.experts));
@@ -230,7 +230,7 @@ class ExpertCase {
   ExpertLayer op_, on_gpu_;
 };
 
-/// Random cases from a seed that a failure prints.
+/// Random cases. A failure prints the seed.
 class RandomExperts : public ::testing::Test {
  protected:
   void TearDown() override {

@@ -1,4 +1,4 @@
-// The CUDA backend's experts, emulated: by grouped products, and by plain ones.
+// The CUDA backend's experts, emulated: by grouped GEMMs and by plain ones.
 #include "ops/test/expert_checks.h"
 
 namespace lathe {
@@ -19,7 +19,7 @@ constexpr ExpertForm kForms[] = {
 
 class GpuExperts : public ops_test::RandomExperts {};
 
-// Products of bf16 with bf16 between them: each value is rounded twice.
+// bf16 GEMMs with bf16 intermediate results: each value is rounded twice.
 TEST_F(GpuExperts, AnyRouting) {
   for (const ExpertForm& f : kForms) {
     for (const Routing routing : {Routing::mixed, Routing::few, Routing::one}) {
@@ -41,7 +41,7 @@ TEST_F(GpuExperts, PlainProducts) {
   }
 }
 
-// Rows quantized for gate and up, and once more for down; what they make is rounded to bf16.
+// Rows are quantized for gate and up, and again for down; results are rounded to bf16.
 TEST_F(GpuExperts, Fp8AsTheCpuRounds) {
   ExpertForm f = kForms[1];
   f.n = 272;

@@ -1,5 +1,5 @@
-// The experts of the CUDA backend on a GPU: random routings of wide layers against the oracle, and
-// bits of rows.
+// The CUDA backend's experts on a GPU: random routings of wide layers against the oracle, and rows'
+// bits.
 #include <set>
 
 #include "kernels/cuda/common/test/gpu_test_util.h"
@@ -21,8 +21,8 @@ constexpr ExpertForm kForms[] = {
 
 class ExpertsGpu : public ops_test::RandomExperts {};
 
-// Rows for the oracle, few for its sake: the first and the last of each count, and such that every
-// expert that has a row has one among them.
+// A few rows for the oracle, which is slow: the first and last row of each count, and at least one
+// row of every expert that has rows.
 std::vector<std::int64_t> some_rows(ExpertCase<std::mt19937>& c, const ExpertForm& f,
                                     std::span<const std::int64_t> counts, std::mt19937& rng) {
   std::set<std::int64_t> rows;

@@ -1,5 +1,5 @@
-// What tests of operators that write keys on the emulated GPU share: a pool, and the places of a
-// batch's rows in it.
+// For tests of operators that write keys on the emulated GPU: a pool, and the positions and slots
+// of a batch's rows.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,8 +14,8 @@
 
 namespace lathe::ops_test {
 
-/// A pool of poison on a host, and for each row a position below 50 and a slot. Every fifth row
-/// only pads the batch.
+/// A NaN-poisoned pool on the host, and for each row a position below 50 and a slot. Every fifth
+/// row only pads the batch.
 struct CacheRows {
   static constexpr std::int32_t kPage = 16;
   static constexpr std::int64_t kPages = 3;
@@ -52,7 +52,8 @@ class GpuCacheRows : public ::testing::Test {
     EXPECT_TRUE(gpu.backend->download(gpu.ops, pool.data, out).ok());
     return out;
   }
-  /// stored: values that `wanted` has counted; if any, some are beyond what their scale keeps.
+  /// stored: number of values that `wanted` has counted. If there are any, some must exceed what
+  /// their scale can represent.
   void expect_equal_counts(const ValueTally& got, const ValueTally& wanted, std::int64_t stored) {
     ASSERT_TRUE(gpu.backend->collect_counts().ok());
     const ValueCounts a = got.counts(), b = wanted.counts();

@@ -1,4 +1,4 @@
-// What the CUDA backend, emulated, counts of the values that it writes, against the CPU's counts.
+// The emulated CUDA backend's counts of written values, against the CPU's counts.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -19,7 +19,7 @@ constexpr std::int32_t kPage = 16;
 
 void expect_done(const Result<void>& done) { ASSERT_TRUE(done) << done.error().message(); }
 
-/// From far below what a scale keeps to far above it; a few zeros and infinities among them.
+/// Values from far below to far above what a scale can represent, with some zeros and infinities.
 void randomize_wide(Rows& x, std::mt19937& rng) {
   std::uniform_real_distribution<float> exponent(-14, 10);
   for (std::int64_t r = 0; r < x.rows; ++r) {
@@ -88,7 +88,7 @@ TEST_F(GpuCacheWrite, CountsWhatRotatedRowsLose) {
   const RopeTable table = RopeTable::make({.dim = 64}, 64).value();
   Rows rows(kTokens, layout.row_elems());
   randomize_wide(rows, rng);
-  // Infinities would rotate into NaN on both devices, and a NaN is counted nowhere.
+  // RoPE would turn infinities into NaN, which neither device counts.
   for (float& v : rows.data) v = std::isinf(v) ? 1e30f : v;
   const PoolView host = on_host(layout);
   RopeWrite op{.k = rows.view(), .positions = positions, .slots = slots, .table = &table};

@@ -1,5 +1,5 @@
-// The compressor of the CUDA backend, on a GPU or emulated: entries against double precision, the
-// same bits however the tokens come.
+// The CUDA backend's compressor, on a GPU or emulated: entries against double precision, and equal
+// bits however the tokens are cut into steps.
 #pragma once
 
 #include "ops/test/compress_test_util.h"
@@ -18,7 +18,7 @@ using compress_test::kSlotTokens;
 using compress_test::Layer;
 using compress_test::Sequence;
 
-// The operator on copies of all that it reads; pages and states come back.
+// Copies all data to the device, runs the operator, and copies pages and states back.
 Result<void> run_there(const Compress& op, const PoolView& pool) {
   ops_test::GpuContext gpu;
   const auto bring = [&]<class T>(std::span<const T> list) {
@@ -26,7 +26,7 @@ Result<void> run_there(const Compress& op, const PoolView& pool) {
                               list.size());
   };
   const auto rows = [&](const RowsView& x) {
-    // As rows of an arena lie.
+    // Padded to 64 bytes, as rows in an arena.
     ops_test::Rows copy(x.rows, x.cols, 0, 16 - x.cols % 16);
     for (std::int64_t r = 0; r < x.rows; ++r) {
       std::memcpy(copy.row(r), x.row(r), static_cast<std::size_t>(x.cols) * sizeof(float));
@@ -106,7 +106,7 @@ TEST(GpuCompress, StatesHoldTheMeansThatHaveBegun) {
   }
 }
 
-// At every residue of a group of 4, around the end of one of 128, and across the end of a slot.
+// At every offset in a group of 4, around the end of a group of 128, and across the end of a slot.
 TEST(GpuCompress, EveryRowThatChecksADraftLeavesItsState) {
   constexpr std::int64_t kBanks = 6;
   std::mt19937 rng(test_seed(12));

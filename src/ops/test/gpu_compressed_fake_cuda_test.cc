@@ -1,3 +1,3 @@
-// What models of compressed entries and several streams ask of the CUDA backend, emulated.
+// The CUDA backend's operators for models with compressed entries and several streams, emulated.
 #include "ops/test/gpu_compress_checks.h"
 #include "ops/test/gpu_hyper_checks.h"

@@ -1,4 +1,4 @@
-// Hyper-connections of the CUDA backend, on a GPU or emulated, and the narrow products before them,
+// The CUDA backend's hyper-connections, on a GPU or emulated, and the narrow GEMMs before them,
 // against the double-precision oracle.
 #pragma once
 
@@ -19,7 +19,7 @@ using ops_test::error_of;
 using ops_test::GpuContext;
 using ops_test::Rows;
 
-// At multiples of 16 bytes, as rows of an arena lie.
+// Rows aligned to 16 bytes, as in an arena.
 Rows aligned(std::int64_t rows, std::int64_t cols) {
   return {rows, cols, __builtin_nanf(""), 4 - cols % 4};
 }
@@ -113,7 +113,7 @@ TEST_F(GpuHyper, Head) {
   EXPECT_LT(error_of(gpu.read(there.out), out), 1e-6);
 }
 
-// The first row's bits do not depend on the rows beside it.
+// The first row's bits do not depend on the other rows.
 TEST_F(GpuHyper, NarrowProducts) {
   for (const auto& [rows, cols, outputs] :
        {std::tuple{1, 4, 4}, {3, 512, 24}, {17, 516, 24}, {33, 2300, 32}}) {

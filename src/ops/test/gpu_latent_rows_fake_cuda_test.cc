@@ -1,5 +1,4 @@
-// Latent attention's queries and keys on their way to attention and the cache by the CUDA backend,
-// emulated.
+// prepare_latent() of the emulated CUDA backend.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -38,7 +37,7 @@ void PrintTo(const LatentCase& c, std::ostream* out) {
        << (c.absorbs ? ", absorbed, " : ", ") << name(c.pairing) << ", gaps of " << c.gap;
 }
 
-/// A case's tensors on a host.
+/// A case's tensors on the host.
 struct LatentRowsScene : CacheRows {
   LatentCase c;
   std::int64_t nope;
@@ -96,7 +95,7 @@ class GpuLatentRows : public GpuCacheRows {
     }
     return op;
   }
-  /// As ops/latent_rows.cc does it where a device has no operator for all.
+  /// The separate steps of ops/latent_rows.cc, for a device without a fused operator.
   void by_parts(const LatentRows& op, const PoolView& pool) {
     const std::int64_t nope = std::ssize(op.norm), q_head = op.qk_nope + kRotary;
     const MutableRowsView latent = cols_at(op.k, 0, nope);
@@ -130,7 +129,7 @@ class GpuLatentRows : public GpuCacheRows {
 
 class GpuLatentCases : public GpuLatentRows, public ::testing::WithParamInterface<LatentCase> {};
 
-// mla_fp4, other widths, and rows that are no whole words go by parts.
+// mla_fp4, other widths, and rows that are not whole words use the separate steps.
 TEST_P(GpuLatentCases, AreNormedRotatedRoundedOnceAndWritten) {
   LatentRowsScene s(GetParam(), rng);
   const MutableRowsView queries = gpu.bf16_rows(s.q_out);
@@ -147,9 +146,10 @@ TEST_P(GpuLatentCases, AreNormedRotatedRoundedOnceAndWritten) {
     std::fill_n(got.row(r), got.cols, 0.0f);
     std::fill_n(wanted.row(r), got.cols, 0.0f);
   }
-  EXPECT_LT(error_of(got, wanted), 4e-3);  // products take q in bf16
+  EXPECT_LT(error_of(got, wanted), 4e-3);  // GEMMs round q to bf16
 
-  // Every slot, those that no row goes to among them. Values may lie between two codes.
+  // Compares every slot, including slots that no row is written to. A value between two codes may
+  // be rounded to either.
   Rows keys(CacheRows::kPages * CacheRows::kPage, s.k.cols), wanted_keys = keys;
   ASSERT_TRUE(decode_rows(s.pool(written.data()), Slot(0), keys.out(), kLatentScales).ok());
   ASSERT_TRUE(decode_rows(pool, Slot(0), wanted_keys.out(), kLatentScales).ok());
@@ -176,7 +176,7 @@ INSTANTIATE_TEST_SUITE_P(
                       LatentCase{"mla_bf16(nope=256,rope=64)", 5, 2, 128, true},
                       LatentCase{"mla_bf16(nope=512,rope=64)", 4, 2, 128, true, kLatentHalves, 3}));
 
-// What decides whether they go in one pass must not show.
+// Fused and separate steps give the same bits.
 TEST_F(GpuLatentRows, HaveTheBitsOfTheirParts) {
   for (const char* layout :
        {"mla_bf16(nope=512,rope=64)", "mla_fp8(nope=512,rope=64)",
@@ -185,7 +185,7 @@ TEST_F(GpuLatentRows, HaveTheBitsOfTheirParts) {
       SCOPED_TRACE(layout);
       LatentRowsScene s(
           {layout, 31, 5, 128, absorbs, absorbs ? kLatentHalves : RopePairing::interleaved}, rng);
-      for (std::int64_t r = 0; r < s.k.rows; ++r) {  // some far beyond what a scale keeps
+      for (std::int64_t r = 0; r < s.k.rows; ++r) {  // some far beyond a scale's range
         for (std::int64_t c = 0; c < s.k.cols; c += 5) s.k.row(r)[c] *= r % 2 == 0 ? 40 : 1e-4f;
       }
       s.k.row(1)[3] = INFINITY;    // its latent becomes NaN and zeros

@@ -1,4 +1,4 @@
-// The products of the CUDA backend, and its indexer, emulated, against the oracle.
+// The emulated CUDA backend's GEMMs and indexer, against the oracle.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -59,7 +59,7 @@ TEST_F(GpuProducts, EveryWeightAndOddSizes) {
 TEST_F(GpuProducts, ThoseThatShareXAreOneLaunch) {
   const Weight q(rng, DType::bf16, 96, 256), k(rng, DType::bf16, 40, 256);
   const Weight coded(rng, DType::e4m3, 72, 256, true), other(rng, DType::bf16, 24, 128);
-  // Rows of whole words of 16 bytes, which tensor cores take.
+  // Rows of whole 16-byte words, so that tensor cores can be used.
   Rows x = ops_test::bf16_values(rng, 21, 256, 8), narrow = ops_test::bf16_values(rng, 21, 128, 8);
   Rows outs[] = {Rows(21, 96), Rows(21, 40), Rows(21, 72), Rows(21, 40), Rows(21, 24)};
   for (Rows& out : outs) out.randomize(rng);
@@ -67,7 +67,8 @@ TEST_F(GpuProducts, ThoseThatShareXAreOneLaunch) {
   for (int i = 0; i < 5; ++i) there[i] = gpu.rows(outs[i]);
   const RowsView x_there = constant(gpu.bf16_rows(x));
   const WeightView k_there = gpu.weight(k);
-  // Two, then one of another type, then one of the first type that adds, then one of another x.
+  // Two GEMMs, then one with another dtype, then one of the first dtype that adds, then one with
+  // another x.
   const std::array products = {
       Product{x_there, gpu.weight(q), there[0]},
       Product{x_there, k_there, there[1]},
@@ -120,7 +121,7 @@ TEST_F(GpuProducts, Heads) {
       const MutableRowsView from = wide ? gpu.rows(x) : gpu.bf16_rows(x);
       head_matmul(gpu.ops, {constant(from), 320, &prepared, there, 140});
       head_matmul(ref.ops, {x.view(), 320, &stack, out.out(), 140});
-      // What lies between heads is not written.
+      // Gaps between heads are not written.
       Rows got = gpu.read(there);
       for (std::int64_t r = 0; r < 5; ++r) {
         for (int h = 0; h < 3; ++h) {
@@ -135,14 +136,14 @@ TEST_F(GpuProducts, Heads) {
   }
 }
 
-// Against the CPU in the same precision, whose arithmetic is f32.
+// Against the CPU in the same precision; its arithmetic is f32.
 class GpuFp8 : public GpuProducts, public ::testing::WithParamInterface<MatmulPrecision> {
  protected:
   GpuFp8() {
     gpu.ops.precision = GetParam();
     cpu.ops.precision = GetParam();
   }
-  // Whose rows lie at multiples of 16 bytes in bf16.
+  // Random rows, aligned to 16 bytes in bf16.
   Rows values(std::int64_t rows, std::int64_t cols) {
     Rows out(rows, cols, 0, 8);
     std::normal_distribution<float> normal;
@@ -176,7 +177,7 @@ TEST_P(GpuFp8, RoundsXOfFp8WeightsAlone) {
       EXPECT_LT(error_of(gpu.read(got[i]), want), i < 2 ? 1e-3 : 1e-5) << m << " rows, " << i;
       ++i;
     }
-    // Not what the weights give with x as it is.
+    // Without rounding x the result would differ.
     Rows exact(m, 200, 1.f);
     matmul(ref.ops, {x.view(), b.view, exact.out(), nullptr, true});
     EXPECT_GT(error_of(gpu.read(got[1]), exact), 1e-2);
@@ -206,8 +207,8 @@ INSTANTIATE_TEST_SUITE_P(Scales, GpuFp8,
 
 class GpuSelection : public GpuProducts, public ::testing::WithParamInterface<bool> {};
 
-// Lengths below and above k, equal scores, holes in the page table. Of tokens, or of compressed
-// entries whose queries are turned.
+// Lengths below and above k, equal scores, holes in the page table. For tokens, and for compressed
+// entries with Hadamard-rotated queries.
 TEST_P(GpuSelection, IsThatOfTheCpu) {
   const bool entries = GetParam();
   constexpr std::int32_t heads = 4, dim = 128, page = 16;
@@ -220,7 +221,7 @@ TEST_P(GpuSelection, IsThatOfTheCpu) {
   keys.randomize(rng);
   q.randomize(rng);
   weights.randomize(rng);
-  // Tokens of a page alike, so that their scores are.
+  // Equal tokens on a page, for equal scores.
   for (std::int64_t t = 3 * page + 1; t < 5 * page; ++t) {
     std::copy_n(keys.row(3 * page), dim, keys.row(t));
   }
@@ -285,8 +286,8 @@ TEST_P(GpuSelection, IsThatOfTheCpu) {
   }
 }
 
-// Rows that take another's list, which is wider or narrower than theirs, and rows that take their
-// first keys, of which some have fewer.
+// Rows reuse other rows' lists, which are wider or narrower, or get their first keys, which may be
+// fewer than k.
 TEST_F(GpuProducts, RowsTakeTheKeysThatOthersChose) {
   constexpr std::int64_t kRows = 5, kWidth = 3, kPool = 9;
   ops_test::Context cpu(1);

@@ -1,4 +1,4 @@
-// Queries, keys and values on their way to attention and the cache by the CUDA backend, emulated.
+// prepare_qkv() of the emulated CUDA backend.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -42,7 +42,7 @@ void PrintTo(const QkvCase& c, std::ostream* out) {
        << (c.norms ? ", normed" : "") << (c.weight ? " with weights" : "");
 }
 
-/// A case's tensors on a host and on the device.
+/// A case's tensors on the host and on the device.
 struct QkvScene : CacheRows {
   QkvCase c;
   RopeTable table;
@@ -87,7 +87,7 @@ struct QkvScene : CacheRows {
 
 class GpuQkvRows : public GpuCacheRows {
  protected:
-  /// The same on the device; queries are rounded to q_out.
+  /// Copies the arguments to the device; queries are rounded to q_out.
   QkvRows on_device(QkvScene& s, const MutableRowsView& q_out) {
     QkvRows op = s.op(gpu.rows(s.q), gpu.rows(s.kv));
     op.q_norm = s.q_norm.empty() ? std::span<const float>{} : gpu.list(s.q_norm);
@@ -97,7 +97,7 @@ class GpuQkvRows : public GpuCacheRows {
     op.q_out = q_out;
     return op;
   }
-  /// As ops/qkv.cc does it where a device has no operator for all.
+  /// The separate steps of ops/qkv.cc, for a device without a fused operator.
   void by_parts(const QkvRows& op, const PoolView& pool) {
     const MutableRowsView k = cols_at(op.kv, 0, op.q.cols / op.heads * op.kv_heads);
     rms_norm(gpu.ops, constant(k), op.k_norm, op.eps, k, op.kv_heads);
@@ -112,7 +112,7 @@ class GpuQkvRows : public GpuCacheRows {
 
 class GpuQkvCases : public GpuQkvRows, public ::testing::WithParamInterface<QkvCase> {};
 
-// 96 columns, values of other widths, and rows that are no whole words go by parts.
+// 96 columns, values of other widths, and rows that are not whole words use the separate steps.
 TEST_P(GpuQkvCases, AreNormedRotatedRoundedOnceAndWritten) {
   QkvScene s(GetParam(), rng);
   const MutableRowsView queries = gpu.bf16_rows(s.q_out);
@@ -125,7 +125,8 @@ TEST_P(GpuQkvCases, AreNormedRotatedRoundedOnceAndWritten) {
   ASSERT_TRUE(prepare_qkv(ref.ops, s.op(q.out(), kv.out()), pool).ok());
   expect_near_rows(gpu.read(queries), q, 0x1p-8f, 0x1p-18f);
 
-  // Every slot, those that no row goes to among them. Values may lie between two codes.
+  // Compares every slot, including slots that no row is written to. A value between two codes may
+  // be rounded to either.
   Rows got(CacheRows::kPages * CacheRows::kPage, s.kv.cols), wanted = got;
   ASSERT_TRUE(decode_rows(s.pool(written.data()), Slot(0), got.out(), kQkvScales).ok());
   ASSERT_TRUE(decode_rows(pool, Slot(0), wanted.out(), kQkvScales).ok());
@@ -149,12 +150,12 @@ INSTANTIATE_TEST_SUITE_P(
                       QkvCase{kBf16, 3, 2, 1, 96, 96, kQkvHalves, true, true},
                       QkvCase{kBf16, 3, 2, 1, 128, 128, kQkvHalves, true, true, 3}));
 
-// What decides whether they go in one pass must not show.
+// Fused and separate steps give the same bits.
 TEST_F(GpuQkvRows, Of128ColumnsHaveTheBitsOfTheirParts) {
   for (const LayoutKind layout : {kBf16, kFp8}) {
     for (const RopePairing pairing : {kQkvHalves, kQkvPairs}) {
       QkvScene s({layout, 31, 6, 2, 128, 128, pairing, true, true}, rng);
-      // Beyond what the scales of e4m3 keep, and what no number is.
+      // Values beyond the range of e4m3 with its scales, and NaN.
       for (std::int64_t r = 0; r < s.kv.rows; ++r) {
         for (std::int64_t col = 256; col < 512; ++col) {
           float& v = s.kv.row(r)[col];

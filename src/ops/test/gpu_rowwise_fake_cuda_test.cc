@@ -40,7 +40,7 @@ class GpuRowwise : public ::testing::Test {
 };
 
 TEST_F(GpuRowwise, RmsNorm) {
-  // A head's 25 columns are no whole words; 5 rows of 6 heads are no multiple of a warp's.
+  // A head of 25 columns is not whole words; 5 rows x 6 heads do not fill whole warps.
   for (const auto& [rows, cols, heads] : {std::tuple{1, 7, 1},
                                           {5, 300, 1},
                                           {3, 512, 4},
@@ -176,7 +176,7 @@ TEST_F(GpuRowwise, AddsAndCastsRows) {
   }
 }
 
-// Heads of 16 columns lie 24 apart here and 40 there; what lies between them stays.
+// Heads of 16 columns are 24 elements apart in x and 40 in out; the gaps are not written.
 TEST_F(GpuRowwise, CastsHeads) {
   constexpr std::int64_t kRows = 5, kHeads = 3;
   Rows x(kRows, 72), out(kRows, 120);

@@ -25,7 +25,7 @@ class GpuSampling : public ::testing::Test {
     Draw d;
     std::normal_distribution<float> normal(0, 3);
     for (std::int64_t i = 0; i < vocab; ++i) {
-      // Some of them equal.
+      // Some logits are equal.
       d.logits.push_back(rng() % 4 == 0 ? static_cast<float>(rng() % 5) : normal(rng));
     }
     const auto token = [&] {

@@ -1,4 +1,4 @@
-// The CUDA backend's sampler, emulated: the CPU's tokens and log-probabilities, bit for bit.
+// The emulated CUDA backend's sampler: the CPU's tokens and log-probabilities, bit for bit.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -32,13 +32,13 @@ TEST_F(GpuSampling, Filters) {
     if (i % 5 == 0) p.min_p = static_cast<float>(rng() % 100) / 300;
     p.temperature = static_cast<float>(1 + rng() % 20) / 10;
   }
-  // All tokens alike: ranks are ids.
+  // All logits are equal, so tokens rank by id.
   draws[0].logits.assign(1100, 0.5f);
   draws[1].logits.assign(1100, 0.5f);
   expect_the_cpu_s(draws);
 }
 
-// A cut among many tokens: crowded and sparse weights, hundreds of equal ones, a cut in a tail of
+// A cut among many tokens: dense and sparse weights, hundreds of equal weights, a cut in a tail of
 // weights below 2^-63.
 TEST_F(GpuSampling, FiltersOfLargeVocabularies) {
   std::vector<Draw> draws;
@@ -81,7 +81,7 @@ TEST_F(GpuSampling, PenaltiesBiasAndLogprobs) {
     if (i % 2 == 1) p.logprobs = i % 8;
     if (i % 3 != 0) p.logprob_ids = {17, 699, static_cast<std::int32_t>(i)};
   }
-  // What scores a prompt: the bias decides.
+  // As when scoring a prompt: the bias decides the token.
   draws[3].params.logit_bias = {{77, std::numeric_limits<float>::max()}};
   draws[3].params.temperature = 0;
   expect_the_cpu_s(draws);

@@ -1,4 +1,4 @@
-// What the operators' tests on the emulated GPU share: a context, and rows that go there and back.
+// For tests of operators on the emulated GPU: a context, and copies of rows to the device and back.
 #pragma once
 
 #include <cstring>
@@ -36,20 +36,20 @@ struct GpuContext {
   std::span<const T> list(const std::vector<T>& host) {
     return {reinterpret_cast<const T*>(bring(host.data(), host.size() * sizeof(T))), host.size()};
   }
-  /// A copy with the same gaps.
+  /// Copies rows to the device, with the same gaps.
   MutableRowsView rows(Rows& host) {
     MutableRowsView out = host.out();
     out.data = bring(host.data.data(), host.data.size() * sizeof(float));
     return out;
   }
-  /// The rows rounded to bf16.
+  /// Copies rows to the device, rounded to bf16.
   MutableRowsView bf16_rows(const Rows& host) {
     std::vector<bf16> values;
     for (const float v : host.data) values.push_back(to_bf16(v));
     return {bring(values.data(), values.size() * sizeof(bf16)), DType::bf16, host.rows, host.cols,
             host.stride};
   }
-  /// What came of rows of f32, or of bf16 widened.
+  /// Copies rows of f32 or bf16 (widened) back to the host.
   Rows read(const MutableRowsView& there) {
     EXPECT_TRUE(backend->wait().ok());
     Rows out(there.rows, there.cols, 0, there.row_stride - there.cols);

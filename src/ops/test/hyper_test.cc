@@ -1,4 +1,4 @@
-// Hyper-connections on the CPU against double precision, and both against what the definition says.
+// Hyper-connections on the CPU against double precision, and both against the definition.
 #include "ops/hyper.h"
 
 #include <gtest/gtest.h>
@@ -75,7 +75,7 @@ TEST(HyperMix, OnTheCpuAsInDouble) {
   }
 }
 
-// Columns are divided last, so they add up to 1, and after many iterations rows do so nearly.
+// Columns are normalised last, so they sum to 1; after many iterations rows nearly do, too.
 TEST(HyperMix, CombIsDoublyStochastic) {
   std::mt19937 rng(7);
   for (const Device device : {Device::ref, Device::cpu}) {
@@ -93,7 +93,8 @@ TEST(HyperMix, CombIsDoublyStochastic) {
   }
 }
 
-// By hand, of two streams of one element: m = product / sqrt((9 + 16) / 2), all scales 1.
+// Worked out by hand for two streams of one element: m = product / sqrt((9 + 16) / 2), scales
+// are 1.
 TEST(HyperMix, OfKnownNumbers) {
   for (const Device device : {Device::ref, Device::cpu}) {
     Context c(1, device);

@@ -1,6 +1,5 @@
-// Products by bf16 pairs (OpsContext::precision bf16). The oracle multiplies in double what the
-// arithmetic is defined to multiply: x, times the weight block's factor, rounded to bf16 by
-// base/float_formats.h.
+// GEMMs by bf16 pairs (OpsContext::precision bf16). The oracle computes in double with the same
+// operands: x times the weight block's scale, rounded to bf16 by base/float_formats.h.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -41,7 +40,7 @@ struct PairFormat {
 constexpr PairFormat kPairFormats[] = {
     {DType::bf16, false}, {DType::e4m3, false}, {DType::e4m3, true}, {DType::e2m1, false}};
 
-// Weight n, k without its block's factor.
+// Weight (n, k) without its block's scale.
 double bare(const WeightView& w, std::int64_t n, std::int64_t k) {
   WeightView unscaled = w;
   unscaled.scales = nullptr;
@@ -54,8 +53,8 @@ double rounded_x(const Product& p, std::int64_t t, std::int64_t n, std::int64_t 
   return to_f32(to_bf16(reinterpret_cast<const float*>(p.x.row(t))[k] * scale));
 }
 
-// Products of bf16 are exact in f32. A lane rounds at most twice per pair, of which it has up to 32
-// in a block; then come four levels of a tree, block sums, bias and what out held. With u = 2^-24,
+// Products of bf16 are exact in f32. A lane rounds at most twice per pair and has up to 32 pairs in
+// a block; then four levels of a tree, block sums, bias and the old out are added. With u = 2^-24,
 // |error| <= (n u / (1 - n u)) (sum |x w| + |bias| + |out|) (Higham, Accuracy and Stability of
 // Numerical Algorithms, section 3.1).
 void expect_as_oracle(const Product& p, const Rows& got, const Rows& before) {
@@ -157,8 +156,8 @@ TEST_F(MatmulBf16, OfSmallIntegersIsExact) {
   }
 }
 
-// Rows of a unit matrix pick weights, so every code comes out as its definition has it: all of
-// e4m3, subnormals included, and of bf16 every finite normal number and zero.
+// Rows of a unit matrix select weights, so results must be the codes' defined values: all of e4m3,
+// subnormals included, and all finite normal numbers and zero of bf16.
 TEST_F(MatmulBf16, TakesEveryCodeExactly) {
   std::mt19937 rng(test_seed(2));
   const std::int64_t k = 160;
@@ -195,7 +194,7 @@ TEST_F(MatmulBf16, TakesEveryCodeExactly) {
   }
 }
 
-// Row i of a product of m rows, and the same row alone; whatever the threads and the list.
+// Row i of a GEMM of m rows has the bits of the same row alone, for any threads and any list.
 TEST_F(MatmulBf16, ARowsBitsAreItsOwn) {
   for (const PairFormat f : kPairFormats) {
     for (const std::int64_t depth : {128, 1111, 2304}) {
@@ -259,7 +258,7 @@ TEST_F(MatmulBf16, RowsDoNotSeeTheirNeighbours) {
   }
 }
 
-// A weight's last row may end where its file's mapping ends.
+// A weight's last row may end at the end of its file's mapping.
 TEST_F(MatmulBf16, ReadsNothingBehindTheWeight) {
   std::mt19937 rng(test_seed(7));
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));

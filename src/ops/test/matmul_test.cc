@@ -28,8 +28,8 @@ struct Shape {
   std::int64_t m, n, k;
 };
 
-// Sums of up to 1024 products go through at most 1024 roundings and a tree, then block sums, bias
-// and what out held are added: |error| <= (n u / (1 - n u)) (sum |x w| + |bias| + |out|), u = 2^-24
+// Sums of up to 1024 products have at most 1024 roundings and a tree's, then block sums, bias and
+// the old out are added: |error| <= (n u / (1 - n u)) (sum |x w| + |bias| + |out|), u = 2^-24
 // (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1).
 double bound(const Product& p, std::int64_t t, std::int64_t n, double before) {
   const auto* x = reinterpret_cast<const float*>(p.x.row(t));
@@ -43,7 +43,7 @@ double bound(const Product& p, std::int64_t t, std::int64_t n, double before) {
   return nu / (1 - nu) * sum;
 }
 
-// cpu and ref on the same product, element for element, gaps between rows untouched.
+// cpu and ref agree element by element, and gaps between rows are not written.
 void expect_as_ref(Shape shape, Format format, bool with_bias, bool add, int threads,
                    std::uint32_t seed) {
   std::mt19937 rng(test_seed(seed));
@@ -99,8 +99,8 @@ TEST(Matmul, OfSmallIntegersIsExact) {
   }
 }
 
-// One row of a unit matrix picks a weight, so every code of e4m3 and f16's subnormals come out as
-// the definition of the formats has them, factor included.
+// A row of a unit matrix selects one weight, so results must be the defined values of every e4m3
+// code times its scale, and of f16's subnormals.
 TEST(Matmul, WidensEveryCodeExactly) {
   for (const Format f : kFormats) {
     std::mt19937 rng(test_seed(3));
@@ -162,7 +162,7 @@ TEST(Matmul, AgreesWithRef) {
   }
 }
 
-// Row i of a product of m rows, and the same row alone; whatever the threads and the list.
+// Row i of a GEMM of m rows has the bits of the same row alone, for any threads and any list.
 TEST(Matmul, ARowsBitsAreItsOwn) {
   for (const Format f : kFormats) {
     for (const std::int64_t depth : {128, 1111, 2304}) {

@@ -103,7 +103,7 @@ TEST(Route, SqrtSoftplus) {
   }
 }
 
-// The token's row of the table says which experts; the scores, without bias, their weights.
+// The token id's row of the table gives the experts; the scores without bias give their weights.
 TEST(Route, ExpertsOfATokenWhateverTheScores) {
   Router r = make(RouterScoring::sqrt_softplus, 4, 2);
   const std::int32_t table[] = {0, 1, 3, 2, 2, 1};
@@ -152,7 +152,7 @@ TEST(Route, GroupsStayByTheirTwoBest) {
   }
 }
 
-// A fallen group's expert loses even to a negative choice.
+// An expert of a dropped group ranks below even a negative score.
 TEST(Route, FallenGroupsAreNotChosen) {
   Router r = make(RouterScoring::sigmoid, 4, 2);
   r.groups = 2;
@@ -195,7 +195,7 @@ TEST(Route, NanChoosesIdsInRangeAndApart) {
   }
 }
 
-// Logits that are far enough apart that f32 and double choose alike.
+// Logits are so far apart that f32 and double choose the same experts.
 TEST(Route, AgreesWithRef) {
   std::mt19937 rng(test_seed(1));
   for (const RouterScoring scoring : enum_values<RouterScoring>()) {
@@ -244,7 +244,7 @@ struct Experts {
   }
 };
 
-// The experts with the choice made already.
+// Runs the experts with a given choice.
 void moe_ffn(Context& c, const RowsView& x, const ExpertStacks& experts,
              std::span<const std::int32_t> ids, std::span<const float> weights, std::int64_t top_k,
              const MutableRowsView& out) {
@@ -304,8 +304,8 @@ TEST(MoeFfn, AgreesWithRef) {
       Context cpu(2), ref(1, Device::ref);
       moe_ffn(cpu, x.view(), experts.stacks, c.ids, c.weights, top_k, got.out());
       moe_ffn(ref, x.view(), experts.stacks, c.ids, c.weights, top_k, want.out());
-      // What was added is a sum of some 10^4 f32 products; its relative error is some 1e-6, and one
-      // expert too few or another weight is of order 1.
+      // The sum of about 10^4 f32 products has a relative error of about 1e-6. A missing expert or
+      // a wrong weight would be an error of order 1.
       const double added = norm_of_difference(want, before);
       EXPECT_LE(norm_of_difference(got, want), 1e-5 * added) << name(dtype) << " " << tokens;
       EXPECT_EQ(added > 1e-3, tokens > 0);
@@ -313,7 +313,7 @@ TEST(MoeFfn, AgreesWithRef) {
   }
 }
 
-// Over several passes, on any threads, among any tokens.
+// The same bits with several passes, any number of threads and any other tokens.
 TEST(MoeFfn, ARowsBitsAreItsOwn) {
   std::mt19937 rng(test_seed(3));
   const std::int64_t tokens = 900, n = 24, ffn = 20, top_k = 3;
@@ -341,7 +341,7 @@ TEST(MoeFfn, ARowsBitsAreItsOwn) {
   }
 }
 
-// The whole layer, router included, for routers that are sure of their choice.
+// The whole layer with its router, for logits that are far apart.
 TEST(ExpertLayer, AgreesWithRef) {
   std::mt19937 rng(test_seed(5));
   for (const DType dtype : {DType::bf16, DType::e4m3}) {
@@ -373,7 +373,7 @@ TEST(ExpertLayer, AgreesWithRef) {
   }
 }
 
-// As gpt-oss has them: MXFP4, gate and up interleaved, biases everywhere, its activation.
+// As in gpt-oss: MXFP4, gate and up interleaved, all biases, and its activation.
 TEST(ExpertLayer, AgreesWithRefWithBiasesAndTurns) {
   std::mt19937 rng(test_seed(6));
   for (const DType dtype : {DType::e2m1, DType::bf16}) {

@@ -1,4 +1,4 @@
-// The sampler on a GPU: the CPU's tokens and log-probabilities, of a real vocabulary.
+// The sampler on a GPU with a real vocabulary: the CPU's tokens and log-probabilities.
 #include <gtest/gtest.h>
 
 #include "base/test_scale.h"

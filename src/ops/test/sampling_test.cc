@@ -20,8 +20,8 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// The distribution that a row is drawn from, written down from the definitions: every step sorts
-// the tokens that are left and renormalises their probabilities, in long double.
+// The distribution that a row is sampled from, directly from the definitions in long double: every
+// step sorts the remaining tokens and renormalises their probabilities.
 using Distribution = std::vector<long double>;  // [vocab]
 
 struct Row {
@@ -67,7 +67,7 @@ std::vector<long double> adjusted(const Row& row) {
   return x;
 }
 
-// `nudge` scales top_p: a share that ties with it may be kept or not, as rounding decides.
+// `nudge` scales top_p: if a sum ties with it, rounding decides which tokens are kept.
 Distribution oracle(const Row& row, long double nudge = 1) {
   const SamplingParams& p = row.params;
   const auto x = adjusted(row);
@@ -107,8 +107,8 @@ Distribution oracle(const Row& row, long double nudge = 1) {
   return out;
 }
 
-// The first of a race in which token t comes after -ln(u_t) / d[t]; `margin` tells by how much of
-// its time it leads.
+// The winner of a race in which token t arrives at time -ln(u_t) / d[t]. `margin`: its relative
+// lead over the second.
 std::int32_t oracle_draw(const Distribution& d, std::uint64_t seed, std::size_t position,
                          long double* margin = nullptr) {
   long double least = std::numeric_limits<long double>::infinity(), next = least;
@@ -140,7 +140,7 @@ Row random_row(std::mt19937& rng) {
   };
   const float spread = some(2) ? 3.0f : 20.0f;
   for (std::int32_t t = 0; t < vocab; ++t) {
-    // Coarse steps, so that ties are common.
+    // Coarse values, for many ties.
     row.logits.push_back(spread * (std::floor(unit() * 16) / 8 - 1));
   }
   for (auto i = rng() % 9; i > 0; --i) row.prompt.push_back(token());
@@ -173,7 +173,7 @@ TEST(Sampling, EqualsTheDefinitionInLongDouble) {
     const auto got = sample_one(row, i % 2 == 0 ? Device::cpu : Device::ref);
     ASSERT_TRUE(got);
     const Distribution d = oracle(row);
-    // A tie of adjusted logits in double may be none in long double, and the reverse.
+    // Adjusted logits may tie in double but not in long double, and vice versa.
     auto x = adjusted(row);
     std::sort(x.begin(), x.end());
     bool close = false;
@@ -283,7 +283,7 @@ TEST(Sampling, LogprobsAreOfTheModelsDistribution) {
   Row row;
   for (double p : {0.1, 0.4, 0.2, 0.3}) row.logits.push_back(static_cast<float>(std::log(p)) + 7);
   row.params.temperature = 0;
-  row.params.logit_bias = {{0, 50}};  // takes token 0, and must not show in the logprobs
+  row.params.logit_bias = {{0, 50}};  // forces token 0, and must not change the logprobs
   row.params.logprobs = 2;
   const auto got = sample_one(row);
   ASSERT_TRUE(got);
@@ -330,7 +330,7 @@ TEST(Sampling, ALargeVocabularyRanksLittleAndRight) {
   for (int t = 0; t < 50000; ++t) row.logits.push_back(normal(rng));
   row.params.top_p = 0.9f;
   const Distribution d = [&] {
-    // oracle() is quadratic; the same by one sort.
+    // oracle() is quadratic; this computes the same with one sort.
     std::vector<std::pair<double, int>> p;
     double sum = 0;
     for (int t = 0; t < 50000; ++t) {
@@ -359,7 +359,7 @@ double chi_square_bound(std::size_t degrees) {
   return n * root * root * root;
 }
 
-// Every filter alone and all of them together, against the distribution by definition.
+// Each filter alone and all together, against the defined distribution.
 TEST(Sampling, DrawsFollowTheDistributionWithEachFilter) {
   std::mt19937 rng(test_seed(3));
   std::normal_distribution<float> normal(0, 1.5f);
@@ -395,8 +395,8 @@ TEST(Sampling, DrawsFollowTheDistributionWithEachFilter) {
   }
 }
 
-// Two near distributions mostly give the same token, as both are drawn from with the same noise:
-// at least (1 - TV) / (1 + TV) of the times, TV their total variation distance.
+// Two similar distributions, sampled with the same noise, mostly give the same token: with a
+// probability of at least (1 - TV) / (1 + TV), where TV is their total variation distance.
 TEST(Sampling, NearDistributionsMostlyAgree) {
   constexpr int kVocab = 2000, kDraws = 4000;
   std::mt19937 rng(test_seed(4));
@@ -429,7 +429,7 @@ TEST(Sampling, NearDistributionsMostlyAgree) {
   }
 }
 
-// Filters and penalties of another row, and threads, do not affect a row.
+// Neither other rows' filters and penalties nor threads affect a row.
 TEST(Sampling, RowsOfABatchAreThemselves) {
   std::mt19937 rng(test_seed(5));
   std::vector<Row> rows;

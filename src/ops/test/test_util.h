@@ -16,7 +16,7 @@
 
 namespace lathe::ops_test {
 
-/// Rows with a gap after each, all of them `fill` at first (NaN unless said otherwise).
+/// Rows with a gap after each. Everything is `fill` at first (default: NaN).
 struct Rows {
   std::int64_t rows, cols, stride;
   std::vector<float> data;
@@ -48,7 +48,7 @@ struct Rows {
     return {reinterpret_cast<std::byte*>(data.data() + first * stride), DType::f32, n, cols,
             stride};
   }
-  /// The bytes, gaps included: equal only where nothing was written that should not be.
+  /// Compares all bytes, gaps included, so that a stray write is found.
   bool same_bits(const Rows& other) const {
     if (data.size() != other.data.size()) return false;
     return data.empty() ||
@@ -56,7 +56,7 @@ struct Rows {
   }
 };
 
-/// Norm of the difference over that of what is wanted.
+/// |got - wanted| / |wanted|, with Euclidean norms.
 inline double error_of(const Rows& got, const Rows& wanted) {
   double difference = 0, norm = 0;
   for (std::int64_t r = 0; r < wanted.rows; ++r) {
@@ -69,7 +69,7 @@ inline double error_of(const Rows& got, const Rows& wanted) {
   return std::sqrt(difference / norm);
 }
 
-/// Rows that bf16 holds exactly, so that both sides multiply the same numbers.
+/// Rows that are exact in bf16, so that both sides multiply the same numbers.
 template <class Rng>
 Rows bf16_values(Rng& rng, std::int64_t rows, std::int64_t cols, std::int64_t gap = 3) {
   Rows x(rows, cols, 0, gap);
@@ -83,8 +83,8 @@ inline std::int64_t whole_blocks(DType dtype, std::int64_t k) {
   return dtype == DType::e2m1 ? (k + kMxBlock - 1) / kMxBlock * kMxBlock : k;
 }
 
-/// A random weight of any dtype; e4m3 has codes of every magnitude, subnormals included, no NaN.
-/// e2m1 has scales from 2^-9 to 2^-2, and one in eight that counts as 0; cols are whole blocks.
+/// A random weight of any dtype. e4m3: codes of every magnitude, subnormals included, no NaN. e2m1:
+/// scales from 2^-9 to 2^-2, and one in eight that counts as 0; cols are whole blocks.
 struct Weight {
   std::vector<std::byte> bytes;
   std::vector<float> scales;
@@ -134,7 +134,7 @@ struct Weight {
   }
 };
 
-/// What an operator runs with, on `threads` threads.
+/// An OpsContext with `threads` threads.
 struct Context {
   ThreadPool pool;
   Arena arena, control;
