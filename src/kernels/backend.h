@@ -61,11 +61,11 @@ class Backend {
 
   /// The model's weights have all been prepared: frees what that took besides them. Errors: any of
   /// its copies.
-  virtual Result<void> end_prepare() { return {}; }
+  virtual Result<void> end_prepare() = 0;
 
   /// Takes what a plan's budgets name for steps and for attention's partials, so that no step has
   /// to allocate. Errors: out of memory.
-  virtual Result<void> reserve(std::span<const Budget> /*budgets*/) { return {}; }
+  virtual Result<void> reserve(std::span<const Budget> budgets) = 0;
 
   /// Copies between the host and memory(), in the order of the operators around them. `from` may be
   /// reused after an upload; what a download wrote may be read once it has returned.
@@ -85,22 +85,17 @@ class Backend {
 
   /// Brings what sample() of these rows reads of the host, if it is not to bring it itself. Inside
   /// `work` of replay() it draws from `places` rows, so that a recording serves fewer as well.
-  virtual Result<void> prepare_draws(const OpsContext& /*ops*/,
-                                     std::span<const SampleArgs> /*rows*/,
-                                     std::span<std::optional<SampledToken>> /*out*/,
-                                     std::int64_t /*places*/) {
-    return {};
-  }
+  virtual Result<void> prepare_draws(const OpsContext& ops, std::span<const SampleArgs> rows,
+                                     std::span<std::optional<SampledToken>> out,
+                                     std::int64_t places) = 0;
 
   /// Whether replay() records and replays, for which a step's arrays keep their sizes.
-  virtual bool replays() const { return false; }
+  virtual bool replays() const = 0;
   /// Runs `work`, which calls operators and nothing else of the backend; or, if it ran under this
   /// key before, replays those operators on the same addresses and their present contents. A replay
   /// does not read the host's memory again. Steps, lists and draws are prepared before it.
-  virtual Result<void> replay(const OpsContext& /*ops*/, std::uint64_t /*key*/,
-                              const std::function<Result<void>()>& work) {
-    return work();
-  }
+  virtual Result<void> replay(const OpsContext& ops, std::uint64_t key,
+                              const std::function<Result<void>()>& work) = 0;
 
   virtual void embed(const OpsContext& ops, const WeightView& table,
                      std::span<const std::int32_t> tokens, float scale,
@@ -118,7 +113,7 @@ class Backend {
   /// x together, so that a row's bits depend on the list.
   virtual void matmul(const OpsContext& ops, std::span<const Product> products) = 0;
   /// Returns whether the device has done it in one; else ops/ does it by parts.
-  virtual bool gated_matmul(const OpsContext& /*ops*/, const GatedProduct& /*op*/) { return false; }
+  virtual bool gated_matmul(const OpsContext& ops, const GatedProduct& op) = 0;
   virtual void head_matmul(const OpsContext& ops, const HeadProducts& op) = 0;
   virtual void expert_layer(const OpsContext& ops, const ExpertLayer& op) = 0;
 
@@ -128,15 +123,11 @@ class Backend {
                                    std::span<const LocalPos> positions, const MutableRowsView& rows,
                                    std::int64_t heads, std::int64_t first) = 0;
   /// Returns whether the device has done it in one; else ops/ does it by parts.
-  virtual Result<bool> prepare_qkv(const OpsContext& /*ops*/, const QkvRows& /*op*/,
-                                   const PoolView& /*pool*/) {
-    return false;
-  }
+  virtual Result<bool> prepare_qkv(const OpsContext& ops, const QkvRows& op,
+                                   const PoolView& pool) = 0;
   /// The same.
-  virtual Result<bool> prepare_latent(const OpsContext& /*ops*/, const LatentRows& /*op*/,
-                                      const PoolView& /*pool*/) {
-    return false;
-  }
+  virtual Result<bool> prepare_latent(const OpsContext& ops, const LatentRows& op,
+                                      const PoolView& pool) = 0;
   virtual Result<void> unrotate_rows(const OpsContext& ops, const RopeTable& table,
                                      std::span<const LocalPos> positions,
                                      const MutableRowsView& rows, std::int64_t heads,
@@ -151,7 +142,7 @@ class Backend {
                                   const TensorScales& scales, ValueTally* tally) = 0;
   /// Adds what write_rows() and rope_write() have counted on the device so far to their tallies,
   /// which must still exist. Waits. On a host they are counted as the rows are written.
-  virtual Result<void> collect_counts() { return {}; }
+  virtual Result<void> collect_counts() = 0;
   virtual Result<void> select_keys(const OpsContext& ops, const SelectKeys& op) = 0;
   virtual Result<void> attend(const OpsContext& ops, const AttendOp& op) = 0;
 
@@ -166,22 +157,19 @@ class Backend {
 
   /// Whether the calls of a step may follow those of another before wait(). Such a backend copies
   /// what it is given on the host: arrays, lists and sampling arguments.
-  virtual bool overlaps() const { return false; }
+  virtual bool overlaps() const = 0;
   /// What follows belongs to another step than all before. The next wait() is for that step alone.
   /// Precondition: overlaps(); the step before is the only one not waited for.
-  virtual Result<void> begin_next_step() { return {}; }
+  virtual Result<void> begin_next_step() = 0;
   /// Measures from here on, or no longer, how long the device has nothing to do before a step of
   /// replay() that follows another so, which costs it and the host a few microseconds. No step is
   /// in flight. Errors: the device's.
-  virtual Result<void> measure_idle(bool /*on*/) { return {}; }
+  virtual Result<void> measure_idle(bool on) = 0;
   /// Those times in seconds, of the steps since the last call.
-  virtual std::vector<double> idle_seconds() { return {}; }
+  virtual std::vector<double> idle_seconds() = 0;
   /// Replaces every token_of_draw() in a list of prepare_list() by the token that is drawn there;
   /// -1 where a logit is not finite.
-  virtual Result<void> take_drawn(const OpsContext& /*ops*/,
-                                  std::span<const std::int32_t> /*tokens*/) {
-    return {};
-  }
+  virtual Result<void> take_drawn(const OpsContext& ops, std::span<const std::int32_t> tokens) = 0;
 };
 
 }  // namespace lathe

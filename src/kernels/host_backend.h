@@ -1,5 +1,5 @@
 // What backends of host memory share: weights stay in the file's mapping, and uploads and downloads
-// are plain copies.
+// are plain copies. They have no fused operators, record nothing, and run one step at a time.
 #pragma once
 
 #include <cstring>
@@ -51,6 +51,31 @@ class HostBackend : public Backend {
     return {};
   }
   Result<void> wait() override { return {}; }
+
+  Result<void> end_prepare() override { return {}; }
+  Result<void> reserve(std::span<const Budget>) override { return {}; }
+  Result<void> prepare_draws(const OpsContext&, std::span<const SampleArgs>,
+                             std::span<std::optional<SampledToken>>, std::int64_t) override {
+    return {};
+  }
+  bool replays() const override { return false; }
+  Result<void> replay(const OpsContext&, std::uint64_t,
+                      const std::function<Result<void>()>& work) override {
+    return work();
+  }
+  bool gated_matmul(const OpsContext&, const GatedProduct&) override { return false; }
+  Result<bool> prepare_qkv(const OpsContext&, const QkvRows&, const PoolView&) override {
+    return false;
+  }
+  Result<bool> prepare_latent(const OpsContext&, const LatentRows&, const PoolView&) override {
+    return false;
+  }
+  Result<void> collect_counts() override { return {}; }
+  bool overlaps() const override { return false; }
+  Result<void> begin_next_step() override { return {}; }
+  Result<void> measure_idle(bool) override { return {}; }
+  std::vector<double> idle_seconds() override { return {}; }
+  Result<void> take_drawn(const OpsContext&, std::span<const std::int32_t>) override { return {}; }
 };
 
 }  // namespace lathe

@@ -15,15 +15,15 @@
 
 #include "base/check.h"
 #include "kernels/devices/all.h"
-#include "kernels/host_backend.h"
+#include "kernels/test/forwarding_backend_test_util.h"
 
 namespace lathe {
 
-class LateBackend : public HostBackend {
+class LateBackend : public ForwardingBackend {
  public:
   /// overlaps: the next step of a FakeModel may start before wait(); its host data are copied.
   explicit LateBackend(Device device = Device::cpu, bool overlaps = false)
-      : inner_(std::move(*make_backend(device))), overlaps_(overlaps) {}
+      : ForwardingBackend(std::move(*make_backend(device))), overlaps_(overlaps) {}
 
   using Work = std::function<Result<void>()>;
   void later(Work work) { queue_.push_back(std::move(work)); }
@@ -60,7 +60,7 @@ class LateBackend : public HostBackend {
   }
   Result<void> prepare_step(const OpsContext& ops, const Plan& plan, const KeyPools& pools,
                             const StepView& step, PreparedStep& out) override {
-    if (auto ok = HostBackend::prepare_step(ops, plan, pools, step, out); !ok) return ok;
+    if (auto ok = ForwardingBackend::prepare_step(ops, plan, pools, step, out); !ok) return ok;
     if (overlaps_) keep_arrays(out.view);
     return {};
   }
@@ -80,10 +80,6 @@ class LateBackend : public HostBackend {
     return {};
   }
 
-  Device device() const override { return inner_->device(); }
-  bool multiplies_in(MatmulPrecision precision) const override {
-    return inner_->multiplies_in(precision);
-  }
   Result<void> upload(const OpsContext&, std::span<const std::byte> from, std::byte* to) override {
     later([bytes = std::vector(from.begin(), from.end()), to]() -> Result<void> {
       std::copy(bytes.begin(), bytes.end(), to);
@@ -94,7 +90,7 @@ class LateBackend : public HostBackend {
   Result<void> download(const OpsContext& ops, const std::byte* from,
                         std::span<std::byte> to) override {
     if (auto ok = wait(); !ok) return ok;
-    return inner_->download(ops, from, to);
+    return inner().download(ops, from, to);
   }
 
   void embed(const OpsContext& ops, const WeightView& table, std::span<const std::int32_t> tokens,
@@ -234,10 +230,10 @@ class LateBackend : public HostBackend {
   template <class Call>
   Result<void> try_later(const OpsContext& ops, Call call) {
     later([this, own = ops, call]() mutable -> Result<void> {
-      own.backend = inner_.get();
+      own.backend = &inner();
       own.tensors = &tensors_;
       own.control = &control_;
-      return call(*inner_, own);
+      return call(inner(), own);
     });
     return {};
   }
@@ -249,7 +245,6 @@ class LateBackend : public HostBackend {
     });
   }
 
-  std::unique_ptr<Backend> inner_;
   Arena tensors_, control_;
   std::deque<Work> queue_;
   bool overlaps_;

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/float_formats.h"
-#include "kernels/backend.h"
 #include "kernels/ref/moe.h"
+#include "kernels/test/forwarding_backend_test_util.h"
 
 namespace lathe {
 
@@ -26,15 +26,15 @@ struct Choices {
   std::int64_t made = 0, others = 0;
 };
 
-class ChoiceBackend : public Backend {
+class ChoiceBackend : public ForwardingBackend {
  public:
   enum class Mode { writes, takes, takes_keys };
   /// `inner` and `choices` must outlive it.
   ChoiceBackend(Backend& inner, Mode mode, Choices& choices)
-      : inner_(inner), mode_(mode), choices_(choices) {}
+      : ForwardingBackend(inner), mode_(mode), choices_(choices) {}
 
   Result<void> select_keys(const OpsContext& ops, const SelectKeys& op) override {
-    if (auto ok = inner_.select_keys(ops, op); !ok) return ok;
+    if (auto ok = inner().select_keys(ops, op); !ok) return ok;
     std::vector<std::int32_t> own = read(ops, op.slots);
     if (mode_ == Mode::writes) {
       choices_.keys.push_back(std::move(own));
@@ -46,17 +46,17 @@ class ChoiceBackend : public Backend {
       count(std::span(wanted).subspan(row, static_cast<std::size_t>(op.k)),
             std::span(own).subspan(row, static_cast<std::size_t>(op.k)));
     }
-    return inner_.upload(ops, std::as_bytes(std::span(wanted)),
-                         reinterpret_cast<std::byte*>(op.slots.data()));
+    return inner().upload(ops, std::as_bytes(std::span(wanted)),
+                          reinterpret_cast<std::byte*>(op.slots.data()));
   }
 
   void expert_layer(const OpsContext& ops, const ExpertLayer& op) override {
     const bool given = !op.choice.token_experts.empty();  // by the token: no choice
-    if (mode_ == Mode::takes_keys || given) return inner_.expert_layer(ops, op);
+    if (mode_ == Mode::takes_keys || given) return inner().expert_layer(ops, op);
     const std::vector<float> own = read_rows(ops, op.x);
     if (mode_ == Mode::writes) {
       choices_.routed.push_back(own);
-      inner_.expert_layer(ops, op);
+      inner().expert_layer(ops, op);
       return;
     }
     const std::vector<float> theirs = take(choices_.routed);
@@ -75,123 +75,9 @@ class ChoiceBackend : public Backend {
       one.choice.groups = one.choice.top_groups = 1;
       one.x = rows_at(op.x, row, 1);
       one.out = rows_at(op.out, row, 1);
-      inner_.expert_layer(ops, one);
+      inner().expert_layer(ops, one);
     }
   }
-
-  bool gated_matmul(const OpsContext& ops, const GatedProduct& op) override {
-    return inner_.gated_matmul(ops, op);
-  }
-  Result<bool> prepare_qkv(const OpsContext& ops, const QkvRows& op,
-                           const PoolView& pool) override {
-    return inner_.prepare_qkv(ops, op, pool);
-  }
-  Result<bool> prepare_latent(const OpsContext& ops, const LatentRows& op,
-                              const PoolView& pool) override {
-    return inner_.prepare_latent(ops, op, pool);
-  }
-  Device device() const override { return inner_.device(); }
-  const Memory& memory() const override { return inner_.memory(); }
-  DType activations() const override { return inner_.activations(); }
-  bool multiplies_in(MatmulPrecision p) const override { return inner_.multiplies_in(p); }
-  Result<WeightStack> random_weights(const RandomWeights& weights,
-                                     std::vector<OwnedBytes>& owned) override {
-    return inner_.random_weights(weights, owned);
-  }
-  Result<WeightView> prepare(const WeightView& weight, std::vector<OwnedBytes>& owned) override {
-    return inner_.prepare(weight, owned);
-  }
-  Result<WeightStack> prepare(const WeightStack& weights, std::vector<OwnedBytes>& owned) override {
-    return inner_.prepare(weights, owned);
-  }
-  Result<void> end_prepare() override { return inner_.end_prepare(); }
-  Result<std::span<const float>> prepare(std::span<const float> vector,
-                                         std::vector<OwnedBytes>& owned) override {
-    return inner_.prepare(vector, owned);
-  }
-  Result<std::span<const std::int32_t>> prepare(std::span<const std::int32_t> table,
-                                                std::vector<OwnedBytes>& owned) override {
-    return inner_.prepare(table, owned);
-  }
-  Result<void> upload(const OpsContext& ops, std::span<const std::byte> from,
-                      std::byte* to) override {
-    return inner_.upload(ops, from, to);
-  }
-  Result<void> download(const OpsContext& ops, const std::byte* from,
-                        std::span<std::byte> to) override {
-    return inner_.download(ops, from, to);
-  }
-  Result<void> prepare_step(const OpsContext& ops, const Plan& plan, const KeyPools& pools,
-                            const StepView& step, PreparedStep& out) override {
-    return inner_.prepare_step(ops, plan, pools, step, out);
-  }
-  Result<std::span<const std::int32_t>> prepare_list(const OpsContext& ops,
-                                                     std::span<const std::int32_t> list) override {
-    return inner_.prepare_list(ops, list);
-  }
-  void embed(const OpsContext& ops, const WeightView& table, std::span<const std::int32_t> tokens,
-             float scale, const MutableRowsView& out) override {
-    inner_.embed(ops, table, tokens, scale, out);
-  }
-  void gather_rows(const OpsContext& ops, const RowsView& x, std::span<const std::int32_t> rows,
-                   const MutableRowsView& out) override {
-    inner_.gather_rows(ops, x, rows, out);
-  }
-  void rms_norm(const OpsContext& ops, const RmsNorm& op) override { inner_.rms_norm(ops, op); }
-  void layer_norm(const OpsContext& ops, const LayerNorm& op) override {
-    inner_.layer_norm(ops, op);
-  }
-  void gated_activation(const OpsContext& ops, const GatedActivation& op) override {
-    inner_.gated_activation(ops, op);
-  }
-  void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) override {
-    inner_.add_rows(ops, x, out);
-  }
-  void cast_rows(const OpsContext& ops, const CastRows& op) override { inner_.cast_rows(ops, op); }
-  void find_non_finite(const OpsContext& ops, const FindNonFinite& op) override {
-    inner_.find_non_finite(ops, op);
-  }
-  void matmul(const OpsContext& ops, std::span<const Product> products) override {
-    inner_.matmul(ops, products);
-  }
-  void head_matmul(const OpsContext& ops, const HeadProducts& op) override {
-    inner_.head_matmul(ops, op);
-  }
-  Result<void> rope_write(const OpsContext& ops, const RopeWrite& op,
-                          const PoolView& pool) override {
-    return inner_.rope_write(ops, op, pool);
-  }
-  Result<void> rotate_rows(const OpsContext& ops, const RopeTable& table,
-                           std::span<const LocalPos> positions, const MutableRowsView& rows,
-                           std::int64_t heads, std::int64_t first) override {
-    return inner_.rotate_rows(ops, table, positions, rows, heads, first);
-  }
-  Result<void> unrotate_rows(const OpsContext& ops, const RopeTable& table,
-                             std::span<const LocalPos> positions, const MutableRowsView& rows,
-                             std::int64_t heads, std::int64_t first) override {
-    return inner_.unrotate_rows(ops, table, positions, rows, heads, first);
-  }
-  Result<void> compress(const OpsContext& ops, const Compress& op, const PoolView& pool) override {
-    return inner_.compress(ops, op, pool);
-  }
-  void hyper_mix(const OpsContext& ops, const HyperMix& op) override { inner_.hyper_mix(ops, op); }
-  void hyper_add(const OpsContext& ops, const HyperAdd& op) override { inner_.hyper_add(ops, op); }
-  void hyper_head(const OpsContext& ops, const HyperHead& op) override {
-    inner_.hyper_head(ops, op);
-  }
-  Result<void> write_rows(const OpsContext& ops, const RowsView& rows, std::span<const Slot> slots,
-                          const PoolView& pool, const TensorScales& scales,
-                          ValueTally* tally) override {
-    return inner_.write_rows(ops, rows, slots, pool, scales, tally);
-  }
-  Result<void> attend(const OpsContext& ops, const AttendOp& op) override {
-    return inner_.attend(ops, op);
-  }
-  void sample(const OpsContext& ops, std::span<const SampleArgs> rows,
-              std::span<std::optional<SampledToken>> out) override {
-    inner_.sample(ops, rows, out);
-  }
-  Result<void> wait() override { return inner_.wait(); }
 
  private:
   template <class T>
@@ -206,7 +92,7 @@ class ChoiceBackend : public Backend {
   }
   std::vector<std::int32_t> read(const OpsContext& ops, std::span<const std::int32_t> list) {
     std::vector<std::int32_t> out(list.size());
-    EXPECT_TRUE(inner_
+    EXPECT_TRUE(inner()
                     .download(ops, reinterpret_cast<const std::byte*>(list.data()),
                               std::as_writable_bytes(std::span(out)))
                     .ok());
@@ -216,7 +102,7 @@ class ChoiceBackend : public Backend {
     std::vector<float> out;
     std::vector<std::byte> bytes(static_cast<std::size_t>(bytes_of(x.dtype, x.cols)));
     for (std::int64_t row = 0; row < x.rows; ++row) {
-      EXPECT_TRUE(inner_.download(ops, x.row(row), bytes).ok());
+      EXPECT_TRUE(inner().download(ops, x.row(row), bytes).ok());
       for (std::int64_t col = 0; col < x.cols; ++col) {
         out.push_back(x.dtype == DType::bf16
                           ? to_f32(reinterpret_cast<const bf16*>(bytes.data())[col])
@@ -255,7 +141,6 @@ class ChoiceBackend : public Backend {
     }
   }
 
-  Backend& inner_;
   Mode mode_;
   Choices& choices_;
 };
