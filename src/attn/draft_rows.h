@@ -1,4 +1,4 @@
-// Row counts of steps that verify drafts.
+// Row counts of decode steps and of steps that verify drafts, and the sizes they are padded to.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +21,21 @@ constexpr std::int64_t decoding_rows(std::int64_t requests, std::int64_t draft_t
   return most;
 }
 
-/// Rows of the recorded (CUDA graph) step that verifies `rows` rows: they are rounded up, so a few
-/// recordings serve all batches.
+/// Rows of the recorded (CUDA graph) step that decodes `rows` rows: they are rounded up to 1, 2, 4,
+/// 8, 16, 24, 32, 48, 64, a multiple of 32 up to 256, or a multiple of 64, so a few recordings
+/// serve all batches. A step has at most the plan's number of requests: more are cut to that.
+constexpr std::int64_t padded_decode_rows(std::int64_t rows) {
+  const std::int64_t step = rows <= 2     ? 1
+                            : rows <= 4   ? 2
+                            : rows <= 8   ? 4
+                            : rows <= 32  ? 8
+                            : rows <= 64  ? 16
+                            : rows <= 256 ? 32
+                                          : 64;
+  return (rows + step - 1) / step * step;
+}
+
+/// The same for a step that verifies drafts, of `rows` rows.
 constexpr std::int64_t padded_verify_rows(std::int64_t rows) {
   const std::int64_t step = rows <= 8 ? 1 : rows <= 16 ? 4 : rows <= 64 ? 16 : 32;
   return (rows + step - 1) / step * step;

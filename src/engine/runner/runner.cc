@@ -428,8 +428,7 @@ std::int64_t Runner::padded_rows(std::span<const BatchItem> items) const {
     });
     return fits ? padded : 0;
   }
-  const std::int64_t step = n <= 2 ? 1 : n <= 4 ? 2 : n <= 8 ? 4 : n <= 32 ? 8 : n <= 64 ? 16 : 32;
-  std::int64_t padded = n <= 256 ? (n + step - 1) / step * step : (n + 63) / 64 * 64;
+  std::int64_t padded = padded_decode_rows(n);
   for (const StepBound& bound : bounds_) padded = std::min({padded, bound.requests, bound.rows});
   return padded >= n ? padded : 0;
 }

@@ -166,6 +166,7 @@ Result<ForwardResult> FakeModel::forward(const OpsContext&, const ForwardArgs& a
   ++forwards;
   const std::size_t groups = config_.groups.size();
   segments = std::ssize(args.segments_of(0, groups));
+  step_rows = std::ssize(args.tokens);
   for (std::size_t g = 0; g < groups; ++g) {
     std::int64_t rows = 0;
     for (const Segment& s : args.segments_of(g, groups)) {

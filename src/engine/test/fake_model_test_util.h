@@ -38,7 +38,8 @@ class FakeModel : public Model {
   mutable bool fail_late = false;  // the same, after writing keys and states
   LateBackend* late = nullptr;     // if not null, runs the work of forward()
   mutable std::int64_t forwards = 0;
-  mutable std::int64_t segments = 0;  // in the last forward()
+  mutable std::int64_t segments = 0;   // in the last forward()
+  mutable std::int64_t step_rows = 0;  // in the last forward(), padding included
 
  private:
   void run(const ForwardArgs& args) const;

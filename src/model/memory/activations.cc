@@ -3,21 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 
 #include "attn/compressor.h"
 #include "attn/draft_rows.h"
 #include "base/dtype.h"
+#include "kernels/limits.h"
 #include "plan/budget.h"
 #include "plan/explain.h"
+#include "step/step.h"
 
 namespace lathe {
 namespace {
 
 // A worker's packing buffers for GEMMs: fixed-size blocks of rows and outputs.
 constexpr std::int64_t kPackedBytes = std::int64_t{1} << 20;
-// Rows per pass through the experts (kernels/cpu/moe/moe.cc).
-constexpr std::int64_t kExpertRows = 1024;
 
 // Saturates: sizes are rejected long before they overflow.
 std::int64_t times(std::int64_t a, std::int64_t b) {
@@ -85,12 +84,10 @@ std::int64_t compressed_row(const ModelConfig& config, const Plan& plan) {
   out += 2 * row(std::int64_t{compressor_halves(p)} * p.qk_dim());
   const std::int64_t index_q = std::int64_t{p.index_heads} * p.index_dim;
   if (is_gpu(plan.device)) {
-    // Entries before they are encoded; then rotated index queries, or the list of all entries of
-    // the context, rounded up to a power of two (engine/runner/runner.cc).
-    const auto context = static_cast<std::uint64_t>(plan.context_length);
+    // Entries before they are encoded; then rotated index queries, or the list of all entries of a
+    // context, padded for recorded steps.
     out += row(p.qk_dim()) +
-           row(p.sparse() ? index_q
-                          : static_cast<std::int64_t>(std::bit_ceil(context)) / p.compress_ratio);
+           row(p.sparse() ? index_q : padded_context(plan.context_length) / p.compress_ratio);
   }
   if (!p.sparse()) return out;
   return out + 2 * row(std::int64_t{compressor_halves(p)} * p.index_dim) + row(index_q) +
@@ -143,7 +140,7 @@ std::int64_t feed_forward(const ModelConfig& config, const Plan& plan, std::int6
     return times(rows, std::max(dense, 2 * row(shared) + copy(plan, shared)));
   }
   if (m.experts == 0) return times(rows, dense);
-  const std::int64_t pass = std::min(kExpertRows, times(rows, m.top_k));
+  const std::int64_t pass = std::min(kCpuExpertInputs, times(rows, m.top_k));
   const std::int64_t router =
       row(m.experts) + std::max(row(3 * m.experts + m.groups + 16), 64 + 2 * row(m.top_k));
   const std::int64_t experts =
@@ -152,11 +149,11 @@ std::int64_t feed_forward(const ModelConfig& config, const Plan& plan, std::int6
   return std::max({times(rows, dense), experts, shared});
 }
 
-// Partial sums per row of the product that computes how streams mix (kernels/cuda/sm90/product).
+// Partial sums per row of the narrow GEMM that computes how streams mix.
 std::int64_t narrow_sums(const ModelConfig& config) {
-  constexpr std::int64_t kSlice = 128;
   const std::int64_t s = config.hyper.streams;
-  return row((s * config.hidden + kSlice - 1) / kSlice * (2 * s + s * s));
+  const std::int64_t slices = (s * config.hidden + cuda::kNarrowSlice - 1) / cuda::kNarrowSlice;
+  return row(slices * (2 * s + s * s));
 }
 
 struct Need {

@@ -4,14 +4,12 @@
 
 #include "attn/draft_rows.h"
 #include "base/dtype.h"
+#include "kernels/limits.h"
+#include "step/step.h"
 
 namespace lathe {
 namespace {
 
-// Limits of kernels/cuda/operators/expert_layer.cc: rows in f32 per pass, or bytes of bf16.
-constexpr std::int64_t kPassRows = 1024, kPassBytes = std::int64_t{1536} << 20;
-// Limit of kernels/cuda/operators/draws.cc: rows with f64 probabilities in memory at once.
-constexpr std::int64_t kDrawnRows = 64;
 // The driver's memory per node of a recorded graph.
 constexpr std::int64_t kNodeBytes = 3 << 10;
 
@@ -23,8 +21,8 @@ std::int64_t expert_rows(const ModelConfig& config, std::int64_t rows) {
   const std::int64_t codes = config.block_fp8 && !config.mxfp4 ? m.ffn + m.ffn / 32 : 0;
   const std::int64_t choice = 2 * (m.ffn + hidden) + codes + 64;
   const std::int64_t wide = m.top_k * (4 * (2 * m.ffn + hidden) + 256) + 4 * m.experts + 64;
-  return std::max(std::min(rows, kPassRows) * wide,
-                  std::min(rows * m.top_k * choice, kPassBytes + m.top_k * choice)) +
+  return std::max(std::min(rows, cuda::kPlainExpertRows) * wide,
+                  std::min(rows * m.top_k * choice, cuda::kExpertPassBytes + m.top_k * choice)) +
          64 * std::int64_t{m.experts};
 }
 
@@ -42,19 +40,28 @@ std::int64_t rope_tables(const ModelConfig& config, std::int64_t positions) {
   return sum;
 }
 
-// Graphs of decode and verify steps, for each padded size and power of two of the context
-// (engine/runner/runner.cc), and of a draft layer's passes. A step with more rows than kDrawnRows
-// has one graph for greedy sampling and one for all other (kernels/cuda/operators/draws.cc).
+// A step of more rows than are sampled at once has one graph for greedy sampling and one for the
+// rest.
+std::int64_t graphs_of(std::int64_t rows) { return rows > cuda::kSampledRows ? 2 : 1; }
+
+// Graphs of decode and verify steps and of a draft layer's passes, one for each padded number of
+// rows and padded context.
 std::int64_t graphs(const ModelConfig& config, const ModelPlan& plan) {
   std::int64_t sizes = 0;
-  for (std::int64_t n = 1; n <= plan.max_requests();) {
-    sizes += n > kDrawnRows ? 2 : 1;
-    n += n < 2 ? 1 : n < 4 ? 2 : n < 8 ? 4 : n < 32 ? 8 : n < 64 ? 16 : n < 256 ? 32 : 64;
+  const std::int64_t requests = plan.max_requests();
+  for (std::int64_t n = 0; n < requests;) {
+    n = std::min(padded_decode_rows(n + 1), requests);
+    sizes += graphs_of(n);
+  }
+  const std::int64_t drafted = recorded_verify_rows(requests, plan.draft_tokens());
+  for (std::int64_t n = 1; n < drafted;) {
+    n = padded_verify_rows(n + 1);
+    sizes += graphs_of(n);
   }
   std::int64_t contexts = 1;
-  for (std::int64_t n = 1024; n < plan.context_length(); n *= 2) ++contexts;
-  const std::int64_t drafted = recorded_verify_rows(plan.max_requests(), plan.draft_tokens());
-  for (std::int64_t n = 2; n <= drafted; n = padded_verify_rows(n + 1)) ++sizes;
+  for (std::int64_t n = padded_context(1); n < plan.context_length(); n = padded_context(n + 1)) {
+    ++contexts;
+  }
   const std::int64_t layer = config.compressed() ? 60 : config.latent() ? 28 : 20;
   const std::int64_t passes = config.drafts ? 2 : 1;
   return sizes * contexts * (layer * config.cached_layers() + 8 * passes) * kNodeBytes;
@@ -77,7 +84,7 @@ std::vector<Budget> gpu_budgets(const ModelConfig& config, const ModelPlan& plan
   add(BudgetKind::schedules, (1 + passes * std::ssize(plan.groups)) * list);
   add(BudgetKind::expert_rows, expert_rows(config, plan.max_rows() + decoding));
   add(BudgetKind::logits, passes * decoding * vocab * 4);
-  add(BudgetKind::sampler, kDrawnRows * (vocab + 1024) * 8 + decoding * 512);
+  add(BudgetKind::sampler, cuda::kSampledRows * (vocab + 1024) * 8 + decoding * 512);
   add(BudgetKind::rope_tables, rope_tables(config, plan.context_length()));
   const Plan& first = plan.groups.front().plan;
   if (first.phase(Phase::decode).routes.size() > 0) add(BudgetKind::graphs, graphs(config, plan));

@@ -1,10 +1,14 @@
 #include "model/memory/plan_model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 
+#include "kernels/limits.h"
 #include "model/layers/draft_layer.h"
 #include "model/layers/hidden_rows.h"
 #include "model/memory/activations.h"
@@ -24,20 +28,24 @@ Refusal refuse(Reason reason) {
 }
 
 // Requirements of the GPU's operators on models with several streams, beyond its attention kernels'
-// capabilities (kernels/cuda/sm90/{hyper,indexer}).
+// capabilities (kernels/limits.h).
 std::optional<Reason> unfit_for_gpu(const ModelConfig& config) {
   if (!config.compressed()) return std::nullopt;
-  const auto reason = [&](const char* field, const char* wanted, std::int64_t offered) {
-    return Reason{Rule::device, config.architecture,     field,
-                  wanted,       std::to_string(offered), "--device cpu"};
+  const auto reason = [&](const char* field, std::string wanted, std::int64_t offered) {
+    return Reason{Rule::device,      config.architecture,     field,
+                  std::move(wanted), std::to_string(offered), "--device cpu"};
   };
-  if (config.hyper.streams != 4) return reason("hc_mult", "4 on a GPU", config.hyper.streams);
-  if (config.hidden % 4 != 0) {
-    return reason("hidden_size", "a multiple of 4 on a GPU", config.hidden);
+  if (config.hyper.streams != cuda::kHyperStreams) {
+    return reason("hc_mult", fmt::format("{} on a GPU", cuda::kHyperStreams), config.hyper.streams);
+  }
+  if (config.hidden % cuda::kHyperWord != 0) {
+    return reason("hidden_size", fmt::format("a multiple of {} on a GPU", cuda::kHyperWord),
+                  config.hidden);
   }
   for (const LayerGroupConfig& group : config.groups) {
-    if (group.problem.index_dim > 256) {
-      return reason("index_head_dim", "at most 256 on a GPU", group.problem.index_dim);
+    if (group.problem.index_dim > cuda::kHadamardMostDim) {
+      return reason("index_head_dim", fmt::format("at most {} on a GPU", cuda::kHadamardMostDim),
+                    group.problem.index_dim);
     }
   }
   return std::nullopt;

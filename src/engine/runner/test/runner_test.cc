@@ -3,7 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <set>
+
+#include "attn/draft_rows.h"
 #include "engine/test/fake_model_test_util.h"
+#include "model/memory/plan_model.h"
+#include "model/test/test_util.h"
 
 namespace lathe {
 namespace {
@@ -131,6 +137,66 @@ TEST(Runner, NamesTheItemThatIsNotFinite) {
   EXPECT_EQ(runner.non_finite()[0].layer, 1);
   ASSERT_TRUE(run_batch(runner, batch.items, setup.ops(), false));
   EXPECT_TRUE(runner.non_finite().empty());
+}
+
+// Row counts of the steps that a runner records, of all batches that an engine may launch.
+std::set<std::int64_t> recorded_rows(FakeSetup& setup, Runner& runner, Phase phase) {
+  std::set<std::int64_t> out;
+  const std::int64_t requests = setup.plan.max_requests();
+  for (std::int64_t n = 1; n <= requests; ++n) {
+    const std::int64_t drafts =
+        phase == Phase::decode ? 0
+                               : std::min<std::int64_t>(setup.plan.draft_tokens(), drafts_at(n));
+    for (std::int64_t rows = n + (drafts > 0); rows <= n * (1 + drafts); ++rows) {
+      Batch batch;
+      for (std::int64_t i = 0; i < n; ++i) {
+        const auto own = static_cast<std::int32_t>((rows + i) / n);
+        batch.add(phase, 0, own, own);
+      }
+      EXPECT_TRUE(run_batch(runner, batch.items, setup.ops(), false));
+      out.insert(setup.model->step_rows);
+      if (phase == Phase::decode || drafts == 0) break;
+    }
+  }
+  return out;
+}
+
+// Graphs are planned for exactly the sizes that steps are padded to; those of more than 64 rows
+// have one for greedy sampling and one for the rest.
+TEST(Runner, RecordsAsManySizesAsAreBudgeted) {
+  const auto config = *load_model_config(fixture_dir("deepseek_v4_wide"));
+  const auto budget = [&](std::int64_t requests, std::int32_t draft_tokens) {
+    PlanRequest request;
+    request.context_length = request.chunked_prefill_size = 512;
+    request.max_running_requests = requests;
+    request.draft_tokens = draft_tokens;
+    const auto plan = plan_model(config, std::nullopt, describe_machine(Device::sm90), request,
+                                 model_kernels(Device::sm90));
+    EXPECT_TRUE(plan);
+    return plan->budget(BudgetKind::graphs)->bytes;
+  };
+  for (const std::int64_t requests : {1, 3, 5, 8, 33, 70, 100}) {
+    for (const std::int32_t draft_tokens : {0, 3}) {
+      FakeOptions options;
+      options.pages = 1024;
+      options.max_requests = requests;
+      options.draft_tokens = draft_tokens;
+      FakeSetup setup(options);
+      auto runner = Runner::create(*setup.model, *setup.cache, true);
+      ASSERT_TRUE(runner);
+      std::int64_t graphs = 0;
+      for (const std::int64_t rows : recorded_rows(setup, *runner, Phase::decode)) {
+        graphs += rows > 64 ? 2 : 1;
+      }
+      if (draft_tokens > 0) {
+        for (const std::int64_t rows : recorded_rows(setup, *runner, Phase::verify)) {
+          graphs += rows > 64 ? 2 : 1;
+        }
+      }
+      EXPECT_EQ(budget(requests, draft_tokens), graphs * budget(1, 0))
+          << requests << " requests, " << draft_tokens << " drafts";
+    }
+  }
 }
 
 TEST(Runner, PassesErrorsOn) {

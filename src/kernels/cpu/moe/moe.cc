@@ -10,15 +10,9 @@
 #include "kernels/cpu/matmul/matmul.h"
 #include "kernels/cpu/moe/route.h"
 #include "kernels/cpu/rowwise/rowwise.h"
+#include "kernels/limits.h"
 
 namespace lathe {
-namespace {
-
-// Rows that go through the experts in one pass: what bounds the memory of a long prompt, at the
-// price of one expert's weights read twice where a pass ends inside it.
-constexpr std::int64_t kPassRows = 1024;
-
-}  // namespace
 
 ExpertOrder sort_by_expert(Arena& arena, std::span<const std::int32_t> ids, std::int64_t tokens,
                            std::int64_t top_k, std::int64_t experts) {
@@ -76,7 +70,7 @@ void cpu_expert_ffn(const OpsContext& ops, const ExpertLayer& op, std::span<cons
     const std::int64_t width = std::ssize(biases) / count;
     return biases.empty() ? nullptr : biases.data() + expert * width;
   };
-  const std::int64_t most = std::min(kPassRows, order.pairs);
+  const std::int64_t most = std::min(kCpuExpertInputs, order.pairs);
   const MutableRowsView rows = alloc_rows(arena, most, op.x.cols);  // in, then each expert's out
   const MutableRowsView gate = alloc_rows(arena, most, e.gate.rows);
   const bool turns = e.up.count() == 0;  // gate holds both

@@ -8,13 +8,10 @@
 
 #include "base/check.h"
 #include "kernels/cuda/common/cuda_error.h"
+#include "kernels/limits.h"
 
 namespace lathe::cuda {
 namespace {
-
-// Rows sampled at once if they need their probabilities in memory: 1.2 MB a row at a vocabulary of
-// 150,000.
-constexpr std::int64_t kWorkers = 64;
 
 // Counts each token of the history once, for the penalties. places: [vocab] zeros, before and
 // after.
@@ -97,7 +94,7 @@ Result<void> Draws::bring(std::span<const SampleArgs> rows,
   OfStep& step = steps_[now_];
   Brought b{.pending = {.out = out, .at = step.used}, .params = {}};
   // If every row has space for its probabilities, one recording serves greedy and other rows.
-  b.weighs = places <= kWorkers;
+  b.weighs = places <= kSampledRows;
   Pending& pending = b.pending;
   for (std::int64_t i = 0; i < count; ++i) {
     const SampleArgs& args = rows[static_cast<std::size_t>(i)];
@@ -139,12 +136,13 @@ Result<void> Draws::bring(std::span<const SampleArgs> rows,
                                   reinterpret_cast<double*>(at + layout.top_logprobs)});
   std::byte* drawn = drawn_.take(std::max(kLeast, 4 * places));
   if (drawn == nullptr) return no_scratch(4 * places);
-  b.params = {.rows = reinterpret_cast<const SampleRow*>(place->device + kHead),
-              .results = reinterpret_cast<const SampleResults*>(place->device),
-              .count = places,
-              .vocab = std::ssize(rows[0].logits),
-              .workers = static_cast<std::int32_t>(b.weighs ? std::min(places, kWorkers) : places),
-              .tokens = reinterpret_cast<std::int32_t*>(drawn)};
+  b.params = {
+      .rows = reinterpret_cast<const SampleRow*>(place->device + kHead),
+      .results = reinterpret_cast<const SampleResults*>(place->device),
+      .count = places,
+      .vocab = std::ssize(rows[0].logits),
+      .workers = static_cast<std::int32_t>(b.weighs ? std::min(places, kSampledRows) : places),
+      .tokens = reinterpret_cast<std::int32_t*>(drawn)};
   brought_ = std::move(b);
   return {};
 }

@@ -11,12 +11,10 @@
 #include "kernels/cuda/sm90/matmul/plain/plain_product.h"
 #include "kernels/cuda/sm90/moe/moe.h"
 #include "kernels/cuda/sm90/rowwise/rowwise.h"
+#include "kernels/limits.h"
 
 namespace lathe::cuda {
 namespace {
-
-// Rows of a pass with plain GEMMs.
-constexpr std::int64_t kPlainPassRows = 1024;
 
 const float* data_or_null(std::span<const float> v) { return v.empty() ? nullptr : v.data(); }
 
@@ -82,7 +80,7 @@ class Pass {
 
   /// Most rows of a pass.
   std::int64_t most_rows() const {
-    if (!grouped_) return kPlainPassRows;
+    if (!grouped_) return kPlainExpertRows;
     // Codes and scales of activation(gate, up), which are in memory at the same time.
     const std::int64_t codes = coded_ ? e_.down.cols + e_.down.cols / 32 : 0;
     const std::int64_t bytes = op_.choice.top_k * (2 * (op_.x.cols + e_.down.cols) + codes);

@@ -12,12 +12,6 @@
 
 namespace lathe::cuda {
 
-/// Most bytes of temporaries in one pass, unless a single row needs more. A row needs, per chosen
-/// expert, two bf16 rows (one as wide as the layer, one as wide as the expert) and, where
-/// activations are quantized, codes of the latter. Larger batches run in several passes, each of
-/// which reads all weights. 8192 rows of DeepSeek V3 need 1.3 GB: one pass.
-inline constexpr std::int64_t kExpertPassBytes = std::int64_t{1536} << 20;
-
 /// Uses grouped GEMMs (sm90/matmul) with bf16 intermediates if they support x and the experts'
 /// weights, quantized if the precision says so. Otherwise, or with `plain`, uses plain GEMMs in
 /// f32. Temporaries come from `tensors`, in device memory. Errors: a failed launch; more experts

@@ -7,11 +7,9 @@
 
 #include <cstdint>
 
-namespace lathe::cuda {
+#include "kernels/limits.h"
 
-inline constexpr int kHyperStreams = 4;
-/// Floats per word in which rows are read: n and all strides are multiples of it.
-inline constexpr int kHyperWord = 4;
+namespace lathe::cuda {
 
 /// HyperMix; or HyperHead, with mix null, base [4] and scale [1].
 struct HyperMixParams {

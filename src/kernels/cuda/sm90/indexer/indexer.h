@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "kernels/limits.h"
+
 namespace lathe::cuda {
 
 /// Index pages as kernels read them: page_tokens codes of `dim` e4m3, then page_tokens f32 scales.
@@ -55,8 +57,6 @@ struct TakeChoices {
   const std::int32_t* choices = nullptr;      // [n, choice_width]
   std::int64_t choice_width = 0;
 };
-
-inline constexpr std::int32_t kHadamardMostDim = 256;
 
 /// out[t, h] = H x[t, h] / sqrt(dim), H the Hadamard matrix: layout/hadamard.h, bit for bit.
 struct HadamardRows {

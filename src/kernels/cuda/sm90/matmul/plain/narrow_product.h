@@ -9,10 +9,11 @@
 
 #include <cstdint>
 
+#include "kernels/limits.h"
+
 namespace lathe::cuda {
 
 inline constexpr int kNarrowOutputs = 32;  // at most
-inline constexpr int kNarrowSlice = 128;
 
 struct NarrowProduct {
   const float* x = nullptr;  // [rows, cols], rows aligned to 16 bytes
