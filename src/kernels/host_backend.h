@@ -1,5 +1,5 @@
-// What backends of host memory share: weights stay in the file's mapping, and uploads and downloads
-// are plain copies. They have no fused operators, record nothing, and run one step at a time.
+// Base of backends in host memory. Weights stay in the file's mapping, and uploads and downloads
+// are plain copies. There are no fused operators and no recordings, and steps do not overlap.
 #pragma once
 
 #include <cstring>
