@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Every file, folder and section that README.md, CONTRIBUTING.md, tests/README.md and docs/ name or link to exists.
+"""Every file, folder and section that README.md, CONTRIBUTING.md, tests/README.md and docs/ name or link to exists, and docs/operators.md
+lists every operator.
 
 In notes, figures and model cards only links are read, as a note may name a file that has moved. Paths begin at the root, at src/ or at
 src/kernels/cuda/. In commands only those that begin with a folder of the root are read. NAME, FAMILY and ROOM stand for any name.
@@ -104,6 +105,18 @@ class Paths(unittest.TestCase):
         found = [f"{suite}.{name}" for suite, name in re.findall(r"\b([A-Z][A-Za-z]+)\.([A-Z]\w+)", table) if f"({suite}, {name}" not in text]
         found += [name for name in re.findall(r"\btest_\w+", table) if f"def {name}(" not in text]
         self.assertEqual(found, [], "tests/README.md names tests that are not there")
+
+    def test_operators_are_listed(self):
+        """Every operator of Backend has a row in docs/operators.md, whose headers declare the function and the struct."""
+        src = ROOT / "src"
+        rows = re.findall(r"^\| `(\w+)` \|[^|]*\| `([^`]*)` \| (?:`(\w+)`, `([^`]*)`)? *\|", (ROOT / "docs/operators.md").read_text(), re.M)
+        backend = (src / "kernels/backend.h").read_text()
+        entries = re.findall(r"virtual [\w:<> ]+ (\w+)\(\s*const OpsContext&", backend[backend.index("// ---- Rows"):])
+        self.assertEqual(sorted(name for name, *_ in rows), sorted(set(entries) - {"take_drawn"}))
+        for name, header, struct, declared in rows:
+            self.assertRegex((src / header).read_text(), rf"\b{name}\(", header)
+            if struct:
+                self.assertRegex((src / declared).read_text(), rf"struct {struct} \{{", declared)
 
 
 if __name__ == "__main__":
