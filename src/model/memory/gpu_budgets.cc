@@ -5,6 +5,7 @@
 #include "attn/draft_rows.h"
 #include "base/dtype.h"
 #include "kernels/limits.h"
+#include "kernels/sampling.h"
 #include "step/step.h"
 
 namespace lathe {
@@ -84,7 +85,7 @@ std::vector<Budget> gpu_budgets(const ModelConfig& config, const ModelPlan& plan
   add(BudgetKind::schedules, (1 + passes * std::ssize(plan.groups)) * list);
   add(BudgetKind::expert_rows, expert_rows(config, plan.max_rows() + decoding));
   add(BudgetKind::logits, passes * decoding * vocab * 4);
-  add(BudgetKind::sampler, cuda::kSampledRows * (vocab + 1024) * 8 + decoding * 512);
+  add(BudgetKind::sampler, cuda::kSampledRows * (vocab + kSumBlock) * 8 + decoding * 512);
   add(BudgetKind::rope_tables, rope_tables(config, plan.context_length()));
   const Plan& first = plan.groups.front().plan;
   if (first.phase(Phase::decode).routes.size() > 0) add(BudgetKind::graphs, graphs(config, plan));
