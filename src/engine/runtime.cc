@@ -15,7 +15,7 @@
 #include "kernels/devices/find_machine.h"
 #include "kernels/devices/query_gpu.h"
 #include "model/layers/draft_layer.h"
-#include "model/memory/plan_model.h"
+#include "model/memory/fit_model.h"
 #include "model/weights/kv_scales.h"
 #include "plan/budget.h"
 #include "plan/model_plan.h"
@@ -117,7 +117,7 @@ Result<Runtime::Planned, StartError> Runtime::plan_on(const Machine& machine,
     d.plan = std::move(*plan);
     left = beside_draft(machine_, draft_memory(), request);
   }
-  ModelPlanResult plan = plan_model(config, stored, left, request, registry_);
+  ModelPlanResult plan = fit_model(config, stored, left, request, registry_);
   if (!plan && draft_model_) {
     return StartError(beside_draft_model(plan.error(), draft_.directory));
   }

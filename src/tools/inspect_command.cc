@@ -13,7 +13,7 @@
 #include "kernels/devices/all.h"
 #include "kernels/devices/find_machine.h"
 #include "model/config/config.h"
-#include "model/memory/plan_model.h"
+#include "model/memory/fit_model.h"
 #include "model/weights/tensor_table.h"
 #include "model/weights/weights.h"
 #include "plan/explain.h"
@@ -92,7 +92,7 @@ LayoutRow plan_row(const ModelConfig& config, const Machine& machine, const Regi
   PlanRequest request;
   request.layout = row.layout;
   request.context_length = config.max_context;
-  const ModelPlanResult plan = plan_model(config, weights.stored, machine, request, registry);
+  const ModelPlanResult plan = fit_model(config, weights.stored, machine, request, registry);
   if (!plan) {
     const Refusal& refusal = plan.error();
     row.reason = refusal.reasons.empty()

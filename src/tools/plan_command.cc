@@ -17,7 +17,7 @@
 #include "kernels/devices/query_gpu.h"
 #include "model/config/config.h"
 #include "model/layers/draft_layer.h"
-#include "model/memory/plan_model.h"
+#include "model/memory/fit_model.h"
 #include "model/weights/kv_scales.h"
 #include "plan/explain.h"
 #include "plan/matrix.h"
@@ -120,7 +120,7 @@ ModelPlanResult plan_subject(const Subject& subject, const Machine& machine,
                              const PlanRequest& request, const Registry& registry,
                              std::vector<Rejection>& rejections) {
   if (subject.config) {
-    return plan_model(*subject.config, subject.stored, machine, request, registry, &rejections);
+    return fit_model(*subject.config, subject.stored, machine, request, registry, &rejections);
   }
   PlanResult plan =
       make_plan(subject.groups.front().problem, machine, request, registry, &rejections);

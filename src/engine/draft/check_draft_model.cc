@@ -10,7 +10,7 @@
 #include "io/files/read_file.h"
 #include "io/text/quote.h"
 #include "io/tokenizer/tokenizer.h"
-#include "model/memory/plan_model.h"
+#include "model/memory/fit_model.h"
 
 namespace lathe {
 namespace {
@@ -83,7 +83,7 @@ ModelPlanResult plan_draft_model(const std::string& directory, const ModelConfig
   request.logits_budget = target.logits_budget;
   request.gather_budget = target.gather_budget;
   request.activations_budget = target.activations_budget;
-  ModelPlanResult plan = plan_model(config, stored, machine, request, registry);
+  ModelPlanResult plan = fit_model(config, stored, machine, request, registry);
   if (plan) return plan;
   Refusal refusal = plan.error();
   refusal.headline = fmt::format("the draft model {}: {}", directory, refusal.headline);

@@ -28,7 +28,7 @@ Result<void> check_same_tokens(const std::string& directory, const std::string& 
 /// no such kernels, and a draft decides no token.
 bool drafts_invariantly(const ModelConfig& config, const PlanRequest& target);
 
-/// plan_model() for a draft model. It uses the part of the target's request that concerns both: the
+/// fit_model() for a draft model. It uses the part of the target's request that concerns both: the
 /// number of requests, the chunk size, and the context length, as far as the draft model's own
 /// allows. Kernels and layouts are chosen for the draft model. A refusal names its directory.
 ModelPlanResult plan_draft_model(const std::string& directory, const ModelConfig& config,

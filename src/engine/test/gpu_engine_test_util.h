@@ -18,7 +18,7 @@
 #include "engine/draft/test/draft_test_util.h"
 #include "engine/engine.h"
 #include "engine/runner/memory_plan.h"
-#include "model/memory/plan_model.h"
+#include "model/memory/fit_model.h"
 #include "model/test/gpu_model_checks.h"
 
 namespace lathe {
@@ -64,7 +64,7 @@ class GpuSetup {
       draft_->plan = *plan;
       machine = beside_draft(machine, draft_memory(), wanted);
     }
-    const auto plan = plan_model(model_->config(), std::nullopt, machine, wanted, registry_);
+    const auto plan = fit_model(model_->config(), std::nullopt, machine, wanted, registry_);
     EXPECT_TRUE(plan.ok());
     plan_ = *plan;
     const ModelPlan* drafting = draft_memory().plan;

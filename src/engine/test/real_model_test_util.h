@@ -14,7 +14,7 @@
 #include "engine/runner/memory_plan.h"
 #include "engine/test/late_backend_test_util.h"
 #include "kernels/devices/all.h"
-#include "model/memory/plan_model.h"
+#include "model/memory/fit_model.h"
 #include "model/test/generated_checkpoint.h"
 #include "plan/budget.h"
 #include "plan/model_plan.h"
@@ -60,7 +60,7 @@ class RealSetup {
     request.logits_budget = std::int64_t{1} << 22;
     request.activations_budget = options.activations_budget;
     const ModelPlanResult plan =
-        plan_model(model.config(), std::nullopt, describe_machine(Device::cpu), request, registry_);
+        fit_model(model.config(), std::nullopt, describe_machine(Device::cpu), request, registry_);
     EXPECT_TRUE(plan.ok()) << (plan
                                    ? ""
                                    : plan.error().headline + ": " + plan.error().reasons[0].wanted);

@@ -10,7 +10,7 @@
 #include "base/threads.h"
 #include "kernels/devices/all.h"
 #include "kernels/devices/find_machine.h"
-#include "model/memory/plan_model.h"
+#include "model/memory/fit_model.h"
 #include "model/weights/kv_scales.h"
 #include "plan/explain.h"
 #include "plan/matrix.h"
@@ -49,7 +49,7 @@ Result<std::vector<Candidate>> candidates(const PlanRequest& request, const Plan
   open.layers = plain.layers;
   std::vector<Candidate> out;
   const auto add = [&](const PlanRequest& changed, const std::string& more = "") -> bool {
-    const auto made = plan_model(config, std::nullopt, *machine, changed, registry);
+    const auto made = fit_model(config, std::nullopt, *machine, changed, registry);
     if (!made) return false;
     const Plan& plan = made->groups.front().plan;
     out.push_back({changed,

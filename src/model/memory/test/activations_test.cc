@@ -2,7 +2,7 @@
 // ones that do.
 #include "model/memory/activations.h"
 
-#include "model/memory/plan_model.h"
+#include "model/memory/fit_model.h"
 #include "model/test/test_util.h"
 #include "plan/budget.h"
 
@@ -46,7 +46,7 @@ TEST(Activations, AreWhatAForwardPassTakes) {
       request.prefill = prefill;
       Machine machine = describe_machine(Device::cpu);
       machine.processors = 2;
-      const auto plan = plan_model(config, std::nullopt, machine, request, all_kernels());
+      const auto plan = fit_model(config, std::nullopt, machine, request, all_kernels());
       ASSERT_TRUE(plan) << name;
       std::int64_t planned = plan->budget(BudgetKind::activations)->bytes;
       if (const Budget* b = plan->budget(BudgetKind::top_k_rows)) planned += b->bytes;
@@ -63,7 +63,7 @@ TEST(Activations, AreTiledToTheirBudget) {
   const Machine machine = describe_machine(Device::cpu);
   PlanRequest request = request_of(512);
   const auto budget_of = [&]() -> Result<Budget, Refusal> {
-    const auto plan = plan_model(config, std::nullopt, machine, request, all_kernels());
+    const auto plan = fit_model(config, std::nullopt, machine, request, all_kernels());
     if (!plan) return plan.error();
     return *plan->budget(BudgetKind::activations);
   };
@@ -95,12 +95,12 @@ TEST(PlanModel, FitsTheMachine) {
   const ModelConfig config = config_of("deepseek_v32");
   Machine machine = describe_machine(Device::cpu);
   const PlanRequest request = request_of(512);
-  const auto plan = plan_model(config, std::nullopt, machine, request, all_kernels());
+  const auto plan = fit_model(config, std::nullopt, machine, request, all_kernels());
   ASSERT_TRUE(plan);
   const std::int64_t weights = weight_bytes(config, std::nullopt, expands(*plan));
   const auto subject = [&](std::int64_t memory, std::optional<std::int64_t> stored) {
     machine.memory_bytes = memory;
-    const auto again = plan_model(config, stored, machine, request, all_kernels());
+    const auto again = fit_model(config, stored, machine, request, all_kernels());
     return again ? "fits" : again.error().reasons.at(0).subject;
   };
   const std::int64_t cache = cache_bytes(plan->groups.front().plan, plan->block_tokens);
@@ -115,8 +115,8 @@ TEST(PlanModel, FitsTheMachine) {
 TEST(PlanModel, RefusesWhereOperatorsAreMissing) {
   ModelConfig config = config_of("deepseek_v4_wide");
   const auto plan = [&] {
-    return plan_model(config, std::nullopt, describe_machine(Device::sm90), request_of(512),
-                      model_kernels(Device::sm90));
+    return fit_model(config, std::nullopt, describe_machine(Device::sm90), request_of(512),
+                     model_kernels(Device::sm90));
   };
   EXPECT_TRUE(plan());
   config.hyper.streams = 2;

@@ -1,4 +1,4 @@
-#include "model/memory/plan_model.h"
+#include "model/memory/fit_model.h"
 
 #include <fmt/format.h>
 
@@ -116,9 +116,9 @@ std::int64_t weight_bytes(const ModelConfig& config, std::optional<std::int64_t>
   return sum;
 }
 
-ModelPlanResult plan_model(const ModelConfig& config, std::optional<std::int64_t> stored,
-                           const Machine& machine, const PlanRequest& request,
-                           const Registry& registry, std::vector<Rejection>* rejections) {
+ModelPlanResult fit_model(const ModelConfig& config, std::optional<std::int64_t> stored,
+                          const Machine& machine, const PlanRequest& request,
+                          const Registry& registry, std::vector<Rejection>* rejections) {
   ModelPlanResult plan = plan_once(config, stored, machine, request, registry, rejections);
   if (plan) return plan;
   Refusal refusal = plan.error();

@@ -23,8 +23,8 @@ std::int64_t weight_bytes(const ModelConfig& config, std::optional<std::int64_t>
 /// operators do not run, and one whose weights, buffers and cache exceed the machine's memory, or
 /// whose rows exceed --activations-budget; then the refusal gives what is needed, what is available
 /// and sizes that fit. `stored`: bytes of the checkpoint, if there is one.
-ModelPlanResult plan_model(const ModelConfig& config, std::optional<std::int64_t> stored,
-                           const Machine& machine, const PlanRequest& request,
-                           const Registry& registry, std::vector<Rejection>* rejections = nullptr);
+ModelPlanResult fit_model(const ModelConfig& config, std::optional<std::int64_t> stored,
+                          const Machine& machine, const PlanRequest& request,
+                          const Registry& registry, std::vector<Rejection>* rejections = nullptr);
 
 }  // namespace lathe
