@@ -34,7 +34,7 @@ Result<ModelConfig> load_draft_config(const std::string& directory, const ModelC
         fmt::format("a draft model with the model's vocabulary, {} tokens", target.vocab),
         fmt::format("{} with {}", directory, config->vocab));
   }
-  if (config->compressed()) {
+  if (config->is_compressed()) {
     return Error{ErrorCode::unsupported, "--draft",
                  "a draft model without a state between tokens, which a rejected draft would spoil",
                  fmt::format("{}, {}", directory, config->architecture),
@@ -66,7 +66,7 @@ Result<void> check_same_tokens(const std::string& directory, const std::string& 
 }
 
 bool drafts_invariantly(const ModelConfig& config, const PlanRequest& target) {
-  return target.batch_invariant && config.latent();
+  return target.batch_invariant && config.is_mla();
 }
 
 ModelPlanResult plan_draft_model(const std::string& directory, const ModelConfig& config,

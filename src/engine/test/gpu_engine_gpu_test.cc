@@ -185,7 +185,7 @@ DraftStats run_on_cpu(const std::string& directory, bool of_layer, std::int32_t 
   load.drafts = of_layer;
   const auto model = load_model(directory, load).value();
   RealSetup::Options options{.layout = "mla_bf16", .context = 1024};
-  if (model->config().compressed()) options.page_size = 128;
+  if (model->config().is_compressed()) options.page_size = 128;
   options.draft_tokens = draft_tokens;
   options.threads = 4;
   const std::vector<Request> requests = {greedy(prompt.text, prompt.answer)};

@@ -47,9 +47,9 @@ class GpuSetup {
     load.dummy = sizes.dummy;
     model_ = load_model(directory, load).value();
     PlanRequest wanted;
-    wanted.layout = config().latent() || config().compressed() ? "mla_bf16" : "gqa_bf16";
+    wanted.layout = config().is_mla() || config().is_compressed() ? "mla_bf16" : "gqa_bf16";
     if (!sizes.layout.empty()) wanted.layout = sizes.layout;
-    wanted.page_size = config().compressed() ? 128 : 64;
+    wanted.page_size = config().is_compressed() ? 128 : 64;
     wanted.chunked_prefill_size = wanted.context_length = sizes.context;
     wanted.max_running_requests = sizes.requests;
     wanted.draft_tokens = sizes.draft_tokens;

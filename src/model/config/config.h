@@ -20,8 +20,8 @@ struct MlaConfig {
   std::int32_t q_lora = 0;  // 0: q is one projection
   // DeepSeek V3.2's indexer; its rotary part comes first and is as wide as the latent's.
   RopePairing index_pairing = RopePairing::split_half;
-  // [layers] 1: has an indexer, 0: uses the selection of the last layer that has one. Empty: every
-  // layer of a sparse problem has one.
+  // [layers] 1: has an indexer, 0: uses the selection of the last layer that has one. Empty unless
+  // the problem is sparse_latent.
   std::vector<std::uint8_t> own_indexer;
   // DeepSeek V4's output projection: each of o_groups groups of heads to o_lora elements, then all
   // of these to the hidden size. 0: one product.
@@ -122,7 +122,7 @@ struct ModelConfig {
   /// Keys that later uses of the draft layer take over from the first; 0: each chooses its own.
   std::int64_t shared_choice_width() const {
     const bool shares =
-        drafts && shared_draft_choice && latent() && groups.front().problem.sparse();
+        drafts && shared_draft_choice && is_mla() && groups.front().problem.sparse();
     return shares ? groups.front().problem.top_k : 0;
   }
   /// Index into `groups` of the layer's group. Precondition: 0 <= layer < cached_layers().
@@ -136,12 +136,16 @@ struct ModelConfig {
   /// The groups as the planner's input.
   std::vector<LayerGroup> layer_groups() const;
 
-  /// All layers are of one family: latent (dense or sparse), window_compressed or grouped_query.
-  bool latent() const {
-    return !compressed() && groups.front().problem.kind != ProblemKind::grouped_query;
+  // All layers are of one family: MLA, compressed, or else grouped_query (layer_flags.h).
+  /// Multi-head latent attention of DeepSeek V2 to V3.2 and GLM-5: dense_latent or sparse_latent.
+  bool is_mla() const {
+    return !is_compressed() && groups.front().problem.kind != ProblemKind::grouped_query;
   }
-  /// DeepSeek V4's layers, whose tensors have DeepSeek's published names.
-  bool compressed() const { return groups.front().problem.kind == ProblemKind::window_compressed; }
+  /// DeepSeek V4's attention (window_compressed). It caches latents as well, but has weights,
+  /// layers and tensor names of its own.
+  bool is_compressed() const {
+    return groups.front().problem.kind == ProblemKind::window_compressed;
+  }
 };
 
 /// Supported architectures, by their names in config.json.

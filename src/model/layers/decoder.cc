@@ -161,7 +161,7 @@ Result<std::shared_ptr<const ModelRope>> Decoder::rope_tables(std::int64_t posit
 Result<void> Decoder::layer(const LayerContext& c, const MutableRowsView& x) const {
   const auto at = static_cast<std::size_t>(c.layer);
   const LayerWeights& w = weights_->layers[at];
-  if (config_.compressed()) return compressed_layer(c, w, x);
+  if (config_.is_compressed()) return compressed_layer(c, w, x);
   const Arena::Scope scope(*c.ops.tensors);
   const MutableRowsView h = alloc_activations(c.ops, x.rows, x.cols);
   // The output of a part of the layer, if it is normed before it is added to x.
@@ -170,7 +170,7 @@ Result<void> Decoder::layer(const LayerContext& c, const MutableRowsView& x) con
   rms_norm(c.ops, constant(x), w.attention_norm, config_.norm_eps, h);
   const bool indexed = !config_.mla.own_indexer.empty() && config_.mla.own_indexer[at] != 0;
   const Result<void> attended =
-      config_.latent() ? mla_attention(c, w.mla, indexed ? &w.indexer : nullptr, constant(h), x)
+      config_.is_mla() ? mla_attention(c, w.mla, indexed ? &w.indexer : nullptr, constant(h), x)
                        : gqa_attention(c, w.gqa, constant(h), added, !config_.post_norms);
   if (!attended) return attended;
   if (config_.post_norms) {

@@ -26,14 +26,14 @@ LayerGroupConfig& draft_group_of(ModelConfig& config) {
 // The projection that joins the hidden state with the next token; its presence identifies the
 // layer.
 std::string joins_name(const ModelConfig& config) {
-  return config.compressed() ? "mtp.0.e_proj.weight"
-                             : fmt::format("model.layers.{}.eh_proj.weight", config.layers);
+  return config.is_compressed() ? "mtp.0.e_proj.weight"
+                                : fmt::format("model.layers.{}.eh_proj.weight", config.layers);
 }
 
 }  // namespace
 
 Result<ModelConfig> add_draft_layer(ModelConfig config) {
-  if (!config.latent() && !config.compressed()) {
+  if (!config.is_mla() && !config.is_compressed()) {
     return refuse(
         "a model whose draft layer runs: DeepSeek V3, V3.2 or V4, GLM with latent attention",
         config.architecture);

@@ -111,13 +111,13 @@ class Loader {
  private:
   // DeepSeek V4's tensors have several names; the table has one of them.
   void index_names() {
-    if (!config_.compressed()) return;
+    if (!config_.is_compressed()) return;
     for (const CheckpointTensor& t : weights_.checkpoint->tensors()) {
       by_published_name_.emplace(published_v4_name(t.name), &t);
     }
   }
   const CheckpointTensor* find(const std::string& name) const {
-    if (!config_.compressed()) return weights_.checkpoint->find(name);
+    if (!config_.is_compressed()) return weights_.checkpoint->find(name);
     const auto found = by_published_name_.find(name);
     return found == by_published_name_.end() ? nullptr : found->second;
   }
@@ -314,11 +314,11 @@ class Loader {
     const std::vector<std::int64_t> shape = {weight_blocks(spec.shape[0]),
                                              weight_blocks(spec.shape[1])};
     const bool readable =
-        plain(dtype_of(scales->dtype)) || (config_.compressed() && exponents(*scales));
+        plain(dtype_of(scales->dtype)) || (config_.is_compressed() && exponents(*scales));
     if (scales->shape != shape || !readable) {
       complaints_.misshapen(fmt::format(
           "{} {} {} (wanted {} {})", scale, name(scales->dtype), shape_text(scales->shape),
-          config_.compressed() ? "F8_E8M0, U8 or F32" : "F32", shape_text(shape)));
+          config_.is_compressed() ? "F8_E8M0, U8 or F32" : "F32", shape_text(shape)));
       return scales;
     }
     w.scales = factors(*scales).data();
@@ -340,7 +340,7 @@ class Loader {
       const bool value = bind_kv_scale(l, "v", s.value, read);
       some |= key || value;
       if (!key) absent.push_back(kv_scale_name(l, "", "k"));
-      if (!value && !config_.latent()) absent.push_back(kv_scale_name(l, "", "v"));
+      if (!value && !config_.is_mla()) absent.push_back(kv_scale_name(l, "", "v"));
     }
     if (!some) return;
     for (const std::string& name : absent) complaints_.missing(name);

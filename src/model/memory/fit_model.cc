@@ -30,7 +30,7 @@ Refusal refuse(Reason reason) {
 // Requirements of the GPU's operators on models with several streams, beyond its attention kernels'
 // capabilities (kernels/limits.h).
 std::optional<Reason> unfit_for_gpu(const ModelConfig& config) {
-  if (!config.compressed()) return std::nullopt;
+  if (!config.is_compressed()) return std::nullopt;
   const auto reason = [&](const char* field, std::string wanted, std::int64_t offered) {
     return Reason{Rule::device,      config.architecture,     field,
                   std::move(wanted), std::to_string(offered), "--device cpu"};
@@ -99,7 +99,7 @@ std::int64_t weight_bytes(const ModelConfig& config, std::optional<std::int64_t>
   if (!stored) {
     for (const TensorSpec& spec : tensor_table(config, weights)) sum += dummy_bytes(config, spec);
   }
-  if (!config.latent()) return sum;
+  if (!config.is_mla()) return sum;
   // The copies of split_kv_b(): kv_b's keys transposed, all of it in f32 if a route expands, and
   // its values if heads are not whole fp8 blocks.
   for (std::int32_t l = 0; l < config.cached_layers(); ++l) {

@@ -107,7 +107,7 @@ inline void check_gpu_model(const GpuModelCase& c) {
   options.context = (std::ssize(tokens) + 255) / 256 * 256;
   options.threads = c.threads;
   // A page of entries of 128 tokens holds at least one.
-  options.page_size = on_cpu->config().compressed() ? 128 : 64;
+  options.page_size = on_cpu->config().is_compressed() ? 128 : 64;
   const auto cpu_backend = make_cpu_backend();
   Choices choices;
   ChoiceBackend takes(*cpu_backend, ChoiceBackend::Mode::takes, choices);

@@ -84,7 +84,7 @@ TEST(WideModel, GpuAsTheCpu) {
   const auto config = load_model_config(directory);
   ASSERT_TRUE(config.ok()) << config.error().message();
   check_gpu_model({.directory = directory,
-                   .layout = config->latent() ? "mla_bf16" : "gqa_bf16",
+                   .layout = config->is_mla() ? "mla_bf16" : "gqa_bf16",
                    .decoded = 8,
                    .threads = 16,
                    .prompt = Reference::in_dir(directory).prompt(kWidePrompt).tokens});

@@ -43,7 +43,7 @@ inline void check_given_checkpoint(int threads) {
   Choices choices;
   ChoiceBackend takes(*cpu, ChoiceBackend::Mode::takes_keys, choices);
   // In place, as in the GPU's comparison: expanded attention reads every key.
-  ModelRunner runner(**model, {.layout = config.latent() ? "mla_bf16" : "gqa_bf16",
+  ModelRunner runner(**model, {.layout = config.is_mla() ? "mla_bf16" : "gqa_bf16",
                                .prefill = "inplace",
                                .decode = "inplace",
                                .threads = threads,

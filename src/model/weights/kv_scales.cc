@@ -70,7 +70,7 @@ std::string kv_scales_text(const ModelConfig& config, std::span<const TensorScal
   nlohmann::ordered_json j = {{"architecture", config.architecture}, {"key", {}}};
   for (const TensorScales& s : scales) {
     j["key"].push_back(s.key);
-    if (!config.latent()) j["value"].push_back(s.value);
+    if (!config.is_mla()) j["value"].push_back(s.value);
   }
   return json_text(j, 1) + "\n";
 }
@@ -93,7 +93,7 @@ Result<std::vector<TensorScales>> read_kv_scales(const std::string& path,
   }
   std::vector<TensorScales> out(static_cast<std::size_t>(config.layers));
   if (auto ok = read_part(*json, path, "key", &TensorScales::key, out); !ok) return ok.error();
-  if (!config.latent()) {
+  if (!config.is_mla()) {
     if (auto ok = read_part(*json, path, "value", &TensorScales::value, out); !ok) {
       return ok.error();
     }
@@ -114,7 +114,7 @@ Result<void> check_takes_scales(const ModelPlan& plan) {
 
 std::string kv_scales_range(const ModelConfig& config, std::span<const TensorScales> scales) {
   std::string out = "keys " + range(scales, &TensorScales::key);
-  if (!config.latent()) out += ", values " + range(scales, &TensorScales::value);
+  if (!config.is_mla()) out += ", values " + range(scales, &TensorScales::value);
   return out;
 }
 

@@ -27,7 +27,7 @@ class Table {
     LayerWeights& w = w_.layers[static_cast<std::size_t>(l)];
     const std::string stem = fmt::format("model.layers.{}.", l);
     norm(stem + "input_layernorm.weight", c_.hidden, w.attention_norm);
-    if (c_.latent()) {
+    if (c_.is_mla()) {
       latent(stem + "self_attn.", c_.attention(l), w.mla);
     } else {
       grouped(stem + "self_attn.", c_.attention(l), w.gqa);
@@ -191,11 +191,11 @@ class Table {
 }  // namespace
 
 std::vector<TensorSpec> tensor_table(const ModelConfig& config, ModelWeights& into) {
-  return config.compressed() ? v4_table(config, into) : Table(config, into).build();
+  return config.is_compressed() ? v4_table(config, into) : Table(config, into).build();
 }
 
 std::string scale_name(const ModelConfig& config, const TensorSpec& spec) {
-  if (!config.compressed()) return spec.name + "_scale_inv";
+  if (!config.is_compressed()) return spec.name + "_scale_inv";
   return spec.name.substr(0, spec.name.rfind('.')) + ".scale";
 }
 
@@ -215,7 +215,7 @@ bool ignored_tensor(const ModelConfig& config, std::string_view name) {
   if (config.tied_embeddings && name == "lm_head.weight") return true;
   if (name.ends_with("rotary_emb.inv_freq")) return true;
   // DeepSeek V4's draft layers have names of their own, whatever their number in the configuration.
-  if (config.compressed()) {
+  if (config.is_compressed()) {
     return name.starts_with("mtp.") || name.starts_with("model.mtp.") ||
            (config.tied_embeddings && name == "head.weight");
   }

@@ -126,7 +126,7 @@ std::byte* ModelWeights::take(std::int64_t n) {
 
 void split_kv_b(const ModelConfig& config, bool expansion, ThreadPool* threads,
                 ModelWeights& weights) {
-  if (!config.latent()) return;
+  if (!config.is_mla()) return;
   for (std::size_t l = 0; l < weights.layers.size(); ++l) {
     split_layer(config.attention(static_cast<std::int32_t>(l)), expansion, threads,
                 weights.layers[l].mla, weights);

@@ -104,8 +104,8 @@ Json folded_v4() {
 TEST(ModelConfig, DeepSeekV4) {
   const ModelConfig c = parsed(deepseek_v4());
   ASSERT_EQ(c.groups.size(), 3u);
-  EXPECT_TRUE(c.compressed());
-  EXPECT_FALSE(c.latent());
+  EXPECT_TRUE(c.is_compressed());
+  EXPECT_FALSE(c.is_mla());
   EXPECT_THAT(c.groups[0].layers, ElementsAre(0, 1));
   EXPECT_THAT(c.groups[1].layers, ElementsAre(2, 4, 6));
   EXPECT_THAT(c.groups[2].layers, ElementsAre(3, 5));
