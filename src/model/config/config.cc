@@ -14,6 +14,7 @@
 #include "io/text/json_text.h"
 #include "io/text/quote.h"
 #include "model/config/config_reader.h"
+#include "model/config/layer_flags.h"
 #include "model/config/registry.h"
 
 namespace lathe {
@@ -99,6 +100,10 @@ void check(ConfigReader& json, const ModelConfig& config) {
       json.refuse(gqa ? "head_dim" : "qk_rope_head_dim", "a multiple of 16",
                   fmt::format("{}", group.rope.dim));
     }
+  }
+  if (const auto ok = check_layer_flags(config); !ok) {
+    const Error& e = ok.error();
+    json.refuse(e.field, e.wanted, e.offered, e.code, e.hint);
   }
 }
 

@@ -79,13 +79,13 @@ class Table {
     const std::int64_t q_rows = std::int64_t{p.heads} * (p.qk_nope_head + p.rope);
     if (c_.mla.q_lora > 0) {
       linear(stem + "q_a_proj", c_.mla.q_lora, c_.hidden, w.q_a);
-      vector(stem + "q_a_layernorm.weight", c_.mla.q_lora, w.q_a_norm);
+      norm(stem + "q_a_layernorm.weight", c_.mla.q_lora, w.q_a_norm);
       linear(stem + "q_b_proj", q_rows, c_.mla.q_lora, w.q_b);
     } else {
       linear(stem + "q_proj", q_rows, c_.hidden, w.q_b);
     }
     linear(stem + "kv_a_proj_with_mqa", p.nope + p.rope, c_.hidden, w.kv_a);
-    vector(stem + "kv_a_layernorm.weight", p.nope, w.kv_a_norm);
+    norm(stem + "kv_a_layernorm.weight", p.nope, w.kv_a_norm);
     linear(stem + "kv_b_proj", std::int64_t{p.heads} * (p.qk_nope_head + p.v_head), p.nope, w.kv_b);
     linear(stem + "o_proj", c_.hidden, std::int64_t{p.heads} * p.v_head, w.out);
     if (c_.attention_bias) {
@@ -179,6 +179,7 @@ class Table {
     spec.vector = &to;
     return spec;
   }
+  // The weight of an RMSNorm. The indexer's k_norm is a LayerNorm, which has no offset.
   void norm(std::string name, std::int64_t n, Vector& to) {
     vector(std::move(name), n, to).offset = c_.norm_offset;
   }

@@ -1,0 +1,127 @@
+#include "model/config/layer_flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+namespace lathe {
+namespace {
+
+enum class Family { grouped_query, mla, compressed };
+
+Family family_of(const AttentionProblem& problem) {
+  switch (problem.kind) {
+    case ProblemKind::grouped_query:
+      return Family::grouped_query;
+    case ProblemKind::window_compressed:
+      return Family::compressed;
+    case ProblemKind::dense_latent:
+    case ProblemKind::sparse_latent:
+      return Family::mla;
+  }
+  return Family::mla;
+}
+
+std::string_view text_of(Family family) {
+  switch (family) {
+    case Family::grouped_query:
+      return "grouped-query attention";
+    case Family::mla:
+      return "latent attention";
+    case Family::compressed:
+      return "compressed attention";
+  }
+  return "";
+}
+
+// Keeps the first refusal.
+class FlagCheck {
+ public:
+  explicit FlagCheck(Family family) : family_(family) {}
+
+  /// Refuses a field that is set, unless `with` holds.
+  void needs(bool set, bool with, std::string_view field, std::string_view wanted,
+             std::string_view offered) {
+    if (!set || with || error_) return;
+    error_ = Error{ErrorCode::unsupported, std::string(field), std::string(wanted),
+                   std::string(offered), ""};
+  }
+  /// Refuses a field that is set, unless the layers are of one of the families.
+  void only_in(bool set, std::initializer_list<Family> families, std::string_view field) {
+    std::string wanted;
+    for (const Family f : families) {
+      wanted += fmt::format("{}{}", wanted.empty() ? "" : " or ", text_of(f));
+    }
+    needs(set, std::ranges::find(families, family_) != families.end(), field, wanted,
+          text_of(family_));
+  }
+  Result<void> result() const {
+    if (error_) return *error_;
+    return {};
+  }
+
+ private:
+  Family family_;
+  std::optional<Error> error_;
+};
+
+void check_attention(const ModelConfig& c, FlagCheck& check) {
+  const AttentionProblem& problem = c.groups.front().problem;
+  check.only_in(c.attention_bias, {Family::grouped_query, Family::mla}, "attention_bias");
+  check.only_in(c.attention_out_bias, {Family::grouped_query, Family::mla}, "attention_out_bias");
+  check.only_in(c.qk_norm, {Family::grouped_query}, "qk_norm");
+  check.needs(!c.mla.own_indexer.empty(), problem.kind == ProblemKind::sparse_latent,
+              "mla.own_indexer", "a sparse_latent problem", name(problem.kind));
+  check.needs(problem.kind == ProblemKind::sparse_latent,
+              !c.mla.own_indexer.empty() && c.mla.own_indexer.front() != 0, "mla.own_indexer",
+              "an indexer in the first layer of a sparse_latent problem", "none");
+  check.only_in(c.mla.o_groups > 0, {Family::compressed}, "mla.o_groups");
+  check.only_in(c.mla.o_groups == 0, {Family::grouped_query, Family::mla}, "no mla.o_groups");
+}
+
+void check_norms(const ModelConfig& c, FlagCheck& check) {
+  check.only_in(c.post_norms, {Family::grouped_query}, "post_norms");
+  check.needs(c.post_norms, c.moe.experts == 0, "post_norms", "dense layers", "experts");
+  check.only_in(c.norm_offset != 0, {Family::grouped_query, Family::mla}, "norm_offset");
+  check.only_in(c.hyper.streams > 0, {Family::compressed}, "hyper");
+  check.only_in(c.hyper.streams == 0, {Family::grouped_query, Family::mla}, "no hyper");
+}
+
+void check_experts(const ModelConfig& c, Family family, FlagCheck& check) {
+  const MoeConfig& moe = c.moe;
+  check.needs(moe.stacked, moe.shared == 0, "moe.stacked", "no shared experts",
+              fmt::format("{} shared", moe.shared));
+  check.needs(moe.stacked, !moe.correction_bias, "moe.stacked", "no correction_bias",
+              "correction_bias");
+  check.only_in(moe.stacked, {Family::grouped_query, Family::mla}, "moe.stacked");
+  check.only_in(moe.hash_layers > 0, {Family::compressed}, "moe.hash_layers");
+  check.needs(c.mxfp4, moe.stacked || (family == Family::compressed && c.block_fp8), "mxfp4",
+              "stacked experts, or compressed attention with block_fp8", text_of(family));
+  if (family != Family::compressed) return;
+  const bool all = moe.experts > 0 && std::ranges::count(moe.layer_has_experts, 0) == 0;
+  check.needs(true, all && moe.shared > 0, "moe",
+              "experts in every layer, some of them shared, with compressed attention",
+              all ? "no shared experts" : "dense layers");
+}
+
+}  // namespace
+
+Result<void> check_layer_flags(const ModelConfig& config) {
+  const Family family = family_of(config.groups.front().problem);
+  FlagCheck check(family);
+  for (const LayerGroupConfig& group : config.groups) {
+    check.needs(true, family_of(group.problem) == family, "groups", "layers of one family",
+                fmt::format("{} and {}", text_of(family), text_of(family_of(group.problem))));
+    const bool sink = group.problem.sink;
+    check.only_in(sink, {Family::grouped_query, Family::compressed}, "sink");
+    check.only_in(!sink, {Family::grouped_query, Family::mla}, "attention without a sink");
+  }
+  check_attention(config, check);
+  check_norms(config, check);
+  check_experts(config, family, check);
+  return check.result();
+}
+
+}  // namespace lathe

@@ -1,0 +1,28 @@
+// Which of ModelConfig's fields the layers of each family compute.
+#pragma once
+
+#include "base/result.h"
+#include "model/config/config.h"
+
+namespace lathe {
+
+/// Checks that the decoder's layers compute every field that is set, so that no flag is ignored in
+/// silence. A family is grouped_query, MLA or compressed, and all layers are of one. Errors:
+/// unsupported, with the field's name.
+///
+///                       grouped_query     MLA               compressed
+/// attention biases      yes               yes               no
+/// qk_norm               yes               no                no (has its own)
+/// sink                  yes               no                always
+/// post_norms            dense layers      no                no
+/// norm_offset           yes               yes               no
+/// mla.own_indexer       no                sparse_latent     no (has its own)
+/// mla.o_groups          no                no                always
+/// hyper                 no                no                always
+/// moe.stacked           without shared experts and correction_bias  no
+/// moe.hash_layers       no                no                yes
+/// experts               any layers        any layers        every layer, with shared ones
+/// mxfp4                 stacked experts   stacked experts   with block_fp8
+Result<void> check_layer_flags(const ModelConfig& config);
+
+}  // namespace lathe

@@ -1,0 +1,90 @@
+#include "model/config/layer_flags.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "model/config/config.h"
+#include "model/config/registry.h"
+
+namespace lathe {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+ModelConfig config_of_fixture(const std::string& name) {
+  return *load_model_config(fmt::format("{}/models/{}", LATHE_TEST_DATA, name));
+}
+
+struct FlagCase {
+  const char* fixture;
+  std::function<void(ModelConfig&)> set;
+  const char* field;
+};
+
+// Each of these would be ignored in silence: no layer of that family reads the field.
+TEST(LayerFlags, WhatNoLayerComputesIsRefusedByName) {
+  const auto post_norms = [](ModelConfig& c) { c.post_norms = true; };
+  const auto norm_offset = [](ModelConfig& c) { c.norm_offset = 1; };
+  const auto qk_norm = [](ModelConfig& c) { c.qk_norm = true; };
+  const auto bias = [](ModelConfig& c) { c.attention_bias = true; };
+  const auto out_bias = [](ModelConfig& c) { c.attention_out_bias = true; };
+  const auto sink = [](ModelConfig& c) { c.groups.back().problem.sink = true; };
+  const auto no_sink = [](ModelConfig& c) { c.groups.back().problem.sink = false; };
+  const auto streams = [](ModelConfig& c) { c.hyper.streams = 4; };
+  const auto hash = [](ModelConfig& c) { c.moe.hash_layers = 1; };
+  const auto groups = [](ModelConfig& c) { c.mla.o_groups = 2; };
+  const auto indexers = [](ModelConfig& c) {
+    c.mla.own_indexer.assign(static_cast<std::size_t>(c.layers), 1);
+  };
+  const auto no_indexers = [](ModelConfig& c) { c.mla.own_indexer.clear(); };
+  const auto shared = [](ModelConfig& c) { c.moe.shared = 1; };
+  const auto correction = [](ModelConfig& c) { c.moe.correction_bias = true; };
+  const auto mxfp4 = [](ModelConfig& c) { c.mxfp4 = true; };
+  const auto none_shared = [](ModelConfig& c) { c.moe.shared = 0; };
+  const auto dense = [](ModelConfig& c) { c.moe.layer_has_experts.front() = 0; };
+  const auto family = [](ModelConfig& c) {
+    c.groups.push_back(c.groups.front());
+    c.groups.back().problem.kind = ProblemKind::grouped_query;
+  };
+  for (const auto& [name, set, field] : {FlagCase{"deepseek_v3", post_norms, "post_norms"},
+                                         FlagCase{"deepseek_v32", post_norms, "post_norms"},
+                                         FlagCase{"deepseek_v4", post_norms, "post_norms"},
+                                         FlagCase{"qwen3_moe", post_norms, "post_norms"},
+                                         FlagCase{"deepseek_v4", norm_offset, "norm_offset"},
+                                         FlagCase{"deepseek_v3", qk_norm, "qk_norm"},
+                                         FlagCase{"deepseek_v4", qk_norm, "qk_norm"},
+                                         FlagCase{"deepseek_v4", bias, "attention_bias"},
+                                         FlagCase{"deepseek_v4", out_bias, "attention_out_bias"},
+                                         FlagCase{"deepseek_v3", sink, "sink"},
+                                         FlagCase{"deepseek_v4", no_sink, "sink"},
+                                         FlagCase{"llama", streams, "hyper"},
+                                         FlagCase{"deepseek_v3", streams, "hyper"},
+                                         FlagCase{"qwen3_moe", hash, "moe.hash_layers"},
+                                         FlagCase{"deepseek_v3", hash, "moe.hash_layers"},
+                                         FlagCase{"deepseek_v3", groups, "mla.o_groups"},
+                                         FlagCase{"llama", indexers, "mla.own_indexer"},
+                                         FlagCase{"deepseek_v3", indexers, "mla.own_indexer"},
+                                         FlagCase{"deepseek_v32", no_indexers, "mla.own_indexer"},
+                                         FlagCase{"gpt_oss", shared, "moe.stacked"},
+                                         FlagCase{"gpt_oss", correction, "moe.stacked"},
+                                         FlagCase{"qwen3_moe", mxfp4, "mxfp4"},
+                                         FlagCase{"deepseek_v4", none_shared, "moe"},
+                                         FlagCase{"deepseek_v4", dense, "moe"},
+                                         FlagCase{"deepseek_v3", family, "groups"}}) {
+    ModelConfig config = config_of_fixture(name);
+    ASSERT_TRUE(check_layer_flags(config).ok()) << name;
+    set(config);
+    const auto checked = check_layer_flags(config);
+    ASSERT_FALSE(checked.ok()) << name << " " << field;
+    EXPECT_EQ(checked.error().code, ErrorCode::unsupported);
+    EXPECT_THAT(checked.error().field, HasSubstr(field)) << name;
+    EXPECT_THAT(checked.error().message(), AllOf(HasSubstr("wanted"), HasSubstr("got"))) << name;
+  }
+}
+
+}  // namespace
+}  // namespace lathe
