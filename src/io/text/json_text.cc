@@ -8,6 +8,19 @@
 #include "io/text/quote.h"
 
 namespace lathe {
+namespace {
+
+// The number that Python's json module writes and JSON does not have, if the parser stopped at one.
+// byte: 1 for the first.
+std::string_view python_number(std::string_view text, std::size_t byte) {
+  if (byte == 0 || byte > text.size()) return {};
+  for (const std::string_view number : {"Infinity", "NaN"}) {
+    if (text.substr(byte - 1).starts_with(number)) return number;
+  }
+  return {};
+}
+
+}  // namespace
 
 Result<nlohmann::json> parse_json(std::string_view text, const std::string& field) {
   using Object = nlohmann::json;
@@ -24,6 +37,10 @@ Result<nlohmann::json> parse_json(std::string_view text, const std::string& fiel
     return std::move(parsed.value);
   } catch (const Object::parse_error& e) {
     const bool ends = e.byte > text.size();
+    if (const std::string_view number = python_number(text, e.byte); !number.empty()) {
+      return Error{ErrorCode::malformed, field, "JSON, whose numbers are finite",
+                   fmt::format("{} at byte {}", number, e.byte), "write a finite number, or null"};
+    }
     return Error{ErrorCode::malformed, field, "valid JSON",
                  ends ? fmt::format("the end after byte {}", text.size())
                       : fmt::format("something else at byte {} of {}", e.byte, text.size()),

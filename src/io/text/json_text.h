@@ -10,8 +10,9 @@
 
 namespace lathe {
 
-/// Errors: malformed, with `field` and the byte where the text stops being JSON, the repeated name,
-/// or more than kMostLevels levels.
+/// Errors: malformed, with `field` and the byte where the text stops being JSON (by name if
+/// Infinity or NaN is there, which Python writes), the repeated name, or more than kMostLevels
+/// levels.
 Result<nlohmann::json> parse_json(std::string_view text, const std::string& field);
 
 }  // namespace lathe

@@ -4,6 +4,6 @@
 
 namespace lathe {
 
-void parse_deepseek_v3(ConfigReader& json, ModelConfig& config) { parse_mla(json, config); }
+void parse_deepseek_v3(ConfigReader& json, ModelConfig& config) { parse_mla(json, config, {}); }
 
 }  // namespace lathe

@@ -6,7 +6,7 @@
 namespace lathe {
 
 void parse_deepseek_v32(ConfigReader& json, ModelConfig& config) {
-  parse_mla(json, config);
+  parse_mla(json, config, {});
   parse_indexer(json, config, RopePairing::split_half);
 }
 

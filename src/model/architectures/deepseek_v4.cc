@@ -52,9 +52,7 @@ std::vector<std::int32_t> ratios_of_types(ConfigReader& json, std::int32_t layer
   return out;
 }
 
-// Tokens of a compressed entry, [layers].
-std::vector<std::int32_t> parse_ratios(ConfigReader& json, std::int32_t layers) {
-  if (json.has("layer_types")) return ratios_of_types(json, layers);
+std::vector<std::int32_t> ratios_of_list(ConfigReader& json, std::int32_t layers) {
   std::vector<std::int32_t> out = json.integers("compress_ratios");
   if (out.empty()) {
     for (std::int32_t l = 0; l < layers; ++l) out.push_back(l < 2 || l % 2 == 1 ? 128 : 4);
@@ -74,6 +72,13 @@ std::vector<std::int32_t> parse_ratios(ConfigReader& json, std::int32_t layers) 
       break;
     }
   }
+  return out;
+}
+
+// Tokens of a compressed entry, [layers] even if an error was recorded.
+std::vector<std::int32_t> parse_ratios(ConfigReader& json, std::int32_t layers) {
+  std::vector<std::int32_t> out =
+      json.has("layer_types") ? ratios_of_types(json, layers) : ratios_of_list(json, layers);
   out.resize(static_cast<std::size_t>(layers));
   return out;
 }
@@ -124,9 +129,9 @@ void parse_v4_experts(ConfigReader& json, ModelConfig& config) {
   moe.correction_bias = true;
   moe.hash_layers = parse_hash_layers(json, config.layers);
   moe.normalize = json.flag("norm_topk_prob", true);
-  moe.scale = static_cast<float>(json.number("routed_scaling_factor", 1));
+  moe.scale = static_cast<float>(json.number("routed_scaling_factor", 1.5));
   moe.layer_has_experts.assign(static_cast<std::size_t>(config.layers), 1);
-  if (const double limit = json.number("swiglu_limit", 0); limit > 0) {
+  if (const double limit = json.number("swiglu_limit", 10); limit > 0) {
     config.activation = {.kind = ActivationKind::clamped_silu, .limit = static_cast<float>(limit)};
   }
   config.mxfp4 = config.block_fp8 && parse_expert_dtype(json) == "fp4";

@@ -8,7 +8,8 @@
 namespace lathe {
 
 void parse_gemma3(ConfigReader& json, ModelConfig& config) {
-  parse_gqa_dims(json, config, {.layer_type = "full_attention", .default_theta = 1e6});
+  parse_gqa_dims(json, config, {.kv_heads = 4, .head_dim = 256},
+                 {.layer_type = "full_attention", .default_theta = 1e6});
   LayerGroupConfig& all = config.all_layers();
   all.problem.scale =
       static_cast<float>(1 / std::sqrt(json.integer("query_pre_attn_scalar", 256, 1, 1 << 20)));

@@ -49,7 +49,7 @@ std::vector<std::uint8_t> own_indexers(ConfigReader& json, std::int32_t layers) 
 }  // namespace
 
 void parse_glm_moe_dsa(ConfigReader& json, ModelConfig& config) {
-  parse_mla(json, config);
+  parse_mla(json, config, {.q_lora = 2048, .groups = 1, .top_groups = 1});
   parse_indexer(json, config, RopePairing::interleaved);
   config.mla.own_indexer = own_indexers(json, config.layers);
 }

@@ -6,13 +6,17 @@
 namespace lathe {
 
 void parse_gpt_oss(ConfigReader& json, ModelConfig& config) {
-  parse_gqa_dims(json, config, {.default_theta = 150000});
+  // transformers' class scales RoPE where config.json says nothing of it.
+  const YarnConfig yarn{
+      .factor = 32, .original_context = 4096, .mscale_all_dim = 0, .truncate = false};
+  parse_gqa_dims(json, config, {.kv_heads = 8, .head_dim = 64},
+                 {.default_theta = 150000, .default_yarn = yarn});
   config.all_layers().problem.sink = true;
   std::vector<std::uint8_t> sliding = parse_layer_types(json, config);
   if (sliding.empty()) {
     for (std::int32_t l = 0; l < config.layers; ++l) sliding.push_back(l % 2 == 0 ? 1 : 0);
   }
-  set_windows(json, config, sliding);
+  set_windows(json, config, sliding, 128);
   config.attention_bias = json.flag("attention_bias", true);
   config.attention_out_bias = config.attention_bias;
 

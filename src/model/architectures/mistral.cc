@@ -6,8 +6,8 @@
 namespace lathe {
 
 void parse_mistral(ConfigReader& json, ModelConfig& config) {
-  parse_gqa_dims(json, config);
-  if (!json.has("sliding_window")) return;
+  parse_gqa_dims(json, config, {.kv_heads = 8});
+  if (json.null("sliding_window")) return;
   set_windows(json, config, std::vector<std::uint8_t>(static_cast<std::size_t>(config.layers), 1));
 }
 

@@ -5,7 +5,7 @@
 namespace lathe {
 
 void parse_qwen2(ConfigReader& json, ModelConfig& config) {
-  parse_gqa(json, config);
+  parse_gqa(json, config, {.kv_heads = 32});
   config.attention_bias = true;
 }
 

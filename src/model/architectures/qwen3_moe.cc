@@ -1,12 +1,21 @@
 // Qwen 3 with experts: Qwen 3's attention, softmax router without groups or shared experts.
 #include <algorithm>
 
+#include "model/config/config_gqa.h"
 #include "model/config/registry.h"
 
 namespace lathe {
 
 void parse_qwen3_moe(ConfigReader& json, ModelConfig& config) {
-  parse_qwen3(json, config);
+  parse_gqa_dims(json, config, {.kv_heads = 4});
+  std::vector<std::uint8_t> sliding = parse_layer_types(json, config);
+  if (sliding.empty() && json.flag("use_sliding_window", false) && !json.null("sliding_window")) {
+    sliding.assign(static_cast<std::size_t>(config.layers), 1);  // max_window_layers is Qwen 3's
+  }
+  set_windows(json, config, sliding);
+  config.attention_bias = json.flag("attention_bias", false);
+  config.attention_out_bias = config.attention_bias;
+  config.qk_norm = true;
   MoeConfig& moe = config.moe;
   moe.layer_has_experts.assign(static_cast<std::size_t>(config.layers), 0);
   const std::int32_t every = json.integer("decoder_sparse_step", 1);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -46,12 +47,21 @@ void parse_quantization(ConfigReader& json, const Architecture& architecture, Mo
     return json.adopt(*q);
   }
   if (method != "fp8") q->refuse("quant_method", "fp8 with blocks of 128 x 128", quote(method));
-  q->only("fmt", "e4m3");
-  q->only("activation_scheme", "dynamic");
+  const std::string format = q->text("fmt", "e4m3");
+  if (format != "e4m3" && format != "float8_e4m3fn") {
+    q->refuse("fmt", "e4m3 or float8_e4m3fn", quote(format));
+  }
   const std::vector<std::int32_t> block = q->integers("weight_block_size");
-  if (block != std::vector<std::int32_t>{128, 128}) {
-    q->refuse("weight_block_size", "[128, 128]",
-              block.empty() ? "nothing" : fmt::format("[{}]", fmt::join(block, ", ")));
+  if (block.empty()) {
+    q->refuse("weight_block_size", "[128, 128]: a scale for each block of weights",
+              "none: one scale for a whole tensor");
+  } else if (block != std::vector<std::int32_t>{128, 128}) {
+    q->refuse("weight_block_size", "[128, 128]", fmt::format("[{}]", fmt::join(block, ", ")));
+  }
+  const std::string scheme = q->text("activation_scheme", "dynamic");
+  if (scheme != "dynamic") {
+    q->refuse("activation_scheme", "dynamic: activations are quantised as they are computed",
+              quote(scheme));
   }
   config.block_fp8 = true;
   config.fp8_pow2 = q->text("scale_fmt", "") == "ue8m0";
@@ -85,6 +95,33 @@ void parse_generation(ConfigReader& json, ModelConfig& config) {
     config.generation.top_p.reset();
     config.generation.top_k.reset();
   }
+}
+
+// NVIDIA's ModelOpt describes a checkpoint's quantisation in a file of its own, and config.json may
+// say nothing of it.
+Result<void> check_hf_quant(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory / "hf_quant_config.json";
+  std::error_code ec;
+  if (!std::filesystem::exists(path, ec)) return {};
+  const auto text = read_file(path, kMaxConfigBytes);
+  if (!text) return text.error();
+  const auto parsed = parse_json(*text, path.string());
+  if (!parsed) return parsed.error();
+  if (!parsed->is_object()) {
+    return Error{ErrorCode::malformed, path.string(), "an object", json_excerpt(*parsed), ""};
+  }
+  ConfigReader json(*parsed, "hf_quant_config.json");
+  if (auto q = json.object("quantization")) {
+    for (const std::string_view key : {"quant_algo", "kv_cache_quant_algo"}) {
+      if (!q->has(key)) continue;
+      q->refuse(key, "null, or no hf_quant_config.json: ModelOpt's formats are not supported",
+                quote(q->text(key, "")), ErrorCode::unsupported,
+                "a checkpoint without quantisation, or in fp8 with blocks of 128 x 128");
+    }
+    json.adopt(*q);
+  }
+  if (json.error()) return *json.error();
+  return {};
 }
 
 // Checks common to all architectures, after their own keys have been read.
@@ -162,7 +199,7 @@ Result<ModelConfig> parse_model_config(std::string_view config_json,
   config.ffn = json.integer(json.first_of({"intermediate_size", "moe_intermediate_size"}),
                             std::nullopt, 1, 1 << 24);
   config.max_context = json.integer("max_position_embeddings");
-  config.norm_eps = static_cast<float>(json.number("rms_norm_eps", 1e-6));
+  config.norm_eps = static_cast<float>(json.number("rms_norm_eps", (*architecture)->norm_eps));
   config.tied_embeddings = json.flag("tie_word_embeddings", false);
   parse_quantization(json, **architecture, config);
   parse_tokens(json, config);
@@ -185,8 +222,33 @@ Result<ModelConfig> parse_model_config(std::string_view config_json,
   return config;
 }
 
+Result<void> check_model_path(const std::string& path) {
+  struct Format {
+    std::string_view extension, name, hint;
+  };
+  constexpr std::string_view kConvert = "convert it to a folder of safetensors files";
+  constexpr std::array kFormats = {
+      Format{".gguf", "a GGUF file", kConvert},
+      Format{".ggml", "a GGML file", kConvert},
+      Format{".bin", "a PyTorch pickle", kConvert},
+      Format{".pt", "a PyTorch pickle", kConvert},
+      Format{".pth", "a PyTorch pickle", kConvert},
+      Format{".safetensors", "one safetensors file", "give the folder that it is in"}};
+  std::error_code ec;
+  if (!std::filesystem::is_regular_file(path, ec)) return {};
+  const std::string extension = std::filesystem::path(path).extension().string();
+  for (const Format& f : kFormats) {
+    if (extension != f.extension) continue;
+    return Error{ErrorCode::unsupported, path, "a folder with config.json and *.safetensors",
+                 std::string(f.name), std::string(f.hint)};
+  }
+  return {};
+}
+
 Result<ModelConfig> load_model_config(const std::string& directory) {
+  if (const auto ok = check_model_path(directory); !ok) return ok.error();
   const std::filesystem::path dir(directory);
+  if (const auto ok = check_hf_quant(dir); !ok) return ok.error();
   const auto config = read_file(dir / "config.json", kMaxConfigBytes);
   if (!config) return config.error();
   std::error_code ec;

@@ -157,7 +157,13 @@ std::vector<std::string> known_architectures();
 Result<ModelConfig> parse_model_config(std::string_view config_json,
                                        std::string_view generation_json = {});
 
-/// config.json and, where it exists, generation_config.json of a checkpoint's directory.
+/// config.json and, where it exists, generation_config.json of a checkpoint's directory. Errors:
+/// parse_model_config()'s; check_model_path()'s; a quantisation in hf_quant_config.json, which is
+/// not supported; files that cannot be read.
 Result<ModelConfig> load_model_config(const std::string& directory);
+
+/// Refuses a file of weights in place of a directory, naming its format: GGUF, a pickle, a single
+/// safetensors file.
+Result<void> check_model_path(const std::string& path);
 
 }  // namespace lathe

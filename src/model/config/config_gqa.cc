@@ -28,11 +28,13 @@ std::vector<std::uint8_t> parse_layer_types(ConfigReader& json, const ModelConfi
   return sliding;
 }
 
-void set_windows(ConfigReader& json, ModelConfig& config,
-                 const std::vector<std::uint8_t>& sliding) {
+void set_windows(ConfigReader& json, ModelConfig& config, const std::vector<std::uint8_t>& sliding,
+                 std::int32_t absent) {
   const auto windowed = std::ranges::count(sliding, 1);
   if (windowed == 0) return;
-  const std::int32_t window = json.integer("sliding_window");
+  const bool null = json.null("sliding_window");
+  const std::int32_t window =
+      json.integer("sliding_window", null ? std::nullopt : std::optional(absent));
   if (windowed == config.layers) {
     config.all_layers().problem.window = window;
     return;
@@ -48,25 +50,31 @@ void set_windows(ConfigReader& json, ModelConfig& config,
   }
 }
 
-void parse_gqa_dims(ConfigReader& json, ModelConfig& config, const RopeKeys& keys) {
+void parse_gqa_dims(ConfigReader& json, ModelConfig& config, const GqaDefaults& defaults,
+                    const RopeKeys& keys) {
+  const auto absent = [&](std::string_view key, std::int32_t of_class, std::int32_t of_null) {
+    return of_class == 0 || json.null(key) ? of_null : of_class;
+  };
   const std::int32_t heads = json.integer("num_attention_heads", std::nullopt, 1, 1024);
-  const std::int32_t kv_heads = json.integer("num_key_value_heads", heads, 1, 1024);
-  if (!json.has("head_dim") && config.hidden % heads != 0) {
+  const std::int32_t kv_heads = json.integer(
+      "num_key_value_heads", absent("num_key_value_heads", defaults.kv_heads, heads), 1, 1024);
+  const std::int32_t head = absent("head_dim", defaults.head_dim, 0);
+  if (!json.has("head_dim") && head == 0 && config.hidden % heads != 0) {
     json.refuse("num_attention_heads", fmt::format("a divisor of hidden_size ({})", config.hidden),
                 fmt::format("{}", heads), ErrorCode::malformed, "or give head_dim");
   }
   const std::int32_t head_dim =
-      json.integer("head_dim", std::max(1, config.hidden / heads), 1, 1024);
+      json.integer("head_dim", head != 0 ? head : std::max(1, config.hidden / heads), 1, 1024);
   LayerGroupConfig& group = config.all_layers();
   group.problem = gqa_problem(heads, kv_heads, head_dim);
   group.rope = parse_rope(json, head_dim, RopePairing::split_half, keys);
 }
 
-void parse_gqa(ConfigReader& json, ModelConfig& config) {
-  parse_gqa_dims(json, config);
+void parse_gqa(ConfigReader& json, ModelConfig& config, const GqaDefaults& defaults) {
+  parse_gqa_dims(json, config, defaults);
   std::vector<std::uint8_t> sliding = parse_layer_types(json, config);
-  if (sliding.empty() && json.flag("use_sliding_window", false) && json.has("sliding_window")) {
-    const std::int32_t first = json.integer("max_window_layers", 0, 0);
+  if (sliding.empty() && json.flag("use_sliding_window", false) && !json.null("sliding_window")) {
+    const std::int32_t first = json.integer("max_window_layers", 28, 0);
     for (std::int32_t l = 0; l < config.layers; ++l) sliding.push_back(l >= first ? 1 : 0);
   }
   set_windows(json, config, sliding);

@@ -10,19 +10,28 @@
 
 namespace lathe {
 
-/// Reads heads, head_dim (default: hidden_size / num_attention_heads), RoPE and scale into
-/// config.all_layers().
-void parse_gqa_dims(ConfigReader& json, ModelConfig& config, const RopeKeys& keys = {});
+/// Values of keys that are absent, as in transformers' class of an architecture; 0: what null
+/// gives, num_attention_heads and hidden_size / num_attention_heads.
+struct GqaDefaults {
+  std::int32_t kv_heads = 0;
+  std::int32_t head_dim = 0;
+};
+
+/// Reads heads, head_dim, RoPE and scale into config.all_layers().
+void parse_gqa_dims(ConfigReader& json, ModelConfig& config, const GqaDefaults& defaults,
+                    const RopeKeys& keys = {});
 
 /// layer_types as flags: 1 for sliding_attention, 0 for full_attention. Empty if the key is absent.
 std::vector<std::uint8_t> parse_layer_types(ConfigReader& json, const ModelConfig& config);
 
-/// Gives sliding_window to the layers flagged in `sliding` [layers]. If only some are, all_layers()
-/// is split into the groups "full" and "window", the first layer's first.
-void set_windows(ConfigReader& json, ModelConfig& config, const std::vector<std::uint8_t>& sliding);
+/// Gives sliding_window (`absent` tokens if the key is absent) to the layers flagged in `sliding`
+/// [layers]. If only some are, all_layers() is split into the groups "full" and "window", the first
+/// layer's first.
+void set_windows(ConfigReader& json, ModelConfig& config, const std::vector<std::uint8_t>& sliding,
+                 std::int32_t absent = 4096);
 
 /// Reads the dims, and windows in Qwen 2 and 3's form: layer_types, or use_sliding_window,
 /// sliding_window and max_window_layers.
-void parse_gqa(ConfigReader& json, ModelConfig& config);
+void parse_gqa(ConfigReader& json, ModelConfig& config, const GqaDefaults& defaults);
 
 }  // namespace lathe

@@ -38,7 +38,7 @@ std::vector<std::uint8_t> layers_with_experts(ConfigReader& json, std::int32_t l
   return out;
 }
 
-void parse_experts(ConfigReader& json, ModelConfig& config) {
+void parse_experts(ConfigReader& json, ModelConfig& config, const MlaDefaults& defaults) {
   MoeConfig& moe = config.moe;
   moe.layer_has_experts = layers_with_experts(json, config.layers);
   if (std::ranges::count(moe.layer_has_experts, 1) == 0) return;
@@ -48,14 +48,19 @@ void parse_experts(ConfigReader& json, ModelConfig& config) {
       json.integer(json.first_of({"n_routed_experts", "num_local_experts", "num_experts"}),
                    std::nullopt, 1, 4096);
   moe.ffn = json.integer("moe_intermediate_size");
-  moe.shared = json.integer("n_shared_experts", 0, 0, 64);
+  moe.shared = json.integer("n_shared_experts", 1, 0, 64);
   moe.top_k = json.integer("num_experts_per_tok", std::nullopt, 1, moe.experts);
   moe.scoring = RouterScoring::sigmoid;
-  moe.groups = json.integer("n_group", 1, 1, moe.experts);
-  moe.top_groups = json.integer("topk_group", 1, 1, moe.groups);
+  // null says nothing about how the weights were trained.
+  const auto absent = [&](std::string_view key, std::int32_t of_class) {
+    return json.null(key) ? std::nullopt : std::optional(of_class);
+  };
+  moe.groups = json.integer("n_group", absent("n_group", defaults.groups), 1, moe.experts);
+  moe.top_groups =
+      json.integer("topk_group", absent("topk_group", defaults.top_groups), 1, moe.groups);
   moe.correction_bias = true;
   moe.normalize = json.flag("norm_topk_prob", true);
-  moe.scale = static_cast<float>(json.number("routed_scaling_factor", 1));
+  moe.scale = static_cast<float>(json.number("routed_scaling_factor", 2.5));
   if (moe.experts % moe.groups != 0) {
     json.refuse("n_group", fmt::format("a divisor of the {} experts", moe.experts),
                 fmt::format("{}", moe.groups), ErrorCode::malformed);
@@ -77,7 +82,7 @@ void parse_experts(ConfigReader& json, ModelConfig& config) {
 
 }  // namespace
 
-void parse_mla(ConfigReader& json, ModelConfig& config) {
+void parse_mla(ConfigReader& json, ModelConfig& config, const MlaDefaults& defaults) {
   LayerGroupConfig& group = config.all_layers();
   AttentionProblem& p = group.problem;
   p.kind = ProblemKind::dense_latent;
@@ -94,7 +99,8 @@ void parse_mla(ConfigReader& json, ModelConfig& config) {
     json.refuse("num_key_value_heads", fmt::format("num_attention_heads ({})", p.heads),
                 fmt::format("{}", kv_heads));
   }
-  config.mla.q_lora = json.integer("q_lora_rank", 0, 1, 65536);
+  config.mla.q_lora =
+      json.integer("q_lora_rank", json.null("q_lora_rank") ? 0 : defaults.q_lora, 1, 65536);
   config.attention_bias = json.flag("attention_bias", false);
   config.attention_out_bias = config.attention_bias;
   const bool interleave = json.flag("rope_interleave", true);
@@ -105,7 +111,7 @@ void parse_mla(ConfigReader& json, ModelConfig& config) {
   config.draft_layers =
       json.integer(json.first_of({"num_nextn_predict_layers", "num_mtp_layers"}), 1, 0, 1024);
   config.shared_draft_choice = json.flag("index_share_for_mtp_iteration", false);
-  parse_experts(json, config);
+  parse_experts(json, config, defaults);
 }
 
 void parse_indexer(ConfigReader& json, ModelConfig& config, RopePairing pairing) {

@@ -7,8 +7,15 @@
 
 namespace lathe {
 
+/// Values of keys that are absent, as in transformers' class of an architecture: DeepSeek V3's.
+struct MlaDefaults {
+  std::int32_t q_lora = 1536;  // null: q is one projection
+  std::int32_t groups = 8;
+  std::int32_t top_groups = 4;
+};
+
 /// Reads dense latent attention, RoPE, and the experts with their grouped sigmoid router.
-void parse_mla(ConfigReader& json, ModelConfig& config);
+void parse_mla(ConfigReader& json, ModelConfig& config, const MlaDefaults& defaults);
 
 /// Makes the problem sparse: index_n_heads, index_head_dim, index_topk, the pairing of the
 /// indexer's RoPE (`pairing` if indexer_rope_interleave is absent). Every layer has an indexer.

@@ -21,6 +21,11 @@ const nlohmann::json* ConfigReader::find(std::string_view key) const {
 
 bool ConfigReader::has(std::string_view key) const { return find(key) != nullptr; }
 
+bool ConfigReader::null(std::string_view key) const {
+  const auto it = object_->find(key);
+  return it != object_->end() && it->is_null();
+}
+
 std::string_view ConfigReader::first_of(std::initializer_list<std::string_view> keys) const {
   for (const std::string_view key : keys) {
     if (has(key)) return key;

@@ -15,17 +15,21 @@
 namespace lathe {
 
 /// Keeps the first error and continues with defaults, so a parser is a plain list of reads that
-/// checks error() once. A key whose value is null counts as absent.
+/// checks error() once. A key whose value is null counts as absent, except in null().
 class ConfigReader {
  public:
   /// `object` outlives the reader. `place` precedes keys in errors: "config.json".
   ConfigReader(const nlohmann::json& object, std::string place);
 
   bool has(std::string_view key) const;
+  /// Whether the key is there and its value is null: classes of transformers give some absent keys
+  /// a default that null turns off.
+  bool null(std::string_view key) const;
   /// The first of the keys that is present; keys[0] if none is.
   std::string_view first_of(std::initializer_list<std::string_view> keys) const;
 
   /// An integer in [min, max]; without a fallback the key is required. Errors give `min`.
+  /// A fallback is the value that transformers' class of the architecture has for an absent key.
   std::int32_t integer(std::string_view key, std::optional<std::int32_t> fallback = std::nullopt,
                        std::int32_t min = 1, std::int32_t max = kMaxCount);
   /// A finite number.

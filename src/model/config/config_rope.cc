@@ -62,6 +62,8 @@ struct RopeDefaults {
   RopeConfig rope;
   double partial = 1;
   double max_context = 0;
+  std::optional<double> original_context =
+      std::nullopt;  // of the whole file: overrides the object's
   bool unit_magnitude = false;
 };
 
@@ -71,7 +73,8 @@ RopeConfig read_rope(ConfigReader& rope, const RopeDefaults& defaults, double& p
   out.theta = rope.number("rope_theta", out.theta);
   partial = rope.number("partial_rotary_factor", defaults.partial);
   const std::string type = type_of(rope);
-  const double original = rope.number("original_max_position_embeddings", defaults.max_context);
+  const double own = rope.number("original_max_position_embeddings", defaults.max_context);
+  const double original = defaults.original_context.value_or(own);
   if (type == "yarn") {
     out.yarn = parse_yarn(rope, original, defaults.unit_magnitude);
   } else if (type == "llama3") {
@@ -110,13 +113,18 @@ void check_spellings(ConfigReader& json, ConfigReader& rope, const RopeConfig& c
 
 RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
                       const RopeKeys& keys) {
-  RopeDefaults defaults{{.dim = dim, .pairing = pairing}};
+  RopeDefaults defaults{.rope = {.dim = dim, .pairing = pairing}};
   defaults.max_context = json.integer("max_position_embeddings");
   defaults.rope.theta = json.number(keys.theta, keys.default_theta);
   defaults.partial = json.number("partial_rotary_factor", keys.partial);
   defaults.unit_magnitude = keys.unit_magnitude;
+  constexpr std::string_view kOriginal = "original_max_position_embeddings";
+  if (keys.layer_type.empty() && json.has(kOriginal)) {
+    defaults.original_context = json.number(kOriginal);
+  }
   auto rope = rope_object(json, keys);
   RopeConfig out = defaults.rope;
+  if (!rope) out.yarn = keys.default_yarn;
   double partial = defaults.partial;
   if (rope) {
     out = read_rope(*rope, defaults, partial);

@@ -1,6 +1,8 @@
 // Reads RoPE from config.json.
 #pragma once
 
+#include <optional>
+
 #include "layout/rope/rope.h"
 #include "model/config/config_reader.h"
 
@@ -14,10 +16,12 @@ struct RopeKeys {
   bool scaled = true;           // rope_scaling, the older spelling, applies to these layers
   double partial = 1;           // the partial_rotary_factor that gives `dim`
   bool unit_magnitude = false;  // YaRN keeps the magnitude of cos and sin at 1 (DeepSeek V4)
+  std::optional<YarnConfig> default_yarn = {};  // without rope_parameters and rope_scaling
 };
 
 /// Reads rope_parameters, or the older rope_scaling and rope_theta, and rejects both if they
-/// disagree. Supports rope_type default, linear, llama3 and yarn; other types, a
+/// disagree. original_max_position_embeddings next to them, in a model with one RoPE, overrides
+/// theirs, as in transformers. Supports rope_type default, linear, llama3 and yarn; other types, a
 /// partial_rotary_factor other than keys.partial, and attention_factor are rejected by name. Needs
 /// max_position_embeddings if the original context is not given.
 RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,

@@ -10,8 +10,9 @@ constexpr std::array kArchitectures = {
     Architecture{"DeepseekV3ForCausalLM", parse_deepseek_v3},
     Architecture{"DeepseekV4ForCausalLM", parse_deepseek_v4},
     Architecture{"Gemma3ForCausalLM", parse_gemma3},
-    Architecture{"GlmMoeDsaForCausalLM", parse_glm_moe_dsa},
-    Architecture{"GptOssForCausalLM", parse_gpt_oss, true},
+    Architecture{.name = "GlmMoeDsaForCausalLM", .parse = parse_glm_moe_dsa, .norm_eps = 1e-5},
+    Architecture{
+        .name = "GptOssForCausalLM", .parse = parse_gpt_oss, .mxfp4 = true, .norm_eps = 1e-5},
     Architecture{"LlamaForCausalLM", parse_llama},
     Architecture{"MistralForCausalLM", parse_mistral},
     Architecture{"Qwen2ForCausalLM", parse_qwen2},

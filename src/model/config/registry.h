@@ -15,7 +15,8 @@ struct Architecture {
   /// Reads the architecture's own keys; errors stay in the reader. `config` already has the common
   /// fields (config.cc).
   void (*parse)(ConfigReader& json, ModelConfig& config);
-  bool mxfp4 = false;  // quantisation of its checkpoints; false: DeepSeek's fp8
+  bool mxfp4 = false;      // quantisation of its checkpoints; false: DeepSeek's fp8
+  double norm_eps = 1e-6;  // where rms_norm_eps is absent, as in transformers' class
 };
 
 /// In alphabetical order.

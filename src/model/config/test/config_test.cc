@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "model/config/test/config_test_util.h"
@@ -511,6 +513,187 @@ TEST(ModelConfig, RefusesByName) {
   EXPECT_THAT(with(deepseek_v3(), "num_key_value_heads", 8), HasSubstr("num_key_value_heads"));
   EXPECT_THAT(with(glm(), "q_lora_rank", nullptr), HasSubstr("q_lora_rank"));
   EXPECT_THAT(with(glm(), "index_head_dim", 32), HasSubstr("index_head_dim"));
+}
+
+// transformers 5.24 (modeling_rope_utils.py, standardize_rope_params): the value at the top of
+// config.json beats the one in rope_scaling or rope_parameters, for the types that have one.
+TEST(ModelConfig, A6OriginalContextAtTheTopWins) {
+  Json llama = qwen3();
+  llama["architectures"] = {"LlamaForCausalLM"};
+  const Json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}};
+  const Json llama3 = {{"rope_type", "llama3"},
+                       {"factor", 8.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0}};
+  for (const Json& object : {yarn, llama3}) {
+    for (const char* spelling : {"rope_scaling", "rope_parameters"}) {
+      Json inside = llama;
+      inside[spelling] = object;
+      inside[spelling]["original_max_position_embeddings"] = 4096;
+      Json top = inside;
+      top[spelling]["original_max_position_embeddings"] = 32768;
+      top["original_max_position_embeddings"] = 4096;
+      EXPECT_EQ(parsed(top).groups.front().rope, parsed(inside).groups.front().rope) << top;
+      top[spelling].erase("original_max_position_embeddings");
+      EXPECT_EQ(parsed(top).groups.front().rope, parsed(inside).groups.front().rope) << top;
+    }
+  }
+  // Latent attention reads the same object.
+  Json deepseek = deepseek_v3();
+  deepseek["original_max_position_embeddings"] = 8192;
+  EXPECT_EQ(parsed(deepseek).groups.front().rope.yarn->original_context, 8192);
+  // Objects of one layer type each keep their own.
+  Json gemma = gemma3();
+  gemma["rope_scaling"] = yarn;
+  gemma["original_max_position_embeddings"] = 4096;
+  EXPECT_EQ(parsed(gemma).groups[1].rope.yarn->original_context, 32768);
+  llama["original_max_position_embeddings"] = "4096";
+  EXPECT_THAT(refusal(llama),
+              HasSubstr("original_max_position_embeddings: wanted a finite number"));
+}
+
+Json without(Json j, std::initializer_list<const char*> keys) {
+  for (const char* key : keys) j.erase(key);
+  return j;
+}
+
+// Absent keys, against the fields of transformers 5.24's configuration classes. null is not absent.
+TEST(ModelConfig, A7AbsentKeysHaveTheClasssValues) {
+  // DeepseekV3Config, GlmMoeDsaConfig: routers.
+  const auto experts = {"n_group", "topk_group", "routed_scaling_factor", "n_shared_experts"};
+  const ModelConfig v3 = parsed(without(deepseek_v3(), experts));
+  EXPECT_EQ(v3.moe.groups, 8);
+  EXPECT_EQ(v3.moe.top_groups, 4);
+  EXPECT_FLOAT_EQ(v3.moe.scale, 2.5f);
+  EXPECT_EQ(v3.moe.shared, 1);
+  const ModelConfig of_glm =
+      parsed(without(glm(), {"n_group", "topk_group", "q_lora_rank", "rms_norm_eps"}));
+  EXPECT_EQ(of_glm.moe.groups, 1);
+  EXPECT_EQ(of_glm.moe.top_groups, 1);
+  EXPECT_EQ(of_glm.mla.q_lora, 2048);
+  EXPECT_EQ(of_glm.norm_eps, 1e-5f);
+  Json null_group = deepseek_v3();
+  null_group["n_group"] = nullptr;
+  EXPECT_THAT(refusal(null_group), HasSubstr("n_group: wanted an integer from 1 to 256, got nothing"));
+  // Where no layer has experts, the router's keys do not matter.
+  Json dense = deepseek_v3();
+  dense["n_group"] = nullptr;
+  dense["first_k_dense_replace"] = 61;
+  EXPECT_EQ(parsed(dense).moe.experts, 0);
+  // null: q is one projection (DeepSeek V2 Lite).
+  EXPECT_EQ(parsed(without(deepseek_v3(), {"q_lora_rank"})).mla.q_lora, 1536);
+  Json plain_q = deepseek_v3();
+  plain_q["q_lora_rank"] = nullptr;
+  EXPECT_EQ(parsed(plain_q).mla.q_lora, 0);
+
+  // MistralConfig: absent 4096, null no window.
+  Json mistral = without(qwen3(), {"sliding_window", "num_key_value_heads"});
+  mistral["architectures"] = {"MistralForCausalLM"};
+  EXPECT_EQ(parsed(mistral).attention(27).window, 4096);
+  EXPECT_EQ(parsed(mistral).attention(0).kv_heads, 8);
+  mistral["sliding_window"] = nullptr;
+  mistral["num_key_value_heads"] = nullptr;  // all heads
+  EXPECT_EQ(parsed(mistral).attention(27).window, 0);
+  EXPECT_EQ(parsed(mistral).attention(0).kv_heads, 16);
+
+  // Qwen3Config: 32 key heads, head_dim 128, a window from layer 28 on.
+  Json wide = without(qwen3(), {"num_key_value_heads", "head_dim"});
+  wide["num_attention_heads"] = 64;
+  EXPECT_EQ(parsed(wide).attention(0).kv_heads, 32);
+  EXPECT_EQ(parsed(wide).attention(0).head_dim, 128);
+  Json windowed = without(qwen3(), {"sliding_window", "max_window_layers"});
+  windowed["use_sliding_window"] = true;
+  windowed["num_hidden_layers"] = 30;
+  EXPECT_EQ(parsed(windowed).attention(27).window, 0);
+  EXPECT_EQ(parsed(windowed).attention(28).window, 4096);
+  windowed["sliding_window"] = nullptr;
+  EXPECT_EQ(parsed(windowed).attention(28).window, 0);
+
+  // Gemma3TextConfig.
+  const ModelConfig gemma =
+      parsed(without(gemma3(), {"head_dim", "sliding_window", "num_key_value_heads"}));
+  EXPECT_EQ(gemma.groups[0].problem.head_dim, 256);
+  EXPECT_EQ(gemma.groups[0].problem.kv_heads, 4);
+  EXPECT_EQ(gemma.groups[0].problem.window, 4096);
+
+  // GptOssConfig scales RoPE by default.
+  const ModelConfig oss = parsed(without(gpt_oss(), {"rms_norm_eps", "head_dim", "sliding_window",
+                                                     "num_key_value_heads", "rope_scaling"}));
+  EXPECT_EQ(oss.norm_eps, 1e-5f);
+  EXPECT_EQ(oss.groups[0].problem, parsed(gpt_oss()).groups[0].problem);
+  EXPECT_EQ(oss.groups[0].rope, parsed(gpt_oss()).groups[0].rope);
+}
+
+// Qwen3MoeConfig has 4 key heads and no max_window_layers: use_sliding_window is for all layers.
+TEST(ModelConfig, A7Qwen3MoeHasDefaultsOfItsOwn) {
+  Json j = without(qwen3(), {"num_key_value_heads", "head_dim", "sliding_window"});
+  j["architectures"] = {"Qwen3MoeForCausalLM"};
+  j["num_experts"] = 8;
+  j["num_experts_per_tok"] = 2;
+  j["moe_intermediate_size"] = 768;
+  EXPECT_EQ(parsed(j).attention(0).kv_heads, 4);
+  EXPECT_EQ(parsed(j).attention(0).head_dim, 64);  // hidden_size / num_attention_heads
+  EXPECT_EQ(parsed(j).attention(0).window, 0);
+  j["use_sliding_window"] = true;
+  EXPECT_EQ(parsed(j).attention(0).window, 4096);
+}
+
+// e4m3 under torch's name, and why other fp8 checkpoints are refused.
+TEST(ModelConfig, D4Fp8FormatsAreTakenOrNamed) {
+  const auto with = [](Json changes) {
+    Json j = deepseek_v3();
+    for (const auto& [key, value] : changes.items()) j["quantization_config"][key] = value;
+    return j;
+  };
+  EXPECT_TRUE(parsed(with({{"fmt", "float8_e4m3fn"}})).block_fp8);
+  EXPECT_THAT(refusal(with({{"fmt", "e5m2"}})),
+              HasSubstr("fmt: wanted e4m3 or float8_e4m3fn, got \"e5m2\""));
+  EXPECT_THAT(refusal(with({{"weight_block_size", nullptr}, {"activation_scheme", "static"}})),
+              HasSubstr("got none: one scale for a whole tensor"));
+  EXPECT_THAT(refusal(with({{"activation_scheme", "static"}})),
+              HasSubstr("activation_scheme: wanted dynamic"));
+  for (const char* number : {"Infinity", "-Infinity", "NaN"}) {
+    std::string text = deepseek_v3().dump();
+    text.replace(text.find("10000"), 5, number);  // rope_theta
+    const auto config = parse_model_config(text);
+    ASSERT_FALSE(config.ok());
+    EXPECT_THAT(config.error().message(),
+                testing::AllOf(HasSubstr("numbers are finite"),
+                               HasSubstr(number[0] == '-' ? number + 1 : number)));
+  }
+}
+
+TEST(ModelConfig, D4AFileOfWeightsIsNamedByItsFormat) {
+  namespace fs = std::filesystem;
+  const fs::path dir = fs::path(testing::TempDir()) / "lathe_d4_formats";
+  fs::create_directories(dir);
+  for (const auto& [file, format] : {std::pair{"x.gguf", "GGUF"}, std::pair{"x.pth", "pickle"},
+                                     std::pair{"x.safetensors", "safetensors"}}) {
+    std::ofstream(dir / file) << "GGUF";
+    const auto config = load_model_config((dir / file).string());
+    ASSERT_FALSE(config.ok());
+    EXPECT_THAT(config.error().message(), testing::AllOf(HasSubstr(file), HasSubstr(format)));
+  }
+  fs::remove_all(dir);
+}
+
+// ModelOpt's checkpoints say how they are quantised in a file of their own.
+TEST(ModelConfig, D1HfQuantConfigCounts) {
+  namespace fs = std::filesystem;
+  const fs::path dir = fs::path(testing::TempDir()) / "lathe_d1_hf_quant";
+  fs::create_directories(dir);
+  std::ofstream(dir / "config.json") << qwen3().dump();
+  EXPECT_TRUE(load_model_config(dir.string()).ok());
+  const auto with = [&](const Json& quantization) {
+    std::ofstream(dir / "hf_quant_config.json") << Json{{"quantization", quantization}}.dump();
+    const auto config = load_model_config(dir.string());
+    return config ? "accepted" : config.error().message();
+  };
+  EXPECT_THAT(with({{"quant_algo", "NVFP4"}, {"kv_cache_quant_algo", "FP8"}}),
+              testing::AllOf(HasSubstr("hf_quant_config.json"), HasSubstr("\"NVFP4\"")));
+  EXPECT_THAT(with({{"kv_cache_quant_algo", "FP8"}}), HasSubstr("kv_cache_quant_algo"));
+  EXPECT_EQ(with({{"quant_algo", nullptr}, {"kv_cache_quant_algo", nullptr}}), "accepted");
+  fs::remove_all(dir);
 }
 
 TEST(ModelConfig, TextThatIsNoConfig) {

@@ -218,5 +218,36 @@ TEST(DeepseekV4Config, TheDraftLayerHasAWindowAlone) {
   EXPECT_THAT(refused.error().message(), HasSubstr("DSpark's blocks"));
 }
 
+// Lists of layers that are shorter than num_hidden_layers are refused before anything reads them by
+// layer; AddressSanitizer sees a read past their end.
+TEST(ModelConfig, E12MoreLayersThanRatios) {
+  for (const int layers : {8, 9, 61, 4096}) {
+    Json j = deepseek_v4();
+    j["num_hidden_layers"] = layers;
+    if (layers > 8) {
+      EXPECT_THAT(refusal(j), HasSubstr("compress_ratios")) << layers;
+    }
+    j["compress_ratios"] = {4};
+    EXPECT_THAT(refusal(j), HasSubstr("compress_ratios")) << layers;
+    Json folded = folded_v4();
+    folded["num_hidden_layers"] = layers;
+    EXPECT_THAT(refusal(folded), HasSubstr("layer_types")) << layers;
+    folded["layer_types"] = {"sliding_attention", "full_attention"};
+    EXPECT_THAT(refusal(folded), HasSubstr("layer_types[1]")) << layers;
+    folded = folded_v4();
+    folded["mlp_layer_types"] = {"moe"};
+    EXPECT_THAT(refusal(folded), HasSubstr("mlp_layer_types")) << layers;
+  }
+}
+
+TEST(ModelConfig, A7V4sAbsentKeysHaveTheClasssValues) {
+  Json j = deepseek_v4();
+  j.erase("swiglu_limit");
+  j.erase("routed_scaling_factor");
+  const ModelConfig c = parsed(j);
+  EXPECT_EQ(c.activation.limit, 10);
+  EXPECT_FLOAT_EQ(c.moe.scale, 1.5f);
+}
+
 }  // namespace
 }  // namespace lathe
