@@ -73,10 +73,11 @@ Result<void> check_context(const PlanRequest& request, const ModelConfig& config
                fmt::format("{}", request.context_length), ""};
 }
 
-// Bytes of the checkpoint's files; nothing for dummy weights.
+// Bytes of the checkpoint's files; nothing for dummy weights. open_checkpoint() may untie the
+// embeddings in `config`.
 Result<std::optional<std::int64_t>> stored_bytes(const RuntimeOptions& options,
                                                  const std::string& directory,
-                                                 const ModelConfig& config) {
+                                                 ModelConfig& config) {
   if (options.dummy || options.make_model) return std::optional<std::int64_t>();
   const auto checkpoint = open_checkpoint(directory, config);
   if (!checkpoint) return checkpoint.error();

@@ -13,6 +13,8 @@
 #include "kernels/devices/all.h"
 #include "kernels/devices/find_machine.h"
 #include "model/config/config.h"
+#include "model/layers/draft_layer.h"
+#include "model/load/check_tensors.h"
 #include "model/memory/fit_model.h"
 #include "model/weights/tensor_table.h"
 #include "model/weights/weights.h"
@@ -40,34 +42,40 @@ struct LayoutRow {
   double bytes_per_token = 0;     // all layers and pools
   std::int64_t fits = 0;          // tokens in the memory that weights and buffers leave
   std::optional<ModelPlan> plan;  // none: refused
-  std::string reason;             // of a refusal
+  std::string reason;             // of a refusal; bytes_per_token is then known where only memory
+                                  // is short, else 0
 };
 
 // The weights: those of a checkpoint, or those that a configuration alone describes.
 struct WeightFacts {
   std::map<std::string, DTypeShare> shares;  // by dtype
-  std::int64_t parameters = 0;  // elements of all tensors but the factors of fp8 blocks
+  std::int64_t parameters = 0;  // elements of the model's tensors, whatever packs them in files
   std::int64_t bytes = 0;
   std::optional<std::int64_t> stored;  // bytes, of a checkpoint
   std::size_t files = 0;
 
-  void add(std::string_view tensor, std::string_view dtype, std::span<const std::int64_t> shape,
-           std::int64_t size) {
+  void add(std::string_view dtype, std::span<const std::int64_t> shape, std::int64_t size) {
     DTypeShare& s = shares[std::string(dtype)];
     std::int64_t elements = 1;
     for (std::int64_t n : shape) elements *= n;
     ++s.tensors;
     s.elements += elements;
     s.bytes += size;
-    const bool scale = tensor.ends_with("_scale_inv") || tensor.ends_with(".scale");
-    if (!scale) parameters += dtype == "I8" ? 2 * elements : elements;  // pairs of e2m1 codes
   }
 };
 
-WeightFacts facts_of(const Checkpoint& checkpoint) {
+std::int64_t parameters_of(const ModelConfig& config) {
+  ModelWeights nowhere(config);
+  std::int64_t out = 0;
+  for (const TensorSpec& spec : tensor_table(config, nowhere)) out += spec.elements();
+  return out;
+}
+
+WeightFacts facts_of(const ModelConfig& config, const Checkpoint& checkpoint) {
   WeightFacts out;
+  out.parameters = parameters_of(config);
   for (const CheckpointTensor& t : checkpoint.tensors()) {
-    out.add(t.name, name(t.dtype), t.shape, std::ssize(t.bytes));
+    out.add(name(t.dtype), t.shape, std::ssize(t.bytes));
   }
   out.stored = out.bytes = checkpoint.total_bytes();
   out.files = checkpoint.shards().size();
@@ -77,9 +85,10 @@ WeightFacts facts_of(const Checkpoint& checkpoint) {
 WeightFacts facts_of(const ModelConfig& config) {
   ModelWeights nowhere(config);
   WeightFacts out;
+  out.parameters = parameters_of(config);
   for (const TensorSpec& spec : tensor_table(config, nowhere)) {
     const std::int64_t bytes = dummy_bytes(config, spec);
-    out.add(spec.name, name(dummy_dtype(config, spec)), spec.shape, bytes);
+    out.add(name(dummy_dtype(config, spec)), spec.shape, bytes);
     out.bytes += bytes;
   }
   return out;
@@ -99,6 +108,10 @@ LayoutRow plan_row(const ModelConfig& config, const Machine& machine, const Regi
                      ? refusal.headline
                      : fmt::format("{} wanted {}, offered {}", refusal.reasons.front().field,
                                    refusal.reasons.front().wanted, refusal.reasons.front().offered);
+    Machine roomy = machine;
+    roomy.memory_bytes = std::int64_t{1} << 60;
+    const ModelPlanResult any = fit_model(config, weights.stored, roomy, request, registry);
+    if (any) row.bytes_per_token = any->bytes_per_token();
     return row;
   }
   row.bytes_per_token = plan->bytes_per_token();
@@ -150,6 +163,7 @@ std::string text(const ModelConfig& config, const WeightFacts& weights, const Ma
                 attention_text(g.problem) + (alone ? "" : "; " + layers_text(g.layers)));
   }
   if (config.moe.experts > 0) out += line("experts", experts_text(config.moe));
+  out += line("head", config.tied_embeddings ? "the embeddings" : "lm_head, its own");
   out += line("context", fmt::format("{} tokens", config.max_context));
   out += line("weights", fmt::format("{:.1f} M parameters, {:.1f} MB{}",
                                      static_cast<double>(weights.parameters) / 1e6,
@@ -168,7 +182,9 @@ std::string text(const ModelConfig& config, const WeightFacts& weights, const Ma
                      "plan");
   for (const LayoutRow& r : rows) {
     if (!r.plan) {
-      out += fmt::format("{:<15}{:>12}  {:>16}  refused: {}\n", r.layout, "", "", r.reason);
+      const std::string bytes =
+          r.bytes_per_token > 0 ? fmt::format("{:.0f}", r.bytes_per_token) : "";
+      out += fmt::format("{:<15}{:>12}  {:>16}  refused: {}\n", r.layout, bytes, "", r.reason);
       continue;
     }
     const bool whole = r.fits >= config.max_context;
@@ -186,6 +202,7 @@ nlohmann::ordered_json json(const ModelConfig& config, const WeightFacts& weight
                               {"vocab", config.vocab},
                               {"context", config.max_context},
                               {"attention", name(config.groups.front().problem.kind)},
+                              {"tied_embeddings", config.tied_embeddings},
                               {"parameters", weights.parameters},
                               {"weight_bytes", weights.bytes}};
   for (const LayerGroupConfig& g : config.groups) {
@@ -202,8 +219,8 @@ nlohmann::ordered_json json(const ModelConfig& config, const WeightFacts& weight
   j["layouts"] = nlohmann::ordered_json::array();
   for (const LayoutRow& r : rows) {
     nlohmann::ordered_json row = {{"layout", r.layout}, {"legal", r.plan.has_value()}};
+    if (r.bytes_per_token > 0) row["bytes_per_token"] = r.bytes_per_token;
     if (r.plan) {
-      row["bytes_per_token"] = r.bytes_per_token;
       row["tokens_that_fit"] = r.fits;
       row["longest_context"] = std::min<std::int64_t>(r.fits, config.max_context);
       row["plan"] = summary(*r.plan);
@@ -217,7 +234,8 @@ nlohmann::ordered_json json(const ModelConfig& config, const WeightFacts& weight
 
 int run_inspect(const InspectFlags& flags) {
   const bool config_alone = std::filesystem::is_regular_file(flags.model);
-  const auto config = [&]() -> Result<ModelConfig> {
+  auto config = [&]() -> Result<ModelConfig> {
+    if (const auto ok = check_model_path(flags.model); !ok) return ok.error();
     if (!config_alone) return load_model_config(flags.model);
     const auto text = read_file(flags.model);
     if (!text) return text.error();
@@ -228,9 +246,11 @@ int run_inspect(const InspectFlags& flags) {
   if (config_alone) {
     weights = facts_of(*config);
   } else {
-    const auto checkpoint = Checkpoint::open(flags.model);
+    const auto checkpoint = open_checkpoint(flags.model, *config);
     if (!checkpoint) return refuse(checkpoint.error());
-    weights = facts_of(*checkpoint);
+    const auto ok = check_tensors(flags.model, *config, *checkpoint);
+    if (!ok) return refuse(ok.error());
+    weights = facts_of(*config, *checkpoint);
   }
   const auto machine = find_machine(flags.device);
   if (!machine) return refuse(machine.error());

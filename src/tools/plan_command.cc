@@ -17,6 +17,7 @@
 #include "kernels/devices/query_gpu.h"
 #include "model/config/config.h"
 #include "model/layers/draft_layer.h"
+#include "model/load/check_tensors.h"
 #include "model/memory/fit_model.h"
 #include "model/weights/kv_scales.h"
 #include "plan/explain.h"
@@ -59,10 +60,15 @@ struct Subject {
   std::optional<std::int64_t> draft_stored;
 };
 
-// Bytes of a checkpoint's weights; nothing where a directory has a configuration alone.
-std::optional<std::int64_t> stored_bytes(const std::string& directory, const ModelConfig& config) {
+// Bytes of a checkpoint's weights; nothing where a directory has a configuration alone. Refuses
+// files that generate would refuse: their plan would be of another model.
+Result<std::optional<std::int64_t>> stored_bytes(const std::string& directory,
+                                                 ModelConfig& config) {
+  if (!has_weight_files(directory)) return std::optional<std::int64_t>();
   const auto checkpoint = open_checkpoint(directory, config);
-  return checkpoint ? std::optional(checkpoint->total_bytes()) : std::nullopt;
+  if (!checkpoint) return checkpoint.error();
+  if (const auto ok = check_tensors(directory, config, *checkpoint); !ok) return ok.error();
+  return std::optional(checkpoint->total_bytes());
 }
 
 // Fills in of `request` what the user left open and the model or the drafter determines.
@@ -98,21 +104,23 @@ Result<Subject> subject_of(const PlanFlags& flags, PlanRequest& request) {
   if (!flags.context_given) request.context_length = config->max_context;
   request.layers = config->layers;
   Subject out;
-  out.config = *config;
-  out.groups = config->layer_groups();
   if (separate) {
-    const auto drafting = load_draft_config(draft->directory, *config);
+    auto drafting = load_draft_config(draft->directory, *config);
     if (!drafting) return drafting.error();
     if (auto ok = check_same_tokens(draft->directory, flags.model); !ok) return ok.error();
     out.draft_directory = draft->directory;
+    const auto stored = stored_bytes(draft->directory, *drafting);
+    if (!stored) return stored.error();
     out.draft = *drafting;
-    out.draft_stored = stored_bytes(draft->directory, *drafting);
+    out.draft_stored = *stored;
   }
   if (flags.config.empty()) {
-    const auto checkpoint = open_checkpoint(flags.model, *config);
-    if (checkpoint) out.stored = checkpoint->total_bytes();
-    if (!checkpoint && mtp) return checkpoint.error();
+    const auto stored = stored_bytes(flags.model, *config);
+    if (!stored) return stored.error();
+    out.stored = *stored;
   }
+  out.config = *config;
+  out.groups = config->layer_groups();
   return out;
 }
 

@@ -72,6 +72,11 @@ Result<std::vector<fs::path>> list_safetensors(const fs::path& dir) {
 
 }  // namespace
 
+bool has_weight_files(const fs::path& dir) {
+  std::error_code ec;
+  return fs::exists(dir / "model.safetensors.index.json", ec) || list_safetensors(dir).ok();
+}
+
 Result<Checkpoint> Checkpoint::open(const fs::path& dir, const std::string& beside) {
   std::error_code ec;
   if (!fs::is_directory(dir, ec)) {

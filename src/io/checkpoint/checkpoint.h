@@ -25,6 +25,9 @@ struct CheckpointTensor {
   std::size_t shard = 0;             // index into Checkpoint::shards()
 };
 
+/// Whether `dir` has files that Checkpoint::open() reads.
+bool has_weight_files(const std::filesystem::path& dir);
+
 class Checkpoint {
  public:
   /// Maps model.safetensors, else the shards in model.safetensors.index.json, else every

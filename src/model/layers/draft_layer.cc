@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "model/model.h"
+#include "model/weights/tensor_table.h"
 
 namespace lathe {
 namespace {
@@ -28,6 +29,27 @@ LayerGroupConfig& draft_group_of(ModelConfig& config) {
 std::string joins_name(const ModelConfig& config) {
   return config.is_compressed() ? "mtp.0.e_proj.weight"
                                 : fmt::format("model.layers.{}.eh_proj.weight", config.layers);
+}
+
+// Finds a tensor outside the layers, under any of its names.
+const CheckpointTensor* find_outer(const Checkpoint& checkpoint, const ModelConfig& config,
+                                   std::string_view name, std::string_view v4_name) {
+  if (!config.is_compressed()) return checkpoint.find(name);
+  for (const CheckpointTensor& t : checkpoint.tensors()) {
+    if (published_v4_name(t.name) == v4_name) return &t;
+  }
+  return nullptr;
+}
+
+// Whether the checkpoint has a head and it is not the embedding. A head of another shape differs,
+// too: the loader then reports its shape.
+bool has_own_head(const Checkpoint& checkpoint, const ModelConfig& config) {
+  const CheckpointTensor* head = find_outer(checkpoint, config, "lm_head.weight", "head.weight");
+  if (head == nullptr) return false;
+  const CheckpointTensor* embedding =
+      find_outer(checkpoint, config, "model.embed_tokens.weight", "embed.weight");
+  return embedding == nullptr || head->dtype != embedding->dtype ||
+         head->shape != embedding->shape || !std::ranges::equal(head->bytes, embedding->bytes);
 }
 
 }  // namespace
@@ -57,8 +79,9 @@ Result<void> Model::forward_draft(const OpsContext&, const ForwardArgs&) const {
   return refuse("a model with a draft layer", "one without");
 }
 
-Result<Checkpoint> open_checkpoint(const std::string& directory, const ModelConfig& config) {
+Result<Checkpoint> open_checkpoint(const std::string& directory, ModelConfig& config) {
   auto out = Checkpoint::open(directory, config.drafts ? kDraftFile : "");
+  if (out && config.tied_embeddings) config.tied_embeddings = !has_own_head(*out, config);
   if (!out || !config.drafts) return out;
   const std::string joins = joins_name(config);
   if (out->find(joins) != nullptr || out->find("model." + joins) != nullptr) return out;

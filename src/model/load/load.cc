@@ -12,6 +12,7 @@
 #include "kernels/ref/linear.h"
 #include "model/layers/decoder.h"
 #include "model/layers/draft_layer.h"
+#include "model/load/check_tensors.h"
 #include "model/load/dummy_weights.h"
 #include "model/model.h"
 #include "model/weights/tensor_table.h"
@@ -62,8 +63,14 @@ std::string shape_text(std::span<const std::int64_t> shape) {
 
 class Loader {
  public:
-  Loader(const ModelConfig& config, ModelWeights& weights, ThreadPool* threads)
-      : config_(config), weights_(weights), threads_(threads) {}
+  /// headers_only: checks names, shapes and dtypes, and leaves the weights' bytes unread.
+  Loader(const ModelConfig& config, const Checkpoint& checkpoint, ModelWeights& weights,
+         ThreadPool* threads, bool headers_only = false)
+      : config_(config),
+        checkpoint_(checkpoint),
+        weights_(weights),
+        threads_(threads),
+        headers_only_(headers_only) {}
 
   Result<void> run(const std::string& directory, const std::vector<TensorSpec>& table) {
     std::unordered_set<std::string_view> read;
@@ -99,25 +106,25 @@ class Loader {
       }
     }
     bind_kv_scales(read);
-    for (const CheckpointTensor& t : weights_.checkpoint->tensors()) {
+    for (const CheckpointTensor& t : checkpoint_.tensors()) {
       if (!read.contains(t.name) && (!ignored_tensor(config_, t.name) || of_no_draft(t.name))) {
         complaints_.unexpected(t.name);
       }
     }
     if (auto error = complaints_.error(directory)) return *error;
-    return check_codes();
+    return headers_only_ ? Result<void>() : check_codes();
   }
 
  private:
   // DeepSeek V4's tensors have several names; the table has one of them.
   void index_names() {
     if (!config_.is_compressed()) return;
-    for (const CheckpointTensor& t : weights_.checkpoint->tensors()) {
+    for (const CheckpointTensor& t : checkpoint_.tensors()) {
       by_published_name_.emplace(published_v4_name(t.name), &t);
     }
   }
   const CheckpointTensor* find(const std::string& name) const {
-    if (!config_.is_compressed()) return weights_.checkpoint->find(name);
+    if (!config_.is_compressed()) return checkpoint_.find(name);
     const auto found = by_published_name_.find(name);
     return found == by_published_name_.end() ? nullptr : found->second;
   }
@@ -127,8 +134,7 @@ class Loader {
   bool of_no_draft(std::string_view tensor) const {
     const std::optional<std::int32_t> layer = layer_of(tensor);
     return layer && *layer >= config_.layers &&
-           weights_.checkpoint->find(fmt::format("model.layers.{}.eh_proj.weight", *layer)) ==
-               nullptr;
+           checkpoint_.find(fmt::format("model.layers.{}.eh_proj.weight", *layer)) == nullptr;
   }
   static bool plain(std::optional<DType> t) {
     return t == DType::f32 || t == DType::bf16 || t == DType::f16;
@@ -159,6 +165,7 @@ class Loader {
 
   void widen(const TensorSpec& spec, const CheckpointTensor& tensor) {
     if (!plain(dtype_of(tensor.dtype))) return wrong_dtype(spec, tensor, "F32, BF16 or F16");
+    if (headers_only_) return;
     const std::span<float> values = widened(tensor);
     for (float& v : values) v += spec.offset;
     *spec.vector = values;
@@ -169,6 +176,7 @@ class Loader {
     if (!wide && tensor.dtype != SafetensorsDType::I32) {
       return wrong_dtype(spec, tensor, "I32 or I64");
     }
+    if (headers_only_) return;
     const std::int64_t n = spec.elements();
     auto* ids = reinterpret_cast<std::int32_t*>(weights_.take(4 * n));
     for (std::int64_t i = 0; i < n; ++i) {
@@ -243,6 +251,7 @@ class Loader {
   void turn(const TensorSpec& spec, const CheckpointTensor& tensor) {
     const std::optional<DType> dtype = dtype_of(tensor.dtype);
     if (!plain(dtype)) return wrong_dtype(spec, tensor, "F32, BF16 or F16");
+    if (headers_only_) return;
     WeightStack& stack = *spec.stack;
     stack.dtype = *dtype;
     const std::int64_t size = bits_of(*dtype) / 8;
@@ -260,7 +269,7 @@ class Loader {
     const std::int64_t blocks = stack.cols / kMxBlock;
     const auto bytes_of_part = [&](const char* part, std::vector<std::int64_t> shape) {
       const std::string name = spec.name + part;
-      const CheckpointTensor* tensor = weights_.checkpoint->find(name);
+      const CheckpointTensor* tensor = checkpoint_.find(name);
       if (tensor == nullptr) {
         complaints_.missing(name);
         return static_cast<const std::byte*>(nullptr);
@@ -321,6 +330,10 @@ class Loader {
           config_.is_compressed() ? "F8_E8M0, U8 or F32" : "F32", shape_text(shape)));
       return scales;
     }
+    if (headers_only_) {
+      spec.set(w);
+      return scales;
+    }
     w.scales = factors(*scales).data();
     fp8_.push_back({w, spec.name, scale});
     if (spec.joined && spec.stack->rows % kWeightBlock != 0) w = in_f32(w);
@@ -353,7 +366,7 @@ class Loader {
                      std::unordered_set<std::string_view>& read) {
     for (const std::string& of :
          {std::string(), std::string("attn."), fmt::format("{}_proj.", part)}) {
-      const CheckpointTensor* tensor = weights_.checkpoint->find(kv_scale_name(layer, of, part));
+      const CheckpointTensor* tensor = checkpoint_.find(kv_scale_name(layer, of, part));
       if (tensor == nullptr) continue;
       read.insert(tensor->name);
       const bool one = tensor->shape.empty() || tensor->shape == std::vector<std::int64_t>{1};
@@ -362,6 +375,7 @@ class Loader {
                                           name(tensor->dtype), shape_text(tensor->shape)));
         return true;
       }
+      if (headers_only_) return true;
       to = widened(*tensor)[0];
       if (!(to >= 0x1p-126f && to <= 0x1p126f)) {
         complaints_.misshapen(
@@ -395,7 +409,7 @@ class Loader {
   const std::byte* in_place(const CheckpointTensor& tensor, DType dtype) {
     const auto bytes = static_cast<std::int64_t>(tensor.bytes.size());
     const auto address = reinterpret_cast<std::uintptr_t>(tensor.bytes.data());
-    if (address % static_cast<std::uintptr_t>(bits_of(dtype) / 8) == 0) {
+    if (headers_only_ || address % static_cast<std::uintptr_t>(bits_of(dtype) / 8) == 0) {
       weights_.bytes += bytes;
       return tensor.bytes.data();
     }
@@ -444,8 +458,10 @@ class Loader {
   }
 
   const ModelConfig& config_;
+  const Checkpoint& checkpoint_;
   ModelWeights& weights_;
   ThreadPool* threads_;
+  bool headers_only_;
   Complaints complaints_;
   struct Fp8 {
     WeightView weight;
@@ -507,6 +523,13 @@ Result<std::unique_ptr<Model>> finish(const ModelConfig& config, const LoadOptio
 
 }  // namespace
 
+Result<void> check_tensors(const std::string& directory, const ModelConfig& config,
+                           const Checkpoint& checkpoint) {
+  ModelWeights nowhere(config);
+  const std::vector<TensorSpec> table = tensor_table(config, nowhere);
+  return Loader(config, checkpoint, nowhere, nullptr, true).run(directory, table);
+}
+
 Result<std::unique_ptr<Model>> make_dummy_model(const ModelConfig& config,
                                                 const LoadOptions& options) {
   auto weights = std::make_unique<ModelWeights>(config);
@@ -530,9 +553,8 @@ Result<std::unique_ptr<Model>> load_model(const std::string& directory,
     if (!read) return read.error();
   }
   const std::vector<TensorSpec> table = tensor_table(*config, *weights);
-  if (auto ok = Loader(*config, *weights, options.threads).run(directory, table); !ok) {
-    return ok.error();
-  }
+  Loader loader(*config, *weights->checkpoint, *weights, options.threads);
+  if (auto ok = loader.run(directory, table); !ok) return ok.error();
   return finish(*config, options, table, std::move(weights));
 }
 

@@ -2,6 +2,7 @@
 // plans, allocates pages and calls forward().
 #pragma once
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +23,7 @@
 namespace lathe {
 
 inline std::string fixture_dir(const std::string& name) {
-  return std::string(LATHE_TEST_DATA) + "/models/" + name;
+  return fmt::format("{}/models/{}", LATHE_TEST_DATA, name);
 }
 
 /// A fixture's prompt and transformers' results for it.

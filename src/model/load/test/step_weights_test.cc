@@ -44,7 +44,7 @@ Sums sums_of(const std::string& directory, int layers, double& kv_b) {
 }
 
 TEST(StepWeights, DenseModel) {
-  const std::string directory = std::string(LATHE_TEST_DATA) + "/../../models/tiny-gqa";
+  const std::string directory = fmt::format("{}/../../models/tiny-gqa", LATHE_TEST_DATA);
   const auto model = load_model(directory, {}).value();
   double kv_b = 0;
   const Sums sums = sums_of(directory, model->config().layers, kv_b);
@@ -58,7 +58,7 @@ TEST(StepWeights, DenseModel) {
 }
 
 TEST(StepWeights, ExpertsThatRowsAreExpectedToChoose) {
-  const std::string directory = std::string(LATHE_TEST_DATA) + "/../../models/tiny-v32";
+  const std::string directory = fmt::format("{}/../../models/tiny-v32", LATHE_TEST_DATA);
   const auto model = load_model(directory, {}).value();
   double kv_b = 0;
   const Sums sums = sums_of(directory, model->config().layers, kv_b);
