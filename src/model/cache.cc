@@ -73,18 +73,29 @@ Result<KvCache> KvCache::create(const ModelPlan& plan, std::span<const PoolSize>
   return cache;
 }
 
-std::int64_t KvCache::tokens() const {
-  std::int64_t all = INT64_MAX;
-  std::int64_t growing = INT64_MAX;
+std::int64_t KvCache::growing_tokens() const {
+  std::int64_t out = INT64_MAX;
   for (std::size_t g = 0; g < groups_.size(); ++g) {
-    const std::int64_t tokens = pools(g).pages() * page_size(g);
-    all = std::min(all, tokens);
-    if (kept_tokens(plan(g).problem) == 0) growing = std::min(growing, tokens);
+    if (kept_tokens(plan(g).problem) == 0) out = std::min(out, pools(g).pages() * page_size(g));
     if (const auto& entries = groups_[g].entries) {
-      growing = std::min(growing, entries->pages() * entry_page_tokens(plan(g)));
+      out = std::min(out, entries->pages() * entry_page_tokens(plan(g)));
     }
   }
-  return growing < INT64_MAX ? growing : all;
+  return out;
+}
+
+std::int64_t KvCache::tokens() const {
+  const std::int64_t growing = growing_tokens();
+  if (growing < INT64_MAX) return growing;
+  std::int64_t all = INT64_MAX;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    all = std::min(all, pools(g).pages() * page_size(g));
+  }
+  return all;
+}
+
+std::int64_t KvCache::positions() const {
+  return std::min(plan_->context_length(), growing_tokens());
 }
 
 void KvCache::set_scales(std::vector<TensorScales> scales) {

@@ -51,6 +51,9 @@ class KvCache {
   /// Tokens that fit in the pages, over all requests. Groups with a window count only if all groups
   /// have one.
   std::int64_t tokens() const;
+  /// Positions that a request can have: the plan's context, or the tokens that the pages hold if
+  /// those are fewer. Windows alone hold any number of tokens.
+  std::int64_t positions() const;
   /// Fills every unheld page and slot with 0xff (Pool::poison_free()).
   void poison_free();
   /// Bytes of all pools and states.
@@ -97,6 +100,8 @@ class KvCache {
   std::span<std::byte> gather_workspace() { return {gather_.get(), gather_bytes_}; }
 
  private:
+  // Tokens in pages that are kept for a request's whole life; INT64_MAX: all layers have windows.
+  std::int64_t growing_tokens() const;
   struct Group {
     PoolGroup pools;
     int index_pool = 0;  // in the entries' group if there is one

@@ -106,8 +106,8 @@ class Decoder : public Model {
   std::unique_ptr<ModelWeights> weights_;
   std::vector<std::size_t> group_of_;    // [cached_layers]
   std::vector<std::size_t> all_groups_;  // 0, 1, ..
-  // Created by the first forward pass for its plan's context; a model's own maximum can be far
-  // longer.
+  // Created by the first forward pass for the positions that its cache can have; a model's own
+  // maximum, and a plan's context, can be far longer.
   mutable std::mutex rope_guard_;
   mutable std::shared_ptr<const ModelRope> rope_;
 };
@@ -158,6 +158,10 @@ Result<std::shared_ptr<const ModelRope>> Decoder::rope_tables(std::int64_t posit
   return rope_;
 }
 
+// A layer of grouped-query or latent attention, then dense or with experts. The combinations that
+// it computes are in model/config/layer_flags.h, which refuses all others: only grouped-query
+// attention and dense_ffn() can leave their output in `added`, for post_norms; mla_attention() and
+// moe_layer() always add to x.
 Result<void> Decoder::layer(const LayerContext& c, const MutableRowsView& x) const {
   const auto at = static_cast<std::size_t>(c.layer);
   const LayerWeights& w = weights_->layers[at];
@@ -340,7 +344,7 @@ Result<ForwardResult> Decoder::forward(const OpsContext& ops, const ForwardArgs&
   const std::int64_t rows = std::ssize(args.tokens);
   if (rows == 0) return ForwardResult{};
 
-  const auto rope = rope_tables(args.cache->plan().context_length());
+  const auto rope = rope_tables(args.cache->positions());
   if (!rope) return rope.error();
   Arena& arena = *ops.tensors;
   const Arena::Scope scope(arena);
@@ -397,7 +401,7 @@ Result<void> Decoder::forward_draft(const OpsContext& ops, const ForwardArgs& ar
   check_args(args, std::span(&g, 1));
   LATHE_CHECK(args.before_rows.size() == args.tokens.size(), "every row has a hidden state");
   if (args.tokens.empty()) return {};
-  const auto rope = rope_tables(args.cache->plan().context_length());
+  const auto rope = rope_tables(args.cache->positions());
   if (!rope) return rope.error();
   Arena& arena = *ops.tensors;
   const Arena::Scope scope(arena);

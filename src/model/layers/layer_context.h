@@ -13,7 +13,7 @@
 
 namespace lathe {
 
-/// RoPE tables of a layer group, for all positions of a plan's context.
+/// RoPE tables of a layer group, for all positions of a cache (KvCache::positions()).
 struct RopeTables {
   RopeTable main;
   std::optional<RopeTable> index;  // sparse problems

@@ -48,6 +48,27 @@ TEST(ModelCache, LayersThatShareASelectionHaveNoIndexCache) {
   EXPECT_EQ(runner.cache().bytes(), runner.cache().pools().pages() * page);
 }
 
+// RoPE tables have a row for each position that a request can reach, not for each of the plan's
+// context: 8 million positions need gigabytes.
+TEST(ModelCache, E13PositionsAreThoseThatPagesHold) {
+  const auto positions = [](const std::string& name, std::int64_t context, std::int64_t pages) {
+    const ModelConfig config = *load_model_config(fixture_dir(name));
+    PlanRequest request;
+    request.context_length = context;
+    request.page_size = 64;
+    const ModelPlan plan = *make_model_plan(config.layer_groups(), describe_machine(Device::cpu),
+                                            request, all_kernels());
+    const std::vector<PoolSize> sizes(plan.groups.size(), {.pages = pages});
+    return KvCache::create(plan, sizes)->positions();
+  };
+  EXPECT_EQ(positions("qwen3", std::int64_t{8} << 20, 8), 512);
+  EXPECT_EQ(positions("deepseek_v3", std::int64_t{8} << 20, 8), 512);
+  EXPECT_EQ(positions("qwen3", 100, 8), 100);
+  // Layers with windows release pages: alone they hold any number of tokens, next to others none.
+  EXPECT_EQ(positions("qwen2_window", 1 << 20, 8), 1 << 20);
+  EXPECT_EQ(positions("gemma3", 1 << 20, 8), 512);
+}
+
 class ModelLogits : public testing::TestWithParam<const char*> {};
 
 TEST_P(ModelLogits, AgreeOnTheCpu) {
