@@ -14,6 +14,7 @@ Result<std::vector<std::int32_t>> encode_chat(const Json& messages, const ChatTe
               {"add_generation_prompt", true},
               {"bos_token", chat.bos_token},
               {"eos_token", chat.eos_token}});
+  if (const auto ok = chat.chat_template.check_tools(all); !ok) return ok.error();
   const auto text = chat.chat_template.render(all);
   if (!text) return text.error();
   return tokenizer.encode(*text);

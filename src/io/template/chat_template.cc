@@ -8,6 +8,7 @@
 #include "io/template/deepseek_v4_texts.h"
 #include "io/template/jinja_eval.h"
 #include "io/template/jinja_failure.h"
+#include "io/template/jinja_lexer.h"
 #include "io/template/jinja_parser.h"
 #include "io/text/json_text.h"
 
@@ -25,21 +26,39 @@ std::tm local_time() {
   return out;
 }
 
-// The template in a "chat_template" member: a string, or the list entry named "default".
-Result<std::string> template_of(const nlohmann::json& member, const std::string& field) {
-  if (member.is_string()) return member.get<std::string>();
+struct Sources {
+  std::string main;
+  std::optional<std::string> tool_use;
+};
+
+// The template that a list names `wanted`.
+std::optional<std::string> named_template(const nlohmann::json& list, std::string_view wanted) {
+  for (const auto& named : list) {
+    if (!named.is_object()) continue;
+    const auto name = named.find("name");
+    const auto text = named.find("template");
+    if (name != named.end() && *name == wanted && text != named.end() && text->is_string()) {
+      return text->get<std::string>();
+    }
+  }
+  return std::nullopt;
+}
+
+// The templates in a "chat_template" member: a string, or a list that names them.
+Result<Sources> sources_of(const nlohmann::json& member, const std::string& field) {
+  if (member.is_string()) return Sources{member.get<std::string>(), std::nullopt};
   if (member.is_array()) {
-    for (const auto& named : member) {
-      if (!named.is_object()) continue;
-      const auto name = named.find("name");
-      const auto text = named.find("template");
-      if (name != named.end() && *name == "default" && text != named.end() && text->is_string()) {
-        return text->get<std::string>();
-      }
+    if (auto main = named_template(member, "default")) {
+      return Sources{*std::move(main), named_template(member, "tool_use")};
     }
   }
   return Error{ErrorCode::malformed, field, "a string, or a list that names one \"default\"",
                json_excerpt(member), ""};
+}
+
+bool has_tools(const nlohmann::ordered_json& variables) {
+  const auto tools = variables.find("tools");
+  return tools != variables.end() && !tools->empty();
 }
 
 // A special token is a string, an object with its text as "content", or null.
@@ -90,21 +109,44 @@ Result<std::optional<V4Encoding>> find_v4_encoding(const fs::path& dir) {
 }  // namespace
 
 struct ChatTemplate::Parsed {
+  struct Body {
+    JinjaBody body;
+    bool reads_tools = false;  // has the word `tools` outside of plain text
+  };
   std::string source;
-  JinjaBody body;
-  std::optional<V4Encoding> v4;  // instead of a template
+  Body main;
+  std::optional<Body> tool_use = std::nullopt;
+  std::optional<V4Encoding> v4 = std::nullopt;  // instead of a template
+
+  const Body& body_for(const nlohmann::ordered_json& variables) const {
+    return tool_use && has_tools(variables) ? *tool_use : main;
+  }
+  static Body body_of(std::string_view source_text) {
+    Body out{parse_jinja(source_text)};
+    for (const JinjaToken& token : lex_jinja(source_text)) {
+      out.reads_tools |= token.kind == JinjaTokenKind::word && token.text == "tools";
+    }
+    return out;
+  }
 };
 
-Result<ChatTemplate> ChatTemplate::parse(std::string_view source) {
-  if (source.size() > kMaxSource) {
+Result<ChatTemplate> ChatTemplate::parse(std::string_view source) { return parse(source, {}); }
+
+Result<ChatTemplate> ChatTemplate::parse(std::string_view source, std::string_view tool_use) {
+  for (const std::string_view text : {source, tool_use}) {
+    if (text.size() <= kMaxSource) continue;
     return Error{ErrorCode::unsupported, "chat_template",
-                 "at most " + std::to_string(kMaxSource) + " bytes", std::to_string(source.size()),
+                 "at most " + std::to_string(kMaxSource) + " bytes", std::to_string(text.size()),
                  ""};
   }
   try {
+    Parsed parsed{std::string(source), Parsed::body_of(source)};
+    if (!tool_use.empty()) {
+      parsed.tool_use = Parsed::body_of(tool_use);
+      parsed.source += "\n" + std::string(tool_use);
+    }
     ChatTemplate out;
-    out.parsed_ = std::make_shared<const Parsed>(
-        Parsed{std::string(source), parse_jinja(source), std::nullopt});
+    out.parsed_ = std::make_shared<const Parsed>(std::move(parsed));
     return out;
   } catch (const JinjaFailure& f) {
     return f.error;
@@ -113,8 +155,17 @@ Result<ChatTemplate> ChatTemplate::parse(std::string_view source) {
 
 ChatTemplate ChatTemplate::deepseek_v4(V4Encoding encoding) {
   ChatTemplate out;
-  out.parsed_ = std::make_shared<const Parsed>(Parsed{std::string(kV4ToolsHead), {}, encoding});
+  Parsed parsed{std::string(kV4ToolsHead), {}};
+  parsed.v4 = encoding;
+  out.parsed_ = std::make_shared<const Parsed>(std::move(parsed));
   return out;
+}
+
+Result<void> ChatTemplate::check_tools(const nlohmann::ordered_json& variables) const {
+  if (parsed_->v4 || !has_tools(variables) || parsed_->body_for(variables).reads_tools) return {};
+  return Error{ErrorCode::unsupported, "tools",
+               "none, as the model's chat template never reads `tools`", "some",
+               "a chat template that writes them into the prompt"};
 }
 
 std::string_view ChatTemplate::source() const { return parsed_->source; }
@@ -139,7 +190,7 @@ Result<std::string> ChatTemplate::render(const nlohmann::ordered_json& variables
     names.emplace_back(key, *std::move(v));
   }
   try {
-    return render_jinja(parsed_->body, names, options.limits,
+    return render_jinja(parsed_->body_for(variables).body, names, options.limits,
                         options.now ? *options.now : local_time());
   } catch (const JinjaFailure& f) {
     return f.error;
@@ -149,7 +200,7 @@ Result<std::string> ChatTemplate::render(const nlohmann::ordered_json& variables
 Result<ChatTemplateFile> load_chat_template(const fs::path& dir) {
   std::error_code ec;
   ChatTemplateFile out;
-  std::optional<std::string> source;
+  std::optional<Sources> source;
   std::string field;
   const fs::path jinja = dir / "chat_template.jinja", json = dir / "chat_template.json",
                  config = dir / "tokenizer_config.json";
@@ -157,16 +208,22 @@ Result<ChatTemplateFile> load_chat_template(const fs::path& dir) {
     const auto it = object.find("chat_template");
     if (source || it == object.end() || it->is_null()) return {};
     field = path.string() + ": chat_template";
-    auto text = template_of(*it, field);
-    if (!text) return text.error();
-    source = *std::move(text);
+    auto sources = sources_of(*it, field);
+    if (!sources) return sources.error();
+    source = *std::move(sources);
     return {};
   };
   if (fs::exists(jinja, ec)) {
     auto text = read_file(jinja);
     if (!text) return text.error();
-    source = *std::move(text);
+    source = Sources{*std::move(text), std::nullopt};
     field = jinja.string();
+    const fs::path more = dir / "additional_chat_templates" / "tool_use.jinja";
+    if (fs::exists(more, ec)) {
+      auto tool_use = read_file(more);
+      if (!tool_use) return tool_use.error();
+      source->tool_use = *std::move(tool_use);
+    }
   } else if (fs::exists(json, ec)) {
     const auto object = read_object(json);
     if (!object) return object.error();
@@ -194,7 +251,7 @@ Result<ChatTemplateFile> load_chat_template(const fs::path& dir) {
                  "chat_template.jinja, or a chat_template in tokenizer_config.json", "neither",
                  "a base model has none; give a raw prompt"};
   }
-  auto parsed = ChatTemplate::parse(*source);
+  auto parsed = ChatTemplate::parse(source->main, source->tool_use.value_or(""));
   if (!parsed) {
     Error e = parsed.error();
     e.field = field + ": " + e.field;

@@ -27,6 +27,9 @@ class ChatTemplate {
   /// Errors name the template's line: malformed, or unsupported (Jinja that chat templates do not
   /// use).
   static Result<ChatTemplate> parse(std::string_view source);
+  /// A model's pair of templates: render() uses `tool_use` where the variables have tools, as
+  /// transformers does, and `source` elsewhere.
+  static Result<ChatTemplate> parse(std::string_view source, std::string_view tool_use);
   static ChatTemplate deepseek_v4(V4Encoding encoding);
 
   /// Renders the prompt. `variables` is an object: messages, add_generation_prompt, tools,
@@ -35,7 +38,10 @@ class ChatTemplate {
   /// exhausted (a limit of `options`). Safe from several threads.
   Result<std::string> render(const nlohmann::ordered_json& variables,
                              const RenderOptions& options = {}) const;
-  /// Text that contains the marks of reasoning and tool calls in answers.
+  /// Refuses variables with tools if the template never reads `tools`: the model would not see
+  /// them. transformers renders such a prompt without a word.
+  Result<void> check_tools(const nlohmann::ordered_json& variables) const;
+  /// Text that contains the marks of reasoning and tool calls in answers: the templates' sources.
   std::string_view source() const;
 
  private:
@@ -50,8 +56,9 @@ struct ChatTemplateFile {
   std::string eos_token;
 };
 
-/// Reads chat_template.jinja, else chat_template.json, else tokenizer_config.json's "chat_template"
-/// (a string, or the entry "default" of a list); the tokens from tokenizer_config.json. A DeepSeek
+/// Reads chat_template.jinja (with additional_chat_templates/tool_use.jinja), else
+/// chat_template.json, else tokenizer_config.json's "chat_template" (a string, or the entries
+/// "default" and "tool_use" of a list); the tokens from tokenizer_config.json. A DeepSeek
 /// V4 folder without a template uses V4's encoding, of the generation shown by its
 /// encoding/encoding_dsv4.py, else by config.json (the official release has dspark_* fields).
 /// Errors: io, malformed, unsupported (a folder without a template).

@@ -129,7 +129,11 @@ Result<std::string, ApiError> render_chat(const ApiRequest& request, const Json&
       return bad_field("continue_final_message", "a last message with text", "one without");
     }
   }
-  auto text = chat.chat_template.render(variables_of(request, defaults, chat, std::move(messages)));
+  const Json variables = variables_of(request, defaults, chat, std::move(messages));
+  if (const auto ok = chat.chat_template.check_tools(variables); !ok) {
+    return ApiError{400, "unsupported_field", ok.error().message(), "tools"};
+  }
+  auto text = chat.chat_template.render(variables);
   if (!text) return ApiError{400, "template_error", text.error().message(), "messages"};
   if (!request.continue_final_message) return std::move(*text);
   // Cut off what the template writes after the message.

@@ -227,5 +227,62 @@ TEST(LoadChatTemplate, FindsTheTemplateWhereItMayLie) {
   EXPECT_THAT(f.loaded(), HasSubstr("chat_template.jinja: chat_template line 2: "));
 }
 
+// transformers' get_chat_template() picks "tool_use" of named templates where there are tools, in
+// tokenizer_config.json's list and in the files that save_pretrained() writes.
+TEST(ChatTemplate, B9ToolsHaveTheirOwnTemplate) {
+  std::string name = (fs::temp_directory_path() / "lathe_tool_use_XXXXXX").string();
+  ASSERT_NE(mkdtemp(name.data()), nullptr);
+  const fs::path dir = name;
+  const std::string main = "plain {{ messages[0].content }}";
+  const std::string tools = "with {{ tools | length }} <tool_call>";
+  const Json variables = {{"messages", {{{"role", "user"}, {"content", "hi"}}}}};
+  Json with = variables;
+  with["tools"] = {{{"type", "function"}}};
+  const auto check = [&] {
+    const auto loaded = load_chat_template(dir);
+    ASSERT_TRUE(loaded.ok()) << loaded.error().message();
+    const ChatTemplate& chat = loaded->chat_template;
+    EXPECT_EQ(*chat.render(variables), "plain hi");
+    EXPECT_EQ(*chat.render(with), "with 1 <tool_call>");
+    EXPECT_TRUE(chat.check_tools(with).ok());
+    EXPECT_THAT(std::string(chat.source()), HasSubstr("<tool_call>"));
+    Json empty = variables;
+    empty["tools"] = Json::array();
+    EXPECT_EQ(*chat.render(empty), "plain hi");
+  };
+  const auto entry = [](const std::string& of, const std::string& text) {
+    return Json{{"name", of}, {"template", text}};
+  };
+  const Json list =
+      Json::array({entry("rag", "r"), entry("default", main), entry("tool_use", tools)});
+  for (const char* file : {"tokenizer_config.json", "chat_template.json"}) {
+    std::ofstream(dir / file) << Json{{"chat_template", list}}.dump();
+    SCOPED_TRACE(file);
+    check();
+    fs::remove(dir / file);
+  }
+  fs::create_directories(dir / "additional_chat_templates");
+  std::ofstream(dir / "chat_template.jinja") << main;
+  std::ofstream(dir / "additional_chat_templates" / "tool_use.jinja") << tools;
+  check();
+  fs::remove_all(dir);
+}
+
+TEST(ChatTemplate, B9ATemplateThatIgnoresToolsIsKnown) {
+  const Json none = {{"messages", Json::array()}};
+  Json with = none;
+  with["tools"] = {{{"type", "function"}}};
+  // The word in plain text reads nothing.
+  for (const char* source : {"tools: {{ messages }}", "{{ messages }}{# tools #}"}) {
+    const auto chat = ChatTemplate::parse(source);
+    EXPECT_TRUE(chat->check_tools(none).ok()) << source;
+    const auto refused = chat->check_tools(with);
+    ASSERT_FALSE(refused.ok()) << source;
+    EXPECT_THAT(refused.error().message(), HasSubstr("tools: wanted none"));
+  }
+  EXPECT_TRUE(ChatTemplate::parse("{% if tools %}x{% endif %}")->check_tools(with).ok());
+  EXPECT_TRUE(ChatTemplate::deepseek_v4(V4Encoding::preview).check_tools(with).ok());
+}
+
 }  // namespace
 }  // namespace lathe
