@@ -264,12 +264,14 @@ class Rendering {
       add_message(i);
       add_transition(i);
     }
+    if (opens_answer_ && !in_answer_ && !messages_.empty()) open_answer(messages_.size() - 1);
     return std::move(out_);
   }
 
  private:
   void add_message(std::size_t i) {
     const Message& m = messages_[i];
+    if (m.role != "latest_reminder") in_answer_ = m.role == "assistant" && m.open;
     if (m.role == "system" || m.role == "developer") {
       if (m.role == "developer") out_ += kUser;
       out_ += m.text;
@@ -358,7 +360,7 @@ class Rendering {
     }
   }
 
-  // Opens the answer if one follows.
+  // Opens the answer if one follows a question.
   void add_transition(std::size_t i) {
     const Message& m = messages_[i];
     const bool last = i + 1 == messages_.size();
@@ -367,6 +369,7 @@ class Rendering {
       return;
     }
     if (!m.task.empty()) {
+      in_answer_ = true;
       if (m.task == "action") {
         out_ += kAssistant;
         out_ += thinking_ ? kThink : kEndThink;
@@ -374,8 +377,14 @@ class Rendering {
       out_ += fmt::format("<｜{}｜>", m.task);
       return;
     }
-    const bool system = m.role == "system" && last && encoding_ == V4Encoding::official;
-    if (!m.asks() && !system) return;
+    if (m.asks()) open_answer(i);
+  }
+
+  // i: the message before the answer. DeepSeek's programs open one after a question alone (the
+  // official one also after a last system message), and a model that is asked to go on after the
+  // end of an answer writes anything.
+  void open_answer(std::size_t i) {
+    in_answer_ = true;
     out_ += kAssistant;
     const bool thinks = thinking_ && (!drops_ || static_cast<std::ptrdiff_t>(i) >= last_);
     out_ += thinks ? kThink : kEndThink;
@@ -388,6 +397,7 @@ class Rendering {
   bool drops_ = false;  // drops reasoning before the last question
   std::vector<Message> messages_;
   std::ptrdiff_t last_ = -1;  // the last question
+  bool in_answer_ = false;    // the text ends in an answer that is open
   std::string out_;
 };
 

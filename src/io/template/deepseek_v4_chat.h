@@ -16,8 +16,8 @@ LATHE_ENUM(V4Encoding, LATHE_V4_ENCODINGS)
 /// Renders the prompt, with the marks of its beginning and of answers' ends. `variables`: an object
 /// with messages (roles system, developer, user, assistant, tool, latest_reminder), tools, thinking
 /// or enable_thinking (default true), reasoning_effort (none, minimal, low, medium, high, xhigh,
-/// max), drop_thinking (default true), add_generation_prompt, encoding (preview or official,
-/// overrides `encoding`). Throws JinjaFailure.
+/// max), drop_thinking (default true), add_generation_prompt (default true: opens an answer after
+/// any last message), encoding (preview or official, overrides `encoding`). Throws JinjaFailure.
 std::string render_deepseek_v4(const nlohmann::ordered_json& variables, V4Encoding encoding);
 
 }  // namespace lathe

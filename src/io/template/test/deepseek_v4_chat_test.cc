@@ -42,6 +42,9 @@ TEST(DeepseekV4Chat, WritesWhatThePublishedProgramWrites) {
     Json variables = c["variables"];
     variables["messages"] = data["conversations"][c["conversation"].get<std::string>()];
     if (c["tools"].get<bool>()) variables["tools"] = data["tools"];
+    // The program opens an answer after a question alone.
+    const Json& last = variables["messages"].back();
+    if (last["role"] == "assistant") variables["add_generation_prompt"] = false;
     const auto encoding = *parse_enum<V4Encoding>(c["encoding"].get<std::string>());
     const auto text = render(variables, encoding);
     ASSERT_TRUE(text.ok()) << text.error().message();
@@ -78,11 +81,38 @@ TEST(DeepseekV4Chat, ModesFollowTheVariablesOfOtherFamilies) {
             text_of(one, {{"reasoning_effort", "max"}}));
 }
 
-TEST(DeepseekV4Chat, LateTextOpensAnAnswerInTheOfficialEncoding) {
-  const Json system = Json::array({{{"role", "system"}, {"content", "s"}}});
-  EXPECT_EQ(text_of(system, {{"thinking", false}}, V4Encoding::official),
-            "<｜begin▁of▁sentence｜>s<｜Assistant｜></think>");
-  EXPECT_EQ(text_of(system, {{"thinking", false}}), "<｜begin▁of▁sentence｜>s");
+// add_generation_prompt opens an answer, whatever the last message is, as in vLLM's issue 46256 and
+// its pull requests 46257 and 51262. The published preview program opens none after a system
+// message, and neither program does after an answer.
+TEST(DeepseekV4Chat, B8AnAnswerIsOpenedAfterAnyLastMessage) {
+  const std::string begin = "<｜begin▁of▁sentence｜>", end = "<｜end▁of▁sentence｜>";
+  const auto said = [](const char* role, const char* text) {
+    return Json{{"role", role}, {"content", text}};
+  };
+  for (const V4Encoding encoding : {V4Encoding::preview, V4Encoding::official}) {
+    for (const bool thinking : {false, true}) {
+      const std::string open = thinking ? "<｜Assistant｜><think>" : "<｜Assistant｜></think>";
+      const std::string past = thinking ? "<｜Assistant｜><think></think>" : open;
+      const auto text = [&](const Json& messages, bool opens) {
+        return text_of(messages, {{"thinking", thinking}, {"add_generation_prompt", opens}},
+                       encoding);
+      };
+      const std::vector<std::pair<Json, std::string>> cases = {
+          {Json::array({said("system", "s")}), "s"},
+          {Json::array({user("a"), said("system", "s")}), "<｜User｜>as"},
+          {Json::array({said("latest_reminder", "r")}), "<｜latest_reminder｜>r"},
+          {Json::array({user("a"), said("assistant", "b")}), "<｜User｜>a" + past + "b" + end},
+          {Json::array({user("a"), said("assistant", "b"), said("assistant", "c")}),
+           "<｜User｜>a" + past + "b" + end + (thinking ? "</think>c" : "c") + end}};
+      for (const auto& [messages, front] : cases) {
+        EXPECT_EQ(text(messages, true), begin + front + open) << messages;
+        EXPECT_EQ(text(messages, false), begin + front) << messages;
+      }
+    }
+  }
+  // An answer that is to be continued is open already.
+  const Json open = {{"role", "assistant"}, {"content", "b"}, {"wo_eos", true}};
+  EXPECT_TRUE(text_of(Json::array({user("a"), open})).ends_with("b"));
 }
 
 TEST(DeepseekV4Chat, ReasoningLeftInAnAnswerIsReasoning) {
