@@ -1,5 +1,6 @@
 // MappedFile: a read-only memory mapping of a file. Pages are read from disk on first access and
-// stay in the page cache, so a second start of the same model reads nothing from disk.
+// stay in the page cache, so a second start of the same model reads nothing from disk. Reading a
+// page that a truncated file has lost ends the process (io/files/mapping_faults.h).
 #pragma once
 
 #include <cstddef>
@@ -9,6 +10,7 @@
 
 #include "base/enum.h"
 #include "base/result.h"
+#include "io/files/mapping_faults.h"
 
 namespace lathe {
 
@@ -37,11 +39,12 @@ class MappedFile {
 
  private:
   MappedFile(std::filesystem::path path, const std::byte* data, std::size_t size)
-      : path_(std::move(path)), data_(data), size_(size) {}
+      : path_(std::move(path)), data_(data), size_(size), fault_(bytes(), path_) {}
 
   std::filesystem::path path_;
   const std::byte* data_ = nullptr;  // [size_]; null for an empty file
   std::size_t size_ = 0;
+  MappingFault fault_;
 };
 
 }  // namespace lathe
