@@ -1,8 +1,11 @@
 // lathe generate: a prompt's answer as it comes, or the answers to a file of prompts in one batch.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -34,10 +37,12 @@ struct Entry {
   std::optional<Error> error;
 };
 
-Json logprobs_json(const std::vector<SampledToken>& sampled, const Tokenizer& tokenizer) {
+// tokenizer: null for a model without one, whose tokens have no text.
+Json logprobs_json(const std::vector<SampledToken>& sampled, const Tokenizer* tokenizer) {
   const auto one = [&](std::int32_t token, double logprob) {
-    return Json{
-        {"token", token}, {"text", tokenizer.decode(std::span(&token, 1))}, {"logprob", logprob}};
+    const std::string text =
+        tokenizer != nullptr ? tokenizer->decode(std::span(&token, 1)) : std::string();
+    return Json{{"token", token}, {"text", text}, {"logprob", logprob}};
   };
   Json out = Json::array();
   for (const SampledToken& s : sampled) {
@@ -49,7 +54,7 @@ Json logprobs_json(const std::vector<SampledToken>& sampled, const Tokenizer& to
   return out;
 }
 
-Json answer_json(std::size_t index, const Answer& a, const Tokenizer& tokenizer) {
+Json answer_json(std::size_t index, const Answer& a, const Tokenizer* tokenizer) {
   Json j = {{"index", index},
             {"text", a.text},
             {"tokens", a.tokens},
@@ -98,6 +103,24 @@ int tell_errors(const std::vector<Entry>& entries, const AnswerSet& answers, boo
   return refused == entries.size() ? kExitRefused : code;
 }
 
+// The model's tokenizer; none if it has no tokenizer.json and all prompts are token ids.
+Result<std::optional<Tokenizer>> load_tokenizer(const GenerateFlags& flags,
+                                                const std::vector<Prompt>& prompts) {
+  const std::filesystem::path model = flags.model.runtime.model;
+  const bool ids = std::ranges::all_of(
+      prompts, [](const Prompt& p) { return p.error.has_value() || !p.ids.empty(); });
+  std::error_code ec;
+  if (ids && (model.empty() || !std::filesystem::exists(model / "tokenizer.json", ec))) {
+    if (flags.sampling.stop.empty()) return std::optional<Tokenizer>();
+    return Error{ErrorCode::invalid_argument, "--stop", "a model with tokenizer.json",
+                 "one without, whose answers are tokens", ""};
+  }
+  if (const auto ok = need_tokenizer(flags.model); !ok) return ok.error();
+  auto tokenizer = Tokenizer::load(model);
+  if (!tokenizer) return tokenizer.error();
+  return std::optional(std::move(*tokenizer));
+}
+
 int run_generate(const GenerateFlags& flags) {
   const bool batched = flags.prompts.batched();
   if (flags.sampling.params.logprobs && !flags.json && !batched) {
@@ -107,10 +130,10 @@ int run_generate(const GenerateFlags& flags) {
   auto prompts = read_prompts(flags.prompts);
   if (!prompts) return refuse(prompts.error());
   // The tokenizer is read before the weights, so that a mistake in it shows at once.
-  if (const auto ok = need_tokenizer(flags.model); !ok) return refuse(ok.error());
-  const auto tokenizer = Tokenizer::load(flags.model.runtime.model);
-  if (!tokenizer) return refuse(tokenizer.error());
-  auto encoded = encode_prompts(flags.prompts, *prompts, *tokenizer, flags.model.runtime.model);
+  const auto loaded = load_tokenizer(flags, *prompts);
+  if (!loaded) return refuse(loaded.error());
+  const Tokenizer* tokenizer = *loaded ? &**loaded : nullptr;
+  auto encoded = encode_prompts(flags.prompts, *prompts, tokenizer, flags.model.runtime.model);
   if (!encoded) return refuse(encoded.error());
   if (!batched && prompts->front().error) return refuse(*prompts->front().error);
 
@@ -120,7 +143,7 @@ int run_generate(const GenerateFlags& flags) {
   const auto params = sampling_params(flags.sampling, runtime->config());
   if (!params) return refuse(params.error());
 
-  AnswerSet answers(*runtime, *tokenizer);
+  AnswerSet answers(*runtime, tokenizer);
   std::vector<Entry> entries(encoded->size());
   for (std::size_t i = 0; i < entries.size(); ++i) {
     entries[i].error = (*prompts)[i].error;
@@ -148,7 +171,7 @@ int run_generate(const GenerateFlags& flags) {
     for (; printed < entries.size(); ++printed) {
       const Entry& e = entries[printed];
       if (e.answer && !answers.answer(*e.answer).ended) break;
-      const Json line = e.answer ? answer_json(printed, answers.answer(*e.answer), *tokenizer)
+      const Json line = e.answer ? answer_json(printed, answers.answer(*e.answer), tokenizer)
                                  : error_json(printed, *e.error);
       print_out(json_text(line) + "\n");
     }
@@ -160,6 +183,9 @@ int run_generate(const GenerateFlags& flags) {
   };
   on_step();
   int code = run_all(answers, on_text, on_step);
+  if (on_text && tokenizer == nullptr) {
+    print_out(fmt::format("{}", fmt::join(answers.answer(0).tokens, " ")));
+  }
   if (on_text) print_out("\n");
   std::fflush(stdout);  // before what goes to stderr
   if (code == kExitOk) code = tell_errors(entries, answers, batched);
@@ -183,7 +209,8 @@ void add_generate_command(Command app, int& exit_code) {
   PromptFlags& p = flags->prompts;
   cmd.add_option("--prompt,-p", p.prompt, "text; - reads standard input, as no prompt at all does");
   cmd.add_option("--prompt-file,-f", p.prompt_file, "a file whose text is the prompt, or -");
-  cmd.add_option("--prompt-ids", p.ids, "token ids, by commas").delimiter(',');
+  cmd.add_option("--prompt-ids", p.ids, "token ids, by commas; needs no tokenizer.json")
+      .delimiter(',');
   cmd.add_option(
       "--prompts", p.prompts,
       R"(JSON lines, {"prompt": TEXT or [ID, ...]} or {"messages": [...]}, run as one batch; or -)");

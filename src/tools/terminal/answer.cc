@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <memory>
+
 namespace lathe {
 
 Result<std::size_t> AnswerSet::add(Request request, const std::vector<std::string>& stops) {
@@ -11,7 +13,10 @@ Result<std::size_t> AnswerSet::add(Request request, const std::vector<std::strin
   if (!id) return id.error();
   const std::size_t index = answers_.size();
   answers_.emplace_back();
-  streams_.emplace_back(tokenizer_->detokenizer(/*skip_special_tokens=*/true), std::move(*matcher));
+  Detokenizer detokenizer = tokenizer_ != nullptr
+                                ? tokenizer_->detokenizer(/*skip_special_tokens=*/true)
+                                : Detokenizer(std::make_shared<const TokenTexts>(), true);
+  streams_.emplace_back(std::move(detokenizer), std::move(*matcher));
   ids_.push_back(*id);
   index_of_[id->value] = index;
   ++open_;

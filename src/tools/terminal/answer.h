@@ -39,8 +39,10 @@ struct AnswerTimes {
 
 class AnswerSet {
  public:
-  AnswerSet(Runtime& runtime, const Tokenizer& tokenizer)
-      : runtime_(&runtime), tokenizer_(&tokenizer) {}
+  /// Without a tokenizer (null) answers are tokens, and their text is empty.
+  AnswerSet(Runtime& runtime, const Tokenizer* tokenizer)
+      : runtime_(&runtime), tokenizer_(tokenizer) {}
+  AnswerSet(Runtime& runtime, const Tokenizer& tokenizer) : AnswerSet(runtime, &tokenizer) {}
 
   /// Errors: a stop string that is empty, and Engine::submit()'s. Returns the answer's index.
   Result<std::size_t> add(Request request, const std::vector<std::string>& stops);

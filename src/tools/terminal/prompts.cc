@@ -140,7 +140,7 @@ Result<std::vector<Prompt>> read_prompts(const PromptFlags& flags) {
 
 Result<std::vector<std::vector<std::int32_t>>> encode_prompts(const PromptFlags& flags,
                                                               std::vector<Prompt>& prompts,
-                                                              const Tokenizer& tokenizer,
+                                                              const Tokenizer* tokenizer,
                                                               const std::string& directory) {
   const auto variables = read_chat_variables(flags.template_kwargs, "--chat-template-kwargs");
   if (!variables) return variables.error();
@@ -153,16 +153,13 @@ Result<std::vector<std::vector<std::int32_t>>> encode_prompts(const PromptFlags&
       tokens = p.ids;
       continue;
     }
-    if (p.messages.is_null()) {
-      tokens = tokenizer.encode(p.text, /*add_special_tokens=*/true);
-      continue;
-    }
-    if (!chat) {
+    if (!p.messages.is_null() && !chat) {
       auto loaded = load_chat_template(directory);
       if (!loaded) return loaded.error();
       chat = std::move(*loaded);
     }
-    auto encoded = encode_chat(p.messages, *chat, tokenizer, *variables);
+    auto encoded = p.messages.is_null() ? tokenizer->encode(p.text, /*add_special_tokens=*/true)
+                                        : encode_chat(p.messages, *chat, *tokenizer, *variables);
     if (encoded) {
       tokens = std::move(*encoded);
     } else {

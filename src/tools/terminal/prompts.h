@@ -39,11 +39,11 @@ struct Prompt {
 Result<std::vector<Prompt>> read_prompts(const PromptFlags& flags);
 
 /// The tokens of every prompt; a prompt with an error has none. Reads the chat template in
-/// `directory` only if there are messages; its errors on a prompt become that prompt's. Errors: no
-/// template, `flags`' variables of it.
+/// `directory` only if there are messages; its errors on a prompt become that prompt's. `tokenizer`
+/// may be null if all prompts are ids. Errors: no template, `flags`' variables of it.
 Result<std::vector<std::vector<std::int32_t>>> encode_prompts(const PromptFlags& flags,
                                                               std::vector<Prompt>& prompts,
-                                                              const Tokenizer& tokenizer,
+                                                              const Tokenizer* tokenizer,
                                                               const std::string& directory);
 
 /// All of standard input. Errors: it cannot be read.
