@@ -232,8 +232,9 @@ lathe_status lathe_engine_encode(lathe_engine* engine, const char* text, int64_t
       return Error{ErrorCode::out_of_range, "bytes", "0 or more", fmt::format("{}", bytes), ""};
     }
     if (!engine->tokenizer) return engine->tokenizer.error();
-    return take_tokens(*engine, engine->tokenizer->encode({text, static_cast<std::size_t>(bytes)}),
-                       tokens, count);
+    auto made = engine->tokenizer->encode({text, static_cast<std::size_t>(bytes)});
+    if (!made) return made.error();
+    return take_tokens(*engine, *std::move(made), tokens, count);
   });
 }
 

@@ -41,7 +41,9 @@ int run_tokenize(const TokenizeFlags& flags) {
     source.prompt_file = flags.file;
     const auto prompts = read_prompts(source);
     if (!prompts) return refuse(prompts.error());
-    ids = tokenizer->encode(prompts->front().text, flags.special);
+    auto encoded = tokenizer->encode(prompts->front().text, flags.special);
+    if (!encoded) return refuse(encoded.error());
+    ids = std::move(*encoded);
   } else if (const auto ok = check_ids(*tokenizer, ids); !ok) {
     return refuse(ok.error());
   }

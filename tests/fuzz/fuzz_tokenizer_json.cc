@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/check.h"
 #include "io/text/utf8.h"
@@ -12,7 +13,12 @@
 namespace {
 
 void encode(const lathe::Tokenizer& tokenizer, std::string_view text) {
-  const auto ids = tokenizer.encode(text, /*add_special_tokens=*/true);
+  const auto encoded = tokenizer.encode(text, /*add_special_tokens=*/true);
+  if (!encoded) {
+    LATHE_CHECK(!encoded.error().message().empty(), "an error without words");
+    return;
+  }
+  const std::vector<std::int32_t>& ids = *encoded;
   lathe::Detokenizer stream = tokenizer.detokenizer();
   std::size_t streamed = 0;
   for (const std::int32_t id : ids) {

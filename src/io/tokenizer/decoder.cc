@@ -7,10 +7,16 @@
 namespace lathe {
 namespace {
 
-std::string replace(const Decoder::ReplaceStep& step, std::string_view token) {
+// Known decoders replace a mark of three bytes by a space.
+constexpr std::size_t kMostGrowth = 64;
+constexpr std::size_t kMostAdded = 4096;  // bytes
+
+// Stops soon after `most` bytes.
+std::string replace(const Decoder::ReplaceStep& step, std::string_view token, std::size_t most) {
   std::string out;
   Regex::Match match;
   for_each_part(step.regex, token, match, [&](std::size_t begin, std::size_t end, bool is_match) {
+    if (out.size() > most) return;
     out.append(is_match ? step.content : token.substr(begin, end - begin));
   });
   return out;
@@ -35,12 +41,14 @@ std::optional<char> fallback_byte(std::string_view token) {
 
 }  // namespace
 
-std::string Decoder::apply(std::string_view token) const {
+std::optional<std::string> Decoder::apply(std::string_view token) const {
+  const std::size_t most = kMostGrowth * token.size() + kMostAdded;
   if (byte_level) return byte_level_bytes(token).value_or(std::string(token));
   std::string out(token);
   for (const auto& step : steps) {
     const auto* replacement = std::get_if<ReplaceStep>(&step);
-    out = replacement ? replace(*replacement, out) : strip(std::get<StripStep>(step), out);
+    out = replacement ? replace(*replacement, out, most) : strip(std::get<StripStep>(step), out);
+    if (out.size() > most) return std::nullopt;
   }
   return out;
 }
@@ -58,7 +66,9 @@ TokenTexts decode_vocabulary(const Decoder& decoder, const std::vector<std::stri
   texts.pieces.reserve(tokens.size());
   for (std::size_t id = 0; id < tokens.size(); ++id) {
     texts.known[id] = !tokens[id].empty();
-    std::string piece = decoder.apply(tokens[id]);
+    auto decoded = decoder.apply(tokens[id]);
+    texts.too_long |= !decoded;
+    std::string piece = std::move(decoded).value_or("");
     if (decoder.byte_fallback) {
       if (const auto byte = fallback_byte(piece)) {
         piece = *byte;

@@ -30,11 +30,13 @@ struct Decoder {
   bool byte_fallback = false;
   StripStep text_strip;  // of the text; stop is 0
 
-  /// Decodes `token`, a string of the vocabulary.
-  std::string apply(std::string_view token) const;
+  /// Decodes `token`, a string of the vocabulary. None: its steps make it more than 64 times as
+  /// long and 4 KiB.
+  std::optional<std::string> apply(std::string_view token) const;
 };
 
-/// `tokens[id]` as in the vocabulary, empty for unused ids; `special[id]`.
+/// `tokens[id]` as in the vocabulary, empty for unused ids; `special[id]`. Tokens that
+/// Decoder::apply() refuses are empty and set too_long.
 TokenTexts decode_vocabulary(const Decoder& decoder, const std::vector<std::string>& tokens,
                              std::vector<bool> special);
 

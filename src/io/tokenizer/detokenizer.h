@@ -22,6 +22,7 @@ struct TokenTexts {
   bool spaced = false;           // without a decoder, tokens are joined by spaces
   std::string strip;             // a character to strip from the front of the text ...
   std::int32_t strip_count = 0;  // ... up to this many times
+  bool too_long = false;         // some tokens were, and are empty
 
   bool has(std::int32_t id) const {
     return id >= 0 && static_cast<std::size_t>(id) < pieces.size() &&

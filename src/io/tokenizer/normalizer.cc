@@ -1,5 +1,6 @@
 #include "io/tokenizer/normalizer.h"
 
+#include <fmt/format.h>
 #include <utf8proc.h>
 
 #include <algorithm>
@@ -10,6 +11,10 @@
 
 namespace lathe {
 namespace {
+
+// NFKD grows a character at most 18 times, and known normalizers prepend a mark and replace spaces.
+constexpr std::size_t kMostNormalizedGrowth = 64;
+constexpr std::size_t kMostNormalizedBytes = 4096;  // bytes
 
 struct Range {
   char32_t first;
@@ -108,7 +113,8 @@ void lower_case(std::string_view text, std::string& out) {
 
 }  // namespace
 
-std::string_view Normalizer::apply(std::string_view text, std::string& buffer) const {
+Result<std::string_view> Normalizer::apply(std::string_view text, std::string& buffer) const {
+  const std::size_t most = kMostNormalizedGrowth * text.size() + kMostNormalizedBytes;
   std::string other;  // receives a step's result while `text` may still be in `buffer`
   for (const Step& step : steps_) {
     other.clear();
@@ -134,10 +140,16 @@ std::string_view Normalizer::apply(std::string_view text, std::string& buffer) c
         Regex::Match match;
         for_each_part(*step.regex, text, match,
                       [&](std::size_t begin, std::size_t end, bool is_match) {
+                        if (other.size() > most) return;  // the error follows
                         other.append(is_match ? step.text : text.substr(begin, end - begin));
                       });
+        if (match.stopped()) return search_stopped("normalizer");
         break;
       }
+    }
+    if (other.size() > most) {
+      return Error{ErrorCode::exhausted, "normalizer",
+                   fmt::format("at most {} bytes for this text", most), "more", ""};
     }
     buffer.swap(other);
     text = buffer;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/enum.h"
+#include "base/result.h"
 #include "io/tokenizer/regex.h"
 
 namespace lathe {
@@ -29,8 +30,9 @@ class Normalizer {
   bool empty() const { return steps_.empty(); }
 
   /// `text` is valid UTF-8. Returns `text` itself or a view into `buffer`. Linear in the text's
-  /// size, except for Replace patterns.
-  std::string_view apply(std::string_view text, std::string& buffer) const;
+  /// size, except for Replace patterns. Errors: exhausted: a text that grows to more than 64 times
+  /// its size and 4 KiB; a pattern that stops at its limit.
+  Result<std::string_view> apply(std::string_view text, std::string& buffer) const;
 
  private:
   std::vector<Step> steps_;

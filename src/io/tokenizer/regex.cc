@@ -69,6 +69,12 @@ Result<Regex> Regex::compile_with(std::string_view pattern, unsigned options,
   return out;
 }
 
+Error search_stopped(const std::string& field) {
+  return {ErrorCode::exhausted, field,
+          fmt::format("a pattern that reads this text within {} steps", kMatchLimit), "more steps",
+          ""};
+}
+
 std::optional<std::pair<std::size_t, std::size_t>> Regex::find(std::string_view text,
                                                                std::size_t from,
                                                                Match& match) const {
@@ -80,7 +86,10 @@ std::optional<std::pair<std::size_t, std::size_t>> Regex::find(std::string_view 
     rc = pcre2_match(code_.get(), subject, text.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
                      match.data_.get(), match.limits_.get());
   }
-  if (rc < 0) return std::nullopt;
+  if (rc < 0) {
+    match.stopped_ |= rc != PCRE2_ERROR_NOMATCH;
+    return std::nullopt;
+  }
   const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(match.data_.get());
   // \K is rejected, so a match cannot end before it begins or begin before `from`.
   return std::pair{ends[0], ends[1]};

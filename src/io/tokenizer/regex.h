@@ -28,6 +28,8 @@ class Regex {
   class Match {
    public:
     Match();
+    /// Whether a search has stopped at a limit, so that what it found is not the whole answer.
+    bool stopped() const { return stopped_; }
 
    private:
     friend class Regex;
@@ -37,6 +39,7 @@ class Regex {
     };
     std::unique_ptr<pcre2_real_match_data_8, Free> data_;
     std::unique_ptr<pcre2_real_match_context_8, Free> limits_;
+    bool stopped_ = false;
   };
 
   /// `field` names the place in errors. Errors: translate_regex()'s; malformed: PCRE2 cannot
@@ -46,7 +49,8 @@ class Regex {
   static Result<Regex> literal(std::string_view text, const std::string& field);
 
   /// First match in `text` that begins at `from` or later: [begin, end). `text` is valid UTF-8. A
-  /// search of more than 10 million steps finds nothing, which bounds the time of hostile patterns.
+  /// search of more than 10 million steps finds nothing and sets match.stopped(), which bounds the
+  /// time of hostile patterns.
   std::optional<std::pair<std::size_t, std::size_t>> find(std::string_view text, std::size_t from,
                                                           Match& match) const;
 
@@ -58,6 +62,9 @@ class Regex {
                                     const std::string& field);
   std::unique_ptr<pcre2_real_code_8, Free> code_;
 };
+
+/// The error of a search that stopped at its limit. `field` names the pattern.
+Error search_stopped(const std::string& field);
 
 /// Calls `on_part(begin, end, is_match)` for the matches in `text` and the text between them, in
 /// order and without gaps. Empty matches count, except right after another match.

@@ -26,7 +26,18 @@ struct Tokenizer::Work {
 Result<Tokenizer> Tokenizer::parse(std::string_view json) {
   auto description = read_tokenizer_json(json);
   if (!description) return description.error();
-  return Tokenizer(std::move(*description));
+  for (const AddedToken& token : description->added_tokens) {
+    if (!token.normalized) continue;
+    std::string buffer;
+    const auto normalized = description->normalizer.apply(token.content, buffer);
+    if (!normalized) return normalized.error();
+  }
+  Tokenizer made(std::move(*description));
+  if (made.texts_->too_long) {
+    return Error{ErrorCode::exhausted, "decoder", "tokens that it makes at most 64 times longer",
+                 "longer ones", ""};
+  }
+  return made;
 }
 
 Result<Tokenizer> Tokenizer::load(const std::filesystem::path& path) {
@@ -62,7 +73,7 @@ Tokenizer::Tokenizer(TokenizerDescription d)
     special[id] = token.special;
     if (token.normalized) {
       std::string buffer;
-      token.content = std::string(normalizer_.apply(token.content, buffer));
+      token.content = std::string(*normalizer_.apply(token.content, buffer));  // see parse()
     }
     shown[id] = token.content;
     (token.normalized ? normalized : plain).push_back(std::move(token));
@@ -73,8 +84,10 @@ Tokenizer::Tokenizer(TokenizerDescription d)
   tokens_ = TokenTable(std::move(names));
 }
 
-std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+Result<std::vector<std::int32_t>> Tokenizer::encode(std::string_view text,
+                                                    bool add_special_tokens) const {
   Work work;
+  Result<void> ok;
   work.matches = pre_tokenizer_.make_matches();
   work.ids.reserve(text.size() / 4 + 8);
   if (add_special_tokens) work.ids = before_;
@@ -83,29 +96,38 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
       work.ids.push_back(id);
       return;
     }
-    while (!part.empty()) {
+    while (!part.empty() && ok) {
       const std::size_t valid = utf8_valid_prefix(part);
-      encode_text(part.substr(0, valid), work);
+      ok = encode_text(part.substr(0, valid), work);
       part.remove_prefix(valid);
       const auto broken = static_cast<std::size_t>(utf8_front(part).size);
       for (std::size_t i = 0; i < broken; ++i) bpe_.encode(part.substr(i, 1), work.bpe, work.ids);
       part.remove_prefix(broken);
     }
   });
+  if (!ok) return ok.error();
+  for (const Regex::Match& match : work.matches) {
+    if (match.stopped()) return search_stopped("pre_tokenizer");
+  }
   if (add_special_tokens) work.ids.insert(work.ids.end(), after_.begin(), after_.end());
   return std::move(work.ids);
 }
 
 // `text` is valid UTF-8 without added tokens, except normalised ones.
-void Tokenizer::encode_text(std::string_view text, Work& work) const {
-  text = normalizer_.apply(text, work.normalized);
+Result<void> Tokenizer::encode_text(std::string_view text, Work& work) const {
+  const auto normalized = normalizer_.apply(text, work.normalized);
+  if (!normalized) return normalized.error();
+  text = *normalized;
   const PreTokenizer::Emit merge = [&](std::string_view piece) {
     for (; piece.size() > kMaxPiece; piece.remove_prefix(kMaxPiece)) {
       bpe_.encode(piece.substr(0, kMaxPiece), work.bpe, work.ids);
     }
     bpe_.encode(piece, work.bpe, work.ids);
   };
-  if (added_normalized_.empty()) return pre_tokenizer_.split(text, work.matches, merge);
+  if (added_normalized_.empty()) {
+    pre_tokenizer_.split(text, work.matches, merge);
+    return {};
+  }
   added_normalized_.split(text, [&](std::string_view part, std::int32_t id) {
     if (id >= 0) {
       work.ids.push_back(id);
@@ -113,6 +135,7 @@ void Tokenizer::encode_text(std::string_view text, Work& work) const {
       pre_tokenizer_.split(part, work.matches, merge);
     }
   });
+  return {};
 }
 
 std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special_tokens) const {

@@ -33,8 +33,11 @@ class Tokenizer {
 
   /// Encodes any bytes. Added tokens, special ones included, are found in the text by name, so
   /// callers must keep their names out of untrusted text. A byte that is not UTF-8 is a separate
-  /// piece. `add_special_tokens` adds the tokens of the post-processor's template.
-  std::vector<std::int32_t> encode(std::string_view text, bool add_special_tokens = false) const;
+  /// piece. `add_special_tokens` adds the tokens of the post-processor's template. Errors:
+  /// exhausted: a normaliser that makes the text too long (Normalizer::apply()), or a pattern that
+  /// stops at its limit (Regex::find()); no published tokenizer does either.
+  Result<std::vector<std::int32_t>> encode(std::string_view text,
+                                           bool add_special_tokens = false) const;
 
   /// UTF-8 text; invalid sequences become U+FFFD. Ids outside the vocabulary are skipped.
   std::string decode(std::span<const std::int32_t> ids,  // [n]
@@ -58,7 +61,7 @@ class Tokenizer {
  private:
   struct Work;
   explicit Tokenizer(TokenizerDescription description);
-  void encode_text(std::string_view text, Work& work) const;
+  Result<void> encode_text(std::string_view text, Work& work) const;
 
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;

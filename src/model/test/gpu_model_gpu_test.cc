@@ -33,9 +33,9 @@ GpuModelCase case_of(const std::string& model, const std::string& task, std::siz
     const auto item = nlohmann::json::parse(line);
     const auto text = fmt::format("<bos><user>{}<assistant>{}", item["prompt"].get<std::string>(),
                                   item["response"].get<std::string>());
-    std::vector<std::int32_t> tokens = tokenizer->encode(text);
+    std::vector<std::int32_t> tokens = *tokenizer->encode(text);
     if (tokens.size() < least) continue;
-    const auto answer = tokenizer->encode(text.substr(0, text.find("<assistant>"))).size();
+    const auto answer = tokenizer->encode(text.substr(0, text.find("<assistant>")))->size();
     return {.directory = models + "/" + model,
             .layout = "gqa_bf16",
             .decoded = 20,

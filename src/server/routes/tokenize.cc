@@ -39,7 +39,9 @@ Result<std::vector<std::int32_t>, ApiError> encode_messages(const Json& body,
   request.add_generation_prompt = *generation;
   const auto text = render_chat(request, options.template_kwargs, *model.chat);
   if (!text) return text.error();
-  return model.tokenizer.encode(*text, special);
+  auto tokens = model.tokenizer.encode(*text, special);
+  if (!tokens) return ApiError{400, "tokenizer_error", tokens.error().message(), "messages"};
+  return std::move(*tokens);
 }
 
 }  // namespace
@@ -73,7 +75,9 @@ Result<std::string, ApiError> tokenize(const std::string& body, const ServedMode
       if (!one.is_string()) {
         return bad_field(several ? fmt::format("prompt[{}]", i) : "prompt", "text", excerpt(one));
       }
-      lists.push_back(model.tokenizer.encode(one.get_ref<const std::string&>(), *special));
+      auto tokens = model.tokenizer.encode(one.get_ref<const std::string&>(), *special);
+      if (!tokens) return ApiError{400, "tokenizer_error", tokens.error().message(), "prompt"};
+      lists.push_back(std::move(*tokens));
     }
   }
 

@@ -120,8 +120,9 @@ std::optional<ApiError> encode_prompts(const ServedModel& model, const ServerOpt
     if (!text) return text.error();
     if (auto wrong = set_markup(model, *text, out)) return wrong;
     auto tokens = model.tokenizer.encode(*text);
-    if (tokens.empty()) return bad_field("messages", "at least one token", "none");
-    add(std::move(tokens), "");
+    if (!tokens) return ApiError{400, "tokenizer_error", tokens.error().message(), "messages"};
+    if (tokens->empty()) return bad_field("messages", "at least one token", "none");
+    add(std::move(*tokens), "");
     return std::nullopt;
   }
   for (std::size_t i = 0; i < api.prompts.size(); ++i) {
@@ -130,7 +131,11 @@ std::optional<ApiError> encode_prompts(const ServedModel& model, const ServerOpt
                                          : p.is_text                        ? "text"
                                                                             : "input_ids") +
                              (api.batch ? fmt::format("[{}]", i) : "");
-    if (p.is_text) p.tokens = model.tokenizer.encode(p.text, /*add_special_tokens=*/true);
+    if (p.is_text) {
+      auto tokens = model.tokenizer.encode(p.text, /*add_special_tokens=*/true);
+      if (!tokens) return ApiError{400, "tokenizer_error", tokens.error().message(), path};
+      p.tokens = std::move(*tokens);
+    }
     if (p.tokens.empty()) return bad_field(path, "at least one token", "none");
     for (std::size_t t = 0; t < p.tokens.size(); ++t) {
       if (p.tokens[t] >= model.vocab) {

@@ -24,10 +24,10 @@ struct CalibrateFlags {
 Result<std::vector<std::int32_t>> read_tokens(const std::string& file, const Tokenizer& tokenizer) {
   const auto text = read_file(file);
   if (!text) return text.error();
-  std::vector<std::int32_t> tokens = tokenizer.encode(*text);
-  if (tokens.size() >= 2) return tokens;
+  auto tokens = tokenizer.encode(*text);
+  if (!tokens || tokens->size() >= 2) return tokens;
   return Error{ErrorCode::invalid_argument, "--text", "a text of at least two tokens",
-               fmt::format("{} in {}", tokens.size(), file), ""};
+               fmt::format("{} in {}", tokens->size(), file), ""};
 }
 
 int run_calibrate(CalibrateFlags flags) {

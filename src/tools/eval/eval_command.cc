@@ -131,7 +131,9 @@ Result<ScoredText> read_scored_text(const EvalFlags& flags, const Tokenizer& tok
   if (flags.text.empty()) return out;
   const auto text = read_file(flags.text);
   if (!text) return text.error();
-  out.tokens = tokenizer.encode(*text, /*add_special_tokens=*/true);
+  auto tokens = tokenizer.encode(*text, /*add_special_tokens=*/true);
+  if (!tokens) return tokens.error();
+  out.tokens = std::move(*tokens);
   if (out.tokens.size() >= 2) return out;
   return Error{ErrorCode::invalid_argument, "--perplexity", "a text of at least two tokens",
                flags.text + " without them", ""};

@@ -32,8 +32,9 @@ Result<EncodedTask> encode_task(EvalTask task, const std::string& model_director
     auto tokens = encode_chat({{{"role", "user"}, {"content", item.prompt}}}, *chat, tokenizer);
     if (!tokens) return tokens.error();
     out.prompts.push_back(std::move(*tokens));
-    const auto response = std::ssize(tokenizer.encode(item.response));
-    out.limits.push_back(static_cast<std::int32_t>(response) + kSlackTokens);
+    const auto response = tokenizer.encode(item.response);
+    if (!response) return response.error();
+    out.limits.push_back(static_cast<std::int32_t>(response->size()) + kSlackTokens);
   }
   out.task = std::move(task);
   return out;

@@ -15,7 +15,7 @@ TEST(Normalizer, GivesTheLibrarysForms) {
     const Normalizer normalizer(std::move(steps));
     const auto text = row["text"].get<std::string>();
     std::string buffer;
-    EXPECT_EQ(normalizer.apply(text, buffer), row["result"].get<std::string>()) << row;
+    EXPECT_EQ(*normalizer.apply(text, buffer), row["result"].get<std::string>()) << row;
   }
 }
 
@@ -30,9 +30,40 @@ TEST(Normalizer, AppliesStepsInOrder) {
   steps[3].text = "_";
   const Normalizer normalizer(std::move(steps));
   std::string buffer;
-  EXPECT_EQ(normalizer.apply("A \t E\u0301", buffer), "_ax\u00E9");
-  EXPECT_EQ(normalizer.apply("", buffer), "");
-  EXPECT_EQ(Normalizer().apply("e\u0301", buffer), "e\u0301");
+  EXPECT_EQ(*normalizer.apply("A \t E\u0301", buffer), "_ax\u00E9");
+  EXPECT_EQ(*normalizer.apply("", buffer), "");
+  EXPECT_EQ(*Normalizer().apply("e\u0301", buffer), "e\u0301");
+}
+
+// Eight steps that each make a text a thousand times as long end in an error, soon and in little
+// memory; so do prefixes far longer than the text.
+TEST(Normalizer, E13GrowthIsBounded) {
+  const auto step = [](NormalizerKind kind, std::string text) {
+    Normalizer::Step out;
+    out.kind = kind;
+    out.text = std::move(text);
+    if (kind == NormalizerKind::Replace) out.regex = std::move(*Regex::literal("a", "pattern"));
+    return out;
+  };
+  std::vector<Normalizer::Step> steps;
+  for (int i = 0; i < 8; ++i) {
+    steps.push_back(step(NormalizerKind::Replace, std::string(1000, 'a')));
+  }
+  std::string buffer;
+  const auto grown = Normalizer(std::move(steps)).apply(std::string(1000, 'a'), buffer);
+  ASSERT_FALSE(grown.ok());
+  EXPECT_EQ(grown.error().code, ErrorCode::exhausted);
+  EXPECT_EQ(grown.error().field, "normalizer");
+  EXPECT_LT(buffer.capacity(), std::size_t{1} << 20);
+  steps.clear();
+  steps.push_back(step(NormalizerKind::Prepend, std::string(100000, 'x')));
+  EXPECT_FALSE(Normalizer(std::move(steps)).apply("a", buffer).ok());
+  // What published normalizers do is far from it: the longest decomposition has 18 characters.
+  steps.clear();
+  steps.push_back(step(NormalizerKind::NFKD, ""));
+  std::string longest;
+  for (int i = 0; i < 10000; ++i) longest += "\uFDFA";
+  EXPECT_TRUE(Normalizer(std::move(steps)).apply(longest, buffer).ok());
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ SortedJson small() {
 TEST(TokenizerJson, ReadsASmallOne) {
   const auto tokenizer = Tokenizer::parse(small().dump());
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message();
-  EXPECT_EQ(tokenizer->encode("abba<s>b", true), (std::vector<std::int32_t>{4, 3, 0, 4, 1}));
+  EXPECT_EQ(*tokenizer->encode("abba<s>b", true), (std::vector<std::int32_t>{4, 3, 0, 4, 1}));
   EXPECT_EQ(tokenizer->vocab_size(), 5);
 }
 
@@ -156,6 +156,44 @@ TEST(TokenizerJson, SurvivesDamage) {
     const auto tokenizer = Tokenizer::parse(changed);
     if (tokenizer) static_cast<void>(tokenizer->encode("The [LR] lathe's word 12"));
   }
+}
+
+// A search that stops at PCRE2's limit has not read the text: its tokens would be others.
+TEST(TokenizerJson, E13APatternThatStopsIsAnError) {
+  Json json = small();
+  json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(?:a+)+[bc]";
+  const auto tokenizer = Tokenizer::parse(json.dump());
+  ASSERT_TRUE(tokenizer.ok());
+  EXPECT_TRUE(tokenizer->encode("aab").ok());
+  const auto stopped = tokenizer->encode(std::string(64, 'a'));
+  ASSERT_FALSE(stopped.ok());
+  EXPECT_EQ(stopped.error().code, ErrorCode::exhausted);
+  EXPECT_EQ(stopped.error().field, "pre_tokenizer");
+  EXPECT_TRUE(tokenizer->encode("aab").ok());  // the next text is free of it
+}
+
+// A text, an added token and the tokens themselves, at load: every place where steps rewrite text.
+TEST(TokenizerJson, E13TextThatGrowsIsAnError) {
+  const Json grow = {
+      {"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(1000, 'a')}};
+  Json json = small();
+  Json steps = Json::array();
+  for (int i = 0; i < 8; ++i) steps.push_back(grow);
+  json["normalizer"] = {{"type", "Sequence"}, {"normalizers", steps}};
+  const auto tokenizer = Tokenizer::parse(json.dump());
+  ASSERT_TRUE(tokenizer.ok());
+  EXPECT_TRUE(tokenizer->encode("b").ok());
+  EXPECT_EQ(tokenizer->encode(std::string(100, 'a')).error().field, "normalizer");
+  json["added_tokens"][0]["normalized"] = true;
+  json["added_tokens"][0]["content"] = "<a>";
+  json["post_processor"] = nullptr;
+  ASSERT_FALSE(Tokenizer::parse(json.dump()).ok());
+  EXPECT_EQ(Tokenizer::parse(json.dump()).error().field, "normalizer");
+
+  json = small();
+  json["decoder"] = {{"type", "Sequence"}, {"decoders", steps}};
+  ASSERT_FALSE(Tokenizer::parse(json.dump()).ok());
+  EXPECT_EQ(Tokenizer::parse(json.dump()).error().field, "decoder");
 }
 
 }  // namespace
