@@ -28,7 +28,7 @@ class Array {
  public:
   /// Errors: TypeError for what is not an array; LatheError for an array that lies elsewhere, or a
   /// read-only one where it is to be written.
-  Array(std::string argument, nb::handle object, bool writable = false, int place = kHost);
+  Array(std::string argument, nb::handle given, bool writable = false, int place = kHost);
 
   const ArrayRef& ref() const { return ref_; }
   const std::string& argument() const { return ref_.argument; }

@@ -12,9 +12,6 @@ from ._lathe import Layout
 
 LayoutLike = Union[Layout, str]
 
-# numpy exports none of these itself; the extension takes their bits.
-_BITS = {"bfloat16": np.uint16, "float8_e4m3fn": np.uint8, "float8_e5m2": np.uint8}
-
 INT32_MIN = -(2**31)
 INT32_MAX = 2**31 - 1
 
@@ -63,25 +60,18 @@ def layout(name: str, value: LayoutLike) -> Layout:
     return value
 
 
-def array(value: Any) -> Any:
-    """An array that the extension can import; memory is shared."""
-    if isinstance(value, np.ndarray) and value.dtype.name in _BITS:
-        return value.view(_BITS[value.dtype.name])
-    return value
-
-
 def query(value: Any) -> Any:
-    """The same; converts float16 in host memory to float32, which is exact."""
+    """An array of queries; converts float16 in host memory to float32, which is exact."""
     dtype = str(getattr(value, "dtype", ""))
     if dtype == "float16":
         return value.astype(np.float32)
     if dtype == "torch.float16" and not value.is_cuda:
         return value.float()
-    return array(value)
+    return value
 
 
 def indices(value: Any) -> Any:
-    """The same for index lists, which may also be Python sequences of integers."""
+    """An index list; Python sequences of integers become arrays."""
     if isinstance(value, (list, tuple, range)):
         try:
             made = np.asarray(value)

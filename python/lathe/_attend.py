@@ -61,12 +61,12 @@ def _source(
             raise LatheError("invalid_argument", prefix + "layout", "the pool's layout", "None")
         layout = default_layout(attention)
     return {
-        "pool": _args.array(pool),
+        "pool": pool,
         "layout": _args.layout(prefix + "layout", layout),
         "page_size": _args.page_size(
             64 if page_size is None else page_size, prefix + "page_size"
         ),
-        "compact": _args.array(compact),
+        "compact": compact,
         "page_table": _args.indices(page_table),
         "indices": _args.indices(indices),
         "index_lengths": _args.indices(index_lengths),
@@ -313,7 +313,7 @@ def checked(
         "q_scale": q_scale,
         "device_q_scale": device_q_scale,
         "device_key_scale": device_key_scale,
-        "sink": _args.array(sink),
+        "sink": sink,
         "window": None if window is None else _args.integer("window", window),
         "top_k": None if top_k is None else _args.integer("top_k", top_k),
         "w_uk": w_uk,
@@ -346,7 +346,7 @@ def checked(
         main,
         second,
         options,
-        _args.array(out),
-        _args.array(lse),
+        out,
+        lse,
     )
     return (made_out if out is None else out), (made_lse if lse is None else lse), None

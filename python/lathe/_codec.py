@@ -3,9 +3,10 @@
 A *row* is the ``layout.row_elems`` numbers of one token: nope then rope; or key; or all heads'
 keys, then all heads' values. A *slot* is a token's index in a pool, ``page * page_size + offset``.
 
-A *pool* is an array of uint8 (or float8) in host memory: one axis with the pages one after another
-(``layout.page_stride(page_size)`` bytes each), or two axes [pages, bytes] with at least that many
-bytes in a row and any stride between rows.
+A *pool* is an array of uint8 (or float8_e4m3fn) in host memory: one axis with the pages one after
+another (``layout.page_stride(page_size)`` bytes each), or two axes [pages, that many bytes]. Rows may
+lie further apart, as in the view ``memory[:, :layout.page_stride(page_size)]``; a dense array with
+longer rows is refused, as its pages are of another layout or size.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ def encode(
     arrays or numbers. Nothing is written then.
     """
     _lathe.encode(
-        _args.array(rows),
+        rows,
         _args.indices(slots),
-        _args.array(pool),
+        pool,
         _args.layout("layout", layout),
         _args.page_size(page_size),
         _args.real("key_scale", key_scale),
@@ -78,7 +79,7 @@ def decode(
     Raises as encode, and LatheError for a range outside the pool.
     """
     return _lathe.decode(
-        _args.array(pool),
+        pool,
         _args.layout("layout", layout),
         _args.integer("first", first),
         None if count is None else _args.integer("count", count, 0),
@@ -105,7 +106,7 @@ def gather_decode(
     slots: [N] int32 or int64. Returns [N, row_elems], dtypes as decode. Raises as encode.
     """
     return _lathe.gather_decode(
-        _args.array(pool),
+        pool,
         _args.indices(slots),
         _args.layout("layout", layout),
         _args.page_size(page_size),
@@ -141,10 +142,10 @@ def requantize(
         dst_page_size = _args.page_size(dst_page_size, "dst_page_size")
     return RequantReport(
         *_lathe.requantize(
-            _args.array(src),
+            src,
             _args.indices(src_slots),
             _args.layout("src_layout", src_layout),
-            _args.array(dst),
+            dst,
             _args.indices(dst_slots),
             _args.layout("dst_layout", dst_layout),
             page_size,

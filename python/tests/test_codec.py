@@ -19,12 +19,13 @@ def test_encode_writes_what_the_rules_say(text, bf16, path):
     rows = ref.random_rows(layout, 7, seed=1, wild=True)
     if bf16:
         rows = ref.to_bf16(rows)
-    # Page 5 tokens long, a hole, a slot written twice, the last slot; slack behind each page.
+    # Page 5 tokens long, a hole, a slot written twice, the last slot; other bytes after each page.
     slots = [3, 0, -1, 14, 7, 3, 9]
     expected = ref.poisoned(layout, 3, 5, slack=24)
     pool = expected.copy()
     ref.encode(layout, rows, slots, expected, 5, key_scale=0.37, value_scale=3.0)
-    lathe.encode(rows, slots, pool, layout, 5, key_scale=0.37, value_scale=3.0, path=path)
+    pages = pool[:, : layout.page_stride(5)]
+    lathe.encode(rows, slots, pages, layout, 5, key_scale=0.37, value_scale=3.0, path=path)
     assert same_bits(pool, expected)
 
 
@@ -52,7 +53,7 @@ def test_decode_reads_what_the_rules_say(text, path):
 @pytest.mark.parametrize("text", ref.ALL)
 def test_gather_with_duplicates_and_holes(text, path):
     layout = lathe.Layout(text)
-    pool = ref.poisoned(layout, 2, 4, slack=8)
+    pool = ref.poisoned(layout, 2, 4, slack=8)[:, : layout.page_stride(4)]
     lathe.encode(ref.random_rows(layout, 3), [1, 6, 7], pool, layout, 4)
     slots = [6, -1, 6, 1, 7, -1, 6, 6, 1, 1, 7]
     got = lathe.gather_decode(pool, slots, layout, 4, "f32", path=path)

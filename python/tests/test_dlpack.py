@@ -85,15 +85,76 @@ def expected_pool():
 
 
 def test_bfloat_rows_and_float8_pools():
-    for code in (E4M3, E5M2):
-        pool = ref.poisoned(LAYOUT, 1, 4)
-        rows, pages = Tensor(ROWS, BFLOAT, 16), Tensor(pool, code, 8)
-        lathe.encode(rows, range(4), pages, LAYOUT, 4)
-        assert (pool == expected_pool()).all()
-        np.testing.assert_array_equal(
-            lathe.decode(pages, LAYOUT, page_size=4), lathe.decode(pool, LAYOUT, page_size=4)
-        )
-        assert not rows.alive and not pages.alive  # every capsule was given back
+    pool = ref.poisoned(LAYOUT, 1, 4)
+    rows, pages = Tensor(ROWS, BFLOAT, 16), Tensor(pool, E4M3, 8)
+    lathe.encode(rows, range(4), pages, LAYOUT, 4)
+    assert (pool == expected_pool()).all()
+    np.testing.assert_array_equal(
+        lathe.decode(pages, LAYOUT, page_size=4), lathe.decode(pool, LAYOUT, page_size=4)
+    )
+    assert not rows.alive and not pages.alive  # every capsule was given back
+
+
+def refusal(call, *args, **more):
+    with pytest.raises(lathe.LatheError) as caught:
+        call(*args, **more)
+    return str(caught.value)
+
+
+def test_a2_a_dtype_of_one_byte_is_not_another():
+    pool = expected_pool()
+    lists = [[0, 1], [2, 3]]
+    q = np.ones((2, 1, 48), ml_dtypes.float8_e5m2)
+    pages = pool.view(ml_dtypes.float8_e5m2)
+    rows = np.ones((4, 48), ml_dtypes.float8_e5m2)
+    # From ml_dtypes, and through DLPack as torch brings it.
+    for given in (q, Tensor(q.view(np.uint8), E5M2, 8)):
+        for attend in (lathe.attend, lathe.attend_reference):
+            says = refusal(attend, given, pool, LAYOUT, 4, indices=lists)
+            assert says.startswith("q: wanted float32, bfloat16") and says.endswith("got float8_e5m2")
+    for given in (pages, Tensor(pool, E5M2, 8)):
+        says = refusal(lathe.decode, given, LAYOUT, page_size=4)
+        assert says == "pool: wanted uint8 or float8_e4m3fn, the bytes of pages, got float8_e5m2"
+        says = refusal(lathe.gather_decode, given, range(4), LAYOUT, 4)
+        assert says.endswith("got float8_e5m2")
+    for given, name in ((rows, "float8_e5m2"), (rows.view(ref.E4M3), "float8_e4m3fn")):
+        assert refusal(lathe.encode, given, range(4), pool, LAYOUT, 4).endswith(f"got {name}")
+    assert (pool == expected_pool()).all()
+    # The message names the caller's type, not the type that carries its bits.
+    sink = np.ones(1, ml_dtypes.bfloat16)
+    says = refusal(lathe.attend, np.ones((2, 1, 48), np.float32), pool, LAYOUT, 4, indices=lists, sink=sink)
+    assert says == "sink: wanted float32, got bfloat16"
+    out = np.ones((2, 1, 32), ml_dtypes.float8_e5m2)
+    says = refusal(lathe.attend, np.ones((2, 1, 48), np.float32), pool, LAYOUT, 4, indices=lists, out=out)
+    assert says.endswith("got float8_e5m2")
+
+
+def test_a2_an_e4m3_q_has_its_numbers():
+    # Score 1 with each key: out is the mean of the values, whichever type carries q's codes.
+    pool = expected_pool()
+    q = np.ones((1, 1, 48), np.float32)
+    want = lathe.attend_reference(q, pool, LAYOUT, 4, indices=[[0, 1]], scale=1.0)
+    got = lathe.attend_reference(q.astype(ref.E4M3), pool, LAYOUT, 4, indices=[[0, 1]], scale=1.0)
+    np.testing.assert_array_equal(got[1], want[1])
+
+
+def test_a4_pages_of_another_layout_or_size():
+    bf16, block = lathe.Layout("mla_bf16"), lathe.Layout("mla_fp8_block")
+    pool = np.zeros((2, bf16.page_stride(64)), np.uint8)
+    for layout, page_size in ((block, 64), (bf16, 32), (lathe.Layout("mla_fp8"), 64)):
+        says = refusal(lathe.decode, pool, layout, page_size=page_size)
+        assert says.startswith(f"pool: wanted rows of {layout.page_stride(page_size)} bytes")
+        assert f"pool[:, :{layout.page_stride(page_size)}]" in says
+        slots = [0, 1]
+        assert "wanted rows of" in refusal(lathe.gather_decode, pool, slots, layout, page_size)
+        q = np.zeros((1, 1, layout.row_elems), np.float32)
+        says = refusal(lathe.attend, q, pool, layout, page_size, indices=[[0]])
+        assert "wanted rows of" in says
+    # One page has no stride that tells it apart.
+    assert "wanted rows of" in refusal(lathe.decode, pool[:1], bf16, page_size=32)
+    # Their owner cuts longer rows.
+    view = pool[:, : bf16.page_stride(32)]
+    assert len(lathe.decode(view, bf16, page_size=32)) == 64
 
 
 def test_byte_offset_and_stride_count():
@@ -121,7 +182,7 @@ def test_ml_dtypes_arrays_share_their_memory():
     pool = ref.poisoned(LAYOUT, 1, 4)
     lathe.encode(ROWS.view(ml_dtypes.bfloat16), range(4), pool.view(ref.E4M3), LAYOUT, 4)
     assert (pool == expected_pool()).all()
-    bits = lathe.decode(pool.view(ml_dtypes.float8_e5m2), LAYOUT, page_size=4)
+    bits = lathe.decode(pool.view(ref.E4M3), LAYOUT, page_size=4)
     values = bits.view(ml_dtypes.bfloat16).astype(np.float32)
     np.testing.assert_array_equal(values, ref.decode(LAYOUT, pool, range(4), 4))
 

@@ -318,6 +318,35 @@ def test_refusals(arguments, change, kind, field):
     assert isinstance(error, AssertionError) == (kind is WRONG)
 
 
+def test_a3_lists_are_not_cut_to_int32():
+    wide, half = 2**32 + 1, 1.9
+    narrow = {"cache_seqlens": (5,), "block_table": (5, 16)}
+    sparse = {"topk_length": (2,), "indices": (2, 1, 64)}
+    for arguments, lists in ((dense_arguments, narrow), (sparse_arguments, sparse)):
+        for name, shape in lists.items():
+            for number in (wide, -wide):
+                call = {**arguments(), name: np.full(shape, number, np.int64)}
+                with pytest.raises(WRONG, match=f"{name}: wanted numbers that int32 holds"):
+                    flash_mla.flash_mla_with_kvcache(**call)
+            for kind in (np.float32, np.float64, np.uint32, np.bool_):
+                call = {**arguments(), name: np.full(shape, half, kind)}
+                with pytest.raises(WRONG, match=f"{name}: wanted int32, got {np.dtype(kind).name}"):
+                    flash_mla.flash_mla_with_kvcache(**call)
+    q, kv = np.zeros((3, 8, 576), BF16), np.zeros((64, 1, 576), BF16)
+    for name, given in (("indices", np.full((3, 1, 64), half)), ("topk_length", np.full(3, wide))):
+        lists = {"indices": np.zeros((3, 1, 64), np.int32), name: given}
+        with pytest.raises(WRONG, match=f"{name}: wanted"):
+            flash_mla.flash_mla_sparse_fwd(q, kv, sm_scale=1.0, **lists)
+
+
+def test_a3_int64_lists_that_fit_are_taken():
+    call = {**sparse_arguments(), "topk_length": np.full(2, 64, np.int32)}
+    want = flash_mla.flash_mla_with_kvcache(**call)
+    wide = {name: call[name].astype(np.int64) for name in ("indices", "topk_length")}
+    got = flash_mla.flash_mla_with_kvcache(**{**sparse_arguments(), **wide})
+    np.testing.assert_array_equal(got[0].view(np.uint16), want[0].view(np.uint16))
+
+
 def test_a_page_too_short_for_v4():
     cache = np.zeros((3, 64, 1, 584), np.uint8)  # pages of V4 begin at multiples of 576
     call = {**sparse_arguments(), "k_cache": cache, "q": np.zeros((2, 1, HEADS, 512), BF16)}

@@ -12,9 +12,8 @@
 namespace lathe {
 namespace {
 
-bool is_byte(ArrayType t) {
-  return t.is(ArrayCode::unsigned_int, 8) || t.is(ArrayCode::e4m3fn, 8) || t.is(ArrayCode::e5m2, 8);
-}
+// Codes of another format are not a pool's bytes: no layout holds e5m2.
+bool is_byte(ArrayType t) { return t.is(ArrayCode::unsigned_int, 8) || t.is(ArrayCode::e4m3fn, 8); }
 
 std::optional<DType> number_type(ArrayType t, bool codes) {
   if (t.is(ArrayCode::floating, 32)) return DType::f32;
@@ -178,8 +177,7 @@ Result<PoolView> pool_view(const ArrayRef& array, const CacheLayout& layout,
                            std::int32_t page_size) {
   if (Result<void> ok = check_page_size(page_size); !ok) return ok.error();
   if (!is_byte(array.type)) {
-    return array.wrong("uint8, float8_e4m3fn or float8_e5m2, the bytes of pages",
-                       array.type.name());
+    return array.wrong("uint8 or float8_e4m3fn, the bytes of pages", array.type.name());
   }
   const std::int64_t least = layout.page_stride(page_size);
   const std::string page =
@@ -192,7 +190,7 @@ Result<PoolView> pool_view(const ArrayRef& array, const CacheLayout& layout,
     return PoolView{array.data, layout, page_size, array.shape[0] / least};
   }
   if (array.rank() != 2) {
-    return array.wrong("the shape [bytes] or [pages, stride in bytes]", array.describe());
+    return array.wrong("the shape [bytes] or [pages, bytes of a page]", array.describe());
   }
   if (Result<void> ok = array.need_dense(1); !ok) return ok.error();
   const std::int64_t pages = array.shape[0];
@@ -200,6 +198,12 @@ Result<PoolView> pool_view(const ArrayRef& array, const CacheLayout& layout,
   if (pages > 0 && (array.shape[1] < least || stride < least)) {
     return array.wrong("rows of at least " + page,
                        fmt::format("rows of {} bytes with a stride of {}", array.shape[1], stride));
+  }
+  // Pages of another layout or size: reading them as this one's would give garbage. An owner of
+  // longer rows passes a view of their pages.
+  if (pages > 0 && array.shape[1] > least && stride == array.shape[1]) {
+    return array.wrong("rows of " + page, fmt::format("rows of {} bytes", array.shape[1]),
+                       fmt::format("pages of this layout in longer rows: pool[:, :{}]", least));
   }
   return PoolView{array.data, layout, page_size, pages, stride};
 }

@@ -64,8 +64,10 @@ struct ArrayRef {
 Result<RowsView> rows_view(const ArrayRef& array, bool codes = false);
 Result<MutableRowsView> mutable_rows_view(const ArrayRef& array);
 
-/// uint8 or float8 of rank 1 (pages one after another) or 2 ([pages, stride in bytes]). Errors: a
-/// page size out of range, bytes that are not whole pages, pages that are too short.
+/// uint8 or float8_e4m3fn of rank 1 (pages one after another) or 2 ([pages, bytes of a page], a
+/// view if pages lie further apart). Errors: a page size out of range, bytes that are not whole
+/// pages, pages that are too short, and dense rows that are longer than a page, which are those of
+/// another layout or page size.
 Result<PoolView> pool_view(const ArrayRef& array, const CacheLayout& layout,
                            std::int32_t page_size);
 

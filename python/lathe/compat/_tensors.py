@@ -59,7 +59,7 @@ def contiguous(x: Any) -> Any:
 
 
 def int32(x: Any) -> Any:
-    """A contiguous list of int32."""
+    """A contiguous list of int32; the caller has checked that it holds the numbers."""
     torch = torch_of(x)
     return x.to(torch.int32).contiguous() if torch else np.ascontiguousarray(x, np.int32)
 
@@ -88,6 +88,11 @@ def at_least_0(x: Any) -> Any:
 def any_between(x: Any, low: int, high: int) -> bool:
     """Whether an entry lies strictly between the bounds. Waits for a GPU."""
     return bool(((x > low) & (x < high)).any())
+
+
+def any_outside(x: Any, low: int, high: int) -> bool:
+    """Whether an entry is below low or above high. Waits for a GPU."""
+    return bool(((x < low) | (x > high)).any())
 
 
 def empty(like: Any, shape: tuple[int, ...], kind: Any = None) -> Any:

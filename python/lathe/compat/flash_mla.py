@@ -273,8 +273,8 @@ def flash_mla_sparse_fwd(
         kind="gather",
         layout=layout,
         compact=kv[:, 0],
-        indices=t.int32(indices[:, 0]),
-        index_lengths=None if topk_length is None else t.int32(topk_length),
+        indices=_int32("indices", indices[:, 0]),
+        index_lengths=None if topk_length is None else _int32("topk_length", topk_length),
         scale=sm_scale,
         sink=attn_sink,
         lse_base_2=return_log2_lse is True,
@@ -308,6 +308,20 @@ def _shape(name: str, x: Any, rank: int) -> None:
     shape = getattr(x, "shape", None)
     if shape is None or len(shape) != rank:
         _wrong(name, f"a tensor of {rank} axes", "none" if shape is None else f"{len(shape)} axes")
+
+
+def _int32(name: str, x: Any) -> Any:
+    """A contiguous list of int32, or of int64 in host memory if int32 holds its numbers.
+
+    FlashMLA takes int32 alone. Numbers of another type would be cut to other slots.
+    """
+    kind = t.dtype(x)
+    if kind == "int64" and not t.on_gpu(x):
+        if t.any_outside(x, -(2**31), 2**31 - 1):
+            _wrong(name, "numbers that int32 holds", "larger ones")
+    elif kind != "int32":
+        _wrong(name, "int32", kind)
+    return t.int32(x)
 
 
 def _pair(lengths: Any) -> tuple[Any, Any]:
@@ -372,7 +386,7 @@ def _list(name: str, given: Any, b: int, s_q: int) -> Any:
     _shape(name, given, 3)
     if tuple(given.shape[:2]) != (b, s_q):
         _wrong(name, f"[{b}, {s_q}, topk]", str(tuple(given.shape)))
-    return t.int32(given.reshape(b * s_q, given.shape[2]))
+    return _int32(name, given.reshape(b * s_q, given.shape[2]))
 
 
 def _counts(name: str, given: Any, b: int, s_q: int) -> Any:
@@ -381,7 +395,7 @@ def _counts(name: str, given: Any, b: int, s_q: int) -> Any:
         return None
     if tuple(given.shape) != (b,):
         _wrong(name, f"[{b}]", str(tuple(given.shape)))
-    return t.repeat(t.int32(given), s_q)
+    return t.repeat(_int32(name, given), s_q)
 
 
 def _sparse_call(q: Any, cache: Any, indices: Any, lengths: Any, kv_format: Any) -> dict[str, Any]:
@@ -431,7 +445,7 @@ def _dense_call(q: Any, cache: Any, table: Any, lengths: Any, causal: bool) -> d
     _shape("cache_seqlens", lengths, 1)
     if len(table) != b or len(lengths) != b:
         _wrong("block_table", f"{b} requests, as q", f"{len(table)} and {len(lengths)} lengths")
-    table, lengths = t.int32(table), t.int32(lengths)
+    table, lengths = _int32("block_table", table), _int32("cache_seqlens", lengths)
     call = dict(attention="mla", kind=how, layout=layout, pool=_pages("k_cache", cache, layout),
                 page_size=cache.shape[1])  # fmt: skip
     # Rows of a request share its keys. In host memory a request with fewer keys than rows is refused.
