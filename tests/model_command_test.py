@@ -542,5 +542,165 @@ class InspectAndBench(ModelCommand):
 
 del ModelCommand  # a base, no tests of its own
 
+
+def read_tensors(file: pathlib.Path) -> dict[str, tuple[dict, bytes]]:
+    """name -> (header entry, bytes) of a safetensors file."""
+    data = file.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    header.pop("__metadata__", None)
+    return {n: (e, data[8 + size + e["data_offsets"][0] : 8 + size + e["data_offsets"][1]]) for n, e in header.items()}
+
+
+def write_tensors(file: pathlib.Path, tensors: dict[str, tuple[dict, bytes]]) -> None:
+    header, data = {}, b""
+    for name, (entry, values) in tensors.items():
+        header[name] = {**entry, "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    text = json.dumps(header).encode()
+    file.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+class Checkpoints(unittest.TestCase):
+    """inspect, plan and generate agree on which files are a model."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.model = pathlib.Path(self.folder.name)
+        for file in (DATA / "models/qwen3").iterdir():
+            shutil.copy(file, self.model)
+
+    def config(self, **changes) -> None:
+        config = json.loads((self.model / "config.json").read_text())
+        (self.model / "config.json").write_text(json.dumps({**config, **changes}))
+
+    def all_refuse(self, *words: str) -> None:
+        commands = (["inspect", str(self.model)], ["plan", "--model", str(self.model), "--device", "cpu"],
+                    ["generate", "--model", str(self.model), "--prompt-ids", "1,2", "--device", "cpu"])
+        for command in commands:
+            result = lathe(*command)
+            self.assertEqual((result.returncode, result.stdout), (2, ""), (command, result.stderr))
+            for word in words:
+                self.assertIn(word, result.stderr, command)
+
+    def test_d1_missing_and_packed_tensors(self):
+        self.assertEqual(lathe("plan", "--model", str(self.model), "--device", "cpu").returncode, 0)
+        file = next(self.model.glob("*.safetensors"))
+        good = read_tensors(file)
+        name = "model.layers.1.mlp.up_proj.weight"
+        write_tensors(file, {n: t for n, t in good.items() if n != name})
+        self.all_refuse("1 missing: " + name)
+        # Pairs of 4-bit codes in a byte, as AWQ, GPTQ and NVFP4 pack them.
+        entry, values = good[name]
+        packed = {**entry, "dtype": "U8", "shape": [entry["shape"][0], entry["shape"][1] // 2]}
+        write_tensors(file, good | {name: (packed, values[: len(values) // 4])})
+        self.all_refuse(name, "(wanted [")
+        write_tensors(file, good | {"model.layers.0.mlp.up_proj.weight_scale": ({"dtype": "F32", "shape": [1]}, bytes(4))})
+        self.all_refuse("1 unexpected: model.layers.0.mlp.up_proj.weight_scale")
+        file.write_bytes(file.read_bytes()[:-4])
+        self.all_refuse(file.name)
+        # A configuration alone is a model to plan for.
+        file.unlink()
+        self.assertEqual(lathe("plan", "--model", str(self.model), "--device", "cpu").returncode, 0)
+
+    def test_d1_hf_quant_config(self):
+        (self.model / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "FP8"}}))
+        self.all_refuse("hf_quant_config.json", "quant_algo", '"FP8"')
+
+    def test_d1_packed_bytes_are_not_parameters(self):
+        # gpt-oss in MXFP4: two codes to a byte, and a scale for 32 of them.
+        config = json.loads((DATA / "models/gpt_oss/config.json").read_text())
+        tensors = json.loads((DATA / "models/gpt_oss/tensors.json").read_text())
+        def elements(name, spec):
+            count = math.prod(spec["shape"])
+            return 2 * count if name.endswith("_blocks") else 0 if name.endswith("_scales") else count
+        wanted = sum(elements(n, s) for n, s in tensors.items())
+        (self.model / "config.json").write_text(json.dumps(config))
+        file = next(self.model.glob("*.safetensors"))
+        size = {"U8": 1, "BF16": 2, "F16": 2, "F32": 4}
+        write_tensors(file, {n: ({"dtype": s["dtype"], "shape": s["shape"]}, bytes(math.prod(s["shape"]) * size[s["dtype"]]))
+                             for n, s in tensors.items()})
+        result = lathe("inspect", str(self.model), "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(json.loads(result.stdout)["parameters"], wanted)
+
+    def test_d2_models_without_a_tokenizer_run_by_ids(self):
+        run = lambda *a: lathe("generate", "--model", str(self.model), "--device", "cpu", "--max-new-tokens", "4", "--ignore-eos", *a)
+        told = run("--prompt-ids", "1,2,3", "--json", "--logprobs", "1")
+        self.assertEqual(told.returncode, 0, told.stderr)
+        answer = json.loads(told.stdout)
+        self.assertEqual((answer["text"], len(answer["tokens"]), len(answer["logprobs"])), ("", 4, 4))
+        self.assertEqual(run("--prompt-ids", "1,2,3").stdout, " ".join(map(str, answer["tokens"])) + "\n")
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as prompts:
+            prompts.write(json.dumps({"prompt": [1, 2, 3]}) + "\n")
+            prompts.flush()
+            self.assertEqual(json.loads(run("--prompts", prompts.name).stdout)["tokens"], answer["tokens"])
+        for more, word in ((["-p", "text"], "tokenizer.json"), (["--prompt-ids", "1", "--stop", "x"], "--stop: wanted a model with tokenizer.json")):
+            result = run(*more)
+            self.assertEqual(result.returncode, 2)
+            self.assertIn(word, result.stderr)
+        dummy = ["--load-format", "dummy", "--config", str(self.model / "config.json"), "--device", "cpu"]
+        result = lathe("generate", *dummy, "--prompt-ids", "1,2", "--max-new-tokens", "2", "--ignore-eos")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stdout, r"^\d+ \d+\n$")
+        result = lathe("bench", "engine", *dummy, "-p", "8", "-n", "2", "-b", "1", "-r", "1", "--quiet")
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_d3_bytes_per_token_are_told_where_weights_do_not_fit(self):
+        config = str(self.model / "config.json")
+        rows = json.loads(lathe("inspect", config, "--json").stdout)["layouts"]
+        wanted = {r["layout"]: r["bytes_per_token"] for r in rows}
+        self.config(intermediate_size=1 << 23, hidden_size=1 << 19)
+        large = json.loads(lathe("inspect", config, "--json").stdout)["layouts"]
+        for row in large:
+            self.assertFalse(row["legal"])
+            self.assertIn("TiB", row["reason"])
+            self.assertEqual(row["bytes_per_token"], wanted[row["layout"]])
+        table = lathe("inspect", config).stdout
+        for layout, count in wanted.items():
+            self.assertRegex(table, rf"(?m)^{layout} +{count:.0f} +refused: ")
+
+    def test_d4_the_true_reason_is_named(self):
+        gguf = self.model / "x.gguf"
+        gguf.write_bytes(b"GGUF" + bytes(100))
+        for command in (["inspect", str(gguf)], ["plan", "--model", str(gguf)],
+                        ["generate", "--model", str(gguf), "--prompt-ids", "1"]):
+            result = lathe(*command)
+            self.assertEqual(result.returncode, 2, command)
+            self.assertIn("a GGUF file", result.stderr)
+        text = (self.model / "config.json").read_text()
+        (self.model / "config.json").write_text(text.replace("1e-05", "Infinity"))
+        self.all_refuse("config.json: wanted JSON, whose numbers are finite, got Infinity at byte")
+
+    def test_a5_inspect_says_which_head_is_used(self):
+        def head() -> bool:
+            result = lathe("inspect", str(self.model), "--json")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            return json.loads(result.stdout)["tied_embeddings"]
+        self.assertTrue(head())
+        file = next(self.model.glob("*.safetensors"))
+        tensors = read_tensors(file)
+        entry, values = tensors["model.embed_tokens.weight"]
+        write_tensors(file, tensors | {"lm_head.weight": (entry, values)})
+        self.assertTrue(head())
+        write_tensors(file, tensors | {"lm_head.weight": (entry, values[:-1] + bytes([values[-1] ^ 1]))})
+        self.assertFalse(head())
+        self.assertRegex(lathe("inspect", str(self.model)).stdout, r"(?m)^head +lm_head, its own$")
+
+    def test_e13_memory_follows_what_the_cache_holds(self):
+        def peak(*args: str) -> int:
+            code = ("import resource, subprocess, sys; r = subprocess.run(sys.argv[1:], capture_output=True, text=True); "
+                    "sys.exit(r.stderr) if r.returncode else print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)")
+            result = subprocess.run([sys.executable, "-c", code, LATHE, *args], capture_output=True, text=True, timeout=300)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            return int(result.stdout)  # KiB
+        run = ["generate", "--model", str(self.model), "--device", "cpu", "--prompt-ids", "1,2", "--max-new-tokens", "2",
+               "--ignore-eos", "--max-total-tokens", "512", "--threads", "1"]
+        usual = peak(*run)
+        self.config(max_position_embeddings=8 << 20)
+        self.assertLess(peak(*run), usual + (256 << 10))
+
+
 if __name__ == "__main__":
     unittest.main()
