@@ -502,7 +502,7 @@ class Markup(unittest.TestCase):
     def test_reasoning_and_tools_by_the_template(self):
         with tempfile.TemporaryDirectory() as folder:
             template = pathlib.Path(folder) / "template.jinja"
-            template.write_text("{{ bos_token }}{# <tool_call> #}{% for m in messages %}<user>{{ m.content }}{% endfor %}<assistant>"
+            template.write_text("{{ bos_token }}{# <tool_call> #}{% if tools %}{% endif %}{% for m in messages %}<user>{{ m.content }}{% endfor %}<assistant>"
                                 "{% if thinking %}{{ '<think>' }}{% else %}{# </think> #}{% endif %}")
             tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
             with Server("--chat-template", str(template)) as server:
@@ -542,6 +542,16 @@ class Markup(unittest.TestCase):
         with Server() as server:
             error = server.post("/v1/chat/completions", {"messages": MESSAGES, "tools": [tool]}, 400)["error"]
             self.assertEqual((error["param"], error["code"]), ("tools", "unsupported_field"))
+
+    def test_b9_tools_that_the_template_ignores_are_refused(self):
+        # Also where a flag says how calls look: the model would not see the tools.
+        tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+        with Server("--tool-call-parser", "tag") as server:
+            error = server.post("/v1/chat/completions", {"messages": MESSAGES, "tools": [tool]}, 400)["error"]
+            self.assertEqual((error["param"], error["code"]), ("tools", "unsupported_field"))
+            self.assertIn("the model's chat template never reads `tools`", error["message"])
+            body = {"messages": MESSAGES, "tools": [tool], "tool_choice": "none", "max_tokens": 1}
+            server.post("/v1/chat/completions", body)
 
 
 class LatentModel(unittest.TestCase):

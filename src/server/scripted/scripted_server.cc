@@ -59,7 +59,9 @@ std::int32_t next_word(std::int32_t token, std::int32_t) {
 }
 
 std::string template_text(const std::string& prefix) {
-  return prefix + "{% for m in messages %}{{ m.content or '' }}{% endfor %}";
+  return prefix +
+         "{% for m in messages %}{{ m.content or '' }}{% endfor %}"
+         "{% if tools %}{% endif %}";  // reads them, so that requests may have some
 }
 
 }  // namespace
