@@ -568,8 +568,8 @@ class Checkpoints(unittest.TestCase):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
         self.model = pathlib.Path(self.folder.name)
-        for file in (DATA / "models/qwen3").iterdir():
-            shutil.copy(file, self.model)
+        for name in ("config.json", "model.safetensors"):
+            shutil.copy(DATA / "models/qwen3" / name, self.model)
 
     def config(self, **changes) -> None:
         config = json.loads((self.model / "config.json").read_text())
@@ -586,7 +586,7 @@ class Checkpoints(unittest.TestCase):
 
     def test_d1_missing_and_packed_tensors(self):
         self.assertEqual(lathe("plan", "--model", str(self.model), "--device", "cpu").returncode, 0)
-        file = next(self.model.glob("*.safetensors"))
+        file = self.model / "model.safetensors"
         good = read_tensors(file)
         name = "model.layers.1.mlp.up_proj.weight"
         write_tensors(file, {n: t for n, t in good.items() if n != name})
@@ -617,7 +617,7 @@ class Checkpoints(unittest.TestCase):
             return 2 * count if name.endswith("_blocks") else 0 if name.endswith("_scales") else count
         wanted = sum(elements(n, s) for n, s in tensors.items())
         (self.model / "config.json").write_text(json.dumps(config))
-        file = next(self.model.glob("*.safetensors"))
+        file = self.model / "model.safetensors"
         size = {"U8": 1, "BF16": 2, "F16": 2, "F32": 4}
         write_tensors(file, {n: ({"dtype": s["dtype"], "shape": s["shape"]}, bytes(math.prod(s["shape"]) * size[s["dtype"]]))
                              for n, s in tensors.items()})
@@ -679,7 +679,7 @@ class Checkpoints(unittest.TestCase):
             self.assertEqual(result.returncode, 0, result.stderr)
             return json.loads(result.stdout)["tied_embeddings"]
         self.assertTrue(head())
-        file = next(self.model.glob("*.safetensors"))
+        file = self.model / "model.safetensors"
         tensors = read_tensors(file)
         entry, values = tensors["model.embed_tokens.weight"]
         write_tensors(file, tensors | {"lm_head.weight": (entry, values)})
@@ -700,6 +700,13 @@ class Checkpoints(unittest.TestCase):
         usual = peak(*run)
         self.config(max_position_embeddings=8 << 20)
         self.assertLess(peak(*run), usual + (256 << 10))
+        # A window that is longer than the context: lists of its keys are as wide as the context.
+        config = json.loads((DATA / "models/deepseek_v4/config.json").read_text())
+        window = [*run, "--load-format", "dummy"]
+        (self.model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 2048}))
+        usual = peak(*window)
+        self.config(sliding_window=128000)
+        self.assertLess(peak(*window), usual + (256 << 10))
 
 
 if __name__ == "__main__":

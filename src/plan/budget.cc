@@ -98,7 +98,7 @@ std::int64_t staged_step(const Plan& plan, Demand demand, std::int64_t width,
   demand.rows = std::max(demand.rows, drafted);
   const AttentionProblem& p = plan.problem;
   std::int64_t row = 64;  // positions, lengths, slots, offsets, tokens
-  if (p.two_sources()) row += 4 * std::int64_t{p.window};
+  if (p.two_sources()) row += 4 * std::min<std::int64_t>(p.window, plan.context_length);
   const std::int64_t segment = plus(times(demand.requests, width + 16, 4), times(demand.rows, row));
   std::int64_t gathered = 0;
   if (const Route* r = compact_route(plan)) {
@@ -185,7 +185,8 @@ std::int64_t cache_bytes(const Plan& plan, std::int64_t tokens) {
     const std::int64_t tokens_per_page = std::int64_t{c.page_size} * c.tokens_per_entry;
     if (c.role == CacheRole::main && plan.problem.kind == ProblemKind::window_compressed) {
       // The window slides: a request keeps only the pages of its last tokens, whatever its length.
-      const std::int64_t pages = (plan.problem.window + tokens_per_page - 1) / tokens_per_page + 1;
+      const std::int64_t kept = std::min<std::int64_t>(plan.problem.window, plan.context_length);
+      const std::int64_t pages = (kept + tokens_per_page - 1) / tokens_per_page + 1;
       const std::int64_t all =
           plus(times(plan.max_requests, pages),
                times(kept_boundaries(plan.max_requests), boundary_pages(plan)));

@@ -65,6 +65,11 @@ Step::Step(const Plan& plan, const StepOptions& options, const StepBound& bound)
   }
 }
 
+std::int64_t Step::window_width() const {
+  const std::int64_t keys = std::min<std::int64_t>(plan_->problem.window, bound_.context);
+  return round_up(keys, options_.index_multiple);
+}
+
 std::int64_t Step::table_width(std::int64_t context, std::int64_t page_tokens) const {
   return round_up(ceil_div(context, page_tokens), plan_->table_multiple);
 }
@@ -121,7 +126,7 @@ void Step::allocate() {
   a.page_table.resize(requests * at(table_width(bound_.context, main_.page_size)));
   if (p.sparse()) a.index_lens.resize(rows);
   if (windowed()) {
-    a.window_slots.resize(rows * at(round_up(p.window, options_.index_multiple)));
+    a.window_slots.resize(rows * at(window_width()));
     a.window_lens.resize(rows);
   }
   if (p.two_sources()) {

@@ -180,6 +180,8 @@ class Step {
   void fill_window(const StepBatch& batch);
   Result<void> check_gather(const StepBatch& batch) const;
 
+  // Columns of a list of window keys. A window longer than the context is never full.
+  std::int64_t window_width() const;
   // Columns of a page table for `context` tokens in pages of `page_tokens`.
   std::int64_t table_width(std::int64_t context, std::int64_t page_tokens) const;
   // First position that the request's rows read.

@@ -105,7 +105,7 @@ void Step::fill_window(const StepBatch& batch) {
   if (!windowed()) return;
   Arrays& a = arrays_;
   const AttentionProblem& p = plan_->problem;
-  view_.window_width = round_up(p.window, options_.index_multiple);
+  view_.window_width = window_width();
   for (std::int64_t t = 0; t < view_.rows; ++t) {
     const std::int32_t position = a.positions[at(t)].value;
     const std::int32_t len = std::min(position + 1, p.window);
