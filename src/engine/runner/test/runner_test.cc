@@ -8,7 +8,7 @@
 
 #include "attn/draft_rows.h"
 #include "engine/test/fake_model_test_util.h"
-#include "model/memory/plan_model.h"
+#include "model/memory/fit_model.h"
 #include "model/test/test_util.h"
 
 namespace lathe {
@@ -170,8 +170,8 @@ TEST(Runner, RecordsAsManySizesAsAreBudgeted) {
     request.context_length = request.chunked_prefill_size = 512;
     request.max_running_requests = requests;
     request.draft_tokens = draft_tokens;
-    const auto plan = plan_model(config, std::nullopt, describe_machine(Device::sm90), request,
-                                 model_kernels(Device::sm90));
+    const auto plan = fit_model(config, std::nullopt, describe_machine(Device::sm90), request,
+                                model_kernels(Device::sm90));
     EXPECT_TRUE(plan);
     return plan->budget(BudgetKind::graphs)->bytes;
   };

@@ -574,7 +574,8 @@ TEST(ModelConfig, A7AbsentKeysHaveTheClasssValues) {
   EXPECT_EQ(of_glm.norm_eps, 1e-5f);
   Json null_group = deepseek_v3();
   null_group["n_group"] = nullptr;
-  EXPECT_THAT(refusal(null_group), HasSubstr("n_group: wanted an integer from 1 to 256, got nothing"));
+  EXPECT_THAT(refusal(null_group),
+              HasSubstr("n_group: wanted an integer from 1 to 256, got nothing"));
   // Where no layer has experts, the router's keys do not matter.
   Json dense = deepseek_v3();
   dense["n_group"] = nullptr;
