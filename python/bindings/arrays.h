@@ -1,5 +1,5 @@
-// Arrays of a Python caller as the views that the library takes. They come through DLPack or the
-// buffer protocol; nothing is copied but index lists, which are narrowed to int32.
+// Imports a Python caller's arrays, through DLPack or the buffer protocol, as the library's views.
+// Copies nothing but index lists, which are narrowed to int32.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -21,13 +21,12 @@ namespace nb = nanobind;
 
 inline constexpr int kHost = -1;
 
-/// An imported array in host memory, or in that of GPU `place`. It keeps the caller's memory alive,
-/// and is to be destroyed while the interpreter's lock is held. Lists are only read from host
-/// memory.
+/// An imported array in host memory, or in the memory of GPU `place`. Keeps the caller's memory
+/// alive; destroy it while holding the interpreter's lock. Lists are only read from host memory.
 class Array {
  public:
-  /// Errors: TypeError for what is not an array; LatheError for an array that lies elsewhere, or a
-  /// read-only one where it is to be written.
+  /// Errors: TypeError for what is not an array; LatheError for an array in other memory, or a
+  /// read-only one that is to be written.
   Array(std::string argument, nb::handle given, bool writable = false, int place = kHost);
 
   const ArrayRef& ref() const { return ref_; }

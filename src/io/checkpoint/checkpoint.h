@@ -33,7 +33,7 @@ class Checkpoint {
   /// Maps model.safetensors, else the shards in model.safetensors.index.json, else every
   /// *.safetensors of `dir`. Reads only the headers. Errors name the file: io (missing or
   /// unreadable), malformed (a header; an index that disagrees with its shards; a tensor that two
-  /// shards hold), unsupported (a dtype). `beside`: one more file of `dir`, if it exists.
+  /// shards hold), unsupported (a dtype). `beside` names one more file in `dir`, if it exists.
   static Result<Checkpoint> open(const std::filesystem::path& dir, const std::string& beside = {});
 
   /// By shard, then by offset in the file: the fastest order to read.

@@ -1,7 +1,7 @@
-// DeepSeek V4 (arXiv 2606.19348): a sliding window in every layer, most with compressed entries
-// beside it, of 4 tokens (the best top_k of them) or of 128; residual streams that the layers mix;
-// experts in every layer, in the first ones chosen by the token's id. Reads the published
-// config.json and transformers' form, whose keys differ.
+// DeepSeek V4 (arXiv 2606.19348): a sliding window in every layer, and in most also compressed
+// entries of 4 tokens (the best top_k of them) or of 128; residual streams that the layers mix;
+// experts in every layer, selected by the token's id in the first layers. Reads the published
+// config.json and transformers' form, which has other keys.
 #include <fmt/format.h>
 
 #include <algorithm>

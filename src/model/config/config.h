@@ -24,7 +24,7 @@ struct MlaConfig {
   // the problem is sparse_latent.
   std::vector<std::uint8_t> own_indexer;
   // DeepSeek V4's output projection: each of o_groups groups of heads to o_lora elements, then all
-  // of these to the hidden size. 0: one product.
+  // of these to the hidden size. 0: one matrix.
   std::int32_t o_groups = 0;
   std::int32_t o_lora = 0;
 };
@@ -96,15 +96,15 @@ struct ModelConfig {
   MoeConfig moe;
 
   bool block_fp8 = false;  // e4m3 weights with scales of blocks of 128 x 128
-  bool fp8_pow2 = false;   // beside it: scales of activations are powers of two
+  bool fp8_pow2 = false;   // with block_fp8: scales of activations are powers of two
   bool mxfp4 = false;  // experts in MXFP4: stacked, as <name>_blocks and <name>_scales (gpt-oss),
-                       // or one by one beside block_fp8 (DeepSeek V4)
+                       // or one by one with block_fp8 (DeepSeek V4)
   // Draft layers that the checkpoint may have after `layers`; their tensors are read only with
   // `drafts`.
   std::int32_t draft_layers = 0;
   // Later draft steps reuse the keys that the first has chosen (GLM 5.2).
   bool shared_draft_choice = false;
-  // The draft layer's group if it differs from all other layers (DeepSeek V4 Pro).
+  // The draft layer's group, if no other layer is like it (DeepSeek V4 Pro).
   std::optional<LayerGroupConfig> draft_group;
   bool draft_blocks = false;  // the draft layers are DSpark blocks, which are not supported
   bool drafts = false;  // the one draft layer runs, as layer number `layers`: add_draft_layer()
@@ -119,7 +119,7 @@ struct ModelConfig {
   std::int64_t state_width() const {
     return std::int64_t{hyper.streams > 0 ? hyper.streams : 1} * hidden;
   }
-  /// Keys that later uses of the draft layer take over from the first; 0: each chooses its own.
+  /// Keys that later uses of the draft layer reuse from the first one; 0: each selects its own.
   std::int64_t shared_choice_width() const {
     const bool shares =
         drafts && shared_draft_choice && is_mla() && groups.front().problem.sparse();
@@ -130,7 +130,7 @@ struct ModelConfig {
   const AttentionProblem& attention(std::int32_t layer) const {
     return groups[group_of(layer)].problem;
   }
-  /// The only group of an architecture whose layers are all alike; created on first use.
+  /// The only group of an architecture with layers of one kind; created on first use.
   LayerGroupConfig& all_layers();
 
   /// The groups as the planner's input.

@@ -15,7 +15,7 @@
 namespace lathe {
 
 /// Keeps the first error and continues with defaults, so a parser is a plain list of reads that
-/// checks error() once. A key whose value is null counts as absent, except in null().
+/// checks error() once. A null value counts as absent, except in null().
 class ConfigReader {
  public:
   /// `object` outlives the reader. `place` precedes keys in errors: "config.json".

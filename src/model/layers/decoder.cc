@@ -423,7 +423,7 @@ Result<void> Decoder::forward_draft(const OpsContext& ops, const ForwardArgs& ar
   c.choice_rows = args.choice_rows;
   if (auto ok = layer(c, x); !ok) return ok;
   if (args.logit_rows.empty()) return {};
-  // A row that sees more than top_k keys lies in a segment whose lists are as wide; the others are
+  // A row that sees more than top_k keys is in a segment with lists of that width; the others are
   // not read again.
   if (room != nullptr && args.choice_rows.empty()) {
     gather_rows(ops, constant(slot_rows(room, rows, problem.top_k)), args.logit_rows,

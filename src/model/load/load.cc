@@ -247,7 +247,7 @@ class Loader {
     return out;
   }
 
-  // Transposes a stack whose matrices are stored as [in, out].
+  // Transposes a stack of matrices stored as [in, out].
   void turn(const TensorSpec& spec, const CheckpointTensor& tensor) {
     const std::optional<DType> dtype = dtype_of(tensor.dtype);
     if (!plain(dtype)) return wrong_dtype(spec, tensor, "F32, BF16 or F16");
@@ -386,7 +386,7 @@ class Loader {
     return false;
   }
 
-  // Products of experts are prepared for one dtype of gates and ups and one of downs.
+  // Expert GEMMs are prepared for one dtype of gates and ups and one of downs.
   void check_like(const TensorSpec& spec, DType dtype) {
     if (spec.like == nullptr || spec.like->data[0] == nullptr || spec.like->dtype == dtype) return;
     const std::string_view stem(spec.name.data(), spec.name.rfind('.'));
@@ -394,7 +394,7 @@ class Loader {
                                       name(spec.like->dtype)));
   }
 
-  // An f32 copy, whose rows can be cut anywhere.
+  // An f32 copy, which can be cut at any row.
   WeightView in_f32(const WeightView& w) {
     float* to = weights_.take_floats(w.rows * w.cols);
     for_each(threads_, w.rows, [&](std::int64_t r) {

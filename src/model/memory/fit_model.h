@@ -1,5 +1,5 @@
-// The plan of a whole model: its layer groups' plans, its activations, and its weights, checked
-// against the machine's memory before anything is allocated.
+// Plans a model and proves that it fits the machine's memory, before anything is allocated: its
+// layer groups' plans, its activations and its weights.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,11 @@ bool expands(const ModelPlan& plan);
 std::int64_t weight_bytes(const ModelConfig& config, std::optional<std::int64_t> stored,
                           bool expansion);
 
-/// Like make_model_plan(), with budget `activations`. Also refuses a model that the machine's
-/// operators do not run, and one whose weights, buffers and cache exceed the machine's memory, or
-/// whose rows exceed --activations-budget; then the refusal gives what is needed, what is available
-/// and sizes that fit. `stored`: bytes of the checkpoint, if there is one.
+/// Plans a model and proves that it fits the machine's memory: make_model_plan() with the budget
+/// `activations`. Also refuses a model that the machine's operators do not support. If weights,
+/// buffers and cache exceed the memory, or rows exceed --activations-budget, the refusal gives what
+/// is needed, what there is, and sizes that fit. `stored`: bytes of the checkpoint, if there is
+/// one.
 ModelPlanResult fit_model(const ModelConfig& config, std::optional<std::int64_t> stored,
                           const Machine& machine, const PlanRequest& request,
                           const Registry& registry, std::vector<Rejection>* rejections = nullptr);

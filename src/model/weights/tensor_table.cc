@@ -146,7 +146,7 @@ class Table {
     TensorSpec& spec = plain(stem + ".weight", rows, cols, to);
     spec.may_be_fp8 = true;
   }
-  // `like`: a stack whose dtype the matrix must have.
+  // `like`: the matrix must have this stack's dtype.
   void stacked(const std::string& stem, WeightStack& to, const WeightStack& like,
                std::int64_t place) {
     TensorSpec& spec = out_.emplace_back();
