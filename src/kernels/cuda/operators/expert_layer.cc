@@ -8,7 +8,7 @@
 #include "kernels/cuda/common/cuda_error.h"
 #include "kernels/cuda/operators/quantized_x.h"
 #include "kernels/cuda/sm90/matmul/matmul.h"
-#include "kernels/cuda/sm90/matmul/plain/plain_product.h"
+#include "kernels/cuda/sm90/matmul/plain/plain_gemm.h"
 #include "kernels/cuda/sm90/moe/moe.h"
 #include "kernels/cuda/sm90/rowwise/rowwise.h"
 #include "kernels/limits.h"

@@ -14,7 +14,7 @@
 #include "kernels/cuda/sm90/compress/compress.h"
 #include "kernels/cuda/sm90/hyper/hyper.h"
 #include "kernels/cuda/sm90/indexer/indexer.h"
-#include "kernels/cuda/sm90/matmul/plain/narrow_product.h"
+#include "kernels/cuda/sm90/matmul/plain/narrow_gemm.h"
 
 namespace lathe::cuda {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "kernels/cuda/common/row_map.h"
 #include "kernels/cuda/sm90/matmul/matmul.h"
-#include "kernels/cuda/sm90/matmul/matmul_cut.h"
 #include "kernels/cuda/sm90/matmul/matmul_kernels.h"
+#include "kernels/cuda/sm90/matmul/matmul_tiling.h"
 
 namespace lathe::cuda {
 

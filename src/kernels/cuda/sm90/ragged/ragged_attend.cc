@@ -10,7 +10,7 @@
 #include "kernels/cuda/sm90/codec/codec.h"
 #include "kernels/cuda/sm90/gqa/gqa_kernels.h"
 #include "kernels/cuda/sm90/matmul/matmul.h"
-#include "kernels/cuda/sm90/matmul/plain/plain_product.h"
+#include "kernels/cuda/sm90/matmul/plain/plain_gemm.h"
 #include "kernels/cuda/sm90/ragged/ragged_call.h"
 #include "kernels/cuda/sm90/ragged/ragged_kernels.h"
 #include "step/schedule.h"

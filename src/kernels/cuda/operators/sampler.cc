@@ -1,4 +1,4 @@
-#include "kernels/cuda/operators/draws.h"
+#include "kernels/cuda/operators/sampler.h"
 
 #include <fmt/format.h>
 

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "kernels/cuda/common/dialect.cuh"
-#include "kernels/cuda/sm90/matmul/plain/narrow_product.h"
+#include "kernels/cuda/sm90/matmul/plain/narrow_gemm.h"
 
 namespace lathe::cuda {
 

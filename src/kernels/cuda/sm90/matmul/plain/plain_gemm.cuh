@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/common/dialect.cuh"
-#include "kernels/cuda/sm90/matmul/plain/plain_product.h"
+#include "kernels/cuda/sm90/matmul/plain/plain_gemm.h"
 
 namespace lathe::cuda {
 

@@ -1,5 +1,5 @@
 // Launches the plain f32 GEMM for each weight format.
-#include "kernels/cuda/sm90/matmul/plain/plain_product.cuh"
+#include "kernels/cuda/sm90/matmul/plain/plain_gemm.cuh"
 
 #include "kernels/cuda/common/launch.h"
 

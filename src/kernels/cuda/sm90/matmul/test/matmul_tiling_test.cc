@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "kernels/cuda/sm90/matmul/matmul_cut.h"
+#include "kernels/cuda/sm90/matmul/matmul_tiling.h"
 
 namespace lathe::cuda {
 namespace {

@@ -1,5 +1,5 @@
 // Launches the narrow GEMM and the sum of its slices.
-#include "kernels/cuda/sm90/matmul/plain/narrow_product.cuh"
+#include "kernels/cuda/sm90/matmul/plain/narrow_gemm.cuh"
 
 #include "kernels/cuda/common/launch.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/cuda/sm90/matmul/matmul_cut.h"
+#include "kernels/cuda/sm90/matmul/matmul_tiling.h"
 
 #include <algorithm>
 #include <initializer_list>
