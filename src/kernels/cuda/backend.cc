@@ -153,7 +153,7 @@ class CudaBackend : public Backend {
     StepView& v = out.view;
     v = step;
     Result<void> ok;
-    const auto bring = [&]<class T>(std::span<const T>& list) {
+    const auto copy = [&]<class T>(std::span<const T>& list) {
       if (!ok) return;
       auto at = staging_.add_list(list);
       if (!at) {
@@ -162,27 +162,27 @@ class CudaBackend : public Backend {
         list = *at;
       }
     };
-    const auto bring_table = [&](PageTableView& table) {
+    const auto copy_table = [&](PageTableView& table) {
       std::span<const PageId> pages(table.data,
                                     static_cast<std::size_t>(table.requests * table.width));
-      bring(pages);
+      copy(pages);
       table.data = pages.data();
     };
-    bring(v.positions);
-    bring(v.row_request);
-    bring(v.row_lens);
-    bring(v.out_slots);
-    bring(v.q_indptr);
-    bring(v.kv_lens);
-    bring_table(v.page_table);
-    bring(v.index_lens);
-    bring(v.window_slots);
-    bring(v.window_lens);
-    bring(v.compressed_lens);
-    bring(v.compressed_out_slots);
-    bring_table(v.compressed_table);
-    bring(v.state_before);
-    bring_table(v.state_table);
+    copy(v.positions);
+    copy(v.row_request);
+    copy(v.row_lens);
+    copy(v.out_slots);
+    copy(v.q_indptr);
+    copy(v.kv_lens);
+    copy_table(v.page_table);
+    copy(v.index_lens);
+    copy(v.window_slots);
+    copy(v.window_lens);
+    copy(v.compressed_lens);
+    copy(v.compressed_out_slots);
+    copy_table(v.compressed_table);
+    copy(v.state_before);
+    copy_table(v.state_table);
     if (!ok) return ok;
     start_.schedule(plan, pools, execution(ops), out);
     return {};
@@ -195,14 +195,14 @@ class CudaBackend : public Backend {
   Result<void> prepare_draws(const OpsContext&, std::span<const SampleArgs> rows,
                              std::span<std::optional<SampledToken>> out,
                              std::int64_t places) override {
-    return draws_.bring(rows, out, places, staging_);
+    return sampler_.prepare(rows, out, places, staging_);
   }
 
   bool replays() const override { return true; }
   Result<void> replay(const OpsContext&, std::uint64_t key,
                       const std::function<Result<void>()>& work) override {
     if (auto ok = staging_.flush(stream_); !ok) return ok;
-    Recording& r = recordings_[key ^ start_.key() ^ draws_.key()];
+    Recording& r = recordings_[key ^ start_.key() ^ sampler_.key()];
     if (!r.graph) {
       // The first run is not captured: it allocates scratch and copies tables to the device, which
       // a capture must not do.
@@ -212,7 +212,7 @@ class CudaBackend : public Backend {
       r.graph.emplace(std::move(*graph));
     }
     start_.clear();
-    draws_.started();
+    sampler_.started();
     if (auto ok = idle_.begin_step(stream_); !ok) return ok;
     return r.graph->launch(stream_);
   }
@@ -332,14 +332,14 @@ class CudaBackend : public Backend {
       keep(grouped_matmul_on_device(call, stream_));
       return;
     }
-    put("head_product", op.out, launch_plain_product,
-        PlainProduct{.x = device_rows(op.x),
-                     .w = plain_weight(*op.w),
-                     .out = device_rows(op.out),
-                     .rows = op.x.rows,
-                     .count = op.w->count(),
-                     .x_stride = op.x_stride,
-                     .out_stride = op.out_stride});
+    put("head_gemm", op.out, launch_plain_gemm,
+        PlainGemm{.x = device_rows(op.x),
+                  .w = plain_weight(*op.w),
+                  .out = device_rows(op.out),
+                  .rows = op.x.rows,
+                  .count = op.w->count(),
+                  .x_stride = op.x_stride,
+                  .out_stride = op.out_stride});
   }
   void expert_layer(const OpsContext& ops, const ExpertLayer& op) override {
     keep(flush());
@@ -475,9 +475,9 @@ class CudaBackend : public Backend {
 
   void sample(const OpsContext& ops, std::span<const SampleArgs> rows,
               std::span<std::optional<SampledToken>> out) override {
-    if (!draws_.waits()) keep(draws_.bring(rows, out, std::ssize(rows), staging_));
+    if (!sampler_.is_prepared()) keep(sampler_.prepare(rows, out, std::ssize(rows), staging_));
     keep(flush());
-    keep(draws_.start(*ops.tensors, stream_));
+    keep(sampler_.start(*ops.tensors, stream_));
   }
 
   Result<void> wait() override {
@@ -490,13 +490,13 @@ class CudaBackend : public Backend {
     }
     const Result<void> ok = std::exchange(failed_, {});
     if (!ok || !waited) {
-      draws_.drop();
+      sampler_.drop();
       return ok ? waited : ok;
     }
     if (previous) {
-      draws_.finish_previous();
+      sampler_.finish_previous();
     } else {
-      draws_.finish();
+      sampler_.finish();
     }
     return {};
   }
@@ -509,7 +509,7 @@ class CudaBackend : public Backend {
     if (auto ok = idle_.end_step(stream_); !ok) return ok;
     overlapping_ = true;
     staging_.turn();
-    draws_.turn();
+    sampler_.turn();
     return {};
   }
   Result<void> measure_idle(bool on) override {
@@ -519,7 +519,7 @@ class CudaBackend : public Backend {
   }
   std::vector<double> idle_seconds() override { return idle_.take(); }
   Result<void> take_drawn(const OpsContext&, std::span<const std::int32_t> tokens) override {
-    start_.take(tokens, draws_.tokens());
+    start_.take(tokens, sampler_.tokens());
     return {};
   }
 
@@ -540,13 +540,13 @@ class CudaBackend : public Backend {
   }
   void multiply_plain(const OpsContext& ops, const Product& p) {
     if (is_narrow(p)) return multiply_narrow(ops, p);
-    put("product", p.out, launch_plain_product,
-        PlainProduct{.x = device_rows(p.x),
-                     .w = plain_weight(p.w),
-                     .out = device_rows(p.out),
-                     .rows = p.x.rows,
-                     .bias = p.bias,
-                     .add = p.add});
+    put("plain_gemm", p.out, launch_plain_gemm,
+        PlainGemm{.x = device_rows(p.x),
+                  .w = plain_weight(p.w),
+                  .out = device_rows(p.out),
+                  .rows = p.x.rows,
+                  .bias = p.bias,
+                  .add = p.add});
   }
   QuantizedX quantize(const OpsContext& ops, const RowsView& x) {
     keep(flush());
@@ -556,16 +556,16 @@ class CudaBackend : public Backend {
   }
   void multiply_narrow(const OpsContext& ops, const Product& p) {
     const Arena::Scope scope(*ops.tensors);
-    NarrowProduct narrow{.x = floats(p.x),
-                         .w = reinterpret_cast<const float*>(p.w.data),
-                         .out = floats(p.out),
-                         .x_stride = p.x.row_stride,
-                         .out_stride = p.out.row_stride,
-                         .rows = p.x.rows,
-                         .cols = p.w.cols,
-                         .outputs = static_cast<std::int32_t>(p.w.rows)};
+    NarrowGemm narrow{.x = floats(p.x),
+                      .w = reinterpret_cast<const float*>(p.w.data),
+                      .out = floats(p.out),
+                      .x_stride = p.x.row_stride,
+                      .out_stride = p.out.row_stride,
+                      .rows = p.x.rows,
+                      .cols = p.w.cols,
+                      .outputs = static_cast<std::int32_t>(p.w.rows)};
     narrow.parts = ops.tensors->take_array<float>(narrow_parts(narrow));
-    put("narrow_product", p.out, launch_narrow_product, narrow);
+    put("narrow_gemm", p.out, launch_narrow_gemm, narrow);
   }
   Execution execution(const OpsContext& ops) {
     Execution out;
@@ -620,11 +620,11 @@ class CudaBackend : public Backend {
   std::unique_ptr<UploadRing> ring_;  // exists only while weights are prepared
   Staging staging_;
   StepStart start_;
-  Draws draws_;
+  Sampler sampler_;
   StoredCounts counts_;
   RopeTables tables_;
   std::map<std::uint64_t, Recording> recordings_;  // by the key of replay(), combined with the keys
-                                                   // of start_ and draws_
+                                                   // of start_ and sampler_
   // The first error of an operator that returns nothing; wait() returns and clears it.
   Result<void> failed_;
 };

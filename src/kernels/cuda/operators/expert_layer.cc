@@ -133,11 +133,11 @@ class Pass {
     if (!plain_ && matmul_takes(call)) {
       keep(matmul_on_device({&call, 1}, stream_));
     } else {
-      put(launch_plain_product, PlainProduct{.x = device_rows(x),
-                                             .w = plain_weight(op_.router),
-                                             .out = device_rows(logits),
-                                             .rows = x.rows,
-                                             .bias = call.bias});
+      put(launch_plain_gemm, PlainGemm{.x = device_rows(x),
+                                       .w = plain_weight(op_.router),
+                                       .out = device_rows(logits),
+                                       .rows = x.rows,
+                                       .bias = call.bias});
     }
     put(launch_route,
         RouteParams{.logits = reinterpret_cast<const float*>(logits.data),
@@ -184,14 +184,14 @@ class Pass {
     const auto product = [&](const RowsView& from, const WeightStack& w,
                              std::span<const float> bias, const MutableRowsView& out) {
       // No expert has more rows than x.
-      put(launch_plain_product, PlainProduct{.x = device_rows(from),
-                                             .w = plain_weight(w),
-                                             .out = device_rows(out),
-                                             .rows = x.rows,
-                                             .bias = data_or_null(bias),
-                                             .bias_stride = w.rows,
-                                             .count = w.count(),
-                                             .offsets = offsets_});
+      put(launch_plain_gemm, PlainGemm{.x = device_rows(from),
+                                       .w = plain_weight(w),
+                                       .out = device_rows(out),
+                                       .rows = x.rows,
+                                       .bias = data_or_null(bias),
+                                       .bias_stride = w.rows,
+                                       .count = w.count(),
+                                       .offsets = offsets_});
     };
     const MutableRowsView gate = alloc_rows(tensors_, choices_, e_.gate.rows);
     ActivationParams activation{.activation = activation_terms(op_.activation),

@@ -36,7 +36,7 @@ void count_seen(const SampleArgs& args, std::vector<std::int32_t>& places,
 }  // namespace
 
 // Where the results of a call are in pinned memory, in bytes from its start.
-struct Draws::Layout {
+struct Sampler::Layout {
   std::int64_t logprobs, top_logprobs, tokens, top_tokens, bytes;
   Layout(std::int64_t count, std::int64_t top)
       : logprobs(0),
@@ -48,7 +48,7 @@ struct Draws::Layout {
 
 // Copies a row's lists: tokens asked for, penalties, biases, and tokens that are ruled out or
 // allowed.
-Result<void> Draws::bring_lists(const SampleArgs& args, Staging& staging, SampleRow& row) {
+Result<void> Sampler::copy_lists(const SampleArgs& args, Staging& staging, SampleRow& row) {
   const SamplingParams& p = *args.params;
   if (row.likeliest >= 0 && !p.logprob_ids.empty()) {
     const auto there = staging.add_list(std::span<const std::int32_t>(p.logprob_ids));
@@ -78,21 +78,21 @@ Result<void> Draws::bring_lists(const SampleArgs& args, Staging& staging, Sample
   return {};
 }
 
-Result<void> Draws::bring(std::span<const SampleArgs> rows,
-                          std::span<std::optional<SampledToken>> out, std::int64_t places,
-                          Staging& staging) {
+Result<void> Sampler::prepare(std::span<const SampleArgs> rows,
+                              std::span<std::optional<SampledToken>> out, std::int64_t places,
+                              Staging& staging) {
   constexpr std::int64_t kHead = 64;         // bytes of SampleResults before the rows
   constexpr std::int64_t kLeast = 16 << 10;  // smallest allocation of sampled tokens
   static_assert(sizeof(SampleResults) <= kHead);
-  brought_.reset();
+  prepared_.reset();
   if (rows.empty()) return {};
   const auto count = std::ssize(rows);
   // Taken before lists of variable length, so that a recording finds it at the same address.
   const auto place = staging.take(kHead + places * static_cast<std::int64_t>(sizeof(SampleRow)));
   if (!place) return place.error();
-  auto* brought = reinterpret_cast<SampleRow*>(place->pinned + kHead);
+  auto* pinned_rows = reinterpret_cast<SampleRow*>(place->pinned + kHead);
   OfStep& step = steps_[now_];
-  Brought b{.pending = {.out = out, .at = step.used}, .params = {}};
+  Prepared b{.pending = {.out = out, .at = step.used}, .params = {}};
   // If every row has space for its probabilities, one recording serves greedy and other rows.
   b.weighs = places <= kSampledRows;
   Pending& pending = b.pending;
@@ -113,7 +113,7 @@ Result<void> Draws::bring(std::span<const SampleArgs> rows,
                   .adjusts = adjusts_logits(args) ? 1 : 0,
                   .top = pending.top};
     if (row.adjusts != 0 || row.likeliest >= 0) {
-      if (auto ok = bring_lists(args, staging, row); !ok) return ok;
+      if (auto ok = copy_lists(args, staging, row); !ok) return ok;
     }
     if (row.likeliest >= 0) {
       pending.wanted.resize(rows.size());
@@ -122,9 +122,9 @@ Result<void> Draws::bring(std::span<const SampleArgs> rows,
       pending.top += row.likeliest + std::ssize(wanted.asked);
     }
     b.weighs = b.weighs || row.temperature != 0 || row.adjusts != 0 || row.likeliest >= 0;
-    std::construct_at(brought + i, row);
+    std::construct_at(pinned_rows + i, row);
   }
-  for (std::int64_t i = count; i < places; ++i) std::construct_at(brought + i);
+  for (std::int64_t i = count; i < places; ++i) std::construct_at(pinned_rows + i);
 
   const Layout layout(count, pending.top);
   if (auto ok = make_room(step, layout.bytes); !ok) return ok;
@@ -134,7 +134,7 @@ Result<void> Draws::bring(std::span<const SampleArgs> rows,
                                   reinterpret_cast<double*>(at + layout.logprobs),
                                   reinterpret_cast<std::int32_t*>(at + layout.top_tokens),
                                   reinterpret_cast<double*>(at + layout.top_logprobs)});
-  std::byte* drawn = drawn_.take(std::max(kLeast, 4 * places));
+  std::byte* drawn = sampled_.take(std::max(kLeast, 4 * places));
   if (drawn == nullptr) return no_scratch(4 * places);
   b.params = {
       .rows = reinterpret_cast<const SampleRow*>(place->device + kHead),
@@ -143,31 +143,31 @@ Result<void> Draws::bring(std::span<const SampleArgs> rows,
       .vocab = std::ssize(rows[0].logits),
       .workers = static_cast<std::int32_t>(b.weighs ? std::min(places, kSampledRows) : places),
       .tokens = reinterpret_cast<std::int32_t*>(drawn)};
-  brought_ = std::move(b);
+  prepared_ = std::move(b);
   return {};
 }
 
-std::uint64_t Draws::key() const {
-  if (!brought_) return 0;
-  const SampleParams& p = brought_->params;
+std::uint64_t Sampler::key() const {
+  if (!prepared_) return 0;
+  const SampleParams& p = prepared_->params;
   std::uint64_t key = 1;
   for (const std::uint64_t v :
        {reinterpret_cast<std::uint64_t>(p.rows), reinterpret_cast<std::uint64_t>(p.tokens),
         static_cast<std::uint64_t>(p.count), static_cast<std::uint64_t>(p.vocab),
-        std::uint64_t{brought_->weighs}}) {
+        std::uint64_t{prepared_->weighs}}) {
     key = (key ^ v) * 0x9e3779b97f4a7c15u;
     key ^= key >> 29;
   }
   return key;
 }
 
-Result<void> Draws::start(Arena& tensors, cudaStream_t stream) {
-  if (!brought_) return {};
+Result<void> Sampler::start(Arena& tensors, cudaStream_t stream) {
+  if (!prepared_) return {};
   const Arena::Scope scope(tensors);
-  SampleParams p = brought_->params;
-  p.values = tensors.take_array<double>(brought_->weighs ? p.workers * padded_vocab(p.vocab) : 0);
+  SampleParams p = prepared_->params;
+  p.values = tensors.take_array<double>(prepared_->weighs ? p.workers * padded_vocab(p.vocab) : 0);
   if (const cudaError_t status = launch_sample(p, stream); status != cudaSuccess) {
-    brought_.reset();
+    prepared_.reset();
     return launch_result(status, {"sample", fmt::format("{} rows of {}", p.count, p.vocab),
                                   std::source_location::current()});
   }
@@ -175,17 +175,17 @@ Result<void> Draws::start(Arena& tensors, cudaStream_t stream) {
   return {};
 }
 
-void Draws::started() {
-  if (!brought_) return;
+void Sampler::started() {
+  if (!prepared_) return;
   OfStep& step = steps_[now_];
-  tokens_ = brought_->params.tokens;
-  const Pending& pending = brought_->pending;
+  tokens_ = prepared_->params.tokens;
+  const Pending& pending = prepared_->pending;
   step.used = pending.at + Layout(std::ssize(pending.out), pending.top).bytes;
-  step.pending.push_back(std::move(brought_->pending));
-  brought_.reset();
+  step.pending.push_back(std::move(prepared_->pending));
+  prepared_.reset();
 }
 
-Result<void> Draws::make_room(OfStep& step, std::int64_t bytes) {
+Result<void> Sampler::make_room(OfStep& step, std::int64_t bytes) {
   if (step.used + bytes <= step.bytes) return {};
   LATHE_CHECK(step.pending.empty(), "results of one call and the next wait");
   const std::int64_t size = std::max<std::int64_t>(2 * bytes, 64 << 10);
@@ -196,7 +196,7 @@ Result<void> Draws::make_room(OfStep& step, std::int64_t bytes) {
   return {};
 }
 
-void Draws::finish(OfStep& step) {
+void Sampler::finish(OfStep& step) {
   for (const Pending& p : step.pending) {
     const Layout layout(std::ssize(p.out), p.top);
     const std::byte* at = step.results.get() + p.at;

@@ -1,4 +1,4 @@
-// Draws: samples a step's tokens on the device. It copies the parameters there, launches the
+// Sampler: samples a step's tokens on the device. It copies the parameters there, launches the
 // sampler, and reads the results from pinned memory that the sampler writes. A copy of the tokens
 // stays on the device, where the next step can read them before the host does.
 #pragma once
@@ -20,18 +20,18 @@
 
 namespace lathe::cuda {
 
-class Draws {
+class Sampler {
  public:
   /// Copies the parameters of `rows`; their logits are on the device. The sampler is launched for
   /// `places` rows and skips those from rows.size() on, so one recording serves any number of rows.
   /// Errors: out of memory.
-  Result<void> bring(std::span<const SampleArgs> rows, std::span<std::optional<SampledToken>> out,
-                     std::int64_t places, Staging& staging);
-  /// Whether bring() has prepared samples that neither start() nor started() has claimed.
-  bool waits() const { return brought_.has_value(); }
+  Result<void> prepare(std::span<const SampleArgs> rows, std::span<std::optional<SampledToken>> out,
+                       std::int64_t places, Staging& staging);
+  /// Whether prepared samples wait for start() or started().
+  bool is_prepared() const { return prepared_.has_value(); }
   /// Hash of everything that a recording of start() depends on; 0 if nothing is to be sampled.
   std::uint64_t key() const;
-  /// Launches the sampler on what bring() prepared. Errors: the launch.
+  /// Launches the kernel on the prepared samples. Errors: the launch.
   Result<void> start(Arena& tensors, cudaStream_t stream);
   /// Like start(), where a replayed graph has launched the sampler.
   void started();
@@ -40,14 +40,14 @@ class Draws {
   void turn() { now_ = 1 - now_; }
   /// Fills in every `out` of this step. Precondition: the stream has been waited for.
   void finish() {
-    brought_.reset();
+    prepared_.reset();
     finish(steps_[now_]);
   }
   /// Fills in every `out` of the step before turn(). Precondition: that step has been waited for.
   void finish_previous() { finish(steps_[1 - now_]); }
   /// Forgets both steps after an error.
   void drop() {
-    brought_.reset();
+    prepared_.reset();
     for (OfStep& step : steps_) step.drop();
   }
   /// [rows of the last start()] on the device; null before the first.
@@ -60,14 +60,14 @@ class Draws {
     std::vector<std::int32_t> asked;  // ids of tokens to report as well
                                       // (SampleRow::asked)
   };
-  // One call of bring(); the device writes its results to OfStep::results from byte `at` on.
+  // One call of prepare(); the device writes its results to OfStep::results from byte `at` on.
   struct Pending {
     std::span<std::optional<SampledToken>> out;
     std::vector<Wanted> wanted = {};  // [rows], or empty if no row wants any
     std::int64_t at = 0;
     std::int64_t top = 0;  // entries for likeliest and asked tokens, of all rows
   };
-  struct Brought {
+  struct Prepared {
     Pending pending;
     SampleParams params;  // without `values`
     bool weighs = false;  // the sampler needs `values`
@@ -84,12 +84,12 @@ class Draws {
   };
   static void finish(OfStep& step);
   Result<void> make_room(OfStep& step, std::int64_t bytes);
-  Result<void> bring_lists(const SampleArgs& args, Staging& staging, SampleRow& row);
+  Result<void> copy_lists(const SampleArgs& args, Staging& staging, SampleRow& row);
 
   OfStep steps_[2];
   int now_ = 0;
-  std::optional<Brought> brought_;
-  Scratch drawn_{kDeviceMemory};  // tokens of start()
+  std::optional<Prepared> prepared_;
+  Scratch sampled_{kDeviceMemory};  // tokens of start()
   const std::int32_t* tokens_ = nullptr;
   // Reused in every step, so that they stop allocating.
   std::vector<SeenToken> seen_;

@@ -75,17 +75,17 @@ class Bench {
 
   void hyper(std::int64_t rows) {
     const std::int64_t row = 4 * kHidden;
-    const NarrowProduct product{.x = floats_[0],
-                                .w = floats_[1],
-                                .out = floats_[2],
-                                .parts = floats_[3],
-                                .x_stride = row,
-                                .out_stride = 32,
-                                .rows = rows,
-                                .cols = row,
-                                .outputs = 24};
-    show("narrow_product", rows, 4 * (rows * row + 24 * row),
-         [&] { return launch_narrow_product(product, stream_); });
+    const NarrowGemm product{.x = floats_[0],
+                             .w = floats_[1],
+                             .out = floats_[2],
+                             .parts = floats_[3],
+                             .x_stride = row,
+                             .out_stride = 32,
+                             .rows = rows,
+                             .cols = row,
+                             .outputs = 24};
+    show("narrow_gemm", rows, 4 * (rows * row + 24 * row),
+         [&] { return launch_narrow_gemm(product, stream_); });
     const HyperMixParams mix{.x = floats_[0],
                              .product = floats_[2],
                              .base = floats_[3],

@@ -17,22 +17,22 @@ bool at_multiple(const void* p, std::uintptr_t bytes) {
   return reinterpret_cast<std::uintptr_t>(p) % bytes == 0;
 }
 
-RowBoxes boxes_of(const RowsView& x, const MatmulCut& cut) {
+RowBoxes boxes_of(const RowsView& x, const MatmulTiling& tiling) {
   return {.base = x.data,
           .rows = x.rows,
           .row_bytes = bytes_of(x.dtype, x.cols),
           .row_stride = bytes_of(x.dtype, x.row_stride),
           .element_bytes = bits_of(x.dtype) / 8,
-          .box_rows = cut.pair ? cut.tile_tokens / 2 : cut.tile_tokens};
+          .box_rows = tiling.pair ? tiling.tile_tokens / 2 : tiling.tile_tokens};
 }
-RowBoxes boxes_of(const WeightView& w, const MatmulCut& cut) {
+RowBoxes boxes_of(const WeightView& w, const MatmulTiling& tiling) {
   return {.base = w.data,
           .rows = w.rows,
           .row_bytes = bytes_of(w.dtype, w.cols),
           .row_stride = bytes_of(w.dtype, w.cols),
           .element_bytes = w.dtype == DType::bf16 ? 2 : 1,
           .box_bytes = w.dtype == DType::e2m1 ? 64 : 128,
-          .box_rows = cut.tile_rows};
+          .box_rows = tiling.tile_rows};
 }
 
 // Whether every row of `out` consists of whole 16-byte words, which TMA and vector stores need.
@@ -175,7 +175,7 @@ MatmulShape shape_of(std::span<const MatmulCall> calls, int sms) {
   return shape;
 }
 
-MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulCut& cut, int sms) {
+MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulTiling& tiling, int sms) {
   const RowsView& x = calls[0].x;
   const std::int64_t chunk = matmul_chunk(bits_of(calls[0].w.dtype));
   MatmulLaunch l{};
@@ -185,14 +185,14 @@ MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulCut& cut
   p.mx_blocks = static_cast<std::int32_t>(x.cols / kMxBlock);
   p.x_scales = calls[0].x_scales;
   p.x_scale_stride = static_cast<std::int32_t>(calls[0].x_scale_stride);
-  p.split = cut.split;
-  p.tile_rows = cut.tile_rows;
-  p.token_tiles = static_cast<std::int32_t>((x.rows + cut.tile_tokens - 1) / cut.tile_tokens);
-  l.x = boxes_of(x, cut);
+  p.split = tiling.split;
+  p.tile_rows = tiling.tile_rows;
+  p.token_tiles = static_cast<std::int32_t>((x.rows + tiling.tile_tokens - 1) / tiling.tile_tokens);
+  l.x = boxes_of(x, tiling);
   for (const MatmulCall& c : calls) {
     if (c.w.rows == 0) continue;
-    l.weights[p.weight_count] = boxes_of(c.w, cut);
-    const bool staged = cut.pair && has_whole_words(c.out);
+    l.weights[p.weight_count] = boxes_of(c.w, tiling);
+    const bool staged = tiling.pair && has_whole_words(c.out);
     if (staged && c.out.dtype == DType::f32) l.out[p.weight_count] = boxes_of(c.out);
     const void* scales = c.w.scales;
     if (c.w.dtype == DType::e2m1) scales = c.w.mx_scales;
@@ -205,13 +205,14 @@ MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulCut& cut
                                    .out_bf16 = c.out.dtype == DType::bf16,
                                    .add = c.add,
                                    .staged = staged};
-    p.tiles += static_cast<std::int32_t>((c.w.rows + cut.tile_rows - 1) / cut.tile_rows);
+    p.tiles += static_cast<std::int32_t>((c.w.rows + tiling.tile_rows - 1) / tiling.tile_rows);
   }
   if (calls[0].activation != nullptr) gate(l, *calls[0].activation, calls[0].w, calls[0].up);
-  const std::int64_t items = std::int64_t{cut.pair ? (p.tiles + 1) / 2 : p.tiles} * p.token_tiles;
-  const int clusters = std::max(1, sms / (cut.pair ? 2 : cut.split));
-  l.instance = {.tokens = cut.tile_tokens,
-                .pair = cut.pair,
+  const std::int64_t items =
+      std::int64_t{tiling.pair ? (p.tiles + 1) / 2 : p.tiles} * p.token_tiles;
+  const int clusters = std::max(1, sms / (tiling.pair ? 2 : tiling.split));
+  l.instance = {.tokens = tiling.tile_tokens,
+                .pair = tiling.pair,
                 .clusters = static_cast<int>(std::min<std::int64_t>(items, clusters))};
   return l;
 }
@@ -247,9 +248,9 @@ MatmulCall first_group(const GroupedMatmulCall& c) {
 
 }  // namespace
 
-Result<void> matmul_as_cut(std::span<const MatmulCall> calls, const MatmulCut& cut, int sms,
-                           cudaStream_t stream) {
-  return put(make_launch(calls, cut, sms), calls[0].w.dtype, stream);
+Result<void> matmul_with_tiling(std::span<const MatmulCall> calls, const MatmulTiling& tiling,
+                                int sms, cudaStream_t stream) {
+  return put(make_launch(calls, tiling, sms), calls[0].w.dtype, stream);
 }
 
 Result<void> matmul_on_device(std::span<const MatmulCall> calls, cudaStream_t stream) {
@@ -258,7 +259,7 @@ Result<void> matmul_on_device(std::span<const MatmulCall> calls, cudaStream_t st
   if (calls[0].x.rows == 0) return {};
   const auto sms = count_sms();
   if (!sms) return sms.error();
-  return matmul_as_cut(calls, cut_matmul(shape_of(calls, *sms)), *sms, stream);
+  return matmul_with_tiling(calls, choose_tiling(shape_of(calls, *sms)), *sms, stream);
 }
 
 bool grouped_matmul_takes(const GroupedMatmulCall& c) {

@@ -21,7 +21,7 @@ struct MatmulLaunch {
   RowBoxes weights[kMatmulWeights];
   RowBoxes out[kMatmulWeights];  // for f32, if MatmulWeight::staged is set
 };
-MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulCut& cut, int sms);
+MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulTiling& tiling, int sms);
 
 /// tokens: per tile; 8, 16 or 32, or 128 or 256 in pairs.
 MatmulLaunch make_launch(const GroupedMatmulCall& call, int tokens, int sms);
@@ -29,7 +29,7 @@ MatmulLaunch make_launch(const GroupedMatmulCall& call, int tokens, int sms);
 int grouped_tile_tokens(const GroupedMatmulCall& call);
 
 /// matmul_on_device() for checked calls, with the given tiles and split.
-Result<void> matmul_as_cut(std::span<const MatmulCall> calls, const MatmulCut& cut, int sms,
-                           cudaStream_t stream);
+Result<void> matmul_with_tiling(std::span<const MatmulCall> calls, const MatmulTiling& tiling,
+                                int sms, cudaStream_t stream);
 
 }  // namespace lathe::cuda

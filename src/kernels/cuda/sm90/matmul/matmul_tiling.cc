@@ -89,7 +89,7 @@ Tiles best_for_few(const MatmulShape& shape) {
 
 }  // namespace
 
-MatmulCut cut_matmul(const MatmulShape& s) {
+MatmulTiling choose_tiling(const MatmulShape& s) {
   const Tiles few = best_for_few(s);
   Tiles best = few;
   double least = -1;

@@ -17,7 +17,7 @@ struct MatmulShape {
   bool gated = false;    // tiles interleave rows of two weights
 };
 
-struct MatmulCut {
+struct MatmulTiling {
   int split = 1;        // parts of K: 1, 2, 4 or 8; depends on (rows, k, weight_bits, sms) alone
   int tile_rows = 128;  // weight rows per tile
   int tile_tokens = 8;  // 8, 16, 32, 64, 128 or 256
@@ -27,6 +27,6 @@ struct MatmulCut {
 /// Elements of K in a chunk, the step by which K is processed and split.
 constexpr std::int64_t matmul_chunk(int weight_bits) { return weight_bits == 16 ? 64 : 128; }
 
-MatmulCut cut_matmul(const MatmulShape& shape);
+MatmulTiling choose_tiling(const MatmulShape& shape);
 
 }  // namespace lathe::cuda

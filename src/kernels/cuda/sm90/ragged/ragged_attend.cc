@@ -58,11 +58,11 @@ Result<void> expand(const RaggedParams& p, const AttendArgs& args, std::int32_t 
   const GroupedMatmulCall call{.x = x, .w = w, .out = out, .groups = 1, .offsets = p.extent};
   if (grouped_matmul_takes(call)) return grouped_matmul_on_device(call, stream_of(args));
   return call_result(
-      launch_plain_product(
-          PlainProduct{
+      launch_plain_gemm(
+          PlainGemm{
               .x = device_rows(x), .w = plain_weight(w), .out = device_rows(out), .rows = p.keys},
           stream_of(args)),
-      "plain_product");
+      "plain_gemm");
 }
 
 cudaError_t launch_m128(const RaggedParams& p, const AttentionProblem& problem,

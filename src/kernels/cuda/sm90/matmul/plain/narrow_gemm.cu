@@ -5,11 +5,11 @@
 
 namespace lathe::cuda {
 
-cudaError_t launch_narrow_product(const NarrowProduct& p, cudaStream_t stream) {
+cudaError_t launch_narrow_gemm(const NarrowGemm& p, cudaStream_t stream) {
   if (p.rows == 0 || p.outputs == 0) return cudaSuccess;
   const dim3 grid(blocks_for(p.cols, kNarrowSlice), blocks_for(p.rows, kNarrowRows));
   const cudaError_t status = launch_kernel(
-      narrow_product_kernel, {.grid = grid, .block = kNarrowThreads, .early = true}, stream, p);
+      narrow_gemm_kernel, {.grid = grid, .block = kNarrowThreads, .early = true}, stream, p);
   if (status != cudaSuccess) return status;
   return launch_kernel(narrow_sum_kernel,
                        {.grid = blocks_for(p.rows * p.outputs, kNarrowSumOutputs),

@@ -16,7 +16,7 @@ inline constexpr int kNarrowSumOutputs = 32, kNarrowSumParts = 8;
 inline constexpr int kNarrowSumThreads = kNarrowSumOutputs * kNarrowSumParts;
 
 static __global__ void __launch_bounds__(kNarrowThreads)
-    narrow_product_kernel(const __grid_constant__ NarrowProduct p) {
+    narrow_gemm_kernel(const __grid_constant__ NarrowGemm p) {
   __shared__ float sums[kNarrowWarps][kNarrowRows][kNarrowOutputs];
   let_next_begin();
   wait_for_previous();
@@ -81,7 +81,7 @@ static __global__ void __launch_bounds__(kNarrowThreads)
 // A block adds up kNarrowSumOutputs outputs: each warp every eighth slice, then the warps' sums. So
 // all loads of a thread are in flight at once.
 static __global__ void __launch_bounds__(kNarrowSumThreads)
-    narrow_sum_kernel(const __grid_constant__ NarrowProduct p, std::int64_t slices) {
+    narrow_sum_kernel(const __grid_constant__ NarrowGemm p, std::int64_t slices) {
   __shared__ float sums[kNarrowSumParts][kNarrowSumOutputs];
   let_next_begin();
   wait_for_previous();

@@ -15,7 +15,7 @@ namespace lathe::cuda {
 
 inline constexpr int kNarrowOutputs = 32;  // at most
 
-struct NarrowProduct {
+struct NarrowGemm {
   const float* x = nullptr;  // [rows, cols], rows aligned to 16 bytes
   const float* w = nullptr;  // [outputs, cols]
   float* out = nullptr;      // [rows, outputs]
@@ -25,11 +25,11 @@ struct NarrowProduct {
   std::int32_t outputs = 0;
 };
 
-inline std::int64_t narrow_parts(const NarrowProduct& p) {
+inline std::int64_t narrow_parts(const NarrowGemm& p) {
   return (p.cols + kNarrowSlice - 1) / kNarrowSlice * p.rows * p.outputs;
 }
 
 /// Two kernels; the second adds the slices.
-cudaError_t launch_narrow_product(const NarrowProduct& p, cudaStream_t stream);
+cudaError_t launch_narrow_gemm(const NarrowGemm& p, cudaStream_t stream);
 
 }  // namespace lathe::cuda

@@ -23,11 +23,11 @@ PlainWeight plain_weight(const WeightStack& w) {
   return out;
 }
 
-cudaError_t launch_plain_product(const PlainProduct& p, cudaStream_t stream) {
+cudaError_t launch_plain_gemm(const PlainGemm& p, cudaStream_t stream) {
   if (p.rows == 0 || p.w.rows == 0 || p.count == 0) return cudaSuccess;
   const dim3 grid(blocks_for(p.w.rows, kPlainTileN), blocks_for(p.rows, kPlainTileM),
                   static_cast<unsigned>(p.count));
-  return launch_kernel(plain_product_kernel, {.grid = grid, .block = kPlainThreads, .early = true},
+  return launch_kernel(plain_gemm_kernel, {.grid = grid, .block = kPlainThreads, .early = true},
                        stream, p);
 }
 

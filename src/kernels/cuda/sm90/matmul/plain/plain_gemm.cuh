@@ -37,7 +37,7 @@ __device__ inline float weight_element(const PlainWeight& w, std::int64_t weight
 }
 
 static __global__ void __launch_bounds__(kPlainThreads)
-    plain_product_kernel(const __grid_constant__ PlainProduct p) {
+    plain_gemm_kernel(const __grid_constant__ PlainGemm p) {
   __shared__ float x_tile[kPlainTileM][kPlainTileK + 1];
   __shared__ float w_tile[kPlainTileN][kPlainTileK + 1];
   let_next_begin();

@@ -31,7 +31,7 @@ PlainWeight plain_weight(const WeightStack& w);
 
 /// out[m, n] = sum over k of x[m, k] w[n, k]. For several weights: `count` GEMMs, each with its own
 /// columns of x and out, or its own rows.
-struct PlainProduct {
+struct PlainGemm {
   DeviceRows x = {};
   PlainWeight w = {};
   MutableDeviceRows out = {};
@@ -47,6 +47,6 @@ struct PlainProduct {
   const std::int32_t* offsets = nullptr;  // [count + 1]
 };
 
-cudaError_t launch_plain_product(const PlainProduct& p, cudaStream_t stream);
+cudaError_t launch_plain_gemm(const PlainGemm& p, cudaStream_t stream);
 
 }  // namespace lathe::cuda

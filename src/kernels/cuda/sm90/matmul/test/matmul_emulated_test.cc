@@ -93,8 +93,8 @@ void emulate_matmul(const GroupedMatmulCall& call, int tokens, int sms) {
   if (call.w.dtype == DType::e4m3) return emulate_groups<MatmulE4m3Weights>(l);
   emulate_groups<MatmulE2m1Weights>(l);
 }
-void emulate_matmul(std::span<const MatmulCall> calls, const MatmulCut& cut, int sms) {
-  const MatmulLaunch l = make_launch(calls, cut, sms);
+void emulate_matmul(std::span<const MatmulCall> calls, const MatmulTiling& tiling, int sms) {
+  const MatmulLaunch l = make_launch(calls, tiling, sms);
   const DType weights = calls[0].w.dtype;
   if (l.params.x_scales != nullptr) return emulate_format<MatmulE4m3>(l);
   if (weights == DType::bf16) return emulate_format<MatmulBf16>(l);
@@ -104,16 +104,16 @@ void emulate_matmul(std::span<const MatmulCall> calls, const MatmulCut& cut, int
 
 class MatmulEmulated : public ::testing::Test {
  public:
-  void check(const Problem& p, const MatmulCut& cut, int sms) {
+  void check(const Problem& p, const MatmulTiling& tiling, int sms) {
     SCOPED_TRACE(::testing::Message()
                  << "seed " << seed << ", m " << p.m << ", n " << p.n << ", k " << p.k << ", split "
-                 << cut.split << ", tile " << cut.tile_rows << " x " << cut.tile_tokens
-                 << (cut.pair ? ", pairs" : "") << ", " << sms << " SMs");
+                 << tiling.split << ", tile " << tiling.tile_rows << " x " << tiling.tile_tokens
+                 << (tiling.pair ? ", pairs" : "") << ", " << sms << " SMs");
     Host host;
     const Placed placed(p, host);
     const MatmulCall call = placed.call(p.m);
     ASSERT_TRUE(matmul_takes(call));
-    emulate_matmul({&call, 1}, cut, sms);
+    emulate_matmul({&call, 1}, tiling, sms);
     placed.expect_right(p.m);
   }
   int between(int a, int b) { return std::uniform_int_distribution<int>(a, b)(random); }
@@ -289,20 +289,20 @@ TEST_F(MatmulEmulated, Epilogues) {
   };
   for (const Case c : {Case{false, 264, 4}, {true, 262, 0}, {true, 264, 4}, {true, 264, 0}}) {
     const bool pair = c.pair;
-    const MatmulCut cut{pair ? 2 : 4, 128, pair ? 128 : 16, pair};
+    const MatmulTiling tiling{pair ? 2 : 4, 128, pair ? 128 : 16, pair};
     Problem p(random, pair ? between(100, 200) : between(1, 21), 8 * between(13, 32) + c.more, 512);
     p.out_stride = c.out_stride;
     p.bias = random_f32(random, p.n);
-    check(p, cut, 4);
+    check(p, tiling, 4);
     p.before = random_f32(random, p.m * p.out_stride);
-    check(p, cut, 4);
+    check(p, tiling, 4);
     p.bias.clear();
-    check(p, cut, 4);
+    check(p, tiling, 4);
     p.before.clear();
     p.out_bf16 = true;
-    check(p, cut, 4);
+    check(p, tiling, 4);
     p.bias = random_f32(random, p.n);
-    check(p, cut, 4);
+    check(p, tiling, 4);
   }
 }
 
@@ -318,8 +318,8 @@ TEST_F(MatmulEmulated, WeightsThatShareX) {
     const Placed a(p, host), b(q, host), c(r, host);
     MatmulCall calls[3] = {a.call(19), b.call(19), c.call(19)};
     calls[1].x = calls[2].x = calls[0].x;
-    const MatmulCut cut{2, pair ? 128 : 80, pair ? 128 : 32, pair};
-    emulate_matmul(calls, cut, 4);
+    const MatmulTiling tiling{2, pair ? 128 : 80, pair ? 128 : 32, pair};
+    emulate_matmul(calls, tiling, 4);
     a.expect_right(19);
     b.expect_right(19);
     c.expect_right(19);
@@ -333,14 +333,14 @@ TEST_F(MatmulEmulated, RowsIgnoreTheBatch) {
   p.before = random_f32(random, p.m * p.out_stride);
   std::vector<float> want;
   for (const std::int64_t m : {140, 1, 9, 33, 65, 129}) {
-    const MatmulCut chosen = cut_matmul({.rows = p.n, .k = p.k, .m = m, .sms = 8});
+    const MatmulTiling chosen = choose_tiling({.rows = p.n, .k = p.k, .m = m, .sms = 8});
     ASSERT_GT(chosen.split, 1);
-    for (const MatmulCut cut : {chosen, MatmulCut{chosen.split, 128, 128, true}}) {
-      if (cut.pair && m < 65) continue;
+    for (const MatmulTiling tiling : {chosen, MatmulTiling{chosen.split, 128, 128, true}}) {
+      if (tiling.pair && m < 65) continue;
       Host host;
       const Placed some(p, host);
       const MatmulCall call = some.call(m);
-      emulate_matmul({&call, 1}, cut, 8);
+      emulate_matmul({&call, 1}, tiling, 8);
       const std::vector<float> got = some.read();
       if (want.empty()) want = got;
       for (std::int64_t i = 0; i < m * p.out_stride; ++i) {
@@ -378,16 +378,16 @@ TEST_F(MatmulEmulated, Gated) {
     bool codes;
   };
   for (const Case c : {Case{DType::bf16, false}, {DType::e4m3, false}, {DType::e4m3, true}}) {
-    for (const MatmulCut cut : {MatmulCut{1, 64, 8, false},
-                                {2, 96, 32, false},
-                                {4, 128, 8, false},
-                                {1, 128, 128, true}}) {
+    for (const MatmulTiling tiling : {MatmulTiling{1, 64, 8, false},
+                                      {2, 96, 32, false},
+                                      {4, 128, 8, false},
+                                      {1, 128, 128, true}}) {
       SCOPED_TRACE(::testing::Message() << "seed " << seed << ", " << name(c.dtype) << ", tile "
-                                        << cut.tile_rows << " x " << cut.tile_tokens);
+                                        << tiling.tile_rows << " x " << tiling.tile_tokens);
       Host host;
       matmul_test::check_gated(random, host, c.dtype, c.codes, between(1, 40), 8 * between(9, 30),
                                16 * between(20, 40), [&](const MatmulCall& call) {
-                                 emulate_matmul({&call, 1}, cut, 4);
+                                 emulate_matmul({&call, 1}, tiling, 4);
                                });
     }
   }

@@ -173,11 +173,11 @@ class Bench {
       const int count = m > 1000 ? matrices : std::max(matrices, kMostMatrices);
       for (int i = 0; i < count; ++i) calls.push_back(call(out, i % matrices));
       const MatmulShape shape = shape_of(std::span(calls).first(1), device_.sms);
-      std::vector<MatmulCut> cuts = {cut_matmul(shape)};
-      if (o_.sweep) cuts = all_cuts(cuts[0], m);
-      for (const MatmulCut& cut : cuts) {
+      std::vector<MatmulTiling> tilings = {choose_tiling(shape)};
+      if (o_.sweep) tilings = all_tilings(tilings[0], m);
+      for (const MatmulTiling& tiling : tilings) {
         std::vector<Product> sides = {[&](const MatmulCall& c) {
-          return matmul_as_cut({&c, 1}, cut, device_.sms, stream_);
+          return matmul_with_tiling({&c, 1}, tiling, device_.sms, stream_);
         }};
         std::vector<double> difference;
 #if LATHE_HAS_CUBLASLT
@@ -192,26 +192,26 @@ class Bench {
 #endif
         check(s, m, x, w[0], sides[0], call(out, 0), out);
         const std::vector<double> t = time(calls, sides);
-        print(s, m, cut, t, difference);
+        print(s, m, tiling, t, difference);
       }
     }
   }
   // Cuts that give the same bits: with the chosen split.
-  static std::vector<MatmulCut> all_cuts(const MatmulCut& chosen, std::int64_t m) {
-    std::vector<MatmulCut> cuts;
+  static std::vector<MatmulTiling> all_tilings(const MatmulTiling& chosen, std::int64_t m) {
+    std::vector<MatmulTiling> tilings;
     for (const int tokens : {8, 16, 32, 64, 128}) {
       if (tokens < 64 && tokens < m) continue;
       for (const int rows : {64, 80, 96, 112, 128}) {
-        cuts.push_back({chosen.split, rows, tokens, false});
+        tilings.push_back({chosen.split, rows, tokens, false});
       }
       if (tokens >= m) break;
     }
-    if (m <= 64) return cuts;
+    if (m <= 64) return tilings;
     for (const int rows : {96, 112, 128}) {
-      cuts.push_back({chosen.split, rows, 128, true});
-      if (chosen.split == 1) cuts.push_back({1, rows, 256, true});
+      tilings.push_back({chosen.split, rows, 128, true});
+      if (chosen.split == 1) tilings.push_back({1, rows, 256, true});
     }
-    return cuts;
+    return tilings;
   }
 
   std::vector<float> read(const DeviceArray<std::byte>& from, std::int64_t count) {
@@ -272,14 +272,14 @@ class Bench {
     }
   }
 
-  void print(const Shape& s, std::int64_t m, const MatmulCut& cut, const std::vector<double>& t,
-             const std::vector<double>& difference) const {
+  void print(const Shape& s, std::int64_t m, const MatmulTiling& tiling,
+             const std::vector<double>& t, const std::vector<double>& difference) const {
     const auto f = [](std::int64_t v) { return static_cast<double>(v); };
     const double bytes = f(bytes_of(s.w, s.n * s.k) + bytes_of(s.x, m * s.k) + 2 * m * s.n);
     const double rate = s.x == DType::e4m3 ? 1366e12 : 795e12;
     const double limit = std::max(bytes / 4.2e12, 2 * f(m) * f(s.n) * f(s.k) / rate);
-    const std::string tile = fmt::format("{}x{} split {}{}", cut.tile_rows, cut.tile_tokens,
-                                         cut.split, cut.pair ? " pair" : "");
+    const std::string tile = fmt::format("{}x{} split {}{}", tiling.tile_rows, tiling.tile_tokens,
+                                         tiling.split, tiling.pair ? " pair" : "");
     std::printf("%-18s %6ld %6ld %6ld  %-18s %9.2f %6.1f%%", s.name, s.n, s.k, m, tile.c_str(),
                 t[0] * 1e6, 100 * limit / t[0]);
     if (t.size() > 1) {

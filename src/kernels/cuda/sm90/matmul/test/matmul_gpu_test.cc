@@ -32,16 +32,16 @@ class MatmulGpu : public GpuTest {
     }
   };
   int between(int a, int b) { return std::uniform_int_distribution<int>(a, b)(random); }
-  void check(const Problem& p, const MatmulCut& cut, int sms) {
+  void check(const Problem& p, const MatmulTiling& tiling, int sms) {
     SCOPED_TRACE(::testing::Message()
                  << "seed " << seed << ", m " << p.m << ", n " << p.n << ", k " << p.k << ", split "
-                 << cut.split << ", tile " << cut.tile_rows << " x " << cut.tile_tokens
-                 << (cut.pair ? ", pairs" : "") << ", " << sms << " SMs");
+                 << tiling.split << ", tile " << tiling.tile_rows << " x " << tiling.tile_tokens
+                 << (tiling.pair ? ", pairs" : "") << ", " << sms << " SMs");
     Device memory{*this, {}};
     const Placed placed(p, memory);
     const MatmulCall call = placed.call(p.m);
     ASSERT_TRUE(matmul_takes(call));
-    must(matmul_as_cut({&call, 1}, cut, sms, stream()));
+    must(matmul_with_tiling({&call, 1}, tiling, sms, stream()));
     placed.expect_right(p.m, p.m * p.out_stride > 20000 ? 37 : 1);
   }
 
@@ -192,13 +192,13 @@ TEST_F(MatmulGpu, RowsIgnoreTheBatch) {
       compare(m);
     }
     const MatmulCall call = device.call(300);
-    const int split = cut_matmul(shape_of({&call, 1}, 132)).split;
+    const int split = choose_tiling(shape_of({&call, 1}, 132)).split;
     for (int i = 0; i < 20; ++i) {
       const int tokens = 8 << between(0, 4);
       const bool pair = between(0, 2) == 0;
-      must(matmul_as_cut({&call, 1},
-                         {split, pair ? 128 : 16 * between(3, 8), pair ? 128 : tokens, pair}, 132,
-                         stream()));
+      must(matmul_with_tiling({&call, 1},
+                              {split, pair ? 128 : 16 * between(3, 8), pair ? 128 : tokens, pair},
+                              132, stream()));
       compare(300);
     }
   }

@@ -10,7 +10,7 @@ namespace lathe::cuda {
 namespace {
 
 // The order of a sum must not depend on the number of tokens.
-TEST(MatmulCut, SplitsKAlikeForAnyNumberOfTokens) {
+TEST(MatmulTiling, SplitsKAlikeForAnyNumberOfTokens) {
   const unsigned seed = std::random_device()();
   std::mt19937 random(seed);
   const auto between = [&](int a, int b) {
@@ -22,23 +22,23 @@ TEST(MatmulCut, SplitsKAlikeForAnyNumberOfTokens) {
     s.sms = between(0, 1) == 0 ? 132 : between(8, 144);
     s.gated = between(0, 1) == 0;
     s.m = 1;
-    const int split = cut_matmul(s).split;
+    const int split = choose_tiling(s).split;
     for (int j = 0; j < 20; ++j) {
       s.m = between(1, j < 10 ? 300 : 20000);
-      const MatmulCut cut = cut_matmul(s);
-      ASSERT_EQ(cut.split, split) << "seed " << seed << ", " << s.rows << " x " << s.k << ", m "
-                                  << s.m;
-      ASSERT_EQ(cut.tile_rows % 16, 0);
-      ASSERT_LE(cut.tile_rows, 128);
+      const MatmulTiling tiling = choose_tiling(s);
+      ASSERT_EQ(tiling.split, split)
+          << "seed " << seed << ", " << s.rows << " x " << s.k << ", m " << s.m;
+      ASSERT_EQ(tiling.tile_rows % 16, 0);
+      ASSERT_LE(tiling.tile_rows, 128);
       // Blocks of 256 tokens have no registers for a second accumulator.
-      ASSERT_TRUE(cut.tile_tokens < 256 || (cut.pair && cut.split == 1));
-      ASSERT_TRUE(!cut.pair || (cut.tile_rows == 128 && cut.tile_tokens >= 128));
+      ASSERT_TRUE(tiling.tile_tokens < 256 || (tiling.pair && tiling.split == 1));
+      ASSERT_TRUE(!tiling.pair || (tiling.tile_rows == 128 && tiling.tile_tokens >= 128));
     }
   }
 }
 
 // Decode reads each weight once, and at least 9 in 10 SMs read until the end.
-TEST(MatmulCut, FillsTheMachineForKnownShapes) {
+TEST(MatmulTiling, FillsTheMachineForKnownShapes) {
   struct Case {
     std::int64_t rows, k;
     int bits;
@@ -49,15 +49,15 @@ TEST(MatmulCut, FillsTheMachineForKnownShapes) {
         Case{5120, 8192, 16}, Case{51200, 5120, 16}, Case{5120, 25600, 16}, Case{24576, 1536, 8},
         Case{7168, 16384, 8}, Case{4096, 7168, 8}}) {
     for (const std::int64_t m : {1, 8, 32}) {
-      const MatmulCut cut = cut_matmul({c.rows, c.k, m, c.bits, 132});
-      EXPECT_GE(cut.tile_tokens, m);
-      const std::int64_t items = (c.rows + cut.tile_rows - 1) / cut.tile_rows;
-      const std::int64_t clusters = 132 / cut.split;
+      const MatmulTiling tiling = choose_tiling({c.rows, c.k, m, c.bits, 132});
+      EXPECT_GE(tiling.tile_tokens, m);
+      const std::int64_t items = (c.rows + tiling.tile_rows - 1) / tiling.tile_rows;
+      const std::int64_t clusters = 132 / tiling.split;
       const std::int64_t rounds = (items + clusters - 1) / clusters;
       const double full = static_cast<double>(c.rows) /
-                          static_cast<double>(rounds * cut.tile_rows * 132) * cut.split;
-      EXPECT_GE(full, 0.9) << c.rows << " x " << c.k << ", m " << m << ": split " << cut.split
-                           << ", rows " << cut.tile_rows;
+                          static_cast<double>(rounds * tiling.tile_rows * 132) * tiling.split;
+      EXPECT_GE(full, 0.9) << c.rows << " x " << c.k << ", m " << m << ": split " << tiling.split
+                           << ", rows " << tiling.tile_rows;
     }
   }
 }
