@@ -49,19 +49,19 @@ struct Hold {
   bool has;
 
   template <bool kWhole>
-  __device__ __forceinline__ static Hold of(const Cut& cut, std::uint32_t batch,
+  __device__ __forceinline__ static Hold of(const LaneMap& lanes, std::uint32_t batch,
                                             std::uint32_t rows) {
     const std::uint32_t lane = lane_of_warp();
-    const std::uint32_t group = cut.pieces(batch);
-    const std::uint32_t piece = batch - group * cut.pieces.divisor;
+    const std::uint32_t group = lanes.pieces(batch);
+    const std::uint32_t piece = batch - group * lanes.pieces.divisor;
     Hold out;
-    out.step = 1u << cut.shift;
-    out.row = (group << (5 - cut.shift)) + (lane >> cut.shift);
-    out.chunk =
-        ((piece * static_cast<std::uint32_t>(cut.rounds)) << cut.shift) + (lane & (out.step - 1));
-    out.has = out.row < rows && (kWhole || out.chunk < cut.chunks);
+    out.step = 1u << lanes.shift;
+    out.row = (group << (5 - lanes.shift)) + (lane >> lanes.shift);
+    out.chunk = ((piece * static_cast<std::uint32_t>(lanes.rounds)) << lanes.shift) +
+                (lane & (out.step - 1));
+    out.has = out.row < rows && (kWhole || out.chunk < lanes.chunks);
     if (out.row >= rows) out.row = rows - 1;
-    if (!kWhole && out.chunk >= cut.chunks) out.chunk = cut.chunks - 1;
+    if (!kWhole && out.chunk >= lanes.chunks) out.chunk = lanes.chunks - 1;
     return out;
   }
 };

@@ -33,7 +33,7 @@ RunParams run_params(const ValueRun& run, const ConstPoolView& pool, ScalePolicy
   p.first_tile = static_cast<std::uint32_t>(run.first_tile);
   p.start = run.values.start;
   p.step = static_cast<std::uint32_t>(run.values.step);
-  p.cut.chunks = static_cast<std::uint32_t>(run.elems / kChunk);
+  p.lanes.chunks = static_cast<std::uint32_t>(run.elems / kChunk);
   const std::int64_t chunk_bytes = bytes_of(run.dtype, kChunk);
   p.vector = aligned(pool.data, chunk_bytes, {pool.page_stride, p.start, p.step});
   p.vector_scale = true;
@@ -48,7 +48,7 @@ RunParams run_params(const ValueRun& run, const ConstPoolView& pool, ScalePolicy
   p.scale_start = run.scales.start;
   p.scale_step = static_cast<std::uint32_t>(run.scales.step);
   p.vector_scale = aligned(pool.data, 4, {pool.page_stride, p.scale_start, p.scale_step});
-  p.scale_word = p.kind == RunKind::e4m3_ue8m0 && p.cut.chunks == 7 * threads &&
+  p.scale_word = p.kind == RunKind::e4m3_ue8m0 && p.lanes.chunks == 7 * threads &&
                  p.scale_step == 8 && aligned(pool.data, 8, {pool.page_stride, p.scale_start});
   return p;
 }
@@ -66,19 +66,19 @@ const std::int32_t* values(std::span<const Slot> slots) {
   return slots.empty() ? nullptr : &slots.data()->value;
 }
 
-std::int32_t batches_of(const Cut& cut, std::int32_t rows) {
-  const std::int32_t of_warp = 32 >> cut.shift;
-  return (rows + of_warp - 1) / of_warp * static_cast<std::int32_t>(cut.pieces.divisor);
+std::int32_t batches_of(const LaneMap& lanes, std::int32_t rows) {
+  const std::int32_t of_warp = 32 >> lanes.shift;
+  return (rows + of_warp - 1) / of_warp * static_cast<std::int32_t>(lanes.pieces.divisor);
 }
-double accesses_of(const Cut& cut) { return cut.chunks; }
-double room_of(const Cut& cut) { return 32 * cut.rounds; }
+double accesses_of(const LaneMap& lanes) { return lanes.chunks; }
+double room_of(const LaneMap& lanes) { return 32 * lanes.rounds; }
 
-std::int32_t batches_of(const MoveCut& cut, std::int32_t rows) {
-  const std::uint32_t accesses = static_cast<std::uint32_t>(rows) * cut.accesses.divisor;
-  return static_cast<std::int32_t>((accesses + cut.batch - 1) / cut.batch);
+std::int32_t batches_of(const MoveLaneMap& lanes, std::int32_t rows) {
+  const std::uint32_t accesses = static_cast<std::uint32_t>(rows) * lanes.accesses.divisor;
+  return static_cast<std::int32_t>((accesses + lanes.batch - 1) / lanes.batch);
 }
-double accesses_of(const MoveCut& cut) { return cut.accesses.divisor; }
-double room_of(const MoveCut& cut) { return cut.batch; }
+double accesses_of(const MoveLaneMap& lanes) { return lanes.accesses.divisor; }
+double room_of(const MoveLaneMap& lanes) { return lanes.batch; }
 
 // Fewest warps of a block, if there are enough rows.
 constexpr std::int32_t kFewestWarps = 3;
@@ -91,12 +91,12 @@ std::int32_t spread_rows(std::int64_t count, std::int32_t most) {
 }
 
 // Chooses the rows of a block and its threads.
-template <class Params, class AnyCut>
-void cut_rows(Params& p, std::int32_t rows, std::initializer_list<AnyCut*> cuts,
-              std::int32_t fewest_warps = kFewestWarps) {
+template <class Params, class AnyMap>
+void set_block_rows(Params& p, std::int32_t rows, std::initializer_list<AnyMap*> maps,
+                    std::int32_t fewest_warps = kFewestWarps) {
   const auto all = [&](std::int32_t r) {
     std::int32_t batches = 0;
-    for (const AnyCut* c : cuts) batches += batches_of(*c, r);
+    for (const AnyMap* c : maps) batches += batches_of(*c, r);
     return batches;
   };
   if (rows == 0) {
@@ -106,7 +106,7 @@ void cut_rows(Params& p, std::int32_t rows, std::initializer_list<AnyCut*> cuts,
     double best = 0;
     for (std::int32_t r = 1; r <= kMaxBlockRows && (r == 1 || all(r) <= kCodecWarps); ++r) {
       double chunks = 0, room = 0;
-      for (const AnyCut* c : cuts) {
+      for (const AnyMap* c : maps) {
         chunks += r * accesses_of(*c);
         room += batches_of(*c, r) * room_of(*c);
       }
@@ -118,37 +118,37 @@ void cut_rows(Params& p, std::int32_t rows, std::initializer_list<AnyCut*> cuts,
   }
   p.block_rows = rows;
   p.threads = 32 * std::clamp(all(rows), 1, kCodecWarps);
-  for (AnyCut* c : cuts) c->batches = batches_of(*c, rows);
+  for (AnyMap* c : maps) c->batches = batches_of(*c, rows);
 }
 
-template <class Params, class AnyCut>
-void cut_runs(Params& p, std::int32_t rows, AnyCut& first, AnyCut& second) {
+template <class Params, class AnyMap>
+void set_run_rows(Params& p, std::int32_t rows, AnyMap& first, AnyMap& second) {
   if (p.run_count == 2) {
-    cut_rows<Params, AnyCut>(p, rows, {&first, &second});
+    set_block_rows<Params, AnyMap>(p, rows, {&first, &second});
   } else {
-    cut_rows<Params, AnyCut>(p, rows, {&first});
+    set_block_rows<Params, AnyMap>(p, rows, {&first});
   }
 }
 
 // Assigns a run's chunks to lanes so that `rounds` of 2^shift lanes divide them evenly and a tile
 // is within a round or is the whole row. Neighbouring lanes of a row access at least 64 contiguous
 // bytes, if the run allows it. False if no shift works.
-bool deal_whole(RunParams& run, int rounds, int least_shift, bool encodes) {
-  Cut& cut = run.cut;
+bool map_whole_rounds(RunParams& run, int rounds, int least_shift, bool encodes) {
+  LaneMap& lanes = run.lanes;
   for (int shift = 5; shift >= least_shift; --shift) {
     const auto piece = static_cast<std::uint32_t>(rounds) << shift;
-    if (cut.chunks % piece != 0) continue;
+    if (lanes.chunks % piece != 0) continue;
     // Paired halves rotate in place only if all chunks of a row are in one warp.
-    if (run.rotates && cut.chunks != piece) continue;
+    if (run.rotates && lanes.chunks != piece) continue;
     const bool within = run.tile_shift <= shift;
     const bool spans = run.kind != RunKind::e2m1_ue8m0 && piece == 1u << run.tile_shift;
     if (encodes && !within && !spans) continue;
     // Runs that rotate have one round and store each scale by itself.
     const bool joins = run.kind == RunKind::e2m1_ue8m0 && !run.rotates;
     if (encodes && joins && !scales_join(rounds, shift)) continue;
-    cut.shift = shift;
-    cut.rounds = rounds;
-    cut.pieces = FastDiv(cut.chunks / piece);
+    lanes.shift = shift;
+    lanes.rounds = rounds;
+    lanes.pieces = FastDiv(lanes.chunks / piece);
     return true;
   }
   return false;
@@ -156,11 +156,11 @@ bool deal_whole(RunParams& run, int rounds, int least_shift, bool encodes) {
 
 // As deal_whole() with one round, in which some lanes may be idle. wide: a wide tile is encoded,
 // which needs a warp per row.
-void deal_one_round(RunParams& run, bool wide) {
-  Cut& cut = run.cut;
-  cut.shift = wide ? 5 : std::min(static_cast<int>(std::bit_width(cut.chunks - 1)), 5);
-  cut.rounds = 1;
-  cut.pieces = FastDiv(wide ? 1 : ((cut.chunks - 1) >> cut.shift) + 1);
+void map_one_round(RunParams& run, bool wide) {
+  LaneMap& lanes = run.lanes;
+  lanes.shift = wide ? 5 : std::min(static_cast<int>(std::bit_width(lanes.chunks - 1)), 5);
+  lanes.rounds = 1;
+  lanes.pieces = FastDiv(wide ? 1 : ((lanes.chunks - 1) >> lanes.shift) + 1);
 }
 
 // Seven rounds work only where a row's scales are one word.
@@ -172,21 +172,23 @@ Rounds rounds_of_run(const RunParams& run, Rounds rounds) {
 // Assigns the chunks of all runs; returns whether no access is partial and no lane idle in any
 // batch. `encodes`: lanes also compute the maxima of tiles.
 template <class RoundsOf>
-bool deal(RunParams (&runs)[2], std::int32_t count, bool aligned, bool encodes,
-          RoundsOf rounds_of) {
+bool map_lanes(RunParams (&runs)[2], std::int32_t count, bool aligned, bool encodes,
+               RoundsOf rounds_of) {
   const auto wide = [&](const RunParams& run) { return encodes && run.tile_shift == kWideTile; };
   const auto is_dealt = [&](RunParams& run) {
     if (wide(run)) {
-      deal_one_round(run, true);
+      map_one_round(run, true);
       return true;
     }
     const Rounds rounds = rounds_of_run(run, rounds_of(run));
-    return deal_whole(run, rounds.many, 2, encodes) || deal_whole(run, rounds.few, 2, encodes) ||
-           deal_whole(run, rounds.few, 0, encodes) || deal_whole(run, rounds.many, 0, encodes);
+    return map_whole_rounds(run, rounds.many, 2, encodes) ||
+           map_whole_rounds(run, rounds.few, 2, encodes) ||
+           map_whole_rounds(run, rounds.few, 0, encodes) ||
+           map_whole_rounds(run, rounds.many, 0, encodes);
   };
   bool whole = aligned;
   for (std::int32_t i = 0; i < count && whole; ++i) whole = is_dealt(runs[i]);
-  for (std::int32_t i = 0; i < count && !whole; ++i) deal_one_round(runs[i], wide(runs[i]));
+  for (std::int32_t i = 0; i < count && !whole; ++i) map_one_round(runs[i], wide(runs[i]));
   return whole;
 }
 
@@ -195,7 +197,7 @@ RunParams part_of(RunParams run, std::uint32_t first, std::uint32_t chunks) {
   const std::int64_t bytes = run.kind == RunKind::bf16 ? 16 : run.kind == RunKind::f32 ? 32 : 8;
   run.start += first * bytes;
   run.first_chunk += first;
-  run.cut.chunks = chunks;
+  run.lanes.chunks = chunks;
   return run;
 }
 
@@ -208,7 +210,7 @@ void set_rotation(EncodeParams& p) {
   const auto end = first + 2 * static_cast<std::uint32_t>(rope.half);
   for (int i = 0; i < p.run_count; ++i) {
     RunParams& run = p.runs[i];
-    const std::uint32_t run_end = run.first_chunk + run.cut.chunks;
+    const std::uint32_t run_end = run.first_chunk + run.lanes.chunks;
     if (first >= run_end || end <= run.first_chunk) continue;
     const bool tiles =
         run.kind != RunKind::bf16 && run.kind != RunKind::f32 && run.kind != RunKind::e4m3_tensor;
@@ -238,8 +240,8 @@ bool stage_aligned(const RunParams (&runs)[2], std::int32_t run_count, const Pag
          aligned(pages.data, 16, {pages.stride, runs[0].start, runs[0].step});
 }
 
-// Rows per block of write_index_keys_kernel for one step of its eight warps. cut_rows() counts a
-// step of a warp as its batch.
+// Rows per block of write_index_keys_kernel for one step of its eight warps. set_block_rows()
+// counts a step of a warp as its batch.
 constexpr std::int32_t kMostKeyRows = 32;
 
 // Whether a call writes rotated index keys of the usual shape. Holes read the table's first
@@ -248,7 +250,7 @@ bool writes_index_keys(const EncodeParams& p) {
   const RunParams& run = p.runs[0];
   const RopeParams& rope = p.rope;
   return p.whole && !p.to_rows && p.run_count == 1 && run.kind == RunKind::e4m3_f32 &&
-         !run.raw_scale && run.cut.chunks == 16 && run.tile_shift == 4 && rope.half == 4 &&
+         !run.raw_scale && run.lanes.chunks == 16 && run.tile_shift == 4 && rope.half == 4 &&
          (rope.first == 0 || rope.first == 8) && !rope.inverse && rope.positions != nullptr &&
          p.slots != nullptr && rope.table_positions > 0 && rope.table_positions <= 0x7fffffff &&
          p.heads.divisor == 1;
@@ -259,8 +261,8 @@ bool four_tiles(const RequantParams& p) {
   const RunParams& src = p.src_runs[0];
   const RunParams& src_rope = p.src_runs[1];
   const RunParams& dst = p.dst_runs[0];
-  return src.kind == RunKind::e4m3_f32 && src.cut.chunks == 64 && src.tile_shift == 4 &&
-         src.first_tile == 0 && src_rope.cut.chunks == 8 &&
+  return src.kind == RunKind::e4m3_f32 && src.lanes.chunks == 64 && src.tile_shift == 4 &&
+         src.first_tile == 0 && src_rope.lanes.chunks == 8 &&
          aligned(p.src.data, 16,
                  {p.src.stride, src.start, src.step, src.scale_start, src_rope.start}) &&
          aligned(p.dst.data, 16, {p.dst.stride, dst.start, dst.step});
@@ -273,8 +275,8 @@ std::uint32_t slot_limit(std::int64_t slots) {
 
 }  // namespace
 
-void cut(EncodeParams& p, std::int32_t block_rows) {
-  p.whole = deal(
+void set_blocks(EncodeParams& p, std::int32_t block_rows) {
+  p.whole = map_lanes(
       p.runs, p.run_count,
       p.aligned() && stage_fits(p.runs, p.run_count) && stage_aligned(p.runs, p.run_count, p.pages),
       true, [](const RunParams& run) { return encode_rounds(true, run.rotates, run.kind); });
@@ -283,24 +285,24 @@ void cut(EncodeParams& p, std::int32_t block_rows) {
     const std::int32_t most = kMostKeyRows * key_steps(p.rope.interleaved);
     block_rows = block_rows == 0 ? spread_rows(p.count, most) : std::min(block_rows, most);
   }
-  cut_runs(p, block_rows, p.runs[0].cut, p.runs[1].cut);
+  set_run_rows(p, block_rows, p.runs[0].lanes, p.runs[1].lanes);
 }
 
-void cut(DecodeParams& p, std::int32_t block_rows) {
-  p.whole = deal(p.runs, p.run_count, p.aligned(), false,
-                 [](const RunParams& run) { return decode_rounds(true, run.kind); });
-  cut_runs(p, block_rows, p.runs[0].cut, p.runs[1].cut);
+void set_blocks(DecodeParams& p, std::int32_t block_rows) {
+  p.whole = map_lanes(p.runs, p.run_count, p.aligned(), false,
+                      [](const RunParams& run) { return decode_rounds(true, run.kind); });
+  set_run_rows(p, block_rows, p.runs[0].lanes, p.runs[1].lanes);
 }
 
-void cut(RequantParams& p, std::int32_t block_rows) {
+void set_blocks(RequantParams& p, std::int32_t block_rows) {
   // A single run of e4m3_f32 is not staged, so its records may start at any address.
   const bool stageable = p.dst_runs[0].kind != RunKind::e4m3_f32 || p.run_count == 2;
-  p.whole =
-      deal(p.src_runs, p.run_count, p.aligned() && stageable && stage_fits(p.dst_runs, p.run_count),
-           false, [](const RunParams&) { return requant_rounds(true); });
-  const Cut& first = p.src_runs[0].cut;
+  p.whole = map_lanes(p.src_runs, p.run_count,
+                      p.aligned() && stageable && stage_fits(p.dst_runs, p.run_count), false,
+                      [](const RunParams&) { return requant_rounds(true); });
+  const LaneMap& first = p.src_runs[0].lanes;
   p.together = p.whole && p.run_count == 2 && first.rounds == requant_rounds(true).many &&
-               first.pieces.divisor == 1 && p.src_runs[1].cut.chunks <= 1u << first.shift;
+               first.pieces.divisor == 1 && p.src_runs[1].lanes.chunks <= 1u << first.shift;
   p.tiles = p.together && four_tiles(p);
   if (p.tiles) {
     p.block_rows = spread_rows(p.count, kMostTileRows);
@@ -309,20 +311,21 @@ void cut(RequantParams& p, std::int32_t block_rows) {
     return;
   }
   if (p.together) {
-    return cut_rows<RequantParams, Cut>(p, block_rows, {&p.src_runs[0].cut}, kFewestRequantWarps);
+    return set_block_rows<RequantParams, LaneMap>(p, block_rows, {&p.src_runs[0].lanes},
+                                                  kFewestRequantWarps);
   }
-  cut_runs(p, block_rows, p.src_runs[0].cut, p.src_runs[1].cut);
+  set_run_rows(p, block_rows, p.src_runs[0].lanes, p.src_runs[1].lanes);
 }
 
-void cut(MoveParams& p, std::int32_t block_rows) {
+void set_blocks(MoveParams& p, std::int32_t block_rows) {
   for (MovePlane& plane : p.planes) {
     // At most 32 records per batch, one per lane (move_batch()).
-    plane.cut.batch =
+    plane.lanes.batch =
         32 *
         std::min(static_cast<std::uint32_t>(move_rounds(static_cast<std::size_t>(plane.access))),
-                 plane.cut.accesses.divisor);
+                 plane.lanes.accesses.divisor);
   }
-  cut_runs(p, block_rows, p.planes[0].cut, p.planes[1].cut);
+  set_run_rows(p, block_rows, p.planes[0].lanes, p.planes[1].lanes);
 }
 
 RowsParams rows_params(const RowsView& rows) {
@@ -366,7 +369,7 @@ EncodeParams encode_params(const RowsView& rows, std::span<const Slot> slots, co
   p.slot_count = p.pages.slots;
   p.rope = rope;
   set_rotation(p);
-  cut(p);
+  set_blocks(p);
   return p;
 }
 
@@ -411,7 +414,7 @@ EncodeParams rotate_params(const RowsView& in, const MutableRowsView& out, std::
   run.step = static_cast<std::uint32_t>(bytes_of(out.dtype, width));
   run.vector = target.vector;
   run.vector_scale = true;
-  run.cut.chunks = static_cast<std::uint32_t>(width / kChunk);
+  run.lanes.chunks = static_cast<std::uint32_t>(width / kChunk);
   p.pages = {target.data, target.stride, slot_limit(p.count), p.heads};
   p.rope = rope;
   if (!in_place) {
@@ -421,7 +424,7 @@ EncodeParams rotate_params(const RowsView& in, const MutableRowsView& out, std::
                   2 * static_cast<std::uint32_t>(rope.half));
     run.rotates = true;
   }
-  cut(p);
+  set_blocks(p);
   return p;
 }
 
@@ -435,7 +438,7 @@ DecodeParams decode_params(const ConstPoolView& pool, std::span<const Slot> slot
   p.count = out.rows;
   p.run_count = set_runs(plan, pool, scales, p.runs);
   p.pages = pages_params(pool);
-  cut(p);
+  set_blocks(p);
   return p;
 }
 
@@ -452,7 +455,7 @@ RequantParams requant_params(const ConstPoolView& src, std::span<const Slot> src
   set_runs(to, dst, dst_scales, p.dst_runs);
   p.src = pages_params(src);
   p.dst = pages_params(dst);
-  cut(p);
+  set_blocks(p);
   return p;
 }
 
@@ -477,9 +480,9 @@ MoveParams move_params(const PoolView& pool, std::span<const Slot> src, std::spa
         plane.access = access;
       }
     }
-    plane.cut.accesses = FastDiv(step / plane.access);
+    plane.lanes.accesses = FastDiv(step / plane.access);
   }
-  cut(p);
+  set_blocks(p);
   return p;
 }
 

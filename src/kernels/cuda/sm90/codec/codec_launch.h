@@ -38,9 +38,9 @@ RequantParams requant_params(const ConstPoolView& src, std::span<const Slot> src
 MoveParams move_params(const PoolView& pool, std::span<const Slot> src, std::span<const Slot> dst);
 /// Splits the rows of an otherwise complete launch into blocks of `block_rows` rows. 0: chooses as
 /// many as fill the warps best, or fewer if there are too few rows to occupy the GPU.
-void cut(EncodeParams& p, std::int32_t block_rows = 0);
-void cut(DecodeParams& p, std::int32_t block_rows = 0);
-void cut(RequantParams& p, std::int32_t block_rows = 0);
-void cut(MoveParams& p, std::int32_t block_rows = 0);
+void set_blocks(EncodeParams& p, std::int32_t block_rows = 0);
+void set_blocks(DecodeParams& p, std::int32_t block_rows = 0);
+void set_blocks(RequantParams& p, std::int32_t block_rows = 0);
+void set_blocks(MoveParams& p, std::int32_t block_rows = 0);
 
 }  // namespace lathe::cuda

@@ -103,7 +103,7 @@ LATHE_HD constexpr int key_steps(bool interleaved) { return interleaved ? 2 : 1;
 /// How a run's chunks are assigned to warps: 2^shift neighbouring lanes share a row, and each has
 /// `rounds` chunks that are 2^shift apart, so a lane handles one row only. A warp's batch is 2^(5 -
 /// shift) rows, or one of `pieces` parts of them.
-struct Cut {
+struct LaneMap {
   std::uint32_t chunks = 1;  // chunks of the run per row
   std::int32_t shift = 5;
   std::int32_t rounds = 1;
@@ -131,7 +131,7 @@ struct RunParams {
   float scale = 1;       // e4m3_tensor
   float inverse = 1;     // 1 / scale
   bool rotates = false;  // some of its chunks
-  Cut cut;
+  LaneMap lanes;
 };
 
 /// `run` with the values that a kernel knows at compile time.
@@ -264,7 +264,7 @@ struct EncodeParams {
   RopeParams rope;
   // [3], added to, or null. For e4m3_tensor runs: values stored, saturated, and flushed to zero.
   unsigned long long* counts = nullptr;
-  bool whole = false;       // every access and batch is whole; set by cut()
+  bool whole = false;       // every access and batch is whole; set by set_blocks()
   bool index_keys = false;  // write_index_keys_kernel applies, if rows are bf16
 
   bool aligned() const {
@@ -329,7 +329,7 @@ constexpr std::uint32_t stage_bytes_of(const Params& p, const RunParams (&runs)[
 
 /// How a plane's accesses are split into batches of warps. Records have any number of accesses, so
 /// a lane's accesses are consecutive ones, of several records.
-struct MoveCut {
+struct MoveLaneMap {
   FastDiv accesses;          // per record
   std::uint32_t batch = 0;   // accesses
   std::int32_t batches = 0;  // batches of all rows of a block
@@ -342,7 +342,7 @@ struct MovePlane {
   std::int32_t access = 0;  // bytes of an access: 16, 8, 4 or 1
   // Where a dense side's records of this plane start; record i is at dense + i * step.
   std::int64_t dense = 0;
-  MoveCut cut;
+  MoveLaneMap lanes;
 };
 
 /// Copies records from slots to slots; skips a pair if either slot is outside [0, slots).

@@ -128,9 +128,9 @@ __device__ __forceinline__ void decode_run(const DecodeParams& p, const RunParam
                                            std::int64_t first_row, std::uint32_t rows,
                                            WarpBatches& batches) {
   constexpr Rounds kRounds = decode_rounds(kWhole, kKind);
-  batches.run(run.cut.batches, [&](std::uint32_t batch) {
-    const auto hold = Hold::of<kWhole>(run.cut, batch, rows);
-    if (kRounds.many == kRounds.few || run.cut.rounds == kRounds.many) {
+  batches.run(run.lanes.batches, [&](std::uint32_t batch) {
+    const auto hold = Hold::of<kWhole>(run.lanes, batch, rows);
+    if (kRounds.many == kRounds.few || run.lanes.rounds == kRounds.many) {
       decode_batch<T, kKind, kRounds.many, kWhole>(p, run, first_row, hold);
     } else {
       decode_batch<T, kKind, kRounds.few, kWhole>(p, run, first_row, hold);

@@ -73,7 +73,7 @@ __device__ __forceinline__ int tile_shift(const RunParams& run) {
 // Whether a tile is all chunks of a row in this warp, rather than those of one round's lanes.
 template <RunKind kKind>
 __device__ __forceinline__ bool tile_spans(const RunParams& run) {
-  return kKind != RunKind::e2m1_ue8m0 && run.tile_shift > run.cut.shift;
+  return kKind != RunKind::e2m1_ue8m0 && run.tile_shift > run.lanes.shift;
 }
 
 template <RunKind kKind, class To>
@@ -170,7 +170,7 @@ __device__ __forceinline__ void encode_values(const RunParams& run, const TileTa
   if (to.once) {
     LATHE_UNROLL
     for (int u = 1; u < kCount; ++u) amax[0] = max(amax[0], amax[u]);
-    exchange_maxima<1>(amax, run.cut.shift, max);
+    exchange_maxima<1>(amax, run.lanes.shift, max);
     LATHE_UNROLL
     for (int u = 1; u < kCount; ++u) amax[u] = amax[0];
   } else {
@@ -204,7 +204,7 @@ __device__ __forceinline__ void encode_special(const RunParams& run,
     to_floats(load(u), x);
     amax[0] = fmaxf(amax[0], largest_finite(x));
   }
-  if (to.once) exchange_maxima<1>(amax, run.cut.shift, max);
+  if (to.once) exchange_maxima<1>(amax, run.lanes.shift, max);
   ScaleWriter<kKind, kCount, To> scales(run, to);
   LATHE_ROLLED
   for (std::uint32_t u = 0; u < kCount; ++u) {
@@ -242,7 +242,7 @@ __device__ __forceinline__ bool encode_tiles(const RunParams& run, const TileTar
     LATHE_UNROLL
     for (int i = 1; i < kPairs; ++i) amax[0] = max(amax[0], amax[i]);
     amax[0] = max(amax[0], permute_bytes(amax[0], 0, 0x1032));
-    exchange_maxima<1>(amax, run.cut.shift, max);
+    exchange_maxima<1>(amax, run.lanes.shift, max);
     LATHE_UNROLL
     for (int i = 1; i < kPairs; ++i) amax[i] = amax[0];
   } else {
@@ -260,7 +260,7 @@ __device__ __forceinline__ bool encode_tiles(const RunParams& run, const TileTar
     }
     word = kCount == 4 ? transpose_scales(word) : pair_scales(word);
     const bool stores = to.leads && (kCount == 4 || (lane_of_warp() & 2) == 0);
-    const std::int64_t ahead = kCount == 4 ? swapped_scales_at(run.cut) : 0;
+    const std::int64_t ahead = kCount == 4 ? swapped_scales_at(run.lanes) : 0;
     if (writes && stores) {
       store_scale_bits(run, to.scales + static_cast<Address>(ahead), word, true);
     }
@@ -405,7 +405,7 @@ __device__ __forceinline__ void encode_wide_tile(const EncodeParams& p, const Ru
       target_of<kRope, false>(p, row, static_cast<std::uint32_t>(row));  // rows have one head
   const Address to_values = target.place.part(run.start, run.step);
   const Address to_scales = target.place.part(run.scale_start, run.scale_step);
-  const std::uint32_t chunks = run.cut.chunks;
+  const std::uint32_t chunks = run.lanes.chunks;
   const auto values = [&](std::uint32_t chunk, float(&x)[8]) {
     const Address at = source + Address{chunk} * (kChunk * sizeof(T));
     to_floats(load_raw<T>(at, vector), x);
@@ -444,9 +444,9 @@ __device__ __forceinline__ void encode_batches(const EncodeParams& p, const RunP
                                                WarpBatches& batches, const Stage<kStaged>& stage,
                                                ValueLosses& losses) {
   constexpr Rounds kRounds = encode_rounds(kWhole, kRotate, kKind);
-  batches.run(run.cut.batches, [&](std::uint32_t batch) {
-    const Hold hold = Hold::of<kWhole>(run.cut, batch, rows);
-    if (kRounds.many == kRounds.few || run.cut.rounds == kRounds.many) {
+  batches.run(run.lanes.batches, [&](std::uint32_t batch) {
+    const Hold hold = Hold::of<kWhole>(run.lanes, batch, rows);
+    if (kRounds.many == kRounds.few || run.lanes.rounds == kRounds.many) {
       encode_batch<T, kKind, kRounds.many, kRope, kRotate, kWhole, kOrdered>(p, run, first_row,
                                                                              hold, stage, losses);
     } else {
@@ -474,7 +474,7 @@ __device__ __forceinline__ void encode_run(const EncodeParams& p, const RunParam
                                            ValueLosses& losses) {
   if (!kStaged && !kOrdered && kKind == RunKind::e4m3_f32 && (kRotates || !kRope) &&
       run.tile_shift == kWideTile) {
-    return batches.run(run.cut.batches, [&](std::uint32_t batch) {
+    return batches.run(run.lanes.batches, [&](std::uint32_t batch) {
       if (batch < rows)
         encode_wide_tile<T, kKind, kRope, kRotates, kWhole>(p, run, first_row + batch);
     });

@@ -40,11 +40,11 @@ __device__ __forceinline__ void move_batch(const MoveParams& p, const MovePlane&
                                            std::int64_t first_row, std::uint32_t rows,
                                            std::uint32_t batch) {
   constexpr int kCount = move_rounds(sizeof(Access));
-  const std::uint32_t begin = batch * plane.cut.batch;
-  const std::uint32_t total = rows * plane.cut.accesses.divisor;
+  const std::uint32_t begin = batch * plane.lanes.batch;
+  const std::uint32_t total = rows * plane.lanes.accesses.divisor;
   if (begin >= total) return;
-  const Items<kCount> item(plane.cut.accesses, begin, total, plane.cut.batch);
-  const std::uint32_t lane_row = plane.cut.accesses(begin) + lane_of_warp();
+  const Items<kCount> item(plane.lanes.accesses, begin, total, plane.lanes.batch);
+  const std::uint32_t lane_row = plane.lanes.accesses(begin) + lane_of_warp();
   const std::int64_t row = first_row + lane_row;
   Address from_of_lane = 0, to_of_lane = 0;
   bool hole = true;
@@ -76,7 +76,7 @@ __device__ __forceinline__ void move_batch(const MoveParams& p, const MovePlane&
 __device__ __forceinline__ void move_plane(const MoveParams& p, const MovePlane& plane,
                                            std::int64_t first_row, std::uint32_t rows,
                                            WarpBatches& batches) {
-  batches.run(plane.cut.batches, [&](std::uint32_t batch) {
+  batches.run(plane.lanes.batches, [&](std::uint32_t batch) {
     switch (plane.access) {
       case 16:
         return move_batch<uint4>(p, plane, first_row, rows, batch);

@@ -198,9 +198,9 @@ __device__ __forceinline__ void requantize_run(const RequantParams& p, int i,
   const RunParams src = known_run<kFrom, kWhole>(p.src_runs[i]);
   const RunParams dst = known_run<kTo, kWhole>(p.dst_runs[i]);
   constexpr Rounds kRounds = requant_rounds(kWhole);
-  batches.run(src.cut.batches, [&](std::uint32_t batch) {
-    const auto hold = Hold::of<kWhole>(src.cut, batch, rows);
-    if (kRounds.many == kRounds.few || src.cut.rounds == kRounds.many) {
+  batches.run(src.lanes.batches, [&](std::uint32_t batch) {
+    const auto hold = Hold::of<kWhole>(src.lanes, batch, rows);
+    if (kRounds.many == kRounds.few || src.lanes.rounds == kRounds.many) {
       requantize_batch<kFrom, kTo, kRounds.many, kReport>(p, src, dst, first_row, hold, stage,
                                                           loss);
     } else {
@@ -223,11 +223,11 @@ __device__ __forceinline__ void requantize_rows(const RequantParams& p, std::int
   const RunParams dst = known_run<kTo, true>(p.dst_runs[0]);
   const RunParams src_rope = known_run<kFromRope, true>(p.src_runs[1]);
   const RunParams dst_rope = known_run<kToRope, true>(p.dst_runs[1]);
-  batches.run(src.cut.batches, [&](std::uint32_t batch) {
-    const auto hold = Hold::of<true>(src.cut, batch, rows);
+  batches.run(src.lanes.batches, [&](std::uint32_t batch) {
+    const auto hold = Hold::of<true>(src.lanes, batch, rows);
     Hold rope_hold = hold;
-    rope_hold.has = hold.has && hold.chunk < src_rope.cut.chunks;
-    if (hold.chunk >= src_rope.cut.chunks) rope_hold.chunk = src_rope.cut.chunks - 1;
+    rope_hold.has = hold.has && hold.chunk < src_rope.lanes.chunks;
+    if (hold.chunk >= src_rope.lanes.chunks) rope_hold.chunk = src_rope.lanes.chunks - 1;
     const Place from = place_of(p.src, p.src_slots[first_row + hold.row]);
     const std::int32_t to_slot = p.dst_slots[first_row + hold.row];
     constexpr int kCount = requant_rounds(true).many;

@@ -22,8 +22,8 @@ __device__ __forceinline__ std::uint32_t transpose_scales(std::uint32_t word) {
 
 // Offset of a lane's transposed word from its tile of round 0. Each lane pair stores a different
 // word.
-__device__ __forceinline__ std::int32_t swapped_scales_at(const Cut& cut) {
-  const std::uint32_t tiles = 1u << (cut.shift - kFp4TileShift);  // tiles of a round
+__device__ __forceinline__ std::int32_t swapped_scales_at(const LaneMap& lanes) {
+  const std::uint32_t tiles = 1u << (lanes.shift - kFp4TileShift);  // tiles of a round
   const std::uint32_t pair = lane_of_warp() / 2 & (tiles - 1);
   return static_cast<std::int32_t>((pair & 3) * tiles + (pair & ~3u)) -
          static_cast<std::int32_t>(pair);

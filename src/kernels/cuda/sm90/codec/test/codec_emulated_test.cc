@@ -49,7 +49,7 @@ std::vector<Slot> with_holes(std::vector<Slot> slots, std::int64_t pool_slots) {
 template <class Params, class Run>
 void for_block_rows(Params p, Run run) {
   run(p);
-  cut(p, 4);
+  set_blocks(p, 4);
   run(p);
 }
 
@@ -297,7 +297,7 @@ TEST(CodecEmulated, RequantizeTellsTheFirstOfEquallyWorstRows) {
       OwnedPool src(from, 4, 3), dst(to, 4, 3);
       ASSERT_TRUE(lathe::encode_rows(rows.read(), slots, src.view).ok());
       RequantParams p = requant_params(src.view, slots, dst.view, slots, {}, {0.35f, 1});
-      cut(p, 16);
+      set_blocks(p, 16);
       unsigned long long words[2] = {};
       p.report = words;
       run(requantize_kernel_of(p, false), p);
@@ -361,7 +361,7 @@ TEST(CodecEmulated, RequantizeTellsTheWorstOfAllThatIsTold) {
                               word(worst / 2, 0), word(std::nextafter(worst, 0.0f), 0),
                               word(std::nextafter(worst, 1e38f), kMany), word(1e38f, 99)}) {
         for (const int block_rows : {1, 16}) {
-          cut(p, block_rows);
+          set_blocks(p, block_rows);
           gpu.bytes.assign(gpu.bytes.size(), kPoison);
           Word words[2] = {told, 5};
           p.report = words;
@@ -441,7 +441,7 @@ TEST(CodecEmulated, WritesIndexKeysOfEveryRotation) {
           EncodeParams p = encode_params(k.read(), slots, gpu.view, {}, rope);
           ASSERT_EQ(p.index_keys, direction == RopeDirection::forward);
           for (const int block_rows : {1, 7, 64}) {
-            cut(p, block_rows);
+            set_blocks(p, block_rows);
             gpu.bytes.assign(gpu.bytes.size(), kPoison);
             run(encode_kernel_of(p, DType::bf16, true), p);
             ASSERT_EQ(first_difference(cpu.bytes, gpu.bytes), -1)

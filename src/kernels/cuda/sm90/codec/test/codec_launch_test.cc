@@ -24,10 +24,10 @@ TEST(CodecLaunch, LayoutsOfModelsFillTheRounds) {
     const std::vector<Slot> slots(128, Slot(0));
     const EncodeParams encode = encode_params(rows.read(), slots, pool.view, {});
     EXPECT_TRUE(encode.whole) << c.layout;
-    EXPECT_EQ(encode.runs[0].cut.rounds, c.encode) << c.layout;
+    EXPECT_EQ(encode.runs[0].lanes.rounds, c.encode) << c.layout;
     const DecodeParams decode = decode_params(pool.view, slots, Slot(), rows.view, {});
     EXPECT_TRUE(decode.whole) << c.layout;
-    EXPECT_EQ(decode.runs[0].cut.rounds, c.decode) << c.layout;
+    EXPECT_EQ(decode.runs[0].lanes.rounds, c.decode) << c.layout;
   }
 }
 
@@ -37,8 +37,8 @@ TEST(CodecLaunch, RequantizedLatentsHaveFourLoadsALane) {
   for (const auto& [src, dst] : {std::pair(&plain, &block), std::pair(&block, &plain)}) {
     const RequantParams p = requant_params(src->view, slots, dst->view, slots, {}, {});
     EXPECT_TRUE(p.whole) << src->view.layout.name();
-    EXPECT_EQ(p.src_runs[0].cut.rounds, 4) << src->view.layout.name();
-    EXPECT_EQ(p.src_runs[1].cut.rounds, 2) << src->view.layout.name();
+    EXPECT_EQ(p.src_runs[0].lanes.rounds, 4) << src->view.layout.name();
+    EXPECT_EQ(p.src_runs[1].lanes.rounds, 2) << src->view.layout.name();
     EXPECT_TRUE(p.together) << src->view.layout.name();
   }
 }
@@ -162,19 +162,19 @@ TEST(CodecLaunch, BatchesCoverEveryChunkOnce) {
     const std::vector<Slot> slots(128, Slot(0));
     const DecodeParams p = decode_params(pool.view, slots, Slot(), rows.view, {});
     for (int i = 0; i < p.run_count; ++i) {
-      const Cut& cut = p.runs[i].cut;
-      const auto pieces = static_cast<int>(cut.pieces.divisor);
-      std::vector<int> seen(static_cast<std::size_t>(p.block_rows) * cut.chunks);
-      for (int batch = 0; batch < cut.batches; ++batch) {
+      const LaneMap& lanes = p.runs[i].lanes;
+      const auto pieces = static_cast<int>(lanes.pieces.divisor);
+      std::vector<int> seen(static_cast<std::size_t>(p.block_rows) * lanes.chunks);
+      for (int batch = 0; batch < lanes.batches; ++batch) {
         for (int lane = 0; lane < 32; ++lane) {
-          const int row = (batch / pieces << (5 - cut.shift)) + (lane >> cut.shift);
-          for (int u = 0; u < cut.rounds; ++u) {
-            const int chunk =
-                ((batch % pieces * cut.rounds + u) << cut.shift) + (lane & ((1 << cut.shift) - 1));
-            const bool has_chunk = chunk < static_cast<int>(cut.chunks);
+          const int row = (batch / pieces << (5 - lanes.shift)) + (lane >> lanes.shift);
+          for (int u = 0; u < lanes.rounds; ++u) {
+            const int chunk = ((batch % pieces * lanes.rounds + u) << lanes.shift) +
+                              (lane & ((1 << lanes.shift) - 1));
+            const bool has_chunk = chunk < static_cast<int>(lanes.chunks);
             EXPECT_TRUE(has_chunk || !p.whole) << layout.serialize();
             if (row >= p.block_rows || !has_chunk) continue;
-            ++seen[static_cast<std::size_t>(row) * cut.chunks + static_cast<std::size_t>(chunk)];
+            ++seen[static_cast<std::size_t>(row) * lanes.chunks + static_cast<std::size_t>(chunk)];
           }
         }
       }
