@@ -88,9 +88,6 @@ class Drafting {
   /// The request has ended.
   void end(RequestId id, const RequestDrafting& r);
 
-  /// Most drafts of a request in its next step, while `running` requests run; 0 or less: none. The
-  /// answer's last token needs no row.
-  std::int64_t bound(const DraftView& r, std::int64_t running) const;
   /// Of a request's `computed` tokens, those with all keys, a draft layer's included.
   std::int64_t complete(const RequestDrafting& r, std::int64_t computed) const {
     return reads() ? std::min(computed, r.read) : computed;
@@ -112,7 +109,7 @@ class Drafting {
   bool may_draft(const DraftView& r, std::int64_t running) const;
   /// Begins a step that starts before the results of the one in flight, and so has no drafts.
   void begin_step_ahead() { batch_.step(); }
-  /// Counts a request's row in such a step.
+  /// Counts a step of a request that wants no drafts. After some such steps it wants one again.
   void skip(RequestDrafting& r) const;
 
   /// `accepted` of `drafted` >= 1 drafts were right.
@@ -124,6 +121,9 @@ class Drafting {
   void end_step(std::int64_t decode_rows, std::int64_t accepted);
 
  private:
+  // Most drafts of a request in its next step, while `running` requests run; 0 or less: none. The
+  // answer's last token needs no row.
+  std::int64_t bound(const DraftView& r, std::int64_t running) const;
   bool rests(std::int64_t running) const;
   bool keeps_pages(std::int64_t from, std::int64_t to) const;
   bool keep(RequestDrafting& r, const StepRows& rows, std::int64_t n, const Runner& runner);

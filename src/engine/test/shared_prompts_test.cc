@@ -24,7 +24,7 @@ class PrefixCacheC1 : public testing::TestWithParam<SharedCase> {
  protected:
   std::unique_ptr<Model> model_ = load_real("../" + std::string(GetParam().directory));
 
-  // Pools for steps of `rows` rows and so many requests at once.
+  // Pools for steps of `rows` rows, and `requests` requests at once.
   RealSetup::Options options(std::int64_t rows, std::int64_t requests = 1) const {
     RealSetup::Options o;
     o.rows = rows;
