@@ -66,7 +66,9 @@ Step::Step(const Plan& plan, const StepOptions& options, const StepBound& bound)
 }
 
 std::int64_t Step::window_width() const {
-  const std::int64_t keys = std::min<std::int64_t>(plan_->problem.window, bound_.context);
+  const std::int64_t window = plan_->problem.window;
+  // A window that is longer than the context is never full. A GPU's step kernel wants all columns.
+  const std::int64_t keys = options_.fixed_strides ? window : std::min(window, bound_.context);
   return round_up(keys, options_.index_multiple);
 }
 
