@@ -227,6 +227,24 @@ TEST(Step, RowsOfAnExtendBatch) {
   EXPECT_EQ(v.selecting_rows, 2);
 }
 
+// A window of 128,000 tokens in 400 of context: its lists would need gigabytes.
+TEST(Step, E13ListsOfWindowKeysAreNoWiderThanTheContext) {
+  AttentionProblem problem = v4(4, 2);
+  problem.window = 128000;
+  const Plan plan = plan_of(problem, KeyUnit::slot);
+  const std::vector<PageId> main(25, PageId(3)), entries(25, PageId(6));
+  const StepRequest requests[] = {{main, entries, 399, 1, false}};
+  StepOptions options = kOptions;
+  for (const auto& [fixed, width] : {std::pair{false, 400}, std::pair{true, 128000}}) {
+    options.fixed_strides = fixed;  // a GPU's step kernel writes whole windows
+    auto step = Step::make(plan, options, kBound);
+    ASSERT_TRUE(step.ok());
+    ASSERT_TRUE(step->plan({Phase::decode, requests}).ok());
+    EXPECT_EQ(step->view().window_width, width);
+    EXPECT_THAT(step->view().window_lens, ElementsAre(400));
+  }
+}
+
 TEST(Step, WindowAndCompressedEntries) {
   const Plan plan = plan_of(v4(4, 2), KeyUnit::ragged_row);
   auto step = Step::make(plan, kOptions, kBound);
