@@ -196,6 +196,7 @@ TEST(AnswerParts, V4AnswersComeBackAsTheyWere) {
         const auto prompt = ChatTemplate::deepseek_v4(V4Encoding::official)
                                 .render({{"messages", Json::array({question, message})},
                                          {"thinking", thinks},
+                                         {"add_generation_prompt", false},
                                          {"tools", kTools}});
         ASSERT_TRUE(prompt.ok()) << prompt.error().message();
         const std::string front = thinks ? "<｜Assistant｜><think>" : "<｜Assistant｜></think>";
