@@ -81,7 +81,7 @@ ROOMS = [
     ("engine/runner", "a batch on the device, and its memory", f"{HOST} model engine/request engine/schedule"),
     ("engine/draft", "drafters, and how long drafts are", f"{HOST} model engine/request engine/schedule engine/runner"),
     ("engine", "the engine's step, its thread, the runtime of a process", f"{HOST} model engine/*"),
-    ("capi", "liblathe: the C interface of include/lathe/lathe.h", f"{HOST} model engine kernels/cuda/common kernels/cuda/operators"),
+    ("capi", "liblathe: the C interface of include/lathe/lathe.h", f"{HOST} model engine kernels/ref kernels/cuda/common kernels/cuda/operators"),
     ("server/http", "sockets and HTTP", "base"),
     ("server/markup", "reasoning and tool calls in an answer's text", "base io"),
     ("server/grammar", "grammars and JSON schemas as token masks", f"{HOST} engine"),

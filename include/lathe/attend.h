@@ -99,6 +99,19 @@ inline Result<std::int64_t> attend_workspace(const AttendArgs& most) {
   return bytes;
 }
 
+/// Attention over some of the keys: out [rows, heads, v_dim], lse [rows, heads] float32.
+struct Partial {
+  Tensor out, lse;
+};
+
+/// Merges two partials over disjoint keys into `to`, which may be one of them: lathe_merge().
+inline Result<void> merge(const Partial& a, const Partial& b, const Partial& to) {
+  const lathe_tensor tensors[] = {a.out.view(), a.lse.view(),  b.out.view(),
+                                  b.lse.view(), to.out.view(), to.lse.view()};
+  return Result<void>(
+      lathe_merge(&tensors[0], &tensors[1], &tensors[2], &tensors[3], &tensors[4], &tensors[5]));
+}
+
 /// The schedule and memory that the layers of one step share.
 class Step {
  public:

@@ -285,6 +285,17 @@ lathe_status lathe_step_update(lathe_step* step, const lathe_attend_args* args);
  * captured, in one graph or in two. */
 lathe_status lathe_attend_step(lathe_step* step, const lathe_attend_args* args);
 
+/* Merges two attention results of the same rows and heads over disjoint keys, in double. With
+ * natural logarithms la and lb, m = max(la, lb), wa = e^(la - m) and wb = e^(lb - m):
+ *   out = (wa out_a + wb out_b) / (wa + wb), lse = m + ln(wa + wb)
+ * outs: [rows, heads, v_dim] float32, bfloat16 or float16, dense in v_dim; lses: [rows, heads]
+ * float32. A part with LSE -inf has no keys, and its out is not read; without keys in either, out
+ * is 0 and lse -inf. out and lse may be the memory of out_a and lse_a, or of out_b and lse_b.
+ * Tensors are in host memory. */
+lathe_status lathe_merge(const lathe_tensor* out_a, const lathe_tensor* lse_a,
+                         const lathe_tensor* out_b, const lathe_tensor* lse_b,
+                         const lathe_tensor* out, const lathe_tensor* lse);
+
 /* ---- Engine -------------------------------------------------------------------------------- */
 
 /* A model that answers many requests at once. One step is one forward pass over a batch of them. */

@@ -17,7 +17,8 @@ struct DType {
   std::uint8_t bits;
 };
 inline constexpr DType kInt32{LATHE_INT, 32}, kInt64{LATHE_INT, 64}, kFloat32{LATHE_FLOAT, 32},
-    kBfloat16{LATHE_BFLOAT, 16}, kUint8{LATHE_UINT, 8}, kE4m3{LATHE_FLOAT8_E4M3FN, 8};
+    kFloat16{LATHE_FLOAT, 16}, kBfloat16{LATHE_BFLOAT, 16}, kUint8{LATHE_UINT, 8},
+    kE4m3{LATHE_FLOAT8_E4M3FN, 8};
 
 /// Owns its shape, not its numbers; copies no numbers. An empty Tensor counts as NULL.
 class Tensor {

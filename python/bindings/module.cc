@@ -9,6 +9,7 @@ NB_MODULE(_lathe, m) {
   lathe::python::bind_attend_repeat(m);
   lathe::python::bind_attend_cuda(m);
   lathe::python::bind_attend_workspace(m);
+  lathe::python::bind_merge(m);
   lathe::python::bind_engine(m);
   lathe::python::bind_command(m);
 }

@@ -13,6 +13,7 @@ from ._codec import RequantReport, decode, encode, gather_decode, requantize
 from ._engine import Answer, Engine, Piece, TopToken, generate
 from ._errors import LatheError, PlanRefused
 from ._layouts import Layout, Part, layouts
+from ._merge import merge
 from ._plan import Plan, plan
 from ._workspace import attend_workspace
 
@@ -37,6 +38,7 @@ __all__ = [
     "gather_decode",
     "generate",
     "layouts",
+    "merge",
     "plan",
     "requantize",
 ]

@@ -8,6 +8,7 @@
 
 #include "attn/check_args.h"
 #include "capi/attend_call.h"
+#include "capi/merge.h"
 #include "capi/status.h"
 #include "step/schedule.h"
 
@@ -177,5 +178,20 @@ lathe_status lathe_attend_step(lathe_step* step, const lathe_attend_args* args) 
     call.args().execution = execution_of(*step, call);
     if (call.kernel().prepare != nullptr) call.args().schedule = &step->schedule;
     return call.run();
+  });
+}
+
+lathe_status lathe_merge(const lathe_tensor* out_a, const lathe_tensor* lse_a,
+                         const lathe_tensor* out_b, const lathe_tensor* lse_b,
+                         const lathe_tensor* out, const lathe_tensor* lse) {
+  return guard([&]() -> Result<void> {
+    Tensor a, a_lse, b, b_lse, to, to_lse;
+    if (auto ok = a.take(out_a, "out_a"); !ok) return ok;
+    if (auto ok = a_lse.take(lse_a, "lse_a"); !ok) return ok;
+    if (auto ok = b.take(out_b, "out_b"); !ok) return ok;
+    if (auto ok = b_lse.take(lse_b, "lse_b"); !ok) return ok;
+    if (auto ok = to.take(out, "out"); !ok) return ok;
+    if (auto ok = to_lse.take(lse, "lse"); !ok) return ok;
+    return merge_partials({a.ref(), a_lse.ref()}, {b.ref(), b_lse.ref()}, {to.ref(), to_lse.ref()});
   });
 }

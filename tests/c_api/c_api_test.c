@@ -303,7 +303,8 @@ static void test_workspace(void) {
   int64_t bytes = -1;
   MUST(lathe_attend_workspace(&s->args, &bytes)); /* host memory needs none */
   CHECK(bytes == 0);
-  FAILS(lathe_attend_workspace(&s->args, NULL), LATHE_INVALID_ARGUMENT, "bytes", "a pointer", "NULL");
+  FAILS(lathe_attend_workspace(&s->args, NULL), LATHE_INVALID_ARGUMENT, "bytes", "a pointer",
+        "NULL");
   FAILS(lathe_attend_workspace(NULL, &bytes), LATHE_INVALID_ARGUMENT, "args", "a pointer", "NULL");
   free_scene(s);
 }
@@ -488,6 +489,57 @@ static void test_codecs(void) {
     lathe_layout_free(plain);
   }
   free_scene(s);
+}
+
+/* Two parts of four rows and heads: both with keys, one without, the other without, neither. */
+static void test_merge(void) {
+  enum { N = 4, V = 3 };
+  float a[N * V], out[N * V], lse[N];
+  uint16_t b[N * V];
+  float lse_a[N] = {1.5f, -INFINITY, -40.0f, -INFINITY};
+  float lse_b[N] = {-0.25f, 2.0f, -INFINITY, -INFINITY};
+  int64_t shape[3] = {2, 2, V}, lse_shape[2] = {2, 2}, short_shape[2] = {4, 1};
+  lathe_tensor ta = tensor(a, LATHE_FLOAT, 32, 3, shape);
+  lathe_tensor tb = tensor(b, LATHE_BFLOAT, 16, 3, shape);
+  lathe_tensor to = tensor(out, LATHE_FLOAT, 32, 3, shape);
+  lathe_tensor tlse_a = tensor(lse_a, LATHE_FLOAT, 32, 2, lse_shape);
+  lathe_tensor tlse_b = tensor(lse_b, LATHE_FLOAT, 32, 2, lse_shape);
+  lathe_tensor tlse = tensor(lse, LATHE_FLOAT, 32, 2, lse_shape);
+  int i;
+  for (i = 0; i < N * V; ++i) {
+    /* A part without keys is not read. */
+    a[i] = lse_a[i / V] == -INFINITY ? NAN : number();
+    b[i] = lse_b[i / V] == -INFINITY ? 0x7fc0 : to_bf16(number());
+  }
+  MUST(lathe_merge(&ta, &tlse_a, &tb, &tlse_b, &to, &tlse));
+  for (i = 0; i < N * V; ++i) {
+    const int n = i / V;
+    const double wa = exp((double)lse_a[n]), wb = exp((double)lse_b[n]);
+    double x = 0;
+    if (wa > 0) x += wa * (double)a[i];
+    if (wb > 0) x += wb * (double)from_bf16(b[i]);
+    CHECK(n == 3 ? out[i] == 0 : fabs((double)out[i] - x / (wa + wb)) < 1e-6);
+    CHECK(n == 3 ? lse[n] == -INFINITY : fabs((double)lse[n] - log(wa + wb)) < 1e-5);
+  }
+  tlse_b.shape = short_shape;
+  FAILS(lathe_merge(&ta, &tlse_a, &tb, &tlse_b, &to, &tlse), LATHE_INVALID_ARGUMENT, "lse_b",
+        "(2, 2), as out_b", "(4, 1)");
+  tlse_b.shape = lse_shape;
+  FAILS(lathe_merge(&ta, &tlse_a, &tb, &tlse_b, &tlse, &tlse), LATHE_INVALID_ARGUMENT, "out",
+        "[rows, heads, v_dim]", "(2, 2)");
+  ta.dtype_bits = 64;
+  FAILS(lathe_merge(&ta, &tlse_a, &tb, &tlse_b, &to, &tlse), LATHE_INVALID_ARGUMENT, "out_a",
+        "float32", "float64");
+  ta.dtype_bits = 32;
+  ta.device_type = 2;
+  FAILS(lathe_merge(&ta, &tlse_a, &tb, &tlse_b, &to, &tlse), LATHE_UNSUPPORTED, "out_a",
+        "host memory", "cuda:0");
+  ta.device_type = 1;
+  to.data = a + 1;
+  FAILS(lathe_merge(&ta, &tlse_a, &tb, &tlse_b, &to, &tlse), LATHE_INVALID_ARGUMENT, "out",
+        "apart from out_a", "share");
+  FAILS(lathe_merge(&ta, NULL, &tb, &tlse_b, &to, &tlse), LATHE_INVALID_ARGUMENT, "lse_a",
+        "a pointer", "NULL");
 }
 
 static void test_plans(void) {
@@ -686,6 +738,7 @@ int main(int argc, char** argv) {
   test_index_lists();
   test_bad_attention();
   test_codecs();
+  test_merge();
   test_plans();
   test_bad_engines(argv[1]);
   test_engine(argv[1], prompts, responses);

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <random>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -72,6 +73,40 @@ TEST(CppApi, AttendsAsTheReferenceDoes) {
   step.update(s.args).value();
   step.attend(s.args).value();
   EXPECT_EQ(out, s.out);
+}
+
+// Attention over two halves of the keys, merged, is attention over all of them.
+TEST(CppApi, MergesPartsOfTheKeys) {
+  Scene s;
+  s.args.device = "ref";
+  const auto attend_to = [&](std::size_t first, std::size_t last) {
+    std::vector<std::int32_t> keys;
+    for (int row = 0; row < Scene::kRows; ++row) {
+      keys.insert(keys.end(), s.slots.begin() + static_cast<std::ptrdiff_t>(first),
+                  s.slots.begin() + static_cast<std::ptrdiff_t>(last));
+    }
+    std::vector<float> out, lse;
+    s.write_to(out, lse);
+    s.args.page_table = s.args.kv_lens = s.args.q_indptr = {};
+    s.args.attention = "dsa";
+    s.args.indices =
+        Tensor(keys.data(), lathe::kInt32, {Scene::kRows, static_cast<std::int64_t>(last - first)});
+    lathe::attend(s.args).value();
+    return std::pair(out, lse);
+  };
+  const auto partial = [](std::pair<std::vector<float>, std::vector<float>>& p) {
+    return lathe::Partial{Tensor(p.first.data(), lathe::kFloat32, {3, 4, 512}),
+                          Tensor(p.second.data(), lathe::kFloat32, {3, 4})};
+  };
+  auto whole = attend_to(0, 97), a = attend_to(0, 30), b = attend_to(30, 97);
+  lathe::merge(partial(a), partial(b), partial(b)).value();
+  for (std::size_t i = 0; i < whole.first.size(); ++i) {
+    ASSERT_NEAR(b.first[i], whole.first[i], 1e-6);
+  }
+  for (std::size_t i = 0; i < whole.second.size(); ++i) {
+    ASSERT_NEAR(b.second[i], whole.second[i], 1e-6);
+  }
+  EXPECT_EQ(lathe::merge(partial(a), {}, partial(b)).error().field, "out_b");
 }
 
 TEST(CppApi, RowsOfALargerTensorAreWrittenInPlace) {
