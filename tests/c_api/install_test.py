@@ -80,6 +80,18 @@ class Installed(unittest.TestCase):
         # Logits of small random rows are near 0, so the sum over 100 keys is near 100.
         self.assertAlmostEqual(lse, 4.6, delta=0.3)
 
+    def test_pkg_config_has_the_usual_variables(self):
+        wanted = {
+            "prefix": self.prefix,
+            "exec_prefix": self.prefix,
+            "libdir": self.library.parent,
+            "includedir": next(self.prefix.rglob("lathe.h")).parent.parent,
+        }
+        for name, folder in wanted.items():
+            said = run("pkg-config", f"--variable={name}", "lathe", env=self.env).strip()
+            self.assertTrue(said, name)
+            self.assertEqual(pathlib.Path(said).resolve(), folder.resolve(), name)
+
     def test_the_static_library_needs_no_shared_one(self):
         program = self.root / "attend_static"
         flags = run("pkg-config", "--cflags", "--static", "--libs", "lathe", env=self.env).split()
