@@ -72,7 +72,8 @@ def plan(attention: str = "dsa", device: str = "ref", **options: Any) -> Plan:
 
     options are the flags of ``lathe plan`` with underscores; None means not given:
       backends and layout (str)  prefill_attention_backend, decode_attention_backend, kv_layout
-                                 (also a Layout), kv_cache_dtype
+                                 (also a Layout), kv_cache_dtype (bf16, fp8_e4m3, fp4_e2m1, or
+                                 vLLM's bfloat16, fp8, fp8_ds_mla)
       sizes in tokens or rows    page_size, chunked_prefill_size, max_running_requests,
                                  context_length, draft_tokens, max_total_tokens
       layers that share a plan   num_layers

@@ -53,6 +53,29 @@ def test_a_plan_is_what_the_command_prints(options):
     assert code == 0 and plan.explain() == text and str(plan) == text
 
 
+@pytest.mark.parametrize(
+    "attention, dtype, layout",
+    [
+        ("dsa", "bfloat16", "mla_bf16"),
+        ("dsa", "fp8", "mla_fp8"),
+        ("dsa", "fp8_ds_mla", "mla_fp8_block"),
+        ("v4", "fp8_ds_mla", "v4_fp8"),
+        ("gqa", "fp8", "gqa_fp8"),
+    ],
+)
+def test_vllms_names_of_cache_formats(attention, dtype, layout):
+    """As vLLM's --kv-cache-dtype: fp8_ds_mla is its cache of 656 bytes a token, or of V4's 584."""
+    same = {"decode_attention_backend": "native"} if layout == "mla_fp8" else {}
+    plan = lathe.plan(attention, kv_cache_dtype=dtype, **same)
+    assert plan.caches[0]["layout"].startswith(layout + "(")
+
+
+def test_fp8_ds_mla_is_a_cache_of_latents():
+    with pytest.raises(lathe.PlanRefused) as caught:
+        lathe.plan("gqa", kv_cache_dtype="fp8_ds_mla")
+    assert "mla_fp8_block" in caught.value.reasons[0]["offered"]
+
+
 @pytest.mark.parametrize("options", REFUSED, ids=str)
 def test_a_refusal_is_what_the_command_prints(options):
     with pytest.raises(lathe.PlanRefused) as caught:

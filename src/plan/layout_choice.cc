@@ -8,29 +8,51 @@
 namespace lathe {
 namespace {
 
+// The names of --kv-cache-dtype; bfloat16 and fp8 are vLLM's and SGLang's.
 struct KvDtype {
   std::string_view flag;
   DType dtype;
 };
 constexpr std::array kKvDtypes = {
-    KvDtype{"bf16", DType::bf16},
-    KvDtype{"fp8_e4m3", DType::e4m3},
-    KvDtype{"fp4_e2m1", DType::e2m1},
+    KvDtype{"bf16", DType::bf16},     KvDtype{"fp8_e4m3", DType::e4m3},
+    KvDtype{"fp4_e2m1", DType::e2m1}, KvDtype{"bfloat16", DType::bf16},
+    KvDtype{"fp8", DType::e4m3},
 };
+// vLLM's name for its caches with scales inside each token: 656 bytes, and V4's 584.
+constexpr std::string_view kFp8DsMla = "fp8_ds_mla";
 
 Reason request_reason(const Error& e) {
   return {Rule::request, "--kv-layout", "--kv-layout", e.wanted, e.offered, e.hint};
 }
 
+// The request with --kv-cache-dtype fp8_ds_mla: as if --kv-layout named the layout.
+LayoutChoice choose_fp8_ds_mla(const AttentionProblem& problem, const PlanRequest& request) {
+  const bool v4 = problem.kind == ProblemKind::window_compressed;
+  const LayoutKind kind = v4 ? LayoutKind::v4_fp8 : LayoutKind::mla_fp8_block;
+  PlanRequest named = request;
+  named.kv_dtype = "auto";
+  if (request.layout == "auto") named.layout = std::string(name(kind));
+  LayoutChoice out = choose_layouts(problem, named);
+  if (!out.tiers.empty() && out.tiers.front().front().kind() != kind) {
+    const std::string offered = fmt::format("{}", out.tiers.front().front().name());
+    out = {};
+    out.reasons.push_back({Rule::dtype, "--kv-layout", "layout",
+                           fmt::format("{}, which {} is", name(kind), kFp8DsMla), offered,
+                           "--kv-cache-dtype auto"});
+  }
+  return out;
+}
+
 }  // namespace
 
 LayoutChoice choose_layouts(const AttentionProblem& problem, const PlanRequest& request) {
+  if (request.kv_dtype == kFp8DsMla) return choose_fp8_ds_mla(problem, request);
   LayoutChoice out;
   const auto dtype = std::find_if(kKvDtypes.begin(), kKvDtypes.end(),
                                   [&](const KvDtype& d) { return d.flag == request.kv_dtype; });
   if (dtype == kKvDtypes.end() && request.kv_dtype != "auto") {
     out.reasons.push_back({Rule::dtype, "--kv-cache-dtype", "--kv-cache-dtype",
-                           "auto, bf16, fp8_e4m3 or fp4_e2m1",
+                           "auto, bf16, fp8_e4m3 or fp4_e2m1, or bfloat16, fp8, fp8_ds_mla",
                            fmt::format("\"{}\"", request.kv_dtype), ""});
     return out;
   }

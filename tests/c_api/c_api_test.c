@@ -570,6 +570,11 @@ static void test_plans(void) {
   CHECK(strstr(lathe_plan_json(plan), "\"legal\":true") != NULL);
   lathe_layout_free(layout);
   lathe_plan_free(plan);
+  MUST(lathe_plan_create("{\"kv_cache_dtype\": \"fp8_ds_mla\"}", cpu, &plan)); /* vLLM's name */
+  MUST(lathe_plan_layout(plan, 0, &layout, NULL));
+  CHECK(strncmp(lathe_layout_text(layout), "mla_fp8_block(", 14) == 0);
+  lathe_layout_free(layout);
+  lathe_plan_free(plan);
 
   plan = NULL;
   FAILS(lathe_plan_create("{\"kv_layout\": \"mla_fp8_block\", "

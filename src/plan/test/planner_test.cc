@@ -354,6 +354,27 @@ TEST(Planner, RopeAndQFollowFromTheRoute) {
   EXPECT_EQ(bf16->phase(Phase::decode).routes[0].q_dtype, DType::bf16);
 }
 
+TEST(Planner, OtherEnginesNamesOfCacheFormats) {
+  const auto layout_of = [](AttentionProblem problem, const char* kv_dtype, const char* layout) {
+    PlanRequest request;
+    request.kv_dtype = kv_dtype;
+    request.layout = layout;
+    Capability any = able("a");
+    any.problems = {problem.kind};
+    const PlanResult plan = make_plan(problem, kH200, request, with(any));
+    return plan ? std::string(plan->caches.front().layout.name()) : explain(plan.error());
+  };
+  const AttentionProblem v32 = deepseek_v32_problem();
+  EXPECT_EQ(layout_of(v32, "bfloat16", "auto"), layout_of(v32, "bf16", "auto"));
+  EXPECT_EQ(layout_of(v32, "fp8", "auto"), layout_of(v32, "fp8_e4m3", "auto"));
+  EXPECT_EQ(layout_of(v32, "fp8_ds_mla", "auto"), "mla_fp8_block");
+  EXPECT_EQ(layout_of(v32, "fp8_ds_mla", "mla_fp8_block(scale=raw_f32)"), "mla_fp8_block");
+  EXPECT_THAT(layout_of(v32, "fp8_ds_mla", "mla_fp8"),
+              HasSubstr("wanted mla_fp8_block, which fp8_ds_mla is   offered mla_fp8"));
+  EXPECT_THAT(layout_of(v32, "bfloat16", "mla_fp8"),
+              HasSubstr("wanted bfloat16   offered e4m3 of mla_fp8"));
+}
+
 TEST(Planner, VerifyIsNeededOnlyWithDrafts) {
   Capability decode_only = able("k");
   decode_only.phases = {Phase::extend, Phase::decode};

@@ -27,7 +27,8 @@ void add_plan_flags(Command command, PlanRequest& request) {
                      request.decode, "the same for decode, verify and draft_extend");
   command.add_option("--kv-layout", request.layout,
                      "a layout's name, or one with dims and scale policy");
-  command.add_option("--kv-cache-dtype", request.kv_dtype, "auto, bf16, fp8_e4m3 or fp4_e2m1");
+  command.add_option("--kv-cache-dtype", request.kv_dtype,
+                     "auto, bf16, fp8_e4m3 or fp4_e2m1; or vLLM's bfloat16, fp8, fp8_ds_mla");
   command.add_option("--page-size", request.page_size, "tokens per page; chosen where not given")
       .check(page_size_problem);
   command.add_option("--chunked-prefill-size", request.chunked_prefill_size,
