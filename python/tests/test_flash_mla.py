@@ -361,6 +361,57 @@ def test_a_schedule_is_of_one_shape():
         flash_mla.flash_mla_with_kvcache(**{**call, "indices": call["indices"][..., :32]})
 
 
+class CountedLengths:
+    """Lengths as torch shows them: an address, a shape, a counter of writes."""
+
+    def __init__(self, address, inference=False):
+        self.address, self.shape, self._version, self.inference = address, (2,), 0, inference
+
+    def data_ptr(self):
+        return self.address
+
+    def is_inference(self):
+        return self.inference
+
+
+def test_c2_a_schedule_is_made_again_where_lengths_are_seen_to_change(monkeypatch):
+    from lathe.compat import _schedule, _tensors
+
+    capturing = [False]
+    monkeypatch.setattr(_tensors, "capturing", lambda q: capturing[0])
+    monkeypatch.setattr(_tensors, "empty", lambda *args: object())
+    monkeypatch.setattr(_tensors, "torch_of", lambda x: np)
+    monkeypatch.setattr(_schedule._workspace, "attend_workspace", lambda *args, **more: 64)
+    q, meta, lengths = np.zeros((2, 1, 8, 576)), flash_mla.FlashMLASchedMeta(), CountedLengths(4096)
+    call = {"layout": None, "page_size": 64, "pool": q, "attention": "dsa", "indices": np.zeros((2, 4))}
+
+    class Q:
+        shape, device = q.shape, type("Device", (), {"index": 0})
+
+    def reused(lengths, shapes="same"):
+        return "part" in _schedule.share(meta, Q(), call, shapes, (lengths, None))
+
+    assert not reused(lengths) and reused(lengths)
+    lengths._version += 1  # lengths.copy_()
+    assert not reused(lengths) and reused(lengths)
+    lengths.address += 8
+    assert not reused(lengths) and reused(lengths)
+    lengths.shape = (3,)
+    assert not reused(lengths) and reused(lengths)
+    assert not reused(lengths, "other") and reused(lengths, "other")
+    # A captured graph launches its own schedule, which replays compute from the current lengths.
+    capturing[0] = True
+    assert not reused(lengths, "other") and reused(lengths, "other")
+    capturing[0] = False
+    assert not reused(lengths, "other")
+
+
+def test_c2_what_a_schedule_cannot_see_is_said():
+    said = " ".join(flash_mla.FlashMLASchedMeta.__doc__.split())
+    for words in ("``.data``", "replayed graph", "inference mode", "use a new FlashMLASchedMeta"):
+        assert words in said
+
+
 def test_blackwells_functions_say_so():
     with pytest.raises(RuntimeError, match="SM100"):
         flash_mla.flash_attn_varlen_func(1, 2, causal=True)

@@ -12,7 +12,18 @@ from . import _tensors as t
 
 @dataclasses.dataclass
 class FlashMLASchedMeta:
-    """Shared by calls of equal shapes, which the first call sets."""
+    """Shared by calls of equal shapes, which the first call sets.
+
+    On a GPU the first call of a step makes the schedule of the lengths, which later calls reuse while
+    the lengths are the same: the same tensors (address and shape), and no write that torch's version
+    counter shows. A schedule made outside a captured CUDA graph is not reused inside it, nor the other
+    way round, so a graph makes its own and replays compute it from the current lengths.
+
+    What cannot be seen: writes that torch does not count, which are those through ``.data``, by a
+    replayed graph or another library, and to lengths that were made in inference mode; and a second
+    captured graph. After such a write, and for each graph, use a new FlashMLASchedMeta, as one step
+    does in FlashMLA. The schedule of old lengths gives wrong numbers.
+    """
 
     @dataclasses.dataclass
     class Config:
@@ -58,7 +69,7 @@ def again(
         return None
     workspace, made_of, scheduled = None, None, False
     if kept.workspace is not None:
-        made_of = (kept.shapes, [t.state(x) for x in lengths])
+        made_of = (kept.shapes, [t.state(x) for x in lengths], t.capturing(q))
         workspace, scheduled = meta.workspace, meta.made_of == made_of
         if workspace is None or not scheduled:
             workspace, scheduled = torch.empty(kept.workspace, dtype=torch.uint8, device=q.device), False
@@ -94,7 +105,7 @@ def share(
 ) -> dict[str, Any]:
     """Arguments of attend(): the step's workspace, and part="attention" if its schedule is there already."""
     extra = call.get("extra")
-    made_of = (shapes, [t.state(x) for x in lengths])
+    made_of = (shapes, [t.state(x) for x in lengths], t.capturing(q))
     if meta.workspace is not None and meta.made_of == made_of:
         return {"workspace": meta.workspace, "part": "attention"}
     rows = q.shape[0] * q.shape[1]

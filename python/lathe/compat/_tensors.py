@@ -23,8 +23,18 @@ def on_gpu(x: Any) -> bool:
     return torch_of(x) is not None and bool(x.is_cuda)
 
 
+def capturing(x: Any) -> bool:
+    """Whether a CUDA graph is being captured on the current stream."""
+    torch = torch_of(x)
+    return bool(torch is not None and torch.cuda.is_current_stream_capturing())
+
+
 def state(x: Any) -> Any:
-    """Identifies a tensor and its contents up to writes that torch records; None for None."""
+    """Identifies a tensor and its contents up to writes that torch counts; None for None.
+
+    torch does not count writes through x.data, by a replayed CUDA graph, or to a tensor that was made
+    in inference mode.
+    """
     if x is None:
         return None
     return x.data_ptr(), tuple(x.shape), None if x.is_inference() else x._version

@@ -9,8 +9,9 @@ heads up to 128, any page size, any width of index lists. One KV head.
 
 Differences: max_logits is None unless compute_max_logits is True, as no kernel computes it: a second pass over the keys does, which takes
 several times as long as the attention. A FlashMLASchedMeta belongs to one step, like FlashMLA's: on a GPU the first call with it makes the
-schedule of the lengths, and the step's other layers reuse it. Lengths in another tensor, or changed since, make a new one. The older pair
-of tensors holds nothing: lengths are read at every call.
+schedule of the lengths, and the step's other layers reuse it. Lengths in another tensor, or changed by a write that torch counts, make a new
+one; FlashMLASchedMeta's docstring names the writes that it does not see. The older pair of tensors holds nothing: lengths are read at every
+call.
 
 Unsupported calls raise FlashMlaError, a lathe.LatheError and RuntimeError; wrong arguments raise ArgumentError, which is also an
 AssertionError.
