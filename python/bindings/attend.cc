@@ -19,6 +19,7 @@
 #include "errors.h"
 #include "kernels/cpu/latent/latent_gather.h"
 #include "kernels/devices/find_kernel.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 
@@ -141,7 +142,7 @@ nb::tuple run(const KernelFn& kernel, AttendArgs& args, std::int64_t v_dim, cons
   args.out = out.view();
   args.lse = lse.view();
   const auto done = [&] {
-    const nb::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     return kernel(args);
   }();
   value_or_raise(done);

@@ -15,6 +15,7 @@ void bind_attend_repeat(nanobind::module_& m);
 void bind_attend_workspace(nanobind::module_& m);
 void bind_merge(nanobind::module_& m);
 void bind_engine(nanobind::module_& m);
+void bind_unlocked(nanobind::module_& m);
 void bind_command(nanobind::module_& m);
 
 }  // namespace lathe::python

@@ -8,6 +8,7 @@
 #include "arrays.h"
 #include "bindings.h"
 #include "errors.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 
@@ -33,7 +34,7 @@ void encode(nb::handle rows, nb::handle slots, nb::handle pool, const CacheLayou
   const auto codec = enum_arg<CodecPath>("path", path);
 
   const auto done = [&] {
-    const nb::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     return encode_rows(rows_in, places, to, {key_scale, value_scale}, codec);
   }();
   value_or_raise(done);
@@ -75,7 +76,7 @@ nb::object decode(nb::handle pool, const CacheLayout& layout, std::int32_t first
   const Rows out(count.is_none() ? from.slots() - first : wanted, layout, dtype);
 
   const auto done = [&] {
-    const nb::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     return decode_rows(from, Slot(first), out.view, {key_scale, value_scale}, codec);
   }();
   value_or_raise(done);
@@ -92,7 +93,7 @@ nb::object gather(nb::handle pool, nb::handle slots, const CacheLayout& layout,
   const Rows out(static_cast<std::int64_t>(places.size()), layout, dtype);
 
   const auto done = [&] {
-    const nb::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     return gather_decode(from, places, out.view, {key_scale, value_scale}, codec);
   }();
   value_or_raise(done);
@@ -113,7 +114,7 @@ nb::tuple requantize_slots(nb::handle src, nb::handle src_slots, const CacheLayo
   const auto codec = enum_arg<CodecPath>("path", path);
 
   const auto done = [&] {
-    const nb::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     return requantize(from, from_slots, to, to_slots, {.key = src_key_scale},
                       {.key = dst_key_scale}, codec);
   }();

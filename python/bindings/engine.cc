@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 
@@ -34,6 +35,7 @@ const char* code_of(lathe_status status) {
 
 void check(lathe_status status) {
   if (status == LATHE_OK) return;
+  if (ending()) end_thread();  // before any code in Python, where the thread might be unwound
   const lathe_error* e = lathe_last_error();
   const nb::module_ errors = nb::module_::import_("lathe._errors");
   nb::object type, exception;
@@ -60,6 +62,7 @@ struct LoadProgress {
 
   static int step(std::int64_t loaded, std::int64_t total, void* user) {
     auto& self = *static_cast<LoadProgress*>(user);
+    if (ending()) return 1;
     const nb::gil_scoped_acquire locked;
     try {
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
@@ -80,7 +83,7 @@ class Engine {
     lathe_engine* made = nullptr;
     lathe_status status = LATHE_OK;
     {
-      const nb::gil_scoped_release unlocked;
+      const Unlocked unlocked;
       status = lathe_engine_load(options.c_str(), &LoadProgress::step, &call, &made);
     }
     if (call.thrown) throw nb::python_error(std::move(*call.thrown));
@@ -123,7 +126,7 @@ class Engine {
     std::int64_t count = 0;
     lathe_status status = LATHE_OK;
     {
-      const nb::gil_scoped_release unlocked;
+      const Unlocked unlocked;
       status = lathe_engine_step(handle_.get(), &count);
     }
     check(status);

@@ -7,6 +7,7 @@
 #include "errors.h"
 #include "kernels/cuda/common/device.h"
 #include "kernels/cuda/operators/attend_workspace.h"
+#include "unlocked.h"
 
 namespace lathe::python {
 
@@ -63,7 +64,7 @@ void GpuCall::run(GpuScratch& keeper, cudaStream_t on) {
   args.execution.scratch = &keeper.scratch();
   args.execution.stream = on;
   const auto done = [&]() -> Result<void> {
-    const nanobind::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     return workspace ? cuda::attend_in_workspace(args, *workspace, part) : attend(args);
   }();
   value_or_raise(done);

@@ -5,6 +5,7 @@
 
 #include "arrays.h"
 #include "bindings.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 
@@ -20,7 +21,7 @@ void merge(nb::handle out_a, nb::handle lse_a, nb::handle out_b, nb::handle lse_
   const Array to("out", out, /*writable=*/true);
   const Array to_lse("lse", lse, /*writable=*/true);
   const auto done = [&] {
-    const nb::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     return merge_partials({a.ref(), a_lse.ref()}, {b.ref(), b_lse.ref()}, {to.ref(), to_lse.ref()});
   }();
   value_or_raise(done);

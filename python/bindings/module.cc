@@ -11,5 +11,6 @@ NB_MODULE(_lathe, m) {
   lathe::python::bind_attend_workspace(m);
   lathe::python::bind_merge(m);
   lathe::python::bind_engine(m);
+  lathe::python::bind_unlocked(m);
   lathe::python::bind_command(m);
 }

@@ -14,6 +14,7 @@
 #include "plan/plan_json.h"
 #include "plan/plan_request_json.h"
 #include "plan/planner.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 
@@ -45,7 +46,7 @@ nb::tuple plan(const std::string& attention, const std::string& device,
   std::string text;
   bool legal = false;
   {
-    const nb::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     const PlanResult result = make_plan(problem, machine, request, all_kernels());
     legal = result.ok();
     json = (legal ? to_json(*result) : to_json(result.error())).dump(2);

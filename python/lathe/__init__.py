@@ -8,6 +8,9 @@ package is installed.
 Bad input raises :class:`LatheError` (a ValueError) or TypeError and changes nothing.
 """
 
+import atexit as _atexit
+
+from . import _lathe
 from ._attend import attend, attend_reference
 from ._codec import RequantReport, decode, encode, gather_decode, requantize
 from ._engine import Answer, Engine, Piece, TopToken, generate
@@ -16,6 +19,8 @@ from ._layouts import Layout, Part, layouts
 from ._merge import merge
 from ._plan import Plan, plan
 from ._workspace import attend_workspace
+
+_atexit.register(_lathe.end_calls)  # see bindings/unlocked.h
 
 __version__ = "0.1.0"
 

@@ -158,8 +158,9 @@ class Engine:
     def stream(self, prompt: Prompt, **params: Any) -> Iterator[Piece]:
         """Yields the answer to one prompt piece by piece; parameters and errors as for `generate`.
 
-        The request starts at once. Closing or dropping the iterator cancels it. If an answer fails,
-        the iterator raises RuntimeError at that point.
+        The request starts at once. Closing or dropping the iterator cancels it, from any thread. If an
+        answer fails, the iterator raises RuntimeError at that point. One thread at a time may ask it for
+        a piece; another gets a LatheError.
         """
         return _Stream(self, self._submit([prompt], params)[0])
 
@@ -193,12 +194,14 @@ class Engine:
                 self._engine.cancel(request)
 
     def _event(self, request: int) -> Any:
-        """The request's next event. A waiting thread runs the steps for all requests."""
-        inbox = self._inboxes[request]
+        """The request's next event; None after _forget(). A waiting thread runs the steps for all requests."""
+        inbox = self._inboxes.get(request)
         while not inbox:
             with self._open() as engine:
                 if inbox:
                     break
+                if request not in self._inboxes:
+                    return None
                 for event in engine.step():
                     to = self._inboxes.get(event[0])
                     if to is not None:
@@ -244,10 +247,22 @@ class _Stream(Iterator[Piece]):
 
     def __init__(self, engine: Engine, request: int) -> None:
         self._engine, self._request, self._ended = engine, request, False
+        self._busy = threading.Lock()
 
     def __next__(self) -> Piece:
+        if not self._busy.acquire(blocking=False):
+            wanted = "one thread at a time, or a stream for each"
+            raise LatheError("invalid_argument", "stream", wanted, "a call while another thread waits for a piece")
+        try:
+            return self._next()
+        finally:
+            self._busy.release()
+
+    def _next(self) -> Piece:
         while not self._ended:
             event = self._engine._event(self._request)
+            if event is None:  # closed by another thread
+                break
             if event[1] == _FINISHED:
                 self.close()
                 if event[7] is not None:

@@ -2,6 +2,7 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 import threading
 
 import pytest
@@ -153,6 +154,65 @@ def test_threads_share_an_engine(engine):
     for t in threads:
         t.join()
     assert got == {i: [w] * 5 for i, w in enumerate(wanted)}
+
+
+def test_e10_two_threads_on_one_stream_are_refused(engine):
+    stream = engine.stream(PROMPTS[0], max_new_tokens=4, ignore_eos=True)
+    pieces = []
+    waiter = threading.Thread(target=lambda: pieces.extend(stream))
+    with engine._lock:  # the thread waits inside its first call
+        waiter.start()
+        while not stream._busy.locked():
+            pass
+        with pytest.raises(lathe.LatheError) as caught:
+            next(stream)
+    waiter.join()
+    assert caught.value.field == "stream" and "one thread at a time" in caught.value.wanted
+    assert sum(piece.token is not None for piece in pieces) == 4
+
+
+def test_e10_a_stream_that_another_thread_closes_ends(engine):
+    stream = engine.stream(PROMPTS[0], max_new_tokens=400, ignore_eos=True)
+    pieces = []
+    waiter = threading.Thread(target=lambda: pieces.extend(stream))
+    with engine._lock:
+        waiter.start()
+        while not stream._busy.locked():
+            pass
+        stream.close()
+    waiter.join()
+    assert not pieces and list(stream) == []
+
+
+@pytest.mark.parametrize("work", ("load", "generate", "stream"))
+def test_e10_a_daemon_thread_at_exit(work):
+    """The interpreter ends while a daemon thread is inside a call: that call ends, nothing aborts."""
+    code = """
+import sys, threading, lathe
+inside = threading.Event()
+def load(**more):
+    return lathe.Engine(sys.argv[1], device="cpu", context_length=512, **more)
+def loads():
+    while True:
+        load(progress=lambda loaded, total: inside.set())
+def generates():
+    engine = load()
+    while True:
+        next(engine.stream("1 2 3", max_new_tokens=400, ignore_eos=True))
+        inside.set()
+        engine.generate("1 2 3", max_new_tokens=400, ignore_eos=True)
+def streams():
+    for piece in load().stream("1 2 3", max_new_tokens=450, ignore_eos=True):
+        inside.set()
+work = {"load": loads, "generate": generates, "stream": streams}[sys.argv[2]]
+threading.Thread(target=work, daemon=True).start()
+inside.wait()
+"""
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(MODELS / "tiny-v32"), work], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
 
 
 def test_progress_is_told_and_may_stop_the_load():
