@@ -61,5 +61,21 @@ inline Result<lathe_requantize_report> requantize(const Pool& from, const Tensor
   return report;
 }
 
+/// Copies page from_pages[i] to to_pages[i], byte for byte: lathe_copy_pages().
+inline Result<void> copy_pages(const Pool& from, const Tensor& from_pages, const Pool& to,
+                               const Tensor& to_pages) {
+  const PoolView src(from), dst(to);
+  const lathe_tensor f = from_pages.view(), t = to_pages.view();
+  return Result<void>(lathe_copy_pages(&src.view, &f, &dst.view, &t));
+}
+
+/// Copies the token in from_slots[i] to to_slots[i], byte for byte: lathe_copy_slots().
+inline Result<void> copy_slots(const Pool& from, const Tensor& from_slots, const Pool& to,
+                               const Tensor& to_slots) {
+  const PoolView src(from), dst(to);
+  const lathe_tensor f = from_slots.view(), t = to_slots.view();
+  return Result<void>(lathe_copy_slots(&src.view, &f, &dst.view, &t));
+}
+
 }  // namespace api
 }  // namespace lathe

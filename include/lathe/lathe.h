@@ -171,6 +171,16 @@ lathe_status lathe_requantize(const lathe_pool_view* from, const lathe_tensor* f
                               const lathe_pool_view* to, const lathe_tensor* to_slots,
                               lathe_requantize_report* report);
 
+/* Copies page from_pages[i] to to_pages[i] byte for byte, padding included. `from` and `to` have
+ * one layout and page size; they are one pool, or share no memory. Within one pool all sources are
+ * read as if before the first write, so the lists may overlap. A source may repeat, a destination
+ * not; -1 is refused. Tensor scales are not used. */
+lathe_status lathe_copy_pages(const lathe_pool_view* from, const lathe_tensor* from_pages,
+                              const lathe_pool_view* to, const lathe_tensor* to_pages);
+/* The same for tokens: slot from_slots[i] to to_slots[i]. Page sizes of two pools may differ. */
+lathe_status lathe_copy_slots(const lathe_pool_view* from, const lathe_tensor* from_slots,
+                              const lathe_pool_view* to, const lathe_tensor* to_slots);
+
 /* ---- Plans --------------------------------------------------------------------------------- */
 
 typedef struct lathe_machine lathe_machine;

@@ -66,6 +66,9 @@ inline std::vector<std::int32_t> int32_list(const Array& array, std::size_t rank
 inline std::vector<Slot> slot_list(const Array& array) {
   return value_or_raise(lathe::slot_list(array.ref()));
 }
+inline std::vector<PageId> page_list(const Array& array) {
+  return value_or_raise(lathe::page_list(array.ref()));
+}
 inline std::vector<float> float_list(const Array& array, std::size_t rank, const char* axes) {
   return value_or_raise(lathe::float_list(array.ref(), rank, axes));
 }

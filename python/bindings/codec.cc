@@ -1,4 +1,4 @@
-// encode, decode, gather_decode and requantize on the caller's arrays.
+// encode, decode, gather_decode, requantize and copies on the caller's arrays.
 #include "layout/codec/codec.h"
 
 #include <fmt/format.h>
@@ -8,6 +8,7 @@
 #include "arrays.h"
 #include "bindings.h"
 #include "errors.h"
+#include "layout/pages/copy_records.h"
 #include "unlocked.h"
 
 namespace nb = nanobind;
@@ -122,6 +123,39 @@ nb::tuple requantize_slots(nb::handle src, nb::handle src_slots, const CacheLayo
   return nb::make_tuple(report.worst_abs_error, report.worst_slot.value, report.saturated);
 }
 
+// copy_pages and copy_slots. The lists are read by list_of, the bytes copied by copy_all.
+template <class ListOf, class Copy>
+void copy(nb::handle src, nb::handle src_list, nb::handle dst, nb::handle dst_list,
+          const CacheLayout& layout, std::int32_t page_size, std::int32_t dst_page_size,
+          CopyNames names, ListOf list_of, Copy copy_all) {
+  const Array src_array("src", src);
+  const Array dst_array("dst", dst, true);
+  const ConstPoolView from = pool_view(src_array, layout, page_size);
+  const PoolView to = pool_view(dst_array, layout, dst_page_size);
+  const auto sources = list_of(Array(std::string(names.src), src_list));
+  const auto targets = list_of(Array(std::string(names.dst), dst_list));
+  if (!one_pool(from, to)) need_apart(dst_array, src_array);
+  const auto done = [&] {
+    const Unlocked unlocked;
+    return copy_all(from, sources, to, targets, names);
+  }();
+  value_or_raise(done);
+}
+
+void copy_whole_pages(nb::handle src, nb::handle src_pages, nb::handle dst, nb::handle dst_pages,
+                      const CacheLayout& layout, std::int32_t page_size) {
+  copy(src, src_pages, dst, dst_pages, layout, page_size, page_size,
+       {"src_pages", "dst_pages", "dst"}, page_list,
+       [](const auto&... all) { return copy_pages(all...); });
+}
+
+void copy_tokens(nb::handle src, nb::handle src_slots, nb::handle dst, nb::handle dst_slots,
+                 const CacheLayout& layout, std::int32_t page_size, std::int32_t dst_page_size) {
+  copy(src, src_slots, dst, dst_slots, layout, page_size, dst_page_size,
+       {"src_slots", "dst_slots", "dst"}, slot_list,
+       [](const auto&... all) { return copy_slots(all...); });
+}
+
 }  // namespace
 
 void bind_codec(nb::module_& m) {
@@ -136,6 +170,10 @@ void bind_codec(nb::module_& m) {
   m.def("requantize", &requantize_slots, A("src").none(), A("src_slots").none(), A("src_layout"),
         A("dst").none(), A("dst_slots").none(), A("dst_layout"), A("page_size"), A("dst_page_size"),
         A("src_key_scale"), A("dst_key_scale"), A("path"));
+  m.def("copy_pages", &copy_whole_pages, A("src").none(), A("src_pages").none(), A("dst").none(),
+        A("dst_pages").none(), A("layout"), A("page_size"));
+  m.def("copy_slots", &copy_tokens, A("src").none(), A("src_slots").none(), A("dst").none(),
+        A("dst_slots").none(), A("layout"), A("page_size"), A("dst_page_size"));
 }
 
 }  // namespace lathe::python

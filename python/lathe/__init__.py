@@ -12,7 +12,7 @@ import atexit as _atexit
 
 from . import _lathe
 from ._attend import attend, attend_reference
-from ._codec import RequantReport, decode, encode, gather_decode, requantize
+from ._codec import RequantReport, copy_pages, copy_slots, decode, encode, gather_decode, requantize
 from ._engine import Answer, Engine, Piece, TopToken, generate
 from ._errors import LatheError, PlanRefused
 from ._layouts import Layout, Part, layouts
@@ -38,6 +38,8 @@ __all__ = [
     "attend",
     "attend_reference",
     "attend_workspace",
+    "copy_pages",
+    "copy_slots",
     "decode",
     "encode",
     "gather_decode",

@@ -155,3 +155,39 @@ def requantize(
             _args.text("path", path),
         )
     )
+
+
+def copy_pages(
+    src: Any, src_pages: Any, dst: Any, dst_pages: Any, layout: LayoutLike, page_size: int = 64
+) -> None:
+    """Copies page src_pages[i] of src to dst_pages[i] of dst, in place: all its bytes, padding included.
+
+    src, dst: pools of one layout and page size, which share no memory, or the same pool twice: then all
+        sources are read as if before the first write, so the lists may overlap.
+    src_pages, dst_pages: [N] int32 or int64. A source may repeat, a destination not.
+
+    Raises LatheError for pages of another size than the layout's, a page that is -1 or outside its pool,
+    lists of different lengths, a repeated destination, or pools that share some of their memory;
+    TypeError for values that are not arrays or numbers. Nothing is written then.
+    """
+    layout, page_size = _args.layout("layout", layout), _args.page_size(page_size)
+    _lathe.copy_pages(src, _args.indices(src_pages), dst, _args.indices(dst_pages), layout, page_size)
+
+
+def copy_slots(
+    src: Any,
+    src_slots: Any,
+    dst: Any,
+    dst_slots: Any,
+    layout: LayoutLike,
+    page_size: int = 64,
+    dst_page_size: int | None = None,
+) -> None:
+    """Copies the bytes of the token in src_slots[i] of src to dst_slots[i] of dst, in place.
+
+    dst_page_size None: page_size. Otherwise as copy_pages; -1 is refused here.
+    """
+    page_size = _args.page_size(page_size)
+    to = page_size if dst_page_size is None else _args.page_size(dst_page_size, "dst_page_size")
+    layout = _args.layout("layout", layout)
+    _lathe.copy_slots(src, _args.indices(src_slots), dst, _args.indices(dst_slots), layout, page_size, to)

@@ -125,3 +125,77 @@ def test_requantize_to_fp8_reports_the_loss(path):
     expected = ref.poisoned(fp8, 1, 4)
     ref.encode(fp8, before, [3, 2, 1], expected, 4, key_scale=2.0)
     assert same_bits(dst, expected)
+
+
+def noise(layout, pages, page_size, seed, slack=0):
+    width = layout.page_stride(page_size) + slack
+    return np.random.default_rng(seed).integers(0, 256, (pages, width), np.uint8)
+
+
+def token_bytes(layout, page_size, slot):
+    """(page, first byte, last byte + 1) of each of a token's runs of bytes."""
+    page, index = divmod(slot, page_size)
+    for plane in {part.plane for part in layout.parts}:
+        at = (page_size * ref.plane_bytes(layout, 0) if plane else 0) + index * ref.plane_bytes(layout, plane)
+        yield page, at, at + ref.plane_bytes(layout, plane)
+
+
+@pytest.mark.parametrize("text", ref.ALL)
+def test_copies_of_pages_within_a_pool_and_between_pools(text):
+    layout = lathe.Layout(text)
+    pool = noise(layout, 5, 4, 1, slack=8)
+    src, dst = [3, 0, 1, 3], [0, 1, 3, 4]  # a cycle, and a source twice
+    want = pool.copy()
+    want[dst, : layout.page_stride(4)] = pool[src, : layout.page_stride(4)]
+    pages = pool[:, : layout.page_stride(4)]
+    lathe.copy_pages(pages, src, pages, dst, layout, 4)
+    assert same_bits(pool, want)
+    other = noise(layout, 3, 4, 2)
+    want = other.copy()
+    want[[2, 0]] = pages[[4, 4]]
+    lathe.copy_pages(pages, np.array([4, 4], np.int32), other, [2, 0], text, 4)
+    assert same_bits(other, want)
+
+
+@pytest.mark.parametrize("text", ref.ALL)
+def test_copies_of_tokens_within_a_pool_and_between_pools(text):
+    layout = lathe.Layout(text)
+    pool, other = noise(layout, 3, 4, 3), noise(layout, 2, 8, 4)
+    for to, size, src, dst in ((pool, 4, [1, 6, 11, 6], [6, 1, 0, 11]), (other, 8, [6, 6, 0], [15, 3, 9])):
+        want, before = to.copy(), pool.copy()
+        for a, b in zip(src, dst):
+            for (page, at, end), (to_page, to_at, to_end) in zip(
+                token_bytes(layout, 4, a), token_bytes(layout, size, b)
+            ):
+                want[to_page, to_at:to_end] = before[page, at:end]
+        lathe.copy_slots(pool, src, to, dst, layout, 4, size)
+        assert same_bits(to, want)
+
+
+def test_copies_that_cannot_be_write_nothing():
+    layout = lathe.Layout("mla_fp8_block(nope=256,rope=16)")
+    pool, other = noise(layout, 3, 4, 5), noise(layout, 2, 4, 6)
+    before = pool.copy(), other.copy()
+    for field, src_pages, dst_pages in (
+        ("src_pages[1]", [0, 3], [0, 1]),
+        ("src_pages[0]", [-1, 0], [0, 1]),
+        ("dst_pages[1]", [0, 1], [0, 2]),
+        ("dst_pages[1]", [0, 1], [1, 1]),
+        ("dst_pages", [0, 1], [1]),
+    ):
+        with pytest.raises(lathe.LatheError) as caught:
+            lathe.copy_pages(pool, src_pages, other, dst_pages, layout, 4)
+        assert caught.value.field == field
+    with pytest.raises(lathe.LatheError) as caught:
+        lathe.copy_slots(pool, [0, 12], other, [0, 1], layout, 4)
+    assert caught.value.field == "src_slots[1]"
+    with pytest.raises(lathe.LatheError, match="memory apart from src"):
+        lathe.copy_pages(pool[:2], [0], pool[1:], [0], layout, 4)
+    # A pool of another layout has pages of another length.
+    raw = lathe.Layout("mla_bf16(nope=256,rope=16)")
+    with pytest.raises(lathe.LatheError) as caught:
+        lathe.copy_pages(noise(raw, 3, 4, 7), [0], other, [0], layout, 4)
+    assert caught.value.field == "src"
+    with pytest.raises(TypeError):
+        lathe.copy_pages(pool, [0], None, [0], layout, 4)
+    assert same_bits(pool, before[0]) and same_bits(other, before[1])

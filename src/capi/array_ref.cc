@@ -232,13 +232,23 @@ Result<std::vector<std::int32_t>> int32_list(const ArrayRef& array, std::size_t 
   return out;
 }
 
-Result<std::vector<Slot>> slot_list(const ArrayRef& array) {
-  const auto list = int32_list(array, 1, "[rows]");
+namespace {
+
+template <class Index>
+Result<std::vector<Index>> index_list(const ArrayRef& array, const char* axes) {
+  const auto list = int32_list(array, 1, axes);
   if (!list) return list.error();
-  std::vector<Slot> slots;
-  slots.reserve(list->size());
-  for (const std::int32_t slot : *list) slots.emplace_back(slot);
-  return slots;
+  return std::vector<Index>(list->begin(), list->end());
+}
+
+}  // namespace
+
+Result<std::vector<Slot>> slot_list(const ArrayRef& array) {
+  return index_list<Slot>(array, "[rows]");
+}
+
+Result<std::vector<PageId>> page_list(const ArrayRef& array) {
+  return index_list<PageId>(array, "[pages]");
 }
 
 Result<std::vector<float>> float_list(const ArrayRef& array, std::size_t rank, const char* axes) {

@@ -76,6 +76,7 @@ Result<PoolView> pool_view(const ArrayRef& array, const CacheLayout& layout,
 Result<std::vector<std::int32_t>> int32_list(const ArrayRef& array, std::size_t rank,
                                              const char* axes);
 Result<std::vector<Slot>> slot_list(const ArrayRef& array);
+Result<std::vector<PageId>> page_list(const ArrayRef& array);
 
 /// Copies a float32 array of any strides to a dense list.
 Result<std::vector<float>> float_list(const ArrayRef& array, std::size_t rank, const char* axes);

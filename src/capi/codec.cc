@@ -3,6 +3,7 @@
 
 #include "capi/status.h"
 #include "capi/tensors.h"
+#include "layout/pages/copy_records.h"
 
 using namespace lathe;
 using namespace lathe::capi;
@@ -24,6 +25,31 @@ Result<std::vector<Slot>> take_slots(const lathe_tensor* slots, const char* argu
   Tensor tensor;
   if (auto ok = tensor.take(slots, argument); !ok) return ok.error();
   return slot_list(tensor.ref());
+}
+
+// Two pools of a copy, and their lists.
+template <class ListOf, class Copy>
+lathe_status copy(const lathe_pool_view* from, const lathe_tensor* from_list,
+                  const lathe_pool_view* to, const lathe_tensor* to_list, CopyNames names,
+                  ListOf list_of, Copy copy_all) {
+  return guard([&]() -> Result<void> {
+    PoolRef src;
+    PoolRef dst;
+    Tensor sources;
+    Tensor targets;
+    if (auto ok = src.take(from, "from"); !ok) return ok;
+    if (auto ok = dst.take(to, "to"); !ok) return ok;
+    if (auto ok = sources.take(from_list, std::string(names.src)); !ok) return ok;
+    if (auto ok = targets.take(to_list, std::string(names.dst)); !ok) return ok;
+    const auto src_places = list_of(sources.ref());
+    if (!src_places) return src_places.error();
+    const auto dst_places = list_of(targets.ref());
+    if (!dst_places) return dst_places.error();
+    if (!one_pool(*src.view, *dst.view)) {
+      if (auto ok = need_apart(dst.pages, src.pages); !ok) return ok;
+    }
+    return copy_all(*src.view, *src_places, *dst.view, *dst_places, names);
+  });
 }
 
 }  // namespace
@@ -88,4 +114,16 @@ lathe_status lathe_requantize(const lathe_pool_view* from, const lathe_tensor* f
                                                   .saturated = done->saturated},
                                                  report, "report");
   });
+}
+
+lathe_status lathe_copy_pages(const lathe_pool_view* from, const lathe_tensor* from_pages,
+                              const lathe_pool_view* to, const lathe_tensor* to_pages) {
+  return copy(from, from_pages, to, to_pages, {"from_pages", "to_pages"}, page_list,
+              [](const auto&... all) { return copy_pages(all...); });
+}
+
+lathe_status lathe_copy_slots(const lathe_pool_view* from, const lathe_tensor* from_slots,
+                              const lathe_pool_view* to, const lathe_tensor* to_slots) {
+  return copy(from, from_slots, to, to_slots, {"from_slots", "to_slots"}, slot_list,
+              [](const auto&... all) { return copy_slots(all...); });
 }
