@@ -79,8 +79,8 @@ static __global__ void __launch_bounds__(kGqaCombineThreads)
       static_cast<std::int32_t>(p.group(static_cast<std::uint32_t>(item.block.head + m_row)));
   const auto group = static_cast<std::int32_t>(p.group.divisor);
   const std::int32_t head = item.head * group + item.block.head + m_row - row * group;
-  const float lse2 = row_sum > 0 ? row_max + log2_fast(row_sum) : kNoKey;
-  float factor = row_sum > 0 ? 1.f / row_sum : 0.f;
+  const float lse2 = row_sum == 0 ? kNoKey : row_max + log2_fast(row_sum);
+  float factor = row_sum == 0 ? 0.f : 1.f / row_sum;
   if (p.sink != nullptr) factor *= sink_factor(p.sink[head], lse2);
   const std::int64_t q_row = item.block.row + row;
   const std::int64_t to = q_row * p.out_stride + std::int64_t{head} * head_dim + dim;

@@ -26,25 +26,30 @@ struct GqaTileFormat {
   static constexpr int kStageSmallBytes = 16 + kTile / 8;
 };
 
-/// N: a GqaTileFormat with kStages and kConsumerWarps; every one of these warps must release a
-/// stage.
+/// N: a GqaTileFormat with kStages; kReleases, the warps that must release a stage; and
+/// kCheckWarps, those of them that check values (gqa_edge.cuh).
 template <class N>
 struct GqaRing {
-  std::uint32_t tiles;  // [stages] x keys and values
-  std::uint32_t full;   // [stages] barriers
-  std::uint32_t empty;  // [stages] barriers
-  std::uint32_t masks;  // [stages][tile] bits: which keys are there
+  std::uint32_t tiles;    // [stages] x keys and values
+  std::uint32_t full;     // [stages] barriers
+  std::uint32_t empty;    // [stages] barriers
+  std::uint32_t masks;    // [stages][tile] bits: which keys are there
+  std::uint32_t checked;  // with kCheckWarps: [stages] barriers
+  std::uint32_t wild;     // with kCheckWarps: [stages][tile] bits: keys that are not finite
 
   __device__ GqaRing(std::uint32_t tiles_at, std::uint32_t small_at)
       : tiles(tiles_at),
         full(small_at),
         empty(full + 8 * N::kStages),
-        masks(empty + 8 * N::kStages) {}
+        masks(empty + 8 * N::kStages),
+        checked(masks + N::kStages * (N::kTile / 8)),
+        wild(checked + 8 * N::kStages) {}
   /// Call from one thread, before sync_block().
   __device__ void init() const {
     for (int i = 0; i < N::kStages; ++i) {
       barrier_init(full_at(i), 1);
-      barrier_init(empty_at(i), N::kConsumerWarps);
+      barrier_init(empty_at(i), N::kReleases);
+      if constexpr (N::kCheckWarps > 0) barrier_init(checked_at(i), N::kCheckWarps);
     }
     barriers_visible();
   }
@@ -60,6 +65,12 @@ struct GqaRing {
   }
   __device__ std::uint32_t mask_at(int stage, int word = 0) const {
     return masks + static_cast<std::uint32_t>(stage * (N::kTile / 8) + 8 * word);
+  }
+  __device__ std::uint32_t checked_at(int stage) const {
+    return checked + static_cast<std::uint32_t>(8 * stage);
+  }
+  __device__ std::uint32_t wild_at(int stage, int word = 0) const {
+    return wild + static_cast<std::uint32_t>(stage * (N::kTile / 8) + 8 * word);
   }
 };
 

@@ -22,6 +22,7 @@
 #include "kernels/cuda/sm90/attention/mask.cuh"
 #include "kernels/cuda/sm90/attention/row_max.cuh"
 #include "kernels/cuda/sm90/attention/swizzle.cuh"
+#include "kernels/cuda/sm90/gqa/load/gqa_edge.cuh"
 #include "kernels/cuda/sm90/gqa/load/gqa_load_pages.cuh"
 #include "kernels/cuda/sm90/gqa/m128/gqa_m128_config.cuh"
 
@@ -147,10 +148,11 @@ struct GqaM128Group {
     sync();
   }
 
-  /// limit: GqaBlock's, counted from the tile's first key.
-  __device__ void apply_mask(float (&d)[kScores], const GqaBlock& b, int of_stage,
-                             int limit) const {
-    const int column = 2 * (lane & 3);
+  /// Masks S of the current stage. limit: GqaBlock's, counted from the tile's first key.
+  __device__ void apply_mask(float (&d)[kScores], const GqaBlock& b, int limit) const {
+    const int column = 2 * (lane & 3), of_stage = stage.index;
+    const bool edge = GqaEdge(p, b, limit).template any<N::kTile>();
+    if (seldom(edge)) barrier_wait(ring.checked_at(of_stage), stage.parity);
     LATHE_UNROLL
     for (int word = 0; word < N::kTile / 64; ++word) {
       const std::uint64_t seen = load_shared_u64(ring.mask_at(of_stage, word));
@@ -163,9 +165,8 @@ struct GqaM128Group {
         if (!(two & 2)) d[at + 1] = d[at + 3] = kNoKey;
       }
     }
-    // The warpgroup's first M row sees the fewest keys, and its last one the latest window.
-    const int first = limit + row_of(b, group * 64), last = limit + row_of(b, group * 64 + 63);
-    if (!seldom(first < N::kTile || last > p.window)) return;
+    if (!seldom(edge)) return;
+    poison(d);
     const int end0 = limit + row_of(b, m_row(0)), end1 = limit + row_of(b, m_row(1));
     LATHE_UNROLL
     for (int j = 0; j < N::kTile / 8; ++j) {
@@ -174,6 +175,22 @@ struct GqaM128Group {
         const int key = 8 * j + column + i;
         if (key >= end0 || key < end0 - p.window) d[4 * j + i] = kNoKey;
         if (key >= end1 || key < end1 - p.window) d[4 * j + 2 + i] = kNoKey;
+      }
+    }
+  }
+  /// Makes scores of keys NaN that are not finite and that some row does not see.
+  __device__ __forceinline__ void poison(float (&d)[kScores]) const {
+    LATHE_UNROLL
+    for (int word = 0; word < N::kTile / 64; ++word) {
+      const std::uint64_t wild = load_shared_u64(ring.wild_at(stage.index, word));
+      if (!seldom(wild != 0)) continue;
+      const auto bits = wild >> 2 * (lane & 3);
+      LATHE_UNROLL
+      for (int j = 0; j < 8; ++j) {
+        const auto two = static_cast<std::uint32_t>(bits >> 8 * j);
+        const int at = 32 * word + 4 * j;
+        if (two & 1) d[at] = d[at + 2] = not_a_number();
+        if (two & 2) d[at + 1] = d[at + 3] = not_a_number();
       }
     }
   }
@@ -248,7 +265,7 @@ struct GqaM128Group {
     score(d, stage.index);
     wgmma_wait<0>();
     wgmma_pin(d);
-    apply_mask(d, item.block, stage.index, limit);
+    apply_mask(d, item.block, limit);
     raise(d, factor);  // factor unused: O is 0
     exponentials(d);
     pack(d, w);
@@ -263,7 +280,7 @@ struct GqaM128Group {
       add(w, before);
       wgmma_wait<1>();
       wgmma_pin(d);
-      apply_mask(d, item.block, stage.index, limit);
+      apply_mask(d, item.block, limit);
       const bool raised = raise(d, factor);
       if (seldom(raised)) {
         row_sum[0] *= factor[0];
@@ -296,8 +313,8 @@ struct GqaM128Group {
       if (m >= item.block.m_rows) continue;
       const std::int32_t row = row_of(item.block, m), head = head_of(item, m, row);
       const std::int64_t q_row = item.block.row + row;
-      const float lse2 = sum > 0 ? row_max[i] + log2_fast(sum) : kNoKey;
-      float factor = sum > 0 ? p.value_scale / sum : 0.f;
+      const float lse2 = sum == 0 ? kNoKey : row_max[i] + log2_fast(sum);
+      float factor = sum == 0 ? 0.f : p.value_scale / sum;
       const bool split = item.partial >= 0;
       if (!split && p.sink != nullptr) factor *= sink_factor(p.sink[head], lse2);
       if ((lane & 3) == 0) {
@@ -351,8 +368,11 @@ static __global__ void __launch_bounds__(GqaM128<kHeadDim>::kThreads, 1)
   const auto worker = static_cast<std::int32_t>(blockIdx.x);
   if (thread >= 128 * N::kGroups) {
     lower_registers<N::kProducerRegisters>();
-    if (thread < 128 * N::kGroups + 32) {
+    const int warp = thread / 32 - 4 * N::kGroups;
+    if (warp == 0) {
       GqaPageProducer<N>(p, ring, &keys, &values).run(worker);
+    } else if (warp <= N::kCheckWarps) {
+      GqaChecker<N>{p, ring, warp - 1, thread % 32}.run(worker);
     }
   } else {
     raise_registers<N::kConsumerRegisters>();

@@ -19,6 +19,7 @@
 #include "kernels/cuda/sm90/attention/mask.cuh"
 #include "kernels/cuda/sm90/attention/row_max.cuh"
 #include "kernels/cuda/sm90/attention/swizzle.cuh"
+#include "kernels/cuda/sm90/gqa/load/gqa_edge.cuh"
 #include "kernels/cuda/sm90/gqa/load/gqa_load_pages.cuh"
 #include "kernels/cuda/sm90/gqa/swap_ab/gqa_swap_ab_config.cuh"
 #include "kernels/cuda/sm90/gqa/swap_ab/gqa_widen.cuh"
@@ -133,12 +134,18 @@ struct GqaSwapAbGroup {
     for (int t = 0; t < N::kDims; ++t) wgmma_pin(acc[t]);
   }
 
-  /// limit: GqaBlock's, counted from the tile's first key.
-  __device__ void apply_mask(float (&d)[kMRows / 2], const GqaBlock& b, std::uint64_t seen,
+  /// Masks S of the current stage. limit: GqaBlock's, counted from the tile's first key. Returns
+  /// whether this thread has found values that are not finite of a key that some row does not see.
+  __device__ bool apply_mask(float (&d)[kMRows / 2], const GqaBlock& b, std::uint64_t seen,
                              int limit) const {
     mask_keys_swapped(d, seen, key);
-    const int last = limit + row_of(b, b.m_rows - 1);
-    if (!seldom(limit < N::kTile || last > p.window)) return;
+    const GqaEdge edge(p, b, limit);
+    if (!seldom(edge.template any<N::kTile>())) return false;
+    mask_unseen(d, b, limit);
+    return finds_wild(edge.first_keys() & seen);
+  }
+  __device__ __forceinline__ void mask_unseen(float (&d)[kMRows / 2], const GqaBlock& b,
+                                              int limit) const {
     LATHE_UNROLL
     for (int j = 0; j < kEights; ++j) {
       LATHE_UNROLL
@@ -148,6 +155,35 @@ struct GqaSwapAbGroup {
         if (key + 8 >= end || key + 8 < begin) d[4 * j + 2 + i] = kNoKey;
       }
     }
+  }
+  /// Whether this thread's share of the values of these keys has one that is not finite.
+  __device__ __forceinline__ bool finds_wild(std::uint64_t keys) const {
+    using Rows = GqaValueRows<N>;
+    constexpr int kChunks = Rows::kChunks * N::kValueBoxes, kKeys = kGroupThreads / kChunks;
+    const Rows rows{s.ring.values(stage.index)};
+    const int thread = opaque(warp * 32 + lane);
+    keys >>= thread / kChunks;
+    bool wild = false;
+    LATHE_ROLLED
+    for (int i = 0; i < N::kTile; i += kKeys) {
+      if (keys >> i & 1) wild |= rows.wild_chunk(i + thread / kChunks, thread % kChunks);
+    }
+    return wild;
+  }
+  /// Keeps values that are not finite from rows that do not see them (nonfinite.cuh): clears their
+  /// bits in the stage's mask.
+  __device__ __forceinline__ void drop_wild(float (&d)[kMRows / 2], const GqaBlock& b, int limit) {
+    const int own_warp = opaque(warp), own_lane = opaque(lane);
+    const std::uint32_t at = s.ring.mask_at(stage.index) + static_cast<std::uint32_t>(2 * own_warp);
+    const std::uint32_t seen = load_shared_u16(at);
+    const auto keys =
+        static_cast<std::uint32_t>(GqaEdge(p, b, limit).first_keys() >> 16 * own_warp);
+    const std::uint32_t wild =
+        wild_of(GqaValueRows<N>{s.ring.values(stage.index)}, keys & seen, own_warp, own_lane);
+    if (own_lane == 0) store_shared_u16(at, seen & ~wild);
+    poison_keys_swapped(d, wild, own_lane);
+    mask_unseen(d, b, limit);
+    sync();
   }
   __device__ bool outgrows(const float (&d)[kMRows / 2]) const {
     bool grows = false;
@@ -213,7 +249,7 @@ struct GqaSwapAbGroup {
 
   __device__ void tile(const GqaBlock& b, int limit) {
     barrier_wait(s.ring.full_at(stage.index), stage.parity);
-    const std::uint64_t seen = load_shared_u64(s.ring.mask_at(stage.index));
+    std::uint64_t seen = load_shared_u64(s.ring.mask_at(stage.index));
     std::uint32_t keys = s.ring.keys(stage.index), values = s.ring.values(stage.index);
     if constexpr (N::kWidens) {
       sync();  // all products with the previous values are done
@@ -224,9 +260,16 @@ struct GqaSwapAbGroup {
     }
     float d[kMRows / 2];
     score(d, keys);
-    apply_mask(d, b, seen, limit);
+    const bool wild = apply_mask(d, b, seen, limit);
     // From here on no matrix product of the warpgroup reads the keys and the previous P.
-    if (seldom(group_any(kGroupBarrier, kGroupThreads, outgrows(d)))) raise_row_max(*this, d);
+    if (seldom(group_any(kGroupBarrier, kGroupThreads, outgrows(d) || wild))) {
+      if (GqaEdge(p, b, limit).template any<N::kTile>() &&
+          group_any(kGroupBarrier, kGroupThreads, wild)) {
+        drop_wild(d, b, limit);
+        seen = load_shared_u64(s.ring.mask_at(stage.index));
+      }
+      raise_row_max(*this, d);
+    }
     if constexpr (N::kWidens) {
       // Reload mask and addresses here rather than keep them over the scores: registers are scarce.
       asm volatile("" : "+r"(lane), "+r"(warp));
@@ -249,8 +292,8 @@ struct GqaSwapAbGroup {
     float sum = 0;
     LATHE_UNROLL
     for (int w = 0; w < 4; ++w) sum += load_float(column(w, m_row));
-    const float lse2 = sum > 0 ? load_float(row_max(m_row)) + log2_fast(sum) : kNoKey;
-    float factor = sum > 0 ? p.value_scale / sum : 0.f;
+    const float lse2 = sum == 0 ? kNoKey : load_float(row_max(m_row)) + log2_fast(sum);
+    float factor = sum == 0 ? 0.f : p.value_scale / sum;
     if (m_row < item.block.m_rows) {
       const std::int32_t row = row_of(item.block, m_row), head = head_of(item, m_row, row);
       if (item.partial >= 0) {

@@ -10,7 +10,7 @@ template <int kHeadDim, int kBlockM, bool kFp8>
 struct GqaSwapAb : GqaTileFormat<kHeadDim, 64, kFp8> {
   using Format = GqaTileFormat<kHeadDim, 64, kFp8>;
   static constexpr int kMRows = kBlockM;
-  static constexpr int kConsumerWarps = 4, kThreads = 160;
+  static constexpr int kReleases = 4, kCheckWarps = 0, kThreads = 160;
   static constexpr bool kWidens = kFp8;
   static constexpr int kBlocksPerSm = gqa_blocks_per_sm(kHeadDim, kBlockM, kFp8);
 

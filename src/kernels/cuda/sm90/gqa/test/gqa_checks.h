@@ -8,11 +8,13 @@
 #include "kernels/cpu/grouped_query/test/gqa_test_util.h"
 #include "kernels/cuda/sm90/latent/test/latent_checks.h"
 #include "kernels/ref/attend_gqa.h"
+#include "kernels/ref/test/nonfinite_test_util.h"
 
 namespace lathe::cuda {
 
 using cpu_test::GqaDims;
 using cpu_test::GqaScene;
+using ref_test::edge_keys, ref_test::Wild, ref_test::WildKey;
 using Requests = std::vector<std::pair<int, int>>;  // keys, rows
 
 /// Sets max_request_rows and max_kv_len from lengths in host memory.
@@ -70,6 +72,32 @@ inline Requests random_requests(ref_test::Rng& rng, int count, int max_rows, int
     requests.emplace_back(keys, rows);
   }
   return requests;
+}
+
+/// Gives keys at the edges of what rows see values that are not finite, one after another, and
+/// checks which rows attend(args) changes.
+template <class Attend>
+void check_nonfinite_keys(Bf16Scene& s, const Attend& attend) {
+  const Outputs clean = attend(s.args);
+  expect_oracle(clean, s.oracle());
+  const ConstPoolView pool = s.pool.view();
+  auto* bytes = const_cast<std::byte*>(pool.data);
+  const std::vector<std::byte> kept(bytes, bytes + pool.bytes());
+  for (std::size_t r = 0; r < s.args.kv_lens.size(); ++r) {
+    if (s.args.q_indptr[r + 1] - s.args.q_indptr[r] < 2) continue;
+    for (const WildKey& key : edge_keys(s.args, r)) {
+      for (const Wild wild : {Wild::ones, Wild::values, Wild::one, Wild::infinite}) {
+        SCOPED_TRACE(
+            fmt::format("wild {} request {} position {}", static_cast<int>(wild), r, key.position));
+        if (!make_wild(s, key, wild)) continue;
+        const bool whole = wild == Wild::ones || wild == Wild::values;
+        // Values alone do not change the LSE of a row in a tile that all rows see.
+        expect_wild_seen_alone(s.args, {&key, 1}, attend(s.args), clean, whole, wild == Wild::ones,
+                               wild != Wild::infinite);
+        std::memcpy(bytes, kept.data(), kept.size());
+      }
+    }
+  }
 }
 
 }  // namespace lathe::cuda

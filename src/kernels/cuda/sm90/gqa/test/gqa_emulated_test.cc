@@ -116,6 +116,21 @@ TEST_P(GqaEmulated, EachConventionOfLse) {
   }
 }
 
+// Causal rows, with and without a window, in blocks of 8 to 128 M rows; whole and split items.
+TEST_P(GqaEmulated, A1MaskedKeyReachesNoRow) {
+  struct Case {
+    int group, rows, keys, window, sms;
+  };
+  for (const Case& c : {Case{4, 2, 130, 0, 2}, Case{7, 3, 70, 20, 1}, Case{4, 9, 200, 70, 3},
+                        Case{4, 40, 150, 33, 2}}) {
+    SCOPED_TRACE(fmt::format("group {} rows {} keys {} window {} SMs {}", c.group, c.rows, c.keys,
+                             c.window, c.sms));
+    Bf16Scene s(dims(16, c.group), {{c.keys, c.rows}, {65, 1}});
+    s.args.problem.window = c.window;
+    check_nonfinite_keys(s, [&](const AttendArgs& args) { return attend(args, c.sms); });
+  }
+}
+
 // Row maxes rise within an item, from M row to M row, and in the last tile.
 TEST_P(GqaEmulated, ScoresGrow) {
   Bf16Scene s(dims(16, 4), {{300, 2}});

@@ -129,6 +129,27 @@ TEST_P(GqaGpu, ManyRequestsAndLongOnes) {
   check(wide);
 }
 
+TEST_P(GqaGpu, A1MaskedKeyReachesNoRow) {
+  struct Case {
+    int group, rows, keys, window;
+  };
+  for (const Case& c :
+       {Case{1, 2, 70, 0}, Case{4, 2, 3000, 0}, Case{7, 3, 70, 20}, Case{4, 9, 900, 70},
+        Case{8, 20, 300, 0}, Case{1, 300, 700, 0}, Case{4, 200, 1000, 133}}) {
+    SCOPED_TRACE(
+        fmt::format("group {} rows {} keys {} window {}", c.group, c.rows, c.keys, c.window));
+    Bf16Scene s(dims(64, c.group), {{c.keys, c.rows}, {65, 1}});
+    s.args.problem.window = c.window;
+    check_nonfinite_keys(s, [&](const AttendArgs& args) {
+      const AttendArgs on = on_device(args, DType::bf16);
+      must(attend_gqa_on_device(on));
+      Outputs got = read(on);
+      kept_.clear();
+      return got;
+    });
+  }
+}
+
 // One captured graph serves batches of other lengths, pages and rows.
 TEST_P(GqaGpu, GraphsReplay) {
   Bf16Scene a(dims(16, 4), {{700, 1}, {3, 1}, {64, 1}});

@@ -49,8 +49,9 @@ double scale(const IndexPages& p, std::int64_t page, std::int64_t token) {
 }
 
 // Requests of different lengths and rows, a hole among the pages, and rows without a request.
+// nan_key: the prompt's last key, which only its last row sees, is NaN.
 void check(std::int32_t heads, std::int32_t dim, std::int32_t page_tokens, std::int64_t prompt,
-           unsigned seed) {
+           unsigned seed, bool nan_key = false) {
   SCOPED_TRACE("heads " + std::to_string(heads) + ", dim " + std::to_string(dim) + ", page " +
                std::to_string(page_tokens) + ", seed " + std::to_string(seed));
   std::mt19937 rng(seed);
@@ -77,7 +78,7 @@ void check(std::int32_t heads, std::int32_t dim, std::int32_t page_tokens, std::
   request.push_back(-1);
   lens.push_back(50);
   const auto rows = std::ssize(request);
-  const auto key_bytes = random_pages(rng, pages, page_tokens, dim);
+  auto key_bytes = random_pages(rng, pages, page_tokens, dim);
   const auto q_bytes = random_pages(rng, rows, heads, dim);
   std::vector<float> weights(static_cast<std::size_t>(rows * (heads + 3)));
   for (float& w : weights) w = normal(rng);
@@ -85,6 +86,11 @@ void check(std::int32_t heads, std::int32_t dim, std::int32_t page_tokens, std::
   const auto bytes_of_page = [&](std::int32_t tokens) {
     return static_cast<std::int64_t>(tokens) * (dim + 4);
   };
+  if (nan_key) {
+    const std::int64_t page = table[static_cast<std::size_t>(299 / page_tokens)];
+    std::memset(key_bytes.data() + page * bytes_of_page(page_tokens) + 299 % page_tokens * dim,
+                0x7f, static_cast<std::size_t>(dim));
+  }
   const IndexLogits p{
       .q = {q_bytes.data(), rows, bytes_of_page(heads), heads, dim},
       .weights = weights.data(),
@@ -132,6 +138,7 @@ void check(std::int32_t heads, std::int32_t dim, std::int32_t page_tokens, std::
       }
       const double s = scale(p.keys, page, j % page_tokens);
       if (std::abs(got - want * s) <= 1e-4 * magnitude * s) continue;
+      if (std::isnan(want) && std::isnan(got)) continue;
       ADD_FAILURE() << "row " << row << ", key " << j << ": " << got << " against " << want * s;
       ++shown;
     }
@@ -145,6 +152,54 @@ TEST(IndexLogits, AreSumsOverHeads) {
     check(16, 128, page, 3, test_seed(3));
     check(4, 32, page, 3, test_seed(4));
     check(24, 128, page, 2, test_seed(5));
+  }
+}
+
+TEST(IndexLogits, A1MaskedKeyReachesNoRow) {
+  check(64, 128, 16, 20, test_seed(7), true);
+  check(4, 32, 64, 3, test_seed(8), true);
+}
+
+// NaN logits are not selected, nor are logits beyond a row's length, whatever they are.
+TEST(SelectSlots, A1MaskedKeyIsNotSelected) {
+  constexpr std::int64_t kCols = 300;
+  const std::vector<std::int32_t> lens = {200, 90, 33}, table = {0, 1, 2, 3, 4},
+                                  request = {0, 0, 0};
+  std::mt19937 rng(test_seed(9));
+  std::normal_distribution<float> normal;
+  std::vector<float> logits(3 * kCols);
+  for (float& x : logits) x = normal(rng);
+  for (std::size_t row = 0; row < 3; ++row) {
+    for (std::int64_t j = 0; j < kCols; ++j) {
+      float& x = logits[row * kCols + static_cast<std::size_t>(j)];
+      if (j >= lens[row]) x = j % 2 == 0 ? NAN : INFINITY;
+      if (j % 5 == 0 && j < 30) x = NAN;
+    }
+  }
+  std::vector<std::int32_t> slots(3 * 32, -7);
+  const SelectSlots p{.logits = logits.data(),
+                      .rows = 3,
+                      .cols = kCols,
+                      .lens = lens.data(),
+                      .page_table = table.data(),
+                      .width = 5,
+                      .request = request.data(),
+                      .page_tokens = 64,
+                      .pages = 5,
+                      .slots = slots.data(),
+                      .k = 32};
+  ASSERT_EQ(launch_select_slots(p, nullptr), cudaSuccess);
+  ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
+  for (std::size_t row = 0; row < 3; ++row) {
+    int selected = 0;
+    for (std::size_t i = 0; i < 32; ++i) {
+      const std::int32_t slot = slots[row * 32 + i];
+      if (slot < 0) continue;
+      ++selected;
+      EXPECT_LT(slot, lens[row]);
+      EXPECT_FALSE(std::isnan(logits[row * kCols + static_cast<std::size_t>(slot)]));
+    }
+    EXPECT_EQ(selected, row == 2 ? 27 : 32);
   }
 }
 

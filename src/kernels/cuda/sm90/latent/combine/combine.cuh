@@ -102,9 +102,9 @@ __device__ inline void combine_chunk(const LatentParams& p, int block_m, const L
   const std::int32_t first_row = row();
   const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(m_row)));
   const std::int32_t head = m_row - r * p.heads;
-  const float lse2 = row_sum > 0 ? row_max + log2_fast(row_sum) : kNone;
+  const float lse2 = row_sum == 0 ? kNone : row_max + log2_fast(row_sum);
   constexpr bool kScaled = kOrder != PartialLayout::swapped;
-  float factor = row_sum > 0 ? (kScaled ? 1.f : value_scale(p)) / row_sum : 0.f;
+  float factor = row_sum == 0 ? 0.f : (kScaled ? 1.f : value_scale(p)) / row_sum;
   if (p.sink != nullptr) factor *= sink_factor(p.sink[head], lse2);
   std::uint16_t* out =
       p.out + (first_row + r) * p.out_stride + std::int64_t{head} * 512 + place.dim;

@@ -35,6 +35,7 @@ struct LatentM64Group {
   float row_max[2];  // log2; P is divided by 2^row_max
   int pair = 0;      // pairs of tiles so far
   float row_sum[2];  // over this thread's columns of this group's own tiles
+  RowLimits limits;  // of the work item
 
   __device__ LatentM64Group(const LatentParams& params, const LatentM64Shared<W>& shared,
                             const void* to, int t)
@@ -181,10 +182,10 @@ struct LatentM64Group {
     }
   }
 
-  __device__ std::uint64_t mask(int which) const {
-    return load_shared_u64(s.smem.masks + pair % LatentShared::kSlots * (kPairKeys / 8) +
-                           8 * which);
+  __device__ std::uint32_t mask_at(int which) const {
+    return s.smem.masks + pair % LatentShared::kSlots * (kPairKeys / 8) + 8 * which;
   }
+  __device__ std::uint64_t mask(int which) const { return load_shared_u64(mask_at(which)); }
   /// Zeros the values of masked keys in this warpgroup's half: a TMA box may copy arbitrary bytes
   /// there, and P = 0 times NaN is NaN. parity: of the tile's buffer.
   __device__ void zero_masked(int which, std::uint32_t parity) const {
@@ -203,6 +204,19 @@ struct LatentM64Group {
     }
     fence_async_proxy();
     group_sync(W::kCleared + kGroup, 128);
+  }
+  /// Masks S of a tile. first: keys that the block's first row sees, counted from the tile's.
+  __device__ __forceinline__ void apply_mask(float (&d)[32], int which, std::uint64_t seen,
+                                             int first) const {
+    mask_keys(d, seen, lane);
+    if (!seldom(first < kLatentTile)) return;
+    const bool wild = mask_after(d, first, limits.rows, lane);
+    if (!seldom(group_any(W::kCleared + kGroup, 128, wild))) return;
+    // The other warpgroup reads the values once P is ready.
+    const ValueRows<false, 8, kDimTileBytes> rows{s.smem.keys + which * W::kKeyBytes};
+    poison_keys(d, drop_wild_keys<true>(mask_at(which), rows, W::kCleared + kGroup, warp, lane),
+                lane);
+    mask_after(d, first, limits.rows, lane);
   }
   __device__ float row_max_of(int which, int r) const {
     return load_float(s.row_maxes + which * 256 + r * 4);
@@ -244,8 +258,8 @@ struct LatentM64Group {
       const int in_tile = row + 8 * i;
       const std::int32_t m_row = first + in_tile;
       const float sum = row_sum[i] + load_float(s.row_sums + (1 - kGroup) * 256 + in_tile * 4);
-      const float lse2 = sum > 0 ? row_max[i] + log2_fast(sum) : kNoKey;
-      factor[i] = sum > 0 ? p.value_scale / sum : 0.f;
+      const float lse2 = sum == 0 ? kNoKey : row_max[i] + log2_fast(sum);
+      factor[i] = sum == 0 ? 0.f : p.value_scale / sum;
       if (m_row >= item.m_rows) continue;
       if (item.number >= 0) {
         outputs.store_partial(tile, i, factor[i]);
@@ -269,20 +283,15 @@ struct LatentM64Group {
 
   /// Computes one work item; its queries are being loaded.
   __device__ void attend(const LatentWorkInfo& item, std::int32_t tile, std::uint32_t& parity) {
-    // Keys of the item that each of this thread's rows sees.
-    int limit[2] = {INT32_MAX, INT32_MAX};
-    if (p.dense) {
-      LATHE_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        const auto r = static_cast<std::int32_t>(
-            p.by_heads(static_cast<std::uint32_t>(tile * W::kMRows + row + 8 * i)));
-        limit[i] = item.limit + r;
-      }
+    limits = {};
+    // A work tile of one row sees all of its keys.
+    if (p.dense && item.m_rows > p.heads) {
+      limits = RowLimits::of(p, item.limit, tile * W::kMRows, tile * W::kMRows + row);
     }
     if constexpr (kGroup == 0) {
-      even(item.tiles / 2, limit, parity);
+      even(item.tiles / 2, parity);
     } else {
-      odd(item.tiles / 2, limit, parity);
+      odd(item.tiles / 2, parity);
     }
   }
 
@@ -318,24 +327,22 @@ struct LatentM64Group {
   }
 
   /// Iterates over pairs of tiles; the producer pads the last one.
-  __device__ void even(int pairs, const int (&limit)[2], std::uint32_t& parity) {
+  __device__ void even(int pairs, std::uint32_t& parity) {
     float d[32];
     score(d, 0, parity);
-    for (int t = 0; t + 1 < pairs; ++t) even_pair<true>(d, t, pairs, limit, parity);
-    even_pair<false>(d, pairs - 1, pairs, limit, parity);
+    for (int t = 0; t + 1 < pairs; ++t) even_pair<true>(d, t, pairs, parity);
+    even_pair<false>(d, pairs - 1, pairs, parity);
   }
   /// At the start S of pair t is in flight; with kNext, S of the next pair is at the end.
   template <bool kNext>
-  __device__ void even_pair(float (&d)[32], int t, int pairs, const int (&limit)[2],
-                            std::uint32_t& parity) {
+  __device__ void even_pair(float (&d)[32], int t, int pairs, std::uint32_t& parity) {
     std::uint32_t w[4][4];
     const std::uint64_t seen = mask(0);
     wgmma_wait<0>();
     wgmma_pin(d);
     wgmma_pin(acc);
     if (t + 1 == pairs) release(s.smem.q_empty);
-    mask_keys(d, seen, lane);
-    mask_after(d, limit[0] - 2 * t * kLatentTile, limit[1] - 2 * t * kLatentTile, lane);
+    apply_mask(d, 0, seen, limits.first - 2 * t * kLatentTile);
     float r0, r1, add0, add1;
     softmax(d, row_max[0], row_max[1], 0, r0, r1, add0, add1, w);
     rescale(r0, r1);
@@ -366,7 +373,7 @@ struct LatentM64Group {
     }
   }
 
-  __device__ void odd(int pairs, const int (&limit)[2], std::uint32_t& parity) {
+  __device__ void odd(int pairs, std::uint32_t& parity) {
     float d[32];
     std::uint32_t w[4][4];
     for (int t = 0; t < pairs; ++t, ++pair) {
@@ -379,9 +386,7 @@ struct LatentM64Group {
       rescale(row_max_of(0, row), row_max_of(0, row + 8));
       zero_masked(0, parity);
       add_other(0);
-      mask_keys(d, seen, lane);
-      mask_after(d, limit[0] - (2 * t + 1) * kLatentTile, limit[1] - (2 * t + 1) * kLatentTile,
-                 lane);
+      apply_mask(d, 1, seen, limits.first - (2 * t + 1) * kLatentTile);
       float r0, r1, add0, add1;
       softmax(d, row_max[0], row_max[1], 1, r0, r1, add0, add1, w);
       fence_async_proxy();

@@ -42,6 +42,7 @@ static __global__ void __launch_bounds__(M64Fp8<Format>::kThreads, 1)
       barrier_init(s.p_full(b), 128 + 32);  // P, and the scales of the values
       barrier_init(s.scored(b), 128);
       store_shared_u32(s.risen(b), 0);
+      store_shared_u32(s.wild(b), 0);
     }
     barriers_visible();
   }

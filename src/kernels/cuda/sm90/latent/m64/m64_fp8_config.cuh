@@ -34,7 +34,8 @@ struct M64Fp8 {
 
   // Of the eight parts of a tile's PV, those that overlap the next tile's QK.
   static constexpr int kEarly = 1;
-  static constexpr int kScoreGroup = 1, kValueGroups = 2;  // named barriers
+  // Named barriers; each value warpgroup also has one of its own.
+  static constexpr int kScoreGroup = 1, kValueGroups = 2, kFirstValueGroup = 3;
 };
 
 template <class Format>
@@ -57,6 +58,8 @@ struct M64Fp8Shared {
   __device__ std::uint32_t p_full(unsigned n) const { return small(64 + 8 * W::Ring::buffer(n)); }
   /// n + 1 if row maxes rise with tile n.
   __device__ std::uint32_t risen(unsigned n) const { return small(136 + 4 * W::Ring::buffer(n)); }
+  /// n + 1, with risen(n), if values of tile n's masked keys are not finite (nonfinite.cuh).
+  __device__ std::uint32_t wild(unsigned n) const { return small(240 + 4 * W::Ring::buffer(n)); }
   /// Factors of the accumulator if they rise. [64] f32
   __device__ std::uint32_t factors(unsigned n) const {
     return small(512 + 256 * W::Ring::buffer(n));

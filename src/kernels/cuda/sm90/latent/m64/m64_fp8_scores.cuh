@@ -108,6 +108,10 @@ struct M64Fp8Scores {
     const int key = warp * 16 + lane / 4;
     mask_keys_swapped(d, load_shared_u64(s.ring().mask(n)), key);
     if (limit >= kLatentTile) return;
+    drop_wild(d, n);
+    mask_after(d, key, limit);
+  }
+  __device__ __forceinline__ void mask_after(float (&d)[32], int key, int limit) const {
     LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
       const std::uint64_t rows =
@@ -119,6 +123,21 @@ struct M64Fp8Scores {
         if (key + 8 >= sees) d[4 * j + 2 + i] = kNoKey;
       }
     }
+  }
+  /// Keeps keys that are not finite from rows that do not see them (nonfinite.cuh). A key without a
+  /// finite score counts as one: no registers are left to look at its row. The value warpgroups
+  /// clear the values of masked keys, as they may have read some already.
+  __device__ __forceinline__ void drop_wild(float (&d)[32], unsigned n) const {
+    const int own_warp = opaque(warp), own_lane = opaque(lane);
+    const std::uint32_t at = s.ring().mask(n) + static_cast<std::uint32_t>(2 * own_warp);
+    const std::uint32_t seen = load_shared_u16(at);
+    const std::uint32_t wild = unscored_keys(d) & seen;
+    if (!seldom(wild != 0)) return;
+    poison_keys_swapped(d, wild, own_lane);
+    if (own_lane != 0) return;
+    store_shared_u16(at, seen & ~wild);
+    store_shared_u32(s.wild(n), n + 1);
+    store_shared_u32(s.risen(n), n + 1);
   }
 
   __device__ float2 row_max(int j) const {
@@ -249,13 +268,19 @@ struct M64Fp8Scores {
       // Reload it to save registers.
       const LatentWorkInfo item = LatentWorkInfo::load(info);
       const int past = static_cast<int>(n) - item.tile;
-      const int limit = item.limit - past * kLatentTile;
+      // A work tile of one row sees all of its keys.
+      const int limit = item.m_rows > p.heads ? item.limit - past * kLatentTile : INT32_MAX;
       more = past + 1 < item.tiles;
       wgmma_wait<0>();
       wgmma_pin(d);
       barrier_arrive(s.scored(n));
       if (!more) barrier_arrive(s.q_empty());
-      if (seldom(masked || limit < kLatentTile)) apply_mask(d, n, limit);
+      if (seldom(masked || limit < kLatentTile)) {
+        apply_mask(d, n, limit);
+        // Again, so that no registers hold them meanwhile.
+        LATHE_UNROLL
+        for (int j = 0; j < 8; ++j) row_maxes[j] = row_max(j);
+      }
       softmax(d, row_maxes, n, rises, more);
     }
   }

@@ -38,9 +38,16 @@ struct M64Fp8Values {
     for (int m = 0; m < 4; ++m) wgmma_pin(acc[m]);
   }
 
+  /// Clears values of masked keys, which may not be finite (nonfinite.cuh).
+  __device__ __forceinline__ void clear_masked(unsigned n) const {
+    const Fp8ValueRows<Format> rows{s.ring().keys(n), s.scales(n)};
+    const std::uint32_t seen =
+        load_shared_u16(s.ring().mask(n) + static_cast<std::uint32_t>(2 * warp));
+    clear_keys(rows, ~seen & 0xffffu, warp, lane);
+    group_sync(W::kFirstValueGroup + group, 128);
+  }
   /// Rescales the accumulator to tile n's row maxes. No wgmma may be in flight.
   __device__ __forceinline__ void rescale(unsigned n) {
-    if (!seldom(load_shared_u32(s.risen(n)) == n + 1)) return;
     LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
       const float2 f = load_float2(s.factors(n) + 4u * static_cast<unsigned>(m_row(j, 0)));
@@ -70,8 +77,15 @@ struct M64Fp8Values {
         values.choose(4 * group + c % 4, c / 4, scales[c / kSame & 1]);
       }
     };
+    if (seldom(load_shared_u32(s.risen(n)) == n + 1)) {
+      rescale(n);
+      if (load_shared_u32(s.wild(n)) == n + 1) {
+        clear_masked(n);
+        values.load(4 * group, 0, words[0]);
+        values.load(4 * group + 1, 0, words[1]);
+      }
+    }
     choose(0);
-    rescale(n);
     const std::uint64_t p_tile = tile_descriptor(s.p_tile(n), 1024);
     LATHE_UNROLL
     for (int c = 0; c < 8; ++c) {
@@ -123,8 +137,8 @@ struct M64Fp8Values {
     const auto at = 4u * static_cast<unsigned>(own);
     const std::int32_t l = item.first + own;
     const float sum = load_float(s.outputs() + at);
-    const float lse2 = sum > 0 ? load_float(s.last_row_maxes() + at) + log2_fast(sum) : kNoKey;
-    float factor = sum > 0 ? (item.number < 0 ? p.value_scale : 1.f) / sum : 0.f;
+    const float lse2 = sum == 0 ? kNoKey : load_float(s.last_row_maxes() + at) + log2_fast(sum);
+    float factor = sum == 0 ? 0.f : (item.number < 0 ? p.value_scale : 1.f) / sum;
     std::int64_t place = -1;
     if (l < item.m_rows) {
       const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(l)));

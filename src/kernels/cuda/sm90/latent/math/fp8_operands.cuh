@@ -18,6 +18,7 @@
 
 #include "kernels/cuda/common/hopper.cuh"
 #include "kernels/cuda/common/wgmma_rows.cuh"
+#include "kernels/cuda/sm90/attention/nonfinite.cuh"
 #include "kernels/cuda/sm90/latent/load/load_tile.cuh"
 #include "kernels/cuda/sm90/latent/load/row_format.cuh"
 
@@ -192,6 +193,42 @@ struct ValueOperand {
         to[i % 2 * 2] = mul_f16x2(to[i % 2 * 2], scales[i]);
         to[i % 2 * 2 + 1] = mul_f16x2(to[i % 2 * 2 + 1], scales[i]);
       }
+    }
+  }
+};
+
+/// Values of keys in fp8 rows, and their scales in a table (nonfinite.cuh). A lane does its share
+/// of a key.
+template <class Format>
+struct Fp8ValueRows {
+  std::uint32_t rows, table;
+
+  static constexpr float kMostScale = 146;  // 448 times it is about the largest f16
+  static constexpr int kCodes = (Format::kFp8 < kValueTiles ? Format::kFp8 : kValueTiles) * 4;
+  static constexpr int kWide = (kValueTiles - kCodes / 4) * 8;  // 16 bytes each, as kCodes
+
+  __device__ std::uint32_t row(int key) const {
+    return rows + static_cast<std::uint32_t>(key * Format::kPitch);
+  }
+  __device__ bool wild(int key, int lane) const {
+    const std::uint32_t at = row(key) + static_cast<std::uint32_t>(lane * 16);
+    bool any = lane < kCodes && is_wild_e4m3(load_shared_u128(at));
+    if (lane < kWide) any |= is_wild_bf16(load_shared_u128(at + Format::kWideAt));
+    if constexpr (Format::kScales > 0) {
+      if (lane < Format::kScales) {
+        const float scale = Format::scale(row(key), lane);
+        any |= !(scale >= -kMostScale && scale <= kMostScale);
+      }
+    }
+    return any;
+  }
+  __device__ void clear(int key, int lane) const {
+    const std::uint32_t at = row(key) + static_cast<std::uint32_t>(lane * 16);
+    if (lane < kCodes) store_shared(at, 0, 0, 0, 0);
+    if (lane < kWide) store_shared(at + Format::kWideAt, 0, 0, 0, 0);
+    if (lane < Format::kScales) {
+      store_shared_u16(
+          table + static_cast<std::uint32_t>(lane * (kLatentTile * 2)) + scale_place(key), 0);
     }
   }
 };

@@ -3,21 +3,47 @@
 #pragma once
 
 #include "kernels/cuda/sm90/attention/mask.cuh"
+#include "kernels/cuda/sm90/attention/nonfinite.cuh"
 #include "kernels/cuda/sm90/latent/latent_params.h"
 
 namespace lathe::cuda {
 
-/// Masks keys from `limit` on, counted from the tile's first key, for a thread's two M rows.
-__device__ inline void mask_after(float (&d)[32], int limit0, int limit1, int lane) {
-  if (!seldom(limit0 < kLatentTile || limit1 < kLatentTile)) return;
+/// Masks the score, if `masked`; wild: set if it was not finite.
+__device__ inline void mask_score(float& d, bool masked, bool& wild) {
+  if (!masked) return;
+  wild |= is_wild(d);
+  d = kNoKey;
+}
+
+/// How many keys of an item a thread's two M rows see.
+struct RowLimits {
+  int first = INT32_MAX;   // keys that the block's first row sees
+  std::uint32_t rows = 0;  // each M row's query row, counted from the block's first: 16 bits each
+
+  __device__ static RowLimits of(const LatentParams& p, int first_limit, int first_m_row,
+                                 int m_row) {
+    const auto row = [&](int m) { return p.by_heads(static_cast<std::uint32_t>(m)); };
+    const std::uint32_t first = row(first_m_row);
+    return {first_limit + static_cast<int>(first), (row(m_row) - first) | (row(m_row + 8) - first)
+                                                                              << 16};
+  }
+};
+
+/// Masks the keys of a tile that a thread's two M rows do not see. first: limits.first, counted
+/// from the tile's first key, less than a tile. Returns whether a masked score was not finite.
+__device__ inline bool mask_after(float (&d)[32], int first, std::uint32_t rows, int lane) {
+  const int limit0 = first + static_cast<int>(rows & 0xffff);
+  const int limit1 = first + static_cast<int>(rows >> 16);
   const int column = 2 * (lane & 3);
+  bool wild = false;
   LATHE_UNROLL
   for (int j = 0; j < 8; ++j) {
-    if (8 * j + column >= limit0) d[4 * j] = kNoKey;
-    if (8 * j + column + 1 >= limit0) d[4 * j + 1] = kNoKey;
-    if (8 * j + column >= limit1) d[4 * j + 2] = kNoKey;
-    if (8 * j + column + 1 >= limit1) d[4 * j + 3] = kNoKey;
+    mask_score(d[4 * j], 8 * j + column >= limit0, wild);
+    mask_score(d[4 * j + 1], 8 * j + column + 1 >= limit0, wild);
+    mask_score(d[4 * j + 2], 8 * j + column >= limit1, wild);
+    mask_score(d[4 * j + 3], 8 * j + column + 1 >= limit1, wild);
   }
+  return wild;
 }
 
 // With A and B swapped a thread holds keys `key` and `key` + 8 of M rows 8 j + 2 (lane % 4) + i.

@@ -48,6 +48,7 @@ struct NativeGroup {
   float acc[4][32];
   float row_max[2];  // log2; P is divided by 2^row_max
   float row_sum[2];  // over this thread's columns of this group's own tiles
+  RowLimits limits;  // of the work item
 
   __device__ NativeGroup(const LatentParams& params, const NativeShared& shared, int g, int t)
       : p(params), s(shared), group(g), thread(t), warp(t / 32), lane(t % 32) {
@@ -73,6 +74,19 @@ struct NativeGroup {
     if (lane == 0) barrier_arrive(barrier);
   }
   __device__ std::uint64_t mask(unsigned n) const { return load_shared_u64(s.mask(n)); }
+
+  /// Masks S of tile n. first: keys that the block's first row sees, counted from the tile's.
+  __device__ __forceinline__ void apply_mask(float (&d)[32], unsigned n, int first) const {
+    mask_keys(d, mask(n), lane);
+    if (kLists || !seldom(first < kLatentTile)) return;
+    const bool wild = mask_after(d, first, limits.rows, lane);
+    if (!seldom(group_any(Native::kFirstGroup + group, 128, wild))) return;
+    // Each warpgroup clears its values of masked keys before PV.
+    const ValueRows<true, 4, Native::kDimBytes> rows{s.keys(n)};
+    poison_keys(d, drop_wild_keys<false>(s.mask(n), rows, Native::kFirstGroup + group, warp, lane),
+                lane);
+    mask_after(d, first, limits.rows, lane);
+  }
 
   __device__ void score(float (&d)[32], unsigned n) {
     if constexpr (kLists) fence_async_proxy();  // lanes, not TMA, copied the keys
@@ -161,11 +175,11 @@ struct NativeGroup {
     wgmma_commit();
   }
 
-  /// Turns S of tile n into P in shared memory. r0, r1: the accumulator's row maxes.
-  __device__ void softmax(float (&d)[32], unsigned n, int limit0, int limit1, float r0, float r1) {
+  /// Turns S of tile n into P in shared memory. first: as of apply_mask(). r0, r1: the
+  /// accumulator's row maxes.
+  __device__ void softmax(float (&d)[32], unsigned n, int first, float r0, float r1) {
     apply_device_scales(d, p);
-    mask_keys(d, mask(n), lane);
-    if constexpr (!kLists) mask_after(d, limit0, limit1, lane);
+    apply_mask(d, n, first);
     float m0 = d[0], m1 = d[2];
     LATHE_UNROLL
     for (int j = 0; j < 8; ++j) {
@@ -238,10 +252,10 @@ struct NativeGroup {
     r1 = load_float(at + 32);
   }
 
-  /// Computes tiles n to end - 1, at least two. limit: keys of the item that each of this thread's
-  /// rows sees.
-  __device__ void tiles(unsigned n, unsigned end, int (&limit)[2]) {
+  /// Computes tiles n to end - 1, at least two.
+  __device__ void tiles(unsigned n, unsigned end) {
     float d[32];
+    int first = limits.first;
     unsigned own = n + static_cast<unsigned>(group);
     barrier_wait(s.full(own), NativeShared::parity(own));
     score(d, own);
@@ -251,10 +265,9 @@ struct NativeGroup {
     if (group == 1) {
       barrier_wait(s.p_full(n), NativeShared::parity(n));
       row_maxes(n, r0, r1);
-      limit[0] -= kLatentTile;
-      limit[1] -= kLatentTile;
+      first -= kLatentTile;
     }
-    softmax(d, own, limit[0], limit[1], r0, r1);
+    softmax(d, own, first, r0, r1);
     if (group == 1) add_alone(n);
     LATHE_ROLLED
     for (; own + 2 < end; own += 2) {
@@ -269,10 +282,9 @@ struct NativeGroup {
       wgmma_pin(d);
       // PV of the other warpgroup's tile, and the own softmax.
       add(own + 1);
-      limit[0] -= 2 * kLatentTile;
-      limit[1] -= 2 * kLatentTile;
+      first -= 2 * kLatentTile;
       row_maxes(own + 1, r0, r1);
-      softmax(d, own + 2, limit[0], limit[1], r0, r1);
+      softmax(d, own + 2, first, r0, r1);
       wgmma_wait<0>();
       pin_acc();
       release(s.empty(own + 1));
@@ -301,8 +313,8 @@ struct NativeGroup {
       const auto at = static_cast<std::uint32_t>(thread * 4);
       const std::int32_t m_row = item.first + thread;
       const float sum = load_float(s.row_sums(0) + at) + load_float(s.row_sums(1) + at);
-      const float lse2 = sum > 0 ? load_float(s.row_maxes(last) + at) + log2_fast(sum) : kNoKey;
-      float factor = sum > 0 ? (item.number < 0 ? value_scale(p) : 1.f) / sum : 0.f;
+      const float lse2 = sum == 0 ? kNoKey : load_float(s.row_maxes(last) + at) + log2_fast(sum);
+      float factor = sum == 0 ? 0.f : (item.number < 0 ? value_scale(p) : 1.f) / sum;
       if (m_row < item.m_rows) {
         const auto r = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(m_row)));
         const std::int32_t head = m_row - r * p.heads;
@@ -380,14 +392,13 @@ struct NativeGroup {
       const LatentWorkInfo item = LatentWorkInfo::load(s.item(number));
       if (item.tiles == 0) return;
       fence_async_proxy();
-      int limit[2];
-      LATHE_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        limit[i] = item.limit + static_cast<std::int32_t>(p.by_heads(
-                                    static_cast<std::uint32_t>(item.first + row + 8 * i)));
+      if constexpr (!kLists) {
+        limits = RowLimits::of(p, item.limit, item.first, item.first + row);
+        // A work tile of one row sees all of its keys.
+        if (item.m_rows <= p.heads) limits.first = INT32_MAX;
       }
       const unsigned end = n + static_cast<unsigned>(item.tiles);
-      tiles(n, end, limit);
+      tiles(n, end);
       n = end;
       finish(LatentWorkInfo::load(s.item(number)), n - 1);
     }

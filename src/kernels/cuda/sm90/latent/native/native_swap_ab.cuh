@@ -120,6 +120,7 @@ struct NativeSwapAbGroup : SwapAbGroup<NativeSwapAbGroup<kBlockM, kLists>, Nativ
 
   __device__ static constexpr bool is_bf16(int) { return false; }
   __device__ void arrange() const { fence_async_proxy(); }
+  __device__ ValueRows<true, 4, Native::kDimBytes> values(unsigned n) const { return {s.keys(n)}; }
   __device__ void release(unsigned n) const { barrier_arrive(s.empty(n)); }
 
   __device__ __forceinline__ void score(float (&d)[kMRows / 2], unsigned n) {

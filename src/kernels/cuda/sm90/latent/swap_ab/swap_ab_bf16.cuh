@@ -218,6 +218,9 @@ struct LatentSwapAbGroup {
     if constexpr (N::kPaged) zero_masked();
     float d[kMRows / 2];
     score(d);
+    if (seldom(limit < kLatentTile)) {
+      drop_wild_keys_swapped(d, ValueRows<false, 8, kDimTileBytes>{keys()}, warp, lane);
+    }
     mask_keys_swapped(d, mask(), key);
     mask_after_swapped(d, p, limit, key, lane);
     // From here on no wgmma of the warpgroup reads the previous P.
@@ -275,8 +278,8 @@ struct LatentSwapAbGroup {
       const float zero = most == kNoKey ? 0.f : most;
       float a = exp2_fast(r[0] - zero), b = exp2_fast(r[1] - zero);
       const float all = sum[0] * a + sum[1] * b;
-      const float lse2 = all > 0 ? most + log2_fast(all) : kNoKey;
-      float factor = all > 0 ? p.value_scale / all : 0.f;
+      const float lse2 = all == 0 ? kNoKey : most + log2_fast(all);
+      float factor = all == 0 ? 0.f : p.value_scale / all;
       const auto row = static_cast<std::int32_t>(p.by_heads(static_cast<std::uint32_t>(l)));
       const std::int32_t head = l - row * p.heads;
       const bool split = items.part >= 0;

@@ -114,6 +114,9 @@ struct SwapAbFp8Group : SwapAbGroup<SwapAbFp8Group<Format, kBlockM>, SwapAbFp8<F
   __device__ void prepare(unsigned n) const {
     make_scales<Format>(s.keys(n), s.scales(n), warp, lane);
   }
+  __device__ Fp8ValueRows<Format> values(unsigned n) const {
+    return {s.ring().keys(n), s.scales(n)};
+  }
   __device__ void release(unsigned n) const {
     barrier_arrive(s.ring().empty(n, 0));
     barrier_arrive(s.ring().empty(n, 1));

@@ -14,9 +14,9 @@
 
 namespace lathe::cuda {
 
-/// Self has arrange() for queries, score(d, n) of tile n, prepare(n) after it, softmax(d), add(n,
-/// last), release(n), and is_bf16(tile): whether rows of a tile's 16 dimensions are in order. N:
-/// the kernel's configuration.
+/// Self has arrange() for queries, score(d, n) of tile n, prepare(n) after it, values(n) for
+/// drop_wild_keys_swapped(), softmax(d), add(n, last), release(n), and is_bf16(tile): whether rows
+/// of a tile's 16 dimensions are in order. N: the kernel's configuration.
 template <class Self, class N, class Shared>
 struct SwapAbGroup {
   static constexpr int kMRows = N::kMRows, kEights = kMRows / 8;
@@ -61,8 +61,11 @@ struct SwapAbGroup {
 
   /// limit: keys that the work tile's first row sees, counted from the tile's first key; each later
   /// row sees one more.
-  __device__ void apply_mask(float (&d)[kMRows / 2], unsigned n, int limit) const {
+  __device__ __forceinline__ void apply_mask(float (&d)[kMRows / 2], unsigned n, int limit) {
     const int key = warp * 16 + lane / 4;
+    if (seldom(limit < kLatentTile)) {
+      drop_wild_keys_swapped(d, self().values(n), warp, lane);
+    }
     mask_keys_swapped(d, load_shared_u64(s.mask(n)), key);
     mask_after_swapped(d, p, limit, key, lane);
   }
@@ -173,8 +176,8 @@ struct SwapAbGroup {
       for (int w = 0; w < 4; ++w) sum += load_float(column_of(g, w, l));
       all += sum * o.factors[g];
     }
-    o.lse2 = all > 0 ? most + log2_fast(all) : kNoKey;
-    float factor = all > 0 ? (split ? 1.f : value_scale(p)) / all : 0.f;
+    o.lse2 = all == 0 ? kNoKey : most + log2_fast(all);
+    float factor = all == 0 ? 0.f : (split ? 1.f : value_scale(p)) / all;
     if (o.sinks) factor *= sink_factor(o.sink, o.lse2);
     LATHE_UNROLL
     for (int g = 0; g < N::kGroups; ++g) o.factors[g] *= factor;

@@ -25,8 +25,11 @@ static __global__ void __launch_bounds__(GqaM128<kKeyDim, kValueDim>::kThreads, 
   const auto worker = static_cast<std::int32_t>(blockIdx.x);
   if (thread >= 128 * N::kGroups) {
     lower_registers<N::kProducerRegisters>();
-    if (thread < 128 * N::kGroups + 32) {
+    const int warp = thread / 32 - 4 * N::kGroups;
+    if (warp == 0) {
       RaggedProducer<N>(p, ring, &expanded, &latents).run(worker);
+    } else if (warp <= N::kCheckWarps) {
+      GqaChecker<N>{p.gqa, ring, warp - 1, thread % 32}.run(worker);
     }
   } else {
     raise_registers<N::kConsumerRegisters>();

@@ -19,10 +19,12 @@
 #include "kernels/cuda/sm90/ragged/ragged_call.h"
 #include "kernels/linear.h"
 #include "kernels/ref/attend_ragged.h"
+#include "kernels/ref/test/nonfinite_test_util.h"
 #include "layout/codec/codec.h"
 
 namespace lathe::cuda {
 
+using ref_test::edge_keys, ref_test::Wild, ref_test::WildKey;
 using RaggedRequests = std::vector<std::pair<int, int>>;  // keys, rows
 
 struct RaggedDims {
@@ -226,6 +228,31 @@ class RaggedTest : public GpuArraysTest {
     must(attend_ragged_as_cut(args, *shape));
     expect_ragged_oracle({read(args.out), read(args.lse)}, s.oracle());
     kept_.clear();
+  }
+
+  /// Gives keys that some rows do not see values that are not finite, one after another.
+  void check_nonfinite_keys(RaggedScene& s, Wild wild) {
+    const auto attend = [&] {
+      const AttendArgs args = on_device(s.args, DType::bf16);
+      must(attend_ragged_on_device(args));
+      Outputs got{read(args.out), read(args.lse)};
+      kept_.clear();
+      return got;
+    };
+    const Outputs clean = attend();
+    expect_ragged_oracle(clean, s.oracle());
+    const ConstPoolView pool = s.pool.view();
+    auto* bytes = const_cast<std::byte*>(pool.data);
+    const std::vector<std::byte> kept(bytes, bytes + pool.bytes());
+    for (std::size_t r = 0; r < s.args.kv_lens.size(); ++r) {
+      if (s.args.q_indptr[r + 1] - s.args.q_indptr[r] < 2) continue;
+      for (const WildKey& key : edge_keys(s.args, r)) {
+        SCOPED_TRACE(fmt::format("request {} position {}", r, key.position));
+        make_wild(s, key, wild);
+        expect_wild_seen_alone(s.args, {&key, 1}, attend(), clean, true, true);
+        std::memcpy(bytes, kept.data(), kept.size());
+      }
+    }
   }
 
   Scratch scratch_{kDeviceMemory};

@@ -72,5 +72,17 @@ TEST_F(RaggedFake, WeightsInF32) {
   check(RaggedScene({.heads = 1, .weights = DType::f32}, {{40, 5}}, test_seed(8)));
 }
 
+TEST_F(RaggedFake, A1MaskedKeyReachesNoRow) {
+  for (const LayoutKind layout :
+       {LayoutKind::mla_bf16, LayoutKind::mla_fp8, LayoutKind::mla_fp8_block}) {
+    SCOPED_TRACE(name(layout));
+    const bool wide = layout == LayoutKind::mla_fp8;  // 256 value dims: tiles of 64 keys
+    RaggedScene s(
+        {.layout = layout, .heads = 1, .nope_head = wide ? 192 : 128, .v_head = wide ? 256 : 128},
+        {{150, 20}, {90, 70}}, test_seed(15));
+    check_nonfinite_keys(s, layout == LayoutKind::mla_bf16 ? Wild::one : Wild::ones);
+  }
+}
+
 }  // namespace
 }  // namespace lathe::cuda

@@ -36,6 +36,18 @@ TEST_F(RaggedGpu, PassAfterPass) {
   check_in(s, {.workspace = 600 * (2 * 576 + 4 + 512), .pass_tiles = 0}, 132);
 }
 
+TEST_F(RaggedGpu, A1MaskedKeyReachesNoRow) {
+  for (const LayoutKind layout :
+       {LayoutKind::mla_bf16, LayoutKind::mla_fp8, LayoutKind::mla_fp8_block}) {
+    SCOPED_TRACE(name(layout));
+    const bool wide = layout == LayoutKind::mla_fp8;  // 256 value dims: tiles of 64 keys
+    RaggedScene s(
+        {.layout = layout, .heads = 2, .nope_head = wide ? 192 : 128, .v_head = wide ? 256 : 128},
+        {{700, 300}, {90, 40}}, test_seed(15));
+    check_nonfinite_keys(s, layout == LayoutKind::mla_bf16 ? Wild::one : Wild::ones);
+  }
+}
+
 }  // namespace
 }  // namespace lathe::cuda
 
