@@ -1,12 +1,13 @@
-// Keeps NaN and infinity of a masked key away from the rows that do not see it.
+// Keeps NaN and infinity of a masked key away from the rows that do not see it. A key is called
+// wild here if one of its values is not finite.
 //
-// P of a masked key is 0, but 0 x NaN is NaN, and a key that one row of an M block must not see may
-// be a key that another row sees. So where such a key has a value that is not finite, its values
-// become zeros for all rows, and the rows that see it get a NaN score, which makes their whole
-// output NaN. Keys that all rows of the block see need nothing.
+// P of a masked key is 0, but 0 x NaN is NaN, and a key that one row of an M block does not see may
+// be visible to another row. So the values of such a wild key become zeros for all rows, and the
+// rows that see it get a NaN score, which makes their whole output NaN. Keys that all rows of the
+// block see need nothing.
 //
-// Where values are parts of keys, a value that is not finite makes the key's scores so, in every M
-// row. So scores tell whether there may be such a key, without a load.
+// A latent key contains its value, so a wild key has no finite score in any M row. Scores tell
+// whether there may be one, without a load.
 #pragma once
 
 #include "kernels/cuda/common/hopper.cuh"
@@ -14,8 +15,8 @@
 
 namespace lathe::cuda {
 
-/// v, opaque to the compiler, which then does not compute what follows from it before a loop that
-/// seldom comes here, and keep that in registers.
+/// Returns v, opaque to the compiler. Addresses that follow from it are then computed here, in code
+/// that rarely runs, and not before the loop, where they would occupy registers.
 __device__ inline int opaque(int v) {
   asm volatile("" : "+r"(v));
   return v;
@@ -66,7 +67,7 @@ struct ValueRows {
   }
 };
 
-/// Clears the values of a warp's keys 16 warp + i, by bits i of `keys`.
+/// Clears the values of a warp's keys; bit i of `keys` is key 16 warp + i.
 template <class Rows>
 __device__ __forceinline__ void clear_keys(const Rows& rows, std::uint32_t keys, int warp,
                                            int lane) {
@@ -77,7 +78,7 @@ __device__ __forceinline__ void clear_keys(const Rows& rows, std::uint32_t keys,
   }
   fence_async_proxy();
 }
-/// Those of a warp's keys that are not finite.
+/// Which of a warp's keys (bits as in clear_keys()) are wild.
 template <class Rows>
 __device__ __forceinline__ std::uint32_t wild_of(const Rows& rows, std::uint32_t keys, int warp,
                                                  int lane) {
@@ -90,10 +91,10 @@ __device__ __forceinline__ std::uint32_t wild_of(const Rows& rows, std::uint32_t
   return wild;
 }
 
-/// By the 128 threads of a warpgroup, for rows on M: clears the bits of a tile's 64 keys in `mask`,
-/// in shared memory, that are not finite, and, with kClear, their values. Returns the keys that
-/// lost their bit. number: of a named barrier. Two lanes look at a key, without a loop over keys:
-/// registers are scarce.
+/// For M rows on M, by the 128 threads of a warpgroup: clears the bits of a tile's wild keys in
+/// `mask`, in shared memory, and, with kClear, their values. Returns the keys that lost their bit.
+/// number: of a named barrier. Two lanes look at each key, without a loop over keys: registers are
+/// scarce.
 template <bool kClear, class Rows>
 __device__ __forceinline__ std::uint64_t drop_wild_keys(std::uint32_t mask, const Rows& rows,
                                                         int number, int warp, int lane) {
@@ -122,7 +123,7 @@ __device__ inline std::uint32_t whole_quads(std::uint32_t bits) {
   bits = (bits | bits >> 6) & 0x000f000fu;
   return (bits | bits >> 12) & 0xffu;
 }
-/// With A and B swapped: the keys of a warp that have no finite score in any M row, bit i for key
+/// With A and B swapped: a warp's keys that have no finite score in any M row; bit i is key
 /// 16 warp + i.
 template <int kCount>
 __device__ __forceinline__ std::uint32_t unscored_keys(const float (&d)[kCount]) {
@@ -134,7 +135,7 @@ __device__ __forceinline__ std::uint32_t unscored_keys(const float (&d)[kCount])
          whole_quads(warp_ballot(!(least[1] < -kNoKey))) << 8;
 }
 
-/// Makes scores of these keys NaN, for rows on M and keys on N (wgmma.cuh).
+/// Makes the scores of these keys NaN, for M rows on M and keys on N (wgmma.cuh).
 __device__ inline void poison_keys(float (&d)[32], std::uint64_t keys, int lane) {
   const auto bits = keys >> 2 * (lane & 3);
   LATHE_UNROLL
@@ -144,7 +145,7 @@ __device__ inline void poison_keys(float (&d)[32], std::uint64_t keys, int lane)
     if (two & 2) d[4 * j + 1] = d[4 * j + 3] = not_a_number();
   }
 }
-/// The same with A and B swapped: keys 16 warp + i, by bits i.
+/// The same with A and B swapped; bit i is key 16 warp + i.
 template <int kCount>
 __device__ inline void poison_keys_swapped(float (&d)[kCount], std::uint32_t keys, int lane) {
   const std::uint32_t bits = keys >> lane / 4;
@@ -155,8 +156,8 @@ __device__ inline void poison_keys_swapped(float (&d)[kCount], std::uint32_t key
   }
 }
 
-/// With A and B swapped, before scores are masked, in a tile with keys that some M row does not
-/// see: makes scores of a warp's keys that are not finite NaN, and clears their values.
+/// With A and B swapped, in a tile with keys that some M row does not see: makes the scores of a
+/// warp's wild keys NaN, and clears their values. Call it before scores are masked.
 template <class Rows, int kCount>
 __device__ __forceinline__ void drop_wild_keys_swapped(float (&d)[kCount], const Rows& rows,
                                                        int warp, int lane) {

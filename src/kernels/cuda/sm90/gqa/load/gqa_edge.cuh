@@ -36,7 +36,7 @@ struct GqaEdge {
   }
 };
 
-/// The values of a tile. N: its GqaTileFormat.
+/// The values of a tile (nonfinite.cuh). N: its GqaTileFormat.
 template <class N>
 struct GqaValueRows {
   static constexpr int kChunks = N::kBoxBytes / 16;  // of a key in a box
@@ -63,10 +63,11 @@ struct GqaValueRows {
   }
 };
 
-/// Warps without other work that look at the values of edge tiles, as soon as a stage is full. They
-/// clear the bits of keys that are not finite and that some row does not see in the stage's mask,
-/// set them in wild_at(), and arrive at checked_at(). Consumers wait for that in edge tiles only.
-/// The warps arrive at every stage's barriers, so that parities are those of the stage.
+/// Warps without other work that look at the values of edge tiles as soon as a stage is full. Wild
+/// keys that some row does not see lose their bit in the stage's mask and get one in wild_at().
+/// Then the warps arrive at checked_at(), which consumers await in edge tiles only. The warps
+/// arrive for every tile and also release every stage, so that its parity holds for checked_at()
+/// too.
 template <class N>
 struct GqaChecker {
   const GqaParams& p;

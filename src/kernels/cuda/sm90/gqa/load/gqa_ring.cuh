@@ -27,7 +27,7 @@ struct GqaTileFormat {
 };
 
 /// N: a GqaTileFormat with kStages; kReleases, the warps that must release a stage; and
-/// kCheckWarps, those of them that check values (gqa_edge.cuh).
+/// kCheckWarps, how many of them check values (gqa_edge.cuh).
 template <class N>
 struct GqaRing {
   std::uint32_t tiles;    // [stages] x keys and values
