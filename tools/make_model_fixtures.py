@@ -62,6 +62,14 @@ MOE = {
     "norm_topk_prob": True,
     "routed_scaling_factor": 1.7,
 }
+# Experts of a model whose answers are few, and whose router's keys are the class's where absent.
+SMALL = {
+    "vocab_size": 61,
+    "moe_intermediate_size": 20,
+    "n_routed_experts": 6,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+}
 # The older spelling, as in DeepSeek's own config.json.
 YARN = {
     "type": "yarn",
@@ -270,14 +278,63 @@ MODELS = {
         },
         {"dtype": torch.bfloat16},
     ),
+    "glm4_moe_lite": (
+        "Glm4MoeLiteForCausalLM",
+        {
+            **MLA,
+            **SMALL,
+            "num_hidden_layers": 3,
+            "qk_nope_head_dim": 48,
+            "v_head_dim": 64,
+            "num_nextn_predict_layers": 1,
+            "n_group": 1,
+            "topk_group": 1,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
+        },
+        {"dtype": torch.bfloat16, "generated": True, "mtp": True, "leaves_out": ["rms_norm_eps"]},
+    ),
+    "youtu": (
+        "YoutuForCausalLM",
+        {**MLA, "vocab_size": 61, "num_hidden_layers": 2, "rope_theta": 1600000},
+        {"dtype": torch.bfloat16, "generated": True},
+    ),
+    "sarvam_mla": (
+        "SarvamMLAForCausalLM",
+        {
+            **MLA,
+            "vocab_size": 61,
+            "q_lora_rank": None,
+            "head_dim": 80,
+            "q_head_dim": 48,
+            "num_hidden_layers": 2,
+            "moe_intermediate_size": 20,
+            "num_experts": 6,
+            "num_shared_experts": 1,
+            "num_experts_per_tok": 2,
+            "rope_theta": 10000,
+            "rope_scaling": YARN | {"type": "deepseek_yarn"},
+        },
+        {"dtype": torch.bfloat16, "generated": True},
+    ),
 }
+# Architectures that transformers computes by another one's class: its name, and the configuration's.
+CLASSES = {"SarvamMLAForCausalLM": ("DeepseekV3ForCausalLM", "SarvamMLAConfig")}
+
+
+def classes(architecture):
+    """transformers' class of the model, and of its configuration."""
+    if architecture in CLASSES:
+        model, config = CLASSES[architecture]
+        return getattr(transformers, model), getattr(transformers, config)
+    model = getattr(transformers, architecture)
+    return model, model.config_class
 
 
 def build(architecture, config, generator):
     """The model with random f32 weights, scaled so that every part of it affects the logits."""
-    cls = getattr(transformers, architecture)
+    cls, config_class = classes(architecture)
     given = {k: v for k, v in config.items() if k != "quantization_config"}
-    hf = cls.config_class.from_dict(json.loads(json.dumps(given)))
+    hf = config_class.from_dict(json.loads(json.dumps(given)))
     hf._attn_implementation = "eager"
     try:
         hf._experts_implementation = "eager"
@@ -614,8 +671,10 @@ def main():
         if sys.argv[2:] and name not in sys.argv[2:]:
             continue
         generator = torch.Generator().manual_seed(1000 + number)
-        config = {"architectures": [architecture], "model_type": getattr(transformers, architecture).config_class.model_type}
+        config = {"architectures": [architecture], "model_type": classes(architecture)[1].model_type}
         config |= COMMON | own
+        for key in storage.get("leaves_out", []):
+            del config[key]
         torch.manual_seed(number)
         model = build(architecture, config, generator)
         generated = storage.get("generated", False)

@@ -12,11 +12,12 @@ namespace lathe {
 namespace {
 
 // Reads mlp_layer_types, or first_k_dense_replace and moe_layer_freq in older files.
-std::vector<std::uint8_t> layers_with_experts(ConfigReader& json, std::int32_t layers) {
+std::vector<std::uint8_t> layers_with_experts(ConfigReader& json, std::int32_t layers,
+                                              std::int32_t dense_layers) {
   std::vector<std::uint8_t> out(static_cast<std::size_t>(layers), 0);
   const std::vector<std::string> types = json.texts("mlp_layer_types");
   if (types.empty()) {
-    const std::int32_t dense = json.integer("first_k_dense_replace", 3, 0);
+    const std::int32_t dense = json.integer("first_k_dense_replace", dense_layers, 0);
     if (json.integer("moe_layer_freq", 1, 1) != 1) {
       json.refuse("moe_layer_freq", "1", "another frequency");
     }
@@ -38,39 +39,42 @@ std::vector<std::uint8_t> layers_with_experts(ConfigReader& json, std::int32_t l
   return out;
 }
 
-void parse_experts(ConfigReader& json, ModelConfig& config, const MlaDefaults& defaults) {
+// Reads which layers have experts, and their sizes. False: every layer is dense.
+bool parse_expert_sizes(ConfigReader& json, ModelConfig& config, const MlaDefaults& defaults) {
   MoeConfig& moe = config.moe;
-  moe.layer_has_experts = layers_with_experts(json, config.layers);
-  if (std::ranges::count(moe.layer_has_experts, 1) == 0) return;
-  json.only("scoring_func", "sigmoid");
-  json.only("topk_method", "noaux_tc");
+  moe.layer_has_experts = layers_with_experts(json, config.layers, defaults.dense_layers);
+  if (std::ranges::count(moe.layer_has_experts, 1) == 0) return false;
   moe.experts =
       json.integer(json.first_of({"n_routed_experts", "num_local_experts", "num_experts"}),
                    std::nullopt, 1, 4096);
   moe.ffn = json.integer("moe_intermediate_size");
-  moe.shared = json.integer("n_shared_experts", 1, 0, 64);
+  moe.shared = json.integer(json.first_of({"n_shared_experts", "num_shared_experts"}),
+                            defaults.shared, 0, 64);
   moe.top_k = json.integer("num_experts_per_tok", std::nullopt, 1, moe.experts);
-  moe.scoring = RouterScoring::sigmoid;
+  moe.scale = static_cast<float>(json.number("routed_scaling_factor", defaults.routed_scale));
+  return true;
+}
+
+// Reads n_group and topk_group, and checks that they leave top_k experts to choose from.
+// `of_rank`: the experts that a group is ranked by.
+void parse_groups(ConfigReader& json, MoeConfig& moe, const MlaDefaults& defaults,
+                  std::int32_t of_rank) {
   // null says nothing about how the weights were trained.
   const auto absent = [&](std::string_view key, std::int32_t of_class) {
-    return json.null(key) ? std::nullopt : std::optional(of_class);
+    return of_class == 0 || json.null(key) ? std::nullopt : std::optional(of_class);
   };
   moe.groups = json.integer("n_group", absent("n_group", defaults.groups), 1, moe.experts);
   moe.top_groups =
       json.integer("topk_group", absent("topk_group", defaults.top_groups), 1, moe.groups);
-  moe.correction_bias = true;
-  moe.normalize = json.flag("norm_topk_prob", true);
-  moe.scale = static_cast<float>(json.number("routed_scaling_factor", 2.5));
   if (moe.experts % moe.groups != 0) {
     json.refuse("n_group", fmt::format("a divisor of the {} experts", moe.experts),
                 fmt::format("{}", moe.groups), ErrorCode::malformed);
     return;
   }
-  // A group is ranked by its two best experts.
   const std::int32_t per_group = moe.experts / moe.groups;
-  if (moe.groups > 1 && per_group < 2) {
-    json.refuse("n_group", "groups of at least 2 experts", fmt::format("{}", moe.groups),
-                ErrorCode::malformed);
+  if (moe.groups > 1 && per_group < of_rank) {
+    json.refuse("n_group", fmt::format("groups of at least {} experts", of_rank),
+                fmt::format("{}", moe.groups), ErrorCode::malformed);
   }
   if (moe.top_k > moe.top_groups * per_group) {
     json.refuse(
@@ -80,9 +84,19 @@ void parse_experts(ConfigReader& json, ModelConfig& config, const MlaDefaults& d
   }
 }
 
+// Reads the router of DeepSeek V3: sigmoid, with a bias that only the choice sees.
+void parse_sigmoid_router(ConfigReader& json, MoeConfig& moe, const MlaDefaults& defaults) {
+  json.only("scoring_func", "sigmoid");
+  json.only("topk_method", "noaux_tc");
+  moe.scoring = RouterScoring::sigmoid;
+  moe.correction_bias = true;
+  moe.normalize = json.flag("norm_topk_prob", true);
+  parse_groups(json, moe, defaults, 2);
+}
+
 }  // namespace
 
-void parse_mla(ConfigReader& json, ModelConfig& config, const MlaDefaults& defaults) {
+void parse_mla_attention(ConfigReader& json, ModelConfig& config, const MlaDefaults& defaults) {
   LayerGroupConfig& group = config.all_layers();
   AttentionProblem& p = group.problem;
   p.kind = ProblemKind::dense_latent;
@@ -109,9 +123,16 @@ void parse_mla(ConfigReader& json, ModelConfig& config, const MlaDefaults& defau
   const double head = p.qk_nope_head + p.rope;
   p.scale = static_cast<float>(yarn_attention_factor(group.rope) / std::sqrt(head));
   config.draft_layers =
-      json.integer(json.first_of({"num_nextn_predict_layers", "num_mtp_layers"}), 1, 0, 1024);
+      json.integer(json.first_of({"num_nextn_predict_layers", "num_mtp_layers"}),
+                   defaults.draft_layers, 0, 1024);
   config.shared_draft_choice = json.flag("index_share_for_mtp_iteration", false);
-  parse_experts(json, config, defaults);
+}
+
+void parse_mla(ConfigReader& json, ModelConfig& config, const MlaDefaults& defaults) {
+  parse_mla_attention(json, config, defaults);
+  if (parse_expert_sizes(json, config, defaults)) {
+    parse_sigmoid_router(json, config.moe, defaults);
+  }
 }
 
 void parse_indexer(ConfigReader& json, ModelConfig& config, RopePairing pairing) {

@@ -12,7 +12,14 @@ struct MlaDefaults {
   std::int32_t q_lora = 1536;  // null: q is one projection
   std::int32_t groups = 8;
   std::int32_t top_groups = 4;
+  std::int32_t dense_layers = 3;  // first_k_dense_replace
+  std::int32_t shared = 1;
+  double routed_scale = 2.5;
+  std::int32_t draft_layers = 1;
 };
+
+/// Reads dense latent attention and RoPE; every layer is dense.
+void parse_mla_attention(ConfigReader& json, ModelConfig& config, const MlaDefaults& defaults);
 
 /// Reads dense latent attention, RoPE, and the experts with their grouped sigmoid router.
 void parse_mla(ConfigReader& json, ModelConfig& config, const MlaDefaults& defaults);

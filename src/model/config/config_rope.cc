@@ -54,7 +54,8 @@ std::optional<ConfigReader> rope_object(ConfigReader& json, const RopeKeys& keys
 }
 
 std::string type_of(ConfigReader& rope) {
-  return rope.text(rope.first_of({"rope_type", "type"}), "default");
+  const std::string type = rope.text(rope.first_of({"rope_type", "type"}), "default");
+  return type == "deepseek_yarn" ? "yarn" : type;  // Sarvam's name of it
 }
 
 // Defaults for missing keys.

@@ -10,6 +10,7 @@ constexpr std::array kArchitectures = {
     Architecture{"DeepseekV3ForCausalLM", parse_deepseek_v3},
     Architecture{"DeepseekV4ForCausalLM", parse_deepseek_v4},
     Architecture{"Gemma3ForCausalLM", parse_gemma3},
+    Architecture{.name = "Glm4MoeLiteForCausalLM", .parse = parse_glm4_moe_lite, .norm_eps = 1e-5},
     Architecture{.name = "GlmMoeDsaForCausalLM", .parse = parse_glm_moe_dsa, .norm_eps = 1e-5},
     Architecture{
         .name = "GptOssForCausalLM", .parse = parse_gpt_oss, .mxfp4 = true, .norm_eps = 1e-5},
@@ -18,6 +19,8 @@ constexpr std::array kArchitectures = {
     Architecture{"Qwen2ForCausalLM", parse_qwen2},
     Architecture{"Qwen3ForCausalLM", parse_qwen3},
     Architecture{"Qwen3MoeForCausalLM", parse_qwen3_moe},
+    Architecture{"SarvamMLAForCausalLM", parse_sarvam_mla},
+    Architecture{"YoutuForCausalLM", parse_youtu},
 };
 
 }  // namespace

@@ -10,7 +10,8 @@ namespace {
 const char* const kFixtures[] = {
     "llama",           "llama_bias",   "qwen2",       "qwen2_window",
     "qwen3",           "qwen3_moe",    "deepseek_v3", "deepseek_v3_dense",
-    "deepseek_v3_fp8", "deepseek_v32", "glm_moe_dsa"};
+    "deepseek_v3_fp8", "deepseek_v32", "glm_moe_dsa", "glm4_moe_lite",
+    "youtu",           "sarvam_mla"};
 
 // Bound against the reference with a bf16 cache like Lathe's: covers the order of summation, and
 // cache elements that round differently because of it.

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -623,6 +624,128 @@ TEST(ModelConfig, A7AbsentKeysHaveTheClasssValues) {
   EXPECT_EQ(oss.norm_eps, 1e-5f);
   EXPECT_EQ(oss.groups[0].problem, parsed(gpt_oss()).groups[0].problem);
   EXPECT_EQ(oss.groups[0].rope, parsed(gpt_oss()).groups[0].rope);
+}
+
+// The keys of GLM-4.7-Flash's config.json.
+Json glm4_moe_lite() {
+  return {{"architectures", {"Glm4MoeLiteForCausalLM"}},
+          {"model_type", "glm4_moe_lite"},
+          {"attention_bias", false},
+          {"eos_token_id", {154820, 154827, 154829}},
+          {"first_k_dense_replace", 1},
+          {"head_dim", 64},
+          {"hidden_act", "silu"},
+          {"hidden_size", 2048},
+          {"intermediate_size", 10240},
+          {"kv_lora_rank", 512},
+          {"max_position_embeddings", 202752},
+          {"moe_intermediate_size", 1536},
+          {"n_group", 1},
+          {"n_routed_experts", 64},
+          {"n_shared_experts", 1},
+          {"norm_topk_prob", true},
+          {"num_attention_heads", 20},
+          {"num_experts_per_tok", 4},
+          {"num_hidden_layers", 47},
+          {"num_key_value_heads", 20},
+          {"num_nextn_predict_layers", 1},
+          {"partial_rotary_factor", 1.0},
+          {"q_lora_rank", 768},
+          {"qk_nope_head_dim", 192},
+          {"qk_rope_head_dim", 64},
+          {"rms_norm_eps", 1e-5},
+          {"rope_scaling", nullptr},
+          {"rope_theta", 1000000},
+          {"routed_scaling_factor", 1.8},
+          {"tie_word_embeddings", false},
+          {"topk_group", 1},
+          {"topk_method", "noaux_tc"},
+          {"v_head_dim", 256},
+          {"vocab_size", 154880}};
+}
+
+TEST(ModelConfig, Glm4MoeLite) {
+  const ModelConfig c = parsed(glm4_moe_lite());
+  const AttentionProblem& p = c.groups.front().problem;
+  EXPECT_EQ(p.kind, ProblemKind::dense_latent);
+  EXPECT_EQ(p.heads, 20);
+  EXPECT_EQ(p.nope, 512);
+  EXPECT_EQ(p.rope, 64);
+  EXPECT_EQ(p.qk_nope_head, 192);
+  EXPECT_EQ(p.v_head, 256);
+  EXPECT_FLOAT_EQ(p.scale, 1.0f / 16);
+  EXPECT_EQ(c.groups.front().rope.theta, 1e6);
+  EXPECT_EQ(c.groups.front().rope.pairing, RopePairing::interleaved);
+  EXPECT_EQ(c.draft_layers, 1);
+  EXPECT_EQ(c.moe.layer_has_experts[0], 0);
+  EXPECT_EQ(std::ranges::count(c.moe.layer_has_experts, 1), 46);
+  // Glm4MoeLiteConfig.
+  const ModelConfig d = parsed(
+      without(glm4_moe_lite(), {"first_k_dense_replace", "n_group", "topk_group", "q_lora_rank",
+                                "n_shared_experts", "norm_topk_prob", "routed_scaling_factor",
+                                "rms_norm_eps", "topk_method", "num_key_value_heads"}));
+  EXPECT_EQ(d.norm_eps, 1e-5f);
+  EXPECT_EQ(d.mla.q_lora, 768);
+  EXPECT_EQ(d.moe.layer_has_experts, c.moe.layer_has_experts);
+  EXPECT_EQ(d.moe.groups, 1);
+  EXPECT_EQ(d.moe.top_groups, 1);
+  EXPECT_EQ(d.moe.shared, 1);
+  EXPECT_TRUE(d.moe.normalize);
+  EXPECT_FLOAT_EQ(d.moe.scale, 1.8f);
+  Json j = glm4_moe_lite();
+  j["topk_method"] = "greedy";
+  EXPECT_THAT(refusal(j), HasSubstr("topk_method: wanted noaux_tc"));
+  j = glm4_moe_lite();
+  j["mlp_layer_types"] = {"dense", "sparse"};
+  EXPECT_THAT(refusal(j), HasSubstr("mlp_layer_types: wanted 47 entries, got 2"));
+}
+
+TEST(ModelConfig, YoutuIsDenseAndTied) {
+  Json j = without(glm4_moe_lite(),
+                   {"first_k_dense_replace", "n_group", "n_routed_experts", "n_shared_experts",
+                    "norm_topk_prob", "num_experts_per_tok", "num_nextn_predict_layers",
+                    "routed_scaling_factor", "tie_word_embeddings", "topk_group", "topk_method",
+                    "moe_intermediate_size", "q_lora_rank", "rms_norm_eps"});
+  j["architectures"] = {"YoutuForCausalLM"};
+  const ModelConfig c = parsed(j);
+  EXPECT_EQ(c.moe.experts, 0);
+  EXPECT_TRUE(c.tied_embeddings);
+  EXPECT_EQ(c.mla.q_lora, 1536);
+  EXPECT_EQ(c.norm_eps, 1e-6f);
+  EXPECT_EQ(c.draft_layers, 0);
+  j["tie_word_embeddings"] = false;
+  EXPECT_FALSE(parsed(j).tied_embeddings);
+  j["n_routed_experts"] = 64;
+  EXPECT_THAT(refusal(j), HasSubstr("n_routed_experts: wanted nothing"));
+}
+
+TEST(ModelConfig, SarvamMlaHasSpellingsOfItsOwn) {
+  Json j = without(deepseek_v3(),
+                   {"n_group", "topk_group", "first_k_dense_replace", "routed_scaling_factor",
+                    "n_routed_experts", "n_shared_experts", "num_nextn_predict_layers"});
+  j["architectures"] = {"SarvamMLAForCausalLM"};
+  j["q_lora_rank"] = nullptr;
+  j["num_experts"] = 128;
+  j["num_shared_experts"] = 2;
+  j["head_dim"] = 576;
+  j["q_head_dim"] = 192;
+  const ModelConfig yarn = parsed(j);
+  j["rope_scaling"]["type"] = "deepseek_yarn";
+  const ModelConfig c = parsed(j);
+  EXPECT_EQ(c.groups.front().rope, yarn.groups.front().rope);
+  ASSERT_TRUE(c.groups.front().rope.yarn);
+  EXPECT_EQ(c.groups.front().rope.dim, 64);
+  EXPECT_EQ(c.mla.q_lora, 0);
+  EXPECT_EQ(parsed(without(j, {"q_lora_rank"})).mla.q_lora, 0);
+  EXPECT_EQ(c.moe.experts, 128);
+  EXPECT_EQ(c.moe.shared, 2);
+  EXPECT_EQ(c.moe.groups, 1);
+  EXPECT_FLOAT_EQ(c.moe.scale, 2.5f);
+  EXPECT_EQ(c.moe.layer_has_experts[0], 0);
+  EXPECT_EQ(c.moe.layer_has_experts[1], 1);
+  EXPECT_EQ(c.draft_layers, 0);
+  j["rope_scaling"]["type"] = "longrope";
+  EXPECT_THAT(refusal(j), HasSubstr("longrope"));
 }
 
 // Qwen3MoeConfig has 4 key heads and no max_window_layers: use_sliding_window is for all layers.
