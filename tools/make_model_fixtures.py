@@ -316,6 +316,40 @@ MODELS = {
         },
         {"dtype": torch.bfloat16, "generated": True},
     ),
+    "deepseek_v2": (
+        "DeepseekV2ForCausalLM",
+        {
+            **MLA,
+            **SMALL,
+            "n_routed_experts": 8,
+            "n_shared_experts": 2,
+            "n_group": 4,
+            "topk_group": 2,
+            "topk_method": "group_limited_greedy",
+            "scoring_func": "softmax",
+            "norm_topk_prob": False,
+            "routed_scaling_factor": 4.0,
+            "num_hidden_layers": 2,
+            "first_k_dense_replace": 1,
+            "rope_theta": 10000,
+            "rope_scaling": YARN | {"mscale": 0.707, "mscale_all_dim": 0.707},
+        },
+        {"dtype": torch.bfloat16, "generated": True},
+    ),
+    "deepseek_v2_lite": (
+        "DeepseekV2ForCausalLM",
+        {
+            **MLA,
+            **SMALL,
+            "q_lora_rank": None,
+            "n_group": 1,
+            "topk_group": 1,
+            "num_hidden_layers": 2,
+            "first_k_dense_replace": 1,
+            "rope_theta": 10000,
+        },
+        {"dtype": torch.bfloat16, "generated": True},
+    ),
 }
 # Architectures that transformers computes by another one's class: its name, and the configuration's.
 CLASSES = {"SarvamMLAForCausalLM": ("DeepseekV3ForCausalLM", "SarvamMLAConfig")}
@@ -542,6 +576,15 @@ class RouterMargins:
         if getattr(module, "bias", None) is not None:
             logits = logits + module.bias.float()
         k = module.top_k
+        if getattr(module, "topk_method", None) == "group_limited_greedy":
+            groups = logits.view(len(x), module.num_group, -1)
+            order, kept = groups.amax(dim=-1).sort(dim=-1, descending=True)
+            mask = torch.full_like(groups, float("-inf"))
+            mask.scatter_(1, kept[:, : module.topk_group, None].expand(-1, -1, groups.shape[2]), 0.0)
+            best = (groups + mask).view(len(x), -1).sort(dim=-1, descending=True)[0]
+            group_gap = order[:, module.topk_group - 1] - order[:, module.topk_group]
+            self.rows.append(torch.minimum(best[:, k - 1] - best[:, k], group_gap))
+            return
         if not hasattr(module, "e_score_correction_bias"):
             best = logits.sort(dim=-1, descending=True)[0]
             self.rows.append(best[:, k - 1] - best[:, k])

@@ -21,8 +21,10 @@ struct Router {
   RouterScoring scoring = RouterScoring::softmax;
   std::int32_t experts = 0;
   std::int32_t top_k = 0;
-  std::int32_t groups = 1;      // of experts / groups consecutive experts each
-  std::int32_t top_groups = 1;  // groups to keep, by the sum of their two best biased scores
+  std::int32_t groups = 1;  // of experts / groups consecutive experts each
+  std::int32_t top_groups =
+      1;  // groups to keep, by the sum of their `group_best` best biased scores
+  std::int32_t group_best = 2;  // 2 (DeepSeek V3), or 1: by the best alone (DeepSeek V2)
   std::span<const float> bias;  // [experts] added to the scores for the choice only; or empty
   // [vocab, top_k] the experts of each token id, whatever their scores; or empty: scores decide.
   std::span<const std::int32_t> token_experts = {};

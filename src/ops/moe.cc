@@ -15,6 +15,7 @@ void expert_layer(const OpsContext& ops, const ExpertLayer& op) {
   LATHE_CHECK(r.top_k >= 1 && r.top_k <= r.experts, "top_k of the experts");
   LATHE_CHECK(r.groups >= 1 && r.experts % r.groups == 0, "groups divide experts");
   LATHE_CHECK(r.top_groups >= 1 && r.top_groups <= r.groups, "of the groups");
+  LATHE_CHECK(r.group_best == 1 || r.group_best == 2, "groups by their best or two best");
   LATHE_CHECK(r.bias.empty() || std::ssize(r.bias) == r.experts, "bias [experts]");
   LATHE_CHECK(r.token_experts.empty() || std::ssize(op.tokens) == op.x.rows,
               "the token of each row, where experts are given for it");

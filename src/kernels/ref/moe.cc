@@ -54,7 +54,7 @@ void keep_groups(const Router& router, Doubles& choice) {
     const auto begin = choice.begin() + static_cast<std::ptrdiff_t>(first);
     const Doubles group(begin, begin + static_cast<std::ptrdiff_t>(size));
     double sum = 0;
-    for (const std::int32_t i : highest(group, size < 2 ? 1 : 2)) {
+    for (const std::int32_t i : highest(group, size < 2 ? 1 : router.group_best)) {
       sum += group[static_cast<std::size_t>(i)];
     }
     best.push_back(sum);

@@ -7,7 +7,8 @@
 namespace lathe {
 
 void parse_sarvam_mla(ConfigReader& json, ModelConfig& config) {
-  parse_mla(json, config, {.q_lora = 0, .groups = 1, .top_groups = 1, .dense_layers = 1, .draft_layers = 0});
+  parse_mla(json, config,
+            {.q_lora = 0, .groups = 1, .top_groups = 1, .dense_layers = 1, .draft_layers = 0});
 }
 
 }  // namespace lathe

@@ -45,6 +45,7 @@ struct MoeConfig {
   RouterScoring scoring = RouterScoring::softmax;
   std::int32_t groups = 1;
   std::int32_t top_groups = 1;
+  std::int32_t group_best = 2;   // experts that a group is ranked by
   bool correction_bias = false;  // e_score_correction_bias in the checkpoint
   // The first layers look up their experts by the token's id (DeepSeek V4).
   std::int32_t hash_layers = 0;

@@ -39,7 +39,18 @@ std::vector<std::uint8_t> layers_with_experts(ConfigReader& json, std::int32_t l
   return out;
 }
 
-// Reads which layers have experts, and their sizes. False: every layer is dense.
+// Reads the router of DeepSeek V3: sigmoid, with a bias that only the choice sees.
+void parse_sigmoid_router(ConfigReader& json, MoeConfig& moe, const MlaDefaults& defaults) {
+  json.only("scoring_func", "sigmoid");
+  json.only("topk_method", "noaux_tc");
+  moe.scoring = RouterScoring::sigmoid;
+  moe.correction_bias = true;
+  moe.normalize = json.flag("norm_topk_prob", true);
+  parse_groups(json, moe, defaults);
+}
+
+}  // namespace
+
 bool parse_expert_sizes(ConfigReader& json, ModelConfig& config, const MlaDefaults& defaults) {
   MoeConfig& moe = config.moe;
   moe.layer_has_experts = layers_with_experts(json, config.layers, defaults.dense_layers);
@@ -55,10 +66,7 @@ bool parse_expert_sizes(ConfigReader& json, ModelConfig& config, const MlaDefaul
   return true;
 }
 
-// Reads n_group and topk_group, and checks that they leave top_k experts to choose from.
-// `of_rank`: the experts that a group is ranked by.
-void parse_groups(ConfigReader& json, MoeConfig& moe, const MlaDefaults& defaults,
-                  std::int32_t of_rank) {
+void parse_groups(ConfigReader& json, MoeConfig& moe, const MlaDefaults& defaults) {
   // null says nothing about how the weights were trained.
   const auto absent = [&](std::string_view key, std::int32_t of_class) {
     return of_class == 0 || json.null(key) ? std::nullopt : std::optional(of_class);
@@ -72,8 +80,8 @@ void parse_groups(ConfigReader& json, MoeConfig& moe, const MlaDefaults& default
     return;
   }
   const std::int32_t per_group = moe.experts / moe.groups;
-  if (moe.groups > 1 && per_group < of_rank) {
-    json.refuse("n_group", fmt::format("groups of at least {} experts", of_rank),
+  if (moe.groups > 1 && per_group < moe.group_best) {
+    json.refuse("n_group", fmt::format("groups of at least {} experts", moe.group_best),
                 fmt::format("{}", moe.groups), ErrorCode::malformed);
   }
   if (moe.top_k > moe.top_groups * per_group) {
@@ -83,18 +91,6 @@ void parse_groups(ConfigReader& json, MoeConfig& moe, const MlaDefaults& default
         fmt::format("{}", moe.top_k), ErrorCode::malformed);
   }
 }
-
-// Reads the router of DeepSeek V3: sigmoid, with a bias that only the choice sees.
-void parse_sigmoid_router(ConfigReader& json, MoeConfig& moe, const MlaDefaults& defaults) {
-  json.only("scoring_func", "sigmoid");
-  json.only("topk_method", "noaux_tc");
-  moe.scoring = RouterScoring::sigmoid;
-  moe.correction_bias = true;
-  moe.normalize = json.flag("norm_topk_prob", true);
-  parse_groups(json, moe, defaults, 2);
-}
-
-}  // namespace
 
 void parse_mla_attention(ConfigReader& json, ModelConfig& config, const MlaDefaults& defaults) {
   LayerGroupConfig& group = config.all_layers();
@@ -122,9 +118,8 @@ void parse_mla_attention(ConfigReader& json, ModelConfig& config, const MlaDefau
       parse_rope(json, p.rope, interleave ? RopePairing::interleaved : RopePairing::split_half);
   const double head = p.qk_nope_head + p.rope;
   p.scale = static_cast<float>(yarn_attention_factor(group.rope) / std::sqrt(head));
-  config.draft_layers =
-      json.integer(json.first_of({"num_nextn_predict_layers", "num_mtp_layers"}),
-                   defaults.draft_layers, 0, 1024);
+  config.draft_layers = json.integer(json.first_of({"num_nextn_predict_layers", "num_mtp_layers"}),
+                                     defaults.draft_layers, 0, 1024);
   config.shared_draft_choice = json.flag("index_share_for_mtp_iteration", false);
 }
 

@@ -21,6 +21,13 @@ struct MlaDefaults {
 /// Reads dense latent attention and RoPE; every layer is dense.
 void parse_mla_attention(ConfigReader& json, ModelConfig& config, const MlaDefaults& defaults);
 
+/// Reads which layers have experts, and their sizes. False: every layer is dense.
+bool parse_expert_sizes(ConfigReader& json, ModelConfig& config, const MlaDefaults& defaults);
+
+/// Reads n_group and topk_group, and checks that the kept groups have top_k experts. Default 0: the
+/// key is required. Needs moe.group_best.
+void parse_groups(ConfigReader& json, MoeConfig& moe, const MlaDefaults& defaults);
+
 /// Reads dense latent attention, RoPE, and the experts with their grouped sigmoid router.
 void parse_mla(ConfigReader& json, ModelConfig& config, const MlaDefaults& defaults);
 

@@ -6,6 +6,7 @@ namespace lathe {
 namespace {
 
 constexpr std::array kArchitectures = {
+    Architecture{"DeepseekV2ForCausalLM", parse_deepseek_v2},
     Architecture{"DeepseekV32ForCausalLM", parse_deepseek_v32},
     Architecture{"DeepseekV3ForCausalLM", parse_deepseek_v3},
     Architecture{"DeepseekV4ForCausalLM", parse_deepseek_v4},

@@ -24,6 +24,7 @@ std::span<const Architecture> architectures();
 /// Null for an unknown name.
 const Architecture* find_architecture(std::string_view name);
 
+void parse_deepseek_v2(ConfigReader& json, ModelConfig& config);
 void parse_deepseek_v3(ConfigReader& json, ModelConfig& config);
 void parse_deepseek_v32(ConfigReader& json, ModelConfig& config);
 void parse_deepseek_v4(ConfigReader& json, ModelConfig& config);

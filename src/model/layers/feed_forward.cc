@@ -24,6 +24,7 @@ void routed_experts(const OpsContext& ops, const ModelConfig& model, const MoeWe
                       .top_k = config.top_k,
                       .groups = config.groups,
                       .top_groups = config.top_groups,
+                      .group_best = config.group_best,
                       .bias = w.bias,
                       .token_experts = w.token_experts,
                       .normalize = config.normalize,

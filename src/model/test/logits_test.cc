@@ -11,7 +11,7 @@ const char* const kFixtures[] = {
     "llama",           "llama_bias",   "qwen2",       "qwen2_window",
     "qwen3",           "qwen3_moe",    "deepseek_v3", "deepseek_v3_dense",
     "deepseek_v3_fp8", "deepseek_v32", "glm_moe_dsa", "glm4_moe_lite",
-    "youtu",           "sarvam_mla"};
+    "youtu",           "sarvam_mla",   "deepseek_v2", "deepseek_v2_lite"};
 
 // Bound against the reference with a bf16 cache like Lathe's: covers the order of summation, and
 // cache elements that round differently because of it.

@@ -37,6 +37,7 @@ struct ExpertForm {
   std::int64_t n, ffn;
   // Experts by token id, as in DeepSeek V4's first layers.
   bool by_token = false;
+  std::int32_t group_best = 2;
 };
 
 /// A form's weights and `rows` rows, on the host and on the device.
@@ -80,6 +81,7 @@ class ExpertCase {
                       .top_k = f.top_k,
                       .groups = f.groups,
                       .top_groups = f.top_groups,
+                      .group_best = f.group_best,
                       .bias = {},
                       .scale = 1.5f},
            .activation = {f.turns ? ActivationKind::clamped_swiglu : ActivationKind::silu},

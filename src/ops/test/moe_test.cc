@@ -152,6 +152,27 @@ TEST(Route, GroupsStayByTheirTwoBest) {
   }
 }
 
+// DeepSeek V2: a softmax, and the best expert of a group alone.
+TEST(Route, GroupsStayByTheirBest) {
+  Router r = make(RouterScoring::softmax, 9, 2);
+  r.groups = 3;
+  r.group_best = 1;
+  r.normalize = false;
+  r.scale = 16;
+  const Rows logits = row_of({5, -5, -5, 4, 4, -5, 1, 1, 1});
+  const double sum = std::exp(5) + 2 * std::exp(4) + 3 * std::exp(1) + 3 * std::exp(-5);
+  for (const Device device : kDevices) {
+    r.top_groups = 1;
+    const Routed got = run(r, logits, device);
+    EXPECT_EQ(got.ids, (Ids{0, 1}));  // by two: 3 and 4
+    EXPECT_NEAR(got.weights[0], 16 * std::exp(5) / sum, 1e-5);
+    EXPECT_NEAR(got.weights[1], 16 * std::exp(-5) / sum, 1e-6);
+    r.top_groups = 2;
+    EXPECT_EQ(run(r, logits, device).ids, (Ids{0, 3}));
+    EXPECT_EQ(run(r, row_of({0, 0, 0, 0, 0, 0, 0, 0, 0}), device).ids, (Ids{0, 1}));
+  }
+}
+
 // An expert of a dropped group ranks below even a negative score.
 TEST(Route, FallenGroupsAreNotChosen) {
   Router r = make(RouterScoring::sigmoid, 4, 2);

@@ -78,7 +78,8 @@ void keep_groups(const Router& router, const RouteMemory& m) {
     const std::int32_t first = highest(group, size, m.taken);
     m.taken[first] = 1;
     m.group_scores[g] = group[first];
-    if (size > 1) m.group_scores[g] += group[highest(group, size, m.taken)];
+    if (size > 1 && router.group_best > 1)
+      m.group_scores[g] += group[highest(group, size, m.taken)];
     m.taken[first] = 0;
   }
   for (std::int32_t i = 0; i < router.top_groups; ++i) {

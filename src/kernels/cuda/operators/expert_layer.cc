@@ -155,7 +155,8 @@ class Pass {
                     .top_groups = r.top_groups,
                     .scoring = r.scoring,
                     .normalize = r.normalize,
-                    .scale = r.scale});
+                    .scale = r.scale,
+                    .group_by_best = r.group_best == 1});
   }
   void gather(const RowsView& x, const MutableRowsView& sorted) {
     put(launch_gather_rows,

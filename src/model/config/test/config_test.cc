@@ -748,6 +748,77 @@ TEST(ModelConfig, SarvamMlaHasSpellingsOfItsOwn) {
   EXPECT_THAT(refusal(j), HasSubstr("longrope"));
 }
 
+// The keys of DeepSeek-V2's config.json.
+Json deepseek_v2() {
+  Json j = without(deepseek_v3(), {"quantization_config", "num_nextn_predict_layers"});
+  j["architectures"] = {"DeepseekV2ForCausalLM"};
+  j["model_type"] = "deepseek_v2";
+  j["first_k_dense_replace"] = 1;
+  j["hidden_size"] = 5120;
+  j["n_group"] = 8;
+  j["n_routed_experts"] = 160;
+  j["n_shared_experts"] = 2;
+  j["norm_topk_prob"] = false;
+  j["num_experts_per_tok"] = 6;
+  j["num_hidden_layers"] = 60;
+  j["rope_scaling"]["mscale"] = 0.707;
+  j["rope_scaling"]["mscale_all_dim"] = 0.707;
+  j["routed_scaling_factor"] = 16.0;
+  j["scoring_func"] = "softmax";
+  j["topk_group"] = 3;
+  j["topk_method"] = "group_limited_greedy";
+  return j;
+}
+
+TEST(ModelConfig, DeepSeekV2) {
+  const ModelConfig c = parsed(deepseek_v2());
+  EXPECT_EQ(c.moe.scoring, RouterScoring::softmax);
+  EXPECT_FALSE(c.moe.correction_bias);
+  EXPECT_FALSE(c.moe.normalize);
+  EXPECT_FLOAT_EQ(c.moe.scale, 16);
+  EXPECT_EQ(c.moe.groups, 8);
+  EXPECT_EQ(c.moe.top_groups, 3);
+  EXPECT_EQ(c.moe.group_best, 1);
+  EXPECT_EQ(c.moe.shared, 2);
+  EXPECT_EQ(c.draft_layers, 0);
+  EXPECT_EQ(rope_magnitude(c.groups.front().rope), 1);
+  const double m = 0.1 * 0.707 * std::log(40.0) + 1;
+  EXPECT_FLOAT_EQ(c.groups.front().problem.scale, static_cast<float>(m * m / std::sqrt(192.0)));
+
+  // V2-Lite: q in one projection, and all experts are one group.
+  Json lite = deepseek_v2();
+  lite["q_lora_rank"] = nullptr;
+  lite["topk_method"] = "greedy";
+  EXPECT_EQ(parsed(lite).mla.q_lora, 0);
+  EXPECT_EQ(parsed(lite).moe.groups, 1);
+
+  // DeepseekV2Config.
+  const ModelConfig d = parsed(
+      without(deepseek_v2(), {"first_k_dense_replace", "n_group", "topk_group", "n_shared_experts",
+                              "norm_topk_prob", "routed_scaling_factor", "scoring_func",
+                              "topk_method", "q_lora_rank", "num_key_value_heads"}));
+  EXPECT_EQ(d.moe.layer_has_experts[0], 1);
+  EXPECT_EQ(d.moe.groups, 1);
+  EXPECT_EQ(d.moe.shared, 2);
+  EXPECT_FALSE(d.moe.normalize);
+  EXPECT_EQ(d.moe.scale, 1);
+  EXPECT_EQ(d.mla.q_lora, 1536);
+
+  const auto with = [](const std::string& key, Json value) {
+    Json changed = deepseek_v2();
+    changed[key] = std::move(value);
+    return refusal(changed);
+  };
+  EXPECT_THAT(with("topk_method", "noaux_tc"),
+              HasSubstr("topk_method: wanted greedy or group_limited_greedy, got \"noaux_tc\""));
+  EXPECT_THAT(with("scoring_func", "sigmoid"), HasSubstr("scoring_func: wanted softmax"));
+  EXPECT_THAT(with("norm_topk_prob", true), HasSubstr("norm_topk_prob: wanted false"));
+  EXPECT_THAT(with("n_group", nullptr), HasSubstr("n_group: wanted an integer from 1 to 160"));
+  EXPECT_THAT(with("topk_group", nullptr), HasSubstr("topk_group: wanted an integer from 1 to 8"));
+  EXPECT_THAT(with("n_group", 7), HasSubstr("n_group: wanted a divisor of the 160 experts"));
+  EXPECT_THAT(with("moe_layer_freq", 2), HasSubstr("moe_layer_freq"));
+}
+
 // Qwen3MoeConfig has 4 key heads and no max_window_layers: use_sliding_window is for all layers.
 TEST(ModelConfig, A7Qwen3MoeHasDefaultsOfItsOwn) {
   Json j = without(qwen3(), {"num_key_value_heads", "head_dim", "sliding_window"});

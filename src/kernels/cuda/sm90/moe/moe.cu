@@ -7,8 +7,9 @@ namespace lathe::cuda {
 
 cudaError_t launch_route(const RouteParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
-  return launch_kernel(
-      route_kernel, {.grid = static_cast<unsigned>(p.rows), .block = 32, .early = true}, stream, p);
+  return launch_kernel(p.group_by_best ? route_kernel<true> : route_kernel<false>,
+                       {.grid = static_cast<unsigned>(p.rows), .block = 32, .early = true}, stream,
+                       p);
 }
 
 cudaError_t launch_place(const PlaceParams& p, cudaStream_t stream) {

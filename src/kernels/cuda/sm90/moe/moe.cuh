@@ -48,13 +48,14 @@ struct RouteMemory {
 };
 
 // Sets the choice of all experts outside the best groups to -inf.
-__device__ inline void keep_groups(const RouteParams& p, RouteMemory& m) {
+template <bool kByBest>
+__device__ void keep_groups(const RouteParams& p, RouteMemory& m) {
   const std::int32_t size = p.experts / p.groups;
   for (std::int32_t g = 0; g < p.groups; ++g) {
     const float* group = m.choice + g * size;
     const std::int32_t first = highest(group, size, m.taken);
     float sum = group[first];
-    if (size > 1) {
+    if (!kByBest && size > 1) {
       if (threadIdx.x == 0) m.taken[first] = 1;
       sync_warp();
       sum += group[highest(group, size, m.taken)];
@@ -106,7 +107,9 @@ __device__ inline void take_given(const RouteParams& p, std::int64_t row, const 
   }
 }
 
-// A warp per row. Sums over experts are sequential, as on the CPU.
+// A warp per row. Sums over experts are sequential, as on the CPU. kByBest: RouteParams'
+// group_by_best.
+template <bool kByBest>
 static __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ RouteParams p) {
   __shared__ RouteMemory m;
   let_next_begin();
@@ -138,7 +141,7 @@ static __global__ void __launch_bounds__(32) route_kernel(const __grid_constant_
     m.choice[i] = m.scores[i] + (p.bias != nullptr ? p.bias[i] : 0);
   }
   sync_warp();
-  if (p.groups > 1) keep_groups(p, m);
+  if (p.groups > 1) keep_groups<kByBest>(p, m);
   sum = 0;
   for (std::int32_t j = 0; j < p.top_k; ++j) {
     const std::int32_t id = highest(m.choice, p.experts, m.taken);

@@ -28,6 +28,7 @@ struct RouteParams {
   RouterScoring scoring = RouterScoring::softmax;
   bool normalize = true;
   float scale = 1;
+  bool group_by_best = false;  // ranks a group by its best score, not by the sum of its two best
 };
 
 /// Places of the rows' choices, sorted by expert and then by row: expert e has places offsets[e] to
