@@ -199,7 +199,11 @@ RopeConfig parse_rope_of(ConfigReader& json, const AttentionProblem& p, bool com
 }  // namespace
 
 void parse_deepseek_v4(ConfigReader& json, ModelConfig& config) {
-  json.only("model_type", "deepseek_v4");
+  // Conversions of V4 to fp8 experts are named deepseek_ref.
+  const std::string type = json.text("model_type", "deepseek_v4");
+  if (type != "deepseek_v4" && type != "deepseek_ref") {
+    json.refuse("model_type", "deepseek_v4 or deepseek_ref", quote(type));
+  }
   const AttentionProblem shared = parse_attention(json, config);
   const std::vector<std::int32_t> ratios = parse_ratios(json, config.layers);
   for (std::size_t k = 0; k < kRatios.size(); ++k) {

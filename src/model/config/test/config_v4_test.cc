@@ -161,6 +161,7 @@ TEST(ModelConfig, DeepSeekV4RefusesByName) {
     return refusal(j);
   };
   const Json v4 = deepseek_v4();
+  EXPECT_EQ(with(v4, "model_type", "deepseek_ref"), "accepted");
   EXPECT_THAT(with(v4, "model_type", "deepseek_v41"), HasSubstr("deepseek_v41"));
   EXPECT_THAT(with(v4, "compress_ratios", {0, 0, 4, 2, 4, 128, 4}),
               HasSubstr("compress_ratios[3]: wanted 0, 4 or 128, got 2"));
