@@ -156,6 +156,21 @@ Result<Checkpoint> Checkpoint::open(const fs::path& dir, const std::string& besi
   return out;
 }
 
+Result<void> Checkpoint::rename(const std::function<std::string(std::string_view)>& name_of) {
+  by_name_.clear();
+  for (CheckpointTensor& t : tensors_) t.name = name_of(t.name);
+  std::erase_if(tensors_, [](const CheckpointTensor& t) { return t.name.empty(); });
+  total_bytes_ = 0;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    total_bytes_ += std::ssize(tensors_[i].bytes);
+    if (by_name_.emplace(tensors_[i].name, i).second) continue;
+    by_name_.clear();
+    return Error{ErrorCode::malformed, "tensor " + quote(tensors_[i].name), "one of this name",
+                 "two, with and without a prefix", ""};
+  }
+  return {};
+}
+
 const CheckpointTensor* Checkpoint::find(std::string_view name) const {
   const auto it = by_name_.find(name);
   return it == by_name_.end() ? nullptr : &tensors_[it->second];

@@ -36,6 +36,11 @@ class Checkpoint {
   /// shards hold), unsupported (a dtype). `beside` names one more file in `dir`, if it exists.
   static Result<Checkpoint> open(const std::filesystem::path& dir, const std::string& beside = {});
 
+  /// Gives each tensor the name that name_of() returns for its name, and drops those for which it
+  /// is empty. Errors: malformed (two tensors of one name), which leaves the checkpoint without
+  /// names.
+  Result<void> rename(const std::function<std::string(std::string_view)>& name_of);
+
   /// By shard, then by offset in the file: the fastest order to read.
   std::span<const CheckpointTensor> tensors() const { return tensors_; }
   /// Null for an unknown name.
