@@ -70,6 +70,28 @@ SMALL = {
     "n_shared_experts": 1,
     "num_experts_per_tok": 2,
 }
+# Text models of towers, and vision models that nothing runs.
+TEXT = {
+    "vocab_size": 61,
+    "hidden_size": 96,
+    "intermediate_size": 72,
+    "num_hidden_layers": 2,
+    "hidden_act": "silu",
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+}
+VISION = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+QWEN_VISION = {
+    "depth": 1,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_heads": 2,
+    "out_hidden_size": 96,
+    "num_position_embeddings": 16,
+    "deepstack_visual_indexes": [0],
+}
 # The older spelling, as in DeepSeek's own config.json.
 YARN = {
     "type": "yarn",
@@ -350,9 +372,115 @@ MODELS = {
         },
         {"dtype": torch.bfloat16, "generated": True},
     ),
+    "ministral3_tower": (
+        "Mistral3ForConditionalGeneration",
+        {
+            "text_config": TEXT
+            | {
+                "model_type": "ministral3",
+                "num_attention_heads": 6,
+                "num_key_value_heads": 2,
+                "head_dim": 32,
+                "max_position_embeddings": 4096,
+                "rope_parameters": {
+                    "rope_type": "yarn",
+                    "rope_theta": 1000000.0,
+                    "factor": 8.0,
+                    "original_max_position_embeddings": 512,
+                    "beta_fast": 32.0,
+                    "beta_slow": 1.0,
+                    "mscale": 1.0,
+                    "mscale_all_dim": 1.0,
+                    "llama_4_scaling_beta": 0.1,
+                },
+            },
+            "vision_config": VISION | {"model_type": "pixtral", "head_dim": 8},
+            "tie_word_embeddings": False,
+        },
+        {"dtype": torch.bfloat16, "generated": True, "tower": "language_model.model."},
+    ),
+    "gemma3_tower": (
+        "Gemma3ForConditionalGeneration",
+        {
+            "text_config": {
+                "model_type": "gemma3_text",
+                "vocab_size": 61,
+                "hidden_size": 96,
+                "intermediate_size": 72,
+                "num_hidden_layers": 3,
+                "sliding_window": 64,
+                "sliding_window_pattern": 2,
+                "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+            },
+            "vision_config": VISION | {"model_type": "siglip_vision_model"},
+            "mm_tokens_per_image": 4,
+            "image_token_index": 60,
+            "eos_token_id": [1, 2],
+        },
+        {"dtype": torch.float32, "generated": True, "tower": "language_model.model."},
+    ),
+    "qwen3_vl": (
+        "Qwen3VLForConditionalGeneration",
+        {
+            "text_config": TEXT
+            | {
+                "model_type": "qwen3_vl_text",
+                "num_attention_heads": 4,
+                "num_key_value_heads": 2,
+                "head_dim": 32,
+                "rope_scaling": {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [6, 5, 5]},
+            },
+            "vision_config": QWEN_VISION,
+            "tie_word_embeddings": True,
+        },
+        {"dtype": torch.bfloat16, "generated": True, "tower": "model.language_model."},
+    ),
+    "qwen3_vl_moe": (
+        "Qwen3VLMoeForConditionalGeneration",
+        {
+            "text_config": TEXT
+            | {
+                "model_type": "qwen3_vl_moe_text",
+                "num_attention_heads": 4,
+                "num_key_value_heads": 2,
+                "head_dim": 32,
+                "moe_intermediate_size": 24,
+                "num_experts": 7,
+                "num_experts_per_tok": 2,
+                "rope_theta": 5000000,
+                "rope_scaling": {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [6, 5, 5]},
+            },
+            "vision_config": QWEN_VISION,
+            "tie_word_embeddings": False,
+        },
+        {"dtype": torch.bfloat16, "generated": True, "tower": "model.language_model.", "stacked": True},
+    ),
+    "kimi_k25": (
+        "KimiK25ForConditionalGeneration",
+        {
+            "text_config": TEXT
+            | MLA
+            | SMALL
+            | {
+                "model_type": "kimi_k2",
+                "first_k_dense_replace": 1,
+                "n_group": 1,
+                "topk_group": 1,
+                "routed_scaling_factor": 2.827,
+                "num_nextn_predict_layers": 0,
+                "rope_theta": 50000.0,
+                "rope_scaling": YARN,
+            },
+            "tie_word_embeddings": False,
+        },
+        {"dtype": torch.bfloat16, "generated": True, "tower": "language_model.model."},
+    ),
 }
 # Architectures that transformers computes by another one's class: its name, and the configuration's.
-CLASSES = {"SarvamMLAForCausalLM": ("DeepseekV3ForCausalLM", "SarvamMLAConfig")}
+CLASSES = {
+    "KimiK25ForConditionalGeneration": ("DeepseekV3ForCausalLM", "DeepseekV3Config"),
+    "SarvamMLAForCausalLM": ("DeepseekV3ForCausalLM", "SarvamMLAConfig"),
+}
 
 
 def classes(architecture):
@@ -368,17 +496,22 @@ def build(architecture, config, generator):
     """The model with random f32 weights, scaled so that every part of it affects the logits."""
     cls, config_class = classes(architecture)
     given = {k: v for k, v in config.items() if k != "quantization_config"}
+    if "text_config" in given and "vision_config" not in given:  # the text model alone
+        given = given["text_config"] | {"tie_word_embeddings": given["tie_word_embeddings"]}
     hf = config_class.from_dict(json.loads(json.dumps(given)))
     hf._attn_implementation = "eager"
-    try:
-        hf._experts_implementation = "eager"
-    except AttributeError:
-        pass
+    for part in (hf, hf.get_text_config()):
+        part._attn_implementation = "eager"
+        try:
+            part._experts_implementation = "eager"
+        except AttributeError:
+            pass
     model = cls(hf).float().eval()
-    if model.config._attn_implementation != "eager":
-        raise SystemExit(f"{architecture}: attention is {model.config._attn_implementation}, not eager")
+    for part in (model.config, model.config.get_text_config()):
+        if part._attn_implementation != "eager":
+            raise SystemExit(f"{architecture}: attention is {part._attn_implementation}, not eager")
     if model.config.tie_word_embeddings:
-        model.lm_head.weight = model.model.embed_tokens.weight
+        model.lm_head.weight = model.get_input_embeddings().weight
     with torch.no_grad():
         named = list(model.named_parameters()) + list(model.named_buffers())
         for name, t in named:
@@ -428,12 +561,14 @@ def dequantise_blocks(codes, scales):
     return out
 
 
-def checkpoint_names(model):
+def checkpoint_names(model, storage):
     """(name in a published checkpoint, the view of the parameter that it names)."""
-    for name, t in model.state_dict().items():
-        if name == "lm_head.weight" and model.config.tie_word_embeddings:
+    for name, t in text_parameters(model, storage.get("tower")):
+        if name.endswith("lm_head.weight") and model.config.tie_word_embeddings:
             continue
-        if name.endswith("experts.gate_up_proj"):
+        if storage.get("stacked") and "experts." in name:
+            yield name, t.transpose(1, 2)
+        elif name.endswith("experts.gate_up_proj"):
             half = t.shape[1] // 2
             for e in range(t.shape[0]):
                 stem = name[: -len("gate_up_proj")] + str(e)
@@ -446,6 +581,19 @@ def checkpoint_names(model):
             yield name, t
 
 
+def text_parameters(model, tower):
+    """The parameters of a model that is no tower (None), or of a tower's text model, whose names get the prefix `tower`."""
+    for name, t in model.state_dict().items():
+        if tower is None:
+            yield name, t
+        elif name == "lm_head.weight":
+            yield ("language_model." if tower == "language_model.model." else "") + name, t
+        elif name.startswith("model.language_model."):
+            yield tower + name[len("model.language_model.") :], t
+        elif name.startswith("model.") and not hasattr(model.config, "vision_config"):
+            yield tower + name[len("model.") :], t
+
+
 def quantised(name):
     """What DeepSeek stores in fp8: projections, but neither the router nor the head."""
     return name.endswith("proj.weight") or name.endswith("proj_with_mqa.weight")
@@ -455,7 +603,7 @@ def store(model, storage):
     """The tensors of the file. Rounds the model's weights in place to the stored numbers."""
     tensors = {}
     with torch.no_grad():
-        for i, (name, t) in enumerate(checkpoint_names(model)):
+        for i, (name, t) in enumerate(checkpoint_names(model, storage)):
             if storage.get("fp8") and quantised(name):
                 # Every fourth has bf16 scales, which some converters write.
                 codes, scales = quantise_blocks(t, bf16_scales=i % 4 == 0)
@@ -474,7 +622,7 @@ def describe(model, storage):
     names = {dtype: name for name, dtype in TORCH_DTYPES.items()}
     specs = {}
     with torch.no_grad():
-        for name, t in checkpoint_names(model):
+        for name, t in checkpoint_names(model, storage):
             mean, deviation = numbers(name, t.shape)
             dtype = torch.float32 if name.endswith("e_score_correction_bias") else storage["dtype"]
             specs[name] = {"dtype": names[dtype], "shape": list(t.shape), "mean": mean, "reach": round(deviation * 3**0.5, 6)}
@@ -540,7 +688,7 @@ class CacheRounding:
         for m in model.modules():
             if hasattr(m, "expand_kv"):
                 m.expand_kv = self.rounding(m.expand_kv, 0)
-            elif type(m).__name__.endswith("Attention"):
+            elif type(m).__name__.endswith("Attention") and hasattr(sys.modules[type(m).__module__], "eager_attention_forward"):
                 module = sys.modules[type(m).__module__]
                 if not hasattr(module.eager_attention_forward, "rounds"):
                     module.eager_attention_forward = self.rounding(module.eager_attention_forward, 2)
@@ -640,6 +788,7 @@ def clearest(length, routed, indexed):
 
 
 def reference(model, config, generator):
+    config = config.get("text_config", config)
     routers, indexers, rounding = RouterMargins(model), IndexScores(model), CacheRounding(model)
     top_k = config.get("index_topk", 0)
     out, notes = {}, []
@@ -715,7 +864,7 @@ def main():
             continue
         generator = torch.Generator().manual_seed(1000 + number)
         config = {"architectures": [architecture], "model_type": classes(architecture)[1].model_type}
-        config |= COMMON | own
+        config |= own if storage.get("tower") else COMMON | own
         for key in storage.get("leaves_out", []):
             del config[key]
         torch.manual_seed(number)
@@ -727,6 +876,9 @@ def main():
             ones = {"dtype": "BF16", "mean": 1.0, "reach": 0.0}
             tensors[f"{layer}.enorm.weight"] = ones | {"shape": [config["hidden_size"]]}
             tensors[f"{layer}.eh_proj.weight"] = ones | {"shape": [4, 2]}
+        if storage.get("tower"):  # a tensor of the vision model
+            other = {"dtype": "BF16", "shape": [4], "mean": 1.0, "reach": 0.0}
+            tensors["model.visual.merger.norm.bias" if "visual" in dir(model.model) else "vision_tower.norm.bias"] = other
         answers, notes = reference(model, config, generator)
         write(out / name, config, storage, tensors, answers)
         size = sum(f.stat().st_size for f in (out / name).iterdir())

@@ -17,6 +17,7 @@
 #include "model/config/config_reader.h"
 #include "model/config/layer_flags.h"
 #include "model/config/registry.h"
+#include "model/config/text_tower.h"
 
 namespace lathe {
 namespace {
@@ -24,11 +25,18 @@ namespace {
 constexpr std::int64_t kMaxConfigBytes = std::int64_t{16} << 20;
 constexpr std::int32_t kMaxLayers = 4096;
 
-Result<const Architecture*> architecture_of(ConfigReader& json) {
+// What the first known name in `architectures` stands for: one of the two.
+struct Found {
+  const Architecture* architecture = nullptr;
+  const TextTower* tower = nullptr;
+};
+
+Result<Found> find(ConfigReader& json) {
   const std::vector<std::string> named = json.texts("architectures");
   if (json.error()) return *json.error();
   for (const std::string& n : named) {
-    if (const Architecture* a = find_architecture(n)) return a;
+    const Found found{find_architecture(n), find_text_tower(n)};
+    if (found.architecture != nullptr || found.tower != nullptr) return found;
   }
   std::string known;
   for (const std::string& k : known_architectures()) known += (known.empty() ? "" : ", ") + k;
@@ -144,6 +152,41 @@ void check(ConfigReader& json, const ModelConfig& config) {
   }
 }
 
+// `place` precedes keys in errors.
+Result<ModelConfig> parse_one(const nlohmann::json& object, std::string place,
+                              const Architecture& architecture) {
+  ConfigReader json(object, std::move(place));
+  ModelConfig config;
+  config.architecture = architecture.name;
+  config.vocab = json.integer("vocab_size");
+  config.hidden = json.integer("hidden_size", std::nullopt, 1, 1 << 20);
+  config.layers = json.integer("num_hidden_layers", std::nullopt, 1, kMaxLayers);
+  // Some files give only the experts' width if every layer has experts.
+  config.ffn = json.integer(json.first_of({"intermediate_size", "moe_intermediate_size"}),
+                            std::nullopt, 1, 1 << 24);
+  config.max_context = json.integer("max_position_embeddings");
+  config.norm_eps = static_cast<float>(json.number("rms_norm_eps", architecture.norm_eps));
+  config.tied_embeddings = json.flag("tie_word_embeddings", false);
+  parse_quantization(json, architecture, config);
+  parse_tokens(json, config);
+  architecture.parse(json, config);
+  const bool gelu = config.activation.kind == ActivationKind::gelu_tanh;
+  json.only("hidden_act", gelu ? "gelu_pytorch_tanh" : "silu");
+  check(json, config);
+  if (json.error()) return *json.error();
+  return config;
+}
+
+Result<ModelConfig> parse_tower(const nlohmann::json& whole, const TextTower& tower) {
+  const auto text = read_text_config(whole, tower);
+  if (!text) return text.error();
+  auto config = parse_one(text->json, "config.json: text_config", text->model->architecture);
+  if (!config) return config;
+  config->architecture = tower.name;
+  config->text_tower = true;
+  return config;
+}
+
 }  // namespace
 
 std::size_t ModelConfig::group_of(std::int32_t layer) const {
@@ -186,30 +229,13 @@ Result<ModelConfig> parse_model_config(std::string_view config_json,
   if (!parsed->is_object()) {
     return Error{ErrorCode::malformed, "config.json", "an object", json_excerpt(*parsed), ""};
   }
-  ConfigReader json(*parsed, "config.json");
-  const auto architecture = architecture_of(json);
-  if (!architecture) return architecture.error();
-
-  ModelConfig config;
-  config.architecture = (*architecture)->name;
-  config.vocab = json.integer("vocab_size");
-  config.hidden = json.integer("hidden_size", std::nullopt, 1, 1 << 20);
-  config.layers = json.integer("num_hidden_layers", std::nullopt, 1, kMaxLayers);
-  // Some files give only the experts' width if every layer has experts.
-  config.ffn = json.integer(json.first_of({"intermediate_size", "moe_intermediate_size"}),
-                            std::nullopt, 1, 1 << 24);
-  config.max_context = json.integer("max_position_embeddings");
-  config.norm_eps = static_cast<float>(json.number("rms_norm_eps", (*architecture)->norm_eps));
-  config.tied_embeddings = json.flag("tie_word_embeddings", false);
-  parse_quantization(json, **architecture, config);
-  parse_tokens(json, config);
-  (*architecture)->parse(json, config);
-  const bool gelu = config.activation.kind == ActivationKind::gelu_tanh;
-  json.only("hidden_act", gelu ? "gelu_pytorch_tanh" : "silu");
-  check(json, config);
-  if (json.error()) return *json.error();
-
-  if (generation_json.empty()) return config;
+  ConfigReader top(*parsed, "config.json");
+  const auto found = find(top);
+  if (!found) return found.error();
+  Result<ModelConfig> config = found->tower == nullptr
+                                   ? parse_one(*parsed, "config.json", *found->architecture)
+                                   : parse_tower(*parsed, *found->tower);
+  if (!config || generation_json.empty()) return config;
   const auto generation = parse_json(generation_json, "generation_config.json");
   if (!generation) return generation.error();
   if (!generation->is_object()) {
@@ -217,7 +243,7 @@ Result<ModelConfig> parse_model_config(std::string_view config_json,
                  json_excerpt(*generation), ""};
   }
   ConfigReader defaults(*generation, "generation_config.json");
-  parse_generation(defaults, config);
+  parse_generation(defaults, *config);
   if (defaults.error()) return *defaults.error();
   return config;
 }

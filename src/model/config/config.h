@@ -54,6 +54,8 @@ struct MoeConfig {
   // gpt-oss: router and experts have biases; one tensor holds all experts, with gate and up
   // projections interleaved.
   bool stacked = false;
+  // With stacked: gate projections first, then up projections, and no biases (Qwen 3 VL).
+  bool halves = false;
   std::vector<std::uint8_t> layer_has_experts;  // [layers]
 };
 
@@ -76,6 +78,7 @@ struct LayerGroupConfig {
 
 struct ModelConfig {
   std::string architecture;  // "DeepseekV3ForCausalLM"
+  bool text_tower = false;   // of a model that also reads images, which are not supported
   std::int32_t vocab = 0;
   std::int32_t hidden = 0;
   std::int32_t layers = 0;

@@ -96,6 +96,8 @@ void check_experts(const ModelConfig& c, Family family, FlagCheck& check) {
   check.needs(moe.stacked, !moe.correction_bias, "moe.stacked", "no correction_bias",
               "correction_bias");
   check.only_in(moe.stacked, {Family::grouped_query, Family::mla}, "moe.stacked");
+  check.needs(moe.halves, moe.stacked && !c.mxfp4, "moe.halves", "stacked experts, not in mxfp4",
+              moe.stacked ? "mxfp4" : "others");
   check.only_in(moe.hash_layers > 0, {Family::compressed}, "moe.hash_layers");
   check.needs(c.mxfp4, moe.stacked || (family == Family::compressed && c.block_fp8), "mxfp4",
               "stacked experts, or compressed attention with block_fp8", text_of(family));

@@ -20,6 +20,7 @@ namespace lathe {
 /// mla.o_groups          no                no                always
 /// hyper                 no                no                always
 /// moe.stacked           without shared experts and correction_bias  no
+/// moe.halves            with moe.stacked, without mxfp4             no
 /// moe.hash_layers       no                no                yes
 /// experts               any layers        any layers        every layer, with shared ones
 /// mxfp4                 stacked experts   stacked experts   with block_fp8

@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "model/config/text_tower.h"
+
 namespace lathe {
 namespace {
 
@@ -16,6 +18,7 @@ constexpr std::array kArchitectures = {
     Architecture{
         .name = "GptOssForCausalLM", .parse = parse_gpt_oss, .mxfp4 = true, .norm_eps = 1e-5},
     Architecture{"LlamaForCausalLM", parse_llama},
+    Architecture{.name = "Ministral3ForCausalLM", .parse = parse_ministral3, .norm_eps = 1e-5},
     Architecture{"MistralForCausalLM", parse_mistral},
     Architecture{"Qwen2ForCausalLM", parse_qwen2},
     Architecture{"Qwen3ForCausalLM", parse_qwen3},
@@ -38,6 +41,7 @@ const Architecture* find_architecture(std::string_view name) {
 std::vector<std::string> known_architectures() {
   std::vector<std::string> out;
   for (const Architecture& a : kArchitectures) out.emplace_back(a.name);
+  for (const TextTower& tower : text_towers()) out.emplace_back(tower.name);
   return out;
 }
 

@@ -33,10 +33,12 @@ void parse_glm4_moe_lite(ConfigReader& json, ModelConfig& config);
 void parse_glm_moe_dsa(ConfigReader& json, ModelConfig& config);
 void parse_gpt_oss(ConfigReader& json, ModelConfig& config);
 void parse_llama(ConfigReader& json, ModelConfig& config);
+void parse_ministral3(ConfigReader& json, ModelConfig& config);
 void parse_mistral(ConfigReader& json, ModelConfig& config);
 void parse_qwen2(ConfigReader& json, ModelConfig& config);
 void parse_qwen3(ConfigReader& json, ModelConfig& config);
 void parse_qwen3_moe(ConfigReader& json, ModelConfig& config);
+void parse_qwen3_vl_moe(ConfigReader& json, ModelConfig& config);
 void parse_sarvam_mla(ConfigReader& json, ModelConfig& config);
 void parse_youtu(ConfigReader& json, ModelConfig& config);
 

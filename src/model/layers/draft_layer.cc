@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "model/config/text_tower.h"
 #include "model/model.h"
 #include "model/weights/tensor_table.h"
 
@@ -81,6 +82,9 @@ Result<void> Model::forward_draft(const OpsContext&, const ForwardArgs&) const {
 
 Result<Checkpoint> open_checkpoint(const std::string& directory, ModelConfig& config) {
   auto out = Checkpoint::open(directory, config.drafts ? kDraftFile : "");
+  if (out && config.text_tower) {
+    if (auto ok = out->rename(text_tensor_name); !ok) return ok.error();
+  }
   if (out && config.tied_embeddings) config.tied_embeddings = !has_own_head(*out, config);
   if (!out || !config.drafts) return out;
   const std::string joins = joins_name(config);

@@ -247,6 +247,18 @@ class Loader {
     return out;
   }
 
+  // dst[2c] is column c of src [rows, cols], and dst[2c + 1] is column cols / 2 + c.
+  static void transpose_halves(const std::byte* src, std::int64_t rows, std::int64_t cols,
+                               std::int64_t size, std::byte* dst) {
+    const std::int64_t row = rows * size;  // bytes
+    std::vector<std::byte> turned(static_cast<std::size_t>(cols * row));
+    transpose(src, rows, cols, size, turned.data());
+    for (std::int64_t c = 0; c < cols; ++c) {
+      const std::int64_t to = c < cols / 2 ? 2 * c : 2 * (c - cols / 2) + 1;
+      std::memcpy(dst + to * row, turned.data() + c * row, static_cast<std::size_t>(row));
+    }
+  }
+
   // Transposes a stack of matrices stored as [in, out].
   void turn(const TensorSpec& spec, const CheckpointTensor& tensor) {
     const std::optional<DType> dtype = dtype_of(tensor.dtype);
@@ -258,7 +270,12 @@ class Loader {
     const std::int64_t bytes = stack.rows * stack.cols * size;
     std::byte* to = weights_.take(stack.count() * bytes);
     for_each(threads_, stack.count(), [&](std::int64_t i) {
-      transpose(tensor.bytes.data() + i * bytes, stack.cols, stack.rows, size, to + i * bytes);
+      const std::byte* from = tensor.bytes.data() + i * bytes;
+      if (spec.halves) {
+        transpose_halves(from, stack.cols, stack.rows, size, to + i * bytes);
+      } else {
+        transpose(from, stack.cols, stack.rows, size, to + i * bytes);
+      }
       stack.set(i, {to + i * bytes, *dtype, stack.rows, stack.cols});
     });
   }

@@ -7,11 +7,27 @@
 namespace lathe {
 namespace {
 
-const char* const kFixtures[] = {
-    "llama",           "llama_bias",   "qwen2",       "qwen2_window",
-    "qwen3",           "qwen3_moe",    "deepseek_v3", "deepseek_v3_dense",
-    "deepseek_v3_fp8", "deepseek_v32", "glm_moe_dsa", "glm4_moe_lite",
-    "youtu",           "sarvam_mla",   "deepseek_v2", "deepseek_v2_lite"};
+const char* const kFixtures[] = {"llama",
+                                 "llama_bias",
+                                 "qwen2",
+                                 "qwen2_window",
+                                 "qwen3",
+                                 "qwen3_moe",
+                                 "deepseek_v3",
+                                 "deepseek_v3_dense",
+                                 "deepseek_v3_fp8",
+                                 "deepseek_v32",
+                                 "glm_moe_dsa",
+                                 "glm4_moe_lite",
+                                 "youtu",
+                                 "sarvam_mla",
+                                 "deepseek_v2",
+                                 "deepseek_v2_lite",
+                                 "ministral3_tower",
+                                 "gemma3_tower",
+                                 "qwen3_vl",
+                                 "qwen3_vl_moe",
+                                 "kimi_k25"};
 
 // Bound against the reference with a bf16 cache like Lathe's: covers the order of summation, and
 // cache elements that round differently because of it.

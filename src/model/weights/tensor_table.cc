@@ -105,12 +105,16 @@ class Table {
 
   void stacked_experts(const std::string& stem, MoeWeights& w) {
     const std::int64_t count = c_.moe.experts, width = c_.moe.ffn;
-    plain(stem + "router.weight", count, c_.hidden, w.router);
-    vector(stem + "router.bias", count, w.router_bias);
+    const bool biased = !c_.moe.halves;
+    plain(stem + (biased ? "router.weight" : "gate.weight"), count, c_.hidden, w.router);
+    if (biased) vector(stem + "router.bias", count, w.router_bias);
     w.experts.gate = WeightStack::of(count, DType::f32, 2 * width, c_.hidden);
     w.experts.down = WeightStack::of(count, DType::f32, c_.hidden, width);
-    whole_stack(stem + "experts.gate_up_proj", w.experts.gate, w.experts.gate_bias);
-    whole_stack(stem + "experts.down_proj", w.experts.down, w.experts.down_bias);
+    whole_stack(stem + "experts.gate_up_proj", w.experts.gate).halves = c_.moe.halves;
+    whole_stack(stem + "experts.down_proj", w.experts.down);
+    if (!biased) return;
+    stack_bias(stem + "experts.gate_up_proj_bias", w.experts.gate, w.experts.gate_bias);
+    stack_bias(stem + "experts.down_proj_bias", w.experts.down, w.experts.down_bias);
   }
 
   void experts(const std::string& stem, MoeWeights& w) {
@@ -164,13 +168,16 @@ class Table {
     spec.matrix = &to;
     return spec;
   }
-  void whole_stack(const std::string& name, WeightStack& to, Vector& bias) {
+  TensorSpec& whole_stack(const std::string& name, WeightStack& to) {
     TensorSpec& spec = out_.emplace_back();
     spec.name = name;
     spec.shape = {to.count(), to.cols, to.rows};
     spec.stack = &to;
     spec.whole_stack = true;
-    vector(name + "_bias", to.count() * to.rows, bias).shape = {to.count(), to.rows};
+    return spec;
+  }
+  void stack_bias(std::string name, const WeightStack& of, Vector& to) {
+    vector(std::move(name), of.count() * of.rows, to).shape = {of.count(), of.rows};
   }
   TensorSpec& vector(std::string name, std::int64_t n, Vector& to) {
     TensorSpec& spec = out_.emplace_back();

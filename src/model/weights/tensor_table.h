@@ -31,6 +31,9 @@ struct TensorSpec {
   // mxfp4, <name>_blocks u8 [count, rows, cols / 32, 16] and <name>_scales u8 [count, rows, cols /
   // 32]. `shape` is the former.
   bool whole_stack = false;
+  // With whole_stack: the first half of the tensor's columns are the stack's even rows, the others
+  // its odd ones.
+  bool halves = false;
   // The stack's matrices are concatenated by rows: [count * rows, cols].
   bool joined = false;
   float offset = 0;  // vectors: added to every element

@@ -1,0 +1,116 @@
+#include "model/config/text_tower.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <utility>
+
+#include "base/json.h"
+#include "io/text/json_text.h"
+#include "io/text/quote.h"
+
+namespace lathe {
+namespace {
+
+// Gemma3TextConfig: published files give few sizes.
+constexpr std::array kGemma3 = {
+    TextModel{"gemma3_text",
+              {.name = "gemma3_text", .parse = parse_gemma3},
+              R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
+        "num_hidden_layers": 26, "num_attention_heads": 8, "max_position_embeddings": 131072})"}};
+constexpr std::array kKimi = {
+    TextModel{"kimi_k2", {.name = "kimi_k2", .parse = parse_deepseek_v3}},
+    TextModel{"deepseek_v3", {.name = "deepseek_v3", .parse = parse_deepseek_v3}}};
+constexpr std::array kMistral3 = {
+    TextModel{"mistral", {.name = "mistral", .parse = parse_mistral}},
+    TextModel{"ministral3", {.name = "ministral3", .parse = parse_ministral3, .norm_eps = 1e-5}}};
+constexpr std::array kQwen3Vl = {TextModel{
+    "qwen3_vl_text", {.name = "qwen3_vl_text", .parse = parse_qwen3}, R"({"rope_theta": 500000})"}};
+constexpr std::array kQwen3VlMoe = {
+    TextModel{"qwen3_vl_moe_text",
+              {.name = "qwen3_vl_moe_text", .parse = parse_qwen3_vl_moe},
+              R"({"rope_theta": 500000, "num_key_value_heads": 16})"}};
+
+constexpr std::array kTowers = {
+    TextTower{"Gemma3ForConditionalGeneration", kGemma3, true},
+    TextTower{"KimiK25ForConditionalGeneration", kKimi, false},
+    TextTower{"Mistral3ForConditionalGeneration", kMistral3, true},
+    TextTower{"Qwen3VLForConditionalGeneration", kQwen3Vl, false},
+    TextTower{"Qwen3VLMoeForConditionalGeneration", kQwen3VlMoe, true},
+};
+
+// What a wrapper's checkpoint puts before the names of the text model, and what that is instead.
+// Files of older and newer versions of transformers differ.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kPrefixes = {
+    {{"language_model.model.", "model."},
+     {"language_model.lm_head.", "lm_head."},
+     {"model.language_model.", "model."}}};
+constexpr std::array<std::string_view, 7> kOtherTowers = {
+    "vision_tower.",       "multi_modal_projector.",       "mm_projector.", "visual.",
+    "model.vision_tower.", "model.multi_modal_projector.", "model.visual."};
+
+bool gives(const nlohmann::json& object, const char* key) {
+  const auto it = object.find(key);
+  return it != object.end() && !it->is_null();
+}
+
+}  // namespace
+
+std::span<const TextTower> text_towers() { return kTowers; }
+
+const TextTower* find_text_tower(std::string_view name) {
+  for (const TextTower& tower : kTowers) {
+    if (tower.name == name) return &tower;
+  }
+  return nullptr;
+}
+
+Result<TextConfig> read_text_config(const nlohmann::json& whole, const TextTower& tower) {
+  const auto text = whole.find("text_config");
+  if (text == whole.end() || !text->is_object()) {
+    return Error{ErrorCode::malformed, "config.json: text_config", "an object",
+                 text == whole.end() ? "nothing" : json_excerpt(*text), ""};
+  }
+  ConfigReader reader(*text, "config.json: text_config");
+  const std::string type = reader.text("model_type", tower.models.front().type);
+  TextConfig out{*text, nullptr};
+  std::string known;
+  for (const TextModel& model : tower.models) {
+    if (model.type == type) out.model = &model;
+    known += (known.empty() ? "" : " or ") + std::string(model.type);
+  }
+  if (out.model == nullptr) {
+    reader.refuse("model_type", fmt::format("{}, a text model of {}", known, tower.name),
+                  quote(type));
+  }
+  if (reader.error()) return *reader.error();
+  for (const char* key : {"quantization_config", "bos_token_id", "eos_token_id"}) {
+    if (!gives(out.json, key) && gives(whole, key)) out.json[key] = whole[key];
+  }
+  // The whole model's value is the one that its head follows.
+  constexpr const char* kTied = "tie_word_embeddings";
+  if (gives(whole, kTied)) {
+    out.json[kTied] = whole[kTied];
+  } else if (!gives(out.json, kTied)) {
+    out.json[kTied] = tower.tied;
+  }
+  const nlohmann::json defaults = *parse_json(out.model->defaults, "defaults");
+  for (const auto& [key, value] : defaults.items()) {
+    if (!out.json.contains(key)) out.json[key] = value;
+  }
+  return out;
+}
+
+std::string text_tensor_name(std::string_view name) {
+  for (const auto& [prefix, instead] : kPrefixes) {
+    if (name.starts_with(prefix)) {
+      return std::string(instead) + std::string(name.substr(prefix.size()));
+    }
+  }
+  for (const std::string_view prefix : kOtherTowers) {
+    if (name.starts_with(prefix)) return {};
+  }
+  return std::string(name);
+}
+
+}  // namespace lathe
