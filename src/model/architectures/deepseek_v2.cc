@@ -1,5 +1,5 @@
-// DeepSeek V2 (arXiv 2405.04434): dense latent attention, and a softmax router without bias whose
-// groups rank by their best expert.
+// DeepSeek V2 (arXiv 2405.04434): dense latent attention, and a softmax router without bias, which
+// ranks a group by its best expert.
 #include "io/text/quote.h"
 #include "model/config/config_mla.h"
 #include "model/config/registry.h"
