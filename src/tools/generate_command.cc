@@ -31,13 +31,13 @@ struct GenerateFlags {
   bool json = false;
 };
 
-// The outcome of one prompt: an answer of the set, or an error.
+// The outcome of one prompt: the index of its answer in the set, or an error.
 struct Entry {
   std::optional<std::size_t> answer;
   std::optional<Error> error;
 };
 
-// tokenizer: null for a model without one, whose tokens have no text.
+// tokenizer: null for a model without one; its tokens have no text.
 Json logprobs_json(const std::vector<SampledToken>& sampled, const Tokenizer* tokenizer) {
   const auto one = [&](std::int32_t token, double logprob) {
     const std::string text =
@@ -86,8 +86,8 @@ int run_all(AnswerSet& answers, const std::function<void(std::size_t, const std:
   return kExitOk;
 }
 
-// Prints the errors, with their prompts where there are several. A run in which some prompts are
-// wrong fails; where all are, the input is refused.
+// Prints the errors, with the number of the prompt in a batch. If some prompts are wrong, the run
+// fails; if all are, the input is refused.
 int tell_errors(const std::vector<Entry>& entries, const AnswerSet& answers, bool batched) {
   int code = kExitOk;
   std::size_t refused = 0;
@@ -164,7 +164,7 @@ int run_generate(const GenerateFlags& flags) {
       std::fflush(stdout);
     };
   }
-  // Answers appear in the order of the prompts, each as soon as it and those before it have ended.
+  // Prints answers in the order of the prompts, each as soon as it and all before it have ended.
   std::size_t printed = 0;
   const auto on_step = [&] {
     if (!batched && !flags.json) return;

@@ -46,7 +46,7 @@ struct LayoutRow {
                                   // is short, else 0
 };
 
-// The weights: those of a checkpoint, or those that a configuration alone describes.
+// The weights of a checkpoint, or the weights that a configuration alone describes.
 struct WeightFacts {
   std::map<std::string, DTypeShare> shares;  // by dtype
   std::int64_t parameters = 0;  // elements of the model's tensors, whatever packs them in files

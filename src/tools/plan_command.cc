@@ -50,11 +50,11 @@ struct PlanFlags {
   bool kernels = false;
 };
 
-// What is planned for: a model, or the attention problem of --attention alone.
+// The subject of a plan: a model, or the attention problem of --attention alone.
 struct Subject {
   std::optional<ModelConfig> config;
-  std::optional<std::int64_t> stored;  // bytes of the checkpoint's weights, where there are some
-  std::vector<LayerGroup> groups;      // without a model one, with no layers listed
+  std::optional<std::int64_t> stored;  // bytes of the checkpoint's weights, if it has some
+  std::vector<LayerGroup> groups;      // without a model: one, without layers
   std::string draft_directory;         // of a draft model; empty: there is none
   std::optional<ModelConfig> draft;
   std::optional<std::int64_t> draft_stored;
@@ -71,7 +71,7 @@ Result<std::optional<std::int64_t>> stored_bytes(const std::string& directory,
   return std::optional(checkpoint->total_bytes());
 }
 
-// Fills in of `request` what the user left open and the model or the drafter determines.
+// Fills in the fields of `request` that the user left open and the model or the drafter determines.
 Result<Subject> subject_of(const PlanFlags& flags, PlanRequest& request) {
   const auto draft = parse_draft(flags.draft, flags.draft_model);
   if (!draft) return draft.error();
@@ -163,7 +163,7 @@ int print_matrix(const PlanFlags& flags, const std::vector<LayerGroup>& groups,
   return kExitOk;
 }
 
-// For a model on a GPU, whose memory is planned to the last item, and for one with a draft model.
+// The table of memory, for a model on a GPU (all of its memory is planned) or with a draft model.
 std::string memory_text(const Subject& subject, const ModelPlan& plan, const Machine& machine,
                         const PlanRequest& request, const DraftMemory& draft) {
   if (!subject.config || (!is_gpu(machine.device) && draft.plan == nullptr)) return "";

@@ -1,4 +1,4 @@
-// lathe serve: a model behind OpenAI's HTTP interface.
+// lathe serve: serves a model by OpenAI's HTTP interface.
 #include <fmt/format.h>
 
 #include <memory>

@@ -28,7 +28,7 @@ void on_interrupt(int) {
   errno = error;
 }
 
-// Results of the editor's callback, which takes no argument.
+// Results of the editor's callback, which has no argument.
 struct Edited {
   bool done = false;
   bool end = false;  // Ctrl-D
