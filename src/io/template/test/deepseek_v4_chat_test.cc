@@ -81,9 +81,9 @@ TEST(DeepseekV4Chat, ModesFollowTheVariablesOfOtherFamilies) {
             text_of(one, {{"reasoning_effort", "max"}}));
 }
 
-// add_generation_prompt opens an answer, whatever the last message is, as in vLLM's issue 46256 and
-// its pull requests 46257 and 51262. The published preview program opens none after a system
-// message, and neither program does after an answer.
+// add_generation_prompt opens an answer, whatever the last message is, as vllm#46257 and vllm#51262
+// do. The published preview program opens none after a system message, and neither program does
+// after an answer.
 TEST(DeepseekV4Chat, B8AnAnswerIsOpenedAfterAnyLastMessage) {
   const std::string begin = "<｜begin▁of▁sentence｜>", end = "<｜end▁of▁sentence｜>";
   const auto said = [](const char* role, const char* text) {
