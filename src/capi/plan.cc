@@ -11,6 +11,7 @@
 #include "kernels/devices/all.h"
 #include "kernels/devices/find_machine.h"
 #include "plan/explain.h"
+#include "plan/model_plan.h"
 #include "plan/plan_json.h"
 #include "plan/plan_request_json.h"
 #include "plan/planner.h"
@@ -67,7 +68,7 @@ lathe_status lathe_plan_create(const char* request, const lathe_machine* machine
     const auto json = to_json(*made);
     auto out = std::make_unique<lathe_plan>();
     out->json = json_text(json);
-    out->text = explain(*made);
+    out->text = explain(one_group(*made));
     for (const Phase p : enum_values<Phase>()) {
       const std::string key(name(p));
       const auto& phases = json["phases"];
