@@ -343,15 +343,16 @@ MODELS = {
         {
             **MLA,
             **SMALL,
-            "n_routed_experts": 8,
+            "n_routed_experts": 12,
             "n_shared_experts": 2,
             "n_group": 4,
             "topk_group": 2,
+            "num_experts_per_tok": 3,  # of two groups: with two, the groups would not matter
             "topk_method": "group_limited_greedy",
             "scoring_func": "softmax",
             "norm_topk_prob": False,
             "routed_scaling_factor": 4.0,
-            "num_hidden_layers": 2,
+            "num_hidden_layers": 3,
             "first_k_dense_replace": 1,
             "rope_theta": 10000,
             "rope_scaling": YARN | {"mscale": 0.707, "mscale_all_dim": 0.707},
