@@ -52,6 +52,7 @@ class OpenAiFormat : public AnswerFormat {
 
   void end_event(const Choice& choice, std::string& out) const {
     out += "}]";
+    if (request_->include_usage && !request_->continuous_usage) out += kNoUsage;
     if (request_->continuous_usage) {
       out += ",\"usage\":";
       JsonWriter usage(out);
@@ -98,6 +99,9 @@ class OpenAiFormat : public AnswerFormat {
     write_token_ids(json, head_->prompts[choice.prompt].tokens);
   }
 
+  // Where the counts come in a last event of their own, OpenAI's other events have a null.
+  static constexpr std::string_view kNoUsage = ",\"usage\":null";
+
   const ApiRequest* request_;
   const AnswerHead* head_;
   std::string event_;       // the beginning of every event, up to its choices
@@ -108,7 +112,10 @@ class ChatFormat : public OpenAiFormat {
  public:
   ChatFormat(const ApiRequest& request, const AnswerHead& head)
       : OpenAiFormat(request, head, "chat.completion.chunk"),
-        only_text_(!wants_tokens() && !request.continuous_usage) {}
+        only_text_(!wants_tokens() && !request.continuous_usage) {
+    if (request.include_usage) content_end_ += kNoUsage;
+    content_end_ += "}\n\n";
+  }
 
   void open(Choice& choice, std::string& out) override {
     if (only_text_) {
@@ -126,7 +133,7 @@ class ChatFormat : public OpenAiFormat {
     if (only_text_ && part.reasoning.empty() && part.calls.empty()) {
       out += content_events_[static_cast<std::size_t>(choice.index)];
       append_json_string(out, part.text);
-      out += kContentEnd;
+      out += content_end_;
       return;
     }
     event(choice, out, [&](JsonWriter& json) {
@@ -198,9 +205,8 @@ class ChatFormat : public OpenAiFormat {
 
   // Fast path: nearly all events differ from the previous one in their text alone, so the beginning
   // and the end are kept.
-  static constexpr std::string_view kContentEnd =
-      "},\"logprobs\":null,\"finish_reason\":null}]}\n\n";
   bool only_text_;
+  std::string content_end_ = "},\"logprobs\":null,\"finish_reason\":null}]";
   std::vector<std::string> content_events_;  // [open choices] beginnings
 
   // Clients join arguments by index: the name comes first without arguments, then they follow.

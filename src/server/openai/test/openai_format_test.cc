@@ -108,5 +108,33 @@ TEST(ChatFormat, UsageComesIfItIsAskedFor) {
   EXPECT_EQ(event(out)["usage"]["prompt_tokens"], 7);
 }
 
+// OpenAI: with include_usage all events before the last have "usage": null.
+TEST(OpenAiFormat, UsageIsNullBeforeTheLastEvent) {
+  for (const ApiRoute route : {ApiRoute::chat, ApiRoute::completions}) {
+    for (const bool logprobs : {false, true}) {  // parts of chat have a fast path without
+      for (const bool usage : {false, true}) {
+        Scene s;
+        s.request.route = route;
+        s.request.logprobs = logprobs;
+        s.request.echo = true;
+        s.request.include_usage = usage;
+        s.head.tokenizer = nullptr;
+        const auto format = s.format();
+        std::vector<std::string> events(3);
+        format->open(s.choice, events[0]);
+        format->part(s.choice, {"text", "", {}, 0, {}}, events[1]);
+        s.choice.end = ChoiceEnd{EndKind::stop, std::nullopt, std::nullopt};
+        format->end(s.choice, events[2]);
+        for (const std::string& text : events) {
+          const PlainJson got = event(text);
+          ASSERT_EQ(got.contains("usage"), usage) << text;
+          EXPECT_TRUE(!usage || got["usage"].is_null());
+          EXPECT_EQ(got["choices"].size(), 1u);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lathe
