@@ -49,6 +49,24 @@ class Page(unittest.TestCase):
             self.assertTrue(server.call("GET", "/plan", headers={"Accept": "text/html"})[2]["plan"]["legal"])
 
 
+class Lengths(unittest.TestCase):
+    def test_max_tokens_above_the_context(self):
+        ids = list(range(300, 340))
+        body = {"prompt": ids, "max_tokens": 1000, "temperature": 0, "ignore_eos": True}
+        with Server("--context-length", "64") as server:
+            status, _, answer = server.call("POST", "/v1/completions", body)
+            self.assertEqual((status, answer["error"]["code"]), (400, "context_length_exceeded"))
+        with Server("--context-length", "64", "--clamp-max-tokens") as server:
+            answer = server.post("/v1/completions", body)
+            self.assertEqual((answer["usage"]["completion_tokens"], answer["choices"][0]["finish_reason"]), (24, "length"))
+            # A prompt without room for an answer is still refused; cut to fit, it is answered.
+            full = {**body, "prompt": ids * 2}
+            status, _, answer = server.call("POST", "/v1/completions", full)
+            self.assertEqual((status, answer["error"]["code"]), (400, "context_length_exceeded"))
+            cut = server.post("/v1/completions", {**full, "max_tokens": 10, "truncate_prompt_tokens": -1})
+            self.assertEqual(cut["usage"], {**cut["usage"], "prompt_tokens": 54, "completion_tokens": 10})
+
+
 class Trouble(unittest.TestCase):
     def test_a_client_that_takes_nothing_is_left(self):
         with Server("--slow-client-timeout", "1", "--max-total-tokens", "300000") as server:

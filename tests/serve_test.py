@@ -115,6 +115,56 @@ class Answers(unittest.TestCase):
         self.assertEqual("".join(e["choices"][0]["delta"].get("content", "") for e in events), ANSWER.split("126")[0])
         self.server.is_alive()
 
+    def test_bad_words(self):
+        """vLLM's meaning: the answer has none of a word's tokens in a row, at its start or after a space."""
+        body = {"messages": MESSAGES, "return_token_ids": True, "temperature": 0, "max_tokens": 60}
+        def rows(word):
+            found = [self.server.post("/tokenize", {"prompt": before + word, "add_special_tokens": False})["tokens"] for before in ("", " ")]
+            return found if len(found[0]) == len(found[1]) and found[0][0] != found[1][0] else found[:1]
+        def has(choice, row):
+            ids = choice["token_ids"]
+            return any(ids[i:i + len(row)] == row for i in range(len(ids)))
+        plain = self.server.post("/v1/chat/completions", body)["choices"][0]
+        words = [w for w in sorted(set(re.findall(r"\w+", ANSWER))) if any(has(plain, row) for row in rows(w))]
+        self.assertGreater(len(words), 2)
+        for bad in ([words[0]], words[:3]):
+            choice = self.server.post("/v1/chat/completions", {**body, "bad_words": bad})["choices"][0]
+            for word in bad:
+                for row in rows(word):
+                    self.assertFalse(has(choice, row), (word, choice))
+        self.assertEqual(self.server.post("/v1/chat/completions", {**body, "bad_words": []})["choices"][0], plain)
+        self.refused("/v1/chat/completions", {**body, "bad_words": ["  "]}, "bad_words[0]")
+        self.refused("/v1/chat/completions", {**body, "bad_words": ["a", 3]}, "bad_words[1]")
+
+    def test_allowed_token_ids(self):
+        ids = sorted({t for word in ("0", "7", " apples") for t in self.server.post("/tokenize", {"prompt": word, "add_special_tokens": False})["tokens"]})
+        body = {"prompt": "Rosa has", "max_tokens": 30, "temperature": 1.5, "seed": 4, "return_token_ids": True, "allowed_token_ids": ids}
+        choice = self.server.post("/v1/completions", body)["choices"][0]
+        self.assertLessEqual(set(choice["token_ids"]), set(ids))
+        self.assertEqual((len(choice["token_ids"]), choice["finish_reason"]), (30, "length"))  # no end token is allowed
+        # Together with a constraint both hold.
+        regex = self.server.post("/v1/completions", {**body, "regex": "[0-9]{4}"})["choices"][0]
+        self.assertRegex(regex["text"], "^[07]{4}$")
+        self.assertLessEqual(set(regex["token_ids"]), set(ids))
+        self.refused("/v1/completions", {**body, "allowed_token_ids": []}, "allowed_token_ids")
+        self.refused("/v1/completions", {**body, "allowed_token_ids": [3, 10**7]}, "allowed_token_ids[1]")
+
+    def test_truncate_prompt_tokens(self):
+        ids = [(7 * i) % 900 + 300 for i in range(50)]
+        body = {"max_tokens": 8, "temperature": 0, "ignore_eos": True}
+        want = self.server.post("/v1/completions", {**body, "prompt": ids[-20:]})
+        got = self.server.post("/v1/completions", {**body, "prompt": ids, "truncate_prompt_tokens": 20})
+        self.assertEqual((got["choices"][0]["text"], got["usage"]["prompt_tokens"]), (want["choices"][0]["text"], 20))
+        for most in (50, 4000, -1):
+            got = self.server.post("/v1/completions", {**body, "prompt": ids, "truncate_prompt_tokens": most})
+            self.assertEqual(got["usage"]["prompt_tokens"], 50)
+        echo = {"prompt": "Rosa has 21 apples", "truncate_prompt_tokens": 1, "echo": True, "max_tokens": 0}
+        self.assertTrue("Rosa has 21 apples".endswith(self.server.post("/v1/completions", echo)["choices"][0]["text"]))
+        chat = {"messages": MESSAGES, "max_tokens": 4, "truncate_prompt_tokens": 5}
+        self.assertEqual(self.server.post("/v1/chat/completions", chat)["usage"]["prompt_tokens"], 5)
+        for wrong in (0, -2, 10**8):
+            self.refused("/v1/completions", {**body, "prompt": ids, "truncate_prompt_tokens": wrong}, "truncate_prompt_tokens")
+
     def test_text_logprobs(self):
         answer = self.server.post("/v1/completions", {"prompt": "Rosa has", "max_tokens": 6, "temperature": 0, "logprobs": 3, "ignore_eos": True,
                                                       "skip_special_tokens": False})

@@ -55,7 +55,10 @@ struct ApiRequest : AnswerParams {
   const AnswerParams& params(std::size_t prompt) const {
     return each.empty() ? *this : each[prompt];
   }
+  std::vector<std::int32_t> allowed_token_ids;  // empty: all
+  std::vector<std::string> bad_words;
   std::optional<std::int32_t> best_of;
+  std::optional<std::int32_t> truncate_prompt_tokens;  // the last of the prompt's; -1: what fits
 
   bool stream = false;
   bool has_stream_options = false;

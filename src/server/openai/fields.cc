@@ -18,6 +18,7 @@ constexpr std::int64_t kAnyInt = std::numeric_limits<std::int32_t>::max();
 constexpr double kAnyNumber = std::numeric_limits<float>::max();
 constexpr std::size_t kMostStops = 32;
 constexpr std::size_t kMostStopBytes = 1024;
+constexpr std::size_t kMostBadWords = 256;
 constexpr std::size_t kMostIdBytes = 512;
 constexpr unsigned kOpenAi = kInChat | kInCompletions;
 constexpr unsigned kSamples = kOpenAi | kInSampling;
@@ -104,6 +105,18 @@ Reader logit_bias() {
         }
         return std::nullopt;
       }};
+}
+
+Reader allowed_tokens() {
+  const Reader ids = token_ids(
+      [](ApiRequest& r, std::vector<std::int32_t> list) { r.allowed_token_ids = std::move(list); });
+  return {ids.takes,
+          [read = ids.read](const Json& value, const FieldContext& at,
+                            ApiRequest& out) -> std::optional<ApiError> {
+            if (auto wrong = read(value, at, out)) return wrong;
+            if (!out.allowed_token_ids.empty()) return std::nullopt;
+            return bad_field(at.path, "at least one token", "[]");
+          }};
 }
 
 Reader seed() {
@@ -278,6 +291,11 @@ void add_prompts(std::vector<Field>& out) {
   out.push_back(field("input_ids", kInGenerate, prompt(false, true), "", "this or text"));
   out.push_back(
       field("sampling_params", kInGenerate, sampling_params(), "{}", "the fields under S"));
+  const auto truncate = integer(-1, kAnyInt, [](ApiRequest& r, std::int64_t i) {
+    r.truncate_prompt_tokens = static_cast<std::int32_t>(i);
+  });
+  out.push_back(field("truncate_prompt_tokens", kOpenAi, truncate, "none",
+                      "keeps the last tokens of a longer prompt; -1: as many as fit"));
 }
 
 void add_sampling(std::vector<Field>& out) {
@@ -444,6 +462,12 @@ void add_constraints(std::vector<Field>& out) {
   out.push_back(field("regex", kSamples, regex(), "none", "the whole answer matches it"));
   out.push_back(field("structured_outputs", kSamples, structured_outputs(), "none",
                       "one of them; choice: texts of which one is the answer"));
+  out.push_back(field("allowed_token_ids", kOpenAi, allowed_tokens(), "all",
+                      "the answer has no others; an end token must be among them to end it"));
+  const auto bad = strings(kMostBadWords, kMostStopBytes, false,
+                           [](ApiRequest& r, std::vector<std::string> s) { r.bad_words = s; });
+  out.push_back(field("bad_words", kOpenAi, bad, "none",
+                      "texts whose tokens the answer does not have in a row"));
 }
 
 void add_labels(std::vector<Field>& out) {

@@ -26,6 +26,24 @@ std::int64_t default_max_tokens(ApiRoute route, std::int64_t room) {
   return room;
 }
 
+// Keeps the last tokens of a prompt that truncate_prompt_tokens finds too long, as vLLM does.
+std::optional<ApiError> truncate(const ServedModel& model, const ApiRequest& api,
+                                 std::size_t prompt, std::vector<std::int32_t>& tokens) {
+  if (!api.truncate_prompt_tokens) return std::nullopt;
+  const std::int64_t wanted = *api.truncate_prompt_tokens;
+  if (wanted > model.capacity) {
+    return bad_field("truncate_prompt_tokens",
+                     fmt::format("at most the context's {} tokens", model.capacity),
+                     fmt::format("{}", wanted));
+  }
+  // With -1 the answer keeps room for the tokens that it asks for.
+  const std::int64_t answer = std::max<std::int64_t>(1, api.params(prompt).max_tokens.value_or(1));
+  const std::int64_t most =
+      wanted == -1 ? std::max<std::int64_t>(1, model.capacity - answer) : wanted;
+  if (std::ssize(tokens) > most) tokens.erase(tokens.begin(), tokens.end() - most);
+  return std::nullopt;
+}
+
 // Whether the answer begins in reasoning, by the last mark in the prompt.
 grammar::Thinking thinking_of(const ServedModel& model, const std::string& prompt) {
   if (!model.reasoning) return grammar::Thinking::none;
@@ -122,6 +140,7 @@ std::optional<ApiError> encode_prompts(const ServedModel& model, const ServerOpt
     auto tokens = model.tokenizer.encode(*text);
     if (!tokens) return ApiError{400, "tokenizer_error", tokens.error().message(), "messages"};
     if (tokens->empty()) return bad_field("messages", "at least one token", "none");
+    if (auto wrong = truncate(model, api, 0, *tokens)) return wrong;
     add(std::move(*tokens), "");
     return std::nullopt;
   }
@@ -144,8 +163,11 @@ std::optional<ApiError> encode_prompts(const ServedModel& model, const ServerOpt
                          fmt::format("{}", p.tokens[t]));
       }
     }
+    const std::size_t count = p.tokens.size();
+    if (auto wrong = truncate(model, api, i, p.tokens)) return wrong;
+    const bool whole_text = p.is_text && p.tokens.size() == count;
     std::string shown;
-    if (api.echo) shown = p.is_text ? p.text : model.tokenizer.decode(p.tokens, true);
+    if (api.echo) shown = whole_text ? p.text : model.tokenizer.decode(p.tokens, true);
     add(std::move(p.tokens), std::move(shown));
   }
   return std::nullopt;
@@ -170,6 +192,57 @@ std::optional<ApiError> compile_grammars(const ServedModel& model, PreparedReque
     }
     out.grammars.back() = std::move(*made);
   }
+  return std::nullopt;
+}
+
+// A bad word's tokens at the start of a text and in its middle, by vLLM's rule: the second ones
+// count if they are as many and begin with another token.
+Result<std::vector<std::vector<std::int32_t>>> tokens_of_word(const Tokenizer& tokenizer,
+                                                              std::string_view word) {
+  word.remove_prefix(std::min(word.find_first_not_of(" \t\n\r\f\v"), word.size()));
+  std::vector<std::vector<std::int32_t>> out;
+  if (word.empty()) return out;
+  for (const char* before : {"", " "}) {
+    auto tokens = tokenizer.encode(before + std::string(word));
+    if (!tokens) return tokens.error();
+    if (tokens->empty()) continue;
+    const bool counts =
+        out.empty() || (tokens->size() == out[0].size() && tokens->front() != out[0].front());
+    if (counts) out.push_back(std::move(*tokens));
+  }
+  return out;
+}
+
+// Sets what allowed_token_ids and bad_words say. The sampling parameters are complete.
+std::optional<ApiError> set_token_lists(const ServedModel& model, PreparedRequest& out) {
+  const ApiRequest& api = out.api;
+  if (api.allowed_token_ids.empty() && api.bad_words.empty()) return std::nullopt;
+  grammar::TokenLists lists;
+  lists.vocab = model.vocab;
+  if (!api.allowed_token_ids.empty()) {
+    for (std::size_t i = 0; i < api.allowed_token_ids.size(); ++i) {
+      const std::int32_t id = api.allowed_token_ids[i];
+      if (id < model.vocab) continue;
+      return bad_field(fmt::format("allowed_token_ids[{}]", i),
+                       fmt::format("a token from 0 to {}", model.vocab - 1), fmt::format("{}", id));
+    }
+    lists.allowed = grammar::bits_of(api.allowed_token_ids, model.vocab);
+    const auto stops = stop_tokens(out.sampling[0], model.eos);
+    lists.may_end = std::ranges::any_of(api.allowed_token_ids, [&](std::int32_t id) {
+      return std::ranges::binary_search(stops, id);
+    });
+  }
+  for (std::size_t i = 0; i < api.bad_words.size(); ++i) {
+    auto sequences = tokens_of_word(model.tokenizer, api.bad_words[i]);
+    const std::string path = fmt::format("bad_words[{}]", i);
+    if (!sequences) return ApiError{400, "tokenizer_error", sequences.error().message(), path};
+    if (sequences->empty()) return bad_field(path, "text other than spaces", "none");
+    for (auto& tokens : *sequences) {
+      // The model cannot write tokens that its own vocabulary lacks.
+      if (std::ranges::max(tokens) < model.vocab) lists.bad.push_back(std::move(tokens));
+    }
+  }
+  out.token_lists = std::make_shared<const grammar::TokenLists>(std::move(lists));
   return std::nullopt;
 }
 
@@ -202,12 +275,15 @@ std::optional<ApiError> fit_logprobs(const PreparedRequest& out) {
       fmt::format("{} x {} x {} = {}", positions, api.n, top, entries));
 }
 
-std::optional<ApiError> fit_lengths(const ServedModel& model, PreparedRequest& out) {
+std::optional<ApiError> fit_lengths(const ServedModel& model, const ServerOptions& options,
+                                    PreparedRequest& out) {
   const ApiRequest& api = out.api;
   for (std::size_t i = 0; i < out.prompts.size(); ++i) {
     const std::optional<std::int32_t> wanted = api.params(i).max_tokens;
     const std::int64_t prompt = out.prompts[i].count;
-    const std::int64_t asked = std::max<std::int64_t>(1, wanted.value_or(1));
+    std::int64_t asked = std::max<std::int64_t>(1, wanted.value_or(1));
+    const std::int64_t room = model.capacity - prompt;
+    if (options.clamp_max_tokens && room >= 1) asked = std::min(asked, room);
     if (prompt + asked > model.capacity) {
       const std::string field =
           params_name(api, i) + (api.route == ApiRoute::generate ? "max_new_tokens" : "max_tokens");
@@ -220,8 +296,8 @@ std::optional<ApiError> fit_lengths(const ServedModel& model, PreparedRequest& o
               field, model.capacity, prompt, asked, prompt + asked, field),
           field};
     }
-    out.sampling[i].max_tokens = static_cast<std::int32_t>(
-        wanted ? asked : default_max_tokens(api.route, model.capacity - prompt));
+    out.sampling[i].max_tokens =
+        static_cast<std::int32_t>(wanted ? asked : default_max_tokens(api.route, room));
   }
   out.drops_answer = api.max_tokens == 0;
   if (!api.logprobs && !api.prompt_logprobs) return std::nullopt;
@@ -287,7 +363,8 @@ Result<PreparedRequest, ApiError> prepare(ApiRoute route, const std::string& bod
   for (std::size_t i = 0; i < out.prompts.size(); ++i) {
     out.sampling.push_back(sampling_of(model, options, out.api, out.api.params(i)));
   }
-  if (auto wrong = fit_lengths(model, out)) return *wrong;
+  if (auto wrong = set_token_lists(model, out)) return *wrong;
+  if (auto wrong = fit_lengths(model, options, out)) return *wrong;
   for (const SamplingParams& params : out.sampling) {
     if (const auto ok = check_sampling_params(params, model.vocab, model.eos); !ok) {
       return bad_field(ok.error());

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "server/grammar/matcher.h"
+#include "server/grammar/token_rules.h"
 #include "server/markup/answer_parts.h"
 #include "server/openai/answer.h"
 #include "server/openai/api_request.h"
@@ -20,6 +21,7 @@ struct PreparedRequest {
   std::vector<SamplingParams> sampling;                     // [prompts] for a prompt's first choice
   MarkupRules markup;                                       // of chat
   std::vector<std::shared_ptr<grammar::Grammar>> grammars;  // [prompts]; null: any text
+  std::shared_ptr<const grammar::TokenLists> token_lists;   // null: no allowed or bad tokens
   grammar::ThinkTokens think;                               // reasoning before constrained text
   std::optional<std::int32_t> score_from;  // log-probabilities of prompt tokens from here on
   bool drops_answer = false;               // max_tokens 0: one token is generated and dropped

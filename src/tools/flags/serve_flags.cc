@@ -64,6 +64,8 @@ void add_answer_flags(Command c, ServeFlags& f) {
   ServerOptions& s = f.server;
   c.add_option("--stream-interval", s.stream_interval, "tokens per event after the first")
       .range(1, 1 << 20);
+  c.add_flag("--clamp-max-tokens", s.clamp_max_tokens,
+             "max_tokens above the rest of the context is reduced, not refused");
   c.add_option("--max-logprobs", s.fields.max_logprobs, "").range(0, 1000);
   c.add_option("--max-n", s.fields.max_n, "choices of a prompt").range(1, 100000);
   c.add_option("--max-prompts", s.fields.max_prompts, "of a request").range(1, 100000);

@@ -1,0 +1,73 @@
+#include "server/grammar/token_rules.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace lathe::grammar {
+namespace {
+
+std::uint32_t& word_of(std::span<std::uint32_t> bits, std::int32_t token) {
+  return bits[static_cast<std::size_t>(token / 32)];
+}
+
+std::uint32_t bit_of(std::int32_t token) { return std::uint32_t{1} << (token % 32); }
+
+}  // namespace
+
+std::vector<std::uint32_t> bits_of(const std::vector<std::int32_t>& ids, std::int32_t vocab) {
+  std::vector<std::uint32_t> bits(static_cast<std::size_t>((vocab + 31) / 32));
+  for (const std::int32_t id : ids) word_of(bits, id) |= bit_of(id);
+  return bits;
+}
+
+TokenRules::TokenRules(std::shared_ptr<const TokenLists> lists,
+                       std::unique_ptr<TokenConstraint> within)
+    : lists_(std::move(lists)), within_(std::move(within)) {
+  for (const auto& sequence : lists_->bad) most_ = std::max(most_, sequence.size() - 1);
+}
+
+// Whether all but the last token of the sequence end the answer so far.
+bool TokenRules::ends_bad(const std::vector<std::int32_t>& sequence) const {
+  const std::size_t before = sequence.size() - 1;
+  return before <= tail_.size() &&
+         std::equal(sequence.begin(), sequence.end() - 1, tail_.end() - std::ssize(sequence) + 1);
+}
+
+Result<bool> TokenRules::allowed(std::span<std::uint32_t> bits) {
+  bool may_end = true;
+  if (within_ != nullptr) {
+    const auto inner = within_->allowed(bits);
+    if (!inner) return inner.error();
+    may_end = *inner;
+  } else {
+    std::ranges::fill(bits, ~std::uint32_t{0});
+    if (lists_->vocab % 32 != 0) bits.back() = bit_of(lists_->vocab) - 1;
+  }
+  for (std::size_t i = 0; i < lists_->allowed.size(); ++i) bits[i] &= lists_->allowed[i];
+  for (const auto& sequence : lists_->bad) {
+    if (ends_bad(sequence)) word_of(bits, sequence.back()) &= ~bit_of(sequence.back());
+  }
+  // Without an end token in the list, an answer ends only where nothing else may follow.
+  return may_end && (lists_->may_end || std::ranges::count(bits, 0u) == std::ssize(bits));
+}
+
+bool TokenRules::accept(std::int32_t token) {
+  const auto word = static_cast<std::size_t>(token / 32);
+  if (!lists_->allowed.empty() && (lists_->allowed[word] & bit_of(token)) == 0) return false;
+  for (const auto& sequence : lists_->bad) {
+    if (sequence.back() == token && ends_bad(sequence)) return false;
+  }
+  if (within_ != nullptr && !within_->accept(token)) return false;
+  if (most_ == 0) return true;
+  if (tail_.size() == most_) tail_.erase(tail_.begin());
+  tail_.push_back(token);
+  return true;
+}
+
+std::unique_ptr<TokenConstraint> TokenRules::clone() const {
+  auto made = std::make_unique<TokenRules>(lists_, within_ == nullptr ? nullptr : within_->clone());
+  made->tail_ = tail_;
+  return made;
+}
+
+}  // namespace lathe::grammar
