@@ -72,7 +72,18 @@ bool AddedTokenFinder::is_word(std::string_view character) const {
   return !character.empty() && word_->find(character, 0, match).has_value();
 }
 
-void AddedTokenFinder::split(std::string_view text, const OnPart& on_part) const {
+void AddedTokenFinder::find_breaks(std::string_view text, std::vector<std::size_t>& broken) const {
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    if (!first_[static_cast<unsigned char>(text[at])]) continue;
+    const auto found = longest(text.substr(at));
+    if (!found) continue;
+    const auto first = static_cast<std::size_t>(utf8_front(text.substr(at)).size);
+    if (found->second > first) broken.push_back(at + first);
+  }
+}
+
+void AddedTokenFinder::split(std::string_view text, const OnPart& on_part,
+                             std::span<const std::size_t> broken) const {
   std::size_t done = 0;  // end of the last part
   for (std::size_t at = 0; at < text.size();) {
     if (!first_[static_cast<unsigned char>(text[at])]) {
@@ -81,6 +92,11 @@ void AddedTokenFinder::split(std::string_view text, const OnPart& on_part) const
     }
     const auto found = longest(text.substr(at));
     if (!found) {
+      ++at;
+      continue;
+    }
+    const auto inside = std::upper_bound(broken.begin(), broken.end(), at);
+    if (inside != broken.end() && *inside < at + found->second) {
       ++at;
       continue;
     }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -36,7 +37,12 @@ class AddedTokenFinder {
   explicit AddedTokenFinder(std::vector<AddedToken> tokens);
 
   bool empty() const { return tokens_.empty(); }
-  void split(std::string_view text, const OnPart& on_part) const;
+  /// `broken`: ascending offsets. A token that has one of them inside is ordinary text.
+  void split(std::string_view text, const OnPart& on_part,
+             std::span<const std::size_t> broken = {}) const;
+  /// Appends an offset for each place in `text` where a token of several characters begins: after
+  /// its first character. With them as `broken`, split() finds only tokens of one character.
+  void find_breaks(std::string_view text, std::vector<std::size_t>& broken) const;
 
  private:
   // Index in tokens_ and length of the longest token at the front of `text`.

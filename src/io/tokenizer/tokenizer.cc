@@ -1,5 +1,6 @@
 #include "io/tokenizer/tokenizer.h"
 
+#include <algorithm>
 #include <system_error>
 
 #include "io/files/read_file.h"
@@ -84,27 +85,38 @@ Tokenizer::Tokenizer(TokenizerDescription d)
   tokens_ = TokenTable(std::move(names));
 }
 
-Result<std::vector<std::int32_t>> Tokenizer::encode(std::string_view text,
-                                                    bool add_special_tokens) const {
+Result<std::vector<std::int32_t>> Tokenizer::encode(std::string_view text, bool add_special_tokens,
+                                                    std::span<const std::size_t> broken) const {
   Work work;
   Result<void> ok;
   work.matches = pre_tokenizer_.make_matches();
   work.ids.reserve(text.size() / 4 + 8);
   if (add_special_tokens) work.ids = before_;
-  added_.split(text, [&](std::string_view part, std::int32_t id) {
+  // Normalised text has other offsets, so a part that is normalised has no break inside.
+  const auto next_break = [&](std::string_view part) {
+    const auto at = static_cast<std::size_t>(part.data() - text.data());
+    const auto next = std::upper_bound(broken.begin(), broken.end(), at);
+    return next == broken.end() || added_normalized_.empty() ? std::string_view::npos : *next - at;
+  };
+  const auto on_part = [&](std::string_view part, std::int32_t id) {
     if (id >= 0) {
       work.ids.push_back(id);
       return;
     }
     while (!part.empty() && ok) {
-      const std::size_t valid = utf8_valid_prefix(part);
+      std::size_t valid = utf8_valid_prefix(part);
+      const std::size_t to_break = next_break(part);
+      const bool breaks = to_break < valid;
+      valid = std::min(valid, to_break);
       ok = encode_text(part.substr(0, valid), work);
       part.remove_prefix(valid);
-      const auto broken = static_cast<std::size_t>(utf8_front(part).size);
-      for (std::size_t i = 0; i < broken; ++i) bpe_.encode(part.substr(i, 1), work.bpe, work.ids);
-      part.remove_prefix(broken);
+      if (breaks) continue;
+      const auto invalid = static_cast<std::size_t>(utf8_front(part).size);
+      for (std::size_t i = 0; i < invalid; ++i) bpe_.encode(part.substr(i, 1), work.bpe, work.ids);
+      part.remove_prefix(invalid);
     }
-  });
+  };
+  added_.split(text, on_part, broken);
   if (!ok) return ok.error();
   for (const Regex::Match& match : work.matches) {
     if (match.stopped()) return search_stopped("pre_tokenizer");
@@ -136,6 +148,14 @@ Result<void> Tokenizer::encode_text(std::string_view text, Work& work) const {
     }
   });
   return {};
+}
+
+std::vector<std::size_t> Tokenizer::find_added_tokens(std::string_view text) const {
+  std::vector<std::size_t> out;
+  added_.find_breaks(text, out);
+  added_normalized_.find_breaks(text, out);
+  std::ranges::sort(out);
+  return out;
 }
 
 std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special_tokens) const {

@@ -32,12 +32,15 @@ class Tokenizer {
   static Result<Tokenizer> load(const std::filesystem::path& path);
 
   /// Encodes any bytes. Added tokens, special ones included, are found in the text by name, so
-  /// callers must keep their names out of untrusted text. A byte that is not UTF-8 is a separate
-  /// piece. `add_special_tokens` adds the tokens of the post-processor's template. Errors:
-  /// exhausted: a normaliser that makes the text too long (Normalizer::apply()), or a pattern that
-  /// stops at its limit (Regex::find()); no published tokenizer does either.
-  Result<std::vector<std::int32_t>> encode(std::string_view text,
-                                           bool add_special_tokens = false) const;
+  /// callers must keep their names out of untrusted text, or break them. A byte that is not UTF-8
+  /// is a separate piece. `add_special_tokens` adds the tokens of the post-processor's template.
+  /// `broken`: ascending offsets; an added token that has one of them inside is ordinary text.
+  /// Errors: exhausted: a normaliser that makes the text too long (Normalizer::apply()), or a
+  /// pattern that stops at its limit (Regex::find()); no published tokenizer does either.
+  Result<std::vector<std::int32_t>> encode(std::string_view text, bool add_special_tokens = false,
+                                           std::span<const std::size_t> broken = {}) const;
+  /// Ascending offsets that break each added token, of a normalised one only the normal form.
+  std::vector<std::size_t> find_added_tokens(std::string_view text) const;
 
   /// UTF-8 text; invalid sequences become U+FFFD. Ids outside the vocabulary are skipped.
   std::string decode(std::span<const std::int32_t> ids,  // [n]

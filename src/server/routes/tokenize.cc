@@ -37,11 +37,9 @@ Result<std::vector<std::int32_t>, ApiError> encode_messages(const Json& body,
   const auto generation = read_flag(body, "add_generation_prompt", true);
   if (!generation) return generation.error();
   request.add_generation_prompt = *generation;
-  const auto text = render_chat(request, options.template_kwargs, *model.chat);
-  if (!text) return text.error();
-  auto tokens = model.tokenizer.encode(*text, special);
-  if (!tokens) return ApiError{400, "tokenizer_error", tokens.error().message(), "messages"};
-  return std::move(*tokens);
+  auto prompt = encode_chat(request, model, options, special);
+  if (!prompt) return prompt.error();
+  return std::move(prompt->tokens);
 }
 
 }  // namespace

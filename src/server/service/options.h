@@ -37,6 +37,7 @@ struct ServerOptions {
 
   FieldLimits fields;
   std::int32_t stream_interval = 1;
+  bool plain_content = false;     // --no-special-tokens-in-content: names of tokens are text there
   bool clamp_max_tokens = false;  // max_tokens beyond the context is reduced instead of refused
   bool model_sampling_defaults = true;
   nlohmann::ordered_json template_kwargs = nlohmann::ordered_json::object();

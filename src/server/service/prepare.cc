@@ -134,14 +134,12 @@ std::optional<ApiError> encode_prompts(const ServedModel& model, const ServerOpt
                       "--chat-template FILE, or /v1/completions",
                       "messages"};
     }
-    const auto text = render_chat(api, options.template_kwargs, *model.chat);
-    if (!text) return text.error();
-    if (auto wrong = set_markup(model, *text, out)) return wrong;
-    auto tokens = model.tokenizer.encode(*text);
-    if (!tokens) return ApiError{400, "tokenizer_error", tokens.error().message(), "messages"};
-    if (tokens->empty()) return bad_field("messages", "at least one token", "none");
-    if (auto wrong = truncate(model, api, 0, *tokens)) return wrong;
-    add(std::move(*tokens), "");
+    auto prompt = encode_chat(api, model, options, /*add_special_tokens=*/false);
+    if (!prompt) return prompt.error();
+    if (auto wrong = set_markup(model, prompt->text, out)) return wrong;
+    if (prompt->tokens.empty()) return bad_field("messages", "at least one token", "none");
+    if (auto wrong = truncate(model, api, 0, prompt->tokens)) return wrong;
+    add(std::move(prompt->tokens), "");
     return std::nullopt;
   }
   for (std::size_t i = 0; i < api.prompts.size(); ++i) {

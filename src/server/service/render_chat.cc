@@ -113,7 +113,57 @@ std::string trimmed(const std::string& text) {
   return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
 }
 
+// Breaks a token's name in a text through the template: U+FDD0, which Unicode keeps out of texts.
+constexpr std::string_view kBreak = "\xef\xb7\x90";
+
+// Breaks names of added tokens in all strings of a message's value.
+void break_names(const Tokenizer& tokenizer, Json& value) {
+  if (value.is_structured()) {
+    for (Json& inner : value) break_names(tokenizer, inner);
+  }
+  if (!value.is_string()) return;
+  auto& text = value.get_ref<std::string&>();
+  const std::vector<std::size_t> breaks = tokenizer.find_added_tokens(text);
+  for (auto at = breaks.rbegin(); at != breaks.rend(); ++at) text.insert(*at, kBreak);
+}
+
+// Removes the breaks and returns their offsets.
+std::vector<std::size_t> take_breaks(std::string& text) {
+  std::vector<std::size_t> out;
+  std::string rest;
+  std::size_t done = 0;
+  for (std::size_t at = 0; (at = text.find(kBreak, done)) != std::string::npos;) {
+    rest.append(text, done, at - done);
+    out.push_back(rest.size());
+    done = at + kBreak.size();
+  }
+  if (!out.empty()) text = rest.append(text, done);
+  return out;
+}
+
 }  // namespace
+
+Result<ChatPrompt, ApiError> encode_chat(const ApiRequest& request, const ServedModel& model,
+                                         const ServerOptions& options, bool add_special_tokens) {
+  ApiRequest plain;
+  if (options.plain_content) {
+    plain = request;
+    for (Json& message : plain.messages) {
+      if (!message.is_object() || message.value("role", Json()) == "assistant") continue;
+      for (auto& [name, value] : message.items()) {
+        if (name != "role") break_names(model.tokenizer, value);
+      }
+    }
+  }
+  const ApiRequest& rendered = options.plain_content ? plain : request;
+  auto text = render_chat(rendered, options.template_kwargs, *model.chat);
+  if (!text) return text.error();
+  std::vector<std::size_t> breaks;
+  if (options.plain_content) breaks = take_breaks(*text);
+  auto tokens = model.tokenizer.encode(*text, add_special_tokens, breaks);
+  if (!tokens) return ApiError{400, "tokenizer_error", tokens.error().message(), "messages"};
+  return ChatPrompt{std::move(*text), std::move(*tokens)};
+}
 
 Result<std::string, ApiError> render_chat(const ApiRequest& request, const Json& defaults,
                                           const ChatTemplateFile& chat) {

@@ -1,11 +1,15 @@
 // Renders a chat request's messages to the prompt's text.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "io/template/chat_template.h"
 #include "server/openai/api_error.h"
 #include "server/openai/api_request.h"
+#include "server/service/options.h"
+#include "server/service/served_model.h"
 
 namespace lathe {
 
@@ -15,5 +19,17 @@ namespace lathe {
 Result<std::string, ApiError> render_chat(const ApiRequest& request,
                                           const nlohmann::ordered_json& defaults,
                                           const ChatTemplateFile& chat);
+
+/// The prompt's text and tokens.
+struct ChatPrompt {
+  std::string text;
+  std::vector<std::int32_t> tokens;
+};
+
+/// render_chat() by the model's template, and its tokens. With --no-special-tokens-in-content,
+/// names of added tokens in the texts of messages other than the assistant's are ordinary text.
+/// Errors: render_chat()'s; tokenizer_error. Precondition: the model has a template.
+Result<ChatPrompt, ApiError> encode_chat(const ApiRequest& request, const ServedModel& model,
+                                         const ServerOptions& options, bool add_special_tokens);
 
 }  // namespace lathe

@@ -66,6 +66,8 @@ void add_answer_flags(Command c, ServeFlags& f) {
       .range(1, 1 << 20);
   c.add_flag("--clamp-max-tokens", s.clamp_max_tokens,
              "max_tokens above the rest of the context is reduced, not refused");
+  c.add_flag("--no-special-tokens-in-content", s.plain_content,
+             "names of added tokens in messages are ordinary text");
   c.add_option("--max-logprobs", s.fields.max_logprobs, "").range(0, 1000);
   c.add_option("--max-n", s.fields.max_n, "choices of a prompt").range(1, 100000);
   c.add_option("--max-prompts", s.fields.max_prompts, "of a request").range(1, 100000);
