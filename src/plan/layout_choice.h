@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "attn/machine.h"
 #include "attn/problem.h"
 #include "layout/layout.h"
 #include "plan/plan_request.h"
@@ -21,6 +22,7 @@ struct LayoutChoice {
   std::vector<Reason> reasons;           // if nothing is allowed
 };
 
-LayoutChoice choose_layouts(const AttentionProblem& problem, const PlanRequest& request);
+LayoutChoice choose_layouts(const AttentionProblem& problem, const PlanRequest& request,
+                            Device device);
 
 }  // namespace lathe
