@@ -12,8 +12,7 @@ namespace {
 
 struct SharedCase {
   const char* name;
-  const char* directory;  // from tests/data
-  std::int32_t page_size = 16;
+  const char* directory;                  // from tests/data
   std::int32_t shared = 1500, own = 300;  // tokens
   std::int64_t context = 2048;
 };
@@ -28,7 +27,7 @@ class PrefixCacheC1 : public testing::TestWithParam<SharedCase> {
   RealSetup::Options options(std::int64_t rows, std::int64_t requests = 1) const {
     RealSetup::Options o;
     o.rows = rows;
-    o.page_size = GetParam().page_size;
+    o.page_size = 0;  // the plan's choice
     o.context = GetParam().context;
     o.requests = requests;
     o.planned_pools = true;
@@ -104,11 +103,11 @@ INSTANTIATE_TEST_SUITE_P(
     Models, PrefixCacheC1,
     testing::Values(SharedCase{"tiny-gqa", "../../models/tiny-gqa"},
                     SharedCase{"tiny-v32", "../../models/tiny-v32"},
-                    SharedCase{"tiny-v4", "../../models/tiny-v4", 128},
+                    SharedCase{"tiny-v4", "../../models/tiny-v4"},
                     SharedCase{"gpt-oss", "models/gpt_oss"}, SharedCase{"Gemma 3", "models/gemma3"},
                     SharedCase{"Mistral", "models/mistral"},
-                    SharedCase{"Qwen 2", "models/qwen2", 16, 380, 80, 512},
-                    SharedCase{"Qwen 2 with a window", "models/qwen2_window", 16, 380, 80, 512}),
+                    SharedCase{"Qwen 2", "models/qwen2", 380, 80, 512},
+                    SharedCase{"Qwen 2 with a window", "models/qwen2_window", 380, 80, 512}),
     [](const auto& test) {
       std::string name = test.param.name;
       std::erase_if(name, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; });
