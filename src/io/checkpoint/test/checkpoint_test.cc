@@ -53,6 +53,25 @@ std::vector<T> values(const CheckpointTensor& t) {
   return out;
 }
 
+TEST(Checkpoint, RenamesAndDropsTensors) {
+  auto c = Checkpoint::open(kCheckpoints / "single");
+  ASSERT_TRUE(c.ok());
+  const std::int64_t all = c->total_bytes();
+  const auto ok = c->rename([](std::string_view name) {
+    return name == "f64" ? std::string() : name == "f32" ? "a" : std::string(name);
+  });
+  ASSERT_TRUE(ok.ok());
+  EXPECT_EQ(c->tensors().size(), 8u);
+  EXPECT_EQ(c->total_bytes(), all - 2 * 8);
+  EXPECT_EQ(c->find("f64"), nullptr);
+  EXPECT_EQ(c->find("f32"), nullptr);
+  ASSERT_NE(c->find("a"), nullptr);
+  EXPECT_THAT(values<float>(*c->find("a")), ElementsAre(-2.5f, -1.5f, -0.5f, 0.5f, 1.5f, 2.5f));
+  const auto twice = c->rename([](std::string_view) { return "b"; });
+  ASSERT_FALSE(twice.ok());
+  EXPECT_THAT(twice.error().message(), HasSubstr("tensor \"b\": wanted one of this name, got two"));
+}
+
 TEST(Checkpoint, SingleFile) {
   auto opened = Checkpoint::open(kCheckpoints / "single");
   ASSERT_TRUE(opened.ok()) << opened.error().message();
