@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <ctime>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 namespace lathe {
 namespace {
@@ -45,6 +49,87 @@ TEST(ReadWatchedJson, FindsRepeatedNamesAndDepth) {
   EXPECT_TRUE(nested(kMostLevels + 2).too_deep);
   EXPECT_THROW(read("{"), ordered_json::parse_error);
   EXPECT_THROW(read("1e999"), ordered_json::exception);
+}
+
+// CPU time of reading `text`, the least of a few runs.
+template <class Json>
+double read_seconds(const std::string& text) {
+  const auto now = [] {
+    timespec t{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+  };
+  double least = 1e9;
+  for (int i = 0; i < 3; ++i) {
+    const double start = now();
+    EXPECT_FALSE(read_watched_json<Json>(text).value.is_null());
+    least = std::min(least, now() - start);
+  }
+  return least;
+}
+
+// 16 times the bytes: linear reading takes some 16 times as long, quadratic reading 256 times.
+TEST(ReadWatchedJson, E1TimeIsLinear) {
+  const auto objects = [](int n) {
+    std::string out = R"({"unknown":[{})";
+    for (int i = 1; i < n; ++i) out += ",{}";
+    return out + "]}";
+  };
+  const auto names = [](int n) {
+    std::string out = "{";
+    for (int i = 0; i < n; ++i) out += "\"tensor." + std::to_string(i) + R"(":{"a":[0,1]},)";
+    return out + R"("end":0})";
+  };
+  for (const auto& text : std::vector<std::function<std::string(int)>>{objects, names}) {
+    EXPECT_LT(read_seconds<ordered_json>(text(48'000)),
+              80 * read_seconds<ordered_json>(text(3'000)));
+    EXPECT_LT(read_seconds<json>(text(48'000)), 80 * read_seconds<json>(text(3'000)));
+  }
+}
+
+TEST(ReadWatchedJson, E1LimitsNameTheValueThatExceedsThem) {
+  const auto path = [](const std::string& text, JsonLimits limits) {
+    return read_watched_json<ordered_json>(text, limits).too_many;
+  };
+  const std::string text = R"({"a":[1,2],"b":{"c":[{},{}]}})";
+  EXPECT_EQ(path(text, {.values = 8, .nodes = 9}), std::nullopt);
+  EXPECT_EQ(path(text, {.values = 3}), "a[1]");
+  EXPECT_EQ(path(text, {.values = 7}), "b.c[1]");
+  EXPECT_EQ(path(text, {.nodes = 0}), "");
+  EXPECT_EQ(path(text, {.nodes = 8}), "b.c[1]");
+  EXPECT_EQ(path(text, {.nodes = 3}), "a");
+}
+
+// An object of many names is searched by hash.
+TEST(ReadJson, FindsNamesAmongMany) {
+  std::string text = "{";
+  for (int i = 0; i < 100; ++i) text += "\"" + std::to_string(i) + "\":" + std::to_string(i) + ",";
+  EXPECT_EQ(read_watched_json<ordered_json>(text + R"("77":0})").twice, "77");
+  const auto last = read_json<ordered_json>(text + R"("77":-1,"end":{}})");
+  EXPECT_EQ(last.size(), 101u);
+  EXPECT_EQ(last["77"], -1);
+  EXPECT_EQ(last["78"], 78);
+  EXPECT_TRUE(read_json<json>(std::string(600, '[') + std::string(600, ']')).is_discarded());
+}
+
+TEST(ReadMembers, A8NumbersKeepTheirDigits) {
+  const std::string text =
+      R"( {"a": 18446744073709551616, "b": [0.1234567890123456789, -0, 1E5, {"c": -1.50}], "é": "x\n"} )";
+  const auto members = read_members(text);
+  ASSERT_TRUE(members);
+  EXPECT_EQ(
+      members_text(*members),
+      R"({"a":18446744073709551616,"b":[0.1234567890123456789,-0,1E5,{"c":-1.50}],"é":"x\n"})");
+  EXPECT_EQ(compact_json(text), members_text(*members));
+  EXPECT_EQ(members_text(*read_members(R"({"a":1,"b":2,"a":[3]})")), R"({"a":[3],"b":2})");
+  EXPECT_EQ(members_text(*read_members("{}")), "{}");
+  EXPECT_EQ(compact_json(R"([ {}, [ ], [[1]], "" ])"), R"([{},[],[[1]],""])");
+  EXPECT_EQ(compact_json(" 1.0 "), "1.0");
+  for (const char* bad : {"", "[1]", "1", "{", R"({"a":1}x)", R"({"a":nan})", "\"\xFF\""}) {
+    EXPECT_FALSE(read_members(bad)) << bad;
+  }
+  EXPECT_FALSE(compact_json("[1"));
+  EXPECT_FALSE(compact_json(std::string(600, '[') + std::string(600, ']')));
 }
 
 }  // namespace

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <ctime>
 #include <string>
 
 namespace lathe {
@@ -46,6 +48,29 @@ TEST(Safetensors, ReadsTensorsInFileOrder) {
   EXPECT_EQ(r->tensors[1].begin, static_cast<std::int64_t>(8 + header.size() + 4));
   EXPECT_EQ(r->tensors[1].end, static_cast<std::int64_t>(8 + header.size() + 12));
   EXPECT_EQ(r->metadata.at("k"), "v");
+}
+
+// CPU time: 16 times the tensors take some 16 times as long, or 256 times where each one searches
+// those before it.
+TEST(Safetensors, E1ManyTensorsAreReadInLinearTime) {
+  const auto seconds = [](int tensors) {
+    std::string header = R"({"__metadata__":{"k":"v"})";
+    for (int i = 0; i < tensors; ++i) {
+      header += ",\"layers." + std::to_string(i) +
+                R"(.weight":{"dtype":"F32","shape":[1,1],"data_offsets":[)" +
+                std::to_string(4 * i) + "," + std::to_string(4 * i + 4) + "]}";
+    }
+    const std::string file = file_of(header + "}", 4 * static_cast<std::size_t>(tensors));
+    double least = 1e9;
+    for (int run = 0; run < 3; ++run) {
+      const std::clock_t start = std::clock();
+      const auto r = parse(file);
+      least = std::min(least, static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
+      EXPECT_TRUE(r.ok() && r->tensors.size() == static_cast<std::size_t>(tensors));
+    }
+    return least;
+  };
+  EXPECT_LT(seconds(48'000), 80 * seconds(3'000));
 }
 
 TEST(Safetensors, EveryDTypeHasItsSize) {
