@@ -43,7 +43,7 @@ class ReadingProgress {
   explicit ReadingProgress(std::int64_t prompt) : prompt_(prompt) {}
   void show(std::int64_t rows) {
     if (isatty(STDERR_FILENO) == 0 || rows >= prompt_) return;
-    fmt::print(stderr, "\rreading the prompt   {} of {} tokens", rows, prompt_);
+    print_err(fmt::format("\rreading the prompt   {} of {} tokens", rows, prompt_));
     shown_ = true;
   }
   void clear() {
@@ -180,7 +180,7 @@ class Chat {
       const auto ok = answers.step([&](std::size_t, const std::string& text) {
         reading.clear();
         print_out(wrap.push(text));
-        std::fflush(stdout);
+        flush_out();
       });
       if (!ok) {
         reading.clear();

@@ -161,7 +161,7 @@ int run_generate(const GenerateFlags& flags) {
   if (!batched && !flags.json) {
     on_text = [](std::size_t, const std::string& text) {
       print_out(text);
-      std::fflush(stdout);
+      flush_out();
     };
   }
   // Prints answers in the order of the prompts, each as soon as it and all before it have ended.
@@ -175,10 +175,10 @@ int run_generate(const GenerateFlags& flags) {
                                  : error_json(printed, *e.error);
       print_out(json_text(line) + "\n");
     }
-    std::fflush(stdout);
+    flush_out();
     if (batched && isatty(STDERR_FILENO) == 1) {
-      fmt::print(stderr, "\r{} of {} answers{}", printed, entries.size(),
-                 answers.done() ? "\n" : "");
+      print_err(
+          fmt::format("\r{} of {} answers{}", printed, entries.size(), answers.done() ? "\n" : ""));
     }
   };
   on_step();
@@ -187,7 +187,7 @@ int run_generate(const GenerateFlags& flags) {
     print_out(fmt::format("{}", fmt::join(answers.answer(0).tokens, " ")));
   }
   if (on_text) print_out("\n");
-  std::fflush(stdout);  // before what goes to stderr
+  flush_out();  // before what goes to stderr
   if (code == kExitOk) code = tell_errors(entries, answers, batched);
   if (!flags.model.quiet) {
     std::string closing = describe(answers.times());

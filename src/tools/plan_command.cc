@@ -187,7 +187,7 @@ int run_plan(PlanFlags flags) {
   const auto machine = find_machine(flags.device);
   if (!machine) return refuse(machine.error());
   if (flags.device == "cuda" && !query_gpu()) {
-    fmt::print(stderr, "lathe: no GPU answers, so this is for an {}\n", machine->model);
+    print_err(fmt::format("lathe: no GPU answers, so this is for an {}\n", machine->model));
   }
   flags.request.cuda_graph = !flags.disable_cuda_graph;
   const bool of_model = !flags.model.empty() || !flags.config.empty();

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <csignal>
 #include <cstdio>
 #include <exception>
 
@@ -9,8 +10,14 @@
 #include "tools/flags/command.h"
 
 namespace lathe {
+namespace {
+
+constexpr int kExitReaderGone = 128 + SIGPIPE;  // as a shell shows the signal that it would be
+
+}  // namespace
 
 int run_command(int argc, char** argv) {
+  keep_standard_files();
   int exit_code = kExitOk;
   try {
     CommandLine line("Lathe runs language models over typed KV caches.", "lathe", LATHE_VERSION);
@@ -27,22 +34,24 @@ int run_command(int argc, char** argv) {
     add_tokenize_command(app, exit_code);
     add_bench_command(app, exit_code);
     if (const auto code = line.parse(argc, argv)) return *code;
+    flush_out();
+  } catch (const ReaderGone&) {
+    return kExitReaderGone;
   } catch (const OutOfMemory& e) {
-    fmt::print(stderr, "lathe: {}\n", e.what());
+    print_err(fmt::format("lathe: {}\n", e.what()));
     return kExitFailure;
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr,
-               "lathe: host memory: wanted more than the system gives, got {}; a smaller "
-               "--chunked-prefill-size, --max-running-requests or --context-length\n",
-               host_memory_text());
+    print_err(
+        fmt::format("lathe: host memory: wanted more than the system gives, got {}; a smaller "
+                    "--chunked-prefill-size, --max-running-requests or --context-length\n",
+                    host_memory_text()));
     return kExitFailure;
   } catch (const std::exception& e) {
-    fmt::print(stderr, "lathe: {}\n", e.what());
+    print_err(fmt::format("lathe: {}\n", e.what()));
     return kExitFailure;
   }
-  // A full disk shows here at the latest.
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    fmt::print(stderr, "lathe: stdout: wanted a file that can be written, got an error\n");
+  if (std::ferror(stdout) != 0) {  // a full disk
+    print_err(fmt::format("lathe: stdout: wanted a file that can be written, got an error\n"));
     return exit_code == kExitOk ? kExitFailure : exit_code;
   }
   return exit_code;

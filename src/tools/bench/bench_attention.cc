@@ -18,7 +18,7 @@ namespace lathe {
 namespace {
 
 void progress(const char* what) {
-  if (isatty(STDERR_FILENO) == 1) fmt::print(stderr, "measuring {}\n", what);
+  if (isatty(STDERR_FILENO) == 1) print_err(fmt::format("measuring {}\n", what));
 }
 
 struct ThreadLimits {

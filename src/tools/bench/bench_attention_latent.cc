@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/print.h"
 #include "kernels/cpu/latent/latent_attend.h"
 #include "tools/bench/bench_latent_scene.h"
 #include "tools/bench/machine_peak.h"
@@ -117,10 +118,10 @@ std::vector<LatentBenchRow> run_latent_bench(const LatentBenchOptions& options) 
     }
     for (const LatentBenchCase& c : cases_of(cache.layout, options.quick)) {
       for (LatentBenchRow& row : measure(c, cache, teams, options)) rows.push_back(std::move(row));
-      if (isatty(2) != 0) fmt::print(stderr, "\r{} measured", rows.size());
+      if (isatty(2) != 0) print_err(fmt::format("\r{} measured", rows.size()));
     }
   }
-  if (isatty(2) != 0) fmt::print(stderr, "\r{:20}\r", "");
+  if (isatty(2) != 0) print_err(fmt::format("\r{:20}\r", ""));
   return rows;
 }
 

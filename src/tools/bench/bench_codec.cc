@@ -74,7 +74,7 @@ class CodecBench {
   void rope_write(const CacheLayout& layout, std::int64_t heads);
 
   std::vector<CodecBenchRow> take() {
-    if (isatty(2) != 0) fmt::print(stderr, "\r{:20}\r", "");
+    if (isatty(2) != 0) print_err(fmt::format("\r{:20}\r", ""));
     return std::move(rows_);
   }
 
@@ -110,7 +110,7 @@ void CodecBench::measure(const std::string& layout, const char* operation, std::
   const double gb = median(own);
   const double memcpy_gb = median(reference);
   rows_.push_back({layout, operation, gb, memcpy_gb, gb / memcpy_gb, tokens});
-  if (isatty(2) != 0) fmt::print(stderr, "\r{} measured", rows_.size());
+  if (isatty(2) != 0) print_err(fmt::format("\r{} measured", rows_.size()));
 }
 
 void CodecBench::codecs(const CacheLayout& layout) {
@@ -223,22 +223,23 @@ nlohmann::json to_json(const CodecBenchOptions& options, const std::string& gpu,
 
 void print_table(const CodecBenchOptions& options, const std::string& gpu,
                  const std::vector<CodecBenchRow>& rows) {
-  fmt::print(
+  print_out(fmt::format(
       "{}, {} MiB a repeat, medians of {}\n",
       gpu.empty() ? fmt::format("{}, SIMD {}, one thread", cpu_name(), codec_simd_target()) : gpu,
-      options.bytes >> 20, options.repeats);
-  fmt::print("GB/s count bytes read and written; memcpy alternates with each repeat\n\n");
+      options.bytes >> 20, options.repeats));
+  print_out(
+      fmt::format("GB/s count bytes read and written; memcpy alternates with each repeat\n\n"));
   std::size_t wide = 6;
   std::size_t what = 13;
   for (const CodecBenchRow& r : rows) {
     wide = std::max(wide, r.layout.size());
     what = std::max(what, r.operation.size());
   }
-  fmt::print("{:{}}  {:{}}  {:>7}  {:>7}  {:>6}\n", "layout", wide, "operation", what, "GB/s",
-             "memcpy", "ratio");
+  print_out(fmt::format("{:{}}  {:{}}  {:>7}  {:>7}  {:>6}\n", "layout", wide, "operation", what,
+                        "GB/s", "memcpy", "ratio"));
   for (const CodecBenchRow& r : rows) {
-    fmt::print("{:{}}  {:{}}  {:7.2f}  {:7.2f}  {:6.2f}\n", r.layout, wide, r.operation, what,
-               r.gb_per_s, r.memcpy_gb_per_s, r.ratio);
+    print_out(fmt::format("{:{}}  {:{}}  {:7.2f}  {:7.2f}  {:6.2f}\n", r.layout, wide, r.operation,
+                          what, r.gb_per_s, r.memcpy_gb_per_s, r.ratio));
   }
 }
 
@@ -264,7 +265,7 @@ std::vector<CodecBenchRow> run_codec_bench(const CodecBenchOptions& options) {
 
 int bench_codec_command(const CodecBenchOptions& options, bool json) {
   const auto refuse = [](const char* what, const char* wanted, std::int64_t got) {
-    fmt::print(stderr, "bench codec: {}: wanted {}, got {}\n", what, wanted, got);
+    print_err(fmt::format("bench codec: {}: wanted {}, got {}\n", what, wanted, got));
     return 2;
   };
   constexpr std::int64_t kLeast = std::int64_t{1} << 20;
@@ -287,7 +288,7 @@ int bench_codec_command(const CodecBenchOptions& options, bool json) {
     rows = run_codec_bench(options);
   }
   if (json) {
-    fmt::print("{}\n", json_text(to_json(options, gpu, rows), 2));
+    print_out(fmt::format("{}\n", json_text(to_json(options, gpu, rows), 2)));
   } else {
     print_table(options, gpu, rows);
   }

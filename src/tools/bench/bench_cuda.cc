@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/float_formats.h"
+#include "base/print.h"
 #include "kernels/cuda/common/gpu_timing.h"
 #include "kernels/cuda/sm90/codec/codec_speed.h"
 #include "kernels/cuda/sm90/latent/latent_attend.h"
@@ -121,10 +122,10 @@ std::vector<LatentBenchRow> bench_latent_on_gpu(const GpuInfo& gpu, int repeats,
       rows.push_back(latent_bench_row(c, setup.args.problem, cache.layout,
                                       time_case(stream, setup, pool.data(), repeats), peak, read));
       rows.back().threads = gpu.processors;
-      if (isatty(2) != 0) fmt::print(stderr, "\r{} measured", rows.size());
+      if (isatty(2) != 0) print_err(fmt::format("\r{} measured", rows.size()));
     }
   }
-  if (isatty(2) != 0) fmt::print(stderr, "\r{:20}\r", "");
+  if (isatty(2) != 0) print_err(fmt::format("\r{:20}\r", ""));
   return rows;
 }
 

@@ -234,7 +234,7 @@ int bench_drafts_command(const BenchDraftsOptions& options) {
   for (const std::int64_t batch : options.batches) {
     for (const DraftsCase& c : cases) {
       if (isatty(STDERR_FILENO) == 1) {
-        fmt::print(stderr, "measuring {} with batch {}\n", c.name, batch);
+        print_err(fmt::format("measuring {} with batch {}\n", c.name, batch));
       }
       auto row = measure(plain->engine(), drafts->engine(), StepClock(plain->machine()), c, batch,
                          options.repeats);

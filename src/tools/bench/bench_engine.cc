@@ -351,7 +351,7 @@ int bench_engine_command(const BenchEngineOptions& options) {
       row.floor = decode_floor(*runtime, batch, depth + 1 + tokens / 2, 1e9 * read_gbps);
     }
     if (isatty(STDERR_FILENO) == 1) {
-      fmt::print(stderr, "measuring {} at depth {}, batch {}\n", row.test(), depth, batch);
+      print_err(fmt::format("measuring {} at depth {}, batch {}\n", row.test(), depth, batch));
     }
     for (int i = 0; i <= options.repeats; ++i) {
       double rate = 0;

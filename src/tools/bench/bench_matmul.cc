@@ -202,8 +202,8 @@ int bench_matmul_command(const BenchMatmulOptions& options) {
       }
       for (const int t : threads) {
         if (isatty(STDERR_FILENO) == 1) {
-          fmt::print(stderr, "measuring {} {} {} m {} threads {}\n", c.name, name(c.dtype),
-                     name(precision), c.m, t);
+          print_err(fmt::format("measuring {} {} {} m {} threads {}\n", c.name, name(c.dtype),
+                                name(precision), c.m, t));
         }
         const MatmulRow r = measure(*backend, c, precision, t, options.repeats);
         out["rows"].push_back(row_json(r));

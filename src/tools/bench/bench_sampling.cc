@@ -140,7 +140,8 @@ int bench_sampling_command(const BenchSamplingOptions& options) {
       const auto there = bring(**backend, logits, owned);
       if (!there) return refuse(there.error());
       for (const SamplingCase& c : sampling_cases()) {
-        if (isatty(STDERR_FILENO) == 1) fmt::print(stderr, "measuring {} threads {}\n", c.name, t);
+        if (isatty(STDERR_FILENO) == 1)
+          print_err(fmt::format("measuring {} threads {}\n", c.name, t));
         const Result<double> took = bench.seconds(**backend, c.params, *there, pool);
         if (!took) return refuse(took.error());
         const double seconds = *took;

@@ -61,7 +61,7 @@ class ServerBench {
                             figure.bar.empty() ? ""
                             : figure.ok        ? "ok"
                                                : "MISSED"));
-      std::fflush(stdout);
+      flush_out();
     }
     figures_.push_back(std::move(figure));
   }

@@ -110,8 +110,8 @@ void show_progress(const EncodedTask& task, std::size_t ended, std::int64_t righ
   constexpr std::size_t kWidth = 30;
   const std::size_t items = task.prompts.size();
   const std::size_t full = kWidth * ended / items;
-  fmt::print(stderr, "\r{:<11} [{:#<{}}{:.<{}}] {}/{}  right {}{}", name(task.task.kind), "", full,
-             "", kWidth - full, ended, items, right, ended == items ? "\n" : "");
+  print_err(fmt::format("\r{:<11} [{:#<{}}{:.<{}}] {}/{}  right {}{}", name(task.task.kind), "",
+                        full, "", kWidth - full, ended, items, right, ended == items ? "\n" : ""));
 }
 
 // A line for every wrong answer.
@@ -173,7 +173,7 @@ int run_one(const EvalFlags& flags, const Tokenizer& tokenizer,
     const TaskFigures figures = figures_of(task, *run);
     out["tasks"][std::string(name(task.task.kind))] = figures_json(figures);
     if (!flags.json) print_out(figures_text(figures));
-    std::fflush(stdout);
+    flush_out();
     if (wrong) write_wrong(wrong.get(), task, *run);
   }
   if (!text.tokens.empty()) {
@@ -198,7 +198,7 @@ int run_all(const EvalFlags& flags, const Tokenizer& tokenizer,
   }
   const auto progress = [&](std::size_t at, std::size_t rows, const std::string& title) {
     if (flags.model.quiet) return;
-    fmt::print(stderr, "{} of {}: {}\n", at, rows, title);
+    print_err(fmt::format("{} of {}: {}\n", at, rows, title));
   };
   const auto rows =
       evaluate_plans(flags.model.runtime, flags.jobs, tokenizer, tasks, text, progress);

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "base/print.h"
 #include "base/result.h"
 #include "tools/flags/flags.h"
 
@@ -26,10 +27,6 @@ void add_serve_command(Command app, int& exit_code);
 
 /// Whether stdout takes colours and other terminal codes: it is a terminal, and NO_COLOR is unset.
 bool stdout_takes_color();
-
-/// Prints `text` to stdout, or to stderr, as it is.
-void print_out(const std::string& text);
-void print_err(const std::string& text);
 
 /// Prints "lathe: <message>" to stderr and returns kExitRefused.
 int refuse(const Error& error);

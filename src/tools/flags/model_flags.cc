@@ -25,9 +25,9 @@ class LoadProgress {
     const double shown = std::chrono::duration<double>(at - shown_).count();
     if (isatty(STDERR_FILENO) == 0 || (done < total && shown < 0.1)) return;
     shown_ = at;
-    fmt::print(stderr, "\rloading   {:.0f} of {:.0f} MB   {:.0f} MB/s{}", megabytes(done),
-               megabytes(total), megabytes(done) / std::max(seconds, 1e-3),
-               done == total ? "\n" : "");
+    print_err(fmt::format("\rloading   {:.0f} of {:.0f} MB   {:.0f} MB/s{}", megabytes(done),
+                          megabytes(total), megabytes(done) / std::max(seconds, 1e-3),
+                          done == total ? "\n" : ""));
   }
 
  private:
@@ -37,52 +37,51 @@ class LoadProgress {
 
 void print_started(const ModelFlags& flags, Runtime& r) {
   const std::int64_t weights = r.model().weight_bytes();
-  if (!r.device_note().empty()) fmt::print(stderr, "device    {}\n", r.device_note());
-  if (is_gpu(r.machine().device)) fmt::print(stderr, "device    {}\n", r.machine().model);
-  fmt::print(stderr, "weights   {:.0f} MB in {:.2f} s ({:.0f} MB/s){}\n", megabytes(weights),
-             r.load_seconds(), megabytes(weights) / std::max(r.load_seconds(), 1e-3),
-             flags.runtime.dummy ? ", random" : "");
-  fmt::print(stderr, "products  {}\n",
-             r.precision() == MatmulPrecision::f32    ? "f32"
-             : r.precision() == MatmulPrecision::bf16 ? "bf16 with bf16 and e4m3 weights, f32 with "
-                                                        "others; f32 sums"
-                                                      : "e4m3 with e4m3 weights, bf16 with bf16 "
-                                                        "weights, f32 with others; f32 sums");
+  if (!r.device_note().empty()) print_err(fmt::format("device    {}\n", r.device_note()));
+  if (is_gpu(r.machine().device)) print_err(fmt::format("device    {}\n", r.machine().model));
+  print_err(fmt::format("weights   {:.0f} MB in {:.2f} s ({:.0f} MB/s){}\n", megabytes(weights),
+                        r.load_seconds(), megabytes(weights) / std::max(r.load_seconds(), 1e-3),
+                        flags.runtime.dummy ? ", random" : ""));
+  print_err(fmt::format("products  {}\n", r.precision() == MatmulPrecision::f32 ? "f32"
+                                          : r.precision() == MatmulPrecision::bf16
+                                              ? "bf16 with bf16 and e4m3 weights, f32 with "
+                                                "others; f32 sums"
+                                              : "e4m3 with e4m3 weights, bf16 with bf16 "
+                                                "weights, f32 with others; f32 sums"));
   const KvCache& cache = r.cache();
-  fmt::print(stderr, "cache     {} tokens, {} in pages of {}\n", cache.tokens(),
-             human_bytes(cache.bytes()), cache.page_size());
+  print_err(fmt::format("cache     {} tokens, {} in pages of {}\n", cache.tokens(),
+                        human_bytes(cache.bytes()), cache.page_size()));
   if (!r.kv_scales().empty()) {
-    fmt::print(stderr, "scales    {}{}\n", kv_scales_range(r.config(), r.kv_scales()),
-               !flags.runtime.kv_scales.empty() ? ""
-               : r.model().kv_scales().empty()  ? " (--kv-scales sets others)"
-                                                : " from the checkpoint");
+    print_err(fmt::format("scales    {}{}\n", kv_scales_range(r.config(), r.kv_scales()),
+                          !flags.runtime.kv_scales.empty() ? ""
+                          : r.model().kv_scales().empty()  ? " (--kv-scales sets others)"
+                                                           : " from the checkpoint"));
   }
   const DraftMemory draft = r.draft_memory();
   if (r.draft().kind != DraftKind::none) {
-    fmt::print(stderr, "drafts    {}, up to {} tokens of a request in a step\n", r.draft().text(),
-               r.plan().draft_tokens());
+    print_err(fmt::format("drafts    {}, up to {} tokens of a request in a step\n",
+                          r.draft().text(), r.plan().draft_tokens()));
   }
   if (draft.plan != nullptr) {
-    fmt::print(stderr, "          weights {}, cache {}, {}\n", human_bytes(draft.weight_bytes),
-               human_bytes(static_cast<std::int64_t>(draft.pool_bytes(cache.tokens()))),
-               summary(*draft.plan));
+    print_err(fmt::format("          weights {}, cache {}, {}\n", human_bytes(draft.weight_bytes),
+                          human_bytes(static_cast<std::int64_t>(draft.pool_bytes(cache.tokens()))),
+                          summary(*draft.plan)));
   }
   if (is_gpu(r.machine().device)) {
-    fmt::print(
-        stderr, "{}",
-        memory_table(r.plan(), r.machine(), r.model().weight_bytes(), r.cache().tokens(), draft));
+    print_err(fmt::format("{}", memory_table(r.plan(), r.machine(), r.model().weight_bytes(),
+                                             r.cache().tokens(), draft)));
   } else {
-    fmt::print(stderr, "workspace at most {}\n",
-               human_bytes(r.plan().buffer_bytes() + draft.buffer_bytes()));
+    print_err(fmt::format("workspace at most {}\n",
+                          human_bytes(r.plan().buffer_bytes() + draft.buffer_bytes())));
   }
   if (flags.explain) {
-    fmt::print(stderr, "{}", explain(r.plan()));
-    if (draft.plan != nullptr) fmt::print(stderr, "draft model\n{}", explain(*draft.plan));
+    print_err(fmt::format("{}", explain(r.plan())));
+    if (draft.plan != nullptr) print_err(fmt::format("draft model\n{}", explain(*draft.plan)));
     return;
   }
-  fmt::print(stderr, "plan      {}\n", summary(r.plan()));
+  print_err(fmt::format("plan      {}\n", summary(r.plan())));
   for (const GroupPlan& g : r.plan().groups) {
-    for (const std::string& note : g.plan.notes) fmt::print(stderr, "chosen    {}\n", note);
+    for (const std::string& note : g.plan.notes) print_err(fmt::format("chosen    {}\n", note));
   }
 }
 

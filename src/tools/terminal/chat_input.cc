@@ -96,7 +96,7 @@ ChatInput::Line ChatInput::edit_line(const char* prompt, std::string& line) {
     if (interrupted != 0 || (ready > 0 && in[1].revents != 0)) {
       rl_callback_handler_remove();
       print_out("^C\n");
-      std::fflush(stdout);
+      flush_out();
       return Line::interrupt;
     }
     if (ready < 0 && errno == EINTR) continue;
