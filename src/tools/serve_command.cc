@@ -1,8 +1,11 @@
 // lathe serve: serves a model by OpenAI's HTTP interface.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "io/files/read_file.h"
 #include "server/openai/fields.h"
 #include "server/routes/routes.h"
@@ -36,12 +39,23 @@ Result<std::optional<ChatTemplateFile>> load_template(ServeFlags& flags) {
   return std::optional(std::move(out));
 }
 
+// "ready     http://..." as {"event":"ready","text":"http://..."}; lines that are JSON as they are.
+std::string json_line(std::string_view line) {
+  if (line.starts_with('{')) return std::string(line);
+  if (line.starts_with('\r')) line.remove_prefix(1);
+  const std::size_t end = std::min(line.find(' '), line.size());
+  const std::size_t text = std::min(line.find_first_not_of(' ', end), line.size());
+  const std::string_view event = line.substr(0, end);
+  return json_text({{"event", event == "lathe:" ? "error" : event}, {"text", line.substr(text)}});
+}
+
 int run_serve(const Command& command, ServeFlags& flags) {
   if (flags.list_routes) print_out(describe_routes());
   if (flags.list_fields) print_out(describe_fields());
   if (flags.list_routes || flags.list_fields) return kExitOk;
   if (const auto ok = need_tokenizer(flags.model); !ok) return refuse(ok.error());
   if (const auto ok = complete(command, flags); !ok) return refuse(ok.error());
+  if (flags.server.log_json) format_err_lines(json_line);
   const auto tokenizer = Tokenizer::load(flags.model.runtime.model);
   if (!tokenizer) return refuse(tokenizer.error());
   const auto chat = load_template(flags);
@@ -55,18 +69,23 @@ int run_serve(const Command& command, ServeFlags& flags) {
     print_err(describe_effective(command));
     if (!*chat) print_err("chat      the model has no chat template; --chat-template FILE\n");
   }
-  const std::string place = flags.server.uds.empty()
-                                ? fmt::format("http://{}:{}", flags.server.host, (*server)->port())
-                                : "unix:" + flags.server.uds;
-  fmt::print(stderr, "listening {}\n", place);
+  const std::string& host = flags.server.host;
+  const bool ipv6 = host.find(':') != std::string::npos;
+  const std::string place =
+      flags.server.uds.empty()
+          ? fmt::format("http://{}:{}", ipv6 ? "[" + host + "]" : host, (*server)->port())
+          : "unix:" + flags.server.uds;
+  print_err(fmt::format("listening {}\n", place));
   if (flags.server.log_requests >= 3) {
     print_err("warning   --log-requests 3 writes the texts of all requests and answers here\n");
+  }
+  for (const std::string& warning : flags.warnings) {
+    print_err(fmt::format("warning   {}\n", warning));
   }
   if (flags.server.uds.empty() && !is_loopback(flags.server.host) &&
       flags.server.api_keys.empty()) {
     print_err("warning   anyone who reaches this machine may send requests: no --api-key is set\n");
   }
-  std::fflush(stderr);
   int exit_code = kExitOk;
   Server& s = **server;
   const auto runtime =
@@ -82,8 +101,9 @@ int run_serve(const Command& command, ServeFlags& flags) {
     return refuse(markup.error());
   }
   if (!flags.model.quiet && *chat) print_err(*markup);
-  fmt::print(stderr, "ready     {}\n", place);
+  print_err(fmt::format("ready     {}\n", place));
   const int code = s.wait();
+  print_err(fmt::format("stopped   exit code {}\n", code));
   if (!flags.model.quiet) print_err(describe_stored_values(*runtime));
   server->reset();
   return code;

@@ -178,10 +178,12 @@ std::vector<FlagValue> Command::values() const {
     FlagValue v{option->get_lnames()[0], option->get_default_str(), "default"};
     if (v.value == "[]") v.value.clear();
     if (option->get_expected_max() == 0) v.value = "false";
+    const char* variable = std::getenv(environment_name(v.name).c_str());
+    v.empty = option->count() == 0 && variable != nullptr && *variable == '\0';
     if (option->count() > 0) {
       v.value =
           option->get_expected_max() == 0 ? "true" : CLI::detail::join(option->results(), " ");
-      const char* variable = std::getenv(environment_name(v.name).c_str());
+      v.empty = v.value.empty();
       v.origin = variable != nullptr && v.value == variable ? "environment" : "flag";
     }
     out.push_back(std::move(v));
@@ -230,7 +232,7 @@ CommandLine::~CommandLine() = default;
 
 std::optional<int> CommandLine::parse(int argc, char** argv) {
   if (const auto problem = missing_subcommand(*app_, argc, argv, 1)) {
-    fmt::print(stderr, "{}; --help says what they do\n", *problem);
+    print_err(fmt::format("{}; --help says what they do\n", *problem));
     return kExitRefused;
   }
   try {
@@ -241,7 +243,7 @@ std::optional<int> CommandLine::parse(int argc, char** argv) {
     // A refusal is one line, but the parser puts each unexpected word on a line of its own.
     std::string text = e.what();
     std::replace(text.begin(), text.end(), '\n', ' ');
-    fmt::print(stderr, "lathe: {}; --help lists the flags\n", text);
+    print_err(fmt::format("lathe: {}; --help lists the flags\n", text));
     return kExitRefused;
   }
 }

@@ -42,6 +42,7 @@ struct FlagValue {
   std::string name;  // "page-size"
   std::string value;
   std::string origin;  // flag, environment or default
+  bool empty = false;  // given as an empty text; an empty variable does not set a flag
 };
 
 /// A command on the command line. `names` are "--long,-s", or a bare word for an argument by

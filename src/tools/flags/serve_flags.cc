@@ -1,6 +1,7 @@
 #include "tools/flags/serve_flags.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -23,7 +24,8 @@ void add_access_flags(Command c, ServeFlags& f) {
   c.add_flag("--any-model", s.any_model, "requests may name any model");
   c.add_option("--api-key", s.api_keys, "one or several; LATHE_API_KEY keeps it out of ps");
   c.add_option("--api-key-file", f.api_key_file, "a key a line");
-  c.add_option("--admin-api-key", s.admin_key, "of the routes that tend the server");
+  c.add_option("--admin-api-key", s.admin_key,
+               "for /flush_cache and to end the requests of others");
   c.add_option("--cors-origins", s.cors_origins,
                "of pages that may ask, such as https://a.example");
   c.add_option("--allowed-hosts", s.allowed_hosts, "names of this machine besides localhost");
@@ -38,6 +40,8 @@ void add_limit_flags(Command c, ServeFlags& f) {
   c.add_option("--worker-threads", s.worker_threads, "for JSON, templates and tokens").range(1, 64);
   c.add_option("--max-connections", h.max_connections, "").positive();
   c.add_option("--max-body-bytes", f.max_body_bytes, "of a request").positive();
+  c.add_option("--max-bodies-bytes", h.max_bodies_bytes, "of all requests that are being answered")
+      .positive();
   c.add_option("--max-header-bytes", f.max_header_bytes, "").range(1024, 1 << 20);
   c.add_option("--max-queued-requests", s.max_queued_requests,
                "answers without a token; beyond: 503")
@@ -106,6 +110,77 @@ void add_watch_flags(Command c, ServeFlags& f) {
   c.add_flag("--list-fields", f.list_fields, "print the fields of requests and exit");
 }
 
+// An empty key is no key: the server would be open, or closed to all.
+Result<void> check_given(const Command& command) {
+  for (const FlagValue& v : command.values()) {
+    if (!v.empty || (!is_secret(v.name) && v.name != "api-key-file")) continue;
+    return Error{ErrorCode::invalid_argument, "--" + v.name, "a text", "an empty one",
+                 "leave it out, and out of the environment, for a server without keys"};
+  }
+  return {};
+}
+
+// Headers carry no control characters, and no white space at their ends.
+Result<void> check_key_text(const std::string& key, const std::string& field) {
+  const auto control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
+  if (key.empty() || key.front() == ' ' || key.back() == ' ' ||
+      std::any_of(key.begin(), key.end(), control)) {
+    return Error{ErrorCode::invalid_argument, field,
+                 "a key without control characters, and without white space at its ends", "another",
+                 ""};
+  }
+  return {};
+}
+
+// One key per line, without the white space around it.
+Result<void> read_key_file(ServeFlags& flags) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  const std::string& path = flags.api_key_file;
+  const auto text = read_file(path);
+  if (!text) return text.error();
+  struct stat status {};
+  if (stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode)) {
+    if ((status.st_mode & S_IWOTH) != 0) {
+      return Error{ErrorCode::invalid_argument, "--api-key-file", "a file that others cannot write",
+                   path, "chmod 600"};
+    }
+    if ((status.st_mode & S_IROTH) != 0) {
+      flags.warnings.push_back(
+          fmt::format("--api-key-file {} can be read by other users; chmod 600", path));
+    }
+  }
+  const std::size_t before = flags.server.api_keys.size();
+  for (std::size_t at = 0; at < text->size();) {
+    const std::size_t end = std::min(text->find('\n', at), text->size());
+    const std::size_t first = std::min(text->find_first_not_of(kSpace, at), end);
+    if (first < end) {
+      const std::size_t last = text->find_last_not_of(kSpace, end - 1);
+      flags.server.api_keys.push_back(text->substr(first, last + 1 - first));
+    }
+    at = end + 1;
+  }
+  if (flags.server.api_keys.size() > before) return {};
+  return Error{ErrorCode::invalid_argument, "--api-key-file", "a file with a key",
+               path + " without", "one key per line"};
+}
+
+Result<void> check_keys(const Command& command, ServeFlags& flags) {
+  ServerOptions& s = flags.server;
+  if (const auto ok = check_given(command); !ok) return ok.error();
+  for (const std::string& key : s.api_keys) {
+    if (const auto ok = check_key_text(key, "--api-key"); !ok) return ok.error();
+  }
+  if (!s.admin_key.empty()) {
+    if (const auto ok = check_key_text(s.admin_key, "--admin-api-key"); !ok) return ok.error();
+  }
+  if (flags.api_key_file.empty()) return {};
+  if (const auto ok = read_key_file(flags); !ok) return ok.error();
+  for (const std::string& key : s.api_keys) {
+    if (const auto ok = check_key_text(key, "--api-key-file"); !ok) return ok.error();
+  }
+  return {};
+}
+
 }  // namespace
 
 void add_serve_flags(Command command, ServeFlags& flags) {
@@ -127,15 +202,7 @@ Result<void> complete(const Command& command, ServeFlags& flags) {
     if (!path.has_filename()) path = path.parent_path();
     s.names.push_back(path.filename().empty() ? "default" : path.filename().string());
   }
-  if (!flags.api_key_file.empty()) {
-    const auto text = read_file(flags.api_key_file);
-    if (!text) return text.error();
-    for (std::size_t at = 0; at < text->size();) {
-      const std::size_t end = std::min(text->find('\n', at), text->size());
-      if (end > at) s.api_keys.push_back(text->substr(at, end - at));
-      at = end + 1;
-    }
-  }
+  if (const auto ok = check_keys(command, flags); !ok) return ok.error();
   auto variables = read_chat_variables(flags.template_kwargs, "--chat-template-kwargs");
   if (!variables) return variables.error();
   s.template_kwargs = std::move(*variables);

@@ -21,6 +21,7 @@ struct ServeFlags {
   std::string sampling_defaults = "model";
   std::string log_format = "text";
   std::vector<std::string> metric_names;
+  std::vector<std::string> warnings;  // of complete(), to be printed
   bool list_routes = false;
   bool list_fields = false;
 };
@@ -29,7 +30,8 @@ struct ServeFlags {
 void add_serve_flags(Command command, ServeFlags& flags);
 
 /// Completes the options from the command line. Call it in the callback. Errors: an --api-key-file
-/// that cannot be read, kwargs that are not a JSON object.
+/// that cannot be read or that others can write; an empty key, or one that no header can carry;
+/// kwargs that are not a JSON object.
 Result<void> complete(const Command& command, ServeFlags& flags);
 
 /// One line per flag, with its value and where it came from. Never shows keys.

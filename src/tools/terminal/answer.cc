@@ -9,6 +9,7 @@ namespace lathe {
 Result<std::size_t> AnswerSet::add(Request request, const std::vector<std::string>& stops) {
   auto matcher = StopStrings::create(stops);
   if (!matcher) return matcher.error();
+  const std::int64_t min_tokens = request.sampling.min_tokens;
   const auto id = runtime_->engine().submit(std::move(request));
   if (!id) return id.error();
   const std::size_t index = answers_.size();
@@ -16,7 +17,7 @@ Result<std::size_t> AnswerSet::add(Request request, const std::vector<std::strin
   Detokenizer detokenizer = tokenizer_ != nullptr
                                 ? tokenizer_->detokenizer(/*skip_special_tokens=*/true)
                                 : Detokenizer(std::make_shared<const TokenTexts>(), true);
-  streams_.emplace_back(std::move(detokenizer), std::move(*matcher));
+  streams_.emplace_back(std::move(detokenizer), std::move(*matcher), min_tokens);
   ids_.push_back(*id);
   index_of_[id->value] = index;
   ++open_;
