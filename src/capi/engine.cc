@@ -277,13 +277,14 @@ lathe_status lathe_engine_submit(lathe_engine* engine, const int32_t* prompt, in
     Request made;
     made.prompt.assign(prompt, prompt + count);
     made.sampling = std::move(read->sampling);
+    const std::int64_t min_tokens = made.sampling.min_tokens;
     const auto id = engine->runtime->engine().submit(std::move(made));
     if (!id) return id.error();
     if (engine->tokenizer) {
       engine->open.emplace(
           id->value,
           OpenAnswer{TextStream(engine->tokenizer->detokenizer(/*skip_special_tokens=*/true),
-                                *std::move(stops))});
+                                *std::move(stops), min_tokens)});
     }
     *request = id->value;
     return {};

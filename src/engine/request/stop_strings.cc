@@ -26,7 +26,7 @@ Result<StopStrings> StopStrings::create(std::vector<std::string> strings) {
   return StopStrings(std::move(patterns));
 }
 
-std::string StopStrings::push(std::string_view piece) {
+std::string StopStrings::push(std::string_view piece, bool may_match) {
   if (matched()) return {};
   if (patterns_.empty()) return std::string(piece);
   for (char c : piece) {
@@ -36,6 +36,10 @@ std::string StopStrings::push(std::string_view piece) {
       while (p.reached > 0 && p.text[p.reached] != c) p.reached = p.border[p.reached - 1];
       if (p.text[p.reached] == c) ++p.reached;
       if (p.reached < p.text.size()) continue;
+      if (!may_match) {
+        p.reached = p.border.back();
+        continue;
+      }
       if (!matched() || p.text.size() > patterns_[static_cast<std::size_t>(matched_)].text.size()) {
         matched_ = static_cast<int>(s);
       }

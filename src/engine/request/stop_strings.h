@@ -20,8 +20,9 @@ class StopStrings {
   static Result<StopStrings> create(std::vector<std::string> strings);
 
   /// Adds the next piece; returns the text that can no longer be part of a stop string. At a
-  /// match: the text before it; after a match: nothing. O(piece x strings).
-  std::string push(std::string_view piece);
+  /// match: the text before it; after a match: nothing. `may_match` false: strings that end in the
+  /// piece are text, as a longer answer was asked for. O(piece x strings).
+  std::string push(std::string_view piece, bool may_match = true);
   /// Returns the text held back, at the end of the answer. Nothing after a match.
   std::string flush();
 

@@ -61,7 +61,18 @@ TEST(StopStrings, RefusesAnEmptyString) {
   EXPECT_EQ(made.error().field, "stop[1]");
 }
 
-// The definition, applied to the whole text: the end of the first match, and the text before it.
+TEST(StopStrings, B6NoMatchBeforeItMay) {
+  StopStrings stop = make({"aba", "z"});
+  EXPECT_EQ(stop.push("xab", false), "x");
+  EXPECT_EQ(stop.push("a", false), "ab");  // its end may begin another
+  EXPECT_EQ(stop.push("z", false), "az");
+  EXPECT_FALSE(stop.matched());
+  EXPECT_EQ(stop.push("ab", false), "");
+  EXPECT_EQ(stop.push("a", true), "");
+  EXPECT_EQ(stop.match(), 0);
+}
+
+// By definition, on the whole text: the end of the first match and the text before it.
 struct ExpectedStop {
   std::string text;
   bool matched = false;
