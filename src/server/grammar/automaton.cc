@@ -71,6 +71,22 @@ void Builder::call(State from, Rule rule, State to) {
   if (takes_edge()) calls_.push_back({from, {rule, to}});
 }
 
+void Builder::texts(State from, std::vector<std::string> texts, State to) {
+  std::sort(texts.begin(), texts.end());
+  texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
+  std::vector<State> path = {from};  // after each byte of the last text
+  std::string_view last;
+  for (const std::string& t : texts) {
+    const auto differ = std::mismatch(t.begin(), t.end(), last.begin(), last.end());
+    path.resize(static_cast<std::size_t>(differ.first - t.begin()) + 1);
+    for (std::size_t i = path.size() - 1; i < t.size(); ++i) {
+      path.push_back(text(path.back(), std::string_view(t).substr(i, 1)));
+    }
+    skip(path.back(), to);
+    last = t;
+  }
+}
+
 State Builder::text(State from, std::string_view text) {
   for (const char c : text) {
     const State to = state(from);
@@ -195,6 +211,11 @@ Fault Builder::finish(Automaton& out) {
   out.ends_ = ends_;
   out.rule_of_ = rule_of_;
   out.aliases_ = aliases_;
+  std::array<bool, 257> begins{};
+  for (const From<ByteEdge>& e : bytes_) begins[e.edge.first] = begins[e.edge.last + 1u] = true;
+  for (std::size_t b = 1; b < 256; ++b) {
+    out.classes_[b] = static_cast<std::uint8_t>(out.classes_[b - 1] + (begins[b] ? 1 : 0));
+  }
   return sort_rules(out) ? Fault::none : Fault::circular;
 }
 

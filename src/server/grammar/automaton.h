@@ -2,9 +2,11 @@
 // is a nondeterministic automaton over bytes.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -51,6 +53,8 @@ class Automaton {
   /// A state that behaves like s for the next kLongestToken bytes. Repeat counts far from their
   /// bounds share one; usually it is s itself.
   State alias(State s) const { return aliases_[s]; }
+  /// The class of a byte: all edges treat the bytes of a class alike.
+  std::uint8_t byte_class(std::uint8_t byte) const { return classes_[byte]; }
   /// Position in a topological order: a rule comes before the rules that it can begin with.
   std::uint32_t order(Rule rule) const { return order_[rule]; }
 
@@ -66,6 +70,7 @@ class Automaton {
   std::vector<std::uint32_t> order_;  // [rules]
   std::vector<Rule> rule_of_;         // [states]
   std::vector<State> aliases_;        // [states]
+  std::array<std::uint8_t, 256> classes_{};
   std::vector<ByteEdge> bytes_;
   std::vector<CallEdge> calls_;
   std::vector<State> skips_;
@@ -97,6 +102,9 @@ class Builder {
   void call(State from, Rule rule, State to);
   /// Adds the bytes of `text` after `from`; returns the state at their end.
   State text(State from, std::string_view text);
+  /// Adds some texts from `from` to `to`, with one path for the bytes that several begin with: so
+  /// few states are alive at a time, however many texts there are. None may be empty.
+  void texts(State from, std::vector<std::string> texts, State to);
   /// Adds `least` to `most` (-1: no bound) repeats after `from`; returns the state at their end.
   /// add(from, to) adds one repeat, which must consume at least one byte.
   template <class Add>

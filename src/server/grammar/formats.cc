@@ -13,17 +13,20 @@ namespace {
 #define LATHE_TIME \
   "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 #define LATHE_LABEL "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+#define LATHE_LABEL_61 "[A-Za-z0-9]([A-Za-z0-9-]{0,59}[A-Za-z0-9])?"
+#define LATHE_LABEL_46 "[A-Za-z0-9]([A-Za-z0-9-]{0,44}[A-Za-z0-9])?"
 #define LATHE_BYTE "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 
+// Names have at most 253 characters (RFC 1035), addresses 254 (RFC 5321), which labels bound here.
 constexpr std::pair<std::string_view, std::string_view> kFormats[] = {
     {"date", LATHE_DATE},
     {"time", LATHE_TIME},
     {"date-time", LATHE_DATE "T" LATHE_TIME},
     {"uuid", "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"},
     {"ipv4", LATHE_BYTE "(\\." LATHE_BYTE "){3}"},
-    {"email",
-     "[A-Za-z0-9_+-]{1,30}(\\.[A-Za-z0-9_+-]{1,30})?@" LATHE_LABEL "(\\." LATHE_LABEL "){1,3}"},
-    {"hostname", LATHE_LABEL "(\\." LATHE_LABEL "){0,3}"},
+    {"email", "[A-Za-z0-9_+-]{1,30}(\\.[A-Za-z0-9_+-]{1,30})?@" LATHE_LABEL_46 "(\\." LATHE_LABEL_46
+              "){1,3}"},
+    {"hostname", LATHE_LABEL "(\\." LATHE_LABEL "){0,2}(\\." LATHE_LABEL_61 ")?"},
 };
 
 }  // namespace

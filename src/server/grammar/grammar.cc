@@ -88,7 +88,7 @@ Result<State> add_source(Builder& b, const Source& source, State from) {
     case Source::Kind::calls:
       return add_calls(b, json, source, from);
     case Source::Kind::choice:
-      for (const std::string& text : source.choices) b.skip(b.text(from, text), to);
+      b.texts(from, source.choices, to);
       return to;
   }
   return to;
@@ -164,7 +164,7 @@ Result<std::shared_ptr<Grammar>> Grammar::compile(const Source& source,
   Masks::Next next;
   std::vector<std::uint32_t> bits(static_cast<std::size_t>((vocabulary.size() + 31) / 32));
   const std::shared_ptr<Masks> masks = out->masks();
-  if (!masks->fill(masks->start(), bits, next)) return describe(Fault::too_slow, source, limits);
+  masks->fill(masks->start(), bits, next);
   if (!next.any) return describe(Fault::empty, source, limits);
   return out;
 }

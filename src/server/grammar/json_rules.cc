@@ -55,11 +55,13 @@ State JsonRules::space(State from) {
 
 State JsonRules::comma(State from) { return space(b_.text(space(from), ",")); }
 
+std::string JsonRules::scalar(const Json& value) {
+  return value.is_string() ? "\"" + quoted_text(value.get_ref<const std::string&>()) + "\""
+                           : json_text(value);
+}
+
 State JsonRules::literal(State from, const Json& value) {
-  if (value.is_string()) {
-    return b_.text(from, "\"" + quoted_text(value.get_ref<const std::string&>()) + "\"");
-  }
-  if (!value.is_structured()) return b_.text(from, json_text(value));
+  if (!value.is_structured()) return b_.text(from, scalar(value));
   const bool object = value.is_object();
   from = space(b_.text(from, object ? "{" : "["));
   bool first = true;

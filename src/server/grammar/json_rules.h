@@ -32,6 +32,8 @@ class JsonRules {
   State space(State from);  // none to kMostSpace bytes
   State comma(State from);  // with space on both sides
   State literal(State from, const nlohmann::ordered_json& value);
+  /// The shortest spelling of a value that is no list and no object.
+  static std::string scalar(const nlohmann::ordered_json& value);
   Rule value();
   Rule object();
   Rule array();

@@ -1,12 +1,17 @@
 #include "server/grammar/masks.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace lathe::grammar {
 namespace {
 
-// Items that one call may visit, which takes some milliseconds. Schemas need thousands.
-constexpr std::int64_t kMostWork = 100'000;
+// Work of one visit: some 50 ms where nothing is known yet. Schemas need
+// thousands.
+constexpr std::int64_t kMostWork = 500'000;
+// Tokens of up to so many bytes are looked at, the longest that this work
+// allows. Those of a byte are always looked at: they let every text go on.
+constexpr std::uint8_t kLengths[] = {kLongestToken, 8, 4, 2, 1};
 
 }  // namespace
 
@@ -22,21 +27,35 @@ Place Masks::step(Place place, std::int32_t token) {
   return place;
 }
 
-// Sets the bits of the tokens below a trie node that has led to `from`. Null `exits`: `from` is not
-// an inner place.
-bool Masks::visit(std::uint32_t top, Place from, std::span<std::uint32_t> bits,
-                  std::vector<Exit>* exits) {
+// Counts a place. Returns false if the visit has done too much.
+bool Masks::spend(Place place) {
+  if (met_.size() < static_cast<std::size_t>(walk_.places())) {
+    met_.resize(2 * static_cast<std::size_t>(walk_.places()));
+  }
+  if (std::exchange(met_[place], visit_) != visit_) work_ += 1 + walk_.width(place);
+  return work_ <= kMostWork || !bounded_;
+}
+
+// Sets the bits of the tokens below a trie node that has led to `from`, of at
+// most `longest` bytes. Null `exits`: `from` is not an inner place. Returns
+// false if that is too much work.
+bool Masks::visit(std::uint32_t top, Place from, std::uint8_t longest,
+                  std::span<std::uint32_t> bits, std::vector<Exit>* exits) {
   const auto nodes = vocabulary_.nodes();
   const auto tokens = vocabulary_.tokens();
   path_[nodes[top].depth] = from;
   for (std::uint32_t i = top + 1; i < nodes[top].end;) {
     const Vocabulary::Node& node = nodes[i];
+    if (node.depth > longest) {
+      i = node.end;
+      continue;
+    }
     const Place to = walk_.step(path_[node.depth - 1u], node.byte);
     if (to == Walk::kNowhere) {
       i = node.end;
       continue;
     }
-    if (walk_.work() > work_end_) return false;
+    if (!spend(to) && longest > 1) return false;
     for (std::uint32_t t = node.first_token; t < nodes[i + 1].first_token; ++t) {
       const auto token = static_cast<std::uint32_t>(tokens[t]);
       bits[token / 32] |= std::uint32_t{1} << (token % 32);
@@ -48,30 +67,62 @@ bool Masks::visit(std::uint32_t top, Place from, std::span<std::uint32_t> bits,
   return true;
 }
 
-bool Masks::fill(Place place, std::span<std::uint32_t> bits, Next& out) {
+Masks::Entry Masks::make_entry(Place inner, std::size_t words) {
+  for (const std::uint8_t longest : kLengths) {
+    ++visit_;
+    work_ = 0;
+    Entry entry{std::vector<std::uint32_t>(words), {}, longest};
+    if (!visit(0, inner, longest, entry.bits, &entry.exits)) continue;
+    std::sort(entry.exits.begin(), entry.exits.end(),
+              [](const Exit& a, const Exit& b) { return a.place < b.place; });
+    return entry;
+  }
+  return {};  // not reached: tokens of a byte are always visited
+}
+
+// Adds the tokens that leave the rules of the entry's place. Returns false if
+// that is too much work.
+bool Masks::visit_exits(const Entry& entry, Place place, std::uint8_t longest,
+                        std::span<std::uint32_t> bits) {
+  ++visit_;
+  work_ = 0;
+  Place left = Walk::kNowhere, outside = Walk::kNowhere;
+  for (const Exit& exit : entry.exits) {
+    if (exit.place != left) outside = walk_.outer(exit.place, place);
+    left = exit.place;
+    if (!walk_.goes_on(outside)) continue;
+    if (!visit(exit.node, outside, longest, bits, nullptr)) return false;
+  }
+  return true;
+}
+
+void Masks::fill(Place place, std::span<std::uint32_t> bits, Next& out) {
   const std::lock_guard lock(mutex_);
-  work_end_ = walk_.work() + kMostWork;
   out.may_end = walk_.may_end(place);
   const Place inner = walk_.inner(place);
   auto at = entries_.find(inner);
   if (at == entries_.end()) {
-    Entry entry;
-    entry.bits.resize(bits.size());
-    if (!visit(0, inner, entry.bits, &entry.exits)) return false;
-    std::sort(entry.exits.begin(), entry.exits.end(),
-              [](const Exit& a, const Exit& b) { return a.place < b.place; });
+    Entry entry = make_entry(inner, bits.size());
     entry_bytes_ += 4 * std::ssize(entry.bits) + 8 * std::ssize(entry.exits);
     at = entries_.emplace(inner, std::move(entry)).first;
   }
-  std::copy(at->second.bits.begin(), at->second.bits.end(), bits.begin());
-  Place left = Walk::kNowhere, outside = Walk::kNowhere;
-  for (const Exit& exit : at->second.exits) {
-    if (exit.place != left) outside = walk_.outer(exit.place, place);
-    left = exit.place;
-    if (walk_.goes_on(outside) && !visit(exit.node, outside, bits, nullptr)) return false;
+  for (const std::uint8_t longest : kLengths) {
+    if (longest > at->second.longest) continue;
+    std::copy(at->second.bits.begin(), at->second.bits.end(), bits.begin());
+    if (visit_exits(at->second, place, longest, bits)) break;
   }
-  out.any = std::any_of(bits.begin(), bits.end(), [](std::uint32_t b) { return b != 0; });
-  return true;
+  const auto any = [&] {
+    return std::any_of(bits.begin(), bits.end(), [](std::uint32_t b) { return b != 0; });
+  };
+  out.any = any();
+  if (out.any || out.may_end || !walk_.goes_on(place)) return;
+  // A vocabulary that lacks the token of a byte: only longer ones can go on, whatever they cost.
+  bounded_ = false;
+  const Entry entry = make_entry(inner, bits.size());
+  std::copy(entry.bits.begin(), entry.bits.end(), bits.begin());
+  visit_exits(entry, place, kLongestToken, bits);
+  bounded_ = true;
+  out.any = any();
 }
 
 std::int64_t Masks::bytes() const {

@@ -27,10 +27,12 @@ class Masks {
     bool any = false;      // some token may come next
     bool may_end = false;  // the text may end
   };
-  /// Sets the bits [(vocab + 31) / 32] of the tokens that may come next, and no others. Takes
-  /// microseconds if the place, or one like it, was filled before; otherwise walks the vocabulary.
-  /// Returns false if the automaton has too many places here to finish in time.
-  bool fill(Place place, std::span<std::uint32_t> bits, Next& out);
+  /// Sets the bits [(vocab + 31) / 32] of tokens that may come next, and no others. Needs
+  /// microseconds if the place, or one like it, was filled before; otherwise it walks the
+  /// vocabulary. Where the grammar can be read in so many ways that this would stall the engine,
+  /// long tokens are left out: a text still can go on and end as the grammar has it. Which ones
+  /// does not depend on earlier calls.
+  void fill(Place place, std::span<std::uint32_t> bits, Next& out);
 
   /// Memory held; it grows with the places visited.
   std::int64_t bytes() const;
@@ -47,16 +49,25 @@ class Masks {
   struct Entry {
     std::vector<std::uint32_t> bits;
     std::vector<Exit> exits;  // at nodes that have children
+    std::uint8_t longest;     // bytes of the longest tokens looked at
   };
-  bool visit(std::uint32_t node, Place from, std::span<std::uint32_t> bits,
+  bool spend(Place place);
+  bool visit(std::uint32_t node, Place from, std::uint8_t longest, std::span<std::uint32_t> bits,
              std::vector<Exit>* exits);
+  Entry make_entry(Place inner, std::size_t words);
+  bool visit_exits(const Entry& entry, Place place, std::uint8_t longest,
+                   std::span<std::uint32_t> bits);
 
   const Vocabulary& vocabulary_;
   mutable std::mutex mutex_;
   Walk walk_;
   std::unordered_map<Place, Entry> entries_;  // by inner place
   std::int64_t entry_bytes_ = 0;
-  std::int64_t work_end_ = 0;                    // the call's limit on the walk's work
+  // The work of a visit: the widths of the places that it meets, each counted once.
+  std::int64_t work_ = 0;
+  bool bounded_ = true;
+  std::vector<std::uint32_t> met_;  // [places] the last visit that met each
+  std::uint32_t visit_ = 0;
   std::array<Place, kLongestToken + 1> path_{};  // [depth]
 };
 

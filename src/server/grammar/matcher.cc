@@ -25,10 +25,7 @@ Result<bool> Matcher::allowed(std::span<std::uint32_t> bits) {
   }
   renew_masks();
   Masks::Next next;
-  if (!masks_->fill(place_, bits, next)) {
-    return Error{ErrorCode::exhausted, "the answer's grammar", "few enough parses to follow",
-                 "too many", "a simpler grammar"};
-  }
+  masks_->fill(place_, bits, next);
   if (!began_ && think_.begin) {
     const auto token = static_cast<std::uint32_t>(*think_.begin);
     bits[token / 32] |= std::uint32_t{1} << (token % 32);

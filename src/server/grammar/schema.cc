@@ -223,13 +223,20 @@ class SchemaRules {
     if (list && (!given.is_array() || given.empty())) return malformed(path, "a list", given);
     const auto types = types_of(at);
     if (error_) return;
+    std::vector<std::string> texts;
     const auto one = [&](const Json& value) {
       const bool fits = !types || std::any_of(types->begin(), types->end(),
                                               [&](const auto& t) { return has_type(value, t); });
-      if (fits) b_.skip(json_.literal(b_.start(at.rule), value), b_.end(at.rule));
+      if (!fits) return;
+      if (value.is_structured()) {
+        b_.skip(json_.literal(b_.start(at.rule), value), b_.end(at.rule));
+      } else {
+        texts.push_back(JsonRules::scalar(value));
+      }
     };
-    if (!list) return one(given);
-    for (const Json& value : given) one(value);
+    if (!list) one(given);
+    if (list) std::for_each(given.begin(), given.end(), one);
+    b_.texts(b_.start(at.rule), std::move(texts), b_.end(at.rule));
   }
 
   void add_branches(const Todo& at, const char* word) {

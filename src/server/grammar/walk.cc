@@ -71,9 +71,12 @@ Place Walk::find_step(Place place, std::uint8_t byte) {
       if (e.first <= byte && byte <= e.last) todo_.push_back({e.to, item.frame});
     }
   }
-  work_ += std::ssize(places_[place].key.items);
   const Place to = todo_.empty() ? kNowhere : close();
-  next_[std::size_t{place} * 256 + byte] = static_cast<std::int32_t>(to);
+  for (std::size_t b = 0; b < 256; ++b) {
+    if (automaton_.byte_class(static_cast<std::uint8_t>(b)) != automaton_.byte_class(byte))
+      continue;
+    next_[std::size_t{place} * 256 + b] = static_cast<std::int32_t>(to);
+  }
   return to;
 }
 
@@ -108,7 +111,6 @@ void Walk::follow_all() {
     const Item item = todo_.back();
     todo_.pop_back();
     if (!seen_.add(item)) continue;
-    ++work_;
     if (automaton_.is_end(item.state)) {
       const FrameData& frame = frames_[item.frame];
       if (item.frame == kEnd) {

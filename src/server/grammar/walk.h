@@ -43,8 +43,10 @@ class Walk {
   /// rules, resolved in `inner_of`.
   Place outer(Place place, Place inner_of);
 
-  /// Items visited to create places since the start, and bytes held.
-  std::int64_t work() const { return work_; }
+  /// States that the place is in at once.
+  std::int64_t width(Place place) const { return std::ssize(places_[place].key.items); }
+  std::int64_t places() const { return std::ssize(places_); }
+  /// Bytes held.
   std::int64_t bytes() const { return bytes_; }
   /// Translates a place of another walk of the same automaton.
   Place bring(const Walk& from, Place place);
@@ -107,7 +109,6 @@ class Walk {
   std::unordered_multimap<std::uint64_t, Place> place_of_;  // by hash
   std::unordered_multimap<std::uint64_t, Frame> frame_of_;
   Place start_ = kNowhere;
-  std::int64_t work_ = 0;
   std::int64_t bytes_ = 0;
 
   // close()'s scratch memory. todo_ is its argument.
