@@ -36,11 +36,12 @@ AnswerParts::AnswerParts(MarkupRules rules)
 bool AnswerParts::counts(Mark::Kind kind) const {
   switch (kind) {
     case Mark::end_think:
-      return state_ == State::reasoning;
+      // Before anything else it ends reasoning that was left out.
+      return state_ == State::reasoning || (!began_ && calls_ == 0);
     case Mark::think:
       return state_ == State::content && !began_;
     default:
-      return true;
+      return state_ != State::reasoning;  // a call that is thought of is none
   }
 }
 
@@ -101,15 +102,21 @@ void AnswerParts::take(Mark mark, TextParts& out) {
         give(mark.text, out);
         return;
       }
+      if (rules_.reasoning_stays) out.content.append(spaces_).append(mark.text);
       spaces_.clear();
       state_ = State::reasoning;
       return;
     case Mark::end_think:
+      if (rules_.reasoning_stays) {
+        out.content.append(spaces_).append(mark.text);
+        began_ = true;
+      }
+      spaces_.clear();
       state_ = State::content;
+      if (rules_.reasoning_stays) return;
       drop_newline_ = rules_.tools != ToolFormat::dsml;  // dsml keeps all that follows as content
       return;
     case Mark::call:
-      // A tool mark inside reasoning ends the reasoning.
       state_ = State::call;
       return;
     case Mark::around:
@@ -127,7 +134,7 @@ void AnswerParts::take(Mark mark, TextParts& out) {
 void AnswerParts::give(std::string_view text, TextParts& out) {
   if (text.empty()) return;
   if (state_ == State::reasoning) {
-    out.reasoning += text;
+    (rules_.reasoning_stays ? out.content : out.reasoning) += text;
     return;
   }
   if (std::exchange(drop_newline_, false) && text.front() == '\n') text.remove_prefix(1);
@@ -158,11 +165,14 @@ void AnswerParts::give(std::string_view text, TextParts& out) {
 
 void AnswerParts::end_call(std::string_view body, TextParts& out) {
   state_ = State::content;
-  auto call = read_tool_call(rules_.tools, body, rules_.schemas);
-  if (call) {
+  auto calls = read_tool_calls(rules_.tools, body, rules_.schemas);
+  if (calls) {
     spaces_.clear();
-    out.calls.push_back(std::move(*call));
-    ++calls_;
+    for (ToolCall& call : *calls) {
+      if (complete()) return;
+      out.calls.push_back(std::move(call));
+      ++calls_;
+    }
     return;
   }
   give(std::string(tool_marks_.begin) + std::string(body) + std::string(tool_marks_.end), out);
@@ -183,9 +193,9 @@ void AnswerParts::read_list(std::string_view text, TextParts& out) {
     if (c != '}' && c != ']') continue;
     --depth_;
     if (depth_ != 1 || c != '}') continue;
-    auto call = read_tool_call(ToolFormat::tag, list_.substr(list_.find('{')), rules_.schemas);
+    auto call = read_tool_calls(ToolFormat::tag, list_.substr(list_.find('{')), rules_.schemas);
     if (!call) continue;
-    out.calls.push_back(std::move(*call));
+    out.calls.push_back(std::move(call->front()));
     ++calls_;
     list_.clear();
     if (complete()) return;

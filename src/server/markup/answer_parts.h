@@ -15,6 +15,8 @@ namespace lathe {
 struct MarkupRules {
   bool reasoning = false;      // <think> and </think> are marks
   bool starts_inside = false;  // the prompt ends inside reasoning
+  // Reasoning and its marks are content. Calls in it still are none.
+  bool reasoning_stays = false;
   ToolFormat tools = ToolFormat::none;
   nlohmann::ordered_json schemas;  // the request's tools
   bool one_call = false;           // the first call is the last

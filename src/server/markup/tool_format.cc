@@ -27,12 +27,6 @@ std::optional<std::string_view> take_until(std::string_view& text, std::string_v
   return out;
 }
 
-std::optional<Json> object_of(std::string_view text) {
-  Json json = read_json<Json>(text);
-  if (!json.is_object()) return std::nullopt;
-  return json;
-}
-
 bool is_tool(const Json& tools, std::string_view name) {
   for (const Json& t : tools) {
     if (t.is_object() && t.contains("function") && t["function"].is_object() &&
@@ -43,86 +37,256 @@ bool is_tool(const Json& tools, std::string_view name) {
   return false;
 }
 
-// The schema of a tool's argument, or null.
-const Json* schema_of(const Json& tools, std::string_view tool, std::string_view argument) {
+// The schema of a tool's parameters, or null.
+const Json* parameters_of(const Json& tools, std::string_view tool) {
   for (const Json& t : tools) {
     if (!t.is_object() || !t.contains("function")) continue;
     const Json& f = t["function"];
-    if (!f.is_object() || f.value("name", "") != tool || !f.contains("parameters")) continue;
-    const Json& parameters = f["parameters"];
-    if (!parameters.is_object() || !parameters.contains("properties")) continue;
-    const Json& properties = parameters["properties"];
-    const std::string name(argument);
-    if (properties.is_object() && properties.contains(name)) return &properties[name];
+    if (f.is_object() && f.value("name", "") == tool && f.contains("parameters") &&
+        f["parameters"].is_object()) {
+      return &f["parameters"];
+    }
   }
   return nullptr;
 }
 
-// Whether the schema says string. Without a schema loose_value() decides by the text.
-bool is_string(const Json& tools, std::string_view tool, std::string_view argument) {
-  const Json* schema = schema_of(tools, tool, argument);
-  return schema != nullptr && schema->is_object() && schema->contains("type") &&
-         (*schema)["type"] == "string";
+// The properties of a tool's parameters, or null.
+const Json* properties_of(const Json& tools, std::string_view tool) {
+  const Json* parameters = parameters_of(tools, tool);
+  if (parameters == nullptr || !parameters->contains("properties")) return nullptr;
+  const Json& properties = (*parameters)["properties"];
+  return properties.is_object() ? &properties : nullptr;
 }
 
-// A value without quotes: a string where the schema says so, or where it is not JSON.
-Json loose_value(const Json& tools, std::string_view tool, std::string_view argument,
-                 std::string_view text) {
-  if (is_string(tools, tool, argument)) return std::string(text);
-  Json json = read_json<Json>(text);
-  return json.is_discarded() ? Json(std::string(text)) : json;
-}
+// Types that a schema allows; none: it does not say.
+struct Types {
+  bool string = false, integer = false, number = false, boolean = false, null = false,
+       array = false, object = false;
 
-std::optional<ToolCall> read_json_call(std::string_view body) {
-  const auto json = object_of(body);
-  if (!json || !json->contains("name") || !(*json)["name"].is_string()) return std::nullopt;
-  Json arguments = json->contains("arguments")    ? (*json)["arguments"]
-                   : json->contains("parameters") ? (*json)["parameters"]
-                                                  : Json::object();
-  if (arguments.is_string()) {
-    const auto inner = object_of(arguments.get_ref<const std::string&>());
-    if (!inner) return std::nullopt;
-    arguments = *inner;
+  void add(std::string_view name) {
+    string |= name == "string";
+    integer |= name == "integer";
+    number |= name == "number";
+    boolean |= name == "boolean";
+    null |= name == "null";
+    array |= name == "array";
+    object |= name == "object";
   }
-  if (!arguments.is_object()) return std::nullopt;
-  return ToolCall{(*json)["name"].get<std::string>(), json_text(arguments)};
-}
-
-std::optional<ToolCall> read_function_call(std::string_view body, const Json& tools) {
-  if (!take_until(body, "<function=")) return std::nullopt;
-  const auto name = take_until(body, ">");
-  if (!name) return std::nullopt;
-  Json arguments = Json::object();
-  while (take_until(body, "<parameter=")) {
-    const auto key = take_until(body, ">");
-    if (!key) return std::nullopt;
-    auto value = take_until(body, "</parameter>");
-    if (!value) return std::nullopt;
-    // The template puts the value on lines of its own.
-    if (value->starts_with('\n')) value->remove_prefix(1);
-    if (value->ends_with('\n')) value->remove_suffix(1);
-    arguments[std::string(trim(*key))] = loose_value(tools, trim(*name), trim(*key), *value);
+  void add_value(const Json& value) {
+    add(value.is_number_float() ? "number" : value.is_number() ? "integer" : value.type_name());
   }
-  return ToolCall{std::string(trim(*name)), json_text(arguments)};
+  bool others() const { return integer || number || boolean || array || object; }
+};
+
+constexpr int kMostReferences = 32;
+
+// Adds the types of `schema`. $ref resolves in `root`.
+void add_types(const Json& schema, const Json& root, int level, Types& out) {
+  if (!schema.is_object() || level > kMostReferences) return;
+  if (const auto ref = schema.find("$ref"); ref != schema.end() && ref->is_string()) {
+    const std::string& path = ref->get_ref<const std::string&>();
+    if (!path.starts_with("#/")) return;
+    const Json* at = &root;
+    std::string_view rest = std::string_view(path).substr(2);
+    while (at != nullptr && !rest.empty()) {
+      const std::size_t end = std::min(rest.find('/'), rest.size());
+      const auto next = at->is_object() ? at->find(std::string(rest.substr(0, end))) : at->end();
+      at = next == at->end() ? nullptr : &*next;
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+    if (at != nullptr) add_types(*at, root, level + 1, out);
+  }
+  if (const auto type = schema.find("type"); type != schema.end()) {
+    if (type->is_string()) out.add(type->get_ref<const std::string&>());
+    if (type->is_array()) {
+      for (const Json& name : *type) {
+        if (name.is_string()) out.add(name.get_ref<const std::string&>());
+      }
+    }
+  } else {
+    if (schema.contains("const")) out.add_value(schema["const"]);
+    if (const auto list = schema.find("enum"); list != schema.end() && list->is_array()) {
+      for (const Json& value : *list) out.add_value(value);
+    }
+    if (schema.contains("properties")) out.add("object");
+    if (schema.contains("items")) out.add("array");
+  }
+  out.null |= schema.value("nullable", Json()) == true;
+  for (const char* word : {"anyOf", "oneOf", "allOf"}) {
+    const auto list = schema.find(word);
+    if (list == schema.end() || !list->is_array()) continue;
+    for (const Json& part : *list) add_types(part, root, level + 1, out);
+  }
 }
 
-std::optional<ToolCall> read_pairs_call(std::string_view body, const Json& tools) {
-  const std::size_t first = body.find("<arg_key>");
+Types types_of(const Json& tools, std::string_view tool, std::string_view argument) {
+  Types out;
+  const Json* properties = properties_of(tools, tool);
+  if (properties == nullptr) return out;
+  const auto schema = properties->find(std::string(argument));
+  if (schema != properties->end()) add_types(*schema, *parameters_of(tools, tool), 0, out);
+  return out;
+}
+
+bool is_word(std::string_view text, std::string_view word) {
+  return std::equal(text.begin(), text.end(), word.begin(), word.end(), [](char a, char b) {
+    return (a >= 'A' && a <= 'Z' ? static_cast<char>(a - 'A' + 'a') : a) == b;
+  });
+}
+
+// JSON of one of the types that are not strings, for text that is written as one; else nullopt.
+std::optional<std::string> typed_value(const Types& types, std::string_view text) {
+  const std::string_view word = trim(text);
+  if (types.null && (is_word(word, "null") || is_word(word, "none"))) return "null";
+  if (types.boolean && (is_word(word, "true") || is_word(word, "false"))) {
+    return is_word(word, "true") ? "true" : "false";
+  }
+  auto json = compact_json(word);
+  if (!json) return std::nullopt;
+  const char front = json->front();
+  const bool number = front == '-' || (front >= '0' && front <= '9');
+  const bool whole = number && json->find_first_of(".eE") == std::string::npos;
+  const bool fits = (types.number && number) || (types.integer && whole) ||
+                    (types.array && front == '[') || (types.object && front == '{');
+  return fits ? json : std::nullopt;
+}
+
+// A value without quotes, as JSON: by the argument's schema; without one, a string if it is not
+// JSON.
+std::string loose_value(const Json& tools, std::string_view tool, std::string_view argument,
+                        std::string_view text) {
+  const Types types = types_of(tools, tool, argument);
+  if (auto json = typed_value(types, text)) return *json;
+  if (!types.string) {
+    if (auto json = compact_json(text)) return *json;
+  }
+  return json_text(std::string(text));
+}
+
+// Sets an argument; the last of equal names wins.
+void set(JsonMembers& arguments, std::string_view name, std::string value) {
+  const auto at = std::find_if(arguments.begin(), arguments.end(),
+                               [&](const auto& member) { return member.first == name; });
+  if (at == arguments.end()) {
+    arguments.emplace_back(name, std::move(value));
+  } else {
+    at->second = std::move(value);
+  }
+}
+
+const std::string* find(const JsonMembers& members, std::string_view name) {
+  for (const auto& [key, value] : members) {
+    if (key == name) return &value;
+  }
+  return nullptr;
+}
+
+// The text of a JSON string.
+std::optional<std::string> string_of(const std::string& json) {
+  const Json value = read_json<Json>(json);
+  return value.is_string() ? std::optional(value.get<std::string>()) : std::nullopt;
+}
+
+std::optional<std::vector<ToolCall>> one(ToolCall call) {
+  std::vector<ToolCall> out;
+  out.push_back(std::move(call));
+  return out;
+}
+
+std::optional<std::vector<ToolCall>> read_json_call(std::string_view body) {
+  const auto json = read_members(body);
+  const std::string* name = json ? find(*json, "name") : nullptr;
+  const auto called = name != nullptr ? string_of(*name) : std::nullopt;
+  if (!called) return std::nullopt;
+  const std::string* given = find(*json, "arguments");
+  if (given == nullptr) given = find(*json, "parameters");
+  std::string arguments = given != nullptr ? *given : "{}";
+  if (auto text = string_of(arguments)) arguments = std::move(*text);
+  const auto members = read_members(arguments);
+  if (!members) return std::nullopt;
+  return one({*called, members_text(*members)});
+}
+
+constexpr std::string_view kFunction = "<function=", kEndFunction = "</function>";
+constexpr std::string_view kTagParameter = "<parameter=", kEndTagParameter = "</parameter>";
+
+// The next tag that begins a line, or npos.
+std::size_t find_line_tag(std::string_view text, std::string_view tag) {
+  for (std::size_t at = text.find(tag); at != std::string_view::npos; at = text.find(tag, at + 1)) {
+    const std::size_t before = text.find_last_not_of(" \t", at == 0 ? 0 : at - 1);
+    if (at == 0 || before == std::string_view::npos || text[before] == '\n') return at;
+  }
+  return std::string_view::npos;
+}
+
+// Where a parameter's value ends, and its end tag. That is an end tag with another tag behind it:
+// others belong to the value. A value without one ends at the next tag.
+std::pair<std::size_t, std::size_t> value_end(std::string_view text) {
+  const std::size_t next =
+      std::min(find_line_tag(text, kTagParameter), find_line_tag(text, kFunction));
+  for (std::size_t at = text.find(kEndTagParameter); at < next;
+       at = text.find(kEndTagParameter, at + 1)) {
+    const std::string_view rest = trim(text.substr(at + kEndTagParameter.size()));
+    if (rest.empty() || rest.starts_with(kTagParameter) || rest.starts_with(kEndFunction) ||
+        rest.starts_with(kFunction)) {
+      return {at, at + kEndTagParameter.size()};
+    }
+  }
+  const std::size_t end = std::min({next, text.find(kEndFunction), text.size()});
+  return {end, end};
+}
+
+std::optional<std::vector<ToolCall>> read_function_calls(std::string_view body, const Json& tools) {
+  std::vector<ToolCall> out;
+  while (!trim(body).empty()) {
+    const auto gap = take_until(body, kFunction);
+    const auto name = gap ? take_until(body, ">") : std::nullopt;
+    if (!name || !trim(*gap).empty()) return std::nullopt;
+    JsonMembers arguments;
+    for (;;) {
+      body = trim(body);
+      if (!body.starts_with(kTagParameter)) break;
+      body.remove_prefix(kTagParameter.size());
+      const auto key = take_until(body, ">");
+      if (!key) return std::nullopt;
+      const auto [end, next] = value_end(body);
+      std::string_view value = body.substr(0, end);
+      body.remove_prefix(next);
+      // The template puts the value on lines of its own.
+      if (value.starts_with('\n')) value.remove_prefix(1);
+      if (value.ends_with('\n')) value.remove_suffix(1);
+      set(arguments, trim(*key), loose_value(tools, trim(*name), trim(*key), value));
+    }
+    if (body.starts_with(kEndFunction)) body.remove_prefix(kEndFunction.size());
+    out.push_back({std::string(trim(*name)), members_text(arguments)});
+  }
+  return out;
+}
+
+std::optional<std::vector<ToolCall>> read_pairs_call(std::string_view body, const Json& tools) {
+  constexpr std::string_view kKey = "<arg_key>", kEndValue = "</arg_value>";
+  const std::size_t first = body.find(kKey);
   const std::string name(trim(body.substr(0, first)));
   // The format allows any word as a name, so require a tool's.
   if (!is_tool(tools, name)) return std::nullopt;
-  Json arguments = Json::object();
-  while (take_until(body, "<arg_key>")) {
-    const auto key = take_until(body, "</arg_key>");
-    if (!key || !take_until(body, "<arg_value>")) return std::nullopt;
-    const auto value = take_until(body, "</arg_value>");
-    if (!value) return std::nullopt;
-    arguments[std::string(trim(*key))] = loose_value(tools, name, trim(*key), *value);
+  body.remove_prefix(std::min(first, body.size()));
+  JsonMembers arguments;
+  while (!trim(body).empty()) {
+    const auto before = take_until(body, kKey);
+    const auto key = before ? take_until(body, "</arg_key>") : std::nullopt;
+    const auto gap = key ? take_until(body, "<arg_value>") : std::nullopt;
+    if (!gap || !trim(*before).empty() || !trim(*gap).empty()) return std::nullopt;
+    // A value without an end mark ends at the next key.
+    const std::size_t shut = body.find(kEndValue);
+    const std::size_t end = std::min({shut, find_line_tag(body, kKey), body.size()});
+    const std::string_view value = body.substr(0, end);
+    body.remove_prefix(end == shut ? end + kEndValue.size() : end);
+    set(arguments, trim(*key), loose_value(tools, name, trim(*key), value));
   }
-  return ToolCall{name, json_text(arguments)};
+  return one({name, members_text(arguments)});
 }
 
-std::optional<ToolCall> read_deepseek_call(std::string_view body) {
+std::optional<std::vector<ToolCall>> read_deepseek_call(std::string_view body) {
   const auto first = take_until(body, "<｜tool▁sep｜>");
   if (!first) return std::nullopt;
   std::string_view name = trim(*first);
@@ -132,41 +296,46 @@ std::optional<ToolCall> read_deepseek_call(std::string_view body) {
     body.remove_prefix(fence + 7);
     body = body.substr(0, body.rfind("```"));
   }
-  const auto arguments = object_of(trim(body));
+  const auto arguments = read_members(trim(body));
   if (!arguments || name.empty()) return std::nullopt;
-  return ToolCall{std::string(name), json_text(*arguments)};
+  return one({std::string(name), members_text(*arguments)});
 }
 
-// A parameter's value. If the string attribute is missing, the schema decides.
-std::optional<Json> dsml_value(const Json& tools, std::string_view tool, std::string_view key,
-                               std::string_view mark, std::string_view text) {
-  if (mark == "string=\"true\"") return std::string(text);
+// A parameter's value as JSON. If the string attribute is missing, the schema decides.
+std::optional<std::string> dsml_value(const Json& tools, std::string_view tool,
+                                      std::string_view key, std::string_view mark,
+                                      std::string_view text) {
+  if (mark == "string=\"true\"") return json_text(std::string(text));
   if (mark.empty()) return loose_value(tools, tool, key, text);
   if (mark != "string=\"false\"") return std::nullopt;
-  Json json = read_json<Json>(text);
-  if (!json.is_discarded()) return json;
-  if (!is_string(tools, tool, key)) return std::nullopt;
-  return std::string(text);
+  if (auto json = compact_json(text)) return json;
+  const Types types = types_of(tools, tool, key);
+  if (auto json = typed_value(types, text)) return json;
+  return types.string ? std::optional(json_text(std::string(text))) : std::nullopt;
 }
 
-// Unwraps {"arguments": {...}}, unless the tool has an argument of that name.
-Json without_wrapper(Json arguments, const Json& tools, std::string_view tool) {
-  if (arguments.size() != 1 || !arguments.contains("arguments")) return arguments;
-  if (schema_of(tools, tool, "arguments") != nullptr) return arguments;
-  Json& inner = arguments["arguments"];
-  if (inner.is_object()) return inner;
-  if (!inner.is_string()) return arguments;
-  auto parsed = object_of(inner.get_ref<const std::string&>());
-  return parsed ? std::move(*parsed) : arguments;
+// Unwraps {"arguments": ...} and {"input": ...}, unless the tool has an argument of that name: an
+// object, one in a string, or the value of a tool's only argument.
+JsonMembers without_wrapper(JsonMembers arguments, const Json& tools, std::string_view tool) {
+  if (arguments.size() != 1) return arguments;
+  const auto& [name, value] = arguments.front();
+  if (name != "arguments" && name != "input") return arguments;
+  const Json* properties = properties_of(tools, tool);
+  if (properties != nullptr && properties->contains(name)) return arguments;
+  if (auto inner = read_members(value)) return *inner;
+  const auto text = string_of(value);
+  if (auto inner = text ? read_members(*text) : std::nullopt) return *inner;
+  if (properties == nullptr || properties->size() != 1) return arguments;
+  return {{properties->begin().key(), value}};
 }
 
 // Accepts parameters alone, each once, or one JSON object.
-std::optional<ToolCall> read_dsml_call(std::string_view body, const Json& tools) {
+std::optional<std::vector<ToolCall>> read_dsml_call(std::string_view body, const Json& tools) {
   const auto name = take_until(body, "\"");
   const auto rest = name ? take_until(body, ">") : std::nullopt;
   if (!rest || !trim(*rest).empty()) return std::nullopt;
-  Json arguments = Json::object();
-  if (auto whole = object_of(trim(body))) {
+  JsonMembers arguments;
+  if (auto whole = read_members(trim(body))) {
     arguments = std::move(*whole);
     body = "";
   }
@@ -177,12 +346,12 @@ std::optional<ToolCall> read_dsml_call(std::string_view body, const Json& tools)
     const auto text = mark ? take_until(body, kEndParameter) : std::nullopt;
     if (!text || !trim(*gap).empty() || !trim(*front).empty()) return std::nullopt;
     auto value = dsml_value(tools, *name, *key, trim(*mark), *text);
-    if (!value || arguments.contains(std::string(*key))) return std::nullopt;
-    arguments[std::string(*key)] = std::move(*value);
+    if (!value || find(arguments, *key) != nullptr) return std::nullopt;
+    arguments.emplace_back(*key, std::move(*value));
   }
   if (!trim(body).empty()) return std::nullopt;
   arguments = without_wrapper(std::move(arguments), tools, *name);
-  return ToolCall{std::string(*name), json_text(arguments)};
+  return one({std::string(*name), members_text(arguments)});
 }
 
 }  // namespace
@@ -240,8 +409,8 @@ std::size_t find_call_end(ToolFormat format, std::string_view text, std::size_t&
   }
 }
 
-std::optional<ToolCall> read_tool_call(ToolFormat format, std::string_view body,
-                                       const Json& tools) {
+std::optional<std::vector<ToolCall>> read_tool_calls(ToolFormat format, std::string_view body,
+                                                     const Json& tools) {
   switch (format) {
     case ToolFormat::none:
       return std::nullopt;
@@ -254,7 +423,7 @@ std::optional<ToolCall> read_tool_call(ToolFormat format, std::string_view body,
   }
   const std::string_view inner = trim(body);
   if (inner.starts_with('{')) return read_json_call(inner);
-  if (inner.starts_with("<function=")) return read_function_call(inner, tools);
+  if (inner.starts_with(kFunction)) return read_function_calls(inner, tools);
   return read_pairs_call(inner, tools);
 }
 

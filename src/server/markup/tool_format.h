@@ -47,9 +47,10 @@ struct ToolCall {
   std::string arguments;  // a JSON object's text
 };
 
-/// Parses the text between a call's marks. `tools`: the request's; their schemas say which values
-/// are strings if the format does not. nullopt: not a call.
-std::optional<ToolCall> read_tool_call(ToolFormat format, std::string_view body,
-                                       const nlohmann::ordered_json& tools);
+/// Parses the text between a call's marks: one call, or several functions. `tools`: the request's;
+/// where the format does not say a value's type, its schema does. Numbers keep their digits.
+/// nullopt: not a call, or text that would be lost.
+std::optional<std::vector<ToolCall>> read_tool_calls(ToolFormat format, std::string_view body,
+                                                     const nlohmann::ordered_json& tools);
 
 }  // namespace lathe

@@ -224,11 +224,143 @@ TEST(AnswerParts, OneCallMayBeTheLast) {
                "reasoning: \ncontent: \nweather{}\n");
 }
 
+std::string arguments_of(const std::string& body, const Json& tools) {
+  const auto calls = read_tool_calls(ToolFormat::tag, body, tools);
+  return calls && calls->size() == 1 ? calls->front().arguments : "no call";
+}
+
 TEST(AnswerParts, ASchemaMakesAValueAString) {
-  const auto call = read_tool_call(
-      ToolFormat::tag, "weather<arg_key>city</arg_key><arg_value>42</arg_value>", kTools);
-  ASSERT_TRUE(call);
-  EXPECT_EQ(call->arguments, R"({"city":"42"})");
+  EXPECT_EQ(arguments_of("weather<arg_key>city</arg_key><arg_value>42</arg_value>", kTools),
+            R"({"city":"42"})");
+}
+
+// vLLM coerces a value by its schema.
+TEST(AnswerParts, B3ASchemaSaysWhatAValueIs) {
+  const auto value = [](const std::string& schema, const std::string& text) {
+    const Json tools = Json::parse(
+        R"([{"type": "function", "function": {"name": "f", "parameters": {"type": "object",
+        "$defs": {"name": {"type": "string"}}, "properties": {"x": )" +
+        schema + "}}}}]");
+    std::string out =
+        arguments_of("<function=f>\n<parameter=x>\n" + text + "\n</parameter>\n</function>", tools);
+    EXPECT_EQ(out, arguments_of("f<arg_key>x</arg_key><arg_value>" + text + "</arg_value>", tools));
+    return out.substr(5, out.size() - 6);
+  };
+  const std::string maybe = R"({"anyOf": [{"type": "string"}, {"type": "null"}]})";
+  EXPECT_EQ(value(maybe, "555"), R"("555")");
+  EXPECT_EQ(value(maybe, "true"), R"("true")");
+  EXPECT_EQ(value(maybe, "null"), "null");
+  EXPECT_EQ(value(maybe, "None"), "null");
+  EXPECT_EQ(value(R"({"type": ["string", "null"]})", "5"), R"("5")");
+  EXPECT_EQ(value(R"({"type": "string"})", "null"), R"("null")");
+  EXPECT_EQ(value(R"({"enum": ["1", "2"]})", "1"), R"("1")");
+  EXPECT_EQ(value(R"({"const": "1"})", "1"), R"("1")");
+  EXPECT_EQ(value(R"({"$ref": "#/$defs/name"})", "7"), R"("7")");
+  EXPECT_EQ(value(R"({"oneOf": [{"$ref": "#/$defs/name"}, {"type": "array"}]})", "[1]"), "[1]");
+  EXPECT_EQ(value(R"({"type": "boolean"})", "True"), "true");
+  EXPECT_EQ(value(R"({"type": "boolean"})", "FALSE"), "false");
+  EXPECT_EQ(value(R"({"type": ["integer", "string"]})", "12"), "12");
+  EXPECT_EQ(value(R"({"type": ["integer", "string"]})", "1.5"), R"("1.5")");
+  EXPECT_EQ(value(R"({"type": "integer", "nullable": true})", "null"), "null");
+  EXPECT_EQ(value(R"({"type": "number"})", "1e3"), "1e3");
+  EXPECT_EQ(value(R"({"type": "object"})", "{\"a\": [1]}"), R"({"a":[1]})");
+  EXPECT_EQ(value(R"({"type": "object"})", "{'a': 1}"), R"("{'a': 1}")");
+  EXPECT_EQ(value("{}", "12"), "12");
+  EXPECT_EQ(value("{}", "twelve"), R"("twelve")");
+}
+
+// A number has the digits that the model wrote.
+TEST(AnswerParts, A8NumbersKeepTheirDigits) {
+  const std::string numbers = R"({"a":18446744073709551616,"b":[0.1234567890123456789,1E5]})";
+  EXPECT_EQ(arguments_of(R"({"name": "f", "arguments": )" + numbers + "}", kTools), numbers);
+  EXPECT_EQ(arguments_of("<function=f><parameter=x>18446744073709551616</parameter>", kTools),
+            R"({"x":18446744073709551616})");
+  const auto dsml = read_tool_calls(ToolFormat::dsml, "f\">" + numbers, kTools);
+  ASSERT_TRUE(dsml);
+  EXPECT_EQ(dsml->front().arguments, numbers);
+}
+
+TEST(AnswerParts, B4FunctionsAndParametersEndAtTheNextTag) {
+  const MarkupRules rules = calling(ToolFormat::tag);
+  const auto call = [](const std::string& body) {
+    return "<tool_call>\n" + body + "\n</tool_call>";
+  };
+  expect_parts(rules,
+               call("<function=read>\n<parameter=path>\na\n</parameter>\n</function>\n"
+                    "<function=delete>\n<parameter=path>\nb\n</parameter>\n</function>"),
+               "reasoning: \ncontent: \nread{\"path\":\"a\"}\ndelete{\"path\":\"b\"}\n");
+  // Without an end mark.
+  for (const char* body :
+       {"<function=f>\n<parameter=a>\n1 x\n<parameter=b>\n2\n</parameter>\n</function>",
+        "<function=f>\n<parameter=a>\n1 x\n</parameter>\n<parameter=b>\n2\n</function>",
+        "<function=f>\n<parameter=a>\n1 x\n</parameter>\n<parameter=b>\n2"}) {
+    expect_parts(rules, call(body), "reasoning: \ncontent: \nf{\"a\":\"1 x\",\"b\":2}\n");
+  }
+  // An end mark inside a value.
+  expect_parts(
+      rules,
+      call("<function=f>\n<parameter=a>\nwrite </parameter> here\n</parameter>\n</function>"),
+      "reasoning: \ncontent: \nf{\"a\":\"write </parameter> here\"}\n");
+  // Text that no parameter has stays.
+  for (const char* body : {"<function=f>\nwell\n<parameter=a>1</parameter></function>",
+                           "<function=f></function> and so on"}) {
+    expect_parts(rules, call(body), "reasoning: \ncontent: " + call(body) + "\n");
+  }
+  expect_parts(rules,
+               "<tool_call>weather<arg_key>city</arg_key><arg_value>Oslo\n<arg_key>days</arg_key>"
+               "<arg_value>3</arg_value></tool_call>",
+               "reasoning: \ncontent: \nweather{\"city\":\"Oslo\\n\",\"days\":3}\n");
+  MarkupRules first = rules;
+  first.one_call = true;
+  expect_parts(first, call("<function=a></function><function=b></function>"),
+               "reasoning: \ncontent: \na{}\n");
+}
+
+// A call that the model only thinks of is none.
+TEST(AnswerParts, B5CallsCountAfterReasoning) {
+  const std::string call = "<tool_call>{\"name\": \"weather\", \"arguments\": {}}</tool_call>";
+  MarkupRules rules = calling(ToolFormat::tag);
+  expect_parts(rules, "<think>Shall I " + call + "?</think>\n\nI will not.",
+               "reasoning: Shall I " + call + "?\ncontent: \nI will not.\n");
+  expect_parts(rules, "<think>So</think>" + call, "reasoning: So\ncontent: \nweather{}\n");
+  const std::string dsml = "<｜DSML｜invoke name=\"weather\">\n</｜DSML｜invoke>";
+  expect_parts(calling(ToolFormat::dsml), "<think>" + dsml + "</think>No.",
+               "reasoning: " + dsml + "\ncontent: No.\n");
+  // Reasoning that is empty may lack its first mark.
+  expect_parts(rules, "</think>\n\nHello", "reasoning: \ncontent: \nHello\n");
+  expect_parts(rules, "\n</think>" + call, "reasoning: \ncontent: \nweather{}\n");
+  // With separate_reasoning false all of it is content, marks as well.
+  rules.reasoning_stays = true;
+  expect_parts(rules, "<think>a " + call + "</think>\nb" + call,
+               "reasoning: \ncontent: <think>a " + call + "</think>\nb\nweather{}\n");
+  rules.starts_inside = true;
+  expect_parts(rules, "a</think>\n\nb", "reasoning: \ncontent: a</think>\n\nb\n");
+}
+
+// sglang#38924.
+TEST(AnswerParts, B10AWrapperIsNoArgument) {
+  const Json tools = Json::parse(
+      R"([{"type": "function", "function": {"name": "bash", "parameters": {"type": "object",
+      "properties": {"command": {"type": "string"}}}}}, {"type": "function", "function": {"name":
+      "own", "parameters": {"type": "object", "properties": {"input": {"type": "string"}}}}}])");
+  const auto read = [&](const std::string& name, const std::string& body) {
+    const auto calls = read_tool_calls(ToolFormat::dsml, name + "\">\n" + body + "\n", tools);
+    return calls ? calls->front().arguments : "no call";
+  };
+  const auto parameter = [](const std::string& name, const std::string& text, bool string) {
+    return "<｜DSML｜parameter name=\"" + name + "\" string=\"" + (string ? "true" : "false") +
+           "\">" + text + "</｜DSML｜parameter>";
+  };
+  const std::string right = R"({"command":"ls -la"})";
+  for (const std::string name : {"arguments", "input"}) {
+    EXPECT_EQ(read("bash", parameter(name, right, false)), right);
+    EXPECT_EQ(read("bash", parameter(name, right, true)), right);
+    EXPECT_EQ(read("bash", parameter(name, "ls -la", true)), right);
+    EXPECT_EQ(read("bash", "{\"" + name + "\": " + right + "}"), right);
+    EXPECT_EQ(read("bash", "{\"" + name + "\": \"ls -la\"}"), right);
+  }
+  EXPECT_EQ(read("own", parameter("input", "ls -la", true)), R"({"input":"ls -la"})");
+  EXPECT_EQ(read("bash", parameter("command", "ls -la", true)), right);
 }
 
 // Without calls, only marks and the newline after one are dropped.
