@@ -37,6 +37,9 @@ class Answer : public HttpAnswer {
   void end_stream() override {
     if (const auto c = get()) c->end_stream();
   }
+  void drop() override {
+    if (const auto c = get()) c->close();
+  }
   bool gone() const override { return get() == nullptr; }
   void on_gone(std::function<void(ClientEnd)> call) override {
     if (const auto c = get()) c->set_on_gone(std::move(call));
@@ -64,21 +67,72 @@ std::string lower(std::string_view text) {
   return out;
 }
 
+std::string_view view(boost::beast::string_view text) { return {text.data(), text.size()}; }
+
+// Two of these would be two requests in one: which one counts would depend on the reader.
+constexpr http::field kSingle[] = {http::field::host, http::field::authorization,
+                                   http::field::content_type, http::field::origin,
+                                   http::field::expect};
+
+// Characters of a host and port: RFC 3986, without escapes.
+bool is_host(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("-._~:[]").find(c) != std::string_view::npos;
+  });
+}
+
+// Splits a target into path and query. Of an absolute URI the host replaces the header's, as RFC
+// 9112, 3.2.2 asks.
+void read_target(std::string_view target, HttpRequest& out) {
+  const std::size_t scheme = target.find("://");
+  if (!target.starts_with('/') && scheme != std::string_view::npos) {
+    target.remove_prefix(scheme + 3);
+    const std::size_t end = std::min(target.find_first_of("/?"), target.size());
+    for (HttpHeader& h : out.headers) {
+      if (h.name == "host") h.value = target.substr(0, end);
+    }
+    target.remove_prefix(end);
+  }
+  const std::size_t question = target.find('?');
+  out.path = target.substr(0, question);
+  if (out.path.empty()) out.path = "/";
+  if (question != std::string_view::npos) out.query = target.substr(question + 1);
+}
+
 }  // namespace
 
-Connection::Connection(asio::generic::stream_protocol::socket socket, ConnectionHost& host)
-    : socket_(std::move(socket)), host_(host), since_(host.now), taken_(host.now) {}
+Connection::Connection(asio::generic::stream_protocol::socket socket, ConnectionHost& host,
+                       bool reserve)
+    : socket_(std::move(socket)),
+      host_(host),
+      on_chunk_([this](std::uint64_t, boost::beast::string_view extensions, error_code& error) {
+        extension_bytes_ += extensions.size();
+        if (extension_bytes_ > host_.limits.max_header_bytes) error = http::error::header_limit;
+      }),
+      since_(host.now),
+      taken_(host.now),
+      reserve_(reserve) {}
+
+// A request that finds no memory ends its connection, not the server.
+template <class Work>
+void Connection::guarded(const Work& work) {
+  try {
+    work();
+  } catch (const std::bad_alloc&) {
+    lose(ClientEnd::left);
+  }
+}
 
 void Connection::start() { wait_readable(); }
 
 void Connection::wait_readable() {
   if (reading_ || state_ == State::closed) return;
-  if (state_ == State::answering && in_.size() >= host_.limits.max_header_bytes) return;
   reading_ = true;
   socket_.async_wait(asio::socket_base::wait_read,
                      [self = shared_from_this()](const error_code& error) {
                        self->reading_ = false;
-                       if (!error) self->on_readable();
+                       if (!error) self->guarded([&] { self->on_readable(); });
                      });
 }
 
@@ -94,11 +148,30 @@ void Connection::on_readable() {
     lose(ClientEnd::left);
     return;
   }
-  if (state_ != State::closing) {
+  if (state_ == State::answering && in_.size() + n > host_.limits.max_header_bytes) {
+    // Too much behind the request in progress to keep. Go on reading, or the client's leaving
+    // would go unnoticed, and close after the answer.
+    keep_alive_ = false;
+    in_.clear();
+  } else if (state_ != State::closing && (state_ != State::answering || keep_alive_)) {
     in_.append(host_.buffer, 0, n);
     parse();
   }
   wait_readable();
+}
+
+// Counts bytes of a body. Returns false if they are too many for all connections together.
+bool Connection::keep_body(std::size_t bytes) {
+  if (host_.body_bytes == nullptr) return true;
+  const auto more = static_cast<std::int64_t>(bytes) - kept_bytes_;
+  kept_bytes_ += more;
+  return host_.body_bytes->fetch_add(more, std::memory_order_relaxed) + more <=
+         host_.limits.max_bodies_bytes;
+}
+
+void Connection::release_body() {
+  if (kept_bytes_ > 0) host_.body_bytes->fetch_sub(kept_bytes_, std::memory_order_relaxed);
+  kept_bytes_ = 0;
 }
 
 void Connection::parse() {
@@ -112,14 +185,26 @@ void Connection::parse() {
       parser_.emplace();
       parser_->header_limit(static_cast<std::uint32_t>(host_.limits.max_header_bytes));
       parser_->body_limit(host_.limits.max_body_bytes);
+      parser_->on_chunk_header(on_chunk_);
+      extension_bytes_ = 0;
     }
+    // A head, the head of a chunk, and the last chunk with its trailer are parsed as a whole, so
+    // they have to fit in here (RFC 9112, 7.1.1 and 7.1.2).
+    const std::size_t window = std::min(in_.size(), host_.limits.max_header_bytes);
+    const bool full = window == host_.limits.max_header_bytes;
     error_code error;
-    const std::size_t n = parser_->put(asio::buffer(in_), error);
+    const std::size_t n = parser_->put(asio::buffer(in_.data(), window), error);
     in_.erase(0, n);
-    if (error == http::error::need_more) break;
-    if (error == http::error::header_limit) {
+    if (state_ == State::body && !keep_body(parser_->get().body().size())) {
+      refuse_bodies();
+      break;
+    }
+    if (error == http::error::need_more && n > 0) continue;
+    if (error == http::error::need_more && !full) break;
+    if (error == http::error::header_limit || error == http::error::need_more) {
       refuse(431, "headers_too_large",
-             fmt::format("headers: wanted at most {} bytes, got more; --max-header-bytes",
+             fmt::format("{}: wanted at most {} bytes, got more; --max-header-bytes",
+                         state_ == State::body ? "chunk extensions or trailer" : "headers",
                          host_.limits.max_header_bytes));
     } else if (error == http::error::body_limit) {
       refuse(413, "body_too_large",
@@ -136,12 +221,46 @@ void Connection::parse() {
   parsing_ = false;
 }
 
-// Returns false if it rejected the request.
+void Connection::refuse_bodies() {
+  refuse(503, "queue_full",
+         fmt::format("bodies: wanted at most {} bytes of all requests at once, got more; retry "
+                     "later, or --max-bodies-bytes",
+                     host_.limits.max_bodies_bytes));
+}
+
+// Returns false if it rejected the request or passed it on without its body.
 bool Connection::on_head() {
   const auto& message = parser_->get();
   http11_ = message.version() >= 11;
-  keep_alive_ = message.keep_alive();
+  keep_alive_ = message.keep_alive() && !reserve_;
   head_only_ = message.method() == http::verb::head;
+  if (!check_head()) return false;
+  request_ = {};
+  request_.reserve = reserve_;
+  request_.method = view(message.method_string());
+  for (const auto& field : message) {
+    request_.headers.push_back(
+        {lower(view(field.name_string())), std::string(view(field.value()))});
+  }
+  read_target(view(message.target()), request_);
+  state_ = State::body;
+  since_ = host_.now;
+  if (parser_->is_done()) return true;  // without a body
+  if (!host_.handler.reads_body(request_)) {
+    keep_alive_ = false;
+    on_request();
+    return false;
+  }
+  const auto expect = message.find(http::field::expect);
+  if (http11_ && expect != message.end() && lower(view(expect->value())) == "100-continue") {
+    put("HTTP/1.1 100 Continue\r\n\r\n");
+  }
+  return state_ == State::body;  // a write may have found the client gone
+}
+
+// Returns false if it rejected the request.
+bool Connection::check_head() {
+  const auto& message = parser_->get();
   const auto count = static_cast<std::size_t>(std::distance(message.begin(), message.end()));
   if (count > host_.limits.max_headers) {
     refuse(431, "headers_too_large",
@@ -154,50 +273,44 @@ bool Connection::on_head() {
   }
   // With a list of codings two readers may disagree on where the body ends (request smuggling).
   const auto coding = message.find(http::field::transfer_encoding);
-  if (coding != message.end() &&
-      (message.count(http::field::transfer_encoding) > 1 ||
-       lower(std::string_view(coding->value().data(), coding->value().size())) != "chunked")) {
+  if (coding != message.end() && (message.count(http::field::transfer_encoding) > 1 ||
+                                  lower(view(coding->value())) != "chunked")) {
     refuse(400, "invalid_http", "Transfer-Encoding: wanted chunked, got another");
     return false;
   }
-  if (message.count(http::field::host) > 1) {
-    refuse(400, "invalid_http", "Host: wanted one, got several");
+  for (const http::field name : kSingle) {
+    if (message.count(name) < 2) continue;
+    refuse(400, "invalid_http",
+           fmt::format("{}: wanted one, got several", view(http::to_string(name))));
     return false;
   }
-  state_ = State::body;
-  since_ = host_.now;
-  const auto expect = message.find(http::field::expect);
-  if (expect != message.end() &&
-      lower(std::string_view(expect->value().data(), expect->value().size())) == "100-continue") {
-    put("HTTP/1.1 100 Continue\r\n\r\n");
+  if (message.count("x-api-key") > 1) {
+    refuse(400, "invalid_http", "X-Api-Key: wanted one, got several");
+    return false;
   }
-  return state_ == State::body;  // a write may have found the client gone
+  const auto host = message.find(http::field::host);
+  if (host == message.end() ? http11_ : !is_host(view(host->value()))) {
+    refuse(400, "invalid_http",
+           fmt::format("Host: wanted a name or address, got {}",
+                       host == message.end() ? "none" : "something else"));
+    return false;
+  }
+  return true;
 }
 
 void Connection::on_request() {
-  HttpRequest request;
-  auto message = parser_->release();
+  request_.body = std::move(parser_->get().body());
   parser_.reset();
-  request.method.assign(message.method_string().data(), message.method_string().size());
-  const std::string_view target(message.target().data(), message.target().size());
-  const std::size_t question = target.find('?');
-  request.path = std::string(target.substr(0, question));
-  if (question != std::string_view::npos) request.query = std::string(target.substr(question + 1));
-  for (const auto& field : message) {
-    request.headers.push_back(
-        {lower(std::string_view(field.name_string().data(), field.name_string().size())),
-         std::string(field.value().data(), field.value().size())});
-  }
-  request.body = std::move(message.body());
   state_ = State::answering;
   streaming_ = false;
   wrote_ = host_.now;
   ++number_;
-  host_.handler.request(std::move(request), std::make_shared<Answer>(weak_from_this(), number_));
+  host_.handler.request(std::move(request_), std::make_shared<Answer>(weak_from_this(), number_));
 }
 
 void Connection::refuse(int status, std::string_view code, std::string message) {
   state_ = State::answering;
+  parser_.reset();
   ++number_;
   HttpResponse response = host_.handler.error(status, code, std::move(message));
   response.close = true;
@@ -261,6 +374,7 @@ void Connection::end_stream() {
 
 void Connection::answer_ended() {
   if (state_ != State::answering) return;
+  release_body();
   on_gone_ = nullptr;
   streaming_ = false;
   since_ = host_.now;
@@ -270,7 +384,8 @@ void Connection::answer_ended() {
   }
   state_ = State::idle;
   if (!in_.empty() && !parsing_) {
-    asio::post(socket_.get_executor(), [self = shared_from_this()] { self->parse(); });
+    asio::post(socket_.get_executor(),
+               [self = shared_from_this()] { self->guarded([&] { self->parse(); }); });
   }
   wait_readable();
 }
@@ -300,7 +415,7 @@ void Connection::flush() {
       socket_.async_wait(asio::socket_base::wait_write,
                          [self = shared_from_this()](const error_code& failed) {
                            self->writing_ = false;
-                           if (!failed) self->flush();
+                           if (!failed) self->guarded([&] { self->flush(); });
                          });
       return;
     }
@@ -342,6 +457,8 @@ void Connection::lose(ClientEnd why) {
 void Connection::close() {
   if (state_ == State::closed) return;
   state_ = State::closed;
+  parser_.reset();
+  release_body();
   error_code ignored;
   socket_.close(ignored);
   host_.closed(this);
@@ -356,12 +473,13 @@ void Connection::tick() {
     lose(ClientEnd::slow);
     return;
   }
+  const int head_seconds = std::min(limits.header_timeout, reserve_ ? 2 : limits.header_timeout);
   switch (state_) {
     case State::idle:
-      if (past(since_, number_ == 0 ? limits.header_timeout : limits.keep_alive_timeout)) close();
+      if (past(since_, number_ == 0 ? head_seconds : limits.keep_alive_timeout)) close();
       break;
     case State::head:
-      if (past(since_, limits.header_timeout)) close();
+      if (past(since_, head_seconds)) close();
       break;
     case State::body:
       if (past(since_, limits.body_timeout)) {

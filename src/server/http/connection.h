@@ -6,6 +6,7 @@
 // max_header_bytes, to notice at once when the client leaves.
 #pragma once
 
+#include <atomic>
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
@@ -24,6 +25,7 @@ class Connection;
 /// open when the server stops.
 struct ConnectionHost {
   HttpLimits limits;
+  std::atomic<std::int64_t>* body_bytes = nullptr;  // of all threads: max_bodies_bytes
   HttpHandler handler;
   std::function<void(Connection*)> closed;  // the connection is over
   bool draining = false;                    // close connections after their answers
@@ -33,7 +35,9 @@ struct ConnectionHost {
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(boost::asio::generic::stream_protocol::socket socket, ConnectionHost& host);
+  /// `reserve`: beyond max_connections, for one request.
+  Connection(boost::asio::generic::stream_protocol::socket socket, ConnectionHost& host,
+             bool reserve = false);
 
   void start();
   /// Enforces the time limits; called once a second.
@@ -59,12 +63,18 @@ class Connection : public std::enable_shared_from_this<Connection> {
   enum class State { idle, head, body, answering, closing, closed };
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
 
+  template <class Work>
+  void guarded(const Work& work);
   void wait_readable();
   void on_readable();
   void parse();
   bool on_head();
+  bool check_head();
+  bool keep_body(std::size_t bytes);
+  void release_body();
   void on_request();
   void refuse(int status, std::string_view code, std::string message);
+  void refuse_bodies();
   void put(std::string_view bytes);
   void flush();
   void answer_ended();
@@ -74,6 +84,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   ConnectionHost& host_;
   State state_ = State::idle;
   std::optional<Parser> parser_;
+  HttpRequest request_;              // being read: its head
+  std::int64_t kept_bytes_ = 0;      // of its body, counted in the host's body_bytes
+  std::size_t extension_bytes_ = 0;  // of its chunks
+  std::function<void(std::uint64_t, boost::beast::string_view, boost::system::error_code&)>
+      on_chunk_;
   std::string in_;   // read but not yet parsed
   std::string out_;  // to be sent, from sent_ on
   std::size_t sent_ = 0;
@@ -90,6 +105,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool head_only_ = false;  // HEAD: no body
   bool streaming_ = false;
   bool chunked_ = false;
+  const bool reserve_;
 };
 
 }  // namespace lathe

@@ -15,14 +15,15 @@ constexpr std::size_t kReadBytes = 64 << 10;
 }  // namespace
 
 ConnectionSet::ConnectionSet(asio::io_context& context, const HttpLimits& limits,
-                             std::function<void()> on_closed)
+                             std::atomic<std::int64_t>& body_bytes, std::function<void()> on_closed)
     : context_(context), on_closed_(std::move(on_closed)) {
   host_.limits = limits;
+  host_.body_bytes = &body_bytes;
   host_.buffer.resize(kReadBytes);
   host_.closed = [this](Connection* c) { remove(c); };
 }
 
-void ConnectionSet::add(asio::generic::stream_protocol::socket socket) {
+void ConnectionSet::add(asio::generic::stream_protocol::socket socket, bool reserve) {
   boost::system::error_code ignored;
   socket.non_blocking(true, ignored);
   socket.set_option(asio::ip::tcp::no_delay(true), ignored);
@@ -30,9 +31,13 @@ void ConnectionSet::add(asio::generic::stream_protocol::socket socket) {
   const unsigned gone_after_ms = 60'000;
   setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &gone_after_ms,
              sizeof gone_after_ms);
-  auto connection = std::make_shared<Connection>(std::move(socket), host_);
-  connections_.emplace(connection.get(), connection);
-  connection->start();
+  try {
+    auto connection = std::make_shared<Connection>(std::move(socket), host_, reserve);
+    connections_.emplace(connection.get(), connection);
+    connection->start();
+  } catch (const std::bad_alloc&) {
+    on_closed_();
+  }
 }
 
 void ConnectionSet::tick() {

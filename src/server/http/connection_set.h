@@ -14,11 +14,13 @@ namespace lathe {
 class ConnectionSet {
  public:
   /// Runs in the thread of `context` only. `on_closed` is called after a connection has closed.
+  /// `body_bytes`: of all sets of the server; outlives the set.
   ConnectionSet(boost::asio::io_context& context, const HttpLimits& limits,
-                std::function<void()> on_closed);
+                std::atomic<std::int64_t>& body_bytes, std::function<void()> on_closed);
   void set_handler(HttpHandler handler) { host_.handler = std::move(handler); }
 
-  void add(boost::asio::generic::stream_protocol::socket socket);
+  /// `reserve`: beyond max_connections, for one request. Without memory the socket closes.
+  void add(boost::asio::generic::stream_protocol::socket socket, bool reserve);
   /// Enforces the time limits; called once a second.
   void tick();
   /// Closes idle connections at once, others after their answers.

@@ -38,6 +38,10 @@ class RemoteAnswer : public HttpAnswer, public std::enable_shared_from_this<Remo
     ended_ = true;
     home_.post([answer = answer_] { answer->end_stream(); });
   }
+  void drop() override {
+    ended_ = true;
+    home_.post([answer = answer_] { answer->drop(); });
+  }
   bool gone() const override { return gone_.load(std::memory_order_relaxed); }
   void on_gone(std::function<void(ClientEnd)> call) override { on_gone_ = std::move(call); }
   // May be a step old. If bytes were left unsent, asks for a fresh value for the next call.
@@ -74,12 +78,14 @@ class RemoteAnswer : public HttpAnswer, public std::enable_shared_from_this<Remo
 }  // namespace
 
 ConnectionThread::ConnectionThread(asio::io_context& server, const HttpLimits& limits,
-                                   HttpHandler handler, std::function<void()> on_closed)
+                                   std::atomic<std::int64_t>& body_bytes, HttpHandler handler,
+                                   std::function<void()> on_closed)
     : work_(asio::make_work_guard(context_)),
-      set_(context_, limits,
+      set_(context_, limits, body_bytes,
            [&server, on_closed = std::move(on_closed)] { asio::post(server, on_closed); }) {
   HttpHandler here;
   here.error = handler.error;
+  here.reads_body = handler.reads_body;
   here.refused = [&server, refused = handler.refused](int status, std::string_view code) {
     asio::post(server, [=] { refused(status, code); });
   };
@@ -91,14 +97,29 @@ ConnectionThread::ConnectionThread(asio::io_context& server, const HttpLimits& l
       asio::post(server, [remote, end] { remote->tell_gone(end); });
     });
     asio::post(server, [call, request = std::move(request), remote]() mutable {
-      call(std::move(request), std::move(remote));
+      try {
+        call(std::move(request), remote);
+      } catch (const std::bad_alloc&) {
+        remote->drop();
+      }
     });
   };
   set_.set_handler(std::move(here));
   thread_ = std::thread([this] {
     name_thread("lathe-io");
-    context_.run();
+    run_through(context_);
   });
+}
+
+void run_through(asio::io_context& context) {
+  for (;;) {
+    try {
+      context.run();
+      return;
+    } catch (const std::bad_alloc&) {
+      // Handlers with a connection or request of their own catch this themselves.
+    }
+  }
 }
 
 ConnectionThread::~ConnectionThread() {
@@ -106,9 +127,10 @@ ConnectionThread::~ConnectionThread() {
   thread_.join();
 }
 
-void ConnectionThread::add(asio::generic::stream_protocol::socket socket) {
-  asio::post(context_,
-             [this, socket = std::move(socket)]() mutable { set_.add(std::move(socket)); });
+void ConnectionThread::add(asio::generic::stream_protocol::socket socket, bool reserve) {
+  asio::post(context_, [this, socket = std::move(socket), reserve]() mutable {
+    set_.add(std::move(socket), reserve);
+  });
 }
 
 void ConnectionThread::tick() {
@@ -135,7 +157,13 @@ void ConnectionThread::run_jobs() {
     const std::lock_guard lock(mutex_);
     std::swap(jobs, jobs_);
   }
-  for (const auto& job : jobs) job();
+  for (const auto& job : jobs) {
+    try {
+      job();
+    } catch (const std::bad_alloc&) {
+      // What the job was to send is lost; the client's time limit ends its connection.
+    }
+  }
 }
 
 }  // namespace lathe

@@ -12,10 +12,15 @@
 
 namespace lathe {
 
+/// context.run(), in which a handler that finds no memory is lost and the others go on.
+void run_through(boost::asio::io_context& context);
+
 class ConnectionThread {
  public:
-  /// `on_closed` and `handler`, except its `error`, are called in the thread that runs `server`.
-  ConnectionThread(boost::asio::io_context& server, const HttpLimits& limits, HttpHandler handler,
+  /// `on_closed` and `handler` are called in the thread that runs `server`, except the handler's
+  /// `error` and `reads_body`.
+  ConnectionThread(boost::asio::io_context& server, const HttpLimits& limits,
+                   std::atomic<std::int64_t>& body_bytes, HttpHandler handler,
                    std::function<void()> on_closed);
   /// Ends the thread and aborts the connections that are left.
   ~ConnectionThread();
@@ -25,7 +30,7 @@ class ConnectionThread {
   /// The context that sockets for add() must use.
   boost::asio::io_context& context() { return context_; }
   // Called in the server's thread.
-  void add(boost::asio::generic::stream_protocol::socket socket);
+  void add(boost::asio::generic::stream_protocol::socket socket, bool reserve);
   void tick();
   void drain();
   /// Runs `job` in this thread, in order of posting. Jobs posted together wake it once.

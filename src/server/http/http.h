@@ -25,10 +25,11 @@ struct HttpHeader {
 
 struct HttpRequest {
   std::string method;
-  std::string path;   // as received, without the query
-  std::string query;  // after the "?"
-  std::vector<HttpHeader> headers;
+  std::string path;                 // as received, without the query
+  std::string query;                // after the "?"
+  std::vector<HttpHeader> headers;  // never those of a chunked body's trailer
   std::string body;
+  bool reserve = false;  // on a connection beyond --max-connections
 
   /// The first header with that lower-case name, or null.
   const std::string* header(std::string_view name) const;
@@ -57,6 +58,8 @@ class HttpAnswer {
   virtual void begin_stream(std::vector<HttpHeader> headers) = 0;
   virtual void write(std::string_view chunk) = 0;
   virtual void end_stream() = 0;
+  /// Closes the connection, whatever has been sent.
+  virtual void drop() = 0;
 
   virtual bool gone() const = 0;
   /// Called once if the client goes before the answer has ended.
@@ -68,7 +71,8 @@ class HttpAnswer {
 struct HttpLimits {
   std::int64_t max_connections = 16384;
   std::size_t max_body_bytes = 16 << 20;
-  std::size_t max_header_bytes = 32 << 10;
+  std::int64_t max_bodies_bytes = 1 << 30;  // received and not answered yet, of all connections
+  std::size_t max_header_bytes = 32 << 10;  // also of a chunked body's trailer, and its extensions
   std::size_t max_headers = 100;
   std::size_t max_unsent_bytes = 4 << 20;  // beyond: the client is too slow and is disconnected
   // Seconds.
@@ -82,6 +86,9 @@ struct HttpLimits {
 /// A server's callbacks, called in the thread of run() unless stated.
 struct HttpHandler {
   std::function<void(HttpRequest, std::shared_ptr<HttpAnswer>)> request;
+  /// Whether a request's body is worth reading, by its head. If not, `request` gets it without the
+  /// body, and the connection closes after the answer. Called from any thread.
+  std::function<bool(const HttpRequest&)> reads_body = [](const HttpRequest&) { return true; };
   /// Makes the answer to an unacceptable request from the error's status, code (a constant) and
   /// message. Called from any thread.
   std::function<HttpResponse(int, std::string_view, std::string)> error;
@@ -93,7 +100,8 @@ struct HttpHandler {
 class HttpServer {
  public:
   /// Listens on host and port (0: any free port), or with `path` on a Unix socket, replacing one
-  /// that nobody listens on. Errors: an unusable address, naming --host, --port or --uds;
+  /// that nobody listens on, but no other file. Errors: an unusable address, naming --host, --port
+  /// or --uds;
   /// `--max-connections` above what the system lets a process open. `threads` 1: the thread of
   /// run() owns all connections; more: that many other threads own them, parse requests and send
   /// answers.
@@ -103,7 +111,10 @@ class HttpServer {
   virtual ~HttpServer() = default;
 
   virtual int port() const = 0;  // 0: a Unix socket
-  /// Serves until stop(). SIGTERM and SIGINT call `on_signal`.
+  /// Removes a Unix socket's file; the destructor does so, too.
+  virtual void remove_file() = 0;
+  /// Serves until stop(). SIGTERM, SIGINT and, unless ignored, SIGHUP call
+  /// `on_signal`.
   virtual void run(HttpHandler handler, std::function<void(int)> on_signal) = 0;
   /// Runs `call` in the thread of run(). Called from any thread.
   virtual void post(std::function<void()> call) = 0;

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
+#include <csignal>
 #include <optional>
 
 #include "server/http/connection_thread.h"
@@ -22,6 +24,8 @@ using boost::system::error_code;
 using Acceptor = asio::basic_socket_acceptor<asio::generic::stream_protocol>;
 
 constexpr std::int64_t kOtherFiles = 64;  // open files besides connections
+// Connections beyond --max-connections, for health checks. Included in kOtherFiles.
+constexpr std::int64_t kReserve = 16;
 
 // Raises the soft limit as far as it may go.
 Result<void> raise_file_limit(std::int64_t connections) {
@@ -29,6 +33,11 @@ Result<void> raise_file_limit(std::int64_t connections) {
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return {};
   const auto wanted = static_cast<rlim_t>(connections + kOtherFiles);
   if (limit.rlim_cur >= wanted) return {};
+  if (limit.rlim_max <= static_cast<rlim_t>(kOtherFiles)) {
+    return Error{ErrorCode::out_of_range, "ulimit -n",
+                 fmt::format("more than {} files that this process may open", kOtherFiles),
+                 fmt::format("{}", limit.rlim_max), "raise it, or ask who runs this machine"};
+  }
   if (limit.rlim_max < wanted) {
     return Error{
         ErrorCode::out_of_range, "--max-connections",
@@ -41,6 +50,18 @@ Result<void> raise_file_limit(std::int64_t connections) {
   return {};
 }
 
+// Of the path itself: a link to a socket is not one.
+bool is_socket(const std::string& path) {
+  struct stat status {};
+  return lstat(path.c_str(), &status) == 0 && S_ISSOCK(status.st_mode);
+}
+
+// nohup sets it, so that a command outlives its terminal.
+bool ignores_hangup() {
+  struct sigaction action {};
+  return sigaction(SIGHUP, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
 class AsioServer : public HttpServer {
  public:
   AsioServer(const HttpLimits& limits, int threads)
@@ -49,7 +70,7 @@ class AsioServer : public HttpServer {
         acceptor_(context_),
         signals_(context_),
         tick_(context_),
-        own_(context_, limits, [this] { on_closed(); }) {}
+        own_(context_, limits, body_bytes_, [this] { on_closed(); }) {}
 
   Result<void> listen(const std::string& host, int port) {
     const auto wrong = [](const std::string& field, const std::string& wanted,
@@ -107,6 +128,7 @@ class AsioServer : public HttpServer {
       asio::local::stream_protocol::socket probe(context_);
       error_code refused;
       probe.connect(address, refused);
+      if (!is_socket(path)) return wrong("it is there, and is no socket");
       if (refused == asio::error::connection_refused && unlink(path.c_str()) == 0) {
         error = {};
         acceptor_.bind(endpoint, error);
@@ -119,8 +141,10 @@ class AsioServer : public HttpServer {
     return {};
   }
 
-  ~AsioServer() override {
-    if (!path_.empty()) unlink(path_.c_str());
+  ~AsioServer() override { remove_file(); }
+
+  void remove_file() override {
+    if (!path_.empty() && is_socket(path_)) unlink(path_.c_str());
   }
 
   int port() const override { return port_; }
@@ -131,17 +155,18 @@ class AsioServer : public HttpServer {
       own_.set_handler(std::move(handler));
     } else {
       for (int i = 0; i < thread_count_; ++i) {
-        threads_.push_back(std::make_unique<ConnectionThread>(context_, limits_, handler,
-                                                              [this] { on_closed(); }));
+        threads_.push_back(std::make_unique<ConnectionThread>(context_, limits_, body_bytes_,
+                                                              handler, [this] { on_closed(); }));
       }
     }
     on_signal_ = std::move(on_signal);
     signals_.add(SIGTERM);
     signals_.add(SIGINT);
+    if (!ignores_hangup()) signals_.add(SIGHUP);
     wait_signal();
     wait_tick();
     accept();
-    context_.run();
+    run_through(context_);
     peer_.reset();  // it belongs to a connection thread's context
     threads_.clear();
   }
@@ -168,7 +193,7 @@ class AsioServer : public HttpServer {
  private:
   // At the limit, or out of file descriptors, connections wait in the system's backlog.
   void accept() {
-    if (peer_ || !acceptor_.is_open() || connections_ >= limits_.max_connections) return;
+    if (peer_ || !acceptor_.is_open() || connections_ >= limits_.max_connections + kReserve) return;
     ConnectionThread* const thread =
         threads_.empty() ? nullptr : threads_[next_thread_++ % threads_.size()].get();
     peer_.emplace(thread ? thread->context() : context_);
@@ -176,11 +201,12 @@ class AsioServer : public HttpServer {
       asio::generic::stream_protocol::socket socket = std::move(*peer_);
       peer_.reset();
       if (error) return;  // the next tick tries again
+      const bool reserve = connections_ >= limits_.max_connections;
       ++connections_;
       if (thread != nullptr) {
-        thread->add(std::move(socket));
+        thread->add(std::move(socket), reserve);
       } else {
-        own_.add(std::move(socket));
+        own_.add(std::move(socket), reserve);
       }
       accept();
     });
@@ -218,6 +244,7 @@ class AsioServer : public HttpServer {
 
   const HttpLimits limits_;
   const int thread_count_;
+  std::atomic<std::int64_t> body_bytes_{0};
   asio::io_context context_{1};
   Acceptor acceptor_;
   asio::signal_set signals_;

@@ -102,6 +102,8 @@ std::string own_text(const Metrics& m) {
   t.counter("cached_tokens_total", m.cached_tokens, "Prompt tokens from the prefix cache.");
   t.counter("reasoning_tokens_total", m.reasoning_tokens, "Reasoning tokens.");
   t.counter("ignored_fields_total", m.ignored_fields, "Unknown request fields.");
+  t.counter("lost_log_lines_total", m.lost_log_lines,
+            "Prints to stderr that a full disk, a full pipe or a reader that left has lost.");
   t.counter("preemptions_total", m.preemptions,
             "Requests that lost their pages and were queued again.");
   t.counter("draft_checks_total", m.drafts.checks, "Verification steps, counted per request.");

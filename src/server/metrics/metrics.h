@@ -44,6 +44,7 @@ struct Metrics {
   std::int64_t reasoning_tokens = 0;
   std::int64_t ignored_fields = 0;
   std::int64_t preemptions = 0;
+  std::int64_t lost_log_lines = 0;
   DraftStats drafts;          // of the engine
   Labelled requests;          // route, finish
   Labelled aborted;           // why

@@ -13,6 +13,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// A body of 16 MiB may need 64 MB of memory for values (token ids) and 40 MB for the rest.
+constexpr JsonLimits kBodyLimits{.values = 4'000'000, .nodes = 400'000};
+
 ApiError invalid_json(std::string message) {
   return {400, "invalid_json", "body: " + std::move(message), ""};
 }
@@ -131,7 +134,16 @@ std::string params_name(const ApiRequest& request, std::size_t prompt) {
 
 Result<Json, ApiError> parse_body(std::string_view body) {
   try {
-    auto parsed = read_watched_json<Json>(body);
+    auto parsed = read_watched_json<Json>(body, kBodyLimits);
+    if (parsed.too_many) {
+      return ApiError{
+          413, "body_too_large",
+          fmt::format("{}: wanted at most {} values, and {} names, lists and objects, in "
+                      "a body, got more",
+                      parsed.too_many->empty() ? "body" : *parsed.too_many, kBodyLimits.values,
+                      kBodyLimits.nodes),
+          *parsed.too_many};
+    }
     if (parsed.too_deep) {
       return invalid_json(fmt::format("wanted at most {} levels, got more", kMostLevels));
     }

@@ -109,7 +109,8 @@ struct FieldLimits {
 
 /// Parses a body as JSON. Errors: 400 invalid_json with line and column: text that is not JSON or
 /// not UTF-8, a repeated name in an object, more than kMostLevels levels, a value that is not an
-/// object.
+/// object. 413 body_too_large with a path: more than 4 million values, or 400,000 names, lists and
+/// objects.
 Result<nlohmann::ordered_json, ApiError> parse_body(std::string_view body);
 
 /// Errors: 400 with the field's path: parse_body()'s; a field that is missing, mistyped, out of

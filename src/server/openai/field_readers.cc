@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 constexpr double kLargest = std::numeric_limits<float>::max();
 
 std::string range_text(const NumberRange& r) {
-  if (r.most >= kLargest) return fmt::format("a number, {} or more", r.least);
+  if (r.most >= kLargest) return fmt::format("a number from {} to 3.4e38", r.least);
   return r.open ? fmt::format("a number above {}, to {}", r.least, r.most)
                 : fmt::format("a number from {} to {}", r.least, r.most);
 }

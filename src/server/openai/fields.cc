@@ -123,7 +123,7 @@ Reader seed() {
   constexpr auto least = std::numeric_limits<std::int64_t>::min();
   constexpr auto most = std::numeric_limits<std::int64_t>::max();
   return integer(least, most, [](ApiRequest& r, std::int64_t i) {
-    r.sampling.seed = static_cast<std::uint64_t>(i);
+    if (i != -1) r.sampling.seed = static_cast<std::uint64_t>(i);  // as in vLLM and llama.cpp
   });
 }
 
@@ -336,8 +336,8 @@ void add_sampling(std::vector<Field>& out) {
             "model's, 1", ""));
   out.push_back(field("logit_bias", kSamples, logit_bias(), "none", "ids of the vocabulary"));
   out.push_back(field("seed", kOpenAi, seed(), "the server's",
-                      "choice i of a prompt draws with a seed made of it and i"));
-  out.push_back(field("sampling_seed", kInSampling, seed(), "the server's", ""));
+                      "-1: the server's; choice i of a prompt has a seed made of it and i"));
+  out.push_back(field("sampling_seed", kInSampling, seed(), "the server's", "-1: the server's"));
   out.push_back(field("n", kSamples,
                       limited("an integer from 1 to --max-n", 1, &FieldLimits::max_n, "--max-n",
                               [](ApiRequest& r, std::int32_t i) { r.n = i; }),

@@ -28,20 +28,24 @@ Json model_object(const Service& service, const std::string& name) {
           {"max_model_len", service.model().capacity}};
 }
 
-// The number in a query's "name=number"; `absent` if there is none.
-double query_number(std::string_view query, std::string_view name, double absent) {
+constexpr double kMostSeconds = 1e6;
+
+// The seconds in a query's "name=number"; 0 if there are none. nullopt: not such a number.
+std::optional<double> query_seconds(std::string_view query, std::string_view name) {
   while (!query.empty()) {
     const std::size_t end = std::min(query.find('&'), query.size());
     const std::string_view pair = query.substr(0, end);
     if (pair.starts_with(name) && pair.size() > name.size() && pair[name.size()] == '=') {
-      double out = absent;
+      double out = 0;
       const std::string_view value = pair.substr(name.size() + 1);
-      std::from_chars(value.data(), value.data() + value.size(), out);
+      const auto read = std::from_chars(value.data(), value.data() + value.size(), out);
+      const bool whole = read.ec == std::errc() && read.ptr == value.data() + value.size();
+      if (!whole || !(out >= 0 && out <= kMostSeconds)) return std::nullopt;
       return out;
     }
     query.remove_prefix(std::min(end + 1, query.size()));
   }
-  return absent;
+  return 0;
 }
 
 Json token_or_null(const nlohmann::json& config, const char* name) {
@@ -50,6 +54,24 @@ Json token_or_null(const nlohmann::json& config, const char* name) {
   if (at->is_string()) return *at;
   if (at->is_object() && at->contains("content")) return (*at)["content"];
   return nullptr;
+}
+
+struct AbortBody {
+  std::string rid;
+  bool all = false;
+};
+
+Result<AbortBody, ApiError> read_abort(std::string_view text) {
+  const auto body = parse_body(text);
+  if (!body) return body.error();
+  const auto rid = body->find("rid");
+  const auto all = body->find("abort_all");
+  if (all != body->end() && all->is_boolean() && all->get<bool>()) return AbortBody{"", true};
+  if (rid == body->end() || !rid->is_string()) {
+    return ApiError{400, "missing_field",
+                    "rid: wanted a string, or \"abort_all\": true, got neither", "rid"};
+  }
+  return AbortBody{rid->get<std::string>(), false};
 }
 
 }  // namespace
@@ -211,25 +233,39 @@ void page_route(RouteCall c) {
 }
 
 void flush_cache_route(RouteCall c) {
-  c.service.flush_cache(query_number(c.request.query, "timeout", 0), c.reply);
+  if (const auto error = check_page_get(c.request)) {
+    c.reply->error(*error);
+    return;
+  }
+  if (c.request.method == "HEAD") {  // must change nothing
+    c.reply->error({405, "method_not_allowed", "method: wanted POST, got HEAD", ""});
+    return;
+  }
+  const auto seconds = query_seconds(c.request.query, "timeout");
+  if (!seconds) {
+    c.reply->error(
+        bad_field("timeout", fmt::format("seconds from 0 to {}", kMostSeconds), "something else"));
+    return;
+  }
+  c.service.flush_cache(*seconds, c.reply);
 }
 
 void abort_route(RouteCall c) {
-  const auto body = parse_body(c.request.body);
-  if (!body) {
-    c.reply->error(body.error());
-    return;
-  }
-  const auto rid = body->find("rid");
-  const auto all = body->find("abort_all");
-  const bool every = all != body->end() && all->is_boolean() && all->get<bool>();
-  if (!every && (rid == body->end() || !rid->is_string())) {
-    c.reply->error(
-        {400, "missing_field", "rid: wanted a string, or \"abort_all\": true, got neither", "rid"});
-    return;
-  }
-  c.service.abort(every ? "" : rid->get<std::string>(), every);
-  c.reply->json("{}");
+  Service& service = c.service;
+  service.work(c.reply, [&service, text = std::move(c.request.body), reply = c.reply] {
+    auto which = std::make_shared<Result<AbortBody, ApiError>>(read_abort(text));
+    return [&service, reply, which] {
+      if (!*which) {
+        reply->error(which->error());
+        return;
+      }
+      if (const auto error = service.abort((*which)->rid, (*which)->all, reply->caller())) {
+        reply->error(*error);
+      } else {
+        reply->json("{}");
+      }
+    };
+  });
 }
 
 }  // namespace lathe

@@ -46,8 +46,8 @@ constexpr ServerRoute kRoutes[] = {
     {"/ /ui", "GET", RouteAuth::open, false, "the page", page_route},
     {"/flush_cache /reset_prefix_cache", "GET POST", RouteAuth::admin, true,
      "empties the prefix cache; ?timeout=S waits for idle", flush_cache_route},
-    {"/abort_request", "POST", RouteAuth::admin, true, R"(ends {"rid"} or {"abort_all": true})",
-     abort_route},
+    {"/abort_request", "POST", RouteAuth::key, true,
+     R"(ends the caller's {"rid"}; the admin's: anyone's, or {"abort_all": true})", abort_route},
 };
 
 // Calls `use` with each word of `text` until it returns true.
@@ -126,6 +126,32 @@ bool is_json(const HttpRequest& request) {
   return media == "application/json";
 }
 
+// What an allowed method and origin leave to check in a request's head. Called from any thread.
+std::optional<ApiError> refuse_head(const Service& service, const ServerRoute& route,
+                                    const HttpRequest& request) {
+  if (request.reserve && route.auth != RouteAuth::open) {
+    return ApiError{
+        503, "queue_full",
+        fmt::format("connections: wanted at most {}, got one more, on which only health "
+                    "checks are answered; retry later, or --max-connections",
+                    service.options().http.max_connections),
+        ""};
+  }
+  const bool open_metrics = service.options().open_metrics && route_name(route) == "/metrics";
+  if (auto error =
+          check_key(service.access(), open_metrics ? RouteAuth::open : route.auth, request)) {
+    return error;
+  }
+  const bool has_body = request.method == "POST" || request.method == "PUT";
+  if (has_body && route.auth == RouteAuth::key && !is_json(request)) {
+    return ApiError{415, "content_type",
+                    "Content-Type: wanted application/json, got another; curl -H 'Content-Type: "
+                    "application/json'",
+                    ""};
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::span<const ServerRoute> server_routes() { return kRoutes; }
@@ -147,6 +173,12 @@ std::string_view route_name(const ServerRoute& route) {
   return route.paths.substr(0, route.paths.find(' '));
 }
 
+bool reads_body(const Service& service, const HttpRequest& request) {
+  const ServerRoute* route = find_route(request.path);
+  return route != nullptr && route_takes(*route, request.method) &&
+         !check_origin(service.access(), request) && !refuse_head(service, *route, request);
+}
+
 void dispatch(Service& service, HttpRequest request, std::shared_ptr<Reply> reply) {
   const AccessRules& access = service.access();
   if (const auto error = check_origin(access, request)) {
@@ -165,12 +197,11 @@ void dispatch(Service& service, HttpRequest request, std::shared_ptr<Reply> repl
     wrong_method(*route, request, *reply);
     return;
   }
-  if (wants_page(*route, request, service)) {
+  if (!request.reserve && wants_page(*route, request, service)) {
     page_route({service, std::move(request), std::move(reply)});
     return;
   }
-  const bool open_metrics = service.options().open_metrics && route_name(*route) == "/metrics";
-  if (const auto error = check_key(access, open_metrics ? RouteAuth::open : route->auth, request)) {
+  if (const auto error = refuse_head(service, *route, request)) {
     reply->error(*error);
     return;
   }
@@ -181,15 +212,7 @@ void dispatch(Service& service, HttpRequest request, std::shared_ptr<Reply> repl
                   ""});
     return;
   }
-  const bool has_body = request.method == "POST" || request.method == "PUT";
-  const bool wants_body = route->auth == RouteAuth::key || route_name(*route) == "/abort_request";
-  if (has_body && wants_body && !is_json(request)) {
-    reply->error({415, "content_type",
-                  "Content-Type: wanted application/json, got another; curl -H 'Content-Type: "
-                  "application/json'",
-                  ""});
-    return;
-  }
+  reply->set_caller(find_caller(access, request));
   route->call({service, std::move(request), std::move(reply)});
 }
 

@@ -37,6 +37,10 @@ bool route_takes(const ServerRoute& route, std::string_view method);
 /// The first of its paths.
 std::string_view route_name(const ServerRoute& route);
 
+/// Whether dispatch() would accept a request's head, so that its body is worth reading. Called from
+/// any thread.
+bool reads_body(const Service& service, const HttpRequest& request);
+
 /// Calls the route's handler, or rejects the request: 404, 405, 401, 503 while loading.
 void dispatch(Service& service, HttpRequest request, std::shared_ptr<Reply> reply);
 

@@ -21,7 +21,8 @@ Result<bool, ApiError> read_flag(const Json& body, const char* name, bool absent
   return at->get<bool>();
 }
 
-Result<std::vector<std::int32_t>, ApiError> encode_messages(const Json& body,
+// As /v1/chat/completions renders the same body.
+Result<std::vector<std::int32_t>, ApiError> encode_messages(const std::string& body,
                                                             const ServedModel& model,
                                                             const ServerOptions& options,
                                                             bool special) {
@@ -29,15 +30,11 @@ Result<std::vector<std::int32_t>, ApiError> encode_messages(const Json& body,
     return ApiError{400, "template_error",
                     "messages: wanted a model with a chat template, got one without", "messages"};
   }
-  ApiRequest request;
-  request.messages = body["messages"];
-  if (!request.messages.is_array() || request.messages.empty()) {
-    return bad_field("messages", "a list of messages, at least one", excerpt(request.messages));
-  }
-  const auto generation = read_flag(body, "add_generation_prompt", true);
-  if (!generation) return generation.error();
-  request.add_generation_prompt = *generation;
-  auto prompt = encode_chat(request, model, options, special);
+  FieldLimits limits = options.fields;
+  limits.strict = false;  // this route has fields of its own
+  const auto request = parse_request(ApiRoute::chat, body, limits);
+  if (!request) return request.error();
+  auto prompt = encode_chat(*request, model, options, special);
   if (!prompt) return prompt.error();
   return std::move(prompt->tokens);
 }
@@ -58,7 +55,7 @@ Result<std::string, ApiError> tokenize(const std::string& body, const ServedMode
   std::vector<std::vector<std::int32_t>> lists;
   bool several = false;
   if (chat) {
-    auto tokens = encode_messages(*json, model, options, *special);
+    auto tokens = encode_messages(body, model, options, *special);
     if (!tokens) return tokens.error();
     lists.push_back(std::move(*tokens));
   } else {

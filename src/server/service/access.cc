@@ -1,6 +1,9 @@
 #include "server/service/access.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
+#include <array>
 
 namespace lathe {
 namespace {
@@ -9,7 +12,9 @@ namespace {
 std::string_view without_port(std::string_view host) {
   if (!host.empty() && host.front() == '[') {
     const std::size_t end = host.find(']');
-    return end == std::string_view::npos ? host : host.substr(1, end - 1);
+    const bool whole =
+        end != std::string_view::npos && (end + 1 == host.size() || host[end + 1] == ':');
+    return whole ? host.substr(1, end - 1) : host;
   }
   const std::size_t colon = host.rfind(':');
   return colon == std::string_view::npos || host.find(':') != colon ? host : host.substr(0, colon);
@@ -20,27 +25,30 @@ std::string_view host_of_origin(std::string_view origin) {
   return scheme == std::string_view::npos ? std::string_view() : origin.substr(scheme + 3);
 }
 
+char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+
+// Schemes and hosts have no case.
+bool equal(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](char x, char y) { return lower(x) == lower(y); });
+}
+
 bool contains(const std::vector<std::string>& list, std::string_view text) {
   return std::any_of(list.begin(), list.end(),
-                     [&](const std::string& s) { return s == text || s == "*"; });
+                     [&](const std::string& s) { return equal(s, text) || s == "*"; });
 }
 
 std::string_view key_of(const HttpRequest& request) {
   if (const std::string* key = request.header("authorization")) {
     std::string_view text = *key;
     constexpr std::string_view kBearer = "Bearer ";
-    if (text.starts_with(kBearer) || text.starts_with("bearer "))
-      text.remove_prefix(kBearer.size());
+    if (equal(text.substr(0, kBearer.size()), kBearer)) {
+      text.remove_prefix(std::min(text.find_first_not_of(' ', kBearer.size()), text.size()));
+    }
     return text;
   }
   const std::string* key = request.header("x-api-key");
   return key != nullptr ? std::string_view(*key) : std::string_view();
-}
-
-bool has_key(const std::vector<std::string>& keys, std::string_view offered) {
-  bool found = false;
-  for (const std::string& key : keys) found |= equal_in_constant_time(key, offered);
-  return found;
 }
 
 }  // namespace
@@ -55,23 +63,48 @@ bool equal_in_constant_time(std::string_view a, std::string_view b) {
 }
 
 bool is_loopback(std::string_view host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
+  if (equal(host, "localhost")) return true;
+  const std::string text(host);
+  std::array<unsigned char, 16> address{};
+  if (inet_pton(AF_INET, text.c_str(), address.data()) == 1) return address[0] == 127;
+  constexpr std::array<unsigned char, 16> kOne{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
+  return inet_pton(AF_INET6, text.c_str(), address.data()) == 1 && address == kOne;
+}
+
+Caller find_caller(const AccessRules& rules, const HttpRequest& request) {
+  const std::string_view offered = key_of(request);
+  Caller out;
+  out.admin = rules.admin_key.empty() ? rules.api_keys.empty()
+                                      : equal_in_constant_time(rules.admin_key, offered);
+  for (std::size_t i = 0; i < rules.api_keys.size(); ++i) {
+    if (equal_in_constant_time(rules.api_keys[i], offered)) out.key = i;
+  }
+  return out;
 }
 
 std::optional<ApiError> check_key(const AccessRules& rules, RouteAuth auth,
                                   const HttpRequest& request) {
-  if (auth == RouteAuth::open) return std::nullopt;
-  const std::string_view offered = key_of(request);
-  const bool admin = !rules.admin_key.empty();
-  if (admin && equal_in_constant_time(rules.admin_key, offered)) return std::nullopt;
-  if (!(auth == RouteAuth::admin && admin)) {
-    if (rules.api_keys.empty() || has_key(rules.api_keys, offered)) return std::nullopt;
+  const Caller caller = find_caller(rules, request);
+  const bool may = caller.admin || auth == RouteAuth::open ||
+                   (auth == RouteAuth::key && (rules.api_keys.empty() || caller.key));
+  if (may) return std::nullopt;
+  std::string wanted = "Authorization: wanted \"Bearer \" and ";
+  if (auth == RouteAuth::key) {
+    wanted += "an API key";
+  } else {
+    wanted +=
+        rules.admin_key.empty() ? "the admin key, which --admin-api-key sets" : "the admin key";
   }
   return ApiError{401, "invalid_api_key",
-                  std::string("Authorization: wanted \"Bearer \" and ") +
-                      (auth == RouteAuth::admin && admin ? "the admin key" : "an API key") +
-                      ", got " + (offered.empty() ? "none" : "another"),
-                  ""};
+                  wanted + ", got " + (key_of(request).empty() ? "none" : "another"), ""};
+}
+
+std::optional<ApiError> check_page_get(const HttpRequest& request) {
+  if (request.method == "POST") return std::nullopt;
+  if (request.header("origin") == nullptr && request.header("sec-fetch-site") == nullptr) {
+    return std::nullopt;
+  }
+  return ApiError{403, "origin_not_allowed", "method: wanted POST from a page, got GET", ""};
 }
 
 std::optional<ApiError> check_origin(const AccessRules& rules, const HttpRequest& request) {
@@ -85,7 +118,7 @@ std::optional<ApiError> check_origin(const AccessRules& rules, const HttpRequest
   }
   const std::string* origin = request.header("origin");
   if (origin != nullptr && contains(rules.origins, *origin)) return std::nullopt;
-  const bool own = origin != nullptr && host != nullptr && host_of_origin(*origin) == *host;
+  const bool own = origin != nullptr && host != nullptr && equal(host_of_origin(*origin), *host);
   if (origin != nullptr && !own) {
     return refused("Origin: wanted this server's or one of --cors-origins, got " + *origin);
   }

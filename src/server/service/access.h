@@ -13,7 +13,7 @@ namespace lathe {
 
 /// open   anyone
 /// key    needs an API key, if one is set
-/// admin  needs the admin key, if one is set; otherwise like key
+/// admin  needs the admin key, if any key is set
 #define LATHE_ROUTE_AUTHS(X) X(open) X(key) X(admin)
 LATHE_ENUM(RouteAuth, LATHE_ROUTE_AUTHS)
 
@@ -24,6 +24,15 @@ struct AccessRules {
   std::vector<std::string> hosts;    // besides loopback names
   bool loopback = true;              // the server listens on loopback alone
 };
+
+/// Who sent a request, by its key.
+struct Caller {
+  bool admin = false;              // has the admin key, or no key is set
+  std::optional<std::size_t> key;  // index of its API key
+
+  bool operator==(const Caller&) const = default;
+};
+Caller find_caller(const AccessRules& rules, const HttpRequest& request);
 
 /// 401 invalid_api_key. The key is "Authorization: Bearer K", "Authorization: K" or "x-api-key: K".
 std::optional<ApiError> check_key(const AccessRules& rules, RouteAuth auth,
@@ -39,6 +48,12 @@ std::vector<HttpHeader> cors_headers(const AccessRules& rules, const HttpRequest
 /// The time does not depend on where the texts differ, so keys cannot be guessed byte by byte.
 bool equal_in_constant_time(std::string_view a, std::string_view b);
 
+/// 403 origin_not_allowed: a GET that changes something, sent by a page. Pages of a neighbouring
+/// site send one without an Origin.
+std::optional<ApiError> check_page_get(const HttpRequest& request);
+
+/// "localhost" in any case, or a loopback address. Not a name that begins like one, which can
+/// resolve to any address.
 bool is_loopback(std::string_view host);
 
 }  // namespace lathe

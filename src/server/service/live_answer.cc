@@ -1,6 +1,7 @@
 #include "server/service/live_answer.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace lathe {
 namespace {
@@ -11,7 +12,8 @@ constexpr std::size_t kMergeBytes = 256 << 10;
 TextStream text_stream(const Tokenizer& tokenizer, const AnswerParams& params) {
   auto stops = StopStrings::create(params.stop);
   LATHE_CHECK(stops.ok(), "stop strings were checked with the request's fields");
-  return {tokenizer.detokenizer(params.skip_special_tokens), std::move(*stops)};
+  return {tokenizer.detokenizer(params.skip_special_tokens), std::move(*stops),
+          params.sampling.min_tokens};
 }
 
 }  // namespace
@@ -43,6 +45,7 @@ LiveAnswer::LiveAnswer(PreparedRequest request, AnswerHead head, std::shared_ptr
                       {},
                       0,
                       {},
+                      true,
                       false,
                       false,
                       0,
@@ -50,6 +53,16 @@ LiveAnswer::LiveAnswer(PreparedRequest request, AnswerHead head, std::shared_ptr
                       {}});
   }
   open_ = choices_.size();
+  waiting_ = std::ssize(choices_);
+  waiting_tokens_ = request_.prompt_tokens;
+}
+
+void LiveAnswer::leave_queue(std::size_t i) {
+  if (!std::exchange(parts_[i].waits, false)) return;
+  --waiting_;
+  if (i % static_cast<std::size_t>(request_.api.n) == 0) {
+    waiting_tokens_ -= head_.prompts[choices_[i].prompt].count;
+  }
 }
 
 std::vector<Submission> LiveAnswer::submissions() const {
@@ -117,6 +130,7 @@ void LiveAnswer::take_token(std::size_t i, const TicketEvent& event, Clock::time
                                                  event.prompt_logprobs.end());
   }
   if (request_.drops_answer) return;
+  leave_queue(i);
   if (!first_token_) {
     first_token_ = true;
     times_.first_token = since_received(now);
@@ -259,6 +273,7 @@ void LiveAnswer::end_choice(std::size_t i, ChoiceEnd end) {
   name_calls(i);
   if (end.kind == EndKind::stop && parts_[i].parts.calls() > 0) end.kind = EndKind::tool_calls;
   choice.end = std::move(end);
+  leave_queue(i);
   --open_;
   metrics_.answer_lengths.add(static_cast<double>(choice.completion_tokens));
   emit(i);

@@ -43,8 +43,10 @@ class LiveAnswer {
   void drop() { ended_ = true; }
 
   bool ended() const { return ended_; }
-  /// Whether any choice has a token.
-  bool has_token() const { return first_token_; }
+  /// Choices without a token that have not ended, and the tokens of the prompts that wait with
+  /// them: the other choices of a prompt wait for its first one.
+  std::int64_t waiting_choices() const { return waiting_; }
+  std::int64_t waiting_tokens() const { return waiting_tokens_; }
   bool started() const { return started_; }
   bool streams() const { return request_.api.stream; }
   /// Starts the stream if its first event is late, so that proxies see traffic.
@@ -75,12 +77,14 @@ class LiveAnswer {
     std::vector<AnswerCall> calls;
     std::size_t calls_before = 0;  // calls already in events
     std::vector<SampledToken> tokens;
+    bool waits = true;  // has no token
     bool opened = false;
     bool any_part = false;
     std::int64_t tokens_since = 0;  // since the last event
     std::int32_t last_id = 0;
     Clock::time_point last_token;
   };
+  void leave_queue(std::size_t i);
   void take_token(std::size_t i, const TicketEvent& event, Clock::time_point now);
   void finish_choice(std::size_t i, const Finished& finished);
   std::string text_of(std::size_t i, std::int32_t token);
@@ -106,6 +110,7 @@ class LiveAnswer {
   std::string out_;          // events to send
   RequestTimes times_;
   std::size_t open_ = 0;  // choices that have not ended
+  std::int64_t waiting_ = 0, waiting_tokens_ = 0;
   bool started_ = false;
   bool first_token_ = false;
   bool ended_ = false;

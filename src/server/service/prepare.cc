@@ -96,7 +96,8 @@ std::optional<ApiError> set_markup(const ServedModel& model, const std::string& 
   ApiRequest& api = out.api;
   MarkupRules& rules = out.markup;
   const grammar::Thinking thinking = thinking_of(model, prompt);
-  rules.reasoning = model.reasoning && api.separate_reasoning;
+  rules.reasoning = model.reasoning;
+  rules.reasoning_stays = !api.separate_reasoning;
   rules.starts_inside = rules.reasoning && thinking == grammar::Thinking::inside;
   rules.list_of_calls = api.forces_call();
   if (api.forces_call()) api.constraint = calls_of(api);
@@ -117,6 +118,15 @@ std::optional<ApiError> set_markup(const ServedModel& model, const std::string& 
   rules.schemas = api.tools;
   rules.one_call = !api.parallel_tool_calls;
   return std::nullopt;
+}
+
+// Where prompt i is in the request: "messages", "prompt[2]", "input_ids".
+std::string prompt_path(const ApiRequest& api, std::size_t i, bool is_text) {
+  if (api.route == ApiRoute::chat) return "messages";
+  const std::string name = api.route == ApiRoute::completions ? "prompt"
+                           : is_text                          ? "text"
+                                                              : "input_ids";
+  return name + (api.batch ? fmt::format("[{}]", i) : "");
 }
 
 std::optional<ApiError> encode_prompts(const ServedModel& model, const ServerOptions& options,
@@ -144,10 +154,7 @@ std::optional<ApiError> encode_prompts(const ServedModel& model, const ServerOpt
   }
   for (std::size_t i = 0; i < api.prompts.size(); ++i) {
     PromptInput& p = api.prompts[i];
-    const std::string path = std::string(api.route == ApiRoute::completions ? "prompt"
-                                         : p.is_text                        ? "text"
-                                                                            : "input_ids") +
-                             (api.batch ? fmt::format("[{}]", i) : "");
+    const std::string path = prompt_path(api, i, p.is_text);
     if (p.is_text) {
       auto tokens = model.tokenizer.encode(p.text, /*add_special_tokens=*/true);
       if (!tokens) return ApiError{400, "tokenizer_error", tokens.error().message(), path};
@@ -273,6 +280,25 @@ std::optional<ApiError> fit_logprobs(const PreparedRequest& out) {
       fmt::format("{} x {} x {} = {}", positions, api.n, top, entries));
 }
 
+// Rejects requests with more answers than may ever wait.
+std::optional<ApiError> fit_queue(const ServerOptions& options, const ApiRequest& api) {
+  const std::int64_t prompts = std::max<std::int64_t>(1, std::ssize(api.prompts));
+  if (prompts * api.params(0).n <= options.max_queued_requests) return std::nullopt;
+  return bad_field(params_name(api, 0) + "n",
+                   fmt::format("prompts x n of at most {}", options.max_queued_requests),
+                   fmt::format("{} x {}", prompts, api.params(0).n), "--max-queued-requests");
+}
+
+ApiError long_prompt(const ServedModel& model, const ApiRequest& api, std::size_t i,
+                     std::int64_t tokens) {
+  const std::string path = prompt_path(api, i, api.prompts.empty() ? true : api.prompts[i].is_text);
+  return {400, "context_length_exceeded",
+          fmt::format("{}: wanted at most {} tokens, so that one of the answer fits, got {}; a "
+                      "shorter prompt, or --context-length and --max-total-tokens",
+                      path, model.capacity - 1, tokens),
+          path};
+}
+
 std::optional<ApiError> fit_lengths(const ServedModel& model, const ServerOptions& options,
                                     PreparedRequest& out) {
   const ApiRequest& api = out.api;
@@ -280,6 +306,7 @@ std::optional<ApiError> fit_lengths(const ServedModel& model, const ServerOption
     const std::optional<std::int32_t> wanted = api.params(i).max_tokens;
     const std::int64_t prompt = out.prompts[i].count;
     std::int64_t asked = std::max<std::int64_t>(1, wanted.value_or(1));
+    if (prompt + 1 > model.capacity) return long_prompt(model, api, i, prompt);
     const std::int64_t room = model.capacity - prompt;
     if (options.clamp_max_tokens && room >= 1) asked = std::min(asked, room);
     if (prompt + asked > model.capacity) {
@@ -356,6 +383,7 @@ Result<PreparedRequest, ApiError> prepare(ApiRoute route, const std::string& bod
   if (out.api.model) {
     if (auto wrong = check_model(*out.api.model, options)) return *wrong;
   }
+  if (auto wrong = fit_queue(options, out.api)) return *wrong;
   if (auto wrong = encode_prompts(model, options, out)) return *wrong;
   if (auto wrong = compile_grammars(model, out)) return *wrong;
   for (std::size_t i = 0; i < out.prompts.size(); ++i) {

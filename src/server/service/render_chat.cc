@@ -4,7 +4,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "server/openai/field_readers.h"
+#include "server/service/reply.h"
 
 namespace lathe {
 namespace {
@@ -12,6 +14,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kRoles = "system, developer, user, assistant or tool";
+
+bool is_blank(std::string_view text) {
+  return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
+}
 
 // Joins text parts, one per line.
 std::optional<ApiError> read_content(Json& content, const std::string& path) {
@@ -52,13 +58,17 @@ std::optional<ApiError> read_tool_calls(Json& calls, const std::string& path) {
     if (!function.contains("name") || !function["name"].is_string()) {
       return bad_field(here + ".name", "a string", "none");
     }
-    if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
-    auto arguments = parse_body(function["arguments"].get_ref<const std::string&>());
-    if (!arguments) {
-      return bad_field(here + ".arguments", "a JSON object in a string",
-                       excerpt(function["arguments"]));
+    Json& arguments = function["arguments"];
+    const bool none = arguments.is_null() ||
+                      (arguments.is_string() && is_blank(arguments.get_ref<const std::string&>()));
+    if (none) arguments = Json::object();
+    if (!arguments.is_string()) continue;
+    // As answers are read: the last of equal names wins.
+    Json object = read_json<Json>(arguments.get_ref<const std::string&>());
+    if (!object.is_object()) {
+      return bad_field(here + ".arguments", "a JSON object in a string", excerpt(arguments));
     }
-    function["arguments"] = std::move(*arguments);
+    arguments = std::move(object);
   }
   return std::nullopt;
 }
@@ -94,11 +104,26 @@ std::optional<ApiError> read_message(Json& message, const std::string& path) {
   return std::nullopt;
 }
 
+// Json::update() without a search among the names that it adds.
+void add_members(Json& to, const Json& from) {
+  auto& object = to.get_ref<Json::object_t&>();
+  const std::size_t before = object.size();
+  for (const auto& [name, value] : from.items()) {
+    std::size_t i = 0;
+    while (i < before && object.data()[i].first != name) ++i;
+    if (i < before) {
+      object.data()[i].second = value;
+    } else {
+      object.emplace_back(name, value);
+    }
+  }
+}
+
 Json variables_of(const ApiRequest& request, const Json& defaults, const ChatTemplateFile& chat,
                   Json messages) {
   Json out = defaults;
   if (request.reasoning_effort) out["reasoning_effort"] = *request.reasoning_effort;
-  if (request.template_kwargs.is_object()) out.update(request.template_kwargs);
+  if (request.template_kwargs.is_object()) add_members(out, request.template_kwargs);
   out["messages"] = std::move(messages);
   if (request.tools.is_array() && request.tool_choice != "none") out["tools"] = request.tools;
   out["add_generation_prompt"] = request.add_generation_prompt && !request.continue_final_message;
@@ -107,10 +132,18 @@ Json variables_of(const ApiRequest& request, const Json& defaults, const ChatTem
   return out;
 }
 
-std::string trimmed(const std::string& text) {
-  const std::size_t first = text.find_first_not_of(" \t\r\n");
-  if (first == std::string::npos) return "";
-  return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
+// Follows the last message's text, so that its end is found in the prompt whatever the text is. As
+// in transformers, a blank at its end shows whether the template trims contents.
+std::string end_marker() { return "END-" + random_hex(16) + " "; }
+
+// The prompt up to the marker. nullopt: the template does not show the message's end.
+std::optional<std::string> cut_at(std::string prompt, const std::string& marker) {
+  const std::size_t at = prompt.rfind(marker.substr(0, marker.size() - 1));
+  if (at == std::string::npos) return std::nullopt;
+  const bool trims = prompt.compare(at, marker.size(), marker) != 0;
+  prompt.resize(at);
+  if (trims) prompt.resize(prompt.find_last_not_of(" \t\r\n") + 1);
+  return prompt;
 }
 
 // Breaks a token's name in a text through the template: U+FDD0, which Unicode keeps out of texts.
@@ -171,13 +204,14 @@ Result<std::string, ApiError> render_chat(const ApiRequest& request, const Json&
   for (std::size_t i = 0; i < messages.size(); ++i) {
     if (auto wrong = read_message(messages[i], fmt::format("messages[{}]", i))) return *wrong;
   }
-  std::string last;
+  std::string marker;
   if (request.continue_final_message) {
-    const Json& content = messages.back()["content"];
-    if (content.is_string()) last = trimmed(content.get_ref<const std::string&>());
-    if (last.empty()) {
+    Json& content = messages.back()["content"];
+    if (!content.is_string() || content.get_ref<const std::string&>().empty()) {
       return bad_field("continue_final_message", "a last message with text", "one without");
     }
+    marker = end_marker();
+    content.get_ref<std::string&>() += marker;
   }
   const Json variables = variables_of(request, defaults, chat, std::move(messages));
   if (const auto ok = chat.chat_template.check_tools(variables); !ok) {
@@ -185,14 +219,11 @@ Result<std::string, ApiError> render_chat(const ApiRequest& request, const Json&
   }
   auto text = chat.chat_template.render(variables);
   if (!text) return ApiError{400, "template_error", text.error().message(), "messages"};
-  if (!request.continue_final_message) return std::move(*text);
-  // Cut off what the template writes after the message.
-  const std::size_t at = text->rfind(last);
-  if (at == std::string::npos) {
-    return bad_field("continue_final_message", "a template that shows the last message as it is",
-                     "another");
-  }
-  return text->substr(0, at + last.size());
+  if (marker.empty()) return std::move(*text);
+  auto cut = cut_at(std::move(*text), marker);
+  if (cut) return std::move(*cut);
+  return bad_field("continue_final_message", "a template that shows the last message as it is",
+                   "another");
 }
 
 }  // namespace lathe

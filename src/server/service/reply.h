@@ -10,6 +10,7 @@
 #include "server/http/http.h"
 #include "server/metrics/metrics.h"
 #include "server/openai/api_error.h"
+#include "server/service/access.h"
 
 namespace lathe {
 
@@ -25,6 +26,8 @@ class Reply {
   /// Names the route in metrics; a static string.
   void set_route(std::string_view route) { route_ = route; }
   std::string_view route() const { return route_; }
+  void set_caller(Caller caller) { caller_ = caller; }
+  const Caller& caller() const { return caller_; }
   void add_headers(std::vector<HttpHeader> headers);
 
   void send(HttpResponse response);
@@ -50,6 +53,7 @@ class Reply {
   std::shared_ptr<HttpAnswer> answer_;
   Metrics* metrics_;
   std::string_view route_ = "other";
+  Caller caller_;
   std::vector<HttpHeader> headers_;
   bool streaming_ = false;
   int status_ = 0;

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
+#include "base/print.h"
 
 namespace lathe {
 namespace {
@@ -18,7 +19,7 @@ void print_line(const ServerOptions& options, std::string_view event, const Json
   if (options.log_json) {
     Json line{{"event", event}};
     line.update(fields);
-    fmt::print(stderr, "{}\n", json_text(line));
+    print_err(fmt::format("{}\n", json_text(line)));
     return;
   }
   std::string line = fmt::format("{:9}", event);
@@ -28,7 +29,7 @@ void print_line(const ServerOptions& options, std::string_view event, const Json
         value.get_ref<const std::string&>().find_first_of(" \n\"") == std::string::npos;
     line += fmt::format(" {} {}", name, plain ? value.get<std::string>() : json_text(value));
   }
-  fmt::print(stderr, "{}\n", line);
+  print_err(fmt::format("{}\n", line));
 }
 
 double rounded_ms(double seconds) { return static_cast<double>(std::lround(seconds * 1e4)) / 10; }
@@ -117,10 +118,10 @@ void log_decode(const ServerOptions& options, const EngineNews& news) {
       drafts.checks == 0 ? ""
                          : fmt::format("accept len: {:.2f}, accept rate: {:.2f}, ",
                                        drafts.acceptance_length(), drafts.acceptance_rate());
-  fmt::print(stderr,
-             "Decode batch. #running-req: {}, token usage: {:.2f}, {}gen throughput (token/s): "
-             "{:.2f}, #queue-req: {}\n",
-             news.stats.running, usage, accepted, rate, news.stats.waiting);
+  print_err(fmt::format(
+      "Decode batch. #running-req: {}, token usage: {:.2f}, {}gen throughput (token/s): "
+      "{:.2f}, #queue-req: {}\n",
+      news.stats.running, usage, accepted, rate, news.stats.waiting));
 }
 
 }  // namespace lathe

@@ -8,6 +8,7 @@
 #include <ctime>
 #include <exception>
 
+#include "base/print.h"
 #include "base/thread_name.h"
 #include "server/service/request_log.h"
 
@@ -60,12 +61,14 @@ ApiError unavailable(std::string_view code, std::string message) {
 }  // namespace
 
 Service::Service(const ServerOptions& options, std::unique_ptr<HttpServer> http,
-                 const Tokenizer& tokenizer, const ChatTemplateFile* chat, Dispatch dispatch)
+                 const Tokenizer& tokenizer, const ChatTemplateFile* chat, Dispatch dispatch,
+                 ReadsBody reads_body)
     : options_(options),
       http_(std::move(http)),
       tokenizer_(tokenizer),
       chat_(chat),
       dispatch_(dispatch),
+      reads_body_(reads_body),
       created_(std::time(nullptr)),
       workers_(std::make_unique<Workers>(options.worker_threads)) {
   access_.api_keys = options.api_keys;
@@ -83,6 +86,7 @@ void Service::run() {
   handler.request = [this](HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
     handle(std::move(request), std::move(answer));
   };
+  handler.reads_body = [this](const HttpRequest& request) { return reads_body_(*this, request); };
   handler.refused = [this](int status, std::string_view code) {
     ++metrics_.refused[fmt::format("code=\"{}\"", code)];
     ++metrics_.http_responses[fmt::format("route=\"other\",status=\"{}\"", status)];
@@ -94,6 +98,8 @@ void Service::run() {
   };
   handler.tick = [this] { tick(); };
   http_->run(std::move(handler), [this](int number) { on_signal(number); });
+  // Jobs that outlast --shutdown-timeout cannot be interrupted.
+  if (state_ == ServiceState::draining && preparing_ > 0) leave_at_once();
   workers_.reset();
   engine_.reset();
 }
@@ -185,6 +191,13 @@ void Service::work(std::shared_ptr<Reply> reply, std::function<std::function<voi
   });
 }
 
+ApiError Service::queue_full(std::int64_t choices) const {
+  return unavailable("queue_full",
+                     fmt::format("answers: wanted at most {} waiting, got {} and {} more; retry "
+                                 "later, or --max-queued-requests",
+                                 options_.max_queued_requests, queued_ + preparing_, choices));
+}
+
 std::optional<ApiError> Service::refuse_new() const {
   if (state_ == ServiceState::draining) {
     return unavailable("draining", "the server is shutting down; retry with another");
@@ -193,10 +206,7 @@ std::optional<ApiError> Service::refuse_new() const {
     return unavailable("engine_stuck", "the engine has failed; the log says why");
   }
   if (queued_ + preparing_ >= options_.max_queued_requests) {
-    return unavailable(
-        "queue_full", fmt::format("requests: wanted at most {} waiting, got one more; retry later, "
-                                  "or --max-queued-requests",
-                                  options_.max_queued_requests));
+    return queue_full(1);
   }
   if (options_.max_queued_tokens > 0 && queued_tokens_ >= options_.max_queued_tokens) {
     return unavailable(
@@ -235,6 +245,11 @@ void Service::submit(PreparedRequest prepared, std::shared_ptr<Reply> reply,
     reply->error(*refuse_new());
     return;
   }
+  const auto choices = std::ssize(prepared.prompts) * prepared.api.n;
+  if (queued_ + choices > options_.max_queued_requests) {
+    reply->error(queue_full(choices));
+    return;
+  }
   metrics_.tokenize_seconds.add(prepared.seconds);
   const auto& ignored = prepared.api.ignored;
   metrics_.ignored_fields += std::ssize(ignored);
@@ -253,20 +268,18 @@ void Service::submit(PreparedRequest prepared, std::shared_ptr<Reply> reply,
   });
   auto answer = std::make_unique<LiveAnswer>(std::move(prepared), std::move(head), std::move(reply),
                                              Ticket{id}, received, options_, metrics_);
-  const auto choices = static_cast<std::int64_t>(answer->choices());
   next_ticket_ += answer->choices();
   for (std::uint64_t t = id; t < next_ticket_; ++t) answer_of_[t] = id;
-  queued_ += choices;
-  queued_tokens_ += answer->prompt_tokens();
   engine_->submit(answer->submissions());
-  live_[id] = {std::move(answer), true, seconds};
+  Live& live = live_[id];
+  live.answer = std::move(answer);
+  live.seconds = seconds;
+  count_waiting(live, live.answer->waiting_choices(), live.answer->waiting_tokens());
 }
 
-void Service::leave_queue(Live& live) {
-  if (!live.queued) return;
-  live.queued = false;
-  queued_ -= static_cast<std::int64_t>(live.answer->choices());
-  queued_tokens_ -= live.answer->prompt_tokens();
+void Service::count_waiting(Live& live, std::int64_t choices, std::int64_t tokens) {
+  queued_ += choices - std::exchange(live.choices, choices);
+  queued_tokens_ += tokens - std::exchange(live.tokens, tokens);
 }
 
 void Service::take_news() {
@@ -298,11 +311,19 @@ void Service::take_events(std::span<const TicketEvent> events, double step_secon
   const auto now = Clock::now();
   touched_.clear();
   std::vector<Ticket> done;
+  const auto without_memory = [this](std::uint64_t id) {
+    cut_off(id, "memory", {500, "engine_error", "the server is out of memory", ""});
+  };
   for (const TicketEvent& event : events) {
     const auto owner = answer_of_.find(event.ticket.value);
     if (owner == answer_of_.end()) continue;
     Live& live = live_.at(owner->second);
-    if (live.answer->take(event, now, step_seconds)) done.push_back(event.ticket);
+    try {
+      if (live.answer->take(event, now, step_seconds)) done.push_back(event.ticket);
+    } catch (const std::bad_alloc&) {
+      without_memory(owner->second);
+      continue;
+    }
     if (touched_.empty() || touched_.back() != owner->second) touched_.push_back(owner->second);
   }
   if (!done.empty()) engine_->cancel(std::move(done), FinishReason::stop);
@@ -310,8 +331,12 @@ void Service::take_events(std::span<const TicketEvent> events, double step_secon
     const auto at = live_.find(id);
     if (at == live_.end()) continue;
     LiveAnswer& answer = *at->second.answer;
-    if (answer.has_token()) leave_queue(at->second);
-    answer.flush();  // may find the client gone, which removes the answer
+    count_waiting(at->second, answer.waiting_choices(), answer.waiting_tokens());
+    try {
+      answer.flush();  // may find the client gone, which removes the answer
+    } catch (const std::bad_alloc&) {
+      without_memory(id);
+    }
     if (const auto still = live_.find(id); still != live_.end() && answer.ended()) {
       const std::vector<Ticket> open = answer.tickets();  // an answer that failed
       if (!open.empty()) engine_->cancel(open, FinishReason::cancelled);
@@ -329,7 +354,7 @@ void Service::take_step(const EngineNews& news) {
   if (options_.log_requests > 0 && news.decode_rows > 0) log_step(news);
   if (news.failed) {
     state_ = ServiceState::failed;
-    fmt::print(stderr, "lathe: the engine has failed: two steps failed in a row\n");
+    print_err(fmt::format("lathe: the engine has failed: two steps failed in a row\n"));
     if (!options_.no_exit_on_failure) end(1);
   }
   if (!flushes_.empty()) try_flushes(Clock::now());
@@ -339,7 +364,7 @@ void Service::take_step(const EngineNews& news) {
 void Service::remove(std::uint64_t id) {
   const auto at = live_.find(id);
   if (at == live_.end()) return;
-  leave_queue(at->second);
+  count_waiting(at->second, 0, 0);
   for (std::uint64_t t = id; t < id + at->second.answer->choices(); ++t) answer_of_.erase(t);
   // Defer the destruction: the answer's own calls may be on the stack.
   http_->post([held = std::shared_ptr<LiveAnswer>(std::move(at->second.answer))] {});
@@ -361,15 +386,24 @@ void Service::cut_off(std::uint64_t id, std::string_view why, const ApiError& er
   remove(id);
 }
 
-void Service::abort(const std::string& rid, bool all) {
+std::optional<ApiError> Service::abort(const std::string& rid, bool all, const Caller& caller) {
+  if (!caller.admin && (all || !caller.key)) {
+    return ApiError{
+        401, "invalid_api_key",
+        "Authorization: wanted the admin key to end the requests of others, got another; "
+        "--admin-api-key",
+        ""};
+  }
   std::vector<Ticket> tickets;
   for (auto& [id, live] : live_) {
     if (!all && !live.answer->names(rid)) continue;
+    if (!caller.admin && live.answer->reply().caller() != caller) continue;
     ++metrics_.aborted["why=\"api\""];
     for (Ticket t : live.answer->tickets()) tickets.push_back(t);
   }
   // Their ends arrive as events, which finish the answers.
   if (!tickets.empty()) engine_->cancel(std::move(tickets), FinishReason::cancelled);
+  return std::nullopt;
 }
 
 void Service::flush_cache(double timeout, std::shared_ptr<Reply> reply) {
@@ -400,24 +434,27 @@ void Service::try_flushes(Clock::time_point now) {
   }
 }
 
+// Nothing that the process owns outlives it but the socket's file.
+void Service::leave_at_once() {
+  print_err("stopping  at once\n");
+  http_->remove_file();
+  std::fflush(nullptr);
+  std::_Exit(exit_code_);
+}
+
 void Service::on_signal(int) {
   if (state_ == ServiceState::loading) {
-    // Loading cannot be interrupted, and owns nothing that outlives the process.
-    std::fflush(nullptr);
-    std::_Exit(0);
+    leave_at_once();  // loading cannot be interrupted
   }
-  if (state_ == ServiceState::draining) {
-    end(0);
-    return;
-  }
-  fmt::print(stderr, "stopping  {} requests, at most {} s; a second signal stops at once\n",
-             live_.size(), options_.shutdown_timeout);
+  if (state_ == ServiceState::draining) leave_at_once();
+  print_err(fmt::format("stopping  {} requests, at most {} s; a second signal stops at once\n",
+                        live_.size(), options_.shutdown_timeout));
   state_ = ServiceState::draining;
   drain_until_ = Clock::now() + std::chrono::seconds(options_.shutdown_timeout);
   http_->close_listener();
   std::vector<std::uint64_t> waiting;
   for (const auto& [id, live] : live_) {
-    if (live.queued && !live.answer->started()) waiting.push_back(id);
+    if (!live.answer->started()) waiting.push_back(id);
   }
   for (std::uint64_t id : waiting) {
     cut_off(id, "shutdown",
@@ -476,6 +513,7 @@ void Service::time_out(Clock::time_point now) {
 
 std::string Service::metrics_page() {
   metrics_.connections = http_->connections();
+  metrics_.lost_log_lines = lost_prints();
   metrics_.drafts = stats_.drafts;
   if (model_ && model_->grammars) {
     metrics_.grammar_compiles = {{"result=\"ok\"", model_->grammars->compiled()},

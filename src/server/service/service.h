@@ -36,8 +36,12 @@ class Service {
   /// Answers a request, in the serving thread (routes/routes.h).
   using Dispatch = void (*)(Service& service, HttpRequest request, std::shared_ptr<Reply> reply);
 
+  /// Whether a request's body is worth reading, by its head; called from any thread.
+  using ReadsBody = bool (*)(const Service& service, const HttpRequest& request);
+
   Service(const ServerOptions& options, std::unique_ptr<HttpServer> http,
-          const Tokenizer& tokenizer, const ChatTemplateFile* chat, Dispatch dispatch);
+          const Tokenizer& tokenizer, const ChatTemplateFile* chat, Dispatch dispatch,
+          ReadsBody reads_body);
   ~Service();
 
   /// Runs the serving thread; returns when the server has ended.
@@ -72,7 +76,8 @@ class Service {
   void work(std::shared_ptr<Reply> reply, std::function<std::function<void()>()> job);
   /// `seconds`: time limit, after which the answer is 503; 0: --request-timeout.
   void generate(ApiRoute route, std::string body, std::shared_ptr<Reply> reply, int seconds = 0);
-  void abort(const std::string& rid, bool all);
+  /// Ends requests named `rid`, or all. A caller without the admin key ends its own.
+  std::optional<ApiError> abort(const std::string& rid, bool all, const Caller& caller);
   void flush_cache(double timeout, std::shared_ptr<Reply> reply);
   std::string metrics_page();
 
@@ -80,8 +85,10 @@ class Service {
   using Clock = LiveAnswer::Clock;
   struct Live {
     std::unique_ptr<LiveAnswer> answer;
-    bool queued = true;  // counted in queued_: has no token yet
-    int seconds = 0;     // time limit; 0: none
+    int seconds = 0;  // time limit; 0: none
+    // Counted in queued_ and queued_tokens_.
+    std::int64_t choices = 0;
+    std::int64_t tokens = 0;
   };
   struct Flush {
     std::shared_ptr<Reply> reply;
@@ -89,17 +96,19 @@ class Service {
   };
 
   void handle(HttpRequest request, std::shared_ptr<HttpAnswer> answer);
+  ApiError queue_full(std::int64_t choices) const;
   std::optional<ApiError> refuse_new() const;
   void submit(PreparedRequest prepared, std::shared_ptr<Reply> reply, Clock::time_point received,
               int seconds);
   void take_news();
   void take_events(std::span<const TicketEvent> events, double step_seconds);
   void take_step(const EngineNews& news);
-  void leave_queue(Live& live);
+  void count_waiting(Live& live, std::int64_t choices, std::int64_t tokens);
   /// Removes an answer that has ended.
   void remove(std::uint64_t id);
   /// Ends an answer and its requests with an error, which a client that has gone does not see.
   void cut_off(std::uint64_t id, std::string_view why, const ApiError& error);
+  [[noreturn]] void leave_at_once();
   void on_signal(int number);
   void tick();
   void time_out(Clock::time_point now);
@@ -113,6 +122,7 @@ class Service {
   const Tokenizer& tokenizer_;
   const ChatTemplateFile* chat_;
   Dispatch dispatch_;
+  ReadsBody reads_body_;
   AccessRules access_;
   std::int64_t created_;
 
@@ -129,7 +139,7 @@ class Service {
   std::unordered_map<std::uint64_t, std::uint64_t> answer_of_;  // first ticket, by ticket
   std::uint64_t next_ticket_ = 1;
   std::int64_t preparing_ = 0;      // requests on workers
-  std::int64_t queued_ = 0;         // choices of answers without a token
+  std::int64_t queued_ = 0;         // choices without a token
   std::int64_t queued_tokens_ = 0;  // tokens of their prompts
   std::vector<Flush> flushes_;
   std::int64_t rate_tokens_ = 0;  // answer tokens when the rate was last computed

@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/un.h>
 
+#include <filesystem>
+#include <fstream>
 #include <memory>
 
 #include "server/scripted/scripted_server.h"
@@ -143,6 +146,246 @@ TEST(HttpLimits, AClientThatTakesNothingIsLeft) {
   }));
   EXPECT_EQ(metric(s.port(), "lathe_aborted_requests_total"), 1);
   EXPECT_ALIVE(s);
+}
+
+const std::string kChunkedHead =
+    "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    "Transfer-Encoding: chunked\r\n";
+
+std::string chunk(std::string_view text, std::string_view extension = "") {
+  return fmt::format("{:x}{}\r\n{}\r\n", text.size(), extension, text);
+}
+
+// Sends `part` for ever; the answer of the server, which ends the connection long before.
+std::string answer_to_endless(int port, const std::string& begin, const std::string& part) {
+  TestConnection c(port);
+  c.send(begin);
+  int sent = 0;
+  while (sent < 1 << 24 && c.send(part)) ++sent;
+  EXPECT_LT(sent, 1 << 24);
+  return c.read_all();
+}
+
+// RFC 9112, 7.1.1 and 7.1.2.
+TEST(HttpLimits, E2TrailersAndExtensionsAreBounded) {
+  ScriptedServer s{ScriptedOptions()};
+  const std::string many(1 << 16, 'a');
+  answer_to_endless(s.port(), kChunkedHead + "\r\n" + chunk("{") + "0\r\nX: ", many);
+  answer_to_endless(s.port(), kChunkedHead + "\r\n1;x=", many);
+  answer_to_endless(s.port(), kChunkedHead + "\r\n0;x=", many);
+  std::string fields;
+  for (int i = 0; i < 1000; ++i) fields += "a: b\r\n";
+  answer_to_endless(s.port(), kChunkedHead + "\r\n0\r\n", fields);
+  // Each extension is short, all of them are not.
+  std::string chunks;
+  for (int i = 0; i < 100; ++i) chunks += chunk(" ", ";x=" + std::string(50, 'a'));
+  answer_to_endless(s.port(), kChunkedHead + "\r\n", chunks);
+  // What ends soon after gets an answer.
+  TestConnection told(s.port());
+  told.send(kChunkedHead + "\r\n0\r\nX: " + std::string(40000, 'a') + "\r\n\r\n");
+  EXPECT_THAT(told.read_all(), StartsWith("HTTP/1.1 431 "));
+  TestConnection fits(s.port());
+  fits.send(kChunkedHead + "\r\n" + chunk(completion("a", 2)) +
+            "0\r\nX: " + std::string(32'000, 'a') + "\r\n\r\n");
+  EXPECT_THAT(fits.read_answer(), StartsWith("HTTP/1.1 200 "));
+  // Short ones are skipped, also byte by byte.
+  const std::string body = completion("a", 2);
+  const std::string good = kChunkedHead + "Connection: close\r\n\r\n" +
+                           chunk(body.substr(0, 9), ";x;y=\"z\"") + chunk(body.substr(9)) +
+                           "0;last\r\nX-Request-Id: of-the-trailer\r\n\r\n";
+  TestConnection slow(s.port());
+  for (const char c : good) slow.send({&c, 1});
+  const TestAnswer answer = read_test_answer(slow.read_all());
+  EXPECT_EQ(answer.json()["choices"][0]["text"], scripted_text("a", 2));
+  EXPECT_EQ(answer.head.find("of-the-trailer"), std::string::npos);
+  EXPECT_ALIVE(s);
+}
+
+// RFC 9110, 6.5.1: a trailer is no header, and a body without a key is not read.
+TEST(HttpLimits, E2TheKeyIsInTheHead) {
+  for (const int threads : {1, 2}) {
+    ScriptedOptions options;
+    options.server.api_keys = {"k"};
+    options.server.http_threads = threads;
+    ScriptedServer s(std::move(options));
+    const auto refused = [&](const std::string& bytes) {
+      TestConnection c(s.port());
+      c.send(bytes);
+      const std::string answer = c.read_all();
+      EXPECT_THAT(answer, StartsWith("HTTP/1.1 401 ")) << bytes;
+      EXPECT_THAT(answer, HasSubstr("Connection: close")) << bytes;
+    };
+    refused(kChunkedHead + "\r\n" + chunk(completion("a", 1)) +
+            "0\r\nAuthorization: Bearer k\r\n\r\n");
+    // Neither waits for a byte of the body.
+    refused(kChunkedHead + "\r\n");
+    refused(
+        "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        "Content-Length: 16000000\r\nExpect: 100-continue\r\n\r\n");
+    TestConnection c(s.port());
+    c.send(kChunkedHead + "Authorization: Bearer k\r\n\r\n" + chunk(completion("a", 1)) +
+           "0\r\n\r\n");
+    EXPECT_THAT(c.read_answer(), StartsWith("HTTP/1.1 200 "));
+  }
+}
+
+TEST(HttpLimits, E2BodiesHaveATotal) {
+  for (const int threads : {1, 2}) {
+    ScriptedOptions options;
+    options.server.http.max_bodies_bytes = 1 << 20;
+    options.server.http_threads = threads;
+    ScriptedServer s(std::move(options));
+    const std::string head =
+        "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        "Content-Length: 700000\r\n\r\n";
+    std::vector<std::unique_ptr<TestConnection>> all;
+    for (int i = 0; i < 8; ++i) {
+      all.push_back(std::make_unique<TestConnection>(s.port()));
+      all.back()->send(head + std::string(600'000, ' '));
+    }
+    // One fits; the others are refused, in whatever order they arrived.
+    std::size_t told = 0;
+    for (auto& c : all) c->close_sending();
+    for (auto& c : all) {
+      const TestAnswer answer = read_test_answer(c->read_all());
+      if (answer.status == 0) continue;
+      EXPECT_EQ(answer.status, 503);
+      EXPECT_EQ(answer.json()["error"]["code"], "queue_full");
+      ++told;
+    }
+    EXPECT_GE(told, 1u);
+    all.clear();
+    const std::string long_body = completion(std::string(900'000, ' '), 1);
+    EXPECT_TRUE(comes([&] { return ask(s.port(), "POST", "/tokenize", long_body).status == 200; }));
+    EXPECT_ALIVE(s);
+  }
+}
+
+// A request that finds no memory ends its connection alone.
+TEST(HttpLimits, E2WithoutMemoryAConnectionEnds) {
+  for (const int threads : {1, 2}) {
+    auto bound = HttpServer::bind("127.0.0.1", 0, "", {.max_connections = 100}, threads);
+    ASSERT_TRUE(bound);
+    HttpServer& server = **bound;
+    HttpHandler handler;
+    handler.error = [](int, std::string_view, std::string) { return HttpResponse(); };
+    handler.request = [](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
+      if (request.path == "/big") throw std::bad_alloc();
+      answer->send(HttpResponse());
+    };
+    std::thread thread([&] { server.run(handler, {}); });
+    server.post([] { throw std::bad_alloc(); });
+    TestConnection kept(server.port());
+    kept.send(request_text("GET", "/"));
+    EXPECT_THAT(kept.read_answer(), StartsWith("HTTP/1.1 200 "));
+    TestConnection big(server.port());
+    big.send(request_text("GET", "/big"));
+    EXPECT_EQ(big.read_all(), "");
+    kept.send(request_text("GET", "/"));
+    EXPECT_THAT(kept.read_answer(), StartsWith("HTTP/1.1 200 "));
+    server.post([&] { server.stop(); });
+    thread.join();
+  }
+}
+
+// A file that is no socket is not this server's to replace.
+TEST(HttpLimits, E7OnlySocketsAreReplaced) {
+  const std::string path = testing::TempDir() + "/lathe_e7";
+  const auto bind = [&] { return HttpServer::bind("", 0, path, {.max_connections = 100}, 1); };
+  std::filesystem::remove(path);
+  std::filesystem::remove(path + ".link");
+  std::ofstream(path) << "mine";
+  EXPECT_FALSE(bind());
+  EXPECT_EQ(std::filesystem::file_size(path), 4u);
+  // A link to a file, or to a socket.
+  std::filesystem::rename(path, path + ".link");
+  std::filesystem::create_symlink(path + ".link", path);
+  EXPECT_FALSE(bind());
+  EXPECT_TRUE(std::filesystem::is_symlink(path));
+  std::filesystem::remove(path);
+  std::filesystem::remove(path + ".link");
+  // The socket of a server that was killed.
+  const int dead = socket(AF_UNIX, SOCK_STREAM, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  ASSERT_EQ(::bind(dead, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  close(dead);
+  {
+    const auto live = bind();
+    EXPECT_TRUE(live);
+    EXPECT_FALSE(bind());  // somebody listens
+    // What replaced the socket meanwhile stays.
+    std::filesystem::remove(path);
+    std::ofstream(path) << "mine";
+  }
+  EXPECT_TRUE(std::filesystem::is_regular_file(path));
+  std::filesystem::remove(path);
+}
+
+TEST(HttpLimits, E14HeadsFollowTheStandard) {
+  ScriptedServer s{ScriptedOptions()};
+  const auto status = [&](const std::string& bytes) {
+    TestConnection c(s.port());
+    c.send(bytes);
+    return read_test_answer(c.read_all()).status;
+  };
+  const std::string end = "Connection: close\r\n\r\n";
+  // RFC 9112, 3.2: exactly one Host, which is none of a request in HTTP/1.0.
+  EXPECT_EQ(status("GET /health HTTP/1.1\r\n" + end), 400);
+  EXPECT_EQ(status("GET /health HTTP/1.1\r\nHost: a b\r\n" + end), 400);
+  EXPECT_EQ(status("GET /health HTTP/1.1\r\nHost: user@localhost\r\n" + end), 400);
+  EXPECT_EQ(status("GET /health HTTP/1.1\r\nHost: localhost\r\n" + end), 200);
+  // 3.2.2: an absolute URI counts, the Host beside it does not.
+  EXPECT_EQ(status("GET http://localhost:1/health HTTP/1.1\r\nHost: a.example\r\n" + end), 200);
+  EXPECT_EQ(status("GET http://localhost HTTP/1.1\r\nHost: localhost\r\n" + end), 200);
+  EXPECT_EQ(status("GET http://a.example/health HTTP/1.1\r\nHost: localhost\r\n" + end), 403);
+  // Fields that may come once.
+  for (const char* field : {"Authorization: a", "X-Api-Key: a", "Content-Type: a/b", "Origin: a"}) {
+    EXPECT_EQ(status(fmt::format("GET /health HTTP/1.1\r\nHost: localhost\r\n{0}\r\n{0}\r\n{1}",
+                                 field, end)),
+              400)
+        << field;
+  }
+  // RFC 9110, 10.1.1: no 100 for a client of HTTP/1.0.
+  const std::string body = completion("a", 1);
+  TestConnection old(s.port());
+  old.send(
+      fmt::format("POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\n"
+                  "Expect: 100-continue\r\nContent-Length: {}\r\n\r\n{}",
+                  body.size(), body));
+  EXPECT_THAT(old.read_all(), StartsWith("HTTP/1.1 200 "));
+  TestConnection young(s.port());
+  young.send(request_text("POST", "/v1/completions", body, "Expect: 100-continue\r\n"));
+  EXPECT_THAT(young.read_until("200 OK"), StartsWith("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200"));
+  EXPECT_ALIVE(s);
+}
+
+// Beyond --max-connections health checks are answered, and nothing else.
+TEST(HttpLimits, E14AFullTableAnswersHealthChecks) {
+  for (const int threads : {1, 2}) {
+    ScriptedOptions options;
+    options.server.http.max_connections = 4;
+    options.server.http_threads = threads;
+    ScriptedServer s(std::move(options));
+    EXPECT_TRUE(comes([&] { return ask(s.port(), "GET", "/ready").status == 200; }));
+    std::vector<std::unique_ptr<TestConnection>> all;
+    for (int i = 0; i < 4; ++i) {
+      all.push_back(std::make_unique<TestConnection>(s.port()));
+      all.back()->send(request_text("GET", "/health"));
+      EXPECT_THAT(all.back()->read_answer(), StartsWith("HTTP/1.1 200"));
+    }
+    for (int i = 0; i < 40; ++i) {
+      const TestAnswer health = ask(s.port(), "GET", "/health");
+      EXPECT_EQ(health.status, 200);
+      const TestAnswer other = ask(s.port(), "POST", "/v1/completions", completion("a", 1));
+      EXPECT_EQ(other.status, 503);
+      EXPECT_EQ(other.json()["error"]["code"], "queue_full");
+    }
+    all.clear();
+    EXPECT_TRUE(comes([&] { return ask(s.port(), "GET", "/metrics").status == 200; }));
+    EXPECT_ALIVE(s);
+  }
 }
 
 TEST(HttpLimits, RequestsThatAreTwoThingsAreRefused) {

@@ -107,6 +107,19 @@ TEST(ApiRequest, BodiesHaveLimits) {
   EXPECT_THAT(error_of(ApiRoute::chat, deep + "}").message, HasSubstr("500 levels"));
 }
 
+// Memory for a body is bounded, and the message says where the bound was met.
+TEST(ParseBody, E1LimitsNameThePath) {
+  std::string body = R"({"x":{"y":[{})";
+  for (int i = 1; i < 400'000; ++i) body += ",{}";
+  const auto many = parse_body(body + "]}}");
+  ASSERT_FALSE(many);
+  EXPECT_EQ(many.error().status, 413);
+  EXPECT_EQ(many.error().param, "x.y[399995]");  // after x, y, and the objects around them
+  std::string ids = R"({"prompt":[1)";
+  for (int i = 1; i < 1'000'000; ++i) ids += ",1";
+  EXPECT_TRUE(parse_body(ids + "]}"));
+}
+
 // A request with random bytes changed gives a request or an error message, nothing else.
 TEST(ApiRequest, BrokenBodiesAreRefused) {
   const std::string body =

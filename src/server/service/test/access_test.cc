@@ -36,6 +36,7 @@ TEST(Access, WithoutAKeyAnybodyMayAskAndAnAdminKeyGuardsItsRoutes) {
   EXPECT_FALSE(check_key(rules, RouteAuth::admin, with({{"x-api-key", "boss"}})));
   rules.api_keys = {"one"};
   EXPECT_TRUE(check_key(rules, RouteAuth::admin, with({{"x-api-key", "one"}})));
+  EXPECT_FALSE(check_key(rules, RouteAuth::admin, with({{"x-api-key", "boss"}})));
   EXPECT_FALSE(check_key(rules, RouteAuth::key, with({{"x-api-key", "boss"}})));
 }
 
@@ -53,6 +54,62 @@ TEST(Access, HostsOfALoopbackServerAreItsOwn) {
   rules.hosts.clear();
   rules.loopback = false;
   EXPECT_FALSE(check_origin(rules, with({{"host", "a.example"}})));
+}
+
+TEST(Access, E11AnOrdinaryKeyIsNoAdmins) {
+  AccessRules rules;
+  rules.api_keys = {"one", "two"};
+  EXPECT_TRUE(check_key(rules, RouteAuth::admin, with({{"x-api-key", "one"}})));
+  EXPECT_FALSE(find_caller(rules, with({{"x-api-key", "two"}})).admin);
+  EXPECT_EQ(find_caller(rules, with({{"x-api-key", "two"}})).key, 1u);
+  EXPECT_EQ(find_caller(rules, with({{"x-api-key", ""}})).key, std::nullopt);
+  rules.admin_key = "boss";
+  EXPECT_TRUE(find_caller(rules, with({{"x-api-key", "boss"}})).admin);
+  EXPECT_FALSE(find_caller(rules, with({})).admin);
+}
+
+TEST(Access, E14TheSchemeHasNoCase) {
+  AccessRules rules;
+  rules.api_keys = {"one"};
+  for (const char* value : {"BEARER one", "bearer one", "bEaReR  one"}) {
+    EXPECT_FALSE(check_key(rules, RouteAuth::key, with({{"authorization", value}}))) << value;
+  }
+}
+
+TEST(Access, E14PagesChangeByPost) {
+  HttpRequest get = with({{"sec-fetch-site", "same-site"}});
+  get.method = "GET";
+  EXPECT_TRUE(check_page_get(get));
+  get.headers = {{"origin", "http://localhost"}};
+  EXPECT_TRUE(check_page_get(get));
+  get.headers = {};
+  EXPECT_FALSE(check_page_get(get));
+  get.headers = {{"sec-fetch-site", "same-origin"}};
+  get.method = "POST";
+  EXPECT_FALSE(check_page_get(get));
+}
+
+// A name that begins like an address resolves to whatever its owner wants (DNS rebinding).
+TEST(Access, E5LoopbackIsAnAddressOrLocalhost) {
+  AccessRules rules;
+  for (const char* own : {"LocalHost:80", "127.255.0.1", "[::1]", "[0:0:0:0:0:0:0:1]:80"}) {
+    EXPECT_FALSE(check_origin(rules, with({{"host", own}}))) << own;
+  }
+  for (const char* foreign :
+       {"127.evil.example:30000", "127.0.0.1.evil.example", "127.0.0.1.", "127.1",
+        "127.0.0.1.nip.io", "localhost.", "1.127.0.0.1", "[::1].a"}) {
+    EXPECT_TRUE(check_origin(rules, with({{"host", foreign}}))) << foreign;
+    const std::string origin = std::string("http://") + foreign;
+    EXPECT_TRUE(check_origin(rules, with({{"host", foreign}, {"origin", origin}}))) << foreign;
+  }
+  rules.hosts = {"Box.Example"};
+  rules.origins = {"https://Page.example"};
+  EXPECT_FALSE(check_origin(rules, with({{"host", "bOX.example:1"}})));
+  EXPECT_FALSE(
+      check_origin(rules, with({{"host", "localhost"}, {"origin", "HTTPS://page.EXAMPLE"}})));
+  EXPECT_FALSE(
+      check_origin(rules, with({{"host", "LOCALHOST:8000"}, {"origin", "http://localhost:8000"}})));
+  EXPECT_FALSE(is_loopback("127.0.0.1.evil.example"));
 }
 
 TEST(Access, OriginsAreTheServersOrAllowed) {

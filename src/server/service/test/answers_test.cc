@@ -276,5 +276,29 @@ TEST(Answers, TemplatesEndWhateverRequestsBring) {
   EXPECT_ALIVE(s);
 }
 
+// min_tokens holds for stop strings in every route.
+TEST(Answers, B6StopStringsWaitForMinTokens) {
+  ScriptedServer s(writes("ab."));
+  const auto text = [&](const std::string& path, const std::string& body) {
+    const TestAnswer answer = ask(s.port(), "POST", path, body);
+    const auto json = answer.json();
+    if (path == "/generate") return json["text"].get<std::string>();
+    const auto& choice = json["choices"][0];
+    return (choice.contains("text") ? choice["text"] : choice["message"]["content"])
+        .get<std::string>();
+  };
+  const std::string rest = R"("temperature":0,"max_tokens":20,"min_tokens":5,"stop":".")";
+  EXPECT_EQ(text("/v1/completions", R"({"prompt":"q",)" + rest + "}"), "ab.ab");
+  EXPECT_EQ(
+      text("/v1/chat/completions", R"({"messages":[{"role":"user","content":"q"}],)" + rest + "}"),
+      "ab.ab");
+  EXPECT_EQ(text("/generate", R"({"text":"q","sampling_params":{"temperature":0,)"
+                              R"("max_new_tokens":20,"min_new_tokens":5,"stop":"."}})"),
+            "ab.ab");
+  EXPECT_EQ(text("/v1/completions",
+                 R"({"prompt":"q","temperature":0,"max_tokens":20,"min_tokens":3,"stop":"."})"),
+            "ab");
+}
+
 }  // namespace
 }  // namespace lathe

@@ -43,6 +43,26 @@ TEST(Leaving, ARequestUnderWayEndsBeforeTheNextStep) {
   }
 }
 
+// Bytes behind the request, of a pipeline or of nothing, hide neither kind of leaving.
+TEST(Leaving, E6PipelinedBytesDoNotHideIt) {
+  for (const bool half : {true, false}) {
+    for (const std::size_t more : {20'000, 40'000, 1'000'000}) {
+      GatedServer s;
+      TestConnection c(s.port());
+      c.send(request_text("POST", "/v1/completions", completion("a", 1000)));
+      s.gate.pass(3);
+      s.gate.wait_begun(4);
+      EXPECT_TRUE(c.send(std::string(more, '\r')));
+      if (half) {
+        c.close_sending();
+      } else {
+        c.close();
+      }
+      expect_ended(s, 1);
+    }
+  }
+}
+
 TEST(Leaving, AllPromptsAndChoicesEnd) {
   GatedServer s;
   TestConnection c(s.port());

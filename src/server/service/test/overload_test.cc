@@ -1,0 +1,84 @@
+// Overload and administration: what waits is counted, and who may end what.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "server/scripted/test/http_client_test_util.h"
+#include "server/scripted/test/step_gate_test_util.h"
+
+namespace lathe {
+namespace {
+
+// Every choice counts until it has a token of its own.
+TEST(Overload, E8EveryChoiceWaits) {
+  ScriptedOptions options;
+  options.server.max_queued_requests = 10;
+  options.max_running_requests = 2;
+  GatedServer s(std::move(options));
+  const auto choices = [](int n) { return completion("a", 1000, fmt::format(R"(,"n":{})", n)); };
+  const TestAnswer never = ask(s.port(), "POST", "/v1/completions", choices(11));
+  EXPECT_EQ(never.status, 400);
+  EXPECT_EQ(never.json()["error"]["param"], "n");
+  EXPECT_EQ(
+      ask(s.port(), "POST", "/generate", R"({"text":["a","b"],"sampling_params":{"n":6}})").status,
+      400);
+  TestConnection many(s.port());
+  many.send(request_text("POST", "/v1/completions", choices(10)));
+  s.gate.wait_begun(1);
+  EXPECT_EQ(ask(s.port(), "POST", "/v1/completions", choices(1)).status, 503);
+  // The first choice has a token, then the second; eight wait.
+  s.gate.pass(3);
+  s.gate.wait_begun(4);
+  EXPECT_TRUE(comes([&] { return ask(s.port(), "GET", "/ready").status == 200; }));
+  const TestAnswer full = ask(s.port(), "POST", "/v1/completions", choices(3));
+  EXPECT_EQ(full.status, 503);
+  EXPECT_EQ(full.json()["error"]["code"], "queue_full");
+  TestConnection fits(s.port());
+  fits.send(request_text("POST", "/v1/completions", choices(2)));
+  EXPECT_TRUE(comes([&] { return ask(s.port(), "GET", "/ready").status == 503; }));
+  many.close();
+  fits.close();
+  EXPECT_TRUE(comes([&] { return metric(s.port(), "lathe_aborted_requests_total") == 2; }));
+  s.gate.open();
+  EXPECT_ALIVE(s);
+}
+
+TEST(Overload, E11KeysEndTheirOwnRequests) {
+  ScriptedOptions options;
+  options.server.api_keys = {"one", "two"};
+  options.server.open_metrics = true;
+  GatedServer s(std::move(options));
+  const std::string one = "X-Api-Key: one\r\n", two = "X-Api-Key: two\r\n";
+  TestConnection c(s.port());
+  c.send(request_text("POST", "/v1/completions", completion("a", 1000, R"(,"rid":"x")"), one));
+  s.gate.wait_begun(1);
+  for (const std::string& key : {one, two}) {
+    for (const char* path : {"/flush_cache", "/reset_prefix_cache"}) {
+      EXPECT_EQ(ask(s.port(), "POST", path, "", key).status, 401);
+    }
+    EXPECT_EQ(ask(s.port(), "POST", "/abort_request", R"({"abort_all":true})", key).status, 401);
+  }
+  EXPECT_EQ(ask(s.port(), "POST", "/abort_request", R"({"rid":"x"})", two).status, 200);
+  EXPECT_EQ(metric(s.port(), "lathe_aborted_requests_total"), 0);
+  EXPECT_EQ(ask(s.port(), "POST", "/abort_request", R"({"rid":"x"})", one).status, 200);
+  EXPECT_EQ(metric(s.port(), "lathe_aborted_requests_total"), 1);
+  s.gate.open();
+}
+
+TEST(Overload, E14FlushTakesSecondsAndNoGetOfAPage) {
+  ScriptedServer s{ScriptedOptions()};
+  EXPECT_TRUE(comes([&] { return ask(s.port(), "GET", "/ready").status == 200; }));
+  for (const char* seconds : {"nan", "inf", "-1", "1e300", "", "1s", "0x1"}) {
+    const auto answer = ask(s.port(), "POST", fmt::format("/flush_cache?timeout={}", seconds));
+    EXPECT_EQ(answer.status, 400) << seconds;
+    EXPECT_EQ(answer.json()["error"]["param"], "timeout") << seconds;
+  }
+  const std::string page = "Sec-Fetch-Site: same-site\r\n";
+  EXPECT_EQ(ask(s.port(), "GET", "/flush_cache", "", page).status, 403);
+  EXPECT_EQ(ask(s.port(), "HEAD", "/flush_cache").status, 405);
+  for (const char* method : {"GET", "POST"}) {
+    EXPECT_EQ(ask(s.port(), method, "/flush_cache?timeout=0.5").status, 200);
+  }
+}
+
+}  // namespace
+}  // namespace lathe
