@@ -7,6 +7,7 @@ import hashlib
 import http.client
 import json
 import os
+import pathlib
 import random
 import re
 import signal
@@ -182,6 +183,124 @@ class Flags(unittest.TestCase):
             for text in (info, "".join(server.log)):
                 self.assertNotIn("k1", text)
                 self.assertNotIn("boss", text)
+
+    def refused(self, *flags: str, **environment: str) -> str:
+        result = subprocess.run([LATHE, "serve", "--model", str(ROOT / "models/tiny-gqa"), "--port", "0", "--max-connections", "500", *flags],
+                                capture_output=True, text=True, timeout=60, env={**os.environ, **environment})
+        self.assertEqual(result.returncode, 2, (flags, environment, result.stderr))
+        return result.stderr
+
+    def test_E4_an_empty_key_is_no_key(self):
+        for flag in ("--api-key", "--admin-api-key", "--api-key-file"):
+            self.assertIn(flag + ": wanted", self.refused(flag, ""))
+            self.assertIn(flag + ": wanted", self.refused(**{"LATHE" + flag.upper().replace("-", "_")[1:]: ""}))
+        for bad in (" k", "k ", "k\n", "a\tb"):
+            self.assertIn("--api-key: wanted", self.refused("--api-key", bad))
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "keys"
+            for text in ("", "\n", "\r\n \n"):
+                file.write_text(text, newline="")
+                file.chmod(0o600)
+                self.assertIn("--api-key-file: wanted a file with a key", self.refused("--api-key-file", str(file)))
+            file.write_text("k1\r\n\r\n k2 \n", newline="")
+            file.chmod(0o666)
+            self.assertIn("--api-key-file: wanted a file that others cannot write", self.refused("--api-key-file", str(file)))
+            file.chmod(0o644)
+            with Server("--api-key-file", str(file)) as server:
+                self.assertTrue(any(line.startswith("warning") and "--api-key-file" in line for line in server.log))
+                for key, status in (("k1", 200), ("k2", 200), ("k1\r", 401), ("", 401)):
+                    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as s:
+                        s.sendall(f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nx-api-key: {key.strip()}\r\n\r\n".encode()
+                                  if key.strip() == key else b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nx-api-key: k1%0D\r\n\r\n")
+                        self.assertTrue(s.recv(65536).startswith(b"HTTP/1.1 %d " % status), key)
+            file.chmod(0o600)
+            with Server("--api-key-file", str(file)) as server:
+                self.assertFalse(any(line.startswith("warning") for line in server.log))
+
+    def test_E3_a_log_that_nobody_takes_stops_nothing(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = folder + "/socket"
+            closed, gone = os.pipe()
+            os.close(closed)
+            unread, full = os.pipe()
+            for err in (os.open("/dev/full", os.O_WRONLY), gone, full, None):
+                command = [LATHE, "serve", "--model", str(ROOT / "models/tiny-gqa"), "--uds", path, "--log-requests", "3", "--access-log",
+                           "--max-connections", "500"]
+                process = subprocess.Popen(command if err is not None else ["sh", "-c", 'exec "$@" 2>&-', "sh", *command], stderr=err)
+                if err is not None:
+                    os.close(err)
+                def ask(method: str, path_: str, body: str = ""):
+                    with socket.socket(socket.AF_UNIX) as s:
+                        s.settimeout(60)
+                        s.connect(path)
+                        s.sendall(f"{method} {path_} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+                                  f"Content-Length: {len(body)}\r\n\r\n{body}".encode())
+                        out = b""
+                        while part := s.recv(1 << 20):
+                            out += part
+                        return out
+                def ready():
+                    self.assertIsNone(process.poll(), err)
+                    with contextlib.suppress(OSError):
+                        return ask("GET", "/ready").startswith(b"HTTP/1.1 200")
+                Server.until(None, ready, "the server")
+                body = json.dumps({"prompt": "a " * 2000, "max_tokens": 1})
+                for _ in range(40):
+                    self.assertIn(b" 200 OK", ask("POST", "/v1/completions", body))
+                lost = re.search(rb"^lathe_lost_log_lines_total (\d+)$", ask("GET", "/metrics"), re.M)
+                self.assertGreater(int(lost[1]), 0)
+                process.send_signal(signal.SIGTERM)
+                self.assertEqual(process.wait(60), 0)
+            os.close(unread)
+
+    def test_E3_commands_end_by_themselves(self):
+        """Every command prints to stderr and stdout; none is killed by it."""
+        run = [LATHE, "generate", "--model", str(ROOT / "models/tiny-gqa"), "--prompt", QUESTION, "--temperature", "0"]
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(run, stdout=subprocess.PIPE, stderr=full, text=True, timeout=60)
+            self.assertEqual((done.returncode, done.stdout.strip()), (0, ANSWER))
+            done = subprocess.run(run, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("stdout: wanted a file that can be written", done.stderr)
+        for redirect, code in (("2>&-", 0), (">&-", 1), ("2>&- </dev/null", 0)):
+            done = subprocess.run(["bash", "-c", '"$@" ' + redirect, "bash", *run], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=60)
+            self.assertEqual(done.returncode, code, redirect)
+        for stream in ("stdout", "stderr"):
+            closed, gone = os.pipe()
+            os.close(closed)
+            for command in (run, [LATHE, "layouts"], [LATHE, "plan", "--attention", "dsa"], [LATHE, "no-such-command"]):
+                done = subprocess.run(command, **{"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: gone}, timeout=60)
+                self.assertGreaterEqual(done.returncode, 0, (stream, command))
+            os.close(gone)
+
+    def test_E7_a_file_is_not_replaced(self):
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(b"mine")
+            file.flush()
+            self.assertIn("--uds: wanted", self.refused("--uds", file.name))
+            self.assertEqual(pathlib.Path(file.name).read_bytes(), b"mine")
+
+    def test_E14_few_files_and_json_lines(self):
+        done = subprocess.run(["bash", "-c", 'ulimit -n 40; "$@"', "bash", LATHE, "serve", "--model", str(ROOT / "models/tiny-gqa"), "--port", "0"],
+                              capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("ulimit -n", done.stderr)
+        self.assertNotIn("-24", done.stderr)
+        command = [LATHE, "serve", "--model", str(ROOT / "models/tiny-gqa"), "--port", "0", "--max-connections", "500", "--log-format", "json"]
+        # Tests may run under nohup, which the server would heed.
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)) as process:
+            lines = []
+            for line in process.stderr:
+                lines.append(line)
+                if "ready" in line:
+                    process.send_signal(signal.SIGHUP)  # drains as SIGTERM does
+            self.assertEqual(process.wait(60), 0)
+        lines = [json.loads(line) for line in lines]
+        events = [line["event"] for line in lines]
+        for event in ("--port", "listening", "ready", "stopping", "stopped"):
+            self.assertIn(event, events)
+        done = subprocess.run([*command, "--uds", "/no/such/folder/socket"], capture_output=True, text=True, timeout=60)
+        self.assertEqual(json.loads(done.stderr.splitlines()[-1])["event"], "error")
 
     def test_drafts_by_the_environment_change_no_answer(self):
         ask = {"prompt": QUESTION + ANSWER + QUESTION, "max_tokens": 60, "ignore_eos": True, "temperature": 0, "logprobs": 2}

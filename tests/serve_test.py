@@ -527,6 +527,19 @@ class Answers(unittest.TestCase):
         self.assertEqual(result[0]["meta_info"]["finish_reason"]["type"], "abort")
         self.server.is_alive()
 
+    def test_E1_bodies_are_read_in_linear_time(self):
+        objects = '{"prompt": "a", "unknown": [' + ",".join(["{}"] * 400_000) + "]}"
+        names = '{"prompt": "a", "unknown": {' + ",".join(f'"{i}":0' for i in range(100_000)) + '}, "max_tokens": 1}'
+        for path in ("/v1/completions", "/generate", "/tokenize", "/abort_request"):
+            status, _, answer = self.server.call("POST", path, objects)
+            self.assertEqual((status, answer["error"]["code"]), (413, "body_too_large"))
+            self.assertTrue(answer["error"]["param"].startswith("unknown["), answer)
+        self.assertEqual(self.server.post("/v1/completions", names)["usage"]["completion_tokens"], 1)
+        kwargs = json.dumps({"messages": MESSAGES, "max_tokens": 1, "chat_template_kwargs": {f"a{i}": 0 for i in range(50_000)}})
+        self.assertEqual(self.server.post("/v1/chat/completions", kwargs)["usage"]["completion_tokens"], 1)
+        self.assertEqual(self.server.post("/abort_request", '{"rid": "x", "unknown": [' + ",".join(["{}"] * 60_000) + "]}"), {})
+        self.server.is_alive()
+
     def test_flush_cache(self):
         body = {"prompt": [400] * 300, "max_tokens": 1}
         self.server.post("/v1/completions", body)
