@@ -32,9 +32,9 @@ class Server:
         def read():
             for line in self.process.stderr:
                 self.log.append(line)
-                if found := re.match(r"listening http://.*:(\d+)", line):
+                if found := re.match(r"""(?:listening |\{"event":"listening","text":")http://.*:(\d+)""", line):
                     self.port = int(found[1])
-                if line.startswith("ready "):
+                if line.startswith(("ready ", '{"event":"ready"')):
                     ready.set()
             ready.set()
 

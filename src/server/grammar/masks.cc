@@ -11,7 +11,7 @@ namespace {
 constexpr std::int64_t kMostWork = 500'000;
 // Tokens of up to so many bytes are looked at, the longest that this work
 // allows. Those of a byte are always looked at: they let every text go on.
-constexpr std::uint8_t kLengths[] = {kLongestToken, 8, 4, 2, 1};
+constexpr std::uint8_t kTokenLengths[] = {kLongestToken, 8, 4, 2, 1};
 
 }  // namespace
 
@@ -68,7 +68,7 @@ bool Masks::visit(std::uint32_t top, Place from, std::uint8_t longest,
 }
 
 Masks::Entry Masks::make_entry(Place inner, std::size_t words) {
-  for (const std::uint8_t longest : kLengths) {
+  for (const std::uint8_t longest : kTokenLengths) {
     ++visit_;
     work_ = 0;
     Entry entry{std::vector<std::uint32_t>(words), {}, longest};
@@ -106,7 +106,7 @@ void Masks::fill(Place place, std::span<std::uint32_t> bits, Next& out) {
     entry_bytes_ += 4 * std::ssize(entry.bits) + 8 * std::ssize(entry.exits);
     at = entries_.emplace(inner, std::move(entry)).first;
   }
-  for (const std::uint8_t longest : kLengths) {
+  for (const std::uint8_t longest : kTokenLengths) {
     if (longest > at->second.longest) continue;
     std::copy(at->second.bits.begin(), at->second.bits.end(), bits.begin());
     if (visit_exits(at->second, place, longest, bits)) break;

@@ -102,8 +102,7 @@ void read_target(std::string_view target, HttpRequest& out) {
 
 }  // namespace
 
-Connection::Connection(asio::generic::stream_protocol::socket socket, ConnectionHost& host,
-                       bool reserve)
+Connection::Connection(asio::generic::stream_protocol::socket socket, ConnectionHost& host)
     : socket_(std::move(socket)),
       host_(host),
       on_chunk_([this](std::uint64_t, boost::beast::string_view extensions, error_code& error) {
@@ -111,8 +110,7 @@ Connection::Connection(asio::generic::stream_protocol::socket socket, Connection
         if (extension_bytes_ > host_.limits.max_header_bytes) error = http::error::header_limit;
       }),
       since_(host.now),
-      taken_(host.now),
-      reserve_(reserve) {}
+      taken_(host.now) {}
 
 // A request that finds no memory ends its connection, not the server.
 template <class Work>
@@ -232,11 +230,10 @@ void Connection::refuse_bodies() {
 bool Connection::on_head() {
   const auto& message = parser_->get();
   http11_ = message.version() >= 11;
-  keep_alive_ = message.keep_alive() && !reserve_;
+  keep_alive_ = message.keep_alive();
   head_only_ = message.method() == http::verb::head;
   if (!check_head()) return false;
   request_ = {};
-  request_.reserve = reserve_;
   request_.method = view(message.method_string());
   for (const auto& field : message) {
     request_.headers.push_back(
@@ -246,7 +243,9 @@ bool Connection::on_head() {
   state_ = State::body;
   since_ = host_.now;
   if (parser_->is_done()) return true;  // without a body
-  if (!host_.handler.reads_body(request_)) {
+  const auto length = parser_->content_length();
+  const bool here = length && *length <= in_.size();  // nothing to wait for, or to spare
+  if (!here && !host_.handler.reads_body(request_)) {
     keep_alive_ = false;
     on_request();
     return false;
@@ -473,13 +472,12 @@ void Connection::tick() {
     lose(ClientEnd::slow);
     return;
   }
-  const int head_seconds = std::min(limits.header_timeout, reserve_ ? 2 : limits.header_timeout);
   switch (state_) {
     case State::idle:
-      if (past(since_, number_ == 0 ? head_seconds : limits.keep_alive_timeout)) close();
+      if (past(since_, number_ == 0 ? limits.header_timeout : limits.keep_alive_timeout)) close();
       break;
     case State::head:
-      if (past(since_, head_seconds)) close();
+      if (past(since_, limits.header_timeout)) close();
       break;
     case State::body:
       if (past(since_, limits.body_timeout)) {

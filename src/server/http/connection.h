@@ -35,9 +35,7 @@ struct ConnectionHost {
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  /// `reserve`: beyond max_connections, for one request.
-  Connection(boost::asio::generic::stream_protocol::socket socket, ConnectionHost& host,
-             bool reserve = false);
+  Connection(boost::asio::generic::stream_protocol::socket socket, ConnectionHost& host);
 
   void start();
   /// Enforces the time limits; called once a second.
@@ -105,7 +103,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool head_only_ = false;  // HEAD: no body
   bool streaming_ = false;
   bool chunked_ = false;
-  const bool reserve_;
 };
 
 }  // namespace lathe

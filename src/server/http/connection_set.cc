@@ -23,7 +23,7 @@ ConnectionSet::ConnectionSet(asio::io_context& context, const HttpLimits& limits
   host_.closed = [this](Connection* c) { remove(c); };
 }
 
-void ConnectionSet::add(asio::generic::stream_protocol::socket socket, bool reserve) {
+void ConnectionSet::add(asio::generic::stream_protocol::socket socket) {
   boost::system::error_code ignored;
   socket.non_blocking(true, ignored);
   socket.set_option(asio::ip::tcp::no_delay(true), ignored);
@@ -32,7 +32,7 @@ void ConnectionSet::add(asio::generic::stream_protocol::socket socket, bool rese
   setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &gone_after_ms,
              sizeof gone_after_ms);
   try {
-    auto connection = std::make_shared<Connection>(std::move(socket), host_, reserve);
+    auto connection = std::make_shared<Connection>(std::move(socket), host_);
     connections_.emplace(connection.get(), connection);
     connection->start();
   } catch (const std::bad_alloc&) {

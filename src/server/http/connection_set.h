@@ -19,8 +19,8 @@ class ConnectionSet {
                 std::atomic<std::int64_t>& body_bytes, std::function<void()> on_closed);
   void set_handler(HttpHandler handler) { host_.handler = std::move(handler); }
 
-  /// `reserve`: beyond max_connections, for one request. Without memory the socket closes.
-  void add(boost::asio::generic::stream_protocol::socket socket, bool reserve);
+  /// Without memory the socket closes.
+  void add(boost::asio::generic::stream_protocol::socket socket);
   /// Enforces the time limits; called once a second.
   void tick();
   /// Closes idle connections at once, others after their answers.

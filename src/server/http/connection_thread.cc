@@ -127,10 +127,9 @@ ConnectionThread::~ConnectionThread() {
   thread_.join();
 }
 
-void ConnectionThread::add(asio::generic::stream_protocol::socket socket, bool reserve) {
-  asio::post(context_, [this, socket = std::move(socket), reserve]() mutable {
-    set_.add(std::move(socket), reserve);
-  });
+void ConnectionThread::add(asio::generic::stream_protocol::socket socket) {
+  asio::post(context_,
+             [this, socket = std::move(socket)]() mutable { set_.add(std::move(socket)); });
 }
 
 void ConnectionThread::tick() {

@@ -30,7 +30,7 @@ class ConnectionThread {
   /// The context that sockets for add() must use.
   boost::asio::io_context& context() { return context_; }
   // Called in the server's thread.
-  void add(boost::asio::generic::stream_protocol::socket socket, bool reserve);
+  void add(boost::asio::generic::stream_protocol::socket socket);
   void tick();
   void drain();
   /// Runs `job` in this thread, in order of posting. Jobs posted together wake it once.

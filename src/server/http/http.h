@@ -29,7 +29,6 @@ struct HttpRequest {
   std::string query;                // after the "?"
   std::vector<HttpHeader> headers;  // never those of a chunked body's trailer
   std::string body;
-  bool reserve = false;  // on a connection beyond --max-connections
 
   /// The first header with that lower-case name, or null.
   const std::string* header(std::string_view name) const;

@@ -24,8 +24,6 @@ using boost::system::error_code;
 using Acceptor = asio::basic_socket_acceptor<asio::generic::stream_protocol>;
 
 constexpr std::int64_t kOtherFiles = 64;  // open files besides connections
-// Connections beyond --max-connections, for health checks. Included in kOtherFiles.
-constexpr std::int64_t kReserve = 16;
 
 // Raises the soft limit as far as it may go.
 Result<void> raise_file_limit(std::int64_t connections) {
@@ -193,7 +191,7 @@ class AsioServer : public HttpServer {
  private:
   // At the limit, or out of file descriptors, connections wait in the system's backlog.
   void accept() {
-    if (peer_ || !acceptor_.is_open() || connections_ >= limits_.max_connections + kReserve) return;
+    if (peer_ || !acceptor_.is_open() || connections_ >= limits_.max_connections) return;
     ConnectionThread* const thread =
         threads_.empty() ? nullptr : threads_[next_thread_++ % threads_.size()].get();
     peer_.emplace(thread ? thread->context() : context_);
@@ -201,12 +199,11 @@ class AsioServer : public HttpServer {
       asio::generic::stream_protocol::socket socket = std::move(*peer_);
       peer_.reset();
       if (error) return;  // the next tick tries again
-      const bool reserve = connections_ >= limits_.max_connections;
       ++connections_;
       if (thread != nullptr) {
-        thread->add(std::move(socket), reserve);
+        thread->add(std::move(socket));
       } else {
-        own_.add(std::move(socket), reserve);
+        own_.add(std::move(socket));
       }
       accept();
     });

@@ -32,16 +32,21 @@ AnswerParts::AnswerParts(MarkupRules rules)
   }
 }
 
+// Whether </think> may end reasoning that was left out.
+bool AnswerParts::may_end_nothing() const {
+  return !reasoned_ && !began_ && calls_ == 0 && rules_.tools != ToolFormat::dsml;
+}
+
 // Whether marks of this kind count in the current state.
 bool AnswerParts::counts(Mark::Kind kind) const {
   switch (kind) {
     case Mark::end_think:
       // Before anything else it ends reasoning that was left out.
-      return state_ == State::reasoning || (!began_ && calls_ == 0);
+      return state_ == State::reasoning || may_end_nothing();
     case Mark::think:
       return state_ == State::content && !began_;
     default:
-      return state_ != State::reasoning;  // a call that is thought of is none
+      return true;
   }
 }
 
@@ -63,6 +68,18 @@ void AnswerParts::push(std::string_view text, TextParts& out) {
       const std::string body = held_.substr(0, end);
       held_.erase(0, end + tool_marks_.end.size());
       end_call(body, out);
+      continue;
+    }
+    if (state_ == State::reasoning && looked_ > 0 && !unclosed_) {
+      // held_ begins with a call. What it is depends on whether the reasoning has an end.
+      const std::size_t end = held_.find(kEndThink, looked_);
+      if (end == std::string::npos) {
+        looked_ = held_.size() - std::min(held_.size() - 1, kEndThink.size());
+        return;
+      }
+      looked_ = 0;
+      give(std::string_view(held_).substr(0, end), out);
+      held_.erase(0, end);
       continue;
     }
     if (held_.find_first_of(fronts_) == std::string::npos) {
@@ -90,7 +107,13 @@ void AnswerParts::push(std::string_view text, TextParts& out) {
       return;
     }
     give(std::string_view(held_).substr(0, first), out);
-    held_.erase(0, first + found.text.size());
+    held_.erase(0, first);
+    const bool call = found.kind == Mark::call || found.kind == Mark::around;
+    if (state_ == State::reasoning && call && !unclosed_) {
+      looked_ = found.text.size();
+      continue;
+    }
+    held_.erase(0, found.text.size());
     take(found, out);
   }
 }
@@ -107,6 +130,11 @@ void AnswerParts::take(Mark mark, TextParts& out) {
       state_ = State::reasoning;
       return;
     case Mark::end_think:
+      if (state_ == State::content && !may_end_nothing()) {  // text came before it
+        give(mark.text, out);
+        return;
+      }
+      reasoned_ = true;
       if (rules_.reasoning_stays) {
         out.content.append(spaces_).append(mark.text);
         began_ = true;
@@ -203,6 +231,11 @@ void AnswerParts::read_list(std::string_view text, TextParts& out) {
 }
 
 void AnswerParts::finish(TextParts& out) {
+  unclosed_ = true;
+  if (state_ == State::reasoning) {
+    looked_ = 0;
+    push("", out);
+  }
   if (complete()) return;
   // What is not a call is text, except the list's own marks after its last call.
   if (calls_ == 0 || list_.find_first_not_of(" \t\r\n,]") != std::string::npos) {

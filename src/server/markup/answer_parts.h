@@ -41,7 +41,8 @@ struct TextParts {
 };
 
 /// Nothing is lost: text that does not parse, or is incomplete when the answer ends, becomes
-/// content. Linear in the text; holds back at most the beginning of a mark, or an open call.
+/// content. Linear in the text; holds back at most the beginning of a mark, an open call, or a call
+/// inside reasoning with what follows it, as the reasoning's end decides what it is.
 class AnswerParts {
  public:
   explicit AnswerParts(MarkupRules rules);
@@ -61,6 +62,7 @@ class AnswerParts {
     std::string_view text;
     enum Kind { think, end_think, call, around } kind;
   };
+  bool may_end_nothing() const;
   bool counts(Mark::Kind kind) const;
   void take(Mark mark, TextParts& out);
   void give(std::string_view text, TextParts& out);
@@ -75,6 +77,8 @@ class AnswerParts {
   std::string held_;           // held back: a mark's beginning, or a call's body
   std::size_t looked_ = 0;     // bytes of an open call already searched for its end
   bool drop_newline_ = false;  // directly after </think>
+  bool reasoned_ = false;      // reasoning has ended
+  bool unclosed_ = false;      // the answer has ended, and with it its reasoning
   bool began_ = false;         // something other than white space was emitted
   std::string spaces_;         // between calls, emitted only if text follows
   std::size_t calls_ = 0;

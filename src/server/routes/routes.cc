@@ -129,25 +129,10 @@ bool is_json(const HttpRequest& request) {
 // What an allowed method and origin leave to check in a request's head. Called from any thread.
 std::optional<ApiError> refuse_head(const Service& service, const ServerRoute& route,
                                     const HttpRequest& request) {
-  if (request.reserve && route.auth != RouteAuth::open) {
-    return ApiError{
-        503, "queue_full",
-        fmt::format("connections: wanted at most {}, got one more, on which only health "
-                    "checks are answered; retry later, or --max-connections",
-                    service.options().http.max_connections),
-        ""};
-  }
   const bool open_metrics = service.options().open_metrics && route_name(route) == "/metrics";
   if (auto error =
           check_key(service.access(), open_metrics ? RouteAuth::open : route.auth, request)) {
     return error;
-  }
-  const bool has_body = request.method == "POST" || request.method == "PUT";
-  if (has_body && route.auth == RouteAuth::key && !is_json(request)) {
-    return ApiError{415, "content_type",
-                    "Content-Type: wanted application/json, got another; curl -H 'Content-Type: "
-                    "application/json'",
-                    ""};
   }
   return std::nullopt;
 }
@@ -197,12 +182,20 @@ void dispatch(Service& service, HttpRequest request, std::shared_ptr<Reply> repl
     wrong_method(*route, request, *reply);
     return;
   }
-  if (!request.reserve && wants_page(*route, request, service)) {
+  if (wants_page(*route, request, service)) {
     page_route({service, std::move(request), std::move(reply)});
     return;
   }
   if (const auto error = refuse_head(service, *route, request)) {
     reply->error(*error);
+    return;
+  }
+  const bool has_body = request.method == "POST" || request.method == "PUT";
+  if (has_body && route->auth == RouteAuth::key && !is_json(request)) {
+    reply->error({415, "content_type",
+                  "Content-Type: wanted application/json, got another; curl -H 'Content-Type: "
+                  "application/json'",
+                  ""});
     return;
   }
   if (route->needs_model && service.state() == ServiceState::loading) {

@@ -383,7 +383,6 @@ Result<PreparedRequest, ApiError> prepare(ApiRoute route, const std::string& bod
   if (out.api.model) {
     if (auto wrong = check_model(*out.api.model, options)) return *wrong;
   }
-  if (auto wrong = fit_queue(options, out.api)) return *wrong;
   if (auto wrong = encode_prompts(model, options, out)) return *wrong;
   if (auto wrong = compile_grammars(model, out)) return *wrong;
   for (std::size_t i = 0; i < out.prompts.size(); ++i) {
@@ -391,6 +390,7 @@ Result<PreparedRequest, ApiError> prepare(ApiRoute route, const std::string& bod
   }
   if (auto wrong = set_token_lists(model, out)) return *wrong;
   if (auto wrong = fit_lengths(model, options, out)) return *wrong;
+  if (auto wrong = fit_queue(options, out.api)) return *wrong;
   for (const SamplingParams& params : out.sampling) {
     if (const auto ok = check_sampling_params(params, model.vocab, model.eos); !ok) {
       return bad_field(ok.error());

@@ -361,33 +361,6 @@ TEST(HttpLimits, E14HeadsFollowTheStandard) {
   EXPECT_ALIVE(s);
 }
 
-// Beyond --max-connections health checks are answered, and nothing else.
-TEST(HttpLimits, E14AFullTableAnswersHealthChecks) {
-  for (const int threads : {1, 2}) {
-    ScriptedOptions options;
-    options.server.http.max_connections = 4;
-    options.server.http_threads = threads;
-    ScriptedServer s(std::move(options));
-    EXPECT_TRUE(comes([&] { return ask(s.port(), "GET", "/ready").status == 200; }));
-    std::vector<std::unique_ptr<TestConnection>> all;
-    for (int i = 0; i < 4; ++i) {
-      all.push_back(std::make_unique<TestConnection>(s.port()));
-      all.back()->send(request_text("GET", "/health"));
-      EXPECT_THAT(all.back()->read_answer(), StartsWith("HTTP/1.1 200"));
-    }
-    for (int i = 0; i < 40; ++i) {
-      const TestAnswer health = ask(s.port(), "GET", "/health");
-      EXPECT_EQ(health.status, 200);
-      const TestAnswer other = ask(s.port(), "POST", "/v1/completions", completion("a", 1));
-      EXPECT_EQ(other.status, 503);
-      EXPECT_EQ(other.json()["error"]["code"], "queue_full");
-    }
-    all.clear();
-    EXPECT_TRUE(comes([&] { return ask(s.port(), "GET", "/metrics").status == 200; }));
-    EXPECT_ALIVE(s);
-  }
-}
-
 TEST(HttpLimits, RequestsThatAreTwoThingsAreRefused) {
   ScriptedServer s{ScriptedOptions()};
   const std::string head =

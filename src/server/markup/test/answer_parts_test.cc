@@ -326,6 +326,9 @@ TEST(AnswerParts, B5CallsCountAfterReasoning) {
   const std::string dsml = "<｜DSML｜invoke name=\"weather\">\n</｜DSML｜invoke>";
   expect_parts(calling(ToolFormat::dsml), "<think>" + dsml + "</think>No.",
                "reasoning: " + dsml + "\ncontent: No.\n");
+  // Without an end of the reasoning the call ends it.
+  expect_parts(rules, "<think>So " + call, "reasoning: So \ncontent: \nweather{}\n");
+  expect_parts(rules, "<think>So " + call + " and", "reasoning: So \ncontent:  and\nweather{}\n");
   // Reasoning that is empty may lack its first mark.
   expect_parts(rules, "</think>\n\nHello", "reasoning: \ncontent: \nHello\n");
   expect_parts(rules, "\n</think>" + call, "reasoning: \ncontent: \nweather{}\n");
