@@ -130,7 +130,7 @@ void LiveAnswer::take_token(std::size_t i, const TicketEvent& event, Clock::time
                                                  event.prompt_logprobs.end());
   }
   if (request_.drops_answer) return;
-  leave_queue(i);
+  if (part.waits) leave_queue(i);
   if (!first_token_) {
     first_token_ = true;
     times_.first_token = since_received(now);

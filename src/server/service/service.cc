@@ -331,13 +331,16 @@ void Service::take_events(std::span<const TicketEvent> events, double step_secon
     const auto at = live_.find(id);
     if (at == live_.end()) continue;
     LiveAnswer& answer = *at->second.answer;
-    count_waiting(at->second, answer.waiting_choices(), answer.waiting_tokens());
+    if (answer.waiting_choices() != at->second.choices) {
+      count_waiting(at->second, answer.waiting_choices(), answer.waiting_tokens());
+    }
+    const std::size_t answers = live_.size();
     try {
       answer.flush();  // may find the client gone, which removes the answer
     } catch (const std::bad_alloc&) {
       without_memory(id);
     }
-    if (const auto still = live_.find(id); still != live_.end() && answer.ended()) {
+    if (live_.size() == answers && answer.ended()) {
       const std::vector<Ticket> open = answer.tickets();  // an answer that failed
       if (!open.empty()) engine_->cancel(open, FinishReason::cancelled);
       log_end(answer, answer.finish());
