@@ -11,6 +11,7 @@
 #include "kernels/devices/all.h"
 #include "kernels/devices/find_machine.h"
 #include "plan/explain.h"
+#include "plan/model_plan.h"
 #include "plan/plan_json.h"
 #include "plan/plan_request_json.h"
 #include "plan/planner.h"
@@ -50,7 +51,7 @@ nb::tuple plan(const std::string& attention, const std::string& device,
     const PlanResult result = make_plan(problem, machine, request, all_kernels());
     legal = result.ok();
     json = (legal ? to_json(*result) : to_json(result.error())).dump(2);
-    text = legal ? explain(*result) : explain(result.error());
+    text = legal ? explain(one_group(*result)) : explain(result.error());
   }
   return nb::make_tuple(legal, json, text);
 }
