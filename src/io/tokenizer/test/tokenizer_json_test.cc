@@ -160,7 +160,7 @@ TEST(TokenizerJson, SurvivesDamage) {
 
 // A search that stops at PCRE2's limit has not read the text: its tokens would be others.
 TEST(TokenizerJson, E13APatternThatStopsIsAnError) {
-  Json json = small();
+  SortedJson json = small();
   json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(?:a+)+[bc]";
   const auto tokenizer = Tokenizer::parse(json.dump());
   ASSERT_TRUE(tokenizer.ok());
@@ -174,10 +174,10 @@ TEST(TokenizerJson, E13APatternThatStopsIsAnError) {
 
 // A text, an added token and the tokens themselves, at load: every place where steps rewrite text.
 TEST(TokenizerJson, E13TextThatGrowsIsAnError) {
-  const Json grow = {
+  const SortedJson grow = {
       {"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(1000, 'a')}};
-  Json json = small();
-  Json steps = Json::array();
+  SortedJson json = small();
+  SortedJson steps = SortedJson::array();
   for (int i = 0; i < 8; ++i) steps.push_back(grow);
   json["normalizer"] = {{"type", "Sequence"}, {"normalizers", steps}};
   const auto tokenizer = Tokenizer::parse(json.dump());
