@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <vector>
 
 #include "base/dtype.h"
-#include "base/float_formats.h"
+#include "base/rows_view.h"
 #include "kernels/ref/merge.h"
+#include "kernels/ref/rows_io.h"
 
 namespace lathe {
 namespace {
@@ -63,60 +63,35 @@ Result<void> check(PartialRef a, PartialRef b, PartialRef to) {
   return check_apart(to.lse, to.out);
 }
 
-std::byte* at(const ArrayRef& array, std::int64_t row, std::int64_t head) {
+// One row and head of an array, [1, its last dimension].
+MutableRowsView row_of(const ArrayRef& array, std::int64_t row, std::int64_t head) {
   const std::int64_t element = row * array.strides[0] + head * array.strides[1];
-  return array.data + element * (array.type.bits / 8);
+  const std::int64_t cols = array.rank() == 3 ? array.shape[2] : 1;
+  return {array.data + element * (array.type.bits / 8), *float_type(array.type), 1, cols, cols};
 }
 
-template <class T>
-T number_at(const std::byte* bytes, std::size_t i) {
-  T x;
-  std::memcpy(&x, bytes + i * sizeof(T), sizeof(T));
-  return x;
-}
-
-void read_numbers(const std::byte* bytes, DType type, std::span<double> to) {
-  for (std::size_t i = 0; i < to.size(); ++i) {
-    if (type == DType::f32) to[i] = static_cast<double>(number_at<float>(bytes, i));
-    if (type == DType::bf16) to[i] = static_cast<double>(to_f32(number_at<bf16>(bytes, i)));
-    if (type == DType::f16) to[i] = static_cast<double>(to_f32(number_at<f16>(bytes, i)));
-  }
-}
-
-template <class T>
-void put(T x, std::byte* bytes, std::size_t i) {
-  std::memcpy(bytes + i * sizeof(T), &x, sizeof(T));
-}
-
-void write_numbers(std::span<const double> from, DType type, std::byte* bytes) {
-  for (std::size_t i = 0; i < from.size(); ++i) {
-    const auto x = static_cast<float>(from[i]);
-    if (type == DType::f32) put(x, bytes, i);
-    if (type == DType::bf16) put(to_bf16(x), bytes, i);
-    if (type == DType::f16) put(to_f16(x), bytes, i);
-  }
+void read(const MutableRowsView& from, std::span<double> to) {
+  read_row({from.data, from.dtype, 1, from.cols, from.row_stride}, 0, 1.0, to);
 }
 
 }  // namespace
 
 Result<void> merge_partials(PartialRef a, PartialRef b, PartialRef to) {
   if (auto ok = check(a, b, to); !ok) return ok;
-  const DType a_type = *float_type(a.out.type);
-  const DType b_type = *float_type(b.out.type);
-  const DType to_type = *float_type(to.out.type);
   const auto width = static_cast<std::size_t>(a.out.shape[2]);
   std::vector<double> from_a(width);
   std::vector<double> from_b(width);
+  double a_lse = 0;
+  double b_lse = 0;
   for (std::int64_t row = 0; row < a.out.shape[0]; ++row) {
     for (std::int64_t head = 0; head < a.out.shape[1]; ++head) {
-      read_numbers(at(a.out, row, head), a_type, from_a);
-      read_numbers(at(b.out, row, head), b_type, from_b);
-      const auto a_lse = number_at<float>(at(a.lse, row, head), 0);
-      const auto b_lse = number_at<float>(at(b.lse, row, head), 0);
-      const double lse = merge_states(from_a, static_cast<double>(a_lse), from_b,
-                                      static_cast<double>(b_lse), from_a);
-      write_numbers(from_a, to_type, at(to.out, row, head));
-      put(static_cast<float>(lse), at(to.lse, row, head), 0);
+      read(row_of(a.out, row, head), from_a);
+      read(row_of(b.out, row, head), from_b);
+      read(row_of(a.lse, row, head), {&a_lse, 1});
+      read(row_of(b.lse, row, head), {&b_lse, 1});
+      const double lse = merge_states(from_a, a_lse, from_b, b_lse, from_a);
+      write_row(row_of(to.out, row, head), 0, from_a);
+      write_row(row_of(to.lse, row, head), 0, {&lse, 1});
     }
   }
   return {};

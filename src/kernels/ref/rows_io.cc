@@ -43,6 +43,9 @@ void read_row(const RowsView& view, std::int64_t r, double scale, std::span<doub
     case DType::bf16:
       read_as<bf16>(view.row(r), out, [&](bf16 x) { return to_f32(x) * scale; });
       return;
+    case DType::f16:
+      read_as<f16>(view.row(r), out, [&](f16 x) { return to_f32(x) * scale; });
+      return;
     case DType::e4m3:
       read_as<e4m3>(view.row(r), out, [&](e4m3 x) { return to_f32(x) * scale; });
       return;
@@ -62,6 +65,9 @@ void write_row(const MutableRowsView& view, std::int64_t r, std::span<const doub
       return;
     case DType::bf16:
       write_as<bf16>(view.row(r), values, [](double x) { return to_bf16(static_cast<float>(x)); });
+      return;
+    case DType::f16:
+      write_as<f16>(view.row(r), values, [](double x) { return to_f16(static_cast<float>(x)); });
       return;
     default:
       LATHE_CHECK(false, "a dtype that check_args rejects");

@@ -25,6 +25,10 @@ TEST(RowsIo, ReadsEveryFormatWithScaleAndStride) {
   read_row(wide.view(), 0, 2.0, row);
   EXPECT_EQ(row, (std::vector<double>{3, 3}));
 
+  const Matrix<f16> half(1, 2, f16{0x3e00});
+  read_row(half.view(), 0, 2.0, row);
+  EXPECT_EQ(row, (std::vector<double>{3, 3}));
+
   const Matrix<e4m3> fp8(1, 2, e4m3{0x40});
   read_row(fp8.view(), 0, 0.25, row);
   EXPECT_EQ(row, (std::vector<double>{0.5, 0.5}));
@@ -41,6 +45,9 @@ TEST(RowsIo, WritesEveryFormatIntoItsRowOnly) {
   Matrix<bf16> narrow(1, 2);
   write_row(narrow.mutable_view(), 0, values);
   EXPECT_EQ(narrow.data, (std::vector<bf16>{{0x3f80}, {0xbf00}}));
+  Matrix<f16> half(1, 2);
+  write_row(half.mutable_view(), 0, values);
+  EXPECT_EQ(half.data, (std::vector<f16>{{0x3c00}, {0xb800}}));
 }
 
 }  // namespace

@@ -40,6 +40,7 @@ struct Matrix {
     if constexpr (std::is_same_v<T, double>) return DType::f64;
     if constexpr (std::is_same_v<T, float>) return DType::f32;
     if constexpr (std::is_same_v<T, bf16>) return DType::bf16;
+    if constexpr (std::is_same_v<T, f16>) return DType::f16;
     if constexpr (std::is_same_v<T, e4m3>) return DType::e4m3;
   }
   RowsView view() const {
