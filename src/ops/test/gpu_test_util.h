@@ -1,6 +1,8 @@
 // For tests of operators on the emulated GPU: a context, and copies of rows to the device and back.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstring>
 #include <memory>
 #include <vector>

@@ -1,6 +1,7 @@
 // Work tiles: their M rows and keys, and the location of a key.
 #pragma once
 
+#include "kernels/cuda/common/dialect.cuh"
 #include "kernels/cuda/sm90/latent/latent_params.h"
 
 namespace lathe::cuda {

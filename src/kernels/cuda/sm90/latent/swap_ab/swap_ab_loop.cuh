@@ -11,6 +11,7 @@
 #include "kernels/cuda/sm90/latent/math/fp8_operands.cuh"
 #include "kernels/cuda/sm90/latent/math/mask.cuh"
 #include "kernels/cuda/sm90/latent/math/scales.cuh"
+#include "kernels/cuda/sm90/latent/schedule/work_item.cuh"
 
 namespace lathe::cuda {
 
