@@ -199,6 +199,129 @@ MODELS = {
         },
         {"dtype": torch.bfloat16},
     ),
+    "glm-4.7-flash": (
+        "Glm4MoeLiteForCausalLM",
+        {
+            **LATENT,
+            "hidden_size": 2048,
+            "intermediate_size": 10240,
+            "moe_intermediate_size": 1536,
+            "num_attention_heads": 20,
+            "num_key_value_heads": 20,
+            "q_lora_rank": 768,
+            "qk_nope_head_dim": 192,
+            "v_head_dim": 256,
+            "mlp_layer_types": ["dense", "sparse"],
+            "n_group": 1,
+            "topk_group": 1,
+            "routed_scaling_factor": 1.8,
+            "rms_norm_eps": 1e-5,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
+        },
+        {"dtype": torch.bfloat16},
+    ),
+    "deepseek-v2-lite": (
+        "DeepseekV2ForCausalLM",
+        {
+            **LATENT,
+            "hidden_size": 2048,
+            "intermediate_size": 10944,
+            "moe_intermediate_size": 1408,
+            "n_shared_experts": 2,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 16,
+            "q_lora_rank": None,
+            "qk_nope_head_dim": 128,
+            "v_head_dim": 128,
+            "first_k_dense_replace": 1,
+            "n_group": 1,
+            "topk_group": 1,
+            "topk_method": "greedy",
+            "norm_topk_prob": False,
+            "routed_scaling_factor": 1.0,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 10000,
+            "rope_scaling": {**fixtures.YARN, "factor": 40, "original_max_position_embeddings": 4096},
+        },
+        {"dtype": torch.bfloat16},
+    ),
+    "youtu-2b": (
+        "YoutuForCausalLM",
+        {
+            "hidden_act": "silu",
+            "hidden_size": 2048,
+            "intermediate_size": 6144,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 16,
+            "q_lora_rank": 1536,
+            "kv_lora_rank": 512,
+            "qk_nope_head_dim": 128,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 128,
+            "rms_norm_eps": 1e-6,
+            "tie_word_embeddings": True,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1600000.0},
+        },
+        {"dtype": torch.bfloat16},
+    ),
+    "qwen3-vl-30b-a3b": (
+        "Qwen3VLMoeForConditionalGeneration",
+        {
+            "text_config": {
+                **COMMON,
+                **QWEN3,
+                "model_type": "qwen3_vl_moe_text",
+                "hidden_size": 2048,
+                "intermediate_size": 6144,
+                "num_attention_heads": 32,
+                "num_key_value_heads": 4,
+                "moe_intermediate_size": 768,
+                "num_experts": 128,
+                "num_experts_per_tok": 8,
+                "decoder_sparse_step": 1,
+                "mlp_only_layers": [],
+                "rope_parameters": {
+                    "rope_type": "default",
+                    "rope_theta": 5000000.0,
+                    "mrope_interleaved": True,
+                    "mrope_section": [24, 20, 20],
+                },
+            },
+            "vision_config": fixtures.QWEN_VISION | {"out_hidden_size": 2048},
+            "tie_word_embeddings": False,
+        },
+        {"dtype": torch.bfloat16, "tower": "model.language_model.", "stacked": True},
+    ),
+    "ministral-3-8b": (
+        "Mistral3ForConditionalGeneration",
+        {
+            "text_config": {
+                **COMMON,
+                "model_type": "ministral3",
+                "hidden_act": "silu",
+                "hidden_size": 4096,
+                "intermediate_size": 14336,
+                "num_attention_heads": 32,
+                "num_key_value_heads": 8,
+                "head_dim": 128,
+                "rms_norm_eps": 1e-5,
+                "rope_parameters": {
+                    "rope_type": "yarn",
+                    "rope_theta": 1000000.0,
+                    "factor": 16.0,
+                    "original_max_position_embeddings": 256,  # the prompt passes it, so queries are scaled
+                    "beta_fast": 32.0,
+                    "beta_slow": 1.0,
+                    "mscale": 1.0,
+                    "mscale_all_dim": 1.0,
+                    "llama_4_scaling_beta": 0.1,
+                },
+            },
+            "vision_config": fixtures.VISION | {"model_type": "pixtral", "head_dim": 8},
+            "tie_word_embeddings": False,
+        },
+        {"dtype": torch.bfloat16, "tower": "language_model.model."},
+    ),
 }
 
 
@@ -221,7 +344,8 @@ def pack_experts(model, generator, tensors):
 def make(name):
     architecture, own, storage = MODELS[name]
     config = {"architectures": [architecture], "model_type": getattr(transformers, architecture).config_class.model_type}
-    config |= COMMON | own
+    config |= own if storage.get("tower") else COMMON | own
+    vocabulary = COMMON["vocab_size"]
     generator = torch.Generator(DEVICE).manual_seed(list(MODELS).index(name))
     model = fixtures.build(architecture, {k: v for k, v in config.items() if k != "model_type"}, generator)
     if architecture.startswith("Gemma"):  # its norms add one, and its embeddings are scaled
@@ -242,7 +366,7 @@ def make(name):
     rounding.on = True
     best = (-1.0,)
     for _ in range(TRIALS if routers.hooked else 1):
-        tokens = torch.randint(0, config["vocab_size"], (LENGTH,), generator=generator)
+        tokens = torch.randint(0, vocabulary, (LENGTH,), generator=generator)
         logits, routed, _ = fixtures.run(model, tokens, routers, indexers, LENGTH)
         clear = float(routed.min())
         if clear > best[0]:
