@@ -4,6 +4,8 @@
 
 #include <charconv>
 
+#include "model/config/split_sizes.h"
+#include "model/weights/tensor_part.h"
 #include "model/weights/tensor_table_v4.h"
 
 namespace lathe {
@@ -11,14 +13,17 @@ namespace {
 
 class Table {
  public:
-  Table(const ModelConfig& config, ModelWeights& into) : c_(config), w_(into) {}
+  Table(const ModelConfig& config, ModelWeights& into, const Share& share)
+      : c_(config), w_(into), share_(share) {}
 
   std::vector<TensorSpec> build() {
-    plain("model.embed_tokens.weight", c_.vocab, c_.hidden, w_.embedding);
+    plain("model.embed_tokens.weight", c_.vocab, c_.hidden, w_.embedding).part.rows = share_.vocab;
     for (std::int32_t l = 0; l < c_.cached_layers(); ++l) layer(l);
     if (c_.drafts) draft(fmt::format("model.layers.{}.", c_.layers), w_.draft);
     norm("model.norm.weight", c_.hidden, w_.final_norm);
-    if (!c_.tied_embeddings) plain("lm_head.weight", c_.vocab, c_.hidden, w_.head);
+    if (!c_.tied_embeddings) {
+      plain("lm_head.weight", c_.vocab, c_.hidden, w_.head).part.rows = share_.vocab;
+    }
     return std::move(out_);
   }
 
@@ -46,7 +51,7 @@ class Table {
     if (c_.moe.experts > 0 && c_.moe.layer_has_experts[at] != 0) {
       experts(stem + "mlp.", w.moe);
     } else {
-      ffn(stem + "mlp.", c_.ffn, w.ffn.gate, w.ffn.up, w.ffn.down);
+      ffn(stem + "mlp.", c_.ffn, share_.ffn, w.ffn);
     }
   }
 
@@ -58,41 +63,46 @@ class Table {
   }
 
   void grouped(const std::string& stem, const AttentionProblem& p, GqaWeights& w) {
-    linear(stem + "q_proj", p.heads * p.head_dim, c_.hidden, w.q);
-    linear(stem + "k_proj", p.kv_heads * p.head_dim, c_.hidden, w.k);
-    linear(stem + "v_proj", p.kv_heads * p.v_head_dim, c_.hidden, w.v);
-    linear(stem + "o_proj", c_.hidden, p.heads * p.v_head_dim, w.out);
+    const Range q = times(share_.heads, p.head_dim), out = times(share_.heads, p.v_head_dim);
+    const Range k = times(share_.kv_heads, p.head_dim), v = times(share_.kv_heads, p.v_head_dim);
+    linear(stem + "q_proj", p.heads * p.head_dim, c_.hidden, w.q).part.rows = q;
+    linear(stem + "k_proj", p.kv_heads * p.head_dim, c_.hidden, w.k).part.rows = k;
+    linear(stem + "v_proj", p.kv_heads * p.v_head_dim, c_.hidden, w.v).part.rows = v;
+    linear(stem + "o_proj", c_.hidden, p.heads * p.v_head_dim, w.out).part.cols = out;
     if (c_.attention_bias) {
-      vector(stem + "q_proj.bias", p.heads * p.head_dim, w.q_bias);
-      vector(stem + "k_proj.bias", p.kv_heads * p.head_dim, w.k_bias);
-      vector(stem + "v_proj.bias", p.kv_heads * p.v_head_dim, w.v_bias);
+      vector(stem + "q_proj.bias", p.heads * p.head_dim, w.q_bias).part.rows = q;
+      vector(stem + "k_proj.bias", p.kv_heads * p.head_dim, w.k_bias).part.rows = k;
+      vector(stem + "v_proj.bias", p.kv_heads * p.v_head_dim, w.v_bias).part.rows = v;
     }
-    if (c_.attention_out_bias) vector(stem + "o_proj.bias", c_.hidden, w.out_bias);
+    if (c_.attention_out_bias) out_bias(stem, w.out_bias);
     if (c_.qk_norm) {
       norm(stem + "q_norm.weight", p.head_dim, w.q_norm);
       norm(stem + "k_norm.weight", p.head_dim, w.k_norm);
     }
-    if (p.sink) vector(stem + "sinks", p.heads, w.sink);
+    if (p.sink) vector(stem + "sinks", p.heads, w.sink).part.rows = share_.heads;
   }
 
   void latent(const std::string& stem, const AttentionProblem& p, MlaWeights& w) {
     const std::int64_t q_rows = std::int64_t{p.heads} * (p.qk_nope_head + p.rope);
+    const std::int64_t kv = p.qk_nope_head + p.v_head;
+    const Range q = times(share_.heads, p.qk_nope_head + p.rope);
     if (c_.mla.q_lora > 0) {
       linear(stem + "q_a_proj", c_.mla.q_lora, c_.hidden, w.q_a);
       norm(stem + "q_a_layernorm.weight", c_.mla.q_lora, w.q_a_norm);
-      linear(stem + "q_b_proj", q_rows, c_.mla.q_lora, w.q_b);
+      linear(stem + "q_b_proj", q_rows, c_.mla.q_lora, w.q_b).part.rows = q;
     } else {
-      linear(stem + "q_proj", q_rows, c_.hidden, w.q_b);
+      linear(stem + "q_proj", q_rows, c_.hidden, w.q_b).part.rows = q;
     }
     linear(stem + "kv_a_proj_with_mqa", p.nope + p.rope, c_.hidden, w.kv_a);
     norm(stem + "kv_a_layernorm.weight", p.nope, w.kv_a_norm);
-    linear(stem + "kv_b_proj", std::int64_t{p.heads} * (p.qk_nope_head + p.v_head), p.nope, w.kv_b);
-    linear(stem + "o_proj", c_.hidden, std::int64_t{p.heads} * p.v_head, w.out);
+    linear(stem + "kv_b_proj", p.heads * kv, p.nope, w.kv_b).part.rows = times(share_.heads, kv);
+    linear(stem + "o_proj", c_.hidden, std::int64_t{p.heads} * p.v_head, w.out).part.cols =
+        times(share_.heads, p.v_head);
     if (c_.attention_bias) {
       if (c_.mla.q_lora > 0) vector(stem + "q_a_proj.bias", c_.mla.q_lora, w.q_a_bias);
       vector(stem + "kv_a_proj_with_mqa.bias", p.nope + p.rope, w.kv_a_bias);
     }
-    if (c_.attention_out_bias) vector(stem + "o_proj.bias", c_.hidden, w.out_bias);
+    if (c_.attention_out_bias) out_bias(stem, w.out_bias);
   }
 
   void indexer(const std::string& stem, const AttentionProblem& p, IndexerWeights& w) {
@@ -105,16 +115,22 @@ class Table {
 
   void stacked_experts(const std::string& stem, MoeWeights& w) {
     const std::int64_t count = c_.moe.experts, width = c_.moe.ffn;
+    const Range& local = share_.expert_width;
     const bool biased = !c_.moe.halves;
     plain(stem + (biased ? "router.weight" : "gate.weight"), count, c_.hidden, w.router);
     if (biased) vector(stem + "router.bias", count, w.router_bias);
-    w.experts.gate = WeightStack::of(count, DType::f32, 2 * width, c_.hidden);
-    w.experts.down = WeightStack::of(count, DType::f32, c_.hidden, width);
-    whole_stack(stem + "experts.gate_up_proj", w.experts.gate).halves = c_.moe.halves;
-    whole_stack(stem + "experts.down_proj", w.experts.down);
+    w.experts.gate = WeightStack::of(share_.experts.count, DType::f32, 2 * local.count, c_.hidden);
+    w.experts.down = WeightStack::of(share_.experts.count, DType::f32, c_.hidden, local.count);
+    TensorSpec& gate =
+        whole_stack(stem + "experts.gate_up_proj", 2 * width, c_.hidden, w.experts.gate);
+    gate.halves = c_.moe.halves;
+    gate.part.rows = times(local, 2);
+    whole_stack(stem + "experts.down_proj", c_.hidden, width, w.experts.down).part.cols = local;
     if (!biased) return;
-    stack_bias(stem + "experts.gate_up_proj_bias", w.experts.gate, w.experts.gate_bias);
-    stack_bias(stem + "experts.down_proj_bias", w.experts.down, w.experts.down_bias);
+    stack_bias(stem + "experts.gate_up_proj_bias", 2 * width, w.experts.gate_bias).part.rows =
+        times(local, 2);
+    TensorSpec& bias = stack_bias(stem + "experts.down_proj_bias", c_.hidden, w.experts.down_bias);
+    if (local.first > 0 || local.count == 0) bias.part.rows = {};
   }
 
   void experts(const std::string& stem, MoeWeights& w) {
@@ -123,41 +139,47 @@ class Table {
     if (c_.moe.correction_bias) {
       vector(stem + "gate.e_score_correction_bias", c_.moe.experts, w.bias);
     }
-    const std::int64_t count = c_.moe.experts, width = c_.moe.ffn;
+    const std::int64_t count = share_.experts.count, width = share_.expert_width.count;
     ExpertStacks& e = w.experts;
     e.gate = e.up = WeightStack::of(count, DType::f32, width, c_.hidden);
     e.down = WeightStack::of(count, DType::f32, c_.hidden, width);
     for (std::int32_t i = 0; i < c_.moe.experts; ++i) {
       const std::string expert = fmt::format("{}experts.{}.", stem, i);
-      stacked(expert + "gate_proj", e.gate, e.gate, i);
-      stacked(expert + "up_proj", e.up, e.gate, i);
-      stacked(expert + "down_proj", e.down, e.down, i);
+      const TensorPart up = expert_part(share_, i, {share_.expert_width, {0, c_.hidden}});
+      const TensorPart down = expert_part(share_, i, {{0, c_.hidden}, share_.expert_width});
+      stacked(expert + "gate_proj", c_.moe.ffn, c_.hidden, up, i, e.gate, e.gate);
+      stacked(expert + "up_proj", c_.moe.ffn, c_.hidden, up, i, e.up, e.gate);
+      stacked(expert + "down_proj", c_.hidden, c_.moe.ffn, down, i, e.down, e.down);
     }
     if (c_.moe.shared > 0) {
-      ffn(stem + "shared_experts.", std::int64_t{c_.moe.shared} * c_.moe.ffn, w.shared.gate,
-          w.shared.up, w.shared.down);
+      ffn(stem + "shared_experts.", std::int64_t{c_.moe.shared} * c_.moe.ffn, share_.shared,
+          w.shared);
     }
   }
 
-  void ffn(const std::string& stem, std::int64_t width, WeightView& gate, WeightView& up,
-           WeightView& down) {
-    linear(stem + "gate_proj", width, c_.hidden, gate);
-    linear(stem + "up_proj", width, c_.hidden, up);
-    linear(stem + "down_proj", c_.hidden, width, down);
+  // width: of the whole layer; share: this rank's of it.
+  void ffn(const std::string& stem, std::int64_t width, const Range& share, FfnWeights& w) {
+    linear(stem + "gate_proj", width, c_.hidden, w.gate).part.rows = share;
+    linear(stem + "up_proj", width, c_.hidden, w.up).part.rows = share;
+    linear(stem + "down_proj", c_.hidden, width, w.down).part.cols = share;
   }
 
-  void linear(const std::string& stem, std::int64_t rows, std::int64_t cols, WeightView& to) {
+  TensorSpec& linear(const std::string& stem, std::int64_t rows, std::int64_t cols,
+                     WeightView& to) {
     TensorSpec& spec = plain(stem + ".weight", rows, cols, to);
     spec.may_be_fp8 = true;
+    return spec;
   }
   // `like`: the matrix must have this stack's dtype.
-  void stacked(const std::string& stem, WeightStack& to, const WeightStack& like,
-               std::int64_t place) {
+  void stacked(const std::string& stem, std::int64_t rows, std::int64_t cols,
+               const TensorPart& part, std::int64_t expert, WeightStack& to,
+               const WeightStack& like) {
     TensorSpec& spec = out_.emplace_back();
     spec.name = stem + ".weight";
-    spec.shape = {to.rows, to.cols};
+    spec.shape = {rows, cols};
+    spec.part = part;
     spec.stack = &to;
-    spec.place = place;
+    spec.place = part.empty() ? -1 : expert - share_.experts.first;
     spec.like = &like;
     spec.may_be_fp8 = true;
   }
@@ -165,24 +187,36 @@ class Table {
     TensorSpec& spec = out_.emplace_back();
     spec.name = std::move(name);
     spec.shape = {rows, cols};
+    spec.part = {{0, 1}, {0, rows}, {0, cols}};
     spec.matrix = &to;
     return spec;
   }
-  TensorSpec& whole_stack(const std::string& name, WeightStack& to) {
+  // rows, cols: of each matrix of the whole model.
+  TensorSpec& whole_stack(const std::string& name, std::int64_t rows, std::int64_t cols,
+                          WeightStack& to) {
     TensorSpec& spec = out_.emplace_back();
     spec.name = name;
-    spec.shape = {to.count(), to.cols, to.rows};
+    spec.shape = {c_.moe.experts, cols, rows};
+    spec.part = {share_.experts, {0, rows}, {0, cols}};
     spec.stack = &to;
     spec.whole_stack = true;
     return spec;
   }
-  void stack_bias(std::string name, const WeightStack& of, Vector& to) {
-    vector(std::move(name), of.count() * of.rows, to).shape = {of.count(), of.rows};
+  TensorSpec& stack_bias(std::string name, std::int64_t rows, Vector& to) {
+    TensorSpec& spec = vector(std::move(name), rows, to);
+    spec.shape = {c_.moe.experts, rows};
+    spec.part.matrices = share_.experts;
+    return spec;
+  }
+  void out_bias(const std::string& stem, Vector& to) {
+    TensorSpec& spec = vector(stem + "o_proj.bias", c_.hidden, to);
+    if (share_.rank > 0) spec.part.rows = {};
   }
   TensorSpec& vector(std::string name, std::int64_t n, Vector& to) {
     TensorSpec& spec = out_.emplace_back();
     spec.name = std::move(name);
     spec.shape = {n};
+    spec.part.rows = {0, n};
     spec.vector = &to;
     return spec;
   }
@@ -193,13 +227,25 @@ class Table {
 
   const ModelConfig& c_;
   ModelWeights& w_;
+  const Share& share_;
   std::vector<TensorSpec> out_;
 };
 
 }  // namespace
 
+TensorPart expert_part(const Share& share, std::int64_t expert, const ExpertCut& cut) {
+  if (!share.experts.contains(expert)) return {{0, 0}, {0, 0}, {0, 0}};
+  return {{0, 1}, cut.rows, cut.cols};
+}
+
+std::vector<TensorSpec> tensor_table(const ModelConfig& config, ModelWeights& into,
+                                     const Share& share) {
+  return config.is_compressed() ? v4_table(config, into, share)
+                                : Table(config, into, share).build();
+}
+
 std::vector<TensorSpec> tensor_table(const ModelConfig& config, ModelWeights& into) {
-  return config.is_compressed() ? v4_table(config, into) : Table(config, into).build();
+  return tensor_table(config, into, whole_share(split_sizes(config)));
 }
 
 std::string scale_name(const ModelConfig& config, const TensorSpec& spec) {
@@ -215,8 +261,14 @@ DType dummy_dtype(const ModelConfig& config, const TensorSpec& spec) {
 }
 
 std::int64_t dummy_bytes(const ModelConfig& config, const TensorSpec& spec) {
-  if (spec.ids != nullptr) return 4 * spec.elements();
-  return bytes_of(dummy_dtype(config, spec), spec.elements());
+  const TensorPart& part = spec.part;
+  if (spec.ids != nullptr) return 4 * part.elements();
+  const DType dtype = dummy_dtype(config, spec);
+  const std::int64_t values = bytes_of(dtype, part.elements());
+  if (dtype == DType::e2m1) return values + part.elements() / kMxBlock;
+  if (dtype != DType::e4m3) return values;
+  return values +
+         4 * part.matrices.count * weight_blocks(part.rows.count) * weight_blocks(part.cols.count);
 }
 
 bool ignored_tensor(const ModelConfig& config, std::string_view name) {

@@ -8,15 +8,32 @@
 #include <string_view>
 #include <vector>
 
+#include "attn/ranks.h"
 #include "kernels/operators.h"
 #include "model/config/config.h"
 #include "model/weights/weights.h"
 
 namespace lathe {
 
+/// What a rank reads of a tensor: ranges of the whole one. A tensor of one axis has rows, and one
+/// column; a whole stack has matrices, and rows and columns of each, as WeightStack counts them.
+/// Empty: this rank has nothing of it.
+struct TensorPart {
+  Range matrices{0, 1};
+  Range rows{0, 1};
+  Range cols{0, 1};
+
+  std::int64_t elements() const { return matrices.count * rows.count * cols.count; }
+  bool empty() const { return elements() == 0; }
+  bool operator==(const TensorPart&) const = default;
+};
+
 struct TensorSpec {
   std::string name;                 // "model.layers.0.mlp.gate_proj.weight"
-  std::vector<std::int64_t> shape;  // [rows, cols], or [elements] of a vector
+  std::vector<std::int64_t> shape;  // [rows, cols], or [elements] of a vector; of the whole tensor
+  // The destination's sizes are the part's. Blocks of scales are never cut: e4m3 parts begin at
+  // multiples of kWeightBlock, e2m1 columns at multiples of kMxBlock.
+  TensorPart part;
   // Exactly one of the four is set. Matrices are f32, bf16 or f16 as stored, vectors are widened to
   // f32, ids are i32 or i64.
   WeightView* matrix = nullptr;
@@ -24,7 +41,7 @@ struct TensorSpec {
   Vector* vector = nullptr;
   std::span<const std::int32_t>* ids = nullptr;
   std::int32_t id_end = 0;  // ids are below it
-  std::int64_t place = 0;   // index in the stack
+  std::int64_t place = 0;   // index in the stack; -1 if the part is empty
   const WeightStack* like =
       nullptr;  // stacks: has the dtype that this one must have; may be itself
   // The whole stack is one tensor [count, cols, rows], which is transposed on loading; or, with
@@ -63,11 +80,18 @@ struct TensorSpec {
 /// Name of a matrix's scales: <name>_scale_inv; <stem>.scale for DeepSeek V4's <stem>.weight.
 std::string scale_name(const ModelConfig& config, const TensorSpec& spec);
 
-/// In layer order. `into` outlives the table.
+/// In layer order, for a rank with `share` of the model: every rank's table has the same tensors in
+/// the same order, with parts of its own. Sizes the stacks of `into`, which outlives the table.
+/// Biases that are added to a sum over ranks are one rank's: the output projection's rank 0's,
+/// those of experts' down projections the rank's with the first block of the width.
+std::vector<TensorSpec> tensor_table(const ModelConfig& config, ModelWeights& into,
+                                     const Share& share);
+/// The whole model.
 std::vector<TensorSpec> tensor_table(const ModelConfig& config, ModelWeights& into);
 
 /// Dtype of a dummy matrix: as stored according to config.json, else bf16.
 DType dummy_dtype(const ModelConfig& config, const TensorSpec& spec);
+/// Bytes of the part, scales of blocks included.
 std::int64_t dummy_bytes(const ModelConfig& config, const TensorSpec& spec);
 
 /// Whether a checkpoint may have this tensor although nothing reads it: draft layers past the last

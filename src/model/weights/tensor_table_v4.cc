@@ -7,21 +7,25 @@
 #include <utility>
 
 #include "attn/compressor.h"
+#include "model/weights/tensor_part.h"
 
 namespace lathe {
 namespace {
 
 class V4Table {
  public:
-  V4Table(const ModelConfig& config, ModelWeights& into) : c_(config), w_(into) {}
+  V4Table(const ModelConfig& config, ModelWeights& into, const Share& share)
+      : c_(config), w_(into), share_(share) {}
 
   std::vector<TensorSpec> build() {
-    matrix("embed.weight", c_.vocab, c_.hidden, w_.embedding);
+    matrix("embed.weight", c_.vocab, c_.hidden, w_.embedding).part.rows = share_.vocab;
     for (std::int32_t l = 0; l < c_.layers; ++l) layer(l, fmt::format("layers.{}.", l));
     if (c_.drafts) draft("mtp.0.", w_.draft);
     vector("norm.weight", {c_.hidden}, w_.final_norm);
     hyper("hc_head_", c_.hyper.streams, 1, w_.head_hyper);
-    if (!c_.tied_embeddings) matrix("head.weight", c_.vocab, c_.hidden, w_.head);
+    if (!c_.tied_embeddings) {
+      matrix("head.weight", c_.vocab, c_.hidden, w_.head).part.rows = share_.vocab;
+    }
     return std::move(out_);
   }
 
@@ -58,16 +62,20 @@ class V4Table {
     const std::int64_t key = p.qk_dim();
     linear(stem + "wq_a.weight", c_.mla.q_lora, c_.hidden, w.q_a);
     vector(stem + "q_norm.weight", {c_.mla.q_lora}, w.q_a_norm);
-    linear(stem + "wq_b.weight", p.heads * key, c_.mla.q_lora, w.q_b);
+    linear(stem + "wq_b.weight", p.heads * key, c_.mla.q_lora, w.q_b).part.rows =
+        times(share_.heads, key);
     linear(stem + "wkv.weight", key, c_.hidden, w.kv);
     vector(stem + "kv_norm.weight", {key}, w.kv_norm);
-    vector(stem + "attn_sink", {p.heads}, w.sink);
-    w.out_a = WeightStack::of(c_.mla.o_groups, DType::f32, c_.mla.o_lora,
+    vector(stem + "attn_sink", {p.heads}, w.sink).part.rows = share_.heads;
+    const std::int64_t o_rows = std::int64_t{c_.mla.o_groups} * c_.mla.o_lora;
+    const Range o_part = times(share_.o_groups, c_.mla.o_lora);
+    w.out_a = WeightStack::of(share_.o_groups.count, DType::f32, c_.mla.o_lora,
                               p.heads / c_.mla.o_groups * key);
-    TensorSpec& out_a = add(stem + "wo_a.weight", {w.out_a.count() * w.out_a.rows, w.out_a.cols});
+    TensorSpec& out_a = add(stem + "wo_a.weight", {o_rows, w.out_a.cols});
     out_a.stack = &w.out_a;
+    out_a.part.rows = o_part;
     out_a.joined = out_a.may_be_fp8 = true;
-    linear(stem + "wo_b.weight", c_.hidden, std::int64_t{c_.mla.o_groups} * c_.mla.o_lora, w.out_b);
+    linear(stem + "wo_b.weight", c_.hidden, o_rows, w.out_b).part.cols = o_part;
     if (!p.two_sources()) return;
     compressor(stem + "compressor.", p, key, w.compressor);
     if (!p.sparse()) return;
@@ -98,25 +106,31 @@ class V4Table {
       vector(stem + "gate.bias", {moe.experts}, w.bias);
     }
     ExpertStacks& e = w.experts;
-    e.gate = e.up = WeightStack::of(moe.experts, DType::f32, moe.ffn, c_.hidden);
-    e.down = WeightStack::of(moe.experts, DType::f32, c_.hidden, moe.ffn);
+    const Range& local = share_.expert_width;
+    e.gate = e.up = WeightStack::of(share_.experts.count, DType::f32, local.count, c_.hidden);
+    e.down = WeightStack::of(share_.experts.count, DType::f32, c_.hidden, local.count);
     for (std::int32_t i = 0; i < moe.experts; ++i) {
       const std::string expert = fmt::format("{}experts.{}.", stem, i);
-      stacked(expert + "w1.weight", e.gate, e.gate, i);
-      stacked(expert + "w3.weight", e.up, e.gate, i);
-      stacked(expert + "w2.weight", e.down, e.down, i);
+      const TensorPart up = expert_part(share_, i, {local, {0, c_.hidden}});
+      const TensorPart down = expert_part(share_, i, {{0, c_.hidden}, local});
+      stacked(expert + "w1.weight", {moe.ffn, c_.hidden}, up, i, e.gate, e.gate);
+      stacked(expert + "w3.weight", {moe.ffn, c_.hidden}, up, i, e.up, e.gate);
+      stacked(expert + "w2.weight", {c_.hidden, moe.ffn}, down, i, e.down, e.down);
     }
     if (moe.shared == 0) return;
     const std::int64_t width = std::int64_t{moe.shared} * moe.ffn;
-    linear(stem + "shared_experts.w1.weight", width, c_.hidden, w.shared.gate);
-    linear(stem + "shared_experts.w3.weight", width, c_.hidden, w.shared.up);
-    linear(stem + "shared_experts.w2.weight", c_.hidden, width, w.shared.down);
+    const Range& part = share_.shared;
+    linear(stem + "shared_experts.w1.weight", width, c_.hidden, w.shared.gate).part.rows = part;
+    linear(stem + "shared_experts.w3.weight", width, c_.hidden, w.shared.up).part.rows = part;
+    linear(stem + "shared_experts.w2.weight", c_.hidden, width, w.shared.down).part.cols = part;
   }
 
   TensorSpec& add(std::string name, std::vector<std::int64_t> shape) {
     TensorSpec& spec = out_.emplace_back();
     spec.name = std::move(name);
     spec.shape = std::move(shape);
+    spec.part.rows = {0, spec.shape[0]};
+    if (spec.shape.size() > 1) spec.part.cols = {0, spec.shape[1]};
     return spec;
   }
   TensorSpec& matrix(std::string name, std::int64_t rows, std::int64_t cols, WeightView& to) {
@@ -124,22 +138,29 @@ class V4Table {
     spec.matrix = &to;
     return spec;
   }
-  void linear(std::string name, std::int64_t rows, std::int64_t cols, WeightView& to) {
-    matrix(std::move(name), rows, cols, to).may_be_fp8 = true;
+  TensorSpec& linear(std::string name, std::int64_t rows, std::int64_t cols, WeightView& to) {
+    TensorSpec& spec = matrix(std::move(name), rows, cols, to);
+    spec.may_be_fp8 = true;
+    return spec;
   }
-  void vector(std::string name, std::vector<std::int64_t> shape, Vector& to) {
-    add(std::move(name), std::move(shape)).vector = &to;
+  TensorSpec& vector(std::string name, std::vector<std::int64_t> shape, Vector& to) {
+    TensorSpec& spec = add(std::move(name), std::move(shape));
+    spec.vector = &to;
+    return spec;
   }
-  void stacked(std::string name, WeightStack& to, const WeightStack& like, std::int64_t place) {
-    TensorSpec& spec = add(std::move(name), {to.rows, to.cols});
+  void stacked(std::string name, std::vector<std::int64_t> shape, const TensorPart& part,
+               std::int64_t expert, WeightStack& to, const WeightStack& like) {
+    TensorSpec& spec = add(std::move(name), std::move(shape));
+    spec.part = part;
     spec.stack = &to;
-    spec.place = place;
+    spec.place = part.empty() ? -1 : expert - share_.experts.first;
     spec.like = &like;
     spec.may_be_fp8 = spec.may_be_mx = true;
   }
 
   const ModelConfig& c_;
   ModelWeights& w_;
+  const Share& share_;
   std::vector<TensorSpec> out_;
 };
 
@@ -186,8 +207,9 @@ constexpr std::array kParts = {
 
 }  // namespace
 
-std::vector<TensorSpec> v4_table(const ModelConfig& config, ModelWeights& into) {
-  return V4Table(config, into).build();
+std::vector<TensorSpec> v4_table(const ModelConfig& config, ModelWeights& into,
+                                 const Share& share) {
+  return V4Table(config, into, share).build();
 }
 
 std::string published_v4_name(std::string_view name) {

@@ -7,7 +7,8 @@
 
 namespace lathe {
 
-/// In layer order, by their published names. `into` outlives the table.
-std::vector<TensorSpec> v4_table(const ModelConfig& config, ModelWeights& into);
+/// In layer order, by their published names, for a rank with `share`. `into` outlives
+/// the table.
+std::vector<TensorSpec> v4_table(const ModelConfig& config, ModelWeights& into, const Share& share);
 
 }  // namespace lathe

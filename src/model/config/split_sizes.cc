@@ -1,0 +1,32 @@
+#include "model/config/split_sizes.h"
+
+#include <algorithm>
+
+#include "kernels/linear.h"
+
+namespace lathe {
+
+SplitSizes split_sizes(const ModelConfig& config) {
+  const AttentionProblem& p = config.groups.front().problem;
+  constexpr std::int64_t kPlainBlock = 16;
+  SplitSizes out;
+  out.heads = p.heads;
+  out.kv_heads = p.kv_heads;
+  out.o_groups = config.mla.o_groups;
+  out.experts = config.moe.experts;
+  out.vocab = config.vocab;
+  out.ffn_block = config.block_fp8 ? kWeightBlock : kPlainBlock;
+  out.expert_block = config.mxfp4 ? kMxBlock : out.ffn_block;
+  const auto& layers = config.moe.layer_has_experts;
+  const bool dense =
+      !config.is_compressed() &&
+      (out.experts == 0 || std::ranges::find(layers, std::uint8_t{0}) != layers.end());
+  if (dense) out.ffn = config.ffn;
+  if (out.experts > 0) {
+    out.expert_width = config.moe.ffn;
+    out.shared = std::int64_t{config.moe.shared} * config.moe.ffn;
+  }
+  return out;
+}
+
+}  // namespace lathe
