@@ -88,8 +88,8 @@ class Communicator {
   /// memory, after which the ranks still have to agree(); an aborted group.
   virtual Result<void> reserve(const ExchangeLimits& limits) = 0;
 
-  /// Ends all waits of all ranks, those of exchanges in progress included; every later call fails
-  /// with `reason`, the first one that was given. From any thread.
+  /// Ends all waits of all ranks, in exchanges too. Every later call fails with the reason of the
+  /// first abort(). From any thread.
   virtual void abort(const Error& reason) = 0;
   /// The reason of abort(), if it was called.
   virtual Result<void> status() const = 0;

@@ -1,0 +1,263 @@
+#include "kernels/host_communicator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "base/check.h"
+#include "base/rows.h"
+#include "kernels/backend.h"
+
+namespace lathe {
+namespace {
+
+// What a rank shows to the others between two waits.
+struct Shown {
+  const void* address = nullptr;
+  std::uint64_t key = 0;
+  Result<void> result;
+  // Of an exchange: its name and the shape of all ranks' data.
+  const char* exchange = "";
+  std::int64_t rows = 0, cols = 0;
+
+  std::string text() const { return fmt::format("{} of {} x {}", exchange, rows, cols); }
+};
+
+// What the ranks of a group share.
+class HostGroup {
+ public:
+  explicit HostGroup(std::int32_t ranks) : shown_(static_cast<std::size_t>(ranks)) {}
+
+  std::int32_t size() const { return static_cast<std::int32_t>(shown_.size()); }
+  Shown& shown(std::int32_t rank) { return shown_[static_cast<std::size_t>(rank)]; }
+
+  /// Returns when all ranks have called it, or false once the group is aborted. If it returns true
+  /// on one rank, it does on all.
+  bool meet() { return wait(true); }
+  /// The wait after a successful meet(): all ranks come, so abort() does not end it, and no rank
+  /// leaves while another still reads its data.
+  void part() { wait(false); }
+
+  void abort(const Error& reason) {
+    const std::lock_guard lock(guard_);
+    if (aborted_) return;
+    aborted_ = reason;
+    changed_.notify_all();
+  }
+  Result<void> status() {
+    const std::lock_guard lock(guard_);
+    return aborted_ ? Result<void>(*aborted_) : Result<void>();
+  }
+
+ private:
+  bool wait(bool ends_on_abort) {
+    std::unique_lock lock(guard_);
+    if (ends_on_abort && aborted_) return false;
+    const std::uint32_t mine = meetings_.load(std::memory_order_relaxed);
+    if (++arrived_ == size()) {
+      arrived_ = 0;
+      meetings_.store(mine + 1, std::memory_order_release);
+      changed_.notify_all();
+      return true;
+    }
+    lock.unlock();
+    // Ranks most often arrive within a few microseconds of each other; sleeping costs more.
+    constexpr int kSpins = 2000;
+    for (int i = 0; i < kSpins; ++i) {
+      if (meetings_.load(std::memory_order_acquire) != mine) return true;
+    }
+    lock.lock();
+    const auto met = [&] { return meetings_.load(std::memory_order_relaxed) != mine; };
+    changed_.wait(lock, [&] { return met() || (ends_on_abort && aborted_); });
+    return met();
+  }
+
+  std::vector<Shown> shown_;  // [ranks] each written by its rank before a wait
+  std::mutex guard_;
+  std::condition_variable changed_;
+  std::int32_t arrived_ = 0;
+  std::atomic<std::uint32_t> meetings_ = 0;
+  std::optional<Error> aborted_;
+};
+
+// The first failure in the order of ranks, or else the first key that differs from rank 0's.
+Result<void> joined(HostGroup& group) {
+  for (std::int32_t r = 0; r < group.size(); ++r) {
+    const Result<void>& result = group.shown(r).result;
+    if (result) continue;
+    Error error = result.error();
+    error.field = fmt::format("rank {}: {}", r, error.field);
+    return error;
+  }
+  const std::uint64_t key = group.shown(0).key;
+  for (std::int32_t r = 1; r < group.size(); ++r) {
+    if (group.shown(r).key == key) continue;
+    return Error{
+        ErrorCode::device, fmt::format("rank {}", r), fmt::format("rank 0's step ({:016x})", key),
+        fmt::format("another one ({:016x})", group.shown(r).key), "this is a bug in Lathe"};
+  }
+  return {};
+}
+
+class HostCommunicator : public Communicator {
+ public:
+  HostCommunicator(std::shared_ptr<HostGroup> group, std::int32_t rank)
+      : group_(std::move(group)), rank_(rank) {}
+
+  std::int32_t rank() const override { return rank_; }
+  std::int32_t size() const override { return group_->size(); }
+
+  Result<void> barrier() override { return group_->meet() ? Result<void>() : group_->status(); }
+
+  Result<void> agree(const Result<void>& result, std::uint64_t key) override {
+    Shown& mine = group_->shown(rank_);
+    mine.result = result;
+    mine.key = key;
+    if (!group_->meet()) return group_->status();
+    Result<void> out = joined(*group_);
+    group_->part();
+    return out;
+  }
+
+  Result<std::vector<void*>> publish(void* address) override {
+    group_->shown(rank_).address = address;
+    if (!group_->meet()) return group_->status().error();
+    std::vector<void*> out;
+    for (std::int32_t r = 0; r < size(); ++r) {
+      out.push_back(const_cast<void*>(group_->shown(r).address));
+    }
+    group_->part();
+    return out;
+  }
+
+  Result<void> reserve(const ExchangeLimits&) override { return group_->status(); }
+  void abort(const Error& reason) override { group_->abort(reason); }
+  Result<void> status() const override { return group_->status(); }
+
+  MutableRowsView partials(const OpsContext& ops, std::int64_t rows, std::int64_t cols,
+                           DType dtype) override {
+    return alloc_rows(*ops.tensors, rows, cols, dtype);
+  }
+
+  void sum(const OpsContext& ops, const SumRows& op) override { (void)try_sum(ops, "sum", op); }
+
+  void sum_norm(const OpsContext& ops, const SumNorm& op) override {
+    if (!try_sum(ops, "sum_norm", {op.partial, op.x, true})) return;
+    ops.backend->rms_norm(ops,
+                          {.x = constant(op.x), .weight = op.weight, .eps = op.eps, .out = op.h});
+  }
+
+  void trade_columns(const OpsContext&, const TradeColumns& op) override {
+    if (!meet("trade_columns", &op, op.columns.rows, op.rows.cols)) return;
+    for (std::int32_t r = 0; r < size(); ++r) {
+      const RowsView& from = static_cast<const TradeColumns*>(group_->shown(r).address)->columns;
+      const MutableRowsView to = cols_at(op.rows, op.first[static_cast<std::size_t>(r)], from.cols);
+      for (std::int64_t i = 0; i < to.rows; ++i) {
+        std::memcpy(to.row(i), from.row(rank_ + i * size()),
+                    static_cast<std::size_t>(bytes_of(from.dtype, from.cols)));
+      }
+    }
+    group_->part();
+  }
+
+  void share_records(const OpsContext&, const ShareRecords& op) override {
+    if (!meet("share_records", op.records, op.count, ShareRecords::kBytes)) return;
+    for (std::int64_t i = 0; i < op.count; ++i) {
+      const auto owner = static_cast<std::int32_t>(i % size());
+      if (owner == rank_) continue;
+      const auto* from = static_cast<const std::byte*>(group_->shown(owner).address);
+      const std::int64_t at = i * ShareRecords::kBytes;
+      std::memcpy(op.records + at, from + at, static_cast<std::size_t>(ShareRecords::kBytes));
+    }
+    group_->part();
+  }
+
+ private:
+  // Shows the address and waits for all ranks. False if the group is aborted, or if ranks differ,
+  // and then it has been aborted.
+  bool meet(const char* exchange, const void* address, std::int64_t rows, std::int64_t cols) {
+    Shown& mine = group_->shown(rank_);
+    mine.address = address;
+    mine.exchange = exchange;
+    mine.rows = rows;
+    mine.cols = cols;
+    if (!group_->meet()) return false;
+    const Shown& first = group_->shown(0);
+    for (std::int32_t r = 1; r < size(); ++r) {
+      const Shown& other = group_->shown(r);
+      const auto key = [](const Shown& s) {
+        return std::tuple(std::string_view(s.exchange), s.rows, s.cols);
+      };
+      if (key(other) == key(first)) continue;
+      group_->abort({ErrorCode::device, fmt::format("rank {}", r), "rank 0's " + first.text(),
+                     other.text(), "this is a bug in Lathe"});
+      group_->part();
+      return false;
+    }
+    return true;
+  }
+
+  bool try_sum(const OpsContext& ops, const char* name, const SumRows& op) {
+    LATHE_CHECK(op.partial.dtype == DType::f32 && op.out.dtype == DType::f32,
+                "partials in host memory are f32");
+    if (!meet(name, &op.partial, op.out.rows, op.out.cols)) return false;
+    // Enough elements to outweigh the threads' start.
+    constexpr std::int64_t kTaskElements = 16 * 1024;
+    const std::int64_t rows =
+        std::max<std::int64_t>(1, kTaskElements / std::max<std::int64_t>(1, op.out.cols));
+    const std::int64_t tasks = (op.out.rows + rows - 1) / rows;
+    auto body = [&](std::int64_t task, int) {
+      for (std::int64_t i = task * rows; i < std::min((task + 1) * rows, op.out.rows); ++i) {
+        sum_row(op, i);
+      }
+    };
+    if (ops.execution.threads != nullptr && tasks > 1) {
+      ops.execution.threads->run(tasks, body);
+    } else {
+      for (std::int64_t t = 0; t < tasks; ++t) body(t, 0);
+    }
+    group_->part();
+    return true;
+  }
+
+  void sum_row(const SumRows& op, std::int64_t i) const {
+    constexpr std::int64_t kBlock = 64;  // columns whose sums stay in registers
+    float* out = reinterpret_cast<float*>(op.out.row(i));
+    for (std::int64_t first = 0; first < op.out.cols; first += kBlock) {
+      const std::int64_t n = std::min(kBlock, op.out.cols - first);
+      float sums[kBlock] = {};
+      for (std::int32_t r = 0; r < size(); ++r) {
+        const auto* partial = static_cast<const RowsView*>(group_->shown(r).address);
+        const float* from = reinterpret_cast<const float*>(partial->row(i)) + first;
+        for (std::int64_t c = 0; c < n; ++c) sums[c] += from[c];
+      }
+      for (std::int64_t c = 0; c < n; ++c) {
+        out[first + c] = op.add ? out[first + c] + sums[c] : sums[c];
+      }
+    }
+  }
+
+  std::shared_ptr<HostGroup> group_;
+  std::int32_t rank_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Communicator>> make_host_communicators(std::int32_t ranks) {
+  LATHE_CHECK(ranks >= 2, "a rank that is alone has no communicator");
+  const auto group = std::make_shared<HostGroup>(ranks);
+  std::vector<std::unique_ptr<Communicator>> out;
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    out.push_back(std::make_unique<HostCommunicator>(group, r));
+  }
+  return out;
+}
+
+}  // namespace lathe
