@@ -112,9 +112,7 @@ class Backend {
 
   // ---- Rows (ops/elementwise.h; cast_rows: ops/cache_write.h)
 
-  virtual void embed(const OpsContext& ops, const WeightView& table,
-                     std::span<const std::int32_t> tokens, float scale,
-                     const MutableRowsView& out) = 0;
+  virtual void embed(const OpsContext& ops, const Embed& op) = 0;
   virtual void gather_rows(const OpsContext& ops, const RowsView& x,
                            std::span<const std::int32_t> rows, const MutableRowsView& out) = 0;
   virtual void rms_norm(const OpsContext& ops, const RmsNorm& op) = 0;
@@ -178,6 +176,11 @@ class Backend {
   /// wait(), after which `out` holds the tokens.
   virtual void sample(const OpsContext& ops, std::span<const SampleArgs> rows,
                       std::span<std::optional<SampledToken>> out) = 0;
+
+  /// With a communicator: copies what every rank's last sample() sampled to all ranks, so that
+  /// take_drawn() finds each of the `rows` by its SampleArgs::place. Nothing for a backend whose
+  /// steps do not overlap.
+  virtual void share_draws(const OpsContext& ops, std::int64_t rows) = 0;
 
   // ---- Steps in flight
 

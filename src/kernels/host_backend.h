@@ -71,6 +71,7 @@ class HostBackend : public Backend {
     return false;
   }
   Result<void> collect_counts() override { return {}; }
+  void share_draws(const OpsContext&, std::int64_t) override {}
   bool overlaps() const override { return false; }
   Result<void> begin_next_step() override { return {}; }
   Result<void> measure_idle(bool) override { return {}; }

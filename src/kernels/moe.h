@@ -43,7 +43,8 @@ struct ExpertStacks {
 };
 
 /// out[t] += weights[t, j] * down(activation(gate x[t], up x[t])) of expert ids[t, j], for the
-/// top_k experts that the router chooses.
+/// top_k experts that the router chooses; or = without `add`. The stacks may have only the experts
+/// from `first` on: choices of others add nothing, as if their outputs were 0.
 struct ExpertLayer {
   RowsView x;                          // [T, n] f32 or Backend::activations()
   WeightView router;                   // [experts, n]
@@ -54,6 +55,8 @@ struct ExpertLayer {
   MutableRowsView out;  // [T, n] f32; must not overlap x
   // [T] token ids, for choice.token_experts; -1: a row that only pads a recorded batch.
   std::span<const std::int32_t> tokens = {};
+  bool add = true;
+  std::int64_t first = 0;  // the id of the stacks' first expert
 };
 
 }  // namespace lathe

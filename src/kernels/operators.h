@@ -23,6 +23,17 @@ class RopeTable;
 
 // Below, "activations" are rows of dtype f32 or Backend::activations().
 
+/// out[t] = scale * table[tokens[t]]. The table may have only a part of the vocabulary's rows:
+/// those of tokens from `first` on; the rows of other tokens are 0.
+struct Embed {
+  WeightView table;                      // [n, cols] without scales
+  std::span<const std::int32_t> tokens;  // [T] in [0, vocab)
+  MutableRowsView out;                   // [T, cols] f32
+  float scale = 1;
+  std::int64_t first = 0;
+  std::int64_t vocab = 0;
+};
+
 struct RmsNorm {
   RowsView x;                     // [T, n] activations
   std::span<const float> weight;  // [n / heads], or empty: 1

@@ -64,6 +64,9 @@ struct SampleArgs {
   // Tokens after `answer` that a step in flight is still sampling. If there are any, the penalties
   // must be neutral.
   std::int32_t unknown = 0;
+  // With several ranks: the number of the row among the rows of all ranks, by which take_drawn()
+  // finds its token. It belongs to rank place % ranks.
+  std::int64_t place = -1;
 
   std::uint64_t position() const { return answer.size() + static_cast<std::uint64_t>(unknown); }
 };

@@ -68,12 +68,18 @@ void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& o
   ops.backend->add_rows(ops, x, out);
 }
 
+void embed(const OpsContext& ops, const Embed& op) {
+  LATHE_CHECK(op.out.dtype == DType::f32 && op.out.rows == std::ssize(op.tokens) &&
+                  op.out.cols == op.table.cols,
+              "out is f32 [tokens, n]");
+  LATHE_CHECK(op.first >= 0 && op.first + op.table.rows <= op.vocab, "a part of the vocabulary");
+  LATHE_CHECK(op.table.scales == nullptr && op.table.mx_scales == nullptr, "tables have no scales");
+  ops.backend->embed(ops, op);
+}
+
 void embed(const OpsContext& ops, const WeightView& table, std::span<const std::int32_t> tokens,
            const MutableRowsView& out, float scale) {
-  LATHE_CHECK(out.dtype == DType::f32 && out.rows == std::ssize(tokens) && out.cols == table.cols,
-              "out is f32 [tokens, n]");
-  LATHE_CHECK(table.scales == nullptr && table.mx_scales == nullptr, "tables have no scales");
-  ops.backend->embed(ops, table, tokens, scale, out);
+  embed(ops, {table, tokens, out, scale, 0, table.rows});
 }
 
 void gather_rows(const OpsContext& ops, const RowsView& x, std::span<const std::int32_t> rows,

@@ -43,6 +43,9 @@ void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& o
 /// scales. Precondition: tokens are in [0, vocab); the engine has checked them.
 void embed(const OpsContext& ops, const WeightView& table, std::span<const std::int32_t> tokens,
            const MutableRowsView& out, float scale = 1);
+/// The same of a table with a part of the vocabulary's rows: 0 for tokens that it does not have, so
+/// that the ranks' results sum to the whole table's.
+void embed(const OpsContext& ops, const Embed& op);
 
 /// out[i] = x[rows[i]]. x: [T, n] of any dtype of whole bytes; out: [rows, n] of the same dtype.
 void gather_rows(const OpsContext& ops, const RowsView& x, std::span<const std::int32_t> rows,

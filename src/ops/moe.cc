@@ -28,16 +28,18 @@ void expert_layer(const OpsContext& ops, const ExpertLayer& op) {
   LATHE_CHECK(op.router.rows == r.experts && op.router.cols == op.x.cols, "router [experts, n]");
   LATHE_CHECK(op.router_bias.empty() || std::ssize(op.router_bias) == r.experts, "bias [experts]");
   const bool turns = e.up.count() == 0;  // gate holds both
-  LATHE_CHECK(e.gate.count() == r.experts && e.down.count() == r.experts, "a weight per expert");
-  LATHE_CHECK(turns || (e.up.count() == r.experts && e.gate.dtype == e.up.dtype &&
+  const std::int64_t count = e.gate.count();
+  LATHE_CHECK(op.first >= 0 && op.first + count <= r.experts, "some of the experts");
+  LATHE_CHECK(e.down.count() == count, "a weight per expert");
+  LATHE_CHECK(turns || (e.up.count() == count && e.gate.dtype == e.up.dtype &&
                         e.gate.rows == e.up.rows && e.gate.cols == e.up.cols),
               "gate and up of one shape and dtype");
   LATHE_CHECK(e.gate.cols == op.x.cols && e.down.rows == op.x.cols &&
                   e.down.cols * (turns ? 2 : 1) == e.gate.rows,
               "experts of x's width");
-  LATHE_CHECK(e.gate_bias.empty() || std::ssize(e.gate_bias) == r.experts * e.gate.rows,
+  LATHE_CHECK(e.gate_bias.empty() || std::ssize(e.gate_bias) == count * e.gate.rows,
               "gate_bias [experts, gate.rows]");
-  LATHE_CHECK(e.down_bias.empty() || std::ssize(e.down_bias) == r.experts * e.down.rows,
+  LATHE_CHECK(e.down_bias.empty() || std::ssize(e.down_bias) == count * e.down.rows,
               "down_bias [experts, n]");
   LATHE_CHECK(ops.backend->multiplies_in(ops.precision), "a precision that the backend has");
   ops.backend->expert_layer(ops, op);

@@ -93,10 +93,11 @@ class LateBackend : public ForwardingBackend {
     return inner().download(ops, from, to);
   }
 
-  void embed(const OpsContext& ops, const WeightView& table, std::span<const std::int32_t> tokens,
-             float scale, const MutableRowsView& out) override {
-    queue(ops, [=, tokens = copy(tokens)](Backend& b, const OpsContext& o) {
-      b.embed(o, table, tokens, scale, out);
+  void embed(const OpsContext& ops, const Embed& op) override {
+    queue(ops, [op, tokens = copy(op.tokens)](Backend& b, const OpsContext& o) {
+      Embed own = op;
+      own.tokens = tokens;
+      b.embed(o, own);
     });
   }
   void gather_rows(const OpsContext& ops, const RowsView& x, std::span<const std::int32_t> rows,

@@ -25,10 +25,7 @@ class CpuBackend : public HostBackend {
     return precision != MatmulPrecision::bf16 || cpu_has_bf16_dot();
   }
 
-  void embed(const OpsContext& ops, const WeightView& table, std::span<const std::int32_t> tokens,
-             float scale, const MutableRowsView& out) override {
-    cpu_embed(ops.execution, table, tokens, scale, out);
-  }
+  void embed(const OpsContext& ops, const Embed& op) override { cpu_embed(ops.execution, op); }
   void gather_rows(const OpsContext& ops, const RowsView& x, std::span<const std::int32_t> rows,
                    const MutableRowsView& out) override {
     cpu_gather_rows(ops.execution, x, rows, out);

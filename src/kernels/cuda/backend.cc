@@ -217,17 +217,17 @@ class CudaBackend : public Backend {
     return r.graph->launch(stream_);
   }
 
-  void embed(const OpsContext&, const WeightView& table, std::span<const std::int32_t> tokens,
-             float scale, const MutableRowsView& out) override {
-    put("embed", out, launch_embed,
-        EmbedParams{.table = table.data,
-                    .dtype = table.dtype,
-                    .tokens = tokens.data(),
-                    .out = device_rows(out),
-                    .rows = out.rows,
-                    .cols = out.cols,
-                    .vocab = table.rows,
-                    .scale = scale});
+  void embed(const OpsContext&, const Embed& op) override {
+    put("embed", op.out, launch_embed,
+        EmbedParams{.table = op.table.data,
+                    .dtype = op.table.dtype,
+                    .tokens = op.tokens.data(),
+                    .out = device_rows(op.out),
+                    .rows = op.out.rows,
+                    .cols = op.out.cols,
+                    .first = op.first,
+                    .vocab = op.table.rows,
+                    .scale = op.scale});
   }
   void gather_rows(const OpsContext&, const RowsView& x, std::span<const std::int32_t> rows,
                    const MutableRowsView& out) override {
@@ -501,6 +501,9 @@ class CudaBackend : public Backend {
     return {};
   }
 
+  void share_draws(const OpsContext&, std::int64_t) override {
+    keep(Error{ErrorCode::unsupported, "--tp", "1 on a GPU", "more ranks", "--device cpu"});
+  }
   bool overlaps() const override { return true; }
   Result<void> begin_next_step() override {
     LATHE_CHECK(!overlapping_, "two steps at a time");

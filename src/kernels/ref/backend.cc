@@ -24,10 +24,7 @@ class RefBackend : public HostBackend {
     return precision == MatmulPrecision::f32;
   }
 
-  void embed(const OpsContext&, const WeightView& table, std::span<const std::int32_t> tokens,
-             float scale, const MutableRowsView& out) override {
-    ref_embed(table, tokens, scale, out);
-  }
+  void embed(const OpsContext&, const Embed& op) override { ref_embed(op); }
   void gather_rows(const OpsContext&, const RowsView& x, std::span<const std::int32_t> rows,
                    const MutableRowsView& out) override {
     ref_gather_rows(x, rows, out);

@@ -115,11 +115,13 @@ void ref_expert_ffn(const ExpertLayer& op, std::span<const std::int32_t> ids,
     const auto* row = reinterpret_cast<const float*>(op.x.row(t));
     auto* to = reinterpret_cast<float*>(op.out.row(t));
     const Doubles in(row, row + op.x.cols);
-    Doubles sum(to, to + op.out.cols);
+    Doubles sum(static_cast<std::size_t>(op.out.cols));
+    if (op.add) sum.assign(to, to + op.out.cols);
     for (std::int64_t j = 0; j < top_k; ++j) {
       const auto at = static_cast<std::size_t>(t * top_k + j);
       const ExpertStacks& e = *op.experts;
-      const std::int64_t id = ids[at];
+      const std::int64_t id = ids[at] - op.first;
+      if (id < 0 || id >= e.gate.count()) continue;
       const bool turns = e.up.count() == 0;
       const Doubles gate = times(e.gate.at(id), e.gate_bias, id, in);
       const Doubles up = turns ? Doubles() : times(e.up.at(id), {}, id, in);

@@ -93,13 +93,14 @@ void ref_add_rows(const RowsView& x, const MutableRowsView& out) {
   }
 }
 
-void ref_embed(const WeightView& table, std::span<const std::int32_t> tokens, float scale,
-               const MutableRowsView& out) {
-  for (std::int64_t t = 0; t < std::ssize(tokens); ++t) {
-    const std::int32_t token = tokens[static_cast<std::size_t>(t)];
-    LATHE_CHECK(token >= 0 && token < table.rows, "tokens lie in the table");
-    for (std::int64_t i = 0; i < table.cols; ++i) {
-      floats(out.row(t))[i] = weight_at(table, token, i) * scale;
+void ref_embed(const Embed& op) {
+  for (std::int64_t t = 0; t < std::ssize(op.tokens); ++t) {
+    const std::int64_t token = op.tokens[static_cast<std::size_t>(t)];
+    LATHE_CHECK(token >= 0 && token < op.vocab, "tokens lie in the table");
+    const std::int64_t at = token - op.first;
+    const bool here = at >= 0 && at < op.table.rows;
+    for (std::int64_t i = 0; i < op.table.cols; ++i) {
+      floats(op.out.row(t))[i] = here ? weight_at(op.table, at, i) * op.scale : 0;
     }
   }
 }

@@ -74,10 +74,7 @@ class ForwardingBackend : public Backend {
                       const std::function<Result<void>()>& work) override {
     return inner_.replay(ops, key, work);
   }
-  void embed(const OpsContext& ops, const WeightView& table, std::span<const std::int32_t> tokens,
-             float scale, const MutableRowsView& out) override {
-    return inner_.embed(ops, table, tokens, scale, out);
-  }
+  void embed(const OpsContext& ops, const Embed& op) override { inner_.embed(ops, op); }
   void gather_rows(const OpsContext& ops, const RowsView& x, std::span<const std::int32_t> rows,
                    const MutableRowsView& out) override {
     return inner_.gather_rows(ops, x, rows, out);
@@ -163,6 +160,9 @@ class ForwardingBackend : public Backend {
     return inner_.sample(ops, rows, out);
   }
   Result<void> wait() override { return inner_.wait(); }
+  void share_draws(const OpsContext& ops, std::int64_t rows) override {
+    inner_.share_draws(ops, rows);
+  }
   bool overlaps() const override { return inner_.overlaps(); }
   Result<void> begin_next_step() override { return inner_.begin_next_step(); }
   Result<void> measure_idle(bool on) override { return inner_.measure_idle(on); }

@@ -15,18 +15,26 @@
 namespace lathe {
 
 ExpertOrder sort_by_expert(Arena& arena, std::span<const std::int32_t> ids, std::int64_t tokens,
-                           std::int64_t top_k, std::int64_t experts) {
-  const std::int64_t pairs = tokens * top_k;
+                           std::int64_t top_k, std::int64_t first, std::int64_t experts) {
+  const std::int64_t all = tokens * top_k;
   auto* begin = arena.take_array<std::int64_t>(experts + 1);
   auto* next = arena.take_array<std::int64_t>(experts);
-  auto* pair = arena.take_array<std::int64_t>(pairs);
-  auto* place = arena.take_array<std::int64_t>(pairs);
+  auto* pair = arena.take_array<std::int64_t>(all);
+  auto* place = arena.take_array<std::int64_t>(all);
   auto* seen = arena.take_array<std::int64_t>(tokens);  // pairs of each token placed so far
   std::fill_n(begin, experts + 1, 0);
-  for (const std::int32_t id : ids) ++begin[id + 1];
+  const auto here = [&](std::int64_t expert) { return expert >= 0 && expert < experts; };
+  for (const std::int32_t id : ids) {
+    if (here(id - first)) ++begin[id - first + 1];
+  }
   for (std::int64_t e = 0; e < experts; ++e) begin[e + 1] += begin[e];
   std::copy_n(begin, experts, next);
-  for (std::int64_t i = 0; i < pairs; ++i) pair[next[ids[static_cast<std::size_t>(i)]]++] = i;
+  for (std::int64_t i = 0; i < all; ++i) {
+    const std::int64_t expert = ids[static_cast<std::size_t>(i)] - first;
+    if (here(expert)) pair[next[expert]++] = i;
+  }
+  const std::int64_t pairs = begin[experts];
+  std::fill_n(place, all, -1);
   std::fill_n(seen, tokens, 0);
   for (std::int64_t i = 0; i < pairs; ++i) {
     const std::int64_t token = pair[i] / top_k;
@@ -61,11 +69,16 @@ void cpu_expert_ffn(const OpsContext& ops, const ExpertLayer& op, std::span<cons
                     std::span<const float> weights) {
   const ExpertStacks& e = *op.experts;
   const std::int64_t count = e.gate.count();
-  for (const std::int32_t id : ids) LATHE_CHECK(id >= 0 && id < count, "ids name experts");
+  const std::int64_t experts = std::max<std::int64_t>(op.choice.experts, count);
+  for (const std::int32_t id : ids) LATHE_CHECK(id >= 0 && id < experts, "ids name experts");
   Arena& arena = *ops.tensors;
   const Arena::Scope scope(arena);
   const Arena::Scope control(*ops.control);
-  const ExpertOrder order = sort_by_expert(*ops.control, ids, op.x.rows, op.choice.top_k, count);
+  for (std::int64_t t = 0; !op.add && t < op.out.rows; ++t) {
+    std::fill_n(reinterpret_cast<float*>(op.out.row(t)), op.out.cols, 0.0f);
+  }
+  const ExpertOrder order =
+      sort_by_expert(*ops.control, ids, op.x.rows, op.choice.top_k, op.first, count);
   const auto bias_of = [&](std::span<const float> biases, std::int64_t expert) -> const float* {
     const std::int64_t width = std::ssize(biases) / count;
     return biases.empty() ? nullptr : biases.data() + expert * width;

@@ -13,18 +13,21 @@
 
 namespace lathe {
 
-/// Pairs (token, choice) sorted by expert, then by token. The arrays are in the arena.
+/// Pairs (token, choice) of some experts, sorted by expert, then by token. The arrays are in the
+/// arena.
 struct ExpertOrder {
   std::int64_t pairs = 0;
   std::int64_t top_k = 0;
   const std::int64_t* begin = nullptr;  // [experts + 1] index of each expert's first pair
   const std::int64_t* pair = nullptr;   // [pairs] token * top_k + choice
-  const std::int64_t* place = nullptr;  // [tokens, top_k] indices of a token's pairs, ascending
+  const std::int64_t* place = nullptr;  // [tokens, top_k] indices of a token's pairs, ascending;
+                                        // -1 after the last
 };
 
-/// ids: [tokens, top_k], each in [0, experts).
+/// Sorts the pairs with ids from `first` to first + experts - 1 and leaves out the others. ids:
+/// [tokens, top_k].
 ExpertOrder sort_by_expert(Arena& arena, std::span<const std::int32_t> ids, std::int64_t tokens,
-                           std::int64_t top_k, std::int64_t experts);
+                           std::int64_t top_k, std::int64_t first, std::int64_t experts);
 
 /// out[i] = x[token of pair first + i].
 void cpu_gather_rows(const Execution& execution, const RowsView& x, const ExpertOrder& order,

@@ -270,17 +270,21 @@ void cpu_add_rows(const Execution& execution, const RowsView& x, const MutableRo
   });
 }
 
-void cpu_embed(const Execution& execution, const WeightView& table,
-               std::span<const std::int32_t> tokens, float scale, const MutableRowsView& out) {
-  for (const std::int32_t t : tokens) {
-    LATHE_CHECK(t >= 0 && t < table.rows, "tokens lie in the table");
+void cpu_embed(const Execution& execution, const Embed& op) {
+  const WeightView& table = op.table;
+  for (const std::int32_t t : op.tokens) {
+    LATHE_CHECK(t >= 0 && t < op.vocab, "tokens lie in the table");
   }
-  for_rows(execution, std::ssize(tokens), table.cols, [&](std::int64_t t) {
-    const std::int64_t at = tokens[static_cast<std::size_t>(t)];
+  for_rows(execution, std::ssize(op.tokens), table.cols, [&](std::int64_t t) {
+    float* const out = floats(op.out.row(t));
+    const std::int64_t at = op.tokens[static_cast<std::size_t>(t)] - op.first;
+    if (at < 0 || at >= table.rows) {
+      std::fill_n(out, table.cols, 0.0f);
+      return;
+    }
     HWY_DYNAMIC_DISPATCH(widen_row)
-    (table.data + bytes_of(table.dtype, at * table.cols), table.dtype, table.cols,
-     floats(out.row(t)));
-    if (scale != 1) HWY_DYNAMIC_DISPATCH(scale_row)(scale, table.cols, floats(out.row(t)));
+    (table.data + bytes_of(table.dtype, at * table.cols), table.dtype, table.cols, out);
+    if (op.scale != 1) HWY_DYNAMIC_DISPATCH(scale_row)(op.scale, table.cols, out);
   });
 }
 

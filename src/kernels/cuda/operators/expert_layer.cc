@@ -225,7 +225,8 @@ class Pass {
                                                .out_stride = out.row_stride,
                                                .rows = out.rows,
                                                .cols = out.cols,
-                                               .top_k = op_.choice.top_k});
+                                               .top_k = op_.choice.top_k,
+                                               .add = op_.add});
   }
 
   void keep(const Result<void>& result) {
@@ -261,6 +262,9 @@ Result<void> expert_layer(const ExpertLayer& op, MatmulPrecision precision, bool
   if (op.choice.experts > kMostExperts) {
     return Error{ErrorCode::unsupported, "experts", fmt::format("at most {}", kMostExperts),
                  fmt::format("{}", op.choice.experts), "--device cpu"};
+  }
+  if (op.experts->gate.count() != op.choice.experts) {
+    return Error{ErrorCode::unsupported, "--expert-split", "width on a GPU", "number", ""};
   }
   Pass pass(op, precision, plain, tensors, stream);
   const std::int64_t most = pass.most_rows();

@@ -254,10 +254,10 @@ TEST(RowwiseTargets, SumsAndRowsOfTablesAreTheSameBits) {
       table.view.scales = nullptr;  // tables have none
       const std::int32_t tokens[kRows] = {0, 149, 130};
       Floats want(kRows * static_cast<std::size_t>(n));
-      ref_embed(table.view, tokens, 1, view(want, kRows, n));
+      ref_embed({table.view, tokens, view(want, kRows, n), 1, 0, table.view.rows});
       on_every_target([&] {
         Floats got(want.size());
-        cpu_embed({}, table.view, tokens, 1, view(got, kRows, n));
+        cpu_embed({}, {table.view, tokens, view(got, kRows, n), 1, 0, table.view.rows});
         EXPECT_TRUE(same_bits(got, want));
       });
     }

@@ -274,7 +274,7 @@ static __global__ void __launch_bounds__(kCombineThreads)
   const bool whole = p.cols - col >= kCombineColumns && p.made.dtype == DType::bf16 &&
                      reinterpret_cast<std::uintptr_t>(out) % 16 == 0;
   if (whole) {
-    const float4 before = *reinterpret_cast<const float4*>(out);
+    const float4 before = p.add ? *reinterpret_cast<const float4*>(out) : float4{};
     float sum[kCombineColumns] = {before.x, before.y, before.z, before.w};
     const auto* made = reinterpret_cast<const std::uint16_t*>(p.made.data) + col;
     for (std::int32_t j = 0; j < p.top_k; ++j) {
@@ -290,7 +290,7 @@ static __global__ void __launch_bounds__(kCombineThreads)
     return;
   }
   for (int i = 0; i < kCombineColumns && col + i < p.cols; ++i) {
-    float sum = out[i];
+    float sum = p.add ? out[i] : 0;
     for (std::int32_t j = 0; j < p.top_k; ++j) {
       const std::int64_t at = row * p.top_k + j;
       sum += p.weights[at] * load_element(p.made, p.places[at], col + i);

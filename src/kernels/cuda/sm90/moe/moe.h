@@ -59,6 +59,7 @@ struct CombineExperts {
   std::int64_t out_stride = 0;
   std::int64_t rows = 0, cols = 0;
   std::int32_t top_k = 0;
+  bool add = true;
 };
 
 cudaError_t launch_route(const RouteParams& p, cudaStream_t stream);

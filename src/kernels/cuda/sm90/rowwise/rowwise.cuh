@@ -66,8 +66,8 @@ static __global__ void __launch_bounds__(kRowThreads)
   wait_for_previous();
   std::int64_t row, col;
   if (my_element(p.cols, row, col)) {
-    const std::int32_t token = p.tokens[row];
-    float v = 0;  // padding rows become 0
+    const std::int64_t token = p.tokens[row] - p.first;
+    float v = 0;  // of padding rows and of tokens that the table does not have
     if (token >= 0 && token < p.vocab) {
       const std::int64_t at = token * p.cols + col;
       v = p.dtype == DType::f16 ? to_f32(reinterpret_cast<const f16*>(p.table)[at])

@@ -17,7 +17,8 @@ struct EmbedParams {
   DType dtype = DType::f32;
   const std::int32_t* tokens = nullptr;  // [rows]
   MutableDeviceRows out = {};
-  std::int64_t rows = 0, cols = 0, vocab = 0;
+  std::int64_t rows = 0, cols = 0;
+  std::int64_t first = 0, vocab = 0;  // the table's tokens: first .. first + vocab - 1
   float scale = 1;
 };
 

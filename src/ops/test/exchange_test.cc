@@ -1,4 +1,4 @@
-#include "kernels/host_communicator.h"
+#include "ops/exchange.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@
 
 #include "base/rows.h"
 #include "kernels/devices/all.h"
+#include "kernels/host_communicator.h"
 #include "kernels/test/faulty_communicator_test_util.h"
-#include "ops/exchange.h"
 
 namespace lathe {
 namespace {
