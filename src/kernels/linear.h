@@ -25,27 +25,75 @@ constexpr std::int64_t weight_blocks(std::int64_t n) {
 /// 1.0).
 inline constexpr std::int64_t kMxBlock = 32;
 
+/// Consecutive weights of a row that share a scale in NVFP4.
+inline constexpr std::int64_t kNvBlock = 16;
+
+/// Scales of groups of `size` consecutive weights of a row.
+///
+/// u4 (int4, from compressed-tensors, AWQ and GPTQ checkpoints):
+///   w[r, c] = (code[r, c] - zero[r, c / size]) * scale[r, c / size]
+/// Codes are as compressed-tensors packs them: row after row, and column c of a row is in byte
+/// c / 2, an even column in the low nibble. So 16 bytes are the 32 columns of one scale, and a
+/// little-endian 32-bit word is columns 8 j to 8 j + 7 from its low nibble up: (word >> 4 i) &
+/// 0x000f000f are columns 8 j + i and 8 j + i + 4 in the low bits of two halves. With 0x4300 set in
+/// each half they are 128 + code in bf16, and subtracting 128 + zero is exact.
+/// w is rounded to f32; kernels that multiply by bf16 pairs then round that to bf16.
+///
+/// e2m1 (NVFP4): w[r, c] = code[r, c] * scale[r, c / 16] * scales[0] (WeightView::scales), codes in
+/// the same order. Code times scale is exact in bf16.
+struct GroupScales {
+  const std::byte* data = nullptr;  // [rows, cols / size] of dtype; null: the weight has none
+  DType dtype = DType::bf16;        // u4: bf16 or f16; e2m1: e4m3
+  std::int32_t size = 0;            // u4: 32, 64 or 128; e2m1: kNvBlock
+  // u4: [rows, cols / size] the codes that stand for 0, each 0 to 16; null: all are kU4Zero.
+  const std::uint8_t* zeros = nullptr;
+
+  GroupScales row(std::int64_t r, std::int64_t cols) const {
+    if (data == nullptr) return {};
+    const std::int64_t first = r * (cols / size);
+    return {data + bytes_of(dtype, first), dtype, size, zeros == nullptr ? nullptr : zeros + first};
+  }
+};
+inline constexpr std::uint8_t kU4Zero = 8;
+
 /// The weight of a linear layer, out features x in features, in the checkpoint's own format.
 /// Kernels do not check for bad numbers, so the loader does: it rejects NaN codes of e4m3 (0x7f,
-/// 0xff), e4m3 block scales of 2^119 or more, and MXFP4 scales above 2^118.
+/// 0xff), scales that are not finite or are 2^119 or more, and MXFP4 scales above 2^118.
 struct WeightView {
   const std::byte* data = nullptr;  // [rows, cols] of dtype, dense
-  DType dtype = DType::f32;         // f32, bf16, f16, e4m3 or e2m1 (MXFP4, the low nibble first)
-  std::int64_t rows = 0;            // out features
-  std::int64_t cols = 0;            // in features; whole blocks of kMxBlock where dtype is e2m1
-  // [ceil(rows / kWeightBlock), ceil(cols / kWeightBlock)] the blocks' scales; null if the dtype is
-  // not e4m3, and may be null for e4m3: all scales are 1.
+  // f32, bf16, f16, e4m3, u4, or e2m1 (MXFP4 and NVFP4); of the last two the low nibble is first.
+  DType dtype = DType::f32;
+  std::int64_t rows = 0;  // out features
+  std::int64_t cols = 0;  // in features; whole groups where dtype is u4 or e2m1
+  // e4m3: [ceil(rows / kWeightBlock), ceil(cols / kWeightBlock)] the blocks' scales, or [rows] with
+  // scale_rows; null: all scales are 1. NVFP4: [1]. Null for other dtypes.
   const float* scales = nullptr;
-  // [rows, cols / kMxBlock] the blocks' scales; null if the dtype is not e2m1. The code 0 (2^-127)
-  // counts as 0.
+  // [rows, cols / kMxBlock] the blocks' scales of MXFP4, otherwise null. The code 0 (2^-127) counts
+  // as 0.
   const ue8m0* mx_scales = nullptr;
+  bool scale_rows = false;  // e4m3: each row has one scale
+  GroupScales groups = {};  // u4 and NVFP4
+  // [cols] a permutation, or null: column k of `data` multiplies column columns[k] of x (GPTQ's act
+  // order, whose columns are sorted by group).
+  const std::int32_t* columns = nullptr;
 
+  /// Elements of `scales`.
+  std::int64_t scale_count() const {
+    if (dtype == DType::e2m1) return 1;
+    return scale_rows ? rows : weight_blocks(rows) * weight_blocks(cols);
+  }
+  /// Bytes that a GEMM reads.
   std::int64_t bytes() const {
-    return bytes_of(dtype, rows * cols) + (dtype == DType::e2m1 ? rows * cols / kMxBlock : 0);
+    std::int64_t out = bytes_of(dtype, rows * cols);
+    if (mx_scales != nullptr) out += rows * cols / kMxBlock;
+    if (groups.size == 0) return out;
+    const std::int64_t count = rows * (cols / groups.size);
+    return out + bytes_of(groups.dtype, count) + (groups.zeros == nullptr ? 0 : count);
   }
 };
 
-/// Several weights of one shape and dtype: a layer's experts, or the heads of a projection.
+/// Several weights of one shape, dtype and kind of scales: a layer's experts, or the heads of a
+/// projection.
 struct WeightStack {
   DType dtype = DType::f32;
   std::int64_t rows = 0;                // out features of each
@@ -53,30 +101,39 @@ struct WeightStack {
   std::vector<const std::byte*> data;   // [count] each as WeightView::data
   std::vector<const float*> scales;     // [count] each as WeightView::scales
   std::vector<const ue8m0*> mx_scales;  // [count] each as WeightView::mx_scales
+  bool scale_rows = false;
+  std::vector<GroupScales> groups;           // [count] each as WeightView::groups
+  std::vector<const std::int32_t*> columns;  // [count] each as WeightView::columns
 
   std::int64_t count() const { return std::ssize(data); }
   WeightView at(std::int64_t i) const {
     const auto k = static_cast<std::size_t>(i);
-    return {data[k], dtype, rows, cols, scales[k], mx_scales[k]};
+    return {data[k], dtype, rows, cols, scales[k], mx_scales[k], scale_rows, groups[k], columns[k]};
   }
+  /// The stack keeps its dtype, which the weight's must be.
   void set(std::int64_t i, const WeightView& w) {
     const auto k = static_cast<std::size_t>(i);
     data[k] = w.data;
     scales[k] = w.scales;
     mx_scales[k] = w.mx_scales;
+    scale_rows = w.scale_rows;
+    groups[k] = w.groups;
+    columns[k] = w.columns;
   }
   std::int64_t bytes() const { return count() == 0 ? 0 : count() * at(0).bytes(); }
   static WeightStack of(std::int64_t count, DType dtype, std::int64_t rows, std::int64_t cols) {
     const auto n = static_cast<std::size_t>(count);
-    WeightStack out{dtype, rows, cols, {}, {}, {}};
+    WeightStack out{dtype, rows, cols, {}, {}, {}, false, {}, {}};
     out.data.resize(n);
     out.scales.resize(n);
     out.mx_scales.resize(n);
+    out.groups.resize(n);
+    out.columns.resize(n);
     return out;
   }
 };
 
-// How a GEMM rounds its activations x when weights are bf16, e4m3 or e2m1. Sums are always f32.
+// How a GEMM rounds its activations x when weights are bf16, e4m3, u4 or e2m1. Sums are always f32.
 // With f32 and f16 weights, x is never rounded.
 #define LATHE_MATMUL_PRECISIONS(X)                                                      \
   X(f32)                                                                                \

@@ -10,17 +10,38 @@
 namespace lathe {
 namespace {
 
+// u4 and NVFP4.
+void check_groups(const WeightView& w) {
+  const GroupScales& g = w.groups;
+  const bool u4 = w.dtype == DType::u4;
+  LATHE_CHECK(u4 || w.dtype == DType::e2m1, "only u4 and e2m1 weights have scales of groups");
+  LATHE_CHECK(u4 ? g.size == 32 || g.size == 64 || g.size == 128 : g.size == kNvBlock,
+              "groups of 32, 64 or 128 u4, or of 16 e2m1");
+  LATHE_CHECK(u4 ? g.dtype == DType::bf16 || g.dtype == DType::f16 : g.dtype == DType::e4m3,
+              "scales of u4 are bf16 or f16, and of NVFP4 e4m3");
+  LATHE_CHECK(w.cols % (u4 ? g.size : kMxBlock) == 0, "rows are whole groups");
+  LATHE_CHECK(u4 || (w.scales != nullptr && g.zeros == nullptr), "NVFP4 has a scale and no zeros");
+}
+
+void check_weight(const WeightView& w) {
+  const DType t = w.dtype;
+  LATHE_CHECK(t == DType::f32 || t == DType::bf16 || t == DType::f16 || t == DType::e4m3 ||
+                  t == DType::u4 || t == DType::e2m1,
+              "weights are f32, bf16, f16, e4m3, u4 or e2m1");
+  const bool groups = w.groups.data != nullptr;
+  if (groups) check_groups(w);
+  LATHE_CHECK((t == DType::e2m1 && !groups) == (w.mx_scales != nullptr), "MXFP4 has its scales");
+  LATHE_CHECK(t != DType::u4 || groups, "u4 weights have scales of groups");
+  LATHE_CHECK(t != DType::e2m1 || w.cols % kMxBlock == 0, "e2m1 weights are whole blocks");
+  LATHE_CHECK(w.scales == nullptr || t == DType::e4m3 || (t == DType::e2m1 && groups),
+              "only e4m3 weights and NVFP4 have scales");
+}
+
 void check(const OpsContext& ops, const Product& p) {
   const auto activations = [&](DType t) {
     return t == DType::f32 || t == ops.backend->activations();
   };
-  const DType w = p.w.dtype;
-  LATHE_CHECK(w == DType::f32 || w == DType::bf16 || w == DType::f16 || w == DType::e4m3 ||
-                  w == DType::e2m1,
-              "weights are f32, bf16, f16, e4m3 or e2m1");
-  LATHE_CHECK((w == DType::e2m1) == (p.w.mx_scales != nullptr), "e2m1 weights have MXFP4's scales");
-  LATHE_CHECK(w != DType::e2m1 || p.w.cols % kMxBlock == 0, "MXFP4 weights are whole blocks");
-  LATHE_CHECK(p.w.scales == nullptr || w == DType::e4m3, "only e4m3 weights have scales");
+  check_weight(p.w);
   LATHE_CHECK(activations(p.x.dtype) && activations(p.out.dtype),
               "rows are f32 or the backend's activations");
   LATHE_CHECK(p.x.cols == p.w.cols, "x has the weight's columns");

@@ -77,7 +77,8 @@ Doubles times(const WeightView& w, std::span<const float> biases, std::int64_t e
       y[static_cast<std::size_t>(n)] = biases[static_cast<std::size_t>(expert * w.rows + n)];
     }
     for (std::int64_t k = 0; k < w.cols; ++k) {
-      y[static_cast<std::size_t>(n)] += x[static_cast<std::size_t>(k)] * weight_at(w, n, k);
+      const std::int64_t column = w.columns == nullptr ? k : w.columns[k];
+      y[static_cast<std::size_t>(n)] += x[static_cast<std::size_t>(column)] * weight_at(w, n, k);
     }
   }
   return y;

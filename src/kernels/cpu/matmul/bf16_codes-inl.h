@@ -163,6 +163,104 @@ struct E2m1Codes {
   }
 };
 
+// 4-bit codes with scales of groups. Vector b has 32 consecutive codes, 16 bytes: they are in all
+// four 128-bit lanes, and lane q of these has the q-th nibble of every 16-bit word.
+struct GroupedCodes {
+  using At = GroupAt;
+  static constexpr std::int64_t kLine = 128;
+  static constexpr int kLocality = 3;
+  static constexpr int kVectors = 4;
+  static constexpr std::int64_t kStep = 128;
+  static constexpr std::int64_t kPiece = 32;  // codes of a vector
+  static_assert(kStep <= kMxStep);
+  __m512i shifts;
+  LATHE_INLINE GroupedCodes() {
+    alignas(64) std::uint16_t by[32];
+    for (int i = 0; i < 32; ++i) by[i] = static_cast<std::uint16_t>(i / 8 * 4);
+    shifts = _mm512_load_si512(by);
+  }
+  static LATHE_INLINE At at(const WeightView& w) { return group_at(w); }
+  static LATHE_INLINE const void* address(At p) { return p.codes; }
+
+  // Codes in the low nibbles of 16-bit words; the bits above them are of other codes.
+  LATHE_INLINE __m512i piece(At p, std::int64_t k) const {
+    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p.codes + k / 2));
+    return _mm512_srlv_epi16(_mm512_broadcast_i32x4(codes), shifts);
+  }
+  static LATHE_INLINE void order(__m512i* x) {
+    alignas(64) std::uint16_t from[32];
+    for (int i = 0; i < 32; ++i) from[i] = static_cast<std::uint16_t>(i % 8 * 4 + i / 8);
+    const __m512i by = _mm512_load_si512(from);
+    LATHE_UNROLL for (int v = 0; v < kVectors; ++v) x[v] = _mm512_permutexvar_epi16(by, x[v]);
+  }
+};
+
+// int4. A group's sixteen values (code - zero) * scale, rounded to bf16, are a table for its codes.
+struct U4Codes : GroupedCodes {
+  __m512 codes;
+  LATHE_INLINE U4Codes() {
+    codes = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  }
+  // The table, twice, because the bit above a nibble is part of the index too and must not matter.
+  LATHE_INLINE __m512i values(At p, std::int64_t k) const {
+    const GroupScales& g = *p.groups;
+    const std::int64_t group = (p.element + k) >> __builtin_ctz(static_cast<unsigned>(g.size));
+    const __m512 scale = _mm512_set1_ps(u4_scale(g, group));
+    const float zero = static_cast<float>(g.zeros == nullptr ? kU4Zero : g.zeros[group]);
+    const __m512 wide = _mm512_mul_ps(_mm512_sub_ps(codes, _mm512_set1_ps(zero)), scale);
+    return _mm512_broadcast_i64x4(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(wide)));
+  }
+  LATHE_INLINE void load(At p, __m512i* to) const {
+    __m512i table = values(p, 0);
+    LATHE_UNROLL for (int v = 0; v < kVectors; ++v) {
+      const std::int64_t k = v * kPiece;
+      if (v > 0 && k % p.groups->size == 0) table = values(p, k);
+      to[v] = _mm512_permutexvar_epi16(piece(p, k), table);
+    }
+  }
+  LATHE_INLINE void load(At p, std::int64_t n, __m512i* to) const {
+    LATHE_UNROLL for (int v = 0; v < kVectors; ++v) {
+      const std::int64_t k = v * kPiece;
+      to[v] = k < n ? _mm512_permutexvar_epi16(piece(p, k), values(p, k)) : _mm512_setzero_si512();
+    }
+  }
+};
+
+// NVFP4. A code times its scale is exact in bf16. The matrix's factor multiplies the sums.
+struct NvCodes : GroupedCodes {
+  __m512i table;
+  LATHE_INLINE NvCodes() {
+    static constexpr std::uint16_t kSizes[8] = {0,      0x3f00, 0x3f80, 0x3fc0,
+                                                0x4000, 0x4040, 0x4080, 0x40c0};
+    alignas(64) std::uint16_t all[32];
+    for (int i = 0; i < 32; ++i) {
+      all[i] = static_cast<std::uint16_t>(kSizes[i % 8] | (i % 16 < 8 ? 0 : 0x8000));
+    }
+    table = _mm512_load_si512(all);
+  }
+  // Words 0 to 3 of a 128-bit lane are of the first group of 16 columns, 4 to 7 of the second.
+  LATHE_INLINE __m512i widen(At p, std::int64_t k) const {
+    const __m512i codes = _mm512_permutexvar_epi16(piece(p, k), table);
+    const auto* scales = reinterpret_cast<const std::uint8_t*>(p.groups->data);
+    const std::int64_t group = (p.element + k) / kNvBlock;
+    const float a = e4m3_value(scales[group]), b = e4m3_value(scales[group + 1]);
+    const __m512 scale = _mm512_broadcast_f32x4(_mm_setr_ps(a, a, b, b));
+    const __m512i odd = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+    const __m512 low = _mm512_castsi512_ps(_mm512_slli_epi32(codes, 16));
+    const __m512 high = _mm512_castsi512_ps(_mm512_and_si512(codes, odd));
+    return _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(_mm512_mul_ps(low, scale)), 16),
+                           _mm512_castps_si512(_mm512_mul_ps(high, scale)));
+  }
+  LATHE_INLINE void load(At p, __m512i* to) const {
+    LATHE_UNROLL for (int v = 0; v < kVectors; ++v) to[v] = widen(p, v * kPiece);
+  }
+  LATHE_INLINE void load(At p, std::int64_t n, __m512i* to) const {
+    LATHE_UNROLL for (int v = 0; v < kVectors; ++v) {
+      to[v] = v * kPiece < n ? widen(p, v * kPiece) : _mm512_setzero_si512();
+    }
+  }
+};
+
 LATHE_INLINE __m512 dot(__m512 sum, __m512i a, __m512i b) {
   return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
 }

@@ -2,8 +2,11 @@
 #include "kernels/cpu/matmul/matmul.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "base/integers.h"
+#include "base/rows.h"
+#include "kernels/cpu/common/for_rows.h"
 #include "kernels/cpu/matmul/matmul_bf16.h"
 #include "kernels/cpu/matmul/matmul_rounded.h"
 #include "kernels/cpu/matmul/matmul_slice.h"
@@ -54,12 +57,36 @@ struct Cut {
   }
 };
 
+// Whether a weight's columns are in another order than x's.
+bool reorders(const Product& p) { return p.w.columns != nullptr; }
+
+// x with its columns in the weight's order.
+RowsView reordered(const Execution& execution, Arena& arena, const Product& p) {
+  const MutableRowsView out = alloc_rows(arena, p.x.rows, p.x.cols);
+  for_rows(execution, p.x.rows, p.x.cols, [&](std::int64_t row) {
+    const auto* from = reinterpret_cast<const float*>(p.x.row(row));
+    auto* to = reinterpret_cast<float*>(out.row(row));
+    for (std::int64_t k = 0; k < p.x.cols; ++k) to[k] = from[p.w.columns[k]];
+  });
+  return constant(out);
+}
+
 }  // namespace
 
 void cpu_matmul(const Execution& execution, Arena& arena, MatmulPrecision precision,
                 std::span<const Product> products) {
   if (precision != MatmulPrecision::f32 && precision != MatmulPrecision::bf16) {
     return cpu_matmul_rounded(execution, arena, precision, products);
+  }
+  if (std::ranges::any_of(products, reorders)) {
+    const Arena::Scope scope(arena);
+    std::vector<Product> ordered(products.begin(), products.end());
+    for (Product& p : ordered) {
+      if (!reorders(p)) continue;
+      p.x = reordered(execution, arena, p);
+      p.w.columns = nullptr;
+    }
+    return cpu_matmul(execution, arena, precision, ordered);
   }
   const auto by_pairs = [&](const Product& p) {
     return precision == MatmulPrecision::bf16 && is_bf16_dot_weight(p.w.dtype);
@@ -107,7 +134,8 @@ void cpu_matmul(const Execution& execution, Arena& arena, MatmulPrecision precis
     const bool pairwise = by_pairs(p);
     if (pairwise && task + workers < tasks) {
       const MatmulSlice next = slice_of(task + workers);
-      if (next.product->w.dtype == p.w.dtype) {
+      const WeightView& w = next.product->w;
+      if (w.dtype == p.w.dtype && (w.mx_scales == nullptr) == (p.w.mx_scales == nullptr)) {
         slice.next = &next.product->w;
         slice.next_out = next.out;
       }

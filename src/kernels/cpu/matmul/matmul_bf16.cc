@@ -57,7 +57,7 @@ LATHE_INLINE const float* x_row(const Product& p, std::int64_t r) {
 
 // The scales of the weight block of output `out`, from k on; or null.
 LATHE_INLINE const float* scales_of(const WeightView& w, std::int64_t out, std::int64_t k) {
-  if (w.scales == nullptr) return nullptr;
+  if (w.scales == nullptr || has_factors(w)) return nullptr;
   const std::int64_t across = (w.cols + kWeightBlock - 1) / kWeightBlock;
   return w.scales + out / kWeightBlock * across + k / kWeightBlock;
 }
@@ -115,12 +115,12 @@ void pack_rows(const MatmulSlice& s, const Groups& groups, std::int64_t k, std::
   }
 }
 
-// Stores the sums of `outs` outputs from `out` on, fewer than a panel's.
+// Stores the sums of `outs` outputs from `out` on: fewer than a panel's, or with factors.
 LATHE_INLINE void finish(const Product& p, std::int64_t row, std::int64_t out, std::int64_t outs,
                          const float* sums) {
   float* to = reinterpret_cast<float*>(p.out.row(row)) + out;
   for (std::int64_t i = 0; i < outs; ++i) {
-    float y = sums[i];
+    float y = has_factors(p.w) ? sums[i] * factor_of(p.w, out + i) : sums[i];
     if (p.bias != nullptr) y += p.bias[out + i];
     to[i] = p.add ? to[i] + y : y;
   }
@@ -250,8 +250,8 @@ constexpr PanelTile kPanelTiles[kPairTileRows] = {
 constexpr PanelTile kSomeTiles[kSomeTileRows] = {
     panel_tile<1, kPanelOuts>, panel_tile<2, kPanelOuts>, panel_tile<3, kPanelOuts>};
 
-// Sets where a panel's sums go after the last depth block. For an incomplete panel the caller
-// stores them instead.
+// Sets where a panel's sums go after the last depth block. For an incomplete panel, or weights with
+// factors, the caller stores them instead.
 LATHE_INLINE void aim(const Product& p, std::int64_t row, std::int64_t out, Tile& t) {
   t.to = reinterpret_cast<float*>(p.out.row(row)) + out;
   t.to_stride = p.out.row_stride;
@@ -311,9 +311,10 @@ void some_rows(const MatmulSlice& s, float* scratch) {
                nullptr, false,
                none,    none,
                0};
-        if (last_k && outs == kPanelOuts) aim(p, s.row + first, out, t);
+        const bool aims = outs == kPanelOuts && !has_factors(p.w);
+        if (last_k && aims) aim(p, s.row + first, out, t);
         kSomeTiles[rows - 1](t);
-        for (std::int64_t r = 0; last_k && outs < kPanelOuts && r < rows; ++r) {
+        for (std::int64_t r = 0; last_k && !aims && r < rows; ++r) {
           finish(p, s.row + first + r, out, outs, sums + r * kPanelOuts);
         }
       }
@@ -391,7 +392,7 @@ void many_rows(const MatmulSlice& s, float* scratch) {
           t.w_ahead_bytes = 64 * kPairLanes / W::kLine;
         }
         t.before = k == 0 ? nullptr : sums;
-        const bool whole = outs == kTileOuts;
+        const bool whole = outs == kTileOuts && !has_factors(p.w);
         t.to = last ? some_sums : sums;
         t.to_stride = kTileOuts;
         t.bias = nullptr;
@@ -463,6 +464,8 @@ double bf16_dot_loop(std::int64_t rounds, float* sink) { return dot_loop(rounds,
 
 void matmul_slice_bf16(const MatmulSlice& s, float* scratch) {
   if (s.product->w.dtype == DType::bf16) return slice_of<Bf16Codes>(s, scratch);
+  if (s.product->w.dtype == DType::u4) return slice_of<U4Codes>(s, scratch);
+  if (s.product->w.groups.data != nullptr) return slice_of<NvCodes>(s, scratch);
   if (s.product->w.dtype == DType::e2m1) return slice_of<E2m1Codes>(s, scratch);
   slice_of<E4m3Codes>(s, scratch);
 }

@@ -1,8 +1,10 @@
-// GEMMs with the CPU's dot product of bf16 pairs (AVX512_BF16), for bf16, e4m3 and e2m1 weights.
+// GEMMs with the CPU's dot product of bf16 pairs (AVX512_BF16), for bf16, e4m3, u4 and e2m1
+// weights.
 //
-// Rounding. x is rounded to bf16 (nearest even). For e4m3 weights, x is first multiplied by the
-// scale of the weight's block, in f32, so that the weights are plain codes, which are exact in
-// bf16. e2m1 codes are multiplied by their scale, a power of two, which is exact in bf16 too.
+// Rounding. x is rounded to bf16 (nearest even). For e4m3 weights with scales of blocks, x is first
+// multiplied by the scale of the weight's block, in f32, so that the weights are plain codes, which
+// are exact in bf16. e2m1 codes are multiplied by their block's scale, which is exact in bf16 too.
+// u4 weights are rounded to bf16. Scales of rows or of a matrix multiply the sums.
 //
 // Order of sums. An output is the sum of its blocks of kDepthBlock elements of K, in ascending
 // order. Within a block, each of 16 f32 lanes sums its pairs in ascending order, and a fixed tree
@@ -21,9 +23,9 @@ namespace lathe {
 /// compiler supports them.
 bool cpu_has_bf16_dot();
 
-/// Whether weights of this dtype can be multiplied by bf16 pairs: their codes are exact in bf16.
+/// Whether weights of this dtype can be multiplied by bf16 pairs.
 constexpr bool is_bf16_dot_weight(DType w) {
-  return w == DType::bf16 || w == DType::e4m3 || w == DType::e2m1;
+  return w == DType::bf16 || w == DType::e4m3 || w == DType::u4 || w == DType::e2m1;
 }
 
 /// Rows of x that a tile multiplies if there are many; a slice should have whole groups of them.

@@ -25,6 +25,7 @@ template <class W, int kOuts, int kRows>
 __attribute__((noinline)) void direct_runs(const W& codes, const DirectRuns& t) {
   const Product& p = *t.slice.product;
   const std::int64_t depth = p.w.cols;
+  const bool factors = has_factors(p.w);
   constexpr std::int64_t kPrefetch = kPrefetchBytes / 64 * W::kLine;
   const W c = codes;
   typename W::At w[kOuts];
@@ -109,6 +110,7 @@ __attribute__((noinline)) void direct_runs(const W& codes, const DirectRuns& t) 
       const std::int64_t out = t.out + i * t.run + n;
       LATHE_UNROLL for (int r = 0; r < kRows; ++r) {
         float y = sums[r][i / 4][i % 4];
+        if (factors) y *= factor_of(p.w, out);
         if (p.bias != nullptr) y += p.bias[out];
         to[r][out] = p.add ? to[r][out] + y : y;
       }
@@ -175,7 +177,8 @@ void few_rows(const MatmulSlice& s, std::uint16_t* packed) {
   const std::int64_t end = s.out + s.outs;
   // One part of the slice after another; the outputs of a part share their scales.
   for (std::int64_t out = s.out, next; out < end; out = next) {
-    next = p.w.scales == nullptr ? end : least(end, (out / kWeightBlock + 1) * kWeightBlock);
+    next = scales_of(p.w, out, 0) == nullptr ? end
+                                             : least(end, (out / kWeightBlock + 1) * kWeightBlock);
     for (std::int64_t k = 0; k < depth; k += kDepthBlock) {
       pack_rows<W>(s, groups, k, least(kDepthBlock, depth - k), scales_of(p.w, out, k),
                    packed + k * s.rows);

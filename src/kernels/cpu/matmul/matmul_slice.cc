@@ -31,7 +31,7 @@ HWY_INLINE const float* x_row(const Product& p, std::int64_t r) {
 // The scales of the blocks from (out, k) on, or null.
 template <class W>
 HWY_INLINE const float* scales_of(const WeightView& w, std::int64_t out, std::int64_t k) {
-  if (!W::kScaled || w.scales == nullptr) return nullptr;
+  if (!W::kScaled || w.scales == nullptr || w.scale_rows) return nullptr;
   const std::int64_t across = (w.cols + kWeightBlock - 1) / kWeightBlock;
   return w.scales + out / kWeightBlock * across + k / kWeightBlock;
 }
@@ -43,6 +43,14 @@ HWY_INLINE void finish(const Product& p, std::int64_t row, std::int64_t out, std
   constexpr auto kLanes = static_cast<std::int64_t>(hn::MaxLanes(d));
   float* to = reinterpret_cast<float*>(p.out.row(row)) + out;
   const float* bias = p.bias == nullptr ? nullptr : p.bias + out;
+  if (has_factors(p.w)) {
+    for (std::int64_t i = 0; i < outs; ++i) {
+      float y = sums[i] * factor_of(p.w, out + i);
+      if (bias != nullptr) y += bias[i];
+      to[i] = p.add ? to[i] + y : y;
+    }
+    return;
+  }
   if (outs == kPanelOuts) {
     for (std::int64_t i = 0; i < kPanelOuts; i += kLanes) {
       auto y = hn::LoadU(d, sums + i);
@@ -64,7 +72,7 @@ struct Groups {
   HWY_INLINE std::int64_t first(std::int64_t g) const { return rows * g / groups; }
 };
 
-// Writes eight vectors of x in the order of a step of MXFP4 weights: elements j, j + 8, ... go to
+// Writes eight vectors of x in the order of a step of 4-bit weights: elements j, j + 8, ... go to
 // vector j. Vectors are `stride` floats apart.
 HWY_INLINE void pack_step(const float* from, std::int64_t stride, float* to) {
 #if HWY_TARGET == HWY_SCALAR
@@ -251,7 +259,10 @@ void slice(const MatmulSlice& s, float* scratch) {
       return slice_of<Bf16Weights>(s, scratch);
     case DType::f16:
       return slice_of<F16Weights>(s, scratch);
+    case DType::u4:
+      return slice_of<U4Weights>(s, scratch);
     case DType::e2m1:
+      if (s.product->w.groups.data != nullptr) return slice_of<NvWeights>(s, scratch);
       return slice_of<E2m1Weights>(s, scratch);
     default:
       return slice_of<E4m3Weights>(s, scratch);

@@ -34,6 +34,41 @@ inline MxAt mx_at(const WeightView& w) {
   return {reinterpret_cast<const std::uint8_t*>(w.data), &w.mx_scales->bits};
 }
 
+/// A pointer to u4 or NVFP4 weights; moves by whole 32-bit words of eight codes.
+struct GroupAt {
+  const std::uint8_t* codes;
+  const GroupScales* groups;
+  std::int64_t element;  // its number in the matrix
+  GroupAt operator+(std::int64_t k) const { return {codes + (k >> 1), groups, element + k}; }
+  GroupAt& operator+=(std::int64_t k) { return *this = *this + k; }
+};
+inline GroupAt group_at(const WeightView& w) {
+  return {reinterpret_cast<const std::uint8_t*>(w.data), &w.groups, 0};
+}
+
+/// The value of an e4m3 code that is not NaN.
+inline float e4m3_value(std::uint8_t code) {
+  // An e4m3 code at the place of an f32's exponent and mantissa is its value x 2^-120.
+  const std::uint32_t bits = (std::uint32_t{code} & 0x80u) << 24 | (std::uint32_t{code} & 0x7fu)
+                                                                       << 20;
+  return __builtin_bit_cast(float, bits) * 0x1p120f;
+}
+/// The scale of group i of u4 weights.
+inline float u4_scale(const GroupScales& g, std::int64_t i) {
+  std::uint16_t bits;
+  __builtin_memcpy(&bits, g.data + 2 * i, sizeof(bits));
+  return g.dtype == DType::f16 ? to_f32(f16{bits}) : to_f32(bf16{bits});
+}
+
+/// Whether sums are multiplied by factor_of() when they are stored.
+inline bool has_factors(const WeightView& w) {
+  return w.scales != nullptr && (w.scale_rows || w.dtype == DType::e2m1);
+}
+/// The factor of output `out`. Precondition: has_factors().
+inline float factor_of(const WeightView& w, std::int64_t out) {
+  return w.scales[w.scale_rows ? out : 0];
+}
+
 struct MatmulSlice {
   const Product* product = nullptr;
   std::int64_t row = 0, rows = 0;  // first row of x, and number of rows

@@ -183,6 +183,80 @@ struct E2m1Weights {
   }
 };
 
+// Formats with scales of groups of whole words, eight codes each. Vector j is the j-th nibble of
+// every word, as in E2m1Weights.
+struct GroupedWeights {
+  using At = GroupAt;
+  using U32 = hn::RebindToUnsigned<WeightTag>;
+  static constexpr std::int64_t kLine = 128;
+  static constexpr bool kScaled = false;
+  static constexpr bool kPairs = false;
+  static constexpr float kFold = 1;
+  static constexpr bool kChoosesLevel = false;
+  static constexpr int kVectors = 8;
+  static constexpr auto kStep = static_cast<std::int64_t>(kVectors * hn::MaxLanes(WeightTag()));
+  static_assert(kStep <= kMxStep);
+
+  static HWY_INLINE At at(const WeightView& w) { return group_at(w); }
+  static HWY_INLINE const void* address(At p) { return p.codes; }
+
+ protected:
+  // The words of the first n elements, and zeros after them. Reads nothing else.
+  static HWY_INLINE hn::Vec<U32> words(At p, std::int64_t n) {
+    const U32 du;
+    const auto exist = hn::FirstN(du, static_cast<std::size_t>(n / kVectors));
+    return hn::MaskedLoad(exist, du, reinterpret_cast<const std::uint32_t*>(p.codes));
+  }
+  // Lane i is value(group of word i), for the first n elements; 0 after them.
+  template <class Value>
+  static HWY_INLINE WeightVec by_group(At p, std::int64_t n, const Value& value) {
+    HWY_ALIGN float lanes[16] = {};
+    const std::int64_t size = p.groups->size;
+    for (std::int64_t k = 0; k < n;) {
+      const std::int64_t group = (p.element + k) / size;
+      const std::int64_t end =
+          (group + 1) * size - p.element < n ? (group + 1) * size - p.element : n;
+      const float v = value(group);
+      for (; k < end; k += kVectors) lanes[k / kVectors] = v;
+    }
+    return hn::Load(WeightTag(), lanes);
+  }
+};
+
+// int4: (code - zero) * scale.
+struct U4Weights : GroupedWeights {
+  struct Step {
+    hn::Vec<U32> words;
+    WeightVec scale, zero;
+    HWY_INLINE WeightVec vector(int j) const {
+      const WeightTag d;
+      const U32 du;
+      const hn::RebindToSigned<WeightTag> di;
+      const auto code = hn::And(hn::ShiftRightSame(words, 4 * j), hn::Set(du, 15));
+      return hn::Mul(hn::Sub(hn::ConvertTo(d, hn::BitCast(di, code)), zero), scale);
+    }
+  };
+  static HWY_INLINE Step load(At p) { return load(p, kStep); }
+  static HWY_INLINE Step load(At p, std::int64_t n) {
+    const GroupScales& g = *p.groups;
+    const auto scale = [&](std::int64_t i) { return u4_scale(g, i); };
+    const auto zero = [&](std::int64_t i) {
+      return static_cast<float>(g.zeros == nullptr ? kU4Zero : g.zeros[i]);
+    };
+    return {words(p, n), by_group(p, n, scale), by_group(p, n, zero)};
+  }
+};
+
+// NVFP4: code * scale. The matrix's factor multiplies the sums.
+struct NvWeights : GroupedWeights {
+  using Step = E2m1Weights::Step;
+  static HWY_INLINE Step load(At p) { return load(p, kStep); }
+  static HWY_INLINE Step load(At p, std::int64_t n) {
+    const auto* scales = reinterpret_cast<const std::uint8_t*>(p.groups->data);
+    return {words(p, n), by_group(p, n, [&](std::int64_t i) { return e4m3_value(scales[i]); })};
+  }
+};
+
 template <class W>
 HWY_INLINE void load_pair(const typename W::T* p, WeightVec scale, WeightVec& low,
                           WeightVec& high) {

@@ -5,8 +5,6 @@
 namespace lathe::cuda {
 namespace {
 
-std::int64_t blocks(std::int64_t n) { return (n + kWeightBlock - 1) / kWeightBlock; }
-
 // Uploads arrays of `count_` weights each, one weight after the other.
 class Uploads {
  public:
@@ -54,9 +52,13 @@ Result<WeightStack> upload_weights(const WeightStack& weights, UploadRing& ring,
                                    const Stream& stream, std::vector<OwnedBytes>& owned) {
   WeightStack out = weights;
   if (weights.count() == 0) return out;
+  const WeightView first = weights.at(0);
   const std::int64_t bytes = bytes_of(weights.dtype, weights.rows * weights.cols);
-  const std::int64_t scales = blocks(weights.rows) * blocks(weights.cols);
+  const std::int64_t scales = first.scale_count();
   const std::int64_t mx_scales = weights.rows * weights.cols / kMxBlock;
+  const std::int64_t groups =
+      first.groups.size == 0 ? 0 : weights.rows * (weights.cols / first.groups.size);
+  const std::int64_t group_bytes = bytes_of(first.groups.dtype, groups);
   Uploads uploads(weights.count(), ring, stream, owned);
   const auto data =
       uploads.array<std::byte>(bytes, [&](std::int64_t i) { return weights.at(i).data; });
@@ -67,10 +69,25 @@ Result<WeightStack> upload_weights(const WeightStack& weights, UploadRing& ring,
   const auto exponents =
       uploads.array<ue8m0>(mx_scales, [&](std::int64_t i) { return weights.at(i).mx_scales; });
   if (!exponents) return exponents.error();
+  const auto of_groups = uploads.array<std::byte>(
+      group_bytes, [&](std::int64_t i) { return weights.at(i).groups.data; });
+  if (!of_groups) return of_groups.error();
+  const auto zeros = uploads.array<std::uint8_t>(
+      groups, [&](std::int64_t i) { return weights.at(i).groups.zeros; });
+  if (!zeros) return zeros.error();
+  const auto columns = uploads.array<std::int32_t>(
+      weights.cols, [&](std::int64_t i) { return weights.at(i).columns; });
+  if (!columns) return columns.error();
+  const auto place = [](auto* base, std::int64_t at) { return base == nullptr ? base : base + at; };
   for (std::int64_t i = 0; i < weights.count(); ++i) {
-    out.set(i, {*data == nullptr ? nullptr : *data + i * bytes, weights.dtype, weights.rows,
-                weights.cols, *factors == nullptr ? nullptr : *factors + i * scales,
-                *exponents == nullptr ? nullptr : *exponents + i * mx_scales});
+    WeightView w = first;
+    w.data = place(*data, i * bytes);
+    w.scales = place(*factors, i * scales);
+    w.mx_scales = place(*exponents, i * mx_scales);
+    w.groups.data = place(*of_groups, i * group_bytes);
+    w.groups.zeros = place(*zeros, i * groups);
+    w.columns = place(*columns, i * weights.cols);
+    out.set(i, w);
   }
   return out;
 }

@@ -103,6 +103,7 @@ bool gate_fits(const WeightView& gate, const WeightView& up, const MutableRowsVi
   const bool fits = out.dtype == DType::bf16 && out.cols == n && n % 8 == 0;
   if (turns) return fits && gate.rows % 2 == 0;
   const bool scales = (up.scales == nullptr) == (gate.scales == nullptr) &&
+                      up.scale_rows == gate.scale_rows &&
                       (up.mx_scales == nullptr) == (gate.mx_scales == nullptr) &&
                       (up.mx_scales == nullptr || mx_fits(up));
   return fits && scales && up.dtype == gate.dtype && up.rows == n && up.cols == gate.cols &&
@@ -142,6 +143,7 @@ void gate(MatmulLaunch& l, const Activation& activation, const WeightView& w,
 }  // namespace
 
 bool matmul_takes(const MatmulCall& c) {
+  if (c.w.columns != nullptr) return false;
   const bool weights = c.w.dtype == DType::bf16 || c.w.dtype == DType::e4m3 ||
                        (c.w.dtype == DType::e2m1 && mx_fits(c.w));
   const bool codes = c.x.dtype == DType::e4m3 && c.w.dtype == DType::e4m3 &&
@@ -204,7 +206,8 @@ MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulTiling& 
                                    .first_tile = p.tiles,
                                    .out_bf16 = c.out.dtype == DType::bf16,
                                    .add = c.add,
-                                   .staged = staged};
+                                   .staged = staged,
+                                   .scale_rows = c.w.scale_rows};
     p.tiles += static_cast<std::int32_t>((c.w.rows + tiling.tile_rows - 1) / tiling.tile_rows);
   }
   if (calls[0].activation != nullptr) gate(l, *calls[0].activation, calls[0].w, calls[0].up);

@@ -21,7 +21,8 @@ inline constexpr int kMatmulOutTokens = 32, kMatmulOutRows = 32;
 struct MatmulWeight {
   void* out;          // [m, rows] f32 or bf16
   const float* bias;  // [rows], or null
-  // e4m3: f32 [ceil(rows / 128), ceil(k / 128)], or null (all 1); e2m1: ue8m0 [rows, mx_blocks].
+  // e4m3: f32 [ceil(rows / 128), ceil(k / 128)], or [rows] with scale_rows, or null (all 1); e2m1:
+  // ue8m0 [rows, mx_blocks].
   const void* scales;
   std::int64_t out_stride;  // elements
   std::int32_t rows;
@@ -31,6 +32,7 @@ struct MatmulWeight {
   // For tiles of pairs, and of 128 tokens in a group: stores through shared memory; f32 by
   // MatmulMaps::out, bf16 in 16-byte words.
   std::int32_t staged;
+  std::int32_t scale_rows;  // of both weights of a gated GEMM
 };
 
 struct MatmulParams {

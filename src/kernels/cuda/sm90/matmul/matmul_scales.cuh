@@ -5,22 +5,23 @@
 
 namespace lathe::cuda {
 
-/// Scales of e4m3 weights, one per 128 x 128 block.
+/// Scales of e4m3 weights, one per 128 x 128 block or one per row.
 struct MatmulFactors {
   const float* rows[2];  // null: 1
+  std::int32_t blocks;   // a mask of block numbers: 0 if all blocks of a row share a scale
 
-  __device__ MatmulFactors(const MatmulParams& p, const MatmulWork& w, std::int32_t row) {
+  __device__ MatmulFactors(const MatmulParams& p, const MatmulWork& w, std::int32_t row)
+      : blocks(p.weights[w.weight].scale_rows != 0 ? 0 : -1) {
     LATHE_UNROLL
     for (int i = 0; i < 2; ++i) {
       const MatmulRow r = matmul_row(p, w, row, i);
       const float* scales = static_cast<const float*>(p.weights[r.weight].scales);
-      rows[i] = scales == nullptr
-                    ? nullptr
-                    : scales + w.group * p.scale_group + std::int64_t{r.row / 128} * p.chunks;
+      const std::int64_t first = blocks == 0 ? r.row : std::int64_t{r.row / 128} * p.chunks;
+      rows[i] = scales == nullptr ? nullptr : scales + w.group * p.scale_group + first;
     }
   }
   __device__ float at(int i, std::int32_t block) const {
-    return rows[i] == nullptr ? 1.f : rows[i][block];
+    return rows[i] == nullptr ? 1.f : rows[i][block & blocks];
   }
 };
 

@@ -11,7 +11,10 @@ PlainWeight plain_weight(const WeightView& w) {
           .mx_scales = reinterpret_cast<const std::uint8_t*>(w.mx_scales),
           .dtype = w.dtype,
           .rows = w.rows,
-          .cols = w.cols};
+          .cols = w.cols,
+          .scale_rows = w.scale_rows,
+          .groups = w.groups,
+          .columns = w.columns};
 }
 
 PlainWeight plain_weight(const WeightStack& w) {

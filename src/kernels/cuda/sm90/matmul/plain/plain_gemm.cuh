@@ -10,30 +10,56 @@ namespace lathe::cuda {
 inline constexpr int kPlainTileM = 16, kPlainTileN = 32, kPlainTileK = 32;
 inline constexpr int kPlainThreads = 128;
 
+// The 4-bit code of element `at`.
+__device__ inline std::uint8_t weight_nibble(const std::byte* data, std::int64_t at) {
+  const auto pair = static_cast<std::uint8_t>(data[at / 2]);
+  return static_cast<std::uint8_t>(at % 2 == 0 ? pair & 0xf : pair >> 4);
+}
+
+// The bf16 or f16 scale of a group.
+__device__ inline float group_scale(const GroupScales& groups, std::int64_t group) {
+  if (groups.dtype == DType::f16) return to_f32(reinterpret_cast<const f16*>(groups.data)[group]);
+  return to_f32(reinterpret_cast<const bf16*>(groups.data)[group]);
+}
+
 __device__ inline float weight_element(const PlainWeight& w, std::int64_t weight, std::int64_t n,
                                        std::int64_t k) {
   const std::byte* data = w.data + weight * w.data_stride;
   const std::int64_t at = n * w.cols + k;
+  const float* scales = w.scales == nullptr ? nullptr : w.scales + weight * w.scales_stride;
   switch (w.dtype) {
     case DType::f16:
       return to_f32(reinterpret_cast<const f16*>(data)[at]);
     case DType::e4m3: {
       const float code = to_f32(reinterpret_cast<const e4m3*>(data)[at]);
-      if (w.scales == nullptr) return code;
-      const std::int64_t blocks = (w.cols + kWeightBlock - 1) / kWeightBlock;
-      return code *
-             w.scales[weight * w.scales_stride + n / kWeightBlock * blocks + k / kWeightBlock];
+      if (scales == nullptr) return code;
+      if (w.scale_rows) return code * scales[n];
+      return code * scales[n / kWeightBlock * weight_blocks(w.cols) + k / kWeightBlock];
+    }
+    case DType::u4: {
+      const std::int64_t group = (weight * w.rows * w.cols + at) / w.groups.size;
+      const int zero = w.groups.zeros == nullptr ? kU4Zero : w.groups.zeros[group];
+      return static_cast<float>(weight_nibble(data, at) - zero) * group_scale(w.groups, group);
     }
     case DType::e2m1: {
-      const auto pair = static_cast<std::uint8_t>(data[at / 2]);
-      const e2m1 code{static_cast<std::uint8_t>(at % 2 == 0 ? pair & 0xf : pair >> 4)};
+      const float code = to_f32(e2m1{weight_nibble(data, at)});
+      if (w.groups.data != nullptr) {
+        const std::int64_t group = (weight * w.rows * w.cols + at) / kNvBlock;
+        return code * to_f32(reinterpret_cast<const e4m3*>(w.groups.data)[group]) * scales[0];
+      }
       const std::uint8_t scale = w.mx_scales[weight * w.scales_stride + at / kMxBlock];
       // The scale is an exponent; code 0 means 0.
-      return to_f32(code) * bits_to_float(static_cast<std::uint32_t>(scale) << 23);
+      return code * bits_to_float(static_cast<std::uint32_t>(scale) << 23);
     }
     default:
       return load_element(data, w.dtype, at);
   }
+}
+
+// The column of x that column k of the weight multiplies.
+__device__ inline std::int64_t input_column(const PlainWeight& w, std::int64_t weight,
+                                            std::int64_t k) {
+  return w.columns == nullptr ? k : w.columns[weight * w.cols + k];
 }
 
 static __global__ void __launch_bounds__(kPlainThreads)
@@ -65,7 +91,7 @@ static __global__ void __launch_bounds__(kPlainThreads)
       const std::int64_t row = first_m + r;
       float v = 0;
       if (row < end && k0 + k < p.w.cols) {
-        v = load_element(p.x, row, weight * p.x_stride + k0 + k);
+        v = load_element(p.x, row, weight * p.x_stride + input_column(p.w, weight, k0 + k));
       }
       x_tile[r][k] = v;
     }

@@ -21,9 +21,12 @@ struct PlainWeight {
   const std::uint8_t* mx_scales = nullptr;
   DType dtype = DType::f32;
   std::int64_t rows = 0, cols = 0;
+  bool scale_rows = false;
+  GroupScales groups = {};
+  const std::int32_t* columns = nullptr;
   // From one weight of the stack to the next.
   std::int64_t data_stride = 0;    // bytes
-  std::int64_t scales_stride = 0;  // elements, for either kind of scale
+  std::int64_t scales_stride = 0;  // elements, for scales and mx_scales
 };
 PlainWeight plain_weight(const WeightView& w);
 /// The stack's weights must be contiguous, as CudaBackend::prepare() stores them.
