@@ -34,8 +34,8 @@ class CompressedLayer {
       if (ok) ok = attend_segment(s);
       if (!ok) return ok;
     }
-    const MutableRowsView grouped = alloc_activations(
-        ops_, h.rows, std::int64_t{c_.config.mla.o_groups} * c_.config.mla.o_lora);
+    const MutableRowsView grouped =
+        alloc_activations(ops_, h.rows, w_.out_a.count() * c_.config.mla.o_lora);
     head_matmul(ops_, {constant(out_), w_.out_a.cols, &w_.out_a, grouped, c_.config.mla.o_lora});
     matmul(ops_, {constant(grouped), w_.out_b, y});
     return {};

@@ -3,6 +3,7 @@
 #include "base/rows.h"
 #include "model/layers/compressed_attention.h"
 #include "model/layers/feed_forward.h"
+#include "model/layers/part_sum.h"
 #include "ops/elementwise.h"
 #include "ops/hyper.h"
 #include "ops/matmul.h"
@@ -44,13 +45,21 @@ Result<void> compressed_layer(const LayerContext& c, const LayerWeights& w,
 
   mix_streams(c, w.attention_hyper, constant(x), mixed, mix);
   rms_norm(c.ops, constant(mixed), w.attention_norm, c.config.norm_eps, h);
-  if (auto ok = compressed_attention(c, w.compressed, w.indexer, constant(h), y); !ok) return ok;
+  {
+    const Arena::Scope part(arena);
+    const MutableRowsView out = part_rows(c.ops, y);
+    if (auto ok = compressed_attention(c, w.compressed, w.indexer, constant(h), out); !ok) {
+      return ok;
+    }
+    sum_part(c.ops, out, y, false);
+  }
   hyper_add(c.ops, add);
 
   mix_streams(c, w.ffn_hyper, constant(x), mixed, mix);
   rms_norm(c.ops, constant(mixed), w.ffn_norm, c.config.norm_eps, h);
-  dense_ffn(c.ops, c.config.activation, w.moe.shared, constant(h), y, false);
-  routed_experts(c.ops, c.config, w.moe, constant(h), y, c.tokens);
+  const MutableRowsView out = part_rows(c.ops, y);
+  moe_layer(c.ops, c.config, w.moe, constant(h), out, false, c.tokens);
+  sum_part(c.ops, out, y, false);
   hyper_add(c.ops, add);
   return {};
 }

@@ -12,8 +12,10 @@
 #include "model/layers/gqa_attention.h"
 #include "model/layers/layer_context.h"
 #include "model/layers/mla_attention.h"
+#include "model/layers/part_sum.h"
 #include "ops/cache_write.h"
 #include "ops/elementwise.h"
+#include "ops/exchange.h"
 #include "ops/hyper.h"
 #include "ops/matmul.h"
 
@@ -74,6 +76,11 @@ class Decoder : public Model {
       group_of_.push_back(config_.group_of(l));
     }
     for (std::size_t g = 0; g < config_.groups.size(); ++g) all_groups_.push_back(g);
+    const std::int32_t ranks = weights_->share.ranks;
+    for (std::int32_t r = 0; r < ranks; ++r) {
+      vocab_first_.push_back(share_of_vocab(config_.vocab, r, ranks).first);
+    }
+    vocab_first_.push_back(config_.vocab);
   }
 
   const ModelConfig& config() const override { return config_; }
@@ -87,25 +94,41 @@ class Decoder : public Model {
 
  private:
   Result<std::shared_ptr<const ModelRope>> rope_tables(std::int64_t positions) const;
-  void check_args(const ForwardArgs& args, std::span<const std::size_t> groups) const;
-  Result<void> layer(const LayerContext& c, const MutableRowsView& x) const;
+  void check_args(const OpsContext& ops, const ForwardArgs& args,
+                  std::span<const std::size_t> groups) const;
+  void first_norm(const OpsContext& ops, std::int32_t layer, const MutableRowsView& x,
+                  const MutableRowsView& h) const;
+  Result<void> layer(const LayerContext& c, const MutableRowsView& x, const MutableRowsView& h,
+                     const Vector* next) const;
+  template <class Part>
+  Result<void> add_part(const OpsContext& ops, const MutableRowsView& x, const MutableRowsView& h,
+                        Vector out_norm, const Vector* next, const Part& part) const;
   LayerContext context(const OpsContext& ops, const ForwardArgs& args, const ModelRope& rope,
                        std::int32_t layer, std::span<const Segment> segments,
                        std::span<Selection> selections) const;
   void join_streams(const OpsContext& ops, const ForwardArgs& args, const MutableRowsView& x) const;
   void join_draft(const OpsContext& ops, const ForwardArgs& args, const MutableRowsView& x) const;
   float embedding_scale() const;
+  const Vector& attention_norm(std::int32_t layer) const {
+    return weights_->layers[static_cast<std::size_t>(layer)].attention_norm;
+  }
   MutableRowsView head_streams(const OpsContext& ops, const HyperWeights& w,
                                const RowsView& x) const;
   void copy_stream(const OpsContext& ops, const MutableRowsView& x) const;
+  void embed_rows(const OpsContext& ops, std::span<const std::int32_t> tokens,
+                  const MutableRowsView& x) const;
   void embed_tokens(const OpsContext& ops, std::span<const std::int32_t> tokens,
                     const MutableRowsView& x) const;
-  void logits(const OpsContext& ops, const MutableRowsView& x, const ForwardArgs& args) const;
+  void logits(const OpsContext& ops, const MutableRowsView& x, const ForwardArgs& args,
+              NonFiniteSearch& search) const;
+  void head(const OpsContext& ops, const RowsView& h, const ForwardArgs& args,
+            NonFiniteSearch* search = nullptr) const;
 
   ModelConfig config_;
   std::unique_ptr<ModelWeights> weights_;
-  std::vector<std::size_t> group_of_;    // [cached_layers]
-  std::vector<std::size_t> all_groups_;  // 0, 1, ..
+  std::vector<std::size_t> group_of_;      // [cached_layers]
+  std::vector<std::size_t> all_groups_;    // 0, 1, ..
+  std::vector<std::int64_t> vocab_first_;  // [ranks + 1] first token of each rank, then vocab
   // Created by the first forward pass for the positions that its cache can have; a model's own
   // maximum, and a plan's context, can be far longer.
   mutable std::mutex rope_guard_;
@@ -158,39 +181,59 @@ Result<std::shared_ptr<const ModelRope>> Decoder::rope_tables(std::int64_t posit
   return rope_;
 }
 
-// A layer of grouped-query or latent attention, then dense or with experts. The combinations that
-// it computes are in model/config/layer_flags.h, which refuses all others: only grouped-query
-// attention and dense_ffn() can leave their output in `added`, for post_norms; mla_attention() and
-// moe_layer() always add to x.
-Result<void> Decoder::layer(const LayerContext& c, const MutableRowsView& x) const {
+// x += part(h), and then h = the norm of x if the next part has one. part(out, add) computes out =
+// the part's output of this rank, or out +=. With post_norms the output is normed before it is
+// added.
+template <class Part>
+Result<void> Decoder::add_part(const OpsContext& ops, const MutableRowsView& x,
+                               const MutableRowsView& h, Vector out_norm, const Vector* next,
+                               const Part& part) const {
+  const Arena::Scope scope(*ops.tensors);
+  const bool adds = !config_.post_norms;
+  const MutableRowsView to = adds ? x : alloc_rows(*ops.tensors, x.rows, x.cols);
+  const MutableRowsView out = part_rows(ops, to);
+  if (auto ok = part(out, adds && ops.communicator == nullptr); !ok) return ok;
+  if (ops.communicator != nullptr && adds && next != nullptr) {
+    sum_norm(ops, {constant(out), x, *next, config_.norm_eps, h});
+    return {};
+  }
+  sum_part(ops, out, to, adds);
+  if (!adds) add_rms_norm(ops, constant(to), out_norm, config_.norm_eps, x);
+  if (next != nullptr) rms_norm(ops, constant(x), *next, config_.norm_eps, h);
+  return {};
+}
+
+// h = the norm of x before a layer. DeepSeek V4's layers begin with a mix of streams instead.
+void Decoder::first_norm(const OpsContext& ops, std::int32_t layer, const MutableRowsView& x,
+                         const MutableRowsView& h) const {
+  if (config_.is_compressed()) return;
+  rms_norm(ops, constant(x), attention_norm(layer), config_.norm_eps, h);
+}
+
+// A layer of grouped-query or latent attention, then dense or with experts. h: the norm of x before
+// the layer, and after it the one with the weight `next`, unless that is null. The combinations
+// that it computes are in model/config/layer_flags.h, which refuses all others.
+Result<void> Decoder::layer(const LayerContext& c, const MutableRowsView& x,
+                            const MutableRowsView& h, const Vector* next) const {
   const auto at = static_cast<std::size_t>(c.layer);
   const LayerWeights& w = weights_->layers[at];
   if (config_.is_compressed()) return compressed_layer(c, w, x);
-  const Arena::Scope scope(*c.ops.tensors);
-  const MutableRowsView h = alloc_activations(c.ops, x.rows, x.cols);
-  // The output of a part of the layer, if it is normed before it is added to x.
-  const MutableRowsView added = config_.post_norms ? alloc_rows(*c.ops.tensors, x.rows, x.cols) : x;
-
-  rms_norm(c.ops, constant(x), w.attention_norm, config_.norm_eps, h);
   const bool indexed = !config_.mla.own_indexer.empty() && config_.mla.own_indexer[at] != 0;
-  const Result<void> attended =
-      config_.is_mla() ? mla_attention(c, w.mla, indexed ? &w.indexer : nullptr, constant(h), x)
-                       : gqa_attention(c, w.gqa, constant(h), added, !config_.post_norms);
-  if (!attended) return attended;
-  if (config_.post_norms) {
-    add_rms_norm(c.ops, constant(added), w.attention_out_norm, config_.norm_eps, x);
-  }
-
-  rms_norm(c.ops, constant(x), w.ffn_norm, config_.norm_eps, h);
-  if (w.moe.experts.gate.count() > 0) {
-    moe_layer(c.ops, config_, w.moe, constant(h), x);
+  const auto attention = [&](const MutableRowsView& out, bool add) {
+    return config_.is_mla()
+               ? mla_attention(c, w.mla, indexed ? &w.indexer : nullptr, constant(h), out, add)
+               : gqa_attention(c, w.gqa, constant(h), out, add);
+  };
+  const auto feed_forward = [&](const MutableRowsView& out, bool add) -> Result<void> {
+    if (w.moe.experts.gate.count() > 0) {
+      moe_layer(c.ops, config_, w.moe, constant(h), out, add);
+    } else {
+      dense_ffn(c.ops, config_.activation, w.ffn, constant(h), out, add);
+    }
     return {};
-  }
-  dense_ffn(c.ops, config_.activation, w.ffn, constant(h), added, !config_.post_norms);
-  if (config_.post_norms) {
-    add_rms_norm(c.ops, constant(added), w.ffn_out_norm, config_.norm_eps, x);
-  }
-  return {};
+  };
+  if (auto ok = add_part(c.ops, x, h, w.attention_out_norm, &w.ffn_norm, attention); !ok) return ok;
+  return add_part(c.ops, x, h, w.ffn_out_norm, next, feed_forward);
 }
 
 // As in transformers, the factor is rounded to the embeddings' dtype.
@@ -228,8 +271,24 @@ MutableRowsView Decoder::head_streams(const OpsContext& ops, const HyperWeights&
 void Decoder::embed_tokens(const OpsContext& ops, std::span<const std::int32_t> tokens,
                            const MutableRowsView& x) const {
   const MutableRowsView first = cols_at(x, 0, config_.hidden);
-  embed(ops, weights_->embedding, tokens, first, embedding_scale());
+  embed_rows(ops, tokens, first);
   copy_stream(ops, x);
+}
+
+// Only one rank has a token's row, so the sum is exact if partials are f32.
+void Decoder::embed_rows(const OpsContext& ops, std::span<const std::int32_t> tokens,
+                         const MutableRowsView& x) const {
+  const WeightView& table = weights_->embedding;
+  if (ops.communicator == nullptr) return embed(ops, table, tokens, x, embedding_scale());
+  const Arena::Scope scope(*ops.tensors);
+  const MutableRowsView partial = alloc_partial(ops, x.rows, x.cols, DType::f32);
+  embed(ops, {.table = table,
+              .tokens = tokens,
+              .out = partial,
+              .scale = embedding_scale(),
+              .first = weights_->share.vocab.first,
+              .vocab = config_.vocab});
+  sum_rows(ops, {constant(partial), x});
 }
 
 // Copies the first stream to all others.
@@ -243,15 +302,34 @@ void Decoder::copy_stream(const OpsContext& ops, const MutableRowsView& x) const
                   .out_head = config_.hidden});
 }
 
-void Decoder::logits(const OpsContext& ops, const MutableRowsView& x,
-                     const ForwardArgs& args) const {
+void Decoder::logits(const OpsContext& ops, const MutableRowsView& x, const ForwardArgs& args,
+                     NonFiniteSearch& search) const {
   const Arena::Scope scope(*ops.tensors);
   MutableRowsView last = alloc_rows(*ops.tensors, std::ssize(args.logit_rows), x.cols);
   gather_rows(ops, constant(x), args.logit_rows, last);
   if (config_.hyper.streams > 0) last = head_streams(ops, weights_->head_hyper, constant(last));
   const MutableRowsView h = activations_of(ops, last);
   rms_norm(ops, constant(last), weights_->final_norm, config_.norm_eps, h);
-  matmul(ops, {constant(h), weights_->head, args.logits});
+  head(ops, constant(h), args, &search);
+}
+
+// Logits of the head's input rows: all of them, or with several ranks this rank's whole rows.
+void Decoder::head(const OpsContext& ops, const RowsView& h, const ForwardArgs& args,
+                   NonFiniteSearch* search) const {
+  const auto look = [&](const MutableRowsView& logits) {
+    if (search != nullptr) search->look(constant(logits), args.logit_rows, config_.layers);
+  };
+  if (ops.communicator == nullptr) {
+    matmul(ops, {h, weights_->head, args.logits});
+    return look(args.logits);
+  }
+  const Arena::Scope scope(*ops.tensors);
+  const MutableRowsView columns = alloc_rows(*ops.tensors, h.rows, weights_->head.rows);
+  if (columns.cols > 0) {
+    matmul(ops, {h, weights_->head, columns});
+    look(columns);
+  }
+  trade_columns(ops, {constant(columns), vocab_first_, args.logits});
 }
 
 // x = eh_proj of the next token's embedding and the hidden state, both normed.
@@ -277,7 +355,7 @@ void Decoder::join_streams(const OpsContext& ops, const ForwardArgs& args,
   const std::int64_t hidden = config_.hidden;
   const MutableRowsView first = cols_at(x, 0, hidden);
   const MutableRowsView token = alloc_activations(ops, x.rows, hidden);
-  embed(ops, weights_->embedding, args.tokens, first, embedding_scale());
+  embed_rows(ops, args.tokens, first);
   rms_norm(ops, constant(first), w.embedding_norm, config_.norm_eps, token);
   matmul(ops, {constant(token), w.embedding_join, first});
   copy_stream(ops, x);
@@ -293,7 +371,10 @@ void Decoder::join_streams(const OpsContext& ops, const ForwardArgs& args,
   }
 }
 
-void Decoder::check_args(const ForwardArgs& args, std::span<const std::size_t> groups) const {
+void Decoder::check_args(const OpsContext& ops, const ForwardArgs& args,
+                         std::span<const std::size_t> groups) const {
+  const std::int32_t ranks = ops.communicator == nullptr ? 1 : ops.communicator->size();
+  LATHE_CHECK(weights_->share.ranks == ranks, "weights of a rank of the group");
   LATHE_CHECK(args.cache != nullptr && args.cache->groups() == config_.groups.size(),
               "the cache was planned for another model");
   LATHE_CHECK(args.segments.size() % groups.size() == 0, "every layer group has the same segments");
@@ -310,7 +391,9 @@ void Decoder::check_args(const ForwardArgs& args, std::span<const std::size_t> g
     }
     LATHE_CHECK(covered == std::ssize(args.tokens), "segments cover all rows, in order");
   }
-  LATHE_CHECK(args.logits.rows == std::ssize(args.logit_rows), "logits of logit_rows");
+  const std::int64_t rows = std::ssize(args.logit_rows);
+  LATHE_CHECK(args.logits.rows == (ranks == 1 ? rows : ops.communicator->owned_rows(rows)),
+              "logits of this rank's logit_rows");
 }
 
 // Allocates the selections of a group's segments. room: [rows, top_k] for all of them; null: each
@@ -340,7 +423,7 @@ MutableRowsView slot_rows(std::int32_t* slots, std::int64_t rows, std::int64_t w
 }
 
 Result<ForwardResult> Decoder::forward(const OpsContext& ops, const ForwardArgs& args) const {
-  check_args(args, all_groups_);
+  check_args(ops, args, all_groups_);
   const std::int64_t rows = std::ssize(args.tokens);
   if (rows == 0) return ForwardResult{};
 
@@ -361,12 +444,18 @@ Result<ForwardResult> Decoder::forward(const OpsContext& ops, const ForwardArgs&
   NonFiniteSearch search(ops, rows, args.find_non_finite);
   embed_tokens(ops, args.tokens, x);
   search.look(constant(x), {}, -1);
-  for (std::int32_t l = 0; l < config_.layers; ++l) {
-    const std::size_t g = group_of_[static_cast<std::size_t>(l)];
-    const LayerContext c =
-        context(ops, args, **rope, l, args.segments_of(g, groups), selections[g]);
-    if (auto ok = layer(c, x); !ok) return ok.error();
-    search.look(constant(x), {}, l);
+  {
+    const Arena::Scope layers(arena);
+    const MutableRowsView h = alloc_activations(ops, rows, config_.hidden);
+    first_norm(ops, 0, x, h);
+    for (std::int32_t l = 0; l < config_.layers; ++l) {
+      const std::size_t g = group_of_[static_cast<std::size_t>(l)];
+      const LayerContext c =
+          context(ops, args, **rope, l, args.segments_of(g, groups), selections[g]);
+      const Vector* next = l + 1 < config_.layers ? &attention_norm(l + 1) : nullptr;
+      if (auto ok = layer(c, x, h, next); !ok) return ok.error();
+      search.look(constant(x), {}, l);
+    }
   }
   if (args.hidden.rows > 0 && config_.hyper.streams > 0) {
     cast_rows(ops, constant(x), args.hidden);
@@ -374,8 +463,7 @@ Result<ForwardResult> Decoder::forward(const OpsContext& ops, const ForwardArgs&
     rms_norm(ops, constant(x), weights_->final_norm, config_.norm_eps, args.hidden);
   }
   if (!args.logit_rows.empty()) {
-    logits(ops, x, args);
-    search.look(constant(args.logits), args.logit_rows, config_.layers);
+    logits(ops, x, args, search);
   }
   return search.result();
 }
@@ -398,7 +486,7 @@ LayerContext Decoder::context(const OpsContext& ops, const ForwardArgs& args, co
 Result<void> Decoder::forward_draft(const OpsContext& ops, const ForwardArgs& args) const {
   if (!config_.drafts) return Model::forward_draft(ops, args);
   const std::size_t g = group_of_.back();
-  check_args(args, std::span(&g, 1));
+  check_args(ops, args, std::span(&g, 1));
   LATHE_CHECK(args.before_rows.size() == args.tokens.size(), "every row has a hidden state");
   if (args.tokens.empty()) return {};
   const auto rope = rope_tables(args.cache->positions());
@@ -421,7 +509,12 @@ Result<void> Decoder::forward_draft(const OpsContext& ops, const ForwardArgs& ar
   LayerContext c = context(ops, args, **rope, config_.layers, args.segments, selections);
   c.choices = args.choices;
   c.choice_rows = args.choice_rows;
-  if (auto ok = layer(c, x); !ok) return ok;
+  {
+    const Arena::Scope draft(arena);
+    const MutableRowsView h = alloc_activations(ops, rows, config_.hidden);
+    first_norm(ops, config_.layers, x, h);
+    if (auto ok = layer(c, x, h, nullptr); !ok) return ok;
+  }
   if (args.logit_rows.empty()) return {};
   // A row that sees more than top_k keys is in a segment with lists of that width; the others are
   // not read again.
@@ -434,13 +527,13 @@ Result<void> Decoder::forward_draft(const OpsContext& ops, const ForwardArgs& ar
   if (streams) {
     cast_rows(ops, constant(last), args.hidden);
     last = head_streams(ops, weights_->draft.head_hyper, constant(last));
-    const MutableRowsView h = activations_of(ops, last);
-    rms_norm(ops, constant(last), weights_->draft.out_norm, config_.norm_eps, h);
-    matmul(ops, {constant(h), weights_->head, args.logits});
+    const MutableRowsView normed = activations_of(ops, last);
+    rms_norm(ops, constant(last), weights_->draft.out_norm, config_.norm_eps, normed);
+    head(ops, constant(normed), args);
     return {};
   }
   rms_norm(ops, constant(last), weights_->draft.out_norm, config_.norm_eps, args.hidden);
-  matmul(ops, {constant(args.hidden), weights_->head, args.logits});
+  head(ops, constant(args.hidden), args);
   return {};
 }
 

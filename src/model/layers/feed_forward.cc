@@ -1,23 +1,18 @@
 #include "model/layers/feed_forward.h"
 
 #include "base/rows.h"
+#include "ops/cache_write.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"
 #include "ops/moe.h"
 
 namespace lathe {
+namespace {
 
-void dense_ffn(const OpsContext& ops, const Activation& activation, const FfnWeights& w,
-               const RowsView& h, const MutableRowsView& x, bool add) {
-  const Arena::Scope scope(*ops.tensors);
-  const MutableRowsView hidden = alloc_activations(ops, h.rows, w.gate.rows);
-  gated_matmul(ops, {h, w.gate, w.up, activation, hidden});
-  matmul(ops, {constant(hidden), w.down, x, nullptr, add});
-}
-
+// x = the weighted sum of each row's experts, or x +=.
 void routed_experts(const OpsContext& ops, const ModelConfig& model, const MoeWeights& w,
                     const RowsView& h, const MutableRowsView& x,
-                    std::span<const std::int32_t> tokens) {
+                    std::span<const std::int32_t> tokens, bool add) {
   const MoeConfig& config = model.moe;
   const Router router{.scoring = config.scoring,
                       .experts = config.experts,
@@ -29,13 +24,42 @@ void routed_experts(const OpsContext& ops, const ModelConfig& model, const MoeWe
                       .token_experts = w.token_experts,
                       .normalize = config.normalize,
                       .scale = config.scale};
-  expert_layer(ops, {h, w.router, w.router_bias, router, model.activation, &w.experts, x, tokens});
+  expert_layer(ops, {.x = h,
+                     .router = w.router,
+                     .router_bias = w.router_bias,
+                     .choice = router,
+                     .activation = model.activation,
+                     .experts = &w.experts,
+                     .out = x,
+                     .tokens = tokens,
+                     .add = add,
+                     .first = w.first_expert});
+}
+
+}  // namespace
+
+void dense_ffn(const OpsContext& ops, const Activation& activation, const FfnWeights& w,
+               const RowsView& h, const MutableRowsView& x, bool add) {
+  const Arena::Scope scope(*ops.tensors);
+  const MutableRowsView hidden = alloc_activations(ops, h.rows, w.gate.rows);
+  gated_matmul(ops, {h, w.gate, w.up, activation, hidden});
+  matmul(ops, {constant(hidden), w.down, x, nullptr, add});
 }
 
 void moe_layer(const OpsContext& ops, const ModelConfig& model, const MoeWeights& w,
-               const RowsView& h, const MutableRowsView& x) {
-  routed_experts(ops, model, w, h, x);
-  if (model.moe.shared > 0) dense_ffn(ops, model.activation, w.shared, h, x, true);
+               const RowsView& h, const MutableRowsView& x, bool add,
+               std::span<const std::int32_t> tokens) {
+  if (add) {
+    routed_experts(ops, model, w, h, x, tokens, true);
+    if (model.moe.shared > 0) dense_ffn(ops, model.activation, w.shared, h, x, true);
+    return;
+  }
+  const Arena::Scope scope(*ops.tensors);
+  const bool narrow = x.dtype != DType::f32;
+  const MutableRowsView sum = narrow ? alloc_rows(*ops.tensors, x.rows, x.cols) : x;
+  if (model.moe.shared > 0) dense_ffn(ops, model.activation, w.shared, h, sum, false);
+  routed_experts(ops, model, w, h, sum, tokens, model.moe.shared > 0);
+  if (narrow) cast_rows(ops, constant(sum), x);
 }
 
 }  // namespace lathe

@@ -15,13 +15,10 @@ namespace lathe {
 void dense_ffn(const OpsContext& ops, const Activation& activation, const FfnWeights& w,
                const RowsView& h, const MutableRowsView& x, bool add);
 
-/// x += the weighted sum of each row's experts. tokens: [rows] if experts are looked up by token.
-void routed_experts(const OpsContext& ops, const ModelConfig& model, const MoeWeights& w,
-                    const RowsView& h, const MutableRowsView& x,
-                    std::span<const std::int32_t> tokens = {});
-
-/// x += the routed and the shared experts.
+/// x = the weighted sum of each row's experts and the shared expert, or x += with `add`. x is f32
+/// or, without `add`, Backend::activations(). tokens: [rows] if experts are looked up by token.
 void moe_layer(const OpsContext& ops, const ModelConfig& model, const MoeWeights& w,
-               const RowsView& h, const MutableRowsView& x);
+               const RowsView& h, const MutableRowsView& x, bool add,
+               std::span<const std::int32_t> tokens = {});
 
 }  // namespace lathe

@@ -21,7 +21,8 @@ class MlaLayer {
   MlaLayer(const LayerContext& c, const MlaWeights& w)
       : c_(c), ops_(c.ops), arena_(*c.ops.tensors), w_(w), p_(c.plan.problem) {}
 
-  Result<void> run(const IndexerWeights* indexer, const RowsView& h, const MutableRowsView& x) {
+  Result<void> run(const IndexerWeights* indexer, const RowsView& h, const MutableRowsView& x,
+                   bool add) {
     const Arena::Scope scope(arena_);
     project(h);
     if (indexer != nullptr) {
@@ -33,7 +34,7 @@ class MlaLayer {
       const bool expanded = c_.segments[s].step->route->kind == KernelKind::ragged;
       if (auto ok = expanded ? attend_expanded(s) : attend_absorbed(s); !ok) return ok;
     }
-    matmul(ops_, {constant(out_), w_.out, x, data_or_null(w_.out_bias), true});
+    matmul(ops_, {constant(out_), w_.out, x, data_or_null(w_.out_bias), add});
     return {};
   }
 
@@ -136,8 +137,8 @@ class MlaLayer {
 
 Result<void> mla_attention(const LayerContext& c, const MlaWeights& w,
                            const IndexerWeights* indexer, const RowsView& h,
-                           const MutableRowsView& x) {
-  return MlaLayer(c, w).run(indexer, h, x);
+                           const MutableRowsView& x, bool add) {
+  return MlaLayer(c, w).run(indexer, h, x, add);
 }
 
 }  // namespace lathe

@@ -9,10 +9,10 @@
 
 namespace lathe {
 
-/// x += out_proj(attention(h)). h, x: [rows, hidden] f32. `indexer` is null if the layer has none.
-/// Writes the rows' latents (and index keys) to the cache. Errors: a kernel's.
+/// x = out_proj(attention(h)), or x += with `add`. h, x: [rows, hidden]. `indexer` is null if the
+/// layer has none. Writes the rows' latents (and index keys) to the cache. Errors: a kernel's.
 Result<void> mla_attention(const LayerContext& c, const MlaWeights& w,
                            const IndexerWeights* indexer, const RowsView& h,
-                           const MutableRowsView& x);
+                           const MutableRowsView& x, bool add);
 
 }  // namespace lathe

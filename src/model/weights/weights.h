@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "attn/attend.h"
+#include "attn/ranks.h"
 #include "base/memory.h"
 #include "base/result.h"
 #include "base/threads.h"
@@ -111,7 +112,8 @@ struct MoeWeights {
   // [vocab, top_k] experts of each token; empty if the router chooses.
   std::span<const std::int32_t> token_experts;
   ExpertStacks experts;
-  FfnWeights shared;  // empty without shared experts
+  std::int64_t first_expert = 0;  // the id of the stacks' first one
+  FfnWeights shared;              // empty without shared experts
 };
 
 /// Parts that the layer does not use stay empty.
@@ -138,12 +140,14 @@ struct DraftWeights {
   Vector out_norm;          // [hidden] before the head
 };
 
-/// Not movable: views and the tensor table point into it.
+/// Shapes in this file are a whole model's; a rank's weights have its share of heads, widths,
+/// experts and vocabulary. Not movable: views and the tensor table point into it.
 struct ModelWeights {
   explicit ModelWeights(const ModelConfig& config);
   ModelWeights(const ModelWeights&) = delete;
   ModelWeights& operator=(const ModelWeights&) = delete;
 
+  Share share;           // of this rank
   WeightView embedding;  // [vocab, hidden]
   WeightView head;       // [vocab, hidden]; the embedding if tied
   Vector final_norm;     // [hidden]
