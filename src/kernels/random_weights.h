@@ -17,6 +17,17 @@ struct RandomWeights {
   DType dtype = DType::f32;  // f32, bf16, e4m3 or e2m1
   std::int64_t rows = 0, cols = 0;
   std::span<const std::uint64_t> seeds;  // [count]
+  // Parts of larger matrices, with the bits that their elements have there: the index of each
+  // part's first element, [count], and the columns of a whole matrix. cols, whole_cols and indices
+  // are multiples of 4. Empty: whole matrices.
+  std::span<const std::int64_t> first = {};
+  std::int64_t whole_cols = 0;
+
+  std::int64_t first_of(std::int64_t i) const {
+    return first.empty() ? 0 : first[static_cast<std::size_t>(i)];
+  }
+  /// Columns of the whole matrices, by which elements are scaled.
+  std::int64_t all_cols() const { return first.empty() ? cols : whole_cols; }
 };
 
 /// Largest magnitude of a weight; below, of the codes that the scale maps to it.

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "attn/ranks.h"
 #include "base/result.h"
 #include "base/rows_view.h"
 #include "kernels/backend.h"
@@ -107,6 +108,10 @@ struct LoadOptions {
   // Prepares the weights for its kernels; null: they stay on the host unchanged.
   Backend* backend = nullptr;
   bool expansion = true;  // some route is of kind `ragged`, which reads kv_b in f32
+  // Loads one rank's share of the model. Model::config() then has the rank's attention problems
+  // (rank_config()).
+  Parallel parallel;
+  std::int32_t rank = 0;
   ThreadPool* threads = nullptr;
   // Called with bytes done and total, ascending, from any thread, one call at a time; may be empty.
   std::function<void(std::int64_t, std::int64_t)> on_progress;

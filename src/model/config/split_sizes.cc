@@ -29,4 +29,13 @@ SplitSizes split_sizes(const ModelConfig& config) {
   return out;
 }
 
+ModelConfig rank_config(ModelConfig config, std::int32_t ranks) {
+  for (LayerGroupConfig& group : config.groups) group.problem = rank_problem(group.problem, ranks);
+  if (config.draft_group) {
+    config.draft_group->problem = rank_problem(config.draft_group->problem, ranks);
+  }
+  config.mla.o_groups /= ranks;
+  return config;
+}
+
 }  // namespace lathe

@@ -10,4 +10,9 @@ namespace lathe {
 /// the same heads.
 SplitSizes split_sizes(const ModelConfig& config);
 
+/// The configuration as one of `ranks` computes it: with the rank's heads in every problem, and its
+/// groups of DeepSeek V4's output projection. Widths, experts and vocabulary stay the whole
+/// model's; the ranks' weights have their own. Precondition: as for share_of().
+ModelConfig rank_config(ModelConfig config, std::int32_t ranks);
+
 }  // namespace lathe

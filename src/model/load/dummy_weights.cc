@@ -19,16 +19,18 @@ std::vector<Code> code_table(Code (*convert)(std::uint64_t)) {
   return out;
 }
 
-// Fills [first, end), multiples of 4 except at the matrix's end, with 16 bits of a counter's hash
-// per element.
+// Fills elements [first, end) of a matrix from 16 bits of a counter's hash per element; element
+// `first` is element `at` of `data`. Both are even for e2m1.
 void fill_elements(DType dtype, float reach, std::uint64_t seed, std::int64_t first,
-                   std::int64_t end, std::byte* data) {
+                   std::int64_t end, std::int64_t at, std::byte* data) {
   static const std::vector<e4m3> codes = code_table(random_e4m3);
   static const std::vector<e2m1> mx_codes = code_table(random_e2m1);
   const auto each = [&](const auto& put) {
-    for (std::int64_t i = first; i < end; i += 4) {
+    for (std::int64_t i = first / 4 * 4; i < end; i += 4) {
       std::uint64_t bits = random_weight_bits(seed, i);
-      for (std::int64_t k = i; k < std::min(i + 4, end); ++k, bits >>= 16) put(k, bits & 0xffff);
+      for (std::int64_t k = i; k < std::min(i + 4, end); ++k, bits >>= 16) {
+        if (k >= first) put(k - first + at, bits & 0xffff);
+      }
     }
   };
   if (dtype == DType::e4m3) {
@@ -48,34 +50,53 @@ void fill_elements(DType dtype, float reach, std::uint64_t seed, std::int64_t fi
   }
 }
 
-void fill_matrix(const TensorSpec& spec, DType dtype, std::uint64_t seed, ThreadPool* threads,
-                 ModelWeights& weights) {
-  const std::int64_t n = spec.shape[0] * spec.shape[1];
-  std::byte* data = weights.take(bytes_of(dtype, n));
-  const float reach = random_reach(spec.shape[1]);
-  constexpr std::int64_t kChunk = 1 << 20;
-  auto fill = [&](std::int64_t task, int) {
-    fill_elements(dtype, reach, seed, task * kChunk, std::min(n, (task + 1) * kChunk), data);
-  };
-  const std::int64_t tasks = (n + kChunk - 1) / kChunk;
-  if (threads != nullptr) {
-    threads->run(tasks, fill);
-  } else {
-    for (std::int64_t t = 0; t < tasks; ++t) fill(t, 0);
+// Rows of a part of several matrices of one shape, one after another.
+struct PartRows {
+  TensorPart part;
+  std::int64_t rows = 0, cols = 0;  // of each whole matrix
+
+  std::int64_t count() const { return part.matrices.count * part.rows.count; }
+  // Index in all the matrices' elements of the first one of the part's row i.
+  std::int64_t first_of(std::int64_t i) const {
+    const std::int64_t matrix = part.matrices.first + i / part.rows.count;
+    return (matrix * rows + part.rows.first + i % part.rows.count) * cols + part.cols.first;
   }
-  WeightView w{data, dtype, spec.shape[0], spec.shape[1], nullptr};
+};
+
+// Fills the part of matrices that are one after another in their tensor, and returns it with its
+// matrices joined by rows. Bits follow an element's index in the whole tensor.
+WeightView fill_part(const PartRows& of, DType dtype, std::uint64_t seed, ThreadPool* threads,
+                     ModelWeights& weights) {
+  const std::int64_t rows = of.count(), cols = of.part.cols.count, n = rows * cols;
+  std::byte* data = weights.take(bytes_of(dtype, n));
+  const float reach = random_reach(of.cols);
+  constexpr std::int64_t kChunk = 1 << 20;
+  const std::int64_t each = std::max<std::int64_t>(1, kChunk / std::max<std::int64_t>(1, cols));
+  for_each(threads, (rows + each - 1) / each, [&](std::int64_t task) {
+    for (std::int64_t r = task * each; r < std::min(rows, (task + 1) * each); ++r) {
+      const std::int64_t first = of.first_of(r);
+      fill_elements(dtype, reach, seed, first, first + cols, r * cols, data);
+    }
+  });
+  WeightView w{data, dtype, rows, cols, nullptr};
   if (dtype == DType::e4m3) {
-    const std::int64_t count = weight_blocks(spec.shape[0]) * weight_blocks(spec.shape[1]);
+    const std::int64_t count = weight_blocks(rows) * weight_blocks(cols);
     float* scales = weights.take_floats(count);
-    std::fill_n(scales, count, random_e4m3_scale(spec.shape[1]));
+    std::fill_n(scales, count, random_e4m3_scale(of.cols));
     w.scales = scales;
   }
   if (dtype == DType::e2m1) {
     auto* scales = reinterpret_cast<ue8m0*>(weights.take(n / kMxBlock));
-    std::fill_n(scales, n / kMxBlock, random_e2m1_scale(spec.shape[1]));
+    std::fill_n(scales, n / kMxBlock, random_e2m1_scale(of.cols));
     w.mx_scales = scales;
   }
-  spec.set(w);
+  return w;
+}
+
+void fill_matrix(const TensorSpec& spec, DType dtype, std::uint64_t seed, ThreadPool* threads,
+                 ModelWeights& weights) {
+  if (spec.place < 0) return;
+  spec.set(fill_part({spec.part, spec.shape[0], spec.shape[1]}, dtype, seed, threads, weights));
 }
 
 // Sets a stack's experts, which are one after another in memory.
@@ -88,19 +109,13 @@ void cut(const WeightView& whole, WeightStack& stack) {
 
 void fill_stack(const TensorSpec& spec, DType dtype, std::uint64_t seed, ThreadPool* threads,
                 ModelWeights& weights) {
-  WeightStack& stack = *spec.stack;
-  TensorSpec all = spec;
-  WeightView whole;
-  all.stack = nullptr;
-  all.matrix = &whole;
-  all.shape = {stack.count() * stack.rows, stack.cols};
-  fill_matrix(all, dtype, seed, threads, weights);
-  cut(whole, stack);
+  const PartRows of{spec.part, spec.shape[2], spec.shape[1]};
+  cut(fill_part(of, dtype, seed, threads, weights), *spec.stack);
 }
 
 void fill_vector(const TensorSpec& spec, ModelWeights& weights) {
   const bool one = spec.name.ends_with("weight");  // norms, not biases or sinks
-  const std::int64_t n = spec.elements();
+  const std::int64_t n = spec.part.elements();
   float* values = weights.take_floats(n);
   std::fill_n(values, n, one ? 1.0f : 0.0f);
   *spec.vector = {values, static_cast<std::size_t>(n)};
@@ -130,32 +145,53 @@ class DeviceWeights {
   }
   /// A stack's matrices are all made when its last one is added.
   Result<void> add(const TensorSpec& spec, DType dtype, std::uint64_t seed) {
+    if (spec.place < 0) return {};
+    if (spec.whole_stack) return add_whole_stack(spec, dtype, seed);
     WeightStack* const stack = spec.stack;
-    if (stack == nullptr || spec.joined || spec.whole_stack) {
-      const std::int64_t rows = spec.whole_stack ? stack->count() * stack->rows : spec.shape[0];
-      const std::int64_t cols = spec.whole_stack ? stack->cols : spec.shape[1];
-      const auto made = make(spec, {dtype, rows, cols, std::span(&seed, 1)});
-      if (!made) return made.error();
-      if (spec.whole_stack) {
-        cut(made->at(0), *stack);
-      } else {
-        spec.set(made->at(0));
-      }
-      return {};
+    Seeds seeds;
+    if (stack != nullptr && !spec.joined) {
+      Seeds& all = seeds_[stack];
+      all.of.resize(static_cast<std::size_t>(stack->count()));
+      all.of[static_cast<std::size_t>(spec.place)] = seed;
+      if (++all.known < stack->count()) return {};
+      seeds = all;
+    } else {
+      seeds.of = {seed};
     }
-    Seeds& seeds = seeds_[stack];
-    seeds.of.resize(static_cast<std::size_t>(stack->count()));
-    seeds.of[static_cast<std::size_t>(spec.place)] = seed;
-    if (++seeds.known < stack->count()) return {};
-    auto made = make(spec, {dtype, spec.shape[0], spec.shape[1], seeds.of});
+    const PartRows of{spec.part, spec.shape[0], spec.shape[1]};
+    auto made = make(spec, of, dtype, seeds.of, std::vector(seeds.of.size(), of.first_of(0)));
     if (!made) return made.error();
-    *stack = std::move(*made);
+    if (stack != nullptr && !spec.joined) {
+      *stack = std::move(*made);
+    } else {
+      spec.set(made->at(0));
+    }
     return {};
   }
 
  private:
-  Result<WeightStack> make(const TensorSpec& spec, const RandomWeights& random) {
-    auto made = backend_.random_weights(random, weights_.prepared);
+  Result<void> add_whole_stack(const TensorSpec& spec, DType dtype, std::uint64_t seed) {
+    const PartRows of{spec.part, spec.shape[2], spec.shape[1]};
+    const std::int64_t count = of.part.matrices.count;
+    std::vector<std::int64_t> first;
+    for (std::int64_t i = 0; i < count; ++i) first.push_back(of.first_of(i * of.part.rows.count));
+    const std::vector seeds(static_cast<std::size_t>(count), seed);
+    auto made = make(spec, of, dtype, seeds, first);
+    if (!made) return made.error();
+    *spec.stack = std::move(*made);
+    return {};
+  }
+  // first: [seeds] indices of the matrices' first elements.
+  Result<WeightStack> make(const TensorSpec& spec, const PartRows& of, DType dtype,
+                           std::span<const std::uint64_t> seeds,
+                           std::span<const std::int64_t> first) {
+    auto made = backend_.random_weights({.dtype = dtype,
+                                         .rows = of.part.rows.count,
+                                         .cols = of.part.cols.count,
+                                         .seeds = seeds,
+                                         .first = first,
+                                         .whole_cols = of.cols},
+                                        weights_.prepared);
     if (!made) return made.error();
     weights_.bytes += made->bytes();
     weights_.on_device.insert(spec.stack != nullptr ? static_cast<const void*>(spec.stack)

@@ -9,11 +9,12 @@
 #include <unordered_set>
 
 #include "base/float_formats.h"
-#include "kernels/ref/linear.h"
+#include "model/config/split_sizes.h"
 #include "model/layers/decoder.h"
 #include "model/layers/draft_layer.h"
 #include "model/load/check_tensors.h"
 #include "model/load/dummy_weights.h"
+#include "model/load/part.h"
 #include "model/model.h"
 #include "model/weights/tensor_table.h"
 #include "model/weights/weights.h"
@@ -169,6 +170,28 @@ class Loader {
     const std::span<float> values = widened(tensor);
     for (float& v : values) v += spec.offset;
     *spec.vector = values;
+    if (is_whole(spec)) return;
+    const std::vector<float> part = vector_part(spec, values);
+    float* to = weights_.take_floats(std::ssize(part));
+    std::ranges::copy(part, to);
+    *spec.vector = {to, part.size()};
+  }
+
+  // Sets this rank's part of a matrix whose bytes have been counted, and returns it.
+  WeightView set_part(const TensorSpec& spec, const WeightView& whole) {
+    if (headers_only_ || is_whole(spec)) {
+      spec.set(whole);
+      return whole;
+    }
+    weights_.bytes -= whole.bytes();
+    if (spec.place < 0) return {};
+    const WeightView part = matrix_part(whole, spec.part, threads_, weights_);
+    const bool viewed = part.data >= whole.data && part.data < whole.data + whole.bytes();
+    if (viewed) weights_.bytes += part.bytes();
+    const bool cut =
+        spec.joined && part.dtype == DType::e4m3 && spec.stack->rows % kWeightBlock != 0;
+    spec.set(cut ? in_f32(part) : part);
+    return part;
   }
 
   void read_ids(const TensorSpec& spec, const CheckpointTensor& tensor) {
@@ -228,8 +251,8 @@ class Loader {
       return scales->name;
     }
     weights_.bytes += std::ssize(tensor.bytes) + std::ssize(scales->bytes);
-    spec.set({tensor.bytes.data(), DType::e2m1, spec.shape[0], spec.shape[1], nullptr,
-              reinterpret_cast<const ue8m0*>(scales->bytes.data())});
+    set_part(spec, {tensor.bytes.data(), DType::e2m1, spec.shape[0], spec.shape[1], nullptr,
+                    reinterpret_cast<const ue8m0*>(scales->bytes.data())});
     mxfp4_.emplace_back(scales->name, scales->bytes);
     return scales->name;
   }
@@ -259,6 +282,23 @@ class Loader {
     }
   }
 
+  // The part of one matrix of a whole stack, as it is stored: [in, out]. With `halves`, the part's
+  // columns of the first half, then those of the second.
+  static std::vector<std::byte> stored_part(const TensorSpec& spec, const std::byte* from,
+                                            std::int64_t size) {
+    const Range &rows = spec.part.rows, &cols = spec.part.cols;
+    const std::int64_t stride = spec.shape[2], halves = spec.halves ? 2 : 1;
+    const std::int64_t width = rows.count / halves * size;
+    std::vector<std::byte> out(static_cast<std::size_t>(cols.count * rows.count * size));
+    for (std::int64_t i = 0; i < cols.count * halves; ++i) {
+      const std::int64_t in = cols.first + i / halves;
+      const std::int64_t first = i % halves * (stride / 2) + rows.first / halves;
+      std::memcpy(out.data() + i * width, from + (in * stride + first) * size,
+                  static_cast<std::size_t>(width));
+    }
+    return out;
+  }
+
   // Transposes a stack of matrices stored as [in, out].
   void turn(const TensorSpec& spec, const CheckpointTensor& tensor) {
     const std::optional<DType> dtype = dtype_of(tensor.dtype);
@@ -267,10 +307,16 @@ class Loader {
     WeightStack& stack = *spec.stack;
     stack.dtype = *dtype;
     const std::int64_t size = bits_of(*dtype) / 8;
+    const std::int64_t whole = spec.shape[1] * spec.shape[2] * size;
     const std::int64_t bytes = stack.rows * stack.cols * size;
     std::byte* to = weights_.take(stack.count() * bytes);
     for_each(threads_, stack.count(), [&](std::int64_t i) {
-      const std::byte* from = tensor.bytes.data() + i * bytes;
+      const std::byte* from = tensor.bytes.data() + (spec.part.matrices.first + i) * whole;
+      std::vector<std::byte> part;
+      if (bytes != whole) {
+        part = stored_part(spec, from, size);
+        from = part.data();
+      }
       if (spec.halves) {
         transpose_halves(from, stack.cols, stack.rows, size, to + i * bytes);
       } else {
@@ -283,7 +329,8 @@ class Loader {
   // Binds an MXFP4 stack in place: its bytes need no alignment.
   void bind_mxfp4(const TensorSpec& spec, std::unordered_set<std::string_view>& read) {
     WeightStack& stack = *spec.stack;
-    const std::int64_t blocks = stack.cols / kMxBlock;
+    const std::int64_t count = spec.shape[0], cols = spec.shape[1], rows = spec.shape[2];
+    const std::int64_t blocks = cols / kMxBlock;
     const auto bytes_of_part = [&](const char* part, std::vector<std::int64_t> shape) {
       const std::string name = spec.name + part;
       const CheckpointTensor* tensor = checkpoint_.find(name);
@@ -298,21 +345,29 @@ class Loader {
                                           shape_text(shape)));
         return static_cast<const std::byte*>(nullptr);
       }
-      weights_.bytes += std::ssize(tensor->bytes);
       return tensor->bytes.data();
     };
-    const std::byte* codes =
-        bytes_of_part("_blocks", {stack.count(), stack.rows, blocks, kMxBlock / 2});
-    const std::byte* scales = bytes_of_part("_scales", {stack.count(), stack.rows, blocks});
+    const std::byte* codes = bytes_of_part("_blocks", {count, rows, blocks, kMxBlock / 2});
+    const std::byte* scales = bytes_of_part("_scales", {count, rows, blocks});
     if (codes == nullptr || scales == nullptr) return;
     stack.dtype = DType::e2m1;
     for (std::int64_t i = 0; i < stack.count(); ++i) {
-      stack.set(i, {codes + i * stack.rows * stack.cols / 2, DType::e2m1, stack.rows, stack.cols,
-                    nullptr, reinterpret_cast<const ue8m0*>(scales + i * stack.rows * blocks)});
+      const std::int64_t at = spec.part.matrices.first + i;
+      const WeightView whole{codes + at * rows * cols / 2,
+                             DType::e2m1,
+                             rows,
+                             cols,
+                             nullptr,
+                             reinterpret_cast<const ue8m0*>(scales + at * rows * blocks)};
+      if (headers_only_) {
+        stack.set(i, whole);
+        continue;
+      }
+      stack.set(i, matrix_part(whole, spec.part, threads_, weights_));
+      if (spec.part.cols.count == cols) weights_.bytes += stack.at(i).bytes();
     }
-    mxfp4_.emplace_back(
-        spec.name + "_scales",
-        std::span(scales, static_cast<std::size_t>(stack.count() * stack.rows * blocks)));
+    mxfp4_.emplace_back(spec.name + "_scales",
+                        std::span(scales, static_cast<std::size_t>(count * rows * blocks)));
   }
 
   // Binds a tensor; returns the tensor of its scales, if it has one.
@@ -328,7 +383,7 @@ class Loader {
     check_like(spec, *dtype);
     WeightView w{in_place(tensor, *dtype), *dtype, spec.shape[0], spec.shape[1], nullptr};
     if (!fp8) {
-      spec.set(w);
+      set_part(spec, w);
       return nullptr;
     }
     const std::string scale = scale_name(config_, spec);
@@ -352,9 +407,16 @@ class Loader {
       return scales;
     }
     w.scales = factors(*scales).data();
-    fp8_.push_back({w, spec.name, scale});
-    if (spec.joined && spec.stack->rows % kWeightBlock != 0) w = in_f32(w);
-    spec.set(w);
+    if (is_whole(spec)) {
+      fp8_.push_back({w, spec.name, scale});
+      if (spec.joined && spec.stack->rows % kWeightBlock != 0) w = in_f32(w);
+      spec.set(w);
+      return scales;
+    }
+    const WeightView part = set_part(spec, w);
+    if (!spec.part.empty()) {
+      fp8_.push_back({part.dtype == DType::e4m3 ? part : w, spec.name, scale});
+    }
     return scales;
   }
 
@@ -413,13 +475,7 @@ class Loader {
 
   // An f32 copy, which can be cut at any row.
   WeightView in_f32(const WeightView& w) {
-    float* to = weights_.take_floats(w.rows * w.cols);
-    for_each(threads_, w.rows, [&](std::int64_t r) {
-      for (std::int64_t c = 0; c < w.cols; ++c) {
-        to[r * w.cols + c] = static_cast<float>(weight_at(w, r, c));
-      }
-    });
-    return {reinterpret_cast<const std::byte*>(to), DType::f32, w.rows, w.cols};
+    return widened_part(w, {{0, 1}, {0, w.rows}, {0, w.cols}}, threads_, weights_);
   }
 
   // The mapping itself, or a copy if its elements are not aligned.
@@ -522,9 +578,21 @@ Result<void> prepare(Backend& backend, const std::vector<TensorSpec>& table,
   return backend.end_prepare();
 }
 
-Result<std::unique_ptr<Model>> finish(const ModelConfig& config, const LoadOptions& options,
+// Sizes the weights for a rank. Returns the table of its tensors.
+std::vector<TensorSpec> begin(const ModelConfig& config, const LoadOptions& options,
+                              ModelWeights& weights) {
+  weights.share = share_of(split_sizes(config), options.parallel, options.rank);
+  std::vector<TensorSpec> table = tensor_table(config, weights, weights.share);
+  for (LayerWeights& layer : weights.layers) {
+    layer.moe.first_expert = weights.share.experts.first;
+  }
+  return table;
+}
+
+Result<std::unique_ptr<Model>> finish(const ModelConfig& whole, const LoadOptions& options,
                                       const std::vector<TensorSpec>& table,
                                       std::unique_ptr<ModelWeights> weights) {
+  const ModelConfig config = rank_config(whole, options.parallel.tp);
   split_kv_b(config, options.expansion, options.threads, *weights);
   if (options.backend != nullptr) {
     if (auto ok = prepare(*options.backend, table, *weights); !ok) return ok.error();
@@ -550,7 +618,7 @@ Result<void> check_tensors(const std::string& directory, const ModelConfig& conf
 Result<std::unique_ptr<Model>> make_dummy_model(const ModelConfig& config,
                                                 const LoadOptions& options) {
   auto weights = std::make_unique<ModelWeights>(config);
-  const std::vector<TensorSpec> table = tensor_table(config, *weights);
+  const std::vector<TensorSpec> table = begin(config, options, *weights);
   if (auto ok = fill_dummy(config, options, table, *weights); !ok) return ok.error();
   return finish(config, options, table, std::move(weights));
 }
@@ -569,7 +637,7 @@ Result<std::unique_ptr<Model>> load_model(const std::string& directory,
     const Result<void> read = weights->checkpoint->prefault(*options.threads, options.on_progress);
     if (!read) return read.error();
   }
-  const std::vector<TensorSpec> table = tensor_table(*config, *weights);
+  const std::vector<TensorSpec> table = begin(*config, options, *weights);
   Loader loader(*config, *weights->checkpoint, *weights, options.threads);
   if (auto ok = loader.run(directory, table); !ok) return ok.error();
   return finish(*config, options, table, std::move(weights));

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/communicator.h"
 #include "kernels/devices/all.h"
 #include "model/model.h"
 #include "model/test/generated_checkpoint.h"
@@ -101,6 +102,7 @@ class ModelRunner {
     MatmulPrecision precision = MatmulPrecision::f32;
     std::int64_t gather_budget = std::int64_t{1} << 22;
     Backend* backend = nullptr;  // the backend that prepared the weights; null: one of `device`
+    Communicator* communicator = nullptr;  // of the model's rank; null: the model is whole
     Registry (*kernels)() = all_kernels;
   };
   /// A request's rows in a batch.
@@ -145,6 +147,7 @@ class ModelRunner {
     lists_.resize(plan_->groups.size());
     ops_.execution = {&pool_, &scratch_};
     ops_.precision = options.precision;
+    ops_.communicator = options.communicator;
     ops_.tensors = &arena_;
     ops_.control = &control_;
   }
@@ -163,7 +166,7 @@ class ModelRunner {
   void find_non_finite() { find_non_finite_ = true; }
 
   /// One forward pass: an extend segment, then a decode segment (either may be empty). Returns the
-  /// logits of all rows.
+  /// logits of all rows; of a rank's own rows, if the model is a rank's.
   Logits step(const std::vector<Chunk>& extend, const std::vector<Chunk>& decode = {}) {
     Backend& backend = *ops_.backend;
     std::vector<Segment> segments;
@@ -212,7 +215,9 @@ class ModelRunner {
     const auto rows = static_cast<std::int64_t>(tokens.size());
     std::vector<std::int32_t> all(tokens.size());
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int32_t>(i);
-    std::vector<float> logits(static_cast<std::size_t>(rows * vocab), std::nanf(""));
+    const Communicator* ranks = ops_.communicator;
+    const std::int64_t own = ranks == nullptr ? rows : ranks->owned_rows(rows);
+    std::vector<float> logits(static_cast<std::size_t>(own * vocab), std::nanf(""));
     const auto bytes = std::as_writable_bytes(std::span(logits));
     auto on_device = std::move(backend.memory().allocate(std::ssize(bytes))).value();
     EXPECT_TRUE(backend.upload(ops_, bytes, on_device.get()).ok());
@@ -220,7 +225,7 @@ class ModelRunner {
     args.tokens = backend.prepare_list(ops_, tokens).value();
     args.segments = segments;
     args.logit_rows = backend.prepare_list(ops_, all).value();
-    args.logits = {on_device.get(), DType::f32, rows, vocab, vocab};
+    args.logits = {on_device.get(), DType::f32, own, vocab, vocab};
     args.cache = cache_.get();
     args.find_non_finite = find_non_finite_;
     auto done = model_.forward(ops_, args);
@@ -230,7 +235,7 @@ class ModelRunner {
     EXPECT_TRUE(waited.ok()) << (waited ? "" : waited.error().message());
     EXPECT_TRUE(backend.download(ops_, on_device.get(), bytes).ok());
     Logits out;
-    for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t r = 0; r < own; ++r) {
       out.emplace_back(logits.begin() + r * vocab, logits.begin() + (r + 1) * vocab);
     }
     return out;

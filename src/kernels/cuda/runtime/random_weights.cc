@@ -32,8 +32,11 @@ Result<WeightStack> random_weights(const RandomWeights& w, UploadRing& ring, con
     const FillRandomParams fill{.to = data + i * bytes,
                                 .dtype = w.dtype,
                                 .count = elements,
+                                .first = w.first_of(i),
+                                .cols = w.cols,
+                                .stride = w.all_cols(),
                                 .seed = w.seeds[static_cast<std::size_t>(i)],
-                                .reach = random_reach(w.cols)};
+                                .reach = random_reach(w.all_cols())};
     if (auto ok = call_result(launch_fill_random(fill, stream), "fill_random"); !ok) {
       return ok.error();
     }
@@ -41,14 +44,16 @@ Result<WeightStack> random_weights(const RandomWeights& w, UploadRing& ring, con
   const std::int64_t scales = ceil_div(w.rows, kWeightBlock) * ceil_div(w.cols, kWeightBlock);
   const float* factors = nullptr;
   if (w.dtype == DType::e4m3) {
-    const auto made = repeated(random_e4m3_scale(w.cols), count * scales, ring, stream, owned);
+    const auto made =
+        repeated(random_e4m3_scale(w.all_cols()), count * scales, ring, stream, owned);
     if (!made) return made.error();
     factors = *made;
   }
   const std::int64_t mx_scales = elements / kMxBlock;
   const ue8m0* exponents = nullptr;
   if (w.dtype == DType::e2m1) {
-    const auto made = repeated(random_e2m1_scale(w.cols), count * mx_scales, ring, stream, owned);
+    const auto made =
+        repeated(random_e2m1_scale(w.all_cols()), count * mx_scales, ring, stream, owned);
     if (!made) return made.error();
     exponents = *made;
   }

@@ -95,5 +95,34 @@ TEST_F(Upload, MakesTheHostsRandomWeights) {
   }
 }
 
+// Rows and columns of larger matrices, with the bits that they have there.
+TEST_F(Upload, MakesPartsOfRandomWeights) {
+  constexpr std::int64_t kRows = 24, kCols = 96;
+  const std::vector<std::uint64_t> seeds = {5, 9};
+  for (const DType dtype : {DType::f32, DType::bf16, DType::e4m3, DType::e2m1}) {
+    const auto all = random_weights({dtype, kRows, kCols, seeds}, *ring_, stream_, owned_);
+    ASSERT_TRUE(all.ok());
+    for (const auto& [first_row, rows, first_col, cols] :
+         {std::tuple{8, 8, 0, 96}, {0, 24, 32, 32}, {4, 20, 64, 32}}) {
+      const std::vector<std::int64_t> first(2, first_row * kCols + first_col);
+      const RandomWeights random{dtype, rows, cols, seeds, first, kCols};
+      const auto part = random_weights(random, *ring_, stream_, owned_);
+      ASSERT_TRUE(part.ok());
+      for (std::int64_t w = 0; w < 2; ++w) {
+        const auto bytes = [dtype = dtype](std::int64_t n) { return bytes_of(dtype, n); };
+        const auto whole = read(all->at(w).data, bytes(kRows * kCols));
+        const auto got = read(part->at(w).data, bytes(std::int64_t{rows} * cols));
+        for (std::int64_t r = 0; r < rows; ++r) {
+          const auto from = whole.begin() + bytes((first_row + r) * kCols + first_col);
+          const std::vector<std::byte> wanted(from, from + bytes(cols));
+          const auto at = got.begin() + bytes(r * cols);
+          EXPECT_EQ(std::vector<std::byte>(at, at + bytes(cols)), wanted)
+              << name(dtype) << ", weight " << w << ", row " << r;
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lathe::cuda

@@ -32,7 +32,8 @@ static __global__ void __launch_bounds__(kFillThreads)
                                                 : 4;
   const std::int64_t i = 4 * (std::int64_t{blockIdx.x} * kFillThreads + threadIdx.x);
   if (i >= p.count) return;
-  std::uint64_t bits = random_weight_bits(p.seed, i);
+  const std::int64_t skipped = p.stride == p.cols ? 0 : i / p.cols * (p.stride - p.cols);
+  std::uint64_t bits = random_weight_bits(p.seed, p.first + i + skipped);
   std::uint32_t words[kBits == 32 ? 4 : kBits == 16 ? 2 : 1] = {};
   LATHE_UNROLL
   for (int k = 0; k < 4; ++k, bits >>= 16) {

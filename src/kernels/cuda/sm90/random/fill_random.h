@@ -14,6 +14,9 @@ struct FillRandomParams {
   std::byte* to = nullptr;   // [count] elements; count is even for e2m1
   DType dtype = DType::f32;  // f32, bf16, e4m3 or e2m1
   std::int64_t count = 0;
+  // The index that the first element has in its whole matrix, columns, and elements between rows
+  // there. stride == cols: rows follow one another; else all three are multiples of 4.
+  std::int64_t first = 0, cols = 0, stride = 0;
   std::uint64_t seed = 0;
   float reach = 0;  // for f32 and bf16
 };

@@ -1,0 +1,30 @@
+// A rank's parts of whole tensors in host memory.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/threads.h"
+#include "kernels/linear.h"
+#include "model/weights/tensor_table.h"
+#include "model/weights/weights.h"
+
+namespace lathe {
+
+/// Whether the part is the whole tensor.
+bool is_whole(const TensorSpec& spec);
+
+/// Rows and columns of a whole matrix, with their scales. Rows are a view; columns are copied to
+/// memory of `weights`. An e4m3 matrix that is not cut at whole blocks is widened to f32.
+WeightView matrix_part(const WeightView& whole, const TensorPart& part, ThreadPool* threads,
+                       ModelWeights& weights);
+
+/// Elements of a whole vector, or of a table with a row for each matrix of a stack.
+std::vector<float> vector_part(const TensorSpec& spec, std::span<const float> whole);
+
+/// An f32 copy of rows and columns, which can be cut anywhere.
+WeightView widened_part(const WeightView& whole, const TensorPart& part, ThreadPool* threads,
+                        ModelWeights& weights);
+
+}  // namespace lathe

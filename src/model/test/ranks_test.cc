@@ -1,0 +1,123 @@
+// Models on several ranks against the same models on one.
+#include <algorithm>
+#include <random>
+
+#include "model/test/ranked_model_test_util.h"
+#include "model/test/test_util.h"
+
+namespace lathe {
+namespace {
+
+// A sum over ranks rounds differently from one GEMM, so a cached value may round to its neighbour.
+constexpr double kRankTolerance = 2e-3;
+
+const char* const kRankedFixtures[] = {"llama",           "llama_bias",
+                                       "qwen2",           "qwen2_window",
+                                       "qwen2_mixed",     "qwen3",
+                                       "qwen3_moe",       "qwen3_vl_moe",
+                                       "mistral",         "ministral3_tower",
+                                       "gemma3",          "gemma3_new",
+                                       "gpt_oss",         "gpt_oss_bf16",
+                                       "deepseek_v2",     "deepseek_v2_lite",
+                                       "deepseek_v3",     "deepseek_v3_dense",
+                                       "deepseek_v3_fp8", "deepseek_v32",
+                                       "glm_moe_dsa",     "glm4_moe_lite",
+                                       "youtu",           "sarvam_mla",
+                                       "deepseek_v4",     "deepseek_v4_fp8",
+                                       "deepseek_v4_wide"};
+
+std::vector<std::int32_t> rank_tokens(std::size_t n, std::int32_t vocab, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<std::int32_t> out(n);
+  for (std::int32_t& t : out) t = std::uniform_int_distribution(0, vocab - 1)(random);
+  return out;
+}
+
+double worst_rank_error(const Logits& got, const Logits& want) {
+  EXPECT_EQ(got.size(), want.size());
+  double worst = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    worst = std::max(worst, relative_error(got[i], want[i]));
+  }
+  return worst;
+}
+
+class RankedFixtures : public testing::TestWithParam<const char*> {};
+
+// A1. In chunks and with decoded rows, so that later rows read what the ranks have cached.
+TEST_P(RankedFixtures, HaveTheLogitsOfOneRank) {
+  const auto load = fixture_loader(GetParam());
+  const auto whole = std::move(*load({}));
+  const auto tokens = rank_tokens(70, whole->config().vocab, 11);
+  const Logits want = ModelRunner(*whole, {}).prompt(0, tokens, 40, 4);
+  bool split = false;
+  for (const std::int32_t ranks : {2, 3, 4, 5}) {
+    if (!divides(whole->config(), ranks)) continue;
+    split = true;
+    RankedModel model(load, ranks);
+    EXPECT_LE(worst_rank_error(model.prompt(0, tokens, 40, 4), want), kRankTolerance)
+        << ranks << " ranks";
+    // Five steps, each with the embedding's exchange, two in a layer and the logits'.
+    for (std::int32_t r = 0; r < ranks; ++r) {
+      EXPECT_EQ(model.exchanges(static_cast<std::size_t>(r)), 6 * (2 * whole->config().layers + 2));
+    }
+  }
+  EXPECT_TRUE(split) << "no number of ranks divides it";
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, RankedFixtures, testing::ValuesIn(kRankedFixtures),
+                         [](const auto& fixture) { return std::string(fixture.param); });
+
+TEST(RankedModels, HaveTheLogitsOfOneRankOnTheReferenceDevice) {
+  for (const char* name : {"qwen3", "deepseek_v3"}) {
+    const auto load = fixture_loader(name);
+    const auto whole = std::move(*load({}));
+    const auto tokens = rank_tokens(12, whole->config().vocab, 5);
+    const Logits want = ModelRunner(*whole, {.device = Device::ref}).prompt(0, tokens, 0, 2);
+    const std::int32_t ranks = divides(whole->config(), 2) ? 2 : 3;
+    RankedModel model(load, ranks, {.device = Device::ref});
+    EXPECT_LE(worst_rank_error(model.prompt(0, tokens, 0, 2), want), kRankTolerance) << name;
+  }
+}
+
+// A2
+TEST(RankedModels, DelaysChangeNoBits) {
+  for (const char* name : {"qwen3_moe", "deepseek_v4"}) {
+    const auto load = fixture_loader(name);
+    const std::int32_t ranks = std::string(name) == "qwen3_moe" ? 4 : 2;
+    const auto tokens = rank_tokens(6, 200, 3);
+    RankedModel first(load, ranks);
+    const Logits want = first.prompt(0, tokens, 4, 1);
+    for (std::uint64_t run = 0; run < 100; ++run) {
+      RankedModel model(load, ranks, {}, 1000 + run * 10, 40);
+      ASSERT_EQ(model.prompt(0, tokens, 4, 1), want) << name << ", run " << run;
+      ASSERT_EQ(model.hashes(), first.hashes()) << name << ", run " << run;
+    }
+  }
+}
+
+// A5
+TEST(RankedModels, ExpertsByNumberHaveTheLogitsOfOneRank) {
+  const auto load = fixture_loader("gpt_oss_bf16");
+  const auto whole = std::move(*load({}));
+  const auto tokens = rank_tokens(30, whole->config().vocab, 8);
+  const Logits want = ModelRunner(*whole, {}).prompt(0, tokens, 20, 2);
+  for (const std::int32_t ranks : {2, 4}) {
+    RankedModel model(load, ranks, {}, 0, 0, true);
+    EXPECT_LE(worst_rank_error(model.prompt(0, tokens, 20, 2), want), kRankTolerance) << ranks;
+  }
+}
+
+// E9: NaN in one rank's logits ends that row alone.
+TEST(RankedModels, FindRowsThatAreNotFinite) {
+  const auto load = fixture_loader("qwen3");
+  RankedModel model(load, 2);
+  for (std::size_t r = 0; r < 2; ++r) model.runner(r).find_non_finite();
+  (void)model.prompt(0, rank_tokens(5, 200, 1));
+  for (std::size_t r = 0; r < 2; ++r) {
+    EXPECT_TRUE(model.runner(r).result().non_finite.empty());
+  }
+}
+
+}  // namespace
+}  // namespace lathe
