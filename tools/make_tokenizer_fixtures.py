@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes tests/data/tokenizer: small vocabularies, and the results of Hugging Face's tokenizers on many texts.
 
-Needs PyPI tokenizers (made with 0.23.3). The vocabularies are trained here on generated text; each family has the pre-tokeniser,
+Needs PyPI tokenizers (made with 0.23.3) and tiktoken (0.14.0). The vocabularies are trained here on generated text; each family has the pre-tokeniser,
 normaliser, post-processor and decoder of the models of its name.
 
     python3 tools/make_tokenizer_fixtures.py
@@ -215,6 +215,101 @@ def options():
     return Tokenizer.from_str(json.dumps(j)), j
 
 
+LLAMA2_DECODER = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
+                                    decoders.Strip(" ", 1, 0)])
+
+
+def metaspaces(llama2_json):
+    """llama2's vocabulary with the pre-tokenizer that transformers 5 writes for Llama: every scheme, split or not, with
+    either decoder. [(name, the keys that replace those of the file)]"""
+    out = []
+    for scheme in ("always", "first", "never"):
+        for cut in (True, False):
+            space = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": cut}
+            decoder = space if cut else json.loads(LLAMA2_DECODER.__getstate__())
+            out.append((f"{scheme}{'_split' if cut else ''}",
+                        {"normalizer": None, "pre_tokenizer": space, "decoder": decoder}))
+    old = {"type": "Metaspace", "replacement": "_", "add_prefix_space": True, "str_rep": "_"}
+    out.append(("old", {"normalizer": None, "pre_tokenizer": old, "decoder": old}))
+    return out
+
+
+def unigram_model(llama2_json, byte_fallback):
+    """llama2's vocabulary with made-up scores: longer tokens are likelier than their parts, some are equal."""
+    vocab = sorted(llama2_json["model"]["vocab"].items(), key=lambda item: item[1])
+    return {"type": "Unigram", "unk_id": 0, "byte_fallback": byte_fallback,
+            "vocab": [[token, 0.0 if id < 3 else -(8.0 + id % 13 / 4 - len(token) / 8)] for token, id in vocab]}
+
+
+def unigrams(llama2_json):
+    space = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+    return [(f"unigram{'_bytes' if fallback else ''}",
+             {"normalizer": None, "pre_tokenizer": space, "decoder": json.loads(LLAMA2_DECODER.__getstate__()),
+              "model": unigram_model(llama2_json, fallback)}) for fallback in (False, True)]
+
+
+# The pattern of tokenization_kimi.py.
+KIMI_UPPER, KIMI_LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+KIMI_END = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+KIMI = "|".join([r"[\p{Han}]+", rf"[^\r\n\p{{L}}\p{{N}}]?{KIMI_UPPER}*{KIMI_LOWER}+{KIMI_END}",
+                 rf"[^\r\n\p{{L}}\p{{N}}]?{KIMI_UPPER}+{KIMI_LOWER}*{KIMI_END}", r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+                 r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
+KIMI_NAMED = {0: ("[BOS]", True), 1: ("[EOS]", True), 2: ("<|im_end|>", True), 5: ("<|tool_call_begin|>", False)}
+
+
+def kimi_ranks(deepseek_json):
+    """deepseek_v3's vocabulary as tiktoken.model has it: the bytes first, as tokens of one byte must merge first."""
+    chars = [b for b in range(256) if 0x21 <= b <= 0x7E or b >= 0xA1 and b != 0xAD]
+    code = {chr(b): b for b in chars} | {chr(256 + i): b for i, b in enumerate(b for b in range(256) if b not in chars)}
+    tokens = [t for t, _ in sorted(deepseek_json["model"]["vocab"].items(), key=lambda item: item[1])]
+    tokens = [bytes(code[c] for c in t) for t in tokens if all(c in code for c in t)]
+    return {t: i for i, t in enumerate(sorted(tokens, key=lambda t: len(t) > 1))}
+
+
+def kimi_specials(first):
+    names = {first + i: f"<|reserved_token_{first + i}|>" for i in range(256)}
+    names.update({first + i: name for i, (name, _) in KIMI_NAMED.items()})
+    return {name: id for id, name in names.items()}
+
+
+def kimi_config(first):
+    return {"tokenizer_class": "TikTokenTokenizer",
+            "added_tokens_decoder": {str(first + i): {"content": name, "special": special}
+                                     for i, (name, special) in KIMI_NAMED.items()}}
+
+
+def kimi(ranks):
+    import tiktoken
+    return tiktoken.Encoding("kimi", pat_str=KIMI, mergeable_ranks=ranks, special_tokens=kimi_specials(len(ranks)))
+
+
+HOSTILE = ["▁", "▁▁", " ▁ ▁a", "▁the", " the", "  the  ", "the<s>the", "<s> the", " <s>the", "<unk>▁", "\u2581\u3000\u2581",
+           "_a _b", "日本語のKanjiとABC", "漢字abc漢字", "ABCdef'S ABC'll", "ǅaǄ", "\u0301A\u0301b", "々〇〡あ", "<|im_end|> [BOS]x",
+           "<|im_end", "<|tool_call_begin|>{}", "don'T we'VE\u017f", "\r\n\r\n  \n x", "123456 ٣٤٥٦", "\u00a0\u00a0a", "\U00020000\U0002a6d6x"]
+
+
+def write_other_models(rng, texts):
+    """Models made by rule of the vocabularies above: only ids and texts are stored."""
+    read = lambda name: json.loads((OUT / name / "tokenizer.json").read_text(encoding="utf-8"))
+    llama2, deepseek = read("llama2"), read("deepseek_v3")
+    chosen = HOSTILE + [t[:50] for t in rng.sample(texts, 10)]
+    rows = [chosen]
+    for name, keys in metaspaces(llama2) + unigrams(llama2):
+        tokenizer = Tokenizer.from_str(json.dumps(llama2 | keys))
+        rows.append({"name": name, "keys": {k: v for k, v in keys.items() if k != "model"}})
+        for text in chosen:
+            ids = tokenizer.encode(text, add_special_tokens=False).ids
+            cut = rng.choice([0, 0, 1, len(ids) // 2])
+            rows.append([ids, cut, tokenizer.decode(ids[cut:], skip_special_tokens=False)])
+    write_lines(OUT / "other_models.jsonl", rows)
+    encoding, rows = kimi(kimi_ranks(deepseek)), []
+    for text in HOSTILE + [t[:50] for t in rng.sample(texts, 30)]:
+        ids = encoding.encode(text, allowed_special="all")
+        cut = rng.choice([0, 1, len(ids) // 2])
+        rows.append([text, ids, cut, encoding.decode(ids[cut:])])
+    write_lines(OUT / "tiktoken.jsonl", rows)
+
+
 def write_family(name, tokenizer, as_written, texts):
     path = OUT / name
     path.mkdir(parents=True, exist_ok=True)
@@ -321,6 +416,7 @@ def main():
     write_splits(rng, texts)
     write_classes()
     write_normal_forms(rng)
+    write_other_models(rng, texts)
 
 
 if __name__ == "__main__":

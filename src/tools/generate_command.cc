@@ -103,14 +103,14 @@ int tell_errors(const std::vector<Entry>& entries, const AnswerSet& answers, boo
   return refused == entries.size() ? kExitRefused : code;
 }
 
-// The model's tokenizer; none if it has no tokenizer.json and all prompts are token ids.
+// The model's tokenizer; none if it has no file of one and all prompts are token ids.
 Result<std::optional<Tokenizer>> load_tokenizer(const GenerateFlags& flags,
                                                 const std::vector<Prompt>& prompts) {
   const std::filesystem::path model = flags.model.runtime.model;
   const bool ids = std::ranges::all_of(
       prompts, [](const Prompt& p) { return p.error.has_value() || !p.ids.empty(); });
   std::error_code ec;
-  if (ids && (model.empty() || !std::filesystem::exists(model / "tokenizer.json", ec))) {
+  if (ids && (model.empty() || !std::filesystem::exists(Tokenizer::file_in(model), ec))) {
     if (flags.sampling.stop.empty()) return std::optional<Tokenizer>();
     return Error{ErrorCode::invalid_argument, "--stop", "a model with tokenizer.json",
                  "one without, whose answers are tokens", ""};

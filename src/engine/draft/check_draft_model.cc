@@ -44,14 +44,12 @@ Result<ModelConfig> load_draft_config(const std::string& directory, const ModelC
 }
 
 Result<void> check_same_tokens(const std::string& directory, const std::string& target) {
-  const auto path = [](const std::string& folder) {
-    return std::filesystem::path(folder) / "tokenizer.json";
-  };
-  if (!std::filesystem::exists(path(target))) return {};
-  // Copies of one file need no parsing.
-  const auto ours = read_file(path(target)), theirs = read_file(path(directory));
+  const auto path = Tokenizer::file_in(target);
+  if (!std::filesystem::exists(path)) return {};
+  // Copies of one tokenizer.json need no parsing.
+  const auto ours = read_file(path), theirs = read_file(Tokenizer::file_in(directory));
   if (!theirs) return theirs.error();
-  if (ours && *ours == *theirs) return {};
+  if (ours && *ours == *theirs && path.extension() == ".json") return {};
   const auto wanted = Tokenizer::load(target);
   if (!wanted) return wanted.error();
   const auto offered = Tokenizer::load(directory);

@@ -1,5 +1,6 @@
 #include "io/tokenizer/decoder.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "io/tokenizer/byte_level.h"
@@ -22,6 +23,18 @@ std::string replace(const Decoder::ReplaceStep& step, std::string_view token, st
   return out;
 }
 
+std::string replace_marks(const Decoder::MetaspaceStep& step, std::string_view token, bool first) {
+  std::string out;
+  while (!token.empty()) {
+    const std::size_t at = std::min(token.find(step.character), token.size());
+    out.append(token.substr(0, at));
+    if (at == token.size()) break;
+    if (!(first && step.drops)) out.push_back(' ');
+    token.remove_prefix(at + step.character.size());
+  }
+  return out;
+}
+
 std::string strip(const Decoder::StripStep& step, std::string_view token) {
   const std::string& c = step.character;
   for (std::int32_t n = 0; n < step.start && token.starts_with(c); ++n)
@@ -41,13 +54,25 @@ std::optional<char> fallback_byte(std::string_view token) {
 
 }  // namespace
 
-std::optional<std::string> Decoder::apply(std::string_view token) const {
+bool Decoder::has_first() const {
+  return std::ranges::any_of(steps, [](const auto& step) {
+    const auto* marks = std::get_if<MetaspaceStep>(&step);
+    return marks != nullptr && marks->drops;
+  });
+}
+
+std::optional<std::string> Decoder::apply(std::string_view token, bool first) const {
   const std::size_t most = kMostGrowth * token.size() + kMostAdded;
   if (byte_level) return byte_level_bytes(token).value_or(std::string(token));
   std::string out(token);
   for (const auto& step : steps) {
-    const auto* replacement = std::get_if<ReplaceStep>(&step);
-    out = replacement ? replace(*replacement, out, most) : strip(std::get<StripStep>(step), out);
+    if (const auto* replacement = std::get_if<ReplaceStep>(&step)) {
+      out = replace(*replacement, out, most);
+    } else if (const auto* marks = std::get_if<MetaspaceStep>(&step)) {
+      out = replace_marks(*marks, out, first);
+    } else {
+      out = strip(std::get<StripStep>(step), out);
+    }
     if (out.size() > most) return std::nullopt;
   }
   return out;
@@ -64,8 +89,10 @@ TokenTexts decode_vocabulary(const Decoder& decoder, const std::vector<std::stri
   texts.known.resize(tokens.size());
   texts.is_byte.resize(tokens.size());
   texts.pieces.reserve(tokens.size());
+  if (decoder.has_first()) texts.firsts.resize(tokens.size());
   for (std::size_t id = 0; id < tokens.size(); ++id) {
     texts.known[id] = !tokens[id].empty();
+    if (decoder.has_first()) texts.firsts[id] = decoder.apply(tokens[id], true).value_or("");
     auto decoded = decoder.apply(tokens[id]);
     texts.too_long |= !decoded;
     std::string piece = std::move(decoded).value_or("");
@@ -73,6 +100,7 @@ TokenTexts decode_vocabulary(const Decoder& decoder, const std::vector<std::stri
       if (const auto byte = fallback_byte(piece)) {
         piece = *byte;
         texts.is_byte[id] = true;
+        if (decoder.has_first()) texts.firsts[id] = piece;
       }
     }
     texts.pieces.push_back(std::move(piece));

@@ -12,8 +12,8 @@
 
 namespace lathe {
 
-/// (ReplaceStep | StripStep)*, then ByteFallback, then Fuse with a Strip of the text's start; or
-/// ByteLevel alone; or none, which joins tokens by spaces.
+/// (ReplaceStep | StripStep | MetaspaceStep)*, then ByteFallback, then Fuse with a Strip of the
+/// text's start; or ByteLevel alone; or none, which joins tokens by spaces.
 struct Decoder {
   struct ReplaceStep {
     Regex regex;
@@ -24,15 +24,21 @@ struct Decoder {
     std::int32_t start = 0;  // at most this many
     std::int32_t stop = 0;
   };
-  std::vector<std::variant<ReplaceStep, StripStep>> steps;  // of a token
+  struct MetaspaceStep {  // replaces a character by a space
+    std::string character;
+    bool drops = false;  // the text's first token loses all of them
+  };
+  std::vector<std::variant<ReplaceStep, StripStep, MetaspaceStep>> steps;  // of a token
   bool none = false;
   bool byte_level = false;
   bool byte_fallback = false;
   StripStep text_strip;  // of the text; stop is 0
 
-  /// Decodes `token`, a string of the vocabulary. None: its steps make it more than 64 times as
-  /// long and 4 KiB.
-  std::optional<std::string> apply(std::string_view token) const;
+  /// Decodes `token`, a string of the vocabulary; `first`: it is the text's first token. None: its
+  /// steps make it more than 64 times as long and 4 KiB.
+  std::optional<std::string> apply(std::string_view token, bool first = false) const;
+  /// Whether a text's first token may decode differently.
+  bool has_first() const;
 };
 
 /// `tokens[id]` as in the vocabulary, empty for unused ids; `special[id]`. Tokens that

@@ -38,8 +38,8 @@ std::string join_bytes(const TokenTexts& texts, std::span<const std::int32_t> id
   bool first = true;
   for_each_known(texts, ids, skip_special_tokens, [&](std::size_t i) {
     if (texts.spaced && !first) out.push_back(' ');
+    out.append(texts.piece(i, first));
     first = false;
-    out.append(texts.pieces[i]);
   });
   strip_text(texts, out);
   return out;
@@ -53,6 +53,7 @@ std::string join_text(const TokenTexts& texts, std::span<const std::int32_t> ids
     return out;
   }
   std::string run;  // of ByteFallback tokens
+  bool first = true;
   const auto end_run = [&] {
     if (utf8_valid_prefix(run) == run.size()) {
       out.append(run);
@@ -66,8 +67,9 @@ std::string join_text(const TokenTexts& texts, std::span<const std::int32_t> ids
       run.append(texts.pieces[i]);
     } else {
       end_run();
-      out.append(texts.pieces[i]);
+      out.append(texts.piece(i, first));
     }
+    first = false;
   });
   end_run();
   strip_text(texts, out);
@@ -81,8 +83,7 @@ std::string Detokenizer::push(std::int32_t id) {
     const bool text = !texts_->bytes && !texts_->is_byte[i];
     if (text) append_lossy_utf8(out, std::exchange(pending_, {}));
     if (texts_->spaced && !first_) pending_.push_back(' ');
-    first_ = false;
-    const std::string& piece = texts_->pieces[i];
+    const std::string& piece = texts_->piece(i, std::exchange(first_, false));
     if (pending_.empty() && utf8_valid_prefix(piece) == piece.size()) {  // nearly always
       out.append(piece);
       return;

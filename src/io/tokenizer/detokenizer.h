@@ -14,6 +14,7 @@ namespace lathe {
 /// in advance.
 struct TokenTexts {
   std::vector<std::string> pieces;  // [ids]; the token's bytes
+  std::vector<std::string> firsts;  // [ids]; ... as the text's first token; empty: `pieces`
   std::vector<bool> known;          // [ids]; false: a gap in the vocabulary
   std::vector<bool> special;        // [ids]
   std::vector<bool> is_byte;        // [ids]; a <0xHH> of a decoder with ByteFallback
@@ -24,6 +25,9 @@ struct TokenTexts {
   std::int32_t strip_count = 0;  // ... up to this many times
   bool too_long = false;         // some tokens were, and are empty
 
+  const std::string& piece(std::size_t id, bool first) const {
+    return first && !firsts.empty() ? firsts[id] : pieces[id];
+  }
   bool has(std::int32_t id) const {
     return id >= 0 && static_cast<std::size_t>(id) < pieces.size() &&
            known[static_cast<std::size_t>(id)];

@@ -57,20 +57,23 @@ class Joiner {
 
 }  // namespace
 
-void PreTokenizer::run(std::size_t at, std::string_view text, Matches& matches,
+void PreTokenizer::run(std::size_t at, std::string_view text, bool first, Matches& matches,
                        const Emit& emit) const {
   if (text.empty()) return;
   if (at == steps_.size()) return emit(text);
   const Step& step = steps_[at];
-  std::string prefixed;
-  if (step.prefix_space && text.front() != ' ') {
-    prefixed.reserve(text.size() + 1);
-    prefixed.append(" ").append(text);
-    text = prefixed;
+  std::string changed;
+  if (!step.space.empty()) {
+    for (const char c : text) c == ' ' ? changed.append(step.space) : changed.append(1, c);
+    text = changed;
   }
-  if (!step.regex) return run(at + 1, text, matches, emit);
+  if (!text.starts_with(step.prefix) && (first || !step.first_only)) {
+    changed = step.prefix + std::string(text);
+    text = changed;
+  }
+  if (!step.regex) return run(at + 1, text, first, matches, emit);
   const auto next = [&](std::size_t begin, std::size_t end) {
-    run(at + 1, text.substr(begin, end - begin), matches, emit);
+    run(at + 1, text.substr(begin, end - begin), first && begin == 0, matches, emit);
   };
   Joiner joiner(step.behavior, next);
   for_each_part(*step.regex, text, matches[at],

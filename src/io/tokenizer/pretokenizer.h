@@ -2,6 +2,8 @@
 #pragma once
 
 #include <functional>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -20,7 +22,9 @@ LATHE_ENUM(SplitBehavior, LATHE_SPLIT_BEHAVIORS)
 class PreTokenizer {
  public:
   struct Step {
-    bool prefix_space = false;   // put a space before a piece that does not begin with one
+    std::string space = {};      // replaces every space; empty: none
+    std::string prefix = {};     // put before a piece that does not begin with it
+    bool first_only = false;     // ... only before a piece at the start of the text
     std::optional<Regex> regex;  // none: no split
     SplitBehavior behavior = SplitBehavior::Isolated;
     bool invert = false;  // the text between matches counts as the match
@@ -34,14 +38,15 @@ class PreTokenizer {
   Matches make_matches() const { return Matches(steps_.size()); }
 
   /// Calls `emit` for each piece in order; pieces are not empty and valid only during the call.
-  /// `text` is valid UTF-8. Pieces are passed on one at a time, so memory does not grow with their
-  /// number.
-  void split(std::string_view text, Matches& matches, const Emit& emit) const {
-    run(0, text, matches, emit);
+  /// `text` is valid UTF-8; `first`: it begins the whole text. Pieces are passed on one at a time,
+  /// so memory does not grow with their number.
+  void split(std::string_view text, bool first, Matches& matches, const Emit& emit) const {
+    run(0, text, first, matches, emit);
   }
 
  private:
-  void run(std::size_t step, std::string_view text, Matches& matches, const Emit& emit) const;
+  void run(std::size_t step, std::string_view text, bool first, Matches& matches,
+           const Emit& emit) const;
 
   std::vector<Step> steps_;
 };

@@ -5,7 +5,11 @@
 #include <pcre2.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "io/tokenizer/regex.h"
 
@@ -16,6 +20,13 @@ namespace {
 // and fractions come from Oniguruma's Latin-1 table for characters below U+0100.
 constexpr std::string_view kSpace = R"(\t-\r\x{85}\p{Z})";
 constexpr std::string_view kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\xB2\xB3\xB9\xBC-\xBE)";
+
+// General categories of Unicode, which are disjoint and cover every character.
+constexpr std::array<std::string_view, 30> kCategories = {
+    "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "No", "Pc", "Pd", "Ps", "Pe",
+    "Pi", "Pf", "Po", "Sm", "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Cn", "Co", "Cs"};
+
+constexpr int kMaxNestedClasses = 8;
 
 bool compiles(const std::string& pattern) {
   int code = 0;
@@ -159,17 +170,102 @@ class Translator {
     return copy(close + 1 - at_);
   }
 
+  // A class: operands joined by &&, each a union of members and of nested classes.
   bool char_class() {
-    copy(starts("[^") ? 2 : 1);
+    const bool negated = starts("[^");
+    at_ += negated ? 2 : 1;
     if (starts("]")) return refuse("an empty character class, or one that begins with ]");
-    while (at_ < in_.size() && in_[at_] != ']') {
-      if (starts("&&")) return refuse("&& in a character class");
-      if (starts("[")) return refuse("[ in a character class");
-      const bool ok = in_[at_] == '\\' ? escape(true) : copy(1);
-      if (!ok) return false;
+    if (++depth_ > kMaxNestedClasses) return refuse("[ in too many character classes");
+    const std::string before = std::exchange(out_, {});
+    std::vector<Operand> operands;
+    while (true) {
+      if (!operand(operands.emplace_back())) return false;
+      if (in_[at_] == ']') break;
+      at_ += 2;
+    }
+    --depth_;
+    ++at_;
+    out_ = before + text_of(operands, negated);
+    return true;
+  }
+
+  struct Operand {
+    std::string members;               // as between [ and ]
+    std::vector<std::string> classes;  // nested, translated
+    std::string text() const {
+      if (classes.empty()) return "[" + members + "]";
+      std::string out = members.empty() ? "" : "[" + members + "]";
+      for (const std::string& c : classes) out += (out.empty() ? "" : "|") + c;
+      return members.empty() && classes.size() == 1 ? out : "(?:" + out + ")";
+    }
+  };
+
+  // Ends at the class's ] or at &&.
+  bool operand(Operand& operand) {
+    while (at_ < in_.size() && in_[at_] != ']' && !starts("&&")) {
+      if (starts("[:")) return refuse("[: in a character class");
+      if (starts("[")) {
+        const std::string members = std::exchange(out_, {});
+        if (!char_class()) return false;
+        operand.classes.push_back(std::exchange(out_, members));
+      } else if (in_[at_] == '\\' ? !escape(true) : !copy(1)) {
+        return false;
+      }
     }
     if (at_ == in_.size()) return refuse("an unfinished character class");
-    return copy(1);
+    operand.members = std::exchange(out_, {});
+    if (operand.members.empty() && operand.classes.empty()) return refuse("&& without a class");
+    return true;
+  }
+
+  std::string text_of(const std::vector<Operand>& operands, bool negated) const {
+    const Operand& first = operands.front();
+    if (operands.size() == 1 && first.classes.empty()) {
+      return (negated ? "[^" : "[") + first.members + "]";
+    }
+    if (const auto plain = without(operands); plain && !negated) return *plain;
+    std::string all;
+    for (std::size_t i = 1; i < operands.size(); ++i) all += "(?=" + operands[i].text() + ")";
+    all += first.text();
+    return negated ? "(?:(?!" + all + ")(?s:.))" : "(?:" + all + ")";
+  }
+
+  // [\p{Lu}\p{Lo}&&[^x]] as [^\p{Ll}...x], with every category but Lu and Lo: a class, which needs
+  // no backtracking. None unless the first operand is general categories and the others are each a
+  // negated class.
+  static std::optional<std::string> without(const std::vector<Operand>& operands) {
+    std::vector<std::string_view> rest(kCategories.begin(), kCategories.end());
+    std::string_view members = operands.front().members;
+    if (!operands.front().classes.empty()) return std::nullopt;
+    while (!members.empty()) {
+      const std::size_t close = members.find('}');
+      if (!members.starts_with("\\p{") || close == std::string_view::npos) return std::nullopt;
+      const std::string_view name = members.substr(3, close - 3);
+      if (std::erase_if(rest, [&](auto c) { return c.starts_with(name); }) == 0) {
+        return std::nullopt;
+      }
+      members.remove_prefix(close + 1);
+    }
+    std::string out = "[^";
+    for (const char major : std::string_view("LMNPSZC")) {
+      const auto in_major = [&](std::string_view c) { return c.front() == major; };
+      if (std::ranges::count_if(rest, in_major) == std::ranges::count_if(kCategories, in_major)) {
+        out += fmt::format("\\p{{{}}}", major);
+        continue;
+      }
+      for (const std::string_view c : rest) {
+        if (in_major(c)) out += fmt::format("\\p{{{}}}", c);
+      }
+    }
+    for (std::size_t i = 1; i < operands.size(); ++i) {
+      const Operand& o = operands[i];
+      const bool plain = o.members.empty() && o.classes.size() == 1 &&
+                         o.classes[0].starts_with("[^") &&
+                         o.classes[0].find('[', 1) == std::string::npos;
+      if (!plain) return std::nullopt;
+      out.append(o.classes[0], 2, o.classes[0].size() - 3);
+    }
+    return out + "]";
   }
 
   bool group() {
@@ -211,6 +307,7 @@ class Translator {
   std::size_t at_ = 0;
   std::string out_;
   std::string refused_;
+  int depth_ = 0;  // of nested character classes
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "io/files/read_file.h"
 #include "io/text/utf8.h"
+#include "io/tokenizer/tiktoken.h"
 #include "io/tokenizer/tokenizer_json.h"
 
 namespace lathe {
@@ -19,6 +20,7 @@ constexpr std::size_t kMaxPiece = std::size_t{1} << 30;
 // Working memory of one encode() call.
 struct Tokenizer::Work {
   Bpe::Scratch bpe;
+  Unigram::Scratch unigram;
   PreTokenizer::Matches matches;
   std::string normalized;
   std::vector<std::int32_t> ids;
@@ -27,13 +29,17 @@ struct Tokenizer::Work {
 Result<Tokenizer> Tokenizer::parse(std::string_view json) {
   auto description = read_tokenizer_json(json);
   if (!description) return description.error();
-  for (const AddedToken& token : description->added_tokens) {
+  return make(std::move(*description));
+}
+
+Result<Tokenizer> Tokenizer::make(TokenizerDescription description) {
+  for (const AddedToken& token : description.added_tokens) {
     if (!token.normalized) continue;
     std::string buffer;
-    const auto normalized = description->normalizer.apply(token.content, buffer);
+    const auto normalized = description.normalizer.apply(token.content, buffer);
     if (!normalized) return normalized.error();
   }
-  Tokenizer made(std::move(*description));
+  Tokenizer made(std::move(description));
   if (made.texts_->too_long) {
     return Error{ErrorCode::exhausted, "decoder", "tokens that it makes at most 64 times longer",
                  "longer ones", ""};
@@ -43,13 +49,46 @@ Result<Tokenizer> Tokenizer::parse(std::string_view json) {
 
 Result<Tokenizer> Tokenizer::load(const std::filesystem::path& path) {
   std::error_code ec;
-  const auto file_path = std::filesystem::is_directory(path, ec) ? path / "tokenizer.json" : path;
+  const bool folder = std::filesystem::is_directory(path, ec);
+  const auto file_path = folder ? file_in(path) : path;
   const auto text = read_file(file_path);
-  if (!text) return text.error();
+  if (!text) {
+    Error error = text.error();
+    if (folder && std::filesystem::exists(path / "tokenizer.model", ec)) {
+      error.hint =
+          "transformers writes it: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)";
+    }
+    return error;
+  }
+  if (file_path.extension() == ".model") return load_tiktoken(*text, file_path);
   auto tokenizer = parse(*text);
   if (tokenizer) return tokenizer;
   Error error = tokenizer.error();
   error.field = file_path.string() + ": " + error.field;
+  return error;
+}
+
+std::filesystem::path Tokenizer::file_in(const std::filesystem::path& folder) {
+  std::error_code ec;
+  const auto json = folder / "tokenizer.json";
+  const auto ranks = folder / "tiktoken.model";
+  return !std::filesystem::exists(json, ec) && std::filesystem::exists(ranks, ec) ? ranks : json;
+}
+
+Result<Tokenizer> Tokenizer::load_tiktoken(std::string_view ranks,
+                                           const std::filesystem::path& path) {
+  std::string config;
+  const auto config_path = path.parent_path() / "tokenizer_config.json";
+  std::error_code ec;
+  if (std::filesystem::exists(config_path, ec)) {
+    auto text = read_file(config_path);
+    if (!text) return text.error();
+    config = std::move(*text);
+  }
+  auto description = read_tiktoken(ranks, config);
+  if (description) return make(std::move(*description));
+  Error error = description.error();
+  error.field = (path.parent_path() / "").string() + error.field;
   return error;
 }
 
@@ -59,7 +98,11 @@ Tokenizer::Tokenizer(TokenizerDescription d)
       before_(std::move(d.before)),
       after_(std::move(d.after)) {
   std::vector<std::string> names = d.model.tokens;  // [ids]
-  bpe_ = Bpe(std::move(d.model));
+  if (d.unigram) {
+    unigram_.emplace(std::move(*d.unigram));
+  } else {
+    bpe_ = Bpe(std::move(d.model));
+  }
   std::vector<bool> special(names.size());
   std::vector<std::string> shown = names;  // the decoder's input
   std::vector<AddedToken> plain, normalized;
@@ -108,11 +151,11 @@ Result<std::vector<std::int32_t>> Tokenizer::encode(std::string_view text, bool 
       const std::size_t to_break = next_break(part);
       const bool breaks = to_break < valid;
       valid = std::min(valid, to_break);
-      ok = encode_text(part.substr(0, valid), work);
+      ok = encode_text(part.substr(0, valid), part.data() == text.data(), work);
       part.remove_prefix(valid);
       if (breaks) continue;
       const auto invalid = static_cast<std::size_t>(utf8_front(part).size);
-      for (std::size_t i = 0; i < invalid; ++i) bpe_.encode(part.substr(i, 1), work.bpe, work.ids);
+      for (std::size_t i = 0; i < invalid; ++i) encode_piece(part.substr(i, 1), work);
       part.remove_prefix(invalid);
     }
   };
@@ -125,26 +168,32 @@ Result<std::vector<std::int32_t>> Tokenizer::encode(std::string_view text, bool 
   return std::move(work.ids);
 }
 
-// `text` is valid UTF-8 without added tokens, except normalised ones.
-Result<void> Tokenizer::encode_text(std::string_view text, Work& work) const {
+void Tokenizer::encode_piece(std::string_view piece, Work& work) const {
+  if (unigram_) return unigram_->encode(piece, work.unigram, work.ids);
+  bpe_.encode(piece, work.bpe, work.ids);
+}
+
+// `text` is valid UTF-8 without added tokens, except normalised ones; `first`: nothing is before
+// it.
+Result<void> Tokenizer::encode_text(std::string_view text, bool first, Work& work) const {
   const auto normalized = normalizer_.apply(text, work.normalized);
   if (!normalized) return normalized.error();
   text = *normalized;
   const PreTokenizer::Emit merge = [&](std::string_view piece) {
     for (; piece.size() > kMaxPiece; piece.remove_prefix(kMaxPiece)) {
-      bpe_.encode(piece.substr(0, kMaxPiece), work.bpe, work.ids);
+      encode_piece(piece.substr(0, kMaxPiece), work);
     }
-    bpe_.encode(piece, work.bpe, work.ids);
+    encode_piece(piece, work);
   };
   if (added_normalized_.empty()) {
-    pre_tokenizer_.split(text, work.matches, merge);
+    pre_tokenizer_.split(text, first, work.matches, merge);
     return {};
   }
   added_normalized_.split(text, [&](std::string_view part, std::int32_t id) {
     if (id >= 0) {
       work.ids.push_back(id);
     } else {
-      pre_tokenizer_.split(part, work.matches, merge);
+      pre_tokenizer_.split(part, first && part.data() == text.data(), work.matches, merge);
     }
   });
   return {};

@@ -1,4 +1,5 @@
-// Tokenizer: converts text to ids and back, by a tokenizer.json of Hugging Face's tokenizers.
+// Tokenizer: converts text to ids and back, by a tokenizer.json of Hugging Face's tokenizers or a
+// tiktoken.model.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,7 @@
 #include "io/tokenizer/normalizer.h"
 #include "io/tokenizer/pretokenizer.h"
 #include "io/tokenizer/token_table.h"
+#include "io/tokenizer/unigram.h"
 
 namespace lathe {
 
@@ -28,8 +30,12 @@ class Tokenizer {
   /// `json` is the text of a tokenizer.json. Errors: malformed, unsupported and out_of_range, with
   /// the path of the key ("pre_tokenizer.pretokenizers[1].type").
   static Result<Tokenizer> parse(std::string_view json);
-  /// `path`: a tokenizer.json, or a folder with one. Errors: parse()'s, io.
+  /// `path`: a tokenizer.json or tiktoken.model, or a folder with one; the first is read if both
+  /// are there. Errors: parse()'s, read_tiktoken()'s, io.
   static Result<Tokenizer> load(const std::filesystem::path& path);
+
+  /// The file that load(folder) reads: tokenizer.json, or tiktoken.model if it alone is there.
+  static std::filesystem::path file_in(const std::filesystem::path& folder);
 
   /// Encodes any bytes. Added tokens, special ones included, are found in the text by name, so
   /// callers must keep their names out of untrusted text, or break them. A byte that is not UTF-8
@@ -64,11 +70,15 @@ class Tokenizer {
  private:
   struct Work;
   explicit Tokenizer(TokenizerDescription description);
-  Result<void> encode_text(std::string_view text, Work& work) const;
+  static Result<Tokenizer> load_tiktoken(std::string_view ranks, const std::filesystem::path& path);
+  static Result<Tokenizer> make(TokenizerDescription description);
+  Result<void> encode_text(std::string_view text, bool first, Work& work) const;
+  void encode_piece(std::string_view piece, Work& work) const;
 
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
   Bpe bpe_;
+  std::optional<Unigram> unigram_;            // in place of bpe_
   TokenTable tokens_;                         // model and added tokens by name
   AddedTokenFinder added_;                    // searched for in the original text
   AddedTokenFinder added_normalized_;         // searched for in the normalised text

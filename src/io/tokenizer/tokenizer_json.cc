@@ -145,14 +145,43 @@ Normalizer read_normalizer(const Node& node) {
 }
 
 // Names as in tokenizer.json.
-#define LATHE_PRE_TOKENIZER_KINDS(X) X(Split) X(ByteLevel) X(Digits) X(Punctuation)
+#define LATHE_PRE_TOKENIZER_KINDS(X) X(Split) X(ByteLevel) X(Digits) X(Punctuation) X(Metaspace)
 }  // namespace
 LATHE_ENUM(PreTokenizerKind, LATHE_PRE_TOKENIZER_KINDS)
+#define LATHE_PREPEND_SCHEMES(X) X(always) X(first) X(never)
+LATHE_ENUM(PrependScheme, LATHE_PREPEND_SCHEMES)
 namespace {
 
 // The pattern of GPT-2's original tokenizer.
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+std::string read_character(const Node& n) {
+  const std::string& text = n.text();
+  const Utf8Char c = utf8_front(text);
+  if (!c.valid || static_cast<std::size_t>(c.size) != text.size()) n.fail("one character");
+  return text;
+}
+
+struct Metaspace {
+  std::string mark;  // replaces spaces
+  PrependScheme prepend = PrependScheme::always;
+};
+
+// A pre-tokenizer or a decoder. Older files have add_prefix_space.
+Metaspace read_metaspace(const Node& n) {
+  Metaspace m{read_character(n.get("replacement"))};
+  const Node scheme = n.get("prepend_scheme");
+  if (!scheme.is_null()) m.prepend = scheme.one_of<PrependScheme>();
+  const Node prefix = n.get("add_prefix_space");
+  if (!prefix.boolean_or(true)) {
+    if (!scheme.is_null() && m.prepend != PrependScheme::never) {
+      prefix.fail("true, as prepend_scheme says");
+    }
+    m.prepend = PrependScheme::never;
+  }
+  return m;
+}
 
 PreTokenizer read_pre_tokenizer(const Node& node, bool& byte_level) {
   std::vector<PreTokenizer::Step> steps;
@@ -170,7 +199,7 @@ PreTokenizer read_pre_tokenizer(const Node& node, bool& byte_level) {
         break;
       case PreTokenizerKind::ByteLevel:
         byte_level = true;
-        step.prefix_space = n.get("add_prefix_space").boolean();
+        if (n.get("add_prefix_space").boolean()) step.prefix = " ";
         if (n.get("use_regex").boolean_or(true)) {
           step.regex = taken(Regex::compile(kGpt2Pattern, n.path()));
         }
@@ -186,6 +215,15 @@ PreTokenizer read_pre_tokenizer(const Node& node, bool& byte_level) {
           step.behavior = n.get("behavior").one_of<SplitBehavior>();
         }
         break;
+      case PreTokenizerKind::Metaspace: {
+        const Metaspace m = read_metaspace(n);
+        step.space = m.mark;
+        if (m.prepend != PrependScheme::never) step.prefix = m.mark;
+        step.first_only = m.prepend == PrependScheme::first;
+        if (n.get("split").boolean_or(true)) step.regex = taken(Regex::literal(m.mark, n.path()));
+        step.behavior = SplitBehavior::MergedWithNext;
+        break;
+      }
     }
     steps.push_back(std::move(step));
   });
@@ -238,9 +276,6 @@ void read_merges(const Node& node, const TokenIds& ids, BpeModel& model) {
 
 // Fills ids, whose keys are views into `node`.
 BpeModel read_model(const Node& node, TokenIds& ids) {
-  if (const Node type = node.get("type"); !type.is_null() && type.text() != "BPE") {
-    type.fail("BPE", ErrorCode::unsupported);
-  }
   refuse_if_set(node.get("dropout"));
   refuse_if_set(node.get("continuing_subword_prefix"));
   refuse_if_set(node.get("end_of_word_suffix"));
@@ -268,6 +303,32 @@ BpeModel read_model(const Node& node, TokenIds& ids) {
     const auto it = ids.find(unk.text());
     if (it == ids.end()) unk.fail("a token of model.vocab");
     model.unk = it->second;
+  }
+  return model;
+}
+
+// Fills ids, whose keys are views into `node`, and `tokens`.
+UnigramModel read_unigram(const Node& node, TokenIds& ids, std::vector<std::string>& tokens) {
+  UnigramModel model;
+  model.byte_fallback = node.get("byte_fallback").boolean_or(false);
+  for (const Node& entry : node.get("vocab").items()) {
+    const SortedJson& pair = entry.json();
+    if (!pair.is_array() || pair.size() != 2 || !pair[0].is_string() || !pair[1].is_number()) {
+      entry.fail("[token, score]");
+    }
+    const std::string& token = pair[0].get_ref<const std::string&>();
+    const auto id = static_cast<std::int32_t>(tokens.size());
+    if (id >= kMaxTokenIds) entry.fail("an id below 1048576", ErrorCode::out_of_range);
+    if (token.empty() || token.size() > kMaxUnigramToken) {
+      entry.fail(fmt::format("a token of 1 to {} bytes", kMaxUnigramToken));
+    }
+    if (!ids.emplace(token, id).second) entry.fail("a token that no other id has");
+    tokens.push_back(token);
+    model.scores.push_back(pair[1].get<double>());
+  }
+  model.tokens = tokens;
+  if (const Node unk = node.get("unk_id"); !unk.is_null()) {
+    model.unk = unk.integer(static_cast<std::int32_t>(tokens.size()));
   }
   return model;
 }
@@ -347,12 +408,7 @@ void read_post_processor(const Node& node, TokenizerDescription& d) {
 
 Decoder::StripStep read_strip(const Node& n) {
   Decoder::StripStep strip;
-  const Node content = n.get("content");
-  strip.character = content.text();
-  const Utf8Char c = utf8_front(strip.character);
-  if (!c.valid || static_cast<std::size_t>(c.size) != strip.character.size()) {
-    content.fail("one character");
-  }
+  strip.character = read_character(n.get("content"));
   strip.start = n.get("start").integer(INT32_MAX);
   strip.stop = n.get("stop").integer(INT32_MAX);
   return strip;
@@ -379,6 +435,11 @@ Decoder read_decoder(const Node& node) {
                     "Replace before ByteFallback and Fuse, without ByteLevel");
       d.steps.push_back(
           Decoder::ReplaceStep{read_pattern(n.get("pattern")), n.get("content").text()});
+    } else if (type == "Metaspace") {
+      refuse_unless(!d.byte_level && !d.byte_fallback && !fused,
+                    "Metaspace before ByteFallback and Fuse, without ByteLevel");
+      const Metaspace m = read_metaspace(n);
+      d.steps.push_back(Decoder::MetaspaceStep{m.mark, m.prepend != PrependScheme::never});
     } else if (type == "Strip") {
       const Decoder::StripStep strip = read_strip(n);
       if (!fused) {
@@ -391,7 +452,7 @@ Decoder read_decoder(const Node& node) {
         d.text_strip = strip;
       }
     } else {
-      refuse_unless(false, "ByteLevel, Replace, ByteFallback, Fuse, Strip or Sequence");
+      refuse_unless(false, "ByteLevel, Metaspace, Replace, ByteFallback, Fuse, Strip or Sequence");
     }
     d.none = false;
   });
@@ -408,7 +469,16 @@ TokenizerDescription read(const SortedJson& json) {
   bool byte_level = false;
   d.pre_tokenizer = read_pre_tokenizer(root.get("pre_tokenizer"), byte_level);
   TokenIds ids;
-  d.model = read_model(root.get("model"), ids);
+  const Node model = root.get("model");
+  const Node type = model.get("type");
+  if (!type.is_null() && type.text() == "Unigram") {
+    d.unigram = read_unigram(model, ids, d.model.tokens);
+    if (byte_level) type.fail("BPE with the pre-tokenizer ByteLevel", ErrorCode::unsupported);
+  } else if (type.is_null() || type.text() == "BPE") {
+    d.model = read_model(model, ids);
+  } else {
+    type.fail("BPE or Unigram", ErrorCode::unsupported);
+  }
   d.model.byte_level = byte_level;
   d.added_tokens = read_added_tokens(root.get("added_tokens"), d.model, ids);
   read_post_processor(root.get("post_processor"), d);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "io/tokenizer/decoder.h"
 #include "io/tokenizer/normalizer.h"
 #include "io/tokenizer/pretokenizer.h"
+#include "io/tokenizer/unigram.h"
 
 namespace lathe {
 
@@ -21,7 +23,8 @@ inline constexpr std::int32_t kMaxTokenIds = 1 << 20;
 struct TokenizerDescription {
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
-  BpeModel model;
+  BpeModel model;                           // its tokens, in any case
+  std::optional<UnigramModel> unigram;      // in place of byte pairs
   std::vector<AddedToken> added_tokens;     // ids agree with model.tokens and with each other
   std::vector<std::int32_t> before, after;  // tokens that add_special_tokens adds
   Decoder decoder;

@@ -13,7 +13,8 @@ using Pieces = std::vector<std::string>;
 Pieces split(const PreTokenizer& pre_tokenizer, std::string_view text) {
   Pieces out;
   auto matches = pre_tokenizer.make_matches();
-  pre_tokenizer.split(text, matches, [&](std::string_view piece) { out.emplace_back(piece); });
+  pre_tokenizer.split(text, true, matches,
+                      [&](std::string_view piece) { out.emplace_back(piece); });
   return out;
 }
 
@@ -36,7 +37,7 @@ TEST(PreTokenizer, SplitsAsTheLibrary) {
 TEST(PreTokenizer, EachStepSeesOnlyItsPiece) {
   std::vector<PreTokenizer::Step> steps(3);
   steps[0].regex = std::move(*Regex::compile(R"(\s+)", "a"));
-  steps[1].prefix_space = true;
+  steps[1].prefix = " ";
   // If text outside the piece were visible, the lookbehind would see the first step's space.
   steps[2].regex = std::move(*Regex::compile(R"(^ |(?<=\s)b)", "b"));
   const PreTokenizer pre_tokenizer(std::move(steps));

@@ -48,6 +48,9 @@ TEST(Regex, TranslatesWhatDiffers) {
       {R"((?i:'s|'t)|(?<!a)b)", R"((?i:'s|'t)|(?<!a)b)"},
       {R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+)",
        R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+)"},
+      {R"([a-z&&[^x]])", R"((?:(?=[^x])[a-z]))"},
+      {R"([\p{Lu}\p{Lo}\p{M}&&[^\p{Han}]]*)",
+       R"([^\p{Ll}\p{Lt}\p{Lm}\p{N}\p{P}\p{S}\p{Z}\p{C}\p{sc:Han}]*)"},
   };
   for (const auto& [pattern, wanted] : same) {
     const auto translated = translate_regex(pattern, "pattern");
@@ -58,8 +61,10 @@ TEST(Regex, TranslatesWhatDiffers) {
 
 TEST(Regex, RefusesWhatTheLibrariesReadDifferently) {
   const std::map<std::string, std::string> refused = {
-      {R"([a-z&&[^x]])", "&& in a character class"},
-      {R"([[:alpha:]])", "[ in a character class"},
+      {R"([&&a])", "&& without a class"},
+      {R"([a&&])", "&& without a class"},
+      {R"([[:alpha:]])", "[: in a character class"},
+      {R"([[[[[[[[[a]]]]]]]]])", "[ in too many character classes"},
       {R"(\h+)", R"(\h)"},
       {R"(\bword)", R"(\b)"},
       {R"((a)\1)", R"(\1)"},
@@ -89,6 +94,33 @@ TEST(Regex, RefusesWhatTheLibrariesReadDifferently) {
     const auto regex = Regex::compile(pattern, "p");
     ASSERT_FALSE(regex.ok()) << pattern;
     EXPECT_EQ(regex.error().code, ErrorCode::malformed) << pattern;
+  }
+}
+
+// Members by the rules of Oniguruma and of Rust's regex: union binds closer than &&, negation
+// least.
+TEST(Regex, IntersectsAndNestsClasses) {
+  struct Case {
+    const char* pattern;
+    const char* members;  // of the text below
+  };
+  const std::string text = "abcdxyzAZ09_ \n\u6F22\u304B\u00E9";
+  for (const Case& c :
+       {Case{"[a-d&&[^bc]]", "ad"}, Case{"[a-d&&b-z]", "bcd"},
+        Case{"[^a-z&&[^xyz]]", "xyzAZ09_ \n\u6F22\u304B\u00E9"}, Case{"[a-cx&&[b-z]&&[^x]]", "bc"},
+        Case{"[a[0-9]]", "a09"}, Case{"[^a-z[0-9]]", "AZ_ \n\u6F22\u304B\u00E9"},
+        Case{"[a[^\\p{L}]&&[^0_]]", "a9 \n"},
+        Case{"[\\p{L}&&[^\\p{Han}x]]", "abcdyzAZ\u304B\u00E9"},
+        Case{"[\\p{L}\\p{N}&&[^\\p{Lo}]&&[^a9]]", "bcdxyzAZ0\u00E9"},
+        Case{"[\\p{Lu}\\d&&\\w]", "AZ09"}}) {
+    const auto regex = Regex::compile(c.pattern, "pattern");
+    ASSERT_TRUE(regex.ok()) << regex.error().message();
+    Regex::Match match;
+    std::string found;
+    for_each_part(*regex, text, match, [&](std::size_t begin, std::size_t end, bool is_match) {
+      if (is_match) found += text.substr(begin, end - begin);
+    });
+    EXPECT_EQ(found, c.members) << c.pattern;
   }
 }
 
