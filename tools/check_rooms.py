@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the walls of src/: what each folder may include, and that no room has two helpers of one name.
+"""Checks the walls of src/: what each folder may include, and that no room has two definitions of one name.
 
 check_rooms.py          prints each breach as file:line with the rule and the row to change, and exits with 1
 check_rooms.py --table  prints the table of docs/architecture.md
@@ -12,6 +12,8 @@ include themselves and the folders that the row names. Tests (folders named test
 import pathlib
 import re
 import sys
+
+from definitions import definitions
 
 KERNELS = "base layout attn plan step kernels"
 HOST = f"{KERNELS} ops io"
@@ -164,50 +166,44 @@ def include_breaches(src: pathlib.Path) -> list[str]:
     return breaches
 
 
-# A function at the start of a line: type, name, arguments, brace.
-HELPER = re.compile(r"^[a-z][\w:<>,&* \n]*?[ *&](\w+)\(([^;{}]*?)\) \{", re.M)
-
-
-def helpers(text: str):
-    """(name, types of its arguments, line) of the functions in a file's unnamed namespaces."""
-    for begin in re.finditer(r"^namespace \{$", text, re.M):
-        end = text.find("\n}  // namespace\n", begin.end())
-        body = text[begin.end():end if end >= 0 else len(text)]
-        for match in HELPER.finditer(body):
-            types = []
-            for argument in re.split(r",(?![^<>(]*[>)])", match[2]):
-                words = re.sub(r"\s*=.*", "", " ".join(argument.split()))
-                types.append(re.sub(r"[\s]*\b\w+$", "", words))
-            line = text.count("\n", 0, begin.end() + match.start()) + 1
-            yield match[1], tuple(types), line
+def batch_of(name: str) -> tuple[str, str] | None:
+    """Files of one batch are compiled together. Nothing for programs of one file."""
+    test = "test" if "/test/" in name else ""
+    if name.endswith("_fake_cuda_test.cc"):
+        return "fake_cuda", "test"
+    if test and re.search(r"_(gpu_test|bench)\.cc$", name):
+        return None
+    parts = name.split("/")
+    if name.startswith("kernels/cpu/") and not test:
+        return "/".join(parts[:-1]), test
+    return "/".join(parts[:2] if parts[0] == "kernels" else parts[:1]), test
 
 
 def twin_breaches(src: pathlib.Path) -> list[str]:
-    """Files of a room are compiled in batches: two helpers of one name and signature may meet in one."""
+    """Files of a room are compiled in batches: two definitions of one name (and signature) may meet in one."""
     breaches = []
-    rooms: dict[tuple, str] = {}
+    seen: dict[tuple, tuple] = {}
     for path in sorted(src.rglob("*.cc")):
         name = str(path.relative_to(src))
         text = path.read_text()
-        if re.search(r"^// Compiled alone: ", text, re.M):
+        if re.search(r'^// Compiled alone: |^#include "hwy/foreach_target.h"', text, re.M):
             continue
         if "// Compiled alone" in text:
             breaches.append(f'src/{name}: wanted a line that begins with "// Compiled alone: ", which the build looks for')
-        test = "test" if "/test/" in name else ""
-        room = str(path.parent.relative_to(src)) if name.startswith("kernels/cpu/") and not test else name.split("/")[0]
-        if name.startswith("kernels/") and not name.startswith("kernels/cpu/"):
-            room = "/".join(name.split("/")[:2])
-        if name.endswith("_fake_cuda_test.cc"):
-            room, test = "fake_cuda", "test"
-        elif re.search(r"_(gpu_test|bench)\.cc$", name) and test:
+        batch = batch_of(name)
+        if batch is None:
             continue
-        space = "".join(re.findall(r"^namespace ([\w:]+) \{", text, re.M))
-        for helper, types, line in helpers(text):
-            key = (room, test, space, helper, types)
-            here = f"src/{name}:{line}"
-            if not rooms.get(key, here).startswith(f"src/{name}:"):
-                breaches.append(f"{here}: {helper}() is in {rooms[key]} too, with the same arguments; share it, or give one another name")
-            rooms.setdefault(key, here)
+        told = set()
+        for space, (kind, what, *rest), line in definitions(text):
+            key = (batch, space, what, *(rest if kind == "function" else ()))
+            other, *alias = seen.setdefault(key, (f"src/{name}:{line}", *(rest if kind == "alias" else ())))
+            if other.startswith(f"src/{name}:") or (kind == "alias" and alias == rest) or (what, line) in told:
+                continue
+            if batch[0].startswith("kernels/cpu/") and not batch[1] and kind != "function":
+                continue  # compiled file by file; a function in two files is a copy
+            told.add((what, line))
+            same = f"{what}() is in {other} too, with the same arguments" if kind == "function" else f"{what} is in {other} too"
+            breaches.append(f"src/{name}:{line}: {same}; share it, or give one another name")
     return breaches
 
 
