@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Checks the walls of src/: what each folder may include, and that no room has two definitions of one name.
+"""Checks the walls of src/: what each folder may include, that every file is in a room, and that no room has two definitions of one name.
 
 check_rooms.py          prints each breach as file:line with the rule and the row to change, and exits with 1
 check_rooms.py --table  prints the table of docs/architecture.md
 check_rooms.py --write  writes it there; without, a table that differs is a breach
 
-ROOMS is the table, lowest layers first. A row is for a folder and its subfolders, unless they have a row of their own. Its files may
-include themselves and the folders that the row names. Tests (folders named test/) may include anything.
+ROOMS is the table, lowest layers first. A row is for a folder and its subfolders; where one subfolder has a row, all have. The folder's
+files may include themselves and the folders that the row names. Tests (folders named test/) may include anything.
 """
 
 import pathlib
@@ -18,6 +18,7 @@ from definitions import definitions
 KERNELS = "base layout attn plan step kernels"
 HOST = f"{KERNELS} ops io"
 SM90 = f"{KERNELS} kernels/cuda/common"
+FAKE, ANYTHING = "kernels/cuda/fake", "anything"
 
 # folder, what it is for, what it may include
 ROOMS = [
@@ -44,7 +45,7 @@ ROOMS = [
     ("kernels/cpu/hyper", "hyper-connections", f"{KERNELS} kernels/cpu/common"),
     ("kernels/cpu/sampling", "logits to tokens", f"{KERNELS} kernels/cpu/common"),
     ("kernels/cpu", "the CPU's backend and its kernels' capabilities", KERNELS + " kernels/cpu/*"),
-    ("kernels/cuda/fake", "the CUDA runtime and device of tests on the CPU", ""),
+    (FAKE, "the CUDA runtime and device of tests on the CPU", ANYTHING),
     ("kernels/cuda/common", "what device code shares: barriers, wgmma, TMA, launches, streams", "base layout attn kernels kernels/cuda/fake"),
     ("kernels/cuda/sm90/attention", "what the attention families share: row max, masks, swizzle", SM90),
     ("kernels/cuda/sm90/codec", "cache codecs, RoPE and the write", SM90),
@@ -103,7 +104,11 @@ ROOMS = [
 ]
 EXTERNAL = {"hwy"}  # included with quotes, as Highway's per-target inclusion asks for
 SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
-INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
+SOURCES = SUFFIXES | {".inc"}
+OTHER_SUFFIXES = {".c", ".cpp", ".cxx", ".hpp", ".hh", ".inl"}
+INCLUDE = re.compile(r"^\s*#\s*(?:include(?:_next)?|import)\b(.*)")
+TARGET = re.compile(r'\s*(?:/\*.*?\*/\s*)*(["<])([^">]+)[">]')
+TEST = re.compile(r".*/test/[a-z0-9_]+_(?:test|bench)\.cc")  # what the build looks for
 HERE = "tools/check_rooms.py"
 FOLDERS = [folder for folder, _, _ in ROOMS]
 # In a row of another room, such a name stands for all folders of the room.
@@ -122,6 +127,8 @@ def row_of(path: str) -> str | None:
 
 def allowed(row: str) -> set[str]:
     names = next(may for folder, _, may in ROOMS if folder == row).split()
+    if names == [ANYTHING]:
+        return set(FOLDERS)
     out = {row}
     for name in names:
         if name.endswith("/*"):
@@ -135,6 +142,38 @@ def allowed(row: str) -> set[str]:
     return out
 
 
+def place_breaches(name: str) -> list[str]:
+    """What is wrong with where a file is, or with its name."""
+    folder, row, suffix = str(pathlib.PurePath(name).parent), row_of(name), pathlib.PurePath(name).suffix
+    inside = row != folder and any(f.startswith(f"{row}/") for f in FOLDERS)
+    if row is None or (inside and "/test/" not in name):
+        return [f"src/{name}: {'src/' if folder == '.' else folder} has no row in {HERE}"]
+    if suffix in OTHER_SUFFIXES:
+        return [f"src/{name}: wanted a name that ends in .h, .cc, .cu, .cuh or .inc, got {suffix}"]
+    if suffix == ".cc" and "/test/" in name and not TEST.fullmatch(name):
+        return [f"src/{name}: the build has no such test; wanted test/NAME_test.cc, of small letters, digits and _"]
+    return []
+
+
+def include_breach(src: pathlib.Path, directive: str, row: str, may: set[str]) -> list[str]:
+    """What is wrong with the rest of an #include line."""
+    match = TARGET.match(directive)
+    if not match:
+        return [f'wanted #include "PATH" or #include <PATH>, got {directive.strip()}']
+    quote, target = match.groups()
+    known = (src / target).exists()
+    if target.split("/")[0] in EXTERNAL or (quote == "<" and not known):
+        return []
+    folder = row_of(target)
+    if folder is None or not known or {".", ".."} & set(target.split("/")):
+        return [f'"{target}" is not a path from src/']
+    if "/test/" in target:
+        return [f'includes "{target}", a test\'s']
+    if folder not in may:
+        return [f'includes "{target}"; {row} may not include {folder} (row "{row}" of {HERE})']
+    return [f'wanted "{target}", got <{target}>'] if quote == "<" else []
+
+
 def include_breaches(src: pathlib.Path) -> list[str]:
     breaches = []
     may = {row: allowed(row) for row in FOLDERS}
@@ -142,27 +181,17 @@ def include_breaches(src: pathlib.Path) -> list[str]:
         for name in names:
             if name not in FOLDERS:
                 breaches.append(f"{HERE}: row {row}: {name} is not a folder of the table")
-            elif FOLDERS.index(name) > FOLDERS.index(row):
+            elif FOLDERS.index(name) > FOLDERS.index(row) and row != FAKE:
                 breaches.append(f"{HERE}: row {row} may include {name}, which is a higher layer")
-    for path in sorted(p for p in src.rglob("*") if p.suffix in SUFFIXES):
+    for path in sorted(p for p in src.rglob("*") if p.suffix in SOURCES | OTHER_SUFFIXES):
         name = str(path.relative_to(src))
+        breaches += place_breaches(name)
         row = row_of(name)
-        if row is None:
-            breaches.append(f"src/{name}: {path.parent.relative_to(src)} has no row in {HERE}")
-            continue
-        if "/test/" in name or "/fake/" in name:
+        if row is None or "/test/" in name:
             continue
         for number, line in enumerate(path.read_text().splitlines(), 1):
-            match = INCLUDE.match(line)
-            if not match or match[1].split("/")[0] in EXTERNAL:
-                continue
-            target = row_of(match[1])
-            if target is None or not (src / match[1]).exists():
-                breaches.append(f'src/{name}:{number}: "{match[1]}" is not a path from src/')
-            elif "/test/" in match[1]:
-                breaches.append(f'src/{name}:{number}: includes "{match[1]}", a test\'s')
-            elif target not in may[row]:
-                breaches.append(f'src/{name}:{number}: includes "{match[1]}"; {row} may not include {target} (row "{row}" of {HERE})')
+            if match := INCLUDE.match(line):
+                breaches += [f"src/{name}:{number}: {breach}" for breach in include_breach(src, match[1], row, may[row])]
     return breaches
 
 
@@ -217,7 +246,7 @@ def table() -> str:
             if set(group) <= set(names) and folder.split("/")[0] != last:
                 cells.append(f"up to `{last}`")
                 names = [n for n in names if n not in group]
-        cells += [f"`{n}`" for n in names]
+        cells += [n if n == ANYTHING else f"`{n}`" for n in names]
         lines.append(f"| `{folder}` | {what} | {', '.join(cells) or 'nothing'} |")
     return "\n".join(lines)
 
