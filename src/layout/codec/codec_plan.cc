@@ -9,6 +9,25 @@
 namespace lathe {
 namespace {
 
+// Codes that share a scale are whole tiles of their part: codecs would leave out the rest. Those of
+// e2m1 are 16, a vector's.
+constexpr bool has_whole_tiles(const LayoutRow& row) {
+  for (const PartRow& part : row.parts) {
+    const bool coded = part.dtype == DType::e4m3 || part.dtype == DType::e2m1;
+    if (!coded || row.tile <= 0) continue;
+    if (part.dtype == DType::e2m1 && row.tile != 16) return false;
+    for (const DimRule& rule : dim_rules(row.kind)) {
+      const bool own = part.role == PartRole::nope   ? rule.field == &LayoutDims::nope
+                       : part.role == PartRole::rope ? rule.field == &LayoutDims::rope
+                                                     : rule.field != &LayoutDims::kv_heads;
+      if (own && rule.multiple % row.tile != 0) return false;
+    }
+  }
+  return true;
+}
+static_assert(std::ranges::all_of(kLayoutRows, has_whole_tiles),
+              "the dims of parts with tiles are multiples of the tile; e2m1 has tiles of 16");
+
 PlacedPart placed(const CacheLayout& layout, std::int32_t page_size, const Part& part) {
   return {layout.offset_of(part, page_size, 0), layout.plane_bytes(part.plane), part.bytes()};
 }
