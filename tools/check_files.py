@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Compiles files of src/ one by one, without writing objects: each must stand on its own includes.
 
-check_files.py [--since COMMIT] [--jobs N] [FILE...]
-All sources and headers of src/, or those given, or those that changed since COMMIT. Flags are those of preset `debug`, which it configures
-in build-debug. A kernel (.cu, .cuh) is compiled as C++ for the emulator. Prints each file that does not compile with its first error, and
-exits with 1.
+check_files.py [--since COMMIT] [--jobs N] [FILE or FOLDER...]
+All sources and headers of src/, or those given, or those that changed since COMMIT, new ones that git does not know included (but not the
+files that include a changed one). Flags are those of preset `debug`, which it configures in build-debug. A kernel (.cu, .cuh) is compiled
+as C++ for the emulator. Prints each file that does not compile with its first error, and exits with 1.
 """
 
 import argparse
@@ -56,12 +56,16 @@ class Flags:
             path = pathlib.Path(entry["file"])
             if "/emulated/" in str(path):
                 self.emulated = self.emulated or flags_of(entry)
+            if path.is_relative_to(ROOT / "tests") and path.suffix == ".cc":
+                self.own[path] = flags_of(entry)
             if not path.is_relative_to(ROOT / "src"):
                 continue
             emulated = "lathe_kernels_cuda_emulated" in entry["output"] if "output" in entry else "fake/rename.h" in entry["command"]
             if path not in self.own or not emulated:
                 self.own[path] = flags_of(entry)
         for path, flags in self.own.items():
+            if not path.is_relative_to(ROOT / "src"):
+                continue
             for folder in (path.parent, *path.parent.parents):
                 self.folders.setdefault((folder, "test" in path.parts), flags)
 
@@ -70,7 +74,7 @@ class Flags:
             return self.own[path]
         if path.suffix in (".cu", ".cuh"):
             return None if "test" in path.parts else self.emulated  # tests on a GPU are nvcc's alone
-        for folder in (path.parent, *path.parent.parents):
+        for folder in (path.parent, *path.parent.parents) if path.is_relative_to(ROOT / "src") else ():
             flags = self.folders.get((folder, "test" in path.parts)) or self.folders.get((folder, False))
             if flags:
                 return flags
@@ -79,8 +83,6 @@ class Flags:
 
 def compile_alone(path, flags):
     """The first error, or nothing."""
-    if flags is None:
-        return None  # not part of this build: CUDA's own, without the toolkit's headers
     extra = ["-x", "c++"]
     if path.suffix in (".h", ".cuh"):
         extra += ["-Wno-pragma-once-outside-header", "-Wno-unused-function", "-Wno-unused-const-variable"]
@@ -94,6 +96,27 @@ def compile_alone(path, flags):
     return found[0] if found else done.stderr.strip().split("\n")[-1]
 
 
+def changed_since(commit):
+    """Files of src/ that differ from the commit's and are still there."""
+    names = []
+    for command in (["diff", "--name-only", "--diff-filter=d", commit], ["ls-files", "--others", "--exclude-standard"]):
+        said = subprocess.run(["git", *command, "--", "src"], cwd=ROOT, capture_output=True, text=True)
+        if said.returncode != 0:
+            sys.exit(f"check_files: --since {commit}: {said.stderr.strip()}")
+        names += said.stdout.split()
+    return [ROOT / name for name in names]
+
+
+def named(path):
+    """A file that was named, or the sources of a folder."""
+    path = path.resolve()
+    if not path.exists():
+        sys.exit(f"check_files: no file or folder {path}")
+    if not path.is_relative_to(ROOT) or (path.is_file() and path.suffix not in SUFFIXES):
+        sys.exit(f"check_files: {path}: wanted a source or header of {ROOT}/src")
+    return sorted(path.rglob("*")) if path.is_dir() else [path]
+
+
 # Headers that are parts of one file: Highway's, included once for each SIMD target.
 def is_part(path):
     return path.name.endswith("-inl.h")
@@ -105,19 +128,20 @@ def main():
     parser.add_argument("--since", metavar="COMMIT")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     options = parser.parse_args()
-    files = [f.resolve() for f in options.files]
+    files = [f for path in options.files for f in named(path)]
     if options.since:
-        said = subprocess.run(["git", "diff", "--name-only", "--diff-filter=d", options.since, "--", "src"], cwd=ROOT, capture_output=True, text=True)
-        if said.returncode != 0:
-            sys.exit(f"check_files: --since {options.since}: {said.stderr.strip()}")
-        files += [ROOT / name for name in said.stdout.split()]
+        files += changed_since(options.since)
     elif not files:
         files = sorted((ROOT / "src").rglob("*"))
     files = [f for f in files if f.suffix in SUFFIXES and not is_part(f)]
     if not files:
+        print("no sources")
         return 0
     flags = Flags(configure())
-    failed = 0
+    built = [f for f in files if flags.of(f) is not None]
+    if others := [str(f.relative_to(ROOT)) for f in files if flags.of(f) is None]:
+        print(f"{len(others)} not part of this build: {' '.join(others[:8])}{' ...' if len(others) > 8 else ''}")
+    files, failed = built, 0
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for path, error in zip(files, pool.map(lambda f: compile_alone(f, flags.of(f)), files)):
             if error:
