@@ -26,11 +26,11 @@ struct LayoutOutcome {
   std::vector<Failure> failures;
 };
 
-/// "no decode kernel fits", "no prefill kernel fits", "no kernel fits on either side", "no layout
-/// fits both sides"
+/// "no decode kernel fits", "no prefill kernel fits", "no prefill and no decode kernel fits" or "no
+/// layout fits both sides"
 std::string headline_of(const std::vector<LayoutOutcome>& outcomes);
 
-/// "--attention dsa on sm90, prefill flashmla_kv, decode trtllm, kv-cache-dtype fp8_e4m3"
+/// "sparse_latent on sm90, prefill flashmla_kv, decode trtllm, kv-cache-dtype fp8_e4m3"
 std::string describe_request(const AttentionProblem& problem, const Machine& machine,
                              const PlanRequest& request);
 
