@@ -33,7 +33,7 @@ LATHE_ENUM(ServiceState, LATHE_SERVICE_STATES)
 
 class Service {
  public:
-  /// Answers a request, in the serving thread (routes/routes.h).
+  /// Answers a request, in the serving thread (server/routes/routes.h).
   using Dispatch = void (*)(Service& service, HttpRequest request, std::shared_ptr<Reply> reply);
 
   /// Whether a request's body is worth reading, by its head; called from any thread.
