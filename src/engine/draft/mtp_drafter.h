@@ -23,8 +23,8 @@ namespace lathe {
 
 class MtpDrafter : public Drafter {
  public:
-  /// Model, cache and `ops` are the engine's; what they point to must outlive it. Errors: Runner's;
-  /// no memory.
+  /// Model, cache and `ops` are the engine's; what they point to must outlive it. Errors: those of
+  /// Runner::create(), and out of memory.
   static Result<MtpDrafter> create(const Model& model, KvCache& cache, const OpsContext& ops);
 
   HiddenRows* hidden() override { return hidden_.get(); }
