@@ -72,6 +72,10 @@ class Twins(unittest.TestCase):
             self.assertIn("plan/a.cc:3 too", self.said(one, other), one)
             self.assertIn("plan/a.cc:2 too", self.said(one, other, "namespace lathe {{\n{}\n}}\n"), one)
 
+    def test_kernels_are_compiled_in_units(self):
+        files = {f"kernels/cuda/sm90/{folder}/a.cu": "namespace {\nint f() { return 1; }\n}\n" for folder in ("codec", "moe")}
+        self.assertIn("codec/a.cu:2 too", "\n".join(breaches(check_rooms.twin_breaches, files)))
+
     def test_what_may_be_in_two_files(self):
         for one, other in (
             ("int f(int a) { return a; }", "int f(long a) { return 1; }"),

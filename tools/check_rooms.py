@@ -200,8 +200,10 @@ def batch_of(name: str) -> tuple[str, str] | None:
     test = "test" if "/test/" in name else ""
     if name.endswith("_fake_cuda_test.cc"):
         return "fake_cuda", "test"
-    if test and re.search(r"_(gpu_test|bench)\.cc$", name):
+    if test and (name.endswith(".cu") or re.search(r"_(gpu_test|bench)\.cc$", name)):
         return None
+    if name.endswith(".cu"):
+        return "units of kernels", test
     parts = name.split("/")
     if name.startswith("kernels/cpu/") and not test:
         return "/".join(parts[:-1]), test
@@ -212,7 +214,7 @@ def twin_breaches(src: pathlib.Path) -> list[str]:
     """Files of a room are compiled in batches: two definitions of one name (and signature) may meet in one."""
     breaches = []
     seen: dict[tuple, tuple] = {}
-    for path in sorted(src.rglob("*.cc")):
+    for path in sorted(p for p in src.rglob("*") if p.suffix in (".cc", ".cu")):
         name = str(path.relative_to(src))
         text = path.read_text()
         if re.search(r'^// Compiled alone: |^#include "hwy/foreach_target.h"', text, re.M):
