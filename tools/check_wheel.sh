@@ -2,7 +2,7 @@
 # check_wheel.sh WHEEL [ROOT]: installs a wheel into a fresh environment and uses it: the module, the command, a model's answer.
 # With ROOT, does so in that tree, a bare Debian without our libraries (made by debootstrap, with python3-venv). That needs root.
 set -euo pipefail
-wheel=$(realpath "$1")
+wheel=$(realpath "${1:?usage: tools/check_wheel.sh WHEEL [ROOT]}")
 root=${2:-}
 here=$(cd "$(dirname "$0")/.." && pwd)
 work=$(mktemp -d)

@@ -87,7 +87,8 @@ class Engine {
   /// state is as after a failed launch(), and the step after it is dropped, too.
   Result<StepReport> collect();
   /// Starts the next step before the results of the one in flight are known, if that is possible
-  /// (docs/engine.md). Then the call of collect() after next reports it. Otherwise does nothing.
+  /// (docs/engine.md); otherwise does nothing. Then the first collect() reports the step that was
+  /// in flight, and the second one this step.
   void launch_ahead();
   /// One step: launches one if none is in flight, starts the next one if it can (launch_ahead()),
   /// and collects the older one.

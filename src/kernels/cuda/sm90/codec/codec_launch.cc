@@ -143,7 +143,8 @@ bool map_whole_rounds(RunParams& run, int rounds, int least_shift, bool encodes)
     const bool within = run.tile_shift <= shift;
     const bool spans = run.kind != RunKind::e2m1_ue8m0 && piece == 1u << run.tile_shift;
     if (encodes && !within && !spans) continue;
-    // Runs that rotate have one round and store each scale by itself.
+    // With rotation there is one round, and each lane stores its own scale byte. Otherwise the
+    // scales of e2m1 are stored as joined words, which must come out whole.
     const bool joins = run.kind == RunKind::e2m1_ue8m0 && !run.rotates;
     if (encodes && joins && !scales_join(rounds, shift)) continue;
     lanes.shift = shift;
@@ -154,8 +155,8 @@ bool map_whole_rounds(RunParams& run, int rounds, int least_shift, bool encodes)
   return false;
 }
 
-// As deal_whole() with one round, in which some lanes may be idle. wide: a wide tile is encoded,
-// which needs a warp per row.
+// As map_whole_rounds() with one round, in which some lanes may be idle. wide: a wide tile is
+// encoded, which needs a warp per row.
 void map_one_round(RunParams& run, bool wide) {
   LaneMap& lanes = run.lanes;
   lanes.shift = wide ? 5 : std::min(static_cast<int>(std::bit_width(lanes.chunks - 1)), 5);

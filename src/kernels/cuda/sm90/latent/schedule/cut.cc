@@ -113,8 +113,10 @@ void share_on_device(LatentCut& c, const WorkTileCost& cost) {
   all.items = all.work_tiles + c.shared_parts;
   c.costs = work_costs(cost);
 }
-/// The same, but each work tile is split by its own keys alone. Prefills of many rows are not
-/// split: they fill the SMs anyway, and partials would need more memory than their keys.
+
+/// Lets the device distribute the work tiles, and splits each by its own keys alone, so that its
+/// bits do not depend on other requests. Prefills of many rows are not split: they fill the SMs
+/// anyway, and partials would need more memory than their keys.
 void share_fixed(LatentCut& c, std::int64_t keys, const WorkTileCost& cost) {
   c.shared = true;
   c.fixed = static_cast<std::int32_t>(cost.tiles <= kLatentFixedBlocks

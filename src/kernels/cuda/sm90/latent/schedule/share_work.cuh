@@ -375,8 +375,8 @@ class WorkSharing {
     }
     store_split_tiles(1, me, before, own);
   }
-  /// Converts a place on the line to steps of the part that begins there: an item's cost comes
-  /// first.
+  /// The step of a part at cost `at`, counted from the part's beginning: the fixed cost of its
+  /// work item comes first, then its steps.
   __device__ std::int32_t step_of(std::int32_t at, std::int32_t excess) const {
     const std::int32_t past = at - item_cost();
     const std::int32_t step = past <= 0 ? 0 : (past + kStep / 2) / kStep;

@@ -15,9 +15,11 @@
 
 namespace lathe::cuda {
 
-/// Self has arrange() for queries, score(d, n) of tile n, prepare(n) after it, values(n) for
-/// drop_wild_keys_swapped(), softmax(d), add(n, last), release(n), and is_bf16(tile): whether rows
-/// of a tile's 16 dimensions are in order. N: the kernel's configuration.
+/// The loop over key tiles of a warpgroup, for kernels with queries on N. The kernel derives from
+/// it as Self and provides: arrange() the queries; for each tile n
+/// score(d, n), prepare(n), values(n) (used by drop_wild_keys_swapped()), softmax(d), add(n, last)
+/// and release(n). is_bf16(tile) says whether the rows of a tile's 16 dimensions are in order.
+/// N: the kernel's configuration.
 template <class Self, class N, class Shared>
 struct SwapAbGroup {
   static constexpr int kMRows = N::kMRows, kEights = kMRows / 8;
