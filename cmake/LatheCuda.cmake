@@ -49,7 +49,7 @@ set(LATHE_KERNEL_FLAGS $<$<BOOL:${LATHE_SMALL_KERNELS}>:--compress-mode=size>)
 # folders without one are together (`plain`, `exact`).
 set(LATHE_CUDA_UNITS codec exact latent plain staged)
 set(LATHE_CUDA_UNIT_codec codec moe)
-set(LATHE_CUDA_UNIT_exact rowwise sampling)
+set(LATHE_CUDA_UNIT_exact rowwise sampling exchange)
 set(LATHE_CUDA_UNIT_latent latent/m64 latent/swap_ab)
 set(LATHE_CUDA_UNIT_plain latent/combine latent/schedule gqa/combine gqa/schedule compress hyper random step ragged/keys)
 set(LATHE_CUDA_UNIT_staged indexer gqa/m128 gqa/swap_ab latent/native latent/stage ragged/m128)

@@ -84,6 +84,7 @@ struct Thread {
   std::int64_t generation = 0;
   bool (*ready)(void* condition) = nullptr;
   void* condition = nullptr;
+  bool polling = false;  // it waits for another device or the host: pause_poll()
 };
 
 inline constexpr int kWarp = 32;
@@ -97,14 +98,22 @@ struct Machine {
   // can reach the next shuffle before another lane has read from this one, but not the one after.
   std::vector<std::uint64_t> lanes[2];
   Barrier blocks[kClusterBlocks], cluster;
+  bool votes[kClusterBlocks] = {};  // of sync_block_or()
   int block_threads = 0, cluster_threads = 0;
   int current = 0;
   int finished = 0;
   std::int64_t clusters_begun = 0;
+  // Of run_cluster(), which a jump returns to.
+  int turn = 0, at = 0;
+  bool progress = false, polls = false;
   Jump scheduler;
   std::function<void()> body;
 };
 inline Machine machine;
+
+/// Runs other devices until they need this one, or until time has passed. The fake runtime sets it;
+/// a kernel that runs outside of it must not poll.
+inline void (*run_others)() = nullptr;
 
 [[gnu::noinline]] inline void yield() {
   Machine& m = machine;
@@ -142,6 +151,14 @@ void wait_until(Ready ready) {
   me.ready = [](void* condition) { return (*static_cast<Ready*>(condition))(); };
   yield();
   me.ready = nullptr;
+}
+
+/// A round of a loop that polls memory of another device or the host: the others run before the
+/// thread's next round.
+inline void pause_poll() {
+  Thread& me = machine.threads[static_cast<std::size_t>(machine.current)];
+  me.polling = true;
+  yield();
 }
 
 /// The values that the warp's lanes pass, valid until the lane's next collective. All lanes must
@@ -203,35 +220,42 @@ inline void run_cluster(int block_threads, int blocks) {
   m.cluster = {};
   m.finished = 0;
   ++m.clusters_begun;
+  for (bool& vote : m.votes) vote = false;
   for (Thread& t : m.threads) {
     t.finished = false;
     t.barrier = nullptr;
     t.ready = nullptr;
+    t.polling = false;
   }
-  static int turn, at;
-  static bool progress;
+  const int leader = static_cast<int>(m.clusters_begun % blocks);
   while (m.finished < threads) {
-    progress = false;
+    m.progress = m.polls = false;
     // Switch to another block only when this one cannot go on. Blocks then drift as far apart as
     // their barriers allow, which finds missing ones.
-    for (turn = 0; turn < blocks && !progress; ++turn) {
-      const int leader = static_cast<int>(m.clusters_begun % blocks);
-      const int begin = (leader + turn) % blocks * block_threads;
-      for (at = begin; at < begin + block_threads; ++at) {
-        Thread& t = m.threads[static_cast<std::size_t>(at)];
+    for (m.turn = 0; m.turn < blocks && !m.progress; ++m.turn) {
+      const int begin = (leader + m.turn) % blocks * block_threads;
+      for (m.at = begin; m.at < begin + block_threads; ++m.at) {
+        Thread& t = m.threads[static_cast<std::size_t>(m.at)];
         if (t.finished || (t.barrier != nullptr && t.barrier->generation == t.generation)) continue;
-        m.current = at;
+        m.current = m.at;
         if (t.ready != nullptr && !t.ready(t.condition)) continue;
-        progress = true;
-        const auto thread = static_cast<unsigned>(at % block_threads);
+        // A round of a poll is no progress, or the threads of a block could starve other devices.
+        m.progress = m.progress || !t.polling;
+        m.polls = m.polls || t.polling;
+        t.polling = false;
+        const auto thread = static_cast<unsigned>(m.at % block_threads);
         threadIdx = {thread % blockDim.x, thread / blockDim.x, 0};
-        blockIdx = {first.x + static_cast<unsigned>(at / block_threads), first.y, first.z};
+        blockIdx = {first.x + static_cast<unsigned>(m.at / block_threads), first.y, first.z};
         if (LATHE_SET_JUMP(m.scheduler) != 0) continue;
         if (t.stack) jump(t.state);
         begin_on_new_stack(t);
       }
     }
-    LATHE_CHECK(progress || m.finished == threads, "a barrier that not all threads reach");
+    LATHE_CHECK(m.progress || m.polls || m.finished == threads,
+                "a barrier that not all threads reach");
+    if (m.progress || !m.polls || m.finished == threads) continue;
+    LATHE_CHECK(run_others != nullptr, "a kernel that polls, run without the fake runtime");
+    run_others();
   }
 }
 

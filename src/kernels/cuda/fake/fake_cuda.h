@@ -3,7 +3,10 @@
 // crashes at once; the destination of a pending copy holds 0xff. It also counts allocations, waits
 // and copies, for tests of what a step must not do.
 //
-// One thread at a time. Work on all streams runs in the order in which it was queued.
+// It has one device, or as many as a test says, each with a queue: work on all streams of a device
+// runs in the order in which it was queued. A thread that waits for one device runs all of them in
+// turns, so kernels may wait for one another. Calls may come from several threads; a thread's
+// current device, capture and last error are its own.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -24,9 +27,15 @@ struct Counts {
 };
 Counts counts();
 
-/// Bytes of device memory in use.
+inline constexpr int kMostDevices = 8;
+/// How many devices there are, 0 to count - 1, and whether they can access each other's memory.
+void set_devices(int count, bool peer_access = true);
+/// Runs devices in random order and unequally often. 0: in turns.
+void shuffle_devices(unsigned seed);
+
+/// Bytes of the current device's memory in use.
 std::int64_t device_bytes();
-/// Sets the total that cudaMemGetInfo() reports; at most 16 GiB.
+/// Sets the total of each device that cudaMemGetInfo() reports; at most 16 GiB.
 void set_device_memory(std::int64_t bytes);
 /// Makes the next wait fail with this status, as after an error on the device.
 void fail_next_wait(cudaError_t status);

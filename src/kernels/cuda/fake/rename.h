@@ -44,6 +44,8 @@
   X(cudaGetDevice, (int*))                                                                      \
   X(cudaSetDevice, (int))                                                                       \
   X(cudaGetDeviceCount, (int*))                                                                 \
+  X(cudaDeviceCanAccessPeer, (int*, int, int))                                                  \
+  X(cudaDeviceEnablePeerAccess, (int, unsigned))                                                \
   X(cudaGetDeviceProperties, (cudaDeviceProp*, int))                                            \
   X(cudaDeviceGetAttribute, (int*, cudaDeviceAttr, int))                                        \
   X(cudaDriverGetVersion, (int*))                                                               \
@@ -81,6 +83,8 @@
 #define cudaGetDevice fake_cudaGetDevice
 #define cudaSetDevice fake_cudaSetDevice
 #define cudaGetDeviceCount fake_cudaGetDeviceCount
+#define cudaDeviceCanAccessPeer fake_cudaDeviceCanAccessPeer
+#define cudaDeviceEnablePeerAccess fake_cudaDeviceEnablePeerAccess
 #define cudaGetDeviceProperties fake_cudaGetDeviceProperties
 #define cudaDeviceGetAttribute fake_cudaDeviceGetAttribute
 #define cudaDriverGetVersion fake_cudaDriverGetVersion

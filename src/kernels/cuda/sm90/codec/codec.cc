@@ -24,7 +24,7 @@ Result<void> check_stride(const char* field, const RowsView& rows) {
                fmt::format("{}", rows.row_stride), ""};
 }
 
-Result<void> check_count(const char* field, std::int64_t rows) {
+Result<void> check_row_count(const char* field, std::int64_t rows) {
   if (rows <= kMaxCodecRows) return {};
   return Error{ErrorCode::out_of_range, field, fmt::format("at most {} rows", kMaxCodecRows),
                fmt::format("{}", rows), "split the call"};
@@ -89,7 +89,7 @@ Result<void> encode(const RowsView& rows, std::span<const Slot> slots, const Poo
     return ok;
   }
   if (auto ok = check_scales("scales", scales); !ok) return ok;
-  if (auto ok = check_count("rows.rows", rows.rows); !ok) return ok;
+  if (auto ok = check_row_count("rows.rows", rows.rows); !ok) return ok;
   if (auto ok = check_stride("rows", rows); !ok) return ok;
   if (rows.rows == 0) return {};
   EncodeParams p = encode_params(rows, slots, pool, scales);
@@ -138,7 +138,7 @@ Result<void> decode_rows(const ConstPoolView& pool, Slot first, const MutableRow
                          const TensorScales& scales, cudaStream_t stream,
                          std::source_location where) {
   if (auto ok = check_pool("pool", pool); !ok) return ok;
-  if (auto ok = check_count("out.rows", out.rows); !ok) return ok;
+  if (auto ok = check_row_count("out.rows", out.rows); !ok) return ok;
   const std::int64_t count = std::max<std::int64_t>(out.rows, 0);
   if (auto ok = check_rows("out", read_only(out), count, pool.layout.row_elems()); !ok) return ok;
   if (auto ok = check_scales("scales", scales); !ok) return ok;
@@ -163,7 +163,7 @@ Result<void> gather_decode(const ConstPoolView& pool, std::span<const Slot> slot
     return ok;
   }
   if (auto ok = check_scales("scales", scales); !ok) return ok;
-  if (auto ok = check_count("out.rows", out.rows); !ok) return ok;
+  if (auto ok = check_row_count("out.rows", out.rows); !ok) return ok;
   if (auto ok = check_stride("out", read_only(out)); !ok) return ok;
   if (slots.empty()) return {};
   return decode(pool, slots, Slot(), out, scales, "gather_decode", stream, where);
@@ -175,7 +175,7 @@ Result<void> requantize(const Requantize& op, cudaStream_t stream, std::source_l
       !ok) {
     return ok;
   }
-  if (auto ok = check_count("src_slots", std::ssize(op.src_slots)); !ok) return ok;
+  if (auto ok = check_row_count("src_slots", std::ssize(op.src_slots)); !ok) return ok;
   if (op.report != nullptr) {
     const cudaError_t cleared = cudaMemsetAsync(op.report, 0, sizeof *op.report, stream);
     if (auto ok = call_result(cleared, "clearing the report", where); !ok) return ok;
@@ -217,7 +217,7 @@ Result<void> move_tokens(const PoolView& pool, std::span<const Slot> src, std::s
                  fmt::format("{} slots, as many as src", src.size()), fmt::format("{}", dst.size()),
                  ""};
   }
-  if (auto ok = check_count("src", std::ssize(src)); !ok) return ok;
+  if (auto ok = check_row_count("src", std::ssize(src)); !ok) return ok;
   if (reinterpret_cast<std::uintptr_t>(staging) % 16 != 0) {
     return Error{ErrorCode::invalid_argument, "staging", "an address that is a multiple of 16",
                  fmt::format("{}", static_cast<const void*>(staging)), ""};
@@ -247,7 +247,7 @@ Result<void> rope_quantize_write(const RopeWrite& op, const PoolView& pool, cuda
                              .q_scale = op.q_scale};
   if (auto ok = check_table(op.table); !ok) return ok;
   if (auto ok = check_rope_write(shape, pool); !ok) return ok;
-  if (auto ok = check_count("k.rows", op.k.rows); !ok) return ok;
+  if (auto ok = check_row_count("k.rows", op.k.rows); !ok) return ok;
   if (auto ok = check_stride("k", op.k); !ok) return ok;
   if (auto ok = check_stride("q", op.q); !ok) return ok;
   if (auto ok = check_stride("q_out", read_only(op.q_out)); !ok) return ok;
@@ -258,7 +258,7 @@ Result<void> rope_quantize_write(const RopeWrite& op, const PoolView& pool, cuda
                                       op.table.pairing, op.positions, first);
   if (op.q.rows > 0) {
     const std::int64_t heads = op.q.cols / width;
-    if (auto ok = check_count("q.rows times heads", op.q.rows * heads); !ok) return ok;
+    if (auto ok = check_row_count("q.rows times heads", op.q.rows * heads); !ok) return ok;
     const EncodeParams q =
         rotate_params(op.q, op.q_out, heads, op.slots, pool.slots(), op.q_scale, rope, false);
     const cudaError_t status = launch_encode(q, op.q.dtype, true, stream);
@@ -280,9 +280,9 @@ Result<void> apply_rope(const RopeTableView& table, std::span<const LocalPos> po
   if (auto ok = check_apply_rope(view, std::ssize(positions), table.dim, heads, first); !ok) {
     return ok;
   }
-  if (auto ok = check_count("rows.rows", rows.rows); !ok) return ok;
+  if (auto ok = check_row_count("rows.rows", rows.rows); !ok) return ok;
   if (auto ok = check_stride("rows", view); !ok) return ok;
-  if (auto ok = check_count("rows.rows times heads", rows.rows * heads); !ok) return ok;
+  if (auto ok = check_row_count("rows.rows times heads", rows.rows * heads); !ok) return ok;
   constexpr std::int32_t kMaxDim = 32 * kChunk;
   if (table.dim > kMaxDim) {
     return Error{ErrorCode::out_of_range, "table.dim", fmt::format("at most {}", kMaxDim),
