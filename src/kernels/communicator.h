@@ -29,11 +29,13 @@ struct SumRows {
   RowsView partial;     // [T, n] from partials(), not read after the exchange
   MutableRowsView out;  // [T, n] f32
   bool add = false;
+  // f32 partials keep their bits; else they are rounded to Backend::activations() first.
+  bool exact = false;
 };
 
 /// x += the sum of all ranks' partials (as SumRows), then h = RmsNorm of x.
 struct SumNorm {
-  RowsView partial;               // [T, n] from partials(), not read after the exchange
+  RowsView partial;               // [T, n] as in SumRows without `exact`
   MutableRowsView x;              // [T, n] f32
   std::span<const float> weight;  // [n], or empty: 1
   float eps = 0;

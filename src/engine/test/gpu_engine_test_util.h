@@ -39,7 +39,8 @@ class GpuSetup {
   };
 
   GpuSetup(const std::string& directory, const Sizes& sizes, EngineOptions options)
-      : sizes_(sizes), backend_(cuda::make_cuda_backend(sizes.plain_products).value()) {
+      : sizes_(sizes),
+        backend_(cuda::make_cuda_backend({.plain_products = sizes.plain_products}).value()) {
     LoadOptions load;
     load.backend = backend_.get();
     load.expansion = false;

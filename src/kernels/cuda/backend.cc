@@ -16,6 +16,7 @@
 #include "kernels/cuda/common/device_rows.h"
 #include "kernels/cuda/common/memory.h"
 #include "kernels/cuda/common/stream.h"
+#include "kernels/cuda/exchange/cuda_communicator.h"
 #include "kernels/cuda/operators/attend_selected.h"
 #include "kernels/cuda/operators/compress.h"
 #include "kernels/cuda/operators/expert_layer.h"
@@ -75,13 +76,25 @@ bool is_narrow(const Product& p) {
          p.bias == nullptr && !p.add;
 }
 
-class CudaBackend : public Backend {
+class CudaBackend : public Backend, public ExchangeStream {
  public:
-  CudaBackend(lathe::cuda::Device device, Stream stream, Mark step_end, bool plain_products)
+  CudaBackend(lathe::cuda::Device device, Stream stream, Mark step_end,
+              const CudaBackendOptions& options)
       : device_(std::move(device)),
         stream_(std::move(stream)),
         step_end_(std::move(step_end)),
-        plain_products_(plain_products) {}
+        communicator_(options.communicator),
+        plain_products_(options.plain_products) {
+    if (communicator_ != nullptr) communicator_->attach(*this);
+  }
+
+  cudaStream_t next() override {
+    keep(flush());
+    return stream_;
+  }
+  void keep(const Result<void>& result) override {
+    if (failed_ && !result) failed_ = result;
+  }
 
   lathe::Device device() const override { return lathe::Device::sm90; }
   const Memory& memory() const override { return kDeviceMemory; }
@@ -145,7 +158,8 @@ class CudaBackend : public Backend {
   Result<void> download(const OpsContext&, const std::byte* from,
                         std::span<std::byte> to) override {
     if (auto ok = copy_to_host(from, to, stream_); !ok) return ok;
-    return stream_.wait();
+    if (auto ok = stream_.wait(); !ok || communicator_ == nullptr) return ok;
+    return communicator_->check();
   }
 
   Result<void> prepare_step(const OpsContext& ops, const Plan& plan, const KeyPools& pools,
@@ -484,6 +498,7 @@ class CudaBackend : public Backend {
     const bool previous = std::exchange(overlapping_, false);
     Result<void> waited = previous ? step_end_.wait() : stream_.wait();
     if (waited) waited = idle_.collect(!previous);
+    if (waited && communicator_ != nullptr) waited = communicator_->check();
     if (!previous) {
       staging_.reset();
       start_.clear();
@@ -501,9 +516,14 @@ class CudaBackend : public Backend {
     return {};
   }
 
-  void share_draws(const OpsContext&, std::int64_t) override {
-    keep(Error{ErrorCode::unsupported, "--tp", "1 on a GPU", "more ranks", "--device cpu"});
+  void share_draws(const OpsContext& ops, std::int64_t rows) override {
+    keep(flush());
+    auto records = sampler_.place_draws(rows, stream_);
+    if (!records) return keep(records.error());
+    ops.communicator->share_records(
+        ops, {.records = reinterpret_cast<std::byte*>(*records), .count = rows});
   }
+
   bool overlaps() const override { return true; }
   Result<void> begin_next_step() override {
     LATHE_CHECK(!overlapping_, "two steps at a time");
@@ -522,7 +542,12 @@ class CudaBackend : public Backend {
   }
   std::vector<double> idle_seconds() override { return idle_.take(); }
   Result<void> take_drawn(const OpsContext&, std::span<const std::int32_t> tokens) override {
-    start_.take(tokens, sampler_.tokens());
+    if (communicator_ == nullptr) {
+      start_.take(tokens, sampler_.tokens(), 1);
+    } else {
+      constexpr std::int64_t kStep = sizeof(DrawRecord) / sizeof(std::int32_t);
+      start_.take(tokens, reinterpret_cast<const std::int32_t*>(sampler_.shared()), kStep);
+    }
     return {};
   }
 
@@ -600,9 +625,6 @@ class CudaBackend : public Backend {
     return {};
   }
 
-  void keep(const Result<void>& result) {
-    if (failed_ && !result) failed_ = result;
-  }
   template <class Rows, class Params>
   void put(const char* kernel, const Rows& rows, cudaError_t (*launch)(const Params&, cudaStream_t),
            const Params& p) {
@@ -618,6 +640,7 @@ class CudaBackend : public Backend {
   Mark step_end_;             // recorded after the step before begin_next_step()
   bool overlapping_ = false;  // wait() is for that step, which is still in flight
   IdleTimes idle_;
+  CudaCommunicator* communicator_;
   bool plain_products_;
   Scratch scratch_{kDeviceMemory};
   std::unique_ptr<UploadRing> ring_;  // exists only while weights are prepared
@@ -634,15 +657,15 @@ class CudaBackend : public Backend {
 
 }  // namespace
 
-Result<std::unique_ptr<Backend>> make_cuda_backend(bool plain_products) {
-  auto device = open_device();
+Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaBackendOptions& options) {
+  auto device = open_device(options.ordinal);
   if (!device) return device.error();
   auto stream = Stream::make();
   if (!stream) return stream.error();
   auto step_end = Mark::make();
   if (!step_end) return step_end.error();
   return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(
-      std::move(*device), std::move(*stream), std::move(*step_end), plain_products));
+      std::move(*device), std::move(*stream), std::move(*step_end), options));
 }
 
 }  // namespace lathe::cuda

@@ -288,7 +288,7 @@ void Decoder::embed_rows(const OpsContext& ops, std::span<const std::int32_t> to
               .scale = embedding_scale(),
               .first = weights_->share.vocab.first,
               .vocab = config_.vocab});
-  sum_rows(ops, {constant(partial), x});
+  sum_rows(ops, {.partial = constant(partial), .out = x, .exact = true});
 }
 
 // Copies the first stream to all others.

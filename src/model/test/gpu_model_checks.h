@@ -88,7 +88,7 @@ struct GpuModelCase {
 
 inline void check_gpu_model(const GpuModelCase& c) {
   SCOPED_TRACE(c.directory + " " + c.layout + " " + c.kind);
-  auto backend = cuda::make_cuda_backend(c.plain_products);
+  auto backend = cuda::make_cuda_backend({.plain_products = c.plain_products});
   ASSERT_TRUE(backend.ok()) << backend.error().message();
   const auto load = [&](Backend* on) {
     LoadOptions options;

@@ -111,7 +111,8 @@ Result<void> Sampler::prepare(std::span<const SampleArgs> rows,
                   .top_k = p.top_k,
                   .likeliest = p.logprobs.value_or(-1),
                   .adjusts = adjusts_logits(args) ? 1 : 0,
-                  .top = pending.top};
+                  .top = pending.top,
+                  .place = static_cast<std::int32_t>(args.place)};
     if (row.adjusts != 0 || row.likeliest >= 0) {
       if (auto ok = copy_lists(args, staging, row); !ok) return ok;
     }
@@ -171,8 +172,30 @@ Result<void> Sampler::start(Arena& tensors, cudaStream_t stream) {
     return launch_result(status, {"sample", fmt::format("{} rows of {}", p.count, p.vocab),
                                   std::source_location::current()});
   }
+  started_ = p;
   started();
   return {};
+}
+
+Result<DrawRecord*> Sampler::place_draws(std::int64_t rows, cudaStream_t stream) {
+  constexpr std::int64_t kRows = 16 << 10;  // of a step; a recording needs a fixed address
+  if (rows > kRows) {
+    return Error{ErrorCode::unsupported, "rows of a step that give logits",
+                 fmt::format("up to {} on several GPUs", kRows), fmt::format("{}", rows), ""};
+  }
+  constexpr auto kBytes = kRows * static_cast<std::int64_t>(sizeof(DrawRecord));
+  auto* records = reinterpret_cast<DrawRecord*>(records_.take(kBytes));
+  if (records == nullptr) return no_scratch(kBytes);
+  const SampleParams p = std::exchange(started_, {});
+  const cudaError_t status = launch_place_draws(
+      {.rows = p.rows, .tokens = p.tokens, .records = records, .count = p.count}, stream);
+  if (auto ok = launch_result(status, {"place_draws", fmt::format("{} rows", p.count),
+                                       std::source_location::current()});
+      !ok) {
+    return ok.error();
+  }
+  shared_ = records;
+  return records;
 }
 
 void Sampler::started() {

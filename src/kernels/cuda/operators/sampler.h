@@ -53,6 +53,13 @@ class Sampler {
   /// [rows of the last start()] on the device; null before the first.
   const std::int32_t* tokens() const { return tokens_; }
 
+  /// With several ranks: the samples of the last start() as records by SampleArgs::place, for
+  /// Communicator::share_records(). [rows] on the device, at the same address in every step; null
+  /// after an error, which is returned. Errors: out of memory; more rows than a step may have.
+  Result<DrawRecord*> place_draws(std::int64_t rows, cudaStream_t stream);
+  /// What the last place_draws() returned, after the exchange; null before the first.
+  const DrawRecord* shared() const { return shared_; }
+
  private:
   // Log-probabilities that a row asked for.
   struct Wanted {
@@ -91,6 +98,9 @@ class Sampler {
   std::optional<Prepared> prepared_;
   Scratch sampled_{kDeviceMemory};  // tokens of start()
   const std::int32_t* tokens_ = nullptr;
+  SampleParams started_;  // of the last start(); no rows where nothing was sampled in the step
+  Scratch records_{kDeviceMemory};
+  const DrawRecord* shared_ = nullptr;
   // Reused in every step, so that they stop allocating.
   std::vector<SeenToken> seen_;
   std::vector<std::int32_t> seen_places_;  // zeros between calls

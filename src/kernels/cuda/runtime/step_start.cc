@@ -13,9 +13,11 @@ void StepStart::schedule(const Plan& plan, const KeyPools& pools, const Executio
   unscheduled_.push_back({&plan, pools, execution, &step});
 }
 
-void StepStart::take(std::span<const std::int32_t> tokens, const std::int32_t* drawn) {
+void StepStart::take(std::span<const std::int32_t> tokens, const std::int32_t* drawn,
+                     std::int64_t step) {
   taken_ = tokens;
   drawn_ = drawn;
+  step_ = step;
 }
 
 std::uint64_t StepStart::key() const {
@@ -48,7 +50,8 @@ Result<void> StepStart::make_schedules() {
 Result<void> StepStart::take_tokens(cudaStream_t stream) const {
   const TakeDrawnParams p{.tokens = const_cast<std::int32_t*>(taken_.data()),
                           .drawn = drawn_,
-                          .count = std::ssize(taken_)};
+                          .count = std::ssize(taken_),
+                          .step = step_};
   return launch_result(
       launch_take_drawn(p, stream),
       {"take_drawn", fmt::format("{} rows", taken_.size()), std::source_location::current()});

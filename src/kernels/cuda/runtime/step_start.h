@@ -21,7 +21,7 @@ class StepStart {
   void schedule(const Plan& plan, const KeyPools& pools, const Execution& execution,
                 PreparedStep& step);
   /// Sets the tokens to replace by sampled ones, both on the device (TakeDrawnParams).
-  void take(std::span<const std::int32_t> tokens, const std::int32_t* drawn);
+  void take(std::span<const std::int32_t> tokens, const std::int32_t* drawn, std::int64_t step);
   /// Hash of what a captured run() depends on. Schedules are left out: they have the bounds of
   /// the operators, which the key of replay() covers.
   std::uint64_t key() const;
@@ -43,6 +43,7 @@ class StepStart {
   std::vector<Unscheduled> unscheduled_;
   std::span<const std::int32_t> taken_;
   const std::int32_t* drawn_ = nullptr;
+  std::int64_t step_ = 1;
 };
 
 }  // namespace lathe::cuda

@@ -23,4 +23,12 @@ cudaError_t launch_take_drawn(const TakeDrawnParams& p, cudaStream_t stream) {
       p);
 }
 
+cudaError_t launch_place_draws(const PlaceDrawsParams& p, cudaStream_t stream) {
+  if (p.count == 0) return cudaSuccess;
+  return launch_kernel(
+      place_draws_kernel,
+      {.grid = blocks_for(p.count, kSampleThreads), .block = kSampleThreads, .early = true}, stream,
+      p);
+}
+
 }  // namespace lathe::cuda

@@ -196,7 +196,17 @@ static __global__ void __launch_bounds__(kSampleThreads)
   let_next_begin();
   wait_for_previous();
   const std::int64_t i = std::int64_t{blockIdx.x} * kSampleThreads + threadIdx.x;
-  if (i < p.count && p.tokens[i] <= kFirstDraw) p.tokens[i] = p.drawn[kFirstDraw - p.tokens[i]];
+  if (i >= p.count || p.tokens[i] > kFirstDraw) return;
+  p.tokens[i] = p.drawn[(kFirstDraw - p.tokens[i]) * p.step];
+}
+
+static __global__ void __launch_bounds__(kSampleThreads)
+    place_draws_kernel(const __grid_constant__ PlaceDrawsParams p) {
+  let_next_begin();
+  wait_for_previous();
+  const std::int64_t i = std::int64_t{blockIdx.x} * kSampleThreads + threadIdx.x;
+  if (i >= p.count || p.rows[i].logits == nullptr || p.rows[i].place < 0) return;
+  p.records[p.rows[i].place].token = p.tokens[i];
 }
 
 }  // namespace lathe::cuda

@@ -38,6 +38,7 @@ struct SampleRow {
   // Index of the row's likeliest tokens in SampleResults::top_tokens and top_logprobs. The
   // log-probabilities of `asked` follow; their top_tokens are not written.
   std::int64_t top = 0;
+  std::int32_t place = -1;  // SampleArgs::place
 };
 
 /// Where the host reads the results: pinned memory that the device writes.
@@ -64,10 +65,27 @@ LATHE_HD inline constexpr std::int64_t padded_vocab(std::int64_t vocab) {
 
 cudaError_t launch_sample(const SampleParams& p, cudaStream_t stream);
 
+/// A sampled token on its way to other ranks: a record of Communicator::share_records().
+struct DrawRecord {
+  std::int32_t token = -1;
+  std::int32_t unused[3] = {};
+};
+
+struct PlaceDrawsParams {
+  const SampleRow* rows = nullptr;       // [count]
+  const std::int32_t* tokens = nullptr;  // [count] SampleParams::tokens
+  DrawRecord* records = nullptr;         // by SampleRow::place
+  std::int64_t count = 0;
+};
+
+/// Copies each row's token to its record.
+cudaError_t launch_place_draws(const PlaceDrawsParams& p, cudaStream_t stream);
+
 struct TakeDrawnParams {
   std::int32_t* tokens = nullptr;       // [count] each token_of_draw() is replaced by that token
-  const std::int32_t* drawn = nullptr;  // SampleParams::tokens
+  const std::int32_t* drawn = nullptr;  // SampleParams::tokens, or tokens of DrawRecords
   std::int64_t count = 0;
+  std::int64_t step = 1;  // from one drawn token to the next
 };
 
 cudaError_t launch_take_drawn(const TakeDrawnParams& p, cudaStream_t stream);

@@ -1,0 +1,51 @@
+#include "kernels/cuda/exchange/cuda_communicator.h"
+
+#include <fmt/format.h>
+
+#include "base/rows.h"
+#include "kernels/cuda/common/cuda_error.h"
+#include "kernels/cuda/exchange/host_part.h"
+#include "kernels/host_communicator.h"
+
+namespace lathe::cuda {
+
+MutableRowsView HostPart::partials(const OpsContext& ops, std::int64_t rows, std::int64_t cols,
+                                   DType dtype) {
+  return alloc_rows(*ops.tensors, rows, cols, dtype);
+}
+
+std::int64_t pushed_rows(int ranks) { return ranks == 2 ? 256 : ranks == 4 ? 32 : 16; }
+
+Result<void> check_peer_access(std::span<const int> gpus) {
+  for (const int from : gpus) {
+    for (const int to : gpus) {
+      if (from == to) continue;
+      int can = 0;
+      if (auto ok = call_result(cudaDeviceCanAccessPeer(&can, from, to), "cudaDeviceCanAccessPeer");
+          !ok) {
+        return ok;
+      }
+      if (can == 0) {
+        return Error{ErrorCode::unsupported, "--exchange peer",
+                     "GPUs that can access each other's memory",
+                     fmt::format("GPU {} cannot access GPU {}", from, to), "use --exchange nccl"};
+      }
+    }
+  }
+  return {};
+}
+
+Result<std::vector<std::unique_ptr<CudaCommunicator>>> make_cuda_communicators(
+    std::span<const int> gpus, ExchangeKind kind) {
+  const auto size = static_cast<std::int32_t>(gpus.size());
+  if (size != 2 && size != 4 && size != 8) {
+    return Error{ErrorCode::unsupported, "--tp", "2, 4 or 8 GPUs", fmt::format("{}", size), ""};
+  }
+  if (kind == ExchangeKind::nccl) {
+    return make_nccl_communicators(make_host_communicators(size), gpus);
+  }
+  if (auto ok = check_peer_access(gpus); !ok) return ok.error();
+  return make_peer_communicators(make_host_communicators(size), gpus);
+}
+
+}  // namespace lathe::cuda
