@@ -5,6 +5,7 @@
 #include "tools/bench/bench_codec.h"
 #include "tools/bench/bench_drafts.h"
 #include "tools/bench/bench_engine.h"
+#include "tools/bench/bench_exchange.h"
 #include "tools/bench/bench_matmul.h"
 #include "tools/bench/bench_sampling.h"
 #include "tools/bench/bench_server.h"
@@ -84,6 +85,27 @@ void add_bench_command(Command app, int& exit_code) {
   sampling.add_flag("--json", sampling_flags->json, "as data on stdout");
   sampling.callback(
       [sampling_flags, &exit_code] { exit_code = bench_sampling_command(*sampling_flags); });
+
+  auto exchange_flags = std::make_shared<BenchExchangeOptions>();
+  Command exchange =
+      bench.add_subcommand("exchange", "Sums over the GPUs of a group, by peer memory and by NCCL");
+  exchange.add_option("--gpus", exchange_flags->gpus, "2, 4 or 8 of them; default 0,1")
+      .delimiter(',')
+      .range(0, 63);
+  exchange
+      .add_option("--exchange", exchange_flags->exchange,
+                  "peer, nccl, or auto: peer, and nccl where libnccl.so.2 is found")
+      .one_of({"auto", "peer", "nccl"});
+  exchange.add_option("--rows", exchange_flags->rows, "several by commas; default 1 to 8192")
+      .delimiter(',')
+      .range(1, 65536);
+  exchange.add_option("--cols", exchange_flags->cols, "of a row; default 7168").range(8, 16384);
+  exchange
+      .add_option("--repeats", exchange_flags->repeats, "medians are taken over these; default 9")
+      .range(1, 1000);
+  exchange.add_flag("--json", exchange_flags->json, "as data on stdout");
+  exchange.callback(
+      [exchange_flags, &exit_code] { exit_code = bench_exchange_command(*exchange_flags); });
 
   auto engine_flags = std::make_shared<BenchEngineOptions>();
   Command engine = bench.add_subcommand(
