@@ -19,6 +19,7 @@
 #include "kernels/cuda/common/memory.h"
 #include "kernels/cuda/exchange/cuda_communicator.h"
 #include "kernels/cuda/exchange/nccl.h"
+#include "kernels/host_communicator.h"
 #include "ops/exchange.h"
 #include "tools/bench/median.h"
 #endif
@@ -102,7 +103,8 @@ class ExchangeBenchRank {
 
 Result<Seconds> bench_ranks(const BenchExchangeOptions& options, cuda::ExchangeKind kind) {
   const std::vector<int> gpus(options.gpus.begin(), options.gpus.end());
-  auto communicators = cuda::make_cuda_communicators(gpus, kind);
+  auto communicators = cuda::make_cuda_communicators(
+      make_host_communicators(static_cast<std::int32_t>(gpus.size())), gpus, kind);
   if (!communicators) return communicators.error();
   std::vector<Result<Seconds>> results(gpus.size(), Seconds());
   {

@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
+#include "base/check.h"
 #include "base/rows.h"
 #include "kernels/cuda/common/cuda_error.h"
 #include "kernels/cuda/exchange/host_part.h"
-#include "kernels/host_communicator.h"
 
 namespace lathe::cuda {
 
@@ -36,16 +36,18 @@ Result<void> check_peer_access(std::span<const int> gpus) {
 }
 
 Result<std::vector<std::unique_ptr<CudaCommunicator>>> make_cuda_communicators(
-    std::span<const int> gpus, ExchangeKind kind) {
-  const auto size = static_cast<std::int32_t>(gpus.size());
+    std::vector<std::unique_ptr<Communicator>> hosts, std::span<const int> gpus,
+    ExchangeKind kind) {
+  LATHE_CHECK(hosts.size() == gpus.size(), "a host's communicator for every GPU");
+  const std::size_t size = gpus.size();
   if (size != 2 && size != 4 && size != 8) {
     return Error{ErrorCode::unsupported, "--tp", "2, 4 or 8 GPUs", fmt::format("{}", size), ""};
   }
   if (kind == ExchangeKind::nccl) {
-    return make_nccl_communicators(make_host_communicators(size), gpus);
+    return make_nccl_communicators(std::move(hosts), gpus);
   }
   if (auto ok = check_peer_access(gpus); !ok) return ok.error();
-  return make_peer_communicators(make_host_communicators(size), gpus);
+  return make_peer_communicators(std::move(hosts), gpus);
 }
 
 }  // namespace lathe::cuda

@@ -47,11 +47,13 @@ enum class ExchangeKind {
   nccl,
 };
 
-/// The ranks of a group on GPUs `gpus`. reserve() connects them: it enables peer access, allocates
+/// The ranks of a group on GPUs `gpus`. hosts: do what they do on the host, [gpus]
+/// (kernels/host_communicator.h). reserve() connects the ranks: it enables peer access, allocates
 /// planes and flags on the rank's GPU, and runs sums with known results. Errors: pairs without peer
 /// access; ExchangeKind::nccl without the library (open_nccl()).
 Result<std::vector<std::unique_ptr<CudaCommunicator>>> make_cuda_communicators(
-    std::span<const int> gpus, ExchangeKind kind = ExchangeKind::peer);
+    std::vector<std::unique_ptr<Communicator>> hosts, std::span<const int> gpus,
+    ExchangeKind kind = ExchangeKind::peer);
 
 /// Whether all pairs of GPUs can access each other's memory. Errors: names the first pair.
 Result<void> check_peer_access(std::span<const int> gpus);

@@ -161,14 +161,14 @@ class NcclCommunicator : public HostPart {
     begun_.fetch_add(1, std::memory_order_relaxed);
     return stream().next();
   }
-  // The sum replaces the partial.
+  // The sum replaces the partial, and what is between rows is added, too.
   void reduce(const RowsView& partial) {
     const cudaStream_t on = next();
     if (partial.rows == 0) return;
     auto* at = const_cast<std::byte*>(partial.data);
     const int type = partial.dtype == DType::f32 ? Nccl::kFloat32 : Nccl::kBfloat16;
-    keep(library_.all_reduce(at, at, static_cast<std::size_t>(partial.rows * partial.cols), type,
-                             Nccl::kSum, comm_, on),
+    keep(library_.all_reduce(at, at, static_cast<std::size_t>(partial.rows * partial.row_stride),
+                             type, Nccl::kSum, comm_, on),
          "ncclAllReduce");
   }
   Result<void> first_sum() {

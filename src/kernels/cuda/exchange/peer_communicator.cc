@@ -4,7 +4,10 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <mutex>
+#include <string>
+#include <thread>
 
 #include "base/check.h"
 #include "base/rows.h"
@@ -23,6 +26,12 @@ namespace {
 constexpr double kFirstLimit = 600, kLimit = 20, kSelfTestLimit = 10;
 constexpr int kFirstChecks = 20;  // check()s after which the first limit ends
 
+GaveUp why_gave_up(ExchangeControl& control) {
+  return static_cast<GaveUp>(
+      std::atomic_ref<std::uint32_t>(reinterpret_cast<std::uint32_t&>(control.gave_up))
+          .load(std::memory_order_relaxed));
+}
+
 // The control words of all ranks, so that any thread can end their waits.
 class ControlWords {
  public:
@@ -30,6 +39,16 @@ class ControlWords {
     const std::lock_guard lock(guard_);
     of_[static_cast<std::size_t>(rank)] = control;
     if (aborted_ && control != nullptr) set_abort(*control);
+  }
+  /// The ranks that have not given up a wait, "1, 3": where others have, those did not come.
+  std::string without_wait() {
+    const std::lock_guard lock(guard_);
+    std::string out;
+    for (std::size_t r = 0; r < of_.size(); ++r) {
+      if (of_[r] == nullptr || why_gave_up(*of_[r]) != GaveUp::no) continue;
+      out += fmt::format("{}{}", out.empty() ? "" : ", ", r);
+    }
+    return out;
   }
   void abort() {
     const std::lock_guard lock(guard_);
@@ -78,14 +97,14 @@ class PeerCommunicator : public HostPart {
 
   Result<void> check() override {
     if (memory_ == nullptr) return status();
-    const auto why = static_cast<GaveUp>(
-        std::atomic_ref<std::uint32_t>(reinterpret_cast<std::uint32_t&>(control().gave_up))
-            .load(std::memory_order_relaxed));
-    if (why == GaveUp::too_late) {
-      abort({ErrorCode::device, "exchange", "all ranks in time",
-             fmt::format("{} waited {:.0f} s in exchange {}", name(),
-                         static_cast<double>(control().limit_nanoseconds) * 1e-9, control().call),
-             "another rank stopped, or is much slower"});
+    if (why_gave_up(control()) == GaveUp::too_late) {
+      // Ranks that wait for the same one give up within moments of each other.
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      abort({ErrorCode::device, fmt::format("exchange {}", control().call), "all ranks in time",
+             fmt::format("{} waited {:.0f} s for rank {}", name(),
+                         static_cast<double>(control().limit_nanoseconds) * 1e-9,
+                         words_->without_wait()),
+             "that rank stopped, or is much slower"});
     }
     const Result<void> ok = status();
     if (ok && checks_ < kFirstChecks && ++checks_ == kFirstChecks) write_limit(kLimit);
