@@ -68,6 +68,7 @@ struct QkvRows {
   std::span<const float> q_norm, k_norm;  // [dim], or empty: 1
   float eps = 0;
   const RopeTable* table = nullptr;     // rotates the first table->dim() elements of each head
+  const RopeTable* q_table = nullptr;   // ... of each head of q; null: as `table`
   std::span<const LocalPos> positions;  // [T]
   MutableRowsView q_out;                // [T, heads * dim] f32, bf16 or e4m3; may be q
   std::span<const Slot> slots;          // [T]

@@ -11,9 +11,11 @@ namespace lathe {
 Result<void> prepare_qkv(const OpsContext& ops, const QkvRows& op, const PoolView& pool) {
   LATHE_CHECK(op.q.dtype == DType::f32 && op.kv.dtype == DType::f32, "rows of f32");
   LATHE_CHECK(op.q.rows == op.q_out.rows && op.q.cols == op.q_out.cols, "q_out has the shape of q");
-  const auto done = ops.backend->prepare_qkv(ops, op, pool);
-  if (!done) return done.error();
-  if (*done) return {};
+  if (op.q_table == nullptr) {  // the fused kernels have one table
+    const auto done = ops.backend->prepare_qkv(ops, op, pool);
+    if (!done) return done.error();
+    if (*done) return {};
+  }
   const MutableRowsView k = cols_at(op.kv, 0, op.q.cols / op.heads * op.kv_heads);
   if (op.norms) {
     rms_norm(ops, constant(k), op.k_norm, op.eps, k, op.kv_heads);
@@ -23,7 +25,8 @@ Result<void> prepare_qkv(const OpsContext& ops, const QkvRows& op, const PoolVie
   if (auto ok = write_rows(ops, constant(op.kv), op.slots, pool, op.scales, op.tally); !ok) {
     return ok;
   }
-  if (auto ok = rotate_rows(ops, *op.table, op.positions, op.q, op.heads, 0); !ok) return ok;
+  const RopeTable& q_table = op.q_table != nullptr ? *op.q_table : *op.table;
+  if (auto ok = rotate_rows(ops, q_table, op.positions, op.q, op.heads, 0); !ok) return ok;
   if (op.q_out.data != op.q.data) cast_rows(ops, constant(op.q), op.q_out);
   return {};
 }

@@ -46,6 +46,43 @@ Result<void> check_llama3(const Llama3RopeConfig& c) {
   return {};
 }
 
+Result<void> check_longrope(const LongRopeConfig& c, std::int32_t dim) {
+  const auto check_factors = [&](const char* field, const std::vector<double>& factors) {
+    if (std::ssize(factors) != dim / 2) {
+      return Error{ErrorCode::invalid_argument, field, fmt::format("{} factors", dim / 2),
+                   fmt::format("{}", factors.size()), ""};
+    }
+    for (const double f : factors) {
+      if (!(f > 0) || std::isinf(f)) return wrong(field, "finite factors above 0", f);
+    }
+    return Error{};
+  };
+  if (!(c.original_context > 0) || std::isinf(c.original_context)) {
+    return wrong("rope.longrope.original_context", "a positive number of tokens",
+                 c.original_context);
+  }
+  if (!(c.attention_factor > 0) || std::isinf(c.attention_factor)) {
+    return wrong("rope.longrope.attention_factor", "a positive number", c.attention_factor);
+  }
+  for (const auto& [field, factors] : {std::pair("rope.longrope.short_factor", c.short_factors),
+                                       std::pair("rope.longrope.long_factor", c.long_factors)}) {
+    if (Error e = check_factors(field, factors); !e.field.empty()) return e;
+  }
+  return {};
+}
+
+Result<void> check_dynamic(const DynamicRopeConfig& c, std::int32_t dim) {
+  if (!(c.factor >= 1) || std::isinf(c.factor)) {
+    return wrong("rope.dynamic.factor", "a finite number of 1 or more", c.factor);
+  }
+  if (!(c.original_context > 0) || std::isinf(c.original_context)) {
+    return wrong("rope.dynamic.original_context", "a positive number of tokens",
+                 c.original_context);
+  }
+  if (dim < 4) return wrong("rope.dim", "4 or more with dynamic scaling", dim);
+  return {};
+}
+
 double llama3_frequency(double own, const Llama3RopeConfig& c) {
   const double wavelength = 2 * std::numbers::pi / own;
   if (wavelength > c.original_context / c.low_freq_factor) return own / c.factor;
@@ -69,13 +106,21 @@ Result<void> check_config(const RopeConfig& config, std::int64_t positions) {
   if (!(config.linear_factor >= 1) || std::isinf(config.linear_factor)) {
     return wrong("rope.linear_factor", "a finite number of 1 or more", config.linear_factor);
   }
-  const int scalings =
-      int{config.yarn.has_value()} + int{config.llama3.has_value()} + int{config.linear_factor > 1};
+  const int scalings = int{config.yarn.has_value()} + int{config.llama3.has_value()} +
+                       int{config.linear_factor > 1} + int{config.longrope.has_value()} +
+                       int{config.dynamic.has_value()};
   if (scalings > 1) return wrong("rope", "one scaling at most", scalings);
-  if (config.f32_angles && (config.llama3 || config.linear_factor > 1)) {
+  if (config.f32_angles && scalings > (config.yarn ? 1 : 0)) {
     return wrong("rope", "YaRN or no scaling with angles in f32", scalings);
   }
+  if (config.growth && (!(config.growth->beta >= 0) || !(config.growth->context > 0) ||
+                        std::isinf(config.growth->beta))) {
+    return wrong("rope.growth", "a finite beta of 0 or more over a positive context",
+                 config.growth->beta);
+  }
   if (config.llama3) return check_llama3(*config.llama3);
+  if (config.longrope) return check_longrope(*config.longrope, config.dim);
+  if (config.dynamic) return check_dynamic(*config.dynamic, config.dim);
   if (!config.yarn) return {};
   const YarnConfig& yarn = *config.yarn;
   if (!(yarn.factor >= 1) || std::isinf(yarn.factor)) {
@@ -96,6 +141,10 @@ Result<void> check_config(const RopeConfig& config, std::int64_t positions) {
   }
   if (!std::isfinite(yarn.mscale_all_dim) || yarn.mscale_all_dim < 0) {
     return wrong("rope.yarn.mscale_all_dim", "a finite number of 0 or more", yarn.mscale_all_dim);
+  }
+  const double factor = yarn.attention_factor.value_or(1);
+  if (!(factor > 0) || std::isinf(factor)) {
+    return wrong("rope.yarn.attention_factor", "a positive number", factor);
   }
   return {};
 }
@@ -135,20 +184,40 @@ YarnRange yarn_range(std::int32_t dim, double theta, const YarnConfig& yarn) {
 }
 
 double rope_magnitude(const RopeConfig& config) {
+  if (config.longrope) return config.longrope->attention_factor;
   if (!config.yarn) return 1;
   const YarnConfig& yarn = *config.yarn;
+  if (yarn.attention_factor) return *yarn.attention_factor;
   return yarn_mscale(yarn.factor, yarn.mscale) / yarn_mscale(yarn.factor, yarn.mscale_all_dim);
 }
 
-std::vector<double> rope_frequencies(const RopeConfig& config) {
+bool rope_is_long(const RopeConfig& config, std::int64_t positions) {
+  const auto beyond = [&](double context) { return static_cast<double>(positions) > context; };
+  return (config.longrope && beyond(config.longrope->original_context)) ||
+         (config.dynamic && beyond(config.dynamic->original_context));
+}
+
+std::vector<double> rope_frequencies(const RopeConfig& config, std::int64_t positions) {
   if (config.f32_angles) return f32_frequencies(config);
   std::vector<double> out;
+  const bool is_long = rope_is_long(config, positions);
+  double theta = config.theta;
+  if (config.dynamic && is_long) {
+    const double f = config.dynamic->factor, dim = config.dim;
+    theta *= std::pow(f * f - (f - 1), dim / (dim - 2));
+  }
   YarnRange range;
   if (config.yarn) range = yarn_range(config.dim, config.theta, *config.yarn);
   // If both ends are equal the ramp is a step. DeepSeek's code uses the same width.
   const double width = range.high == range.low ? 0.001 : range.high - range.low;
   for (std::int32_t i = 0; i < config.dim / 2; ++i) {
-    const double own = std::pow(config.theta, -2.0 * i / config.dim);
+    const double own = std::pow(theta, -2.0 * i / config.dim);
+    if (config.longrope) {
+      const LongRopeConfig& c = *config.longrope;
+      out.push_back(own /
+                    (is_long ? c.long_factors : c.short_factors)[static_cast<std::size_t>(i)]);
+      continue;
+    }
     if (config.llama3) {
       out.push_back(llama3_frequency(own, *config.llama3));
       continue;
@@ -172,8 +241,12 @@ RopeTable::RopeTable(const RopeConfig& config, std::int64_t positions)
 Result<RopeTable> RopeTable::make(const RopeConfig& config, std::int64_t positions) {
   if (auto ok = check_config(config, positions); !ok) return ok.error();
   RopeTable table(config, positions);
-  const std::vector<double> frequencies = rope_frequencies(config);
-  const double magnitude = rope_magnitude(config);
+  const std::vector<double> frequencies = rope_frequencies(config, positions);
+  const auto magnitude_at = [&config, all = rope_magnitude(config)](std::int64_t p) {
+    if (!config.growth) return all;
+    const double contexts = std::floor(static_cast<double>(p) / config.growth->context);
+    return all * (1 + config.growth->beta * std::log(1 + contexts));
+  };
   table.data_.resize(static_cast<std::size_t>(positions * config.dim));
   float* at = table.data_.data();
   const auto angle = [&config](std::int64_t p, double f) {
@@ -181,6 +254,7 @@ Result<RopeTable> RopeTable::make(const RopeConfig& config, std::int64_t positio
                              : static_cast<double>(p) * f;
   };
   for (std::int64_t p = 0; p < positions; ++p) {
+    const double magnitude = magnitude_at(p);
     for (double f : frequencies) *at++ = static_cast<float>(std::cos(angle(p, f)) * magnitude);
     for (double f : frequencies) *at++ = static_cast<float>(std::sin(angle(p, f)) * magnitude);
   }

@@ -28,8 +28,8 @@ LATHE_ENUM(RopeDirection, LATHE_ROPE_DIRECTIONS)
 
 /// YaRN (arXiv 2309.00071) in DeepSeek's form. A frequency with more than beta_fast turns within
 /// the original context stays; one with fewer than beta_slow turns is divided by factor; between
-/// them the two are blended. cos and sin are multiplied by m(mscale) / m(mscale_all_dim), with m(x)
-/// = 0.1 x ln(factor) + 1.
+/// them the two are blended. cos and sin are multiplied by attention_factor, or else by m(mscale) /
+/// m(mscale_all_dim), with m(x) = 0.1 x ln(factor) + 1.
 struct YarnConfig {
   double factor = 1;
   double original_context = 4096;  // tokens
@@ -38,6 +38,7 @@ struct YarnConfig {
   double mscale = 1;
   double mscale_all_dim = 1;
   bool truncate = true;  // round the ends of the blended range to whole pairs
+  std::optional<double> attention_factor = std::nullopt;
 
   bool operator==(const YarnConfig&) const = default;
 };
@@ -56,14 +57,48 @@ struct Llama3RopeConfig {
   bool operator==(const Llama3RopeConfig&) const = default;
 };
 
+/// LongRoPE (arXiv 2402.13753): a pair's frequency is divided by its own factor, of one list in
+/// tables of up to original_context positions and of the other in longer ones. cos and sin are
+/// multiplied by attention_factor.
+struct LongRopeConfig {
+  std::vector<double> short_factors;  // [dim / 2]
+  std::vector<double> long_factors;   // [dim / 2]
+  double original_context = 4096;     // tokens
+  double attention_factor = 1;
+
+  bool operator==(const LongRopeConfig&) const = default;
+};
+
+/// Dynamic NTK scaling. Tables of more than original_context positions have theta multiplied by
+/// (factor^2 - factor + 1)^(dim / (dim - 2)), which is transformers' value at original_context *
+/// factor positions and vLLM's for all; shorter ones are not scaled.
+struct DynamicRopeConfig {
+  double factor = 1;
+  double original_context = 4096;  // tokens
+
+  bool operator==(const DynamicRopeConfig&) const = default;
+};
+
+/// Queries grow with their position p (Llama 4, Ministral 3): cos and sin are multiplied by
+/// 1 + beta ln(1 + floor(p / context)).
+struct RopeGrowth {
+  double beta = 0;
+  double context = 4096;  // tokens
+
+  bool operator==(const RopeGrowth&) const = default;
+};
+
 struct RopeConfig {
   std::int32_t dim = 64;  // rotary width, even
   double theta = 10000;
   RopePairing pairing = RopePairing::interleaved;
-  // At most one of the three scalings.
+  // At most one of the five scalings.
   std::optional<YarnConfig> yarn = std::nullopt;
   std::optional<Llama3RopeConfig> llama3 = std::nullopt;
   double linear_factor = 1;  // divides every frequency (rope_type "linear")
+  std::optional<LongRopeConfig> longrope = std::nullopt;
+  std::optional<DynamicRopeConfig> dynamic = std::nullopt;
+  std::optional<RopeGrowth> growth = std::nullopt;  // of a table for queries alone
   // Rounds frequencies and angles to f32, as the code that trained the model does. At position 2^20
   // this changes the angle of fast pairs by up to 0.05 rad.
   bool f32_angles = false;
@@ -80,12 +115,16 @@ struct YarnRange {
 };
 YarnRange yarn_range(std::int32_t dim, double theta, const YarnConfig& yarn);
 
-/// The factor of cos and sin; 1 without YaRN.
+/// The factor of cos and sin, without growth; 1 without YaRN and LongRoPE.
 double rope_magnitude(const RopeConfig& config);
 
+/// Whether frequencies are those beyond the original context (LongRoPE, dynamic) in a table of
+/// `positions`. Rows that are rotated by tables that differ in this must not meet.
+bool rope_is_long(const RopeConfig& config, std::int64_t positions);
+
 /// Frequencies of the pairs, [dim / 2], in radians per position: theta^(-2i / dim) with the
-/// config's scaling. With f32_angles every operation is rounded to f32.
-std::vector<double> rope_frequencies(const RopeConfig& config);
+/// config's scaling for a table of `positions`. With f32_angles every operation is rounded to f32.
+std::vector<double> rope_frequencies(const RopeConfig& config, std::int64_t positions = 0);
 
 /// f32 [positions, dim]: for each position dim / 2 cosines, then dim / 2 sines. Computed in double
 /// and rounded once. With f32_angles the angle is f32(position) * f32(frequency).

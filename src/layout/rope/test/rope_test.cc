@@ -310,5 +310,40 @@ TEST(Rope, RefusesWithAReason) {
   EXPECT_EQ(first_difference(before, rows.bytes), -1);
 }
 
+// get_llama_4_attn_scale() of transformers 5.24.
+TEST(Rope, QueriesGrowWithTheirPosition) {
+  const RopeConfig plain{.dim = 16, .theta = 10000};
+  RopeConfig grown = plain;
+  grown.growth = RopeGrowth{.beta = 0.1, .context = 8};
+  const auto from = RopeTable::make(plain, 40), to = RopeTable::make(grown, 40);
+  ASSERT_TRUE(from.ok() && to.ok());
+  for (const auto& [position, scale] :
+       {std::pair(0, 1.0), std::pair(7, 1.0), std::pair(8, 1.0 + 0.1 * std::log(2.0)),
+        std::pair(31, 1.0 + 0.1 * std::log(4.0))}) {
+    for (int i = 0; i < 16; ++i) {
+      EXPECT_NEAR(to->cos(LocalPos(position))[i], from->cos(LocalPos(position))[i] * scale, 1e-6);
+    }
+  }
+  grown.growth->beta = -1;
+  EXPECT_FALSE(RopeTable::make(grown, 8).ok());
+  grown.growth = RopeGrowth{.beta = 1, .context = 0};
+  EXPECT_FALSE(RopeTable::make(grown, 8).ok());
+}
+
+// A table's length alone decides which frequencies it has.
+TEST(Rope, LongTablesHaveOtherFrequencies) {
+  RopeConfig config{.dim = 4, .theta = 100};
+  config.longrope = LongRopeConfig{{1, 2}, {4, 8}, 10, 1};
+  EXPECT_FALSE(rope_is_long(config, 10));
+  EXPECT_TRUE(rope_is_long(config, 11));
+  EXPECT_EQ(rope_frequencies(config, 10), (std::vector<double>{1, 0.05}));
+  EXPECT_EQ(rope_frequencies(config, 11), (std::vector<double>{0.25, 0.0125}));
+  config.yarn = YarnConfig{};
+  EXPECT_FALSE(RopeTable::make(config, 4).ok());
+  config.yarn.reset();
+  config.longrope->short_factors.pop_back();
+  EXPECT_FALSE(RopeTable::make(config, 4).ok());
+}
+
 }  // namespace
 }  // namespace lathe

@@ -1,0 +1,88 @@
+#include "model/config/overrides.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "base/json.h"
+#include "io/text/json_text.h"
+#include "io/text/quote.h"
+
+namespace lathe {
+namespace {
+
+constexpr std::string_view kFlag = "--override";
+constexpr std::array<std::string_view, 4> kFixed = {"architectures", "model_type",
+                                                    "quantization_config", "text_config"};
+
+Error bad(std::string_view field, std::string wanted, std::string offered, std::string hint = "") {
+  return {ErrorCode::invalid_argument, std::string(field), std::move(wanted), std::move(offered),
+          std::move(hint)};
+}
+
+std::string key_of(const std::string& value) { return value.substr(0, value.find('=')); }
+
+Result<void> set_rope_scaling(const std::string& text, nlohmann::json& config) {
+  constexpr std::string_view kRope = "--rope-scaling";
+  const auto scaling = parse_json(text, std::string(kRope));
+  if (!scaling || !(scaling->is_object() || scaling->is_null())) {
+    return bad(kRope, "a JSON object, or null", quote(text),
+               R"(for example '{"rope_type": "yarn", "factor": 4}')");
+  }
+  const auto parameters = config.find("rope_parameters");
+  if (parameters != config.end() && parameters->is_object()) {
+    for (const auto& [key, value] : parameters->items()) {
+      if (!value.is_object()) continue;
+      return bad(kRope, "a model with one RoPE", "one with several: " + quote(key),
+                 "--override rope_parameters=JSON gives all of them");
+    }
+    for (const char* kept : {"rope_theta", "partial_rotary_factor"}) {
+      const auto it = parameters->find(kept);
+      if (it != parameters->end() && !config.contains(kept)) config[kept] = *it;
+    }
+    config.erase("rope_parameters");
+  }
+  config["rope_scaling"] = *scaling;
+  return {};
+}
+
+}  // namespace
+
+Result<void> apply_overrides(const ConfigOverrides& overrides, nlohmann::json& config) {
+  for (const std::string& value : overrides.values) {
+    const std::string key = key_of(value);
+    if (key.empty() || key.size() == value.size()) {
+      return bad(kFlag, "KEY=JSON", quote(value), "--override max_position_embeddings=8192");
+    }
+    if (std::ranges::find(kFixed, key) != kFixed.end()) {
+      return bad(kFlag, "a key other than those that say what the checkpoint is", quote(key));
+    }
+    const auto json = parse_json(value.substr(key.size() + 1), std::string(kFlag));
+    if (!json) {
+      return bad(kFlag, fmt::format("{}=JSON", key), quote(value.substr(key.size() + 1)),
+                 "a text needs double quotes");
+    }
+    config[key] = *json;
+  }
+  if (overrides.rope_scaling.empty()) return {};
+  return set_rope_scaling(overrides.rope_scaling, config);
+}
+
+void drop_overridden(const ConfigOverrides& overrides, nlohmann::json& generation) {
+  for (const std::string& value : overrides.values) generation.erase(key_of(value));
+}
+
+Result<void> check_overrides_read(const ConfigOverrides& overrides,
+                                  const ConfigReader::Keys& read) {
+  for (const std::string& value : overrides.values) {
+    if (read.contains(key_of(value))) continue;
+    return bad(kFlag, "a key that is read for this model", quote(key_of(value)),
+               "docs/models.md lists them");
+  }
+  return {};
+}
+
+}  // namespace lathe

@@ -1,0 +1,34 @@
+// What a user says in place of config.json's keys: --override and --rope-scaling.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "model/config/config_reader.h"
+
+namespace lathe {
+
+struct ConfigOverrides {
+  std::vector<std::string> values = {};  // "KEY=JSON", each a key of the text model
+  std::string rope_scaling = {};         // JSON: an object, or null; empty: the file's
+
+  bool empty() const { return values.empty() && rope_scaling.empty(); }
+};
+
+/// Sets the keys in `config`, a text model's object; null removes nothing, it is what the file may
+/// say. rope_scaling replaces rope_parameters and rope_scaling; their rope_theta stays. Errors,
+/// with --override or --rope-scaling: text that is not KEY=JSON; keys that say what the checkpoint
+/// is (architectures, model_type, quantization_config, text_config); rope_scaling of a model whose
+/// layers have RoPE of several kinds.
+Result<void> apply_overrides(const ConfigOverrides& overrides, nlohmann::json& config);
+
+/// Removes the keys from generation_config.json, which has precedence elsewhere. Precondition:
+/// apply_overrides() took them.
+void drop_overridden(const ConfigOverrides& overrides, nlohmann::json& generation);
+
+/// Refuses a key that the model's parser has not read: it would change nothing.
+Result<void> check_overrides_read(const ConfigOverrides& overrides, const ConfigReader::Keys& read);
+
+}  // namespace lathe
