@@ -476,6 +476,53 @@ MODELS = {
         },
         {"dtype": torch.bfloat16, "generated": True, "tower": "language_model.model."},
     ),
+    # Prompts longer than the original context: queries grow with their position.
+    "ministral3": (
+        "Ministral3ForCausalLM",
+        TEXT
+        | {
+            "num_attention_heads": 6,
+            "num_key_value_heads": 2,
+            "head_dim": 32,
+            "tie_word_embeddings": False,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1000000.0,
+                "factor": 8.0,
+                "original_max_position_embeddings": 40,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.5,
+            },
+        },
+        {"dtype": torch.bfloat16, "generated": True},
+    ),
+    # GLM 4.5's dense layers are Qwen 2's, but for the half of each head that does not rotate. YaRN's attention_factor.
+    "qwen2_partial": (
+        "Qwen2ForCausalLM",
+        TEXT
+        | {
+            "num_attention_heads": 6,
+            "num_key_value_heads": 2,
+            "head_dim": 32,
+            "tie_word_embeddings": False,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 10000.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 128,
+                "attention_factor": 1.25,
+                "partial_rotary_factor": 0.5,
+            },
+        },
+        {
+            "dtype": torch.float32,
+            "generated": True,
+            "computed_by": ("Glm4MoeForCausalLM", {"attention_bias": True, "first_k_dense_replace": 2, "use_qk_norm": False}),
+        },
+    ),
 }
 # Architectures that transformers computes by another one's class: its name, and the configuration's.
 CLASSES = {
@@ -869,7 +916,8 @@ def main():
         for key in storage.get("leaves_out", []):
             del config[key]
         torch.manual_seed(number)
-        model = build(architecture, config, generator)
+        computed_by, more = storage.get("computed_by", (architecture, {}))
+        model = build(computed_by, config | more, generator)
         generated = storage.get("generated", False)
         tensors = (describe if generated else store)(model, storage)
         if storage.get("mtp"):  # a draft layer past the last one, as DeepSeek publishes it

@@ -102,9 +102,10 @@ class Model {
 };
 
 struct LoadOptions {
-  bool drafts = false;     // with the draft layer: add_draft_layer()
-  bool dummy = false;      // random weights, seeded, from the configuration alone
-  std::uint64_t seed = 0;  // for dummy weights
+  bool drafts = false;             // with the draft layer: add_draft_layer()
+  ConfigOverrides overrides = {};  // of the directory's config.json
+  bool dummy = false;              // random weights, seeded, from the configuration alone
+  std::uint64_t seed = 0;          // for dummy weights
   // Prepares the weights for its kernels; null: they stay on the host unchanged.
   Backend* backend = nullptr;
   bool expansion = true;  // some route is of kind `ragged`, which reads kv_b in f32

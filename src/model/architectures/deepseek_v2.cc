@@ -25,9 +25,10 @@ void parse_deepseek_v2(ConfigReader& json, ModelConfig& config) {
   } else if (method != "greedy") {  // which ignores n_group and topk_group
     json.refuse("topk_method", "greedy or group_limited_greedy", quote(method));
   }
-  // DeepSeek's code then drops routed_scaling_factor, transformers ignores the key.
-  moe.normalize = false;
-  json.only_false("norm_topk_prob");
+  // DeepSeek's code scales the weights or makes their sum 1, not both. transformers ignores the
+  // key.
+  moe.normalize = json.flag("norm_topk_prob", false) && moe.top_k > 1;
+  if (moe.normalize) moe.scale = 1;
 }
 
 }  // namespace lathe

@@ -13,11 +13,12 @@ void parse_gemma3(ConfigReader& json, ModelConfig& config) {
   LayerGroupConfig& all = config.all_layers();
   all.problem.scale =
       static_cast<float>(1 / std::sqrt(json.integer("query_pre_attn_scalar", 256, 1, 1 << 20)));
-  const RopeConfig local = parse_rope(json, all.rope.dim, all.rope.pairing,
+  const RopeConfig local = parse_rope(json, all.problem.head_dim, all.rope.pairing,
                                       {.layer_type = "sliding_attention",
                                        .theta = "rope_local_base_freq",
                                        .default_theta = 10000,
-                                       .scaled = false});
+                                       .scaled = false,
+                                       .cuts = true});
   std::vector<std::uint8_t> sliding = parse_layer_types(json, config);
   if (sliding.empty()) {
     const std::int32_t pattern = json.integer("sliding_window_pattern", 6);

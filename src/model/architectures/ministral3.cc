@@ -1,8 +1,5 @@
 // Ministral 3: Mistral with YaRN, and queries that grow with the logarithm of their position from
-// the original context on (llama_4_scaling_beta). That growth is not supported, so the context ends
-// where it begins.
-#include <algorithm>
-
+// the original context on (llama_4_scaling_beta).
 #include "model/config/config_gqa.h"
 #include "model/config/registry.h"
 
@@ -17,13 +14,15 @@ void parse_ministral3(ConfigReader& json, ModelConfig& config) {
   // transformers' class scales RoPE where config.json says nothing of it.
   parse_gqa_dims(json, config, {.kv_heads = 8, .head_dim = 128},
                  {.default_theta = rope ? 10000 : 1e6, .default_yarn = yarn});
-  const RopeConfig& table = config.all_layers().rope;
+  LayerGroupConfig& layers = config.all_layers();
+  const RopeConfig& table = layers.rope;
   if (beta != 0 && !table.yarn) {
     json.refuse("rope_type", "yarn with llama_4_scaling_beta", "another type");
   }
-  if (beta != 0 && table.yarn) {
-    const double least = std::min<double>(config.max_context, table.yarn->original_context);
-    config.max_context = static_cast<std::int32_t>(least);
+  if (beta < 0) json.refuse("llama_4_scaling_beta", "0 or more", std::to_string(beta));
+  if (beta > 0 && table.yarn) layers.query_growth = {beta, table.yarn->original_context};
+  if (table.dim != layers.problem.head_dim) {
+    json.refuse("partial_rotary_factor", "1: all of a query grows", std::to_string(table.dim));
   }
   if (json.has("sliding_window")) {
     set_windows(json, config,

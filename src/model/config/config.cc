@@ -15,6 +15,7 @@
 #include "io/text/json_text.h"
 #include "io/text/quote.h"
 #include "model/config/config_reader.h"
+#include "model/config/config_rope.h"
 #include "model/config/layer_flags.h"
 #include "model/config/registry.h"
 #include "model/config/text_tower.h"
@@ -28,19 +29,27 @@ constexpr std::int32_t kMaxLayers = 4096;
 // What the first known name in `architectures` stands for: one of the two.
 struct Found {
   const Architecture* architecture = nullptr;
-  const TextTower* tower = nullptr;
+  std::optional<TextTower> tower = std::nullopt;
 };
 
-Result<Found> find(ConfigReader& json) {
+// The tower's name is in `whole`.
+Result<Found> find(ConfigReader& json, const nlohmann::json& whole) {
   const std::vector<std::string> named = json.texts("architectures");
   if (json.error()) return *json.error();
   for (const std::string& n : named) {
-    const Found found{find_architecture(n), find_text_tower(n)};
-    if (found.architecture != nullptr || found.tower != nullptr) return found;
+    if (const Architecture* known = find_architecture(n)) return Found{known};
+    if (const TextTower* tower = find_text_tower(n)) return Found{nullptr, *tower};
   }
-  std::string known;
+  if (!named.empty()) {
+    const auto& name = whole["architectures"][0].get_ref<const std::string&>();
+    if (const auto tower = any_tower(whole, name)) return Found{nullptr, tower};
+  }
+  std::string known, offered = named.empty() ? "nothing" : quote(named.front());
   for (const std::string& k : known_architectures()) known += (known.empty() ? "" : ", ") + k;
-  json.refuse("architectures", "one of " + known, named.empty() ? "nothing" : quote(named.front()));
+  if (const std::string text = text_model_type(whole); !text.empty()) {
+    offered += " around a text model of type " + quote(text);
+  }
+  json.refuse("architectures", "one of " + known, std::move(offered));
   return *json.error();
 }
 
@@ -132,6 +141,32 @@ Result<void> check_hf_quant(const std::filesystem::path& directory) {
   return {};
 }
 
+// Python's json writes Infinity and NaN, which JSON does not have: as texts, they are an error only
+// where a number is read.
+std::string quote_non_finite(std::string_view json) {
+  std::string out;
+  bool in_text = false;
+  for (std::size_t at = 0; at < json.size();) {
+    if (in_text && json[at] == '\\' && at + 1 < json.size()) {
+      out.append(json.substr(at, 2));
+      at += 2;
+      continue;
+    }
+    if (json[at] == '"') in_text = !in_text;
+    std::string_view word;
+    for (const std::string_view w : {"-Infinity", "Infinity", "NaN"}) {
+      if (!in_text && json.substr(at).starts_with(w)) word = w;
+    }
+    if (word.empty()) {
+      out.push_back(json[at++]);
+      continue;
+    }
+    out.append("\"").append(word).append("\"");
+    at += word.size();
+  }
+  return out;
+}
+
 // Checks common to all architectures, after their own keys have been read.
 void check(ConfigReader& json, const ModelConfig& config) {
   if (json.error()) return;
@@ -140,9 +175,13 @@ void check(ConfigReader& json, const ModelConfig& config) {
       const Error& e = ok.error();
       json.refuse("attention", e.field + " " + e.wanted, e.offered, e.code, e.hint);
     }
+    const bool gqa = group.problem.kind == ProblemKind::grouped_query;
+    if (gqa && group.problem.head_dim % 16 != 0) {
+      json.refuse("head_dim", "a multiple of 16", fmt::format("{}", group.problem.head_dim));
+    }
     if (group.rope.dim % 16 != 0) {
-      const bool gqa = group.problem.kind == ProblemKind::grouped_query;
-      json.refuse(gqa ? "head_dim" : "qk_rope_head_dim", "a multiple of 16",
+      json.refuse(gqa ? "partial_rotary_factor" : "qk_rope_head_dim",
+                  gqa ? "a rotary part of a multiple of 16 elements" : "a multiple of 16",
                   fmt::format("{}", group.rope.dim));
     }
   }
@@ -152,10 +191,34 @@ void check(ConfigReader& json, const ModelConfig& config) {
   }
 }
 
+// What files leave out about the end of an answer is in transformers' class.
+void add_class_tokens(ConfigReader& json, const Architecture& architecture, ModelConfig& config) {
+  const auto absent = [&](std::string_view key) { return !json.has(key) && !json.null(key); };
+  if (absent("bos_token_id") && architecture.bos >= 0) config.bos = architecture.bos;
+  if (absent("eos_token_id") && architecture.eos >= 0) config.eos = {architecture.eos};
+}
+
+// A scaled RoPE gives the context as vLLM's does; beyond the chunk of dual chunk attention (Qwen
+// 2.5 1M) other readers attend differently.
+void bound_context(ConfigReader& json, ModelConfig& config) {
+  for (const LayerGroupConfig& group : config.groups) {
+    config.max_context = std::max(config.max_context, scaled_context(group.rope));
+  }
+  if (auto chunks = json.object("dual_chunk_attention_config")) {
+    const std::int32_t chunk = chunks->integer("chunk_size", 8192);
+    const std::int32_t local = chunks->integer("local_size", 1024);
+    config.max_context = std::min(config.max_context, std::max(1, chunk - local));
+    json.adopt(*chunks);
+  }
+}
+
 // `place` precedes keys in errors.
 Result<ModelConfig> parse_one(const nlohmann::json& object, std::string place,
-                              const Architecture& architecture) {
-  ConfigReader json(object, std::move(place));
+                              const Architecture& architecture, const ConfigOverrides& overrides) {
+  nlohmann::json changed = object;
+  if (const auto ok = apply_overrides(overrides, changed); !ok) return ok.error();
+  ConfigReader::Keys read;
+  ConfigReader json(changed, std::move(place), &read);
   ModelConfig config;
   config.architecture = architecture.name;
   config.vocab = json.integer("vocab_size");
@@ -169,18 +232,23 @@ Result<ModelConfig> parse_one(const nlohmann::json& object, std::string place,
   config.tied_embeddings = json.flag("tie_word_embeddings", false);
   parse_quantization(json, architecture, config);
   parse_tokens(json, config);
+  add_class_tokens(json, architecture, config);
   architecture.parse(json, config);
+  bound_context(json, config);
   const bool gelu = config.activation.kind == ActivationKind::gelu_tanh;
   json.only("hidden_act", gelu ? "gelu_pytorch_tanh" : "silu");
   check(json, config);
   if (json.error()) return *json.error();
+  if (const auto ok = check_overrides_read(overrides, read); !ok) return ok.error();
   return config;
 }
 
-Result<ModelConfig> parse_tower(const nlohmann::json& whole, const TextTower& tower) {
+Result<ModelConfig> parse_tower(const nlohmann::json& whole, const TextTower& tower,
+                                const ConfigOverrides& overrides) {
   const auto text = read_text_config(whole, tower);
   if (!text) return text.error();
-  auto config = parse_one(text->json, "config.json: text_config", text->model->architecture);
+  auto config =
+      parse_one(text->json, "config.json: text_config", text->model->architecture, overrides);
   if (!config) return config;
   config->architecture = tower.name;
   config->text_tower = true;
@@ -223,25 +291,27 @@ LayerGroupConfig& ModelConfig::all_layers() {
 }
 
 Result<ModelConfig> parse_model_config(std::string_view config_json,
-                                       std::string_view generation_json) {
-  const auto parsed = parse_json(config_json, "config.json");
+                                       std::string_view generation_json,
+                                       const ConfigOverrides& overrides) {
+  const auto parsed = parse_json(quote_non_finite(config_json), "config.json");
   if (!parsed) return parsed.error();
   if (!parsed->is_object()) {
     return Error{ErrorCode::malformed, "config.json", "an object", json_excerpt(*parsed), ""};
   }
   ConfigReader top(*parsed, "config.json");
-  const auto found = find(top);
+  const auto found = find(top, *parsed);
   if (!found) return found.error();
-  Result<ModelConfig> config = found->tower == nullptr
-                                   ? parse_one(*parsed, "config.json", *found->architecture)
-                                   : parse_tower(*parsed, *found->tower);
+  Result<ModelConfig> config =
+      !found->tower ? parse_one(*parsed, "config.json", *found->architecture, overrides)
+                    : parse_tower(*parsed, *found->tower, overrides);
   if (!config || generation_json.empty()) return config;
-  const auto generation = parse_json(generation_json, "generation_config.json");
+  auto generation = parse_json(quote_non_finite(generation_json), "generation_config.json");
   if (!generation) return generation.error();
   if (!generation->is_object()) {
     return Error{ErrorCode::malformed, "generation_config.json", "an object",
                  json_excerpt(*generation), ""};
   }
+  drop_overridden(overrides, *generation);
   ConfigReader defaults(*generation, "generation_config.json");
   parse_generation(defaults, *config);
   if (defaults.error()) return *defaults.error();
@@ -271,7 +341,8 @@ Result<void> check_model_path(const std::string& path) {
   return {};
 }
 
-Result<ModelConfig> load_model_config(const std::string& directory) {
+Result<ModelConfig> load_model_config(const std::string& directory,
+                                      const ConfigOverrides& overrides) {
   if (const auto ok = check_model_path(directory); !ok) return ok.error();
   const std::filesystem::path dir(directory);
   if (const auto ok = check_hf_quant(dir); !ok) return ok.error();
@@ -279,11 +350,11 @@ Result<ModelConfig> load_model_config(const std::string& directory) {
   if (!config) return config.error();
   std::error_code ec;
   if (!std::filesystem::exists(dir / "generation_config.json", ec)) {
-    return parse_model_config(*config);
+    return parse_model_config(*config, {}, overrides);
   }
   const auto generation = read_file(dir / "generation_config.json", kMaxConfigBytes);
   if (!generation) return generation.error();
-  return parse_model_config(*config, *generation);
+  return parse_model_config(*config, *generation, overrides);
 }
 
 }  // namespace lathe

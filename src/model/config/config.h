@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "layout/rope/rope.h"
+#include "model/config/overrides.h"
 #include "ops/moe.h"
 #include "plan/model_plan.h"
 
@@ -70,10 +71,11 @@ struct GenerationDefaults {
 
 /// Layers that share an attention problem and its rotary embedding.
 struct LayerGroupConfig {
-  std::string name;          // "full", "window"; unique in a model
-  AttentionProblem problem;  // heads, dims, scale, top-k, window: the planner's input
-  RopeConfig rope;
-  std::vector<std::int32_t> layers;  // ascending
+  std::string name;                        // "full", "window"; unique in a model
+  AttentionProblem problem;                // heads, dims, scale, top-k, window: the planner's input
+  RopeConfig rope;                         // grouped-query: the first rope.dim elements of a head
+  std::optional<RopeGrowth> query_growth;  // grouped-query
+  std::vector<std::int32_t> layers;        // ascending
 };
 
 struct ModelConfig {
@@ -155,16 +157,18 @@ struct ModelConfig {
 /// Supported architectures, by their names in config.json.
 std::vector<std::string> known_architectures();
 
-/// `generation_json` may be empty. Errors, naming the key: JSON that does not parse; an unknown
-/// architecture (lists the known ones); a missing, mistyped or impossible value; an unsupported
-/// feature (a rope type, an activation, a quantisation), by name.
+/// `generation_json` may be empty. `overrides` are keys of the text model. Errors, naming the key:
+/// JSON that does not parse; an unknown architecture (lists the known ones); a missing, mistyped or
+/// impossible value; an unsupported feature (a rope type, an activation, a quantisation), by name.
 Result<ModelConfig> parse_model_config(std::string_view config_json,
-                                       std::string_view generation_json = {});
+                                       std::string_view generation_json = {},
+                                       const ConfigOverrides& overrides = {});
 
 /// config.json and, where it exists, generation_config.json of a checkpoint's directory. Errors:
 /// parse_model_config()'s; check_model_path()'s; a quantisation in hf_quant_config.json, which is
 /// not supported; files that cannot be read.
-Result<ModelConfig> load_model_config(const std::string& directory);
+Result<ModelConfig> load_model_config(const std::string& directory,
+                                      const ConfigOverrides& overrides = {});
 
 /// Refuses a file of weights in place of a directory, naming its format: GGUF, a pickle, a single
 /// safetensors file.

@@ -51,7 +51,7 @@ void set_windows(ConfigReader& json, ModelConfig& config, const std::vector<std:
 }
 
 void parse_gqa_dims(ConfigReader& json, ModelConfig& config, const GqaDefaults& defaults,
-                    const RopeKeys& keys) {
+                    RopeKeys keys) {
   const auto absent = [&](std::string_view key, std::int32_t of_class, std::int32_t of_null) {
     return of_class == 0 || json.null(key) ? of_null : of_class;
   };
@@ -67,6 +67,7 @@ void parse_gqa_dims(ConfigReader& json, ModelConfig& config, const GqaDefaults& 
       json.integer("head_dim", head != 0 ? head : std::max(1, config.hidden / heads), 1, 1024);
   LayerGroupConfig& group = config.all_layers();
   group.problem = gqa_problem(heads, kv_heads, head_dim);
+  keys.cuts = true;
   group.rope = parse_rope(json, head_dim, RopePairing::split_half, keys);
 }
 

@@ -17,9 +17,10 @@ struct GqaDefaults {
   std::int32_t head_dim = 0;
 };
 
-/// Reads heads, head_dim, RoPE and scale into config.all_layers().
+/// Reads heads, head_dim, RoPE and scale into config.all_layers(). partial_rotary_factor or
+/// rotary_dim say how much of a head rotates.
 void parse_gqa_dims(ConfigReader& json, ModelConfig& config, const GqaDefaults& defaults,
-                    const RopeKeys& keys = {});
+                    RopeKeys keys = {});
 
 /// layer_types as flags: 1 for sliding_attention, 0 for full_attention. Empty if the key is absent.
 std::vector<std::uint8_t> parse_layer_types(ConfigReader& json, const ModelConfig& config);

@@ -11,10 +11,11 @@
 
 namespace lathe {
 
-ConfigReader::ConfigReader(const nlohmann::json& object, std::string place)
-    : object_(&object), place_(std::move(place)) {}
+ConfigReader::ConfigReader(const nlohmann::json& object, std::string place, Keys* read)
+    : object_(&object), place_(std::move(place)), read_(read) {}
 
 const nlohmann::json* ConfigReader::find(std::string_view key) const {
+  if (read_ != nullptr) read_->emplace(key);
   const auto it = object_->find(key);
   return it == object_->end() || it->is_null() ? nullptr : &*it;
 }
@@ -124,6 +125,20 @@ std::vector<std::int32_t> ConfigReader::integers(std::string_view key) {
   if (good) return out;
   mistyped(key, fmt::format("integers from 0 to {}", kMaxCount));
   return {};
+}
+
+std::vector<double> ConfigReader::numbers(std::string_view key) {
+  std::vector<double> out;
+  const nlohmann::json* value = find(key);
+  if (value == nullptr) return out;
+  for (const nlohmann::json& item : *value) {
+    if (!value->is_array() || !item.is_number() || !std::isfinite(item.get<double>())) {
+      mistyped(key, "a list of finite numbers");
+      return {};
+    }
+    out.push_back(item.get<double>());
+  }
+  return out;
 }
 
 std::optional<ConfigReader> ConfigReader::object(std::string_view key) {

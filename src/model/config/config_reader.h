@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <limits>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,8 +20,11 @@ namespace lathe {
 /// checks error() once. A null value counts as absent, except in null().
 class ConfigReader {
  public:
-  /// `object` outlives the reader. `place` precedes keys in errors: "config.json".
-  ConfigReader(const nlohmann::json& object, std::string place);
+  using Keys = std::set<std::string, std::less<>>;
+
+  /// `object` outlives the reader. `place` precedes keys in errors: "config.json". Keys that are
+  /// looked up are added to `read`, unless it is null.
+  ConfigReader(const nlohmann::json& object, std::string place, Keys* read = nullptr);
 
   bool has(std::string_view key) const;
   /// Whether the key is there and its value is null: classes of transformers give some absent keys
@@ -38,6 +43,8 @@ class ConfigReader {
   std::string text(std::string_view key, std::string_view fallback);
   std::vector<std::string> texts(std::string_view key);
   std::vector<std::int32_t> integers(std::string_view key);
+  /// Finite numbers; empty if the key is absent.
+  std::vector<double> numbers(std::string_view key);
   /// A nested object; empty if the key is absent. The nested reader's errors count here only after
   /// adopt().
   std::optional<ConfigReader> object(std::string_view key);
@@ -63,6 +70,7 @@ class ConfigReader {
 
   const nlohmann::json* object_;
   std::string place_;
+  Keys* read_ = nullptr;
   std::optional<Error> error_;
 };
 

@@ -2,16 +2,39 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "io/text/quote.h"
 
 namespace lathe {
 namespace {
 
-YarnConfig parse_yarn(ConfigReader& rope, double original_context, bool unit_magnitude) {
+// Factors of pairs, in place of a list of them.
+std::vector<double> parse_factors(ConfigReader& rope, std::string_view key) {
+  std::vector<double> out = rope.numbers(key);
+  if (out.empty()) rope.refuse(key, "a list of factors", "nothing", ErrorCode::malformed);
+  return out;
+}
+
+LongRopeConfig parse_longrope(ConfigReader& rope, double original, double max_context) {
+  LongRopeConfig out;
+  out.short_factors = parse_factors(rope, "short_factor");
+  out.long_factors = parse_factors(rope, "long_factor");
+  out.original_context = original;
+  // transformers' value where the file gives none (modeling_rope_utils.py).
+  const double factor = rope.number("factor", max_context / original);
+  const bool grows = factor > 1 && original > 1;
+  out.attention_factor = rope.number(
+      "attention_factor", grows ? std::sqrt(1 + std::log(factor) / std::log(original)) : 1);
+  return out;
+}
+
+YarnConfig parse_yarn(ConfigReader& rope, double original_context, double max_context,
+                      bool unit_magnitude) {
   YarnConfig yarn;
-  yarn.factor = rope.number("factor");
+  yarn.factor = rope.number("factor", std::max(1.0, max_context / original_context));
   yarn.original_context = original_context;
   // Some configurations write 0 for the published value.
   const auto turns = [&](std::string_view key, double published) {
@@ -37,7 +60,7 @@ YarnConfig parse_yarn(ConfigReader& rope, double original_context, bool unit_mag
     rope.refuse("mscale_all_dim", "mscale with it", "mscale_all_dim alone");
   }
   if (yarn.mscale == 0 || yarn.mscale_all_dim == 0) yarn.mscale = 1;
-  rope.absent("attention_factor", "nothing: the factor follows from `factor` and mscale");
+  if (rope.has("attention_factor")) yarn.attention_factor = rope.number("attention_factor");
   return yarn;
 }
 
@@ -77,15 +100,20 @@ RopeConfig read_rope(ConfigReader& rope, const RopeDefaults& defaults, double& p
   const double own = rope.number("original_max_position_embeddings", defaults.max_context);
   const double original = defaults.original_context.value_or(own);
   if (type == "yarn") {
-    out.yarn = parse_yarn(rope, original, defaults.unit_magnitude);
+    out.yarn = parse_yarn(rope, original, defaults.max_context, defaults.unit_magnitude);
+  } else if (type == "longrope" || type == "su") {  // Phi 3's first name of it
+    out.longrope = parse_longrope(rope, original, defaults.max_context);
+  } else if (type == "dynamic") {
+    // transformers and vLLM extend max_position_embeddings, whatever the original context.
+    out.dynamic = DynamicRopeConfig{rope.number("factor"), defaults.max_context};
   } else if (type == "llama3") {
     out.llama3 = Llama3RopeConfig{rope.number("factor"), original, rope.number("low_freq_factor"),
                                   rope.number("high_freq_factor")};
   } else if (type == "linear") {
     out.linear_factor = rope.number("factor");
   } else if (type != "default") {
-    rope.refuse(rope.first_of({"rope_type", "type"}), "default, linear, llama3 or yarn",
-                quote(type));
+    rope.refuse(rope.first_of({"rope_type", "type"}),
+                "default, linear, dynamic, llama3, yarn or longrope", quote(type));
   }
   return out;
 }
@@ -110,6 +138,22 @@ void check_spellings(ConfigReader& json, ConfigReader& rope, const RopeConfig& c
               ErrorCode::malformed, "delete the one that is wrong");
 }
 
+// Elements of a head of `dim` that rotate: as many as partial_rotary_factor or rotary_dim says.
+std::int32_t rotary_dim(ConfigReader& json, std::int32_t dim, double partial) {
+  if (!(partial > 0 && partial <= 1)) {
+    json.refuse("partial_rotary_factor", "a number above 0, at most 1", fmt::format("{}", partial),
+                ErrorCode::malformed);
+    return dim;
+  }
+  const auto by_factor = static_cast<std::int32_t>(dim * partial);
+  const std::int32_t out = json.integer("rotary_dim", by_factor, 1, dim);
+  if (partial != 1 && out != by_factor) {
+    json.refuse("rotary_dim", fmt::format("{}, as partial_rotary_factor says", by_factor),
+                fmt::format("{}", out), ErrorCode::malformed);
+  }
+  return out;
+}
+
 }  // namespace
 
 RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
@@ -132,7 +176,9 @@ RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
     json.adopt(*rope);
     check_spellings(json, *rope, out, defaults, keys);
   }
-  if (partial != keys.partial) {
+  if (keys.cuts) {
+    out.dim = rotary_dim(json, dim, partial);
+  } else if (partial != keys.partial) {
     json.refuse("partial_rotary_factor",
                 keys.partial == 1 ? "1: every element of a head's rotary part rotates"
                                   : fmt::format("{}: {} elements of a head", keys.partial, dim),
@@ -146,6 +192,13 @@ RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
     }
   }
   return out;
+}
+
+std::int32_t scaled_context(const RopeConfig& rope) {
+  double tokens = 0;
+  if (rope.yarn) tokens = rope.yarn->original_context * rope.yarn->factor;
+  if (rope.dynamic) tokens = rope.dynamic->original_context * rope.dynamic->factor;
+  return static_cast<std::int32_t>(std::clamp(tokens, 0.0, double{ConfigReader::kMaxCount}));
 }
 
 double yarn_attention_factor(const RopeConfig& rope) {

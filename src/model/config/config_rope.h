@@ -14,18 +14,23 @@ struct RopeKeys {
   std::string_view theta = "rope_theta";  // the older spelling
   double default_theta = 10000;
   bool scaled = true;           // rope_scaling, the older spelling, applies to these layers
-  double partial = 1;           // the partial_rotary_factor that gives `dim`
+  double partial = 1;           // the partial_rotary_factor that gives `dim`; others are refused
+  bool cuts = false;            // ... or, of heads of `dim`, how much rotates; so does rotary_dim
   bool unit_magnitude = false;  // YaRN keeps the magnitude of cos and sin at 1 (DeepSeek V4)
   std::optional<YarnConfig> default_yarn = {};  // without rope_parameters and rope_scaling
 };
 
 /// Reads rope_parameters, or the older rope_scaling and rope_theta, and rejects both if they
 /// disagree. original_max_position_embeddings next to them, in a model with one RoPE, overrides
-/// theirs, as in transformers. Supports rope_type default, linear, llama3 and yarn; other types, a
-/// partial_rotary_factor other than keys.partial, and attention_factor are rejected by name. Needs
-/// max_position_embeddings if the original context is not given.
+/// theirs, as in transformers. Supports rope_type default, linear, dynamic, llama3, yarn and
+/// longrope; other types are rejected by name. Needs max_position_embeddings if the original
+/// context is not given.
 RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
                       const RopeKeys& keys = {});
+
+/// Tokens that RoPE is scaled for: the original context times the factor of yarn or dynamic, or
+/// else 0. vLLM's context of such a model.
+std::int32_t scaled_context(const RopeConfig& rope);
 
 /// YaRN's factor on the attention scale in DeepSeek's form: m(mscale_all_dim)^2, 1 without
 /// mscale_all_dim (arXiv 2309.00071; m is in layout/rope/rope.h).

@@ -20,8 +20,8 @@ struct ConfigOverrides {
 /// Sets the keys in `config`, a text model's object; null removes nothing, it is what the file may
 /// say. rope_scaling replaces rope_parameters and rope_scaling; their rope_theta stays. Errors,
 /// with --override or --rope-scaling: text that is not KEY=JSON; keys that say what the checkpoint
-/// is (architectures, model_type, quantization_config, text_config); rope_scaling of a model whose
-/// layers have RoPE of several kinds.
+/// is (architectures, model_type, quantization_config, text_config); rope_scaling of a model with
+/// several kinds of RoPE.
 Result<void> apply_overrides(const ConfigOverrides& overrides, nlohmann::json& config);
 
 /// Removes the keys from generation_config.json, which has precedence elsewhere. Precondition:

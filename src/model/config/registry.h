@@ -17,6 +17,8 @@ struct Architecture {
   void (*parse)(ConfigReader& json, ModelConfig& config);
   bool mxfp4 = false;      // quantisation of its checkpoints; false: DeepSeek's fp8
   double norm_eps = 1e-6;  // where rms_norm_eps is absent, as in transformers' class
+  std::int32_t bos = -1;   // where bos_token_id is absent, as in that class; -1: none
+  std::int32_t eos = -1;   // where eos_token_id is absent, as in that class; -1: none
 };
 
 /// In alphabetical order.
@@ -33,6 +35,7 @@ void parse_glm4_moe_lite(ConfigReader& json, ModelConfig& config);
 void parse_glm_moe_dsa(ConfigReader& json, ModelConfig& config);
 void parse_gpt_oss(ConfigReader& json, ModelConfig& config);
 void parse_llama(ConfigReader& json, ModelConfig& config);
+void parse_mimo(ConfigReader& json, ModelConfig& config);
 void parse_ministral3(ConfigReader& json, ModelConfig& config);
 void parse_mistral(ConfigReader& json, ModelConfig& config);
 void parse_qwen2(ConfigReader& json, ModelConfig& config);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "base/json.h"
@@ -12,18 +13,25 @@
 namespace lathe {
 namespace {
 
-// Gemma3TextConfig: published files give few sizes.
-constexpr std::array kGemma3 = {
-    TextModel{"gemma3_text",
-              {.name = "gemma3_text", .parse = parse_gemma3},
-              R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
-        "num_hidden_layers": 26, "num_attention_heads": 8, "max_position_embeddings": 131072})"}};
-constexpr std::array kKimi = {
-    TextModel{"kimi_k2", {.name = "kimi_k2", .parse = parse_deepseek_v3}},
-    TextModel{"deepseek_v3", {.name = "deepseek_v3", .parse = parse_deepseek_v3}}};
-constexpr std::array kMistral3 = {
-    TextModel{"mistral", {.name = "mistral", .parse = parse_mistral}},
-    TextModel{"ministral3", {.name = "ministral3", .parse = parse_ministral3, .norm_eps = 1e-5}}};
+constexpr TextModel kGemma3Text{
+    "gemma3_text",
+    {.name = "gemma3_text", .parse = parse_gemma3, .bos = 2, .eos = 1},
+    // Gemma3TextConfig: published files give few sizes.
+    R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
+        "num_hidden_layers": 26, "num_attention_heads": 8, "max_position_embeddings": 131072})"};
+constexpr TextModel kDeepseekV3{
+    "deepseek_v3", {.name = "deepseek_v3", .parse = parse_deepseek_v3, .bos = 0, .eos = 1}};
+constexpr TextModel kKimiK2{"kimi_k2",
+                            {.name = "kimi_k2", .parse = parse_deepseek_v3, .bos = 0, .eos = 1}};
+constexpr TextModel kMistralText{"mistral",
+                                 {.name = "mistral", .parse = parse_mistral, .bos = 1, .eos = 2}};
+constexpr TextModel kMinistral3{
+    "ministral3",
+    {.name = "ministral3", .parse = parse_ministral3, .norm_eps = 1e-5, .bos = 1, .eos = 2}};
+
+constexpr std::array kGemma3 = {kGemma3Text};
+constexpr std::array kKimi = {kKimiK2, kDeepseekV3};
+constexpr std::array kMistral3 = {kMistralText, kMinistral3};
 constexpr std::array kQwen3Vl = {TextModel{
     "qwen3_vl_text", {.name = "qwen3_vl_text", .parse = parse_qwen3}, R"({"rope_theta": 500000})"}};
 constexpr std::array kQwen3VlMoe = {
@@ -39,15 +47,40 @@ constexpr std::array kTowers = {
     TextTower{"Qwen3VLMoeForConditionalGeneration", kQwen3VlMoe, true},
 };
 
+// Text models of a type of their own, which are the same in every wrapper.
+constexpr std::array kAnywhere = {
+    kDeepseekV3,
+    kGemma3Text,
+    kKimiK2,
+    kMinistral3,
+    kMistralText,
+    TextModel{"deepseek_v2",
+              {.name = "deepseek_v2", .parse = parse_deepseek_v2, .bos = 1, .eos = 2}},
+    TextModel{"glm4_moe_lite",
+              {.name = "glm4_moe_lite",
+               .parse = parse_glm4_moe_lite,
+               .norm_eps = 1e-5,
+               .bos = 0,
+               .eos = 1}},
+    TextModel{"gpt_oss",
+              {.name = "gpt_oss", .parse = parse_gpt_oss, .mxfp4 = true, .norm_eps = 1e-5}},
+    TextModel{"llama", {.name = "llama", .parse = parse_llama, .bos = 1, .eos = 2}},
+    TextModel{"qwen2", {.name = "qwen2", .parse = parse_qwen2}},
+    TextModel{"qwen3", {.name = "qwen3", .parse = parse_qwen3}},
+    TextModel{"qwen3_moe", {.name = "qwen3_moe", .parse = parse_qwen3_moe}},
+};
+
 // What a wrapper's checkpoint puts before the names of the text model, and what that is instead.
 // Files of older and newer versions of transformers differ.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kPrefixes = {
+constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kPrefixes = {
     {{"language_model.model.", "model."},
      {"language_model.lm_head.", "lm_head."},
-     {"model.language_model.", "model."}}};
+     {"model.language_model.", "model."},
+     {"model.text_model.", "model."}}};
+// With or without "model." before them.
 constexpr std::array<std::string_view, 7> kOtherTowers = {
-    "vision_tower.",       "multi_modal_projector.",       "mm_projector.", "visual.",
-    "model.vision_tower.", "model.multi_modal_projector.", "model.visual."};
+    "vision_tower.", "vision_model.", "audio_tower.", "multi_modal_projector.",
+    "mm_projector.", "connector.",    "visual."};
 
 bool gives(const nlohmann::json& object, const char* key) {
   const auto it = object.find(key);
@@ -63,6 +96,26 @@ const TextTower* find_text_tower(std::string_view name) {
     if (tower.name == name) return &tower;
   }
   return nullptr;
+}
+
+std::optional<TextTower> any_tower(const nlohmann::json& whole, std::string_view name) {
+  const auto text = whole.find("text_config");
+  if (text == whole.end() || !text->is_object()) return std::nullopt;
+  const auto type = text->find("model_type");
+  if (type == text->end() || !type->is_string()) return std::nullopt;
+  for (const TextModel& model : kAnywhere) {
+    if (*type == model.type) {
+      return TextTower{name, {&model, 1}, model.architecture.parse == &parse_gemma3};
+    }
+  }
+  return std::nullopt;
+}
+
+std::string text_model_type(const nlohmann::json& whole) {
+  const auto text = whole.find("text_config");
+  if (text == whole.end() || !text->is_object()) return {};
+  const auto type = text->find("model_type");
+  return type != text->end() && type->is_string() ? type->get<std::string>() : "unknown";
 }
 
 Result<TextConfig> read_text_config(const nlohmann::json& whole, const TextTower& tower) {
@@ -107,8 +160,10 @@ std::string text_tensor_name(std::string_view name) {
       return std::string(instead) + std::string(name.substr(prefix.size()));
     }
   }
+  constexpr std::string_view kModel = "model.";
+  const std::string_view inner = name.starts_with(kModel) ? name.substr(kModel.size()) : name;
   for (const std::string_view prefix : kOtherTowers) {
-    if (name.starts_with(prefix)) return {};
+    if (inner.starts_with(prefix)) return {};
   }
   return std::string(name);
 }

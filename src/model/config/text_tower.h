@@ -32,6 +32,12 @@ std::span<const TextTower> text_towers();
 /// Null for an unknown name.
 const TextTower* find_text_tower(std::string_view name);
 
+/// A wrapper of another name around a text model that is the same in every wrapper; none if
+/// text_config has no such model_type. `name` must outlive it.
+std::optional<TextTower> any_tower(const nlohmann::json& whole, std::string_view name);
+/// model_type of text_config: "unknown" if it has none; empty without a text_config.
+std::string text_model_type(const nlohmann::json& whole);
+
 struct TextConfig {
   nlohmann::json json;
   const TextModel* model = nullptr;

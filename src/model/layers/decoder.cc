@@ -144,7 +144,14 @@ Result<RopeTables> tables_of(const LayerGroupConfig& group, RopePairing index_pa
                              std::int64_t positions) {
   auto main = RopeTable::make(group.rope, positions);
   if (!main) return main.error();
-  RopeTables tables{std::move(*main), std::nullopt};
+  RopeTables tables{std::move(*main), std::nullopt, std::nullopt};
+  if (group.query_growth && static_cast<double>(positions) > group.query_growth->context) {
+    RopeConfig config = group.rope;
+    config.growth = group.query_growth;
+    auto query = RopeTable::make(config, positions);
+    if (!query) return query.error();
+    tables.query = std::move(*query);
+  }
   if (has_index_table(group.problem)) {
     RopeConfig config = group.rope;
     config.pairing = index_pairing;
@@ -157,7 +164,13 @@ Result<RopeTables> tables_of(const LayerGroupConfig& group, RopePairing index_pa
 
 Result<std::shared_ptr<const ModelRope>> Decoder::rope_tables(std::int64_t positions) const {
   const std::lock_guard lock(rope_guard_);
-  if (rope_ != nullptr && rope_->positions >= positions) return rope_;
+  const auto serves = [&](const ModelRope& made) {
+    return made.positions >= positions &&
+           std::ranges::all_of(config_.groups, [&](const LayerGroupConfig& g) {
+             return rope_is_long(g.rope, positions) == rope_is_long(g.rope, made.positions);
+           });
+  };
+  if (rope_ != nullptr && serves(*rope_)) return rope_;
   ModelRope rope;
   rope.positions = positions;
   for (std::size_t g = 0; g < config_.groups.size(); ++g) {
@@ -165,6 +178,7 @@ Result<std::shared_ptr<const ModelRope>> Decoder::rope_tables(std::int64_t posit
     std::size_t equal = 0;
     while (equal < g &&
            (config_.groups[equal].rope != group.rope ||
+            config_.groups[equal].query_growth != group.query_growth ||
             has_index_table(config_.groups[equal].problem) != has_index_table(group.problem))) {
       ++equal;
     }

@@ -48,6 +48,7 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
                       .k_norm = w.k_norm,
                       .eps = c.config.norm_eps,
                       .table = &c.rope.main,
+                      .q_table = c.rope.query ? &*c.rope.query : nullptr,
                       .positions = step.positions,
                       .q_out = q_in,
                       .slots = step.out_slots,

@@ -17,6 +17,7 @@ namespace lathe {
 struct RopeTables {
   RopeTable main;
   std::optional<RopeTable> index;  // sparse problems
+  std::optional<RopeTable> query;  // queries that grow with their position
 };
 
 /// The keys that an indexer selected for the rows of a segment. Layers without an indexer reuse the

@@ -625,7 +625,7 @@ Result<std::unique_ptr<Model>> make_dummy_model(const ModelConfig& config,
 
 Result<std::unique_ptr<Model>> load_model(const std::string& directory,
                                           const LoadOptions& options) {
-  auto config = load_model_config(directory);
+  auto config = load_model_config(directory, options.overrides);
   if (config && options.drafts) config = add_draft_layer(std::move(*config));
   if (!config) return config.error();
   if (options.dummy) return make_dummy_model(*config, options);

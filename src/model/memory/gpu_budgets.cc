@@ -35,8 +35,8 @@ std::int64_t rope_tables(const ModelConfig& config, std::int64_t positions) {
         std::any_of(config.groups.begin(), config.groups.begin() + static_cast<std::ptrdiff_t>(g),
                     [&](const LayerGroupConfig& other) { return other.rope == group.rope; });
     if (seen) continue;
-    sum +=
-        positions * group.rope.dim * 4 * (group.problem.kind == ProblemKind::sparse_latent ? 2 : 1);
+    const bool two = group.problem.kind == ProblemKind::sparse_latent || group.query_growth;
+    sum += positions * group.rope.dim * 4 * (two ? 2 : 1);
   }
   return sum;
 }

@@ -61,6 +61,44 @@ TEST(GpuModel, TinyGqa) {
   check_gpu_model({.directory = shipped("tiny-gqa"), .layout = "gqa_bf16", .plain_products = true});
 }
 
+// A folder with a small grouped-query configuration and further keys, for random weights.
+class DummyGqa {
+ public:
+  explicit DummyGqa(const std::string& keys)
+      : folder_(std::filesystem::path(testing::TempDir()) /
+                ("lathe_dummy_gqa_" + std::to_string(getpid()))) {
+    std::filesystem::create_directories(folder_);
+    std::ofstream(folder_ / "config.json") << R"({
+      "vocab_size": 97, "hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 2,
+      "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "hidden_act": "silu",
+      "max_position_embeddings": 512, "torch_dtype": "bfloat16", )"
+                                           << keys << "}";
+  }
+  ~DummyGqa() { std::filesystem::remove_all(folder_); }
+
+  void check() const {
+    check_gpu_model({.directory = folder_.string(),
+                     .layout = "gqa_bf16",
+                     .dummy = true,
+                     .plain_products = true});
+  }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+TEST(GpuModel, HalfOfEachHeadRotates) {
+  DummyGqa(R"("architectures": ["Qwen3ForCausalLM"], "partial_rotary_factor": 0.5)").check();
+}
+
+// The context is longer than the original one, and so is the prompt.
+TEST(GpuModel, QueriesGrowWithTheirPosition) {
+  DummyGqa(R"("architectures": ["Ministral3ForCausalLM"], "rope_parameters": {
+    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 16.0,
+    "original_max_position_embeddings": 8, "llama_4_scaling_beta": 0.5})")
+      .check();
+}
+
 // Has layers of every kind; the prompt completes an entry of 128 tokens.
 TEST(GpuModel, DeepseekV4) {
   const GeneratedCheckpoint checkpoint(fixture_dir("deepseek_v4_wide"));

@@ -27,7 +27,9 @@ const char* const kFixtures[] = {"llama",
                                  "gemma3_tower",
                                  "qwen3_vl",
                                  "qwen3_vl_moe",
-                                 "kimi_k25"};
+                                 "kimi_k25",
+                                 "ministral3",
+                                 "qwen2_partial"};
 
 // Bound against the reference with a bf16 cache like Lathe's: covers the order of summation, and
 // cache elements that round differently because of it.

@@ -274,6 +274,7 @@ std::int64_t dummy_bytes(const ModelConfig& config, const TensorSpec& spec) {
 bool ignored_tensor(const ModelConfig& config, std::string_view name) {
   if (config.tied_embeddings && name == "lm_head.weight") return true;
   if (name.ends_with("rotary_emb.inv_freq")) return true;
+  if (name.starts_with("model.mtp_layers.")) return true;  // MiMo's draft layers
   // DeepSeek V4's draft layers have names of their own, whatever their number in the configuration.
   if (config.is_compressed()) {
     return name.starts_with("mtp.") || name.starts_with("model.mtp.") ||

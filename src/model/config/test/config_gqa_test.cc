@@ -85,6 +85,16 @@ TEST(ModelConfig, MistralHasItsWindowInAllLayers) {
   EXPECT_FALSE(parsed(j).qk_norm);
 }
 
+// XiaomiMiMo's modeling_mimo.py: Qwen 2 with draft layers.
+TEST(ModelConfig, MiMoIsQwen2) {
+  Json j = qwen3();
+  j["architectures"] = {"MiMoForCausalLM"};
+  const ModelConfig mimo = parsed(j);
+  EXPECT_TRUE(mimo.attention_bias);
+  EXPECT_FALSE(mimo.qk_norm || mimo.attention_out_bias);
+  EXPECT_EQ(mimo.attention(0), parsed(qwen3()).attention(0));
+}
+
 TEST(ModelConfig, Gemma3) {
   Json j = gemma3();
   const ModelConfig c = parsed(j);

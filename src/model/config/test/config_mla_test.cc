@@ -235,8 +235,8 @@ TEST(ModelConfig, SarvamMlaHasSpellingsOfItsOwn) {
   EXPECT_EQ(c.moe.layer_has_experts[0], 0);
   EXPECT_EQ(c.moe.layer_has_experts[1], 1);
   EXPECT_EQ(c.draft_layers, 0);
-  j["rope_scaling"]["type"] = "longrope";
-  EXPECT_THAT(refusal(j), HasSubstr("longrope"));
+  j["rope_scaling"]["type"] = "proportional";
+  EXPECT_THAT(refusal(j), HasSubstr("proportional"));
 }
 
 TEST(ModelConfig, DeepSeekV2) {
@@ -281,7 +281,14 @@ TEST(ModelConfig, DeepSeekV2) {
   EXPECT_THAT(with("topk_method", "noaux_tc"),
               HasSubstr("topk_method: wanted greedy or group_limited_greedy, got \"noaux_tc\""));
   EXPECT_THAT(with("scoring_func", "sigmoid"), HasSubstr("scoring_func: wanted softmax"));
-  EXPECT_THAT(with("norm_topk_prob", true), HasSubstr("norm_topk_prob: wanted false"));
+  // DeepSeek's code scales weights or makes their sum 1 (modeling_deepseek.py, MoEGate).
+  Json normed = deepseek_v2();
+  normed["norm_topk_prob"] = true;
+  EXPECT_TRUE(parsed(normed).moe.normalize);
+  EXPECT_EQ(parsed(normed).moe.scale, 1);
+  normed["num_experts_per_tok"] = 1;
+  EXPECT_FALSE(parsed(normed).moe.normalize);
+  EXPECT_EQ(parsed(normed).moe.scale, parsed(deepseek_v2()).moe.scale);
   EXPECT_THAT(with("n_group", nullptr), HasSubstr("n_group: wanted an integer from 1 to 160"));
   EXPECT_THAT(with("topk_group", nullptr), HasSubstr("topk_group: wanted an integer from 1 to 8"));
   EXPECT_THAT(with("n_group", 7), HasSubstr("n_group: wanted a divisor of the 160 experts"));

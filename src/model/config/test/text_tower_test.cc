@@ -99,7 +99,8 @@ TEST(TextTower, Ministral3EndsBeforeItsQueriesGrow) {
     text.erase(key);
   }
   const ModelConfig c = parsed(j);
-  EXPECT_EQ(c.max_context, 16384);
+  EXPECT_EQ(c.max_context, 262144);
+  EXPECT_EQ(c.groups.front().query_growth, (RopeGrowth{0.1, 16384}));
   EXPECT_EQ(c.attention(0), gqa_problem(32, 8, 128));
   EXPECT_EQ(c.norm_eps, 1e-5f);
   EXPECT_EQ(c.groups.front().rope.theta, 1e6);
@@ -111,15 +112,21 @@ TEST(TextTower, Ministral3EndsBeforeItsQueriesGrow) {
                              {"factor", 48.0},
                              {"original_max_position_embeddings", 8192},
                              {"llama_4_scaling_beta", 0.1}};
-  EXPECT_EQ(parsed(j).max_context, 8192);
+  EXPECT_EQ(parsed(j).max_context, 48 * 8192);
+  EXPECT_EQ(parsed(j).groups.front().query_growth, (RopeGrowth{0.1, 8192}));
+  text["rope_parameters"]["llama_4_scaling_beta"] = -1;
+  EXPECT_THAT(refusal(j), HasSubstr("llama_4_scaling_beta: wanted 0 or more"));
   text["rope_parameters"]["llama_4_scaling_beta"] = 0;
-  EXPECT_EQ(parsed(j).max_context, 131072);
+  EXPECT_FALSE(parsed(j).groups.front().query_growth);
+  text["partial_rotary_factor"] = 0.5;
+  EXPECT_THAT(refusal(j), HasSubstr("partial_rotary_factor: wanted 1"));
+  text.erase("partial_rotary_factor");
   text["rope_parameters"] = {{"rope_type", "default"}, {"llama_4_scaling_beta", 0.1}};
   EXPECT_THAT(refusal(j), HasSubstr("yarn with llama_4_scaling_beta"));
   Json alone = mistral3()["text_config"];
   alone["architectures"] = {"Ministral3ForCausalLM"};
   EXPECT_FALSE(parsed(alone).text_tower);
-  EXPECT_EQ(parsed(alone).max_context, 16384);
+  EXPECT_EQ(parsed(alone).max_context, 262144);
 }
 
 TEST(TextTower, Qwen3Vl) {
@@ -163,6 +170,27 @@ TEST(TextTower, RefusesByName) {
   j["architectures"] = {"LlavaForConditionalGeneration"};
   EXPECT_THAT(refusal(j), AllOf(HasSubstr("Mistral3ForConditionalGeneration"),
                                 HasSubstr("LlavaForConditionalGeneration")));
+  j["text_config"] = {{"model_type", "mpt"}};
+  EXPECT_THAT(refusal(j), HasSubstr("got \"LlavaForConditionalGeneration\" around a text model of "
+                                    "type \"mpt\""));
+  j["text_config"] = Json::object();
+  EXPECT_THAT(refusal(j), HasSubstr("of type \"unknown\""));
+}
+
+// A text model of a type of its own is the same in every wrapper.
+TEST(TextTower, WrappersOfOtherNames) {
+  Json j = mistral3();
+  j["architectures"] = {"LlavaForConditionalGeneration"};
+  const ModelConfig mistral = parsed(j);
+  EXPECT_EQ(mistral.architecture, "LlavaForConditionalGeneration");
+  EXPECT_TRUE(mistral.text_tower);
+  EXPECT_FALSE(mistral.tied_embeddings);
+  EXPECT_EQ(mistral.attention(0), parsed(mistral3()).attention(0));
+  j["text_config"]["model_type"] = "qwen3";
+  EXPECT_TRUE(parsed(j).qk_norm);
+  j["text_config"]["model_type"] = "qwen2";
+  EXPECT_TRUE(parsed(j).attention_bias);
+  EXPECT_FALSE(parsed(j).qk_norm);
 }
 
 TEST(TextTower, TensorNames) {
@@ -173,6 +201,9 @@ TEST(TextTower, TensorNames) {
   EXPECT_EQ(text_tensor_name("lm_head.weight"), "lm_head.weight");
   EXPECT_EQ(text_tensor_name("vision_tower.encoder.weight"), "");
   EXPECT_EQ(text_tensor_name("model.visual.blocks.0.attn.qkv.weight"), "");
+  EXPECT_EQ(text_tensor_name("model.text_model." + q), "model." + q);
+  EXPECT_EQ(text_tensor_name("audio_tower.layers.0.weight"), "");
+  EXPECT_EQ(text_tensor_name("model.connector.proj.weight"), "");
   EXPECT_EQ(text_tensor_name("other.weight"), "other.weight");
 }
 

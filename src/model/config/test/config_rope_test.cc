@@ -1,0 +1,106 @@
+// RoPE of configurations against transformers (tests/data/rope.jsonl, tools/make_rope_fixtures.py).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "model/config/config_rope.h"
+#include "model/config/test/config_test_util.h"
+
+namespace lathe {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(ConfigRope, FrequenciesAreTransformers) {
+  std::ifstream file(LATHE_TEST_DATA "/rope.jsonl");
+  int cases = 0;
+  for (std::string line; std::getline(file, line); ++cases) {
+    const Json row = Json::parse(line);
+    const RopeConfig rope = parsed(row["config"]).groups.front().rope;
+    const auto wanted = row["frequencies"].get<std::vector<double>>();
+    const auto got = rope_frequencies(rope, row["positions"].get<std::int64_t>());
+    ASSERT_EQ(got.size(), wanted.size()) << row["config"];
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      // Theirs are f32, of a power in f32.
+      EXPECT_NEAR(got[i], wanted[i], 3e-6 * wanted[i]) << row["config"] << i;
+    }
+    EXPECT_NEAR(rope_magnitude(rope), row["magnitude"].get<double>(), 1e-12) << row["config"];
+  }
+  EXPECT_EQ(cases, 11);
+}
+
+// vLLM's _get_and_verify_max_len(): the original context times the factor.
+TEST(ConfigRope, ScalingExtendsTheContext) {
+  Json j = qwen3();
+  j["max_position_embeddings"] = 32768;
+  j["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}};
+  EXPECT_EQ(parsed(j).max_context, 131072);
+  j["rope_scaling"]["original_max_position_embeddings"] = 16384;
+  EXPECT_EQ(parsed(j).max_context, 65536);
+  j["rope_scaling"]["original_max_position_embeddings"] = 4096;  // what the file says is more
+  EXPECT_EQ(parsed(j).max_context, 32768);
+  j["rope_scaling"] = {{"rope_type", "dynamic"}, {"factor", 2.5}};
+  EXPECT_EQ(parsed(j).max_context, 81920);
+  j["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 4.0}};
+  EXPECT_EQ(parsed(j).max_context, 32768);
+  j["rope_scaling"] = nullptr;
+  // Beyond a chunk, dual chunk attention is another model.
+  j["max_position_embeddings"] = 1010000;
+  j["dual_chunk_attention_config"] = {
+      {"chunk_size", 262144}, {"local_size", 8192}, {"original_max_position_embeddings", 262144}};
+  EXPECT_EQ(parsed(j).max_context, 262144 - 8192);
+}
+
+TEST(ConfigRope, APartOfAHeadRotates) {
+  Json j = qwen3();  // heads of 128
+  j["partial_rotary_factor"] = 0.25;
+  EXPECT_EQ(parsed(j).groups.front().rope.dim, 32);
+  EXPECT_EQ(parsed(j).attention(0).head_dim, 128);
+  j["rotary_dim"] = 32;
+  EXPECT_EQ(parsed(j).groups.front().rope.dim, 32);
+  j["rotary_dim"] = 64;
+  EXPECT_THAT(refusal(j),
+              HasSubstr("rotary_dim: wanted 32, as partial_rotary_factor says, got 64"));
+  j.erase("partial_rotary_factor");
+  EXPECT_EQ(parsed(j).groups.front().rope.dim, 64);
+  j["rotary_dim"] = 256;
+  EXPECT_THAT(refusal(j), HasSubstr("rotary_dim: wanted an integer from 1 to 128"));
+  j["rotary_dim"] = 40;
+  EXPECT_THAT(refusal(j), HasSubstr("a rotary part of a multiple of 16 elements, got 40"));
+  j.erase("rotary_dim");
+  j["rope_parameters"] = {{"rope_type", "default"}, {"partial_rotary_factor", 0.0}};
+  EXPECT_THAT(refusal(j), HasSubstr("partial_rotary_factor: wanted a number above 0, at most 1"));
+  Json latent = deepseek_v3();
+  latent["partial_rotary_factor"] = 0.5;
+  EXPECT_THAT(refusal(latent), HasSubstr("every element of a head's rotary part rotates"));
+  // Both kinds of layers of a model with two.
+  Json gemma = gemma3();  // heads of 256
+  gemma["partial_rotary_factor"] = 0.5;
+  for (const LayerGroupConfig& g : parsed(gemma).groups) EXPECT_EQ(g.rope.dim, 128);
+}
+
+TEST(ConfigRope, RefusesFactorsByName) {
+  Json j = qwen3();
+  const Json ones(std::vector<double>(64, 1.0));
+  j["rope_scaling"] = {{"rope_type", "longrope"}, {"short_factor", ones}};
+  EXPECT_THAT(refusal(j), HasSubstr("long_factor: wanted a list of factors, got nothing"));
+  j["rope_scaling"]["long_factor"] = {1.0, "2"};
+  EXPECT_THAT(refusal(j), HasSubstr("long_factor: wanted a list of finite numbers"));
+  j["rope_scaling"]["long_factor"] = {1.0, 2.0};
+  EXPECT_THAT(refusal(j), HasSubstr("long_factor 64 factors, got 2"));
+  j["rope_scaling"]["long_factor"] = ones;
+  j["rope_scaling"]["long_factor"][3] = 0.0;
+  EXPECT_THAT(refusal(j), HasSubstr("long_factor finite factors above 0, got 0"));
+  j["rope_scaling"]["long_factor"] = ones;
+  EXPECT_EQ(refusal(j), "accepted");
+  j["rope_scaling"] = {{"rope_type", "dynamic"}};
+  EXPECT_THAT(refusal(j), HasSubstr("factor: wanted a finite number, got nothing"));
+  j["rope_scaling"] = {{"rope_type", "dynamic"}, {"factor", 0.5}};
+  EXPECT_THAT(refusal(j), HasSubstr("rope.dynamic.factor"));
+  j["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}, {"attention_factor", 0.0}};
+  EXPECT_THAT(refusal(j), HasSubstr("rope.yarn.attention_factor a positive number, got 0"));
+}
+
+}  // namespace
+}  // namespace lathe

@@ -1,0 +1,87 @@
+#include "model/config/overrides.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "model/config/test/config_test_util.h"
+
+namespace lathe {
+namespace {
+
+using testing::HasSubstr;
+
+Result<ModelConfig> overridden(const Json& j, const ConfigOverrides& overrides,
+                               const Json& generation = Json::object()) {
+  return parse_model_config(j.dump(), generation.dump(), overrides);
+}
+
+std::string refused(const Json& j, const ConfigOverrides& overrides) {
+  const auto config = overridden(j, overrides);
+  return config ? "accepted" : config.error().message();
+}
+
+TEST(ConfigOverrides, SetKeysOfTheTextModel) {
+  const auto c = overridden(
+      qwen3(),
+      {.values = {"max_position_embeddings=1000", "rms_norm_eps=1e-3", "eos_token_id=[5, 6]"}},
+      {{"eos_token_id", 7}, {"temperature", 0.5}});
+  ASSERT_TRUE(c.ok()) << c.error().message();
+  EXPECT_EQ(c->max_context, 1000);
+  EXPECT_EQ(c->norm_eps, 1e-3f);
+  EXPECT_THAT(c->eos, testing::ElementsAre(5, 6));  // generation_config.json's gives way
+  EXPECT_EQ(c->generation.temperature, 0.5f);
+  Json wrapped = {{"architectures", {"LlavaForConditionalGeneration"}}, {"text_config", qwen3()}};
+  wrapped["text_config"]["model_type"] = "qwen3";
+  const auto text = overridden(wrapped, {.values = {"max_position_embeddings=1000"}});
+  ASSERT_TRUE(text.ok()) << text.error().message();
+  EXPECT_EQ(text->max_context, 1000);
+}
+
+TEST(ConfigOverrides, RopeScalingReplacesBothSpellings) {
+  const ConfigOverrides yarn{.rope_scaling = R"({"rope_type": "yarn", "factor": 2})"};
+  Json older = qwen3(), newer = qwen3();
+  older["rope_theta"] = 5000;
+  older["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 3.0}};
+  newer.erase("rope_theta");
+  newer["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 3.0}, {"rope_theta", 5000}};
+  for (const Json& j : {older, newer}) {
+    const auto c = overridden(j, yarn);
+    ASSERT_TRUE(c.ok()) << c.error().message();
+    const RopeConfig& rope = c->groups.front().rope;
+    EXPECT_EQ(rope.theta, 5000);
+    EXPECT_EQ(rope.linear_factor, 1);
+    ASSERT_TRUE(rope.yarn);
+    EXPECT_EQ(c->max_context, 2 * j["max_position_embeddings"].get<int>());
+    EXPECT_FALSE(overridden(j, {.rope_scaling = "null"})->groups.front().rope.yarn);
+  }
+  Json two = gemma3();
+  two["rope_parameters"] = {{"full_attention", {{"rope_type", "default"}}}};
+  EXPECT_THAT(refused(two, yarn), HasSubstr("--rope-scaling: wanted a model with one RoPE, got one "
+                                            "with several: \"full_attention\""));
+  for (const char* bad : {"yarn", "[1]", "{", "3"}) {
+    EXPECT_THAT(refused(older, {.rope_scaling = bad}),
+                HasSubstr("--rope-scaling: wanted a JSON object, or null, got"));
+  }
+  EXPECT_THAT(refused(older, {.rope_scaling = R"({"rope_type": "spiral"})"}),
+              HasSubstr("rope_scaling: rope_type: wanted default, linear"));
+}
+
+TEST(ConfigOverrides, RefuseByKey) {
+  const auto with = [](const char* value) { return refused(qwen3(), {.values = {value}}); };
+  EXPECT_THAT(with("max_position_embeddings"), HasSubstr("--override: wanted KEY=JSON, got"));
+  EXPECT_THAT(with("=3"), HasSubstr("--override: wanted KEY=JSON"));
+  EXPECT_THAT(with("hidden_act=silu"),
+              HasSubstr("--override: wanted hidden_act=JSON, got \"silu\"; a text needs double"));
+  for (const char* key : {"architectures", "model_type", "quantization_config", "text_config"}) {
+    EXPECT_THAT(with((std::string(key) + "=null").c_str()), HasSubstr(key)) << key;
+  }
+  EXPECT_THAT(with("max_positions=3"),
+              HasSubstr("--override: wanted a key that is read for this model, got "
+                        "\"max_positions\""));
+  EXPECT_THAT(with("n_group=3"), HasSubstr("read for this model"));
+  EXPECT_THAT(with("max_position_embeddings=\"3\""),
+              HasSubstr("config.json: max_position_embeddings: wanted an integer"));
+}
+
+}  // namespace
+}  // namespace lathe
