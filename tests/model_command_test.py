@@ -560,6 +560,35 @@ def write_tensors(file: pathlib.Path, tensors: dict[str, tuple[dict, bytes]]) ->
     text = json.dumps(header).encode()
     file.write_bytes(len(text).to_bytes(8, "little") + text + data)
 
+    def test_configurations_are_overridden(self):
+        context = lambda *args: json.loads(self.inspected(*args))["context"]
+        self.assertEqual(context(), self.context)
+        yarn = ["--rope-scaling", json.dumps({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": self.context})]
+        self.assertEqual(context(*yarn), 4 * self.context)
+        self.assertEqual(context("--override", "max_position_embeddings=96"), 96)
+        self.assertEqual(context("--override", "max_position_embeddings=96", "--override", "rms_norm_eps=1e-3"), 96)
+        # Every command that reads a configuration.
+        run = lambda *args: lathe(*args, "--override", "max_position_embeddings=96", "--device", "cpu")
+        planned = run("plan", "--model", str(self.model), "--json")
+        self.assertEqual(planned.returncode, 0, planned.stderr)
+        result = run("generate", *self.flags("--prompt-ids", "1,2", "--max-new-tokens", "2", "--context-length", "100"))
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("--context-length: wanted at most 96 tokens", result.stderr)
+        plain = self.generate("--prompt-ids", "1,2,3,4")[0]["tokens"]
+        self.assertEqual(self.generate("--prompt-ids", "1,2,3,4", "--override", "rope_theta=1e6")[0]["prompt_tokens"], 4)
+        self.assertNotEqual(self.generate("--prompt-ids", "1,2,3,4", "--override", "rope_theta=2.0")[0]["tokens"], plain)
+        for wrong, word in (("max_positions=3", "a key that is read for this model"), ("architectures=[]", "what the checkpoint is"),
+                            ("hidden_act=silu", "a text needs double quotes"), ("rope_theta", "KEY=JSON"),
+                            ("rope_theta=true", "config.json: rope_theta: wanted a finite number")):
+            for command in (["inspect", str(self.model / "config.json")], ["plan", "--model", str(self.model)],
+                            ["generate", *self.flags("--prompt-ids", "1")]):
+                self.assertIn(word, self.refused(*command, "--override", wrong))
+
+    def inspected(self, *args: str) -> str:
+        result = lathe("inspect", *args, str(self.model / "config.json"), "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result.stdout
+
 
 class Checkpoints(unittest.TestCase):
     """inspect, plan and generate agree on which files are a model."""
@@ -671,7 +700,7 @@ class Checkpoints(unittest.TestCase):
             self.assertIn("a GGUF file", result.stderr)
         text = (self.model / "config.json").read_text()
         (self.model / "config.json").write_text(text.replace("1e-05", "Infinity"))
-        self.all_refuse("config.json: wanted JSON, whose numbers are finite, got Infinity at byte")
+        self.all_refuse('config.json: rms_norm_eps: wanted a finite number, got "Infinity"')
 
     def test_a5_inspect_says_which_head_is_used(self):
         def head() -> bool:

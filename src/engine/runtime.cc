@@ -55,7 +55,7 @@ Result<MatmulPrecision> precision_of(const std::string& dtype, const Backend& ba
 }
 
 Result<ModelConfig> config_of(const RuntimeOptions& options) {
-  if (options.config_file.empty()) return load_model_config(options.model);
+  if (options.config_file.empty()) return load_model_config(options.model, options.overrides);
   if (!options.dummy) {
     // Otherwise the plan would not be for the checkpoint's model.
     return Error{ErrorCode::invalid_argument, "--config", "--load-format dummy with it",
@@ -63,7 +63,7 @@ Result<ModelConfig> config_of(const RuntimeOptions& options) {
   }
   const auto text = read_file(options.config_file);
   if (!text) return text.error();
-  return parse_model_config(*text);
+  return parse_model_config(*text, {}, options.overrides);
 }
 
 Result<void> check_context(const PlanRequest& request, const ModelConfig& config) {
@@ -181,6 +181,7 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   load.threads = &r->threads_;
   load.backend = r->backend_.get();
   load.drafts = config->drafts;
+  load.overrides = options.overrides;
   load.expansion = expands(r->plan_);
   load.on_progress = options.on_progress;
   if (made == nullptr) {
@@ -246,6 +247,7 @@ Result<void> Runtime::describe_draft_model(const RuntimeOptions& options,
 Result<void> Runtime::load_draft_model(const RuntimeOptions& options, LoadOptions load) {
   if (!draft_model_) return {};
   load.drafts = false;
+  load.overrides = {};
   load.on_progress = nullptr;
   load.expansion = expands(draft_model_->plan);
   auto model = options.dummy ? make_dummy_model(draft_model_->config, load)

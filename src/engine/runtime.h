@@ -26,9 +26,10 @@
 namespace lathe {
 
 struct RuntimeOptions {
-  std::string model;        // directory of a checkpoint
-  std::string config_file;  // instead of a directory's config.json; with dummy weights only
-  bool dummy = false;       // --load-format dummy
+  std::string model;          // directory of a checkpoint
+  std::string config_file;    // instead of a directory's config.json; with dummy weights only
+  ConfigOverrides overrides;  // --override, --rope-scaling: of the configuration's text model
+  bool dummy = false;         // --load-format dummy
   std::function<std::unique_ptr<Model>()> make_model;  // instead of any checkpoint; may be empty
   std::string device = "auto";
   // float32, bfloat16, fp8 (see MatmulPrecision) or auto: bfloat16 on a GPU and on a CPU with dot

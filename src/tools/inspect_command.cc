@@ -21,12 +21,14 @@
 #include "plan/explain.h"
 #include "plan/model_plan.h"
 #include "tools/flags/command.h"
+#include "tools/flags/override_flags.h"
 
 namespace lathe {
 namespace {
 
 struct InspectFlags {
   std::string model;
+  ConfigOverrides overrides;
   std::string device = "cpu";
   bool json = false;
 };
@@ -236,10 +238,16 @@ int run_inspect(const InspectFlags& flags) {
   const bool config_alone = std::filesystem::is_regular_file(flags.model);
   auto config = [&]() -> Result<ModelConfig> {
     if (const auto ok = check_model_path(flags.model); !ok) return ok.error();
-    if (!config_alone) return load_model_config(flags.model);
+    if (!config_alone) return load_model_config(flags.model, flags.overrides);
+    // With the files next to it that say more of the model.
+    const std::filesystem::path file(flags.model);
+    if (file.filename() == "config.json") {
+      return load_model_config(file.parent_path().empty() ? "." : file.parent_path().string(),
+                               flags.overrides);
+    }
     const auto text = read_file(flags.model);
     if (!text) return text.error();
-    return parse_model_config(*text);
+    return parse_model_config(*text, {}, flags.overrides);
   }();
   if (!config) return refuse(config.error());
   WeightFacts weights;
@@ -274,6 +282,7 @@ void add_inspect_command(Command app, int& exit_code) {
                  "directory with config.json and *.safetensors, or a config.json alone")
       .required();
   cmd.add_option("--device", flags->device, "auto, cuda, cpu, or a machine: sm80, sm90, sm100");
+  add_override_flags(cmd, flags->overrides);
   cmd.add_flag("--json", flags->json, "as data on stdout");
   cmd.callback([flags, &exit_code] { exit_code = run_inspect(*flags); });
 }

@@ -25,6 +25,7 @@
 #include "plan/model_plan.h"
 #include "plan/plan_json.h"
 #include "tools/flags/command.h"
+#include "tools/flags/override_flags.h"
 #include "tools/flags/plan_flags.h"
 
 namespace lathe {
@@ -34,6 +35,7 @@ struct PlanFlags {
   std::string attention = "dsa";
   std::string model;
   std::string config;
+  ConfigOverrides overrides;
   std::string kv_scales;
   std::string draft = "none";
   std::string draft_model;
@@ -94,10 +96,10 @@ Result<Subject> subject_of(const PlanFlags& flags, PlanRequest& request) {
     return out;
   }
   Result<ModelConfig> config = [&]() -> Result<ModelConfig> {
-    if (flags.config.empty()) return load_model_config(flags.model);
+    if (flags.config.empty()) return load_model_config(flags.model, flags.overrides);
     const auto text = read_file(flags.config);
     if (!text) return text.error();
-    return parse_model_config(*text);
+    return parse_model_config(*text, {}, flags.overrides);
   }();
   if (config && mtp) config = add_draft_layer(std::move(*config));
   if (!config) return config.error();
@@ -253,6 +255,7 @@ void add_plan_command(Command app, int& exit_code) {
   Flag config = cmd.add_option("--config", flags->config, "the layer groups of a config.json");
   model.excludes(attention).excludes(config);
   config.excludes(attention);
+  add_override_flags(cmd, flags->overrides);
   cmd.add_option("--device", flags->device,
                  "auto, cuda, ref, cpu, or a machine to plan for: sm80, sm90, sm100");
   add_plan_flags(cmd, request);

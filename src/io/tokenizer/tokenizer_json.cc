@@ -274,7 +274,7 @@ void read_merges(const Node& node, const TokenIds& ids, BpeModel& model) {
   }
 }
 
-// Fills ids, whose keys are views into `node`.
+// Fills ids with keys that are views into `node`.
 BpeModel read_model(const Node& node, TokenIds& ids) {
   refuse_if_set(node.get("dropout"));
   refuse_if_set(node.get("continuing_subword_prefix"));
@@ -307,7 +307,7 @@ BpeModel read_model(const Node& node, TokenIds& ids) {
   return model;
 }
 
-// Fills ids, whose keys are views into `node`, and `tokens`.
+// Fills `tokens`, and ids with keys that are views into `node`.
 UnigramModel read_unigram(const Node& node, TokenIds& ids, std::vector<std::string>& tokens) {
   UnigramModel model;
   model.byte_fallback = node.get("byte_fallback").boolean_or(false);

@@ -1,5 +1,5 @@
-// The unigram model of SentencePiece (arXiv 1804.10959): of all ways to cut a text into tokens, the
-// one whose scores have the greatest sum.
+// The unigram model of SentencePiece (arXiv 1804.10959): cuts a text into the tokens with the
+// greatest sum of scores.
 #pragma once
 
 #include <cstdint>

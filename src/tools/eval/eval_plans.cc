@@ -161,7 +161,7 @@ Result<std::vector<PlanRow>, StartError> evaluate_plans(
     const RuntimeOptions& options, int jobs, const Tokenizer& tokenizer,
     const std::vector<EncodedTask>& tasks, const ScoredText& text,
     const std::function<void(std::size_t, std::size_t, const std::string&)>& on_row) {
-  const auto config = load_model_config(options.model);
+  const auto config = load_model_config(options.model, options.overrides);
   if (!config) return StartError(config.error());
   if (!options.kv_scales.empty()) {
     if (const auto scales = read_kv_scales(options.kv_scales, *config); !scales) {

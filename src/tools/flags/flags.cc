@@ -112,6 +112,11 @@ Flag Flag::delimiter(char c) {
   return *this;
 }
 
+Flag Flag::repeated() {
+  option_->allow_extra_args(false);
+  return *this;
+}
+
 Flag Flag::needs(Flag other) {
   option_->needs(other.option_);
   return *this;

@@ -29,6 +29,8 @@ class Flag {
   Flag check(const std::function<std::string(const std::string&)>& problem);
   /// A list: one value holds several.
   Flag delimiter(char c);
+  /// A list: each value needs the flag before it.
+  Flag repeated();
   Flag needs(Flag other);
   Flag excludes(Flag other);
   Flag required();

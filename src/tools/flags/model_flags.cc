@@ -9,6 +9,7 @@
 #include "model/weights/kv_scales.h"
 #include "plan/explain.h"
 #include "tools/flags/command.h"
+#include "tools/flags/override_flags.h"
 #include "tools/flags/plan_flags.h"
 
 namespace lathe {
@@ -112,6 +113,7 @@ void add_model_flags(Command command, ModelFlags& flags) {
                   "auto, safetensors, or dummy: random weights from the configuration alone")
       .one_of({"auto", "safetensors", "dummy"});
   command.add_option("--config", r.config_file, "a config.json, with --load-format dummy");
+  add_override_flags(command, r.overrides);
   add_plan_flags(command, r.plan_request);
   command.add_option(
       "--draft,--speculative-algorithm", r.draft,

@@ -3,9 +3,11 @@
 namespace lathe {
 
 void add_override_flags(Command command, ConfigOverrides& overrides) {
-  command.add_option("--override", overrides.values,
-                     "KEY=JSON: a key of config.json (of its text_config, if there is one) and its "
-                     "value; may be given several times");
+  command
+      .add_option("--override", overrides.values,
+                  "KEY=JSON: a key of config.json (of its text_config, if there is one) and its "
+                  "value; may be given several times")
+      .repeated();
   command.add_option(
       "--rope-scaling", overrides.rope_scaling,
       "JSON in place of rope_scaling, such as '{\"rope_type\": \"yarn\", \"factor\": "

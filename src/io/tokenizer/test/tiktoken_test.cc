@@ -1,4 +1,4 @@
-// Compares ids and texts with those of the PyPI package tiktoken (tiktoken.jsonl). The file of
+// Compares ids and texts with the PyPI package tiktoken's (tiktoken.jsonl). The file of
 // ranks is made by rule from deepseek_v3's vocabulary, as in tools/make_tokenizer_fixtures.py.
 #include "io/tokenizer/tiktoken.h"
 
