@@ -52,10 +52,24 @@ def shrink(config):
 
 
 def reason(stderr):
-    """What was wanted and what offered, in short."""
+    """What is refused, in short: an architecture, or a key with the wanted and the offered value."""
     line = stderr.strip().splitlines()[-1] if stderr.strip() else "no message"
-    line = re.sub(r"wanted one of .*?, got ", "", line.removeprefix("lathe: ").replace("config.json: ", "", 1))
+    line = line.removeprefix("lathe: ").removeprefix("config.json: ")
+    unknown = re.fullmatch(r'architectures: wanted one of .*, got "(\w+)"(?: around a text model of type "(\w+)")?', line)
+    if unknown:
+        return f"`{unknown[1]}`" + (f" around `{unknown[2]}`" if unknown[2] else "")
     return line
+
+
+def print_groups(title, rows):
+    """rows: (group, name). One line per group, in order of first appearance."""
+    groups = {}
+    for group, name in rows:
+        groups.setdefault(group, []).append(name)
+    print(f"| {title} | configurations |\n| --- | --- |")
+    for group, names in groups.items():
+        print(f"| {group} | {', '.join(names)} |")
+    print()
 
 
 def main():
@@ -85,10 +99,10 @@ def main():
                 if run.returncode != 0:
                     failed.append(f"{name}: {run.stderr.strip()}")
         rows.append((name.replace("--", "/"), config["architectures"][0], why))
-    print("| configuration | `architectures` | |\n| --- | --- | --- |")
-    for name, architecture, why in rows:
-        print(f"| {name} | `{architecture}` | {why or 'loads'} |")
-    print(f"\n{sum(not why for *_, why in rows)} of {len(rows)} load")
+    print(f"{sum(not why for *_, why in rows)} of {len(rows)} load:\n")
+    print_groups("`architectures`", [(f"`{architecture}`", name) for name, architecture, why in rows if not why])
+    print("The others do not:\n")
+    print_groups("refused", [(why, name) for name, _, why in rows if why])
     for line in failed:
         print(f"does not generate: {line}", file=sys.stderr)
     return 1 if failed else 0
