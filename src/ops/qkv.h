@@ -10,9 +10,9 @@
 namespace lathe {
 
 /// Norms each head of q and k if op.norms, and rotates its first table.dim() elements
-/// (apply_rope(), forward), those of q by op.q_table if there is one. Writes queries to op.q_out, rounded once, and keys and values to
-/// op.slots of `pool` (encode_rows()). op.q and op.kv are clobbered. Errors: the errors of
-/// rotate_rows() and write_rows().
+/// (apply_rope(), forward), those of q by op.q_table if there is one. Writes queries to op.q_out,
+/// rounded once, and keys and values to op.slots of `pool` (encode_rows()). op.q and op.kv are
+/// clobbered. Errors: the errors of rotate_rows() and write_rows().
 Result<void> prepare_qkv(const OpsContext& ops, const QkvRows& op, const PoolView& pool);
 
 }  // namespace lathe
