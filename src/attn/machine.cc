@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <thread>
 
+#include "attn/ranks.h"
+
 namespace lathe {
 namespace {
 
@@ -30,18 +32,64 @@ Machine host(Device device) {
 // Numbers of the vendors' data sheets. block_shared_bytes is
 // cudaDevAttrMaxSharedMemoryPerBlockOptin, 1 KiB less than a multiprocessor has.
 Machine describe_machine(Device device) {
+  Machine m;
+  m.device = device;
   switch (device) {
     case Device::sm80:
-      return {device, "A100", 108, 163 * 1024, 80 * kGiB, 2.039e12, 312e12, 312e12};
+      m.model = "A100";
+      m.processors = 108;
+      m.block_shared_bytes = 163 * 1024;
+      m.memory_bytes = 80 * kGiB;
+      m.bytes_per_second = 2.039e12;
+      m.bf16_flops = m.fp8_flops = 312e12;
+      return with_ranks(m, 1);
     case Device::sm90:
-      return {device, "H200", 132, 227 * 1024, 139 * kGiB, 4.8e12, 989e12, 1979e12};
+      m.model = "H200";
+      m.processors = 132;
+      m.block_shared_bytes = 227 * 1024;
+      m.memory_bytes = 139 * kGiB;
+      m.bytes_per_second = 4.8e12;
+      m.bf16_flops = 989e12;
+      m.fp8_flops = 1979e12;
+      return with_ranks(m, 1);
     case Device::sm100:
-      return {device, "B200", 148, 227 * 1024, 178 * kGiB, 8e12, 2250e12, 4500e12};
+      m.model = "B200";
+      m.processors = 148;
+      m.block_shared_bytes = 227 * 1024;
+      m.memory_bytes = 178 * kGiB;
+      m.bytes_per_second = 8e12;
+      m.bf16_flops = 2250e12;
+      m.fp8_flops = 4500e12;
+      return with_ranks(m, 1);
     case Device::ref:
     case Device::cpu:
       break;
   }
-  return host(device);
+  return with_ranks(host(device), kMostRanks);
+}
+
+Machine with_ranks(Machine machine, std::int32_t ranks) {
+  constexpr double kNvlink = 366e9;  // measured between two H200 with 18 links
+  machine.ranks = ranks;
+  // Threads exchange through memory: a write and a read.
+  machine.link_bytes_per_second = is_gpu(machine.device) ? kNvlink : machine.bytes_per_second / 2;
+  return machine;
+}
+
+Machine rank_machine(Machine machine, std::int32_t ranks) {
+  if (is_gpu(machine.device)) {
+    const auto n = std::min(static_cast<std::size_t>(ranks), machine.free_bytes.size());
+    for (std::size_t r = 0; r < n; ++r) {
+      machine.memory_bytes = std::min(machine.memory_bytes, machine.free_bytes[r]);
+    }
+    return machine;
+  }
+  machine.processors = std::max(1, machine.processors / ranks);
+  machine.memory_bytes /= ranks;
+  for (double* rate : {&machine.bytes_per_second, &machine.bf16_flops, &machine.fp8_flops}) {
+    *rate /= ranks;
+  }
+  return machine;
 }
 
 }  // namespace lathe

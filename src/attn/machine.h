@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/enum.h"
 
@@ -27,11 +28,24 @@ struct Machine {
   double bf16_flops = 0;
   double fp8_flops = 0;  // bf16_flops if the machine has no fp8 arithmetic
 
+  // Devices of this kind that can share a model, and how they exchange.
+  std::int32_t ranks = 1;
+  std::vector<std::int64_t> free_bytes;  // [ranks] of each device; empty: memory_bytes of each
+  double link_bytes_per_second = 0;      // from one device to its peers, in one direction
+  bool peers = true;                     // every device reads and writes the memory of every other
+  bool nccl = true;                      // NCCL can be opened
+
   bool operator==(const Machine&) const = default;
 };
 
 /// A typical machine of a device: A100 for sm80, H200 for sm90, B200 for sm100; for cpu and ref the
 /// host.
 Machine describe_machine(Device device);
+
+/// `ranks` such devices: GPUs that NVLink joins, or a CPU's threads in groups.
+Machine with_ranks(Machine machine, std::int32_t ranks);
+
+/// What one rank of `ranks` has: the least free memory of the GPUs, or its part of a CPU.
+Machine rank_machine(Machine machine, std::int32_t ranks);
 
 }  // namespace lathe

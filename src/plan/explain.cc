@@ -8,12 +8,6 @@
 namespace lathe {
 namespace {
 
-std::string grouped(std::int64_t n) {
-  std::string digits = fmt::format("{}", n);
-  for (std::size_t i = digits.size(); i > 3; i -= 3) digits.insert(i - 3, ",");
-  return digits;
-}
-
 std::string cache_line(const Plan& plan, const CachePlan& c) {
   const bool alone = plan.caches.size() == 1;
   std::string out = fmt::format(
@@ -159,6 +153,12 @@ std::string boundary_line(const ModelPlan& plan) {
 
 }  // namespace
 
+std::string grouped(std::int64_t n) {
+  std::string digits = fmt::format("{}", n);
+  for (std::size_t i = digits.size(); i > 3; i -= 3) digits.insert(i - 3, ",");
+  return digits;
+}
+
 std::string explain_rules() {
   std::string out;
   for (Rule r : enum_values<Rule>()) out += fmt::format("{:<14}{}\n", name(r), meaning(r));
@@ -216,8 +216,8 @@ std::string explain(const Plan& plan) {
 }
 
 std::string explain(const ModelPlan& plan) {
-  if (plan.plain()) return explain(plan.groups.front().plan) + boundary_line(plan);
-  std::string out;
+  std::string out = explain_ranks(plan.ranks, plan.bytes_per_token());
+  if (plan.plain()) return out + explain(plan.groups.front().plan) + boundary_line(plan);
   std::vector<Plan> plans;
   for (const GroupPlan& g : plan.groups) {
     out += fmt::format("{:<10}{}, {}", "group", g.group.name, layers_text(g.group.layers));

@@ -44,4 +44,10 @@ std::string explain_kernels(const Registry& registry);
 /// "512 MiB", "1.0 GiB", "36,864 B"
 std::string human_bytes(std::int64_t bytes);
 
+/// "ranks", "weights", "exchange" and "floor" lines. Empty for one rank.
+std::string explain_ranks(const RankPlan& plan, double cache_bytes_per_token);
+
+/// 64640 as "64,640".
+std::string grouped(std::int64_t n);
+
 }  // namespace lathe

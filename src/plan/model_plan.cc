@@ -25,6 +25,8 @@ bool shared(BudgetKind kind) {
     case BudgetKind::schedules:
     case BudgetKind::expert_rows:
     case BudgetKind::logits:
+    case BudgetKind::dealt_logits:
+    case BudgetKind::exchange:
     case BudgetKind::sampler:
     case BudgetKind::rope_tables:
     case BudgetKind::graphs:

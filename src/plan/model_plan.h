@@ -9,6 +9,7 @@
 
 #include "plan/plan.h"
 #include "plan/planner.h"
+#include "plan/rank_plan.h"
 
 namespace lathe {
 
@@ -39,6 +40,8 @@ struct GroupPlan {
 
 struct ModelPlan {
   std::vector<GroupPlan> groups;  // at least one
+  // How ranks share the model; the groups' problems are a rank's. Of one rank by default.
+  RankPlan ranks;
   // For all groups: a buffer that they use in turn counts once; memory that each group keeps is
   // summed.
   std::vector<Budget> budgets;

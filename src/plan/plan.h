@@ -98,6 +98,8 @@ struct PhasePlan {
   X(schedules, "schedules")              \
   X(expert_rows, "expert rows")          \
   X(logits, "logits")                    \
+  X(dealt_logits, "dealt logits")        \
+  X(exchange, "exchange")                \
   X(sampler, "sampler")                  \
   X(rope_tables, "rope tables")          \
   X(graphs, "graphs")                    \

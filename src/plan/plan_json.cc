@@ -288,8 +288,9 @@ Json to_json(const Plan& plan) {
   return j;
 }
 
-Json to_json(const ModelPlan& plan) {
-  if (plan.plain()) return to_json(plan.groups.front().plan);
+namespace {
+
+Json groups_json(const ModelPlan& plan) {
   Json groups = Json::array();
   for (const GroupPlan& g : plan.groups) {
     groups.push_back({{"name", g.group.name},
@@ -304,6 +305,51 @@ Json to_json(const ModelPlan& plan) {
           {"state_slots", plan.state_slots},
           {"kept_boundaries", plan.kept_boundaries()},
           {"boundary_bytes", plan.boundary_bytes}};
+}
+
+}  // namespace
+
+Json to_json(const ModelPlan& plan) {
+  Json j = plan.plain() ? to_json(plan.groups.front().plan) : groups_json(plan);
+  if (!plan.ranks.parallel.alone()) j["ranks"] = to_json(plan.ranks);
+  return j;
+}
+
+Json to_json(const RankPlan& p) {
+  const auto part = [](std::int64_t most, std::int64_t whole) {
+    return Json{{"of_rank", most}, {"whole", whole}};
+  };
+  const ExchangePlan& e = p.exchange;
+  Json j = {{"tp", p.parallel.tp},
+            {"expert_width_ranks", p.parallel.expert_width},
+            {"expert_groups", p.parallel.expert_number},
+            {"heads", part(p.most.heads.count, p.whole.heads)},
+            {"kv_heads", part(p.most.kv_heads.count, p.whole.kv_heads)},
+            {"o_groups", part(p.most.o_groups.count, p.whole.o_groups)},
+            {"ffn", part(p.most.ffn.count, p.whole.ffn)},
+            {"shared", part(p.most.shared.count, p.whole.shared)},
+            {"experts", part(p.most.experts.count, p.whole.experts)},
+            {"expert_width", part(p.most.expert_width.count, p.whole.expert_width)},
+            {"vocab", part(p.most.vocab.count, p.whole.vocab)},
+            {"fullest_rank", p.fullest},
+            {"weight_bytes", p.weight_bytes},
+            {"replicated_bytes", p.replicated_bytes},
+            {"exchange",
+             {{"kind", name(e.kind)},
+              {"dtype", name(e.dtype)},
+              {"in_layers", e.in_layers},
+              {"row_bytes", e.row_bytes()},
+              {"push_rows", e.push_rows},
+              {"base_seconds", e.base_seconds},
+              {"bytes_per_second", e.bytes_per_second}}},
+            {"floors", Json::array()},
+            {"notes", p.notes}};
+  for (const RankFloor& f : p.floors) {
+    j["floors"].push_back({{"rows", f.rows},
+                           {"memory_seconds", f.memory_seconds},
+                           {"exchange_seconds", f.exchange_seconds}});
+  }
+  return j;
 }
 
 Json to_json(const Refusal& refusal) {

@@ -21,6 +21,10 @@ nlohmann::ordered_json to_json(const Plan& plan);
 /// "kept_boundaries", "boundary_bytes"}.
 nlohmann::ordered_json to_json(const ModelPlan& plan);
 
+/// {"tp", "heads": {"of_rank", "whole"}, ..., "weight_bytes", "exchange": {...}, "floors": [...]}:
+/// a model plan's key "ranks" if there are several.
+nlohmann::ordered_json to_json(const RankPlan& plan);
+
 /// {"legal": false, "headline": ..., "reasons": [{rule, subject, field, wanted, offered, hint}],
 /// "suggestions": [...]}
 nlohmann::ordered_json to_json(const Refusal& refusal);

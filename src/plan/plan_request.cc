@@ -5,6 +5,8 @@
 #include <array>
 #include <utility>
 
+#include "attn/ranks.h"
+
 namespace lathe {
 namespace {
 
@@ -52,6 +54,29 @@ Result<BackendChoice> parse_backend(const std::string& text, Side side, const Re
                fmt::format("\"{}\"", text), ""};
 }
 
+Result<void> check_ranks(const PlanRequest& request) {
+  const auto wrong = [](std::string_view flag, std::string_view wanted, std::string offered) {
+    return Error{ErrorCode::invalid_argument, std::string(flag), std::string(wanted),
+                 std::move(offered), ""};
+  };
+  const std::int32_t n = request.tp;
+  if (n < 1 || n > kMostRanks || (n & (n - 1)) != 0) {
+    return wrong("--tp", "1, 2, 4 or 8", fmt::format("{}", n));
+  }
+  if (request.ep_size < 0 || request.ep_size > n ||
+      (request.ep_size & (request.ep_size - 1)) != 0) {
+    return wrong("--ep-size", fmt::format("a power of two up to --tp {}", n),
+                 fmt::format("{}", request.ep_size));
+  }
+  if (request.exchange != "auto" && request.exchange != "peer" && request.exchange != "nccl") {
+    return wrong("--exchange", "auto, peer or nccl", fmt::format("\"{}\"", request.exchange));
+  }
+  if (request.exchange_dtype != "auto" && request.exchange_dtype != "f32") {
+    return wrong("--exchange-dtype", "auto or f32", fmt::format("\"{}\"", request.exchange_dtype));
+  }
+  return {};
+}
+
 Result<void> check_plan_request(const PlanRequest& request) {
   struct Bound {
     std::string_view flag;
@@ -75,6 +100,7 @@ Result<void> check_plan_request(const PlanRequest& request) {
     return Error{ErrorCode::invalid_argument, std::string(b.flag),
                  fmt::format("{} to {}", b.min, b.max), fmt::format("{}", b.value), ""};
   }
+  if (const auto ok = check_ranks(request); !ok) return ok;
   if (request.page_size == 0 || check_page_size(request.page_size)) return {};
   return Error{ErrorCode::invalid_argument, "--page-size", fmt::format("1 to {}", kMaxPageSize),
                fmt::format("{}", request.page_size), "--page-size 64"};

@@ -31,6 +31,13 @@ struct PlanRequest {
   std::int32_t index_layers = 0;      // layers with an index cache; 0 = all
   std::int64_t max_total_tokens = 0;  // tokens that the cache must hold; 0 = what fits
   bool cuda_graph = true;             // decode steps are captured and replayed
+  // Ranks that share the model (attn/ranks.h), and how. The problems and kernels are a rank's.
+  std::int32_t tp = 1;                  // --tp
+  std::string expert_split = "auto";    // --expert-split: auto, width, number, or WxE
+  bool expert_parallel = false;         // --enable-expert-parallel: as expert_split "number"
+  std::int32_t ep_size = 0;             // --ep-size: E of WxE; 0 = any
+  std::string exchange = "auto";        // --exchange: auto, peer, nccl
+  std::string exchange_dtype = "auto";  // --exchange-dtype: auto, f32
   // --batch-invariant: attention's bits of a request do not depend on other requests, on a GPU too.
   bool batch_invariant = false;
 
@@ -69,7 +76,11 @@ std::string other_names(KernelKind kind);
 /// flashmla_kv, trtllm, fa3, ...). Error: an unknown name; it lists the known ones.
 Result<BackendChoice> parse_backend(const std::string& text, Side side, const Registry& registry);
 
-/// Errors: negative or zero sizes. They name the flag.
+/// Errors: a number of ranks or of groups of experts that is not a power of two up to kMostRanks,
+/// an unknown exchange. They name the flag.
+Result<void> check_ranks(const PlanRequest& request);
+
+/// Errors: check_ranks()'s; negative or zero sizes. They name the flag.
 Result<void> check_plan_request(const PlanRequest& request);
 
 }  // namespace lathe

@@ -27,6 +27,7 @@ namespace lathe {
   X(window, "the kernel has no sliding window")                                                \
   X(sink, "the kernel has no attention sinks")                                                 \
   X(two_sources, "the kernel reads one pool, the problem has two")                             \
+  X(ranks, "ranks cannot share the heads or a width, or there are too few devices")            \
   X(rows, "a step may bring more query rows than the kernel's schedule holds")                 \
   X(context, "requests may be longer than the kernel handles")                                 \
   X(graph, "decode steps are captured in a CUDA graph, and the kernel cannot be")              \
