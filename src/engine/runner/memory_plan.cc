@@ -80,7 +80,10 @@ Machine beside_draft(Machine machine, const DraftMemory& draft, const PlanReques
       request.max_total_tokens > 0 ? request.max_total_tokens : draft.plan->block_tokens;
   const std::int64_t taken = draft.weight_bytes + draft.buffer_bytes() +
                              static_cast<std::int64_t>(draft.pool_bytes(tokens));
-  machine.memory_bytes = std::max<std::int64_t>(0, machine.memory_bytes - taken);
+  // Each rank has a share of the draft model, on a CPU all of them in its memory.
+  const std::int64_t ranks = is_gpu(machine.device) ? 1 : request.tp;
+  machine.memory_bytes = std::max<std::int64_t>(0, machine.memory_bytes - ranks * taken);
+  for (std::int64_t& bytes : machine.free_bytes) bytes = std::max<std::int64_t>(0, bytes - taken);
   return machine;
 }
 
@@ -127,7 +130,11 @@ std::int64_t tensor_bytes(const ModelPlan& plan) {
   };
   add(BudgetKind::activations);
   add(BudgetKind::top_k_rows);
-  if (!is_gpu(plan.groups.front().plan.device)) return sum;
+  if (!is_gpu(plan.groups.front().plan.device)) {
+    add(BudgetKind::exchange);
+    add(BudgetKind::dealt_logits);
+    return sum;
+  }
   add(BudgetKind::indexer_logits);
   add(BudgetKind::expert_rows);
   add(BudgetKind::sampler);

@@ -74,11 +74,11 @@ std::int64_t copy(const Plan& plan, std::int64_t cols) {
 }
 
 // Not tiled: heads are as wide as keys throughout.
-std::int64_t compressed_row(const ModelConfig& config, const Plan& plan) {
+std::int64_t compressed_row(const ModelConfig& config, const Share& share, const Plan& plan) {
   const AttentionProblem& p = plan.problem;
   const std::int64_t q = std::int64_t{p.heads} * p.qk_dim();
   std::int64_t out = 2 * row(q) + q_row(plan, q, false) + row(p.qk_dim()) + row(config.mla.q_lora) +
-                     row(std::int64_t{config.mla.o_groups} * config.mla.o_lora);
+                     row(share.o_groups.count * config.mla.o_lora);
   out += copy(plan, config.mla.q_lora);
   if (!p.two_sources()) return out;
   out += 2 * row(std::int64_t{compressor_halves(p)} * p.qk_dim());
@@ -95,10 +95,12 @@ std::int64_t compressed_row(const ModelConfig& config, const Plan& plan) {
          64;
 }
 
-AttentionRow attention_row(const ModelConfig& config, const Plan& plan) {
+AttentionRow attention_row(const ModelConfig& config, const Share& share, const Plan& plan) {
   const AttentionProblem& p = plan.problem;
   AttentionRow out;
-  if (p.kind == ProblemKind::window_compressed) return {compressed_row(config, plan), 0};
+  if (p.kind == ProblemKind::window_compressed) {
+    return {compressed_row(config, share, plan), 0};
+  }
   if (!latent(plan)) {
     const std::int64_t q = std::int64_t{p.heads} * p.head_dim;
     out.kept = row(q) + row(std::int64_t{p.kv_heads} * (p.head_dim + p.v_head_dim)) +
@@ -124,28 +126,29 @@ AttentionRow attention_row(const ModelConfig& config, const Plan& plan) {
 }
 
 // Bytes of a row of e4m3 codes and scales: the widest that fp8 weights of attention read on a GPU.
-std::int64_t codes_row(const ModelConfig& config, const AttentionProblem& p) {
+std::int64_t codes_row(const ModelConfig& config, const Share& share, const AttentionProblem& p) {
   const std::int64_t out = std::max(std::int64_t{p.heads} * std::max(p.v_head, p.v_head_dim),
-                                    std::int64_t{config.mla.o_groups} * config.mla.o_lora);
+                                    share.o_groups.count * config.mla.o_lora);
   const std::int64_t cols = std::max<std::int64_t>(config.hidden, out);
   return cols + cols / 32 + 64;
 }
 
 // Bytes of `rows` rows in the feed-forward part of the layer that needs most.
-std::int64_t feed_forward(const ModelConfig& config, const Plan& plan, std::int64_t rows) {
-  const std::int64_t dense = 2 * row(config.ffn) + copy(plan, config.ffn);
+std::int64_t feed_forward(const ModelConfig& config, const Share& share, const Plan& plan,
+                          std::int64_t rows) {
+  const std::int64_t dense = 2 * row(share.ffn.count) + copy(plan, share.ffn.count);
   const MoeConfig& m = config.moe;
   if (is_gpu(plan.device)) {  // experts have their own budget
-    const std::int64_t shared = std::int64_t{m.shared} * m.ffn;
-    return times(rows, std::max(dense, 2 * row(shared) + copy(plan, shared)));
+    return times(rows,
+                 std::max(dense, 2 * row(share.shared.count) + copy(plan, share.shared.count)));
   }
   if (m.experts == 0) return times(rows, dense);
   const std::int64_t pass = std::min(kCpuExpertInputs, times(rows, m.top_k));
   const std::int64_t router =
       row(m.experts) + std::max(row(3 * m.experts + m.groups + 16), 64 + 2 * row(m.top_k));
-  const std::int64_t experts =
-      plus(times(rows, router), times(pass, row(config.hidden) + 2 * row(m.ffn)));
-  const std::int64_t shared = times(rows, 2 * row(std::int64_t{m.shared} * m.ffn));
+  const std::int64_t experts = plus(
+      times(rows, router), times(pass, row(config.hidden) + 2 * row(share.expert_width.count)));
+  const std::int64_t shared = times(rows, 2 * row(share.shared.count));
   return std::max({times(rows, dense), experts, shared});
 }
 
@@ -166,13 +169,15 @@ Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& ma
   // Each decoding request has one row and one for each draft, all with logits.
   const std::int64_t decoding = decoding_rows(request.max_running_requests, request.draft_tokens);
   const std::int64_t rows = plus(plan.max_rows(), decoding);
+  const Share& share = plan.ranks.most;
   std::int64_t attention = 0;
   std::int64_t selected = 0;
   Need out;
   for (const GroupPlan& g : plan.groups) {
-    const AttentionRow r = attention_row(config, g.plan);
+    const AttentionRow r = attention_row(config, share, g.plan);
     const bool codes = config.block_fp8 && is_gpu(machine.device);
-    attention = std::max(attention, r.kept + (codes ? codes_row(config, g.plan.problem) : 0));
+    attention =
+        std::max(attention, r.kept + (codes ? codes_row(config, share, g.plan.problem) : 0));
     out.tile_row = std::max(out.tile_row, r.tiled);
     selected += 4 * std::int64_t{g.plan.problem.top_k};  // on top of the budget of top-k rows
   }
@@ -187,9 +192,9 @@ Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& ma
     }
   }
   const std::int64_t layer =
-      std::max(times(rows, attention), feed_forward(config, plan.groups.front().plan, rows));
+      std::max(times(rows, attention), feed_forward(config, share, plan.groups.front().plan, rows));
   // The GPU's logits have a budget of their own.
-  const std::int64_t logit_row = is_gpu(machine.device) ? 0 : row(config.vocab);
+  const std::int64_t logit_row = is_gpu(machine.device) ? 0 : row(share.vocab.count);
   const std::int64_t state = row(std::int64_t{std::max(1, config.hyper.streams)} * config.hidden);
   const std::int64_t logits =
       times(decoding, state + 2 * row(config.hidden) + row(config.hyper.streams) + logit_row);

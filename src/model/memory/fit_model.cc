@@ -3,16 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
 #include <variant>
 
+#include "attn/draft_rows.h"
 #include "kernels/limits.h"
 #include "model/layers/draft_layer.h"
 #include "model/layers/hidden_rows.h"
 #include "model/memory/activations.h"
 #include "model/memory/gpu_budgets.h"
+#include "model/memory/plan_ranks.h"
 #include "model/weights/tensor_table.h"
 #include "model/weights/weights.h"
 #include "plan/refuse.h"
@@ -22,7 +26,9 @@ namespace {
 
 Refusal refuse(Reason reason) {
   Refusal out;
-  out.headline = reason.rule == Rule::budget ? "the buffers do not fit" : "the model does not fit";
+  out.headline = reason.rule == Rule::budget    ? "the buffers do not fit"
+                 : reason.rule == Rule::request ? "the request is not one that can be planned"
+                                                : "the model does not fit";
   out.reasons.push_back(std::move(reason));
   return out;
 }
@@ -51,15 +57,37 @@ std::optional<Reason> unfit_for_gpu(const ModelConfig& config) {
   return std::nullopt;
 }
 
+// The budgets of exchanges, which a single rank does not have.
+void add_exchange_budgets(const ModelConfig& config, const PlanRequest& request, ModelPlan& plan) {
+  const std::int32_t n = plan.ranks.parallel.tp;
+  if (n == 1) return;
+  const std::int64_t decoding = decoding_rows(request.max_running_requests, request.draft_tokens);
+  plan.budgets.push_back({BudgetKind::exchange,
+                          exchange_bytes(plan.ranks.exchange, n, plan.max_rows() + decoding), 0});
+  const std::int64_t dealt = (decoding + n - 1) / n;
+  plan.budgets.push_back({BudgetKind::dealt_logits, dealt * config.vocab * 4, 0});
+}
+
+// Names the fullest rank, which all ranks' memory is planned for.
+Reason of_rank(Reason reason, const RankPlan& ranks) {
+  if (ranks.parallel.tp > 1) {
+    reason.subject = fmt::format("rank {}'s {}", ranks.fullest, reason.subject);
+  }
+  return reason;
+}
+
+// machine: a rank's.
 ModelPlanResult plan_once(const ModelConfig& config, std::optional<std::int64_t> stored,
                           const Machine& machine, const PlanRequest& request,
-                          const Registry& registry, std::vector<Rejection>* rejections) {
+                          const Registry& registry, const RankPlan& ranks,
+                          std::vector<Rejection>* rejections) {
   if (is_gpu(machine.device)) {
     if (auto unfit = unfit_for_gpu(config)) return refuse(std::move(*unfit));
   }
   ModelPlanResult plan =
-      make_model_plan(config.layer_groups(), machine, request, registry, rejections);
+      make_model_plan(rank_groups(config, ranks), machine, request, registry, rejections);
   if (!plan) return plan;
+  plan->ranks = ranks;
   const auto activations = plan_activations(config, *plan, machine, request);
   if (const Reason* reason = std::get_if<Reason>(&activations)) return refuse(*reason);
   plan->budgets.push_back(std::get<Budget>(activations));
@@ -72,10 +100,59 @@ ModelPlanResult plan_once(const ModelConfig& config, std::optional<std::int64_t>
   if (is_gpu(machine.device)) {
     for (const Budget& b : gpu_budgets(config, *plan, machine)) plan->budgets.push_back(b);
   }
+  add_exchange_budgets(config, request, *plan);
   if (plan->groups.size() == 1) plan->groups.front().plan.budgets = plan->budgets;
-  const std::int64_t weights = weight_bytes(config, stored, expands(*plan));
-  if (auto over = check_memory(*plan, machine, request, weights)) return refuse(std::move(*over));
+  const std::int64_t weights = weight_bytes(config, stored, expands(*plan), ranks);
+  if (auto over = check_memory(*plan, machine, request, weights)) {
+    return refuse(of_rank(std::move(*over), ranks));
+  }
   return plan;
+}
+
+Reason reason_of(const Error& e) {
+  return {Rule::request, e.field, e.field, e.wanted, e.offered, e.hint};
+}
+
+Refusal cannot_share(std::vector<Reason> reasons, const PlanRequest& request) {
+  Refusal out;
+  out.headline = fmt::format("{} ranks cannot share the model", request.tp);
+  out.reasons = std::move(reasons);
+  return out;
+}
+
+// A number of ranks with which everything fits: the nearest larger one, else the largest smaller.
+std::optional<std::string> ranks_that_fit(const Machine& machine, const PlanRequest& request,
+                                          const std::function<bool(const PlanRequest&)>& fits) {
+  std::vector<std::int32_t> order;
+  for (std::int32_t n = 2 * request.tp; n <= std::min(kMostRanks, machine.ranks); n *= 2) {
+    order.push_back(n);
+  }
+  for (std::int32_t n = request.tp / 2; n >= 1; n /= 2) order.push_back(n);
+  for (const std::int32_t n : order) {
+    PlanRequest changed = request;
+    changed.tp = n;
+    if (fits(changed)) return fmt::format("--tp {}", n);
+  }
+  return std::nullopt;
+}
+
+// Bytes of the copies of split_kv_b(): kv_b's keys transposed, all of it in f32 if a route expands,
+// and its values if heads are not whole fp8 blocks.
+std::int64_t load_copies(const ModelConfig& config, bool expansion) {
+  if (!config.is_mla()) return 0;
+  std::int64_t sum = 0;
+  for (std::int32_t l = 0; l < config.cached_layers(); ++l) {
+    const AttentionProblem& p = config.attention(l);
+    const bool whole = p.qk_nope_head % kWeightBlock == 0 && p.v_head % kWeightBlock == 0;
+    const bool widen = config.block_fp8 && !whole;
+    const DType dtype = widen ? DType::f32 : config.block_fp8 ? DType::e4m3 : DType::bf16;
+    const std::int64_t keys = std::int64_t{p.heads} * p.nope * p.qk_nope_head;
+    const std::int64_t values = std::int64_t{p.heads} * p.nope * p.v_head;
+    sum += bytes_of(dtype, keys);
+    if (expansion) sum += bytes_of(DType::f32, keys);
+    if (expansion || widen) sum += bytes_of(DType::f32, values);
+  }
+  return sum;
 }
 
 }  // namespace
@@ -99,38 +176,61 @@ std::int64_t weight_bytes(const ModelConfig& config, std::optional<std::int64_t>
   if (!stored) {
     for (const TensorSpec& spec : tensor_table(config, weights)) sum += dummy_bytes(config, spec);
   }
-  if (!config.is_mla()) return sum;
-  // The copies of split_kv_b(): kv_b's keys transposed, all of it in f32 if a route expands, and
-  // its values if heads are not whole fp8 blocks.
-  for (std::int32_t l = 0; l < config.cached_layers(); ++l) {
-    const AttentionProblem& p = config.attention(l);
-    const bool whole = p.qk_nope_head % kWeightBlock == 0 && p.v_head % kWeightBlock == 0;
-    const bool widen = config.block_fp8 && !whole;
-    const DType dtype = widen ? DType::f32 : config.block_fp8 ? DType::e4m3 : DType::bf16;
-    const std::int64_t keys = std::int64_t{p.heads} * p.nope * p.qk_nope_head;
-    const std::int64_t values = std::int64_t{p.heads} * p.nope * p.v_head;
-    sum += bytes_of(dtype, keys);
-    if (expansion) sum += bytes_of(DType::f32, keys);
-    if (expansion || widen) sum += bytes_of(DType::f32, values);
+  return sum + load_copies(config, expansion);
+}
+
+std::int64_t weight_bytes(const ModelConfig& config, std::optional<std::int64_t> stored,
+                          bool expansion, const RankPlan& ranks) {
+  if (ranks.parallel.tp == 1) return weight_bytes(config, stored, expansion);
+  // Stored formats may differ from those that the configuration names, in every share alike.
+  const auto described =
+      static_cast<double>(weight_bytes(config, std::nullopt, false) - load_copies(config, false));
+  const double ratio = stored ? static_cast<double>(*stored) / described : 1;
+  ModelConfig rank = config;
+  for (LayerGroupConfig& group : rank.groups) {
+    group.problem = rank_problem(group.problem, ranks.parallel.tp);
   }
-  return sum;
+  return static_cast<std::int64_t>(ratio * static_cast<double>(ranks.weight_bytes)) +
+         load_copies(rank, expansion);
 }
 
 ModelPlanResult fit_model(const ModelConfig& config, std::optional<std::int64_t> stored,
                           const Machine& machine, const PlanRequest& request,
                           const Registry& registry, std::vector<Rejection>* rejections) {
-  ModelPlanResult plan = plan_once(config, stored, machine, request, registry, rejections);
+  if (const auto ok = check_ranks(request); !ok) return refuse(reason_of(ok.error()));
+  // Sizes are searched by many attempts with the same ranks.
+  std::map<std::pair<std::int32_t, std::int64_t>, Result<RankPlan, std::vector<Reason>>> known;
+  const auto attempt = [&](const PlanRequest& changed) -> ModelPlanResult {
+    const std::pair key(changed.tp, changed.max_running_requests);
+    auto ranks = known.find(key);
+    if (ranks == known.end()) {
+      ranks = known.emplace(key, plan_ranks(config, machine, changed)).first;
+    }
+    if (!ranks->second) return cannot_share(ranks->second.error(), changed);
+    return plan_once(config, stored, rank_machine(machine, changed.tp), changed, registry,
+                     *ranks->second, changed == request ? rejections : nullptr);
+  };
+  ModelPlanResult plan = attempt(request);
+  if (plan && request.tp > 1) {
+    plan->ranks.floors = decode_floors(config, *plan, rank_machine(machine, request.tp));
+  }
   if (plan) return plan;
   Refusal refusal = plan.error();
+  const auto some = [&](const std::function<bool(const Reason&)>& test) {
+    return std::ranges::any_of(refusal.reasons, test);
+  };
   // Smaller sizes help only if sizes are the problem; a single group's plan has been tried already.
-  const bool sizes =
-      std::any_of(refusal.reasons.begin(), refusal.reasons.end(), [](const Reason& r) {
-        return (r.rule == Rule::memory && r.hint.empty()) || r.subject == "activations";
-      });
-  if (sizes) {
-    refusal.suggestions = sizes_that_fit(request, [&](const PlanRequest& changed) {
-      return plan_once(config, stored, machine, changed, registry, nullptr).ok();
-    });
+  const bool memory =
+      some([](const Reason& r) { return r.rule == Rule::memory && r.hint.empty(); });
+  if (memory || some([](const Reason& r) { return r.subject == "activations"; })) {
+    refusal.suggestions =
+        sizes_that_fit(request, [&](const PlanRequest& changed) { return attempt(changed).ok(); });
+  }
+  const bool gpus = is_gpu(machine.device) && (memory || request.tp > 1);
+  if (gpus || some([](const Reason& r) { return r.rule == Rule::ranks; })) {
+    const auto ranks = ranks_that_fit(
+        machine, request, [&](const PlanRequest& changed) { return attempt(changed).ok(); });
+    if (ranks) refusal.suggestions.push_back(*ranks);
   }
   return refusal;
 }

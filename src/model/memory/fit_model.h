@@ -1,5 +1,6 @@
 // Plans a model and proves that it fits the machine's memory, before anything is allocated: its
-// layer groups' plans, its activations and its weights.
+// layer groups' plans, its activations and its weights, as one rank of those that share it has
+// them.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +19,16 @@ bool expands(const ModelPlan& plan);
 /// `stored` bytes, or from the configuration.
 std::int64_t weight_bytes(const ModelConfig& config, std::optional<std::int64_t> stored,
                           bool expansion);
+/// The fullest rank's, of the ranks that share the model; `stored` is the whole checkpoint's.
+std::int64_t weight_bytes(const ModelConfig& config, std::optional<std::int64_t> stored,
+                          bool expansion, const RankPlan& ranks);
 
 /// Plans a model and proves that it fits the machine's memory: make_model_plan() with the budget
 /// `activations`. Also refuses a model that the machine's operators do not support. If weights,
 /// buffers and cache exceed the memory, or rows exceed --activations-budget, the refusal gives what
-/// is needed, what there is, and sizes that fit. `stored`: bytes of the checkpoint, if there is
-/// one.
+/// is needed, what there is, and sizes that fit. If request.tp ranks cannot share the model, or it
+/// does not fit them, the refusal gives a number of ranks that do. `stored`: bytes of the
+/// checkpoint, if there is one.
 ModelPlanResult fit_model(const ModelConfig& config, std::optional<std::int64_t> stored,
                           const Machine& machine, const PlanRequest& request,
                           const Registry& registry, std::vector<Rejection>* rejections = nullptr);

@@ -14,14 +14,16 @@ namespace {
 // The driver's memory per node of a recorded graph.
 constexpr std::int64_t kNodeBytes = 3 << 10;
 
-std::int64_t expert_rows(const ModelConfig& config, std::int64_t rows) {
+// share: the largest of a rank.
+std::int64_t expert_rows(const ModelConfig& config, const Share& share, std::int64_t rows) {
   const MoeConfig& m = config.moe;
+  const std::int64_t ffn = share.expert_width.count;
   const std::int64_t hidden = config.hidden;
   if (m.experts == 0) return 0;
   // Codes and scales of what e4m3 experts make of gate and up.
-  const std::int64_t codes = config.block_fp8 && !config.mxfp4 ? m.ffn + m.ffn / 32 : 0;
-  const std::int64_t choice = 2 * (m.ffn + hidden) + codes + 64;
-  const std::int64_t wide = m.top_k * (4 * (2 * m.ffn + hidden) + 256) + 4 * m.experts + 64;
+  const std::int64_t codes = config.block_fp8 && !config.mxfp4 ? ffn + ffn / 32 : 0;
+  const std::int64_t choice = 2 * (ffn + hidden) + codes + 64;
+  const std::int64_t wide = m.top_k * (4 * (2 * ffn + hidden) + 256) + 4 * m.experts + 64;
   return std::max(std::min(rows, cuda::kPlainExpertRows) * wide,
                   std::min(rows * m.top_k * choice, cuda::kExpertPassBytes + m.top_k * choice)) +
          64 * std::int64_t{m.experts};
@@ -83,8 +85,8 @@ std::vector<Budget> gpu_budgets(const ModelConfig& config, const ModelPlan& plan
   // One work list with the partials, and one for each group, which its layers share in a pass.
   const std::int64_t list = 256 * (plan.max_rows() + decoding) + (1 << 20);
   add(BudgetKind::schedules, (1 + passes * std::ssize(plan.groups)) * list);
-  add(BudgetKind::expert_rows, expert_rows(config, plan.max_rows() + decoding));
-  add(BudgetKind::logits, passes * decoding * vocab * 4);
+  add(BudgetKind::expert_rows, expert_rows(config, plan.ranks.most, plan.max_rows() + decoding));
+  add(BudgetKind::logits, passes * decoding * plan.ranks.most.vocab.count * 4);
   add(BudgetKind::sampler, cuda::kSampledRows * (vocab + kSumBlock) * 8 + decoding * 512);
   add(BudgetKind::rope_tables, rope_tables(config, plan.context_length()));
   const Plan& first = plan.groups.front().plan;

@@ -12,20 +12,12 @@
 #include <set>
 #include <tuple>
 
-#include "io/files/read_file.h"
 #include "model/config/split_sizes.h"
+#include "model/test/published_configs.h"
 #include "model/weights/tensor_table.h"
 
 namespace lathe {
 namespace {
-
-ModelConfig published(const std::string& name) {
-  const auto text = read_file(fmt::format("{}/configs/{}.json", LATHE_TEST_DATA, name));
-  EXPECT_TRUE(text.ok()) << name;
-  auto config = parse_model_config(*text);
-  EXPECT_TRUE(config.ok()) << name << (config ? "" : config.error().message());
-  return *config;
-}
 
 constexpr const char* kPublished[] = {"deepseek-v3.2", "deepseek-v4-flash", "deepseek-v4-pro",
                                       "glm-5-fp8",     "kimi-k2",           "qwen3-235b-fp8",

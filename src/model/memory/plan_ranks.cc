@@ -1,0 +1,168 @@
+#include "model/memory/plan_ranks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "model/config/split_sizes.h"
+#include "model/memory/fit_model.h"
+#include "model/weights/tensor_table.h"
+#include "plan/explain.h"
+#include "plan/floor.h"
+
+namespace lathe {
+namespace {
+
+// What a machine's memory gives of its peak when a kernel reads weights: 4.2 of 4.8 TB/s on an
+// H200.
+constexpr double kReadShare = 0.875;
+constexpr std::int64_t kFloorContext = 4096;
+
+enum class WeightPart { embedding, head, dense, shared, experts, other };
+
+WeightPart part_of(const ModelConfig& config, const TensorSpec& spec) {
+  const auto has = [&](std::string_view text) { return spec.name.find(text) != std::string::npos; };
+  if (has("embed")) return config.tied_embeddings ? WeightPart::head : WeightPart::embedding;
+  if (spec.name.starts_with("lm_head") || spec.name == "head.weight") return WeightPart::head;
+  if (has("shared_experts.")) return WeightPart::shared;
+  if (spec.stack != nullptr && !spec.joined) return WeightPart::experts;
+  const bool ffn = has("mlp.gate_proj") || has("mlp.up_proj") || has("mlp.down_proj");
+  return ffn ? WeightPart::dense : WeightPart::other;
+}
+
+// Bytes of a rank's weights by part.
+struct RankBytes {
+  std::array<std::int64_t, 6> of{};
+  std::int64_t replicated = 0;
+
+  std::int64_t& at(WeightPart part) { return of[static_cast<std::size_t>(part)]; }
+  std::int64_t at(WeightPart part) const { return of[static_cast<std::size_t>(part)]; }
+  std::int64_t sum() const {
+    std::int64_t out = 0;
+    for (const std::int64_t bytes : of) out += bytes;
+    return out;
+  }
+};
+
+RankBytes rank_bytes(const ModelConfig& config, const Share& share) {
+  ModelWeights nowhere(config);
+  RankBytes out;
+  for (const TensorSpec& spec : tensor_table(config, nowhere, share)) {
+    const std::int64_t bytes = dummy_bytes(config, spec);
+    out.at(part_of(config, spec)) += bytes;
+    if (spec.part.elements() == spec.elements()) out.replicated += bytes;
+  }
+  return out;
+}
+
+std::array<std::int64_t, 8> counts(const Share& s) {
+  return {s.heads.count,  s.kv_heads.count,     s.o_groups.count, s.ffn.count,
+          s.shared.count, s.expert_width.count, s.experts.count,  s.vocab.count};
+}
+
+}  // namespace
+
+SplitModel split_model(const ModelConfig& config) {
+  SplitModel out;
+  out.sizes = split_sizes(config);
+  out.top_k = config.moe.top_k;
+  const RankBytes bytes = rank_bytes(config, whole_share(out.sizes));
+  const auto all = static_cast<double>(bytes.sum());
+  out.ffn_part = static_cast<double>(bytes.at(WeightPart::dense)) / all;
+  out.shared_part = static_cast<double>(bytes.at(WeightPart::shared)) / all;
+  if (!config.block_fp8) return out;
+  const AttentionProblem& p = config.groups.front().problem;
+  const auto add = [&](const char* name, std::int32_t units, std::int64_t each) {
+    out.tensors.push_back({name, units, each, kWeightBlock});
+  };
+  if (config.is_compressed()) {
+    add("wq_b", p.heads, p.qk_dim());
+    add("wo_a", config.mla.o_groups, config.mla.o_lora);
+    add("wo_b", config.mla.o_groups, config.mla.o_lora);
+  } else if (config.is_mla()) {
+    add(config.mla.q_lora > 0 ? "q_b_proj" : "q_proj", p.heads, p.qk_nope_head + p.rope);
+    add("kv_b_proj", p.heads, p.qk_nope_head + p.v_head);
+    add("o_proj", p.heads, p.v_head);
+  } else {
+    add("q_proj", p.heads, p.head_dim);
+    add("k_proj", p.kv_heads, p.head_dim);
+    add("v_proj", p.kv_heads, p.v_head_dim);
+    add("o_proj", p.heads, p.v_head_dim);
+  }
+  return out;
+}
+
+Result<RankPlan, std::vector<Reason>> plan_ranks(const ModelConfig& config, const Machine& machine,
+                                                 const PlanRequest& request) {
+  RankPlan out;
+  out.whole = split_sizes(config);
+  out.most = largest_share(out.whole, out.parallel);
+  if (request.tp == 1) return out;
+  const auto exchange = plan_exchange(machine, request, config.hidden, config.cached_layers());
+  if (!exchange) return std::vector<Reason>{exchange.error()};
+  SplitModel model = split_model(config);
+  model.whole_blocks = is_gpu(machine.device);
+  const auto split = choose_split(model, request);
+  if (!split) return split.error();
+  out.device = machine.model;
+  out.exchange = *exchange;
+  out.parallel = *split;
+  out.most = largest_share(out.whole, out.parallel);
+  // Ranks with as much of every part have as many bytes, but for rank 0's biases.
+  std::vector<std::array<std::int64_t, 8>> seen;
+  for (std::int32_t r = 0; r < request.tp; ++r) {
+    const Share share = share_of(out.whole, out.parallel, r);
+    if (std::ranges::find(seen, counts(share)) != seen.end()) continue;
+    seen.push_back(counts(share));
+    const RankBytes bytes = rank_bytes(config, share);
+    if (bytes.sum() <= out.weight_bytes) continue;
+    out.fullest = r;
+    out.weight_bytes = bytes.sum();
+    out.replicated_bytes = bytes.replicated;
+  }
+  if (const Machine least = rank_machine(machine, request.tp);
+      is_gpu(machine.device) && least.memory_bytes < machine.memory_bytes) {
+    const auto at = std::ranges::min_element(machine.free_bytes) - machine.free_bytes.begin();
+    out.notes.push_back(fmt::format("GPU {} has least free memory, {}: every rank plans for it", at,
+                                    human_bytes(least.memory_bytes)));
+  }
+  return out;
+}
+
+std::vector<LayerGroup> rank_groups(const ModelConfig& config, const RankPlan& ranks) {
+  std::vector<LayerGroup> out = config.layer_groups();
+  for (LayerGroup& group : out) group.problem = rank_problem(group.problem, ranks.parallel.tp);
+  return out;
+}
+
+std::vector<RankFloor> decode_floors(const ModelConfig& config, const ModelPlan& plan,
+                                     const Machine& machine) {
+  const RankPlan& ranks = plan.ranks;
+  const Parallel& parallel = ranks.parallel;
+  if (!is_gpu(machine.device)) return {};
+  const RankBytes bytes = rank_bytes(config, share_of(ranks.whole, parallel, ranks.fullest));
+  const std::int64_t experts = bytes.at(WeightPart::experts);
+  const auto always = static_cast<double>(bytes.sum() - experts - bytes.at(WeightPart::embedding));
+  std::vector<RankFloor> out;
+  for (const std::int64_t rows : {1, 64, 256}) {
+    if (rows > plan.max_requests()) break;
+    double read = always;
+    if (experts > 0) {
+      const double all = config.moe.experts;
+      const double used = 1 - std::pow(1 - config.moe.top_k / all, static_cast<double>(rows));
+      read += static_cast<double>(experts) * used *
+              number_imbalance(config.moe.experts, config.moe.top_k, parallel.expert_number, rows);
+    }
+    for (const GroupPlan& g : plan.groups) {
+      read += static_cast<double>(rows) *
+              decode_cache_bytes(g.plan, std::min(kFloorContext, plan.context_length()));
+    }
+    out.push_back({rows, read / (kReadShare * machine.bytes_per_second),
+                   static_cast<double>(ranks.exchange.in_layers) *
+                       exchange_seconds(ranks.exchange, parallel.tp, rows)});
+  }
+  return out;
+}
+
+}  // namespace lathe
