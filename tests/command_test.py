@@ -102,6 +102,56 @@ class Plan(unittest.TestCase):
         self.assertIn("ref.dense_latent.inplace", {r["kernel"] for r in rejected})
 
 
+class Ranks(unittest.TestCase):
+    FLASH = os.path.join(os.path.dirname(__file__), "data", "configs", "deepseek-v4-flash.json")
+    SMALL = ["--context-length", "8192", "--max-running-requests", "64", "--chunked-prefill-size", "2048"]
+
+    def plan(self, *args: str, config: str = FLASH) -> subprocess.CompletedProcess:
+        return lathe("plan", "--config", config, *self.SMALL, *args)
+
+    def ranks(self, *args: str) -> dict:
+        result = self.plan(*args, "--json")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        return json.loads(result.stdout)["ranks"]
+
+    def test_a_machine_that_is_not_there(self):
+        text = self.plan("--device", "sm90", "--gpus", "8", "--tp", "8").stdout
+        self.assertIn("ranks     8 × H200, NVLink 366 GB/s    heads 8 of 64", text)
+        self.assertIn("of 139.0 GiB on H200", text)
+        self.assertIn("8 × H100", self.plan("--device", "h100", "--tp", "8").stdout)
+        json_text = self.plan("--device", "sm90", "--tp", "4", "--json").stdout
+        memory = json.loads(json_text)["memory"]
+        self.assertAlmostEqual(memory["weight_bytes"] / 1e9, 40.0, delta=0.4)
+        self.assertGreater(memory["cache_tokens"], 500_000)
+
+    def test_other_systems_flags(self):
+        ours = self.ranks("--device", "sm90", "--tp", "4", "--expert-split", "number")
+        self.assertEqual(ours["expert_groups"], 4)
+        for same in (["--tensor-parallel-size", "4", "--enable-expert-parallel"],
+                     ["--tp-size", "4", "--ep-size", "4"]):
+            self.assertEqual(self.ranks("--device", "sm90", *same), ours)
+
+    def test_what_cannot_be_is_refused_in_one_line(self):
+        for args, says in ((["--tp", "3"], "1, 2, 4 or 8"),
+                           (["--tp", "2", "--exchange", "gloo"], "auto, peer or nccl"),
+                           (["--tp", "4", "--gpus", "0,1"], "how many GPUs"),
+                           (["--tp", "4", "--gpus", "2"], "wanted 4 H200s   offered 2 found"),
+                           (["--tp", "4", "--expert-split", "3x1"], "W x E = 4")):
+            result = self.plan("--device", "sm90", *args)
+            self.assertNotEqual(result.returncode, 0, args)
+            self.assertIn(says, result.stdout + result.stderr)
+        result = lathe("plan", "--attention", "dsa", "--device", "cpu", "--tp", "2")
+        self.assertEqual((result.returncode, result.stdout), (2, ""))
+        self.assertRegex(result.stderr, r"^lathe: --tp: [^\n]*--model DIR[^\n]*\n$")
+        result = self.plan("--device", "cpu", "--gpus", "0")
+        self.assertRegex(result.stderr, r"^lathe: --gpus: [^\n]*\n$")
+
+    def test_a_model_too_large_for_one_gpu_says_how_many_it_needs(self):
+        result = self.plan("--device", "sm90", "--gpus", "8")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("--tp 2", result.stdout)
+
+
 class BadInput(unittest.TestCase):
     def refused(self, *args: str) -> str:
         result = lathe(*args)

@@ -41,6 +41,7 @@ struct PlanFlags {
   std::string draft_model;
   bool context_given = false;
   std::string device = "auto";
+  std::string gpus;
   PlanRequest request;
   ProblemOptions dims;
   bool disable_cuda_graph = false;
@@ -165,13 +166,18 @@ int print_matrix(const PlanFlags& flags, const std::vector<LayerGroup>& groups,
   return kExitOk;
 }
 
-// The table of memory, for a model on a GPU (all of its memory is planned) or with a draft model.
-std::string memory_text(const Subject& subject, const ModelPlan& plan, const Machine& machine,
-                        const PlanRequest& request, const DraftMemory& draft) {
-  if (!subject.config || (!is_gpu(machine.device) && draft.plan == nullptr)) return "";
-  const std::int64_t weights = weight_bytes(*subject.config, subject.stored, expands(plan));
-  return memory_table(plan, machine, weights, cache_tokens(plan, request, machine, weights, draft),
-                      draft);
+// The memory of a model on a GPU (all of it is planned), or with a draft model; of a rank.
+struct Memory {
+  std::int64_t weight_bytes = 0;
+  std::int64_t cache_tokens = 0;
+};
+
+std::optional<Memory> memory_of(const Subject& subject, const ModelPlan& plan, const Machine& rank,
+                                const PlanRequest& request, const DraftMemory& draft) {
+  if (!subject.config || (!is_gpu(rank.device) && draft.plan == nullptr)) return std::nullopt;
+  const std::int64_t weights =
+      weight_bytes(*subject.config, subject.stored, expands(plan), plan.ranks);
+  return Memory{weights, cache_tokens(plan, request, rank, weights, draft)};
 }
 
 int run_plan(PlanFlags flags) {
@@ -186,7 +192,16 @@ int run_plan(PlanFlags flags) {
     return refuse({ErrorCode::invalid_argument, "--kv-scales", "a model with it",
                    "an attention problem alone", "--model DIR or --config FILE"});
   }
-  const auto machine = find_machine(flags.device);
+  if (flags.request.tp > 1 && !subject->config) {
+    return refuse({ErrorCode::invalid_argument, "--tp", "a model with it",
+                   "an attention problem alone, with --heads of one rank",
+                   "--model DIR or --config FILE"});
+  }
+  if (flags.request.tp > 1 && flags.matrix) {
+    return refuse({ErrorCode::invalid_argument, "--matrix", "--tp 1, or no matrix",
+                   fmt::format("--tp {}", flags.request.tp), "every rank has the same kernels"});
+  }
+  const auto machine = find_machine(flags.device, {flags.request.tp, flags.gpus});
   if (!machine) return refuse(machine.error());
   if (flags.device == "cuda" && !query_gpu()) {
     print_err(fmt::format("lathe: no GPU answers, so this is for an {}\n", machine->model));
@@ -203,8 +218,8 @@ int run_plan(PlanFlags flags) {
                      : ModelPlan();
   DraftMemory draft;
   if (draft_plan && subject->draft) {
-    draft = {&*draft_plan,
-             weight_bytes(*subject->draft, subject->draft_stored, expands(*draft_plan))};
+    draft = {&*draft_plan, weight_bytes(*subject->draft, subject->draft_stored,
+                                        expands(*draft_plan), draft_plan->ranks)};
   }
   const Machine left = beside_draft(*machine, draft, flags.request);
   ModelPlanResult plan =
@@ -220,9 +235,16 @@ int run_plan(PlanFlags flags) {
     scales = fmt::format("{:<10}{} from {}\n", "scales", kv_scales_range(*subject->config, *read),
                          flags.kv_scales);
   }
+  const Machine rank = rank_machine(*machine, flags.request.tp);
+  const auto memory = plan ? memory_of(*subject, *plan, rank, flags.request, draft) : std::nullopt;
   if (flags.json) {
     auto json = plan ? to_json(*plan) : to_json(plan.error());
     if (plan && subject->draft) json["draft_model"] = to_json(*draft_plan);
+    if (memory) {
+      json["memory"] = {{"weight_bytes", memory->weight_bytes},
+                        {"cache_tokens", memory->cache_tokens},
+                        {"machine_bytes", rank.memory_bytes}};
+    }
     if (flags.explain) {
       json["rejected"] = nlohmann::ordered_json::array();
       for (const Rejection& r : rejections) json["rejected"].push_back(to_json(r));
@@ -233,7 +255,9 @@ int run_plan(PlanFlags flags) {
     if (plan && subject->draft) {
       text += fmt::format("\ndraft model {}\n{}\n", subject->draft_directory, explain(*draft_plan));
     }
-    if (plan) text += memory_text(*subject, *plan, *machine, flags.request, draft);
+    if (memory) {
+      text += memory_table(*plan, rank, memory->weight_bytes, memory->cache_tokens, draft);
+    }
     print_out(text);
     if (flags.explain && !rejections.empty()) print_out("rejected\n" + explain(rejections));
   }
@@ -257,7 +281,9 @@ void add_plan_command(Command app, int& exit_code) {
   config.excludes(attention);
   add_override_flags(cmd, flags->overrides);
   cmd.add_option("--device", flags->device,
-                 "auto, cuda, ref, cpu, or a machine to plan for: sm80, sm90, sm100");
+                 "auto, cuda, ref, cpu, or a machine to plan for: sm80, sm90, sm100, h100, h200");
+  cmd.add_option("--gpus", flags->gpus,
+                 "the GPUs of --tp by number: 0,1; of a machine to plan for, how many it has");
   add_plan_flags(cmd, request);
   cmd.add_option("--kv-scales", flags->kv_scales, "a file of lathe calibrate, to check");
   cmd.add_option(

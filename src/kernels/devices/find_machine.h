@@ -1,6 +1,9 @@
 // Finds the machine that `auto`, `cuda` or a device's name means.
 #pragma once
 
+#include <cstdint>
+#include <span>
+#include <string>
 #include <string_view>
 
 #include "attn/machine.h"
@@ -8,9 +11,29 @@
 
 namespace lathe {
 
-/// "auto": a supported GPU of this computer, else the CPU. "cuda": this computer's GPU, else the
-/// described sm90, as a plan needs no device. Or a device name. Errors: an unknown name; lists the
-/// known ones.
-Result<Machine> find_machine(std::string_view device);
+/// The GPUs of a model's ranks.
+struct GpuChoice {
+  std::int32_t ranks = 1;
+  // --gpus: "0,1", the GPUs' numbers; of a described machine, how many it has. Empty: the first
+  // ones; a described machine has as many as there are ranks.
+  std::string gpus;
+};
+
+/// "auto": a supported GPU of this computer, else the CPU. "cuda": this computer's GPUs, else the
+/// described sm90, as a plan needs no device. Or a device's name, or h100 or h200. Errors: an
+/// unknown name (lists the known ones); --gpus with numbers that this computer does not have, fewer
+/// than ranks, or GPUs that differ.
+Result<Machine> find_machine(std::string_view device, const GpuChoice& choice = {});
+
+/// A GPU of this computer.
+struct FoundGpu {
+  std::int32_t number = 0;
+  Machine machine;
+  std::int64_t free_bytes = 0;
+};
+
+/// These GPUs as the ranks of one machine. nccl: it can be opened, if it is needed. Errors: GPUs of
+/// several kinds. Precondition: at least one.
+Result<Machine> join_gpus(std::span<const FoundGpu> gpus, bool peers, bool nccl);
 
 }  // namespace lathe

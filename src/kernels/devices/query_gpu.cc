@@ -2,6 +2,8 @@
 
 #ifdef LATHE_HAS_CUDA
 #include <cuda_runtime_api.h>
+
+#include "kernels/cuda/exchange/nccl.h"
 #endif
 
 namespace lathe {
@@ -23,18 +25,21 @@ std::optional<Device> device_of(int major) {
   }
 }
 
-int attribute(cudaDeviceAttr which) {
+int attribute(cudaDeviceAttr which, int number) {
   int value = 0;
-  return cudaDeviceGetAttribute(&value, which, 0) == cudaSuccess ? value : 0;
+  return cudaDeviceGetAttribute(&value, which, number) == cudaSuccess ? value : 0;
 }
 
 }  // namespace
 
-std::optional<Machine> query_gpu() {
-  cudaDeviceProp properties;
+std::int32_t gpu_count() {
   int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0 ||
-      cudaGetDeviceProperties(&properties, 0) != cudaSuccess) {
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
+std::optional<Machine> query_gpu(std::int32_t number) {
+  cudaDeviceProp properties;
+  if (number >= gpu_count() || cudaGetDeviceProperties(&properties, number) != cudaSuccess) {
     return std::nullopt;
   }
   const auto device = device_of(properties.major);
@@ -47,27 +52,47 @@ std::optional<Machine> query_gpu() {
   m.fp8_flops *= share;
   m.model = properties.name;
   m.processors = properties.multiProcessorCount;
-  m.block_shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  m.block_shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, number);
   m.memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem);
-  const double clock = 1e3 * attribute(cudaDevAttrMemoryClockRate);
-  const double width = attribute(cudaDevAttrGlobalMemoryBusWidth) / 8.0;
+  const double clock = 1e3 * attribute(cudaDevAttrMemoryClockRate, number);
+  const double width = attribute(cudaDevAttrGlobalMemoryBusWidth, number) / 8.0;
   if (clock > 0 && width > 0) m.bytes_per_second = 2 * clock * width;
   return m;
 }
 
-std::int64_t free_gpu_bytes() {
+std::int64_t free_gpu_bytes(std::int32_t number) {
   std::size_t free = 0, total = 0;
-  if (cudaMemGetInfo(&free, &total) != cudaSuccess) {
+  int before = 0;
+  const bool known = cudaGetDevice(&before) == cudaSuccess &&
+                     cudaSetDevice(number) == cudaSuccess &&
+                     cudaMemGetInfo(&free, &total) == cudaSuccess;
+  cudaSetDevice(before);
+  if (!known) {
     cudaGetLastError();
     return 0;
   }
   return static_cast<std::int64_t>(free);
 }
 
+bool peer_access(std::span<const std::int32_t> numbers) {
+  for (const std::int32_t a : numbers) {
+    for (const std::int32_t b : numbers) {
+      int can = 0;
+      if (a != b && (cudaDeviceCanAccessPeer(&can, a, b) != cudaSuccess || can == 0)) return false;
+    }
+  }
+  return true;
+}
+
+bool has_nccl() { return cuda::open_nccl().ok(); }
+
 #else
 
-std::optional<Machine> query_gpu() { return std::nullopt; }
-std::int64_t free_gpu_bytes() { return 0; }
+std::int32_t gpu_count() { return 0; }
+std::optional<Machine> query_gpu(std::int32_t) { return std::nullopt; }
+std::int64_t free_gpu_bytes(std::int32_t) { return 0; }
+bool peer_access(std::span<const std::int32_t>) { return false; }
+bool has_nccl() { return false; }
 
 #endif
 

@@ -1,18 +1,27 @@
-// Describes this computer's GPU as a Machine, from its properties and clocks.
+// Describes this computer's GPUs as Machines, from their properties and clocks.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "attn/machine.h"
 
 namespace lathe {
 
-/// GPU 0. Empty if the build has no CUDA, no driver answers, or Lathe does not know the
-/// architecture.
-std::optional<Machine> query_gpu();
+/// How many GPUs there are; 0 where the build has no CUDA or no driver answers.
+std::int32_t gpu_count();
 
-/// Bytes of GPU 0 that are free now; 0 where there is no GPU.
-std::int64_t free_gpu_bytes();
+/// Empty if there is no such GPU, or Lathe does not know its architecture.
+std::optional<Machine> query_gpu(std::int32_t number = 0);
+
+/// Bytes of a GPU that are free now; 0 where there is no such GPU. Makes a context on it.
+std::int64_t free_gpu_bytes(std::int32_t number = 0);
+
+/// Whether each of these GPUs can read and write the memory of every other.
+bool peer_access(std::span<const std::int32_t> numbers);
+
+/// Whether NCCL is there, in a version that works. Opens it, and it stays open.
+bool has_nccl();
 
 }  // namespace lathe

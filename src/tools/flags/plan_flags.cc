@@ -18,6 +18,13 @@ std::string page_size_problem(const std::string& text) {
   return "wanted " + ok.error().wanted + ", got " + ok.error().offered + "; " + ok.error().hint;
 }
 
+std::string tp_problem(const std::string& text) {
+  for (const char* n : {"1", "2", "4", "8"}) {
+    if (text == n) return {};
+  }
+  return "wanted 1, 2, 4 or 8, got " + text;
+}
+
 }  // namespace
 
 void add_plan_flags(Command command, PlanRequest& request) {
@@ -38,6 +45,22 @@ void add_plan_flags(Command command, PlanRequest& request) {
   command.add_option("--context-length", request.context_length, "tokens of the longest request");
   command.add_option("--max-total-tokens", request.max_total_tokens,
                      "tokens that the cache must hold; checked against the machine's memory");
+  command
+      .add_option("--tp,--tensor-parallel-size,--tp-size", request.tp,
+                  "GPUs, or groups of a CPU's threads, that share the model: 1, 2, 4 or 8")
+      .check(tp_problem);
+  const Flag split = command.add_option(
+      "--expert-split", request.expert_split,
+      "how these share experts: auto, by width, by number, or WxE: E groups of W ranks");
+  command.add_option("--ep-size,--expert-parallel-size", request.ep_size, "E of WxE")
+      .positive()
+      .excludes(split);
+  command.add_flag("--enable-expert-parallel", request.expert_parallel, "--expert-split number")
+      .excludes(split);
+  command.add_option("--exchange", request.exchange,
+                     "auto, peer: kernels that write into the other GPUs' memory, or nccl");
+  command.add_option("--exchange-dtype", request.exchange_dtype,
+                     "of partial sums: auto, which is bf16 on GPUs, or f32");
   command.add_flag("--batch-invariant", request.batch_invariant,
                    "attention's bits of a request do not depend on what shares its steps");
   command.add_option("--indexer-logits-budget", request.logits_budget, "bytes");

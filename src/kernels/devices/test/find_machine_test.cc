@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "kernels/devices/query_gpu.h"
 
 namespace lathe {
@@ -38,10 +40,53 @@ TEST(Machine, CudaIsTheGpuOrADescribedOne) {
   }
 }
 
+TEST(Machine, DescribedOnesHaveAsManyGpusAsAreAskedFor) {
+  EXPECT_EQ(find_machine("sm90")->ranks, 1);
+  EXPECT_EQ(find_machine("sm90", {4, ""})->ranks, 4);
+  EXPECT_EQ(find_machine("sm90", {2, "8"})->ranks, 8);
+  EXPECT_EQ(find_machine("h100", {2, ""})->model, "H100");
+  EXPECT_LT(find_machine("h100")->memory_bytes, find_machine("h200")->memory_bytes);
+  EXPECT_EQ(find_machine("h200")->link_bytes_per_second, 366e9);
+  for (const char* gpus : {"0,1", "0", "-1", "x", "1,", ","}) {
+    const auto refused = find_machine("sm90", {2, gpus});
+    ASSERT_FALSE(refused) << gpus;
+    EXPECT_EQ(refused.error().field, "--gpus");
+  }
+  EXPECT_EQ(find_machine("cpu", {2, "2"}).error().offered, "--device cpu");
+}
+
+// Two GPUs as they would be found.
+std::vector<FoundGpu> two_gpus() {
+  std::vector<FoundGpu> gpus(2);
+  for (std::int32_t i = 0; i < 2; ++i) {
+    gpus[static_cast<std::size_t>(i)] = {i, describe_machine(Device::sm90), 100 - i};
+  }
+  return gpus;
+}
+
+TEST(Machine, AlikeGpusAreOneMachine) {
+  const auto machine = join_gpus(two_gpus(), true, false);
+  ASSERT_TRUE(machine);
+  EXPECT_EQ(machine->ranks, 2);
+  EXPECT_TRUE(machine->peers);
+  EXPECT_FALSE(machine->nccl);
+  EXPECT_EQ(machine->free_bytes, (std::vector<std::int64_t>{100, 99}));
+}
+
+TEST(Machine, UnlikeGpusAreRefusedByName) {
+  std::vector<FoundGpu> gpus = two_gpus();
+  gpus[1].number = 3;
+  gpus[1].machine.model = "NVIDIA H100 PCIe";
+  const auto refused = join_gpus(gpus, true, true);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().field, "--gpus");
+  EXPECT_EQ(refused.error().offered, "0 H200 and 3 NVIDIA H100 PCIe");
+}
+
 TEST(Machine, UnknownNamesListTheKnownOnes) {
   const auto unknown = find_machine("sm42");
   ASSERT_FALSE(unknown);
-  EXPECT_EQ(unknown.error().wanted, "one of auto, cuda, ref, cpu, sm80, sm90, sm100");
+  EXPECT_EQ(unknown.error().wanted, "one of auto, cuda, ref, cpu, sm80, sm90, sm100, h100, h200");
 }
 
 }  // namespace
