@@ -71,11 +71,11 @@ struct GenerationDefaults {
 
 /// Layers that share an attention problem and its rotary embedding.
 struct LayerGroupConfig {
-  std::string name;                        // "full", "window"; unique in a model
-  AttentionProblem problem;                // heads, dims, scale, top-k, window: the planner's input
-  RopeConfig rope;                         // grouped-query: the first rope.dim elements of a head
-  std::optional<RopeGrowth> query_growth;  // grouped-query
-  std::vector<std::int32_t> layers;        // ascending
+  std::string name;                  // "full", "window"; unique in a model
+  AttentionProblem problem;          // heads, dims, scale, top-k, window: the planner's input
+  RopeConfig rope;                   // grouped-query: the first rope.dim elements of a head
+  std::vector<std::int32_t> layers;  // ascending
+  std::optional<RopeGrowth> query_growth = std::nullopt;  // grouped-query
 };
 
 struct ModelConfig {
