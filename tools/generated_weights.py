@@ -2,7 +2,8 @@
 
 tensors.json gives the dtype, shape and numbers of each tensor of a checkpoint: element i of a tensor is mean + reach * u rounded to
 f32 and then to the dtype, or, for bytes, low + hash % count. hash is splitmix64(splitmix64(fnv1a64(name)) + i), and u its upper 32
-bits as a signed number times 2^-31. src/model/test/generated_checkpoint.h writes the same checkpoint.
+bits as a signed number times 2^-31. An I32 tensor is `value` everywhere, or has the hashes' upper 32 bits (`words`), or has n elements
+i -> (step * i % n) // group, a permutation's groups. src/model/test/generated_checkpoint.h writes the same checkpoint.
 """
 
 import json
@@ -10,7 +11,7 @@ import json
 import numpy as np
 import torch
 
-TORCH_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+TORCH_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "F8_E4M3": torch.float8_e4m3fn}
 
 
 def splitmix64(x):
@@ -28,11 +29,17 @@ def fnv1a64(text):
 
 
 def generate(name, spec):
-    """The tensor that spec describes, in its dtype."""
+    """The tensor that spec describes, in its dtype; exponents (F8_E8M0) as bytes."""
     n = int(np.prod(spec["shape"]))
+    if "value" in spec:
+        return torch.full(spec["shape"], spec["value"], dtype=torch.int32)
+    if "group" in spec:
+        return (torch.arange(n) * spec["step"] % n // spec["group"]).to(torch.int32)
     with np.errstate(over="ignore"):
         h = splitmix64(splitmix64(np.full(1, fnv1a64(name), np.uint64)) + np.arange(n, dtype=np.uint64))
-    if spec["dtype"] == "U8":
+    if spec["dtype"] == "I32":
+        return torch.from_numpy((h >> np.uint64(32)).astype(np.uint32).view(np.int32)).reshape(spec["shape"])
+    if spec["dtype"] in ("U8", "F8_E8M0"):
         values = np.uint64(spec["low"]) + h % np.uint64(spec["count"])
         return torch.from_numpy(values.astype(np.uint8)).reshape(spec["shape"])
     u = (h >> np.uint64(32)).astype(np.uint32).view(np.int32).astype(np.float64) * 2.0**-31

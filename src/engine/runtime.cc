@@ -27,7 +27,7 @@ Result<MatmulPrecision> precision_of(const std::string& dtype, const Backend& ba
                                      const ModelConfig& config) {
   const bool has_bf16 = backend.multiplies_in(MatmulPrecision::bf16);
   const auto fp8 = config.fp8_pow2 ? MatmulPrecision::fp8_pow2 : MatmulPrecision::fp8;
-  if (dtype == "fp8" && !config.block_fp8) {
+  if (dtype == "fp8" && !config.has_fp8()) {
     return Error{ErrorCode::unsupported, "--dtype", "fp8 with a checkpoint of fp8 weights",
                  "fp8 with other weights", "--dtype auto"};
   }

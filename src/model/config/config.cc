@@ -26,6 +26,40 @@ namespace {
 constexpr std::int64_t kMaxConfigBytes = std::int64_t{16} << 20;
 constexpr std::int32_t kMaxLayers = 4096;
 
+// Python's json writes Infinity and NaN, which JSON does not have: as texts, they are an error only
+// where a number is read.
+std::string quote_non_finite(std::string_view json) {
+  std::string out;
+  bool in_text = false;
+  for (std::size_t at = 0; at < json.size();) {
+    if (in_text && json[at] == '\\' && at + 1 < json.size()) {
+      out.append(json.substr(at, 2));
+      at += 2;
+      continue;
+    }
+    if (json[at] == '"') in_text = !in_text;
+    std::string_view word;
+    for (const std::string_view w : {"-Infinity", "Infinity", "NaN"}) {
+      if (!in_text && json.substr(at).starts_with(w)) word = w;
+    }
+    if (word.empty()) {
+      out.push_back(json[at++]);
+      continue;
+    }
+    out.append("\"").append(word).append("\"");
+    at += word.size();
+  }
+  return out;
+}
+
+Result<nlohmann::json> parse_object(std::string_view text, const std::string& file) {
+  auto parsed = parse_json(quote_non_finite(text), file);
+  if (parsed && !parsed->is_object()) {
+    return Error{ErrorCode::malformed, file, "an object", json_excerpt(*parsed), ""};
+  }
+  return parsed;
+}
+
 // What the first known name in `architectures` stands for: one of the two.
 struct Found {
   const Architecture* architecture = nullptr;
@@ -51,38 +85,6 @@ Result<Found> find(ConfigReader& json, const nlohmann::json& whole) {
   }
   json.refuse("architectures", "one of " + known, std::move(offered));
   return *json.error();
-}
-
-// DeepSeek's block-scaled fp8, or MXFP4 for architectures that use it.
-void parse_quantization(ConfigReader& json, const Architecture& architecture, ModelConfig& config) {
-  auto q = json.object("quantization_config");
-  if (!q) return;
-  const std::string method = q->text("quant_method", "");
-  if (architecture.mxfp4) {
-    if (method != "mxfp4") q->refuse("quant_method", "mxfp4", quote(method));
-    config.mxfp4 = true;
-    return json.adopt(*q);
-  }
-  if (method != "fp8") q->refuse("quant_method", "fp8 with blocks of 128 x 128", quote(method));
-  const std::string format = q->text("fmt", "e4m3");
-  if (format != "e4m3" && format != "float8_e4m3fn") {
-    q->refuse("fmt", "e4m3 or float8_e4m3fn", quote(format));
-  }
-  const std::vector<std::int32_t> block = q->integers("weight_block_size");
-  if (block.empty()) {
-    q->refuse("weight_block_size", "[128, 128]: a scale for each block of weights",
-              "none: one scale for a whole tensor");
-  } else if (block != std::vector<std::int32_t>{128, 128}) {
-    q->refuse("weight_block_size", "[128, 128]", fmt::format("[{}]", fmt::join(block, ", ")));
-  }
-  const std::string scheme = q->text("activation_scheme", "dynamic");
-  if (scheme != "dynamic") {
-    q->refuse("activation_scheme", "dynamic: activations are quantised as they are computed",
-              quote(scheme));
-  }
-  config.block_fp8 = true;
-  config.fp8_pow2 = q->text("scale_fmt", "") == "ue8m0";
-  json.adopt(*q);
 }
 
 void parse_tokens(ConfigReader& json, ModelConfig& config) {
@@ -112,59 +114,6 @@ void parse_generation(ConfigReader& json, ModelConfig& config) {
     config.generation.top_p.reset();
     config.generation.top_k.reset();
   }
-}
-
-// NVIDIA's ModelOpt describes a checkpoint's quantisation in a file of its own, and config.json may
-// say nothing of it.
-Result<void> check_hf_quant(const std::filesystem::path& directory) {
-  const std::filesystem::path path = directory / "hf_quant_config.json";
-  std::error_code ec;
-  if (!std::filesystem::exists(path, ec)) return {};
-  const auto text = read_file(path, kMaxConfigBytes);
-  if (!text) return text.error();
-  const auto parsed = parse_json(*text, path.string());
-  if (!parsed) return parsed.error();
-  if (!parsed->is_object()) {
-    return Error{ErrorCode::malformed, path.string(), "an object", json_excerpt(*parsed), ""};
-  }
-  ConfigReader json(*parsed, "hf_quant_config.json");
-  if (auto q = json.object("quantization")) {
-    for (const std::string_view key : {"quant_algo", "kv_cache_quant_algo"}) {
-      if (!q->has(key)) continue;
-      q->refuse(key, "null, or no hf_quant_config.json: ModelOpt's formats are not supported",
-                quote(q->text(key, "")), ErrorCode::unsupported,
-                "a checkpoint without quantisation, or in fp8 with blocks of 128 x 128");
-    }
-    json.adopt(*q);
-  }
-  if (json.error()) return *json.error();
-  return {};
-}
-
-// Python's json writes Infinity and NaN, which JSON does not have: as texts, they are an error only
-// where a number is read.
-std::string quote_non_finite(std::string_view json) {
-  std::string out;
-  bool in_text = false;
-  for (std::size_t at = 0; at < json.size();) {
-    if (in_text && json[at] == '\\' && at + 1 < json.size()) {
-      out.append(json.substr(at, 2));
-      at += 2;
-      continue;
-    }
-    if (json[at] == '"') in_text = !in_text;
-    std::string_view word;
-    for (const std::string_view w : {"-Infinity", "Infinity", "NaN"}) {
-      if (!in_text && json.substr(at).starts_with(w)) word = w;
-    }
-    if (word.empty()) {
-      out.push_back(json[at++]);
-      continue;
-    }
-    out.append("\"").append(word).append("\"");
-    at += word.size();
-  }
-  return out;
 }
 
 // Checks common to all architectures, after their own keys have been read.
@@ -212,9 +161,10 @@ void bound_context(ConfigReader& json, ModelConfig& config) {
   }
 }
 
-// `place` precedes keys in errors.
+// `place` precedes keys in errors. hf_quant: hf_quant_config.json's object, or null.
 Result<ModelConfig> parse_one(const nlohmann::json& object, std::string place,
-                              const Architecture& architecture, const ConfigOverrides& overrides) {
+                              const Architecture& architecture, const ConfigOverrides& overrides,
+                              ConfigReader* hf_quant) {
   nlohmann::json changed = object;
   if (const auto ok = apply_overrides(overrides, changed); !ok) return ok.error();
   ConfigReader::Keys read;
@@ -230,7 +180,7 @@ Result<ModelConfig> parse_one(const nlohmann::json& object, std::string place,
   config.max_context = json.integer("max_position_embeddings");
   config.norm_eps = static_cast<float>(json.number("rms_norm_eps", architecture.norm_eps));
   config.tied_embeddings = json.flag("tie_word_embeddings", false);
-  parse_quantization(json, architecture, config);
+  parse_quantization(json, hf_quant, architecture.mxfp4, config);
   parse_tokens(json, config);
   add_class_tokens(json, architecture, config);
   architecture.parse(json, config);
@@ -244,11 +194,11 @@ Result<ModelConfig> parse_one(const nlohmann::json& object, std::string place,
 }
 
 Result<ModelConfig> parse_tower(const nlohmann::json& whole, const TextTower& tower,
-                                const ConfigOverrides& overrides) {
+                                const ConfigOverrides& overrides, ConfigReader* hf_quant) {
   const auto text = read_text_config(whole, tower);
   if (!text) return text.error();
-  auto config =
-      parse_one(text->json, "config.json: text_config", text->model->architecture, overrides);
+  auto config = parse_one(text->json, "config.json: text_config", text->model->architecture,
+                          overrides, hf_quant);
   if (!config) return config;
   config->architecture = tower.name;
   config->text_tower = true;
@@ -292,25 +242,26 @@ LayerGroupConfig& ModelConfig::all_layers() {
 
 Result<ModelConfig> parse_model_config(std::string_view config_json,
                                        std::string_view generation_json,
-                                       const ConfigOverrides& overrides) {
-  const auto parsed = parse_json(quote_non_finite(config_json), "config.json");
+                                       const ConfigOverrides& overrides,
+                                       std::string_view hf_quant_json) {
+  const auto parsed = parse_object(config_json, "config.json");
   if (!parsed) return parsed.error();
-  if (!parsed->is_object()) {
-    return Error{ErrorCode::malformed, "config.json", "an object", json_excerpt(*parsed), ""};
-  }
+  const auto modelopt =
+      parse_object(hf_quant_json.empty() ? "{}" : hf_quant_json, "hf_quant_config.json");
+  if (!modelopt) return modelopt.error();
+  ConfigReader hf_quant(*modelopt, "hf_quant_config.json");
+  auto quant = hf_quant.object("quantization");
+  if (hf_quant.error()) return *hf_quant.error();
   ConfigReader top(*parsed, "config.json");
   const auto found = find(top, *parsed);
   if (!found) return found.error();
+  ConfigReader* const described = quant ? &*quant : nullptr;
   Result<ModelConfig> config =
-      !found->tower ? parse_one(*parsed, "config.json", *found->architecture, overrides)
-                    : parse_tower(*parsed, *found->tower, overrides);
+      !found->tower ? parse_one(*parsed, "config.json", *found->architecture, overrides, described)
+                    : parse_tower(*parsed, *found->tower, overrides, described);
   if (!config || generation_json.empty()) return config;
-  auto generation = parse_json(quote_non_finite(generation_json), "generation_config.json");
+  auto generation = parse_object(generation_json, "generation_config.json");
   if (!generation) return generation.error();
-  if (!generation->is_object()) {
-    return Error{ErrorCode::malformed, "generation_config.json", "an object",
-                 json_excerpt(*generation), ""};
-  }
   drop_overridden(overrides, *generation);
   ConfigReader defaults(*generation, "generation_config.json");
   parse_generation(defaults, *config);
@@ -345,16 +296,18 @@ Result<ModelConfig> load_model_config(const std::string& directory,
                                       const ConfigOverrides& overrides) {
   if (const auto ok = check_model_path(directory); !ok) return ok.error();
   const std::filesystem::path dir(directory);
-  if (const auto ok = check_hf_quant(dir); !ok) return ok.error();
   const auto config = read_file(dir / "config.json", kMaxConfigBytes);
   if (!config) return config.error();
-  std::error_code ec;
-  if (!std::filesystem::exists(dir / "generation_config.json", ec)) {
-    return parse_model_config(*config, {}, overrides);
+  std::string others[2];
+  const char* const names[2] = {"generation_config.json", "hf_quant_config.json"};
+  for (int i = 0; i < 2; ++i) {
+    std::error_code ec;
+    if (!std::filesystem::exists(dir / names[i], ec)) continue;
+    auto text = read_file(dir / names[i], kMaxConfigBytes);
+    if (!text) return text.error();
+    others[i] = std::move(*text);
   }
-  const auto generation = read_file(dir / "generation_config.json", kMaxConfigBytes);
-  if (!generation) return generation.error();
-  return parse_model_config(*config, *generation, overrides);
+  return parse_model_config(*config, others[0], overrides, others[1]);
 }
 
 }  // namespace lathe

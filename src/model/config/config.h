@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "layout/rope/rope.h"
 #include "model/config/overrides.h"
+#include "model/config/quantization.h"
 #include "ops/moe.h"
 #include "plan/model_plan.h"
 
@@ -101,8 +102,13 @@ struct ModelConfig {
   HyperConfig hyper;
   MoeConfig moe;
 
-  bool block_fp8 = false;  // e4m3 weights with scales of blocks of 128 x 128
-  bool fp8_pow2 = false;   // with block_fp8: scales of activations are powers of two
+  Quantization quantization = Quantization::none;
+  bool block_fp8 = false;       // e4m3 weights with scales of blocks of 128 x 128
+  bool fp8_pow2 = false;        // with fp8 weights: scales of activations are powers of two
+  std::int32_t int4_group = 0;  // int4: weights of a row that share a scale: 32, 64 or 128
+  bool int4_zeros = false;      // int4: groups have zero points
+  bool int4_order = false;      // int4: columns are not in order of their groups (GPTQ's desc_act)
+  bool gptq_v2 = false;         // stored zero points are as they are, not one less
   bool mxfp4 = false;  // experts in MXFP4: stacked, as <name>_blocks and <name>_scales (gpt-oss),
                        // or one by one with block_fp8 (DeepSeek V4)
   // Draft layers that the checkpoint may have after `layers`; their tensors are read only with
@@ -119,6 +125,8 @@ struct ModelConfig {
   std::vector<std::int32_t> eos;  // each of them ends an answer
   GenerationDefaults generation;
 
+  /// Whether some weights are e4m3.
+  bool has_fp8() const { return block_fp8 || quantization == Quantization::fp8_rows; }
   /// Layers with weights and keys: the model's and a draft layer that runs.
   std::int32_t cached_layers() const { return layers + (drafts ? 1 : 0); }
   /// Elements of a row's state after the last layer that a draft layer reads.
@@ -157,16 +165,18 @@ struct ModelConfig {
 /// Supported architectures, by their names in config.json.
 std::vector<std::string> known_architectures();
 
-/// `generation_json` may be empty. `overrides` are keys of the text model. Errors, naming the key:
-/// JSON that does not parse; an unknown architecture (lists the known ones); a missing, mistyped or
-/// impossible value; an unsupported feature (a rope type, an activation, a quantisation), by name.
+/// `generation_json` and `hf_quant_json` may be empty. `overrides` are keys of the text model.
+/// Errors, naming the key: JSON that does not parse; an unknown architecture (lists the known
+/// ones); a missing, mistyped or impossible value; an unsupported feature (a rope type, an
+/// activation, a quantisation), by name.
 Result<ModelConfig> parse_model_config(std::string_view config_json,
                                        std::string_view generation_json = {},
-                                       const ConfigOverrides& overrides = {});
+                                       const ConfigOverrides& overrides = {},
+                                       std::string_view hf_quant_json = {});
 
-/// config.json and, where it exists, generation_config.json of a checkpoint's directory. Errors:
-/// parse_model_config()'s; check_model_path()'s; a quantisation in hf_quant_config.json, which is
-/// not supported; files that cannot be read.
+/// config.json and, where they exist, generation_config.json and hf_quant_config.json (ModelOpt's
+/// description of a quantisation) of a checkpoint's directory. Errors: parse_model_config()'s;
+/// check_model_path()'s; files that cannot be read.
 Result<ModelConfig> load_model_config(const std::string& directory,
                                       const ConfigOverrides& overrides = {});
 

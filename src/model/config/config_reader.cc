@@ -27,6 +27,12 @@ bool ConfigReader::null(std::string_view key) const {
   return it != object_->end() && it->is_null();
 }
 
+std::vector<std::string> ConfigReader::keys() const {
+  std::vector<std::string> out;
+  for (const auto& [key, value] : object_->items()) out.push_back(key);
+  return out;
+}
+
 std::string_view ConfigReader::first_of(std::initializer_list<std::string_view> keys) const {
   for (const std::string_view key : keys) {
     if (has(key)) return key;

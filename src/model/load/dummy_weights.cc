@@ -213,6 +213,11 @@ class DeviceWeights {
 
 Result<void> fill_dummy(const ModelConfig& config, const LoadOptions& options,
                         const std::vector<TensorSpec>& table, ModelWeights& weights) {
+  if (config.quantization == Quantization::int4 || config.quantization == Quantization::nvfp4) {
+    return Error{ErrorCode::unsupported, "--load-format dummy", "weights in bf16, fp8 or MXFP4",
+                 std::string(name(config.quantization)),
+                 "remove quantization_config from the configuration"};
+  }
   std::optional<DeviceWeights> device;
   if (options.backend != nullptr && options.backend->memory().kind == MemoryKind::device) {
     device.emplace(*options.backend, weights);

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <mutex>
 #include <unordered_map>
@@ -12,11 +11,13 @@
 #include "model/config/split_sizes.h"
 #include "model/layers/decoder.h"
 #include "model/layers/draft_layer.h"
+#include "model/load/bind_format.h"
 #include "model/load/check_tensors.h"
 #include "model/load/dummy_weights.h"
 #include "model/load/part.h"
 #include "model/model.h"
 #include "model/weights/tensor_table.h"
+#include "model/weights/weight_formats.h"
 #include "model/weights/weights.h"
 
 namespace lathe {
@@ -30,6 +31,11 @@ class Complaints {
   void missing(const std::string& name) { add(missing_, name); }
   void unexpected(const std::string& name) { add(unexpected_, name); }
   void misshapen(std::string text) { add(misshapen_, std::move(text)); }
+  /// Of a quantised matrix.
+  void unreadable(std::string text) {
+    misshapen(std::move(text));
+    unreadable_ = true;
+  }
 
   std::optional<Error> error(const std::string& directory) const {
     std::string text;
@@ -44,7 +50,7 @@ class Complaints {
     list("of another shape or dtype", misshapen_);
     if (text.empty()) return std::nullopt;
     return Error{ErrorCode::malformed, directory, "the tensors that config.json describes", text,
-                 ""};
+                 unreadable_ ? "formats of weights: " + weight_formats_text() : ""};
   }
 
  private:
@@ -56,6 +62,7 @@ class Complaints {
     if (++list.count <= kNamesShown) list.shown.push_back(std::move(text));
   }
   List missing_, unexpected_, misshapen_;
+  bool unreadable_ = false;
 };
 
 std::string shape_text(std::span<const std::int64_t> shape) {
@@ -64,13 +71,15 @@ std::string shape_text(std::span<const std::int64_t> shape) {
 
 class Loader {
  public:
-  /// headers_only: checks names, shapes and dtypes, and leaves the weights' bytes unread.
+  /// wide: the dtype of matrices that have no packed form in memory. headers_only: checks names,
+  /// shapes and dtypes, and leaves the weights' bytes unread.
   Loader(const ModelConfig& config, const Checkpoint& checkpoint, ModelWeights& weights,
-         ThreadPool* threads, bool headers_only = false)
+         ThreadPool* threads, DType wide, bool headers_only = false)
       : config_(config),
         checkpoint_(checkpoint),
         weights_(weights),
         threads_(threads),
+        wide_(wide),
         headers_only_(headers_only) {}
 
   Result<void> run(const std::string& directory, const std::vector<TensorSpec>& table) {
@@ -81,6 +90,7 @@ class Loader {
         bind_mxfp4(spec, read);
         continue;
       }
+      if (spec.linear && !config_.is_compressed() && bind_packed(spec, read)) continue;
       const CheckpointTensor* tensor = find(spec.name);
       if (tensor == nullptr) {
         complaints_.missing(spec.name);
@@ -236,8 +246,8 @@ class Loader {
                                         shape_text(std::vector{spec.shape[0], cols}), kMxBlock));
       return {};
     }
-    check_like(spec, DType::e2m1);
-    const std::string scale = scale_name(config_, spec);
+    check_like(spec, {.dtype = DType::e2m1});
+    const std::string scale = scale_name(spec);
     const CheckpointTensor* scales = find(scale);
     if (scales == nullptr) {
       complaints_.missing(scale);
@@ -370,23 +380,68 @@ class Loader {
                         std::span(scales, static_cast<std::size_t>(count * rows * blocks)));
   }
 
+  // Binds a matrix in one of weight_formats(); false: it is not quantised.
+  bool bind_packed(const TensorSpec& spec, std::unordered_set<std::string_view>& read) {
+    const std::string module = spec.name.substr(0, spec.name.rfind('.'));
+    // Of a matrix that other ranks have, only the headers matter.
+    const bool absent = spec.part.empty();
+    const FormatOptions options{config_.gptq_v2, !config_.int4_zeros, headers_only_ || absent};
+    const std::int64_t bytes = weights_.bytes;
+    const auto find_tensor = [&](const std::string& name) { return find(name); };
+    BoundFormat bound;
+    if (!bind_format(find_tensor, module, spec.shape[0], spec.shape[1], options, threads_, weights_,
+                     bound)) {
+      return false;
+    }
+    read.insert(bound.read.begin(), bound.read.end());
+    if (!bound.missing.empty() || !bound.misshapen.empty()) {
+      if (!bound.missing.empty()) complaints_.missing(bound.missing);
+      if (!bound.misshapen.empty()) complaints_.unreadable(std::move(bound.misshapen));
+      for (const CheckpointTensor* t : format_tensors(module)) read.insert(t->name);
+      return true;
+    }
+    if (absent && !headers_only_) {
+      weights_.bytes = bytes;
+      return true;
+    }
+    WeightView& w = bound.weight;
+    check_like(spec, w);
+    if (!headers_only_) packed_.push_back({w, module, std::string(bound.format->scales)});
+    const bool whole = w.dtype == DType::e4m3 && !w.scale_rows;
+    if (spec.split && !whole && !headers_only_) w = widened(w);
+    set_part(spec, w);
+    return true;
+  }
+  // Tensors of the module that some format has.
+  std::vector<const CheckpointTensor*> format_tensors(const std::string& module) const {
+    std::vector<const CheckpointTensor*> out;
+    const auto add = [&](std::string_view suffix) {
+      const CheckpointTensor* t = suffix.empty() ? nullptr : find(module + std::string(suffix));
+      if (t != nullptr) out.push_back(t);
+    };
+    for (const WeightFormat& f : weight_formats()) {
+      for (const std::string_view s : {f.codes, f.scales, f.zeros, f.order, f.factor}) add(s);
+    }
+    for (const std::string_view s : unread_suffixes()) add(s);
+    return out;
+  }
+
   // Binds a tensor; returns the tensor of its scales, if it has one.
   const CheckpointTensor* bind(const TensorSpec& spec, const CheckpointTensor& tensor) {
     const std::optional<DType> dtype = dtype_of(tensor.dtype);
-    const bool fp8 = dtype == DType::e4m3 && spec.may_be_fp8 && config_.block_fp8;
+    const bool fp8 =
+        dtype == DType::e4m3 && spec.linear && config_.block_fp8 && config_.is_compressed();
     if (!plain(dtype) && !fp8) {
-      wrong_dtype(
-          spec, tensor,
-          config_.block_fp8 && spec.may_be_fp8 ? "F32, BF16, F16 or F8_E4M3" : "F32, BF16 or F16");
+      wrong_dtype(spec, tensor, "F32, BF16 or F16");
       return nullptr;
     }
-    check_like(spec, *dtype);
     WeightView w{in_place(tensor, *dtype), *dtype, spec.shape[0], spec.shape[1], nullptr};
+    check_like(spec, w);
     if (!fp8) {
       set_part(spec, w);
       return nullptr;
     }
-    const std::string scale = scale_name(config_, spec);
+    const std::string scale = scale_name(spec);
     const CheckpointTensor* scales = find(scale);
     if (scales == nullptr) {
       complaints_.missing(scale);
@@ -394,12 +449,10 @@ class Loader {
     }
     const std::vector<std::int64_t> shape = {weight_blocks(spec.shape[0]),
                                              weight_blocks(spec.shape[1])};
-    const bool readable =
-        plain(dtype_of(scales->dtype)) || (config_.is_compressed() && exponents(*scales));
-    if (scales->shape != shape || !readable) {
-      complaints_.misshapen(fmt::format(
-          "{} {} {} (wanted {} {})", scale, name(scales->dtype), shape_text(scales->shape),
-          config_.is_compressed() ? "F8_E8M0, U8 or F32" : "F32", shape_text(shape)));
+    if (scales->shape != shape || (!plain(dtype_of(scales->dtype)) && !exponents(*scales))) {
+      complaints_.misshapen(fmt::format("{} {} {} (wanted F8_E8M0, U8 or F32 {})", scale,
+                                        name(scales->dtype), shape_text(scales->shape),
+                                        shape_text(shape)));
       return scales;
     }
     if (headers_only_) {
@@ -407,15 +460,16 @@ class Loader {
       return scales;
     }
     w.scales = factors(*scales).data();
+    const std::string module = spec.name.substr(0, spec.name.rfind('.'));
     if (is_whole(spec)) {
-      fp8_.push_back({w, spec.name, scale});
+      packed_.push_back({w, module, ".scale"});
       if (spec.joined && spec.stack->rows % kWeightBlock != 0) w = in_f32(w);
       spec.set(w);
       return scales;
     }
     const WeightView part = set_part(spec, w);
     if (!spec.part.empty()) {
-      fp8_.push_back({part.dtype == DType::e4m3 ? part : w, spec.name, scale});
+      packed_.push_back({part.dtype == DType::e4m3 ? part : w, module, ".scale"});
     }
     return scales;
   }
@@ -465,17 +519,45 @@ class Loader {
     return false;
   }
 
-  // Expert GEMMs are prepared for one dtype of gates and ups and one of downs.
-  void check_like(const TensorSpec& spec, DType dtype) {
-    if (spec.like == nullptr || spec.like->data[0] == nullptr || spec.like->dtype == dtype) return;
+  // Expert GEMMs are prepared for one format of gates and ups and one of downs.
+  void check_like(const TensorSpec& spec, const WeightView& w) {
+    if (spec.like == nullptr || spec.like->count() == 0 || spec.like->data[0] == nullptr) return;
+    const WeightView first = spec.like->at(0);
+    const auto same = [](const auto* a, const auto* b) { return (a == nullptr) == (b == nullptr); };
+    const bool alike = first.dtype == w.dtype && first.scale_rows == w.scale_rows &&
+                       first.groups.size == w.groups.size && first.groups.dtype == w.groups.dtype &&
+                       same(first.groups.zeros, w.groups.zeros) && same(first.columns, w.columns);
+    if (alike) return;
     const std::string_view stem(spec.name.data(), spec.name.rfind('.'));
-    complaints_.misshapen(fmt::format("{} {} (wanted {}, as experts.0 has)", stem, name(dtype),
-                                      name(spec.like->dtype)));
+    complaints_.misshapen(fmt::format("{} {} (wanted {}, as experts.0 has)", stem, format_text(w),
+                                      format_text(first)));
+  }
+  static std::string format_text(const WeightView& w) {
+    std::string out(name(w.dtype));
+    if (w.scale_rows) out += " with scales of rows";
+    if (w.groups.size != 0) {
+      out += fmt::format(" in groups of {}{}{}", w.groups.size,
+                         w.groups.zeros == nullptr ? "" : " with zeros",
+                         w.columns == nullptr ? "" : " and an order");
+    }
+    return out;
   }
 
   // An f32 copy, which can be cut at any row.
   WeightView in_f32(const WeightView& w) {
     return widened_part(w, {{0, 1}, {0, w.rows}, {0, w.cols}}, threads_, weights_);
+  }
+
+  // A copy in wide_, with the columns in x's order.
+  WeightView widened(const WeightView& w) {
+    const WeightView f32 = in_f32(w);
+    if (wide_ == DType::f32) return f32;
+    auto* to = reinterpret_cast<bf16*>(weights_.take(2 * w.rows * w.cols));
+    const auto* from = reinterpret_cast<const float*>(f32.data);
+    for_each(threads_, w.rows, [&](std::int64_t r) {
+      for (std::int64_t i = r * w.cols; i < (r + 1) * w.cols; ++i) to[i] = to_bf16(from[i]);
+    });
+    return {reinterpret_cast<const std::byte*>(to), DType::bf16, w.rows, w.cols};
   }
 
   // The mapping itself, or a copy if its elements are not aligned.
@@ -493,7 +575,6 @@ class Loader {
 
   // Kernels do not check for NaN codes or scales out of range (kernels/linear.h).
   Result<void> check_codes() {
-    constexpr float kScaleLimit = 0x1p119f;
     constexpr std::uint8_t kMxScaleLimit = 127 + 119;
     for (const auto& [name, scales] : mxfp4_) {
       const bool wild = std::ranges::any_of(
@@ -505,22 +586,18 @@ class Loader {
     std::mutex guard;
     std::optional<Error> found;
     auto check = [&](std::int64_t i, int) {
-      const auto& [w, tensor, scale] = fp8_[static_cast<std::size_t>(i)];
+      const auto& [w, module, scales] = packed_[static_cast<std::size_t>(i)];
       bool nan = false;
-      for (std::int64_t j = 0; j < w.rows * w.cols; ++j) {
+      for (std::int64_t j = 0; w.dtype == DType::e4m3 && j < w.rows * w.cols; ++j) {
         nan |= (std::to_integer<unsigned>(w.data[j]) & 0x7fu) == 0x7fu;
       }
-      bool wild = false;
-      for (std::int64_t j = 0; j < weight_blocks(w.rows) * weight_blocks(w.cols); ++j) {
-        wild |= !(std::fabs(w.scales[j]) < kScaleLimit);
-      }
-      if (!nan && !wild) return;
+      if (!nan && !has_wild_scale(w)) return;
       const std::lock_guard lock(guard);
       if (found) return;
-      found = Error{ErrorCode::malformed, nan ? tensor : scale,
+      found = Error{ErrorCode::malformed, module + (nan ? ".weight" : scales),
                     nan ? "numbers" : "scales below 2^119", nan ? "NaN codes" : "larger ones", ""};
     };
-    const std::int64_t n = std::ssize(fp8_);
+    const std::int64_t n = std::ssize(packed_);
     if (threads_ != nullptr) {
       threads_->run(n, check);
     } else {
@@ -534,14 +611,15 @@ class Loader {
   const Checkpoint& checkpoint_;
   ModelWeights& weights_;
   ThreadPool* threads_;
+  DType wide_;
   bool headers_only_;
   Complaints complaints_;
-  struct Fp8 {
+  struct Packed {
     WeightView weight;
-    std::string name;
-    std::string scale_name;
+    std::string module;
+    std::string scales;  // the suffix of their name
   };
-  std::vector<Fp8> fp8_;
+  std::vector<Packed> packed_;
   std::vector<std::pair<std::string, std::span<const std::byte>>> mxfp4_;  // scales
   std::unordered_map<std::string, const CheckpointTensor*> by_published_name_;
 };
@@ -612,7 +690,7 @@ Result<void> check_tensors(const std::string& directory, const ModelConfig& conf
                            const Checkpoint& checkpoint) {
   ModelWeights nowhere(config);
   const std::vector<TensorSpec> table = tensor_table(config, nowhere);
-  return Loader(config, checkpoint, nowhere, nullptr, true).run(directory, table);
+  return Loader(config, checkpoint, nowhere, nullptr, DType::f32, true).run(directory, table);
 }
 
 Result<std::unique_ptr<Model>> make_dummy_model(const ModelConfig& config,
@@ -638,7 +716,8 @@ Result<std::unique_ptr<Model>> load_model(const std::string& directory,
     if (!read) return read.error();
   }
   const std::vector<TensorSpec> table = begin(*config, options, *weights);
-  Loader loader(*config, *weights->checkpoint, *weights, options.threads);
+  const DType wide = options.backend == nullptr ? DType::f32 : options.backend->activations();
+  Loader loader(*config, *weights->checkpoint, *weights, options.threads, wide);
   if (auto ok = loader.run(directory, table); !ok) return ok.error();
   return finish(*config, options, table, std::move(weights));
 }

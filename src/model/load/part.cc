@@ -30,6 +30,34 @@ std::byte* copy_columns(const std::byte* from, std::int64_t rows, std::int64_t c
   return to;
 }
 
+// Whether a part begins or ends inside a block of scales, or its columns are spread over the
+// matrix.
+bool is_cut(const WeightView& whole, const TensorPart& part) {
+  const Range &rows = part.rows, &cols = part.cols;
+  if (whole.dtype == DType::e4m3 && whole.scales != nullptr && !whole.scale_rows) {
+    return !whole_blocks(rows, whole.rows, kWeightBlock) ||
+           !whole_blocks(cols, whole.cols, kWeightBlock);
+  }
+  if (whole.dtype != DType::u4 || cols.count == whole.cols) return false;
+  return whole.columns != nullptr || !whole_blocks(cols, whole.cols, whole.groups.size);
+}
+
+// The part's columns of scales and zero points. groups: of the part's rows.
+GroupScales group_columns(const GroupScales& groups, std::int64_t cols, const TensorPart& part,
+                          ThreadPool* threads, ModelWeights& weights) {
+  const Range columns{part.cols.first / groups.size, part.cols.count / groups.size};
+  const std::int64_t across = cols / groups.size;
+  GroupScales out = groups;
+  out.data = copy_columns(groups.data, part.rows.count, across, columns, bits_of(groups.dtype),
+                          threads, weights);
+  if (groups.zeros != nullptr) {
+    const auto* zeros = reinterpret_cast<const std::byte*>(groups.zeros);
+    out.zeros = reinterpret_cast<const std::uint8_t*>(
+        copy_columns(zeros, part.rows.count, across, columns, 8, threads, weights));
+  }
+  return out;
+}
+
 }  // namespace
 
 bool is_whole(const TensorSpec& spec) { return spec.part.elements() == spec.elements(); }
@@ -39,9 +67,10 @@ WeightView widened_part(const WeightView& whole, const TensorPart& part, ThreadP
   const std::int64_t rows = part.rows.count, cols = part.cols.count;
   float* to = weights.take_floats(rows * cols);
   for_each(threads, rows, [&](std::int64_t r) {
-    for (std::int64_t c = 0; c < cols; ++c) {
-      to[r * cols + c] =
-          static_cast<float>(weight_at(whole, part.rows.first + r, part.cols.first + c));
+    for (std::int64_t k = 0; k < whole.cols; ++k) {
+      const std::int64_t c = whole.columns == nullptr ? k : whole.columns[k];
+      if (!part.cols.contains(c)) continue;
+      to[r * cols + c - part.cols.first] = weight_at(whole, part.rows.first + r, k);
     }
   });
   return {reinterpret_cast<const std::byte*>(to), DType::f32, rows, cols};
@@ -51,10 +80,7 @@ WeightView matrix_part(const WeightView& whole, const TensorPart& part, ThreadPo
                        ModelWeights& weights) {
   const Range &rows = part.rows, &cols = part.cols;
   if (rows.count == whole.rows && cols.count == whole.cols) return whole;
-  const bool cut = whole.dtype == DType::e4m3 && whole.scales != nullptr &&
-                   !(whole_blocks(rows, whole.rows, kWeightBlock) &&
-                     whole_blocks(cols, whole.cols, kWeightBlock));
-  if (cut) return widened_part(whole, part, threads, weights);
+  if (is_cut(whole, part)) return widened_part(whole, part, threads, weights);
   LATHE_CHECK(whole.dtype != DType::e2m1 || whole_blocks(cols, whole.cols, kMxBlock),
               "columns of whole blocks");
   WeightView out = rows_of(whole, rows.first, rows.count);
@@ -65,7 +91,7 @@ WeightView matrix_part(const WeightView& whole, const TensorPart& part, ThreadPo
   const auto blocks = [](const Range& range, std::int64_t block) {
     return Range{range.first / block, (range.count + block - 1) / block};
   };
-  if (out.scales != nullptr) {
+  if (out.scales != nullptr && whole.dtype == DType::e4m3 && !whole.scale_rows) {
     const std::byte* scales =
         copy_columns(reinterpret_cast<const std::byte*>(out.scales), weight_blocks(rows.count),
                      weight_blocks(whole.cols), blocks(cols, kWeightBlock), 32, nullptr, weights);
@@ -77,6 +103,8 @@ WeightView matrix_part(const WeightView& whole, const TensorPart& part, ThreadPo
                      whole.cols / kMxBlock, blocks(cols, kMxBlock), 8, threads, weights);
     out.mx_scales = reinterpret_cast<const ue8m0*>(scales);
   }
+  if (out.groups.data != nullptr)
+    out.groups = group_columns(out.groups, whole.cols, part, threads, weights);
   return out;
 }
 

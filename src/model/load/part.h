@@ -16,14 +16,15 @@ namespace lathe {
 bool is_whole(const TensorSpec& spec);
 
 /// Rows and columns of a whole matrix, with their scales. Rows are a view; columns are copied to
-/// memory of `weights`. An e4m3 matrix that is not cut at whole blocks is widened to f32.
+/// memory of `weights`. A matrix that is not cut at whole blocks or groups of scales is widened to
+/// f32, and so are columns of one in act order (WeightView::columns).
 WeightView matrix_part(const WeightView& whole, const TensorPart& part, ThreadPool* threads,
                        ModelWeights& weights);
 
 /// Elements of a whole vector, or of a table with a row for each matrix of a stack.
 std::vector<float> vector_part(const TensorSpec& spec, std::span<const float> whole);
 
-/// An f32 copy of rows and columns, which can be cut anywhere.
+/// An f32 copy of rows and columns, which can be cut anywhere. Columns are in the order of x.
 WeightView widened_part(const WeightView& whole, const TensorPart& part, ThreadPool* threads,
                         ModelWeights& weights);
 

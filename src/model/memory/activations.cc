@@ -152,6 +152,18 @@ std::int64_t feed_forward(const ModelConfig& config, const Share& share, const P
   return std::max({times(rows, dense), experts, shared});
 }
 
+// Bytes of copies of x whose columns are in the order of int4 weights: for q, k and v, or for gate
+// and up of an expert pass's rows.
+std::int64_t ordered_rows(const ModelConfig& config, const Plan& plan, std::int64_t rows) {
+  const AttentionProblem& p = plan.problem;
+  const std::int64_t widest = std::max({std::int64_t{config.hidden}, std::int64_t{config.ffn},
+                                        std::int64_t{p.heads} * std::max(p.v_head, p.v_head_dim)});
+  const MoeConfig& m = config.moe;
+  const std::int64_t pass =
+      m.experts == 0 ? 0 : times(std::min(kCpuExpertInputs, times(rows, m.top_k)), 2);
+  return std::max(times(rows, 3 * row(widest)), times(pass, row(std::max(config.hidden, m.ffn))));
+}
+
 // Partial sums per row of the narrow GEMM that computes how streams mix.
 std::int64_t narrow_sums(const ModelConfig& config) {
   const std::int64_t s = config.hyper.streams;
@@ -175,7 +187,7 @@ Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& ma
   Need out;
   for (const GroupPlan& g : plan.groups) {
     const AttentionRow r = attention_row(config, share, g.plan);
-    const bool codes = config.block_fp8 && is_gpu(machine.device);
+    const bool codes = config.has_fp8() && is_gpu(machine.device);
     attention =
         std::max(attention, r.kept + (codes ? codes_row(config, share, g.plan.problem) : 0));
     out.tile_row = std::max(out.tile_row, r.tiled);
@@ -207,6 +219,9 @@ Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& ma
   }
   if (!is_gpu(machine.device)) {
     out.fixed = plus(out.fixed, times(machine.processors, kPackedBytes));
+    if (config.int4_order) {
+      out.fixed = plus(out.fixed, ordered_rows(config, plan.groups.front().plan, rows));
+    }
   }
   return out;
 }

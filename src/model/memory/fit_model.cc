@@ -140,12 +140,19 @@ std::optional<std::string> ranks_that_fit(const Machine& machine, const PlanRequ
 // and its values if heads are not whole fp8 blocks.
 std::int64_t load_copies(const ModelConfig& config, bool expansion) {
   if (!config.is_mla()) return 0;
+  // In these formats kv_b itself is widened, to f32 at most.
+  const bool widens =
+      config.quantization != Quantization::none && config.quantization != Quantization::fp8_blocks;
   std::int64_t sum = 0;
   for (std::int32_t l = 0; l < config.cached_layers(); ++l) {
     const AttentionProblem& p = config.attention(l);
     const bool whole = p.qk_nope_head % kWeightBlock == 0 && p.v_head % kWeightBlock == 0;
+    if (widens) {
+      const std::int64_t kv_b = std::int64_t{p.heads} * p.nope * (p.qk_nope_head + p.v_head);
+      sum += bytes_of(DType::f32, kv_b);
+    }
     const bool widen = config.block_fp8 && !whole;
-    const DType dtype = widen ? DType::f32 : config.block_fp8 ? DType::e4m3 : DType::bf16;
+    const DType dtype = widen || widens ? DType::f32 : config.block_fp8 ? DType::e4m3 : DType::bf16;
     const std::int64_t keys = std::int64_t{p.heads} * p.nope * p.qk_nope_head;
     const std::int64_t values = std::int64_t{p.heads} * p.nope * p.v_head;
     sum += bytes_of(dtype, keys);

@@ -62,11 +62,27 @@ class GeneratedCheckpoint {
   static void append(std::string& bytes, T value) {
     bytes.append(reinterpret_cast<const char*>(&value), sizeof(T));
   }
+  static std::string int32_tensor(const Json& spec, std::uint64_t base, std::uint64_t count) {
+    std::string bytes;
+    for (std::uint64_t i = 0; i < count; ++i) {
+      std::uint64_t v = 0;
+      if (spec.contains("value")) {
+        v = spec["value"].get<std::uint64_t>();
+      } else if (spec.contains("group")) {
+        v = spec["step"].get<std::uint64_t>() * i % count / spec["group"].get<std::uint64_t>();
+      } else {
+        v = splitmix64(base + i) >> 32;
+      }
+      append(bytes, static_cast<std::uint32_t>(v));
+    }
+    return bytes;
+  }
   static std::string bytes_of_tensor(const std::string& name, const Json& spec,
                                      std::uint64_t count) {
     const std::uint64_t base = splitmix64(fnv1a64(name));
     const auto dtype = spec["dtype"].get<std::string>();
     std::string bytes;
+    if (dtype == "I32" && !spec.contains("count")) return int32_tensor(spec, base, count);
     if (dtype == "I32" || dtype == "I64") {
       const auto count_of = spec["count"].get<std::uint64_t>();
       const auto cols = spec["shape"][1].get<std::uint64_t>();

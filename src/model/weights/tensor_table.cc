@@ -95,7 +95,9 @@ class Table {
     }
     linear(stem + "kv_a_proj_with_mqa", p.nope + p.rope, c_.hidden, w.kv_a);
     norm(stem + "kv_a_layernorm.weight", p.nope, w.kv_a_norm);
-    linear(stem + "kv_b_proj", p.heads * kv, p.nope, w.kv_b).part.rows = times(share_.heads, kv);
+    TensorSpec& kv_b = linear(stem + "kv_b_proj", p.heads * kv, p.nope, w.kv_b);
+    kv_b.part.rows = times(share_.heads, kv);
+    kv_b.split = true;
     linear(stem + "o_proj", c_.hidden, std::int64_t{p.heads} * p.v_head, w.out).part.cols =
         times(share_.heads, p.v_head);
     if (c_.attention_bias) {
@@ -167,7 +169,7 @@ class Table {
   TensorSpec& linear(const std::string& stem, std::int64_t rows, std::int64_t cols,
                      WeightView& to) {
     TensorSpec& spec = plain(stem + ".weight", rows, cols, to);
-    spec.may_be_fp8 = true;
+    spec.linear = true;
     return spec;
   }
   // `like`: the matrix must have this stack's dtype.
@@ -181,7 +183,7 @@ class Table {
     spec.stack = &to;
     spec.place = part.empty() ? -1 : expert - share_.experts.first;
     spec.like = &like;
-    spec.may_be_fp8 = true;
+    spec.linear = true;
   }
   TensorSpec& plain(std::string name, std::int64_t rows, std::int64_t cols, WeightView& to) {
     TensorSpec& spec = out_.emplace_back();
@@ -248,27 +250,47 @@ std::vector<TensorSpec> tensor_table(const ModelConfig& config, ModelWeights& in
   return tensor_table(config, into, whole_share(split_sizes(config)));
 }
 
-std::string scale_name(const ModelConfig& config, const TensorSpec& spec) {
-  if (!config.is_compressed()) return spec.name + "_scale_inv";
+std::string scale_name(const TensorSpec& spec) {
   return spec.name.substr(0, spec.name.rfind('.')) + ".scale";
 }
 
 DType dummy_dtype(const ModelConfig& config, const TensorSpec& spec) {
   if (spec.vector != nullptr || spec.f32) return DType::f32;
   if ((spec.whole_stack || spec.may_be_mx) && config.mxfp4) return DType::e2m1;
+  if (spec.whole_stack || !spec.linear) return DType::bf16;
   const bool cut = spec.joined && spec.stack->rows % kWeightBlock != 0;
-  return config.block_fp8 && !cut && spec.may_be_fp8 ? DType::e4m3 : DType::bf16;
+  switch (config.quantization) {
+    case Quantization::none:
+      return DType::bf16;
+    case Quantization::fp8_blocks:
+    case Quantization::fp8_rows:
+      return cut ? DType::bf16 : DType::e4m3;
+    case Quantization::int4:
+      return DType::u4;
+    case Quantization::mxfp4:
+    case Quantization::nvfp4:
+      return DType::e2m1;
+  }
+  return DType::bf16;
 }
 
 std::int64_t dummy_bytes(const ModelConfig& config, const TensorSpec& spec) {
   const TensorPart& part = spec.part;
-  if (spec.ids != nullptr) return 4 * part.elements();
+  const std::int64_t n = part.elements();
+  if (spec.ids != nullptr) return 4 * n;
   const DType dtype = dummy_dtype(config, spec);
-  const std::int64_t values = bytes_of(dtype, part.elements());
-  if (dtype == DType::e2m1) return values + part.elements() / kMxBlock;
-  if (dtype != DType::e4m3) return values;
-  return values +
-         4 * part.matrices.count * weight_blocks(part.rows.count) * weight_blocks(part.cols.count);
+  const std::int64_t values = bytes_of(dtype, n);
+  switch (dtype) {
+    case DType::e2m1:
+      return values + n / (config.quantization == Quantization::nvfp4 ? kNvBlock : kMxBlock);
+    case DType::u4:
+      return values + (config.int4_zeros ? 3 : 2) * (n / config.int4_group);
+    case DType::e4m3:
+      return values + 4 * part.matrices.count * weight_blocks(part.rows.count) *
+                          weight_blocks(part.cols.count);
+    default:
+      return values;
+  }
 }
 
 bool ignored_tensor(const ModelConfig& config, std::string_view name) {

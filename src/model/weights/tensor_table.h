@@ -54,8 +54,11 @@ struct TensorSpec {
   // The stack's matrices are concatenated by rows: [count * rows, cols].
   bool joined = false;
   float offset = 0;  // vectors: added to every element
-  // With block_fp8, may be e4m3 with scales in scale_name().
-  bool may_be_fp8 = false;
+  // A linear layer's weight, which may be in any of weight_formats(), whatever the config says; of
+  // DeepSeek V4, with block_fp8, in e4m3 with scales in scale_name().
+  bool linear = false;
+  // Attention splits it by heads and transposes parts, so in most formats it is widened.
+  bool split = false;
   // May be e2m1 with scales per kMxBlock in scale_name(), whatever the config says.
   bool may_be_mx = false;
   bool f32 = false;  // dummy weights: f32, as in checkpoints
@@ -77,8 +80,8 @@ struct TensorSpec {
   }
 };
 
-/// Name of a matrix's scales: <name>_scale_inv; <stem>.scale for DeepSeek V4's <stem>.weight.
-std::string scale_name(const ModelConfig& config, const TensorSpec& spec);
+/// Name of the scales of DeepSeek V4's <stem>.weight: <stem>.scale.
+std::string scale_name(const TensorSpec& spec);
 
 /// In layer order, for a rank with `share` of the model: every rank's table has the same tensors in
 /// the same order, with parts of its own. Sizes the stacks of `into`, which outlives the table.

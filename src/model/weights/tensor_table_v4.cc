@@ -74,7 +74,7 @@ class V4Table {
     TensorSpec& out_a = add(stem + "wo_a.weight", {o_rows, w.out_a.cols});
     out_a.stack = &w.out_a;
     out_a.part.rows = o_part;
-    out_a.joined = out_a.may_be_fp8 = true;
+    out_a.joined = out_a.linear = true;
     linear(stem + "wo_b.weight", c_.hidden, o_rows, w.out_b).part.cols = o_part;
     if (!p.two_sources()) return;
     compressor(stem + "compressor.", p, key, w.compressor);
@@ -140,7 +140,7 @@ class V4Table {
   }
   TensorSpec& linear(std::string name, std::int64_t rows, std::int64_t cols, WeightView& to) {
     TensorSpec& spec = matrix(std::move(name), rows, cols, to);
-    spec.may_be_fp8 = true;
+    spec.linear = true;
     return spec;
   }
   TensorSpec& vector(std::string name, std::vector<std::int64_t> shape, Vector& to) {
@@ -155,7 +155,7 @@ class V4Table {
     spec.stack = &to;
     spec.place = part.empty() ? -1 : expert - share_.experts.first;
     spec.like = &like;
-    spec.may_be_fp8 = spec.may_be_mx = true;
+    spec.linear = spec.may_be_mx = true;
   }
 
   const ModelConfig& c_;

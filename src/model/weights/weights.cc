@@ -74,9 +74,10 @@ WeightView rows_of(const WeightView& w, std::int64_t first, std::int64_t rows) {
   WeightView out = w;
   out.rows = rows;
   out.data += bytes_of(w.dtype, first * w.cols);
-  if (w.scales != nullptr) {
-    out.scales += first / kWeightBlock * ((w.cols + kWeightBlock - 1) / kWeightBlock);
+  if (w.scales != nullptr && w.dtype == DType::e4m3) {
+    out.scales += w.scale_rows ? first : first / kWeightBlock * weight_blocks(w.cols);
   }
+  out.groups = w.groups.row(first, w.cols);
   if (w.mx_scales != nullptr) out.mx_scales += first * (w.cols / kMxBlock);
   return out;
 }

@@ -173,8 +173,8 @@ struct ModelWeights {
   }
 };
 
-/// Rows first .. first + rows - 1 of a matrix. A scaled e4m3 matrix can only be cut at whole
-/// blocks.
+/// Rows first .. first + rows - 1 of a matrix. An e4m3 matrix with scales of blocks can only be cut
+/// at whole blocks.
 WeightView rows_of(const WeightView& w, std::int64_t first, std::int64_t rows);
 
 /// dst[c, r] = src[r, c], elements of `size` bytes.

@@ -1,0 +1,422 @@
+#include "model/load/bind_format.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "base/float_formats.h"
+#include "model/load/repack.h"
+
+namespace lathe {
+namespace {
+
+using enum WeightPacking;
+using Find = std::function<const CheckpointTensor*(const std::string&)>;
+using Shape = std::vector<std::int64_t>;
+
+bool is_float(SafetensorsDType t) {
+  return t == SafetensorsDType::F32 || t == SafetensorsDType::BF16 || t == SafetensorsDType::F16;
+}
+bool is_half(SafetensorsDType t) {
+  return t == SafetensorsDType::BF16 || t == SafetensorsDType::F16;
+}
+// Powers of two stored as one exponent byte each.
+bool is_exponent(SafetensorsDType t) {
+  return t == SafetensorsDType::F8_E8M0 || t == SafetensorsDType::U8;
+}
+
+float float_at(const CheckpointTensor& t, std::int64_t i) {
+  const auto size = static_cast<std::size_t>(bits_of(t.dtype) / 8);
+  const std::byte* at = t.bytes.data() + static_cast<std::size_t>(i) * size;
+  if (is_exponent(t.dtype)) return to_f32(ue8m0{std::to_integer<std::uint8_t>(*at)});
+  if (t.dtype == SafetensorsDType::F32) {
+    float v;
+    std::memcpy(&v, at, size);
+    return v;
+  }
+  std::uint16_t bits;
+  std::memcpy(&bits, at, size);
+  return t.dtype == SafetensorsDType::BF16 ? to_f32(bf16{bits}) : to_f32(f16{bits});
+}
+
+std::string text_of(const CheckpointTensor& t) {
+  return fmt::format("{} {} [{}]", t.name, name(t.dtype), fmt::join(t.shape, ", "));
+}
+
+// Tries one row of the table.
+class Binder {
+ public:
+  Binder(const Find& find, const std::string& module, const WeightFormat& format, std::int64_t rows,
+         std::int64_t cols, const FormatOptions& options, ThreadPool* threads,
+         ModelWeights& weights)
+      : find_(find),
+        module_(module),
+        format_(format),
+        rows_(rows),
+        cols_(cols),
+        options_(options),
+        threads_(threads),
+        weights_(weights) {
+    codes_ = tensor(format.codes);
+    scales_ = tensor(format.scales);
+  }
+
+  /// Whether the row's tensor of codes is there, with a dtype that it may have.
+  bool has_codes() const {
+    if (codes_ == nullptr) return false;
+    switch (format_.packing) {
+      case fp8:
+        return codes_->dtype == SafetensorsDType::F8_E4M3;
+      case u4_rows:
+      case u4_gptq:
+      case u4_awq:
+        return codes_->dtype == SafetensorsDType::I32;
+      case e2m1_nv:
+      case e2m1_mx:
+        return codes_->dtype == SafetensorsDType::U8 || codes_->dtype == SafetensorsDType::I8;
+    }
+    return false;
+  }
+
+  bool codes_fit() const { return codes_->shape == codes_shape(); }
+  std::string codes_text() const { return text_of(*codes_); }
+  std::string wanted_codes() const {
+    return fmt::format("[{}] of {}", fmt::join(codes_shape(), ", "), format_.name);
+  }
+
+  /// Whether the other tensors fit the row. Sets the complaints of `out` if not.
+  bool fits(BoundFormat& out) {
+    if (scales_ == nullptr) return miss(out, format_.scales);
+    switch (format_.packing) {
+      case fp8:
+        return fits_e4m3(out);
+      case u4_rows:
+      case u4_gptq:
+      case u4_awq:
+        return fits_u4(out);
+      case e2m1_nv:
+        return fits_nv(out);
+      case e2m1_mx:
+        return fits_mx(out);
+    }
+    return false;
+  }
+
+  /// Precondition: fits(). Contents may still be wrong.
+  void bind(BoundFormat& out) {
+    out.format = &format_;
+    out.weight = {nullptr, DType::e4m3, rows_, cols_};
+    for (const CheckpointTensor* t : {codes_, scales_, zeros_, order_, factor_}) {
+      if (t != nullptr) out.read.push_back(t->name);
+    }
+    for (const std::string_view suffix : unread_suffixes()) {
+      if (const CheckpointTensor* t = tensor(suffix)) out.read.push_back(t->name);
+    }
+    if (const CheckpointTensor* bias = tensor(".bias"); bias != nullptr && all_zero(*bias)) {
+      out.read.push_back(bias->name);  // AutoGPTQ writes one for every module
+    }
+    switch (format_.packing) {
+      case fp8:
+        return bind_e4m3(out.weight);
+      case u4_rows:
+      case u4_gptq:
+      case u4_awq:
+        return bind_u4(out);
+      case e2m1_nv:
+        return bind_nv(out);
+      case e2m1_mx:
+        out.weight.dtype = DType::e2m1;
+        out.weight.data = in_place(*codes_);
+        out.weight.mx_scales = reinterpret_cast<const ue8m0*>(in_place(*scales_));
+    }
+  }
+
+ private:
+  const CheckpointTensor* tensor(std::string_view suffix) const {
+    return suffix.empty() ? nullptr : find_(module_ + std::string(suffix));
+  }
+  static bool complain(BoundFormat& out, const CheckpointTensor& t, std::string_view wanted) {
+    out.misshapen = fmt::format("{} (wanted {})", text_of(t), wanted);
+    return false;
+  }
+  bool miss(BoundFormat& out, std::string_view suffix) const {
+    out.missing = module_ + std::string(suffix);
+    return false;
+  }
+  static bool all_zero(const CheckpointTensor& t) {
+    return std::ranges::all_of(t.bytes, [](std::byte b) { return b == std::byte{0}; });
+  }
+  const std::byte* in_place(const CheckpointTensor& t) {
+    weights_.bytes += std::ssize(t.bytes);
+    return t.bytes.data();
+  }
+
+  Shape codes_shape() const {
+    switch (format_.packing) {
+      case fp8:
+        return {rows_, cols_};
+      case u4_rows:
+        return {rows_, (cols_ + 7) / 8};
+      case u4_gptq:
+        return {cols_ / 8, rows_};
+      case u4_awq:
+        return {cols_, rows_ / 8};
+      case e2m1_nv:
+      case e2m1_mx:
+        return {rows_, cols_ / 2};
+    }
+    return {};
+  }
+
+  // ---------------------------------------------------------------- fp8
+
+  bool by_block() const {
+    return scales_->shape == Shape{weight_blocks(rows_), weight_blocks(cols_)};
+  }
+  bool by_row() const {
+    return scales_->shape == Shape{rows_} || scales_->shape == Shape{rows_, 1};
+  }
+  bool is_scalar(const CheckpointTensor& t) const {
+    return std::ranges::all_of(t.shape, [](std::int64_t n) { return n == 1; });
+  }
+  bool fits_e4m3(BoundFormat& out) {
+    const SafetensorsDType t = scales_->dtype;
+    if ((is_float(t) || is_exponent(t)) && (by_block() || by_row() || is_scalar(*scales_))) {
+      return true;
+    }
+    return complain(out, *scales_,
+                    fmt::format("F32, BF16, F16 or F8_E8M0 of [{}, {}] blocks, [{}, 1] rows or one "
+                                "tensor",
+                                weight_blocks(rows_), weight_blocks(cols_), rows_));
+  }
+  void bind_e4m3(WeightView& w) {
+    w.data = in_place(*codes_);
+    w.scale_rows = by_row() && !by_block() && rows_ > 1;
+    if (options_.headers_only) return;
+    const std::int64_t count = w.scale_count();
+    float* to = weights_.take_floats(count);
+    const bool one = is_scalar(*scales_);
+    for (std::int64_t i = 0; i < count; ++i) to[i] = float_at(*scales_, one ? 0 : i);
+    w.scales = to;
+  }
+
+  // ---------------------------------------------------------------- int4
+
+  std::int64_t groups() const { return cols_ / group_; }
+  bool by_output() const { return format_.packing == u4_rows; }  // scales are [out, groups]
+
+  bool fits_u4(BoundFormat& out) {
+    // Scales are [out, groups] or [groups, out].
+    const Shape& s = scales_->shape;
+    const std::size_t of_group = by_output() ? 1 : 0;
+    const std::int64_t count = s.size() == 2 ? s[of_group] : 0;
+    group_ = count > 0 && cols_ % count == 0 ? static_cast<std::int32_t>(cols_ / count) : 0;
+    const bool known = group_ == 32 || group_ == 64 || group_ == 128;
+    if (!known || !is_half(scales_->dtype) || s[1 - of_group] != rows_ || rows_ % 8 != 0) {
+      const std::string wanted = by_output() ? fmt::format("[{}, {} / group]", rows_, cols_)
+                                             : fmt::format("[{} / group, {}]", cols_, rows_);
+      return complain(out, *scales_, "BF16 or F16 " + wanted + ", groups of 32, 64 or 128");
+    }
+    zeros_ = tensor(format_.zeros);
+    order_ = tensor(format_.order);
+    if (zeros_ == nullptr && !by_output()) return miss(out, format_.zeros);
+    if (zeros_ != nullptr) {
+      const Shape shape = by_output() ? Shape{rows_ / 8, groups()} : Shape{groups(), rows_ / 8};
+      if (zeros_->dtype != SafetensorsDType::I32 || zeros_->shape != shape) {
+        return complain(out, *zeros_, fmt::format("I32 [{}]", fmt::join(shape, ", ")));
+      }
+    }
+    if (order_ != nullptr &&
+        (order_->dtype != SafetensorsDType::I32 || order_->shape != Shape{cols_})) {
+      return complain(out, *order_, fmt::format("I32 [{}]", cols_));
+    }
+    return true;
+  }
+
+  // columns: sorted by group, or empty if they are so already. False: not every group has group_
+  // columns.
+  bool sort_columns(std::vector<std::int32_t>& columns) const {
+    if (order_ == nullptr) return true;
+    std::vector<std::int32_t> group(static_cast<std::size_t>(cols_));
+    std::memcpy(group.data(), order_->bytes.data(), order_->bytes.size());
+    if (std::ranges::is_sorted(group)) {
+      columns.clear();
+    } else {
+      columns.resize(group.size());
+      std::iota(columns.begin(), columns.end(), 0);
+      std::ranges::stable_sort(columns, {},
+                               [&](std::int32_t c) { return group[static_cast<std::size_t>(c)]; });
+    }
+    std::ranges::sort(group);
+    for (std::int64_t c = 0; c < cols_; ++c) {
+      if (group[static_cast<std::size_t>(c)] != c / group_) return false;
+    }
+    return true;
+  }
+
+  void bind_u4(BoundFormat& out) {
+    WeightView& w = out.weight;
+    w.dtype = DType::u4;
+    w.groups.size = group_;
+    w.groups.dtype = scales_->dtype == SafetensorsDType::BF16 ? DType::bf16 : DType::f16;
+    if (options_.headers_only) {
+      w.data = codes_->bytes.data();
+      w.groups.data = scales_->bytes.data();
+      return;
+    }
+    std::vector<std::int32_t> columns;
+    if (!sort_columns(columns)) {
+      complain(out, *order_, fmt::format("{} columns of each of {} groups", group_, groups()));
+      return;
+    }
+    w.data = packed_codes();
+    if (!columns.empty()) {
+      std::byte* to = weights_.take(rows_ * cols_ / 2);
+      reorder_columns(w.data, rows_, cols_, columns, threads_, to);
+      w.data = to;
+      auto* kept = reinterpret_cast<std::int32_t*>(weights_.take(4 * cols_));
+      std::ranges::copy(columns, kept);
+      w.columns = kept;
+    }
+    w.groups.data = packed_scales();
+    if (zeros_ != nullptr) bind_zeros(out);
+  }
+  const std::byte* packed_codes() {
+    if (by_output()) return in_place(*codes_);
+    std::byte* to = weights_.take(rows_ * cols_ / 2);
+    const U4Source from{codes_->bytes.data(), rows_, cols_};
+    if (format_.packing == u4_gptq) {
+      repack_gptq(from, threads_, to);
+    } else {
+      repack_awq(from, threads_, to);
+    }
+    return to;
+  }
+  const std::byte* packed_scales() {
+    if (by_output()) return in_place(*scales_);
+    std::byte* to = weights_.take(2 * rows_ * groups());
+    transpose(scales_->bytes.data(), groups(), rows_, 2, to);
+    return to;
+  }
+  void bind_zeros(BoundFormat& out) {
+    const std::int64_t count = rows_ * groups();
+    auto* to = reinterpret_cast<std::uint8_t*>(weights_.take(count));
+    const std::byte* words = zeros_->bytes.data();
+    if (by_output()) {
+      unpack_zeros_rows(words, groups(), rows_, to);
+    } else if (format_.packing == u4_awq) {
+      unpack_zeros_awq(words, groups(), rows_, to);
+    } else {
+      unpack_zeros_gptq(words, groups(), rows_, options_.gptq_v2 ? 0 : 1, to);
+    }
+    out.weight.groups.zeros = to;
+    if (format_.packing != u4_gptq || !options_.no_zeros) return;
+    if (!std::all_of(to, to + count, [](std::uint8_t z) { return z == kU4Zero; })) {
+      complain(out, *zeros_, "zero points of 8, as config.json's \"sym\" says");
+    }
+    out.weight.groups.zeros = nullptr;
+  }
+
+  // ---------------------------------------------------------------- e2m1
+
+  bool fits_nv(BoundFormat& out) {
+    const Shape shape = {rows_, cols_ / kNvBlock};
+    if (scales_->dtype != SafetensorsDType::F8_E4M3 || scales_->shape != shape ||
+        cols_ % kMxBlock != 0) {
+      return complain(out, *scales_, fmt::format("F8_E4M3 [{}]", fmt::join(shape, ", ")));
+    }
+    factor_ = tensor(format_.factor);
+    if (factor_ == nullptr) return miss(out, format_.factor);
+    if (factor_->dtype == SafetensorsDType::F32 && is_scalar(*factor_)) return true;
+    return complain(out, *factor_, "one F32");
+  }
+  void bind_nv(BoundFormat& out) {
+    WeightView& w = out.weight;
+    w.dtype = DType::e2m1;
+    w.data = in_place(*codes_);
+    w.groups = {in_place(*scales_), DType::e4m3, static_cast<std::int32_t>(kNvBlock), nullptr};
+    if (options_.headers_only) return;
+    float* factor = weights_.take_floats(1);
+    *factor = float_at(*factor_, 0);
+    if (format_.divides) *factor = 1 / *factor;
+    w.scales = factor;
+  }
+  bool fits_mx(BoundFormat& out) {
+    const Shape shape = {rows_, cols_ / kMxBlock};
+    if (is_exponent(scales_->dtype) && scales_->shape == shape && cols_ % kMxBlock == 0) {
+      return true;
+    }
+    return complain(out, *scales_, fmt::format("U8 or F8_E8M0 [{}]", fmt::join(shape, ", ")));
+  }
+
+  const Find& find_;
+  const std::string& module_;
+  const WeightFormat& format_;
+  std::int64_t rows_, cols_;
+  const FormatOptions& options_;
+  ThreadPool* threads_;
+  ModelWeights& weights_;
+  const CheckpointTensor *codes_ = nullptr, *scales_ = nullptr, *zeros_ = nullptr,
+                         *order_ = nullptr, *factor_ = nullptr;
+  std::int32_t group_ = 0;  // int4: columns of a group
+};
+
+}  // namespace
+
+bool bind_format(const Find& find, const std::string& module, std::int64_t rows, std::int64_t cols,
+                 const FormatOptions& options, ThreadPool* threads, ModelWeights& weights,
+                 BoundFormat& out) {
+  BoundFormat nearest;        // complaints of a row with fitting codes
+  std::string codes, wanted;  // of rows with other codes
+  for (const WeightFormat& format : weight_formats()) {
+    Binder binder(find, module, format, rows, cols, options, threads, weights);
+    if (!binder.has_codes()) continue;
+    if (!binder.codes_fit()) {
+      codes = binder.codes_text();
+      wanted += (wanted.empty() ? "" : ", or ") + binder.wanted_codes();
+      continue;
+    }
+    BoundFormat row;
+    if (binder.fits(row)) {
+      binder.bind(row);
+      out = std::move(row);
+      return true;
+    }
+    // A wrong shape says more than a name that another row does not have.
+    const bool none = nearest.missing.empty() && nearest.misshapen.empty();
+    if (none || (nearest.misshapen.empty() && !row.misshapen.empty())) nearest = std::move(row);
+  }
+  if (nearest.missing.empty() && nearest.misshapen.empty()) {
+    if (codes.empty()) return false;
+    nearest.misshapen = fmt::format("{} (wanted {})", codes, wanted);
+  }
+  out = std::move(nearest);
+  return true;
+}
+
+bool has_wild_scale(const WeightView& w) {
+  constexpr float kLimit = 0x1p119f;
+  const auto good = [](float v) { return std::fabs(v) < kLimit; };
+  for (std::int64_t i = 0; w.scales != nullptr && i < w.scale_count(); ++i) {
+    if (!good(w.scales[i])) return true;
+  }
+  const std::int64_t groups = w.groups.size == 0 ? 0 : w.rows * (w.cols / w.groups.size);
+  for (std::int64_t i = 0; i < groups; ++i) {
+    const std::byte* at = w.groups.data + bytes_of(w.groups.dtype, i);
+    float v = 0;
+    if (w.groups.dtype == DType::e4m3) {
+      v = to_f32(e4m3{std::to_integer<std::uint8_t>(*at)});
+    } else {
+      std::uint16_t bits;
+      std::memcpy(&bits, at, sizeof(bits));
+      v = w.groups.dtype == DType::bf16 ? to_f32(bf16{bits}) : to_f32(f16{bits});
+    }
+    if (!good(v)) return true;
+  }
+  return false;
+}
+
+}  // namespace lathe

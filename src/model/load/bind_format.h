@@ -1,0 +1,43 @@
+// Binds a quantised matrix to the tensors of its format.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/threads.h"
+#include "io/checkpoint/checkpoint.h"
+#include "kernels/linear.h"
+#include "model/weights/weight_formats.h"
+#include "model/weights/weights.h"
+
+namespace lathe {
+
+/// What the tensors' own bytes do not say.
+struct FormatOptions {
+  bool gptq_v2 = false;   // zero points are stored as they are, not one less
+  bool no_zeros = false;  // GPTQ's zero points must all be 8, and are dropped
+  bool headers_only = false;
+};
+
+struct BoundFormat {
+  const WeightFormat* format = nullptr;
+  WeightView weight;
+  std::vector<std::string_view> read;  // names of tensors, the checkpoint's
+  std::string missing;                 // the name of a tensor, if one is
+  std::string misshapen;               // "NAME DTYPE [shape] (wanted ...)", if one is
+};
+
+/// Binds matrix [rows, cols] of the module in the first of weight_formats() that fits. Returns
+/// false, with `out` unchanged, if none of the formats' tensors of codes is there: the matrix is
+/// not quantised. find() returns null for an unknown name. What `weights` has to hold is added to
+/// it; codes and scales in Lathe's own form stay in the file's mapping.
+bool bind_format(const std::function<const CheckpointTensor*(const std::string&)>& find,
+                 const std::string& module, std::int64_t rows, std::int64_t cols,
+                 const FormatOptions& options, ThreadPool* threads, ModelWeights& weights,
+                 BoundFormat& out);
+
+/// Whether a scale is not finite, or is 2^119 or more: kernels do not check (kernels/linear.h).
+bool has_wild_scale(const WeightView& w);
+
+}  // namespace lathe
