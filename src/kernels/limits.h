@@ -22,6 +22,10 @@ inline constexpr std::int64_t kPlainExpertRows = 1024;
 /// and each pass reads all weights: 8192 rows of DeepSeek V3 need 1.3 GB, one pass.
 inline constexpr std::int64_t kExpertPassBytes = std::int64_t{1536} << 20;
 
+/// Bytes of packed weights that are widened to bf16 at once, where no kernel reads them as they
+/// are. A tile has at least 128 rows, and a group of experts at least one expert.
+inline constexpr std::int64_t kWidenedBytes = std::int64_t{64} << 20;
+
 /// Rows sampled at once if rows need their probabilities in memory, as f64: 1.2 MB a row at a
 /// vocabulary of 150,000.
 inline constexpr std::int64_t kSampledRows = 64;

@@ -24,6 +24,7 @@ bool shared(BudgetKind kind) {
     case BudgetKind::hidden_rows:
     case BudgetKind::schedules:
     case BudgetKind::expert_rows:
+    case BudgetKind::widened_weights:
     case BudgetKind::logits:
     case BudgetKind::dealt_logits:
     case BudgetKind::exchange:

@@ -97,6 +97,7 @@ struct PhasePlan {
   X(hidden_rows, "hidden rows")          \
   X(schedules, "schedules")              \
   X(expert_rows, "expert rows")          \
+  X(widened_weights, "widened weights")  \
   X(logits, "logits")                    \
   X(dealt_logits, "dealt logits")        \
   X(exchange, "exchange")                \

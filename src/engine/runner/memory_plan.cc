@@ -27,6 +27,7 @@ bool is_shared(BudgetKind kind) {
     case BudgetKind::top_k_rows:
     case BudgetKind::indexer_logits:
     case BudgetKind::expert_rows:
+    case BudgetKind::widened_weights:
     case BudgetKind::sampler:
     case BudgetKind::step:
     case BudgetKind::split_partials:
@@ -137,6 +138,7 @@ std::int64_t tensor_bytes(const ModelPlan& plan) {
   }
   add(BudgetKind::indexer_logits);
   add(BudgetKind::expert_rows);
+  add(BudgetKind::widened_weights);
   add(BudgetKind::sampler);
   // The list of the gather workspace's rows, of 1 KiB or more each (attend_selected.cc).
   if (const Budget* gather = plan.budget(BudgetKind::gather)) {

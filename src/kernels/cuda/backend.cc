@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <optional>
@@ -35,8 +36,10 @@
 #include "kernels/cuda/sm90/matmul/matmul.h"
 #include "kernels/cuda/sm90/matmul/plain/narrow_gemm.h"
 #include "kernels/cuda/sm90/matmul/plain/plain_gemm.h"
+#include "kernels/cuda/sm90/matmul/plain/widen.h"
 #include "kernels/cuda/sm90/rowwise/attention_rows_params.h"
 #include "kernels/cuda/sm90/rowwise/rowwise.h"
+#include "kernels/limits.h"
 
 namespace lathe::cuda {
 namespace {
@@ -74,6 +77,27 @@ bool is_narrow(const Product& p) {
   return p.w.dtype == DType::f32 && p.x.dtype == DType::f32 && p.out.dtype == DType::f32 &&
          p.w.rows <= kNarrowOutputs && p.w.cols % 4 == 0 && p.x.row_stride % 4 == 0 &&
          p.bias == nullptr && !p.add;
+}
+
+WeightView bf16_tile(const bf16* tile, std::int64_t rows, std::int64_t cols) {
+  return {reinterpret_cast<const std::byte*>(tile), DType::bf16, rows, cols};
+}
+
+// Rows of a packed weight that are widened at once.
+std::int64_t widened_rows(const WeightView& w) {
+  const std::int64_t rows = kWidenedBytes / (2 * w.cols) / 128 * 128;
+  return std::min(w.rows, std::max<std::int64_t>(rows, 128));
+}
+
+// Whether a product is computed from tiles of its weight in bf16.
+bool widens(const Product& p) {
+  static const bf16 aligned alignas(16) = {};
+  if (p.w.groups.data == nullptr) return false;
+  const std::int64_t rows = widened_rows(p.w);
+  return matmul_takes({.x = p.x,
+                       .w = bf16_tile(&aligned, rows, p.w.cols),
+                       .out = cols_at(p.out, 0, rows),
+                       .add = p.add});
 }
 
 class CudaBackend : public Backend, public ExchangeStream {
@@ -314,6 +338,11 @@ class CudaBackend : public Backend, public ExchangeStream {
     const auto multiply_all = [&] { multiply(std::span(calls).first(std::exchange(count, 0))); };
     for (const Product& p : products) {
       MatmulCall call{p.x, p.w, p.out, p.bias, p.add};
+      if (!plain_products_ && p.x.rows > 0 && widens(p)) {
+        multiply_all();
+        multiply_widened(ops, p);
+        continue;
+      }
       if (is_narrow(p) || plain_products_ || p.x.rows == 0 || !matmul_takes(call)) {
         multiply_all();
         multiply_plain(ops, p);
@@ -575,6 +604,24 @@ class CudaBackend : public Backend, public ExchangeStream {
                   .rows = p.x.rows,
                   .bias = p.bias,
                   .add = p.add});
+  }
+  // Widens a tile of rows at a time to bf16. The tiles depend on the weight alone, so a row's bits
+  // do not depend on the number of rows.
+  void multiply_widened(const OpsContext& ops, const Product& p) {
+    const Arena::Scope scope(*ops.tensors);
+    const std::int64_t most = widened_rows(p.w);
+    auto* tile = ops.tensors->take_array<bf16>(most * p.w.cols);
+    for (std::int64_t first = 0; first < p.w.rows; first += most) {
+      const std::int64_t rows = std::min(most, p.w.rows - first);
+      put("widen", p.out, launch_widen,
+          WidenWeights{.w = plain_weight(p.w), .first_row = first, .rows = rows, .out = tile});
+      const MatmulCall call{.x = p.x,
+                            .w = bf16_tile(tile, rows, p.w.cols),
+                            .out = cols_at(p.out, first, rows),
+                            .bias = p.bias == nullptr ? nullptr : p.bias + first,
+                            .add = p.add};
+      multiply(std::span(&call, 1));
+    }
   }
   QuantizedX quantize(const OpsContext& ops, const RowsView& x) {
     keep(flush());

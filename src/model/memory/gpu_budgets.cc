@@ -21,12 +21,23 @@ std::int64_t expert_rows(const ModelConfig& config, const Share& share, std::int
   const std::int64_t hidden = config.hidden;
   if (m.experts == 0) return 0;
   // Codes and scales of what e4m3 experts make of gate and up.
-  const std::int64_t codes = config.block_fp8 && !config.mxfp4 ? ffn + ffn / 32 : 0;
+  const std::int64_t codes = config.has_fp8() && !config.mxfp4 ? ffn + ffn / 32 : 0;
   const std::int64_t choice = 2 * (ffn + hidden) + codes + 64;
   const std::int64_t wide = m.top_k * (4 * (2 * ffn + hidden) + 256) + 4 * m.experts + 64;
   return std::max(std::min(rows, cuda::kPlainExpertRows) * wide,
                   std::min(rows * m.top_k * choice, cuda::kExpertPassBytes + m.top_k * choice)) +
          64 * std::int64_t{m.experts};
+}
+
+// Tiles of int4 and NVFP4 weights in bf16: kernels read no such weights as they are.
+std::int64_t widened_weights(const ModelConfig& config) {
+  const bool packed =
+      config.quantization == Quantization::int4 || config.quantization == Quantization::nvfp4;
+  if (!packed) return 0;
+  const MoeConfig& m = config.moe;
+  const std::int64_t cols = std::max({config.hidden, config.ffn, m.shared * m.ffn});
+  const std::int64_t expert = m.experts > 0 ? std::int64_t{2} * m.ffn * config.hidden : 0;
+  return std::max({cuda::kWidenedBytes, 2 * 128 * cols, 2 * expert}) + 256;
 }
 
 std::int64_t rope_tables(const ModelConfig& config, std::int64_t positions) {
@@ -86,6 +97,7 @@ std::vector<Budget> gpu_budgets(const ModelConfig& config, const ModelPlan& plan
   const std::int64_t list = 256 * (plan.max_rows() + decoding) + (1 << 20);
   add(BudgetKind::schedules, (1 + passes * std::ssize(plan.groups)) * list);
   add(BudgetKind::expert_rows, expert_rows(config, plan.ranks.most, plan.max_rows() + decoding));
+  add(BudgetKind::widened_weights, widened_weights(config));
   add(BudgetKind::logits, passes * decoding * plan.ranks.most.vocab.count * 4);
   add(BudgetKind::sampler, cuda::kSampledRows * (vocab + kSumBlock) * 8 + decoding * 512);
   add(BudgetKind::rope_tables, rope_tables(config, plan.context_length()));

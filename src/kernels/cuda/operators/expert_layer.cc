@@ -9,6 +9,7 @@
 #include "kernels/cuda/operators/quantized_x.h"
 #include "kernels/cuda/sm90/matmul/matmul.h"
 #include "kernels/cuda/sm90/matmul/plain/plain_gemm.h"
+#include "kernels/cuda/sm90/matmul/plain/widen.h"
 #include "kernels/cuda/sm90/moe/moe.h"
 #include "kernels/cuda/sm90/rowwise/rowwise.h"
 #include "kernels/limits.h"
@@ -45,6 +46,22 @@ GroupedMatmulCall down_call(const ExpertLayer& op, const RowsView& gated,
   return expert_call(gated, op.experts->down, op.experts->down_bias, made, offsets);
 }
 
+bool is_packed(const WeightStack& w) { return w.count() > 0 && w.groups[0].data != nullptr; }
+
+// Weights first .. first + n - 1 of a stack; an empty stack stays empty.
+WeightStack part_of(const WeightStack& w, std::int64_t first, std::int64_t n) {
+  if (w.count() == 0) return w;
+  WeightStack out = WeightStack::of(n, w.dtype, w.rows, w.cols);
+  for (std::int64_t i = 0; i < n; ++i) out.set(i, w.at(first + i));
+  return out;
+}
+
+std::span<const float> part_of(std::span<const float> bias, std::int64_t first, std::int64_t n,
+                               std::int64_t each) {
+  if (bias.empty()) return bias;
+  return bias.subspan(static_cast<std::size_t>(first * each), static_cast<std::size_t>(n * each));
+}
+
 bool grouped_products_take(const ExpertLayer& op) {
   // With the strides that alloc_rows() gives rows of an arena.
   const auto rows = [&](std::int64_t cols) {
@@ -73,6 +90,8 @@ class Pass {
         precision_(precision),
         plain_(plain),
         grouped_(!plain && grouped_products_take(op)),
+        widened_(!plain && op.x.dtype == DType::bf16 &&
+                 (is_packed(e_.gate) || is_packed(e_.up) || is_packed(e_.down))),
         coded_(grouped_ && takes_codes(precision, op.x, e_.gate.at(0)) &&
                takes_codes(precision, op.x, e_.down.at(0))),
         tensors_(tensors),
@@ -80,7 +99,7 @@ class Pass {
 
   /// Most rows of a pass.
   std::int64_t most_rows() const {
-    if (!grouped_) return kPlainExpertRows;
+    if (!grouped_ && !widened_) return kPlainExpertRows;
     // Codes and scales of activation(gate, up), which are in memory at the same time.
     const std::int64_t codes = coded_ ? e_.down.cols + e_.down.cols / 32 : 0;
     const std::int64_t bytes = op_.choice.top_k * (2 * (op_.x.cols + e_.down.cols) + codes);
@@ -118,6 +137,8 @@ class Pass {
       keep(grouped_matmul_on_device(up_call(op_, constant(made), gated, offsets_), stream_));
       keep(grouped_matmul_on_device(down_call(op_, constant(gated), made, offsets_), stream_));
       combine(constant(made), out);
+    } else if (widened_) {
+      combine(widened_experts(x), out);
     } else {
       combine(plain_experts(x), out);
     }
@@ -179,6 +200,62 @@ class Pass {
     if (!codes) return keep(codes.error());
     set_codes(*codes, call);
     keep(grouped_matmul_on_device(call, stream_));
+  }
+  // Widens some experts at a time to bf16, those with rows. Groups of experts depend on the weights
+  // alone.
+  RowsView widened_experts(const RowsView& x) {
+    const MutableRowsView gated = alloc_rows(tensors_, choices_, e_.down.cols, DType::bf16);
+    const MutableRowsView made = alloc_rows(tensors_, choices_, x.cols, DType::bf16);
+    gather(x, made);
+    for_parts({&e_.gate, &e_.up}, [&](std::int64_t first, std::int64_t n) {
+      ExpertStacks part = e_;
+      part.gate = in_bf16(e_.gate, first, n);
+      part.up = in_bf16(e_.up, first, n);
+      part.gate_bias = part_of(e_.gate_bias, first, n, e_.gate.rows);
+      ExpertLayer op = op_;
+      op.experts = &part;
+      keep(grouped_matmul_on_device(up_call(op, constant(made), gated, offsets_ + first), stream_));
+    });
+    for_parts({&e_.down}, [&](std::int64_t first, std::int64_t n) {
+      ExpertStacks part = e_;
+      part.down = in_bf16(e_.down, first, n);
+      part.down_bias = part_of(e_.down_bias, first, n, e_.down.rows);
+      ExpertLayer op = op_;
+      op.experts = &part;
+      keep(grouped_matmul_on_device(down_call(op, constant(gated), made, offsets_ + first),
+                                    stream_));
+    });
+    return constant(made);
+  }
+  // Calls body(first, n) for parts of the experts; a part's stacks fit kWidenedBytes in bf16.
+  template <class Body>
+  void for_parts(std::initializer_list<const WeightStack*> stacks, const Body& body) {
+    std::int64_t each = 0;
+    for (const WeightStack* w : stacks) each += w->count() == 0 ? 0 : 2 * w->rows * w->cols;
+    const std::int64_t count = (*stacks.begin())->count();
+    const std::int64_t most = std::clamp<std::int64_t>(kWidenedBytes / each, 1, count);
+    for (std::int64_t first = 0; first < count; first += most) {
+      const Arena::Scope scope(tensors_);
+      body(first, std::min(most, count - first));
+    }
+  }
+  // A part of a stack, widened if it is packed.
+  WeightStack in_bf16(const WeightStack& stack, std::int64_t first, std::int64_t n) {
+    const WeightStack part = part_of(stack, first, n);
+    if (!is_packed(part)) return part;
+    const std::int64_t each = part.rows * part.cols;
+    auto* to = tensors_.take_array<bf16>(n * each);
+    put(launch_widen, WidenWeights{.w = plain_weight(part),
+                                   .rows = part.rows,
+                                   .count = n,
+                                   .out = to,
+                                   .offsets = offsets_ + first});
+    WeightStack out = WeightStack::of(n, DType::bf16, part.rows, part.cols);
+    for (std::int64_t i = 0; i < n; ++i) {
+      out.set(i, {reinterpret_cast<const std::byte*>(to + i * each), DType::bf16, part.rows,
+                  part.cols});
+    }
+    return out;
   }
   // In f32, for weights that grouped GEMMs do not support.
   RowsView plain_experts(const RowsView& x) {
@@ -245,7 +322,7 @@ class Pass {
   const ExpertLayer& op_;
   const ExpertStacks& e_;
   MatmulPrecision precision_;
-  bool plain_, grouped_, coded_;
+  bool plain_, grouped_, widened_, coded_;
   Arena& tensors_;
   cudaStream_t stream_;
   // Buffers of the current pass.
