@@ -41,7 +41,9 @@ struct MatmulRow {
 
 constexpr std::int64_t kStreamed = std::int64_t{128} << 20;  // well over the last-level cache
 
-constexpr DType kDtypes[] = {DType::bf16, DType::e4m3, DType::e2m1, DType::f16, DType::f32};
+constexpr DType kDtypes[] = {DType::bf16, DType::e4m3, DType::e2m1,
+                             DType::u4,   DType::f16,  DType::f32};
+constexpr std::int32_t kU4Group = 128;
 
 std::vector<MatmulCase> matmul_cases() {
   std::vector<MatmulCase> list;
@@ -65,6 +67,7 @@ struct MatmulData {
   std::vector<std::byte> weights;
   std::vector<float> scales, x, out;
   std::vector<ue8m0> mx_scales;  // of e2m1 weights, each with its own
+  std::vector<bf16> u4_scales;   // of u4 weights, each with its own
   std::vector<Product> products;
 
   explicit MatmulData(const MatmulCase& c)
@@ -72,7 +75,8 @@ struct MatmulData {
         scales(static_cast<std::size_t>(((c.n + 127) / 128) * ((c.k + 127) / 128)), 0.01f),
         x(static_cast<std::size_t>(c.m * c.k)),
         out(static_cast<std::size_t>(c.weights * c.m * c.n)),
-        mx_scales(c.dtype == DType::e2m1 ? weights.size() * 2 / kMxBlock : 0, ue8m0{122}) {
+        mx_scales(c.dtype == DType::e2m1 ? weights.size() * 2 / kMxBlock : 0, ue8m0{122}),
+        u4_scales(c.dtype == DType::u4 ? weights.size() * 2 / kU4Group : 0, to_bf16(0.25f)) {
     std::mt19937 rng(1);
     std::normal_distribution<float> normal;
     std::vector<std::byte> pattern(std::size_t{4} * 65521);  // of a prime number of elements
@@ -90,6 +94,7 @@ struct MatmulData {
       if (c.dtype == DType::e2m1) {
         *to = static_cast<std::byte>(to_e2m1(2 * value).bits | to_e2m1(2 * normal(rng)).bits << 4);
       }
+      if (c.dtype == DType::u4) *to = static_cast<std::byte>(rng() & 0xff);
     }
     pattern.resize(std::size_t{65521} * element);
     for (std::size_t i = 0; i < weights.size(); i += pattern.size()) {
@@ -105,6 +110,10 @@ struct MatmulData {
              c.k,
              c.dtype == DType::e4m3 ? scales.data() : nullptr,
              mx_scales.empty() ? nullptr : mx_scales.data() + i * c.n * c.k / kMxBlock};
+      if (c.dtype == DType::u4) {
+        const bf16* at = u4_scales.data() + i * (c.n * c.k / kU4Group);
+        p.w.groups = {reinterpret_cast<const std::byte*>(at), DType::bf16, kU4Group};
+      }
       p.out = {reinterpret_cast<std::byte*>(out.data() + i * c.m * c.n), DType::f32, c.m, c.n, c.n};
       products.push_back(p);
     }
@@ -134,7 +143,8 @@ MatmulRow measure(Backend& backend, const MatmulCase& c, MatmulPrecision precisi
   ops.tensors = ops.control = &arena;
   ops.precision = precision;
   const double flop = 2 * static_cast<double>(c.weights * c.m * c.n * c.k);
-  const double bytes = static_cast<double>(data.weights.size() + data.mx_scales.size());
+  const double bytes =
+      static_cast<double>(data.weights.size() + data.mx_scales.size() + 2 * data.u4_scales.size());
   const auto peak =
       precision == MatmulPrecision::bf16 ? measure_bf16_peak_gflops : measure_peak_gflops;
   const bool streams = c.name == "decode";
