@@ -173,7 +173,8 @@ class CudaBackend : public Backend, public ExchangeStream {
       if (b.kind == BudgetKind::schedules) scratch += b.bytes / 2;
     }
     if (scratch > 0 && scratch_.take(scratch) == nullptr) return no_scratch(scratch);
-    return {};
+    // Not in a step: an allocation may wait for GPUs whose kernels wait for this rank.
+    return communicator_ == nullptr ? Result<void>() : sampler_.reserve_records();
   }
 
   Result<void> upload(const OpsContext&, std::span<const std::byte> from, std::byte* to) override {

@@ -33,6 +33,8 @@ void count_seen(const SampleArgs& args, std::vector<std::int32_t>& places,
   for (const SeenToken& s : seen) places[static_cast<std::size_t>(s.token)] = 0;
 }
 
+constexpr std::int64_t kRecords = 16 << 10;  // of a step: its rows that give logits
+
 }  // namespace
 
 // Where the results of a call are in pinned memory, in bytes from its start.
@@ -177,15 +179,18 @@ Result<void> Sampler::start(Arena& tensors, cudaStream_t stream) {
   return {};
 }
 
+Result<void> Sampler::reserve_records() {
+  constexpr auto kBytes = kRecords * static_cast<std::int64_t>(sizeof(DrawRecord));
+  if (records_.take(kBytes) == nullptr) return no_scratch(kBytes);
+  return {};
+}
+
 Result<DrawRecord*> Sampler::place_draws(std::int64_t rows, cudaStream_t stream) {
-  constexpr std::int64_t kRows = 16 << 10;  // of a step; a recording needs a fixed address
-  if (rows > kRows) {
+  if (rows > kRecords) {
     return Error{ErrorCode::unsupported, "rows of a step that give logits",
-                 fmt::format("up to {} on several GPUs", kRows), fmt::format("{}", rows), ""};
+                 fmt::format("up to {} on several GPUs", kRecords), fmt::format("{}", rows), ""};
   }
-  constexpr auto kBytes = kRows * static_cast<std::int64_t>(sizeof(DrawRecord));
-  auto* records = reinterpret_cast<DrawRecord*>(records_.take(kBytes));
-  if (records == nullptr) return no_scratch(kBytes);
+  auto* records = reinterpret_cast<DrawRecord*>(records_.take(1));
   const SampleParams p = std::exchange(started_, {});
   const cudaError_t status = launch_place_draws(
       {.rows = p.rows, .tokens = p.tokens, .records = records, .count = p.count}, stream);

@@ -53,9 +53,11 @@ class Sampler {
   /// [rows of the last start()] on the device; null before the first.
   const std::int32_t* tokens() const { return tokens_; }
 
+  /// Allocates the records of place_draws(). Errors: out of memory.
+  Result<void> reserve_records();
   /// With several ranks: the samples of the last start() as records by SampleArgs::place, for
-  /// Communicator::share_records(). [rows] on the device, at the same address in every step; null
-  /// after an error, which is returned. Errors: out of memory; more rows than a step may have.
+  /// Communicator::share_records(). [rows] on the device, at the same address in every step.
+  /// Errors: more rows than the records are; the launch. Call reserve_records() before.
   Result<DrawRecord*> place_draws(std::int64_t rows, cudaStream_t stream);
   /// What the last place_draws() returned, after the exchange; null before the first.
   const DrawRecord* shared() const { return shared_; }
