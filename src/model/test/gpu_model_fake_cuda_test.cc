@@ -97,44 +97,43 @@ TEST(GpuModel, QueriesGrowWithTheirPosition) {
     "rope_type": "yarn", "rope_theta": 10000.0, "factor": 16.0,
     "original_max_position_embeddings": 8, "llama_4_scaling_beta": 0.5})")
       .check();
+}
 
-  // Every packed format of weights, widened tile by tile, and fp8 with scales of rows; then the
-  // plain GEMM's formulas.
-  TEST(GpuModel, PackedFormats) {
-    for (const char* name : {"formats_fp8", "formats_int4", "formats_fp4"}) {
-      const GeneratedCheckpoint checkpoint(fixture_dir(name));
-      check_gpu_model(
-          {.directory = checkpoint.dir(), .layout = "gqa_bf16", .tokens = 5, .decoded = 1});
-      check_gpu_model({.directory = checkpoint.dir(),
-                       .layout = "gqa_bf16",
-                       .tokens = 5,
-                       .decoded = 1,
-                       .plain_products = true});
-    }
-  }
-
-  TEST(GpuModel, PackedExperts) {
-    const GeneratedCheckpoint checkpoint(fixture_dir("formats_experts"));
+// Every packed format of weights, widened tile by tile, and fp8 with scales of rows; then the
+// plain GEMM's formulas.
+TEST(GpuModel, PackedFormats) {
+  for (const char* name : {"formats_fp8", "formats_int4", "formats_fp4"}) {
+    const GeneratedCheckpoint checkpoint(fixture_dir(name));
     check_gpu_model(
-        {.directory = checkpoint.dir(), .layout = "mla_bf16", .tokens = 5, .decoded = 1});
-  }
-
-  // Has layers of every kind; the prompt completes an entry of 128 tokens.
-  TEST(GpuModel, DeepseekV4) {
-    const GeneratedCheckpoint checkpoint(fixture_dir("deepseek_v4_wide"));
+        {.directory = checkpoint.dir(), .layout = "gqa_bf16", .tokens = 5, .decoded = 1});
     check_gpu_model({.directory = checkpoint.dir(),
-                     .layout = "mla_bf16",
-                     .tokens = 135,
-                     .chunk = 50,
-                     .decoded = 6,
+                     .layout = "gqa_bf16",
+                     .tokens = 5,
+                     .decoded = 1,
                      .plain_products = true});
   }
+}
 
-  TEST(GpuModel, DeepseekV4OnFp8PagesWithTensorCores) {
-    const GeneratedCheckpoint checkpoint(fixture_dir("deepseek_v4_wide"));
-    check_gpu_model(
-        {.directory = checkpoint.dir(), .layout = "v4_fp8", .tokens = 45, .decoded = 5});
-  }
+TEST(GpuModel, PackedExperts) {
+  const GeneratedCheckpoint checkpoint(fixture_dir("formats_experts"));
+  check_gpu_model({.directory = checkpoint.dir(), .layout = "mla_bf16", .tokens = 5, .decoded = 1});
+}
+
+// Has layers of every kind; the prompt completes an entry of 128 tokens.
+TEST(GpuModel, DeepseekV4) {
+  const GeneratedCheckpoint checkpoint(fixture_dir("deepseek_v4_wide"));
+  check_gpu_model({.directory = checkpoint.dir(),
+                   .layout = "mla_bf16",
+                   .tokens = 135,
+                   .chunk = 50,
+                   .decoded = 6,
+                   .plain_products = true});
+}
+
+TEST(GpuModel, DeepseekV4OnFp8PagesWithTensorCores) {
+  const GeneratedCheckpoint checkpoint(fixture_dir("deepseek_v4_wide"));
+  check_gpu_model({.directory = checkpoint.dir(), .layout = "v4_fp8", .tokens = 45, .decoded = 5});
+}
 
 }  // namespace
 }  // namespace lathe
