@@ -6,7 +6,10 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <memory>
+#include <mutex>
 #include <numbers>
+#include <vector>
 
 #include "layout/codec/codec_plan.h"
 #include "layout/rope/rope_check.h"
@@ -232,33 +235,77 @@ std::vector<double> rope_frequencies(const RopeConfig& config, std::int64_t posi
   return out;
 }
 
+struct RopeTable::Rows {
+  Rows(const RopeConfig& its_config, std::int64_t its_positions)
+      : config(its_config),
+        positions(its_positions),
+        frequencies(rope_frequencies(config, positions)),
+        magnitude(rope_magnitude(config)),
+        // Not set, so that the system gives no memory for rows that nobody uses.
+        values(new float[static_cast<std::size_t>(positions * config.dim)]),
+        ready(static_cast<std::size_t>((positions + kBlock - 1) / kBlock)) {}
+
+  static constexpr std::int64_t kBlock = 64;  // positions
+
+  void need(std::int64_t block) {
+    std::atomic<bool>& done = ready[static_cast<std::size_t>(block)];
+    if (done.load(std::memory_order_acquire)) return;
+    const std::lock_guard lock(mutex);
+    if (done.load(std::memory_order_relaxed)) return;
+    fill(block * kBlock, std::min(positions, (block + 1) * kBlock));
+    done.store(true, std::memory_order_release);
+  }
+
+  double angle(std::int64_t p, double f) const {
+    return config.f32_angles ? double{static_cast<float>(p) * static_cast<float>(f)}
+                             : static_cast<double>(p) * f;
+  }
+
+  double magnitude_at(std::int64_t p) const {
+    if (!config.growth) return magnitude;
+    const double contexts = std::floor(static_cast<double>(p) / config.growth->context);
+    return magnitude * (1 + config.growth->beta * std::log(1 + contexts));
+  }
+
+  void fill(std::int64_t begin, std::int64_t end) {
+    float* at = values.get() + begin * config.dim;
+    for (std::int64_t p = begin; p < end; ++p) {
+      const double by = magnitude_at(p);
+      for (double f : frequencies) *at++ = static_cast<float>(std::cos(angle(p, f)) * by);
+      for (double f : frequencies) *at++ = static_cast<float>(std::sin(angle(p, f)) * by);
+    }
+  }
+
+  const RopeConfig config;
+  const std::int64_t positions;
+  const std::vector<double> frequencies;
+  const double magnitude;
+  const std::unique_ptr<float[]> values;  // [positions, dim]
+  std::vector<std::atomic<bool>> ready;   // [blocks]
+  std::mutex mutex;                       // of those that fill
+};
+
 RopeTable::RopeTable(const RopeConfig& config, std::int64_t positions)
-    : config_(config), positions_(positions) {
+    : config_(config), positions_(positions), rows_(std::make_shared<Rows>(config, positions)) {
   static std::atomic<std::uint64_t> made{0};
   id_ = ++made;
 }
 
 Result<RopeTable> RopeTable::make(const RopeConfig& config, std::int64_t positions) {
   if (auto ok = check_config(config, positions); !ok) return ok.error();
-  RopeTable table(config, positions);
-  const std::vector<double> frequencies = rope_frequencies(config, positions);
-  const auto magnitude_at = [&config, all = rope_magnitude(config)](std::int64_t p) {
-    if (!config.growth) return all;
-    const double contexts = std::floor(static_cast<double>(p) / config.growth->context);
-    return all * (1 + config.growth->beta * std::log(1 + contexts));
-  };
-  table.data_.resize(static_cast<std::size_t>(positions * config.dim));
-  float* at = table.data_.data();
-  const auto angle = [&config](std::int64_t p, double f) {
-    return config.f32_angles ? double{static_cast<float>(p) * static_cast<float>(f)}
-                             : static_cast<double>(p) * f;
-  };
-  for (std::int64_t p = 0; p < positions; ++p) {
-    const double magnitude = magnitude_at(p);
-    for (double f : frequencies) *at++ = static_cast<float>(std::cos(angle(p, f)) * magnitude);
-    for (double f : frequencies) *at++ = static_cast<float>(std::sin(angle(p, f)) * magnitude);
+  return RopeTable(config, positions);
+}
+
+std::span<const float> RopeTable::data() const {
+  for (std::int64_t block = 0; block < std::ssize(rows_->ready); ++block) rows_->need(block);
+  return {rows_->values.get(), static_cast<std::size_t>(positions_ * dim())};
+}
+
+const float* RopeTable::rows(std::span<const LocalPos> positions) const {
+  for (const LocalPos p : positions) {
+    if (p.value >= 0) rows_->need(p.value / Rows::kBlock);
   }
-  return table;
+  return rows_->values.get();
 }
 
 void rotate_row(const RopeTable& table, LocalPos p, RopeDirection direction, float* x) {

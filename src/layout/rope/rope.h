@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -127,7 +128,10 @@ bool rope_is_long(const RopeConfig& config, std::int64_t positions);
 std::vector<double> rope_frequencies(const RopeConfig& config, std::int64_t positions = 0);
 
 /// f32 [positions, dim]: for each position dim / 2 cosines, then dim / 2 sines. Computed in double
-/// and rounded once. With f32_angles the angle is f32(position) * f32(frequency).
+/// and rounded once. With f32_angles the angle is f32(position) * f32(frequency). Rows are computed
+/// when they are first used, a block of positions at a time: most contexts stay far below the
+/// longest one, and 3 million positions of 128 floats need 1.6 GB and 16 s. Threads may share a
+/// table; copies have the same rows.
 class RopeTable {
  public:
   /// Errors: an odd or non-positive dim, theta <= 1, a negative count, a scaling's values out of
@@ -141,9 +145,15 @@ class RopeTable {
   std::int32_t dim() const { return config_.dim; }
   std::int64_t positions() const { return positions_; }
   bool holds(LocalPos p) const { return p.value >= 0 && p.value < positions_; }
-  std::span<const float> data() const { return data_; }
+  /// All rows, computed.
+  std::span<const float> data() const;
+  /// The table's first row. Those of `positions` are computed; -1 has none. Precondition: the
+  /// others are held.
+  const float* rows(std::span<const LocalPos> positions) const;
   /// Precondition: holds(p).
-  const float* cos(LocalPos p) const { return data_.data() + std::int64_t{p.value} * dim(); }
+  const float* cos(LocalPos p) const {
+    return rows(std::span(&p, 1)) + std::int64_t{p.value} * dim();
+  }
   const float* sin(LocalPos p) const { return cos(p) + dim() / 2; }
 
  private:
@@ -151,7 +161,8 @@ class RopeTable {
   RopeConfig config_;
   std::uint64_t id_ = 0;
   std::int64_t positions_ = 0;
-  std::vector<float> data_;
+  struct Rows;
+  std::shared_ptr<Rows> rows_;
 };
 
 /// Rotates x ([table.dim()], f32) in place for position p. Precondition: table.holds(p).

@@ -160,7 +160,7 @@ void rotate_fast(const RotateJob& job) {
   HWY_DYNAMIC_DISPATCH(rotate_any)
   ({job.in.data, job.out.data, bytes_of(job.in.dtype, job.in.row_stride),
     bytes_of(job.out.dtype, job.out.row_stride), job.in.rows, job.positions.data(),
-    any ? job.table->data().data() : nullptr,
+    any ? job.table->rows(job.positions) : nullptr,
     any && job.table->config().pairing == RopePairing::interleaved, job.in_place(),
     job.direction == RopeDirection::inverse, static_cast<std::size_t>(job.heads),
     static_cast<std::size_t>(job.width()), static_cast<std::size_t>(job.first),

@@ -1,5 +1,8 @@
 #include "layout/rope/rope.h"
 
+#include <algorithm>
+#include <thread>
+
 #include "base/test_scale.h"
 #include "layout/codec/test/codec_test_util.h"
 
@@ -24,6 +27,30 @@ TEST(Rope, TableHoldsCosThenSinPerPosition) {
   EXPECT_EQ(t.cos(LocalPos(2))[1], static_cast<float>(std::cos(0.2)));
   EXPECT_EQ(t.sin(LocalPos(2))[1], static_cast<float>(std::sin(0.2)));
   EXPECT_EQ(t.data()[8 + 2], t.sin(LocalPos(2))[0]);
+}
+
+// Rows are computed when they are used, also by threads at once, and the same whoever asks first.
+TEST(Rope, RowsAreComputedWhenUsed) {
+  const RopeConfig config{.dim = 8, .theta = 500};
+  const RopeTable whole = table_of(config, 1000);
+  const std::vector<float> all(whole.data().begin(), whole.data().end());
+  const RopeTable shared = table_of(config, 1000);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (std::int32_t i = 0; i < 1000; ++i) {
+        const LocalPos p((i * 37 + t * 11) % 1000);
+        const float* row = shared.rows(std::span(&p, 1)) + p.value * 8;
+        EXPECT_TRUE(std::equal(row, row + 8, all.data() + p.value * 8)) << p.value;
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  // 8 million positions, of which two blocks are touched.
+  const RopeTable longest = table_of(config, 8 << 20);
+  const LocalPos last((8 << 20) - 1);
+  EXPECT_EQ(longest.cos(last)[0], static_cast<float>(std::cos(static_cast<double>(last.value))));
+  EXPECT_EQ(longest.sin(LocalPos(1))[0], static_cast<float>(std::sin(1.0)));
 }
 
 // DeepSeek V4's compressed layers: low 15, high 25, and no factor for cos and sin.
