@@ -58,7 +58,7 @@ def reason(stderr):
     unknown = re.fullmatch(r'architectures: wanted one of .*, got "(\w+)"(?: around a text model of type "(\w+)")?', line)
     if unknown:
         return f"`{unknown[1]}`" + (f" around `{unknown[2]}`" if unknown[2] else "")
-    return line
+    return line.split("; ")[0]  # without the hint
 
 
 def print_groups(title, rows):

@@ -199,7 +199,8 @@ void parse_quantization(ConfigReader& json, ConfigReader* hf_quant, bool mxfp4_e
     parse_modelopt(*hf_quant, config);
     return json.adopt(*hf_quant);
   }
-  const std::string method = q->text("quant_method", "");
+  // ModelOpt's first files have quant_algo alone.
+  const std::string method = q->text("quant_method", q->has("quant_algo") ? "modelopt" : "");
   if (mxfp4_experts) {
     if (method != "mxfp4") q->refuse("quant_method", "mxfp4", quote(method));
     config.mxfp4 = true;

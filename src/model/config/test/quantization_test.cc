@@ -45,6 +45,8 @@ TEST(QuantizationConfig, MethodsGiveFormats) {
       {compressed({{"num_bits", 4}, {"type", "float"}, {"group_size", 16}}), Quantization::nvfp4},
       {compressed({{"num_bits", 4}, {"type", "float"}, {"group_size", 32}}), Quantization::mxfp4},
       {quantised({{"quant_method", "modelopt"}, {"quant_algo", "FP8"}}), Quantization::fp8_rows},
+      {quantised({{"quant_algo", "FP8"}, {"producer", {{"name", "modelopt"}}}}),
+       Quantization::fp8_rows},
       {quantised({{"quant_method", "modelopt"}, {"quantization", {{"quant_algo", "NVFP4"}}}}),
        Quantization::nvfp4},
       {quantised({{"quant_method", "awq"}, {"bits", 4}, {"group_size", 128}}), Quantization::int4},
