@@ -5,6 +5,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/json_digits.h"
+
 namespace lathe {
 namespace {
 
@@ -21,14 +23,17 @@ std::string excerpt(const Json& value) {
 template <class Json>
 class Builder {
  public:
-  Builder(WatchedJson<Json>& out, const JsonLimits& limits, bool watch)
-      : out_(out), limits_(limits), watch_(watch) {}
+  Builder(WatchedJson<Json>& out, const JsonLimits& limits, bool watch, bool keep_digits = false)
+      : out_(out), limits_(limits), watch_(watch), keep_digits_(keep_digits) {}
 
   bool null() { return add(nullptr); }
   bool boolean(bool b) { return add(b); }
   bool number_integer(std::int64_t i) { return add(i); }
   bool number_unsigned(std::uint64_t u) { return add(u); }
-  bool number_float(double d, const std::string&) { return add(d); }
+  bool number_float(double d, const std::string& digits) {
+    if (!keep_digits_) return add(d);
+    return add(Json::binary(std::vector<std::uint8_t>(digits.begin(), digits.end())));
+  }
   bool string(std::string& text) { return add(std::move(text)); }
   bool binary(typename Json::binary_t&) { return false; }  // not in JSON
   bool start_object(std::size_t) { return open(Json::object()); }
@@ -161,6 +166,7 @@ class Builder {
   WatchedJson<Json>& out_;
   const JsonLimits limits_;
   const bool watch_;
+  const bool keep_digits_;
   std::vector<Open> open_;
   Json* added_ = nullptr;
   std::int64_t values_ = 0, nodes_ = 0;
@@ -277,6 +283,20 @@ Json read_json(std::string_view text) {
   Builder<Json> builder(out, {}, /*watch=*/false);
   if (!Json::sax_parse(text, &builder)) return Json(Json::value_t::discarded);
   return std::move(out.value);
+}
+
+nlohmann::ordered_json read_json_digits(std::string_view text) {
+  using Json = nlohmann::ordered_json;
+  WatchedJson<Json> out;
+  Builder<Json> builder(out, {}, /*watch=*/false, /*keep_digits=*/true);
+  if (!Json::sax_parse(text, &builder)) return Json(Json::value_t::discarded);
+  return std::move(out.value);
+}
+
+std::optional<std::string> digits_of(const nlohmann::ordered_json& value) {
+  if (!value.is_binary()) return std::nullopt;
+  const auto& bytes = value.get_binary();
+  return std::string(bytes.begin(), bytes.end());
 }
 
 template <class Json>

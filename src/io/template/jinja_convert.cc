@@ -57,6 +57,8 @@ void append_repr(JinjaRuntime& rt, std::string& out, const JinjaValue& v, int de
     out += v.as_bool() ? "True" : "False";
   } else if (v.is_integer()) {
     out += std::to_string(v.as_integer());
+  } else if (v.digits() != nullptr) {
+    out += *v.digits();
   } else if (v.is<double>()) {
     out += repr_real(v.as_real());
   } else {
@@ -83,6 +85,8 @@ void append_json(JinjaRuntime& rt, std::string& out, const JinjaValue& v,
     out += v.as_bool() ? "true" : "false";
   } else if (v.is_integer()) {
     out += std::to_string(v.as_integer());
+  } else if (v.digits() != nullptr) {
+    out += *v.digits();
   } else if (v.is<double>()) {
     const double d = v.as_real();
     out += std::isnan(d)   ? "NaN"

@@ -159,7 +159,7 @@ Value tojson(JinjaRuntime& rt, const Value& v, const JinjaArgs& args) {
 // --- numbers ---
 Value absolute(JinjaRuntime& rt, const Value& v, const JinjaArgs& args) {
   bind_args(rt, "abs", args, {});
-  if (v.is<double>()) return Value(std::fabs(v.as_real()));
+  if (v.is_real()) return Value(std::fabs(v.as_real()));
   if (!v.is_integer()) rt.fail_type("a number for abs", v);
   return v.as_integer() < 0 ? negated(rt, v) : Value(v.as_integer());
 }
@@ -196,7 +196,7 @@ Value to_integer(JinjaRuntime& rt, const Value& v, const JinjaArgs& args) {
   const Value otherwise = a[0].value_or(Value(std::int64_t{0}));
   if (v.is_undefined()) rt.fail_type("", v);
   if (v.is_integer()) return Value(v.as_integer());
-  if (v.is<double>()) return whole(rt, v.as_real()).value_or(otherwise);
+  if (v.is_real()) return whole(rt, v.as_real()).value_or(otherwise);
   if (!v.is_text()) return otherwise;
   rt.charge_bytes(v.as_text().size());
   std::int64_t base = a[1] ? expect_integer(rt, "base", *a[1]) : 10;

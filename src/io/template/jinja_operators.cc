@@ -153,7 +153,7 @@ JinjaValue loop_attribute(const JinjaLoop& loop, const std::string& name) {
 
 bool truthy(const JinjaValue& v) {
   if (v.is_undefined() || v.is_none()) return false;
-  if (v.is<double>()) return v.as_real() != 0;
+  if (v.is_real()) return v.as_real() != 0;
   if (v.is_integer()) return v.as_integer() != 0;
   if (v.is_text()) return !v.as_text().empty();
   if (const auto* l = v.as_list()) return !l->items.empty();
@@ -401,7 +401,7 @@ JinjaValue binary(JinjaRuntime& rt, std::string_view op, const JinjaValue& a, co
 }
 
 JinjaValue negated(JinjaRuntime& rt, const JinjaValue& v) {
-  if (v.is<double>()) return JinjaValue(-v.as_real());
+  if (v.is_real()) return JinjaValue(-v.as_real());
   if (v.is_integer()) return integer_arithmetic(rt, "-", 0, v.as_integer());
   rt.fail_type("a number after \"-\"", v);
 }

@@ -19,7 +19,7 @@ std::optional<bool> plain_test(JinjaRuntime& rt, std::string_view name, const Ji
   if (name == "string") return v.is_text();
   if (name == "mapping") return v.as_dict() != nullptr;
   if (name == "integer") return v.is<std::int64_t>();
-  if (name == "float") return v.is<double>();
+  if (name == "float") return v.is_real();
   if (name == "number") return v.is_number();
   // In Jinja, undefined is an empty sequence.
   if (name == "sequence" || name == "iterable") {

@@ -1,7 +1,10 @@
 #include "io/template/jinja_value.h"
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
+
+#include "base/json_digits.h"
 
 namespace lathe {
 
@@ -27,6 +30,12 @@ JinjaValue JinjaValue::method(const JinjaValue& self, std::string name) {
 
 namespace {
 
+JinjaValue with_digits(std::string digits) {
+  double value = 0;
+  std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  return JinjaValue(JinjaDigits{value, std::make_shared<const std::string>(std::move(digits))});
+}
+
 Result<JinjaValue> convert(const nlohmann::ordered_json& j, int depth) {
   using Type = nlohmann::ordered_json::value_t;
   if (depth > kMaxJinjaDepth) {
@@ -40,8 +49,7 @@ Result<JinjaValue> convert(const nlohmann::ordered_json& j, int depth) {
       return JinjaValue(j.get<std::int64_t>());
     case Type::number_unsigned:
       if (j.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX)) {
-        return Error{ErrorCode::unsupported, "variables", "integers below 2^63",
-                     std::to_string(j.get<std::uint64_t>()), ""};
+        return with_digits(std::to_string(j.get<std::uint64_t>()));
       }
       return JinjaValue(j.get<std::int64_t>());
     case Type::number_float:
@@ -68,6 +76,8 @@ Result<JinjaValue> convert(const nlohmann::ordered_json& j, int depth) {
       }
       return JinjaValue::dict(std::move(items));
     }
+    case Type::binary:
+      return with_digits(*digits_of(j));
     default:
       return JinjaValue::none();
   }
@@ -99,7 +109,7 @@ std::string JinjaValue::type_name() const {
   if (is_none()) return "None";
   if (is<bool>()) return "bool object";
   if (is<std::int64_t>()) return "int object";
-  if (is<double>()) return "float object";
+  if (is_real()) return "float object";
   if (is_text()) return "str object";
   if (const auto* l = as_list()) return l->tuple ? "tuple object" : "list object";
   if (as_dict() != nullptr) return "dict object";

@@ -20,6 +20,11 @@ struct JinjaUndefined {
   std::shared_ptr<const std::string> what;  // "'x' is undefined"; may be null
 };
 struct JinjaNone {};
+/// A number that prints as the digits it came with.
+struct JinjaDigits {
+  double value = 0;
+  std::shared_ptr<const std::string> digits;
+};
 struct JinjaList;
 struct JinjaDict;
 struct JinjaNamespace;
@@ -34,6 +39,7 @@ class JinjaValue {
   explicit JinjaValue(bool v) : state_(v) {}
   explicit JinjaValue(std::int64_t v) : state_(v) {}
   explicit JinjaValue(double v) : state_(v) {}
+  explicit JinjaValue(JinjaDigits v) : state_(std::move(v)) {}
   explicit JinjaValue(std::string v) : state_(std::make_shared<const std::string>(std::move(v))) {}
   template <class T>
   explicit JinjaValue(std::shared_ptr<const T> v) : state_(std::move(v)) {}
@@ -57,7 +63,8 @@ class JinjaValue {
   }
   static JinjaValue method(const JinjaValue& self, std::string name);
 
-  /// Converts from JSON. Errors: nesting deeper than kMaxJinjaDepth, an integer beyond 64 bits.
+  /// Converts from JSON, in which numbers may have digits (base/json_digits.h). Errors: nesting
+  /// deeper than kMaxJinjaDepth.
   static Result<JinjaValue> from_json(const nlohmann::ordered_json& json);
 
   template <class T>
@@ -69,14 +76,21 @@ class JinjaValue {
   bool is_text() const { return is<JinjaText>(); }
   bool is_safe() const { return safe_; }
   bool is_integer() const { return is<std::int64_t>() || is<bool>(); }  // bool is an int in Python
-  bool is_number() const { return is_integer() || is<double>(); }
+  bool is_real() const { return is<double>() || is<JinjaDigits>(); }
+  bool is_number() const { return is_integer() || is_real(); }
 
   bool as_bool() const { return std::get<bool>(state_); }
   std::int64_t as_integer() const {
     return is<bool>() ? std::int64_t{as_bool()} : std::get<std::int64_t>(state_);
   }
   double as_real() const {
+    if (is<JinjaDigits>()) return std::get<JinjaDigits>(state_).value;
     return is<double>() ? std::get<double>(state_) : static_cast<double>(as_integer());
+  }
+  /// Null: the number has no digits of its own.
+  const std::string* digits() const {
+    const auto* d = std::get_if<JinjaDigits>(&state_);
+    return d != nullptr ? d->digits.get() : nullptr;
   }
   const std::string& as_text() const { return *std::get<JinjaText>(state_); }
   /// Null if the value is of another type.
@@ -107,10 +121,10 @@ class JinjaValue {
   const JinjaValue* find(std::string_view key) const;
 
  private:
-  using State = std::variant<JinjaUndefined, JinjaNone, bool, std::int64_t, double, JinjaText,
-                             std::shared_ptr<const JinjaList>, std::shared_ptr<const JinjaDict>,
-                             std::shared_ptr<const JinjaFunction>, std::shared_ptr<JinjaLoop>,
-                             JinjaNamespace*, const JinjaMacro*>;
+  using State = std::variant<JinjaUndefined, JinjaNone, bool, std::int64_t, double, JinjaDigits,
+                             JinjaText, std::shared_ptr<const JinjaList>,
+                             std::shared_ptr<const JinjaDict>, std::shared_ptr<const JinjaFunction>,
+                             std::shared_ptr<JinjaLoop>, JinjaNamespace*, const JinjaMacro*>;
   explicit JinjaValue(State state) : state_(std::move(state)) {}
   template <class T>
   const T* shared() const {
