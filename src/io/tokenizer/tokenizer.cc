@@ -24,6 +24,8 @@ struct Tokenizer::Work {
   PreTokenizer::Matches matches;
   std::string normalized;
   std::vector<std::int32_t> ids;
+  const std::atomic<bool>* stop = nullptr;
+  bool stopped() const { return stop != nullptr && stop->load(std::memory_order_relaxed); }
 };
 
 Result<Tokenizer> Tokenizer::parse(std::string_view json) {
@@ -129,8 +131,10 @@ Tokenizer::Tokenizer(TokenizerDescription d)
 }
 
 Result<std::vector<std::int32_t>> Tokenizer::encode(std::string_view text, bool add_special_tokens,
-                                                    std::span<const std::size_t> broken) const {
+                                                    std::span<const std::size_t> broken,
+                                                    const std::atomic<bool>* stop) const {
   Work work;
+  work.stop = stop;
   Result<void> ok;
   work.matches = pre_tokenizer_.make_matches();
   work.ids.reserve(text.size() / 4 + 8);
@@ -146,7 +150,7 @@ Result<std::vector<std::int32_t>> Tokenizer::encode(std::string_view text, bool 
       work.ids.push_back(id);
       return;
     }
-    while (!part.empty() && ok) {
+    while (!part.empty() && ok && !work.stopped()) {
       std::size_t valid = utf8_valid_prefix(part);
       const std::size_t to_break = next_break(part);
       const bool breaks = to_break < valid;
@@ -161,6 +165,9 @@ Result<std::vector<std::int32_t>> Tokenizer::encode(std::string_view text, bool 
   };
   added_.split(text, on_part, broken);
   if (!ok) return ok.error();
+  if (work.stopped()) {
+    return Error{ErrorCode::exhausted, "text", "a caller that waits", "one that has left", ""};
+  }
   for (const Regex::Match& match : work.matches) {
     if (match.stopped()) return search_stopped("pre_tokenizer");
   }
@@ -180,6 +187,7 @@ Result<void> Tokenizer::encode_text(std::string_view text, bool first, Work& wor
   if (!normalized) return normalized.error();
   text = *normalized;
   const PreTokenizer::Emit merge = [&](std::string_view piece) {
+    if (work.stopped()) return;
     for (; piece.size() > kMaxPiece; piece.remove_prefix(kMaxPiece)) {
       encode_piece(piece.substr(0, kMaxPiece), work);
     }

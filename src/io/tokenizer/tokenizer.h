@@ -2,6 +2,7 @@
 // tiktoken.model.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -42,9 +43,11 @@ class Tokenizer {
   /// is a separate piece. `add_special_tokens` adds the tokens of the post-processor's template.
   /// `broken`: ascending offsets; an added token that has one of them inside is ordinary text.
   /// Errors: exhausted: a normaliser that makes the text too long (Normalizer::apply()), or a
-  /// pattern that stops at its limit (Regex::find()); no published tokenizer does either.
+  /// pattern that stops at its limit (Regex::find()); no published tokenizer does either. The same
+  /// if `stop` was set meanwhile, which ends a long call early.
   Result<std::vector<std::int32_t>> encode(std::string_view text, bool add_special_tokens = false,
-                                           std::span<const std::size_t> broken = {}) const;
+                                           std::span<const std::size_t> broken = {},
+                                           const std::atomic<bool>* stop = nullptr) const;
   /// Ascending offsets that break each added token, of a normalised one only the normal form.
   std::vector<std::size_t> find_added_tokens(std::string_view text) const;
 

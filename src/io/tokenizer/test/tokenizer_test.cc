@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
@@ -44,6 +45,16 @@ TEST_P(Family, EncodesAsTheLibrary) {
     const Ids wanted{std::istream_iterator<std::int32_t>(in), {}};
     EXPECT_EQ(*tokenizer.encode(all[i]), wanted) << "line " << i + 1 << ": " << all[i];
   }
+}
+
+TEST_P(Family, E1EncodingStopsWhenNobodyWaits) {
+  const Tokenizer tokenizer = load(GetParam());
+  std::atomic<bool> stop = false;
+  EXPECT_TRUE(tokenizer.encode("some text", false, {}, &stop));
+  stop = true;
+  const auto ended = tokenizer.encode("some text", false, {}, &stop);
+  ASSERT_FALSE(ended);
+  EXPECT_EQ(ended.error().offered, "one that has left");
 }
 
 TEST_P(Family, AddsSpecialTokensAsTheLibrary) {
