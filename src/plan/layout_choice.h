@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "attn/machine.h"
 #include "attn/problem.h"
 #include "layout/layout.h"
 #include "plan/plan_request.h"
@@ -22,7 +21,6 @@ struct LayoutChoice {
   std::vector<Reason> reasons;           // if nothing is allowed
 };
 
-LayoutChoice choose_layouts(const AttentionProblem& problem, const PlanRequest& request,
-                            Device device);
+LayoutChoice choose_layouts(const AttentionProblem& problem, const PlanRequest& request);
 
 }  // namespace lathe

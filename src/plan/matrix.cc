@@ -35,7 +35,7 @@ const MatrixCell* find(const std::vector<MatrixCell>& cells, LayoutKind layout, 
 std::vector<MatrixCell> make_matrix(const AttentionProblem& problem, const Machine& machine,
                                     const PlanRequest& request, const Registry& registry) {
   std::vector<MatrixCell> cells;
-  const LayoutChoice open = choose_layouts(problem, request, machine.device);
+  const LayoutChoice open = choose_layouts(problem, request);
   for (const auto& tier : open.tiers) {
     for (const CacheLayout& layout : tier) {
       for (KernelKind prefill : enum_values<KernelKind>()) {

@@ -172,7 +172,7 @@ class Planner {
   PlanResult run() {
     if (auto bad = read_request())
       return refuse({std::move(*bad)}, "the request is not one that can be planned");
-    const LayoutChoice choice = choose_layouts(problem_, request_, machine_.device);
+    const LayoutChoice choice = choose_layouts(problem_, request_);
     if (!choice.reasons.empty()) return refuse(choice.reasons, "no layout fits");
 
     for (const std::vector<CacheLayout>& tier : choice.tiers) {
