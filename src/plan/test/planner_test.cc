@@ -302,17 +302,24 @@ TEST(Planner, AutoLosesNoPrecisionUnasked) {
 }
 
 TEST(Planner, PoolsOfV4DivideOnePage) {
-  const PlanResult c4 = make_plan(deepseek_v4_problem(64, 4), kH200, {}, with(able("k")));
+  const PlanResult usual = make_plan(deepseek_v4_problem(64, 4), kH200, {}, with(able("k")));
+  ASSERT_TRUE(usual);
+  EXPECT_EQ(usual->main().page_size, 128);
+  EXPECT_EQ(usual->cache(CacheRole::compressed)->page_size, 32);
+  // The bytes of pages of 256 tokens.
+  PlanRequest wide;
+  wide.page_size = 256;
+  const PlanResult c4 = make_plan(deepseek_v4_problem(64, 4), kH200, wide, with(able("k")));
   ASSERT_TRUE(c4);
   ASSERT_EQ(c4->caches.size(), 3u);
   EXPECT_EQ(c4->main().page_bytes(), 149760);
   EXPECT_EQ(c4->cache(CacheRole::compressed)->page_bytes(), 37440);
   EXPECT_EQ(c4->cache(CacheRole::index)->page_bytes(), 8448);
-  const PlanResult c128 = make_plan(deepseek_v4_problem(64, 128), kH200, {}, with(able("k")));
+  const PlanResult c128 = make_plan(deepseek_v4_problem(64, 128), kH200, wide, with(able("k")));
   ASSERT_TRUE(c128);
   EXPECT_EQ(c128->cache(CacheRole::compressed)->page_bytes(), 1728);
   EXPECT_EQ(c128->cache(CacheRole::index), nullptr);
-  const PlanResult window = make_plan(deepseek_v4_problem(64, 0), kH200, {}, with(able("k")));
+  const PlanResult window = make_plan(deepseek_v4_problem(64, 0), kH200, wide, with(able("k")));
   ASSERT_TRUE(window);
   EXPECT_EQ(window->caches.size(), 1u);
   PlanRequest odd;
