@@ -125,5 +125,64 @@ TEST(RankParts, CutsBlocksOfScales) {
   }
 }
 
+// Parts of int4 and NVFP4 matrices, and of fp8 with scales of rows. Columns that end inside a
+// group, or are in act order, are widened.
+TEST(RankParts, CutsGroupsOfScales) {
+  constexpr std::int64_t kRows = 40, kCols = 512;
+  std::vector<std::byte> codes(kRows * kCols);
+  for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::byte>(i * 37 % 120);
+  std::vector<bf16> scales(kRows * kCols / 32);
+  std::vector<std::uint8_t> zeros(scales.size());
+  for (std::size_t i = 0; i < scales.size(); ++i) {
+    scales[i] = to_bf16(0.25f + static_cast<float>(i % 61));
+    zeros[i] = static_cast<std::uint8_t>(i % 17);
+  }
+  std::vector<std::int32_t> columns(kCols);
+  for (std::size_t i = 0; i < columns.size(); ++i)
+    columns[i] = static_cast<std::int32_t>(i * 37 % kCols);
+  std::vector<float> rows(kRows);
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = 0.5f + static_cast<float>(i);
+  const auto* scale_bytes = reinterpret_cast<const std::byte*>(scales.data());
+
+  WeightView fp8{codes.data(), DType::e4m3, kRows, kCols, rows.data()};
+  fp8.scale_rows = true;
+  WeightView nv{codes.data(), DType::e2m1, kRows, kCols, rows.data()};
+  nv.groups = {codes.data(), DType::e4m3, 16, nullptr};
+  WeightView int4{codes.data(), DType::u4, kRows, kCols};
+  int4.groups = {scale_bytes, DType::bf16, 128, zeros.data()};
+  WeightView fine = int4;
+  fine.groups.size = 32;
+  WeightView ordered = int4;
+  ordered.columns = columns.data();
+
+  const ModelConfig config = *load_model_config(fixture_dir("mistral"));
+  ModelWeights weights(config);
+  const Range all{0, kRows}, some{8, 16}, wide{0, kCols}, half{256, 256}, odd{96, 96};
+  for (const auto& [whole, r, c, dtype] : {std::tuple{fp8, some, odd, DType::e4m3},
+                                           {fp8, some, wide, DType::e4m3},
+                                           {nv, some, odd, DType::e2m1},
+                                           {int4, all, half, DType::u4},
+                                           {int4, some, wide, DType::u4},
+                                           {int4, some, odd, DType::f32},
+                                           {fine, some, odd, DType::u4},
+                                           {ordered, some, wide, DType::u4},
+                                           {ordered, some, half, DType::f32}}) {
+    const WeightView part = matrix_part(whole, {{0, 1}, r, c}, nullptr, weights);
+    ASSERT_EQ(part.dtype, dtype);
+    std::int64_t compared = 0;
+    for (std::int64_t i = 0; i < part.rows; ++i) {
+      for (std::int64_t k = 0; k < kCols; ++k) {
+        // Column of x that the element multiplies, and its place in the part.
+        const std::int64_t x = whole.columns == nullptr ? k : whole.columns[k];
+        const std::int64_t at = part.columns == nullptr ? x - c.first : k;
+        if (!c.contains(x)) continue;
+        ASSERT_EQ(weight_at(part, i, at), weight_at(whole, r.first + i, k)) << i << ", " << k;
+        ++compared;
+      }
+    }
+    EXPECT_EQ(compared, r.count * c.count);
+  }
+}
+
 }  // namespace
 }  // namespace lathe

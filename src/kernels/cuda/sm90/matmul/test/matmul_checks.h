@@ -38,7 +38,8 @@ struct Problem {
   DType dtype;
   std::vector<bf16> x;
   std::vector<std::byte> w;
-  std::vector<float> scales;     // of e4m3
+  std::vector<float> scales;  // of e4m3: of blocks, or of rows
+  bool scale_rows = false;
   std::vector<ue8m0> mx_scales;  // of e2m1
   std::vector<double> weights;   // [n, k] their values
   // For e4m3 tokens: codes [m, k] and scales [ceil(k / 128), scale_stride()].
@@ -97,6 +98,17 @@ struct Problem {
       w[i / 2] |= std::byte(code.bits << (i % 2 == 0 ? 0 : 4));
       const ue8m0 scale = mx_scales[i / kMxBlock];
       weights[i] = scale.bits == 0 ? 0. : double{to_f32(code)} * double{to_f32(scale)};
+    }
+  }
+  /// Gives e4m3 weights a scale for each row instead.
+  void scale_by_rows(std::mt19937& random) {
+    std::uniform_real_distribution<float> uniform(0x1p-8f, 0x1p-4f);
+    scale_rows = true;
+    scales.assign(static_cast<std::size_t>(n), 0);
+    for (float& s : scales) s = uniform(random);
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const e4m3 code{std::to_integer<std::uint8_t>(w[i])};
+      weights[i] = double{to_f32(code)} * double{scales[i / static_cast<std::size_t>(k)]};
     }
   }
   /// Replaces the tokens by e4m3 codes, with scales of either sign.
@@ -165,7 +177,7 @@ struct Placed {
     const RowsView values{reinterpret_cast<const std::byte*>(x), DType::bf16, tokens, p.k,
                           p.x_stride};
     return {.x = x_codes == nullptr ? values : RowsView{x_codes, DType::e4m3, tokens, p.k, p.k},
-            .w = {w, p.dtype, p.n, p.k, scales, mx_scales},
+            .w = {w, p.dtype, p.n, p.k, scales, mx_scales, p.scale_rows},
             .out = {out, p.out_bf16 ? DType::bf16 : DType::f32, tokens, p.n, p.out_stride},
             .bias = bias,
             .add = !p.before.empty(),
@@ -297,6 +309,10 @@ void check_gated(std::mt19937& random, Place& place, DType dtype, bool codes, st
   ASSERT_EQ(n % 8, 0);
   Problem gate(random, m, n, k, dtype), up(random, m, n, k, dtype);
   up.x = gate.x;
+  if (dtype == DType::e4m3 && random() % 2 == 0) {
+    gate.scale_by_rows(random);
+    up.scale_by_rows(random);
+  }
   if (codes) {
     gate.make_x_codes(random);
     up.x_codes = gate.x_codes;

@@ -188,6 +188,24 @@ TEST_F(MatmulEmulated, CodesOfBoth) {
   }
 }
 
+// e4m3 weights with a scale for each row, and tokens in bf16 or e4m3; rows that end inside a tile.
+TEST_F(MatmulEmulated, ScalesOfRows) {
+  for (const bool codes : {false, true}) {
+    for (const int tokens : {8, 64, 128}) {
+      const int split = tokens == 128 ? 1 : 2;
+      Problem p(random, between(1, tokens + 9), 2 * between(50, 200), 16 * between(20, 60),
+                DType::e4m3);
+      p.scale_by_rows(random);
+      if (codes) p.make_x_codes(random);
+      check(p, {split, 16 * between(3, 8), tokens, false}, split * between(1, 2));
+    }
+    Problem p(random, between(1, 150), 4 * between(25, 100), 16 * between(20, 40), DType::e4m3);
+    p.scale_by_rows(random);
+    if (codes) p.make_x_codes(random);
+    check(p, {1, 128, 128, true}, 2);
+  }
+}
+
 // Codes and scales equal those of base/float_formats.h bit for bit, with zeros and a NaN among the
 // rows.
 TEST_F(MatmulEmulated, QuantizesAsTheCpu) {
