@@ -90,7 +90,9 @@ void ModelDrafter::follow(Known& known, std::span<const std::int32_t> tokens, st
   const std::int64_t end = std::ssize(tokens) - (most > 0 ? 1 : 0);
   if (known.keys.empty()) {
     pages_.release(known.pages);  // left by a failed pass
-    known.sure = pages_.match(tokens, std::ssize(tokens) - 1, known.pages).tokens;
+    const CachedTokens cached = pages_.match(tokens, std::ssize(tokens) - 1, known.pages);
+    known.sure = cached.tokens;
+    known.parting = cached.known > cached.tokens ? cached.known : 0;
     known.trimmed = known.sure;
     known.keys.assign(tokens.begin(), tokens.begin() + known.sure);
   }
@@ -118,7 +120,10 @@ void ModelDrafter::plan_rows(DraftRequest& r, std::int64_t& prefill_rows) {
   const bool burst = missing <= kBurstRows;
   const bool late = r.most > 0 && !burst && 2 * missing > tokens;
   if (late && !worth_reading(known, missing)) return give_up(known);
-  const std::int64_t rows = burst ? missing : std::min(missing, prefill_rows);
+  std::int64_t rows = burst ? missing : std::min(missing, prefill_rows);
+  // A pass ends where the prompt parts from a cached one, to cache the window before that place.
+  const bool parts = known.sure < known.parting && known.sure + rows > known.parting;
+  if (parts) rows = known.parting - known.sure;
   if (rows == 0) return;
 
   std::vector<std::int64_t> available;
@@ -171,7 +176,12 @@ Result<void> ModelDrafter::compute(std::span<Job> jobs) {
     // Keeps the last token's pages: its row may be computed again.
     pages_.trim(k.trimmed, std::max(k.trimmed, k.sure - 1), k.pages);
     k.trimmed = std::max(k.trimmed, k.sure - 1);
-    if (job.rows > kBurstRows) pages_.publish(std::span(k.keys).first(nth(k.sure - 1)), k.pages);
+    if (k.sure == k.parting) {
+      pages_.publish(std::span(k.keys).first(nth(k.sure)), k.pages);
+      k.parting = 0;
+    } else if (job.rows > kBurstRows) {
+      pages_.publish(std::span(k.keys).first(nth(k.sure - 1)), k.pages);
+    }
   }
   const auto fresh = chains_.begin() + static_cast<std::ptrdiff_t>(first_chain);
   const auto end = std::remove_if(fresh, chains_.end(), [&](Chain& c) { return !take(c); });
@@ -216,7 +226,7 @@ void ModelDrafter::give_up(Known& known) {
   if (known.sure > 0) pages_.publish(std::span(known.keys).first(nth(known.sure - 1)), known.pages);
   pages_.release(known.pages);
   known.keys.clear();
-  known.sure = known.trimmed = 0;
+  known.sure = known.trimmed = known.parting = 0;
 }
 
 void ModelDrafter::forget(RequestId id) {

@@ -55,6 +55,8 @@ class ModelDrafter : public Drafter {
     std::vector<std::int32_t> keys;  // tokens with keys in `pages`; the last ones may be drafts
     std::int64_t sure = 0;           // how many of them are tokens of the request
     std::int64_t trimmed = 0;        // tokens for which pages before windows have been released
+    // Where the prompt parts from a cached one, if there is no window to resume from; else 0.
+    std::int64_t parting = 0;
     std::int64_t waited = 0;  // steps that wanted drafts and did not read the prompt for them
     RequestPages pages;
   };

@@ -169,6 +169,35 @@ TEST(ModelDrafter, ReadsInChunksWhatTheTargetHadCached) {
   expect_nothing_held(draft);
 }
 
+// Four prompts in turn that share 64 tokens: the second one leaves the window where it parts from
+// the first, and from the third one on the draft model reads the rest alone.
+TEST(ModelDrafter, C1KeepsAWindowWherePromptsPart) {
+  for (const std::int32_t window : {0, 8}) {
+    FakeSetup setup({.page_size = 4});
+    Draft draft({.page_size = 4, .window = window}, {.prefill_rows = 96});
+    EngineOptions options;
+    options.drafter = &draft;
+    options.draft_tokens = 3;
+    Engine engine = setup.engine(options);
+    std::vector<std::int64_t> rows;
+    for (std::int32_t turn = 0; turn < 4; ++turn) {
+      std::vector<Request> requests{request(64 + 24, 8)};
+      for (std::size_t i = 64; i < requests[0].prompt.size(); ++i) {
+        requests[0].prompt[i] = (requests[0].prompt[i] + 1 + turn) % 7;
+      }
+      const std::int64_t before = draft.inner.rows();
+      const Served run = serve(engine, requests);
+      EXPECT_EQ(run.answers.begin()->second, expected_answer(requests[0], engine.capacity()));
+      rows.push_back(draft.inner.rows() - before);
+    }
+    SCOPED_TRACE(window);
+    EXPECT_GE(rows[0], 88);
+    EXPECT_GE(rows[1], window > 0 ? 88 : 24);
+    EXPECT_LT(rows[2], 24 + 20);
+    EXPECT_LT(rows[3], 24 + 20);
+  }
+}
+
 // Many prompts at once that the target has cached and the draft model has not. It reads as many
 // rows as one step of prefill allows, and the rest when few requests are left.
 TEST(ModelDrafter, ReadsNoPromptLateBesideMany) {
