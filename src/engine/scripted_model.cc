@@ -14,7 +14,10 @@ ScriptedModel::ScriptedModel(Script script) : script_(std::move(script)) {
   config_.layers = 1;
   config_.max_context = script_.context;
   config_.eos = script_.eos;
-  config_.groups = {{"all", gqa_problem(1, 1, 16), {}, {0}}};
+  LayerGroupConfig& all = config_.groups.emplace_back();
+  all.name = "all";
+  all.problem = gqa_problem(1, 1, 16);
+  all.layers = {0};
 }
 
 Result<ForwardResult> ScriptedModel::forward(const OpsContext&, const ForwardArgs& args) const {
