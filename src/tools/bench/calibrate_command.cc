@@ -10,6 +10,7 @@
 #include "tools/eval/eval_run.h"
 #include "tools/flags/command.h"
 #include "tools/flags/model_flags.h"
+#include "tools/flags/override_flags.h"
 
 namespace lathe {
 namespace {
@@ -91,6 +92,7 @@ void add_calibrate_command(Command app, int& exit_code) {
   Command cmd = app.add_subcommand("calibrate", "Find the scales of an fp8 cache for --kv-scales");
   cmd.add_option("--model,--model-path", r.model,
                  "directory with config.json, *.safetensors and tokenizer.json");
+  add_override_flags(cmd, r.overrides);
   cmd.add_option("--text", flags->text, "a file of text such as the model will read").required();
   cmd.add_option("--output,-o", flags->output, "the file of scales, or - for standard output")
       .required();
