@@ -36,7 +36,7 @@ def shrink(config):
     if "o_groups" in text:
         text["num_attention_heads"], text["num_key_value_heads"], text["o_groups"] = 4, kv, 2
         text["o_lora_rank"] = 128
-    if "index_topk_pattern" in text:
+    if isinstance(text.get("index_topk_pattern"), str):
         text["index_topk_pattern"] = text["index_topk_pattern"][: text["num_hidden_layers"]]
     if isinstance(text.get("first_k_dense_replace"), int):
         text["first_k_dense_replace"] = min(text["first_k_dense_replace"], 1)
