@@ -298,7 +298,7 @@ MODELS = {
             "indexer_types": ["full", "full", "shared"],
             "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
         },
-        {"dtype": torch.bfloat16},
+        {"dtype": torch.bfloat16, "generated": True},
     ),
     "glm4_moe_lite": (
         "Glm4MoeLiteForCausalLM",
