@@ -27,10 +27,11 @@ class Rules {
       add("KV heads", fmt::format("ranks that divide {} or are a multiple", s.kv_heads));
     }
     if (s.o_groups % n_ != 0) add("o_groups", fmt::format("ranks that divide {}", s.o_groups));
-    if (!m_.whole_blocks) return std::move(reasons_);
-    if (reasons_.empty()) {
-      for (const BlockTensor& t : m_.tensors) whole_blocks(t);
+    if (!reasons_.empty()) return std::move(reasons_);
+    for (const BlockTensor& t : m_.tensors) {
+      if (m_.whole_blocks || t.always) whole_blocks(t);
     }
+    if (!m_.whole_blocks) return std::move(reasons_);
     width("the dense feed-forward's width", s.ffn, m_.ffn_part);
     width("the shared experts' width", s.shared, m_.shared_part);
     return std::move(reasons_);

@@ -19,6 +19,7 @@ struct BlockTensor {
   std::int32_t units = 0;    // heads, KV heads or groups of the whole model
   std::int64_t each = 0;     // rows (or columns) of a unit
   std::int64_t block = 128;  // rows that share a scale
+  bool always = false;       // no rank can read a part of a block, on no device
 };
 
 /// What the rules read of a model.

@@ -6,16 +6,32 @@
 
 namespace lathe {
 
+std::int64_t split_block(const ModelConfig& config) {
+  constexpr std::int64_t kPlainBlock = 16;
+  switch (config.quantization) {
+    case Quantization::fp8_blocks:
+      return kWeightBlock;
+    case Quantization::int4:
+      return config.int4_group;
+    case Quantization::mxfp4:
+    case Quantization::nvfp4:
+      return kMxBlock;
+    case Quantization::none:
+    case Quantization::fp8_rows:
+      break;
+  }
+  return kPlainBlock;
+}
+
 SplitSizes split_sizes(const ModelConfig& config) {
   const AttentionProblem& p = config.groups.front().problem;
-  constexpr std::int64_t kPlainBlock = 16;
   SplitSizes out;
   out.heads = p.heads;
   out.kv_heads = p.kv_heads;
   out.o_groups = config.mla.o_groups;
   out.experts = config.moe.experts;
   out.vocab = config.vocab;
-  out.ffn_block = config.block_fp8 ? kWeightBlock : kPlainBlock;
+  out.ffn_block = split_block(config);
   out.expert_block = config.mxfp4 ? kMxBlock : out.ffn_block;
   const auto& layers = config.moe.layer_has_experts;
   const bool dense =

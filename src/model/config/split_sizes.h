@@ -6,6 +6,10 @@
 
 namespace lathe {
 
+/// Rows and columns at which the weights of most linear layers can be cut: blocks that share a
+/// scale, else 16.
+std::int64_t split_block(const ModelConfig& config);
+
 /// From the configuration, with blocks for the formats that it names. All layers of a model have
 /// the same heads.
 SplitSizes split_sizes(const ModelConfig& config);

@@ -71,10 +71,26 @@ SplitModel split_model(const ModelConfig& config) {
   const auto all = static_cast<double>(bytes.sum());
   out.ffn_part = static_cast<double>(bytes.at(WeightPart::dense)) / all;
   out.shared_part = static_cast<double>(bytes.at(WeightPart::shared)) / all;
-  if (!config.block_fp8) return out;
   const AttentionProblem& p = config.groups.front().problem;
+  const std::int64_t out_head = std::max(p.v_head, p.v_head_dim);
+  switch (config.quantization) {
+    case Quantization::none:
+    case Quantization::fp8_rows:
+      return out;
+    case Quantization::int4:
+      // Columns out of order are spread over all groups.
+      out.tensors.push_back({"o_proj", p.heads, out_head,
+                             config.int4_order ? p.heads * out_head : split_block(config), false});
+      return out;
+    case Quantization::mxfp4:
+    case Quantization::nvfp4:
+      out.tensors.push_back({"o_proj", p.heads, out_head, split_block(config), true});
+      return out;
+    case Quantization::fp8_blocks:
+      break;
+  }
   const auto add = [&](const char* name, std::int32_t units, std::int64_t each) {
-    out.tensors.push_back({name, units, each, kWeightBlock});
+    out.tensors.push_back({name, units, each, kWeightBlock, false});
   };
   if (config.is_compressed()) {
     add("wq_b", p.heads, p.qk_dim());
