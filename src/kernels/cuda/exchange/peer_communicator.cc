@@ -27,9 +27,7 @@ constexpr double kFirstLimit = 600, kLimit = 20, kSelfTestLimit = 10;
 constexpr int kFirstChecks = 20;  // check()s after which the first limit ends
 
 GaveUp why_gave_up(ExchangeControl& control) {
-  return static_cast<GaveUp>(
-      std::atomic_ref<std::uint32_t>(reinterpret_cast<std::uint32_t&>(control.gave_up))
-          .load(std::memory_order_relaxed));
+  return std::atomic_ref<GaveUp>(control.gave_up).load(std::memory_order_relaxed);
 }
 
 // The control words of all ranks, so that any thread can end their waits.
