@@ -163,10 +163,25 @@ struct E2m1Codes {
   }
 };
 
+// A pointer to 4-bit codes with scales of groups; moves by whole groups.
+template <class Scale>
+struct PieceAt {
+  const std::uint8_t* codes;
+  const Scale* scales;        // of any alignment
+  const std::uint8_t* zeros;  // or null
+  int shift;                  // log2 of a group's size
+  LATHE_INLINE PieceAt operator+(std::int64_t k) const {
+    const std::int64_t groups = k >> shift;
+    return {codes + (k >> 1), scales + groups, zeros == nullptr ? nullptr : zeros + groups, shift};
+  }
+  LATHE_INLINE PieceAt& operator+=(std::int64_t k) { return *this = *this + k; }
+};
+
 // 4-bit codes with scales of groups. Vector b has 32 consecutive codes, 16 bytes: they are in all
 // four 128-bit lanes, and lane q of these has the q-th nibble of every 16-bit word.
+template <class Scale>
 struct GroupedCodes {
-  using At = GroupAt;
+  using At = PieceAt<Scale>;
   static constexpr std::int64_t kLine = 128;
   static constexpr int kLocality = 3;
   static constexpr int kVectors = 4;
@@ -179,11 +194,15 @@ struct GroupedCodes {
     for (int i = 0; i < 32; ++i) by[i] = static_cast<std::uint16_t>(i / 8 * 4);
     shifts = _mm512_load_si512(by);
   }
-  static LATHE_INLINE At at(const WeightView& w) { return group_at(w); }
-  static LATHE_INLINE const void* address(At p) { return p.codes; }
+  static LATHE_INLINE At at(const WeightView& w) {
+    return {reinterpret_cast<const std::uint8_t*>(w.data),
+            reinterpret_cast<const Scale*>(w.groups.data), w.groups.zeros,
+            __builtin_ctz(static_cast<unsigned>(w.groups.size))};
+  }
+  static LATHE_INLINE const void* address(const At& p) { return p.codes; }
 
   // Codes in the low nibbles of 16-bit words; the bits above them are of other codes.
-  LATHE_INLINE __m512i piece(At p, std::int64_t k) const {
+  LATHE_INLINE __m512i piece(const At& p, std::int64_t k) const {
     const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p.codes + k / 2));
     return _mm512_srlv_epi16(_mm512_broadcast_i32x4(codes), shifts);
   }
@@ -196,38 +215,48 @@ struct GroupedCodes {
 };
 
 // int4. A group's sixteen values (code - zero) * scale, rounded to bf16, are a table for its codes.
-struct U4Codes : GroupedCodes {
-  __m512 codes;
+template <class Half>
+struct U4Codes : GroupedCodes<Half> {
+  using Base = GroupedCodes<Half>;
+  using typename Base::At;
+  __m512 centred;  // code - kU4Zero
   LATHE_INLINE U4Codes() {
-    codes = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    centred = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
   }
-  // The table, twice, because the bit above a nibble is part of the index too and must not matter.
-  LATHE_INLINE __m512i values(At p, std::int64_t k) const {
-    const GroupScales& g = *p.groups;
-    const std::int64_t group = (p.element + k) >> __builtin_ctz(static_cast<unsigned>(g.size));
-    const __m512 scale = _mm512_set1_ps(u4_scale(g, group));
-    const float zero = static_cast<float>(g.zeros == nullptr ? kU4Zero : g.zeros[group]);
-    const __m512 wide = _mm512_mul_ps(_mm512_sub_ps(codes, _mm512_set1_ps(zero)), scale);
+  // The table of group g, twice, because the bit above a nibble is part of the index too and must
+  // not matter.
+  LATHE_INLINE __m512i values(const At& p, std::int64_t g) const {
+    Half scale;
+    __builtin_memcpy(&scale, p.scales + g, sizeof(scale));
+    __m512 codes = centred;
+    if (p.zeros != nullptr) {
+      const auto zero = static_cast<float>(p.zeros[g] - kU4Zero);
+      codes = _mm512_sub_ps(codes, _mm512_set1_ps(zero));
+    }
+    const __m512 wide = _mm512_mul_ps(codes, _mm512_set1_ps(to_f32(scale)));
     return _mm512_broadcast_i64x4(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(wide)));
   }
-  LATHE_INLINE void load(At p, __m512i* to) const {
-    __m512i table = values(p, 0);
-    LATHE_UNROLL for (int v = 0; v < kVectors; ++v) {
-      const std::int64_t k = v * kPiece;
-      if (v > 0 && k % p.groups->size == 0) table = values(p, k);
-      to[v] = _mm512_permutexvar_epi16(piece(p, k), table);
+  LATHE_INLINE void load(const At& p, __m512i* to) const {
+    if (p.shift == 7) {
+      const __m512i table = values(p, 0);
+      LATHE_UNROLL for (int v = 0; v < Base::kVectors; ++v) {
+        to[v] = _mm512_permutexvar_epi16(this->piece(p, v * Base::kPiece), table);
+      }
+      return;
     }
+    load(p, Base::kStep, to);
   }
-  LATHE_INLINE void load(At p, std::int64_t n, __m512i* to) const {
-    LATHE_UNROLL for (int v = 0; v < kVectors; ++v) {
-      const std::int64_t k = v * kPiece;
-      to[v] = k < n ? _mm512_permutexvar_epi16(piece(p, k), values(p, k)) : _mm512_setzero_si512();
+  LATHE_INLINE void load(const At& p, std::int64_t n, __m512i* to) const {
+    LATHE_UNROLL for (int v = 0; v < Base::kVectors; ++v) {
+      const std::int64_t k = v * Base::kPiece;
+      to[v] = k < n ? _mm512_permutexvar_epi16(this->piece(p, k), values(p, k >> p.shift))
+                    : _mm512_setzero_si512();
     }
   }
 };
 
 // NVFP4. A code times its scale is exact in bf16. The matrix's factor multiplies the sums.
-struct NvCodes : GroupedCodes {
+struct NvCodes : GroupedCodes<std::uint8_t> {
   __m512i table;
   LATHE_INLINE NvCodes() {
     static constexpr std::uint16_t kSizes[8] = {0,      0x3f00, 0x3f80, 0x3fc0,
@@ -238,25 +267,36 @@ struct NvCodes : GroupedCodes {
     }
     table = _mm512_load_si512(all);
   }
+  // The values of eight e4m3 codes: at the place of an f32's exponent and mantissa a code is its
+  // value x 2^-120.
+  static LATHE_INLINE __m512 scales(__m128i codes) {
+    const __m512i wide = _mm512_cvtepu8_epi32(codes);
+    const __m512i sign = _mm512_slli_epi32(_mm512_and_si512(wide, _mm512_set1_epi32(0x80)), 24);
+    const __m512i size = _mm512_slli_epi32(_mm512_and_si512(wide, _mm512_set1_epi32(0x7f)), 20);
+    return _mm512_mul_ps(_mm512_castsi512_ps(_mm512_or_si512(sign, size)),
+                         _mm512_set1_ps(0x1p120f));
+  }
   // Words 0 to 3 of a 128-bit lane are of the first group of 16 columns, 4 to 7 of the second.
-  LATHE_INLINE __m512i widen(At p, std::int64_t k) const {
-    const __m512i codes = _mm512_permutexvar_epi16(piece(p, k), table);
-    const auto* scales = reinterpret_cast<const std::uint8_t*>(p.groups->data);
-    const std::int64_t group = (p.element + k) / kNvBlock;
-    const float a = e4m3_value(scales[group]), b = e4m3_value(scales[group + 1]);
-    const __m512 scale = _mm512_broadcast_f32x4(_mm_setr_ps(a, a, b, b));
+  LATHE_INLINE __m512i widen(const At& p, int v, __m512 scales) const {
+    const __m512i codes = _mm512_permutexvar_epi16(piece(p, v * kPiece), table);
+    const __m512i of_pairs = _mm512_add_epi32(_mm512_broadcast_i32x4(_mm_setr_epi32(0, 0, 1, 1)),
+                                              _mm512_set1_epi32(2 * v));
+    const __m512 scale = _mm512_permutexvar_ps(of_pairs, scales);
     const __m512i odd = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
     const __m512 low = _mm512_castsi512_ps(_mm512_slli_epi32(codes, 16));
     const __m512 high = _mm512_castsi512_ps(_mm512_and_si512(codes, odd));
     return _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(_mm512_mul_ps(low, scale)), 16),
                            _mm512_castps_si512(_mm512_mul_ps(high, scale)));
   }
-  LATHE_INLINE void load(At p, __m512i* to) const {
-    LATHE_UNROLL for (int v = 0; v < kVectors; ++v) to[v] = widen(p, v * kPiece);
+  LATHE_INLINE void load(const At& p, __m512i* to) const {
+    const __m512 all = scales(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p.scales)));
+    LATHE_UNROLL for (int v = 0; v < kVectors; ++v) to[v] = widen(p, v, all);
   }
-  LATHE_INLINE void load(At p, std::int64_t n, __m512i* to) const {
+  LATHE_INLINE void load(const At& p, std::int64_t n, __m512i* to) const {
+    const auto exist = static_cast<__mmask16>((1u << (n / kNvBlock)) - 1);
+    const __m512 all = scales(_mm_maskz_loadu_epi8(exist, p.scales));
     LATHE_UNROLL for (int v = 0; v < kVectors; ++v) {
-      to[v] = v * kPiece < n ? widen(p, v * kPiece) : _mm512_setzero_si512();
+      to[v] = v * kPiece < n ? widen(p, v, all) : _mm512_setzero_si512();
     }
   }
 };

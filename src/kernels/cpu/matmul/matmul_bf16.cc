@@ -464,8 +464,14 @@ double bf16_dot_loop(std::int64_t rounds, float* sink) { return dot_loop(rounds,
 
 void matmul_slice_bf16(const MatmulSlice& s, float* scratch) {
   if (s.product->w.dtype == DType::bf16) return slice_of<Bf16Codes>(s, scratch);
-  if (s.product->w.dtype == DType::u4) return slice_of<U4Codes>(s, scratch);
-  if (s.product->w.groups.data != nullptr) return slice_of<NvCodes>(s, scratch);
+  const GroupScales& groups = s.product->w.groups;
+  if (groups.data != nullptr && groups.dtype == DType::bf16) {
+    return slice_of<U4Codes<bf16> >(s, scratch);
+  }
+  if (groups.data != nullptr && groups.dtype == DType::f16) {
+    return slice_of<U4Codes<f16> >(s, scratch);
+  }
+  if (groups.data != nullptr) return slice_of<NvCodes>(s, scratch);
   if (s.product->w.dtype == DType::e2m1) return slice_of<E2m1Codes>(s, scratch);
   slice_of<E4m3Codes>(s, scratch);
 }
