@@ -49,8 +49,6 @@ struct Choice {
   std::int64_t reasoning_tokens = 0;
   std::int64_t cached_tokens = 0;
   std::int64_t preemptions = 0;
-  // Text completions: code points before the next token.
-  std::int64_t text_offset = 0;
 };
 
 /// What one step adds to a choice.
@@ -76,6 +74,8 @@ struct AnswerPrompt {
   std::int64_t count = 0;  // tokens
   // The requested log-probabilities of its tokens; the first token has none.
   std::vector<SampledToken> logprobs = {};
+  // [tokens] With them in text completions: where each begins in `text`, in code points.
+  std::vector<std::int64_t> offsets = {};
 };
 
 /// Names of the reasoning fields.

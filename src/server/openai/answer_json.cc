@@ -127,7 +127,8 @@ void write_chat_logprobs(JsonWriter& json, const Tokenizer& tokenizer,
 }
 
 void write_text_logprobs(JsonWriter& json, const ApiRequest& request, const Tokenizer& tokenizer,
-                         std::span<const SampledToken> tokens, std::int64_t& offset) {
+                         std::span<const SampledToken> tokens,
+                         std::span<const std::int64_t> offsets) {
   json.begin_object().key("tokens").begin_array();
   for (const SampledToken& t : tokens) json.string(text_key(request, tokenizer, t.token));
   json.end_array().key("token_logprobs").begin_array();
@@ -162,15 +163,7 @@ void write_text_logprobs(JsonWriter& json, const ApiRequest& request, const Toke
     json.end_object();
   }
   json.end_array().key("text_offset").begin_array();
-  for (const SampledToken& t : tokens) {
-    json.number(offset);
-    if (request.skip_special_tokens && tokenizer.has(t.token) && tokenizer.is_special(t.token)) {
-      continue;
-    }
-    for (char c : bytes_of(tokenizer, t.token)) {
-      if ((static_cast<unsigned char>(c) & 0xc0) != 0x80) ++offset;
-    }
-  }
+  for (const std::int64_t offset : offsets) json.number(offset);
   json.end_array().end_object();
 }
 

@@ -22,10 +22,11 @@ void write_end(JsonWriter& json, const std::optional<ChoiceEnd>& end);
 /// Chat: {"content": [{token, logprob, bytes, top_logprobs}], "refusal": null}
 void write_chat_logprobs(JsonWriter& json, const Tokenizer& tokenizer,
                          std::span<const SampledToken> tokens);
-/// Text completions: {tokens, token_logprobs, top_logprobs, text_offset}. `offset`: code points
-/// before the tokens; advanced past them.
+/// Text completions: {tokens, token_logprobs, top_logprobs, text_offset}. `offsets`: [tokens] where
+/// they begin in the text, in code points.
 void write_text_logprobs(JsonWriter& json, const ApiRequest& request, const Tokenizer& tokenizer,
-                         std::span<const SampledToken> tokens, std::int64_t& offset);
+                         std::span<const SampledToken> tokens,
+                         std::span<const std::int64_t> offsets);
 
 /// vLLM's `prompt_logprobs` of text completions: for each prompt token {"token id": {"logprob",
 /// "rank", "decoded_token"}} of itself and the `top` likeliest, by rank; null for the first token.

@@ -1,5 +1,8 @@
 // Answers of /v1/chat/completions and /v1/completions.
+#include <unordered_map>
+
 #include "server/openai/answer_json.h"
+#include "server/openai/text_offsets.h"
 
 namespace lathe {
 namespace {
@@ -235,7 +238,7 @@ class CompletionFormat : public OpenAiFormat {
     if (!request_->echo) return;
     event(choice, out, [&](JsonWriter& json) {
       json.key("text").string(head_->prompts[choice.prompt].text);
-      logprobs(json, choice, head_->prompts[choice.prompt].logprobs);
+      logprobs(json, choice, head_->prompts[choice.prompt].logprobs, {});
       write_end(json, std::nullopt);
     });
   }
@@ -243,7 +246,7 @@ class CompletionFormat : public OpenAiFormat {
   void part(Choice& choice, const ChoicePart& part, std::string& out) override {
     event(choice, out, [&](JsonWriter& json) {
       json.key("text").string(part.text);
-      logprobs(json, choice, part.tokens);
+      logprobs(json, choice, {}, part.tokens);
       write_end(json, std::nullopt);
       write_ids(json, choice, part.tokens, false);
     });
@@ -259,13 +262,8 @@ class CompletionFormat : public OpenAiFormat {
   std::string whole(std::span<Choice> choices, const RequestTimes& times) override {
     return whole_answer("text_completion", choices, times, [&](JsonWriter& json, Choice& c) {
       json.key("text").string(request_->echo ? head_->prompts[c.prompt].text + c.text : c.text);
-      if (request_->echo && request_->logprobs) {
-        std::vector<SampledToken> all = head_->prompts[c.prompt].logprobs;
-        all.insert(all.end(), c.tokens.begin(), c.tokens.end());
-        logprobs(json, c, all);
-      } else {
-        logprobs(json, c, c.tokens);
-      }
+      const std::vector<SampledToken> none;
+      logprobs(json, c, request_->echo ? head_->prompts[c.prompt].logprobs : none, c.tokens);
       if (request_->prompt_logprobs) {
         json.key("prompt_logprobs");
         write_prompt_logprobs(json, *head_->tokenizer, head_->prompts[c.prompt].logprobs,
@@ -277,14 +275,35 @@ class CompletionFormat : public OpenAiFormat {
   }
 
  private:
-  void logprobs(JsonWriter& json, Choice& choice, std::span<const SampledToken> tokens) {
+  // Of tokens of the prompt, and then of the answer.
+  void logprobs(JsonWriter& json, const Choice& choice, std::span<const SampledToken> prompt,
+                std::span<const SampledToken> answer) {
     json.key("logprobs");
-    if (request_->logprobs) {
-      write_text_logprobs(json, *request_, *head_->tokenizer, tokens, choice.text_offset);
-    } else {
+    if (!request_->logprobs) {
       json.null();
+      return;
     }
+    std::vector<SampledToken> tokens(prompt.begin(), prompt.end());
+    tokens.insert(tokens.end(), answer.begin(), answer.end());
+    std::vector<std::int64_t> offsets;
+    if (!prompt.empty()) offsets = head_->prompts[choice.prompt].offsets;
+    offsets.resize(prompt.size());
+    for (const SampledToken& t : answer) offsets.push_back(offsets_of(choice).next(t.token));
+    write_text_logprobs(json, *request_, *head_->tokenizer, tokens, offsets);
   }
+
+  TextOffsets& offsets_of(const Choice& choice) {
+    const auto at = offsets_.find(choice.index);
+    if (at != offsets_.end()) return at->second;
+    const std::string& before = head_->prompts[choice.prompt].text;
+    return offsets_
+        .emplace(choice.index,
+                 TextOffsets(head_->tokenizer->detokenizer(request_->skip_special_tokens),
+                             request_->echo ? count_code_points(before) : 0))
+        .first->second;
+  }
+
+  std::unordered_map<std::int32_t, TextOffsets> offsets_;  // by the choice's index
 };
 
 }  // namespace
