@@ -1,6 +1,7 @@
 #include "server/http/connection.h"
 
 #include <fmt/format.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
@@ -122,10 +123,43 @@ void Connection::guarded(const Work& work) {
   }
 }
 
-void Connection::start() { wait_readable(); }
+void Connection::start(bool spare) {
+  spare_ = spare;
+  wait_readable();
+}
+
+void Connection::promote() {
+  spare_ = false;
+  if (!std::exchange(waits_, false)) return;
+  since_ = host_.now;
+  wait_readable();
+}
+
+bool Connection::give_up() {
+  if (!spare_ || state_ != State::idle) return false;
+  if (!std::exchange(waits_, false)) {
+    close();
+    return true;
+  }
+  refuse(503, "queue_full",
+         fmt::format("connections: wanted at most {} at once, got more; retry later, or "
+                     "--max-connections",
+                     host_.limits.max_connections));
+  return true;
+}
+
+// Whether a spare connection's request is one of those that it serves. The others stay unread.
+bool Connection::may_read() {
+  if (!spare_ || state_ != State::idle || !in_.empty()) return true;
+  std::array<char, 64> begin;
+  const ssize_t n = recv(socket_.native_handle(), begin.data(), begin.size(), MSG_PEEK);
+  if (n <= 0) return true;  // gone, or nothing there
+  waits_ = !host_.handler.spares({begin.data(), static_cast<std::size_t>(n)});
+  return !waits_;
+}
 
 void Connection::wait_readable() {
-  if (reading_ || state_ == State::closed) return;
+  if (reading_ || waits_ || state_ == State::closed) return;
   reading_ = true;
   socket_.async_wait(asio::socket_base::wait_read,
                      [self = shared_from_this()](const error_code& error) {
@@ -135,7 +169,7 @@ void Connection::wait_readable() {
 }
 
 void Connection::on_readable() {
-  if (state_ == State::closed) return;
+  if (state_ == State::closed || !may_read()) return;
   error_code error;
   const std::size_t n = socket_.read_some(asio::buffer(host_.buffer), error);
   if (error == asio::error::would_block || error == asio::error::interrupted) {
@@ -318,7 +352,7 @@ void Connection::refuse(int status, std::string_view code, std::string message) 
 }
 
 void Connection::send(HttpResponse response) {
-  if (response.close || host_.draining) keep_alive_ = false;
+  if (response.close || host_.draining || spare_) keep_alive_ = false;
   std::string out =
       fmt::format("HTTP/1.1 {} {}\r\n", response.status, status_text(response.status));
   if (response.status != 204 && response.status != 304) {
@@ -339,7 +373,7 @@ void Connection::send(HttpResponse response) {
 
 void Connection::begin_stream(const std::vector<HttpHeader>& headers) {
   chunked_ = http11_;
-  if (!chunked_ || host_.draining) keep_alive_ = false;
+  if (!chunked_ || host_.draining || spare_) keep_alive_ = false;
   std::string out =
       "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
       "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n";

@@ -37,7 +37,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(boost::asio::generic::stream_protocol::socket socket, ConnectionHost& host);
 
-  void start();
+  /// `spare`: all connections are taken, so it serves only what HttpHandler::spares() says, and
+  /// otherwise waits for promote().
+  void start(bool spare = false);
+  bool spare() const { return spare_; }
+  /// Another connection has ended: this one serves all requests.
+  void promote();
+  /// Ends a spare connection that waits, with 503 if it has sent something. False: it is busy.
+  bool give_up();
   /// Enforces the time limits; called once a second.
   void tick();
   void close();
@@ -65,6 +72,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void guarded(const Work& work);
   void wait_readable();
   void on_readable();
+  bool may_read();
   void parse();
   bool on_head();
   bool check_head();
@@ -95,6 +103,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::int64_t since_ = 0;  // when state_ was entered
   std::int64_t taken_ = 0;  // when the client last read a byte, or had nothing to read
   std::int64_t wrote_ = 0;  // when the last chunk was written
+  bool spare_ = false;
+  bool waits_ = false;  // a spare connection with a request that has to wait
   bool reading_ = false;
   bool parsing_ = false;
   bool writing_ = false;

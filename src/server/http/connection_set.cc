@@ -23,7 +23,7 @@ ConnectionSet::ConnectionSet(asio::io_context& context, const HttpLimits& limits
   host_.closed = [this](Connection* c) { remove(c); };
 }
 
-void ConnectionSet::add(asio::generic::stream_protocol::socket socket) {
+void ConnectionSet::add(asio::generic::stream_protocol::socket socket, bool spare) {
   boost::system::error_code ignored;
   socket.non_blocking(true, ignored);
   socket.set_option(asio::ip::tcp::no_delay(true), ignored);
@@ -34,9 +34,24 @@ void ConnectionSet::add(asio::generic::stream_protocol::socket socket) {
   try {
     auto connection = std::make_shared<Connection>(std::move(socket), host_);
     connections_.emplace(connection.get(), connection);
-    connection->start();
+    if (spare) spare_.push_back(connection.get());
+    connection->start(spare);
   } catch (const std::bad_alloc&) {
     on_closed_();
+  }
+}
+
+void ConnectionSet::promote_one() {
+  if (spare_.empty()) return;
+  Connection* const oldest = spare_.front();
+  spare_.erase(spare_.begin());
+  oldest->promote();
+}
+
+void ConnectionSet::give_up_one() {
+  const std::vector<Connection*> oldest_first = spare_;
+  for (Connection* const c : oldest_first) {
+    if (connections_.at(c)->give_up()) return;
   }
 }
 
@@ -61,6 +76,7 @@ std::vector<std::shared_ptr<Connection>> ConnectionSet::all() const {
 void ConnectionSet::remove(Connection* c) {
   const auto at = connections_.find(c);
   if (at == connections_.end()) return;
+  std::erase(spare_, c);
   // Defer the destruction: one of its own calls may be on the stack.
   asio::post(context_, [held = std::move(at->second)] {});
   connections_.erase(at);

@@ -19,8 +19,13 @@ class ConnectionSet {
                 std::atomic<std::int64_t>& body_bytes, std::function<void()> on_closed);
   void set_handler(HttpHandler handler) { host_.handler = std::move(handler); }
 
-  /// Without memory the socket closes.
-  void add(boost::asio::generic::stream_protocol::socket socket);
+  /// Without memory the socket closes. `spare`: as of Connection::start().
+  void add(boost::asio::generic::stream_protocol::socket socket, bool spare = false);
+  std::size_t spare() const { return spare_.size(); }
+  /// The oldest spare connection becomes an ordinary one.
+  void promote_one();
+  /// Ends the oldest spare connection that waits.
+  void give_up_one();
   /// Enforces the time limits; called once a second.
   void tick();
   /// Closes idle connections at once, others after their answers.
@@ -35,6 +40,7 @@ class ConnectionSet {
   ConnectionHost host_;
   std::function<void()> on_closed_;
   std::unordered_map<Connection*, std::shared_ptr<Connection>> connections_;
+  std::vector<Connection*> spare_;  // oldest first
 };
 
 }  // namespace lathe

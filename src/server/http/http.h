@@ -68,7 +68,7 @@ class HttpAnswer {
 };
 
 struct HttpLimits {
-  std::int64_t max_connections = 16384;
+  std::int64_t max_connections = 16384;  // and a few more for HttpHandler::spares
   std::size_t max_body_bytes = 16 << 20;
   std::int64_t max_bodies_bytes = 1 << 30;  // received and not answered yet, of all connections
   std::size_t max_header_bytes = 32 << 10;  // also of a chunked body's trailer, and its extensions
@@ -94,6 +94,9 @@ struct HttpHandler {
   /// Called after such an answer, with status and code.
   std::function<void(int, std::string_view)> refused = [](int, std::string_view) {};
   std::function<void()> tick = [] {};  // called once a second
+  /// Whether a request that begins with these bytes is served although all connections are taken;
+  /// others wait for a connection.
+  std::function<bool(std::string_view)> spares = [](std::string_view) { return false; };
 };
 
 class HttpServer {

@@ -24,6 +24,8 @@ using boost::system::error_code;
 using Acceptor = asio::basic_socket_acceptor<asio::generic::stream_protocol>;
 
 constexpr std::int64_t kOtherFiles = 64;  // open files besides connections
+// Connections beyond the limit, so that /health answers when all are taken.
+constexpr std::int64_t kSpare = 16;
 
 // Raises the soft limit as far as it may go.
 Result<void> raise_file_limit(std::int64_t connections) {
@@ -149,9 +151,8 @@ class AsioServer : public HttpServer {
 
   void run(HttpHandler handler, std::function<void(int)> on_signal) override {
     on_tick_ = handler.tick;
-    if (thread_count_ == 1) {
-      own_.set_handler(std::move(handler));
-    } else {
+    own_.set_handler(handler);
+    if (thread_count_ > 1) {
       for (int i = 0; i < thread_count_; ++i) {
         threads_.push_back(std::make_unique<ConnectionThread>(context_, limits_, body_bytes_,
                                                               handler, [this] { on_closed(); }));
@@ -189,28 +190,37 @@ class AsioServer : public HttpServer {
   std::int64_t connections() const override { return connections_; }
 
  private:
-  // At the limit, or out of file descriptors, connections wait in the system's backlog.
+  bool is_full() const {
+    return connections_ - static_cast<std::int64_t>(own_.spare()) >= limits_.max_connections;
+  }
+
+  // At the limit a few more are accepted, of which this thread serves what the handler spares.
+  // Beyond, or out of file descriptors, connections wait in the system's backlog.
   void accept() {
-    if (peer_ || !acceptor_.is_open() || connections_ >= limits_.max_connections) return;
+    if (peer_ || !acceptor_.is_open() || connections_ >= limits_.max_connections + kSpare) return;
     ConnectionThread* const thread =
-        threads_.empty() ? nullptr : threads_[next_thread_++ % threads_.size()].get();
+        threads_.empty() || is_full() ? nullptr : threads_[next_thread_++ % threads_.size()].get();
     peer_.emplace(thread ? thread->context() : context_);
     acceptor_.async_accept(*peer_, [this, thread](const error_code& error) {
       asio::generic::stream_protocol::socket socket = std::move(*peer_);
       peer_.reset();
       if (error) return;  // the next tick tries again
+      const bool spare = is_full();
       ++connections_;
       if (thread != nullptr) {
         thread->add(std::move(socket));
       } else {
-        own_.add(std::move(socket));
+        own_.add(std::move(socket), spare);
       }
+      // Room for the next one, which may be spared.
+      if (static_cast<std::int64_t>(own_.spare()) > kSpare / 2) own_.give_up_one();
       accept();
     });
   }
 
   void on_closed() {
     --connections_;
+    if (own_.spare() > 0 && !is_full()) own_.promote_one();
     accept();
     stop_if_empty();
   }
@@ -249,7 +259,7 @@ class AsioServer : public HttpServer {
   std::optional<asio::steady_timer> stop_timer_;
   std::function<void(int)> on_signal_;
   std::function<void()> on_tick_;
-  ConnectionSet own_;  // all connections if there are no other threads
+  ConnectionSet own_;  // spare connections; all if there are no other threads
   std::vector<std::unique_ptr<ConnectionThread>> threads_;
   std::size_t next_thread_ = 0;
   // The socket of the pending accept, which refers to it and may outlive the thread.

@@ -79,6 +79,47 @@ TEST(HttpLimits, ConnectionsBeyondTheLimitWait) {
   }
 }
 
+// /health answers though all connections are taken; what else comes waits, and gets 503 if there is
+// more of it than may wait.
+TEST(HttpLimits, E14HealthHasConnectionsInReserve) {
+  for (const int threads : {1, 2}) {
+    ScriptedOptions options;
+    options.server.http.max_connections = 4;
+    options.server.http_threads = threads;
+    ScriptedServer s(std::move(options));
+    std::vector<std::unique_ptr<TestConnection>> taken;
+    for (int i = 0; i < 4; ++i) {
+      taken.push_back(std::make_unique<TestConnection>(s.port()));
+      taken.back()->send(request_text("GET", "/version"));
+      EXPECT_THAT(taken.back()->read_answer(), StartsWith("HTTP/1.1 200"));
+    }
+    TestConnection waiting(s.port());
+    waiting.send(request_text("POST", "/v1/completions", completion("a", 3)));
+    for (int i = 0; i < 50; ++i) {
+      for (const char* path : {"/health", "/ready", "/ping?x=1"}) {
+        TestConnection c(s.port());
+        c.send(request_text("GET", path));
+        EXPECT_THAT(c.read_answer(), StartsWith("HTTP/1.1 200")) << path;
+      }
+    }
+    taken[2].reset();  // makes room
+    EXPECT_EQ(read_test_answer(waiting.read_answer()).json()["choices"][0]["text"],
+              scripted_text("a", 3));
+
+    std::vector<std::unique_ptr<TestConnection>> many;
+    for (int i = 0; i < 12; ++i) {
+      many.push_back(std::make_unique<TestConnection>(s.port()));
+      many.back()->send(request_text("GET", "/version"));
+    }
+    const std::string refused = many.front()->read_answer();
+    EXPECT_THAT(refused, StartsWith("HTTP/1.1 503"));
+    EXPECT_THAT(refused, HasSubstr("--max-connections"));
+    TestConnection c(s.port());
+    c.send(request_text("GET", "/health"));
+    EXPECT_THAT(c.read_answer(), StartsWith("HTTP/1.1 200"));
+  }
+}
+
 // Out of file descriptors, connections wait until one is free.
 TEST(HttpLimits, WithoutFilesConnectionsWait) {
   ScriptedServer s{ScriptedOptions()};
