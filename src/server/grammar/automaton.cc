@@ -24,8 +24,17 @@ void by_state(const std::vector<From>& edges, std::size_t states, std::vector<T>
 
 }  // namespace
 
-Builder::Builder(const Limits& limits)
-    : limits_(limits), until_(std::chrono::steady_clock::now() + limits.time) {}
+bool Automaton::is_written_in(const std::bitset<256>& bytes) const {
+  return bytes.all() || std::ranges::all_of(bytes_, [&](const ByteEdge& e) {
+           for (int b = e.first; b <= e.last; ++b) {
+             if (!bytes[static_cast<std::size_t>(b)]) return false;
+           }
+           return true;
+         });
+}
+
+Builder::Builder(const Limits& limits, const std::bitset<256>& bytes)
+    : limits_(limits), alphabet_(bytes), until_(std::chrono::steady_clock::now() + limits.time) {}
 
 Rule Builder::rule() {
   if (full() || std::ssize(starts_) >= limits_.rules) {
@@ -53,14 +62,25 @@ State Builder::state(State near) {
 bool Builder::takes_edge() {
   if (full()) return false;
   if (++edges_ > limits_.edges) fault_ = Fault::too_large;
-  if (edges_ % kEdgesPerLookAtTheClock == 0 && std::chrono::steady_clock::now() > until_) {
-    fault_ = Fault::too_slow;
+  if (edges_ % kEdgesPerLookAtTheClock == 0) {
+    if (std::chrono::steady_clock::now() > until_) fault_ = Fault::too_slow;
+    if (limits_.stop != nullptr && *limits_.stop) fault_ = Fault::stopped;
   }
   return !full();
 }
 
 void Builder::bytes(State from, std::uint8_t first, std::uint8_t last, State to) {
-  if (takes_edge()) bytes_.push_back({from, {first, last, to}});
+  if (alphabet_.all()) {
+    if (takes_edge()) bytes_.push_back({from, {first, last, to}});
+    return;
+  }
+  for (int b = first; b <= last; ++b) {  // runs of bytes of the alphabet
+    const int begin = b;
+    while (b <= last && alphabet_[static_cast<std::size_t>(b)]) ++b;
+    if (b == begin || !takes_edge()) continue;
+    bytes_.push_back(
+        {from, {static_cast<std::uint8_t>(begin), static_cast<std::uint8_t>(b - 1), to}});
+  }
 }
 
 void Builder::skip(State from, State to) {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <array>
+#include <atomic>
+#include <bitset>
 #include <chrono>
 #include <cstdint>
 #include <span>
@@ -33,7 +35,8 @@ struct Limits {
   std::int64_t states = 1'000'000;
   std::int64_t edges = 3'000'000;  // 12 bytes each
   std::int64_t rules = 10'000;
-  std::chrono::milliseconds time{2000};  // to compile
+  std::chrono::milliseconds time{2000};     // to compile
+  const std::atomic<bool>* stop = nullptr;  // set: nobody needs the result
 };
 
 /// Immutable. Every state reaches the end of its rule by some text, and only the root accepts empty
@@ -55,6 +58,12 @@ class Automaton {
   State alias(State s) const { return aliases_[s]; }
   /// The class of a byte: all edges treat the bytes of a class alike.
   std::uint8_t byte_class(std::uint8_t byte) const { return classes_[byte]; }
+  /// Memory held.
+  std::int64_t memory() const {
+    return 32 * states() + 12 * (std::ssize(bytes_) + std::ssize(calls_)) + 4 * std::ssize(skips_);
+  }
+  /// Whether all bytes that a text can have are in `bytes`.
+  bool is_written_in(const std::bitset<256>& bytes) const;
   /// Position in a topological order: a rule comes before the rules that it can begin with.
   std::uint32_t order(Rule rule) const { return order_[rule]; }
 
@@ -81,6 +90,7 @@ enum class Fault {
   none,       // compiled
   too_large,  // more states, edges or rules than the limits
   too_slow,   // more time than the limit
+  stopped,    // by Limits::stop
   empty,      // no text is allowed
   circular,   // a rule begins with itself
 };
@@ -89,7 +99,8 @@ enum class Fault {
 /// callers that add many edges poll full().
 class Builder {
  public:
-  explicit Builder(const Limits& limits);
+  /// Texts that need other bytes than `bytes` are not allowed.
+  explicit Builder(const Limits& limits, const std::bitset<256>& bytes = ~std::bitset<256>());
 
   /// Adds a rule; the first is the root. Rules other than the root must not accept empty text.
   Rule rule();
@@ -127,6 +138,7 @@ class Builder {
   bool sort_rules(Automaton& out) const;
 
   Limits limits_;
+  std::bitset<256> alphabet_;
   std::chrono::steady_clock::time_point until_;
   Fault fault_ = Fault::none;
   std::int64_t edges_ = 0;

@@ -1,8 +1,14 @@
 #include "server/grammar/cache.h"
 
 namespace lathe::grammar {
+namespace {
 
-Result<std::shared_ptr<Grammar>> Cache::get(const Source& source) {
+// Of all grammars kept; those in use may hold more.
+constexpr std::int64_t kMostBytes = std::int64_t{512} << 20;
+
+}  // namespace
+
+Result<std::shared_ptr<Grammar>> Cache::get(const Source& source, const Limits& limits) {
   std::string key = source.key();
   {
     const std::lock_guard lock(mutex_);
@@ -13,7 +19,7 @@ Result<std::shared_ptr<Grammar>> Cache::get(const Source& source) {
     }
   }
   // Compile without the lock, since it may take long. Two requests may duplicate the work.
-  auto made = Grammar::compile(source, vocabulary_);
+  auto made = Grammar::compile(source, vocabulary_, limits);
   if (!made) {
     ++refused_;
     return made.error();
@@ -23,7 +29,10 @@ Result<std::shared_ptr<Grammar>> Cache::get(const Source& source) {
   if (by_key_.contains(key)) return made;
   entries_.emplace_front(key, *made);
   by_key_.emplace(std::move(key), entries_.begin());
-  if (entries_.size() > capacity_) {
+  std::int64_t bytes = 0;
+  for (const Entry& e : entries_) bytes += e.second->bytes();
+  while (entries_.size() > capacity_ || (bytes > kMostBytes && entries_.size() > 1)) {
+    bytes -= entries_.back().second->bytes();
     by_key_.erase(entries_.back().first);
     entries_.pop_back();
   }

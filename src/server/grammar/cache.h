@@ -22,7 +22,8 @@ class Cache {
       : vocabulary_(std::move(vocabulary)), capacity_(capacity) {}
 
   /// Errors: Grammar::compile()'s.
-  Result<std::shared_ptr<Grammar>> get(const Source& source);
+  Result<std::shared_ptr<Grammar>> get(const Source& source, const Limits& limits = {});
+  const Vocabulary& vocabulary() const { return vocabulary_; }
 
   // Since the start.
   std::int64_t compiled() const { return compiled_.load(std::memory_order_relaxed); }

@@ -18,15 +18,18 @@ constexpr std::string_view kThink = "<think>";
 constexpr std::string_view kEndThink = "</think>";
 constexpr std::size_t kMostSourceBytes = 256 << 10;
 
-// Adds any text that ends with its first occurrence of `mark`. A failed match falls back to at most
+// Adds any text that ends with its first occurrence of `mark`; `stop`, if any, is the state after a
+// text without it. A failed match falls back to at most
 // one matched byte, since no longer prefix of such a mark occurs elsewhere in it.
-State add_until(Builder& b, State from, std::string_view mark) {
+State add_until(Builder& b, State from, std::string_view mark,
+                std::optional<State> stop = std::nullopt) {
   std::vector<State> matched = {b.state(from)};  // [bytes of the mark]
   b.skip(from, matched[0]);
   const auto front = static_cast<std::uint8_t>(mark[0]);
   for (std::size_t i = 0; i < mark.size(); ++i) matched.push_back(b.state(from));
   for (std::size_t i = 0; i < mark.size(); ++i) {
     const auto next = static_cast<std::uint8_t>(mark[i]);
+    if (stop) b.skip(matched[i], *stop);
     b.bytes(matched[i], next, next, matched[i + 1]);
     if (i > 0) b.bytes(matched[i], front, front, matched[1]);
     int begin = 0;
@@ -42,26 +45,61 @@ State add_until(Builder& b, State from, std::string_view mark) {
   return matched.back();
 }
 
+Result<State> add_arguments(Builder& b, JsonRules& json, const Tool& tool, State from) {
+  Rule arguments = json.object();
+  if (!tool.schema.empty()) {
+    const auto rule = add_schema(b, json, tool.schema, tool.path);
+    if (!rule) return rule.error();
+    arguments = *rule;
+  }
+  const State to = b.state(from);
+  b.call(from, arguments, to);
+  return to;
+}
+
+// {"name", "parameters"}; the second name is `arguments`.
+Result<State> add_call(Builder& b, JsonRules& json, const Tool& tool, const char* arguments,
+                       State from) {
+  const auto member = [&](State s, const char* name) {
+    return json.space(b.text(json.space(b.text(s, name)), ":"));
+  };
+  const State s = member(json.space(b.text(from, "{")), "\"name\"");
+  const auto end =
+      add_arguments(b, json, tool, member(json.comma(json.literal(s, tool.name)), arguments));
+  if (!end) return end.error();
+  return b.text(json.space(*end), "}");
+}
+
+// Any text, and calls in the form of the model.
+Result<State> add_text_and_calls(Builder& b, JsonRules& json, const Source& source, State from) {
+  const JsonCallForm& form = source.form;
+  const State text = b.state(from), to = b.state(from);
+  b.skip(from, text);
+  const State call = add_until(b, text, form.begin, to);
+  for (const Tool& tool : source.tools) {
+    if (form.wrapped) {
+      const auto end = add_call(b, json, tool, "\"arguments\"", json.space(call));
+      if (!end) return end.error();
+      b.skip(b.text(json.space(*end), form.end), source.one_call ? to : text);
+      continue;
+    }
+    const State name = b.text(b.text(call, form.before_name), tool.name);
+    const auto end = add_arguments(b, json, tool, b.text(name, form.after_name));
+    if (!end) return end.error();
+    b.skip(b.text(*end, form.end), source.one_call ? to : text);
+  }
+  return to;
+}
+
 // A list of {"name", "parameters"}.
 Result<State> add_calls(Builder& b, JsonRules& json, const Source& source, State from) {
   const State open = json.space(b.text(from, "["));
   const State call = b.state(from), after = b.state(from);
   b.skip(open, call);
   for (const Tool& tool : source.tools) {
-    Rule arguments = json.object();
-    if (!tool.schema.empty()) {
-      const auto rule = add_schema(b, json, tool.schema, tool.path);
-      if (!rule) return rule.error();
-      arguments = *rule;
-    }
-    const auto member = [&](State s, const char* name) {
-      return json.space(b.text(json.space(b.text(s, name)), ":"));
-    };
-    State s = member(json.space(b.text(call, "{")), "\"name\"");
-    s = member(json.comma(json.literal(s, tool.name)), "\"parameters\"");
-    const State end = b.state(from);
-    b.call(s, arguments, end);
-    b.skip(b.text(json.space(end), "}"), after);
+    const auto end = add_call(b, json, tool, "\"parameters\"", call);
+    if (!end) return end.error();
+    b.skip(*end, after);
   }
   if (!source.one_call) b.skip(json.comma(after), call);
   return b.text(json.space(after), "]");
@@ -87,6 +125,8 @@ Result<State> add_source(Builder& b, const Source& source, State from) {
     }
     case Source::Kind::calls:
       return add_calls(b, json, source, from);
+    case Source::Kind::text_and_calls:
+      return add_text_and_calls(b, json, source, from);
     case Source::Kind::choice:
       b.texts(from, source.choices, to);
       return to;
@@ -100,6 +140,11 @@ Error describe(Fault fault, const Source& source, const Limits& limits) {
     case Fault::too_slow:
       out.wanted = fmt::format("a constraint that compiles in {} ms", limits.time.count());
       out.offered = "a slower one";
+      break;
+    case Fault::stopped:
+      out.wanted = "a client that waits";
+      out.offered = "one that has left";
+      out.hint = "";
       break;
     case Fault::empty:
       out.code = ErrorCode::out_of_range;
@@ -122,26 +167,8 @@ Error describe(Fault fault, const Source& source, const Limits& limits) {
   return out;
 }
 
-}  // namespace
-
-std::string Source::key() const {
-  std::string out = fmt::format("{} {} ", static_cast<int>(kind), static_cast<int>(thinking));
-  if (kind == Kind::json_schema) out += json_text(schema);
-  if (kind == Kind::regex) out += regex;
-  if (kind == Kind::choice) out += json_text(choices);
-  for (const Tool& tool : tools) out += json_text(tool.name) + json_text(tool.schema);
-  if (one_call) out += " 1";
-  return out;
-}
-
-Result<std::shared_ptr<Grammar>> Grammar::compile(const Source& source,
-                                                  const Vocabulary& vocabulary,
-                                                  const Limits& limits) {
-  if (const std::size_t bytes = source.key().size(); bytes > kMostSourceBytes) {
-    return Error{ErrorCode::exhausted, source.path,
-                 fmt::format("at most {} bytes", kMostSourceBytes), fmt::format("{}", bytes), ""};
-  }
-  Builder b(limits);
+Result<Automaton> build(const Source& source, const Limits& limits, const std::bitset<256>& bytes) {
+  Builder b(limits, bytes);
   const Rule root = b.rule();
   State from = b.start(root);
   if (source.thinking != Thinking::none) {
@@ -156,17 +183,81 @@ Result<std::shared_ptr<Grammar>> Grammar::compile(const Source& source,
   const auto to = add_source(b, source, from);
   if (!to) return to.error();
   b.skip(*to, b.end(root));
-  Automaton automaton;
-  if (const Fault fault = b.finish(automaton); fault != Fault::none) {
+  Automaton out;
+  if (const Fault fault = b.finish(out); fault != Fault::none) {
     return describe(fault, source, limits);
   }
-  std::shared_ptr<Grammar> out(new Grammar(std::move(automaton), vocabulary));
-  Masks::Next next;
-  std::vector<std::uint32_t> bits(static_cast<std::size_t>((vocabulary.size() + 31) / 32));
-  const std::shared_ptr<Masks> masks = out->masks();
-  masks->fill(masks->start(), bits, next);
-  if (!next.any) return describe(Fault::empty, source, limits);
   return out;
+}
+
+std::vector<std::uint32_t> bits_of_all(const Source& source, const Vocabulary& vocabulary) {
+  if (!source.tokens.empty()) return source.tokens;
+  return std::vector<std::uint32_t>(static_cast<std::size_t>((vocabulary.size() + 31) / 32), ~0u);
+}
+
+Error cannot_write(const Source& source) {
+  if (source.tokens.empty()) {
+    return {ErrorCode::out_of_range, source.path, "a text that the model's tokens can write",
+            "a constraint that allows none", ""};
+  }
+  return {ErrorCode::out_of_range, source.tokens_path,
+          fmt::format("tokens that can write a text that {} allows", source.path),
+          "tokens that write none", ""};
+}
+
+}  // namespace
+
+std::string Source::key() const {
+  std::string out = fmt::format("{} {} ", static_cast<int>(kind), static_cast<int>(thinking));
+  if (kind == Kind::json_schema) out += json_text(schema);
+  if (kind == Kind::regex) out += regex;
+  if (kind == Kind::choice) out += json_text(choices);
+  for (const Tool& tool : tools) out += json_text(tool.name) + json_text(tool.schema);
+  if (one_call) out += " 1";
+  for (const std::string* part : {&form.begin, &form.before_name, &form.after_name, &form.end}) {
+    out += " " + *part;
+  }
+  out.append(reinterpret_cast<const char*>(tokens.data()), 4 * tokens.size());
+  return out;
+}
+
+Result<std::shared_ptr<Grammar>> Grammar::compile(const Source& source,
+                                                  const Vocabulary& vocabulary,
+                                                  const Limits& limits) {
+  const std::size_t size = source.key().size() - 4 * source.tokens.size();
+  if (size > kMostSourceBytes) {
+    return Error{ErrorCode::exhausted, source.path,
+                 fmt::format("at most {} bytes", kMostSourceBytes), fmt::format("{}", size), ""};
+  }
+  const std::bitset<256> bytes = vocabulary.bytes(source.tokens);
+  auto automaton = build(source, limits, ~std::bitset<256>());
+  if (!automaton) return automaton.error();
+  std::optional<TokenGraph> graph;
+  if (!automaton->is_written_in(bytes)) {
+    graph = TokenGraph::make(*automaton, vocabulary, bits_of_all(source, vocabulary));
+    if (graph && graph->empty()) return cannot_write(source);
+    // Of too many texts to look at, those that tokens of one byte can write.
+    if (!graph) automaton = build(source, limits, bytes);
+    if (!automaton) return cannot_write(source);
+  }
+  std::shared_ptr<Grammar> out(new Grammar(std::move(*automaton), vocabulary, source.tokens));
+  out->graph_ = std::move(graph);
+  if (out->graph_) return out;
+  const std::shared_ptr<Masks> masks = out->masks();
+  if (!masks->any_at_start()) return describe(Fault::empty, source, limits);
+  if (masks->cost_too_much(limits.stop)) {
+    return Error{ErrorCode::exhausted, source.path,
+                 fmt::format("a constraint that can be read in at most {} ways within a token",
+                             kMostMaskWork),
+                 "one with more", "smaller bounds of repeats inside repeats"};
+  }
+  return out;
+}
+
+std::int64_t Grammar::bytes() {
+  const std::lock_guard lock(mutex_);
+  return automaton_.memory() + 4 * std::ssize(usable_) + (masks_ ? masks_->bytes() : 0) +
+         (graph_ ? graph_->bytes() : 0);
 }
 
 std::shared_ptr<Masks> Grammar::masks(const Masks* full) {

@@ -1,14 +1,17 @@
 #include "server/grammar/masks.h"
 
 #include <algorithm>
+#include <queue>
+#include <unordered_set>
 #include <utility>
 
 namespace lathe::grammar {
 namespace {
 
-// Work of one visit: some 50 ms where nothing is known yet. Schemas need
-// thousands.
-constexpr std::int64_t kMostWork = 500'000;
+// Of the search for wide places: some 50 ms.
+constexpr std::int64_t kMostSearchWork = 200'000;
+constexpr std::int64_t kMostSearchPlaces = 4'000;
+constexpr std::size_t kPlacesMeasured = 3;
 // Tokens of up to so many bytes are looked at, the longest that this work
 // allows. Those of a byte are always looked at: they let every text go on.
 constexpr std::uint8_t kTokenLengths[] = {kLongestToken, 8, 4, 2, 1};
@@ -33,7 +36,7 @@ bool Masks::spend(Place place) {
     met_.resize(2 * static_cast<std::size_t>(walk_.places()));
   }
   if (std::exchange(met_[place], visit_) != visit_) work_ += 1 + walk_.width(place);
-  return work_ <= kMostWork || !bounded_;
+  return work_ <= kMostMaskWork;
 }
 
 // Sets the bits of the tokens below a trie node that has led to `from`, of at
@@ -111,18 +114,68 @@ void Masks::fill(Place place, std::span<std::uint32_t> bits, Next& out) {
     std::copy(at->second.bits.begin(), at->second.bits.end(), bits.begin());
     if (visit_exits(at->second, place, longest, bits)) break;
   }
-  const auto any = [&] {
-    return std::any_of(bits.begin(), bits.end(), [](std::uint32_t b) { return b != 0; });
+  out.any = std::any_of(bits.begin(), bits.end(), [](std::uint32_t b) { return b != 0; });
+}
+
+bool Masks::any_at_start() {
+  Next next;
+  std::vector<std::uint32_t> bits(static_cast<std::size_t>((vocabulary_.size() + 31) / 32));
+  fill(start(), bits, next);
+  return next.any;
+}
+
+// The widest places within reach, widest first, of those that do not behave alike for the length of
+// a token. The widest place met is followed next.
+std::vector<Place> Masks::find_wide(const std::atomic<bool>* stop) {
+  struct Found {
+    std::int64_t width;
+    Place place;
+    bool operator<(const Found& other) const {
+      return width != other.width ? width < other.width : place > other.place;
+    }
   };
-  out.any = any();
-  if (out.any || out.may_end || !walk_.goes_on(place)) return;
-  // A vocabulary that lacks the token of a byte: only longer ones can go on, whatever they cost.
-  bounded_ = false;
-  const Entry entry = make_entry(inner, bits.size());
-  std::copy(entry.bits.begin(), entry.bits.end(), bits.begin());
-  visit_exits(entry, place, kLongestToken, bits);
-  bounded_ = true;
-  out.any = any();
+  std::priority_queue<Found> open;
+  std::vector<Found> found;
+  std::unordered_set<Place> met;
+  const auto meet = [&](Place place) {
+    if (!walk_.goes_on(place)) return;
+    const Place inner = walk_.inner(place);
+    if (!met.insert(inner).second) return;
+    found.push_back({walk_.width(inner), place});
+    open.push(found.back());
+  };
+  meet(walk_.start());
+  std::int64_t work = 0;
+  while (!open.empty() && work < kMostSearchWork && walk_.places() < kMostSearchPlaces) {
+    if (stop != nullptr && *stop) break;
+    const Found from = open.top();
+    open.pop();
+    Place last = Walk::kNowhere;
+    for (int byte = 0; byte < 256; ++byte) {
+      const Place to = walk_.step(from.place, static_cast<std::uint8_t>(byte));
+      if (to == last || to == Walk::kNowhere) continue;
+      last = to;
+      work += 1 + walk_.width(to);
+      meet(to);
+    }
+  }
+  std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) { return b < a; });
+  std::vector<Place> out;
+  for (const Found& f : found) {
+    if (out.size() < kPlacesMeasured) out.push_back(f.place);
+  }
+  return out;
+}
+
+bool Masks::cost_too_much(const std::atomic<bool>* stop) {
+  const std::lock_guard lock(mutex_);
+  for (const Place place : find_wide(stop)) {
+    const std::int64_t words = (vocabulary_.size() + 31) / 32;
+    if (make_entry(walk_.inner(place), static_cast<std::size_t>(words)).longest < kLongestToken) {
+      return true;
+    }
+  }
+  return false;
 }
 
 std::int64_t Masks::bytes() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <span>
@@ -12,6 +13,10 @@
 #include "server/grammar/walk.h"
 
 namespace lathe::grammar {
+
+/// The work of one mask, about 50 ms where nothing is known yet: the places that the tokens lead
+/// to, each counted as often as the text can be read in another way there. Schemas need thousands.
+inline constexpr std::int64_t kMostMaskWork = 500'000;
 
 /// Thread-safe. Both arguments outlive it.
 class Masks {
@@ -29,10 +34,17 @@ class Masks {
   };
   /// Sets the bits [(vocab + 31) / 32] of tokens that may come next, and no others. Needs
   /// microseconds if the place, or one like it, was filled before; otherwise it walks the
-  /// vocabulary. Where the grammar can be read in so many ways that this would stall the engine,
-  /// long tokens are left out: a text still can go on and end as the grammar has it. Which ones
-  /// does not depend on earlier calls.
+  /// vocabulary. A place beyond kMostMaskWork, which cost_too_much() did not find, must not stall
+  /// the engine: long tokens are left out there, and a text still can go on and end as the grammar
+  /// has it. Which ones does not depend on earlier calls.
   void fill(Place place, std::span<std::uint32_t> bits, Next& out);
+
+  bool any_at_start();
+  /// Whether some place that a search finds has a mask of more than kMostMaskWork. The search
+  /// follows the texts that can be read in the most ways, for a bounded number of places, so the
+  /// answer depends on the grammar and the vocabulary alone. Call it before any fill(). `stop`:
+  /// ends it early, with false.
+  bool cost_too_much(const std::atomic<bool>* stop);
 
   /// Memory held; it grows with the places visited.
   std::int64_t bytes() const;
@@ -52,6 +64,7 @@ class Masks {
     std::uint8_t longest;     // bytes of the longest tokens looked at
   };
   bool spend(Place place);
+  std::vector<Place> find_wide(const std::atomic<bool>* stop);
   bool visit(std::uint32_t node, Place from, std::uint8_t longest, std::span<std::uint32_t> bits,
              std::vector<Exit>* exits);
   Entry make_entry(Place inner, std::size_t words);
@@ -65,7 +78,6 @@ class Masks {
   std::int64_t entry_bytes_ = 0;
   // The work of a visit: the widths of the places that it meets, each counted once.
   std::int64_t work_ = 0;
-  bool bounded_ = true;
   std::vector<std::uint32_t> met_;  // [places] the last visit that met each
   std::uint32_t visit_ = 0;
   std::array<Place, kLongestToken + 1> path_{};  // [depth]

@@ -6,10 +6,11 @@
 namespace lathe::grammar {
 
 Matcher::Matcher(std::shared_ptr<Grammar> grammar, const ThinkTokens& think)
-    : grammar_(std::move(grammar)),
-      masks_(grammar_->masks()),
-      place_(masks_->start()),
-      think_(think) {}
+    : grammar_(std::move(grammar)), think_(think) {
+  if (grammar_->graph() != nullptr) return;
+  masks_ = grammar_->masks();
+  place_ = masks_->start();
+}
 
 void Matcher::renew_masks() {
   if (masks_->bytes() <= kMostMaskBytes) return;
@@ -23,14 +24,22 @@ Result<bool> Matcher::allowed(std::span<std::uint32_t> bits) {
     std::fill(bits.begin(), bits.end(), ~std::uint32_t{0});
     return false;
   }
-  renew_masks();
-  Masks::Next next;
-  masks_->fill(place_, bits, next);
+  bool may_end = false;
+  if (const TokenGraph* graph = grammar_->graph()) {
+    graph->fill(node_, bits);
+    may_end = graph->may_end(node_);
+  } else {
+    renew_masks();
+    Masks::Next next;
+    masks_->fill(place_, bits, next);
+    grammar_->keep_usable(bits);
+    may_end = next.may_end;
+  }
   if (!began_ && think_.begin) {
     const auto token = static_cast<std::uint32_t>(*think_.begin);
     bits[token / 32] |= std::uint32_t{1} << (token % 32);
   }
-  return next.may_end;
+  return may_end;
 }
 
 bool Matcher::accept(std::int32_t token) {
@@ -39,6 +48,12 @@ bool Matcher::accept(std::int32_t token) {
     think_.inside = token != think_.end;
     return true;
   }
+  if (const TokenGraph* graph = grammar_->graph()) {
+    const auto next = graph->step(node_, token);
+    if (next) node_ = *next;
+    return next.has_value();
+  }
+  if (!grammar_->is_usable(token)) return false;
   const Place next = masks_->step(place_, token);
   if (next == Walk::kNowhere) return false;
   place_ = next;

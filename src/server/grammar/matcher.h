@@ -32,7 +32,8 @@ class Matcher final : public TokenConstraint {
 
   std::shared_ptr<Grammar> grammar_;
   std::shared_ptr<Masks> masks_;
-  Place place_;
+  Place place_ = Walk::kNowhere;
+  TokenGraph::Node node_ = TokenGraph::kStart;  // if the grammar has a graph
   ThinkTokens think_;
   bool began_ = false;
 };

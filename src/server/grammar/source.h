@@ -21,8 +21,18 @@ struct Tool {
   std::string path;               // of the schema, for errors
 };
 
+/// A call with its arguments as JSON, as a model writes it: begin, before_name, the name,
+/// after_name, the arguments, end. `wrapped`: between the marks is {"name", "arguments"}.
+struct JsonCallForm {
+  std::string begin;
+  bool wrapped = false;
+  std::string before_name = {};
+  std::string after_name = {};
+  std::string end;
+};
+
 struct Source {
-  enum class Kind : std::uint8_t { json_object, json_schema, regex, choice, calls };
+  enum class Kind : std::uint8_t { json_object, json_schema, regex, choice, calls, text_and_calls };
 
   Kind kind = Kind::json_object;
   std::string path;                  // of the request's field, for errors
@@ -30,8 +40,12 @@ struct Source {
   std::string regex;                 // matches the whole text
   std::vector<std::string> choices;  // the text is one of them
   std::vector<Tool> tools;           // calls: [{"name", "parameters"}, ...]
+  JsonCallForm form;                 // text_and_calls: any text, and calls in this form
   bool one_call = false;
   Thinking thinking = Thinking::none;
+  // Bits [(vocab + 31) / 32] of the tokens that may write the text; empty: all.
+  std::vector<std::uint32_t> tokens;
+  std::string tokens_path;  // of the request's field that leaves these tokens, for errors
 
   /// Equal for equal grammars.
   std::string key() const;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/grammar/vocabulary.h"
+
 namespace lathe::grammar {
 namespace {
 
@@ -44,20 +46,35 @@ Result<bool> TokenRules::allowed(std::span<std::uint32_t> bits) {
     if (lists_->vocab % 32 != 0) bits.back() = bit_of(lists_->vocab) - 1;
   }
   for (std::size_t i = 0; i < lists_->allowed.size(); ++i) bits[i] &= lists_->allowed[i];
+  std::vector<std::int32_t> cleared;
   for (const auto& sequence : lists_->bad) {
-    if (ends_bad(sequence)) word_of(bits, sequence.back()) &= ~bit_of(sequence.back());
+    if (!ends_bad(sequence) || !has_bit(bits, sequence.back())) continue;
+    word_of(bits, sequence.back()) &= ~bit_of(sequence.back());
+    cleared.push_back(sequence.back());
+  }
+  gives_way_ = !may_end && !any_but_stops(bits);
+  if (gives_way_) {
+    for (const std::int32_t token : cleared) word_of(bits, token) |= bit_of(token);
   }
   // Without an end token in the list, an answer ends only where nothing else may follow.
   return may_end && (lists_->may_end || std::ranges::count(bits, 0u) == std::ssize(bits));
+}
+
+bool TokenRules::any_but_stops(std::span<const std::uint32_t> bits) const {
+  for (std::size_t i = 0; i < bits.size(); ++i) {
+    if ((bits[i] & (lists_->stops.empty() ? ~0u : ~lists_->stops[i])) != 0) return true;
+  }
+  return false;
 }
 
 bool TokenRules::accept(std::int32_t token) {
   const auto word = static_cast<std::size_t>(token / 32);
   if (!lists_->allowed.empty() && (lists_->allowed[word] & bit_of(token)) == 0) return false;
   for (const auto& sequence : lists_->bad) {
-    if (sequence.back() == token && ends_bad(sequence)) return false;
+    if (sequence.back() == token && ends_bad(sequence) && !gives_way_) return false;
   }
   if (within_ != nullptr && !within_->accept(token)) return false;
+  gives_way_ = false;
   if (most_ == 0) return true;
   if (tail_.size() == most_) tail_.erase(tail_.begin());
   tail_.push_back(token);
@@ -67,6 +84,7 @@ bool TokenRules::accept(std::int32_t token) {
 std::unique_ptr<TokenConstraint> TokenRules::clone() const {
   auto made = std::make_unique<TokenRules>(lists_, within_ == nullptr ? nullptr : within_->clone());
   made->tail_ = tail_;
+  made->gives_way_ = gives_way_;
   return made;
 }
 

@@ -15,8 +15,10 @@ struct TokenLists {
   std::int32_t vocab = 0;
   // Bits [(vocab + 31) / 32] of the tokens that may occur; empty: all.
   std::vector<std::uint32_t> allowed;
+  std::vector<std::uint32_t> stops;  // bits of the stop tokens; empty: none
   bool may_end = true;  // a stop token is among them; if not, an answer ends where it has to
-  // Each of at least one token. The last token of a sequence is not allowed after its others.
+  // Each of at least one token. The last token of a sequence is not allowed after its others,
+  // unless another constraint leaves no other token there.
   std::vector<std::vector<std::int32_t>> bad;
 };
 
@@ -33,12 +35,14 @@ class TokenRules final : public TokenConstraint {
   std::unique_ptr<TokenConstraint> clone() const override;
 
  private:
+  bool any_but_stops(std::span<const std::uint32_t> bits) const;
   bool ends_bad(const std::vector<std::int32_t>& sequence) const;
 
   std::shared_ptr<const TokenLists> lists_;
   std::unique_ptr<TokenConstraint> within_;
   std::size_t most_ = 0;            // tokens before the last one of the longest bad sequence
   std::vector<std::int32_t> tail_;  // the answer's last most_ tokens
+  bool gives_way_ = false;          // to the other constraint, by the last allowed()
 };
 
 }  // namespace lathe::grammar

@@ -41,4 +41,15 @@ Vocabulary::Vocabulary(std::vector<std::string> texts) : texts_(std::move(texts)
   nodes_.push_back({0, static_cast<std::uint32_t>(tokens_.size()), 0, 0});
 }
 
+std::bitset<256> Vocabulary::bytes(std::span<const std::uint32_t> usable) const {
+  std::bitset<256> out;
+  for (const std::int32_t token : tokens_) {
+    const std::string& own = text(token);
+    if (own.size() == 1 && (usable.empty() || has_bit(usable, token))) {
+      out.set(static_cast<std::uint8_t>(own[0]));
+    }
+  }
+  return out;
+}
+
 }  // namespace lathe::grammar

@@ -1,6 +1,7 @@
 // Vocabulary: a trie over the bytes of all tokens.
 #pragma once
 
+#include <bitset>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -33,11 +34,19 @@ class Vocabulary {
     return texts_[static_cast<std::size_t>(token)];
   }
   std::int64_t size() const { return std::ssize(texts_); }
+  /// The bytes that are the text of a usable token. `usable`: bits [(size() + 31) / 32]; empty:
+  /// all.
+  std::bitset<256> bytes(std::span<const std::uint32_t> usable) const;
 
  private:
   std::vector<std::string> texts_;
   std::vector<Node> nodes_;
   std::vector<std::int32_t> tokens_;
 };
+
+/// A token's bit in bits [(vocab + 31) / 32].
+inline bool has_bit(std::span<const std::uint32_t> bits, std::int32_t token) {
+  return (bits[static_cast<std::size_t>(token / 32)] >> (token % 32) & 1u) != 0;
+}
 
 }  // namespace lathe::grammar

@@ -284,20 +284,48 @@ TEST_F(Grammars, LimitsHold) {
   EXPECT_THAT(got.error().message(), HasSubstr("compiles in 0 ms"));
 }
 
-// What costs too much to read whole is followed all the same, in short tokens, and its masks do not
-// depend on what the grammar was used for before.
+TEST_F(Grammars, E1CompilingStopsWhenNobodyWaits) {
+  const std::atomic<bool> stop = true;
+  Limits limits;
+  limits.stop = &stop;
+  const auto got =
+      Grammar::compile(schema(R"({"type": "string", "maxLength": 9999})"), vocabulary_, limits);
+  ASSERT_FALSE(got);
+  EXPECT_EQ(got.error().offered, "one that has left");
+}
+
+// By a cost that only the grammar and the vocabulary decide.
+TEST_F(Grammars, B2WhatCostsTooMuchIsRefused) {
+  for (const char* wide :
+       {"[^x]*a(bc|[^x]){9000}", "(.{1,80}){1,80}", "(a?){1,2000}b(a|ab){3000}"}) {
+    for (int time = 0; time < 2; ++time) {
+      EXPECT_THAT(fault(regex(wide)), HasSubstr("regex: wanted a constraint that can be read in"));
+    }
+  }
+  for (const char* narrow :
+       {"(\\w{1,20} ?){1,50}", "[a-z]{1,50}(,[a-z]{1,50}){0,50}", ".{0,10000}"}) {
+    compile(regex(narrow));
+  }
+}
+
+// A place that the search for costs does not reach, behind a long text, is followed all the same,
+// in short tokens, and its masks do not depend on what the grammar was used for before.
 TEST_F(Grammars, B2WideGrammarsAreFollowed) {
+  std::string lead;
+  for (int i = 0; i < 6000; ++i) lead += static_cast<char>('b' + i * i % 7);
   const std::uint32_t seed = test_seed(5);
   SCOPED_TRACE(seed);
   std::mt19937 random(seed);
-  const auto many = compile(regex("[^x]*a(bc|[^x]){900}"));
+  const auto many = compile(regex(lead + "[^x]*a(bc|[^x]){900}"));
   Matcher used(many, {});
+  for (const char c : lead) ASSERT_TRUE(used.accept(c));
   std::vector<std::uint32_t> mask = bits(), fresh_mask = bits();
   std::vector<std::int32_t> answer;
   for (int i = 0; i < 1500; ++i) {
     ASSERT_TRUE(used.allowed(mask));
     if (i % 300 == 299) {
-      Matcher fresh(compile(regex("[^x]*a(bc|[^x]){900}")), {});
+      Matcher fresh(compile(regex(lead + "[^x]*a(bc|[^x]){900}")), {});
+      for (const char c : lead) ASSERT_TRUE(fresh.accept(c));
       for (const std::int32_t t : answer) ASSERT_TRUE(fresh.accept(t));
       ASSERT_TRUE(fresh.allowed(fresh_mask));
       EXPECT_EQ(mask, fresh_mask) << i;
