@@ -47,14 +47,6 @@ std::optional<ApiError> check_tools(const ApiRequest& r) {
   for (std::size_t i = 0; any && i < r.tools.size(); ++i) {
     const Json& function = r.tools[i]["function"];
     named = named || function["name"] == r.tool_choice["function"]["name"];
-    if (function.value("strict", Json()) != true || r.forces_call()) continue;
-    if (r.tool_choice == "none") continue;
-    const std::string path = fmt::format("tools[{}].function.strict", i);
-    return ApiError{400, "unsupported_field",
-                    path +
-                        ": wanted false, or tool_choice \"required\" or a function, whose "
-                        "arguments follow their schema, got true",
-                    path};
   }
   if (!named) {
     return bad_field("tool_choice.function.name", "the name of one of the tools",
@@ -126,6 +118,12 @@ std::optional<ApiError> check_together(const Json& body, const ApiRequest& r) {
 }
 
 }  // namespace
+
+bool ApiRequest::wants_strict_calls() const {
+  if (!tools.is_array() || forces_call() || tool_choice == "none") return false;
+  return std::ranges::any_of(
+      tools, [](const Json& tool) { return tool["function"].value("strict", Json()) == true; });
+}
 
 std::string params_name(const ApiRequest& request, std::size_t prompt) {
   if (request.route != ApiRoute::generate) return "";

@@ -78,6 +78,8 @@ struct ApiRequest : AnswerParams {
   // Chat.
   nlohmann::ordered_json tools;        // an array, or null
   nlohmann::ordered_json tool_choice;  // as received, or null
+  /// Whether calls are the model's choice, and some tool's arguments must follow its schema.
+  bool wants_strict_calls() const;
   /// Whether the answer must be a call.
   bool forces_call() const { return tool_choice == "required" || tool_choice.is_object(); }
   nlohmann::ordered_json template_kwargs;  // an object, or null

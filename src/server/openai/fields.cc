@@ -241,6 +241,10 @@ Reader tools() {
           if (!function.contains("name") || !function["name"].is_string()) {
             return bad_field(path + ".function.name", "a string", excerpt(function));
           }
+          const Json strict = function.value("strict", Json());
+          if (!strict.is_null() && !strict.is_boolean()) {
+            return bad_field(path + ".function.strict", "true or false", excerpt(strict));
+          }
         }
         if (!value.empty()) out.tools = value;
         return std::nullopt;

@@ -99,9 +99,9 @@ void models_route(RouteCall c) {
 void tokenize_route(RouteCall c) {
   Service& service = c.service;
   service.work(c.reply, [&service, body = std::move(c.request.body), reply = c.reply,
-                         model = service.shared_model()] {
-    auto out =
-        std::make_shared<Result<std::string, ApiError>>(tokenize(body, *model, service.options()));
+                         model = service.shared_model()](const Service::StopFlag& stop) {
+    auto out = std::make_shared<Result<std::string, ApiError>>(
+        tokenize(body, *model, service.options(), &stop));
     return [reply, out] {
       if (*out) {
         reply->json(**out);
@@ -114,17 +114,17 @@ void tokenize_route(RouteCall c) {
 
 void detokenize_route(RouteCall c) {
   Service& service = c.service;
-  service.work(
-      c.reply, [body = std::move(c.request.body), reply = c.reply, model = service.shared_model()] {
-        auto out = std::make_shared<Result<std::string, ApiError>>(detokenize(body, *model));
-        return [reply, out] {
-          if (*out) {
-            reply->json(**out);
-          } else {
-            reply->error(out->error());
-          }
-        };
-      });
+  service.work(c.reply, [body = std::move(c.request.body), reply = c.reply,
+                         model = service.shared_model()](const Service::StopFlag&) {
+    auto out = std::make_shared<Result<std::string, ApiError>>(detokenize(body, *model));
+    return [reply, out] {
+      if (*out) {
+        reply->json(**out);
+      } else {
+        reply->error(out->error());
+      }
+    };
+  });
 }
 
 void tokenizer_info_route(RouteCall c) {
@@ -252,7 +252,8 @@ void flush_cache_route(RouteCall c) {
 
 void abort_route(RouteCall c) {
   Service& service = c.service;
-  service.work(c.reply, [&service, text = std::move(c.request.body), reply = c.reply] {
+  service.work(c.reply, [&service, text = std::move(c.request.body),
+                         reply = c.reply](const Service::StopFlag&) {
     auto which = std::make_shared<Result<AbortBody, ApiError>>(read_abort(text));
     return [&service, reply, which] {
       if (!*which) {

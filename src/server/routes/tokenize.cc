@@ -25,7 +25,8 @@ Result<bool, ApiError> read_flag(const Json& body, const char* name, bool absent
 Result<std::vector<std::int32_t>, ApiError> encode_messages(const std::string& body,
                                                             const ServedModel& model,
                                                             const ServerOptions& options,
-                                                            bool special) {
+                                                            bool special,
+                                                            const std::atomic<bool>* stop) {
   if (model.chat == nullptr) {
     return ApiError{400, "template_error",
                     "messages: wanted a model with a chat template, got one without", "messages"};
@@ -34,7 +35,7 @@ Result<std::vector<std::int32_t>, ApiError> encode_messages(const std::string& b
   limits.strict = false;  // this route has fields of its own
   const auto request = parse_request(ApiRoute::chat, body, limits);
   if (!request) return request.error();
-  auto prompt = encode_chat(*request, model, options, special);
+  auto prompt = encode_chat(*request, model, options, special, stop);
   if (!prompt) return prompt.error();
   return std::move(prompt->tokens);
 }
@@ -42,7 +43,8 @@ Result<std::vector<std::int32_t>, ApiError> encode_messages(const std::string& b
 }  // namespace
 
 Result<std::string, ApiError> tokenize(const std::string& body, const ServedModel& model,
-                                       const ServerOptions& options) {
+                                       const ServerOptions& options,
+                                       const std::atomic<bool>* stop) {
   const auto json = parse_body(body);
   if (!json) return json.error();
   const bool chat = json->contains("messages");
@@ -55,7 +57,7 @@ Result<std::string, ApiError> tokenize(const std::string& body, const ServedMode
   std::vector<std::vector<std::int32_t>> lists;
   bool several = false;
   if (chat) {
-    auto tokens = encode_messages(body, model, options, *special);
+    auto tokens = encode_messages(body, model, options, *special, stop);
     if (!tokens) return tokens.error();
     lists.push_back(std::move(*tokens));
   } else {
@@ -70,7 +72,7 @@ Result<std::string, ApiError> tokenize(const std::string& body, const ServedMode
       if (!one.is_string()) {
         return bad_field(several ? fmt::format("prompt[{}]", i) : "prompt", "text", excerpt(one));
       }
-      auto tokens = model.tokenizer.encode(one.get_ref<const std::string&>(), *special);
+      auto tokens = model.tokenizer.encode(one.get_ref<const std::string&>(), *special, {}, stop);
       if (!tokens) return ApiError{400, "tokenizer_error", tokens.error().message(), "prompt"};
       lists.push_back(std::move(*tokens));
     }

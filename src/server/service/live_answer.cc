@@ -77,15 +77,7 @@ std::vector<Submission> LiveAnswer::submissions() const {
     s.request.sampling = request_.sampling[c.prompt];
     // Only a prompt's first choice scores the prompt; the others share the result.
     if (i % n == 0) s.request.prompt_logprobs_from = request_.score_from;
-    std::unique_ptr<TokenConstraint> constraint;
-    if (const auto& made = request_.grammars[c.prompt]) {
-      constraint = std::make_unique<grammar::Matcher>(made, request_.think);
-    }
-    if (request_.token_lists != nullptr) {
-      constraint =
-          std::make_unique<grammar::TokenRules>(request_.token_lists, std::move(constraint));
-    }
-    s.request.constraint = std::move(constraint);
+    s.request.constraint = make_constraint(request_, c.prompt);
     if (auto& seed = s.request.sampling.seed) {
       seed = seed_of_choice(*seed, static_cast<std::int32_t>(i % n));
     }

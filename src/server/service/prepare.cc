@@ -7,6 +7,7 @@
 
 #include "kernels/philox.h"
 #include "ops/sampling_params.h"
+#include "server/openai/text_offsets.h"
 #include "server/service/render_chat.h"
 
 namespace lathe {
@@ -54,10 +55,16 @@ grammar::Thinking thinking_of(const ServedModel& model, const std::string& promp
   return inside ? grammar::Thinking::inside : grammar::Thinking::none;
 }
 
-// The grammar of an answer that must be a call.
-grammar::Source calls_of(const ApiRequest& api) {
+bool is_strict(const nlohmann::ordered_json& function) {
+  return function.value("strict", nlohmann::ordered_json()) == true;
+}
+
+// The grammar of an answer that must be a call, or that may have calls whose arguments follow the
+// schemas of strict tools.
+grammar::Source calls_of(const ApiRequest& api, const grammar::JsonCallForm* form) {
   grammar::Source out;
-  out.kind = grammar::Source::Kind::calls;
+  out.kind = form == nullptr ? grammar::Source::Kind::calls : grammar::Source::Kind::text_and_calls;
+  if (form != nullptr) out.form = *form;
   out.path = "tools";
   out.one_call = !api.parallel_tool_calls || api.tool_choice.is_object();
   for (std::size_t i = 0; i < api.tools.size(); ++i) {
@@ -67,6 +74,7 @@ grammar::Source calls_of(const ApiRequest& api) {
     if (!meant) continue;
     auto schema = function.value("parameters", nlohmann::ordered_json());
     if (schema.is_null()) schema = {{"type", "object"}, {"additionalProperties", false}};
+    if (form != nullptr && !is_strict(function)) schema = nlohmann::ordered_json::object();
     out.tools.push_back({function["name"].get<std::string>(), std::move(schema),
                          fmt::format("tools[{}].function.parameters", i)});
   }
@@ -90,6 +98,21 @@ void set_thinking(const ServedModel& model, grammar::Thinking thinking, Prepared
   if (!out.think.inside) out.think.begin = begin;
 }
 
+std::optional<ApiError> refuse_strict(const ServedModel& model, const ApiRequest& api) {
+  if (model.json_calls && model.grammars != nullptr) return std::nullopt;
+  std::size_t i = 0;
+  while (!is_strict(api.tools[i]["function"])) ++i;
+  const std::string path = fmt::format("tools[{}].function.strict", i);
+  return ApiError{
+      400, "unsupported_field",
+      fmt::format("{}: wanted false, or tool_choice \"required\" or a function, as {}, got true",
+                  path,
+                  model.grammars == nullptr
+                      ? "--grammar-backend none follows no schema"
+                      : "this model does not write arguments as JSON when it chooses to call"),
+      path};
+}
+
 // What marks mean in this answer.
 std::optional<ApiError> set_markup(const ServedModel& model, const std::string& prompt,
                                    PreparedRequest& out) {
@@ -100,7 +123,11 @@ std::optional<ApiError> set_markup(const ServedModel& model, const std::string& 
   rules.reasoning_stays = !api.separate_reasoning;
   rules.starts_inside = rules.reasoning && thinking == grammar::Thinking::inside;
   rules.list_of_calls = api.forces_call();
-  if (api.forces_call()) api.constraint = calls_of(api);
+  if (api.forces_call()) api.constraint = calls_of(api, nullptr);
+  if (api.wants_strict_calls() && model.tools != ToolFormat::none) {
+    if (auto wrong = refuse_strict(model, api)) return wrong;
+    api.constraint = calls_of(api, &*model.json_calls);
+  }
   if (api.constraint) set_thinking(model, thinking, out);
   const bool calls = api.tools.is_array() && api.tool_choice != "none";
   for (const auto& [token, text] : model.marks) {
@@ -129,8 +156,17 @@ std::string prompt_path(const ApiRequest& api, std::size_t i, bool is_text) {
   return name + (api.batch ? fmt::format("[{}]", i) : "");
 }
 
+// As offsets_in(), of the text that the ids make.
+std::vector<std::int64_t> offsets_of_ids(const std::vector<std::int32_t>& ids,
+                                         const Tokenizer& tokenizer, bool skip_special_tokens) {
+  TextOffsets offsets(tokenizer.detokenizer(skip_special_tokens), 0);
+  std::vector<std::int64_t> out;
+  for (const std::int32_t id : ids) out.push_back(offsets.next(id));
+  return out;
+}
+
 std::optional<ApiError> encode_prompts(const ServedModel& model, const ServerOptions& options,
-                                       PreparedRequest& out) {
+                                       const std::atomic<bool>* stop, PreparedRequest& out) {
   ApiRequest& api = out.api;
   const auto add = [&](std::vector<std::int32_t> tokens, std::string text) {
     out.prompts.push_back({std::move(text), std::move(tokens), 0});
@@ -144,7 +180,7 @@ std::optional<ApiError> encode_prompts(const ServedModel& model, const ServerOpt
                       "--chat-template FILE, or /v1/completions",
                       "messages"};
     }
-    auto prompt = encode_chat(api, model, options, /*add_special_tokens=*/false);
+    auto prompt = encode_chat(api, model, options, /*add_special_tokens=*/false, stop);
     if (!prompt) return prompt.error();
     if (auto wrong = set_markup(model, prompt->text, out)) return wrong;
     if (prompt->tokens.empty()) return bad_field("messages", "at least one token", "none");
@@ -156,7 +192,7 @@ std::optional<ApiError> encode_prompts(const ServedModel& model, const ServerOpt
     PromptInput& p = api.prompts[i];
     const std::string path = prompt_path(api, i, p.is_text);
     if (p.is_text) {
-      auto tokens = model.tokenizer.encode(p.text, /*add_special_tokens=*/true);
+      auto tokens = model.tokenizer.encode(p.text, /*add_special_tokens=*/true, {}, stop);
       if (!tokens) return ApiError{400, "tokenizer_error", tokens.error().message(), path};
       p.tokens = std::move(*tokens);
     }
@@ -172,13 +208,55 @@ std::optional<ApiError> encode_prompts(const ServedModel& model, const ServerOpt
     if (auto wrong = truncate(model, api, i, p.tokens)) return wrong;
     const bool whole_text = p.is_text && p.tokens.size() == count;
     std::string shown;
-    if (api.echo) shown = whole_text ? p.text : model.tokenizer.decode(p.tokens, true);
+    std::vector<std::int64_t> offsets;
+    if (api.echo) {
+      shown = whole_text ? p.text : model.tokenizer.decode(p.tokens, api.skip_special_tokens);
+    }
+    if (api.echo && api.logprobs) {
+      offsets = whole_text ? offsets_in(p.text, p.tokens, model.tokenizer)
+                           : offsets_of_ids(p.tokens, model.tokenizer, api.skip_special_tokens);
+    }
     add(std::move(p.tokens), std::move(shown));
+    out.prompts.back().offsets = std::move(offsets);
   }
   return std::nullopt;
 }
 
-std::optional<ApiError> compile_grammars(const ServedModel& model, PreparedRequest& out) {
+// What leaves tokens out of the answers to all prompts.
+std::string tokens_path(const PreparedRequest& request, std::size_t prompt) {
+  if (!request.api.allowed_token_ids.empty()) return "allowed_token_ids";
+  return request.token_lists != nullptr ? "bad_words"
+                                        : params_name(request.api, prompt) + "stop_token_ids";
+}
+
+// Bits of the tokens that may write constrained text: allowed, no stop token, and no bad word by
+// itself. Empty: all that have text.
+std::vector<std::uint32_t> usable_tokens(const ServedModel& model, const PreparedRequest& request,
+                                         std::size_t prompt) {
+  const bool calls =
+      request.api.params(prompt).constraint->kind == grammar::Source::Kind::text_and_calls;
+  const grammar::Vocabulary& vocabulary =
+      (calls ? model.call_grammars() : *model.grammars).vocabulary();
+  std::vector<std::uint32_t> out(static_cast<std::size_t>((model.vocab + 31) / 32), ~0u);
+  const auto clear = [&](std::int32_t token) {
+    out[static_cast<std::size_t>(token / 32)] &= ~(std::uint32_t{1} << (token % 32));
+  };
+  if (const auto& lists = request.token_lists) {
+    if (!lists->allowed.empty()) out = lists->allowed;
+    for (const auto& sequence : lists->bad) {
+      if (sequence.size() == 1) clear(sequence[0]);
+    }
+  }
+  for (const std::int32_t t : stop_tokens(request.sampling[prompt], model.eos)) clear(t);
+  const bool all = std::ranges::all_of(
+      vocabulary.tokens(), [&](std::int32_t token) { return grammar::has_bit(out, token); });
+  return all ? std::vector<std::uint32_t>() : out;
+}
+
+std::optional<ApiError> compile_grammars(const ServedModel& model, const std::atomic<bool>* stop,
+                                         PreparedRequest& out) {
+  grammar::Limits limits;  // its time is for all prompts
+  limits.stop = stop;
   for (std::size_t i = 0; i < out.prompts.size(); ++i) {
     const auto& source = out.api.params(i).constraint;
     out.grammars.emplace_back();
@@ -188,12 +266,19 @@ std::optional<ApiError> compile_grammars(const ServedModel& model, PreparedReque
                       source->path + ": wanted none with --grammar-backend none, got some",
                       source->path};
     }
-    auto made = model.grammars->get(*source);
+    grammar::Source limited = *source;
+    limited.tokens = usable_tokens(model, out, i);
+    limited.tokens_path = tokens_path(out, i);
+    const auto start = std::chrono::steady_clock::now();
+    const bool calls = limited.kind == grammar::Source::Kind::text_and_calls;
+    grammar::Cache& cache = calls ? model.call_grammars() : *model.grammars;
+    auto made = cache.get(limited, limits);
+    limits.time -= std::chrono::duration_cast<std::chrono::milliseconds>(
+        std::chrono::steady_clock::now() - start);
     if (!made) {
       const Error& e = made.error();
-      const bool malformed = e.code == ErrorCode::malformed;
-      return ApiError{400, malformed ? "invalid_value" : "unsupported_schema", e.message(),
-                      e.field};
+      const bool value = e.code == ErrorCode::malformed || e.field == limited.tokens_path;
+      return ApiError{400, value ? "invalid_value" : "unsupported_schema", e.message(), e.field};
     }
     out.grammars.back() = std::move(*made);
   }
@@ -224,6 +309,7 @@ std::optional<ApiError> set_token_lists(const ServedModel& model, PreparedReques
   if (api.allowed_token_ids.empty() && api.bad_words.empty()) return std::nullopt;
   grammar::TokenLists lists;
   lists.vocab = model.vocab;
+  lists.stops = grammar::bits_of(stop_tokens(out.sampling[0], model.eos), model.vocab);
   if (!api.allowed_token_ids.empty()) {
     for (std::size_t i = 0; i < api.allowed_token_ids.size(); ++i) {
       const std::int32_t id = api.allowed_token_ids[i];
@@ -248,6 +334,24 @@ std::optional<ApiError> set_token_lists(const ServedModel& model, PreparedReques
     }
   }
   out.token_lists = std::make_shared<const grammar::TokenLists>(std::move(lists));
+  return std::nullopt;
+}
+
+// Rejects answers that no token may begin, as the engine would.
+std::optional<ApiError> check_first_tokens(const ServedModel& model, const PreparedRequest& out) {
+  for (std::size_t i = 0; i < out.prompts.size(); ++i) {
+    const auto constraint = make_constraint(out, i);
+    if (constraint == nullptr) continue;
+    std::vector<std::uint32_t> bits(static_cast<std::size_t>((model.vocab + 31) / 32));
+    const auto may_end = constraint->allowed(bits);
+    if (!may_end) return bad_field(may_end.error());
+    const auto stops = grammar::bits_of(stop_tokens(out.sampling[i], model.eos), model.vocab);
+    bool any = false;
+    for (std::size_t w = 0; w < bits.size(); ++w) any = any || (bits[w] & ~stops[w]) != 0;
+    if (any) continue;
+    return bad_field(tokens_path(out, i),
+                     "a token that the answer may begin with, and that is no stop token", "none");
+  }
   return std::nullopt;
 }
 
@@ -369,12 +473,25 @@ std::optional<ApiError> check_model(const std::string& model, const ServerOption
                   "model"};
 }
 
+std::unique_ptr<TokenConstraint> make_constraint(const PreparedRequest& request,
+                                                 std::size_t prompt) {
+  std::unique_ptr<TokenConstraint> out;
+  if (const auto& made = request.grammars[prompt]) {
+    out = std::make_unique<grammar::Matcher>(made, request.think);
+  }
+  if (request.token_lists != nullptr) {
+    out = std::make_unique<grammar::TokenRules>(request.token_lists, std::move(out));
+  }
+  return out;
+}
+
 std::uint64_t seed_of_choice(std::uint64_t seed, std::int32_t i) {
   return i == 0 ? seed : random_bits(seed, static_cast<std::uint64_t>(i));
 }
 
 Result<PreparedRequest, ApiError> prepare(ApiRoute route, const std::string& body,
-                                          const ServedModel& model, const ServerOptions& options) {
+                                          const ServedModel& model, const ServerOptions& options,
+                                          const std::atomic<bool>* stop) {
   const auto start = std::chrono::steady_clock::now();
   auto api = parse_request(route, body, options.fields);
   if (!api) return api.error();
@@ -383,12 +500,10 @@ Result<PreparedRequest, ApiError> prepare(ApiRoute route, const std::string& bod
   if (out.api.model) {
     if (auto wrong = check_model(*out.api.model, options)) return *wrong;
   }
-  if (auto wrong = encode_prompts(model, options, out)) return *wrong;
-  if (auto wrong = compile_grammars(model, out)) return *wrong;
+  if (auto wrong = encode_prompts(model, options, stop, out)) return *wrong;
   for (std::size_t i = 0; i < out.prompts.size(); ++i) {
     out.sampling.push_back(sampling_of(model, options, out.api, out.api.params(i)));
   }
-  if (auto wrong = set_token_lists(model, out)) return *wrong;
   if (auto wrong = fit_lengths(model, options, out)) return *wrong;
   if (auto wrong = fit_queue(options, out.api)) return *wrong;
   for (const SamplingParams& params : out.sampling) {
@@ -396,6 +511,9 @@ Result<PreparedRequest, ApiError> prepare(ApiRoute route, const std::string& bod
       return bad_field(ok.error());
     }
   }
+  if (auto wrong = set_token_lists(model, out)) return *wrong;
+  if (auto wrong = compile_grammars(model, stop, out)) return *wrong;
+  if (auto wrong = check_first_tokens(model, out)) return *wrong;
   out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return out;
 }

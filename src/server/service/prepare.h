@@ -1,6 +1,7 @@
 // Turns a request's body into what the engine needs. Runs on workers.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,9 +32,16 @@ struct PreparedRequest {
 
 /// Errors: 400, parse_request()'s; an unknown model (404 model_not_found); messages and templates;
 /// tokens outside the vocabulary; a prompt and an answer beyond the capacity
-/// (context_length_exceeded); an answer too large to hold.
+/// (context_length_exceeded); an answer too large to hold; tokens that cannot write what the
+/// request's constraint allows. `stop`: once it is set, nobody needs the result, and a long call
+/// ends with some error.
 Result<PreparedRequest, ApiError> prepare(ApiRoute route, const std::string& body,
-                                          const ServedModel& model, const ServerOptions& options);
+                                          const ServedModel& model, const ServerOptions& options,
+                                          const std::atomic<bool>* stop = nullptr);
+
+/// The constraint on the answers to a prompt, for one of them; null: none.
+std::unique_ptr<TokenConstraint> make_constraint(const PreparedRequest& request,
+                                                 std::size_t prompt);
 
 /// 404 model_not_found, unless `name` is one of the model's.
 std::optional<ApiError> check_model(const std::string& name, const ServerOptions& options);

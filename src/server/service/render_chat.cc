@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
+#include "base/json_digits.h"
 #include "server/openai/field_readers.h"
 #include "server/service/reply.h"
 
@@ -63,8 +64,8 @@ std::optional<ApiError> read_tool_calls(Json& calls, const std::string& path) {
                       (arguments.is_string() && is_blank(arguments.get_ref<const std::string&>()));
     if (none) arguments = Json::object();
     if (!arguments.is_string()) continue;
-    // As answers are read: the last of equal names wins.
-    Json object = read_json<Json>(arguments.get_ref<const std::string&>());
+    // As answers are read: the last of equal names wins, and numbers keep their digits.
+    Json object = read_json_digits(arguments.get_ref<const std::string&>());
     if (!object.is_object()) {
       return bad_field(here + ".arguments", "a JSON object in a string", excerpt(arguments));
     }
@@ -177,7 +178,8 @@ std::vector<std::size_t> take_breaks(std::string& text) {
 }  // namespace
 
 Result<ChatPrompt, ApiError> encode_chat(const ApiRequest& request, const ServedModel& model,
-                                         const ServerOptions& options, bool add_special_tokens) {
+                                         const ServerOptions& options, bool add_special_tokens,
+                                         const std::atomic<bool>* stop) {
   ApiRequest plain;
   if (options.plain_content) {
     plain = request;
@@ -193,7 +195,7 @@ Result<ChatPrompt, ApiError> encode_chat(const ApiRequest& request, const Served
   if (!text) return text.error();
   std::vector<std::size_t> breaks;
   if (options.plain_content) breaks = take_breaks(*text);
-  auto tokens = model.tokenizer.encode(*text, add_special_tokens, breaks);
+  auto tokens = model.tokenizer.encode(*text, add_special_tokens, breaks, stop);
   if (!tokens) return ApiError{400, "tokenizer_error", tokens.error().message(), "messages"};
   return ChatPrompt{std::move(*text), std::move(*tokens)};
 }

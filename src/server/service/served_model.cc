@@ -13,6 +13,7 @@
 #include "plan/explain.h"
 #include "plan/matrix.h"
 #include "plan/plan_json.h"
+#include "server/service/call_form.h"
 
 namespace lathe {
 namespace {
@@ -114,6 +115,10 @@ std::string fingerprint_of(const Runtime& runtime, const std::string& folder) {
                      static_cast<std::uint32_t>(XXH3_64bits(text.data(), text.size())));
 }
 
+bool is_think(const std::pair<std::int32_t, std::string>& mark) {
+  return mark.second == "<think>" || mark.second == "</think>";
+}
+
 std::string describe_markup(const ServedModel& model, const ServerOptions& options,
                             ToolFormat written) {
   const auto why = [](bool automatic, std::string_view flag, bool found, std::string_view mark) {
@@ -168,20 +173,33 @@ ServedModel::ServedModel(Runtime& runtime, const Tokenizer& its_tokenizer,
   const auto named = parse_enum<ToolFormat>(options.tool_call_parser);
   const ToolFormat written = find_tool_format(source);
   tools = named ? *named : written;
+  json_calls = find_json_call_form(tools, source);
   markup = describe_markup(*this, options, written);
   find_marks();
   if (options.grammar_backend != "none") {
-    grammars = std::make_unique<grammar::Cache>(token_texts());
+    grammars = std::make_unique<grammar::Cache>(token_texts(false));
   }
 }
 
-// Special tokens have no text: they are not part of an answer's text.
-grammar::Vocabulary ServedModel::token_texts() const {
+grammar::Cache& ServedModel::call_grammars() const {
+  std::call_once(calls_once_, [&] {
+    const bool any = std::ranges::any_of(marks, [](const auto& mark) { return !is_think(mark); });
+    if (any) calls_ = std::make_unique<grammar::Cache>(token_texts(true));
+  });
+  return calls_ != nullptr ? *calls_ : *grammars;
+}
+
+// Special tokens have no text, as they are not part of an answer's text; but marks of calls may
+// have.
+grammar::Vocabulary ServedModel::token_texts(bool with_marks) const {
   std::vector<std::string> out(static_cast<std::size_t>(vocab));
   for (std::int32_t t = 0; t < std::min(vocab, tokenizer.vocab_size()); ++t) {
     if (tokenizer.has(t) && !tokenizer.is_special(t)) {
       out[static_cast<std::size_t>(t)] = tokenizer.bytes_of(t);
     }
+  }
+  for (const auto& mark : marks) {
+    if (with_marks && !is_think(mark)) out[static_cast<std::size_t>(mark.first)] = mark.second;
   }
   return grammar::Vocabulary(std::move(out));
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -49,10 +50,18 @@ struct ServedModel {
   std::vector<std::pair<std::int32_t, std::string>> marks;
   nlohmann::json tokenizer_config;           // tokenizer_config.json, an object
   std::unique_ptr<grammar::Cache> grammars;  // null: --grammar-backend none
+  // How calls are written, if that is JSON.
+  std::optional<grammar::JsonCallForm> json_calls;
+  /// The grammars of text with calls, in which the marks of calls have text though they are special
+  /// tokens. Made on first use. Precondition: grammars is set.
+  grammar::Cache& call_grammars() const;
 
  private:
   void find_marks();
-  grammar::Vocabulary token_texts() const;
+  grammar::Vocabulary token_texts(bool with_marks) const;
+
+  mutable std::once_flag calls_once_;
+  mutable std::unique_ptr<grammar::Cache> calls_;  // null: grammars has the same tokens
 };
 
 }  // namespace lathe

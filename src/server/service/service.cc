@@ -54,6 +54,17 @@ std::string ignored_header(const std::vector<std::string>& names) {
   return out;
 }
 
+// The open routes that say how the server is.
+bool asks_for_health(std::string_view request) {
+  for (const std::string_view method : {"GET /", "HEAD /"}) {
+    if (!request.starts_with(method)) continue;
+    request.remove_prefix(method.size());
+    const std::string_view path = request.substr(0, request.find_first_of(" ?"));
+    return path == "health" || path == "ping" || path == "ready";
+  }
+  return false;
+}
+
 ApiError unavailable(std::string_view code, std::string message) {
   return {503, code, std::move(message), ""};
 }
@@ -97,9 +108,11 @@ void Service::run() {
     return response;
   };
   handler.tick = [this] { tick(); };
+  handler.spares = asks_for_health;
   http_->run(std::move(handler), [this](int number) { on_signal(number); });
-  // Jobs that outlast --shutdown-timeout cannot be interrupted.
-  if (state_ == ServiceState::draining && preparing_ > 0) leave_at_once();
+  // What outlasts --shutdown-timeout by more than a second, such as a long step, is left as it is.
+  const bool steps = engine_ != nullptr && engine_->stuck_for() > std::chrono::seconds(1);
+  if (state_ == ServiceState::draining && (steps || !preparing_.empty())) leave_at_once();
   workers_.reset();
   engine_.reset();
 }
@@ -149,7 +162,7 @@ std::string_view Service::health() const {
 }
 
 bool Service::takes_requests() const {
-  return state_ == ServiceState::ready && queued_ + preparing_ < options_.max_queued_requests;
+  return state_ == ServiceState::ready && waiting_choices() < options_.max_queued_requests;
 }
 
 void Service::handle(HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
@@ -164,26 +177,33 @@ void Service::handle(HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
   dispatch_(*this, std::move(request), std::move(reply));
 }
 
-void Service::work(std::shared_ptr<Reply> reply, std::function<std::function<void()>()> job) {
-  ++preparing_;
-  // Workers check a flag, since the connection belongs to this thread.
-  const auto left = std::make_shared<std::atomic<bool>>(false);
-  reply->on_gone([left](ClientEnd) { left->store(true, std::memory_order_relaxed); });
-  workers_->add([this, left, reply = std::move(reply), job = std::move(job)]() mutable {
+void Service::work(std::shared_ptr<Reply> reply,
+                   std::function<std::function<void()>(const StopFlag& stop)> job, int seconds) {
+  const auto stop = std::make_shared<StopFlag>(false);
+  if (seconds == 0) seconds = options_.request_timeout;
+  const std::uint64_t id = ++last_job_;
+  preparing_[id] = {reply, stop, Clock::now(), seconds};
+  reply->on_gone([this, id](ClientEnd) {
+    if (const auto at = preparing_.find(id); at != preparing_.end()) {
+      if (!at->second.stop->exchange(true)) ++metrics_.aborted["why=\"client\""];
+    }
+  });
+  workers_->add([this, id, stop, reply = std::move(reply), job = std::move(job)]() mutable {
     std::function<void()> then;
     try {
-      if (!left->load(std::memory_order_relaxed)) then = job();
+      if (!stop->load(std::memory_order_relaxed)) then = job(*stop);
     } catch (const std::exception& e) {  // out of memory, above all: fails this request alone
       then = [reply, what = std::string(e.what())] {
         reply->error({500, "engine_error", "the request could not be read: " + what, ""});
       };
     }
     // Return the reply to the thread that it belongs to.
-    http_->post([this, then = std::move(then), reply = std::move(reply)] {
-      --preparing_;
-      if (reply->gone()) {
+    http_->post([this, id, stop, then = std::move(then), reply = std::move(reply)] {
+      preparing_.erase(id);
+      const bool over = stop->load(std::memory_order_relaxed);
+      if (!over && reply->gone()) {
         ++metrics_.aborted["why=\"client\""];
-      } else if (then) {
+      } else if (!over && then) {
         then();
       }
       if (state_ == ServiceState::draining) stop_if_drained();
@@ -191,11 +211,17 @@ void Service::work(std::shared_ptr<Reply> reply, std::function<std::function<voi
   });
 }
 
+// Answers at once. The worker ends the job as soon as it sees the flag.
+void Service::cut_off(Preparing& job, const ApiError& error) {
+  if (job.stop->exchange(true)) return;
+  job.reply->error(error);
+}
+
 ApiError Service::queue_full(std::int64_t choices) const {
   return unavailable("queue_full",
                      fmt::format("answers: wanted at most {} waiting, got {} and {} more; retry "
                                  "later, or --max-queued-requests",
-                                 options_.max_queued_requests, queued_ + preparing_, choices));
+                                 options_.max_queued_requests, waiting_choices(), choices));
 }
 
 std::optional<ApiError> Service::refuse_new() const {
@@ -205,7 +231,7 @@ std::optional<ApiError> Service::refuse_new() const {
   if (state_ == ServiceState::failed) {
     return unavailable("engine_stuck", "the engine has failed; the log says why");
   }
-  if (queued_ + preparing_ >= options_.max_queued_requests) {
+  if (waiting_choices() >= options_.max_queued_requests) {
     return queue_full(1);
   }
   if (options_.max_queued_tokens > 0 && queued_tokens_ >= options_.max_queued_tokens) {
@@ -226,9 +252,10 @@ void Service::generate(ApiRoute route, std::string body, std::shared_ptr<Reply> 
   }
   if (seconds == 0) seconds = options_.request_timeout;
   const auto received = Clock::now();
-  work(reply, [this, route, body = std::move(body), reply, received, seconds, model = model_] {
-    auto prepared =
-        std::make_shared<Result<PreparedRequest, ApiError>>(prepare(route, body, *model, options_));
+  auto job = [this, route, body = std::move(body), reply, received, seconds,
+              model = model_](const StopFlag& stop) -> std::function<void()> {
+    auto prepared = std::make_shared<Result<PreparedRequest, ApiError>>(
+        prepare(route, body, *model, options_, &stop));
     return [this, prepared, reply, received, seconds] {
       if (*prepared) {
         submit(std::move(**prepared), reply, received, seconds);
@@ -236,7 +263,8 @@ void Service::generate(ApiRoute route, std::string body, std::shared_ptr<Reply> 
         reply->error(prepared->error());
       }
     };
-  });
+  };
+  work(std::move(reply), std::move(job), seconds);
 }
 
 void Service::submit(PreparedRequest prepared, std::shared_ptr<Reply> reply,
@@ -429,7 +457,7 @@ void Service::try_flushes(Clock::time_point now) {
       flush.reply->error(
           {400, "invalid_value",
            fmt::format("the cache is in use: {} running, {} waiting; ?timeout=S waits",
-                       stats_.running, stats_.waiting + preparing_),
+                       stats_.running, stats_.waiting + std::ssize(preparing_)),
            ""});
     } else {
       flushes_.push_back(std::move(flush));
@@ -455,19 +483,18 @@ void Service::on_signal(int) {
   state_ = ServiceState::draining;
   drain_until_ = Clock::now() + std::chrono::seconds(options_.shutdown_timeout);
   http_->close_listener();
+  const ApiError error = unavailable("draining", "the server is shutting down; retry with another");
+  for (auto& [id, job] : preparing_) cut_off(job, error);
   std::vector<std::uint64_t> waiting;
   for (const auto& [id, live] : live_) {
     if (!live.answer->started()) waiting.push_back(id);
   }
-  for (std::uint64_t id : waiting) {
-    cut_off(id, "shutdown",
-            unavailable("draining", "the server is shutting down; retry with another"));
-  }
+  for (std::uint64_t id : waiting) cut_off(id, "shutdown", error);
   stop_if_drained();
 }
 
 void Service::stop_if_drained() {
-  if (live_.empty() && preparing_ == 0) end(0);
+  if (idle()) end(0);
 }
 
 void Service::tick() {
@@ -490,17 +517,24 @@ void Service::time_out(Clock::time_point now) {
     std::uint64_t id;
     ApiError error;
   };
+  const auto since = [now](Clock::time_point from) {
+    return std::chrono::duration<double>(now - from).count();
+  };
+  const auto too_long = [](int seconds) {
+    return unavailable("request_timeout",
+                       fmt::format("the request took more than {} s; --request-timeout", seconds));
+  };
+  for (auto& [id, job] : preparing_) {
+    if (job.seconds > 0 && since(job.received) >= job.seconds) cut_off(job, too_long(job.seconds));
+  }
   std::vector<Late> late;
   const bool stuck = state_ == ServiceState::ready && health() == "stuck";
   for (auto& [id, live] : live_) {
-    const auto waited = std::chrono::duration<double>(now - live.answer->received()).count();
+    const double waited = since(live.answer->received());
     if (stuck) {
       late.push_back({id, unavailable("engine_stuck", "the engine makes no progress")});
     } else if (live.seconds > 0 && waited >= live.seconds) {
-      late.push_back(
-          {id, unavailable("request_timeout", fmt::format("the request took more than {} s; "
-                                                          "--request-timeout",
-                                                          live.seconds))});
+      late.push_back({id, too_long(live.seconds)});
     } else if (options_.queue_timeout > 0 && !live.answer->started() &&
                waited >= options_.queue_timeout) {
       late.push_back(

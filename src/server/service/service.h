@@ -69,11 +69,14 @@ class Service {
   std::int64_t created() const { return created_; }
   double generation_rate() const { return rate_; }
   std::int64_t queued() const { return queued_; }
-  bool idle() const { return live_.empty() && preparing_ == 0; }
+  bool idle() const { return live_.empty() && preparing_.empty(); }
 
-  /// Runs `job` on a worker, then the function that it returns in this thread, unless the client
-  /// has gone.
-  void work(std::shared_ptr<Reply> reply, std::function<std::function<void()>()> job);
+  /// Set once nobody needs a job's result: the client has gone, the time is up, the server stops.
+  using StopFlag = std::atomic<bool>;
+  /// Runs `job` on a worker, then the function that it returns in this thread, unless the flag is
+  /// set. `seconds`: time limit; 0: --request-timeout.
+  void work(std::shared_ptr<Reply> reply,
+            std::function<std::function<void()>(const StopFlag& stop)> job, int seconds = 0);
   /// `seconds`: time limit, after which the answer is 503; 0: --request-timeout.
   void generate(ApiRoute route, std::string body, std::shared_ptr<Reply> reply, int seconds = 0);
   /// Ends requests named `rid`, or all. A caller without the admin key ends its own.
@@ -90,12 +93,20 @@ class Service {
     std::int64_t choices = 0;
     std::int64_t tokens = 0;
   };
+  // A request on a worker, or waiting for one.
+  struct Preparing {
+    std::shared_ptr<Reply> reply;
+    std::shared_ptr<StopFlag> stop;
+    Clock::time_point received;
+    int seconds = 0;  // time limit; 0: none
+  };
   struct Flush {
     std::shared_ptr<Reply> reply;
     Clock::time_point until;
   };
 
   void handle(HttpRequest request, std::shared_ptr<HttpAnswer> answer);
+  std::int64_t waiting_choices() const { return queued_ + std::ssize(preparing_); }
   ApiError queue_full(std::int64_t choices) const;
   std::optional<ApiError> refuse_new() const;
   void submit(PreparedRequest prepared, std::shared_ptr<Reply> reply, Clock::time_point received,
@@ -111,6 +122,7 @@ class Service {
   [[noreturn]] void leave_at_once();
   void on_signal(int number);
   void tick();
+  static void cut_off(Preparing& job, const ApiError& error);
   void time_out(Clock::time_point now);
   void try_flushes(Clock::time_point now);
   void stop_if_drained();
@@ -138,7 +150,8 @@ class Service {
   std::map<std::uint64_t, Live> live_;                          // by first ticket
   std::unordered_map<std::uint64_t, std::uint64_t> answer_of_;  // first ticket, by ticket
   std::uint64_t next_ticket_ = 1;
-  std::int64_t preparing_ = 0;      // requests on workers
+  std::map<std::uint64_t, Preparing> preparing_;
+  std::uint64_t last_job_ = 0;
   std::int64_t queued_ = 0;         // choices without a token
   std::int64_t queued_tokens_ = 0;  // tokens of their prompts
   std::vector<Flush> flushes_;

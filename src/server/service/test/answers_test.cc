@@ -300,5 +300,50 @@ TEST(Answers, B6StopStringsWaitForMinTokens) {
             "ab");
 }
 
+// OpenAI's text_offset indexes `text`, whatever tokens the prompt has and however it came.
+TEST(Answers, A9OffsetsIndexTheText) {
+  ScriptedServer s{ScriptedOptions()};
+  const std::string eos = "<eos>";
+  const auto choice_of = [&](const nlohmann::json& prompt, bool skip, bool stream) {
+    const nlohmann::json body{{"prompt", prompt},   {"max_tokens", 3},
+                              {"echo", true},       {"logprobs", 0},
+                              {"ignore_eos", true}, {"skip_special_tokens", skip},
+                              {"stream", stream}};
+    const TestAnswer answer = ask(s.port(), "POST", "/v1/completions", body.dump());
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    if (!stream) return answer.json()["choices"][0];
+    nlohmann::json out{{"text", ""}, {"logprobs", {{"tokens", {}}, {"text_offset", {}}}}};
+    for (const nlohmann::json& event : answer.events()) {
+      const nlohmann::json& c = event["choices"][0];
+      out["text"] = out["text"].get<std::string>() + c["text"].get<std::string>();
+      if (!c["logprobs"].is_object()) continue;
+      for (const char* list : {"tokens", "text_offset"}) {
+        for (const auto& item : c["logprobs"][list]) out["logprobs"][list].push_back(item);
+      }
+    }
+    return out;
+  };
+  const nlohmann::json ids = {'a', kScriptEos, 'b', 0xc3, 0xa9, 'c'};
+  for (const bool stream : {false, true}) {
+    for (const bool skip : {false, true}) {
+      for (const nlohmann::json& prompt : {nlohmann::json("a" + eos + "b\u00e9c"), ids}) {
+        const nlohmann::json choice = choice_of(prompt, skip, stream);
+        SCOPED_TRACE(choice.dump());
+        const bool shown = prompt.is_string() || !skip;
+        const int n = shown ? 5 : 0;  // code points of <eos>
+        const nlohmann::json offsets = choice["logprobs"]["text_offset"];
+        ASSERT_EQ(offsets.size(), 9u);
+        EXPECT_EQ(nlohmann::json(offsets.begin(), offsets.begin() + 7),
+                  nlohmann::json({0, 1, 1 + n, 2 + n, 2 + n, 3 + n, 4 + n}));
+        const std::string text = choice["text"];
+        for (std::size_t i = 6; i < 9; ++i) {  // the answer's tokens; one character has two bytes
+          const std::string token = choice["logprobs"]["tokens"][i];
+          EXPECT_EQ(text.substr(offsets[i].get<std::size_t>() + 1, token.size()), token);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lathe

@@ -15,6 +15,7 @@ using PlainJson = nlohmann::json;
 
 constexpr std::int32_t kThink = kScriptEos + 1;
 constexpr std::int32_t kEndThink = kScriptEos + 2;
+constexpr std::int32_t kToolCall = kScriptEos + 3;
 
 // A model that prefers newlines and rates all other tokens equally.
 ScriptedOptions lover_of_newlines(const std::string& prefix = "") {
@@ -138,7 +139,7 @@ TEST(Constrained, EachPromptAndChoiceHasItsOwn) {
 }
 
 TEST(Constrained, NothingIsDroppedSilently) {
-  ScriptedServer s(lover_of_newlines("{# <tool_call> #}"));
+  ScriptedServer s(lover_of_newlines("{# <tool_call> <function= #}"));
   const PlainJson tools =
       PlainJson::parse(R"([{"type":"function","function":{"name":"f","strict":true}}])");
   struct Case {
@@ -217,6 +218,55 @@ TEST(Constrained, NothingIsDroppedSilently) {
       ask(without.port(), "POST", "/v1/completions", R"({"prompt":"q","regex":"a"})");
   EXPECT_EQ(refused.status, 400);
   EXPECT_THAT(refused.body, HasSubstr("--grammar-backend none"));
+}
+
+// Tokens that an answer may not use are known before it begins, whatever leaves them out.
+TEST(Constrained, B2TokensThatCannotWriteTheConstraintAreNamed) {
+  ScriptedServer s(lover_of_newlines());
+  const PlainJson cat{{"structured_outputs", {{"choice", {"cat", "cab"}}}}};
+  const auto ask_with = [&](PlainJson body) {
+    body["prompt"] = "q";
+    body["max_tokens"] = 50;
+    return ask(s.port(), "POST", "/v1/completions", body.dump());
+  };
+  struct Case {
+    const char* field;
+    PlainJson value;
+    const char* text;  // null: refused
+  };
+  const std::vector<Case> cases = {
+      {"allowed_token_ids", {'c', 'a', 't'}, "cat"},
+      {"allowed_token_ids", {'c', 'a', 'b', 'x'}, "cab"},
+      {"allowed_token_ids", {'c', 'a'}, nullptr},
+      {"allowed_token_ids", {'x'}, nullptr},
+      {"bad_words", {"t"}, "cab"},
+      {"bad_words", {"c"}, nullptr},
+      {"bad_words", {"t", "b"}, nullptr},
+      {"stop_token_ids", {'t'}, "cab"},
+      {"stop_token_ids", {'a'}, nullptr},
+  };
+  for (const Case& c : cases) {
+    PlainJson body = cat;
+    body[c.field] = c.value;
+    const TestAnswer answer = ask_with(body);
+    SCOPED_TRACE(answer.body);
+    if (c.text == nullptr) {
+      EXPECT_EQ(answer.status, 400);
+      EXPECT_EQ(answer.json()["error"]["param"], c.field);
+    } else {
+      EXPECT_EQ(answer.status, 200);
+      EXPECT_EQ(answer.json()["choices"][0]["text"], c.text);
+    }
+  }
+  // Without a constraint: nothing may begin the answer.
+  const TestAnswer ends = ask_with({{"allowed_token_ids", {kScriptEos}}});
+  EXPECT_EQ(ends.status, 400);
+  EXPECT_THAT(ends.body, HasSubstr("allowed_token_ids: wanted a token that the answer may begin"));
+  // A sequence gives way where the constraint leaves nothing else.
+  PlainJson both = cat;
+  both["bad_words"] = {"at", "ab"};
+  const TestAnswer given = ask_with(both);
+  EXPECT_EQ(given.status, 200) << given.body;
 }
 
 // Reasons "ab", then prefers newlines.
@@ -320,6 +370,39 @@ TEST(Constrained, ForcedToolCalls) {
           chat({{"tools", kCalledTools}, {"tool_choice", "required"}, {"max_tokens", 3}}));
   EXPECT_EQ(cut.json()["choices"][0]["finish_reason"], "length");
   EXPECT_EQ(cut.json()["choices"][0]["message"]["content"], "[\n\n");
+}
+
+// A model that chooses to call, and would rather write newlines than arguments.
+TEST(Constrained, StrictArgumentsFollowTheirSchemaIfTheModelCalls) {
+  PlainJson tools = kCalledTools;
+  tools[1]["function"]["strict"] = true;  // it has no parameters
+  ScriptedOptions options = lover_of_newlines("{# <tool_call> #}");
+  options.next = [](std::int32_t token, std::int32_t) -> std::int32_t {
+    return token == 'q' ? kToolCall : token == 'z' ? std::int32_t{'!'} : std::int32_t{'\n'};
+  };
+  ScriptedServer s(options);
+  int adds = 0;
+  for (int seed = 0; seed < 10; ++seed) {
+    const PlainJson body{{"tools", tools}, {"seed", seed}, {"parallel_tool_calls", false}};
+    const TestAnswer answer = ask(s.port(), "POST", "/v1/chat/completions", chat(body));
+    ASSERT_EQ(answer.status, 200) << answer.body;
+    const PlainJson choice = answer.json()["choices"][0];
+    EXPECT_EQ(choice["finish_reason"], "tool_calls") << answer.body;
+    EXPECT_EQ(choice["message"]["content"], nullptr);
+    const PlainJson calls = choice["message"]["tool_calls"];
+    ASSERT_EQ(calls.size(), 1u);
+    expect_calls(calls, false);
+    adds += calls[0]["function"]["name"] == "add" ? 1 : 0;
+  }
+  EXPECT_GT(adds, 0);
+  // It need not call, and may end anywhere.
+  const TestAnswer text = ask(s.port(), "POST", "/v1/chat/completions",
+                              chat({{"tools", tools}, {"max_tokens", 3}}, "z"));
+  EXPECT_EQ(text.json()["choices"][0]["message"]["content"], "!\n\n") << text.body;
+  const TestAnswer odd = ask(s.port(), "POST", "/v1/chat/completions",
+                             chat({{"tools", PlainJson::parse(R"([{"type": "function",
+                                   "function": {"name": "f", "strict": "yes"}}])")}}));
+  EXPECT_EQ(odd.json()["error"]["param"], "tools[0].function.strict") << odd.body;
 }
 
 TEST(Constrained, PagesComeBack) {

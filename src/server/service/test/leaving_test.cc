@@ -1,7 +1,9 @@
 // Clients that leave: their requests end before the next step and free their pages.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <random>
 
 #include "base/test_scale.h"
@@ -108,6 +110,28 @@ TEST(Leaving, InAWorkerARequestIsNotSubmitted) {
   EXPECT_TRUE(comes([&] { return metric(s.port(), "lathe_aborted_requests_total") == 1; }));
   EXPECT_EQ(metric(s.port(), "lathe_generation_tokens_total"), 0);
   EXPECT_ALIVE(s);
+}
+
+// A signal answers what workers hold at once, and what they still do is not waited for.
+TEST(Leaving, E1ASignalEndsJobsOfWorkers) {
+  ScriptedOptions options;
+  options.server.worker_threads = 1;
+  GatedServer s(std::move(options));
+  s.gate.open();
+  std::vector<std::unique_ptr<TestConnection>> all;
+  for (int i = 0; i < 6; ++i) {
+    all.push_back(std::make_unique<TestConnection>(s.port()));
+    all.back()->send(
+        request_text("POST", "/v1/completions", completion(std::string(8 << 20, 'a'), 3)));
+  }
+  kill(getpid(), SIGTERM);
+  int drained = 0;
+  for (const auto& c : all) {
+    const std::string answer = c->read_all();
+    drained += answer.find("\"draining\"") != std::string::npos ? 1 : 0;
+  }
+  EXPECT_GE(drained, 4);  // the first ones may have been read
+  EXPECT_EQ(s.server->server().wait(), 0);
 }
 
 TEST(Leaving, PrefillStopsBetweenChunks) {

@@ -61,6 +61,34 @@ TEST(RenderChat, B12ReadsBackWhatAModelWrites) {
 }
 
 // /tokenize counts the prompt that a chat would have.
+// vLLM's PR 55743: digits that a double does not hold.
+TEST(RenderChat, A8NumbersKeepTheirDigits) {
+  const auto shown = [](const std::string& expression, const std::string& arguments) {
+    const Json body{
+        {"messages",
+         {{{"role", "user"}, {"content", "a"}},
+          {{"role", "assistant"},
+           {"tool_calls", {{{"function", {{"name", "f"}, {"arguments", arguments}}}}}}}}}};
+    return rendered("{% set a = messages[1].tool_calls[0].function.arguments %}" + expression,
+                    body.dump());
+  };
+  for (const char* digits :
+       {"18446744073709551616", "-18446744073709551616", "9223372036854775808",
+        "0.1234567890123456789", "1e5", "1E+2", "1.10", "-0.0", "12345678901234567890123.5", "7"}) {
+    const std::string arguments =
+        std::string(R"({"x":)") + digits + R"(,"y":["s",)" + digits + "]}";
+    EXPECT_EQ(shown("{{ a | tojson }}", arguments),
+              std::string(R"({"x": )") + digits + R"(, "y": ["s", )" + digits + "]}");
+    EXPECT_EQ(shown("{{ a.x }}", arguments), digits);
+    EXPECT_EQ(shown("{{ a.x | string ~ '|' ~ a.x }}", arguments),
+              std::string(digits) + "|" + digits);
+  }
+  // They are numbers all the same.
+  EXPECT_EQ(
+      shown("{{ a.x is number }} {{ a.x > 2 }} {{ a.x == 2.50 }} {{ a.x + 1 }}", R"({"x": 2.50})"),
+      "True True True 3.5");
+}
+
 TEST(RenderChat, B13EveryRouteRendersAlike) {
   ScriptedOptions options;
   options.template_prefix =
