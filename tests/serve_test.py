@@ -165,6 +165,19 @@ class Answers(unittest.TestCase):
         for wrong in (0, -2, 10**8):
             self.refused("/v1/completions", {**body, "prompt": ids, "truncate_prompt_tokens": wrong}, "truncate_prompt_tokens")
 
+    def test_b2_large_enums_are_followed_the_same_way_each_time(self):
+        words = [f"{'abcdefghij'[i % 10]}{i * 7919 % 10007:05d}{'klmnopqrst'[i * 3 % 10] * (i % 4)}" for i in range(1000)]
+        form = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"enum": words}}}
+        body = {"messages": MESSAGES, "response_format": form, "max_tokens": 60, "seed": 3, "temperature": 1}
+        answers = {self.server.post("/v1/chat/completions", body)["choices"][0]["message"]["content"] for _ in range(4)}
+        self.assertEqual(len(answers), 1)
+        self.assertIn(json.loads(answers.pop()), words)
+
+    def test_b2_what_costs_too_much_is_refused_each_time(self):
+        for wide in WIDE:
+            for _ in range(3):
+                self.refused("/v1/completions", {"prompt": "a", "regex": wide}, "regex", "unsupported_schema")
+
     def test_text_logprobs(self):
         answer = self.server.post("/v1/completions", {"prompt": "Rosa has", "max_tokens": 6, "temperature": 0, "logprobs": 3, "ignore_eos": True,
                                                       "skip_special_tokens": False})
