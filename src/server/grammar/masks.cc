@@ -1,8 +1,6 @@
 #include "server/grammar/masks.h"
 
 #include <algorithm>
-#include <queue>
-#include <unordered_set>
 #include <utility>
 
 namespace lathe::grammar {
@@ -11,6 +9,9 @@ namespace {
 // Of the search for wide places: some 50 ms.
 constexpr std::int64_t kMostSearchWork = 200'000;
 constexpr std::int64_t kMostSearchPlaces = 4'000;
+constexpr int kTexts = 8;
+constexpr int kTextBytes = 500;
+constexpr int kTries = 16;  // bytes that may not follow, before all are tried
 constexpr std::size_t kPlacesMeasured = 3;
 // Tokens of up to so many bytes are looked at, the longest that this work
 // allows. Those of a byte are always looked at: they let every text go on.
@@ -124,45 +125,50 @@ bool Masks::any_at_start() {
   return next.any;
 }
 
-// The widest places within reach, widest first, of those that do not behave alike for the length of
-// a token. The widest place met is followed next.
+// The widest places that some texts come to, widest first. Each text takes one class of bytes after
+// another, by chance but always the same, from a bounded number of steps.
 std::vector<Place> Masks::find_wide(const std::atomic<bool>* stop) {
-  struct Found {
-    std::int64_t width;
-    Place place;
-    bool operator<(const Found& other) const {
-      return width != other.width ? width < other.width : place > other.place;
-    }
+  const std::vector<std::uint8_t> bytes = walk_.byte_of_each_class();
+  std::uint64_t chance = 1;
+  const auto pick = [&] {  // as Knuth's MMIX
+    chance = chance * 6364136223846793005u + 1442695040888963407u;
+    return bytes[static_cast<std::size_t>(chance >> 33) % bytes.size()];
   };
-  std::priority_queue<Found> open;
-  std::vector<Found> found;
-  std::unordered_set<Place> met;
-  const auto meet = [&](Place place) {
-    if (!walk_.goes_on(place)) return;
-    const Place inner = walk_.inner(place);
-    if (!met.insert(inner).second) return;
-    found.push_back({walk_.width(inner), place});
-    open.push(found.back());
-  };
-  meet(walk_.start());
+  std::vector<Place> met;
   std::int64_t work = 0;
-  while (!open.empty() && work < kMostSearchWork && walk_.places() < kMostSearchPlaces) {
-    if (stop != nullptr && *stop) break;
-    const Found from = open.top();
-    open.pop();
-    Place last = Walk::kNowhere;
-    for (int byte = 0; byte < 256; ++byte) {
-      const Place to = walk_.step(from.place, static_cast<std::uint8_t>(byte));
-      if (to == last || to == Walk::kNowhere) continue;
-      last = to;
-      work += 1 + walk_.width(to);
-      meet(to);
+  const auto may_go_on = [&] {
+    return work < kMostSearchWork && walk_.places() < kMostSearchPlaces &&
+           (stop == nullptr || !*stop);
+  };
+  for (int text = 0; text < kTexts; ++text) {
+    Place place = walk_.start();
+    for (int i = 0; i < kTextBytes && walk_.goes_on(place) && may_go_on(); ++i) {
+      met.push_back(place);
+      Place to = Walk::kNowhere;
+      for (int tries = 0; tries < kTries && to == Walk::kNowhere; ++tries) {
+        to = walk_.step(place, pick());
+        work += 1 + walk_.width(to);
+      }
+      for (int byte = 0; byte < 256 && to == Walk::kNowhere; ++byte) {
+        to = walk_.step(place, static_cast<std::uint8_t>(byte));
+      }
+      place = to;
     }
   }
-  std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) { return b < a; });
+  std::sort(met.begin(), met.end());
+  met.erase(std::unique(met.begin(), met.end()), met.end());
+  std::stable_sort(met.begin(), met.end(),
+                   [&](Place a, Place b) { return walk_.width(a) > walk_.width(b); });
+  // Inside a character few tokens may follow.
+  const auto is_between = [&](Place place) {
+    for (std::uint8_t byte = ' '; byte < 127; ++byte) {
+      if (walk_.step(place, byte) != Walk::kNowhere) return true;
+    }
+    return false;
+  };
   std::vector<Place> out;
-  for (const Found& f : found) {
-    if (out.size() < kPlacesMeasured) out.push_back(f.place);
+  for (std::size_t i = 0; i < met.size() && out.size() < kPlacesMeasured; ++i) {
+    if (is_between(met[i])) out.push_back(met[i]);
   }
   return out;
 }

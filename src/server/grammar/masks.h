@@ -41,8 +41,8 @@ class Masks {
 
   bool any_at_start();
   /// Whether some place that a search finds has a mask of more than kMostMaskWork. The search
-  /// follows the texts that can be read in the most ways, for a bounded number of places, so the
-  /// answer depends on the grammar and the vocabulary alone. Call it before any fill(). `stop`:
+  /// follows some texts for a bounded number of places, always the same ones, so the answer depends
+  /// on the grammar and the vocabulary alone. Call it before any fill(). `stop`:
   /// ends it early, with false.
   bool cost_too_much(const std::atomic<bool>* stop);
 

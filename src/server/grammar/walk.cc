@@ -64,6 +64,15 @@ Walk::Walk(const Automaton& automaton) : automaton_(automaton) {
   start_ = close();
 }
 
+std::vector<std::uint8_t> Walk::byte_of_each_class() const {
+  std::vector<std::uint8_t> out = {0};
+  for (int byte = 1; byte < 256; ++byte) {
+    const auto b = static_cast<std::uint8_t>(byte);
+    if (automaton_.byte_class(b) != automaton_.byte_class(out.back())) out.push_back(b);
+  }
+  return out;
+}
+
 Place Walk::find_step(Place place, std::uint8_t byte) {
   todo_.clear();
   for (const Item& item : places_[place].key.items) {

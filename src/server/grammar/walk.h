@@ -43,6 +43,8 @@ class Walk {
   /// rules, resolved in `inner_of`.
   Place outer(Place place, Place inner_of);
 
+  /// A byte of each class that the automaton tells apart.
+  std::vector<std::uint8_t> byte_of_each_class() const;
   /// States that the place is in at once.
   std::int64_t width(Place place) const { return std::ssize(places_[place].key.items); }
   std::int64_t places() const { return std::ssize(places_); }
