@@ -412,7 +412,7 @@ TEST_F(Grammars, B2WhatCostsTooMuchIsRefused) {
   std::vector<std::string> texts = token_texts();
   for (int i = 0; i < 60'000; ++i) {
     std::string text;
-    for (unsigned n = 3 + random() % 10; n > 0; --n) text += "abce "[random() % 5];
+    for (auto n = 3 + random() % 10; n > 0; --n) text += "abce "[random() % 5];
     texts.push_back(text);
   }
   const Vocabulary large(texts);
