@@ -34,7 +34,8 @@ __device__ inline float weight_element(const PlainWeight& w, std::int64_t weight
       const float code = to_f32(reinterpret_cast<const e4m3*>(data)[at]);
       if (scales == nullptr) return code;
       if (w.scale_rows) return code * scales[n];
-      return code * scales[n / kWeightBlock * weight_blocks(w.cols) + k / kWeightBlock];
+      const std::int64_t blocks = (w.cols + kWeightBlock - 1) / kWeightBlock;
+      return code * scales[n / kWeightBlock * blocks + k / kWeightBlock];
     }
     case DType::u4: {
       const std::int64_t group = (weight * w.rows * w.cols + at) / w.groups.size;
