@@ -56,7 +56,11 @@ Result<ExchangePlan, Reason> plan_exchange(const Machine& machine, const PlanReq
     return refused("GPUs", "--tp", fmt::format("{} {}", n, what),
                    fmt::format("{} found", machine.ranks), "");
   }
-  out.dtype = gpu && request.exchange_dtype != "f32" ? DType::bf16 : DType::f32;
+  if (gpu && request.exchange_dtype == "f32") {
+    return refused("exchange", "--exchange-dtype", "bf16, which GPUs write", "f32",
+                   "--exchange-dtype auto");
+  }
+  out.dtype = gpu ? DType::bf16 : DType::f32;
   out.bytes_per_second = machine.link_bytes_per_second;
   if (!gpu) {
     out.kind = ExchangeKind::host;

@@ -60,7 +60,7 @@ void add_plan_flags(Command command, PlanRequest& request) {
   command.add_option("--exchange", request.exchange,
                      "auto, peer: kernels that write into the other GPUs' memory, or nccl");
   command.add_option("--exchange-dtype", request.exchange_dtype,
-                     "of partial sums: auto, which is bf16 on GPUs, or f32");
+                     "of partial sums: auto, which is bf16 on GPUs and f32 on CPUs, or f32");
   command.add_flag("--batch-invariant", request.batch_invariant,
                    "attention's bits of a request do not depend on what shares its steps");
   command.add_option("--indexer-logits-budget", request.logits_budget, "bytes");
