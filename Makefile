@@ -70,6 +70,7 @@ format:
 
 docs: build
 	tools/docs_blocks.py --write $(BUILD)/lathe
+	tools/fit_table.py --write $(BUILD)/lathe
 	tools/draw_docs.py $(BUILD)/lathe
 	tools/draw_kernels.py --write
 
