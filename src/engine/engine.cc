@@ -45,13 +45,18 @@ Result<Engine> Engine::create(const Model& model, KvCache& cache, const EngineOp
   if (!pages) return pages.error();
   Drafting drafting({o.drafter, o.draft_tokens, o.overlap}, plan, *pages, ops);
   const RunnerPass pass = drafting.reads() ? RunnerPass::forward_hidden : RunnerPass::forward;
-  auto runner = Runner::create(model, cache, ops.backend->replays(), pass, drafting.hidden());
+  std::vector<HiddenRows*> hidden;
+  if (drafting.reads()) {
+    hidden.push_back(drafting.hidden());
+    for (HiddenRows* rows : o.drafter->other_hidden()) hidden.push_back(rows);
+  }
+  auto runner = RankedRunner::create({&model, &cache, ops}, o.ranks, pass, hidden);
   if (!runner) return runner.error();
   return Engine(model, cache, o, ops, std::move(*pages), std::move(drafting), std::move(*runner));
 }
 
 Engine::Engine(const Model& model, KvCache& cache, const EngineOptions& options,
-               const OpsContext& ops, PageAllocator pages, Drafting drafting, Runner runner)
+               const OpsContext& ops, PageAllocator pages, Drafting drafting, RankedRunner runner)
     : model_(&model),
       cache_(&cache),
       options_(options),

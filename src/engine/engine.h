@@ -17,7 +17,7 @@
 #include "base/result.h"
 #include "engine/draft/drafting.h"
 #include "engine/request/request.h"
-#include "engine/runner/runner.h"
+#include "engine/runner/ranked_runner.h"
 #include "engine/schedule/page_allocator.h"
 #include "engine/schedule/schedule.h"
 #include "kernels/context.h"
@@ -39,6 +39,8 @@ struct EngineOptions {
   // drafts.
   Drafter* drafter = nullptr;
   std::int64_t draft_tokens = 4;
+  // The other ranks of the model; must outlive the engine. Null: the model is on one.
+  const OtherRanks* ranks = nullptr;
   // Called with the model's logits [vocab] before a token is sampled from them; may be empty.
   std::function<void(RequestId, std::span<const float>)> on_logits = nullptr;
 };
@@ -179,7 +181,7 @@ class Engine {
   };
 
   Engine(const Model& model, KvCache& cache, const EngineOptions& options, const OpsContext& ops,
-         PageAllocator pages, Drafting drafting, Runner runner);
+         PageAllocator pages, Drafting drafting, RankedRunner runner);
   // engine.cc
   std::int64_t capacity(std::size_t kind) const;
   Result<void> check_fits(const Request& request) const;
@@ -269,7 +271,8 @@ class Engine {
   // Requests that ended with rows in flight. They hold their pages until those are collected.
   std::vector<SequencePtr> leaving_;
 
-  Runner runner_;  // last member: its destructor waits for steps in flight, which read sequences
+  RankedRunner
+      runner_;  // last member: its destructor waits for steps in flight, which read sequences
 };
 
 }  // namespace lathe

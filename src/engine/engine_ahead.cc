@@ -64,7 +64,7 @@ void Engine::launch_ahead() {
     ++r.in_flight;
   }
   ahead_.report.decode_rows = rows;
-  runner_.launch_ahead(ahead_.items, ops_);
+  runner_.launch_ahead(ahead_.items);
 }
 
 }  // namespace lathe

@@ -74,7 +74,7 @@ void Engine::take_tokens(Sequence& r, std::size_t item, StepReport& report) {
 // continues.
 bool Engine::take_token(Sequence& r, std::size_t item, std::int64_t k, StepReport& report) {
   if (options_.on_logits) {
-    const auto logits = runner_.logits(item, k, ops_);
+    const auto logits = runner_.logits(item, k);
     if (!logits) {
       end(r, FinishReason::error, logits.error(), report.finished);
       return false;

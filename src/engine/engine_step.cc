@@ -23,7 +23,7 @@ Result<void> Engine::launch() {
   LATHE_CHECK(!step_.items.empty(), "no request has a row (E3)");
   sums_.preemptions += report.preemptions;
   sums_.cached_tokens += report.cached_tokens;
-  if (auto ok = runner_.launch(step_.items, ops_, options_.debug_nan); !ok) {
+  if (auto ok = runner_.launch(step_.items, options_.debug_nan); !ok) {
     undo_step();
     return ok;
   }

@@ -52,6 +52,8 @@ class Drafter {
   /// Where steps write the hidden states that the model's head reads; null: this drafter needs
   /// none.
   virtual HiddenRows* hidden() { return nullptr; }
+  /// The same rows on ranks 1, 2, .. of the model.
+  virtual std::span<HiddenRows* const> other_hidden() { return {}; }
   /// A drafter with hidden() gets every row that steps compute, early enough to draft after it:
   /// rows of a prompt after each step, rows of an answer without drafts in runs of up to
   /// kUnreadRows. The rows of a request follow one another without gaps, except tokens from the

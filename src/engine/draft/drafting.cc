@@ -128,7 +128,7 @@ bool Drafting::keeps_pages(std::int64_t from, std::int64_t to) const {
 // in flight overwrites them; a request with missed rows has no drafts from then on. Rows of an
 // answer that wants no draft are kept until it wants one, or until there are many of them.
 void Drafting::add(const DraftView& r, const StepRows& rows, std::int64_t running,
-                   const Runner& runner) {
+                   RankedRunner& runner) {
   if (!reads()) return;
   RequestDrafting& state = *r.state;
   const bool drafts = drafts_at(running) > 0;
@@ -158,14 +158,14 @@ void Drafting::add(const DraftView& r, const StepRows& rows, std::int64_t runnin
 // its first, at once. Returns false if the request has too many rows kept, or has had them for too
 // long.
 bool Drafting::keep(RequestDrafting& r, const StepRows& rows, std::int64_t n,
-                    const Runner& runner) {
+                    RankedRunner& runner) {
   HiddenRows& hidden_rows = *hidden();
   const std::int64_t room = std::min(kUnreadRows, step_rows_ - 1 - draft_tokens_);
   if (std::ssize(r.unread) + n > room) return false;
   if (!r.unread.empty() && hidden_rows.keeps() - r.oldest_keep >= kUnreadRows) return false;
   if (!copy_) {
     if (rows.decode_rows > hidden_rows.sizes().kept) return false;
-    copy_ = hidden_rows.keep(ops_, rows.decode_rows);
+    copy_ = runner.keep_hidden(rows.decode_rows);
   }
   if (r.unread.empty()) r.oldest_keep = hidden_rows.keeps() - 1;
   for (std::int64_t k = 0; k < n; ++k) {

@@ -15,7 +15,7 @@
 #include "engine/draft/draft_length.h"
 #include "engine/draft/draft_stats.h"
 #include "engine/draft/drafter.h"
-#include "engine/runner/runner.h"
+#include "engine/runner/ranked_runner.h"
 #include "engine/schedule/page_allocator.h"
 #include "kernels/context.h"
 #include "plan/model_plan.h"
@@ -115,7 +115,7 @@ class Drafting {
   /// `accepted` of `drafted` >= 1 drafts were right.
   void took(RequestDrafting& r, std::int64_t drafted, std::int64_t accepted);
   /// Passes rows to the drafter, if it reads them, at end_step() or later.
-  void add(const DraftView& r, const StepRows& rows, std::int64_t running, const Runner& runner);
+  void add(const DraftView& r, const StepRows& rows, std::int64_t running, RankedRunner& runner);
   /// Ends a step: lets the drafter read the rows that were added. A failure there costs drafts
   /// alone. `decode_rows`: without drafts. The views' requests must still exist.
   void end_step(std::int64_t decode_rows, std::int64_t accepted);
@@ -126,7 +126,7 @@ class Drafting {
   std::int64_t bound(const DraftView& r, std::int64_t running) const;
   bool rests(std::int64_t running) const;
   bool keeps_pages(std::int64_t from, std::int64_t to) const;
-  bool keep(RequestDrafting& r, const StepRows& rows, std::int64_t n, const Runner& runner);
+  bool keep(RequestDrafting& r, const StepRows& rows, std::int64_t n, RankedRunner& runner);
 
   Drafter* drafter_;
   std::int64_t draft_tokens_;

@@ -16,8 +16,8 @@ std::size_t nth(std::int64_t i) { return static_cast<std::size_t>(i); }
 }  // namespace
 
 Result<ModelDrafter> ModelDrafter::create(const Model& model, KvCache& cache,
-                                          const ModelDrafterOptions& options,
-                                          const OpsContext& ops) {
+                                          const ModelDrafterOptions& options, const OpsContext& ops,
+                                          const OtherRanks* ranks) {
   const ModelPlan& plan = cache.plan();
   if (plan.has_state()) {
     return Error{ErrorCode::unsupported, "--draft",
@@ -35,13 +35,13 @@ Result<ModelDrafter> ModelDrafter::create(const Model& model, KvCache& cache,
   auto pages = PageAllocator::create(page_kinds(cache, o.prefill_rows + kMaxDraftTokens),
                                      plan.block_tokens, o.prefix_cache);
   if (!pages) return pages.error();
-  auto runner = Runner::create(model, cache, ops.backend->replays());
+  auto runner = RankedRunner::create({&model, &cache, ops}, ranks);
   if (!runner) return runner.error();
   return ModelDrafter(cache, o, ops, std::move(*pages), std::move(*runner));
 }
 
 ModelDrafter::ModelDrafter(KvCache& cache, const ModelDrafterOptions& options,
-                           const OpsContext& ops, PageAllocator pages, Runner runner)
+                           const OpsContext& ops, PageAllocator pages, RankedRunner runner)
     : cache_(&cache),
       options_(options),
       ops_(ops),
@@ -161,7 +161,7 @@ Result<void> ModelDrafter::compute(std::span<Job> jobs) {
     item.logits = 1;
     item.samples = std::span(&chain.sampling, 1);
   }
-  auto ok = runner_.launch(items_, ops_, false);
+  auto ok = runner_.launch(items_, false);
   if (ok) ok = runner_.collect();
   if (!ok) {
     chains_.erase(chains_.begin() + static_cast<std::ptrdiff_t>(first_chain), chains_.end());
@@ -203,7 +203,7 @@ Result<void> ModelDrafter::draft() {
       item.logits = 1;
       item.samples = std::span(&c.sampling, 1);
     }
-    if (auto ok = runner_.launch(items_, ops_, false); !ok) return ok;
+    if (auto ok = runner_.launch(items_, false); !ok) return ok;
     if (auto ok = runner_.collect(); !ok) return ok;
     rows_ += std::ssize(chains_);
     for (Chain& c : chains_) c.of->known->keys.push_back(c.drafts.back());

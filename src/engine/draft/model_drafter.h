@@ -15,7 +15,7 @@
 #include "base/result.h"
 #include "engine/draft/draft_chain.h"
 #include "engine/draft/drafter.h"
-#include "engine/runner/runner.h"
+#include "engine/runner/ranked_runner.h"
 #include "engine/schedule/page_allocator.h"
 
 namespace lathe {
@@ -37,7 +37,8 @@ class ModelDrafter : public Drafter {
   /// and what `ops` points to must outlive it. Errors: a plan without a kernel for phase verify;
   /// layers that carry a state from token to token, which a rejected draft would spoil; Runner's.
   static Result<ModelDrafter> create(const Model& model, KvCache& cache,
-                                     const ModelDrafterOptions& options, const OpsContext& ops);
+                                     const ModelDrafterOptions& options, const OpsContext& ops,
+                                     const OtherRanks* ranks = nullptr);
 
   double cost() const override { return options_.cost; }
   void propose(std::span<DraftRequest> requests) override;
@@ -74,7 +75,7 @@ class ModelDrafter : public Drafter {
     std::size_t item;  // of the last pass
   };
   ModelDrafter(KvCache& cache, const ModelDrafterOptions& options, const OpsContext& ops,
-               PageAllocator pages, Runner runner);
+               PageAllocator pages, RankedRunner runner);
   bool on_host() const { return ops_.backend->memory().kind == MemoryKind::host; }
   bool worth_reading(Known& known, std::int64_t missing) const;
   void follow(Known& known, std::span<const std::int32_t> tokens, std::int64_t most);
@@ -96,7 +97,7 @@ class ModelDrafter : public Drafter {
   std::vector<BatchItem> items_;
   std::vector<Chain> chains_;
 
-  Runner runner_;  // last member: its destructor waits for a pass in flight
+  RankedRunner runner_;  // last member: its destructor waits for a pass in flight
 };
 
 }  // namespace lathe

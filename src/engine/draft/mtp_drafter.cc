@@ -19,30 +19,39 @@ bool covers(std::span<const std::vector<PageId>> pages, const KvCache& cache,
 
 }  // namespace
 
-Result<MtpDrafter> MtpDrafter::create(const Model& model, KvCache& cache, const OpsContext& ops) {
-  auto rows = HiddenRows::create(
-      *ops.backend, model.config().state_width(),
-      HiddenRowSizes::of(cache.plan(), kDraftUses, model.config().shared_choice_width()));
-  if (!rows) return rows.error();
-  auto hidden = std::make_unique<HiddenRows>(std::move(*rows));
-  auto runner =
-      Runner::create(model, cache, ops.backend->replays(), RunnerPass::draft, hidden.get());
+Result<MtpDrafter> MtpDrafter::create(const Model& model, KvCache& cache, const OpsContext& ops,
+                                      const OtherRanks* ranks) {
+  const ModelConfig& config = model.config();
+  const auto sizes = HiddenRowSizes::of(cache.plan(), kDraftUses, config.shared_choice_width());
+  AllHidden hidden;
+  std::vector<HiddenRows*> rows_of;
+  const auto add = [&](const OpsContext& of) -> Result<void> {
+    auto rows = HiddenRows::create(*of.backend, config.state_width(), sizes);
+    if (!rows) return rows.error();
+    rows_of.push_back(hidden.emplace_back(std::make_unique<HiddenRows>(std::move(*rows))).get());
+    return {};
+  };
+  if (auto ok = add(ops); !ok) return ok.error();
+  for (std::size_t i = 0; ranks != nullptr && i < ranks->models.size(); ++i) {
+    if (auto ok = add(ranks->models[i].ops); !ok) return ok.error();
+  }
+  auto runner = RankedRunner::create({&model, &cache, ops}, ranks, RunnerPass::draft, rows_of);
   if (!runner) return runner.error();
-  return MtpDrafter(model, cache, ops, std::move(hidden), std::move(*runner));
+  return MtpDrafter(model, cache, ops, std::move(hidden), std::move(rows_of), std::move(*runner));
 }
 
 // A pass has at most the rows of a model's step, because the plan sizes buffers for that. A request
 // in phase verify has at most the rows of a step that checks drafts, because recordings fix that
 // number.
 MtpDrafter::MtpDrafter(const Model& model, const KvCache& cache, const OpsContext& ops,
-                       std::unique_ptr<HiddenRows> hidden, Runner runner)
+                       AllHidden hidden, std::vector<HiddenRows*> rows_of, RankedRunner runner)
     : cache_(&cache),
-      ops_(ops),
       cost_(1.0 / model.config().layers),
       most_rows_(cache.plan().max_rows()),
       verify_rows_(1 + (ops.backend->replays() ? cache.plan().draft_tokens() : kDraftUses)),
       shared_keys_(model.config().shared_choice_width()),
       hidden_(std::move(hidden)),
+      rows_of_(std::move(rows_of)),
       runner_(std::move(runner)) {}
 
 Result<void> MtpDrafter::read(std::span<const ComputedRows> rows) {
@@ -93,7 +102,7 @@ Result<void> MtpDrafter::read_rows(std::span<const ComputedRows> rows) {
       item.samples = std::span(&chain.sampling, 1);
     }
   }
-  if (auto ok = runner_.launch(items_, ops_, false); !ok) return ok;
+  if (auto ok = runner_.launch(items_, false); !ok) return ok;
   return runner_.collect();
 }
 
@@ -122,7 +131,7 @@ Result<void> MtpDrafter::go_on() {
     item.logits = 1;
     item.samples = std::span(&c.sampling, 1);
   }
-  if (auto ok = runner_.launch(items_, ops_, false); !ok) return ok;
+  if (auto ok = runner_.launch(items_, false); !ok) return ok;
   return runner_.collect();
 }
 

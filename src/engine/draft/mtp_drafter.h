@@ -17,17 +17,19 @@
 #include "base/result.h"
 #include "engine/draft/draft_chain.h"
 #include "engine/draft/drafter.h"
-#include "engine/runner/runner.h"
+#include "engine/runner/ranked_runner.h"
 
 namespace lathe {
 
 class MtpDrafter : public Drafter {
  public:
-  /// Model, cache and `ops` are the engine's; what they point to must outlive it. Errors: those of
-  /// Runner::create(), and out of memory.
-  static Result<MtpDrafter> create(const Model& model, KvCache& cache, const OpsContext& ops);
+  /// Model, cache, `ops` and `ranks` are the engine's; what they point to must outlive it. Errors:
+  /// those of Runner::create(), and out of memory.
+  static Result<MtpDrafter> create(const Model& model, KvCache& cache, const OpsContext& ops,
+                                   const OtherRanks* ranks = nullptr);
 
-  HiddenRows* hidden() override { return hidden_.get(); }
+  HiddenRows* hidden() override { return hidden_.front().get(); }
+  std::span<HiddenRows* const> other_hidden() override { return std::span(rows_of_).subspan(1); }
   double cost() const override { return cost_; }
   Result<void> read(std::span<const ComputedRows> rows) override;
   void propose(std::span<DraftRequest> requests) override;
@@ -43,8 +45,9 @@ class MtpDrafter : public Drafter {
     // BatchItem::choices of the passes after the first, if they share its choice of keys.
     std::int32_t choice = -1;
   };
-  MtpDrafter(const Model& model, const KvCache& cache, const OpsContext& ops,
-             std::unique_ptr<HiddenRows> hidden, Runner runner);
+  using AllHidden = std::vector<std::unique_ptr<HiddenRows>>;
+  MtpDrafter(const Model& model, const KvCache& cache, const OpsContext& ops, AllHidden hidden,
+             std::vector<HiddenRows*> rows_of, RankedRunner runner);
   Result<void> read_and_draft(std::span<const ComputedRows> rows);
   Result<void> read_rows(std::span<const ComputedRows> rows);
   Result<void> go_on();
@@ -52,7 +55,6 @@ class MtpDrafter : public Drafter {
   bool take(Chain& chain);
 
   const KvCache* cache_;
-  OpsContext ops_;
   double cost_;
   std::int64_t most_rows_;    // in a pass
   std::int64_t verify_rows_;  // most rows of a request in phase verify
@@ -64,8 +66,9 @@ class MtpDrafter : public Drafter {
     std::vector<std::int32_t> tokens;
   };
   std::unordered_map<std::uint64_t, Drafts> drafts_;  // by request
-  std::unique_ptr<HiddenRows> hidden_;                // the runner points to it
-  Runner runner_;  // last member: its destructor waits for a pass in flight
+  AllHidden hidden_;                                  // [ranks]; the runner points to them
+  std::vector<HiddenRows*> rows_of_;                  // [ranks]
+  RankedRunner runner_;  // last member: its destructor waits for a pass in flight
 };
 
 }  // namespace lathe

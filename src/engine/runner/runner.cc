@@ -1,5 +1,7 @@
 #include "engine/runner/runner.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -9,6 +11,7 @@
 #include "attn/draft_rows.h"
 #include "base/check.h"
 #include "base/rows.h"
+#include "kernels/communicator.h"
 
 namespace lathe {
 namespace {
@@ -19,6 +22,11 @@ std::int64_t rows_in(std::span<const BatchItem> items) {
   std::int64_t sum = 0;
   for (const BatchItem& item : items) sum += std::ssize(item.tokens);
   return sum;
+}
+
+Error of_rank(std::int64_t rank, Error error) {
+  error.field = fmt::format("rank {}: {}", rank, error.field);
+  return error;
 }
 
 }  // namespace
@@ -264,8 +272,43 @@ void Runner::launch_ahead(std::span<const BatchItem> items, const OpsContext& op
   launched().started = ok;
 }
 
+// With several ranks, all run the step or none: what can fail on a host has been done on all of
+// them before the first launches an operator, because an exchange that only some reach never ends.
 Result<void> Runner::start(std::span<const BatchItem> items, const OpsContext& ops,
                            bool find_non_finite) {
+  ForwardArgs args;
+  if (ops.communicator == nullptr) {
+    if (auto ok = prepare(items, ops, find_non_finite, args); !ok) return ok;
+    return run(ops, args);
+  }
+  communicator_ = ops.communicator;
+  rank_ = communicator_->rank();
+  ranks_ = communicator_->size();
+  Result<void> ready;
+  try {
+    ready = prepare(items, ops, find_non_finite, args);
+  } catch (const OutOfMemory& e) {
+    ready = Error{ErrorCode::exhausted, "host memory", "enough for a step", e.what(), ""};
+  }
+  if (auto ok = ops.communicator->agree(ready, step_key()); !ok) return ok;
+  Result<void> ok = run(ops, args);
+  if (!ok) ops.communicator->abort(of_rank(rank_, ok.error()));
+  return ok;
+}
+
+// What must be equal on all ranks that launch a step.
+std::uint64_t Runner::step_key() const {
+  std::uint64_t key = 0;
+  for (const auto v : {tokens_.size(), logit_rows_.size(), cuts_.size(), segments_.size(),
+                       static_cast<std::size_t>(replay_), static_cast<std::size_t>(pass_)}) {
+    key = (key ^ v) * 0x9e3779b97f4a7c15u;
+    key ^= key >> 29;
+  }
+  return key;
+}
+
+Result<void> Runner::prepare(std::span<const BatchItem> items, const OpsContext& ops,
+                             bool find_non_finite, ForwardArgs& args) {
   Results& results = launched();
   non_finite_.clear();
   split(items);
@@ -296,9 +339,8 @@ Result<void> Runner::start(std::span<const BatchItem> items, const OpsContext& o
   const std::int64_t n = std::ssize(logit_rows_);
   // Recordings hold the address of the logits, so allocate for the largest batch at once.
   const std::int64_t room = replays_ ? std::max(n, bounds_.front().requests) : n;
-  if (auto ok = make_room(room * vocab, ops.backend->memory()); !ok) return ok;
+  if (auto ok = make_room(own_rows(room) * vocab, ops.backend->memory()); !ok) return ok;
 
-  ForwardArgs args;
   const auto tokens = ops.backend->prepare_list(ops, tokens_);
   if (!tokens) return tokens.error();
   const auto logit_rows = ops.backend->prepare_list(ops, logit_rows_);
@@ -321,8 +363,8 @@ Result<void> Runner::start(std::span<const BatchItem> items, const OpsContext& o
   // Sampling comes last: its lists vary in length, and a recording needs the other lists at the
   // same addresses.
   collect_draws(items);
-  if (auto ok = ops.backend->prepare_draws(ops, sample_args_, results.sampled,
-                                           replay_ ? n : std::ssize(sample_args_));
+  if (auto ok = ops.backend->prepare_draws(ops, sample_args_, sampled_here(),
+                                           replay_ ? own_rows(n) : std::ssize(sample_args_));
       !ok) {
     return ok;
   }
@@ -336,9 +378,13 @@ Result<void> Runner::start(std::span<const BatchItem> items, const OpsContext& o
   args.tokens = *tokens;
   args.segments = segments_;
   args.logit_rows = *logit_rows;
-  args.logits = {logits_.get(), DType::f32, n, vocab, vocab};
+  args.logits = {logits_.get(), DType::f32, own_rows(n), vocab, vocab};
   args.cache = cache_;
   args.find_non_finite = find_non_finite;
+  return {};
+}
+
+Result<void> Runner::run(const OpsContext& ops, const ForwardArgs& args) {
   const auto forward = [&]() -> Result<void> {
     if (pass_ == RunnerPass::draft) return model_->forward_draft(ops, args);
     const auto result = model_->forward(ops, args);
@@ -351,7 +397,9 @@ Result<void> Runner::start(std::span<const BatchItem> items, const OpsContext& o
   };
   const auto work = [&]() -> Result<void> {
     if (auto ok = forward(); !ok) return ok;
-    if (!sample_args_.empty()) sample(ops, sample_args_, results.sampled);
+    if (!sample_args_.empty()) sample(ops, sample_args_, sampled_here());
+    const bool shares = ranks_ > 1 && !launched().sampled.empty();
+    if (shares) ops.backend->share_draws(ops, std::ssize(args.logit_rows));
     return {};
   };
   return replay_ ? ops.backend->replay(ops, replay_key(args), work) : work();
@@ -481,27 +529,74 @@ Result<void> Runner::make_room(std::int64_t logits, const Memory& memory) {
   return {};
 }
 
-std::span<const float> Runner::logit_row(std::int64_t row) const {
+// The logits of a row of all ranks' logits that is this rank's.
+std::span<const float> Runner::own_logit_row(std::int64_t row) const {
   const std::int64_t vocab = model_->config().vocab;
-  return {reinterpret_cast<const float*>(logits_.get()) + row * vocab,
+  return {reinterpret_cast<const float*>(logits_.get()) + row / ranks_ * vocab,
           static_cast<std::size_t>(vocab)};
 }
 
 void Runner::collect_draws(std::span<const BatchItem> items) {
   Results& results = launched();
   sample_args_.clear();
+  results.sampled.clear();
+  results.own_of.clear();
   results.sampled_of.assign(items.size(), -1);
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (items[i].samples.empty()) continue;
-    results.sampled_of[i] = std::ssize(sample_args_);
+    results.sampled_of[i] = std::ssize(results.sampled);
     for (std::int64_t k = 0; k < items[i].logits; ++k) {
-      sample_args_.push_back(items[i].samples[static_cast<std::size_t>(k)]);
       const auto logit = static_cast<std::size_t>(results.first_logit[i] + k);
-      sample_args_.back().logits = logit_row(results.logit_of[logit]);
+      add_draw(items[i].samples[static_cast<std::size_t>(k)], results.logit_of[logit]);
     }
   }
   add_scored_rows(items);
-  results.sampled.assign(sample_args_.size(), std::nullopt);
+  results.own.assign(results.own_of.size(), std::nullopt);
+}
+
+// Samples from a row of logits, if that is this rank's.
+void Runner::add_draw(SampleArgs args, std::int64_t logit) {
+  Results& results = launched();
+  const std::size_t draw = results.sampled.size();
+  results.sampled.emplace_back();
+  if (logit % ranks_ != rank_) return;
+  args.logits = own_logit_row(logit);
+  if (ranks_ > 1) {
+    args.place = logit;
+    results.own_of.push_back(draw);
+  }
+  sample_args_.push_back(args);
+}
+
+// Where this rank's sampler writes.
+std::span<std::optional<SampledToken>> Runner::sampled_here() {
+  return ranks_ > 1 ? launched().own : launched().sampled;
+}
+
+std::int32_t Runner::drawn(std::size_t item, std::int64_t k) const {
+  const Results& results = launched();
+  if (ranks_ == 1) return token_of_draw(results.sampled_of[item] + k);
+  return token_of_draw(results.logit_of[static_cast<std::size_t>(results.first_logit[item] + k)]);
+}
+
+void Runner::take_draws(Runner& other) {
+  Results& from = other.current();
+  for (std::size_t i = 0; i < from.own_of.size(); ++i) {
+    current().sampled[from.own_of[i]] = std::move(from.own[i]);
+  }
+}
+
+void Runner::add_non_finite(std::span<const NonFiniteItem> others) {
+  for (const NonFiniteItem& bad : others) {
+    const auto known = std::ranges::find_if(non_finite_, [&](const NonFiniteItem& k) {
+      return k.item == bad.item && k.row == bad.row;
+    });
+    if (known == non_finite_.end()) {
+      non_finite_.push_back(bad);
+    } else {
+      known->layer = std::min(known->layer, bad.layer);
+    }
+  }
 }
 
 // Scores a token by sampling with a bias that forces it. So every device's sampler can do it, and
@@ -523,11 +618,12 @@ void Runner::add_scored_rows(std::span<const BatchItem> items) {
     params.logprob_ids.assign(item.scored_ids.begin(), item.scored_ids.end());
     params.logit_bias = {{item.scored[static_cast<std::size_t>(s.row - item.first_scored)],
                           std::numeric_limits<float>::max()}};
-    if (results.scored_count[s.item]++ == 0) results.scored_of[s.item] = std::ssize(sample_args_);
+    if (results.scored_count[s.item]++ == 0) {
+      results.scored_of[s.item] = std::ssize(results.sampled);
+    }
     SampleArgs args;
     args.params = &params;
-    args.logits = logit_row(s.logit);
-    sample_args_.push_back(args);
+    add_draw(args, s.logit);
   }
 }
 
@@ -545,6 +641,9 @@ Result<void> Runner::collect() {
   const Result<void> done = flight_.release()->wait();
   waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   flight_ = std::move(ahead_);
+  // Other ranks wait for exchanges that this one's failed step did not reach.
+  if (!done && communicator_ != nullptr) communicator_->abort(of_rank(rank_, done.error()));
+  if (ranks_ > 1 && done) take_draws(*this);
   return done ? current().started : done;
 }
 
@@ -563,7 +662,7 @@ std::optional<SampledToken>& Runner::sampled(std::size_t item, std::int64_t k) {
 
 Result<std::span<const float>> Runner::logits(std::size_t item, std::int64_t k,
                                               const OpsContext& ops) {
-  const std::span<const float> row = logit_row(logit_of(item, k));
+  const std::span<const float> row = own_logit_row(logit_of(item, k));
   if (ops.backend->memory().kind == MemoryKind::host) return row;
   read_.resize(row.size());
   auto ok = ops.backend->download(ops, reinterpret_cast<const std::byte*>(row.data()),

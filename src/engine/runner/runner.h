@@ -92,18 +92,25 @@ class Runner {
   bool in_flight_ahead() const { return ahead_ != nullptr; }
   /// A placeholder for the token that the last launched step samples from an item's k-th row of
   /// logits, as an input of launch_ahead().
-  std::int32_t drawn(std::size_t item, std::int64_t k) const {
-    return token_of_draw(launched().sampled_of[item] + k);
-  }
+  std::int32_t drawn(std::size_t item, std::int64_t k) const;
 
   /// Results of the last collected step, on the host. Logits [vocab] of an item's k-th row of
   /// logits; valid until the next launch or call. Errors: the device's.
+  /// Precondition: the row is this rank's (rank_of()).
   Result<std::span<const float>> logits(std::size_t item, std::int64_t k, const OpsContext& ops);
+  /// The rank that has these logits, and samples from them.
+  std::int32_t rank_of(std::size_t item, std::int64_t k) const {
+    return static_cast<std::int32_t>(logit_of(item, k) % ranks_);
+  }
   /// The token sampled from them; nullopt if one is NaN or infinite.
   std::optional<SampledToken>& sampled(std::size_t item, std::int64_t k);
   /// The log-probabilities of BatchItem::scored; nullopt for a row with NaN or infinite logits.
   std::span<const std::optional<SampledToken>> scored(std::size_t item) const;
   std::span<const NonFiniteItem> non_finite() const { return non_finite_; }
+  /// Moves what another rank has sampled in its last collected step into this runner's results.
+  void take_draws(Runner& other);
+  /// Adds the rows that another rank has found, which ran the same step.
+  void add_non_finite(std::span<const NonFiniteItem> others);
   /// The place in HiddenRows of the head's input of an item's k-th row (in a draft pass: of its
   /// k-th row with logits). Valid until the next launch.
   std::int32_t hidden(std::size_t item, std::int64_t k) const;
@@ -127,12 +134,15 @@ class Runner {
   // What the host reads of a step after it is collected; made at its launch.
   struct Results {
     std::vector<std::int64_t> first_logit;             // [items + 1] into logit_of
-    std::vector<std::int64_t> logit_of;                // [rows with logits of items] row of logits_
+    std::vector<std::int64_t> logit_of;                // [rows with logits of items] row of logits
     std::vector<std::optional<SampledToken>> sampled;  // [sampled rows]
-    std::vector<std::int64_t> sampled_of;              // [items] first index into sampled; -1: none
-    std::vector<std::int64_t> scored_of;               // [items] first index into sampled
-    std::vector<std::int64_t> scored_count;            // [items]
-    Result<void> started;                              // by launch_ahead()
+    // With several ranks, what this one samples: [own rows], and their indices in `sampled`.
+    std::vector<std::optional<SampledToken>> own;
+    std::vector<std::size_t> own_of;
+    std::vector<std::int64_t> sampled_of;    // [items] first index into sampled; -1: none
+    std::vector<std::int64_t> scored_of;     // [items] first index into sampled
+    std::vector<std::int64_t> scored_count;  // [items]
+    Result<void> started;                    // by launch_ahead()
   };
   Results& launched() { return results_[newest_]; }
   const Results& launched() const { return results_[newest_]; }
@@ -164,11 +174,18 @@ class Runner {
   void make_requests(std::size_t i);
   Result<void> plan_steps(const OpsContext& ops);
   Result<void> start(std::span<const BatchItem> items, const OpsContext& ops, bool find_non_finite);
+  Result<void> prepare(std::span<const BatchItem> items, const OpsContext& ops,
+                       bool find_non_finite, ForwardArgs& args);
+  Result<void> run(const OpsContext& ops, const ForwardArgs& args);
+  std::uint64_t step_key() const;
+  std::int64_t own_rows(std::int64_t rows) const { return (rows + ranks_ - 1 - rank_) / ranks_; }
+  void add_draw(SampleArgs args, std::int64_t logit);
+  std::span<std::optional<SampledToken>> sampled_here();
   std::int64_t padded_rows(std::span<const BatchItem> items) const;
   void even_out(StepView& view) const;
   std::uint64_t replay_key(const ForwardArgs& args) const;
   Result<void> make_room(std::int64_t logits, const Memory& memory);
-  std::span<const float> logit_row(std::int64_t row) const;
+  std::span<const float> own_logit_row(std::int64_t row) const;
   std::int64_t logit_of(std::size_t item, std::int64_t k) const;
   void collect_draws(std::span<const BatchItem> items);
   void add_scored_rows(std::span<const BatchItem> items);
@@ -178,7 +195,9 @@ class Runner {
   KvCache* cache_;
   bool replays_;
   RunnerPass pass_;
-  HiddenRows* hidden_;                                  // null: hidden states are dropped
+  HiddenRows* hidden_;                    // null: hidden states are dropped
+  Communicator* communicator_ = nullptr;  // of the last launch
+  std::int64_t rank_ = 0, ranks_ = 1;
   std::vector<std::int32_t> before_;                    // [rows]
   std::vector<std::int32_t> choices_;                   // [rows], or empty
   std::vector<std::size_t> first_row_of_;               // [items] into rows_of_
@@ -207,12 +226,13 @@ class Runner {
     std::size_t item = 0;
     std::int64_t row = 0;  // within the item
   };
-  std::vector<RowOf> row_of_;                      // [rows]
-  std::vector<std::int32_t> logit_rows_;           // rows, ascending
-  OwnedBytes logits_{nullptr, [](std::byte*) {}};  // [logit_rows, vocab] in the backend's memory
-  std::int64_t logits_size_ = 0;                   // in floats
-  std::vector<float> read_;                        // one row, on the host
-  std::vector<SampleArgs> sample_args_;            // [sampled rows]
+  std::vector<RowOf> row_of_;             // [rows]
+  std::vector<std::int32_t> logit_rows_;  // rows, ascending
+  // [own_rows(logit_rows), vocab] in the backend's memory
+  OwnedBytes logits_{nullptr, [](std::byte*) {}};
+  std::int64_t logits_size_ = 0;         // in floats
+  std::vector<float> read_;              // one row, on the host
+  std::vector<SampleArgs> sample_args_;  // [sampled rows that are this rank's]
   Results results_[2];
   double waited_ = 0;
   std::size_t newest_ = 0;   // results_ of the last launch
@@ -221,7 +241,7 @@ class Runner {
   struct ScoredRow {
     std::size_t item;
     std::int64_t row;    // within the item
-    std::int64_t logit;  // row of logits_
+    std::int64_t logit;  // row of logits
   };
   std::vector<ScoredRow> scored_rows_;
   std::vector<SamplingParams> scored_params_;  // [scored_rows_]

@@ -1,0 +1,95 @@
+#include "engine/runner/ranked_runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace lathe {
+
+Result<RankedRunner> RankedRunner::create(const RankModel& first, const OtherRanks* others,
+                                          RunnerPass pass, std::span<HiddenRows* const> hidden) {
+  const std::span<const RankModel> rest =
+      others == nullptr ? std::span<const RankModel>() : std::span(others->models);
+  LATHE_CHECK(hidden.empty() || hidden.size() == rest.size() + 1, "rows of every rank");
+  const auto make = [&](const RankModel& rank, std::size_t i) {
+    return Runner::create(*rank.model, *rank.cache, rank.ops.backend->replays(), pass,
+                          hidden.empty() ? nullptr : hidden[i]);
+  };
+  auto runner = make(first, 0);
+  if (!runner) return runner.error();
+  RankedRunner out(first, others, hidden, std::move(*runner));
+  for (std::size_t i = 0; i < rest.size(); ++i) {
+    auto other = make(rest[i], i + 1);
+    if (!other) return other.error();
+    out.rest_.push_back(std::move(*other));
+  }
+  return out;
+}
+
+Result<void> RankedRunner::launch(std::span<const BatchItem> items, bool find_non_finite) {
+  if (alone()) return first_.launch(items, ops_, find_non_finite);
+  const Result<void> ok = others_->group->run(
+      [&](std::int32_t r) { return runner(r).launch(items, ops(r), find_non_finite); });
+  if (!ok) {
+    wait();  // a rank that was ahead of the one that failed has its step in flight
+    return ok;
+  }
+  for (const Runner& other : rest_) first_.add_non_finite(other.non_finite());
+  return {};
+}
+
+void RankedRunner::launch_ahead(std::span<const BatchItem> items) {
+  if (alone()) return first_.launch_ahead(items, ops_);
+  // What fails is reported by the step's collect().
+  (void)others_->group->run([&](std::int32_t r) -> Result<void> {
+    runner(r).launch_ahead(items, ops(r));
+    return {};
+  });
+}
+
+Result<void> RankedRunner::collect() {
+  if (alone()) return first_.collect();
+  const Result<void> ok = others_->group->run([&](std::int32_t r) { return runner(r).collect(); });
+  if (!ok) return ok;
+  for (Runner& other : rest_) first_.take_draws(other);
+  return {};
+}
+
+Result<std::span<const float>> RankedRunner::logits(std::size_t item, std::int64_t k) {
+  if (alone()) return first_.logits(item, k, ops_);
+  const std::int32_t owner = first_.rank_of(item, k);
+  std::span<const float> out;
+  const Result<void> ok = others_->group->run([&](std::int32_t r) -> Result<void> {
+    if (r != owner) return {};
+    const auto row = runner(r).logits(item, k, ops(r));
+    if (!row) return row.error();
+    out = *row;
+    return {};
+  });
+  if (!ok) return ok.error();
+  return out;
+}
+
+void RankedRunner::wait() {
+  if (alone()) return;
+  const auto flies = [](const Runner& r) { return r.in_flight(); };
+  if (!flies(first_) && std::ranges::none_of(rest_, flies)) return;
+  (void)others_->group->run([&](std::int32_t r) -> Result<void> {
+    while (runner(r).in_flight()) (void)runner(r).collect();
+    return {};
+  });
+}
+
+std::int32_t RankedRunner::keep_hidden(std::int64_t rows) {
+  if (alone()) return hidden_.front()->keep(ops_, rows);
+  std::int32_t place = 0;
+  (void)others_->group->run([&](std::int32_t r) -> Result<void> {
+    const std::int32_t kept = hidden_[static_cast<std::size_t>(r)]->keep(ops(r), rows);
+    if (r == 0) place = kept;
+    return {};
+  });
+  return place;
+}
+
+}  // namespace lathe
