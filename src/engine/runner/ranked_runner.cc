@@ -53,6 +53,7 @@ Result<void> RankedRunner::collect() {
   const Result<void> ok = others_->group->run([&](std::int32_t r) { return runner(r).collect(); });
   if (!ok) return ok;
   for (Runner& other : rest_) first_.take_draws(other);
+  first_.take_draws(first_);
   return {};
 }
 

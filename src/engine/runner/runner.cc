@@ -579,10 +579,10 @@ std::int32_t Runner::drawn(std::size_t item, std::int64_t k) const {
   return token_of_draw(results.logit_of[static_cast<std::size_t>(results.first_logit[item] + k)]);
 }
 
-void Runner::take_draws(Runner& other) {
-  Results& from = other.current();
-  for (std::size_t i = 0; i < from.own_of.size(); ++i) {
-    current().sampled[from.own_of[i]] = std::move(from.own[i]);
+void Runner::take_draws(Runner& from) {
+  Results& results = from.current();
+  for (std::size_t i = 0; i < results.own_of.size(); ++i) {
+    current().sampled[results.own_of[i]] = std::move(results.own[i]);
   }
 }
 
@@ -643,7 +643,6 @@ Result<void> Runner::collect() {
   flight_ = std::move(ahead_);
   // Other ranks wait for exchanges that this one's failed step did not reach.
   if (!done && communicator_ != nullptr) communicator_->abort(of_rank(rank_, done.error()));
-  if (ranks_ > 1 && done) take_draws(*this);
   return done ? current().started : done;
 }
 

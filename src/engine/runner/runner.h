@@ -107,8 +107,9 @@ class Runner {
   /// The log-probabilities of BatchItem::scored; nullopt for a row with NaN or infinite logits.
   std::span<const std::optional<SampledToken>> scored(std::size_t item) const;
   std::span<const NonFiniteItem> non_finite() const { return non_finite_; }
-  /// Moves what another rank has sampled in its last collected step into this runner's results.
-  void take_draws(Runner& other);
+  /// Moves what a rank, this one or another, has sampled in its last collected step into this
+  /// runner's results.
+  void take_draws(Runner& from);
   /// Adds the rows that another rank has found, which ran the same step.
   void add_non_finite(std::span<const NonFiniteItem> others);
   /// The place in HiddenRows of the head's input of an item's k-th row (in a draft pass: of its

@@ -20,7 +20,7 @@ namespace {
 
 class Life {
  public:
-  explicit Life(std::uint32_t seed) : rng_(seed), setup_(draw_setup()) {
+  explicit Life(std::uint32_t seed) : rng_(seed), seed_(seed), setup_(draw_setup()) {
     options_.chunked_prefill_size = 1 + pick(some(2) ? 4 : 40);
     options_.max_running_requests = 1 + pick(8);
     options_.prefix_cache = !some(3);
@@ -31,7 +31,7 @@ class Life {
       };
       if (some(3)) {
         drafter_ = std::make_unique<ScriptedDrafter>(next);
-      } else if (some(2)) {
+      } else if (some(2) || ranked_) {  // ReadingDrafter has the rows of one rank
         auto model = std::make_unique<Draft>(draw_draft_model(), draw_drafting());
         model->change = [this](DraftRequest& r) { spoil(r); };
         model_ = model.get();
@@ -65,8 +65,10 @@ class Life {
           break;
         case 5:
           (some(2) ? setup_.model->fail_next : setup_.model->fail_late) =
-              some(4) && !engine_->idle();
-          if (setup_.late != nullptr) setup_.late->fail_next = some(6) && !engine_->idle();
+              some(4) && !engine_->idle() && !ranked_;  // of ranks, the failed step is the last
+          if (setup_.late != nullptr) {
+            setup_.late->fail_next = some(6) && !engine_->idle() && !ranked_;
+          }
           break;
         default:
           step();
@@ -141,6 +143,13 @@ class Life {
     if (some(3)) {  // steps start before the results of the step before
       o.late = o.overlaps = overlaps_ = true;
     }
+    // By the life's seed alone, so that other choices are the same with one rank.
+    const std::uint64_t bits = random_bits(seed_, 5);
+    if (bits % 3 == 0) {
+      o.ranks = bits % 2 == 0 ? 2 : 4;
+      o.most_delay = bits / 3 % 2 == 0 ? 20 : 0;
+    }
+    ranked_ = o.ranks > 1;
     return o;
   }
 
@@ -281,7 +290,7 @@ class Life {
     if (calls_in_flight_ && some(20)) cancel();
     if (!some(8)) engine_->launch_ahead();
     ahead_ += engine_->in_flight_ahead();
-    while (engine_->in_flight() && some(2)) {
+    while (engine_->in_flight() && some(2) && !ranked_) {
       setup_.late->run_some(static_cast<std::size_t>(pick(3)));
       setup_.cache->poison_free();
       if (!calls_in_flight_) continue;
@@ -350,7 +359,8 @@ class Life {
   }
 
   std::mt19937 rng_;
-  bool overlaps_ = false, loses_windows_ = false;  // draw_setup() sets them
+  std::uint32_t seed_;
+  bool overlaps_ = false, loses_windows_ = false, ranked_ = false;  // draw_setup() sets them
   FakeSetup setup_;
   EngineOptions options_;
   std::unique_ptr<Drafter> drafter_;  // null: none

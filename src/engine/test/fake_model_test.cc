@@ -8,7 +8,9 @@
 #include "base/check.h"
 #include "engine/test/fake_model_test_util.h"
 #include "kernels/compress.h"
+#include "kernels/host_communicator.h"
 #include "kernels/ref/sampling.h"
+#include "kernels/test/faulty_communicator_test_util.h"
 #include "layout/codec/codec.h"
 
 namespace lathe {
@@ -159,7 +161,9 @@ std::vector<std::uint64_t> FakeModel::run_states(const ForwardArgs& args, std::s
   return out;
 }
 
-Result<ForwardResult> FakeModel::forward(const OpsContext&, const ForwardArgs& args) const {
+Result<ForwardResult> FakeModel::forward(const OpsContext& ops, const ForwardArgs& args) const {
+  const std::int64_t rank = ops.communicator == nullptr ? 0 : ops.communicator->rank();
+  const std::int64_t ranks = ops.communicator == nullptr ? 1 : ops.communicator->size();
   const Error failure{ErrorCode::unsupported, "forward", "a step that works", "a test's choice",
                       ""};
   if (std::exchange(fail_next, false)) return failure;
@@ -177,25 +181,25 @@ Result<ForwardResult> FakeModel::forward(const OpsContext&, const ForwardArgs& a
   }
   LATHE_CHECK(std::is_sorted(args.logit_rows.begin(), args.logit_rows.end()), "ascending rows");
   if (late == nullptr) {
-    run(args);
+    run(args, rank, ranks);
   } else {
     // A copy: the runner may plan the next step in the same segments before this one runs.
     std::vector<Segment> own(args.segments.begin(), args.segments.end());
     std::vector<StepView> steps;
     for (const Segment& s : own) steps.push_back(*s.step);
-    late->later([this, args = args, own, steps]() mutable -> Result<void> {
+    late->later([this, rank, ranks, args = args, own, steps]() mutable -> Result<void> {
       for (std::size_t i = 0; i < own.size(); ++i) own[i].step = &steps[i];
       args.segments = own;
       for (std::size_t g = 0; g < config_.groups.size(); ++g) {
         for (const Segment& s : args.segments_of(g, config_.groups.size())) {
           for (const Slot slot : s.step->out_slots) {
-            if (slot.value < 0) continue;
+            if (slot.value < 0 || rank > 0) continue;  // the first rank has the ledger
             const PageId page(slot.value / args.cache->page_size(g));
             LATHE_CHECK(args.cache->ledger(g).owners(page) > 0, "a page without an owner");
           }
         }
       }
-      run(args);
+      run(args, rank, ranks);
       return {};
     });
   }
@@ -209,7 +213,7 @@ Result<ForwardResult> FakeModel::forward(const OpsContext&, const ForwardArgs& a
   return result;
 }
 
-void FakeModel::run(const ForwardArgs& args) const {
+void FakeModel::run(const ForwardArgs& args, std::int64_t rank, std::int64_t ranks) const {
   const std::size_t groups = config_.groups.size();
   const std::span<const Segment> first = args.segments_of(0, groups);
   std::vector<std::vector<std::uint64_t>> states;  // [groups * segments][rows]
@@ -239,8 +243,10 @@ void FakeModel::run(const ForwardArgs& args) const {
         for (const std::int32_t t : tokens) hash = add_key(hash, t);
         if (!hashes.empty() && hashes[static_cast<std::size_t>(r)] != hash) tokens[0] = -1;
       }
+      const auto place = static_cast<std::int64_t>(next++);
+      if (place % ranks != rank) continue;
       const auto logits = fake_logits(tokens, kVocab);
-      auto* out = reinterpret_cast<float*>(args.logits.row(static_cast<std::int64_t>(next++)));
+      auto* out = reinterpret_cast<float*>(args.logits.row(place / ranks));
       std::copy(logits.begin(), logits.end(), out);
     }
   }
@@ -324,10 +330,47 @@ FakeSetup::FakeSetup(const FakeOptions& o) {
   } else {
     backend = std::move(*make_backend(Device::cpu));
   }
+  if (o.ranks > 1) add_ranks(o, sizes);
+}
+
+void FakeSetup::add_ranks(const FakeOptions& o, std::span<const PoolSize> sizes) {
+  std::vector<std::unique_ptr<Communicator>> all;
+  for (auto& c : make_host_communicators(o.ranks)) {
+    Faults faults{.seed = static_cast<std::uint64_t>(c->rank()), .most_delay = o.most_delay};
+    if (c->rank() == o.ranks - 1) faults.fail_agree = o.fail_agree;
+    all.push_back(std::make_unique<FaultyCommunicator>(std::move(c), faults));
+  }
+  rank_group = std::make_unique<RankGroup>(std::move(all));
+  const auto own = [&](std::int32_t r, Backend& of, std::unique_ptr<Communicator>& holder) {
+    Communicator& direct = rank_group->communicator(r);
+    if (!o.late) return &direct;
+    holder = std::make_unique<LateCommunicator>(static_cast<LateBackend&>(of), direct);
+    return holder.get();
+  };
+  communicator = own(0, *backend, communicator_);
+  other_ranks.group = rank_group.get();
+  for (std::int32_t r = 1; r < o.ranks; ++r) {
+    FakeRank& rank = *others.emplace_back(std::make_unique<FakeRank>());
+    rank.cache.emplace(*KvCache::create(plan, sizes));
+    rank.model.emplace(model->config().groups);
+    if (o.late) {
+      rank.backend = std::make_unique<LateBackend>(Device::cpu, o.overlaps);
+      rank.model->late = static_cast<LateBackend*>(rank.backend.get());
+    } else {
+      rank.backend = std::move(*make_backend(Device::cpu));
+    }
+    OpsContext of;
+    of.backend = rank.backend.get();
+    of.tensors = of.control = &rank.arena;
+    of.communicator = own(r, *rank.backend, rank.communicator);
+    other_ranks.models.push_back({&*rank.model, &*rank.cache, of});
+  }
 }
 
 Engine FakeSetup::engine(const EngineOptions& options) {
-  auto made = Engine::create(*model, *cache, options, ops());
+  EngineOptions all = options;
+  if (rank_group) all.ranks = &other_ranks;
+  auto made = Engine::create(*model, *cache, all, ops());
   LATHE_CHECK(made, made ? "" : made.error().message());
   return std::move(*made);
 }

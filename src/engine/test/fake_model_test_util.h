@@ -11,6 +11,7 @@
 
 #include "base/arena.h"
 #include "engine/engine.h"
+#include "engine/runner/rank_group.h"
 #include "engine/test/late_backend_test_util.h"
 #include "kernels/devices/all.h"
 #include "model/model.h"
@@ -42,7 +43,7 @@ class FakeModel : public Model {
   mutable std::int64_t step_rows = 0;  // in the last forward(), padding included
 
  private:
-  void run(const ForwardArgs& args) const;
+  void run(const ForwardArgs& args, std::int64_t rank, std::int64_t ranks) const;
   void write_keys(const ForwardArgs& args, std::size_t group, const Segment& segment) const;
   void read_tokens(const ForwardArgs& args, std::size_t group, const Segment& segment,
                    std::int64_t row, std::vector<std::int32_t>& tokens) const;
@@ -74,6 +75,18 @@ struct FakeOptions {
   std::int32_t draft_tokens = kMaxDraftTokens;  // drafts that states have banks for
   bool late = false;                            // the backend is a LateBackend
   bool overlaps = false;                        // with late: it can have two steps in flight
+  std::int32_t ranks = 1;        // each with all of the model; logits are dealt among them
+  int most_delay = 0;            // of ranks, in microseconds
+  std::int64_t fail_agree = -1;  // this agreement fails on the last rank
+};
+
+/// What one more rank has.
+struct FakeRank {
+  std::optional<KvCache> cache;
+  std::optional<FakeModel> model;
+  Arena arena;
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Communicator> communicator;  // of a late backend
 };
 
 /// Plan, cache, model and memory for an engine; not movable.
@@ -85,6 +98,7 @@ struct FakeSetup {
     OpsContext out;
     out.backend = backend.get();
     out.tensors = out.control = &arena;
+    out.communicator = communicator;
     return out;
   }
   Engine engine(const EngineOptions& options = {});
@@ -95,6 +109,16 @@ struct FakeSetup {
   Arena arena;
   std::unique_ptr<Backend> backend;
   LateBackend* late = nullptr;  // the backend, with FakeOptions::late
+
+  // With several ranks.
+  std::unique_ptr<RankGroup> rank_group;
+  Communicator* communicator = nullptr;         // of rank 0
+  std::unique_ptr<Communicator> communicator_;  // the same, of a late backend
+  std::vector<std::unique_ptr<FakeRank>> others;
+  OtherRanks other_ranks;
+
+ private:
+  void add_ranks(const FakeOptions& options, std::span<const PoolSize> sizes);
 };
 
 /// launch() and collect().

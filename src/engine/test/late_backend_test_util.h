@@ -7,6 +7,8 @@
 // sampling arguments stay in place until wait(). Work runs in the order of the calls.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <deque>
 #include <functional>
 #include <optional>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "kernels/communicator.h"
 #include "kernels/devices/all.h"
 #include "kernels/test/forwarding_backend_test_util.h"
 
@@ -40,6 +43,14 @@ class LateBackend : public ForwardingBackend {
   }
   /// The next wait() drops the second half of the work and returns an error.
   bool fail_next = false;
+  /// Of the device's rank, for the recorded exchanges (LateCommunicator); null: it is alone.
+  Communicator* communicator = nullptr;
+
+  /// Records an exchange of the communicator.
+  template <class Call>
+  void exchange_later(const OpsContext& ops, Call call) {
+    queue(ops, [this, call](Backend&, const OpsContext& o) { call(*communicator, o); });
+  }
 
   Result<void> wait() override {
     const std::size_t end = std::exchange(previous_, std::nullopt).value_or(queue_.size());
@@ -198,7 +209,29 @@ class LateBackend : public ForwardingBackend {
     }
     queue(ops, [this, own, out](Backend& b, const OpsContext& o) {
       b.sample(o, own, out);
-      drawn_.assign(out.begin(), out.end());
+      if (communicator == nullptr) {
+        drawn_.assign(out.begin(), out.end());
+        return;
+      }
+      for (std::size_t i = 0; i < own.size(); ++i) {
+        const auto place = static_cast<std::size_t>(own[i].place);
+        drawn_.resize(std::max(drawn_.size(), place + 1));
+        drawn_[place] = out[i];
+      }
+    });
+  }
+  void share_draws(const OpsContext& ops, std::int64_t rows) override {
+    queue(ops, [this, rows](Backend&, const OpsContext& o) {
+      drawn_.resize(static_cast<std::size_t>(rows));
+      std::vector<std::array<std::int32_t, 4>> records(drawn_.size());
+      for (std::size_t i = 0; i < records.size(); ++i) {
+        records[i][0] = drawn_[i] ? drawn_[i]->token : -1;
+      }
+      communicator->share_records(o, {reinterpret_cast<std::byte*>(records.data()), rows});
+      for (std::size_t i = 0; i < records.size(); ++i) {
+        drawn_[i].reset();
+        if (records[i][0] >= 0) drawn_[i] = SampledToken{records[i][0], {}, {}};
+      }
     });
   }
 
@@ -234,6 +267,7 @@ class LateBackend : public ForwardingBackend {
       own.backend = &inner();
       own.tensors = &tensors_;
       own.control = &control_;
+      own.communicator = communicator;
       return call(inner(), own);
     });
     return {};
@@ -254,6 +288,48 @@ class LateBackend : public ForwardingBackend {
   std::deque<std::vector<std::byte>> kept_;
   std::deque<SamplingParams> params_;
   Result<void> ok_;
+};
+
+/// Records exchanges in its device's queue. Waits of the host happen at once.
+class LateCommunicator : public Communicator {
+ public:
+  /// Both must outlive it.
+  LateCommunicator(LateBackend& late, Communicator& inner) : late_(late), inner_(inner) {
+    late.communicator = &inner;
+  }
+
+  std::int32_t rank() const override { return inner_.rank(); }
+  std::int32_t size() const override { return inner_.size(); }
+  Result<void> barrier() override { return inner_.barrier(); }
+  Result<void> agree(const Result<void>& mine, std::uint64_t key) override {
+    return inner_.agree(mine, key);
+  }
+  Result<std::vector<void*>> publish(void* address) override { return inner_.publish(address); }
+  Result<void> reserve(const ExchangeLimits& limits) override { return inner_.reserve(limits); }
+  void abort(const Error& reason) override { inner_.abort(reason); }
+  Result<void> status() const override { return inner_.status(); }
+  MutableRowsView partials(const OpsContext& ops, std::int64_t rows, std::int64_t cols,
+                           DType dtype) override {
+    return inner_.partials(ops, rows, cols, dtype);
+  }
+  void sum(const OpsContext& ops, const SumRows& op) override {
+    late_.exchange_later(ops, [op](Communicator& c, const OpsContext& o) { c.sum(o, op); });
+  }
+  void sum_norm(const OpsContext& ops, const SumNorm& op) override {
+    late_.exchange_later(ops, [op](Communicator& c, const OpsContext& o) { c.sum_norm(o, op); });
+  }
+  void trade_columns(const OpsContext& ops, const TradeColumns& op) override {
+    late_.exchange_later(ops,
+                         [op](Communicator& c, const OpsContext& o) { c.trade_columns(o, op); });
+  }
+  void share_records(const OpsContext& ops, const ShareRecords& op) override {
+    late_.exchange_later(ops,
+                         [op](Communicator& c, const OpsContext& o) { c.share_records(o, op); });
+  }
+
+ private:
+  LateBackend& late_;
+  Communicator& inner_;
 };
 
 }  // namespace lathe

@@ -711,7 +711,8 @@ Result<std::unique_ptr<Model>> load_model(const std::string& directory,
   if (!checkpoint) return checkpoint.error();
   auto weights = std::make_unique<ModelWeights>(*config);
   weights->checkpoint = std::move(*checkpoint);
-  if (options.threads != nullptr) {
+  // The first rank reads the files from start to end; the others find them in the page cache.
+  if (options.threads != nullptr && options.rank == 0) {
     const Result<void> read = weights->checkpoint->prefault(*options.threads, options.on_progress);
     if (!read) return read.error();
   }
