@@ -130,7 +130,7 @@ Result<Runtime::Planned, StartError> Runtime::plan_on(const Machine& machine,
 }
 
 Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOptions& options) {
-  auto machine = find_machine(options.device);
+  auto machine = find_machine(options.device, {options.plan_request.tp, ""});
   if (!machine) return StartError(machine.error());
   std::unique_ptr<Model> made = options.make_model ? options.make_model() : nullptr;
   auto config = made ? Result<ModelConfig>(made->config()) : config_of(options);
@@ -149,7 +149,7 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   const auto stored = stored_bytes(options, options.model, *config);
   if (!stored) return StartError(stored.error());
 
-  std::unique_ptr<Runtime> r(new Runtime(options.threads));
+  std::unique_ptr<Runtime> r(new Runtime(options.threads, request.tp));
   r->draft_ = *draft;
   if (auto ok = r->describe_draft_model(options, *config); !ok) return StartError(ok.error());
   auto planned = r->plan_on(*machine, options, *config, request, *stored);
@@ -160,6 +160,7 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
     planned = r->plan_on(*machine, options, *config, request, *stored);
   }
   if (!planned) return planned.error();
+  if (auto ok = r->make_ranks(options); !ok) return StartError(ok.error());
   r->tensors_ = Arena(r->backend_->memory());
   if (!options.kv_scales.empty()) {
     auto scales = read_kv_scales(options.kv_scales, *config);
@@ -176,6 +177,16 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
     return StartError(ok.error());
   }
 
+  OpsContext ops;
+  ops.backend = r->backend_.get();
+  ops.execution.threads = &r->threads_;
+  ops.execution.scratch = &r->scratch_;
+  if (request.batch_invariant) ops.execution.batch_invariant = true;
+  ops.precision = r->precision_;
+  ops.tensors = &r->tensors_;
+  ops.control = &r->control_;
+  if (auto ok = r->reserve_ranks(ops); !ok) return StartError(ok.error());
+
   const auto start = std::chrono::steady_clock::now();
   LoadOptions load;
   load.threads = &r->threads_;
@@ -185,7 +196,10 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   load.expansion = expands(r->plan_);
   load.on_progress = options.on_progress;
   if (made == nullptr) {
-    auto model = options.dummy ? make_dummy_model(*config, load) : load_model(options.model, load);
+    const auto share = [&](const LoadOptions& of) {
+      return options.dummy ? make_dummy_model(*config, of) : load_model(options.model, of);
+    };
+    auto model = r->load_shares(share, load, r->plan_.ranks.parallel, false);
     if (!model) return StartError(model.error());
     made = std::move(*model);
   }
@@ -194,8 +208,8 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   r->load_seconds_ =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 
-  const std::int64_t tokens =
-      cache_tokens(r->plan_, request, r->machine_, r->model_->weight_bytes(), r->draft_memory());
+  const std::int64_t tokens = cache_tokens(r->plan_, request, rank_machine(r->machine_, request.tp),
+                                           r->model_->weight_bytes(), r->draft_memory());
   auto cache = KvCache::create(r->plan_, pool_sizes(r->plan_, tokens), r->backend_->memory());
   if (!cache) return StartError(cache.error());
   r->cache_.emplace(std::move(*cache));
@@ -206,20 +220,16 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   // A draft layer has no measured scales.
   if (scaled) r->kv_scales_.resize(static_cast<std::size_t>(config->cached_layers()));
   if (scaled) r->cache_->set_scales(r->kv_scales_);
-  if (scaled || options.count_values) r->cache_->count_values();
+  const bool counts = scaled || options.count_values;
+  if (counts) r->cache_->count_values();
+  if (auto ok = r->make_rank_caches(tokens, counts); !ok) return StartError(ok.error());
+  if (auto ok = r->reserve_exchanges(); !ok) return StartError(ok.error());
 
-  OpsContext ops;
-  ops.backend = r->backend_.get();
-  ops.execution.threads = &r->threads_;
-  ops.execution.scratch = &r->scratch_;
-  if (request.batch_invariant) ops.execution.batch_invariant = true;
-  ops.precision = r->precision_;
-  ops.tensors = &r->tensors_;
-  ops.control = &r->control_;
   EngineOptions engine_options = options.engine;
   if (auto ok = r->make_drafter(options, request, tokens, ops); !ok) return StartError(ok.error());
   if (options.wrap_drafter) r->drafter_ = options.wrap_drafter(std::move(r->drafter_));
   engine_options.drafter = r->drafter_.get();
+  engine_options.ranks = r->other_ranks();
   engine_options.draft_tokens = *draft_tokens;
   // The plan's largest step may be one of decode rows, with more rows than a chunk.
   if (engine_options.chunked_prefill_size == 0) {
@@ -250,8 +260,11 @@ Result<void> Runtime::load_draft_model(const RuntimeOptions& options, LoadOption
   load.overrides = {};
   load.on_progress = nullptr;
   load.expansion = expands(draft_model_->plan);
-  auto model = options.dummy ? make_dummy_model(draft_model_->config, load)
-                             : load_model(draft_.directory, load);
+  const auto share = [&](const LoadOptions& of) {
+    return options.dummy ? make_dummy_model(draft_model_->config, of)
+                         : load_model(draft_.directory, of);
+  };
+  auto model = load_shares(share, load, draft_model_->plan.ranks.parallel, true);
   if (!model) return model.error();
   draft_model_->model = std::move(*model);
   return {};
@@ -266,7 +279,7 @@ Result<void> Runtime::make_drafter(const RuntimeOptions& options, const PlanRequ
       drafter_ = std::make_unique<NgramDrafter>();
       return {};
     case DraftKind::mtp: {
-      auto made = MtpDrafter::create(*model_, *cache_, ops);
+      auto made = MtpDrafter::create(*model_, *cache_, ops, other_ranks());
       if (!made) return made.error();
       drafter_ = std::make_unique<MtpDrafter>(std::move(*made));
       return {};
@@ -282,7 +295,7 @@ Result<void> Runtime::make_drafter(const RuntimeOptions& options, const PlanRequ
           .cost = d.model->step_weights(1).bytes / std::max(1.0, model_->step_weights(1).bytes)};
       OpsContext own = ops;
       if (!drafts_invariantly(d.config, request)) own.execution.batch_invariant = {};
-      auto made = ModelDrafter::create(*d.model, *d.cache, drafting, own);
+      auto made = ModelDrafter::create(*d.model, *d.cache, drafting, own, draft_ranks(own));
       if (!made) return made.error();
       drafter_ = std::make_unique<ModelDrafter>(std::move(*made));
       return {};
@@ -294,17 +307,22 @@ Result<void> Runtime::make_drafter(const RuntimeOptions& options, const PlanRequ
 DraftMemory Runtime::draft_memory() const {
   if (!draft_model_) return {};
   const DraftModel& d = *draft_model_;
-  return {&d.plan,
-          d.model ? d.model->weight_bytes() : weight_bytes(d.config, d.stored, expands(d.plan))};
+  return {&d.plan, d.model ? d.model->weight_bytes()
+                           : weight_bytes(d.config, d.stored, expands(d.plan), d.plan.ranks)};
 }
 
+// Grouped-query ranks have keys of their own heads; all ranks have the same latents.
 Result<std::vector<ValueCounts>> Runtime::stored_values() {
   if (auto ok = backend_->collect_counts(); !ok) return ok.error();
+  const bool own_heads = !config().is_mla() && !config().is_compressed();
   std::vector<ValueCounts> out;
   for (std::int32_t l = 0; l < config().layers; ++l) {
     const ValueTally* tally = cache_->tally(l);
     if (tally == nullptr) return std::vector<ValueCounts>{};
-    out.push_back(tally->counts());
+    ValueCounts& counts = out.emplace_back(tally->counts());
+    for (const auto& rank : ranks_) {
+      if (own_heads) counts.add(rank->cache->tally(l)->counts());
+    }
   }
   return out;
 }

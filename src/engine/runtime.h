@@ -16,6 +16,8 @@
 #include "engine/draft/draft_kind.h"
 #include "engine/engine.h"
 #include "engine/runner/memory_plan.h"
+#include "engine/runner/rank_group.h"
+#include "engine/runner/ranked_runner.h"
 #include "model/cache.h"
 #include "model/model.h"
 #include "plan/model_plan.h"
@@ -36,7 +38,7 @@ struct RuntimeOptions {
   // products of bf16 pairs. float32 and bfloat16 need bf16 or e4m3 weights, fp8 a checkpoint with
   // e4m3 weights.
   std::string dtype = "auto";
-  int threads = 0;  // 0: one per core
+  int threads = 0;  // 0: one per core; several ranks divide them
   // File with scales of per-tensor caches; empty: the checkpoint's scales, or 1 without any.
   std::string kv_scales;
   // Counts the values written to the cache. Per-tensor caches are always counted.
@@ -91,13 +93,39 @@ class Runtime {
   const std::string& device_note() const { return device_note_; }
 
  private:
+  // What a rank after the first has. Its thread makes all of it.
+  struct Rank {
+    explicit Rank(int count) : threads(count) {}
+    RankModel target();
+    RankModel draft(const OpsContext& ops);
+
+    ThreadPool threads;
+    Scratch scratch;
+    std::unique_ptr<Backend> backend;
+    Arena tensors, control;
+    OpsContext ops;
+    std::unique_ptr<Model> model, draft_model;
+    std::optional<KvCache> cache, draft_cache;
+  };
+  using LoadModel = std::function<Result<std::unique_ptr<Model>>(const LoadOptions&)>;
+
   struct Planned {};
-  explicit Runtime(int threads) : threads_(threads) {}
+  // threads: of all ranks; 0: one per core.
+  Runtime(int threads, std::int32_t ranks);
   Result<Planned, StartError> plan_on(const Machine& machine, const RuntimeOptions& options,
                                       const ModelConfig& config, const PlanRequest& request,
                                       std::optional<std::int64_t> stored);
   Result<void> describe_draft_model(const RuntimeOptions& options, const ModelConfig& target);
   Result<void> load_draft_model(const RuntimeOptions& options, LoadOptions load);
+  Rank& rank(std::int32_t r) { return *ranks_[static_cast<std::size_t>(r - 1)]; }
+  Result<void> make_ranks(const RuntimeOptions& options);
+  Result<void> reserve_ranks(OpsContext& first);
+  Result<std::unique_ptr<Model>> load_shares(const LoadModel& load, LoadOptions options,
+                                             const Parallel& parallel, bool draft);
+  Result<void> make_rank_caches(std::int64_t tokens, bool counts);
+  Result<void> reserve_exchanges();
+  const OtherRanks* other_ranks();
+  const OtherRanks* draft_ranks(const OpsContext& draft_ops);
   Result<void> make_drafter(const RuntimeOptions& options, const PlanRequest& request,
                             std::int64_t tokens, const OpsContext& ops);
 
@@ -110,6 +138,8 @@ class Runtime {
     std::optional<KvCache> cache;
   };
 
+  // Null: there is one rank. First, because backends use its communicators until they are freed.
+  std::unique_ptr<RankGroup> group_;
   ThreadPool threads_;
   Scratch scratch_;
   std::unique_ptr<Backend> backend_;
@@ -122,6 +152,8 @@ class Runtime {
   std::optional<KvCache> cache_;
   DraftChoice draft_;
   std::optional<DraftModel> draft_model_;
+  std::vector<std::unique_ptr<Rank>> ranks_;  // 1, 2, ..
+  OtherRanks other_ranks_, draft_ranks_;
   std::unique_ptr<Drafter> drafter_;
   std::optional<Engine> engine_;
   std::vector<TensorScales> kv_scales_;
