@@ -47,10 +47,10 @@ RankGroup::~RankGroup() {
   for (std::thread& t : threads_) t.join();
 }
 
-Result<void> RankGroup::run(const Body& body) {
+Result<void> RankGroup::run_job(const Job& job) {
   {
     const std::lock_guard lock(guard_);
-    body_ = &body;
+    job_ = job;
     running_.store(size() - 1);
     jobs_.fetch_add(1);
   }
@@ -91,7 +91,7 @@ void RankGroup::call(std::int32_t rank) {
   Result<void>& result = results_[static_cast<std::size_t>(rank)];
   Communicator& own = communicator(rank);
   try {
-    result = (*body_)(rank);
+    result = job_.call(job_.body, rank);
     return;
   } catch (const OutOfMemory& e) {
     result = Error{ErrorCode::exhausted, fmt::format("rank {}: host memory", rank),

@@ -5,11 +5,10 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "base/result.h"
@@ -30,20 +29,29 @@ class RankGroup {
     return *communicators_[static_cast<std::size_t>(rank)];
   }
 
-  using Body = std::function<Result<void>(std::int32_t rank)>;
-  /// Calls body(rank) on every rank's thread and waits for all of them. Returns why the group was
-  /// aborted, if it was, or else the error of the lowest rank. A body that throws aborts the group.
-  /// Only one thread may call it.
-  Result<void> run(const Body& body);
+  /// Calls body(rank), which returns a Result<void>, on every rank's thread and waits for all of
+  /// them. Returns why the group was aborted, if it was, or else the error of the lowest rank. A
+  /// body that throws aborts the group. Allocates nothing. Only one thread may call it.
+  template <class Body>
+  Result<void> run(Body&& body) {
+    return run_job({&body, [](void* b, std::int32_t rank) -> Result<void> {
+                      return (*static_cast<std::remove_reference_t<Body>*>(b))(rank);
+                    }});
+  }
 
  private:
+  struct Job {
+    void* body = nullptr;
+    Result<void> (*call)(void*, std::int32_t rank) = nullptr;
+  };
+  Result<void> run_job(const Job& job);
   void work(std::int32_t rank);
   void wait_for_job(std::uint64_t done);
   void call(std::int32_t rank);
 
   std::vector<std::unique_ptr<Communicator>> communicators_;
   std::vector<Result<void>> results_;  // [ranks] each written by its rank
-  const Body* body_ = nullptr;         // of the current job
+  Job job_;                            // the current one
   std::atomic<std::uint64_t> jobs_ = 0;
   std::atomic<std::int32_t> running_ = 0;  // ranks but the first that have not finished the job
   bool ends_ = false;
