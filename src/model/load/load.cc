@@ -402,6 +402,9 @@ class Loader {
     }
     if (absent && !headers_only_) {
       weights_.bytes = bytes;
+      if (spec.place >= 0) {
+        spec.set({nullptr, DType::f32, spec.part.rows.count, spec.part.cols.count});
+      }
       return true;
     }
     WeightView& w = bound.weight;
