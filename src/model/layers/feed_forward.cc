@@ -57,8 +57,9 @@ void moe_layer(const OpsContext& ops, const ModelConfig& model, const MoeWeights
   const Arena::Scope scope(*ops.tensors);
   const bool narrow = x.dtype != DType::f32;
   const MutableRowsView sum = narrow ? alloc_rows(*ops.tensors, x.rows, x.cols) : x;
-  if (model.moe.shared > 0) dense_ffn(ops, model.activation, w.shared, h, sum, false);
-  routed_experts(ops, model, w, h, sum, tokens, model.moe.shared > 0);
+  const bool shared = w.shared.gate.rows > 0;  // a rank may have none of its width
+  if (shared) dense_ffn(ops, model.activation, w.shared, h, sum, false);
+  routed_experts(ops, model, w, h, sum, tokens, shared);
   if (narrow) cast_rows(ops, constant(sum), x);
 }
 

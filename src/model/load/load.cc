@@ -187,6 +187,13 @@ class Loader {
     *spec.vector = {to, part.size()};
   }
 
+  // A matrix without rows or columns, in the dtype that every GEMM computes without bytes.
+  static WeightView set_nothing(const TensorSpec& spec) {
+    const WeightView none{nullptr, DType::f32, spec.part.rows.count, spec.part.cols.count};
+    spec.set(none);
+    return none;
+  }
+
   // Sets this rank's part of a matrix whose bytes have been counted, and returns it.
   WeightView set_part(const TensorSpec& spec, const WeightView& whole) {
     if (headers_only_ || is_whole(spec)) {
@@ -195,6 +202,7 @@ class Loader {
     }
     weights_.bytes -= whole.bytes();
     if (spec.place < 0) return {};
+    if (spec.part.empty()) return set_nothing(spec);
     const WeightView part = matrix_part(whole, spec.part, threads_, weights_);
     const bool viewed = part.data >= whole.data && part.data < whole.data + whole.bytes();
     if (viewed) weights_.bytes += part.bytes();
@@ -402,9 +410,7 @@ class Loader {
     }
     if (absent && !headers_only_) {
       weights_.bytes = bytes;
-      if (spec.place >= 0) {
-        spec.set({nullptr, DType::f32, spec.part.rows.count, spec.part.cols.count});
-      }
+      if (spec.place >= 0) set_nothing(spec);
       return true;
     }
     WeightView& w = bound.weight;

@@ -80,6 +80,27 @@ TEST(RankedModels, HaveTheLogitsOfOneRankOnTheReferenceDevice) {
   }
 }
 
+// Rounding x to bf16 moves logits as on a GPU. Ranks have parts of e4m3 weights, or none of a
+// shared expert.
+TEST(RankedModels, HaveTheLogitsOfOneRankInBf16) {
+  if (!(*make_backend(Device::cpu))->multiplies_in(MatmulPrecision::bf16)) GTEST_SKIP();
+  for (const auto& [name, ranks] : {std::pair{"qwen3_moe", 4},
+                                    {"../../../models/tiny-v4", 2},
+                                    {"../../../models/tiny-v32", 4}}) {
+    const std::string folder(name);
+    const bool shipped = folder.find("tiny") != std::string::npos;
+    const std::string dir = shipped ? std::string(LATHE_TEST_DATA) + "/models/" + folder
+                                    : checkpoint_dir(fixture_dir(folder));
+    const RankedModel::Load load = [&](const LoadOptions& o) { return load_model(dir, o); };
+    const ModelRunner::Options options{.precision = MatmulPrecision::bf16};
+    const auto whole = std::move(*load({}));
+    const auto tokens = rank_tokens(60, whole->config().vocab, 12);
+    const Logits want = ModelRunner(*whole, options).prompt(0, tokens, 50, 2);
+    RankedModel model(load, ranks, options);
+    EXPECT_LE(worst_rank_error(model.prompt(0, tokens, 50, 2), want), 2e-2) << name;
+  }
+}
+
 // A2
 TEST(RankedModels, DelaysChangeNoBits) {
   for (const char* name : {"qwen3_moe", "deepseek_v4"}) {
