@@ -14,7 +14,7 @@ namespace {
 std::string fixture(const std::string& name) {
   return checkpoint_dir(std::string(LATHE_TEST_DATA) + "/models/" + name);
 }
-std::string shipped(const std::string& name) {
+std::string shipped_model(const std::string& name) {
   return std::string(LATHE_TEST_DATA) + "/../../models/" + name;
 }
 
@@ -87,7 +87,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(RankedEngine, AnswersAreThoseOfOneRank) {
   for (const auto& [name, ranks] : {std::pair{"tiny-gqa", 2}, {"tiny-v32", 4}, {"tiny-v4", 2}}) {
     const RealSetup::Options options{.page_size = ranked_page_size(name), .tokens = 512};
-    const auto whole = std::move(*load_model(shipped(name), {}));
+    const auto whole = std::move(*load_model(shipped_model(name), {}));
     std::vector<Request> requests;
     for (std::int32_t i = 0; i < 3; ++i) {
       requests.push_back(greedy(make_prompt(*whole, 20 + 30 * i, i), 16));
@@ -95,7 +95,7 @@ TEST(RankedEngine, AnswersAreThoseOfOneRank) {
     RealSetup one(*whole, options);
     Engine alone = one.engine({});
     const auto want = serve_real(alone, requests);
-    RealRanks setup(shipped(name), ranks, options);
+    RealRanks setup(shipped_model(name), ranks, options);
     Engine engine = setup.engine();
     const auto got = serve_real(engine, requests);
     for (std::size_t i = 0; i < want.size(); ++i) {
@@ -120,7 +120,7 @@ TEST(RankedEngine, DraftsChangeNoBit) {
     std::vector<Request> requests;
     std::vector<RealAnswer> want;
     {
-      RealRanks plain(shipped(name), 2, options);
+      RealRanks plain(shipped_model(name), 2, options);
       for (std::int32_t i = 0; i < 3; ++i) {
         requests.push_back(greedy(make_prompt(plain.model(), 30 + 50 * i, i), 14));
       }
@@ -130,7 +130,7 @@ TEST(RankedEngine, DraftsChangeNoBit) {
       want = serve_real(engine, requests);
     }
     for (const bool mtp : {false, true}) {
-      RealRanks setup(shipped(name), 2, options, mtp);
+      RealRanks setup(shipped_model(name), 2, options, mtp);
       std::unique_ptr<Drafter> drafter = std::make_unique<NgramDrafter>();
       if (mtp) {
         auto made = MtpDrafter::create(setup.model(), setup.cache(), setup.ops(), &setup.others());
@@ -153,7 +153,7 @@ TEST(RankedEngine, DraftsChangeNoBit) {
 // A draft model on the same ranks: here the model itself, so all its drafts are right.
 TEST(RankedEngine, ADraftModelIsOnTheSameRanks) {
   const RealSetup::Options options{.tokens = 1024, .draft_tokens = 3};
-  RealRanks setup(shipped("tiny-gqa"), 2, options);
+  RealRanks setup(shipped_model("tiny-gqa"), 2, options);
   std::vector<Request> requests;
   for (std::int32_t i = 0; i < 2; ++i) {
     requests.push_back(greedy(make_prompt(setup.model(), 30 + 50 * i, i), 14));
@@ -164,7 +164,7 @@ TEST(RankedEngine, ADraftModelIsOnTheSameRanks) {
     want = serve_real(engine, requests);
   }
   // The draft model's pools are another setup's, and its ranks use the first one's threads.
-  RealRanks draft(shipped("tiny-gqa"), 2, options);
+  RealRanks draft(shipped_model("tiny-gqa"), 2, options);
   OtherRanks ranks;
   ranks.group = &setup.group();
   ranks.models = draft.others().models;
@@ -173,7 +173,7 @@ TEST(RankedEngine, ADraftModelIsOnTheSameRanks) {
   ops.communicator = &setup.group().communicator(0);
   auto made = ModelDrafter::create(draft.model(), draft.cache(), {}, ops, &ranks);
   ASSERT_TRUE(made);
-  RealRanks fresh(shipped("tiny-gqa"), 2, options);
+  RealRanks fresh(shipped_model("tiny-gqa"), 2, options);
   OtherRanks target = fresh.others();
   target.group = &setup.group();
   target.models[0].ops.communicator = &setup.group().communicator(1);
