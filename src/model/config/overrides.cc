@@ -25,6 +25,25 @@ Error bad(std::string_view field, std::string wanted, std::string offered, std::
 
 std::string key_of(const std::string& value) { return value.substr(0, value.find('=')); }
 
+Error several_ropes(std::string_view flag, const std::string& key) {
+  return bad(flag, "a model with one RoPE", "one with several: " + quote(key),
+             "--override rope_parameters=JSON gives all of them");
+}
+
+// These keys are read in the RoPE's object first.
+Result<void> forget_in_rope(const std::string& key, nlohmann::json& config) {
+  if (key != "rope_theta" && key != "partial_rotary_factor") return {};
+  for (const char* object : {"rope_parameters", "rope_scaling"}) {
+    const auto rope = config.find(object);
+    if (rope == config.end() || !rope->is_object()) continue;
+    rope->erase(key);
+    for (const auto& [name, value] : rope->items()) {
+      if (value.is_object() && value.contains(key)) return several_ropes(kFlag, name);
+    }
+  }
+  return {};
+}
+
 Result<void> set_rope_scaling(const std::string& text, nlohmann::json& config) {
   constexpr std::string_view kRope = "--rope-scaling";
   const auto scaling = parse_json(text, std::string(kRope));
@@ -35,9 +54,7 @@ Result<void> set_rope_scaling(const std::string& text, nlohmann::json& config) {
   const auto parameters = config.find("rope_parameters");
   if (parameters != config.end() && parameters->is_object()) {
     for (const auto& [key, value] : parameters->items()) {
-      if (!value.is_object()) continue;
-      return bad(kRope, "a model with one RoPE", "one with several: " + quote(key),
-                 "--override rope_parameters=JSON gives all of them");
+      if (value.is_object()) return several_ropes(kRope, key);
     }
     for (const char* kept : {"rope_theta", "partial_rotary_factor"}) {
       const auto it = parameters->find(kept);
@@ -66,6 +83,7 @@ Result<void> apply_overrides(const ConfigOverrides& overrides, nlohmann::json& c
                  "a text needs double quotes");
     }
     config[key] = *json;
+    if (const auto ok = forget_in_rope(key, config); !ok) return ok.error();
   }
   if (overrides.rope_scaling.empty()) return {};
   return set_rope_scaling(overrides.rope_scaling, config);

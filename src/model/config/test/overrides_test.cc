@@ -54,10 +54,20 @@ TEST(ConfigOverrides, RopeScalingReplacesBothSpellings) {
     EXPECT_EQ(c->max_context, 2 * j["max_position_embeddings"].get<int>());
     EXPECT_FALSE(overridden(j, {.rope_scaling = "null"})->groups.front().rope.yarn);
   }
+  // rope_theta is read in rope_parameters first.
+  for (const Json& j : {older, newer}) {
+    const auto c = overridden(j, {.values = {"rope_theta=7000"}});
+    ASSERT_TRUE(c.ok()) << c.error().message();
+    EXPECT_EQ(c->groups.front().rope.theta, 7000);
+    EXPECT_EQ(c->groups.front().rope.linear_factor, 3);
+  }
   Json two = gemma3();
   two["rope_parameters"] = {{"full_attention", {{"rope_type", "default"}}}};
   EXPECT_THAT(refused(two, yarn), HasSubstr("--rope-scaling: wanted a model with one RoPE, got one "
                                             "with several: \"full_attention\""));
+  two["rope_parameters"]["full_attention"]["rope_theta"] = 1e6;
+  EXPECT_THAT(refused(two, {.values = {"rope_theta=7000"}}),
+              HasSubstr("--override: wanted a model with one RoPE"));
   for (const char* bad : {"yarn", "[1]", "{", "3"}) {
     EXPECT_THAT(refused(older, {.rope_scaling = bad}),
                 HasSubstr("--rope-scaling: wanted a JSON object, or null, got"));
