@@ -23,7 +23,7 @@ MODELS = [("DeepSeek V3.2, fp8", "deepseek-v3.2"), ("DeepSeek V4 Flash, fp8 and 
 RANKS = (1, 2, 4, 8)
 MACHINES = ("h200", "h100")
 MARKS = re.compile(r"(<!-- fit table -->\n)(.*?)(<!-- end of fit table -->)", re.S)
-FLAGS = ["--context-length", "32768", "--max-running-requests", "64", "--chunked-prefill-size", "4096"]
+FLAGS = ["--context-length", "32768", "--max-running-requests", "64", "--chunked-prefill-size", "8192"]
 
 
 def plan(lathe: str, config: str, machine: str, ranks: int) -> dict:

@@ -187,16 +187,18 @@ TEST(TensorPart, A3CutMatricesAndScalesReassemble) {
 }
 
 // gpt-oss: gate and up projections of a column are neighbouring rows and stay together. A down
-// projection's bias is added by one rank of those that share an expert.
+// projection's bias is added by one rank of those that share an expert, that of the attention's
+// output by one of all.
 TEST(TensorPart, A3PairsOfGateAndUpStayTogether) {
   const ModelConfig config = published("gpt-oss-120b");
   const RankTables all = tables_of(config, {.tp = 8, .expert_width = 4, .expert_number = 2});
-  std::int64_t biased = 0;
+  std::int64_t biased = 0, out_biases = 0;
   for (std::size_t r = 0; r < all.tables.size(); ++r) {
     const MoeWeights& moe = all.weights[r]->layers[5].moe;
     EXPECT_EQ(moe.experts.gate.rows, 2 * moe.experts.down.cols);
     EXPECT_EQ(moe.experts.gate.count(), 64);
     for (const TensorSpec& spec : all.tables[r]) {
+      if (spec.name == "model.layers.5.self_attn.o_proj.bias" && !spec.part.empty()) ++out_biases;
       if (!spec.name.starts_with("model.layers.5.mlp.experts.")) continue;
       if (spec.name.ends_with("gate_up_proj")) {
         EXPECT_EQ(spec.part.rows.first % (2 * kMxBlock), 0);
@@ -208,6 +210,7 @@ TEST(TensorPart, A3PairsOfGateAndUpStayTogether) {
     }
   }
   EXPECT_EQ(biased, 128);
+  EXPECT_EQ(out_biases, 1);
 }
 
 // Weights of the fullest rank in GB of 10^9 bytes, without a draft layer. The expected values are
