@@ -69,7 +69,7 @@ class DummyGqa {
                 ("lathe_dummy_gqa_" + std::to_string(getpid()))) {
     std::filesystem::create_directories(folder_);
     std::ofstream(folder_ / "config.json") << R"({
-      "vocab_size": 97, "hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 2,
+      "vocab_size": 97, "hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 2,
       "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "hidden_act": "silu",
       "max_position_embeddings": 512, "torch_dtype": "bfloat16", )"
                                            << keys << "}";
@@ -94,7 +94,7 @@ TEST(GpuModel, HalfOfEachHeadRotates) {
 // The context is longer than the original one, and so is the prompt.
 TEST(GpuModel, QueriesGrowWithTheirPosition) {
   DummyGqa(R"("architectures": ["Ministral3ForCausalLM"], "rope_parameters": {
-    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 16.0,
+    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
     "original_max_position_embeddings": 8, "llama_4_scaling_beta": 0.5})")
       .check();
 }
