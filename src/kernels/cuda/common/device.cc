@@ -98,6 +98,24 @@ OnDevice::~OnDevice() {
   if (before_ != kNone && cudaSetDevice(before_) != cudaSuccess) cudaGetLastError();
 }
 
+Result<void> enable_peer_access(int peer) {
+  constexpr int kKept = 64;
+  static std::atomic<std::uint64_t> kept[kKept];  // by device, a bit per peer: enabled
+  int device = 0;
+  if (auto ok = call_result(cudaGetDevice(&device), "cudaGetDevice"); !ok) return ok;
+  const bool keeps = device < kKept && peer < kKept;
+  const std::uint64_t bit = keeps ? std::uint64_t{1} << peer : 0;
+  if (keeps && (kept[device].load(std::memory_order_relaxed) & bit) != 0) return {};
+  const cudaError_t status = cudaDeviceEnablePeerAccess(peer, 0);
+  if (status == cudaErrorPeerAccessAlreadyEnabled) {
+    cudaGetLastError();  // by another library
+  } else if (auto ok = call_result(status, "cudaDeviceEnablePeerAccess"); !ok) {
+    return ok;
+  }
+  if (keeps) kept[device].fetch_or(bit, std::memory_order_relaxed);
+  return {};
+}
+
 Result<int> count_sms() {
   constexpr int kKept = 64;
   static std::atomic<int> kept[kKept];  // by device; 0: not asked yet

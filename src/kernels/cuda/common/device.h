@@ -52,6 +52,10 @@ class OnDevice {
   int before_;
 };
 
+/// Lets kernels of the calling thread's device access memory of `peer`. Nothing if they can
+/// already. Errors: a failed runtime call.
+Result<void> enable_peer_access(int peer);
+
 /// Multiprocessors of the calling thread's device. Errors: a failed runtime call.
 Result<int> count_sms();
 

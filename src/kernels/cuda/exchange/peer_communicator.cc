@@ -189,12 +189,7 @@ class PeerCommunicator : public HostPart {
     }
     for (const int peer : gpus_) {
       if (peer == ordinal()) continue;
-      const cudaError_t status = cudaDeviceEnablePeerAccess(peer, 0);
-      if (status == cudaErrorPeerAccessAlreadyEnabled) {
-        static_cast<void>(cudaGetLastError());
-      } else if (auto ok = call_result(status, "cudaDeviceEnablePeerAccess"); !ok) {
-        return ok;
-      }
+      if (auto ok = enable_peer_access(peer); !ok) return ok;
     }
     auto sms = count_sms();
     if (!sms) return sms.error();

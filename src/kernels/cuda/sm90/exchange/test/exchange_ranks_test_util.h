@@ -37,13 +37,7 @@ class ExchangeGroup {
     for (int r = 0; r < size; ++r) {
       on(r);
       for (int peer = 0; peer < size; ++peer) {
-        if (peer == r) continue;
-        const cudaError_t status = cudaDeviceEnablePeerAccess(peer, 0);
-        if (status == cudaErrorPeerAccessAlreadyEnabled) {
-          static_cast<void>(cudaGetLastError());
-        } else {
-          need(call_result(status, "cudaDeviceEnablePeerAccess"));
-        }
+        if (peer != r) need(enable_peer_access(peer));
       }
       ranks_.push_back(std::make_unique<ExchangeRank>(
           ExchangeRank{.stream = need(Stream::make()),
