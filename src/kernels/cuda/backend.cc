@@ -34,9 +34,9 @@
 #include "kernels/cuda/runtime/upload.h"
 #include "kernels/cuda/sm90/codec/codec.h"
 #include "kernels/cuda/sm90/matmul/matmul.h"
+#include "kernels/cuda/sm90/matmul/pack/permute_columns.h"
 #include "kernels/cuda/sm90/matmul/plain/narrow_gemm.h"
 #include "kernels/cuda/sm90/matmul/plain/plain_gemm.h"
-#include "kernels/cuda/sm90/matmul/plain/widen.h"
 #include "kernels/cuda/sm90/rowwise/attention_rows_params.h"
 #include "kernels/cuda/sm90/rowwise/rowwise.h"
 #include "kernels/limits.h"
@@ -63,7 +63,7 @@ bool same_rows(const RowsView& a, const RowsView& b) {
 
 bool same_x_and_type(const MatmulCall& a, const MatmulCall& b) {
   return same_rows(a.x, b.x) && a.x.dtype == b.x.dtype && a.x_scales == b.x_scales &&
-         a.w.dtype == b.w.dtype;
+         same_format(a.w, b.w);
 }
 
 void set_codes(const QuantizedX& codes, MatmulCall& call) {
@@ -77,27 +77,6 @@ bool is_narrow(const Product& p) {
   return p.w.dtype == DType::f32 && p.x.dtype == DType::f32 && p.out.dtype == DType::f32 &&
          p.w.rows <= kNarrowOutputs && p.w.cols % 4 == 0 && p.x.row_stride % 4 == 0 &&
          p.bias == nullptr && !p.add;
-}
-
-WeightView bf16_tile(const bf16* tile, std::int64_t rows, std::int64_t cols) {
-  return {reinterpret_cast<const std::byte*>(tile), DType::bf16, rows, cols};
-}
-
-// Rows of a packed weight that are widened at once.
-std::int64_t widened_rows(const WeightView& w) {
-  const std::int64_t rows = kWidenedBytes / (2 * w.cols) / 128 * 128;
-  return std::min(w.rows, std::max<std::int64_t>(rows, 128));
-}
-
-// Whether a product is computed from tiles of its weight in bf16.
-bool widens(const Product& p) {
-  static const bf16 aligned alignas(16) = {};
-  if (p.w.groups.data == nullptr) return false;
-  const std::int64_t rows = widened_rows(p.w);
-  return matmul_takes({.x = p.x,
-                       .w = bf16_tile(&aligned, rows, p.w.cols),
-                       .out = cols_at(p.out, 0, rows),
-                       .add = p.add});
 }
 
 class CudaBackend : public Backend, public ExchangeStream {
@@ -327,27 +306,32 @@ class CudaBackend : public Backend, public ExchangeStream {
                         op.first.data(), op.x.rows, op.x.cols, op.layer});
   }
 
-  // Neighbouring products with the same x and weight type share one launch, and the split of K is
-  // chosen for all their rows together. An operator passes the same list in every step, so its bits
-  // do not change.
+  // For weights in GPTQ's act order x is permuted, and gated products are computed by parts.
+  // Neighbouring products with the same x and weight type share one
+  // launch, and the split of K is chosen for all their rows together. An operator passes the same
+  // list in every step, so its bits do not change.
   void matmul(const OpsContext& ops, std::span<const Product> products) override {
     const Arena::Scope scope(*ops.tensors);
     RowsView quantized;  // the x that `codes` were quantized from
+    MutableRowsView permuted;
     QuantizedX codes;
     std::array<MatmulCall, kMatmulCalls> calls;
     std::size_t count = 0;  // calls collected for the next launch
     const auto multiply_all = [&] { multiply(std::span(calls).first(std::exchange(count, 0))); };
     for (const Product& p : products) {
       MatmulCall call{p.x, p.w, p.out, p.bias, p.add};
-      if (!plain_products_ && p.x.rows > 0 && widens(p)) {
-        multiply_all();
-        multiply_widened(ops, p);
-        continue;
-      }
+      call.w.columns = nullptr;
       if (is_narrow(p) || plain_products_ || p.x.rows == 0 || !matmul_takes(call)) {
         multiply_all();
         multiply_plain(ops, p);
         continue;
+      }
+      if (p.w.columns != nullptr) {
+        multiply_all();  // the previous product may read the same buffer
+        if (permuted.cols != p.x.cols)
+          permuted = alloc_rows(*ops.tensors, p.x.rows, p.x.cols, DType::bf16);
+        permute(p, permuted);
+        call.x = constant(permuted);
       }
       if (takes_codes(ops.precision, p.x, p.w)) {
         if (!same_rows(quantized, p.x)) codes = quantize(ops, p.x);
@@ -606,23 +590,16 @@ class CudaBackend : public Backend, public ExchangeStream {
                   .bias = p.bias,
                   .add = p.add});
   }
-  // Widens a tile of rows at a time to bf16. The tiles depend on the weight alone, so a row's bits
-  // do not depend on the number of rows.
-  void multiply_widened(const OpsContext& ops, const Product& p) {
-    const Arena::Scope scope(*ops.tensors);
-    const std::int64_t most = widened_rows(p.w);
-    auto* tile = ops.tensors->take_array<bf16>(most * p.w.cols);
-    for (std::int64_t first = 0; first < p.w.rows; first += most) {
-      const std::int64_t rows = std::min(most, p.w.rows - first);
-      put("widen", p.out, launch_widen,
-          WidenWeights{.w = plain_weight(p.w), .first_row = first, .rows = rows, .out = tile});
-      const MatmulCall call{.x = p.x,
-                            .w = bf16_tile(tile, rows, p.w.cols),
-                            .out = cols_at(p.out, first, rows),
-                            .bias = p.bias == nullptr ? nullptr : p.bias + first,
-                            .add = p.add};
-      multiply(std::span(&call, 1));
-    }
+  // Writes x with its columns in the order of a weight's.
+  void permute(const Product& p, const MutableRowsView& out) {
+    put("permute_columns", p.x, launch_permute_columns,
+        PermuteColumns{.x = reinterpret_cast<const std::uint16_t*>(p.x.data),
+                       .columns = p.w.columns,
+                       .out = reinterpret_cast<std::uint16_t*>(out.data),
+                       .rows = p.x.rows,
+                       .cols = p.x.cols,
+                       .x_stride = p.x.row_stride,
+                       .out_stride = out.row_stride});
   }
   QuantizedX quantize(const OpsContext& ops, const RowsView& x) {
     keep(flush());

@@ -125,11 +125,16 @@ AttentionRow attention_row(const ModelConfig& config, const Share& share, const 
   return out;
 }
 
-// Bytes of a row of e4m3 codes and scales: the widest that fp8 weights of attention read on a GPU.
-std::int64_t codes_row(const ModelConfig& config, const Share& share, const AttentionProblem& p) {
+// Columns of the widest row that weights of attention read.
+std::int64_t widest_row(const ModelConfig& config, const Share& share, const AttentionProblem& p) {
   const std::int64_t out = std::max(std::int64_t{p.heads} * std::max(p.v_head, p.v_head_dim),
                                     share.o_groups.count * config.mla.o_lora);
-  const std::int64_t cols = std::max<std::int64_t>(config.hidden, out);
+  return std::max<std::int64_t>(config.hidden, out);
+}
+
+// Bytes of a row of e4m3 codes and scales: the widest that fp8 weights of attention read on a GPU.
+std::int64_t codes_row(const ModelConfig& config, const Share& share, const AttentionProblem& p) {
+  const std::int64_t cols = widest_row(config, share, p);
   return cols + cols / 32 + 64;
 }
 
@@ -194,6 +199,14 @@ Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& ma
     selected += 4 * std::int64_t{g.plan.problem.top_k};  // on top of the budget of top-k rows
   }
   std::int64_t residual = row(config.hidden) * (config.post_norms ? 3 : 2);
+  if (config.int4_order && is_gpu(machine.device)) {
+    // x with its columns in a weight's order, as bf16.
+    std::int64_t cols = config.ffn;
+    for (const GroupPlan& g : plan.groups) {
+      cols = std::max(cols, widest_row(config, share, g.plan.problem));
+    }
+    residual += 2 * cols + 64;
+  }
   if (const std::int64_t streams = config.hyper.streams; streams > 0) {
     // All streams, the input and output of a part of a layer, and its mixing weights.
     residual += row(streams * config.hidden) + row(streams + streams * streams) +

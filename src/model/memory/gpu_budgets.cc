@@ -29,15 +29,11 @@ std::int64_t expert_rows(const ModelConfig& config, const Share& share, std::int
          64 * std::int64_t{m.experts};
 }
 
-// Tiles of int4 and NVFP4 weights in bf16: kernels read no such weights as they are.
+// Experts in GPTQ's act order in bf16, some at a time: the grouped GEMM does not take them packed.
 std::int64_t widened_weights(const ModelConfig& config) {
-  const bool packed =
-      config.quantization == Quantization::int4 || config.quantization == Quantization::nvfp4;
-  if (!packed) return 0;
   const MoeConfig& m = config.moe;
-  const std::int64_t cols = std::max({config.hidden, config.ffn, m.shared * m.ffn});
-  const std::int64_t expert = m.experts > 0 ? std::int64_t{2} * m.ffn * config.hidden : 0;
-  return std::max({cuda::kWidenedBytes, 2 * 128 * cols, 2 * expert}) + 256;
+  if (!config.int4_order || m.experts == 0) return 0;
+  return std::max(cuda::kWidenedBytes, 4 * std::int64_t{m.ffn} * config.hidden) + 256;
 }
 
 std::int64_t rope_tables(const ModelConfig& config, std::int64_t positions) {

@@ -1,6 +1,7 @@
 // The emulated CUDA backend's GEMMs and indexer, against the oracle.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <list>
@@ -52,6 +53,73 @@ TEST_F(GpuProducts, EveryWeightAndOddSizes) {
       matmul(ref.ops, {x.view(), w.view, out.out(), bias.data(), add});
       EXPECT_LT(error_of(gpu.read(there), out), 1e-5)
           << name(dtype) << " " << m << " x " << n << " x " << cols;
+    }
+  }
+}
+
+// u4 or NVFP4 weights whose values are exact in bf16.
+struct GroupWeight {
+  std::vector<std::byte> data, scales;
+  std::vector<std::uint8_t> zeros;
+  std::vector<std::int32_t> columns;
+  float factor = 0.75f;
+  WeightView view;
+
+  GroupWeight(std::mt19937& rng, std::int64_t n, std::int64_t k, DType dtype, std::int32_t size,
+              DType of_scales, bool has_zeros, bool ordered) {
+    const auto draw = [&](int most) { return std::uniform_int_distribution<int>(0, most)(rng); };
+    data.resize(static_cast<std::size_t>(n * k / 2));
+    for (std::byte& v : data) v = std::byte(draw(255));
+    const std::int64_t groups = n * (k / size);
+    for (std::int64_t i = 0; i < groups; ++i) {
+      const float scale = std::ldexp(1.f + 0.5f * static_cast<float>(draw(1)), draw(3) - 4);
+      const std::uint32_t bits = of_scales == DType::bf16  ? to_bf16(scale).bits
+                                 : of_scales == DType::f16 ? to_f16(scale).bits
+                                                           : to_e4m3(scale).bits;
+      for (int b = 0; b < bits_of(of_scales) / 8; ++b) {
+        scales.push_back(std::byte(bits >> (8 * b) & 0xff));
+      }
+      if (has_zeros) zeros.push_back(static_cast<std::uint8_t>(draw(16)));
+    }
+    if (ordered) {
+      columns.resize(static_cast<std::size_t>(k));
+      std::iota(columns.begin(), columns.end(), 0);
+      std::shuffle(columns.begin(), columns.end(), rng);
+    }
+    view = {.data = data.data(),
+            .dtype = dtype,
+            .rows = n,
+            .cols = k,
+            .scales = dtype == DType::e2m1 ? &factor : nullptr,
+            .groups = {scales.data(), of_scales, size, has_zeros ? zeros.data() : nullptr},
+            .columns = ordered ? columns.data() : nullptr};
+  }
+};
+
+// By tensor cores, and, where rows of x are not at multiples of 16 bytes, by the plain GEMM.
+TEST_F(GpuProducts, ScalesOfGroups) {
+  struct Case {
+    DType dtype;
+    std::int32_t size;
+    DType scales;
+    bool zeros, ordered;
+  };
+  for (const Case c : {Case{DType::u4, 32, DType::bf16, false, false},
+                       {DType::u4, 128, DType::f16, true, true},
+                       {DType::u4, 64, DType::bf16, true, false},
+                       {DType::e2m1, 16, DType::e4m3, false, false}}) {
+    for (const std::int64_t gap : {8, 3}) {
+      const GroupWeight w(rng, 70, 384, c.dtype, c.size, c.scales, c.zeros, c.ordered);
+      Rows x = ops_test::bf16_values(rng, 19, 384, gap), out(19, 70);
+      out.randomize(rng);
+      const MutableRowsView there = gpu.rows(out);
+      const WeightView on_device = std::move(gpu.backend->prepare(w.view, gpu.owned)).value();
+      const std::int64_t before = cuda::fake::counts().launches;
+      matmul(gpu.ops, {constant(gpu.bf16_rows(x)), on_device, there, nullptr, true});
+      const Rows got = gpu.read(there);
+      EXPECT_EQ(cuda::fake::counts().launches - before, gap == 8 && c.ordered ? 2 : 1);
+      matmul(ref.ops, {x.view(), w.view, out.out(), nullptr, true});
+      EXPECT_LT(error_of(got, out), 1e-5) << name(c.dtype) << " of " << c.size << ", gap " << gap;
     }
   }
 }

@@ -8,6 +8,7 @@
 #include "kernels/cuda/common/cuda_error.h"
 #include "kernels/cuda/operators/quantized_x.h"
 #include "kernels/cuda/sm90/matmul/matmul.h"
+#include "kernels/cuda/sm90/matmul/pack/packed_weights.h"
 #include "kernels/cuda/sm90/matmul/plain/plain_gemm.h"
 #include "kernels/cuda/sm90/matmul/plain/widen.h"
 #include "kernels/cuda/sm90/moe/moe.h"
@@ -46,7 +47,7 @@ GroupedMatmulCall down_call(const ExpertLayer& op, const RowsView& gated,
   return expert_call(gated, op.experts->down, op.experts->down_bias, made, offsets);
 }
 
-bool is_packed(const WeightStack& w) { return w.count() > 0 && w.groups[0].data != nullptr; }
+bool any_packed(const WeightStack& w) { return w.count() > 0 && is_packed(w.at(0)); }
 
 // Weights first .. first + n - 1 of a stack; an empty stack stays empty.
 WeightStack part_of(const WeightStack& w, std::int64_t first, std::int64_t n) {
@@ -91,7 +92,7 @@ class Pass {
         plain_(plain),
         grouped_(!plain && grouped_products_take(op)),
         widened_(!plain && op.x.dtype == DType::bf16 &&
-                 (is_packed(e_.gate) || is_packed(e_.up) || is_packed(e_.down))),
+                 (any_packed(e_.gate) || any_packed(e_.up) || any_packed(e_.down))),
         coded_(grouped_ && takes_codes(precision, op.x, e_.gate.at(0)) &&
                takes_codes(precision, op.x, e_.down.at(0))),
         tensors_(tensors),
@@ -242,7 +243,7 @@ class Pass {
   // A part of a stack, widened if it is packed.
   WeightStack in_bf16(const WeightStack& stack, std::int64_t first, std::int64_t n) {
     const WeightStack part = part_of(stack, first, n);
-    if (!is_packed(part)) return part;
+    if (!any_packed(part)) return part;
     const std::int64_t each = part.rows * part.cols;
     auto* to = tensors_.take_array<bf16>(n * each);
     put(launch_widen, WidenWeights{.w = plain_weight(part),

@@ -1,6 +1,11 @@
 #include "kernels/cuda/runtime/upload.h"
 
+#include <functional>
+
+#include "kernels/cuda/common/cuda_error.h"
 #include "kernels/cuda/common/memory.h"
+#include "kernels/cuda/sm90/matmul/pack/pack_weights.h"
+#include "kernels/cuda/sm90/matmul/pack/packed_weights.h"
 
 namespace lathe::cuda {
 namespace {
@@ -37,6 +42,75 @@ class Uploads {
   std::vector<OwnedBytes>& owned_;
 };
 
+// Packed scales and zeros of a stack, one weight after the other.
+struct UploadedGroups {
+  const std::byte* scales = nullptr;
+  const std::uint8_t* zeros = nullptr;
+  std::int64_t each = 0;  // elements of a weight
+};
+
+// Uploads an array of the groups and packs it. bytes: of an element.
+Result<std::byte*> upload_packed(const WeightStack& weights, std::int32_t bytes,
+                                 const std::function<const std::byte*(std::int64_t)>& source,
+                                 UploadRing& ring, const Stream& stream,
+                                 std::vector<OwnedBytes>& owned) {
+  const std::int32_t size = weights.groups[0].size;
+  const std::int64_t groups = weights.cols / size;
+  std::vector<OwnedBytes> before;
+  Uploads uploads(weights.count(), ring, stream, before);
+  const auto from = uploads.array<std::byte>(weights.rows * groups * bytes, source);
+  if (!from) return from.error();
+  if (*from == nullptr) return static_cast<std::byte*>(nullptr);
+  const std::int64_t each = packed_groups(weights.rows, weights.cols, size).count();
+  auto memory = allocate_device_bytes(weights.count() * each * bytes);
+  if (!memory) return memory.error();
+  std::byte* const to = memory->get();
+  owned.push_back(std::move(*memory));
+  const PackScales pack{.from = *from,
+                        .to = to,
+                        .weights = weights.count(),
+                        .rows = weights.rows,
+                        .groups = groups,
+                        .cols = weights.cols,
+                        .size = size,
+                        .bytes = bytes};
+  if (auto ok = call_result(launch_pack_scales(pack, stream), "pack_scales"); !ok) {
+    return ok.error();
+  }
+  // The array in the checkpoint's order is freed on return.
+  if (auto ok = stream.wait(); !ok) return ok.error();
+  return to;
+}
+
+Result<UploadedGroups> upload_groups(const WeightStack& weights, UploadRing& ring,
+                                     const Stream& stream, std::vector<OwnedBytes>& owned) {
+  const WeightView first = weights.at(0);
+  if (!is_packed(first)) return UploadedGroups{};
+  const auto scales = upload_packed(
+      weights, bits_of(first.groups.dtype) / 8,
+      [&](std::int64_t i) { return weights.at(i).groups.data; }, ring, stream, owned);
+  if (!scales) return scales.error();
+  const auto zeros = upload_packed(
+      weights, 1,
+      [&](std::int64_t i) {
+        return reinterpret_cast<const std::byte*>(weights.at(i).groups.zeros);
+      },
+      ring, stream, owned);
+  if (!zeros) return zeros.error();
+  return UploadedGroups{*scales, reinterpret_cast<const std::uint8_t*>(*zeros),
+                        packed_groups(weights.rows, weights.cols, first.groups.size).count()};
+}
+
+// data: on the device, `count` weights like w.
+Result<void> pack_codes(const WeightView& w, const std::byte* data, std::int64_t count,
+                        const Stream& stream) {
+  if (!is_packed(w)) return {};
+  const PackCodes pack{.data = const_cast<std::byte*>(data),
+                       .units = count * w.rows * w.cols / kPackedColumns,
+                       .u4 = w.dtype == DType::u4};
+  return call_result(launch_pack_codes(pack, stream), "pack_codes");
+}
+
 }  // namespace
 
 Result<std::byte*> upload_bytes(std::span<const std::byte> host, UploadRing& ring,
@@ -56,9 +130,6 @@ Result<WeightStack> upload_weights(const WeightStack& weights, UploadRing& ring,
   const std::int64_t bytes = bytes_of(weights.dtype, weights.rows * weights.cols);
   const std::int64_t scales = first.scale_count();
   const std::int64_t mx_scales = weights.rows * weights.cols / kMxBlock;
-  const std::int64_t groups =
-      first.groups.size == 0 ? 0 : weights.rows * (weights.cols / first.groups.size);
-  const std::int64_t group_bytes = bytes_of(first.groups.dtype, groups);
   Uploads uploads(weights.count(), ring, stream, owned);
   const auto data =
       uploads.array<std::byte>(bytes, [&](std::int64_t i) { return weights.at(i).data; });
@@ -69,12 +140,9 @@ Result<WeightStack> upload_weights(const WeightStack& weights, UploadRing& ring,
   const auto exponents =
       uploads.array<ue8m0>(mx_scales, [&](std::int64_t i) { return weights.at(i).mx_scales; });
   if (!exponents) return exponents.error();
-  const auto of_groups = uploads.array<std::byte>(
-      group_bytes, [&](std::int64_t i) { return weights.at(i).groups.data; });
-  if (!of_groups) return of_groups.error();
-  const auto zeros = uploads.array<std::uint8_t>(
-      groups, [&](std::int64_t i) { return weights.at(i).groups.zeros; });
-  if (!zeros) return zeros.error();
+  auto groups = upload_groups(weights, ring, stream, owned);
+  if (!groups) return groups.error();
+  if (auto ok = pack_codes(first, *data, weights.count(), stream); !ok) return ok.error();
   const auto columns = uploads.array<std::int32_t>(
       weights.cols, [&](std::int64_t i) { return weights.at(i).columns; });
   if (!columns) return columns.error();
@@ -84,8 +152,8 @@ Result<WeightStack> upload_weights(const WeightStack& weights, UploadRing& ring,
     w.data = place(*data, i * bytes);
     w.scales = place(*factors, i * scales);
     w.mx_scales = place(*exponents, i * mx_scales);
-    w.groups.data = place(*of_groups, i * group_bytes);
-    w.groups.zeros = place(*zeros, i * groups);
+    w.groups.data = place(groups->scales, i * bytes_of(first.groups.dtype, groups->each));
+    w.groups.zeros = place(groups->zeros, i * groups->each);
     w.columns = place(*columns, i * weights.cols);
     out.set(i, w);
   }

@@ -19,7 +19,8 @@ Result<std::byte*> upload_bytes(std::span<const std::byte> host, UploadRing& rin
                                 const Stream& stream, std::vector<OwnedBytes>& owned);
 Result<WeightView> upload_weight(const WeightView& weight, UploadRing& ring, const Stream& stream,
                                  std::vector<OwnedBytes>& owned);
-/// Puts the matrices one after the other; elements, scales and exponents have an array each.
+/// Puts the matrices one after the other; elements and each kind of scales have an array. u4 and
+/// NVFP4 are stored as sm90/matmul/pack/packed_weights.h says.
 Result<WeightStack> upload_weights(const WeightStack& weights, UploadRing& ring,
                                    const Stream& stream, std::vector<OwnedBytes>& owned);
 

@@ -9,6 +9,7 @@
 #include "kernels/cuda/common/cuda_error.h"
 #include "kernels/cuda/common/device.h"
 #include "kernels/cuda/sm90/matmul/matmul_call.h"
+#include "kernels/cuda/sm90/matmul/pack/packed_weights.h"
 
 namespace lathe::cuda {
 namespace {
@@ -31,7 +32,7 @@ RowBoxes boxes_of(const WeightView& w, const MatmulTiling& tiling) {
           .row_bytes = bytes_of(w.dtype, w.cols),
           .row_stride = bytes_of(w.dtype, w.cols),
           .element_bytes = w.dtype == DType::bf16 ? 2 : 1,
-          .box_bytes = w.dtype == DType::e2m1 ? 64 : 128,
+          .box_bytes = bits_of(w.dtype) == 4 ? 64 : 128,
           .box_rows = tiling.tile_rows};
 }
 
@@ -50,12 +51,15 @@ RowBoxes boxes_of(const MutableRowsView& out) {
           .box_rows = kMatmulOutTokens};
 }
 
-cudaError_t launch(DType weights, const MatmulParams& p, const MatmulMaps& maps,
+cudaError_t launch(const WeightView& w, const MatmulParams& p, const MatmulMaps& maps,
                    const MatmulInstance& instance, cudaStream_t stream) {
   if (p.x_scales != nullptr) return launch_matmul_e4m3(p, maps, instance, stream);
-  if (weights == DType::bf16) return launch_matmul_bf16(p, maps, instance, stream);
-  if (weights == DType::e4m3) return launch_matmul_e4m3_weights(p, maps, instance, stream);
-  return launch_matmul_e2m1_weights(p, maps, instance, stream);
+  if (w.dtype == DType::bf16) return launch_matmul_bf16(p, maps, instance, stream);
+  if (w.dtype == DType::e4m3) return launch_matmul_e4m3_weights(p, maps, instance, stream);
+  if (!is_packed(w)) return launch_matmul_e2m1_weights(p, maps, instance, stream);
+  if (w.dtype == DType::e2m1) return launch_matmul_nvfp4(p, maps, instance, stream);
+  return w.groups.dtype == DType::bf16 ? launch_matmul_u4(p, maps, instance, stream)
+                                       : launch_matmul_u4_half(p, maps, instance, stream);
 }
 
 bool same_x(const RowsView& a, const RowsView& b) {
@@ -75,14 +79,14 @@ Result<void> check_calls(std::span<const MatmulCall> calls) {
     }
     if (!matmul_takes(c)) {
       return Error{ErrorCode::unsupported, "product",
-                   "bf16 x, weights of bf16, e4m3 or e2m1, rows at multiples of 16 bytes",
+                   "bf16 x, weights of bf16, e4m3, e2m1 or u4, rows at multiples of 16 bytes",
                    fmt::format("{} x {} at a stride of {}, weights {}", c.x.rows, c.x.cols,
                                c.x.row_stride, name(c.w.dtype)),
                    "ask matmul_takes() first"};
     }
     if (!same_x(c.x, calls[0].x) || c.x_scales != calls[0].x_scales ||
-        c.x_scale_stride != calls[0].x_scale_stride || c.w.dtype != calls[0].w.dtype) {
-      return Error{ErrorCode::invalid_argument, "calls", "the same x and dtype of weights in all",
+        c.x_scale_stride != calls[0].x_scale_stride || !same_format(c.w, calls[0].w)) {
+      return Error{ErrorCode::invalid_argument, "calls", "the same x and format of weights in all",
                    "others", "launch them on their own"};
     }
   }
@@ -95,6 +99,17 @@ bool mx_fits(const WeightView& w) {
   return w.mx_scales != nullptr && (!mx_words(w) || at_multiple(w.mx_scales, 4));
 }
 
+// Packed scales are copied in 16-byte words.
+bool packed_fits(const WeightView& w) {
+  const GroupScales& g = w.groups;
+  const bool scales = w.dtype == DType::u4
+                          ? g.dtype == DType::bf16 || g.dtype == DType::f16
+                          : g.dtype == DType::e4m3 && g.size == kNvBlock && w.scales != nullptr;
+  const bool sizes = w.dtype != DType::u4 || g.size == 32 || g.size == 64 || g.size == 128;
+  return scales && sizes && w.cols % kPackedColumns == 0 && w.cols % g.size == 0 &&
+         at_multiple(g.data, 16) && at_multiple(g.zeros, 16);
+}
+
 // Whether activation(gate, up) is supported, given that matmul_takes() accepts the rest of the
 // call. `up` without data: `gate` has the rows of both, interleaved.
 bool gate_fits(const WeightView& gate, const WeightView& up, const MutableRowsView& out) {
@@ -104,10 +119,15 @@ bool gate_fits(const WeightView& gate, const WeightView& up, const MutableRowsVi
   if (turns) return fits && gate.rows % 2 == 0;
   const bool scales = (up.scales == nullptr) == (gate.scales == nullptr) &&
                       up.scale_rows == gate.scale_rows &&
-                      (up.mx_scales == nullptr) == (gate.mx_scales == nullptr) &&
-                      (up.mx_scales == nullptr || mx_fits(up));
-  return fits && scales && up.dtype == gate.dtype && up.rows == n && up.cols == gate.cols &&
+                      (up.mx_scales == nullptr || mx_fits(up)) &&
+                      (!is_packed(up) || packed_fits(up)) && up.columns == nullptr;
+  return fits && scales && same_format(up, gate) && up.rows == n && up.cols == gate.cols &&
          at_multiple(up.data, 16);
+}
+
+const void* scales_of(const WeightView& w) {
+  if (is_packed(w)) return w.groups.data;
+  return w.dtype == DType::e2m1 ? static_cast<const void*>(w.mx_scales) : w.scales;
 }
 
 // Sets up weight tiles that interleave the two weights by 8 rows, starting with the one at the
@@ -129,11 +149,15 @@ void gate(MatmulLaunch& l, const Activation& activation, const WeightView& w,
   p.gate_step = 1;
   a.rows *= 2;
   p.tiles = (a.rows + p.tile_rows - 1) / p.tile_rows;
-  b.scales = up.dtype == DType::e2m1 ? static_cast<const void*>(up.mx_scales) : up.scales;
+  b.scales = scales_of(up);
+  b.zeros = up.groups.zeros;
+  b.factor = up.scales;
   b.bias = nullptr;
   p.up_first = up.data < w.data;
   if (p.up_first) {
     std::swap(a.scales, b.scales);
+    std::swap(a.zeros, b.zeros);
+    std::swap(a.factor, b.factor);
     std::swap(a.bias, b.bias);
     boxes.base = up.data;
   }
@@ -142,10 +166,17 @@ void gate(MatmulLaunch& l, const Activation& activation, const WeightView& w,
 
 }  // namespace
 
+bool same_format(const WeightView& a, const WeightView& b) {
+  return a.dtype == b.dtype && is_packed(a) == is_packed(b) && a.groups.size == b.groups.size &&
+         (!is_packed(a) || a.groups.dtype == b.groups.dtype) &&
+         (a.groups.zeros == nullptr) == (b.groups.zeros == nullptr);
+}
+
 bool matmul_takes(const MatmulCall& c) {
   if (c.w.columns != nullptr) return false;
-  const bool weights = c.w.dtype == DType::bf16 || c.w.dtype == DType::e4m3 ||
-                       (c.w.dtype == DType::e2m1 && mx_fits(c.w));
+  const bool weights =
+      c.w.dtype == DType::bf16 || c.w.dtype == DType::e4m3 ||
+      (is_packed(c.w) ? packed_fits(c.w) : c.w.dtype == DType::e2m1 && mx_fits(c.w));
   const bool codes = c.x.dtype == DType::e4m3 && c.w.dtype == DType::e4m3 &&
                      c.x_scales != nullptr && at_multiple(c.x_scales, 16) &&
                      c.x_scale_stride % 4 == 0 && c.x_scale_stride >= c.x.rows &&
@@ -172,6 +203,7 @@ MatmulShape shape_of(std::span<const MatmulCall> calls, int sms) {
                     .sms = sms,
                     .x_bits = bits_of(calls[0].x.dtype),
                     .factors = calls[0].w.dtype == DType::e4m3,
+                    .packed = is_packed(calls[0].w),
                     .gated = calls[0].activation != nullptr};
   for (const MatmulCall& c : calls) shape.rows += c.w.rows * (shape.gated ? 2 : 1);
   return shape;
@@ -185,6 +217,11 @@ MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulTiling& 
   p.m = static_cast<std::int32_t>(x.rows);
   p.chunks = static_cast<std::int32_t>((x.cols + chunk - 1) / chunk);
   p.mx_blocks = static_cast<std::int32_t>(x.cols / kMxBlock);
+  if (const GroupScales& g = calls[0].w.groups; is_packed(calls[0].w)) {
+    const auto each = static_cast<std::int32_t>(kPackedChunk / g.size);
+    p.scale_bytes = each * bits_of(g.dtype) / 8;
+    p.zero_bytes = g.zeros == nullptr ? 0 : each;
+  }
   p.x_scales = calls[0].x_scales;
   p.x_scale_stride = static_cast<std::int32_t>(calls[0].x_scale_stride);
   p.split = tiling.split;
@@ -196,18 +233,20 @@ MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulTiling& 
     l.weights[p.weight_count] = boxes_of(c.w, tiling);
     const bool staged = tiling.pair && has_whole_words(c.out);
     if (staged && c.out.dtype == DType::f32) l.out[p.weight_count] = boxes_of(c.out);
-    const void* scales = c.w.scales;
-    if (c.w.dtype == DType::e2m1) scales = c.w.mx_scales;
-    p.weights[p.weight_count++] = {.out = c.out.data,
-                                   .bias = c.bias,
-                                   .scales = scales,
-                                   .out_stride = c.out.row_stride,
-                                   .rows = static_cast<std::int32_t>(c.w.rows),
-                                   .first_tile = p.tiles,
-                                   .out_bf16 = c.out.dtype == DType::bf16,
-                                   .add = c.add,
-                                   .staged = staged,
-                                   .scale_rows = c.w.scale_rows};
+    p.weights[p.weight_count++] = {
+        .out = c.out.data,
+        .bias = c.bias,
+        .scales = scales_of(c.w),
+        .zeros = c.w.groups.zeros,
+        .factor = c.w.scales,
+        .out_stride = c.out.row_stride,
+        .rows = static_cast<std::int32_t>(c.w.rows),
+        .first_tile = p.tiles,
+        .out_bf16 = c.out.dtype == DType::bf16,
+        .add = c.add,
+        .staged = staged,
+        .scale_rows = c.w.scale_rows,
+        .packed_rows = static_cast<std::int32_t>(round_up(c.w.rows, kPackedRows))};
     p.tiles += static_cast<std::int32_t>((c.w.rows + tiling.tile_rows - 1) / tiling.tile_rows);
   }
   if (calls[0].activation != nullptr) gate(l, *calls[0].activation, calls[0].w, calls[0].up);
@@ -222,7 +261,7 @@ MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulTiling& 
 
 namespace {
 
-Result<void> put(const MatmulLaunch& l, DType weights, cudaStream_t stream) {
+Result<void> put(const MatmulLaunch& l, const WeightView& weights, cudaStream_t stream) {
   if (l.instance.clusters == 0) return {};
   MatmulMaps maps{};
   cudaError_t status = make_row_map(maps.x, l.x);
@@ -253,7 +292,7 @@ MatmulCall first_group(const GroupedMatmulCall& c) {
 
 Result<void> matmul_with_tiling(std::span<const MatmulCall> calls, const MatmulTiling& tiling,
                                 int sms, cudaStream_t stream) {
-  return put(make_launch(calls, tiling, sms), calls[0].w.dtype, stream);
+  return put(make_launch(calls, tiling, sms), calls[0].w, stream);
 }
 
 Result<void> matmul_on_device(std::span<const MatmulCall> calls, cudaStream_t stream) {
@@ -273,7 +312,8 @@ bool grouped_matmul_takes(const GroupedMatmulCall& c) {
   const bool fits =
       c.activation == nullptr ? c.out.cols == c.w.rows : !heads && gate_fits(c.w, c.up, c.out);
   if (!fits || (heads && c.x_scales != nullptr)) return false;
-  if (c.w.dtype == DType::e2m1 && mx_words(c.w) && c.scale_stride % 4 != 0) return false;
+  const bool mx = c.w.dtype == DType::e2m1 && !is_packed(c.w);
+  if (mx && mx_words(c.w) && c.scale_stride % 4 != 0) return false;
   return matmul_takes(first_group(c)) && c.groups <= kMatmulGroups &&
          whole_rows(c.w.dtype, c.weight_stride) && (!heads || whole_rows(c.x.dtype, c.x_stride)) &&
          (c.out.dtype == DType::f32 || c.out_stride % 2 == 0);
@@ -331,8 +371,8 @@ MatmulLaunch make_launch(const GroupedMatmulCall& c, int tokens, int sms) {
 Result<void> grouped_matmul_on_device(const GroupedMatmulCall& c, cudaStream_t stream) {
   if (!grouped_matmul_takes(c)) {
     return Error{ErrorCode::unsupported, "grouped product",
-                 fmt::format("up to {} groups of bf16 x and weights of bf16, e4m3 or e2m1, rows "
-                             "and groups at multiples of 16 bytes",
+                 fmt::format("up to {} groups of bf16 x and weights of bf16, e4m3, e2m1 or u4, "
+                             "rows and groups at multiples of 16 bytes",
                              kMatmulGroups),
                  fmt::format("{} groups, {} x {}, weights {}", c.groups, c.x.rows, c.x.cols,
                              name(c.w.dtype)),
@@ -341,7 +381,7 @@ Result<void> grouped_matmul_on_device(const GroupedMatmulCall& c, cudaStream_t s
   if (c.groups == 0 || c.x.rows == 0 || c.w.rows == 0) return {};
   const auto sms = count_sms();
   if (!sms) return sms.error();
-  return put(make_launch(c, grouped_tile_tokens(c), *sms), c.w.dtype, stream);
+  return put(make_launch(c, grouped_tile_tokens(c), *sms), c.w, stream);
 }
 
 }  // namespace lathe::cuda

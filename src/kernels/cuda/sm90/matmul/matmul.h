@@ -1,7 +1,11 @@
 // GEMM with weights on Hopper's tensor cores.
 //
 // e4m3 and e2m1 codes convert to bf16 exactly, so weights are not rounded. A block's scale is
-// applied to the sum over its 128 elements of K. Accumulators are f32.
+// applied to the sum over its 128 elements of K, the factor of an NVFP4 tensor to the sum over K.
+// u4 weights are rounded to bf16 from (code - zero) scale. Accumulators are f32.
+//
+// u4 and NVFP4 weights and their scales must be packed (pack/packed_weights.h), as prepare() stores
+// them.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,12 +21,12 @@ namespace lathe::cuda {
 /// out = x w^T + bias, or out += with `add`. All arrays are on the device.
 struct MatmulCall {
   RowsView x;                   // [m, k] bf16, or e4m3 with e4m3 weights
-  WeightView w;                 // [n, k] bf16, e4m3 or e2m1
+  WeightView w;                 // [n, k] bf16, e4m3, e2m1 (MXFP4 or NVFP4) or u4
   MutableRowsView out;          // [m, n] f32 or bf16; must not overlap x
   const float* bias = nullptr;  // [n], or null
   bool add = false;             // only with f32 out
   // Not null: out = activation(gate, up) in bf16. `w` is the gate and `up` the other weight, with
-  // the same shape and dtype; `bias` is the gate's. Such a call has its own launch.
+  // the same shape and format; `bias` is the gate's. Such a call has its own launch.
   const Activation* activation = nullptr;
   WeightView up = {};
   // Scales of e4m3 x (quantize_rows_on_device()): [ceil(k / 128), x_scale_stride], by block and
@@ -31,16 +35,20 @@ struct MatmulCall {
   std::int64_t x_scale_stride = 0;  // a multiple of 4, >= m
 };
 
+/// Whether two weights are stored alike, so that one launch can read both: their dtype, and the
+/// kind of their scales.
+bool same_format(const WeightView& a, const WeightView& b);
+
 /// Whether matmul_on_device() supports the call: dtypes; k a multiple of 8 for bf16 weights; n even
 /// for bf16 out, a multiple of 8 with an activation; rows of x and weights aligned to 16 bytes, of
-/// out to 4.
+/// out to 4; no order of columns (WeightView::columns), for which the caller permutes x.
 bool matmul_takes(const MatmulCall& call);
 
 /// Most calls of a launch.
 inline constexpr std::size_t kMatmulCalls = 6;
 
 /// Launches one kernel for up to kMatmulCalls calls that share x (the same view) and the weights'
-/// dtype. Neither allocates nor waits, so it may be captured.
+/// format. Neither allocates nor waits, so it may be captured.
 ///
 /// The kernel may start while the previous one on the stream still runs, and it reads weights and
 /// scales at once. So they must have been written before that previous kernel was launched.
@@ -62,7 +70,7 @@ struct GroupedMatmulCall {
   const std::int32_t* offsets = nullptr;  // [groups + 1] on the device, ascending, at most m
   // Elements from one group to the next.
   std::int64_t weight_stride = 0;  // a whole number of bytes
-  std::int64_t scale_stride = 0;   // of w.scales or w.mx_scales
+  std::int64_t scale_stride = 0;   // of w.scales or w.mx_scales; packed scales are contiguous
   std::int64_t x_stride = 0;       // for heads: columns
   std::int64_t out_stride = 0;     // for heads: columns
   const float* bias = nullptr;     // [groups, n], or null

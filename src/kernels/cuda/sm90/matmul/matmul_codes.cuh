@@ -36,6 +36,8 @@ struct MatmulE4m3Weights {
   static constexpr int kTokenBoxes = 2;
   static constexpr bool kTwoLevels = true;
   static constexpr bool kTokenScales = false;
+  static constexpr int kPackedBytes = 0;  // of weight scales in a stage
+  static constexpr bool kFactor = false;
 
   template <class Consumer>
   static __device__ __forceinline__ void sum_part(Consumer& c, const MatmulWork& w,
@@ -84,6 +86,8 @@ struct MatmulE2m1Weights {
   static constexpr int kTokenBoxes = 2;
   static constexpr bool kTwoLevels = false;
   static constexpr bool kTokenScales = false;
+  static constexpr int kPackedBytes = 0;  // of weight scales in a stage
+  static constexpr bool kFactor = false;
   static constexpr int kSteps = kChunk / 16;
 
   /// Loads the codes of step k of the stage: bytes of rows g and g + 8, then the same 8 elements

@@ -12,6 +12,9 @@ enum class MatmulCluster {
   pair,   // the same tokens, two tiles of weight rows; each block computes all parts of K in turn
 };
 
+/// Most bytes of the packed scales and zeros of a row's chunk.
+inline constexpr int kMatmulPackedScale = 8, kMatmulPackedZero = 4;
+
 /// kGroups: grouped GEMM, in which K is not split.
 template <class FormatType, int kTileTokens, MatmulCluster kClusterKind, bool kGroups = false>
 struct MatmulTile {
@@ -23,8 +26,9 @@ struct MatmulTile {
   static constexpr int kConsumers = 256;  // threads of two warpgroups
   static constexpr int kThreads = kConsumers + 128;
   // Together as many as an SM has. A producer that loads scales needs more.
-  static constexpr int kProducerRegisters = Format::kTokenScales ? 56 : 40;
-  static constexpr int kConsumerRegisters = Format::kTokenScales ? 224 : 232;
+  static constexpr bool kScales = Format::kTokenScales || Format::kPackedBytes > 0;
+  static constexpr int kProducerRegisters = kScales ? 56 : 40;
+  static constexpr int kConsumerRegisters = kScales ? 224 : 232;
 
   static constexpr int kWeightBytes = kMatmulTileRows * Format::kWeightRowBytes;
   static constexpr int kTokenBoxBytes = kTokens * 128;
@@ -33,6 +37,7 @@ struct MatmulTile {
   // Scales of a stage's tokens. They are loaded in 16-byte words, and a group may start inside a
   // word.
   static constexpr int kScaleBytes = Format::kTokenScales ? (kTokens + (kGrouped ? 4 : 0)) * 4 : 0;
+  static constexpr int kPackedBytes = Format::kPackedBytes;
   // Partials that other blocks of the cluster send: 16 bytes per consumer thread, group of 8 tokens
   // and part.
   static constexpr int kEights = kTokens / 8;
@@ -47,13 +52,14 @@ struct MatmulTile {
   static constexpr int kGroupBytes = kGrouped ? (kMatmulGroups + 1) * 4 : 0;
   static constexpr int kMaxStages = 12;
   static constexpr int kRoom = (232448 - kPartialBytes - kOutBytes - kBarrierBytes - kGroupBytes) /
-                               (kStageBytes + kScaleBytes);
+                               (kStageBytes + kScaleBytes + kPackedBytes);
   static constexpr int kStages = kRoom < kMaxStages ? kRoom : kMaxStages;
   // TMA swizzles by address, so boxes must start where the swizzle pattern starts.
   static constexpr int kOutAt = kStages * kStageBytes;
   static_assert(kOutBytes == 0 || kOutAt % 1024 == 0);
   static constexpr int kScalesAt = kOutAt + kOutBytes;
-  static constexpr int kPartialsAt = kScalesAt + kStages * kScaleBytes;
+  static constexpr int kPackedAt = kScalesAt + kStages * kScaleBytes;
+  static constexpr int kPartialsAt = kPackedAt + kStages * kPackedBytes;
   static constexpr int kBarriersAt = kPartialsAt + kPartialBytes;
   static constexpr int kGroupsAt = kBarriersAt + kBarrierBytes;
   static constexpr int kSharedBytes = kGroupsAt + kGroupBytes;
@@ -75,6 +81,14 @@ struct MatmulShared {
   __device__ std::uint32_t tokens(int stage) const { return weights(stage) + T::kWeightBytes; }
   __device__ std::uint32_t scales(int stage) const {
     return base + static_cast<std::uint32_t>(T::kScalesAt + stage * T::kScaleBytes);
+  }
+  /// Packed scales of a stage: one record for each row of the tile, in a gated GEMM first for the
+  /// rows of one weight, then for the other's.
+  __device__ std::uint32_t packed_scales(int stage) const {
+    return base + static_cast<std::uint32_t>(T::kPackedAt + stage * T::kPackedBytes);
+  }
+  __device__ std::uint32_t packed_zeros(int stage) const {
+    return packed_scales(stage) + kMatmulTileRows * kMatmulPackedScale;
   }
   __device__ std::uint32_t partials() const { return base + T::kPartialsAt; }
   /// Output buffer of warpgroup `group`, as consecutive boxes or as 16-byte words.

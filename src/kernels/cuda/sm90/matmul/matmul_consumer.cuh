@@ -8,6 +8,7 @@
 #include "kernels/cuda/common/activated.cuh"
 #include "kernels/cuda/common/cluster_store.cuh"
 #include "kernels/cuda/common/f32_boxes.cuh"
+#include "kernels/cuda/common/wgmma.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_work.cuh"
 
 namespace lathe::cuda {
@@ -49,6 +50,10 @@ struct MatmulConsumer {
     const auto box = static_cast<std::uint32_t>(k / 4 * T::kTokenBoxBytes);
     return tile_descriptor(tokens() + box + static_cast<std::uint32_t>(k % 4 * 32), 1024);
   }
+  /// The same from the descriptor of step 0.
+  __device__ static std::uint64_t token_step(std::uint64_t first, int k) {
+    return descriptor_at(first, static_cast<std::uint32_t>(k / 4 * T::kTokenBoxBytes + k % 4 * 32));
+  }
   __device__ void wait_full() const { barrier_wait(s.full(stage.index), stage.parity); }
   /// Scales of the thread's tokens 8 j, + 1 of the stage. A group may start at an odd token.
   __device__ float2 token_scales(const MatmulWork& w, int j) const {
@@ -57,6 +62,14 @@ struct MatmulConsumer {
     if constexpr (!T::kGrouped) return load_float2(at);
     const std::uint32_t first = at + static_cast<std::uint32_t>(w.token % 4 * 4);
     return {load_float(first), load_float(first + 4)};
+  }
+  /// Index among the stage's packed scales of the thread's row (i = 0) or that row + 8 (i = 1).
+  __device__ std::uint32_t packed_row(int i) const {
+    const std::int32_t row = group * rows() + warp * 16 + lane / 4;
+    if (p.gate_step == 0) return static_cast<std::uint32_t>(row + 8 * i);
+    const std::int32_t of_both = row / 16 * 8 + row % 8;
+    return static_cast<std::uint32_t>(p.gate_step == 1 ? i * (p.tile_rows / 2) + of_both
+                                                       : 2 * of_both + i);
   }
   /// First weight row of the warpgroup.
   __device__ std::int32_t first_row(const MatmulWork& w) const { return w.row + group * rows(); }
@@ -124,6 +137,21 @@ struct MatmulConsumer {
 
   /// acc = the sum over all of K, for the tokens that this block stores.
   __device__ void sum(const MatmulWork& w) {
+    sum_parts(w);
+    if constexpr (Format::kFactor) {
+      LATHE_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const MatmulRow r = matmul_row(p, w, first_row(w) + warp * 16 + lane / 4, i);
+        const float factor = Format::factor(p.weights[r.weight], w.group * p.scale_group);
+        LATHE_UNROLL
+        for (int j = 0; j < T::kEights; ++j) {
+          acc[4 * j + 2 * i] *= factor;
+          acc[4 * j + 2 * i + 1] *= factor;
+        }
+      }
+    }
+  }
+  __device__ void sum_parts(const MatmulWork& w) {
     if constexpr (!T::kPair && !T::kGrouped) {
       Format::sum_part(*this, w, MatmulPart(p, list.rank));
       if (p.split > 1) exchange_parts();

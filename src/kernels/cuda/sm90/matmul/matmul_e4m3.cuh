@@ -17,6 +17,8 @@ struct MatmulE4m3 {
   static constexpr int kTokenBoxes = 1;
   static constexpr bool kTwoLevels = true;
   static constexpr bool kTokenScales = true;
+  static constexpr int kPackedBytes = 0;  // of weight scales in a stage
+  static constexpr bool kFactor = false;
 
   template <class Consumer>
   static __device__ __forceinline__ void sum_part(Consumer& c, const MatmulWork& w,

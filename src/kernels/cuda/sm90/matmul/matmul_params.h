@@ -21,10 +21,12 @@ inline constexpr int kMatmulOutTokens = 32, kMatmulOutRows = 32;
 struct MatmulWeight {
   void* out;          // [m, rows] f32 or bf16
   const float* bias;  // [rows], or null
-  // e4m3: f32 [ceil(rows / 128), ceil(k / 128)], or [rows] with scale_rows, or null (all 1); e2m1:
-  // ue8m0 [rows, mx_blocks].
+  // e4m3: f32 [ceil(rows / 128), ceil(k / 128)], or [rows] with scale_rows, or null (all 1); MXFP4:
+  // ue8m0 [rows, mx_blocks]; u4 and NVFP4: packed (pack/packed_weights.h).
   const void* scales;
-  std::int64_t out_stride;  // elements
+  const std::uint8_t* zeros;  // of u4, packed; or null (all kU4Zero)
+  const float* factor;        // of NVFP4, multiplies all scales
+  std::int64_t out_stride;    // elements
   std::int32_t rows;
   std::int32_t first_tile;  // index of its first tile among the launch's weight tiles
   std::int32_t out_bf16;
@@ -32,14 +34,17 @@ struct MatmulWeight {
   // For tiles of pairs, and of 128 tokens in a group: stores through shared memory; f32 by
   // MatmulMaps::out, bf16 in 16-byte words.
   std::int32_t staged;
-  std::int32_t scale_rows;  // of both weights of a gated GEMM
+  std::int32_t scale_rows;   // of both weights of a gated GEMM
+  std::int32_t packed_rows;  // rows of a chunk's packed scales, the weight's rounded up to 16
 };
 
 struct MatmulParams {
   MatmulWeight weights[kMatmulWeights];
   std::int32_t weight_count;
   std::int32_t m;          // tokens
-  std::int32_t mx_blocks;  // per row of e2m1 weights
+  std::int32_t mx_blocks;  // per row of MXFP4 weights
+  // Packed scales, and zeros if there are any: bytes of a row's chunk (1 to 8).
+  std::int32_t scale_bytes, zero_bytes;
   std::int32_t chunks;     // of K: 128 bytes of a weight row each
   std::int32_t split;      // parts of K, a power of two; each is summed before they are added
   std::int32_t tile_rows;  // weight rows of a tile: a multiple of 16, or of 32 if gated

@@ -9,11 +9,21 @@ template <class T>
 struct MatmulProducer {
   using Format = typename T::Format;
 
+  /// The packed scales of a tile in the next chunk. One thread issues all copies, so the loop over
+  /// chunks computes little.
+  struct Packed {
+    const std::uint8_t *scales, *zeros;  // of the tile's weight, or of a gated GEMM's first
+    std::int64_t at;                     // index of the tile's first row, counted over all chunks
+    std::int32_t step;                   // rows of a chunk
+    std::uint32_t rows;                  // of the tile, and of each weight if there are two
+  };
+
   const MatmulParams& p;
   const MatmulMaps& maps;
   const MatmulShared<T>& s;
   MatmulWorkList<T> list;
   std::uint64_t policy;  // L2 policy for weights
+  Packed packed = {};
 
   __device__ MatmulProducer(const MatmulParams& params, const MatmulMaps& tensor_maps,
                             const MatmulShared<T>& shared)
@@ -29,10 +39,53 @@ struct MatmulProducer {
     constexpr std::int32_t kMost = T::kScaleBytes / 4;
     return static_cast<std::uint32_t>(left < kMost ? left : kMost) * 4;
   }
-  __device__ void load_weights(const MatmulWork& w, std::int32_t chunk, int stage) const {
+  /// Whether a tile has rows of two arrays.
+  __device__ bool two_weights() const { return p.gate_step == 1; }
+  __device__ void find_packed(const MatmulWork& w, std::int32_t chunk) {
+    const std::int32_t row = two_weights() ? w.row / 2 : w.row;
+    const std::int32_t rows = two_weights() ? p.tile_rows / 2 : p.tile_rows;
+    const MatmulWeight& weight = p.weights[w.weight];
+    const std::int32_t left = weight.packed_rows - row;
+    packed = {static_cast<const std::uint8_t*>(weight.scales), weight.zeros,
+              (std::int64_t{w.group} * p.chunks + chunk) * weight.packed_rows + row,
+              weight.packed_rows,
+              static_cast<std::uint32_t>(left < 0      ? 0
+                                         : left < rows ? left
+                                                       : rows)};
+  }
+  __device__ std::uint32_t packed_bytes() const {
+    return packed.rows *
+           static_cast<std::uint32_t>((p.scale_bytes + p.zero_bytes) * (two_weights() ? 2 : 1));
+  }
+  __device__ void copy_packed(const std::uint8_t* from, std::int32_t bytes, std::uint32_t to,
+                              int stage) const {
+    copy_row(to, from + packed.at * bytes, packed.rows * static_cast<std::uint32_t>(bytes),
+             s.full(stage), policy);
+  }
+  /// Loads a chunk's and steps to the next.
+  __device__ void load_packed(int stage) {
+    if (packed.rows == 0) return;
+    const std::uint32_t scales = s.packed_scales(stage), zeros = s.packed_zeros(stage);
+    copy_packed(packed.scales, p.scale_bytes, scales, stage);
+    if (p.zero_bytes > 0) copy_packed(packed.zeros, p.zero_bytes, zeros, stage);
+    if (two_weights()) {
+      const MatmulWeight& second = p.weights[1];
+      const std::int32_t half = p.tile_rows / 2;
+      copy_packed(static_cast<const std::uint8_t*>(second.scales), p.scale_bytes,
+                  scales + static_cast<std::uint32_t>(half * p.scale_bytes), stage);
+      if (p.zero_bytes > 0) {
+        copy_packed(second.zeros, p.zero_bytes,
+                    zeros + static_cast<std::uint32_t>(half * p.zero_bytes), stage);
+      }
+    }
+    packed.at += packed.step;
+  }
+  __device__ void load_weights(const MatmulWork& w, std::int32_t chunk, int stage) {
     auto bytes = static_cast<std::uint32_t>(p.tile_rows * Format::kWeightRowBytes + T::kTokenBytes);
     if constexpr (Format::kTokenScales) bytes += scale_bytes(w);
+    if constexpr (T::kPackedBytes > 0) bytes += packed_bytes();
     barrier_expect(s.full(stage), bytes);
+    if constexpr (T::kPackedBytes > 0) load_packed(stage);
     const std::int32_t k = chunk * Format::kWeightStep;
     if (p.gate_step != 0) {
       copy_turns_box(s.weights(stage), &maps.weights[0], k, w.row / 16, w.group, s.full(stage),
@@ -72,6 +125,7 @@ struct MatmulProducer {
       const MatmulWork w = list.work();
       const std::int32_t begin = T::kPair ? 0 : MatmulPart(p, list.rank).begin;
       const std::int32_t end = T::kPair ? p.chunks : MatmulPart(p, list.rank).end;
+      if constexpr (T::kPackedBytes > 0) find_packed(w, begin);
       if (!T::kGrouped && first) {
         ahead = end - begin < T::kStages ? end - begin : T::kStages;
         for (std::int32_t c = 0; c < ahead; ++c) load_weights(w, begin + c, c);

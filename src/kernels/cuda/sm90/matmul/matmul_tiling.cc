@@ -101,7 +101,8 @@ MatmulTiling choose_tiling(const MatmulShape& s) {
   };
   for (const int tokens : {8, 16, 32, 64, 128}) {
     if (tokens < 64 && tokens < s.m) continue;  // small tiles read weights too often
-    for (int rows = 128; rows >= 48; rows -= row_step(s)) {
+    // A chunk of packed weights is converted in the same time whatever the height of its tile.
+    for (int rows = 128; rows >= (s.packed ? 128 : 48); rows -= row_step(s)) {
       consider({few.split, rows, tokens, false});
     }
   }

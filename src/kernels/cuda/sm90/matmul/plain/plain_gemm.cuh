@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/common/dialect.cuh"
+#include "kernels/cuda/sm90/matmul/pack/packed_weights.h"
 #include "kernels/cuda/sm90/matmul/plain/plain_gemm.h"
 
 namespace lathe::cuda {
@@ -10,20 +11,35 @@ namespace lathe::cuda {
 inline constexpr int kPlainTileM = 16, kPlainTileN = 32, kPlainTileK = 32;
 inline constexpr int kPlainThreads = 128;
 
-// The 4-bit code of element `at`.
+// The MXFP4 code of element `at`.
 __device__ inline std::uint8_t weight_nibble(const std::byte* data, std::int64_t at) {
   const auto pair = static_cast<std::uint8_t>(data[at / 2]);
   return static_cast<std::uint8_t>(at % 2 == 0 ? pair & 0xf : pair >> 4);
 }
 
-// The bf16 or f16 scale of a group.
-__device__ inline float group_scale(const GroupScales& groups, std::int64_t group) {
-  if (groups.dtype == DType::f16) return to_f32(reinterpret_cast<const f16*>(groups.data)[group]);
-  return to_f32(reinterpret_cast<const bf16*>(groups.data)[group]);
+// Element of packed weights: u4 or NVFP4.
+__device__ inline float packed_element(const PlainWeight& w, std::int64_t weight, std::int64_t n,
+                                       std::int64_t k) {
+  const GroupScales& g = w.groups;
+  const bool u4 = w.dtype == DType::u4;
+  const std::byte* row = w.data + weight * w.data_stride + n * w.cols / 2;
+  const std::uint32_t code = packed_code(u4, reinterpret_cast<const std::uint32_t*>(row), k);
+  const PackedGroups shape = packed_groups(w.rows, w.cols, g.size);
+  const std::int64_t at = weight * shape.count() + shape.at(n, k / g.size);
+  if (!u4) {
+    const float scale = to_f32(reinterpret_cast<const e4m3*>(g.data)[at]);
+    return to_f32(e2m1{static_cast<std::uint8_t>(code)}) * scale *
+           w.scales[weight * w.scales_stride];
+  }
+  const int zero = g.zeros == nullptr ? kU4Zero : g.zeros[at];
+  const float scale = g.dtype == DType::f16 ? to_f32(reinterpret_cast<const f16*>(g.data)[at])
+                                            : to_f32(reinterpret_cast<const bf16*>(g.data)[at]);
+  return static_cast<float>(static_cast<int>(code) - zero) * scale;
 }
 
 __device__ inline float weight_element(const PlainWeight& w, std::int64_t weight, std::int64_t n,
                                        std::int64_t k) {
+  if (w.groups.data != nullptr) return packed_element(w, weight, n, k);
   const std::byte* data = w.data + weight * w.data_stride;
   const std::int64_t at = n * w.cols + k;
   const float* scales = w.scales == nullptr ? nullptr : w.scales + weight * w.scales_stride;
@@ -37,17 +53,8 @@ __device__ inline float weight_element(const PlainWeight& w, std::int64_t weight
       const std::int64_t blocks = (w.cols + kWeightBlock - 1) / kWeightBlock;
       return code * scales[n / kWeightBlock * blocks + k / kWeightBlock];
     }
-    case DType::u4: {
-      const std::int64_t group = (weight * w.rows * w.cols + at) / w.groups.size;
-      const int zero = w.groups.zeros == nullptr ? kU4Zero : w.groups.zeros[group];
-      return static_cast<float>(weight_nibble(data, at) - zero) * group_scale(w.groups, group);
-    }
     case DType::e2m1: {
       const float code = to_f32(e2m1{weight_nibble(data, at)});
-      if (w.groups.data != nullptr) {
-        const std::int64_t group = (weight * w.rows * w.cols + at) / kNvBlock;
-        return code * to_f32(reinterpret_cast<const e4m3*>(w.groups.data)[group]) * scales[0];
-      }
       const std::uint8_t scale = w.mx_scales[weight * w.scales_stride + at / kMxBlock];
       // The scale is an exponent; code 0 means 0.
       return code * bits_to_float(static_cast<std::uint32_t>(scale) << 23);

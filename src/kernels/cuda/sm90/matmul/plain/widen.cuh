@@ -1,4 +1,4 @@
-// A thread widens eight codes of a row: one 32-bit word, all of one group.
+// A thread widens eight neighbouring codes of a row.
 #pragma once
 
 #include "kernels/cuda/common/dialect.cuh"
@@ -9,29 +9,12 @@ namespace lathe::cuda {
 
 inline constexpr int kWidenThreads = 256;
 
-/// The values of word `word` of row `row`, rounded to bf16.
+/// The values of columns 8 word to 8 word + 7 of row `row`, rounded to bf16.
 __device__ inline void widen_word(const PlainWeight& w, std::int64_t weight, std::int64_t row,
                                   std::int64_t word, std::uint16_t (&to)[8]) {
-  const std::int64_t at = row * w.cols + 8 * word;
-  const std::byte* data = w.data + weight * w.data_stride;
-  const std::uint32_t codes = *reinterpret_cast<const std::uint32_t*>(data + at / 2);
-  const std::int64_t group = (weight * w.rows * w.cols + at) / w.groups.size;
-  const bool u4 = w.dtype == DType::u4;
-  float scale, factor = 1;
-  int zero = 0;
-  if (u4) {
-    scale = group_scale(w.groups, group);
-    zero = w.groups.zeros == nullptr ? kU4Zero : w.groups.zeros[group];
-  } else {
-    scale = to_f32(reinterpret_cast<const e4m3*>(w.groups.data)[group]);
-    factor = w.scales[weight * w.scales_stride];
-  }
   LATHE_UNROLL
   for (int i = 0; i < 8; ++i) {
-    const auto code = static_cast<std::uint8_t>(codes >> (4 * i) & 0xf);
-    const float v =
-        u4 ? static_cast<float>(code - zero) * scale : to_f32(e2m1{code}) * scale * factor;
-    to[i] = to_bf16(v).bits;
+    to[i] = to_bf16(packed_element(w, weight, row, 8 * word + i)).bits;
   }
 }
 

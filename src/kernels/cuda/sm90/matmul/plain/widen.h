@@ -1,5 +1,5 @@
-// Widens int4 and NVFP4 weights to bf16 in workspace, tile by tile, for the bf16 GEMM: the route of
-// packed weights that no kernel reads itself.
+// Widens packed weights (pack/packed_weights.h) to bf16 in workspace for the bf16 GEMM. Used for
+// experts in GPTQ's act order, which the grouped GEMM does not take.
 #pragma once
 
 #include <cuda_runtime_api.h>

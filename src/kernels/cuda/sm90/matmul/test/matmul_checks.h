@@ -9,11 +9,13 @@
 #include <limits>
 #include <optional>
 #include <random>
+#include <string>
 #include <type_traits>
 #include <vector>
 
 #include "base/float_formats.h"
 #include "kernels/cuda/sm90/matmul/matmul_call.h"
+#include "kernels/cuda/sm90/matmul/pack/packed_weights.h"
 
 namespace lathe::cuda::matmul_test {
 
@@ -31,17 +33,50 @@ inline std::vector<float> random_f32(std::mt19937& random, std::int64_t count) {
   return out;
 }
 
+/// How weights are stored. A DType alone: bf16, e4m3, or e2m1 for MXFP4.
+struct WeightFormat {
+  DType dtype = DType::bf16;
+  std::int32_t size = 0;  // of groups: u4 and NVFP4
+  DType scales = DType::bf16;
+  bool zeros = false;
+
+  WeightFormat(DType of_weights) : dtype(of_weights) {}
+  WeightFormat(DType of_weights, std::int32_t columns, DType of_scales, bool has_zeros)
+      : dtype(of_weights), size(columns), scales(of_scales), zeros(has_zeros) {}
+  bool packed() const { return size > 0; }
+};
+inline std::string name(const WeightFormat& f) {
+  if (!f.packed()) return std::string(lathe::name(f.dtype));
+  return std::string(lathe::name(f.dtype)) + " of " + std::to_string(f.size) + ", " +
+         std::string(lathe::name(f.scales)) + (f.zeros ? ", zeros" : "");
+}
+inline const WeightFormat kNvfp4(DType::e2m1, 16, DType::e4m3, false);
+/// All kinds of packed weights.
+inline std::vector<WeightFormat> packed_formats() {
+  std::vector<WeightFormat> out = {kNvfp4};
+  for (const int size : {32, 64, 128}) {
+    for (const DType scales : {DType::bf16, DType::f16}) {
+      for (const bool zeros : {false, true}) out.emplace_back(DType::u4, size, scales, zeros);
+    }
+  }
+  return out;
+}
+
 /// One x and one weight. Rows of x and out have gaps, which are filled with NaN.
 struct Problem {
   std::int64_t m, n, k;
   std::int64_t x_stride, out_stride;
+  WeightFormat format;
   DType dtype;
+  std::int64_t page;  // rows of each weight, if there are several
   std::vector<bf16> x;
   std::vector<std::byte> w;
-  std::vector<float> scales;  // of e4m3: of blocks, or of rows
+  std::vector<float> scales;  // of e4m3: of blocks, or of rows; of NVFP4: one per weight
   bool scale_rows = false;
-  std::vector<ue8m0> mx_scales;  // of e2m1
-  std::vector<double> weights;   // [n, k] their values
+  std::vector<ue8m0> mx_scales;         // of MXFP4
+  std::vector<std::byte> group_scales;  // packed
+  std::vector<std::uint8_t> zeros;      // packed
+  std::vector<double> weights;          // [n, k] their values
   // For e4m3 tokens: codes [m, k] and scales [ceil(k / 128), scale_stride()].
   std::vector<std::byte> x_codes;
   std::vector<float> x_scales;
@@ -49,13 +84,15 @@ struct Problem {
   bool out_bf16 = false;
 
   Problem(std::mt19937& random, std::int64_t tokens, std::int64_t rows, std::int64_t depth,
-          DType of_weights = DType::bf16)
+          const WeightFormat& of_weights = DType::bf16, std::int64_t rows_of_each = 0)
       : m(tokens),
         n(rows),
         k(depth),
         x_stride(depth + 24),
         out_stride(rows + 6),
-        dtype(of_weights) {
+        format(of_weights),
+        dtype(of_weights.dtype),
+        page(rows_of_each == 0 ? rows : rows_of_each) {
     x = random_bf16(random, m * x_stride);
     for (std::int64_t t = 0; t < m; ++t) {
       for (std::int64_t i = k; i < x_stride; ++i) {
@@ -90,6 +127,7 @@ struct Problem {
       }
       return;
     }
+    if (format.packed()) return make_packed(draw);
     for (std::int64_t i = 0; i < n * k / kMxBlock; ++i) {
       mx_scales.push_back({static_cast<std::uint8_t>(draw(9) == 0 ? 0 : 120 + draw(9))});
     }
@@ -110,6 +148,58 @@ struct Problem {
       const e4m3 code{std::to_integer<std::uint8_t>(w[i])};
       weights[i] = double{to_f32(code)} * double{scales[i / static_cast<std::size_t>(k)]};
     }
+  }
+  /// Weights are rounded to bf16, NVFP4's without its factor, from codes and scales of random bits.
+  template <class Draw>
+  void make_packed(const Draw& draw) {
+    const bool u4 = dtype == DType::u4;
+    const auto at = [](std::int64_t i) { return static_cast<std::size_t>(i); };
+    const std::int64_t groups = k / format.size, pages = n / page;
+    const PackedGroups shape = packed_groups(page, k, format.size);
+    const int bytes = bits_of(format.scales) / 8;
+    group_scales.resize(at(pages * shape.count() * bytes));
+    if (format.zeros) zeros.resize(at(pages * shape.count()));
+    if (!u4) {
+      for (std::int64_t i = 0; i < pages; ++i) {
+        scales.push_back(std::ldexp(1.f + 0.01f * static_cast<float>(draw(99)), draw(4) - 2));
+      }
+    }
+    std::vector<std::uint32_t> words(at(n * k / 8)), packed(words.size());
+    for (std::int64_t r = 0; r < n; ++r) {
+      for (std::int64_t g = 0; g < groups; ++g) {
+        const std::int64_t place = r / page * shape.count() + shape.at(r % page, g);
+        const float scale = draw_scale(draw, &group_scales[at(place * bytes)]);
+        const int zero = format.zeros ? draw(16) : 8;
+        if (format.zeros) zeros[at(place)] = static_cast<std::uint8_t>(zero);
+        for (std::int64_t i = r * k + g * format.size; i < r * k + (g + 1) * format.size; ++i) {
+          const auto code = static_cast<std::uint32_t>(draw(15));
+          words[at(i / 8)] |= code << (4 * (i % 8));
+          const float of_code = u4 ? static_cast<float>(static_cast<int>(code) - zero)
+                                   : to_f32(e2m1{static_cast<std::uint8_t>(code)});
+          weights[at(i)] =
+              double{to_f32(to_bf16(of_code * scale))} * (u4 ? 1. : double{scales[at(r / page)]});
+        }
+      }
+    }
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      const std::size_t first = i / 4 * 4;
+      const std::uint32_t unit[4] = {words[first], words[first + 1], words[first + 2],
+                                     words[first + 3]};
+      packed[i] = packed_word(u4, unit, static_cast<int>(i % 4));
+    }
+    std::memcpy(w.data(), packed.data(), w.size());
+  }
+  template <class Draw>
+  float draw_scale(const Draw& draw, std::byte* to) const {
+    const float value =
+        draw(20) == 0 ? 0.f : std::ldexp(1.f + static_cast<float>(draw(1023)) / 1024, draw(6) - 8);
+    const auto keep = [&](auto v) {
+      std::memcpy(to, &v, sizeof v);
+      return to_f32(v);
+    };
+    if (format.scales == DType::bf16) return keep(to_bf16(value));
+    if (format.scales == DType::f16) return keep(to_f16(value));
+    return keep(e4m3{static_cast<std::uint8_t>(draw(0x7e))});
   }
   /// Replaces the tokens by e4m3 codes, with scales of either sign.
   void make_x_codes(std::mt19937& random) {
@@ -152,6 +242,8 @@ struct Placed {
   std::byte* x_codes;  // null, as are the following: none
   float *x_scales, *scales, *bias;
   ue8m0* mx_scales;
+  std::byte* group_scales;
+  std::uint8_t* zeros;
   std::byte* out;
 
   Placed(const Problem& p, Place& where)
@@ -164,6 +256,8 @@ struct Placed {
         scales(p.scales.empty() ? nullptr : where.put(p.scales)),
         bias(p.bias.empty() ? nullptr : where.put(p.bias)),
         mx_scales(p.mx_scales.empty() ? nullptr : where.put(p.mx_scales)),
+        group_scales(p.group_scales.empty() ? nullptr : where.put(p.group_scales)),
+        zeros(p.zeros.empty() ? nullptr : where.put(p.zeros)),
         out(where.put(first_out(p))) {}
   static std::vector<std::byte> first_out(const Problem& p) {
     const auto count = static_cast<std::size_t>(p.m * p.out_stride);
@@ -177,7 +271,14 @@ struct Placed {
     const RowsView values{reinterpret_cast<const std::byte*>(x), DType::bf16, tokens, p.k,
                           p.x_stride};
     return {.x = x_codes == nullptr ? values : RowsView{x_codes, DType::e4m3, tokens, p.k, p.k},
-            .w = {w, p.dtype, p.n, p.k, scales, mx_scales, p.scale_rows},
+            .w = {.data = w,
+                  .dtype = p.dtype,
+                  .rows = p.n,
+                  .cols = p.k,
+                  .scales = scales,
+                  .mx_scales = mx_scales,
+                  .scale_rows = p.scale_rows,
+                  .groups = {group_scales, p.format.scales, p.format.size, zeros}},
             .out = {out, p.out_bf16 ? DType::bf16 : DType::f32, tokens, p.n, p.out_stride},
             .bias = bias,
             .add = !p.before.empty(),
@@ -246,10 +347,16 @@ std::vector<float> as_floats(const std::vector<std::byte>& bytes) {
   return out;
 }
 
+/// Elements of scales from one weight of a stack to the next; of NVFP4, of its factors.
+inline std::int64_t scale_stride(const WeightFormat& format, std::int64_t n, std::int64_t k) {
+  if (format.packed()) return 1;
+  return format.dtype == DType::e4m3 ? n / 128 * ((k + 127) / 128) : n * k / kMxBlock;
+}
+
 /// Experts with the given numbers of rows of x, then rows that belong to no expert. run: runs the
 /// call. codes: x is e4m3, as are the weights. Out: type of out.
 template <class Out, class Place, class Run>
-void check_experts(std::mt19937& random, Place& place, DType dtype, bool codes,
+void check_experts(std::mt19937& random, Place& place, const WeightFormat& format, bool codes,
                    const std::vector<std::int32_t>& counts, std::int64_t n, std::int64_t k,
                    Run run) {
   constexpr bool kHalves = std::is_same_v<Out, bf16>;
@@ -258,24 +365,23 @@ void check_experts(std::mt19937& random, Place& place, DType dtype, bool codes,
   for (const std::int32_t count : counts) offsets.push_back(offsets.back() + count);
   const std::int64_t rows = offsets.back() + 5;
   // One weight with all experts' rows; each token is compared with its own expert's.
-  Problem all(random, rows, n * groups, k, dtype);
+  Problem all(random, rows, n * groups, k, format, n);
   if (random() % 2 == 0) all.bias = random_f32(random, n * groups);
   if (codes) all.make_x_codes(random);
   const Placed placed(all, place);
   const MatmulCall whole = placed.call(rows);
   std::vector<std::byte> bytes(static_cast<std::size_t>(rows * n) * sizeof(Out), std::byte{0xff});
   std::byte* out = place.put(bytes);
-  GroupedMatmulCall call{
-      .x = whole.x,
-      .w = whole.w,
-      .out = {out, kHalves ? DType::bf16 : DType::f32, rows, n, n},
-      .groups = groups,
-      .offsets = place.put(offsets),
-      .weight_stride = n * k,
-      .scale_stride = dtype == DType::e4m3 ? n / 128 * ((k + 127) / 128) : n * k / kMxBlock,
-      .bias = whole.bias,
-      .x_scales = whole.x_scales,
-      .x_scale_stride = whole.x_scale_stride};
+  GroupedMatmulCall call{.x = whole.x,
+                         .w = whole.w,
+                         .out = {out, kHalves ? DType::bf16 : DType::f32, rows, n, n},
+                         .groups = groups,
+                         .offsets = place.put(offsets),
+                         .weight_stride = n * k,
+                         .scale_stride = scale_stride(format, n, k),
+                         .bias = whole.bias,
+                         .x_scales = whole.x_scales,
+                         .x_scale_stride = whole.x_scale_stride};
   call.w.rows = n;
   ASSERT_EQ(n % 128, 0);
   ASSERT_TRUE(grouped_matmul_takes(call));
@@ -304,12 +410,12 @@ void check_experts(std::mt19937& random, Place& place, DType dtype, bool codes,
 
 /// A gated GEMM of all rows. codes: x is e4m3, as are the weights.
 template <class Place, class Run>
-void check_gated(std::mt19937& random, Place& place, DType dtype, bool codes, std::int64_t m,
-                 std::int64_t n, std::int64_t k, Run run) {
+void check_gated(std::mt19937& random, Place& place, const WeightFormat& format, bool codes,
+                 std::int64_t m, std::int64_t n, std::int64_t k, Run run) {
   ASSERT_EQ(n % 8, 0);
-  Problem gate(random, m, n, k, dtype), up(random, m, n, k, dtype);
+  Problem gate(random, m, n, k, format), up(random, m, n, k, format);
   up.x = gate.x;
-  if (dtype == DType::e4m3 && random() % 2 == 0) {
+  if (format.dtype == DType::e4m3 && random() % 2 == 0) {
     gate.scale_by_rows(random);
     up.scale_by_rows(random);
   }
@@ -357,7 +463,7 @@ void check_gated(std::mt19937& random, Place& place, DType dtype, bool codes, st
 /// Gated experts with the given numbers of rows. turns: one weight interleaves the rows of gate and
 /// up.
 template <class Place, class Run>
-void check_gated_experts(std::mt19937& random, Place& place, DType dtype, bool turns,
+void check_gated_experts(std::mt19937& random, Place& place, const WeightFormat& format, bool turns,
                          const std::vector<std::int32_t>& counts, std::int64_t n, std::int64_t k,
                          Run run) {
   const auto groups = static_cast<std::int64_t>(counts.size());
@@ -365,8 +471,9 @@ void check_gated_experts(std::mt19937& random, Place& place, DType dtype, bool t
   for (const std::int32_t count : counts) offsets.push_back(offsets.back() + count);
   const std::int64_t rows = offsets.back() + 5;
   ASSERT_EQ(n % 128, 0);
-  Problem gate(random, rows, n * groups * (turns ? 2 : 1), k, dtype);
-  Problem up(random, rows, n * groups, k, dtype);
+  const std::int64_t of_each = turns ? 2 * n : n;
+  Problem gate(random, rows, of_each * groups, k, format, of_each);
+  Problem up(random, rows, n * groups, k, format, n);
   up.x = gate.x;
   gate.bias = random_f32(random, gate.n);
   // Either one may have the lower address.
@@ -387,8 +494,7 @@ void check_gated_experts(std::mt19937& random, Place& place, DType dtype, bool t
                          .weight_stride = n * k * (turns ? 2 : 1),
                          .bias = of_gate.bias,
                          .activation = &activation};
-  call.scale_stride = dtype == DType::e4m3 ? call.weight_stride / k / 128 * ((k + 127) / 128)
-                                           : call.weight_stride / kMxBlock;
+  call.scale_stride = scale_stride(format, of_each, k);
   call.w.rows = n * (turns ? 2 : 1);
   if (!turns) {
     call.up = of_up.w;
@@ -427,13 +533,13 @@ void check_gated_experts(std::mt19937& random, Place& place, DType dtype, bool t
 /// Heads: each has its own columns of x and out, and a weight of n rows. Columns of out between
 /// them must keep their contents.
 template <class Out, class Place, class Run>
-void check_heads(std::mt19937& random, Place& place, DType dtype, std::int64_t m,
+void check_heads(std::mt19937& random, Place& place, const WeightFormat& format, std::int64_t m,
                  std::int64_t heads, std::int64_t n, Run run) {
   constexpr std::int64_t k = 128;
   constexpr bool kHalves = std::is_same_v<Out, bf16>;
   const std::int64_t width = n + 8;
   // Row t, head h of x is row t * heads + h of the problem.
-  Problem all(random, m * heads, n * heads, k, dtype);
+  Problem all(random, m * heads, n * heads, k, format, n);
   const Placed placed(all, place);
   const MatmulCall whole = placed.call(m);
   std::vector<std::byte> bytes(static_cast<std::size_t>(m * heads * width) * sizeof(Out),
@@ -444,7 +550,7 @@ void check_heads(std::mt19937& random, Place& place, DType dtype, std::int64_t m
                          .out = {out, kHalves ? DType::bf16 : DType::f32, m, n, heads * width},
                          .groups = heads,
                          .weight_stride = n * k,
-                         .scale_stride = n / 128,
+                         .scale_stride = scale_stride(format, n, k),
                          .x_stride = all.x_stride,
                          .out_stride = width};
   call.x.row_stride = heads * all.x_stride;

@@ -10,6 +10,7 @@
 #include "kernels/cuda/sm90/matmul/matmul_bf16.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_codes.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_e4m3.cuh"
+#include "kernels/cuda/sm90/matmul/matmul_packed.cuh"
 #include "kernels/cuda/sm90/matmul/quantize.cuh"
 
 namespace lathe::cuda {
@@ -18,6 +19,7 @@ namespace {
 using matmul_test::Placed;
 using matmul_test::Problem;
 using matmul_test::random_f32;
+using matmul_test::WeightFormat;
 
 /// Host memory in place of the device's.
 struct Host {
@@ -86,20 +88,24 @@ void emulate_groups(const MatmulLaunch& l) {
   if (!l.instance.pair) return emulate_tile<Format, 128, kParts, true>(l);
   emulate_tile<Format, 128, kPair, true>(l);
 }
+// Calls run<Format>() with the kernel's format.
+template <class Run>
+void with_format(const WeightView& w, const MatmulLaunch& l, const Run& run) {
+  if (l.params.x_scales != nullptr) return run.template operator()<MatmulE4m3>();
+  if (w.dtype == DType::bf16) return run.template operator()<MatmulBf16>();
+  if (w.dtype == DType::e4m3) return run.template operator()<MatmulE4m3Weights>();
+  if (!is_packed(w)) return run.template operator()<MatmulE2m1Weights>();
+  if (w.dtype == DType::e2m1) return run.template operator()<MatmulNvfp4Weights>();
+  if (w.groups.dtype == DType::bf16) return run.template operator()<MatmulU4Weights>();
+  run.template operator()<MatmulU4HalfWeights>();
+}
 void emulate_matmul(const GroupedMatmulCall& call, int tokens, int sms) {
   const MatmulLaunch l = make_launch(call, tokens, sms);
-  if (call.x_scales != nullptr) return emulate_groups<MatmulE4m3>(l);
-  if (call.w.dtype == DType::bf16) return emulate_groups<MatmulBf16>(l);
-  if (call.w.dtype == DType::e4m3) return emulate_groups<MatmulE4m3Weights>(l);
-  emulate_groups<MatmulE2m1Weights>(l);
+  with_format(call.w, l, [&]<class Format>() { emulate_groups<Format>(l); });
 }
 void emulate_matmul(std::span<const MatmulCall> calls, const MatmulTiling& tiling, int sms) {
   const MatmulLaunch l = make_launch(calls, tiling, sms);
-  const DType weights = calls[0].w.dtype;
-  if (l.params.x_scales != nullptr) return emulate_format<MatmulE4m3>(l);
-  if (weights == DType::bf16) return emulate_format<MatmulBf16>(l);
-  if (weights == DType::e4m3) return emulate_format<MatmulE4m3Weights>(l);
-  emulate_format<MatmulE2m1Weights>(l);
+  with_format(calls[0].w, l, [&]<class Format>() { emulate_format<Format>(l); });
 }
 
 class MatmulEmulated : public ::testing::Test {
@@ -165,6 +171,87 @@ TEST_F(MatmulEmulated, CodesOfWeights) {
         p.weights[i] = double{to_f32(e4m3{std::to_integer<std::uint8_t>(p.w[i])})};
       }
       check(p, {1, 128, 8, false}, 1);
+    }
+  }
+}
+
+// u4 of every kind and NVFP4: rows and K that end inside tiles and chunks, out of every kind.
+TEST_F(MatmulEmulated, PackedWeights) {
+  for (const WeightFormat& format : matmul_test::packed_formats()) {
+    SCOPED_TRACE(::testing::Message() << name(format));
+    const int step = std::max(32, int{format.size});
+    const auto columns = [&](int a, int b) { return step * between(a / step + 1, b / step + 1); };
+    for (const int tokens : {8, 64}) {
+      const int split = 1 << between(0, 2);
+      Problem p(random, between(1, tokens + 9), 2 * between(20, 130), columns(900, 1300), format);
+      if (between(0, 1) == 0) p.bias = random_f32(random, p.n);
+      check(p, {split, 16 * between(3, 8), tokens, false}, split * between(1, 2));
+      p.before = random_f32(random, p.m * p.out_stride);
+      check(p, {split, 16 * between(3, 8), tokens, false}, split * between(1, 2));
+    }
+    Problem p(random, between(1, 150), 2 * between(50, 200), columns(300, 700), format);
+    p.out_bf16 = true;
+    check(p, {between(1, 2), 128, 128, true}, 2);
+  }
+}
+
+// u4 weights give the bits of a GEMM with the same values stored as bf16.
+TEST_F(MatmulEmulated, PackedWeightsHaveTheBitsOfBf16) {
+  for (const WeightFormat& format : matmul_test::packed_formats()) {
+    if (format.dtype != DType::u4) continue;
+    Problem p(random, 11, 90, 512, format);
+    Problem wide = p;
+    wide.format = wide.dtype = DType::bf16;
+    wide.group_scales.clear();
+    wide.zeros.clear();
+    wide.w.resize(p.weights.size() * 2);
+    for (std::size_t i = 0; i < p.weights.size(); ++i) {
+      const bf16 v = to_bf16(static_cast<float>(p.weights[i]));
+      std::memcpy(&wide.w[2 * i], &v, 2);
+    }
+    Host host;
+    const Placed packed(p, host), expected(wide, host);
+    for (const Placed<Host>* each : {&packed, &expected}) {
+      const MatmulCall call = each->call(p.m);
+      emulate_matmul({&call, 1}, {2, 96, 16, false}, 4);
+    }
+    EXPECT_EQ(packed.read().size(), expected.read().size());
+    const std::vector<float> a = packed.read(), b = expected.read();
+    EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0)
+        << name(format) << ", seed " << seed;
+  }
+}
+
+TEST_F(MatmulEmulated, PackedExperts) {
+  for (const WeightFormat& format : matmul_test::packed_formats()) {
+    const int step = std::max(32, int{format.size});
+    const int tokens = format.size == 64 ? 128 : format.size == 32 ? 32 : 8;
+    SCOPED_TRACE(::testing::Message() << "seed " << seed << ", " << name(format));
+    Host host;
+    const std::vector<std::int32_t> counts = {0, 1, 9, between(1, 70), 0, 17, 0};
+    const int k = step * between(200 / step + 1, 400 / step);
+    const auto run = [&](const GroupedMatmulCall& call) { emulate_matmul(call, tokens, 3); };
+    const int n = tokens == 128 ? 256 : 128;
+    matmul_test::check_experts<float>(random, host, format, false, counts, n, k, run);
+    for (const bool turns : {false, true}) {
+      matmul_test::check_gated_experts(random, host, format, turns, counts, turns ? 128 : 256, k,
+                                       run);
+    }
+  }
+}
+
+TEST_F(MatmulEmulated, PackedGated) {
+  for (const WeightFormat& format : matmul_test::packed_formats()) {
+    const int step = std::max(32, int{format.size});
+    for (const MatmulTiling tiling :
+         {MatmulTiling{1, 64, 8, false}, {2, 96, 32, false}, {1, 128, 128, true}}) {
+      SCOPED_TRACE(::testing::Message() << "seed " << seed << ", " << name(format) << ", tile "
+                                        << tiling.tile_rows << " x " << tiling.tile_tokens);
+      Host host;
+      matmul_test::check_gated(random, host, format, false, between(1, 40), 8 * between(9, 30),
+                               step * between(400 / step, 640 / step), [&](const MatmulCall& call) {
+                                 emulate_matmul({&call, 1}, tiling, 4);
+                               });
     }
   }
 }
@@ -471,6 +558,25 @@ TEST_F(MatmulEmulated, TakesWhatItCanRead) {
                 cols == 128 && at == 2);
     }
   }
+  // Packed weights: sizes of groups, types and places of their scales, an order of columns.
+  alignas(16) static const std::byte groups[4096] = {};
+  const auto refuses_u4 = [&](auto change) {
+    return refuses([&](MatmulCall& c) {
+      c.w.dtype = DType::u4;
+      c.w.groups = {groups, DType::bf16, 32, nullptr};
+      change(c.w);
+    });
+  };
+  EXPECT_FALSE(refuses_u4([](WeightView&) {}));
+  EXPECT_TRUE(refuses_u4([](WeightView& w) { w.groups.size = 16; }));
+  EXPECT_TRUE(refuses_u4([](WeightView& w) { w.groups.size = 128; }));  // 64 columns
+  EXPECT_TRUE(refuses_u4([](WeightView& w) { w.groups.dtype = DType::e4m3; }));
+  EXPECT_TRUE(refuses_u4([](WeightView& w) { w.groups.data += 8; }));
+  EXPECT_TRUE(refuses_u4(
+      [](WeightView& w) { w.groups.zeros = reinterpret_cast<const std::uint8_t*>(groups) + 4; }));
+  EXPECT_TRUE(
+      refuses_u4([](WeightView& w) { w.columns = reinterpret_cast<const std::int32_t*>(groups); }));
+  EXPECT_TRUE(refuses_u4([](WeightView& w) { w.dtype = DType::e2m1; }));
   EXPECT_TRUE(refuses([](MatmulCall& c) { c.x.row_stride = 68; }));
   EXPECT_TRUE(refuses([](MatmulCall& c) { c.x.cols = c.w.cols = 60; }));
   EXPECT_TRUE(refuses([](MatmulCall& c) { c.w.data += 8; }));

@@ -10,6 +10,7 @@ namespace {
 using matmul_test::Placed;
 using matmul_test::Problem;
 using matmul_test::random_f32;
+using matmul_test::WeightFormat;
 
 class MatmulGpu : public GpuTest {
  public:
@@ -92,6 +93,44 @@ TEST_F(MatmulGpu, CodesOfWeights) {
       if (split > 1 && dtype == DType::e4m3) continue;
       Problem p(random, between(1, 500), 2 * between(50, 500), 32 * between(32, 100), dtype);
       check(p, {split, 128, 128, true}, 132);
+    }
+  }
+}
+
+TEST_F(MatmulGpu, PackedWeights) {
+  for (const WeightFormat& format : matmul_test::packed_formats()) {
+    SCOPED_TRACE(::testing::Message() << name(format));
+    const int step = std::max(32, int{format.size});
+    const auto columns = [&](int a, int b) { return step * between(a / step + 1, b / step); };
+    for (const int tokens : {8, 16, 32, 64, 128}) {
+      const int split = 1 << between(0, 3);
+      Problem p(random, between(1, tokens + 70), 2 * between(50, 500), columns(1024, 3200), format);
+      if (between(0, 1) == 0) p.bias = random_f32(random, p.n);
+      if (between(0, 1) == 0) p.before = random_f32(random, p.m * p.out_stride);
+      check(p, {split, 16 * between(3, 8), tokens, false}, 132);
+    }
+    for (const int split : {1, 2}) {
+      Problem p(random, between(1, 500), 2 * between(50, 500), columns(1024, 3200), format);
+      p.out_bf16 = split == 1;
+      check(p, {split, 128, 128, true}, 132);
+    }
+    Device memory{*this, {}};
+    for (const int m : {1, 33, 300}) {
+      matmul_test::check_gated(random, memory, format, false, m, 8 * between(9, 70),
+                               columns(256, 1900), [&](const MatmulCall& call) {
+                                 must(matmul_on_device({&call, 1}, stream()));
+                               });
+    }
+    const auto run = [&](const GroupedMatmulCall& call) {
+      must(grouped_matmul_on_device(call, stream()));
+    };
+    for (const int mean : {2, 12, 30, 100}) {
+      std::vector<std::int32_t> counts(static_cast<std::size_t>(between(1, 8)));
+      for (std::int32_t& c : counts) c = between(0, 2) == 0 ? 0 : between(0, 2 * mean);
+      matmul_test::check_experts<float>(random, memory, format, false, counts, 256,
+                                        columns(256, 768), run);
+      matmul_test::check_gated_experts(random, memory, format, mean % 4 == 0, counts, 128,
+                                       columns(256, 768), run);
     }
   }
 }

@@ -18,7 +18,8 @@ TEST(MatmulTiling, SplitsKAlikeForAnyNumberOfTokens) {
   };
   for (int i = 0; i < 300; ++i) {
     MatmulShape s{.rows = 8 * between(1, 4000), .k = 8 * between(1, 2500)};
-    s.weight_bits = between(0, 1) == 0 ? 16 : 8;
+    s.weight_bits = 4 << between(0, 2);
+    s.packed = s.weight_bits == 4;
     s.sms = between(0, 1) == 0 ? 132 : between(8, 144);
     s.gated = between(0, 1) == 0;
     s.m = 1;
