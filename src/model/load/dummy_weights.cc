@@ -20,7 +20,7 @@ std::vector<Code> code_table(Code (*convert)(std::uint64_t)) {
 }
 
 // Fills elements [first, end) of a matrix from 16 bits of a counter's hash per element; element
-// `first` is element `at` of `data`. Both are even for e2m1.
+// `first` is element `at` of `data`. Both are even for e2m1 and u4.
 void fill_elements(DType dtype, float reach, std::uint64_t seed, std::int64_t first,
                    std::int64_t end, std::int64_t at, std::byte* data) {
   static const std::vector<e4m3> codes = code_table(random_e4m3);
@@ -39,6 +39,11 @@ void fill_elements(DType dtype, float reach, std::uint64_t seed, std::int64_t fi
   } else if (dtype == DType::e2m1) {
     each([&](std::int64_t i, std::uint64_t bits) {
       const auto code = static_cast<std::byte>(mx_codes[bits >> 4].bits);
+      data[i / 2] = i % 2 == 0 ? code : data[i / 2] | code << 4;
+    });
+  } else if (dtype == DType::u4) {
+    each([&](std::int64_t i, std::uint64_t bits) {
+      const auto code = static_cast<std::byte>(random_u4(bits));
       data[i / 2] = i % 2 == 0 ? code : data[i / 2] | code << 4;
     });
   } else if (dtype == DType::f32) {
@@ -63,10 +68,42 @@ struct PartRows {
   }
 };
 
+// Sizes of groups, and whether they have zeros.
+struct DummyGroups {
+  std::int32_t size = 0;  // 0: none
+  bool zeros = false;
+};
+DummyGroups groups_of(const ModelConfig& config, DType dtype) {
+  if (dtype == DType::u4) return {config.int4_group, config.int4_zeros};
+  const bool nvfp4 = dtype == DType::e2m1 && config.quantization == Quantization::nvfp4;
+  return {nvfp4 ? static_cast<std::int32_t>(kNvBlock) : 0, false};
+}
+
+void add_groups(WeightView& w, std::int64_t all_cols, const DummyGroups& groups,
+                ModelWeights& weights) {
+  const std::int64_t count = w.rows * w.cols / groups.size;
+  const bool u4 = w.dtype == DType::u4;
+  std::byte* scales = weights.take(count * (u4 ? 2 : 1));
+  if (u4) {
+    std::fill_n(reinterpret_cast<bf16*>(scales), count, random_u4_scale(all_cols));
+  } else {
+    std::fill_n(reinterpret_cast<e4m3*>(scales), count, to_e4m3(1.f));
+    float* factor = weights.take_floats(1);
+    *factor = random_nvfp4_factor(all_cols);
+    w.scales = factor;
+  }
+  w.groups = {scales, u4 ? DType::bf16 : DType::e4m3, groups.size, nullptr};
+  if (groups.zeros) {
+    auto* zeros = reinterpret_cast<std::uint8_t*>(weights.take(count));
+    std::fill_n(zeros, count, kU4Zero);
+    w.groups.zeros = zeros;
+  }
+}
+
 // Fills the part of matrices that are one after another in their tensor, and returns it with its
 // matrices joined by rows. Bits follow an element's index in the whole tensor.
-WeightView fill_part(const PartRows& of, DType dtype, std::uint64_t seed, ThreadPool* threads,
-                     ModelWeights& weights) {
+WeightView fill_part(const PartRows& of, DType dtype, const DummyGroups& groups, std::uint64_t seed,
+                     ThreadPool* threads, ModelWeights& weights) {
   const std::int64_t rows = of.count(), cols = of.part.cols.count, n = rows * cols;
   std::byte* data = weights.take(bytes_of(dtype, n));
   const float reach = random_reach(of.cols);
@@ -85,7 +122,9 @@ WeightView fill_part(const PartRows& of, DType dtype, std::uint64_t seed, Thread
     std::fill_n(scales, count, random_e4m3_scale(of.cols));
     w.scales = scales;
   }
-  if (dtype == DType::e2m1) {
+  if (groups.size > 0) {
+    add_groups(w, of.cols, groups, weights);
+  } else if (dtype == DType::e2m1) {
     auto* scales = reinterpret_cast<ue8m0*>(weights.take(n / kMxBlock));
     std::fill_n(scales, n / kMxBlock, random_e2m1_scale(of.cols));
     w.mx_scales = scales;
@@ -93,10 +132,11 @@ WeightView fill_part(const PartRows& of, DType dtype, std::uint64_t seed, Thread
   return w;
 }
 
-void fill_matrix(const TensorSpec& spec, DType dtype, std::uint64_t seed, ThreadPool* threads,
-                 ModelWeights& weights) {
+void fill_matrix(const TensorSpec& spec, DType dtype, const DummyGroups& groups, std::uint64_t seed,
+                 ThreadPool* threads, ModelWeights& weights) {
   if (spec.place < 0) return;
-  spec.set(fill_part({spec.part, spec.shape[0], spec.shape[1]}, dtype, seed, threads, weights));
+  spec.set(
+      fill_part({spec.part, spec.shape[0], spec.shape[1]}, dtype, groups, seed, threads, weights));
 }
 
 // Sets a stack's experts, which are one after another in memory.
@@ -107,10 +147,10 @@ void cut(const WeightView& whole, WeightStack& stack) {
   }
 }
 
-void fill_stack(const TensorSpec& spec, DType dtype, std::uint64_t seed, ThreadPool* threads,
-                ModelWeights& weights) {
+void fill_stack(const TensorSpec& spec, DType dtype, const DummyGroups& groups, std::uint64_t seed,
+                ThreadPool* threads, ModelWeights& weights) {
   const PartRows of{spec.part, spec.shape[2], spec.shape[1]};
-  cut(fill_part(of, dtype, seed, threads, weights), *spec.stack);
+  cut(fill_part(of, dtype, groups, seed, threads, weights), *spec.stack);
 }
 
 void fill_vector(const TensorSpec& spec, ModelWeights& weights) {
@@ -144,9 +184,10 @@ class DeviceWeights {
     return spec.stack != nullptr || (spec.matrix != nullptr && !on_host_.contains(spec.matrix));
   }
   /// A stack's matrices are all made when its last one is added.
-  Result<void> add(const TensorSpec& spec, DType dtype, std::uint64_t seed) {
+  Result<void> add(const TensorSpec& spec, DType dtype, const DummyGroups& groups,
+                   std::uint64_t seed) {
     if (spec.place < 0) return {};
-    if (spec.whole_stack) return add_whole_stack(spec, dtype, seed);
+    if (spec.whole_stack) return add_whole_stack(spec, dtype, groups, seed);
     WeightStack* const stack = spec.stack;
     Seeds seeds;
     if (stack != nullptr && !spec.joined) {
@@ -159,7 +200,8 @@ class DeviceWeights {
       seeds.of = {seed};
     }
     const PartRows of{spec.part, spec.shape[0], spec.shape[1]};
-    auto made = make(spec, of, dtype, seeds.of, std::vector(seeds.of.size(), of.first_of(0)));
+    auto made =
+        make(spec, of, dtype, groups, seeds.of, std::vector(seeds.of.size(), of.first_of(0)));
     if (!made) return made.error();
     if (stack != nullptr && !spec.joined) {
       *stack = std::move(*made);
@@ -170,27 +212,30 @@ class DeviceWeights {
   }
 
  private:
-  Result<void> add_whole_stack(const TensorSpec& spec, DType dtype, std::uint64_t seed) {
+  Result<void> add_whole_stack(const TensorSpec& spec, DType dtype, const DummyGroups& groups,
+                               std::uint64_t seed) {
     const PartRows of{spec.part, spec.shape[2], spec.shape[1]};
     const std::int64_t count = of.part.matrices.count;
     std::vector<std::int64_t> first;
     for (std::int64_t i = 0; i < count; ++i) first.push_back(of.first_of(i * of.part.rows.count));
     const std::vector seeds(static_cast<std::size_t>(count), seed);
-    auto made = make(spec, of, dtype, seeds, first);
+    auto made = make(spec, of, dtype, groups, seeds, first);
     if (!made) return made.error();
     *spec.stack = std::move(*made);
     return {};
   }
   // first: [seeds] indices of the matrices' first elements.
   Result<WeightStack> make(const TensorSpec& spec, const PartRows& of, DType dtype,
-                           std::span<const std::uint64_t> seeds,
+                           const DummyGroups& groups, std::span<const std::uint64_t> seeds,
                            std::span<const std::int64_t> first) {
     auto made = backend_.random_weights({.dtype = dtype,
                                          .rows = of.part.rows.count,
                                          .cols = of.part.cols.count,
                                          .seeds = seeds,
                                          .first = first,
-                                         .whole_cols = of.cols},
+                                         .whole_cols = of.cols,
+                                         .group = groups.size,
+                                         .zeros = groups.zeros},
                                         weights_.prepared);
     if (!made) return made.error();
     weights_.bytes += made->bytes();
@@ -213,11 +258,6 @@ class DeviceWeights {
 
 Result<void> fill_dummy(const ModelConfig& config, const LoadOptions& options,
                         const std::vector<TensorSpec>& table, ModelWeights& weights) {
-  if (config.quantization == Quantization::int4 || config.quantization == Quantization::nvfp4) {
-    return Error{ErrorCode::unsupported, "--load-format dummy", "weights in bf16, fp8 or MXFP4",
-                 std::string(name(config.quantization)),
-                 "remove quantization_config from the configuration"};
-  }
   std::optional<DeviceWeights> device;
   if (options.backend != nullptr && options.backend->memory().kind == MemoryKind::device) {
     device.emplace(*options.backend, weights);
@@ -227,16 +267,18 @@ Result<void> fill_dummy(const ModelConfig& config, const LoadOptions& options,
   for (std::size_t i = 0; i < table.size(); ++i) {
     const TensorSpec& spec = table[i];
     const std::uint64_t seed = mixed_bits(options.seed) + (std::uint64_t{i} << 40);
+    const DType dtype = dummy_dtype(config, spec);
+    const DummyGroups groups = groups_of(config, dtype);
     if (spec.vector != nullptr) {
       fill_vector(spec, weights);
     } else if (spec.ids != nullptr) {
       fill_ids(spec, seed, weights);
     } else if (device && device->makes(spec)) {
-      if (auto ok = device->add(spec, dummy_dtype(config, spec), seed); !ok) return ok;
+      if (auto ok = device->add(spec, dtype, groups, seed); !ok) return ok;
     } else if (spec.whole_stack) {
-      fill_stack(spec, dummy_dtype(config, spec), seed, options.threads, weights);
+      fill_stack(spec, dtype, groups, seed, options.threads, weights);
     } else {
-      fill_matrix(spec, dummy_dtype(config, spec), seed, options.threads, weights);
+      fill_matrix(spec, dtype, groups, seed, options.threads, weights);
     }
     done += dummy_bytes(config, spec);
     if (options.on_progress) options.on_progress(done, total);

@@ -99,8 +99,20 @@ TEST(GpuModel, QueriesGrowWithTheirPosition) {
       .check();
 }
 
-// Every packed format of weights, widened tile by tile, and fp8 with scales of rows; then the
-// plain GEMM's formulas.
+// Random weights have the same bits as on the CPU, with codes in another order.
+TEST(GpuModel, RandomPackedWeights) {
+  for (const char* quantization :
+       {R"("quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights":
+           {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}}})",
+        R"("quant_method": "awq", "bits": 4, "group_size": 128)",
+        R"("quant_method": "modelopt", "quant_algo": "NVFP4")"}) {
+    DummyGqa(std::string(R"("architectures": ["Qwen3ForCausalLM"], "quantization_config": {)") +
+             quantization + "}")
+        .check();
+  }
+}
+
+// Every packed format of weights, and fp8 with scales of rows; then the plain GEMM's formulas.
 TEST(GpuModel, PackedFormats) {
   for (const char* name : {"formats_fp8", "formats_int4", "formats_fp4"}) {
     const GeneratedCheckpoint checkpoint(fixture_dir(name));

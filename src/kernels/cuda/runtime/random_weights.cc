@@ -3,6 +3,8 @@
 #include "base/integers.h"
 #include "kernels/cuda/common/memory.h"
 #include "kernels/cuda/runtime/upload.h"
+#include "kernels/cuda/sm90/matmul/pack/pack_weights.h"
+#include "kernels/cuda/sm90/matmul/pack/packed_weights.h"
 #include "kernels/cuda/sm90/random/fill_random.h"
 
 namespace lathe::cuda {
@@ -16,6 +18,45 @@ Result<const T*> repeated(T value, std::int64_t count, UploadRing& ring, const S
   const auto there = upload_bytes(std::as_bytes(std::span(values)), ring, stream, owned);
   if (!there) return there.error();
   return reinterpret_cast<const T*>(*there);
+}
+
+// Packs the codes of u4 or NVFP4 weights, and adds their scales.
+Result<void> add_groups(const RandomWeights& w, WeightStack& stack, UploadRing& ring,
+                        const Stream& stream, std::vector<OwnedBytes>& owned) {
+  const bool u4 = w.dtype == DType::u4;
+  const std::int64_t count = stack.count(), each = packed_groups(w.rows, w.cols, w.group).count();
+  const PackCodes pack{const_cast<std::byte*>(stack.data[0]),
+                       count * w.rows * w.cols / kPackedColumns, u4};
+  if (auto ok = call_result(launch_pack_codes(pack, stream), "pack_codes"); !ok) return ok;
+  const std::byte* scales = nullptr;
+  const float* factors = nullptr;
+  const std::uint8_t* zeros = nullptr;
+  if (u4) {
+    const auto made = repeated(random_u4_scale(w.all_cols()), count * each, ring, stream, owned);
+    if (!made) return made.error();
+    scales = reinterpret_cast<const std::byte*>(*made);
+  } else {
+    const auto made = repeated(to_e4m3(1.f), count * each, ring, stream, owned);
+    if (!made) return made.error();
+    scales = reinterpret_cast<const std::byte*>(*made);
+    const auto factor = repeated(random_nvfp4_factor(w.all_cols()), count, ring, stream, owned);
+    if (!factor) return factor.error();
+    factors = *factor;
+  }
+  if (w.zeros) {
+    const auto made = repeated(kU4Zero, count * each, ring, stream, owned);
+    if (!made) return made.error();
+    zeros = *made;
+  }
+  const DType dtype = u4 ? DType::bf16 : DType::e4m3;
+  for (std::int64_t i = 0; i < count; ++i) {
+    WeightView of = stack.at(i);
+    of.scales = u4 ? nullptr : factors + i;
+    of.groups = {scales + bytes_of(dtype, i * each), dtype, w.group,
+                 zeros == nullptr ? nullptr : zeros + i * each};
+    stack.set(i, of);
+  }
+  return {};
 }
 
 }  // namespace
@@ -51,7 +92,7 @@ Result<WeightStack> random_weights(const RandomWeights& w, UploadRing& ring, con
   }
   const std::int64_t mx_scales = elements / kMxBlock;
   const ue8m0* exponents = nullptr;
-  if (w.dtype == DType::e2m1) {
+  if (w.dtype == DType::e2m1 && w.group == 0) {
     const auto made =
         repeated(random_e2m1_scale(w.all_cols()), count * mx_scales, ring, stream, owned);
     if (!made) return made.error();
@@ -63,6 +104,8 @@ Result<WeightStack> random_weights(const RandomWeights& w, UploadRing& ring, con
                 factors == nullptr ? nullptr : factors + i * scales,
                 exponents == nullptr ? nullptr : exponents + i * mx_scales});
   }
+  if (w.group == 0) return out;
+  if (auto ok = add_groups(w, out, ring, stream, owned); !ok) return ok.error();
   return out;
 }
 

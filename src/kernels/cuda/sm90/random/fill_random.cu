@@ -17,6 +17,8 @@ cudaError_t launch_fill_random(const FillRandomParams& p, cudaStream_t stream) {
       return launch_kernel(fill_random_kernel<DType::e4m3>, shape, stream, p);
     case DType::e2m1:
       return launch_kernel(fill_random_kernel<DType::e2m1>, shape, stream, p);
+    case DType::u4:
+      return launch_kernel(fill_random_kernel<DType::u4>, shape, stream, p);
     default:
       return cudaErrorInvalidValue;
   }

@@ -18,6 +18,8 @@ __device__ inline std::uint32_t random_element(std::uint64_t bits, float reach) 
     return to_bf16(random_value(bits, reach)).bits;
   } else if constexpr (kDType == DType::e4m3) {
     return random_e4m3(bits).bits;
+  } else if constexpr (kDType == DType::u4) {
+    return random_u4(bits);
   } else {
     return random_e2m1(bits).bits;
   }

@@ -11,8 +11,8 @@
 namespace lathe::cuda {
 
 struct FillRandomParams {
-  std::byte* to = nullptr;   // [count] elements; count is even for e2m1
-  DType dtype = DType::f32;  // f32, bf16, e4m3 or e2m1
+  std::byte* to = nullptr;   // [count] elements; count is even for e2m1 and u4
+  DType dtype = DType::f32;  // f32, bf16, e4m3, e2m1 or u4
   std::int64_t count = 0;
   // The index that the first element has in its whole matrix, columns, and elements between rows
   // there. stride == cols: rows follow one another; else all three are multiples of 4.
