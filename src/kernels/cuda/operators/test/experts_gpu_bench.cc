@@ -12,6 +12,7 @@
 
 #include "base/rows.h"
 #include "kernels/cuda/common/gpu_timing.h"
+#include "kernels/cuda/sm90/matmul/pack/packed_weights.h"
 #include "kernels/cuda/sm90/moe/moe.h"
 
 namespace lathe::cuda {
@@ -24,6 +25,7 @@ struct Shape {
   std::int32_t experts, top_k;
   bool turns;
   int layers;
+  std::int32_t size = 0;  // of groups: packed weights
 };
 constexpr Shape kShapes[] = {
     {"qwen3-30b-a3b", DType::bf16, 2048, 768, 128, 8, false, 2},
@@ -31,6 +33,10 @@ constexpr Shape kShapes[] = {
     {"v3", DType::e4m3, 7168, 2048, 256, 8, false, 1},
     {"v3-tp8", DType::e4m3, 7168, 256, 256, 8, false, 2},
     {"gpt-oss-20b", DType::e2m1, 2880, 2880, 32, 4, true, 3},
+    {"v3-bf16", DType::bf16, 7168, 2048, 256, 8, false, 1},
+    {"v3-u4", DType::u4, 7168, 2048, 256, 8, false, 1, 128},
+    {"v3-u4-32", DType::u4, 7168, 2048, 256, 8, false, 1, 32},
+    {"v3-nvfp4", DType::e2m1, 7168, 2048, 256, 8, false, 1, 16},
 };
 
 struct Options {
@@ -88,11 +94,32 @@ class Bench {
     const float* scales = nullptr;
     const ue8m0* mx = nullptr;
     if (s.dtype == DType::e4m3) scales = constant_of(s.experts * blocks, 1e-3f);
+    if (s.size > 0) return packed_stack(s, w, data);
     if (s.dtype == DType::e2m1) mx = constant_of(s.experts * rows * cols / kMxBlock, ue8m0{122});
     for (std::int32_t e = 0; e < s.experts; ++e) {
       w.set(e, {data + e * bytes_of(s.dtype, rows * cols), s.dtype, rows, cols,
                 scales == nullptr ? nullptr : scales + e * blocks,
                 mx == nullptr ? nullptr : mx + e * (rows * cols / kMxBlock)});
+    }
+    return w;
+  }
+
+  // Small scales, by bytes: 2^-7 in bf16, or 1 in e4m3 with a factor of 2^-7.
+  WeightStack packed_stack(const Shape& s, WeightStack w, const std::byte* data) {
+    const bool u4 = s.dtype == DType::u4;
+    const DType scale = u4 ? DType::bf16 : DType::e4m3;
+    const std::int64_t count = packed_groups(w.rows, w.cols, s.size).count();
+    const std::byte* scales =
+        u4 ? reinterpret_cast<std::byte*>(constant_of(s.experts * count, to_bf16(0x1p-7f)))
+           : reinterpret_cast<std::byte*>(constant_of(s.experts * count, to_e4m3(1.f)));
+    const float* factors = u4 ? nullptr : constant_of(s.experts, 0x1p-7f);
+    for (std::int32_t e = 0; e < s.experts; ++e) {
+      w.set(e, {.data = data + e * bytes_of(s.dtype, w.rows * w.cols),
+                .dtype = s.dtype,
+                .rows = w.rows,
+                .cols = w.cols,
+                .scales = u4 ? nullptr : factors + e,
+                .groups = {scales + bytes_of(scale, e * count), scale, s.size, nullptr}});
     }
     return w;
   }
@@ -147,7 +174,9 @@ class Bench {
       // The expected number for nearly uniform choices.
       const double chosen = f(s.experts) * (1 - std::pow(1 - f(s.top_k) / f(s.experts), f(rows)));
       const double weights = 3 * f(s.n) * f(s.ffn);
-      const double limit = std::max(chosen * weights * bits_of(s.dtype) / 8 / 4.2e12,
+      const double bits =
+          bits_of(s.dtype) + (s.size == 0 ? 0 : (s.dtype == DType::u4 ? 16. : 8.) / s.size);
+      const double limit = std::max(chosen * weights * bits / 8 / 4.2e12,
                                     2 * weights * f(rows) * f(s.top_k) / 795e12);
       std::printf("%-14s %6ld %8.1f %10.1f %7.1f%%\n", s.name, rows, chosen, t * 1e6,
                   100 * limit / t);

@@ -7,7 +7,7 @@
 // printed seed, random ones. The share is of 4.2 TB/s (weights, x and out) or of 795 TFLOP/s (e4m3
 // by e4m3: 1366), whichever limit is slower. Both sides' outputs are compared, and a few elements
 // with sums in double. With --sweep, times every tile for the fixed numbers of tokens instead of
-// the chosen one.
+// the chosen one. The peer of packed weights is the GEMM of as many bf16 weights.
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -16,6 +16,7 @@
 
 #include "base/float_formats.h"
 #include "kernels/cuda/sm90/matmul/matmul_call.h"
+#include "kernels/cuda/sm90/matmul/pack/packed_weights.h"
 #include "kernels/cuda/sm90/matmul/test/matmul_peer.h"
 
 namespace lathe::cuda {
@@ -25,6 +26,9 @@ struct Shape {
   const char* name;
   std::int64_t n, k;
   DType x = DType::bf16, w = DType::bf16;
+  std::int32_t size = 0;  // of groups: packed weights
+  DType scales = DType::bf16;
+  bool zeros = false, scale_rows = false;
 };
 constexpr Shape kShapes[] = {
     {"qwen3-8b-qkv", 6144, 4096},
@@ -47,6 +51,15 @@ constexpr Shape kShapes[] = {
     {"v3-q-a-kv-a-fp8", 2112, 7168, DType::e4m3, DType::e4m3},
     {"v3-o-w8", 7168, 16384, DType::bf16, DType::e4m3},
     {"v3-gate-up-w8", 4096, 7168, DType::bf16, DType::e4m3},
+    {.name = "v3-gate-up-w8-rows", .n = 4096, .k = 7168, .w = DType::e4m3, .scale_rows = true},
+    {"llama-qkv-u4", 6144, 4096, DType::bf16, DType::u4, 128},
+    {"llama-o-u4", 4096, 4096, DType::bf16, DType::u4, 128},
+    {"llama-gate-up-u4", 28672, 4096, DType::bf16, DType::u4, 128},
+    {"llama-down-u4", 4096, 14336, DType::bf16, DType::u4, 128},
+    {"llama-gate-up-u4-32", 28672, 4096, DType::bf16, DType::u4, 32},
+    {"llama-gate-up-awq", 28672, 4096, DType::bf16, DType::u4, 128, DType::f16, true},
+    {"llama-gate-up-nvfp4", 28672, 4096, DType::bf16, DType::e2m1, 16, DType::e4m3},
+    {"llama-down-nvfp4", 4096, 14336, DType::bf16, DType::e2m1, 16, DType::e4m3},
 };
 
 struct Options {
@@ -58,8 +71,15 @@ struct Options {
 
 constexpr std::int64_t kColdBytes = 400 << 20;
 constexpr int kMostMatrices = 20;
-// Scale of all blocks of e4m3 codes.
+// Scale of all blocks of e4m3 codes, and factor of NVFP4.
 constexpr float kScale = 0.01f;
+// Every byte of packed scales, and of zeros.
+constexpr int kScaleByte = 0x3c, kZeroByte = 7;
+double packed_scale(const Shape& s) {
+  if (s.scales == DType::e4m3) return double{to_f32(e4m3{kScaleByte})};
+  const std::uint16_t both = kScaleByte << 8 | kScaleByte;
+  return s.scales == DType::bf16 ? double{to_f32(bf16{both})} : double{to_f32(f16{both})};
+}
 constexpr std::int64_t kScales = 4 << 20;
 
 class Bench {
@@ -86,11 +106,14 @@ class Bench {
 
   int run() {
     std::printf("%-18s %6s %6s %6s  %-18s %9s %7s %9s %7s  %s\n", "shape", "n", "k", "m", "tile",
-                "us", "share", "cuBLASLt", "ratio", "difference");
+                "us", "share", "peer", "ratio", "difference");
     for (const Shape& s : kShapes) {
       if (std::string_view(s.name).find(o_.filter) == std::string_view::npos) continue;
       std::vector<std::int64_t> tokens = {1, 8, 64, 256, 4096};
-      if (o_.sweep) {
+      if (s.size > 0) tokens = {1, 8, 16, 32, 64, 128, 256, 1024, 4096};
+      if (o_.sweep && s.size > 0) {
+        tokens = {1, 8, 32, 64, 128, 256};
+      } else if (o_.sweep) {
         tokens = {64, 96, 128, 192, 256, 384, 512, 768, 1000, 2048, 4096};
       } else {
         const auto between = [&](int a, int b) {
@@ -120,8 +143,15 @@ class Bench {
     }
     return out;
   }
+  DeviceArray<std::byte> filled(std::int64_t bytes, int value) {
+    auto out = need(DeviceArray<std::byte>::make(bytes));
+    need(call_result(cudaMemsetAsync(out.data(), value, static_cast<std::size_t>(bytes), stream_),
+                     "cudaMemsetAsync"));
+    return out;
+  }
   DeviceArray<std::byte> fill(DType dtype, std::int64_t elements) {
-    return dtype == DType::bf16 ? fill_from(noise_, elements) : fill_from(codes_, elements);
+    return dtype == DType::bf16 ? fill_from(noise_, elements)
+                                : fill_from(codes_, bytes_of(dtype, elements));
   }
 
   using Product = std::function<Result<void>(const MatmulCall&)>;
@@ -157,24 +187,41 @@ class Bench {
         std::clamp<std::int64_t>(kColdBytes / bytes_of(s.w, s.n * s.k) + 1, 2, kMostMatrices));
     std::vector<DeviceArray<std::byte>> w;
     for (int i = 0; i < matrices; ++i) w.push_back(fill(s.w, s.n * s.k));
+    std::vector<DeviceArray<std::byte>> groups, zeros, wide;
+    const std::int64_t group_count = s.size == 0 ? 0 : packed_groups(s.n, s.k, s.size).count();
+    for (int i = 0; i < matrices && s.size > 0; ++i) {
+      groups.push_back(filled(bytes_of(s.scales, group_count), kScaleByte));
+      if (s.zeros) zeros.push_back(filled(group_count, kZeroByte));
+    }
+    const int wides = static_cast<int>(
+        std::clamp<std::int64_t>(kColdBytes / (2 * s.n * s.k) + 1, 2, kMostMatrices));
+    for (int i = 0; i < wides && s.size > 0; ++i) wide.push_back(fill(DType::bf16, s.n * s.k));
     const auto x = fill(s.x, most * s.k);
     auto out = need(DeviceArray<std::byte>::make(most * s.n * 2));
     auto peer_out = need(DeviceArray<std::byte>::make(most * s.n * 2));
     for (const std::int64_t m : tokens) {
       const auto call = [&](const DeviceArray<std::byte>& to, int i) -> MatmulCall {
-        return {.x = {x.data(), s.x, m, s.k, s.k},
-                .w = {w[static_cast<std::size_t>(i)].data(), s.w, s.n, s.k,
-                      s.w == DType::e4m3 ? scales_->data() : nullptr},
-                .out = {to.data(), DType::bf16, m, s.n, s.n},
-                .x_scales = s.x == DType::e4m3 ? scales_->data() : nullptr,
-                .x_scale_stride = s.x == DType::e4m3 ? (most + 3) / 4 * 4 : 0};
+        return {
+            .x = {x.data(), s.x, m, s.k, s.k},
+            .w = {.data = w[static_cast<std::size_t>(i)].data(),
+                  .dtype = s.w,
+                  .rows = s.n,
+                  .cols = s.k,
+                  .scales = s.w == DType::e4m3 || s.w == DType::e2m1 ? scales_->data() : nullptr,
+                  .scale_rows = s.scale_rows,
+                  .groups = packed(s, groups, zeros, static_cast<std::size_t>(i))},
+            .out = {to.data(), DType::bf16, m, s.n, s.n},
+            .x_scales = s.x == DType::e4m3 ? scales_->data() : nullptr,
+            .x_scale_stride = s.x == DType::e4m3 ? (most + 3) / 4 * 4 : 0};
       };
       std::vector<MatmulCall> calls;
       const int count = m > 1000 ? matrices : std::max(matrices, kMostMatrices);
       for (int i = 0; i < count; ++i) calls.push_back(call(out, i % matrices));
       const MatmulShape shape = shape_of(std::span(calls).first(1), device_.sms);
       std::vector<MatmulTiling> tilings = {choose_tiling(shape)};
-      if (o_.sweep) tilings = all_tilings(tilings[0], m);
+      if (o_.sweep) {
+        tilings = s.size > 0 ? packed_tilings(m) : all_tilings(tilings[0], m, s.w == DType::bf16);
+      }
       for (const MatmulTiling& tiling : tilings) {
         std::vector<Product> sides = {[&](const MatmulCall& c) {
           return matmul_with_tiling({&c, 1}, tiling, device_.sms, stream_);
@@ -191,13 +238,59 @@ class Bench {
         }
 #endif
         check(s, m, x, w[0], sides[0], call(out, 0), out);
-        const std::vector<double> t = time(calls, sides);
+        std::vector<double> t = time(calls, sides);
+        if (s.size > 0 && !o_.sweep) {
+          std::vector<MatmulCall> of_wide = calls;
+          for (std::size_t i = 0; i < of_wide.size(); ++i) {
+            of_wide[i].w = {wide[i % wide.size()].data(), DType::bf16, s.n, s.k};
+          }
+          t.push_back(time(of_wide, {[&](const MatmulCall& c) {
+                             return matmul_on_device({&c, 1}, stream_);
+                           }})[0]);
+          difference.push_back(0);
+        }
         print(s, m, tiling, t, difference);
       }
     }
   }
+  static GroupScales packed(const Shape& s, const std::vector<DeviceArray<std::byte>>& groups,
+                            const std::vector<DeviceArray<std::byte>>& zeros, std::size_t i) {
+    if (s.size == 0) return {};
+    return {groups[i].data(), s.scales, s.size,
+            s.zeros ? reinterpret_cast<const std::uint8_t*>(zeros[i].data()) : nullptr};
+  }
+  // A row of packed weights, as values without NVFP4's factor.
+  std::vector<float> read_packed(const Shape& s, const std::byte* from) {
+    std::vector<std::uint32_t> words(static_cast<std::size_t>(s.k / 8));
+    need(copy_to_host(from, std::as_writable_bytes(std::span(words)), stream_));
+    need(stream_.wait());
+    std::vector<float> out(static_cast<std::size_t>(s.k));
+    const bool u4 = s.w == DType::u4;
+    for (std::int64_t i = 0; i < s.k; ++i) {
+      const std::uint32_t code = packed_code(u4, words.data(), i);
+      const int zero = s.zeros ? kZeroByte : int{kU4Zero};
+      const float value = u4 ? static_cast<float>(static_cast<int>(code) - zero)
+                             : to_f32(e2m1{static_cast<std::uint8_t>(code)});
+      out[static_cast<std::size_t>(i)] =
+          to_f32(to_bf16(value * static_cast<float>(packed_scale(s))));
+    }
+    return out;
+  }
+  // Every split, so not all give the same bits.
+  static std::vector<MatmulTiling> packed_tilings(std::int64_t m) {
+    std::vector<MatmulTiling> tilings;
+    const int tokens = m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
+    for (const int split : {1, 2, 4, 8}) {
+      for (const int rows : {112, 128}) tilings.push_back({split, rows, tokens, false});
+      if (m <= 64) continue;
+      tilings.push_back({split, 128, 128, false});
+      tilings.push_back({split, 128, 128, true});
+    }
+    return tilings;
+  }
   // Cuts that give the same bits: with the chosen split.
-  static std::vector<MatmulTiling> all_tilings(const MatmulTiling& chosen, std::int64_t m) {
+  static std::vector<MatmulTiling> all_tilings(const MatmulTiling& chosen, std::int64_t m,
+                                               bool wide) {
     std::vector<MatmulTiling> tilings;
     for (const int tokens : {8, 16, 32, 64, 128}) {
       if (tokens < 64 && tokens < m) continue;
@@ -209,7 +302,7 @@ class Bench {
     if (m <= 64) return tilings;
     for (const int rows : {96, 112, 128}) {
       tilings.push_back({chosen.split, rows, 128, true});
-      if (chosen.split == 1) tilings.push_back({1, rows, 256, true});
+      if (wide && chosen.split == 1) tilings.push_back({1, rows, 256, true});
     }
     return tilings;
   }
@@ -250,13 +343,14 @@ class Bench {
         cudaMemsetAsync(out.data(), 0xff, static_cast<std::size_t>(m * s.n * 2), stream_),
         "cudaMemsetAsync"));
     need(product(call));
-    const double scale =
-        (s.w == DType::e4m3 ? double{kScale} : 1.) * (s.x == DType::e4m3 ? double{kScale} : 1.);
+    const double scale = (s.w == DType::e4m3 || s.w == DType::e2m1 ? double{kScale} : 1.) *
+                         (s.x == DType::e4m3 ? double{kScale} : 1.);
     for (int i = 0; i < 6; ++i) {
       const std::int64_t t = i == 0 ? m - 1 : static_cast<std::int64_t>(random_() % m);
       const std::int64_t r = i == 0 ? s.n - 1 : static_cast<std::int64_t>(random_() % s.n);
       const auto a = read(x.data() + bytes_of(s.x, t * s.k), s.x, s.k);
-      const auto b = read(w.data() + bytes_of(s.w, r * s.k), s.w, s.k);
+      const std::byte* const row = w.data() + bytes_of(s.w, r * s.k);
+      const auto b = s.size > 0 ? read_packed(s, row) : read(row, s.w, s.k);
       const float got = read(out.data() + 2 * (t * s.n + r), DType::bf16, 1)[0];
       double want = 0, size = 0;
       for (std::size_t j = 0; j < a.size(); ++j) {
@@ -275,7 +369,9 @@ class Bench {
   void print(const Shape& s, std::int64_t m, const MatmulTiling& tiling,
              const std::vector<double>& t, const std::vector<double>& difference) const {
     const auto f = [](std::int64_t v) { return static_cast<double>(v); };
-    const double bytes = f(bytes_of(s.w, s.n * s.k) + bytes_of(s.x, m * s.k) + 2 * m * s.n);
+    const std::int64_t groups = s.size == 0 ? 0 : s.n * s.k / s.size;
+    const double bytes = f(bytes_of(s.w, s.n * s.k) + bytes_of(s.scales, groups) +
+                           (s.zeros ? groups : 0) + bytes_of(s.x, m * s.k) + 2 * m * s.n);
     const double rate = s.x == DType::e4m3 ? 1366e12 : 795e12;
     const double limit = std::max(bytes / 4.2e12, 2 * f(m) * f(s.n) * f(s.k) / rate);
     const std::string tile = fmt::format("{}x{} split {}{}", tiling.tile_rows, tiling.tile_tokens,
