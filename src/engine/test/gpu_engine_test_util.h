@@ -167,6 +167,37 @@ struct Prompt {
   std::vector<std::int32_t> text = {};  // instead of made-up tokens
 };
 
+/// Submits made-up prompts together, and adds their answers and the engine's figures to `run`.
+inline void submit_and_run(Engine& engine, const ModelConfig& config,
+                           const std::vector<Prompt>& prompts, Answers& run) {
+  for (const Prompt& p : prompts) {
+    Request r;
+    r.prompt = p.text.empty() ? some_tokens(p.tokens, config.vocab) : p.text;
+    r.sampling.temperature = p.temperature;
+    r.sampling.ignore_eos = true;
+    r.sampling.max_tokens = p.answer;
+    r.sampling.logprobs = 0;
+    EXPECT_TRUE(engine.submit(std::move(r)).ok());
+  }
+  while (!engine.idle()) {
+    const auto start = std::chrono::steady_clock::now();
+    const auto report = engine.step();
+    run.step_ms.push_back(
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+            .count());
+    if (!report) {
+      ADD_FAILURE() << report.error().message();
+      break;
+    }
+    run.steps_behind += engine.in_flight();
+    for (const auto& t : report->tokens) {
+      run.tokens[t.request.value].push_back(t.sampled.token);
+      run.logprobs[t.request.value].push_back(*t.sampled.logprob);
+    }
+  }
+  run.stats = engine.stats();
+}
+
 /// Answers to made-up prompts that arrive together, and the logits that they were sampled from.
 inline Answers answers_of(const std::string& directory, const GpuSetup::Sizes& sizes,
                           EngineOptions options, const std::vector<Prompt>& prompts,
@@ -178,32 +209,7 @@ inline Answers answers_of(const std::string& directory, const GpuSetup::Sizes& s
     };
   }
   GpuSetup setup(directory, sizes, options);
-  for (const Prompt& p : prompts) {
-    Request r;
-    r.prompt = p.text.empty() ? some_tokens(p.tokens, setup.config().vocab) : p.text;
-    r.sampling.temperature = p.temperature;
-    r.sampling.ignore_eos = true;
-    r.sampling.max_tokens = p.answer;
-    r.sampling.logprobs = 0;
-    EXPECT_TRUE(setup.engine().submit(std::move(r)).ok());
-  }
-  while (!setup.engine().idle()) {
-    const auto start = std::chrono::steady_clock::now();
-    const auto report = setup.engine().step();
-    run.step_ms.push_back(
-        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
-            .count());
-    if (!report) {
-      ADD_FAILURE() << report.error().message();
-      break;
-    }
-    run.steps_behind += setup.engine().in_flight();
-    for (const auto& t : report->tokens) {
-      run.tokens[t.request.value].push_back(t.sampled.token);
-      run.logprobs[t.request.value].push_back(*t.sampled.logprob);
-    }
-  }
-  run.stats = setup.engine().stats();
+  submit_and_run(setup.engine(), setup.config(), prompts, run);
   return run;
 }
 
