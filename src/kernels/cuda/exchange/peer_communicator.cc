@@ -15,8 +15,8 @@
 #include "kernels/cuda/common/device.h"
 #include "kernels/cuda/common/memory.h"
 #include "kernels/cuda/common/stream.h"
+#include "kernels/cuda/exchange/check_peers.h"
 #include "kernels/cuda/exchange/host_part.h"
-#include "kernels/cuda/exchange/self_test.h"
 #include "kernels/cuda/sm90/exchange/exchange.h"
 
 namespace lathe::cuda {

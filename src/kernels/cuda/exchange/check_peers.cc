@@ -1,4 +1,4 @@
-#include "kernels/cuda/exchange/self_test.h"
+#include "kernels/cuda/exchange/check_peers.h"
 
 #include <fmt/format.h>
 
