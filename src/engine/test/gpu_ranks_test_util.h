@@ -95,7 +95,7 @@ class GpuRanks {
     wanted.chunked_prefill_size = wanted.context_length = sizes_.context;
     wanted.max_running_requests = sizes_.requests;
     const auto plan =
-        fit_model(config, std::nullopt, describe_machine(Device::sm90), wanted, gpu_kernels());
+        fit_model(config, std::nullopt, describe_machine(Device::sm90), wanted, registry_);
     EXPECT_TRUE(plan.ok());
     rank.plan = *plan;
     rank.tensors = std::make_unique<Arena>(rank.backend->memory());
@@ -119,6 +119,7 @@ class GpuRanks {
 
   std::string directory_;
   GpuSetup::Sizes sizes_;
+  Registry registry_ = gpu_kernels();  // plans point to its kernels
   std::vector<Rank> ranks_;
   std::vector<cuda::CudaCommunicator*> cuda_;
   std::unique_ptr<RankGroup> group_;
