@@ -126,6 +126,7 @@ cudaError_t launch_sum(const ExchangePeers& peers, SumPath path, const SumParams
 cudaError_t launch_trade_columns(const ExchangePeers& peers, const TradeParams& p,
                                  cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
+  if (p.rows * p.first[peers.size] > INT32_MAX) return cudaErrorInvalidValue;  // counted in 32 bits
   const LaunchShape shape{.grid = kFlagBlocks, .block = kDealThreads, .early = true};
   return launch_kernel(trade_columns_kernel, shape, stream, peers, p);
 }

@@ -184,28 +184,30 @@ static __global__ void __launch_bounds__(kDealThreads)
   if (now.gave_up != 0) return;
   Wait wait{p, now.call};
   if (!enter(p, now, peer_address(q.columns), static_cast<std::uint64_t>(q.stride), wait)) return;
-  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
-  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  constexpr int kInFlight = 4;
+  const unsigned step = gridDim.x * blockDim.x;
+  const unsigned thread = blockIdx.x * blockDim.x + threadIdx.x;
+  const auto own_rows = static_cast<unsigned>((q.rows + p.size - 1 - p.rank) / p.size);
+  const std::int64_t size = p.size, rank = p.rank;
+  constexpr unsigned kInFlight = 4;
   for (int r = 0; r < p.size; ++r) {
     const auto* from =
         reinterpret_cast<const std::uint32_t*>(offered(p, r, peer_address(q.columns)));
     const auto stride =
         static_cast<std::int64_t>(offered_other(p, r, static_cast<std::uint64_t>(q.stride)));
-    const std::int64_t cols = q.first[r + 1] - q.first[r];
-    for (std::int64_t own = 0; own * p.size + p.rank < q.rows; ++own) {
-      const std::uint32_t* source = from + (own * p.size + p.rank) * stride;
-      float* to = q.whole + own * q.whole_stride + q.first[r];
-      for (std::int64_t i = thread; i < cols; i += kInFlight * step) {
-        std::uint32_t v[kInFlight];
-        LATHE_UNROLL
-        for (int j = 0; j < kInFlight; ++j) {
-          if (i + j * step < cols) v[j] = load_system(source + i + j * step);
-        }
-        LATHE_UNROLL
-        for (int j = 0; j < kInFlight; ++j) {
-          if (i + j * step < cols) to[i + j * step] = bits_to_float(v[j]);
-        }
+    const auto cols = static_cast<unsigned>(q.first[r + 1] - q.first[r]);
+    // All elements of all own rows in turn, so that every thread has some whatever a row's width.
+    const unsigned count = own_rows * cols;
+    for (unsigned first = thread; first < count; first += kInFlight * step) {
+      std::uint32_t v[kInFlight];
+      LATHE_UNROLL
+      for (unsigned j = 0; j < kInFlight; ++j) {
+        const unsigned i = first + j * step, own = i / cols;
+        if (i < count) v[j] = load_system(from + (own * size + rank) * stride + i % cols);
+      }
+      LATHE_UNROLL
+      for (unsigned j = 0; j < kInFlight; ++j) {
+        const unsigned i = first + j * step, own = i / cols;
+        if (i < count) q.whole[own * q.whole_stride + q.first[r] + i % cols] = bits_to_float(v[j]);
       }
     }
   }
