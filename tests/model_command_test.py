@@ -246,9 +246,9 @@ class Generate(ModelCommand):
             (folder / "model.safetensors").write_bytes(weights)
             self.assertIn("model.embed_tokens.weight", run(folder))  # of another vocabulary
             tokenizer = json.loads((folder / "tokenizer.json").read_text())
-            tokenizer["model"]["type"] = "Unigram"
+            tokenizer["model"]["type"] = "WordLevel"
             (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-            self.assertIn("Unigram", run(folder))
+            self.assertIn("WordLevel", run(folder))
             (folder / "tokenizer.json").write_text("{")
             self.assertIn("tokenizer", run(folder))
 
