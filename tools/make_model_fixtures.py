@@ -292,7 +292,7 @@ MODELS = {
             "topk_group": 1,
             "n_routed_experts": 6,
             "qk_rope_head_dim": 32,
-            "index_n_heads": 12,
+            "index_n_heads": 8,
             "index_head_dim": 48,
             "index_topk": 40,
             "indexer_types": ["full", "full", "shared"],
