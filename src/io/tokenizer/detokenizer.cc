@@ -91,21 +91,21 @@ std::string Detokenizer::push(std::int32_t id) {
     pending_.append(piece);
     pending_.erase(0, append_lossy_utf8(out, pending_, /*keep_tail=*/true));
   });
-  strip_front(out);
+  if (stripped_ != texts_->strip_count) strip_front(out);
   return out;
 }
 
 std::string Detokenizer::flush() {
   std::string out;
   append_lossy_utf8(out, std::exchange(pending_, {}));
-  strip_front(out);
+  if (stripped_ != texts_->strip_count) strip_front(out);
   first_ = true;
   stripped_ = 0;
   return out;
 }
 
 void Detokenizer::strip_front(std::string& out) {
-  if (out.empty() || stripped_ == texts_->strip_count) return;
+  if (out.empty()) return;
   const std::size_t n = strippable(*texts_, out, texts_->strip_count - stripped_);
   out.erase(0, n * texts_->strip.size());
   // Any other character ends the stripping.
