@@ -19,7 +19,7 @@ namespace lathe::capi {
 
 // What a schedule was made for. Kernels rely on calls that match it. Lengths on a GPU cannot be
 // read here, so their addresses are compared.
-struct Cut {
+struct ScheduledCall {
   std::string kernel;
   AttentionProblem problem;
   std::int64_t rows = 0;
@@ -31,7 +31,7 @@ struct Cut {
   std::array<const std::int32_t*, 4> on_gpu{};  // of the four above
   std::array<std::int64_t, 2> bounds{};         // max_request_rows, max_kv_len
 
-  explicit Cut(const Call& call)
+  explicit ScheduledCall(const Call& call)
       : kernel(call.kernel().capability.name),
         problem(call.args().problem),
         rows(call.args().q.rows),
@@ -55,27 +55,29 @@ struct Cut {
   }
 
   /// Errors: the first argument that differs.
-  Result<void> check(const Cut& call) const {
-    const char* field = kernel != call.kernel                         ? "kind"
-                        : problem != call.problem                     ? "attention"
-                        : rows != call.rows || gpu != call.gpu        ? "q"
-                        : workspace != call.workspace                 ? "workspace"
-                        : differs(&Cut::q_indptr, 0, call)            ? "q_indptr"
-                        : differs(&Cut::kv_lens, 1, call)             ? "kv_lens"
-                        : differs(&Cut::index_lengths, 2, call)       ? "index_lengths"
-                        : differs(&Cut::extra_index_lengths, 3, call) ? "extra_index_lengths"
-                        : widths != call.widths                       ? "page_table"
-                        : bounds[0] != call.bounds[0]                 ? "max_request_rows"
-                        : bounds[1] != call.bounds[1]                 ? "max_kv_len"
-                        : batch_invariant != call.batch_invariant     ? "flags"
-                                                                      : nullptr;
+  Result<void> check(const ScheduledCall& call) const {
+    const char* field = kernel != call.kernel                             ? "kind"
+                        : problem != call.problem                         ? "attention"
+                        : rows != call.rows || gpu != call.gpu            ? "q"
+                        : workspace != call.workspace                     ? "workspace"
+                        : differs(&ScheduledCall::q_indptr, 0, call)      ? "q_indptr"
+                        : differs(&ScheduledCall::kv_lens, 1, call)       ? "kv_lens"
+                        : differs(&ScheduledCall::index_lengths, 2, call) ? "index_lengths"
+                        : differs(&ScheduledCall::extra_index_lengths, 3, call)
+                            ? "extra_index_lengths"
+                        : widths != call.widths                   ? "page_table"
+                        : bounds[0] != call.bounds[0]             ? "max_request_rows"
+                        : bounds[1] != call.bounds[1]             ? "max_kv_len"
+                        : batch_invariant != call.batch_invariant ? "flags"
+                                                                  : nullptr;
     if (field == nullptr) return {};
     return wrong(field, "what lathe_step_update() was given", "something else",
                  "update the step first");
   }
 
  private:
-  bool differs(std::vector<std::int32_t> Cut::*copy, std::size_t at, const Cut& call) const {
+  bool differs(std::vector<std::int32_t> ScheduledCall::*copy, std::size_t at,
+               const ScheduledCall& call) const {
     return this->*copy != call.*copy || on_gpu[at] != call.on_gpu[at];
   }
 };
@@ -87,7 +89,7 @@ struct lathe_step {
   ThreadPool threads;
   Scratch scratch;
   Schedule schedule{kHostMemory};
-  std::optional<Cut> cut;  // nullopt before the first update
+  std::optional<ScheduledCall> cut;  // nullopt before the first update
 };
 
 namespace {
@@ -173,7 +175,7 @@ lathe_status lathe_attend_step(lathe_step* step, const lathe_attend_args* args) 
     }
     Call call;
     if (auto ok = call.take(args); !ok) return ok;
-    if (auto ok = step->cut->check(Cut(call)); !ok) return ok;
+    if (auto ok = step->cut->check(ScheduledCall(call)); !ok) return ok;
     if (call.place().on_gpu()) return call.run(CallPart::attention);
     call.args().execution = execution_of(*step, call);
     if (call.kernel().prepare != nullptr) call.args().schedule = &step->schedule;

@@ -95,7 +95,7 @@ void Runner::split(std::span<const BatchItem> items) {
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (i > 0 && items[i].phase != items[i - 1].phase) phase_begin = parts_.size();
     const BatchItem& item = items[i];
-    Part part{.of = &item, .item = i, .cached = item.cached};
+    RoutedRows part{.of = &item, .item = i, .cached = item.cached};
     for (std::span<const std::int32_t> rest = item.tokens; !rest.empty();) {
       const std::int64_t n = std::ssize(rest);
       std::int64_t fit = n;
@@ -117,7 +117,7 @@ void Runner::split(std::span<const BatchItem> items) {
     const bool phase_ends = i + 1 == items.size() || items[i + 1].phase != items[i].phase;
     if (!phase_ends) continue;
     // A phase's routes are in one array, in order of preference, so addresses can be compared.
-    const auto before = [this](const Part& a, const Part& b) {
+    const auto before = [this](const RoutedRows& a, const RoutedRows& b) {
       const auto x = routes_of(a), y = routes_of(b);
       return std::lexicographical_compare(x.begin(), x.end(), y.begin(), y.end(), std::less<>());
     };
@@ -133,7 +133,7 @@ void Runner::split(std::span<const BatchItem> items) {
 // rows, at least `least` in each part, and a longest context of `longest` keys.
 bool Runner::joins(std::size_t i, std::int64_t rows, std::int64_t longest,
                    std::int64_t least) const {
-  const Part& part = parts_[i];
+  const RoutedRows& part = parts_[i];
   const Phase phase = part.of->phase;
   if (cuts_.empty() || parts_[i - 1].of->phase != phase) return false;
   const auto own = routes_of(part);
@@ -185,7 +185,7 @@ void Runner::make_requests(std::size_t i) {
   state_lists_.clear();
   // Reserve: spans point into the lists.
   state_lists_.reserve(parts_.size());
-  for (const Part& part : parts_) {
+  for (const RoutedRows& part : parts_) {
     const BatchItem& item = *part.of;
     StepRequest& request = requests_.emplace_back();
     request.pages = item.pages[g];
@@ -222,7 +222,7 @@ Result<void> Runner::plan_steps(const OpsContext& ops) {
   for (std::size_t g = 0; g < groups(); ++g) {
     make_requests(g);
     for (std::size_t s = 0; s < cuts_.size(); ++s) {
-      const Cut& c = cuts_[s];
+      const SegmentRange& c = cuts_[s];
       const std::size_t at = s * groups() + g;
       Step& step = steps_[at];
       if (replay_) {
@@ -328,7 +328,7 @@ Result<void> Runner::prepare(std::span<const BatchItem> items, const OpsContext&
   }
   results.logit_of.resize(static_cast<std::size_t>(results.first_logit.back()));
   scored_rows_.clear();
-  for (const Part& part : parts_) add_rows(part);
+  for (const RoutedRows& part : parts_) add_rows(part);
   for (std::int64_t i = 0; i < padding_; ++i) {
     logit_rows_.push_back(static_cast<std::int32_t>(tokens_.size()));
     tokens_.push_back(kNoToken);
@@ -406,7 +406,7 @@ Result<void> Runner::run(const OpsContext& ops, const ForwardArgs& args) {
 }
 
 // Adds the part's tokens, and notes which of its rows give logits.
-void Runner::add_rows(const Part& part) {
+void Runner::add_rows(const RoutedRows& part) {
   const BatchItem& item = *part.of;
   const std::int64_t before = part.cached - item.cached;  // the item's rows before the part
   const std::int64_t last = std::ssize(item.tokens) - item.logits;

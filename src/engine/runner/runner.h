@@ -125,7 +125,7 @@ class Runner {
 
  private:
   // A segment: parts [first, last), and the number of rows before them.
-  struct Cut {
+  struct SegmentRange {
     std::size_t first = 0;
     std::size_t last = 0;
     std::int64_t first_row = 0;
@@ -150,7 +150,7 @@ class Runner {
   Results& current() { return results_[current_]; }
   const Results& current() const { return results_[current_]; }
   // Neighbouring rows of one item with the same route in every group.
-  struct Part {
+  struct RoutedRows {
     const BatchItem* of = nullptr;
     std::size_t item = 0;    // its index
     std::size_t routes = 0;  // index into routes_
@@ -162,14 +162,14 @@ class Runner {
   std::size_t groups() const { return groups_.size(); }
   const Plan& plan(std::size_t i) const { return cache_->plan(groups_[i]); }
   // [groups] Null: the group's plan has no route, which planning the step reports.
-  std::span<const Route* const> routes_of(const Part& part) const {
+  std::span<const Route* const> routes_of(const RoutedRows& part) const {
     return std::span(routes_).subspan(part.routes, groups());
   }
   static constexpr std::int64_t kNoTile = INT64_MAX;
   Result<void> add_steps();
   std::int64_t most_rows(std::span<const Route* const> routes) const;
   void split(std::span<const BatchItem> items);
-  void add_rows(const Part& part);
+  void add_rows(const RoutedRows& part);
   bool joins(std::size_t part, std::int64_t rows, std::int64_t longest, std::int64_t least) const;
   void cut();
   void make_requests(std::size_t i);
@@ -211,11 +211,11 @@ class Runner {
   // [segments, groups] Enough for the largest batch so far.
   std::vector<Step> steps_;
   std::vector<PreparedStep> prepared_;  // [steps]
-  std::vector<Part> parts_;
+  std::vector<RoutedRows> parts_;
   std::vector<const Route*> routes_;              // [parts, groups]
   std::vector<StepRequest> requests_;             // [parts] for one group
   std::vector<std::vector<PageId>> state_lists_;  // for items that are cut into parts
-  std::vector<Cut> cuts_;
+  std::vector<SegmentRange> cuts_;
   std::int64_t keys_in_cut_ = 0;      // keys in the open segment
   std::int64_t padding_ = 0;          // padding rows of a replayed batch
   std::int64_t fillers_ = 0;          // padding requests, which have the padding rows

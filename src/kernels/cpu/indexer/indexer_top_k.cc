@@ -81,11 +81,11 @@ class Output {
 
 // How the work is cut. Scratch is one piece per thread and, if rows are split, the best k of each
 // part of each row.
-struct Cut {
+struct TopKTiling {
   std::int64_t rows, k, longest, threads;
   std::int64_t tile_keys, tile_rows, splits, room;
 
-  Cut(const IndexTopK& args)
+  TopKTiling(const IndexTopK& args)
       : rows(std::ssize(args.rows.lens)),
         k(args.k),
         longest(longest_of(args.rows.lens)),
@@ -135,7 +135,7 @@ struct Cut {
 
 class TopK {
  public:
-  TopK(const IndexTopK& args, const Cut& cut, std::byte* memory)
+  TopK(const IndexTopK& args, const TopKTiling& cut, std::byte* memory)
       : a_(args),
         cut_(cut),
         output_(args.target, args.k, args.out, args.lengths),
@@ -206,7 +206,7 @@ class TopK {
   }
 
   const IndexTopK& a_;
-  const Cut& cut_;
+  const TopKTiling& cut_;
   Output output_;
   std::byte* memory_;
   std::uint64_t* parts_;  // [rows, splits, k + 1]
@@ -228,7 +228,7 @@ Result<void> index_top_k(const IndexTopK& args) {
     });
     return {};
   }
-  Cut cut(args);
+  TopKTiling cut(args);
   if (auto ok = cut.fit(args.query, args.tiling.budget_bytes); !ok) return ok;
   Scratch own;
   Scratch& scratch = args.execution.scratch != nullptr ? *args.execution.scratch : own;

@@ -29,11 +29,11 @@ constexpr std::int64_t kTaskBytesPacked = 1 << 20;
 constexpr std::int64_t kWorthThreads = 1 << 17;
 
 // How a GEMM is cut: blocks of rows of x, and within a block slices of outputs.
-struct Cut {
+struct ProductBlocks {
   std::int64_t rows, outs, row_blocks, slices;
 
   // most_outs: kMostOuts, or less for a better balance.
-  Cut(const Product& p, bool by_pairs, std::int64_t most_outs) {
+  ProductBlocks(const Product& p, bool by_pairs, std::int64_t most_outs) {
     const std::int64_t m = p.x.rows;
     const std::int64_t most_rows =
         by_pairs ? std::max(kMostRows, kMostPairRows * most_outs / kMostOuts) : kMostRows;
@@ -100,7 +100,7 @@ void cpu_matmul(const Execution& execution, Arena& arena, MatmulPrecision precis
   const std::int64_t count = std::ssize(products);
   auto* ends = arena.take_array<std::int64_t>(count);  // tasks of GEMMs 0 to i
   std::int64_t most_outs = kMostOuts;
-  const auto cut_of = [&](const Product& p) { return Cut(p, by_pairs(p), most_outs); };
+  const auto cut_of = [&](const Product& p) { return ProductBlocks(p, by_pairs(p), most_outs); };
   std::int64_t tasks = 0;
   std::int64_t floats = 0;
   for (;; most_outs /= 2) {
@@ -108,7 +108,7 @@ void cpu_matmul(const Execution& execution, Arena& arena, MatmulPrecision precis
     floats = 0;
     for (std::int64_t i = 0; i < count; ++i) {
       const Product& p = products[static_cast<std::size_t>(i)];
-      const Cut cut = cut_of(p);
+      const ProductBlocks cut = cut_of(p);
       tasks += cut.tasks();
       ends[i] = tasks;
       if (cut.tasks() == 0) continue;
