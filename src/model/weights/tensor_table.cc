@@ -254,10 +254,18 @@ std::string scale_name(const TensorSpec& spec) {
   return spec.name.substr(0, spec.name.rfind('.')) + ".scale";
 }
 
+// Formats of 4-bit codes with scales of groups.
+namespace {
+bool packs_codes(Quantization q) {
+  return q == Quantization::int4 || q == Quantization::mxfp4 || q == Quantization::nvfp4;
+}
+}  // namespace
+
 DType dummy_dtype(const ModelConfig& config, const TensorSpec& spec) {
   if (spec.vector != nullptr || spec.f32) return DType::f32;
   if ((spec.whole_stack || spec.may_be_mx) && config.mxfp4) return DType::e2m1;
   if (spec.whole_stack || !spec.linear) return DType::bf16;
+  if (spec.split && packs_codes(config.quantization)) return DType::bf16;  // as loading widens it
   const bool cut = spec.joined && spec.stack->rows % kWeightBlock != 0;
   switch (config.quantization) {
     case Quantization::none:

@@ -189,7 +189,8 @@ TEST(Mxfp4Checkpoint, IsRefusedWhereItIsNone) {
 
 TEST(DummyModel, HasTheCheckpointsTensors) {
   for (const char* name : {"llama", "qwen3_moe", "deepseek_v3_fp8", "glm_moe_dsa", "gpt_oss",
-                           "gpt_oss_bf16", "gemma3", "mistral", "qwen2_mixed"}) {
+                           "gpt_oss_bf16", "gemma3", "mistral", "qwen2_mixed", "formats_fp8",
+                           "formats_int4", "formats_fp4", "formats_experts"}) {
     const auto config = load_model_config(fixture_dir(name));
     ASSERT_TRUE(config.ok());
     ThreadPool threads(2);
@@ -200,13 +201,28 @@ TEST(DummyModel, HasTheCheckpointsTensors) {
     const auto two = make_dummy_model(*config, options);
     ASSERT_TRUE(one.ok() && two.ok());
     EXPECT_EQ((*one)->weight_bytes(), (*two)->weight_bytes());
-    const std::vector<std::int32_t> tokens = {5, 17, 200, 3, 3};
+    const std::vector<std::int32_t> tokens = {5, 17, std::min(200, config->vocab - 1), 3, 3};
     const Logits a = ModelRunner(**one, {}).prompt(0, tokens);
     const Logits b = ModelRunner(**two, {.threads = 2}).prompt(0, tokens);
     EXPECT_EQ(a, b) << name;  // for any number of threads
     for (const float v : a.back()) ASSERT_TRUE(std::isfinite(v)) << name;
     options.seed = 8;
     EXPECT_NE(ModelRunner(**make_dummy_model(*config, options), {}).prompt(0, tokens), a);
+  }
+}
+
+// kv_b_proj is split by heads, so it has no packed codes.
+TEST(DummyModel, LatentAttentionHasPackedFormats) {
+  for (const Quantization q : {Quantization::int4, Quantization::mxfp4, Quantization::nvfp4}) {
+    auto config = load_model_config(fixture_dir("formats_experts"));
+    ASSERT_TRUE(config.ok() && config->is_mla());
+    config->quantization = q;
+    const auto model = make_dummy_model(*config, {});
+    ASSERT_TRUE(model.ok());
+    for (const Device device : {Device::cpu, Device::ref}) {
+      const Logits out = ModelRunner(**model, {.device = device}).prompt(0, {{5, 17, 3}});
+      for (const float v : out.back()) ASSERT_TRUE(std::isfinite(v)) << static_cast<int>(q);
+    }
   }
 }
 
