@@ -78,24 +78,24 @@ struct Types {
   bool others() const { return integer || number || boolean || array || object; }
 };
 
-constexpr int kMostReferences = 32;
+// What one argument's schema may have, references included; types in further parts do not count. A
+// part that refers to others several times must not multiply the work.
+constexpr int kMostParts = 256;
+constexpr int kMostReferences = 64;  // each is looked up name by name
 
-// Adds the types of `schema`. $ref resolves in `root`.
-void add_types(const Json& schema, const Json& root, int level, Types& out) {
-  if (!schema.is_object() || level > kMostReferences) return;
-  if (const auto ref = schema.find("$ref"); ref != schema.end() && ref->is_string()) {
-    const std::string& path = ref->get_ref<const std::string&>();
-    if (!path.starts_with("#/")) return;
-    const Json* at = &root;
-    std::string_view rest = std::string_view(path).substr(2);
-    while (at != nullptr && !rest.empty()) {
-      const std::size_t end = std::min(rest.find('/'), rest.size());
-      const auto next = at->is_object() ? at->find(std::string(rest.substr(0, end))) : at->end();
-      at = next == at->end() ? nullptr : &*next;
-      rest.remove_prefix(std::min(end + 1, rest.size()));
-    }
-    if (at != nullptr) add_types(*at, root, level + 1, out);
+// The schema at "#/a/b" in `root`, or null.
+const Json* find_reference(const Json& root, const std::string& reference) {
+  if (!reference.starts_with('#')) return nullptr;
+  try {
+    const Json::json_pointer path(reference.substr(1));
+    return root.contains(path) ? &root.at(path) : nullptr;
+  } catch (const Json::exception&) {  // not a path
+    return nullptr;
   }
+}
+
+// The types of `schema` itself, without its parts'.
+void add_own_types(const Json& schema, Types& out) {
   if (const auto type = schema.find("type"); type != schema.end()) {
     if (type->is_string()) out.add(type->get_ref<const std::string&>());
     if (type->is_array()) {
@@ -112,20 +112,43 @@ void add_types(const Json& schema, const Json& root, int level, Types& out) {
     if (schema.contains("items")) out.add("array");
   }
   out.null |= schema.value("nullable", Json()) == true;
-  for (const char* word : {"anyOf", "oneOf", "allOf"}) {
-    const auto list = schema.find(word);
-    if (list == schema.end() || !list->is_array()) continue;
-    for (const Json& part : *list) add_types(part, root, level + 1, out);
+}
+
+// Types of `schema`, of what it refers to in `root`, and of its alternatives.
+Types all_types(const Json& schema, const Json& root) {
+  Types out;
+  std::vector<const Json*> parts = {&schema};  // each once
+  const auto add = [&](const Json* part) {
+    const bool known = std::find(parts.begin(), parts.end(), part) != parts.end();
+    if (part != nullptr && !known && parts.size() < kMostParts) parts.push_back(part);
+  };
+  int references = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const Json& part = *parts[i];
+    if (!part.is_object()) continue;
+    add_own_types(part, out);
+    const auto ref = part.find("$ref");
+    if (ref != part.end() && ref->is_string() && ++references <= kMostReferences) {
+      add(find_reference(root, ref->get_ref<const std::string&>()));
+    }
+    for (const char* word : {"anyOf", "oneOf", "allOf"}) {
+      const auto list = part.find(word);
+      if (list == part.end() || !list->is_array()) continue;
+      for (const Json& alternative : *list) {
+        if (parts.size() == kMostParts) break;
+        add(&alternative);
+      }
+    }
   }
+  return out;
 }
 
 Types types_of(const Json& tools, std::string_view tool, std::string_view argument) {
-  Types out;
   const Json* properties = properties_of(tools, tool);
-  if (properties == nullptr) return out;
+  if (properties == nullptr) return {};
   const auto schema = properties->find(std::string(argument));
-  if (schema != properties->end()) add_types(*schema, *parameters_of(tools, tool), 0, out);
-  return out;
+  if (schema == properties->end()) return {};
+  return all_types(*schema, *parameters_of(tools, tool));
 }
 
 bool is_word(std::string_view text, std::string_view word) {

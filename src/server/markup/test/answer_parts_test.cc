@@ -269,6 +269,29 @@ TEST(AnswerParts, B3ASchemaSaysWhatAValueIs) {
   EXPECT_EQ(value("{}", "twelve"), R"("twelve")");
 }
 
+// References may escape names, count in lists, and lead back to themselves any number of times.
+TEST(AnswerParts, B3ReferencesOfSchemasAreFollowedOnce) {
+  const auto value = [](Json definitions, const std::string& reference) {
+    const Json tools = {{{"type", "function"},
+                         {"function",
+                          {{"name", "f"},
+                           {"parameters",
+                            {{"$defs", std::move(definitions)},
+                             {"properties", {{"x", {{"$ref", reference}}}}}}}}}}};
+    return arguments_of("<function=f><parameter=x>7</parameter></function>", tools);
+  };
+  const Json text = {{"type", "string"}};
+  EXPECT_EQ(value({{"a/b~c", text}}, "#/$defs/a~1b~0c"), R"({"x":"7"})");
+  EXPECT_EQ(value({{"a", {{"anyOf", {{{"type", "null"}}, text}}}}}, "#/$defs/a/anyOf/1"),
+            R"({"x":"7"})");
+  for (const char* nothing : {"#/$defs/a/anyOf/01", "#/$defs/~2", "#x", "other.json", "#"}) {
+    EXPECT_EQ(value({{"a", {{"anyOf", {text, text}}}}}, nothing), R"({"x":7})") << nothing;
+  }
+  Json itself = {{"anyOf", Json::array({text})}};
+  for (int i = 0; i < 40; ++i) itself["anyOf"].push_back({{"$ref", "#/$defs/itself"}});
+  EXPECT_EQ(value({{"itself", itself}}, "#/$defs/itself"), R"({"x":"7"})");
+}
+
 // A number has the digits that the model wrote.
 TEST(AnswerParts, A8NumbersKeepTheirDigits) {
   const std::string numbers = R"({"a":18446744073709551616,"b":[0.1234567890123456789,1E5]})";
