@@ -1,6 +1,7 @@
 #include "engine/engine_thread.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/thread_name.h"
@@ -82,6 +83,15 @@ void EngineThread::run() {
   }
 }
 
+// A request that finds no memory is rejected; it has not reached the engine's lists.
+Result<RequestId> EngineThread::submit(Request request) {
+  try {
+    return engine_->submit(std::move(request));
+  } catch (const std::bad_alloc&) {
+    return Error{ErrorCode::exhausted, "request", "memory for its tokens and lists", "none", ""};
+  }
+}
+
 // Submits requests first: a cancellation may be of one that arrived in the same batch.
 void EngineThread::apply(Inbox& inbox, EngineNews& news) {
   for (Submission& s : inbox.submit) {
@@ -92,7 +102,7 @@ void EngineThread::apply(Inbox& inbox, EngineNews& news) {
     if (const auto sibling = requests_.find(s.sibling_of.value); sibling != requests_.end()) {
       s.request.sibling_of = sibling->second;
     }
-    const auto id = engine_->submit(std::move(s.request));
+    const auto id = submit(std::move(s.request));
     if (!id) {
       news.events.push_back({s.ticket, {}, {}, {}, {}, id.error()});
       continue;

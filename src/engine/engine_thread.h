@@ -96,6 +96,7 @@ class EngineThread {
   };
   void run();
   void apply(Inbox& inbox, EngineNews& news);
+  Result<RequestId> submit(Request request);
   bool step(EngineNews& news);
   void take(StepReport report, EngineNews& news);
   void fail(const Error& error, EngineNews& news);

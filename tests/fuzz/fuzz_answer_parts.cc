@@ -2,6 +2,7 @@
 // into pieces.
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -31,7 +32,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   rules.one_call = (data[0] & 16) != 0;
   static const auto kTools = nlohmann::ordered_json::parse(
       R"([{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": "string"}}}}}])");
-  rules.schemas = kTools;
+  rules.schemas = std::make_shared<const nlohmann::ordered_json>(kTools);
   const std::string_view text(reinterpret_cast<const char*>(data) + 2, size - 2);
   LATHE_CHECK(parts(rules, text, text.size() + 1) == parts(rules, text, 1 + data[1] % 7u),
               "a cut that shows");

@@ -10,7 +10,7 @@ namespace lathe {
 Result<StopStrings> StopStrings::create(std::vector<std::string> strings) {
   std::vector<Pattern> patterns;
   for (std::size_t s = 0; s < strings.size(); ++s) {
-    Pattern p{std::move(strings[s]), {}, 0};
+    Pattern p{std::move(strings[s]), {}};
     if (p.text.empty()) {
       return Error{ErrorCode::invalid_argument, fmt::format("stop[{}]", s), "a string",
                    "an empty one", "leave it out"};
@@ -28,29 +28,31 @@ Result<StopStrings> StopStrings::create(std::vector<std::string> strings) {
 
 std::string StopStrings::push(std::string_view piece, bool may_match) {
   if (matched()) return {};
-  if (patterns_.empty()) return std::string(piece);
+  const std::vector<Pattern>& patterns = *patterns_;
+  if (patterns.empty()) return std::string(piece);
   for (char c : piece) {
     held_.push_back(c);
-    for (std::size_t s = 0; s < patterns_.size(); ++s) {
-      Pattern& p = patterns_[s];
-      while (p.reached > 0 && p.text[p.reached] != c) p.reached = p.border[p.reached - 1];
-      if (p.text[p.reached] == c) ++p.reached;
-      if (p.reached < p.text.size()) continue;
+    for (std::size_t s = 0; s < patterns.size(); ++s) {
+      const Pattern& p = patterns[s];
+      std::size_t& reached = reached_[s];
+      while (reached > 0 && p.text[reached] != c) reached = p.border[reached - 1];
+      if (p.text[reached] == c) ++reached;
+      if (reached < p.text.size()) continue;
       if (!may_match) {
-        p.reached = p.border.back();
+        reached = p.border.back();
         continue;
       }
-      if (!matched() || p.text.size() > patterns_[static_cast<std::size_t>(matched_)].text.size()) {
+      if (!matched() || p.text.size() > patterns[static_cast<std::size_t>(matched_)].text.size()) {
         matched_ = static_cast<int>(s);
       }
     }
     if (matched()) {
-      held_.resize(held_.size() - patterns_[static_cast<std::size_t>(matched_)].text.size());
+      held_.resize(held_.size() - patterns[static_cast<std::size_t>(matched_)].text.size());
       return std::exchange(held_, {});
     }
   }
   std::size_t keep = 0;
-  for (const Pattern& p : patterns_) keep = std::max(keep, p.reached);
+  for (const std::size_t reached : reached_) keep = std::max(keep, reached);
   std::string out = held_.substr(0, held_.size() - keep);
   held_.erase(0, out.size());
   return out;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,7 +13,8 @@
 namespace lathe {
 
 /// The match is the stop string that ends first, and the longest one if several end there. So the
-/// returned text does not depend on how the input was split.
+/// returned text does not depend on how the input was split. Copies share the strings: a request
+/// may have thousands of answers.
 class StopStrings {
  public:
   /// Compares bytes; UTF-8 strings match at whole characters. Without strings nothing matches.
@@ -36,12 +38,14 @@ class StopStrings {
   struct Pattern {
     std::string text;
     std::vector<std::size_t> border;
-    std::size_t reached = 0;  // length of the prefix matched at the end of the input
   };
-  explicit StopStrings(std::vector<Pattern> patterns) : patterns_(std::move(patterns)) {}
+  explicit StopStrings(std::vector<Pattern> patterns)
+      : patterns_(std::make_shared<const std::vector<Pattern>>(std::move(patterns))),
+        reached_(patterns_->size()) {}
 
-  std::vector<Pattern> patterns_;
-  std::string held_;  // the longest possible beginning of a stop string
+  std::shared_ptr<const std::vector<Pattern>> patterns_;
+  std::vector<std::size_t> reached_;  // [patterns] length of the prefix at the end of the input
+  std::string held_;                  // the longest possible beginning of a stop string
   int matched_ = -1;
 };
 

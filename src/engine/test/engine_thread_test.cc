@@ -106,6 +106,29 @@ TEST(EngineThread, ARefusedRequestIsItsLastEvent) {
   EXPECT_FALSE(s.listener.refused(2));
 }
 
+// Needs memory that there is not.
+struct HugeConstraint final : TokenConstraint {
+  Result<bool> allowed(std::span<std::uint32_t>) override { throw std::bad_alloc(); }
+  bool accept(std::int32_t) override { return true; }
+  std::unique_ptr<TokenConstraint> clone() const override {
+    return std::make_unique<HugeConstraint>();
+  }
+};
+
+TEST(EngineThread, E2ARequestWithoutMemoryIsRefused) {
+  ThreadScene s;
+  std::vector<Submission> both(2);
+  both[0] = {Ticket{1}, thread_request(1, 3), {}};
+  both[0].request.constraint = std::make_unique<HugeConstraint>();
+  both[1] = {Ticket{2}, thread_request(2, 3), {}};
+  s.thread.submit(std::move(both));
+  s.listener.wait_for_ends(2);
+  ASSERT_TRUE(s.listener.refused(1));
+  EXPECT_THAT(s.listener.refused(1)->message(), HasSubstr("wanted memory for its tokens"));
+  EXPECT_EQ(s.listener.answer(2), expected_answer(thread_request(2, 3), s.engine.capacity()));
+  EXPECT_EQ(s.listener.stats().held_pages, 0);
+}
+
 TEST(EngineThread, CancellingAtAnyPointEndsOnce) {
   ThreadScene s;
   Request endless = thread_request(3, 400);

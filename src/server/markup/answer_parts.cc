@@ -22,6 +22,7 @@ AnswerParts::AnswerParts(MarkupRules rules)
     : rules_(std::move(rules)),
       tool_marks_(tool_marks(rules_.tools)),
       state_(rules_.reasoning && rules_.starts_inside ? State::reasoning : State::content) {
+  if (rules_.schemas == nullptr) rules_.schemas = std::make_shared<nlohmann::ordered_json>();
   if (rules_.reasoning) marks_ = {{kEndThink, Mark::end_think}, {kThink, Mark::think}};
   if (rules_.tools != ToolFormat::none && !rules_.list_of_calls) {
     marks_.push_back({tool_marks_.begin, Mark::call});
@@ -193,7 +194,7 @@ void AnswerParts::give(std::string_view text, TextParts& out) {
 
 void AnswerParts::end_call(std::string_view body, TextParts& out) {
   state_ = State::content;
-  auto calls = read_tool_calls(rules_.tools, body, rules_.schemas);
+  auto calls = read_tool_calls(rules_.tools, body, *rules_.schemas);
   if (calls) {
     spaces_.clear();
     for (ToolCall& call : *calls) {
@@ -221,7 +222,7 @@ void AnswerParts::read_list(std::string_view text, TextParts& out) {
     if (c != '}' && c != ']') continue;
     --depth_;
     if (depth_ != 1 || c != '}') continue;
-    auto call = read_tool_calls(ToolFormat::tag, list_.substr(list_.find('{')), rules_.schemas);
+    auto call = read_tool_calls(ToolFormat::tag, list_.substr(list_.find('{')), *rules_.schemas);
     if (!call) continue;
     out.calls.push_back(std::move(call->front()));
     ++calls_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -18,9 +19,9 @@ struct MarkupRules {
   // Reasoning and its marks are content. Calls in it still are none.
   bool reasoning_stays = false;
   ToolFormat tools = ToolFormat::none;
-  nlohmann::ordered_json schemas;  // the request's tools
-  bool one_call = false;           // the first call is the last
-  bool list_of_calls = false;      // content is [{"name", "parameters"}, ...]
+  std::shared_ptr<const nlohmann::ordered_json> schemas;  // the request's tools; null: none
+  bool one_call = false;                                  // the first call is the last
+  bool list_of_calls = false;  // content is [{"name", "parameters"}, ...]
   // Special tokens that are marks, with the text that detokenising skips.
   std::vector<std::pair<std::int32_t, std::string>> tokens;
 };

@@ -34,23 +34,17 @@ LiveAnswer::LiveAnswer(PreparedRequest request, AnswerHead head, std::shared_ptr
   }
   format_ = make_format(request_.api, head_);
   const auto n = static_cast<std::size_t>(request_.api.n);
-  for (std::size_t i = 0; i < head_.prompts.size() * n; ++i) {
-    Choice c;
-    c.index = static_cast<std::int32_t>(i);
-    c.prompt = i / n;
-    choices_.push_back(std::move(c));
-    parts_.push_back({text_stream(*head_.tokenizer, request_.api.params(i / n)),
-                      AnswerParts(request_.markup),
-                      {},
-                      {},
-                      0,
-                      {},
-                      true,
-                      false,
-                      false,
-                      0,
-                      0,
-                      {}});
+  for (std::size_t prompt = 0; prompt < head_.prompts.size(); ++prompt) {
+    // Copies share the stop strings and the tools' schemas.
+    const Part part{.text = text_stream(*head_.tokenizer, request_.api.params(prompt)),
+                    .parts = AnswerParts(request_.markup)};
+    for (std::size_t i = 0; i < n; ++i) {
+      Choice c;
+      c.index = static_cast<std::int32_t>(prompt * n + i);
+      c.prompt = prompt;
+      choices_.push_back(std::move(c));
+      parts_.push_back(part);
+    }
   }
   open_ = choices_.size();
   waiting_ = std::ssize(choices_);

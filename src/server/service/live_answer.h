@@ -73,16 +73,16 @@ class LiveAnswer {
   struct Part {
     TextStream text;
     AnswerParts parts;
-    TextParts pending;  // not yet in an event; so are calls and tokens
-    std::vector<AnswerCall> calls;
+    TextParts pending = {};  // not yet in an event; so are calls and tokens
+    std::vector<AnswerCall> calls = {};
     std::size_t calls_before = 0;  // calls already in events
-    std::vector<SampledToken> tokens;
+    std::vector<SampledToken> tokens = {};
     bool waits = true;  // has no token
     bool opened = false;
     bool any_part = false;
     std::int64_t tokens_since = 0;  // since the last event
     std::int32_t last_id = 0;
-    Clock::time_point last_token;
+    Clock::time_point last_token = {};
   };
   void leave_queue(std::size_t i);
   void take_token(std::size_t i, const TicketEvent& event, Clock::time_point now);

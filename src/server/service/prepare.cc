@@ -13,7 +13,8 @@
 namespace lathe {
 namespace {
 
-constexpr std::int64_t kMostEntries = 4'000'000;  // log-probabilities of one answer
+constexpr std::int64_t kMostEntries =
+    4'000'000;  // of lists of one answer: log-probabilities, tokens
 
 std::int64_t default_max_tokens(ApiRoute route, std::int64_t room) {
   switch (route) {
@@ -142,7 +143,7 @@ std::optional<ApiError> set_markup(const ServedModel& model, const std::string& 
                     "tools"};
   }
   rules.tools = model.tools;
-  rules.schemas = api.tools;
+  rules.schemas = std::make_shared<const nlohmann::ordered_json>(api.tools);
   rules.one_call = !api.parallel_tool_calls;
   return std::nullopt;
 }
@@ -384,6 +385,25 @@ std::optional<ApiError> fit_logprobs(const PreparedRequest& out) {
       fmt::format("{} x {} x {} = {}", positions, api.n, top, entries));
 }
 
+// Rejects lists that are too long to be kept for each of the answers.
+std::optional<ApiError> fit_lists(const ApiRequest& api) {
+  for (const auto& [field, size] :
+       {std::pair{"stop_token_ids",
+                  +[](const SamplingParams& p) { return std::ssize(p.stop_token_ids); }},
+        std::pair{"logit_bias",
+                  +[](const SamplingParams& p) { return std::ssize(p.logit_bias); }}}) {
+    std::int64_t entries = 0;
+    for (std::size_t i = 0; i < std::max<std::size_t>(1, api.prompts.size()); ++i) {
+      entries += size(api.params(i).sampling);
+    }
+    if (entries * api.n <= kMostEntries) continue;
+    return bad_field(params_name(api, 0) + field,
+                     fmt::format("tokens of all prompts x n of at most {}", kMostEntries),
+                     fmt::format("{} x {}", entries, api.n));
+  }
+  return std::nullopt;
+}
+
 // Rejects requests with more answers than may ever wait.
 std::optional<ApiError> fit_queue(const ServerOptions& options, const ApiRequest& api) {
   const std::int64_t prompts = std::max<std::int64_t>(1, std::ssize(api.prompts));
@@ -501,6 +521,7 @@ Result<PreparedRequest, ApiError> prepare(ApiRoute route, const std::string& bod
     if (auto wrong = check_model(*out.api.model, options)) return *wrong;
   }
   if (auto wrong = encode_prompts(model, options, stop, out)) return *wrong;
+  if (auto wrong = fit_lists(out.api)) return *wrong;
   for (std::size_t i = 0; i < out.prompts.size(); ++i) {
     out.sampling.push_back(sampling_of(model, options, out.api, out.api.params(i)));
   }

@@ -69,6 +69,8 @@ ApiError unavailable(std::string_view code, std::string message) {
   return {503, code, std::move(message), ""};
 }
 
+ApiError no_memory() { return {500, "engine_error", "the server is out of memory", ""}; }
+
 }  // namespace
 
 Service::Service(const ServerOptions& options, std::unique_ptr<HttpServer> http,
@@ -291,18 +293,28 @@ void Service::submit(PreparedRequest prepared, std::shared_ptr<Reply> reply,
   head.reasoning = {options_.reasoning_field != "reasoning",
                     options_.reasoning_field != "reasoning_content"};
   const std::uint64_t id = next_ticket_;
+  next_ticket_ += static_cast<std::uint64_t>(choices);
   reply->on_gone([this, id](ClientEnd end) {
     cut_off(id, end == ClientEnd::slow ? "slow_client" : "client", {});
   });
-  auto answer = std::make_unique<LiveAnswer>(std::move(prepared), std::move(head), std::move(reply),
-                                             Ticket{id}, received, options_, metrics_);
-  next_ticket_ += answer->choices();
-  for (std::uint64_t t = id; t < next_ticket_; ++t) answer_of_[t] = id;
-  engine_->submit(answer->submissions());
-  Live& live = live_[id];
-  live.answer = std::move(answer);
-  live.seconds = seconds;
-  count_waiting(live, live.answer->waiting_choices(), live.answer->waiting_tokens());
+  try {
+    auto answer = std::make_unique<LiveAnswer>(std::move(prepared), std::move(head), reply,
+                                               Ticket{id}, received, options_, metrics_);
+    std::vector<Submission> submissions = answer->submissions();
+    Live& live = live_[id];
+    live.answer = std::move(answer);
+    live.seconds = seconds;
+    for (std::uint64_t t = id; t < next_ticket_; ++t) answer_of_[t] = id;
+    count_waiting(live, live.answer->waiting_choices(), live.answer->waiting_tokens());
+    engine_->submit(std::move(submissions));
+  } catch (const std::bad_alloc&) {
+    const ApiError error = no_memory();
+    if (live_.contains(id)) {
+      cut_off(id, "memory", error);
+    } else {
+      reply->error(error);
+    }
+  }
 }
 
 void Service::count_waiting(Live& live, std::int64_t choices, std::int64_t tokens) {
@@ -339,9 +351,7 @@ void Service::take_events(std::span<const TicketEvent> events, double step_secon
   const auto now = Clock::now();
   touched_.clear();
   std::vector<Ticket> done;
-  const auto without_memory = [this](std::uint64_t id) {
-    cut_off(id, "memory", {500, "engine_error", "the server is out of memory", ""});
-  };
+  const auto without_memory = [this](std::uint64_t id) { cut_off(id, "memory", no_memory()); };
   for (const TicketEvent& event : events) {
     const auto owner = answer_of_.find(event.ticket.value);
     if (owner == answer_of_.end()) continue;

@@ -61,6 +61,18 @@ TEST(StopStrings, RefusesAnEmptyString) {
   EXPECT_EQ(made.error().field, "stop[1]");
 }
 
+TEST(StopStrings, ACopyHasItsOwnState) {
+  StopStrings stop = make({"aba", "z"});
+  EXPECT_EQ(stop.push("xab"), "x");
+  StopStrings copy = stop;
+  EXPECT_EQ(copy.push("c"), "abc");
+  EXPECT_EQ(stop.push("a"), "");
+  EXPECT_TRUE(stop.matched());
+  EXPECT_FALSE(copy.matched());
+  EXPECT_EQ(copy.push("z"), "");
+  EXPECT_EQ(copy.match(), 1);
+}
+
 TEST(StopStrings, B6NoMatchBeforeItMay) {
   StopStrings stop = make({"aba", "z"});
   EXPECT_EQ(stop.push("xab", false), "x");

@@ -52,7 +52,7 @@ MarkupRules thinking(bool inside = false) {
 MarkupRules calling(ToolFormat format) {
   MarkupRules r = thinking();
   r.tools = format;
-  r.schemas = kTools;
+  r.schemas = std::make_shared<const Json>(kTools);
   return r;
 }
 

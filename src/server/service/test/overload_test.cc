@@ -42,6 +42,37 @@ TEST(Overload, E8EveryChoiceWaits) {
   EXPECT_ALIVE(s);
 }
 
+// Each answer of a request keeps its lists, so their length counts for each.
+TEST(Overload, E2ListsOfManyAnswersAreBounded) {
+  ScriptedServer s{ScriptedOptions()};
+  EXPECT_TRUE(comes([&] { return ask(s.port(), "GET", "/ready").status == 200; }));
+  const auto stops = [](int ids) {
+    std::string list = "0";
+    for (int i = 1; i < ids; ++i) list += ",0";
+    return list;
+  };
+  const auto many = [&](const std::string& stop, const std::string& bias) {
+    return ask(s.port(), "POST", "/v1/completions",
+               completion("a", 1,
+                          fmt::format(R"(,"n":128,"stop_token_ids":[{}],"logit_bias":{{{}}})", stop,
+                                      bias)));
+  };
+  EXPECT_EQ(many(stops(31'250), R"("1":1)").status, 200);
+  const TestAnswer ids = many(stops(31'251), "");
+  EXPECT_EQ(ids.status, 400);
+  EXPECT_EQ(ids.json()["error"]["param"], "stop_token_ids");
+  std::string names = R"("0":1)";
+  for (int i = 1; i <= 31'250; ++i) names += fmt::format(R"(,"{}":1)", i);
+  EXPECT_EQ(many("", names).json()["error"]["param"], "logit_bias");
+  // Each prompt of a list counts.
+  const std::string each = fmt::format(R"({{"n":64,"stop_token_ids":[{}]}})", stops(31'251));
+  const TestAnswer two =
+      ask(s.port(), "POST", "/generate",
+          fmt::format(R"({{"text":["a","b"],"sampling_params":[{0},{0}]}})", each));
+  EXPECT_EQ(two.status, 400);
+  EXPECT_EQ(two.json()["error"]["param"], "sampling_params[0].stop_token_ids");
+}
+
 TEST(Overload, E11KeysEndTheirOwnRequests) {
   ScriptedOptions options;
   options.server.api_keys = {"one", "two"};
