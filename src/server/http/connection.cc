@@ -20,6 +20,7 @@ using boost::system::error_code;
 constexpr std::int64_t kLingerSeconds = 2;  // keep reading after a rejection
 constexpr std::string_view kLineEnd = "\r\n";
 constexpr std::size_t kKeptCapacity = 16 << 10;
+constexpr std::size_t kMostUnreadBytes = 64 << 10;  // of answers, before the next request is read
 
 class Answer : public HttpAnswer {
  public:
@@ -180,11 +181,13 @@ void Connection::on_readable() {
     lose(ClientEnd::left);
     return;
   }
-  if (state_ == State::answering && in_.size() + n > host_.limits.max_header_bytes) {
+  const bool waits = state_ == State::answering || (state_ == State::idle && is_behind());
+  if (waits && in_.size() + n > host_.limits.max_header_bytes) {
     // Too much behind the request in progress to keep. Go on reading, or the client's leaving
     // would go unnoticed, and close after the answer.
     keep_alive_ = false;
     in_.clear();
+    if (state_ == State::idle) finish();
   } else if (state_ != State::closing && (state_ != State::answering || keep_alive_)) {
     in_.append(host_.buffer, 0, n);
     parse();
@@ -192,19 +195,21 @@ void Connection::on_readable() {
   wait_readable();
 }
 
-// Counts bytes of a body. Returns false if they are too many for all connections together.
-bool Connection::keep_body(std::size_t bytes) {
-  if (host_.body_bytes == nullptr) return true;
-  const auto more = static_cast<std::int64_t>(bytes) - kept_bytes_;
-  kept_bytes_ += more;
-  return host_.body_bytes->fetch_add(more, std::memory_order_relaxed) + more <=
-         host_.limits.max_bodies_bytes;
+// Counts bytes of a body or an answer. Returns false if they are too many for all connections
+// together.
+bool Connection::keep(std::int64_t& kept, std::size_t bytes) {
+  if (host_.kept_bytes == nullptr) return true;
+  const auto more = static_cast<std::int64_t>(bytes) - kept;
+  if (more == 0) return true;
+  kept += more;
+  return host_.kept_bytes->fetch_add(more, std::memory_order_relaxed) + more <=
+             host_.limits.max_bodies_bytes ||
+         more < 0;
 }
 
-void Connection::release_body() {
-  if (kept_bytes_ > 0) host_.body_bytes->fetch_sub(kept_bytes_, std::memory_order_relaxed);
-  kept_bytes_ = 0;
-}
+// Whether earlier answers wait for the client to read them. Until it does, its next requests wait,
+// or their answers would fill the memory.
+bool Connection::is_behind() const { return unsent() > kMostUnreadBytes; }
 
 void Connection::parse() {
   if (parsing_) return;
@@ -212,6 +217,7 @@ void Connection::parse() {
   while (!in_.empty() &&
          (state_ == State::idle || state_ == State::head || state_ == State::body)) {
     if (state_ == State::idle) {
+      if (is_behind()) break;
       state_ = State::head;
       since_ = host_.now;
       parser_.emplace();
@@ -227,7 +233,7 @@ void Connection::parse() {
     error_code error;
     const std::size_t n = parser_->put(asio::buffer(in_.data(), window), error);
     in_.erase(0, n);
-    if (state_ == State::body && !keep_body(parser_->get().body().size())) {
+    if (state_ == State::body && !keep(body_bytes_, parser_->get().body().size())) {
       refuse_bodies();
       break;
     }
@@ -407,7 +413,7 @@ void Connection::end_stream() {
 
 void Connection::answer_ended() {
   if (state_ != State::answering) return;
-  release_body();
+  keep(body_bytes_, 0);
   on_gone_ = nullptr;
   streaming_ = false;
   since_ = host_.now;
@@ -416,11 +422,14 @@ void Connection::answer_ended() {
     return;
   }
   state_ = State::idle;
-  if (!in_.empty() && !parsing_) {
-    asio::post(socket_.get_executor(),
-               [self = shared_from_this()] { self->guarded([&] { self->parse(); }); });
-  }
+  if (!in_.empty()) parse_soon();
   wait_readable();
+}
+
+void Connection::parse_soon() {
+  if (parsing_) return;
+  asio::post(socket_.get_executor(),
+             [self = shared_from_this()] { self->guarded([&] { self->parse(); }); });
 }
 
 void Connection::put(std::string_view bytes) {
@@ -430,7 +439,10 @@ void Connection::put(std::string_view bytes) {
 
 void Connection::flush() {
   if (state_ == State::closed) return;
-  const auto too_slow = [this] { return streaming_ && unsent() > host_.limits.max_unsent_bytes; };
+  const auto too_slow = [this] {
+    const bool all_fit = keep(unsent_bytes_, unsent());
+    return !all_fit || (streaming_ && unsent() > host_.limits.max_unsent_bytes);
+  };
   if (writing_) {  // a write is pending and more has been queued
     if (too_slow()) lose(ClientEnd::slow);
     return;
@@ -463,6 +475,8 @@ void Connection::flush() {
   sent_ = 0;
   if (out_.capacity() > kKeptCapacity) out_.shrink_to_fit();
   taken_ = host_.now;
+  keep(unsent_bytes_, 0);
+  if (state_ == State::idle && !in_.empty()) parse_soon();
   if (state_ == State::closing) {
     error_code ignored;
     socket_.shutdown(asio::socket_base::shutdown_send, ignored);
@@ -491,7 +505,8 @@ void Connection::close() {
   if (state_ == State::closed) return;
   state_ = State::closed;
   parser_.reset();
-  release_body();
+  keep(body_bytes_, 0);
+  keep(unsent_bytes_, 0);
   error_code ignored;
   socket_.close(ignored);
   host_.closed(this);

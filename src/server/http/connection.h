@@ -25,7 +25,8 @@ class Connection;
 /// open when the server stops.
 struct ConnectionHost {
   HttpLimits limits;
-  std::atomic<std::int64_t>* body_bytes = nullptr;  // of all threads: max_bodies_bytes
+  // Bytes of bodies and of answers that clients have not read, of all threads: max_bodies_bytes.
+  std::atomic<std::int64_t>* kept_bytes = nullptr;
   HttpHandler handler;
   std::function<void(Connection*)> closed;  // the connection is over
   bool draining = false;                    // close connections after their answers
@@ -74,15 +75,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void on_readable();
   bool may_read();
   void parse();
+  void parse_soon();
   bool on_head();
   bool check_head();
-  bool keep_body(std::size_t bytes);
-  void release_body();
+  bool keep(std::int64_t& kept, std::size_t bytes);
   void on_request();
   void refuse(int status, std::string_view code, std::string message);
   void refuse_bodies();
   void put(std::string_view bytes);
   void flush();
+  bool is_behind() const;
   void answer_ended();
   void lose(ClientEnd why);
 
@@ -90,8 +92,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   ConnectionHost& host_;
   State state_ = State::idle;
   std::optional<Parser> parser_;
-  HttpRequest request_;              // being read: its head
-  std::int64_t kept_bytes_ = 0;      // of its body, counted in the host's body_bytes
+  HttpRequest request_;  // being read: its head
+  // Counted in the host's kept_bytes.
+  std::int64_t body_bytes_ = 0;      // of the request
+  std::int64_t unsent_bytes_ = 0;    // once the client reads more slowly than answers come
   std::size_t extension_bytes_ = 0;  // of its chunks
   std::function<void(std::uint64_t, boost::beast::string_view, boost::system::error_code&)>
       on_chunk_;

@@ -15,10 +15,10 @@ constexpr std::size_t kReadBytes = 64 << 10;
 }  // namespace
 
 ConnectionSet::ConnectionSet(asio::io_context& context, const HttpLimits& limits,
-                             std::atomic<std::int64_t>& body_bytes, std::function<void()> on_closed)
+                             std::atomic<std::int64_t>& kept_bytes, std::function<void()> on_closed)
     : context_(context), on_closed_(std::move(on_closed)) {
   host_.limits = limits;
-  host_.body_bytes = &body_bytes;
+  host_.kept_bytes = &kept_bytes;
   host_.buffer.resize(kReadBytes);
   host_.closed = [this](Connection* c) { remove(c); };
 }

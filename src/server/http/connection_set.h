@@ -14,9 +14,9 @@ namespace lathe {
 class ConnectionSet {
  public:
   /// Runs in the thread of `context` only. `on_closed` is called after a connection has closed.
-  /// `body_bytes`: of all sets of the server; outlives the set.
+  /// `kept_bytes`: of all sets of the server; outlives the set.
   ConnectionSet(boost::asio::io_context& context, const HttpLimits& limits,
-                std::atomic<std::int64_t>& body_bytes, std::function<void()> on_closed);
+                std::atomic<std::int64_t>& kept_bytes, std::function<void()> on_closed);
   void set_handler(HttpHandler handler) { host_.handler = std::move(handler); }
 
   /// Without memory the socket closes. `spare`: as of Connection::start().

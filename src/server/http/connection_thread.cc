@@ -78,10 +78,10 @@ class RemoteAnswer : public HttpAnswer, public std::enable_shared_from_this<Remo
 }  // namespace
 
 ConnectionThread::ConnectionThread(asio::io_context& server, const HttpLimits& limits,
-                                   std::atomic<std::int64_t>& body_bytes, HttpHandler handler,
+                                   std::atomic<std::int64_t>& kept_bytes, HttpHandler handler,
                                    std::function<void()> on_closed)
     : work_(asio::make_work_guard(context_)),
-      set_(context_, limits, body_bytes,
+      set_(context_, limits, kept_bytes,
            [&server, on_closed = std::move(on_closed)] { asio::post(server, on_closed); }) {
   HttpHandler here;
   here.error = handler.error;

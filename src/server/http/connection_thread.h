@@ -20,7 +20,7 @@ class ConnectionThread {
   /// `on_closed` and `handler` are called in the thread that runs `server`, except the handler's
   /// `error` and `reads_body`.
   ConnectionThread(boost::asio::io_context& server, const HttpLimits& limits,
-                   std::atomic<std::int64_t>& body_bytes, HttpHandler handler,
+                   std::atomic<std::int64_t>& kept_bytes, HttpHandler handler,
                    std::function<void()> on_closed);
   /// Ends the thread and aborts the connections that are left.
   ~ConnectionThread();

@@ -70,7 +70,8 @@ class HttpAnswer {
 struct HttpLimits {
   std::int64_t max_connections = 16384;  // and a few more for HttpHandler::spares
   std::size_t max_body_bytes = 16 << 20;
-  std::int64_t max_bodies_bytes = 1 << 30;  // received and not answered yet, of all connections
+  // Of all connections: received and not answered yet, and answers that clients have not read.
+  std::int64_t max_bodies_bytes = 1 << 30;
   std::size_t max_header_bytes = 32 << 10;  // also of a chunked body's trailer, and its extensions
   std::size_t max_headers = 100;
   std::size_t max_unsent_bytes = 4 << 20;  // beyond: the client is too slow and is disconnected

@@ -70,7 +70,7 @@ class AsioServer : public HttpServer {
         acceptor_(context_),
         signals_(context_),
         tick_(context_),
-        own_(context_, limits, body_bytes_, [this] { on_closed(); }) {}
+        own_(context_, limits, kept_bytes_, [this] { on_closed(); }) {}
 
   Result<void> listen(const std::string& host, int port) {
     const auto wrong = [](const std::string& field, const std::string& wanted,
@@ -154,7 +154,7 @@ class AsioServer : public HttpServer {
     own_.set_handler(handler);
     if (thread_count_ > 1) {
       for (int i = 0; i < thread_count_; ++i) {
-        threads_.push_back(std::make_unique<ConnectionThread>(context_, limits_, body_bytes_,
+        threads_.push_back(std::make_unique<ConnectionThread>(context_, limits_, kept_bytes_,
                                                               handler, [this] { on_closed(); }));
       }
     }
@@ -251,7 +251,7 @@ class AsioServer : public HttpServer {
 
   const HttpLimits limits_;
   const int thread_count_;
-  std::atomic<std::int64_t> body_bytes_{0};
+  std::atomic<std::int64_t> kept_bytes_{0};
   asio::io_context context_{1};
   Acceptor acceptor_;
   asio::signal_set signals_;

@@ -40,7 +40,8 @@ void add_limit_flags(Command c, ServeFlags& f) {
   c.add_option("--worker-threads", s.worker_threads, "for JSON, templates and tokens").range(1, 64);
   c.add_option("--max-connections", h.max_connections, "").positive();
   c.add_option("--max-body-bytes", f.max_body_bytes, "of a request").positive();
-  c.add_option("--max-bodies-bytes", h.max_bodies_bytes, "of all requests that are being answered")
+  c.add_option("--max-bodies-bytes", h.max_bodies_bytes,
+               "of bodies being answered, and of unread answers")
       .positive();
   c.add_option("--max-header-bytes", f.max_header_bytes, "").range(1024, 1 << 20);
   c.add_option("--max-queued-requests", s.max_queued_requests,

@@ -302,6 +302,87 @@ TEST(HttpLimits, E2BodiesHaveATotal) {
   }
 }
 
+// A server that answers each request with `bytes` bytes, and counts requests.
+class BigAnswers {
+ public:
+  BigAnswers(std::size_t bytes, const HttpLimits& limits, int threads)
+      : server_(std::move(*HttpServer::bind("127.0.0.1", 0, "", limits, threads))) {
+    HttpHandler handler;
+    handler.error = [](int, std::string_view, std::string) { return HttpResponse(); };
+    handler.request = [this, bytes](const HttpRequest& request,
+                                    const std::shared_ptr<HttpAnswer>& answer) {
+      HttpResponse response;
+      if (request.path == "/big") {
+        ++asked_;
+        response.body.resize(bytes, 'a');
+      }
+      answer->send(std::move(response));
+    };
+    thread_ = std::thread([this, handler] { server_->run(handler, {}); });
+  }
+  ~BigAnswers() {
+    server_->post([this] { server_->stop(); });
+    thread_.join();
+  }
+  int port() const { return server_->port(); }
+  int asked() const { return asked_; }
+  bool lives() const {
+    TestConnection c(port());
+    c.send(request_text("GET", "/"));
+    return c.read_answer().starts_with("HTTP/1.1 200 ");
+  }
+
+ private:
+  std::unique_ptr<HttpServer> server_;
+  std::atomic<int> asked_{0};
+  std::thread thread_;
+};
+
+// A client that sends requests without reading the answers does not fill the memory with them.
+TEST(HttpLimits, E2UnreadAnswersHoldUpTheNextRequests) {
+  constexpr int kRequests = 60;  // their answers are larger than any socket's buffers
+  for (const int threads : {1, 2}) {
+    BigAnswers s(1 << 20, {.max_connections = 100}, threads);
+    std::string many;
+    for (int i = 0; i < kRequests; ++i) many += request_text("GET", "/big");
+    TestConnection c(s.port());
+    c.send(many);
+    EXPECT_TRUE(comes([&] { return s.asked() > 0; }));
+    for (int i = 0; i < 200; ++i) EXPECT_TRUE(s.lives());
+    EXPECT_LT(s.asked(), kRequests);
+    for (int i = 0; i < kRequests; ++i) {
+      EXPECT_EQ(read_test_answer(c.read_answer()).body.size(), 1u << 20) << i;
+    }
+    EXPECT_EQ(s.asked(), kRequests);
+    // More behind them than a connection keeps: it closes after the answers that it owes.
+    TestConnection greedy(s.port());
+    for (int i = 0; i < 100 && greedy.send(many); ++i) {
+    }
+    greedy.read_all();
+    EXPECT_LT(s.asked(), 10 * kRequests);
+    EXPECT_TRUE(s.lives());
+  }
+}
+
+TEST(HttpLimits, E2AnswersHaveATotal) {
+  constexpr std::size_t kBytes = 20 << 20;
+  for (const int threads : {1, 2}) {
+    BigAnswers s(kBytes, {.max_connections = 100, .max_bodies_bytes = kBytes + 1000}, threads);
+    TestConnection first(s.port()), second(s.port());
+    first.send(request_text("GET", "/big"));
+    EXPECT_TRUE(comes([&] { return s.asked() == 1; }));
+    EXPECT_TRUE(s.lives());
+    second.send(request_text("GET", "/big"));
+    EXPECT_LT(second.read_all().size(), kBytes);
+    EXPECT_EQ(read_test_answer(first.read_answer()).body.size(), kBytes);
+    // What was kept is free again.
+    TestConnection third(s.port());
+    third.send(request_text("GET", "/big"));
+    EXPECT_EQ(read_test_answer(third.read_answer()).body.size(), kBytes);
+    EXPECT_TRUE(s.lives());
+  }
+}
+
 // A request that finds no memory ends its connection alone.
 TEST(HttpLimits, E2WithoutMemoryAConnectionEnds) {
   for (const int threads : {1, 2}) {
