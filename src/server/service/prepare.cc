@@ -278,6 +278,7 @@ std::optional<ApiError> compile_grammars(const ServedModel& model, const std::at
         std::chrono::steady_clock::now() - start);
     if (!made) {
       const Error& e = made.error();
+      if (e.field == grammar::kAllConstraints) return ApiError{503, "queue_full", e.message(), ""};
       const bool value = e.code == ErrorCode::malformed || e.field == limited.tokens_path;
       return ApiError{400, value ? "invalid_value" : "unsupported_schema", e.message(), e.field};
     }

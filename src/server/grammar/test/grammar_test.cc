@@ -578,6 +578,28 @@ TEST_F(Grammars, ReasoningComesFirst) {
   }
 }
 
+// A grammar that nothing but the cache holds makes room for another; those of requests do not.
+TEST_F(Grammars, E2AllOfThemHaveALimit) {
+  Cache cache(Vocabulary(token_texts()), 128, 1 << 20);
+  const auto wide = [](int n) { return regex("(" + std::to_string(n) + "[^x]{9000})?y"); };
+  std::vector<std::shared_ptr<Grammar>> used;
+  std::optional<Error> full;
+  for (int n = 0; n < 20 && !full; ++n) {
+    auto made = cache.get(wide(n));
+    if (made) {
+      used.push_back(*made);
+    } else {
+      full = made.error();
+    }
+  }
+  ASSERT_TRUE(full);
+  EXPECT_EQ(full->field, kAllConstraints);
+  EXPECT_GT(used.size(), 0u);
+  EXPECT_EQ(cache.refused(), 1);
+  used.clear();
+  for (int n = 0; n < 20; ++n) EXPECT_TRUE(cache.get(wide(n))) << n;
+}
+
 TEST_F(Grammars, AreSharedByTheirText) {
   Cache cache(Vocabulary(token_texts()), 2);
   const auto first = cache.get(regex("a"));
