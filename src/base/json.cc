@@ -1,8 +1,8 @@
 #include "base/json.h"
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <type_traits>
-#include <unordered_map>
 #include <vector>
 
 #include "base/json_digits.h"
@@ -59,14 +59,14 @@ class Builder {
   }
 
  private:
-  // Objects with more names look them up by hash.
+  // Objects with more names look them up in a tree: names may be chosen to have one hash.
   static constexpr std::size_t kFewNames = 16;
   static constexpr bool kOrdered = std::is_same_v<Json, nlohmann::ordered_json>;
   struct Open {
     Json* value;
     Json* member = nullptr;  // of an object: the value of the last name
     const std::string* name = nullptr;
-    std::unordered_map<std::string, std::size_t> places;  // by name; filled beyond kFewNames
+    std::map<std::string, std::size_t> places;  // by name; filled beyond kFewNames
   };
 
   // Sets the object's next member. Returns it if it is there already, else null.
@@ -244,7 +244,7 @@ class Writer {
   std::string text_;
   std::vector<Open> open_;
   std::size_t member_ = 0;
-  std::unordered_map<std::string, std::size_t> places_;
+  std::map<std::string, std::size_t> places_;
 };
 
 }  // namespace

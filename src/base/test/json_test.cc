@@ -7,6 +7,7 @@
 #include <ctime>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <vector>
 
 namespace lathe {
@@ -100,7 +101,73 @@ TEST(ReadWatchedJson, E1LimitsNameTheValueThatExceedsThem) {
   EXPECT_EQ(path(text, {.nodes = 3}), "a");
 }
 
-// An object of many names is searched by hash.
+// libstdc++'s hash of a string: 8 bytes change h to (h ^ hash_part(bytes)) * kHashFactor.
+constexpr std::uint64_t kHashFactor = 0xc6a4a7935bd1e995;
+std::uint64_t hash_part(std::uint64_t word) {
+  word *= kHashFactor;
+  return (word ^ (word >> 47)) * kHashFactor;
+}
+std::uint64_t word_with_part(std::uint64_t part) {
+  std::uint64_t inverse = 1;  // of the factor, by Newton's iteration
+  for (int i = 0; i < 6; ++i) inverse *= 2 - kHashFactor * inverse;
+  part *= inverse;
+  return (part ^ (part >> 47)) * inverse;
+}
+std::uint64_t random_word(std::mt19937_64& rng) {
+  std::uint64_t out = 0;
+  for (int i = 0; i < 8; ++i) out = out << 8 | ('a' + rng() % 26);
+  return out;
+}
+bool is_plain(std::uint64_t word) {
+  for (; word != 0; word >>= 8) {
+    const std::uint64_t c = word & 255;
+    if (c < ' ' || c > '~' || c == '"' || c == '\\') return false;
+  }
+  return true;
+}
+std::string bytes_of(std::uint64_t word) {
+  return std::string(reinterpret_cast<const char*>(&word), sizeof word);
+}
+
+// 2^bits names with one hash: each has, `bits` times, one of two texts of 16 bytes.
+std::vector<std::string> names_of_one_hash(int bits) {
+  std::mt19937_64 rng(1);
+  std::vector<std::string> names = {""};
+  std::uint64_t h = 0xc70f6907 ^ (16 * static_cast<std::uint64_t>(bits) * kHashFactor);
+  for (int i = 0; i < bits; ++i) {
+    const std::uint64_t first = random_word(rng), second = random_word(rng);
+    const std::uint64_t h1 = (h ^ hash_part(first)) * kHashFactor;
+    const std::uint64_t h2 = (h ^ hash_part(second)) * kHashFactor;
+    std::uint64_t after = 0, other = 0;
+    do {
+      after = random_word(rng);
+      other = word_with_part(hash_part(after) ^ h1 ^ h2);
+    } while (!is_plain(other));
+    h = (h1 ^ hash_part(after)) * kHashFactor;
+    const std::size_t n = names.size();
+    for (std::size_t k = 0; k < n; ++k) {
+      names.push_back(names[k] + bytes_of(second) + bytes_of(other));
+      names[k] += bytes_of(first) + bytes_of(after);
+    }
+  }
+  return names;
+}
+
+// Whoever writes a body chooses its names.
+TEST(ReadWatchedJson, E1NamesOfOneHashAreReadInLinearTime) {
+  const std::vector<std::string> names = names_of_one_hash(14);
+#ifdef __GLIBCXX__
+  EXPECT_EQ(std::hash<std::string>()(names[0]), std::hash<std::string>()(names.back()));
+#endif
+  const auto text = [&](std::size_t n) {
+    std::string out = "{";
+    for (std::size_t i = 0; i < n; ++i) out += "\"" + names[i] + "\":0,";
+    return out + "\"end\":0}";
+  };
+  EXPECT_LT(read_seconds<ordered_json>(text(16'000)), 80 * read_seconds<ordered_json>(text(1'000)));
+}
+
+// An object of many names is searched in a tree.
 TEST(ReadJson, FindsNamesAmongMany) {
   std::string text = "{";
   for (int i = 0; i < 100; ++i) text += "\"" + std::to_string(i) + "\":" + std::to_string(i) + ",";
