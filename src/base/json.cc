@@ -172,7 +172,7 @@ class Builder {
   std::int64_t values_ = 0, nodes_ = 0;
 };
 
-// Writes the parser's events as JSON on one line. `members`: takes those of the outermost object.
+// Writes the parser's events as JSON on one line. `members`: gets the outermost object's members.
 class Writer {
  public:
   using Json = nlohmann::ordered_json;

@@ -30,7 +30,8 @@ bool can_write(int fd) {
   return ready != 0;
 }
 
-// A pipe that poll() calls writable takes PIPE_BUF bytes without blocking. A socket may take fewer.
+// A write of PIPE_BUF bytes to a pipe that poll() calls writable does not block. To a socket it may
+// write fewer.
 bool write_all(int fd, std::string_view text) {
   while (!text.empty()) {
     if (!can_write(fd)) return false;

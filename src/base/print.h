@@ -15,8 +15,8 @@ struct ReaderGone : std::exception {
   const char* what() const noexcept override { return "the reader of stdout has left"; }
 };
 
-/// Opens those of stdin, stdout and stderr that are closed, so that no socket becomes one of them;
-/// reading and writing them still fails. Ignores SIGPIPE, so that writes fail instead. The first
+/// Opens stdin, stdout and stderr if they are closed, so that no socket gets their numbers; reading
+/// and writing them still fails. Ignores SIGPIPE, so that writes fail instead. The first
 /// call of a program.
 void keep_standard_files();
 

@@ -69,7 +69,7 @@ double read_seconds(const std::string& text) {
   return least;
 }
 
-// 16 times the bytes: linear reading takes some 16 times as long, quadratic reading 256 times.
+// 16 times the bytes need 16 times as long if reading is linear, 256 times if it is quadratic.
 TEST(ReadWatchedJson, E1TimeIsLinear) {
   const auto objects = [](int n) {
     std::string out = R"({"unknown":[{})";

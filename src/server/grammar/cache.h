@@ -47,7 +47,7 @@ class Cache {
   std::mutex mutex_;
   std::list<Entry> entries_;  // most recently used first
   std::unordered_map<std::string, std::list<Entry>::iterator> by_key_;
-  std::vector<std::weak_ptr<Grammar>> made_;  // those of requests, too
+  std::vector<std::weak_ptr<Grammar>> made_;  // also what only requests hold
   std::atomic<std::int64_t> compiled_{0}, found_{0}, refused_{0};
 };
 

@@ -578,7 +578,7 @@ TEST_F(Grammars, ReasoningComesFirst) {
   }
 }
 
-// A grammar that nothing but the cache holds makes room for another; those of requests do not.
+// The cache frees its own grammars for another one, but not grammars of requests.
 TEST_F(Grammars, E2AllOfThemHaveALimit) {
   Cache cache(Vocabulary(token_texts()), 128, 1 << 20);
   const auto wide = [](int n) { return regex("(" + std::to_string(n) + "[^x]{9000})?y"); };

@@ -354,7 +354,7 @@ TEST(HttpLimits, E2UnreadAnswersHoldUpTheNextRequests) {
       EXPECT_EQ(read_test_answer(c.read_answer()).body.size(), 1u << 20) << i;
     }
     EXPECT_EQ(s.asked(), kRequests);
-    // More behind them than a connection keeps: it closes after the answers that it owes.
+    // A connection does not keep that many requests: it answers some and closes.
     TestConnection greedy(s.port());
     for (int i = 0; i < 100 && greedy.send(many); ++i) {
     }

@@ -309,6 +309,7 @@ void expect_calls(const PlainJson& calls, bool named) {
     EXPECT_EQ(call["function"]["name"], "add");
     EXPECT_EQ(arguments.size(), 2u);
     for (const char* name : {"x", "y"}) {
+      ASSERT_TRUE(arguments.contains(name)) << arguments;
       EXPECT_GE(arguments[name].get<int>(), 3);
       EXPECT_LE(arguments[name].get<int>(), 12);
     }
@@ -389,6 +390,7 @@ TEST(Constrained, StrictArgumentsFollowTheirSchemaIfTheModelCalls) {
     const PlainJson choice = answer.json()["choices"][0];
     EXPECT_EQ(choice["finish_reason"], "tool_calls") << answer.body;
     EXPECT_EQ(choice["message"]["content"], nullptr);
+    ASSERT_TRUE(choice["message"].contains("tool_calls")) << answer.body;
     const PlainJson calls = choice["message"]["tool_calls"];
     ASSERT_EQ(calls.size(), 1u);
     expect_calls(calls, false);
