@@ -36,13 +36,13 @@ inline void check(const lathe::HttpRequest& request, const lathe::HttpLimits& li
 /// What a connection makes of `bytes` that arrive in pieces.
 inline Scene run(std::string_view bytes, std::size_t piece) {
   Scene out;
-  std::atomic<std::int64_t> body_bytes{0};
+  std::atomic<std::int64_t> kept_bytes{0};
   boost::asio::io_context context;
   lathe::ConnectionHost host;
   host.limits.max_body_bytes = 1000;
   host.limits.max_header_bytes = 1000;
   host.limits.max_headers = 10;
-  host.body_bytes = &body_bytes;
+  host.kept_bytes = &kept_bytes;
   host.buffer.resize(4096);
   host.closed = [](lathe::Connection*) {};
   host.handler.request = [&](lathe::HttpRequest request,
@@ -70,7 +70,7 @@ inline Scene run(std::string_view bytes, std::size_t piece) {
   const auto turn = [&] {
     context.restart();
     context.poll();
-    out.most_body_bytes = std::max(out.most_body_bytes, body_bytes.load());
+    out.most_body_bytes = std::max(out.most_body_bytes, kept_bytes.load());
     for (ssize_t n = 0; (n = recv(ends[0], back.data(), back.size(), 0)) > 0;) {
       out.answers.append(back.data(), static_cast<std::size_t>(n));
     }
@@ -85,7 +85,7 @@ inline Scene run(std::string_view bytes, std::size_t piece) {
   context.restart();
   context.poll();
   connection->close();
-  LATHE_CHECK(body_bytes == 0, "bytes of a body that stay counted");
+  LATHE_CHECK(kept_bytes == 0, "bytes of a body or an answer that stay counted");
   return out;
 }
 
