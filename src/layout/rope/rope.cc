@@ -103,6 +103,9 @@ Result<void> check_config(const RopeConfig& config, std::int64_t positions) {
   if (!(config.theta > 1) || std::isinf(config.theta)) {
     return wrong("rope.theta", "a finite number above 1", config.theta);
   }
+  if (config.pairs && (*config.pairs < 0 || *config.pairs > config.dim / 2)) {
+    return wrong("rope.pairs", "0 to half of rope.dim", *config.pairs);
+  }
   if (positions < 0 || positions > std::int64_t{std::numeric_limits<std::int32_t>::max()}) {
     return wrong("rope.positions", "0 to 2^31 - 1", static_cast<double>(positions));
   }
@@ -173,35 +176,7 @@ std::vector<double> f32_frequencies(const RopeConfig& config) {
   return out;
 }
 
-}  // namespace
-
-YarnRange yarn_range(std::int32_t dim, double theta, const YarnConfig& yarn) {
-  const double context = yarn.original_context;
-  double low = pair_of_turns(dim, theta, context, yarn.beta_fast);
-  double high = pair_of_turns(dim, theta, context, yarn.beta_slow);
-  if (yarn.truncate) {
-    low = std::floor(low);
-    high = std::ceil(high);
-  }
-  return {std::max(low, 0.0), std::min(high, static_cast<double>(dim - 1))};
-}
-
-double rope_magnitude(const RopeConfig& config) {
-  if (config.longrope) return config.longrope->attention_factor;
-  if (!config.yarn) return 1;
-  const YarnConfig& yarn = *config.yarn;
-  if (yarn.attention_factor) return *yarn.attention_factor;
-  return yarn_mscale(yarn.factor, yarn.mscale) / yarn_mscale(yarn.factor, yarn.mscale_all_dim);
-}
-
-bool rope_is_long(const RopeConfig& config, std::int64_t positions) {
-  const auto beyond = [&](double context) { return static_cast<double>(positions) > context; };
-  return (config.longrope && beyond(config.longrope->original_context)) ||
-         (config.dynamic && beyond(config.dynamic->original_context));
-}
-
-std::vector<double> rope_frequencies(const RopeConfig& config, std::int64_t positions) {
-  if (config.f32_angles) return f32_frequencies(config);
+std::vector<double> exact_frequencies(const RopeConfig& config, std::int64_t positions) {
   std::vector<double> out;
   const bool is_long = rope_is_long(config, positions);
   double theta = config.theta;
@@ -232,6 +207,40 @@ std::vector<double> rope_frequencies(const RopeConfig& config, std::int64_t posi
     const double divided = std::clamp((i - range.low) / width, 0.0, 1.0);
     out.push_back(own * (1 - divided) + own / config.yarn->factor * divided);
   }
+  return out;
+}
+
+}  // namespace
+
+YarnRange yarn_range(std::int32_t dim, double theta, const YarnConfig& yarn) {
+  const double context = yarn.original_context;
+  double low = pair_of_turns(dim, theta, context, yarn.beta_fast);
+  double high = pair_of_turns(dim, theta, context, yarn.beta_slow);
+  if (yarn.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  return {std::max(low, 0.0), std::min(high, static_cast<double>(dim - 1))};
+}
+
+double rope_magnitude(const RopeConfig& config) {
+  if (config.longrope) return config.longrope->attention_factor;
+  if (!config.yarn) return 1;
+  const YarnConfig& yarn = *config.yarn;
+  if (yarn.attention_factor) return *yarn.attention_factor;
+  return yarn_mscale(yarn.factor, yarn.mscale) / yarn_mscale(yarn.factor, yarn.mscale_all_dim);
+}
+
+bool rope_is_long(const RopeConfig& config, std::int64_t positions) {
+  const auto beyond = [&](double context) { return static_cast<double>(positions) > context; };
+  return (config.longrope && beyond(config.longrope->original_context)) ||
+         (config.dynamic && beyond(config.dynamic->original_context));
+}
+
+std::vector<double> rope_frequencies(const RopeConfig& config, std::int64_t positions) {
+  std::vector<double> out =
+      config.f32_angles ? f32_frequencies(config) : exact_frequencies(config, positions);
+  std::fill(out.begin() + config.pairs.value_or(config.dim / 2), out.end(), 0.0);
   return out;
 }
 

@@ -93,6 +93,8 @@ struct RopeConfig {
   std::int32_t dim = 64;  // rotary width, even
   double theta = 10000;
   RopePairing pairing = RopePairing::interleaved;
+  // Pairs from this one on have frequency 0 (Gemma 4's "proportional" RoPE); 0: nothing rotates.
+  std::optional<std::int32_t> pairs = std::nullopt;
   // At most one of the five scalings.
   std::optional<YarnConfig> yarn = std::nullopt;
   std::optional<Llama3RopeConfig> llama3 = std::nullopt;

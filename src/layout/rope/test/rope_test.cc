@@ -174,6 +174,22 @@ TEST(Rope, LinearDividesEveryFrequency) {
   for (std::size_t i = 0; i < own.size(); ++i) EXPECT_DOUBLE_EQ(f[i], own[i] / 2.5);
 }
 
+// Gemma 4: theta^(-2i / 512) for the first 64 of 256 pairs.
+TEST(Rope, PairsThatDoNotRotateKeepTheirElements) {
+  const RopeConfig config{
+      .dim = 512, .theta = 1e6, .pairing = RopePairing::split_half, .pairs = 64};
+  const std::vector<double> f = rope_frequencies(config);
+  ASSERT_EQ(f.size(), 256u);
+  EXPECT_DOUBLE_EQ(f[63], std::pow(1e6, -126.0 / 512));
+  EXPECT_EQ(std::ranges::count(f, 0.0), 192);
+  const RopeTable table = *RopeTable::make(config, 1000);
+  EXPECT_EQ(table.cos(LocalPos(999))[64], 1);
+  EXPECT_EQ(table.sin(LocalPos(999))[255], 0);
+  EXPECT_NE(table.sin(LocalPos(999))[63], 0);
+  EXPECT_FALSE(RopeTable::make({.dim = 64, .pairs = 33}, 1).ok());
+  EXPECT_TRUE(RopeTable::make({.dim = 64, .pairs = 0}, 1).ok());
+}
+
 TEST(Rope, RefusesScalingsOutOfRange) {
   const auto field = [](const RopeConfig& config) {
     const auto t = RopeTable::make(config, 4);
