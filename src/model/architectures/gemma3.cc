@@ -37,10 +37,13 @@ void parse_gemma3(ConfigReader& json, ModelConfig& config) {
   config.attention_bias = json.flag("attention_bias", false);
   config.attention_out_bias = config.attention_bias;
   config.tied_embeddings = json.flag("tie_word_embeddings", true);
-  config.qk_norm = true;
-  config.post_norms = true;
+  config.qk_norm = QkNorm::heads;
+  config.norms = {.attention_out = "post_attention_layernorm",
+                  .ffn = "pre_feedforward_layernorm",
+                  .ffn_out = "post_feedforward_layernorm"};
   config.norm_offset = 1;
-  config.scaled_embeddings = true;
+  config.embedding_scale = std::sqrt(static_cast<float>(config.hidden));
+  config.rounded_embedding_scale = true;
   config.activation.kind = ActivationKind::gelu_tanh;
 }
 

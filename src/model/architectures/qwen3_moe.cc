@@ -15,7 +15,7 @@ void parse_qwen3_moe(ConfigReader& json, ModelConfig& config) {
   set_windows(json, config, sliding);
   config.attention_bias = json.flag("attention_bias", false);
   config.attention_out_bias = config.attention_bias;
-  config.qk_norm = true;
+  config.qk_norm = QkNorm::heads;
   MoeConfig& moe = config.moe;
   moe.layer_has_experts.assign(static_cast<std::size_t>(config.layers), 0);
   const std::int32_t every = json.integer("decoder_sparse_step", 1);

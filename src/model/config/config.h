@@ -39,6 +39,14 @@ struct HyperConfig {
   float eps = 0;
 };
 
+/// Names of experts' tensors, after "model.layers.N.".
+struct ExpertNames {
+  std::string_view part = "mlp.";  // precedes all others, and names of dense layers
+  std::string_view router = "gate.weight";
+  std::string_view correction_bias = "gate.e_score_correction_bias";
+  std::string_view gate = "gate_proj", up = "up_proj", down = "down_proj";
+};
+
 struct MoeConfig {
   std::int32_t experts = 0;  // 0: every layer is dense
   std::int32_t ffn = 0;      // width of one expert
@@ -59,7 +67,22 @@ struct MoeConfig {
   // With stacked: gate projections first, then up projections, and no biases (Qwen 3 VL).
   bool halves = false;
   std::vector<std::uint8_t> layer_has_experts;  // [layers]
+  ExpertNames names;
 };
+
+/// Names of the RMSNorms of a layer of grouped-query or latent attention, without ".weight". Empty:
+/// the layer has no such norm. Both norms of outputs are there, or neither.
+struct LayerNorms {
+  std::string_view attention = "input_layernorm";     // of the residual state, before attention
+  std::string_view attention_out = {};                // of attention's output, before it is added
+  std::string_view ffn = "post_attention_layernorm";  // of the residual state, before feed-forward
+  std::string_view ffn_out = {};                      // of feed-forward's output
+
+  bool of_outputs() const { return !attention_out.empty(); }
+};
+
+/// Which parts of q and k an RMSNorm takes: each head, or all heads together (OLMo 2, MiniMax M2).
+enum class QkNorm { none, heads, whole };
 
 /// Sampling defaults of generation_config.json; unset where it gives none. `do_sample: false` is
 /// temperature 0.
@@ -91,11 +114,16 @@ struct ModelConfig {
   bool tied_embeddings = false;
   bool attention_bias = false;      // on q, k and v (Qwen 2); latent: on the down projections
   bool attention_out_bias = false;  // on the output projection
-  bool qk_norm = false;             // RMSNorm per head of q and k (Qwen 3)
-  bool post_norms = false;          // RMSNorm of the outputs of attention and feed-forward (Gemma)
-  float norm_offset = 0;            // added to every norm's weight (Gemma: 1)
-  bool scaled_embeddings = false;   // by sqrt(hidden), rounded to the embeddings' dtype (Gemma)
-  Activation activation;            // of feed-forward layers
+  bool fused_qkv = false;           // one tensor, qkv_proj, has q, k and v (Phi 3)
+  bool fused_gate_up = false;       // one tensor, gate_up_proj, has gate and up (GLM 4, Phi 3)
+  LayerNorms norms;
+  QkNorm qk_norm = QkNorm::none;
+  float norm_offset = 0;      // added to every norm's weight (Gemma: 1)
+  float embedding_scale = 1;  // of token embeddings
+  // The scale is rounded to the embeddings' dtype (Gemma).
+  bool rounded_embedding_scale = false;
+  float logit_scale = 1;  // of logits
+  Activation activation;  // of feed-forward layers
 
   std::vector<LayerGroupConfig> groups;  // at least one; every layer is in exactly one
   MlaConfig mla;                         // latent and window_compressed problems

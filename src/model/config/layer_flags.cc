@@ -71,7 +71,9 @@ void check_attention(const ModelConfig& c, FlagCheck& check) {
   const AttentionProblem& problem = c.groups.front().problem;
   check.only_in(c.attention_bias, {Family::grouped_query, Family::mla}, "attention_bias");
   check.only_in(c.attention_out_bias, {Family::grouped_query, Family::mla}, "attention_out_bias");
-  check.only_in(c.qk_norm, {Family::grouped_query}, "qk_norm");
+  check.only_in(c.qk_norm != QkNorm::none, {Family::grouped_query}, "qk_norm");
+  check.only_in(c.fused_qkv, {Family::grouped_query}, "fused_qkv");
+  check.only_in(c.fused_gate_up, {Family::grouped_query, Family::mla}, "fused_gate_up");
   check.needs(!c.mla.own_indexer.empty(), problem.kind == ProblemKind::sparse_latent,
               "mla.own_indexer", "a sparse_latent problem", name(problem.kind));
   check.needs(problem.kind == ProblemKind::sparse_latent,
@@ -82,8 +84,16 @@ void check_attention(const ModelConfig& c, FlagCheck& check) {
 }
 
 void check_norms(const ModelConfig& c, FlagCheck& check) {
-  check.only_in(c.post_norms, {Family::grouped_query}, "post_norms");
-  check.needs(c.post_norms, c.moe.experts == 0, "post_norms", "dense layers", "experts");
+  check.only_in(c.norms.of_outputs(), {Family::grouped_query}, "norms.attention_out");
+  check.needs(c.norms.of_outputs(), c.moe.experts == 0, "norms.attention_out", "dense layers",
+              "experts");
+  check.needs(true, c.norms.attention_out.empty() == c.norms.ffn_out.empty(), "norms",
+              "norms of both outputs or of none", "one");
+  check.needs(true, c.norms.attention.empty() == c.norms.ffn.empty(), "norms",
+              "norms before both parts or before none", "one");
+  check.needs(c.norms.attention.empty(), c.norms.of_outputs(), "norms.attention",
+              "norms of outputs where none is before them", "none");
+  check.only_in(c.logit_scale != 1, {Family::grouped_query, Family::mla}, "logit_scale");
   check.only_in(c.norm_offset != 0, {Family::grouped_query, Family::mla}, "norm_offset");
   check.only_in(c.hyper.streams > 0, {Family::compressed}, "hyper");
   check.only_in(c.hyper.streams == 0, {Family::grouped_query, Family::mla}, "no hyper");

@@ -13,8 +13,12 @@ namespace lathe {
 ///                       grouped_query     MLA               compressed
 /// attention biases      yes               yes               no
 /// qk_norm               yes               no                no (has its own)
+/// fused_qkv             yes               no                no
+/// fused_gate_up         yes               yes               no
 /// sink                  yes               no                always
-/// post_norms            dense layers      no                no
+/// norms of outputs      dense layers      no                no
+/// no norms before parts with norms of outputs               no
+/// logit_scale           yes               yes               no
 /// norm_offset           yes               yes               no
 /// mla.own_indexer       no                sparse_latent     no (has its own)
 /// mla.o_groups          no                no                always

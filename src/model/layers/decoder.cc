@@ -98,6 +98,8 @@ class Decoder : public Model {
                   std::span<const std::size_t> groups) const;
   void first_norm(const OpsContext& ops, std::int32_t layer, const MutableRowsView& x,
                   const MutableRowsView& h) const;
+  void norm_input(const OpsContext& ops, const MutableRowsView& x, Vector weight,
+                  const MutableRowsView& h) const;
   Result<void> layer(const LayerContext& c, const MutableRowsView& x, const MutableRowsView& h,
                      const Vector* next) const;
   template <class Part>
@@ -196,14 +198,14 @@ Result<std::shared_ptr<const ModelRope>> Decoder::rope_tables(std::int64_t posit
 }
 
 // x += part(h), and then h = the norm of x if the next part has one. part(out, add) computes out =
-// the part's output of this rank, or out +=. With post_norms the output is normed before it is
-// added.
+// the part's output of this rank, or out +=. With norms of outputs the output is normed before it
+// is added.
 template <class Part>
 Result<void> Decoder::add_part(const OpsContext& ops, const MutableRowsView& x,
                                const MutableRowsView& h, Vector out_norm, const Vector* next,
                                const Part& part) const {
   const Arena::Scope scope(*ops.tensors);
-  const bool adds = !config_.post_norms;
+  const bool adds = !config_.norms.of_outputs();
   const MutableRowsView to = adds ? x : alloc_rows(*ops.tensors, x.rows, x.cols);
   const MutableRowsView out = part_rows(ops, to);
   if (auto ok = part(out, adds && ops.communicator == nullptr); !ok) return ok;
@@ -213,7 +215,7 @@ Result<void> Decoder::add_part(const OpsContext& ops, const MutableRowsView& x,
   }
   sum_part(ops, out, to, adds);
   if (!adds) add_rms_norm(ops, constant(to), out_norm, config_.norm_eps, x);
-  if (next != nullptr) rms_norm(ops, constant(x), *next, config_.norm_eps, h);
+  if (next != nullptr) norm_input(ops, x, *next, h);
   return {};
 }
 
@@ -221,7 +223,14 @@ Result<void> Decoder::add_part(const OpsContext& ops, const MutableRowsView& x,
 void Decoder::first_norm(const OpsContext& ops, std::int32_t layer, const MutableRowsView& x,
                          const MutableRowsView& h) const {
   if (config_.is_compressed()) return;
-  rms_norm(ops, constant(x), attention_norm(layer), config_.norm_eps, h);
+  norm_input(ops, x, attention_norm(layer), h);
+}
+
+// h = the norm of x, or x itself if the next part begins without a norm.
+void Decoder::norm_input(const OpsContext& ops, const MutableRowsView& x, Vector weight,
+                         const MutableRowsView& h) const {
+  if (weight.empty()) return cast_rows(ops, constant(x), h);
+  rms_norm(ops, constant(x), weight, config_.norm_eps, h);
 }
 
 // A layer of grouped-query or latent attention, then dense or with experts. h: the norm of x before
@@ -252,8 +261,8 @@ Result<void> Decoder::layer(const LayerContext& c, const MutableRowsView& x,
 
 // As in transformers, the factor is rounded to the embeddings' dtype.
 float Decoder::embedding_scale() const {
-  if (!config_.scaled_embeddings) return 1;
-  const float scale = std::sqrt(static_cast<float>(config_.hidden));
+  const float scale = config_.embedding_scale;
+  if (!config_.rounded_embedding_scale) return scale;
   switch (weights_->embedding.dtype) {
     case DType::bf16:
       return to_f32(to_bf16(scale));

@@ -4,11 +4,22 @@
 
 #include "base/rows.h"
 #include "ops/attend.h"
+#include "ops/cache_write.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"
 #include "ops/qkv.h"
 
 namespace lathe {
+
+namespace {
+
+// out = x's columns from `first` on, unless x is out itself.
+void copy_heads(const OpsContext& ops, const MutableRowsView& x, std::int64_t first,
+                const MutableRowsView& out) {
+  if (x.data != out.data) cast_rows(ops, constant(cols_at(x, first, out.cols)), out);
+}
+
+}  // namespace
 
 Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const RowsView& h,
                            const MutableRowsView& x, bool add) {
@@ -22,12 +33,22 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
   const MutableRowsView q = alloc_rows(arena, h.rows, std::int64_t{p.heads} * p.head_dim);
   // A cache row: all heads' keys, then all heads' values.
   const MutableRowsView kv = alloc_rows(arena, h.rows, k_cols + v_cols);
+  // With norms over all heads q and k have the heads of all ranks.
+  const MutableRowsView all_q = w.q.rows == q.cols ? q : alloc_rows(arena, h.rows, w.q.rows);
+  const MutableRowsView k = cols_at(kv, 0, k_cols);
+  const MutableRowsView all_k = w.k.rows == k_cols ? k : alloc_rows(arena, h.rows, w.k.rows);
   const std::array products = {
-      Product{h, w.q, q, data_or_null(w.q_bias)},
-      Product{h, w.k, cols_at(kv, 0, k_cols), data_or_null(w.k_bias)},
+      Product{h, w.q, all_q, data_or_null(w.q_bias)},
+      Product{h, w.k, all_k, data_or_null(w.k_bias)},
       Product{h, w.v, cols_at(kv, k_cols, v_cols), data_or_null(w.v_bias)},
   };
   matmul(ops, products);
+  if (c.config.qk_norm == QkNorm::whole) {
+    rms_norm(ops, constant(all_q), w.q_norm, c.config.norm_eps, all_q);
+    rms_norm(ops, constant(all_k), w.k_norm, c.config.norm_eps, all_k);
+    copy_heads(ops, all_q, w.q_first, q);
+    copy_heads(ops, all_k, w.k_first, k);
+  }
 
   const MutableRowsView out = alloc_activations(ops, h.rows, std::int64_t{p.heads} * p.v_head_dim);
   for (const Segment& segment : c.segments) {
@@ -43,7 +64,7 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
                       .kv = rows_at(kv, segment.first_row, step.rows),
                       .heads = p.heads,
                       .kv_heads = p.kv_heads,
-                      .norms = c.config.qk_norm,
+                      .norms = c.config.qk_norm == QkNorm::heads,
                       .q_norm = w.q_norm,
                       .k_norm = w.k_norm,
                       .eps = c.config.norm_eps,

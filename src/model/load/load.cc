@@ -178,7 +178,7 @@ class Loader {
     if (!plain(dtype_of(tensor.dtype))) return wrong_dtype(spec, tensor, "F32, BF16 or F16");
     if (headers_only_) return;
     const std::span<float> values = widened(tensor);
-    for (float& v : values) v += spec.offset;
+    for (float& v : values) v = (v + spec.offset) * spec.factor;
     *spec.vector = values;
     if (is_whole(spec)) return;
     const std::vector<float> part = vector_part(spec, values);
@@ -197,6 +197,9 @@ class Loader {
   // Sets this rank's part of a matrix whose bytes have been counted, and returns it.
   WeightView set_part(const TensorSpec& spec, const WeightView& whole) {
     if (headers_only_ || is_whole(spec)) {
+      if (headers_only_) {  // a fused tensor's bytes are counted once
+        weights_.bytes -= whole.bytes() / spec.shape[0] * (spec.shape[0] - spec.part.rows.count);
+      }
       spec.set(whole);
       return whole;
     }

@@ -105,6 +105,9 @@ AttentionRow attention_row(const ModelConfig& config, const Share& share, const 
     const std::int64_t q = std::int64_t{p.heads} * p.head_dim;
     out.kept = row(q) + row(std::int64_t{p.kv_heads} * (p.head_dim + p.v_head_dim)) +
                row(std::int64_t{p.heads} * p.v_head_dim) + q_row(plan, q, false);
+    if (config.qk_norm == QkNorm::whole && share.ranks > 1) {  // q and k of all heads
+      out.kept += row(q * share.ranks) + row(std::int64_t{p.kv_heads} * p.head_dim * share.ranks);
+    }
     return out;
   }
   const std::int64_t q = std::int64_t{p.heads} * (p.qk_nope_head + p.rope);
@@ -198,7 +201,7 @@ Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& ma
     out.tile_row = std::max(out.tile_row, r.tiled);
     selected += 4 * std::int64_t{g.plan.problem.top_k};  // on top of the budget of top-k rows
   }
-  std::int64_t residual = row(config.hidden) * (config.post_norms ? 3 : 2);
+  std::int64_t residual = row(config.hidden) * (config.norms.of_outputs() ? 3 : 2);
   if (config.int4_order && is_gpu(machine.device)) {
     // x with its columns in a weight's order, as bf16.
     std::int64_t cols = config.ffn;

@@ -20,7 +20,7 @@ class Table {
     plain("model.embed_tokens.weight", c_.vocab, c_.hidden, w_.embedding).part.rows = share_.vocab;
     for (std::int32_t l = 0; l < c_.cached_layers(); ++l) layer(l);
     if (c_.drafts) draft(fmt::format("model.layers.{}.", c_.layers), w_.draft);
-    norm("model.norm.weight", c_.hidden, w_.final_norm);
+    norm("model.norm.weight", c_.hidden, w_.final_norm).factor = c_.logit_scale;
     if (!c_.tied_embeddings) {
       plain("lm_head.weight", c_.vocab, c_.hidden, w_.head).part.rows = share_.vocab;
     }
@@ -31,7 +31,7 @@ class Table {
   void layer(std::int32_t l) {
     LayerWeights& w = w_.layers[static_cast<std::size_t>(l)];
     const std::string stem = fmt::format("model.layers.{}.", l);
-    norm(stem + "input_layernorm.weight", c_.hidden, w.attention_norm);
+    named_norm(stem, c_.norms.attention, w.attention_norm);
     if (c_.is_mla()) {
       latent(stem + "self_attn.", c_.attention(l), w.mla);
     } else {
@@ -41,17 +41,14 @@ class Table {
     if (!c_.mla.own_indexer.empty() && c_.mla.own_indexer[at] != 0) {
       indexer(stem + "self_attn.indexer.", c_.attention(l), w.indexer);
     }
-    if (c_.post_norms) {
-      norm(stem + "post_attention_layernorm.weight", c_.hidden, w.attention_out_norm);
-      norm(stem + "pre_feedforward_layernorm.weight", c_.hidden, w.ffn_norm);
-      norm(stem + "post_feedforward_layernorm.weight", c_.hidden, w.ffn_out_norm);
-    } else {
-      norm(stem + "post_attention_layernorm.weight", c_.hidden, w.ffn_norm);
-    }
+    named_norm(stem, c_.norms.attention_out, w.attention_out_norm);
+    named_norm(stem, c_.norms.ffn, w.ffn_norm);
+    named_norm(stem, c_.norms.ffn_out, w.ffn_out_norm);
+    const std::string part = stem + std::string(c_.moe.names.part);
     if (c_.moe.experts > 0 && c_.moe.layer_has_experts[at] != 0) {
-      experts(stem + "mlp.", w.moe);
+      experts(part, w.moe);
     } else {
-      ffn(stem + "mlp.", c_.ffn, share_.ffn, w.ffn);
+      ffn(part, c_.ffn, share_.ffn, w.ffn);
     }
   }
 
@@ -65,19 +62,24 @@ class Table {
   void grouped(const std::string& stem, const AttentionProblem& p, GqaWeights& w) {
     const Range q = times(share_.heads, p.head_dim), out = times(share_.heads, p.v_head_dim);
     const Range k = times(share_.kv_heads, p.head_dim), v = times(share_.kv_heads, p.v_head_dim);
-    linear(stem + "q_proj", p.heads * p.head_dim, c_.hidden, w.q).part.rows = q;
-    linear(stem + "k_proj", p.kv_heads * p.head_dim, c_.hidden, w.k).part.rows = k;
-    linear(stem + "v_proj", p.kv_heads * p.v_head_dim, c_.hidden, w.v).part.rows = v;
+    const std::int64_t q_rows = p.heads * p.head_dim, k_rows = p.kv_heads * p.head_dim;
+    const std::int64_t v_rows = p.kv_heads * p.v_head_dim;
+    const bool whole = c_.qk_norm == QkNorm::whole;  // the norm needs all heads
+    if (whole) w.q_first = q.first, w.k_first = k.first;
+    fused(stem, "qkv_proj", c_.fused_qkv,
+          {{"q_proj", q_rows, whole ? Range{0, q_rows} : q, &w.q},
+           {"k_proj", k_rows, whole ? Range{0, k_rows} : k, &w.k},
+           {"v_proj", v_rows, v, &w.v}});
     linear(stem + "o_proj", c_.hidden, p.heads * p.v_head_dim, w.out).part.cols = out;
     if (c_.attention_bias) {
-      vector(stem + "q_proj.bias", p.heads * p.head_dim, w.q_bias).part.rows = q;
-      vector(stem + "k_proj.bias", p.kv_heads * p.head_dim, w.k_bias).part.rows = k;
-      vector(stem + "v_proj.bias", p.kv_heads * p.v_head_dim, w.v_bias).part.rows = v;
+      vector(stem + "q_proj.bias", q_rows, w.q_bias).part.rows = whole ? Range{0, q_rows} : q;
+      vector(stem + "k_proj.bias", k_rows, w.k_bias).part.rows = whole ? Range{0, k_rows} : k;
+      vector(stem + "v_proj.bias", v_rows, w.v_bias).part.rows = v;
     }
     if (c_.attention_out_bias) out_bias(stem, w.out_bias);
-    if (c_.qk_norm) {
-      norm(stem + "q_norm.weight", p.head_dim, w.q_norm);
-      norm(stem + "k_norm.weight", p.head_dim, w.k_norm);
+    if (c_.qk_norm != QkNorm::none) {
+      norm(stem + "q_norm.weight", whole ? q_rows : p.head_dim, w.q_norm);
+      norm(stem + "k_norm.weight", whole ? k_rows : p.head_dim, w.k_norm);
     }
     if (p.sink) vector(stem + "sinks", p.heads, w.sink).part.rows = share_.heads;
   }
@@ -137,21 +139,24 @@ class Table {
 
   void experts(const std::string& stem, MoeWeights& w) {
     if (c_.moe.stacked) return stacked_experts(stem, w);
-    plain(stem + "gate.weight", c_.moe.experts, c_.hidden, w.router);
+    const ExpertNames& names = c_.moe.names;
+    plain(stem + std::string(names.router), c_.moe.experts, c_.hidden, w.router);
     if (c_.moe.correction_bias) {
-      vector(stem + "gate.e_score_correction_bias", c_.moe.experts, w.bias);
+      vector(stem + std::string(names.correction_bias), c_.moe.experts, w.bias);
     }
     const std::int64_t count = share_.experts.count, width = share_.expert_width.count;
     ExpertStacks& e = w.experts;
     e.gate = e.up = WeightStack::of(count, DType::f32, width, c_.hidden);
     e.down = WeightStack::of(count, DType::f32, c_.hidden, width);
     for (std::int32_t i = 0; i < c_.moe.experts; ++i) {
-      const std::string expert = fmt::format("{}experts.{}.", stem, i);
+      const auto expert = [&](std::string_view name) {
+        return fmt::format("{}experts.{}.{}", stem, i, name);
+      };
       const TensorPart up = expert_part(share_, i, {share_.expert_width, {0, c_.hidden}});
       const TensorPart down = expert_part(share_, i, {{0, c_.hidden}, share_.expert_width});
-      stacked(expert + "gate_proj", c_.moe.ffn, c_.hidden, up, i, e.gate, e.gate);
-      stacked(expert + "up_proj", c_.moe.ffn, c_.hidden, up, i, e.up, e.gate);
-      stacked(expert + "down_proj", c_.hidden, c_.moe.ffn, down, i, e.down, e.down);
+      stacked(expert(names.gate), c_.moe.ffn, c_.hidden, up, i, e.gate, e.gate);
+      stacked(expert(names.up), c_.moe.ffn, c_.hidden, up, i, e.up, e.gate);
+      stacked(expert(names.down), c_.hidden, c_.moe.ffn, down, i, e.down, e.down);
     }
     if (c_.moe.shared > 0) {
       ffn(stem + "shared_experts.", std::int64_t{c_.moe.shared} * c_.moe.ffn, share_.shared,
@@ -161,11 +166,30 @@ class Table {
 
   // width: of the whole layer; share: this rank's of it.
   void ffn(const std::string& stem, std::int64_t width, const Range& share, FfnWeights& w) {
-    linear(stem + "gate_proj", width, c_.hidden, w.gate).part.rows = share;
-    linear(stem + "up_proj", width, c_.hidden, w.up).part.rows = share;
+    fused(stem, "gate_up_proj", c_.fused_gate_up,
+          {{"gate_proj", width, share, &w.gate}, {"up_proj", width, share, &w.up}});
     linear(stem + "down_proj", c_.hidden, width, w.down).part.cols = share;
   }
 
+  // Rows of a matrix that may be part of a fused one.
+  struct FusedRows {
+    std::string_view name;  // alone
+    std::int64_t rows;      // of the whole model
+    Range share;            // of these rows, this rank's
+    WeightView* to;
+  };
+  // Matrices of one input, each a tensor, or with `is_fused` one after the other in tensor `name`.
+  void fused(const std::string& stem, std::string_view name, bool is_fused,
+             std::initializer_list<FusedRows> matrices) {
+    std::int64_t all = 0, first = 0;
+    for (const FusedRows& m : matrices) all += m.rows;
+    for (const FusedRows& m : matrices) {
+      TensorSpec& spec = linear(stem + std::string(is_fused ? name : m.name),
+                                is_fused ? all : m.rows, c_.hidden, *m.to);
+      spec.part.rows = {m.share.first + (is_fused ? first : 0), m.share.count};
+      first += m.rows;
+    }
+  }
   TensorSpec& linear(const std::string& stem, std::int64_t rows, std::int64_t cols,
                      WeightView& to) {
     TensorSpec& spec = plain(stem + ".weight", rows, cols, to);
@@ -223,8 +247,14 @@ class Table {
     return spec;
   }
   // The weight of an RMSNorm. The indexer's k_norm is a LayerNorm, which has no offset.
-  void norm(std::string name, std::int64_t n, Vector& to) {
-    vector(std::move(name), n, to).offset = c_.norm_offset;
+  TensorSpec& norm(std::string name, std::int64_t n, Vector& to) {
+    TensorSpec& spec = vector(std::move(name), n, to);
+    spec.offset = c_.norm_offset;
+    return spec;
+  }
+  // A norm that the layer may not have.
+  void named_norm(const std::string& stem, std::string_view name, Vector& to) {
+    if (!name.empty()) norm(fmt::format("{}{}.weight", stem, name), c_.hidden, to);
   }
 
   const ModelConfig& c_;

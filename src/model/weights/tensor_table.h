@@ -54,6 +54,7 @@ struct TensorSpec {
   // The stack's matrices are concatenated by rows: [count * rows, cols].
   bool joined = false;
   float offset = 0;  // vectors: added to every element
+  float factor = 1;  // vectors: multiplies every sum
   // A linear layer's weight, which may be in any of weight_formats(), whatever the config says; of
   // DeepSeek V4, with block_fp8, in e4m3 with scales in scale_name().
   bool linear = false;

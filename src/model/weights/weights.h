@@ -37,8 +37,10 @@ struct GqaWeights {
   WeightView v;                             // [kv_heads * v_head_dim, hidden]
   WeightView out;                           // [hidden, heads * v_head_dim]
   Vector q_bias, k_bias, v_bias, out_bias;  // or empty
-  Vector q_norm, k_norm;                    // [head_dim], or empty
-  Vector sink;                              // [heads], or empty
+  Vector q_norm, k_norm;                    // [head_dim], [all heads * head_dim], or empty
+  // With norms over all heads q and k have those of all ranks, and this rank's begin at these rows.
+  std::int64_t q_first = 0, k_first = 0;
+  Vector sink;  // [heads], or empty
 };
 
 struct MlaWeights {

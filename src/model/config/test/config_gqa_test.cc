@@ -19,7 +19,7 @@ using testing::HasSubstr;
 TEST(ModelConfig, Qwen3HasItsOwnHeadDim) {
   const ModelConfig c = parsed(qwen3());
   EXPECT_EQ(c.groups.front().problem, gqa_problem(16, 8, 128));
-  EXPECT_TRUE(c.qk_norm);
+  EXPECT_EQ(c.qk_norm, QkNorm::heads);
   EXPECT_FALSE(c.attention_bias);
   EXPECT_TRUE(c.tied_embeddings);
   EXPECT_EQ(c.groups.front().rope.pairing, RopePairing::split_half);
@@ -32,7 +32,7 @@ TEST(ModelConfig, Qwen2HasBiasesAndLlamaNone) {
   j["architectures"] = {"Qwen2ForCausalLM"};
   EXPECT_TRUE(parsed(j).attention_bias);
   EXPECT_FALSE(parsed(j).attention_out_bias);
-  EXPECT_FALSE(parsed(j).qk_norm);
+  EXPECT_EQ(parsed(j).qk_norm, QkNorm::none);
   j["architectures"] = {"LlamaForCausalLM"};
   EXPECT_FALSE(parsed(j).attention_bias);
   j.erase("head_dim");
@@ -82,7 +82,7 @@ TEST(ModelConfig, MistralHasItsWindowInAllLayers) {
   j["sliding_window"] = 4096;
   EXPECT_EQ(parsed(j).groups.size(), 1u);
   EXPECT_EQ(parsed(j).attention(27).window, 4096);
-  EXPECT_FALSE(parsed(j).qk_norm);
+  EXPECT_EQ(parsed(j).qk_norm, QkNorm::none);
 }
 
 // XiaomiMiMo's modeling_mimo.py: Qwen 2 with draft layers.
@@ -91,7 +91,8 @@ TEST(ModelConfig, MiMoIsQwen2) {
   j["architectures"] = {"MiMoForCausalLM"};
   const ModelConfig mimo = parsed(j);
   EXPECT_TRUE(mimo.attention_bias);
-  EXPECT_FALSE(mimo.qk_norm || mimo.attention_out_bias);
+  EXPECT_EQ(mimo.qk_norm, QkNorm::none);
+  EXPECT_FALSE(mimo.attention_out_bias);
   EXPECT_EQ(mimo.attention(0), parsed(qwen3()).attention(0));
 }
 
@@ -110,8 +111,9 @@ TEST(ModelConfig, Gemma3) {
   EXPECT_EQ(c.groups[1].rope.theta, 1000000);
   EXPECT_EQ(c.groups[1].rope.linear_factor, 8);
   EXPECT_TRUE(c.tied_embeddings);
-  EXPECT_TRUE(c.post_norms);
-  EXPECT_TRUE(c.scaled_embeddings);
+  EXPECT_EQ(c.norms.attention_out, "post_attention_layernorm");
+  EXPECT_EQ(c.embedding_scale, std::sqrt(static_cast<float>(c.hidden)));
+  EXPECT_TRUE(c.rounded_embedding_scale);
   EXPECT_EQ(c.norm_offset, 1);
   EXPECT_EQ(c.activation.kind, ActivationKind::gelu_tanh);
 

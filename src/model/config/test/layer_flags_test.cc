@@ -27,9 +27,15 @@ struct FlagCase {
 
 // Each of these would be ignored in silence: no layer of that family reads the field.
 TEST(LayerFlags, WhatNoLayerComputesIsRefusedByName) {
-  const auto post_norms = [](ModelConfig& c) { c.post_norms = true; };
+  const auto post_norms = [](ModelConfig& c) { c.norms.attention_out = c.norms.ffn_out = "out"; };
   const auto norm_offset = [](ModelConfig& c) { c.norm_offset = 1; };
-  const auto qk_norm = [](ModelConfig& c) { c.qk_norm = true; };
+  const auto qk_norm = [](ModelConfig& c) { c.qk_norm = QkNorm::heads; };
+  const auto whole_norm = [](ModelConfig& c) { c.qk_norm = QkNorm::whole; };
+  const auto fused_qkv = [](ModelConfig& c) { c.fused_qkv = true; };
+  const auto fused_gate_up = [](ModelConfig& c) { c.fused_gate_up = true; };
+  const auto logit_scale = [](ModelConfig& c) { c.logit_scale = 2; };
+  const auto one_out_norm = [](ModelConfig& c) { c.norms.attention_out = "out"; };
+  const auto no_norms = [](ModelConfig& c) { c.norms.attention = c.norms.ffn = {}; };
   const auto bias = [](ModelConfig& c) { c.attention_bias = true; };
   const auto out_bias = [](ModelConfig& c) { c.attention_out_bias = true; };
   const auto sink = [](ModelConfig& c) { c.groups.back().problem.sink = true; };
@@ -50,31 +56,38 @@ TEST(LayerFlags, WhatNoLayerComputesIsRefusedByName) {
     c.groups.push_back(c.groups.front());
     c.groups.back().problem.kind = ProblemKind::grouped_query;
   };
-  for (const auto& [name, set, field] : {FlagCase{"deepseek_v3", post_norms, "post_norms"},
-                                         FlagCase{"deepseek_v32", post_norms, "post_norms"},
-                                         FlagCase{"deepseek_v4", post_norms, "post_norms"},
-                                         FlagCase{"qwen3_moe", post_norms, "post_norms"},
-                                         FlagCase{"deepseek_v4", norm_offset, "norm_offset"},
-                                         FlagCase{"deepseek_v3", qk_norm, "qk_norm"},
-                                         FlagCase{"deepseek_v4", qk_norm, "qk_norm"},
-                                         FlagCase{"deepseek_v4", bias, "attention_bias"},
-                                         FlagCase{"deepseek_v4", out_bias, "attention_out_bias"},
-                                         FlagCase{"deepseek_v3", sink, "sink"},
-                                         FlagCase{"deepseek_v4", no_sink, "sink"},
-                                         FlagCase{"llama", streams, "hyper"},
-                                         FlagCase{"deepseek_v3", streams, "hyper"},
-                                         FlagCase{"qwen3_moe", hash, "moe.hash_layers"},
-                                         FlagCase{"deepseek_v3", hash, "moe.hash_layers"},
-                                         FlagCase{"deepseek_v3", groups, "mla.o_groups"},
-                                         FlagCase{"llama", indexers, "mla.own_indexer"},
-                                         FlagCase{"deepseek_v3", indexers, "mla.own_indexer"},
-                                         FlagCase{"deepseek_v32", no_indexers, "mla.own_indexer"},
-                                         FlagCase{"gpt_oss", shared, "moe.stacked"},
-                                         FlagCase{"gpt_oss", correction, "moe.stacked"},
-                                         FlagCase{"qwen3_moe", mxfp4, "mxfp4"},
-                                         FlagCase{"deepseek_v4", none_shared, "moe"},
-                                         FlagCase{"deepseek_v4", dense, "moe"},
-                                         FlagCase{"deepseek_v3", family, "groups"}}) {
+  for (const auto& [name, set, field] :
+       {FlagCase{"deepseek_v3", post_norms, "norms.attention_out"},
+        FlagCase{"deepseek_v32", post_norms, "norms.attention_out"},
+        FlagCase{"deepseek_v4", post_norms, "norms.attention_out"},
+        FlagCase{"qwen3_moe", post_norms, "norms.attention_out"},
+        FlagCase{"deepseek_v4", norm_offset, "norm_offset"},
+        FlagCase{"deepseek_v3", qk_norm, "qk_norm"},
+        FlagCase{"deepseek_v4", qk_norm, "qk_norm"},
+        FlagCase{"deepseek_v3", whole_norm, "qk_norm"},
+        FlagCase{"deepseek_v3", fused_qkv, "fused_qkv"},
+        FlagCase{"deepseek_v4", fused_gate_up, "fused_gate_up"},
+        FlagCase{"deepseek_v4", logit_scale, "logit_scale"},
+        FlagCase{"llama", one_out_norm, "norms"},
+        FlagCase{"llama", no_norms, "norms.attention"},
+        FlagCase{"deepseek_v4", bias, "attention_bias"},
+        FlagCase{"deepseek_v4", out_bias, "attention_out_bias"},
+        FlagCase{"deepseek_v3", sink, "sink"},
+        FlagCase{"deepseek_v4", no_sink, "sink"},
+        FlagCase{"llama", streams, "hyper"},
+        FlagCase{"deepseek_v3", streams, "hyper"},
+        FlagCase{"qwen3_moe", hash, "moe.hash_layers"},
+        FlagCase{"deepseek_v3", hash, "moe.hash_layers"},
+        FlagCase{"deepseek_v3", groups, "mla.o_groups"},
+        FlagCase{"llama", indexers, "mla.own_indexer"},
+        FlagCase{"deepseek_v3", indexers, "mla.own_indexer"},
+        FlagCase{"deepseek_v32", no_indexers, "mla.own_indexer"},
+        FlagCase{"gpt_oss", shared, "moe.stacked"},
+        FlagCase{"gpt_oss", correction, "moe.stacked"},
+        FlagCase{"qwen3_moe", mxfp4, "mxfp4"},
+        FlagCase{"deepseek_v4", none_shared, "moe"},
+        FlagCase{"deepseek_v4", dense, "moe"},
+        FlagCase{"deepseek_v3", family, "groups"}}) {
     ModelConfig config = config_of_fixture(name);
     ASSERT_TRUE(check_layer_flags(config).ok()) << name;
     set(config);

@@ -138,7 +138,7 @@ TEST(TextTower, Qwen3Vl) {
   text["rope_scaling"] = {
       {"mrope_interleaved", true}, {"mrope_section", {24, 20, 20}}, {"rope_type", "default"}};
   const ModelConfig c = parsed(j);
-  EXPECT_TRUE(c.qk_norm);
+  EXPECT_EQ(c.qk_norm, QkNorm::heads);
   EXPECT_FALSE(c.tied_embeddings);
   EXPECT_EQ(c.groups.front().rope.theta, 500000);  // Qwen3VLTextConfig
   EXPECT_EQ(c.groups.front().problem, gqa_problem(32, 8, 128));
@@ -187,10 +187,10 @@ TEST(TextTower, WrappersOfOtherNames) {
   EXPECT_FALSE(mistral.tied_embeddings);
   EXPECT_EQ(mistral.attention(0), parsed(mistral3()).attention(0));
   j["text_config"]["model_type"] = "qwen3";
-  EXPECT_TRUE(parsed(j).qk_norm);
+  EXPECT_EQ(parsed(j).qk_norm, QkNorm::heads);
   j["text_config"]["model_type"] = "qwen2";
   EXPECT_TRUE(parsed(j).attention_bias);
-  EXPECT_FALSE(parsed(j).qk_norm);
+  EXPECT_EQ(parsed(j).qk_norm, QkNorm::none);
 }
 
 TEST(TextTower, TensorNames) {
