@@ -512,7 +512,8 @@ MODELS = {
                 "rope_type": "yarn",
                 "rope_theta": 10000.0,
                 "factor": 4.0,
-                "original_max_position_embeddings": 128,
+                "max_position_embeddings": 2048,
+            "original_max_position_embeddings": 512,
                 "attention_factor": 1.25,
                 "partial_rotary_factor": 0.5,
             },
@@ -522,6 +523,148 @@ MODELS = {
             "generated": True,
             "computed_by": ("Glm4MoeForCausalLM", {"attention_bias": True, "first_k_dense_replace": 2, "use_qk_norm": False}),
         },
+    ),
+}
+
+BF16 = {"dtype": torch.bfloat16, "generated": True}
+# Families of grouped-query layers with other parts than Llama's.
+MODELS |= {
+    "mixtral": (
+        "MixtralForCausalLM",
+        TEXT | {"num_attention_heads": 6, "num_key_value_heads": 2, "intermediate_size": 24, "num_local_experts": 7, "num_experts_per_tok": 2},
+        BF16 | {"names": "mixtral"},
+    ),
+    "minimax_m2": (
+        "MiniMaxM2ForCausalLM",
+        TEXT
+        | {
+            "num_attention_heads": 6,
+            "num_key_value_heads": 2,
+            "head_dim": 32,
+            "rotary_dim": 16,
+            "intermediate_size": 24,
+            "num_local_experts": 7,
+            "num_experts_per_tok": 2,
+            "rope_theta": 5000000.0,
+            "scoring_func": "sigmoid",
+        },
+        BF16 | {"names": "mixtral"},
+    ),
+    "glm4_moe": (
+        "Glm4MoeForCausalLM",
+        TEXT
+        | SMALL
+        | {
+            "num_hidden_layers": 3,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 2,
+            "head_dim": 32,
+            "partial_rotary_factor": 0.5,
+            "first_k_dense_replace": 1,
+            "n_group": 1,
+            "topk_group": 1,
+            "routed_scaling_factor": 1.7,
+            "attention_bias": True,
+            "use_qk_norm": True,
+            "num_nextn_predict_layers": 1,
+        },
+        BF16,
+    ),
+    "smollm3": (
+        "SmolLM3ForCausalLM",
+        TEXT
+        | {
+            "num_hidden_layers": 5,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 2,
+            "no_rope_layers": [1, 1, 1, 0, 1],
+            "rope_theta": 5000000.0,
+            "tie_word_embeddings": True,
+            "pad_token_id": 0,
+        },
+        BF16,
+    ),
+    "seed_oss": (
+        "SeedOssForCausalLM",
+        TEXT | {"num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 32, "attention_out_bias": False, "rope_theta": 1e7},
+        BF16,
+    ),
+    "granite": (
+        "GraniteForCausalLM",
+        TEXT
+        | {
+            "num_attention_heads": 6,
+            "num_key_value_heads": 2,
+            "embedding_multiplier": 1.5,
+            "attention_multiplier": 0.35,
+            "residual_multiplier": 0.8,
+            "logits_scaling": 1.5,
+            "tie_word_embeddings": True,
+            "rope_theta": 1e7,
+        },
+        BF16,
+    ),
+    "olmo2": ("Olmo2ForCausalLM", TEXT | {"num_attention_heads": 6, "num_key_value_heads": 2, "rope_theta": 5e5}, BF16),
+    "olmo3": (
+        "Olmo3ForCausalLM",
+        TEXT
+        | {
+            "num_hidden_layers": 4,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 2,
+            "sliding_window": 24,
+            "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
+            "rope_theta": 500000.0,
+            "rope_scaling": {
+                "rope_type": "yarn",
+                "factor": 8.0,
+                "original_max_position_embeddings": 64,
+                "attention_factor": 1.2079441541679836,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+            },
+        },
+        BF16,
+    ),
+    "exaone4": (
+        "Exaone4ForCausalLM",
+        TEXT
+        | {
+            "num_hidden_layers": 4,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 2,
+            "head_dim": 32,
+            "sliding_window": 24,
+            "sliding_window_pattern": "LLLG",
+            "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
+            "rope_theta": 1000000.0,
+        },
+        BF16,
+    ),
+    "glm4": (
+        "Glm4ForCausalLM",
+        TEXT | {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32, "partial_rotary_factor": 0.5, "attention_bias": True, "pad_token_id": 0},
+        BF16,
+    ),
+    "phi3": (
+        "Phi3ForCausalLM",
+        TEXT
+        | {
+            "num_attention_heads": 6,
+            "num_key_value_heads": 2,
+            "hidden_size": 192,
+            "max_position_embeddings": 2048,
+            "original_max_position_embeddings": 512,
+            "partial_rotary_factor": 0.5,
+            "rope_theta": 10000.0,
+            "pad_token_id": 0,
+            "rope_scaling": {
+                "type": "longrope",
+                "short_factor": [1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 1.8, 2.0],
+                "long_factor": [1.0, 1.3, 1.9, 2.8, 4.0, 6.5, 9.0, 13.0],
+            },
+        },
+        BF16,
     ),
 }
 # Architectures that transformers computes by another one's class: its name, and the configuration's.
@@ -609,8 +752,28 @@ def dequantise_blocks(codes, scales):
     return out
 
 
+# Renames of experts, in this order.
+EXPERTS = {
+    "mixtral": [
+        (".mlp.", ".block_sparse_moe."),
+        (".gate.e_score_correction_bias", ".e_score_correction_bias"),
+        (".gate_proj.", ".w1."),
+        (".up_proj.", ".w3."),
+        (".down_proj.", ".w2."),
+    ]
+}
+
+
 def checkpoint_names(model, storage):
     """(name in a published checkpoint, the view of the parameter that it names)."""
+    for name, t in module_names(model, storage):
+        for old, new in EXPERTS.get(storage.get("names"), []):
+            name = name.replace(old, new)
+        yield name, t
+
+
+def module_names(model, storage):
+    """The same with the names of transformers' modules, and each expert's matrices."""
     for name, t in text_parameters(model, storage.get("tower")):
         if name.endswith("lm_head.weight") and model.config.tie_word_embeddings:
             continue
@@ -786,8 +949,9 @@ class RouterMargins:
             self.rows.append(best[:, k - 1] - best[:, k])
             return
         choice = logits.sigmoid() + module.e_score_correction_bias
-        groups = choice.view(len(x), module.num_group, -1)
-        if module.num_group > 1:
+        group_count = getattr(module, "num_group", 1)
+        groups = choice.view(len(x), group_count, -1)
+        if group_count > 1:
             sums = groups.topk(2, dim=-1)[0].sum(dim=-1)
             order, kept = sums.sort(dim=-1, descending=True)
             group_gap = order[:, module.topk_group - 1] - order[:, module.topk_group]

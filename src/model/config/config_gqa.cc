@@ -39,15 +39,28 @@ void set_windows(ConfigReader& json, ModelConfig& config, const std::vector<std:
     config.all_layers().problem.window = window;
     return;
   }
+  split_layers(config, sliding, {"full", "window"});
+  for (LayerGroupConfig& group : config.groups) {
+    if (sliding[static_cast<std::size_t>(group.layers.front())] != 0) group.problem.window = window;
+  }
+}
+
+void split_layers(ModelConfig& config, const std::vector<std::uint8_t>& flags,
+                  std::array<std::string_view, 2> names) {
+  const auto set = std::ranges::count(flags, 1);
+  if (set == 0 || set == config.layers) return;
   const LayerGroupConfig all = config.all_layers();
   config.groups.clear();
-  for (const std::uint8_t has : {sliding.front(), static_cast<std::uint8_t>(1 - sliding.front())}) {
+  for (const std::uint8_t has : {flags.front(), static_cast<std::uint8_t>(1 - flags.front())}) {
     LayerGroupConfig& group = config.groups.emplace_back(all);
-    group.name = has != 0 ? "window" : "full";
-    group.problem.window = has != 0 ? window : 0;
+    group.name = names[has];
     std::erase_if(group.layers,
-                  [&](std::int32_t l) { return sliding[static_cast<std::size_t>(l)] != has; });
+                  [&](std::int32_t l) { return flags[static_cast<std::size_t>(l)] != has; });
   }
+}
+
+RopeConfig no_rope(const RopeConfig& rope) {
+  return {.dim = rope.dim, .pairing = rope.pairing, .pairs = 0};
 }
 
 void parse_gqa_dims(ConfigReader& json, ModelConfig& config, const GqaDefaults& defaults,

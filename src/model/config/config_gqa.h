@@ -1,7 +1,9 @@
 // Reads the keys of config.json that architectures with grouped-query attention share.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "model/config/config.h"
@@ -30,6 +32,24 @@ std::vector<std::uint8_t> parse_layer_types(ConfigReader& json, const ModelConfi
 /// layer's first.
 void set_windows(ConfigReader& json, ModelConfig& config, const std::vector<std::uint8_t>& sliding,
                  std::int32_t absent = 4096);
+
+/// Splits all_layers() into two groups by `flags` [layers], the first layer's first: names[1] has
+/// the layers with 1. One kind of layer stays one group.
+void split_layers(ModelConfig& config, const std::vector<std::uint8_t>& flags,
+                  std::array<std::string_view, 2> names);
+
+/// The identity, in place of `rope`: layers that know no positions.
+RopeConfig no_rope(const RopeConfig& rope);
+
+/// Norms of OLMo 2 and EXAONE 4: of what a part adds, none before it.
+inline constexpr LayerNorms kOutputNorms{.attention = {},
+                                         .attention_out = "post_attention_layernorm",
+                                         .ffn = {},
+                                         .ffn_out = "post_feedforward_layernorm"};
+
+/// Mixtral's experts; w1 is the gate, w3 up, w2 down.
+inline constexpr ExpertNames kMixtralExperts{
+    .part = "block_sparse_moe.", .gate = "w1", .up = "w3", .down = "w2"};
 
 /// Reads the dims, and windows in Qwen 2 and 3's form: layer_types, or use_sliding_window,
 /// sliding_window and max_window_layers.

@@ -123,11 +123,15 @@ void parse_mla_attention(ConfigReader& json, ModelConfig& config, const MlaDefau
   config.shared_draft_choice = json.flag("index_share_for_mtp_iteration", false);
 }
 
-void parse_mla(ConfigReader& json, ModelConfig& config, const MlaDefaults& defaults) {
-  parse_mla_attention(json, config, defaults);
+void parse_v3_experts(ConfigReader& json, ModelConfig& config, const MlaDefaults& defaults) {
   if (parse_expert_sizes(json, config, defaults)) {
     parse_sigmoid_router(json, config.moe, defaults);
   }
+}
+
+void parse_mla(ConfigReader& json, ModelConfig& config, const MlaDefaults& defaults) {
+  parse_mla_attention(json, config, defaults);
+  parse_v3_experts(json, config, defaults);
 }
 
 void parse_indexer(ConfigReader& json, ModelConfig& config, RopePairing pairing) {

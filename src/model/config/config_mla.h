@@ -28,6 +28,9 @@ bool parse_expert_sizes(ConfigReader& json, ModelConfig& config, const MlaDefaul
 /// key is required. Needs moe.group_best.
 void parse_groups(ConfigReader& json, MoeConfig& moe, const MlaDefaults& defaults);
 
+/// Reads DeepSeek V3's experts, with their grouped sigmoid router, if some layers have any.
+void parse_v3_experts(ConfigReader& json, ModelConfig& config, const MlaDefaults& defaults);
+
 /// Reads dense latent attention, RoPE, and the experts with their grouped sigmoid router.
 void parse_mla(ConfigReader& json, ModelConfig& config, const MlaDefaults& defaults);
 

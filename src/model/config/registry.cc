@@ -12,7 +12,12 @@ constexpr std::array kArchitectures = {
     Architecture{.name = "DeepseekV32ForCausalLM", .parse = parse_deepseek_v32, .bos = 0, .eos = 1},
     Architecture{.name = "DeepseekV3ForCausalLM", .parse = parse_deepseek_v3, .bos = 0, .eos = 1},
     Architecture{.name = "DeepseekV4ForCausalLM", .parse = parse_deepseek_v4, .bos = 0, .eos = 1},
+    Architecture{
+        .name = "Exaone4ForCausalLM", .parse = parse_exaone4, .norm_eps = 1e-5, .bos = 0, .eos = 2},
     Architecture{.name = "Gemma3ForCausalLM", .parse = parse_gemma3, .bos = 2, .eos = 1},
+    Architecture{
+        .name = "Glm4ForCausalLM", .parse = parse_glm4, .norm_eps = 1.5625e-7, .eos = 151329},
+    Architecture{.name = "Glm4MoeForCausalLM", .parse = parse_glm4_moe, .norm_eps = 1e-5},
     Architecture{.name = "Glm4MoeLiteForCausalLM",
                  .parse = parse_glm4_moe_lite,
                  .norm_eps = 1e-5,
@@ -25,18 +30,30 @@ constexpr std::array kArchitectures = {
                  .eos = 1},
     Architecture{
         .name = "GptOssForCausalLM", .parse = parse_gpt_oss, .mxfp4 = true, .norm_eps = 1e-5},
+    Architecture{.name = "GraniteForCausalLM", .parse = parse_granite, .bos = 1, .eos = 2},
     Architecture{.name = "LlamaForCausalLM", .parse = parse_llama, .bos = 1, .eos = 2},
     Architecture{.name = "MiMoForCausalLM", .parse = parse_mimo},
+    Architecture{
+        .name = "MiniMaxM2ForCausalLM", .parse = parse_minimax_m2, .bos = 200034, .eos = 200020},
     Architecture{.name = "Ministral3ForCausalLM",
                  .parse = parse_ministral3,
                  .norm_eps = 1e-5,
                  .bos = 1,
                  .eos = 2},
     Architecture{.name = "MistralForCausalLM", .parse = parse_mistral, .bos = 1, .eos = 2},
+    Architecture{
+        .name = "MixtralForCausalLM", .parse = parse_mixtral, .norm_eps = 1e-5, .bos = 1, .eos = 2},
+    Architecture{.name = "Olmo2ForCausalLM", .parse = parse_olmo2, .norm_eps = 1e-5, .eos = 50279},
+    Architecture{.name = "Olmo3ForCausalLM", .parse = parse_olmo3, .norm_eps = 1e-5, .eos = 50279},
+    Architecture{
+        .name = "Phi3ForCausalLM", .parse = parse_phi3, .norm_eps = 1e-5, .bos = 1, .eos = 32000},
     Architecture{"Qwen2ForCausalLM", parse_qwen2},
     Architecture{"Qwen3ForCausalLM", parse_qwen3},
     Architecture{"Qwen3MoeForCausalLM", parse_qwen3_moe},
     Architecture{.name = "SarvamMLAForCausalLM", .parse = parse_sarvam_mla},
+    Architecture{.name = "SeedOssForCausalLM", .parse = parse_seed_oss, .bos = 0, .eos = 2},
+    Architecture{
+        .name = "SmolLM3ForCausalLM", .parse = parse_smollm3, .bos = 128000, .eos = 128001},
     Architecture{.name = "YoutuForCausalLM", .parse = parse_youtu, .bos = 128000, .eos = 128001},
 };
 

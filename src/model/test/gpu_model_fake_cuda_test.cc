@@ -99,6 +99,24 @@ TEST(GpuModel, QueriesGrowWithTheirPosition) {
       .check();
 }
 
+// Norms over all heads, names of experts, norms after parts alone, layers without RoPE, fused
+// tensors, scalars.
+TEST(GpuModel, PartsOfGroupedQueryFamilies) {
+  for (const char* keys :
+       {R"("architectures": ["MiniMaxM2ForCausalLM"], "rotary_dim": 32, "num_local_experts": 4,
+           "num_experts_per_tok": 2)",
+        R"("architectures": ["Exaone4ForCausalLM"], "sliding_window": 16,
+           "layer_types": ["sliding_attention", "full_attention"])",
+        R"("architectures": ["Olmo2ForCausalLM"])", R"("architectures": ["Glm4ForCausalLM"])",
+        R"("architectures": ["Phi3ForCausalLM"])",
+        R"("architectures": ["SmolLM3ForCausalLM"], "no_rope_layers": [1, 0])",
+        R"("architectures": ["GraniteForCausalLM"], "embedding_multiplier": 3.0,
+           "attention_multiplier": 0.1, "residual_multiplier": 0.7, "logits_scaling": 2.0)"}) {
+    SCOPED_TRACE(keys);
+    DummyGqa(keys).check();
+  }
+}
+
 // Random weights have the same bits as on the CPU, with codes in another order.
 TEST(GpuModel, RandomPackedWeights) {
   for (const char* quantization :

@@ -29,7 +29,18 @@ const char* const kFixtures[] = {"llama",
                                  "qwen3_vl_moe",
                                  "kimi_k25",
                                  "ministral3",
-                                 "qwen2_partial"};
+                                 "qwen2_partial",
+                                 "mixtral",
+                                 "minimax_m2",
+                                 "glm4_moe",
+                                 "smollm3",
+                                 "seed_oss",
+                                 "granite",
+                                 "olmo2",
+                                 "olmo3",
+                                 "exaone4",
+                                 "glm4",
+                                 "phi3"};
 
 // Bound against the reference with a bf16 cache like Lathe's: covers the order of summation, and
 // cache elements that round differently because of it.

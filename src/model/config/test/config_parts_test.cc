@@ -1,0 +1,186 @@
+// Configurations of grouped-query families with other parts than Llama's, with published values.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "model/config/test/config_test_util.h"
+
+namespace lathe {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+Json family(const char* architecture, std::int32_t layers, std::int32_t heads, std::int32_t kv) {
+  return {{"architectures", {architecture}},
+          {"vocab_size", 151552},
+          {"hidden_size", 4096},
+          {"intermediate_size", 1536},
+          {"num_hidden_layers", layers},
+          {"num_attention_heads", heads},
+          {"num_key_value_heads", kv},
+          {"max_position_embeddings", 8192}};
+}
+
+TEST(ConfigParts, MixtralNamesItsExpertsItsOwnWay) {
+  Json j = family("MixtralForCausalLM", 32, 32, 8);
+  j["num_local_experts"] = 8;
+  j["num_experts_per_tok"] = 2;
+  const ModelConfig c = parsed(j);
+  EXPECT_EQ(c.moe.experts, 8);
+  EXPECT_EQ(c.moe.ffn, 1536);
+  EXPECT_TRUE(c.moe.normalize);
+  EXPECT_EQ(c.moe.names.part, "block_sparse_moe.");
+  EXPECT_EQ(c.moe.names.up, "w3");
+  EXPECT_EQ(c.groups.front().rope.theta, 1e6);
+  EXPECT_EQ(c.attention(0).window, 0);
+  j["sliding_window"] = 4096;
+  EXPECT_EQ(parsed(j).attention(0).window, 4096);
+}
+
+TEST(ConfigParts, MiniMaxM2NormsAllHeadsTogether) {
+  Json j = family("MiniMaxM2ForCausalLM", 62, 48, 8);
+  j["head_dim"] = 128;
+  j["rotary_dim"] = 64;
+  j["num_local_experts"] = 256;
+  j["num_experts_per_tok"] = 8;
+  j["scoring_func"] = "sigmoid";
+  j["use_routing_bias"] = true;
+  j["qk_norm_type"] = "per_layer";
+  const ModelConfig c = parsed(j);
+  EXPECT_EQ(c.qk_norm, QkNorm::whole);
+  EXPECT_EQ(c.groups.front().rope.dim, 64);
+  EXPECT_EQ(c.moe.scoring, RouterScoring::sigmoid);
+  EXPECT_TRUE(c.moe.correction_bias);
+  EXPECT_EQ(c.moe.names.correction_bias, "e_score_correction_bias");
+  j["attn_type_list"] = {1, 0};
+  EXPECT_THAT(refusal(j), HasSubstr("attn_type_list: wanted 1: softmax attention, got 0"));
+}
+
+TEST(ConfigParts, Glm4MoeHasV3sRouter) {
+  Json j = family("Glm4MoeForCausalLM", 46, 96, 8);
+  j["head_dim"] = 128;
+  j["n_routed_experts"] = 128;
+  j["moe_intermediate_size"] = 1408;
+  j["num_experts_per_tok"] = 8;
+  j["n_shared_experts"] = 1;
+  j["attention_bias"] = true;
+  j["num_nextn_predict_layers"] = 1;
+  const ModelConfig c = parsed(j);
+  EXPECT_EQ(c.groups.front().rope.dim, 64);
+  EXPECT_EQ(c.groups.front().rope.pairing, RopePairing::split_half);
+  EXPECT_EQ(c.moe.scoring, RouterScoring::sigmoid);
+  EXPECT_EQ(c.moe.layer_has_experts[0], 0);
+  EXPECT_EQ(c.moe.layer_has_experts[1], 1);
+  EXPECT_TRUE(c.attention_bias);
+  EXPECT_FALSE(c.attention_out_bias);
+  EXPECT_EQ(c.qk_norm, QkNorm::none);
+  EXPECT_EQ(c.draft_layers, 1);
+  j["use_qk_norm"] = true;
+  EXPECT_EQ(parsed(j).qk_norm, QkNorm::heads);
+}
+
+TEST(ConfigParts, SmolLm3HasLayersWithoutRope) {
+  Json j = family("SmolLM3ForCausalLM", 8, 16, 4);
+  for (const bool listed : {false, true}) {
+    if (listed) j["no_rope_layers"] = {1, 1, 1, 0, 1, 1, 1, 0, 1, 1};  // more than layers
+    const ModelConfig c = parsed(j);
+    ASSERT_EQ(c.groups.size(), 2u);
+    EXPECT_EQ(c.groups[0].name, "rope");
+    EXPECT_FALSE(c.groups[0].rope.pairs);
+    EXPECT_THAT(c.groups[1].layers, ElementsAre(3, 7));
+    EXPECT_EQ(c.groups[1].rope.pairs, 0);
+    EXPECT_EQ(c.groups[1].rope.dim, 256);
+  }
+  j["no_rope_layers"] = {1, 0};
+  EXPECT_THAT(refusal(j), HasSubstr("no_rope_layers: wanted 8 entries, got 2"));
+  j["no_rope_layers"] = std::vector<int>(8, 0);
+  ASSERT_EQ(parsed(j).groups.size(), 1u);
+  EXPECT_EQ(parsed(j).groups[0].rope.pairs, 0);
+}
+
+TEST(ConfigParts, SeedOssHasBiasesOnQKAndV) {
+  Json j = family("SeedOssForCausalLM", 64, 80, 8);
+  EXPECT_TRUE(parsed(j).attention_bias);
+  EXPECT_FALSE(parsed(j).attention_out_bias);
+  EXPECT_EQ(parsed(j).attention(0).head_dim, 128);
+  j["attention_out_bias"] = true;
+  EXPECT_TRUE(parsed(j).attention_out_bias);
+}
+
+TEST(ConfigParts, GraniteScalesByFourNumbers) {
+  Json j = family("GraniteForCausalLM", 40, 32, 8);
+  j["embedding_multiplier"] = 12.0;
+  j["attention_multiplier"] = 0.0078125;
+  j["residual_multiplier"] = 0.5;
+  j["logits_scaling"] = 16.0;
+  j["rms_norm_eps"] = 1e-5;
+  const ModelConfig c = parsed(j);
+  EXPECT_EQ(c.embedding_scale, 24);
+  EXPECT_EQ(c.attention(0).scale, 0.0078125f);
+  EXPECT_EQ(c.norm_eps, 4e-5f);
+  EXPECT_EQ(c.logit_scale, 1.0f / 16);
+  j["residual_multiplier"] = 0;
+  EXPECT_THAT(refusal(j), HasSubstr("residual_multiplier: wanted a number above 0"));
+}
+
+TEST(ConfigParts, OlmoNormsOnlyWhatPartsAdd) {
+  Json j = family("Olmo2ForCausalLM", 8, 32, 32);
+  const ModelConfig two = parsed(j);
+  EXPECT_EQ(two.norms.attention, "");
+  EXPECT_EQ(two.norms.ffn, "");
+  EXPECT_EQ(two.norms.ffn_out, "post_feedforward_layernorm");
+  EXPECT_EQ(two.qk_norm, QkNorm::whole);
+  j["architectures"] = {"Olmo3ForCausalLM"};
+  j["sliding_window"] = 4096;
+  j["rope_theta"] = 500000;
+  j["rope_scaling"] = {
+      {"rope_type", "yarn"}, {"factor", 8.0}, {"original_max_position_embeddings", 8192}};
+  const ModelConfig three = parsed(j);
+  ASSERT_EQ(three.groups.size(), 2u);
+  EXPECT_EQ(three.groups[0].problem.window, 4096);
+  EXPECT_FALSE(three.groups[0].rope.yarn);
+  EXPECT_THAT(three.groups[1].layers, ElementsAre(3, 7));
+  EXPECT_TRUE(three.groups[1].rope.yarn);
+}
+
+TEST(ConfigParts, Exaone4RotatesInWindowsOnly) {
+  Json j = family("Exaone4ForCausalLM", 8, 40, 8);
+  j["head_dim"] = 128;
+  j["sliding_window"] = 4096;
+  j["sliding_window_pattern"] = "LLLG";
+  std::vector<std::string> types(8, "sliding_attention");
+  types[3] = types[7] = "full_attention";
+  j["layer_types"] = types;
+  const ModelConfig c = parsed(j);
+  ASSERT_EQ(c.groups.size(), 2u);
+  EXPECT_FALSE(c.groups[0].rope.pairs);
+  EXPECT_EQ(c.groups[1].rope.pairs, 0);
+  EXPECT_EQ(c.qk_norm, QkNorm::heads);
+  j["sliding_window"] = nullptr;  // the 1.2B model
+  j.erase("layer_types");
+  ASSERT_EQ(parsed(j).groups.size(), 1u);
+  EXPECT_EQ(parsed(j).attention(0).window, 0);
+  EXPECT_FALSE(parsed(j).groups[0].rope.pairs);
+}
+
+TEST(ConfigParts, Glm4AndPhi3FuseProjections) {
+  Json j = family("Glm4ForCausalLM", 40, 32, 2);
+  const ModelConfig glm = parsed(j);
+  EXPECT_TRUE(glm.fused_gate_up);
+  EXPECT_FALSE(glm.fused_qkv);
+  EXPECT_EQ(glm.groups.front().rope.pairing, RopePairing::interleaved);
+  EXPECT_EQ(glm.groups.front().rope.dim, 64);
+  EXPECT_EQ(glm.norms.attention, "input_layernorm");
+  EXPECT_EQ(glm.norms.attention_out, "post_self_attn_layernorm");
+  j["architectures"] = {"Phi3ForCausalLM"};
+  j["sliding_window"] = 2047;
+  const ModelConfig phi = parsed(j);
+  EXPECT_TRUE(phi.fused_gate_up && phi.fused_qkv);
+  EXPECT_EQ(phi.attention(0).window, 2047);
+}
+
+}  // namespace
+}  // namespace lathe
