@@ -1,10 +1,16 @@
-// Answers questions about grammars, a JSON object a line, for grammar_test.py.
+// Answers questions about grammars, a JSON object a line, for grammar_test.py and tools/: of
+// its own vocabulary, or of a file's: the number of tokens (4 bytes), then each one's length (2
+// bytes) and text.
 //
-//   {"regex": R | "schema": S, "texts": [...]}         -> [whether it allows each]
+//   {"regex": R | "schema": S | "grammar": G, "texts": [...]}  -> [whether it allows each]
 //   {"schema": S, "walks": N, "seed": K}               -> [N texts that its masks led to, or null]
-//   either                                             -> {"error": "..."} where it does not
+//   {"schema": S, "tokens": [ids]}                     -> {"compile": us, "masks": [us of each
+//                                                         step], "again": [us in a second answer]}
+//   any                                                -> {"error": "..."} where it does not
 //   compile
 #include <algorithm>
+#include <chrono>
+#include <fstream>
 #include <iostream>
 #include <random>
 #include <string>
@@ -30,6 +36,40 @@ Vocabulary vocabulary() {
     out.emplace_back(text);
   }
   return Vocabulary(std::move(out));
+}
+
+Vocabulary read_vocabulary(const char* path) {
+  std::ifstream in(path, std::ios::binary);
+  std::uint32_t count = 0;
+  in.read(reinterpret_cast<char*>(&count), 4);
+  std::vector<std::string> out(in ? count : 0);
+  for (std::string& text : out) {
+    std::uint16_t size = 0;
+    in.read(reinterpret_cast<char*>(&size), 2);
+    text.resize(size);
+    in.read(text.data(), size);
+  }
+  return Vocabulary(std::move(out));
+}
+
+double microseconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
+// Follows an answer, and times its masks.
+Json time_masks(const std::shared_ptr<Grammar>& grammar, const Json& tokens) {
+  Matcher matcher(grammar, {});
+  std::vector<std::uint32_t> bits(
+      static_cast<std::size_t>((grammar->vocabulary().size() + 31) / 32));
+  Json out = Json::array();
+  for (const Json& token : tokens) {
+    const auto start = std::chrono::steady_clock::now();
+    if (!matcher.allowed(bits)) return "a mask that failed";
+    out.push_back(microseconds_since(start));
+    if (!matcher.accept(token.get<std::int32_t>())) return "a token that is refused";
+  }
+  return out;
 }
 
 bool allows(Grammar& grammar, const std::string& text) {
@@ -71,8 +111,20 @@ Json answer(const Json& question, const Vocabulary& words) {
   source.kind = question.contains("regex") ? Source::Kind::regex : Source::Kind::json_schema;
   if (question.contains("regex")) source.regex = question["regex"];
   if (question.contains("schema")) source.schema = question["schema"];
+  if (question.contains("grammar")) {
+    source.kind = Source::Kind::grammar;
+    source.grammar = question["grammar"];
+  }
+  const auto start = std::chrono::steady_clock::now();
   const auto grammar = Grammar::compile(source, words);
+  const double compile = microseconds_since(start);
   if (!grammar) return Json{{"error", grammar.error().message()}};
+  if (question.contains("tokens")) {
+    const Json masks = time_masks(*grammar, question["tokens"]);
+    return {{"compile", compile},
+            {"masks", masks},
+            {"again", time_masks(*grammar, question["tokens"])}};
+  }
   Json out = Json::array();
   if (question.contains("texts")) {
     for (const Json& text : question["texts"]) out.push_back(allows(**grammar, text));
@@ -85,8 +137,8 @@ Json answer(const Json& question, const Vocabulary& words) {
 
 }  // namespace
 
-int main() {
-  const Vocabulary words = vocabulary();
+int main(int argc, char** argv) {
+  const Vocabulary words = argc > 1 ? read_vocabulary(argv[1]) : vocabulary();
   std::string line;
   while (std::getline(std::cin, line)) {
     std::cout << answer(Json::parse(line), words).dump(-1, ' ', true) << std::endl;

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Grammars of answers against Python's own `re` and against `jsonschema` (PyPI): grammar_test.py CHECK LATHE [SEED]
 
-Random regular expressions allow what `re` matches. Random schemas: texts that masks lead to are valid, and valid
-documents are allowed. Then a real model behind a server, which is made to like newlines best. The seed is printed; LATHE_TEST_SEED
+Random regular expressions allow what `re` matches. Random schemas: texts that masks lead to are valid, valid
+documents are allowed, and invalid ones are not. Then a real model behind a server, which is made to like newlines best. The seed is printed; LATHE_TEST_SEED
 sets it.
 """
 
+import itertools
 import json
 import os
 import random
@@ -69,8 +70,10 @@ class Draw:
 
     def schema(self, depth: int = 0) -> object:
         r = self.random
-        kind = r.choice(["string", "integer", "number", "boolean", "null", "enum", "const", "lengths", "bounds", "pattern", "format"]
-                        + ["object", "array", "anyOf", "oneOf", "tuple", "types", "ref"] * (depth < 3))
+        kind = r.choice(["string", "integer", "number", "boolean", "null", "enum", "const", "lengths", "bounds", "pattern", "format", "decimals",
+                         "multiples", "rules"]
+                        + ["object", "array", "anyOf", "oneOf", "tuple", "types", "ref", "names", "counted", "unique", "contains", "all", "not",
+                           "if", "untyped", "unevaluated"] * (depth < 3))
         if kind in ("string", "integer", "number", "boolean", "null"):
             return {"type": kind}
         if kind == "enum":
@@ -112,11 +115,65 @@ class Draw:
             return {"type": r.sample(["string", "integer", "boolean", "null", "array"], 2), "maxItems": 2, "minLength": 1}
         if kind == "ref":
             return {"$ref": "#/$defs/shared"}
+        if kind == "decimals":
+            least = r.randrange(-300, 300) / 100
+            out = {"type": "number", r.choice(["minimum", "exclusiveMinimum"]): least}
+            out[r.choice(["maximum", "exclusiveMaximum"])] = round(least + r.choice([0.25, 3, 120.5]), 2)
+            return out
+        if kind == "multiples":
+            return {"type": r.choice(["integer", "number"]), "multipleOf": r.choice([2, 3, 7, 0.5, 0.25, 12]), "minimum": -30}
+        if kind == "rules":
+            out = {"type": "string", "pattern": r.choice(["^[a-c]+$", "b", "^a", "c$"]), "maxLength": r.randrange(1, 60)}
+            return out | r.choice([{"minLength": 1}, {"not": {"enum": ["a", "b", "ab"]}}, {"allOf": [{"pattern": "[ab]"}]}])
+        if kind == "names":
+            out = {"type": "object", "patternProperties": {"^a": self.schema(depth + 1), "b$": self.schema(depth + 1)}}
+            return out | r.choice([{"additionalProperties": False}, {"propertyNames": {"maxLength": 2}}, {"properties": {"ab": True}}])
+        if kind == "counted":
+            least = r.randrange(3)
+            return {"type": "object", "properties": {n: self.schema(depth + 1) for n in ("a", "b", "c")}, "minProperties": least,
+                    "maxProperties": least + r.randrange(2), "additionalProperties": r.choice([False, True])}
+        if kind == "unique":
+            return {"type": "array", "items": r.choice([{"enum": ["a", 1, None, [1]]}, {"type": "boolean"},
+                                                        {"type": "integer", "minimum": 0, "maximum": 3}]),
+                    "uniqueItems": True, "minItems": r.randrange(2)}
+        if kind == "contains":
+            out = {"type": "array", "contains": r.choice([{"type": "integer"}, {"const": "a"}, {"minimum": 2}]), "maxItems": 4}
+            return out | r.choice([{}, {"minContains": 2}, {"maxContains": 2}, {"minContains": 0, "maxContains": 1}])
+        if kind == "all":
+            return {"allOf": [self.schema(depth + 1), r.choice([{"type": ["integer", "string", "object"]}, {"minLength": 1}, {"minimum": 0},
+                                                                {"required": ["a"]}, {"maxItems": 2}, True])]}
+        if kind == "not":
+            return {"not": r.choice([{"enum": [1, "a", None, True]}, {"type": "string"}, {"type": ["object", "integer"]}, {"minimum": 1},
+                                     {"required": ["a"]}, {"pattern": "b"}, {"maxItems": 1}, {"const": 0}, {"properties": {"a": {"type": "string"}}}])}
+        if kind == "if":
+            return {"if": r.choice([{"type": "object"}, {"required": ["a"]}, {"properties": {"a": {"const": 1}}}, {"minimum": 3}]),
+                    "then": r.choice([{"required": ["b"]}, {"maximum": 9}, True]), "else": r.choice([{"type": ["array", "string"]}, {"maxLength": 2}])}
+        if kind == "untyped":
+            return r.choice([{"minLength": 2}, {"maximum": 4}, {"required": ["b"]}, {"items": {"type": "null"}}, {"pattern": "^b"},
+                             {"dependentRequired": {"a": ["b"]}}, {"additionalProperties": {"type": "integer"}}])
+        if kind == "unevaluated":
+            return {"type": "object", "properties": {"a": self.schema(depth + 1)},
+                    "anyOf": [{"properties": {"b": {"type": "integer"}}, "required": ["b"]}, {"properties": {"c": True}}],
+                    "unevaluatedProperties": False}
         return {kind: [self.schema(depth + 1) for _ in range(r.randrange(1, 4))]}
 
     def root(self) -> dict:
         return {"anyOf": [self.schema()], "$defs": {"shared": {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/shared"}, {"type": "null"}]},
                                                                "maxItems": 2}}}
+
+    def small_value(self, depth: int = 0) -> object:
+        """Such as the schemas speak of."""
+        r = self.random
+        kind = r.randrange(10 if depth < 2 else 6)
+        if kind < 2:
+            return r.choice([0, 1, 2, 3, -1, 12, 0.5, 2.25, -2.5, 7, 40])
+        if kind < 4:
+            return r.choice(["", "a", "b", "c", "ab", "bc", "abc", "cb", "aabb", "2024-02-29", "123-45"])
+        if kind < 6:
+            return r.choice([None, True, False, "a", 1])
+        if kind < 8:
+            return [self.small_value(depth + 1) for _ in range(r.randrange(4))]
+        return {n: self.small_value(depth + 1) for n in r.sample(["a", "b", "c", "ab", "é"], r.randrange(4))}
 
     def value(self, depth: int = 0) -> object:
         r = self.random
@@ -132,6 +189,28 @@ class Draw:
         if kind == 5:
             return [self.value(depth + 1) for _ in range(r.randrange(4))]
         return {self.text(4): self.value(depth + 1) for _ in range(r.randrange(4))}
+
+
+def read(text):
+    """The value, and whether an object has a name twice."""
+    repeats = []
+
+    def pairs(members):
+        if len(dict(members)) != len(members):
+            repeats.append(members)
+        return dict(members)
+
+    return json.loads(text, object_pairs_hook=pairs), bool(repeats)
+
+
+def spellings(value):
+    """A value in all orders of its members."""
+    if isinstance(value, list):
+        return ["[" + ", ".join(items) + "]" for items in itertools.product(*map(spellings, value))]
+    if isinstance(value, dict):
+        return ["{" + ", ".join(json.dumps(k, ensure_ascii=False) + ": " + v for k, v in zip(order, values)) + "}"
+                for order in itertools.permutations(value) for values in itertools.product(*(spellings(value[k]) for k in order))]
+    return [json.dumps(value, ensure_ascii=False)]
 
 
 class Grammars(unittest.TestCase):
@@ -169,13 +248,15 @@ class Grammars(unittest.TestCase):
             validator = jsonschema.Draft202012Validator(one_of, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
             texts = self.checker.ask(schema=schema, walks=4, seed=SEED + i)
             if isinstance(texts, dict):
-                self.assertIn("none does", texts["error"], (SEED, schema))
+                self.assertRegex(texts["error"], "none does|allows none", (SEED, schema))
                 continue
             for text in texts:
                 if text is None:
                     continue
                 walks += 1
-                value = json.loads(text)
+                value, repeats = read(text)
+                if repeats:  # names that the schema does not have may repeat, and hide each other
+                    continue
                 validator.validate(value)
                 # What json.dumps() makes of it is the same value, and allowed with its space.
                 documents += 1
@@ -185,6 +266,32 @@ class Grammars(unittest.TestCase):
                     if not self.checker.ask(schema=schema, texts=[spelled])[0]:
                         self.assertRegex(spelled, r"\\u[0-9a-f]{4}", (SEED, schema, spelled))
         self.assertGreater(walks, 300 * SCALE)
+
+    def test_values_are_judged_as_jsonschema_does(self):
+        draw = Draw(SEED + 3)
+        judged = {True: 0, False: 0}
+        for _ in range(int(400 * SCALE)):
+            schema = draw.root()
+            if '"hostname"' in json.dumps(schema):  # jsonschema takes the empty text for one
+                continue
+            any_of = json.loads(json.dumps(schema).replace('"oneOf"', '"anyOf"'))
+            values = [draw.small_value() for _ in range(20)]
+            orders = [spellings(v) for v in values]
+            got = self.checker.ask(schema=schema, texts=[t for o in orders for t in o])
+            if isinstance(got, dict):
+                self.assertRegex(got["error"], "none does|allows none", (SEED, schema))
+                continue
+            at = 0
+            for value, order in zip(values, orders):
+                accepted = any(got[at:at + len(order)])
+                at += len(order)
+                exact, loose = (jsonschema.Draft202012Validator(s, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER).is_valid(value)
+                                for s in (schema, any_of))
+                if exact == loose or "not" not in json.dumps(schema):  # under `not`, more is less
+                    self.assertFalse(exact and not accepted, (SEED, schema, value))
+                    self.assertFalse(accepted and not (loose or exact), (SEED, schema, value))
+                judged[exact] += 1
+        self.assertGreater(min(judged.values()), 500 * SCALE)
 
     def test_any_json_is_an_object_or_not(self):
         draw = Draw(SEED + 2)

@@ -395,7 +395,7 @@ class Answers(unittest.TestCase):
         self.assertEqual(begun + rest["choices"][0]["message"]["content"], ANSWER)
 
     def test_what_is_not_supported_is_refused(self):
-        for field, value in [("ebnf", "root ::= a"), ("guided_json", {"type": "object"}), ("priority", 3)]:
+        for field, value in [("functions", [{"name": "f"}]), ("priority", 3)]:
             self.refused("/v1/chat/completions", {"messages": MESSAGES, field: value}, field, "unsupported_field")
         self.refused("/generate", {"text": "a", "return_hidden_states": True}, "return_hidden_states", "unsupported_field")
         # Clients send such fields without meaning anything by them.

@@ -1,5 +1,5 @@
-// Schemas and regular expressions: an error, or a grammar whose masks lead on to an end or to more
-// tokens, never to a place with neither.
+// Schemas, regular expressions, rules and tools: an error, or a grammar whose masks lead on to an
+// end or to more tokens, never to a place with neither.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -34,13 +34,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Source source;
   source.path = "x";
   const std::string text(reinterpret_cast<const char*>(data) + 2, size - 2);
-  if (data[0] % 2 == 0) {
-    source.kind = Source::Kind::json_schema;
-    source.schema = nlohmann::ordered_json::parse(text, nullptr, false);
-    if (source.schema.is_discarded()) return 0;
-  } else {
-    source.kind = Source::Kind::regex;
-    source.regex = text;
+  constexpr Source::Kind kKinds[] = {Source::Kind::json_schema, Source::Kind::regex,
+                                     Source::Kind::grammar, Source::Kind::calls};
+  source.kind = kKinds[data[0] % 4];
+  source.regex = source.grammar = text;
+  if (source.kind == Source::Kind::json_schema || source.kind == Source::Kind::calls) {
+    auto schema = nlohmann::ordered_json::parse(text, nullptr, false);
+    if (schema.is_discarded()) return 0;
+    if (source.kind == Source::Kind::calls) source.tools = {{"f", schema, "x"}};
+    source.schema = std::move(schema);
+    source.lenient = true;
   }
   Limits limits;
   limits.states = 20'000;

@@ -108,6 +108,8 @@ class Builder {
   State end(Rule rule) const { return ends_[rule]; }
   /// Adds a state to the rule of `near`.
   State state(State near);
+  /// Says that s behaves like `first` for the next kLongestToken bytes.
+  void set_alias(State s, State first) { aliases_[s] = first; }
   void bytes(State from, std::uint8_t first, std::uint8_t last, State to);
   void skip(State from, State to);
   void call(State from, Rule rule, State to);

@@ -1,7 +1,9 @@
 // Sets of Unicode characters and their encodings.
 #pragma once
 
+#include <algorithm>
 #include <initializer_list>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +29,11 @@ class CharSet {
   const std::vector<CharRange>& ranges() const& { return ranges_; }
   void ranges() && = delete;
   bool empty() const { return ranges_.empty(); }
+  bool contains(char32_t c) const {
+    const auto after = std::upper_bound(ranges_.begin(), ranges_.end(), c,
+                                        [](char32_t x, const CharRange& r) { return x < r.first; });
+    return after != ranges_.begin() && c <= std::prev(after)->last;
+  }
   CharSet operator~() const;
   CharSet operator|(const CharSet& other) const;
   CharSet operator&(const CharSet& other) const { return ~(~*this | ~other); }

@@ -17,6 +17,10 @@ namespace {
 #define LATHE_LABEL_46 "[A-Za-z0-9]([A-Za-z0-9-]{0,44}[A-Za-z0-9])?"
 #define LATHE_BYTE "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 
+#define LATHE_HEX4 "[0-9a-fA-F]{1,4}"
+// A part of a URI with a scheme (RFC 3986), without checks of its structure.
+#define LATHE_URI_CHAR "([A-Za-z0-9._~:/?@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})"
+
 // Names have at most 253 characters (RFC 1035), addresses 254 (RFC 5321), which labels bound here.
 constexpr std::pair<std::string_view, std::string_view> kFormats[] = {
     {"date", LATHE_DATE},
@@ -24,6 +28,19 @@ constexpr std::pair<std::string_view, std::string_view> kFormats[] = {
     {"date-time", LATHE_DATE "T" LATHE_TIME},
     {"uuid", "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"},
     {"ipv4", LATHE_BYTE "(\\." LATHE_BYTE "){3}"},
+    {"ipv6", "(" LATHE_HEX4 ":){7}" LATHE_HEX4 "|::|(" LATHE_HEX4 ":){1,7}:|:(:" LATHE_HEX4
+             "){1,7}|(" LATHE_HEX4 ":){6}:" LATHE_HEX4 "|(" LATHE_HEX4 ":){5}(:" LATHE_HEX4
+             "){1,2}|(" LATHE_HEX4 ":){4}(:" LATHE_HEX4 "){1,3}|(" LATHE_HEX4 ":){3}(:" LATHE_HEX4
+             "){1,4}|(" LATHE_HEX4 ":){2}(:" LATHE_HEX4 "){1,5}|" LATHE_HEX4 ":(:" LATHE_HEX4
+             "){1,6}|::([fF]{4}:)?" LATHE_BYTE "(\\." LATHE_BYTE "){3}"},
+    {"uri", "[A-Za-z][A-Za-z0-9+.-]*:" LATHE_URI_CHAR "+(#" LATHE_URI_CHAR "*)?"},
+    // RFC 3339, appendix A.
+    {"duration",
+     "P([0-9]{1,9}W|([0-9]{1,9}D|[0-9]{1,9}M([0-9]{1,9}D)?|[0-9]{1,9}Y([0-9]{1,9}M([0-9]{1,9}D)?)?)"
+     "(T([0-9]{1,9}S|[0-9]{1,9}M([0-9]{1,9}S)?"
+     "|[0-9]{1,9}H([0-9]{1,9}M([0-9]{1,9}S)?)?))?|T([0-9]{1,9}S|[0-9]{1,9}M([0-9]{1,9}S)?|[0-9]{1,"
+     "9}H([0-9]{1,9}M([0-9]{1,9}S)?)?))"},
+    {"json-pointer", "(/([^/~]|~[01])*)*"},
     {"email", "[A-Za-z0-9_+-]{1,30}(\\.[A-Za-z0-9_+-]{1,30})?@" LATHE_LABEL_46 "(\\." LATHE_LABEL_46
               "){1,3}"},
     {"hostname", LATHE_LABEL "(\\." LATHE_LABEL "){0,2}(\\." LATHE_LABEL_61 ")?"},

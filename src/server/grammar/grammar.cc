@@ -7,9 +7,11 @@
 #include <utility>
 
 #include "base/json.h"
+#include "server/grammar/grammar_text.h"
 #include "server/grammar/json_rules.h"
 #include "server/grammar/regex.h"
 #include "server/grammar/schema.h"
+#include "server/grammar/text_rules.h"
 
 namespace lathe::grammar {
 namespace {
@@ -45,10 +47,19 @@ State add_until(Builder& b, State from, std::string_view mark,
   return matched.back();
 }
 
-Result<State> add_arguments(Builder& b, JsonRules& json, const Tool& tool, State from) {
+// What schemas of tools share.
+struct ToolRules {
+  Builder& b;
+  JsonRules& json;
+  std::vector<std::string>* ignored;  // null: all constraints must be followed
+};
+
+// Arguments are an object, whatever the schema says.
+Result<State> add_arguments(const ToolRules& rules, const Tool& tool, State from) {
+  auto& [b, json, ignored] = rules;
   Rule arguments = json.object();
   if (!tool.schema.empty()) {
-    const auto rule = add_schema(b, json, tool.schema, tool.path);
+    const auto rule = add_schema(b, json, tool.schema, tool.path, {true, ignored});
     if (!rule) return rule.error();
     arguments = *rule;
   }
@@ -58,33 +69,35 @@ Result<State> add_arguments(Builder& b, JsonRules& json, const Tool& tool, State
 }
 
 // {"name", "parameters"}; the second name is `arguments`.
-Result<State> add_call(Builder& b, JsonRules& json, const Tool& tool, const char* arguments,
+Result<State> add_call(const ToolRules& rules, const Tool& tool, const char* arguments,
                        State from) {
+  auto& [b, json, ignored] = rules;
   const auto member = [&](State s, const char* name) {
     return json.space(b.text(json.space(b.text(s, name)), ":"));
   };
   const State s = member(json.space(b.text(from, "{")), "\"name\"");
   const auto end =
-      add_arguments(b, json, tool, member(json.comma(json.literal(s, tool.name)), arguments));
+      add_arguments(rules, tool, member(json.comma(json.literal(s, tool.name)), arguments));
   if (!end) return end.error();
   return b.text(json.space(*end), "}");
 }
 
 // Any text, and calls in the form of the model.
-Result<State> add_text_and_calls(Builder& b, JsonRules& json, const Source& source, State from) {
+Result<State> add_text_and_calls(const ToolRules& rules, const Source& source, State from) {
+  auto& [b, json, ignored] = rules;
   const JsonCallForm& form = source.form;
   const State text = b.state(from), to = b.state(from);
   b.skip(from, text);
   const State call = add_until(b, text, form.begin, to);
   for (const Tool& tool : source.tools) {
     if (form.wrapped) {
-      const auto end = add_call(b, json, tool, "\"arguments\"", json.space(call));
+      const auto end = add_call(rules, tool, "\"arguments\"", json.space(call));
       if (!end) return end.error();
       b.skip(b.text(json.space(*end), form.end), source.one_call ? to : text);
       continue;
     }
     const State name = b.text(b.text(call, form.before_name), tool.name);
-    const auto end = add_arguments(b, json, tool, b.text(name, form.after_name));
+    const auto end = add_arguments(rules, tool, b.text(name, form.after_name));
     if (!end) return end.error();
     b.skip(b.text(*end, form.end), source.one_call ? to : text);
   }
@@ -92,12 +105,13 @@ Result<State> add_text_and_calls(Builder& b, JsonRules& json, const Source& sour
 }
 
 // A list of {"name", "parameters"}.
-Result<State> add_calls(Builder& b, JsonRules& json, const Source& source, State from) {
+Result<State> add_calls(const ToolRules& rules, const Source& source, State from) {
+  auto& [b, json, ignored] = rules;
   const State open = json.space(b.text(from, "["));
   const State call = b.state(from), after = b.state(from);
   b.skip(open, call);
   for (const Tool& tool : source.tools) {
-    const auto end = add_call(b, json, tool, "\"parameters\"", call);
+    const auto end = add_call(rules, tool, "\"parameters\"", call);
     if (!end) return end.error();
     b.skip(*end, after);
   }
@@ -105,8 +119,10 @@ Result<State> add_calls(Builder& b, JsonRules& json, const Source& source, State
   return b.text(json.space(after), "]");
 }
 
-Result<State> add_source(Builder& b, const Source& source, State from) {
+Result<State> add_source(Builder& b, const Source& source, State from,
+                         std::vector<std::string>& ignored) {
   JsonRules json(b);
+  const ToolRules tools{b, json, source.lenient ? &ignored : nullptr};
   const State to = b.state(from);
   switch (source.kind) {
     case Source::Kind::json_object:
@@ -121,12 +137,24 @@ Result<State> add_source(Builder& b, const Source& source, State from) {
     case Source::Kind::regex: {
       const auto regex = parse_regex(source.regex, source.path);
       if (!regex) return regex.error();
-      return add_regex(b, from, *regex, RegexMatch::whole, Spelling::plain);
+      if (regex->looks.empty()) {
+        return add_regex(b, from, *regex, RegexMatch::whole, Spelling::plain);
+      }
+      const TextRule rule{&*regex, RegexMatch::whole};
+      const auto dfa = TextDfa::make({&rule, 1});
+      if (dfa) return dfa->add(b, from, 0, -1, Spelling::plain);
+      return Error{ErrorCode::exhausted, source.path,
+                   "texts that an automaton of 10,000 states follows", "a larger one", ""};
+    }
+    case Source::Kind::grammar: {
+      const auto grammar = parse_grammar(source.grammar, source.path);
+      if (!grammar) return grammar.error();
+      return add_grammar(b, json, from, *grammar);
     }
     case Source::Kind::calls:
-      return add_calls(b, json, source, from);
+      return add_calls(tools, source, from);
     case Source::Kind::text_and_calls:
-      return add_text_and_calls(b, json, source, from);
+      return add_text_and_calls(tools, source, from);
     case Source::Kind::choice:
       b.texts(from, source.choices, to);
       return to;
@@ -167,7 +195,8 @@ Error describe(Fault fault, const Source& source, const Limits& limits) {
   return out;
 }
 
-Result<Automaton> build(const Source& source, const Limits& limits, const std::bitset<256>& bytes) {
+Result<Automaton> build(const Source& source, const Limits& limits, const std::bitset<256>& bytes,
+                        std::vector<std::string>& ignored) {
   Builder b(limits, bytes);
   const Rule root = b.rule();
   State from = b.start(root);
@@ -180,7 +209,7 @@ Result<Automaton> build(const Source& source, const Limits& limits, const std::b
     b.skip(add_until(b, from, kEndThink), after);
     from = after;
   }
-  const auto to = add_source(b, source, from);
+  const auto to = add_source(b, source, from, ignored);
   if (!to) return to.error();
   b.skip(*to, b.end(root));
   Automaton out;
@@ -211,9 +240,11 @@ std::string Source::key() const {
   std::string out = fmt::format("{} {} ", static_cast<int>(kind), static_cast<int>(thinking));
   if (kind == Kind::json_schema) out += json_text(schema);
   if (kind == Kind::regex) out += regex;
+  if (kind == Kind::grammar) out += grammar;
   if (kind == Kind::choice) out += json_text(choices);
   for (const Tool& tool : tools) out += json_text(tool.name) + json_text(tool.schema);
   if (one_call) out += " 1";
+  if (lenient) out += " lenient";
   for (const std::string* part : {&form.begin, &form.before_name, &form.after_name, &form.end}) {
     out += " " + *part;
   }
@@ -230,18 +261,20 @@ Result<std::shared_ptr<Grammar>> Grammar::compile(const Source& source,
                  fmt::format("at most {} bytes", kMostSourceBytes), fmt::format("{}", size), ""};
   }
   const std::bitset<256> bytes = vocabulary.bytes(source.tokens);
-  auto automaton = build(source, limits, ~std::bitset<256>());
+  std::vector<std::string> ignored;
+  auto automaton = build(source, limits, ~std::bitset<256>(), ignored);
   if (!automaton) return automaton.error();
   std::optional<TokenGraph> graph;
   if (!automaton->is_written_in(bytes)) {
     graph = TokenGraph::make(*automaton, vocabulary, bits_of_all(source, vocabulary));
     if (graph && graph->empty()) return cannot_write(source);
     // Of too many texts to look at, those that tokens of one byte can write.
-    if (!graph) automaton = build(source, limits, bytes);
+    if (!graph) automaton = build(source, limits, bytes, ignored);
     if (!automaton) return cannot_write(source);
   }
   std::shared_ptr<Grammar> out(new Grammar(std::move(*automaton), vocabulary, source.tokens));
   out->graph_ = std::move(graph);
+  out->ignored_ = std::move(ignored);
   if (out->graph_) return out;
   const std::shared_ptr<Masks> masks = out->masks();
   if (!masks->any_at_start()) return describe(Fault::empty, source, limits);

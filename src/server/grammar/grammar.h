@@ -36,6 +36,8 @@ class Grammar {
     for (std::size_t i = 0; i < usable_.size(); ++i) bits[i] &= usable_[i];
   }
   bool is_usable(std::int32_t token) const { return usable_.empty() || has_bit(usable_, token); }
+  /// Paths of the constraints that a lenient source leaves out.
+  const std::vector<std::string>& ignored() const { return ignored_; }
   /// Memory held.
   std::int64_t bytes();
   const Vocabulary& vocabulary() const { return vocabulary_; }
@@ -50,6 +52,7 @@ class Grammar {
   const Automaton automaton_;
   const Vocabulary& vocabulary_;
   const std::vector<std::uint32_t> usable_;  // Source::tokens
+  std::vector<std::string> ignored_;
   std::optional<TokenGraph> graph_;
   std::mutex mutex_;
   std::shared_ptr<Masks> masks_;

@@ -8,13 +8,13 @@
 
 #include "base/json.h"
 #include "server/grammar/characters.h"
+#include "server/grammar/number_rules.h"
 
 namespace lathe::grammar {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kMostFraction = 20;
 constexpr int kMostExponent = 2;
 
 void add_byte(Builder& b, State from, char byte, State to) {
@@ -139,9 +139,19 @@ Rule JsonRules::number() {
   b_.skip(start, sign);
   add_byte(b_, start, '-', sign);
   const State whole = b_.state(start);
-  add_digits(sign, 0, kLargestInteger, whole);
+  const State zero = b_.text(sign, "0");
+  b_.skip(zero, whole);
+  State digits = b_.state(start);
+  b_.bytes(sign, '1', '9', digits);
+  b_.skip(digits, whole);
+  for (std::size_t i = 1; i < kMostDigits; ++i) {
+    const State next = b_.state(start);
+    b_.bytes(digits, '0', '9', next);
+    b_.skip(next, whole);
+    digits = next;
+  }
   b_.skip(whole, end);
-  const State fraction = add_any_digits(b_, b_.text(whole, "."), kMostFraction);
+  const State fraction = add_any_digits(b_, b_.text(whole, "."), static_cast<int>(kMostFraction));
   b_.skip(fraction, end);
   const State e = b_.state(start);
   for (const State s : {whole, fraction}) {
@@ -154,64 +164,13 @@ Rule JsonRules::number() {
   return rule;
 }
 
-// Adds numbers of one length, from `least` to `most`.
-void JsonRules::add_digits_of(State from, std::string_view least, std::string_view most, State to) {
-  const char x = least[0], y = most[0];
-  const auto step = [&](char first, char last) {
-    if (least.size() == 1) {
-      b_.bytes(from, static_cast<std::uint8_t>(first), static_cast<std::uint8_t>(last), to);
-      return to;
-    }
-    const State next = b_.state(from);
-    b_.bytes(from, static_cast<std::uint8_t>(first), static_cast<std::uint8_t>(last), next);
-    return next;
-  };
-  const std::size_t left = least.size() - 1;
-  if (left == 0) {
-    step(x, y);
-    return;
-  }
-  const std::string zeros(left, '0'), nines(left, '9');
-  if (x == y) {
-    add_digits_of(step(x, x), least.substr(1), most.substr(1), to);
-    return;
-  }
-  const bool low_whole = least.substr(1) == zeros, high_whole = most.substr(1) == nines;
-  if (!low_whole) add_digits_of(step(x, x), least.substr(1), nines, to);
-  const char first = low_whole ? x : static_cast<char>(x + 1);
-  const char last = high_whole ? y : static_cast<char>(y - 1);
-  if (first <= last) {
-    State s = step(first, last);
-    for (std::size_t i = 0; i < left; ++i) {
-      const State next = i + 1 == left ? to : b_.state(from);
-      b_.bytes(s, '0', '9', next);
-      s = next;
-    }
-  }
-  if (!high_whole) add_digits_of(step(y, y), zeros, most.substr(1), to);
-}
-
-// Adds integers without a sign.
-void JsonRules::add_digits(State from, std::uint64_t least, std::uint64_t most, State to) {
-  std::uint64_t first = 0;  // the least of this many digits
-  std::uint64_t last = 9;
-  for (int digits = 1; digits <= kMostDigits; ++digits) {
-    const std::uint64_t low = std::max(least, first), high = std::min(most, last);
-    if (low <= high) add_digits_of(from, fmt::format("{}", low), fmt::format("{}", high), to);
-    first = last + 1;
-    last = digits < kMostDigits ? last * 10 + 9 : last;
-  }
-}
-
-Rule JsonRules::integer(std::optional<Integer> least, std::optional<Integer> most) {
+Rule JsonRules::integer() {
+  if (shared_.integer) return *shared_.integer;
   const Rule rule = b_.rule();
-  const State start = b_.start(rule), end = b_.end(rule);
-  const Integer low = least.value_or(Integer{true, kLargestInteger});
-  const Integer high = most.value_or(Integer{false, kLargestInteger});
-  if (!high.negative) add_digits(start, low.negative ? 0 : low.size, high.size, end);
-  if (low.negative) {
-    add_digits(b_.text(start, "-"), high.negative ? high.size : 1, low.size, end);
-  }
+  shared_.integer = rule;
+  Numbers integers;
+  integers.kind = Numbers::Kind::integer;
+  add_numbers(b_, b_.start(rule), integers, b_.end(rule));
   return rule;
 }
 

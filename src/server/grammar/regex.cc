@@ -26,10 +26,20 @@ class Parser {
       : text_(decode_utf8(pattern)), field_(field) {}
 
   Result<Regex> parse() {
+    std::vector<Regex::Look> looks;
+    const std::u32string_view text = text_;
+    const bool begins = text.starts_with(U"^(?=") || text.starts_with(U"^(?!");
+    if (begins) ++at_;
+    while (take(U"(?=") || take(U"(?!")) looks.push_back(look());
     Regex out = choice(0);
     if (!error_ && at_ < text_.size()) fail(ErrorCode::malformed, "a ( for each )", "one without");
+    if (!looks.empty() && alternatives_) refuse("look-around and |");
     if (!error_) check_ends(out, true, true);
     if (error_) return *error_;
+    if (looks.empty()) return out;
+    if (begins) out = after_begin(std::move(out));
+    out.looks = std::move(looks);
+    out.floats = !begins;
     return out;
   }
 
@@ -53,9 +63,29 @@ class Parser {
          std::string(what));
   }
 
+  // Reads a look-ahead after its mark.
+  Regex::Look look() {
+    Regex::Look out;
+    out.negated = text_[at_ - 1] == U'!';
+    out.regex = choice(1);
+    if (!error_ && !take(U")")) fail(ErrorCode::malformed, "a ) for each (", "one without");
+    if (!error_) check_ends(out.regex, true, true);
+    out.regex = after_begin(std::move(out.regex));
+    return out;
+  }
+
+  static Regex after_begin(Regex regex) {
+    Regex out, begin;
+    out.kind = Regex::Kind::join;
+    begin.kind = Regex::Kind::begin;
+    out.parts = {std::move(begin), std::move(regex)};
+    return out;
+  }
+
   Regex choice(int depth) {
     Regex out = join(depth);
     if (peek() != U'|' || !more()) return out;
+    alternatives_ = alternatives_ || depth == 0;
     Regex all;
     all.kind = Regex::Kind::choice;
     all.parts.push_back(std::move(out));
@@ -325,89 +355,14 @@ class Parser {
   std::u32string text_;
   const std::string& field_;
   std::size_t at_ = 0;
+  bool alternatives_ = false;  // of the whole expression
   std::optional<Error> error_;
-};
-
-class Emitter {
- public:
-  Emitter(Builder& b, RegexMatch match, Spelling spelling)
-      : b_(b), anywhere_(match == RegexMatch::anywhere), spelling_(spelling) {}
-
-  State emit(const Regex& r, State from, bool at_begin, bool at_end) {
-    if (b_.full()) return from;
-    switch (r.kind) {
-      case Regex::Kind::begin:
-      case Regex::Kind::end:
-        return from;
-      case Regex::Kind::choice: {
-        const State out = b_.state(from);
-        for (const Regex& part : r.parts) b_.skip(emit(part, from, at_begin, at_end), out);
-        return out;
-      }
-      case Regex::Kind::join:
-        if (r.parts.empty()) break;
-        for (std::size_t i = 0; i < r.parts.size(); ++i) {
-          from = emit(r.parts[i], from, at_begin && i == 0, at_end && i + 1 == r.parts.size());
-        }
-        return from;
-      default:
-        break;
-    }
-    if (at_begin) from = anything(from);
-    from = inner(r, from);
-    return at_end ? anything(from) : from;
-  }
-
- private:
-  // Adds the text that may surround a match.
-  State anything(State from) {
-    if (!anywhere_) return from;
-    const State loop = b_.state(from);
-    b_.skip(from, loop);
-    add_char(b_, loop, CharSet::all(), spelling_, loop);
-    return loop;
-  }
-
-  State inner(const Regex& r, State from) {
-    if (r.kind == Regex::Kind::character) {
-      const State to = b_.state(from);
-      add_char(b_, from, r.chars, spelling_, to);
-      return to;
-    }
-    if (r.kind != Regex::Kind::repeat) return from;
-    const Regex& body = r.parts[0];
-    if (body.kind == Regex::Kind::character) {
-      return b_.repeat(from, r.least, r.most,
-                       [&](State s, State to) { add_char(b_, s, body.chars, spelling_, to); });
-    }
-    const auto once = [&](State s) { return emit(body, s, false, false); };
-    for (std::int64_t i = 0; i < r.least && !b_.full(); ++i) from = once(from);
-    const State out = b_.state(from);
-    b_.skip(from, out);
-    if (r.most == Regex::kNoMost) {
-      b_.skip(once(out), out);
-      return out;
-    }
-    for (std::int64_t i = r.least; i < r.most && !b_.full(); ++i) {
-      from = once(from);
-      b_.skip(from, out);
-    }
-    return out;
-  }
-
-  Builder& b_;
-  const bool anywhere_;
-  const Spelling spelling_;
 };
 
 }  // namespace
 
 Result<Regex> parse_regex(std::string_view pattern, const std::string& field) {
   return Parser(pattern, field).parse();
-}
-
-State add_regex(Builder& b, State from, const Regex& regex, RegexMatch match, Spelling spelling) {
-  return Emitter(b, match, spelling).emit(regex, from, true, true);
 }
 
 }  // namespace lathe::grammar

@@ -34,11 +34,23 @@ struct Regex {
   std::vector<Regex> parts;
   std::int64_t least = 0;
   std::int64_t most = kNoMost;
+
+  /// Of the whole expression: look-aheads at its beginning. The text also begins with a match of
+  /// each, or, if negated, does not.
+  struct Look;
+  std::vector<Look> looks;
+  bool floats = false;  // it has looks, and no ^ before them
 };
 
-/// `field` names it in errors. Errors: malformed; unsupported: look-around, back references, word
-/// boundaries, flags, properties, atomic groups; ^ and $ anywhere but at the ends of the expression
-/// or of its alternatives; more than 10,000 repeats; more than 64 nested groups.
+struct Regex::Look {
+  Regex regex;
+  bool negated = false;
+};
+
+/// `field` names it in errors. Errors: malformed; unsupported: look-around but look-aheads at the
+/// beginning, back references, word boundaries, flags, properties, atomic groups; ^ and $ anywhere
+/// but at the ends of the expression or of its alternatives; more than 10,000 repeats; more than 64
+/// nested groups.
 Result<Regex> parse_regex(std::string_view pattern, const std::string& field);
 
 enum class RegexMatch {
@@ -46,8 +58,8 @@ enum class RegexMatch {
   anywhere,  // the text contains a match
 };
 
-/// Adds the matching texts after `from`; returns the state at their end. `regex` comes from
-/// parse_regex().
+/// Adds the texts that match the expression, without its looks, after `from`; returns the state at
+/// their end. `regex` comes from parse_regex().
 State add_regex(Builder& b, State from, const Regex& regex, RegexMatch match, Spelling spelling);
 
 }  // namespace lathe::grammar

@@ -1,22 +1,31 @@
-// JSON schemas as rules of an automaton. Each keyword is honoured, has no effect by the standard,
+// JSON schemas as rules of an automaton. Each keyword is followed, has no effect by the standard,
 // or is an error.
 #pragma once
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "server/grammar/json_rules.h"
 
 namespace lathe::grammar {
 
-/// Adds a rule for the JSON texts of the values that `schema` allows. `path` names it in errors.
-/// $ref resolves in `root`; `root_path` is its path in errors. Errors: unsupported, for a keyword,
-/// a format or a limit; malformed.
+struct SchemaOptions {
+  bool object = false;  // the value is an object, whatever else the schema allows
+  // Set: constraints that no automaton can follow are left out, and their paths appended.
+  std::vector<std::string>* ignored = nullptr;
+};
+
+/// Adds a rule for the JSON texts of the values that `schema` allows (draft 2020-12). `path` names
+/// it in errors. Errors: unsupported, for a keyword or a limit; exhausted, for combinations that
+/// are too large; malformed.
 ///
-/// Properties come in the schema's order, then those named only in `required`, then others. oneOf
-/// is treated as anyOf. Without `type`, keywords of one type imply it.
+/// Properties come in the schema's order, then those named only in `required`, then others.
+/// `format` is followed if formats.h has it. Schemas of `oneOf` that can hold at once exclude each
+/// other where the difference can be computed; elsewhere `oneOf` is `anyOf`. minProperties and
+/// maxProperties count members: a name that no other keyword names can occur twice.
 Result<Rule> add_schema(Builder& b, JsonRules& json, const nlohmann::ordered_json& schema,
-                        const std::string& path);
+                        const std::string& path, const SchemaOptions& options = {});
 
 }  // namespace lathe::grammar

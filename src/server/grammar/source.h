@@ -32,16 +32,27 @@ struct JsonCallForm {
 };
 
 struct Source {
-  enum class Kind : std::uint8_t { json_object, json_schema, regex, choice, calls, text_and_calls };
+  enum class Kind : std::uint8_t {
+    json_object,
+    json_schema,
+    regex,
+    choice,
+    grammar,
+    calls,
+    text_and_calls
+  };
 
   Kind kind = Kind::json_object;
   std::string path;                  // of the request's field, for errors
   nlohmann::ordered_json schema;     // json_schema
   std::string regex;                 // matches the whole text
   std::vector<std::string> choices;  // the text is one of them
+  std::string grammar;               // EBNF or Lark, as grammar_text.h says
   std::vector<Tool> tools;           // calls: [{"name", "parameters"}, ...]
   JsonCallForm form;                 // text_and_calls: any text, and calls in this form
   bool one_call = false;
+  // Constraints of tools' schemas that cannot be followed are left out.
+  bool lenient = false;
   Thinking thinking = Thinking::none;
   // Bits [(vocab + 31) / 32] of the tokens that may write the text; empty: all.
   std::vector<std::uint32_t> tokens;

@@ -50,6 +50,15 @@ std::optional<ApiError> set_regex(const Json& value, const FieldContext& at, Api
   return set_grammar(std::move(source), out);
 }
 
+std::optional<ApiError> set_rules(const Json& value, const FieldContext& at, ApiRequest& out) {
+  if (!value.is_string() || value.get_ref<const std::string&>().empty()) {
+    return wrong_value(at, "a grammar in EBNF or Lark", value);
+  }
+  Source source = source_of(Source::Kind::grammar, at.path);
+  source.grammar = value.get<std::string>();
+  return set_grammar(std::move(source), out);
+}
+
 std::optional<ApiError> set_choice(const Json& value, const FieldContext& at, ApiRequest& out) {
   Source source = source_of(Source::Kind::choice, at.path);
   if (!value.is_array() || value.empty()) return wrong_value(at, "a list of texts", value);
@@ -117,8 +126,12 @@ Reader json_schema() { return {"a JSON schema, or its text", set_schema}; }
 
 Reader regex() { return {"a regular expression", set_regex}; }
 
+Reader grammar_rules() { return {"a grammar in EBNF or Lark", set_rules}; }
+
+Reader choice() { return {"a list of texts", set_choice}; }
+
 Reader structured_outputs() {
-  const std::string takes = R"({"json": schema}, {"regex"} or {"choice": [texts]})";
+  const std::string takes = R"({"json": schema}, {"regex"}, {"choice": [texts]} or {"grammar"})";
   return {
       takes,
       [=](const Json& value, const FieldContext& at, ApiRequest& out) -> std::optional<ApiError> {
@@ -135,10 +148,12 @@ Reader structured_outputs() {
             wrong = set_regex(option, here, out);
           } else if (item.key() == "choice") {
             wrong = set_choice(option, here, out);
+          } else if (item.key() == "grammar") {
+            wrong = set_rules(option, here, out);
           } else if (item.key() == "json_object" && option == true) {
             wrong = set_grammar(source_of(Source::Kind::json_object, path), out);
           } else {
-            return unknown_option(at, item.key(), "json, regex or choice");
+            return unknown_option(at, item.key(), "json, regex, choice or grammar");
           }
           if (wrong) return wrong;
         }

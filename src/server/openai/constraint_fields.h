@@ -8,6 +8,8 @@ namespace lathe {
 Reader response_format();
 Reader json_schema();
 Reader regex();
+Reader grammar_rules();
+Reader choice();
 Reader structured_outputs();
 
 }  // namespace lathe

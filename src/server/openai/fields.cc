@@ -464,8 +464,14 @@ void add_constraints(std::vector<Field>& out) {
   out.push_back(field("json_schema", kSamples, json_schema(), "none",
                       "the answer is a value that it allows"));
   out.push_back(field("regex", kSamples, regex(), "none", "the whole answer matches it"));
+  out.push_back(field("ebnf", kSamples, grammar_rules(), "none", "the whole answer follows it"));
+  out.push_back(field("grammar", kSamples, grammar_rules(), "none", "as ebnf"));
   out.push_back(field("structured_outputs", kSamples, structured_outputs(), "none",
                       "one of them; choice: texts of which one is the answer"));
+  out.push_back(field("guided_json", kSamples, json_schema(), "none", "as json_schema"));
+  out.push_back(field("guided_regex", kSamples, regex(), "none", "as regex"));
+  out.push_back(field("guided_choice", kSamples, choice(), "none", "the answer is one of them"));
+  out.push_back(field("guided_grammar", kSamples, grammar_rules(), "none", "as ebnf"));
   out.push_back(field("allowed_token_ids", kOpenAi, allowed_tokens(), "all",
                       "the answer has no others; an end token must be among them to end it"));
   const auto bad = strings(kMostBadWords, kMostStopBytes, false,
@@ -491,13 +497,6 @@ void add_labels(std::vector<Field>& out) {
 }
 
 void add_unsupported(std::vector<Field>& out) {
-  for (const char* name : {"ebnf", "grammar"}) {
-    out.push_back(
-        field(name, kSamples, unsupported("json_schema and regex replace them"), "", "400"));
-  }
-  for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar"}) {
-    out.push_back(field(name, kSamples, unsupported("structured_outputs replaces it"), "", "400"));
-  }
   for (const char* name : {"functions", "function_call"}) {
     out.push_back(
         field(name, kInChat, unsupported("tools and tool_choice replace them"), "", "400"));

@@ -45,6 +45,7 @@ struct ServerOptions {
   std::string reasoning_parser = "auto";  // auto, think, none
   std::string tool_call_parser = "auto";  // auto, none, or a ToolFormat's name
   std::string grammar_backend = "auto";   // auto, own or none; auto is own
+  bool lenient_tool_schemas = false;      // leave out what cannot be followed in tools' schemas
   std::string reasoning_field = "both";   // both, reasoning_content, reasoning
 
   bool open_metrics = false;

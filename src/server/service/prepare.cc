@@ -254,8 +254,8 @@ std::vector<std::uint32_t> usable_tokens(const ServedModel& model, const Prepare
   return all ? std::vector<std::uint32_t>() : out;
 }
 
-std::optional<ApiError> compile_grammars(const ServedModel& model, const std::atomic<bool>* stop,
-                                         PreparedRequest& out) {
+std::optional<ApiError> compile_grammars(const ServedModel& model, const ServerOptions& options,
+                                         const std::atomic<bool>* stop, PreparedRequest& out) {
   grammar::Limits limits;  // its time is for all prompts
   limits.stop = stop;
   for (std::size_t i = 0; i < out.prompts.size(); ++i) {
@@ -270,6 +270,7 @@ std::optional<ApiError> compile_grammars(const ServedModel& model, const std::at
     grammar::Source limited = *source;
     limited.tokens = usable_tokens(model, out, i);
     limited.tokens_path = tokens_path(out, i);
+    limited.lenient = options.lenient_tool_schemas && !limited.tools.empty();
     const auto start = std::chrono::steady_clock::now();
     const bool calls = limited.kind == grammar::Source::Kind::text_and_calls;
     grammar::Cache& cache = calls ? model.call_grammars() : *model.grammars;
@@ -282,6 +283,8 @@ std::optional<ApiError> compile_grammars(const ServedModel& model, const std::at
       const bool value = e.code == ErrorCode::malformed || e.field == limited.tokens_path;
       return ApiError{400, value ? "invalid_value" : "unsupported_schema", e.message(), e.field};
     }
+    const auto& ignored = (*made)->ignored();
+    if (i == 0) out.api.ignored.insert(out.api.ignored.end(), ignored.begin(), ignored.end());
     out.grammars.back() = std::move(*made);
   }
   return std::nullopt;
@@ -534,7 +537,7 @@ Result<PreparedRequest, ApiError> prepare(ApiRoute route, const std::string& bod
     }
   }
   if (auto wrong = set_token_lists(model, out)) return *wrong;
-  if (auto wrong = compile_grammars(model, stop, out)) return *wrong;
+  if (auto wrong = compile_grammars(model, options, stop, out)) return *wrong;
   if (auto wrong = check_first_tokens(model, out)) return *wrong;
   out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return out;

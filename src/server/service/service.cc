@@ -45,9 +45,10 @@ std::string ignored_header(const std::vector<std::string>& names) {
   std::string out;
   for (std::size_t i = 0; i < std::min<std::size_t>(8, names.size()); ++i) {
     if (i > 0) out += ',';
-    for (char c : names[i].substr(0, 64)) {
+    for (char c : names[i].substr(0, 160)) {
       const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                         (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '-';
+                         (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '-' || c == '[' ||
+                         c == ']' || c == '$';
       out += plain ? c : '?';
     }
   }

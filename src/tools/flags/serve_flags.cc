@@ -89,6 +89,8 @@ void add_answer_flags(Command c, ServeFlags& f) {
   c.add_option("--grammar-backend", s.grammar_backend,
                "what makes answers follow a schema; auto: own; none: such requests are rejected")
       .one_of({"auto", "own", "none"});
+  c.add_flag("--lenient-tool-schemas", s.lenient_tool_schemas,
+             "leave out what cannot be followed in tools' schemas; X-Lathe-Ignored names it");
   c.add_option("--reasoning-field", s.reasoning_field, "reasoning_content, reasoning or both")
       .one_of({"both", "reasoning_content", "reasoning"});
   c.add_option(

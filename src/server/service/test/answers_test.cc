@@ -218,18 +218,20 @@ TEST(Answers, ConstraintsAreNotDropped) {
   ScriptedServer s{ScriptedOptions()};
   const std::string chat = R"({"messages":[{"role":"user","content":"a"}],)";
   const std::string text = R"({"prompt":"a",)";
-  for (const char* field :
+  for (const std::string field :
        {"ebnf", "grammar", "guided_json", "guided_regex", "guided_choice", "guided_grammar"}) {
+    const bool schema = field == "guided_json";  // with an unknown keyword
+    const std::string at = schema ? field + ".a" : field;
     const std::string one = fmt::format(R"("{}":{{"a":1}}}})", field);
     for (const auto& [path, body, param] :
-         {std::tuple{"/v1/chat/completions", chat + one, std::string(field)},
-          std::tuple{"/v1/completions", text + one, std::string(field)},
+         {std::tuple{"/v1/chat/completions", chat + one, at},
+          std::tuple{"/v1/completions", text + one, at},
           std::tuple{"/generate", R"({"text":"a","sampling_params":{)" + one + "}",
-                     std::string("sampling_params.") + field}}) {
+                     "sampling_params." + at}}) {
       const TestAnswer answer = ask(s.port(), "POST", path, body);
       EXPECT_EQ(answer.status, 400) << path << field;
       EXPECT_EQ(answer.json()["error"]["param"], param);
-      EXPECT_EQ(answer.json()["error"]["code"], "unsupported_field");
+      EXPECT_EQ(answer.json()["error"]["code"], schema ? "unsupported_schema" : "invalid_value");
     }
   }
   for (const char* format : {R"({"type":"grammar"})", R"({})"}) {

@@ -1,0 +1,326 @@
+// Schemas by what draft 2020-12 says of each keyword: values that they allow, and values that they
+// do not.
+#include "server/grammar/schema.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/test_scale.h"
+#include "server/grammar/decimal.h"
+#include "server/grammar/grammar.h"
+#include "server/grammar/text_rules.h"
+
+namespace lathe::grammar {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Vocabulary bytes() {
+  std::vector<std::string> out;
+  for (int b = 0; b < 256; ++b) out.emplace_back(1, static_cast<char>(b));
+  return Vocabulary(std::move(out));
+}
+
+Source schema_source(std::string_view text) {
+  Source out;
+  out.kind = Source::Kind::json_schema;
+  out.path = "schema";
+  out.schema = Json::parse(text);
+  return out;
+}
+
+bool takes(const Grammar& grammar, std::string_view text) {
+  Walk walk(grammar.automaton());
+  Place place = walk.start();
+  for (const char c : text) place = walk.step(place, static_cast<std::uint8_t>(c));
+  return walk.may_end(place);
+}
+
+struct Case {
+  const char* schema;
+  std::vector<const char*> good, bad;
+};
+
+void check(const std::vector<Case>& cases) {
+  const Vocabulary vocabulary = bytes();
+  for (const Case& c : cases) {
+    const auto grammar = Grammar::compile(schema_source(c.schema), vocabulary);
+    ASSERT_TRUE(grammar) << c.schema << grammar.error().message();
+    for (const char* text : c.good) EXPECT_TRUE(takes(**grammar, text)) << c.schema << " " << text;
+    for (const char* text : c.bad) EXPECT_FALSE(takes(**grammar, text)) << c.schema << " " << text;
+  }
+}
+
+TEST(Schemas, NumbersHaveBounds) {
+  check({
+      {R"({"type": "number", "minimum": 1.5, "maximum": 20.25})",
+       {"1.5", "1.50", "1.51", "2", "9.99", "10", "19", "20", "20.25", "20.2", "20.250"},
+       {"1.4", "1", "20.26", "20.251", "21", "100", "-2", "0"}},
+      {R"({"type": "number", "exclusiveMinimum": 0})",
+       {"0.1", "1", "123456789.5"},
+       {"0", "0.0", "-1"}},
+      {R"({"type": "number", "exclusiveMaximum": -0.5})", {"-0.51", "-3"}, {"-0.5", "0", "-0.4"}},
+      {R"({"type": "number", "minimum": -0.25, "maximum": 0.25})",
+       {"0", "-0.25", "0.25", "-0.1", "0.0"},
+       {"-0.26", "0.3", "1", "-1"}},
+      {R"({"type": "integer", "minimum": 12345678901234567890, "maximum": 12345678901234567899})",
+       {"12345678901234567890", "12345678901234567895"},
+       {"12345678901234567889", "12345678901234567900"}},
+      {R"({"type": "integer", "minimum": 1e30})",
+       {"1000000000000000000000000000000", "1000000000000000000000000000001"},
+       {"999999999999999999999999999999", "5"}},
+      {R"({"type": "integer", "exclusiveMinimum": -1e25, "maximum": -9.5})",
+       {"-9999999999999999999999999", "-10"},
+       {"-10000000000000000000000000", "-9"}},
+      {R"({"minimum": 3, "exclusiveMinimum": true})", {"3.1", "\"x\"", "null"}, {"3", "2"}},
+  });
+}
+
+TEST(Schemas, NumbersAreMultiples) {
+  check({
+      {R"({"type": "integer", "multipleOf": 7})",
+       {"0", "7", "-21", "7000007"},
+       {"1", "-8", "7000008"}},
+      {R"({"type": "integer", "multipleOf": 5, "minimum": 12, "maximum": 31})",
+       {"15", "20", "30"},
+       {"10", "35", "12", "31"}},
+      {R"({"type": "number", "multipleOf": 0.01})",
+       {"0.01", "4.5", "3", "-2.25", "4.50"},
+       {"0.001", "4.505"}},
+      {R"({"type": "number", "multipleOf": 2.5})",
+       {"0", "2.5", "5", "7.5", "5.0"},
+       {"2", "0.5", "7.25"}},
+      {R"({"type": "integer", "multipleOf": 0.5})", {"1", "2"}, {"0.5"}},
+      {R"({"allOf": [{"multipleOf": 4}, {"multipleOf": 6}], "type": "integer"})",
+       {"12", "24"},
+       {"4", "6"}},
+      {R"({"type": "integer", "minimum": 0, "maximum": 9, "not": {"enum": [3, 5.0, "x"]}})",
+       {"0", "2", "4", "9"},
+       {"3", "5", "10"}},
+  });
+}
+
+TEST(Schemas, StringsFollowSeveralRules) {
+  check({
+      {R"({"type": "string", "pattern": "^[a-z]+$", "maxLength": 3})",
+       {R"("a")", R"("abc")"},
+       {R"("")", R"("abcd")", R"("aB")"}},
+      {R"({"type": "string", "pattern": "b", "minLength": 3, "maxLength": 4})",
+       {R"("abc")", R"("bxyz")", R"("xéb")"},
+       {R"("b")", R"("abcde")", R"("xyz")"}},
+      {R"({"type": "string", "allOf": [{"pattern": "a"}, {"pattern": "b"}]})",
+       {R"("ab")", R"("xbya")"},
+       {R"("a")", R"("b")"}},
+      {R"({"type": "string", "not": {"pattern": "^x"}})", {R"("ax")", R"("")"}, {R"("xa")"}},
+      {R"({"type": "string", "not": {"enum": ["a", "ab", 3]}})",
+       {R"("")", R"("abc")", R"("b")"},
+       {R"("a")", R"("ab")", "4"}},
+      {R"({"type": "string", "pattern": "^(?!^[-+.]*$)[+-]?0*\\d*\\.?\\d*$"})",
+       {R"("1.5")", R"("-0.2")", R"("+7")", R"(".5")"},
+       {R"("")", R"("-")", R"(".")", R"("1e5")"}},
+      {R"({"type": "string", "pattern": "^(?=.*[0-9])(?=.*[a-z])[a-z0-9]{2,4}$"})",
+       {R"("a1")", R"("1ab2")"},
+       {R"("ab")", R"("12")", R"("a1b2c")"}},
+      {R"({"type": "string", "format": "something-else", "maxLength": 2})",
+       {R"("ab")"},
+       {R"("abc")"}},
+      {R"({"type": "string", "format": "date", "pattern": "^2024"})",
+       {R"("2024-02-29")"},
+       {R"("2023-01-01")", R"("2024-13-01")"}},
+      {R"({"type": "string", "format": "ipv6"})",
+       {R"("::1")", R"("1:2:3:4:5:6:7:8")", R"("fe80::1:2")", R"("::ffff:1.2.3.4")"},
+       {R"("1:2")", R"("1:2:3:4:5:6:7:8:9")", R"("::1::2")"}},
+      {R"({"type": "string", "format": "duration"})",
+       {R"("P3D")", R"("PT1H2M3S")", R"("P1Y2M")", R"("P2W")"},
+       {R"("P")", R"("3D")", R"("PT")"}},
+      {R"({"type": "string", "format": "uri"})",
+       {R"("https://example.com/a?b#c")", R"("urn:x:y")"},
+       {R"("//a")", R"("a b:c")", R"("x")"}},
+      {R"({"type": "string", "nullable": true, "maxLength": 1})",
+       {"null", R"("a")"},
+       {R"("ab")", "1"}},
+  });
+}
+
+TEST(Schemas, ArraysAreCountedAndContain) {
+  check({
+      {R"({"type": "array", "items": {"enum": ["a", "b", "c"]}, "uniqueItems": true, "minItems": 1})",
+       {R"(["a"])", R"(["c","a"])", R"(["b","c","a"])"},
+       {"[]", R"(["a","a"])", R"(["a","b","a"])", R"(["d"])"}},
+      {R"({"type": "array", "prefixItems": [{"type": "boolean"}, {"type": "boolean"}],
+          "uniqueItems": true, "items": false})",
+       {"[false,true]", "[true,false]", "[true]"},
+       {"[true,true]"}},
+      {R"({"uniqueItems": true, "maxItems": 1})", {"[5]", "[]", "3"}, {"[1,2]"}},
+      {R"({"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 30},
+          "uniqueItems": true})",
+       {"[1,2,30]", "[]", "[7]"},
+       {"[1,1]", "[2,2]", "[31]"}},
+      {R"({"type": "array", "items": {"type": "integer"}, "contains": {"const": 5}})",
+       {"[5]", "[1,5]", "[5,5,2]"},
+       {"[]", "[1]", R"([5,"x"])"}},
+      {R"({"type": "array", "items": {"type": "integer"}, "contains": {"minimum": 10},
+          "minContains": 2, "maxContains": 3})",
+       {"[10,11]", "[1,10,2,12,13]"},
+       {"[10]", "[10,11,12,13]", "[1,2]"}},
+      {R"({"contains": {"type": "string"}, "minContains": 0, "maxContains": 1, "type": "array"})",
+       {"[]", R"(["a"])", R"([1,"a",2])"},
+       {R"(["a","b"])"}},
+      {R"({"type": "array", "items": [{"const": 1}, {"const": 2}], "additionalItems": false})",
+       {"[]", "[1]", "[1,2]"},
+       {"[2]", "[1,2,3]"}},
+      {R"({"type": "array", "not": {"items": {"type": "integer"}}})",
+       {R"([1,"a"])"},
+       {"[]", "[1]"}},
+  });
+}
+
+TEST(Schemas, ObjectsHaveNamesByPattern) {
+  check({
+      {R"({"type": "object", "patternProperties": {"^s_": {"type": "string"}, "_n$": {"type":
+          "null"}}, "additionalProperties": false})",
+       {"{}", R"({"s_a":"x"})", R"({"a_n":null,"s_b":""})"},
+       {R"({"s_a":1})", R"({"a":1})", R"({"s_n":"x"})", R"({"s_n":null})"}},
+      {R"({"type": "object", "properties": {"s_k": {"maxLength": 1}}, "patternProperties": {"^s_":
+          {"type": "string"}}})",
+       {R"({"s_k":"x","z":3})", R"({"s_m":"long"})"},
+       {R"({"s_k":"xy"})", R"({"s_k":1})", R"({"s_m":1})"}},
+      {R"({"type": "object", "propertyNames": {"pattern": "^[a-z]$"}, "additionalProperties":
+          {"type": "integer"}})",
+       {"{}", R"({"a":1,"b":2})"},
+       {R"({"ab":1})", R"({"A":1})", R"({"a":"x"})"}},
+      {R"({"type": "object", "propertyNames": {"enum": ["x", "y"]}, "minProperties": 1})",
+       {R"({"x":1})", R"({"x":1,"y":2})", R"({"y":[]})"},
+       {"{}", R"({"z":1})"}},
+      {R"({"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "minProperties": 2,
+          "maxProperties": 2, "additionalProperties": false})",
+       {R"({"a":1,"b":2})", R"({"a":1,"c":3})", R"({"b":2,"c":3})"},
+       {"{}", R"({"a":1})", R"({"a":1,"b":2,"c":3})"}},
+      {R"({"type": "object", "maxProperties": 1})", {"{}", R"({"q":1})"}, {R"({"q":1,"r":2})"}},
+      {R"({"type": "object", "properties": {"a": {"not": {}}}})",
+       {"{}", R"({"b":1})"},
+       {R"({"a":1})"}},
+      {R"({"type": "object", "dependentRequired": {"a": ["b"]}, "properties": {"a": {}, "b": {}}})",
+       {"{}", R"({"b":1})", R"({"a":1,"b":2})"},
+       {R"({"a":1})"}},
+      {R"({"type": "object", "properties": {"a": {"type": "integer"}}, "allOf": [{"properties": {"b":
+          {"type": "null"}}, "required": ["b"]}], "unevaluatedProperties": false})",
+       {R"({"a":1,"b":null})", R"({"b":null})"},
+       {R"({"a":1})", R"({"b":null,"c":1})"}},
+  });
+}
+
+TEST(Schemas, SchemasCombine) {
+  check({
+      {R"({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"],
+          "anyOf": [{"required": ["b"]}, {"required": ["c"]}]})",
+       {R"({"a":1,"b":2})", R"({"a":1,"c":2})"},
+       {R"({"a":1})", R"({"b":2})"}},
+      {R"({"$ref": "#/$defs/p", "properties": {"n": {"minimum": 3}}, "$defs": {"p": {"type":
+          "object", "properties": {"n": {"type": "integer"}}, "additionalProperties": false}}})",
+       {"{}", R"({"n":3})"},
+       {R"({"n":2})", R"({"n":3.5})", R"({"m":1})"}},
+      {R"({"oneOf": [{"type": "integer"}, {"minimum": 2}]})", {"1", "2.5", "\"x\""}, {"3", "1.5"}},
+      {R"({"if": {"properties": {"k": {"const": 1}}, "required": ["k"]}, "then": {"required": ["v"]},
+          "else": {"maxProperties": 1}, "type": "object"})",
+       {R"({"k":1,"v":0})", R"({"k":2})", "{}"},
+       {R"({"k":1})", R"({"k":2,"v":0})"}},
+      {R"({"not": {"type": ["object", "array"]}})", {"1", "null", "\"x\""}, {"{}", "[]"}},
+      {R"({"not": {"not": {"type": "null"}}})", {"null"}, {"1"}},
+      {R"({"enum": ["abc", "b", 3, 12], "maxLength": 2, "minimum": 5})",
+       {R"("b")", "12"},
+       {R"("abc")", "3"}},
+      {R"({"minLength": 2})", {R"("ab")", "5", "null", "{}"}, {R"("a")"}},
+      {R"({"$id": "http://x.y/root", "$ref": "#here", "$defs": {"a": {"$anchor": "here", "type":
+          "integer"}}})",
+       {"1"},
+       {"\"a\""}},
+      {R"({"$id": "http://x.y/root.json", "$ref": "sub.json", "$defs": {"a": {"$id": "sub.json",
+          "type": "null"}}})",
+       {"null"},
+       {"1"}},
+  });
+}
+
+TEST(Schemas, WhatCannotBeFollowedMayBeLeftOut) {
+  Automaton automaton;
+  Builder b(Limits{});
+  const Rule root = b.rule();
+  JsonRules json(b);
+  const Json schema = Json::parse(R"({"type": "object", "properties": {
+      "a": {"type": "array", "items": {"type": "string"}, "uniqueItems": true},
+      "b": {"type": "string", "pattern": "(?<=x)y", "maxLength": 3}, "c": {"typo": 1},
+      "d": {"not": {"patternProperties": {"a": {"type": "null"}}}},
+      "e": {"$ref": "https://example.com/schema"}}, "required": ["b"]})");
+  std::vector<std::string> ignored;
+  const auto rule = add_schema(b, json, schema, "p", {true, &ignored});
+  ASSERT_TRUE(rule) << rule.error().message();
+  b.call(b.start(root), *rule, b.end(root));
+  ASSERT_EQ(b.finish(automaton), Fault::none);
+  std::sort(ignored.begin(), ignored.end());
+  EXPECT_EQ(ignored, (std::vector<std::string>{"p.properties.a.uniqueItems",
+                                               "p.properties.b.pattern", "p.properties.c.typo",
+                                               "p.properties.d.not", "p.properties.e.$ref"}));
+  Walk walk(automaton);
+  const auto allowed = [&](std::string_view text) {
+    Place place = walk.start();
+    for (const char c : text) place = walk.step(place, static_cast<std::uint8_t>(c));
+    return walk.may_end(place);
+  };
+  EXPECT_TRUE(allowed(R"({"a":["x","x"],"b":"abc","c":[],"d":{"a":1},"e":0})"));
+  EXPECT_FALSE(allowed(R"({"b":"abcd"})"));
+  EXPECT_FALSE(allowed(R"({"a":[1],"b":"a"})"));
+  EXPECT_FALSE(allowed("3"));
+}
+
+TEST(Decimals, CompareAndRead) {
+  const std::pair<const char*, const char*> equal[] = {
+      {"1e3", "1000"}, {"0.001", "1e-3"}, {"-0", "0"}, {"12.50", "12.5"}, {"1.5e1", "15"}};
+  for (const auto& [x, y] : equal) EXPECT_EQ(parse_decimal(x), parse_decimal(y)) << x;
+  const char* ascending[] = {"-1e30", "-12", "-11.5", "-1.25", "-1.2", "0",
+                             "1e-9",  "0.5", "0.51",  "9",     "10",   "1e400"};
+  for (std::size_t i = 1; i < std::size(ascending); ++i) {
+    EXPECT_LT(*parse_decimal(ascending[i - 1]), *parse_decimal(ascending[i])) << ascending[i];
+  }
+  for (const char* wrong : {"", "-", "x", "1e", "1e99999", "1x"})
+    EXPECT_FALSE(parse_decimal(wrong)) << wrong;
+}
+
+// Bounds and steps against integer arithmetic on random numbers.
+TEST(Schemas, RandomNumbersAreWithinTheirBounds) {
+  const std::uint32_t seed = test_seed(31);
+  SCOPED_TRACE(seed);
+  std::mt19937 random(seed);
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  const auto text_of = [](int hundredths) {  // the shortest
+    std::string out = std::to_string(std::abs(hundredths) / 100);
+    const int rest = std::abs(hundredths) % 100;
+    if (rest != 0)
+      out += "." + std::to_string(rest / 10) + (rest % 10 != 0 ? std::to_string(rest % 10) : "");
+    return (hundredths < 0 ? "-" : "") + out;
+  };
+  const Vocabulary vocabulary = bytes();
+  for (int round = 0; round < 60 * test_scale(); ++round) {
+    const int low = below(4000) - 2000, high = low + below(3000), step = 1 + below(300);
+    const bool integer = below(2) == 0, above = below(2) == 0, stepped = below(2) == 0;
+    Json s = {{"type", integer ? "integer" : "number"}};
+    s[above ? "exclusiveMinimum" : "minimum"] = low / 100.0;
+    s["maximum"] = high / 100.0;
+    if (stepped) s["multipleOf"] = step / 100.0;
+    Source source = schema_source("{}");
+    source.schema = s;
+    const auto grammar = Grammar::compile(source, vocabulary);
+    for (int i = 0; i < 200; ++i) {
+      const int x = low - 50 + below(high - low + 100);
+      const bool want = (above ? x > low : x >= low) && x <= high && (!integer || x % 100 == 0) &&
+                        (!stepped || x % step == 0);
+      EXPECT_EQ(grammar && takes(**grammar, text_of(x)), want) << s << " " << text_of(x);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lathe::grammar

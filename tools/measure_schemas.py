@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Which JSON schemas constrained answers follow: measure_schemas.py CHECK [--suite FOLDER] [--peer] [--out FILE]
+
+CHECK is the program lathe_grammar_check. Prints a table in Markdown:
+- with --suite, the JSON Schema test suite (github.com/json-schema-org/JSON-Schema-Test-Suite, its folder tests/draft2020-12): each schema
+  is followed, refused, or has only annotations; of the followed ones every valid instance must be accepted and every invalid one refused.
+  Exits with 1 if one is not.
+- 32 kinds of fields as Pydantic (PyPI) writes their schemas, and 17 tools as MCP servers describe them.
+With --peer it also counts what xgrammar (PyPI) accepts.
+
+An instance is written as JSON with integers without a decimal point, and accepted if it is in one order of its members: schemas fix it.
+"""
+
+import argparse
+import itertools
+import json
+import pathlib
+import subprocess
+import sys
+
+import schema_samples
+
+MOST_ORDERS = 720
+# Files of the suite about what this engine does by another rule, which docs/server.md states.
+BY_ANOTHER_RULE = {"format.json": "known formats are followed, not annotations",
+                   "vocabulary.json": "`$schema` is an annotation, so all keywords hold"}
+
+
+class Checker:
+    def __init__(self, command):
+        self.process = subprocess.Popen([command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, **question):
+        self.process.stdin.write(json.dumps(question) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+
+def spell(value):
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e300:
+        return str(int(value))
+    if isinstance(value, float):
+        text = repr(value)
+        return text if "e" not in text else f"{value:.20f}".rstrip("0") if abs(value) < 1 else text.replace("e+", "e")
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value)
+
+
+def spellings(value):
+    """All orders of members, as far as they are few."""
+    if isinstance(value, list):
+        return ["[" + ", ".join(items) + "]" for items in itertools.islice(itertools.product(*map(spellings, value)), MOST_ORDERS)]
+    if isinstance(value, dict):
+        out = []
+        for order in itertools.islice(itertools.permutations(value), MOST_ORDERS):
+            for values in itertools.islice(itertools.product(*(spellings(value[k]) for k in order)), MOST_ORDERS):
+                out.append("{" + ", ".join(json.dumps(k, ensure_ascii=False) + ": " + v for k, v in zip(order, values)) + "}")
+            if len(out) > MOST_ORDERS:
+                break
+        return out
+    return [spell(value)]
+
+
+def constrains(schema):
+    """Whether the schema has a keyword that is more than an annotation."""
+    notes = {"$schema", "$id", "$comment", "title", "description", "default", "format", "contentMediaType", "contentEncoding", "contentSchema",
+             "minContains", "maxContains", "then", "else", "$defs"}
+    return not isinstance(schema, dict) or bool(set(schema) - notes)
+
+
+def run_suite(checker, folder, show):
+    rows, wrong, refused_why = [], [], {}
+    for path in sorted(pathlib.Path(folder).glob("*.json")):
+        followed = refused = annotated = valid = invalid = 0
+        bad = 0
+        for group in json.loads(path.read_text()):
+            tests = group["tests"]
+            texts = [spellings(t["data"]) for t in tests]
+            flat = [t for some in texts for t in some]
+            got = checker.ask(schema=group["schema"], texts=flat)
+            if isinstance(got, dict):
+                if "allows some text" in got["error"]:
+                    got = [False] * len(flat)
+                else:
+                    refused += 1
+                    refused_why[f"{path.name}: {group['description']}"] = got["error"]
+                    continue
+            if constrains(group["schema"]):
+                followed += 1
+            else:
+                annotated += 1
+            at = 0
+            for test, some in zip(tests, texts):
+                accepted = any(got[at:at + len(some)])
+                at += len(some)
+                valid += test["valid"]
+                invalid += not test["valid"]
+                if accepted != test["valid"] and path.name not in BY_ANOTHER_RULE:
+                    bad += 1
+                    wrong.append(f"{path.name}: {group['description']}: {test['description']}: {json.dumps(test['data'])[:80]} should be "
+                                 f"{'valid' if test['valid'] else 'invalid'}")
+        rows.append((path.stem, followed, refused, annotated, valid, invalid, bad))
+    total = [sum(r[i] for r in rows) for i in range(1, 7)]
+    print("| keyword | schemas followed | refused | annotations only | valid instances | invalid instances | wrong |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for row in rows + [("all", *total)]:
+        print("| " + " | ".join(map(str, row)) + " |")
+    print()
+    for name, why in BY_ANOTHER_RULE.items():
+        print(f"`{name}` is not judged: {why}.")
+    if show:
+        print("\nRefused:\n")
+        for name, error in refused_why.items():
+            print(f"- {name}: {error}")
+    for line in wrong:
+        print("WRONG", line, file=sys.stderr)
+    return wrong
+
+
+def peer():
+    import xgrammar
+
+    def accepts(schema):
+        try:
+            xgrammar.Grammar.from_json_schema(json.dumps(schema), strict_mode=False)
+            return True
+        except Exception:  # of several kinds
+            return False
+    return accepts
+
+
+def run_samples(checker, accepts):
+    for title, samples in (("Pydantic field", schema_samples.pydantic_fields()), ("MCP tool", schema_samples.MCP_TOOLS)):
+        count = other = 0
+        lines = []
+        for name, schema in samples.items():
+            got = checker.ask(schema=schema, texts=[])
+            fine = not isinstance(got, dict)
+            count += fine
+            theirs = accepts(schema) if accepts else None
+            other += bool(theirs)
+            lines.append(f"| {name} | {'followed' if fine else got['error']} |" + (f" {'accepted' if theirs else 'refused'} |" if accepts else ""))
+        print(f"\n| {title} | {count} of {len(samples)} |" + (f" xgrammar {other} of {len(samples)} |" if accepts else ""))
+        print("| --- | --- |" + (" --- |" if accepts else ""))
+        print("\n".join(lines))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("check")
+    parser.add_argument("--suite")
+    parser.add_argument("--peer", action="store_true")
+    parser.add_argument("--refused", action="store_true", help="list refused schemas of the suite")
+    args = parser.parse_args()
+    checker = Checker(args.check)
+    wrong = run_suite(checker, args.suite, args.refused) if args.suite else []
+    run_samples(checker, peer() if args.peer else None)
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
