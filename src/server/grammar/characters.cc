@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "io/text/utf8.h"
 
@@ -99,11 +100,26 @@ std::string escape_of(char32_t c) {
   }
 }
 
-// Adds text; its last byte leads to `to`.
-void add_text(Builder& b, State from, std::string_view text, State to) {
-  const State before = b.text(from, text.substr(0, text.size() - 1));
-  const auto last = static_cast<std::uint8_t>(text.back());
-  b.bytes(before, last, last, to);
+// Adds the escapes of some characters, with one path for the bytes that several begin with.
+void add_escapes(Builder& b, State from, const CharSet& chars, State to) {
+  if (chars.empty()) return;
+  const State slash = b.text(from, "\\");
+  std::optional<State> tens[2];  // after \u000 and \u001
+  std::optional<State> zeros;    // after \u00
+  for (const CharRange& r : chars.ranges()) {
+    for (char32_t c = r.first; c <= r.last; ++c) {
+      const std::string escape = escape_of(c);
+      const auto last = static_cast<std::uint8_t>(escape.back());
+      if (escape.size() == 2) {
+        b.bytes(slash, last, last, to);
+        continue;
+      }
+      if (!zeros) zeros = b.text(slash, "u00");
+      std::optional<State>& ten = tens[c >> 4];
+      if (!ten) ten = b.text(*zeros, escape.substr(4, 1));
+      b.bytes(*ten, last, last, to);
+    }
+  }
 }
 
 void add_hex(Builder& b, State from, State to) {
@@ -166,9 +182,7 @@ void add_char(Builder& b, State from, const CharSet& chars, Spelling spelling, S
   const CharSet escaped = {{0, kEndOfControls}, {'"', '"'}, {'\\', '\\'}};
   const CharSet plain = chars & ~escaped, others = chars & escaped;
   for (const CharRange& r : plain.ranges()) add_utf8(b, from, r, tails);
-  for (const CharRange& r : others.ranges()) {
-    for (char32_t c = r.first; c <= r.last; ++c) add_text(b, from, escape_of(c), to);
-  }
+  add_escapes(b, from, others, to);
 }
 
 void add_any_quoted_char(Builder& b, State from, State to) {
