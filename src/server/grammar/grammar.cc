@@ -56,10 +56,11 @@ struct ToolRules {
 
 // Arguments are an object, whatever the schema says.
 Result<State> add_arguments(const ToolRules& rules, const Tool& tool, State from) {
-  auto& [b, json, ignored] = rules;
+  Builder& b = rules.b;
+  JsonRules& json = rules.json;
   Rule arguments = json.object();
   if (!tool.schema.empty()) {
-    const auto rule = add_schema(b, json, tool.schema, tool.path, {true, ignored});
+    const auto rule = add_schema(b, json, tool.schema, tool.path, {true, rules.ignored});
     if (!rule) return rule.error();
     arguments = *rule;
   }
@@ -71,7 +72,8 @@ Result<State> add_arguments(const ToolRules& rules, const Tool& tool, State from
 // {"name", "parameters"}; the second name is `arguments`.
 Result<State> add_call(const ToolRules& rules, const Tool& tool, const char* arguments,
                        State from) {
-  auto& [b, json, ignored] = rules;
+  Builder& b = rules.b;
+  JsonRules& json = rules.json;
   const auto member = [&](State s, const char* name) {
     return json.space(b.text(json.space(b.text(s, name)), ":"));
   };
@@ -84,7 +86,8 @@ Result<State> add_call(const ToolRules& rules, const Tool& tool, const char* arg
 
 // Any text, and calls in the form of the model.
 Result<State> add_text_and_calls(const ToolRules& rules, const Source& source, State from) {
-  auto& [b, json, ignored] = rules;
+  Builder& b = rules.b;
+  JsonRules& json = rules.json;
   const JsonCallForm& form = source.form;
   const State text = b.state(from), to = b.state(from);
   b.skip(from, text);
@@ -106,7 +109,8 @@ Result<State> add_text_and_calls(const ToolRules& rules, const Source& source, S
 
 // A list of {"name", "parameters"}.
 Result<State> add_calls(const ToolRules& rules, const Source& source, State from) {
-  auto& [b, json, ignored] = rules;
+  Builder& b = rules.b;
+  JsonRules& json = rules.json;
   const State open = json.space(b.text(from, "["));
   const State call = b.state(from), after = b.state(from);
   b.skip(open, call);
