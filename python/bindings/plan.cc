@@ -40,6 +40,7 @@ nb::tuple plan(const std::string& attention, const std::string& device,
     value_or_raise(set_in_request(key, value, request, options));
   // Internally 0 means "choose"; a caller who writes 0 has made a mistake.
   if (given.contains("page_size")) value_or_raise(check_page_size(request.page_size));
+  value_or_raise(check_one_rank(request));
   const AttentionProblem problem = value_or_raise(problem_from_name(attention, options));
   const Machine machine = value_or_raise(find_machine(device));
 

@@ -62,6 +62,7 @@ lathe_status lathe_plan_create(const char* request, const lathe_machine* machine
     }
     const auto problem = problem_from_name(attention, options);
     if (!problem) return fail(in_json(problem.error()));
+    if (const auto one = check_one_rank(read); !one) return fail(in_json(one.error()));
     auto made = make_plan(*problem, machine->value, read, all_kernels());
     if (!made) return fail(made.error());
 

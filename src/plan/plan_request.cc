@@ -68,6 +68,15 @@ Result<void> check_ranks(const PlanRequest& request) {
     return wrong("--ep-size", fmt::format("a power of two up to --tp {}", n),
                  fmt::format("{}", request.ep_size));
   }
+  const bool splits = request.expert_split != "auto";
+  if (request.ep_size > 0 && (splits || request.expert_parallel)) {
+    return wrong("--ep-size", "no other flag that splits experts with it",
+                 splits ? "--expert-split" : "--enable-expert-parallel");
+  }
+  if (request.expert_parallel && splits) {
+    return wrong("--enable-expert-parallel", "no other flag that splits experts with it",
+                 "--expert-split");
+  }
   if (request.exchange != "auto" && request.exchange != "peer" && request.exchange != "nccl") {
     return wrong("--exchange", "auto, peer or nccl", fmt::format("\"{}\"", request.exchange));
   }

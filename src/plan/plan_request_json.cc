@@ -48,7 +48,30 @@ const Key kKeys[] = {
     {"sink", &ProblemOptions::sink},
     {"disable_cuda_graph", &PlanRequest::cuda_graph},
     {"batch_invariant", &PlanRequest::batch_invariant},
+    {"tp", &PlanRequest::tp},
+    {"tp_size", &PlanRequest::tp},
+    {"tensor_parallel_size", &PlanRequest::tp},
+    {"expert_split", &PlanRequest::expert_split},
+    {"enable_expert_parallel", &PlanRequest::expert_parallel},
+    {"ep_size", &PlanRequest::ep_size},
+    {"expert_parallel_size", &PlanRequest::ep_size},
+    {"exchange", &PlanRequest::exchange},
+    {"exchange_dtype", &PlanRequest::exchange_dtype},
 };
+
+// Keys of other engines' commands with the flag for them. Only 1 is legal.
+struct OneKey {
+  std::string_view name, flag;
+};
+const OneKey kOnes[] = {{"dp", "--dp"}, {"dp_size", "--dp"}, {"data_parallel_size", "--dp"},
+                        {"pp", "--pp"}, {"pp_size", "--pp"}, {"pipeline_parallel_size", "--pp"}};
+
+Result<void> check_one(std::string_view flag, std::int64_t value) {
+  if (value == 1) return {};
+  return Error{ErrorCode::unsupported, std::string(flag), "1: --tp alone shares a model",
+               fmt::format("{}", value),
+               "--tp; more requests need a server for each group of GPUs, with --gpus"};
+}
 
 template <class Owner, class Value>
 Value value_type(Value Owner::*);
@@ -97,12 +120,18 @@ std::vector<PlanRequestKey> plan_request_keys() {
         key.member);
     out.push_back({key.name, type});
   }
+  for (const OneKey& one : kOnes) out.push_back({one.name, "int"});
   return out;
 }
 
 Result<void> set_in_request(std::string_view name, const SortedJson& value, PlanRequest& request,
                             ProblemOptions& options) {
   std::string known;
+  for (const OneKey& one : kOnes) {
+    if (one.name != name) continue;
+    const auto of = read<std::int64_t>(name, value);
+    return of ? check_one(one.flag, *of) : of.error();
+  }
   for (const Key& key : kKeys) {
     known += (known.empty() ? "" : ", ") + std::string(key.name);
     if (key.name != name) continue;
@@ -123,6 +152,13 @@ Result<void> set_in_request(std::string_view name, const SortedJson& value, Plan
   }
   return Error{ErrorCode::invalid_argument, std::string(name), "one of " + known, "an unknown key",
                ""};
+}
+
+Result<void> check_one_rank(const PlanRequest& request) {
+  if (request.tp == 1) return {};
+  return Error{ErrorCode::invalid_argument, "--tp",
+               "1 for an attention problem alone, which has the heads of one rank",
+               fmt::format("{}", request.tp), ""};
 }
 
 std::optional<PlanRequest> with_flags(PlanRequest request, std::string_view flags) {

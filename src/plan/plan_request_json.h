@@ -26,6 +26,10 @@ std::vector<PlanRequestKey> plan_request_keys();
 Result<void> set_in_request(std::string_view key, const nlohmann::json& value, PlanRequest& request,
                             ProblemOptions& options);
 
+/// For an attention problem without a model. Errors: more than one rank, since the problem's heads
+/// are those of one rank.
+Result<void> check_one_rank(const PlanRequest& request);
+
 /// `request` with flags of `lathe plan`, such as "--page-size 64" or "--disable-cuda-graph". None:
 /// `flags` has a flag that is not a PlanRequest's, or a value of another type.
 std::optional<PlanRequest> with_flags(PlanRequest request, std::string_view flags);

@@ -49,6 +49,17 @@ void add_plan_flags(Command command, PlanRequest& request) {
       .add_option("--tp,--tensor-parallel-size,--tp-size", request.tp,
                   "GPUs, or groups of a CPU's threads, that share the model: 1, 2, 4 or 8")
       .check(tp_problem);
+  static std::string one;  // nothing reads it
+  for (const auto& [names, help] :
+       {std::pair{"--dp,--dp-size,--data-parallel-size",
+                  "1: a server does not divide requests among GPUs"},
+        {"--pp,--pp-size,--pipeline-parallel-size", "1: layers are not divided among GPUs"}}) {
+    command.add_option(names, one, help).check([](const std::string& text) {
+      return text == "1" ? std::string()
+                         : "wanted 1, as --tp alone shares a model, got " + text +
+                               "; more requests need a server for each group of GPUs, with --gpus";
+    });
+  }
   const Flag split = command.add_option(
       "--expert-split", request.expert_split,
       "how these share experts: auto, by width, by number, or WxE: E groups of W ranks");

@@ -4,8 +4,10 @@
 #include "model/memory/plan_ranks.h"
 
 #include <fmt/format.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <filesystem>
 
 #include <nlohmann/json.hpp>
 
@@ -397,6 +399,8 @@ TEST(PlanRanks, BadNumbersAreNamed) {
   EXPECT_THAT(says([](PlanRequest& r) { r.tp = 16; }),
               HasSubstr("wanted 1, 2, 4 or 8   offered 16"));
   EXPECT_THAT(says([](PlanRequest& r) { r.ep_size = 4; }), HasSubstr("--ep-size"));
+  EXPECT_THAT(says([](PlanRequest& r) { r.ep_size = 2, r.expert_split = "width"; }),
+              HasSubstr("--expert-split"));
   EXPECT_THAT(says([](PlanRequest& r) { r.exchange = "gloo"; }), HasSubstr("offered \"gloo\""));
   EXPECT_THAT(says([](PlanRequest& r) { r.exchange_dtype = "bf8"; }), HasSubstr("auto or f32"));
 }
@@ -411,6 +415,29 @@ TEST(PlanRanks, ACpusRanksMayHaveNoBlock) {
     const auto plan = planned(*config, describe_machine(Device::cpu), request);
     EXPECT_TRUE(plan.ok()) << name << explain(plan.error());
   }
+}
+
+// Every fixture on 8 ranks of a CPU has a plan, or a refusal that names the rule and a number of
+// ranks that has one.
+TEST(PlanRanks, Case5EveryFixtureOn8Ranks) {
+  int planned_ones = 0, refused_ones = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::string(LATHE_TEST_DATA) + "/models")) {
+    const auto config = load_model_config(entry.path().string());
+    if (!config) continue;  // a fixture of refused configurations
+    PlanRequest request = request_of(8);
+    request.context_length = request.chunked_prefill_size = 256;
+    const auto plan = planned(*config, describe_machine(Device::cpu), request);
+    if (plan) {
+      ++planned_ones;
+      continue;
+    }
+    ++refused_ones;
+    EXPECT_EQ(plan.error().reasons.at(0).rule, Rule::ranks) << entry.path();
+    EXPECT_THAT(explain(plan.error()), HasSubstr("--tp ")) << entry.path();
+  }
+  EXPECT_GT(planned_ones, 3);
+  EXPECT_GT(refused_ones, 3);
 }
 
 TEST(PlanRanks, ACpusRanksShareItsMemory) {
