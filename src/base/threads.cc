@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/process.h"
 
 namespace lathe {
 namespace {
@@ -70,6 +71,7 @@ struct ThreadPool::State {
   std::atomic<std::uint32_t> jobs{0};       // changes when there is a new job or stop is set
   std::atomic<bool> stop{false};
   std::vector<std::thread> workers;
+  MakersProcess process;
   std::mutex guard;
   std::exception_ptr failed;  // first exception of the job's tasks
 
@@ -135,7 +137,13 @@ ThreadPool::ThreadPool(int threads)
   }
 }
 
-ThreadPool::~ThreadPool() { state_->end(); }
+ThreadPool::~ThreadPool() {
+  if (state_->process.is_this()) {
+    state_->end();
+  } else {
+    (void)state_.release();  // a thread that is neither joined nor there cannot be destroyed
+  }
+}
 
 void ThreadPool::run_erased(std::int64_t tasks, Job job) {
   if (tasks <= 0) return;

@@ -124,6 +124,7 @@ Result<void> set_load_option(const std::string& key, const Json& value, RuntimeO
                              ProblemOptions& problem) {
   if (key == "model") return set_string(key, value, options.model);
   if (key == "device") return set_string(key, value, options.device);
+  if (key == "gpus") return set_string(key, value, options.gpus);
   if (key == "dtype") return set_string(key, value, options.dtype);
   if (key == "draft") return set_string(key, value, options.draft);
   if (key == "seed") return set_seed(key, value, options.engine.seed);

@@ -43,6 +43,8 @@ struct EngineOptions {
   const OtherRanks* ranks = nullptr;
   // Called with the model's logits [vocab] before a token is sampled from them; may be empty.
   std::function<void(RequestId, std::span<const float>)> on_logits = nullptr;
+  // Called at the start of step(), on its thread; an error fails the step. May be empty.
+  std::function<Result<void>()> before_step = nullptr;
 };
 
 /// Totals over all steps, and the current state.

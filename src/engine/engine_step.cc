@@ -6,6 +6,9 @@
 namespace lathe {
 
 Result<StepReport> Engine::step() {
+  if (options_.before_step) {
+    if (auto ok = options_.before_step(); !ok) return ok.error();
+  }
   if (!in_flight()) {
     if (auto ok = launch(); !ok) return ok.error();
   }

@@ -108,14 +108,14 @@ Result<Runtime::Planned, StartError> Runtime::plan_on(const Machine& machine,
                                                       const ModelConfig& config,
                                                       const PlanRequest& request,
                                                       std::optional<std::int64_t> stored) {
-  auto backend = make_backend(machine.device);
+  auto backend = make_backend(machine.device, gpu_of(0));
   if (!backend) return StartError(backend.error());
   const auto precision = precision_of(options.dtype, **backend, config);
   if (!precision) return StartError(precision.error());
   machine_ = machine;
   registry_ = model_kernels(machine.device);
   // Memory that other processes or the backend hold is not available to the plan.
-  if (is_gpu(machine.device)) machine_.memory_bytes = free_gpu_bytes();
+  if (is_gpu(machine.device)) machine_.memory_bytes = free_gpu_bytes(gpu_of(0));
   Machine left = machine_;
   if (draft_model_) {
     DraftModel& d = *draft_model_;
@@ -139,7 +139,8 @@ Result<Runtime::Planned, StartError> Runtime::plan_on(const Machine& machine,
 }
 
 Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOptions& options) {
-  auto machine = find_machine(options.device, {options.plan_request.tp, ""});
+  if (const auto ok = check_ranks(options.plan_request); !ok) return StartError(ok.error());
+  auto machine = find_machine(options.device, {options.plan_request.tp, options.gpus});
   if (!machine) return StartError(machine.error());
   std::unique_ptr<Model> made = options.make_model ? options.make_model() : nullptr;
   auto config = made ? Result<ModelConfig>(made->config()) : config_of(options);
@@ -161,8 +162,13 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   std::unique_ptr<Runtime> r(new Runtime(options.threads, request.tp));
   r->draft_ = *draft;
   if (auto ok = r->describe_draft_model(options, *config); !ok) return StartError(ok.error());
+  if (const std::int32_t count = gpu_count(); is_gpu(machine->device) && count > 0) {
+    auto gpus = choose_gpus({request.tp, options.gpus}, count);
+    if (!gpus) return StartError(gpus.error());
+    r->gpus_ = std::move(*gpus);
+  }
   auto planned = r->plan_on(*machine, options, *config, request, *stored);
-  if (!planned && options.device == "auto" && is_gpu(machine->device)) {
+  if (!planned && options.device == "auto" && options.gpus.empty() && is_gpu(machine->device)) {
     r->device_note_ = fmt::format("the CPU runs this model, not {}: {}", machine->model,
                                   text_of(planned.error()));
     machine = describe_machine(Device::cpu);
@@ -218,7 +224,7 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 
   const std::int64_t tokens = cache_tokens(r->plan_, request, rank_machine(r->machine_, request.tp),
-                                           r->model_->weight_bytes(), r->draft_memory());
+                                           r->weight_bytes(), r->draft_memory());
   auto cache = KvCache::create(r->plan_, pool_sizes(r->plan_, tokens), r->backend_->memory());
   if (!cache) return StartError(cache.error());
   r->cache_.emplace(std::move(*cache));
@@ -239,6 +245,11 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   if (options.wrap_drafter) r->drafter_ = options.wrap_drafter(std::move(r->drafter_));
   engine_options.drafter = r->drafter_.get();
   engine_options.ranks = r->other_ranks();
+  // Threads may take turns; a thread's device is GPU 0 unless it is set.
+  engine_options.before_step = [process = r->process_, gpu = r->gpu_of(0)]() -> Result<void> {
+    if (auto ok = process.check(); !ok) return ok;
+    return gpu == 0 ? Result<void>() : use_gpu(gpu);
+  };
   engine_options.draft_tokens = *draft_tokens;
   // The plan's largest step may be one of decode rows, with more rows than a chunk.
   if (engine_options.chunked_prefill_size == 0) {
@@ -313,11 +324,21 @@ Result<void> Runtime::make_drafter(const RuntimeOptions& options, const PlanRequ
   return {};
 }
 
+std::int64_t Runtime::weight_bytes() const {
+  std::int64_t most = model_->weight_bytes();
+  for (const auto& rank : ranks_) most = std::max(most, rank->model->weight_bytes());
+  return most;
+}
+
 DraftMemory Runtime::draft_memory() const {
   if (!draft_model_) return {};
   const DraftModel& d = *draft_model_;
-  return {&d.plan, d.model ? d.model->weight_bytes()
-                           : weight_bytes(d.config, d.stored, expands(d.plan), d.plan.ranks)};
+  std::int64_t most = d.model
+                          ? d.model->weight_bytes()
+                          : lathe::weight_bytes(d.config, d.stored, expands(d.plan), d.plan.ranks);
+  if (!d.model) return {&d.plan, most};
+  for (const auto& rank : ranks_) most = std::max(most, rank->draft_model->weight_bytes());
+  return {&d.plan, most};
 }
 
 // Grouped-query ranks have keys of their own heads; all ranks have the same latents.

@@ -11,6 +11,7 @@
 #include "attn/machine.h"
 #include "base/arena.h"
 #include "base/execution.h"
+#include "base/process.h"
 #include "base/result.h"
 #include "base/threads.h"
 #include "engine/draft/draft_kind.h"
@@ -34,6 +35,7 @@ struct RuntimeOptions {
   bool dummy = false;         // --load-format dummy
   std::function<std::unique_ptr<Model>()> make_model;  // instead of any checkpoint; may be empty
   std::string device = "auto";
+  std::string gpus;  // --gpus: numbers of the ranks' GPUs, "0,1"; empty: the first ones
   // float32, bfloat16, fp8 (see MatmulPrecision) or auto: bfloat16 on a GPU and on a CPU with dot
   // products of bf16 pairs. float32 and bfloat16 need bf16 or e4m3 weights, fp8 a checkpoint with
   // e4m3 weights.
@@ -62,11 +64,13 @@ using StartError = std::variant<Error, Refusal>;
 
 class Runtime {
  public:
-  /// Device "auto" is a GPU that serves the model, else the CPU. Errors: from the configuration,
-  /// the planner, the checkpoint, the pools, the drafter and the engine; a context length beyond
-  /// the model's; a device that models don't run on, or that is missing or unfit; a dtype that the
-  /// device does not multiply in.
+  /// Device "auto" is a GPU that serves the model, else, without `gpus`, the CPU. Errors: from the
+  /// configuration, the planner, the checkpoint, the pools, the drafter and the engine; a context
+  /// length beyond the model's; a device that models don't run on, or that is missing or unfit; a
+  /// dtype that the device does not multiply in.
   static Result<std::unique_ptr<Runtime>, StartError> create(const RuntimeOptions& options);
+  /// In a fork of the process, the ranks' threads are left alone: nobody there could join them.
+  ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
@@ -78,6 +82,8 @@ class Runtime {
   /// Plan and weights of a draft model; a null plan: there is none.
   DraftMemory draft_memory() const;
   MatmulPrecision precision() const { return precision_; }
+  /// Of the rank with most weights.
+  std::int64_t weight_bytes() const;
   KvCache& cache() { return *cache_; }
   Engine& engine() { return *engine_; }
   const Engine& engine() const { return *engine_; }
@@ -117,6 +123,9 @@ class Runtime {
                                       std::optional<std::int64_t> stored);
   Result<void> describe_draft_model(const RuntimeOptions& options, const ModelConfig& target);
   Result<void> load_draft_model(const RuntimeOptions& options, LoadOptions load);
+  std::int32_t gpu_of(std::int32_t rank) const {
+    return gpus_.empty() ? 0 : gpus_[static_cast<std::size_t>(rank)];
+  }
   Rank& rank(std::int32_t r) { return *ranks_[static_cast<std::size_t>(r - 1)]; }
   Result<void> make_ranks(const RuntimeOptions& options);
   Result<void> reserve_ranks(OpsContext& first);
@@ -138,6 +147,7 @@ class Runtime {
     std::optional<KvCache> cache;
   };
 
+  MakersProcess process_;
   // Null: there is one rank. First, because backends use its communicators until they are freed.
   std::unique_ptr<RankGroup> group_;
   ThreadPool threads_;
@@ -153,6 +163,7 @@ class Runtime {
   DraftChoice draft_;
   std::optional<DraftModel> draft_model_;
   std::vector<std::unique_ptr<Rank>> ranks_;  // 1, 2, ..
+  std::vector<std::int32_t> gpus_;            // [ranks] their GPUs; empty: a CPU
   OtherRanks other_ranks_, draft_ranks_;
   std::unique_ptr<Drafter> drafter_;
   std::optional<Engine> engine_;

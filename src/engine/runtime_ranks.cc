@@ -1,6 +1,9 @@
 // The ranks of a runtime after the first: each has a share of the model, a cache of as many pages,
 // and a part of the threads.
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <span>
 #include <string>
 
 #include "attn/draft_rows.h"
@@ -10,12 +13,32 @@
 #include "model/weights/kv_scales.h"
 
 namespace lathe {
+namespace {
+
+// Runs body(rank) on all ranks. An error has the rank's name, but for rank 0's: what is wrong on
+// all ranks reads as on one.
+template <class Body>
+Result<void> run_on_ranks(RankGroup& group, Body&& body) {
+  return group.run([&](std::int32_t rank) -> Result<void> {
+    const Result<void> result = body(rank);
+    if (result || rank == 0) return result;
+    Error error = result.error();
+    error.field = fmt::format("rank {}: {}", rank, error.field);
+    return error;
+  });
+}
+
+}  // namespace
 
 Runtime::Runtime(int threads, std::int32_t ranks)
     : threads_(ranks == 1 ? threads
                           : std::max(1, (threads > 0 ? threads
                                                      : describe_machine(Device::cpu).processors) /
                                             ranks)) {}
+
+Runtime::~Runtime() {
+  if (!process_.is_this()) (void)group_.release();
+}
 
 RankModel Runtime::Rank::target() { return {model.get(), &*cache, ops}; }
 RankModel Runtime::Rank::draft(const OpsContext& of) {
@@ -31,8 +54,9 @@ Result<void> Runtime::make_ranks(const RuntimeOptions& options) {
     return Error{ErrorCode::unsupported, "--tp", "1 with this model", std::to_string(tp), ""};
   }
   backend_.reset();
-  auto communicators =
-      make_communicators(machine_.device, tp, {}, plan_.ranks.exchange.kind == ExchangeKind::nccl);
+  const std::span<const std::int32_t> all(gpus_);
+  auto communicators = make_communicators(machine_.device, tp, all.first(gpus_.empty() ? 0 : tp),
+                                          plan_.ranks.exchange.kind == ExchangeKind::nccl);
   if (!communicators) return communicators.error();
   group_ = std::make_unique<RankGroup>(std::move(*communicators));
   for (std::int32_t r = 1; r < tp; ++r) {
@@ -40,7 +64,7 @@ Result<void> Runtime::make_ranks(const RuntimeOptions& options) {
   }
   return group_->run([&](std::int32_t r) -> Result<void> {
     Communicator& own = group_->communicator(r);
-    auto backend = make_backend(machine_.device, r, &own);
+    auto backend = make_backend(machine_.device, gpu_of(r), &own);
     const Result<void> made = backend ? Result<void>() : Result<void>(backend.error());
     if (auto ok = own.agree(made); !ok) return ok;
     (r == 0 ? backend_ : rank(r).backend) = std::move(*backend);
@@ -53,7 +77,7 @@ Result<void> Runtime::reserve_ranks(OpsContext& first) {
   if (!group_) return {};
   first.communicator = &group_->communicator(0);
   const ModelPlan* draft = draft_memory().plan;
-  return group_->run([&](std::int32_t r) -> Result<void> {
+  return run_on_ranks(*group_, [&](std::int32_t r) -> Result<void> {
     if (r == 0) return {};
     Rank& own = rank(r);
     own.tensors = Arena(own.backend->memory());
@@ -75,7 +99,7 @@ Result<std::unique_ptr<Model>> Runtime::load_shares(const LoadModel& load, LoadO
   options.parallel = parallel;
   if (!group_) return load(options);
   std::unique_ptr<Model> first;
-  const Result<void> ok = group_->run([&](std::int32_t r) -> Result<void> {
+  const Result<void> ok = run_on_ranks(*group_, [&](std::int32_t r) -> Result<void> {
     LoadOptions own = options;
     own.rank = r;
     if (r > 0) {
@@ -101,7 +125,7 @@ Result<std::unique_ptr<Model>> Runtime::load_shares(const LoadModel& load, LoadO
 // Makes caches like rank 0's.
 Result<void> Runtime::make_rank_caches(std::int64_t tokens, bool counts) {
   if (!group_) return {};
-  return group_->run([&](std::int32_t r) -> Result<void> {
+  return run_on_ranks(*group_, [&](std::int32_t r) -> Result<void> {
     if (r == 0) return {};
     Rank& of = rank(r);
     auto cache = KvCache::create(plan_, pool_sizes(plan_, tokens), of.backend->memory());

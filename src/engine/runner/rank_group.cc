@@ -94,8 +94,8 @@ void RankGroup::call(std::int32_t rank) {
     result = job_.call(job_.body, rank);
     return;
   } catch (const OutOfMemory& e) {
-    result = Error{ErrorCode::exhausted, fmt::format("rank {}: host memory", rank),
-                   "enough for a step", e.what(), ""};
+    result =
+        Error{ErrorCode::exhausted, fmt::format("rank {}: memory", rank), "enough", e.what(), ""};
     own.abort(result.error());
   } catch (const std::exception& e) {
     result = thrown(rank, e.what());

@@ -48,24 +48,7 @@ Result<Machine> described(Machine machine, const GpuChoice& choice) {
   return with_ranks(std::move(machine), count->front());
 }
 
-Result<Machine> found(const GpuChoice& choice) {
-  const std::int32_t count = gpu_count();
-  std::vector<std::int32_t> numbers(static_cast<std::size_t>(std::min(count, choice.ranks)));
-  std::iota(numbers.begin(), numbers.end(), 0);
-  if (!choice.gpus.empty()) {
-    const auto listed = parse_numbers(choice.gpus);
-    if (!listed)
-      return bad_gpus("different numbers, such as 0,1", fmt::format("\"{}\"", choice.gpus));
-    for (const std::int32_t n : *listed) {
-      if (n < count) continue;
-      return bad_gpus(fmt::format("numbers from 0 to {}", count - 1), fmt::format("{}", n));
-    }
-    if (std::ssize(*listed) < choice.ranks) {
-      return bad_gpus(fmt::format("{} GPUs for --tp {}", choice.ranks, choice.ranks),
-                      fmt::format("{}", listed->size()));
-    }
-    numbers = *listed;
-  }
+Result<Machine> found(const GpuChoice& choice, std::span<const std::int32_t> numbers) {
   std::vector<FoundGpu> gpus;
   for (const std::int32_t n : numbers) {
     const auto machine = query_gpu(n);
@@ -74,7 +57,7 @@ Result<Machine> found(const GpuChoice& choice) {
   }
   const bool peers = peer_access(numbers);
   auto joined = join_gpus(gpus, peers, peers || has_nccl());  // NCCL is opened only where needed
-  if (joined && choice.gpus.empty()) joined->ranks = count;
+  if (joined && choice.gpus.empty()) joined->ranks = gpu_count();
   return joined;
 }
 
@@ -90,6 +73,25 @@ std::optional<Machine> named(std::string_view text) {
 }
 
 }  // namespace
+
+Result<std::vector<std::int32_t>> choose_gpus(const GpuChoice& choice, std::int32_t count) {
+  std::vector<std::int32_t> first(static_cast<std::size_t>(std::min(count, choice.ranks)));
+  std::iota(first.begin(), first.end(), 0);
+  if (choice.gpus.empty()) return first;
+  const auto listed = parse_numbers(choice.gpus);
+  if (!listed)
+    return bad_gpus("different numbers, such as 0,1", fmt::format("\"{}\"", choice.gpus));
+  for (const std::int32_t n : *listed) {
+    if (n >= count) {
+      return bad_gpus(fmt::format("numbers from 0 to {}", count - 1), fmt::format("{}", n));
+    }
+  }
+  if (std::ssize(*listed) < choice.ranks) {
+    return bad_gpus(fmt::format("{} GPUs for --tp {}", choice.ranks, choice.ranks),
+                    fmt::format("{}", listed->size()));
+  }
+  return *listed;
+}
 
 Result<Machine> join_gpus(std::span<const FoundGpu> gpus, bool peers, bool nccl) {
   const FoundGpu& first = gpus.front();
@@ -110,8 +112,13 @@ Result<Machine> join_gpus(std::span<const FoundGpu> gpus, bool peers, bool nccl)
 
 Result<Machine> find_machine(std::string_view device, const GpuChoice& choice) {
   if (device == "auto" || device == "cuda") {
-    const auto gpu = query_gpu(0);
-    if (gpu && (device == "cuda" || gpu->device == Device::sm90)) return found(choice);
+    const std::int32_t count = gpu_count();
+    if (count > 0) {
+      const auto numbers = choose_gpus(choice, count);
+      if (!numbers) return numbers.error();
+      const auto gpu = query_gpu(numbers->front());
+      if (gpu && (device == "cuda" || gpu->device == Device::sm90)) return found(choice, *numbers);
+    }
     return described(describe_machine(device == "cuda" ? Device::sm90 : Device::cpu), choice);
   }
   if (const auto machine = named(device)) return described(*machine, choice);

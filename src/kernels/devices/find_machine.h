@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "attn/machine.h"
 #include "base/result.h"
@@ -24,6 +25,11 @@ struct GpuChoice {
 /// unknown name (lists the known ones); --gpus with numbers that this computer does not have, fewer
 /// than ranks, or GPUs that differ.
 Result<Machine> find_machine(std::string_view device, const GpuChoice& choice = {});
+
+/// The numbers of a choice's GPUs, of `count` that this computer has: at least choice.ranks of them
+/// with --gpus, else the first ones, which may be fewer. Errors: as find_machine()'s. Precondition:
+/// count > 0.
+Result<std::vector<std::int32_t>> choose_gpus(const GpuChoice& choice, std::int32_t count);
 
 /// A GPU of this computer.
 struct FoundGpu {

@@ -3,6 +3,7 @@
 #ifdef LATHE_HAS_CUDA
 #include <cuda_runtime_api.h>
 
+#include "kernels/cuda/common/cuda_error.h"
 #include "kernels/cuda/exchange/nccl.h"
 #endif
 
@@ -60,6 +61,10 @@ std::optional<Machine> query_gpu(std::int32_t number) {
   return m;
 }
 
+Result<void> use_gpu(std::int32_t number) {
+  return cuda::call_result(cudaSetDevice(number), "cudaSetDevice");
+}
+
 std::int64_t free_gpu_bytes(std::int32_t number) {
   std::size_t free = 0, total = 0;
   int before = 0;
@@ -90,6 +95,7 @@ bool has_nccl() { return cuda::open_nccl().ok(); }
 
 std::int32_t gpu_count() { return 0; }
 std::optional<Machine> query_gpu(std::int32_t) { return std::nullopt; }
+Result<void> use_gpu(std::int32_t) { return {}; }
 std::int64_t free_gpu_bytes(std::int32_t) { return 0; }
 bool peer_access(std::span<const std::int32_t>) { return false; }
 bool has_nccl() { return false; }

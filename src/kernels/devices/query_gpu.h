@@ -6,6 +6,7 @@
 #include <span>
 
 #include "attn/machine.h"
+#include "base/result.h"
 
 namespace lathe {
 
@@ -14,6 +15,9 @@ std::int32_t gpu_count();
 
 /// Empty if there is no such GPU, or Lathe does not know its architecture.
 std::optional<Machine> query_gpu(std::int32_t number = 0);
+
+/// Makes a GPU the calling thread's. Errors: the device's.
+Result<void> use_gpu(std::int32_t number);
 
 /// Bytes of a GPU that are free now; 0 where there is no such GPU. Makes a context on it.
 std::int64_t free_gpu_bytes(std::int32_t number = 0);

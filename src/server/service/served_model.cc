@@ -154,7 +154,7 @@ ServedModel::ServedModel(Runtime& runtime, const Tokenizer& its_tokenizer,
   capacity = runtime.engine().capacity();
   cache_tokens = runtime.cache().tokens();
   cache_bytes = runtime.cache().bytes();
-  weight_bytes = runtime.model().weight_bytes();
+  weight_bytes = runtime.weight_bytes();
   page_size = runtime.cache().page_size();
   max_running = runtime.plan().max_requests();
   plan_line = summary(runtime.plan());

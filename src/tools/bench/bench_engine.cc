@@ -272,9 +272,9 @@ nlohmann::ordered_json json(const std::vector<DraftGain>& gains) {
 nlohmann::ordered_json json(const std::vector<EngineRow>& rows, Runtime& runtime,
                             double read_gbps) {
   nlohmann::ordered_json j = {
-      {"architecture", runtime.config().architecture},  {"plan", summary(runtime.plan())},
-      {"arithmetic", name(runtime.precision())},        {"threads", runtime.threads().threads()},
-      {"weight_bytes", runtime.model().weight_bytes()}, {"read_gb_per_s", read_gbps},
+      {"architecture", runtime.config().architecture}, {"plan", summary(runtime.plan())},
+      {"arithmetic", name(runtime.precision())},       {"threads", runtime.threads().threads()},
+      {"weight_bytes", runtime.weight_bytes()},        {"read_gb_per_s", read_gbps},
       {"rows", nlohmann::ordered_json::array()}};
   for (const EngineRow& r : rows) {
     nlohmann::ordered_json row = {{"test", r.test()},
@@ -413,11 +413,11 @@ int bench_engine_command(const BenchEngineOptions& options) {
           "step besides waiting for it, idle us what passes on the GPU without a kernel before it",
           machine.bf16_flops / 1e12);
     }
-    print_out(fmt::format(
-        "{}, {} threads, products {}, weights {:.0f} MB, {}\n{}\n\n{}",
-        runtime->config().architecture, runtime->threads().threads(), name(runtime->precision()),
-        static_cast<double>(runtime->model().weight_bytes()) / 1e6, summary(runtime->plan()),
-        legend, rows.empty() ? "" : table(rows, on_gpu)));
+    print_out(
+        fmt::format("{}, {} threads, products {}, weights {:.0f} MB, {}\n{}\n\n{}",
+                    runtime->config().architecture, runtime->threads().threads(),
+                    name(runtime->precision()), static_cast<double>(runtime->weight_bytes()) / 1e6,
+                    summary(runtime->plan()), legend, rows.empty() ? "" : table(rows, on_gpu)));
     print_out(gains_table(gains));
   }
   return kExitOk;

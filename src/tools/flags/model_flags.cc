@@ -37,7 +37,7 @@ class LoadProgress {
 };
 
 void print_started(const ModelFlags& flags, Runtime& r) {
-  const std::int64_t weights = r.model().weight_bytes();
+  const std::int64_t weights = r.weight_bytes();
   if (!r.device_note().empty()) print_err(fmt::format("device    {}\n", r.device_note()));
   if (is_gpu(r.machine().device)) print_err(fmt::format("device    {}\n", r.machine().model));
   print_err(fmt::format("weights   {:.0f} MB in {:.2f} s ({:.0f} MB/s){}\n", megabytes(weights),
@@ -69,8 +69,8 @@ void print_started(const ModelFlags& flags, Runtime& r) {
                           summary(*draft.plan)));
   }
   if (is_gpu(r.machine().device)) {
-    print_err(fmt::format("{}", memory_table(r.plan(), r.machine(), r.model().weight_bytes(),
-                                             r.cache().tokens(), draft)));
+    print_err(fmt::format(
+        "{}", memory_table(r.plan(), r.machine(), r.weight_bytes(), r.cache().tokens(), draft)));
   } else {
     print_err(fmt::format("workspace at most {}\n",
                           human_bytes(r.plan().buffer_bytes() + draft.buffer_bytes())));
@@ -100,6 +100,7 @@ void add_model_flags(Command command, ModelFlags& flags) {
       "--device", r.device,
       "auto (a Hopper GPU that serves the model, else the CPU), cuda, cpu or ref (the "
       "slow oracle)");
+  command.add_option("--gpus", r.gpus, "the GPUs of --tp by number: 0,1; default: the first ones");
   command
       .add_option(
           "--dtype", r.dtype,

@@ -55,6 +55,23 @@ TEST(Machine, DescribedOnesHaveAsManyGpusAsAreAskedFor) {
   EXPECT_EQ(find_machine("cpu", {2, "2"}).error().offered, "--device cpu");
 }
 
+TEST(Machine, GpusAreChosenByNumber) {
+  const auto numbers = [](std::int32_t ranks, const char* gpus, std::int32_t count) {
+    return *choose_gpus({ranks, gpus}, count);
+  };
+  using Numbers = std::vector<std::int32_t>;
+  EXPECT_EQ(numbers(2, "", 8), (Numbers{0, 1}));
+  EXPECT_EQ(numbers(4, "", 2), (Numbers{0, 1}));  // the plan says that two are too few
+  EXPECT_EQ(numbers(2, "5,3", 8), (Numbers{5, 3}));
+  EXPECT_EQ(numbers(1, "7", 8), (Numbers{7}));
+  for (const auto& [gpus, offered] : {std::pair{"0,8", "8"}, {"1", "1"}, {"0,0", "\"0,0\""}}) {
+    const auto refused = choose_gpus({2, gpus}, 8);
+    ASSERT_FALSE(refused) << gpus;
+    EXPECT_EQ(refused.error().field, "--gpus");
+    EXPECT_EQ(refused.error().offered, offered);
+  }
+}
+
 // Two GPUs as they would be found.
 std::vector<FoundGpu> two_gpus() {
   std::vector<FoundGpu> gpus(2);
