@@ -723,8 +723,8 @@ Result<std::unique_ptr<Model>> load_model(const std::string& directory,
   if (!checkpoint) return checkpoint.error();
   auto weights = std::make_unique<ModelWeights>(*config);
   weights->checkpoint = std::move(*checkpoint);
-  // The first rank reads the files from start to end; the others find them in the page cache.
-  if (options.threads != nullptr && options.rank == 0) {
+  // A file that is too short or cannot be read is an error here; later it would end the process.
+  if (options.threads != nullptr) {
     const Result<void> read = weights->checkpoint->prefault(*options.threads, options.on_progress);
     if (!read) return read.error();
   }
