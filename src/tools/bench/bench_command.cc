@@ -1,5 +1,6 @@
 // lathe bench: measurements, each against a limit or a copy measured in the same run.
 #include <memory>
+#include <numeric>
 
 #include "tools/bench/bench_attention.h"
 #include "tools/bench/bench_codec.h"
@@ -88,10 +89,19 @@ void add_bench_command(Command app, int& exit_code) {
 
   auto exchange_flags = std::make_shared<BenchExchangeOptions>();
   Command exchange =
-      bench.add_subcommand("exchange", "Sums over the GPUs of a group, by peer memory and by NCCL");
-  exchange.add_option("--gpus", exchange_flags->gpus, "2, 4 or 8 of them; default 0,1")
-      .delimiter(',')
-      .range(0, 63);
+      bench.add_subcommand("exchange",
+                           "Sums over the ranks of a group: GPUs, by peer memory and by "
+                           "NCCL, or groups of a CPU's threads");
+  exchange.add_option("--device", exchange_flags->device, "cuda, or cpu, where ranks are threads")
+      .one_of({"cuda", "cpu"});
+  const Flag gpus =
+      exchange.add_option("--gpus", exchange_flags->gpus, "2, 4 or 8 of them; default 0,1")
+          .delimiter(',')
+          .range(0, 63);
+  auto ranks = std::make_shared<std::int64_t>(2);
+  exchange.add_option("--tp", *ranks, "2, 4 or 8 ranks: a CPU's, or the GPUs from 0 on; default 2")
+      .range(2, 8)
+      .excludes(gpus);
   exchange
       .add_option("--exchange", exchange_flags->exchange,
                   "peer, nccl, or auto: peer, and nccl where libnccl.so.2 is found")
@@ -104,8 +114,14 @@ void add_bench_command(Command app, int& exit_code) {
       .add_option("--repeats", exchange_flags->repeats, "medians are taken over these; default 9")
       .range(1, 1000);
   exchange.add_flag("--json", exchange_flags->json, "as data on stdout");
-  exchange.callback(
-      [exchange_flags, &exit_code] { exit_code = bench_exchange_command(*exchange_flags); });
+  exchange.callback([exchange_flags, ranks, exchange, &exit_code] {
+    auto& numbers = exchange_flags->gpus;
+    if (!exchange.given("--gpus")) {
+      numbers.resize(static_cast<std::size_t>(*ranks));
+      std::iota(numbers.begin(), numbers.end(), 0);
+    }
+    exit_code = bench_exchange_command(*exchange_flags);
+  });
 
   auto engine_flags = std::make_shared<BenchEngineOptions>();
   Command engine = bench.add_subcommand(

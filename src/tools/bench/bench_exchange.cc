@@ -1,9 +1,5 @@
 #include "tools/bench/bench_exchange.h"
 
-#include "base/result.h"
-#include "tools/flags/command.h"
-
-#ifdef LATHE_HAS_CUDA
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,19 +11,13 @@
 #include "base/json.h"
 #include "base/print.h"
 #include "base/rows.h"
-#include "kernels/cuda/backend.h"
-#include "kernels/cuda/common/memory.h"
-#include "kernels/cuda/exchange/cuda_communicator.h"
-#include "kernels/cuda/exchange/nccl.h"
-#include "kernels/host_communicator.h"
+#include "kernels/devices/all.h"
+#include "kernels/devices/query_gpu.h"
 #include "ops/exchange.h"
 #include "tools/bench/median.h"
-#endif
+#include "tools/flags/command.h"
 
 namespace lathe {
-
-#ifdef LATHE_HAS_CUDA
-
 namespace {
 
 using Seconds = std::vector<double>;  // of one call, by number of rows
@@ -35,27 +25,31 @@ using Seconds = std::vector<double>;  // of one call, by number of rows
 // A rank's part of the bench, on its own thread.
 class ExchangeBenchRank {
  public:
-  ExchangeBenchRank(const BenchExchangeOptions& options, cuda::CudaCommunicator& communicator)
-      : options_(options), communicator_(communicator) {}
+  ExchangeBenchRank(const BenchExchangeOptions& options, Device device, int gpu,
+                    Communicator& communicator)
+      : options_(options), device_(device), gpu_(gpu), communicator_(communicator) {}
 
   Result<Seconds> run() {
-    auto backend = cuda::make_cuda_backend(
-        {.ordinal = communicator_.ordinal(), .communicator = &communicator_});
+    auto backend = make_backend(device_, gpu_, &communicator_);
     if (auto ok = communicator_.agree(backend ? Result<void>() : backend.error()); !ok) {
       return ok.error();
     }
     backend_ = std::move(*backend);
-    Arena tensors(cuda::kDeviceMemory), control;
+    Arena tensors(backend_->memory()), control;
+    ThreadPool threads(
+        std::max(1, describe_machine(Device::cpu).processors / communicator_.size()));
+    ops_.execution.threads = &threads;
     ops_.backend = backend_.get();
     ops_.communicator = &communicator_;
     ops_.tensors = &tensors;
     ops_.control = &control;
     const std::int64_t most = *std::max_element(options_.rows.begin(), options_.rows.end());
-    const ExchangeLimits limits{.rows = most, .cols = options_.cols, .dtype = DType::bf16};
+    const ExchangeLimits limits{
+        .rows = most, .cols = options_.cols, .dtype = backend_->activations()};
     if (auto ok = communicator_.agree(communicator_.reserve(limits)); !ok) return ok.error();
     // All memory before the first wait for a peer.
     const MutableRowsView x = alloc_rows(tensors, most, options_.cols);
-    const MutableRowsView h = alloc_rows(tensors, most, options_.cols, DType::bf16);
+    const MutableRowsView h = alloc_rows(tensors, most, options_.cols, backend_->activations());
     {
       const Arena::Scope scope(tensors);
       alloc_partial(ops_, most, options_.cols);
@@ -72,7 +66,7 @@ class ExchangeBenchRank {
 
  private:
   Result<double> time(const MutableRowsView& x, const MutableRowsView& h) {
-    const int calls = x.rows <= 256 ? 400 : x.rows <= 1024 ? 60 : 10;
+    const int calls = calls_of(x.rows);
     const auto work = [&]() -> Result<void> {
       for (int i = 0; i < calls; ++i) {
         const Arena::Scope scope(*ops_.tensors);
@@ -95,24 +89,33 @@ class ExchangeBenchRank {
     return median(seconds);
   }
 
+  // Enough to outweigh a graph's launch; on a CPU, to see its clock move.
+  int calls_of(std::int64_t rows) const {
+    if (is_gpu(device_)) return rows <= 256 ? 400 : rows <= 1024 ? 60 : 10;
+    constexpr std::int64_t kElements = 1 << 21;
+    return static_cast<int>(std::clamp<std::int64_t>(kElements / (rows * options_.cols), 1, 400));
+  }
+
   const BenchExchangeOptions& options_;
-  cuda::CudaCommunicator& communicator_;
+  Device device_;
+  int gpu_;
+  Communicator& communicator_;
   std::unique_ptr<Backend> backend_;
   OpsContext ops_;
 };
 
-Result<Seconds> bench_ranks(const BenchExchangeOptions& options, cuda::ExchangeKind kind) {
+Result<Seconds> bench_ranks(const BenchExchangeOptions& options, Device device, bool nccl) {
   const std::vector<int> gpus(options.gpus.begin(), options.gpus.end());
-  auto communicators = cuda::make_cuda_communicators(
-      make_host_communicators(static_cast<std::int32_t>(gpus.size())), gpus, kind);
+  const auto ranks = static_cast<std::int32_t>(gpus.size());
+  auto communicators = make_communicators(device, ranks, gpus, nccl);
   if (!communicators) return communicators.error();
   std::vector<Result<Seconds>> results(gpus.size(), Seconds());
   {
     std::vector<std::jthread> threads;
     for (std::size_t r = 0; r < gpus.size(); ++r) {
       threads.emplace_back([&, r] {
-        cuda::CudaCommunicator& mine = *(*communicators)[r];
-        ExchangeBenchRank rank(options, mine);
+        Communicator& mine = *(*communicators)[r];
+        ExchangeBenchRank rank(options, device, gpus[r], mine);
         results[r] = rank.run();
         if (!results[r]) mine.abort(results[r].error());
       });
@@ -130,22 +133,26 @@ Result<Seconds> bench_ranks(const BenchExchangeOptions& options, cuda::ExchangeK
 }  // namespace
 
 int bench_exchange_command(const BenchExchangeOptions& options) {
-  const bool all = options.exchange == "auto";
+  const bool gpu = options.device != "cpu";
+  const std::size_t ranks = options.gpus.size();
+  if (ranks != 2 && ranks != 4 && ranks != 8) {
+    return refuse({ErrorCode::invalid_argument, gpu ? "--gpus" : "--tp", "2, 4 or 8",
+                   fmt::format("{}", ranks), ""});
+  }
+  std::vector<std::string> kinds = {"host"};
+  if (gpu) kinds = {options.exchange == "nccl" ? "nccl" : "peer"};
+  if (gpu && options.exchange == "auto" && has_nccl()) kinds.emplace_back("nccl");
   std::vector<std::pair<std::string, Seconds>> columns;
-  if (all || options.exchange == "peer") {
-    const auto seconds = bench_ranks(options, cuda::ExchangeKind::peer);
+  for (const std::string& kind : kinds) {
+    const auto seconds = bench_ranks(options, gpu ? Device::sm90 : Device::cpu, kind == "nccl");
     if (!seconds) return refuse(seconds.error());
-    columns.emplace_back("peer", *seconds);
+    columns.emplace_back(kind, *seconds);
   }
-  if (options.exchange == "nccl" || (all && cuda::open_nccl())) {
-    const auto seconds = bench_ranks(options, cuda::ExchangeKind::nccl);
-    if (!seconds) return refuse(seconds.error());
-    columns.emplace_back("nccl", *seconds);
-  }
-  nlohmann::ordered_json out = {{"gpus", options.gpus}, {"cols", options.cols}};
+  nlohmann::ordered_json out = {{"ranks", ranks}, {"cols", options.cols}};
+  if (gpu) out["gpus"] = options.gpus;
   out["cases"] = nlohmann::ordered_json::array();
-  std::string table = fmt::format("us of a sum of {} columns over {} GPUs with the norm\n\n{:>6}",
-                                  options.cols, options.gpus.size(), "rows");
+  std::string table = fmt::format("us of a sum of {} columns over {} {} with the norm\n\n{:>6}",
+                                  options.cols, ranks, gpu ? "GPUs" : "groups of threads", "rows");
   for (const auto& [name, seconds] : columns) table += fmt::format(" {:>8}", name);
   for (std::size_t i = 0; i < options.rows.size(); ++i) {
     nlohmann::ordered_json row = {{"rows", options.rows[i]}};
@@ -159,14 +166,5 @@ int bench_exchange_command(const BenchExchangeOptions& options) {
   print_out(options.json ? json_text(out, 2) + "\n" : table + "\n");
   return kExitOk;
 }
-
-#else
-
-int bench_exchange_command(const BenchExchangeOptions&) {
-  return refuse({ErrorCode::unsupported, "bench exchange", "a build that found a CUDA toolkit",
-                 "one without CUDA", "put nvcc on PATH and configure again"});
-}
-
-#endif
 
 }  // namespace lathe
