@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
 """Runs commands with a model on several ranks of a CPU, as a user does, on the shipped models."""
 
+import http.client
 import json
 import pathlib
+import signal
 import subprocess
-import sys
+import threading
+import time
 import unittest
 
-LATHE = sys.argv.pop(1)
-MODELS = pathlib.Path(__file__).parent.parent / "models"
+from serve_util import LATHE, MESSAGES, ROOT, Server
+
+MODELS = ROOT / "models"
 PROMPT = "Sort the words: pear apple fig"
 
 
@@ -48,6 +52,72 @@ class Ranks(unittest.TestCase):
             self.assertEqual(result.returncode, 2, result.stderr)
             self.assertIn(says, result.stderr)
             self.assertEqual(result.stdout, "")
+
+    def test_flags_of_other_engines(self):
+        """--tp and how experts are shared, as vLLM and SGLang spell them."""
+        plain = self.answer("tiny-v32", "--tp", "2", "--expert-split", "width")
+        for flags in (("--tensor-parallel-size", "2"), ("--tp-size", "2")):
+            self.assertEqual(plain, self.answer("tiny-v32", *flags, "--expert-split", "width"), flags)
+        number = self.answer("tiny-v32", "--tp", "2", "--expert-split", "number")
+        for flags in (("--enable-expert-parallel",), ("--ep-size", "2"), ("--expert-parallel-size", "2"), ("--expert-split", "1x2")):
+            self.assertEqual(number, self.answer("tiny-v32", "--tp", "2", *flags), flags)
+        self.assertEqual(plain, self.answer("tiny-v32", "--tp", "2", "--expert-split", "2x1", "--dp", "1", "--pp-size", "1"))
+
+    def refused(self, *args: str) -> str:
+        result = lathe(*args)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertEqual(result.stdout, "")
+        return result.stderr
+
+    def test_gpus_and_other_ways_to_share_are_refused_by_name(self):
+        """Every command that runs a model has --gpus; without GPUs it is refused."""
+        model = ("--model", str(MODELS / "tiny-gqa"), "--device", "cpu")
+        for command in (("generate", "--prompt", "a"), ("serve",), ("chat",), ("eval",), ("bench", "engine")):
+            told = self.refused(*command, *model, "--tp", "2", "--gpus", "0,1")
+            self.assertIn("--gpus: wanted a GPU with it, got --device cpu", told, command)
+        for flag, name in (("--dp", "--dp"), ("--data-parallel-size", "--dp"), ("--pp-size", "--pp"), ("--pipeline-parallel-size", "--pp")):
+            self.assertIn(f"{name}: wanted 1, as --tp", self.refused("generate", "--prompt", "a", *model, flag, "2"))
+        self.assertIn("--dp", self.refused("plan", *model[:2], "--dp", "2"))
+        self.assertIn("--ep-size", self.refused("generate", "--prompt", "a", *model, "--tp", "2", "--ep-size", "2", "--enable-expert-parallel"))
+
+    def test_a_stop_signal_in_a_step(self):
+        """Case 25: requests under way have the time that --shutdown-timeout gives them, and the exit code is 0."""
+        for seconds in ("0", "30"):
+            with Server("--device", "cpu", "--tp", "2", "--shutdown-timeout", seconds) as server:
+                answers = []
+                def ask():
+                    body = {"messages": MESSAGES, "max_tokens": 100, "temperature": 0, "ignore_eos": True}
+                    try:
+                        answers.append(server.call("POST", "/v1/chat/completions", body)[0])
+                    except (OSError, http.client.HTTPException):
+                        answers.append(None)
+                asked = [threading.Thread(target=ask) for _ in range(3)]
+                for t in asked:
+                    t.start()
+                while "running" not in str(server.call("GET", "/metrics")[2]):
+                    time.sleep(0.01)
+                time.sleep(0.2)
+                server.process.send_signal(signal.SIGTERM)
+                self.assertEqual(server.process.wait(60), 0, "".join(server.log))
+                for t in asked:
+                    t.join()
+                if seconds == "30":
+                    self.assertEqual(answers, [200] * 3)
+
+    def test_bench_exchange(self):
+        result = lathe("bench", "exchange", "--device", "cpu", "--tp", "4", "--rows", "1,8", "--cols", "256", "--repeats", "1", "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        cases = json.loads(result.stdout)["cases"]
+        self.assertEqual([c["rows"] for c in cases], [1, 8])
+        self.assertTrue(all(c["host_seconds"] > 0 for c in cases))
+        self.assertIn("--tp: wanted 2, 4 or 8", self.refused("bench", "exchange", "--device", "cpu", "--tp", "3"))
+
+    def test_bench_engine_with_random_weights(self):
+        config = str(ROOT / "tests/data/models/qwen3_moe/config.json")
+        result = lathe("bench", "engine", "--load-format", "dummy", "--config", config, "--device", "cpu", "--tp", "4", "-p", "16",
+                       "-n", "4", "-r", "1", "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertTrue(all(r["tokens_per_s"] > 0 for r in json.loads(result.stdout)["rows"]))
 
     def test_bench_engine(self):
         result = lathe("bench", "engine", "--model", str(MODELS / "tiny-gqa"), "--device", "cpu", "--tp", "2", "-b", "2", "-p", "32",

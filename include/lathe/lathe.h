@@ -316,9 +316,11 @@ typedef struct lathe_engine lathe_engine;
 typedef int (*lathe_progress)(int64_t loaded, int64_t total, void* user);
 
 /* options: a JSON object with "model" (a folder). Optional: "device" ("auto", "cpu", "cuda"),
- * "dtype", "threads", "seed", "prefix_cache", "load_format" ("auto", "dummy"), "draft" ("none",
- * "ngram", "mtp" or a draft model's folder), and the options of lathe_plan_create() except those
- * that the model decides (attention, heads, ...). progress may be NULL. */
+ * "gpus" (the GPUs of "tp" by number: "0,1"), "dtype", "threads", "seed", "prefix_cache",
+ * "load_format" ("auto", "dummy"), "draft" ("none", "ngram", "mtp" or a draft model's folder), and
+ * the options of lathe_plan_create() except those that the model decides (attention, heads, ...):
+ * {"model": "models/tiny-gqa", "tp": 2}. progress may be NULL. A fork of the process cannot use
+ * the engine. */
 lathe_status lathe_engine_load(const char* options, lathe_progress progress, void* user,
                                lathe_engine** engine);
 void lathe_engine_free(lathe_engine* engine);

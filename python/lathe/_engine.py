@@ -81,10 +81,11 @@ class Engine:
     progress: called while weights load, with the bytes read so far and the total.
     options: dtype, threads, seed, prefix_cache, load_format ("auto" or "dummy"), draft ("none",
         "ngram" or "mtp", which change no answer), and the flags of ``lathe plan`` about cache,
-        kernels and sizes with underscores: kv_layout, prefill_attention_backend, context_length,
-        draft_tokens, ...
+        kernels, sizes and ranks with underscores: kv_layout, prefill_attention_backend,
+        context_length, draft_tokens, tp (GPUs, or groups of a CPU's threads, that share the
+        model; gpus="0,1" says which), ...
 
-    Threads may share an engine: their requests run in the same steps. ``with Engine(...) as engine``
+    Threads may share an engine: their requests run in the same steps. A fork of the process may not. ``with Engine(...) as engine``
     frees the model at the end; so does `close`.
 
     Errors: LatheError (an option, a file, memory); PlanRefused (no plan fits, with the reasons).

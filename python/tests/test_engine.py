@@ -227,6 +227,43 @@ def test_progress_is_told_and_may_stop_the_load():
         lathe.Engine(str(MODELS / "tiny-gqa"), device="cpu", progress=stop)
 
 
+def test_ranks():
+    """Two ranks on the CPU; a fork of the process is refused and can end."""
+    model = str(MODELS / "tiny-gqa")
+    params = {"temperature": 0, "max_new_tokens": 12, "ignore_eos": True}
+    with lathe.Engine(model, device="cpu", tp=2) as engine:
+        answer = engine.generate(PROMPTS[0], **params)
+        assert len(answer.tokens) == 12
+        assert _seen(engine.generate(PROMPTS[0], **params)) == _seen(answer)
+        child = os.fork()
+        if child == 0:
+            try:
+                engine.generate(PROMPTS[0], **params)
+            except lathe.LatheError as error:
+                os._exit(0 if "fork" in str(error) else 1)
+            os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with lathe.Engine(model, device="cpu", tensor_parallel_size=2) as engine:
+        assert _seen(engine.generate(PROMPTS[0], **params)) == _seen(answer)
+
+
+@pytest.mark.parametrize(
+    "options, says",
+    [
+        ({"tp": 3}, "1, 2, 4 or 8"),
+        ({"tp": 0}, "1, 2, 4 or 8"),
+        ({"dp": 2}, "dp"),
+        ({"pp_size": 2}, "pp"),
+        ({"tp": 2, "gpus": "0,1"}, "gpus"),
+        ({"tp": "2"}, "tp"),
+        ({"tp": 2, "ep_size": 2, "expert_split": "width"}, "ep_size"),
+    ],
+)
+def test_ranks_that_cannot_be(options, says):
+    with pytest.raises(lathe.LatheError, match=says):
+        lathe.Engine(str(MODELS / "tiny-gqa"), device="cpu", **options)
+
+
 def test_generate_loads_and_frees():
     answer = lathe.generate(
         str(MODELS / "tiny-gqa"), "Hello", options={"device": "cpu"}, max_new_tokens=3, temperature=0

@@ -125,6 +125,7 @@ def test_a_suggestion_makes_the_request_legal():
         ({"heads": 8.0}, TypeError, "heads: wanted an integer, got float"),
         ({"heads": True}, TypeError, "heads: wanted an integer, got bool"),
         ({"kv_layout": 3}, TypeError, "kv_layout: wanted a string, got int"),
+        ({"tp": 2}, lathe.LatheError, "the heads of one rank"),
         ({"sink": 1}, TypeError, "sink: wanted True or False, got int"),
         ({"attention": None}, TypeError, "attention: wanted a string, got NoneType"),
     ],

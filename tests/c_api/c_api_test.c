@@ -668,6 +668,8 @@ static void test_plans(void) {
         "page_size", "integer", "64");
   FAILS(lathe_plan_create("{\"page_size\": 4294967296}", cpu, &plan), LATHE_INVALID_ARGUMENT,
         "page_size", "integer", "4294967296");
+  FAILS(lathe_plan_create("{\"tp\": 2}", cpu, &plan), LATHE_INVALID_ARGUMENT, "tp", "one rank",
+        "2");
   FAILS(lathe_plan_create("[1]", cpu, &plan), LATHE_INVALID_ARGUMENT, "request", "object", "[1]");
   FAILS(lathe_plan_create("{", cpu, &plan), LATHE_INVALID_ARGUMENT, "request", "JSON", "");
   FAILS(lathe_plan_create("{\"attention\": \"cnn\"}", cpu, &plan), LATHE_INVALID_ARGUMENT,

@@ -1,10 +1,12 @@
-// FaultyCommunicator: passes calls on to another communicator, late and in any order of arrival, or
-// not at all.
+// FaultyCommunicator: passes calls on to another communicator, late and in any order of arrival,
+// not at all, or with NaN.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <cstring>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <random>
@@ -25,6 +27,8 @@ struct Faults {
   std::int64_t fail_agree = -1;  // this call of agree() passes an error instead of success
   std::int64_t wrong_key = -1;   // this call of agree() passes another key
   std::int64_t end_thread = -1;  // this exchange throws RankEnded instead of taking place
+  // This exchange, if it sums, gets NaN in column 0 of row nan_row of the rank's f32 partial.
+  std::int64_t nan_exchange = -1, nan_row = 0;
 };
 
 struct RankEnded : std::runtime_error {
@@ -74,6 +78,7 @@ class FaultyCommunicator : public Communicator {
   }
   void sum_norm(const OpsContext& ops, const SumNorm& op) override {
     begin();
+    spoil(op.partial);
     inner_->sum_norm(ops, op);
     if (on_rows) on_rows({op.x.data, op.x.dtype, op.x.rows, op.x.cols, op.x.row_stride});
     if (on_rows) on_rows({op.h.data, op.h.dtype, op.h.rows, op.h.cols, op.h.row_stride});
@@ -88,6 +93,11 @@ class FaultyCommunicator : public Communicator {
   }
 
  private:
+  void spoil(const RowsView& partial) const {
+    if (exchanges_ - 1 != faults_.nan_exchange || faults_.nan_row >= partial.rows) return;
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    std::memcpy(const_cast<std::byte*>(partial.row(faults_.nan_row)), &nan, sizeof nan);
+  }
   void begin() {
     delay();
     if (exchanges_++ == faults_.end_thread) throw RankEnded();

@@ -48,7 +48,11 @@ const char* const kRankedFixtures[] = {"llama",
                                        "olmo3",
                                        "exaone4",
                                        "glm4",
-                                       "phi3"};
+                                       "phi3",
+                                       "formats_fp8",
+                                       "formats_int4",
+                                       "formats_fp4",
+                                       "formats_experts"};
 
 std::vector<std::int32_t> rank_tokens(std::size_t n, std::int32_t vocab, unsigned seed) {
   std::mt19937 random(seed);
@@ -75,7 +79,7 @@ TEST_P(RankedFixtures, HaveTheLogitsOfOneRank) {
   const auto tokens = rank_tokens(70, whole->config().vocab, 11);
   const Logits want = ModelRunner(*whole, {}).prompt(0, tokens, 40, 4);
   bool split = false;
-  for (const std::int32_t ranks : {2, 3, 4, 5}) {
+  for (const std::int32_t ranks : {2, 3, 4, 5, 8}) {
     if (!divides(whole->config(), ranks)) continue;
     split = true;
     RankedModel model(load, ranks);
