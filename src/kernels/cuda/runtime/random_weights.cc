@@ -20,6 +20,25 @@ Result<const T*> repeated(T value, std::int64_t count, UploadRing& ring, const S
   return reinterpret_cast<const T*>(*there);
 }
 
+// The value of each group of w's matrices, on the device; places without a group have 0.
+template <class T>
+Result<const T*> of_groups(T value, const RandomWeights& w, UploadRing& ring, const Stream& stream,
+                           std::vector<OwnedBytes>& owned) {
+  const PackedGroups places = packed_groups(w.rows, w.cols, w.group);
+  std::vector<T> one(static_cast<std::size_t>(places.count()));
+  for (std::int64_t r = 0; r < w.rows; ++r) {
+    for (std::int64_t g = 0; g < w.cols / w.group; ++g) {
+      one[static_cast<std::size_t>(places.at(r, g))] = value;
+    }
+  }
+  std::vector<T> all;
+  all.reserve(one.size() * w.seeds.size());
+  for (std::size_t i = 0; i < w.seeds.size(); ++i) all.insert(all.end(), one.begin(), one.end());
+  const auto there = upload_bytes(std::as_bytes(std::span(all)), ring, stream, owned);
+  if (!there) return there.error();
+  return reinterpret_cast<const T*>(*there);
+}
+
 // Packs the codes of u4 or NVFP4 weights, and adds their scales.
 Result<void> add_groups(const RandomWeights& w, WeightStack& stack, UploadRing& ring,
                         const Stream& stream, std::vector<OwnedBytes>& owned) {
@@ -32,11 +51,11 @@ Result<void> add_groups(const RandomWeights& w, WeightStack& stack, UploadRing& 
   const float* factors = nullptr;
   const std::uint8_t* zeros = nullptr;
   if (u4) {
-    const auto made = repeated(random_u4_scale(w.all_cols()), count * each, ring, stream, owned);
+    const auto made = of_groups(random_u4_scale(w.all_cols()), w, ring, stream, owned);
     if (!made) return made.error();
     scales = reinterpret_cast<const std::byte*>(*made);
   } else {
-    const auto made = repeated(to_e4m3(1.f), count * each, ring, stream, owned);
+    const auto made = of_groups(to_e4m3(1.f), w, ring, stream, owned);
     if (!made) return made.error();
     scales = reinterpret_cast<const std::byte*>(*made);
     const auto factor = repeated(random_nvfp4_factor(w.all_cols()), count, ring, stream, owned);
@@ -44,7 +63,7 @@ Result<void> add_groups(const RandomWeights& w, WeightStack& stack, UploadRing& 
     factors = *factor;
   }
   if (w.zeros) {
-    const auto made = repeated(kU4Zero, count * each, ring, stream, owned);
+    const auto made = of_groups(kU4Zero, w, ring, stream, owned);
     if (!made) return made.error();
     zeros = *made;
   }

@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "kernels/cuda/backend.h"
+#include "kernels/cuda/sm90/matmul/pack/packed_weights.h"
 #include "model/config/split_sizes.h"
-#include "model/test/test_util.h"
+#include "model/test/ranked_model_test_util.h"
 
 namespace lathe {
 namespace {
@@ -56,11 +57,11 @@ class DummyWeights : public testing::TestWithParam<const char*> {
     expect_equal(made.scales, copied.scales, 4 * made.scale_count(), "scales");
     expect_equal(made.mx_scales, copied.mx_scales, n / kMxBlock, "scales of MXFP4");
     if (made.groups.size == 0) return;
-    const std::int64_t groups = n / made.groups.size;
     ASSERT_EQ(made.groups.dtype, copied.groups.dtype);
-    expect_equal(made.groups.data, copied.groups.data, bytes_of(made.groups.dtype, groups),
+    const std::int64_t places = cuda::packed_groups(made.rows, made.cols, made.groups.size).count();
+    expect_equal(made.groups.data, copied.groups.data, bytes_of(made.groups.dtype, places),
                  "scales of groups");
-    expect_equal(made.groups.zeros, copied.groups.zeros, groups, "zeros");
+    expect_equal(made.groups.zeros, copied.groups.zeros, places, "zeros");
   }
 
   std::unique_ptr<Backend> backend_ = std::move(*cuda::make_cuda_backend({}));
@@ -77,7 +78,7 @@ TEST_P(DummyWeights, HaveTheHostsBits) {
   const SplitSizes sizes = split_sizes(config);
   for (const auto& [parallel, rank] :
        {std::pair{Parallel{}, 0}, {Parallel{2, 2, 1}, 1}, {Parallel{4, 2, 2}, 3}}) {
-    if (sizes.experts % parallel.expert_number != 0 || sizes.o_groups % parallel.tp != 0) continue;
+    if (sizes.experts % parallel.expert_number != 0 || !divides(config, parallel.tp)) continue;
     const auto made = fill(config, parallel, rank, backend_.get());
     const auto host = fill(config, parallel, rank, nullptr);
     std::vector<OwnedBytes> owned;
