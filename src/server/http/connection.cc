@@ -476,7 +476,10 @@ void Connection::flush() {
   if (out_.capacity() > kKeptCapacity) out_.shrink_to_fit();
   taken_ = host_.now;
   keep(unsent_bytes_, 0);
-  if (state_ == State::idle && !in_.empty()) parse_soon();
+  if (state_ == State::idle) {
+    since_ = host_.now;
+    if (!in_.empty()) parse_soon();
+  }
   if (state_ == State::closing) {
     error_code ignored;
     socket_.shutdown(asio::socket_base::shutdown_send, ignored);
@@ -523,6 +526,7 @@ void Connection::tick() {
   }
   switch (state_) {
     case State::idle:
+      if (unsent() > 0) break;  // the client still reads the last answer
       if (past(since_, number_ == 0 ? limits.header_timeout : limits.keep_alive_timeout)) close();
       break;
     case State::head:

@@ -364,6 +364,17 @@ TEST(HttpLimits, E2UnreadAnswersHoldUpTheNextRequests) {
   }
 }
 
+// The time between requests begins when the client has read the last answer.
+TEST(HttpLimits, ALongAnswerIsReadWhole) {
+  constexpr std::size_t kBytes = 20 << 20;
+  BigAnswers s(kBytes, {.max_connections = 100, .keep_alive_timeout = 1}, 1);
+  TestConnection c(s.port());
+  c.send(request_text("GET", "/big"));
+  EXPECT_TRUE(comes([&] { return s.asked() == 1; }));
+  std::this_thread::sleep_for(std::chrono::seconds(3));
+  EXPECT_EQ(read_test_answer(c.read_answer()).body.size(), kBytes);
+}
+
 TEST(HttpLimits, E2AnswersHaveATotal) {
   constexpr std::size_t kBytes = 20 << 20;
   for (const int threads : {1, 2}) {
