@@ -56,10 +56,10 @@ bool has_own_head(const Checkpoint& checkpoint, const ModelConfig& config) {
 }  // namespace
 
 Result<ModelConfig> add_draft_layer(ModelConfig config) {
-  if (!config.is_mla() && !config.is_compressed()) {
-    return refuse(
-        "a model whose draft layer runs: DeepSeek V3, V3.2 or V4, GLM with latent attention",
-        config.architecture);
+  const bool grouped = !config.is_mla() && !config.is_compressed();
+  if (grouped && config.draft_layers == 0) {
+    return refuse("a model whose draft layer runs: DeepSeek V3, V3.2 or V4, GLM",
+                  config.architecture);
   }
   if (config.draft_blocks) {
     return refuse("a draft layer that predicts a token", "DSpark's blocks (dspark_block_size)");
