@@ -190,7 +190,7 @@ MODELS = {
             "tie_word_embeddings": True,
             "rope_parameters": {"rope_type": "default", "rope_theta": 100000.0},
         },
-        {"dtype": torch.bfloat16},
+        {"dtype": torch.bfloat16, "generated": True},
     ),
     "qwen3_moe": (
         "Qwen3MoeForCausalLM",
@@ -210,7 +210,7 @@ MODELS = {
             "decoder_sparse_step": 1,
             "mlp_only_layers": [1],
         },
-        {"dtype": torch.bfloat16},
+        {"dtype": torch.bfloat16, "generated": True},
     ),
     "deepseek_v3_dense": (
         "DeepseekV3ForCausalLM",
@@ -224,7 +224,7 @@ MODELS = {
             "rope_theta": 10000.0,
             "rope_scaling": None,
         },
-        {"dtype": torch.float32},
+        {"dtype": torch.float32, "generated": True},
     ),
     "deepseek_v3": (
         "DeepseekV3ForCausalLM",

@@ -77,7 +77,7 @@ class PoisonedModel : public testing::Test {
     // Weights stay memory-mapped, so each model needs a directory of its own.
     const fs::path copy = dir_ / tensor;
     fs::create_directories(dir_);
-    fs::copy(std::string(LATHE_TEST_DATA) + "/models/qwen3_moe", copy);
+    fs::copy(checkpoint_dir(std::string(LATHE_TEST_DATA) + "/models/qwen3_moe"), copy);
     std::string bytes = *read_file(copy / "model.safetensors");
     const auto header = parse_safetensors_header(std::as_bytes(std::span(bytes)));
     EXPECT_TRUE(header);

@@ -159,9 +159,9 @@ RuntimeOptions options_of(const std::string& target, const std::string& draft) {
 }
 
 TEST(DraftModel, RefusesAModelThatDoesNotFit) {
-  EXPECT_THAT(draft_refusal(options_of("tiny-v32", std::string(LATHE_TEST_DATA) + "/models/qwen3")),
+  EXPECT_THAT(draft_refusal(options_of("tiny-v32", std::string(LATHE_TEST_DATA) + "/models/llama")),
               AllOf(HasSubstr("--draft: wanted a draft model with the model's vocabulary, 2048 "),
-                    HasSubstr("models/qwen3 with "), HasSubstr("the same tokenizer")));
+                    HasSubstr("models/llama with "), HasSubstr("the same tokenizer")));
   EXPECT_THAT(draft_refusal(options_of("tiny-v32", shipped("tiny-v4"))),
               AllOf(HasSubstr("--draft: wanted a draft model without a state between tokens"),
                     HasSubstr("tiny-v4, DeepseekV4ForCausalLM"), HasSubstr("--draft ngram")));

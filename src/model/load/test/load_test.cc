@@ -25,7 +25,7 @@ class BadCheckpoint : public testing::Test {
 
   void copy(const std::string& fixture) {
     fs::create_directories(dir_);
-    for (const auto& file : fs::directory_iterator(fixture_dir(fixture))) {
+    for (const auto& file : fs::directory_iterator(checkpoint_dir(fixture_dir(fixture)))) {
       fs::copy_file(file.path(), dir_ / file.path().filename());
     }
     bytes_ = *read_file(dir_ / "model.safetensors");
