@@ -41,8 +41,10 @@ class RankedModel {
   using Load = std::function<Result<std::unique_ptr<Model>>(const LoadOptions&)>;
 
   /// `number`: experts by number; else each expert's width is divided. seed, most_delay: as Faults.
+  /// backend_of: each rank's backend, if not the device's own.
   RankedModel(const Load& load, std::int32_t ranks, ModelRunner::Options options = {},
-              std::uint64_t seed = 0, int most_delay = 0, bool number = false) {
+              std::uint64_t seed = 0, int most_delay = 0, bool number = false,
+              const std::function<Backend*(std::int32_t)>& backend_of = {}) {
     std::vector<std::unique_ptr<Communicator>> all = make_host_communicators(ranks);
     ranks_.resize(static_cast<std::size_t>(ranks));
     for (std::int32_t r = 0; r < ranks; ++r) {
@@ -60,6 +62,7 @@ class RankedModel {
         rank.hashes.push_back(hash_rows(rows));
       };
       options.communicator = rank.communicator.get();
+      if (backend_of) options.backend = backend_of(r);
       rank.runner = std::make_unique<ModelRunner>(*rank.model, options);
     }
   }
