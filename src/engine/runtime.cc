@@ -94,13 +94,6 @@ std::string text_of(const StartError& error) {
                      r.offered);
 }
 
-// A GPU's experts are all that the router knows; a step with some of them would fail.
-Result<void> check_expert_split(Device device, const Parallel& p) {
-  if (!is_gpu(device) || p.expert_number == 1) return {};
-  return Error{ErrorCode::unsupported, "--expert-split", "width on a GPU",
-               fmt::format("{}x{}", p.expert_width, p.expert_number), "--expert-split width"};
-}
-
 }  // namespace
 
 Result<Runtime::Planned, StartError> Runtime::plan_on(const Machine& machine,
@@ -130,8 +123,6 @@ Result<Runtime::Planned, StartError> Runtime::plan_on(const Machine& machine,
     return StartError(beside_draft_model(plan.error(), draft_.directory));
   }
   if (!plan) return StartError(plan.error());
-  const auto split = check_expert_split(machine.device, plan->ranks.parallel);
-  if (!split) return StartError(split.error());
   backend_ = std::move(*backend);
   precision_ = *precision;
   plan_ = std::move(*plan);

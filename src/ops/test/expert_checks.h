@@ -112,6 +112,18 @@ class ExpertCase {
     on_gpu_.choice.bias = list(choice_bias_);
   }
 
+  /// Keeps experts first .. first + count - 1, as a rank that has no others.
+  void keep_experts(std::int64_t first, std::int64_t count) {
+    op_.first = on_gpu_.first = first;
+    here_part_ = some_of(here_, first, count);
+    there_part_ = some_of(there_, first, count);
+    op_.experts = &here_part_;
+    on_gpu_.experts = &there_part_;
+  }
+  void set_add(bool add) { op_.add = on_gpu_.add = add; }
+  /// What the results are added to.
+  const Rows& before() const { return before_; }
+
   /// The device's results for `count` rows from row `first` on.
   Rows run(std::int64_t first, std::int64_t count) {
     ExpertLayer op = on_gpu_;
@@ -173,6 +185,22 @@ class ExpertCase {
   }
 
  private:
+  static WeightStack some_of(const WeightStack& w, std::int64_t first, std::int64_t count) {
+    if (w.count() == 0) return w;
+    WeightStack out = WeightStack::of(count, w.dtype, w.rows, w.cols);
+    for (std::int64_t i = 0; i < count; ++i) out.set(i, w.at(first + i));
+    return out;
+  }
+  static ExpertStacks some_of(const ExpertStacks& e, std::int64_t first, std::int64_t count) {
+    const auto bias = [&](std::span<const float> all, std::int64_t each) {
+      if (all.empty()) return all;
+      return all.subspan(static_cast<std::size_t>(first * each),
+                         static_cast<std::size_t>(count * each));
+    };
+    return {some_of(e.gate, first, count), some_of(e.up, first, count),
+            some_of(e.down, first, count), bias(e.gate_bias, e.gate.rows),
+            bias(e.down_bias, e.down.rows)};
+  }
   WeightStack stack(Rng& rng, const ExpertForm& f, std::int64_t out, std::int64_t in) {
     WeightStack s = WeightStack::of(f.experts, f.dtype, out, in);
     for (std::int32_t e = 0; e < f.experts; ++e) {
@@ -228,7 +256,7 @@ class ExpertCase {
   Rows x_, before_;
   std::vector<float> choice_bias_, gate_bias_, down_bias_;
   std::vector<std::int32_t> token_experts_, tokens_;
-  ExpertStacks here_, there_;
+  ExpertStacks here_, there_, here_part_, there_part_;
   ExpertLayer op_, on_gpu_;
 };
 

@@ -56,6 +56,51 @@ TEST_F(GpuExperts, Fp8AsTheCpuRounds) {
   }
 }
 
+// A rank's experts are some of those that the router chooses from: the first, the last, or between.
+TEST_F(GpuExperts, SomeOfTheExperts) {
+  for (const ExpertForm& f : kForms) {
+    const std::int64_t half = f.experts / 2;
+    for (const bool plain : {false, true}) {
+      ExpertCase c(rng, f, Routing::mixed, 37, plain);
+      for (const auto& [first, count] : {std::pair{std::int64_t{0}, half},
+                                         {half, f.experts - half},
+                                         {std::int64_t{1}, half},
+                                         {f.experts - std::int64_t{1}, std::int64_t{1}}}) {
+        c.keep_experts(first, count);
+        c.set_add(first > 0);
+        EXPECT_LT(error_of(c.run(), c.want()), plain ? 1e-5 : 4e-3)
+            << name(f.dtype) << ", experts from " << first << ", seed " << seed;
+      }
+    }
+  }
+}
+
+TEST_F(GpuExperts, SomeOfTheExpertsInFp8) {
+  ExpertForm f = kForms[1];
+  f.n = 272;
+  ExpertCase c(rng, f, Routing::mixed, 21, false, MatmulPrecision::fp8);
+  c.keep_experts(4, 8);
+  EXPECT_LT(error_of(c.run(), c.want_of_cpu()), 5e-3) << "seed " << seed;
+}
+
+// All rows are another rank's, or all are this one's.
+TEST_F(GpuExperts, RowsWithoutLocalExpertsStayAsTheyAre) {
+  for (const ExpertForm& f : {kForms[0], kForms[2]}) {
+    ExpertForm one = f;
+    one.top_k = 1;
+    ExpertCase c(rng, one, Routing::one, 20);
+    const std::int64_t chosen = f.experts / 3;
+    c.keep_experts(chosen + 1, f.experts - chosen - 1);
+    const Rows got = c.run();
+    for (std::int64_t r = 0; r < got.rows; ++r) {
+      ASSERT_EQ(std::memcmp(got.row(r), c.before().row(r), static_cast<std::size_t>(f.n) * 4), 0)
+          << name(f.dtype) << ", row " << r << ", seed " << seed;
+    }
+    c.keep_experts(chosen, 1);
+    EXPECT_LT(error_of(c.run(), c.want()), 4e-3) << name(f.dtype) << ", seed " << seed;
+  }
+}
+
 TEST_F(GpuExperts, ARowsBitsDoNotDependOnTheRowsBesideIt) {
   for (const ExpertForm& f : kForms) {
     ExpertCase c(rng, f, Routing::mixed, 140);

@@ -117,6 +117,7 @@ class Pass {
     places_ = tensors_.take_array<std::int32_t>(choices_);
     rows_ = tensors_.take_array<std::int32_t>(choices_);
     offsets_ = tensors_.take_array<std::int32_t>(r.experts + 1);
+    here_ = offsets_ + op_.first;
     route(x, tokens, ids);
     const std::int64_t blocks = place_blocks(choices_);
     put(launch_place,
@@ -135,8 +136,8 @@ class Pass {
       const MutableRowsView gated = alloc_rows(tensors_, choices_, e_.down.cols, DType::bf16);
       const MutableRowsView made = alloc_rows(tensors_, choices_, x.cols, DType::bf16);
       gather(x, made);
-      keep(grouped_matmul_on_device(up_call(op_, constant(made), gated, offsets_), stream_));
-      keep(grouped_matmul_on_device(down_call(op_, constant(gated), made, offsets_), stream_));
+      keep(grouped_matmul_on_device(up_call(op_, constant(made), gated, here_), stream_));
+      keep(grouped_matmul_on_device(down_call(op_, constant(gated), made, here_), stream_));
       combine(constant(made), out);
     } else if (widened_) {
       combine(widened_experts(x), out);
@@ -190,11 +191,11 @@ class Pass {
     {
       const Arena::Scope scope(tensors_);
       multiply(quantize(x, precision_, tensors_, stream_, places_, op_.choice.top_k),
-               up_call(op_, {}, gated, offsets_));
+               up_call(op_, {}, gated, here_));
     }
     const auto codes = quantize(constant(gated), precision_, tensors_, stream_);
     const MutableRowsView made = alloc_rows(tensors_, choices_, x.cols, DType::bf16);
-    multiply(codes, down_call(op_, {}, made, offsets_));
+    multiply(codes, down_call(op_, {}, made, here_));
     return constant(made);
   }
   void multiply(const Result<QuantizedX>& codes, GroupedMatmulCall call) {
@@ -215,7 +216,7 @@ class Pass {
       part.gate_bias = part_of(e_.gate_bias, first, n, e_.gate.rows);
       ExpertLayer op = op_;
       op.experts = &part;
-      keep(grouped_matmul_on_device(up_call(op, constant(made), gated, offsets_ + first), stream_));
+      keep(grouped_matmul_on_device(up_call(op, constant(made), gated, here_ + first), stream_));
     });
     for_parts({&e_.down}, [&](std::int64_t first, std::int64_t n) {
       ExpertStacks part = e_;
@@ -223,8 +224,7 @@ class Pass {
       part.down_bias = part_of(e_.down_bias, first, n, e_.down.rows);
       ExpertLayer op = op_;
       op.experts = &part;
-      keep(grouped_matmul_on_device(down_call(op, constant(gated), made, offsets_ + first),
-                                    stream_));
+      keep(grouped_matmul_on_device(down_call(op, constant(gated), made, here_ + first), stream_));
     });
     return constant(made);
   }
@@ -250,7 +250,7 @@ class Pass {
                                    .rows = part.rows,
                                    .count = n,
                                    .out = to,
-                                   .offsets = offsets_ + first});
+                                   .offsets = here_ + first});
     WeightStack out = WeightStack::of(n, DType::bf16, part.rows, part.cols);
     for (std::int64_t i = 0; i < n; ++i) {
       out.set(i, {reinterpret_cast<const std::byte*>(to + i * each), DType::bf16, part.rows,
@@ -270,7 +270,7 @@ class Pass {
                                        .bias = data_or_null(bias),
                                        .bias_stride = w.rows,
                                        .count = w.count(),
-                                       .offsets = offsets_});
+                                       .offsets = here_});
     };
     const MutableRowsView gate = alloc_rows(tensors_, choices_, e_.gate.rows);
     ActivationParams activation{.activation = activation_terms(op_.activation),
@@ -296,9 +296,12 @@ class Pass {
     return constant(made);
   }
   void combine(const RowsView& made, const MutableRowsView& out) {
+    const bool some = e_.gate.count() < op_.choice.experts;
     put(launch_combine_experts, CombineExperts{.made = device_rows(made),
                                                .weights = weights_,
                                                .places = places_,
+                                               .begin = some ? here_ : nullptr,
+                                               .end = some ? here_ + e_.gate.count() : nullptr,
                                                .out = reinterpret_cast<float*>(out.data),
                                                .out_stride = out.row_stride,
                                                .rows = out.rows,
@@ -330,6 +333,7 @@ class Pass {
   std::int64_t choices_ = 0;
   float* weights_ = nullptr;
   std::int32_t *places_ = nullptr, *rows_ = nullptr, *offsets_ = nullptr;
+  const std::int32_t* here_ = nullptr;  // offsets_ from the first expert of the stacks on
   Result<void> result_;
 };
 
@@ -340,9 +344,6 @@ Result<void> expert_layer(const ExpertLayer& op, MatmulPrecision precision, bool
   if (op.choice.experts > kMostExperts) {
     return Error{ErrorCode::unsupported, "experts", fmt::format("at most {}", kMostExperts),
                  fmt::format("{}", op.choice.experts), "--device cpu"};
-  }
-  if (op.experts->gate.count() != op.choice.experts) {
-    return Error{ErrorCode::unsupported, "--expert-split", "width on a GPU", "number", ""};
   }
   Pass pass(op, precision, plain, tensors, stream);
   const std::int64_t most = pass.most_rows();

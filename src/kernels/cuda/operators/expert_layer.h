@@ -1,7 +1,8 @@
 // Runs a mixture-of-experts layer on the device without waiting for the host.
 //
 // A row's bits depend on that row alone, not on the batch: the GEMMs never split K, and a row's
-// expert outputs are added in order of expert number.
+// expert outputs are added in order of expert number. Choices of experts that another rank has keep
+// their places among the sorted rows, and nothing is computed there.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -32,8 +32,9 @@ cudaError_t launch_combine_experts(const CombineExperts& p, cudaStream_t stream)
   if (p.rows == 0) return cudaSuccess;
   const dim3 grid(static_cast<unsigned>(p.rows),
                   blocks_for(p.cols, kCombineThreads * kCombineColumns));
-  return launch_kernel(combine_experts_kernel,
-                       {.grid = grid, .block = kCombineThreads, .early = true}, stream, p);
+  return launch_kernel(
+      p.begin == nullptr ? combine_experts_kernel<false> : combine_experts_kernel<true>,
+      {.grid = grid, .block = kCombineThreads, .early = true}, stream, p);
 }
 
 }  // namespace lathe::cuda

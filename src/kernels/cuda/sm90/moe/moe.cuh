@@ -261,7 +261,8 @@ static __global__ void __launch_bounds__(kPlaceThreads)
   count_choices<true>(p, counts + thread / 32 * p.experts);
 }
 
-// A thread has neighbouring columns of a row.
+// A thread has neighbouring columns of a row. kSome: the rank has some of the places.
+template <bool kSome>
 static __global__ void __launch_bounds__(kCombineThreads)
     combine_experts_kernel(const __grid_constant__ CombineExperts p) {
   let_next_begin();
@@ -270,6 +271,10 @@ static __global__ void __launch_bounds__(kCombineThreads)
   const std::int64_t col =
       (std::int64_t{blockIdx.y} * kCombineThreads + threadIdx.x) * kCombineColumns;
   if (col >= p.cols) return;
+  const std::int32_t begin = kSome ? *p.begin : 0, end = kSome ? *p.end : 0;
+  const auto elsewhere = [&](std::int32_t place) {
+    return kSome && (place < begin || place >= end);
+  };
   float* const out = p.out + row * p.out_stride + col;
   const bool whole = p.cols - col >= kCombineColumns && p.made.dtype == DType::bf16 &&
                      reinterpret_cast<std::uintptr_t>(out) % 16 == 0;
@@ -279,6 +284,7 @@ static __global__ void __launch_bounds__(kCombineThreads)
     const auto* made = reinterpret_cast<const std::uint16_t*>(p.made.data) + col;
     for (std::int32_t j = 0; j < p.top_k; ++j) {
       const std::int64_t at = row * p.top_k + j;
+      if (elsewhere(p.places[at])) continue;
       const float weight = p.weights[at];
       const uint2 v = *reinterpret_cast<const uint2*>(made + p.places[at] * p.made.stride);
       sum[0] += weight * bits_to_float(v.x << 16);
@@ -293,6 +299,7 @@ static __global__ void __launch_bounds__(kCombineThreads)
     float sum = p.add ? out[i] : 0;
     for (std::int32_t j = 0; j < p.top_k; ++j) {
       const std::int64_t at = row * p.top_k + j;
+      if (elsewhere(p.places[at])) continue;
       sum += p.weights[at] * load_element(p.made, p.places[at], col + i);
     }
     out[i] = sum;

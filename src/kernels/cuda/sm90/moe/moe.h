@@ -50,11 +50,14 @@ constexpr std::int64_t place_blocks(std::int64_t choices) {
   return choices <= kEach ? 1 : (choices + kEach - 1) / kEach;
 }
 
-/// out[t] += the sum over j of weights[t, j] * made[places[t, j]], j ascending.
+/// out[t] += the sum over j of weights[t, j] * made[places[t, j]], j ascending. Places outside of
+/// begin .. end - 1 are another rank's and add nothing.
 struct CombineExperts {
   DeviceRows made = {};                  // [choices, cols], rows aligned to 8 bytes
   const float* weights = nullptr;        // [rows, top_k]
   const std::int32_t* places = nullptr;  // [rows, top_k]
+  // In device memory, as PlaceParams::offsets. Null: this rank has all places.
+  const std::int32_t *begin = nullptr, *end = nullptr;
   float* out = nullptr;
   std::int64_t out_stride = 0;
   std::int64_t rows = 0, cols = 0;
