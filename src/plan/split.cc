@@ -32,8 +32,8 @@ class Rules {
       if (m_.whole_blocks || t.always) whole_blocks(t);
     }
     if (!m_.whole_blocks) return std::move(reasons_);
-    width("the dense feed-forward's width", s.ffn, m_.ffn_part);
-    width("the shared experts' width", s.shared, m_.shared_part);
+    width("the dense feed-forward's width", s.ffn, m_.ffn_part, m_.ffn_bytes);
+    width("the shared experts' width", s.shared, m_.shared_part, m_.shared_bytes);
     return std::move(reasons_);
   }
 
@@ -45,9 +45,9 @@ class Rules {
     add(t.name, fmt::format("shares of whole blocks of {}", t.block),
         fmt::format("{} of {}", units * t.each, t.units * t.each));
   }
-  void width(std::string what, std::int64_t width, double part) {
+  void width(std::string what, std::int64_t width, double part, std::int64_t bytes) {
     const std::int64_t blocks = blocks_of(width, m_.sizes.ffn_block);
-    if (width == 0 || blocks >= n_ || part < kSmallPart) return;
+    if (width == 0 || blocks >= n_ || part < kSmallPart || bytes <= kSmallWidth) return;
     add(std::move(what), fmt::format("at most {} ranks, as {} is {} blocks of {}", blocks, width,
                                      blocks, m_.sizes.ffn_block));
   }

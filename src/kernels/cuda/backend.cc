@@ -321,7 +321,8 @@ class CudaBackend : public Backend, public ExchangeStream {
     for (const Product& p : products) {
       MatmulCall call{p.x, p.w, p.out, p.bias, p.add};
       call.w.columns = nullptr;
-      if (is_narrow(p) || plain_products_ || p.x.rows == 0 || !matmul_takes(call)) {
+      const bool empty = p.x.rows == 0 || p.w.cols == 0;  // a rank may have nothing of a width
+      if (is_narrow(p) || plain_products_ || empty || !matmul_takes(call)) {
         multiply_all();
         multiply_plain(ops, p);
         continue;

@@ -42,7 +42,7 @@ void dense_ffn(const OpsContext& ops, const Activation& activation, const FfnWei
                const RowsView& h, const MutableRowsView& x, bool add) {
   const Arena::Scope scope(*ops.tensors);
   const MutableRowsView hidden = alloc_activations(ops, h.rows, w.gate.rows);
-  gated_matmul(ops, {h, w.gate, w.up, activation, hidden});
+  if (w.gate.rows > 0) gated_matmul(ops, {h, w.gate, w.up, activation, hidden});
   matmul(ops, {constant(hidden), w.down, x, nullptr, add});
 }
 

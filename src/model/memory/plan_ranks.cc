@@ -56,6 +56,13 @@ RankBytes rank_bytes(const ModelConfig& config, const Share& share) {
   return out;
 }
 
+std::int64_t expert_layers(const ModelConfig& config) {
+  const auto& has = config.moe.layer_has_experts;
+  if (config.moe.experts == 0) return 0;
+  if (config.is_compressed()) return config.cached_layers();
+  return std::ranges::count_if(has, [](std::uint8_t experts) { return experts != 0; });
+}
+
 std::array<std::int64_t, 8> counts(const Share& s) {
   return {s.heads.count,  s.kv_heads.count,     s.o_groups.count, s.ffn.count,
           s.shared.count, s.expert_width.count, s.experts.count,  s.vocab.count};
@@ -71,6 +78,10 @@ SplitModel split_model(const ModelConfig& config) {
   const auto all = static_cast<double>(bytes.sum());
   out.ffn_part = static_cast<double>(bytes.at(WeightPart::dense)) / all;
   out.shared_part = static_cast<double>(bytes.at(WeightPart::shared)) / all;
+  const std::int64_t with_experts = expert_layers(config);
+  const std::int64_t dense = config.cached_layers() - with_experts;
+  if (dense > 0) out.ffn_bytes = bytes.at(WeightPart::dense) / dense;
+  if (with_experts > 0) out.shared_bytes = bytes.at(WeightPart::shared) / with_experts;
   const AttentionProblem& p = config.groups.front().problem;
   const std::int64_t out_head = std::max(p.v_head, p.v_head_dim);
   switch (config.quantization) {

@@ -320,6 +320,31 @@ TEST(PlanRanks, Case6AWidthOfTooFewBlocks) {
   EXPECT_TRUE(planned(dense, h200(8), request_of(8)).ok());
 }
 
+// The shipped models' shared expert is one block of 128, in 98 and 49 KB: one rank has all of it.
+// An e4m3 expert is one block, too, so these are shared by number; an MXFP4 one is four of 32.
+TEST(PlanRanks, Case6ASmallWidthMayBeOnOneRank) {
+  for (const auto& [name, number] : {std::pair{"tiny-v32", 2}, {"tiny-v4", 1}}) {
+    const ModelConfig config =
+        *load_model_config(fmt::format("{}/../../models/{}", LATHE_TEST_DATA, name));
+    PlanRequest request = request_of(2);
+    const auto plan = planned(config, h200(2), request);
+    ASSERT_TRUE(plan.ok()) << name << explain(plan.error());
+    EXPECT_EQ(plan->ranks.parallel.expert_number, number);
+    EXPECT_EQ(share_of(plan->ranks.whole, plan->ranks.parallel, 0).shared.count, 0);
+    EXPECT_EQ(share_of(plan->ranks.whole, plan->ranks.parallel, 1).shared.count, 128);
+    if (number == 1) continue;
+    request.expert_split = "width";
+    EXPECT_EQ(refused(config, h200(2), request).reasons.at(0).hint, "--expert-split 1x2");
+  }
+  // Six blocks of 16 on 8 ranks, 1.2 % of the weights: 2 * 3 * 96 * hidden bytes in a layer.
+  ModelConfig dense = published("qwen3-32b");
+  dense.ffn = 96;
+  dense.hidden = 1808;
+  EXPECT_TRUE(planned(dense, h200(8), request_of(8)).ok());
+  dense.hidden = 1824;  // 2 KiB more than 1 MiB
+  EXPECT_FALSE(planned(dense, h200(8), request_of(8)).ok());
+}
+
 // gpt-oss has 90 blocks of 32 in a width: 12 on the fullest of 8 ranks, 11.25 on average.
 TEST(PlanRanks, Case8TheFullestRankMustFit) {
   const ModelConfig config = published("gpt-oss-120b");
