@@ -58,7 +58,9 @@ Result<void> Runtime::make_ranks(const RuntimeOptions& options) {
   auto communicators = make_communicators(machine_.device, tp, all.first(gpus_.empty() ? 0 : tp),
                                           plan_.ranks.exchange.kind == ExchangeKind::nccl);
   if (!communicators) return communicators.error();
-  group_ = std::make_unique<RankGroup>(std::move(*communicators));
+  RankGroupOptions watched;
+  if (is_gpu(machine_.device)) watched.spin = std::chrono::milliseconds(1);
+  group_ = std::make_unique<RankGroup>(std::move(*communicators), std::move(watched));
   for (std::int32_t r = 1; r < tp; ++r) {
     ranks_.push_back(std::make_unique<Rank>(threads_.threads()));
   }

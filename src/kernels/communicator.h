@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -107,6 +108,14 @@ class Communicator {
   virtual void sum_norm(const OpsContext& ops, const SumNorm& op) = 0;
   virtual void trade_columns(const OpsContext& ops, const TradeColumns& op) = 0;
   virtual void share_records(const OpsContext& ops, const ShareRecords& op) = 0;
+
+  // ---- For a watchdog, from any thread
+
+  /// "rank 1", with its device if it has one of its own.
+  virtual std::string name() const { return "rank " + std::to_string(rank()); }
+  /// Exchanges that this rank has finished; of a recorded step, those that its device has. Answers
+  /// while an exchange waits. Errors: the device's.
+  virtual Result<std::uint64_t> finished() = 0;
 };
 
 }  // namespace lathe

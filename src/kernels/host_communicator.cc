@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
@@ -33,7 +34,8 @@ struct Shown {
 // What the ranks of a group share.
 class HostGroup {
  public:
-  explicit HostGroup(std::int32_t ranks) : shown_(static_cast<std::size_t>(ranks)) {}
+  HostGroup(std::int32_t ranks, std::chrono::microseconds spin)
+      : spin_(spin), shown_(static_cast<std::size_t>(ranks)) {}
 
   std::int32_t size() const { return static_cast<std::int32_t>(shown_.size()); }
   Shown& shown(std::int32_t rank) { return shown_[static_cast<std::size_t>(rank)]; }
@@ -69,16 +71,19 @@ class HostGroup {
     }
     lock.unlock();
     // Ranks most often arrive within a few microseconds of each other; sleeping costs more.
-    constexpr int kSpins = 2000;
-    for (int i = 0; i < kSpins; ++i) {
-      if (meetings_.load(std::memory_order_acquire) != mine) return true;
-    }
+    const auto end = std::chrono::steady_clock::now() + spin_;
+    do {
+      for (int i = 0; i < 100; ++i) {
+        if (meetings_.load(std::memory_order_acquire) != mine) return true;
+      }
+    } while (std::chrono::steady_clock::now() < end);
     lock.lock();
     const auto met = [&] { return meetings_.load(std::memory_order_relaxed) != mine; };
     changed_.wait(lock, [&] { return met() || (ends_on_abort && aborted_); });
     return met();
   }
 
+  std::chrono::microseconds spin_;
   std::vector<Shown> shown_;  // [ranks] each written by its rank before a wait
   std::mutex guard_;
   std::condition_variable changed_;
@@ -140,6 +145,7 @@ class HostCommunicator : public Communicator {
   Result<void> reserve(const ExchangeLimits&) override { return group_->status(); }
   void abort(const Error& reason) override { group_->abort(reason); }
   Result<void> status() const override { return group_->status(); }
+  Result<std::uint64_t> finished() override { return finished_.load(std::memory_order_relaxed); }
 
   MutableRowsView partials(const OpsContext& ops, std::int64_t rows, std::int64_t cols,
                            DType dtype) override {
@@ -164,7 +170,7 @@ class HostCommunicator : public Communicator {
                     static_cast<std::size_t>(bytes_of(from.dtype, from.cols)));
       }
     }
-    group_->part();
+    part();
   }
 
   void share_records(const OpsContext&, const ShareRecords& op) override {
@@ -176,7 +182,7 @@ class HostCommunicator : public Communicator {
       const std::int64_t at = i * ShareRecords::kBytes;
       std::memcpy(op.records + at, from + at, static_cast<std::size_t>(ShareRecords::kBytes));
     }
-    group_->part();
+    part();
   }
 
  private:
@@ -223,7 +229,7 @@ class HostCommunicator : public Communicator {
     } else {
       for (std::int64_t t = 0; t < tasks; ++t) body(t, 0);
     }
-    group_->part();
+    part();
     return true;
   }
 
@@ -244,15 +250,23 @@ class HostCommunicator : public Communicator {
     }
   }
 
+  // The end of an exchange, which meet() began.
+  void part() {
+    finished_.fetch_add(1, std::memory_order_relaxed);
+    group_->part();
+  }
+
   std::shared_ptr<HostGroup> group_;
   std::int32_t rank_;
+  std::atomic<std::uint64_t> finished_ = 0;  // exchanges
 };
 
 }  // namespace
 
-std::vector<std::unique_ptr<Communicator>> make_host_communicators(std::int32_t ranks) {
+std::vector<std::unique_ptr<Communicator>> make_host_communicators(std::int32_t ranks,
+                                                                   std::chrono::microseconds spin) {
   LATHE_CHECK(ranks >= 2, "a rank that is alone has no communicator");
-  const auto group = std::make_shared<HostGroup>(ranks);
+  const auto group = std::make_shared<HostGroup>(ranks, spin);
   std::vector<std::unique_ptr<Communicator>> out;
   for (std::int32_t r = 0; r < ranks; ++r) {
     out.push_back(std::make_unique<HostCommunicator>(group, r));

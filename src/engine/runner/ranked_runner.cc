@@ -29,7 +29,7 @@ Result<RankedRunner> RankedRunner::create(const RankModel& first, const OtherRan
 
 Result<void> RankedRunner::launch(std::span<const BatchItem> items, bool find_non_finite) {
   if (alone()) return first_.launch(items, ops_, find_non_finite);
-  const Result<void> ok = others_->group->run(
+  const Result<void> ok = others_->group->run_step(
       [&](std::int32_t r) { return runner(r).launch(items, ops(r), find_non_finite); });
   if (!ok) {
     wait();  // a rank that was ahead of the one that failed has its step in flight
@@ -42,7 +42,7 @@ Result<void> RankedRunner::launch(std::span<const BatchItem> items, bool find_no
 void RankedRunner::launch_ahead(std::span<const BatchItem> items) {
   if (alone()) return first_.launch_ahead(items, ops_);
   // What fails is reported by the step's collect().
-  (void)others_->group->run([&](std::int32_t r) -> Result<void> {
+  (void)others_->group->run_step([&](std::int32_t r) -> Result<void> {
     runner(r).launch_ahead(items, ops(r));
     return {};
   });
@@ -50,7 +50,8 @@ void RankedRunner::launch_ahead(std::span<const BatchItem> items) {
 
 Result<void> RankedRunner::collect() {
   if (alone()) return first_.collect();
-  const Result<void> ok = others_->group->run([&](std::int32_t r) { return runner(r).collect(); });
+  const Result<void> ok =
+      others_->group->run_step([&](std::int32_t r) { return runner(r).collect(); });
   if (!ok) return ok;
   for (Runner& other : rest_) first_.take_draws(other);
   first_.take_draws(first_);
@@ -61,7 +62,7 @@ Result<std::span<const float>> RankedRunner::logits(std::size_t item, std::int64
   if (alone()) return first_.logits(item, k, ops_);
   const std::int32_t owner = first_.rank_of(item, k);
   std::span<const float> out;
-  const Result<void> ok = others_->group->run([&](std::int32_t r) -> Result<void> {
+  const Result<void> ok = others_->group->run_step([&](std::int32_t r) -> Result<void> {
     if (r != owner) return {};
     const auto row = runner(r).logits(item, k, ops(r));
     if (!row) return row.error();
@@ -76,7 +77,7 @@ void RankedRunner::wait() {
   if (alone()) return;
   const auto flies = [](const Runner& r) { return r.in_flight(); };
   if (!flies(first_) && std::ranges::none_of(rest_, flies)) return;
-  (void)others_->group->run([&](std::int32_t r) -> Result<void> {
+  (void)others_->group->run_step([&](std::int32_t r) -> Result<void> {
     while (runner(r).in_flight()) (void)runner(r).collect();
     return {};
   });
@@ -85,7 +86,7 @@ void RankedRunner::wait() {
 std::int32_t RankedRunner::keep_hidden(std::int64_t rows) {
   if (alone()) return hidden_.front()->keep(ops_, rows);
   std::int32_t place = 0;
-  (void)others_->group->run([&](std::int32_t r) -> Result<void> {
+  (void)others_->group->run_step([&](std::int32_t r) -> Result<void> {
     const std::int32_t kept = hidden_[static_cast<std::size_t>(r)]->keep(ops(r), rows);
     if (r == 0) place = kept;
     return {};

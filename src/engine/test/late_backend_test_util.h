@@ -308,6 +308,7 @@ class LateCommunicator : public Communicator {
   Result<void> reserve(const ExchangeLimits& limits) override { return inner_.reserve(limits); }
   void abort(const Error& reason) override { inner_.abort(reason); }
   Result<void> status() const override { return inner_.status(); }
+  Result<std::uint64_t> finished() override { return inner_.finished(); }
   MutableRowsView partials(const OpsContext& ops, std::int64_t rows, std::int64_t cols,
                            DType dtype) override {
     return inner_.partials(ops, rows, cols, dtype);

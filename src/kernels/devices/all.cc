@@ -69,9 +69,10 @@ Result<std::vector<std::unique_ptr<Communicator>>> make_communicators(
   std::vector<int> all(gpus.begin(), gpus.end());
   for (int gpu = 0; gpus.empty() && gpu < ranks; ++gpu) all.push_back(gpu);
   LATHE_CHECK(std::ssize(all) == ranks, "a GPU for every rank");
-  auto made =
-      cuda::make_cuda_communicators(make_host_communicators(ranks), all,
-                                    nccl ? cuda::ExchangeKind::nccl : cuda::ExchangeKind::peer);
+  // A GPU's ranks meet once a step, for which each prepares for up to some 100 us.
+  auto made = cuda::make_cuda_communicators(
+      make_host_communicators(ranks, std::chrono::milliseconds(1)), all,
+      nccl ? cuda::ExchangeKind::nccl : cuda::ExchangeKind::peer);
   if (!made) return made.error();
   std::vector<std::unique_ptr<Communicator>> out;
   for (auto& rank : *made) out.push_back(std::move(rank));

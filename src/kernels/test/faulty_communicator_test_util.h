@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <latch>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -29,6 +30,8 @@ struct Faults {
   std::int64_t end_thread = -1;  // this exchange throws RankEnded instead of taking place
   // This exchange, if it sums, gets NaN in column 0 of row nan_row of the rank's f32 partial.
   std::int64_t nan_exchange = -1, nan_row = 0;
+  std::int64_t stall = -1;  // before this exchange the rank waits for `stalled`
+  std::latch* stalled = nullptr;
 };
 
 struct RankEnded : std::runtime_error {
@@ -38,7 +41,10 @@ struct RankEnded : std::runtime_error {
 class FaultyCommunicator : public Communicator {
  public:
   FaultyCommunicator(std::unique_ptr<Communicator> inner, const Faults& faults)
-      : inner_(std::move(inner)), faults_(faults), random_(faults.seed) {}
+      : owned_(std::move(inner)), inner_(owned_.get()), faults_(faults), random_(faults.seed) {}
+  /// inner must outlive it.
+  FaultyCommunicator(Communicator& inner, const Faults& faults)
+      : inner_(&inner), faults_(faults), random_(faults.seed) {}
 
   std::int32_t rank() const override { return inner_->rank(); }
   std::int32_t size() const override { return inner_->size(); }
@@ -66,6 +72,7 @@ class FaultyCommunicator : public Communicator {
   Result<void> reserve(const ExchangeLimits& limits) override { return inner_->reserve(limits); }
   void abort(const Error& reason) override { inner_->abort(reason); }
   Result<void> status() const override { return inner_->status(); }
+  Result<std::uint64_t> finished() override { return inner_->finished(); }
 
   MutableRowsView partials(const OpsContext& ops, std::int64_t rows, std::int64_t cols,
                            DType dtype) override {
@@ -100,6 +107,7 @@ class FaultyCommunicator : public Communicator {
   }
   void begin() {
     delay();
+    if (exchanges_ == faults_.stall) faults_.stalled->wait();
     if (exchanges_++ == faults_.end_thread) throw RankEnded();
   }
   void delay() {
@@ -112,7 +120,8 @@ class FaultyCommunicator : public Communicator {
     }
   }
 
-  std::unique_ptr<Communicator> inner_;
+  std::unique_ptr<Communicator> owned_;
+  Communicator* inner_;
   Faults faults_;
   std::mt19937_64 random_;
   std::int64_t exchanges_ = 0, agreements_ = 0;

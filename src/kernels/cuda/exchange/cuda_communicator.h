@@ -37,9 +37,6 @@ class CudaCommunicator : public Communicator {
   /// a peer may be loading code, and after a few steps 20 s. From the rank's thread. NCCL waits
   /// without a limit.
   virtual void set_limit(double seconds) = 0;
-  /// Exchanges that this rank's GPU has finished. Copies from the device on a stream of its own, so
-  /// it also answers while an exchange waits. From any thread.
-  virtual Result<std::uint64_t> finished() = 0;
 };
 
 enum class ExchangeKind {

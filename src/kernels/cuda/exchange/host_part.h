@@ -28,12 +28,12 @@ class HostPart : public CudaCommunicator {
   Result<std::vector<void*>> publish(void* address) override { return host_->publish(address); }
   Result<void> status() const override { return host_->status(); }
   void abort(const Error& reason) override { host_->abort(reason); }
+  std::string name() const override { return fmt::format("rank {} (GPU {})", rank(), gpu_); }
 
   MutableRowsView partials(const OpsContext& ops, std::int64_t rows, std::int64_t cols,
                            DType dtype) override;
 
  protected:
-  std::string name() const { return fmt::format("rank {} (GPU {})", rank(), gpu_); }
   ExchangeStream& stream() const { return *stream_; }
 
  private:

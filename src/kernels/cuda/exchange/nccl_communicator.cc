@@ -77,6 +77,7 @@ class NcclCommunicator : public HostPart {
 
   void set_limit(double) override {}
   Result<void> check() override { return status(); }
+  // Those that this thread has started: NCCL tells no more.
   Result<std::uint64_t> finished() override { return begun_.load(std::memory_order_relaxed); }
 
   void sum(const OpsContext& ops, const SumRows& op) override {

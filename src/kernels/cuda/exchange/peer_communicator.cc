@@ -109,6 +109,7 @@ class PeerCommunicator : public HostPart {
     return ok;
   }
 
+  // Copies from the device on a stream of its own, where no exchange waits.
   Result<std::uint64_t> finished() override {
     if (memory_ == nullptr) return std::uint64_t{0};
     auto on = OnDevice::make(ordinal());
