@@ -76,7 +76,10 @@ void EngineThread::run() {
     news.clear();
     apply(inbox, news);
     const auto start = std::chrono::steady_clock::now();
-    if (!failed_ && !engine_->idle() && !step(news)) news.failed = true;
+    if (!failed_ && !engine_->idle() && !step(news)) {
+      news.failed = true;
+      news.why = failed_;
+    }
     news.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (engine_ != nullptr) news.stats = engine_->stats();
     on_news_(news);

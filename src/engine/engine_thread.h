@@ -47,9 +47,10 @@ struct EngineNews {
   std::int64_t prefill_rows = 0;
   std::int64_t decode_rows = 0;
   std::int64_t tokens = 0;
-  double seconds = 0;   // duration of the step
-  EngineStats stats;    // after it
-  bool failed = false;  // a step failed twice; this is the engine's last news
+  double seconds = 0;        // duration of the step
+  EngineStats stats;         // after it
+  bool failed = false;       // a step failed twice; this is the engine's last news
+  std::optional<Error> why;  // it failed
 
   /// Resets everything but keeps the memory.
   void clear() {

@@ -157,6 +157,7 @@ ServedModel::ServedModel(Runtime& runtime, const Tokenizer& its_tokenizer,
   weight_bytes = runtime.weight_bytes();
   page_size = runtime.cache().page_size();
   max_running = runtime.plan().max_requests();
+  ranks = runtime.plan().ranks.parallel.tp;
   plan_line = summary(runtime.plan());
   plan = describe_plan(runtime);
   const Plan& first = runtime.plan().groups.front().plan;

@@ -37,6 +37,7 @@ struct ServedModel {
   std::int64_t weight_bytes = 0;
   std::int64_t page_size = 0;
   std::int64_t max_running = 0;
+  std::int32_t ranks = 1;
   std::string plan_line;
   std::string plan_labels;  // for metrics
   // {"summary", "plan", "groups": [{"name", "matrix"}], "notes"}

@@ -10,6 +10,7 @@
 
 #include "base/print.h"
 #include "base/thread_name.h"
+#include "engine/runner/rank_group.h"
 #include "server/service/request_log.h"
 
 namespace lathe {
@@ -396,8 +397,9 @@ void Service::take_step(const EngineNews& news) {
   if (options_.log_requests > 0 && news.decode_rows > 0) log_step(news);
   if (news.failed) {
     state_ = ServiceState::failed;
-    print_err(fmt::format("lathe: the engine has failed: two steps failed in a row\n"));
-    if (!options_.no_exit_on_failure) end(1);
+    print_err(fmt::format("lathe: the engine has failed: two steps failed in a row: {}\n",
+                          news.why->message()));
+    if (!options_.no_exit_on_failure) end(model_->ranks > 1 ? kRanksFailed : 1);
   }
   if (!flushes_.empty()) try_flushes(Clock::now());
   if (state_ == ServiceState::draining) stop_if_drained();
