@@ -1,0 +1,61 @@
+// Models on several devices of the fake CUDA runtime against one.
+#include "engine/test/gpu_ranks_checks.h"
+#include "kernels/cuda/fake/fake_cuda.h"
+
+namespace lathe {
+namespace {
+
+std::string shipped(const std::string& name) {
+  return std::string(LATHE_TEST_DATA) + "/../../models/" + name;
+}
+
+class GpuRanksFake : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override { cuda::fake::set_devices(2); }
+  void TearDown() override {
+    static_cast<void>(cudaSetDevice(0));
+    cuda::fake::shuffle_devices(0);
+    cuda::fake::set_devices(1);
+  }
+  std::string model() const { return shipped(GetParam()); }
+  GpuSetup::Sizes sizes() const {
+    const bool v4 = model().ends_with("v4");
+    return {.context = v4 ? 256 : 128, .cache_tokens = 1024, .plain_products = true};
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Models, GpuRanksFake,
+                         ::testing::Values("tiny-gqa", "tiny-v32", "tiny-v4"));
+
+TEST_P(GpuRanksFake, TwoGiveWhatOneGives) {
+  const std::vector<Prompt> prompts{{7, 3}, {12, 2}};
+  expect_like_one_gpu(answers_of_ranks(model(), sizes(), {}, prompts, 2),
+                      answers_of(model(), sizes(), {}, prompts));
+}
+
+TEST_P(GpuRanksFake, ReplayedStepsHaveTheBitsOfOthers) {
+  cuda::fake::shuffle_devices(7);
+  check_replays(model(), sizes(), {{5, 4}}, 2);
+}
+
+class GpuRanksModels : public GpuRanksFake {};
+INSTANTIATE_TEST_SUITE_P(WithExperts, GpuRanksModels, ::testing::Values("tiny-v32", "tiny-v4"));
+
+TEST_P(GpuRanksModels, DraftsChangeNoToken) {
+  check_drafts_on_ranks(model(), sizes(), {{7, 5}}, 2);
+}
+
+using GpuRanksFail = GpuRanksFake;
+INSTANTIATE_TEST_SUITE_P(OneModel, GpuRanksFail, ::testing::Values("tiny-gqa"));
+
+TEST_P(GpuRanksFail, ARankThatEndsIsNamed) { check_rank_that_ends(model(), sizes()); }
+TEST_P(GpuRanksFail, ARankThatStallsIsNamed) { check_rank_that_stalls(model(), sizes(), 1e-3); }
+
+// As after a fault of a kernel: every step says so, and none hangs.
+TEST_P(GpuRanksFail, ARanksDeviceThatFailsEndsAllSteps) {
+  GpuRanks setup(model(), sizes(), {}, 2);
+  cuda::fake::fail_next_wait(cudaErrorIllegalAddress);
+  EXPECT_NE(failure_of(setup).find("cudaErrorOfTheFake"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace lathe
