@@ -41,6 +41,10 @@ struct SumNorm {
   std::span<const float> weight;  // [n], or empty: 1
   float eps = 0;
   MutableRowsView h;  // [T, n] activations
+  // Lets a rank leave x as it was in rows that it does not own: rank r owns rows [r c, (r + 1) c),
+  // with c = T / size, rounded up. Until x is written anew, only such exchanges of T rows may
+  // follow. h is whole on all ranks, and its bits do not depend on this.
+  bool owned = false;
 };
 
 /// Rank r has columns [first[r], first[r + 1]) of all rows, and gets rows r, r + size(), .. whole.

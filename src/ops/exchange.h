@@ -18,7 +18,8 @@ MutableRowsView alloc_partial(const OpsContext& ops, std::int64_t rows, std::int
 /// All ranks get the same bits. [T, n]
 void sum_rows(const OpsContext& ops, const SumRows& op);
 
-/// sum_rows() added to op.x, then op.h = rms_norm() of op.x. [T, n]
+/// sum_rows() added to op.x, then op.h = rms_norm() of op.x. [T, n]. With op.owned a rank may have
+/// only its own rows of op.x.
 void sum_norm(const OpsContext& ops, const SumNorm& op);
 
 /// From a rank's columns of all rows to all columns of its rows: rank, rank + size, ... The bits of

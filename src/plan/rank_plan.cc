@@ -104,8 +104,12 @@ std::int64_t exchange_bytes(const ExchangePlan& e, std::int32_t ranks, std::int6
   if (e.kind == ExchangeKind::none) return 0;
   const std::int64_t row = (e.row_bytes() + 63) / 64 * 64;
   if (e.kind != ExchangeKind::peer) return rows * row;
-  const std::int64_t planes = 3 * ranks * std::min(rows, e.push_rows) * row;
-  return planes + rows * row;
+  // Of divided rows a plane holds the peers' partials of one share, and the results of all.
+  constexpr std::int64_t kPushedOwned = 256;
+  const std::int64_t owned = ranks > 2 ? std::min(rows, kPushedOwned) : 0;
+  const std::int64_t plane = std::max(ranks * std::min(rows, e.push_rows),
+                                      owned + (owned + ranks - 1) / ranks * (ranks - 1));
+  return 3 * plane * row + rows * row;
 }
 
 }  // namespace lathe

@@ -27,11 +27,13 @@ LATHE_ENUM_WITH_TEXT(ExchangeKind, LATHE_EXCHANGE_KINDS)
 
 struct ExchangePlan {
   ExchangeKind kind = ExchangeKind::none;
-  DType dtype = DType::f32;     // of a partial
-  std::int64_t width = 0;       // elements of a row: the hidden size
-  std::int64_t in_layers = 0;   // exchanges of all layers in a step; the embedding and the logits
-                                // need two more
-  std::int64_t push_rows = 0;   // peer: most rows that are pushed; longer exchanges are pulled
+  DType dtype = DType::f32;    // of a partial
+  std::int64_t width = 0;      // elements of a row: the hidden size
+  std::int64_t in_layers = 0;  // exchanges of all layers in a step; the embedding and the logits
+                               // need two more
+  // peer: most rows that are pushed; longer exchanges are pulled, or, with more than two ranks,
+  // divided: each rank sums rows of its own.
+  std::int64_t push_rows = 0;
   double base_seconds = 0;      // of an exchange without bytes; 0: not known
   double bytes_per_second = 0;  // of a rank's link
 
@@ -76,7 +78,8 @@ Result<ExchangePlan, Reason> plan_exchange(const Machine& machine, const PlanReq
 double exchange_seconds(const ExchangePlan& exchange, std::int32_t ranks, std::int64_t rows);
 
 /// Bytes that exchanges of at most `rows` rows need on each rank: three planes that peers push
-/// into, and a buffer that they pull from. On a CPU the partial alone.
+/// into, whole rows or parts of up to 256 divided ones, and a buffer that they pull from. On a CPU
+/// the partial alone.
 std::int64_t exchange_bytes(const ExchangePlan& exchange, std::int32_t ranks, std::int64_t rows);
 
 }  // namespace lathe

@@ -121,8 +121,11 @@ class Decoder : public Model {
                   const MutableRowsView& x) const;
   void embed_tokens(const OpsContext& ops, std::span<const std::int32_t> tokens,
                     const MutableRowsView& x) const;
+  bool ends_in_norm(const OpsContext& ops) const;
   void logits(const OpsContext& ops, const MutableRowsView& x, const ForwardArgs& args,
               NonFiniteSearch& search) const;
+  void logits_of_normed(const OpsContext& ops, const MutableRowsView& h, const ForwardArgs& args,
+                        NonFiniteSearch& search) const;
   void head(const OpsContext& ops, const RowsView& h, const ForwardArgs& args,
             NonFiniteSearch* search = nullptr) const;
 
@@ -210,7 +213,12 @@ Result<void> Decoder::add_part(const OpsContext& ops, const MutableRowsView& x,
   const MutableRowsView out = part_rows(ops, to);
   if (auto ok = part(out, adds && ops.communicator == nullptr); !ok) return ok;
   if (ops.communicator != nullptr && adds && next != nullptr) {
-    sum_norm(ops, {constant(out), x, *next, config_.norm_eps, h});
+    sum_norm(ops, {.partial = constant(out),
+                   .x = x,
+                   .weight = *next,
+                   .eps = config_.norm_eps,
+                   .h = h,
+                   .owned = true});
     return {};
   }
   sum_part(ops, out, to, adds);
@@ -334,6 +342,21 @@ void Decoder::logits(const OpsContext& ops, const MutableRowsView& x, const Forw
   const MutableRowsView h = activations_of(ops, last);
   rms_norm(ops, constant(last), weights_->final_norm, config_.norm_eps, h);
   head(ops, constant(h), args, &search);
+}
+
+// Several ranks norm the last layer's output in its exchange, after which a rank may have only some
+// rows of x.
+bool Decoder::ends_in_norm(const OpsContext& ops) const {
+  return ops.communicator != nullptr && !config_.post_norms && !config_.is_compressed();
+}
+
+// h: all rows, normed for the head.
+void Decoder::logits_of_normed(const OpsContext& ops, const MutableRowsView& h,
+                               const ForwardArgs& args, NonFiniteSearch& search) const {
+  const Arena::Scope scope(*ops.tensors);
+  const MutableRowsView last = alloc_activations(ops, std::ssize(args.logit_rows), h.cols);
+  gather_rows(ops, constant(h), args.logit_rows, last);
+  head(ops, constant(last), args, &search);
 }
 
 // Logits of the head's input rows: all of them, or with several ranks this rank's whole rows.
@@ -467,6 +490,7 @@ Result<ForwardResult> Decoder::forward(const OpsContext& ops, const ForwardArgs&
   NonFiniteSearch search(ops, rows, args.find_non_finite);
   embed_tokens(ops, args.tokens, x);
   search.look(constant(x), {}, -1);
+  const bool normed = ends_in_norm(ops);
   {
     const Arena::Scope layers(arena);
     const MutableRowsView h = alloc_activations(ops, rows, config_.hidden);
@@ -475,9 +499,15 @@ Result<ForwardResult> Decoder::forward(const OpsContext& ops, const ForwardArgs&
       const std::size_t g = group_of_[static_cast<std::size_t>(l)];
       const LayerContext c =
           context(ops, args, **rope, l, args.segments_of(g, groups), selections[g]);
-      const Vector* next = l + 1 < config_.layers ? &attention_norm(l + 1) : nullptr;
+      const Vector* last = normed ? &weights_->final_norm : nullptr;
+      const Vector* next = l + 1 < config_.layers ? &attention_norm(l + 1) : last;
       if (auto ok = layer(c, x, h, next); !ok) return ok.error();
       search.look(constant(x), {}, l);
+    }
+    if (normed) {
+      if (args.hidden.rows > 0) cast_rows(ops, constant(h), args.hidden);
+      if (!args.logit_rows.empty()) logits_of_normed(ops, h, args, search);
+      return search.result();
     }
   }
   if (args.hidden.rows > 0 && config_.hyper.streams > 0) {
@@ -536,7 +566,11 @@ Result<void> Decoder::forward_draft(const OpsContext& ops, const ForwardArgs& ar
     const Arena::Scope draft(arena);
     const MutableRowsView h = alloc_activations(ops, rows, config_.hidden);
     first_norm(ops, config_.layers, x, h);
-    if (auto ok = layer(c, x, h, nullptr); !ok) return ok;
+    const bool normed = ends_in_norm(ops);
+    if (auto ok = layer(c, x, h, normed ? &weights_->draft.out_norm : nullptr); !ok) return ok;
+    if (normed && !args.logit_rows.empty()) {
+      gather_rows(ops, constant(h), args.logit_rows, args.hidden);
+    }
   }
   if (args.logit_rows.empty()) return {};
   // A row that sees more than top_k keys is in a segment with lists of that width; the others are
@@ -544,6 +578,10 @@ Result<void> Decoder::forward_draft(const OpsContext& ops, const ForwardArgs& ar
   if (room != nullptr && args.choice_rows.empty()) {
     gather_rows(ops, constant(slot_rows(room, rows, problem.top_k)), args.logit_rows,
                 slot_rows(args.choices.data(), std::ssize(args.logit_rows), problem.top_k));
+  }
+  if (ends_in_norm(ops)) {
+    head(ops, constant(args.hidden), args);
+    return {};
   }
   MutableRowsView last = alloc_rows(arena, std::ssize(args.logit_rows), x.cols);
   gather_rows(ops, constant(x), args.logit_rows, last);

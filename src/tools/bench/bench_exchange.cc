@@ -71,7 +71,12 @@ class ExchangeBenchRank {
       for (int i = 0; i < calls; ++i) {
         const Arena::Scope scope(*ops_.tensors);
         const MutableRowsView partial = alloc_partial(ops_, x.rows, x.cols);
-        sum_norm(ops_, {.partial = constant(partial), .x = x, .weight = {}, .eps = 1e-6f, .h = h});
+        sum_norm(ops_, {.partial = constant(partial),
+                        .x = x,
+                        .weight = {},
+                        .eps = 1e-6f,
+                        .h = h,
+                        .owned = true});
       }
       return {};
     };

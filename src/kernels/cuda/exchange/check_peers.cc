@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "base/float_formats.h"
 #include "kernels/cuda/common/memory.h"
+#include "kernels/cuda/exchange/cuda_communicator.h"
 
 namespace lathe::cuda {
 namespace {
@@ -77,7 +79,8 @@ int wrong_part(float sum, std::int64_t i, int ranks) {
 Result<void> test_sums(const ExchangePeers& peers, const ExchangeLaunch& launch,
                        const ExchangeLimits& limits, std::span<const int> gpus,
                        const Stream& stream, const Agree& agree) {
-  const std::int64_t pushed = peers.plane_words / (exchange_words(limits.cols) * (peers.size - 1));
+  const std::int64_t most = peers.plane_words / (exchange_words(limits.cols) * (peers.size - 1));
+  const std::int64_t pushed = std::min(most, pushed_rows(peers.size));
   auto partial = DeviceArray<bf16>::make(pushed * limits.cols);
   auto x = DeviceArray<float>::make(pushed * limits.cols);
   Result<void> mine;

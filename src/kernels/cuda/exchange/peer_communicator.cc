@@ -138,7 +138,7 @@ class PeerCommunicator : public HostPart {
                 .cols = op.x.cols,
                 .eps = op.eps};
     p.h = device_rows(op.h);
-    if (sum_takes(p)) return run(ops, "sum_norm", p);
+    if (sum_takes(p)) return run(ops, "sum_norm", p, op.owned);
     p.h = {};
     run(ops, "sum", p);
     ops.backend->rms_norm(ops,
@@ -196,7 +196,10 @@ class PeerCommunicator : public HostPart {
     if (!sms) return sms.error();
     launch_.sms = *sms;
     const std::int64_t rows = std::min(limits.rows, pushed_rows(size()));
-    const std::int64_t words = plane_words_of(SumPath::push, size(), rows, limits.cols);
+    const std::int64_t owned = std::min(limits.rows, pushed_owned_rows(size(), limits.cols));
+    const std::int64_t words =
+        std::max(plane_words_of(SumPath::push, size(), rows, limits.cols),
+                 plane_words_of(SumPath::push_owned, size(), owned, limits.cols));
     auto stream = Stream::make();
     auto planes = DeviceArray<std::byte>::make(kPlanes * words * 16);
     auto flags = DeviceArray<ExchangeFlag>::make(kFlagBlocks * kMostRanks);
@@ -243,24 +246,32 @@ class PeerCommunicator : public HostPart {
   }
 
   // Pushes a few rows; ranks read many rows from their peers.
-  void run(const OpsContext& ops, const char* name, const SumParams& sum) {
+  SumPath path_of(const SumParams& p, bool owned) const {
+    const auto fits = [&](SumPath path) {
+      return plane_words_of(path, size(), p.rows, p.cols) <= memory_->peers.plane_words;
+    };
+    if (p.exact) return SumPath::pull;
+    if (p.rows <= pushed_rows(size()) && fits(SumPath::push)) return SumPath::push;
+    if (!owned || size() == 2) return SumPath::pull;
+    const bool pushes = p.rows <= pushed_owned_rows(size(), p.cols) && fits(SumPath::push_owned);
+    return pushes ? SumPath::push_owned : SumPath::pull_owned;
+  }
+  void run(const OpsContext& ops, const char* name, const SumParams& sum, bool owned = false) {
     if (!sum_takes(sum)) {
       stream().keep(Error{ErrorCode::unsupported, name,
                           "f32 sums of f32 or bf16 rows in whole words of 16 bytes",
                           fmt::format("{} rows of {}", sum.rows, sum.cols), ""});
       return;
     }
-    const bool pushed =
-        !sum.exact && sum.rows <= pushed_rows(size()) &&
-        plane_words_of(SumPath::push, size(), sum.rows, sum.cols) <= memory_->peers.plane_words;
+    const SumPath path = path_of(sum, owned);
+    const bool reads = path == SumPath::pull || path == SumPath::pull_owned;
     const Arena::Scope scope(*ops.tensors);
     SumParams p = sum;
-    if (!pushed && !sum.exact && sum.partial.dtype == DType::f32) {
+    if (reads && !sum.exact && sum.partial.dtype == DType::f32) {
       p.partial = device_rows(constant(narrowed(ops, sum)));
     }
     const cudaStream_t on = stream().next();
-    keep(launch_sum(memory_->peers, pushed ? SumPath::push : SumPath::pull, p, launch_, on), name,
-         p.rows, p.cols);
+    keep(launch_sum(memory_->peers, path, p, launch_, on), name, p.rows, p.cols);
   }
   // f32 partials in bf16, as half the bytes are then read from this rank.
   MutableRowsView narrowed(const OpsContext& ops, const SumParams& p) {

@@ -404,9 +404,10 @@ TEST(PlanRanks, ExchangesAndDealtLogitsHaveBudgets) {
     EXPECT_TRUE(plan.ok());
     return plan->budget(kind)->bytes;
   };
-  // Three planes of 4 ranks' 32 rows, and a buffer of all rows of a step, in bf16.
+  // Three planes of 256 rows' sums and three peers' partials of 64 rows, which are more than 4
+  // ranks' 32 rows, and a buffer of all rows of a step, in bf16.
   const std::int64_t row = 2 * 5120;
-  EXPECT_EQ(bytes(BudgetKind::exchange), 3 * 4 * 32 * row + (2048 + 256) * row);
+  EXPECT_EQ(bytes(BudgetKind::exchange), 3 * (256 + 3 * 64) * row + (2048 + 256) * row);
   EXPECT_EQ(bytes(BudgetKind::dealt_logits), 64 * 151936 * 4);
   EXPECT_EQ(bytes(BudgetKind::logits), 256 * (151936 / 4 + 32) * 4);
   request.exchange_dtype = "f32";

@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <numeric>
 #include <optional>
@@ -168,6 +170,57 @@ void check_rank(int size, int r, const OpsContext& ops, std::int64_t rows, std::
       ASSERT_NEAR(double{to_f32(norm[static_cast<std::size_t>(row * cols + i)])}, wanted,
                   std::abs(wanted) / 200);
     }
+  }
+}
+
+// x and h of two sum_norm()s, of which the second reads what the first left in x.
+std::pair<std::vector<float>, std::vector<bf16>> two_sum_norms(int r, const OpsContext& ops,
+                                                               std::int64_t rows, std::int64_t cols,
+                                                               bool owned) {
+  const Arena::Scope scope(*ops.tensors);
+  const MutableRowsView x = alloc_rows(*ops.tensors, rows, cols);
+  const MutableRowsView h = alloc_rows(*ops.tensors, rows, cols, DType::bf16);
+  std::vector<float> before(static_cast<std::size_t>(rows * cols));
+  std::iota(before.begin(), before.end(), -5.0f);
+  send_rows(ops, before, x);
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    const MutableRowsView partial = alloc_partial(ops, rows, cols, dtype);
+    std::vector<bf16> narrow;
+    std::vector<float> wide;
+    for (std::int64_t i = 0; i < rows * cols; ++i) {
+      wide.push_back(partial_of(r, i));
+      narrow.push_back(to_bf16(wide.back()));
+    }
+    dtype == DType::f32 ? send_rows(ops, wide, partial) : send_rows(ops, narrow, partial);
+    sum_norm(
+        ops,
+        {.partial = constant(partial), .x = x, .weight = {}, .eps = 1e-5f, .h = h, .owned = owned});
+  }
+  EXPECT_TRUE(ops.backend->wait().ok());
+  return {fetch_rows<float>(ops, x), fetch_rows<bf16>(ops, h)};
+}
+
+// Rows that a rank owns have the bits that all ranks have otherwise, and h is the same everywhere.
+TEST(CudaCommunicator, RowsMayBeOwned) {
+  for (const int size : {2, 4, 8}) {
+    CudaRanks ranks(size);
+    ranks.start({.rows = 400, .cols = 64, .dtype = DType::bf16});
+    ranks.run([&](int r, const OpsContext& ops) {
+      for (const std::int64_t rows :
+           {std::int64_t{3}, pushed_rows(size) + 1, std::int64_t{256}, std::int64_t{300}}) {
+        const auto [all_x, all_h] = two_sum_norms(r, ops, rows, 64, false);
+        const auto [x, h] = two_sum_norms(r, ops, rows, 64, true);
+        EXPECT_EQ(std::memcmp(h.data(), all_h.data(), h.size() * sizeof(bf16)), 0) << rows;
+        const std::int64_t each = (rows + size - 1) / size;
+        for (std::int64_t row = r * each; row < std::min(rows, (r + 1) * each); ++row) {
+          for (std::int64_t i = row * 64; i < (row + 1) * 64; ++i) {
+            ASSERT_EQ(x[static_cast<std::size_t>(i)], all_x[static_cast<std::size_t>(i)]) << row;
+          }
+        }
+        const bool divided = size > 2 && rows > pushed_rows(size);
+        EXPECT_EQ(x != all_x, divided) << rows << " rows of " << size << " ranks";
+      }
+    });
   }
 }
 
