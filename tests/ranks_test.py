@@ -34,7 +34,7 @@ class Ranks(unittest.TestCase):
             plain = self.answer(model, *tp)
             self.assertEqual(plain, self.answer(model, *tp, "--chunked-prefill-size", "5"))
             for draft in drafts:
-                self.assertEqual(plain, self.answer(model, *tp, "--draft", draft), (model, draft))
+                self.assertEqual(plain, self.answer(model, *tp, "--draft", draft, "--check-ranks"), (model, draft))
 
     def test_a_draft_model_is_on_the_same_ranks(self):
         plain = self.answer("tiny-gqa", "--tp", "2")

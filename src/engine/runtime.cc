@@ -191,7 +191,7 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   ops.precision = r->precision_;
   ops.tensors = &r->tensors_;
   ops.control = &r->control_;
-  if (auto ok = r->reserve_ranks(ops); !ok) return StartError(ok.error());
+  if (auto ok = r->reserve_ranks(ops, options.check_ranks); !ok) return StartError(ok.error());
 
   const auto start = std::chrono::steady_clock::now();
   LoadOptions load;

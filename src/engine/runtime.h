@@ -55,6 +55,7 @@ struct RuntimeOptions {
   std::function<std::unique_ptr<Drafter>(std::unique_ptr<Drafter>)> wrap_drafter;
   // The runtime sets drafter and draft_tokens.
   EngineOptions engine;
+  bool check_ranks = false;  // make_checked_communicator() on every rank
   // Called with the bytes of weights loaded so far and in total; may be empty.
   std::function<void(std::int64_t, std::int64_t)> on_progress;
 };
@@ -108,6 +109,7 @@ class Runtime {
     ThreadPool threads;
     Scratch scratch;
     std::unique_ptr<Backend> backend;
+    std::unique_ptr<Communicator> checked;  // null: exchanges are not checked
     Arena tensors, control;
     OpsContext ops;
     std::unique_ptr<Model> model, draft_model;
@@ -128,7 +130,7 @@ class Runtime {
   }
   Rank& rank(std::int32_t r) { return *ranks_[static_cast<std::size_t>(r - 1)]; }
   Result<void> make_ranks(const RuntimeOptions& options);
-  Result<void> reserve_ranks(OpsContext& first);
+  Result<void> reserve_ranks(OpsContext& first, bool check);
   Result<std::unique_ptr<Model>> load_shares(const LoadModel& load, LoadOptions options,
                                              const Parallel& parallel, bool draft);
   Result<void> make_rank_caches(std::int64_t tokens, bool counts);
@@ -150,6 +152,7 @@ class Runtime {
   MakersProcess process_;
   // Null: there is one rank. First, because backends use its communicators until they are freed.
   std::unique_ptr<RankGroup> group_;
+  std::unique_ptr<Communicator> checked_;  // of rank 0, as Rank::checked
   ThreadPool threads_;
   Scratch scratch_;
   std::unique_ptr<Backend> backend_;

@@ -9,6 +9,7 @@
 #include "attn/draft_rows.h"
 #include "engine/runner/memory_plan.h"
 #include "engine/runtime.h"
+#include "kernels/checked_communicator.h"
 #include "kernels/devices/all.h"
 #include "model/weights/kv_scales.h"
 
@@ -75,9 +76,15 @@ Result<void> Runtime::make_ranks(const RuntimeOptions& options) {
 }
 
 // Allocates the ranks' buffers, as large as rank 0's. first: rank 0's.
-Result<void> Runtime::reserve_ranks(OpsContext& first) {
+Result<void> Runtime::reserve_ranks(OpsContext& first, bool check) {
   if (!group_) return {};
-  first.communicator = &group_->communicator(0);
+  const auto communicator = [&](std::int32_t r, std::unique_ptr<Communicator>& checked) {
+    Communicator& own = group_->communicator(r);
+    if (!check) return &own;
+    checked = make_checked_communicator(own);
+    return checked.get();
+  };
+  first.communicator = communicator(0, checked_);
   const ModelPlan* draft = draft_memory().plan;
   return run_on_ranks(*group_, [&](std::int32_t r) -> Result<void> {
     if (r == 0) return {};
@@ -86,7 +93,7 @@ Result<void> Runtime::reserve_ranks(OpsContext& first) {
     own.tensors.reserve(std::max(tensor_bytes(plan_), draft != nullptr ? tensor_bytes(*draft) : 0));
     own.ops = first;
     own.ops.backend = own.backend.get();
-    own.ops.communicator = &group_->communicator(r);
+    own.ops.communicator = communicator(r, own.checked);
     own.ops.execution.threads = &own.threads;
     own.ops.execution.scratch = &own.scratch;
     own.ops.tensors = &own.tensors;

@@ -113,6 +113,9 @@ class Communicator {
   virtual void trade_columns(const OpsContext& ops, const TradeColumns& op) = 0;
   virtual void share_records(const OpsContext& ops, const ShareRecords& op) = 0;
 
+  /// Whether a backend may record exchanges.
+  virtual bool records() const { return true; }
+
   // ---- For a watchdog, from any thread
 
   /// "rank 1", with its device if it has one of its own.

@@ -31,11 +31,11 @@ Error thrown(std::int32_t rank, std::string what) {
           ""};
 }
 
-std::string seconds(RankWatch::Time time) {
+std::string seconds_text(RankWatch::Time time) {
   return fmt::format("{:.0f} s", std::chrono::duration<double>(time).count());
 }
 
-void leave(const Error& error) {
+void end_process(const Error& error) {
   print_err(fmt::format("lathe: {}\n", error.message()));
   std::_Exit(kRanksFailed);
 }
@@ -51,7 +51,7 @@ RankGroup::RankGroup(std::vector<std::unique_ptr<Communicator>> communicators,
       busy_(std::make_unique<std::atomic<bool>[]>(communicators_.size())) {
   if (!options_.now)
     options_.now = [] { return std::chrono::steady_clock::now().time_since_epoch(); };
-  if (!options_.on_stuck) options_.on_stuck = leave;
+  if (!options_.on_stuck) options_.on_stuck = end_process;
   for (std::int32_t r = 1; r < size(); ++r) threads_.emplace_back([this, r] { work(r); });
   threads_.emplace_back([this] { watch(); });
 }
@@ -169,7 +169,7 @@ void RankGroup::look(RankWatch& watch, std::uint64_t step) {
       return communicator(0).abort(
           {ErrorCode::device, fmt::format("step {}", step),
            fmt::format("an exchange in {}",
-                       seconds(first ? options_.limits.first : options_.limits.exchange)),
+                       seconds_text(first ? options_.limits.first : options_.limits.exchange)),
            at, "a rank's thread or GPU has stopped"});
     }
     case RankWatch::Verdict::stuck:
@@ -187,7 +187,7 @@ void RankGroup::give_up(std::uint64_t step) {
   const Result<void> why = communicator(0).status();
   Error error = why ? thrown(0, "") : why.error();
   error.offered += fmt::format("; {} in step {} did not stop within {}", busy, step,
-                               seconds(options_.limits.leave));
+                               seconds_text(options_.limits.leave));
   options_.on_stuck(error);
 }
 

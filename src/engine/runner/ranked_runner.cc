@@ -13,7 +13,9 @@ Result<RankedRunner> RankedRunner::create(const RankModel& first, const OtherRan
       others == nullptr ? std::span<const RankModel>() : std::span(others->models);
   LATHE_CHECK(hidden.empty() || hidden.size() == rest.size() + 1, "rows of every rank");
   const auto make = [&](const RankModel& rank, std::size_t i) {
-    return Runner::create(*rank.model, *rank.cache, rank.ops.backend->replays(), pass,
+    const Communicator* communicator = rank.ops.communicator;
+    const bool records = communicator == nullptr || communicator->records();
+    return Runner::create(*rank.model, *rank.cache, rank.ops.backend->replays() && records, pass,
                           hidden.empty() ? nullptr : hidden[i]);
   };
   auto runner = make(first, 0);

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "base/rows.h"
+#include "kernels/checked_communicator.h"
 #include "kernels/devices/all.h"
 #include "kernels/host_communicator.h"
 #include "kernels/test/faulty_communicator_test_util.h"
@@ -282,6 +283,31 @@ TEST(HostCommunicator, NamesBothSidesOfDifferentExchanges) {
     ASSERT_FALSE(ok);
     EXPECT_EQ(ok.error().message(),
               "rank 1: wanted rank 0's sum of 2 x 8, got sum of 3 x 8; this is a bug in Lathe");
+  });
+}
+
+// Rank 2 has another x before the second of three exchanges.
+TEST(CheckedCommunicator, NamesTheRankAndTheExchangeThatDiffer) {
+  Ranks ranks(3);
+  ranks.run([&](std::int32_t r, const OpsContext& plain) {
+    const auto checked = make_checked_communicator(*plain.communicator);
+    OpsContext ops = plain;
+    ops.communicator = checked.get();
+    EXPECT_FALSE(checked->records());
+    const MutableRowsView x = alloc_rows(*ops.tensors, 4, 16);
+    const MutableRowsView h = alloc_rows(*ops.tensors, 4, 16);
+    fill(x, 40);
+    for (int i = 0; i < 3; ++i) {
+      const Arena::Scope scope(*ops.tensors);
+      const MutableRowsView partial = alloc_partial(ops, 4, 16);
+      fill(partial, r);
+      if (i == 1 && r == 2) reinterpret_cast<float*>(x.row(3))[15] += 1;
+      sum_norm(ops, {.partial = constant(partial), .x = x, .weight = {}, .eps = 1e-5f, .h = h});
+      EXPECT_EQ(checked->status().ok(), i == 0);
+    }
+    EXPECT_EQ(checked->status().error().message(),
+              "rank 2: wanted rank 0's rows after sum 2 (sum_norm of 4 x 16), got others; "
+              "--check-ranks: a fault of that rank's device, or a bug in Lathe");
   });
 }
 

@@ -136,6 +136,10 @@ void add_model_flags(Command command, ModelFlags& flags) {
                    "on a GPU: start a step only when the one before it has been handled");
   command.add_flag("--debug-nan", r.engine.debug_nan,
                    "look for NaN and Inf after every layer and name the first");
+  command.add_flag(
+      "--check-ranks", r.check_ranks,
+      "compare the ranks' rows after every exchange, which is slow, and name the first "
+      "that differs");
   command.add_flag("--explain", flags.explain, "print the whole plan at start");
   command.add_flag("--quiet", flags.quiet, "print nothing at start");
 }

@@ -17,60 +17,66 @@
 namespace lathe {
 namespace {
 
-using std::chrono::seconds;
 using ::testing::HasSubstr;
-using Verdict = RankWatch::Verdict;
 
-constexpr RankWatch::Limits kLimits{.first_steps = 0};
+constexpr RankWatch::Limits kWatchLimits{.first_steps = 0};
 
 TEST(RankWatch, TheLimitIsOnAnExchangeNotOnAStep) {
-  RankWatch watch(kLimits);
+  RankWatch watch(kWatchLimits);
   std::vector<std::uint64_t> finished{0, 0};
   // An exchange every 15 s, on either rank.
   for (int i = 0; i < 20; ++i) {
     ++finished[static_cast<std::size_t>(i % 2)];
-    EXPECT_EQ(watch.look(seconds(15 * i), 1, finished, false), Verdict::fine);
+    EXPECT_EQ(watch.look(std::chrono::seconds(15 * i), 1, finished, false),
+              RankWatch::Verdict::fine);
   }
-  EXPECT_EQ(watch.look(seconds(15 * 19 + 20), 1, finished, false), Verdict::fine);
-  EXPECT_EQ(watch.look(seconds(15 * 19 + 21), 1, finished, false), Verdict::stopped);
+  EXPECT_EQ(watch.look(std::chrono::seconds(15 * 19 + 20), 1, finished, false),
+            RankWatch::Verdict::fine);
+  EXPECT_EQ(watch.look(std::chrono::seconds(15 * 19 + 21), 1, finished, false),
+            RankWatch::Verdict::stopped);
 }
 
 TEST(RankWatch, AnotherStepHasTheWholeLimit) {
-  RankWatch watch(kLimits);
+  RankWatch watch(kWatchLimits);
   const std::vector<std::uint64_t> finished{7, 7};
   for (std::uint64_t step = 1; step < 9; ++step) {
-    EXPECT_EQ(watch.look(seconds(19 * step), step, finished, false), Verdict::fine);
+    EXPECT_EQ(watch.look(std::chrono::seconds(19 * step), step, finished, false),
+              RankWatch::Verdict::fine);
   }
-  EXPECT_EQ(watch.look(seconds(1000), 0, finished, false), Verdict::fine);  // none runs
-  EXPECT_EQ(watch.look(seconds(1010), 9, finished, false), Verdict::fine);
-  EXPECT_EQ(watch.look(seconds(1031), 9, finished, false), Verdict::stopped);
+  EXPECT_EQ(watch.look(std::chrono::seconds(1000), 0, finished, false),
+            RankWatch::Verdict::fine);  // none runs
+  EXPECT_EQ(watch.look(std::chrono::seconds(1010), 9, finished, false), RankWatch::Verdict::fine);
+  EXPECT_EQ(watch.look(std::chrono::seconds(1031), 9, finished, false),
+            RankWatch::Verdict::stopped);
 }
 
 TEST(RankWatch, TheFirstStepsMayLoadCode) {
   RankWatch watch({.first_steps = 2});
   const std::vector<std::uint64_t> finished{0, 0};
   for (const std::uint64_t step : {1, 2}) {
-    const seconds start(10000 * static_cast<int>(step));
-    EXPECT_EQ(watch.look(start, step, finished, false), Verdict::fine);
-    EXPECT_EQ(watch.look(start + seconds(600), step, finished, false), Verdict::fine);
-    EXPECT_EQ(watch.look(start + seconds(601), step, finished, false), Verdict::stopped);
+    const std::chrono::seconds start(10000 * static_cast<int>(step));
+    EXPECT_EQ(watch.look(start, step, finished, false), RankWatch::Verdict::fine);
+    EXPECT_EQ(watch.look(start + std::chrono::seconds(600), step, finished, false),
+              RankWatch::Verdict::fine);
+    EXPECT_EQ(watch.look(start + std::chrono::seconds(601), step, finished, false),
+              RankWatch::Verdict::stopped);
   }
 }
 
 TEST(RankWatch, ARankThatDoesNotLeaveAnAbortedStepIsStuckOnce) {
-  RankWatch watch(kLimits);
+  RankWatch watch(kWatchLimits);
   const std::vector<std::uint64_t> finished{3, 4};
-  EXPECT_EQ(watch.look(seconds(1), 5, finished, false), Verdict::fine);
-  EXPECT_EQ(watch.look(seconds(2), 5, finished, true), Verdict::fine);
-  EXPECT_EQ(watch.look(seconds(4), 5, finished, true), Verdict::fine);
-  EXPECT_EQ(watch.look(seconds(5), 5, finished, true), Verdict::stuck);
-  EXPECT_EQ(watch.look(seconds(9), 5, finished, true), Verdict::fine);
+  EXPECT_EQ(watch.look(std::chrono::seconds(1), 5, finished, false), RankWatch::Verdict::fine);
+  EXPECT_EQ(watch.look(std::chrono::seconds(2), 5, finished, true), RankWatch::Verdict::fine);
+  EXPECT_EQ(watch.look(std::chrono::seconds(4), 5, finished, true), RankWatch::Verdict::fine);
+  EXPECT_EQ(watch.look(std::chrono::seconds(5), 5, finished, true), RankWatch::Verdict::stuck);
+  EXPECT_EQ(watch.look(std::chrono::seconds(9), 5, finished, true), RankWatch::Verdict::fine);
 }
 
 // Four ranks of a CPU that sum rows, five times a step.
-class Ranks {
+class WatchedRanks {
  public:
-  explicit Ranks(const std::function<void(std::int32_t, Faults&)>& change) {
+  explicit WatchedRanks(const std::function<void(std::int32_t, Faults&)>& change) {
     std::vector<std::unique_ptr<Communicator>> all;
     for (auto& inner : make_host_communicators(4)) {
       Faults faults;
@@ -78,9 +84,9 @@ class Ranks {
       all.push_back(std::make_unique<FaultyCommunicator>(std::move(inner), faults));
     }
     RankGroupOptions options;
-    options.limits = kLimits;
+    options.limits = kWatchLimits;
     options.look_every = std::chrono::milliseconds(1);
-    options.now = [this] { return RankWatch::Time(seconds(now_.load())); };
+    options.now = [this] { return RankWatch::Time(std::chrono::seconds(now_.load())); };
     options.on_stuck = [this](const Error& error) {
       const std::lock_guard lock(guard_);
       stuck_ = error;
@@ -120,7 +126,7 @@ class Ranks {
 };
 
 TEST(RankGroup, HealthyStepsAreNotStopped) {
-  Ranks ranks([](std::int32_t r, Faults& f) {
+  WatchedRanks ranks([](std::int32_t r, Faults& f) {
     f.seed = static_cast<std::uint64_t>(r);
     f.most_delay = 50;
   });
@@ -134,7 +140,7 @@ TEST(RankGroup, HealthyStepsAreNotStopped) {
 // Rank 2 stops before its fourth exchange, and comes back only after the watchdog has given it up.
 TEST(RankGroup, ARankThatStallsEndsTheStepAndIsNamed) {
   std::latch until(1);
-  Ranks ranks([&](std::int32_t r, Faults& f) {
+  WatchedRanks ranks([&](std::int32_t r, Faults& f) {
     if (r == 2) f.stall = 3, f.stalled = &until;
   });
   std::jthread clock([&] {
@@ -156,7 +162,7 @@ TEST(RankGroup, ARankThatStallsEndsTheStepAndIsNamed) {
 
 // The abort ends the others' waits, so nothing is stuck.
 TEST(RankGroup, ARankThatThrowsEndsTheStepAtOnce) {
-  Ranks ranks([](std::int32_t r, Faults& f) { f.end_thread = r == 1 ? 2 : -1; });
+  WatchedRanks ranks([](std::int32_t r, Faults& f) { f.end_thread = r == 1 ? 2 : -1; });
   const Result<void> ok = ranks.step();
   ASSERT_FALSE(ok.ok());
   EXPECT_THAT(ok.error().message(), HasSubstr("rank 1: wanted a thread that works"));
