@@ -44,14 +44,24 @@ TEST_P(GpuRanksModels, DraftsChangeNoToken) {
   check_drafts_on_ranks(model(), sizes(), {{7, 5}}, 2);
 }
 
-using GpuRanksFail = GpuRanksFake;
-INSTANTIATE_TEST_SUITE_P(OneModel, GpuRanksFail, ::testing::Values("tiny-gqa"));
+using GpuRanksOfOneModel = GpuRanksFake;
+INSTANTIATE_TEST_SUITE_P(Gqa, GpuRanksOfOneModel, ::testing::Values("tiny-gqa"));
 
-TEST_P(GpuRanksFail, ARankThatEndsIsNamed) { check_rank_that_ends(model(), sizes()); }
-TEST_P(GpuRanksFail, ARankThatStallsIsNamed) { check_rank_that_stalls(model(), sizes(), 1e-3); }
+// Sums of more than 32 rows are divided among four ranks.
+TEST_P(GpuRanksOfOneModel, FourGiveWhatOneGives) {
+  cuda::fake::set_devices(4);
+  const std::vector<Prompt> prompts{{40, 2}};
+  expect_like_one_gpu(answers_of_ranks(model(), sizes(), {}, prompts, 4),
+                      answers_of(model(), sizes(), {}, prompts));
+}
+
+TEST_P(GpuRanksOfOneModel, ARankThatEndsIsNamed) { check_rank_that_ends(model(), sizes()); }
+TEST_P(GpuRanksOfOneModel, ARankThatStallsIsNamed) {
+  check_rank_that_stalls(model(), sizes(), 1e-3);
+}
 
 // As after a fault of a kernel: every step says so, and none hangs.
-TEST_P(GpuRanksFail, ARanksDeviceThatFailsEndsAllSteps) {
+TEST_P(GpuRanksOfOneModel, ARanksDeviceThatFailsEndsAllSteps) {
   GpuRanks setup(model(), sizes(), {}, 2);
   cuda::fake::fail_next_wait(cudaErrorIllegalAddress);
   EXPECT_NE(failure_of(setup).find("cudaErrorOfTheFake"), std::string::npos);

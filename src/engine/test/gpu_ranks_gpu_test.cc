@@ -31,6 +31,15 @@ TEST_P(GpuRanksOnGpus, ReplayedStepsHaveTheBitsOfOthers) {
   check_replays(model(), kGpuSizes, {{7, 24}, {12, 24}, {60, 16}}, 2);
 }
 
+// Sums of more than 32 rows are divided among four ranks. tiny-v4 has two groups of heads.
+TEST_P(GpuRanksOnGpus, FourGiveWhatOneGives) {
+  int devices = 0;
+  ASSERT_EQ(cudaGetDeviceCount(&devices), cudaSuccess);
+  if (devices < 4 || model().ends_with("v4")) GTEST_SKIP() << "fewer GPUs or heads";
+  check_ranks(model(), kGpuSizes, kPrompts, 4);
+  check_replays(model(), kGpuSizes, {{40, 8}, {60, 8}}, 4);
+}
+
 // The shipped models that have a draft layer.
 TEST_P(GpuRanksOnGpus, DraftsChangeNoToken) {
   if (model().ends_with("gqa")) GTEST_SKIP() << "no draft layer";
