@@ -493,7 +493,9 @@ Result<ForwardResult> Decoder::forward(const OpsContext& ops, const ForwardArgs&
   const bool normed = ends_in_norm(ops);
   {
     const Arena::Scope layers(arena);
-    const MutableRowsView h = alloc_activations(ops, rows, config_.hidden);
+    // The last layer's exchange leaves there what a draft layer reads.
+    const bool kept = normed && args.hidden.rows > 0;
+    const MutableRowsView h = kept ? args.hidden : alloc_activations(ops, rows, config_.hidden);
     first_norm(ops, 0, x, h);
     for (std::int32_t l = 0; l < config_.layers; ++l) {
       const std::size_t g = group_of_[static_cast<std::size_t>(l)];
@@ -505,7 +507,6 @@ Result<ForwardResult> Decoder::forward(const OpsContext& ops, const ForwardArgs&
       search.look(constant(x), {}, l);
     }
     if (normed) {
-      if (args.hidden.rows > 0) cast_rows(ops, constant(h), args.hidden);
       if (!args.logit_rows.empty()) logits_of_normed(ops, h, args, search);
       return search.result();
     }
