@@ -5,7 +5,7 @@
 namespace lathe {
 namespace {
 
-std::string shipped(const std::string& name) {
+std::string ranked_model(const std::string& name) {
   return std::string(LATHE_TEST_DATA) + "/../../models/" + name;
 }
 
@@ -17,7 +17,7 @@ class GpuRanksFake : public ::testing::TestWithParam<const char*> {
     cuda::fake::shuffle_devices(0);
     cuda::fake::set_devices(1);
   }
-  std::string model() const { return shipped(GetParam()); }
+  std::string model() const { return ranked_model(GetParam()); }
   GpuSetup::Sizes sizes() const {
     const bool v4 = model().ends_with("v4");
     return {.context = v4 ? 256 : 128, .cache_tokens = 1024, .plain_products = true};

@@ -57,9 +57,9 @@ class GpuRanks {
           std::make_unique<FaultyCommunicator>(group_->communicator(r), faults);
     }
     const Result<void> ok = group_->run([this](std::int32_t r) {
-      Communicator& own = group_->communicator(r);
-      if (auto started = own.agree(start(r)); !started) return started;
-      return own.agree(own.reserve(limits()));
+      Communicator& peer = group_->communicator(r);
+      if (auto started = peer.agree(start(r)); !started) return started;
+      return peer.agree(peer.reserve(limits()));
     });
     EXPECT_TRUE(ok.ok()) << ok.error().message();
     others_.group = group_.get();
