@@ -60,7 +60,10 @@ Result<void> Runtime::make_ranks(const RuntimeOptions& options) {
                                           plan_.ranks.exchange.kind == ExchangeKind::nccl);
   if (!communicators) return communicators.error();
   RankGroupOptions watched;
-  if (is_gpu(machine_.device)) watched.spin = std::chrono::milliseconds(1);
+  if (is_gpu(machine_.device)) {
+    watched.spin = std::chrono::milliseconds(1);
+    watched.limits.exchange = std::chrono::seconds(20);
+  }
   group_ = std::make_unique<RankGroup>(std::move(*communicators), std::move(watched));
   for (std::int32_t r = 1; r < tp; ++r) {
     ranks_.push_back(std::make_unique<Rank>(threads_.threads()));

@@ -15,8 +15,8 @@ class RankWatch {
   using Time = std::chrono::nanoseconds;  // since any moment
   struct Limits {
     // Without a finished exchange on any rank. A slow step is not a stopped one: it goes on
-    // exchanging.
-    Time exchange = std::chrono::seconds(20);
+    // exchanging. A CPU may compute for minutes between two exchanges, a GPU does not: 20 s.
+    Time exchange = std::chrono::seconds(600);
     // The same in the first steps, in which a rank may load or compile code.
     Time first = std::chrono::seconds(600);
     std::uint64_t first_steps = 40;

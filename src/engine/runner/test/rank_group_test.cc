@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr RankWatch::Limits kWatchLimits{.first_steps = 0};
+constexpr RankWatch::Limits kWatchLimits{.exchange = std::chrono::seconds(20), .first_steps = 0};
 
 TEST(RankWatch, TheLimitIsOnAnExchangeNotOnAStep) {
   RankWatch watch(kWatchLimits);
@@ -51,7 +51,7 @@ TEST(RankWatch, AnotherStepHasTheWholeLimit) {
 }
 
 TEST(RankWatch, TheFirstStepsMayLoadCode) {
-  RankWatch watch({.first_steps = 2});
+  RankWatch watch({.exchange = std::chrono::seconds(20), .first_steps = 2});
   const std::vector<std::uint64_t> finished{0, 0};
   for (const std::uint64_t step : {1, 2}) {
     const std::chrono::seconds start(10000 * static_cast<int>(step));

@@ -95,21 +95,14 @@ class PeerCommunicator : public HostPart {
 
   Result<void> check() override {
     if (memory_ == nullptr) return status();
-    if (why_gave_up(control()) == GaveUp::too_late) {
-      // Ranks that wait for the same one give up within moments of each other.
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      abort({ErrorCode::device, fmt::format("exchange {}", control().call), "all ranks in time",
-             fmt::format("{} waited {:.0f} s for rank {}", name(),
-                         static_cast<double>(control().limit_nanoseconds) * 1e-9,
-                         words_->without_wait()),
-             "that rank stopped, or is much slower"});
-    }
+    tell_if_late();
     const Result<void> ok = status();
     if (ok && checks_ < kFirstChecks && ++checks_ == kFirstChecks) write_limit(kLimit);
     return ok;
   }
 
-  // Copies from the device on a stream of its own, where no exchange waits.
+  // Copies from the device on a stream of its own, where no exchange waits. Tells the group of a
+  // wait that this rank's GPU has given up, as its thread may be waiting for another rank's.
   Result<std::uint64_t> finished() override {
     if (memory_ == nullptr) return std::uint64_t{0};
     auto on = OnDevice::make(ordinal());
@@ -119,6 +112,7 @@ class PeerCommunicator : public HostPart {
                                                cudaMemcpyDeviceToHost, memory_->stream);
     if (auto ok = call_result(status, "copy to the host"); !ok) return ok.error();
     if (auto ok = memory_->stream.wait(); !ok) return ok.error();
+    tell_if_late();
     return calls;
   }
 
@@ -174,6 +168,18 @@ class PeerCommunicator : public HostPart {
 
   ExchangeControl& control() const {
     return *reinterpret_cast<ExchangeControl*>(memory_->control.get());
+  }
+
+  // Aborts the group if this rank's GPU has given up a wait. From any thread.
+  void tell_if_late() {
+    if (why_gave_up(control()) != GaveUp::too_late) return;
+    // Ranks that wait for the same one give up within moments of each other.
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    abort({ErrorCode::device, fmt::format("exchange {}", control().call), "all ranks in time",
+           fmt::format("{} waited {:.0f} s for rank {}", name(),
+                       static_cast<double>(control().limit_nanoseconds) * 1e-9,
+                       words_->without_wait()),
+           "that rank stopped, or is much slower"});
   }
 
   void write_limit(double seconds) {
