@@ -23,18 +23,19 @@ Result<MtpDrafter> MtpDrafter::create(const Model& model, KvCache& cache, const 
                                       const OtherRanks* ranks) {
   const ModelConfig& config = model.config();
   const auto sizes = HiddenRowSizes::of(cache.plan(), kDraftUses, config.shared_choice_width());
-  AllHidden hidden;
-  std::vector<HiddenRows*> rows_of;
-  const auto add = [&](const OpsContext& of) -> Result<void> {
+  AllHidden hidden(1 + (ranks == nullptr ? 0 : ranks->models.size()));
+  // On the rank's thread, where its device is the current one.
+  auto add = [&](std::int32_t r) -> Result<void> {
+    const auto at = static_cast<std::size_t>(r);
+    const OpsContext& of = r == 0 ? ops : ranks->models[at - 1].ops;
     auto rows = HiddenRows::create(*of.backend, config.state_width(), sizes);
     if (!rows) return rows.error();
-    rows_of.push_back(hidden.emplace_back(std::make_unique<HiddenRows>(std::move(*rows))).get());
+    hidden[at] = std::make_unique<HiddenRows>(std::move(*rows));
     return {};
   };
-  if (auto ok = add(ops); !ok) return ok.error();
-  for (std::size_t i = 0; ranks != nullptr && i < ranks->models.size(); ++i) {
-    if (auto ok = add(ranks->models[i].ops); !ok) return ok.error();
-  }
+  if (auto ok = ranks == nullptr ? add(0) : ranks->group->run(add); !ok) return ok.error();
+  std::vector<HiddenRows*> rows_of;
+  for (const auto& rows : hidden) rows_of.push_back(rows.get());
   auto runner = RankedRunner::create({&model, &cache, ops}, ranks, RunnerPass::draft, rows_of);
   if (!runner) return runner.error();
   return MtpDrafter(model, cache, ops, std::move(hidden), std::move(rows_of), std::move(*runner));

@@ -347,7 +347,7 @@ void Decoder::logits(const OpsContext& ops, const MutableRowsView& x, const Forw
 // Several ranks norm the last layer's output in its exchange, after which a rank may have only some
 // rows of x.
 bool Decoder::ends_in_norm(const OpsContext& ops) const {
-  return ops.communicator != nullptr && !config_.post_norms && !config_.is_compressed();
+  return ops.communicator != nullptr && !config_.norms.of_outputs() && !config_.is_compressed();
 }
 
 // h: all rows, normed for the head.

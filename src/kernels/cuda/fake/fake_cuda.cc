@@ -31,7 +31,7 @@ struct CUstream_st {
 };
 struct CUevent_st {
   bool timed = false;
-  int device = 0;
+  int device = 0;  // of the thread that made it, and of the streams that it may be recorded on
   std::int64_t after = 0;  // work items of the device queued before it
 };
 struct CUgraphExec_st {
@@ -468,7 +468,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* out, unsigned flags) {
-  *out = new CUevent_st{.timed = (flags & cudaEventDisableTiming) == 0};
+  *out = new CUevent_st{.timed = (flags & cudaEventDisableTiming) == 0, .device = current};
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -477,7 +477,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const Lock lock(runtime().mutex);
-  event->device = device_of(stream);
+  if (event->device != device_of(stream)) return fail(cudaErrorInvalidResourceHandle);
   event->after = runtime().devices[static_cast<std::size_t>(event->device)].queued();
   return cudaSuccess;
 }
