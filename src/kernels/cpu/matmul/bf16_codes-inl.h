@@ -163,25 +163,30 @@ struct E2m1Codes {
   }
 };
 
-// A pointer to 4-bit codes with scales of groups; moves by whole groups.
-template <class Scale>
+// A pointer to 4-bit codes with scales of groups; moves by whole groups. kSize: columns of a group,
+// which then has no zeros; 0: any size, and zeros or none.
+template <class Scale, int kSize = 0>
 struct PieceAt {
   const std::uint8_t* codes;
   const Scale* scales;        // of any alignment
   const std::uint8_t* zeros;  // or null
   int shift;                  // log2 of a group's size
+  LATHE_INLINE std::int64_t groups_of(std::int64_t k) const {
+    return k >> (kSize > 0 ? __builtin_ctz(kSize) : shift);
+  }
   LATHE_INLINE PieceAt operator+(std::int64_t k) const {
-    const std::int64_t groups = k >> shift;
-    return {codes + (k >> 1), scales + groups, zeros == nullptr ? nullptr : zeros + groups, shift};
+    const std::int64_t n = groups_of(k);
+    return {codes + (k >> 1), scales + n, kSize > 0 || zeros == nullptr ? nullptr : zeros + n,
+            shift};
   }
   LATHE_INLINE PieceAt& operator+=(std::int64_t k) { return *this = *this + k; }
 };
 
 // 4-bit codes with scales of groups. Vector b has 32 consecutive codes, 16 bytes: they are in all
 // four 128-bit lanes, and lane q of these has the q-th nibble of every 16-bit word.
-template <class Scale>
+template <class Scale, int kSize = 0>
 struct GroupedCodes {
-  using At = PieceAt<Scale>;
+  using At = PieceAt<Scale, kSize>;
   static constexpr std::int64_t kLine = 128;
   static constexpr int kLocality = 3;
   static constexpr int kVectors = 4;
@@ -214,45 +219,96 @@ struct GroupedCodes {
   }
 };
 
+LATHE_INLINE __m512 scale_in_lanes(const bf16* p) {
+  std::int16_t bits;
+  __builtin_memcpy(&bits, p, sizeof(bits));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_set1_epi16(bits), 16));
+}
+LATHE_INLINE __m512 scale_in_lanes(const f16* p) {
+  std::int16_t bits;
+  __builtin_memcpy(&bits, p, sizeof(bits));
+  return _mm512_cvtph_ps(_mm256_set1_epi16(bits));
+}
+
 // int4. A group's sixteen values (code - zero) * scale, rounded to bf16, are a table for its codes.
-template <class Half>
-struct U4Codes : GroupedCodes<Half> {
-  using Base = GroupedCodes<Half>;
-  using typename Base::At;
+// It is there twice, because the bit above a nibble is part of the index too and must not matter.
+struct U4Table {
   __m512 centred;  // code - kU4Zero
-  LATHE_INLINE U4Codes() {
+  LATHE_INLINE U4Table() {
     centred = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
   }
-  // The table of group g, twice, because the bit above a nibble is part of the index too and must
-  // not matter.
-  LATHE_INLINE __m512i values(const At& p, std::int64_t g) const {
-    Half scale;
-    __builtin_memcpy(&scale, p.scales + g, sizeof(scale));
+  // zero: the group's, or null: kU4Zero.
+  template <class Half>
+  LATHE_INLINE __m512i values(const Half* scale, const std::uint8_t* zero) const {
+    static constexpr float kOffsets[17] = {-8, -7, -6, -5, -4, -3, -2, -1, 0,
+                                           1,  2,  3,  4,  5,  6,  7,  8};  // zero - kU4Zero
     __m512 codes = centred;
-    if (p.zeros != nullptr) {
-      const auto zero = static_cast<float>(p.zeros[g] - kU4Zero);
-      codes = _mm512_sub_ps(codes, _mm512_set1_ps(zero));
-    }
-    const __m512 wide = _mm512_mul_ps(codes, _mm512_set1_ps(to_f32(scale)));
-    return _mm512_broadcast_i64x4(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(wide)));
+    if (zero != nullptr) codes = _mm512_sub_ps(codes, _mm512_set1_ps(kOffsets[*zero]));
+    const __m512 wide = _mm512_mul_ps(codes, scale_in_lanes(scale));
+    return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(wide, wide));
   }
-  LATHE_INLINE void load(const At& p, __m512i* to) const {
-    if (p.shift == 7) {
-      const __m512i table = values(p, 0);
-      LATHE_UNROLL for (int v = 0; v < Base::kVectors; ++v) {
-        to[v] = _mm512_permutexvar_epi16(this->piece(p, v * Base::kPiece), table);
-      }
-      return;
-    }
-    load(p, Base::kStep, to);
+};
+
+// kSize: as of PieceAt.
+template <class Half, int kSize = 0>
+struct U4Codes : GroupedCodes<Half, kSize> {
+  using Base = GroupedCodes<Half, kSize>;
+  using typename Base::At;
+  U4Table table;
+  LATHE_INLINE U4Codes() = default;
+  LATHE_INLINE __m512i values(const At& p, std::int64_t k) const {
+    const std::int64_t group = p.groups_of(k);
+    const bool zeros = kSize == 0 && p.zeros != nullptr;
+    return table.values(p.scales + group, zeros ? p.zeros + group : nullptr);
   }
+  LATHE_INLINE void load(const At& p, __m512i* to) const { load(p, Base::kStep, to); }
   LATHE_INLINE void load(const At& p, std::int64_t n, __m512i* to) const {
     LATHE_UNROLL for (int v = 0; v < Base::kVectors; ++v) {
       const std::int64_t k = v * Base::kPiece;
-      to[v] = k < n ? _mm512_permutexvar_epi16(this->piece(p, k), values(p, k >> p.shift))
+      to[v] = k < n ? _mm512_permutexvar_epi16(this->piece(p, k), values(p, k))
                     : _mm512_setzero_si512();
     }
   }
+};
+
+// int4 in groups of 128: a cache line of codes has one table, so the line is loaded once, and
+// vector j is the j-th nibble of every 16-bit word, as in E2m1Codes.
+template <class Half, bool kZeros>
+struct U4LineCodes {
+  struct At {
+    const std::uint8_t* codes;
+    const Half* scales;         // of any alignment
+    const std::uint8_t* zeros;  // null without kZeros
+    LATHE_INLINE At operator+(std::int64_t k) const {
+      const std::int64_t groups = k >> 7;
+      return {codes + (k >> 1), scales + groups, kZeros ? zeros + groups : nullptr};
+    }
+    LATHE_INLINE At& operator+=(std::int64_t k) { return *this = *this + k; }
+  };
+  static constexpr std::int64_t kLine = 128;
+  static constexpr int kLocality = 3;
+  static constexpr int kVectors = 4;
+  static constexpr std::int64_t kStep = 128;
+  U4Table table;
+  LATHE_INLINE U4LineCodes() = default;
+  static LATHE_INLINE At at(const WeightView& w) {
+    return {reinterpret_cast<const std::uint8_t*>(w.data),
+            reinterpret_cast<const Half*>(w.groups.data), w.groups.zeros};
+  }
+  static LATHE_INLINE const void* address(const At& p) { return p.codes; }
+  LATHE_INLINE void load(const At& p, __m512i* to) const {
+    const __m512i values = table.values(p.scales, kZeros ? p.zeros : nullptr);
+    __m512i words = _mm512_loadu_si512(p.codes);
+    keep_in_register(words);
+    to[0] = _mm512_permutexvar_epi16(words, values);
+    LATHE_UNROLL for (int v = 1; v < kVectors; ++v) {
+      const __m512i codes = _mm512_srli_epi16(words, static_cast<unsigned>(4 * v));
+      to[v] = _mm512_permutexvar_epi16(codes, values);
+    }
+  }
+  // Columns are whole groups.
+  LATHE_INLINE void load(const At& p, std::int64_t, __m512i* to) const { load(p, to); }
+  static LATHE_INLINE void order(__m512i* x) { E2m1Codes::order(x); }
 };
 
 // NVFP4. A code times its scale is exact in bf16. The matrix's factor multiplies the sums.

@@ -1,6 +1,8 @@
 // Slices of GEMMs by bf16 pairs: register tiles for few rows, panels for many.
 #include "kernels/cpu/matmul/matmul_bf16.h"
 
+#include <type_traits>
+
 #include "base/check.h"
 #include "kernels/cpu/common/bf16_dot.h"
 #include "kernels/cpu/common/unroll.h"
@@ -437,6 +439,21 @@ void slice_of(const MatmulSlice& s, float* scratch) {
   few_rows<W, 8>(s, packed);
 }
 
+// The sizes of most checkpoints have code of their own.
+template <class Half>
+void slice_of_u4(const MatmulSlice& s, float* scratch) {
+  const GroupScales& groups = s.product->w.groups;
+  const bool zeros = groups.zeros != nullptr;
+  if (groups.size == 128) {
+    return zeros ? slice_of<U4LineCodes<Half, true> >(s, scratch)
+                 : slice_of<U4LineCodes<Half, false> >(s, scratch);
+  }
+  if (std::is_same_v<Half, bf16> && groups.size == 32 && !zeros) {
+    return slice_of<U4Codes<bf16, 32> >(s, scratch);
+  }
+  slice_of<U4Codes<Half> >(s, scratch);
+}
+
 double dot_loop(std::int64_t rounds, float* sink) {
   constexpr int kChains = 20;  // more than latency x execution pipes, so none is idle
   __m512 x[kChains];
@@ -464,14 +481,11 @@ double bf16_dot_loop(std::int64_t rounds, float* sink) { return dot_loop(rounds,
 
 void matmul_slice_bf16(const MatmulSlice& s, float* scratch) {
   if (s.product->w.dtype == DType::bf16) return slice_of<Bf16Codes>(s, scratch);
-  const GroupScales& groups = s.product->w.groups;
-  if (groups.data != nullptr && groups.dtype == DType::bf16) {
-    return slice_of<U4Codes<bf16> >(s, scratch);
+  if (s.product->w.dtype == DType::u4) {
+    return s.product->w.groups.dtype == DType::bf16 ? slice_of_u4<bf16>(s, scratch)
+                                                    : slice_of_u4<f16>(s, scratch);
   }
-  if (groups.data != nullptr && groups.dtype == DType::f16) {
-    return slice_of<U4Codes<f16> >(s, scratch);
-  }
-  if (groups.data != nullptr) return slice_of<NvCodes>(s, scratch);
+  if (s.product->w.groups.data != nullptr) return slice_of<NvCodes>(s, scratch);
   if (s.product->w.dtype == DType::e2m1) return slice_of<E2m1Codes>(s, scratch);
   slice_of<E4m3Codes>(s, scratch);
 }
