@@ -139,6 +139,7 @@ struct ModelConfig {
   bool gptq_v2 = false;         // stored zero points are as they are, not one less
   bool mxfp4 = false;  // experts in MXFP4: stacked, as <name>_blocks and <name>_scales (gpt-oss),
                        // or one by one with block_fp8 (DeepSeek V4)
+  bool nvfp4_experts = false;  // with mxfp4: DeepSeek V4's are in NVFP4
   // Draft layers that the checkpoint may have after `layers`; their tensors are read only with
   // `drafts`.
   std::int32_t draft_layers = 0;

@@ -17,17 +17,20 @@ void refuse(ConfigReader& json, std::string_view key, std::string wanted, std::s
   json.refuse(key, std::move(wanted), std::move(offered), ErrorCode::unsupported, hint());
 }
 
-// ModelOpt's keys in a configuration of another method describe what the loader would not look for.
-void refuse_mixed_methods(ConfigReader& q) {
+// ModelOpt's keys next to fp8 describe a second quantisation. NVIDIA's DeepSeek V4 has experts in
+// NVFP4; other keys say what the loader would not look for.
+void check_second_method(ConfigReader& q) {
+  if (q.text("moe_quant_algo", "") == "NVFP4") return;
   for (const std::string_view key : {"quant_algo", "moe_quant_algo", "config_groups"}) {
     if (q.has(key)) {
-      refuse(q, key, "nothing with quant_method fp8", "a second quantisation");
+      refuse(q, key, "nothing with quant_method fp8, or moe_quant_algo NVFP4",
+             "a second quantisation");
     }
   }
 }
 
 void parse_fp8(ConfigReader& q, ModelConfig& config) {
-  refuse_mixed_methods(q);
+  check_second_method(q);
   const std::string format = q.text("fmt", "e4m3");
   if (format != "e4m3" && format != "float8_e4m3fn") {
     refuse(q, "fmt", "e4m3 or float8_e4m3fn", quote(format));
@@ -38,6 +41,7 @@ void parse_fp8(ConfigReader& q, ModelConfig& config) {
            fmt::format("[{}]", fmt::join(block, ", ")));
   }
   config.quantization = block.empty() ? Quantization::fp8_rows : Quantization::fp8_blocks;
+  if (q.has("moe_quant_algo")) config.quantization = Quantization::nvfp4;
   config.block_fp8 = !block.empty();
   config.fp8_pow2 = q.text("scale_fmt", "") == "ue8m0";
 }

@@ -75,7 +75,7 @@ struct DummyGroups {
 };
 DummyGroups groups_of(const ModelConfig& config, DType dtype) {
   if (dtype == DType::u4) return {config.int4_group, config.int4_zeros};
-  const bool nvfp4 = dtype == DType::e2m1 && config.quantization == Quantization::nvfp4;
+  const bool nvfp4 = dtype == DType::e2m1 && has_nvfp4(config);
   return {nvfp4 ? static_cast<std::int32_t>(kNvBlock) : 0, false};
 }
 

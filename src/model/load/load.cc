@@ -90,7 +90,7 @@ class Loader {
         bind_mxfp4(spec, read);
         continue;
       }
-      if (spec.linear && !config_.is_compressed() && bind_packed(spec, read)) continue;
+      if (may_be_packed(spec) && bind_packed(spec, read)) continue;
       const CheckpointTensor* tensor = find(spec.name);
       if (tensor == nullptr) {
         complaints_.missing(spec.name);
@@ -389,6 +389,14 @@ class Loader {
     }
     mxfp4_.emplace_back(spec.name + "_scales",
                         std::span(scales, static_cast<std::size_t>(count * rows * blocks)));
+  }
+
+  // DeepSeek V4's own formats have scales in scale_name(); NVIDIA's has experts in NVFP4.
+  bool may_be_packed(const TensorSpec& spec) const {
+    if (!spec.linear) return false;
+    if (!config_.is_compressed()) return true;
+    const std::string module = spec.name.substr(0, spec.name.rfind('.'));
+    return spec.may_be_mx && find(module + ".weight_scale") != nullptr;
   }
 
   // Binds a matrix in one of weight_formats(); false: it is not quantised.

@@ -284,6 +284,76 @@ TEST(V4Names, OfEverySpelling) {
   for (const auto& [from, to] : known) EXPECT_EQ(published_v4_name(from), to) << from;
 }
 
+// The experts' matrices as ModelOpt writes NVFP4: the codes stay, and 2^e of 32 columns becomes
+// twice an e4m3 scale of 16 columns, times a factor for the matrix. So every weight is the same.
+void write_nvfp4_experts(const std::filesystem::path& dir) {
+  constexpr float kFactor = 0.25f;
+  const std::filesystem::path file = dir / "model.safetensors";
+  const std::string bytes = *read_file(file);
+  std::uint64_t size = 0;
+  std::memcpy(&size, bytes.data(), sizeof(size));
+  const auto before = nlohmann::ordered_json::parse(bytes.substr(sizeof(size), size));
+  nlohmann::ordered_json header;
+  std::string data;
+  const auto add = [&](const std::string& name, const char* dtype, const nlohmann::json& shape,
+                       const std::string& values) {
+    const std::size_t begin = data.size();
+    data += values;
+    header[name] = {{"dtype", dtype}, {"shape", shape}, {"data_offsets", {begin, data.size()}}};
+  };
+  for (const auto& [name, entry] : before.items()) {
+    const auto begin = entry["data_offsets"][0].get<std::size_t>();
+    const auto end = entry["data_offsets"][1].get<std::size_t>();
+    const std::string values = bytes.substr(sizeof(size) + size + begin, end - begin);
+    const auto dtype = entry["dtype"].get<std::string>();
+    const std::string stem = name.substr(0, name.rfind('.'));
+    if (name.find(".experts.") == std::string::npos) {
+      add(name, dtype.c_str(), entry["shape"], values);
+    } else if (dtype == "I8") {
+      add(name, "U8", entry["shape"], values);
+    } else {
+      std::string scales;
+      for (const char byte : values) {
+        const float scale = to_f32(ue8m0{static_cast<std::uint8_t>(byte)}) / kFactor;
+        scales += std::string(2, static_cast<char>(to_e4m3(scale).bits));
+      }
+      const auto cols = 2 * entry["shape"][1].get<std::int64_t>();
+      add(stem + ".weight_scale", "F8_E4M3", {entry["shape"][0], cols}, scales);
+      std::string factor(sizeof(kFactor), 0);
+      std::memcpy(factor.data(), &kFactor, sizeof(kFactor));
+      add(stem + ".weight_scale_2", "F32", nlohmann::json::array(), factor);
+      add(stem + ".input_scale", "F32", nlohmann::json::array(), factor);
+    }
+  }
+  const std::string text = header.dump();
+  const std::uint64_t written = text.size();
+  std::ofstream(file, std::ios::binary)
+      << std::string_view(reinterpret_cast<const char*>(&written), sizeof(written)) << text << data;
+  auto config = nlohmann::json::parse(*read_file(dir / "config.json"));
+  nlohmann::json& quantisation = config["quantization_config"];
+  quantisation["quant_algo"] = "MIXED_PRECISION";
+  quantisation["moe_quant_algo"] = "NVFP4";
+  quantisation["config_groups"]["group_0"]["weights"] = {
+      {"type", "float"}, {"num_bits", 4}, {"group_size", 16}};
+  std::ofstream(dir / "config.json") << config.dump();
+}
+
+TEST(V4Nvfp4, ExpertsAgreeWithTransformers) {
+  const GeneratedCheckpoint checkpoint(fixture_dir("deepseek_v4_fp8"));
+  write_nvfp4_experts(checkpoint.dir());
+  const auto model = load_model(checkpoint.dir(), {});
+  ASSERT_TRUE(model.ok()) << model.error().message();
+  const V4Reference reference("deepseek_v4_fp8");
+  for (const Device device : {Device::cpu, Device::ref}) {
+    ModelRunner runner(**model, {.device = device, .layout = "mla_bf16", .threads = 2});
+    const Logits got = runner.prompt(0, reference.tokens(150)), want = reference.logits(150);
+    ASSERT_EQ(got.size(), want.size());
+    for (std::size_t at = 0; at < got.size(); ++at) {
+      EXPECT_LE(relative_error(got[at], want[at]), kV4Tolerance) << "position " << at;
+    }
+  }
+}
+
 // Loads a generated fixture in which `from` was replaced by `to` in a file.
 std::string refusal_with(const std::string& file, const std::string& from, const std::string& to) {
   const std::filesystem::path fixture = fixture_dir("deepseek_v4_fp8");

@@ -291,6 +291,10 @@ bool packs_codes(Quantization q) {
 }
 }  // namespace
 
+bool has_nvfp4(const ModelConfig& config) {
+  return config.quantization == Quantization::nvfp4 || config.nvfp4_experts;
+}
+
 DType dummy_dtype(const ModelConfig& config, const TensorSpec& spec) {
   if (spec.vector != nullptr || spec.f32) return DType::f32;
   if ((spec.whole_stack || spec.may_be_mx) && config.mxfp4) return DType::e2m1;
@@ -320,7 +324,7 @@ std::int64_t dummy_bytes(const ModelConfig& config, const TensorSpec& spec) {
   const std::int64_t values = bytes_of(dtype, n);
   switch (dtype) {
     case DType::e2m1:
-      return values + n / (config.quantization == Quantization::nvfp4 ? kNvBlock : kMxBlock);
+      return values + n / (has_nvfp4(config) ? kNvBlock : kMxBlock);
     case DType::u4:
       return values + (config.int4_zeros ? 3 : 2) * (n / config.int4_group);
     case DType::e4m3:

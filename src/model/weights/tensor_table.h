@@ -93,6 +93,8 @@ std::vector<TensorSpec> tensor_table(const ModelConfig& config, ModelWeights& in
 /// The whole model.
 std::vector<TensorSpec> tensor_table(const ModelConfig& config, ModelWeights& into);
 
+/// Whether weights in e2m1 have NVFP4's scales, not MXFP4's.
+bool has_nvfp4(const ModelConfig& config);
 /// Dtype of a dummy matrix: as stored according to config.json, else bf16.
 DType dummy_dtype(const ModelConfig& config, const TensorSpec& spec);
 /// Bytes of the part, scales of blocks included.

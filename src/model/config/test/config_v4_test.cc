@@ -132,6 +132,20 @@ TEST(ModelConfig, DeepSeekV4) {
   EXPECT_TRUE(c.mxfp4);
 }
 
+// As NVIDIA publishes it.
+TEST(ModelConfig, DeepSeekV4WithExpertsInNvfp4) {
+  Json j = deepseek_v4();
+  Json& q = j["quantization_config"];
+  q["quant_algo"] = "MIXED_PRECISION";
+  q["moe_quant_algo"] = "NVFP4";
+  q["config_groups"]["group_0"]["weights"] = {
+      {"dynamic", false}, {"group_size", 16}, {"num_bits", 4}, {"type", "float"}};
+  const ModelConfig c = parsed(j);
+  EXPECT_EQ(c.quantization, Quantization::fp8_blocks);
+  EXPECT_TRUE(c.block_fp8 && c.mxfp4 && c.nvfp4_experts);
+  EXPECT_FALSE(parsed(deepseek_v4()).nvfp4_experts);
+}
+
 TEST(ModelConfig, DeepSeekV4InBothSpellings) {
   const ModelConfig published = parsed(deepseek_v4());
   const ModelConfig folded = parsed(folded_v4());

@@ -88,8 +88,10 @@ TEST(QuantizationConfig, OthersAreRefusedByName) {
               HasSubstr("version: wanted gemm, got \"gemv\""));
   EXPECT_THAT(message({{"quant_method", "modelopt"}, {"quant_algo", "W4A16_AWQ"}}),
               HasSubstr("W4A16_AWQ"));
-  EXPECT_THAT(message({{"quant_method", "fp8"}, {"moe_quant_algo", "NVFP4"}}),
+  EXPECT_THAT(message({{"quant_method", "fp8"}, {"moe_quant_algo", "W4A8"}}),
               HasSubstr("moe_quant_algo"));
+  EXPECT_THAT(message({{"quant_method", "fp8"}, {"quant_algo", "MIXED_PRECISION"}}),
+              HasSubstr("quant_algo"));
   EXPECT_THAT(message({{"quant_method", "fp8"}, {"weight_block_size", {32, 32}}}),
               HasSubstr("weight_block_size: wanted [128, 128], or null, got [32, 32]"));
   EXPECT_THAT(refusal(compressed({{"num_bits", 8}, {"type", "int"}})),
