@@ -3,8 +3,8 @@
 
     python3 tools/check_tokenizers.py PROGRAM [--count 2000] [--seed N] [--model NAME]
 
-Needs tokenizers and tiktoken (checked with 0.23.3 and 0.14.0). The models are those of make_tokenizer_fixtures.py that
-share its vocabularies: Metaspace in every form, unigram, and a tiktoken.model as Kimi has it. Every text is encoded, its ids
+Needs tokenizers, tiktoken and sentencepiece with protobuf (checked with 0.23.3, 0.14.0 and 0.2.3). The models are those of make_tokenizer_fixtures.py that
+share its vocabularies: Metaspace in every form, unigram, with sentencepiece's charsmap nmt_nfkc too, and a tiktoken.model as Kimi has it. Every text is encoded, its ids
 and a tail of them are decoded; the first differences are printed. Exit 1 if there is one.
 """
 
@@ -86,7 +86,7 @@ def main():
     same = True
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder)
-        for name, keys in fixtures.metaspaces(llama2) + fixtures.unigrams(llama2):
+        for name, keys in fixtures.metaspaces(llama2) + fixtures.unigrams(llama2) + fixtures.charsmaps(llama2):
             if flags.model not in (None, name):
                 continue
             (path / "tokenizer.json").write_text(json.dumps(llama2 | keys))

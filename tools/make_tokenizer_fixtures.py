@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 """Writes tests/data/tokenizer: small vocabularies, and the results of Hugging Face's tokenizers on many texts.
 
-Needs PyPI tokenizers (made with 0.23.3) and tiktoken (0.14.0). The vocabularies are trained here on generated text; each family has the pre-tokeniser,
+Needs PyPI tokenizers (made with 0.23.3) tiktoken (0.14.0), and sentencepiece (0.2.3) with protobuf. The vocabularies are trained here on generated text; each family has the pre-tokeniser,
 normaliser, post-processor and decoder of the models of its name.
 
     python3 tools/make_tokenizer_fixtures.py
 """
 
+import base64
+import io
 import json
 import pathlib
 import random
 import sys
+import tempfile
 import unicodedata
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -403,6 +406,55 @@ def write_normal_forms(rng):
     write_lines(OUT / "normalize.jsonl", rows)
 
 
+# Replacements of clusters, of characters, of a prefix of another rule, by nothing, and by much more.
+CHARSMAP = {"e\u0301": "é", "\r\n": "\n", "\u00a0": " ", "\u3000": " ", "\u200b": "", "\x01": "", "ﬁ": "fi", "Ａ": "A", "ａ": "a", "①": "1",
+            "\ufdfa": "صلى الله عليه وسلم", "q": "k", "q\u0307": "ʞ", "ß": "ss", "\u1112\u1161": "하", "か\u3099": "が", "👨": "M", "\u0301": "´",
+            "x\u0338\u0338": "X", "…": "...", "\u0600a": "N", "가": "ga", "İ": "i\u0307"}
+
+
+def sentencepiece_charsmap(**arguments):
+    """Bytes of precompiled_charsmap as the sentencepiece package makes them."""
+    import sentencepiece
+    from sentencepiece import sentencepiece_model_pb2
+    model = io.BytesIO()
+    lines = [s for s in SENTENCES if s.isascii()] * 4
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(lines), model_writer=model, vocab_size=80, hard_vocab_limit=False,
+                                             minloglevel=2, **arguments)
+    proto = sentencepiece_model_pb2.ModelProto()
+    proto.ParseFromString(model.getvalue())
+    return proto.normalizer_spec.precompiled_charsmap
+
+
+def charsmaps(llama2_json):
+    """A model for check_tokenizers.py, as T5 and XLM-R have it."""
+    charsmap = base64.b64encode(sentencepiece_charsmap(normalization_rule_name="nmt_nfkc")).decode()
+    steps = [{"type": "Precompiled", "precompiled_charsmap": charsmap}, {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}]
+    (_, keys), *_ = unigrams(llama2_json)
+    return [("nmt_nfkc", keys | {"normalizer": {"type": "Sequence", "normalizers": steps}})]
+
+
+def small_charsmap():
+    hexes = lambda text: " ".join(f"{ord(c):X}" for c in text)
+    with tempfile.NamedTemporaryFile("w", suffix=".tsv") as rules:
+        rules.write("".join(f"{hexes(a)}\t{hexes(b)}\n" for a, b in CHARSMAP.items()))
+        rules.flush()
+        return sentencepiece_charsmap(normalization_rule_tsv=rules.name)
+
+
+def charsmap_texts(rng, count):
+    """Keys, their parts, marks, joiners and other characters next to each other."""
+    pieces = list(CHARSMAP) + sorted({c for key in CHARSMAP for c in key}) + ["\u0301", "\u200d", "\ufe0f", "\u0600", "\r", "\n", "a", "E", "🇩🇪", "क्", "क",
+                                                                             "\u0e33", "ก", "\x00", "\ufeff"]
+    return ["".join(rng.choice(pieces) for _ in range(rng.randrange(1, 9))) for _ in range(count)]
+
+
+def write_charsmap(rng):
+    charsmap = small_charsmap()
+    normalize = normalizers.Precompiled(charsmap).normalize_str
+    rows = [{"text": t, "result": normalize(t)} for t in charsmap_texts(rng, 200) + SENTENCES]
+    write_lines(OUT / "charsmap.jsonl", [{"charsmap": base64.b64encode(charsmap).decode()}] + rows)
+
+
 def main():
     OUT.mkdir(parents=True, exist_ok=True)
     families = {f.__name__: f() for f in (deepseek_v3, llama3, qwen2, llama2, options)}
@@ -417,6 +469,7 @@ def main():
     write_classes()
     write_normal_forms(rng)
     write_other_models(rng, texts)
+    write_charsmap(random.Random(5))
 
 
 if __name__ == "__main__":

@@ -146,6 +146,9 @@ Result<std::string_view> Normalizer::apply(std::string_view text, std::string& b
         if (match.stopped()) return search_stopped("normalizer");
         break;
       }
+      case NormalizerKind::Precompiled:
+        step.charsmap->apply(text, most, other);
+        break;
     }
     if (other.size() > most) {
       return Error{ErrorCode::exhausted, "normalizer",

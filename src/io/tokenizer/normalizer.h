@@ -8,20 +8,23 @@
 
 #include "base/enum.h"
 #include "base/result.h"
+#include "io/tokenizer/charsmap.h"
 #include "io/tokenizer/regex.h"
 
 namespace lathe {
 
 // Names as in tokenizer.json.
-#define LATHE_NORMALIZER_KINDS(X) X(NFC) X(NFD) X(NFKC) X(NFKD) X(Lowercase) X(Prepend) X(Replace)
+#define LATHE_NORMALIZER_KINDS(X) \
+  X(NFC) X(NFD) X(NFKC) X(NFKD) X(Lowercase) X(Prepend) X(Replace) X(Precompiled)
 LATHE_ENUM(NormalizerKind, LATHE_NORMALIZER_KINDS)
 
 class Normalizer {
  public:
   struct Step {
     NormalizerKind kind = NormalizerKind::NFC;
-    std::string text;            // Prepend: the prefix; Replace: the replacement
-    std::optional<Regex> regex;  // Replace
+    std::string text;                  // Prepend: the prefix; Replace: the replacement
+    std::optional<Regex> regex;        // Replace
+    std::optional<Charsmap> charsmap;  // Precompiled
   };
 
   Normalizer() = default;  // changes nothing

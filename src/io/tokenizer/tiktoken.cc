@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/json.h"
+#include "io/text/base64.h"
 #include "io/text/json_text.h"
 #include "io/text/quote.h"
 #include "io/text/utf8.h"
@@ -36,26 +37,6 @@ constexpr std::string_view kPattern =
 Error bad_line(std::size_t line, std::string wanted, std::string_view offered) {
   return {ErrorCode::malformed, fmt::format("tiktoken.model, line {}", line), std::move(wanted),
           quote(offered.substr(0, 64)), ""};
-}
-
-std::optional<std::string> decode_base64(std::string_view text) {
-  constexpr std::string_view kDigits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  if (text.empty() || text.size() % 4 != 0) return std::nullopt;
-  const std::size_t padding = text.ends_with("==") ? 2 : text.ends_with("=") ? 1 : 0;
-  std::string out;
-  std::uint32_t bits = 0;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const bool pad = i >= text.size() - padding;
-    const std::size_t digit = pad ? 0 : kDigits.find(text[i]);
-    if (digit == std::string_view::npos) return std::nullopt;
-    bits = bits << 6 | static_cast<std::uint32_t>(digit);
-    if (i % 4 != 3) continue;
-    for (int shift = 16; shift >= 0; shift -= 8) out.push_back(static_cast<char>(bits >> shift));
-    bits = 0;
-  }
-  out.resize(out.size() - padding);
-  return out;
 }
 
 // [ranks] tokens' bytes; empty: no token.

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "base/json.h"
+#include "io/text/base64.h"
 #include "io/text/utf8.h"
 
 namespace lathe {
@@ -129,6 +130,13 @@ void for_each_step(const Node& node, const char* key, const Each& each) {
   flatten(node, key, 0, steps, each);
 }
 
+Charsmap read_charsmap(const Node& n) {
+  const auto bytes = decode_base64(n.text());
+  auto map = bytes ? Charsmap::parse(*bytes) : std::nullopt;
+  if (!map) n.fail("base64 of SentencePiece's trie and replacements");
+  return std::move(*map);
+}
+
 Normalizer read_normalizer(const Node& node) {
   std::vector<Normalizer::Step> steps;
   for_each_step(node, "normalizers", [&](const Node& n, const std::string&) {
@@ -138,6 +146,9 @@ Normalizer read_normalizer(const Node& node) {
     if (step.kind == NormalizerKind::Replace) {
       step.text = n.get("content").text();
       step.regex = read_pattern(n.get("pattern"));
+    }
+    if (step.kind == NormalizerKind::Precompiled) {
+      step.charsmap = read_charsmap(n.get("precompiled_charsmap"));
     }
     steps.push_back(std::move(step));
   });

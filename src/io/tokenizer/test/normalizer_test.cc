@@ -3,6 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+
+#include "base/test_scale.h"
+#include "io/text/base64.h"
+#include "io/text/utf8.h"
+
 #include "io/tokenizer/test/tokenizer_fixture.h"
 
 namespace lathe {
@@ -16,6 +22,43 @@ TEST(Normalizer, GivesTheLibrarysForms) {
     const auto text = row["text"].get<std::string>();
     std::string buffer;
     EXPECT_EQ(*normalizer.apply(text, buffer), row["result"].get<std::string>()) << row;
+  }
+}
+
+// A charsmap that sentencepiece made; the library's results (charsmap.jsonl).
+TEST(Normalizer, ReplacesByAPrecompiledCharsmap) {
+  auto rows = fixture_rows("charsmap.jsonl");
+  const std::string bytes = *decode_base64(rows[0]["charsmap"].get<std::string>());
+  std::vector<Normalizer::Step> steps(1);
+  steps[0].kind = NormalizerKind::Precompiled;
+  steps[0].charsmap = Charsmap::parse(bytes);
+  ASSERT_TRUE(steps[0].charsmap.has_value());
+  const Normalizer normalizer(std::move(steps));
+  for (std::size_t i = 1; i < rows.size(); ++i) {
+    const auto text = rows[i]["text"].get<std::string>();
+    std::string buffer;
+    EXPECT_EQ(*normalizer.apply(text, buffer), rows[i]["result"].get<std::string>()) << rows[i];
+  }
+}
+
+// Damaged bytes are refused, or look up nothing outside them.
+TEST(Charsmap, SurvivesDamage) {
+  const auto rows = fixture_rows("charsmap.jsonl");
+  const std::string bytes = *decode_base64(rows[0]["charsmap"].get<std::string>());
+  for (const std::size_t size : {0, 1, 4, 7, 8}) {
+    EXPECT_FALSE(Charsmap::parse(bytes.substr(0, size)).has_value()) << size;
+  }
+  std::mt19937 rng(test_seed(1));
+  for (int round = 0; round < 300; ++round) {
+    std::string damaged = bytes;
+    for (int i = 0; i < 8; ++i) damaged[4 + rng() % 1024] = static_cast<char>(rng());
+    const auto map = Charsmap::parse(damaged);
+    ASSERT_TRUE(map.has_value());
+    for (std::size_t i = 1; i < rows.size(); i += 7) {
+      std::string out;
+      map->apply(rows[i]["text"].get<std::string>(), 4096, out);
+      EXPECT_EQ(utf8_valid_prefix(out), out.size());
+    }
   }
 }
 
