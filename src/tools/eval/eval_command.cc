@@ -12,6 +12,7 @@
 #include "plan/explain.h"
 
 #include "io/files/read_file.h"
+#include "tools/eval/divergence.h"
 #include "tools/eval/eval_picture.h"
 #include "tools/eval/eval_plans.h"
 #include "tools/eval/stored_values.h"
@@ -34,6 +35,7 @@ struct EvalFlags {
   std::string wrong;
   std::string text;  // a file
   std::int64_t window = 1024;
+  std::string reference;  // a model
   bool json = false;
 };
 
@@ -145,6 +147,32 @@ std::string score_text(const TextScore& s) {
                      s.perplexity(), i.low, i.high, s.nats.size());
 }
 
+// The reference's logits at every scored token. An error ends the command.
+Result<std::optional<Divergence>, StartError> read_reference(const EvalFlags& flags,
+                                                             const Tokenizer& tokenizer,
+                                                             const ScoredText& text) {
+  constexpr std::size_t kMostBytes = std::size_t{4} << 30;
+  if (flags.reference.empty()) return std::optional<Divergence>();
+  RuntimeOptions options = flags.model.runtime;
+  options.model = flags.reference;
+  auto evaluator = Evaluator::create(options, tokenizer);
+  if (!evaluator) return evaluator.error();
+  const auto vocab = static_cast<std::size_t>((*evaluator)->runtime().config().vocab);
+  const std::size_t rows = (*evaluator)->scored_tokens(text.tokens.size(), text.window);
+  if (rows > kMostBytes / (vocab * sizeof(float))) {
+    return StartError(Error{ErrorCode::exhausted, "--perplexity",
+                            fmt::format("at most {} scored tokens with --reference, whose logits "
+                                        "are kept in memory",
+                                        kMostBytes / (vocab * sizeof(float))),
+                            fmt::format("{}", rows), ""});
+  }
+  std::optional<Divergence> out(std::in_place, rows, vocab);
+  const auto keep = [&](std::size_t row, std::span<const float> l) { out->keep(row, l); };
+  const auto score = (*evaluator)->score(text.tokens, text.window, keep);
+  if (!score) return StartError(score.error());
+  return out;
+}
+
 int run_one(const EvalFlags& flags, const Tokenizer& tokenizer,
             const std::vector<EncodedTask>& tasks, const ScoredText& text) {
   using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
@@ -155,9 +183,17 @@ int run_one(const EvalFlags& flags, const Tokenizer& tokenizer,
       return refuse({ErrorCode::io, "--wrong", "a file that can be written", flags.wrong, ""});
     }
   }
+  auto reference = read_reference(flags, tokenizer, text);
+  if (!reference) return refuse_start(reference.error());
   auto evaluator = Evaluator::create(flags.model.runtime, tokenizer);
   if (!evaluator) return refuse_start(evaluator.error());
   Runtime& runtime = (*evaluator)->runtime();
+  if (*reference) {
+    const std::size_t scored = (*evaluator)->scored_tokens(text.tokens.size(), text.window);
+    if (const auto ok = (*reference)->fits(scored, runtime.config().vocab); !ok) {
+      return refuse(ok.error());
+    }
+  }
   Json out = {{"model", flags.model.runtime.model},
               {"plan", summary(runtime.plan())},
               {"tasks", Json::object()}};
@@ -177,10 +213,14 @@ int run_one(const EvalFlags& flags, const Tokenizer& tokenizer,
     if (wrong) write_wrong(wrong.get(), task, *run);
   }
   if (!text.tokens.empty()) {
-    const auto score = (*evaluator)->score(text.tokens, text.window, {});
+    const auto compare = [&](std::size_t row, std::span<const float> l) {
+      if (*reference) (*reference)->compare(row, l);
+    };
+    const auto score = (*evaluator)->score(text.tokens, text.window, compare);
     if (!score) return refuse(score.error());
     out["perplexity"] = score_json(*score);
-    if (!flags.json) print_out(score_text(*score));
+    if (*reference) out["reference"] = (*reference)->json();
+    if (!flags.json) print_out(score_text(*score) + (*reference ? (*reference)->text() : ""));
   }
   if (flags.json) print_out(json_text(out, 2) + "\n");
   if (!flags.model.quiet) print_err(describe_stored_values(runtime));
@@ -250,8 +290,8 @@ void add_eval_command(Command app, int& exit_code) {
       .delimiter(',');
   cmd.add_option("--task-dir", flags->task_dir,
                  "folder of the test sets, TASK.jsonl.gz; default: tasks next to the model's");
-  cmd.add_option("--perplexity", flags->text,
-                 "a file whose text is scored; without --task nothing else is");
+  const Flag scored = cmd.add_option("--perplexity", flags->text,
+                                     "a file whose text is scored; without --task nothing else is");
   cmd.add_option("--window", flags->window,
                  "tokens of a window of that text, half of them context; default 1024")
       .range(2, 1 << 30);
@@ -264,6 +304,11 @@ void add_eval_command(Command app, int& exit_code) {
       .needs(all);
   cmd.add_option("--svg", flags->picture, "a picture of the table").needs(all);
   cmd.add_option("--wrong", flags->wrong, "a file for the answers that are not right, JSON lines")
+      .excludes(all);
+  cmd.add_option("--reference", flags->reference,
+                 "a model with the same tokens, such as the one before it was quantised: how far "
+                 "the text's logits are from its")
+      .needs(scored)
       .excludes(all);
   cmd.add_flag("--json", flags->json, "as data on stdout");
   cmd.callback([flags, &exit_code] { exit_code = run_eval(*flags); });

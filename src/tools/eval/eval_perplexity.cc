@@ -57,19 +57,24 @@ nlohmann::ordered_json score_json(const TextScore& score) {
           {"interval_95", {i.low, i.high}}};
 }
 
+std::size_t Evaluator::scored_tokens(std::size_t tokens, std::int64_t window) const {
+  const std::size_t most = std::min<std::size_t>(
+      static_cast<std::size_t>(std::min(window, runtime_->engine().capacity())), tokens);
+  return tokens - std::max<std::size_t>(1, most / 2);
+}
+
 Result<TextScore> Evaluator::score(
     std::span<const std::int32_t> tokens, std::int64_t window,
-    const std::function<void(std::size_t, std::size_t)>& on_progress) {
+    const std::function<void(std::size_t, std::span<const float>)>& on_row) {
   if (tokens.size() < 2) {
     return Error{ErrorCode::invalid_argument, "--perplexity", "a text of at least two tokens",
                  std::to_string(tokens.size()), ""};
   }
-  const std::size_t most = std::min<std::size_t>(
-      static_cast<std::size_t>(std::min(window, runtime_->engine().capacity())), tokens.size());
-  const std::size_t half = std::max<std::size_t>(1, most / 2);
+  const std::size_t scores = scored_tokens(tokens.size(), window);
+  const std::size_t half = tokens.size() - scores;
 
   TextScore out;
-  out.nats.assign(tokens.size() - half, 0);
+  out.nats.assign(scores, 0);
   AnswerSet answers(*runtime_, *tokenizer_);
   std::vector<std::size_t> next;  // [windows] place of the next scored token in the text
   for (std::size_t at = half; at < tokens.size(); at += half) {
@@ -84,19 +89,15 @@ Result<TextScore> Evaluator::score(
     if (!added) return added.error();
     next.push_back(at);
   }
-  std::size_t scored = 0;
   on_logits_ = [&](RequestId id, std::span<const float> logits) {
     const auto i = answers.index_of(id);
     if (!i) return;
     const std::size_t at = next[*i]++;
     out.nats[at - half] = nats_of(logits, tokens[at]);
-    ++scored;
+    if (on_row) on_row(at - half, logits);
   };
   Result<void> ok;
-  while (ok && !answers.done()) {
-    ok = answers.step({});
-    if (on_progress) on_progress(scored, out.nats.size());
-  }
+  while (ok && !answers.done()) ok = answers.step({});
   on_logits_ = nullptr;
   if (!ok) return ok.error();
   for (std::size_t i = 0; i < answers.size(); ++i) {
