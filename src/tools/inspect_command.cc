@@ -256,7 +256,8 @@ int run_inspect(const InspectFlags& flags) {
   } else {
     const auto checkpoint = open_checkpoint(flags.model, *config);
     if (!checkpoint) return refuse(checkpoint.error());
-    const auto ok = check_tensors(flags.model, *config, *checkpoint);
+    ThreadPool threads(0);
+    const auto ok = check_scales(flags.model, *config, *checkpoint, &threads);
     if (!ok) return refuse(ok.error());
     weights = facts_of(*config, *checkpoint);
   }

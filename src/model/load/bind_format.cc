@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <numeric>
 
 #include "base/float_formats.h"
+#include "model/load/check_values.h"
 #include "model/load/repack.h"
 
 namespace lathe {
@@ -26,20 +26,6 @@ bool is_half(SafetensorsDType t) {
 // Powers of two stored as one exponent byte each.
 bool is_exponent(SafetensorsDType t) {
   return t == SafetensorsDType::F8_E8M0 || t == SafetensorsDType::U8;
-}
-
-float float_at(const CheckpointTensor& t, std::int64_t i) {
-  const auto size = static_cast<std::size_t>(bits_of(t.dtype) / 8);
-  const std::byte* at = t.bytes.data() + static_cast<std::size_t>(i) * size;
-  if (is_exponent(t.dtype)) return to_f32(ue8m0{std::to_integer<std::uint8_t>(*at)});
-  if (t.dtype == SafetensorsDType::F32) {
-    float v;
-    std::memcpy(&v, at, size);
-    return v;
-  }
-  std::uint16_t bits;
-  std::memcpy(&bits, at, size);
-  return t.dtype == SafetensorsDType::BF16 ? to_f32(bf16{bits}) : to_f32(f16{bits});
 }
 
 std::string text_of(const CheckpointTensor& t) {
@@ -108,6 +94,8 @@ class Binder {
   /// Precondition: fits(). Contents may still be wrong.
   void bind(BoundFormat& out) {
     out.format = &format_;
+    out.scales = scales_;
+    out.factor = factor_;
     out.weight = {nullptr, DType::e4m3, rows_, cols_};
     for (const CheckpointTensor* t : {codes_, scales_, zeros_, order_, factor_}) {
       if (t != nullptr) out.read.push_back(t->name);
@@ -262,14 +250,18 @@ class Binder {
     w.dtype = DType::u4;
     w.groups.size = group_;
     w.groups.dtype = scales_->dtype == SafetensorsDType::BF16 ? DType::bf16 : DType::f16;
+    std::vector<std::int32_t> columns;
+    if (options_.contents && !sort_columns(columns)) {
+      complain(out, *order_, fmt::format("{} columns of each of {} groups", group_, groups()));
+      return;
+    }
+    if (options_.contents && drops_zeros() && !stored_zeros_are_8()) {
+      complain(out, *zeros_, "zero points of 8, as config.json's \"sym\" says");
+      return;
+    }
     if (options_.headers_only) {
       w.data = codes_->bytes.data();
       w.groups.data = scales_->bytes.data();
-      return;
-    }
-    std::vector<std::int32_t> columns;
-    if (!sort_columns(columns)) {
-      complain(out, *order_, fmt::format("{} columns of each of {} groups", group_, groups()));
       return;
     }
     w.data = packed_codes();
@@ -282,7 +274,13 @@ class Binder {
       w.columns = kept;
     }
     w.groups.data = packed_scales();
-    if (zeros_ != nullptr) bind_zeros(out);
+    if (zeros_ != nullptr && !drops_zeros()) bind_zeros(w);
+  }
+  bool drops_zeros() const { return format_.packing == u4_gptq && options_.no_zeros; }
+  bool stored_zeros_are_8() const {
+    const unsigned each = options_.gptq_v2 ? 0x88 : 0x77;
+    return std::ranges::all_of(zeros_->bytes,
+                               [&](std::byte b) { return std::to_integer<unsigned>(b) == each; });
   }
   const std::byte* packed_codes() {
     if (by_output()) return in_place(*codes_);
@@ -301,7 +299,7 @@ class Binder {
     transpose(scales_->bytes.data(), groups(), rows_, 2, to);
     return to;
   }
-  void bind_zeros(BoundFormat& out) {
+  void bind_zeros(WeightView& w) {
     const std::int64_t count = rows_ * groups();
     auto* to = reinterpret_cast<std::uint8_t*>(weights_.take(count));
     const std::byte* words = zeros_->bytes.data();
@@ -312,12 +310,7 @@ class Binder {
     } else {
       unpack_zeros_gptq(words, groups(), rows_, options_.gptq_v2 ? 0 : 1, to);
     }
-    out.weight.groups.zeros = to;
-    if (format_.packing != u4_gptq || !options_.no_zeros) return;
-    if (!std::all_of(to, to + count, [](std::uint8_t z) { return z == kU4Zero; })) {
-      complain(out, *zeros_, "zero points of 8, as config.json's \"sym\" says");
-    }
-    out.weight.groups.zeros = nullptr;
+    w.groups.zeros = to;
   }
 
   // ---------------------------------------------------------------- e2m1
@@ -395,28 +388,6 @@ bool bind_format(const Find& find, const std::string& module, std::int64_t rows,
   }
   out = std::move(nearest);
   return true;
-}
-
-bool has_wild_scale(const WeightView& w) {
-  constexpr float kLimit = 0x1p119f;
-  const auto good = [](float v) { return std::fabs(v) < kLimit; };
-  for (std::int64_t i = 0; w.scales != nullptr && i < w.scale_count(); ++i) {
-    if (!good(w.scales[i])) return true;
-  }
-  const std::int64_t groups = w.groups.size == 0 ? 0 : w.rows * (w.cols / w.groups.size);
-  for (std::int64_t i = 0; i < groups; ++i) {
-    const std::byte* at = w.groups.data + bytes_of(w.groups.dtype, i);
-    float v = 0;
-    if (w.groups.dtype == DType::e4m3) {
-      v = to_f32(e4m3{std::to_integer<std::uint8_t>(*at)});
-    } else {
-      std::uint16_t bits;
-      std::memcpy(&bits, at, sizeof(bits));
-      v = w.groups.dtype == DType::bf16 ? to_f32(bf16{bits}) : to_f32(f16{bits});
-    }
-    if (!good(v)) return true;
-  }
-  return false;
 }
 
 }  // namespace lathe

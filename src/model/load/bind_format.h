@@ -15,17 +15,20 @@ namespace lathe {
 
 /// What the tensors' own bytes do not say.
 struct FormatOptions {
-  bool gptq_v2 = false;   // zero points are stored as they are, not one less
-  bool no_zeros = false;  // GPTQ's zero points must all be 8, and are dropped
-  bool headers_only = false;
+  bool gptq_v2 = false;       // zero points are stored as they are, not one less
+  bool no_zeros = false;      // GPTQ's zero points must all be 8, and are dropped
+  bool headers_only = false;  // binds nothing
+  bool contents = true;       // checks the order of columns, and zero points that are dropped
 };
 
 struct BoundFormat {
   const WeightFormat* format = nullptr;
   WeightView weight;
-  std::vector<std::string_view> read;  // names of tensors, the checkpoint's
-  std::string missing;                 // the name of a tensor, if one is
-  std::string misshapen;               // "NAME DTYPE [shape] (wanted ...)", if one is
+  const CheckpointTensor* scales = nullptr;
+  const CheckpointTensor* factor = nullptr;  // or null
+  std::vector<std::string_view> read;        // names of tensors, the checkpoint's
+  std::string missing;                       // the name of a tensor, if one is
+  std::string misshapen;                     // "NAME DTYPE [shape] (wanted ...)", if one is
 };
 
 /// Binds matrix [rows, cols] of the module in the first of weight_formats() that fits. Returns
@@ -36,8 +39,5 @@ bool bind_format(const std::function<const CheckpointTensor*(const std::string&)
                  const std::string& module, std::int64_t rows, std::int64_t cols,
                  const FormatOptions& options, ThreadPool* threads, ModelWeights& weights,
                  BoundFormat& out);
-
-/// Whether a scale is not finite, or is 2^119 or more: kernels do not check (kernels/linear.h).
-bool has_wild_scale(const WeightView& w);
 
 }  // namespace lathe

@@ -13,6 +13,7 @@
 #include "model/layers/draft_layer.h"
 #include "model/load/bind_format.h"
 #include "model/load/check_tensors.h"
+#include "model/load/check_values.h"
 #include "model/load/dummy_weights.h"
 #include "model/load/part.h"
 #include "model/model.h"
@@ -28,7 +29,11 @@ constexpr std::size_t kNamesShown = 16;
 // Collects problems with a checkpoint's tensors, to report all of them at once.
 class Complaints {
  public:
-  void missing(const std::string& name) { add(missing_, name); }
+  /// quantised: of a matrix in a format.
+  void missing(const std::string& name, bool quantised = false) {
+    add(missing_, name);
+    unreadable_ |= quantised;
+  }
   void unexpected(const std::string& name) { add(unexpected_, name); }
   void misshapen(std::string text) { add(misshapen_, std::move(text)); }
   /// Of a quantised matrix.
@@ -69,18 +74,21 @@ std::string shape_text(std::span<const std::int64_t> shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
+// What of a checkpoint is read: names, shapes and dtypes; scales, and the order of columns; the
+// weights.
+enum class Reads { headers, scales, all };
+
 class Loader {
  public:
-  /// wide: the dtype of matrices that have no packed form in memory. headers_only: checks names,
-  /// shapes and dtypes, and leaves the weights' bytes unread.
+  /// wide: the dtype of matrices that have no packed form in memory.
   Loader(const ModelConfig& config, const Checkpoint& checkpoint, ModelWeights& weights,
-         ThreadPool* threads, DType wide, bool headers_only = false)
+         ThreadPool* threads, DType wide, Reads reads = Reads::all)
       : config_(config),
         checkpoint_(checkpoint),
         weights_(weights),
         threads_(threads),
         wide_(wide),
-        headers_only_(headers_only) {}
+        reads_(reads) {}
 
   Result<void> run(const std::string& directory, const std::vector<TensorSpec>& table) {
     std::unordered_set<std::string_view> read;
@@ -123,10 +131,12 @@ class Loader {
       }
     }
     if (auto error = complaints_.error(directory)) return *error;
-    return headers_only_ ? Result<void>() : check_codes();
+    return reads_ == Reads::headers ? Result<void>() : check_values();
   }
 
  private:
+  bool headers_only() const { return reads_ != Reads::all; }
+
   // DeepSeek V4's tensors have several names; the table has one of them.
   void index_names() {
     if (!config_.is_compressed()) return;
@@ -176,7 +186,7 @@ class Loader {
 
   void widen(const TensorSpec& spec, const CheckpointTensor& tensor) {
     if (!plain(dtype_of(tensor.dtype))) return wrong_dtype(spec, tensor, "F32, BF16 or F16");
-    if (headers_only_) return;
+    if (headers_only()) return;
     const std::span<float> values = widened(tensor);
     for (float& v : values) v = (v + spec.offset) * spec.factor;
     *spec.vector = values;
@@ -196,8 +206,8 @@ class Loader {
 
   // Sets this rank's part of a matrix whose bytes have been counted, and returns it.
   WeightView set_part(const TensorSpec& spec, const WeightView& whole) {
-    if (headers_only_ || is_whole(spec)) {
-      if (headers_only_) {  // a fused tensor's bytes are counted once
+    if (headers_only() || is_whole(spec)) {
+      if (headers_only()) {  // a fused tensor's bytes are counted once
         weights_.bytes -= whole.bytes() / spec.shape[0] * (spec.shape[0] - spec.part.rows.count);
       }
       spec.set(whole);
@@ -220,7 +230,7 @@ class Loader {
     if (!wide && tensor.dtype != SafetensorsDType::I32) {
       return wrong_dtype(spec, tensor, "I32 or I64");
     }
-    if (headers_only_) return;
+    if (headers_only()) return;
     const std::int64_t n = spec.elements();
     auto* ids = reinterpret_cast<std::int32_t*>(weights_.take(4 * n));
     for (std::int64_t i = 0; i < n; ++i) {
@@ -274,7 +284,7 @@ class Loader {
     weights_.bytes += std::ssize(tensor.bytes) + std::ssize(scales->bytes);
     set_part(spec, {tensor.bytes.data(), DType::e2m1, spec.shape[0], spec.shape[1], nullptr,
                     reinterpret_cast<const ue8m0*>(scales->bytes.data())});
-    mxfp4_.emplace_back(scales->name, scales->bytes);
+    packed_.push_back({{}, {}, scales});
     return scales->name;
   }
 
@@ -324,7 +334,7 @@ class Loader {
   void turn(const TensorSpec& spec, const CheckpointTensor& tensor) {
     const std::optional<DType> dtype = dtype_of(tensor.dtype);
     if (!plain(dtype)) return wrong_dtype(spec, tensor, "F32, BF16 or F16");
-    if (headers_only_) return;
+    if (headers_only()) return;
     WeightStack& stack = *spec.stack;
     stack.dtype = *dtype;
     const std::int64_t size = bits_of(*dtype) / 8;
@@ -380,20 +390,19 @@ class Loader {
                              cols,
                              nullptr,
                              reinterpret_cast<const ue8m0*>(scales + at * rows * blocks)};
-      if (headers_only_) {
+      if (headers_only()) {
         stack.set(i, whole);
         continue;
       }
       stack.set(i, matrix_part(whole, spec.part, threads_, weights_));
       if (spec.part.cols.count == cols) weights_.bytes += stack.at(i).bytes();
     }
-    mxfp4_.emplace_back(spec.name + "_scales",
-                        std::span(scales, static_cast<std::size_t>(count * rows * blocks)));
+    packed_.push_back({{}, {}, checkpoint_.find(spec.name + "_scales")});
   }
 
   // DeepSeek V4's own formats have scales in scale_name(); NVIDIA's has experts in NVFP4.
   bool may_be_packed(const TensorSpec& spec) const {
-    if (!spec.linear) return false;
+    if (!spec.linear && !spec.packable) return false;
     if (!config_.is_compressed()) return true;
     const std::string module = spec.name.substr(0, spec.name.rfind('.'));
     return spec.may_be_mx && find(module + ".weight_scale") != nullptr;
@@ -404,7 +413,8 @@ class Loader {
     const std::string module = spec.name.substr(0, spec.name.rfind('.'));
     // Of a matrix that other ranks have, only the headers matter.
     const bool absent = spec.part.empty();
-    const FormatOptions options{config_.gptq_v2, !config_.int4_zeros, headers_only_ || absent};
+    const FormatOptions options{config_.gptq_v2, !config_.int4_zeros, headers_only() || absent,
+                                reads_ != Reads::headers && !absent};
     const std::int64_t bytes = weights_.bytes;
     const auto find_tensor = [&](const std::string& name) { return find(name); };
     BoundFormat bound;
@@ -414,21 +424,23 @@ class Loader {
     }
     read.insert(bound.read.begin(), bound.read.end());
     if (!bound.missing.empty() || !bound.misshapen.empty()) {
-      if (!bound.missing.empty()) complaints_.missing(bound.missing);
+      if (!bound.missing.empty()) complaints_.missing(bound.missing, true);
       if (!bound.misshapen.empty()) complaints_.unreadable(std::move(bound.misshapen));
       for (const CheckpointTensor* t : format_tensors(module)) read.insert(t->name);
       return true;
     }
-    if (absent && !headers_only_) {
+    if (absent && !headers_only()) {
       weights_.bytes = bytes;
       if (spec.place >= 0) set_nothing(spec);
       return true;
     }
     WeightView& w = bound.weight;
     check_like(spec, w);
-    if (!headers_only_) packed_.push_back({w, module, std::string(bound.format->scales)});
+    const WeightFormat& format = *bound.format;
+    packed_.push_back(
+        {w, module + std::string(format.codes), bound.scales, bound.factor, format.divides});
     const bool whole = w.dtype == DType::e4m3 && !w.scale_rows;
-    if (spec.split && !whole && !headers_only_) w = widened(w);
+    if (spec.split && !whole && !headers_only()) w = widened(w);
     set_part(spec, w);
     return true;
   }
@@ -475,21 +487,21 @@ class Loader {
                                         shape_text(shape)));
       return scales;
     }
-    if (headers_only_) {
+    if (headers_only()) {
+      packed_.push_back({{}, {}, scales});
       spec.set(w);
       return scales;
     }
     w.scales = factors(*scales).data();
-    const std::string module = spec.name.substr(0, spec.name.rfind('.'));
     if (is_whole(spec)) {
-      packed_.push_back({w, module, ".scale"});
+      packed_.push_back({w, tensor.name, scales});
       if (spec.joined && spec.stack->rows % kWeightBlock != 0) w = in_f32(w);
       spec.set(w);
       return scales;
     }
     const WeightView part = set_part(spec, w);
     if (!spec.part.empty()) {
-      packed_.push_back({part.dtype == DType::e4m3 ? part : w, module, ".scale"});
+      packed_.push_back({part.dtype == DType::e4m3 ? part : w, tensor.name, scales});
     }
     return scales;
   }
@@ -528,7 +540,7 @@ class Loader {
                                           name(tensor->dtype), shape_text(tensor->shape)));
         return true;
       }
-      if (headers_only_) return true;
+      if (headers_only()) return true;
       to = widened(*tensor)[0];
       if (!(to >= 0x1p-126f && to <= 0x1p126f)) {
         complaints_.misshapen(
@@ -584,7 +596,7 @@ class Loader {
   const std::byte* in_place(const CheckpointTensor& tensor, DType dtype) {
     const auto bytes = static_cast<std::int64_t>(tensor.bytes.size());
     const auto address = reinterpret_cast<std::uintptr_t>(tensor.bytes.data());
-    if (headers_only_ || address % static_cast<std::uintptr_t>(bits_of(dtype) / 8) == 0) {
+    if (headers_only() || address % static_cast<std::uintptr_t>(bits_of(dtype) / 8) == 0) {
       weights_.bytes += bytes;
       return tensor.bytes.data();
     }
@@ -594,28 +606,17 @@ class Loader {
   }
 
   // Kernels do not check for NaN codes or scales out of range (kernels/linear.h).
-  Result<void> check_codes() {
-    constexpr std::uint8_t kMxScaleLimit = 127 + 119;
-    for (const auto& [name, scales] : mxfp4_) {
-      const bool wild = std::ranges::any_of(
-          scales, [](std::byte s) { return std::to_integer<std::uint8_t>(s) >= kMxScaleLimit; });
-      if (wild) {
-        return Error{ErrorCode::malformed, name, "scales below 2^119", "larger ones, or NaN", ""};
-      }
-    }
+  Result<void> check_values() {
     std::mutex guard;
     std::optional<Error> found;
     auto check = [&](std::int64_t i, int) {
-      const auto& [w, module, scales] = packed_[static_cast<std::size_t>(i)];
-      bool nan = false;
-      for (std::int64_t j = 0; w.dtype == DType::e4m3 && j < w.rows * w.cols; ++j) {
-        nan |= (std::to_integer<unsigned>(w.data[j]) & 0x7fu) == 0x7fu;
-      }
-      if (!nan && !has_wild_scale(w)) return;
+      const Packed& p = packed_[static_cast<std::size_t>(i)];
+      std::optional<Error> bad = wild_scale(*p.scales);
+      if (!bad && p.factor != nullptr) bad = wild_scale(*p.factor, p.divides);
+      if (!bad && p.codes.dtype == DType::e4m3 && !headers_only()) bad = nan_code(p.codes, p.name);
+      if (!bad) return;
       const std::lock_guard lock(guard);
-      if (found) return;
-      found = Error{ErrorCode::malformed, module + (nan ? ".weight" : scales),
-                    nan ? "numbers" : "scales below 2^119", nan ? "NaN codes" : "larger ones", ""};
+      if (!found) found = std::move(bad);
     };
     const std::int64_t n = std::ssize(packed_);
     if (threads_ != nullptr) {
@@ -632,15 +633,17 @@ class Loader {
   ModelWeights& weights_;
   ThreadPool* threads_;
   DType wide_;
-  bool headers_only_;
+  Reads reads_;
   Complaints complaints_;
+  // A quantised matrix, or a stack of them.
   struct Packed {
-    WeightView weight;
-    std::string module;
-    std::string scales;  // the suffix of their name
+    WeightView codes;  // looked through if they are e4m3
+    std::string name;  // of their tensor
+    const CheckpointTensor* scales;
+    const CheckpointTensor* factor = nullptr;
+    bool divides = false;  // by the factor
   };
   std::vector<Packed> packed_;
-  std::vector<std::pair<std::string, std::span<const std::byte>>> mxfp4_;  // scales
   std::unordered_map<std::string, const CheckpointTensor*> by_published_name_;
 };
 
@@ -710,7 +713,16 @@ Result<void> check_tensors(const std::string& directory, const ModelConfig& conf
                            const Checkpoint& checkpoint) {
   ModelWeights nowhere(config);
   const std::vector<TensorSpec> table = tensor_table(config, nowhere);
-  return Loader(config, checkpoint, nowhere, nullptr, DType::f32, true).run(directory, table);
+  return Loader(config, checkpoint, nowhere, nullptr, DType::f32, Reads::headers)
+      .run(directory, table);
+}
+
+Result<void> check_scales(const std::string& directory, const ModelConfig& config,
+                          const Checkpoint& checkpoint, ThreadPool* threads) {
+  ModelWeights nowhere(config);
+  const std::vector<TensorSpec> table = tensor_table(config, nowhere);
+  return Loader(config, checkpoint, nowhere, threads, DType::f32, Reads::scales)
+      .run(directory, table);
 }
 
 Result<std::unique_ptr<Model>> make_dummy_model(const ModelConfig& config,

@@ -9,6 +9,7 @@
 
 #include "io/files/read_file.h"
 #include "model/test/generated_checkpoint.h"
+#include "model/test/tensors_test_util.h"
 #include "model/test/test_util.h"
 #include "model/weights/tensor_table.h"
 
@@ -288,47 +289,26 @@ TEST(V4Names, OfEverySpelling) {
 // twice an e4m3 scale of 16 columns, times a factor for the matrix. So every weight is the same.
 void write_nvfp4_experts(const std::filesystem::path& dir) {
   constexpr float kFactor = 0.25f;
-  const std::filesystem::path file = dir / "model.safetensors";
-  const std::string bytes = *read_file(file);
-  std::uint64_t size = 0;
-  std::memcpy(&size, bytes.data(), sizeof(size));
-  const auto before = nlohmann::ordered_json::parse(bytes.substr(sizeof(size), size));
-  nlohmann::ordered_json header;
-  std::string data;
-  const auto add = [&](const std::string& name, const char* dtype, const nlohmann::json& shape,
-                       const std::string& values) {
-    const std::size_t begin = data.size();
-    data += values;
-    header[name] = {{"dtype", dtype}, {"shape", shape}, {"data_offsets", {begin, data.size()}}};
-  };
-  for (const auto& [name, entry] : before.items()) {
-    const auto begin = entry["data_offsets"][0].get<std::size_t>();
-    const auto end = entry["data_offsets"][1].get<std::size_t>();
-    const std::string values = bytes.substr(sizeof(size) + size + begin, end - begin);
-    const auto dtype = entry["dtype"].get<std::string>();
-    const std::string stem = name.substr(0, name.rfind('.'));
+  TensorsByName tensors = read_tensors(dir / "model.safetensors");
+  TensorsByName made;
+  for (auto& [name, t] : tensors) {
     if (name.find(".experts.") == std::string::npos) {
-      add(name, dtype.c_str(), entry["shape"], values);
-    } else if (dtype == "I8") {
-      add(name, "U8", entry["shape"], values);
+      made[name] = t;
+    } else if (t.dtype == "I8") {
+      made[name] = {"U8", t.shape, t.bytes};
     } else {
+      const std::string stem = name.substr(0, name.rfind('.'));
       std::string scales;
-      for (const char byte : values) {
+      for (const char byte : t.bytes) {
         const float scale = to_f32(ue8m0{static_cast<std::uint8_t>(byte)}) / kFactor;
         scales += std::string(2, static_cast<char>(to_e4m3(scale).bits));
       }
-      const auto cols = 2 * entry["shape"][1].get<std::int64_t>();
-      add(stem + ".weight_scale", "F8_E4M3", {entry["shape"][0], cols}, scales);
-      std::string factor(sizeof(kFactor), 0);
-      std::memcpy(factor.data(), &kFactor, sizeof(kFactor));
-      add(stem + ".weight_scale_2", "F32", nlohmann::json::array(), factor);
-      add(stem + ".input_scale", "F32", nlohmann::json::array(), factor);
+      made[stem + ".weight_scale"] = {"F8_E4M3", {t.shape[0], 2 * t.shape[1]}, scales};
+      made[stem + ".weight_scale_2"] = {"F32", {}, bytes_of_values(std::vector{kFactor})};
+      made[stem + ".input_scale"] = made[stem + ".weight_scale_2"];
     }
   }
-  const std::string text = header.dump();
-  const std::uint64_t written = text.size();
-  std::ofstream(file, std::ios::binary)
-      << std::string_view(reinterpret_cast<const char*>(&written), sizeof(written)) << text << data;
+  write_tensors(dir / "model.safetensors", made);
   auto config = nlohmann::json::parse(*read_file(dir / "config.json"));
   nlohmann::json& quantisation = config["quantization_config"];
   quantisation["quant_algo"] = "MIXED_PRECISION";

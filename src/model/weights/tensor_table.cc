@@ -22,7 +22,9 @@ class Table {
     if (c_.drafts) draft(fmt::format("model.layers.{}.", c_.layers), w_.draft);
     norm("model.norm.weight", c_.hidden, w_.final_norm).factor = c_.logit_scale;
     if (!c_.tied_embeddings) {
-      plain("lm_head.weight", c_.vocab, c_.hidden, w_.head).part.rows = share_.vocab;
+      TensorSpec& head = plain("lm_head.weight", c_.vocab, c_.hidden, w_.head);
+      head.part.rows = share_.vocab;
+      head.packable = true;
     }
     return std::move(out_);
   }

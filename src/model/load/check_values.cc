@@ -1,0 +1,75 @@
+#include "model/load/check_values.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "base/float_formats.h"
+#include "model/config/quantization.h"
+
+namespace lathe {
+namespace {
+
+constexpr float kScaleLimit = 0x1p119f;
+
+// "[3, 1]" of element i.
+std::string place_of(std::span<const std::int64_t> shape, std::int64_t i) {
+  std::string out;
+  for (std::size_t axis = shape.size(); axis-- > 0;) {
+    out = fmt::format("{}{}{}", i % shape[axis], out.empty() ? "" : ", ", out);
+    i /= shape[axis];
+  }
+  return "[" + out + "]";
+}
+
+Error bad_value(std::string tensor, std::string wanted, std::string offered) {
+  return {ErrorCode::malformed, std::move(tensor), std::move(wanted), std::move(offered),
+          "formats of weights: " + weight_formats_text()};
+}
+
+}  // namespace
+
+float float_at(const CheckpointTensor& t, std::int64_t i) {
+  const auto size = static_cast<std::size_t>(bits_of(t.dtype) / 8);
+  const std::byte* at = t.bytes.data() + static_cast<std::size_t>(i) * size;
+  if (t.dtype == SafetensorsDType::F8_E8M0 || t.dtype == SafetensorsDType::U8) {
+    return to_f32(ue8m0{std::to_integer<std::uint8_t>(*at)});
+  }
+  if (t.dtype == SafetensorsDType::F8_E4M3) {
+    return to_f32(e4m3{std::to_integer<std::uint8_t>(*at)});
+  }
+  if (t.dtype == SafetensorsDType::F32) {
+    float v;
+    std::memcpy(&v, at, size);
+    return v;
+  }
+  std::uint16_t bits;
+  std::memcpy(&bits, at, size);
+  return t.dtype == SafetensorsDType::BF16 ? to_f32(bf16{bits}) : to_f32(f16{bits});
+}
+
+std::optional<Error> wild_scale(const CheckpointTensor& scales, bool inverse) {
+  const auto size = static_cast<std::size_t>(bits_of(scales.dtype) / 8);
+  const auto count = static_cast<std::int64_t>(scales.bytes.size() / size);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float value = float_at(scales, i);
+    const float v = inverse ? 1 / value : value;
+    if (std::fabs(v) < kScaleLimit) continue;
+    return bad_value(scales.name,
+                     inverse ? "factors whose inverse is below 2^119" : "scales below 2^119",
+                     fmt::format("{} at {}", value, place_of(scales.shape, i)));
+  }
+  return std::nullopt;
+}
+
+std::optional<Error> nan_code(const WeightView& w, const std::string& tensor) {
+  for (std::int64_t i = 0; i < w.rows * w.cols; ++i) {
+    if ((std::to_integer<unsigned>(w.data[i]) & 0x7fu) != 0x7fu) continue;
+    return bad_value(tensor, "numbers",
+                     fmt::format("NaN codes, the first at [{}, {}]", i / w.cols, i % w.cols));
+  }
+  return std::nullopt;
+}
+
+}  // namespace lathe

@@ -1,0 +1,23 @@
+// Looks for values of quantised matrices that kernels do not check (kernels/linear.h).
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "io/checkpoint/checkpoint.h"
+#include "kernels/linear.h"
+
+namespace lathe {
+
+/// Element i of a tensor of floats, of e4m3 or of exponents (F8_E8M0 or U8), as f32.
+float float_at(const CheckpointTensor& t, std::int64_t i);
+
+/// The first scale that is NaN, or not below 2^119 in size, as an error that names the tensor, the
+/// value and its place. inverse: 1 / scale counts, and has the limit.
+std::optional<Error> wild_scale(const CheckpointTensor& scales, bool inverse = false);
+
+/// Whether a matrix has NaN codes of e4m3, as an error that names `tensor`.
+std::optional<Error> nan_code(const WeightView& w, const std::string& tensor);
+
+}  // namespace lathe
