@@ -133,13 +133,13 @@ struct ModelConfig {
   Quantization quantization = Quantization::none;
   bool block_fp8 = false;       // e4m3 weights with scales of blocks of 128 x 128
   bool fp8_pow2 = false;        // with fp8 weights: scales of activations are powers of two
+  bool nvfp4_experts = false;   // with mxfp4: the experts are in NVFP4 instead (DeepSeek V4)
   std::int32_t int4_group = 0;  // int4: weights of a row that share a scale: 32, 64 or 128
   bool int4_zeros = false;      // int4: groups have zero points
   bool int4_order = false;      // int4: columns are not in order of their groups (GPTQ's desc_act)
   bool gptq_v2 = false;         // stored zero points are as they are, not one less
   bool mxfp4 = false;  // experts in MXFP4: stacked, as <name>_blocks and <name>_scales (gpt-oss),
                        // or one by one with block_fp8 (DeepSeek V4)
-  bool nvfp4_experts = false;  // with mxfp4: DeepSeek V4's are in NVFP4
   // Draft layers that the checkpoint may have after `layers`; their tensors are read only with
   // `drafts`.
   std::int32_t draft_layers = 0;

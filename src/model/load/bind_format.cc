@@ -50,9 +50,17 @@ class Binder {
     scales_ = tensor(format.scales);
   }
 
-  /// Whether the row's tensor of codes is there, with a dtype that it may have.
+  /// Whether a tensor of the row's name for codes is there that is not a matrix of floats.
   bool has_codes() const {
-    if (codes_ == nullptr) return false;
+    return codes_ != nullptr && (format_.codes != ".weight" || !is_float(codes_->dtype));
+  }
+  bool codes_fit() const { return is_dtype_of_codes() && codes_->shape == codes_shape(); }
+  std::string codes_text() const { return text_of(*codes_); }
+  std::string wanted_codes() const {
+    const char* dtype = format_.packing == fp8 ? "F8_E4M3" : is_int4() ? "I32" : "U8";
+    return fmt::format("{} [{}] of {}", dtype, fmt::join(codes_shape(), ", "), format_.name);
+  }
+  bool is_dtype_of_codes() const {
     switch (format_.packing) {
       case fp8:
         return codes_->dtype == SafetensorsDType::F8_E4M3;
@@ -65,12 +73,6 @@ class Binder {
         return codes_->dtype == SafetensorsDType::U8 || codes_->dtype == SafetensorsDType::I8;
     }
     return false;
-  }
-
-  bool codes_fit() const { return codes_->shape == codes_shape(); }
-  std::string codes_text() const { return text_of(*codes_); }
-  std::string wanted_codes() const {
-    return fmt::format("[{}] of {}", fmt::join(codes_shape(), ", "), format_.name);
   }
 
   /// Whether the other tensors fit the row. Sets the complaints of `out` if not.
@@ -195,6 +197,9 @@ class Binder {
 
   std::int64_t groups() const { return cols_ / group_; }
   bool by_output() const { return format_.packing == u4_rows; }  // scales are [out, groups]
+  bool is_int4() const {
+    return format_.packing == u4_rows || format_.packing == u4_gptq || format_.packing == u4_awq;
+  }
 
   bool fits_u4(BoundFormat& out) {
     // Scales are [out, groups] or [groups, out].

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <mutex>
 #include <unordered_map>
@@ -34,7 +35,10 @@ class Complaints {
     add(missing_, name);
     unreadable_ |= quantised;
   }
-  void unexpected(const std::string& name) { add(unexpected_, name); }
+  void unexpected(const std::string& name, bool quantised = false) {
+    add(unexpected_, name);
+    unreadable_ |= quantised;
+  }
   void misshapen(std::string text) { add(misshapen_, std::move(text)); }
   /// Of a quantised matrix.
   void unreadable(std::string text) {
@@ -101,7 +105,8 @@ class Loader {
       if (may_be_packed(spec) && bind_packed(spec, read)) continue;
       const CheckpointTensor* tensor = find(spec.name);
       if (tensor == nullptr) {
-        complaints_.missing(spec.name);
+        const std::string module = spec.name.substr(0, spec.name.rfind('.'));
+        complaints_.missing(spec.name, !format_tensors(module).empty());
         continue;
       }
       read.insert(tensor->name);
@@ -127,7 +132,7 @@ class Loader {
     bind_kv_scales(read);
     for (const CheckpointTensor& t : checkpoint_.tensors()) {
       if (!read.contains(t.name) && (!ignored_tensor(config_, t.name) || of_no_draft(t.name))) {
-        complaints_.unexpected(t.name);
+        complaints_.unexpected(t.name, is_of_format(t.name));
       }
     }
     if (auto error = complaints_.error(directory)) return *error;
@@ -443,6 +448,14 @@ class Loader {
     if (spec.split && !whole && !headers_only()) w = widened(w);
     set_part(spec, w);
     return true;
+  }
+  // Whether a tensor has a name that only formats of weights use.
+  static bool is_of_format(std::string_view name) {
+    return std::ranges::any_of(weight_formats(), [&](const WeightFormat& f) {
+      return std::ranges::any_of(
+          std::array{f.codes, f.scales, f.zeros, f.order, f.factor},
+          [&](std::string_view s) { return !s.empty() && s != ".weight" && name.ends_with(s); });
+    });
   }
   // Tensors of the module that some format has.
   std::vector<const CheckpointTensor*> format_tensors(const std::string& module) const {

@@ -53,13 +53,13 @@ struct TensorSpec {
   bool halves = false;
   // The stack's matrices are concatenated by rows: [count * rows, cols].
   bool joined = false;
+  // The head: may be in any of weight_formats(), but is a float in dummy weights.
+  bool packable = false;
   float offset = 0;  // vectors: added to every element
   float factor = 1;  // vectors: multiplies every sum
   // A linear layer's weight, which may be in any of weight_formats(), whatever the config says; of
   // DeepSeek V4, with block_fp8, in e4m3 with scales in scale_name().
   bool linear = false;
-  // The head: may be in any of weight_formats() too, but only where the file has it so.
-  bool packable = false;
   // Attention splits it by heads and transposes parts, so in most formats it is widened.
   bool split = false;
   // May be e2m1 with scales per kMxBlock in scale_name(), whatever the config says.

@@ -57,8 +57,9 @@ TEST_F(AlmostAFormat, NamesTheTensorWhatIsWantedAndTheFormats) {
                                       "BF16 or F16 [512 / group, 128], groups of 32, 64 or 128)"),
                             HasSubstr("formats of weights: bf16")));
   replace("layers.0.self_attn.v_proj.qweight", "[512,16]", "[256,32]");
-  EXPECT_THAT(load(), HasSubstr("v_proj.qweight I32 [256, 32] (wanted [64, 128] of int4 (GPTQ), or "
-                                "[512, 16] of int4 (AWQ))"));
+  EXPECT_THAT(load(),
+              HasSubstr("v_proj.qweight I32 [256, 32] (wanted I32 [64, 128] of int4 (GPTQ), or "
+                        "I32 [512, 16] of int4 (AWQ))"));
   replace("layers.0.self_attn.q_proj.weight_scale", "\"BF16\"", "\"I16\"");
   EXPECT_THAT(load(), HasSubstr("q_proj.weight_scale I16 [512, 16] (wanted BF16 or F16 [512, 512 / "
                                 "group], groups of 32, 64 or 128)"));

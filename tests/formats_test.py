@@ -1,0 +1,320 @@
+#!/usr/bin/env python3
+"""Files that are almost in a format of weights: every one ends in one line, and what `lathe inspect` accepts, `lathe generate` runs.
+
+A one-layer Llama with random weights in each format is changed in one place: another group size, 3 or 8 bits, a missing tensor, another
+shape or dtype, values that no kernel can multiply by, a cut file, another key of config.json. LATHE_SEED sets the seed, which is printed.
+"""
+
+import concurrent.futures
+import copy
+import json
+import os
+import pathlib
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+LATHE = sys.argv.pop(1)
+SEED = int(os.environ.get("LATHE_SEED", "1"))
+HIDDEN, FFN, VOCAB = 128, 256, 32
+LAYER = "model.layers.0."
+MODULES = {"self_attn.q_proj": (HIDDEN, HIDDEN), "self_attn.k_proj": (HIDDEN, HIDDEN), "self_attn.v_proj": (HIDDEN, HIDDEN),
+           "self_attn.o_proj": (HIDDEN, HIDDEN), "mlp.gate_proj": (FFN, HIDDEN), "mlp.up_proj": (FFN, HIDDEN), "mlp.down_proj": (HIDDEN, FFN)}
+CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": FFN, "num_hidden_layers": 1,
+          "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": VOCAB, "max_position_embeddings": 128,
+          "tie_word_embeddings": False, "bos_token_id": None, "eos_token_id": None}
+SIZES = {"F32": 4, "F16": 2, "BF16": 2, "I16": 2, "F8_E4M3": 1, "F8_E8M0": 1, "U8": 1, "I8": 1, "I32": 4, "I64": 8, "F64": 8}
+
+
+def floats(dtype, values):
+    if dtype == "F32":
+        return struct.pack(f"<{len(values)}f", *values)
+    if dtype == "F16":
+        return struct.pack(f"<{len(values)}e", *values)
+    return b"".join(struct.pack("<f", v)[2:] for v in values)  # BF16, cut off
+
+
+def scales(rng, dtype, shape, reach=0.02):
+    count = 1
+    for n in shape:
+        count *= n
+    return [dtype, list(shape), floats(dtype, [rng.uniform(reach / 4, reach) for _ in range(count)])]
+
+
+def codes(rng, dtype, shape):
+    count = SIZES[dtype]
+    for n in shape:
+        count *= n
+    return [dtype, list(shape), rng.randbytes(count)]
+
+
+def e4m3(rng, shape, high=0x58):
+    return ["F8_E4M3", list(shape), bytes(rng.randrange(high) | rng.choice((0, 0x80)) for _ in range(shape[0] * shape[1]))]
+
+
+def fp8(scale_shape, dtype="F32", name=".weight_scale"):
+    return lambda rng, out, into: {".weight": e4m3(rng, (out, into)), name: scales(rng, dtype, scale_shape(out, into))}
+
+
+def pack_quantized(group, zeros):
+    def make(rng, out, into):
+        made = {".weight_packed": codes(rng, "I32", (out, into // 8)), ".weight_scale": scales(rng, "BF16", (out, into // group)),
+                ".weight_shape": ["I64", [2], struct.pack("<2q", out, into)]}
+        if zeros:
+            made[".weight_zero_point"] = codes(rng, "I32", (out // 8, into // group))
+        return made
+
+    return make
+
+
+def awq(rng, out, into):
+    return {".qweight": codes(rng, "I32", (into, out // 8)), ".qzeros": codes(rng, "I32", (into // 64, out // 8)),
+            ".scales": scales(rng, "F16", (into // 64, out))}
+
+
+def gptq(rng, out, into):
+    order = [i // 64 for i in range(into)]
+    rng.shuffle(order)
+    return {".qweight": codes(rng, "I32", (into // 8, out)), ".qzeros": codes(rng, "I32", (into // 64, out // 8)),
+            ".scales": scales(rng, "F16", (into // 64, out)), ".g_idx": ["I32", [into], struct.pack(f"<{into}i", *order)]}
+
+
+def nvfp4(rng, out, into):
+    return {".weight": codes(rng, "U8", (out, into // 2)), ".weight_scale": e4m3(rng, (out, into // 16), 0x38),
+            ".weight_scale_2": ["F32", [], floats("F32", [0.05])], ".input_scale": ["F32", [], floats("F32", [1.0])]}
+
+
+def nvfp4_packed(rng, out, into):
+    return {".weight_packed": codes(rng, "U8", (out, into // 2)), ".weight_scale": e4m3(rng, (out, into // 16), 0x38),
+            ".weight_global_scale": ["F32", [1], floats("F32", [20.0])]}
+
+
+def mxfp4(rng, out, into):
+    return {".weight_packed": codes(rng, "U8", (out, into // 2)),
+            ".weight_scale": ["U8", [out, into // 32], bytes(rng.randrange(120, 124) for _ in range(out * into // 32))]}
+
+
+def compressed(**weights):
+    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": weights}}}
+
+
+def int4(group, symmetric=True):
+    return compressed(num_bits=4, type="int", strategy="group", group_size=group, symmetric=symmetric)
+
+
+FORMATS = {
+    "fp8-tensor": ({"quant_method": "modelopt", "quant_algo": "FP8"}, fp8(lambda out, into: ())),
+    "fp8-channel": (compressed(num_bits=8, type="float", strategy="channel"), fp8(lambda out, into: (out, 1), "BF16")),
+    "fp8-block": ({"quant_method": "fp8", "weight_block_size": [128, 128]},
+                  fp8(lambda out, into: (-(-out // 128), -(-into // 128)), name=".weight_scale_inv")),
+    "int4-g32": (int4(32), pack_quantized(32, False)),
+    "int4-g128": (int4(128), pack_quantized(128, False)),
+    "int4-g64-zeros": (int4(64, False), pack_quantized(64, True)),
+    "awq": ({"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemm"}, awq),
+    "gptq": ({"quant_method": "gptq", "bits": 4, "group_size": 64, "desc_act": True, "sym": False}, gptq),
+    "nvfp4": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, nvfp4),
+    "nvfp4-packed": (compressed(num_bits=4, type="float", strategy="tensor_group", group_size=16), nvfp4_packed),
+    "mxfp4": (compressed(num_bits=4, type="float", strategy="group", group_size=32), mxfp4),
+}
+
+
+class Model:
+    def __init__(self, rng, form):
+        quantisation, make = FORMATS[form]
+        self.config = copy.deepcopy(CONFIG) | {"quantization_config": copy.deepcopy(quantisation)}
+        wide = lambda rows, cols: ["BF16", [rows, cols], floats("BF16", [rng.gauss(0, 0.05) for _ in range(rows * cols)])]
+        ones = lambda: ["F32", [HIDDEN], floats("F32", [1.0] * HIDDEN)]
+        self.tensors = {"model.embed_tokens.weight": wide(VOCAB, HIDDEN), "lm_head.weight": wide(VOCAB, HIDDEN), "model.norm.weight": ones(),
+                        LAYER + "input_layernorm.weight": ones(), LAYER + "post_attention_layernorm.weight": ones()}
+        for module, (out, into) in MODULES.items():
+            for suffix, tensor in make(rng, out, into).items():
+                self.tensors[LAYER + module + suffix] = tensor
+        self.cut = 0  # bytes off the end of the file
+
+    def write(self, folder):
+        header, at = {}, 0
+        for name, (dtype, shape, data) in self.tensors.items():
+            header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
+            at += len(data)
+        text = json.dumps(header).encode()
+        data = struct.pack("<Q", len(text)) + text + b"".join(t[2] for t in self.tensors.values())
+        (folder / "model.safetensors").write_bytes(data[:len(data) - self.cut])
+        (folder / "config.json").write_text(json.dumps(self.config))
+
+
+def run(command, folder):
+    args = {"inspect": ["inspect", str(folder), "--device", "cpu"],
+            "generate": ["generate", "--model", str(folder), "--device", "cpu", "--threads", "1", "--prompt-ids", "1,2,3", "--max-new-tokens", "2",
+                         "--context-length", "64", "--ignore-eos", "--quiet"]}[command]
+    return subprocess.run([LATHE, *args], capture_output=True, text=True, timeout=120)
+
+
+# A change of one tensor: (name, tensors, the tensor's name, rng) -> whether it applied.
+
+
+def drop(tensors, name, rng):
+    del tensors[name]
+
+
+def other_dtype(tensors, name, rng):
+    dtype, shape, data = tensors[name]
+    same = [d for d, size in SIZES.items() if size == SIZES[dtype] and d != dtype]
+    tensors[name] = [rng.choice(same), shape, data]
+
+
+def reshaped(change):
+    """Another shape with as many bytes as it needs."""
+    def apply(tensors, name, rng):
+        dtype, shape, data = tensors[name]
+        made = change(list(shape))
+        if made is None or made == shape:
+            return False
+        count = SIZES[dtype]
+        for n in made:
+            count *= n
+        tensors[name] = [dtype, made, (data * (count // max(1, len(data)) + 1))[:count]]
+
+    return apply
+
+
+def axis(i, scale):
+    def change(shape):
+        if len(shape) <= i or int(shape[i] * scale) < 1:
+            return None
+        shape[i] = int(shape[i] * scale)
+        return shape
+
+    return change
+
+
+def value(number, dtypes=("F32", "F16", "BF16")):
+    def apply(tensors, name, rng):
+        dtype, shape, data = tensors[name]
+        if dtype not in dtypes or "scale" not in name:
+            return False
+        one = floats(dtype, [number])
+        at = rng.randrange(len(data) // len(one)) * len(one)
+        tensors[name] = [dtype, shape, data[:at] + one + data[at + len(one):]]
+
+    return apply
+
+
+def code(byte, dtype, part):
+    def apply(tensors, name, rng):
+        if tensors[name][0] != dtype or part not in name:
+            return False
+        data = tensors[name][2]
+        at = rng.randrange(len(data))
+        tensors[name][2] = data[:at] + bytes([byte]) + data[at + 1:]
+
+    return apply
+
+
+def order(number):
+    def apply(tensors, name, rng):
+        if not name.endswith("g_idx"):
+            return False
+        data = tensors[name][2]
+        at = 4 * rng.randrange(len(data) // 4)
+        tensors[name][2] = data[:at] + struct.pack("<i", number) + data[at + 4:]
+
+    return apply
+
+
+TENSOR_CHANGES = {
+    "missing": drop,
+    "another dtype": other_dtype,
+    "twice the rows": reshaped(axis(0, 2)),
+    "half the rows": reshaped(axis(0, 0.5)),
+    "twice the columns": reshaped(axis(1, 2)),
+    "half the columns": reshaped(axis(1, 0.5)),
+    "3 of 4 bits": reshaped(axis(1, 0.75)),
+    "one row more": reshaped(lambda s: [s[0] + 1, *s[1:]] if s else None),
+    "transposed": reshaped(lambda s: s[::-1] if len(s) == 2 else None),
+    "an axis more": reshaped(lambda s: [*s, 1]),
+    "NaN": value(float("nan")),
+    "inf": value(float("inf")),
+    "-inf": value(float("-inf")),
+    "2^120": value(2.0 ** 120, ("F32", "BF16")),
+    "0": value(0.0),
+    "negative": value(-0.01),
+    "an exponent of NaN": code(0xff, "U8", "_scale"),
+    "an exponent too large": code(250, "U8", "_scale"),
+    "an e4m3 NaN": code(0x7f, "F8_E4M3", "_scale"),
+    "a group out of range": order(99),
+    "a negative group": order(-1),
+    "an uneven group": order(0),
+}
+
+CONFIG_CHANGES = {
+    "bits": [3, 8], "group_size": [16, 256, -1], "version": ["gemv"], "checkpoint_format": ["marlin"], "quant_method": ["bitsandbytes", "gguf", "hqq"],
+    "quant_algo": ["W4A8_AWQ"], "weight_block_size": [[32, 32]], "num_bits": [3, 8], "transform_config": [{"a": 1}], "sym": [True],
+}
+
+
+def change_config(config, key, to):
+    q = config["quantization_config"]
+    weights = q.get("config_groups", {}).get("group_0", {}).get("weights", {})
+    for part in (q, weights):
+        if key in part or key in ("quant_method", "transform_config", "checkpoint_format") and part is q:
+            part[key] = to
+            return True
+    return False
+
+
+def cases():
+    """(what, model, words of which one has to be in a refusal)"""
+    for form in FORMATS:
+        rng = random.Random(f"{SEED} {form}")
+        good = Model(rng, form)
+        yield f"{form}: good", good, None
+        module = LAYER + rng.choice(list(MODULES))
+        names = [n for n in good.tensors if n.startswith(module + ".")]
+        for what, apply in TENSOR_CHANGES.items():
+            for name in names:
+                made = copy.deepcopy(good)
+                if apply(made.tensors, name, rng) is not False and made.tensors != good.tensors:
+                    yield f"{form}: {what}: {name}", made, (module,)
+        for key, values in CONFIG_CHANGES.items():
+            for to in values:
+                made = copy.deepcopy(good)
+                if change_config(made.config, key, to):
+                    yield f"{form}: {key} {to}", made, (key, "zero points", LAYER)
+        for cut in (1, 1000):
+            made = copy.deepcopy(good)
+            made.cut = cut
+            yield f"{form}: cut by {cut}", made, ("model.safetensors",)
+
+
+class AlmostAFormat(unittest.TestCase):
+    def check(self, what, model, words):
+        with tempfile.TemporaryDirectory() as made:
+            folder = pathlib.Path(made)
+            model.write(folder)
+            inspected, generated = run("inspect", folder), run("generate", folder)
+        if words is None:
+            return [] if inspected.returncode == generated.returncode == 0 else [f"{what}: {inspected.stderr}{generated.stderr}"]
+        wrong = []
+        if (inspected.returncode == 0) != (generated.returncode == 0):
+            wrong.append(f"inspect {inspected.returncode}, generate {generated.returncode}: {generated.stderr}{inspected.stderr}")
+        for done in (inspected, generated):
+            if done.returncode == 0:
+                continue
+            line = done.stderr.strip()
+            whole = "formats of weights:" in line or "use a checkpoint in one of" in line or "model.safetensors" in words
+            if done.returncode not in (1, 2) or "\n" in line or "wanted" not in line or not any(w in line for w in words) or not whole:
+                wrong.append(f"{done.args[1]} {done.returncode}: {line}")
+        return [f"{what}: {w}" for w in wrong]
+
+    def test_ends_in_one_line_or_runs(self):
+        print(f"seed {SEED}")
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            wrong = [w for found in pool.map(lambda case: self.check(*case), cases()) for w in found]
+        self.assertEqual([], wrong, "\n".join(wrong))
+
+
+if __name__ == "__main__":
+    unittest.main()
