@@ -28,6 +28,12 @@ bool is_exponent(SafetensorsDType t) {
   return t == SafetensorsDType::F8_E8M0 || t == SafetensorsDType::U8;
 }
 
+// Dtypes under which some format stores codes, right or wrong for a row.
+bool may_hold_codes(SafetensorsDType t) {
+  return is_exponent(t) || t == SafetensorsDType::F8_E4M3 || t == SafetensorsDType::I8 ||
+         t == SafetensorsDType::I32;
+}
+
 std::string text_of(const CheckpointTensor& t) {
   return fmt::format("{} {} [{}]", t.name, name(t.dtype), fmt::join(t.shape, ", "));
 }
@@ -50,9 +56,9 @@ class Binder {
     scales_ = tensor(format.scales);
   }
 
-  /// Whether a tensor of the row's name for codes is there that is not a matrix of floats.
+  /// Whether a tensor of the row's name for codes is there that is not a plain matrix.
   bool has_codes() const {
-    return codes_ != nullptr && (format_.codes != ".weight" || !is_float(codes_->dtype));
+    return codes_ != nullptr && (format_.codes != ".weight" || may_hold_codes(codes_->dtype));
   }
   bool codes_fit() const { return is_dtype_of_codes() && codes_->shape == codes_shape(); }
   std::string codes_text() const { return text_of(*codes_); }
