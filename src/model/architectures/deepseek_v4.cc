@@ -136,8 +136,7 @@ void parse_v4_experts(ConfigReader& json, ModelConfig& config) {
   }
   config.nvfp4_experts = config.block_fp8 && config.quantization == Quantization::nvfp4;
   if (config.nvfp4_experts) config.quantization = Quantization::fp8_blocks;
-  config.mxfp4 =
-      config.block_fp8 && (config.nvfp4_experts || parse_expert_dtype(json) == "fp4");
+  config.mxfp4 = config.block_fp8 && (config.nvfp4_experts || parse_expert_dtype(json) == "fp4");
   for (const std::int32_t width : {config.hidden, moe.ffn}) {
     if (config.mxfp4 && width % kMxBlock != 0) {
       json.refuse(width == config.hidden ? "hidden_size" : "moe_intermediate_size",
