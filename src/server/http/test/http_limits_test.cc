@@ -285,6 +285,7 @@ TEST(HttpLimits, E2BodiesHaveATotal) {
       all.back()->send(head + std::string(600'000, ' '));
     }
     // One fits; the others are refused, in whatever order they arrived.
+    EXPECT_TRUE(comes([&] { return metric(s.port(), "lathe_refused_requests_total") > 0; }));
     std::size_t told = 0;
     for (auto& c : all) c->close_sending();
     for (auto& c : all) {
