@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "io/files/read_file.h"
 #include "io/template/deepseek_v4_texts.h"
+#include "io/template/harmony_chat.h"
 #include "io/template/jinja_eval.h"
 #include "io/template/jinja_failure.h"
 #include "io/template/jinja_lexer.h"
@@ -106,6 +107,16 @@ Result<std::optional<V4Encoding>> find_v4_encoding(const fs::path& dir) {
   return std::optional(V4Encoding::preview);
 }
 
+// Whether the folder is gpt-oss's.
+Result<bool> is_gpt_oss(const fs::path& dir) {
+  std::error_code ec;
+  if (!fs::exists(dir / "config.json", ec)) return false;
+  const auto object = read_object(dir / "config.json");
+  if (!object) return object.error();
+  const auto type = object->find("model_type");
+  return type != object->end() && *type == "gpt_oss";
+}
+
 }  // namespace
 
 struct ChatTemplate::Parsed {
@@ -117,6 +128,7 @@ struct ChatTemplate::Parsed {
   Body main;
   std::optional<Body> tool_use = std::nullopt;
   std::optional<V4Encoding> v4 = std::nullopt;  // instead of a template
+  bool harmony = false;                         // instead of a template
 
   const Body& body_for(const nlohmann::ordered_json& variables) const {
     return tool_use && has_tools(variables) ? *tool_use : main;
@@ -161,8 +173,18 @@ ChatTemplate ChatTemplate::deepseek_v4(V4Encoding encoding) {
   return out;
 }
 
+ChatTemplate ChatTemplate::harmony() {
+  ChatTemplate out;
+  Parsed parsed{"<|start|>assistant<|channel|>commentary to=functions.", {}};
+  parsed.harmony = true;
+  out.parsed_ = std::make_shared<const Parsed>(std::move(parsed));
+  return out;
+}
+
 Result<void> ChatTemplate::check_tools(const nlohmann::ordered_json& variables) const {
-  if (parsed_->v4 || !has_tools(variables) || parsed_->body_for(variables).reads_tools) return {};
+  if (parsed_->v4 || parsed_->harmony || !has_tools(variables) ||
+      parsed_->body_for(variables).reads_tools)
+    return {};
   return Error{ErrorCode::unsupported, "tools",
                "none, as the model's chat template never reads `tools`", "some",
                "a chat template that writes them into the prompt"};
@@ -176,9 +198,11 @@ Result<std::string> ChatTemplate::render(const nlohmann::ordered_json& variables
     return Error{ErrorCode::invalid_argument, "variables", "a JSON object", variables.type_name(),
                  ""};
   }
-  if (parsed_->v4) {
+  const std::tm now = options.now ? *options.now : local_time();
+  if (parsed_->v4 || parsed_->harmony) {
     try {
-      return render_deepseek_v4(variables, *parsed_->v4);
+      return parsed_->v4 ? render_deepseek_v4(variables, *parsed_->v4)
+                         : render_harmony(variables, now);
     } catch (const JinjaFailure& f) {
       return f.error;
     }
@@ -190,8 +214,7 @@ Result<std::string> ChatTemplate::render(const nlohmann::ordered_json& variables
     names.emplace_back(key, *std::move(v));
   }
   try {
-    return render_jinja(parsed_->body_for(variables).body, names, options.limits,
-                        options.now ? *options.now : local_time());
+    return render_jinja(parsed_->body_for(variables).body, names, options.limits, now);
   } catch (const JinjaFailure& f) {
     return f.error;
   }
@@ -239,6 +262,14 @@ Result<ChatTemplateFile> load_chat_template(const fs::path& dir) {
     if (!eos) return eos.error();
     out.bos_token = *std::move(bos);
     out.eos_token = *std::move(eos);
+  }
+  if (!source || source->main.find("<|channel|>") != std::string::npos) {
+    const auto oss = is_gpt_oss(dir);
+    if (!oss) return oss.error();
+    if (*oss) {
+      out.chat_template = ChatTemplate::harmony();
+      return out;
+    }
   }
   if (!source) {
     const auto v4 = find_v4_encoding(dir);

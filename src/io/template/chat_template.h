@@ -1,5 +1,6 @@
 // ChatTemplate: renders a conversation as a model's prompt, by a Jinja template as in Hugging Face
-// transformers, or by DeepSeek V4's encoding. docs/chat-templates.md lists what is supported.
+// transformers, or by the encoding of DeepSeek V4 or gpt-oss. docs/chat-templates.md lists what is
+// supported.
 #pragma once
 
 #include <ctime>
@@ -31,6 +32,8 @@ class ChatTemplate {
   /// transformers does, and `source` elsewhere.
   static Result<ChatTemplate> parse(std::string_view source, std::string_view tool_use);
   static ChatTemplate deepseek_v4(V4Encoding encoding);
+  /// gpt-oss's messages in channels (render_harmony()).
+  static ChatTemplate harmony();
 
   /// Renders the prompt. `variables` is an object: messages, add_generation_prompt, tools,
   /// bos_token, ... Errors name the template's line, or for V4's encoding the variable: malformed
@@ -60,8 +63,9 @@ struct ChatTemplateFile {
 /// chat_template.json, else tokenizer_config.json's "chat_template" (a string, or the entries
 /// "default" and "tool_use" of a list); the tokens from tokenizer_config.json. A DeepSeek
 /// V4 folder without a template uses V4's encoding, of the generation shown by its
-/// encoding/encoding_dsv4.py, else by config.json (the official release has dspark_* fields).
-/// Errors: io, malformed, unsupported (a folder without a template).
+/// encoding/encoding_dsv4.py, else by config.json (the official release has dspark_* fields). A
+/// gpt-oss folder, with a template that has <|channel|> or without one, uses harmony(). Errors: io,
+/// malformed, unsupported (a folder without a template).
 Result<ChatTemplateFile> load_chat_template(const std::filesystem::path& dir);
 
 }  // namespace lathe
