@@ -12,8 +12,8 @@ Result<std::unique_ptr<Server>> Server::start(const ServerOptions& options,
       HttpServer::bind(options.host, options.port, options.uds, options.http, options.http_threads);
   if (!http) return http.error();
   std::unique_ptr<Server> out(new Server);
-  out->service_ =
-      std::make_unique<Service>(options, std::move(*http), tokenizer, chat, &dispatch, &reads_body);
+  out->service_ = std::make_unique<Service>(options, std::move(*http), tokenizer, chat,
+                                            Service::Routes{&dispatch, &reads_body, &error_body});
   out->thread_ = std::thread([service = out->service_.get()] { service->run(); });
   return out;
 }

@@ -7,9 +7,9 @@
 
 #include "base/json.h"
 #include "io/files/read_file.h"
-#include "server/openai/fields.h"
 #include "server/routes/routes.h"
 #include "server/server.h"
+#include "server/service/protocol.h"
 #include "tools/eval/stored_values.h"
 #include "tools/flags/command.h"
 #include "tools/flags/serve_flags.h"
@@ -51,7 +51,7 @@ std::string json_line(std::string_view line) {
 
 int run_serve(const Command& command, ServeFlags& flags) {
   if (flags.list_routes) print_out(describe_routes());
-  if (flags.list_fields) print_out(describe_fields());
+  if (flags.list_fields) print_out(describe_all_fields());
   if (flags.list_routes || flags.list_fields) return kExitOk;
   if (const auto ok = need_tokenizer(flags.model); !ok) return refuse(ok.error());
   if (const auto ok = complete(command, flags); !ok) return refuse(ok.error());

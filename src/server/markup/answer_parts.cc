@@ -199,6 +199,7 @@ void AnswerParts::end_call(std::string_view body, TextParts& out) {
     spaces_.clear();
     for (ToolCall& call : *calls) {
       if (complete()) return;
+      call.text_before = out.content.size();
       out.calls.push_back(std::move(call));
       ++calls_;
     }
@@ -225,6 +226,7 @@ void AnswerParts::read_list(std::string_view text, TextParts& out) {
     auto call = read_tool_calls(ToolFormat::tag, list_.substr(list_.find('{')), *rules_.schemas);
     if (!call) continue;
     out.calls.push_back(std::move(call->front()));
+    out.calls.back().text_before = out.content.size();
     ++calls_;
     list_.clear();
     if (complete()) return;

@@ -10,6 +10,7 @@
 //   dsml      <｜DSML｜invoke name="N">PARAMETERS</｜DSML｜invoke>           V3.2, V4
 #pragma once
 
+#include <cstddef>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -45,6 +46,8 @@ std::size_t find_call_end(ToolFormat format, std::string_view text, std::size_t&
 struct ToolCall {
   std::string name;
   std::string arguments;  // a JSON object's text
+  // Bytes of content before it: in the piece of an answer that it came with, or in a whole answer.
+  std::size_t text_before = 0;
 };
 
 /// Parses the text between a call's marks: one call, or several functions. `tools`: the request's;

@@ -94,6 +94,9 @@ struct AnswerHead {
   ReasoningNames reasoning;
 };
 
+/// What ends OpenAI's and SGLang's streams.
+inline constexpr std::string_view kDone = "data: [DONE]\n\n";
+
 /// Formats one request's answer. Calls for streams append whole events ("data: ...\n\n").
 class AnswerFormat {
  public:
@@ -109,6 +112,10 @@ class AnswerFormat {
   /// Called after the last choice has ended.
   virtual void close(std::span<const Choice> choices, const RequestTimes& times,
                      std::string& out) = 0;
+  /// Ends a stream with an error instead of the ends of its choices.
+  virtual void fail(const ApiError& error, std::string& out) = 0;
+  /// Sent after everything else, by itself; empty: nothing.
+  virtual std::string_view last() const = 0;
   /// Formats a whole answer.
   virtual std::string whole(std::span<Choice> choices, const RequestTimes& times) = 0;
 };
@@ -119,6 +126,5 @@ std::unique_ptr<AnswerFormat> make_completion_format(const ApiRequest& request,
                                                      const AnswerHead& head);
 std::unique_ptr<AnswerFormat> make_generate_format(const ApiRequest& request,
                                                    const AnswerHead& head);
-std::unique_ptr<AnswerFormat> make_format(const ApiRequest& request, const AnswerHead& head);
 
 }  // namespace lathe

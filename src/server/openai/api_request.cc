@@ -40,27 +40,6 @@ FieldPlace place_of(ApiRoute route) {
                                           : kInGenerate;
 }
 
-std::optional<ApiError> check_tools(const ApiRequest& r) {
-  const bool any = r.tools.is_array();
-  if (r.forces_call() && !any) return bad_field("tool_choice", "tools with it", "none");
-  bool named = !r.tool_choice.is_object();
-  for (std::size_t i = 0; any && i < r.tools.size(); ++i) {
-    const Json& function = r.tools[i]["function"];
-    named = named || function["name"] == r.tool_choice["function"]["name"];
-  }
-  if (!named) {
-    return bad_field("tool_choice.function.name", "the name of one of the tools",
-                     quote(r.tool_choice["function"]["name"].get_ref<const std::string&>()));
-  }
-  if (any && r.tool_choice != "none" && r.constraint) {
-    return ApiError{
-        400, "unsupported_field",
-        r.constraint->path + ": wanted no tools with it, or tool_choice \"none\", got some",
-        r.constraint->path};
-  }
-  return std::nullopt;
-}
-
 // Checks that involve several fields.
 std::optional<ApiError> check_together(const Json& body, const ApiRequest& r) {
   if (r.has_stream_options && !r.stream) {
@@ -125,6 +104,27 @@ bool ApiRequest::wants_strict_calls() const {
       tools, [](const Json& tool) { return tool["function"].value("strict", Json()) == true; });
 }
 
+std::optional<ApiError> check_tools(const ApiRequest& r) {
+  const bool any = r.tools.is_array();
+  if (r.forces_call() && !any) return bad_field("tool_choice", "tools with it", "none");
+  bool named = !r.tool_choice.is_object();
+  for (std::size_t i = 0; any && i < r.tools.size(); ++i) {
+    const Json& function = r.tools[i]["function"];
+    named = named || function["name"] == r.tool_choice["function"]["name"];
+  }
+  if (!named) {
+    return bad_field("tool_choice.function.name", "the name of one of the tools",
+                     quote(r.tool_choice["function"]["name"].get_ref<const std::string&>()));
+  }
+  if (any && r.tool_choice != "none" && r.constraint) {
+    return ApiError{
+        400, "unsupported_field",
+        r.constraint->path + ": wanted no tools with it, or tool_choice \"none\", got some",
+        r.constraint->path};
+  }
+  return std::nullopt;
+}
+
 std::string params_name(const ApiRequest& request, std::size_t prompt) {
   if (request.route != ApiRoute::generate) return "";
   return request.each.empty() ? "sampling_params." : fmt::format("sampling_params[{}].", prompt);
@@ -163,9 +163,10 @@ Result<ApiRequest, ApiError> parse_request(ApiRoute route, std::string_view body
                                            const FieldLimits& limits) {
   const auto json = parse_body(body);
   if (!json) return json.error();
+  const FieldTable& fields = fields_of(place_of(route));
   ApiRequest out;
   out.route = route;
-  if (auto wrong = read_fields(*json, place_of(route), "", limits, out)) return *wrong;
+  if (auto wrong = read_fields(*json, fields, "", limits, out)) return *wrong;
   if (route == ApiRoute::chat) {
     // max_completion_tokens wins, in any order of fields.
     const auto later = json->find("max_completion_tokens");
@@ -174,10 +175,7 @@ Result<ApiRequest, ApiError> parse_request(ApiRoute route, std::string_view body
       out.max_tokens = later->get<std::int32_t>();
     }
   }
-  if (limits.strict && !out.ignored.empty()) {
-    return bad_field(out.ignored[0], "a known name", "an unknown one",
-                     nearest_field(place_of(route), out.ignored[0]));
-  }
+  if (auto wrong = refuse_ignored(out, fields, limits)) return *wrong;
   if (auto wrong = check_together(*json, out)) return *wrong;
   return out;
 }

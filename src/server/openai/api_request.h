@@ -19,7 +19,9 @@ namespace lathe {
 /// chat        /v1/chat/completions
 /// completions /v1/completions
 /// generate    /generate
-#define LATHE_API_ROUTES(X) X(chat) X(completions) X(generate)
+/// responses   /v1/responses
+/// messages    /v1/messages
+#define LATHE_API_ROUTES(X) X(chat) X(completions) X(generate) X(responses) X(messages)
 LATHE_ENUM(ApiRoute, LATHE_API_ROUTES)
 
 /// Text, or the tokens themselves.
@@ -45,8 +47,11 @@ struct AnswerParams {
 
 struct ApiRequest : AnswerParams {
   ApiRoute route = ApiRoute::chat;
+  /// Whether the prompt is `messages` through the chat template; responses and messages translate
+  /// their own forms of messages and tools to chat's.
+  bool is_chat() const { return route != ApiRoute::completions && route != ApiRoute::generate; }
   std::optional<std::string> model;
-  nlohmann::ordered_json messages;   // chat: an array
+  nlohmann::ordered_json messages;   // is_chat(): an array
   std::vector<PromptInput> prompts;  // the others
   bool batch = false;                // prompts came as a list
   // [prompts] if sampling_params was a list, with equal n; empty: all prompts use the request's
@@ -95,6 +100,7 @@ struct ApiRequest : AnswerParams {
   bool incremental = false;
   std::vector<std::string> rids;  // the client's names, echoed
 
+  nlohmann::ordered_json echoed;     // responses: fields of the body that the answer repeats
   std::vector<std::string> ignored;  // names of unknown fields
 };
 
@@ -115,8 +121,11 @@ struct FieldLimits {
 /// objects.
 Result<nlohmann::ordered_json, ApiError> parse_body(std::string_view body);
 
-/// Errors: 400 with the field's path: parse_body()'s; a field that is missing, mistyped, out of
-/// range or unsupported.
+/// Checks tools, tool_choice and constraints against each other. Errors: 400 in chat's names.
+std::optional<ApiError> check_tools(const ApiRequest& request);
+
+/// Of chat, completions and generate. Errors: 400 with the field's path: parse_body()'s; a field
+/// that is missing, mistyped, out of range or unsupported.
 Result<ApiRequest, ApiError> parse_request(ApiRoute route, std::string_view body,
                                            const FieldLimits& limits);
 

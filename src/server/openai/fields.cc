@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/check.h"
 #include "base/edit_distance.h"
 #include "server/openai/constraint_fields.h"
 #include "server/openai/field_readers.h"
@@ -188,7 +189,7 @@ Reader sampling_params() {
       "an object, or a list of one for each prompt",
       [](const Json& value, const FieldContext& at, ApiRequest& out) -> std::optional<ApiError> {
         if (value.is_object()) {
-          return read_fields(value, kInSampling, at.path + ".", at.limits, out);
+          return read_fields(value, fields_of(kInSampling), at.path + ".", at.limits, out);
         }
         if (!value.is_array() || value.empty()) {
           return wrong_value(at, "an object, or a list of one for each prompt", value);
@@ -197,7 +198,8 @@ Reader sampling_params() {
           const std::string path = fmt::format("{}[{}]", at.path, i);
           if (!value[i].is_object()) return wrong_value({path, at.limits}, "an object", value[i]);
           ApiRequest one;
-          if (auto wrong = read_fields(value[i], kInSampling, path + ".", at.limits, one)) {
+          if (auto wrong =
+                  read_fields(value[i], fields_of(kInSampling), path + ".", at.limits, one)) {
             return wrong;
           }
           out.ignored.insert(out.ignored.end(), one.ignored.begin(), one.ignored.end());
@@ -530,11 +532,44 @@ std::string places_text(unsigned places) {
   return out;
 }
 
+FieldTable chosen_fields(FieldPlace place) {
+  FieldTable out;
+  for (const Field& f : request_fields()) {
+    if ((f.places & place) != 0) out.push_back(f);
+  }
+  return out;
+}
+
+// "did you mean NAME?", or "" if no known name is near.
+std::string nearest_field(const FieldTable& fields, std::string_view name) {
+  if (name.size() > 64) return "";
+  std::string_view best;
+  std::size_t least = 3;  // names further away are not suggested
+  for (const Field& f : fields) {
+    const std::size_t d = edit_distance(name, f.name);
+    if (d < least) {
+      least = d;
+      best = f.name;
+    }
+  }
+  return best.empty() ? "" : fmt::format("did you mean {}?", best);
+}
+
+std::string field_line(const Field& f, std::string_view letters) {
+  std::string line = fmt::format("{:28} {}  {}", f.name, letters, f.takes);
+  if (f.absent == "required") line += "; required";
+  if (!f.absent.empty() && f.absent != "required") line += fmt::format("; default {}", f.absent);
+  if (!f.note.empty()) line += fmt::format("; {}", f.note);
+  return line + "\n";
+}
+
+bool is_same(const Field& a, const Field& b) { return a.name == b.name && a.takes == b.takes; }
+
 }  // namespace
 
-const std::vector<Field>& request_fields() {
-  static const std::vector<Field> fields = [] {
-    std::vector<Field> out;
+const FieldTable& request_fields() {
+  static const FieldTable fields = [] {
+    FieldTable out;
     add_prompts(out);
     add_sampling(out);
     add_ends(out);
@@ -548,11 +583,36 @@ const std::vector<Field>& request_fields() {
   return fields;
 }
 
-std::optional<ApiError> read_fields(const Json& object, FieldPlace place, const std::string& prefix,
-                                    const FieldLimits& limits, ApiRequest& out) {
-  // In the table's order, so that the same request is always rejected for the same field.
-  for (const Field& f : request_fields()) {
-    if ((f.places & place) == 0) continue;
+const FieldTable& fields_of(FieldPlace place) {
+  static const FieldTable chat = chosen_fields(kInChat);
+  static const FieldTable completions = chosen_fields(kInCompletions);
+  static const FieldTable generate = chosen_fields(kInGenerate);
+  static const FieldTable sampling = chosen_fields(kInSampling);
+  switch (place) {
+    case kInChat:
+      return chat;
+    case kInCompletions:
+      return completions;
+    case kInGenerate:
+      return generate;
+    case kInSampling:
+      return sampling;
+  }
+  return chat;
+}
+
+Field chat_field(std::string_view name) {
+  const FieldTable& chat = fields_of(kInChat);
+  const auto at =
+      std::find_if(chat.begin(), chat.end(), [&](const Field& f) { return f.name == name; });
+  LATHE_CHECK(at != chat.end(), "chat has no such field");
+  return *at;
+}
+
+std::optional<ApiError> read_fields(const Json& object, const FieldTable& fields,
+                                    const std::string& prefix, const FieldLimits& limits,
+                                    ApiRequest& out) {
+  for (const Field& f : fields) {
     const auto value = object.find(std::string(f.name));
     if (value == object.end() || value->is_null()) continue;
     const std::string path = prefix + std::string(f.name);
@@ -561,36 +621,42 @@ std::optional<ApiError> read_fields(const Json& object, FieldPlace place, const 
   for (const auto& item : object.items()) {
     const std::string& name = item.key();
     const bool known =
-        std::any_of(request_fields().begin(), request_fields().end(),
-                    [&](const Field& f) { return (f.places & place) != 0 && f.name == name; });
+        std::any_of(fields.begin(), fields.end(), [&](const Field& f) { return f.name == name; });
     if (!known) out.ignored.push_back(prefix + name);
   }
   return std::nullopt;
 }
 
-std::string nearest_field(FieldPlace place, std::string_view name) {
-  if (name.size() > 64) return "";
-  std::string_view best;
-  std::size_t least = 3;  // names further away are not suggested
-  for (const Field& f : request_fields()) {
-    if ((f.places & place) == 0) continue;
-    const std::size_t d = edit_distance(name, f.name);
-    if (d < least) {
-      least = d;
-      best = f.name;
-    }
-  }
-  return best.empty() ? "" : fmt::format("did you mean {}?", best);
+std::optional<ApiError> refuse_ignored(const ApiRequest& request, const FieldTable& fields,
+                                       const FieldLimits& limits) {
+  if (!limits.strict || request.ignored.empty()) return std::nullopt;
+  return bad_field(request.ignored[0], "a known name", "an unknown one",
+                   nearest_field(fields, request.ignored[0]));
 }
 
-std::string describe_fields() {
-  std::string out = "C chat, T completions, G generate, S its sampling_params\n\n";
-  for (const Field& f : request_fields()) {
-    std::string line = fmt::format("{:28} {}  {}", f.name, places_text(f.places), f.takes);
-    if (f.absent == "required") line += "; required";
-    if (!f.absent.empty() && f.absent != "required") line += fmt::format("; default {}", f.absent);
-    if (!f.note.empty()) line += fmt::format("; {}", f.note);
-    out += line + "\n";
+std::string describe_fields(std::span<const RouteFields> more) {
+  std::string out = "C chat, T completions, G generate, S its sampling_params";
+  for (const RouteFields& route : more) out += fmt::format(", {} {}", route.letter, route.what);
+  out += "\n\n";
+  const auto letters = [&](const Field& field, bool first) {
+    std::string text = first ? places_text(field.places) : "    ";
+    for (const RouteFields& route : more) {
+      const bool has = std::any_of(route.fields.begin(), route.fields.end(),
+                                   [&](const Field& f) { return is_same(f, field); });
+      text += has ? route.letter : ' ';
+    }
+    return text;
+  };
+  for (const Field& f : request_fields()) out += field_line(f, letters(f, true));
+  FieldTable own;  // of the other routes
+  for (const RouteFields& route : more) {
+    for (const Field& f : route.fields) {
+      const auto same = [&](const Field& other) { return is_same(f, other); };
+      if (std::any_of(request_fields().begin(), request_fields().end(), same)) continue;
+      if (std::any_of(own.begin(), own.end(), same)) continue;
+      out += field_line(f, letters(f, false));
+      own.push_back(f);
+    }
   }
   return out;
 }

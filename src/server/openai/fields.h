@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,17 +39,33 @@ struct Field {
   FieldRead read;
 };
 
-const std::vector<Field>& request_fields();
+using FieldTable = std::vector<Field>;
 
-/// Reads an object's fields into `out`. `prefix` precedes their names in messages.
-std::optional<ApiError> read_fields(const nlohmann::ordered_json& object, FieldPlace place,
+/// Of the routes chat, completions and generate.
+const FieldTable& request_fields();
+/// Those of a place.
+const FieldTable& fields_of(FieldPlace place);
+/// Chat's field of that name, for a route of another protocol that has it, too.
+Field chat_field(std::string_view name);
+
+/// Reads an object's fields into `out`, in the table's order, so that the same request is always
+/// rejected for the same field. `prefix` precedes their names in messages.
+std::optional<ApiError> read_fields(const nlohmann::ordered_json& object, const FieldTable& fields,
                                     const std::string& prefix, const FieldLimits& limits,
                                     ApiRequest& out);
 
-/// "did you mean NAME?", or "" if no known name is near.
-std::string nearest_field(FieldPlace place, std::string_view name);
+/// With --strict-fields an unknown field is an error, with a hint at the nearest known one.
+std::optional<ApiError> refuse_ignored(const ApiRequest& request, const FieldTable& fields,
+                                       const FieldLimits& limits);
 
-/// The table as text, a line per field.
-std::string describe_fields();
+/// Fields of a route that has a table of its own.
+struct RouteFields {
+  char letter;
+  std::string_view what;
+  const FieldTable& fields;
+};
+
+/// The tables as text, a line per field.
+std::string describe_fields(std::span<const RouteFields> more = {});
 
 }  // namespace lathe

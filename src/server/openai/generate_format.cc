@@ -33,6 +33,10 @@ class GenerateFormat : public AnswerFormat {
   }
 
   void close(std::span<const Choice>, const RequestTimes&, std::string&) override {}
+  void fail(const ApiError& error, std::string& out) override {
+    out += "data: " + error.body() + "\n\n";
+  }
+  std::string_view last() const override { return kDone; }
 
   std::string whole(std::span<Choice> choices, const RequestTimes& times) override {
     ended_ = times.ended;

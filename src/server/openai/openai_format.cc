@@ -37,6 +37,11 @@ class OpenAiFormat : public AnswerFormat {
     out += "\n\n";
   }
 
+  void fail(const ApiError& error, std::string& out) override {
+    out += "data: " + error.body() + "\n\n";
+  }
+  std::string_view last() const override { return kDone; }
+
  protected:
   // Writes an event with one choice; `write` adds the choice's members.
   template <class Write>
@@ -315,18 +320,6 @@ std::unique_ptr<AnswerFormat> make_chat_format(const ApiRequest& request, const 
 std::unique_ptr<AnswerFormat> make_completion_format(const ApiRequest& request,
                                                      const AnswerHead& head) {
   return std::make_unique<CompletionFormat>(request, head);
-}
-
-std::unique_ptr<AnswerFormat> make_format(const ApiRequest& request, const AnswerHead& head) {
-  switch (request.route) {
-    case ApiRoute::chat:
-      return make_chat_format(request, head);
-    case ApiRoute::completions:
-      return make_completion_format(request, head);
-    case ApiRoute::generate:
-      return make_generate_format(request, head);
-  }
-  return nullptr;
 }
 
 }  // namespace lathe

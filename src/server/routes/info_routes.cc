@@ -127,6 +127,23 @@ void detokenize_route(RouteCall c) {
   });
 }
 
+void count_tokens_route(RouteCall c) {
+  Service& service = c.service;
+  service.work(c.reply, [&service, body = std::move(c.request.body), reply = c.reply,
+                         model = service.shared_model()](const Service::StopFlag& stop) {
+    auto out = std::make_shared<Result<CountedTokens, ApiError>>(
+        count_tokens(body, *model, service.options(), &stop));
+    return [&service, reply, out] {
+      if (!*out) {
+        reply->error(out->error());
+        return;
+      }
+      service.report_ignored((*out)->ignored, *reply);
+      reply->json(fmt::format(R"({{"input_tokens":{}}})", (*out)->count));
+    };
+  });
+}
+
 void tokenizer_info_route(RouteCall c) {
   const nlohmann::json& config = c.service.model().tokenizer_config;
   Json out;

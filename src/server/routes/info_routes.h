@@ -8,6 +8,7 @@ namespace lathe {
 void models_route(RouteCall call);
 void tokenize_route(RouteCall call);
 void detokenize_route(RouteCall call);
+void count_tokens_route(RouteCall call);
 void tokenizer_info_route(RouteCall call);
 void health_route(RouteCall call);
 void ready_route(RouteCall call);

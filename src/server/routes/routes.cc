@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "server/messages/message_error.h"
 #include "server/routes/info_routes.h"
 #include "server/service/service.h"
 
@@ -18,9 +19,22 @@ void generate(RouteCall c) {
   c.service.generate(ApiRoute::generate, std::move(c.request.body), c.reply);
 }
 
+void create_response(RouteCall c) {
+  c.service.generate(ApiRoute::responses, std::move(c.request.body), c.reply);
+}
+void create_message(RouteCall c) {
+  c.service.generate(ApiRoute::messages, std::move(c.request.body), c.reply);
+}
+
 constexpr ServerRoute kRoutes[] = {
     {"/v1/chat/completions", "POST", RouteAuth::key, true, "chat completion", chat},
     {"/v1/completions", "POST", RouteAuth::key, true, "text completion", completions},
+    {"/v1/responses", "POST", RouteAuth::key, true, "a response in OpenAI's newer shape",
+     create_response},
+    {"/v1/messages", "POST", RouteAuth::key, true, "a message in Anthropic's shape", create_message,
+     anthropic::error_body},
+    {"/v1/messages/count_tokens", "POST", RouteAuth::key, true, "the tokens of such a request",
+     count_tokens_route, anthropic::error_body},
     {"/generate", "POST PUT", RouteAuth::key, true, "text completion in SGLang's shape", generate},
     {"/v1/models /v1/models/{id}", "GET", RouteAuth::key, true, "the model's names", models_route},
     {"/tokenize /v1/tokenize", "POST", RouteAuth::key, true, "prompt or messages to tokens",
@@ -87,12 +101,10 @@ std::string allowed_methods(const ServerRoute& route) {
 
 void wrong_method(const ServerRoute& route, const HttpRequest& request, Reply& reply) {
   const std::string allowed = allowed_methods(route);
-  HttpResponse response =
-      ApiError{405, "method_not_allowed",
-               fmt::format("method: wanted {}, got {}", allowed, request.method.substr(0, 20)), ""}
-          .response();
-  response.headers.push_back({"Allow", allowed});
-  reply.send(std::move(response));
+  reply.add_headers({{"Allow", allowed}});
+  reply.error({405, "method_not_allowed",
+               fmt::format("method: wanted {}, got {}", allowed, request.method.substr(0, 20)),
+               ""});
 }
 
 // Answers CORS preflight requests from allowed origins.
@@ -101,10 +113,11 @@ bool answer_preflight(const AccessRules& access, const ServerRoute& route,
   if (request.method != "OPTIONS" || cors_headers(access, request).empty()) return false;
   HttpResponse response;
   response.status = 204;
-  response.headers = {
-      {"Access-Control-Allow-Methods", allowed_methods(route)},
-      {"Access-Control-Allow-Headers", "Authorization, Content-Type, X-Api-Key, X-Request-Id"},
-      {"Access-Control-Max-Age", "600"}};
+  response.headers = {{"Access-Control-Allow-Methods", allowed_methods(route)},
+                      {"Access-Control-Allow-Headers",
+                       "Authorization, Content-Type, X-Api-Key, X-Request-Id, "
+                       "Anthropic-Version, Anthropic-Beta"},
+                      {"Access-Control-Max-Age", "600"}};
   reply.send(std::move(response));
   return true;
 }
@@ -164,8 +177,14 @@ bool reads_body(const Service& service, const HttpRequest& request) {
          !check_origin(service.access(), request) && !refuse_head(service, *route, request);
 }
 
+Reply::ErrorBody error_body(std::string_view path) {
+  const ServerRoute* route = find_route(path);
+  return route != nullptr ? route->error_body : nullptr;
+}
+
 void dispatch(Service& service, HttpRequest request, std::shared_ptr<Reply> reply) {
   const AccessRules& access = service.access();
+  reply->set_error_body(error_body(request.path));
   if (const auto error = check_origin(access, request)) {
     reply->error(*error);
     return;

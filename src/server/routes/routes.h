@@ -27,6 +27,7 @@ struct ServerRoute {
   bool needs_model;
   std::string_view what;
   void (*call)(RouteCall call);
+  Reply::ErrorBody error_body = nullptr;  // null: OpenAI's
 };
 
 std::span<const ServerRoute> server_routes();
@@ -40,6 +41,9 @@ std::string_view route_name(const ServerRoute& route);
 /// Whether dispatch() would accept a request's head, so that its body is worth reading. Called from
 /// any thread.
 bool reads_body(const Service& service, const HttpRequest& request);
+
+/// The form of the errors of the route with that path; null: OpenAI's. Called from any thread.
+Reply::ErrorBody error_body(std::string_view path);
 
 /// Calls the route's handler, or rejects the request: 404, 405, 401, 503 while loading.
 void dispatch(Service& service, HttpRequest request, std::shared_ptr<Reply> reply);

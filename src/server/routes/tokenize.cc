@@ -5,8 +5,11 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "server/messages/message_request.h"
 #include "server/openai/answer_json.h"
 #include "server/openai/field_readers.h"
+#include "server/service/prepare.h"
+#include "server/service/protocol.h"
 #include "server/service/render_chat.h"
 
 namespace lathe {
@@ -27,10 +30,6 @@ Result<std::vector<std::int32_t>, ApiError> encode_messages(const std::string& b
                                                             const ServerOptions& options,
                                                             bool special,
                                                             const std::atomic<bool>* stop) {
-  if (model.chat == nullptr) {
-    return ApiError{400, "template_error",
-                    "messages: wanted a model with a chat template, got one without", "messages"};
-  }
   FieldLimits limits = options.fields;
   limits.strict = false;  // this route has fields of its own
   const auto request = parse_request(ApiRoute::chat, body, limits);
@@ -128,6 +127,19 @@ Result<std::string, ApiError> detokenize(const std::string& body, const ServedMo
   JsonWriter writer(out);
   writer.begin_object().key("prompt").string(text).key("text").string(text).end_object();
   return out;
+}
+
+Result<CountedTokens, ApiError> count_tokens(const std::string& body, const ServedModel& model,
+                                             const ServerOptions& options,
+                                             const std::atomic<bool>* stop) {
+  auto request = anthropic::parse_request(body, options.fields, /*counts=*/true);
+  if (!request) return request.error();
+  if (request->model) {
+    if (auto wrong = check_model(*request->model, options)) return *wrong;
+  }
+  const auto prompt = encode_chat(*request, model, options, /*add_special_tokens=*/false, stop);
+  if (!prompt) return own_names(ApiRoute::messages, prompt.error());
+  return CountedTokens{std::ssize(prompt->tokens), std::move(request->ignored)};
 }
 
 }  // namespace lathe

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/service/protocol.h"
+
 namespace lathe {
 namespace {
 
@@ -224,10 +226,13 @@ void LiveAnswer::emit(std::size_t i) {
     part.calls.clear();
   };
   if (all) {
+    for (const AnswerCall& call : part.calls) {
+      choice.calls.push_back(call);
+      choice.calls.back().call.text_before += choice.text.size();
+    }
     choice.text += part.pending.content;
     choice.reasoning += part.pending.reasoning;
     choice.tokens.insert(choice.tokens.end(), part.tokens.begin(), part.tokens.end());
-    choice.calls.insert(choice.calls.end(), part.calls.begin(), part.calls.end());
   }
   if (!request_.api.stream) {
     told();
@@ -286,15 +291,21 @@ void LiveAnswer::flush() {
   }
   if (open_ > 0) return;
   ended_ = true;
-  reply_->write("data: [DONE]\n\n");
+  if (const std::string_view last = format_->last(); !last.empty()) reply_->write(last);
   reply_->end_stream();
 }
 
 void LiveAnswer::fail(const ApiError& error) {
   if (ended_) return;
   ended_ = true;
-  if (!out_.empty() && reply_->streaming()) reply_->write(out_);
-  reply_->error(error);
+  if (!reply_->streaming()) {
+    reply_->error(error);
+    return;
+  }
+  format_->fail(error, out_);
+  reply_->fail_stream(error, out_);
+  if (const std::string_view last = format_->last(); !last.empty()) reply_->write(last);
+  reply_->end_stream();
 }
 
 void LiveAnswer::keep_alive() {

@@ -8,6 +8,7 @@
 #include "kernels/philox.h"
 #include "ops/sampling_params.h"
 #include "server/openai/text_offsets.h"
+#include "server/service/protocol.h"
 #include "server/service/render_chat.h"
 
 namespace lathe {
@@ -18,14 +19,13 @@ constexpr std::int64_t kMostEntries =
 
 std::int64_t default_max_tokens(ApiRoute route, std::int64_t room) {
   switch (route) {
-    case ApiRoute::chat:
-      return room;
     case ApiRoute::completions:
       return std::min<std::int64_t>(16, room);
     case ApiRoute::generate:
       return std::min<std::int64_t>(128, room);
+    default:
+      return room;
   }
-  return room;
 }
 
 // Keeps the last tokens of a prompt that truncate_prompt_tokens finds too long, as vLLM does.
@@ -150,7 +150,7 @@ std::optional<ApiError> set_markup(const ServedModel& model, const std::string& 
 
 // Where prompt i is in the request: "messages", "prompt[2]", "input_ids".
 std::string prompt_path(const ApiRequest& api, std::size_t i, bool is_text) {
-  if (api.route == ApiRoute::chat) return "messages";
+  if (api.is_chat()) return "messages";
   const std::string name = api.route == ApiRoute::completions ? "prompt"
                            : is_text                          ? "text"
                                                               : "input_ids";
@@ -174,13 +174,7 @@ std::optional<ApiError> encode_prompts(const ServedModel& model, const ServerOpt
     out.prompts.back().count = std::ssize(out.prompts.back().tokens);
     out.prompt_tokens += out.prompts.back().count;
   };
-  if (api.route == ApiRoute::chat) {
-    if (model.chat == nullptr) {
-      return ApiError{400, "template_error",
-                      "messages: wanted a model with a chat template, got one without; "
-                      "--chat-template FILE, or /v1/completions",
-                      "messages"};
-    }
+  if (api.is_chat()) {
     auto prompt = encode_chat(api, model, options, /*add_special_tokens=*/false, stop);
     if (!prompt) return prompt.error();
     if (auto wrong = set_markup(model, prompt->text, out)) return wrong;
@@ -378,7 +372,7 @@ std::optional<ApiError> fit_logprobs(const PreparedRequest& out) {
   const std::int64_t entries = positions * api.n * top;  // far below 2^63
   if (entries <= kMostEntries) return std::nullopt;
   const std::string field = [&] {
-    if (api.route == ApiRoute::chat) return "top_logprobs";
+    if (api.is_chat()) return "top_logprobs";
     if (api.route == ApiRoute::completions) {
       return api.prompt_logprobs ? "prompt_logprobs" : "logprobs";
     }
@@ -436,7 +430,9 @@ std::optional<ApiError> fit_lengths(const ServedModel& model, const ServerOption
     std::int64_t asked = std::max<std::int64_t>(1, wanted.value_or(1));
     if (prompt + 1 > model.capacity) return long_prompt(model, api, i, prompt);
     const std::int64_t room = model.capacity - prompt;
-    if (options.clamp_max_tokens && room >= 1) asked = std::min(asked, room);
+    // Anthropic's max_tokens is required, so the context may end an answer before.
+    const bool clamps = options.clamp_max_tokens || api.route == ApiRoute::messages;
+    if (clamps && room >= 1) asked = std::min(asked, room);
     if (prompt + asked > model.capacity) {
       const std::string field =
           params_name(api, i) + (api.route == ApiRoute::generate ? "max_new_tokens" : "max_tokens");
@@ -484,6 +480,27 @@ SamplingParams sampling_of(const ServedModel& model, const ServerOptions& option
   return out;
 }
 
+// What follows the body's own checks.
+std::optional<ApiError> complete(const ServedModel& model, const ServerOptions& options,
+                                 const std::atomic<bool>* stop, PreparedRequest& out) {
+  if (auto wrong = encode_prompts(model, options, stop, out)) return wrong;
+  if (auto wrong = fit_lists(out.api)) return wrong;
+  for (std::size_t i = 0; i < out.prompts.size(); ++i) {
+    out.sampling.push_back(sampling_of(model, options, out.api, out.api.params(i)));
+  }
+  if (auto wrong = fit_lengths(model, options, out)) return wrong;
+  if (auto wrong = fit_queue(options, out.api)) return wrong;
+  for (const SamplingParams& params : out.sampling) {
+    if (const auto ok = check_sampling_params(params, model.vocab, model.eos); !ok) {
+      return bad_field(ok.error());
+    }
+  }
+  if (auto wrong = set_token_lists(model, out)) return wrong;
+  if (auto wrong = compile_grammars(model, options, stop, out)) return wrong;
+  if (auto wrong = check_first_tokens(model, out)) return wrong;
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<ApiError> check_model(const std::string& model, const ServerOptions& options) {
@@ -517,28 +534,14 @@ Result<PreparedRequest, ApiError> prepare(ApiRoute route, const std::string& bod
                                           const ServedModel& model, const ServerOptions& options,
                                           const std::atomic<bool>* stop) {
   const auto start = std::chrono::steady_clock::now();
-  auto api = parse_request(route, body, options.fields);
+  auto api = read_request(route, body, options.fields);
   if (!api) return api.error();
   PreparedRequest out;
   out.api = std::move(*api);
   if (out.api.model) {
     if (auto wrong = check_model(*out.api.model, options)) return *wrong;
   }
-  if (auto wrong = encode_prompts(model, options, stop, out)) return *wrong;
-  if (auto wrong = fit_lists(out.api)) return *wrong;
-  for (std::size_t i = 0; i < out.prompts.size(); ++i) {
-    out.sampling.push_back(sampling_of(model, options, out.api, out.api.params(i)));
-  }
-  if (auto wrong = fit_lengths(model, options, out)) return *wrong;
-  if (auto wrong = fit_queue(options, out.api)) return *wrong;
-  for (const SamplingParams& params : out.sampling) {
-    if (const auto ok = check_sampling_params(params, model.vocab, model.eos); !ok) {
-      return bad_field(ok.error());
-    }
-  }
-  if (auto wrong = set_token_lists(model, out)) return *wrong;
-  if (auto wrong = compile_grammars(model, options, stop, out)) return *wrong;
-  if (auto wrong = check_first_tokens(model, out)) return *wrong;
+  if (auto wrong = complete(model, options, stop, out)) return own_names(route, std::move(*wrong));
   out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return out;
 }

@@ -180,6 +180,12 @@ std::vector<std::size_t> take_breaks(std::string& text) {
 Result<ChatPrompt, ApiError> encode_chat(const ApiRequest& request, const ServedModel& model,
                                          const ServerOptions& options, bool add_special_tokens,
                                          const std::atomic<bool>* stop) {
+  if (model.chat == nullptr) {
+    return ApiError{400, "template_error",
+                    "messages: wanted a model with a chat template, got one without; "
+                    "--chat-template FILE, or /v1/completions",
+                    "messages"};
+  }
   ApiRequest plain;
   if (options.plain_content) {
     plain = request;

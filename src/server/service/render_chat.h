@@ -29,8 +29,8 @@ struct ChatPrompt {
 
 /// render_chat() by the model's template, and its tokens. With --no-special-tokens-in-content,
 /// names of added tokens in the texts of messages other than the assistant's are ordinary text.
-/// Errors: render_chat()'s; tokenizer_error, also where `stop` was set meanwhile, which ends a long
-/// call. Precondition: the model has a template.
+/// Errors: render_chat()'s; template_error for a model without a template; tokenizer_error, also
+/// where `stop` was set meanwhile, which ends a long call.
 Result<ChatPrompt, ApiError> encode_chat(const ApiRequest& request, const ServedModel& model,
                                          const ServerOptions& options, bool add_special_tokens,
                                          const std::atomic<bool>* stop);

@@ -36,15 +36,20 @@ void Reply::text(std::string body) {
   send(std::move(response));
 }
 
-void Reply::error(const ApiError& error) {
+void Reply::count(const ApiError& error) {
   ++metrics_->refused[fmt::format("code=\"{}\"", error.code)];
-  if (!streaming_) {
-    send(error.response());
-    return;
-  }
-  write("data: " + error.body() + "\n\n");
-  write("data: [DONE]\n\n");
-  end_stream();
+}
+
+void Reply::error(const ApiError& error) {
+  count(error);
+  HttpResponse response = error.response();
+  if (error_body_ != nullptr) response.body = error_body_(error, request_id());
+  send(std::move(response));
+}
+
+void Reply::fail_stream(const ApiError& error, std::string_view events) {
+  count(error);
+  write(events);
 }
 
 void Reply::begin_stream() {

@@ -33,12 +33,18 @@ class Reply {
   void send(HttpResponse response);
   void json(std::string body);
   void text(std::string body);
+  /// Precondition: no stream has begun.
   void error(const ApiError& error);
+  /// The form of the bodies of errors; without it OpenAI's.
+  using ErrorBody = std::string (*)(const ApiError& error, std::string_view request_id);
+  void set_error_body(ErrorBody body) { error_body_ = body; }
 
   void begin_stream();
   bool streaming() const { return streaming_; }
   void write(std::string_view chunk) { answer_->write(chunk); }
   void end_stream() { answer_->end_stream(); }
+  /// Writes `events`, the last of which tells the error.
+  void fail_stream(const ApiError& error, std::string_view events);
 
   bool gone() const { return answer_->gone(); }
   void on_gone(std::function<void(ClientEnd)> call) { answer_->on_gone(std::move(call)); }
@@ -49,11 +55,13 @@ class Reply {
 
  private:
   void count(int status);
+  void count(const ApiError& error);
 
   std::shared_ptr<HttpAnswer> answer_;
   Metrics* metrics_;
   std::string_view route_ = "other";
   Caller caller_;
+  ErrorBody error_body_ = nullptr;
   std::vector<HttpHeader> headers_;
   bool streaming_ = false;
   int status_ = 0;

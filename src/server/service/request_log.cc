@@ -54,7 +54,7 @@ Json parameters_of(const LiveAnswer& answer) {
 }
 
 Json prompts_of(const ApiRequest& api) {
-  if (api.route == ApiRoute::chat) return api.messages;
+  if (api.is_chat()) return api.messages;
   Json out = Json::array();
   for (const PromptInput& p : api.prompts) out.push_back(p.is_text ? Json(p.text) : Json());
   return out;

@@ -11,6 +11,7 @@
 #include "base/print.h"
 #include "base/thread_name.h"
 #include "engine/runner/rank_group.h"
+#include "server/service/protocol.h"
 #include "server/service/request_log.h"
 
 namespace lathe {
@@ -19,18 +20,6 @@ namespace {
 // Events handled in one batch, about a millisecond of work; other requests are served in between.
 constexpr std::size_t kEventsInOneGo = 128;
 constexpr std::int64_t kStepsPerLine = 40;  // steps per log line
-
-std::string_view id_prefix(ApiRoute route) {
-  switch (route) {
-    case ApiRoute::chat:
-      return "chatcmpl-";
-    case ApiRoute::completions:
-      return "cmpl-";
-    case ApiRoute::generate:
-      return "";
-  }
-  return "";
-}
 
 // Echoes a client's id if its characters are safe.
 std::string request_id(const HttpRequest& request) {
@@ -76,14 +65,12 @@ ApiError no_memory() { return {500, "engine_error", "the server is out of memory
 }  // namespace
 
 Service::Service(const ServerOptions& options, std::unique_ptr<HttpServer> http,
-                 const Tokenizer& tokenizer, const ChatTemplateFile* chat, Dispatch dispatch,
-                 ReadsBody reads_body)
+                 const Tokenizer& tokenizer, const ChatTemplateFile* chat, Routes routes)
     : options_(options),
       http_(std::move(http)),
       tokenizer_(tokenizer),
       chat_(chat),
-      dispatch_(dispatch),
-      reads_body_(reads_body),
+      routes_(routes),
       created_(std::time(nullptr)),
       workers_(std::make_unique<Workers>(options.worker_threads)) {
   access_.api_keys = options.api_keys;
@@ -101,14 +88,20 @@ void Service::run() {
   handler.request = [this](HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
     handle(std::move(request), std::move(answer));
   };
-  handler.reads_body = [this](const HttpRequest& request) { return reads_body_(*this, request); };
+  handler.reads_body = [this](const HttpRequest& request) {
+    return routes_.reads_body(*this, request);
+  };
   handler.refused = [this](int status, std::string_view code) {
     ++metrics_.refused[fmt::format("code=\"{}\"", code)];
     ++metrics_.http_responses[fmt::format("route=\"other\",status=\"{}\"", status)];
   };
-  handler.error = [](int status, std::string_view code, std::string message) {
-    HttpResponse response = ApiError{status, code, std::move(message), ""}.response();
-    response.headers.push_back({"X-Request-Id", random_hex(16)});
+  handler.error = [this](std::string_view path, int status, std::string_view code,
+                         std::string message) {
+    const ApiError error{status, code, std::move(message), ""};
+    const std::string id = random_hex(16);
+    HttpResponse response = error.response();
+    if (const auto body = routes_.error_body(path)) response.body = body(error, id);
+    response.headers.push_back({"X-Request-Id", id});
     return response;
   };
   handler.tick = [this] { tick(); };
@@ -178,7 +171,7 @@ void Service::handle(HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
       log_response(options_, method, path, id, status, took.count());
     });
   }
-  dispatch_(*this, std::move(request), std::move(reply));
+  routes_.dispatch(*this, std::move(request), std::move(reply));
 }
 
 void Service::work(std::shared_ptr<Reply> reply,
@@ -283,9 +276,7 @@ void Service::submit(PreparedRequest prepared, std::shared_ptr<Reply> reply,
     return;
   }
   metrics_.tokenize_seconds.add(prepared.seconds);
-  const auto& ignored = prepared.api.ignored;
-  metrics_.ignored_fields += std::ssize(ignored);
-  if (!ignored.empty()) reply->add_headers({{"X-Lathe-Ignored", ignored_header(ignored)}});
+  report_ignored(prepared.api.ignored, *reply);
   AnswerHead head;
   head.id = std::string(id_prefix(prepared.api.route)) + random_hex(16);
   head.created = std::time(nullptr);
@@ -317,6 +308,11 @@ void Service::submit(PreparedRequest prepared, std::shared_ptr<Reply> reply,
       reply->error(error);
     }
   }
+}
+
+void Service::report_ignored(const std::vector<std::string>& names, Reply& reply) {
+  metrics_.ignored_fields += std::ssize(names);
+  if (!names.empty()) reply.add_headers({{"X-Lathe-Ignored", ignored_header(names)}});
 }
 
 void Service::count_waiting(Live& live, std::int64_t choices, std::int64_t tokens) {

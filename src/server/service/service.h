@@ -39,9 +39,17 @@ class Service {
   /// Whether a request's body is worth reading, by its head; called from any thread.
   using ReadsBody = bool (*)(const Service& service, const HttpRequest& request);
 
+  /// The form of a path's errors; called from any thread.
+  using FindErrorBody = Reply::ErrorBody (*)(std::string_view path);
+
+  struct Routes {
+    Dispatch dispatch;
+    ReadsBody reads_body;
+    FindErrorBody error_body;
+  };
+
   Service(const ServerOptions& options, std::unique_ptr<HttpServer> http,
-          const Tokenizer& tokenizer, const ChatTemplateFile* chat, Dispatch dispatch,
-          ReadsBody reads_body);
+          const Tokenizer& tokenizer, const ChatTemplateFile* chat, Routes routes);
   ~Service();
 
   /// Runs the serving thread; returns when the server has ended.
@@ -81,6 +89,8 @@ class Service {
   void generate(ApiRoute route, std::string body, std::shared_ptr<Reply> reply, int seconds = 0);
   /// Ends requests named `rid`, or all. A caller without the admin key ends its own.
   std::optional<ApiError> abort(const std::string& rid, bool all, const Caller& caller);
+  /// Names a request's unknown fields in its answer's head, and counts them.
+  void report_ignored(const std::vector<std::string>& names, Reply& reply);
   void flush_cache(double timeout, std::shared_ptr<Reply> reply);
   std::string metrics_page();
 
@@ -133,8 +143,7 @@ class Service {
   std::unique_ptr<HttpServer> http_;
   const Tokenizer& tokenizer_;
   const ChatTemplateFile* chat_;
-  Dispatch dispatch_;
-  ReadsBody reads_body_;
+  Routes routes_;
   AccessRules access_;
   std::int64_t created_;
 

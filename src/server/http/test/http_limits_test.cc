@@ -402,7 +402,9 @@ TEST(HttpLimits, E2WithoutMemoryAConnectionEnds) {
     ASSERT_TRUE(bound);
     HttpServer& server = **bound;
     HttpHandler handler;
-    handler.error = [](int, std::string_view, std::string) { return HttpResponse(); };
+    handler.error = [](std::string_view, int, std::string_view, std::string) {
+      return HttpResponse();
+    };
     handler.request = [](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
       if (request.path == "/big") throw std::bad_alloc();
       answer->send(HttpResponse());

@@ -16,7 +16,10 @@ struct Scene {
     head.prompts[0].count = 7;
     choice.completion_tokens = 3;
   }
-  std::unique_ptr<AnswerFormat> format() { return make_format(request, head); }
+  std::unique_ptr<AnswerFormat> format() {
+    return request.route == ApiRoute::completions ? make_completion_format(request, head)
+                                                  : make_chat_format(request, head);
+  }
   ApiRequest request;
   AnswerHead head;
   Choice choice;

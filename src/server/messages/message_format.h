@@ -1,0 +1,13 @@
+// Answers of /v1/messages.
+#pragma once
+
+#include <memory>
+
+#include "server/openai/answer.h"
+
+namespace lathe::anthropic {
+
+/// `request` and `head` outlive the format.
+std::unique_ptr<AnswerFormat> make_format(const ApiRequest& request, const AnswerHead& head);
+
+}  // namespace lathe::anthropic

@@ -1,0 +1,39 @@
+// ChatHistory: builds chat's list of messages from the items of another protocol.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+
+namespace lathe {
+
+/// What the assistant says, thinks and calls between two other messages becomes one message, as
+/// chat templates expect.
+class ChatHistory {
+ public:
+  /// Adds a message of a user or of the system. System messages at the beginning become one.
+  void add(std::string_view role, std::string text);
+  void add_answer(std::string_view text);
+  void add_reasoning(std::string_view text);
+  /// `arguments`: a JSON object, or its text.
+  void add_call(const std::string& id, const std::string& name, nlohmann::ordered_json arguments);
+  /// Adds the result of a call. False, and nothing added: there is no such call.
+  bool add_result(const std::string& id, std::string text);
+
+  bool empty() const { return messages_.empty(); }
+  /// Whether the last message is the assistant's.
+  bool ends_with_answer() const { return answering_; }
+  /// Whether that message has calls.
+  bool ends_with_calls() const { return answering_ && messages_.back().contains("tool_calls"); }
+  nlohmann::ordered_json take() { return std::move(messages_); }
+
+ private:
+  void append(const char* name, std::string_view text);
+
+  nlohmann::ordered_json messages_ = nlohmann::ordered_json::array();
+  bool answering_ = false;  // the last message is the assistant's
+  std::unordered_set<std::string> calls_;
+};
+
+}  // namespace lathe

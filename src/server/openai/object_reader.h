@@ -1,0 +1,31 @@
+// Helpers that read the objects inside a request's fields.
+#pragma once
+
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "server/openai/api_error.h"
+
+namespace lathe {
+
+/// A member that must be a string.
+Result<std::string, ApiError> read_string(const nlohmann::ordered_json& object, const char* name,
+                                          const std::string& path);
+/// As read_string(), or "" if it is null or absent.
+Result<std::string, ApiError> read_optional_string(const nlohmann::ordered_json& object,
+                                                   const char* name, const std::string& path);
+
+/// Adds the paths of members that are not among `known` to `ignored`. Null members are absent.
+void note_unknown(const nlohmann::ordered_json& object,
+                  std::initializer_list<std::string_view> known, const std::string& path,
+                  std::vector<std::string>& ignored);
+
+/// 400 unsupported_field: `path` says something that this server does not have.
+ApiError not_offered(const std::string& path, std::string_view wanted,
+                     const nlohmann::ordered_json& got, std::string_view hint = "");
+
+}  // namespace lathe

@@ -1,0 +1,156 @@
+#include "server/responses/input_items.h"
+
+#include <fmt/format.h>
+
+#include "base/json_digits.h"
+#include "server/openai/field_readers.h"
+#include "server/openai/object_reader.h"
+
+namespace lathe::responses_api {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Wrong = std::optional<ApiError>;
+
+struct Place {
+  const std::string& path;
+  ChatHistory& history;
+  std::vector<std::string>& ignored;
+};
+
+// Text, or a list of text parts. `each` gets the text of every part.
+template <class Each>
+Wrong read_texts(const Json& object, const char* name, const Place& at, const Each& each) {
+  const std::string path = at.path + "." + name;
+  const Json content = object.value(name, Json());
+  if (content.is_string()) {
+    each(content.get_ref<const std::string&>());
+    return std::nullopt;
+  }
+  if (!content.is_array()) {
+    return bad_field(path, "text, or a list of parts",
+                     content.is_null() ? "nothing" : excerpt(content));
+  }
+  for (std::size_t i = 0; i < content.size(); ++i) {
+    const Json& part = content[i];
+    const std::string here = fmt::format("{}[{}]", path, i);
+    if (!part.is_object()) return bad_field(here, "a part", excerpt(part));
+    const Json type = part.value("type", Json());
+    const bool refusal = type == "refusal";
+    if (!refusal && type != "input_text" && type != "output_text" && type != "text" &&
+        type != "reasoning_text" && type != "summary_text") {
+      return not_offered(here + ".type", "\"input_text\" or \"output_text\"", type,
+                         "this server reads text alone");
+    }
+    auto text = read_string(part, refusal ? "refusal" : "text", here);
+    if (!text) return text.error();
+    note_unknown(part, {"type", "text", "refusal", "annotations", "logprobs"}, here, at.ignored);
+    each(*text);
+  }
+  return std::nullopt;
+}
+
+Wrong read_message(const Json& item, const Place& at) {
+  auto role = read_string(item, "role", at.path);
+  if (!role) return role.error();
+  note_unknown(item, {"type", "id", "role", "content", "status", "phase"}, at.path, at.ignored);
+  if (*role == "assistant") {
+    at.history.add_answer("");
+    return read_texts(item, "content", at,
+                      [&](const std::string& text) { at.history.add_answer(text); });
+  }
+  if (*role == "developer") role = std::string("system");
+  if (*role != "user" && *role != "system") {
+    return bad_field(at.path + ".role", "user, assistant, system or developer", excerpt(*role));
+  }
+  std::string all;
+  bool first = true;
+  auto wrong = read_texts(item, "content", at, [&](const std::string& text) {
+    if (!std::exchange(first, false)) all += '\n';
+    all += text;
+  });
+  if (wrong) return wrong;
+  at.history.add(*role, std::move(all));
+  return std::nullopt;
+}
+
+Wrong read_call(const Json& item, const Place& at) {
+  auto id = read_string(item, "call_id", at.path);
+  if (!id) return id.error();
+  auto name = read_string(item, "name", at.path);
+  if (!name) return name.error();
+  auto arguments = read_optional_string(item, "arguments", at.path);
+  if (!arguments) return arguments.error();
+  note_unknown(item, {"type", "id", "call_id", "name", "arguments", "status"}, at.path, at.ignored);
+  const bool none = arguments->find_first_not_of(" \t\r\n") == std::string::npos;
+  if (!none && !read_json_digits(*arguments).is_object()) {
+    return bad_field(at.path + ".arguments", "a JSON object in a string", excerpt(*arguments));
+  }
+  at.history.add_call(*id, *name, std::move(*arguments));
+  return std::nullopt;
+}
+
+Wrong read_output(const Json& item, const Place& at) {
+  auto id = read_string(item, "call_id", at.path);
+  if (!id) return id.error();
+  note_unknown(item, {"type", "id", "call_id", "output", "status"}, at.path, at.ignored);
+  std::string all;
+  bool first = true;
+  auto wrong = read_texts(item, "output", at, [&](const std::string& text) {
+    if (!std::exchange(first, false)) all += '\n';
+    all += text;
+  });
+  if (wrong) return wrong;
+  if (at.history.add_result(*id, std::move(all))) return std::nullopt;
+  return bad_field(at.path + ".call_id", "the call_id of a function_call before it", excerpt(*id));
+}
+
+// The reasoning's own text, or else its summary.
+Wrong read_reasoning(const Json& item, const Place& at) {
+  note_unknown(item, {"type", "id", "summary", "content", "encrypted_content", "status"}, at.path,
+               at.ignored);
+  bool any = false;
+  for (const char* name : {"content", "summary"}) {
+    const Json texts = item.value(name, Json());
+    if (any || texts.is_null() || texts.empty()) continue;
+    auto wrong = read_texts(item, name, at, [&](const std::string& text) {
+      any = true;
+      at.history.add_reasoning(text);
+    });
+    if (wrong) return wrong;
+  }
+  return std::nullopt;
+}
+
+Wrong read_item(const Json& item, const Place& at) {
+  if (!item.is_object()) return bad_field(at.path, "an item", excerpt(item));
+  const Json type = item.value("type", Json());
+  if (type == "message" || (type.is_null() && item.contains("role"))) return read_message(item, at);
+  if (type == "function_call") return read_call(item, at);
+  if (type == "function_call_output") return read_output(item, at);
+  if (type == "reasoning") return read_reasoning(item, at);
+  return not_offered(
+      at.path + ".type",
+      "\"message\", \"function_call\", \"function_call_output\" or \"reasoning\"", type,
+      type == "item_reference" ? "this server keeps no responses: send the item" : "");
+}
+
+}  // namespace
+
+Wrong read_input_items(const Json& input, const std::string& path, ChatHistory& history,
+                       std::vector<std::string>& ignored) {
+  if (input.is_string()) {
+    history.add("user", input.get<std::string>());
+    return std::nullopt;
+  }
+  if (!input.is_array() || input.empty()) {
+    return bad_field(path, "text, or a list of items, at least one", excerpt(input));
+  }
+  for (std::size_t i = 0; i < input.size(); ++i) {
+    const std::string here = fmt::format("{}[{}]", path, i);
+    if (auto wrong = read_item(input[i], {here, history, ignored})) return wrong;
+  }
+  return std::nullopt;
+}
+
+}  // namespace lathe::responses_api
