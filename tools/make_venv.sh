@@ -4,7 +4,7 @@ set -euo pipefail
 venv=$1
 cd "$(dirname "$0")/.."
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
-"$venv/bin/pip" install --quiet --disable-pip-version-check numpy ml_dtypes pytest openai jsonschema rfc3339-validator "scikit-build-core>=0.11" "nanobind>=2.10"
+"$venv/bin/pip" install --quiet --disable-pip-version-check numpy ml_dtypes pytest openai anthropic jsonschema rfc3339-validator "scikit-build-core>=0.11" "nanobind>=2.10"
 # tools/check_sass.py reads machine code with these; a toolkit may lack them.
 if command -v nvcc > /dev/null && ! command -v cuobjdump > /dev/null; then
   "$venv/bin/pip" install --quiet --disable-pip-version-check nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm

@@ -166,9 +166,15 @@ Wrong read_content_blocks(const Json& messages, const std::string& path, ChatHis
     const std::string here = fmt::format("{}[{}]", path, i);
     if (auto wrong = read_message(messages[i], here, history, ignored)) return wrong;
   }
-  if (!history.ends_with_calls()) return std::nullopt;
-  return bad_field(fmt::format("{}[{}].content", path, messages.size() - 1),
-                   "the results of the calls after them", "none");
+  const std::string last = fmt::format("{}[{}].content", path, messages.size() - 1);
+  if (history.ends_with_calls()) {
+    return bad_field(last, "the results of the calls after them", "none");
+  }
+  if (history.ends_with_answer() && !history.ends_with_text()) {
+    return bad_field(last, "text, which the answer continues, or a user's message after it",
+                     "none");
+  }
+  return std::nullopt;
 }
 
 }  // namespace lathe::anthropic

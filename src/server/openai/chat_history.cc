@@ -22,6 +22,10 @@ void ChatHistory::append(const char* name, std::string_view text) {
   value.get_ref<std::string&>() += text;
 }
 
+bool ChatHistory::ends_with_text() const {
+  return answering_ && !messages_.back()["content"].get_ref<const std::string&>().empty();
+}
+
 void ChatHistory::add_answer(std::string_view text) { append("content", text); }
 
 void ChatHistory::add_reasoning(std::string_view text) { append("reasoning_content", text); }

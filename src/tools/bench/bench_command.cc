@@ -9,10 +9,69 @@
 #include "tools/bench/bench_exchange.h"
 #include "tools/bench/bench_matmul.h"
 #include "tools/bench/bench_sampling.h"
+#include "tools/bench/bench_serve.h"
 #include "tools/bench/bench_server.h"
 #include "tools/flags/command.h"
 
 namespace lathe {
+namespace {
+
+// Flags that vLLM's `bench serve` has, too, have its names.
+void add_bench_serve(Command bench, int& exit_code) {
+  auto flags = std::make_shared<BenchServeOptions>();
+  Command serve = bench.add_subcommand(
+      "serve", "A server of OpenAI's routes under load: Lathe's, vLLM's or SGLang's");
+  ServePromptOptions& prompts = flags->prompts;
+  serve.add_option("--base-url", flags->base_url, "default http://127.0.0.1:30000");
+  serve
+      .add_option("--backend", flags->backend, "openai: /v1/completions (the default); openai-chat")
+      .one_of({"openai", "openai-chat"});
+  serve.add_option("--endpoint", flags->endpoint, "another path of the same form");
+  serve.add_option("--model", prompts.model, "its name in requests; default: the server's first");
+  serve.add_option("--api-key", flags->api_key, "default: the environment's OPENAI_API_KEY");
+  serve
+      .add_option("--dataset-name", prompts.dataset,
+                  "random: tokens (the default); tasks: the shipped test sets, whose answers are "
+                  "marked; custom: JSON lines")
+      .one_of({"random", "tasks", "custom"});
+  serve.add_option("--dataset-path", prompts.path,
+                   "custom's file: {\"prompt\", \"output_tokens\"} or {\"input_length\", "
+                   "\"output_length\"}");
+  serve.add_option("--task", prompts.tasks, "copy, retrieval, arithmetic (the default), chains")
+      .delimiter(',');
+  serve.add_option("--task-dir", prompts.task_dir, "default: models/tasks");
+  serve.add_option("--num-prompts", prompts.prompts, "requests; default 1000").range(1, 10000000);
+  serve.add_option("--request-rate", flags->request_rate, "a second; default inf: all at once");
+  serve.add_option("--burstiness", flags->burstiness, "1: a Poisson process; larger: more even");
+  serve.add_option("--max-concurrency", flags->max_concurrency, "requests at once; default: any")
+      .positive();
+  serve.add_option("--random-input-len", prompts.input_len, "tokens; default 1024")
+      .range(1, 1 << 24);
+  serve.add_option("--random-output-len", prompts.output_len, "tokens, at most; default 128")
+      .range(1, 1 << 24);
+  serve.add_option("--random-range-ratio", prompts.range_ratio,
+                   "lengths are uniform in 1 - ratio to 1 + ratio times these; default 0");
+  serve.add_option("--random-prefix-len", prompts.prefix_len, "tokens before them, shared")
+      .range(0, 1 << 24);
+  serve.add_option("--random-prefixes", prompts.prefixes, "different such prefixes; default 1")
+      .range(1, 1 << 24);
+  serve.add_option("--vocab-size", prompts.vocab, "random tokens are below it; default 1000")
+      .range(2, 1 << 24);
+  serve.add_option("--tokenizer", prompts.tokenizer,
+                   "a model's folder: random tokens are sent as its text");
+  serve.add_option("--temperature", prompts.temperature, "default 0");
+  serve.add_option("--extra-body", flags->extra_body, "a JSON object: fields of every request");
+  serve.add_option("--seed", prompts.seed, "of prompts and times; default 0");
+  serve.add_option("--num-warmups", flags->warmups, "requests before; default 1").range(1, 1 << 20);
+  serve.add_option("--goodput", flags->goodput,
+                   "ttft:MS,tpot:MS,e2el:MS: requests within these limits are counted apart");
+  serve.add_flag("--json", flags->json, "as data on stdout, under vLLM's names");
+  serve.add_flag("--save-detailed", flags->detailed, "with --json: the times of each request");
+  serve.add_option("--svg", flags->picture, "a file for a picture");
+  serve.callback([flags, &exit_code] { exit_code = bench_serve_command(*flags); });
+}
+
+}  // namespace
 
 void add_bench_command(Command app, int& exit_code) {
   Command bench = app.add_subcommand("bench", "Measure, against a limit or a copy in the same run");
@@ -189,6 +248,7 @@ void add_bench_command(Command app, int& exit_code) {
   server.add_flag("--parsing", server_flags->parsing, "with it: look for reasoning and tool calls");
   server.add_flag("--json", server_flags->json, "as data on stdout");
   server.callback([server_flags, &exit_code] { exit_code = bench_server_command(*server_flags); });
+  add_bench_serve(bench, exit_code);
 }
 
 }  // namespace lathe

@@ -1,0 +1,118 @@
+#include "server/responses/response_request.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace lathe {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Json = nlohmann::ordered_json;
+
+ApiRequest response_of(const std::string& body) {
+  auto request = responses_api::parse_request(body, {});
+  EXPECT_TRUE(request.ok()) << body << ": " << (request.ok() ? "" : request.error().message);
+  return request.ok() ? *request : ApiRequest{};
+}
+
+ApiError wrong_response(const std::string& body) {
+  const auto request = responses_api::parse_request(body, {});
+  EXPECT_FALSE(request.ok()) << body;
+  return request.ok() ? ApiError{} : request.error();
+}
+
+TEST(ResponseRequest, ItemsOfOneTurnAreOneMessage) {
+  const ApiRequest r = response_of(R"({
+    "instructions": "Be short.",
+    "input": [
+      {"role": "developer", "content": "In English."},
+      {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
+      {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "why"}]},
+      {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "x", "annotations": []}]},
+      {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{\"n\": 1}"},
+      {"type": "function_call", "call_id": "c2", "name": "g", "arguments": ""},
+      {"type": "function_call_output", "call_id": "c2", "output": "two"},
+      {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "one"}]},
+      {"type": "message", "role": "user", "content": "go on"}]})");
+  const Json wanted = Json::parse(R"([
+    {"role": "system", "content": "Be short.\n\nIn English."},
+    {"role": "user", "content": "a\nb"},
+    {"role": "assistant", "content": "x", "reasoning_content": "why", "tool_calls": [
+      {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{\"n\": 1}"}},
+      {"id": "c2", "type": "function", "function": {"name": "g", "arguments": ""}}]},
+    {"role": "tool", "tool_call_id": "c2", "content": "two"},
+    {"role": "tool", "tool_call_id": "c1", "content": "one"},
+    {"role": "user", "content": "go on"}])");
+  EXPECT_EQ(nlohmann::json(r.messages), nlohmann::json(wanted)) << r.messages.dump(1);
+  EXPECT_THAT(r.ignored, ElementsAre());
+}
+
+TEST(ResponseRequest, FieldsHaveTheirOwnNames) {
+  const ApiRequest r = response_of(R"({"input": "a", "max_output_tokens": 7, "top_p": 0.5,
+    "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}, "verbosity": "low"},
+    "reasoning": {"effort": "low", "summary": "auto"}, "parallel_tool_calls": false,
+    "include": ["reasoning.encrypted_content"], "store": false, "background": false, "truncation": "disabled"})");
+  EXPECT_EQ(r.max_tokens, 7);
+  EXPECT_FALSE(r.parallel_tool_calls);
+  EXPECT_EQ(r.reasoning_effort, "low");
+  ASSERT_TRUE(r.constraint);
+  EXPECT_EQ(r.constraint->path, "text.format.schema");
+  EXPECT_THAT(r.ignored, ElementsAre("text.verbosity", "reasoning.summary"));
+  EXPECT_EQ(r.echoed["max_output_tokens"], 7);
+}
+
+TEST(ResponseRequest, ToolsHaveChatsForm) {
+  const ApiRequest r = response_of(R"({"input": "a",
+    "tools": [{"type": "function", "name": "f", "description": "d", "parameters": {"type": "object"}, "strict": null}],
+    "tool_choice": {"type": "function", "name": "f"}})");
+  EXPECT_EQ(r.tools, Json::parse(R"([{"type": "function", "function":
+    {"name": "f", "description": "d", "parameters": {"type": "object"}}}])"));
+  EXPECT_TRUE(r.forces_call());
+}
+
+// What is refused, by the path that is wrong.
+TEST(ResponseRequest, MistakesAreNamed) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({})", "input"},
+      {R"({"input": null})", "input"},
+      {R"({"input": 3})", "input"},
+      {R"({"input": []})", "input"},
+      {R"({"input": ["a"]})", "input[0]"},
+      {R"({"input": [{"type": "item_reference", "id": "x"}]})", "input[0].type"},
+      {R"({"input": [{"type": "computer_call"}]})", "input[0].type"},
+      {R"({"input": [{"role": "tool", "content": "a"}]})", "input[0].role"},
+      {R"({"input": [{"role": "user"}]})", "input[0].content"},
+      {R"({"input": [{"role": "user", "content": [{"type": "input_image"}]}]})",
+       "input[0].content[0].type"},
+      {R"({"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "[1]"}]})",
+       "input[0].arguments"},
+      {R"({"input": [{"type": "function_call", "call_id": "c", "arguments": "{}"}]})",
+       "input[0].name"},
+      {R"({"input": [{"type": "function_call_output", "call_id": "c", "output": "a"}]})",
+       "input[0].call_id"},
+      {R"({"input": "a", "tools": [{"type": "web_search"}]})", "tools[0].type"},
+      {R"({"input": "a", "tools": [{"type": "function"}]})", "tools[0].name"},
+      {R"({"input": "a", "tool_choice": {"type": "web_search"}})", "tool_choice"},
+      {R"({"input": "a", "tool_choice": "required"})", "tool_choice"},
+      {R"({"input": "a", "text": {"format": {"type": "grammar"}}})", "text.format.type"},
+      {R"({"input": "a", "text": {"format": {"type": "json_schema"}}})", "text.format.schema"},
+      {R"({"input": "a", "reasoning": {"effort": 3}})", "reasoning.effort"},
+      {R"({"input": "a", "include": ["message.output_text.logprobs"]})", "include[0]"},
+      {R"({"input": "a", "truncation": "auto"})", "truncation"},
+      {R"({"input": "a", "store": true})", "store"},
+      {R"({"input": "a", "background": true})", "background"},
+      {R"({"input": "a", "previous_response_id": "resp_1"})", "previous_response_id"},
+      {R"({"input": "a", "conversation": {"id": "c"}})", "conversation"},
+      {R"({"input": "a", "max_output_tokens": 0})", "max_output_tokens"},
+  };
+  for (const auto& [body, param] : cases) {
+    const ApiError error = wrong_response(body);
+    EXPECT_EQ(error.param, param) << body;
+    EXPECT_EQ(error.status, 400) << body;
+    EXPECT_THAT(error.message, HasSubstr("wanted")) << body;
+  }
+}
+
+}  // namespace
+}  // namespace lathe

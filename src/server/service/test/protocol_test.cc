@@ -1,0 +1,255 @@
+// The routes /v1/responses and /v1/messages over a scripted model: streams and whole answers agree,
+// errors have the protocol's shape.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "server/scripted/scripted_server.h"
+#include "server/scripted/test/http_client_test_util.h"
+
+namespace lathe {
+namespace {
+
+using ::testing::HasSubstr;
+using PlainJson = nlohmann::json;
+
+// A model that repeats `text` after a one-byte prompt, `step` bytes per event.
+ScriptedOptions speaks(const std::string& text, std::int32_t step) {
+  ScriptedOptions options;
+  options.template_prefix = "{# </think> <tool_call> #}";
+  options.server.stream_interval = step;
+  options.next = [text](std::int32_t, std::int32_t position) {
+    return std::int32_t{
+        static_cast<unsigned char>(text[static_cast<std::size_t>(position) % text.size()])};
+  };
+  return options;
+}
+
+// The events of a stream; each line "event: NAME" names the type of its data.
+std::vector<PlainJson> named_events(const TestAnswer& answer) {
+  std::vector<PlainJson> out;
+  std::size_t at = 0;
+  while (at < answer.body.size()) {
+    const std::size_t end = answer.body.find("\n\n", at);
+    EXPECT_NE(end, std::string::npos);
+    const std::string event = answer.body.substr(at, end - at);
+    at = end + 2;
+    const std::size_t data = event.find("\ndata: ");
+    EXPECT_TRUE(event.starts_with("event: ") && data != std::string::npos) << event;
+    out.push_back(PlainJson::parse(event.substr(data + 7)));
+    EXPECT_EQ(out.back()["type"], event.substr(7, data - 7));
+  }
+  return out;
+}
+
+// What differs between two answers to one request.
+PlainJson without_names(PlainJson answer) {
+  for (const char* name : {"id", "created_at", "call_id", "signature"}) {
+    if (answer.is_object()) answer.erase(name);
+  }
+  if (answer.is_object() && answer.contains("usage") && answer["usage"].is_object()) {
+    answer["usage"].erase("input_tokens_details");  // depends on the prefix cache
+    answer["usage"].erase("input_tokens");
+    answer["usage"].erase("cache_read_input_tokens");
+  }
+  if (answer.is_structured()) {
+    for (PlainJson& inner : answer) inner = without_names(inner);
+  }
+  return answer;
+}
+
+// Rebuilds a response from its events, checking their order.
+PlainJson rebuilt_response(const std::vector<PlainJson>& events) {
+  PlainJson output = PlainJson::array();
+  for (std::size_t i = 0; i < events.size(); ++i) {
+    EXPECT_EQ(events[i]["sequence_number"], i);
+    const PlainJson& e = events[i];
+    const std::string type = e["type"];
+    if (type == "response.output_item.added") {
+      EXPECT_EQ(e["output_index"], output.size());
+      output.push_back(e["item"]);
+    } else if (type == "response.content_part.added") {
+      output[e["output_index"].get<std::size_t>()]["content"].push_back(e["part"]);
+    } else if (type.ends_with("_text.delta")) {
+      PlainJson& part = output[e["output_index"].get<std::size_t>()]["content"][0];
+      part["text"] = part["text"].get<std::string>() + e["delta"].get<std::string>();
+    } else if (type.ends_with("_text.done")) {
+      EXPECT_EQ(output[e["output_index"].get<std::size_t>()]["content"][0]["text"], e["text"]);
+    } else if (type == "response.function_call_arguments.delta") {
+      PlainJson& item = output[e["output_index"].get<std::size_t>()];
+      item["arguments"] = item["arguments"].get<std::string>() + e["delta"].get<std::string>();
+    } else if (type == "response.output_item.done") {
+      PlainJson& item = output[e["output_index"].get<std::size_t>()];
+      item["status"] = e["item"]["status"];
+      EXPECT_EQ(item, e["item"]);
+    }
+  }
+  EXPECT_EQ(events[0]["type"], "response.created");
+  EXPECT_EQ(events[1]["type"], "response.in_progress");
+  PlainJson last = events.back()["response"];
+  EXPECT_EQ(last["output"], output);
+  return last;
+}
+
+PlainJson rebuilt_message(const std::vector<PlainJson>& events) {
+  PlainJson message;
+  std::map<std::size_t, std::string> inputs;
+  std::size_t stopped = 0;
+  for (const PlainJson& e : events) {
+    const std::string type = e["type"];
+    if (type == "message_start") message = e["message"];
+    if (type == "content_block_start") {
+      EXPECT_EQ(e["index"], message["content"].size());
+      EXPECT_EQ(stopped, message["content"].size());  // one at a time
+      message["content"].push_back(e["content_block"]);
+    }
+    if (type == "content_block_delta") {
+      const PlainJson& delta = e["delta"];
+      PlainJson& block = message["content"][e["index"].get<std::size_t>()];
+      for (const char* name : {"text", "thinking", "signature"}) {
+        if (!delta.contains(name)) continue;
+        block[name] = block[name].get<std::string>() + delta[name].get<std::string>();
+      }
+      if (delta.contains("partial_json")) inputs[e["index"]] += delta["partial_json"];
+    }
+    if (type == "content_block_stop") ++stopped;
+    if (type == "message_delta") {
+      message.update(e["delta"]);
+      message["usage"].update(e["usage"]);
+    }
+  }
+  for (const auto& [index, text] : inputs)
+    message["content"][index]["input"] = PlainJson::parse(text);
+  EXPECT_EQ(events.front()["type"], "message_start");
+  EXPECT_EQ(events.back()["type"], "message_stop");
+  return message;
+}
+
+constexpr const char* kSaid =
+    "<think>why</think>ok <tool_call>{\"name\": \"f\", \"arguments\": {\"x\": [1, \"é\"]}}"
+    "</tool_call> and <tool_call><function=f><parameter=x>1</parameter></function></tool_call>";
+
+// At every length, so that streams end anywhere: in reasoning, in text, in a call.
+TEST(Protocols, AStreamIsTheWholeAnswerAtEveryCut) {
+  const std::string text = kSaid;
+  for (const int step : {1, 7}) {
+    ScriptedServer s(speaks(text, step));
+    for (std::size_t n = 1; n <= text.size(); ++n) {
+      SCOPED_TRACE(n);
+      const std::string response =
+          fmt::format(R"({{"input":"x","max_output_tokens":{},"ignore_eos":true,)"
+                      R"("tools":[{{"type":"function","name":"f","parameters":{{}}}}])",
+                      n);
+      const TestAnswer whole = ask(s.port(), "POST", "/v1/responses", response + "}");
+      ASSERT_EQ(whole.status, 200) << whole.body;
+      const TestAnswer stream =
+          ask(s.port(), "POST", "/v1/responses", response + R"(,"stream":true})");
+      EXPECT_EQ(without_names(rebuilt_response(named_events(stream))), without_names(whole.json()));
+      const std::string message = fmt::format(
+          R"({{"messages":[{{"role":"user","content":"x"}}],"max_tokens":{},"ignore_eos":true,)"
+          R"("tools":[{{"name":"f","input_schema":{{}}}}])",
+          n);
+      const TestAnswer whole_message = ask(s.port(), "POST", "/v1/messages", message + "}");
+      ASSERT_EQ(whole_message.status, 200) << whole_message.body;
+      const TestAnswer streamed =
+          ask(s.port(), "POST", "/v1/messages", message + R"(,"stream":true})");
+      EXPECT_EQ(without_names(rebuilt_message(named_events(streamed))),
+                without_names(whole_message.json()));
+    }
+    EXPECT_ALIVE(*std::make_unique<ScriptedServer>(ScriptedOptions()));
+  }
+}
+
+TEST(Protocols, AnswersHaveTheirParts) {
+  const std::string text = kSaid;
+  ScriptedServer s(speaks(text, 1));
+  const auto response =
+      ask(s.port(), "POST", "/v1/responses",
+          fmt::format(R"({{"input":"x","max_output_tokens":{},"ignore_eos":true,"temperature":0,)"
+                      R"("tools":[{{"type":"function","name":"f","parameters":{{}}}}]}})",
+                      text.size()))
+          .json();
+  const PlainJson output = response["output"];
+  ASSERT_EQ(output.size(), 5u);
+  EXPECT_EQ(output[0]["content"][0]["text"], "why");
+  EXPECT_EQ(output[1]["content"][0]["text"], "ok");
+  EXPECT_EQ(output[2]["arguments"], R"({"x":[1,"é"]})");
+  EXPECT_EQ(output[3]["content"][0]["text"], " and");
+  EXPECT_EQ(output[4]["type"], "function_call");
+  EXPECT_EQ(response["status"], "incomplete");
+  EXPECT_EQ(response["incomplete_details"]["reason"], "max_output_tokens");
+  EXPECT_EQ(response["usage"]["output_tokens"], text.size());
+  EXPECT_EQ(response["temperature"], 0);
+  EXPECT_EQ(response["tools"].size(), 1u);
+  const std::string message = R"({"messages":[{"role":"user","content":"x"}],"max_tokens":999,)";
+  const auto stopped =
+      ask(s.port(), "POST", "/v1/messages", message + R"("stop_sequences":["k <"]})").json();
+  EXPECT_EQ(stopped["stop_reason"], "stop_sequence");
+  EXPECT_EQ(stopped["stop_sequence"], "k <");
+  EXPECT_EQ(stopped["content"][1]["text"], "o");
+}
+
+// Prompts of agents in a loop: a call's result comes back.
+TEST(Protocols, CallsGoBack) {
+  ScriptedServer s(speaks("<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>", 1));
+  const std::string tools = R"("tools":[{"name":"f","input_schema":{}}],"max_tokens":52)";
+  const auto first = ask(s.port(), "POST", "/v1/messages",
+                         R"({"messages":[{"role":"user","content":"x"}],)" + tools + "}")
+                         .json();
+  EXPECT_EQ(first["stop_reason"], "max_tokens");
+  ASSERT_EQ(first["content"].size(), 1u) << first.dump(1);
+  const PlainJson next = {{"max_tokens", 1},
+                          {"messages",
+                           {{{"role", "user"}, {"content", "x"}},
+                            {{"role", "assistant"}, {"content", first["content"]}},
+                            {{"role", "user"},
+                             {"content",
+                              {{{"type", "tool_result"},
+                                {"tool_use_id", first["content"][0]["id"]},
+                                {"content", "y"}}}}}}}};
+  EXPECT_EQ(ask(s.port(), "POST", "/v1/messages", next.dump()).status, 200);
+}
+
+TEST(Protocols, ErrorsHaveTheProtocolsShape) {
+  ScriptedOptions options;
+  options.server.api_keys = {"secret"};
+  options.server.http.max_body_bytes = 1000;
+  ScriptedServer s(std::move(options));
+  const std::string good = R"({"messages":[{"role":"user","content":"x"}],"max_tokens":3})";
+  const auto type_of = [&](const std::string& method, const std::string& body,
+                           const std::string& headers, int status) {
+    const TestAnswer answer = ask(s.port(), method, "/v1/messages", body, headers);
+    EXPECT_EQ(answer.status, status) << answer.body;
+    EXPECT_EQ(answer.json().value("type", ""), "error") << answer.body;
+    EXPECT_EQ(answer.json().contains("request_id"), true);
+    return answer.json()["error"].value("type", "");
+  };
+  const std::string key = "x-api-key: secret\r\nanthropic-version: 2023-06-01\r\n";
+  EXPECT_EQ(type_of("POST", good, "", 401), "authentication_error");
+  EXPECT_EQ(type_of("POST", "{", key, 400), "invalid_request_error");
+  EXPECT_EQ(type_of("GET", "", key, 405), "invalid_request_error");
+  EXPECT_EQ(type_of("POST", good, key + "Content-Encoding: gzip\r\n", 415),
+            "invalid_request_error");
+  EXPECT_EQ(type_of("POST", std::string(2000, ' '), key, 413), "request_too_large");
+  EXPECT_EQ(type_of("POST", R"({"model":"gpt",)" + good.substr(1), key, 404), "not_found_error");
+  EXPECT_EQ(ask(s.port(), "POST", "/v1/messages", good, key).status, 200);
+  // An error that chat's checks find has the route's own name.
+  const TestAnswer tool =
+      ask(s.port(), "POST", "/v1/responses", R"({"input":"x","max_output_tokens":99999999})",
+          "Authorization: Bearer secret\r\n");
+  EXPECT_EQ(tool.json()["error"]["param"], "max_output_tokens") << tool.body;
+  EXPECT_THAT(tool.json()["error"]["message"].get<std::string>(),
+              ::testing::Not(HasSubstr(" max_tokens")));
+}
+
+TEST(Protocols, TokensAreCounted) {
+  ScriptedServer s{ScriptedOptions()};
+  const TestAnswer counted = ask(s.port(), "POST", "/v1/messages/count_tokens",
+                                 R"({"messages":[{"role":"user","content":"12345"}],"odd":1})");
+  EXPECT_EQ(counted.json(), PlainJson({{"input_tokens", 5}})) << counted.body;
+  EXPECT_THAT(counted.head, HasSubstr("X-Lathe-Ignored: odd"));
+}
+
+}  // namespace
+}  // namespace lathe
