@@ -1,16 +1,21 @@
 #!/usr/bin/env python3
 """Models of the clients that must run unmodified: each reads answers as that client's own code does, no more kindly.
 
-Of the benches of SGLang and vLLM, genai-perf's perf_analyzer, aiperf and lm-eval. The openai package itself runs in
-python/tests/test_openai_client.py; SGLang's Rust bench and lm-eval itself in tools/try_clients.py.
+Of the benches of SGLang and vLLM, genai-perf's perf_analyzer, aiperf and lm-eval; and `lathe bench serve`. The openai and anthropic
+packages run in python/tests/test_openai_client.py and test_agent_clients.py; SGLang's Rust bench and lm-eval itself in tools/try_clients.py.
 """
 
 import http.client
 import json
+import pathlib
 import socket
+import statistics
+import subprocess
+import tempfile
 import unittest
+from xml.etree import ElementTree
 
-from serve_util import MESSAGES, QUESTION, Server
+from serve_util import LATHE, MESSAGES, QUESTION, ROOT, Server
 
 
 def lines(server: Server, path: str, body: dict):
@@ -178,6 +183,63 @@ class Clients(unittest.TestCase):
         for choice in answer["choices"]:
             self.assertEqual(choice["index"], 0)
             self.assertTrue(choice["message"]["content"].endswith("#### 105"))
+
+    def bench(self, *flags: str, code: int = 0):
+        """`lathe bench serve` against this server: its JSON, or what it prints to stderr if it fails."""
+        command = [LATHE, "bench", "serve", "--base-url", f"http://127.0.0.1:{self.server.port}/v1", "--json", *flags]
+        result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+        self.assertEqual(result.returncode, code, result.stderr)
+        return json.loads(result.stdout) if code == 0 else result.stderr
+
+    def test_bench_serve(self):
+        with tempfile.TemporaryDirectory() as folder:
+            picture = pathlib.Path(folder) / "load.svg"
+            load = self.bench("--num-prompts", "12", "--random-input-len", "30", "--random-output-len", "5", "--random-prefix-len", "8",
+                              "--random-prefixes", "2", "--max-concurrency", "3", "--request-rate", "1000", "--save-detailed",
+                              "--goodput", "e2el:600000", "--svg", str(picture))
+            ElementTree.parse(picture)
+        self.assertEqual((load["completed"], load["failed"], load["model_id"]), (12, 0, "tiny-gqa"))
+        self.assertEqual((load["total_input_tokens"], load["total_output_tokens"]), (12 * 38, 12 * 5))
+        self.assertLessEqual(load["max_concurrent_requests"], 3)
+        self.assertEqual(load["request_goodput"], load["request_throughput"])
+        self.assertAlmostEqual(load["output_throughput"], 60 / load["duration"])
+        firsts, wholes, gaps = load["ttfts"], load["e2els"], [g for list_ in load["itls"] for g in list_]
+        # A gap is between two events; tokens that end in half a character have none of their own.
+        each = [(whole - first) / 4 for whole, first in zip(wholes, firsts)]
+        for name, seconds in (("ttft", firsts), ("e2el", wholes), ("itl", gaps), ("tpot", each)):
+            self.assertAlmostEqual(load[f"mean_{name}_ms"], 1e3 * statistics.fmean(seconds), 6)
+            self.assertAlmostEqual(load[f"std_{name}_ms"], 1e3 * statistics.pstdev(seconds), 6)
+            cuts = statistics.quantiles(seconds, n=100, method="inclusive")
+            for percent in (50, 90, 99):
+                self.assertAlmostEqual(load[f"p{percent}_{name}_ms"], 1e3 * cuts[percent - 1], 6)
+
+    def test_bench_serve_marks_tasks(self):
+        load = self.bench("--backend", "openai-chat", "--dataset-name", "tasks", "--task", "arithmetic,copy", "--num-prompts", "16",
+                          "--random-output-len", "200")
+        items = []
+        for task in ("arithmetic", "copy"):
+            out = subprocess.run([LATHE, "eval", "--model", "models/tiny-gqa", "--task", task, "--limit", "8", "--json"], capture_output=True,
+                                 text=True, cwd=ROOT, check=True).stdout
+            items.append(json.loads(out)["tasks"][task]["right"])
+        self.assertEqual((load["marked"], load["right"]), (16, sum(items)))
+
+    def test_bench_serve_reads_files(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+            file.write('{"prompt": "Rosa has", "output_tokens": 3}\n\n{"input_length": 20, "output_length": 7}\n')
+            file.flush()
+            load = self.bench("--dataset-name", "custom", "--dataset-path", file.name, "--num-prompts", "4", "--save-detailed")
+            self.assertEqual(load["output_lens"], [3, 7, 3, 7])
+            self.assertEqual(load["input_lens"][1], 20)
+            file.write("3\n")
+            file.flush()
+            self.assertIn(":4: wanted a JSON object", self.bench("--dataset-name", "custom", "--dataset-path", file.name, code=2))
+
+    def test_bench_serve_says_what_is_wrong(self):
+        self.assertIn("HTTP 404", self.bench("--model", "gpt", code=2))
+        self.assertIn("--goodput: wanted ttft:MS", self.bench("--goodput", "ttft", code=2))
+        self.assertIn("--request-rate: wanted", self.bench("--request-rate", "fast", code=2))
+        self.assertIn("--tokenizer: wanted", self.bench("--backend", "openai-chat", code=2))
+        self.assertIn("--base-url: wanted http://", self.bench("--base-url", "https://example.com", code=2))
 
 
 if __name__ == "__main__":

@@ -144,7 +144,10 @@ Wrong read_thinking(const Json& value, const FieldContext& at, ApiRequest& out) 
   if (!budget.is_null() && !integer_of(budget, 1, kAnyInt)) {
     return bad_field(at.path + ".budget_tokens", "an integer, 1 or more", excerpt(budget));
   }
-  note_unknown(value, {"type"}, at.path, out.ignored);
+  if (const auto tokens = integer_of(budget, 1, kAnyInt)) {
+    out.thinking_budget = static_cast<std::int32_t>(*tokens);
+  }
+  note_unknown(value, {"type", "budget_tokens"}, at.path, out.ignored);
   if (out.template_kwargs.is_null()) out.template_kwargs = Json::object();
   for (const char* name : {"enable_thinking", "thinking"}) {
     if (!out.template_kwargs.contains(name)) out.template_kwargs[name] = type != "disabled";
@@ -217,8 +220,9 @@ FieldTable make_fields() {
   out.push_back(own("output_config", R"({"format": {"type": "json_schema", "schema"}, "effort"})",
                     "none", "", read_output_config));
   for (const std::string_view name : kOfChat) out.push_back(chat_field(name));
-  out.push_back(own("thinking", R"({"type": "enabled", "adaptive" or "disabled"})",
-                    "the template's", "sets enable_thinking and thinking of the template",
+  out.push_back(own("thinking", R"({"type": "enabled", "adaptive" or "disabled", "budget_tokens"})",
+                    "the template's",
+                    "sets enable_thinking and thinking of the template; the budget ends reasoning",
                     read_thinking));
   for (const char* name : {"container", "mcp_servers", "context_management"}) {
     out.push_back(from(name, unsupported("this server does not support it"), "", "400"));

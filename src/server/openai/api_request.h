@@ -89,6 +89,7 @@ struct ApiRequest : AnswerParams {
   bool forces_call() const { return tool_choice == "required" || tool_choice.is_object(); }
   nlohmann::ordered_json template_kwargs;  // an object, or null
   std::optional<std::string> reasoning_effort;
+  std::optional<std::int32_t> thinking_budget;  // most tokens of reasoning
   bool parallel_tool_calls = true;
   bool separate_reasoning = true;
   bool continue_final_message = false;

@@ -7,6 +7,7 @@
 
 #include "kernels/philox.h"
 #include "ops/sampling_params.h"
+#include "server/grammar/think_budget.h"
 #include "server/openai/text_offsets.h"
 #include "server/service/protocol.h"
 #include "server/service/render_chat.h"
@@ -82,8 +83,10 @@ grammar::Source calls_of(const ApiRequest& api, const grammar::JsonCallForm* for
   return out;
 }
 
-// Sets where the constrained text begins: after the reasoning. Its marks are tokens or text.
+// Sets where the reasoning ends, which constrained text follows, and that a budget limits. Its
+// marks are tokens or text; a budget needs tokens.
 void set_thinking(const ServedModel& model, grammar::Thinking thinking, PreparedRequest& out) {
+  ApiRequest& api = out.api;
   std::optional<std::int32_t> begin, end;
   for (const auto& [token, text] : model.marks) {
     if (text == "<think>") begin = token;
@@ -91,9 +94,11 @@ void set_thinking(const ServedModel& model, grammar::Thinking thinking, Prepared
   }
   if (thinking == grammar::Thinking::none) return;
   if (!end) {
-    out.api.constraint->thinking = thinking;
+    if (api.constraint) api.constraint->thinking = thinking;
+    if (api.thinking_budget) api.ignored.push_back("thinking.budget_tokens");
     return;
   }
+  out.think_budget = api.thinking_budget;
   out.think.end = *end;
   out.think.inside = thinking == grammar::Thinking::inside;
   if (!out.think.inside) out.think.begin = begin;
@@ -129,7 +134,7 @@ std::optional<ApiError> set_markup(const ServedModel& model, const std::string& 
     if (auto wrong = refuse_strict(model, api)) return wrong;
     api.constraint = calls_of(api, &*model.json_calls);
   }
-  if (api.constraint) set_thinking(model, thinking, out);
+  if (api.constraint || api.thinking_budget) set_thinking(model, thinking, out);
   const bool calls = api.tools.is_array() && api.tool_choice != "none";
   for (const auto& [token, text] : model.marks) {
     const bool think = text == "<think>" || text == "</think>";
@@ -523,6 +528,10 @@ std::unique_ptr<TokenConstraint> make_constraint(const PreparedRequest& request,
   if (request.token_lists != nullptr) {
     out = std::make_unique<grammar::TokenRules>(request.token_lists, std::move(out));
   }
+  if (request.think_budget) {
+    out = std::make_unique<grammar::ThinkBudget>(*request.think_budget, request.think,
+                                                 request.vocab, std::move(out));
+  }
   return out;
 }
 
@@ -538,6 +547,7 @@ Result<PreparedRequest, ApiError> prepare(ApiRoute route, const std::string& bod
   if (!api) return api.error();
   PreparedRequest out;
   out.api = std::move(*api);
+  out.vocab = model.vocab;
   if (out.api.model) {
     if (auto wrong = check_model(*out.api.model, options)) return *wrong;
   }

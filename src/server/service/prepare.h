@@ -24,6 +24,9 @@ struct PreparedRequest {
   std::vector<std::shared_ptr<grammar::Grammar>> grammars;  // [prompts]; null: any text
   std::shared_ptr<const grammar::TokenLists> token_lists;   // null: no allowed or bad tokens
   grammar::ThinkTokens think;                               // reasoning before constrained text
+  // Most tokens of reasoning, of which `think` has the marks.
+  std::optional<std::int64_t> think_budget;
+  std::int32_t vocab = 0;
   std::optional<std::int32_t> score_from;  // log-probabilities of prompt tokens from here on
   bool drops_answer = false;               // max_tokens 0: one token is generated and dropped
   std::int64_t prompt_tokens = 0;          // of all prompts
