@@ -3,6 +3,7 @@
 
     tools/try_clients.py sglang-bench build/lathe     SGLang's Rust bench client over its three routes
     tools/try_clients.py lm-eval build/lathe          lm-eval by chat and by completions, compared with lathe eval
+    tools/try_clients.py agents build/lathe           OpenAI's Agents SDK, LangChain and Pydantic AI in tool loops
 """
 
 import argparse
@@ -19,6 +20,7 @@ import zipfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SGLANG = "sglang==0.5.23"
 LM_EVAL = "lm_eval[api]==0.4.13"
+AGENTS = ("openai-agents", "langchain-openai", "langchain-anthropic", "langgraph", "pydantic-ai-slim[openai,anthropic]")
 TASKS = ("arithmetic", "copy", "retrieval")
 
 # The wheel's bench client is one shared object that needs nothing else from the wheel.
@@ -116,9 +118,15 @@ def lm_eval(args) -> bool:
     return good
 
 
+def agents(args) -> bool:
+    python = environment(pathlib.Path(args.folder) / "agents")
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *AGENTS], check=True)
+    return subprocess.run([python, "tests/agent_frameworks.py", args.lathe], cwd=ROOT, check=False).returncode == 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("client", choices=("sglang-bench", "lm-eval"))
+    parser.add_argument("client", choices=("sglang-bench", "lm-eval", "agents"))
     parser.add_argument("lathe")
     parser.add_argument("--model", default="models/tiny-gqa")
     parser.add_argument("--limit", type=int, default=100, help="requests, or items of each task")
@@ -126,7 +134,7 @@ def main():
     parser.add_argument("--verbose", action="store_true", help="show what the client prints")
     args = parser.parse_args()
     args.lathe = str(pathlib.Path(args.lathe).resolve())
-    good = sglang_bench(args) if args.client == "sglang-bench" else lm_eval(args)
+    good = {"sglang-bench": sglang_bench, "lm-eval": lm_eval, "agents": agents}[args.client](args)
     sys.exit(0 if good else 1)
 
 

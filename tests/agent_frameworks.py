@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Agents of other projects, unmodified, in tool loops of three turns against a model with scripted answers. Not part of the suite.
+
+    tools/try_clients.py agents build/lathe     installs openai-agents, langchain, langgraph and pydantic-ai, and runs this
+"""
+
+import asyncio
+import pathlib
+import sys
+import tempfile
+import traceback
+
+import anthropic
+import openai
+import pydantic
+
+from scripted_checkpoint import make
+from serve_util import Server
+
+
+def call(a: int, b: int) -> str:
+    return f'<tool_call>\n{{"name": "add", "arguments": {{"a": {a}, "b": {b}}}}}\n</tool_call>'
+
+
+SCRIPTS = {"one": [call(1, 2)], "two": ["Let me", " see.\n", call(3, 4)], "three": ["It is", " ten", "!"], "json": ['{"name":"Rosa","n":21}']}
+TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}{% if tools %}{# <tool_call> #}{% endif %}"
+ANSWER = "It is ten!"
+
+
+class Person(pydantic.BaseModel):
+    name: str
+    n: int
+
+
+def add(a: int, b: int) -> str:
+    """Adds two numbers."""
+    return {3: "<two>", 7: "<three>"}[a + b]  # the prompts that lead to the next scripts
+
+
+def agents_sdk(base: str):
+    import agents  # pylint: disable=import-outside-toplevel
+    agents.set_tracing_disabled(True)
+    client = openai.AsyncOpenAI(base_url=base + "/v1", api_key="k")
+    for model in (agents.OpenAIResponsesModel, agents.OpenAIChatCompletionsModel):
+        agent = agents.Agent(name="adder", instructions="Add.", model=model(model="default", openai_client=client), tools=[agents.function_tool(add)])
+        yield model.__name__, agents.Runner.run_sync(agent, "<one>").final_output, ANSWER
+
+        async def streamed():
+            result = agents.Runner.run_streamed(agent, "<one>")
+            async for _ in result.stream_events():
+                pass
+            return result.final_output
+
+        yield model.__name__ + " streamed", asyncio.run(streamed()), ANSWER
+        person = agents.Agent(name="reader", model=model(model="default", openai_client=client), output_type=Person)
+        yield model.__name__ + " output_type", agents.Runner.run_sync(person, "<json>").final_output, Person(name="Rosa", n=21)
+
+
+def langchain(base: str):
+    from langchain_anthropic import ChatAnthropic  # pylint: disable=import-outside-toplevel
+    from langchain_openai import ChatOpenAI  # pylint: disable=import-outside-toplevel
+    from langgraph.prebuilt import create_react_agent  # pylint: disable=import-outside-toplevel
+    models = {"ChatOpenAI": ChatOpenAI(model="default", base_url=base + "/v1", api_key="k"),
+              "ChatOpenAI responses": ChatOpenAI(model="default", base_url=base + "/v1", api_key="k", use_responses_api=True),
+              "ChatAnthropic": ChatAnthropic(model="default", base_url=base, api_key="k", max_tokens=200)}
+    for name, model in models.items():
+        agent = create_react_agent(model, [add])
+        answer = agent.invoke({"messages": [("user", "<one>")]})["messages"][-1]
+        yield name, answer.text if isinstance(answer.text, str) else answer.text(), ANSWER
+        last = ""
+        for message, _ in agent.stream({"messages": [("user", "<one>")]}, stream_mode="messages"):
+            if message.type == "AIMessageChunk":
+                last += message.text if isinstance(message.text, str) else message.text()
+        yield name + " streamed", last.endswith(ANSWER), True
+        yield name + " structured", model.with_structured_output(Person, method="json_schema").invoke("<json>"), Person(name="Rosa", n=21)
+
+
+def pydantic_ai(base: str):
+    from pydantic_ai import Agent, NativeOutput  # pylint: disable=import-outside-toplevel
+    from pydantic_ai.models.anthropic import AnthropicModel  # pylint: disable=import-outside-toplevel
+    from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel  # pylint: disable=import-outside-toplevel
+    from pydantic_ai.providers.anthropic import AnthropicProvider  # pylint: disable=import-outside-toplevel
+    from pydantic_ai.providers.openai import OpenAIProvider  # pylint: disable=import-outside-toplevel
+    own = OpenAIProvider(base_url=base + "/v1", api_key="k")
+    claude = AnthropicProvider(anthropic_client=anthropic.AsyncAnthropic(base_url=base, api_key="k"))
+    models = (OpenAIChatModel("default", provider=own), OpenAIResponsesModel("default", provider=own), AnthropicModel("default", provider=claude))
+
+    async def run(agent):
+        answer = (await agent.run("<one>")).output
+        async with agent.run_stream("<one>") as stream:
+            return answer, await stream.get_output()
+
+    for model in models:
+        name = type(model).__name__
+        whole, streamed = asyncio.run(run(Agent(model, tools=[add])))
+        yield name, whole, ANSWER
+        # A stream ends at the first text, which is in the second turn.
+        yield name + " streamed", streamed in (ANSWER, "Let me see."), True
+        if not isinstance(model, AnthropicModel):
+            yield name + " native output", Agent(model, output_type=NativeOutput(Person)).run_sync("<json>").output, Person(name="Rosa", n=21)
+
+
+def main() -> int:
+    wrong = 0
+    with tempfile.TemporaryDirectory() as folder:
+        make(pathlib.Path(folder), SCRIPTS, template=TEMPLATE)
+        with Server("--api-key", "k", model=folder) as server:
+            for framework in (agents_sdk, langchain, pydantic_ai):
+                try:
+                    for name, got, wanted in framework(f"http://127.0.0.1:{server.port}"):
+                        wrong += got != wanted
+                        print(f"{framework.__name__:12} {name:40} {'right' if got == wanted else f'WRONG: {got!r}'}", flush=True)
+                except Exception:  # pylint: disable=broad-except
+                    wrong += 1
+                    print(f"{framework.__name__:12} FAILED", flush=True)
+                    traceback.print_exc(limit=-4)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
