@@ -14,6 +14,8 @@ std::string_view ApiError::type() const {
       return "not_found_error";
     case 408:
       return "timeout_error";
+    case 429:
+      return "rate_limit_error";
     case 500:
       return "server_error";
     case 503:
@@ -42,6 +44,7 @@ HttpResponse ApiError::response() const {
   out.status = status;
   out.body = body();
   if (status == 401) out.headers.push_back({"WWW-Authenticate", "Bearer"});
+  if (status == 429) out.headers.push_back({"Retry-After", std::to_string(retry_after)});
   if (status == 503) {
     out.headers.push_back({"Retry-After", code == "draining" ? "5" : "1"});
     out.headers.push_back({"x-should-retry", "true"});

@@ -14,7 +14,8 @@ struct ApiError {
   int status = 400;
   std::string_view code = "invalid_value";  // a word of docs/server.md, static
   std::string message;
-  std::string param;  // path of the field ("messages[2].content"); empty: none
+  std::string param;    // path of the field ("messages[2].content"); empty: none
+  int retry_after = 0;  // of 429: seconds
 
   /// OpenAI's error type, such as "invalid_request_error"; it follows from status and code.
   std::string_view type() const;

@@ -71,6 +71,7 @@ Service::Service(const ServerOptions& options, std::unique_ptr<HttpServer> http,
       tokenizer_(tokenizer),
       chat_(chat),
       routes_(routes),
+      limits_(options.requests_per_minute, options.tokens_per_minute),
       created_(std::time(nullptr)),
       workers_(std::make_unique<Workers>(options.worker_threads)) {
   access_.api_keys = options.api_keys;
@@ -276,6 +277,14 @@ void Service::submit(PreparedRequest prepared, std::shared_ptr<Reply> reply,
     return;
   }
   metrics_.tokenize_seconds.add(prepared.seconds);
+  std::int64_t tokens = prepared.prompt_tokens;
+  for (const SamplingParams& p : prepared.sampling) tokens += prepared.api.n * *p.max_tokens;
+  const auto charged = limits_.take(reply->caller(), tokens, Clock::now());
+  reply->add_headers(limits_.headers(reply->caller(), Clock::now()));
+  if (!charged) {
+    reply->error(charged.error());
+    return;
+  }
   report_ignored(prepared.api.ignored, *reply);
   AnswerHead head;
   head.id = std::string(id_prefix(prepared.api.route)) + random_hex(16);
@@ -297,6 +306,7 @@ void Service::submit(PreparedRequest prepared, std::shared_ptr<Reply> reply,
     Live& live = live_[id];
     live.answer = std::move(answer);
     live.seconds = seconds;
+    live.charged = *charged;
     for (std::uint64_t t = id; t < next_ticket_; ++t) answer_of_[t] = id;
     count_waiting(live, live.answer->waiting_choices(), live.answer->waiting_tokens());
     engine_->submit(std::move(submissions));
@@ -305,6 +315,7 @@ void Service::submit(PreparedRequest prepared, std::shared_ptr<Reply> reply,
     if (live_.contains(id)) {
       cut_off(id, "memory", error);
     } else {
+      limits_.give_back(reply->caller(), *charged);
       reply->error(error);
     }
   }
@@ -405,6 +416,9 @@ void Service::remove(std::uint64_t id) {
   const auto at = live_.find(id);
   if (at == live_.end()) return;
   count_waiting(at->second, 0, 0);
+  LiveAnswer& ended = *at->second.answer;
+  const std::int64_t used = ended.prompt_tokens() + ended.completion_tokens();
+  limits_.give_back(ended.reply().caller(), std::max<std::int64_t>(0, at->second.charged - used));
   for (std::uint64_t t = id; t < id + at->second.answer->choices(); ++t) answer_of_.erase(t);
   // Defer the destruction: the answer's own calls may be on the stack.
   http_->post([held = std::shared_ptr<LiveAnswer>(std::move(at->second.answer))] {});

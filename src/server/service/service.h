@@ -22,6 +22,7 @@
 #include "server/service/live_answer.h"
 #include "server/service/options.h"
 #include "server/service/prepare.h"
+#include "server/service/rate_limits.h"
 #include "server/service/reply.h"
 #include "server/service/served_model.h"
 #include "server/service/workers.h"
@@ -102,6 +103,7 @@ class Service {
     // Counted in queued_ and queued_tokens_.
     std::int64_t choices = 0;
     std::int64_t tokens = 0;
+    std::int64_t charged = 0;  // tokens, to limits_
   };
   // A request on a worker, or waiting for one.
   struct Preparing {
@@ -145,6 +147,7 @@ class Service {
   const ChatTemplateFile* chat_;
   Routes routes_;
   AccessRules access_;
+  RateLimits limits_;
   std::int64_t created_;
 
   ServiceState state_ = ServiceState::loading;

@@ -48,6 +48,12 @@ void add_limit_flags(Command c, ServeFlags& f) {
                "answers without a token; beyond: 503")
       .positive();
   c.add_option("--max-queued-tokens", s.max_queued_tokens, "of their prompts; 0 = no limit");
+  c.add_option("--requests-per-minute", s.requests_per_minute,
+               "of each API key; beyond: 429; 0 = no limit")
+      .range(0, 1 << 30);
+  c.add_option("--tokens-per-minute", s.tokens_per_minute,
+               "of each API key, prompts and answers; beyond: 429; 0 = no limit")
+      .range(0, std::int64_t{1} << 40);
   c.add_option("--queue-timeout", s.queue_timeout, "seconds; 0 = none").range(0, 1 << 20);
   c.add_option("--request-timeout", s.request_timeout, "seconds; 0 = none").range(0, 1 << 20);
   c.add_option("--keep-alive-timeout", h.keep_alive_timeout, "seconds").range(1, 1 << 20);
@@ -206,6 +212,12 @@ Result<void> complete(const Command& command, ServeFlags& flags) {
     s.names.push_back(path.filename().empty() ? "default" : path.filename().string());
   }
   if (const auto ok = check_keys(command, flags); !ok) return ok.error();
+  for (const auto& [given, name] : {std::pair{s.requests_per_minute > 0, "--requests-per-minute"},
+                                    {s.tokens_per_minute > 0, "--tokens-per-minute"}}) {
+    if (!given || !s.api_keys.empty()) continue;
+    return Error{ErrorCode::invalid_argument, name, "API keys to tell clients apart", "none",
+                 "--api-key, --api-key-file"};
+  }
   auto variables = read_chat_variables(flags.template_kwargs, "--chat-template-kwargs");
   if (!variables) return variables.error();
   s.template_kwargs = std::move(*variables);
