@@ -348,11 +348,12 @@ void Connection::on_request() {
 }
 
 void Connection::refuse(int status, std::string_view code, std::string message) {
-  const std::string path = state_ == State::body ? request_.path : "";
+  HttpRequest seen;  // whose head may be incomplete
+  if (parser_) read_target(view(parser_->get().target()), seen);
   state_ = State::answering;
   parser_.reset();
   ++number_;
-  HttpResponse response = host_.handler.error(path, status, code, std::move(message));
+  HttpResponse response = host_.handler.error(seen.path, status, code, std::move(message));
   response.close = true;
   host_.handler.refused(status, code);
   send(std::move(response));

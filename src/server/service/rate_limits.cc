@@ -15,7 +15,7 @@ double seconds_to(double wanted, double left, double most) {
 
 ApiError too_many(std::string_view what, double most, double wanted, double left, double wait,
                   std::string_view flag) {
-  const int seconds = static_cast<int>(std::ceil(wait));
+  const int seconds = static_cast<int>(std::ceil(wait - 1e-9));
   ApiError out{
       429, "rate_limit_exceeded",
       fmt::format("{}: wanted at most {:.0f} a minute for an API key, got {:.0f} with {:.0f} "

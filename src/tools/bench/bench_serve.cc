@@ -93,6 +93,7 @@ Json settings_json(const BenchServeOptions& options, const Plan& plan) {
           {"base_url", options.base_url},
           {"endpoint", plan.path},
           {"model_id", plan.prompts.model},
+          {"tokenizer_id", plan.prompts.tokenizer.empty() ? Json() : Json(plan.prompts.tokenizer)},
           {"dataset_name", plan.prompts.dataset},
           {"num_prompts", plan.prompts.prompts},
           {"request_rate", plan.rate > 0 ? Json(plan.rate) : Json("inf")},
