@@ -18,11 +18,10 @@ from scripted_checkpoint import make
 from serve_util import Server
 
 
-def call(a: int, b: int) -> str:
-    return f'<tool_call>\n{{"name": "add", "arguments": {{"a": {a}, "b": {b}}}}}\n</tool_call>'
-
-
-SCRIPTS = {"one": [call(1, 2)], "two": ["Let me", " see.\n", call(3, 4)], "three": ["It is", " ten", "!"], "json": ['{"name":"Rosa","n":21}']}
+# Constrained answers have no tokens of more than 32 bytes, and a piece has one successor in all scripts.
+FIRST = ['<tool_call>\n{"name": "a', 'dd", "arguments": {"a": 1, ', '"b": 2}}\n</tool_call>']
+SECOND = ['<tool_call>\n{"name"', ': "add", "arguments": {"a": 3', ', "b": 4}}\n</tool_call>']
+SCRIPTS = {"one": FIRST, "two": ["Let me", " see.\n", *SECOND], "three": ["It is", " ten", "!"], "json": ['{"name":"Rosa","n":21}']}
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}{% if tools %}{# <tool_call> #}{% endif %}"
 ANSWER = "It is ten!"
 

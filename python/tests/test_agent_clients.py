@@ -19,11 +19,10 @@ from scripted_checkpoint import make  # pylint: disable=wrong-import-position
 COMMAND = os.environ["LATHE_COMMAND"]
 
 
-def call(a: int, b: int) -> str:
-    return f'<tool_call>\n{{"name": "add", "arguments": {{"a": {a}, "b": {b}}}}}\n</tool_call>'
-
-
-SCRIPTS = {"hello": ["Hello", " there", ", é", "."], "one": [call(1, 2)], "two": ["Let me", " see.\n", call(3, 4)], "three": ["It is", " ten", "!"],
+# Constrained answers have no tokens of more than 32 bytes, and a piece has one successor in all scripts.
+FIRST = ['<tool_call>\n{"name": "a', 'dd", "arguments": {"a": 1, ', '"b": 2}}\n</tool_call>']
+SECOND = ['<tool_call>\n{"name"', ': "add", "arguments": {"a": 3', ', "b": 4}}\n</tool_call>']
+SCRIPTS = {"hello": ["Hello", " there", ", é", "."], "one": FIRST, "two": ["Let me", " see.\n", *SECOND], "three": ["It is", " ten", "!"],
            "json": ['{"name":"Rosa","n":21}'], "think": ["<think>", "why", " not", "</think>", "so", " be it"]}
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}{% if tools %}{# <tool_call> #}{% endif %}{# <think> </think> #}"
 PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"],
