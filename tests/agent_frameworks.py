@@ -39,20 +39,21 @@ def add(a: int, b: int) -> str:
 def agents_sdk(base: str):
     import agents  # pylint: disable=import-outside-toplevel
     agents.set_tracing_disabled(True)
-    client = openai.AsyncOpenAI(base_url=base + "/v1", api_key="k")
-    for model in (agents.OpenAIResponsesModel, agents.OpenAIChatCompletionsModel):
-        agent = agents.Agent(name="adder", instructions="Add.", model=model(model="default", openai_client=client), tools=[agents.function_tool(add)])
-        yield model.__name__, agents.Runner.run_sync(agent, "<one>").final_output, ANSWER
 
-        async def streamed():
-            result = agents.Runner.run_streamed(agent, "<one>")
-            async for _ in result.stream_events():
+    async def run(model) -> list:
+        async with openai.AsyncOpenAI(base_url=base + "/v1", api_key="k") as client:
+            served = model(model="default", openai_client=client)
+            adder = agents.Agent(name="adder", instructions="Add.", model=served, tools=[agents.function_tool(add)])
+            whole = (await agents.Runner.run(adder, "<one>")).final_output
+            streamed = agents.Runner.run_streamed(adder, "<one>")
+            async for _ in streamed.stream_events():
                 pass
-            return result.final_output
+            reader = agents.Agent(name="reader", model=served, output_type=Person)
+            return [whole, streamed.final_output, (await agents.Runner.run(reader, "<json>")).final_output]
 
-        yield model.__name__ + " streamed", asyncio.run(streamed()), ANSWER
-        person = agents.Agent(name="reader", model=model(model="default", openai_client=client), output_type=Person)
-        yield model.__name__ + " output_type", agents.Runner.run_sync(person, "<json>").final_output, Person(name="Rosa", n=21)
+    for model in (agents.OpenAIResponsesModel, agents.OpenAIChatCompletionsModel):
+        for what, got, wanted in zip(("", " streamed", " output_type"), asyncio.run(run(model)), (ANSWER, ANSWER, Person(name="Rosa", n=21))):
+            yield model.__name__ + what, got, wanted
 
 
 def langchain(base: str):
