@@ -106,7 +106,7 @@ Wrong read_output(const Json& item, const Place& at) {
 }
 
 // The reasoning's own text, or else its summary.
-Wrong read_reasoning(const Json& item, const Place& at) {
+Wrong read_reasoning_item(const Json& item, const Place& at) {
   note_unknown(item, {"type", "id", "summary", "content", "encrypted_content", "status"}, at.path,
                at.ignored);
   bool any = false;
@@ -128,7 +128,7 @@ Wrong read_item(const Json& item, const Place& at) {
   if (type == "message" || (type.is_null() && item.contains("role"))) return read_message(item, at);
   if (type == "function_call") return read_call(item, at);
   if (type == "function_call_output") return read_output(item, at);
-  if (type == "reasoning") return read_reasoning(item, at);
+  if (type == "reasoning") return read_reasoning_item(item, at);
   return not_offered(
       at.path + ".type",
       "\"message\", \"function_call\", \"function_call_output\" or \"reasoning\"", type,

@@ -42,7 +42,7 @@ Result<std::string> find_model(const ServeTarget& target) {
                "none in the answer to /v1/models", ""};
 }
 
-struct Plan {
+struct ServePlan {
   ServeTarget target;
   std::string path;
   double rate = 0;  // 0: all at once
@@ -50,8 +50,8 @@ struct Plan {
   ServePromptOptions prompts;
 };
 
-Result<Plan> make_plan(const BenchServeOptions& options) {
-  Plan out;
+Result<ServePlan> plan_load(const BenchServeOptions& options) {
+  ServePlan out;
   auto target = ServeTarget::parse(options.base_url);
   if (!target) return target.error();
   out.target = std::move(*target);
@@ -87,7 +87,7 @@ Result<Plan> make_plan(const BenchServeOptions& options) {
   return out;
 }
 
-Json settings_json(const BenchServeOptions& options, const Plan& plan) {
+Json settings_json(const BenchServeOptions& options, const ServePlan& plan) {
   return {{"date", fmt::format("{:%Y%m%d-%H%M%S}", fmt::localtime(std::time(nullptr)))},
           {"backend", options.backend},
           {"base_url", options.base_url},
@@ -102,7 +102,7 @@ Json settings_json(const BenchServeOptions& options, const Plan& plan) {
           {"goodput", options.goodput}};
 }
 
-std::string title_of(const BenchServeOptions& options, const Plan& plan) {
+std::string title_of(const BenchServeOptions& options, const ServePlan& plan) {
   std::string out = fmt::format("{}: {} requests, {}", plan.prompts.model, plan.prompts.prompts,
                                 plan.prompts.dataset);
   out += plan.rate > 0 ? fmt::format(", {:g} a second", plan.rate) : ", as many as may run";
@@ -112,7 +112,7 @@ std::string title_of(const BenchServeOptions& options, const Plan& plan) {
 }
 
 // The first of the requests, before the measurement; a failure ends the command.
-Result<void> warm_up(const BenchServeOptions& options, const Plan& plan,
+Result<void> warm_up(const BenchServeOptions& options, const ServePlan& plan,
                      const std::vector<ServeRequest>& requests) {
   // The first shows whether the server accepts such requests before there is a load.
   const auto n = static_cast<std::size_t>(std::max<std::int64_t>(1, options.warmups));
@@ -131,7 +131,7 @@ Result<void> warm_up(const BenchServeOptions& options, const Plan& plan,
 }  // namespace
 
 int bench_serve_command(const BenchServeOptions& options) {
-  const auto plan = make_plan(options);
+  const auto plan = plan_load(options);
   if (!plan) return refuse(plan.error());
   auto load = make_serve_load(plan->prompts);
   if (!load) return refuse(load.error());

@@ -88,7 +88,7 @@ std::vector<std::int64_t> tokens_by_second(const std::vector<ServeRecord>& recor
   return whole;
 }
 
-void add_spread(Json& json, const std::string& name, const Spread& s) {
+void add_spread(Json& json, const std::string& name, const TimeSpread& s) {
   json["mean_" + name + "_ms"] = s.mean;
   json["median_" + name + "_ms"] = s.p50;
   json["std_" + name + "_ms"] = s.std;
@@ -124,7 +124,7 @@ Result<ServeLimits> ServeLimits::parse(const std::string& text) {
   return out;
 }
 
-Spread::Spread(std::vector<double> values) : sorted(std::move(values)) {
+TimeSpread::TimeSpread(std::vector<double> values) : sorted(std::move(values)) {
   if (sorted.empty()) return;
   std::sort(sorted.begin(), sorted.end());
   const auto n = static_cast<double>(sorted.size());

@@ -22,8 +22,8 @@ struct ServeLimits {
 };
 
 /// Of values in milliseconds; percentiles are interpolated as numpy's.
-struct Spread {
-  explicit Spread(std::vector<double> values);
+struct TimeSpread {
+  explicit TimeSpread(std::vector<double> values);
   double mean = 0, std = 0, p50 = 0, p90 = 0, p99 = 0;
   std::vector<double> sorted;
 };
@@ -40,7 +40,7 @@ struct ServeFigures {
   std::vector<std::int64_t> tokens_in_second;  // of the answers
   std::int64_t marked = 0, right = 0;          // answers to tasks
   // Time to the first token; per output token after it; between parts; to the end.
-  Spread ttft, tpot, itl, e2el;
+  TimeSpread ttft, tpot, itl, e2el;
 
   double per_second(std::int64_t n) const {
     return duration > 0 ? static_cast<double>(n) / duration : 0;

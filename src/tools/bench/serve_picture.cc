@@ -69,7 +69,8 @@ class Panel {
   double x_, y_, most_x_, most_y_;
 };
 
-void draw_times(int column, int row, const char* title, const Spread& spread, std::string& out) {
+void draw_times(int column, int row, const char* title, const TimeSpread& spread,
+                std::string& out) {
   const double most = spread.sorted.empty() ? 1 : spread.p99 * 1.1;
   const Panel panel(column, row, 100, most);
   panel.axes(fmt::format("{}, ms", title), "percent of them take at most", out);
