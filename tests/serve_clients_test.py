@@ -184,9 +184,9 @@ class Clients(unittest.TestCase):
             self.assertEqual(choice["index"], 0)
             self.assertTrue(choice["message"]["content"].endswith("#### 105"))
 
-    def bench(self, *flags: str, code: int = 0):
+    def bench(self, *flags: str, code: int = 0, url: str = ""):
         """`lathe bench serve` against this server: its JSON, or what it prints to stderr if it fails."""
-        command = [LATHE, "bench", "serve", "--base-url", f"http://127.0.0.1:{self.server.port}/v1", "--json", *flags]
+        command = [LATHE, "bench", "serve", "--base-url", url or f"http://127.0.0.1:{self.server.port}/v1", "--json", *flags]
         result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
         self.assertEqual(result.returncode, code, result.stderr)
         return json.loads(result.stdout) if code == 0 else result.stderr
@@ -215,7 +215,7 @@ class Clients(unittest.TestCase):
 
     def test_bench_serve_marks_tasks(self):
         load = self.bench("--backend", "openai-chat", "--dataset-name", "tasks", "--task", "arithmetic,copy", "--num-prompts", "16",
-                          "--random-output-len", "200")
+                          "--random-output-len", "400")
         items = []
         for task in ("arithmetic", "copy"):
             out = subprocess.run([LATHE, "eval", "--model", "models/tiny-gqa", "--task", task, "--limit", "8", "--json"], capture_output=True,
@@ -239,7 +239,7 @@ class Clients(unittest.TestCase):
         self.assertIn("--goodput: wanted ttft:MS", self.bench("--goodput", "ttft", code=2))
         self.assertIn("--request-rate: wanted", self.bench("--request-rate", "fast", code=2))
         self.assertIn("--tokenizer: wanted", self.bench("--backend", "openai-chat", code=2))
-        self.assertIn("--base-url: wanted http://", self.bench("--base-url", "https://example.com", code=2))
+        self.assertIn("--base-url: wanted http://", self.bench(url="https://example.com", code=2))
 
 
 if __name__ == "__main__":
