@@ -540,21 +540,6 @@ FieldTable chosen_fields(FieldPlace place) {
   return out;
 }
 
-// "did you mean NAME?", or "" if no known name is near.
-std::string nearest_field(const FieldTable& fields, std::string_view name) {
-  if (name.size() > 64) return "";
-  std::string_view best;
-  std::size_t least = 3;  // names further away are not suggested
-  for (const Field& f : fields) {
-    const std::size_t d = edit_distance(name, f.name);
-    if (d < least) {
-      least = d;
-      best = f.name;
-    }
-  }
-  return best.empty() ? "" : fmt::format("did you mean {}?", best);
-}
-
 std::string field_line(const Field& f, std::string_view letters) {
   std::string line = fmt::format("{:28} {}  {}", f.name, letters, f.takes);
   if (f.absent == "required") line += "; required";
@@ -563,7 +548,9 @@ std::string field_line(const Field& f, std::string_view letters) {
   return line + "\n";
 }
 
-bool is_same(const Field& a, const Field& b) { return a.name == b.name && a.takes == b.takes; }
+bool is_same(const Field& a, const Field& b) {
+  return a.name == b.name && a.takes == b.takes && a.absent == b.absent && a.note == b.note;
+}
 
 }  // namespace
 
@@ -632,6 +619,20 @@ std::optional<ApiError> refuse_ignored(const ApiRequest& request, const FieldTab
   if (!limits.strict || request.ignored.empty()) return std::nullopt;
   return bad_field(request.ignored[0], "a known name", "an unknown one",
                    nearest_field(fields, request.ignored[0]));
+}
+
+std::string nearest_field(const FieldTable& fields, std::string_view name) {
+  if (name.size() > 64) return "";
+  std::string_view best;
+  std::size_t least = 3;  // names further away are not suggested
+  for (const Field& f : fields) {
+    const std::size_t d = edit_distance(name, f.name);
+    if (d < least) {
+      least = d;
+      best = f.name;
+    }
+  }
+  return best.empty() ? "" : fmt::format("did you mean {}?", best);
 }
 
 std::string describe_fields(std::span<const RouteFields> more) {

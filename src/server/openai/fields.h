@@ -58,6 +58,9 @@ std::optional<ApiError> read_fields(const nlohmann::ordered_json& object, const 
 std::optional<ApiError> refuse_ignored(const ApiRequest& request, const FieldTable& fields,
                                        const FieldLimits& limits);
 
+/// "did you mean NAME?", or "" if no known name is near.
+std::string nearest_field(const FieldTable& fields, std::string_view name);
+
 /// Fields of a route that has a table of its own.
 struct RouteFields {
   char letter;

@@ -278,7 +278,8 @@ void Service::submit(PreparedRequest prepared, std::shared_ptr<Reply> reply,
   }
   metrics_.tokenize_seconds.add(prepared.seconds);
   std::int64_t tokens = prepared.prompt_tokens;
-  for (const SamplingParams& p : prepared.sampling) tokens += prepared.api.n * *p.max_tokens;
+  for (const SamplingParams& p : prepared.sampling)
+    tokens += std::int64_t{prepared.api.n} * *p.max_tokens;
   const auto charged = limits_.take(reply->caller(), tokens, Clock::now());
   reply->add_headers(limits_.headers(reply->caller(), Clock::now()));
   if (!charged) {

@@ -309,7 +309,9 @@ class BigAnswers {
   BigAnswers(std::size_t bytes, const HttpLimits& limits, int threads)
       : server_(std::move(*HttpServer::bind("127.0.0.1", 0, "", limits, threads))) {
     HttpHandler handler;
-    handler.error = [](int, std::string_view, std::string) { return HttpResponse(); };
+    handler.error = [](std::string_view, int, std::string_view, std::string) {
+      return HttpResponse();
+    };
     handler.request = [this, bytes](const HttpRequest& request,
                                     const std::shared_ptr<HttpAnswer>& answer) {
       HttpResponse response;

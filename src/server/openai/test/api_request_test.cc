@@ -86,7 +86,7 @@ TEST(ApiRequest, AnUnknownNameIsToldAndMayBeAnError) {
   EXPECT_THAT(
       error_of(ApiRoute::completions, R"({"prompt": "a", "temprature": 2})", strict).message,
       HasSubstr("did you mean temperature?"));
-  EXPECT_EQ(nearest_field(kInChat, "zzzzzzzzz"), "");
+  EXPECT_EQ(nearest_field(fields_of(kInChat), "zzzzzzzzz"), "");
 }
 
 TEST(ApiRequest, FieldsOfOtherPlacesAreUnknown) {
