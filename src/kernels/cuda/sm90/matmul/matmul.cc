@@ -58,8 +58,9 @@ cudaError_t launch(const WeightView& w, const MatmulParams& p, const MatmulMaps&
   if (w.dtype == DType::e4m3) return launch_matmul_e4m3_weights(p, maps, instance, stream);
   if (!is_packed(w)) return launch_matmul_e2m1_weights(p, maps, instance, stream);
   if (w.dtype == DType::e2m1) return launch_matmul_nvfp4(p, maps, instance, stream);
-  return w.groups.dtype == DType::bf16 ? launch_matmul_u4(p, maps, instance, stream)
-                                       : launch_matmul_u4_half(p, maps, instance, stream);
+  if (w.groups.dtype == DType::f16) return launch_matmul_u4_half(p, maps, instance, stream);
+  return w.groups.zeros == nullptr ? launch_matmul_u4(p, maps, instance, stream)
+                                   : launch_matmul_u4_zeros(p, maps, instance, stream);
 }
 
 bool same_x(const RowsView& a, const RowsView& b) {

@@ -25,6 +25,9 @@ cudaError_t launch_matmul_e2m1_weights(const MatmulParams& p, const MatmulMaps& 
                                        const MatmulInstance& instance, cudaStream_t stream);
 cudaError_t launch_matmul_u4(const MatmulParams& p, const MatmulMaps& maps,
                              const MatmulInstance& instance, cudaStream_t stream);
+/// With zeros.
+cudaError_t launch_matmul_u4_zeros(const MatmulParams& p, const MatmulMaps& maps,
+                                   const MatmulInstance& instance, cudaStream_t stream);
 /// With scales of f16.
 cudaError_t launch_matmul_u4_half(const MatmulParams& p, const MatmulMaps& maps,
                                   const MatmulInstance& instance, cudaStream_t stream);

@@ -1,4 +1,4 @@
-// Launches GEMMs of u4 weights with scales of bf16 by bf16 tokens.
+// Launches GEMMs of u4 weights with scales of bf16 and no zeros by bf16 tokens.
 #include "kernels/cuda/sm90/matmul/matmul_launch.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_packed.cuh"
 

@@ -96,8 +96,9 @@ void with_format(const WeightView& w, const MatmulLaunch& l, const Run& run) {
   if (w.dtype == DType::e4m3) return run.template operator()<MatmulE4m3Weights>();
   if (!is_packed(w)) return run.template operator()<MatmulE2m1Weights>();
   if (w.dtype == DType::e2m1) return run.template operator()<MatmulNvfp4Weights>();
-  if (w.groups.dtype == DType::bf16) return run.template operator()<MatmulU4Weights>();
-  run.template operator()<MatmulU4HalfWeights>();
+  if (w.groups.dtype == DType::f16) return run.template operator()<MatmulU4HalfWeights>();
+  if (w.groups.zeros != nullptr) return run.template operator()<MatmulU4ZeroWeights>();
+  run.template operator()<MatmulU4Weights>();
 }
 void emulate_matmul(const GroupedMatmulCall& call, int tokens, int sms) {
   const MatmulLaunch l = make_launch(call, tokens, sms);

@@ -1,0 +1,12 @@
+// Launches GEMMs of u4 weights with scales of bf16 and zeros by bf16 tokens.
+#include "kernels/cuda/sm90/matmul/matmul_launch.cuh"
+#include "kernels/cuda/sm90/matmul/matmul_packed.cuh"
+
+cudaError_t lathe::cuda::launch_matmul_u4_zeros(const MatmulParams& p, const MatmulMaps& maps,
+                                                const MatmulInstance& instance,
+                                                cudaStream_t stream) {
+  if (p.groups > 0) {
+    return launch_grouped_matmul<MatmulU4ZeroWeights, 128>(p, maps, instance, stream);
+  }
+  return launch_matmul<MatmulU4ZeroWeights, 128>(p, maps, instance, stream);
+}
