@@ -8,12 +8,12 @@
 namespace lathe {
 namespace {
 
-constexpr double kWidth = 340;  // of a panel's axes
-constexpr double kHeight = 150;
+constexpr double kPanelWidth = 340;  // of a panel's axes
+constexpr double kPanelHeight = 150;
 constexpr double kPanelLeft = 64;  // of the first panel; room for its numbers
 constexpr double kPanelTop = 96;
-constexpr double kNextColumn = kWidth + 100;
-constexpr double kNextRow = kHeight + 76;
+constexpr double kNextColumn = kPanelWidth + 100;
+constexpr double kNextRow = kPanelHeight + 76;
 
 std::string escaped(const std::string& text) {
   std::string out;
@@ -40,8 +40,8 @@ class Panel {
         most_x_(std::max(most_x, 1e-9)),
         most_y_(std::max(most_y, 1e-9)) {}
 
-  double x(double value) const { return x_ + kWidth * std::min(1.0, value / most_x_); }
-  double y(double value) const { return y_ + kHeight * (1 - std::min(1.0, value / most_y_)); }
+  double x(double value) const { return x_ + kPanelWidth * std::min(1.0, value / most_x_); }
+  double y(double value) const { return y_ + kPanelHeight * (1 - std::min(1.0, value / most_y_)); }
 
   void axes(const std::string& title, const char* x_label, std::string& out) const {
     out += fmt::format(
@@ -52,17 +52,17 @@ class Panel {
       out += fmt::format(
           "<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{2:.1f}\" y2=\"{1:.1f}\" stroke=\"#d8dee4\"/>"
           "<text x=\"{3:.1f}\" y=\"{4:.1f}\" text-anchor=\"end\" fill=\"#57606a\">{5:g}</text>\n",
-          x_, y(v), x_ + kWidth, x_ - 6, y(v) + 4, v);
+          x_, y(v), x_ + kPanelWidth, x_ - 6, y(v) + 4, v);
     }
     const double x_step = tick_step(most_x_);
     for (double v = 0; v <= most_x_ * 1.0001; v += x_step) {
       out += fmt::format(
           "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\" fill=\"#57606a\">{:g}</text>\n",
-          x(v), y_ + kHeight + 16, v);
+          x(v), y_ + kPanelHeight + 16, v);
     }
     out += fmt::format(
         "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\" fill=\"#57606a\">{}</text>\n",
-        x_ + kWidth / 2, y_ + kHeight + 32, x_label);
+        x_ + kPanelWidth / 2, y_ + kPanelHeight + 32, x_label);
   }
 
  private:
@@ -125,8 +125,8 @@ void draw_rate(int column, int row, const ServeFigures& f, std::string& out) {
 }  // namespace
 
 std::string serve_picture(const std::string& title, const ServeFigures& f) {
-  const int width = static_cast<int>(kPanelLeft + kNextColumn + kWidth + 24);
-  const int height = static_cast<int>(kPanelTop + kNextRow + kHeight + 48);
+  const int width = static_cast<int>(kPanelLeft + kNextColumn + kPanelWidth + 24);
+  const int height = static_cast<int>(kPanelTop + kNextRow + kPanelHeight + 48);
   std::string out = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" "
       "viewBox=\"0 0 {0} {1}\" font-family=\"sans-serif\" font-size=\"12\">\n"
