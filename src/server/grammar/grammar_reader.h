@@ -32,6 +32,7 @@ class GrammarReader {
   }
   char32_t next() {
     const char32_t c = peek();
+    if (at_ >= text_.size()) return c;
     ++at_;
     ++here_.column;
     if (c == U'\n') here_ = {here_.line + 1, 1};

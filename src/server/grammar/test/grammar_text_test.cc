@@ -143,6 +143,11 @@ TEST(GrammarText, FaultsNameLineAndColumn) {
     EXPECT_THAT(got.error().message(), HasSubstr(what)) << text;
     EXPECT_THAT(got.error().message(), HasSubstr(where)) << text;
   }
+  // Texts that end inside something.
+  for (const char* text : {"root ::= \"a\\", "root ::= \"\\x", "root ::= [a-\\", "start: /a\\",
+                           "start: %json {\"a\\", "start: \"a\"..\"", "root ::= \"", "%"}) {
+    EXPECT_FALSE(Grammar::compile(rules(text), byte_tokens())) << text;
+  }
   std::string deep = "root ::= ";
   for (int i = 0; i < 100; ++i) deep += "(";
   EXPECT_FALSE(Grammar::compile(rules(deep + "\"a\""), byte_tokens()));
