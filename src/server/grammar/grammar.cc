@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -16,35 +18,88 @@
 namespace lathe::grammar {
 namespace {
 
-constexpr std::string_view kThink = "<think>";
-constexpr std::string_view kEndThink = "</think>";
 constexpr std::size_t kMostSourceBytes = 256 << 10;
 
-// Adds any text that ends with its first occurrence of `mark`; `stop`, if any, is the state after a
-// text without it. A failed match falls back to at most
-// one matched byte, since no longer prefix of such a mark occurs elsewhere in it.
-State add_until(Builder& b, State from, std::string_view mark,
-                std::optional<State> stop = std::nullopt) {
-  std::vector<State> matched = {b.state(from)};  // [bytes of the mark]
-  b.skip(from, matched[0]);
-  const auto front = static_cast<std::uint8_t>(mark[0]);
-  for (std::size_t i = 0; i < mark.size(); ++i) matched.push_back(b.state(from));
-  for (std::size_t i = 0; i < mark.size(); ++i) {
-    const auto next = static_cast<std::uint8_t>(mark[i]);
-    if (stop) b.skip(matched[i], *stop);
-    b.bytes(matched[i], next, next, matched[i + 1]);
-    if (i > 0) b.bytes(matched[i], front, front, matched[1]);
-    int begin = 0;
-    for (const int skipped : {std::min(front, next), std::max(front, next), std::uint8_t{255}}) {
-      const int end = skipped == 255 ? 255 : skipped - 1;
-      if (begin <= end) {
-        b.bytes(matched[i], static_cast<std::uint8_t>(begin), static_cast<std::uint8_t>(end),
-                matched[0]);
+// Where reading goes on after each text that is a beginning of a pattern (Aho and Corasick 1975).
+struct Searcher {
+  struct Node {
+    std::array<std::uint16_t, 256> next{};
+    std::uint16_t shorter = 0;  // the longest end of its text that is a node
+    int pattern = -1;           // that its text, or an end of it, is
+  };
+  std::vector<Node> nodes = std::vector<Node>(1);
+
+  explicit Searcher(std::span<const std::string> patterns) {
+    for (std::size_t p = 0; p < patterns.size(); ++p) {
+      std::uint16_t at = 0;
+      for (const char c : patterns[p]) {
+        const auto byte = static_cast<std::uint8_t>(c);
+        if (nodes[at].next[byte] == 0) {
+          nodes[at].next[byte] = static_cast<std::uint16_t>(nodes.size());
+          nodes.emplace_back();
+        }
+        at = nodes[at].next[byte];
       }
-      begin = skipped + 1;
+      nodes[at].pattern = static_cast<int>(p);
+    }
+    std::vector<std::uint16_t> queue = {0};  // breadth first
+    for (std::size_t i = 0; i < queue.size(); ++i) {
+      const std::uint16_t at = queue[i];
+      for (std::size_t byte = 0; byte < 256; ++byte) {
+        const std::uint16_t to = nodes[at].next[byte];
+        const std::uint16_t other = at == 0 ? 0 : nodes[nodes[at].shorter].next[byte];
+        if (to == 0) {
+          nodes[at].next[byte] = other;
+          continue;
+        }
+        nodes[to].shorter = other;
+        if (nodes[to].pattern < 0) nodes[to].pattern = nodes[other].pattern;
+        queue.push_back(to);
+      }
     }
   }
-  return matched.back();
+};
+
+// Adds any text that ends with its first occurrence of `mark`, without any of `avoided`. `stop`, if
+// any, is the state after a text without the mark. `no_space`: the text does not begin with a
+// space.
+State add_until(Builder& b, State from, std::string_view mark,
+                std::optional<State> stop = std::nullopt,
+                const std::vector<std::string>& avoided = {}, bool no_space = false) {
+  std::vector<std::string> patterns = {std::string(mark)};
+  patterns.insert(patterns.end(), avoided.begin(), avoided.end());
+  const Searcher searcher(patterns);
+  const State found = b.state(from);
+  std::vector<State> states = {b.state(from)};  // [nodes]
+  for (std::size_t i = 1; i < searcher.nodes.size(); ++i) states.push_back(b.state(from));
+  const auto add = [&](State state, const Searcher::Node& node, bool skips_space) {
+    if (stop) b.skip(state, *stop);
+    for (int first = 0; first < 256;) {
+      const std::uint16_t to = node.next[static_cast<std::size_t>(first)];
+      int last = first;
+      while (last < 255 && node.next[static_cast<std::size_t>(last + 1)] == to &&
+             !(skips_space && (last == ' ' || last + 1 == ' '))) {
+        ++last;
+      }
+      const int pattern = searcher.nodes[to].pattern;
+      if (pattern <= 0 && !(skips_space && first == ' ')) {
+        b.bytes(state, static_cast<std::uint8_t>(first), static_cast<std::uint8_t>(last),
+                pattern == 0 ? found : states[to]);
+      }
+      first = last + 1;
+    }
+  };
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    if (searcher.nodes[i].pattern < 0) add(states[i], searcher.nodes[i], false);
+  }
+  if (!no_space) {
+    b.skip(from, states[0]);
+    return found;
+  }
+  const State first = b.state(from);
+  b.skip(from, first);
+  add(first, searcher.nodes[0], true);
+  return found;
 }
 
 // What schemas of tools share.
@@ -91,7 +146,9 @@ Result<State> add_text_and_calls(const ToolRules& rules, const Source& source, S
   const JsonCallForm& form = source.form;
   const State text = b.state(from), to = b.state(from);
   b.skip(from, text);
-  const State call = add_until(b, text, form.begin, to);
+  const State call = source.must_call
+                         ? b.text(text, form.begin)
+                         : add_until(b, text, form.begin, to, form.avoided, form.no_space);
   for (const Tool& tool : source.tools) {
     if (form.wrapped) {
       const auto end = add_call(rules, tool, "\"arguments\"", json.space(call));
@@ -208,11 +265,12 @@ Result<Automaton> build(const Source& source, const Limits& limits, const std::b
     const State after = b.state(from);
     if (source.thinking == Thinking::possible) {
       b.skip(from, after);
-      from = b.text(from, kThink);
+      from = b.text(from, source.think_begin);
     }
-    b.skip(add_until(b, from, kEndThink), after);
+    b.skip(b.text(add_until(b, from, source.think_end), source.after_think), after);
     from = after;
   }
+  from = b.text(from, source.opening);
   const auto to = add_source(b, source, from, ignored);
   if (!to) return to.error();
   b.skip(*to, b.end(root));
@@ -249,9 +307,15 @@ std::string Source::key() const {
   for (const Tool& tool : tools) out += json_text(tool.name) + json_text(tool.schema);
   if (one_call) out += " 1";
   if (lenient) out += " lenient";
+  if (must_call) out += " must";
+  for (const std::string* part : {&think_begin, &think_end, &after_think, &opening}) {
+    out += " " + *part;
+  }
   for (const std::string* part : {&form.begin, &form.before_name, &form.after_name, &form.end}) {
     out += " " + *part;
   }
+  for (const std::string& text : form.avoided) out += " " + text;
+  if (form.no_space) out += " no space";
   out.append(reinterpret_cast<const char*>(tokens.data()), 4 * tokens.size());
   return out;
 }

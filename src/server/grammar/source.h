@@ -28,7 +28,11 @@ struct JsonCallForm {
   bool wrapped = false;
   std::string before_name = {};
   std::string after_name = {};
-  std::string end;
+  std::string end = {};  // empty: a call ends with its arguments
+  // Texts that do not occur before a call, as they would begin one in another form; nor does a
+  // space begin the answer.
+  std::vector<std::string> avoided = {};
+  bool no_space = false;
 };
 
 struct Source {
@@ -53,7 +57,12 @@ struct Source {
   bool one_call = false;
   // Constraints of tools' schemas that cannot be followed are left out.
   bool lenient = false;
+  bool must_call = false;  // text_and_calls: calls alone, without other text
   Thinking thinking = Thinking::none;
+  // Marks around reasoning, and texts after them and before the constrained text.
+  std::string think_begin = "<think>", think_end = "</think>", after_think = {}, opening = {};
+  // Special tokens that are marks have text.
+  bool with_marks() const { return kind == Kind::text_and_calls || !opening.empty(); }
   // Bits [(vocab + 31) / 32] of the tokens that may write the text; empty: all.
   std::vector<std::uint32_t> tokens;
   std::string tokens_path;  // of the request's field that leaves these tokens, for errors

@@ -606,6 +606,51 @@ TEST_F(Grammars, E2AllOfThemHaveALimit) {
   for (int n = 0; n < 20; ++n) EXPECT_TRUE(cache.get(wide(n))) << n;
 }
 
+// A text may begin with marks around reasoning, and calls may have one form alone.
+TEST_F(Grammars, ChannelsHaveMarks) {
+  Source text = regex("ab");
+  text.thinking = Thinking::possible;
+  text.think_begin = "<c>t<m>";
+  text.think_end = "<e>";
+  text.after_think = "<s>";
+  text.opening = "<c>f<m>";
+  for (const char* good : {"<c>f<m>ab", "<c>t<m><e><s><c>f<m>ab", "<c>t<m>x<<e><s><c>f<m>ab"}) {
+    EXPECT_TRUE(takes(text, good)) << good;
+  }
+  for (const char* bad : {"ab", "<c>t<m>ab", "<c>t<m><e><c>f<m>ab", "<c>f<m>ba", "<c>t<m>x<e>ab"}) {
+    EXPECT_FALSE(takes(text, bad)) << bad;
+  }
+  Source calls;
+  calls.kind = Source::Kind::text_and_calls;
+  calls.tools = {{"f", Json::object(), "t"}};
+  calls.form = {.begin = "<c> to=", .after_name = "<m>"};
+  calls.form.avoided = {"a to", "<<"};
+  calls.form.no_space = true;
+  calls.one_call = true;
+  for (const char* good : {"", "x", "x a t", "<c> to", "<c> to=f<m>{}", "a<c> to=f<m>{\"x\":1}",
+                           "<c><c> to=f<m>{}", "b to=g"}) {
+    EXPECT_TRUE(takes(calls, good)) << good;
+  }
+  for (const char* bad :
+       {" x", "a to", "xa to=f", "<<", "<c> to=g", "<c> to=f<m>{} ", "<c> to=f<m>[]", "<c<<"}) {
+    EXPECT_FALSE(takes(calls, bad)) << bad;
+  }
+  calls.must_call = true;
+  EXPECT_TRUE(takes(calls, "<c> to=f<m>{}"));
+  EXPECT_FALSE(takes(calls, "x<c> to=f<m>{}"));
+}
+
+// The mark's beginning occurs again in it.
+TEST_F(Grammars, MarksAreFoundWhereverTheyBegin) {
+  Source text = regex("z");
+  text.thinking = Thinking::inside;
+  text.think_end = "aabaac";
+  for (const char* good : {"aabaacz", "aabaabaacz", "aaabaacz", "aabaaabaacz", "xaabaacz"}) {
+    EXPECT_TRUE(takes(text, good)) << good;
+  }
+  EXPECT_FALSE(takes(text, "aabaabaaz"));
+}
+
 TEST_F(Grammars, AreSharedByTheirText) {
   Cache cache(Vocabulary(token_texts()), 2);
   const auto first = cache.get(regex("a"));
