@@ -2,11 +2,15 @@
 
 #include <algorithm>
 
+#include "server/markup/tool_arguments.h"
+
 namespace lathe {
 namespace {
 
-constexpr std::string_view kThink = "<think>";
-constexpr std::string_view kEndThink = "</think>";
+// First bytes of a call without marks that decide whether it may be one.
+constexpr std::size_t kMostBareFront = 512;
+// Between calls without marks.
+constexpr std::string_view kSeparators = " \t\r\n,;";
 
 // Length of the longest suffix of `text` that is a proper prefix of the mark.
 std::size_t beginning_of(std::string_view mark, std::string_view text) {
@@ -20,13 +24,26 @@ std::size_t beginning_of(std::string_view mark, std::string_view text) {
 
 AnswerParts::AnswerParts(MarkupRules rules)
     : rules_(std::move(rules)),
-      tool_marks_(tool_marks(rules_.tools)),
+      tool_marks_(&tool_marks(rules_.tools)),
+      think_(reasoning_marks(rules_.reasoning_format)),
       state_(rules_.reasoning && rules_.starts_inside ? State::reasoning : State::content) {
   if (rules_.schemas == nullptr) rules_.schemas = std::make_shared<nlohmann::ordered_json>();
-  if (rules_.reasoning) marks_ = {{kEndThink, Mark::end_think}, {kThink, Mark::think}};
+  if (rules_.harmony) {
+    harmony_.emplace(std::move(*rules_.harmony));
+    fronts_ = "<";  // no text is plain
+    marks_.push_back({"<", Mark::around});
+    return;
+  }
+  if (rules_.reasoning) marks_ = {{think_.end, Mark::end_think}, {think_.begin, Mark::think}};
   if (rules_.tools != ToolFormat::none && !rules_.list_of_calls) {
-    marks_.push_back({tool_marks_.begin, Mark::call});
-    for (std::string_view mark : tool_marks_.around) marks_.push_back({mark, Mark::around});
+    for (const CallMarks& call : tool_marks_->calls) {
+      marks_.push_back({call.begin, Mark::call, &call});
+      const bool fence = call.begin.starts_with(call.end);  // opens as it ends
+      if (!call.end.empty() && !fence) marks_.push_back({call.end, Mark::stray_end});
+    }
+    for (std::string_view mark : tool_marks_->around) marks_.push_back({mark, Mark::around});
+    if (tool_marks_->bare_json) fronts_ = "{[";
+    if (tool_marks_->bare_python) fronts_ = "{[";
   }
   for (const Mark& mark : marks_) {
     if (fronts_.find(mark.text[0]) == std::string::npos) fronts_ += mark.text[0];
@@ -46,9 +63,13 @@ bool AnswerParts::counts(Mark::Kind kind) const {
       return state_ == State::reasoning || may_end_nothing();
     case Mark::think:
       return state_ == State::content && !began_;
-    default:
+    case Mark::stray_end:
+      return state_ == State::content && after_call_;
+    case Mark::call:
+    case Mark::around:
       return true;
   }
+  return true;
 }
 
 void AnswerParts::push(std::string_view text, TextParts& out) {
@@ -56,70 +77,194 @@ void AnswerParts::push(std::string_view text, TextParts& out) {
     give(text, out);
     return;
   }
-  held_ += text;
-  for (;;) {
-    if (complete()) {
-      held_.clear();
-      return;
-    }
-    if (state_ == State::call) {
-      const std::size_t end = find_call_end(rules_.tools, held_, looked_);
-      if (end == std::string::npos) return;
-      looked_ = 0;
-      const std::string body = held_.substr(0, end);
-      held_.erase(0, end + tool_marks_.end.size());
-      end_call(body, out);
-      continue;
-    }
-    if (state_ == State::reasoning && looked_ > 0 && !unclosed_) {
-      // held_ begins with a call. What it is depends on whether the reasoning has an end.
-      const std::size_t end = held_.find(kEndThink, looked_);
-      if (end == std::string::npos) {
-        looked_ = held_.size() - std::min(held_.size() - 1, kEndThink.size());
-        return;
-      }
-      looked_ = 0;
-      give(std::string_view(held_).substr(0, end), out);
-      held_.erase(0, end);
-      continue;
-    }
-    if (held_.find_first_of(fronts_) == std::string::npos) {
-      give(held_, out);
-      held_.clear();
-      return;
-    }
-    std::size_t first = std::string::npos;
-    Mark found{};
-    std::size_t kept = 0;
-    for (const Mark& mark : marks_) {
-      if (!counts(mark.kind)) continue;
-      const std::size_t at = held_.find(mark.text);
-      if (at < first ||
-          (at == first && at != std::string::npos && mark.text.size() > found.text.size())) {
-        first = at;
-        found = mark;
-      }
-      kept = std::max(kept, beginning_of(mark.text, held_));
-    }
-    if (first == std::string::npos) {
-      const std::string final_text = held_.substr(0, held_.size() - kept);
-      held_.erase(0, final_text.size());
-      give(final_text, out);
-      return;
-    }
-    give(std::string_view(held_).substr(0, first), out);
-    held_.erase(0, first);
-    const bool call = found.kind == Mark::call || found.kind == Mark::around;
-    if (state_ == State::reasoning && call && !unclosed_) {
-      looked_ = found.text.size();
-      continue;
-    }
-    held_.erase(0, found.text.size());
-    take(found, out);
+  if (harmony_) {
+    harmony_->push(text, out);
+    state_ = harmony_->reasons() ? State::reasoning : State::content;
+    calls_ = harmony_->calls();
+    return;
   }
+  held_ += text;
+  while (!complete() && step(out)) {
+  }
+  if (complete()) held_.clear();
 }
 
-void AnswerParts::take(Mark mark, TextParts& out) {
+// The first mark in the text held back; of two at one place the longer.
+AnswerParts::Found AnswerParts::find_mark() const {
+  Found out;
+  for (const Mark& mark : marks_) {
+    if (!counts(mark.kind)) continue;
+    const std::size_t at = held_.find(mark.text);
+    if (at < out.at ||
+        (at == out.at && at != std::string::npos && mark.text.size() > out.mark.text.size())) {
+      out.at = at;
+      out.mark = mark;
+    }
+    out.kept = std::max(out.kept, beginning_of(mark.text, held_));
+  }
+  return out;
+}
+
+// Whether `text` may become a call without marks.
+bool AnswerParts::is_bare(std::string_view text) const {
+  text = text.substr(0, kMostBareFront);
+  return (tool_marks_->bare_json && may_be_json_call(text, *rules_.schemas)) ||
+         (tool_marks_->bare_python && may_be_python_call(text, *rules_.schemas));
+}
+
+// Where a call without marks may begin: at the first bracket of a line.
+std::size_t AnswerParts::find_bare() const {
+  if (state_ != State::content || (!tool_marks_->bare_json && !tool_marks_->bare_python) ||
+      rules_.list_of_calls) {
+    return std::string::npos;
+  }
+  for (std::size_t at = 0; (at = held_.find_first_of("{[", at)) != std::string::npos; ++at) {
+    const std::string_view front = std::string_view(held_).substr(0, at);
+    const std::size_t before = front.find_last_not_of(kJsonSpace);
+    const bool line =
+        front.find('\n', before + 1) != std::string_view::npos ||
+        (before == std::string_view::npos &&
+         (!began_ || after_call_ || spaces_.find('\n') != std::string::npos)) ||
+        (after_call_ && front.find_first_not_of(kSeparators) == std::string_view::npos);
+    if (line && is_bare(std::string_view(held_).substr(at))) return at;
+  }
+  return std::string::npos;
+}
+
+// Whether a step was made, after which another may be.
+bool AnswerParts::step(TextParts& out) {
+  if (state_ == State::call) return step_call(out);
+  if (state_ == State::bare) return step_bare(out);
+  if (state_ == State::after_bare) return step_after_bare(out);
+  if (state_ == State::reasoning && looked_ > 0 && !unclosed_) {
+    // held_ begins with a call. What it is depends on whether the reasoning has an end.
+    const std::size_t end = held_.find(think_.end, looked_);
+    if (end == std::string::npos) {
+      looked_ = held_.size() - std::min(held_.size() - 1, think_.end.size());
+      return false;
+    }
+    looked_ = 0;
+    give(std::string_view(held_).substr(0, end), out);
+    held_.erase(0, end);
+    return true;
+  }
+  if (held_.find_first_of(fronts_) == std::string::npos) {
+    give(held_, out);
+    held_.clear();
+    return false;
+  }
+  const Found found = find_mark();
+  const std::size_t bare = find_bare();
+  // The text at the end may still become a mark.
+  if (bare < found.at && bare < held_.size() - found.kept) {
+    give(std::string_view(held_).substr(0, bare), out);
+    held_.erase(0, bare);
+    state_ = State::bare;
+    scan_ = {};
+    return true;
+  }
+  if (found.at == std::string::npos) {
+    const std::string final_text = held_.substr(0, held_.size() - found.kept);
+    held_.erase(0, final_text.size());
+    give(final_text, out);
+    return false;
+  }
+  give(std::string_view(held_).substr(0, found.at), out);
+  held_.erase(0, found.at);
+  const bool call = found.mark.kind == Mark::call || found.mark.kind == Mark::around;
+  if (state_ == State::reasoning && call && !unclosed_) {
+    looked_ = found.mark.text.size();
+    return true;
+  }
+  held_.erase(0, found.mark.text.size());
+  take(found.mark, out);
+  return true;
+}
+
+bool AnswerParts::step_call(TextParts& out) {
+  const auto end = find_call_end(*open_, held_, scan_);
+  if (!end) return false;
+  const std::string body = held_.substr(0, end->body);
+  const std::string mark = held_.substr(end->body, end->next - end->body);
+  held_.erase(0, end->next);
+  scan_ = {.plain = scan_.plain};
+  state_ = State::content;
+  if (!add_calls(read_tool_calls(open_->body, body, *rules_.schemas), out)) {
+    give(std::string(open_->begin) + body + mark, out);
+  }
+  return true;
+}
+
+bool AnswerParts::step_bare(TextParts& out) {
+  const auto stop = [&](std::size_t text) {
+    bare_text_ += std::string_view(held_).substr(0, text);
+    held_.erase(0, text);
+    give_bare(out);
+    return true;
+  };
+  if (held_.size() <= kMostBareFront && !is_bare(held_)) return stop(1);
+  // Brackets of both notations are balanced; only Python has strings in single quotes.
+  const bool python =
+      tool_marks_->bare_python &&
+      may_be_python_call(std::string_view(held_).substr(0, kMostBareFront), *rules_.schemas);
+  const auto end = find_value_end(held_, scan_, python);
+  if (!end) return false;
+  const std::string text = held_.substr(0, *end);
+  auto calls = tool_marks_->bare_json ? read_json_calls(text, *rules_.schemas, /*known=*/true)
+                                      : std::nullopt;
+  if (!calls && python) calls = read_python_calls(text, *rules_.schemas, /*known=*/true);
+  if (!calls) return stop(*end);
+  held_.erase(0, *end);
+  if (!began_ && bare_text_.empty()) {
+    state_ = State::content;
+    add_calls(std::move(calls), out);
+    return true;
+  }
+  bare_text_ += text;
+  for (ToolCall& call : *calls) bare_calls_.push_back(std::move(call));
+  state_ = State::after_bare;
+  return true;
+}
+
+// The text is a call if the answer ends here, or with more such calls, or with an end mark.
+bool AnswerParts::step_after_bare(TextParts& out) {
+  const std::size_t next = std::min(held_.find_first_not_of(kSeparators), held_.size());
+  bare_text_ += std::string_view(held_).substr(0, next);
+  held_.erase(0, next);
+  if (held_.empty()) return false;
+  for (const CallMarks& marks : tool_marks_->calls) {
+    if (marks.end.empty() || !marks.end.starts_with(held_.substr(0, marks.end.size()))) continue;
+    if (held_.size() < marks.end.size()) return false;
+    held_.erase(0, marks.end.size());
+    state_ = State::content;
+    bare_text_.clear();
+    add_calls(std::move(bare_calls_), out);
+    bare_calls_.clear();
+    return true;
+  }
+  for (const Mark& mark : marks_) {
+    if (!mark.text.starts_with(held_.substr(0, mark.text.size()))) continue;
+    if (held_.size() < mark.text.size()) return false;
+    give_bare(out);
+    return true;
+  }
+  if ((held_[0] == '{' || held_[0] == '[') && is_bare(held_)) {
+    state_ = State::bare;
+    scan_ = {};
+    return true;
+  }
+  give_bare(out);
+  return true;
+}
+
+// What might have been a call is text.
+void AnswerParts::give_bare(TextParts& out) {
+  state_ = State::content;
+  bare_calls_.clear();
+  give(std::exchange(bare_text_, {}), out);
+}
+
+void AnswerParts::take(const Mark& mark, TextParts& out) {
   switch (mark.kind) {
     case Mark::think:
       if (began_) {  // text other than white space came before it
@@ -147,6 +292,15 @@ void AnswerParts::take(Mark mark, TextParts& out) {
       return;
     case Mark::call:
       state_ = State::call;
+      open_ = mark.call_marks;
+      scan_ = {.plain = scan_.plain};
+      return;
+    case Mark::stray_end:
+      if (after_call_) {
+        spaces_.clear();
+      } else {  // text came before it
+        give(mark.text, out);
+      }
       return;
     case Mark::around:
       state_ = State::content;
@@ -181,31 +335,33 @@ void AnswerParts::give(std::string_view text, TextParts& out) {
     began_ = true;
     return;
   }
-  const std::size_t last = text.find_last_not_of(kJsonSpace);
+  // So do the commas and semicolons between calls without marks.
+  const bool lists = after_call_ && (tool_marks_->bare_json || tool_marks_->bare_python);
+  const std::size_t last = text.find_last_not_of(lists ? kSeparators : kJsonSpace);
   if (last == std::string_view::npos) {
     spaces_ += text;
     return;
   }
+  const std::size_t end = lists ? text.find_last_not_of(kJsonSpace) : last;
   out.content += spaces_;
-  out.content += text.substr(0, last + 1);
-  spaces_ = text.substr(last + 1);
+  out.content += text.substr(0, end + 1);
+  spaces_ = text.substr(end + 1);
   began_ = true;
+  after_call_ = false;
 }
 
-void AnswerParts::end_call(std::string_view body, TextParts& out) {
-  state_ = State::content;
-  auto calls = read_tool_calls(rules_.tools, body, *rules_.schemas);
-  if (calls) {
-    spaces_.clear();
-    for (ToolCall& call : *calls) {
-      if (complete()) return;
-      call.text_before = out.content.size();
-      out.calls.push_back(std::move(call));
-      ++calls_;
-    }
-    return;
+// Whether they are calls.
+bool AnswerParts::add_calls(ToolCalls calls, TextParts& out) {
+  if (!calls) return false;
+  spaces_.clear();
+  for (ToolCall& call : *calls) {
+    if (complete()) break;
+    call.text_before = out.content.size();
+    out.calls.push_back(std::move(call));
+    ++calls_;
   }
-  give(std::string(tool_marks_.begin) + std::string(body) + std::string(tool_marks_.end), out);
+  after_call_ = true;
+  return true;
 }
 
 // An object in the list becomes a call at its last brace.
@@ -223,7 +379,7 @@ void AnswerParts::read_list(std::string_view text, TextParts& out) {
     if (c != '}' && c != ']') continue;
     --depth_;
     if (depth_ != 1 || c != '}') continue;
-    auto call = read_tool_calls(ToolFormat::tag, list_.substr(list_.find('{')), *rules_.schemas);
+    auto call = read_json_calls(list_.substr(list_.find('{')), *rules_.schemas, /*known=*/false);
     if (!call) continue;
     out.calls.push_back(std::move(call->front()));
     out.calls.back().text_before = out.content.size();
@@ -233,7 +389,12 @@ void AnswerParts::read_list(std::string_view text, TextParts& out) {
   }
 }
 
-void AnswerParts::finish(TextParts& out) {
+void AnswerParts::finish(TextParts& out, bool whole) {
+  if (harmony_) {
+    harmony_->finish(out, whole);
+    calls_ = harmony_->calls();
+    return;
+  }
   unclosed_ = true;
   if (state_ == State::reasoning) {
     looked_ = 0;
@@ -245,15 +406,42 @@ void AnswerParts::finish(TextParts& out) {
     out.content += list_;
   }
   list_.clear();
-  if (state_ == State::call) {
-    state_ = State::content;
-    give(std::string(tool_marks_.begin) + held_, out);
-  } else {
-    give(held_, out);
+  finish_call(out, whole);
+  if (complete()) return;
+  if (state_ == State::bare || state_ == State::after_bare) {
+    const bool last = state_ == State::after_bare && held_.empty();
+    bare_text_ += std::exchange(held_, {});
+    if (last && whole) {
+      state_ = State::content;
+      add_calls(std::move(bare_calls_), out);
+    } else {
+      give_bare(out);
+    }
   }
+  give(held_, out);
   held_.clear();
   if (calls_ == 0) out.content += spaces_;  // white space after calls is dropped
   spaces_.clear();
+}
+
+// A call without its end mark is a call if its text is complete. Otherwise an end mark inside its
+// quotes counts, as a quote may be missing.
+void AnswerParts::finish_call(TextParts& out, bool whole) {
+  for (const bool plain : {false, true}) {
+    if (state_ != State::call || complete()) return;
+    if (whole &&
+        add_calls(read_tool_calls(open_->body, held_, *rules_.schemas, /*closed=*/false), out)) {
+      held_.clear();
+      state_ = State::content;
+      return;
+    }
+    if (plain || scan_.plain) break;
+    scan_ = {.plain = true};
+    push("", out);
+  }
+  if (state_ != State::call) return;
+  state_ = State::content;
+  give(std::string(open_->begin) + std::exchange(held_, {}), out);
 }
 
 }  // namespace lathe

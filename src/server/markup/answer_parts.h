@@ -4,17 +4,23 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "server/markup/call_end.h"
+#include "server/markup/harmony_parts.h"
+#include "server/markup/reasoning_format.h"
+#include "server/markup/text_parts.h"
 #include "server/markup/tool_format.h"
 
 namespace lathe {
 
 struct MarkupRules {
-  bool reasoning = false;      // <think> and </think> are marks
+  bool reasoning = false;  // the marks of reasoning count
+  ReasoningFormat reasoning_format = ReasoningFormat::think;
   bool starts_inside = false;  // the prompt ends inside reasoning
   // Reasoning and its marks are content. Calls in it still are none.
   bool reasoning_stays = false;
@@ -24,70 +30,86 @@ struct MarkupRules {
   bool list_of_calls = false;  // content is [{"name", "parameters"}, ...]
   // Special tokens that are marks, with the text that detokenising skips.
   std::vector<std::pair<std::int32_t, std::string>> tokens;
-};
-
-/// What a piece of text adds to each part of the answer.
-struct TextParts {
-  std::string reasoning;
-  std::string content;
-  std::vector<ToolCall> calls;
-
-  bool empty() const { return reasoning.empty() && content.empty() && calls.empty(); }
-  /// Keeps the capacity.
-  void clear() {
-    reasoning.clear();
-    content.clear();
-    calls.clear();
-  }
+  // The answer is messages in channels. Of the above, only one_call and `tokens` count then.
+  std::optional<HarmonyRules> harmony = std::nullopt;
 };
 
 /// Nothing is lost: text that does not parse, or is incomplete when the answer ends, becomes
 /// content. Linear in the text; holds back at most the beginning of a mark, an open call, or a call
 /// inside reasoning with what follows it, as the reasoning's end decides what it is.
+///
+/// JSON or Python that calls a function of the request is a call also without marks, if the format
+/// has such calls: where the answer begins with it, or where nothing else follows.
 class AnswerParts {
  public:
   explicit AnswerParts(MarkupRules rules);
 
   /// Appends the parts that `text` makes final to `out`.
   void push(std::string_view text, TextParts& out);
-  /// Appends the rest at the end of the answer.
-  void finish(TextParts& out);
+  /// Appends the rest at the end of the answer. `whole`: it ended by itself, not by a limit or a
+  /// stop string, so that a complete call may lack its end mark.
+  void finish(TextParts& out, bool whole = true);
   bool reasons() const { return state_ == State::reasoning; }
   std::size_t calls() const { return calls_; }
   /// The only call wanted is complete.
   bool complete() const { return rules_.one_call && calls_ > 0; }
 
  private:
-  enum class State { reasoning, content, call };
+  // bare: in JSON or Python that may be a call; after_bare: after one that is, if nothing follows.
+  enum class State { reasoning, content, call, bare, after_bare };
   struct Mark {
     std::string_view text;
-    enum Kind { think, end_think, call, around } kind;
+    // stray_end: the end mark of a call, without its begin mark.
+    enum Kind { think, end_think, call, around, stray_end } kind;
+    const CallMarks* call_marks = nullptr;  // of call
+  };
+  struct Found {
+    std::size_t at = std::string_view::npos;
+    Mark mark{};
+    std::size_t kept = 0;  // bytes at the end that may become a mark
   };
   bool may_end_nothing() const;
   bool counts(Mark::Kind kind) const;
-  void take(Mark mark, TextParts& out);
+  Found find_mark() const;
+  std::size_t find_bare() const;
+  bool is_bare(std::string_view text) const;
+  bool step(TextParts& out);
+  bool step_call(TextParts& out);
+  bool step_bare(TextParts& out);
+  bool step_after_bare(TextParts& out);
+  void take(const Mark& mark, TextParts& out);
   void give(std::string_view text, TextParts& out);
-  void end_call(std::string_view body, TextParts& out);
+  void give_bare(TextParts& out);
+  bool add_calls(ToolCalls calls, TextParts& out);
   void read_list(std::string_view text, TextParts& out);
+  void finish_call(TextParts& out, bool whole);
 
   MarkupRules rules_;
-  ToolMarks tool_marks_;
+  const ToolMarks* tool_marks_;
+  ReasoningMarks think_;
   std::vector<Mark> marks_;
-  std::string fronts_;  // first bytes of the marks
+  std::string fronts_;  // first bytes of marks, and of calls without marks
   State state_;
-  std::string held_;           // held back: a mark's beginning, or a call's body
-  std::size_t looked_ = 0;     // bytes of an open call already searched for its end
-  bool drop_newline_ = false;  // directly after </think>
-  bool reasoned_ = false;      // reasoning has ended
-  bool unclosed_ = false;      // the answer has ended, and with it its reasoning
-  bool began_ = false;         // something other than white space was emitted
-  std::string spaces_;         // between calls, emitted only if text follows
+  std::string held_;                 // held back: a mark's beginning, or a call's text
+  const CallMarks* open_ = nullptr;  // the open call's
+  CallScan scan_;                    // of the open call
+  std::size_t looked_ = 0;           // bytes of a call in reasoning already searched for its end
+  bool drop_newline_ = false;        // directly after </think>
+  bool reasoned_ = false;            // reasoning has ended
+  bool unclosed_ = false;            // the answer has ended, and with it its reasoning
+  bool began_ = false;               // something other than white space was emitted
+  bool after_call_ = false;          // nothing was emitted after a call
+  std::string spaces_;               // between calls, emitted only if text follows
   std::size_t calls_ = 0;
+  // Calls without marks that are none if text follows, and their text.
+  std::vector<ToolCall> bare_calls_;
+  std::string bare_text_;
   // In a list of calls: the text after the last call, and the scanner's state in it.
   std::string list_;
   int depth_ = 0;
   bool quoted_ = false;
   bool escaped_ = false;
+  std::optional<HarmonyParts> harmony_;
 };
 
 }  // namespace lathe

@@ -1,16 +1,7 @@
-// Parsers for the tool-call formats of model families.
-//
-//   tag       <tool_call>BODY</tool_call>, BODY one of
-//             {"name": N, "arguments": {...}}                          Qwen 2.5, Qwen 3, Hermes
-//             <function=N><parameter=K>V</parameter>...</function>      Qwen3-Coder
-//             N<arg_key>K</arg_key><arg_value>V</arg_value>...          GLM 4.5 to 5
-//   deepseek  <｜tool▁call▁begin｜>N<｜tool▁sep｜>JSON<｜tool▁call▁end｜>
-//             V3.1; V3 and R1 write
-//             function<｜tool▁sep｜>N and fenced JSON
-//   dsml      <｜DSML｜invoke name="N">PARAMETERS</｜DSML｜invoke>           V3.2, V4
+// The table of tool-call formats: their marks, the names that other servers give them, and how a
+// chat template shows that its model writes one. docs/server.md prints it.
 #pragma once
 
-#include <cstddef>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -21,39 +12,60 @@
 
 namespace lathe {
 
-/// JSON's white space, around calls and answers.
-inline constexpr std::string_view kJsonSpace = " \t\r\n";
-
-#define LATHE_TOOL_FORMATS(X) X(none) X(tag) X(deepseek) X(dsml)
+#define LATHE_TOOL_FORMATS(X) \
+  X(none)                     \
+  X(tag) X(deepseek) X(dsml) X(harmony) X(llama) X(pythonic) X(mistral) X(gemma) X(kimi) X(minimax)
 LATHE_ENUM(ToolFormat, LATHE_TOOL_FORMATS)
+
+/// How the text of a call is written.
+///
+///   json        {"name": N, "arguments": {...}}, several of them, or a list of them
+///   tagged      json, functions or pairs
+///   function    N><parameter=K>V</parameter>...</function>: without its first mark
+///   pairs       N<arg_key>K</arg_key><arg_value>V</arg_value>...
+///   deepseek    N<｜tool▁sep｜>JSON; or function<｜tool▁sep｜>N and fenced JSON
+///   dsml        N">PARAMETERS, which say whether they are strings
+///   invoke      N">PARAMETERS of <parameter name="K">
+///   mistral     json; or N[ARGS]JSON, N[CALL_ID]I[ARGS]JSON, NJSON
+///   python_tag  json; or N.call(K=V, ...)
+///   python      N(K=V, ...), or a list of them, with Python's literals
+///   gemma       call:N{K:V, ...}, strings between <|"|> or <escape>
+///   kimi        functions.N:I<|tool_call_argument_begin|>JSON
+#define LATHE_CALL_BODIES(X) \
+  X(json)                    \
+  X(tagged)                  \
+  X(function)                \
+  X(pairs) X(deepseek) X(dsml) X(invoke) X(mistral) X(python_tag) X(python) X(gemma) X(kimi)
+LATHE_ENUM(CallBody, LATHE_CALL_BODIES)
+
+struct CallMarks {
+  std::string_view begin;
+  std::string_view end;  // empty: the call ends with its JSON
+  CallBody body = CallBody::json;
+};
+
+struct ToolMarks {
+  std::vector<CallMarks> calls = {};
+  // Marks around calls; dropped.
+  std::vector<std::string_view> around = {};
+  // Further texts of special tokens in calls, which detokenising would skip.
+  std::vector<std::string_view> inner = {};
+  // Calls may come without marks: json or python, at the answer's begin or at its end.
+  bool bare_json = false;
+  bool bare_python = false;
+};
+
+/// The marks of a format. harmony has none: its channels are read by HarmonyParts.
+const ToolMarks& tool_marks(ToolFormat format);
 
 /// The format that a chat template asks for, found by the marks in its source.
 ToolFormat find_tool_format(std::string_view chat_template);
+/// The mark in the template that shows the format; empty for none.
+std::string_view template_mark(ToolFormat format, std::string_view chat_template);
 
-struct ToolMarks {
-  std::string_view begin;  // of a call
-  std::string_view end;
-  // Marks around calls; dropped.
-  std::vector<std::string_view> around;
-};
-ToolMarks tool_marks(ToolFormat format);
-
-/// Position of the mark that ends a call, in the text after the call's begin mark, or npos. A
-/// parameter's value may contain that mark if the format marks the end of values. `from`: where to
-/// search from, initially 0; advanced past text that need not be searched again.
-std::size_t find_call_end(ToolFormat format, std::string_view text, std::size_t& from);
-
-struct ToolCall {
-  std::string name;
-  std::string arguments;  // a JSON object's text
-  // Bytes of content before it: in the piece of an answer that it came with, or in a whole answer.
-  std::size_t text_before = 0;
-};
-
-/// Parses the text between a call's marks: one call, or several functions. `tools`: the request's;
-/// where the format does not say a value's type, its schema does. Numbers keep their digits.
-/// nullopt: not a call, or text that would be lost.
-std::optional<std::vector<ToolCall>> read_tool_calls(ToolFormat format, std::string_view body,
-                                                     const nlohmann::ordered_json& tools);
+/// Names of a format at other servers: vLLM's and SGLang's --tool-call-parser.
+const std::vector<std::string_view>& other_names(ToolFormat format);
+/// The format of a name, its own or another server's.
+std::optional<ToolFormat> find_named_tool_format(std::string_view name);
 
 }  // namespace lathe

@@ -12,7 +12,7 @@
 #include "base/enum.h"
 #include "io/tokenizer/tokenizer.h"
 #include "kernels/sampling.h"
-#include "server/markup/tool_format.h"
+#include "server/markup/tool_call.h"
 #include "server/openai/api_request.h"
 
 namespace lathe {

@@ -225,7 +225,7 @@ TEST(AnswerParts, OneCallMayBeTheLast) {
 }
 
 std::string arguments_of(const std::string& body, const Json& tools) {
-  const auto calls = read_tool_calls(ToolFormat::tag, body, tools);
+  const auto calls = read_tool_calls(CallBody::tagged, body, tools);
   return calls && calls->size() == 1 ? calls->front().arguments : "no call";
 }
 
@@ -298,7 +298,7 @@ TEST(AnswerParts, A8NumbersKeepTheirDigits) {
   EXPECT_EQ(arguments_of(R"({"name": "f", "arguments": )" + numbers + "}", kTools), numbers);
   EXPECT_EQ(arguments_of("<function=f><parameter=x>18446744073709551616</parameter>", kTools),
             R"({"x":18446744073709551616})");
-  const auto dsml = read_tool_calls(ToolFormat::dsml, "f\">" + numbers, kTools);
+  const auto dsml = read_tool_calls(CallBody::dsml, "f\">" + numbers, kTools);
   ASSERT_TRUE(dsml);
   EXPECT_EQ(dsml->front().arguments, numbers);
 }
@@ -370,7 +370,7 @@ TEST(AnswerParts, B10AWrapperIsNoArgument) {
       "properties": {"command": {"type": "string"}}}}}, {"type": "function", "function": {"name":
       "own", "parameters": {"type": "object", "properties": {"input": {"type": "string"}}}}}])");
   const auto read = [&](const std::string& name, const std::string& body) {
-    const auto calls = read_tool_calls(ToolFormat::dsml, name + "\">\n" + body + "\n", tools);
+    const auto calls = read_tool_calls(CallBody::dsml, name + "\">\n" + body + "\n", tools);
     return calls ? calls->front().arguments : "no call";
   };
   const auto parameter = [](const std::string& name, const std::string& text, bool string) {
@@ -410,13 +410,6 @@ TEST(AnswerParts, RandomTextIsNotLost) {
     for (const ToolCall& c : whole.calls) all += c.name;
     EXPECT_EQ(letters(all), letters(text)) << text;
   }
-}
-
-TEST(ToolFormat, IsFoundInTemplates) {
-  EXPECT_EQ(find_tool_format("{{ '<tool_call>' }}"), ToolFormat::tag);
-  EXPECT_EQ(find_tool_format("<｜tool▁call▁begin｜>...<｜tool▁sep｜>"), ToolFormat::deepseek);
-  EXPECT_EQ(find_tool_format("<｜DSML｜invoke"), ToolFormat::dsml);
-  EXPECT_EQ(find_tool_format("{{ messages }}"), ToolFormat::none);
 }
 
 }  // namespace

@@ -1,0 +1,287 @@
+// Calls in a notation of literals that is not JSON: Python's, and Gemma's.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+
+#include "io/text/utf8.h"
+#include "server/markup/tool_arguments.h"
+#include "server/markup/tool_call.h"
+
+namespace lathe {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kMostLiteralLevels = 64;
+
+bool is_name_byte(char c) {
+  return c == '_' || c == '.' || c == '-' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
+         (c >= 'A' && c <= 'Z') || static_cast<unsigned char>(c) >= 0x80;
+}
+
+// A text that is read from its front.
+struct Reader {
+  std::string_view rest;
+
+  bool skip(std::string_view word) {
+    rest.remove_prefix(std::min(rest.find_first_not_of(kJsonSpace), rest.size()));
+    if (!rest.starts_with(word)) return false;
+    rest.remove_prefix(word.size());
+    return true;
+  }
+  std::string_view name() {
+    skip("");
+    std::size_t n = 0;
+    while (n < rest.size() && is_name_byte(rest[n])) ++n;
+    const std::string_view out = rest.substr(0, n);
+    rest.remove_prefix(n);
+    return out;
+  }
+  bool done() {
+    skip("");
+    return rest.empty();
+  }
+};
+
+// The character of an escape with `digits` hexadecimal digits; nullopt: malformed.
+std::optional<std::string> escaped_character(std::string_view& text, std::size_t digits) {
+  if (text.size() < digits) return std::nullopt;
+  std::uint32_t code = 0;
+  for (const char c : text.substr(0, digits)) {
+    const int digit = c >= '0' && c <= '9'   ? c - '0'
+                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                             : -1;
+    if (digit < 0) return std::nullopt;
+    code = code * 16 + static_cast<std::uint32_t>(digit);
+  }
+  if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return std::nullopt;
+  text.remove_prefix(digits);
+  std::string out;
+  append_utf8(out, static_cast<char32_t>(code));
+  return out;
+}
+
+// A Python string literal, as JSON.
+std::optional<std::string> python_string(std::string_view& text) {
+  const char quote = text[0];
+  const bool triple = text.starts_with(std::string(3, quote));
+  const std::string end(triple ? 3 : 1, quote);
+  text.remove_prefix(end.size());
+  std::string out;
+  while (!text.empty()) {
+    if (text.starts_with(end)) {
+      text.remove_prefix(end.size());
+      return json_text(out);
+    }
+    const char c = text[0];
+    text.remove_prefix(1);
+    if (c != '\\') {
+      out += c;
+      continue;
+    }
+    if (text.empty()) return std::nullopt;
+    const char code = text[0];
+    text.remove_prefix(1);
+    constexpr std::string_view kFrom = "nrtbfav0\\'\"", kTo("\n\r\t\b\f\a\v\0\\'\"", 11);
+    if (code == 'x' || code == 'u' || code == 'U') {
+      auto character = escaped_character(text, code == 'x' ? 2 : code == 'u' ? 4 : 8);
+      if (!character) return std::nullopt;
+      out += *character;
+    } else if (const std::size_t at = kFrom.find(code); at != std::string_view::npos) {
+      out += kTo[at];
+    } else if (code != '\n') {  // Python leaves unknown escapes as they are
+      out += '\\';
+      out += code;
+    }
+  }
+  return std::nullopt;
+}
+
+// A number or a word, as JSON.
+std::optional<std::string> python_word(std::string_view word) {
+  for (const auto& [from, to] :
+       {std::pair{"True", "true"}, std::pair{"False", "false"}, std::pair{"None", "null"},
+        std::pair{"true", "true"}, std::pair{"false", "false"}, std::pair{"null", "null"}}) {
+    if (word == from) return to;
+  }
+  std::string digits(word);
+  std::erase(digits, '_');
+  if (digits.starts_with('+')) digits.erase(0, 1);
+  if (digits.ends_with('.')) digits += '0';
+  if (digits.starts_with('.')) digits.insert(0, "0");
+  const bool number =
+      !digits.empty() && (digits[0] == '-' || (digits[0] >= '0' && digits[0] <= '9'));
+  return number ? compact_json(digits) : std::nullopt;
+}
+
+std::optional<std::string> python_value(Reader& in, int level);
+
+// Values up to the closing bracket, as a JSON list.
+std::optional<std::string> python_list(Reader& in, std::string_view close, int level) {
+  std::string out = "[";
+  while (!in.skip(close)) {
+    if (out.size() > 1) {
+      if (!in.skip(",")) return std::nullopt;
+      if (in.skip(close)) break;
+      out += ',';
+    }
+    const auto value = python_value(in, level + 1);
+    if (!value) return std::nullopt;
+    out += *value;
+  }
+  return out + "]";
+}
+
+std::optional<std::string> python_dict(Reader& in, int level) {
+  JsonMembers members;
+  bool first = true;
+  while (!in.skip("}")) {
+    if (!std::exchange(first, false)) {
+      if (!in.skip(",")) return std::nullopt;
+      if (in.skip("}")) break;
+    }
+    const auto key = python_value(in, level + 1);
+    const auto name = key ? string_of(*key) : std::nullopt;
+    if (!name || !in.skip(":")) return std::nullopt;
+    auto value = python_value(in, level + 1);
+    if (!value) return std::nullopt;
+    set_member(members, *name, std::move(*value));
+  }
+  return members_text(members);
+}
+
+std::optional<std::string> python_value(Reader& in, int level) {
+  if (level > kMostLiteralLevels) return std::nullopt;
+  if (in.skip("[")) return python_list(in, "]", level);
+  if (in.skip("(")) return python_list(in, ")", level);
+  if (in.skip("{")) return python_dict(in, level);
+  if (in.done()) return std::nullopt;
+  if (in.rest[0] == '"' || in.rest[0] == '\'') return python_string(in.rest);
+  const std::size_t end = std::min(in.rest.find_first_of(",)]}: \t\r\n"), in.rest.size());
+  const auto value = python_word(in.rest.substr(0, end));
+  in.rest.remove_prefix(end);
+  return value;
+}
+
+// N(K=V, ...)
+std::optional<ToolCall> python_call(Reader& in) {
+  const std::string_view name = in.name();
+  if (name.empty() || !in.skip("(")) return std::nullopt;
+  JsonMembers arguments;
+  while (!in.skip(")")) {
+    if (!arguments.empty()) {
+      if (!in.skip(",")) return std::nullopt;
+      if (in.skip(")")) break;
+    }
+    const std::string_view key = in.name();
+    if (key.empty() || !in.skip("=") || find_member(arguments, key) != nullptr) {
+      return std::nullopt;
+    }
+    auto value = python_value(in, 0);
+    if (!value) return std::nullopt;
+    arguments.emplace_back(key, std::move(*value));
+  }
+  return ToolCall{std::string(name), members_text(arguments)};
+}
+
+// Gemma's strings are between two equal marks.
+std::optional<std::string_view> gemma_string(Reader& in) {
+  for (const std::string_view mark : {"<|\"|>", "<escape>"}) {
+    if (in.skip(mark)) return take_until(in.rest, mark);
+  }
+  return std::nullopt;
+}
+
+// The key and the colon after it.
+std::optional<std::string_view> gemma_key(Reader& in) {
+  if (const auto text = gemma_string(in)) return in.skip(":") ? text : std::nullopt;
+  const auto key = take_until(in.rest, ":");
+  return key ? std::optional(trim(*key)) : std::nullopt;
+}
+
+std::optional<std::string> gemma_value(Reader& in, const Json& tools, std::string_view tool,
+                                       std::string_view argument, int level);
+
+std::optional<JsonMembers> gemma_members(Reader& in, const Json& tools, std::string_view tool,
+                                         int level) {
+  JsonMembers members;
+  while (!in.skip("}")) {
+    if (!members.empty()) {
+      if (!in.skip(",")) return std::nullopt;
+      if (in.skip("}")) break;
+    }
+    const auto key = gemma_key(in);
+    if (!key || key->empty() || find_member(members, *key) != nullptr) return std::nullopt;
+    auto value = gemma_value(in, tools, tool, *key, level);
+    if (!value) return std::nullopt;
+    members.emplace_back(*key, std::move(*value));
+  }
+  return members;
+}
+
+// `tool` is empty below the arguments, where the schema is not looked at.
+std::optional<std::string> gemma_value(Reader& in, const Json& tools, std::string_view tool,
+                                       std::string_view argument, int level) {
+  if (level > kMostLiteralLevels) return std::nullopt;
+  if (const auto text = gemma_string(in)) return json_text(std::string(*text));
+  if (in.skip("{")) {
+    const auto members = gemma_members(in, tools, "", level + 1);
+    return members ? std::optional(members_text(*members)) : std::nullopt;
+  }
+  if (in.skip("[")) {
+    std::string out = "[";
+    while (!in.skip("]")) {
+      if (out.size() > 1) {
+        if (!in.skip(",")) return std::nullopt;
+        if (in.skip("]")) break;
+        out += ',';
+      }
+      const auto value = gemma_value(in, tools, "", "", level + 1);
+      if (!value) return std::nullopt;
+      out += *value;
+    }
+    return out + "]";
+  }
+  if (in.done()) return std::nullopt;
+  if (in.rest[0] == '"') return python_string(in.rest);
+  const std::size_t end = std::min(in.rest.find_first_of(",}]"), in.rest.size());
+  const std::string_view word = trim(in.rest.substr(0, end));
+  in.rest.remove_prefix(end);
+  if (word.empty()) return std::nullopt;
+  return loose_value(tools, tool, argument, word);
+}
+
+}  // namespace
+
+ToolCalls read_python_calls(std::string_view text, const Json& tools, bool known) {
+  Reader in{text};
+  const bool list = in.skip("[");
+  std::vector<ToolCall> out;
+  while (!in.done() && !(list && in.rest.starts_with(']'))) {
+    if (!out.empty() && !in.skip(",") && !in.skip(";") && list) return std::nullopt;
+    auto call = python_call(in);
+    if (!call) return std::nullopt;
+    // Llama calls its built-in tools by a method.
+    if (call->name.ends_with(".call") && !is_tool(tools, call->name)) {
+      call->name.resize(call->name.size() - 5);
+    }
+    if (known && !is_tool(tools, call->name)) return std::nullopt;
+    out.push_back(std::move(*call));
+  }
+  if ((list && !in.skip("]")) || !in.done() || out.empty()) return std::nullopt;
+  return out;
+}
+
+ToolCalls read_gemma_call(std::string_view text, const Json& tools) {
+  Reader in{text};
+  in.skip("call:");
+  const auto name = take_until(in.rest, "{");
+  if (!name || trim(*name).empty()) return std::nullopt;
+  const auto arguments = gemma_members(in, tools, trim(*name), 0);
+  if (!arguments || !in.done()) return std::nullopt;
+  return one_call({std::string(trim(*name)), members_text(*arguments)});
+}
+
+}  // namespace lathe

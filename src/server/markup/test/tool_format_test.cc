@@ -1,0 +1,325 @@
+// Calls in each format, as the models' cards and templates show them.
+#include "server/markup/tool_format.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "server/markup/test/markup_test_util.h"
+
+namespace lathe {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const Json kTools = Json::parse(R"([
+  {"type": "function", "function": {"name": "weather", "parameters": {"type": "object",
+   "properties": {"city": {"type": "string"}, "days": {"type": "integer"},
+   "parts": {"type": "array"}}}}},
+  {"type": "function", "function": {"name": "now", "parameters": {}}}])");
+
+MarkupRules rules_of(ToolFormat format, bool one_call = false) {
+  MarkupRules r;
+  r.reasoning = true;
+  r.tools = format;
+  r.schemas = std::make_shared<const Json>(kTools);
+  r.one_call = one_call;
+  return r;
+}
+
+void reads(ToolFormat format, const std::string& text, const std::string& calls,
+           const std::string& content = "", bool whole = true) {
+  SCOPED_TRACE(name(format));
+  expect_answer(rules_of(format), text, "reasoning: \ncontent: " + content + "\n" + calls, whole);
+}
+void stays_text(ToolFormat format, const std::string& text, bool whole = true) {
+  reads(format, text, "", text, whole);
+}
+
+const std::string kOslo = "weather{\"city\":\"Oslo\"}\n";
+const std::string kBoth = "weather{\"city\":\"Oslo\",\"days\":3}\nnow{}\n";
+
+TEST(ToolFormat, Llama) {
+  const auto f = ToolFormat::llama;
+  const std::string call = R"({"name": "weather", "parameters": {"city": "Oslo"}})";
+  reads(f, call, kOslo);
+  reads(f, "<|python_tag|>" + call, kOslo);
+  reads(f, R"({"type": "function", "name": "weather", "parameters": {"city": "Oslo"}})", kOslo);
+  reads(f,
+        R"({"type": "function", "function": {"name": "weather", "parameters": {"city": "Oslo"}}})",
+        kOslo);
+  reads(f,
+        R"({"name": "weather", "parameters": {"city": "Oslo", "days": 3}}; )"
+        R"({"name": "now", "parameters": {}})",
+        kBoth);
+  reads(f, "<|python_tag|>" + call + "; " + call, kOslo + kOslo);
+  reads(f, "[" + call + ", " + call + "]", kOslo + kOslo);
+  // Built-in tools are called by a method.
+  reads(f, "<|python_tag|>weather.call(city=\"Oslo\")", kOslo);
+  reads(f, "Let me see.\n" + call, kOslo, "Let me see.");
+  reads(f, call + " Done.", kOslo, " Done.");
+  // JSON that is no call, or that something follows.
+  stays_text(f, "Like this:\n" + call + "\nand so on");
+  stays_text(f, R"({"name": "someone", "parameters": {}})");
+  stays_text(f, R"({"name": "weather", "age": 3})");
+  stays_text(f, R"({"name": "weather", "parameters": {"city": "Os)");
+  stays_text(f, "In a line " + call);
+  stays_text(f, "<|python_tag|>import os\nos.listdir()");
+  stays_text(f, "{ x: [1, {\"name\"");
+}
+
+TEST(ToolFormat, Pythonic) {
+  const auto f = ToolFormat::pythonic;
+  reads(f, "[weather(city=\"Oslo\")]", kOslo);
+  reads(f, "[weather(city='Oslo', days=3), now()]", kBoth);
+  reads(f, "<|python_start|>[weather(city='Oslo')]<|python_end|>", kOslo);
+  reads(f, "<|tool_call_start|>[weather(city='Oslo', days=3), now()]<|tool_call_end|>", kBoth);
+  reads(f, "```tool_code\nweather(city=\"Oslo\")\n```", kOslo);
+  reads(f, "[weather(city='it\\'s \\\"Oslo\\\"\\n', parts=[1, -2.5, None, True, {'a': ('b',)}])]",
+        R"(weather{"city":"it's \"Oslo\"\n","parts":[1,-2.5,null,true,{"a":["b"]}]})"
+        "\n");
+  reads(f, R"({"name": "weather", "parameters": {"city": "Oslo"}})", kOslo);
+  stays_text(f, "[weather(\"Oslo\")]");
+  stays_text(f, "[1, 2, 3]");
+  stays_text(f, "[weather](https://a.example)");
+  stays_text(f, "[weather(city='Oslo', city='Bergen')]");
+}
+
+TEST(ToolFormat, Mistral) {
+  const auto f = ToolFormat::mistral;
+  reads(f, R"([TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Oslo"}}])", kOslo);
+  reads(f,
+        R"([TOOL_CALLS][{"name": "weather", "arguments": {"city": "Oslo", "days": 3}, "id":)"
+        R"( "abcdefghi"}, {"name": "now", "arguments": {}, "id": "abcdefghj"}])",
+        kBoth);
+  reads(f, R"([TOOL_CALLS]weather[ARGS]{"city": "Oslo"})", kOslo);
+  reads(f, R"([TOOL_CALLS]weather[CALL_ID]abcdefghi[ARGS]{"city": "Oslo"})", kOslo);
+  reads(f, R"([TOOL_CALLS]weather{"city": "Oslo", "days": 3}[TOOL_CALLS]now{})", kBoth);
+  reads(f, R"(Wait.[TOOL_CALLS]weather[ARGS]{"city": "[TOOL_CALLS]}"})",
+        "weather{\"city\":\"[TOOL_CALLS]}\"}\n", "Wait.");
+  reads(f, R"([{"name": "weather", "arguments": {"city": "Oslo"}}])", kOslo);
+  stays_text(f, "[TOOL_CALLS]weather[ARGS]{\"city\"");
+  stays_text(f, "[TOOL_CALLS]we\nather{}");
+  stays_text(f, "[TOOL_CALLS] [1, 2]");
+  const auto ids = read_pieces(rules_of(f), {R"([TOOL_CALLS]now[CALL_ID]abcdefghi[ARGS]{})"});
+  EXPECT_EQ(ids.calls.at(0).id, "abcdefghi");
+}
+
+TEST(ToolFormat, Gemma) {
+  const auto f = ToolFormat::gemma;
+  reads(f, "<|tool_call>call:weather{city:<|\"|>Oslo<|\"|>}<tool_call|>", kOslo);
+  reads(f,
+        "ok<|tool_call>call:weather{city:<|\"|>Oslo<|\"|>,days:3}<tool_call|><|tool_call>call:now"
+        "{}<tool_call|>",
+        kBoth, "ok");
+  reads(f, "<start_function_call>call:weather{city:<escape>Oslo<escape>}<end_function_call>",
+        kOslo);
+  reads(f, "<|tool_call>call:weather{city:<|\"|>a }<tool_call|> \"b\"<|\"|>}<tool_call|>",
+        "weather{\"city\":\"a }<tool_call|> \\\"b\\\"\"}\n");
+  reads(f, "<|tool_call>call:weather{parts:[1,<|\"|>a, b<|\"|>,{x:true,y:null}]}<tool_call|>",
+        "weather{\"parts\":[1,\"a, b\",{\"x\":true,\"y\":null}]}\n");
+  // A value without its quotes: the schema decides.
+  reads(f, "<|tool_call>call:weather{city:12,days:12}<tool_call|>",
+        "weather{\"city\":\"12\",\"days\":12}\n");
+  stays_text(f, "<|tool_call>weather<tool_call|>");
+  stays_text(f, "<|tool_call>call:weather{city:<|\"|>Oslo<|\"|>} and<tool_call|>");
+}
+
+TEST(ToolFormat, Kimi) {
+  const auto f = ToolFormat::kimi;
+  const std::string call =
+      "<|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{\"city\": \"Oslo\"}"
+      "<|tool_call_end|>";
+  const std::string begin = "<|tool_calls_section_begin|>", end = "<|tool_calls_section_end|>";
+  reads(f, "I look.\n" + begin + call + end, kOslo, "I look.");
+  reads(f,
+        begin +
+            "<|tool_call_begin|> functions.weather:0 <|tool_call_argument_begin|> {\"city\": "
+            "\"Oslo\", \"days\": 3} <|tool_call_end|> <|tool_call_begin|>now:1"
+            "<|tool_call_argument_begin|>{}<|tool_call_end|>" +
+            end,
+        kBoth);
+  reads(f,
+        begin +
+            "<|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{\"city\": "
+            "\"<|tool_call_end|>\"}<|tool_call_end|>" +
+            end,
+        "weather{\"city\":\"<|tool_call_end|>\"}\n");
+  EXPECT_EQ(read_pieces(rules_of(f), {call}).calls.at(0).id, "functions.weather:0");
+  stays_text(f, "<|tool_call_begin|>functions.weather:0<|tool_call_end|>");
+}
+
+TEST(ToolFormat, MiniMax) {
+  const auto f = ToolFormat::minimax;
+  reads(f,
+        "<minimax:tool_call>\n<invoke name=\"weather\">\n<parameter name=\"city\">Oslo</parameter>"
+        "\n<parameter name=\"days\">3</parameter>\n</invoke>\n<invoke name=\"now\">\n</invoke>\n"
+        "</minimax:tool_call>",
+        kBoth);
+  reads(f, "<invoke name=\"weather\"><parameter name=\"city\"></invoke></parameter></invoke>",
+        "weather{\"city\":\"</invoke>\"}\n");
+  reads(f,
+        "<tool_calls>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\", \"days\": 3}}\n"
+        "{\"name\": \"now\", \"arguments\": {}}\n</tool_calls>",
+        kBoth);
+  reads(f, "<tool_calls>[{\"name\": \"now\", \"arguments\": {}}]</tool_calls>", "now{}\n");
+  stays_text(f, "<invoke name=\"weather\">words</invoke>");
+}
+
+TEST(ToolFormat, HermesSlips) {
+  const auto f = ToolFormat::tag;
+  const std::string call = R"({"name": "weather", "arguments": {"city": "Oslo"}})";
+  const std::string now = R"({"name": "now", "arguments": {}})";
+  const std::string both = R"({"name": "weather", "arguments": {"city": "Oslo", "days": 3}})";
+  // Several objects in a block, and a list of calls.
+  reads(f, "<tool_call>\n" + both + "\n" + now + "\n</tool_call>", kBoth);
+  reads(f, "<tool_call>[" + both + ", " + now + "]</tool_call>", kBoth);
+  // The end mark inside of a string is an argument's.
+  reads(f, R"(<tool_call>{"name": "weather", "arguments": {"city": "</tool_call>"}}</tool_call>)",
+        "weather{\"city\":\"</tool_call>\"}\n");
+  // Without the end mark, and without the begin mark.
+  reads(f, "ok <tool_call>\n" + call, kOslo, "ok");
+  reads(f, call + "\n</tool_call>", kOslo);
+  reads(f, "I look.\n" + call + "\n</tool_call>", kOslo, "I look.");
+  reads(f, "I look.\n" + call, kOslo, "I look.");
+  reads(f, "<function=weather>\n<parameter=city>\nOslo\n</parameter>\n</function>\n</tool_call>",
+        kOslo);
+  reads(f, "<tool_call><function=weather><parameter=city>Oslo</parameter></function>", kOslo);
+  reads(f, "<tool_call>weather<arg_key>city</arg_key><arg_value>Oslo</arg_value>", kOslo);
+  // A limit or a stop string may have cut more arguments.
+  stays_text(f, "<tool_call>weather<arg_key>city</arg_key><arg_value>Oslo</arg_value>", false);
+  stays_text(f, "<tool_call><function=weather><parameter=city>Oslo</parameter>", false);
+  stays_text(f, "<tool_call>weather<arg_key>city</arg_key><arg_value>Os");
+  stays_text(f, "<tool_call><function=weather><parameter=city>Os");
+  stays_text(f, "<function=other></function>");
+  // A quote that never ends does not hide the end mark.
+  reads(f, "<tool_call>{\"name\": \"weather}</tool_call> <tool_call>" + now + "</tool_call>",
+        "now{}\n", "<tool_call>{\"name\": \"weather}</tool_call>");
+  stays_text(f, "stray </tool_call> here");
+  reads(f, "<tool_call>" + now + "</tool_call></tool_call>", "now{}\n");
+  reads(f, "<tool_call>" + now + "</tool_call> a </tool_call>", "now{}\n", " a </tool_call>");
+}
+
+TEST(ToolFormat, DeepSeekSlips) {
+  const std::string begin = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>";
+  reads(ToolFormat::deepseek, begin + "weather<｜tool▁sep｜>{\"city\": \"Oslo\"}", kOslo);
+  stays_text(ToolFormat::deepseek, "<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{\"city\": ");
+  const std::string dsml =
+      "<｜DSML｜invoke name=\"weather\">\n<｜DSML｜parameter name=\"city\" "
+      "string=\"true\">Oslo</｜DSML｜parameter>\n";
+  reads(ToolFormat::dsml, dsml, kOslo);
+  stays_text(ToolFormat::dsml, dsml.substr(0, dsml.size() - 1), false);
+}
+
+TEST(ToolFormat, OtherReasoningMarks) {
+  MarkupRules r = rules_of(ToolFormat::mistral);
+  r.reasoning_format = ReasoningFormat::mistral;
+  expect_answer(r, "[THINK]why[/THINK]It is.[TOOL_CALLS]now{}",
+                "reasoning: why\ncontent: It is.\nnow{}\n");
+  r = rules_of(ToolFormat::gemma);
+  r.reasoning_format = ReasoningFormat::gemma;
+  expect_answer(r, "<|channel>thought\nwhy\n<channel|>It is.",
+                "reasoning: why\n\ncontent: It is.\n");
+}
+
+TEST(ToolFormat, OneCallEndsTheAnswer) {
+  const std::pair<ToolFormat, std::string> two[] = {
+      {ToolFormat::llama,
+       R"({"name": "now", "parameters": {}}; {"name": "now", "parameters": {}})"},
+      {ToolFormat::pythonic, "[now(), now()]"},
+      {ToolFormat::mistral, "[TOOL_CALLS]now{}[TOOL_CALLS]now{}"},
+      {ToolFormat::gemma, "<|tool_call>call:now{}<tool_call|><|tool_call>call:now{}<tool_call|>"},
+      {ToolFormat::tag, R"(<tool_call>{"name": "now"}{"name": "now"}</tool_call>)"}};
+  for (const auto& [format, text] : two) {
+    expect_answer(rules_of(format, true), text, "reasoning: \ncontent: \nnow{}\n");
+  }
+}
+
+// Marks and their pieces in random order: the parts do not depend on the cut, and no letter is
+// lost.
+TEST(ToolFormat, RandomTextIsNotLost) {
+  std::mt19937 random(63);
+  for (std::size_t f = 1; f < enum_count<ToolFormat>; ++f) {
+    const auto format = static_cast<ToolFormat>(f);
+    if (format == ToolFormat::harmony) continue;
+    std::vector<std::string> words = {"z",
+                                      "\n",
+                                      " ",
+                                      "{",
+                                      "}",
+                                      "[",
+                                      "]",
+                                      "\"",
+                                      ",",
+                                      "(",
+                                      ")",
+                                      "{\"name\": \"now\", ",
+                                      "\"parameters\": {}}",
+                                      "[now()]",
+                                      "<think>",
+                                      "</think>"};
+    for (const CallMarks& marks : tool_marks(format).calls) {
+      words.emplace_back(marks.begin);
+      words.emplace_back(marks.end);
+      words.emplace_back(marks.begin.substr(0, 3));
+    }
+    for (const auto& list : {tool_marks(format).around, tool_marks(format).inner}) {
+      words.insert(words.end(), list.begin(), list.end());
+    }
+    for (int i = 0; i < 1500; ++i) {
+      std::string text;
+      for (auto n = random() % 14; n > 0; --n) text += words[random() % words.size()];
+      const bool whole = random() % 2 == 0;
+      const MarkupRules rules = rules_of(format);
+      std::vector<std::string> bytes;
+      for (char c : text) bytes.emplace_back(1, c);
+      const TextParts at_once = read_pieces(rules, {text}, whole);
+      ASSERT_EQ(text_of(at_once), text_of(read_pieces(rules, bytes, whole)))
+          << name(format) << ": " << text;
+      const auto letters = [](const std::string& s) { return std::count(s.begin(), s.end(), 'z'); };
+      std::string all = at_once.reasoning + at_once.content;
+      for (const ToolCall& c : at_once.calls) all += c.name + c.arguments + c.id;
+      ASSERT_EQ(letters(all), letters(text)) << name(format) << ": " << text;
+    }
+  }
+}
+
+TEST(ToolFormat, IsFoundInTemplates) {
+  EXPECT_EQ(find_tool_format("{{ '<tool_call>' }}"), ToolFormat::tag);
+  EXPECT_EQ(find_tool_format("<｜tool▁call▁begin｜>...<｜tool▁sep｜>"), ToolFormat::deepseek);
+  EXPECT_EQ(find_tool_format("<｜DSML｜invoke"), ToolFormat::dsml);
+  EXPECT_EQ(find_tool_format("{{ '<|channel|>analysis' }}"), ToolFormat::harmony);
+  EXPECT_EQ(find_tool_format("{{ '<|python_tag|>' + name }}"), ToolFormat::llama);
+  EXPECT_EQ(find_tool_format("{{ '[TOOL_CALLS]' + name + '[ARGS]' }}"), ToolFormat::mistral);
+  EXPECT_EQ(find_tool_format("{{ '<|tool_call>call:' }}"), ToolFormat::gemma);
+  EXPECT_EQ(find_tool_format("<|tool_call_begin|>"), ToolFormat::kimi);
+  EXPECT_EQ(find_tool_format("<minimax:tool_call>"), ToolFormat::minimax);
+  EXPECT_EQ(find_tool_format("{{ messages }}"), ToolFormat::none);
+}
+
+TEST(ToolFormat, HasOtherServersNames) {
+  for (const auto& [name, format] :
+       {std::pair{"hermes", ToolFormat::tag}, std::pair{"qwen3_coder", ToolFormat::tag},
+        std::pair{"glm47", ToolFormat::tag}, std::pair{"deepseek_v31", ToolFormat::deepseek},
+        std::pair{"deepseekv32", ToolFormat::dsml}, std::pair{"deepseek_v4", ToolFormat::dsml},
+        std::pair{"openai", ToolFormat::harmony}, std::pair{"gpt-oss", ToolFormat::harmony},
+        std::pair{"llama3_json", ToolFormat::llama}, std::pair{"llama3", ToolFormat::llama},
+        std::pair{"pythonic", ToolFormat::pythonic}, std::pair{"mistral", ToolFormat::mistral},
+        std::pair{"gemma4", ToolFormat::gemma}, std::pair{"kimi_k2", ToolFormat::kimi},
+        std::pair{"minimax_m2", ToolFormat::minimax}, std::pair{"minimax-m2", ToolFormat::minimax},
+        std::pair{"none", ToolFormat::none}}) {
+    EXPECT_EQ(find_named_tool_format(name), format) << name;
+  }
+  EXPECT_FALSE(find_named_tool_format("auto"));
+  for (const auto& [name, format] : {std::pair{"deepseek_r1", ReasoningFormat::think},
+                                     std::pair{"qwen3", ReasoningFormat::think},
+                                     std::pair{"openai_gptoss", ReasoningFormat::harmony},
+                                     std::pair{"gpt-oss", ReasoningFormat::harmony},
+                                     std::pair{"mistral", ReasoningFormat::mistral}}) {
+    EXPECT_EQ(find_named_reasoning_format(name), format) << name;
+  }
+}
+
+}  // namespace
+}  // namespace lathe

@@ -1,0 +1,54 @@
+// ToolCall, and the readers of a call's text in each format.
+#pragma once
+
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/markup/tool_format.h"
+
+namespace lathe {
+
+struct ToolCall {
+  std::string name;
+  std::string arguments;  // a JSON object's text
+  std::string id = {};    // the model's own; empty: it gives none
+  // Bytes of content before it: in the piece of an answer that it came with, or in a whole answer.
+  std::size_t text_before = 0;
+};
+using ToolCalls = std::optional<std::vector<ToolCall>>;
+
+/// Parses the text between a call's marks: one call or several. `tools`: the request's; where the
+/// format does not say a value's type, its schema does. Numbers keep their digits. `closed`: the
+/// end mark was there; without it the text must show by itself that the call is complete. nullopt:
+/// not a call, or text that would be lost.
+ToolCalls read_tool_calls(CallBody body, std::string_view text, const nlohmann::ordered_json& tools,
+                          bool closed = true);
+
+/// The list of one call.
+ToolCalls one_call(ToolCall call);
+
+/// Calls that are JSON; `known`: only functions of `tools`, with arguments and no further members,
+/// as where no mark says that JSON is a call.
+ToolCalls read_json_calls(std::string_view text, const nlohmann::ordered_json& tools, bool known);
+ToolCalls read_function_calls(std::string_view text, const nlohmann::ordered_json& tools,
+                              bool closed);
+ToolCalls read_pairs_call(std::string_view text, const nlohmann::ordered_json& tools, bool closed);
+/// `parameter`: the beginning of a parameter's tag, such as "<parameter"; `end`: its end tag.
+ToolCalls read_invoke_call(std::string_view text, std::string_view parameter, std::string_view end,
+                           const nlohmann::ordered_json& tools, bool closed);
+/// `known`: only functions of `tools`.
+ToolCalls read_python_calls(std::string_view text, const nlohmann::ordered_json& tools, bool known);
+ToolCalls read_gemma_call(std::string_view text, const nlohmann::ordered_json& tools);
+
+inline constexpr std::string_view kDsmlParameter = "<｜DSML｜parameter";
+inline constexpr std::string_view kEndDsmlParameter = "</｜DSML｜parameter>";
+inline constexpr std::string_view kInvokeParameter = "<parameter";
+inline constexpr std::string_view kEndInvokeParameter = "</parameter>";
+inline constexpr std::string_view kFunctionMark = "<function=";
+inline constexpr std::string_view kEndFunctionMark = "</function>";
+
+}  // namespace lathe
