@@ -234,7 +234,10 @@ Reader tools() {
           const std::string path = fmt::format("{}[{}]", at.path, i);
           const Json& tool = value[i];
           if (!tool.is_object() || tool.value("type", Json()) != "function") {
-            return bad_field(path + ".type", "\"function\"", excerpt(tool));
+            // Built-in tools of other servers, such as browser and code_interpreter.
+            const Json type = tool.is_object() ? tool.value("type", Json()) : Json();
+            return bad_field(path + ".type", "\"function\", as the server runs no tools itself",
+                             excerpt(type.is_string() ? type : tool));
           }
           if (!tool.contains("function") || !tool["function"].is_object()) {
             return bad_field(path + ".function", "an object", excerpt(tool));

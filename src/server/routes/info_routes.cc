@@ -197,21 +197,22 @@ void model_info_route(RouteCall c) {
   if (g.top_k) sampling["top_k"] = *g.top_k;
   if (g.repetition_penalty) sampling["repetition_penalty"] = *g.repetition_penalty;
   const std::string& folder = c.service.options().model;
-  c.reply->json(
-      json_text({{"model_path", folder},
-                 {"tokenizer_path", folder},
-                 {"served_model_name", c.service.options().names[0]},
-                 {"is_generation", true},
-                 {"preferred_sampling_params", sampling.empty() ? Json(nullptr) : sampling},
-                 {"weight_version", "default"},
-                 {"model_type", model.model_type},
-                 {"architectures", Json::array({model.architecture})},
-                 {"tool_call_parser",
-                  model.tools == ToolFormat::none ? Json(nullptr) : Json(name(model.tools))},
-                 {"reasoning_parser", model.reasoning ? Json("think") : Json(nullptr)},
-                 {"load_format", "safetensors"},
-                 {"has_image_understanding", false},
-                 {"has_audio_understanding", false}}));
+  c.reply->json(json_text(
+      {{"model_path", folder},
+       {"tokenizer_path", folder},
+       {"served_model_name", c.service.options().names[0]},
+       {"is_generation", true},
+       {"preferred_sampling_params", sampling.empty() ? Json(nullptr) : sampling},
+       {"weight_version", "default"},
+       {"model_type", model.model_type},
+       {"architectures", Json::array({model.architecture})},
+       {"tool_call_parser",
+        model.tools == ToolFormat::none ? Json(nullptr) : Json(name(model.tools))},
+       {"reasoning_parser",
+        model.reasoning == ReasoningFormat::none ? Json(nullptr) : Json(name(model.reasoning))},
+       {"load_format", "safetensors"},
+       {"has_image_understanding", false},
+       {"has_audio_understanding", false}}));
 }
 
 void server_info_route(RouteCall c) {

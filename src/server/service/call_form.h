@@ -9,6 +9,9 @@
 
 namespace lathe {
 
+/// A call of an answer in channels.
+grammar::JsonCallForm harmony_call_form();
+
 /// nullopt: the format writes arguments in another form.
 std::optional<grammar::JsonCallForm> find_json_call_form(ToolFormat format,
                                                          std::string_view chat_template);

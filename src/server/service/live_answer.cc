@@ -9,6 +9,7 @@ namespace lathe {
 namespace {
 
 // A client with more unread bytes gets several steps in one event.
+constexpr std::size_t kMostIdBytes = 256;
 constexpr std::size_t kMergeBytes = 256 << 10;
 
 TextStream text_stream(const Tokenizer& tokenizer, const AnswerParams& params) {
@@ -184,7 +185,7 @@ void LiveAnswer::finish_choice(std::size_t i, const Finished& finished) {
 
 // Returns the text that the token makes final.
 std::string LiveAnswer::text_of(std::size_t i, std::int32_t token) {
-  if (request_.api.skip_special_tokens) {
+  if (request_.api.skip_special_tokens || request_.markup.harmony) {
     for (const auto& [id, text] : request_.markup.tokens) {
       if (id == token) return parts_[i].text.push_mark(text);
     }
@@ -197,10 +198,19 @@ void LiveAnswer::add_text(std::size_t i, const std::string& text) {
   name_calls(i);
 }
 
+// The model's own id, where its template reads ids; else one that no other call has.
+std::string LiveAnswer::id_of_call(std::string own) const {
+  const bool plain = own.size() <= kMostIdBytes && !own.empty();
+  if (plain && request_.markup.tools != ToolFormat::tag) return own;
+  // Mistral's templates take 9 letters and digits alone.
+  if (request_.markup.tools == ToolFormat::mistral) return random_hex(5).substr(0, 9);
+  return "call_" + random_hex(12);
+}
+
 void LiveAnswer::name_calls(std::size_t i) {
   Part& part = parts_[i];
   for (ToolCall& call : part.pending.calls) {
-    part.calls.push_back({"call_" + random_hex(12), std::move(call)});
+    part.calls.push_back({id_of_call(std::exchange(call.id, {})), std::move(call)});
   }
   part.pending.calls.clear();
 }
@@ -260,7 +270,8 @@ void LiveAnswer::emit(std::size_t i) {
 
 void LiveAnswer::end_choice(std::size_t i, ChoiceEnd end) {
   Choice& choice = choices_[i];
-  parts_[i].parts.finish(parts_[i].pending);
+  // A stop string may cut a call anywhere, as a limit may.
+  parts_[i].parts.finish(parts_[i].pending, end.kind == EndKind::stop && !end.text);
   name_calls(i);
   if (end.kind == EndKind::stop && parts_[i].parts.calls() > 0) end.kind = EndKind::tool_calls;
   choice.end = std::move(end);

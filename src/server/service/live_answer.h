@@ -89,6 +89,7 @@ class LiveAnswer {
   void finish_choice(std::size_t i, const Finished& finished);
   std::string text_of(std::size_t i, std::int32_t token);
   void add_text(std::size_t i, const std::string& text);
+  std::string id_of_call(std::string own) const;
   void name_calls(std::size_t i);
   void emit(std::size_t i);
   void open_up_to(std::size_t i);

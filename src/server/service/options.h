@@ -44,11 +44,12 @@ struct ServerOptions {
   bool model_sampling_defaults = true;
   nlohmann::ordered_json template_kwargs = nlohmann::ordered_json::object();
 
-  std::string reasoning_parser = "auto";  // auto, think, none
-  std::string tool_call_parser = "auto";  // auto, none, or a ToolFormat's name
-  std::string grammar_backend = "auto";   // auto, own or none; auto is own
-  bool lenient_tool_schemas = false;      // leave out what cannot be followed in tools' schemas
-  std::string reasoning_field = "both";   // both, reasoning_content, reasoning
+  // auto, or a name of a ReasoningFormat or ToolFormat, its own or another server's.
+  std::string reasoning_parser = "auto";
+  std::string tool_call_parser = "auto";
+  std::string grammar_backend = "auto";  // auto, own or none; auto is own
+  bool lenient_tool_schemas = false;     // leave out what cannot be followed in tools' schemas
+  std::string reasoning_field = "both";  // both, reasoning_content, reasoning
 
   bool open_metrics = false;
   bool sglang_metrics = false;

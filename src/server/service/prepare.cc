@@ -9,12 +9,14 @@
 #include "ops/sampling_params.h"
 #include "server/grammar/think_budget.h"
 #include "server/openai/text_offsets.h"
+#include "server/service/call_form.h"
 #include "server/service/protocol.h"
 #include "server/service/render_chat.h"
 
 namespace lathe {
 namespace {
 
+constexpr std::string_view kBlanks = " \t\r\n";
 constexpr std::int64_t kMostEntries =
     4'000'000;  // of lists of one answer: log-probabilities, tokens
 
@@ -47,14 +49,19 @@ std::optional<ApiError> truncate(const ServedModel& model, const ApiRequest& api
   return std::nullopt;
 }
 
-// Whether the answer begins in reasoning, by the last mark in the prompt.
+// Whether the answer begins in reasoning, by the last mark in the prompt. An end of reasoning that
+// text follows is of an earlier answer.
 grammar::Thinking thinking_of(const ServedModel& model, const std::string& prompt) {
-  if (!model.reasoning) return grammar::Thinking::none;
-  const std::size_t open = prompt.rfind("<think>");
-  const std::size_t shut = prompt.rfind("</think>");
+  if (model.reasoning == ReasoningFormat::none) return grammar::Thinking::none;
+  const ReasoningMarks marks = reasoning_marks(model.reasoning);
+  const std::size_t open = prompt.rfind(marks.begin);
+  const std::size_t shut = prompt.rfind(marks.end);
   if (open == shut) return grammar::Thinking::possible;  // the prompt has neither
-  const bool inside = open != std::string::npos && (shut == std::string::npos || shut < open);
-  return inside ? grammar::Thinking::inside : grammar::Thinking::none;
+  if (open != std::string::npos && (shut == std::string::npos || shut < open)) {
+    return grammar::Thinking::inside;
+  }
+  const bool last = prompt.find_first_not_of(kBlanks, shut + marks.end.size()) == std::string::npos;
+  return last ? grammar::Thinking::none : grammar::Thinking::possible;
 }
 
 bool is_strict(const nlohmann::ordered_json& function) {
@@ -62,12 +69,14 @@ bool is_strict(const nlohmann::ordered_json& function) {
 }
 
 // The grammar of an answer that must be a call, or that may have calls whose arguments follow the
-// schemas of strict tools.
-grammar::Source calls_of(const ApiRequest& api, const grammar::JsonCallForm* form) {
+// schemas of strict tools. `must`: in the model's form, but an answer that must be a call.
+grammar::Source calls_of(const ApiRequest& api, const grammar::JsonCallForm* form,
+                         bool must = false) {
   grammar::Source out;
   out.kind = form == nullptr ? grammar::Source::Kind::calls : grammar::Source::Kind::text_and_calls;
   if (form != nullptr) out.form = *form;
   out.path = "tools";
+  out.must_call = must;
   out.one_call = !api.parallel_tool_calls || api.tool_choice.is_object();
   for (std::size_t i = 0; i < api.tools.size(); ++i) {
     const auto& function = api.tools[i]["function"];
@@ -76,7 +85,7 @@ grammar::Source calls_of(const ApiRequest& api, const grammar::JsonCallForm* for
     if (!meant) continue;
     auto schema = function.value("parameters", nlohmann::ordered_json());
     if (schema.is_null()) schema = {{"type", "object"}, {"additionalProperties", false}};
-    if (form != nullptr && !is_strict(function)) schema = nlohmann::ordered_json::object();
+    if (form != nullptr && !must && !is_strict(function)) schema = nlohmann::ordered_json::object();
     out.tools.push_back({function["name"].get<std::string>(), std::move(schema),
                          fmt::format("tools[{}].function.parameters", i)});
   }
@@ -86,13 +95,18 @@ grammar::Source calls_of(const ApiRequest& api, const grammar::JsonCallForm* for
 // Sets where the reasoning ends, which constrained text follows, and that a budget limits. Its
 // marks are tokens or text; a budget needs tokens.
 void set_thinking(const ServedModel& model, grammar::Thinking thinking, PreparedRequest& out) {
+  if (thinking == grammar::Thinking::none) return;
   ApiRequest& api = out.api;
+  const ReasoningMarks marks = reasoning_marks(model.reasoning);
   std::optional<std::int32_t> begin, end;
   for (const auto& [token, text] : model.marks) {
-    if (text == "<think>") begin = token;
-    if (text == "</think>") end = token;
+    if (text == marks.begin || text == marks.token) begin = token;
+    if (text == marks.end) end = token;
   }
-  if (thinking == grammar::Thinking::none) return;
+  if (api.constraint) {
+    api.constraint->think_begin = marks.begin;
+    api.constraint->think_end = marks.end;
+  }
   if (!end) {
     if (api.constraint) api.constraint->thinking = thinking;
     if (api.thinking_budget) api.ignored.push_back("thinking.budget_tokens");
@@ -119,13 +133,67 @@ std::optional<ApiError> refuse_strict(const ServedModel& model, const ApiRequest
       path};
 }
 
+// Tools are given, and the answer may have calls.
+bool may_call(const ApiRequest& api) { return api.tools.is_array() && api.tool_choice != "none"; }
+
+// The constraint of an answer in channels: after the reasoning, in the final message or in a call.
+void constrain_channels(bool begun, ApiRequest& api) {
+  if (api.forces_call()) {
+    const grammar::JsonCallForm form = harmony_call_form();
+    api.constraint = calls_of(api, &form, /*must=*/true);
+    api.constraint->one_call = true;  // the mark after a call ends the answer
+  }
+  if (!api.constraint || begun || api.wants_strict_calls()) return;
+  grammar::Source& source = *api.constraint;
+  const ReasoningMarks marks = reasoning_marks(ReasoningFormat::harmony);
+  source.thinking = grammar::Thinking::possible;
+  source.think_begin = marks.begin;
+  source.think_end = marks.end;
+  source.after_think = "<|start|>assistant";
+  if (!api.forces_call()) source.opening = "<|channel|>final<|message|>";
+}
+
+// What marks mean in an answer in channels.
+std::optional<ApiError> set_channels(const ServedModel& model, const std::string& prompt,
+                                     PreparedRequest& out) {
+  ApiRequest& api = out.api;
+  constexpr std::string_view kStart = "<|start|>";
+  HarmonyRules rules;
+  const std::size_t start = prompt.rfind(kStart);
+  if (start != std::string::npos) rules.begun = prompt.substr(start + kStart.size());
+  rules.marks_by_id = !model.marks.empty();
+  rules.reasoning_stays = !api.separate_reasoning || model.reasoning != ReasoningFormat::harmony;
+  rules.calls = may_call(api) && model.tools == ToolFormat::harmony;
+  rules.one_call = !api.parallel_tool_calls || api.forces_call();
+  if (rules.calls) rules.schemas = std::make_shared<const nlohmann::ordered_json>(api.tools);
+  for (const auto& [token, text] : model.marks) {
+    out.markup.tokens.emplace_back(token, kMarkByte + text);
+    // They end the answer, also where generation_config.json has only the first.
+    if (text == "<|return|>" || text == "<|call|>") {
+      if (!api.sampling.ignore_eos) api.sampling.stop_token_ids.push_back(token);
+    }
+  }
+  if (api.wants_strict_calls()) {
+    if (auto wrong = refuse_strict(model, api)) return wrong;
+    api.constraint = calls_of(api, &*model.json_calls);
+    api.constraint->one_call = true;
+  }
+  if (api.thinking_budget) api.ignored.push_back("thinking.budget_tokens");
+  constrain_channels(rules.begun.find("<|message|>") != std::string::npos, api);
+  out.markup.one_call = rules.one_call;
+  out.markup.harmony = std::move(rules);
+  return std::nullopt;
+}
+
 // What marks mean in this answer.
 std::optional<ApiError> set_markup(const ServedModel& model, const std::string& prompt,
                                    PreparedRequest& out) {
+  if (model.harmony()) return set_channels(model, prompt, out);
   ApiRequest& api = out.api;
   MarkupRules& rules = out.markup;
   const grammar::Thinking thinking = thinking_of(model, prompt);
-  rules.reasoning = model.reasoning;
+  rules.reasoning = model.reasoning != ReasoningFormat::none;
+  rules.reasoning_format = model.reasoning;
   rules.reasoning_stays = !api.separate_reasoning;
   rules.starts_inside = rules.reasoning && thinking == grammar::Thinking::inside;
   rules.list_of_calls = api.forces_call();
@@ -135,16 +203,17 @@ std::optional<ApiError> set_markup(const ServedModel& model, const std::string& 
     api.constraint = calls_of(api, &*model.json_calls);
   }
   if (api.constraint || api.thinking_budget) set_thinking(model, thinking, out);
-  const bool calls = api.tools.is_array() && api.tool_choice != "none";
+  const ReasoningMarks think = reasoning_marks(model.reasoning);
   for (const auto& [token, text] : model.marks) {
-    const bool think = text == "<think>" || text == "</think>";
-    if (think ? rules.reasoning : calls) rules.tokens.emplace_back(token, text);
+    const bool reasons = text == think.begin || text == think.end || text == think.token;
+    if (reasons || may_call(api)) rules.tokens.emplace_back(token, text);
   }
-  if (!calls) return std::nullopt;
-  if (model.tools == ToolFormat::none) {
+  if (!may_call(api)) return std::nullopt;
+  if (model.tools == ToolFormat::none && !api.forces_call()) {
     return ApiError{400, "unsupported_field",
                     "tools: wanted none, as this model's chat template has no known format of tool "
-                    "calls, got some; --tool-call-parser",
+                    "calls, got some; tool_choice \"required\" or a function, or "
+                    "--tool-call-parser",
                     "tools"};
   }
   rules.tools = model.tools;
@@ -233,10 +302,9 @@ std::string tokens_path(const PreparedRequest& request, std::size_t prompt) {
 // itself. Empty: all that have text.
 std::vector<std::uint32_t> usable_tokens(const ServedModel& model, const PreparedRequest& request,
                                          std::size_t prompt) {
-  const bool calls =
-      request.api.params(prompt).constraint->kind == grammar::Source::Kind::text_and_calls;
+  const bool marks = request.api.params(prompt).constraint->with_marks();
   const grammar::Vocabulary& vocabulary =
-      (calls ? model.call_grammars() : *model.grammars).vocabulary();
+      (marks ? model.call_grammars() : *model.grammars).vocabulary();
   std::vector<std::uint32_t> out(static_cast<std::size_t>((model.vocab + 31) / 32), ~0u);
   const auto clear = [&](std::int32_t token) {
     out[static_cast<std::size_t>(token / 32)] &= ~(std::uint32_t{1} << (token % 32));
@@ -271,8 +339,7 @@ std::optional<ApiError> compile_grammars(const ServedModel& model, const ServerO
     limited.tokens_path = tokens_path(out, i);
     limited.lenient = options.lenient_tool_schemas && !limited.tools.empty();
     const auto start = std::chrono::steady_clock::now();
-    const bool calls = limited.kind == grammar::Source::Kind::text_and_calls;
-    grammar::Cache& cache = calls ? model.call_grammars() : *model.grammars;
+    grammar::Cache& cache = limited.with_marks() ? model.call_grammars() : *model.grammars;
     auto made = cache.get(limited, limits);
     limits.time -= std::chrono::duration_cast<std::chrono::milliseconds>(
         std::chrono::steady_clock::now() - start);

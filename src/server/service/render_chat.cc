@@ -222,11 +222,17 @@ Result<std::string, ApiError> render_chat(const ApiRequest& request, const Json&
     content.get_ref<std::string&>() += marker;
   }
   const Json variables = variables_of(request, defaults, chat, std::move(messages));
-  if (const auto ok = chat.chat_template.check_tools(variables); !ok) {
+  // A forced call needs no words about the tools: the constraint has them.
+  const auto ok = chat.chat_template.check_tools(variables);
+  if (!ok && !request.forces_call()) {
     return ApiError{400, "unsupported_field", ok.error().message(), "tools"};
   }
   auto text = chat.chat_template.render(variables);
-  if (!text) return ApiError{400, "template_error", text.error().message(), "messages"};
+  if (!text) {
+    const std::string& field = text.error().field;
+    const bool named = field == "reasoning_effort" || field.starts_with("messages[");
+    return ApiError{400, "template_error", text.error().message(), named ? field : "messages"};
+  }
   if (marker.empty()) return std::move(*text);
   auto cut = cut_at(std::move(*text), marker);
   if (cut) return std::move(*cut);

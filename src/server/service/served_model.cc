@@ -115,28 +115,33 @@ std::string fingerprint_of(const Runtime& runtime, const std::string& folder) {
                      static_cast<std::uint32_t>(XXH3_64bits(text.data(), text.size())));
 }
 
-bool is_think(const std::pair<std::int32_t, std::string>& mark) {
-  return mark.second == "<think>" || mark.second == "</think>";
+bool is_reasoning_mark(ReasoningFormat format, std::string_view text) {
+  const ReasoningMarks marks = reasoning_marks(format);
+  return format != ReasoningFormat::harmony &&
+         (text == marks.begin || text == marks.end || text == marks.token);
 }
 
 std::string describe_markup(const ServedModel& model, const ServerOptions& options,
-                            ToolFormat written) {
-  const auto why = [](bool automatic, std::string_view flag, bool found, std::string_view mark) {
-    return automatic ? fmt::format("the chat template has {}{}", found ? "" : "no ", mark)
-                     : std::string(flag);
+                            std::string_view source) {
+  const auto why = [](bool automatic, std::string_view flag, std::string_view mark,
+                      std::string_view marks) {
+    if (!automatic) return std::string(flag);
+    return mark.empty() ? fmt::format("the chat template has no {}", marks)
+                        : fmt::format("the chat template has {}", mark);
   };
+  const ReasoningMarks think = reasoning_marks(model.reasoning);
   std::string out = fmt::format(
-      "reasoning {}: {}\n", model.reasoning ? "think" : "none",
-      why(options.reasoning_parser == "auto", "--reasoning-parser", model.reasoning, "</think>"));
-  const ToolMarks marks = tool_marks(written);
-  out += fmt::format(
-      "tools     {}: {}\n", name(model.tools),
-      why(options.tool_call_parser == "auto", "--tool-call-parser", written != ToolFormat::none,
-          written == ToolFormat::none ? "marks of calls" : marks.begin));
+      "reasoning {}: {}\n", name(model.reasoning),
+      why(options.reasoning_parser == "auto", "--reasoning-parser",
+          model.reasoning == ReasoningFormat::harmony ? "<|channel|>" : think.end, "</think>"));
+  const ToolFormat written = find_tool_format(source);
+  out += fmt::format("tools     {}: {}\n", name(model.tools),
+                     why(options.tool_call_parser == "auto", "--tool-call-parser",
+                         template_mark(written, source), "marks of calls"));
   if (written != ToolFormat::none && model.tools != written) {
     out += fmt::format(
         "warning   --tool-call-parser {}, but the chat template asks for {}: calls may stay text\n",
-        name(model.tools), name(written));
+        options.tool_call_parser, name(written));
   }
   return out;
 }
@@ -169,13 +174,15 @@ ServedModel::ServedModel(Runtime& runtime, const Tokenizer& its_tokenizer,
   model_type = read_object(path / "config.json").value("model_type", "");
   tokenizer_config = read_object(path / "tokenizer_config.json");
   const std::string_view source = chat != nullptr ? chat->chat_template.source() : "";
-  reasoning = options.reasoning_parser == "think" ||
-              (options.reasoning_parser == "auto" && source.find("</think>") != std::string::npos);
-  const auto named = parse_enum<ToolFormat>(options.tool_call_parser);
-  const ToolFormat written = find_tool_format(source);
-  tools = named ? *named : written;
+  const auto thinks = find_named_reasoning_format(options.reasoning_parser);
+  reasoning = thinks ? *thinks : find_reasoning_format(source);
+  const auto named = find_named_tool_format(options.tool_call_parser);
+  tools = named ? *named : find_tool_format(source);
+  // The channels are one format: reasoning cannot be read without calls, nor calls without it.
+  if (reasoning == ReasoningFormat::harmony && !named) tools = ToolFormat::harmony;
+  if (tools == ToolFormat::harmony && !thinks) reasoning = ReasoningFormat::harmony;
   json_calls = find_json_call_form(tools, source);
-  markup = describe_markup(*this, options, written);
+  markup = describe_markup(*this, options, source);
   find_marks();
   if (options.grammar_backend != "none") {
     grammars = std::make_unique<grammar::Cache>(token_texts(false));
@@ -184,7 +191,8 @@ ServedModel::ServedModel(Runtime& runtime, const Tokenizer& its_tokenizer,
 
 grammar::Cache& ServedModel::call_grammars() const {
   std::call_once(calls_once_, [&] {
-    const bool any = std::ranges::any_of(marks, [](const auto& mark) { return !is_think(mark); });
+    const bool any = std::ranges::any_of(
+        marks, [&](const auto& mark) { return !is_reasoning_mark(reasoning, mark.second); });
     if (any) calls_ = std::make_unique<grammar::Cache>(token_texts(true));
   });
   return calls_ != nullptr ? *calls_ : *grammars;
@@ -200,19 +208,23 @@ grammar::Vocabulary ServedModel::token_texts(bool with_marks) const {
     }
   }
   for (const auto& mark : marks) {
-    if (with_marks && !is_think(mark)) out[static_cast<std::size_t>(mark.first)] = mark.second;
+    if (with_marks && !is_reasoning_mark(reasoning, mark.second))
+      out[static_cast<std::size_t>(mark.first)] = mark.second;
   }
   return grammar::Vocabulary(std::move(out));
 }
 
 void ServedModel::find_marks() {
   std::vector<std::string_view> texts;
-  if (reasoning) texts = {"<think>", "</think>"};
-  const ToolMarks tool = tool_marks(tools);
-  for (std::string_view t : {tool.begin, tool.end}) texts.push_back(t);
+  const ReasoningMarks think = reasoning_marks(reasoning);
+  if (reasoning != ReasoningFormat::harmony) texts = {think.begin, think.end, think.token};
+  const ToolMarks& tool = tool_marks(harmony() ? ToolFormat::harmony : tools);
+  for (const CallMarks& call : tool.calls) {
+    texts.push_back(call.begin);
+    texts.push_back(call.end);
+  }
   texts.insert(texts.end(), tool.around.begin(), tool.around.end());
-  if (tools == ToolFormat::deepseek) texts.push_back("<｜tool▁sep｜>");
-  if (tools == ToolFormat::dsml) texts.push_back("｜DSML｜");
+  texts.insert(texts.end(), tool.inner.begin(), tool.inner.end());
   for (std::string_view t : texts) {
     const auto id = t.empty() ? std::nullopt : tokenizer.id_of(t);
     if (id && tokenizer.is_special(*id)) marks.emplace_back(*id, t);

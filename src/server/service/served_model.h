@@ -14,6 +14,7 @@
 #include "io/template/chat_template.h"
 #include "io/tokenizer/tokenizer.h"
 #include "server/grammar/cache.h"
+#include "server/markup/reasoning_format.h"
 #include "server/markup/tool_format.h"
 #include "server/service/options.h"
 
@@ -44,9 +45,13 @@ struct ServedModel {
   nlohmann::ordered_json plan;
   std::string fingerprint;  // equal if equal requests and seeds give equal answers
   // The markup of answers.
-  bool reasoning = false;  // <think> and </think>
+  ReasoningFormat reasoning = ReasoningFormat::none;
   ToolFormat tools = ToolFormat::none;
   std::string markup;  // both and where they come from, as printed at start; one line each
+  /// Answers are messages in channels.
+  bool harmony() const {
+    return tools == ToolFormat::harmony || reasoning == ReasoningFormat::harmony;
+  }
   // Marks that are special tokens, which detokenising would skip.
   std::vector<std::pair<std::int32_t, std::string>> marks;
   nlohmann::json tokenizer_config;           // tokenizer_config.json, an object

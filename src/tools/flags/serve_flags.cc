@@ -9,11 +9,18 @@
 
 #include "io/files/read_file.h"
 #include "io/template/chat_prompt.h"
+#include "server/markup/reasoning_format.h"
+#include "server/markup/tool_format.h"
 
 namespace lathe {
 namespace {
 
 bool is_secret(const std::string& name) { return name == "api-key" || name == "admin-api-key"; }
+
+std::string unknown_parser(const std::string& name, bool known, const std::string& own) {
+  if (known || name == "auto") return {};
+  return fmt::format("wanted auto, {} or another server's name of one, got {}", own, name);
+}
 
 void add_access_flags(Command c, ServeFlags& f) {
   ServerOptions& s = f.server;
@@ -87,11 +94,19 @@ void add_answer_flags(Command c, ServeFlags& f) {
   c.add_option("--chat-template-kwargs", f.template_kwargs,
                "a JSON object of the template's variables");
   c.add_option("--reasoning-parser", s.reasoning_parser,
-               "auto: <think> where the chat template has it; think, none")
-      .one_of({"auto", "think", "none"});
+               "auto: by the chat template; " + known_names<ReasoningFormat>() +
+                   ", or what vLLM and SGLang call them")
+      .check([](const std::string& name) {
+        return unknown_parser(name, find_named_reasoning_format(name).has_value(),
+                              known_names<ReasoningFormat>());
+      });
   c.add_option("--tool-call-parser", s.tool_call_parser,
-               "auto: by the chat template; tag, deepseek, dsml, none")
-      .one_of({"auto", "tag", "deepseek", "dsml", "none"});
+               "auto: by the chat template; " + known_names<ToolFormat>() +
+                   ", or what vLLM and SGLang call them")
+      .check([](const std::string& name) {
+        return unknown_parser(name, find_named_tool_format(name).has_value(),
+                              known_names<ToolFormat>());
+      });
   c.add_option("--grammar-backend", s.grammar_backend,
                "what makes answers follow a schema; auto: own; none: such requests are rejected")
       .one_of({"auto", "own", "none"});

@@ -373,6 +373,41 @@ TEST(Constrained, ForcedToolCalls) {
   EXPECT_EQ(cut.json()["choices"][0]["message"]["content"], "[\n\n");
 }
 
+// The constraint of an answer in channels is in its final message, or makes it a call.
+TEST(Constrained, AnswersInChannels) {
+  ScriptedOptions options = lover_of_newlines("{# <|channel|> #}");
+  options.next = [](std::int32_t token, std::int32_t position) -> std::int32_t {
+    // After <|channel|> the prompt "q" gets reasoning and "qq" none, if it may. Then comes the mark
+    // that ends reasoning, again and again.
+    constexpr std::string_view kEnd = "<|end|>";
+    if (token == '>' && position == 11) return 'a';
+    if (token == '>' && position == 12) return 'f';
+    const auto at = static_cast<std::size_t>(position);
+    return at < 30 ? '\n' : kEnd[(at - 30) % kEnd.size()];
+  };
+  ScriptedServer s(options);
+  const PlainJson named{{"type", "function"}, {"function", {{"name", "add"}}}};
+  for (int seed = 0; seed < 6; ++seed) {
+    const std::string text = seed % 2 == 0 ? "q" : "qq";
+    const TestAnswer format =
+        ask(s.port(), "POST", "/v1/chat/completions",
+            chat({{"response_format", format_of(kSchema)}, {"seed", seed}}, text));
+    ASSERT_EQ(format.status, 200) << format.body;
+    const PlainJson message = format.json()["choices"][0]["message"];
+    expect_valid(PlainJson::parse(message["content"].get<std::string>()));
+    for (const PlainJson& choice : {PlainJson("required"), named}) {
+      const PlainJson body{{"tools", kCalledTools}, {"tool_choice", choice}, {"seed", seed}};
+      const TestAnswer answer = ask(s.port(), "POST", "/v1/chat/completions", chat(body, text));
+      ASSERT_EQ(answer.status, 200) << answer.body;
+      const PlainJson called = answer.json()["choices"][0];
+      EXPECT_EQ(called["finish_reason"], "tool_calls") << answer.body;
+      EXPECT_EQ(called["message"]["content"], nullptr);
+      ASSERT_EQ(called["message"]["tool_calls"].size(), 1u) << answer.body;
+      expect_calls(called["message"]["tool_calls"], choice != "required");
+    }
+  }
+}
+
 // A model that chooses to call, and would rather write newlines than arguments.
 TEST(Constrained, StrictArgumentsFollowTheirSchemaIfTheModelCalls) {
   PlainJson tools = kCalledTools;

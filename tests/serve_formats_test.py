@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""Calls and reasoning in every format, as a real server reads them from a scripted model with the format's special tokens."""
+
+import json
+import re
+import unittest
+
+import serve_answers_test as answers
+from serve_util import Server
+
+WEATHER = answers.tool("weather", city={"type": "string"}, days={"type": "integer"})
+TOOLS = [WEATHER, answers.tool("now")]
+BOTH = [("weather", {"city": "Oslo", "days": 3}), ("now", {})]
+
+
+def template(*marks: str) -> str:
+    """Shows the messages, and has the marks by which the format is found."""
+    return ("{% for m in messages %}{{ m.content }}{% endfor %}{% if tools %}{# " + " ".join(marks) + " #}{% endif %}")
+
+
+class Format(answers.Scripted):
+    FORMAT = ""
+    REASONING: str | None = None
+
+    def setUp(self):
+        info = self.server.call("GET", "/model_info")[2]
+        self.assertEqual((info["tool_call_parser"], info["reasoning_parser"]), (self.FORMAT, self.REASONING))
+
+    def stream(self, name: str, **more) -> dict:
+        """The message that a stream's events make, and how it ended."""
+        body = {"messages": [{"role": "user", "content": f"<{name}>"}], "temperature": 0, **more}
+        out = {"content": "", "reasoning": "", "finish": None}
+        for event in self.server.stream("/v1/chat/completions", body):
+            choice = event["choices"][0]
+            out["content"] += choice["delta"].get("content") or ""
+            out["reasoning"] += choice["delta"].get("reasoning") or ""
+            out["finish"] = choice["finish_reason"] or out["finish"]
+        return out
+
+    def both(self, name: str, content: str = "", reasoning: str = "", calls=BOTH):
+        """The whole answer has these parts, and the stream the same."""
+        self.assertEqual(self.calls(name, TOOLS) if calls else [], list(calls))
+        choice = self.chat(name, tools=TOOLS)
+        message = choice["message"]
+        self.assertEqual((message["content"] or "", message.get("reasoning") or ""), (content, reasoning))
+        end = "tool_calls" if calls else "stop"
+        self.assertEqual(choice["finish_reason"], end)
+        self.assertEqual(self.stream(name, tools=TOOLS), {"content": content, "reasoning": reasoning, "finish": end})
+
+    def ids(self, name: str) -> list:
+        return [c["id"] for c in self.chat(name, tools=TOOLS)["message"]["tool_calls"]]
+
+
+class Harmony(Format):
+    FORMAT = REASONING = "harmony"
+    TEMPLATE = template("<|channel|>")
+    SPECIAL = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>", "<|constrain|>")
+    SCRIPTS = {
+        "final": ["<|channel|>", "analysis", "<|message|>", "We need", " four.", "<|end|>", "<|start|>", "assistant"],
+    }
+
+    def test_a_header_that_the_end_cuts_is_no_text(self):
+        self.both("final", reasoning="We need four.", calls=())
+
+    def test_built_in_tools_are_refused_by_name(self):
+        for type in ("browser", "code_interpreter", "web_search"):
+            error = self.chat("final", 400, tools=[{"type": type}])
+            self.assertEqual(error["param"], "tools[0].type")
+            self.assertIn(type, error["message"])
+
+
+class HarmonyText(Format):
+    """Without special tokens the marks are text."""
+
+    FORMAT = REASONING = "harmony"
+    TEMPLATE = template("<|channel|>")
+    SCRIPTS = {
+        "four": ["<|chan", "nel|>analysis<|message|>We need", " four.<|e", "nd|><|start|>assist", "ant<|channel|>final<|mess", "age|>four", " <|end|>", "."],
+        "call": ["<|channel|>analysis<|message|>Use it.<|end|><|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>",
+                 '{"city": "Oslo",', ' "days": 3}'],
+        "python": ["<|channel|>analysis to=python code<|message|>", "print(1)"],
+    }
+
+    def test_channels_say_what_a_text_is(self):
+        self.both("four", content="four <|end|>.", reasoning="We need four.", calls=())
+        self.both("call", reasoning="Use it.", calls=BOTH[:1])
+        self.both("python", content="<|channel|>analysis to=python code<|message|>print(1)", calls=())
+        plain = self.chat("four", separate_reasoning=False)["message"]
+        self.assertTrue(plain["content"].startswith("<|channel|>analysis<|message|>We need four.<|end|>"), plain)
+
+
+class Llama(Format):
+    FORMAT = "llama"
+    TEMPLATE = template("<|python_tag|>")
+    SPECIAL = ("<|python_tag|>",)
+    SCRIPTS = {
+        "two": ['{"name": "weather", "param', 'eters": {"city": "Oslo", "days": 3}}; {"name"', ': "now", "parameters": {}}'],
+        "tag": ["<|python_tag|>", 'weather.call(city="Os', 'lo", days=3)'],
+        "json": ['{"name": "Rosa", ', '"age": 3}\n'],
+    }
+
+    def test_calls(self):
+        self.both("two")
+        self.both("tag", calls=BOTH[:1])
+        self.both("json", content='{"name": "Rosa", "age": 3}\n', calls=())
+
+
+class Mistral(Format):
+    FORMAT, REASONING = "mistral", "mistral"
+    TEMPLATE = template("[TOOL_CALLS]", "[THINK]", "[/THINK]")
+    SPECIAL = ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "[THINK]", "[/THINK]")
+    SCRIPTS = {
+        "old": ["[TOOL_CALLS]", ' [{"name": "weather", "arguments": {"city": "Oslo", "days": 3}, "id": "abcdefghi"},', ' {"name": "now", "arguments": {}}]'],
+        "new": ["[THINK]", "why", "[/THINK]", "weather", "[ARGS]", '{"city": "Oslo"', ', "days": 3}'],
+    }
+
+    def test_calls(self):
+        self.both("old")
+        first, second = self.ids("old")
+        self.assertEqual(first, "abcdefghi")
+        self.assertRegex(second, "^[a-z0-9]{9}$")
+        # Without its mark a name and [ARGS] are text.
+        self.both("new", content='weather[ARGS]{"city": "Oslo", "days": 3}', reasoning="why", calls=())
+
+
+class Gemma(Format):
+    FORMAT, REASONING = "gemma", "gemma"
+    TEMPLATE = template("<|tool_call>", "<|channel>", "<channel|>")
+    SPECIAL = ("<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>")
+    SCRIPTS = {
+        "call": ["<|channel>", "thought\n", "why\n", "<channel|>", "<|tool_call>", "call:weather{days:3,city:", '<|"|>', "Oslo"],
+    }
+
+    def test_a_call_without_its_end_is_text(self):
+        self.both("call", content='<|tool_call>call:weather{days:3,city:<|"|>Oslo', reasoning="why\n", calls=())
+
+
+class Kimi(Format):
+    FORMAT = "kimi"
+    TEMPLATE = template("<|tool_call_begin|>")
+    SPECIAL = ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_call_argument_begin|>")
+    SCRIPTS = {
+        "call": ["<|tool_calls_section_begin|>", "<|tool_call_begin|>", "functions.weather:0", "<|tool_call_argument_begin|>",
+                 '{"city": "Oslo", "da', 'ys": 3}', "<|tool_call_end|>", "<|tool_calls_section_end|>"],
+    }
+
+    def test_calls_keep_their_ids(self):
+        self.both("call", calls=BOTH[:1])
+        self.assertEqual(self.ids("call"), ["functions.weather:0"])
+
+
+class MiniMax(Format):
+    FORMAT = "minimax"
+    TEMPLATE = template("<minimax:tool_call>")
+    SPECIAL = ("<minimax:tool_call>", "</minimax:tool_call>")
+    SCRIPTS = {
+        "two": ["<minimax:tool_call>", '\n<invoke name="weather">\n<parameter name="city">Os', 'lo</parameter>\n<parameter name="days">3</parameter>\n',
+                '</invoke>\n<invoke name="now">\n</inv', "oke>\n", "</minimax:tool_call>"],
+    }
+
+    def test_calls(self):
+        self.both("two")
+
+
+class Forced(unittest.TestCase):
+    def test_a_model_without_a_format_can_be_made_to_call(self):
+        one = {"type": "function", "function": {"name": "pick", "parameters": {
+            "type": "object", "properties": {"x": {"enum": [1, 2]}}, "required": ["x"], "additionalProperties": False}}}
+        body = {"messages": [{"role": "user", "content": "Pick."}], "temperature": 0, "max_tokens": 800, "tools": [one]}
+        with Server() as server:
+            for choice in ("required", {"type": "function", "function": {"name": "pick"}}):
+                out = server.post("/v1/chat/completions", {**body, "tool_choice": choice, "parallel_tool_calls": False})["choices"][0]
+                self.assertEqual(out["finish_reason"], "tool_calls", out)
+                call = out["message"]["tool_calls"][0]["function"]
+                self.assertEqual(call["name"], "pick")
+                self.assertIn(json.loads(call["arguments"]), ({"x": 1}, {"x": 2}))
+            error = server.post("/v1/chat/completions", body, 400)["error"]
+            self.assertEqual((error["param"], error["code"]), ("tools", "unsupported_field"))
+
+    def test_other_servers_names(self):
+        with Server("--tool-call-parser", "qwen3_coder", "--reasoning-parser", "deepseek_r1") as server:
+            log = "".join(server.log)
+            self.assertTrue(re.search(r"reasoning think: --reasoning-parser\n", log), log)
+            self.assertTrue(re.search(r"tools     tag: --tool-call-parser\n", log), log)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)
