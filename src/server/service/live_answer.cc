@@ -9,7 +9,7 @@ namespace lathe {
 namespace {
 
 // A client with more unread bytes gets several steps in one event.
-constexpr std::size_t kMostIdBytes = 256;
+constexpr std::size_t kMostCallIdBytes = 256;
 constexpr std::size_t kMergeBytes = 256 << 10;
 
 TextStream text_stream(const Tokenizer& tokenizer, const AnswerParams& params) {
@@ -200,7 +200,7 @@ void LiveAnswer::add_text(std::size_t i, const std::string& text) {
 
 // The model's own id, where its template reads ids; else one that no other call has.
 std::string LiveAnswer::id_of_call(std::string own) const {
-  const bool plain = own.size() <= kMostIdBytes && !own.empty();
+  const bool plain = own.size() <= kMostCallIdBytes && !own.empty();
   if (plain && request_.markup.tools != ToolFormat::tag) return own;
   // Mistral's templates take 9 letters and digits alone.
   if (request_.markup.tools == ToolFormat::mistral) return random_hex(5).substr(0, 9);

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-const Json kTools = Json::parse(R"([
+const Json kWeatherTools = Json::parse(R"([
   {"type": "function", "function": {"name": "weather", "parameters": {"type": "object",
    "properties": {"city": {"type": "string"}, "days": {"type": "integer"},
    "parts": {"type": "array"}}}}},
@@ -23,7 +23,7 @@ MarkupRules rules_of(ToolFormat format, bool one_call = false) {
   MarkupRules r;
   r.reasoning = true;
   r.tools = format;
-  r.schemas = std::make_shared<const Json>(kTools);
+  r.schemas = std::make_shared<const Json>(kWeatherTools);
   r.one_call = one_call;
   return r;
 }
