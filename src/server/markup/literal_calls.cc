@@ -21,7 +21,7 @@ bool is_name_byte(char c) {
 }
 
 // A text that is read from its front.
-struct Reader {
+struct LiteralReader {
   std::string_view rest;
 
   bool skip(std::string_view word) {
@@ -116,10 +116,10 @@ std::optional<std::string> python_word(std::string_view word) {
   return number ? compact_json(digits) : std::nullopt;
 }
 
-std::optional<std::string> python_value(Reader& in, int level);
+std::optional<std::string> python_value(LiteralReader& in, int level);
 
 // Values up to the closing bracket, as a JSON list.
-std::optional<std::string> python_list(Reader& in, std::string_view close, int level) {
+std::optional<std::string> python_list(LiteralReader& in, std::string_view close, int level) {
   std::string out = "[";
   while (!in.skip(close)) {
     if (out.size() > 1) {
@@ -134,7 +134,7 @@ std::optional<std::string> python_list(Reader& in, std::string_view close, int l
   return out + "]";
 }
 
-std::optional<std::string> python_dict(Reader& in, int level) {
+std::optional<std::string> python_dict(LiteralReader& in, int level) {
   JsonMembers members;
   bool first = true;
   while (!in.skip("}")) {
@@ -152,7 +152,7 @@ std::optional<std::string> python_dict(Reader& in, int level) {
   return members_text(members);
 }
 
-std::optional<std::string> python_value(Reader& in, int level) {
+std::optional<std::string> python_value(LiteralReader& in, int level) {
   if (level > kMostLiteralLevels) return std::nullopt;
   if (in.skip("[")) return python_list(in, "]", level);
   if (in.skip("(")) return python_list(in, ")", level);
@@ -166,7 +166,7 @@ std::optional<std::string> python_value(Reader& in, int level) {
 }
 
 // N(K=V, ...)
-std::optional<ToolCall> python_call(Reader& in) {
+std::optional<ToolCall> python_call(LiteralReader& in) {
   const std::string_view name = in.name();
   if (name.empty() || !in.skip("(")) return std::nullopt;
   JsonMembers arguments;
@@ -187,7 +187,7 @@ std::optional<ToolCall> python_call(Reader& in) {
 }
 
 // Gemma's strings are between two equal marks.
-std::optional<std::string_view> gemma_string(Reader& in) {
+std::optional<std::string_view> gemma_string(LiteralReader& in) {
   for (const std::string_view mark : {"<|\"|>", "<escape>"}) {
     if (in.skip(mark)) return take_until(in.rest, mark);
   }
@@ -195,17 +195,17 @@ std::optional<std::string_view> gemma_string(Reader& in) {
 }
 
 // The key and the colon after it.
-std::optional<std::string_view> gemma_key(Reader& in) {
+std::optional<std::string_view> gemma_key(LiteralReader& in) {
   if (const auto text = gemma_string(in)) return in.skip(":") ? text : std::nullopt;
   const auto key = take_until(in.rest, ":");
   return key ? std::optional(trim(*key)) : std::nullopt;
 }
 
-std::optional<std::string> gemma_value(Reader& in, const Json& tools, std::string_view tool,
+std::optional<std::string> gemma_value(LiteralReader& in, const Json& tools, std::string_view tool,
                                        std::string_view argument, int level);
 
-std::optional<JsonMembers> gemma_members(Reader& in, const Json& tools, std::string_view tool,
-                                         int level) {
+std::optional<JsonMembers> gemma_members(LiteralReader& in, const Json& tools,
+                                         std::string_view tool, int level) {
   JsonMembers members;
   while (!in.skip("}")) {
     if (!members.empty()) {
@@ -222,7 +222,7 @@ std::optional<JsonMembers> gemma_members(Reader& in, const Json& tools, std::str
 }
 
 // `tool` is empty below the arguments, where the schema is not looked at.
-std::optional<std::string> gemma_value(Reader& in, const Json& tools, std::string_view tool,
+std::optional<std::string> gemma_value(LiteralReader& in, const Json& tools, std::string_view tool,
                                        std::string_view argument, int level) {
   if (level > kMostLiteralLevels) return std::nullopt;
   if (const auto text = gemma_string(in)) return json_text(std::string(*text));
@@ -256,7 +256,7 @@ std::optional<std::string> gemma_value(Reader& in, const Json& tools, std::strin
 }  // namespace
 
 ToolCalls read_python_calls(std::string_view text, const Json& tools, bool known) {
-  Reader in{text};
+  LiteralReader in{text};
   const bool list = in.skip("[");
   std::vector<ToolCall> out;
   while (!in.done() && !(list && in.rest.starts_with(']'))) {
@@ -275,7 +275,7 @@ ToolCalls read_python_calls(std::string_view text, const Json& tools, bool known
 }
 
 ToolCalls read_gemma_call(std::string_view text, const Json& tools) {
-  Reader in{text};
+  LiteralReader in{text};
   in.skip("call:");
   const auto name = take_until(in.rest, "{");
   if (!name || trim(*name).empty()) return std::nullopt;
