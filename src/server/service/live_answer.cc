@@ -36,6 +36,8 @@ LiveAnswer::LiveAnswer(PreparedRequest request, AnswerHead head, std::shared_ptr
     if (request_.score_from == 0) p.logprobs.push_back({p.tokens[0], std::nullopt, {}, {}});
   }
   format_ = make_format(request_.api, head_);
+  keeps_tokens_ = format_->wants_tokens() || !request_.api.stream;
+  keeps_all_ = format_->wants_all() || !request_.api.stream || options_.log_requests >= 3;
   const auto n = static_cast<std::size_t>(request_.api.n);
   for (std::size_t prompt = 0; prompt < head_.prompts.size(); ++prompt) {
     // Copies share the stop strings and the tools' schemas.
@@ -138,7 +140,7 @@ void LiveAnswer::take_token(std::size_t i, const TicketEvent& event, Clock::time
     ++choice.reasoning_tokens;
     ++metrics_.reasoning_tokens;
   }
-  if (format_->wants_tokens() || !request_.api.stream) part.tokens.push_back(*event.token);
+  if (keeps_tokens_) part.tokens.push_back(*event.token);
   // A stop token is not part of the answer's text.
   const bool stop = event.finished && event.finished->reason == FinishReason::stop;
   const AnswerParams& params = request_.api.params(choice.prompt);
@@ -228,7 +230,7 @@ void LiveAnswer::emit(std::size_t i) {
   Choice& choice = choices_[i];
   Part& part = parts_[i];
   const bool ended = choice.end.has_value();
-  const bool all = format_->wants_all() || !request_.api.stream || options_.log_requests >= 3;
+  const bool all = keeps_all_;
   const auto told = [&] {
     part.pending.clear();
     part.tokens.clear();

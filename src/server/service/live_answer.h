@@ -106,6 +106,9 @@ class LiveAnswer {
   const ServerOptions& options_;
   Metrics& metrics_;
   std::unique_ptr<AnswerFormat> format_;
+  // What is kept of each token; asked once, as a call for each would cost.
+  bool keeps_tokens_ = false;
+  bool keeps_all_ = false;
   std::vector<Choice> choices_;
   std::vector<Part> parts_;  // [choices]
   std::string out_;          // events to send
