@@ -276,13 +276,10 @@ class Sender {
     if (choices == event.end() || !choices->is_array() || choices->empty()) return;
     const std::size_t before = record.text.size();
     add_part_text((*choices)[0], record.text);
-    if (record.text.size() == before) return;
     const double t = now();
-    if (record.parts++ == 0) {
-      record.first = t;
-    } else {
-      record.gaps.push_back(t - c.last);
-    }
+    if (record.first == 0) record.first = t;
+    if (record.text.size() == before) return;
+    if (record.parts++ > 0) record.gaps.push_back(t - c.last);
     c.last = t;
   }
 

@@ -30,10 +30,10 @@ struct ServeRequest {
 /// What became of a request. Times are in seconds since the start.
 struct ServeRecord {
   double sent = 0;
-  double first = 0;  // the first part with text, reasoning or a call
+  double first = 0;  // the first event of the answer
   double ended = 0;
-  std::vector<double> gaps;  // between parts
-  std::int64_t parts = 0;
+  std::vector<double> gaps;        // between parts
+  std::int64_t parts = 0;          // events with text, reasoning or a call
   std::int64_t input_tokens = 0;   // by the server's usage; 0 without
   std::int64_t output_tokens = 0;  // by the server's usage, or else its parts
   std::string text;

@@ -30,7 +30,7 @@ std::optional<double> token_ms(const ServeRecord& r) {
   return (whole_ms(r) - first_ms(r)) / static_cast<double>(r.output_tokens - 1);
 }
 
-bool complete(const ServeRecord& r) { return r.error.empty() && r.parts > 0; }
+bool complete(const ServeRecord& r) { return r.error.empty() && r.first > 0; }
 
 enum class Measured { first, token, gap, whole };
 
@@ -73,7 +73,7 @@ std::vector<std::int64_t> tokens_by_second(const std::vector<ServeRecord>& recor
                                            double duration) {
   std::vector<double> out(static_cast<std::size_t>(duration) + 1);
   for (const ServeRecord& r : records) {
-    if (!complete(r)) continue;
+    if (!complete(r) || r.parts == 0) continue;
     const double share = static_cast<double>(r.output_tokens) / static_cast<double>(r.parts);
     double at = r.first;
     const auto add = [&] { out[std::min(static_cast<std::size_t>(at), out.size() - 1)] += share; };
