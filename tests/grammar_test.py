@@ -248,7 +248,7 @@ class Grammars(unittest.TestCase):
             validator = jsonschema.Draft202012Validator(one_of, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
             texts = self.checker.ask(schema=schema, walks=4, seed=SEED + i)
             if isinstance(texts, dict):
-                self.assertRegex(texts["error"], "none does|allows none", (SEED, schema))
+                self.assertRegex(texts["error"], "none does|allows none|items of at most 64 values", (SEED, schema))
                 continue
             for text in texts:
                 if text is None:
@@ -279,7 +279,7 @@ class Grammars(unittest.TestCase):
             orders = [spellings(v) for v in values]
             got = self.checker.ask(schema=schema, texts=[t for o in orders for t in o])
             if isinstance(got, dict):
-                self.assertRegex(got["error"], "none does|allows none", (SEED, schema))
+                self.assertRegex(got["error"], "none does|allows none|items of at most 64 values", (SEED, schema))
                 continue
             at = 0
             for value, order in zip(values, orders):

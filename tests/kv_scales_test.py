@@ -16,6 +16,8 @@ import sys
 import tempfile
 import unittest
 
+from generated_checkpoint import checkpoint
+
 LATHE = sys.argv.pop(1)
 DATA = pathlib.Path(__file__).parent / "data"
 TEXT = "the lathe turns and the cache holds what it has seen. " * 8
@@ -86,7 +88,7 @@ class Scales(unittest.TestCase):
         cls.root = pathlib.Path(cls.folder.name)
         cls.config = {}
         for model in cls.LAYOUTS:
-            source = DATA / "models" / model
+            source = checkpoint(model)
             cls.config[model] = json.loads((source / "config.json").read_text())
             plain = read_safetensors(source / "model.safetensors")
             large = {name: (shape, array.array("f", values)) for name, (shape, values) in plain.items()}

@@ -18,6 +18,8 @@ import tempfile
 import termios
 import unittest
 
+from generated_checkpoint import checkpoint
+
 LATHE = sys.argv.pop(1)
 DATA = pathlib.Path(__file__).parent / "data"
 TEMPLATE = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -239,7 +241,7 @@ class Generate(ModelCommand):
             (folder / "config.json").write_text(json.dumps(config | {"architectures": ["MambaForCausalLM"]}))
             self.assertIn("Qwen3ForCausalLM", run(folder, "--load-format", "dummy"))
             (folder / "config.json").write_text(json.dumps(config))
-            source = DATA / "models/qwen3"
+            source = checkpoint("qwen3")
             weights = next(source.glob("*.safetensors")).read_bytes()
             (folder / "model.safetensors").write_bytes(weights[:-100])
             self.assertIn("model.safetensors", run(folder))
@@ -433,7 +435,7 @@ class InspectAndBench(ModelCommand):
     def test_a_configuration_alone_says_what_its_weights_would_be(self):
         data = json.loads(lathe("inspect", str(self.model / "config.json"), "--json").stdout)
         made = json.loads(lathe("inspect", str(DATA / "models/qwen3/config.json"), "--json").stdout)
-        stored = json.loads(lathe("inspect", str(DATA / "models/qwen3"), "--json").stdout)
+        stored = json.loads(lathe("inspect", str(checkpoint("qwen3")), "--json").stdout)
         self.assertEqual(made["parameters"], stored["parameters"])
         self.assertEqual([r["bytes_per_token"] for r in made["layouts"]],
                          [r["bytes_per_token"] for r in data["layouts"]])
@@ -597,7 +599,7 @@ class Checkpoints(unittest.TestCase):
         self.addCleanup(self.folder.cleanup)
         self.model = pathlib.Path(self.folder.name)
         for name in ("config.json", "model.safetensors"):
-            shutil.copy(DATA / "models/qwen3" / name, self.model)
+            shutil.copy(checkpoint("qwen3") / name, self.model)
 
     def config(self, **changes) -> None:
         config = json.loads((self.model / "config.json").read_text())

@@ -203,16 +203,10 @@ TEST(Mtp, CompanyAndPreemptionChangeNothing) {
 
 // GLM-4.5: the layer's keys and values have heads of their own. Random weights.
 TEST(Mtp, DraftLayersMayHaveGroupedQueries) {
-  const auto load = [](bool drafts) {
-    LoadOptions options;
-    options.drafts = drafts;
-    auto model = make_dummy_model(
-        *load_model_config(std::string(LATHE_TEST_DATA) + "/models/glm4_moe"), options);
-    EXPECT_TRUE(model) << model.error().message();
-    return std::move(*model);
-  };
-  const auto plain = load(false), drafted = load(true);
-  ASSERT_TRUE(drafted->config().drafts);
+  const ModelConfig config = *load_model_config(std::string(LATHE_TEST_DATA) + "/models/glm4_moe");
+  const auto made = make_dummy_model(*add_draft_layer(config), {});
+  ASSERT_TRUE(made) << made.error().message();
+  const Model& model = **made;
   std::vector<Request> requests;
   for (const std::int32_t length : {1, 7, 40}) {
     std::vector<std::int32_t> prompt(static_cast<std::size_t>(length));
@@ -221,10 +215,10 @@ TEST(Mtp, DraftLayersMayHaveGroupedQueries) {
   }
   requests = and_drawn(std::move(requests));
   const RealSetup::Options options{.prefill = "inplace", .layout = "gqa_bf16", .tokens = 4096};
-  const std::vector<RealAnswer> want = serve_alone(*plain, options, requests);
+  const std::vector<RealAnswer> want = serve_alone(model, options, requests);
   for (const std::int64_t d : {1, 3}) {
     const Drafted got =
-        serve_drafted(*drafted, options, {.chunked_prefill_size = 16, .draft_tokens = d}, requests);
+        serve_drafted(model, options, {.chunked_prefill_size = 16, .draft_tokens = d}, requests);
     for (std::size_t i = 0; i < want.size(); ++i) {
       EXPECT_TRUE(same(got.answers[i], want[i])) << "request " << i << ", d " << d;
     }
