@@ -24,7 +24,8 @@ void add_bench_serve(Command bench, int& exit_code) {
   ServePromptOptions& prompts = flags->prompts;
   serve.add_option("--base-url", flags->base_url, "default http://127.0.0.1:30000");
   serve
-      .add_option("--backend", flags->backend, "openai: /v1/completions (the default); openai-chat")
+      .add_option("--backend", flags->backend,
+                  "openai: /v1/completions (the default); openai-chat (the default of tasks)")
       .one_of({"openai", "openai-chat"});
   serve.add_option("--endpoint", flags->endpoint, "another path of the same form");
   serve.add_option("--model", prompts.model, "its name in requests; default: the server's first");

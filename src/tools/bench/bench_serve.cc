@@ -64,7 +64,8 @@ Result<ServePlan> plan_load(const BenchServeOptions& options) {
   if (!limits) return limits.error();
   out.limits = *limits;
   out.prompts = options.prompts;
-  out.prompts.chat = options.backend == "openai-chat";
+  const bool messages = options.backend.empty() && options.prompts.dataset == "tasks";
+  out.prompts.chat = messages || options.backend == "openai-chat";
   out.path = !options.endpoint.empty() ? options.endpoint
              : out.prompts.chat        ? "/v1/chat/completions"
                                        : "/v1/completions";
@@ -89,7 +90,7 @@ Result<ServePlan> plan_load(const BenchServeOptions& options) {
 
 Json settings_json(const BenchServeOptions& options, const ServePlan& plan) {
   return {{"date", fmt::format("{:%Y%m%d-%H%M%S}", fmt::localtime(std::time(nullptr)))},
-          {"backend", options.backend},
+          {"backend", plan.prompts.chat ? "openai-chat" : "openai"},
           {"base_url", options.base_url},
           {"endpoint", plan.path},
           {"model_id", plan.prompts.model},

@@ -10,9 +10,11 @@ namespace lathe {
 
 struct BenchServeOptions {
   std::string base_url = "http://127.0.0.1:30000";
-  std::string backend = "openai";  // openai: /v1/completions; openai-chat
-  std::string endpoint;            // empty: the backend's
-  std::string api_key;             // empty: OPENAI_API_KEY
+  // openai: /v1/completions; openai-chat; empty: openai, but openai-chat for tasks, whose prompts
+  // are a user's messages
+  std::string backend;
+  std::string endpoint;  // empty: the backend's
+  std::string api_key;   // empty: OPENAI_API_KEY
   ServePromptOptions prompts;
   std::string extra_body;  // JSON
   std::string request_rate = "inf";
