@@ -1,23 +1,18 @@
 """The openai and anthropic packages against /v1/responses and /v1/messages of a model with scripted answers."""
 
 import json
-import os
 import pathlib
-import re
-import subprocess
 import sys
-import threading
 
 import anthropic
 import openai
 import pydantic
 import pytest
 
+from serving import serve
+
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "tests"))
 from scripted_checkpoint import make  # pylint: disable=wrong-import-position
-
-COMMAND = os.environ["LATHE_COMMAND"]
-
 
 # Constrained answers have no tokens of more than 32 bytes, and a piece has one successor in all scripts.
 FIRST = ['<tool_call>\n{"name": "a', 'dd", "arguments": {"a": 1, ', '"b": 2}}\n</tool_call>']
@@ -39,25 +34,8 @@ class Person(pydantic.BaseModel):
 def port(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scripted")
     make(folder, SCRIPTS, template=TEMPLATE)
-    process = subprocess.Popen([COMMAND, "serve", "--model", str(folder), "--port", "0", "--api-key", "k", "--max-connections", "500"],
-                               stderr=subprocess.PIPE, text=True)
-    log, ready = [], threading.Event()
-
-    def read():
-        for line in process.stderr:
-            log.append(line)
-            if line.startswith("ready "):
-                ready.set()
-        ready.set()
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    assert ready.wait(60) and process.poll() is None, "".join(log)
-    yield re.search(r"^ready .*:(\d+)$", "".join(log), re.M)[1]
-    process.terminate()
-    assert process.wait(60) == 0
-    reader.join()
-    process.stderr.close()
+    with serve(folder) as out:
+        yield out
 
 
 @pytest.fixture(scope="module")

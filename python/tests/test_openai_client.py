@@ -11,6 +11,8 @@ import urllib.request
 import openai
 import pytest
 
+from serving import serve
+
 COMMAND = os.environ["LATHE_COMMAND"]
 MODEL = pathlib.Path(__file__).resolve().parents[2] / "models" / "tiny-v32"
 QUESTION = "Rosa has 21 apples. Alice has 6 times as many apples as Rosa. How many more apples does Alice have than Rosa?"
@@ -19,27 +21,8 @@ MESSAGES = [{"role": "user", "content": QUESTION}]
 
 @pytest.fixture(scope="module")
 def client():
-    process = subprocess.Popen([COMMAND, "serve", "--model", str(MODEL), "--port", "0", "--api-key", "k", "--max-connections", "500"],
-                               stderr=subprocess.PIPE, text=True)
-    log, ready = [], threading.Event()
-
-    def read():
-        for line in process.stderr:
-            log.append(line)
-            if line.startswith("ready "):
-                ready.set()
-        ready.set()
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    assert ready.wait(60) and process.poll() is None, "".join(log)
-    port = re.search(r"^ready .*:(\d+)$", "".join(log), re.M)[1]
-    with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="k", max_retries=0) as out:
+    with serve(MODEL) as port, openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="k", max_retries=0) as out:
         yield out
-    process.terminate()
-    assert process.wait(60) == 0
-    reader.join()
-    process.stderr.close()
 
 
 @pytest.fixture(scope="module")

@@ -77,27 +77,14 @@ Wrong read_tool(const Json& tool, const FieldContext& at, ApiRequest& out) {
     return not_offered(at.path + ".type", "\"custom\" or none", type,
                        "this server has no tools of its own");
   }
-  auto name = read_string(tool, "name", at.path);
-  if (!name) return name.error();
   const Json schema = tool.value("input_schema", Json());
   if (!schema.is_object()) {
     return bad_field(at.path + ".input_schema", "a JSON schema",
                      schema.is_null() ? "nothing" : excerpt(schema));
   }
-  const Json strict = tool.value("strict", Json());
-  if (!strict.is_null() && !strict.is_boolean()) {
-    return bad_field(at.path + ".strict", "true or false", excerpt(strict));
-  }
   note_unknown(tool, {"type", "name", "description", "input_schema", "strict", "cache_control"},
                at.path, out.ignored);
-  Json function{{"name", *name}};
-  const Json description = tool.value("description", Json());
-  if (!description.is_null()) function["description"] = description;
-  function["parameters"] = schema;
-  if (!strict.is_null()) function["strict"] = strict;
-  if (out.tools.is_null()) out.tools = Json::array();
-  out.tools.push_back({{"type", "function"}, {"function", std::move(function)}});
-  return std::nullopt;
+  return add_function(tool, "input_schema", at.path, out.tools);
 }
 
 Wrong read_tools(const Json& value, const FieldContext& at, ApiRequest& out) {

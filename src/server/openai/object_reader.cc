@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "server/openai/field_readers.h"
 
@@ -32,6 +33,25 @@ void note_unknown(const Json& object, std::initializer_list<std::string_view> kn
     if (value.is_null() || std::find(known.begin(), known.end(), name) != known.end()) continue;
     ignored.push_back(path + "." + name);
   }
+}
+
+std::optional<ApiError> add_function(const Json& tool, const char* schema, const std::string& path,
+                                     Json& tools) {
+  auto name = read_string(tool, "name", path);
+  if (!name) return name.error();
+  const Json strict = tool.value("strict", Json());
+  if (!strict.is_null() && !strict.is_boolean()) {
+    return bad_field(path + ".strict", "true or false", excerpt(strict));
+  }
+  Json function{{"name", *name}};
+  for (const auto& [from, to] : {std::pair{"description", "description"},
+                                 std::pair{schema, "parameters"}, std::pair{"strict", "strict"}}) {
+    const auto value = tool.find(from);
+    if (value != tool.end() && !value->is_null()) function[to] = *value;
+  }
+  if (tools.is_null()) tools = Json::array();
+  tools.push_back({{"type", "function"}, {"function", std::move(function)}});
+  return std::nullopt;
 }
 
 ApiError not_offered(const std::string& path, std::string_view wanted, const Json& got,

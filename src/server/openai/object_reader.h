@@ -3,6 +3,7 @@
 
 #include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,11 @@ Result<std::string, ApiError> read_optional_string(const nlohmann::ordered_json&
 void note_unknown(const nlohmann::ordered_json& object,
                   std::initializer_list<std::string_view> known, const std::string& path,
                   std::vector<std::string>& ignored);
+
+/// Adds a function with the members "name", "description", "strict" and `schema` of `tool`, an
+/// object at `path`, to `tools` in chat's form. Null members are absent.
+std::optional<ApiError> add_function(const nlohmann::ordered_json& tool, const char* schema,
+                                     const std::string& path, nlohmann::ordered_json& tools);
 
 /// 400 unsupported_field: `path` says something that this server does not have.
 ApiError not_offered(const std::string& path, std::string_view wanted,

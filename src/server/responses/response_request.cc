@@ -80,21 +80,8 @@ Wrong read_tool(const Json& tool, const FieldContext& at, ApiRequest& out) {
     return not_offered(at.path + ".type", "\"function\"", type,
                        "this server has no tools of its own");
   }
-  auto name = read_string(tool, "name", at.path);
-  if (!name) return name.error();
-  const Json strict = tool.value("strict", Json());
-  if (!strict.is_null() && !strict.is_boolean()) {
-    return bad_field(at.path + ".strict", "true or false", excerpt(strict));
-  }
   note_unknown(tool, {"type", "name", "description", "parameters", "strict"}, at.path, out.ignored);
-  Json function{{"name", *name}};
-  for (const char* member : {"description", "parameters", "strict"}) {
-    const auto value = tool.find(member);
-    if (value != tool.end() && !value->is_null()) function[member] = *value;
-  }
-  if (out.tools.is_null()) out.tools = Json::array();
-  out.tools.push_back({{"type", "function"}, {"function", std::move(function)}});
-  return std::nullopt;
+  return add_function(tool, "parameters", at.path, out.tools);
 }
 
 Wrong read_tools(const Json& value, const FieldContext& at, ApiRequest& out) {

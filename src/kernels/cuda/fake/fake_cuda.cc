@@ -1,5 +1,6 @@
 #include "kernels/cuda/fake/fake_cuda.h"
 
+#include <cuda.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
