@@ -27,6 +27,7 @@
 #include "base/result.h"
 #include "kernels/compress.h"
 #include "kernels/context.h"
+#include "kernels/delta_rule.h"
 #include "kernels/hyper.h"
 #include "kernels/operators.h"
 #include "kernels/random_weights.h"
@@ -157,10 +158,12 @@ class Backend {
   /// still exist. Waits for the device. In host memory tallies are updated as rows are written.
   virtual Result<void> collect_counts() = 0;
 
-  // ---- Compressed entries (ops/compress.h), hyper-connections (ops/hyper.h)
+  // ---- Compressed entries (ops/compress.h), delta-rule layers (ops/delta_rule.h),
+  // hyper-connections (ops/hyper.h)
 
   virtual Result<void> compress(const OpsContext& ops, const Compress& op,
                                 const PoolView& pool) = 0;
+  virtual Result<void> delta_rule(const OpsContext& ops, const DeltaRule& op) = 0;
   virtual void hyper_mix(const OpsContext& ops, const HyperMix& op) = 0;
   virtual void hyper_add(const OpsContext& ops, const HyperAdd& op) = 0;
   virtual void hyper_head(const OpsContext& ops, const HyperHead& op) = 0;

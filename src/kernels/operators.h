@@ -1,6 +1,7 @@
 // Argument structs of operators. The structs of one topic have their own headers: activation.h,
-// linear.h (GEMMs), moe.h, sampling.h, compress.h, hyper.h, layout/rope/rope_write.h and
-// step/attend_op.h. docs/operators.md lists every operator, its struct and its documentation.
+// linear.h (GEMMs), moe.h, sampling.h, compress.h, delta_rule.h, hyper.h,
+// layout/rope/rope_write.h and step/attend_op.h. docs/operators.md lists every operator, its struct
+// and its documentation.
 #pragma once
 
 #include <cstdint>

@@ -88,6 +88,9 @@ class CpuBackend : public HostBackend {
   Result<void> compress(const OpsContext& ops, const Compress& op, const PoolView& pool) override {
     return cpu_compress(ops.execution, *ops.control, op, pool);
   }
+  Result<void> delta_rule(const OpsContext&, const DeltaRule&) override {
+    return Error{ErrorCode::unsupported, "delta rule", "--device ref", "--device cpu", ""};
+  }
   void hyper_mix(const OpsContext& ops, const HyperMix& op) override {
     cpu_hyper_mix(ops.execution, op);
   }

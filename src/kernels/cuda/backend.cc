@@ -449,6 +449,9 @@ class CudaBackend : public Backend, public ExchangeStream {
     if (!table) return table.error();
     return cuda::compress(op, *table, pool, *ops.tensors, stream_);
   }
+  Result<void> delta_rule(const OpsContext&, const DeltaRule&) override {
+    return Error{ErrorCode::unsupported, "delta rule", "--device cpu", "--device sm90", ""};
+  }
   void hyper_mix(const OpsContext&, const HyperMix& op) override {
     HyperMixParams p = mix_params(op);
     p.mix = floats(op.mix);

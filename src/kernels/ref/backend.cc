@@ -5,6 +5,7 @@
 #include "base/rows.h"
 #include "kernels/host_backend.h"
 #include "kernels/ref/compress.h"
+#include "kernels/ref/delta_rule.h"
 #include "kernels/ref/hyper.h"
 #include "kernels/ref/indexer.h"
 #include "kernels/ref/linear.h"
@@ -68,6 +69,10 @@ class RefBackend : public HostBackend {
   }
   Result<void> compress(const OpsContext&, const Compress& op, const PoolView& pool) override {
     return ref_compress(op, pool);
+  }
+  Result<void> delta_rule(const OpsContext&, const DeltaRule& op) override {
+    ref_delta_rule(op);
+    return {};
   }
   void hyper_mix(const OpsContext&, const HyperMix& op) override { ref_hyper_mix(op); }
   void hyper_add(const OpsContext&, const HyperAdd& op) override { ref_hyper_add(op); }

@@ -134,6 +134,9 @@ class ForwardingBackend : public Backend {
   Result<void> compress(const OpsContext& ops, const Compress& op, const PoolView& pool) override {
     return inner_.compress(ops, op, pool);
   }
+  Result<void> delta_rule(const OpsContext& ops, const DeltaRule& op) override {
+    return inner_.delta_rule(ops, op);
+  }
   void hyper_mix(const OpsContext& ops, const HyperMix& op) override {
     return inner_.hyper_mix(ops, op);
   }
