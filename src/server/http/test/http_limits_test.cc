@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <memory>
 
 #include "server/scripted/scripted_server.h"
@@ -14,6 +15,7 @@
 namespace lathe {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -303,7 +305,7 @@ TEST(HttpLimits, E2BodiesHaveATotal) {
   }
 }
 
-// A server that answers each request with `bytes` bytes, and counts requests.
+// A server that answers /big with `bytes` bytes, and /stream with a chunk of them; counts requests.
 class BigAnswers {
  public:
   BigAnswers(std::size_t bytes, const HttpLimits& limits, int threads)
@@ -319,6 +321,13 @@ class BigAnswers {
         ++asked_;
         response.body.resize(bytes, 'a');
       }
+      if (request.path == "/stream") {
+        stream_ = answer;
+        answer->begin_stream({});
+        answer->write(std::string(bytes, 'a'));
+        answer->end_stream();
+        return;
+      }
       answer->send(std::move(response));
     };
     thread_ = std::thread([this, handler] { server_->run(handler, {}); });
@@ -329,6 +338,12 @@ class BigAnswers {
   }
   int port() const { return server_->port(); }
   int asked() const { return asked_; }
+  // Bytes of the last streamed answer that wait for the client.
+  std::size_t unread() {
+    std::promise<std::size_t> bytes;
+    server_->post([&] { bytes.set_value(stream_ ? stream_->unsent() : 0); });
+    return bytes.get_future().get();
+  }
   bool lives() const {
     TestConnection c(port());
     c.send(request_text("GET", "/"));
@@ -337,6 +352,7 @@ class BigAnswers {
 
  private:
   std::unique_ptr<HttpServer> server_;
+  std::shared_ptr<HttpAnswer> stream_;
   std::atomic<int> asked_{0};
   std::thread thread_;
 };
@@ -382,14 +398,16 @@ TEST(HttpLimits, ALongAnswerIsReadWhole) {
 TEST(HttpLimits, E2AnswersHaveATotal) {
   constexpr std::size_t kBytes = 20 << 20;
   for (const int threads : {1, 2}) {
-    BigAnswers s(kBytes, {.max_connections = 100, .max_bodies_bytes = kBytes + 1000}, threads);
+    const HttpLimits limits{
+        .max_connections = 100, .max_bodies_bytes = kBytes + 1000, .max_unsent_bytes = 2 * kBytes};
+    BigAnswers s(kBytes, limits, threads);
     TestConnection first(s.port()), second(s.port());
-    first.send(request_text("GET", "/big"));
-    EXPECT_TRUE(comes([&] { return s.asked() == 1; }));
+    first.send(request_text("GET", "/stream", "", "Connection: close\r\n"));
+    EXPECT_TRUE(comes([&] { return s.unread() > 0; }));
     EXPECT_TRUE(s.lives());
-    second.send(request_text("GET", "/big"));
+    second.send(request_text("GET", "/stream"));
     EXPECT_LT(second.read_all().size(), kBytes);
-    EXPECT_EQ(read_test_answer(first.read_answer()).body.size(), kBytes);
+    EXPECT_THAT(first.read_all(), EndsWith("\r\n0\r\n"));
     // What was kept is free again.
     TestConnection third(s.port());
     third.send(request_text("GET", "/big"));
