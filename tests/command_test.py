@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Runs the lathe command as a user does: exit codes, JSON on stdout, one readable message on stderr."""
 
+import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import unittest
@@ -94,6 +96,36 @@ class Plan(unittest.TestCase):
                 cell["prefill"], cell["decode"])
             ragged = "ragged" in (cell["prefill"], cell["decode"])
             self.assertEqual(cell["legal"], not mixed_native and not ragged, cell)
+
+    def test_D7_what_a_refusal_says_to_try_is_a_plan(self):
+        flags = {"prefill": "--prefill-attention-backend", "layout": "--kv-layout", "decode": "--decode-attention-backend"}
+        refused = tried = 0
+        for attention, device in itertools.product(("mla", "dsa", "v4"), ("cpu", "sm90")):
+            machine = ["plan", "--attention", attention, "--device", device]
+            for cell in json.loads(lathe(*machine, "--matrix", "--json").stdout):
+                if cell["legal"]:
+                    continue
+                refused += 1
+                pair = {flag: cell[name] for name, flag in flags.items()}
+                text = lathe(*machine, *itertools.chain(*pair.items())).stdout
+                ways = re.findall(r"^  try (.*)$", text, re.M)
+                self.assertTrue(ways, text)
+                for way in ways[0].split(", or "):
+                    words = way.split()
+                    self.assertTrue(all(word.startswith("--") for word in words[::2]), text)  # flags, not prose
+                    changed = pair | dict(zip(words[::2], words[1::2]))
+                    result = lathe(*machine, *itertools.chain(*changed.items()))
+                    self.assertEqual(result.returncode, 0, f"{attention} {device} {pair}: {way}\n{result.stdout}")
+                    tried += 1
+        self.assertGreater(refused, 100)
+        self.assertGreater(tried, 100)
+
+    def test_D7_machines_without_kernels_refuse_every_plan(self):
+        for device in ("sm80", "sm100"):
+            for attention in ("mla", "dsa", "v4", "gqa"):
+                result = lathe("plan", "--attention", attention, "--device", device)
+                self.assertEqual(result.returncode, 2, result.stdout)
+                self.assertIn(f"wanted one for {device}", result.stdout)
 
     def test_explain_keeps_every_rejection(self):
         result = lathe("plan", "--device", "ref", "--explain", "--json")

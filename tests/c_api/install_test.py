@@ -80,7 +80,7 @@ class Installed(unittest.TestCase):
         # Logits of small random rows are near 0, so the sum over 100 keys is near 100.
         self.assertAlmostEqual(lse, 4.6, delta=0.3)
 
-    def test_pkg_config_has_the_usual_variables(self):
+    def test_D6_pkg_config_has_the_usual_variables(self):
         wanted = {
             "prefix": self.prefix,
             "exec_prefix": self.prefix,

@@ -37,7 +37,7 @@ void says(const std::string& text, const std::string& wanted, bool whole = true)
 
 const std::string kNext = "<|start|>assistant";
 
-TEST(HarmonyParts, ChannelsSayWhatATextIs) {
+TEST(HarmonyParts, B7ChannelsSayWhatATextIs) {
   says("<|channel|>analysis<|message|>User asks: \"What is 2 + 2?\" Simple arithmetic.<|end|>" +
            kNext + "<|channel|>final<|message|>2 + 2 = 4.<|return|>",
        "reasoning: User asks: \"What is 2 + 2?\" Simple arithmetic.\ncontent: 2 + 2 = 4.\n");
