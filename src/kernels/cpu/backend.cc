@@ -3,6 +3,7 @@
 #include "base/rows.h"
 #include "kernels/cpu/cache_write.h"
 #include "kernels/cpu/compress/compress.h"
+#include "kernels/cpu/delta/delta_rule.h"
 #include "kernels/cpu/hyper/hyper.h"
 #include "kernels/cpu/indexer/indexer.h"
 #include "kernels/cpu/latent/latent_gather.h"
@@ -88,8 +89,9 @@ class CpuBackend : public HostBackend {
   Result<void> compress(const OpsContext& ops, const Compress& op, const PoolView& pool) override {
     return cpu_compress(ops.execution, *ops.control, op, pool);
   }
-  Result<void> delta_rule(const OpsContext&, const DeltaRule&) override {
-    return Error{ErrorCode::unsupported, "delta rule", "--device ref", "--device cpu", ""};
+  Result<void> delta_rule(const OpsContext& ops, const DeltaRule& op) override {
+    cpu_delta_rule(ops.execution, *ops.tensors, op);
+    return {};
   }
   void hyper_mix(const OpsContext& ops, const HyperMix& op) override {
     cpu_hyper_mix(ops.execution, op);

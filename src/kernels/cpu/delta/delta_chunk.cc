@@ -1,0 +1,249 @@
+// The state is processed in tiles of columns: the recurrence mixes the rows of S, never its
+// columns. A tile stays in L1 over the chunk's rows. One pass over it updates S with a row, sums
+// the row's output, and sums k^T S for the row after it. Every sum runs over the rows of S in
+// order, so that its bits depend neither on the tile nor on the chunk.
+#include "kernels/cpu/delta/delta_chunk.h"
+
+#include <cmath>
+
+#include "layout/simd_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/delta/delta_chunk.cc"
+#include "hwy/foreach_target.h"
+// The SIMD headers follow foreach_target.h, which includes this file once per target.
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+#include "kernels/cpu/common/unroll.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lathe {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// dk and dv are multiples of 16, so all rows are whole vectors.
+using D = hn::CappedTag<float, 16>;
+using V = hn::Vec<D>;
+
+HWY_INLINE std::int64_t lanes() { return static_cast<std::int64_t>(hn::Lanes(D())); }
+HWY_INLINE V sigmoid(V x) {
+  const D d;
+  const V one = hn::Set(d, 1.0f);
+  // hn::Exp() is wrong above 104.
+  const V e = hn::Exp(d, hn::Neg(hn::Abs(x)));
+  return hn::Div(hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one), hn::Add(one, e));
+}
+HWY_INLINE V softplus(V x) {
+  const D d;
+  return hn::Add(hn::Max(x, hn::Zero(d)), hn::Log1p(d, hn::Exp(d, hn::Neg(hn::Abs(x)))));
+}
+HWY_INLINE float sum_of_squares(const float* x, std::int64_t n) {
+  const D d;
+  V sum = hn::Zero(d);
+  for (std::int64_t i = 0; i < n; i += lanes()) {
+    const V v = hn::LoadU(d, x + i);
+    sum = hn::MulAdd(v, v, sum);
+  }
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+HWY_INLINE void scale(float* x, std::int64_t n, float factor) {
+  const D d;
+  const V f = hn::Set(d, factor);
+  for (std::int64_t i = 0; i < n; i += lanes())
+    hn::StoreU(hn::Mul(hn::LoadU(d, x + i), f), d, x + i);
+}
+
+// A chunk's rows, as the recurrence reads them.
+struct Prepared {
+  float* q;      // [rows, dk]
+  float* k;      // [rows, dk]
+  float* fade;   // [rows, dk]: e^g
+  float* faded;  // [rows, dk]: k e^g
+  float* v;      // [rows, dv]
+  float* o;      // [rows, dv]
+  float* beta;   // [rows]
+};
+
+class Chunk {
+ public:
+  explicit Chunk(const DeltaChunk& c) : c_(c), p_(*c.problem) {
+    float* at = c.memory;
+    const auto take = [&](std::int64_t n) {
+      float* const out = at;
+      at += n;
+      return out;
+    };
+    taps_ = take(p_.conv * (2 * std::int64_t{p_.dk} + p_.dv));
+    rows_.q = take(c.rows * p_.dk);
+    rows_.k = take(c.rows * p_.dk);
+    rows_.fade = take(c.rows * p_.dk);
+    rows_.faded = take(c.rows * p_.dk);
+    rows_.v = take(c.rows * p_.dv);
+    rows_.o = take(c.rows * p_.dv);
+    rows_.beta = take(c.rows);
+  }
+
+  void run() {
+    convolve(c_.q, p_.dk, rows_.q);
+    convolve(c_.k, p_.dk, rows_.k);
+    convolve(c_.v, p_.dv, rows_.v);
+    const float q_scale = 1 / std::sqrt(static_cast<float>(p_.dk));
+    for (std::int64_t t = 0; t < c_.rows; ++t) {
+      normalise(rows_.q + t * p_.dk, q_scale);
+      normalise(rows_.k + t * p_.dk, 1);
+      gates(t);
+    }
+    constexpr std::int64_t kWide = 4;
+    std::int64_t j = 0;
+    for (; j + kWide * lanes() <= p_.dv; j += kWide * lanes()) tile<kWide>(j);
+    for (; j < p_.dv; j += lanes()) tile<1>(j);
+    for (std::int64_t t = 0; t < c_.rows; ++t) write(t);
+  }
+
+ private:
+  // silu of the convolution of n channels from `first` on, into out [rows, n].
+  void convolve(std::int64_t first, std::int64_t n, float* out) {
+    const D d;
+    // [taps, n], so that a vector of channels has a vector of weights.
+    for (std::int64_t i = 0; i < n; ++i) {
+      for (std::int64_t tap = 0; tap < p_.conv; ++tap) {
+        taps_[tap * n + i] = c_.conv[(first + i) * p_.conv + tap];
+      }
+    }
+    for (std::int64_t t = 0; t < c_.rows; ++t) {
+      for (std::int64_t i = 0; i < n; i += lanes()) {
+        V sum = hn::Mul(hn::LoadU(d, taps_ + i), hn::LoadU(d, c_.x[t] + first + i));
+        for (std::int64_t tap = 1; tap < p_.conv; ++tap) {
+          sum = hn::MulAdd(hn::LoadU(d, taps_ + tap * n + i),
+                           hn::LoadU(d, c_.x[t + tap] + first + i), sum);
+        }
+        hn::StoreU(hn::Mul(sum, sigmoid(sum)), d, out + t * n + i);
+      }
+    }
+  }
+
+  void normalise(float* x, float factor) const {
+    scale(x, p_.dk, factor / std::sqrt(sum_of_squares(x, p_.dk) + 1e-6f));
+  }
+
+  // e^g of the projection f, for the channels of a vector. `bias` is dt_bias.
+  HWY_INLINE V fade(V f, V bias) const {
+    const D d;
+    const V a = hn::Exp(d, hn::Set(d, c_.a_log)), x = hn::Add(f, bias);
+    if (p_.gate == DeltaGate::softplus) return hn::Exp(d, hn::Neg(hn::Mul(a, softplus(x))));
+    return hn::Exp(d, hn::Mul(hn::Set(d, p_.gate_bound), sigmoid(hn::Mul(a, x))));
+  }
+
+  void gates(std::int64_t t) const {
+    const D d;
+    rows_.beta[t] = hn::GetLane(sigmoid(hn::Set(d, *c_.beta.row(t))));
+    const float* f = c_.decay.row(t);
+    const bool per_head = p_.decay == DeltaDecay::per_head;
+    V e = per_head ? fade(hn::Set(d, f[0]), hn::Set(d, c_.dt_bias[0])) : hn::Zero(d);
+    for (std::int64_t i = 0; i < p_.dk; i += lanes()) {
+      if (!per_head) e = fade(hn::LoadU(d, f + i), hn::LoadU(d, c_.dt_bias + i));
+      hn::StoreU(e, d, rows_.fade + t * p_.dk + i);
+      hn::StoreU(hn::Mul(e, hn::LoadU(d, rows_.k + t * p_.dk + i)), d, rows_.faded + t * p_.dk + i);
+    }
+  }
+
+  // Runs all rows over kVecs vectors of columns of S, from column j on.
+  template <int kVecs>
+  void tile(std::int64_t j) const {
+    const D d;
+    const float* in = c_.before + j;
+    V known[kVecs];  // k^T diag(e^g) S of the next row
+    for (V& sum : known) sum = hn::Zero(d);
+    for (std::int64_t i = 0; i < p_.dk; ++i) {
+      const V k = hn::Set(d, rows_.faded[i]);
+      LATHE_UNROLL
+      for (int n = 0; n < kVecs; ++n) {
+        known[n] = hn::MulAdd(k, hn::LoadU(d, in + i * p_.dv + n * lanes()), known[n]);
+      }
+    }
+    for (std::int64_t t = 0; t < c_.rows; ++t) {
+      const V beta = hn::Set(d, rows_.beta[t]);
+      LATHE_UNROLL
+      for (int n = 0; n < kVecs; ++n) {
+        const V v = hn::LoadU(d, rows_.v + t * p_.dv + j + n * lanes());
+        known[n] = hn::Mul(beta, hn::Sub(v, known[n]));
+      }
+      float* const out = c_.after[t] + j;
+      if (t + 1 < c_.rows) {
+        row<kVecs, true>(t, j, in, out, known);
+      } else {
+        row<kVecs, false>(t, j, in, out, known);
+      }
+      in = out;
+    }
+  }
+
+  // S' = diag(e^g) S + k delta^T and o = q^T S'. With kNext, delta becomes k^T diag(e^g) S' of the
+  // next row.
+  template <int kVecs, bool kNext>
+  HWY_INLINE void row(std::int64_t t, std::int64_t j, const float* in, float* out,
+                      V (&delta)[kVecs]) const {
+    const D d;
+    const float* q = rows_.q + t * p_.dk;
+    const float* k = rows_.k + t * p_.dk;
+    const float* fade = rows_.fade + t * p_.dk;
+    const float* next = rows_.faded + (t + 1) * p_.dk;
+    V o[kVecs], known[kVecs];
+    LATHE_UNROLL
+    for (int n = 0; n < kVecs; ++n) o[n] = known[n] = hn::Zero(d);
+    for (std::int64_t i = 0; i < p_.dk; ++i) {
+      const V e = hn::Set(d, fade[i]), key = hn::Set(d, k[i]), query = hn::Set(d, q[i]);
+      LATHE_UNROLL
+      for (int n = 0; n < kVecs; ++n) {
+        const std::int64_t at = i * p_.dv + n * lanes();
+        const V s = hn::MulAdd(key, delta[n], hn::Mul(e, hn::LoadU(d, in + at)));
+        hn::StoreU(s, d, out + at);
+        o[n] = hn::MulAdd(query, s, o[n]);
+        if (kNext) known[n] = hn::MulAdd(hn::Set(d, next[i]), s, known[n]);
+      }
+    }
+    LATHE_UNROLL
+    for (int n = 0; n < kVecs; ++n) {
+      hn::StoreU(o[n], d, rows_.o + t * p_.dv + j + n * lanes());
+      delta[n] = known[n];
+    }
+  }
+
+  // The gated norm.
+  void write(std::int64_t t) const {
+    const D d;
+    const float* o = rows_.o + t * p_.dv;
+    const float mean = sum_of_squares(o, p_.dv) / static_cast<float>(p_.dv);
+    const V factor = hn::Set(d, 1 / std::sqrt(mean + c_.norm_eps));
+    for (std::int64_t i = 0; i < p_.dv; i += lanes()) {
+      const V g = hn::LoadU(d, c_.gate.row(t) + i);
+      const V act = p_.output == DeltaOutput::silu ? hn::Mul(g, sigmoid(g)) : sigmoid(g);
+      const V normed = hn::Mul(hn::Mul(hn::LoadU(d, o + i), factor), hn::LoadU(d, c_.norm + i));
+      hn::StoreU(hn::Mul(normed, act), d, c_.out.row(t) + i);
+    }
+  }
+
+  const DeltaChunk& c_;
+  const DeltaRuleProblem& p_;
+  float* taps_;
+  Prepared rows_;
+};
+
+void run_chunk(const DeltaChunk& chunk) { Chunk(chunk).run(); }
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lathe
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lathe {
+
+HWY_EXPORT(run_chunk);
+
+void cpu_delta_chunk(const DeltaChunk& chunk) { HWY_DYNAMIC_DISPATCH(run_chunk)(chunk); }
+
+}  // namespace lathe
+#endif  // HWY_ONCE

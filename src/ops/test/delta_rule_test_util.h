@@ -1,0 +1,357 @@
+// For tests of delta-rule layers: a sequence of tokens with its outputs and states in double
+// precision, and a layer's states, advanced by steps.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/test_scale.h"
+#include "ops/delta_rule.h"
+#include "ops/test/test_util.h"
+
+namespace lathe::delta_test {
+
+using ops_test::Context;
+using ops_test::Rows;
+
+inline DeltaRuleProblem gdn(std::int32_t heads, std::int32_t key_heads, std::int32_t dk,
+                            std::int32_t dv) {
+  return {.heads = heads, .key_heads = key_heads, .dk = dk, .dv = dv};
+}
+inline DeltaRuleProblem kda(std::int32_t heads, std::int32_t dk, std::int32_t dv,
+                            bool bounded = false) {
+  return {.heads = heads,
+          .key_heads = heads,
+          .dk = dk,
+          .dv = dv,
+          .decay = DeltaDecay::per_channel,
+          .gate = bounded ? DeltaGate::bounded : DeltaGate::softplus,
+          .gate_bound = bounded ? -5.0f : 0.0f,
+          .output = DeltaOutput::sigmoid};
+}
+inline std::string name_of(const DeltaRuleProblem& p) {
+  return std::string(p.decay == DeltaDecay::per_head ? "gdn " : "kda ") +
+         (p.gate == DeltaGate::bounded ? "bounded " : "") + std::to_string(p.heads) + "/" +
+         std::to_string(p.key_heads) + " x " + std::to_string(p.dk) + " x " + std::to_string(p.dv);
+}
+
+/// Tokens of a state's slot.
+inline constexpr std::int64_t kDeltaSlotTokens = 128;
+
+struct DeltaWeights {
+  DeltaRuleProblem problem;
+  std::vector<float> conv, a_log, dt_bias, norm;
+
+  template <class Rng>
+  DeltaWeights(Rng& rng, const DeltaRuleProblem& p) : problem(p) {
+    std::normal_distribution<float> normal;
+    std::uniform_real_distribution<float> a(0.05f, 4.0f);
+    for (std::int64_t i = 0; i < p.channels() * p.conv; ++i) conv.push_back(0.5f * normal(rng));
+    for (std::int64_t i = 0; i < p.heads; ++i) a_log.push_back(std::log(a(rng)));
+    for (std::int64_t i = 0; i < p.gate_cols(); ++i) dt_bias.push_back(normal(rng) - 3);
+    for (std::int64_t i = 0; i < p.dv; ++i) norm.push_back(1 + 0.2f * normal(rng));
+  }
+};
+
+struct DeltaInputs {
+  Rows x, decay, beta, gate;
+
+  DeltaInputs(const DeltaRuleProblem& p, std::int64_t rows)
+      : x(rows, p.channels()),
+        decay(rows, p.gate_cols()),
+        beta(rows, p.heads),
+        gate(rows, p.value_cols()) {}
+  template <class F>
+  void for_each(DeltaInputs& other, F f) {
+    f(x, other.x);
+    f(decay, other.decay);
+    f(beta, other.beta);
+    f(gate, other.gate);
+  }
+};
+
+/// The tokens of a request.
+class DeltaSequence {
+ public:
+  /// `gates` multiplies f, so that e^g covers more of (0, 1).
+  template <class Rng>
+  DeltaSequence(Rng& rng, const DeltaWeights& weights, std::int64_t tokens, float gates = 1)
+      : weights_(&weights), in_(weights.problem, tokens) {
+    for (Rows* rows : {&in_.x, &in_.decay, &in_.beta, &in_.gate}) rows->randomize(rng);
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      for (std::int64_t c = 0; c < in_.decay.cols; ++c) in_.decay.row(t)[c] *= gates;
+    }
+  }
+  const DeltaWeights& weights() const { return *weights_; }
+  std::int64_t tokens() const { return in_.x.rows; }
+  DeltaInputs& inputs() { return in_; }
+  const DeltaInputs& inputs() const { return in_; }
+
+  /// Calls f(t, outputs [heads * dv], states [heads, dk, dv]) after every token.
+  template <class F>
+  void for_outputs(F f) const {
+    const DeltaRuleProblem& p = weights_->problem;
+    std::vector<double> state(static_cast<std::size_t>(delta_matrix_floats(p)));
+    std::vector<double> out(static_cast<std::size_t>(p.value_cols()));
+    for (std::int64_t t = 0; t < tokens(); ++t) {
+      const std::vector<double> mixed = convolved(t);
+      for (std::int64_t h = 0; h < p.heads; ++h) {
+        advance(t, h, mixed, state.data() + h * p.dk * p.dv, out.data() + h * p.dv);
+      }
+      f(t, out, state);
+    }
+  }
+
+ private:
+  static double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+  static void to_unit(double* x, std::int64_t n) {
+    double squares = 0;
+    for (std::int64_t i = 0; i < n; ++i) squares += x[i] * x[i];
+    for (std::int64_t i = 0; i < n; ++i) x[i] /= std::sqrt(squares + 1e-6);
+  }
+
+  std::vector<double> convolved(std::int64_t t) const {
+    const DeltaRuleProblem& p = weights_->problem;
+    std::vector<double> out(static_cast<std::size_t>(p.channels()));
+    for (std::int64_t c = 0; c < p.channels(); ++c) {
+      double sum = 0;
+      for (std::int64_t i = 0; i < p.conv; ++i) {
+        const std::int64_t from = t + i - p.conv + 1;
+        if (from < 0) continue;
+        sum +=
+            double{weights_->conv[static_cast<std::size_t>(c * p.conv + i)]} * in_.x.row(from)[c];
+      }
+      out[static_cast<std::size_t>(c)] = sum * sigmoid(sum);
+    }
+    for (std::int64_t h = 0; h < 2 * p.key_heads; ++h) to_unit(out.data() + h * p.dk, p.dk);
+    return out;
+  }
+  double log_fade(std::int64_t t, std::int64_t h, std::int64_t i) const {
+    const DeltaRuleProblem& p = weights_->problem;
+    const std::int64_t c = p.decay == DeltaDecay::per_head ? h : h * p.dk + i;
+    const double f = double{in_.decay.row(t)[c]} + weights_->dt_bias[static_cast<std::size_t>(c)];
+    const double a = std::exp(double{weights_->a_log[static_cast<std::size_t>(h)]});
+    if (p.gate == DeltaGate::bounded) return p.gate_bound * sigmoid(a * f);
+    return -a * (f > 30 ? f : std::log1p(std::exp(f)));
+  }
+  void advance(std::int64_t t, std::int64_t h, const std::vector<double>& mixed, double* state,
+               double* out) const {
+    const DeltaRuleProblem& p = weights_->problem;
+    const double* q = mixed.data() + h * p.key_heads / p.heads * p.dk;
+    const double* k = q + p.key_cols();
+    const double* v = mixed.data() + 2 * p.key_cols() + h * p.dv;
+    const double beta = sigmoid(in_.beta.row(t)[h]);
+    std::vector<double> known(static_cast<std::size_t>(p.dv));
+    for (std::int64_t i = 0; i < p.dk; ++i) {
+      const double fade = std::exp(log_fade(t, h, i));
+      for (std::int64_t j = 0; j < p.dv; ++j) {
+        state[i * p.dv + j] *= fade;
+        known[static_cast<std::size_t>(j)] += k[i] * state[i * p.dv + j];
+      }
+    }
+    std::fill_n(out, p.dv, 0.0);
+    for (std::int64_t i = 0; i < p.dk; ++i) {
+      for (std::int64_t j = 0; j < p.dv; ++j) {
+        state[i * p.dv + j] += k[i] * beta * (v[j] - known[static_cast<std::size_t>(j)]);
+        out[j] += q[i] * state[i * p.dv + j] / std::sqrt(static_cast<double>(p.dk));
+      }
+    }
+    double squares = 0;
+    for (std::int64_t j = 0; j < p.dv; ++j) squares += out[j] * out[j];
+    for (std::int64_t j = 0; j < p.dv; ++j) {
+      const double g = in_.gate.row(t)[h * p.dv + j];
+      out[j] *= weights_->norm[static_cast<std::size_t>(j)] / std::sqrt(squares / p.dv + 1e-6) *
+                (p.output == DeltaOutput::silu ? g * sigmoid(g) : sigmoid(g));
+    }
+  }
+
+  const DeltaWeights* weights_;
+  DeltaInputs in_;
+};
+
+/// A layer's state slots, and steps over them for several requests.
+class DeltaLayer {
+ public:
+  static constexpr std::int64_t kPlaces = 8;  // most slots of a request in use
+
+  /// Runs an operator; all its memory is on the host. `states`: all slots.
+  using Run = std::function<Result<void>(const DeltaRule& op, std::span<std::byte> states)>;
+
+  DeltaLayer(const DeltaWeights& weights, Run run, std::size_t requests, std::int64_t banks = 1)
+      : weights_(&weights),
+        run_(std::move(run)),
+        banks_(banks),
+        floats_(delta_state_bytes(weights.problem) / 4),
+        states_(static_cast<std::size_t>(2 * kPlaces * std::int64_t(requests) * banks * floats_),
+                std::nanf("")),
+        done_(requests),
+        turns_(requests),
+        outputs_(requests) {}
+  DeltaLayer(const DeltaWeights& weights, Device device, std::size_t requests, int threads = 1,
+             std::int64_t banks = 1)
+      : DeltaLayer(
+            weights,
+            [context = std::make_shared<Context>(threads, device)](
+                const DeltaRule& op, std::span<std::byte>) { return delta_rule(context->ops, op); },
+            requests, banks) {}
+
+  /// The next rows[r] tokens of every request.
+  void step(const std::vector<const DeltaSequence*>& sequences,
+            const std::vector<std::int64_t>& rows) {
+    step(Phase::extend, sequences, rows);
+  }
+  /// A verify step of one request: its next token, then drafts. The first `accepted` drafts are its
+  /// own tokens, the others are tokens of `wrong`.
+  void verify(const DeltaSequence& sequence, const DeltaSequence& wrong, std::int64_t accepted,
+              std::int64_t drafts) {
+    const std::int64_t end = done_[0] + 1 + accepted;
+    step(Phase::verify, {&sequence}, {1 + drafts}, &wrong, end);
+    done_[0] = end;
+    outputs_[0].resize(static_cast<std::size_t>(end));
+  }
+  /// Rows at positions >= first_wrong are tokens of `wrong`. The step has a row of padding last.
+  void step(Phase phase, const std::vector<const DeltaSequence*>& sequences,
+            const std::vector<std::int64_t>& rows, const DeltaSequence* wrong = nullptr,
+            std::int64_t first_wrong = 0) {
+    const DeltaRuleProblem& p = weights_->problem;
+    std::int64_t total = 1;
+    for (const std::int64_t n : rows) total += n;
+    DeltaInputs in(p, total);
+    Rows out(total, p.value_cols());
+    std::vector<LocalPos> positions;
+    std::vector<std::int32_t> request, indptr = {0}, lens;
+    std::vector<PageId> before, table;
+    std::int64_t t = 0, most = 1;
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      const std::int64_t cached = done_[r];
+      for (std::int64_t at = cached; at < cached + rows[r]; ++at, ++t) {
+        const DeltaSequence& from = wrong != nullptr && at >= first_wrong ? *wrong : *sequences[r];
+        DeltaInputs source = from.inputs();
+        in.for_each(source, [&](Rows& to, Rows& tokens) {
+          std::copy_n(tokens.row(at), to.cols, to.row(t));
+        });
+        positions.emplace_back(static_cast<std::int32_t>(at));
+        request.push_back(static_cast<std::int32_t>(r));
+      }
+      before.push_back(cached > 0 ? slot(r, cached - 1) : PageId());
+      if (rows[r] > 0 && ++steps_ % 3 != 0) ++turns_[r];  // every third step stays in the slot
+      for (std::int64_t place = 0; place < kPlaces; ++place) {
+        const bool used = rows[r] > 0 && place >= cached / kDeltaSlotTokens &&
+                          place <= (cached + rows[r] - 1) / kDeltaSlotTokens;
+        table.push_back(used ? slot(r, place * kDeltaSlotTokens) : PageId());
+      }
+      done_[r] += rows[r];
+      most = std::max(most, rows[r]);
+      indptr.push_back(static_cast<std::int32_t>(t));
+      lens.push_back(static_cast<std::int32_t>(done_[r]));
+    }
+    positions.emplace_back(-1);
+    request.push_back(static_cast<std::int32_t>(rows.size()));
+    indptr.push_back(static_cast<std::int32_t>(total));
+    lens.push_back(0);
+    before.emplace_back();
+    table.resize(table.size() + kPlaces);
+    StepView v;
+    v.phase = phase;
+    v.rows = total;
+    v.requests = std::ssize(lens);
+    v.max_rows = most;
+    v.positions = positions;
+    v.row_request = request;
+    v.q_indptr = indptr;
+    v.kv_lens = lens;
+    v.state_before = before;
+    v.state_table = {table.data(), v.requests, kPlaces};
+    v.state_tokens = kDeltaSlotTokens;
+    const DeltaRule op{
+        .step = &v,
+        .problem = p,
+        .x = in.x.view(),
+        .decay = in.decay.view(),
+        .beta = in.beta.view(),
+        .gate = in.gate.view(),
+        .conv = weights_->conv,
+        .a_log = weights_->a_log,
+        .dt_bias = weights_->dt_bias,
+        .norm = weights_->norm,
+        .norm_eps = 1e-6f,
+        .out = out.out(),
+        .state = {reinterpret_cast<std::byte*>(states_.data()), 4 * floats_, banks_}};
+    const auto ok = run_(op, std::as_writable_bytes(std::span(states_)));
+    ASSERT_TRUE(ok.ok()) << ok.error().message();
+    t = 0;
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      for (std::int64_t i = 0; i < rows[r]; ++i, ++t) {
+        outputs_[r].emplace_back(out.row(t), out.row(t) + out.cols);
+      }
+    }
+  }
+
+  /// Outputs of the request's tokens, [heads * dv] each.
+  const std::vector<std::vector<float>>& outputs(std::size_t r) const { return outputs_[r]; }
+  /// The state after the token at `last`: of the last step, or the last of a slot.
+  std::span<const float> state(std::size_t r, std::int64_t last) const {
+    return std::span(states_).subspan(
+        static_cast<std::size_t>((slot(r, last).value * banks_ + last % banks_) * floats_),
+        static_cast<std::size_t>(floats_));
+  }
+  std::span<const float> state(std::size_t r) const { return state(r, done_[r] - 1); }
+  std::int64_t done(std::size_t r = 0) const { return done_[r]; }
+
+ private:
+  PageId slot(std::size_t r, std::int64_t position) const {
+    const std::int64_t own = 2 * (position / kDeltaSlotTokens) + turns_[r] % 2;
+    return PageId(static_cast<std::int32_t>(2 * kPlaces * static_cast<std::int64_t>(r) + own));
+  }
+
+  const DeltaWeights* weights_;
+  Run run_;
+  std::int64_t banks_, floats_;
+  std::vector<float> states_;  // [slots, banks, floats_]
+  std::vector<std::int64_t> done_;
+  std::vector<std::int32_t> turns_;
+  std::vector<std::vector<std::vector<float>>> outputs_;
+  int steps_ = 0;
+};
+
+struct DeltaErrors {
+  double worst_row = 0;  // |got - wanted| / |wanted| of a token's outputs, the largest
+  double state = 0;      // of the last matrices
+};
+
+/// Compares a request's outputs and its last state with double precision.
+inline DeltaErrors errors_of(const DeltaLayer& layer, std::size_t r,
+                             const DeltaSequence& sequence) {
+  DeltaErrors out;
+  const auto distance = [](const auto& got, const auto& wanted) {
+    double difference = 0, norm = 0;
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      difference += (got[i] - wanted[i]) * (got[i] - wanted[i]);
+      norm += wanted[i] * wanted[i];
+    }
+    return difference == 0 ? 0 : std::sqrt(difference / norm);
+  };
+  sequence.for_outputs([&](std::int64_t t, const auto& wanted, const auto& state) {
+    if (t >= layer.done(r)) return;
+    const double error = distance(layer.outputs(r)[static_cast<std::size_t>(t)], wanted);
+    out.worst_row = error > out.worst_row || std::isnan(error) ? error : out.worst_row;
+    if (t == layer.done(r) - 1) out.state = distance(layer.state(r), state);
+  });
+  return out;
+}
+
+inline bool same_bits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+}  // namespace lathe::delta_test
