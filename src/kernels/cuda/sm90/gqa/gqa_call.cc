@@ -98,9 +98,10 @@ GqaShape gqa_shape(const AttendArgs& args, int sms) {
   const std::int64_t group = p.heads / p.kv_heads;
   const std::int64_t m_rows = std::min(args.max_request_rows, args.q.rows) * group;
   GqaShape s;
-  while (s.block_m < m_rows && s.block_m < 64) s.block_m *= 2;
+  const int swapped = gqa_swapped_rows(p.head_dim);
+  while (s.block_m < m_rows && s.block_m < swapped) s.block_m *= 2;
   const bool fp8 = args.main.pool->layout.kind() == LayoutKind::gqa_fp8;
-  if (m_rows > 64 && !fp8) {
+  if (m_rows > 64 && swapped == 64 && !fp8) {
     s.block_m = 128;
     s.tile = gqa_m128_tile(p.head_dim, p.head_dim);
     s.item_cost = gqa_m128_item_cost(s.tile);

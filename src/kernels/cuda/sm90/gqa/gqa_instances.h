@@ -7,11 +7,11 @@
 
 namespace lathe::cuda {
 
-/// p.block_m: 8 to 64.
+/// p.block_m: 8 to gqa_swapped_rows(kHeadDim).
 template <int kHeadDim, bool kFp8>
 cudaError_t launch_gqa_swap_ab(const GqaParams& p, cudaStream_t stream);
 
-/// p.block_m: 128.
+/// p.block_m: 128. Head dims up to 256.
 template <int kHeadDim>
 cudaError_t launch_gqa_m128(const GqaParams& p, cudaStream_t stream);
 

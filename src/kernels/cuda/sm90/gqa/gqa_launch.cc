@@ -8,8 +8,10 @@ namespace {
 template <int kHeadDim>
 cudaError_t launch(const GqaParams& p, bool fp8, cudaStream_t stream) {
   if (fp8) return launch_gqa_swap_ab<kHeadDim, true>(p, stream);
-  return p.block_m == 128 ? launch_gqa_m128<kHeadDim>(p, stream)
-                          : launch_gqa_swap_ab<kHeadDim, false>(p, stream);
+  if constexpr (kHeadDim <= 256) {
+    if (p.block_m == 128) return launch_gqa_m128<kHeadDim>(p, stream);
+  }
+  return launch_gqa_swap_ab<kHeadDim, false>(p, stream);
 }
 
 }  // namespace
@@ -20,8 +22,10 @@ cudaError_t launch_gqa(const GqaParams& p, std::int32_t head_dim, bool fp8, cuda
       return launch<64>(p, fp8, stream);
     case 128:
       return launch<128>(p, fp8, stream);
-    default:
+    case 256:
       return launch<256>(p, fp8, stream);
+    default:
+      return launch<512>(p, fp8, stream);
   }
 }
 

@@ -9,9 +9,9 @@
 
 namespace lathe::cuda {
 
-inline constexpr std::int32_t kGqaHeadDims[] = {64, 128, 256};  // of keys and of values
-inline constexpr std::int32_t kGqaPages[] = {16, 32, 64, 128};  // tokens
-inline constexpr std::int32_t kGqaHeads = 1024;                 // most query heads
+inline constexpr std::int32_t kGqaHeadDims[] = {64, 128, 256, 512};  // of keys and of values
+inline constexpr std::int32_t kGqaPages[] = {16, 32, 64, 128};       // tokens
+inline constexpr std::int32_t kGqaHeads = 1024;                      // most query heads
 
 inline constexpr EnumSet<LayoutKind> kGqaLayouts = {LayoutKind::gqa_bf16, LayoutKind::gqa_fp8};
 

@@ -31,6 +31,10 @@ constexpr int gqa_blocks_per_sm(int head_dim, int block_m, bool fp8) {
   return head_dim > 128 || block_m > 64 || (fp8 && block_m == 64) ? 1 : 2;
 }
 
+/// Most M rows of a block of the swapped kernel: its outputs are in the registers of one
+/// warpgroup.
+constexpr int gqa_swapped_rows(int head_dim) { return head_dim > 256 ? 32 : 64; }
+
 /// Cost of an item of 128 M rows besides its tiles, in tiles of `tile` keys.
 constexpr std::int32_t gqa_m128_item_cost(int tile) { return tile == 128 ? 3 : 5; }
 

@@ -25,7 +25,9 @@ struct GqaSwapAb : GqaTileFormat<kHeadDim, 64, kFp8> {
   static constexpr int kStages = kFit < kMaxStages ? kFit : kMaxStages;
   static constexpr int kSmallAt = kRingAt + kStages * Format::kStageBytes;
   static constexpr int kSharedBytes = kSmallAt + kSmallBytes;
-  static_assert(kStages >= 2 && kSharedBytes <= kMostBytes);
+  // Two heads of 512 dimensions do not fit: there, copies and products take turns.
+  static_assert(kStages >= (kHeadDim > 256 ? 1 : 2) && kSharedBytes <= kMostBytes);
+  static_assert(kBlockM <= gqa_swapped_rows(kHeadDim));
 };
 
 template <class N>

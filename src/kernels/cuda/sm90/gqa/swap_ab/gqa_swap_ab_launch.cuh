@@ -23,7 +23,8 @@ cudaError_t launch_gqa_swap_ab(const GqaParams& p, cudaStream_t stream) {
     case 32:
       return launch_swap_ab_block_m<kHeadDim, kFp8, 32>(p, stream);
     default:
-      return launch_swap_ab_block_m<kHeadDim, kFp8, 64>(p, stream);
+      // Blocks have no more rows than this, and with fewer they are one of the cases above.
+      return launch_swap_ab_block_m<kHeadDim, kFp8, gqa_swapped_rows(kHeadDim)>(p, stream);
   }
 }
 

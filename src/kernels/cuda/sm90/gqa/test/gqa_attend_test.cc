@@ -82,7 +82,7 @@ TEST(AttendGqaOnDevice, RefusesWhatTheKernelsDoNotTake) {
   EXPECT_THAT(gqa_refusal([](GqaCall& c) { c.args.execution.scratch = nullptr; }),
               HasSubstr("execution.scratch: wanted scratch of device memory, got none"));
   EXPECT_THAT(GqaCall({.kv_heads = 2, .head_dim = 96, .v_head_dim = 96}).refusal(),
-              HasSubstr("problem.head_dim: wanted one of 64, 128, 256, got 96"));
+              HasSubstr("problem.head_dim: wanted one of 64, 128, 256, 512, got 96"));
   EXPECT_THAT(GqaCall({.kv_heads = 2, .head_dim = 128, .v_head_dim = 64}).refusal(),
               HasSubstr("problem.v_head_dim: wanted the head_dim 128, got 64"));
 }

@@ -43,19 +43,20 @@ void emulate_block_m(const GqaParams& p) {
 }
 template <int kHeadDim, bool kFp8>
 void emulate_instance(const GqaParams& p) {
-  if (p.block_m == 128 && !kFp8) {
-    return emulate_kernel<GqaM128<kHeadDim>>(p, gqa_m128_kernel<kHeadDim>);
+  if constexpr (kHeadDim <= 256 && !kFp8) {
+    if (p.block_m == 128) return emulate_kernel<GqaM128<kHeadDim>>(p, gqa_m128_kernel<kHeadDim>);
   }
   if (p.block_m == 8) return emulate_block_m<kHeadDim, kFp8, 8>(p);
   if (p.block_m == 16) return emulate_block_m<kHeadDim, kFp8, 16>(p);
   if (p.block_m == 32) return emulate_block_m<kHeadDim, kFp8, 32>(p);
-  emulate_block_m<kHeadDim, kFp8, 64>(p);
+  emulate_block_m<kHeadDim, kFp8, gqa_swapped_rows(kHeadDim)>(p);
 }
 template <bool kFp8>
 void emulate_gqa(const GqaParams& p, int head_dim) {
   if (head_dim == 64) return emulate_instance<64, kFp8>(p);
   if (head_dim == 128) return emulate_instance<128, kFp8>(p);
-  emulate_instance<256, kFp8>(p);
+  if (head_dim == 256) return emulate_instance<256, kFp8>(p);
+  emulate_instance<512, kFp8>(p);
 }
 
 /// Outputs of the kernels for a call on a device of `sms` SMs. Out is bf16 or f32.
