@@ -120,6 +120,7 @@ class Backend {
   virtual void layer_norm(const OpsContext& ops, const LayerNorm& op) = 0;
   virtual void gated_activation(const OpsContext& ops, const GatedActivation& op) = 0;
   virtual void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) = 0;
+  virtual void scale_rows(const OpsContext& ops, const ScaleRows& op) = 0;
   virtual void cast_rows(const OpsContext& ops, const CastRows& op) = 0;
   virtual void find_non_finite(const OpsContext& ops, const FindNonFinite& op) = 0;
 

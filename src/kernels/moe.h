@@ -28,8 +28,9 @@ struct Router {
   std::span<const float> bias;  // [experts] added to the scores for the choice only; or empty
   // [vocab, top_k] the experts of each token id, whatever their scores; or empty: scores decide.
   std::span<const std::int32_t> token_experts = {};
-  bool normalize = true;  // divide a token's weights by their sum + 1e-20
-  float scale = 1;        // then multiply them by this
+  bool normalize = true;                     // divide a token's weights by their sum + 1e-20
+  float scale = 1;                           // then multiply them by this
+  std::span<const float> expert_scale = {};  // [experts] and by its expert's; or empty: 1
 };
 
 /// Gated feed-forward experts. If `up` is empty, `gate` holds the rows of both projections
@@ -57,6 +58,9 @@ struct ExpertLayer {
   std::span<const std::int32_t> tokens = {};
   bool add = true;
   std::int64_t first = 0;  // the id of the stacks' first expert
+  RowsView router_x = {};  // [T, n] as x: what the router reads instead; no data: x
+
+  const RowsView& of_router() const { return router_x.data != nullptr ? router_x : x; }
 };
 
 }  // namespace lathe

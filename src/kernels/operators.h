@@ -44,6 +44,15 @@ struct RmsNorm {
   bool add = false;        // out += instead of out =; then out must not overlap x
 };
 
+/// rows = rows * times * factor, then, with a limit, rows = limit * tanh(rows / limit). NaN stays
+/// NaN.
+struct ScaleRows {
+  MutableRowsView rows;                // [T, n] f32
+  std::span<const float> factor = {};  // [1], or empty: 1
+  float times = 1;
+  float limit = 0;  // 0: none
+};
+
 struct LayerNorm {
   RowsView x;                     // [T, n] activations
   std::span<const float> weight;  // [n]

@@ -68,6 +68,21 @@ void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& o
   ops.backend->add_rows(ops, x, out);
 }
 
+void scale_rows(const OpsContext& ops, const MutableRowsView& rows, std::span<const float> factor) {
+  LATHE_CHECK(rows.dtype == DType::f32 && factor.size() == 1, "rows of f32 and one factor");
+  ops.backend->scale_rows(ops, {.rows = rows, .factor = factor});
+}
+
+void scale_rows(const OpsContext& ops, const MutableRowsView& rows, float times) {
+  LATHE_CHECK(rows.dtype == DType::f32, "rows of f32");
+  ops.backend->scale_rows(ops, {.rows = rows, .times = times});
+}
+
+void cap_rows(const OpsContext& ops, const MutableRowsView& rows, float limit) {
+  LATHE_CHECK(rows.dtype == DType::f32 && limit > 0, "rows of f32 and a limit above 0");
+  ops.backend->scale_rows(ops, {.rows = rows, .limit = limit});
+}
+
 void embed(const OpsContext& ops, const Embed& op) {
   LATHE_CHECK(op.out.dtype == DType::f32 && op.out.rows == std::ssize(op.tokens) &&
                   op.out.cols == op.table.cols,

@@ -39,6 +39,14 @@ void gated_activation(const OpsContext& ops, const GatedActivation& op);
 /// out += x. [T, n]
 void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out);
 
+/// rows *= factor[0]. rows: [T, n] f32; factor: [1] in the backend's memory (Gemma 4's layers).
+void scale_rows(const OpsContext& ops, const MutableRowsView& rows, std::span<const float> factor);
+/// rows *= times. rows: [T, n] f32.
+void scale_rows(const OpsContext& ops, const MutableRowsView& rows, float times);
+/// rows = limit * tanh(rows / limit), a soft cap of logits. rows: [T, n] f32; limit > 0. The error
+/// is at most 2^-20 of the result.
+void cap_rows(const OpsContext& ops, const MutableRowsView& rows, float limit);
+
 /// out[t] = scale * table[tokens[t]], widened to f32. table: [vocab, n] of any weight dtype without
 /// scales. Precondition: tokens are in [0, vocab); the engine has checked them.
 void embed(const OpsContext& ops, const WeightView& table, std::span<const std::int32_t> tokens,

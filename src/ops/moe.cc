@@ -26,6 +26,11 @@ void expert_layer(const OpsContext& ops, const ExpertLayer& op) {
                 "tokens lie in the table of experts");
   }
   LATHE_CHECK(op.router.rows == r.experts && op.router.cols == op.x.cols, "router [experts, n]");
+  const RowsView& routed = op.of_router();
+  LATHE_CHECK(routed.rows == op.x.rows && routed.cols == op.x.cols && routed.dtype == op.x.dtype,
+              "router_x has the shape and dtype of x");
+  LATHE_CHECK(r.expert_scale.empty() || std::ssize(r.expert_scale) == r.experts,
+              "expert_scale [experts]");
   LATHE_CHECK(op.router_bias.empty() || std::ssize(op.router_bias) == r.experts, "bias [experts]");
   const bool turns = e.up.count() == 0;  // gate holds both
   const std::int64_t count = e.gate.count();

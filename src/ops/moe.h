@@ -10,10 +10,11 @@ namespace lathe {
 ///
 /// Router: logits are x router^T in f32, whatever ops.precision is. Each token gets the top_k
 /// experts with the best biased scores, ties to the lower id. An expert's weight is its score
-/// without bias, normalised and scaled. Experts of dropped groups are chosen only if fewer than
-/// top_k others exist, as in DeepSeek V3's published inference code, where their score is -inf. NaN
-/// logits still give ids in range. With op.choice.token_experts the token id decides which experts
-/// a row gets, and the logits decide only their weights.
+/// without bias, normalised and scaled. With op.router_x the router reads that instead of x.
+/// Experts of dropped groups are chosen only if fewer than top_k others exist, as in DeepSeek V3's
+/// published inference code, where their score is -inf. NaN logits still give ids in range. With
+/// op.choice.token_experts the token id decides which experts a row gets, and the logits decide
+/// only their weights.
 ///
 /// Experts: out[t] += weight * down(activation(gate x[t], up x[t])) over the chosen experts, in
 /// ascending order of id, in f32. So a row's bits depend on that row alone. Experts that no token

@@ -129,6 +129,9 @@ class LateBackend : public ForwardingBackend {
   void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) override {
     queue(ops, [=](Backend& b, const OpsContext& o) { b.add_rows(o, x, out); });
   }
+  void scale_rows(const OpsContext& ops, const ScaleRows& op) override {
+    queue(ops, [=](Backend& b, const OpsContext& o) { b.scale_rows(o, op); });
+  }
   void cast_rows(const OpsContext& ops, const CastRows& op) override {
     queue(ops, [=](Backend& b, const OpsContext& o) { b.cast_rows(o, op); });
   }

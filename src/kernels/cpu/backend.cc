@@ -43,6 +43,9 @@ class CpuBackend : public HostBackend {
   void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) override {
     cpu_add_rows(ops.execution, x, out);
   }
+  void scale_rows(const OpsContext& ops, const ScaleRows& op) override {
+    cpu_scale_rows(ops.execution, op);
+  }
   void cast_rows(const OpsContext& ops, const CastRows& op) override {
     for (std::int64_t h = 0; h < op.heads; ++h) {
       cpu_cast_rows(ops.execution, cols_at(op.x, h * op.x_head, op.x.cols),

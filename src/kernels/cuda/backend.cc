@@ -290,6 +290,16 @@ class CudaBackend : public Backend, public ExchangeStream {
                        .cols = x.cols,
                        .add = true});
   }
+  void scale_rows(const OpsContext&, const ScaleRows& op) override {
+    put("scale_rows", op.rows, launch_scale_rows,
+        ScaleRowsParams{.x = reinterpret_cast<float*>(op.rows.data),
+                        .stride = op.rows.row_stride,
+                        .factor = op.factor.empty() ? nullptr : op.factor.data(),
+                        .times = op.times,
+                        .limit = op.limit,
+                        .rows = op.rows.rows,
+                        .cols = op.rows.cols});
+  }
   void cast_rows(const OpsContext&, const CastRows& op) override {
     put("cast_rows", op.out, launch_copy_rows,
         CopyRowsParams{.x = device_rows(op.x),

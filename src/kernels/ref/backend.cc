@@ -38,6 +38,7 @@ class RefBackend : public HostBackend {
   void add_rows(const OpsContext&, const RowsView& x, const MutableRowsView& out) override {
     ref_add_rows(x, out);
   }
+  void scale_rows(const OpsContext&, const ScaleRows& op) override { ref_scale_rows(op); }
   void cast_rows(const OpsContext&, const CastRows& op) override {
     for (std::int64_t h = 0; h < op.heads; ++h) {
       ref_cast_rows(cols_at(op.x, h * op.x_head, op.x.cols),

@@ -104,7 +104,9 @@ void ref_route(const Router& router, const RowsView& logits, std::span<std::int3
     for (std::size_t j = 0; j < chosen.size(); ++j) {
       const std::size_t at = static_cast<std::size_t>(t) * chosen.size() + j;
       ids[at] = chosen[j];
-      weights[at] = static_cast<float>(scores[static_cast<std::size_t>(chosen[j])] * factor);
+      const auto id = static_cast<std::size_t>(chosen[j]);
+      const double scale = router.expert_scale.empty() ? 1 : router.expert_scale[id];
+      weights[at] = static_cast<float>(scores[id] * factor * scale);
     }
   }
 }
@@ -143,7 +145,7 @@ void ref_expert_layer(const ExpertLayer& op) {
   std::vector<float> logits(static_cast<std::size_t>(op.x.rows * experts));
   const MutableRowsView logit_rows{reinterpret_cast<std::byte*>(logits.data()), DType::f32,
                                    op.x.rows, experts, experts};
-  const Product product{op.x, op.router, logit_rows,
+  const Product product{op.of_router(), op.router, logit_rows,
                         op.router_bias.empty() ? nullptr : op.router_bias.data()};
   ref_matmul({&product, 1});
   const auto chosen = static_cast<std::size_t>(op.x.rows * op.choice.top_k);

@@ -93,6 +93,17 @@ void ref_add_rows(const RowsView& x, const MutableRowsView& out) {
   }
 }
 
+void ref_scale_rows(const ScaleRows& op) {
+  const double factor = double{op.times} * (op.factor.empty() ? 1 : op.factor[0]);
+  for (std::int64_t t = 0; t < op.rows.rows; ++t) {
+    float* row = floats(op.rows.row(t));
+    for (std::int64_t i = 0; i < op.rows.cols; ++i) {
+      const double v = row[i] * factor;
+      row[i] = static_cast<float>(op.limit > 0 ? op.limit * std::tanh(v / op.limit) : v);
+    }
+  }
+}
+
 void ref_embed(const Embed& op) {
   for (std::int64_t t = 0; t < std::ssize(op.tokens); ++t) {
     const std::int64_t token = op.tokens[static_cast<std::size_t>(t)];

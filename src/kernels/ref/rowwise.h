@@ -16,6 +16,7 @@ void ref_layer_norm(const LayerNorm& op);
 double activated(const Activation& how, double v, double u);
 void ref_gated_activation(const GatedActivation& op);
 void ref_add_rows(const RowsView& x, const MutableRowsView& out);
+void ref_scale_rows(const ScaleRows& op);
 void ref_embed(const Embed& op);
 void ref_gather_rows(const RowsView& x, std::span<const std::int32_t> rows,
                      const MutableRowsView& out);

@@ -91,6 +91,9 @@ class ForwardingBackend : public Backend {
   void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) override {
     return inner_.add_rows(ops, x, out);
   }
+  void scale_rows(const OpsContext& ops, const ScaleRows& op) override {
+    return inner_.scale_rows(ops, op);
+  }
   void cast_rows(const OpsContext& ops, const CastRows& op) override {
     return inner_.cast_rows(ops, op);
   }

@@ -183,6 +183,43 @@ TEST(AddRows, AgreesWithRef) {
   }
 }
 
+TEST(ScaleRows, AgreesWithRef) {
+  std::mt19937 rng(test_seed(5));
+  const float factor[] = {-0.75f};
+  for (const std::int64_t n : kSizes) {
+    Rows x(3, n);
+    x.randomize(rng);
+    Context cpu(2), ref(1, Device::ref);
+    Rows got = x, want = x;
+    scale_rows(cpu.ops, got.out(), factor);
+    scale_rows(ref.ops, want.out(), factor);
+    EXPECT_TRUE(got.same_bits(want));
+    scale_rows(cpu.ops, got.out(), 0.5f);
+    scale_rows(ref.ops, want.out(), 0.5f);
+    EXPECT_TRUE(got.same_bits(want));
+    got = want = x;
+    cap_rows(cpu.ops, got.out(), 1.5f);
+    cap_rows(ref.ops, want.out(), 1.5f);
+    expect_near(got, want, 0x1p-20);
+  }
+}
+
+TEST(ScaleRows, CapsAtTheEnds) {
+  for (const Device device : {Device::ref, Device::cpu}) {
+    Context c(1, device);
+    Rows x(1, 6);
+    const float from[] = {0, 30, -3000, INFINITY, -INFINITY, NAN};
+    for (int i = 0; i < 6; ++i) x.row(0)[i] = from[i];
+    cap_rows(c.ops, x.out(), 30);
+    EXPECT_EQ(x.row(0)[0], 0);
+    EXPECT_NEAR(x.row(0)[1], 30 * std::tanh(1.0), 1e-4);
+    EXPECT_EQ(x.row(0)[2], -30);
+    EXPECT_EQ(x.row(0)[3], 30);
+    EXPECT_EQ(x.row(0)[4], -30);
+    EXPECT_TRUE(std::isnan(x.row(0)[5]));
+  }
+}
+
 TEST(Embed, AgreesWithRef) {
   std::mt19937 rng(test_seed(5));
   const std::vector<std::int32_t> tokens = {4, 0, 4, 9, 1};

@@ -38,6 +38,8 @@ struct ExpertForm {
   // Experts by token id, as in DeepSeek V4's first layers.
   bool by_token = false;
   std::int32_t group_best = 2;
+  // The router reads rows of its own and experts scale their weights, as in Gemma 4.
+  bool gemma = false;
 };
 
 /// A form's weights and `rows` rows, on the host and on the device.
@@ -97,6 +99,15 @@ class ExpertCase {
     on_gpu_.experts = &there_;
     on_gpu_.choice.token_experts = list(token_experts_);
     on_gpu_.tokens = list(tokens_);
+    if (f.gemma) {
+      op_.activation = on_gpu_.activation = {.kind = ActivationKind::gelu_tanh};
+      routed_ = bf16_values(rng, rows, f.n);
+      expert_scale_ = normal(rng, f.experts, 1);
+      op_.router_x = routed_.view();
+      on_gpu_.router_x = bf16_rows(routed_);
+      op_.choice.expert_scale = expert_scale_;
+      on_gpu_.choice.expert_scale = list(expert_scale_);
+    }
     route(rng, routing);
   }
 
@@ -128,6 +139,7 @@ class ExpertCase {
   Rows run(std::int64_t first, std::int64_t count) {
     ExpertLayer op = on_gpu_;
     op.x = rows_at(op.x, first, count);
+    if (op.router_x.data != nullptr) op.router_x = rows_at(op.router_x, first, count);
     if (!op.tokens.empty()) {
       op.tokens =
           op.tokens.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
@@ -152,6 +164,7 @@ class ExpertCase {
       std::copy_n(before_.row(row), before_.cols, out.row(i));
       ExpertLayer op = op_;
       op.x = rows_at(op.x, row, 1);
+      if (op.router_x.data != nullptr) op.router_x = rows_at(op.router_x, row, 1);
       if (!op.tokens.empty()) op.tokens = op.tokens.subspan(static_cast<std::size_t>(row), 1);
       op.out = out.out(i, 1);
       ref_expert_layer(op);
@@ -176,7 +189,7 @@ class ExpertCase {
   /// The experts that the oracle's router chooses for a row.
   std::vector<std::int32_t> experts_of(std::int64_t row) {
     Rows logits(1, op_.choice.experts);
-    const Product product{rows_at(op_.x, row, 1), op_.router, logits.out(), nullptr};
+    const Product product{rows_at(op_.of_router(), row, 1), op_.router, logits.out(), nullptr};
     ref_matmul({&product, 1});
     std::vector<std::int32_t> ids(static_cast<std::size_t>(op_.choice.top_k));
     std::vector<float> weights(ids.size());
@@ -254,7 +267,8 @@ class ExpertCase {
   std::vector<Weight> weights_;
   Weight router_;
   Rows x_, before_;
-  std::vector<float> choice_bias_, gate_bias_, down_bias_;
+  Rows routed_{0, 0};
+  std::vector<float> choice_bias_, gate_bias_, down_bias_, expert_scale_;
   std::vector<std::int32_t> token_experts_, tokens_;
   ExpertStacks here_, there_, here_part_, there_part_;
   ExpertLayer op_, on_gpu_;

@@ -16,6 +16,7 @@ constexpr ExpertForm kForms[] = {
     {DType::e2m1, 8, 2, 1, 1, RouterScoring::sqrt_softplus, false, 96, 160},
     {DType::e4m3, 8, 2, 1, 1, RouterScoring::sqrt_softplus, false, 144, 80, true},
     {DType::bf16, 16, 4, 4, 2, RouterScoring::softmax, false, 96, 72, false, 1},
+    {DType::bf16, 8, 2, 1, 1, RouterScoring::softmax, false, 96, 72, false, 2, true},
 };
 
 class GpuExperts : public ops_test::RandomExperts {};

@@ -201,6 +201,24 @@ TEST_F(GpuRowwise, CastsHeads) {
   }
 }
 
+TEST_F(GpuRowwise, ScalesAndCapsRows) {
+  const std::vector<float> factor = {-0.75f};
+  Rows x(5, 140);
+  x.randomize(rng);
+  x.row(2)[7] = NAN;
+  Rows scaled = x, capped = x;
+  const MutableRowsView there = gpu.rows(x), others = gpu.rows(x);
+  scale_rows(gpu.ops, there, gpu.list(factor));
+  scale_rows(ref.ops, scaled.out(), factor);
+  EXPECT_TRUE(gpu.read(there).same_bits(scaled));
+  cap_rows(gpu.ops, others, 1.5f);
+  cap_rows(ref.ops, capped.out(), 1.5f);
+  Rows got = gpu.read(others);
+  EXPECT_TRUE(std::isnan(got.row(2)[7]));
+  got.row(2)[7] = capped.row(2)[7] = 0;
+  expect_near(got, capped, 0x1p-20, 0);
+}
+
 TEST_F(GpuRowwise, FindsWhatIsNotFinite) {
   Rows x(5, 400, 0);
   x.randomize(rng);

@@ -173,6 +173,19 @@ TEST(Route, GroupsStayByTheirBest) {
   }
 }
 
+// Gemma 4: a factor of each expert's weight, after the weights' sum has become 1.
+TEST(Route, ExpertsScaleTheirWeights) {
+  Router r = make(RouterScoring::softmax, 4, 2);
+  const std::vector<float> scale = {1, 3, 1, 0.5f};
+  r.expert_scale = scale;
+  for (const Device device : kDevices) {
+    const Routed got = run(r, row_of({0, 1, 0.5f, 1}), device);
+    EXPECT_EQ(got.ids, (Ids{1, 3}));
+    EXPECT_NEAR(got.weights[0], 1.5, 1e-6);
+    EXPECT_NEAR(got.weights[1], 0.25, 1e-6);
+  }
+}
+
 // An expert of a dropped group ranks below even a negative score.
 TEST(Route, FallenGroupsAreNotChosen) {
   Router r = make(RouterScoring::sigmoid, 4, 2);

@@ -128,7 +128,7 @@ void cpu_expert_layer(const OpsContext& ops, const ExpertLayer& op) {
   const Arena::Scope control(*ops.control);
   const MutableRowsView logits = alloc_rows(*ops.tensors, op.x.rows, op.choice.experts);
   // In f32: rounding of the activations should not change which experts a token gets.
-  const Product product{op.x, op.router, logits,
+  const Product product{op.of_router(), op.router, logits,
                         op.router_bias.empty() ? nullptr : op.router_bias.data()};
   cpu_matmul(ops.execution, *ops.tensors, MatmulPrecision::f32, {&product, 1});
   const std::int64_t chosen = op.x.rows * op.choice.top_k;

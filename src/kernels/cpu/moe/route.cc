@@ -122,6 +122,9 @@ void route_row(const Router& router, const float* logits, std::int32_t token, co
   for (std::int32_t j = 0; j < router.top_k; ++j) {
     if (router.normalize) weights[j] /= sum + 1e-20f;
     weights[j] *= router.scale;
+    if (!router.expert_scale.empty()) {
+      weights[j] *= router.expert_scale[static_cast<std::size_t>(ids[j])];
+    }
   }
 }
 

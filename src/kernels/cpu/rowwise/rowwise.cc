@@ -183,6 +183,17 @@ void scale_row(float factor, std::int64_t n, float* x) {
                      HWY_ATTR { store(hn::Mul(load(x + i, count), f), x + i, count); });
 }
 
+// x = limit * tanh(factor * x / limit).
+void cap_row(float factor, float limit, std::int64_t n, float* x) {
+  const WeightTag d;
+  const auto f = hn::Set(d, factor), most = hn::Set(d, limit);
+  for_vectors(n, [&](std::int64_t i, std::int64_t count) HWY_ATTR {
+    const auto v = hn::Mul(load(x + i, count), f);
+    const auto capped = hn::Mul(most, hn::Tanh(d, hn::Div(v, most)));
+    store(hn::IfThenElse(hn::IsNaN(v), v, capped), x + i, count);
+  });
+}
+
 void add_scaled_row(const float* x, float factor, std::int64_t n, float* out) {
   const auto f = hn::Set(WeightTag(), factor);
   for_vectors(n, [&](std::int64_t i, std::int64_t count) HWY_ATTR {
@@ -230,6 +241,7 @@ HWY_EXPORT(rms_norm_row);
 HWY_EXPORT(layer_norm_row);
 HWY_EXPORT(gated_row);
 HWY_EXPORT(scale_row);
+HWY_EXPORT(cap_row);
 HWY_EXPORT(add_scaled_row);
 HWY_EXPORT(widen_row);
 
@@ -267,6 +279,18 @@ void cpu_gated_activation(const Execution& execution, const GatedActivation& op)
 void cpu_add_rows(const Execution& execution, const RowsView& x, const MutableRowsView& out) {
   for_rows(execution, x.rows, x.cols, [&](std::int64_t t) {
     cpu_add_scaled(floats(x.row(t)), 1, x.cols, floats(out.row(t)));
+  });
+}
+
+void cpu_scale_rows(const Execution& execution, const ScaleRows& op) {
+  const float factor = op.times * (op.factor.empty() ? 1 : op.factor[0]);
+  for_rows(execution, op.rows.rows, 8 * op.rows.cols, [&](std::int64_t t) {
+    float* const row = floats(op.rows.row(t));
+    if (op.limit > 0) {
+      HWY_DYNAMIC_DISPATCH(cap_row)(factor, op.limit, op.rows.cols, row);
+    } else {
+      HWY_DYNAMIC_DISPATCH(scale_row)(factor, op.rows.cols, row);
+    }
   });
 }
 

@@ -107,8 +107,10 @@ class Pass {
     return std::max<std::int64_t>(1, kExpertPassBytes / bytes);
   }
 
-  /// tokens: the rows' tokens, where the router chooses experts by token.
-  void run(const RowsView& x, const std::int32_t* tokens, const MutableRowsView& out) {
+  /// routed: what the router reads; tokens: the rows' tokens, where the router chooses experts by
+  /// token.
+  void run(const RowsView& x, const RowsView& routed, const std::int32_t* tokens,
+           const MutableRowsView& out) {
     const Arena::Scope scope(tensors_);
     const Router& r = op_.choice;
     choices_ = x.rows * r.top_k;
@@ -118,7 +120,7 @@ class Pass {
     rows_ = tensors_.take_array<std::int32_t>(choices_);
     offsets_ = tensors_.take_array<std::int32_t>(r.experts + 1);
     here_ = offsets_ + op_.first;
-    route(x, tokens, ids);
+    route(routed, tokens, ids);
     const std::int64_t blocks = place_blocks(choices_);
     put(launch_place,
         PlaceParams{.ids = ids,
@@ -165,6 +167,7 @@ class Pass {
     put(launch_route,
         RouteParams{.logits = reinterpret_cast<const float*>(logits.data),
                     .bias = data_or_null(r.bias),
+                    .expert_scale = data_or_null(r.expert_scale),
                     .token_experts = r.token_experts.empty() ? nullptr : r.token_experts.data(),
                     .tokens = tokens,
                     .vocab = std::ssize(r.token_experts) / r.top_k,
@@ -352,7 +355,8 @@ Result<void> expert_layer(const ExpertLayer& op, MatmulPrecision precision, bool
     const std::int64_t first = op.x.rows * i / passes;
     const std::int64_t rows = op.x.rows * (i + 1) / passes - first;
     const std::int32_t* tokens = op.tokens.empty() ? nullptr : op.tokens.data() + first;
-    pass.run(rows_at(op.x, first, rows), tokens, rows_at(op.out, first, rows));
+    pass.run(rows_at(op.x, first, rows), rows_at(op.of_router(), first, rows), tokens,
+             rows_at(op.out, first, rows));
   }
   return pass.result();
 }

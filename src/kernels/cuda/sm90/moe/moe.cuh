@@ -103,7 +103,9 @@ __device__ inline void take_given(const RouteParams& p, std::int64_t row, const 
     float weight = scores[given[j]];
     if (p.normalize) weight /= sum + 1e-20f;
     p.ids[row * p.top_k + j] = given[j];
-    p.weights[row * p.top_k + j] = weight * p.scale;
+    weight *= p.scale;
+    if (p.expert_scale != nullptr) weight *= p.expert_scale[given[j]];
+    p.weights[row * p.top_k + j] = weight;
   }
 }
 
@@ -162,7 +164,9 @@ static __global__ void __launch_bounds__(32) route_kernel(const __grid_constant_
       float weight = m.scores[id];
       if (p.normalize) weight /= sum + 1e-20f;
       p.ids[row * p.top_k + place] = id;
-      p.weights[row * p.top_k + place] = weight * p.scale;
+      weight *= p.scale;
+      if (p.expert_scale != nullptr) weight *= p.expert_scale[id];
+      p.weights[row * p.top_k + place] = weight;
     }
     for (std::int32_t l = 0; l < 32; ++l) before += static_cast<std::int32_t>(all >> l & 1u);
   }

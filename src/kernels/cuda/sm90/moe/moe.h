@@ -18,6 +18,7 @@ inline constexpr std::int32_t kMostExperts = 1024;
 struct RouteParams {
   const float* logits = nullptr;                // [rows, experts], rows logits_stride apart
   const float* bias = nullptr;                  // [experts], or null
+  const float* expert_scale = nullptr;          // [experts] of the weights, or null
   const std::int32_t* token_experts = nullptr;  // [vocab, top_k], or null
   const std::int32_t* tokens = nullptr;         // [rows]; outside the table: as token 0
   std::int64_t vocab = 0;

@@ -117,6 +117,10 @@ cudaError_t launch_latent_rows(const LatentRowsParams& p, cudaStream_t stream) {
                                                : latent_rows_kernel<e4m3_f32>,
                        shape, stream, p);
 }
+cudaError_t launch_scale_rows(const ScaleRowsParams& p, cudaStream_t stream) {
+  if (p.rows == 0) return cudaSuccess;
+  return launch_kernel(scale_rows_kernel, over_columns(p.rows, p.cols), stream, p);
+}
 cudaError_t launch_find_non_finite(const NonFiniteParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
   return launch_kernel(find_non_finite_kernel, over_rows(p.rows), stream, p);

@@ -132,6 +132,17 @@ static __global__ void __launch_bounds__(kRowThreads)
   store_wide(p.out.data, p.out.dtype, row * p.out.stride + to, x);
 }
 
+static __global__ void __launch_bounds__(kRowThreads)
+    scale_rows_kernel(const __grid_constant__ ScaleRowsParams p) {
+  let_next_begin();
+  wait_for_previous();
+  std::int64_t row, col;
+  if (!my_element(p.cols, row, col)) return;
+  float* const at = p.x + row * p.stride + col;
+  const float v = *at * (p.factor != nullptr ? p.times * *p.factor : p.times);
+  *at = p.limit > 0 ? p.limit * tanhf(v / p.limit) : v;
+}
+
 // `out` may be the first columns of a gate that interleaves both projections. Then one block
 // processes the whole row and reads each group of columns before it overwrites any of them.
 static __global__ void __launch_bounds__(kRowThreads)

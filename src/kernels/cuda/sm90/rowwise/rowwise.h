@@ -61,6 +61,16 @@ struct CopyRowsParams {
   int each = 1;  // columns per thread; launch sets it
 };
 
+/// x *= times * factor; with a limit, x = limit * tanh(x / limit).
+struct ScaleRowsParams {
+  float* x = nullptr;
+  std::int64_t stride = 0;
+  const float* factor = nullptr;  // null: 1
+  float times = 1;
+  float limit = 0;  // 0: none
+  std::int64_t rows = 0, cols = 0;
+};
+
 struct NonFiniteParams {
   DeviceRows x = {};
   const std::int32_t* of = nullptr;  // [rows] index in `first`; null: the row's own
@@ -74,6 +84,7 @@ cudaError_t launch_gather_rows(const GatherRowsParams& p, cudaStream_t stream);
 cudaError_t launch_norm(const NormParams& p, cudaStream_t stream);
 cudaError_t launch_gated_activation(const ActivationParams& p, cudaStream_t stream);
 cudaError_t launch_copy_rows(const CopyRowsParams& p, cudaStream_t stream);
+cudaError_t launch_scale_rows(const ScaleRowsParams& p, cudaStream_t stream);
 cudaError_t launch_find_non_finite(const NonFiniteParams& p, cudaStream_t stream);
 
 }  // namespace lathe::cuda
