@@ -22,7 +22,7 @@ SUFFIX = "_config.json"
 SMALL = {"num_hidden_layers": 4, "vocab_size": 512, "hidden_size": 256, "intermediate_size": 256, "moe_intermediate_size": 256,
          "max_position_embeddings": 4096, "n_routed_experts": 16, "num_experts": 16, "num_local_experts": 16,
          "num_nextn_predict_layers": 0, "num_mtp_layers": 0, "q_lora_rank": 128, "index_topk": 64, "num_hash_layers": 1}
-LISTS = ["layer_types", "mlp_layer_types", "indexer_types", "compress_ratios", "mlp_only_layers"]
+LISTS = ["layer_types", "mlp_layer_types", "indexer_types", "compress_ratios", "mlp_only_layers", "hybrid_layer_pattern", "moe_layer_freq"]
 
 
 def shrink(config):
@@ -33,6 +33,8 @@ def shrink(config):
             text[key] = value
     heads, kv = text["num_attention_heads"], text.get("num_key_value_heads") or text["num_attention_heads"]
     text["num_attention_heads"], text["num_key_value_heads"] = (4, 4) if heads == kv else (4, 2)
+    if "swa_num_attention_heads" in text:
+        text["swa_num_attention_heads"], text["swa_num_key_value_heads"] = text["num_attention_heads"], text["num_attention_heads"]
     if "o_groups" in text:
         text["num_attention_heads"], text["num_key_value_heads"], text["o_groups"] = 4, kv, 2
         text["o_lora_rank"] = 128

@@ -667,8 +667,155 @@ MODELS |= {
         BF16,
     ),
 }
+# Two kinds of heads, values that are keys, experts next to a dense part, all of them in one tensor.
+MODELS |= {
+    "gemma4_moe": (
+        "Gemma4ForConditionalGeneration",
+        {
+            "text_config": {
+                "model_type": "gemma4_text",
+                "vocab_size": 41,
+                "hidden_size": 96,
+                "intermediate_size": 72,
+                "num_hidden_layers": 3,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 2,
+                "head_dim": 32,
+                "global_head_dim": 64,
+                "num_global_key_value_heads": 1,
+                "attention_k_eq_v": True,
+                "hidden_size_per_layer_input": 0,
+                "sliding_window": 24,
+                "layer_types": ["sliding_attention"] * 2 + ["full_attention"],
+                "enable_moe_block": True,
+                "num_experts": 7,
+                "top_k_experts": 2,
+                "moe_intermediate_size": 24,
+                "final_logit_softcapping": 6.0,
+                "max_position_embeddings": 512,
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+                },
+            },
+            "tie_word_embeddings": True,
+        },
+        BF16 | {"tower": "model.language_model.", "whole": True},
+    ),
+    "gemma4": (
+        "Gemma4ForCausalLM",
+        {
+            "vocab_size": 41,
+            "hidden_size": 96,
+            "intermediate_size": 72,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 32,
+            "hidden_size_per_layer_input": 0,
+            "sliding_window": 24,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "per_layer_config": {"1": {"head_dim": 48}},
+            "max_position_embeddings": 512,
+            "tie_word_embeddings": False,
+        },
+        BF16 | {"leaves_out": ["hidden_act", "rms_norm_eps"]},
+    ),
+}
+# Values narrower than keys; more key heads, sinks and another base in layers with a window.
+MODELS |= {
+    "mimo_v2_flash": (
+        "MiMoV2FlashForCausalLM",
+        TEXT
+        | {
+            "vocab_size": 41,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 1,
+            "swa_num_key_value_heads": 2,
+            "head_dim": 48,
+            "v_head_dim": 32,
+            "partial_rotary_factor": 0.334,
+            "sliding_window": 24,
+            "sliding_window_size": 24,
+            "hybrid_layer_pattern": [0, 1, 1],
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+            "moe_layer_freq": [0, 1, 1],
+            "rope_theta": 5000000,
+            "swa_rope_theta": 10000,
+            "moe_intermediate_size": 20,
+            "n_routed_experts": 6,
+            "n_shared_experts": None,
+            "num_experts_per_tok": 2,
+            "n_group": 1,
+            "topk_group": 1,
+            "topk_method": "noaux_tc",
+            "scoring_func": "sigmoid",
+            "routed_scaling_factor": None,
+            "attention_value_scale": 0.707,
+            "add_swa_attention_sink_bias": True,
+            "add_full_attention_sink_bias": False,
+            "layernorm_epsilon": 1e-5,
+            "tie_word_embeddings": False,
+        },
+        BF16 | {"names": "mimo", "leaves_out": ["rms_norm_eps"]},
+    ),
+}
+# Latents of other widths than 512: of these models the kernels are generic, so widths are as small as in other models.
+MODELS |= {
+    "mistral4": (
+        "Mistral4ForCausalLM",
+        TEXT
+        | MLA
+        | SMALL
+        | {
+            "vocab_size": 41,
+            "first_k_dense_replace": 0,
+            "n_group": 1,
+            "topk_group": 1,
+            "norm_topk_prob": True,
+            "routed_scaling_factor": 1.5,
+            "pad_token_id": None,
+            "tie_word_embeddings": False,
+            "rope_parameters": {
+                "type": "yarn",
+                "rope_theta": 10000.0,
+                "factor": 8.0,
+                "original_max_position_embeddings": 40,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.5,
+                "partial_rotary_factor": 16 / 48,
+            },
+        },
+        BF16 | {"whole": True},
+    ),
+    "minicpm3": (
+        "MiniCPM3ForCausalLM",
+        TEXT
+        | MLA
+        | {
+            "vocab_size": 41,
+            "scale_emb": 3,
+            "scale_depth": 1.4,
+            "dim_model_base": 64,
+            "tie_word_embeddings": True,
+            "max_position_embeddings": 2048,
+            "rope_scaling": {
+                "type": "longrope",
+                "original_max_position_embeddings": 512,
+                "short_factor": [1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 1.8, 2.0],
+                "long_factor": [1.0, 1.3, 1.9, 2.8, 4.0, 6.5, 9.0, 13.0],
+            },
+        },
+        BF16 | {"leaves_out": ["v_head_dim"]},
+    ),
+}
 # Architectures that transformers computes by another one's class: its name, and the configuration's.
 CLASSES = {
+    "Gemma4ForConditionalGeneration": ("Gemma4ForCausalLM", "Gemma4TextConfig"),
     "KimiK25ForConditionalGeneration": ("DeepseekV3ForCausalLM", "DeepseekV3Config"),
     "SarvamMLAForCausalLM": ("DeepseekV3ForCausalLM", "SarvamMLAConfig"),
 }
@@ -719,7 +866,11 @@ def numbers(name, shape):
         return 0.0, 0.3
     if "norm" in name and name.endswith("weight"):
         return 1.0, 0.2
-    if name.endswith("bias"):
+    if name.endswith(("layer_scalar", "router.scale", "per_expert_scale")):
+        return 0.9, 0.2
+    if name.endswith("router.proj.weight"):  # its input is divided by the root of its size
+        return 0.0, 1.5
+    if name.endswith(("bias", "sinks")):
         return 0.0, 0.3
     if "embed_tokens" in name:
         return 0.0, 1.0
@@ -752,22 +903,23 @@ def dequantise_blocks(codes, scales):
     return out
 
 
-# Renames of experts, in this order.
-EXPERTS = {
+# Renames of tensors, in this order.
+RENAMES = {
     "mixtral": [
         (".mlp.", ".block_sparse_moe."),
         (".gate.e_score_correction_bias", ".e_score_correction_bias"),
         (".gate_proj.", ".w1."),
         (".up_proj.", ".w3."),
         (".down_proj.", ".w2."),
-    ]
+    ],
+    "mimo": [(".self_attn.sinks", ".self_attn.attention_sink_bias")],
 }
 
 
 def checkpoint_names(model, storage):
     """(name in a published checkpoint, the view of the parameter that it names)."""
     for name, t in module_names(model, storage):
-        for old, new in EXPERTS.get(storage.get("names"), []):
+        for old, new in RENAMES.get(storage.get("names"), []):
             name = name.replace(old, new)
         yield name, t
 
@@ -779,6 +931,8 @@ def module_names(model, storage):
             continue
         if storage.get("stacked") and "experts." in name:
             yield name, t.transpose(1, 2)
+        elif storage.get("whole"):
+            yield name, t
         elif name.endswith("experts.gate_up_proj"):
             half = t.shape[1] // 2
             for e in range(t.shape[0]):
@@ -925,11 +1079,16 @@ class RouterMargins:
         self.rows = []
         self.hooked = 0
         for m in model.modules():
-            if "TopkRouter" in type(m).__name__ or "TopKRouter" in type(m).__name__:
+            if any(part in type(m).__name__ for part in ("TopkRouter", "TopKRouter", "Gemma4TextRouter")):
                 m.register_forward_hook(self.hook)
                 self.hooked += 1
 
     def hook(self, module, args, output):
+        if hasattr(module, "per_expert_scale"):  # probabilities are in its output
+            best = output[0].log().sort(dim=-1, descending=True)[0]
+            k = module.config.top_k_experts
+            self.rows.append(best[:, k - 1] - best[:, k])
+            return
         x = args[0].reshape(-1, args[0].shape[-1]).float()
         logits = x @ module.weight.float().T
         if getattr(module, "bias", None) is not None:

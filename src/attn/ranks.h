@@ -59,8 +59,10 @@ Range share_of_vocab(std::int64_t vocab, std::int32_t rank, std::int32_t ranks);
 /// The sizes of a whole model that are divided. 0 where a model has no such part. Blocks are the
 /// multiples at which a width can be cut: 128 for e4m3 (a scale's block), 32 for e2m1, else 16.
 struct SplitSizes {
-  std::int32_t heads = 0;         // query heads of a layer
-  std::int32_t kv_heads = 0;      // grouped_query; 0: latents, which every rank has whole
+  std::int32_t heads = 0;     // query heads of a layer
+  std::int32_t kv_heads = 0;  // grouped_query; 0: latents, which every rank has whole
+  // ... of layers with another count than the first group of layers; 0: all are alike
+  std::int32_t other_kv_heads = 0;
   std::int32_t o_groups = 0;      // groups of heads in DeepSeek V4's output projection
   std::int64_t ffn = 0;           // width of dense layers
   std::int64_t shared = 0;        // width of the shared experts together

@@ -23,8 +23,9 @@ class Rules {
   std::vector<Reason> broken() {
     const SplitSizes& s = m_.sizes;
     if (s.heads % n_ != 0) add("attention heads", fmt::format("ranks that divide {}", s.heads));
-    if (s.kv_heads > 0 && s.kv_heads % n_ != 0 && n_ % s.kv_heads != 0) {
-      add("KV heads", fmt::format("ranks that divide {} or are a multiple", s.kv_heads));
+    for (const std::int32_t heads : {s.kv_heads, s.other_kv_heads}) {
+      if (heads == 0 || heads % n_ == 0 || n_ % heads == 0) continue;
+      add("KV heads", fmt::format("ranks that divide {} or are a multiple", heads));
     }
     if (s.o_groups % n_ != 0) add("o_groups", fmt::format("ranks that divide {}", s.o_groups));
     if (!reasons_.empty()) return std::move(reasons_);

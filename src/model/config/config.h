@@ -45,6 +45,11 @@ struct ExpertNames {
   std::string_view router = "gate.weight";
   std::string_view correction_bias = "gate.e_score_correction_bias";
   std::string_view gate = "gate_proj", up = "up_proj", down = "down_proj";
+  // Precedes names of a dense part next to the experts, in layers that have both (Gemma 4).
+  std::string_view dense = {};
+  // The router's RMSNorm of the residual state, whose weight is this one / sqrt(hidden); and
+  // factors of the experts' weights. Empty: there are none.
+  std::string_view router_scale = {}, expert_scale = {};
 };
 
 struct MoeConfig {
@@ -77,6 +82,9 @@ struct LayerNorms {
   std::string_view attention_out = {};                // of attention's output, before it is added
   std::string_view ffn = "post_attention_layernorm";  // of the residual state, before feed-forward
   std::string_view ffn_out = {};                      // of feed-forward's output
+  // Of a layer with a dense part and experts (ExpertNames::dense): both read the residual state,
+  // the dense one by `ffn`, and ffn_out is of the sum of their normed outputs.
+  std::string_view dense_out = {}, experts = {}, experts_out = {};
 
   bool of_outputs() const { return !attention_out.empty(); }
 };
@@ -99,7 +107,8 @@ struct LayerGroupConfig {
   AttentionProblem problem;          // heads, dims, scale, top-k, window: the planner's input
   RopeConfig rope;                   // grouped-query: the first rope.dim elements of a head
   std::vector<std::int32_t> layers;  // ascending
-  std::optional<RopeGrowth> query_growth = std::nullopt;  // grouped-query
+  std::optional<RopeGrowth> query_growth = std::nullopt;  // grouped-query and MLA
+  bool values_are_keys = false;  // grouped-query: v is k before its norm and RoPE; no v_proj
 };
 
 struct ModelConfig {
@@ -118,11 +127,18 @@ struct ModelConfig {
   bool fused_gate_up = false;       // one tensor, gate_up_proj, has gate and up (GLM 4, Phi 3)
   LayerNorms norms;
   QkNorm qk_norm = QkNorm::none;
-  float norm_offset = 0;      // added to every norm's weight (Gemma: 1)
-  float embedding_scale = 1;  // of token embeddings
+  bool value_norm = false;               // RMSNorm without weight on each head of v
+  float value_scale = 1;                 // of values
+  std::string_view sink_name = "sinks";  // of grouped-query attention, after "self_attn."
+  float norm_offset = 0;                 // added to every norm's weight (Gemma: 1)
+  float embedding_scale = 1;             // of token embeddings
   // The scale is rounded to the embeddings' dtype (Gemma).
   bool rounded_embedding_scale = false;
   float logit_scale = 1;  // of logits
+  float logit_cap = 0;    // logits become cap * tanh(logits / cap); 0: they stay
+  // Name of a tensor of one number, which multiplies the residual state after the layer. Empty:
+  // there is none.
+  std::string_view layer_scale = {};
   Activation activation;  // of feed-forward layers
 
   std::vector<LayerGroupConfig> groups;  // at least one; every layer is in exactly one

@@ -11,12 +11,23 @@
 namespace lathe {
 namespace {
 
-// Reads mlp_layer_types, or first_k_dense_replace and moe_layer_freq in older files.
+// Reads mlp_layer_types, or in older files moe_layer_freq if it is a list of flags, or else
+// first_k_dense_replace.
 std::vector<std::uint8_t> layers_with_experts(ConfigReader& json, std::int32_t layers,
                                               std::int32_t dense_layers) {
   std::vector<std::uint8_t> out(static_cast<std::size_t>(layers), 0);
   const std::vector<std::string> types = json.texts("mlp_layer_types");
   if (types.empty()) {
+    if (json.is_list("moe_layer_freq")) {
+      const std::vector<std::int32_t> flags = json.integers("moe_layer_freq");
+      if (std::ssize(flags) != layers) {
+        json.refuse("moe_layer_freq", fmt::format("{} entries", layers),
+                    fmt::format("{}", flags.size()), ErrorCode::malformed);
+        return out;
+      }
+      for (std::size_t l = 0; l < out.size(); ++l) out[l] = flags[l] != 0 ? 1 : 0;
+      return out;
+    }
     const std::int32_t dense = json.integer("first_k_dense_replace", dense_layers, 0);
     if (json.integer("moe_layer_freq", 1, 1) != 1) {
       json.refuse("moe_layer_freq", "1", "another frequency");
@@ -100,7 +111,8 @@ void parse_mla_attention(ConfigReader& json, ModelConfig& config, const MlaDefau
   p.nope = json.integer("kv_lora_rank", std::nullopt, 1, 16384);
   p.rope = json.integer("qk_rope_head_dim", std::nullopt, 1, 1024);
   p.qk_nope_head = json.integer("qk_nope_head_dim", std::nullopt, 1, 1024);
-  p.v_head = json.integer("v_head_dim", std::nullopt, 1, 1024);
+  p.v_head = json.integer(
+      "v_head_dim", defaults.v_head == 0 ? std::nullopt : std::optional(defaults.v_head), 1, 1024);
   if (p.qk_nope_head % 16 != 0) {
     json.refuse("qk_nope_head_dim", "a multiple of 16", fmt::format("{}", p.qk_nope_head));
   }
@@ -113,14 +125,29 @@ void parse_mla_attention(ConfigReader& json, ModelConfig& config, const MlaDefau
       json.integer("q_lora_rank", json.null("q_lora_rank") ? 0 : defaults.q_lora, 1, 65536);
   config.attention_bias = json.flag("attention_bias", false);
   config.attention_out_bias = config.attention_bias;
-  const bool interleave = json.flag("rope_interleave", true);
-  group.rope =
-      parse_rope(json, p.rope, interleave ? RopePairing::interleaved : RopePairing::split_half);
+  const bool interleave = json.flag("rope_interleave", defaults.interleaved);
   const double head = p.qk_nope_head + p.rope;
+  RopeKeys keys{.default_yarn = defaults.yarn};
+  if (defaults.rotary_share) keys.partial = p.rope / head;
+  group.rope = parse_rope(json, p.rope,
+                          interleave ? RopePairing::interleaved : RopePairing::split_half, keys);
   p.scale = static_cast<float>(yarn_attention_factor(group.rope) / std::sqrt(head));
   config.draft_layers = json.integer(json.first_of({"num_nextn_predict_layers", "num_mtp_layers"}),
                                      defaults.draft_layers, 0, 1024);
   config.shared_draft_choice = json.flag("index_share_for_mtp_iteration", false);
+}
+
+void parse_query_growth(ConfigReader& json, ModelConfig& config, double absent) {
+  auto rope = json.object(json.has("rope_parameters") ? "rope_parameters" : "rope_scaling");
+  const double beta = rope ? rope->number("llama_4_scaling_beta", 0) : absent;
+  if (rope) json.adopt(*rope);
+  LayerGroupConfig& layers = config.all_layers();
+  if (beta != 0 && !layers.rope.yarn) {
+    json.refuse("rope_type", "yarn with llama_4_scaling_beta", "another type");
+  }
+  if (beta < 0) json.refuse("llama_4_scaling_beta", "0 or more", std::to_string(beta));
+  if (beta > 0 && layers.rope.yarn)
+    layers.query_growth = {beta, layers.rope.yarn->original_context};
 }
 
 void parse_v3_experts(ConfigReader& json, ModelConfig& config, const MlaDefaults& defaults) {

@@ -2,6 +2,7 @@
 // successors.
 #pragma once
 
+#include "layout/rope/rope.h"
 #include "model/config/config.h"
 #include "model/config/config_reader.h"
 
@@ -16,10 +17,18 @@ struct MlaDefaults {
   std::int32_t shared = 1;
   double routed_scale = 2.5;
   std::int32_t draft_layers = 1;
+  std::int32_t v_head = 0;    // v_head_dim; 0: required
+  bool interleaved = true;    // pairs of RoPE, where rope_interleave is absent
+  bool rotary_share = false;  // partial_rotary_factor is the rotary share of a head, not 1
+  std::optional<YarnConfig> yarn = {};  // without keys of RoPE
 };
 
 /// Reads dense latent attention and RoPE; every layer is dense.
 void parse_mla_attention(ConfigReader& json, ModelConfig& config, const MlaDefaults& defaults);
+
+/// Reads llama_4_scaling_beta, or `absent` where config.json says nothing of RoPE: queries of all
+/// layers grow from the original context of YaRN on.
+void parse_query_growth(ConfigReader& json, ModelConfig& config, double absent);
 
 /// Reads which layers have experts, and their sizes. False: every layer is dense.
 bool parse_expert_sizes(ConfigReader& json, ModelConfig& config, const MlaDefaults& defaults);

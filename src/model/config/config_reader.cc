@@ -27,6 +27,11 @@ bool ConfigReader::null(std::string_view key) const {
   return it != object_->end() && it->is_null();
 }
 
+bool ConfigReader::is_list(std::string_view key) const {
+  const nlohmann::json* value = find(key);
+  return value != nullptr && value->is_array();
+}
+
 std::vector<std::string> ConfigReader::keys() const {
   std::vector<std::string> out;
   for (const auto& [key, value] : object_->items()) out.push_back(key);

@@ -30,6 +30,7 @@ class ConfigReader {
   /// Whether the key is there and its value is null: classes of transformers give some absent keys
   /// a default that null turns off.
   bool null(std::string_view key) const;
+  bool is_list(std::string_view key) const;
   std::vector<std::string> keys() const;
   /// The first of the keys that is present; keys[0] if none is.
   std::string_view first_of(std::initializer_list<std::string_view> keys) const;

@@ -89,6 +89,7 @@ struct RopeDefaults {
   std::optional<double> original_context =
       std::nullopt;  // of the whole file: overrides the object's
   bool unit_magnitude = false;
+  bool of_heads = false;  // of grouped-query attention
 };
 
 // `partial` receives the share of a head's elements that rotate.
@@ -111,9 +112,17 @@ RopeConfig read_rope(ConfigReader& rope, const RopeDefaults& defaults, double& p
                                   rope.number("high_freq_factor")};
   } else if (type == "linear") {
     out.linear_factor = rope.number("factor");
+  } else if (type == "proportional" && defaults.of_heads) {
+    // The frequencies of a head that rotates as a whole, of which the first ones count.
+    out.linear_factor = rope.number("factor", 1);
+    const auto pairs = static_cast<std::int32_t>(std::floor(out.dim * partial / 2));
+    if (pairs < out.dim / 2) out.pairs = pairs;
+    partial = 1;
   } else if (type != "default") {
     rope.refuse(rope.first_of({"rope_type", "type"}),
-                "default, linear, dynamic, llama3, yarn or longrope", quote(type));
+                fmt::format("default, linear, dynamic, llama3, yarn{}",
+                            defaults.of_heads ? ", longrope or proportional" : " or longrope"),
+                quote(type));
   }
   return out;
 }
@@ -163,6 +172,7 @@ RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
   defaults.rope.theta = json.number(keys.theta, keys.default_theta);
   defaults.partial = json.number("partial_rotary_factor", keys.partial);
   defaults.unit_magnitude = keys.unit_magnitude;
+  defaults.of_heads = keys.cuts;
   constexpr std::string_view kOriginal = "original_max_position_embeddings";
   if (keys.layer_type.empty() && json.has(kOriginal)) {
     defaults.original_context = json.number(kOriginal);

@@ -22,9 +22,9 @@ struct RopeKeys {
 
 /// Reads rope_parameters, or the older rope_scaling and rope_theta, and rejects both if they
 /// disagree. original_max_position_embeddings next to them, in a model with one RoPE, overrides
-/// theirs, as in transformers. Supports rope_type default, linear, dynamic, llama3, yarn and
-/// longrope; other types are rejected by name. Needs max_position_embeddings if the original
-/// context is not given.
+/// theirs, as in transformers. Supports rope_type default, linear, dynamic, llama3, yarn, longrope
+/// and, of heads, proportional (partial_rotary_factor of their pairs rotate); other types are
+/// rejected by name. Needs max_position_embeddings if the original context is not given.
 RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
                       const RopeKeys& keys = {});
 

@@ -73,6 +73,14 @@ void check_attention(const ModelConfig& c, FlagCheck& check) {
   check.only_in(c.attention_out_bias, {Family::grouped_query, Family::mla}, "attention_out_bias");
   check.only_in(c.qk_norm != QkNorm::none, {Family::grouped_query}, "qk_norm");
   check.only_in(c.fused_qkv, {Family::grouped_query}, "fused_qkv");
+  check.only_in(c.value_norm, {Family::grouped_query}, "value_norm");
+  check.only_in(c.value_scale != 1, {Family::grouped_query}, "value_scale");
+  for (const LayerGroupConfig& group : c.groups) {
+    check.only_in(group.values_are_keys, {Family::grouped_query}, "values_are_keys");
+    check.needs(group.values_are_keys,
+                !c.attention_bias && !c.fused_qkv && c.qk_norm != QkNorm::whole, "values_are_keys",
+                "a k_proj of its own, without bias, and norms of heads", "others");
+  }
   check.only_in(c.fused_gate_up, {Family::grouped_query, Family::mla}, "fused_gate_up");
   check.needs(!c.mla.own_indexer.empty(), problem.kind == ProblemKind::sparse_latent,
               "mla.own_indexer", "a sparse_latent problem", name(problem.kind));
@@ -85,8 +93,17 @@ void check_attention(const ModelConfig& c, FlagCheck& check) {
 
 void check_norms(const ModelConfig& c, FlagCheck& check) {
   check.only_in(c.norms.of_outputs(), {Family::grouped_query}, "norms.attention_out");
-  check.needs(c.norms.of_outputs(), c.moe.experts == 0, "norms.attention_out", "dense layers",
-              "experts");
+  const bool two_parts = c.moe.experts > 0 && !c.moe.names.dense.empty();
+  check.needs(c.norms.of_outputs(), c.moe.experts == 0 || two_parts, "norms.attention_out",
+              "dense layers, or experts next to a dense part", "experts");
+  check.needs(two_parts,
+              c.norms.of_outputs() && !c.norms.dense_out.empty() && !c.norms.experts.empty() &&
+                  !c.norms.experts_out.empty(),
+              "moe.names.dense", "norms of the outputs, and of the experts' input", "others");
+  check.needs(two_parts, c.moe.shared == 0 && !c.moe.stacked, "moe.names.dense",
+              "experts one by one, none of them shared", "others");
+  check.needs(!c.layer_scale.empty(), c.norms.of_outputs(), "layer_scale", "norms of outputs",
+              "none");
   check.needs(true, c.norms.attention_out.empty() == c.norms.ffn_out.empty(), "norms",
               "norms of both outputs or of none", "one");
   check.needs(true, c.norms.attention.empty() == c.norms.ffn.empty(), "norms",

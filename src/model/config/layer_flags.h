@@ -13,12 +13,17 @@ namespace lathe {
 ///                       grouped_query     MLA               compressed
 /// attention biases      yes               yes               no
 /// qk_norm               yes               no                no (has its own)
+/// value_norm            yes               no                no
+/// value_scale           yes               no                no
+/// values_are_keys       without biases, fused_qkv, whole qk_norm    no
 /// fused_qkv             yes               no                no
 /// fused_gate_up         yes               yes               no
 /// sink                  yes               no                always
-/// norms of outputs      dense layers      no                no
+/// norms of outputs      dense layers, or experts next to a dense part; not the other two
+/// layer_scale           with norms of outputs                       no
 /// no norms before parts with norms of outputs               no
 /// logit_scale           yes               yes               no
+/// logit_cap             yes               yes               yes
 /// norm_offset           yes               yes               no
 /// mla.own_indexer       no                sparse_latent     no (has its own)
 /// mla.o_groups          no                no                always

@@ -15,6 +15,7 @@ constexpr std::array kArchitectures = {
     Architecture{
         .name = "Exaone4ForCausalLM", .parse = parse_exaone4, .norm_eps = 1e-5, .bos = 0, .eos = 2},
     Architecture{.name = "Gemma3ForCausalLM", .parse = parse_gemma3, .bos = 2, .eos = 1},
+    Architecture{.name = "Gemma4ForCausalLM", .parse = parse_gemma4, .bos = 2, .eos = 1},
     Architecture{
         .name = "Glm4ForCausalLM", .parse = parse_glm4, .norm_eps = 1.5625e-7, .eos = 151329},
     Architecture{.name = "Glm4MoeForCausalLM", .parse = parse_glm4_moe, .norm_eps = 1e-5},
@@ -34,12 +35,20 @@ constexpr std::array kArchitectures = {
     Architecture{.name = "LlamaForCausalLM", .parse = parse_llama, .bos = 1, .eos = 2},
     Architecture{.name = "MiMoForCausalLM", .parse = parse_mimo},
     Architecture{
+        .name = "MiMoV2FlashForCausalLM", .parse = parse_mimo_v2_flash, .norm_eps = 1e-5, .bos = 1},
+    Architecture{.name = "MiniCPM3ForCausalLM",
+                 .parse = parse_minicpm3,
+                 .norm_eps = 1e-5,
+                 .bos = 1,
+                 .eos = 2},
+    Architecture{
         .name = "MiniMaxM2ForCausalLM", .parse = parse_minimax_m2, .bos = 200034, .eos = 200020},
     Architecture{.name = "Ministral3ForCausalLM",
                  .parse = parse_ministral3,
                  .norm_eps = 1e-5,
                  .bos = 1,
                  .eos = 2},
+    Architecture{.name = "Mistral4ForCausalLM", .parse = parse_mistral4, .bos = 1, .eos = 2},
     Architecture{.name = "MistralForCausalLM", .parse = parse_mistral, .bos = 1, .eos = 2},
     Architecture{
         .name = "MixtralForCausalLM", .parse = parse_mixtral, .norm_eps = 1e-5, .bos = 1, .eos = 2},

@@ -28,6 +28,9 @@ SplitSizes split_sizes(const ModelConfig& config) {
   SplitSizes out;
   out.heads = p.heads;
   out.kv_heads = p.kv_heads;
+  for (const LayerGroupConfig& group : config.groups) {
+    if (group.problem.kv_heads != p.kv_heads) out.other_kv_heads = group.problem.kv_heads;
+  }
   out.o_groups = config.mla.o_groups;
   out.experts = config.moe.experts;
   out.vocab = config.vocab;
@@ -35,8 +38,8 @@ SplitSizes split_sizes(const ModelConfig& config) {
   out.expert_block = config.mxfp4 ? kMxBlock : out.ffn_block;
   const auto& layers = config.moe.layer_has_experts;
   const bool dense =
-      !config.is_compressed() &&
-      (out.experts == 0 || std::ranges::find(layers, std::uint8_t{0}) != layers.end());
+      !config.is_compressed() && (out.experts == 0 || !config.moe.names.dense.empty() ||
+                                  std::ranges::find(layers, std::uint8_t{0}) != layers.end());
   if (dense) out.ffn = config.ffn;
   if (out.experts > 0) {
     out.expert_width = config.moe.ffn;

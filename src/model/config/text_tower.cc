@@ -19,6 +19,12 @@ constexpr TextModel kGemma3Text{
     // Gemma3TextConfig: published files give few sizes.
     R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
         "num_hidden_layers": 26, "num_attention_heads": 8, "max_position_embeddings": 131072})"};
+constexpr TextModel kGemma4Text{
+    "gemma4_text",
+    {.name = "gemma4_text", .parse = parse_gemma4, .bos = 2, .eos = 1},
+    // Gemma4TextConfig
+    R"({"vocab_size": 262144, "hidden_size": 2304, "intermediate_size": 9216,
+        "num_hidden_layers": 30, "num_attention_heads": 8, "max_position_embeddings": 131072})"};
 constexpr TextModel kDeepseekV3{
     "deepseek_v3", {.name = "deepseek_v3", .parse = parse_deepseek_v3, .bos = 0, .eos = 1}};
 constexpr TextModel kKimiK2{"kimi_k2",
@@ -29,9 +35,13 @@ constexpr TextModel kMinistral3{
     "ministral3",
     {.name = "ministral3", .parse = parse_ministral3, .norm_eps = 1e-5, .bos = 1, .eos = 2}};
 
+constexpr TextModel kMistral4{"mistral4",
+                              {.name = "mistral4", .parse = parse_mistral4, .bos = 1, .eos = 2}};
+
 constexpr std::array kGemma3 = {kGemma3Text};
+constexpr std::array kGemma4 = {kGemma4Text};
 constexpr std::array kKimi = {kKimiK2, kDeepseekV3};
-constexpr std::array kMistral3 = {kMistralText, kMinistral3};
+constexpr std::array kMistral3 = {kMistralText, kMinistral3, kMistral4};
 constexpr std::array kQwen3Vl = {TextModel{
     "qwen3_vl_text", {.name = "qwen3_vl_text", .parse = parse_qwen3}, R"({"rope_theta": 500000})"}};
 constexpr std::array kQwen3VlMoe = {
@@ -41,6 +51,7 @@ constexpr std::array kQwen3VlMoe = {
 
 constexpr std::array kTowers = {
     TextTower{"Gemma3ForConditionalGeneration", kGemma3, true},
+    TextTower{"Gemma4ForConditionalGeneration", kGemma4, true},
     TextTower{"KimiK25ForConditionalGeneration", kKimi, false},
     TextTower{"Mistral3ForConditionalGeneration", kMistral3, true},
     TextTower{"Qwen3VLForConditionalGeneration", kQwen3Vl, false},
@@ -51,8 +62,10 @@ constexpr std::array kTowers = {
 constexpr std::array kAnywhere = {
     kDeepseekV3,
     kGemma3Text,
+    kGemma4Text,
     kKimiK2,
     kMinistral3,
+    kMistral4,
     kMistralText,
     TextModel{"deepseek_v2",
               {.name = "deepseek_v2", .parse = parse_deepseek_v2, .bos = 1, .eos = 2}},
@@ -78,9 +91,10 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kPrefixes
      {"model.language_model.", "model."},
      {"model.text_model.", "model."}}};
 // With or without "model." before them.
-constexpr std::array<std::string_view, 7> kOtherTowers = {
+constexpr std::array<std::string_view, 9> kOtherTowers = {
     "vision_tower.", "vision_model.", "audio_tower.", "multi_modal_projector.",
-    "mm_projector.", "connector.",    "visual."};
+    "mm_projector.", "connector.",    "visual.",      "embed_vision.",
+    "embed_audio."};
 
 bool gives(const nlohmann::json& object, const char* key) {
   const auto it = object.find(key);
@@ -105,7 +119,7 @@ std::optional<TextTower> any_tower(const nlohmann::json& whole, std::string_view
   if (type == text->end() || !type->is_string()) return std::nullopt;
   for (const TextModel& model : kAnywhere) {
     if (*type == model.type) {
-      return TextTower{name, {&model, 1}, model.architecture.parse == &parse_gemma3};
+      return TextTower{name, {&model, 1}, model.type.starts_with("gemma")};
     }
   }
   return std::nullopt;

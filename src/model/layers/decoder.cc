@@ -102,6 +102,8 @@ class Decoder : public Model {
                   const MutableRowsView& h) const;
   Result<void> layer(const LayerContext& c, const MutableRowsView& x, const MutableRowsView& h,
                      const Vector* next) const;
+  void dense_and_experts(const OpsContext& ops, const LayerWeights& w, const MutableRowsView& x,
+                         const MutableRowsView& h) const;
   template <class Part>
   Result<void> add_part(const OpsContext& ops, const MutableRowsView& x, const MutableRowsView& h,
                         Vector out_norm, const Vector* next, const Part& part) const;
@@ -152,6 +154,10 @@ Result<RopeTables> tables_of(const LayerGroupConfig& group, RopePairing index_pa
   RopeTables tables{std::move(*main), std::nullopt, std::nullopt};
   if (group.query_growth && static_cast<double>(positions) > group.query_growth->context) {
     RopeConfig config = group.rope;
+    if (group.problem.kind != ProblemKind::grouped_query) {  // grows a whole head, and rotates none
+      config = {.dim = static_cast<std::int32_t>(group.problem.qk_nope_head + group.problem.rope),
+                .pairs = 0};
+    }
     config.growth = group.query_growth;
     auto query = RopeTable::make(config, positions);
     if (!query) return query.error();
@@ -241,9 +247,40 @@ void Decoder::norm_input(const OpsContext& ops, const MutableRowsView& x, Vector
   rms_norm(ops, constant(x), weight, config_.norm_eps, h);
 }
 
-// A layer of grouped-query or latent attention, then dense or with experts. h: the norm of x before
-// the layer, and after it the one with the weight `next`, unless that is null. The combinations
-// that it computes are in model/config/layer_flags.h, which refuses all others.
+// x += the norm of a sum: of the dense part of h, normed, and of the experts of x, normed. h is
+// overwritten.
+void Decoder::dense_and_experts(const OpsContext& ops, const LayerWeights& w,
+                                const MutableRowsView& x, const MutableRowsView& h) const {
+  const Arena::Scope scope(*ops.tensors);
+  const float eps = config_.norm_eps;
+  const MutableRowsView sum = alloc_rows(*ops.tensors, x.rows, x.cols);
+  const MutableRowsView made = alloc_rows(*ops.tensors, x.rows, x.cols);
+  const auto make = [&](const auto& part) {
+    const Arena::Scope of_part(*ops.tensors);
+    const MutableRowsView out = part_rows(ops, made);
+    part(out);
+    sum_part(ops, out, made, false);
+  };
+  make([&](const MutableRowsView& out) {
+    dense_ffn(ops, config_.activation, w.ffn, constant(h), out, false);
+  });
+  rms_norm(ops, constant(made), w.dense_out_norm, eps, sum);
+  rms_norm(ops, constant(x), w.experts_norm, eps, h);
+  make([&](const MutableRowsView& out) {
+    MutableRowsView routed;
+    if (!w.moe.router_norm.empty()) {
+      routed = alloc_activations(ops, x.rows, x.cols);
+      rms_norm(ops, constant(x), w.moe.router_norm, eps, routed);
+    }
+    moe_layer(ops, config_, w.moe, constant(h), out, false, {}, constant(routed));
+  });
+  add_rms_norm(ops, constant(made), w.experts_out_norm, eps, sum);
+  add_rms_norm(ops, constant(sum), w.ffn_out_norm, eps, x);
+}
+
+// A layer of grouped-query or latent attention, then dense or with experts, or both. h: the norm of
+// x before the layer, and after it the one with the weight `next`, unless that is null. The
+// combinations that it computes are in model/config/layer_flags.h, which refuses all others.
 Result<void> Decoder::layer(const LayerContext& c, const MutableRowsView& x,
                             const MutableRowsView& h, const Vector* next) const {
   const auto at = static_cast<std::size_t>(c.layer);
@@ -264,7 +301,16 @@ Result<void> Decoder::layer(const LayerContext& c, const MutableRowsView& x,
     return {};
   };
   if (auto ok = add_part(c.ops, x, h, w.attention_out_norm, &w.ffn_norm, attention); !ok) return ok;
-  return add_part(c.ops, x, h, w.ffn_out_norm, next, feed_forward);
+  const bool both = w.moe.experts.gate.count() > 0 && !w.dense_out_norm.empty();
+  if (!both && w.scale.empty()) return add_part(c.ops, x, h, w.ffn_out_norm, next, feed_forward);
+  if (both) {
+    dense_and_experts(c.ops, w, x, h);
+  } else if (auto ok = add_part(c.ops, x, h, w.ffn_out_norm, nullptr, feed_forward); !ok) {
+    return ok;
+  }
+  if (!w.scale.empty()) scale_rows(c.ops, x, w.scale);
+  if (next != nullptr) norm_input(c.ops, x, *next, h);
+  return {};
 }
 
 // As in transformers, the factor is rounded to the embeddings' dtype.
@@ -362,18 +408,19 @@ void Decoder::logits_of_normed(const OpsContext& ops, const MutableRowsView& h,
 // Logits of the head's input rows: all of them, or with several ranks this rank's whole rows.
 void Decoder::head(const OpsContext& ops, const RowsView& h, const ForwardArgs& args,
                    NonFiniteSearch* search) const {
-  const auto look = [&](const MutableRowsView& logits) {
+  const auto finish = [&](const MutableRowsView& logits) {
+    if (config_.logit_cap > 0) cap_rows(ops, logits, config_.logit_cap);
     if (search != nullptr) search->look(constant(logits), args.logit_rows, config_.layers);
   };
   if (ops.communicator == nullptr) {
     matmul(ops, {h, weights_->head, args.logits});
-    return look(args.logits);
+    return finish(args.logits);
   }
   const Arena::Scope scope(*ops.tensors);
   const MutableRowsView columns = alloc_rows(*ops.tensors, h.rows, weights_->head.rows);
   if (columns.cols > 0) {
     matmul(ops, {h, weights_->head, columns});
-    look(columns);
+    finish(columns);
   }
   trade_columns(ops, {constant(columns), vocab_first_, args.logits});
 }

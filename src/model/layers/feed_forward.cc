@@ -12,7 +12,7 @@ namespace {
 // x = the weighted sum of each row's experts, or x +=.
 void routed_experts(const OpsContext& ops, const ModelConfig& model, const MoeWeights& w,
                     const RowsView& h, const MutableRowsView& x,
-                    std::span<const std::int32_t> tokens, bool add) {
+                    std::span<const std::int32_t> tokens, const RowsView& routed, bool add) {
   const MoeConfig& config = model.moe;
   const Router router{.scoring = config.scoring,
                       .experts = config.experts,
@@ -23,7 +23,8 @@ void routed_experts(const OpsContext& ops, const ModelConfig& model, const MoeWe
                       .bias = w.bias,
                       .token_experts = w.token_experts,
                       .normalize = config.normalize,
-                      .scale = config.scale};
+                      .scale = config.scale,
+                      .expert_scale = w.expert_scale};
   expert_layer(ops, {.x = h,
                      .router = w.router,
                      .router_bias = w.router_bias,
@@ -33,7 +34,8 @@ void routed_experts(const OpsContext& ops, const ModelConfig& model, const MoeWe
                      .out = x,
                      .tokens = tokens,
                      .add = add,
-                     .first = w.first_expert});
+                     .first = w.first_expert,
+                     .router_x = routed});
 }
 
 }  // namespace
@@ -48,9 +50,9 @@ void dense_ffn(const OpsContext& ops, const Activation& activation, const FfnWei
 
 void moe_layer(const OpsContext& ops, const ModelConfig& model, const MoeWeights& w,
                const RowsView& h, const MutableRowsView& x, bool add,
-               std::span<const std::int32_t> tokens) {
+               std::span<const std::int32_t> tokens, const RowsView& routed) {
   if (add) {
-    routed_experts(ops, model, w, h, x, tokens, true);
+    routed_experts(ops, model, w, h, x, tokens, routed, true);
     if (model.moe.shared > 0) dense_ffn(ops, model.activation, w.shared, h, x, true);
     return;
   }
@@ -59,7 +61,7 @@ void moe_layer(const OpsContext& ops, const ModelConfig& model, const MoeWeights
   const MutableRowsView sum = narrow ? alloc_rows(*ops.tensors, x.rows, x.cols) : x;
   const bool shared = w.shared.gate.rows > 0;  // a rank may have none of its width
   if (shared) dense_ffn(ops, model.activation, w.shared, h, sum, false);
-  routed_experts(ops, model, w, h, sum, tokens, shared);
+  routed_experts(ops, model, w, h, sum, tokens, routed, shared);
   if (narrow) cast_rows(ops, constant(sum), x);
 }
 

@@ -17,8 +17,9 @@ void dense_ffn(const OpsContext& ops, const Activation& activation, const FfnWei
 
 /// x = the weighted sum of each row's experts and the shared expert, or x += with `add`. x is f32
 /// or, without `add`, Backend::activations(). tokens: [rows] if experts are looked up by token.
+/// routed: what the router reads instead of h, in h's shape and dtype, or no data.
 void moe_layer(const OpsContext& ops, const ModelConfig& model, const MoeWeights& w,
                const RowsView& h, const MutableRowsView& x, bool add,
-               std::span<const std::int32_t> tokens = {});
+               std::span<const std::int32_t> tokens = {}, const RowsView& routed = {});
 
 }  // namespace lathe

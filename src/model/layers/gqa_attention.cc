@@ -37,12 +37,20 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
   const MutableRowsView all_q = w.q.rows == q.cols ? q : alloc_rows(arena, h.rows, w.q.rows);
   const MutableRowsView k = cols_at(kv, 0, k_cols);
   const MutableRowsView all_k = w.k.rows == k_cols ? k : alloc_rows(arena, h.rows, w.k.rows);
+  const MutableRowsView v = cols_at(kv, k_cols, v_cols);
+  const bool v_is_k = w.v.cols == 0;
   const std::array products = {
       Product{h, w.q, all_q, data_or_null(w.q_bias)},
       Product{h, w.k, all_k, data_or_null(w.k_bias)},
-      Product{h, w.v, cols_at(kv, k_cols, v_cols), data_or_null(w.v_bias)},
+      Product{h, w.v, v, data_or_null(w.v_bias)},
   };
-  matmul(ops, products);
+  matmul(ops, std::span(products).first(v_is_k ? 2 : 3));
+  if (c.config.value_norm) {
+    rms_norm(ops, constant(v_is_k ? k : v), {}, c.config.norm_eps, v, p.kv_heads);
+  } else if (v_is_k) {
+    cast_rows(ops, constant(k), v);
+  }
+  if (c.config.value_scale != 1) scale_rows(ops, v, c.config.value_scale);
   if (c.config.qk_norm == QkNorm::whole) {
     rms_norm(ops, constant(all_q), w.q_norm, c.config.norm_eps, all_q);
     rms_norm(ops, constant(all_k), w.k_norm, c.config.norm_eps, all_k);

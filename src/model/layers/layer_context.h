@@ -17,7 +17,9 @@ namespace lathe {
 struct RopeTables {
   RopeTable main;
   std::optional<RopeTable> index;  // sparse problems
-  std::optional<RopeTable> query;  // queries that grow with their position
+  // Queries that grow with their position: in place of `main`, or of latent attention next to it,
+  // for whole heads.
+  std::optional<RopeTable> query;
 };
 
 /// The keys that an indexer selected for the rows of a segment. Layers without an indexer reuse the

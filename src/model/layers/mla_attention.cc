@@ -5,6 +5,7 @@
 #include "base/rows.h"
 #include "model/layers/indexer.h"
 #include "ops/attend.h"
+#include "ops/cache_write.h"
 #include "ops/elementwise.h"
 #include "ops/latent_rows.h"
 #include "ops/matmul.h"
@@ -58,6 +59,12 @@ class MlaLayer {
     }
   }
 
+  // Queries that grow with their position do so before RoPE, which leaves their length alone.
+  Result<void> grow(const LatentRows& rows) const {
+    if (!c_.rope.query) return {};
+    return rotate_rows(ops_, *c_.rope.query, rows.positions, rows.q, p_.heads, 0);
+  }
+
   LatentRows rows_of(const Segment& segment) const {
     const StepView& step = *segment.step;
     return {.q = rows_at(q_, segment.first_row, step.rows),
@@ -88,6 +95,7 @@ class MlaLayer {
     const StepView& step = *segment.step;
     const Arena::Scope scope(arena_);
     LatentRows rows = rows_of(segment);
+    if (auto ok = grow(rows); !ok) return ok;
     rows.absorbs = &w_.uk;
     rows.q_out = alloc_rows(arena_, step.rows, p_.heads * (p_.nope + p_.rope), step.route->q_dtype);
     if (auto ok = prepare_latent(ops_, rows, c_.cache.main(c_.layer)); !ok) return ok;
@@ -113,6 +121,7 @@ class MlaLayer {
     const StepView& step = *segment.step;
     const Arena::Scope scope(arena_);
     LatentRows rows = rows_of(segment);
+    if (auto ok = grow(rows); !ok) return ok;
     rows.q_out = rows.q;
     if (step.route->q_dtype != DType::f32) {
       rows.q_out = alloc_rows(arena_, step.rows, rows.q.cols, step.route->q_dtype);

@@ -154,10 +154,10 @@ void fill_stack(const TensorSpec& spec, DType dtype, const DummyGroups& groups, 
 }
 
 void fill_vector(const TensorSpec& spec, ModelWeights& weights) {
-  const bool one = spec.name.ends_with("weight");  // norms, not biases or sinks
+  const bool norm = spec.name.ends_with("weight");  // norms, not biases or sinks
   const std::int64_t n = spec.part.elements();
   float* values = weights.take_floats(n);
-  std::fill_n(values, n, one ? 1.0f : 0.0f);
+  std::fill_n(values, n, spec.ones ? spec.factor : norm ? 1.0f : 0.0f);
   *spec.vector = {values, static_cast<std::size_t>(n)};
 }
 

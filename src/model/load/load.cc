@@ -104,6 +104,13 @@ class Loader {
       }
       if (may_be_packed(spec) && bind_packed(spec, read)) continue;
       const CheckpointTensor* tensor = find(spec.name);
+      if (tensor == nullptr && spec.of_stack) {
+        if (const CheckpointTensor* all = find(spec.of_stack->name); all != nullptr) {
+          read.insert(all->name);
+          bind_of_stack(spec, *all);
+          continue;
+        }
+      }
       if (tensor == nullptr) {
         const std::string module = spec.name.substr(0, spec.name.rfind('.'));
         complaints_.missing(spec.name, !format_tensors(module).empty());
@@ -480,7 +487,7 @@ class Loader {
       wrong_dtype(spec, tensor, "F32, BF16 or F16");
       return nullptr;
     }
-    WeightView w{in_place(tensor, *dtype), *dtype, spec.shape[0], spec.shape[1], nullptr};
+    WeightView w{in_place(tensor.bytes, *dtype), *dtype, spec.shape[0], spec.shape[1], nullptr};
     check_like(spec, w);
     if (!fp8) {
       set_part(spec, w);
@@ -519,6 +526,27 @@ class Loader {
     return scales;
   }
 
+  // Binds an expert's matrix in a tensor that has those of all experts.
+  void bind_of_stack(const TensorSpec& spec, const CheckpointTensor& tensor) {
+    const TensorSpec::OfStack& of = *spec.of_stack;
+    const std::vector shape = {of.matrices, of.rows, spec.shape[1]};
+    const std::optional<DType> dtype = dtype_of(tensor.dtype);
+    if (!plain(dtype) || tensor.shape != shape) {
+      if (of.matrix > 0 || of.first > 0) return;  // once for the tensor
+      complaints_.misshapen(fmt::format("{} {} {} (wanted F32, BF16 or F16 {})", of.name,
+                                        name(tensor.dtype), shape_text(tensor.shape),
+                                        shape_text(shape)));
+      return;
+    }
+    const std::int64_t rows = spec.shape[0], row = bytes_of(*dtype, spec.shape[1]);
+    const auto bytes =
+        tensor.bytes.subspan(static_cast<std::size_t>((of.matrix * of.rows + of.first) * row),
+                             static_cast<std::size_t>(rows * row));
+    const WeightView w{in_place(bytes, *dtype), *dtype, rows, spec.shape[1], nullptr};
+    check_like(spec, w);
+    set_part(spec, w);
+  }
+
   // Reads scales of per-tensor caches, under quantisers' names. A latent is key and value at once;
   // its key's scale counts.
   void bind_kv_scales(std::unordered_set<std::string_view>& read) {
@@ -531,7 +559,9 @@ class Loader {
       const bool value = bind_kv_scale(l, "v", s.value, read);
       some |= key || value;
       if (!key) absent.push_back(kv_scale_name(l, "", "k"));
-      if (!value && !config_.is_mla()) absent.push_back(kv_scale_name(l, "", "v"));
+      // Values that are keys are normed, so a scale of 1 does if quantisers write none.
+      const bool projected = !config_.groups[config_.group_of(l)].values_are_keys;
+      if (!value && !config_.is_mla() && projected) absent.push_back(kv_scale_name(l, "", "v"));
     }
     if (!some) return;
     for (const std::string& name : absent) complaints_.missing(name);
@@ -606,15 +636,15 @@ class Loader {
   }
 
   // The mapping itself, or a copy if its elements are not aligned.
-  const std::byte* in_place(const CheckpointTensor& tensor, DType dtype) {
-    const auto bytes = static_cast<std::int64_t>(tensor.bytes.size());
-    const auto address = reinterpret_cast<std::uintptr_t>(tensor.bytes.data());
+  const std::byte* in_place(std::span<const std::byte> stored, DType dtype) {
+    const auto bytes = static_cast<std::int64_t>(stored.size());
+    const auto address = reinterpret_cast<std::uintptr_t>(stored.data());
     if (headers_only() || address % static_cast<std::uintptr_t>(bits_of(dtype) / 8) == 0) {
       weights_.bytes += bytes;
-      return tensor.bytes.data();
+      return stored.data();
     }
     std::byte* copy = weights_.take(bytes);
-    std::memcpy(copy, tensor.bytes.data(), tensor.bytes.size());
+    std::memcpy(copy, stored.data(), stored.size());
     return copy;
   }
 

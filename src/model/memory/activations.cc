@@ -202,6 +202,8 @@ Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& ma
     selected += 4 * std::int64_t{g.plan.problem.top_k};  // on top of the budget of top-k rows
   }
   std::int64_t residual = row(config.hidden) * (config.norms.of_outputs() ? 3 : 2);
+  // Outputs of both parts, and what the router reads.
+  if (!config.moe.names.dense.empty()) residual += 2 * row(config.hidden);
   if (config.int4_order && is_gpu(machine.device)) {
     // x with its columns in a weight's order, as bf16.
     std::int64_t cols = config.ffn;

@@ -44,8 +44,13 @@ std::int64_t rope_tables(const ModelConfig& config, std::int64_t positions) {
         std::any_of(config.groups.begin(), config.groups.begin() + static_cast<std::ptrdiff_t>(g),
                     [&](const LayerGroupConfig& other) { return other.rope == group.rope; });
     if (seen) continue;
-    const bool two = group.problem.kind == ProblemKind::sparse_latent || group.query_growth;
-    sum += positions * group.rope.dim * 4 * (two ? 2 : 1);
+    const AttentionProblem& p = group.problem;
+    std::int64_t dims = group.rope.dim;
+    if (p.kind == ProblemKind::sparse_latent) dims += group.rope.dim;
+    if (group.query_growth) {
+      dims += p.kind == ProblemKind::grouped_query ? group.rope.dim : p.qk_nope_head + p.rope;
+    }
+    sum += positions * dims * 4;
   }
   return sum;
 }

@@ -79,7 +79,8 @@ SplitModel split_model(const ModelConfig& config) {
   out.ffn_part = static_cast<double>(bytes.at(WeightPart::dense)) / all;
   out.shared_part = static_cast<double>(bytes.at(WeightPart::shared)) / all;
   const std::int64_t with_experts = expert_layers(config);
-  const std::int64_t dense = config.cached_layers() - with_experts;
+  const bool both = !config.moe.names.dense.empty();  // layers have a dense part next to experts
+  const std::int64_t dense = config.cached_layers() - (both ? 0 : with_experts);
   if (dense > 0) out.ffn_bytes = bytes.at(WeightPart::dense) / dense;
   if (with_experts > 0) out.shared_bytes = bytes.at(WeightPart::shared) / with_experts;
   const AttentionProblem& p = config.groups.front().problem;
@@ -134,6 +135,8 @@ Result<RankPlan, std::vector<Reason>> plan_ranks(const ModelConfig& config, cons
   if (!split) return split.error();
   out.device = machine.model;
   out.exchange = *exchange;
+  // A dense part and experts are summed one by one, because each sum is normed.
+  if (!config.moe.names.dense.empty()) out.exchange.in_layers += expert_layers(config);
   out.parallel = *split;
   out.most = largest_share(out.whole, out.parallel);
   // Ranks with as much of every part have as many bytes, but for rank 0's biases.

@@ -40,7 +40,12 @@ const char* const kFixtures[] = {"llama",
                                  "olmo3",
                                  "exaone4",
                                  "glm4",
-                                 "phi3"};
+                                 "phi3",
+                                 "gemma4",
+                                 "gemma4_moe",
+                                 "mimo_v2_flash",
+                                 "mistral4",
+                                 "minicpm3"};
 
 // Bound against the reference with a bf16 cache like Lathe's: covers the order of summation, and
 // cache elements that round differently because of it.

@@ -50,6 +50,11 @@ const char* const kRankedFixtures[] = {"llama",
                                        "exaone4",
                                        "glm4",
                                        "phi3",
+                                       "gemma4",
+                                       "gemma4_moe",
+                                       "mimo_v2_flash",
+                                       "mistral4",
+                                       "minicpm3",
                                        "formats_fp8",
                                        "formats_int4",
                                        "formats_fp4",
@@ -86,9 +91,12 @@ TEST_P(RankedFixtures, HaveTheLogitsOfOneRank) {
     RankedModel model(load, ranks);
     EXPECT_LE(worst_rank_error(model.prompt(0, tokens, 40, 4), want), kRankTolerance)
         << ranks << " ranks";
-    // Five steps, each with the embedding's exchange, two in a layer and the logits'.
+    // Six steps, each with the embedding's exchange, two in a layer (three if a dense part is next
+    // to experts) and the logits'.
+    const int in_layer = whole->config().moe.names.dense.empty() ? 2 : 3;
     for (std::int32_t r = 0; r < ranks; ++r) {
-      EXPECT_EQ(model.exchanges(static_cast<std::size_t>(r)), 6 * (2 * whole->config().layers + 2));
+      EXPECT_EQ(model.exchanges(static_cast<std::size_t>(r)),
+                6 * (in_layer * whole->config().layers + 2));
     }
   }
   EXPECT_TRUE(split) << "no number of ranks divides it";

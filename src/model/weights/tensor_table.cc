@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cmath>
 
 #include "model/config/split_sizes.h"
 #include "model/weights/tensor_part.h"
@@ -37,7 +38,7 @@ class Table {
     if (c_.is_mla()) {
       latent(stem + "self_attn.", c_.attention(l), w.mla);
     } else {
-      grouped(stem + "self_attn.", c_.attention(l), w.gqa);
+      grouped(stem + "self_attn.", c_.groups[c_.group_of(l)], w.gqa);
     }
     const auto at = static_cast<std::size_t>(l);
     if (!c_.mla.own_indexer.empty() && c_.mla.own_indexer[at] != 0) {
@@ -46,12 +47,19 @@ class Table {
     named_norm(stem, c_.norms.attention_out, w.attention_out_norm);
     named_norm(stem, c_.norms.ffn, w.ffn_norm);
     named_norm(stem, c_.norms.ffn_out, w.ffn_out_norm);
-    const std::string part = stem + std::string(c_.moe.names.part);
-    if (c_.moe.experts > 0 && c_.moe.layer_has_experts[at] != 0) {
-      experts(part, w.moe);
-    } else {
-      ffn(part, c_.ffn, share_.ffn, w.ffn);
+    const ExpertNames& names = c_.moe.names;
+    const bool has_experts = c_.moe.experts > 0 && c_.moe.layer_has_experts[at] != 0;
+    if (has_experts) {
+      named_norm(stem, c_.norms.dense_out, w.dense_out_norm);
+      named_norm(stem, c_.norms.experts, w.experts_norm);
+      named_norm(stem, c_.norms.experts_out, w.experts_out_norm);
+      experts(stem + std::string(names.part), w.moe);
     }
+    if (!has_experts || !names.dense.empty()) {
+      ffn(stem + std::string(names.dense.empty() ? names.part : names.dense), c_.ffn, share_.ffn,
+          w.ffn);
+    }
+    if (!c_.layer_scale.empty()) vector(stem + std::string(c_.layer_scale), 1, w.scale).ones = true;
   }
 
   void draft(const std::string& stem, DraftWeights& w) {
@@ -61,17 +69,23 @@ class Table {
     norm(stem + "shared_head.norm.weight", c_.hidden, w.out_norm);
   }
 
-  void grouped(const std::string& stem, const AttentionProblem& p, GqaWeights& w) {
+  void grouped(const std::string& stem, const LayerGroupConfig& group, GqaWeights& w) {
+    const AttentionProblem& p = group.problem;
     const Range q = times(share_.heads, p.head_dim), out = times(share_.heads, p.v_head_dim);
-    const Range k = times(share_.kv_heads, p.head_dim), v = times(share_.kv_heads, p.v_head_dim);
+    // Groups may differ in their key heads; share_ has the first group's.
+    const Range kv_heads = share_of_kv_heads(p.kv_heads, share_.rank, share_.ranks);
+    const Range k = times(kv_heads, p.head_dim), v = times(kv_heads, p.v_head_dim);
     const std::int64_t q_rows = p.heads * p.head_dim, k_rows = p.kv_heads * p.head_dim;
     const std::int64_t v_rows = p.kv_heads * p.v_head_dim;
     const bool whole = c_.qk_norm == QkNorm::whole;  // the norm needs all heads
     if (whole) w.q_first = q.first, w.k_first = k.first;
-    fused(stem, "qkv_proj", c_.fused_qkv,
-          {{"q_proj", q_rows, whole ? Range{0, q_rows} : q, &w.q},
-           {"k_proj", k_rows, whole ? Range{0, k_rows} : k, &w.k},
-           {"v_proj", v_rows, v, &w.v}});
+    const FusedRows of_q{"q_proj", q_rows, whole ? Range{0, q_rows} : q, &w.q};
+    const FusedRows of_k{"k_proj", k_rows, whole ? Range{0, k_rows} : k, &w.k};
+    if (group.values_are_keys) {
+      fused(stem, "", false, {of_q, of_k});
+    } else {
+      fused(stem, "qkv_proj", c_.fused_qkv, {of_q, of_k, {"v_proj", v_rows, v, &w.v}});
+    }
     linear(stem + "o_proj", c_.hidden, p.heads * p.v_head_dim, w.out).part.cols = out;
     if (c_.attention_bias) {
       vector(stem + "q_proj.bias", q_rows, w.q_bias).part.rows = whole ? Range{0, q_rows} : q;
@@ -83,7 +97,9 @@ class Table {
       norm(stem + "q_norm.weight", whole ? q_rows : p.head_dim, w.q_norm);
       norm(stem + "k_norm.weight", whole ? k_rows : p.head_dim, w.k_norm);
     }
-    if (p.sink) vector(stem + "sinks", p.heads, w.sink).part.rows = share_.heads;
+    if (p.sink) {
+      vector(stem + std::string(c_.sink_name), p.heads, w.sink).part.rows = share_.heads;
+    }
   }
 
   void latent(const std::string& stem, const AttentionProblem& p, MlaWeights& w) {
@@ -146,6 +162,14 @@ class Table {
     if (c_.moe.correction_bias) {
       vector(stem + std::string(names.correction_bias), c_.moe.experts, w.bias);
     }
+    if (!names.router_scale.empty()) {
+      TensorSpec& scale = vector(stem + std::string(names.router_scale), c_.hidden, w.router_norm);
+      scale.factor = 1 / std::sqrt(static_cast<float>(c_.hidden));
+      scale.ones = true;
+    }
+    if (!names.expert_scale.empty()) {
+      vector(stem + std::string(names.expert_scale), c_.moe.experts, w.expert_scale).ones = true;
+    }
     const std::int64_t count = share_.experts.count, width = share_.expert_width.count;
     ExpertStacks& e = w.experts;
     e.gate = e.up = WeightStack::of(count, DType::f32, width, c_.hidden);
@@ -156,9 +180,13 @@ class Table {
       };
       const TensorPart up = expert_part(share_, i, {share_.expert_width, {0, c_.hidden}});
       const TensorPart down = expert_part(share_, i, {{0, c_.hidden}, share_.expert_width});
-      stacked(expert(names.gate), c_.moe.ffn, c_.hidden, up, i, e.gate, e.gate);
-      stacked(expert(names.up), c_.moe.ffn, c_.hidden, up, i, e.up, e.gate);
-      stacked(expert(names.down), c_.hidden, c_.moe.ffn, down, i, e.down, e.down);
+      const std::int64_t ffn = c_.moe.ffn;
+      stacked(expert(names.gate), ffn, c_.hidden, up, i, e.gate, e.gate).of_stack = {
+          stem + "experts.gate_up_proj", c_.moe.experts, 2 * ffn, i, 0};
+      stacked(expert(names.up), ffn, c_.hidden, up, i, e.up, e.gate).of_stack = {
+          stem + "experts.gate_up_proj", c_.moe.experts, 2 * ffn, i, ffn};
+      stacked(expert(names.down), c_.hidden, ffn, down, i, e.down, e.down).of_stack = {
+          stem + "experts.down_proj", c_.moe.experts, c_.hidden, i, 0};
     }
     if (c_.moe.shared > 0) {
       ffn(stem + "shared_experts.", std::int64_t{c_.moe.shared} * c_.moe.ffn, share_.shared,
@@ -199,9 +227,9 @@ class Table {
     return spec;
   }
   // `like`: the matrix must have this stack's dtype.
-  void stacked(const std::string& stem, std::int64_t rows, std::int64_t cols,
-               const TensorPart& part, std::int64_t expert, WeightStack& to,
-               const WeightStack& like) {
+  TensorSpec& stacked(const std::string& stem, std::int64_t rows, std::int64_t cols,
+                      const TensorPart& part, std::int64_t expert, WeightStack& to,
+                      const WeightStack& like) {
     TensorSpec& spec = out_.emplace_back();
     spec.name = stem + ".weight";
     spec.shape = {rows, cols};
@@ -210,6 +238,7 @@ class Table {
     spec.place = part.empty() ? -1 : expert - share_.experts.first;
     spec.like = &like;
     spec.linear = true;
+    return spec;
   }
   TensorSpec& plain(std::string name, std::int64_t rows, std::int64_t cols, WeightView& to) {
     TensorSpec& spec = out_.emplace_back();
@@ -340,7 +369,8 @@ std::int64_t dummy_bytes(const ModelConfig& config, const TensorSpec& spec) {
 bool ignored_tensor(const ModelConfig& config, std::string_view name) {
   if (config.tied_embeddings && name == "lm_head.weight") return true;
   if (name.ends_with("rotary_emb.inv_freq")) return true;
-  if (name.starts_with("model.mtp_layers.")) return true;  // MiMo's draft layers
+  // MiMo's draft layers
+  if (name.starts_with("model.mtp_layers.") || name.starts_with("model.mtp.")) return true;
   // DeepSeek V4's draft layers have names of their own, whatever their number in the configuration.
   if (config.is_compressed()) {
     return name.starts_with("mtp.") || name.starts_with("model.mtp.") ||

@@ -55,8 +55,17 @@ struct TensorSpec {
   bool joined = false;
   // The head: may be in any of weight_formats(), but is a float in dummy weights.
   bool packable = false;
-  float offset = 0;  // vectors: added to every element
-  float factor = 1;  // vectors: multiplies every sum
+  // The tensor that has the matrices of all experts in checkpoints that have no `name`: [matrices,
+  // rows, cols]. This one begins at row `first` of its matrix number `matrix`.
+  struct OfStack {
+    std::string name;  // "model.layers.0.mlp.experts.gate_up_proj"
+    std::int64_t matrices = 0, rows = 0;
+    std::int64_t matrix = 0, first = 0;
+  };
+  std::optional<OfStack> of_stack;
+  bool ones = false;  // dummy weights: 1 times `factor`, not 0
+  float offset = 0;   // vectors: added to every element
+  float factor = 1;   // vectors: multiplies every sum
   // A linear layer's weight, which may be in any of weight_formats(), whatever the config says; of
   // DeepSeek V4, with block_fp8, in e4m3 with scales in scale_name().
   bool linear = false;

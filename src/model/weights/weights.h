@@ -34,7 +34,7 @@ inline const float* data_or_null(Vector v) { return v.empty() ? nullptr : v.data
 struct GqaWeights {
   WeightView q;                             // [heads * head_dim, hidden]
   WeightView k;                             // [kv_heads * head_dim, hidden]
-  WeightView v;                             // [kv_heads * v_head_dim, hidden]
+  WeightView v;                             // [kv_heads * v_head_dim, hidden]; empty: v is k
   WeightView out;                           // [hidden, heads * v_head_dim]
   Vector q_bias, k_bias, v_bias, out_bias;  // or empty
   Vector q_norm, k_norm;                    // [head_dim], [all heads * head_dim], or empty
@@ -116,12 +116,16 @@ struct MoeWeights {
   ExpertStacks experts;
   std::int64_t first_expert = 0;  // the id of the stacks' first one
   FfnWeights shared;              // empty without shared experts
+  Vector router_norm;             // [hidden] of the router's own input, or empty
+  Vector expert_scale;            // [experts] of the experts' weights, or empty
 };
 
 /// Parts that the layer does not use stay empty.
 struct LayerWeights {
-  Vector attention_norm, ffn_norm;          // [hidden]
-  Vector attention_out_norm, ffn_out_norm;  // [hidden], or empty
+  Vector attention_norm, ffn_norm;                        // [hidden]
+  Vector attention_out_norm, ffn_out_norm;                // [hidden], or empty
+  Vector dense_out_norm, experts_norm, experts_out_norm;  // [hidden], or empty
+  Vector scale;                                           // [1], or empty
   GqaWeights gqa;
   MlaWeights mla;
   CompressedWeights compressed;

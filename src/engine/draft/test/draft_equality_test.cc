@@ -84,21 +84,23 @@ TEST_P(Drafts, ChangeNoBit) {
   EXPECT_LT(stats.all_accepted(), stats.all_drafted());
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Models, Drafts,
-    testing::Values(DraftCase{"llama"}, DraftCase{"qwen3", "gqa_fp8"}, DraftCase{"qwen2_window"},
-                    DraftCase{"qwen3_moe"}, DraftCase{"gpt_oss_bf16"}, DraftCase{"gemma3_new"},
-                    DraftCase{"deepseek_v3"}, DraftCase{"deepseek_v3", "mla_fp8"},
-                    DraftCase{"deepseek_v3", "mla_fp8", "gather"}, DraftCase{"deepseek_v3_fp8"},
-                    DraftCase{"deepseek_v32"}, DraftCase{"deepseek_v32", "mla_fp8"},
-                    DraftCase{"glm_moe_dsa"}),
-    [](const auto& test) {
-      std::string out = test.param.model;
-      for (const std::string& s : {test.param.layout, test.param.decode}) {
-        if (s != "auto") out += "_" + s;
-      }
-      return out;
-    });
+INSTANTIATE_TEST_SUITE_P(Models, Drafts,
+                         testing::Values(DraftCase{"llama"}, DraftCase{"qwen3", "gqa_fp8"},
+                                         DraftCase{"qwen2_window"}, DraftCase{"qwen3_moe"},
+                                         DraftCase{"gpt_oss_bf16"}, DraftCase{"gemma3_new"},
+                                         DraftCase{"gemma4_moe"}, DraftCase{"deepseek_v3"},
+                                         DraftCase{"deepseek_v3", "mla_fp8"},
+                                         DraftCase{"deepseek_v3", "mla_fp8", "gather"},
+                                         DraftCase{"deepseek_v3_fp8"}, DraftCase{"deepseek_v32"},
+                                         DraftCase{"deepseek_v32", "mla_fp8"},
+                                         DraftCase{"glm_moe_dsa"}),
+                         [](const auto& test) {
+                           std::string out = test.param.model;
+                           for (const std::string& s : {test.param.layout, test.param.decode}) {
+                             if (s != "auto") out += "_" + s;
+                           }
+                           return out;
+                         });
 
 }  // namespace
 }  // namespace lathe

@@ -295,5 +295,52 @@ TEST(ModelConfig, DeepSeekV2) {
   EXPECT_THAT(with("moe_layer_freq", 2), HasSubstr("moe_layer_freq"));
 }
 
+// Mistral Small 4; a share of each head rotates, all of it grows.
+TEST(ConfigMla, Mistral4QueriesGrow) {
+  Json j = {{"architectures", {"Mistral4ForCausalLM"}},
+            {"vocab_size", 131072},
+            {"hidden_size", 4096},
+            {"intermediate_size", 12288},
+            {"moe_intermediate_size", 2048},
+            {"num_hidden_layers", 36},
+            {"num_attention_heads", 32},
+            {"max_position_embeddings", 1048576},
+            {"n_routed_experts", 128},
+            {"num_experts_per_tok", 4},
+            {"kv_lora_rank", 256},
+            {"q_lora_rank", 1024},
+            {"qk_nope_head_dim", 64},
+            {"qk_rope_head_dim", 64},
+            {"v_head_dim", 128}};
+  for (const bool given : {false, true}) {
+    if (given) {
+      j["rope_parameters"] = {{"type", "yarn"},
+                              {"rope_theta", 10000.0},
+                              {"factor", 128.0},
+                              {"original_max_position_embeddings", 8192},
+                              {"beta_fast", 32.0},
+                              {"beta_slow", 1.0},
+                              {"mscale", 1.0},
+                              {"mscale_all_dim", 1.0},
+                              {"llama_4_scaling_beta", 0.1},
+                              {"partial_rotary_factor", 0.5}};
+    }
+    const ModelConfig c = parsed(j);
+    const LayerGroupConfig& g = c.groups.front();
+    EXPECT_EQ(g.problem.nope, 256);
+    EXPECT_EQ(g.query_growth, (RopeGrowth{0.1, 8192}));
+    EXPECT_EQ(g.rope.dim, 64);
+    EXPECT_EQ(rope_magnitude(g.rope), 1);
+    const double m = 0.1 * std::log(128.0) + 1;
+    EXPECT_FLOAT_EQ(g.problem.scale, static_cast<float>(m * m / std::sqrt(128.0)));
+    EXPECT_EQ(c.moe.scoring, RouterScoring::softmax);
+    EXPECT_EQ(c.moe.shared, 1);
+    EXPECT_FALSE(c.moe.correction_bias);
+    EXPECT_EQ(c.moe.layer_has_experts[0], 1);
+  }
+  j["rope_parameters"]["partial_rotary_factor"] = 0.25;
+  EXPECT_THAT(refusal(j), HasSubstr("partial_rotary_factor: wanted 0.5"));
+}
+
 }  // namespace
 }  // namespace lathe

@@ -182,5 +182,95 @@ TEST(ConfigParts, Glm4AndPhi3FuseProjections) {
   EXPECT_EQ(phi.attention(0).window, 2047);
 }
 
+// XiaomiMiMo/MiMo-V2-Flash, with six layers.
+TEST(ConfigParts, MiMoV2FlashHasWindowsOfOtherHeads) {
+  Json j = family("MiMoV2FlashForCausalLM", 6, 64, 4);
+  j.update(Json{{"head_dim", 192},
+                {"v_head_dim", 128},
+                {"intermediate_size", 16384},
+                {"rope_theta", 5000000},
+                {"swa_rope_theta", 10000},
+                {"partial_rotary_factor", 0.334},
+                {"sliding_window", 128},
+                {"sliding_window_size", 128},
+                {"swa_num_attention_heads", 64},
+                {"swa_num_key_value_heads", 8},
+                {"swa_head_dim", 192},
+                {"swa_v_head_dim", 128},
+                {"hybrid_layer_pattern", {0, 1, 1, 1, 1, 0}},
+                {"moe_layer_freq", {0, 1, 1, 1, 1, 1}},
+                {"moe_intermediate_size", 2048},
+                {"n_routed_experts", 256},
+                {"n_shared_experts", nullptr},
+                {"num_experts_per_tok", 8},
+                {"norm_topk_prob", true},
+                {"scoring_func", "sigmoid"},
+                {"n_group", 1},
+                {"topk_group", 1},
+                {"topk_method", "noaux_tc"},
+                {"routed_scaling_factor", nullptr},
+                {"layernorm_epsilon", 1e-5},
+                {"attention_value_scale", 0.707},
+                {"add_swa_attention_sink_bias", true},
+                {"add_full_attention_sink_bias", false}});
+  const ModelConfig c = parsed(j);
+  ASSERT_EQ(c.groups.size(), 2u);
+  AttentionProblem full = gqa_problem(64, 4, 192);
+  full.v_head_dim = 128;
+  EXPECT_EQ(c.groups[0].problem, full);
+  EXPECT_EQ(c.groups[0].rope.dim, 64);
+  EXPECT_EQ(c.groups[0].rope.theta, 5e6);
+  AttentionProblem window = full;
+  window.kv_heads = 8;
+  window.window = 129;  // the row itself and 128 before it
+  window.sink = true;
+  EXPECT_EQ(c.groups[1].problem, window);
+  EXPECT_EQ(c.groups[1].rope.theta, 1e4);
+  EXPECT_THAT(c.groups[1].layers, ElementsAre(1, 2, 3, 4));
+  EXPECT_EQ(c.value_scale, 0.707f);
+  EXPECT_EQ(c.moe.layer_has_experts[0], 0);
+  EXPECT_EQ(c.moe.layer_has_experts[5], 1);
+  EXPECT_EQ(c.moe.shared, 0);
+  EXPECT_EQ(c.moe.scale, 1);
+  EXPECT_EQ(c.norm_eps, 1e-5f);
+  j["swa_head_dim"] = 128;
+  EXPECT_THAT(refusal(j), HasSubstr("swa_head_dim: wanted 192"));
+  j["swa_head_dim"] = 192;
+  j["moe_layer_freq"] = {0, 1};
+  EXPECT_THAT(refusal(j), HasSubstr("moe_layer_freq: wanted 6 entries, got 2"));
+  for (const char* key : {"hybrid_layer_pattern", "moe_layer_freq", "sliding_window_size"}) {
+    j.erase(key);
+  }
+  j["sliding_window"] = 129;
+  EXPECT_EQ(parsed(j).groups[1].problem, window);  // as the class: every sixth layer has none
+}
+
+TEST(ConfigParts, MiniCpm3ScalesByThreeNumbers) {
+  Json j = family("MiniCPM3ForCausalLM", 49, 40, 40);
+  j.update(Json{{"hidden_size", 2560},
+                {"kv_lora_rank", 256},
+                {"q_lora_rank", 768},
+                {"qk_nope_head_dim", 64},
+                {"qk_rope_head_dim", 32},
+                {"scale_emb", 12},
+                {"scale_depth", 1.4},
+                {"dim_model_base", 256}});
+  const ModelConfig c = parsed(j);
+  EXPECT_EQ(c.attention(0).v_head, 64);
+  EXPECT_EQ(c.attention(0).nope, 256);
+  EXPECT_EQ(c.groups.front().rope.pairing, RopePairing::split_half);
+  EXPECT_FLOAT_EQ(c.embedding_scale, 12 / 0.2f);  // 1.4 / sqrt(49) of residuals
+  EXPECT_FLOAT_EQ(c.norm_eps, 1e-5f / 0.04f);
+  EXPECT_FLOAT_EQ(c.logit_scale, 0.1f);
+  EXPECT_TRUE(c.tied_embeddings);
+  EXPECT_EQ(c.moe.experts, 0);
+  j["scale_depth"] = nullptr;
+  j["dim_model_base"] = nullptr;
+  EXPECT_FLOAT_EQ(parsed(j).embedding_scale, 12);
+  EXPECT_EQ(parsed(j).logit_scale, 1);
+  j["scale_emb"] = 0;
+  EXPECT_THAT(refusal(j), HasSubstr("scale_emb: wanted a number above 0"));
+}
+
 }  // namespace
 }  // namespace lathe

@@ -93,8 +93,7 @@ TEST(ModelConfig, RefusesByName) {
   EXPECT_THAT(with(qwen3(), "num_hidden_layers", 1e30), HasSubstr("num_hidden_layers"));
   EXPECT_THAT(with(qwen3(), "num_key_value_heads", 5), HasSubstr("kv_heads"));
   EXPECT_THAT(with(qwen3(), "head_dim", 40), HasSubstr("head_dim"));
-  EXPECT_THAT(with(qwen3(), "rope_scaling", {{"rope_type", "proportional"}}),
-              HasSubstr("proportional"));
+  EXPECT_THAT(with(qwen3(), "rope_scaling", {{"rope_type", "axial"}}), HasSubstr("axial"));
   EXPECT_THAT(with(qwen3(), "rope_scaling", {{"rope_type", "linear"}, {"factor", 0.1}}),
               HasSubstr("linear_factor"));
   EXPECT_THAT(with(qwen3(), "quantization_config",

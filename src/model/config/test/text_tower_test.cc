@@ -157,9 +157,10 @@ TEST(TextTower, Qwen3Vl) {
 
 TEST(TextTower, RefusesByName) {
   Json j = mistral3();
-  j["text_config"]["model_type"] = "mistral4";
-  EXPECT_THAT(refusal(j), HasSubstr("text_config: model_type: wanted mistral or ministral3, a text "
-                                    "model of Mistral3ForConditionalGeneration, got \"mistral4\""));
+  j["text_config"]["model_type"] = "mistral9";
+  EXPECT_THAT(refusal(j),
+              HasSubstr("text_config: model_type: wanted mistral or ministral3 or mistral4, a text "
+                        "model of Mistral3ForConditionalGeneration, got \"mistral9\""));
   j = mistral3();
   j["text_config"]["hidden_act"] = "gelu";
   EXPECT_THAT(refusal(j), HasSubstr("config.json: text_config: hidden_act: wanted silu"));

@@ -189,8 +189,8 @@ TEST(Mxfp4Checkpoint, IsRefusedWhereItIsNone) {
 
 TEST(DummyModel, HasTheCheckpointsTensors) {
   for (const char* name : {"llama", "qwen3_moe", "deepseek_v3_fp8", "glm_moe_dsa", "gpt_oss",
-                           "gpt_oss_bf16", "gemma3", "mistral", "qwen2_mixed", "formats_fp8",
-                           "formats_int4", "formats_fp4", "formats_experts"}) {
+                           "gpt_oss_bf16", "gemma3", "gemma4_moe", "mistral", "qwen2_mixed",
+                           "formats_fp8", "formats_int4", "formats_fp4", "formats_experts"}) {
     const auto config = load_model_config(fixture_dir(name));
     ASSERT_TRUE(config.ok());
     ThreadPool threads(2);
