@@ -53,14 +53,16 @@ struct DeltaRule {
 inline constexpr std::int32_t kDeltaChunk = 64;           // rows of the chunked form
 inline constexpr std::int32_t kDeltaSequentialRows = 16;  // rows of a request, in one step
 
-/// Bytes of OpsContext::tensors that the operator uses for a step of `rows` rows and `requests`
-/// requests, at most, on any device.
+/// Bytes of OpsContext::tensors that the operator uses on a GPU for a step of `rows` rows and
+/// `requests` requests, at most. On the host it uses only OpsContext::control: about 260 KiB per
+/// thread.
 constexpr std::int64_t delta_scratch_bytes(const DeltaRuleProblem& p, std::int64_t rows,
                                            std::int64_t requests) {
   const std::int64_t chunks = rows / kDeltaChunk + 2 * requests;
-  const std::int64_t per_chunk =
-      std::int64_t{p.heads} * kDeltaChunk * (2 * (3 * std::int64_t{p.dk} + p.dv + kDeltaChunk) + 8);
-  return 4 * rows * p.channels() + chunks * per_chunk + 4096;
+  const std::int64_t key_tiles = p.decay == DeltaDecay::per_channel ? 3 : 1;
+  const std::int64_t of_row = 2 * (key_tiles * p.dk + p.dv + kDeltaChunk) + 8;
+  const std::int64_t of_chunk = p.heads * (kDeltaChunk * of_row + 4 * std::int64_t{p.dk});
+  return 2 * rows * p.channels() + chunks * of_chunk + 1024;
 }
 
 }  // namespace lathe

@@ -174,6 +174,9 @@ class LateBackend : public ForwardingBackend {
   Result<void> compress(const OpsContext& ops, const Compress& op, const PoolView& pool) override {
     return try_later(ops, [=](Backend& b, const OpsContext& o) { return b.compress(o, op, pool); });
   }
+  Result<void> delta_rule(const OpsContext& ops, const DeltaRule& op) override {
+    return try_later(ops, [=](Backend& b, const OpsContext& o) { return b.delta_rule(o, op); });
+  }
   void hyper_mix(const OpsContext& ops, const HyperMix& op) override {
     queue(ops, [=](Backend& b, const OpsContext& o) { b.hyper_mix(o, op); });
   }

@@ -93,7 +93,7 @@ class CpuBackend : public HostBackend {
     return cpu_compress(ops.execution, *ops.control, op, pool);
   }
   Result<void> delta_rule(const OpsContext& ops, const DeltaRule& op) override {
-    cpu_delta_rule(ops.execution, *ops.tensors, op);
+    cpu_delta_rule(ops.execution, *ops.control, op);
     return {};
   }
   void hyper_mix(const OpsContext& ops, const HyperMix& op) override {

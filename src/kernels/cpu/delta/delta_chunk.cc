@@ -12,6 +12,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/delta/delta_chunk.cc"
 #include "hwy/foreach_target.h"
 // The SIMD headers follow foreach_target.h, which includes this file once per target.
+#include "hwy/cache_control.h"
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/common/unroll.h"
@@ -75,7 +76,6 @@ class Chunk {
       at += n;
       return out;
     };
-    taps_ = take(p_.conv * (2 * std::int64_t{p_.dk} + p_.dv));
     rows_.q = take(c.rows * p_.dk);
     rows_.k = take(c.rows * p_.dk);
     rows_.fade = take(c.rows * p_.dk);
@@ -103,21 +103,30 @@ class Chunk {
   }
 
  private:
-  // silu of the convolution of n channels from `first` on, into out [rows, n].
-  void convolve(std::int64_t first, std::int64_t n, float* out) {
+  // The weights of the channels of a vector, from `channel` on.
+  HWY_INLINE void load_taps(std::int64_t channel, V (&taps)[8]) const {
     const D d;
-    // [taps, n], so that a vector of channels has a vector of weights.
-    for (std::int64_t i = 0; i < n; ++i) {
-      for (std::int64_t tap = 0; tap < p_.conv; ++tap) {
-        taps_[tap * n + i] = c_.conv[(first + i) * p_.conv + tap];
-      }
+    const float* from = c_.conv + channel * p_.conv;
+    if (p_.conv == 4) return hn::LoadInterleaved4(d, from, taps[0], taps[1], taps[2], taps[3]);
+    HWY_ALIGN float column[16];
+    for (int tap = 0; tap < p_.conv; ++tap) {
+      for (std::int64_t i = 0; i < lanes(); ++i) column[i] = from[i * p_.conv + tap];
+      taps[tap] = hn::Load(d, column);
     }
-    for (std::int64_t t = 0; t < c_.rows; ++t) {
-      for (std::int64_t i = 0; i < n; i += lanes()) {
-        V sum = hn::Mul(hn::LoadU(d, taps_ + i), hn::LoadU(d, c_.x[t] + first + i));
-        for (std::int64_t tap = 1; tap < p_.conv; ++tap) {
-          sum = hn::MulAdd(hn::LoadU(d, taps_ + tap * n + i),
-                           hn::LoadU(d, c_.x[t + tap] + first + i), sum);
+  }
+
+  // silu of the convolution of n channels from `first` on, into out [rows, n].
+  void convolve(std::int64_t first, std::int64_t n, float* out) const {
+    const D d;
+    const std::int64_t rows = c_.rows;
+    const int taps = p_.conv;
+    for (std::int64_t i = 0; i < n; i += lanes()) {
+      V w[8];
+      load_taps(first + i, w);
+      for (std::int64_t t = 0; t < rows; ++t) {
+        V sum = hn::Mul(w[0], hn::LoadU(d, c_.x[t] + first + i));
+        for (int tap = 1; tap < taps; ++tap) {
+          sum = hn::MulAdd(w[tap], hn::LoadU(d, c_.x[t + tap] + first + i), sum);
         }
         hn::StoreU(hn::Mul(sum, sigmoid(sum)), d, out + t * n + i);
       }
@@ -149,32 +158,47 @@ class Chunk {
     }
   }
 
+  // Rows of S that a pass over a tile prefetches ahead.
+  static constexpr std::int64_t kAhead = 8;
+  template <int kVecs>
+  static HWY_INLINE void prefetch(const float* at) {
+    LATHE_UNROLL
+    for (int n = 0; n < kVecs; ++n) hwy::Prefetch(at + n * lanes());
+  }
+
   // Runs all rows over kVecs vectors of columns of S, from column j on.
   template <int kVecs>
   void tile(std::int64_t j) const {
     const D d;
+    const std::int64_t dk = p_.dk, dv = p_.dv, rows = c_.rows;
     const float* in = c_.before + j;
     V known[kVecs];  // k^T diag(e^g) S of the next row
-    for (V& sum : known) sum = hn::Zero(d);
-    for (std::int64_t i = 0; i < p_.dk; ++i) {
+    LATHE_UNROLL
+    for (int n = 0; n < kVecs; ++n) known[n] = hn::Zero(d);
+    const float* from = in;
+    for (std::int64_t i = 0; i < dk; ++i, from += dv) {
+      prefetch<kVecs>(from + kAhead * dv);
       const V k = hn::Set(d, rows_.faded[i]);
       LATHE_UNROLL
       for (int n = 0; n < kVecs; ++n) {
-        known[n] = hn::MulAdd(k, hn::LoadU(d, in + i * p_.dv + n * lanes()), known[n]);
+        known[n] = hn::MulAdd(k, hn::LoadU(d, from + n * lanes()), known[n]);
       }
     }
-    for (std::int64_t t = 0; t < c_.rows; ++t) {
+    // In a step of one row, S is not in a cache yet: the row's pass prefetches the next tile.
+    const bool last = j + kVecs * lanes() >= dv;
+    const float* const ahead = last ? c_.ahead : c_.before + j + kVecs * lanes();
+    for (std::int64_t t = 0; t < rows; ++t) {
       const V beta = hn::Set(d, rows_.beta[t]);
       LATHE_UNROLL
       for (int n = 0; n < kVecs; ++n) {
-        const V v = hn::LoadU(d, rows_.v + t * p_.dv + j + n * lanes());
+        const V v = hn::LoadU(d, rows_.v + t * dv + j + n * lanes());
         known[n] = hn::Mul(beta, hn::Sub(v, known[n]));
       }
       float* const out = c_.after[t] + j;
-      if (t + 1 < c_.rows) {
-        row<kVecs, true>(t, j, in, out, known);
+      if (t + 1 < rows) {
+        row<kVecs, true>(t, j, in, out, ahead, known);
       } else {
-        row<kVecs, false>(t, j, in, out, known);
+        row<kVecs, false>(t, j, in, out, ahead, known);
       }
       in = out;
     }
@@ -184,29 +208,32 @@ class Chunk {
   // next row.
   template <int kVecs, bool kNext>
   HWY_INLINE void row(std::int64_t t, std::int64_t j, const float* in, float* out,
-                      V (&delta)[kVecs]) const {
+                      const float* ahead, V (&delta)[kVecs]) const {
     const D d;
-    const float* q = rows_.q + t * p_.dk;
-    const float* k = rows_.k + t * p_.dk;
-    const float* fade = rows_.fade + t * p_.dk;
-    const float* next = rows_.faded + (t + 1) * p_.dk;
+    const std::int64_t dk = p_.dk, dv = p_.dv;
+    const float* q = rows_.q + t * dk;
+    const float* k = rows_.k + t * dk;
+    const float* fade = rows_.fade + t * dk;
+    const float* next = rows_.faded + (t + 1) * dk;
     V o[kVecs], known[kVecs];
     LATHE_UNROLL
     for (int n = 0; n < kVecs; ++n) o[n] = known[n] = hn::Zero(d);
-    for (std::int64_t i = 0; i < p_.dk; ++i) {
+    float* to = out;
+    for (std::int64_t i = 0; i < dk; ++i, in += dv, to += dv, ahead += dv) {
+      if (!kNext) prefetch<kVecs>(ahead);
       const V e = hn::Set(d, fade[i]), key = hn::Set(d, k[i]), query = hn::Set(d, q[i]);
       LATHE_UNROLL
       for (int n = 0; n < kVecs; ++n) {
-        const std::int64_t at = i * p_.dv + n * lanes();
-        const V s = hn::MulAdd(key, delta[n], hn::Mul(e, hn::LoadU(d, in + at)));
-        hn::StoreU(s, d, out + at);
+        const V s = hn::MulAdd(key, delta[n], hn::Mul(e, hn::LoadU(d, in + n * lanes())));
+        hn::StoreU(s, d, to + n * lanes());
         o[n] = hn::MulAdd(query, s, o[n]);
         if (kNext) known[n] = hn::MulAdd(hn::Set(d, next[i]), s, known[n]);
       }
     }
+    float* const sums = rows_.o + t * dv + j;
     LATHE_UNROLL
     for (int n = 0; n < kVecs; ++n) {
-      hn::StoreU(o[n], d, rows_.o + t * p_.dv + j + n * lanes());
+      hn::StoreU(o[n], d, sums + n * lanes());
       delta[n] = known[n];
     }
   }
@@ -227,7 +254,6 @@ class Chunk {
 
   const DeltaChunk& c_;
   const DeltaRuleProblem& p_;
-  float* taps_;
   Prepared rows_;
 };
 

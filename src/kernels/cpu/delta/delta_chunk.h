@@ -32,6 +32,7 @@ struct DeltaChunk {
   const float* before = nullptr;  // [dk, dv] the state before the first row
   float* const* after = nullptr;  // [rows] where each row leaves the state; entries may be equal
                                   // to each other and to `before`
+  const float* ahead = nullptr;   // what the thread reads after this chunk, to prefetch
   DeltaRows<float> out;           // the head's dv columns
   float* memory = nullptr;        // delta_chunk_floats()
 };
@@ -40,8 +41,7 @@ inline constexpr std::int64_t kDeltaCpuRows = 64;
 
 /// Floats of DeltaChunk::memory for `rows` rows.
 constexpr std::int64_t delta_chunk_floats(const DeltaRuleProblem& p, std::int64_t rows) {
-  const std::int64_t taps = p.conv * (2 * std::int64_t{p.dk} + p.dv);
-  return taps + rows * (4 * std::int64_t{p.dk} + 2 * std::int64_t{p.dv} + 1);
+  return rows * (4 * std::int64_t{p.dk} + 2 * std::int64_t{p.dv} + 1);
 }
 
 void cpu_delta_chunk(const DeltaChunk& chunk);

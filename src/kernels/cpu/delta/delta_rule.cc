@@ -62,7 +62,9 @@ class DeltaStep {
   }
 
   // A head's outputs and states. memory: of task_floats().
-  void head(std::int64_t r, std::int64_t h, std::int64_t most_rows, float* memory) const {
+  // The thread's next task is probably `ahead` heads later.
+  void head(std::int64_t r, std::int64_t h, std::int64_t most_rows, std::int64_t ahead,
+            float* memory) const {
     const Rows rows = rows_of(r);
     const std::int64_t size = std::int64_t{p_.dk} * p_.dv;
     const std::int64_t key_head = h / (p_.heads / p_.key_heads);
@@ -94,6 +96,7 @@ class DeltaStep {
                        .norm_eps = op_.norm_eps,
                        .before = in,
                        .after = after,
+                       .ahead = in + ahead * size,
                        .out = {floats(op_.out.row(first)) + h * p_.dv, op_.out.row_stride},
                        .memory = memory + size});
       in = after[n - 1];
@@ -142,7 +145,8 @@ void cpu_delta_rule(const Execution& execution, Arena& arena, const DeltaRule& o
   auto* memory = arena.take_array<float>(floats_of_task * thread_count(execution));
   const DeltaStep step(op, zero);
   run_tasks(execution, requests * p.heads, [&](std::int64_t i, int worker) {
-    step.head(i / p.heads, i % p.heads, rows, memory + worker * floats_of_task);
+    step.head(i / p.heads, i % p.heads, rows, thread_count(execution),
+              memory + worker * floats_of_task);
   });
   const std::int64_t parts = ceil_div(p.channels(), DeltaStep::kPart);
   for_rows(execution, requests * parts, p.conv * DeltaStep::kPart,
