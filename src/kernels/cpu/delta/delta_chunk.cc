@@ -158,8 +158,6 @@ class Chunk {
     }
   }
 
-  // Rows of S that a pass over a tile prefetches ahead.
-  static constexpr std::int64_t kAhead = 8;
   template <int kVecs>
   static HWY_INLINE void prefetch(const float* at) {
     LATHE_UNROLL
@@ -175,18 +173,19 @@ class Chunk {
     V known[kVecs];  // k^T diag(e^g) S of the next row
     LATHE_UNROLL
     for (int n = 0; n < kVecs; ++n) known[n] = hn::Zero(d);
+    // In a step of one row, S is not in a cache yet: each pass over a tile prefetches half of the
+    // next one.
+    const bool last = j + kVecs * lanes() >= dv;
+    const float* const ahead = last ? c_.ahead : c_.before + j + kVecs * lanes();
     const float* from = in;
     for (std::int64_t i = 0; i < dk; ++i, from += dv) {
-      prefetch<kVecs>(from + kAhead * dv);
+      prefetch<kVecs / 2>(ahead + i * dv);
       const V k = hn::Set(d, rows_.faded[i]);
       LATHE_UNROLL
       for (int n = 0; n < kVecs; ++n) {
         known[n] = hn::MulAdd(k, hn::LoadU(d, from + n * lanes()), known[n]);
       }
     }
-    // In a step of one row, S is not in a cache yet: the row's pass prefetches the next tile.
-    const bool last = j + kVecs * lanes() >= dv;
-    const float* const ahead = last ? c_.ahead : c_.before + j + kVecs * lanes();
     for (std::int64_t t = 0; t < rows; ++t) {
       const V beta = hn::Set(d, rows_.beta[t]);
       LATHE_UNROLL
@@ -220,7 +219,7 @@ class Chunk {
     for (int n = 0; n < kVecs; ++n) o[n] = known[n] = hn::Zero(d);
     float* to = out;
     for (std::int64_t i = 0; i < dk; ++i, in += dv, to += dv, ahead += dv) {
-      if (!kNext) prefetch<kVecs>(ahead);
+      if (!kNext) prefetch<kVecs - kVecs / 2>(ahead + kVecs / 2 * lanes());
       const V e = hn::Set(d, fade[i]), key = hn::Set(d, k[i]), query = hn::Set(d, q[i]);
       LATHE_UNROLL
       for (int n = 0; n < kVecs; ++n) {

@@ -1,0 +1,60 @@
+// Launches the kernels of delta-rule layers.
+#include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/sm90/delta/delta_chunks.cuh"
+#include "kernels/cuda/sm90/delta/delta_io.cuh"
+#include "kernels/cuda/sm90/delta/delta_recurrence.cuh"
+#include "kernels/cuda/sm90/delta/delta_scan.cuh"
+
+namespace lathe::cuda {
+
+cudaError_t launch_delta_rows(const DeltaParams& p, cudaStream_t stream) {
+  const dim3 grid(blocks_for(p.dv, kRecurrenceColumns), static_cast<unsigned>(p.heads),
+                  static_cast<unsigned>(p.requests));
+  return launch_kernel(delta_rows_kernel,
+                       {.grid = grid, .block = kRecurrenceThreads, .early = true}, stream, p);
+}
+
+cudaError_t launch_delta_inputs(const DeltaParams& p, cudaStream_t stream) {
+  const dim3 grid(blocks_for(p.channels, kInputsThreads), static_cast<unsigned>(p.requests));
+  return launch_kernel(delta_inputs_kernel, {.grid = grid, .block = kInputsThreads, .early = true},
+                       stream, p);
+}
+
+cudaError_t launch_delta_norm(const DeltaParams& p, cudaStream_t stream) {
+  return launch_kernel(
+      delta_norm_kernel,
+      {.grid = blocks_for(p.rows * p.heads, kNormThreads / 32), .block = kNormThreads, .early = true},
+      stream, p);
+}
+
+cudaError_t launch_delta_mix(const DeltaParams& p, cudaStream_t stream) {
+  const dim3 grid(blocks_for(p.rows, kMixRows), blocks_for(p.channels / kDeltaWidth, kMixThreads / 32));
+  return launch_kernel(delta_mix_kernel, {.grid = grid, .block = kMixThreads, .early = true}, stream,
+                       p);
+}
+
+cudaError_t launch_delta_chunks(const DeltaParams& p, cudaStream_t stream) {
+  // The limit is the larger one for both: it is set once.
+  constexpr auto kAllowed = ChunkShared::kDecayedBytes;
+  if (const auto status = allow_shared<delta_chunks_kernel>(kAllowed); status != cudaSuccess) {
+    return status;
+  }
+  const dim3 grid(static_cast<unsigned>(p.chunks), static_cast<unsigned>(p.heads));
+  const int shared = p.per_channel ? ChunkShared::kDecayedBytes : ChunkShared::kBytes;
+  return launch_kernel(
+      delta_chunks_kernel,
+      {.grid = grid, .block = kDeltaThreads, .shared_bytes = shared, .early = true}, stream, p);
+}
+
+cudaError_t launch_delta_scan(const DeltaParams& p, cudaStream_t stream) {
+  if (const auto status = allow_shared<delta_scan_kernel>(kScanShared); status != cudaSuccess) {
+    return status;
+  }
+  const dim3 grid(kDeltaWidth / kScanColumns, static_cast<unsigned>(p.heads),
+                  static_cast<unsigned>(p.requests));
+  return launch_kernel(
+      delta_scan_kernel,
+      {.grid = grid, .block = kDeltaThreads, .shared_bytes = kScanShared, .early = true}, stream, p);
+}
+
+}  // namespace lathe::cuda
