@@ -32,7 +32,8 @@ namespace lathe {
 /// steps: they run the recurrence row by row in a fixed order. On cpu that is as fast as the
 /// chunked form (4 instead of about 5.5 multiply-adds per element of S), since a tile of S stays in
 /// L1. On sm90 steps of more than kDeltaSequentialRows rows of a request use the chunked form, so
-/// bits depend on the cut; then step->state_tokens must be a multiple of kDeltaChunk.
+/// bits depend on the cut. They do so only where dk and dv are 128 and step->state_tokens is a
+/// multiple of kDeltaChunk; other shapes run row by row there too, slowly.
 struct DeltaRule {
   const StepView* step = nullptr;  // the step of a layer group with a state
   DeltaRuleProblem problem;

@@ -20,6 +20,7 @@
 #include "kernels/cuda/exchange/cuda_communicator.h"
 #include "kernels/cuda/operators/attend_selected.h"
 #include "kernels/cuda/operators/compress.h"
+#include "kernels/cuda/operators/delta_rule.h"
 #include "kernels/cuda/operators/expert_layer.h"
 #include "kernels/cuda/operators/hyper_params.h"
 #include "kernels/cuda/operators/quantized_x.h"
@@ -459,8 +460,9 @@ class CudaBackend : public Backend, public ExchangeStream {
     if (!table) return table.error();
     return cuda::compress(op, *table, pool, *ops.tensors, stream_);
   }
-  Result<void> delta_rule(const OpsContext&, const DeltaRule&) override {
-    return Error{ErrorCode::unsupported, "delta rule", "--device cpu", "--device sm90", ""};
+  Result<void> delta_rule(const OpsContext& ops, const DeltaRule& op) override {
+    if (auto ok = flush(); !ok) return ok;
+    return cuda::delta_rule(op, *ops.tensors, stream_);
   }
   void hyper_mix(const OpsContext&, const HyperMix& op) override {
     HyperMixParams p = mix_params(op);

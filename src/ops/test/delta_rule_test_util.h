@@ -326,6 +326,7 @@ class DeltaLayer {
 
 struct DeltaErrors {
   double worst_row = 0;  // |got - wanted| / |wanted| of a token's outputs, the largest
+  double all = 0;        // of all outputs together
   double state = 0;      // of the last matrices
 };
 
@@ -333,20 +334,23 @@ struct DeltaErrors {
 inline DeltaErrors errors_of(const DeltaLayer& layer, std::size_t r,
                              const DeltaSequence& sequence) {
   DeltaErrors out;
-  const auto distance = [](const auto& got, const auto& wanted) {
-    double difference = 0, norm = 0;
+  double difference = 0, norm = 0;  // squares, of all outputs
+  const auto distance = [&](const auto& got, const auto& wanted, bool output) {
+    double of_row = 0, row_norm = 0;
     for (std::size_t i = 0; i < wanted.size(); ++i) {
-      difference += (got[i] - wanted[i]) * (got[i] - wanted[i]);
-      norm += wanted[i] * wanted[i];
+      of_row += (got[i] - wanted[i]) * (got[i] - wanted[i]);
+      row_norm += wanted[i] * wanted[i];
     }
-    return difference == 0 ? 0 : std::sqrt(difference / norm);
+    if (output) difference += of_row, norm += row_norm;
+    return of_row == 0 ? 0 : std::sqrt(of_row / row_norm);
   };
   sequence.for_outputs([&](std::int64_t t, const auto& wanted, const auto& state) {
     if (t >= layer.done(r)) return;
-    const double error = distance(layer.outputs(r)[static_cast<std::size_t>(t)], wanted);
+    const double error = distance(layer.outputs(r)[static_cast<std::size_t>(t)], wanted, true);
     out.worst_row = error > out.worst_row || std::isnan(error) ? error : out.worst_row;
-    if (t == layer.done(r) - 1) out.state = distance(layer.state(r), state);
+    if (t == layer.done(r) - 1) out.state = distance(layer.state(r), state, false);
   });
+  out.all = std::sqrt(difference / norm);
   return out;
 }
 

@@ -21,16 +21,18 @@ cudaError_t launch_delta_inputs(const DeltaParams& p, cudaStream_t stream) {
 }
 
 cudaError_t launch_delta_norm(const DeltaParams& p, cudaStream_t stream) {
-  return launch_kernel(
-      delta_norm_kernel,
-      {.grid = blocks_for(p.rows * p.heads, kNormThreads / 32), .block = kNormThreads, .early = true},
-      stream, p);
+  return launch_kernel(delta_norm_kernel,
+                       {.grid = blocks_for(p.rows * p.heads, kNormThreads / 32),
+                        .block = kNormThreads,
+                        .early = true},
+                       stream, p);
 }
 
 cudaError_t launch_delta_mix(const DeltaParams& p, cudaStream_t stream) {
-  const dim3 grid(blocks_for(p.rows, kMixRows), blocks_for(p.channels / kDeltaWidth, kMixThreads / 32));
-  return launch_kernel(delta_mix_kernel, {.grid = grid, .block = kMixThreads, .early = true}, stream,
-                       p);
+  const dim3 grid(blocks_for(p.rows, kMixRows),
+                  blocks_for(p.channels / kDeltaWidth, kMixThreads / 32));
+  return launch_kernel(delta_mix_kernel, {.grid = grid, .block = kMixThreads, .early = true},
+                       stream, p);
 }
 
 cudaError_t launch_delta_chunks(const DeltaParams& p, cudaStream_t stream) {
@@ -54,7 +56,8 @@ cudaError_t launch_delta_scan(const DeltaParams& p, cudaStream_t stream) {
                   static_cast<unsigned>(p.requests));
   return launch_kernel(
       delta_scan_kernel,
-      {.grid = grid, .block = kDeltaThreads, .shared_bytes = kScanShared, .early = true}, stream, p);
+      {.grid = grid, .block = kDeltaThreads, .shared_bytes = kScanShared, .early = true}, stream,
+      p);
 }
 
 }  // namespace lathe::cuda

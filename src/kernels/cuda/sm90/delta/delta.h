@@ -14,10 +14,10 @@
 
 namespace lathe::cuda {
 
-inline constexpr int kDeltaTaps = 4;           // of the convolution
-inline constexpr int kDeltaMostKeys = 128;     // largest dk of launch_delta_rows()
+inline constexpr int kDeltaTaps = 4;        // of the convolution
+inline constexpr int kDeltaMostKeys = 128;  // largest dk of launch_delta_rows()
 inline constexpr int kDeltaChunkRows = 64;
-inline constexpr int kDeltaWidth = 128;        // dk and dv of the chunked form
+inline constexpr int kDeltaWidth = 128;  // dk and dv of the chunked form
 
 struct DeltaParams {
   std::int32_t heads = 0, key_heads = 0, dk = 0, dv = 0;
@@ -55,14 +55,15 @@ struct DeltaParams {
   std::int64_t last_states = 1;  // number of a request's last rows that leave a state each
   std::int64_t rows = 0, requests = 0;
   // Scratch of the chunked form. A request's chunks have consecutive numbers (delta_rows.cuh).
-  std::int64_t chunks = 0;    // rows / 64 + 2 requests
-  bf16* mixed = nullptr;      // [rows, channels]: normed q and k, and v, after the convolution
-  bf16* w = nullptr;          // [chunks, heads, 64, 128]: what V' subtracts per element of S
-  bf16* u = nullptr;          // [chunks, heads, 64, 128]: V' of an empty S
-  bf16* scores = nullptr;     // [chunks, heads, 64, 64]: q k^T with decay, 0 above the diagonal
-  bf16* q = nullptr;          // [chunks, heads, 64, 128]: q faded since the chunk began; KDA only
-  bf16* k = nullptr;          // [chunks, heads, 64, 128]: k faded until the chunk ends; KDA only
-  float* row_fades = nullptr;  // [chunks, heads, 2, 64]: e^G, and e^(G_last - G), of rows; KDA: none
+  std::int64_t chunks = 0;  // rows / 64 + 2 requests
+  bf16* mixed = nullptr;    // [rows, channels]: normed q and k, and v, after the convolution
+  bf16* w = nullptr;        // [chunks, heads, 64, 128]: what V' subtracts per element of S
+  bf16* u = nullptr;        // [chunks, heads, 64, 128]: V' of an empty S
+  bf16* scores = nullptr;   // [chunks, heads, 64, 64]: q k^T with decay, 0 above the diagonal
+  bf16* q = nullptr;        // [chunks, heads, 64, 128]: q faded since the chunk began; KDA only
+  bf16* k = nullptr;        // [chunks, heads, 64, 128]: k faded until the chunk ends; KDA only
+  float* row_fades =
+      nullptr;  // [chunks, heads, 2, 64]: e^G, and e^(G_last - G), of rows; KDA: none
   float* last_fades = nullptr;  // [chunks, heads, 128]: e^G_last per channel; KDA only
 };
 

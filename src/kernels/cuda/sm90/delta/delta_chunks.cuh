@@ -1,9 +1,10 @@
 // What a chunk needs before S is known, for all chunks and heads at once. With G the sum of g over
 // the chunk's rows so far, rows i and j:
 //   A_ij = beta_i k_i . (e^(G_i - G_j) k_j) for j < i,  T = (I + A)^-1
-//   W = T diag(beta) (e^G K),  U = T diag(beta) V,  scores_ij = q_i . (e^(G_i - G_j) k_j) for j <= i
-// (Yang et al., "Parallelizing Linear Transformers with the Delta Rule over Sequence Length", 2024).
-// All exponents are differences to a later row's G, so no factor exceeds 1.
+//   W = T diag(beta) (e^G K),  U = T diag(beta) V,  scores_ij = q_i . (e^(G_i - G_j) k_j) for j <=
+//   i
+// (Yang et al., "Parallelizing Linear Transformers with the Delta Rule over Sequence Length",
+// 2024). All exponents are differences to a later row's G, so no factor exceeds 1.
 #pragma once
 
 #include "kernels/cuda/sm90/delta/delta_tiles.cuh"
@@ -39,8 +40,8 @@ struct ChunkShared {
   }
   /// G of rows, with one gate per head.
   __device__ std::uint32_t sum(int i) const { return beta(kDeltaChunkRows + i); }
-  /// With one gate per channel: rows of q and k faded since their 16 rows began, k faded until then,
-  /// and G.
+  /// With one gate per channel: rows of q and k faded since their 16 rows began, k faded until
+  /// then, and G.
   __device__ KeyTile faded_q() const { return {base + kBytes}; }
   __device__ KeyTile faded_k() const { return {base + kBytes + kKeyTileBytes}; }
   __device__ KeyTile other_k() const { return {base + kBytes + 2 * kKeyTileBytes}; }
@@ -55,8 +56,7 @@ __device__ inline void load_gates(const DeltaParams& p, const DeltaChunkRows& c,
   const auto tid = static_cast<int>(threadIdx.x);
   if (tid < kDeltaChunkRows) {
     const std::int64_t row = c.row(tid);
-    store_float(shared.beta(tid),
-                row < 0 ? 0 : delta_sigmoid(p.beta[row * p.beta_stride + head]));
+    store_float(shared.beta(tid), row < 0 ? 0 : delta_sigmoid(p.beta[row * p.beta_stride + head]));
   }
   if (p.per_channel) {
     if (tid >= kDeltaWidth) return;
@@ -151,7 +151,8 @@ __device__ inline void fade_tile(const KeyTile& from, const KeyTile& to, int fir
   }
 }
 
-/// The 16 x 16 blocks on the diagonal, pair by pair in f32: no factor of a pair is common to others.
+/// The 16 x 16 blocks on the diagonal, pair by pair in f32: no factor of a pair is common to
+/// others.
 __device__ inline void diagonal_per_channel(const ChunkShared& shared, bf16* scores) {
   constexpr int kPairs = 16 * 16;
   for (auto at = static_cast<int>(threadIdx.x); at < 4 * kPairs; at += kDeltaThreads) {
@@ -178,7 +179,8 @@ __device__ inline void products_per_channel(const ChunkShared& shared, bf16* sco
   const auto warp = static_cast<int>(threadIdx.x / 32);
   const auto since = [&](int row, int channel) {
     if (row < 16) return 0.f;
-    return load_float(shared.sum(row, channel)) - load_float(shared.sum(row / 16 * 16 - 1, channel));
+    return load_float(shared.sum(row, channel)) -
+           load_float(shared.sum(row / 16 * 16 - 1, channel));
   };
   fade_tile(shared.q(), shared.faded_q(), 16, kDeltaChunkRows, since);
   fade_tile(shared.k(), shared.faded_k(), 16, kDeltaChunkRows, since);

@@ -13,9 +13,9 @@ struct RecurrenceRow {
   float q[kDeltaMostKeys], k[kDeltaMostKeys];
   float fade[kDeltaMostKeys], faded[kDeltaMostKeys];  // e^g; k e^g
   float v[kRecurrenceColumns];
-  float squares[2][4];                  // of q and k, a warp each
-  float known[4][kRecurrenceColumns];   // k^T S, a warp each
-  float sums[4][kRecurrenceColumns];    // q^T S, a warp each
+  float squares[2][4];                 // of q and k, a warp each
+  float known[4][kRecurrenceColumns];  // k^T S, a warp each
+  float sums[4][kRecurrenceColumns];   // q^T S, a warp each
 };
 
 /// Convolution, norms and gates of row t, by all threads.

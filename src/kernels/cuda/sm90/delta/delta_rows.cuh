@@ -49,8 +49,7 @@ __device__ inline std::int64_t next_left(const DeltaParams& p, const DeltaReques
 __device__ inline float* left_state(const DeltaParams& p, const DeltaRequest& r,
                                     std::int64_t request, std::int64_t position) {
   if (next_left(p, r, position) != position) return nullptr;
-  const std::int32_t slot =
-      p.state_table[request * p.state_width + position / p.state_tokens];
+  const std::int32_t slot = p.state_table[request * p.state_width + position / p.state_tokens];
   return slot < 0 ? nullptr : delta_state(p, slot, position);
 }
 
@@ -91,8 +90,8 @@ __device__ inline float delta_gate(const DeltaParams& p, float f, std::int64_t h
 /// numbered from q_indptr[r] / 64 + 2 r on, which leaves room for all of them.
 struct DeltaChunkRows {
   DeltaRequest request;
-  std::int64_t number = 0;         // in the step
-  std::int64_t position = 0;       // of the chunk's first row
+  std::int64_t number = 0;    // in the step
+  std::int64_t position = 0;  // of the chunk's first row
   bool exists = false;
 
   /// The row of the step of row i, or -1.

@@ -38,8 +38,7 @@ __device__ inline void copy_stage(const DeltaParams& p, const DeltaChunkRows& c,
   const std::int64_t at = c.number * p.heads + head;
   copy_tile(to.w(), p.w + at * kKeyTileElements, kDeltaWidth, kDeltaWidth);
   copy_tile(to.u(), p.u + at * kKeyTileElements + column, kScanColumns, kDeltaWidth);
-  copy_tile(to.scores(), p.scores + at * kScoreTileElements, kDeltaChunkRows,
-            kDeltaChunkRows);
+  copy_tile(to.scores(), p.scores + at * kScoreTileElements, kDeltaChunkRows, kDeltaChunkRows);
   if (p.per_channel) {
     copy_tile(to.q(), p.q + at * kKeyTileElements, kDeltaWidth, kDeltaWidth);
     copy_tile(to.k(), p.k + at * kKeyTileElements, kDeltaWidth, kDeltaWidth);
@@ -203,7 +202,8 @@ static __global__ void __launch_bounds__(kDeltaThreads, 1)
   const std::uint32_t base = shared_address(shared);
   const ScanStage stages[2] = {{base}, {base + ScanStage::kBytes}};
   const std::uint32_t tiles = base + 2 * ScanStage::kBytes;
-  const ColumnTile v{tiles}, faded_v{tiles + kColumnTileBytes}, s_copy{tiles + 2 * kColumnTileBytes};
+  const ColumnTile v{tiles}, faded_v{tiles + kColumnTileBytes},
+      s_copy{tiles + 2 * kColumnTileBytes};
   copy_stage(p, c, head, column, stages[0]);
   const std::int64_t at = head * kDeltaWidth * kDeltaWidth + column;
   ScanState state;

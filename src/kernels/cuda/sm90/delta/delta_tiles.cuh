@@ -26,7 +26,8 @@ __device__ inline void copy_tile(const Tile& to, const bf16* from, int columns,
     copy_async(to.at(row, column), from + row * stride + column, true);
   }
 }
-/// Copies a chunk's rows of `mixed`, 128 columns from `column` on; rows outside of the request are 0.
+/// Copies a chunk's rows of `mixed`, 128 columns from `column` on; rows outside of the request are
+/// 0.
 __device__ inline void copy_mixed(const DeltaParams& p, const DeltaChunkRows& c,
                                   std::int64_t column, const KeyTile& to) {
   constexpr int kChunks = kDeltaWidth / 8;

@@ -45,8 +45,9 @@ inline void warp_mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b
 
 #endif
 
-/// A bf16 matrix in shared memory, of kStride elements a row. Rows are 16 bytes more than a multiple
-/// of 128 bytes (or of 32, for few columns), so that 8 rows' chunks are in different banks.
+/// A bf16 matrix in shared memory, of kStride elements a row. Rows are 16 bytes more than a
+/// multiple of 128 bytes (or of 32, for few columns), so that 8 rows' chunks are in different
+/// banks.
 template <int kStride>
 struct SharedTile {
   std::uint32_t base = 0;
