@@ -200,11 +200,14 @@ static __global__ void __launch_bounds__(kDeltaThreads, 1)
   c.number = first_chunk(p, request);
   c.position = c.request.cached / kDeltaChunkRows * kDeltaChunkRows;
   const std::uint32_t base = shared_address(shared);
-  const ScanStage stages[2] = {{base}, {base + ScanStage::kBytes}};
+  // Not an array, which would be in local memory.
+  const auto stage_of = [&](std::int64_t i) {
+    return ScanStage{base + static_cast<std::uint32_t>(i % 2) * ScanStage::kBytes};
+  };
   const std::uint32_t tiles = base + 2 * ScanStage::kBytes;
   const ColumnTile v{tiles}, faded_v{tiles + kColumnTileBytes},
       s_copy{tiles + 2 * kColumnTileBytes};
-  copy_stage(p, c, head, column, stages[0]);
+  copy_stage(p, c, head, column, stage_of(0));
   const std::int64_t at = head * kDeltaWidth * kDeltaWidth + column;
   ScanState state;
   state.load(c.request.before == nullptr ? nullptr : c.request.before + at);
@@ -214,13 +217,13 @@ static __global__ void __launch_bounds__(kDeltaThreads, 1)
       DeltaChunkRows next = c;
       ++next.number;
       next.position += kDeltaChunkRows;
-      copy_stage(p, next, head, column, stages[(i + 1) % 2]);
+      copy_stage(p, next, head, column, stage_of(i + 1));
       wait_copy_groups<1>();
     } else {
       wait_copy_groups<0>();
     }
     sync_block();
-    scan_chunk(p, c, head, column, stages[i % 2], s_copy, v, faded_v, state);
+    scan_chunk(p, c, head, column, stage_of(i), s_copy, v, faded_v, state);
     std::int64_t last = c.position + kDeltaChunkRows;
     if (last > c.request.end()) last = c.request.end();
     float* const left = left_state(p, c.request, request, last - 1);
