@@ -119,6 +119,7 @@ class Backend {
   virtual void rms_norm(const OpsContext& ops, const RmsNorm& op) = 0;
   virtual void layer_norm(const OpsContext& ops, const LayerNorm& op) = 0;
   virtual void gated_activation(const OpsContext& ops, const GatedActivation& op) = 0;
+  virtual void gate_rows(const OpsContext& ops, const GateRows& op) = 0;
   virtual void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) = 0;
   virtual void scale_rows(const OpsContext& ops, const ScaleRows& op) = 0;
   virtual void cast_rows(const OpsContext& ops, const CastRows& op) = 0;

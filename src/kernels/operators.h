@@ -61,6 +61,15 @@ struct LayerNorm {
   MutableRowsView out;  // [T, n] activations; may be x
 };
 
+/// Each head of x, as wide as x.cols / heads, times the sigmoid of the gate: of one for each
+/// element, or of one for the head.
+struct GateRows {
+  MutableRowsView x;  // [T, heads * n] activations; in place
+  RowsView gate;      // [T, n] or [T, 1] f32: of the first head
+  std::int64_t heads = 1;
+  std::int64_t gate_head = 0;  // elements from a head's gate to the next one's
+};
+
 struct CastRows {
   RowsView x;           // f32; x.cols is the width of a head
   MutableRowsView out;  // f32, bf16 or e4m3, with the rows and cols of x

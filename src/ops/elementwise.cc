@@ -63,6 +63,15 @@ void gated_activation(const OpsContext& ops, const GatedActivation& op) {
   ops.backend->gated_activation(ops, op);
 }
 
+void gate_rows(const OpsContext& ops, const GateRows& op) {
+  check_activations(ops, constant(op.x));
+  LATHE_CHECK(op.heads >= 1 && op.x.cols % op.heads == 0, "heads of one width");
+  LATHE_CHECK(op.gate.dtype == DType::f32 && op.gate.rows == op.x.rows, "gate [T, ..] f32");
+  LATHE_CHECK(op.gate.cols == 1 || op.gate.cols * op.heads == op.x.cols,
+              "a gate for each element or head");
+  ops.backend->gate_rows(ops, op);
+}
+
 void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) {
   check_alike(ops, x, out);
   ops.backend->add_rows(ops, x, out);

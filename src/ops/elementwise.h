@@ -36,6 +36,9 @@ void layer_norm(const OpsContext& ops, const RowsView& x, std::span<const float>
 /// alpha c. For e < -88 the result is at most 1e-34 in magnitude. NaN stays NaN.
 void gated_activation(const OpsContext& ops, const GatedActivation& op);
 
+/// x *= sigmoid(gate), see GateRows. NaN stays NaN.
+void gate_rows(const OpsContext& ops, const GateRows& op);
+
 /// out += x. [T, n]
 void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out);
 

@@ -126,6 +126,9 @@ class LateBackend : public ForwardingBackend {
   void gated_activation(const OpsContext& ops, const GatedActivation& op) override {
     queue(ops, [=](Backend& b, const OpsContext& o) { b.gated_activation(o, op); });
   }
+  void gate_rows(const OpsContext& ops, const GateRows& op) override {
+    queue(ops, [=](Backend& b, const OpsContext& o) { b.gate_rows(o, op); });
+  }
   void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) override {
     queue(ops, [=](Backend& b, const OpsContext& o) { b.add_rows(o, x, out); });
   }

@@ -40,6 +40,9 @@ class CpuBackend : public HostBackend {
   void gated_activation(const OpsContext& ops, const GatedActivation& op) override {
     cpu_gated_activation(ops.execution, op);
   }
+  void gate_rows(const OpsContext& ops, const GateRows& op) override {
+    cpu_gate_rows(ops.execution, op);
+  }
   void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) override {
     cpu_add_rows(ops.execution, x, out);
   }

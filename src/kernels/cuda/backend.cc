@@ -283,6 +283,16 @@ class CudaBackend : public Backend, public ExchangeStream {
     if (op.up.cols > 0) p.up = device_rows(op.up);
     put("gated_activation", op.out, launch_gated_activation, p);
   }
+  void gate_rows(const OpsContext&, const GateRows& op) override {
+    put("gate_rows", op.x, launch_gate_rows,
+        GateRowsParams{.x = device_rows(op.x),
+                       .gate = device_rows(op.gate),
+                       .rows = op.x.rows,
+                       .cols = op.x.cols / op.heads,
+                       .heads = op.heads,
+                       .gate_head = op.gate_head,
+                       .one = op.gate.cols == 1});
+  }
   void add_rows(const OpsContext&, const RowsView& x, const MutableRowsView& out) override {
     put("add_rows", out, launch_copy_rows,
         CopyRowsParams{.x = device_rows(x),

@@ -35,6 +35,7 @@ class RefBackend : public HostBackend {
   void gated_activation(const OpsContext&, const GatedActivation& op) override {
     ref_gated_activation(op);
   }
+  void gate_rows(const OpsContext&, const GateRows& op) override { ref_gate_rows(op); }
   void add_rows(const OpsContext&, const RowsView& x, const MutableRowsView& out) override {
     ref_add_rows(x, out);
   }

@@ -87,6 +87,18 @@ void ref_gated_activation(const GatedActivation& op) {
   }
 }
 
+void ref_gate_rows(const GateRows& op) {
+  const std::int64_t n = op.x.cols / op.heads;
+  for (std::int64_t t = 0; t < op.x.rows; ++t) {
+    for (std::int64_t i = 0; i < op.x.cols; ++i) {
+      const std::int64_t at = i / n * op.gate_head + (op.gate.cols == 1 ? 0 : i % n);
+      const double factor = 1 / (1 + std::exp(-double{floats(op.gate.row(t))[at]}));
+      float& v = floats(op.x.row(t))[i];
+      v = static_cast<float>(v * factor);
+    }
+  }
+}
+
 void ref_add_rows(const RowsView& x, const MutableRowsView& out) {
   for (std::int64_t t = 0; t < x.rows; ++t) {
     for (std::int64_t i = 0; i < x.cols; ++i) floats(out.row(t))[i] += floats(x.row(t))[i];

@@ -15,6 +15,7 @@ void ref_layer_norm(const LayerNorm& op);
 /// The activation of v, an element of the gate projection, and u, of the up projection.
 double activated(const Activation& how, double v, double u);
 void ref_gated_activation(const GatedActivation& op);
+void ref_gate_rows(const GateRows& op);
 void ref_add_rows(const RowsView& x, const MutableRowsView& out);
 void ref_scale_rows(const ScaleRows& op);
 void ref_embed(const Embed& op);

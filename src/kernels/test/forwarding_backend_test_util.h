@@ -88,6 +88,9 @@ class ForwardingBackend : public Backend {
   void gated_activation(const OpsContext& ops, const GatedActivation& op) override {
     return inner_.gated_activation(ops, op);
   }
+  void gate_rows(const OpsContext& ops, const GateRows& op) override {
+    return inner_.gate_rows(ops, op);
+  }
   void add_rows(const OpsContext& ops, const RowsView& x, const MutableRowsView& out) override {
     return inner_.add_rows(ops, x, out);
   }

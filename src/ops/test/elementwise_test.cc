@@ -220,6 +220,35 @@ TEST(ScaleRows, CapsAtTheEnds) {
   }
 }
 
+// Heads of their own width in the gate's rows: next to each head's q (Qwen 3 Next), or one number
+// for all of a head.
+TEST(GateRows, AgreeWithRef) {
+  std::mt19937 rng(test_seed(6));
+  for (const std::int64_t n : kSizes) {
+    for (const bool one : {false, true}) {
+      Rows got(3, 2 * n), gate(3, 4 * n);
+      got.randomize(rng);
+      gate.randomize(rng);
+      gate.data[1] = 100;  // at both ends of the range
+      gate.data[2 * static_cast<std::size_t>(n)] = -100;
+      Rows want = got;
+      const Rows before = got;
+      Context cpu(2), ref(1, Device::ref);
+      const RowsView first = constant(cols_at(gate.out(), n, one ? 1 : n));
+      gate_rows(cpu.ops, {got.out(), first, 2, 2 * n});
+      gate_rows(ref.ops, {want.out(), first, 2, 2 * n});
+      for (std::int64_t t = 0; t < 3; ++t) {
+        for (std::int64_t i = 0; i < 2 * n; ++i) {
+          const double w = want.row(t)[i];
+          ASSERT_NEAR(got.row(t)[i], w, std::fabs(w) * 0x1p-20 + 1e-30) << n << " " << i;
+        }
+      }
+      const double last = gate.row(2)[3 * n + (one ? 0 : n - 1)];
+      EXPECT_NEAR(want.row(2)[2 * n - 1], before.row(2)[2 * n - 1] / (1 + std::exp(-last)), 1e-6);
+    }
+  }
+}
+
 TEST(Embed, AgreesWithRef) {
   std::mt19937 rng(test_seed(5));
   const std::vector<std::int32_t> tokens = {4, 0, 4, 9, 1};

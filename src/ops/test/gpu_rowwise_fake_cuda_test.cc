@@ -119,6 +119,24 @@ TEST_F(GpuRowwise, Activations) {
   }
 }
 
+TEST_F(GpuRowwise, GatesOfElementsAndOfHeads) {
+  for (const bool one : {false, true}) {
+    Rows x(3, 2 * 150), gate(3, 4 * 150);
+    x.randomize(rng);
+    gate.randomize(rng);
+    const MutableRowsView in_place = gpu.rows(x), rounded = gpu.bf16_rows(x);
+    const MutableRowsView there = gpu.rows(gate);
+    const auto first = [&](const MutableRowsView& rows) {
+      return constant(cols_at(rows, 150, one ? 1 : 150));
+    };
+    gate_rows(gpu.ops, {in_place, first(there), 2, 300});
+    gate_rows(gpu.ops, {rounded, first(there), 2, 300});
+    gate_rows(ref.ops, {x.out(), first(gate.out()), 2, 300});
+    expect_near(gpu.read(in_place), x, 16 * kUlp, 1e-12);
+    expect_near(gpu.read(rounded), x, 0x1p-7, 1e-12);
+  }
+}
+
 TEST_F(GpuRowwise, ActivationsOfAGateThatHoldsBothByTurns) {
   Rows both(4, 600), out(4, 300);
   both.randomize(rng);

@@ -177,6 +177,13 @@ void gated_row(const Activation& how, const float* gate, const float* up, std::i
   }
 }
 
+// x *= sigmoid(gate).
+void gate_row(const float* gate, std::int64_t n, float* x) {
+  for_vectors(n, [&](std::int64_t i, std::int64_t count) HWY_ATTR {
+    store(over_one_plus_exp(load(x + i, count), load(gate + i, count)), x + i, count);
+  });
+}
+
 void scale_row(float factor, std::int64_t n, float* x) {
   const auto f = hn::Set(WeightTag(), factor);
   for_vectors(n, [&](std::int64_t i, std::int64_t count)
@@ -240,6 +247,7 @@ namespace lathe {
 HWY_EXPORT(rms_norm_row);
 HWY_EXPORT(layer_norm_row);
 HWY_EXPORT(gated_row);
+HWY_EXPORT(gate_row);
 HWY_EXPORT(scale_row);
 HWY_EXPORT(cap_row);
 HWY_EXPORT(add_scaled_row);
@@ -273,6 +281,21 @@ void cpu_gated_activation(const Execution& execution, const GatedActivation& op)
     HWY_DYNAMIC_DISPATCH(gated_row)
     (op.activation, floats(op.gate.row(t)), op.up.cols == 0 ? nullptr : floats(op.up.row(t)),
      op.out.cols, floats(op.out.row(t)));
+  });
+}
+
+void cpu_gate_rows(const Execution& execution, const GateRows& op) {
+  const std::int64_t n = op.x.cols / op.heads;
+  for_rows(execution, op.x.rows, 4 * op.x.cols, [&](std::int64_t t) {
+    for (std::int64_t h = 0; h < op.heads; ++h) {
+      const float* gate = floats(op.gate.row(t)) + h * op.gate_head;
+      float* x = floats(op.x.row(t)) + h * n;
+      if (op.gate.cols > 1) {
+        HWY_DYNAMIC_DISPATCH(gate_row)(gate, n, x);
+      } else {
+        HWY_DYNAMIC_DISPATCH(scale_row)(1 / (1 + std::exp(-*gate)), n, x);
+      }
+    }
   });
 }
 

@@ -15,6 +15,7 @@ namespace lathe {
 void cpu_rms_norm(const Execution& execution, const RmsNorm& op);
 void cpu_layer_norm(const Execution& execution, const LayerNorm& op);
 void cpu_gated_activation(const Execution& execution, const GatedActivation& op);
+void cpu_gate_rows(const Execution& execution, const GateRows& op);
 void cpu_add_rows(const Execution& execution, const RowsView& x, const MutableRowsView& out);
 void cpu_scale_rows(const Execution& execution, const ScaleRows& op);
 void cpu_embed(const Execution& execution, const Embed& op);

@@ -84,6 +84,10 @@ cudaError_t launch_gated_activation(const ActivationParams& p, cudaStream_t stre
   if (p.cols % kWide == 0 && wide(p.gate) && wide(p.up) && wide(p.out)) q.each = kWide;
   return launch_kernel(gated_activation_kernel, over_columns(p.rows, p.cols / q.each), stream, q);
 }
+cudaError_t launch_gate_rows(const GateRowsParams& p, cudaStream_t stream) {
+  if (p.rows == 0) return cudaSuccess;
+  return launch_kernel(gate_rows_kernel, over_columns(p.rows, p.heads * p.cols), stream, p);
+}
 cudaError_t launch_copy_rows(const CopyRowsParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
   CopyRowsParams q = p;

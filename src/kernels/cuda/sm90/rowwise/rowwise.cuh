@@ -108,6 +108,20 @@ static __global__ void __launch_bounds__(kRowThreads)
 }
 
 static __global__ void __launch_bounds__(kRowThreads)
+    gate_rows_kernel(const __grid_constant__ GateRowsParams p) {
+  let_next_begin();
+  wait_for_previous();
+  std::int64_t row, i;
+  if (!my_element(p.heads * p.cols, row, i)) return;
+  const std::uint32_t head = static_cast<std::uint32_t>(i) / static_cast<std::uint32_t>(p.cols);
+  const std::int64_t col = p.one ? 0 : i - head * static_cast<std::uint32_t>(p.cols);
+  constexpr float kLog2e = 1.44269504f;
+  const float gate = load_element(p.gate, row, head * p.gate_head + col);
+  const float x = load_element(DeviceRows{p.x.data, p.x.stride, p.x.dtype}, row, i);
+  store_element(p.x, row, i, divide_fast(x, 1 + exp2_fast(-kLog2e * gate)));
+}
+
+static __global__ void __launch_bounds__(kRowThreads)
     copy_rows_kernel(const __grid_constant__ CopyRowsParams p) {
   let_next_begin();
   wait_for_previous();

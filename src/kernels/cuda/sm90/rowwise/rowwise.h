@@ -52,6 +52,14 @@ struct ActivationParams {
   int each = 1;                     // columns per thread; launch sets it
 };
 
+struct GateRowsParams {
+  MutableDeviceRows x = {};
+  DeviceRows gate = {};
+  std::int64_t rows = 0, cols = 0;        // cols: per head
+  std::int64_t heads = 1, gate_head = 0;  // elements from a head's gate to the next
+  bool one = false;                       // gate for the whole head
+};
+
 struct CopyRowsParams {
   DeviceRows x = {};
   MutableDeviceRows out = {};
@@ -83,6 +91,7 @@ cudaError_t launch_embed(const EmbedParams& p, cudaStream_t stream);
 cudaError_t launch_gather_rows(const GatherRowsParams& p, cudaStream_t stream);
 cudaError_t launch_norm(const NormParams& p, cudaStream_t stream);
 cudaError_t launch_gated_activation(const ActivationParams& p, cudaStream_t stream);
+cudaError_t launch_gate_rows(const GateRowsParams& p, cudaStream_t stream);
 cudaError_t launch_copy_rows(const CopyRowsParams& p, cudaStream_t stream);
 cudaError_t launch_scale_rows(const ScaleRowsParams& p, cudaStream_t stream);
 cudaError_t launch_find_non_finite(const NonFiniteParams& p, cudaStream_t stream);
