@@ -51,6 +51,8 @@ Share share_of(const SplitSizes& s, const Parallel& parallel, std::int32_t rank)
   out.heads = share_of_whole(s.heads, rank, n);
   out.kv_heads = share_of_kv_heads(s.kv_heads, rank, n);
   out.o_groups = share_of_whole(s.o_groups, rank, n);
+  out.delta_keys = share_of_whole(s.delta_keys, rank, n);
+  out.delta_values = {out.delta_keys.first * s.delta_values, out.delta_keys.count * s.delta_values};
   out.ffn = share_of_blocks(s.ffn, s.ffn_block, rank, n);
   out.shared = share_of_blocks(s.shared, s.ffn_block, rank, n);
   out.expert_width = share_of_blocks(s.expert_width, s.expert_block, rank % wide, wide);
@@ -64,6 +66,12 @@ Share whole_share(const SplitSizes& sizes) { return share_of(sizes, {}, 0); }
 AttentionProblem rank_problem(AttentionProblem whole, std::int32_t ranks) {
   whole.heads /= ranks;
   if (whole.kv_heads > 0) whole.kv_heads = std::max(1, whole.kv_heads / ranks);
+  return whole;
+}
+
+DeltaRuleProblem rank_problem(DeltaRuleProblem whole, std::int32_t ranks) {
+  whole.heads /= ranks;
+  whole.key_heads /= ranks;
   return whole;
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "attn/delta_rule.h"
 #include "attn/problem.h"
 
 namespace lathe {
@@ -63,7 +64,10 @@ struct SplitSizes {
   std::int32_t kv_heads = 0;  // grouped_query; 0: latents, which every rank has whole
   // ... of layers with another count than the first group of layers; 0: all are alike
   std::int32_t other_kv_heads = 0;
-  std::int32_t o_groups = 0;      // groups of heads in DeepSeek V4's output projection
+  std::int32_t o_groups = 0;  // groups of heads in DeepSeek V4's output projection
+  // Key heads of delta-rule layers. Each has delta_values value heads.
+  std::int32_t delta_keys = 0;
+  std::int32_t delta_values = 0;
   std::int64_t ffn = 0;           // width of dense layers
   std::int64_t shared = 0;        // width of the shared experts together
   std::int64_t expert_width = 0;  // width of one routed expert
@@ -83,6 +87,8 @@ struct Share {
   Range heads;         // q, sinks, per-head halves of kv_b; columns of the output projection
   Range kv_heads;      // k and v of grouped_query
   Range o_groups;      // DeepSeek V4: matrices of out_a; columns of out_b, times o_lora
+  Range delta_keys;    // key heads of delta-rule layers
+  Range delta_values;  // their value heads
   Range ffn;           // rows of gate and up, columns of down, in dense layers
   Range shared;        // the same of shared experts
   Range expert_width;  // the same of each expert in `experts`
@@ -92,9 +98,9 @@ struct Share {
   bool operator==(const Share&) const = default;
 };
 
-/// Rank's share. Preconditions: 0 <= rank < tp; expert_width * expert_number = tp; tp divides heads
-/// and o_groups, and divides kv_heads or is a multiple; expert_number divides experts. Ranges of
-/// widths are empty on some ranks where there are fewer blocks than ranks.
+/// Rank's share. Preconditions: 0 <= rank < tp; expert_width * expert_number = tp; tp divides
+/// heads, o_groups and delta_keys, and divides kv_heads or is a multiple; expert_number divides
+/// experts. Ranges of widths are empty on some ranks where there are fewer blocks than ranks.
 Share share_of(const SplitSizes& sizes, const Parallel& parallel, std::int32_t rank);
 
 /// The whole model on one rank.
@@ -104,5 +110,7 @@ Share whole_share(const SplitSizes& sizes);
 /// but at least one. The same for every rank, so that one plan serves all. Precondition: as for
 /// share_of().
 AttentionProblem rank_problem(AttentionProblem whole, std::int32_t ranks);
+/// A rank's heads of a delta rule. Precondition: ranks divides key_heads.
+DeltaRuleProblem rank_problem(DeltaRuleProblem whole, std::int32_t ranks);
 
 }  // namespace lathe

@@ -28,7 +28,8 @@ Result<void> KvCache::add_group(const GroupPlan& group, PoolSize size, PoolSize 
     groups_.back().entries.emplace(std::move(*more));
   }
   if (group.group.state_bytes == 0) return {};
-  auto state = StatePool::create(group.group.state_bytes, plan_->state_banks(), group.plan.layers,
+  const auto layers = static_cast<std::int32_t>(group.group.state_layers().size());
+  auto state = StatePool::create(group.group.state_bytes, plan_->state_banks(), layers,
                                  plan_->block_tokens, plan_->state_slots, memory);
   if (!state) return state.error();
   groups_.back().state.emplace(std::move(*state));
@@ -62,6 +63,12 @@ Result<KvCache> KvCache::create(const ModelPlan& plan, std::span<const PoolSize>
       LATHE_CHECK(layer >= 0 && layer < plan.layers(), "layer groups hold every layer once");
       const bool has_index = std::binary_search(indexed.begin(), indexed.end(), layer);
       cache.places_[static_cast<std::size_t>(layer)] = {g, at++, has_index ? index_at++ : -1};
+    }
+    if (!group.delta) continue;
+    at = 0;
+    for (const std::int32_t layer : group.delta->layers) {
+      LATHE_CHECK(layer >= 0 && layer < plan.layers(), "layer groups hold every layer once");
+      cache.places_[static_cast<std::size_t>(layer)] = {g, at++, -1};
     }
   }
   if (const Budget* gather = plan.budget(BudgetKind::gather)) {

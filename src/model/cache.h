@@ -59,7 +59,8 @@ class KvCache {
   /// Bytes of all pools and states.
   std::int64_t bytes() const;
 
-  /// The pages of one layer of the model. Precondition of index(): the layer has an index cache.
+  /// The pages of one layer of the model, which has keys. Precondition of index(): the layer has an
+  /// index cache.
   PoolView main(std::int32_t layer) {
     return group_of(layer).pools.pool(0).view(place_of(layer).layer);
   }
@@ -110,7 +111,7 @@ class KvCache {
   };
   struct Place {
     std::size_t group = 0;
-    std::int32_t layer = 0;        // among the group's layers
+    std::int32_t layer = 0;        // among the group's layers, or its delta-rule layers
     std::int32_t index_layer = 0;  // among its layers with an index cache; -1: has none
   };
   explicit KvCache(const ModelPlan& plan) : plan_(&plan) {}

@@ -222,10 +222,14 @@ std::string explain(const ModelPlan& plan) {
   for (const GroupPlan& g : plan.groups) {
     out += fmt::format("{:<10}{}, {}", "group", g.group.name, layers_text(g.group.layers));
     if (g.plan.problem.window > 0) out += fmt::format(", window {}", g.plan.problem.window);
-    if (g.group.state_bytes > 0) {
-      out += fmt::format(", state {} B per request and layer in {} slots",
-                         grouped(g.group.state_bytes), grouped(plan.state_slots));
-    }
+    const std::string state =
+        g.group.state_bytes > 0
+            ? fmt::format(", state {} B per request and layer in {} slots",
+                          grouped(g.group.state_bytes), grouped(plan.state_slots))
+            : "";
+    out += g.group.delta
+               ? fmt::format("\n{:<10}{}{}", "delta", layers_text(g.group.delta->layers), state)
+               : state;
     out += "\n" + group_lines(g.plan) + table_lines(g.plan);
     plans.push_back(g.plan);
   }

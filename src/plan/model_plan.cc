@@ -35,6 +35,7 @@ bool shared(BudgetKind kind) {
       return true;
     case BudgetKind::top_k_rows:
     case BudgetKind::compressor_state:
+    case BudgetKind::delta_states:
     case BudgetKind::step:
       return false;
   }
@@ -65,6 +66,7 @@ std::int64_t block_tokens(const std::vector<GroupPlan>& groups) {
     for (const CachePlan& c : g.plan.caches) {
       out = std::lcm(out, std::int64_t{c.page_size} * c.tokens_per_entry);
     }
+    if (g.group.delta) out = std::lcm(out, kDeltaBlockTokens);
   }
   return out;
 }
@@ -73,7 +75,9 @@ std::int64_t block_tokens(const std::vector<GroupPlan>& groups) {
 
 std::int32_t ModelPlan::layers() const {
   std::size_t sum = 0;
-  for (const GroupPlan& g : groups) sum += g.group.layers.size();
+  for (const GroupPlan& g : groups) {
+    sum += g.group.layers.size() + (g.group.delta ? g.group.delta->layers.size() : 0);
+  }
   return static_cast<std::int32_t>(sum);
 }
 
@@ -190,15 +194,15 @@ ModelPlan join_groups(std::vector<GroupPlan> groups) {
                   [](const Budget& b) { return b.kind == BudgetKind::compressor_state; });
     out.state_slots =
         kStateSlotsPerRequest * g.plan.max_requests + lathe::kept_boundaries(g.plan.max_requests);
-    g.plan.budgets.push_back({BudgetKind::compressor_state,
-                              g.group.state_bytes * banks * g.plan.layers * out.state_slots, 0});
+    const BudgetKind kind = g.group.delta ? BudgetKind::delta_states : BudgetKind::compressor_state;
+    g.plan.budgets.push_back({kind, g.group.all_state_bytes() * banks * out.state_slots, 0});
   }
   out.groups = std::move(groups);
   out.budgets = out.groups.size() == 1 ? out.groups.front().plan.budgets : merged(out.groups);
   out.block_tokens = block_tokens(out.groups);
   for (const GroupPlan& g : out.groups) {
     const Plan& p = g.plan;
-    std::int64_t bytes = g.group.state_bytes * out.state_banks() * p.layers;
+    std::int64_t bytes = g.group.all_state_bytes() * out.state_banks();
     if (p.problem.window > 0) {
       for (const CachePlan& c : p.caches) {
         if (p.problem.two_sources() && c.role != CacheRole::main) continue;

@@ -7,22 +7,43 @@
 #include <string>
 #include <vector>
 
+#include "attn/delta_rule.h"
 #include "plan/plan.h"
 #include "plan/planner.h"
 #include "plan/rank_plan.h"
 
 namespace lathe {
 
+/// Delta-rule layers (kernels/delta_rule.h). They have no keys, but a state of each request.
+struct DeltaLayers {
+  DeltaRuleProblem problem;
+  std::vector<std::int32_t> layers;  // ascending
+
+  bool operator==(const DeltaLayers&) const = default;
+};
+
+/// Chunks of the delta rule end at blocks of a request, so blocks are multiples of this.
+inline constexpr std::int64_t kDeltaBlockTokens = 64;
+
 /// Layers of a model that share an attention problem, caches and routes.
 struct LayerGroup {
   std::string name;  // "window"; unique in a model
   AttentionProblem problem;
-  std::vector<std::int32_t> layers;  // ascending; every layer of a model is in one group
-  // Bytes of state that a layer keeps between a request's tokens (V4's compressor); 0: none.
+  // Ascending. Every layer of a model is in one group, here or in `delta`.
+  std::vector<std::int32_t> layers;
+  // Bytes of state that each of state_layers() keeps between a request's tokens; 0: none.
   std::int64_t state_bytes = 0;
   // Layers that select keys themselves, so have an index cache. Empty: all, if the problem has one.
   std::vector<std::int32_t> index_layers = {};
+  // Delta-rule layers, which run with the steps of this group's requests and have its state.
+  std::optional<DeltaLayers> delta = std::nullopt;
 
+  /// Layers with a state: V4's compressors are in the group's own layers.
+  const std::vector<std::int32_t>& state_layers() const { return delta ? delta->layers : layers; }
+  /// Bytes of a request's states in all layers, in one slot without banks.
+  std::int64_t all_state_bytes() const {
+    return state_bytes * static_cast<std::int64_t>(state_layers().size());
+  }
   bool operator==(const LayerGroup&) const = default;
 };
 
@@ -50,7 +71,7 @@ struct ModelPlan {
   std::int64_t block_tokens = 1;
   std::int64_t state_slots = 0;  // slots of each group with a state
   // Bytes of window pages and states before kept_boundaries() boundaries inside prompts, where
-  // later requests can resume. They are included in the pools and in the compressor states' budget.
+  // later requests can resume. They are included in the pools and in the states' budget.
   // 0: the model has neither windows nor states.
   std::int64_t boundary_bytes = 0;
   /// States per slot: one after every row of a request in a step that verifies drafts.

@@ -92,6 +92,7 @@ struct PhasePlan {
   X(worker_rows, "worker rows")                \
   X(expanded_keys, "expanded keys")            \
   X(compressor_state, "compressor state")      \
+  X(delta_states, "delta states")              \
   X(step, "step")                              \
   X(activations, "activations")          \
   X(hidden_rows, "hidden rows")          \

@@ -293,10 +293,12 @@ namespace {
 Json groups_json(const ModelPlan& plan) {
   Json groups = Json::array();
   for (const GroupPlan& g : plan.groups) {
-    groups.push_back({{"name", g.group.name},
-                      {"layers", g.group.layers},
-                      {"state_bytes", g.group.state_bytes},
-                      {"plan", to_json(g.plan)}});
+    Json group = {{"name", g.group.name},
+                  {"layers", g.group.layers},
+                  {"state_bytes", g.group.state_bytes},
+                  {"plan", to_json(g.plan)}};
+    if (g.group.delta) group["delta_layers"] = g.group.delta->layers;
+    groups.push_back(std::move(group));
   }
   return {{"legal", true},
           {"groups", std::move(groups)},

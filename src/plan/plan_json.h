@@ -17,8 +17,8 @@ namespace lathe {
 nlohmann::ordered_json to_json(const Plan& plan);
 
 /// For a plain plan (one group, no state) to_json(Plan). Otherwise {"legal": true, "groups":
-/// [{"name", "layers", "state_bytes", "plan"}], "budgets": [...], "block_tokens", "state_slots",
-/// "kept_boundaries", "boundary_bytes"}.
+/// [{"name", "layers", "state_bytes", "plan", "delta_layers" if any}], "budgets": [...],
+/// "block_tokens", "state_slots", "kept_boundaries", "boundary_bytes"}.
 nlohmann::ordered_json to_json(const ModelPlan& plan);
 
 /// {"tp", "heads": {"of_rank", "whole"}, ..., "weight_bytes", "exchange": {...}, "floors": [...]}:

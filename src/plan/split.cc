@@ -28,6 +28,9 @@ class Rules {
       add("KV heads", fmt::format("ranks that divide {} or are a multiple", heads));
     }
     if (s.o_groups % n_ != 0) add("o_groups", fmt::format("ranks that divide {}", s.o_groups));
+    if (s.delta_keys % n_ != 0) {
+      add("key heads of the delta rule", fmt::format("ranks that divide {}", s.delta_keys));
+    }
     if (!reasons_.empty()) return std::move(reasons_);
     for (const BlockTensor& t : m_.tensors) {
       if (m_.whole_blocks || t.always) whole_blocks(t);

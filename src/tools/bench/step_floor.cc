@@ -38,6 +38,8 @@ StepFloor decode_floor(const Runtime& runtime, std::int64_t batch, std::int64_t 
   StepFloor out{.bytes = w.bytes};
   for (const GroupPlan& g : runtime.plan().groups) {
     out.bytes += rows * decode_cache_bytes(g.plan, context);
+    // The states of the delta rule are read and written.
+    if (g.group.delta) out.bytes += 2 * rows * static_cast<double>(g.group.all_state_bytes());
   }
   out.seconds = out.bytes / bytes_per_second;
   if (is_gpu(runtime.machine().device)) {
