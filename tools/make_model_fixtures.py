@@ -19,6 +19,7 @@ does not quantise them.
 
 import json
 import pathlib
+import re
 import sys
 
 import torch
@@ -92,6 +93,27 @@ QWEN_VISION = {
     "num_position_embeddings": 16,
     "deepstack_visual_indexes": [0],
 }
+DELTA = TEXT | {"vocab_size": 31}
+# Layers of a gated delta net for each one of attention with a gate.
+GATED = {
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "full_attention_interval": 4,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 32,
+    "linear_conv_kernel_dim": 4,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10000000.0,
+        "partial_rotary_factor": 0.25,
+        "mrope_interleaved": True,
+        "mrope_section": [4, 2, 2],
+    },
+}
+SHARED_EXPERT = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20, "shared_expert_intermediate_size": 28}
 # The older spelling, as in DeepSeek's own config.json.
 YARN = {
     "type": "yarn",
@@ -666,9 +688,6 @@ MODELS |= {
         },
         BF16,
     ),
-}
-# Two kinds of heads, values that are keys, experts next to a dense part, all of them in one tensor.
-MODELS |= {
     "gemma4_moe": (
         "Gemma4ForConditionalGeneration",
         {
@@ -812,6 +831,100 @@ MODELS |= {
         },
         BF16 | {"leaves_out": ["v_head_dim"]},
     ),
+    "qwen3_5": ("Qwen3_5ForCausalLM", DELTA | GATED | {"num_hidden_layers": 3, "full_attention_interval": 2, "tie_word_embeddings": True}, BF16),
+    "qwen3_5_moe": (
+        "Qwen3_5MoeForConditionalGeneration",
+        {
+            "text_config": DELTA
+            | GATED
+            | SHARED_EXPERT
+            | {
+                "model_type": "qwen3_5_moe_text",
+                "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+                "num_hidden_layers": 3,
+                "attn_output_gate": True,
+            },
+            "vision_config": QWEN_VISION,
+            "image_token_id": 5,
+            "tie_word_embeddings": False,
+        },
+        BF16 | {"tower": "model.language_model.", "whole": True},
+    ),
+    "qwen3_next": (
+        "Qwen3NextForCausalLM",
+        DELTA
+        | GATED
+        | SHARED_EXPERT
+        | {
+            "num_hidden_layers": 3,
+            "full_attention_interval": 3,
+            "num_experts": 4,
+            "rope_theta": 1e7,
+            "partial_rotary_factor": 0.25,
+            "rope_parameters": None,
+            "decoder_sparse_step": 2,
+            "norm_topk_prob": True,
+            "mlp_only_layers": [],
+        },
+        BF16,
+    ),
+    "kimi_linear": (
+        "KimiLinearForCausalLM",
+        DELTA
+        | MLA
+        | {
+            "num_hidden_layers": 3,
+            "q_lora_rank": None,
+            "moe_intermediate_size": 20,
+            "num_experts": 3,
+            "pad_token_id": 0,
+            "num_experts_per_token": 2,
+            "num_shared_experts": 1,
+            "num_expert_group": 1,
+            "topk_group": 1,
+            "moe_renormalize": True,
+            "routed_scaling_factor": 2.446,
+            "first_k_dense_replace": 1,
+            "model_max_length": 512,
+            "linear_attn_config": {
+                "full_attn_layers": [2],
+                "kda_layers": [1, 3],
+                "head_dim": 16,
+                "num_heads": 3,
+                "short_conv_kernel_size": 4,
+            },
+        },
+        BF16 | {"names": "kimi", "leaves_out": ["max_position_embeddings"]},
+    ),
+}
+# Two kinds of heads, values that are keys, experts next to a dense part, all of them in one tensor.
+MODELS |= {
+    "bailing_hybrid": (
+        "BailingHybridForCausalLM",
+        DELTA
+        | MLA
+        | {
+            "num_hidden_layers": 3,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "q_lora_rank": None,
+            "head_dim": 16,
+            "layer_group_size": 3,
+            "moe_intermediate_size": 20,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "num_shared_experts": 1,
+            "n_group": 2,
+            "topk_group": 1,
+            "first_k_dense_replace": 2,
+            "norm_topk_prob": True,
+            "routed_scaling_factor": 2.5,
+            "num_nextn_predict_layers": 0,
+            "pad_token_id": 0,
+            "rope_theta": 6000000.0,
+        },
+        BF16 | {"names": "bailing"},
+    ),
 }
 # Architectures that transformers computes by another one's class: its name, and the configuration's.
 CLASSES = {
@@ -872,6 +985,8 @@ def numbers(name, shape):
         return 0.0, 1.5
     if name.endswith(("bias", "sinks")):
         return 0.0, 0.3
+    if name.endswith("A_log"):  # of decays over some ten tokens
+        return -2.0, 0.7
     if "embed_tokens" in name:
         return 0.0, 1.0
     if any(part in name for part in ("q_proj", "k_proj", "q_b_proj", "kv_b_proj")):
@@ -914,6 +1029,23 @@ RENAMES = {
     ],
     "mimo": [(".self_attn.sinks", ".self_attn.attention_sink_bias")],
 }
+# The same with patterns: Kimi-Linear's layers without experts and shared experts keep their names.
+PATTERNS = {
+    "kimi": [
+        (r"\.forget_gate\.", "."),
+        (r"\.mlp\.(gate|experts|shared_experts)\.", r".block_sparse_moe.\1."),
+        (r"(experts\.\d+)\.gate_proj\.", r"\1.w1."),
+        (r"(experts\.\d+)\.up_proj\.", r"\1.w3."),
+        (r"(experts\.\d+)\.down_proj\.", r"\1.w2."),
+    ],
+    "bailing": [
+        (r"\.forget_gate\.", "."),
+        (r"embed_tokens", "word_embeddings"),
+        (r"\.self_attn\.o_proj\.", ".attention.dense."),
+        (r"\.self_attn\.", ".attention."),
+        (r"e_score_correction_bias", "expert_bias"),
+    ],
+}
 
 
 def checkpoint_names(model, storage):
@@ -921,6 +1053,13 @@ def checkpoint_names(model, storage):
     for name, t in module_names(model, storage):
         for old, new in RENAMES.get(storage.get("names"), []):
             name = name.replace(old, new)
+        if storage.get("names") in PATTERNS:
+            for old, new in PATTERNS[storage["names"]]:
+                name = re.sub(old, new, name)
+            if name.endswith(".conv1d.weight"):
+                for part, third in zip("qkv", t.chunk(3)):
+                    yield name.replace("conv1d", part + "_conv1d"), third
+                continue
         yield name, t
 
 
@@ -1050,10 +1189,11 @@ class CacheRounding:
 
     def __init__(self, model):
         self.on = False
+        latent = any(hasattr(m, "expand_kv") for m in model.modules())
         for m in model.modules():
             if hasattr(m, "expand_kv"):
                 m.expand_kv = self.rounding(m.expand_kv, 0)
-            elif type(m).__name__.endswith("Attention") and hasattr(sys.modules[type(m).__module__], "eager_attention_forward"):
+            elif not latent and type(m).__name__.endswith("Attention") and hasattr(sys.modules[type(m).__module__], "eager_attention_forward"):
                 module = sys.modules[type(m).__module__]
                 if not hasattr(module.eager_attention_forward, "rounds"):
                     module.eager_attention_forward = self.rounding(module.eager_attention_forward, 2)

@@ -151,6 +151,12 @@ std::string experts_text(const MoeConfig& m) {
                      m.shared > 0 ? fmt::format(" and {} shared", m.shared) : "");
 }
 
+std::string delta_text(const DeltaConfig& delta) {
+  const DeltaRuleProblem& p = delta.problem;
+  return fmt::format("delta rule, {} heads, {} key heads, state {} x {} each; {}", p.heads,
+                     p.key_heads, p.dk, p.dv, layers_text(delta.layers));
+}
+
 std::string text(const ModelConfig& config, const WeightFacts& weights, const Machine& machine,
                  const std::vector<LayoutRow>& rows) {
   const auto line = [](std::string_view label, const std::string& value) {
@@ -160,10 +166,11 @@ std::string text(const ModelConfig& config, const WeightFacts& weights, const Ma
                          fmt::format("{}, {} layers, hidden {}, vocabulary {}", config.architecture,
                                      config.layers, config.hidden, config.vocab));
   for (const LayerGroupConfig& g : config.groups) {
-    const bool alone = config.groups.size() == 1;
+    const bool alone = config.groups.size() == 1 && config.delta.layers.empty();
     out += line(&g == &config.groups.front() ? "attention" : "",
                 attention_text(g.problem) + (alone ? "" : "; " + layers_text(g.layers)));
   }
+  if (!config.delta.layers.empty()) out += line("", delta_text(config.delta));
   if (config.moe.experts > 0) out += line("experts", experts_text(config.moe));
   out += line("head", config.tied_embeddings ? "the embeddings" : "lm_head, its own");
   out += line("context", fmt::format("{} tokens", config.max_context));
@@ -215,6 +222,7 @@ nlohmann::ordered_json json(const ModelConfig& config, const WeightFacts& weight
                            {"compress_ratio", g.problem.compress_ratio},
                            {"layers", g.layers}});
   }
+  if (!config.delta.layers.empty()) j["delta_layers"] = config.delta.layers;
   for (const auto& [dtype, s] : weights.shares) {
     j["weights"][dtype] = {{"tensors", s.tensors}, {"elements", s.elements}, {"bytes", s.bytes}};
   }

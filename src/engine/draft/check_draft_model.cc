@@ -34,7 +34,7 @@ Result<ModelConfig> load_draft_config(const std::string& directory, const ModelC
         fmt::format("a draft model with the model's vocabulary, {} tokens", target.vocab),
         fmt::format("{} with {}", directory, config->vocab));
   }
-  if (config->is_compressed()) {
+  if (config->is_compressed() || !config->delta.layers.empty()) {
     return Error{ErrorCode::unsupported, "--draft",
                  "a draft model without a state between tokens, which a rejected draft would spoil",
                  fmt::format("{}, {}", directory, config->architecture),

@@ -46,7 +46,9 @@ Result<Runner> Runner::create(const Model& model, KvCache& cache, bool replays, 
       bound.requests = std::max(bound.requests, drafted);
       bound.rows = std::max(bound.rows, drafted);
     }
-    out.state_of_.push_back(cache.state(g) != nullptr ? std::optional(states++) : std::nullopt);
+    // A draft layer has attention alone.
+    const bool has_state = pass != RunnerPass::draft && cache.state(g) != nullptr;
+    out.state_of_.push_back(has_state ? std::optional(states++) : std::nullopt);
     out.entries_of_.push_back(cache.entries(g) != nullptr ? std::optional(entries++)
                                                           : std::nullopt);
   }
@@ -66,7 +68,7 @@ Result<void> Runner::add_steps() {
     options.main_pages = cache_->pools(g).pages();
     if (const PoolGroup* entries = cache_->entries(g)) options.compressed_pages = entries->pages();
     options.fixed_strides = replays_;
-    if (const StatePool* state = cache_->state(g)) options.state = state->shape();
+    if (state_of_[i]) options.state = cache_->state(g)->shape();
     auto step = Step::make(cache_->plan(g), options, bounds_[i]);
     if (!step) return step.error();
     steps_.push_back(std::move(*step));

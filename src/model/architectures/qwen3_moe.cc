@@ -1,6 +1,4 @@
 // Qwen 3 with experts: Qwen 3's attention, softmax router without groups or shared experts.
-#include <algorithm>
-
 #include "model/config/config_gqa.h"
 #include "model/config/registry.h"
 
@@ -17,14 +15,7 @@ void parse_qwen3_moe(ConfigReader& json, ModelConfig& config) {
   config.attention_out_bias = config.attention_bias;
   config.qk_norm = QkNorm::heads;
   MoeConfig& moe = config.moe;
-  moe.layer_has_experts.assign(static_cast<std::size_t>(config.layers), 0);
-  const std::int32_t every = json.integer("decoder_sparse_step", 1);
-  const std::vector<std::int32_t> dense = json.integers("mlp_only_layers");
-  for (std::int32_t l = 0; l < config.layers; ++l) {
-    const bool has = (l + 1) % every == 0 && std::ranges::count(dense, l) == 0;
-    moe.layer_has_experts[static_cast<std::size_t>(l)] = has ? 1 : 0;
-  }
-  if (std::ranges::count(moe.layer_has_experts, 1) == 0) return;
+  if (!set_expert_layers(json, config)) return;
   moe.experts =
       json.integer(json.first_of({"num_experts", "num_local_experts"}), std::nullopt, 1, 4096);
   moe.ffn = json.integer("moe_intermediate_size");

@@ -134,6 +134,12 @@ void check(ConfigReader& json, const ModelConfig& config) {
                   fmt::format("{}", group.rope.dim));
     }
   }
+  if (!config.delta.layers.empty()) {
+    if (const auto ok = check_delta_rule(config.delta.problem); !ok) {
+      const Error& e = ok.error();
+      json.refuse("linear_attention", e.field + " " + e.wanted, e.offered, e.code, e.hint);
+    }
+  }
   if (const auto ok = check_layer_flags(config); !ok) {
     const Error& e = ok.error();
     json.refuse(e.field, e.wanted, e.offered, e.code, e.hint);
@@ -177,7 +183,7 @@ Result<ModelConfig> parse_one(const nlohmann::json& object, std::string place,
   // Some files give only the experts' width if every layer has experts.
   config.ffn = json.integer(json.first_of({"intermediate_size", "moe_intermediate_size"}),
                             std::nullopt, 1, 1 << 24);
-  config.max_context = json.integer("max_position_embeddings");
+  config.max_context = json.integer(json.first_of({"max_position_embeddings", "model_max_length"}));
   config.norm_eps = static_cast<float>(json.number("rms_norm_eps", architecture.norm_eps));
   config.tied_embeddings = json.flag("tie_word_embeddings", false);
   parse_quantization(json, hf_quant, architecture.mxfp4, config);
@@ -207,7 +213,12 @@ Result<ModelConfig> parse_tower(const nlohmann::json& whole, const TextTower& to
 
 }  // namespace
 
+bool ModelConfig::is_delta(std::int32_t layer) const {
+  return std::binary_search(delta.layers.begin(), delta.layers.end(), layer);
+}
+
 std::size_t ModelConfig::group_of(std::int32_t layer) const {
+  if (is_delta(layer)) return 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     if (std::binary_search(groups[g].layers.begin(), groups[g].layers.end(), layer)) return g;
   }
@@ -225,6 +236,10 @@ std::vector<LayerGroup> ModelConfig::layer_groups() const {
       if (mla.own_indexer[static_cast<std::size_t>(layer)] != 0)
         group.index_layers.push_back(layer);
     }
+  }
+  if (!delta.layers.empty()) {
+    out.front().delta = DeltaLayers{delta.problem, delta.layers};
+    out.front().state_bytes = delta_state_bytes(delta.problem);
   }
   return out;
 }

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "attn/delta_rule.h"
 #include "base/result.h"
 #include "layout/rope/rope.h"
 #include "model/config/overrides.h"
@@ -39,12 +40,46 @@ struct HyperConfig {
   float eps = 0;
 };
 
+/// Names and forms of a delta-rule layer's tensors, after "model.layers.N.".
+enum class DeltaTensors {
+  projections,  // linear_attn.in_proj_qkv, in_proj_z, in_proj_b, in_proj_a (Qwen 3.5)
+  // linear_attn.in_proj_qkvz and in_proj_ba: for each key head its q and k, and the v and z, or b
+  // and a, of its value heads (Qwen 3 Next)
+  key_heads,
+  // self_attn.q_proj, k_proj, v_proj with a convolution each; the gates' projections of low rank
+  // (Kimi-Linear)
+  kimi,
+  bailing,  // as kimi, but one matrix for each gate: f_proj and g_proj (Ling 3)
+};
+
+/// Layers with a delta rule in place of attention. Each request has a state in each of them.
+struct DeltaConfig {
+  DeltaRuleProblem problem;
+  std::vector<std::int32_t> layers;  // ascending; empty: every layer has attention
+  DeltaTensors tensors = DeltaTensors::projections;
+};
+
+/// A gate of attention's output, before the output projection.
+enum class OutputGate {
+  none,
+  with_q,  // q_proj has q, then the gate, of each head; output * sigmoid(gate) (Qwen 3 Next)
+  heads,   // g_proj has one number for each head; each head's output * sigmoid(it) (Ling 3)
+};
+
+/// Names of a draft layer's tensors.
+enum class DraftTensors {
+  last_layer,  // model.layers.N, where N is the number of the model's layers (DeepSeek, GLM)
+  mtp,         // mtp.fc, mtp.layers.0, .. (Qwen 3 Next, 3.5)
+};
+
 /// Names of experts' tensors, after "model.layers.N.".
 struct ExpertNames {
-  std::string_view part = "mlp.";  // precedes all others, and names of dense layers
+  std::string_view part = "mlp.";  // precedes all others
+  std::string_view alone = {};     // ... in layers without experts; empty: as `part` (Kimi-Linear)
   std::string_view router = "gate.weight";
   std::string_view correction_bias = "gate.e_score_correction_bias";
   std::string_view gate = "gate_proj", up = "up_proj", down = "down_proj";
+  std::string_view shared = "shared_experts.";
   // Precedes names of a dense part next to the experts, in layers that have both (Gemma 4).
   std::string_view dense = {};
   // The router's RMSNorm of the residual state, whose weight is this one / sqrt(hidden); and
@@ -53,9 +88,13 @@ struct ExpertNames {
 };
 
 struct MoeConfig {
-  std::int32_t experts = 0;  // 0: every layer is dense
-  std::int32_t ffn = 0;      // width of one expert
-  std::int32_t shared = 0;   // experts for every token, merged into one of width shared * ffn
+  std::int32_t experts = 0;     // 0: every layer is dense
+  std::int32_t ffn = 0;         // width of one expert
+  std::int32_t shared = 0;      // experts for every token, merged into one of width shared_width()
+  std::int32_t shared_ffn = 0;  // width of one of them; 0: ffn
+  // The shared experts' output is multiplied by sigmoid(gate x), one number of each row (Qwen 2
+  // MoE).
+  bool shared_gate = false;
   std::int32_t top_k = 0;
   RouterScoring scoring = RouterScoring::softmax;
   std::int32_t groups = 1;
@@ -73,6 +112,10 @@ struct MoeConfig {
   bool halves = false;
   std::vector<std::uint8_t> layer_has_experts;  // [layers]
   ExpertNames names;
+
+  std::int64_t shared_width() const {
+    return std::int64_t{shared} * (shared_ffn > 0 ? shared_ffn : ffn);
+  }
 };
 
 /// Names of the RMSNorms of a layer of grouped-query or latent attention, without ".weight". Empty:
@@ -127,6 +170,7 @@ struct ModelConfig {
   bool fused_gate_up = false;       // one tensor, gate_up_proj, has gate and up (GLM 4, Phi 3)
   LayerNorms norms;
   QkNorm qk_norm = QkNorm::none;
+  OutputGate output_gate = OutputGate::none;
   bool value_norm = false;               // RMSNorm without weight on each head of v
   float value_scale = 1;                 // of values
   std::string_view sink_name = "sinks";  // of grouped-query attention, after "self_attn."
@@ -141,8 +185,10 @@ struct ModelConfig {
   std::string_view layer_scale = {};
   Activation activation;  // of feed-forward layers
 
-  std::vector<LayerGroupConfig> groups;  // at least one; every layer is in exactly one
-  MlaConfig mla;                         // latent and window_compressed problems
+  // At least one. Every layer is in exactly one, or in `delta`.
+  std::vector<LayerGroupConfig> groups;
+  DeltaConfig delta;
+  MlaConfig mla;  // latent and window_compressed problems
   HyperConfig hyper;
   MoeConfig moe;
 
@@ -159,6 +205,7 @@ struct ModelConfig {
   // Draft layers that the checkpoint may have after `layers`; their tensors are read only with
   // `drafts`.
   std::int32_t draft_layers = 0;
+  DraftTensors draft_tensors = DraftTensors::last_layer;
   // Later draft steps reuse the keys that the first has chosen (GLM 5.2).
   bool shared_draft_choice = false;
   // The draft layer's group, if no other layer is like it (DeepSeek V4 Pro).
@@ -184,8 +231,12 @@ struct ModelConfig {
         drafts && shared_draft_choice && is_mla() && groups.front().problem.sparse();
     return shares ? groups.front().problem.top_k : 0;
   }
-  /// Index into `groups` of the layer's group. Precondition: 0 <= layer < cached_layers().
+  /// Whether the layer has a delta rule in place of attention.
+  bool is_delta(std::int32_t layer) const;
+  /// Index into `groups` of the layer's group. A delta-rule layer has the steps of the first one.
+  /// Precondition: 0 <= layer < cached_layers().
   std::size_t group_of(std::int32_t layer) const;
+  /// Precondition: the layer has attention.
   const AttentionProblem& attention(std::int32_t layer) const {
     return groups[group_of(layer)].problem;
   }
@@ -195,7 +246,8 @@ struct ModelConfig {
   /// The groups as the planner's input.
   std::vector<LayerGroup> layer_groups() const;
 
-  // All layers are of one family: MLA, compressed, or else grouped_query (layer_flags.h).
+  // All layers with attention are of one family: MLA, compressed, or else grouped_query
+  // (layer_flags.h).
   /// Multi-head latent attention of DeepSeek V2 to V3.2 and GLM-5: dense_latent or sparse_latent.
   bool is_mla() const {
     return !is_compressed() && groups.front().problem.kind != ProblemKind::grouped_query;

@@ -59,6 +59,18 @@ void split_layers(ModelConfig& config, const std::vector<std::uint8_t>& flags,
   }
 }
 
+bool set_expert_layers(ConfigReader& json, ModelConfig& config) {
+  std::vector<std::uint8_t>& has_experts = config.moe.layer_has_experts;
+  has_experts.assign(static_cast<std::size_t>(config.layers), 0);
+  const std::int32_t every = json.integer("decoder_sparse_step", 1);
+  const std::vector<std::int32_t> dense = json.integers("mlp_only_layers");
+  for (std::int32_t l = 0; l < config.layers; ++l) {
+    const bool has = (l + 1) % every == 0 && std::ranges::count(dense, l) == 0;
+    has_experts[static_cast<std::size_t>(l)] = has ? 1 : 0;
+  }
+  return std::ranges::count(has_experts, 1) > 0;
+}
+
 RopeConfig no_rope(const RopeConfig& rope) {
   return {.dim = rope.dim, .pairing = rope.pairing, .pairs = 0};
 }

@@ -38,6 +38,9 @@ void set_windows(ConfigReader& json, ModelConfig& config, const std::vector<std:
 void split_layers(ModelConfig& config, const std::vector<std::uint8_t>& flags,
                   std::array<std::string_view, 2> names);
 
+/// Reads which layers have experts: decoder_sparse_step, mlp_only_layers. False: none has.
+bool set_expert_layers(ConfigReader& json, ModelConfig& config);
+
 /// The identity, in place of `rope`: layers that know no positions.
 RopeConfig no_rope(const RopeConfig& rope);
 

@@ -56,7 +56,7 @@ void parse_sigmoid_router(ConfigReader& json, MoeConfig& moe, const MlaDefaults&
   json.only("topk_method", "noaux_tc");
   moe.scoring = RouterScoring::sigmoid;
   moe.correction_bias = true;
-  moe.normalize = json.flag("norm_topk_prob", true);
+  moe.normalize = json.flag(json.first_of({"norm_topk_prob", "moe_renormalize"}), true);
   parse_groups(json, moe, defaults);
 }
 
@@ -72,7 +72,8 @@ bool parse_expert_sizes(ConfigReader& json, ModelConfig& config, const MlaDefaul
   moe.ffn = json.integer("moe_intermediate_size");
   moe.shared = json.integer(json.first_of({"n_shared_experts", "num_shared_experts"}),
                             defaults.shared, 0, 64);
-  moe.top_k = json.integer("num_experts_per_tok", std::nullopt, 1, moe.experts);
+  moe.top_k = json.integer(json.first_of({"num_experts_per_tok", "num_experts_per_token"}),
+                           std::nullopt, 1, moe.experts);
   moe.scale = static_cast<float>(json.number("routed_scaling_factor", defaults.routed_scale));
   return true;
 }
@@ -82,7 +83,8 @@ void parse_groups(ConfigReader& json, MoeConfig& moe, const MlaDefaults& default
   const auto absent = [&](std::string_view key, std::int32_t of_class) {
     return of_class == 0 || json.null(key) ? std::nullopt : std::optional(of_class);
   };
-  moe.groups = json.integer("n_group", absent("n_group", defaults.groups), 1, moe.experts);
+  const std::string_view groups = json.first_of({"n_group", "num_expert_group"});
+  moe.groups = json.integer(groups, absent(groups, defaults.groups), 1, moe.experts);
   moe.top_groups =
       json.integer("topk_group", absent("topk_group", defaults.top_groups), 1, moe.groups);
   if (moe.experts % moe.groups != 0) {
@@ -127,7 +129,7 @@ void parse_mla_attention(ConfigReader& json, ModelConfig& config, const MlaDefau
   config.attention_out_bias = config.attention_bias;
   const bool interleave = json.flag("rope_interleave", defaults.interleaved);
   const double head = p.qk_nope_head + p.rope;
-  RopeKeys keys{.default_yarn = defaults.yarn};
+  RopeKeys keys{.default_theta = defaults.rope_theta, .default_yarn = defaults.yarn};
   if (defaults.rotary_share) keys.partial = p.rope / head;
   group.rope = parse_rope(json, p.rope,
                           interleave ? RopePairing::interleaved : RopePairing::split_half, keys);

@@ -17,6 +17,7 @@ struct MlaDefaults {
   std::int32_t shared = 1;
   double routed_scale = 2.5;
   std::int32_t draft_layers = 1;
+  double rope_theta = 10000;
   std::int32_t v_head = 0;    // v_head_dim; 0: required
   bool interleaved = true;    // pairs of RoPE, where rope_interleave is absent
   bool rotary_share = false;  // partial_rotary_factor is the rotary share of a head, not 1

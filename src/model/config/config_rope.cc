@@ -168,7 +168,8 @@ std::int32_t rotary_dim(ConfigReader& json, std::int32_t dim, double partial) {
 RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
                       const RopeKeys& keys) {
   RopeDefaults defaults{.rope = {.dim = dim, .pairing = pairing}};
-  defaults.max_context = json.integer("max_position_embeddings");
+  defaults.max_context =
+      json.integer(json.first_of({"max_position_embeddings", "model_max_length"}));
   defaults.rope.theta = json.number(keys.theta, keys.default_theta);
   defaults.partial = json.number("partial_rotary_factor", keys.partial);
   defaults.unit_magnitude = keys.unit_magnitude;

@@ -72,6 +72,13 @@ void check_attention(const ModelConfig& c, FlagCheck& check) {
   check.only_in(c.attention_bias, {Family::grouped_query, Family::mla}, "attention_bias");
   check.only_in(c.attention_out_bias, {Family::grouped_query, Family::mla}, "attention_out_bias");
   check.only_in(c.qk_norm != QkNorm::none, {Family::grouped_query}, "qk_norm");
+  check.only_in(c.output_gate == OutputGate::with_q, {Family::grouped_query}, "output_gate");
+  check.only_in(c.output_gate == OutputGate::heads, {Family::mla}, "output_gate");
+  check.needs(c.output_gate == OutputGate::with_q, c.qk_norm != QkNorm::whole && !c.fused_qkv,
+              "output_gate", "norms of heads or none, and q_proj alone", "others");
+  check.only_in(!c.delta.layers.empty(), {Family::grouped_query, Family::mla}, "delta");
+  check.needs(!c.delta.layers.empty(), c.mla.own_indexer.empty(), "delta", "attention to all keys",
+              "an indexer");
   check.only_in(c.fused_qkv, {Family::grouped_query}, "fused_qkv");
   check.only_in(c.value_norm, {Family::grouped_query}, "value_norm");
   check.only_in(c.value_scale != 1, {Family::grouped_query}, "value_scale");
@@ -122,6 +129,8 @@ void check_experts(const ModelConfig& c, Family family, FlagCheck& check) {
               fmt::format("{} shared", moe.shared));
   check.needs(moe.stacked, !moe.correction_bias, "moe.stacked", "no correction_bias",
               "correction_bias");
+  check.needs(moe.shared_gate, moe.shared > 0, "moe.shared_gate", "shared experts", "none");
+  check.only_in(moe.shared_gate, {Family::grouped_query, Family::mla}, "moe.shared_gate");
   check.only_in(moe.stacked, {Family::grouped_query, Family::mla}, "moe.stacked");
   check.needs(moe.halves, moe.stacked && !c.mxfp4, "moe.halves", "stacked experts, not in mxfp4",
               moe.stacked ? "mxfp4" : "others");

@@ -16,6 +16,9 @@ namespace lathe {
 /// value_norm            yes               no                no
 /// value_scale           yes               no                no
 /// values_are_keys       without biases, fused_qkv, whole qk_norm    no
+/// output_gate           with_q            heads             no
+///   with_q              without norms over all heads, without fused_qkv
+/// delta                 yes               dense_latent      no
 /// fused_qkv             yes               no                no
 /// fused_gate_up         yes               yes               no
 /// sink                  yes               no                always
@@ -28,6 +31,7 @@ namespace lathe {
 /// mla.own_indexer       no                sparse_latent     no (has its own)
 /// mla.o_groups          no                no                always
 /// hyper                 no                no                always
+/// moe.shared_gate       with shared experts                         no
 /// moe.stacked           without shared experts and correction_bias  no
 /// moe.halves            with moe.stacked, without mxfp4             no
 /// moe.hash_layers       no                no                yes

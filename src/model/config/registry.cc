@@ -8,6 +8,8 @@ namespace lathe {
 namespace {
 
 constexpr std::array kArchitectures = {
+    Architecture{.name = "BailingHybridForCausalLM", .parse = parse_bailing_hybrid, .eos = 156895},
+    Architecture{.name = "BailingMoeV3ForCausalLM", .parse = parse_bailing_hybrid, .eos = 156895},
     Architecture{.name = "DeepseekV2ForCausalLM", .parse = parse_deepseek_v2, .bos = 1, .eos = 2},
     Architecture{.name = "DeepseekV32ForCausalLM", .parse = parse_deepseek_v32, .bos = 0, .eos = 1},
     Architecture{.name = "DeepseekV3ForCausalLM", .parse = parse_deepseek_v3, .bos = 0, .eos = 1},
@@ -32,6 +34,11 @@ constexpr std::array kArchitectures = {
     Architecture{
         .name = "GptOssForCausalLM", .parse = parse_gpt_oss, .mxfp4 = true, .norm_eps = 1e-5},
     Architecture{.name = "GraniteForCausalLM", .parse = parse_granite, .bos = 1, .eos = 2},
+    Architecture{.name = "KimiLinearForCausalLM",
+                 .parse = parse_kimi_linear,
+                 .norm_eps = 1e-5,
+                 .bos = 163584,
+                 .eos = 163586},
     Architecture{.name = "LlamaForCausalLM", .parse = parse_llama, .bos = 1, .eos = 2},
     Architecture{.name = "MiMoForCausalLM", .parse = parse_mimo},
     Architecture{
@@ -59,6 +66,9 @@ constexpr std::array kArchitectures = {
     Architecture{"Qwen2ForCausalLM", parse_qwen2},
     Architecture{"Qwen3ForCausalLM", parse_qwen3},
     Architecture{"Qwen3MoeForCausalLM", parse_qwen3_moe},
+    Architecture{"Qwen3NextForCausalLM", parse_qwen3_next},
+    Architecture{"Qwen3_5ForCausalLM", parse_qwen3_5},
+    Architecture{"Qwen3_5MoeForCausalLM", parse_qwen3_5_moe},
     Architecture{.name = "SarvamMLAForCausalLM", .parse = parse_sarvam_mla},
     Architecture{.name = "SeedOssForCausalLM", .parse = parse_seed_oss, .bos = 0, .eos = 2},
     Architecture{

@@ -26,6 +26,7 @@ std::span<const Architecture> architectures();
 /// Null for an unknown name.
 const Architecture* find_architecture(std::string_view name);
 
+void parse_bailing_hybrid(ConfigReader& json, ModelConfig& config);
 void parse_deepseek_v2(ConfigReader& json, ModelConfig& config);
 void parse_deepseek_v3(ConfigReader& json, ModelConfig& config);
 void parse_deepseek_v32(ConfigReader& json, ModelConfig& config);
@@ -39,6 +40,7 @@ void parse_glm4_moe_lite(ConfigReader& json, ModelConfig& config);
 void parse_glm_moe_dsa(ConfigReader& json, ModelConfig& config);
 void parse_gpt_oss(ConfigReader& json, ModelConfig& config);
 void parse_granite(ConfigReader& json, ModelConfig& config);
+void parse_kimi_linear(ConfigReader& json, ModelConfig& config);
 void parse_llama(ConfigReader& json, ModelConfig& config);
 void parse_mimo(ConfigReader& json, ModelConfig& config);
 void parse_mimo_v2_flash(ConfigReader& json, ModelConfig& config);
@@ -53,7 +55,10 @@ void parse_olmo3(ConfigReader& json, ModelConfig& config);
 void parse_phi3(ConfigReader& json, ModelConfig& config);
 void parse_qwen2(ConfigReader& json, ModelConfig& config);
 void parse_qwen3(ConfigReader& json, ModelConfig& config);
+void parse_qwen3_5(ConfigReader& json, ModelConfig& config);
+void parse_qwen3_5_moe(ConfigReader& json, ModelConfig& config);
 void parse_qwen3_moe(ConfigReader& json, ModelConfig& config);
+void parse_qwen3_next(ConfigReader& json, ModelConfig& config);
 void parse_qwen3_vl_moe(ConfigReader& json, ModelConfig& config);
 void parse_sarvam_mla(ConfigReader& json, ModelConfig& config);
 void parse_seed_oss(ConfigReader& json, ModelConfig& config);

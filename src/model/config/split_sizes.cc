@@ -32,6 +32,10 @@ SplitSizes split_sizes(const ModelConfig& config) {
     if (group.problem.kv_heads != p.kv_heads) out.other_kv_heads = group.problem.kv_heads;
   }
   out.o_groups = config.mla.o_groups;
+  if (const DeltaRuleProblem& delta = config.delta.problem; !config.delta.layers.empty()) {
+    out.delta_keys = delta.key_heads;
+    out.delta_values = delta.heads / delta.key_heads;
+  }
   out.experts = config.moe.experts;
   out.vocab = config.vocab;
   out.ffn_block = split_block(config);
@@ -43,7 +47,7 @@ SplitSizes split_sizes(const ModelConfig& config) {
   if (dense) out.ffn = config.ffn;
   if (out.experts > 0) {
     out.expert_width = config.moe.ffn;
-    out.shared = std::int64_t{config.moe.shared} * config.moe.ffn;
+    out.shared = config.moe.shared_width();
   }
   return out;
 }
@@ -53,6 +57,7 @@ ModelConfig rank_config(ModelConfig config, std::int32_t ranks) {
   if (config.draft_group) {
     config.draft_group->problem = rank_problem(config.draft_group->problem, ranks);
   }
+  config.delta.problem = rank_problem(config.delta.problem, ranks);
   config.mla.o_groups /= ranks;
   return config;
 }

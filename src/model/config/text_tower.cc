@@ -49,6 +49,12 @@ constexpr std::array kQwen3VlMoe = {
               {.name = "qwen3_vl_moe_text", .parse = parse_qwen3_vl_moe},
               R"({"rope_theta": 500000, "num_key_value_heads": 16})"}};
 
+constexpr TextModel kQwen35Text{"qwen3_5_text", {.name = "qwen3_5_text", .parse = parse_qwen3_5}};
+constexpr TextModel kQwen35MoeText{"qwen3_5_moe_text",
+                                   {.name = "qwen3_5_moe_text", .parse = parse_qwen3_5_moe}};
+constexpr std::array kQwen35 = {kQwen35Text};
+constexpr std::array kQwen35Moe = {kQwen35MoeText};
+
 constexpr std::array kTowers = {
     TextTower{"Gemma3ForConditionalGeneration", kGemma3, true},
     TextTower{"Gemma4ForConditionalGeneration", kGemma4, true},
@@ -56,6 +62,8 @@ constexpr std::array kTowers = {
     TextTower{"Mistral3ForConditionalGeneration", kMistral3, true},
     TextTower{"Qwen3VLForConditionalGeneration", kQwen3Vl, false},
     TextTower{"Qwen3VLMoeForConditionalGeneration", kQwen3VlMoe, true},
+    TextTower{"Qwen3_5ForConditionalGeneration", kQwen35, false},
+    TextTower{"Qwen3_5MoeForConditionalGeneration", kQwen35Moe, false},
 };
 
 // Text models of a type of their own, which are the same in every wrapper.
@@ -80,6 +88,8 @@ constexpr std::array kAnywhere = {
     TextModel{"llama", {.name = "llama", .parse = parse_llama, .bos = 1, .eos = 2}},
     TextModel{"qwen2", {.name = "qwen2", .parse = parse_qwen2}},
     TextModel{"qwen3", {.name = "qwen3", .parse = parse_qwen3}},
+    kQwen35MoeText,
+    kQwen35Text,
     TextModel{"qwen3_moe", {.name = "qwen3_moe", .parse = parse_qwen3_moe}},
 };
 

@@ -8,6 +8,7 @@
 #include "base/float_formats.h"
 #include "base/rows.h"
 #include "model/layers/compressed_layer.h"
+#include "model/layers/delta_layer.h"
 #include "model/layers/feed_forward.h"
 #include "model/layers/gqa_attention.h"
 #include "model/layers/layer_context.h"
@@ -278,9 +279,10 @@ void Decoder::dense_and_experts(const OpsContext& ops, const LayerWeights& w,
   add_rms_norm(ops, constant(sum), w.ffn_out_norm, eps, x);
 }
 
-// A layer of grouped-query or latent attention, then dense or with experts, or both. h: the norm of
-// x before the layer, and after it the one with the weight `next`, unless that is null. The
-// combinations that it computes are in model/config/layer_flags.h, which refuses all others.
+// A layer of grouped-query or latent attention, or of a delta rule, then dense or with experts, or
+// both. h: the norm of x before the layer, and after it the one with the weight `next`, unless that
+// is null. The combinations that it computes are in model/config/layer_flags.h, which refuses all
+// others.
 Result<void> Decoder::layer(const LayerContext& c, const MutableRowsView& x,
                             const MutableRowsView& h, const Vector* next) const {
   const auto at = static_cast<std::size_t>(c.layer);
@@ -288,6 +290,7 @@ Result<void> Decoder::layer(const LayerContext& c, const MutableRowsView& x,
   if (config_.is_compressed()) return compressed_layer(c, w, x);
   const bool indexed = !config_.mla.own_indexer.empty() && config_.mla.own_indexer[at] != 0;
   const auto attention = [&](const MutableRowsView& out, bool add) {
+    if (config_.is_delta(c.layer)) return delta_layer(c, w.delta, constant(h), out, add);
     return config_.is_mla()
                ? mla_attention(c, w.mla, indexed ? &w.indexer : nullptr, constant(h), out, add)
                : gqa_attention(c, w.gqa, constant(h), out, add);
@@ -477,6 +480,10 @@ void Decoder::check_args(const OpsContext& ops, const ForwardArgs& args,
                 "the cache was planned for another model");
     LATHE_CHECK(args.cache->plan().groups[g].group.layers == config_.groups[g].layers,
                 "the cache has the model's layers");
+    const auto& delta = args.cache->plan().groups[g].group.delta;
+    LATHE_CHECK(
+        g > 0 || (delta ? delta->layers : std::vector<std::int32_t>()) == config_.delta.layers,
+        "the cache has states of the model's layers");
     std::int64_t covered = 0;
     for (const Segment& s : args.segments_of(i, groups.size())) {
       LATHE_CHECK(s.first_row == covered, "segments cover all rows, in order");

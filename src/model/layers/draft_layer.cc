@@ -28,6 +28,7 @@ LayerGroupConfig& draft_group_of(ModelConfig& config) {
 // The projection that joins the hidden state with the next token; its presence identifies the
 // layer.
 std::string joins_name(const ModelConfig& config) {
+  if (config.draft_tensors == DraftTensors::mtp) return "mtp.fc.weight";
   return config.is_compressed() ? "mtp.0.e_proj.weight"
                                 : fmt::format("model.layers.{}.eh_proj.weight", config.layers);
 }
@@ -84,6 +85,9 @@ Result<Checkpoint> open_checkpoint(const std::string& directory, ModelConfig& co
   auto out = Checkpoint::open(directory, config.drafts ? kDraftFile : "");
   if (out && config.text_tower) {
     if (auto ok = out->rename(text_tensor_name); !ok) return ok.error();
+  }
+  if (out && config.delta.tensors == DeltaTensors::bailing) {
+    if (auto ok = out->rename(bailing_tensor_name); !ok) return ok.error();
   }
   if (out && config.tied_embeddings) config.tied_embeddings = !has_own_head(*out, config);
   if (!out || !config.drafts) return out;

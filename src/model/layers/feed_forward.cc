@@ -38,13 +38,26 @@ void routed_experts(const OpsContext& ops, const ModelConfig& model, const MoeWe
                      .router_x = routed});
 }
 
+// x = the shared experts' output, or x +=.
+void shared_experts(const OpsContext& ops, const ModelConfig& model, const MoeWeights& w,
+                    const RowsView& h, const MutableRowsView& x, bool add) {
+  const Arena::Scope scope(*ops.tensors);
+  MutableRowsView factor;
+  if (model.moe.shared_gate) {
+    factor = alloc_rows(*ops.tensors, h.rows, 1);
+    matmul(ops, {h, w.shared_gate, factor});
+  }
+  dense_ffn(ops, model.activation, w.shared, h, x, add, constant(factor));
+}
+
 }  // namespace
 
 void dense_ffn(const OpsContext& ops, const Activation& activation, const FfnWeights& w,
-               const RowsView& h, const MutableRowsView& x, bool add) {
+               const RowsView& h, const MutableRowsView& x, bool add, const RowsView& factor) {
   const Arena::Scope scope(*ops.tensors);
   const MutableRowsView hidden = alloc_activations(ops, h.rows, w.gate.rows);
   if (w.gate.rows > 0) gated_matmul(ops, {h, w.gate, w.up, activation, hidden});
+  if (factor.cols > 0) gate_rows(ops, {.x = hidden, .gate = factor});
   matmul(ops, {constant(hidden), w.down, x, nullptr, add});
 }
 
@@ -53,14 +66,14 @@ void moe_layer(const OpsContext& ops, const ModelConfig& model, const MoeWeights
                std::span<const std::int32_t> tokens, const RowsView& routed) {
   if (add) {
     routed_experts(ops, model, w, h, x, tokens, routed, true);
-    if (model.moe.shared > 0) dense_ffn(ops, model.activation, w.shared, h, x, true);
+    if (model.moe.shared > 0) shared_experts(ops, model, w, h, x, true);
     return;
   }
   const Arena::Scope scope(*ops.tensors);
   const bool narrow = x.dtype != DType::f32;
   const MutableRowsView sum = narrow ? alloc_rows(*ops.tensors, x.rows, x.cols) : x;
   const bool shared = w.shared.gate.rows > 0;  // a rank may have none of its width
-  if (shared) dense_ffn(ops, model.activation, w.shared, h, sum, false);
+  if (shared) shared_experts(ops, model, w, h, sum, false);
   routed_experts(ops, model, w, h, sum, tokens, routed, shared);
   if (narrow) cast_rows(ops, constant(sum), x);
 }

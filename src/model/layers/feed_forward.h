@@ -11,9 +11,10 @@
 
 namespace lathe {
 
-/// x = down(activation(gate h, up h)), or x += with `add`. h, x: [rows, hidden] f32.
+/// x = down(activation(gate h, up h)), or x += with `add`. h, x: [rows, hidden] f32. factor: [rows,
+/// 1] f32: its sigmoid multiplies each row, or no columns.
 void dense_ffn(const OpsContext& ops, const Activation& activation, const FfnWeights& w,
-               const RowsView& h, const MutableRowsView& x, bool add);
+               const RowsView& h, const MutableRowsView& x, bool add, const RowsView& factor = {});
 
 /// x = the weighted sum of each row's experts and the shared expert, or x += with `add`. x is f32
 /// or, without `add`, Backend::activations(). tokens: [rows] if experts are looked up by token.

@@ -33,7 +33,9 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
   const MutableRowsView q = alloc_rows(arena, h.rows, std::int64_t{p.heads} * p.head_dim);
   // A cache row: all heads' keys, then all heads' values.
   const MutableRowsView kv = alloc_rows(arena, h.rows, k_cols + v_cols);
-  // With norms over all heads q and k have the heads of all ranks.
+  // With norms over all heads q and k have the heads of all ranks; with a gate in q_proj all_q has
+  // each head's q, then its gate.
+  const bool gated = c.config.output_gate == OutputGate::with_q;
   const MutableRowsView all_q = w.q.rows == q.cols ? q : alloc_rows(arena, h.rows, w.q.rows);
   const MutableRowsView k = cols_at(kv, 0, k_cols);
   const MutableRowsView all_k = w.k.rows == k_cols ? k : alloc_rows(arena, h.rows, w.k.rows);
@@ -56,6 +58,13 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
     rms_norm(ops, constant(all_k), w.k_norm, c.config.norm_eps, all_k);
     copy_heads(ops, all_q, w.q_first, q);
     copy_heads(ops, all_k, w.k_first, k);
+  }
+  if (gated) {
+    cast_rows(ops, {.x = constant(cols_at(all_q, 0, p.head_dim)),
+                    .out = cols_at(q, 0, p.head_dim),
+                    .heads = p.heads,
+                    .x_head = std::int64_t{2} * p.head_dim,
+                    .out_head = p.head_dim});
   }
 
   const MutableRowsView out = alloc_activations(ops, h.rows, std::int64_t{p.heads} * p.v_head_dim);
@@ -93,6 +102,12 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
                       .gather_workspace = c.cache.gather_workspace(),
                       .out = rows_at(out, segment.first_row, step.rows)};
     if (auto ok = attend(ops, op); !ok) return ok;
+  }
+  if (gated) {
+    gate_rows(ops, {.x = out,
+                    .gate = constant(cols_at(all_q, p.head_dim, p.v_head_dim)),
+                    .heads = p.heads,
+                    .gate_head = std::int64_t{2} * p.head_dim});
   }
   matmul(ops, {constant(out), w.out, x, data_or_null(w.out_bias), add});
   return {};

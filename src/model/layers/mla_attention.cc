@@ -35,11 +35,20 @@ class MlaLayer {
       const bool expanded = c_.segments[s].step->route->kind == KernelKind::ragged;
       if (auto ok = expanded ? attend_expanded(s) : attend_absorbed(s); !ok) return ok;
     }
+    if (w_.head_gate.rows > 0) gate_heads(h);
     matmul(ops_, {constant(out_), w_.out, x, data_or_null(w_.out_bias), add});
     return {};
   }
 
  private:
+  void gate_heads(const RowsView& h) {
+    const Arena::Scope scope(arena_);
+    const MutableRowsView gate = alloc_rows(arena_, h.rows, p_.heads);
+    matmul(ops_, {h, w_.head_gate, gate});
+    gate_rows(
+        ops_,
+        {.x = out_, .gate = constant(cols_at(gate, 0, 1)), .heads = p_.heads, .gate_head = 1});
+  }
   std::int64_t q_head() const { return p_.qk_nope_head + p_.rope; }
 
   // Computes q_ [rows, heads * (qk_nope_head + rope)] and k_ [rows, nope + rope], not rotated.

@@ -554,6 +554,7 @@ class Loader {
     bool some = false;
     std::vector<std::string> absent;
     for (std::int32_t l = 0; l < config_.layers; ++l) {
+      if (config_.is_delta(l)) continue;
       TensorScales& s = scales[static_cast<std::size_t>(l)];
       const bool key = bind_kv_scale(l, "k", s.key, read);
       const bool value = bind_kv_scale(l, "v", s.value, read);
@@ -715,7 +716,7 @@ Result<void> prepare(Backend& backend, const std::vector<TensorSpec>& table,
     for (WeightStack* stack : {&m.uk, &m.uv}) {
       if (auto ok = keep(backend.prepare(*stack, owned), *stack); !ok) return ok;
     }
-    for (Vector* vector : {&m.w_uk, &m.w_uv}) {
+    for (Vector* vector : {&m.w_uk, &m.w_uv, &layer.delta.conv}) {
       if (auto ok = keep(backend.prepare(*vector, owned), *vector); !ok) return ok;
     }
   }
@@ -738,6 +739,7 @@ Result<std::unique_ptr<Model>> finish(const ModelConfig& whole, const LoadOption
                                       std::unique_ptr<ModelWeights> weights) {
   const ModelConfig config = rank_config(whole, options.parallel.tp);
   split_kv_b(config, options.expansion, options.threads, *weights);
+  join_convolutions(*weights);
   if (options.backend != nullptr) {
     if (auto ok = prepare(*options.backend, table, *weights); !ok) return ok.error();
   }

@@ -7,6 +7,7 @@
 #include "attn/compressor.h"
 #include "attn/draft_rows.h"
 #include "base/dtype.h"
+#include "kernels/delta_rule.h"
 #include "kernels/limits.h"
 #include "plan/budget.h"
 #include "plan/explain.h"
@@ -103,7 +104,9 @@ AttentionRow attention_row(const ModelConfig& config, const Share& share, const 
   }
   if (!latent(plan)) {
     const std::int64_t q = std::int64_t{p.heads} * p.head_dim;
-    out.kept = row(q) + row(std::int64_t{p.kv_heads} * (p.head_dim + p.v_head_dim)) +
+    // With a gate q_proj's rows, too.
+    const std::int64_t gates = config.output_gate == OutputGate::with_q ? row(2 * q) : 0;
+    out.kept = gates + row(q) + row(std::int64_t{p.kv_heads} * (p.head_dim + p.v_head_dim)) +
                row(std::int64_t{p.heads} * p.v_head_dim) + q_row(plan, q, false);
     if (config.qk_norm == QkNorm::whole && share.ranks > 1) {  // q and k of all heads
       out.kept += row(q * share.ranks) + row(std::int64_t{p.kv_heads} * p.head_dim * share.ranks);
@@ -118,7 +121,8 @@ AttentionRow attention_row(const ModelConfig& config, const Share& share, const 
                                                 bytes_of(DType::e4m3, index_q) +
                                                 12 * std::int64_t{p.index_heads} + 64
                                           : 0;
-  const std::int64_t attend = row(std::int64_t{p.heads} * p.v_head) + q_row(plan, q, true);
+  const std::int64_t attend = row(std::int64_t{p.heads} * p.v_head) + q_row(plan, q, true) +
+                              (config.output_gate == OutputGate::heads ? row(p.heads) : 0);
   out.kept += std::max(indexer, attend);
   if (absorbs(plan)) {
     const std::int64_t absorbed = std::int64_t{p.heads} * (p.nope + p.rope);
@@ -132,13 +136,33 @@ AttentionRow attention_row(const ModelConfig& config, const Share& share, const 
 std::int64_t widest_row(const ModelConfig& config, const Share& share, const AttentionProblem& p) {
   const std::int64_t out = std::max(std::int64_t{p.heads} * std::max(p.v_head, p.v_head_dim),
                                     share.o_groups.count * config.mla.o_lora);
-  return std::max<std::int64_t>(config.hidden, out);
+  return std::max({std::int64_t{config.hidden}, out,
+                   rank_problem(config.delta.problem, share.ranks).value_cols()});
 }
 
 // Bytes of a row of e4m3 codes and scales: the widest that fp8 weights of attention read on a GPU.
 std::int64_t codes_row(const ModelConfig& config, const Share& share, const AttentionProblem& p) {
   const std::int64_t cols = widest_row(config, share, p);
   return cols + cols / 32 + 64;
+}
+
+// Bytes of a step of delta-rule layers.
+std::int64_t delta_rows(const ModelConfig& config, const ModelPlan& plan, const Share& share,
+                        std::int64_t rows) {
+  const auto& delta = plan.groups.front().group.delta;
+  if (!delta) return 0;
+  const DeltaRuleProblem& p = delta->problem;
+  const bool gpu = is_gpu(plan.groups.front().plan.device);
+  std::int64_t each =
+      row(p.channels()) + 2 * row(p.value_cols()) + row(p.heads) + row(p.gate_cols());
+  if (config.delta.tensors == DeltaTensors::key_heads) {
+    each += row(2 * (p.key_cols() + p.value_cols())) + row(2 * p.heads);
+  }
+  if (config.delta.tensors == DeltaTensors::kimi) {
+    each += row(p.dk) + row(p.dv) + (gpu ? row(p.dk, DType::bf16) + row(p.dv, DType::bf16) : 0);
+  }
+  if (gpu && config.has_fp8()) each += codes_row(config, share, plan.groups.front().plan.problem);
+  return plus(times(rows, each), delta_scratch_bytes(p, rows, plan.max_requests()));
 }
 
 // Bytes of `rows` rows in the feed-forward part of the layer that needs most.
@@ -148,7 +172,8 @@ std::int64_t feed_forward(const ModelConfig& config, const Share& share, const P
   const MoeConfig& m = config.moe;
   if (is_gpu(plan.device)) {  // experts have their own budget
     return times(rows,
-                 std::max(dense, 2 * row(share.shared.count) + copy(plan, share.shared.count)));
+                 std::max(dense, 2 * row(share.shared.count) + copy(plan, share.shared.count) +
+                                     (m.shared_gate ? 64 : 0)));
   }
   if (m.experts == 0) return times(rows, dense);
   const std::int64_t pass = std::min(kCpuExpertInputs, times(rows, m.top_k));
@@ -156,7 +181,7 @@ std::int64_t feed_forward(const ModelConfig& config, const Share& share, const P
       row(m.experts) + std::max(row(3 * m.experts + m.groups + 16), 64 + 2 * row(m.top_k));
   const std::int64_t experts = plus(
       times(rows, router), times(pass, row(config.hidden) + 2 * row(share.expert_width.count)));
-  const std::int64_t shared = times(rows, 2 * row(share.shared.count));
+  const std::int64_t shared = times(rows, 2 * row(share.shared.count) + (m.shared_gate ? 64 : 0));
   return std::max({times(rows, dense), experts, shared});
 }
 
@@ -222,7 +247,8 @@ Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& ma
     }
   }
   const std::int64_t layer =
-      std::max(times(rows, attention), feed_forward(config, share, plan.groups.front().plan, rows));
+      std::max({times(rows, attention), delta_rows(config, plan, share, rows),
+                feed_forward(config, share, plan.groups.front().plan, rows)});
   // The GPU's logits have a budget of their own.
   const std::int64_t logit_row = is_gpu(machine.device) ? 0 : row(share.vocab.count);
   const std::int64_t state = row(std::int64_t{std::max(1, config.hyper.streams)} * config.hidden);

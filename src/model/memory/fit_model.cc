@@ -36,6 +36,14 @@ Refusal refuse(Reason reason) {
 // Requirements of the GPU's operators on models with several streams, beyond its attention kernels'
 // capabilities (kernels/limits.h).
 std::optional<Reason> unfit_for_gpu(const ModelConfig& config) {
+  if (!config.delta.layers.empty()) {
+    return Reason{Rule::device,
+                  config.architecture,
+                  "linear_attention layers",
+                  "a device with the delta rule: ref or cpu",
+                  "sm90",
+                  "--device cpu"};
+  }
   if (!config.is_compressed()) return std::nullopt;
   const auto reason = [&](const char* field, std::string wanted, std::int64_t offered) {
     return Reason{Rule::device,      config.architecture,     field,
@@ -145,6 +153,7 @@ std::int64_t load_copies(const ModelConfig& config, bool expansion) {
       config.quantization != Quantization::none && config.quantization != Quantization::fp8_blocks;
   std::int64_t sum = 0;
   for (std::int32_t l = 0; l < config.cached_layers(); ++l) {
+    if (config.is_delta(l)) continue;
     const AttentionProblem& p = config.attention(l);
     const bool whole = p.qk_nope_head % kWeightBlock == 0 && p.v_head % kWeightBlock == 0;
     if (widens) {

@@ -25,7 +25,7 @@ WeightPart part_of(const ModelConfig& config, const TensorSpec& spec) {
   const auto has = [&](std::string_view text) { return spec.name.find(text) != std::string::npos; };
   if (has("embed")) return config.tied_embeddings ? WeightPart::head : WeightPart::embedding;
   if (spec.name.starts_with("lm_head") || spec.name == "head.weight") return WeightPart::head;
-  if (has("shared_experts.")) return WeightPart::shared;
+  if (has(config.moe.names.shared)) return WeightPart::shared;
   if (spec.stack != nullptr && !spec.joined) return WeightPart::experts;
   const bool ffn = has("mlp.gate_proj") || has("mlp.up_proj") || has("mlp.down_proj");
   return ffn ? WeightPart::dense : WeightPart::other;
@@ -118,6 +118,10 @@ SplitModel split_model(const ModelConfig& config) {
     add("v_proj", p.kv_heads, p.v_head_dim);
     add("o_proj", p.heads, p.v_head_dim);
   }
+  if (!config.delta.layers.empty()) {
+    add("linear_attn's q and k", config.delta.problem.key_heads, config.delta.problem.dk);
+    add("linear_attn's v", config.delta.problem.heads, config.delta.problem.dv);
+  }
   return out;
 }
 
@@ -162,7 +166,12 @@ Result<RankPlan, std::vector<Reason>> plan_ranks(const ModelConfig& config, cons
 
 std::vector<LayerGroup> rank_groups(const ModelConfig& config, const RankPlan& ranks) {
   std::vector<LayerGroup> out = config.layer_groups();
-  for (LayerGroup& group : out) group.problem = rank_problem(group.problem, ranks.parallel.tp);
+  for (LayerGroup& group : out) {
+    group.problem = rank_problem(group.problem, ranks.parallel.tp);
+    if (!group.delta) continue;
+    group.delta->problem = rank_problem(group.delta->problem, ranks.parallel.tp);
+    group.state_bytes = delta_state_bytes(group.delta->problem);
+  }
   return out;
 }
 
@@ -185,6 +194,8 @@ std::vector<RankFloor> decode_floors(const ModelConfig& config, const ModelPlan&
               number_imbalance(config.moe.experts, config.moe.top_k, parallel.expert_number, rows);
     }
     for (const GroupPlan& g : plan.groups) {
+      // The states of the delta rule are read and written.
+      if (g.group.delta) read += 2 * static_cast<double>(rows * g.group.all_state_bytes());
       read += static_cast<double>(rows) *
               decode_cache_bytes(g.plan, std::min(kFloorContext, plan.context_length()));
     }

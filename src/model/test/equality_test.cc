@@ -16,7 +16,8 @@ std::vector<std::int32_t> tokens_of(const std::string& fixture, int length) {
 const ModelRunner::Options kInplace{.prefill = "inplace", .decode = "inplace"};
 
 TEST(Equality, ChunksGiveTheBitsOfOneShot) {
-  for (const char* name : {"qwen3_moe", "qwen2_window", "deepseek_v3", "glm_moe_dsa"}) {
+  for (const char* name :
+       {"qwen3_moe", "qwen2_window", "deepseek_v3", "glm_moe_dsa", "qwen3_5", "qwen3_next"}) {
     const auto model = load_fixture(name);
     std::vector<std::int32_t> tokens = tokens_of(name, 300);
     tokens.resize(150);
@@ -59,7 +60,7 @@ TEST(Equality, Bf16ProductsAreCloseAndInvariant) {
 }
 
 TEST(Equality, CompanyChangesNothing) {
-  for (const char* name : {"llama", "qwen3_moe", "deepseek_v3", "deepseek_v32"}) {
+  for (const char* name : {"llama", "qwen3_moe", "deepseek_v3", "deepseek_v32", "qwen3_5_moe"}) {
     const auto model = load_fixture(name);
     const std::vector<std::int32_t> longer = tokens_of(name, 64), shorter = tokens_of(name, 7);
     const Logits alone = ModelRunner(*model, kInplace).prompt(0, longer);

@@ -45,7 +45,12 @@ const char* const kFixtures[] = {"llama",
                                  "gemma4_moe",
                                  "mimo_v2_flash",
                                  "mistral4",
-                                 "minicpm3"};
+                                 "minicpm3",
+                                 "qwen3_5",
+                                 "qwen3_5_moe",
+                                 "qwen3_next",
+                                 "kimi_linear",
+                                 "bailing_hybrid"};
 
 // Bound against the reference with a bf16 cache like Lathe's: covers the order of summation, and
 // cache elements that round differently because of it.

@@ -22,7 +22,7 @@ namespace lathe {
 inline bool divides(const ModelConfig& config, std::int32_t ranks) {
   const SplitSizes s = split_sizes(config);
   const bool keys = s.kv_heads == 0 || s.kv_heads % ranks == 0 || ranks % s.kv_heads == 0;
-  return s.heads % ranks == 0 && s.o_groups % ranks == 0 && keys;
+  return s.heads % ranks == 0 && s.o_groups % ranks == 0 && s.delta_keys % ranks == 0 && keys;
 }
 
 /// FNV-1a of the rows' bytes.

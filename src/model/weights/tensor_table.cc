@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <charconv>
 #include <cmath>
 
@@ -33,9 +34,12 @@ class Table {
  private:
   void layer(std::int32_t l) {
     LayerWeights& w = w_.layers[static_cast<std::size_t>(l)];
-    const std::string stem = fmt::format("model.layers.{}.", l);
+    const bool mtp = l >= c_.layers && c_.draft_tensors == DraftTensors::mtp;
+    const std::string stem = mtp ? "mtp.layers.0." : fmt::format("model.layers.{}.", l);
     named_norm(stem, c_.norms.attention, w.attention_norm);
-    if (c_.is_mla()) {
+    if (c_.is_delta(l)) {
+      delta_rule(stem, c_.delta.problem, w.delta);
+    } else if (c_.is_mla()) {
       latent(stem + "self_attn.", c_.attention(l), w.mla);
     } else {
       grouped(stem + "self_attn.", c_.groups[c_.group_of(l)], w.gqa);
@@ -56,13 +60,22 @@ class Table {
       experts(stem + std::string(names.part), w.moe);
     }
     if (!has_experts || !names.dense.empty()) {
-      ffn(stem + std::string(names.dense.empty() ? names.part : names.dense), c_.ffn, share_.ffn,
-          w.ffn);
+      const std::string_view part = !names.dense.empty()   ? names.dense
+                                    : !names.alone.empty() ? names.alone
+                                                           : names.part;
+      ffn(stem + std::string(part), c_.ffn, share_.ffn, w.ffn);
     }
     if (!c_.layer_scale.empty()) vector(stem + std::string(c_.layer_scale), 1, w.scale).ones = true;
   }
 
   void draft(const std::string& stem, DraftWeights& w) {
+    if (c_.draft_tensors == DraftTensors::mtp) {
+      norm("mtp.pre_fc_norm_embedding.weight", c_.hidden, w.embedding_norm);
+      norm("mtp.pre_fc_norm_hidden.weight", c_.hidden, w.hidden_norm);
+      linear("mtp.fc", c_.hidden, std::int64_t{2} * c_.hidden, w.join);
+      norm("mtp.norm.weight", c_.hidden, w.out_norm);
+      return;
+    }
     norm(stem + "enorm.weight", c_.hidden, w.embedding_norm);
     norm(stem + "hnorm.weight", c_.hidden, w.hidden_norm);
     linear(stem + "eh_proj", c_.hidden, std::int64_t{2} * c_.hidden, w.join);
@@ -71,11 +84,12 @@ class Table {
 
   void grouped(const std::string& stem, const LayerGroupConfig& group, GqaWeights& w) {
     const AttentionProblem& p = group.problem;
-    const Range q = times(share_.heads, p.head_dim), out = times(share_.heads, p.v_head_dim);
+    const std::int64_t q_head = p.head_dim * (c_.output_gate == OutputGate::with_q ? 2 : 1);
+    const Range q = times(share_.heads, q_head), out = times(share_.heads, p.v_head_dim);
     // Groups may differ in their key heads; share_ has the first group's.
     const Range kv_heads = share_of_kv_heads(p.kv_heads, share_.rank, share_.ranks);
     const Range k = times(kv_heads, p.head_dim), v = times(kv_heads, p.v_head_dim);
-    const std::int64_t q_rows = p.heads * p.head_dim, k_rows = p.kv_heads * p.head_dim;
+    const std::int64_t q_rows = p.heads * q_head, k_rows = p.kv_heads * p.head_dim;
     const std::int64_t v_rows = p.kv_heads * p.v_head_dim;
     const bool whole = c_.qk_norm == QkNorm::whole;  // the norm needs all heads
     if (whole) w.q_first = q.first, w.k_first = k.first;
@@ -102,6 +116,87 @@ class Table {
     }
   }
 
+  void delta_rule(const std::string& stem, const DeltaRuleProblem& p, DeltaWeights& w) {
+    switch (c_.delta.tensors) {
+      case DeltaTensors::kimi:
+      case DeltaTensors::bailing:
+        return kimi_delta(stem + "self_attn.", p, w);
+      case DeltaTensors::projections:
+      case DeltaTensors::key_heads:
+        return delta_net(stem + "linear_attn.", p, w);
+    }
+  }
+
+  // Kimi-Linear's decay and gate have projections of low rank, as wide as a head.
+  void kimi_delta(const std::string& stem, const DeltaRuleProblem& p, DeltaWeights& w) {
+    const Range keys = times(share_.delta_keys, p.dk), values = times(share_.delta_values, p.dv);
+    const Range gates = times(share_.delta_values, p.dk);
+    linear(stem + "q_proj", p.key_cols(), c_.hidden, w.q).part.rows = keys;
+    linear(stem + "k_proj", p.key_cols(), c_.hidden, w.k).part.rows = keys;
+    linear(stem + "v_proj", p.value_cols(), c_.hidden, w.v).part.rows = values;
+    const bool whole = c_.delta.tensors == DeltaTensors::bailing;
+    if (whole) {
+      linear(stem + "f_proj", p.gate_cols(), c_.hidden, w.decay).part.rows = gates;
+      linear(stem + "g_proj", p.value_cols(), c_.hidden, w.gate).part.rows = values;
+    } else {
+      linear(stem + "f_a_proj", p.dk, c_.hidden, w.decay_down);
+      linear(stem + "f_b_proj", p.gate_cols(), p.dk, w.decay).part.rows = gates;
+      linear(stem + "g_a_proj", p.dv, c_.hidden, w.gate_down);
+      linear(stem + "g_b_proj", p.value_cols(), p.dv, w.gate).part.rows = values;
+    }
+    linear(stem + "b_proj", p.heads, c_.hidden, w.beta).part.rows = share_.delta_values;
+    const auto taps = [&](const char* name, std::int64_t columns, const Range& part, Vector& to) {
+      TensorSpec& spec = vector(stem + name, columns * p.conv, to);
+      spec.shape = {columns, 1, p.conv};
+      spec.part.rows = times(part, p.conv);
+    };
+    taps("q_conv1d.weight", p.key_cols(), keys, w.q_conv);
+    taps("k_conv1d.weight", p.key_cols(), keys, w.k_conv);
+    taps("v_conv1d.weight", p.value_cols(), values, w.v_conv);
+    TensorSpec& a_log = vector(stem + "A_log", p.heads, w.a_log);
+    if (!whole) a_log.shape = {1, 1, p.heads, 1};
+    a_log.part.rows = share_.delta_values;
+    vector(stem + "dt_bias", p.gate_cols(), w.dt_bias).part.rows = gates;
+    vector(stem + "o_norm.weight", p.dv, w.norm);
+    linear(stem + "o_proj", c_.hidden, p.value_cols(), w.out).part.cols = values;
+  }
+
+  void delta_net(const std::string& stem, const DeltaRuleProblem& p, DeltaWeights& w) {
+    const Range keys = times(share_.delta_keys, p.dk), values = times(share_.delta_values, p.dv);
+    if (c_.delta.tensors == DeltaTensors::key_heads) {
+      const std::int64_t head = 2 * (p.dk + p.value_cols() / p.key_heads);
+      const std::int64_t numbers = 2 * (p.heads / p.key_heads);
+      linear(stem + "in_proj_qkvz", p.key_heads * head, c_.hidden, w.qkvz).part.rows =
+          times(share_.delta_keys, head);
+      linear(stem + "in_proj_ba", p.key_heads * numbers, c_.hidden, w.ba).part.rows =
+          times(share_.delta_keys, numbers);
+    } else {
+      fused(stem, "in_proj_qkv", true,
+            {{"", p.key_cols(), keys, &w.q},
+             {"", p.key_cols(), keys, &w.k},
+             {"", p.value_cols(), values, &w.v}});
+      linear(stem + "in_proj_z", p.value_cols(), c_.hidden, w.gate).part.rows = values;
+      linear(stem + "in_proj_b", p.heads, c_.hidden, w.beta).part.rows = share_.delta_values;
+      linear(stem + "in_proj_a", p.heads, c_.hidden, w.decay).part.rows = share_.delta_values;
+    }
+    convolution(stem + "conv1d.weight", p, keys, 0, w.q_conv);
+    convolution(stem + "conv1d.weight", p, keys, p.key_cols(), w.k_conv);
+    convolution(stem + "conv1d.weight", p, values, 2 * p.key_cols(), w.v_conv);
+    vector(stem + "A_log", p.heads, w.a_log).part.rows = share_.delta_values;
+    vector(stem + "dt_bias", p.heads, w.dt_bias).part.rows = share_.delta_values;
+    vector(stem + "norm.weight", p.dv, w.norm);
+    linear(stem + "out_proj", c_.hidden, p.value_cols(), w.out).part.cols = values;
+  }
+
+  // Some of the channels of one tensor for q, k and v: those of `columns`, of a part that begins at
+  // channel `first`.
+  void convolution(std::string name, const DeltaRuleProblem& p, const Range& columns,
+                   std::int64_t first, Vector& to) {
+    TensorSpec& spec = vector(std::move(name), p.channels() * p.conv, to);
+    spec.shape = {p.channels(), 1, p.conv};
+    spec.part.rows = times(Range{first + columns.first, columns.count}, p.conv);
+  }
+
   void latent(const std::string& stem, const AttentionProblem& p, MlaWeights& w) {
     const std::int64_t q_rows = std::int64_t{p.heads} * (p.qk_nope_head + p.rope);
     const std::int64_t kv = p.qk_nope_head + p.v_head;
@@ -120,6 +215,9 @@ class Table {
     kv_b.split = true;
     linear(stem + "o_proj", c_.hidden, std::int64_t{p.heads} * p.v_head, w.out).part.cols =
         times(share_.heads, p.v_head);
+    if (c_.output_gate == OutputGate::heads) {
+      linear(stem + "g_proj", p.heads, c_.hidden, w.head_gate).part.rows = share_.heads;
+    }
     if (c_.attention_bias) {
       if (c_.mla.q_lora > 0) vector(stem + "q_a_proj.bias", c_.mla.q_lora, w.q_a_bias);
       vector(stem + "kv_a_proj_with_mqa.bias", p.nope + p.rope, w.kv_a_bias);
@@ -188,9 +286,14 @@ class Table {
       stacked(expert(names.down), c_.hidden, ffn, down, i, e.down, e.down).of_stack = {
           stem + "experts.down_proj", c_.moe.experts, c_.hidden, i, 0};
     }
-    if (c_.moe.shared > 0) {
-      ffn(stem + "shared_experts.", std::int64_t{c_.moe.shared} * c_.moe.ffn, share_.shared,
-          w.shared);
+    shared_experts(stem, w);
+  }
+
+  void shared_experts(const std::string& stem, MoeWeights& w) {
+    if (c_.moe.shared == 0) return;
+    ffn(stem + std::string(c_.moe.names.shared), c_.moe.shared_width(), share_.shared, w.shared);
+    if (c_.moe.shared_gate) {
+      plain(stem + "shared_expert_gate.weight", 1, c_.hidden, w.shared_gate);
     }
   }
 
@@ -371,6 +474,7 @@ bool ignored_tensor(const ModelConfig& config, std::string_view name) {
   if (name.ends_with("rotary_emb.inv_freq")) return true;
   // MiMo's draft layers
   if (name.starts_with("model.mtp_layers.") || name.starts_with("model.mtp.")) return true;
+  if (config.draft_tensors == DraftTensors::mtp && name.starts_with("mtp.")) return true;
   // DeepSeek V4's draft layers have names of their own, whatever their number in the configuration.
   if (config.is_compressed()) {
     return name.starts_with("mtp.") || name.starts_with("model.mtp.") ||
@@ -378,6 +482,21 @@ bool ignored_tensor(const ModelConfig& config, std::string_view name) {
   }
   const std::optional<std::int32_t> layer = layer_of(name);
   return layer && *layer >= config.layers && *layer < config.layers + config.draft_layers;
+}
+
+std::string bailing_tensor_name(std::string_view name) {
+  constexpr std::array<std::array<std::string_view, 2>, 4> kNames = {
+      {{"model.word_embeddings.", "model.embed_tokens."},
+       {".attention.dense.", ".self_attn.o_proj."},
+       {".attention.", ".self_attn."},
+       {".mlp.gate.expert_bias", ".mlp.gate.e_score_correction_bias"}}};
+  std::string out(name);
+  for (const auto& [from, to] : kNames) {
+    if (const std::size_t at = out.find(from); at != std::string::npos) {
+      out.replace(at, from.size(), to);
+    }
+  }
+  return out;
 }
 
 std::optional<std::int32_t> layer_of(std::string_view name) {

@@ -119,6 +119,9 @@ bool ignored_tensor(const ModelConfig& config, std::string_view name);
 /// and translates transformers' module names. Other names are unchanged.
 std::string published_v4_name(std::string_view name);
 
+/// The name in the table of a tensor of Ling 3.
+std::string bailing_tensor_name(std::string_view name);
+
 /// N of "model.layers.N.*".
 std::optional<std::int32_t> layer_of(std::string_view name);
 

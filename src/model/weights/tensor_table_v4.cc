@@ -118,7 +118,7 @@ class V4Table {
       stacked(expert + "w2.weight", {c_.hidden, moe.ffn}, down, i, e.down, e.down);
     }
     if (moe.shared == 0) return;
-    const std::int64_t width = std::int64_t{moe.shared} * moe.ffn;
+    const std::int64_t width = moe.shared_width();
     const Range& part = share_.shared;
     linear(stem + "shared_experts.w1.weight", width, c_.hidden, w.shared.gate).part.rows = part;
     linear(stem + "shared_experts.w3.weight", width, c_.hidden, w.shared.up).part.rows = part;

@@ -125,10 +125,24 @@ std::byte* ModelWeights::take(std::int64_t n) {
   return owned.back().get();
 }
 
+void join_convolutions(ModelWeights& weights) {
+  for (LayerWeights& layer : weights.layers) {
+    DeltaWeights& d = layer.delta;
+    const std::size_t n = d.q_conv.size() + d.k_conv.size() + d.v_conv.size();
+    if (n == 0) continue;
+    float* to = weights.take_floats(static_cast<std::int64_t>(n));
+    d.conv = {to, n};
+    for (const Vector& part : {d.q_conv, d.k_conv, d.v_conv}) {
+      to = std::ranges::copy(part, to).out;
+    }
+  }
+}
+
 void split_kv_b(const ModelConfig& config, bool expansion, ThreadPool* threads,
                 ModelWeights& weights) {
   if (!config.is_mla()) return;
   for (std::size_t l = 0; l < weights.layers.size(); ++l) {
+    if (config.is_delta(static_cast<std::int32_t>(l))) continue;
     split_layer(config.attention(static_cast<std::int32_t>(l)), expansion, threads,
                 weights.layers[l].mla, weights);
   }
@@ -159,8 +173,13 @@ StepWeights step_weights(const ModelConfig& config, const ModelWeights& weights,
        std::span(weights.layers).first(static_cast<std::size_t>(config.layers))) {
     const GqaWeights& g = layer.gqa;
     for (const WeightView* w : {&g.q, &g.k, &g.v, &g.out}) add(*w);
+    const DeltaWeights& d = layer.delta;
+    for (const WeightView* w : {&d.q, &d.k, &d.v, &d.gate, &d.beta, &d.decay, &d.gate_down,
+                                &d.decay_down, &d.qkvz, &d.ba, &d.out}) {
+      add(*w);
+    }
     const MlaWeights& m = layer.mla;
-    for (const WeightView* w : {&m.q_a, &m.q_b, &m.kv_a, &m.out}) add(*w);
+    for (const WeightView* w : {&m.q_a, &m.q_b, &m.kv_a, &m.head_gate, &m.out}) add(*w);
     add_all(m.uk);
     add_all(m.uv);
     const CompressedWeights& c = layer.compressed;

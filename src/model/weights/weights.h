@@ -32,7 +32,8 @@ using Vector = std::span<const float>;
 inline const float* data_or_null(Vector v) { return v.empty() ? nullptr : v.data(); }
 
 struct GqaWeights {
-  WeightView q;                             // [heads * head_dim, hidden]
+  // [heads * head_dim, hidden]; with OutputGate::with_q each head's rows are q, then the gate.
+  WeightView q;
   WeightView k;                             // [kv_heads * head_dim, hidden]
   WeightView v;                             // [kv_heads * v_head_dim, hidden]; empty: v is k
   WeightView out;                           // [hidden, heads * v_head_dim]
@@ -41,6 +42,24 @@ struct GqaWeights {
   // With norms over all heads q and k have those of all ranks, and this rank's begin at these rows.
   std::int64_t q_first = 0, k_first = 0;
   Vector sink;  // [heads], or empty
+};
+
+/// A delta-rule layer. Columns and heads are as in kernels/delta_rule.h.
+struct DeltaWeights {
+  WeightView q, k, v;                // [key_cols, hidden] twice, [value_cols, hidden]
+  WeightView gate;                   // [value_cols, hidden or gate_down.rows]
+  WeightView beta;                   // [heads, hidden]
+  WeightView decay;                  // [gate_cols, hidden or decay_down.rows]
+  WeightView gate_down, decay_down;  // [rank, hidden] before gate and decay; empty: one matrix
+  // DeltaTensors::key_heads, instead of all these: for each key head its rows of q, k, v and gate,
+  // and its rows of beta and decay.
+  WeightView qkvz, ba;
+  WeightView out;                 // [hidden, value_cols]
+  Vector q_conv, k_conv, v_conv;  // [columns, taps], joined in `conv` on loading
+  Vector conv;                    // [channels, taps]
+  Vector a_log;                   // [heads]
+  Vector dt_bias;                 // [gate_cols]
+  Vector norm;                    // [dv]
 };
 
 struct MlaWeights {
@@ -52,6 +71,7 @@ struct MlaWeights {
   Vector q_a_bias, kv_a_bias, out_bias;  // or empty
   Vector q_a_norm;                       // [q_lora]
   Vector kv_a_norm;                      // [nope]
+  WeightView head_gate;                  // [heads, hidden], or empty
 
   // kv_b split by heads, for absorbed attention: q_nope uk^T is a latent query, and uv maps a
   // latent to a value. In kv_b's dtype; f32 if that is e4m3 and heads are not whole blocks.
@@ -118,6 +138,7 @@ struct MoeWeights {
   FfnWeights shared;              // empty without shared experts
   Vector router_norm;             // [hidden] of the router's own input, or empty
   Vector expert_scale;            // [experts] of the experts' weights, or empty
+  WeightView shared_gate;         // [1, hidden], or empty
 };
 
 /// Parts that the layer does not use stay empty.
@@ -127,6 +148,7 @@ struct LayerWeights {
   Vector dense_out_norm, experts_norm, experts_out_norm;  // [hidden], or empty
   Vector scale;                                           // [1], or empty
   GqaWeights gqa;
+  DeltaWeights delta;
   MlaWeights mla;
   CompressedWeights compressed;
   IndexerWeights indexer;
@@ -193,6 +215,9 @@ void for_each(ThreadPool* threads, std::int64_t tasks,
 
 /// Model::step_weights() with absorbed attention.
 StepWeights step_weights(const ModelConfig& config, const ModelWeights& weights, std::int64_t rows);
+
+/// Fills `conv` of every delta-rule layer.
+void join_convolutions(ModelWeights& weights);
 
 /// Fills uk and uv of every layer from kv_b, and with `expansion` w_uk and w_uv. threads may be
 /// null.

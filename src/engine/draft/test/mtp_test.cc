@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <numeric>
 #include <random>
 
 #include "base/test_scale.h"
@@ -201,20 +200,27 @@ TEST(Mtp, CompanyAndPreemptionChangeNothing) {
   }
 }
 
-// GLM-4.5: the layer's keys and values have heads of their own. Random weights.
-TEST(Mtp, DraftLayersMayHaveGroupedQueries) {
-  const ModelConfig config = *load_model_config(std::string(LATHE_TEST_DATA) + "/models/glm4_moe");
+// GLM-4.5: the layer's keys and values have heads of their own. Qwen 3.5: the model has states,
+// which the layer has not, and attention with a gate. Random weights.
+class MtpGrouped : public testing::TestWithParam<const char*> {};
+
+TEST_P(MtpGrouped, DraftLayersChangeNoBit) {
+  ModelConfig config = *load_model_config(std::string(LATHE_TEST_DATA) + "/models/" + GetParam());
+  config.draft_layers = 1;
   const auto made = make_dummy_model(*add_draft_layer(config), {});
   ASSERT_TRUE(made) << made.error().message();
   const Model& model = **made;
   std::vector<Request> requests;
-  for (const std::int32_t length : {1, 7, 40}) {
+  for (const std::int32_t length : {1, 7, 40, 70}) {
     std::vector<std::int32_t> prompt(static_cast<std::size_t>(length));
-    std::iota(prompt.begin(), prompt.end(), 3);
+    for (std::int32_t i = 0; i < length; ++i) {
+      prompt[static_cast<std::size_t>(i)] = (3 + i) % config.vocab;
+    }
     requests.push_back(greedy(std::move(prompt), 30));
   }
   requests = and_drawn(std::move(requests));
-  const RealSetup::Options options{.prefill = "inplace", .layout = "gqa_bf16", .tokens = 4096};
+  const RealSetup::Options options{
+      .prefill = "inplace", .layout = "gqa_bf16", .tokens = 4096, .draft_tokens = 3};
   const std::vector<RealAnswer> want = serve_alone(model, options, requests);
   for (const std::int64_t d : {1, 3}) {
     const Drafted got =
@@ -225,6 +231,9 @@ TEST(Mtp, DraftLayersMayHaveGroupedQueries) {
     EXPECT_GT(got.stats.drafts.all_drafted(), 0);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Models, MtpGrouped, testing::Values("glm4_moe", "qwen3_5_moe"),
+                         [](const auto& name) { return std::string(name.param); });
 
 }  // namespace
 }  // namespace lathe

@@ -52,6 +52,10 @@ TEST(LayerFlags, WhatNoLayerComputesIsRefusedByName) {
   const auto mxfp4 = [](ModelConfig& c) { c.mxfp4 = true; };
   const auto none_shared = [](ModelConfig& c) { c.moe.shared = 0; };
   const auto dense = [](ModelConfig& c) { c.moe.layer_has_experts.front() = 0; };
+  const auto gate_with_q = [](ModelConfig& c) { c.output_gate = OutputGate::with_q; };
+  const auto gate_heads = [](ModelConfig& c) { c.output_gate = OutputGate::heads; };
+  const auto delta = [](ModelConfig& c) { c.delta.layers = {0}; };
+  const auto shared_gate = [](ModelConfig& c) { c.moe.shared_gate = true; };
   const auto family = [](ModelConfig& c) {
     c.groups.push_back(c.groups.front());
     c.groups.back().problem.kind = ProblemKind::grouped_query;
@@ -87,6 +91,12 @@ TEST(LayerFlags, WhatNoLayerComputesIsRefusedByName) {
         FlagCase{"qwen3_moe", mxfp4, "mxfp4"},
         FlagCase{"deepseek_v4", none_shared, "moe"},
         FlagCase{"deepseek_v4", dense, "moe"},
+        FlagCase{"deepseek_v3", gate_with_q, "output_gate"},
+        FlagCase{"llama", gate_heads, "output_gate"},
+        FlagCase{"olmo2", gate_with_q, "output_gate"},
+        FlagCase{"deepseek_v4", delta, "delta"},
+        FlagCase{"deepseek_v32", delta, "delta"},
+        FlagCase{"qwen3_moe", shared_gate, "moe.shared_gate"},
         FlagCase{"deepseek_v3", family, "groups"}}) {
     ModelConfig config = config_of_fixture(name);
     ASSERT_TRUE(check_layer_flags(config).ok()) << name;

@@ -31,7 +31,8 @@ ModelConfig widened(ModelConfig c) {
 TEST(Activations, AreWhatAForwardPassTakes) {
   for (const char* name : {"deepseek_v3", "deepseek_v32", "deepseek_v3_dense", "deepseek_v3_fp8",
                            "deepseek_v4", "deepseek_v4_fp8", "gemma3_new", "gemma4_moe",
-                           "glm_moe_dsa", "gpt_oss_bf16", "llama", "qwen2_window", "qwen3_moe"}) {
+                           "glm_moe_dsa", "gpt_oss_bf16", "llama", "qwen2_window", "qwen3_moe",
+                           "qwen3_5_moe", "qwen3_next", "kimi_linear", "bailing_hybrid"}) {
     const ModelConfig config = widened(config_of(name));
     const auto model = make_dummy_model(config, {});
     ASSERT_TRUE(model) << name;
@@ -127,10 +128,21 @@ TEST(PlanModel, RefusesWhereOperatorsAreMissing) {
   EXPECT_EQ(refused.error().reasons.at(0).hint, "--device cpu");
 }
 
+TEST(PlanModel, RefusesADeltaRuleWithoutItsOperator) {
+  const auto refused =
+      fit_model(config_of("qwen3_5_moe"), std::nullopt, describe_machine(Device::sm90),
+                request_of(512), model_kernels(Device::sm90));
+  ASSERT_FALSE(refused);
+  const Reason& reason = refused.error().reasons.at(0);
+  EXPECT_EQ(reason.rule, Rule::device);
+  EXPECT_EQ(reason.field, "linear_attention layers");
+  EXPECT_EQ(reason.hint, "--device cpu");
+}
+
 // A loaded model needs the bytes that weight_bytes() predicts.
 TEST(PlanModel, WeightsTakeWhatWasPlanned) {
   for (const char* name : {"deepseek_v3", "deepseek_v3_fp8", "deepseek_v4", "deepseek_v4_fp8",
-                           "llama", "gpt_oss", "gemma3_new"}) {
+                           "llama", "gpt_oss", "gemma3_new", "qwen3_5_moe", "kimi_linear"}) {
     const ModelConfig config = config_of(name);
     for (const bool expansion : {false, true}) {
       LoadOptions options;
