@@ -149,6 +149,10 @@ Result<RequestId> Engine::submit(Request request) {
   if (request.constraint && !request.forced.empty()) {
     return outside("constraint", "none for a forced answer", "one");
   }
+  if (request.priority != 0 && !options_.priorities) {
+    return outside("priority", "0: requests are served in order of arrival",
+                   fmt::format("{}", request.priority), "--scheduling-policy priority");
+  }
 
   auto r = std::make_unique<Sequence>();
   r->sampling = std::move(request.sampling);
@@ -157,6 +161,7 @@ Result<RequestId> Engine::submit(Request request) {
   r->tokens = std::move(request.prompt);
   r->prompt = r->known();
   r->sibling_of = request.sibling_of;
+  r->pages.cache_salt = request.cache_salt;
   r->next_scored =
       request.prompt_logprobs_from ? std::max<std::int64_t>(0, scored_from - 1) : r->prompt;
   r->drafting = drafting_.start();
@@ -169,21 +174,29 @@ Result<RequestId> Engine::submit(Request request) {
   }
   r->id = RequestId{++last_id_};
   r->seed = r->sampling.seed.value_or(random_bits(options_.seed, r->id.value));
-  waiting_.push_back(std::move(r));
-  return waiting_.back()->id;
+  if (options_.priorities) r->turn = sums_.steps + request.priority * options_.priority_aging;
+  r->client = &client_of(request.client);
+  const RequestId id = r->id;
+  add_waiting(std::move(r));
+  return id;
 }
 
 bool Engine::cancel(RequestId id, FinishReason reason) {
   const auto is = [id](const SequencePtr& r) { return r->id == id; };
   if (auto it = std::find_if(running_.begin(), running_.end(), is); it != running_.end()) {
     end(**it, reason, std::nullopt, unreported_);
+    leave_client(**it);
     if ((*it)->in_flight > 0) leaving_.push_back(std::move(*it));
     running_.erase(it);
     return true;
   }
-  if (auto it = std::find_if(waiting_.begin(), waiting_.end(), is); it != waiting_.end()) {
+  for (auto& [key, client] : clients_) {
+    const auto it = std::find_if(client.waiting.begin(), client.waiting.end(), is);
+    if (it == client.waiting.end()) continue;
     end(**it, reason, std::nullopt, unreported_);
-    waiting_.erase(it);
+    client.waiting.erase(it);
+    --waiting_;
+    drop_if_idle(client);
     return true;
   }
   return false;
@@ -192,9 +205,12 @@ bool Engine::cancel(RequestId id, FinishReason reason) {
 RequestState Engine::state(RequestId id) const {
   const auto is = [id](const SequencePtr& r) { return r->id == id; };
   if (std::any_of(running_.begin(), running_.end(), is)) return RequestState::running;
-  const auto it = std::find_if(waiting_.begin(), waiting_.end(), is);
-  if (it == waiting_.end()) return RequestState::finished;
-  return (*it)->admitted_before ? RequestState::preempted : RequestState::waiting;
+  for (const auto& [key, client] : clients_) {
+    const auto it = std::find_if(client.waiting.begin(), client.waiting.end(), is);
+    if (it == client.waiting.end()) continue;
+    return (*it)->admitted_before ? RequestState::preempted : RequestState::waiting;
+  }
+  return RequestState::finished;
 }
 
 void Engine::report_end(Sequence& r, FinishReason reason, std::optional<Error> error,
@@ -215,7 +231,7 @@ void Engine::end(Sequence& r, FinishReason reason, std::optional<Error> error,
 EngineStats Engine::stats() const {
   EngineStats out = sums_;
   out.drafts = drafting_.stats();
-  out.waiting = std::ssize(waiting_);
+  out.waiting = waiting_;
   out.running = std::ssize(running_);
   out.total_pages = pages_.total();
   out.held_pages = pages_.held();

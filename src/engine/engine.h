@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -31,6 +32,9 @@ struct EngineOptions {
   std::int64_t chunked_prefill_size = 0;  // most prefill rows of a step; 0: the plan's most rows
   std::int64_t max_running_requests = 0;  // 0: the plan's
   bool prefix_cache = true;
+  bool priorities = false;  // a client's requests are served by priority; else it must be 0
+  // With priorities: steps after which a request counts as one level earlier, so that none starves.
+  std::int64_t priority_aging = 256;
   // On a device that can: a decode step starts before the results of the step before are handled.
   bool overlap = true;
   bool debug_nan = false;  // the model reports the layer after which NaN or Inf first appeared
@@ -101,7 +105,7 @@ class Engine {
   bool in_flight_ahead() const { return runner_.in_flight_ahead(); }
   /// Nothing to run, nothing in flight and nothing to report.
   bool idle() const {
-    return running_.empty() && waiting_.empty() && unreported_.empty() && !in_flight();
+    return running_.empty() && waiting_ == 0 && unreported_.empty() && !in_flight();
   }
 
   EngineStats stats() const;
@@ -111,9 +115,14 @@ class Engine {
   void clear_prefix_cache() { pages_.clear_cache(); }
 
  private:
+  struct Client;
   // A request from submit() to its end: its tokens, and while it runs their pages.
   struct Sequence {
     RequestId id;
+    std::int64_t turn = 0;     // of its client's requests, the one with the lowest turn is first
+    Client* client = nullptr;  // while it waits or runs
+    std::int64_t place = 0;    // while it runs: how many running requests of its client are before
+    std::int64_t most_rows = kNoBound;  // of prefill, in this step
     SamplingParams sampling;
     std::uint64_t seed = 0;
     std::vector<std::int32_t> stops;   // ascending
@@ -157,12 +166,25 @@ class Engine {
     }
     std::int64_t answered() const { return known() - prompt; }
     bool scores() const { return next_scored < prompt - 1; }
-    ScheduledRequest scheduled() const { return {known(), computed, computed, answered() > 0}; }
+    ScheduledRequest scheduled() const {
+      return {known(), computed, computed, answered() > 0, most_rows};
+    }
     // Prefetch the object, and then the memory that a decode row reads through its pointers.
     void prefetch() const;
     void prefetch_lists() const;
   };
   using SequencePtr = std::unique_ptr<Sequence>;
+  // The requests of one client.
+  struct Client {
+    std::uint64_t id = 0;
+    std::deque<SequencePtr> waiting;  // in order
+    std::int64_t running = 0;
+    std::int64_t served = 0;  // turn of its last admission, or before which it came
+    std::int64_t rows = 0;    // of prefill that its waiting requests may have in this step
+    // While make_room() counts: requests that would run, and the first ones of `waiting` among
+    // them.
+    std::int64_t planned = 0, taken = 0;
+  };
   // A step, from its schedule to its results.
   struct Flight {
     std::vector<Sequence*> batch;  // [items]
@@ -197,11 +219,27 @@ class Engine {
   ScheduleLimits limits() const;
   void describe_running();
   void count_available();
-  void preempt_youngest(StepReport& report);
+  void preempt(Sequence& victim, StepReport& report);
   std::int64_t cap_at_parting(const Sequence& r, std::int64_t rows) const;
   std::int64_t cap_scored_rows(const Sequence& r, std::int64_t rows);
   void admit(std::int64_t prefill_rows, StepReport& report);
   bool waits_for_sibling(const Sequence& r) const;
+
+  // engine_clients.cc
+  static bool is_before(const Sequence& a, const Sequence& b);
+  Client& client_of(std::uint64_t id);
+  void add_waiting(SequencePtr r);
+  SequencePtr take_waiting(Client& client);
+  void add_running(SequencePtr r);
+  void leave_client(Sequence& r);
+  void drop_if_idle(Client& client);
+  Client* next_client(bool with_rows);
+  bool waits_unfairly() const;
+  void make_room(StepReport& report);
+  bool find_room(const Sequence& next, std::vector<Sequence*>& running,
+                 std::vector<Sequence*>& victims);
+  void order_running();
+  void share_prefill();
 
   // engine_pages.cc
   void publish(Sequence& r);
@@ -255,8 +293,13 @@ class Engine {
   PageAllocator pages_;
   std::vector<std::int32_t> eos_;
   std::uint64_t last_id_ = 0;
-  std::vector<SequencePtr> running_;  // by id; all of them before the first of waiting_ (E2)
-  std::deque<SequencePtr> waiting_;   // by id
+  std::vector<SequencePtr> running_;         // in order (E2), once schedule() has begun
+  std::map<std::uint64_t, Client> clients_;  // that have a request; node addresses are stable
+  std::int64_t waiting_ = 0;                 // requests, of all clients
+  bool ordered_ = true;                      // running_ is in order
+  bool shares_rows_ = false;                 // clients share the prefill rows of this step
+  std::int64_t turn_ = 0;                    // two for each admission
+  RequestId no_room_;                        // the waiting request that found no pages last
   std::vector<Finished> unreported_;
   EngineStats sums_;
   Drafting drafting_;

@@ -11,7 +11,8 @@ bool Engine::may_follow() {
   const bool plain =
       options_.overlap && ops_.backend->overlaps() && !options_.on_logits && !options_.debug_nan;
   if (!plain || !in_flight() || runner_.in_flight_ahead()) return false;
-  if (!waiting_.empty() && std::ssize(running_) < options_.max_running_requests) return false;
+  if (waiting_ > 0 && std::ssize(running_) < options_.max_running_requests) return false;
+  if (waits_unfairly()) return false;
   std::size_t decoding = 0;
   for (std::size_t i = 0; i < step_.items.size(); ++i) {
     Sequence& r = *step_.batch[i];
@@ -20,7 +21,7 @@ bool Engine::may_follow() {
     if (step_.items[i].phase != Phase::decode || !r.forced.empty() || r.constraint) return false;
     if (has_penalties(r.sampling)) return false;
     if (drafting_.may_draft(draft_view(r), std::ssize(running_))) return false;
-    if (!waiting_.empty() && ends_next(r)) return false;  // a waiting request may get its place
+    if (waiting_ > 0 && ends_next(r)) return false;  // a waiting request may get its place
   }
   return decoding == running_.size();
 }

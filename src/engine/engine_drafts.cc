@@ -49,6 +49,7 @@ DraftView Engine::draft_view(Sequence& r) const {
   DraftView view{r.id, &r.drafting, r.first(r.known()), r.computed};
   view.left = r.forced.empty() ? r.limit - r.answered() : 0;
   view.decodes = r.scheduled().decodes();
+  view.cache_salt = r.pages.cache_salt;
   return view;
 }
 

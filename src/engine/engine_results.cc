@@ -31,7 +31,9 @@ void Engine::take_results(StepReport& report) {
   drafting_.end_step(report.decode_rows, report.accepted);
   if (drafting_.reads()) publish_prompts();
   for (SequencePtr& r : running_) {
-    if (r->ended && r->in_flight > 0) leaving_.push_back(std::move(r));
+    if (!r->ended) continue;
+    leave_client(*r);
+    if (r->in_flight > 0) leaving_.push_back(std::move(r));
   }
   std::erase_if(running_, [](const SequencePtr& r) { return r == nullptr || r->ended; });
   publish_partings();

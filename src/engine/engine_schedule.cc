@@ -28,15 +28,18 @@ void Engine::count_available() {
 }
 
 // Fills rows_ for running_, with pages for all of them. A preemption changes what is available, so
-// all rows are decided anew. This ends: each turn has one request fewer, and the oldest one alone
+// all rows are decided anew. This ends: each turn has one request fewer, and the first one alone
 // always fits (check_fits(), E3).
 void Engine::schedule(StepReport& report) {
+  make_room(report);
+  order_running();
+  share_prefill();
   describe_running();
   count_available();
   Decision decided = schedule_running(scheduled_, limits(), available_, rows_);
-  while (decided.preempt_youngest) {
+  while (decided.preempt_last) {
     LATHE_CHECK(running_.size() > 1, "an accepted request does not fit an empty pool");
-    preempt_youngest(report);
+    preempt(*running_.back(), report);
     describe_running();
     count_available();
     decided = schedule_running(scheduled_, limits(), available_, rows_);
@@ -56,15 +59,19 @@ void Engine::schedule(StepReport& report) {
 
 // A preempted request keeps its tokens. Its full pages go to the prefix cache, where it may find
 // them again (E7).
-void Engine::preempt_youngest(StepReport& report) {
-  SequencePtr r = std::move(running_.back());
-  running_.pop_back();
+void Engine::preempt(Sequence& victim, StepReport& report) {
+  // The last one is the usual victim.
+  const auto at = std::find_if(running_.rbegin(), running_.rend(),
+                               [&](const SequencePtr& r) { return r.get() == &victim; });
+  SequencePtr r = std::move(*at);
+  running_.erase(std::next(at).base());
   publish(*r);
   give_up_pages(*r);
   drafting_.forget(r->id);
   ++r->preemptions;
   ++report.preemptions;
-  waiting_.push_front(std::move(r));
+  --r->client->running;
+  add_waiting(std::move(r));
 }
 
 // Ends a chunk less than a block after the boundary where a prompt parts from a cached one. Then
@@ -87,8 +94,8 @@ std::int64_t Engine::cap_scored_rows(const Sequence& r, std::int64_t rows) {
   return rows;
 }
 
-// Waiting is safe: the sibling is older and makes progress (E3). Requests after this one wait, too
-// (E2), but the sibling's prefill uses the rows of the step anyway.
+// Waiting is safe: the sibling runs and makes progress (E3). The client's requests after this one
+// wait, too (E2), but the sibling's prefill uses the rows of the step anyway.
 bool Engine::waits_for_sibling(const Sequence& r) const {
   if (!options_.prefix_cache || r.sibling_of.value == 0) return false;
   return std::any_of(running_.begin(), running_.end(), [&](const SequencePtr& s) {
@@ -96,14 +103,15 @@ bool Engine::waits_for_sibling(const Sequence& r) const {
   });
 }
 
-// Admits waiting requests, oldest first, while admits() allows it. A request that was preempted in
-// this step needs more pages than it gave up, so it is refused here, unless older requests have put
+// Admits waiting requests in order while admits() allows it. A request that was preempted for pages
+// in this step needs more than it gave up, so it is refused here, unless other requests have put
 // its pages back into the prefix cache (E6).
 void Engine::admit(std::int64_t prefill_rows, StepReport& report) {
-  while (!waiting_.empty() && prefill_rows > 0 &&
-         std::ssize(running_) < options_.max_running_requests) {
-    Sequence& r = *waiting_.front();
-    if (waits_for_sibling(r)) return;
+  no_room_ = {};
+  while (waiting_ > 0 && prefill_rows > 0 && std::ssize(running_) < options_.max_running_requests) {
+    Client* const client = next_client(shares_rows_);
+    if (client == nullptr) return;
+    Sequence& r = *client->waiting.front();
     // The last known token is always computed, for its logits, and so are rows that score the
     // prompt.
     const std::int64_t match = r.scores() ? r.next_scored : r.known() - 1;
@@ -113,12 +121,15 @@ void Engine::admit(std::int64_t prefill_rows, StepReport& report) {
     count_available();
     if (!admits(scheduled_, r.scheduled(), limits(), available_)) {
       give_up_pages(r);
+      no_room_ = r.id;
       return;
     }
-    const std::int64_t most = first_rows(r.scheduled(), limits(), prefill_rows);
+    const std::int64_t share = shares_rows_ ? std::min(prefill_rows, client->rows) : prefill_rows;
+    const std::int64_t most = first_rows(r.scheduled(), limits(), share);
     const std::int64_t rows = cap_scored_rows(r, cap_at_parting(r, most));
     if (rows == 0) {
       give_up_pages(r);
+      no_room_ = r.id;
       return;
     }
     ++report.admitted;
@@ -132,11 +143,11 @@ void Engine::admit(std::int64_t prefill_rows, StepReport& report) {
     r.drafting.restart(r.computed);
     pages_.extend(r.computed, r.computed + rows, r.pages);
     prefill_rows -= rows;
+    if (shares_rows_) client->rows -= rows;
     rows_.push_back(rows);
     scheduled_.push_back(r.scheduled());
     scheduled_.back().covered += rows;
-    running_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
+    add_running(take_waiting(*client));
   }
 }
 

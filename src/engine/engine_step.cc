@@ -19,7 +19,7 @@ Result<StepReport> Engine::step() {
 Result<void> Engine::launch() {
   LATHE_CHECK(!in_flight(), "collect() comes before the next launch()");
   step_.report = {};
-  if (running_.empty() && waiting_.empty()) return {};
+  if (running_.empty() && waiting_ == 0) return {};
   StepReport report;
   schedule(report);
   build_batch(report);

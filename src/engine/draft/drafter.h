@@ -41,6 +41,7 @@ struct DraftRequest {
   std::int64_t most = 0;
   std::vector<std::int32_t> drafts = {};  // filled in by the drafter, in order
   SampleArgs sampling = {};               // with most > 0: of the token after `tokens`
+  std::uint64_t cache_salt = 0;           // only requests with an equal one share cached keys
 };
 
 class Drafter {

@@ -88,6 +88,7 @@ std::span<const DraftRequest> Drafting::propose(std::span<const DraftView> reque
     const std::int64_t most = bound(r, running);
     if (most < 1 || (r.decodes && drafters-- <= 0)) continue;
     DraftRequest& proposal = proposals_.emplace_back(DraftRequest{r.id, r.tokens});
+    proposal.cache_salt = r.cache_salt;
     if (r.decodes) {
       proposal.most = most;
       proposal.sampling = r.sampling;

@@ -52,6 +52,7 @@ struct DraftView {
   std::int64_t left = 0;                 // tokens that the answer may still have; 0: forced
   bool decodes = false;                  // its next row is a decode row
   SampleArgs sampling = {};              // where it decodes: of the token after `tokens`
+  std::uint64_t cache_salt = 0;          // Request's
 };
 
 /// A request's rows in the step that was just collected.

@@ -113,6 +113,7 @@ void ModelDrafter::plan_rows(DraftRequest& r, std::int64_t& prefill_rows) {
   const std::int64_t context = cache_->plan().context_length();
   Known& known = known_[r.id.value];
   if (tokens > context) return give_up(known);
+  known.pages.cache_salt = r.cache_salt;
   follow(known, r.tokens, r.most);
   const std::int64_t most = std::min(r.most, context - tokens + 1);
   const std::int64_t chain = std::max<std::int64_t>(0, most - 1);  // rows that drafts need

@@ -28,6 +28,12 @@ struct Request {
   // An earlier request with the same prompt. With a prefix cache, this one is admitted only after
   // that prompt is cached, so that the prompt is computed once.
   RequestId sibling_of = {};
+  // Only requests with an equal salt share the prefix cache.
+  std::uint64_t cache_salt = 0;
+  // Who asks. Clients share steps and places evenly (docs/engine.md, E2).
+  std::uint64_t client = 0;
+  // Lower ones come first; not 0 only with EngineOptions::priorities.
+  std::int32_t priority = 0;
   // Returns log-probabilities of the prompt from this token on, with the likeliest tokens as for
   // the answer (sampling.logprobs must be set). Token 0 has none. Unset: none are returned. Their
   // rows are always computed, even if the prefix cache has them.

@@ -39,6 +39,14 @@ std::int64_t PageAllocator::total() const {
   return sum;
 }
 
+std::int64_t PageAllocator::sole(std::size_t kind, const RequestPages& pages) const {
+  if (pages.lists.empty()) return 0;
+  const std::vector<std::int32_t>& holders = kinds_[kind].holders;
+  return std::ranges::count_if(pages.lists[kind], [&](PageId page) {
+    return !page.is_hole() && holders[static_cast<std::size_t>(page.value)] == 1;
+  });
+}
+
 std::int64_t PageAllocator::held() const {
   std::int64_t sum = 0;
   for (const Kind& kind : kinds_) sum += kind.held;
@@ -160,7 +168,7 @@ CachedTokens PageAllocator::match(std::span<const std::int32_t> tokens, std::int
   prepare(pages);
   for (const auto& list : pages.lists) LATHE_CHECK(list.empty(), "match() needs empty lists");
   if (!cache_) return {};
-  PrefixMatch match = cache_->match(tokens, max_tokens);
+  PrefixMatch match = cache_->match(tokens, max_tokens, pages.cache_salt);
   pages.lists = std::move(match.pages);
   for (std::size_t k = 0; k < kinds_.size(); ++k) {
     for (const PageId page : pages.lists[k]) {
@@ -173,9 +181,9 @@ CachedTokens PageAllocator::match(std::span<const std::int32_t> tokens, std::int
 void PageAllocator::publish(std::span<const std::int32_t> tokens, RequestPages& pages) {
   if (!cache_) return;
   prepare(pages);
-  const auto stored = cache_->insert(tokens, pages.lists);
+  const auto stored = cache_->insert(tokens, pages.lists, pages.cache_salt);
   LATHE_CHECK(stored, "the pages of a request cannot be cached");
-  const GroupPages cached = cache_->stored_pages(tokens, *stored);
+  const GroupPages cached = cache_->stored_pages(tokens, *stored, pages.cache_salt);
   for (std::size_t k = 0; k < kinds_.size(); ++k) {
     for (std::size_t i = 0; i < cached[k].size(); ++i) {
       PageId& own = pages.lists[k][i];

@@ -24,7 +24,8 @@ struct PageKind {
 
 /// The pages of one request.
 struct RequestPages {
-  GroupPages lists;  // [kinds], in order of position
+  std::uint64_t cache_salt = 0;  // prompts with equal salts share pages through the prefix cache
+  GroupPages lists;              // [kinds], in order of position
   // [kinds] For kinds that a step rewrites: the replaced page, from extend() until confirm() or
   // undo(); else -1.
   std::vector<PageId> replaced;
@@ -55,6 +56,8 @@ class PageAllocator {
   /// ensure that), so an unheld page never has a successor in use. Pages of a bounded kind are
   /// evicted one by one.
   std::int64_t available(std::size_t kind) const { return kinds_[kind].total - kinds_[kind].held; }
+  /// Pages of the request that no other request holds.
+  std::int64_t sole(std::size_t kind, const RequestPages& pages) const;
   /// Pages that neither a request nor the prefix cache holds.
   std::int64_t free(std::size_t kind) const { return kinds_[kind].ledger->free(); }
   /// Sums over all kinds.

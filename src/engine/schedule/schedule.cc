@@ -1,5 +1,8 @@
 #include "engine/schedule/schedule.h"
 
+#include <numeric>
+#include <vector>
+
 namespace lathe {
 namespace {
 
@@ -38,7 +41,7 @@ Decision schedule_running(std::span<const ScheduledRequest> running, const Sched
   std::int64_t budget = limits.prefill_rows;
   for (std::size_t i = 0; i < running.size(); ++i) {
     const ScheduledRequest& r = running[i];
-    rows[i] = r.decodes() ? 1 : std::min(r.known - r.computed, budget);
+    rows[i] = r.decodes() ? 1 : std::min({r.known - r.computed, r.most_rows, budget});
     const std::int64_t most = reach(r, limits.pages, available) - r.computed;
     if (rows[i] > most) {
       if (r.decodes() || i + 1 < running.size()) return {true, 0};
@@ -50,6 +53,19 @@ Decision schedule_running(std::span<const ScheduledRequest> running, const Sched
     if (!r.decodes()) budget -= rows[i];
   }
   return {false, budget};
+}
+
+void share_rows(std::int64_t rows, std::span<std::int64_t> wanted) {
+  std::vector<std::size_t> order(wanted.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return wanted[a] < wanted[b]; });
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const auto others = static_cast<std::int64_t>(order.size() - i);
+    std::int64_t& got = wanted[order[i]];
+    got = std::min(got, (rows + others - 1) / others);
+    rows -= got;
+  }
 }
 
 bool admits(std::span<const ScheduledRequest> running, const ScheduledRequest& next,

@@ -1,7 +1,6 @@
 // Scheduling decisions as pure functions of a few numbers per request.
 //
-// First come, first served: running requests are older than waiting ones, and older requests get
-// pages first (docs/engine.md, E2 to E5).
+// Requests are in the order of docs/engine.md, E2: earlier ones get pages first.
 #pragma once
 
 #include <algorithm>
@@ -55,10 +54,11 @@ struct PageRule {
 
 /// A request as the scheduler sees it. computed < known, computed <= covered.
 struct ScheduledRequest {
-  std::int64_t known = 0;     // tokens of prompt and answer
-  std::int64_t computed = 0;  // tokens with keys in the cache
-  std::int64_t covered = 0;   // tokens that it has pages for
-  bool answered = false;      // the answer has a token
+  std::int64_t known = 0;             // tokens of prompt and answer
+  std::int64_t computed = 0;          // tokens with keys in the cache
+  std::int64_t covered = 0;           // tokens that it has pages for
+  bool answered = false;              // the answer has a token
+  std::int64_t most_rows = kNoBound;  // of prefill
 
   /// Whether its next row is a decode row: only the answer's last token is not computed. Everything
   /// else is prefill, even if a preempted request recomputes its answer.
@@ -72,20 +72,26 @@ struct ScheduleLimits {
 };
 
 struct Decision {
-  // The youngest running request must give up its pages first; no request gets rows.
-  bool preempt_youngest = false;
+  // The last running request must give up its pages first; no request gets rows.
+  bool preempt_last = false;
   std::int64_t prefill_rows_left = 0;
 };
 
-/// Rows of each running request in one step, oldest first: every decode gets its row, prefills
-/// share limits.prefill_rows in order of age. If a request lacks pages, the youngest must be
-/// preempted. If the youngest itself lacks them, a prefill gets only the rows that fit its pages,
-/// perhaps none, and a decode is preempted. `available`: [limits.pages] available pages, from which
-/// the pages of the rows are subtracted. rows: [running].
+/// Rows of each running request in one step, first in order first: every decode gets its row,
+/// prefills get what is left of limits.prefill_rows, at most their most_rows. If a request lacks
+/// pages, the last one must be preempted. If the last one itself lacks them, a prefill gets only
+/// the rows that fit its pages, perhaps none, and a decode is preempted. `available`:
+/// [limits.pages] available pages, from which the pages of the rows are subtracted. rows:
+/// [running].
 Decision schedule_running(std::span<const ScheduledRequest> running, const ScheduleLimits& limits,
                           std::span<std::int64_t> available, std::span<std::int64_t> rows);
 
-/// Whether the oldest waiting request may run: the available pages suffice to finish the prefill of
+/// Shares `rows` rows between clients: evenly, and what one does not want goes to the others.
+/// wanted: [clients], replaced by what each gets; their sum is then `rows`, or what was wanted if
+/// that is less.
+void share_rows(std::int64_t rows, std::span<std::int64_t> wanted);
+
+/// Whether a waiting request may run: the available pages suffice to finish the prefill of
 /// `next` and of every running request, and to write the token after each. `available`:
 /// [limits.pages] pages that no request holds; pages that `next` got from the prefix cache are
 /// held.

@@ -1,7 +1,8 @@
 // Random runs of an engine: with one or two layer groups, one of them with a window; with and
-// without a state; with no drafter, one that reads rows, one that does not, or a draft model.
-// Whatever is submitted, cancelled, preempted and evicted, each request gets the tokens that it
-// gets alone, nothing leaks, and every request makes progress.
+// without a state; with no drafter, one that reads rows, one that does not, or a draft model; of
+// one client or several, with and without priorities. Whatever is submitted, cancelled, preempted
+// and evicted, each request gets the tokens that it gets alone, nothing leaks, and every request
+// makes progress.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,6 +26,12 @@ class Life {
     options_.max_running_requests = 1 + pick(8);
     options_.prefix_cache = !some(3);
     options_.seed = rng_();
+    // By the life's seed alone, so that other choices are the same with one client.
+    const std::uint64_t bits = random_bits(seed_, 6);
+    if (bits % 3 == 0) clients_ = 2 + bits / 3 % 3;
+    options_.priorities = bits / 9 % 4 == 0;
+    options_.priority_aging = 1 + static_cast<std::int64_t>(bits / 36 % 20);
+    salted_ = bits / 720 % 8 == 0;
     if (!some(overlaps_ ? 2 : 3)) {
       const auto next = [this](const DraftRequest& r, std::int64_t known) {
         return draft(r, known);
@@ -94,6 +101,7 @@ class Life {
     if (model_ != nullptr) expect_nothing_held(*model_);
   }
 
+  bool several_clients() const { return clients_ > 1; }
   std::int64_t preemptions() const { return engine_->stats().preemptions; }
   std::int64_t cached() const { return engine_->stats().cached_tokens; }
   // Whether chunks end inside the stems of prompts, and windows or states are lost there.
@@ -112,7 +120,7 @@ class Life {
     Request request;
     Answer expected;
     std::vector<std::int32_t> tokens;
-    std::int64_t preemptions = 0;
+    std::uint64_t client = 0;
     bool token_last_step = false;
   };
 
@@ -225,6 +233,10 @@ class Life {
     if (some(one_in)) p.repetition_penalty = 1.2f;
     if (some(one_in)) p.frequency_penalty = 0.5f;
     if (some(4)) p.top_k = 5;
+    const std::uint64_t bits = random_bits(seed_ ^ 0xc11e, ++drawn_);
+    r.client = bits % clients_;
+    if (salted_) r.cache_salt = r.client;
+    if (options_.priorities) r.priority = static_cast<std::int32_t>(bits / 8 % 7) - 3;
     return r;
   }
 
@@ -241,6 +253,7 @@ class Life {
       return;
     }
     Live live;
+    live.client = request.client;
     live.expected =
         expected_answer(request, engine_->capacity(), random_bits(options_.seed, id->value));
     live.request = std::move(request);
@@ -346,15 +359,17 @@ class Life {
     }
   }
 
-  // E2: running requests are older than waiting ones.
+  // E2: without priorities, a client's running requests are older than its waiting ones.
   void check_order() {
-    bool waits = false;
+    if (options_.priorities) return;
+    std::set<std::uint64_t> waiting;  // clients
     for (const auto& [id, live] : live_) {
       const RequestState state = engine_->state(id);
       if (state == RequestState::running) {
-        EXPECT_FALSE(waits) << "request " << id.value << " overtook a waiting one";
+        EXPECT_FALSE(waiting.contains(live.client)) << id.value << " overtook a waiting one";
+      } else if (state != RequestState::finished) {
+        waiting.insert(live.client);
       }
-      waits |= state == RequestState::waiting || state == RequestState::preempted;
     }
   }
 
@@ -371,12 +386,14 @@ class Life {
   std::map<RequestId, Live> live_;
   std::set<RequestId> cancelled_;
   bool calls_in_flight_ = true;
+  std::uint64_t clients_ = 1, drawn_ = 0;
+  bool salted_ = false;       // clients share no cached prompts
   bool fails_later_ = false;  // the step in flight may have failed to start
   int ahead_ = 0;             // steps launched before the results of the step before
 };
 
 TEST(EngineProperty, AnyLifeGivesEachRequestItsOwnTokensAndLeaksNothing) {
-  std::int64_t preemptions = 0;
+  std::int64_t preemptions = 0, shared_preemptions = 0;
   std::int64_t cached = 0, cached_after_windows = 0, drafted = 0, accepted = 0,
                accepted_of_readers = 0;
   std::int64_t accepted_of_models = 0, ahead = 0;
@@ -389,6 +406,7 @@ TEST(EngineProperty, AnyLifeGivesEachRequestItsOwnTokensAndLeaksNothing) {
     life.run(200);
     if (HasFailure()) return;
     preemptions += life.preemptions();
+    if (life.several_clients()) shared_preemptions += life.preemptions();
     cached += life.cached();
     if (life.loses_windows()) cached_after_windows += life.cached();
     drafted += life.drafts().all_drafted();
@@ -409,6 +427,7 @@ TEST(EngineProperty, AnyLifeGivesEachRequestItsOwnTokensAndLeaksNothing) {
       accepted + accepted_of_readers + accepted_of_models, drafted, ahead);
   EXPECT_GT(finished, 10 * lives);
   EXPECT_GT(preemptions, lives);
+  EXPECT_GT(shared_preemptions, lives / 3);
   EXPECT_GT(cached, 10 * lives);
   // 10 in a life if no boundary were kept where prompts part.
   EXPECT_GT(cached_after_windows, 13 * lives);

@@ -77,6 +77,28 @@ TEST_P(PrefixCacheC1, SharedPromptsAreReusedFromTheThirdRequestOn) {
   }
 }
 
+// Requests with unequal salts find none of each other's keys, windows or states; equal ones do.
+TEST_P(PrefixCacheC1, UnequalSaltsShareNothing) {
+  RealSetup setup(*model_, options(96, 8));
+  Engine engine = setup.engine({});
+  const auto serve = [&](std::uint64_t salt, std::int32_t own) {
+    Request r = request(own, GetParam().shared);
+    r.cache_salt = salt;
+    return serve_real(engine, {r})[0];
+  };
+  const RealAnswer cold = serve(0, 0);
+  serve(0, 1);  // caches the parting of the prompts
+  for (const std::uint64_t salt : {1, 2}) {
+    for (const bool again : {false, true}) {
+      const RealAnswer got = serve(salt, 0);
+      EXPECT_TRUE(same(got, cold));
+      EXPECT_EQ(got.finished->cached_tokens > GetParam().shared / 2, again);
+      EXPECT_EQ(got.finished->cached_tokens == 0, !again);
+    }
+  }
+  EXPECT_GT(serve(0, 2).finished->cached_tokens, GetParam().shared / 2);
+}
+
 // Chats grow while requests with another shared beginning come and go.
 TEST_P(PrefixCacheC1, GrowingChatsKeepTheirHits) {
   const SharedCase& c = GetParam();

@@ -104,18 +104,19 @@ std::int64_t PrefixCache::page_count(int group) const {
 
 // The cached blocks at the start of `tokens`, at most `blocks`.
 std::vector<PrefixCache::Block*> PrefixCache::walk(std::span<const std::int32_t> tokens,
-                                                   std::int64_t blocks) const {
+                                                   std::int64_t blocks, std::uint64_t root) const {
   std::vector<Block*> chain;
   const auto size = static_cast<std::size_t>(granularity_);
   Block* parent = nullptr;
   for (std::int64_t b = 0; b < blocks; ++b) {
     const auto part = tokens.subspan(static_cast<std::size_t>(b) * size, size);
-    const auto found = blocks_.find(options_.hash(parent ? parent->hash : kRootHash, part));
+    const auto found = blocks_.find(options_.hash(parent ? parent->hash : root, part));
     if (found == blocks_.end()) break;
     Block* block = found->second.get();
-    // The hash only finds a candidate. Compare its tokens and its parent; the parent stands for the
-    // tokens of all predecessors.
-    if (block->parent != parent || !std::equal(part.begin(), part.end(), block->tokens.begin())) {
+    // The hash only finds a candidate. Compare its tokens, its root and its parent; the parent
+    // stands for the tokens of all predecessors.
+    if (block->parent != parent || block->root != root ||
+        !std::equal(part.begin(), part.end(), block->tokens.begin())) {
       break;
     }
     chain.push_back(parent = block);
@@ -158,9 +159,10 @@ void PrefixCache::touch(std::span<Block* const> chain) {
   }
 }
 
-PrefixMatch PrefixCache::match(std::span<const std::int32_t> tokens, std::int64_t max_tokens) {
+PrefixMatch PrefixCache::match(std::span<const std::int32_t> tokens, std::int64_t max_tokens,
+                               std::uint64_t root) {
   const auto most = std::min(static_cast<std::int64_t>(tokens.size()), max_tokens);
-  std::vector<Block*> chain = walk(tokens, most / granularity_);
+  std::vector<Block*> chain = walk(tokens, most / granularity_, root);
   PrefixMatch match;
   match.known = static_cast<std::int64_t>(chain.size()) * granularity_;
   chain.resize(resumable(chain));
@@ -250,11 +252,12 @@ Result<void> PrefixCache::check_insert(std::span<const std::vector<PageId>> page
   return {};
 }
 
-PrefixCache::Block* PrefixCache::add_block(std::uint64_t hash, Block* parent,
+PrefixCache::Block* PrefixCache::add_block(std::uint64_t hash, std::uint64_t root, Block* parent,
                                            std::span<const std::int32_t> tokens) {
   auto owned = std::make_unique<Block>();
   Block* block = owned.get();
   block->hash = hash;
+  block->root = root;
   block->parent = parent;
   block->end = (parent ? parent->end : 0) + granularity_;
   block->window.resize(groups_.size(), 0);
@@ -285,20 +288,21 @@ void PrefixCache::fill_pages(Block& block, std::span<const std::vector<PageId>> 
 }
 
 Result<std::int64_t> PrefixCache::insert(std::span<const std::int32_t> tokens,
-                                         std::span<const std::vector<PageId>> pages) {
+                                         std::span<const std::vector<PageId>> pages,
+                                         std::uint64_t root) {
   const auto size = static_cast<std::size_t>(granularity_);
   const std::size_t blocks = tokens.size() / size;
-  std::vector<Block*> chain = walk(tokens, static_cast<std::int64_t>(blocks));
+  std::vector<Block*> chain = walk(tokens, static_cast<std::int64_t>(blocks), root);
   if (auto ok = check_insert(pages, chain, blocks); !ok) return ok.error();
 
   for (Block* block : chain) fill_pages(*block, pages);
   while (chain.size() < blocks) {
     Block* parent = chain.empty() ? nullptr : chain.back();
-    const std::uint64_t parent_hash = parent ? parent->hash : kRootHash;
+    const std::uint64_t parent_hash = parent ? parent->hash : root;
     const auto part = tokens.subspan(chain.size() * size, size);
     const std::uint64_t hash = options_.hash(parent_hash, part);
     if (blocks_.contains(hash)) break;  // a collision: with equal tokens walk() would have found it
-    Block* block = add_block(hash, parent, part);
+    Block* block = add_block(hash, root, parent, part);
     fill_pages(*block, pages);
     chain.push_back(block);
     if (options_.on_event) {
@@ -310,9 +314,9 @@ Result<std::int64_t> PrefixCache::insert(std::span<const std::int32_t> tokens,
 }
 
 GroupPages PrefixCache::stored_pages(std::span<const std::int32_t> tokens,
-                                     std::int64_t tokens_stored) const {
+                                     std::int64_t tokens_stored, std::uint64_t root) const {
   GroupPages out(groups_.size());
-  for (const Block* block : walk(tokens, tokens_stored / granularity_)) {
+  for (const Block* block : walk(tokens, tokens_stored / granularity_, root)) {
     for (std::size_t g = 0; g < groups_.size(); ++g) {
       out[g].insert(out[g].end(), block->pages[g].begin(), block->pages[g].end());
     }
@@ -360,8 +364,8 @@ void PrefixCache::remove(Block& block, Evicted& out) {
     leaves_.erase(used_key(*last));
     Block* parent = last->parent;
     if (parent != nullptr && --parent->children == 0) leaves_.insert(used_key(*parent));
-    const PrefixEvent event{PrefixEventKind::removed, last->hash, parent ? parent->hash : kRootHash,
-                            last->end};
+    const PrefixEvent event{PrefixEventKind::removed, last->hash,
+                            parent ? parent->hash : last->root, last->end};
     blocks_.erase(last->hash);
     ++out.blocks;
     if (options_.on_event) options_.on_event(event);

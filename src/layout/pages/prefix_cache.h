@@ -58,12 +58,12 @@ LATHE_ENUM(PrefixEventKind, LATHE_PREFIX_EVENTS)
 struct PrefixEvent {
   PrefixEventKind kind = PrefixEventKind::stored;
   std::uint64_t hash = 0;
-  std::uint64_t parent_hash = 0;   // kRootHash for the first block of a prompt
+  std::uint64_t parent_hash = 0;   // of the first block of a prompt: its root
   std::int64_t prefix_tokens = 0;  // tokens from the start of the prompt to the block's end
   bool operator==(const PrefixEvent&) const = default;
 };
 
-/// Hash of the empty prefix.
+/// Hash of the empty prefix, unless a prompt has another root.
 inline constexpr std::uint64_t kRootHash = 0;
 
 /// XXH3-64 of the parent's hash (8 bytes) and the block's token ids (4 bytes each), little-endian.
@@ -102,8 +102,9 @@ class PrefixCache {
   /// The longest cached prefix of `tokens` with at most max_tokens tokens. Pass tokens.size() - 1
   /// if the last token must be computed. Adds an owner to each returned page; release() removes it.
   /// If nothing is found: 0 tokens and empty lists. Marks the prefix as most recently used.
-  /// O(tokens).
-  PrefixMatch match(std::span<const std::int32_t> tokens, std::int64_t max_tokens);
+  /// `root`: only prompts that were stored with the same one are found. O(tokens).
+  PrefixMatch match(std::span<const std::int32_t> tokens, std::int64_t max_tokens,
+                    std::uint64_t root = kRootHash);
   /// Removes the owners that match() added. Errors, with nothing changed: a match with another
   /// number of groups; a page without an owner besides the cache (already released).
   Result<void> release(const PrefixMatch& match);
@@ -115,12 +116,14 @@ class PrefixCache {
   /// number of lists; a list that is too short; a hole in a group without a window; a page to store
   /// that has no owner, is being written, is listed twice or is cached for other tokens.
   Result<std::int64_t> insert(std::span<const std::int32_t> tokens,
-                              std::span<const std::vector<PageId>> pages);
+                              std::span<const std::vector<PageId>> pages,
+                              std::uint64_t root = kRootHash);
 
   /// The cached pages of the first `tokens_stored` tokens (the result of insert()), without adding
   /// owners. Missing pages are holes, so a request may not be able to resume there.
   /// [groups][tokens_stored / tokens_per_page]. O(tokens).
-  GroupPages stored_pages(std::span<const std::int32_t> tokens, std::int64_t tokens_stored) const;
+  GroupPages stored_pages(std::span<const std::int32_t> tokens, std::int64_t tokens_stored,
+                          std::uint64_t root = kRootHash) const;
 
   /// Evicts until `pages` pages of `group` became free, or nothing more can be evicted. Evicts
   /// blocks without successors, least recently used first; among blocks used at the same time,
@@ -136,6 +139,7 @@ class PrefixCache {
  private:
   struct Block {
     std::uint64_t hash = 0;
+    std::uint64_t root = 0;   // hash of the empty prefix of its prompts
     Block* parent = nullptr;  // null: first block of a prompt
     std::int64_t end = 0;     // tokens from the prompt's start to the block's end
     std::int64_t children = 0;
@@ -166,12 +170,14 @@ class PrefixCache {
   std::size_t per_block(std::size_t g) const {
     return static_cast<std::size_t>(granularity_ / groups_[g].tokens_per_page);
   }
-  std::vector<Block*> walk(std::span<const std::int32_t> tokens, std::int64_t blocks) const;
+  std::vector<Block*> walk(std::span<const std::int32_t> tokens, std::int64_t blocks,
+                           std::uint64_t root) const;
   std::size_t resumable(std::span<Block* const> chain) const;
   void touch(std::span<Block* const> chain);
   Result<void> check_insert(std::span<const std::vector<PageId>> pages,
                             std::span<Block* const> known, std::size_t blocks) const;
-  Block* add_block(std::uint64_t hash, Block* parent, std::span<const std::int32_t> tokens);
+  Block* add_block(std::uint64_t hash, std::uint64_t root, Block* parent,
+                   std::span<const std::int32_t> tokens);
   void fill_pages(Block& block, std::span<const std::vector<PageId>> pages);
   bool only_ours(std::size_t g, PageId page) const;
   bool evictable(const Block& block) const;

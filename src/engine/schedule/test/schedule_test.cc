@@ -49,7 +49,7 @@ TEST(Schedule, KnowsADecodeRow) {
 TEST(Schedule, DecodesHaveTheirRowsAndPrefillsShareTheRest) {
   const ScheduleResult r =
       run({prefill(5, 0, 0), decode(3, 1), prefill(20, 4, 1), decode(9, 3)}, 100);
-  EXPECT_FALSE(r.schedule.preempt_youngest);
+  EXPECT_FALSE(r.schedule.preempt_last);
   EXPECT_THAT(r.rows, ElementsAre(5, 1, 3, 1));
   EXPECT_EQ(r.schedule.prefill_rows_left, 0);
   EXPECT_EQ(run({prefill(5, 0, 0), decode(3, 1)}, 2).schedule.prefill_rows_left, 3);
@@ -58,14 +58,14 @@ TEST(Schedule, DecodesHaveTheirRowsAndPrefillsShareTheRest) {
 
 TEST(Schedule, TheOldestTakesThePageOfTheYoungest) {
   // A decode at a page's end needs a page: token 5 is the first of its second page.
-  EXPECT_FALSE(run({decode(5, 1), decode(3, 1)}, 1).schedule.preempt_youngest);
-  EXPECT_TRUE(run({decode(5, 1), decode(3, 1)}, 0).schedule.preempt_youngest);
+  EXPECT_FALSE(run({decode(5, 1), decode(3, 1)}, 1).schedule.preempt_last);
+  EXPECT_TRUE(run({decode(5, 1), decode(3, 1)}, 0).schedule.preempt_last);
   // The youngest decode is preempted itself.
-  EXPECT_TRUE(run({decode(3, 1), decode(5, 1)}, 0).schedule.preempt_youngest);
+  EXPECT_TRUE(run({decode(3, 1), decode(5, 1)}, 0).schedule.preempt_last);
   // A decode with room in its page is not affected.
   EXPECT_THAT(run({decode(3, 1), decode(4, 1)}, 0).rows, ElementsAre(1, 1));
   // An older prefill does not wait for younger ones.
-  EXPECT_TRUE(run({prefill(8, 0, 0), decode(3, 1)}, 1).schedule.preempt_youngest);
+  EXPECT_TRUE(run({prefill(8, 0, 0), decode(3, 1)}, 1).schedule.preempt_last);
 }
 
 TEST(Schedule, TheYoungestPrefillTakesWhatIsThere) {
@@ -117,7 +117,7 @@ TEST(Schedule, EveryKindOfPageCounts) {
                         std::vector<std::int64_t> available) {
     std::vector<std::int64_t> out(running.size());
     const Decision s = schedule_running(running, limits, available, out);
-    if (s.preempt_youngest) out.assign(1, -1);
+    if (s.preempt_last) out.assign(1, -1);
     return out;
   };
   EXPECT_THAT(rows({prefill(9, 0, 0)}, {3, 5}), ElementsAre(8));
@@ -189,7 +189,7 @@ TEST(Schedule, NobodyStarves) {
       look();
       std::vector<std::int64_t> rows(running.size());
       const Decision s = schedule_running(states, limits, available, rows);
-      if (s.preempt_youngest) {
+      if (s.preempt_last) {
         ASSERT_GT(running.size(), 1u);
         Job job = running.back();
         running.pop_back();
@@ -232,6 +232,26 @@ TEST(Schedule, NobodyStarves) {
       }
     }
   }
+}
+
+TEST(Schedule, RowsAreSharedEvenly) {
+  const auto shared = [](std::int64_t rows, std::vector<std::int64_t> wanted) {
+    share_rows(rows, wanted);
+    return wanted;
+  };
+  EXPECT_EQ(shared(90, {1000, 1000, 1000}), (std::vector<std::int64_t>{30, 30, 30}));
+  EXPECT_EQ(shared(90, {1000, 10, 1000}), (std::vector<std::int64_t>{40, 10, 40}));
+  EXPECT_EQ(shared(90, {0, 1000, 0}), (std::vector<std::int64_t>{0, 90, 0}));
+  EXPECT_EQ(shared(90, {20, 30}), (std::vector<std::int64_t>{20, 30}));
+  EXPECT_EQ(shared(5, {9, 9, 9}), (std::vector<std::int64_t>{2, 2, 1}));
+  EXPECT_EQ(shared(1, {9, 3}), (std::vector<std::int64_t>{0, 1}));
+}
+
+TEST(Schedule, APrefillHasAtMostItsShare) {
+  ScheduledRequest first = prefill(100, 0, 0);
+  const ScheduledRequest second = prefill(50, 0, 0);
+  first.most_rows = 5;
+  EXPECT_THAT(run({first, second}, 100).rows, ElementsAre(5, 3));
 }
 
 }  // namespace

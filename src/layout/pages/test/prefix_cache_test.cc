@@ -97,6 +97,34 @@ TEST(PrefixCache, SecondInsertKeepsThePagesThatAreThere) {
   EXPECT_EQ(f.ledger.owners(own[2]), 3);
 }
 
+TEST(PrefixCache, RootsNeverShare) {
+  Fixture f;
+  f.store(iota(8));
+  const auto own = *f.ledger.allocate(2);
+  EXPECT_EQ(*f.cache.insert(iota(8), GroupPages{own}, 5), 8);
+  EXPECT_EQ(f.events.back().prefix_tokens, 8);
+  EXPECT_EQ(f.events[2].parent_hash, 5u);
+  EXPECT_EQ(f.cache.match(iota(8), 8).pages.at(0), page_ids({0, 1}));
+  EXPECT_EQ(f.cache.match(iota(8), 8, 5).pages.at(0), own);
+  EXPECT_EQ(f.cache.match(iota(8), 8, 6).tokens, 0);
+  EXPECT_EQ(f.cache.stored_pages(iota(8), 8, 5).at(0), own);
+  f.cache.clear();
+  EXPECT_EQ(f.cache.block_count(), 0);
+}
+
+// With equal hashes the root is compared, too.
+TEST(PrefixCache, CollidingRootsNeverShare) {
+  PageLedger ledger({4, 16});
+  PrefixCacheOptions options;
+  options.hash = [](std::uint64_t, std::span<const std::int32_t>) { return std::uint64_t{7}; };
+  auto cache = PrefixCache::create({{&ledger, 4, 0}}, options);
+  ASSERT_TRUE(cache);
+  const auto own = *ledger.allocate(1);
+  EXPECT_EQ(*cache->insert(iota(4), GroupPages{own}, 1), 4);
+  EXPECT_EQ(cache->match(iota(4), 4, 2).tokens, 0);
+  EXPECT_EQ(cache->match(iota(4), 4, 1).tokens, 4);
+}
+
 TEST(PrefixCache, ForcedCollisionsNeverShare) {
   PageLedger ledger({4, 16});
   PrefixCacheOptions options;
