@@ -1,6 +1,8 @@
 #include "server/http/connection.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -69,6 +71,21 @@ std::string lower(std::string_view text) {
   return out;
 }
 
+// The other end's address; "" if it has none, or has gone.
+std::string address_of(const asio::generic::stream_protocol::socket& socket) {
+  error_code error;
+  const auto end = socket.remote_endpoint(error);
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  const auto* const any = end.data();
+  if (error || (any->sa_family != AF_INET && any->sa_family != AF_INET6)) return "";
+  const void* const bytes =
+      any->sa_family == AF_INET
+          ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in*>(any)->sin_addr)
+          : &reinterpret_cast<const sockaddr_in6*>(any)->sin6_addr;
+  const char* const out = inet_ntop(any->sa_family, bytes, text.data(), text.size());
+  return out == nullptr ? "" : out;
+}
+
 std::string_view view(boost::beast::string_view text) { return {text.data(), text.size()}; }
 
 // Two of these would be two requests in one: which one counts would depend on the reader.
@@ -125,6 +142,7 @@ void Connection::guarded(const Work& work) {
 }
 
 void Connection::start(bool spare) {
+  address_ = address_of(socket_);
   spare_ = spare;
   wait_readable();
 }
@@ -275,6 +293,7 @@ bool Connection::on_head() {
   if (!check_head()) return false;
   request_ = {};
   request_.method = view(message.method_string());
+  request_.address = address_;
   for (const auto& field : message) {
     request_.headers.push_back(
         {lower(view(field.name_string())), std::string(view(field.value()))});

@@ -93,6 +93,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   State state_ = State::idle;
   std::optional<Parser> parser_;
   HttpRequest request_;  // being read: its head
+  std::string address_;  // HttpRequest's
   // Counted in the host's kept_bytes.
   std::int64_t body_bytes_ = 0;      // of the request
   std::int64_t unsent_bytes_ = 0;    // once the client reads more slowly than answers come

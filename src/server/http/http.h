@@ -29,6 +29,7 @@ struct HttpRequest {
   std::string query;                // after the "?"
   std::vector<HttpHeader> headers;  // never those of a chunked body's trailer
   std::string body;
+  std::string address;  // of the client, without the port; "" through a Unix socket
 
   /// The first header with that lower-case name, or null.
   const std::string* header(std::string_view name) const;

@@ -101,6 +101,9 @@ struct ApiRequest : AnswerParams {
   bool incremental = false;
   std::vector<std::string> rids;  // the client's names, echoed
 
+  std::string cache_salt;  // only prompts with an equal one share the prefix cache
+  std::int32_t priority = 0;
+
   nlohmann::ordered_json echoed;     // responses: fields of the body that the answer repeats
   std::vector<std::string> ignored;  // names of unknown fields
 };
@@ -113,7 +116,8 @@ struct FieldLimits {
   std::int32_t max_logprobs = 20;
   std::int32_t max_n = 128;
   std::int32_t max_prompts = 256;
-  bool strict = false;  // unknown fields are errors
+  bool priorities = false;  // `priority` may be other than 0
+  bool strict = false;      // unknown fields are errors
 };
 
 /// Parses a body as JSON. Errors: 400 invalid_json with line and column: text that is not JSON or

@@ -16,11 +16,13 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t kAnyInt = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t kLeastInt = std::numeric_limits<std::int32_t>::min();
 constexpr double kAnyNumber = std::numeric_limits<float>::max();
 constexpr std::size_t kMostStops = 32;
 constexpr std::size_t kMostStopBytes = 1024;
 constexpr std::size_t kMostBadWords = 256;
 constexpr std::size_t kMostIdBytes = 512;
+constexpr std::size_t kMostSaltBytes = 256;
 constexpr unsigned kOpenAi = kInChat | kInCompletions;
 constexpr unsigned kSamples = kOpenAi | kInSampling;
 constexpr unsigned kAll = kOpenAi | kInGenerate;
@@ -272,15 +274,20 @@ Reader tool_choice() {
       }};
 }
 
-Reader only_zero() {
-  return {"0",
-          [](const Json& value, const FieldContext& at, ApiRequest&) -> std::optional<ApiError> {
-            if (value.is_number() && value.get<double>() == 0) return std::nullopt;
-            return ApiError{400, "unsupported_field",
-                            at.path + ": wanted 0, got " + excerpt(value) +
-                                "; requests are served first come, first served",
-                            at.path};
-          }};
+Reader priority() {
+  const std::string takes = fmt::format("an integer from {} to {}", kLeastInt, kAnyInt);
+  return {
+      takes,
+      [=](const Json& value, const FieldContext& at, ApiRequest& out) -> std::optional<ApiError> {
+        const auto i = integer_of(value, kLeastInt, kAnyInt);
+        if (!i) return wrong_value(at, takes, value);
+        out.priority = static_cast<std::int32_t>(*i);
+        if (out.priority == 0 || at.limits.priorities) return std::nullopt;
+        return ApiError{400, "unsupported_field",
+                        at.path + ": wanted 0, as requests are served in order of arrival, got " +
+                            excerpt(value) + "; --scheduling-policy priority",
+                        at.path};
+      }};
 }
 
 Field field(std::string_view name, unsigned places, Reader reader, std::string_view absent,
@@ -498,7 +505,12 @@ void add_labels(std::vector<Field>& out) {
   }
   out.push_back(field("metadata", kAll, unread(), "", "no effect"));
   out.push_back(field("store", kAll, unread(), "", "no effect: nothing is stored"));
-  out.push_back(field("priority", kAll, only_zero(), "0", ""));
+  out.push_back(field("priority", kAll, priority(), "0",
+                      "lower ones first; other than 0 with --scheduling-policy priority"));
+  out.push_back(field(
+      "cache_salt", kAll,
+      string(kMostSaltBytes, [](ApiRequest& r, std::string s) { r.cache_salt = std::move(s); }),
+      "none", "only prompts with an equal one share the prefix cache"));
 }
 
 void add_unsupported(std::vector<Field>& out) {
@@ -506,8 +518,6 @@ void add_unsupported(std::vector<Field>& out) {
     out.push_back(
         field(name, kInChat, unsupported("tools and tool_choice replace them"), "", "400"));
   }
-  out.push_back(
-      field("cache_salt", kAll, unsupported("all requests share one prefix cache"), "", "400"));
   out.push_back(
       field("prompt_logprobs", kInChat, unsupported("/v1/completions has it"), "", "400"));
   for (const char* name :

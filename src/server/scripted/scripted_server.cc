@@ -90,6 +90,7 @@ void ScriptedServer::serve() {
   RuntimeOptions o;
   o.threads = 1;
   o.draft = options_.draft;
+  o.engine.priorities = options_.server.fields.priorities;
   o.plan_request.context_length = options_.context;
   o.plan_request.max_running_requests = options_.max_running_requests;
   o.plan_request.max_total_tokens = options_.max_total_tokens;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 
 namespace lathe {
 namespace {
@@ -79,6 +80,8 @@ Caller find_caller(const AccessRules& rules, const HttpRequest& request) {
   for (std::size_t i = 0; i < rules.api_keys.size(); ++i) {
     if (equal_in_constant_time(rules.api_keys[i], offered)) out.key = i;
   }
+  if (out.key) out.client = 1 + *out.key;
+  if (rules.api_keys.empty()) out.client = std::hash<std::string>()(request.address);
   return out;
 }
 

@@ -1,6 +1,7 @@
 // Access rules: keys, origins, hosts. Pure functions of a request's headers.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -29,6 +30,8 @@ struct AccessRules {
 struct Caller {
   bool admin = false;              // has the admin key, or no key is set
   std::optional<std::size_t> key;  // index of its API key
+  // Tells clients apart that share the server: by key, without keys by address.
+  std::uint64_t client = 0;
 
   bool operator==(const Caller&) const = default;
 };

@@ -76,6 +76,9 @@ std::vector<Submission> LiveAnswer::submissions() const {
     s.request.sampling = request_.sampling[c.prompt];
     // Only a prompt's first choice scores the prompt; the others share the result.
     if (i % n == 0) s.request.prompt_logprobs_from = request_.score_from;
+    s.request.cache_salt = request_.cache_salt;
+    s.request.client = request_.client;
+    s.request.priority = request_.api.priority;
     s.request.constraint = make_constraint(request_, c.prompt);
     if (auto& seed = s.request.sampling.seed) {
       seed = seed_of_choice(*seed, static_cast<std::int32_t>(i % n));

@@ -31,6 +31,7 @@ struct ServerOptions {
   std::int64_t max_queued_tokens = 0;    // 0: no limit
   std::int64_t requests_per_minute = 0;  // of each API key; 0: no limit
   std::int64_t tokens_per_minute = 0;    // of each API key, prompts and answers; 0: no limit
+  bool isolate_prefix_cache = false;     // API keys do not share cached prompts
   std::int32_t queue_timeout = 0;        // seconds; 0: none
   std::int32_t request_timeout = 0;
   std::int32_t shutdown_timeout = 30;

@@ -27,6 +27,8 @@ struct PreparedRequest {
   // Most tokens of reasoning, of which `think` has the marks.
   std::optional<std::int64_t> think_budget;
   std::int32_t vocab = 0;
+  std::uint64_t cache_salt = 0;            // Request's
+  std::uint64_t client = 0;                // Request's
   std::optional<std::int32_t> score_from;  // log-probabilities of prompt tokens from here on
   bool drops_answer = false;               // max_tokens 0: one token is generated and dropped
   std::int64_t prompt_tokens = 0;          // of all prompts

@@ -1,12 +1,14 @@
 #include "server/service/service.h"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <exception>
+#include <random>
 
 #include "base/print.h"
 #include "base/thread_name.h"
@@ -72,6 +74,7 @@ Service::Service(const ServerOptions& options, std::unique_ptr<HttpServer> http,
       chat_(chat),
       routes_(routes),
       limits_(options.requests_per_minute, options.tokens_per_minute),
+      salt_seed_(std::random_device()() * (std::uint64_t{1} << 32) + std::random_device()()),
       created_(std::time(nullptr)),
       workers_(std::make_unique<Workers>(options.worker_threads)) {
   access_.api_keys = options.api_keys;
@@ -287,6 +290,8 @@ void Service::submit(PreparedRequest prepared, std::shared_ptr<Reply> reply,
     return;
   }
   report_ignored(prepared.api.ignored, *reply);
+  prepared.cache_salt = cache_salt(prepared.api, reply->caller());
+  prepared.client = reply->caller().client;
   AnswerHead head;
   head.id = std::string(id_prefix(prepared.api.route)) + random_hex(16);
   head.created = std::time(nullptr);
@@ -320,6 +325,15 @@ void Service::submit(PreparedRequest prepared, std::shared_ptr<Reply> reply,
       reply->error(error);
     }
   }
+}
+
+// The engine's salt of a request: 0 for those that share with all. The admin key is a key, too.
+std::uint64_t Service::cache_salt(const ApiRequest& api, const Caller& caller) const {
+  const std::uint64_t owner = options_.isolate_prefix_cache ? caller.client + 1 : 0;
+  if (owner == 0 && api.cache_salt.empty()) return 0;
+  const std::uint64_t salt =
+      XXH3_64bits_withSeed(api.cache_salt.data(), api.cache_salt.size(), salt_seed_ + owner);
+  return salt == 0 ? 1 : salt;
 }
 
 void Service::report_ignored(const std::vector<std::string>& names, Reply& reply) {

@@ -126,6 +126,7 @@ class Service {
   void take_news();
   void take_events(std::span<const TicketEvent> events, double step_seconds);
   void take_step(const EngineNews& news);
+  std::uint64_t cache_salt(const ApiRequest& api, const Caller& caller) const;
   void count_waiting(Live& live, std::int64_t choices, std::int64_t tokens);
   /// Removes an answer that has ended.
   void remove(std::uint64_t id);
@@ -148,6 +149,7 @@ class Service {
   Routes routes_;
   AccessRules access_;
   RateLimits limits_;
+  std::uint64_t salt_seed_;  // of this process, so that no client can choose salts that collide
   std::int64_t created_;
 
   ServiceState state_ = ServiceState::loading;

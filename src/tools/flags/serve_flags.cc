@@ -61,6 +61,15 @@ void add_limit_flags(Command c, ServeFlags& f) {
   c.add_option("--tokens-per-minute", s.tokens_per_minute,
                "of each API key, prompts and answers; beyond: 429; 0 = no limit")
       .range(0, std::int64_t{1} << 40);
+  c.add_flag("--isolate-prefix-cache", s.isolate_prefix_cache,
+             "API keys do not share cached prompts");
+  c.add_option(
+       "--scheduling-policy", f.scheduling_policy,
+       "fcfs: in order of arrival; priority: requests may have a priority, lower ones first")
+      .one_of({"fcfs", "priority"});
+  c.add_option("--priority-aging", f.model.runtime.engine.priority_aging,
+               "steps after which a waiting request counts as one priority lower")
+      .range(1, 1 << 20);
   c.add_option("--queue-timeout", s.queue_timeout, "seconds; 0 = none").range(0, 1 << 20);
   c.add_option("--request-timeout", s.request_timeout, "seconds; 0 = none").range(0, 1 << 20);
   c.add_option("--keep-alive-timeout", h.keep_alive_timeout, "seconds").range(1, 1 << 20);
@@ -228,7 +237,8 @@ Result<void> complete(const Command& command, ServeFlags& flags) {
   }
   if (const auto ok = check_keys(command, flags); !ok) return ok.error();
   for (const auto& [given, name] : {std::pair{s.requests_per_minute > 0, "--requests-per-minute"},
-                                    {s.tokens_per_minute > 0, "--tokens-per-minute"}}) {
+                                    {s.tokens_per_minute > 0, "--tokens-per-minute"},
+                                    {s.isolate_prefix_cache, "--isolate-prefix-cache"}}) {
     if (!given || !s.api_keys.empty()) continue;
     return Error{ErrorCode::invalid_argument, name, "API keys to tell clients apart", "none",
                  "--api-key, --api-key-file"};
@@ -236,6 +246,8 @@ Result<void> complete(const Command& command, ServeFlags& flags) {
   auto variables = read_chat_variables(flags.template_kwargs, "--chat-template-kwargs");
   if (!variables) return variables.error();
   s.template_kwargs = std::move(*variables);
+  s.fields.priorities = flags.scheduling_policy == "priority";
+  flags.model.runtime.engine.priorities = s.fields.priorities;
   s.log_json = flags.log_format == "json";
   s.model_sampling_defaults = flags.sampling_defaults == "model";
   for (const std::string& names : flags.metric_names) {

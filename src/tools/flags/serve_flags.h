@@ -19,6 +19,7 @@ struct ServeFlags {
   std::string template_kwargs;
   std::string chat_template;  // a file
   std::string sampling_defaults = "model";
+  std::string scheduling_policy = "fcfs";
   std::string log_format = "text";
   std::vector<std::string> metric_names;
   std::vector<std::string> warnings;  // of complete(), to be printed
