@@ -7,6 +7,9 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "base/json.h"
 #include "io/files/read_file.h"
@@ -14,13 +17,15 @@
 #include "io/template/chat_template.h"
 #include "io/text/json_text.h"
 #include "plan/explain.h"
+#include "server/markup/answer_markup.h"
+#include "server/markup/answer_parts.h"
 #include "tools/eval/stored_values.h"
 #include "tools/flags/command.h"
 #include "tools/flags/model_flags.h"
 #include "tools/flags/sampling_flags.h"
 #include "tools/terminal/answer.h"
+#include "tools/terminal/answer_printer.h"
 #include "tools/terminal/chat_input.h"
-#include "tools/terminal/word_wrap.h"
 
 namespace lathe {
 namespace {
@@ -32,6 +37,7 @@ struct ChatFlags {
   SamplingFlags sampling;
   std::string system;
   std::string template_kwargs;
+  std::string show_reasoning = "auto";
 };
 
 // Default length of an answer: a model that never stops would fill the context.
@@ -56,7 +62,42 @@ class ReadingProgress {
   bool shown_ = false;
 };
 
-// [{"role": TEXT, "content": TEXT}, ...]
+ShowReasoning show_reasoning(const std::string& name) {
+  if (name == "show") return ShowReasoning::show;
+  return name == "hide" ? ShowReasoning::hide : ShowReasoning::auto_;
+}
+
+// The parts of an answer to the prompt; a chat has no tools, so there are no calls.
+AnswerParts parts_of(const AnswerMarkup& markup, const std::string& prompt) {
+  MarkupRules rules;
+  rules.reasoning = markup.reasoning != ReasoningFormat::none;
+  rules.reasoning_format = markup.reasoning;
+  if (markup.harmony()) {
+    HarmonyRules harmony;
+    harmony.begun = begun_message(prompt);
+    harmony.marks_by_id = !markup.marks.empty();
+    rules.harmony = std::move(harmony);
+  } else {
+    rules.starts_inside = ends_in_reasoning(markup.reasoning, prompt);
+  }
+  return AnswerParts(std::move(rules));
+}
+
+// Special tokens that an answer shows, as the text that its parts are found by.
+std::vector<std::pair<std::int32_t, std::string>> shown_marks(const AnswerMarkup& markup) {
+  const ReasoningMarks think = reasoning_marks(markup.reasoning);
+  std::vector<std::pair<std::int32_t, std::string>> out;
+  for (const auto& [token, text] : markup.marks) {
+    if (markup.harmony()) {
+      out.emplace_back(token, kMarkByte + text);
+    } else if (text == think.begin || text == think.end || text == think.token) {
+      out.emplace_back(token, text);
+    }
+  }
+  return out;
+}
+
+// [{"role": TEXT, "content": TEXT}, ...]; an answer may have "reasoning_content".
 Result<Json> read_conversation(const std::string& file) {
   const auto text = read_file(file);
   if (!text) return text.error();
@@ -72,7 +113,12 @@ Result<Json> read_conversation(const std::string& file) {
                  json_excerpt(*parsed), ""};
   }
   Json out = Json::array();
-  for (const auto& m : *parsed) out.push_back({{"role", m["role"]}, {"content", m["content"]}});
+  for (const auto& m : *parsed) {
+    out.push_back({{"role", m["role"]}, {"content", m["content"]}});
+    if (const auto at = m.find("reasoning_content"); at != m.end() && at->is_string()) {
+      out.back()["reasoning_content"] = *at;
+    }
+  }
   return out;
 }
 
@@ -83,9 +129,14 @@ class Chat {
       : runtime_(runtime),
         tokenizer_(tokenizer),
         chat_(chat),
+        markup_(find_answer_markup(chat.chat_template.source(), tokenizer)),
         variables_(std::move(variables)),
         flags_(flags),
         params_(params) {
+    for (const auto& [token, text] : markup_.marks) {  // they end an answer in channels
+      const bool ends = markup_.harmony() && (text == "<|return|>" || text == "<|call|>");
+      if (ends && !params_.ignore_eos) params_.stop_token_ids.push_back(token);
+    }
     reset();
   }
 
@@ -162,37 +213,21 @@ class Chat {
   void answer(const std::string& line) {
     Json messages = messages_;
     messages.push_back({{"role", "user"}, {"content", line}});
-    const auto prompt = encode_chat(messages, chat_, tokenizer_, variables_);
+    const auto text = render_chat(messages, chat_, variables_);
+    const auto prompt = text ? tokenizer_.encode(*text) : text.error();
     if (!prompt) {
       print_err("lathe: " + prompt.error().message() + "\n");
       return;
     }
     AnswerSet answers(runtime_, tokenizer_);
-    const auto index = answers.add({*prompt, limited(std::ssize(*prompt))}, flags_.sampling.stop);
+    const auto index = answers.add({*prompt, limited(std::ssize(*prompt))}, flags_.sampling.stop,
+                                   shown_marks(markup_));
     if (!index) {
       print_err("lathe: " + index.error().message() + "; /reset starts over\n");
       return;
     }
-    InterruptScope interrupt;
-    ReadingProgress reading(std::ssize(*prompt));
-    WordWrap wrap(stdout_columns());
-    while (!answers.done()) {
-      const auto ok = answers.step([&](std::size_t, const std::string& text) {
-        reading.clear();
-        print_out(wrap.push(text));
-        flush_out();
-      });
-      if (!ok) {
-        reading.clear();
-        print_err("\nlathe: " + ok.error().message() + "\n");
-        answers.cancel(*index);
-        return;
-      }
-      if (answers.answer(*index).tokens.empty()) reading.show(answers.times().prefill_rows);
-      if (interrupted != 0) answers.cancel(*index);
-    }
-    reading.clear();
-    print_out(wrap.finish() + (interrupted != 0 ? "\n(stopped)\n" : "\n"));
+    const auto said = print_answer(answers, *index, *text, std::ssize(*prompt));
+    if (!said) return;
     const Answer& a = answers.answer(*index);
     if (a.finished.error) {
       print_err("lathe: " + a.finished.error->message() + "\n");
@@ -202,9 +237,47 @@ class Chat {
       print_out(
           fmt::format("(stopped after {} tokens; --max-new-tokens allows more)\n", kAnswerTokens));
     }
-    messages.push_back({{"role", "assistant"}, {"content", a.text}});
+    messages.push_back({{"role", "assistant"}, {"content", said->content}});
+    if (!said->reasoning.empty()) messages.back()["reasoning_content"] = said->reasoning;
     messages_ = std::move(messages);
     last_ = answers.times();
+  }
+
+  // Prints an answer while it is made, and returns its parts; none if a step failed.
+  std::optional<TextParts> print_answer(AnswerSet& answers, std::size_t index,
+                                        const std::string& prompt, std::int64_t prompt_tokens) {
+    InterruptScope interrupt;
+    ReadingProgress reading(prompt_tokens);
+    AnswerPrinter printer(show_reasoning(flags_.show_reasoning), stdout_columns());
+    AnswerParts parts = parts_of(markup_, prompt);
+    TextParts all, part;
+    const auto show = [&] {
+      all.reasoning += part.reasoning;
+      all.content += part.content;
+      print_out(printer.push(part));
+      flush_out();
+      part.clear();
+    };
+    while (!answers.done()) {
+      const auto ok = answers.step([&](std::size_t, const std::string& piece) {
+        reading.clear();
+        parts.push(piece, part);
+        show();
+      });
+      if (!ok) {
+        reading.clear();
+        print_err("\nlathe: " + ok.error().message() + "\n");
+        answers.cancel(index);
+        return std::nullopt;
+      }
+      if (answers.answer(index).tokens.empty()) reading.show(answers.times().prefill_rows);
+      if (interrupted != 0) answers.cancel(index);
+    }
+    reading.clear();
+    parts.finish(part, answers.answer(index).finished.reason == FinishReason::stop);
+    show();
+    print_out(printer.finish() + (interrupted != 0 ? "\n(stopped)\n" : "\n"));
+    return all;
   }
 
   std::string stats() {
@@ -224,6 +297,7 @@ class Chat {
   Runtime& runtime_;
   const Tokenizer& tokenizer_;
   const ChatTemplateFile& chat_;
+  AnswerMarkup markup_;
   Json variables_;  // of the template
   const ChatFlags& flags_;
   SamplingParams params_;
@@ -265,6 +339,9 @@ void add_chat_command(Command app, int& exit_code) {
   cmd.add_option("--system", flags->system, "the system's message");
   cmd.add_option("--chat-template-kwargs", flags->template_kwargs,
                  "a JSON object of the template's variables");
+  cmd.add_option("--reasoning", flags->show_reasoning,
+                 "auto: shown dim on a terminal, left out elsewhere; show, hide")
+      .one_of({"auto", "show", "hide"});
   add_sampling_flags(cmd, flags->sampling);
   cmd.callback([flags, &exit_code] { exit_code = run_chat(*flags); });
 }

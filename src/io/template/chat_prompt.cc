@@ -7,15 +7,20 @@ namespace lathe {
 
 using Json = nlohmann::ordered_json;
 
-Result<std::vector<std::int32_t>> encode_chat(const Json& messages, const ChatTemplateFile& chat,
-                                              const Tokenizer& tokenizer, const Json& variables) {
+Result<std::string> render_chat(const Json& messages, const ChatTemplateFile& chat,
+                                const Json& variables) {
   Json all = variables;
   all.update({{"messages", messages},
               {"add_generation_prompt", true},
               {"bos_token", chat.bos_token},
               {"eos_token", chat.eos_token}});
   if (const auto ok = chat.chat_template.check_tools(all); !ok) return ok.error();
-  const auto text = chat.chat_template.render(all);
+  return chat.chat_template.render(all);
+}
+
+Result<std::vector<std::int32_t>> encode_chat(const Json& messages, const ChatTemplateFile& chat,
+                                              const Tokenizer& tokenizer, const Json& variables) {
+  const auto text = render_chat(messages, chat, variables);
   if (!text) return text.error();
   return tokenizer.encode(*text);
 }

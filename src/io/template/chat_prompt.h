@@ -12,9 +12,14 @@
 
 namespace lathe {
 
-/// Tokens of `messages` ([{"role": ..., "content": ...}]) up to where the answer begins. The
-/// template writes the special tokens itself. `variables`: an object with further template
-/// variables. Errors: the template's.
+/// The text of `messages` ([{"role": ..., "content": ...}]) up to where the answer begins, with the
+/// special tokens that the template writes. `variables`: an object with further template variables.
+/// Errors: the template's.
+Result<std::string> render_chat(
+    const nlohmann::ordered_json& messages, const ChatTemplateFile& chat,
+    const nlohmann::ordered_json& variables = nlohmann::ordered_json::object());
+
+/// render_chat()'s text as tokens.
 Result<std::vector<std::int32_t>> encode_chat(
     const nlohmann::ordered_json& messages, const ChatTemplateFile& chat,
     const Tokenizer& tokenizer,

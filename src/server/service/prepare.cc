@@ -8,6 +8,7 @@
 #include "kernels/philox.h"
 #include "ops/sampling_params.h"
 #include "server/grammar/think_budget.h"
+#include "server/markup/answer_markup.h"
 #include "server/openai/text_offsets.h"
 #include "server/service/call_form.h"
 #include "server/service/protocol.h"
@@ -53,13 +54,10 @@ std::optional<ApiError> truncate(const ServedModel& model, const ApiRequest& api
 // text follows is of an earlier answer.
 grammar::Thinking thinking_of(const ServedModel& model, const std::string& prompt) {
   if (model.reasoning == ReasoningFormat::none) return grammar::Thinking::none;
+  if (ends_in_reasoning(model.reasoning, prompt)) return grammar::Thinking::inside;
   const ReasoningMarks marks = reasoning_marks(model.reasoning);
-  const std::size_t open = prompt.rfind(marks.begin);
   const std::size_t shut = prompt.rfind(marks.end);
-  if (open == shut) return grammar::Thinking::possible;  // the prompt has neither
-  if (open != std::string::npos && (shut == std::string::npos || shut < open)) {
-    return grammar::Thinking::inside;
-  }
+  if (shut == std::string::npos) return grammar::Thinking::possible;
   const bool last = prompt.find_first_not_of(kBlanks, shut + marks.end.size()) == std::string::npos;
   return last ? grammar::Thinking::none : grammar::Thinking::possible;
 }
@@ -157,10 +155,8 @@ void constrain_channels(bool begun, ApiRequest& api) {
 std::optional<ApiError> set_channels(const ServedModel& model, const std::string& prompt,
                                      PreparedRequest& out) {
   ApiRequest& api = out.api;
-  constexpr std::string_view kStart = "<|start|>";
   HarmonyRules rules;
-  const std::size_t start = prompt.rfind(kStart);
-  if (start != std::string::npos) rules.begun = prompt.substr(start + kStart.size());
+  rules.begun = begun_message(prompt);
   rules.marks_by_id = !model.marks.empty();
   rules.reasoning_stays = !api.separate_reasoning || model.reasoning != ReasoningFormat::harmony;
   rules.calls = may_call(api) && model.tools == ToolFormat::harmony;

@@ -13,6 +13,7 @@
 #include "plan/explain.h"
 #include "plan/matrix.h"
 #include "plan/plan_json.h"
+#include "server/markup/answer_markup.h"
 #include "server/service/call_form.h"
 
 namespace lathe {
@@ -175,15 +176,13 @@ ServedModel::ServedModel(Runtime& runtime, const Tokenizer& its_tokenizer,
   tokenizer_config = read_object(path / "tokenizer_config.json");
   const std::string_view source = chat != nullptr ? chat->chat_template.source() : "";
   const auto thinks = find_named_reasoning_format(options.reasoning_parser);
-  reasoning = thinks ? *thinks : find_reasoning_format(source);
   const auto named = find_named_tool_format(options.tool_call_parser);
-  tools = named ? *named : find_tool_format(source);
-  // The channels are one format: reasoning cannot be read without calls, nor calls without it.
-  if (reasoning == ReasoningFormat::harmony && !named) tools = ToolFormat::harmony;
-  if (tools == ToolFormat::harmony && !thinks) reasoning = ReasoningFormat::harmony;
+  AnswerMarkup found = find_answer_markup(source, tokenizer, thinks, named);
+  reasoning = found.reasoning;
+  tools = found.tools;
+  marks = std::move(found.marks);
   json_calls = find_json_call_form(tools, source);
   markup = describe_markup(*this, options, source);
-  find_marks();
   if (options.grammar_backend != "none") {
     grammars = std::make_unique<grammar::Cache>(token_texts(false));
   }
@@ -212,23 +211,6 @@ grammar::Vocabulary ServedModel::token_texts(bool with_marks) const {
       out[static_cast<std::size_t>(mark.first)] = mark.second;
   }
   return grammar::Vocabulary(std::move(out));
-}
-
-void ServedModel::find_marks() {
-  std::vector<std::string_view> texts;
-  const ReasoningMarks think = reasoning_marks(reasoning);
-  if (reasoning != ReasoningFormat::harmony) texts = {think.begin, think.end, think.token};
-  const ToolMarks& tool = tool_marks(harmony() ? ToolFormat::harmony : tools);
-  for (const CallMarks& call : tool.calls) {
-    texts.push_back(call.begin);
-    texts.push_back(call.end);
-  }
-  texts.insert(texts.end(), tool.around.begin(), tool.around.end());
-  texts.insert(texts.end(), tool.inner.begin(), tool.inner.end());
-  for (std::string_view t : texts) {
-    const auto id = t.empty() ? std::nullopt : tokenizer.id_of(t);
-    if (id && tokenizer.is_special(*id)) marks.emplace_back(*id, t);
-  }
 }
 
 }  // namespace lathe

@@ -63,7 +63,6 @@ struct ServedModel {
   grammar::Cache& call_grammars() const;
 
  private:
-  void find_marks();
   grammar::Vocabulary token_texts(bool with_marks) const;
 
   mutable std::once_flag calls_once_;

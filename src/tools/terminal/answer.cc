@@ -6,7 +6,8 @@
 
 namespace lathe {
 
-Result<std::size_t> AnswerSet::add(Request request, const std::vector<std::string>& stops) {
+Result<std::size_t> AnswerSet::add(Request request, const std::vector<std::string>& stops,
+                                   std::vector<std::pair<std::int32_t, std::string>> marks) {
   auto matcher = StopStrings::create(stops);
   if (!matcher) return matcher.error();
   const std::int64_t min_tokens = request.sampling.min_tokens;
@@ -18,10 +19,19 @@ Result<std::size_t> AnswerSet::add(Request request, const std::vector<std::strin
                                 ? tokenizer_->detokenizer(/*skip_special_tokens=*/true)
                                 : Detokenizer(std::make_shared<const TokenTexts>(), true);
   streams_.emplace_back(std::move(detokenizer), std::move(*matcher), min_tokens);
+  marks_.push_back(std::move(marks));
   ids_.push_back(*id);
   index_of_[id->value] = index;
   ++open_;
   return index;
+}
+
+// The text that the token makes final.
+std::string AnswerSet::text_of(std::size_t index, std::int32_t token) {
+  for (const auto& [id, text] : marks_[index]) {
+    if (id == token) return streams_[index].push_mark(text);
+  }
+  return streams_[index].push(token);
 }
 
 Result<void> AnswerSet::step(const std::function<void(std::size_t, const std::string&)>& on_text) {
@@ -50,7 +60,7 @@ Result<void> AnswerSet::step(const std::function<void(std::size_t, const std::st
     if (streams_[i].stopped()) continue;
     answers_[i].tokens.push_back(e.sampled.token);
     if (e.sampled.logprob) answers_[i].sampled.push_back(e.sampled);
-    emit(i, streams_[i].push(e.sampled.token));
+    emit(i, text_of(i, e.sampled.token));
     // Cancelling an answer that ended in this step does nothing.
     if (streams_[i].stopped()) runtime_->engine().cancel(e.request, FinishReason::stop);
   }

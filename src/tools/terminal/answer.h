@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -44,8 +45,10 @@ class AnswerSet {
       : runtime_(&runtime), tokenizer_(tokenizer) {}
   AnswerSet(Runtime& runtime, const Tokenizer& tokenizer) : AnswerSet(runtime, &tokenizer) {}
 
-  /// Errors: a stop string that is empty, and Engine::submit()'s. Returns the answer's index.
-  Result<std::size_t> add(Request request, const std::vector<std::string>& stops);
+  /// `marks`: special tokens that are shown, with their texts. Errors: a stop string that is empty,
+  /// and Engine::submit()'s. Returns the answer's index.
+  Result<std::size_t> add(Request request, const std::vector<std::string>& stops,
+                          std::vector<std::pair<std::int32_t, std::string>> marks = {});
 
   /// One step. `on_text` is called with each piece of text that is final; it may be empty. Errors:
   /// the engine's.
@@ -64,10 +67,13 @@ class AnswerSet {
   const AnswerTimes& times() const { return times_; }
 
  private:
+  std::string text_of(std::size_t index, std::int32_t token);
+
   Runtime* runtime_;
   const Tokenizer* tokenizer_;
   std::vector<Answer> answers_;
   std::vector<TextStream> streams_;
+  std::vector<std::vector<std::pair<std::int32_t, std::string>>> marks_;  // [answers]
   std::vector<RequestId> ids_;
   std::map<std::uint64_t, std::size_t> index_of_;
   std::size_t open_ = 0;
