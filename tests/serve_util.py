@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import unittest
 
 LATHE = sys.argv.pop(1)
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -107,3 +108,23 @@ class Server:
         """A request answers, and no page is held when it has."""
         assert self.post("/v1/chat/completions", {"messages": MESSAGES})["choices"][0]["message"]["content"] == ANSWER
         self.until(lambda: self.metric("lathe_num_held_pages") == 0, "free pages")
+
+
+class ServeCase(unittest.TestCase):
+    """Tests that share one server."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.__exit__()
+
+    def refused(self, path, body, param, code="invalid_value", status=400):
+        got, _, answer = self.server.call("POST", path, body)
+        self.assertEqual(got, status, (body, answer))
+        error = answer["error"]
+        self.assertEqual(set(error), {"message", "type", "param", "code"})
+        self.assertEqual((error["param"], error["code"]), (param, code), error["message"])
+        return error["message"]
