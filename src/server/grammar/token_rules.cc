@@ -30,9 +30,9 @@ TokenRules::TokenRules(std::shared_ptr<const TokenLists> lists,
 
 // Whether all but the last token of the sequence end the answer so far.
 bool TokenRules::ends_bad(const std::vector<std::int32_t>& sequence) const {
-  const std::size_t before = sequence.size() - 1;
-  return before <= tail_.size() &&
-         std::equal(sequence.begin(), sequence.end() - 1, tail_.end() - std::ssize(sequence) + 1);
+  const std::int64_t before = std::ssize(sequence) - 1;
+  return before <= std::ssize(tail_) &&
+         std::equal(sequence.begin(), sequence.end() - 1, tail_.end() - before);
 }
 
 Result<bool> TokenRules::allowed(std::span<std::uint32_t> bits) {
