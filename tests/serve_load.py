@@ -217,7 +217,7 @@ def main() -> int:
                 load.wrong.append(f"exit code {code} after SIGTERM")
         for line in load.wrong:
             print("WRONG", line)
-        print("".join(server.log[-5:]) if load.wrong else "nothing lost, nothing wrong")
+        print("".join(server.log[-40:]) if load.wrong else "nothing lost, nothing wrong")
     return 1 if load.wrong else 0
 
 
