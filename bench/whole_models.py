@@ -54,6 +54,35 @@ V32 = V3 | {"architectures": ["DeepseekV32ForCausalLM"], "model_type": "deepseek
                                     "weight_block_size": [128, 128], "scale_fmt": "ue8m0"}}
 V32_TP8 = V32 | {"num_hidden_layers": 61, "first_k_dense_replace": 3, "intermediate_size": 2304, "moe_intermediate_size": 256,
                  "num_attention_heads": 16, "num_key_value_heads": 16, "index_n_heads": 64, "vocab_size": 16160}
+QWEN35_35B = {"architectures": ["Qwen3_5MoeForCausalLM"], "model_type": "qwen3_5_moe_text", "hidden_size": 2048, "head_dim": 256,
+              "num_hidden_layers": 40, "full_attention_interval": 4, "num_attention_heads": 16, "num_key_value_heads": 2,
+              "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_num_key_heads": 16,
+              "linear_num_value_heads": 32, "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512,
+              "shared_expert_intermediate_size": 512, "mlp_only_layers": [], "vocab_size": 248320, "attn_output_gate": True,
+              "rope_parameters": {"rope_type": "default", "rope_theta": 10000000, "partial_rotary_factor": 0.25}}
+KIMI_LINEAR = {"architectures": ["KimiLinearForCausalLM"], "model_type": "kimi_linear", "hidden_size": 2304, "intermediate_size": 9216,
+               "moe_intermediate_size": 1024, "num_hidden_layers": 27, "num_attention_heads": 32, "num_key_value_heads": 32,
+               "q_lora_rank": None, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+               "mla_use_nope": True, "num_experts": 256, "num_experts_per_token": 8, "num_shared_experts": 1, "moe_renormalize": True,
+               "moe_router_activation_func": "sigmoid", "num_expert_group": 1, "topk_group": 1, "routed_scaling_factor": 2.446,
+               "first_k_dense_replace": 1, "moe_layer_freq": 1, "use_grouped_topk": True, "vocab_size": 163840, "rms_norm_eps": 1e-5,
+               "model_max_length": 1048576,
+               "linear_attn_config": {"full_attn_layers": [4, 8, 12, 16, 20, 24, 27], "head_dim": 128, "num_heads": 32,
+                                      "kda_layers": [i for i in range(1, 27) if i % 4], "short_conv_kernel_size": 4}}
+GLM_AIR = {"architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "hidden_size": 4096, "head_dim": 128,
+           "intermediate_size": 10944, "moe_intermediate_size": 1408, "num_hidden_layers": 46, "num_attention_heads": 96,
+           "num_key_value_heads": 8, "attention_bias": True, "partial_rotary_factor": 0.5, "n_routed_experts": 128,
+           "n_shared_experts": 1, "num_experts_per_tok": 8, "n_group": 1, "topk_group": 1, "norm_topk_prob": True,
+           "routed_scaling_factor": 1.0, "first_k_dense_replace": 1, "use_qk_norm": False, "rope_theta": 1000000, "vocab_size": 151552,
+           "rms_norm_eps": 1e-5}
+GEMMA4_26B = {"architectures": ["Gemma4ForCausalLM"], "model_type": "gemma4_text", "hidden_size": 2816, "intermediate_size": 2112,
+              "num_hidden_layers": 30, "num_attention_heads": 16, "num_key_value_heads": 8, "num_global_key_value_heads": 2,
+              "head_dim": 256, "global_head_dim": 512, "attention_k_eq_v": True, "enable_moe_block": True, "num_experts": 128,
+              "top_k_experts": 8, "moe_intermediate_size": 704, "sliding_window": 1024, "final_logit_softcapping": 30.0,
+              "hidden_act": "gelu_pytorch_tanh", "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0,
+              "use_double_wide_mlp": False, "tie_word_embeddings": True, "vocab_size": 262144,
+              "rope_parameters": {"full_attention": {"rope_type": "proportional", "rope_theta": 1000000.0, "partial_rotary_factor": 0.25},
+                                  "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}}
 
 # name -> (configuration, --dtype, vLLM's milliseconds: prefill of 1 x 8192 and of 16 x 1024, decode steps of BATCHES)
 MODELS = {
@@ -67,6 +96,10 @@ MODELS = {
                                       (115, 154, 1.93, 3.07, 6.60, 10.21)),
     "V3.2 slice, 1 + 5 layers, fp8": (V32 | {"num_hidden_layers": 6, "first_k_dense_replace": 1}, "fp8", None),
     "V3.2 TP 8, fp8": (V32_TP8, "fp8", None),
+    "Qwen3.5-35B-A3B": (QWEN35_35B, "auto", None),
+    "Kimi-Linear-48B-A3B": (KIMI_LINEAR, "auto", None),
+    "GLM-4.5-Air, fp8": (GLM_AIR, "fp8", None),
+    "Gemma 4 26B-A4B": (GEMMA4_26B, "auto", None),
 }
 
 
