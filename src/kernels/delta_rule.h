@@ -61,7 +61,7 @@ constexpr std::int64_t delta_scratch_bytes(const DeltaRuleProblem& p, std::int64
                                            std::int64_t requests) {
   const std::int64_t chunks = rows / kDeltaChunk + 2 * requests;
   const std::int64_t key_tiles = p.decay == DeltaDecay::per_channel ? 3 : 1;
-  const std::int64_t of_row = 2 * (key_tiles * p.dk + p.dv + kDeltaChunk) + 8;
+  const std::int64_t of_row = 2 * (key_tiles * (p.dk + 8) + (p.dv + 32) + (kDeltaChunk + 8)) + 8;
   const std::int64_t of_chunk = p.heads * (kDeltaChunk * of_row + 4 * std::int64_t{p.dk});
   return 2 * rows * p.channels() + chunks * of_chunk + 1024;
 }

@@ -69,7 +69,7 @@ struct Prepared {
 
 class Chunk {
  public:
-  explicit Chunk(const DeltaChunk& c) : c_(c), p_(*c.problem) {
+  explicit Chunk(const DeltaChunk& c) : c_(c), p_(*c.problem), a_(std::exp(c.a_log)) {
     float* at = c.memory;
     const auto take = [&](std::int64_t n) {
       float* const out = at;
@@ -140,7 +140,7 @@ class Chunk {
   // e^g of the projection f, for the channels of a vector. `bias` is dt_bias.
   HWY_INLINE V fade(V f, V bias) const {
     const D d;
-    const V a = hn::Exp(d, hn::Set(d, c_.a_log)), x = hn::Add(f, bias);
+    const V a = hn::Set(d, a_), x = hn::Add(f, bias);
     if (p_.gate == DeltaGate::softplus) return hn::Exp(d, hn::Neg(hn::Mul(a, softplus(x))));
     return hn::Exp(d, hn::Mul(hn::Set(d, p_.gate_bound), sigmoid(hn::Mul(a, x))));
   }
@@ -253,6 +253,7 @@ class Chunk {
 
   const DeltaChunk& c_;
   const DeltaRuleProblem& p_;
+  const float a_;
   Prepared rows_;
 };
 

@@ -76,12 +76,12 @@ void take_scratch(const DeltaRuleProblem& problem, Arena& tensors, DeltaParams& 
   p.chunks = p.rows / kDeltaChunk + 2 * p.requests;
   const std::int64_t rows = p.chunks * problem.heads * kDeltaChunk;
   p.mixed = tensors.take_array<bf16>(p.rows * p.channels);
-  p.w = tensors.take_array<bf16>(rows * problem.dk);
-  p.u = tensors.take_array<bf16>(rows * problem.dv);
-  p.scores = tensors.take_array<bf16>(rows * kDeltaChunk);
+  p.w = tensors.take_array<bf16>(rows * (problem.dk + 8));
+  p.u = tensors.take_array<bf16>(rows * (problem.dv + 32));
+  p.scores = tensors.take_array<bf16>(rows * (kDeltaChunk + 8));
   if (p.per_channel) {
-    p.q = tensors.take_array<bf16>(rows * problem.dk);
-    p.k = tensors.take_array<bf16>(rows * problem.dk);
+    p.q = tensors.take_array<bf16>(rows * (problem.dk + 8));
+    p.k = tensors.take_array<bf16>(rows * (problem.dk + 8));
     p.last_fades = tensors.take_array<float>(p.chunks * problem.heads * problem.dk);
   } else {
     p.row_fades = tensors.take_array<float>(2 * rows);
@@ -113,8 +113,7 @@ Result<void> delta_rule(const DeltaRule& op, Arena& tensors, cudaStream_t stream
   } else {
     launch(launch_delta_rows);
   }
-  launch(launch_delta_inputs);
-  launch(launch_delta_norm);
+  launch(launch_delta_finish);
   return launch_result(status, {"delta_rule", fmt::format("{} rows of {} heads", p.rows, p.heads),
                                 std::source_location::current()});
 }

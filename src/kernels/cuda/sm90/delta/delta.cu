@@ -14,17 +14,11 @@ cudaError_t launch_delta_rows(const DeltaParams& p, cudaStream_t stream) {
                        {.grid = grid, .block = kRecurrenceThreads, .early = true}, stream, p);
 }
 
-cudaError_t launch_delta_inputs(const DeltaParams& p, cudaStream_t stream) {
-  const dim3 grid(blocks_for(p.channels, kInputsThreads), static_cast<unsigned>(p.requests));
-  return launch_kernel(delta_inputs_kernel, {.grid = grid, .block = kInputsThreads, .early = true},
-                       stream, p);
-}
-
-cudaError_t launch_delta_norm(const DeltaParams& p, cudaStream_t stream) {
-  return launch_kernel(delta_norm_kernel,
-                       {.grid = blocks_for(p.rows * p.heads, kNormThreads / 32),
-                        .block = kNormThreads,
-                        .early = true},
+cudaError_t launch_delta_finish(const DeltaParams& p, cudaStream_t stream) {
+  const auto requests = static_cast<unsigned>(p.requests);
+  const unsigned grid = blocks_for(p.rows * p.heads, kFinishThreads / 32) +
+                        requests * blocks_for(p.channels, kFinishThreads);
+  return launch_kernel(delta_finish_kernel, {.grid = grid, .block = kFinishThreads, .early = true},
                        stream, p);
 }
 
@@ -56,8 +50,7 @@ cudaError_t launch_delta_scan(const DeltaParams& p, cudaStream_t stream) {
                   static_cast<unsigned>(p.requests));
   return launch_kernel(
       delta_scan_kernel,
-      {.grid = grid, .block = kDeltaThreads, .shared_bytes = kScanShared, .early = true}, stream,
-      p);
+      {.grid = grid, .block = kScanThreads, .shared_bytes = kScanShared, .early = true}, stream, p);
 }
 
 }  // namespace lathe::cuda

@@ -1,9 +1,8 @@
 // Kernels of delta-rule layers (kernels/delta_rule.h): parameters and launches.
 //
-// Few rows of each request: launch_delta_rows(), then launch_delta_inputs() and
-// launch_delta_norm(). Many rows: launch_delta_mix(), launch_delta_chunks(), launch_delta_scan(),
-// then the same two. The kernels that read the state before the step come first, because the states
-// that the others write may be in the same slot.
+// Few rows of each request: launch_delta_rows(), then launch_delta_finish(). Many rows:
+// launch_delta_mix(), launch_delta_chunks(), launch_delta_scan(), then launch_delta_finish(). The
+// last one writes inputs of the convolution where others read those before the step.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -57,11 +56,12 @@ struct DeltaParams {
   // Scratch of the chunked form. A request's chunks have consecutive numbers (delta_rows.cuh).
   std::int64_t chunks = 0;  // rows / 64 + 2 requests
   bf16* mixed = nullptr;    // [rows, channels]: normed q and k, and v, after the convolution
-  bf16* w = nullptr;        // [chunks, heads, 64, 128]: what V' subtracts per element of S
-  bf16* u = nullptr;        // [chunks, heads, 64, 128]: V' of an empty S
-  bf16* scores = nullptr;   // [chunks, heads, 64, 64]: q k^T with decay, 0 above the diagonal
-  bf16* q = nullptr;        // [chunks, heads, 64, 128]: q faded since the chunk began; KDA only
-  bf16* k = nullptr;        // [chunks, heads, 64, 128]: k faded until the chunk ends; KDA only
+  // Tiles of 64 rows for each chunk and head, each row with 8 elements of padding.
+  bf16* w = nullptr;       // [64, 128]: what V' subtracts per element of S
+  bf16* u = nullptr;       // 4 of [64, 32]: V' of an empty S
+  bf16* scores = nullptr;  // [64, 64]: q k^T with decay; not set above the blocks on the diagonal
+  bf16* q = nullptr;       // [64, 128]: q faded since the chunk began; KDA only
+  bf16* k = nullptr;       // [64, 128]: k faded until the chunk ends; KDA only
   float* row_fades =
       nullptr;  // [chunks, heads, 2, 64]: e^G, and e^(G_last - G), of rows; KDA: none
   float* last_fades = nullptr;  // [chunks, heads, 128]: e^G_last per channel; KDA only
@@ -70,10 +70,9 @@ struct DeltaParams {
 /// Runs the recurrence row by row over tiles of 32 columns; out is not normed yet. Preconditions:
 /// dk at most kDeltaMostKeys; dk and dv multiples of 16.
 cudaError_t launch_delta_rows(const DeltaParams& p, cudaStream_t stream);
-/// Writes the last inputs of the convolution to the states that the step leaves.
-cudaError_t launch_delta_inputs(const DeltaParams& p, cudaStream_t stream);
-/// The gated norm of out, in place.
-cudaError_t launch_delta_norm(const DeltaParams& p, cudaStream_t stream);
+/// The gated norm of out, in place; and writes the last inputs of the convolution to the states
+/// that the step leaves.
+cudaError_t launch_delta_finish(const DeltaParams& p, cudaStream_t stream);
 
 // The chunked form. Preconditions: dk and dv are kDeltaWidth; state_tokens is a multiple of
 // kDeltaChunkRows; last_states is 1.

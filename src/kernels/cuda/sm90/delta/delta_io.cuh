@@ -6,16 +6,12 @@
 
 namespace lathe::cuda {
 
-inline constexpr int kInputsThreads = 256;
+inline constexpr int kFinishThreads = 128;
 
-/// Grid: parts of the channels, requests. A thread has one channel, and reads its old inputs before
-/// it writes any.
-static __global__ void __launch_bounds__(kInputsThreads)
-    delta_inputs_kernel(const __grid_constant__ DeltaParams p) {
-  let_next_begin();
-  wait_for_previous();
-  const std::int64_t channel = std::int64_t{blockIdx.x} * kInputsThreads + threadIdx.x;
-  const std::int64_t request = blockIdx.y;
+/// Writes the last inputs of the convolution to the states that the step leaves, for part `part` of
+/// the channels. A thread has one channel, and reads its old inputs before it writes any.
+__device__ inline void write_inputs(const DeltaParams& p, std::int64_t request, std::int64_t part) {
+  const std::int64_t channel = part * kFinishThreads + threadIdx.x;
   const DeltaRequest r = delta_request(p, request);
   if (channel >= p.channels || r.count == 0) return;
   constexpr int kKept = kDeltaTaps - 1;
@@ -43,14 +39,10 @@ static __global__ void __launch_bounds__(kInputsThreads)
   }
 }
 
-inline constexpr int kNormThreads = 128;
-
-/// A warp for each row and head. Precondition: dv at most 128.
-static __global__ void __launch_bounds__(kNormThreads)
-    delta_norm_kernel(const __grid_constant__ DeltaParams p) {
-  let_next_begin();
-  wait_for_previous();
-  const std::int64_t item = std::int64_t{blockIdx.x} * (kNormThreads / 32) + threadIdx.x / 32;
+/// The gated norm of out, in place. Block `block` has 4 heads of rows, a warp each. Precondition:
+/// dv at most 128.
+__device__ inline void norm_heads(const DeltaParams& p, std::int64_t block) {
+  const std::int64_t item = block * (kFinishThreads / 32) + threadIdx.x / 32;
   const std::int64_t t = item / p.heads, head = item % p.heads;
   if (t >= p.rows || p.positions[t] < 0) return;
   const auto lane = static_cast<int>(threadIdx.x % 32);
@@ -80,7 +72,20 @@ static __global__ void __launch_bounds__(kNormThreads)
   *reinterpret_cast<uint2*>(out + i) = {pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3])};
 }
 
-inline constexpr int kMixThreads = 128, kMixRows = 16;
+/// Grid: the blocks of norm_heads(), then those of write_inputs() for each request.
+static __global__ void __launch_bounds__(kFinishThreads)
+    delta_finish_kernel(const __grid_constant__ DeltaParams p) {
+  let_next_begin();
+  wait_for_previous();
+  constexpr std::int64_t kWarps = kFinishThreads / 32;
+  const std::int64_t of_norm = (p.rows * p.heads + kWarps - 1) / kWarps;
+  if (blockIdx.x < of_norm) return norm_heads(p, blockIdx.x);
+  const std::int64_t parts = (p.channels + kFinishThreads - 1) / kFinishThreads;
+  const std::int64_t at = blockIdx.x - of_norm;
+  write_inputs(p, at / parts, at % parts);
+}
+
+inline constexpr int kMixThreads = 128, kMixRows = 16, kMixAhead = 4;
 
 __device__ inline float4 load_input(const float* row, std::int64_t channel) {
   return row == nullptr ? float4{} : *reinterpret_cast<const float4*>(row + channel);
@@ -106,7 +111,19 @@ static __global__ void __launch_bounds__(kMixThreads)
   const std::int64_t end = first + kMixRows < p.rows ? first + kMixRows : p.rows;
   float4 a = {}, b = {}, c = {};  // the inputs before row t
   std::int64_t known = -1;        // their request
+  float4 ahead[kMixAhead];        // inputs of the next rows
   for (std::int64_t t = first; t < end; ++t) {
+    const std::int64_t at_once = (t - first) % kMixAhead;
+    if (at_once == 0) {
+      LATHE_UNROLL
+      for (int i = 0; i < kMixAhead; ++i) {
+        const std::int64_t row = t + i < end ? t + i : end - 1;
+        ahead[i] = *reinterpret_cast<const float4*>(p.x + row * p.x_stride + channel);
+      }
+    }
+    const float4 d = ahead[0];
+    LATHE_UNROLL
+    for (int i = 0; i + 1 < kMixAhead; ++i) ahead[i] = ahead[i + 1];
     if (p.positions[t] < 0) continue;
     const std::int64_t request = p.row_request[t];
     if (request != known) {
@@ -117,7 +134,6 @@ static __global__ void __launch_bounds__(kMixThreads)
       c = load_input(delta_input(p, r, at - 1), channel);
       known = request;
     }
-    const float4 d = *reinterpret_cast<const float4*>(p.x + t * p.x_stride + channel);
     float v[4] = {mix(taps[0], a.x, b.x, c.x, d.x), mix(taps[1], a.y, b.y, c.y, d.y),
                   mix(taps[2], a.z, b.z, c.z, d.z), mix(taps[3], a.w, b.w, c.w, d.w)};
     a = b, b = c, c = d;

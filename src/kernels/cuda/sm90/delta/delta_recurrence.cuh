@@ -8,7 +8,7 @@ namespace lathe::cuda {
 
 inline constexpr int kRecurrenceThreads = 128, kRecurrenceColumns = 32;
 
-/// What a row needs, in shared memory.
+/// What a row needs, in shared memory. q and k are not normed yet: their factors are.
 struct RecurrenceRow {
   float q[kDeltaMostKeys], k[kDeltaMostKeys];
   float fade[kDeltaMostKeys], faded[kDeltaMostKeys];  // e^g; k e^g
@@ -18,21 +18,83 @@ struct RecurrenceRow {
   float sums[4][kRecurrenceColumns];   // q^T S, a warp each
 };
 
-/// Convolution, norms and gates of row t, by all threads.
-__device__ inline void prepare_row(const DeltaParams& p, const DeltaRequest& r, std::int64_t t,
-                                   std::int64_t head, std::int64_t column, RecurrenceRow& row) {
+/// A channel's convolution, row by row.
+struct ChannelWindow {
+  float a = 0, b = 0, c = 0;  // the inputs before the next row
+
+  __device__ void load(const DeltaParams& p, const DeltaRequest& r, std::int64_t channel) {
+    if (r.before == nullptr) return;
+    const float* const old = r.before + delta_matrix_size(p) + channel;
+    a = old[0], b = old[p.channels], c = old[2 * p.channels];
+  }
+  /// silu of the output at the row with input d.
+  __device__ float advance(const float4& taps, float d) {
+    const float sum = fmaf(taps.w, d, fmaf(taps.z, c, fmaf(taps.y, b, taps.x * a)));
+    a = b, b = c, c = d;
+    return delta_silu(sum);
+  }
+};
+
+/// A thread's inputs: a channel of q and one of k; of v, in the first warp; a gate and beta. Loads
+/// are one row ahead of their use.
+struct RecurrenceInputs {
+  ChannelWindow q, k, v;
+  float x_q = 0, x_k = 0, x_v = 0, f = 0, beta = 0;
+  std::int32_t q_channel, k_channel, v_channel, gate_channel;
+  float a = 0, bias = 0;
+  bool of_key, of_value;
+
+  __device__ RecurrenceInputs(const DeltaParams& p, const DeltaRequest& r, std::int32_t head,
+                              std::int32_t column) {
+    const auto tid = static_cast<int>(threadIdx.x);
+    const std::int32_t key_head = head / (p.heads / p.key_heads);
+    of_key = tid < p.dk;
+    of_value = tid < kRecurrenceColumns && column + tid < p.dv;
+    q_channel = key_head * p.dk + tid;
+    k_channel = (p.key_heads + key_head) * p.dk + tid;
+    v_channel = 2 * p.key_heads * p.dk + head * p.dv + column + tid;
+    gate_channel = p.per_channel ? head * p.dk + tid : head;
+    load_row(p, r, head, 0);
+    if (of_key) {
+      q.load(p, r, q_channel);
+      k.load(p, r, k_channel);
+      a = p.a_log[head];
+      bias = p.dt_bias[gate_channel];
+    }
+    if (of_value) v.load(p, r, v_channel);
+  }
+  __device__ void load_row(const DeltaParams& p, const DeltaRequest& r, std::int32_t head,
+                           std::int64_t t) {
+    const float* const x = p.x + (r.first + t) * p.x_stride;
+    beta = p.beta[(r.first + t) * p.beta_stride + head];
+    if (of_key) {
+      x_q = x[q_channel], x_k = x[k_channel];
+      f = p.decay[(r.first + t) * p.decay_stride + gate_channel];
+    }
+    if (of_value) x_v = x[v_channel];
+  }
+};
+
+__device__ inline float4 load_taps(const DeltaParams& p, std::int32_t channel) {
+  return *reinterpret_cast<const float4*>(p.conv + std::int64_t{channel} * kDeltaTaps);
+}
+
+/// Convolution and gates of the next row; returns its beta.
+__device__ inline float prepare_row(const DeltaParams& p, RecurrenceInputs& in,
+                                    RecurrenceRow& row) {
   const auto tid = static_cast<int>(threadIdx.x);
-  const std::int64_t key_head = head / (p.heads / p.key_heads);
-  const bool mine = tid < p.dk;
   float q = 0, k = 0;
-  if (mine) {
-    q = delta_convolve(p, r, t, key_head * p.dk + tid);
-    k = delta_convolve(p, r, t, (p.key_heads + key_head) * p.dk + tid);
+  if (in.of_key) {
+    const float4 of_q = load_taps(p, in.q_channel), of_k = load_taps(p, in.k_channel);
+    q = in.q.advance(of_q, in.x_q);
+    k = in.k.advance(of_k, in.x_k);
+    const float fade = expf(delta_gate(p, in.f + in.bias, expf(in.a)));
+    row.q[tid] = q;
+    row.k[tid] = k;
+    row.fade[tid] = fade;
+    row.faded[tid] = k * fade;
   }
-  if (tid < kRecurrenceColumns && column + tid < p.dv) {
-    const std::int64_t keys = 2 * std::int64_t{p.key_heads} * p.dk;
-    row.v[tid] = delta_convolve(p, r, t, keys + head * p.dv + column + tid);
-  }
+  if (in.of_value) row.v[tid] = in.v.advance(load_taps(p, in.v_channel), in.x_v);
   float of_q = q * q, of_k = k * k;
   LATHE_UNROLL
   for (int d = 16; d > 0; d /= 2) {
@@ -40,21 +102,11 @@ __device__ inline void prepare_row(const DeltaParams& p, const DeltaRequest& r, 
     of_k += shuffle_xor(of_k, d);
   }
   if (tid % 32 == 0) row.squares[0][tid / 32] = of_q, row.squares[1][tid / 32] = of_k;
-  sync_block();
-  if (mine) {
-    of_q = of_k = 0;
-    LATHE_UNROLL
-    for (int w = 0; w < 4; ++w) of_q += row.squares[0][w], of_k += row.squares[1][w];
-    const std::int64_t channel = p.per_channel ? head * p.dk + tid : head;
-    const float f = p.decay[(r.first + t) * p.decay_stride + channel];
-    const float fade = expf(delta_gate(p, f, head, channel));
-    k /= sqrtf(of_k + 1e-6f);
-    row.q[tid] = q / sqrtf((of_q + 1e-6f) * static_cast<float>(p.dk));
-    row.k[tid] = k;
-    row.fade[tid] = fade;
-    row.faded[tid] = k * fade;
-  }
-  sync_block();
+  return delta_sigmoid(in.beta);
+}
+/// 1 / the norm of q or k, after a barrier.
+__device__ inline float norm_factor(const float (&squares)[4]) {
+  return 1 / sqrtf((squares[0] + squares[1]) + (squares[2] + squares[3]) + 1e-6f);
 }
 
 /// Adds up the sums of the 4 threads of a warp, and of the 4 warps, for each column.
@@ -76,20 +128,21 @@ __device__ inline float sum_of_warps(const float (&room)[4][kRecurrenceColumns],
 }
 
 /// Grid: tiles of columns, heads, requests.
-static __global__ void __launch_bounds__(kRecurrenceThreads)
+static __global__ void __launch_bounds__(kRecurrenceThreads, 4)
     delta_rows_kernel(const __grid_constant__ DeltaParams p) {
   __shared__ RecurrenceRow row;
   let_next_begin();
   wait_for_previous();
-  const std::int64_t request = blockIdx.z, head = blockIdx.y;
+  const std::int64_t request = blockIdx.z;
+  const auto head = static_cast<std::int32_t>(blockIdx.y);
   const DeltaRequest r = delta_request(p, request);
   if (r.count == 0) return;
   const auto tid = static_cast<int>(threadIdx.x);
-  const std::int64_t column = std::int64_t{blockIdx.x} * kRecurrenceColumns;
+  const std::int32_t column = static_cast<std::int32_t>(blockIdx.x) * kRecurrenceColumns;
   // The thread's part of S: rows group + 16 i, four columns.
   const int group = tid / 8, quad = tid % 8 * 4, parts = p.dk / 16;
   const bool inside = column + quad < p.dv;
-  const std::int64_t at = head * p.dk * p.dv + group * std::int64_t{p.dv} + column + quad;
+  const std::int64_t at = (std::int64_t{head} * p.dk + group) * p.dv + column + quad;
   const std::int64_t step = std::int64_t{16} * p.dv;
   float s[kDeltaMostKeys / 16][4];
   LATHE_UNROLL
@@ -100,8 +153,16 @@ static __global__ void __launch_bounds__(kRecurrenceThreads)
     }
     s[i][0] = v.x, s[i][1] = v.y, s[i][2] = v.z, s[i][3] = v.w;
   }
+  RecurrenceInputs in(p, r, head, column);
+  float* left = left_state(p, r, request, r.cached);
   for (std::int64_t t = 0; t < r.count; ++t) {
-    prepare_row(p, r, t, head, column, row);
+    const float beta = prepare_row(p, in, row);
+    float* const to = left;
+    if (t + 1 < r.count) {
+      in.load_row(p, r, head, t + 1);
+      left = left_state(p, r, request, r.cached + t + 1);
+    }
+    sync_block();
     float known[4] = {}, sums[4] = {};
     LATHE_UNROLL
     for (int i = 0; i < kDeltaMostKeys / 16; ++i) {
@@ -111,30 +172,32 @@ static __global__ void __launch_bounds__(kRecurrenceThreads)
       for (int c = 0; c < 4; ++c) known[c] = fmaf(k, s[i][c], known[c]);
     }
     add_up(known, row.known);
-    const float beta = delta_sigmoid(p.beta[(r.first + t) * p.beta_stride + head]);
-    float delta[4];
+    const float of_k = norm_factor(row.squares[1]);
+    float delta[4];  // with the factor of k
     LATHE_UNROLL
     for (int c = 0; c < 4; ++c) {
-      delta[c] = inside ? beta * (row.v[quad + c] - sum_of_warps(row.known, quad + c)) : 0;
+      const float known_c = of_k * sum_of_warps(row.known, quad + c);
+      delta[c] = inside ? of_k * beta * (row.v[quad + c] - known_c) : 0;
     }
-    float* const left = left_state(p, r, request, r.cached + t);
     LATHE_UNROLL
     for (int i = 0; i < kDeltaMostKeys / 16; ++i) {
       if (i >= parts) break;
       const int key = group + 16 * i;
+      const float k = row.k[key], fade = row.fade[key], q = row.q[key];
       LATHE_UNROLL
       for (int c = 0; c < 4; ++c) {
-        s[i][c] = fmaf(row.k[key], delta[c], row.fade[key] * s[i][c]);
-        sums[c] = fmaf(row.q[key], s[i][c], sums[c]);
+        s[i][c] = fmaf(k, delta[c], fade * s[i][c]);
+        sums[c] = fmaf(q, s[i][c], sums[c]);
       }
-      if (left != nullptr && inside) {
-        *reinterpret_cast<float4*>(left + at + i * step) = {s[i][0], s[i][1], s[i][2], s[i][3]};
+      if (to != nullptr && inside) {
+        *reinterpret_cast<float4*>(to + at + i * step) = {s[i][0], s[i][1], s[i][2], s[i][3]};
       }
     }
+    const float of_q = norm_factor(row.squares[0]) / sqrtf(static_cast<float>(p.dk));
     add_up(sums, row.sums);
-    if (tid < kRecurrenceColumns && column + tid < p.dv) {
-      p.out[(r.first + t) * p.out_stride + head * p.dv + column + tid] =
-          to_bf16(sum_of_warps(row.sums, tid));
+    if (in.of_value) {
+      p.out[(r.first + t) * p.out_stride + std::int64_t{head} * p.dv + column + tid] =
+          to_bf16(of_q * sum_of_warps(row.sums, tid));
     }
   }
 }

@@ -20,19 +20,25 @@ struct DeltaRequest {
   __device__ std::int64_t end() const { return cached + count; }
 };
 
+/// Positions and their divisors fit in 32 bits, which divide faster.
+__device__ inline std::int64_t divide(std::int64_t position, std::int64_t by) {
+  return static_cast<std::uint32_t>(position) / static_cast<std::uint32_t>(by);
+}
 __device__ inline float* delta_state(const DeltaParams& p, std::int32_t slot,
                                      std::int64_t position) {
-  return p.state + (slot * p.state_banks + position % p.state_banks) * p.state_stride;
+  const std::int64_t bank = position - divide(position, p.state_banks) * p.state_banks;
+  return p.state + (slot * p.state_banks + bank) * p.state_stride;
 }
 
 __device__ inline DeltaRequest delta_request(const DeltaParams& p, std::int64_t request) {
+  // All loads come before the first use, so that they overlap.
+  const std::int32_t end = p.kv_lens[request], slot = p.state_before[request];
+  const std::int32_t first = p.q_indptr[request], last = p.q_indptr[request + 1];
   DeltaRequest r;
-  const std::int64_t end = p.kv_lens[request];
   if (end == 0) return r;
-  r.first = p.q_indptr[request];
-  r.count = p.q_indptr[request + 1] - r.first;
+  r.first = first;
+  r.count = last - first;
   r.cached = end - r.count;
-  const std::int32_t slot = p.state_before[request];
   if (slot >= 0) r.before = delta_state(p, slot, r.cached - 1);
   return r;
 }
@@ -40,7 +46,7 @@ __device__ inline DeltaRequest delta_request(const DeltaParams& p, std::int64_t 
 /// The first position from `at` on that leaves a state. Precondition: at < r.end().
 __device__ inline std::int64_t next_left(const DeltaParams& p, const DeltaRequest& r,
                                          std::int64_t at) {
-  const std::int64_t slot_end = (at / p.state_tokens + 1) * p.state_tokens - 1;
+  const std::int64_t slot_end = (divide(at, p.state_tokens) + 1) * p.state_tokens - 1;
   const std::int64_t last = r.end() - p.last_states;
   const std::int64_t of_last = at > last ? at : last;
   return slot_end < of_last ? slot_end : of_last;
@@ -49,7 +55,8 @@ __device__ inline std::int64_t next_left(const DeltaParams& p, const DeltaReques
 __device__ inline float* left_state(const DeltaParams& p, const DeltaRequest& r,
                                     std::int64_t request, std::int64_t position) {
   if (next_left(p, r, position) != position) return nullptr;
-  const std::int32_t slot = p.state_table[request * p.state_width + position / p.state_tokens];
+  const std::int32_t slot =
+      p.state_table[request * p.state_width + divide(position, p.state_tokens)];
   return slot < 0 ? nullptr : delta_state(p, slot, position);
 }
 
@@ -63,30 +70,15 @@ __device__ inline const float* delta_input(const DeltaParams& p, const DeltaRequ
   if (r.before == nullptr) return nullptr;
   return r.before + delta_matrix_size(p) + (kDeltaTaps - 1 + t) * p.channels;
 }
-/// silu of the convolution's output at row t of the request.
-__device__ inline float delta_convolve(const DeltaParams& p, const DeltaRequest& r, std::int64_t t,
-                                       std::int64_t channel) {
-  const float4 taps = *reinterpret_cast<const float4*>(p.conv + channel * kDeltaTaps);
-  const float weights[kDeltaTaps] = {taps.x, taps.y, taps.z, taps.w};
-  float sum = 0;
-  LATHE_UNROLL
-  for (int i = 0; i < kDeltaTaps; ++i) {
-    const float* const row = delta_input(p, r, t + i - kDeltaTaps + 1);
-    if (row != nullptr) sum = fmaf(weights[i], row[channel], sum);
-  }
-  return delta_silu(sum);
-}
-
-/// g, the log of a fade, of the projection f. `channel`: of the gate's columns.
-__device__ inline float delta_gate(const DeltaParams& p, float f, std::int64_t head,
-                                   std::int64_t channel) {
-  const float a = expf(p.a_log[head]), x = f + p.dt_bias[channel];
+/// g, the log of a fade, of x = f + dt_bias; a = exp(a_log).
+__device__ inline float delta_gate(const DeltaParams& p, float x, float a) {
   if (p.bounded) return p.gate_bound * delta_sigmoid(a * x);
   return -a * (x > 20 ? x : log1pf(expf(x)));
 }
 
-/// A chunk: rows of a request at 64 consecutive positions, from a multiple of 64 on. Those before
-/// the request's first row and after its last one count as rows of zeros. Request r's chunks are
+/// A chunk: rows of a request at 64 consecutive positions, from a multiple of 64 on. Rows before
+/// the request's first one in the step and after its last one have beta 0 and g 0, so they change
+/// nothing, whatever their (finite) q, k and v. Request r's chunks are
 /// numbered from q_indptr[r] / 64 + 2 r on, which leaves room for all of them.
 struct DeltaChunkRows {
   DeltaRequest request;
@@ -98,6 +90,11 @@ struct DeltaChunkRows {
   __device__ std::int64_t row(int i) const {
     const std::int64_t t = position + i - request.cached;
     return t < 0 || t >= request.count ? -1 : request.first + t;
+  }
+  /// The row of the step of row i, or the nearest one of the request.
+  __device__ std::int64_t near_row(int i) const {
+    const std::int64_t t = position + i - request.cached;
+    return request.first + (t < 0 ? 0 : t >= request.count ? request.count - 1 : t);
   }
 };
 __device__ inline std::int64_t first_chunk(const DeltaParams& p, std::int64_t request) {

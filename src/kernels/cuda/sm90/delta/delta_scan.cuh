@@ -4,18 +4,14 @@
 // are as the convolution left them, and sums and V' are faded instead.
 //
 // A block has 32 columns of a head's S: f32 sums in registers, and in shared memory a bf16 copy for
-// the products. Chunks are copied to shared memory one ahead.
+// the products. A warp of its own copies the operands of the next two chunks meanwhile.
 #pragma once
 
 #include "kernels/cuda/sm90/delta/delta_tiles.cuh"
 
 namespace lathe::cuda {
 
-inline constexpr int kScanColumns = 32;
-
-using ColumnTile = SharedTile<kScanColumns + 8>;  // [64 or 128, 32]
-
-inline constexpr int kColumnTileBytes = kDeltaChunkRows * (kScanColumns + 8) * 2;
+inline constexpr int kScanThreads = kDeltaThreads + 32;  // the last warp copies
 
 /// A chunk's operands in shared memory.
 struct ScanStage {
@@ -31,26 +27,43 @@ struct ScanStage {
   /// GDN: e^G and e^(G_last - G) of the 64 rows; KDA: e^G_last of the 128 channels.
   __device__ std::uint32_t fades() const { return base + kFades; }
 };
-inline constexpr int kScanShared = 2 * ScanStage::kBytes + 4 * kColumnTileBytes;
+inline constexpr int kScanStages = 3;
+/// The stages, tiles of V', of V' faded and of S, and a pair of barriers per stage.
+inline constexpr int kScanTiles = kScanStages * ScanStage::kBytes;
+inline constexpr int kScanBarriers = kScanTiles + 4 * kColumnTileBytes;
+inline constexpr int kScanShared = kScanBarriers + kScanStages * 16;
 
+/// Starts the copies of a chunk's operands, by a warp. `full` counts them.
 __device__ inline void copy_stage(const DeltaParams& p, const DeltaChunkRows& c, std::int64_t head,
-                                  std::int64_t column, const ScanStage& to) {
+                                  int part, const ScanStage& to, std::uint32_t full) {
   const std::int64_t at = c.number * p.heads + head;
-  copy_tile(to.w(), p.w + at * kKeyTileElements, kDeltaWidth, kDeltaWidth);
-  copy_tile(to.u(), p.u + at * kKeyTileElements + column, kScanColumns, kDeltaWidth);
-  copy_tile(to.scores(), p.scores + at * kScoreTileElements, kDeltaChunkRows, kDeltaChunkRows);
-  if (p.per_channel) {
-    copy_tile(to.q(), p.q + at * kKeyTileElements, kDeltaWidth, kDeltaWidth);
-    copy_tile(to.k(), p.k + at * kKeyTileElements, kDeltaWidth, kDeltaWidth);
-  } else {
-    const std::int64_t key_head = head / (p.heads / p.key_heads);
-    copy_mixed(p, c, key_head * kDeltaWidth, to.q());
-    copy_mixed(p, c, (p.key_heads + key_head) * kDeltaWidth, to.k());
+  const auto lane = static_cast<int>(threadIdx.x % 32);
+  const std::uint64_t once = cache_policy(true), normal = cache_policy(false);
+  constexpr std::uint32_t kRowBytes = 2 * kDeltaWidth;
+  if (lane == 0) {
+    const std::uint32_t keys = p.per_channel ? 2 * kKeyTileBytes : 2 * kDeltaChunkRows * kRowBytes;
+    barrier_expect(full,
+                   kKeyTileBytes + keys + kScoreTileBytes + kColumnTileBytes + 4 * kDeltaWidth);
+    copy_row(to.w().base, p.w + at * kKeyTileElements, kKeyTileBytes, full, normal);
+    copy_row(to.scores().base, p.scores + at * kScoreTileElements, kScoreTileBytes, full, normal);
+    copy_row(to.u().base, p.u + (at * kColumnTiles + part) * kColumnTileElements, kColumnTileBytes,
+             full, once);
+    const float* const fades = (p.per_channel ? p.last_fades : p.row_fades) + at * kDeltaWidth;
+    copy_row(to.fades(), fades, 4 * kDeltaWidth, full, normal);
+    if (p.per_channel) {
+      copy_row(to.q().base, p.q + at * kKeyTileElements, kKeyTileBytes, full, normal);
+      copy_row(to.k().base, p.k + at * kKeyTileElements, kKeyTileBytes, full, normal);
+    }
   }
-  const float* const fades = (p.per_channel ? p.last_fades : p.row_fades) + at * kDeltaWidth;
-  const auto tid = static_cast<int>(threadIdx.x);
-  if (tid < kDeltaWidth / 4) copy_async(to.fades() + tid * 16u, fades + tid * 4, true);
-  end_copy_group();
+  sync_warp();
+  if (p.per_channel) return;
+  const std::int64_t key_head = head / (p.heads / p.key_heads);
+  for (int i = lane; i < kDeltaChunkRows; i += 32) {
+    const bf16* const row = p.mixed + c.near_row(i) * p.channels + key_head * kDeltaWidth;
+    const std::int64_t keys = std::int64_t{p.key_heads} * kDeltaWidth;
+    copy_row(to.q().at(i, 0), row, kRowBytes, full, normal);
+    copy_row(to.k().at(i, 0), row + keys, kRowBytes, full, normal);
+  }
 }
 
 /// A warp's part of S: rows 16 w to + 15 of the block's columns, as 4 tiles of sums.
@@ -144,7 +157,7 @@ __device__ inline void scan_chunk(const DeltaParams& p, const DeltaChunkRows& c,
     v.store(m, n + 8 * i, d);
     faded_v.store(m, n + 8 * i, e);
   }
-  sync_block();
+  group_sync(1, kDeltaThreads);
   for (int k = 0; k <= m; k += 16) {
     std::uint32_t a[4], b[4];
     stage.scores().load_a(m, k, a);
@@ -186,7 +199,7 @@ __device__ inline void scan_chunk(const DeltaParams& p, const DeltaChunkRows& c,
 }
 
 /// Grid: parts of 32 columns, heads, requests.
-static __global__ void __launch_bounds__(kDeltaThreads, 1)
+static __global__ void __launch_bounds__(kScanThreads, 1)
     delta_scan_kernel(const __grid_constant__ DeltaParams p) {
   LATHE_DYNAMIC_SHARED(shared);
   let_next_begin();
@@ -195,42 +208,53 @@ static __global__ void __launch_bounds__(kDeltaThreads, 1)
   const std::int64_t column = std::int64_t{blockIdx.x} * kScanColumns;
   DeltaChunkRows c;
   c.request = delta_request(p, request);
-  const std::int64_t chunks = count_chunks(c.request);
+  const auto chunks = static_cast<int>(count_chunks(c.request));
   if (chunks == 0) return;
   c.number = first_chunk(p, request);
   c.position = c.request.cached / kDeltaChunkRows * kDeltaChunkRows;
   const std::uint32_t base = shared_address(shared);
-  // Not an array, which would be in local memory.
-  const auto stage_of = [&](std::int64_t i) {
-    return ScanStage{base + static_cast<std::uint32_t>(i % 2) * ScanStage::kBytes};
+  const auto full = [&](int i) { return base + kScanBarriers + i % kScanStages * 16u; };
+  const auto empty = [&](int i) { return full(i) + 8; };
+  const auto stage = [&](int i) {
+    return ScanStage{base + static_cast<std::uint32_t>(i % kScanStages) * ScanStage::kBytes};
   };
-  const std::uint32_t tiles = base + 2 * ScanStage::kBytes;
-  const ColumnTile v{tiles}, faded_v{tiles + kColumnTileBytes},
-      s_copy{tiles + 2 * kColumnTileBytes};
-  copy_stage(p, c, head, column, stage_of(0));
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kScanStages; ++i) {
+      barrier_init(full(i), 1);
+      barrier_init(empty(i), kDeltaThreads / 32);
+    }
+    barriers_visible();
+  }
+  sync_block();
+  if (threadIdx.x >= kDeltaThreads) {
+    for (int i = 0; i < chunks; ++i) {
+      if (i >= kScanStages) barrier_wait(empty(i), (i / kScanStages - 1) & 1);
+      copy_stage(p, c, head, static_cast<int>(blockIdx.x), stage(i), full(i));
+      ++c.number;
+      c.position += kDeltaChunkRows;
+    }
+    return;
+  }
+  const std::uint32_t tiles = base + kScanTiles;
+  const ColumnTile v{tiles}, faded_v{tiles + kColumnTileBytes};
+  const ColumnTile s_copy{tiles + 2 * kColumnTileBytes};
   const std::int64_t at = head * kDeltaWidth * kDeltaWidth + column;
   ScanState state;
   state.load(c.request.before == nullptr ? nullptr : c.request.before + at);
   state.copy(s_copy);
-  for (std::int64_t i = 0; i < chunks; ++i) {
-    if (i + 1 < chunks) {
-      DeltaChunkRows next = c;
-      ++next.number;
-      next.position += kDeltaChunkRows;
-      copy_stage(p, next, head, column, stage_of(i + 1));
-      wait_copy_groups<1>();
-    } else {
-      wait_copy_groups<0>();
-    }
-    sync_block();
-    scan_chunk(p, c, head, column, stage_of(i), s_copy, v, faded_v, state);
-    std::int64_t last = c.position + kDeltaChunkRows;
-    if (last > c.request.end()) last = c.request.end();
-    float* const left = left_state(p, c.request, request, last - 1);
-    if (left != nullptr) state.store(left + at);
-    ++c.number;
+  std::int64_t next = next_left(p, c.request, c.request.cached);
+  for (int i = 0; i < chunks; ++i) {
+    group_sync(1, kDeltaThreads);
+    barrier_wait(full(i), (i / kScanStages) & 1);
+    scan_chunk(p, c, head, column, stage(i), s_copy, v, faded_v, state);
+    sync_warp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(empty(i));
     c.position += kDeltaChunkRows;
-    sync_block();
+    const std::int64_t end = c.position < c.request.end() ? c.position : c.request.end();
+    if (next != end - 1) continue;
+    float* const left = left_state(p, c.request, request, next);
+    if (left != nullptr) state.store(left + at);
+    if (end < c.request.end()) next = next_left(p, c.request, end);
   }
 }
 

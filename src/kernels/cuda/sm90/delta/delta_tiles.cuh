@@ -6,35 +6,29 @@
 
 namespace lathe::cuda {
 
-inline constexpr int kDeltaThreads = 256;  // of a block of the chunked form
+inline constexpr int kDeltaThreads = 256;  // that compute, in a block of the chunked form
+inline constexpr int kScanColumns = 32;    // of S in a block of delta_scan_kernel()
 
 using KeyTile = SharedTile<kDeltaWidth + 8>;        // [64, 128]
 using ScoreTile = SharedTile<kDeltaChunkRows + 8>;  // [64, 64]
+using ColumnTile = SharedTile<kScanColumns + 8>;    // [64 or 128, 32]
 
-inline constexpr int kKeyTileBytes = kDeltaChunkRows * (kDeltaWidth + 8) * 2;
-inline constexpr int kScoreTileBytes = kDeltaChunkRows * (kDeltaChunkRows + 8) * 2;
-inline constexpr std::int64_t kKeyTileElements = std::int64_t{kDeltaChunkRows} * kDeltaWidth;
-inline constexpr std::int64_t kScoreTileElements = std::int64_t{kDeltaChunkRows} * kDeltaChunkRows;
+// Scratch has tiles with the rows' padding, so that one bulk copy moves a tile.
+inline constexpr int kKeyTileElements = kDeltaChunkRows * (kDeltaWidth + 8);
+inline constexpr int kScoreTileElements = kDeltaChunkRows * (kDeltaChunkRows + 8);
+inline constexpr int kColumnTileElements = kDeltaChunkRows * (kScanColumns + 8);
+inline constexpr int kKeyTileBytes = 2 * kKeyTileElements;
+inline constexpr int kScoreTileBytes = 2 * kScoreTileElements;
+inline constexpr int kColumnTileBytes = 2 * kColumnTileElements;
+inline constexpr int kColumnTiles = kDeltaWidth / kScanColumns;
 
-/// Copies [64, columns] of bf16, 16 bytes a thread.
-template <class Tile>
-__device__ inline void copy_tile(const Tile& to, const bf16* from, int columns,
-                                 std::int64_t stride) {
-  const int chunks = columns / 8;
-  for (auto i = static_cast<int>(threadIdx.x); i < kDeltaChunkRows * chunks; i += kDeltaThreads) {
-    const int row = i / chunks, column = i % chunks * 8;
-    copy_async(to.at(row, column), from + row * stride + column, true);
-  }
-}
-/// Copies a chunk's rows of `mixed`, 128 columns from `column` on; rows outside of the request are
-/// 0.
+/// Copies a chunk's rows of `mixed`, 128 columns from `column` on, 16 bytes a thread.
 __device__ inline void copy_mixed(const DeltaParams& p, const DeltaChunkRows& c,
                                   std::int64_t column, const KeyTile& to) {
   constexpr int kChunks = kDeltaWidth / 8;
   for (auto i = static_cast<int>(threadIdx.x); i < kDeltaChunkRows * kChunks; i += kDeltaThreads) {
-    const std::int64_t row = c.row(i / kChunks);
-    const bf16* const from = p.mixed + (row < 0 ? 0 : row) * p.channels + column + i % kChunks * 8;
-    copy_async(to.at(i / kChunks, i % kChunks * 8), from, row >= 0);
+    const bf16* const from = p.mixed + c.near_row(i / kChunks) * p.channels + column;
+    copy_async(to.at(i / kChunks, i % kChunks * 8), from + i % kChunks * 8, true);
   }
 }
 

@@ -1,0 +1,115 @@
+// Shared memory and gates of a chunk (delta_chunks.cuh).
+#pragma once
+
+#include "kernels/cuda/sm90/delta/delta_tiles.cuh"
+
+namespace lathe::cuda {
+
+__device__ inline float exp_fast(float x) { return exp2_fast(x * 1.44269504f); }
+
+/// A matrix in bf16 with its rounding errors, also in bf16: 16 bits of precision.
+struct SplitTile {
+  ScoreTile high, low;
+
+  __device__ void store_pair(int row, int column, float a, float b) const {
+    const std::uint32_t rounded = pack_bf16(a, b);
+    store_shared_u32(high.at(row, column), rounded);
+    store_shared_u32(low.at(row, column), pack_bf16(a - bits_to_float(rounded << 16),
+                                                    b - bits_to_float(rounded & 0xffff0000u)));
+  }
+  __device__ float2 load_pair(int row, int column) const {
+    const std::uint32_t a = load_shared_u32(high.at(row, column));
+    const std::uint32_t b = load_shared_u32(low.at(row, column));
+    return make_float2(bits_to_float(a << 16) + bits_to_float(b << 16),
+                       bits_to_float(a & 0xffff0000u) + bits_to_float(b & 0xffff0000u));
+  }
+};
+
+/// The part after kBytes is used with one gate per channel only.
+struct ChunkShared {
+  static constexpr int kSumsStride = kDeltaWidth + 4;  // of G per channel, floats
+  static constexpr int kScores = 2 * kKeyTileBytes;
+  static constexpr int kRows = kScores + 4 * kScoreTileBytes;
+  static constexpr int kBytes = kRows + 2 * 4 * kDeltaChunkRows;
+  static constexpr int kSums = kBytes + 3 * kKeyTileBytes;
+  static constexpr int kDecayedBytes = kSums + kDeltaChunkRows * kSumsStride * 4;
+  std::uint32_t base;
+
+  __device__ KeyTile q() const { return {base}; }
+  __device__ KeyTile k() const { return {base + kKeyTileBytes}; }
+  __device__ SplitTile a() const { return {scores(0), scores(1)}; }
+  __device__ SplitTile t() const { return {scores(2), scores(3)}; }
+  /// T diag(beta), and T diag(beta e^G); where A was.
+  __device__ ScoreTile for_u() const { return scores(0); }
+  __device__ ScoreTile for_w() const { return scores(1); }
+  __device__ std::uint32_t beta(int i) const { return base + kRows + 4u * i; }
+  /// G of rows, with one gate per head.
+  __device__ std::uint32_t sum(int i) const { return beta(kDeltaChunkRows + i); }
+  __device__ KeyTile faded_q() const { return {base + kBytes}; }
+  __device__ KeyTile faded_k() const { return {base + kBytes + kKeyTileBytes}; }
+  __device__ KeyTile other_k() const { return {base + kBytes + 2 * kKeyTileBytes}; }
+  /// G of rows and channels.
+  __device__ std::uint32_t sum(int i, int channel) const {
+    return base + kSums + 4u * (i * kSumsStride + channel);
+  }
+
+ private:
+  __device__ ScoreTile scores(int i) const {
+    return {base + kScores + static_cast<std::uint32_t>(i) * kScoreTileBytes};
+  }
+};
+
+/// beta and G. Inputs are loaded before the tiles, and used while those are on their way.
+struct ChunkGates {
+  float beta = 0, a = 0, bias = 0, f[2] = {};
+
+  __device__ void load(const DeltaParams& p, const DeltaChunkRows& c, std::int64_t head) {
+    const auto tid = static_cast<int>(threadIdx.x);
+    if (tid < kDeltaChunkRows) beta = p.beta[c.near_row(tid) * p.beta_stride + head];
+    if (p.per_channel) {
+      a = p.a_log[head];
+      if (tid < kDeltaWidth) bias = p.dt_bias[head * kDeltaWidth + tid];
+    } else if (tid < 32) {
+      a = p.a_log[head];
+      bias = p.dt_bias[head];
+      LATHE_UNROLL
+      for (int i = 0; i < 2; ++i) f[i] = p.decay[c.near_row(2 * tid + i) * p.decay_stride + head];
+    }
+  }
+  __device__ void store(const DeltaParams& p, const DeltaChunkRows& c, std::int64_t head,
+                        const ChunkShared& shared) const {
+    const auto tid = static_cast<int>(threadIdx.x);
+    if (tid < kDeltaChunkRows) {
+      store_float(shared.beta(tid), c.row(tid) < 0 ? 0 : delta_sigmoid(beta));
+    }
+    if (p.per_channel && tid < kDeltaWidth) {
+      const float* const column = p.decay + head * kDeltaWidth + tid;
+      float sum = 0;
+      for (int i = 0; i < kDeltaChunkRows; i += 8) {
+        float next[8];
+        LATHE_UNROLL
+        for (int j = 0; j < 8; ++j) next[j] = column[c.near_row(i + j) * p.decay_stride];
+        LATHE_UNROLL
+        for (int j = 0; j < 8; ++j) {
+          if (c.row(i + j) >= 0) sum += delta_gate(p, next[j] + bias, expf(a));
+          store_float(shared.sum(i + j, tid), sum);
+        }
+      }
+    } else if (!p.per_channel && tid < 32) {
+      float g[2];
+      LATHE_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        g[i] = c.row(2 * tid + i) < 0 ? 0 : delta_gate(p, f[i] + bias, expf(a));
+      }
+      float sum = g[0] + g[1];
+      for (int d = 1; d < 32; d *= 2) {
+        const float before = shuffle_up(sum, d);
+        if (tid >= d) sum += before;
+      }
+      store_float(shared.sum(2 * tid), sum - g[1]);
+      store_float(shared.sum(2 * tid + 1), sum);
+    }
+  }
+};
+
+}  // namespace lathe::cuda
