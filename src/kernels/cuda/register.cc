@@ -123,6 +123,22 @@ Capability gqa(KernelKind kind) {
   return c;
 }
 
+// Latents narrower than 512, by the grouped-query kernels.
+Capability narrow_latent(const cuda::GqaLatent& widths) {
+  Capability c = gqa(KernelKind::inplace);
+  c.name = fmt::format("sm90.{}.{}_{}", name(ProblemKind::dense_latent), name(KernelKind::inplace),
+                       widths.nope);
+  c.problems = {ProblemKind::dense_latent};
+  c.layouts = {LayoutKind::mla_bf16};
+  c.arithmetic = Arithmetic::bf16;
+  c.wide_q = DType::bf16;
+  c.head_dim = Accepts::any();
+  c.nope = Accepts::list({widths.nope});
+  c.rope = widths.most_rope == 32 ? Accepts::list({32}) : Accepts::list({32, 64});
+  c.window = false;
+  return c;
+}
+
 // Expands each head's keys and values in bf16. Rows that select keys attend to all of them, so
 // their context may be at most top-k.
 Capability ragged(ProblemKind problem) {
@@ -172,6 +188,9 @@ void register_sm90_kernels(Registry& registry) {
   }
   for (const KernelKind kind : {KernelKind::inplace, KernelKind::native}) {
     registry.add({gqa(kind), kAttendGqa, kPrepareGqa});
+  }
+  for (const cuda::GqaLatent& widths : cuda::kGqaLatents) {
+    registry.add({narrow_latent(widths), kAttendGqa, kPrepareGqa});
   }
 }
 

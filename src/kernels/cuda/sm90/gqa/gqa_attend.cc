@@ -25,16 +25,16 @@ Result<void> attend_gqa(const AttendArgs& args, const GqaShape& shape, std::byte
       gqa_params(args, shape, made != nullptr ? const_cast<std::byte*>(made) : memory,
                  memory + shape.schedule_bytes);
   const auto stream = static_cast<cudaStream_t>(args.execution.stream);
-  const std::int32_t head_dim = args.problem.head_dim;
+  const GqaForm form = gqa_form(args.problem);
   const bool fp8 = args.main.pool->layout.kind() == LayoutKind::gqa_fp8;
   if (made == nullptr && part != CallPart::attention) {
     if (auto ok = launch_schedule(p, args); !ok) return ok;
   }
   if (part == CallPart::schedule) return {};
-  if (auto ok = call_result(launch_gqa(p, head_dim, fp8, stream), "gqa_swap_ab"); !ok) {
-    return ok;
-  }
-  return call_result(launch_gqa_combine(p, head_dim, stream), "gqa_combine");
+  const cudaError_t launched = form.latent ? launch_gqa_rows(p, form.value_dim, stream)
+                                           : launch_gqa(p, form.key_dim, fp8, stream);
+  if (auto ok = call_result(launched, "gqa_swap_ab"); !ok) return ok;
+  return call_result(launch_gqa_combine(p, form.value_dim, stream), "gqa_combine");
 }
 
 }  // namespace

@@ -25,6 +25,11 @@ std::int64_t up(std::int64_t n, std::int64_t d) { return (n + d - 1) / d; }
 
 }  // namespace
 
+GqaForm gqa_form(const AttentionProblem& p) {
+  if (p.kind != ProblemKind::grouped_query) return {1, p.heads, p.nope + p.rope, p.nope, true};
+  return {p.kv_heads, p.heads / p.kv_heads, p.head_dim, p.v_head_dim, false};
+}
+
 void place_gqa_schedule(Placement& places, std::int64_t requests, const GqaShape& shape,
                         GqaSchedule& s) {
   places.take(s.totals, 1);
@@ -75,15 +80,35 @@ Result<void> check_gqa_rows(const AttendArgs& args) {
   return {};
 }
 
-Result<void> check_gqa_call(const AttendArgs& args) {
-  if (auto ok = check_gqa_shapes(args); !ok) return ok;
-  if (auto ok = check_gqa_rows(args); !ok) return ok;
-  const AttentionProblem& p = args.problem;
+namespace {
+
+Result<void> check_heads(const AttentionProblem& p) {
   if (auto ok = one_of("problem.head_dim", kGqaHeadDims, p.head_dim); !ok) return ok;
-  if (p.v_head_dim != p.head_dim) {
-    return unsupported("problem.v_head_dim", fmt::format("the head_dim {}", p.head_dim),
-                       fmt::format("{}", p.v_head_dim), "the cpu device takes others");
+  if (p.v_head_dim == p.head_dim) return {};
+  return unsupported("problem.v_head_dim", fmt::format("the head_dim {}", p.head_dim),
+                     fmt::format("{}", p.v_head_dim), "the cpu device takes others");
+}
+
+Result<void> check_latents(const AttendArgs& args) {
+  const AttentionProblem& p = args.problem;
+  if (p.kind != ProblemKind::dense_latent || !is_gqa_latent(p.nope, p.rope)) {
+    return unsupported("problem", "dense_latent of 256 + 64, 256 + 32 or 128 + 32 dimensions",
+                       fmt::format("{} of {} + {}", name(p.kind), p.nope, p.rope));
   }
+  if (args.main.pool && args.main.pool->layout.kind() != LayoutKind::mla_bf16) {
+    return unsupported("main.pool.layout", "mla_bf16",
+                       std::string(name(args.main.pool->layout.kind())));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> check_gqa_call(const AttendArgs& args) {
+  const bool latent = args.problem.kind != ProblemKind::grouped_query;
+  if (auto ok = latent ? check_latent_shapes(args) : check_gqa_shapes(args); !ok) return ok;
+  if (auto ok = check_gqa_rows(args); !ok) return ok;
+  if (auto ok = latent ? check_latents(args) : check_heads(args.problem); !ok) return ok;
   if (args.main.index_width > 0 || !args.main.pool) {
     return unsupported("main", "keys named by a page table of a pool",
                        args.main.pool ? "an index list" : "a compact buffer", "");
@@ -94,24 +119,24 @@ Result<void> check_gqa_call(const AttendArgs& args) {
 }
 
 GqaShape gqa_shape(const AttendArgs& args, int sms) {
-  const AttentionProblem& p = args.problem;
-  const std::int64_t group = p.heads / p.kv_heads;
+  const GqaForm p = gqa_form(args.problem);
+  const std::int64_t group = p.group;
   const std::int64_t m_rows = std::min(args.max_request_rows, args.q.rows) * group;
   GqaShape s;
-  const int swapped = gqa_swapped_rows(p.head_dim);
+  const int swapped = gqa_swapped_rows(p.value_dim);
   while (s.block_m < m_rows && s.block_m < swapped) s.block_m *= 2;
   const bool fp8 = args.main.pool->layout.kind() == LayoutKind::gqa_fp8;
   if (m_rows > 64 && swapped == 64 && !fp8) {
     s.block_m = 128;
-    s.tile = gqa_m128_tile(p.head_dim, p.head_dim);
+    s.tile = gqa_m128_tile(p.key_dim, p.value_dim);
     s.item_cost = gqa_m128_item_cost(s.tile);
   }
-  s.workers = sms * gqa_blocks_per_sm(p.head_dim, s.block_m, fp8);
+  s.workers = sms * gqa_blocks_per_sm(p.key_dim, s.block_m, fp8);
   s.max_blocks = std::ssize(args.kv_lens) + args.q.rows * group / s.block_m;
   GqaParams unused;
   Placement schedule(nullptr), partials(nullptr);
   place_gqa_schedule(schedule, std::ssize(args.kv_lens), s, unused.schedule);
-  place_gqa_partials(partials, s, p.head_dim, unused);
+  place_gqa_partials(partials, s, p.value_dim, unused);
   s.schedule_bytes = schedule.bytes();
   s.partial_bytes = partials.bytes();
   return s;
@@ -132,11 +157,12 @@ std::int64_t gqa_workspace_bytes(const AttendArgs& most, int sms) {
 GqaParams gqa_params(const AttendArgs& args, const GqaShape& shape, std::byte* schedule,
                      std::byte* partials) {
   const AttentionProblem& problem = args.problem;
+  const GqaForm form = gqa_form(problem);
   const ConstPoolView& pool = *args.main.pool;
   GqaParams p;
   Placement of_schedule(schedule), of_partials(partials);
   place_gqa_schedule(of_schedule, std::ssize(args.kv_lens), shape, p.schedule);
-  place_gqa_partials(of_partials, shape, problem.head_dim, p);
+  place_gqa_partials(of_partials, shape, form.value_dim, p);
   p.max_blocks = static_cast<std::int32_t>(shape.max_blocks);
   p.workers = shape.workers;
   p.block_m = shape.block_m;
@@ -149,21 +175,24 @@ GqaParams gqa_params(const AttendArgs& args, const GqaShape& shape, std::byte* s
   if (args.max_kv_len > 0) keys = std::min(keys, args.max_kv_len);
   p.max_keys = static_cast<std::int32_t>(std::min<std::int64_t>(keys, kGqaMostKeys));
   if (problem.window > 0) p.window = std::min(problem.window, kGqaMostKeys);
-  p.kv_heads = problem.kv_heads;
-  p.group = FastDiv(problem.heads / problem.kv_heads);
+  p.kv_heads = form.kv_heads;
+  p.group = FastDiv(form.group);
   p.q = reinterpret_cast<const std::uint16_t*>(args.q.data);
   p.q_stride = args.q.row_stride;
+  p.q_head = form.key_dim;
   p.q_rows = static_cast<std::int32_t>(args.q.rows);
   p.table = reinterpret_cast<const std::int32_t*>(args.main.page_table.data());
   p.table_width = static_cast<std::int32_t>(args.main.table_width);
   p.page_size = FastDiv(pool.page_size);
   p.pages = static_cast<std::int32_t>(pool.pages);
   p.page_stride = pool.page_stride;
-  const Part& key = *pool.layout.find(PartRole::key);
-  const Part& value = *pool.layout.find(PartRole::value);
+  const Part& key = *pool.layout.find(form.latent ? PartRole::nope : PartRole::key);
   p.token_bytes = pool.layout.plane_bytes(key.plane);
-  p.keys = pool.data + pool.layout.offset_of(key, pool.page_size, 0);
-  p.values = pool.data + pool.layout.offset_of(value, pool.page_size, 0);
+  p.keys = p.values = pool.data + pool.layout.offset_of(key, pool.page_size, 0);
+  if (!form.latent) {
+    const Part& value = *pool.layout.find(PartRole::value);
+    p.values = pool.data + pool.layout.offset_of(value, pool.page_size, 0);
+  }
   p.once = shape.max_blocks <= 2 * p.requests;
   constexpr double kLog2e = 1.4426950408889634;
   p.scale = static_cast<float>(double{problem.scale} * double{args.main.key_scale} * kLog2e);

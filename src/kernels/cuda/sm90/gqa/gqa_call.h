@@ -18,6 +18,15 @@
 
 namespace lathe::cuda {
 
+/// A problem as grouped queries: grouped_query itself, or dense_latent, which has one KV head with
+/// values in its keys.
+struct GqaForm {
+  std::int32_t kv_heads = 1, group = 1;
+  std::int32_t key_dim = 0, value_dim = 0;
+  bool latent = false;
+};
+GqaForm gqa_form(const AttentionProblem& problem);
+
 /// Sizes that follow from the host's bounds of a call; the lengths themselves are on the device.
 struct GqaShape {
   std::int32_t block_m = 8;     // M rows of a block: 8, 16, 32 or 64; 128 for prefill

@@ -15,4 +15,11 @@ cudaError_t launch_gqa_swap_ab(const GqaParams& p, cudaStream_t stream);
 template <int kHeadDim>
 cudaError_t launch_gqa_m128(const GqaParams& p, cudaStream_t stream);
 
+/// Latent attention as grouped queries of one KV head, with values in the first kValueDim elements
+/// of keys of at most kKeyDim. p.block_m: 8 to 64, and 128.
+template <int kKeyDim, int kValueDim>
+cudaError_t launch_gqa_rows_swap_ab(const GqaParams& p, cudaStream_t stream);
+template <int kKeyDim, int kValueDim>
+cudaError_t launch_gqa_rows_m128(const GqaParams& p, cudaStream_t stream);
+
 }  // namespace lathe::cuda

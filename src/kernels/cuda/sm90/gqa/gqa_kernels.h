@@ -14,7 +14,10 @@ cudaError_t launch_gqa_schedule(const GqaParams& p, cudaStream_t stream);
 /// one of kGqaHeadDims. fp8: keys and values are e4m3, else bf16.
 cudaError_t launch_gqa(const GqaParams& p, std::int32_t head_dim, bool fp8, cudaStream_t stream);
 
-/// Combines partials, after launch_gqa() on the stream.
-cudaError_t launch_gqa_combine(const GqaParams& p, std::int32_t head_dim, cudaStream_t stream);
+/// The same for latent rows of bf16. nope: of one of kGqaLatents.
+cudaError_t launch_gqa_rows(const GqaParams& p, std::int32_t nope, cudaStream_t stream);
+
+/// Combines partials, after one of the others on the stream.
+cudaError_t launch_gqa_combine(const GqaParams& p, std::int32_t value_dim, cudaStream_t stream);
 
 }  // namespace lathe::cuda

@@ -29,4 +29,13 @@ cudaError_t launch_gqa(const GqaParams& p, std::int32_t head_dim, bool fp8, cuda
   }
 }
 
+cudaError_t launch_gqa_rows(const GqaParams& p, std::int32_t nope, cudaStream_t stream) {
+  if (nope == 256) {
+    return p.block_m == 128 ? launch_gqa_rows_m128<320, 256>(p, stream)
+                            : launch_gqa_rows_swap_ab<320, 256>(p, stream);
+  }
+  return p.block_m == 128 ? launch_gqa_rows_m128<192, 128>(p, stream)
+                          : launch_gqa_rows_swap_ab<192, 128>(p, stream);
+}
+
 }  // namespace lathe::cuda

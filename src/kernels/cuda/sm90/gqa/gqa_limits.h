@@ -13,6 +13,18 @@ inline constexpr std::int32_t kGqaHeadDims[] = {64, 128, 256, 512};  // of keys 
 inline constexpr std::int32_t kGqaPages[] = {16, 32, 64, 128};       // tokens
 inline constexpr std::int32_t kGqaHeads = 1024;                      // most query heads
 
+/// Latents that these kernels attend to as grouped queries of one KV head, in pages of mla_bf16:
+/// 256 wide with 32 or 64 dims of RoPE, and 128 with 32. latent/ has those of 512.
+struct GqaLatent {
+  std::int32_t nope, most_rope;
+};
+inline constexpr GqaLatent kGqaLatents[] = {{256, 64}, {128, 32}};
+constexpr bool is_gqa_latent(std::int32_t nope, std::int32_t rope) {
+  return (rope == 32 || rope == 64) &&
+         ((nope == kGqaLatents[0].nope && rope <= kGqaLatents[0].most_rope) ||
+          (nope == kGqaLatents[1].nope && rope <= kGqaLatents[1].most_rope));
+}
+
 inline constexpr EnumSet<LayoutKind> kGqaLayouts = {LayoutKind::gqa_bf16, LayoutKind::gqa_fp8};
 
 /// Most bytes of partials and the work list: two partials of each resident block (gqa_params.h), of

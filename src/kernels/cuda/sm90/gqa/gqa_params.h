@@ -33,7 +33,7 @@ constexpr int gqa_blocks_per_sm(int head_dim, int block_m, bool fp8) {
 
 /// Most M rows of a block of the swapped kernel: its outputs are in the registers of one
 /// warpgroup.
-constexpr int gqa_swapped_rows(int head_dim) { return head_dim > 256 ? 32 : 64; }
+constexpr int gqa_swapped_rows(int value_dim) { return value_dim > 256 ? 32 : 64; }
 
 /// Cost of an item of 128 M rows besides its tiles, in tiles of `tile` keys.
 constexpr std::int32_t gqa_m128_item_cost(int tile) { return tile == 128 ? 3 : 5; }
@@ -92,6 +92,7 @@ struct GqaParams {
 
   const std::uint16_t* q = nullptr;  // bf16 [q_rows, heads, head_dim]
   std::int64_t q_stride = 0;         // elements from row to row
+  std::int32_t q_head = 0;           // elements of a head, where values are in keys
   std::int32_t q_rows = 0;
 
   const std::int32_t* table = nullptr;  // [requests, table_width] pages, or none
@@ -108,14 +109,14 @@ struct GqaParams {
   float value_scale = 1;        // of values
   const float* sink = nullptr;  // [heads] or null
 
-  void* out = nullptr;  // bf16 or f32 [q_rows, heads, head_dim]
+  void* out = nullptr;  // bf16 or f32 [q_rows, heads, value dim]
   bool out_f32 = false;
   std::int64_t out_stride = 0;  // elements from row to row
   float* lse = nullptr;         // [q_rows, heads] or null
   std::int64_t lse_stride = 0;
   LseForm lse_form;
 
-  float* partial_out = nullptr;  // [2 workers, block_m, head_dim] normalized
+  float* partial_out = nullptr;  // [2 workers, block_m, value dim] normalized
   float* partial_lse = nullptr;  // [2 workers, block_m] log2
 };
 

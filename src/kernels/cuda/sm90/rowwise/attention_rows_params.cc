@@ -16,10 +16,11 @@ bool whole_words(const void* data, std::int64_t row_bytes) {
 
 bool qkv_suits(const QkvRows& op, const CacheLayout& layout, std::int64_t dim, std::int64_t cols) {
   const std::int64_t count = op.q.rows;
-  return is_gqa(layout.kind()) && (cols == 64 || cols == 128 || cols == 256) && dim == cols &&
-         layout.row_elems() == op.kv.cols && op.kv.cols % cols == 0 && op.kv.rows == count &&
-         std::ssize(op.positions) == count && std::ssize(op.slots) == count &&
-         op.q_out.dtype == DType::bf16 && count * (op.q.cols + op.kv.cols) / cols <= INT32_MAX &&
+  return is_gqa(layout.kind()) && (cols == 64 || cols == 128 || cols == 256 || cols == 512) &&
+         dim == cols && layout.row_elems() == op.kv.cols && op.kv.cols % cols == 0 &&
+         op.kv.rows == count && std::ssize(op.positions) == count &&
+         std::ssize(op.slots) == count && op.q_out.dtype == DType::bf16 &&
+         count * (op.q.cols + op.kv.cols) / cols <= INT32_MAX &&
          whole_words(op.q.data, 4 * op.q.row_stride) &&
          whole_words(op.kv.data, 4 * op.kv.row_stride) &&
          whole_words(op.q_out.data, 2 * op.q_out.row_stride) && whole_words(op.q_norm.data(), 0) &&

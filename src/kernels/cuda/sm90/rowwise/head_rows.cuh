@@ -29,7 +29,10 @@ __device__ __forceinline__ void store_words(void* to, const std::uint32_t (&word
   } else if constexpr (kWords == 2) {
     *static_cast<uint2*>(to) = {words[0], words[1]};
   } else {
-    *static_cast<uint4*>(to) = {words[0], words[1], words[2], words[3]};
+    LATHE_UNROLL
+    for (int i = 0; i < kWords; i += 4) {
+      static_cast<uint4*>(to)[i / 4] = {words[i], words[i + 1], words[i + 2], words[i + 3]};
+    }
   }
 }
 template <int kCount>

@@ -108,7 +108,8 @@ cudaError_t launch_qkv(const QkvParams& p, cudaStream_t stream) {
   };
   if (p.cols == 64) return launch(std::integral_constant<int, 64>());
   if (p.cols == 128) return launch(std::integral_constant<int, 128>());
-  return launch(std::integral_constant<int, 256>());
+  if (p.cols == 256) return launch(std::integral_constant<int, 256>());
+  return launch(std::integral_constant<int, 512>());
 }
 cudaError_t launch_latent_rows(const LatentRowsParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;

@@ -53,7 +53,15 @@ struct GqaValueRows {
   }
   /// Whether a value of the key is not finite: a lane's share, and all of it.
   __device__ bool wild(int key, int lane) const {
-    return lane < N::kValueBoxes * kChunks && wild_chunk(key, lane);
+    constexpr int kAll = N::kValueBoxes * kChunks;
+    if constexpr (kAll <= 32) {
+      return lane < kAll && wild_chunk(key, lane);
+    } else {
+      bool any = false;
+      LATHE_UNROLL
+      for (int c = 0; c < kAll; c += 32) any |= wild_chunk(key, c + lane);
+      return any;
+    }
   }
   __device__ bool wild(int key) const {
     bool any = false;

@@ -60,7 +60,9 @@ struct GqaPageProducer {
       constexpr int kElements = N::kBoxBytes / N::kElementBytes;
       const std::int32_t x = (head * N::kBoxes + i) * kElements;
       copy_box(ring.keys(stage) + to, keys, x, box.row, box.page, full, policy);
-      copy_box(ring.values(stage) + to, values, x, box.row, box.page, full, policy);
+      if constexpr (!N::kValuesInKeys) {
+        copy_box(ring.values(stage) + to, values, x, box.row, box.page, full, policy);
+      }
     }
   }
 
@@ -91,8 +93,9 @@ struct GqaPageProducer {
           }
         }
         if (lane == 0) {
+          constexpr int kRowBytes = N::kBoxBytes * N::kBoxes * (N::kValuesInKeys ? 1 : 2);
           barrier_expect(ring.full_at(stage.index),
-                         static_cast<std::uint32_t>(count * rows * N::kBoxBytes * N::kBoxes * 2));
+                         static_cast<std::uint32_t>(count * rows * kRowBytes));
         }
         sync_warp();
         if (here) copy(box, item.head, stage.index, policy);

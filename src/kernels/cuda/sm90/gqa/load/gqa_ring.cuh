@@ -8,9 +8,11 @@
 namespace lathe::cuda {
 
 /// Shared memory of a tile of keys or values: boxes of up to 128 bytes of each row, one after
-/// another, swizzled over the bytes of their rows.
-template <int kHeadDim, int kTileKeys, bool kFp8, int kValueDim = kHeadDim>
+/// another, swizzled over the bytes of their rows. kOneRow: a value is the first kValueDim elements
+/// of its key, so a tile of keys is also the tile of values (latent attention).
+template <int kHeadDim, int kTileKeys, bool kFp8, int kValueDim = kHeadDim, bool kOneRow = false>
 struct GqaTileFormat {
+  static constexpr bool kValuesInKeys = kOneRow;
   static constexpr int kTile = kTileKeys;
   static constexpr int kDims = kHeadDim / 64;  // of keys
   static constexpr int kValueDims = kValueDim / 64;
@@ -20,11 +22,23 @@ struct GqaTileFormat {
   static constexpr int kValueBoxes = kValueDim * kElementBytes / kBoxBytes;
   static constexpr int kBoxTileBytes = kTile * kBoxBytes;
   static constexpr int kKeyBytes = kBoxes * kBoxTileBytes;
-  static constexpr int kStageBytes = kKeyBytes + kValueBoxes * kBoxTileBytes;
+  static constexpr int kStageBytes = kKeyBytes + (kOneRow ? 0 : kValueBoxes * kBoxTileBytes);
   static constexpr int kDimTileBytes = kTile * 128;  // of 64 bf16 dimensions
   // Besides the tiles: two barriers and a mask.
   static constexpr int kStageSmallBytes = 16 + kTile / 8;
 };
+
+/// Elements of a query head, which is as wide as a key. Keys with values in them may be narrower
+/// than whole tiles; the rest of a tile is zeros.
+template <class N>
+__device__ __forceinline__ std::int32_t q_head(const GqaParams& p) {
+  return N::kValuesInKeys ? p.q_head : N::kDims * 64;
+}
+/// Whether a chunk of 8 elements of a tile's row is in the head.
+template <class N>
+__device__ __forceinline__ bool in_head(const GqaParams& p, int chunk) {
+  return !N::kValuesInKeys || chunk * 8 < p.q_head;
+}
 
 /// N: a GqaTileFormat with kStages; kReleases, the warps that must release a stage; and
 /// kCheckWarps, how many of them check values (gqa_edge.cuh).
@@ -56,7 +70,9 @@ struct GqaRing {
   __device__ std::uint32_t keys(int stage) const {
     return tiles + static_cast<std::uint32_t>(stage * N::kStageBytes);
   }
-  __device__ std::uint32_t values(int stage) const { return keys(stage) + N::kKeyBytes; }
+  __device__ std::uint32_t values(int stage) const {
+    return keys(stage) + (N::kValuesInKeys ? 0 : N::kKeyBytes);
+  }
   __device__ std::uint32_t full_at(int stage) const {
     return full + static_cast<std::uint32_t>(8 * stage);
   }

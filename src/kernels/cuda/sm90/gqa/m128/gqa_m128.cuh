@@ -68,11 +68,11 @@ struct GqaM128Group {
       const int at = i + thread(), local = at / kChunks, chunk = at % kChunks;
       const int m = group * 64 + local;
       uint4 v = {0, 0, 0, 0};
-      if (m < item.block.m_rows) {
+      if (m < item.block.m_rows && in_head<N>(p, chunk)) {
         const std::int32_t row = row_of(item.block, m);
         v = load_global<uint4>(reinterpret_cast<unsigned long long>(
             p.q + (item.block.row + row) * p.q_stride +
-            std::int64_t{head_of(item, m, row)} * (N::kDims * 64) + chunk * 8));
+            std::int64_t{head_of(item, m, row)} * q_head<N>(p) + chunk * 8));
       }
       store_shared(
           swizzled(q + static_cast<std::uint32_t>(chunk / 8 * (64 * 128)), local, chunk % 8), v.x,
@@ -124,7 +124,8 @@ struct GqaM128Group {
     wgmma_commit();
   }
   /// Zeros the values of missing keys: P = 0 times NaN is NaN. Both warpgroups do it, because
-  /// neither waits for the other.
+  /// neither waits for the other. Where values are in keys, the other one may still read the keys,
+  /// but masks the scores of these.
   __device__ void zero_missing(int of_stage) const {
     bool zeroed = false;
     LATHE_UNROLL
@@ -353,11 +354,11 @@ struct GqaM128Group {
   }
 };
 
-template <int kHeadDim>
-static __global__ void __launch_bounds__(GqaM128<kHeadDim>::kThreads, 1)
+template <int kHeadDim, int kValueDim = kHeadDim, bool kOneRow = false>
+static __global__ void __launch_bounds__(GqaM128<kHeadDim, kValueDim, kOneRow>::kThreads, 1)
     gqa_m128_kernel(const __grid_constant__ GqaParams p, const __grid_constant__ CUtensorMap keys,
                     const __grid_constant__ CUtensorMap values) {
-  using N = GqaM128<kHeadDim>;
+  using N = GqaM128<kHeadDim, kValueDim, kOneRow>;
   LATHE_DYNAMIC_SHARED(shared_bytes);
   const std::uint32_t base = shared_address(shared_bytes);
   const GqaRing<N> ring(base + N::kRingAt, base + N::kSmallAt);

@@ -5,9 +5,11 @@
 
 namespace lathe::cuda {
 
-template <int kHeadDim, int kValueDim = kHeadDim>
-struct GqaM128 : GqaTileFormat<kHeadDim, gqa_m128_tile(kHeadDim, kValueDim), false, kValueDim> {
-  using Format = GqaTileFormat<kHeadDim, gqa_m128_tile(kHeadDim, kValueDim), false, kValueDim>;
+template <int kHeadDim, int kValueDim = kHeadDim, bool kOneRow = false>
+struct GqaM128
+    : GqaTileFormat<kHeadDim, gqa_m128_tile(kHeadDim, kValueDim), false, kValueDim, kOneRow> {
+  using Format =
+      GqaTileFormat<kHeadDim, gqa_m128_tile(kHeadDim, kValueDim), false, kValueDim, kOneRow>;
   static constexpr int kMRows = 128, kGroups = 2;
   static constexpr int kCheckWarps = 2, kReleases = 4 * kGroups + kCheckWarps;
   static constexpr int kThreads = 128 * kGroups + 128;

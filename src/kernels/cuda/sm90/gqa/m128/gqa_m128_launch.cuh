@@ -12,4 +12,10 @@ cudaError_t launch_gqa_m128(const GqaParams& p, cudaStream_t stream) {
   return launch_gqa_kernel<GqaM128<kHeadDim>, gqa_m128_kernel<kHeadDim>>(p, stream);
 }
 
+template <int kKeyDim, int kValueDim>
+cudaError_t launch_gqa_rows_m128(const GqaParams& p, cudaStream_t stream) {
+  return launch_gqa_kernel<GqaM128<kKeyDim, kValueDim, true>,
+                           gqa_m128_kernel<kKeyDim, kValueDim, true>>(p, stream);
+}
+
 }  // namespace lathe::cuda

@@ -39,8 +39,8 @@ struct GqaSwapAbGroup {
   const GqaSwapAbShared<N>& s;
   int warp, lane, key;
   GqaStage<N> stage;
-  float acc[N::kDims][kMRows / 2];  // of 64 dimensions each
-  float row_sum[kEights][2];        // of this thread's keys
+  float acc[N::kValueDims][kMRows / 2];  // of 64 dimensions each
+  float row_sum[kEights][2];             // of this thread's keys
 
   __device__ GqaSwapAbGroup(const GqaParams& params, const GqaSwapAbShared<N>& shared, int thread)
       : p(params), s(shared), warp(thread / 32), lane(thread % 32) {
@@ -72,11 +72,11 @@ struct GqaSwapAbGroup {
       const int at = i + warp * 32 + lane, m = at / kChunks, chunk = at % kChunks;
       if (kMRows * kChunks % kGroupThreads != 0 && m >= kMRows) break;
       uint4 v = {0, 0, 0, 0};
-      if (m < item.block.m_rows) {
+      if (m < item.block.m_rows && in_head<N>(p, chunk)) {
         const std::int32_t row = row_of(item.block, m);
         v = load_global<uint4>(reinterpret_cast<unsigned long long>(
             p.q + (item.block.row + row) * p.q_stride +
-            std::int64_t{head_of(item, m, row)} * (N::kDims * 64) + chunk * 8));
+            std::int64_t{head_of(item, m, row)} * q_head<N>(p) + chunk * 8));
       }
       store_shared(
           swizzled(s.q + static_cast<std::uint32_t>(chunk / 8 * (kMRows * 128)), m, chunk % 8), v.x,
@@ -86,7 +86,7 @@ struct GqaSwapAbGroup {
   __device__ void begin(const GqaSegment& item) {
     load_queries(item);
     LATHE_UNROLL
-    for (int t = 0; t < N::kDims; ++t) {
+    for (int t = 0; t < N::kValueDims; ++t) {
       LATHE_UNROLL
       for (int i = 0; i < kMRows / 2; ++i) acc[t][i] = 0;
     }
@@ -120,7 +120,7 @@ struct GqaSwapAbGroup {
     for (int k = 0; k < 4; ++k) {
       const std::uint64_t b = tile_descriptor(s.p + static_cast<std::uint32_t>(k * 32), 1024);
       LATHE_UNROLL
-      for (int t = 0; t < N::kDims; ++t) {
+      for (int t = 0; t < N::kValueDims; ++t) {
         mma_m64_bf16_trans_a(
             acc[t],
             tile_descriptor(values + static_cast<std::uint32_t>(t * N::kDimTileBytes + k * 2048),
@@ -131,7 +131,7 @@ struct GqaSwapAbGroup {
     wgmma_commit();
     wgmma_wait<0>();
     LATHE_UNROLL
-    for (int t = 0; t < N::kDims; ++t) wgmma_pin(acc[t]);
+    for (int t = 0; t < N::kValueDims; ++t) wgmma_pin(acc[t]);
   }
 
   /// Masks S of the current stage. limit: GqaBlock's, counted from the tile's first key. Returns
@@ -235,7 +235,7 @@ struct GqaSwapAbGroup {
     if (!seldom(seen != ~std::uint64_t{0})) return;
     const int row = 32 * (warp & 1) + lane;
     if (seen >> row & 1) return;
-    for (int t = warp / 2; t < N::kDims; t += 2) {
+    for (int t = warp / 2; t < N::kValueDims; t += 2) {
       for (int c = 0; c < 8; ++c) {
         store_shared(swizzled(values + static_cast<std::uint32_t>(t * N::kDimTileBytes), row, c), 0,
                      0, 0, 0);
@@ -308,7 +308,7 @@ struct GqaSwapAbGroup {
     store_float(of_row(s.factors, m_row), factor);
   }
   __device__ void finish(const GqaSegment& item) {
-    constexpr int kHeadDim = N::kDims * 64;
+    constexpr int kHeadDim = N::kValueDims * 64;
     // Keeps these addresses from being computed before the tiles and spilled.
     asm volatile("" : "+r"(lane), "+r"(key));
     LATHE_UNROLL
@@ -339,7 +339,7 @@ struct GqaSwapAbGroup {
                   : static_cast<float*>(p.out) + at;
         std::uint16_t* narrow = static_cast<std::uint16_t*>(p.out) + at;
         LATHE_UNROLL
-        for (int t = 0; t < N::kDims; ++t) {
+        for (int t = 0; t < N::kValueDims; ++t) {
           LATHE_UNROLL
           for (int h = 0; h < 2; ++h) {
             const float v = acc[t][4 * j + 2 * h + i] * factor;
@@ -368,13 +368,14 @@ struct GqaSwapAbGroup {
   }
 };
 
-template <int kHeadDim, int kBlockM, bool kFp8>
-static __global__ void __launch_bounds__(GqaSwapAb<kHeadDim, kBlockM, kFp8>::kThreads,
-                                         GqaSwapAb<kHeadDim, kBlockM, kFp8>::kBlocksPerSm)
+template <int kHeadDim, int kBlockM, bool kFp8, int kValueDim = kHeadDim, bool kOneRow = false>
+static __global__ void __launch_bounds__(
+    GqaSwapAb<kHeadDim, kBlockM, kFp8, kValueDim, kOneRow>::kThreads,
+    GqaSwapAb<kHeadDim, kBlockM, kFp8, kValueDim, kOneRow>::kBlocksPerSm)
     gqa_swap_ab_kernel(const __grid_constant__ GqaParams p,
                        const __grid_constant__ CUtensorMap keys,
                        const __grid_constant__ CUtensorMap values) {
-  using N = GqaSwapAb<kHeadDim, kBlockM, kFp8>;
+  using N = GqaSwapAb<kHeadDim, kBlockM, kFp8, kValueDim, kOneRow>;
   LATHE_DYNAMIC_SHARED(shared_bytes);
   const GqaSwapAbShared<N> s(shared_address(shared_bytes));
   const auto thread = static_cast<int>(threadIdx.x);

@@ -5,10 +5,11 @@
 
 namespace lathe::cuda {
 
-/// kBlockM: M rows of a block. kFp8: keys and values are e4m3, else bf16.
-template <int kHeadDim, int kBlockM, bool kFp8>
-struct GqaSwapAb : GqaTileFormat<kHeadDim, 64, kFp8> {
-  using Format = GqaTileFormat<kHeadDim, 64, kFp8>;
+/// kBlockM: M rows of a block. kFp8: keys and values are e4m3, else bf16. kValueDim, kOneRow: as in
+/// GqaTileFormat.
+template <int kHeadDim, int kBlockM, bool kFp8, int kValueDim = kHeadDim, bool kOneRow = false>
+struct GqaSwapAb : GqaTileFormat<kHeadDim, 64, kFp8, kValueDim, kOneRow> {
+  using Format = GqaTileFormat<kHeadDim, 64, kFp8, kValueDim, kOneRow>;
   static constexpr int kMRows = kBlockM;
   static constexpr int kReleases = 4, kCheckWarps = 0, kThreads = 160;
   static constexpr bool kWidens = kFp8;
@@ -26,8 +27,8 @@ struct GqaSwapAb : GqaTileFormat<kHeadDim, 64, kFp8> {
   static constexpr int kSmallAt = kRingAt + kStages * Format::kStageBytes;
   static constexpr int kSharedBytes = kSmallAt + kSmallBytes;
   // Two heads of 512 dimensions do not fit: there, copies and products take turns.
-  static_assert(kStages >= (kHeadDim > 256 ? 1 : 2) && kSharedBytes <= kMostBytes);
-  static_assert(kBlockM <= gqa_swapped_rows(kHeadDim));
+  static_assert(kStages >= (kValueDim > 256 ? 1 : 2) && kSharedBytes <= kMostBytes);
+  static_assert(kBlockM <= gqa_swapped_rows(kValueDim));
 };
 
 template <class N>

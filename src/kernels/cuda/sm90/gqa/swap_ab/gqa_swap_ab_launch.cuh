@@ -7,10 +7,25 @@
 
 namespace lathe::cuda {
 
-template <int kHeadDim, bool kFp8, int kBlockM>
+template <int kHeadDim, bool kFp8, int kBlockM, int kValueDim = kHeadDim, bool kOneRow = false>
 cudaError_t launch_swap_ab_block_m(const GqaParams& p, cudaStream_t stream) {
-  return launch_gqa_kernel<GqaSwapAb<kHeadDim, kBlockM, kFp8>,
-                           gqa_swap_ab_kernel<kHeadDim, kBlockM, kFp8>>(p, stream);
+  return launch_gqa_kernel<GqaSwapAb<kHeadDim, kBlockM, kFp8, kValueDim, kOneRow>,
+                           gqa_swap_ab_kernel<kHeadDim, kBlockM, kFp8, kValueDim, kOneRow>>(p,
+                                                                                            stream);
+}
+
+template <int kKeyDim, int kValueDim>
+cudaError_t launch_gqa_rows_swap_ab(const GqaParams& p, cudaStream_t stream) {
+  switch (p.block_m) {
+    case 8:
+      return launch_swap_ab_block_m<kKeyDim, false, 8, kValueDim, true>(p, stream);
+    case 16:
+      return launch_swap_ab_block_m<kKeyDim, false, 16, kValueDim, true>(p, stream);
+    case 32:
+      return launch_swap_ab_block_m<kKeyDim, false, 32, kValueDim, true>(p, stream);
+    default:
+      return launch_swap_ab_block_m<kKeyDim, false, 64, kValueDim, true>(p, stream);
+  }
 }
 
 template <int kHeadDim, bool kFp8>

@@ -132,5 +132,24 @@ TEST(GqaWorkspace, HoldsEveryCallBelowItsMaxima) {
   }
 }
 
+// Blocks of 8 to 64 M rows, and of 128; values of 256 dims in keys of 320.
+TEST(GqaShape, OfLatents) {
+  AttendArgs args;
+  args.problem.kind = ProblemKind::dense_latent;
+  args.problem.heads = 32;
+  args.problem.nope = 256;
+  args.problem.rope = 64;
+  const ConstPoolView pool(nullptr, CacheLayout(LayoutKind::mla_bf16, {.nope = 256, .rope = 64}),
+                           16, 1);
+  args.main.pool.emplace(pool);
+  for (const auto& [rows, block_m] : {std::pair{1, 32}, {2, 64}, {3, 128}, {8192, 128}}) {
+    args.q.rows = args.max_request_rows = rows;
+    const GqaShape shape = gqa_shape(args, 132);
+    EXPECT_EQ(shape.block_m, block_m) << rows;
+    EXPECT_EQ(shape.tile, 64);
+    EXPECT_LE(shape.bytes(), kGqaPartialBytes);
+  }
+}
+
 }  // namespace
 }  // namespace lathe::cuda

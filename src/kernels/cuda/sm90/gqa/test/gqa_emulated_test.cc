@@ -147,5 +147,61 @@ INSTANTIATE_TEST_SUITE_P(All, GqaEmulated,
                                               std::get<1>(test.param));
                          });
 
+// Latents: grouped queries of one KV head, with values in its keys.
+class GqaLatentEmulated : public ::testing::TestWithParam<std::pair<int, int>> {
+ protected:
+  latent_test::Requests edges() const { return {{70, 1}, {0, 1}, {1, 1}, {64, 1}, {300, 1}}; }
+  CacheLayout layout() const {
+    return CacheLayout(LayoutKind::mla_bf16, {.nope = GetParam().first, .rope = GetParam().second});
+  }
+  void check(latent_test::Scene& s, int sms, DType out = DType::bf16) {
+    const Matrix<bf16> q = rounded(s.q);
+    s.args.q = q.view();
+    expect_oracle(attend(s.args, sms, out),
+                  ref_test::run(ref_attend_latent, s.args, GetParam().first));
+  }
+};
+
+// M blocks of 8 to 64 M rows; whole and split items.
+TEST_P(GqaLatentEmulated, Decodes) {
+  for (const int page : {16, 32, 64, 128}) {
+    for (const int heads : {5, 32, 40}) {
+      SCOPED_TRACE(fmt::format("page {} heads {}", page, heads));
+      latent_test::Scene s(layout(), page, heads, edges());
+      check(s, 3, page == 32 ? DType::f32 : DType::bf16);
+    }
+  }
+}
+
+// Also blocks of 128 M rows, some of which begin in the middle of a row.
+TEST_P(GqaLatentEmulated, VerifiesAndExtends) {
+  for (const int heads : {3, 40}) {
+    for (const int rows : {2, 5, 23}) {
+      SCOPED_TRACE(fmt::format("heads {} rows {}", heads, rows));
+      latent_test::Scene s(layout(), 16, heads, {{90, rows}, {rows, rows}, {131, 1}});
+      check(s, 2);
+    }
+  }
+}
+
+TEST_P(GqaLatentEmulated, HolesAreNoKeys) {
+  for (const int rows : {1, 9}) {
+    latent_test::Scene s(layout(), 16, 20, {{150, rows}, {40, 1}, {16, 1}, {70, 1}});
+    s.batch.entry(0, 0) = PageId(-1);
+    s.batch.entry(0, 4) = PageId(1 << 30);
+    s.batch.entry(1, 2) = PageId(-5);
+    s.batch.entry(2, 0) = PageId(-1);
+    for (int page = 0; page < 4; ++page) s.batch.entry(3, page) = PageId(-1);  // a whole tile
+    check(s, 2);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GqaLatentEmulated,
+                         ::testing::Values(std::pair{256, 64}, std::pair{256, 32},
+                                           std::pair{128, 32}),
+                         [](const auto& test) {
+                           return fmt::format("nope{}_rope{}", test.param.first, test.param.second);
+                         });
+
 }  // namespace
 }  // namespace lathe::cuda

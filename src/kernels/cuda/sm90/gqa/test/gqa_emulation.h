@@ -4,6 +4,7 @@
 #pragma once
 
 #include <bit>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/cuda/sm90/gqa/gqa_call.h"
@@ -26,7 +27,8 @@ CUtensorMap emulated_map(const GqaParams& p, const std::byte* base) {
                   N::kElementBytes,
                   N::kBoxBytes,
                   p.page_size.divisor,
-                  p.pages};
+                  p.pages,
+                  p.token_bytes};
   std::memcpy(&map, &m, sizeof m);
   return map;
 }
@@ -59,9 +61,27 @@ void emulate_gqa(const GqaParams& p, int head_dim) {
   emulate_instance<512, kFp8>(p);
 }
 
+template <int kKeyDim, int kValueDim>
+void emulate_rows(const GqaParams& p) {
+  const auto swapped = [&](auto m_rows) {
+    constexpr int kMRows = decltype(m_rows)::value;
+    emulate_kernel<GqaSwapAb<kKeyDim, kMRows, false, kValueDim, true>>(
+        p, gqa_swap_ab_kernel<kKeyDim, kMRows, false, kValueDim, true>);
+  };
+  if (p.block_m == 128) {
+    return emulate_kernel<GqaM128<kKeyDim, kValueDim, true>>(
+        p, gqa_m128_kernel<kKeyDim, kValueDim, true>);
+  }
+  if (p.block_m == 8) return swapped(std::integral_constant<int, 8>());
+  if (p.block_m == 16) return swapped(std::integral_constant<int, 16>());
+  if (p.block_m == 32) return swapped(std::integral_constant<int, 32>());
+  swapped(std::integral_constant<int, 64>());
+}
+
 /// Outputs of the kernels for a call on a device of `sms` SMs. Out is bf16 or f32.
 inline ref_test::Outputs attend(AttendArgs args, int sms, DType out_dtype = DType::bf16) {
-  const std::int32_t head_dim = args.problem.head_dim;
+  const GqaForm form = gqa_form(args.problem);
+  const std::int32_t head_dim = form.value_dim;
   const std::int64_t width = args.problem.heads * std::int64_t{head_dim};
   const auto elements = static_cast<std::size_t>(args.q.rows * width);
   std::vector<std::uint16_t> narrow(elements, 0xffff);
@@ -81,7 +101,9 @@ inline ref_test::Outputs attend(AttendArgs args, int sms, DType out_dtype = DTyp
   std::byte* const schedule = memory.data() + (256 - at % 256);
   const GqaParams p = gqa_params(args, shape, schedule, schedule + shape.schedule_bytes);
   emulate({1, 1, 1}, kGqaScheduleThreads, gqa_schedule_kernel, p);
-  if (args.main.pool->layout.kind() == LayoutKind::gqa_fp8) {
+  if (form.latent) {
+    head_dim == 256 ? emulate_rows<320, 256>(p) : emulate_rows<192, 128>(p);
+  } else if (args.main.pool->layout.kind() == LayoutKind::gqa_fp8) {
     emulate_gqa<true>(p, head_dim);
   } else {
     emulate_gqa<false>(p, head_dim);

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/common/test/gpu_test_util.h"
 #include "kernels/cuda/sm90/gqa/gqa_attend.h"
+#include "kernels/cuda/sm90/gqa/gqa_call.h"
 #include "kernels/cuda/sm90/gqa/gqa_limits.h"
 #include "kernels/cuda/sm90/gqa/test/gqa_checks.h"
 
@@ -34,7 +35,7 @@ class GqaGpu : public GpuArraysTest,
                            pool.layout, pool.page_size, pool.pages);
     args.main.page_table = put(host.main.page_table);
     args.sink = put(host.sink);
-    const std::int64_t heads = host.problem.heads, width = heads * host.problem.head_dim;
+    const std::int64_t heads = host.problem.heads, width = heads * gqa_form(host.problem).value_dim;
     args.out = {room<std::byte>(bytes_of(out, host.q.rows * width)).data(), out, host.q.rows, width,
                 width};
     args.lse = {room<std::byte>(4 * host.q.rows * heads).data(), DType::f32, host.q.rows, heads,
@@ -82,7 +83,10 @@ class GqaGpu : public GpuArraysTest,
     return got;
   }
   void check(Bf16Scene& s, DType out = DType::bf16, int repeats = 1) {
-    AttendArgs args = on_device(s.args, out);
+    check(s.args, s.oracle(), out, repeats);
+  }
+  void check(const AttendArgs& host, const Outputs& oracle, DType out, int repeats) {
+    AttendArgs args = on_device(host, out);
     must(attend_gqa_on_device(args));
     std::vector<std::byte> first = bytes_at(args.out.data, bytes_of_rows(args.out));
     Schedule schedule(kDeviceMemory);
@@ -93,7 +97,7 @@ class GqaGpu : public GpuArraysTest,
       const auto bits = bytes_at(args.out.data, bytes_of_rows(args.out));
       EXPECT_TRUE(bits == first) << "repeat " << i;
     }
-    expect_oracle(read(args), s.oracle());
+    expect_oracle(read(args), oracle);
     kept_.clear();
   }
 
@@ -186,6 +190,32 @@ TEST_P(GqaGpu, GraphsReplay) {
     expect_oracle(read(args), s.oracle());
   }
 }
+
+// Latents as grouped queries of one KV head, in blocks of 8 to 128 M rows.
+using GqaLatentGpu = GqaGpu;
+TEST_P(GqaLatentGpu, RandomBatches) {
+  for (const int rope : {32, 64}) {
+    if (!is_gqa_latent(dim(), rope)) continue;
+    for (int i = 0; i < 12 * test_scale(); ++i) {
+      const std::uint32_t seed = test_seed(900 + static_cast<std::uint32_t>(i));
+      ref_test::Rng rng(seed);
+      const int heads = 1 + static_cast<int>(rng() % 48), page = kGqaPages[i % 4];
+      SCOPED_TRACE(fmt::format("seed {} rope {} heads {} page {}", seed, rope, heads, page));
+      const int rows = 1 + static_cast<int>(rng() % 20);
+      latent_test::Scene s(CacheLayout(kind(), {.nope = dim(), .rope = rope}), page, heads,
+                           random_requests(rng, 5, rows, 900), seed);
+      const Matrix<bf16> q = rounded(s.q);
+      s.args.q = q.view();
+      check(s.args, ref_test::run(ref_attend_latent, s.args, dim()), DType::bf16, 1);
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(All, GqaLatentGpu,
+                         ::testing::Combine(::testing::Values(LayoutKind::mla_bf16),
+                                            ::testing::Values(256, 128)),
+                         [](const auto& test) {
+                           return fmt::format("nope{}", std::get<1>(test.param));
+                         });
 
 INSTANTIATE_TEST_SUITE_P(All, GqaGpu,
                          ::testing::Combine(::testing::Values(LayoutKind::gqa_bf16,
