@@ -1,5 +1,5 @@
-// MiMo-V2-Flash: grouped-query attention whose values are narrower than its keys; layers with a
-// window have twice the key heads and sinks; DeepSeek V3's router without groups.
+// MiMo-V2-Flash: grouped-query attention with values that are narrower than keys; layers with a
+// window have sinks and twice the key heads; DeepSeek V3's router without groups.
 #include <fmt/format.h>
 
 #include <cmath>

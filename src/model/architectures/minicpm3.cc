@@ -1,4 +1,4 @@
-// MiniCPM 3: dense layers with latent attention whose RoPE pairs halves; three scalars.
+// MiniCPM 3: dense layers with latent attention; RoPE pairs halves; three scalars.
 #include <cmath>
 
 #include "model/config/config_mla.h"

@@ -53,7 +53,7 @@ class ChoiceBackend : public ForwardingBackend {
   void expert_layer(const OpsContext& ops, const ExpertLayer& op) override {
     const bool given = !op.choice.token_experts.empty();  // by the token: no choice
     if (mode_ == Mode::takes_keys || given) return inner().expert_layer(ops, op);
-    const std::vector<float> own = read_rows(ops, op.x);
+    const std::vector<float> own = read_rows(ops, op.of_router());
     if (mode_ == Mode::writes) {
       choices_.routed.push_back(own);
       inner().expert_layer(ops, op);
@@ -74,6 +74,7 @@ class ChoiceBackend : public ForwardingBackend {
       one.choice.bias = bias;
       one.choice.groups = one.choice.top_groups = 1;
       one.x = rows_at(op.x, row, 1);
+      if (op.router_x.data != nullptr) one.router_x = rows_at(op.router_x, row, 1);
       one.out = rows_at(op.out, row, 1);
       inner().expert_layer(ops, one);
     }

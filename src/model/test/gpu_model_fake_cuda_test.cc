@@ -57,6 +57,34 @@ TEST(GpuModel, ExpandsTheKeysOfPromptsThatChooseNone) {
   std::filesystem::remove_all(folder);
 }
 
+// Latents of 256 with 64 and 32 dims of RoPE; queries that grow with their position.
+TEST(GpuModel, NarrowLatents) {
+  const auto folder = std::filesystem::path(testing::TempDir()) /
+                      ("lathe_narrow_latents_" + std::to_string(getpid()));
+  std::filesystem::create_directories(folder);
+  for (const char* keys :
+       {R"("architectures": ["Mistral4ForCausalLM"], "qk_rope_head_dim": 64, "n_routed_experts": 4,
+           "num_experts_per_tok": 2, "moe_intermediate_size": 128, "rope_parameters": {
+           "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "mscale": 1.0,
+           "mscale_all_dim": 1.0, "original_max_position_embeddings": 8,
+           "llama_4_scaling_beta": 0.5})",
+        R"("architectures": ["MiniCPM3ForCausalLM"], "qk_rope_head_dim": 32)"}) {
+    SCOPED_TRACE(keys);
+    std::ofstream(folder / "config.json") << R"({
+      "vocab_size": 97, "hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 2,
+      "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 64, "kv_lora_rank": 256,
+      "qk_nope_head_dim": 64, "v_head_dim": 64, "max_position_embeddings": 512,
+      "hidden_act": "silu", )" << keys << "}";
+    // Row 18 amplifies the rounding of activations beyond the bound.
+    check_gpu_model({.directory = folder.string(),
+                     .layout = "mla_bf16",
+                     .tokens = 17,
+                     .dummy = true,
+                     .plain_products = true});
+  }
+  std::filesystem::remove_all(folder);
+}
+
 TEST(GpuModel, TinyGqa) {
   check_gpu_model({.directory = shipped("tiny-gqa"), .layout = "gqa_bf16", .plain_products = true});
 }
@@ -64,15 +92,15 @@ TEST(GpuModel, TinyGqa) {
 // A folder with a small grouped-query configuration and further keys, for random weights.
 class DummyGqa {
  public:
-  explicit DummyGqa(const std::string& keys)
+  explicit DummyGqa(const std::string& keys, const std::string& activation = "silu")
       : folder_(std::filesystem::path(testing::TempDir()) /
                 ("lathe_dummy_gqa_" + std::to_string(getpid()))) {
     std::filesystem::create_directories(folder_);
     std::ofstream(folder_ / "config.json") << R"({
       "vocab_size": 97, "hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 2,
-      "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "hidden_act": "silu",
-      "max_position_embeddings": 512, "torch_dtype": "bfloat16", )"
-                                           << keys << "}";
+      "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+      "max_position_embeddings": 512, "torch_dtype": "bfloat16", "hidden_act": ")"
+                                           << activation << "\", " << keys << "}";
   }
   ~DummyGqa() { std::filesystem::remove_all(folder_); }
 
@@ -114,6 +142,23 @@ TEST(GpuModel, PartsOfGroupedQueryFamilies) {
            "attention_multiplier": 0.1, "residual_multiplier": 0.7, "logits_scaling": 2.0)"}) {
     SCOPED_TRACE(keys);
     DummyGqa(keys).check();
+  }
+}
+
+// Heads of 512 in the layer without a window, values that are its keys, a window of other heads; a
+// dense part next to experts.
+TEST(GpuModel, Gemma4) {
+  for (const char* experts : {R"("enable_moe_block": false)",
+                              R"("enable_moe_block": true, "num_experts": 4, "top_k_experts": 2,
+                                 "moe_intermediate_size": 128)"}) {
+    SCOPED_TRACE(experts);
+    DummyGqa(std::string(R"("architectures": ["Gemma4ForCausalLM"], "global_head_dim": 512,
+             "attention_k_eq_v": true, "num_global_key_value_heads": 1, "sliding_window": 16,
+                          "hidden_size_per_layer_input": 0, "final_logit_softcapping": 2.0,
+             "layer_types": ["sliding_attention", "full_attention"], )") +
+                 experts,
+             "gelu_pytorch_tanh")
+        .check();
   }
 }
 

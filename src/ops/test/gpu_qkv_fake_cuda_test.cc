@@ -146,6 +146,8 @@ INSTANTIATE_TEST_SUITE_P(
                       QkvCase{kBf16, 4, 3, 3, 64, 128, kQkvPairs, true, true},
                       QkvCase{kFp8, 5, 2, 1, 256, 256, kQkvHalves, true, true},
                       QkvCase{kBf16, 1, 1, 1, 256, 256, kQkvPairs, false, false},
+                      QkvCase{kFp8, 5, 2, 1, 512, 512, kQkvHalves, true, true},
+                      QkvCase{kBf16, 3, 3, 2, 512, 512, kQkvPairs, true, false},
                       QkvCase{kBf16, 3, 2, 2, 128, 64, kQkvHalves, true, true},
                       QkvCase{kBf16, 3, 2, 1, 96, 96, kQkvHalves, true, true},
                       QkvCase{kBf16, 3, 2, 1, 128, 128, kQkvHalves, true, true, 3}));

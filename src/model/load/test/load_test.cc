@@ -226,5 +226,26 @@ TEST(DummyModel, LatentAttentionHasPackedFormats) {
   }
 }
 
+// Mistral 4's experts are in two tensors of a layer.
+TEST_F(BadCheckpoint, NamesTheTensorOfAllExpertsOnce) {
+  const auto folder = std::filesystem::path(testing::TempDir()) /
+                      ("lathe_experts_of_another_shape_" + std::to_string(getpid()));
+  std::filesystem::create_directories(folder);
+  const std::filesystem::path from = fixture_dir("mistral4");
+  std::filesystem::copy_file(from / "config.json", folder / "config.json",
+                             std::filesystem::copy_options::overwrite_existing);
+  std::string tensors = *read_file(from / "tensors.json");
+  const std::string shape = "[6, 40, 96]";
+  tensors.replace(tensors.find(shape), shape.size(), "[6, 42, 96]");
+  std::ofstream(folder / "tensors.json") << tensors;
+  const GeneratedCheckpoint made(folder);
+  const auto model = load_model(made.dir(), {});
+  std::filesystem::remove_all(folder);
+  ASSERT_FALSE(model.ok());
+  EXPECT_THAT(model.error().message(),
+              HasSubstr("1 of another shape or dtype: model.layers.0.mlp.experts.gate_up_proj BF16 "
+                        "[6, 42, 96] (wanted F32, BF16 or F16 [6, 40, 96])"));
+}
+
 }  // namespace
 }  // namespace lathe
