@@ -39,6 +39,10 @@ inline constexpr int kHyperStreams = 4;
 /// Floats that they read at a time: a stream's length and all strides are multiples of it.
 inline constexpr int kHyperWord = 4;
 
+/// Widest heads of keys and of values in delta-rule layers, and the taps of their convolution.
+inline constexpr std::int32_t kDeltaMostHead = 128;
+inline constexpr std::int32_t kDeltaConvTaps = 4;
+
 /// Widest index key that the Hadamard kernel turns.
 inline constexpr std::int32_t kHadamardMostDim = 256;
 

@@ -71,6 +71,15 @@ std::int64_t block_tokens(const std::vector<GroupPlan>& groups) {
   return out;
 }
 
+// A step's lists of slots, in a prefill segment and in a decode segment: as many as a request has
+// blocks, which have at least kDeltaBlockTokens tokens.
+void add_slot_lists(Plan& plan) {
+  const std::int64_t slots = plan.context_length / kDeltaBlockTokens + 2;
+  for (Budget& b : plan.budgets) {
+    if (b.kind == BudgetKind::step) b.bytes += 2 * 4 * plan.max_requests * slots;
+  }
+}
+
 }  // namespace
 
 std::int32_t ModelPlan::layers() const {
@@ -196,6 +205,7 @@ ModelPlan join_groups(std::vector<GroupPlan> groups) {
         kStateSlotsPerRequest * g.plan.max_requests + lathe::kept_boundaries(g.plan.max_requests);
     const BudgetKind kind = g.group.delta ? BudgetKind::delta_states : BudgetKind::compressor_state;
     g.plan.budgets.push_back({kind, g.group.all_state_bytes() * banks * out.state_slots, 0});
+    if (g.group.delta) add_slot_lists(g.plan);
   }
   out.groups = std::move(groups);
   out.budgets = out.groups.size() == 1 ? out.groups.front().plan.budgets : merged(out.groups);

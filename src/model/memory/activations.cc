@@ -162,7 +162,8 @@ std::int64_t delta_rows(const ModelConfig& config, const ModelPlan& plan, const 
     each += row(p.dk) + row(p.dv) + (gpu ? row(p.dk, DType::bf16) + row(p.dv, DType::bf16) : 0);
   }
   if (gpu && config.has_fp8()) each += codes_row(config, share, plan.groups.front().plan.problem);
-  return plus(times(rows, each), delta_scratch_bytes(p, rows, plan.max_requests()));
+  // The CPU's kernels use no tensors of their own.
+  return plus(times(rows, each), gpu ? delta_scratch_bytes(p, rows, plan.max_requests()) : 0);
 }
 
 // Bytes of `rows` rows in the feed-forward part of the layer that needs most.

@@ -33,37 +33,51 @@ Refusal refuse(Reason reason) {
   return out;
 }
 
-// Requirements of the GPU's operators on models with several streams, beyond its attention kernels'
-// capabilities (kernels/limits.h).
-std::optional<Reason> unfit_for_gpu(const ModelConfig& config) {
-  if (!config.delta.layers.empty()) {
-    return Reason{Rule::device,
-                  config.architecture,
-                  "linear_attention layers",
-                  "a device with the delta rule: ref or cpu",
-                  "sm90",
-                  "--device cpu"};
+// Requirements of the GPU's operators beyond its attention kernels' capabilities
+// (kernels/limits.h).
+class UnfitForGpu {
+ public:
+  explicit UnfitForGpu(const ModelConfig& config) : config_(config) {}
+
+  std::optional<Reason> reason() const {
+    return config_.is_compressed() ? streams() : delta_rule();
   }
-  if (!config.is_compressed()) return std::nullopt;
-  const auto reason = [&](const char* field, std::string wanted, std::int64_t offered) {
-    return Reason{Rule::device,      config.architecture,     field,
-                  std::move(wanted), std::to_string(offered), "--device cpu"};
-  };
-  if (config.hyper.streams != cuda::kHyperStreams) {
-    return reason("hc_mult", fmt::format("{} on a GPU", cuda::kHyperStreams), config.hyper.streams);
+
+ private:
+  Reason refuse(const char* field, const std::string& wanted, std::int64_t offered) const {
+    return {Rule::device,         config_.architecture,    field,
+            wanted + " on a GPU", std::to_string(offered), "--device cpu"};
   }
-  if (config.hidden % cuda::kHyperWord != 0) {
-    return reason("hidden_size", fmt::format("a multiple of {} on a GPU", cuda::kHyperWord),
-                  config.hidden);
+  std::optional<Reason> delta_rule() const {
+    if (config_.delta.layers.empty()) return std::nullopt;
+    const DeltaRuleProblem& p = config_.delta.problem;
+    const auto most = [&](const char* field, std::int32_t width) -> std::optional<Reason> {
+      if (width <= cuda::kDeltaMostHead) return std::nullopt;
+      return refuse(field, fmt::format("at most {}", cuda::kDeltaMostHead), width);
+    };
+    if (auto wide = most("width of key heads in the delta rule", p.dk)) return wide;
+    if (auto wide = most("width of value heads in the delta rule", p.dv)) return wide;
+    if (p.conv == cuda::kDeltaConvTaps) return std::nullopt;
+    return refuse("taps of the convolution", fmt::format("{}", cuda::kDeltaConvTaps), p.conv);
   }
-  for (const LayerGroupConfig& group : config.groups) {
-    if (group.problem.index_dim > cuda::kHadamardMostDim) {
-      return reason("index_head_dim", fmt::format("at most {} on a GPU", cuda::kHadamardMostDim),
+  std::optional<Reason> streams() const {
+    if (config_.hyper.streams != cuda::kHyperStreams) {
+      return refuse("hc_mult", fmt::format("{}", cuda::kHyperStreams), config_.hyper.streams);
+    }
+    if (config_.hidden % cuda::kHyperWord != 0) {
+      return refuse("hidden_size", fmt::format("a multiple of {}", cuda::kHyperWord),
+                    config_.hidden);
+    }
+    for (const LayerGroupConfig& group : config_.groups) {
+      if (group.problem.index_dim <= cuda::kHadamardMostDim) continue;
+      return refuse("index_head_dim", fmt::format("at most {}", cuda::kHadamardMostDim),
                     group.problem.index_dim);
     }
+    return std::nullopt;
   }
-  return std::nullopt;
-}
+
+  const ModelConfig& config_;
+};
 
 // The budgets of exchanges, which a single rank does not have.
 void add_exchange_budgets(const ModelConfig& config, const PlanRequest& request, ModelPlan& plan) {
@@ -90,7 +104,7 @@ ModelPlanResult plan_once(const ModelConfig& config, std::optional<std::int64_t>
                           const Registry& registry, const RankPlan& ranks,
                           std::vector<Rejection>* rejections) {
   if (is_gpu(machine.device)) {
-    if (auto unfit = unfit_for_gpu(config)) return refuse(std::move(*unfit));
+    if (auto unfit = UnfitForGpu(config).reason()) return refuse(std::move(*unfit));
   }
   ModelPlanResult plan =
       make_model_plan(rank_groups(config, ranks), machine, request, registry, rejections);

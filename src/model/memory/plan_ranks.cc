@@ -85,18 +85,26 @@ SplitModel split_model(const ModelConfig& config) {
   if (with_experts > 0) out.shared_bytes = bytes.at(WeightPart::shared) / with_experts;
   const AttentionProblem& p = config.groups.front().problem;
   const std::int64_t out_head = std::max(p.v_head, p.v_head_dim);
+  const DeltaRuleProblem& delta = config.delta.problem;
+  // The output projections. block_of: columns that cannot be cut, of a matrix with so many.
+  const auto add_outputs = [&](bool always, const auto& block_of) {
+    out.tensors.push_back({"o_proj", p.heads, out_head, block_of(p.heads * out_head), always});
+    if (config.delta.layers.empty()) return;
+    out.tensors.push_back(
+        {"linear_attn's output", delta.heads, delta.dv, block_of(delta.value_cols()), always});
+  };
   switch (config.quantization) {
     case Quantization::none:
     case Quantization::fp8_rows:
       return out;
     case Quantization::int4:
       // Columns out of order are spread over all groups.
-      out.tensors.push_back({"o_proj", p.heads, out_head,
-                             config.int4_order ? p.heads * out_head : split_block(config), false});
+      add_outputs(
+          false, [&](std::int64_t cols) { return config.int4_order ? cols : split_block(config); });
       return out;
     case Quantization::mxfp4:
     case Quantization::nvfp4:
-      out.tensors.push_back({"o_proj", p.heads, out_head, split_block(config), true});
+      add_outputs(true, [&](std::int64_t) { return split_block(config); });
       return out;
     case Quantization::fp8_blocks:
       break;
@@ -119,8 +127,8 @@ SplitModel split_model(const ModelConfig& config) {
     add("o_proj", p.heads, p.v_head_dim);
   }
   if (!config.delta.layers.empty()) {
-    add("linear_attn's q and k", config.delta.problem.key_heads, config.delta.problem.dk);
-    add("linear_attn's v", config.delta.problem.heads, config.delta.problem.dv);
+    add("linear_attn's q and k", delta.key_heads, delta.dk);
+    add("linear_attn's v", delta.heads, delta.dv);
   }
   return out;
 }

@@ -162,6 +162,22 @@ TEST(GpuModel, Gemma4) {
   }
 }
 
+// Prompts long enough for the chunked form, then decoded rows; heads of 128 and narrower ones.
+// Projections by key heads, and a shared expert with a gate.
+TEST(GpuModel, DeltaRuleNextToAttentionWithAGate) {
+  for (const char* keys :
+       {R"("architectures": ["Qwen3_5ForCausalLM"], "full_attention_interval": 2,
+           "linear_num_key_heads": 1, "linear_num_value_heads": 2, "partial_rotary_factor": 0.25)",
+        R"("architectures": ["Qwen3NextForCausalLM"], "full_attention_interval": 2,
+           "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 32,
+           "linear_value_head_dim": 64, "num_experts": 4, "num_experts_per_tok": 2,
+           "moe_intermediate_size": 64, "shared_expert_intermediate_size": 64,
+           "partial_rotary_factor": 0.25)"}) {
+    SCOPED_TRACE(keys);
+    DummyGqa(keys).check();
+  }
+}
+
 // Random weights have the same bits as on the CPU, with codes in another order.
 TEST(GpuModel, RandomPackedWeights) {
   for (const char* quantization :

@@ -5,6 +5,7 @@
 #include "kernels/cuda/common/cuda_error.h"
 #include "kernels/cuda/common/device_rows.h"
 #include "kernels/cuda/sm90/delta/delta.h"
+#include "kernels/limits.h"
 
 namespace lathe::cuda {
 namespace {
@@ -20,6 +21,7 @@ Result<void> check_widths(const DeltaRuleProblem& p) {
     return Error{ErrorCode::unsupported, field, wanted, fmt::format("{}", offered), "--device cpu"};
   };
   static_assert(kDeltaMostKeys == kDeltaWidth);
+  static_assert(kDeltaMostHead == kDeltaWidth && kDeltaConvTaps == kDeltaTaps);
   if (p.dk > kDeltaMostKeys) return refuse("dk", fmt::format("at most {}", kDeltaMostKeys), p.dk);
   if (p.dv > kDeltaWidth) return refuse("dv", fmt::format("at most {}", kDeltaWidth), p.dv);
   if (p.conv != kDeltaTaps) return refuse("conv", fmt::format("{} taps", kDeltaTaps), p.conv);

@@ -2,6 +2,8 @@
 // ones that do.
 #include "model/memory/activations.h"
 
+#include <functional>
+
 #include "model/memory/fit_model.h"
 #include "model/test/test_util.h"
 #include "plan/budget.h"
@@ -128,15 +130,18 @@ TEST(PlanModel, RefusesWhereOperatorsAreMissing) {
   EXPECT_EQ(refused.error().reasons.at(0).hint, "--device cpu");
 }
 
-TEST(PlanModel, RefusesADeltaRuleWithoutItsOperator) {
-  const auto refused =
-      fit_model(config_of("qwen3_5_moe"), std::nullopt, describe_machine(Device::sm90),
-                request_of(512), model_kernels(Device::sm90));
-  ASSERT_FALSE(refused);
-  const Reason& reason = refused.error().reasons.at(0);
-  EXPECT_EQ(reason.rule, Rule::device);
-  EXPECT_EQ(reason.field, "linear_attention layers");
-  EXPECT_EQ(reason.hint, "--device cpu");
+TEST(PlanModel, RefusesADeltaRuleThatTheGpuHasNot) {
+  const auto reason_of = [](const std::function<void(DeltaRuleProblem&)>& change) -> std::string {
+    ModelConfig config = config_of("qwen3_5_moe");
+    change(config.delta.problem);
+    const auto plan = fit_model(config, std::nullopt, describe_machine(Device::sm90),
+                                request_of(512), model_kernels(Device::sm90));
+    return plan ? "legal" : plan.error().reasons.at(0).field;
+  };
+  EXPECT_EQ(reason_of([](DeltaRuleProblem&) {}), "legal");
+  EXPECT_THAT(reason_of([](DeltaRuleProblem& p) { p.dk = 144; }), HasSubstr("key heads"));
+  EXPECT_THAT(reason_of([](DeltaRuleProblem& p) { p.dv = 256; }), HasSubstr("value heads"));
+  EXPECT_THAT(reason_of([](DeltaRuleProblem& p) { p.conv = 3; }), HasSubstr("taps"));
 }
 
 // A loaded model needs the bytes that weight_bytes() predicts.
