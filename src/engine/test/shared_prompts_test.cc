@@ -1,5 +1,5 @@
 // Prompts that share their beginning: from the third request on it comes from the prefix cache, in
-// models with windows and compressor states too, and the answers keep the bits of a cold engine.
+// models with windows and states too, and the answers keep the bits of a cold engine.
 // Pools have the plan's sizes for one running request. Prints docs/pages.md's table.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -113,7 +113,8 @@ TEST_P(PrefixCacheC1, GrowingChatsKeepTheirHits) {
     const std::int64_t cached = i == 0 ? 0 : (std::ssize(turn.prompt) - 11) / block * block;
     EXPECT_EQ(got.finished->cached_tokens, cached) << "turn " << i;
     for (const std::int32_t t : got.text()) turn.prompt.push_back(t);
-    for (std::int32_t t = 0; t < 10; ++t) turn.prompt.push_back(7 * t + i);
+    for (std::int32_t t = 0; t < 10; ++t)
+      turn.prompt.push_back((7 * t + i) % model_->config().vocab);
     Request other = request(i, c.shared);
     other.prompt.resize(static_cast<std::size_t>(c.shared / 2));
     other.prompt.back() = i;
@@ -129,7 +130,8 @@ INSTANTIATE_TEST_SUITE_P(
                     SharedCase{"gpt-oss", "models/gpt_oss"}, SharedCase{"Gemma 3", "models/gemma3"},
                     SharedCase{"Mistral", "models/mistral"},
                     SharedCase{"Qwen 2", "models/qwen2", 380, 80, 512},
-                    SharedCase{"Qwen 2 with a window", "models/qwen2_window", 380, 80, 512}),
+                    SharedCase{"Qwen 2 with a window", "models/qwen2_window", 380, 80, 512},
+                    SharedCase{"Qwen 3.5", "models/qwen3_5_moe", 380, 80, 512}),
     [](const auto& test) {
       std::string name = test.param.name;
       std::erase_if(name, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; });
