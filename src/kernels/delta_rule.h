@@ -60,9 +60,10 @@ inline constexpr std::int32_t kDeltaSequentialRows = 16;  // rows of a request, 
 constexpr std::int64_t delta_scratch_bytes(const DeltaRuleProblem& p, std::int64_t rows,
                                            std::int64_t requests) {
   const std::int64_t chunks = rows / kDeltaChunk + 2 * requests;
-  const std::int64_t key_tiles = p.decay == DeltaDecay::per_channel ? 3 : 1;
-  const std::int64_t of_row = 2 * (key_tiles * (p.dk + 8) + (p.dv + 32) + (kDeltaChunk + 8)) + 8;
-  const std::int64_t of_chunk = p.heads * (kDeltaChunk * of_row + 4 * std::int64_t{p.dk});
+  // Of a row in a chunk, with padding: a value head's W, U, scores and gates; a key head's q and k.
+  const std::int64_t of_head = 2 * ((p.dk + 8) + (p.dv + 32) + (kDeltaChunk + 8)) + 8;
+  const std::int64_t of_row = p.heads * of_head + p.key_heads * 4 * (std::int64_t{p.dk} + 8);
+  const std::int64_t of_chunk = kDeltaChunk * of_row + p.heads * 4 * std::int64_t{p.dk};
   return 2 * rows * p.channels() + chunks * of_chunk + 1024;
 }
 

@@ -69,7 +69,8 @@ DeltaParams params_of(const DeltaRule& op) {
           .state_banks = op.state.banks,
           .last_states = last_states(step, op.state),
           .rows = step.rows,
-          .requests = step.requests};
+          .requests = step.requests,
+          .single = step.max_rows == 1};
 }
 
 // The arrays of delta_scratch_bytes().
@@ -81,9 +82,10 @@ void take_scratch(const DeltaRuleProblem& problem, Arena& tensors, DeltaParams& 
   p.w = tensors.take_array<bf16>(rows * (problem.dk + 8));
   p.u = tensors.take_array<bf16>(rows * (problem.dv + 32));
   p.scores = tensors.take_array<bf16>(rows * (kDeltaChunk + 8));
+  const std::int64_t key_rows = p.chunks * problem.key_heads * kDeltaChunk;
+  p.q = tensors.take_array<bf16>(key_rows * (problem.dk + 8));
+  p.k = tensors.take_array<bf16>(key_rows * (problem.dk + 8));
   if (p.per_channel) {
-    p.q = tensors.take_array<bf16>(rows * (problem.dk + 8));
-    p.k = tensors.take_array<bf16>(rows * (problem.dk + 8));
     p.last_fades = tensors.take_array<float>(p.chunks * problem.heads * problem.dk);
   } else {
     p.row_fades = tensors.take_array<float>(2 * rows);

@@ -98,17 +98,36 @@ __device__ inline float2 load_pair(const KeyTile& tile, int row, int column) {
   const std::uint32_t v = load_shared_u32(tile.at(row, column));
   return make_float2(bits_to_float(v << 16), bits_to_float(v & 0xffff0000u));
 }
-/// to = the first `rows` rows of `from`, times e^exponent(row, channel).
+/// to = the first `rows` rows of `from`, times e^exponent(row, channel, G of 4 channels from
+/// `channel` on), 4 powers. A warp has every eighth row; two rows at a time overlap their loads.
 template <class Exponent>
-__device__ inline void fade_tile(const KeyTile& from, const KeyTile& to, int rows,
-                                 Exponent exponent) {
-  constexpr int kPairs = kDeltaWidth / 2;
-  for (auto at = static_cast<int>(threadIdx.x); at < rows * kPairs; at += kDeltaThreads) {
-    const int row = at / kPairs, channel = at % kPairs * 2;
-    const float2 v = load_pair(from, row, channel);
-    store_shared_u32(to.at(row, channel), pack_bf16(v.x * exp_fast(exponent(row, channel)),
-                                                    v.y * exp_fast(exponent(row, channel + 1))));
+__device__ inline void fade_tile(const ChunkShared& shared, const KeyTile& from, const KeyTile& to,
+                                 int rows, Exponent exponent) {
+  const auto warp = static_cast<int>(threadIdx.x / 32);
+  const int channel = static_cast<int>(threadIdx.x % 32) * 4;
+  for (int first = warp; first < rows; first += 16) {
+    std::uint64_t words[2];
+    float4 powers[2];
+    LATHE_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const int row = first + 8 * i;
+      words[i] = load_shared_u64(from.at(row, channel));
+      powers[i] = exponent(row, load_floats(shared.sum(row, channel)), channel);
+    }
+    LATHE_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const auto low = static_cast<std::uint32_t>(words[i]);
+      const auto high = static_cast<std::uint32_t>(words[i] >> 32);
+      const std::uint32_t a = pack_bf16(bits_to_float(low << 16) * exp_fast(powers[i].x),
+                                        bits_to_float(low & 0xffff0000u) * exp_fast(powers[i].y));
+      const std::uint32_t b = pack_bf16(bits_to_float(high << 16) * exp_fast(powers[i].z),
+                                        bits_to_float(high & 0xffff0000u) * exp_fast(powers[i].w));
+      store_shared_u64(to.at(first + 8 * i, channel), a | std::uint64_t{b} << 32);
+    }
   }
+}
+__device__ inline float4 minus(const float4& a, const float4& b) {
+  return {a.x - b.x, a.y - b.y, a.z - b.z, a.w - b.w};
 }
 
 /// The blocks on the diagonal, pair by pair in f32.
@@ -155,18 +174,18 @@ __device__ inline void products_per_channel(const ChunkShared& shared, bf16* sco
   // G at the row that the 16 rows from m on refer to.
   const auto reference = [&](int m, int channel) {
     const int row = pairs ? m - 1 : m + 7;
-    return row < 0 ? 0 : load_float(shared.sum(row, channel));
+    return row < 0 ? float4{} : load_floats(shared.sum(row, channel));
   };
-  const auto since = [&](int row, int channel) {
-    return load_float(shared.sum(row, channel)) - reference(row / 16 * 16, channel);
+  const auto since = [&](int row, const float4& sum, int channel) {
+    return minus(sum, reference(row / 16 * 16, channel));
   };
-  fade_tile(shared.q(), shared.faded_q(), kDeltaChunkRows, since);
-  fade_tile(shared.k(), shared.faded_k(), kDeltaChunkRows, since);
+  fade_tile(shared, shared.q(), shared.faded_q(), kDeltaChunkRows, since);
+  fade_tile(shared, shared.k(), shared.faded_k(), kDeltaChunkRows, since);
   if (pairs) diagonal_by_pairs(shared, scores);
   for (int m = 0; m < kDeltaChunkRows; m += 16) {
     const int rows = pairs ? m : m + 16;  // that the 16 rows are multiplied with
-    fade_tile(shared.k(), shared.other_k(), rows, [&](int row, int channel) {
-      return reference(m, channel) - load_float(shared.sum(row, channel));
+    fade_tile(shared, shared.k(), shared.other_k(), rows, [&](int, const float4& sum, int channel) {
+      return minus(reference(m, channel), sum);
     });
     sync_block();
     const bool of_q = warp % 2 != 0;

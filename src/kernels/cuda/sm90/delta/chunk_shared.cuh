@@ -59,56 +59,76 @@ struct ChunkShared {
   }
 };
 
-/// beta and G. Inputs are loaded before the tiles, and used while those are on their way.
+/// beta and G. Inputs are loaded before the tiles, and used while those are on their way. With one
+/// gate per channel a thread has half of a channel's rows.
 struct ChunkGates {
-  float beta = 0, a = 0, bias = 0, f[2] = {};
+  static constexpr int kHalf = kDeltaChunkRows / 2;
+  float beta = 0, a = 0, bias = 0, f[kHalf] = {};
 
   __device__ void load(const DeltaParams& p, const DeltaChunkRows& c, std::int64_t head) {
     const auto tid = static_cast<int>(threadIdx.x);
+    a = p.a_log[head];
     if (tid < kDeltaChunkRows) beta = p.beta[c.near_row(tid) * p.beta_stride + head];
     if (p.per_channel) {
-      a = p.a_log[head];
-      if (tid < kDeltaWidth) bias = p.dt_bias[head * kDeltaWidth + tid];
+      const std::int64_t channel = head * kDeltaWidth + tid % kDeltaWidth;
+      bias = p.dt_bias[channel];
+      const int first = tid / kDeltaWidth * kHalf;
+      LATHE_UNROLL
+      for (int i = 0; i < kHalf; ++i) {
+        f[i] = p.decay[c.near_row(first + i) * p.decay_stride + channel];
+      }
     } else if (tid < 32) {
-      a = p.a_log[head];
       bias = p.dt_bias[head];
       LATHE_UNROLL
       for (int i = 0; i < 2; ++i) f[i] = p.decay[c.near_row(2 * tid + i) * p.decay_stride + head];
     }
   }
-  __device__ void store(const DeltaParams& p, const DeltaChunkRows& c, std::int64_t head,
-                        const ChunkShared& shared) const {
+  /// All threads call it.
+  __device__ void store(const DeltaParams& p, const DeltaChunkRows& c, const ChunkShared& shared) {
     const auto tid = static_cast<int>(threadIdx.x);
     if (tid < kDeltaChunkRows) {
       store_float(shared.beta(tid), c.row(tid) < 0 ? 0 : delta_sigmoid(beta));
     }
-    if (p.per_channel && tid < kDeltaWidth) {
-      const float* const column = p.decay + head * kDeltaWidth + tid;
-      float sum = 0;
-      for (int i = 0; i < kDeltaChunkRows; i += 8) {
-        float next[8];
-        LATHE_UNROLL
-        for (int j = 0; j < 8; ++j) next[j] = column[c.near_row(i + j) * p.decay_stride];
-        LATHE_UNROLL
-        for (int j = 0; j < 8; ++j) {
-          if (c.row(i + j) >= 0) sum += delta_gate(p, next[j] + bias, expf(a));
-          store_float(shared.sum(i + j, tid), sum);
-        }
-      }
-    } else if (!p.per_channel && tid < 32) {
-      float g[2];
-      LATHE_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        g[i] = c.row(2 * tid + i) < 0 ? 0 : delta_gate(p, f[i] + bias, expf(a));
-      }
-      float sum = g[0] + g[1];
-      for (int d = 1; d < 32; d *= 2) {
-        const float before = shuffle_up(sum, d);
-        if (tid >= d) sum += before;
-      }
-      store_float(shared.sum(2 * tid), sum - g[1]);
-      store_float(shared.sum(2 * tid + 1), sum);
+    a = expf(a);
+    if (p.per_channel) {
+      store_channel(p, c, shared);
+    } else if (tid < 32) {
+      store_head(p, c, shared);
     }
+  }
+
+ private:
+  __device__ void store_channel(const DeltaParams& p, const DeltaChunkRows& c,
+                                const ChunkShared& shared) {
+    const auto tid = static_cast<int>(threadIdx.x);
+    const int channel = tid % kDeltaWidth, first = tid / kDeltaWidth * kHalf;
+    float sum = 0;
+    LATHE_UNROLL
+    for (int i = 0; i < kHalf; ++i) {
+      if (c.row(first + i) >= 0) sum += delta_gate(p, f[i] + bias, a);
+      f[i] = sum;
+    }
+    if (first == 0) store_float(shared.sum(kHalf - 1, channel), sum);
+    sync_block();
+    const float before = first == 0 ? 0 : load_float(shared.sum(kHalf - 1, channel));
+    LATHE_UNROLL
+    for (int i = 0; i < kHalf; ++i) store_float(shared.sum(first + i, channel), f[i] + before);
+  }
+  __device__ void store_head(const DeltaParams& p, const DeltaChunkRows& c,
+                             const ChunkShared& shared) const {
+    const auto tid = static_cast<int>(threadIdx.x);
+    float g[2];
+    LATHE_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      g[i] = c.row(2 * tid + i) < 0 ? 0 : delta_gate(p, f[i] + bias, a);
+    }
+    float sum = g[0] + g[1];
+    for (int d = 1; d < 32; d *= 2) {
+      const float before = shuffle_up(sum, d);
+      if (tid >= d) sum += before;
+    }
+    store_float(shared.sum(2 * tid), sum - g[1]);
+    store_float(shared.sum(2 * tid + 1), sum);
   }
 };
 

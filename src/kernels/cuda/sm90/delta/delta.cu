@@ -10,14 +10,14 @@ namespace lathe::cuda {
 cudaError_t launch_delta_rows(const DeltaParams& p, cudaStream_t stream) {
   const dim3 grid(blocks_for(p.dv, kRecurrenceColumns), static_cast<unsigned>(p.heads),
                   static_cast<unsigned>(p.requests));
-  return launch_kernel(delta_rows_kernel,
+  return launch_kernel(p.single ? delta_rows_kernel<true> : delta_rows_kernel<false>,
                        {.grid = grid, .block = kRecurrenceThreads, .early = true}, stream, p);
 }
 
 cudaError_t launch_delta_finish(const DeltaParams& p, cudaStream_t stream) {
   const auto requests = static_cast<unsigned>(p.requests);
   const unsigned grid = blocks_for(p.rows * p.heads, kFinishThreads / 32) +
-                        requests * blocks_for(p.channels, kFinishThreads);
+                        requests * blocks_for(p.channels, 4 * kFinishThreads);
   return launch_kernel(delta_finish_kernel, {.grid = grid, .block = kFinishThreads, .early = true},
                        stream, p);
 }

@@ -53,6 +53,7 @@ struct DeltaParams {
   std::int64_t state_stride = 0, state_banks = 1;
   std::int64_t last_states = 1;  // number of a request's last rows that leave a state each
   std::int64_t rows = 0, requests = 0;
+  bool single = false;  // no request has more than one row
   // Scratch of the chunked form. A request's chunks have consecutive numbers (delta_rows.cuh).
   std::int64_t chunks = 0;  // rows / 64 + 2 requests
   bf16* mixed = nullptr;    // [rows, channels]: normed q and k, and v, after the convolution
@@ -60,8 +61,8 @@ struct DeltaParams {
   bf16* w = nullptr;       // [64, 128]: what V' subtracts per element of S
   bf16* u = nullptr;       // 4 of [64, 32]: V' of an empty S
   bf16* scores = nullptr;  // [64, 64]: q k^T with decay; not set above the blocks on the diagonal
-  bf16* q = nullptr;       // [64, 128]: q faded since the chunk began; KDA only
-  bf16* k = nullptr;       // [64, 128]: k faded until the chunk ends; KDA only
+  bf16* q = nullptr;       // [64, 128], of key heads; KDA: faded since the chunk began
+  bf16* k = nullptr;       // [64, 128], of key heads; KDA: faded until the chunk ends
   float* row_fades =
       nullptr;  // [chunks, heads, 2, 64]: e^G, and e^(G_last - G), of rows; KDA: none
   float* last_fades = nullptr;  // [chunks, heads, 128]: e^G_last per channel; KDA only

@@ -68,13 +68,13 @@ __device__ inline void write_fades(const DeltaParams& p, const ChunkShared& shar
 
 /// With one gate per channel: q and k for the recurrence over chunks, and k for W.
 __device__ inline void fade_chunk(const ChunkShared& shared) {
-  const auto sum = [&](int row, int channel) { return load_float(shared.sum(row, channel)); };
-  const auto left = [&](int row, int channel) {
-    return load_float(shared.sum(kDeltaChunkRows - 1, channel)) - sum(row, channel);
+  const auto sum = [](int, const float4& of_row, int) { return of_row; };
+  const auto left = [&](int, const float4& of_row, int channel) {
+    return minus(load_floats(shared.sum(kDeltaChunkRows - 1, channel)), of_row);
   };
-  fade_tile(shared.q(), shared.faded_q(), kDeltaChunkRows, sum);
-  fade_tile(shared.k(), shared.faded_k(), kDeltaChunkRows, left);
-  fade_tile(shared.k(), shared.other_k(), kDeltaChunkRows, sum);
+  fade_tile(shared, shared.q(), shared.faded_q(), kDeltaChunkRows, sum);
+  fade_tile(shared, shared.k(), shared.faded_k(), kDeltaChunkRows, left);
+  fade_tile(shared, shared.k(), shared.other_k(), kDeltaChunkRows, sum);
 }
 
 /// Grid: chunks, heads.
@@ -93,15 +93,20 @@ static __global__ void __launch_bounds__(kDeltaThreads, 3)
   copy_mixed(p, c, key_head * kDeltaWidth, shared.q());
   copy_mixed(p, c, (p.key_heads + key_head) * kDeltaWidth, shared.k());
   end_copy_group();
-  gates.store(p, c, head, shared);
+  gates.store(p, c, shared);
   wait_copy_groups<0>();
   sync_block();
   bf16* const scores = p.scores + at * kScoreTileElements;
+  const std::int64_t keys_at = key_tile_of(p, c.number, head) * kKeyTileElements;
   if (p.per_channel) {
     products_per_channel(shared, scores);
     fade_chunk(shared);
   } else {
     products_per_head(shared, scores);
+    if (head % (p.heads / p.key_heads) == 0) {
+      write_tile(shared.q(), p.q + keys_at);
+      write_tile(shared.k(), p.k + keys_at);
+    }
   }
   sync_block();
   // q is not needed any more.
@@ -110,8 +115,8 @@ static __global__ void __launch_bounds__(kDeltaThreads, 3)
   end_copy_group();
   write_fades(p, shared, at);
   if (p.per_channel) {
-    write_tile(shared.faded_q(), p.q + at * kKeyTileElements);
-    write_tile(shared.faded_k(), p.k + at * kKeyTileElements);
+    write_tile(shared.faded_q(), p.q + keys_at);
+    write_tile(shared.faded_k(), p.k + keys_at);
   }
   invert(p, shared);
   wait_copy_groups<0>();

@@ -8,33 +8,34 @@ namespace lathe::cuda {
 
 inline constexpr int kFinishThreads = 128;
 
+__device__ inline float4 load_input(const float* row, std::int64_t channel) {
+  return row == nullptr ? float4{} : *reinterpret_cast<const float4*>(row + channel);
+}
+
 /// Writes the last inputs of the convolution to the states that the step leaves, for part `part` of
-/// the channels. A thread has one channel, and reads its old inputs before it writes any.
+/// the channels. A thread has 4 channels, and reads their old inputs before it writes any.
 __device__ inline void write_inputs(const DeltaParams& p, std::int64_t request, std::int64_t part) {
-  const std::int64_t channel = part * kFinishThreads + threadIdx.x;
+  const std::int64_t channel = (part * kFinishThreads + threadIdx.x) * 4;
   const DeltaRequest r = delta_request(p, request);
   if (channel >= p.channels || r.count == 0) return;
   constexpr int kKept = kDeltaTaps - 1;
-  float old[kKept];
+  float4 old[kKept];
   LATHE_UNROLL
-  for (int i = 0; i < kKept; ++i) {
-    const float* const row = delta_input(p, r, i - kKept);
-    old[i] = row == nullptr ? 0 : row[channel];
-  }
+  for (int i = 0; i < kKept; ++i) old[i] = load_input(delta_input(p, r, i - kKept), channel);
   for (std::int64_t at = r.cached; at < r.end(); ++at) {
     at = next_left(p, r, at);
     float* const state = left_state(p, r, request, at);
-    if (state == nullptr) continue;
     LATHE_UNROLL
-    for (int i = 0; i < kKept; ++i) {
+    for (int i = 0; i < kKept && state != nullptr; ++i) {
       const std::int64_t t = at - r.cached - kKept + 1 + i;
-      float v = 0;
-      if (t >= 0) v = p.x[(r.first + t) * p.x_stride + channel];
+      float4 v = {};
+      if (t >= 0) v = load_input(delta_input(p, r, t), channel);
       LATHE_UNROLL
       for (int j = 0; j < kKept; ++j) {
         if (t == j - kKept) v = old[j];
       }
-      state[delta_matrix_size(p) + i * p.channels + channel] = v;
+      float* const to = state + delta_matrix_size(p) + i * p.channels + channel;
+      *reinterpret_cast<float4*>(to) = v;
     }
   }
 }
@@ -80,16 +81,13 @@ static __global__ void __launch_bounds__(kFinishThreads)
   constexpr std::int64_t kWarps = kFinishThreads / 32;
   const std::int64_t of_norm = (p.rows * p.heads + kWarps - 1) / kWarps;
   if (blockIdx.x < of_norm) return norm_heads(p, blockIdx.x);
-  const std::int64_t parts = (p.channels + kFinishThreads - 1) / kFinishThreads;
+  const std::int64_t parts = (p.channels + 4 * kFinishThreads - 1) / (4 * kFinishThreads);
   const std::int64_t at = blockIdx.x - of_norm;
   write_inputs(p, at / parts, at % parts);
 }
 
 inline constexpr int kMixThreads = 128, kMixRows = 16, kMixAhead = 4;
 
-__device__ inline float4 load_input(const float* row, std::int64_t channel) {
-  return row == nullptr ? float4{} : *reinterpret_cast<const float4*>(row + channel);
-}
 __device__ inline float mix(const float4& taps, float a, float b, float c, float d) {
   return delta_silu(fmaf(taps.w, d, fmaf(taps.z, c, fmaf(taps.y, b, taps.x * a))));
 }

@@ -127,8 +127,10 @@ __device__ inline float sum_of_warps(const float (&room)[4][kRecurrenceColumns],
   return (room[0][column] + room[1][column]) + (room[2][column] + room[3][column]);
 }
 
-/// Grid: tiles of columns, heads, requests.
-static __global__ void __launch_bounds__(kRecurrenceThreads, 4)
+/// Grid: tiles of columns, heads, requests. kSingle: every request has one row, for which fewer
+/// registers are enough.
+template <bool kSingle>
+static __global__ void __launch_bounds__(kRecurrenceThreads, kSingle ? 6 : 4)
     delta_rows_kernel(const __grid_constant__ DeltaParams p) {
   __shared__ RecurrenceRow row;
   let_next_begin();
@@ -158,7 +160,7 @@ static __global__ void __launch_bounds__(kRecurrenceThreads, 4)
   for (std::int64_t t = 0; t < r.count; ++t) {
     const float beta = prepare_row(p, in, row);
     float* const to = left;
-    if (t + 1 < r.count) {
+    if (!kSingle && t + 1 < r.count) {
       in.load_row(p, r, head, t + 1);
       left = left_state(p, r, request, r.cached + t + 1);
     }
@@ -199,6 +201,7 @@ static __global__ void __launch_bounds__(kRecurrenceThreads, 4)
       p.out[(r.first + t) * p.out_stride + std::int64_t{head} * p.dv + column + tid] =
           to_bf16(of_q * sum_of_warps(row.sums, tid));
     }
+    if (kSingle) return;
   }
 }
 

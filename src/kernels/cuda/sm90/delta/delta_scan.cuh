@@ -33,37 +33,21 @@ inline constexpr int kScanTiles = kScanStages * ScanStage::kBytes;
 inline constexpr int kScanBarriers = kScanTiles + 4 * kColumnTileBytes;
 inline constexpr int kScanShared = kScanBarriers + kScanStages * 16;
 
-/// Starts the copies of a chunk's operands, by a warp. `full` counts them.
-__device__ inline void copy_stage(const DeltaParams& p, const DeltaChunkRows& c, std::int64_t head,
+/// Starts the copies of a chunk's operands, by one thread. `full` counts them. A copy moves a whole
+/// tile: copies of single rows are several times slower.
+__device__ inline void copy_stage(const DeltaParams& p, std::int64_t chunk, std::int64_t head,
                                   int part, const ScanStage& to, std::uint32_t full) {
-  const std::int64_t at = c.number * p.heads + head;
-  const auto lane = static_cast<int>(threadIdx.x % 32);
+  const std::int64_t at = chunk * p.heads + head, keys = key_tile_of(p, chunk, head);
   const std::uint64_t once = cache_policy(true), normal = cache_policy(false);
-  constexpr std::uint32_t kRowBytes = 2 * kDeltaWidth;
-  if (lane == 0) {
-    const std::uint32_t keys = p.per_channel ? 2 * kKeyTileBytes : 2 * kDeltaChunkRows * kRowBytes;
-    barrier_expect(full,
-                   kKeyTileBytes + keys + kScoreTileBytes + kColumnTileBytes + 4 * kDeltaWidth);
-    copy_row(to.w().base, p.w + at * kKeyTileElements, kKeyTileBytes, full, normal);
-    copy_row(to.scores().base, p.scores + at * kScoreTileElements, kScoreTileBytes, full, normal);
-    copy_row(to.u().base, p.u + (at * kColumnTiles + part) * kColumnTileElements, kColumnTileBytes,
-             full, once);
-    const float* const fades = (p.per_channel ? p.last_fades : p.row_fades) + at * kDeltaWidth;
-    copy_row(to.fades(), fades, 4 * kDeltaWidth, full, normal);
-    if (p.per_channel) {
-      copy_row(to.q().base, p.q + at * kKeyTileElements, kKeyTileBytes, full, normal);
-      copy_row(to.k().base, p.k + at * kKeyTileElements, kKeyTileBytes, full, normal);
-    }
-  }
-  sync_warp();
-  if (p.per_channel) return;
-  const std::int64_t key_head = head / (p.heads / p.key_heads);
-  for (int i = lane; i < kDeltaChunkRows; i += 32) {
-    const bf16* const row = p.mixed + c.near_row(i) * p.channels + key_head * kDeltaWidth;
-    const std::int64_t keys = std::int64_t{p.key_heads} * kDeltaWidth;
-    copy_row(to.q().at(i, 0), row, kRowBytes, full, normal);
-    copy_row(to.k().at(i, 0), row + keys, kRowBytes, full, normal);
-  }
+  barrier_expect(full, 3 * kKeyTileBytes + kScoreTileBytes + kColumnTileBytes + 4 * kDeltaWidth);
+  copy_row(to.w().base, p.w + at * kKeyTileElements, kKeyTileBytes, full, normal);
+  copy_row(to.q().base, p.q + keys * kKeyTileElements, kKeyTileBytes, full, normal);
+  copy_row(to.u().base, p.u + (at * kColumnTiles + part) * kColumnTileElements, kColumnTileBytes,
+           full, once);
+  const float* const fades = (p.per_channel ? p.last_fades : p.row_fades) + at * kDeltaWidth;
+  copy_row(to.fades(), fades, 4 * kDeltaWidth, full, normal);
+  copy_row(to.scores().base, p.scores + at * kScoreTileElements, kScoreTileBytes, full, normal);
+  copy_row(to.k().base, p.k + keys * kKeyTileElements, kKeyTileBytes, full, normal);
 }
 
 /// A warp's part of S: rows 16 w to + 15 of the block's columns, as 4 tiles of sums.
@@ -227,11 +211,9 @@ static __global__ void __launch_bounds__(kScanThreads, 1)
   }
   sync_block();
   if (threadIdx.x >= kDeltaThreads) {
-    for (int i = 0; i < chunks; ++i) {
+    for (int i = 0; i < chunks && threadIdx.x == kDeltaThreads; ++i) {
       if (i >= kScanStages) barrier_wait(empty(i), (i / kScanStages - 1) & 1);
-      copy_stage(p, c, head, static_cast<int>(blockIdx.x), stage(i), full(i));
-      ++c.number;
-      c.position += kDeltaChunkRows;
+      copy_stage(p, c.number + i, head, static_cast<int>(blockIdx.x), stage(i), full(i));
     }
     return;
   }

@@ -22,6 +22,13 @@ inline constexpr int kScoreTileBytes = 2 * kScoreTileElements;
 inline constexpr int kColumnTileBytes = 2 * kColumnTileElements;
 inline constexpr int kColumnTiles = kDeltaWidth / kScanColumns;
 
+/// The number of a head's tiles of q and k in a chunk: with one gate per head, those of a key head
+/// are common to its value heads.
+__device__ inline std::int64_t key_tile_of(const DeltaParams& p, std::int64_t chunk,
+                                           std::int64_t head) {
+  return chunk * p.key_heads + head / (p.heads / p.key_heads);
+}
+
 /// Copies a chunk's rows of `mixed`, 128 columns from `column` on, 16 bytes a thread.
 __device__ inline void copy_mixed(const DeltaParams& p, const DeltaChunkRows& c,
                                   std::int64_t column, const KeyTile& to) {
