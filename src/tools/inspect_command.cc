@@ -69,7 +69,7 @@ struct WeightFacts {
 std::int64_t parameters_of(const ModelConfig& config) {
   ModelWeights nowhere(config);
   std::int64_t out = 0;
-  for (const TensorSpec& spec : tensor_table(config, nowhere)) out += spec.elements();
+  for (const TensorSpec& spec : tensor_table(config, nowhere)) out += spec.part.elements();
   return out;
 }
 

@@ -19,7 +19,7 @@ void parse_gated_attention(ConfigReader& json, ModelConfig& config) {
   parse_delta_net(json, config);
   config.draft_tensors = DraftTensors::mtp;
   config.draft_layers = json.integer(
-      json.first_of({"mtp_num_hidden_layers", "num_nextn_predict_layers"}), 0, 0, 1024);
+      json.first_of({"mtp_num_hidden_layers", "num_nextn_predict_layers"}), 1, 0, 1024);
 }
 
 // experts, top_k: where the keys are absent.
