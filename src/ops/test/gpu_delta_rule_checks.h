@@ -72,7 +72,7 @@ TEST(GpuDeltaRule, RowByRow) {
   for (const DeltaRuleProblem& p : {gdn(4, 2, 16, 32), gdn(2, 2, 48, 16), kda(3, 32, 80),
                                     kda(2, 16, 16, true), gdn(2, 1, 128, 128), kda(1, 128, 128)}) {
     SCOPED_TRACE(name_of(p));
-    const DeltaWeights weights(rng, p);
+    const delta_test::DeltaWeights weights(rng, p);
     const DeltaSequence sequence(rng, weights, 40);
     DeltaLayer layer(weights, run_delta_there, 1);
     while (layer.done() < 40) {
@@ -89,7 +89,7 @@ TEST(GpuDeltaRule, EveryRowThatChecksADraftLeavesItsState) {
   constexpr std::int64_t kBanks = 8;
   std::mt19937 rng(test_seed(12));
   for (const DeltaRuleProblem& p : {gdn(4, 2, 16, 32), kda(3, 32, 80)}) {
-    const DeltaWeights weights(rng, p);
+    const delta_test::DeltaWeights weights(rng, p);
     for (const std::int64_t cached : {std::int64_t{0}, std::int64_t{1}, kDeltaSlotTokens - 3}) {
       for (const std::int64_t rows : {std::int64_t{2}, kBanks}) {
         const DeltaSequence sequence(rng, weights, cached + rows);
@@ -115,7 +115,7 @@ TEST(GpuDeltaRule, InChunks) {
   std::mt19937 rng(seed);
   for (const DeltaRuleProblem& p : wide_problems()) {
     SCOPED_TRACE(name_of(p));
-    const DeltaWeights weights(rng, p);
+    const delta_test::DeltaWeights weights(rng, p);
     for (const std::int64_t tokens : {17, 64, 65, 200}) {
       const DeltaSequence sequence(rng, weights, tokens);
       DeltaLayer layer(weights, run_delta_there, 1);
@@ -136,7 +136,7 @@ TEST(GpuDeltaRule, BatchesAndCuts) {
   constexpr std::int64_t kLength = kDeltaSlotTokens + 40;
   for (const DeltaRuleProblem& p : {gdn(2, 1, 128, 128), kda(1, 128, 128)}) {
     SCOPED_TRACE(name_of(p));
-    const DeltaWeights weights(rng, p);
+    const delta_test::DeltaWeights weights(rng, p);
     std::vector<DeltaSequence> tokens;
     for (int r = 0; r < 3; ++r) tokens.emplace_back(rng, weights, kLength);
     DeltaLayer batch(weights, run_delta_there, 3);
@@ -156,7 +156,7 @@ TEST(GpuDeltaRule, BatchesAndCuts) {
     }
   }
   const DeltaRuleProblem p = gdn(2, 1, 128, 128);
-  const DeltaWeights weights(rng, p);
+  const delta_test::DeltaWeights weights(rng, p);
   const DeltaSequence sequence(rng, weights, kLength);
   DeltaLayer cpu(weights, Device::cpu, 1), gpu(weights, run_delta_there, 1);
   for (DeltaLayer* layer : {&cpu, &gpu}) layer->step({&sequence}, {kLength});
@@ -168,7 +168,7 @@ TEST(GpuDeltaRule, BatchesAndCuts) {
 TEST(GpuDeltaRule, ExtremeGatesAndZeroRows) {
   std::mt19937 rng(test_seed(8));
   for (const DeltaRuleProblem& p : wide_problems()) {
-    const DeltaWeights weights(rng, p);
+    const delta_test::DeltaWeights weights(rng, p);
     for (const float f : {-1e4f, 1e4f}) {
       DeltaSequence sequence(rng, weights, 140);
       for (std::int64_t t = 0; t < 140; ++t) {
