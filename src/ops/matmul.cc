@@ -10,17 +10,19 @@
 namespace lathe {
 namespace {
 
-// u4 and NVFP4.
+// u4 and NVFP4, and MXFP4 as a GPU stores it.
 void check_groups(const WeightView& w) {
   const GroupScales& g = w.groups;
-  const bool u4 = w.dtype == DType::u4;
+  const bool u4 = w.dtype == DType::u4, mx = g.dtype == DType::ue8m0;
   LATHE_CHECK(u4 || w.dtype == DType::e2m1, "only u4 and e2m1 weights have scales of groups");
-  LATHE_CHECK(u4 ? g.size == 32 || g.size == 64 || g.size == 128 : g.size == kNvBlock,
-              "groups of 32, 64 or 128 u4, or of 16 e2m1");
-  LATHE_CHECK(u4 ? g.dtype == DType::bf16 || g.dtype == DType::f16 : g.dtype == DType::e4m3,
-              "scales of u4 are bf16 or f16, and of NVFP4 e4m3");
+  LATHE_CHECK(
+      u4 ? g.size == 32 || g.size == 64 || g.size == 128 : g.size == (mx ? kMxBlock : kNvBlock),
+      "groups of 32, 64 or 128 u4, of 16 e2m1 (NVFP4) or of 32 (MXFP4)");
+  LATHE_CHECK(u4 ? g.dtype == DType::bf16 || g.dtype == DType::f16 : mx || g.dtype == DType::e4m3,
+              "scales of u4 are bf16 or f16, of NVFP4 e4m3, and of MXFP4 ue8m0");
   LATHE_CHECK(w.cols % (u4 ? g.size : kMxBlock) == 0, "rows are whole groups");
-  LATHE_CHECK(u4 || (w.scales != nullptr && g.zeros == nullptr), "NVFP4 has a scale and no zeros");
+  LATHE_CHECK(u4 || g.zeros == nullptr, "e2m1 has no zeros");
+  LATHE_CHECK(u4 || (w.scales == nullptr) == mx, "NVFP4 has a factor, and MXFP4 has none");
 }
 
 void check_weight(const WeightView& w) {

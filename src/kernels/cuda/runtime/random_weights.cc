@@ -39,10 +39,12 @@ Result<const T*> of_groups(T value, const RandomWeights& w, UploadRing& ring, co
   return reinterpret_cast<const T*>(*there);
 }
 
-// Packs the codes of u4 or NVFP4 weights, and adds their scales.
-Result<void> add_groups(const RandomWeights& w, WeightStack& stack, UploadRing& ring,
+// Packs the codes of weights of 4 bits, and adds their scales.
+Result<void> add_groups(const RandomWeights& of, WeightStack& stack, UploadRing& ring,
                         const Stream& stream, std::vector<OwnedBytes>& owned) {
-  const bool u4 = w.dtype == DType::u4;
+  RandomWeights w = of;
+  const bool u4 = w.dtype == DType::u4, mx = !u4 && w.group == 0;
+  if (mx) w.group = kMxBlock;
   const std::int64_t count = stack.count(), each = packed_groups(w.rows, w.cols, w.group).count();
   const PackCodes pack{const_cast<std::byte*>(stack.data[0]),
                        count * w.rows * w.cols / kPackedColumns, u4};
@@ -52,6 +54,10 @@ Result<void> add_groups(const RandomWeights& w, WeightStack& stack, UploadRing& 
   const std::uint8_t* zeros = nullptr;
   if (u4) {
     const auto made = of_groups(random_u4_scale(w.all_cols()), w, ring, stream, owned);
+    if (!made) return made.error();
+    scales = reinterpret_cast<const std::byte*>(*made);
+  } else if (mx) {
+    const auto made = of_groups(random_e2m1_scale(w.all_cols()), w, ring, stream, owned);
     if (!made) return made.error();
     scales = reinterpret_cast<const std::byte*>(*made);
   } else {
@@ -67,13 +73,13 @@ Result<void> add_groups(const RandomWeights& w, WeightStack& stack, UploadRing& 
     if (!made) return made.error();
     zeros = *made;
   }
-  const DType dtype = u4 ? DType::bf16 : DType::e4m3;
+  const DType dtype = u4 ? DType::bf16 : mx ? DType::ue8m0 : DType::e4m3;
   for (std::int64_t i = 0; i < count; ++i) {
-    WeightView of = stack.at(i);
-    of.scales = u4 ? nullptr : factors + i;
-    of.groups = {scales + bytes_of(dtype, i * each), dtype, w.group,
-                 zeros == nullptr ? nullptr : zeros + i * each};
-    stack.set(i, of);
+    WeightView view = stack.at(i);
+    view.scales = factors == nullptr ? nullptr : factors + i;
+    view.groups = {scales + bytes_of(dtype, i * each), dtype, w.group,
+                   zeros == nullptr ? nullptr : zeros + i * each};
+    stack.set(i, view);
   }
   return {};
 }
@@ -109,21 +115,12 @@ Result<WeightStack> random_weights(const RandomWeights& w, UploadRing& ring, con
     if (!made) return made.error();
     factors = *made;
   }
-  const std::int64_t mx_scales = elements / kMxBlock;
-  const ue8m0* exponents = nullptr;
-  if (w.dtype == DType::e2m1 && w.group == 0) {
-    const auto made =
-        repeated(random_e2m1_scale(w.all_cols()), count * mx_scales, ring, stream, owned);
-    if (!made) return made.error();
-    exponents = *made;
-  }
   WeightStack out = WeightStack::of(count, w.dtype, w.rows, w.cols);
   for (std::int64_t i = 0; i < count; ++i) {
     out.set(i, {data + i * bytes, w.dtype, w.rows, w.cols,
-                factors == nullptr ? nullptr : factors + i * scales,
-                exponents == nullptr ? nullptr : exponents + i * mx_scales});
+                factors == nullptr ? nullptr : factors + i * scales});
   }
-  if (w.group == 0) return out;
+  if (w.group == 0 && w.dtype != DType::e2m1) return out;
   if (auto ok = add_groups(w, out, ring, stream, owned); !ok) return ok.error();
   return out;
 }

@@ -1,5 +1,8 @@
 #include "kernels/cuda/runtime/upload.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <functional>
 
 #include "kernels/cuda/common/cuda_error.h"
@@ -41,6 +44,27 @@ class Uploads {
   const Stream& stream_;
   std::vector<OwnedBytes>& owned_;
 };
+
+// With MXFP4's scales as those of groups, by which it is packed. Errors: a scale too large for the
+// GEMMs (Mxfp4Row).
+Result<WeightStack> with_groups(const WeightStack& weights) {
+  WeightStack out = weights;
+  for (std::int64_t i = 0; i < weights.count(); ++i) {
+    WeightView w = weights.at(i);
+    if (w.mx_scales == nullptr) return weights;
+    const std::span scales(w.mx_scales, static_cast<std::size_t>(w.rows * w.cols / kMxBlock));
+    std::uint8_t most = 0;
+    for (const ue8m0 scale : scales) most = std::max(most, scale.bits);
+    if (most > kMxfp4MostScale) {
+      return Error{ErrorCode::unsupported, "MXFP4 scales", "at most 2^41 on a GPU",
+                   fmt::format("2^{}", most - 127), "--device cpu"};
+    }
+    w.groups = {reinterpret_cast<const std::byte*>(w.mx_scales), DType::ue8m0, kMxBlock, nullptr};
+    w.mx_scales = nullptr;
+    out.set(i, w);
+  }
+  return out;
+}
 
 // Packed scales and zeros of a stack, one weight after the other.
 struct UploadedGroups {
@@ -122,14 +146,16 @@ Result<std::byte*> upload_bytes(std::span<const std::byte> host, UploadRing& rin
   return const_cast<std::byte*>(*at);
 }
 
-Result<WeightStack> upload_weights(const WeightStack& weights, UploadRing& ring,
-                                   const Stream& stream, std::vector<OwnedBytes>& owned) {
+Result<WeightStack> upload_weights(const WeightStack& host, UploadRing& ring, const Stream& stream,
+                                   std::vector<OwnedBytes>& owned) {
+  const auto grouped = with_groups(host);
+  if (!grouped) return grouped.error();
+  const WeightStack& weights = *grouped;
   WeightStack out = weights;
   if (weights.count() == 0) return out;
   const WeightView first = weights.at(0);
   const std::int64_t bytes = bytes_of(weights.dtype, weights.rows * weights.cols);
   const std::int64_t scales = first.scale_count();
-  const std::int64_t mx_scales = weights.rows * weights.cols / kMxBlock;
   Uploads uploads(weights.count(), ring, stream, owned);
   const auto data =
       uploads.array<std::byte>(bytes, [&](std::int64_t i) { return weights.at(i).data; });
@@ -137,9 +163,6 @@ Result<WeightStack> upload_weights(const WeightStack& weights, UploadRing& ring,
   const auto factors =
       uploads.array<float>(scales, [&](std::int64_t i) { return weights.at(i).scales; });
   if (!factors) return factors.error();
-  const auto exponents =
-      uploads.array<ue8m0>(mx_scales, [&](std::int64_t i) { return weights.at(i).mx_scales; });
-  if (!exponents) return exponents.error();
   auto groups = upload_groups(weights, ring, stream, owned);
   if (!groups) return groups.error();
   if (auto ok = pack_codes(first, *data, weights.count(), stream); !ok) return ok.error();
@@ -151,7 +174,6 @@ Result<WeightStack> upload_weights(const WeightStack& weights, UploadRing& ring,
     WeightView w = first;
     w.data = place(*data, i * bytes);
     w.scales = place(*factors, i * scales);
-    w.mx_scales = place(*exponents, i * mx_scales);
     w.groups.data = place(groups->scales, i * bytes_of(first.groups.dtype, groups->each));
     w.groups.zeros = place(groups->zeros, i * groups->each);
     w.columns = place(*columns, i * weights.cols);

@@ -32,7 +32,9 @@ constexpr Shape kShapes[] = {
     {"v3-16b", DType::bf16, 2048, 1408, 64, 6, false, 2},
     {"v3", DType::e4m3, 7168, 2048, 256, 8, false, 1},
     {"v3-tp8", DType::e4m3, 7168, 256, 256, 8, false, 2},
-    {"gpt-oss-20b", DType::e2m1, 2880, 2880, 32, 4, true, 3},
+    {"gpt-oss-20b", DType::e2m1, 2880, 2880, 32, 4, true, 3, kMxBlock},
+    {"gpt-oss-120b", DType::e2m1, 2880, 2880, 128, 4, true, 2, kMxBlock},
+    {"v4-flash", DType::e2m1, 4096, 2048, 256, 6, false, 1, kMxBlock},
     {"v3-bf16", DType::bf16, 7168, 2048, 256, 8, false, 1},
     {"v3-u4", DType::u4, 7168, 2048, 256, 8, false, 1, 128},
     {"v3-u4-32", DType::u4, 7168, 2048, 256, 8, false, 1, 32},
@@ -92,33 +94,31 @@ class Bench {
     const std::byte* data = noise(s.dtype, s.experts * rows * cols);
     const std::int64_t blocks = (rows + 127) / 128 * ((cols + 127) / 128);
     const float* scales = nullptr;
-    const ue8m0* mx = nullptr;
     if (s.dtype == DType::e4m3) scales = constant_of(s.experts * blocks, 1e-3f);
     if (s.size > 0) return packed_stack(s, w, data);
-    if (s.dtype == DType::e2m1) mx = constant_of(s.experts * rows * cols / kMxBlock, ue8m0{122});
     for (std::int32_t e = 0; e < s.experts; ++e) {
       w.set(e, {data + e * bytes_of(s.dtype, rows * cols), s.dtype, rows, cols,
-                scales == nullptr ? nullptr : scales + e * blocks,
-                mx == nullptr ? nullptr : mx + e * (rows * cols / kMxBlock)});
+                scales == nullptr ? nullptr : scales + e * blocks});
     }
     return w;
   }
 
-  // Small scales, by bytes: 2^-7 in bf16, or 1 in e4m3 with a factor of 2^-7.
+  // Small scales, by bytes: 2^-7 in bf16 and ue8m0, or 1 in e4m3 with a factor of 2^-7.
   WeightStack packed_stack(const Shape& s, WeightStack w, const std::byte* data) {
-    const bool u4 = s.dtype == DType::u4;
-    const DType scale = u4 ? DType::bf16 : DType::e4m3;
+    const bool u4 = s.dtype == DType::u4, mx = !u4 && s.size == kMxBlock;
+    const DType scale = u4 ? DType::bf16 : mx ? DType::ue8m0 : DType::e4m3;
     const std::int64_t count = packed_groups(w.rows, w.cols, s.size).count();
     const std::byte* scales =
-        u4 ? reinterpret_cast<std::byte*>(constant_of(s.experts * count, to_bf16(0x1p-7f)))
-           : reinterpret_cast<std::byte*>(constant_of(s.experts * count, to_e4m3(1.f)));
-    const float* factors = u4 ? nullptr : constant_of(s.experts, 0x1p-7f);
+        u4   ? reinterpret_cast<std::byte*>(constant_of(s.experts * count, to_bf16(0x1p-7f)))
+        : mx ? reinterpret_cast<std::byte*>(constant_of(s.experts * count, ue8m0{120}))
+             : reinterpret_cast<std::byte*>(constant_of(s.experts * count, to_e4m3(1.f)));
+    const float* factors = u4 || mx ? nullptr : constant_of(s.experts, 0x1p-7f);
     for (std::int32_t e = 0; e < s.experts; ++e) {
       w.set(e, {.data = data + e * bytes_of(s.dtype, w.rows * w.cols),
                 .dtype = s.dtype,
                 .rows = w.rows,
                 .cols = w.cols,
-                .scales = u4 ? nullptr : factors + e,
+                .scales = factors == nullptr ? nullptr : factors + e,
                 .groups = {scales + bytes_of(scale, e * count), scale, s.size, nullptr}});
     }
     return w;

@@ -8,9 +8,20 @@
 #include "kernels/cuda/common/memory.h"
 #include "kernels/cuda/runtime/random_weights.h"
 #include "kernels/cuda/runtime/upload.h"
+#include "kernels/cuda/sm90/matmul/pack/packed_weights.h"
 
 namespace lathe::cuda {
 namespace {
+
+// e2m1 codes in the order in which the device stores them.
+void pack(std::vector<std::byte>& codes) {
+  for (std::size_t at = 0; at < codes.size(); at += 16) {
+    std::uint32_t words[4], packed[4];
+    std::memcpy(words, &codes[at], 16);
+    for (int c = 0; c < 4; ++c) packed[c] = packed_word(false, words, c);
+    std::memcpy(&codes[at], packed, 16);
+  }
+}
 
 class Upload : public ::testing::Test {
  protected:
@@ -84,6 +95,7 @@ TEST_F(Upload, MakesTheHostsRandomWeights) {
           wanted[i / 2] |= static_cast<std::byte>(to_e2m1(coded * 6).bits << (i % 2 * 4));
         }
       }
+      if (dtype == DType::e2m1) pack(wanted);
       EXPECT_EQ(read(view.data, std::ssize(wanted)), wanted) << name(dtype) << ", weight " << w;
       if (dtype == DType::e4m3) {
         const auto scales = read(reinterpret_cast<const std::byte*>(view.scales), 4);
@@ -93,6 +105,50 @@ TEST_F(Upload, MakesTheHostsRandomWeights) {
       }
     }
   }
+}
+
+// MXFP4 is packed as other weights of 4 bits: every element keeps its value. Scales of 2^42 are
+// refused.
+TEST_F(Upload, PacksMxfp4) {
+  constexpr std::int64_t kRows = 5, kCols = 160;
+  std::mt19937 rng(20261128);
+  std::vector<std::byte> codes(2 * kRows * kCols / 2);
+  for (std::byte& b : codes) b = static_cast<std::byte>(rng() & 0xff);
+  std::vector<ue8m0> scales(2 * kRows * kCols / kMxBlock);
+  for (ue8m0& s : scales) s.bits = static_cast<std::uint8_t>(rng() % 169);
+  WeightStack host = WeightStack::of(2, DType::e2m1, kRows, kCols);
+  for (std::int64_t i = 0; i < 2; ++i) {
+    WeightView w{codes.data() + i * kRows * kCols / 2, DType::e2m1, kRows, kCols};
+    w.mx_scales = scales.data() + i * kRows * kCols / kMxBlock;
+    host.set(i, w);
+  }
+  const auto there = upload_weights(host, *ring_, stream_, owned_);
+  ASSERT_TRUE(there.ok());
+  const PackedGroups shape = packed_groups(kRows, kCols, kMxBlock);
+  for (std::int64_t i = 0; i < 2; ++i) {
+    const WeightView w = there->at(i);
+    ASSERT_TRUE(is_mxfp4(w));
+    EXPECT_EQ(w.mx_scales, nullptr);
+    const auto bytes = read(w.data, kRows * kCols / 2);
+    std::vector<std::uint32_t> words(bytes.size() / 4);
+    std::memcpy(words.data(), bytes.data(), bytes.size());
+    const auto packed_scales = read(w.groups.data, shape.count());
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      for (std::int64_t c = 0; c < kCols; ++c) {
+        const std::int64_t at = (i * kRows + r) * kCols + c;
+        const auto pair = std::to_integer<std::uint32_t>(codes[static_cast<std::size_t>(at / 2)]);
+        ASSERT_EQ(packed_code(false, words.data() + r * kCols / 8, c),
+                  at % 2 == 0 ? pair & 15 : pair >> 4);
+        const auto scale = packed_scales[static_cast<std::size_t>(shape.at(r, c / kMxBlock))];
+        ASSERT_EQ(std::to_integer<int>(scale),
+                  scales[static_cast<std::size_t>(at / kMxBlock)].bits);
+      }
+    }
+  }
+  scales.back().bits = kMxfp4MostScale + 1;
+  const auto refused = upload_weights(host, *ring_, stream_, owned_);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().offered, "2^42");
 }
 
 // Rows and columns of larger matrices, with the bits that they have there.

@@ -56,7 +56,7 @@ cudaError_t launch(const WeightView& w, const MatmulParams& p, const MatmulMaps&
   if (p.x_scales != nullptr) return launch_matmul_e4m3(p, maps, instance, stream);
   if (w.dtype == DType::bf16) return launch_matmul_bf16(p, maps, instance, stream);
   if (w.dtype == DType::e4m3) return launch_matmul_e4m3_weights(p, maps, instance, stream);
-  if (!is_packed(w)) return launch_matmul_e2m1_weights(p, maps, instance, stream);
+  if (is_mxfp4(w)) return launch_matmul_mxfp4(p, maps, instance, stream);
   if (w.dtype == DType::e2m1) return launch_matmul_nvfp4(p, maps, instance, stream);
   if (w.groups.dtype == DType::f16) return launch_matmul_u4_half(p, maps, instance, stream);
   return w.groups.zeros == nullptr ? launch_matmul_u4(p, maps, instance, stream)
@@ -94,17 +94,12 @@ Result<void> check_calls(std::span<const MatmulCall> calls) {
   return {};
 }
 
-// MXFP4 scales are loaded four at a time if a weight row has a multiple of four.
-bool mx_words(const WeightView& w) { return ceil_div(w.cols, 32) % 4 == 0; }
-bool mx_fits(const WeightView& w) {
-  return w.mx_scales != nullptr && (!mx_words(w) || at_multiple(w.mx_scales, 4));
-}
-
 // Packed scales are copied in 16-byte words.
 bool packed_fits(const WeightView& w) {
   const GroupScales& g = w.groups;
-  const bool scales = w.dtype == DType::u4
-                          ? g.dtype == DType::bf16 || g.dtype == DType::f16
+  const bool scales = w.dtype == DType::u4 ? g.dtype == DType::bf16 || g.dtype == DType::f16
+                      : is_mxfp4(w)
+                          ? g.size == kMxBlock
                           : g.dtype == DType::e4m3 && g.size == kNvBlock && w.scales != nullptr;
   const bool sizes = w.dtype != DType::u4 || g.size == 32 || g.size == 64 || g.size == 128;
   return scales && sizes && w.cols % kPackedColumns == 0 && w.cols % g.size == 0 &&
@@ -119,16 +114,14 @@ bool gate_fits(const WeightView& gate, const WeightView& up, const MutableRowsVi
   const bool fits = out.dtype == DType::bf16 && out.cols == n && n % 8 == 0;
   if (turns) return fits && gate.rows % 2 == 0;
   const bool scales = (up.scales == nullptr) == (gate.scales == nullptr) &&
-                      up.scale_rows == gate.scale_rows &&
-                      (up.mx_scales == nullptr || mx_fits(up)) &&
-                      (!is_packed(up) || packed_fits(up)) && up.columns == nullptr;
+                      up.scale_rows == gate.scale_rows && (!is_packed(up) || packed_fits(up)) &&
+                      up.columns == nullptr;
   return fits && scales && same_format(up, gate) && up.rows == n && up.cols == gate.cols &&
          at_multiple(up.data, 16);
 }
 
 const void* scales_of(const WeightView& w) {
-  if (is_packed(w)) return w.groups.data;
-  return w.dtype == DType::e2m1 ? static_cast<const void*>(w.mx_scales) : w.scales;
+  return is_packed(w) ? static_cast<const void*>(w.groups.data) : w.scales;
 }
 
 // Sets up weight tiles that interleave the two weights by 8 rows, starting with the one at the
@@ -176,8 +169,7 @@ bool same_format(const WeightView& a, const WeightView& b) {
 bool matmul_takes(const MatmulCall& c) {
   if (c.w.columns != nullptr) return false;
   const bool weights =
-      c.w.dtype == DType::bf16 || c.w.dtype == DType::e4m3 ||
-      (is_packed(c.w) ? packed_fits(c.w) : c.w.dtype == DType::e2m1 && mx_fits(c.w));
+      c.w.dtype == DType::bf16 || c.w.dtype == DType::e4m3 || (is_packed(c.w) && packed_fits(c.w));
   const bool codes = c.x.dtype == DType::e4m3 && c.w.dtype == DType::e4m3 &&
                      c.x_scales != nullptr && at_multiple(c.x_scales, 16) &&
                      c.x_scale_stride % 4 == 0 && c.x_scale_stride >= c.x.rows &&
@@ -216,8 +208,8 @@ MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulTiling& 
   MatmulLaunch l{};
   MatmulParams& p = l.params;
   p.m = static_cast<std::int32_t>(x.rows);
+  p.k = static_cast<std::int32_t>(x.cols);
   p.chunks = static_cast<std::int32_t>((x.cols + chunk - 1) / chunk);
-  p.mx_blocks = static_cast<std::int32_t>(x.cols / kMxBlock);
   if (const GroupScales& g = calls[0].w.groups; is_packed(calls[0].w)) {
     const auto each = static_cast<std::int32_t>(kPackedChunk / g.size);
     p.scale_bytes = each * bits_of(g.dtype) / 8;
@@ -313,8 +305,6 @@ bool grouped_matmul_takes(const GroupedMatmulCall& c) {
   const bool fits =
       c.activation == nullptr ? c.out.cols == c.w.rows : !heads && gate_fits(c.w, c.up, c.out);
   if (!fits || (heads && c.x_scales != nullptr)) return false;
-  const bool mx = c.w.dtype == DType::e2m1 && !is_packed(c.w);
-  if (mx && mx_words(c.w) && c.scale_stride % 4 != 0) return false;
   return matmul_takes(first_group(c)) && c.groups <= kMatmulGroups &&
          whole_rows(c.w.dtype, c.weight_stride) && (!heads || whole_rows(c.x.dtype, c.x_stride)) &&
          (c.out.dtype == DType::f32 || c.out_stride % 2 == 0);

@@ -4,7 +4,7 @@
 // applied to the sum over its 128 elements of K, the factor of an NVFP4 tensor to the sum over K.
 // u4 weights are rounded to bf16 from (code - zero) scale. Accumulators are f32.
 //
-// u4 and NVFP4 weights and their scales must be packed (pack/packed_weights.h), as prepare() stores
+// Weights of 4 bits and their scales must be packed (pack/packed_weights.h), as prepare() stores
 // them.
 #pragma once
 
@@ -70,7 +70,7 @@ struct GroupedMatmulCall {
   const std::int32_t* offsets = nullptr;  // [groups + 1] on the device, ascending, at most m
   // Elements from one group to the next.
   std::int64_t weight_stride = 0;  // a whole number of bytes
-  std::int64_t scale_stride = 0;   // of w.scales or w.mx_scales; packed scales are contiguous
+  std::int64_t scale_stride = 0;   // of w.scales; packed scales are contiguous
   std::int64_t x_stride = 0;       // for heads: columns
   std::int64_t out_stride = 0;     // for heads: columns
   const float* bias = nullptr;     // [groups, n], or null

@@ -21,8 +21,6 @@ cudaError_t launch_matmul_e4m3(const MatmulParams& p, const MatmulMaps& maps,
                                const MatmulInstance& instance, cudaStream_t stream);
 cudaError_t launch_matmul_e4m3_weights(const MatmulParams& p, const MatmulMaps& maps,
                                        const MatmulInstance& instance, cudaStream_t stream);
-cudaError_t launch_matmul_e2m1_weights(const MatmulParams& p, const MatmulMaps& maps,
-                                       const MatmulInstance& instance, cudaStream_t stream);
 cudaError_t launch_matmul_u4(const MatmulParams& p, const MatmulMaps& maps,
                              const MatmulInstance& instance, cudaStream_t stream);
 /// With zeros.
@@ -31,6 +29,8 @@ cudaError_t launch_matmul_u4_zeros(const MatmulParams& p, const MatmulMaps& maps
 /// With scales of f16.
 cudaError_t launch_matmul_u4_half(const MatmulParams& p, const MatmulMaps& maps,
                                   const MatmulInstance& instance, cudaStream_t stream);
+cudaError_t launch_matmul_mxfp4(const MatmulParams& p, const MatmulMaps& maps,
+                                const MatmulInstance& instance, cudaStream_t stream);
 cudaError_t launch_matmul_nvfp4(const MatmulParams& p, const MatmulMaps& maps,
                                 const MatmulInstance& instance, cudaStream_t stream);
 

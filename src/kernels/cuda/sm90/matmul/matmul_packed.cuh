@@ -135,6 +135,11 @@ struct U4SymmetricRow {
   }
 };
 
+/// The fourth pair of e2m1 codes in a word, as bf16 times 2^-126.
+__device__ inline std::uint32_t last_pair(std::uint32_t word) {
+  return (word << 1 & 0x80008000u) | (word >> 3 & 0x01800180u) | (word >> 7 & 0x00400040u);
+}
+
 /// NVFP4 without the tensor's factor, times 2^-8: scales are e4m3, one per step of K.
 struct Nvfp4Row {
   static constexpr bool kHasZeros = false;
@@ -161,9 +166,32 @@ struct Nvfp4Row {
     out[0] = multiply_bf16x2(word & 0x81c081c0u, first);
     out[1] = multiply_bf16x2(word << 3 & 0x81c081c0u, first);
     out[2] = multiply_bf16x2(word << 6 & 0x81c081c0u, second);
-    const std::uint32_t last =
-        (word << 1 & 0x80008000u) | (word >> 3 & 0x01800180u) | (word >> 7 & 0x00400040u);
-    out[3] = multiply_bf16x2(last, second);
+    out[3] = multiply_bf16x2(last_pair(word), second);
+  }
+};
+
+/// MXFP4 times 2^-40: a scale is a bf16 exponent, one per 32 columns. One multiplication gives the
+/// weight, because the factor keeps scales up to 2^41 within bf16's exponents; the sum over K is
+/// multiplied by 2^40. Weights are exact with scales from 2^-91 on; smaller ones, as the code 0,
+/// give 0 or are rounded.
+struct Mxfp4Row {
+  static constexpr bool kHasZeros = false;
+  static __device__ float factor(const MatmulWeight&, std::int64_t) { return 0x1p40f; }
+  std::uint32_t even, odd;  // of units 0 and 2, and of units 1 and 3: times 2^86
+
+  __device__ Mxfp4Row(const PackedRow& row, const PackedPlace& place, bool) {
+    // Two rows have their four codes in one place.
+    const std::uint32_t four =
+        ((place.scale_choice[0] & 4) != 0 ? row.scales[1] : row.scales[0]) + 0x56565656u;
+    even = four << 7 & 0x7f807f80u;
+    odd = four >> 1 & 0x7f807f80u;
+  }
+  __device__ void convert(std::uint32_t word, int unit, std::uint32_t (&out)[4]) const {
+    const std::uint32_t scale = both_halves(unit % 2 == 0 ? even : odd, unit / 2);
+    out[0] = multiply_bf16x2(word & 0x81c081c0u, scale);
+    out[1] = multiply_bf16x2(word << 3 & 0x81c081c0u, scale);
+    out[2] = multiply_bf16x2(word << 6 & 0x81c081c0u, scale);
+    out[3] = multiply_bf16x2(last_pair(word), scale);
   }
 };
 
@@ -267,5 +295,6 @@ using MatmulU4Weights = MatmulPacked<U4SymmetricRow>;
 using MatmulU4ZeroWeights = MatmulPacked<U4Row<false>>;
 using MatmulU4HalfWeights = MatmulPacked<U4Row<true>>;
 using MatmulNvfp4Weights = MatmulPacked<Nvfp4Row>;
+using MatmulMxfp4Weights = MatmulPacked<Mxfp4Row>;
 
 }  // namespace lathe::cuda

@@ -21,8 +21,8 @@ inline constexpr int kMatmulOutTokens = 32, kMatmulOutRows = 32;
 struct MatmulWeight {
   void* out;          // [m, rows] f32 or bf16
   const float* bias;  // [rows], or null
-  // e4m3: f32 [ceil(rows / 128), ceil(k / 128)], or [rows] with scale_rows, or null (all 1); MXFP4:
-  // ue8m0 [rows, mx_blocks]; u4 and NVFP4: packed (pack/packed_weights.h).
+  // e4m3: f32 [ceil(rows / 128), ceil(k / 128)], or [rows] with scale_rows, or null (all 1);
+  // weights of 4 bits: packed (pack/packed_weights.h).
   const void* scales;
   const std::uint8_t* zeros;  // of u4, packed; or null (all kU4Zero)
   const float* factor;        // of NVFP4, multiplies all scales
@@ -41,8 +41,8 @@ struct MatmulWeight {
 struct MatmulParams {
   MatmulWeight weights[kMatmulWeights];
   std::int32_t weight_count;
-  std::int32_t m;          // tokens
-  std::int32_t mx_blocks;  // per row of MXFP4 weights
+  std::int32_t m;  // tokens
+  std::int32_t k;  // columns of tokens and weights
   // Packed scales, and zeros if there are any: bytes of a row's chunk (1 to 8).
   std::int32_t scale_bytes, zero_bytes;
   std::int32_t chunks;     // of K: 128 bytes of a weight row each

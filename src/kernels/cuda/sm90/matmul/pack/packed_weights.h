@@ -1,4 +1,5 @@
-// How 4-bit weights with scales of groups (u4 and NVFP4) are stored on the device.
+// How 4-bit weights (u4, NVFP4 and MXFP4) are stored on the device. All have scales of groups;
+// MXFP4's are of ue8m0.
 //
 // A GEMM converts codes to bf16 in the registers of wgmma's A operand. There thread c of the four
 // that share a row holds columns 2 c and 2 c + 1 of every 8. So the 16 bytes of 32 columns are
@@ -27,6 +28,13 @@ inline constexpr std::int64_t kPackedRows = 16;     // to which rows of scales a
 
 /// Whether the device stores this weight packed.
 inline bool is_packed(const WeightView& w) { return w.groups.data != nullptr; }
+
+inline constexpr std::uint8_t kMxfp4MostScale = 127 + 41;
+
+/// Packed MXFP4: its scales are `groups` of ue8m0 and size kMxBlock.
+inline bool is_mxfp4(const WeightView& w) {
+  return w.dtype == DType::e2m1 && w.groups.dtype == DType::ue8m0;
+}
 
 /// Position in half a word of the bits of pair `pair`, 0 to 3: columns 8 pair + 2 c (+ 1).
 ///

@@ -8,7 +8,6 @@ namespace lathe::cuda {
 PlainWeight plain_weight(const WeightView& w) {
   return {.data = w.data,
           .scales = w.scales,
-          .mx_scales = reinterpret_cast<const std::uint8_t*>(w.mx_scales),
           .dtype = w.dtype,
           .rows = w.rows,
           .cols = w.cols,
@@ -22,7 +21,6 @@ PlainWeight plain_weight(const WeightStack& w) {
   if (w.count() < 2) return out;
   out.data_stride = w.data[1] - w.data[0];
   if (w.scales[0] != nullptr) out.scales_stride = w.scales[1] - w.scales[0];
-  if (w.mx_scales[0] != nullptr) out.scales_stride = w.mx_scales[1] - w.mx_scales[0];
   return out;
 }
 

@@ -11,13 +11,7 @@ namespace lathe::cuda {
 inline constexpr int kPlainTileM = 16, kPlainTileN = 32, kPlainTileK = 32;
 inline constexpr int kPlainThreads = 128;
 
-// The MXFP4 code of element `at`.
-__device__ inline std::uint8_t weight_nibble(const std::byte* data, std::int64_t at) {
-  const auto pair = static_cast<std::uint8_t>(data[at / 2]);
-  return static_cast<std::uint8_t>(at % 2 == 0 ? pair & 0xf : pair >> 4);
-}
-
-// Element of packed weights: u4 or NVFP4.
+// Element of packed weights.
 __device__ inline float packed_element(const PlainWeight& w, std::int64_t weight, std::int64_t n,
                                        std::int64_t k) {
   const GroupScales& g = w.groups;
@@ -26,6 +20,11 @@ __device__ inline float packed_element(const PlainWeight& w, std::int64_t weight
   const std::uint32_t code = packed_code(u4, reinterpret_cast<const std::uint32_t*>(row), k);
   const PackedGroups shape = packed_groups(w.rows, w.cols, g.size);
   const std::int64_t at = weight * shape.count() + shape.at(n, k / g.size);
+  if (g.dtype == DType::ue8m0) {
+    // The scale is an exponent; code 0 means 0.
+    const auto scale = static_cast<std::uint32_t>(g.data[at]) << 23;
+    return to_f32(e2m1{static_cast<std::uint8_t>(code)}) * bits_to_float(scale);
+  }
   if (!u4) {
     const float scale = to_f32(reinterpret_cast<const e4m3*>(g.data)[at]);
     return to_f32(e2m1{static_cast<std::uint8_t>(code)}) * scale *
@@ -52,12 +51,6 @@ __device__ inline float weight_element(const PlainWeight& w, std::int64_t weight
       if (w.scale_rows) return code * scales[n];
       const std::int64_t blocks = (w.cols + kWeightBlock - 1) / kWeightBlock;
       return code * scales[n / kWeightBlock * blocks + k / kWeightBlock];
-    }
-    case DType::e2m1: {
-      const float code = to_f32(e2m1{weight_nibble(data, at)});
-      const std::uint8_t scale = w.mx_scales[weight * w.scales_stride + at / kMxBlock];
-      // The scale is an exponent; code 0 means 0.
-      return code * bits_to_float(static_cast<std::uint32_t>(scale) << 23);
     }
     default:
       return load_element(data, w.dtype, at);

@@ -18,7 +18,6 @@ namespace lathe::cuda {
 struct PlainWeight {
   const std::byte* data = nullptr;
   const float* scales = nullptr;
-  const std::uint8_t* mx_scales = nullptr;
   DType dtype = DType::f32;
   std::int64_t rows = 0, cols = 0;
   bool scale_rows = false;
@@ -26,7 +25,7 @@ struct PlainWeight {
   const std::int32_t* columns = nullptr;
   // From one weight of the stack to the next.
   std::int64_t data_stride = 0;    // bytes
-  std::int64_t scales_stride = 0;  // elements, for scales and mx_scales
+  std::int64_t scales_stride = 0;  // elements of scales
 };
 PlainWeight plain_weight(const WeightView& w);
 /// The stack's weights must be contiguous, as CudaBackend::prepare() stores them.

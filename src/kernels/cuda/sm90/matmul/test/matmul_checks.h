@@ -33,10 +33,10 @@ inline std::vector<float> random_f32(std::mt19937& random, std::int64_t count) {
   return out;
 }
 
-/// How weights are stored. A DType alone: bf16, e4m3, or e2m1 for MXFP4.
+/// How weights are stored. A DType alone: bf16 or e4m3.
 struct WeightFormat {
   DType dtype = DType::bf16;
-  std::int32_t size = 0;  // of groups: u4 and NVFP4
+  std::int32_t size = 0;  // of groups: weights of 4 bits
   DType scales = DType::bf16;
   bool zeros = false;
 
@@ -51,9 +51,10 @@ inline std::string name(const WeightFormat& f) {
          std::string(lathe::name(f.scales)) + (f.zeros ? ", zeros" : "");
 }
 inline const WeightFormat kNvfp4(DType::e2m1, 16, DType::e4m3, false);
+inline const WeightFormat kMxfp4(DType::e2m1, 32, DType::ue8m0, false);
 /// All kinds of packed weights.
 inline std::vector<WeightFormat> packed_formats() {
-  std::vector<WeightFormat> out = {kNvfp4};
+  std::vector<WeightFormat> out = {kNvfp4, kMxfp4};
   for (const int size : {32, 64, 128}) {
     for (const DType scales : {DType::bf16, DType::f16}) {
       for (const bool zeros : {false, true}) out.emplace_back(DType::u4, size, scales, zeros);
@@ -73,7 +74,6 @@ struct Problem {
   std::vector<std::byte> w;
   std::vector<float> scales;  // of e4m3: of blocks, or of rows; of NVFP4: one per weight
   bool scale_rows = false;
-  std::vector<ue8m0> mx_scales;         // of MXFP4
   std::vector<std::byte> group_scales;  // packed
   std::vector<std::uint8_t> zeros;      // packed
   std::vector<double> weights;          // [n, k] their values
@@ -127,16 +127,7 @@ struct Problem {
       }
       return;
     }
-    if (format.packed()) return make_packed(draw);
-    for (std::int64_t i = 0; i < n * k / kMxBlock; ++i) {
-      mx_scales.push_back({static_cast<std::uint8_t>(draw(9) == 0 ? 0 : 120 + draw(9))});
-    }
-    for (std::size_t i = 0; i < count; ++i) {
-      const e2m1 code{static_cast<std::uint8_t>(draw(15))};
-      w[i / 2] |= std::byte(code.bits << (i % 2 == 0 ? 0 : 4));
-      const ue8m0 scale = mx_scales[i / kMxBlock];
-      weights[i] = scale.bits == 0 ? 0. : double{to_f32(code)} * double{to_f32(scale)};
-    }
+    make_packed(draw);
   }
   /// Gives e4m3 weights a scale for each row instead.
   void scale_by_rows(std::mt19937& random) {
@@ -159,7 +150,8 @@ struct Problem {
     const int bytes = bits_of(format.scales) / 8;
     group_scales.resize(at(pages * shape.count() * bytes));
     if (format.zeros) zeros.resize(at(pages * shape.count()));
-    if (!u4) {
+    const bool factors = format.scales == DType::e4m3;
+    if (factors) {
       for (std::int64_t i = 0; i < pages; ++i) {
         scales.push_back(std::ldexp(1.f + 0.01f * static_cast<float>(draw(99)), draw(4) - 2));
       }
@@ -176,8 +168,8 @@ struct Problem {
           words[at(i / 8)] |= code << (4 * (i % 8));
           const float of_code = u4 ? static_cast<float>(static_cast<int>(code) - zero)
                                    : to_f32(e2m1{static_cast<std::uint8_t>(code)});
-          weights[at(i)] =
-              double{to_f32(to_bf16(of_code * scale))} * (u4 ? 1. : double{scales[at(r / page)]});
+          weights[at(i)] = double{to_f32(to_bf16(of_code * scale))} *
+                           (factors ? double{scales[at(r / page)]} : 1.);
         }
       }
     }
@@ -199,6 +191,9 @@ struct Problem {
     };
     if (format.scales == DType::bf16) return keep(to_bf16(value));
     if (format.scales == DType::f16) return keep(to_f16(value));
+    if (format.scales == DType::ue8m0) {
+      return keep(ue8m0{static_cast<std::uint8_t>(draw(9) == 0 ? 0 : 120 + draw(9))});
+    }
     return keep(e4m3{static_cast<std::uint8_t>(draw(0x7e))});
   }
   /// Replaces the tokens by e4m3 codes, with scales of either sign.
@@ -241,7 +236,6 @@ struct Placed {
   std::byte* w;
   std::byte* x_codes;  // null, as are the following: none
   float *x_scales, *scales, *bias;
-  ue8m0* mx_scales;
   std::byte* group_scales;
   std::uint8_t* zeros;
   std::byte* out;
@@ -255,7 +249,6 @@ struct Placed {
         x_scales(p.x_scales.empty() ? nullptr : where.put(p.x_scales)),
         scales(p.scales.empty() ? nullptr : where.put(p.scales)),
         bias(p.bias.empty() ? nullptr : where.put(p.bias)),
-        mx_scales(p.mx_scales.empty() ? nullptr : where.put(p.mx_scales)),
         group_scales(p.group_scales.empty() ? nullptr : where.put(p.group_scales)),
         zeros(p.zeros.empty() ? nullptr : where.put(p.zeros)),
         out(where.put(first_out(p))) {}
@@ -276,7 +269,6 @@ struct Placed {
                   .rows = p.n,
                   .cols = p.k,
                   .scales = scales,
-                  .mx_scales = mx_scales,
                   .scale_rows = p.scale_rows,
                   .groups = {group_scales, p.format.scales, p.format.size, zeros}},
             .out = {out, p.out_bf16 ? DType::bf16 : DType::f32, tokens, p.n, p.out_stride},
@@ -350,7 +342,7 @@ std::vector<float> as_floats(const std::vector<std::byte>& bytes) {
 /// Elements of scales from one weight of a stack to the next; of NVFP4, of its factors.
 inline std::int64_t scale_stride(const WeightFormat& format, std::int64_t n, std::int64_t k) {
   if (format.packed()) return 1;
-  return format.dtype == DType::e4m3 ? n / 128 * ((k + 127) / 128) : n * k / kMxBlock;
+  return format.dtype == DType::e4m3 ? n / 128 * ((k + 127) / 128) : 0;
 }
 
 /// Experts with the given numbers of rows of x, then rows that belong to no expert. run: runs the

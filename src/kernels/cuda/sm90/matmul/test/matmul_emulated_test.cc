@@ -16,6 +16,7 @@
 namespace lathe::cuda {
 namespace {
 
+using matmul_test::kMxfp4;
 using matmul_test::Placed;
 using matmul_test::Problem;
 using matmul_test::random_f32;
@@ -94,7 +95,7 @@ void with_format(const WeightView& w, const MatmulLaunch& l, const Run& run) {
   if (l.params.x_scales != nullptr) return run.template operator()<MatmulE4m3>();
   if (w.dtype == DType::bf16) return run.template operator()<MatmulBf16>();
   if (w.dtype == DType::e4m3) return run.template operator()<MatmulE4m3Weights>();
-  if (!is_packed(w)) return run.template operator()<MatmulE2m1Weights>();
+  if (is_mxfp4(w)) return run.template operator()<MatmulMxfp4Weights>();
   if (w.dtype == DType::e2m1) return run.template operator()<MatmulNvfp4Weights>();
   if (w.groups.dtype == DType::f16) return run.template operator()<MatmulU4HalfWeights>();
   if (w.groups.zeros != nullptr) return run.template operator()<MatmulU4ZeroWeights>();
@@ -149,34 +150,28 @@ TEST_F(MatmulEmulated, EveryTileAndSplit) {
   }
 }
 
-// e4m3 and MXFP4 weights; K that ends inside a block and inside a chunk.
+// e4m3 weights; K that ends inside a block.
 TEST_F(MatmulEmulated, CodesOfWeights) {
-  for (const DType dtype : {DType::e4m3, DType::e2m1}) {
-    for (const int tokens : {8, 32, 128}) {
-      for (const int split : {1, 2, 4}) {
-        Problem p(random, between(1, tokens + 9), 2 * between(50, 200), 32 * between(20, 30),
-                  dtype);
-        check(p, {split, 16 * between(3, 8), tokens, false}, split * between(1, 2));
-      }
-    }
-    for (const int split : {1, 2}) {
-      if (split > 1 && dtype == DType::e4m3) continue;
-      Problem p(random, between(1, 150), 2 * between(50, 200), 32 * between(10, 20), dtype);
-      check(p, {split, 128, 128, true}, 2);
-    }
-    // A scale of 1.
-    Problem p(random, 3, 128, 256, dtype);
-    if (dtype == DType::e4m3) {
-      p.scales.clear();
-      for (std::size_t i = 0; i < p.weights.size(); ++i) {
-        p.weights[i] = double{to_f32(e4m3{std::to_integer<std::uint8_t>(p.w[i])})};
-      }
-      check(p, {1, 128, 8, false}, 1);
+  for (const int tokens : {8, 32, 128}) {
+    for (const int split : {1, 2, 4}) {
+      Problem p(random, between(1, tokens + 9), 2 * between(50, 200), 32 * between(20, 30),
+                DType::e4m3);
+      check(p, {split, 16 * between(3, 8), tokens, false}, split * between(1, 2));
     }
   }
+  Problem pair(random, between(1, 150), 2 * between(50, 200), 32 * between(10, 20), DType::e4m3);
+  check(pair, {1, 128, 128, true}, 2);
+  // A scale of 1.
+  Problem p(random, 3, 128, 256, DType::e4m3);
+  p.scales.clear();
+  for (std::size_t i = 0; i < p.weights.size(); ++i) {
+    p.weights[i] = double{to_f32(e4m3{std::to_integer<std::uint8_t>(p.w[i])})};
+  }
+  check(p, {1, 128, 8, false}, 1);
 }
 
-// u4 of every kind and NVFP4: rows and K that end inside tiles and chunks, out of every kind.
+// u4 of every kind, NVFP4 and MXFP4: rows and K that end inside tiles and chunks, out of every
+// kind.
 TEST_F(MatmulEmulated, PackedWeights) {
   for (const WeightFormat& format : matmul_test::packed_formats()) {
     SCOPED_TRACE(::testing::Message() << name(format));
@@ -196,10 +191,10 @@ TEST_F(MatmulEmulated, PackedWeights) {
   }
 }
 
-// u4 weights give the bits of a GEMM with the same values stored as bf16.
+// u4 and MXFP4 weights give the bits of a GEMM with the same values stored as bf16.
 TEST_F(MatmulEmulated, PackedWeightsHaveTheBitsOfBf16) {
   for (const WeightFormat& format : matmul_test::packed_formats()) {
-    if (format.dtype != DType::u4) continue;
+    if (format.scales == DType::e4m3) continue;  // has a factor
     Problem p(random, 11, 90, 512, format);
     Problem wide = p;
     wide.format = wide.dtype = DType::bf16;
@@ -460,18 +455,19 @@ TEST_F(MatmulEmulated, RowsIgnoreTheBatch) {
 
 // Experts with no, one, nine and many rows, and rows that belong to no expert.
 TEST_F(MatmulEmulated, Experts) {
-  for (const DType dtype : {DType::bf16, DType::e4m3, DType::e2m1}) {
+  for (const WeightFormat& format :
+       {WeightFormat(DType::bf16), WeightFormat(DType::e4m3), kMxfp4}) {
     for (const int tokens : {8, 32, 128}) {
       SCOPED_TRACE(::testing::Message()
-                   << "seed " << seed << ", " << name(dtype) << ", " << tokens);
+                   << "seed " << seed << ", " << name(format) << ", " << tokens);
       Host host;
       for (const bool codes : {false, true}) {
-        if (codes && dtype != DType::e4m3) continue;
+        if (codes && format.dtype != DType::e4m3) continue;
         const std::vector<std::int32_t> counts = {0, 1, 9, between(1, 70), 0, 17, 0};
         const int n = tokens == 128 ? 256 : 128, k = 32 * between(5, 12);
         const auto run = [&](const GroupedMatmulCall& call) { emulate_matmul(call, tokens, 3); };
-        matmul_test::check_experts<float>(random, host, dtype, codes, counts, n, k, run);
-        matmul_test::check_experts<bf16>(random, host, dtype, codes, counts, n, k, run);
+        matmul_test::check_experts<float>(random, host, format, codes, counts, n, k, run);
+        matmul_test::check_experts<bf16>(random, host, format, codes, counts, n, k, run);
       }
     }
   }
@@ -500,14 +496,15 @@ TEST_F(MatmulEmulated, Gated) {
 }
 
 TEST_F(MatmulEmulated, GatedExperts) {
-  for (const DType dtype : {DType::bf16, DType::e4m3, DType::e2m1}) {
+  for (const WeightFormat& format :
+       {WeightFormat(DType::bf16), WeightFormat(DType::e4m3), kMxfp4}) {
     for (const int tokens : {8, 32, 128}) {
       for (const bool turns : {false, true}) {
         SCOPED_TRACE(::testing::Message()
-                     << "seed " << seed << ", " << name(dtype) << ", " << tokens);
+                     << "seed " << seed << ", " << name(format) << ", " << tokens);
         Host host;
         matmul_test::check_gated_experts(
-            random, host, dtype, turns, {0, 1, 9, between(1, 70), 0, 17, 0}, turns ? 128 : 256,
+            random, host, format, turns, {0, 1, 9, between(1, 70), 0, 17, 0}, turns ? 128 : 256,
             32 * between(5, 12),
             [&](const GroupedMatmulCall& call) { emulate_matmul(call, tokens, 4); });
       }
@@ -547,18 +544,12 @@ TEST_F(MatmulEmulated, TakesWhatItCanRead) {
   EXPECT_TRUE(refuses([](MatmulCall& c) { c.x.dtype = DType::f32; }));
   EXPECT_TRUE(refuses([](MatmulCall& c) { c.w.dtype = DType::f16; }));
   EXPECT_TRUE(refuses([](MatmulCall& c) { c.w.dtype = DType::e2m1; }));  // no scales
-  // Four scales of a row are one word, two are not.
-  alignas(4) static const ue8m0 scales[8] = {};
-  for (const std::int64_t cols : {64, 128}) {
-    for (const int at : {0, 2}) {
-      EXPECT_EQ(refuses([&](MatmulCall& c) {
-                  c.w.dtype = DType::e2m1;
-                  c.w.mx_scales = scales + at;
-                  c.x.cols = c.w.cols = cols;
-                }),
-                cols == 128 && at == 2);
-    }
-  }
+  // MXFP4 must be packed.
+  static const ue8m0 scales[128] = {};
+  EXPECT_TRUE(refuses([&](MatmulCall& c) {
+    c.w.dtype = DType::e2m1;
+    c.w.mx_scales = scales;
+  }));
   // Packed weights: sizes of groups, types and places of their scales, an order of columns.
   alignas(16) static const std::byte groups[4096] = {};
   const auto refuses_u4 = [&](auto change) {
@@ -578,6 +569,10 @@ TEST_F(MatmulEmulated, TakesWhatItCanRead) {
   EXPECT_TRUE(
       refuses_u4([](WeightView& w) { w.columns = reinterpret_cast<const std::int32_t*>(groups); }));
   EXPECT_TRUE(refuses_u4([](WeightView& w) { w.dtype = DType::e2m1; }));
+  EXPECT_FALSE(refuses_u4([](WeightView& w) {
+    w.dtype = DType::e2m1;
+    w.groups.dtype = DType::ue8m0;
+  }));
   EXPECT_TRUE(refuses([](MatmulCall& c) { c.x.row_stride = 68; }));
   EXPECT_TRUE(refuses([](MatmulCall& c) { c.x.cols = c.w.cols = 60; }));
   EXPECT_TRUE(refuses([](MatmulCall& c) { c.w.data += 8; }));
