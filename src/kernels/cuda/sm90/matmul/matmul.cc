@@ -8,6 +8,7 @@
 #include "base/integers.h"
 #include "kernels/cuda/common/cuda_error.h"
 #include "kernels/cuda/common/device.h"
+#include "kernels/cuda/sm90/matmul/few/few_call.h"
 #include "kernels/cuda/sm90/matmul/matmul_call.h"
 #include "kernels/cuda/sm90/matmul/pack/packed_weights.h"
 
@@ -294,7 +295,11 @@ Result<void> matmul_on_device(std::span<const MatmulCall> calls, cudaStream_t st
   if (calls[0].x.rows == 0) return {};
   const auto sms = count_sms();
   if (!sms) return sms.error();
-  return matmul_with_tiling(calls, choose_tiling(shape_of(calls, *sms)), *sms, stream);
+  const MatmulTiling tiling = choose_tiling(shape_of(calls, *sms));
+  if (few_takes(calls, tiling.split)) {
+    return call_result(launch_few(calls[0], *sms, stream), "matmul");
+  }
+  return matmul_with_tiling(calls, tiling, *sms, stream);
 }
 
 bool grouped_matmul_takes(const GroupedMatmulCall& c) {
@@ -372,6 +377,7 @@ Result<void> grouped_matmul_on_device(const GroupedMatmulCall& c, cudaStream_t s
   if (c.groups == 0 || c.x.rows == 0 || c.w.rows == 0) return {};
   const auto sms = count_sms();
   if (!sms) return sms.error();
+  if (few_takes(c)) return call_result(launch_few(c, *sms, stream), "matmul");
   return put(make_launch(c, grouped_tile_tokens(c), *sms), c.w, stream);
 }
 

@@ -53,6 +53,7 @@ struct PackedPlace {
 template <bool kHalves>
 struct U4Row {
   static constexpr bool kHasZeros = true;
+  static constexpr int kScaleBytes = 8;  // of a row's chunk, at most
   // The conversion gives w 2^-7, and the sum over K is multiplied by 2^7.
   static __device__ float factor(const MatmulWeight&, std::int64_t) { return 0x1p7f; }
   // Of columns 0 and 32, and of columns 64 and 96 of the chunk. In bf16: -zero 2^-7; the scale, for
@@ -108,6 +109,7 @@ struct U4Row {
 /// Scales of 2^-80 to 2^33 give the bits of U4Row.
 struct U4SymmetricRow {
   static constexpr bool kHasZeros = false;
+  static constexpr int kScaleBytes = 8;
   static __device__ float factor(const MatmulWeight&, std::int64_t) { return 0x1p40f; }
   // Of columns 0 and 32, and of columns 64 and 96 of the chunk: the scale for nibbles in bits 0 to
   // 3, times 2^93; for those in bits 4 to 7, times 2^89; and times -2^-37.
@@ -143,6 +145,7 @@ __device__ inline std::uint32_t last_pair(std::uint32_t word) {
 /// NVFP4 without the tensor's factor, times 2^-8: scales are e4m3, one per step of K.
 struct Nvfp4Row {
   static constexpr bool kHasZeros = false;
+  static constexpr int kScaleBytes = 8;
   static __device__ float factor(const MatmulWeight& w, std::int64_t index) {
     return w.factor[index] * 0x1p8f;
   }
@@ -176,6 +179,7 @@ struct Nvfp4Row {
 /// give 0 or are rounded.
 struct Mxfp4Row {
   static constexpr bool kHasZeros = false;
+  static constexpr int kScaleBytes = 4;
   static __device__ float factor(const MatmulWeight&, std::int64_t) { return 0x1p40f; }
   std::uint32_t even, odd;  // of units 0 and 2, and of units 1 and 3: times 2^86
 

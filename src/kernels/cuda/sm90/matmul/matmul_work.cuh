@@ -20,8 +20,8 @@ struct MatmulWork {
 
 /// One warp lists how many token tiles precede each group; a lane counts those of consecutive
 /// groups. The offsets come from the previous launch, so it must have ended.
-template <class T>
-__device__ void list_groups(const MatmulParams& p, const MatmulShared<T>& s, int lane) {
+template <class T, class Shared>
+__device__ void list_groups(const MatmulParams& p, const Shared& s, int lane) {
   constexpr int kMost = kMatmulGroups / 32;
   const std::int32_t each = (p.groups + 31) / 32;
   const std::int32_t first = lane * each;

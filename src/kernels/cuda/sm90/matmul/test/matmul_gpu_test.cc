@@ -241,6 +241,29 @@ TEST_F(MatmulGpu, RowsIgnoreTheBatch) {
   }
 }
 
+// The same for weights that have a kernel of their own for few tokens.
+TEST_F(MatmulGpu, RowsOfFewKernelsIgnoreTheBatch) {
+  for (const auto& [n, k] : {std::pair{512, 2048}, std::pair{2112, 1184}, std::pair{28672, 512}}) {
+    for (const WeightFormat& format : {kMxfp4, WeightFormat(DType::u4, 32, DType::bf16, false)}) {
+      Problem p(random, 20, n, k, format);
+      p.out_bf16 = true;
+      std::vector<float> want;
+      for (std::int64_t m = 20; m >= 1; --m) {
+        Device memory{*this, {}};
+        const Placed device(p, memory);
+        const MatmulCall call = device.call(m);
+        must(matmul_on_device({&call, 1}, stream()));
+        const std::vector<float> got = device.read();
+        if (want.empty()) want = got;
+        const auto count = static_cast<std::size_t>(m * p.out_stride);
+        // The gaps between rows are NaN.
+        ASSERT_EQ(std::memcmp(got.data(), want.data(), count * sizeof(float)), 0)
+            << "seed " << seed << ", " << name(format) << ", n " << n << ", k " << k << ", m " << m;
+      }
+    }
+  }
+}
+
 // Each GEMM reads the previous one's output, in a graph with overlapping launches.
 TEST_F(MatmulGpu, ChainsOfEarlyLaunches) {
   constexpr std::int64_t kWidth = 1024, kTokens = 40;

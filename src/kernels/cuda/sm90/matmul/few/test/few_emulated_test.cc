@@ -1,0 +1,121 @@
+// Runs the grouped GEMM for few tokens thread by thread on the CPU against sums in double.
+// Compiled alone: it includes kernels.
+#include <list>
+
+#include "kernels/cuda/sm90/matmul/few/few_call.h"
+#include "kernels/cuda/sm90/matmul/test/matmul_checks.h"
+// Device code is included last: it redefines CUDA's keywords.
+#include "kernels/cuda/sm90/matmul/few/few_kernel.cuh"
+
+namespace lathe::cuda {
+namespace {
+
+using matmul_test::kMxfp4;
+using matmul_test::kNvfp4;
+using matmul_test::Placed;
+using matmul_test::Problem;
+using matmul_test::random_f32;
+using matmul_test::WeightFormat;
+
+/// Host memory in place of the device's.
+struct FewHost {
+  std::list<std::vector<uint4>> kept;
+  template <class T>
+  T* put(const std::vector<T>& v) {
+    kept.emplace_back(v.size() * sizeof(T) / sizeof(uint4) + 1);
+    std::memcpy(kept.back().data(), v.data(), v.size() * sizeof(T));
+    return reinterpret_cast<T*>(kept.back().data());
+  }
+  template <class T>
+  void get(const T* from, std::vector<T>& to) const {
+    std::memcpy(to.data(), from, to.size() * sizeof(T));
+  }
+};
+
+template <class Row>
+void emulate_row(const FewParams& f, int blocks) {
+  using T = FewTile<Row, 3>;
+  emulate_blocks(1, {static_cast<unsigned>(blocks), 1, 1}, {T::kThreads, 1, 1}, few_kernel<T>, f);
+}
+// slots: tiles of tokens in shared memory.
+template <class Call>
+void emulate_few(const Call& call, int blocks, int slots) {
+  FewParams f = make_few_params(call, blocks);
+  ASSERT_EQ(f.x_slots, 2);
+  f.x_slots = slots;
+  if (is_mxfp4(call.w)) return emulate_row<Mxfp4Row>(f, blocks);
+  if (call.w.dtype == DType::e2m1) return emulate_row<Nvfp4Row>(f, blocks);
+  emulate_row<U4SymmetricRow>(f, blocks);
+}
+
+class FewEmulated : public ::testing::Test {
+ public:
+  int between(int a, int b) { return std::uniform_int_distribution<int>(a, b)(random); }
+  std::vector<WeightFormat> formats() const {
+    return {kMxfp4, kNvfp4, WeightFormat(DType::u4, 32, DType::bf16, false),
+            WeightFormat(DType::u4, 128, DType::bf16, false)};
+  }
+  // Groups without tokens, with one, with a whole tile and with several.
+  std::vector<std::int32_t> counts() { return {0, 1, 9, between(1, 20), 0, 8, 0}; }
+  // Whole and half stages, and for groups of 32 chunks that end early.
+  int depth(const WeightFormat& f) {
+    return f.size == 128 ? 128 * between(1, 4) : 32 * between(2, 12);
+  }
+
+  unsigned seed = std::random_device()();
+  std::mt19937 random{seed};
+};
+
+TEST_F(FewEmulated, Experts) {
+  for (const WeightFormat& format : formats()) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed << ", " << name(format));
+    for (const int blocks : {1, 5}) {
+      FewHost host;
+      const auto run = [&](const GroupedMatmulCall& call) {
+        emulate_few(call, blocks, between(1, 2));
+      };
+      const int k = depth(format);
+      matmul_test::check_experts<float>(random, host, format, false, counts(), 128, k, run);
+      matmul_test::check_experts<bf16>(random, host, format, false, counts(), 128, k, run);
+    }
+  }
+}
+
+TEST_F(FewEmulated, GatedExperts) {
+  for (const WeightFormat& format : formats()) {
+    for (const bool turns : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << "seed " << seed << ", " << name(format));
+      FewHost host;
+      matmul_test::check_gated_experts(
+          random, host, format, turns, counts(), 128, depth(format),
+          [&](const GroupedMatmulCall& call) { emulate_few(call, 4, between(1, 2)); });
+    }
+  }
+}
+
+// One weight, gated or not, with up to a tile of tokens.
+TEST_F(FewEmulated, OneWeight) {
+  for (const WeightFormat& format : formats()) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed << ", " << name(format));
+    Problem p(random, between(1, 8), 16 * between(1, 9), depth(format), format);
+    if (between(0, 1) == 0) p.bias = random_f32(random, p.n);
+    for (const int kind : {0, 1, 2}) {
+      if (kind == 1) p.before = random_f32(random, p.m * p.out_stride);
+      if (kind == 2) p.before.clear();
+      p.out_bf16 = kind == 2;
+      FewHost host;
+      const Placed placed(p, host);
+      const MatmulCall call = placed.call(p.m);
+      ASSERT_TRUE(few_takes({&call, 1}, 1));
+      emulate_few(call, 3, 2);
+      placed.expect_right(p.m);
+    }
+    FewHost host;
+    matmul_test::check_gated(random, host, format, false, between(1, 8), 16 * between(2, 10),
+                             depth(format),
+                             [&](const MatmulCall& call) { emulate_few(call, 4, between(1, 2)); });
+  }
+}
+
+}  // namespace
+}  // namespace lathe::cuda
