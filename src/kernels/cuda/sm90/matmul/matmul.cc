@@ -9,6 +9,7 @@
 #include "kernels/cuda/common/cuda_error.h"
 #include "kernels/cuda/common/device.h"
 #include "kernels/cuda/sm90/matmul/few/few_call.h"
+#include "kernels/cuda/sm90/matmul/few/few_codes_call.h"
 #include "kernels/cuda/sm90/matmul/matmul_call.h"
 #include "kernels/cuda/sm90/matmul/pack/packed_weights.h"
 
@@ -298,6 +299,9 @@ Result<void> matmul_on_device(std::span<const MatmulCall> calls, cudaStream_t st
   const MatmulTiling tiling = choose_tiling(shape_of(calls, *sms));
   if (few_takes(calls, tiling.split)) {
     return call_result(launch_few(calls[0], *sms, stream), "matmul");
+  }
+  if (const auto few = make_few_codes(calls, tiling.split, *sms)) {
+    return call_result(launch_few_codes(few->params, few->instance, stream), "matmul");
   }
   return matmul_with_tiling(calls, tiling, *sms, stream);
 }

@@ -3,8 +3,10 @@
 #include <list>
 
 #include "kernels/cuda/sm90/matmul/few/few_call.h"
+#include "kernels/cuda/sm90/matmul/few/few_codes_call.h"
 #include "kernels/cuda/sm90/matmul/test/matmul_checks.h"
 // Device code is included last: it redefines CUDA's keywords.
+#include "kernels/cuda/sm90/matmul/few/few_codes.cuh"
 #include "kernels/cuda/sm90/matmul/few/few_kernel.cuh"
 
 namespace lathe::cuda {
@@ -46,6 +48,14 @@ void emulate_few(const Call& call, int blocks, int slots) {
   if (is_mxfp4(call.w)) return emulate_row<Mxfp4Row>(f, blocks);
   if (call.w.dtype == DType::e2m1) return emulate_row<Nvfp4Row>(f, blocks);
   emulate_row<U4SymmetricRow>(f, blocks);
+}
+
+void emulate_codes(std::span<const MatmulCall> calls, int split, int sms) {
+  const auto l = make_few_codes(calls, split, sms);
+  ASSERT_TRUE(l.has_value());
+  ASSERT_LE(l->instance.shared_bytes, kFewShared);
+  emulate_blocks(1, {static_cast<unsigned>(l->instance.blocks), 1, 1}, {32 * kFewCodesWarps, 1, 1},
+                 few_codes_kernel, l->params);
 }
 
 class FewEmulated : public ::testing::Test {
@@ -115,6 +125,58 @@ TEST_F(FewEmulated, OneWeight) {
                              depth(format),
                              [&](const MatmulCall& call) { emulate_few(call, 4, between(1, 2)); });
   }
+}
+
+// e4m3 weights: one warp for a unit and several, parts of K, K that ends inside a chunk, out of
+// every kind.
+TEST_F(FewEmulated, Codes) {
+  for (const int split : {1, 2, 4}) {
+    for (const int sms : {1, 3, 40}) {
+      SCOPED_TRACE(::testing::Message() << "seed " << seed << ", " << split << ", " << sms);
+      Problem p(random, between(1, sms == 40 ? 4 : 8), 16 * between(4, 9),
+                16 * between(8 * split, 70), DType::e4m3);
+      if (between(0, 2) == 0) p.scale_by_rows(random);
+      if (between(0, 1) == 0) p.bias = random_f32(random, p.n);
+      for (const int kind : {0, 1, 2}) {
+        if (kind == 1) p.before = random_f32(random, p.m * p.out_stride);
+        if (kind == 2) p.before.clear();
+        p.out_bf16 = kind == 2;
+        FewHost host;
+        const Placed placed(p, host);
+        const MatmulCall call = placed.call(p.m);
+        emulate_codes({&call, 1}, split, sms);
+        placed.expect_right(p.m);
+      }
+    }
+  }
+}
+
+TEST_F(FewEmulated, GatedCodes) {
+  for (const int sms : {2, 30}) {
+    for (const int split : {1, 2}) {
+      FewHost host;
+      matmul_test::check_gated(random, host, DType::e4m3, false, between(1, 4), 8 * between(2, 20),
+                               16 * between(20, 40), [&](const MatmulCall& call) {
+                                 emulate_codes({&call, 1}, split, sms);
+                               });
+    }
+  }
+}
+
+// Weights of unequal heights that share x, in one launch.
+TEST_F(FewEmulated, CodesThatShareX) {
+  Problem p(random, 5, 160, 512, DType::e4m3);
+  Problem q(random, 5, 16, 512, DType::e4m3), r(random, 5, 48, 512, DType::e4m3);
+  q.x = r.x = p.x;
+  q.out_bf16 = true;
+  FewHost host;
+  const Placed a(p, host), b(q, host), c(r, host);
+  MatmulCall calls[3] = {a.call(5), b.call(5), c.call(5)};
+  calls[1].x = calls[2].x = calls[0].x;
+  emulate_codes(calls, 2, 3);
+  a.expect_right(5);
+  b.expect_right(5);
+  c.expect_right(5);
 }
 
 }  // namespace
