@@ -322,6 +322,60 @@ MODELS = {
         },
         {"dtype": torch.bfloat16, "tower": "language_model.model."},
     ),
+    "qwen3.5-35b-a3b": (
+        "Qwen3_5MoeForCausalLM",
+        {
+            "num_hidden_layers": 4,
+            "full_attention_interval": 4,
+            "hidden_act": "silu",
+            "hidden_size": 2048,
+            "head_dim": 256,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 2,
+            "linear_conv_kernel_dim": 4,
+            "linear_key_head_dim": 128,
+            "linear_value_head_dim": 128,
+            "linear_num_key_heads": 16,
+            "linear_num_value_heads": 32,
+            "num_experts": 16,
+            "num_experts_per_tok": 4,
+            "moe_intermediate_size": 512,
+            "shared_expert_intermediate_size": 512,
+            "rms_norm_eps": 1e-6,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000000.0, "partial_rotary_factor": 0.25},
+        },
+        {"dtype": torch.bfloat16},
+    ),
+    "gemma-4-26b-a4b": (
+        "Gemma4ForCausalLM",
+        {
+            "model_type": "gemma4_text",
+            "hidden_activation": "gelu_pytorch_tanh",
+            "hidden_size": 2816,
+            "intermediate_size": 2112,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 8,
+            "num_global_key_value_heads": 2,
+            "head_dim": 256,
+            "global_head_dim": 512,
+            "attention_k_eq_v": True,
+            "hidden_size_per_layer_input": 0,
+            "num_kv_shared_layers": 0,
+            "sliding_window": 128,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "enable_moe_block": True,
+            "num_experts": 16,
+            "top_k_experts": 4,
+            "moe_intermediate_size": 704,
+            "final_logit_softcapping": 30.0,
+            "rms_norm_eps": 1e-6,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+        },
+        {"dtype": torch.bfloat16},
+    ),
 }
 
 
@@ -348,7 +402,7 @@ def make(name):
     vocabulary = COMMON["vocab_size"]
     generator = torch.Generator(DEVICE).manual_seed(list(MODELS).index(name))
     model = fixtures.build(architecture, {k: v for k, v in config.items() if k != "model_type"}, generator)
-    if architecture.startswith("Gemma"):  # its norms add one, and its embeddings are scaled
+    if architecture.startswith("Gemma3"):  # its norms add one, and its embeddings are scaled
         with torch.no_grad():
             for parameter, t in model.named_parameters():
                 if "norm" in parameter:
