@@ -109,7 +109,7 @@ class DeltaLayer {
     before.emplace_back();
     table.resize(table.size() + kPlaces);
     StepView v;
-    v.phase = phase;
+    v.phase = phase == Phase::extend && most == 1 ? Phase::decode : phase;
     v.rows = total;
     v.requests = std::ssize(lens);
     v.max_rows = most;

@@ -70,7 +70,7 @@ DeltaParams params_of(const DeltaRule& op) {
           .last_states = last_states(step, op.state),
           .rows = step.rows,
           .requests = step.requests,
-          .single = step.max_rows == 1};
+          .single = step.phase == Phase::decode};
 }
 
 // The arrays of delta_scratch_bytes().

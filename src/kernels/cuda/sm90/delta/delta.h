@@ -53,7 +53,7 @@ struct DeltaParams {
   std::int64_t state_stride = 0, state_banks = 1;
   std::int64_t last_states = 1;  // number of a request's last rows that leave a state each
   std::int64_t rows = 0, requests = 0;
-  bool single = false;  // no request has more than one row
+  bool single = false;  // a decode step: no request has more than one row, also when replayed
   // Scratch of the chunked form. A request's chunks have consecutive numbers (delta_rows.cuh).
   std::int64_t chunks = 0;  // rows / 64 + 2 requests
   bf16* mixed = nullptr;    // [rows, channels]: normed q and k, and v, after the convolution
