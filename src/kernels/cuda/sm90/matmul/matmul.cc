@@ -300,7 +300,8 @@ Result<void> matmul_on_device(std::span<const MatmulCall> calls, cudaStream_t st
   if (few_takes(calls, tiling.split)) {
     return call_result(launch_few(calls[0], *sms, stream), "matmul");
   }
-  if (const auto few = make_few_codes(calls, tiling.split, *sms)) {
+  const bool is_long = calls[0].w.cols >= kFewCodesLeastColumns;
+  if (const auto few = make_few_codes(calls, tiling.split, *sms); is_long && few) {
     return call_result(launch_few_codes(few->params, few->instance, stream), "matmul");
   }
   return matmul_with_tiling(calls, tiling, *sms, stream);

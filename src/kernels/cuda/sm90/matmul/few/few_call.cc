@@ -17,7 +17,8 @@ int scale_bytes(const WeightView& w) { return is_mxfp4(w) ? 4 : 8; }
 // Whether the weights fit.
 bool takes(const WeightView& w) {
   return is_packed(w) && w.groups.zeros == nullptr && w.groups.dtype != DType::f16 &&
-         w.rows % kFewRows == 0 && few_warps(scale_bytes(w), token_bytes(w)) > 0;
+         w.rows % kFewRows == 0 && w.cols >= kFewLeastColumns &&
+         few_warps(scale_bytes(w), token_bytes(w)) > 0;
 }
 
 // Of a launch with tiles of kFewTokens tokens.

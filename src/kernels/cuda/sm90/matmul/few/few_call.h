@@ -11,6 +11,10 @@ namespace lathe::cuda {
 /// Most tokens of a group, on average, for which the kernel is faster than wgmma's.
 inline constexpr std::int64_t kFewMean = 8;
 
+/// Fewest columns of the weights. For shorter rows a warp finds its next unit too often; these have
+/// not been timed.
+inline constexpr std::int64_t kFewLeastColumns = 1536;
+
 /// Whether the kernel is to compute a call that grouped_matmul_takes() accepts: experts with few
 /// tokens each and packed weights, without zeros or scales of f16.
 bool few_takes(const GroupedMatmulCall& call);

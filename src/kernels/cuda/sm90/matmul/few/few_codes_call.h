@@ -9,6 +9,9 @@
 
 namespace lathe::cuda {
 
+/// Fewest columns of weights that the kernel is used for: shorter rows have not been timed.
+inline constexpr std::int64_t kFewCodesLeastColumns = 1024;
+
 struct FewCodesLaunch {
   FewCodesParams params;
   FewCodesInstance instance;
