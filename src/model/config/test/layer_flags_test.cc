@@ -56,6 +56,12 @@ TEST(LayerFlags, WhatNoLayerComputesIsRefusedByName) {
   const auto gate_heads = [](ModelConfig& c) { c.output_gate = OutputGate::heads; };
   const auto delta = [](ModelConfig& c) { c.delta.layers = {0}; };
   const auto shared_gate = [](ModelConfig& c) { c.moe.shared_gate = true; };
+  const auto value_norm = [](ModelConfig& c) { c.value_norm = true; };
+  const auto value_scale = [](ModelConfig& c) { c.value_scale = 0.5f; };
+  const auto no_values = [](ModelConfig& c) { c.groups.back().values_are_keys = true; };
+  const auto layer_scale = [](ModelConfig& c) { c.layer_scale = "layer_scalar"; };
+  const auto two_parts = [](ModelConfig& c) { c.moe.names.dense = "mlp."; };
+  const auto one_norm_less = [](ModelConfig& c) { c.norms.experts_out = {}; };
   const auto family = [](ModelConfig& c) {
     c.groups.push_back(c.groups.front());
     c.groups.back().problem.kind = ProblemKind::grouped_query;
@@ -97,6 +103,14 @@ TEST(LayerFlags, WhatNoLayerComputesIsRefusedByName) {
         FlagCase{"deepseek_v4", delta, "delta"},
         FlagCase{"deepseek_v32", delta, "delta"},
         FlagCase{"qwen3_moe", shared_gate, "moe.shared_gate"},
+        FlagCase{"deepseek_v3", value_norm, "value_norm"},
+        FlagCase{"deepseek_v4", value_scale, "value_scale"},
+        FlagCase{"deepseek_v3", no_values, "values_are_keys"},
+        FlagCase{"llama_bias", no_values, "values_are_keys"},
+        FlagCase{"llama", layer_scale, "layer_scale"},
+        FlagCase{"qwen3_moe", two_parts, "moe.names.dense"},
+        FlagCase{"gemma4_moe", one_norm_less, "moe.names.dense"},
+        FlagCase{"gemma4_moe", shared, "moe.names.dense"},
         FlagCase{"deepseek_v3", family, "groups"}}) {
     ModelConfig config = config_of_fixture(name);
     ASSERT_TRUE(check_layer_flags(config).ok()) << name;
