@@ -33,7 +33,7 @@ std::optional<ToolCall> read_json_call(std::string_view text, int wrappers = 0) 
     return wrappers < kMostWrappers ? read_json_call(*name, wrappers + 1) : std::nullopt;
   }
   const auto called = string_of(*name);
-  if (!called) return std::nullopt;
+  if (!called || trim(*called).empty()) return std::nullopt;
   const std::string* given = find_member(*json, "arguments");
   if (given == nullptr) given = find_member(*json, "parameters");
   auto arguments = arguments_text(given != nullptr ? *given : "{}");

@@ -176,12 +176,10 @@ std::optional<ToolCall> python_call(LiteralReader& in) {
       if (in.skip(")")) break;
     }
     const std::string_view key = in.name();
-    if (key.empty() || !in.skip("=") || find_member(arguments, key) != nullptr) {
-      return std::nullopt;
-    }
+    if (key.empty() || !in.skip("=")) return std::nullopt;
     auto value = python_value(in, 0);
     if (!value) return std::nullopt;
-    arguments.emplace_back(key, std::move(*value));
+    set_member(arguments, key, std::move(*value));
   }
   return ToolCall{std::string(name), members_text(arguments)};
 }
@@ -213,10 +211,10 @@ std::optional<JsonMembers> gemma_members(LiteralReader& in, const Json& tools,
       if (in.skip("}")) break;
     }
     const auto key = gemma_key(in);
-    if (!key || key->empty() || find_member(members, *key) != nullptr) return std::nullopt;
+    if (!key || key->empty()) return std::nullopt;
     auto value = gemma_value(in, tools, tool, *key, level);
     if (!value) return std::nullopt;
-    members.emplace_back(*key, std::move(*value));
+    set_member(members, *key, std::move(*value));
   }
   return members;
 }

@@ -37,17 +37,17 @@ std::pair<std::size_t, std::size_t> value_end(std::string_view text) {
   return {end, end};
 }
 
-// A parameter's value as JSON. If the string attribute is missing, the schema decides.
+// A parameter's value as JSON. If the string attribute is missing, or says "false" for text that is
+// not JSON, the schema decides.
 std::optional<std::string> invoke_value(const Json& tools, std::string_view tool,
                                         std::string_view key, std::string_view mark,
                                         std::string_view text) {
   if (mark == "string=\"true\"") return json_text(std::string(text));
-  if (mark.empty()) return loose_value(tools, tool, key, text);
-  if (mark != "string=\"false\"") return std::nullopt;
-  if (auto json = compact_json(text)) return json;
-  const Types types = types_of(tools, tool, key);
-  if (auto json = typed_value(types, text)) return json;
-  return types.string ? std::optional(json_text(std::string(text))) : std::nullopt;
+  if (!mark.empty() && mark != "string=\"false\"") return std::nullopt;
+  if (!mark.empty()) {
+    if (auto json = compact_json(text)) return json;
+  }
+  return loose_value(tools, tool, key, text);
 }
 
 // Unwraps {"arguments": ...} and {"input": ...}, unless the tool has an argument of that name: an
@@ -75,14 +75,14 @@ ToolCalls read_function_calls(std::string_view body, const Json& tools, bool clo
   while (!trim(body).empty()) {
     const auto gap = take_until(body, kFunctionMark);
     const auto name = gap ? take_until(body, ">") : std::nullopt;
-    if (!name || !trim(*gap).empty()) return std::nullopt;
+    if (!name || trim(*name).empty() || !trim(*gap).empty()) return std::nullopt;
     JsonMembers arguments;
     for (;;) {
       body = trim(body);
       if (!body.starts_with(kTagParameter)) break;
       body.remove_prefix(kTagParameter.size());
       const auto key = take_until(body, ">");
-      if (!key) return std::nullopt;
+      if (!key || trim(*key).empty()) return std::nullopt;
       const auto [end, next] = value_end(body);
       std::string_view value = body.substr(0, end);
       body.remove_prefix(next);
@@ -110,7 +110,9 @@ ToolCalls read_pairs_call(std::string_view body, const Json& tools, bool closed)
     const auto before = take_until(body, kKey);
     const auto key = before ? take_until(body, "</arg_key>") : std::nullopt;
     const auto gap = key ? take_until(body, "<arg_value>") : std::nullopt;
-    if (!gap || !trim(*before).empty() || !trim(*gap).empty()) return std::nullopt;
+    if (!gap || trim(*key).empty() || !trim(*before).empty() || !trim(*gap).empty()) {
+      return std::nullopt;
+    }
     // A value without an end mark ends at the next key.
     const std::size_t shut = body.find(kEndValue);
     const std::size_t end = std::min({shut, find_line_tag(body, kKey), body.size()});
@@ -121,12 +123,12 @@ ToolCalls read_pairs_call(std::string_view body, const Json& tools, bool closed)
   return one_call({name, members_text(arguments)});
 }
 
-// Accepts parameters alone, each once, or one JSON object.
+// Accepts parameters alone, or one JSON object.
 ToolCalls read_invoke_call(std::string_view body, std::string_view parameter, std::string_view end,
                            const Json& tools, bool closed) {
   const auto name = take_until(body, "\"");
   const auto rest = name ? take_until(body, ">") : std::nullopt;
-  if (!rest || !trim(*rest).empty()) return std::nullopt;
+  if (!rest || trim(*name).empty() || !trim(*rest).empty()) return std::nullopt;
   if (!closed && !trim(body).ends_with(end) && !trim(body).ends_with("}")) return std::nullopt;
   JsonMembers arguments;
   if (auto whole = read_members(trim(body))) {
@@ -138,10 +140,12 @@ ToolCalls read_invoke_call(std::string_view body, std::string_view parameter, st
     const auto key = front ? take_until(body, "\"") : std::nullopt;
     const auto mark = key ? take_until(body, ">") : std::nullopt;
     const auto text = mark ? take_until(body, end) : std::nullopt;
-    if (!text || !trim(*gap).empty() || !trim(*front).empty()) return std::nullopt;
+    if (!text || trim(*key).empty() || !trim(*gap).empty() || !trim(*front).empty()) {
+      return std::nullopt;
+    }
     auto value = invoke_value(tools, *name, *key, trim(*mark), *text);
-    if (!value || find_member(arguments, *key) != nullptr) return std::nullopt;
-    arguments.emplace_back(*key, std::move(*value));
+    if (!value) return std::nullopt;
+    set_member(arguments, *key, std::move(*value));
   }
   if (!trim(body).empty()) return std::nullopt;
   arguments = without_wrapper(std::move(arguments), tools, *name);

@@ -146,6 +146,29 @@ TEST(AnswerParts, DsmlTakesSlipsOfAFixedList) {
       wanted);
 }
 
+// The schema says what text is that the model calls no string, and that is not JSON.
+TEST(AnswerParts, DsmlKeepsACallWithAValueThatIsNotJson) {
+  const Json tools = Json::parse(R"([{"type": "function", "function": {"name": "f", "parameters":
+      {"properties": {"n": {"type": ["number", "null"]}, "b": {"type": "boolean"}, "s": {"type":
+      "string"}, "a": {"type": "integer"}}}}}])");
+  const auto read = [&](const std::string& name, const std::string& text) {
+    const auto calls = read_tool_calls(
+        CallBody::dsml, "f\">" + parameter("name=\"" + name + "\" string=\"false\"", text), tools);
+    return calls ? calls->front().arguments : "no call";
+  };
+  for (const std::string text : {"NaN", "abc1", "1e999", ""}) {
+    for (const std::string name : {"n", "a", "s", "zz"}) {
+      EXPECT_EQ(read(name, text), "{\"" + name + "\":\"" + text + "\"}");
+    }
+  }
+  EXPECT_EQ(read("n", "None"), R"({"n":null})");
+  EXPECT_EQ(read("b", "True"), R"({"b":true})");
+  EXPECT_EQ(read("n", " 2.50 "), R"({"n":2.50})");
+  expect_parts(calling(ToolFormat::dsml),
+               invoke(parameter(R"(name="days" string="false")", "three")),
+               "reasoning: \ncontent: \nweather{\"days\":\"three\"}\n");
+}
+
 TEST(AnswerParts, DsmlThatIsNoCallIsContent) {
   const MarkupRules rules = calling(ToolFormat::dsml);
   const auto stays = [&](const std::string& body) {
@@ -153,11 +176,8 @@ TEST(AnswerParts, DsmlThatIsNoCallIsContent) {
     expect_parts(rules, text, "reasoning: \ncontent: " + text + "\n");
   };
   stays("words");
-  stays(parameter(R"(name="days" string="false")", "three"));
   stays(parameter(R"(name="days" string="maybe")", "3"));
   stays(parameter(R"(name="city" string="true")", "a") + "words");
-  const std::string city = parameter(R"(name="city" string="true")", "a");
-  stays(city + city);
   expect_parts(rules,
                "a\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"weather\">\n<｜DSML｜param",
                "reasoning: \ncontent: a\n<｜DSML｜invoke name=\"weather\">\n<｜DSML｜param\n");

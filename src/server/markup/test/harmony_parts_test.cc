@@ -53,6 +53,9 @@ TEST(HarmonyParts, B7ChannelsSayWhatATextIs) {
   says(" to=functions.weather<|channel|>commentary json<|message|>{}<|call|>",
        "reasoning: \ncontent: \nweather{}\n");
   says("<|channel|>commentary to=weather<|message|>{}", "reasoning: \ncontent: \nweather{}\n");
+  // A recipient without a name is no function.
+  says("<|channel|>commentary to=functions.<|message|>{}",
+       "reasoning: \ncontent: <|channel|>commentary to=functions.<|message|>{}\n");
   // Messages are paragraphs.
   says("<|channel|>analysis<|message|>a<|end|>" + kNext + "<|channel|>analysis<|message|>b<|end|>" +
            kNext + "<|channel|>final<|message|>c",

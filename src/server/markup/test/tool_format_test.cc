@@ -83,7 +83,6 @@ TEST(ToolFormat, Pythonic) {
   stays_text(f, "[weather(\"Oslo\")]");
   stays_text(f, "[1, 2, 3]");
   stays_text(f, "[weather](https://a.example)");
-  stays_text(f, "[weather(city='Oslo', city='Bergen')]");
 }
 
 TEST(ToolFormat, Mistral) {
@@ -210,6 +209,73 @@ TEST(ToolFormat, DeepSeekSlips) {
       "string=\"true\">Oslo</｜DSML｜parameter>\n";
   reads(ToolFormat::dsml, dsml, kOslo);
   stays_text(ToolFormat::dsml, dsml.substr(0, dsml.size() - 1), false);
+}
+
+// JSON's readers use the last value of a repeated name, and so do all formats.
+TEST(ToolFormat, TheLastOfEqualArgumentsCounts) {
+  const std::string twice = R"({"city": "Bergen", "city": "Oslo"})";
+  reads(ToolFormat::tag,
+        "<tool_call>{\"name\": \"weather\", \"arguments\": " + twice + "}</tool_call>", kOslo);
+  reads(ToolFormat::tag,
+        "<tool_call><function=weather><parameter=city>Bergen</parameter><parameter=city>Oslo"
+        "</parameter></function></tool_call>",
+        kOslo);
+  reads(ToolFormat::tag,
+        "<tool_call>weather<arg_key>city</arg_key><arg_value>Bergen</arg_value><arg_key>city"
+        "</arg_key><arg_value>Oslo</arg_value></tool_call>",
+        kOslo);
+  reads(ToolFormat::mistral, "[TOOL_CALLS]weather[ARGS]" + twice, kOslo);
+  reads(ToolFormat::gemma,
+        "<|tool_call>call:weather{city:<|\"|>Bergen<|\"|>,city:<|\"|>Oslo<|\"|>}"
+        "<tool_call|>",
+        kOslo);
+  reads(ToolFormat::gemma, "<|tool_call>call:weather{parts:[{a:1,a:2}]}<tool_call|>",
+        "weather{\"parts\":[{\"a\":2}]}\n");
+  reads(ToolFormat::pythonic, "[weather(city='Bergen', city='Oslo')]", kOslo);
+  reads(ToolFormat::minimax,
+        "<invoke name=\"weather\"><parameter name=\"city\">Bergen</parameter><parameter "
+        "name=\"city\">Oslo</parameter></invoke>",
+        kOslo);
+  reads(ToolFormat::dsml,
+        "<｜DSML｜invoke name=\"weather\"><｜DSML｜parameter name=\"city\" string=\"true\">Bergen"
+        "</｜DSML｜parameter><｜DSML｜parameter name=\"city\" string=\"true\">Oslo"
+        "</｜DSML｜parameter></｜DSML｜invoke>",
+        kOslo);
+}
+
+TEST(ToolFormat, CallsWithoutANameAreText) {
+  for (const std::string name : {"", " "}) {
+    const std::string json = "{\"name\": \"" + name + "\", \"arguments\": {\"a\": 30}}";
+    stays_text(ToolFormat::tag, "<tool_call>" + json + "</tool_call>x");
+    stays_text(ToolFormat::tag, "<tool_call><function=" + name +
+                                    "><parameter=a>3</parameter></function></tool_call>");
+    stays_text(ToolFormat::tag, "<tool_call><function=weather><parameter=" + name +
+                                    ">2</parameter></function></tool_call>");
+    stays_text(ToolFormat::tag,
+               "<function=weather><parameter=" + name + ">2</parameter></function>");
+    stays_text(ToolFormat::tag, "<tool_call>weather<arg_key>" + name +
+                                    "</arg_key><arg_value>2</arg_value></tool_call>");
+    stays_text(ToolFormat::mistral, "[TOOL_CALLS][" + json + "]9");
+    stays_text(ToolFormat::llama, "<|python_tag|>" + json);
+    stays_text(ToolFormat::llama, json);
+    stays_text(ToolFormat::minimax, "<invoke name=\"" + name +
+                                        "\"><parameter name=\"a\">1"
+                                        "</parameter></invoke>");
+    stays_text(ToolFormat::minimax,
+               "<invoke name=\"weather\"><parameter name=\"" + name + "\">1</parameter></invoke>");
+    stays_text(ToolFormat::minimax, "<tool_calls>" + json + "</tool_calls>");
+    stays_text(ToolFormat::dsml, "<｜DSML｜invoke name=\"" + name + "\"></｜DSML｜invoke>1");
+    stays_text(ToolFormat::dsml, "<｜DSML｜invoke name=\"weather\"><｜DSML｜parameter name=\"" +
+                                     name +
+                                     "\" string=\"true\">2</｜DSML｜parameter>"
+                                     "</｜DSML｜invoke>");
+    stays_text(ToolFormat::kimi, "<|tool_call_begin|>functions." + name +
+                                     ":0<|tool_call_argument_begin|>{}<|tool_call_end|>");
+    stays_text(ToolFormat::gemma, "<|tool_call>call:" + name + "{a:2}<tool_call|>");
+  }
+  stays_text(ToolFormat::deepseek, "<｜tool▁call▁begin｜><｜tool▁sep｜>{}<｜tool▁call▁end｜>y");
+  stays_text(ToolFormat::pythonic, "<|python_start|>[(a=1)]<|python_end|>");
+  stays_text(ToolFormat::pythonic, "[weather(=2)]");
 }
 
 TEST(ToolFormat, OtherReasoningMarks) {
