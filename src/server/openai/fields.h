@@ -43,7 +43,7 @@ using FieldTable = std::vector<Field>;
 
 /// Of the routes chat, completions and generate.
 const FieldTable& request_fields();
-/// Those of a place.
+/// The fields that a place has.
 const FieldTable& fields_of(FieldPlace place);
 /// Chat's field of that name, for a route of another protocol that has it, too.
 Field chat_field(std::string_view name);
