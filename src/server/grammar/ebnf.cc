@@ -64,21 +64,7 @@ class EbnfReader : GrammarReader {
     return out;
   }
 
-  Expression choice(int depth) {
-    Expression out{Expression::Kind::choice};
-    out.at = here();
-    if (depth > kMostDepth) {
-      fail(ErrorCode::unsupported, fmt::format("at most {} nested groups", kMostDepth), "more",
-           here());
-    }
-    do {
-      out.parts.push_back(join(depth));
-      space();
-    } while (more() && take(U"|"));
-    return out;
-  }
-
-  Expression join(int depth) {
+  Expression join(int depth) override {
     Expression out;
     out.at = here();
     for (space(); more() && peek() != U'|' && peek() != U')' && !starts_rule(); space()) {

@@ -7,6 +7,19 @@
 
 namespace lathe::grammar {
 
+Expression GrammarReader::choice(int depth) {
+  Expression out{Expression::Kind::choice};
+  out.at = here();
+  if (depth > kMostDepth) {
+    fail(ErrorCode::unsupported, fmt::format("at most {} nested groups", kMostDepth), "more",
+         here());
+  }
+  do {
+    out.parts.push_back(join(depth));
+  } while (more() && take(U"|"));
+  return out;
+}
+
 std::string utf8_of(std::u32string_view text) {
   std::string out;
   for (const char32_t c : text) append_utf8(out, c);

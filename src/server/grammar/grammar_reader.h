@@ -14,6 +14,7 @@ class GrammarReader {
  public:
   GrammarReader(std::string_view text, const std::string& path)
       : text_(decode_utf8(text)), path_(path) {}
+  virtual ~GrammarReader() = default;
 
  protected:
   static constexpr int kMostDepth = 64;
@@ -67,6 +68,10 @@ class GrammarReader {
   static Expression chars_of(CharSet chars, TextPosition at);
   Expression regex_of(const std::string& pattern, TextPosition at);
   static Expression rule_of(std::string name, TextPosition at);
+  // Alternatives with | between them, in `depth` groups.
+  Expression choice(int depth);
+  // Parts one after another, and the space after them.
+  virtual Expression join(int depth) = 0;
 
   std::optional<Error> error_;
   GrammarText out_;

@@ -205,20 +205,7 @@ class LarkReader : GrammarReader {
     return out;
   }
 
-  Expression choice(int depth) {
-    Expression out{Expression::Kind::choice};
-    out.at = here();
-    if (depth > kMostDepth) {
-      fail(ErrorCode::unsupported, fmt::format("at most {} nested groups", kMostDepth), "more",
-           here());
-    }
-    do {
-      out.parts.push_back(join(depth));
-    } while (more() && take(U"|"));
-    return out;
-  }
-
-  Expression join(int depth) {
+  Expression join(int depth) override {
     Expression out;
     out.at = here();
     for (bool fresh = space(); more() && peek() != U'|' && peek() != U')' && peek() != U']';
