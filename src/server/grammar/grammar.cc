@@ -3,182 +3,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <span>
-#include <string_view>
 #include <utility>
 
 #include "base/json.h"
+#include "server/grammar/call_rules.h"
 #include "server/grammar/grammar_text.h"
 #include "server/grammar/json_rules.h"
 #include "server/grammar/regex.h"
 #include "server/grammar/schema.h"
 #include "server/grammar/text_rules.h"
+#include "server/grammar/text_search.h"
 
 namespace lathe::grammar {
 namespace {
 
 constexpr std::size_t kMostSourceBytes = 256 << 10;
-
-// Where reading goes on after each text that is a beginning of a pattern (Aho and Corasick 1975).
-struct Searcher {
-  struct Node {
-    std::array<std::uint16_t, 256> next{};
-    std::uint16_t shorter = 0;  // the longest end of its text that is a node
-    int pattern = -1;           // that its text, or an end of it, is
-  };
-  std::vector<Node> nodes = std::vector<Node>(1);
-
-  explicit Searcher(std::span<const std::string> patterns) {
-    for (std::size_t p = 0; p < patterns.size(); ++p) {
-      std::uint16_t at = 0;
-      for (const char c : patterns[p]) {
-        const auto byte = static_cast<std::uint8_t>(c);
-        if (nodes[at].next[byte] == 0) {
-          nodes[at].next[byte] = static_cast<std::uint16_t>(nodes.size());
-          nodes.emplace_back();
-        }
-        at = nodes[at].next[byte];
-      }
-      nodes[at].pattern = static_cast<int>(p);
-    }
-    std::vector<std::uint16_t> queue = {0};  // breadth first
-    for (std::size_t i = 0; i < queue.size(); ++i) {
-      const std::uint16_t at = queue[i];
-      for (std::size_t byte = 0; byte < 256; ++byte) {
-        const std::uint16_t to = nodes[at].next[byte];
-        const std::uint16_t other = at == 0 ? 0 : nodes[nodes[at].shorter].next[byte];
-        if (to == 0) {
-          nodes[at].next[byte] = other;
-          continue;
-        }
-        nodes[to].shorter = other;
-        if (nodes[to].pattern < 0) nodes[to].pattern = nodes[other].pattern;
-        queue.push_back(to);
-      }
-    }
-  }
-};
-
-// Adds any text that ends with its first occurrence of `mark`, without any of `avoided`. `stop`, if
-// any, is the state after a text without the mark. `no_space`: the text does not begin with a
-// space.
-State add_until(Builder& b, State from, std::string_view mark,
-                std::optional<State> stop = std::nullopt,
-                const std::vector<std::string>& avoided = {}, bool no_space = false) {
-  std::vector<std::string> patterns = {std::string(mark)};
-  patterns.insert(patterns.end(), avoided.begin(), avoided.end());
-  const Searcher searcher(patterns);
-  const State found = b.state(from);
-  std::vector<State> states = {b.state(from)};  // [nodes]
-  for (std::size_t i = 1; i < searcher.nodes.size(); ++i) states.push_back(b.state(from));
-  const auto add = [&](State state, const Searcher::Node& node, bool skips_space) {
-    if (stop) b.skip(state, *stop);
-    for (int first = 0; first < 256;) {
-      const std::uint16_t to = node.next[static_cast<std::size_t>(first)];
-      int last = first;
-      while (last < 255 && node.next[static_cast<std::size_t>(last + 1)] == to &&
-             !(skips_space && (last == ' ' || last + 1 == ' '))) {
-        ++last;
-      }
-      const int pattern = searcher.nodes[to].pattern;
-      if (pattern <= 0 && !(skips_space && first == ' ')) {
-        b.bytes(state, static_cast<std::uint8_t>(first), static_cast<std::uint8_t>(last),
-                pattern == 0 ? found : states[to]);
-      }
-      first = last + 1;
-    }
-  };
-  for (std::size_t i = 0; i < states.size(); ++i) {
-    if (searcher.nodes[i].pattern < 0) add(states[i], searcher.nodes[i], false);
-  }
-  if (!no_space) {
-    b.skip(from, states[0]);
-    return found;
-  }
-  const State first = b.state(from);
-  b.skip(from, first);
-  add(first, searcher.nodes[0], true);
-  return found;
-}
-
-// What schemas of tools share.
-struct ToolRules {
-  Builder& b;
-  JsonRules& json;
-  std::vector<std::string>* ignored;  // null: all constraints must be followed
-};
-
-// Arguments are an object, whatever the schema says.
-Result<State> add_arguments(const ToolRules& rules, const Tool& tool, State from) {
-  Builder& b = rules.b;
-  JsonRules& json = rules.json;
-  Rule arguments = json.object();
-  if (!tool.schema.empty()) {
-    const auto rule = add_schema(b, json, tool.schema, tool.path, {true, rules.ignored});
-    if (!rule) return rule.error();
-    arguments = *rule;
-  }
-  const State to = b.state(from);
-  b.call(from, arguments, to);
-  return to;
-}
-
-// {"name", "parameters"}; the second name is `arguments`.
-Result<State> add_call(const ToolRules& rules, const Tool& tool, const char* arguments,
-                       State from) {
-  Builder& b = rules.b;
-  JsonRules& json = rules.json;
-  const auto member = [&](State s, const char* name) {
-    return json.space(b.text(json.space(b.text(s, name)), ":"));
-  };
-  const State s = member(json.space(b.text(from, "{")), "\"name\"");
-  const auto end =
-      add_arguments(rules, tool, member(json.comma(json.literal(s, tool.name)), arguments));
-  if (!end) return end.error();
-  return b.text(json.space(*end), "}");
-}
-
-// Any text, and calls in the form of the model.
-Result<State> add_text_and_calls(const ToolRules& rules, const Source& source, State from) {
-  Builder& b = rules.b;
-  JsonRules& json = rules.json;
-  const JsonCallForm& form = source.form;
-  const State text = b.state(from), to = b.state(from);
-  b.skip(from, text);
-  const State call = source.must_call
-                         ? b.text(text, form.begin)
-                         : add_until(b, text, form.begin, to, form.avoided, form.no_space);
-  for (const Tool& tool : source.tools) {
-    if (form.wrapped) {
-      const auto end = add_call(rules, tool, "\"arguments\"", json.space(call));
-      if (!end) return end.error();
-      b.skip(b.text(json.space(*end), form.end), source.one_call ? to : text);
-      continue;
-    }
-    const State name = b.text(b.text(call, form.before_name), tool.name);
-    const auto end = add_arguments(rules, tool, b.text(name, form.after_name));
-    if (!end) return end.error();
-    b.skip(b.text(*end, form.end), source.one_call ? to : text);
-  }
-  return to;
-}
-
-// A list of {"name", "parameters"}.
-Result<State> add_calls(const ToolRules& rules, const Source& source, State from) {
-  Builder& b = rules.b;
-  JsonRules& json = rules.json;
-  const State open = json.space(b.text(from, "["));
-  const State call = b.state(from), after = b.state(from);
-  b.skip(open, call);
-  for (const Tool& tool : source.tools) {
-    const auto end = add_call(rules, tool, "\"parameters\"", call);
-    if (!end) return end.error();
-    b.skip(*end, after);
-  }
-  if (!source.one_call) b.skip(json.comma(after), call);
-  return b.text(json.space(after), "]");
-}
 
 Result<State> add_source(Builder& b, const Source& source, State from,
                          std::vector<std::string>& ignored) {
@@ -298,6 +137,28 @@ Error cannot_write(const Source& source) {
 
 }  // namespace
 
+std::string CallForm::key() const {
+  std::string out = fmt::format(" {}{}{}{}", wrapped, numbered, listed, begins_answer);
+  const auto add = [&](const std::string& part) {
+    out += fmt::format(" {} {}", part.size(), part);
+  };
+  for (const std::string* part :
+       {&begin, &arguments_name, &before_name, &before_number, &after_name, &end, &between,
+        &list_end, &answer_begin, &not_first}) {
+    add(*part);
+  }
+  for (const std::string& text : avoided) add(text);
+  if (!marked) return out;
+  out += " marked";
+  for (const std::string* part :
+       {&marked->before_key, &marked->after_key, &marked->before_text, &marked->after_text,
+        &marked->before_json, &marked->after_json, &marked->between}) {
+    add(*part);
+  }
+  for (const std::string& text : marked->avoided) add(text);
+  return out;
+}
+
 std::string Source::key() const {
   std::string out = fmt::format("{} {} ", static_cast<int>(kind), static_cast<int>(thinking));
   if (kind == Kind::json_schema) out += json_text(schema);
@@ -311,11 +172,7 @@ std::string Source::key() const {
   for (const std::string* part : {&think_begin, &think_end, &after_think, &opening}) {
     out += " " + *part;
   }
-  for (const std::string* part : {&form.begin, &form.before_name, &form.after_name, &form.end}) {
-    out += " " + *part;
-  }
-  for (const std::string& text : form.avoided) out += " " + text;
-  if (form.no_space) out += " no space";
+  out += form.key();
   out.append(reinterpret_cast<const char*>(tokens.data()), 4 * tokens.size());
   return out;
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,18 +22,45 @@ struct Tool {
   std::string path;               // of the schema, for errors
 };
 
-/// A call with its arguments as JSON, as a model writes it: begin, before_name, the name,
-/// after_name, the arguments, end. `wrapped`: between the marks is {"name", "arguments"}.
-struct JsonCallForm {
-  std::string begin;
-  bool wrapped = false;
-  std::string before_name = {};
-  std::string after_name = {};
-  std::string end = {};  // empty: a call ends with its arguments
-  // Texts that do not occur before a call, as they would begin one in another form; nor does a
-  // space begin the answer.
+/// How arguments are written that have marks of their own: before_key, the name, after_key, then a
+/// string between before_text and after_text as it is, or a value between before_json and
+/// after_json as JSON. Without after_text strings are JSON, too.
+struct MarkedForm {
+  std::string before_key = {};
+  std::string after_key = {};
+  std::string before_text = {}, after_text = {};
+  std::string before_json = {}, after_json = {};
+  std::string between = {};  // two arguments
+  // Texts that no string has, as they would end its call.
   std::vector<std::string> avoided = {};
-  bool no_space = false;
+};
+
+/// A call as a model writes it: begin, before_name, the name, after_name, the arguments as JSON or
+/// in marks, end. `wrapped`: between the marks is {"name", arguments_name}. Newlines of
+/// before_name, after_name, end and the marks of arguments may be missing.
+struct CallForm {
+  std::string begin;  // empty: calls only begin the answer
+  bool wrapped = false;
+  std::string arguments_name = "arguments";
+  std::string before_name = {};
+  bool numbered = false;  // before_number and a number come after the name
+  std::string before_number = {};
+  std::string after_name = {};
+  std::optional<MarkedForm> marked = std::nullopt;
+  std::string end = {};  // empty: a call ends with its arguments
+  // Calls come in lists: after `begin`, with `between` between them, then list_end.
+  bool listed = false;
+  std::string between = {}, list_end = {};
+  // An answer may also begin with a call, after answer_begin. Nothing follows calls then.
+  bool begins_answer = false;
+  std::string answer_begin = {};
+  // Texts that do not occur before a call, as they would begin one in another form; and bytes that
+  // do not begin the answer's text.
+  std::vector<std::string> avoided = {};
+  std::string not_first = {};
+
+  /// Equal for equal forms.
+  std::string key() const;
 };
 
 struct Source {
@@ -53,7 +81,7 @@ struct Source {
   std::vector<std::string> choices;  // the text is one of them
   std::string grammar;               // EBNF or Lark, as grammar_text.h says
   std::vector<Tool> tools;           // calls: [{"name", "parameters"}, ...]
-  JsonCallForm form;                 // text_and_calls: any text, and calls in this form
+  CallForm form;                     // text_and_calls: any text, and calls in this form
   bool one_call = false;
   // Constraints of tools' schemas that cannot be followed are left out.
   bool lenient = false;

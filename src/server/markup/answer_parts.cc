@@ -115,16 +115,18 @@ bool AnswerParts::is_bare(std::string_view text) const {
 // Where a call without marks may begin: at the first bracket of a line.
 std::size_t AnswerParts::find_bare() const {
   if (state_ != State::content || (!tool_marks_->bare_json && !tool_marks_->bare_python) ||
-      rules_.list_of_calls) {
+      rules_.list_of_calls || rules_.no_bare) {
     return std::string::npos;
   }
   for (std::size_t at = 0; (at = held_.find_first_of("{[", at)) != std::string::npos; ++at) {
     const std::string_view front = std::string_view(held_).substr(0, at);
     const std::size_t before = front.find_last_not_of(kJsonSpace);
+    const bool first = before == std::string_view::npos && !began_;
+    const bool begins_line = front.find('\n', before + 1) != std::string_view::npos ||
+                             (before == std::string_view::npos &&
+                              (after_call_ || spaces_.find('\n') != std::string::npos));
     const bool line =
-        front.find('\n', before + 1) != std::string_view::npos ||
-        (before == std::string_view::npos &&
-         (!began_ || after_call_ || spaces_.find('\n') != std::string::npos)) ||
+        first || (begins_line && !rules_.bare_first) ||
         (after_call_ && front.find_first_not_of(kSeparators) == std::string_view::npos);
     if (line && is_bare(std::string_view(held_).substr(at))) return at;
   }

@@ -27,6 +27,8 @@ struct MarkupRules {
   ToolFormat tools = ToolFormat::none;
   std::shared_ptr<const nlohmann::ordered_json> schemas;  // the request's tools; null: none
   bool one_call = false;                                  // the first call is the last
+  // Calls without marks are none; or they are only where they begin the answer.
+  bool no_bare = false, bare_first = false;
   bool list_of_calls = false;  // content is [{"name", "parameters"}, ...]
   // Special tokens that are marks, with the text that detokenising skips.
   std::vector<std::pair<std::int32_t, std::string>> tokens;

@@ -44,8 +44,8 @@ struct LiteralReader {
   }
 };
 
-// The character of an escape with `digits` hexadecimal digits; nullopt: malformed.
-std::optional<std::string> escaped_character(std::string_view& text, std::size_t digits) {
+// The number that `digits` hexadecimal digits are; nullopt: they are not there.
+std::optional<std::uint32_t> hexadecimal(std::string_view text, std::size_t digits) {
   if (text.size() < digits) return std::nullopt;
   std::uint32_t code = 0;
   for (const char c : text.substr(0, digits)) {
@@ -56,10 +56,24 @@ std::optional<std::string> escaped_character(std::string_view& text, std::size_t
     if (digit < 0) return std::nullopt;
     code = code * 16 + static_cast<std::uint32_t>(digit);
   }
-  if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return std::nullopt;
+  return code;
+}
+
+// The character of an escape with `digits` hexadecimal digits, or of two that are a pair of
+// surrogates, as in JSON; nullopt: malformed.
+std::optional<std::string> escaped_character(std::string_view& text, std::size_t digits) {
+  auto code = hexadecimal(text, digits);
+  if (!code) return std::nullopt;
   text.remove_prefix(digits);
+  if (*code >= 0xd800 && *code < 0xdc00 && text.starts_with("\\u")) {
+    const auto low = hexadecimal(text.substr(2), 4);
+    if (!low || *low < 0xdc00 || *low >= 0xe000) return std::nullopt;
+    text.remove_prefix(6);
+    code = 0x10000 + ((*code - 0xd800) << 10) + (*low - 0xdc00);
+  }
+  if (*code > 0x10ffff || (*code >= 0xd800 && *code < 0xe000)) return std::nullopt;
   std::string out;
-  append_utf8(out, static_cast<char32_t>(code));
+  append_utf8(out, static_cast<char32_t>(*code));
   return out;
 }
 
@@ -195,6 +209,10 @@ std::optional<std::string_view> gemma_string(LiteralReader& in) {
 // The key and the colon after it.
 std::optional<std::string_view> gemma_key(LiteralReader& in) {
   if (const auto text = gemma_string(in)) return in.skip(":") ? text : std::nullopt;
+  if (in.skip("\"")) {
+    const auto quoted = take_until(in.rest, "\"");
+    return quoted && in.skip(":") ? quoted : std::nullopt;
+  }
   const auto key = take_until(in.rest, ":");
   return key ? std::optional(trim(*key)) : std::nullopt;
 }

@@ -1,4 +1,4 @@
-// The form of calls that a chat template asks for, where it is JSON.
+// The form of calls that a chat template asks for, where a grammar can follow it.
 #pragma once
 
 #include <optional>
@@ -10,10 +10,9 @@
 namespace lathe {
 
 /// A call of an answer in channels.
-grammar::JsonCallForm harmony_call_form();
+grammar::CallForm harmony_call_form();
 
-/// nullopt: the format writes arguments in another form.
-std::optional<grammar::JsonCallForm> find_json_call_form(ToolFormat format,
-                                                         std::string_view chat_template);
+/// nullopt: the template shows none.
+std::optional<grammar::CallForm> find_call_form(ToolFormat format, std::string_view chat_template);
 
 }  // namespace lathe

@@ -68,8 +68,7 @@ bool is_strict(const nlohmann::ordered_json& function) {
 
 // The grammar of an answer that must be a call, or that may have calls whose arguments follow the
 // schemas of strict tools. `must`: in the model's form, but an answer that must be a call.
-grammar::Source calls_of(const ApiRequest& api, const grammar::JsonCallForm* form,
-                         bool must = false) {
+grammar::Source calls_of(const ApiRequest& api, const grammar::CallForm* form, bool must = false) {
   grammar::Source out;
   out.kind = form == nullptr ? grammar::Source::Kind::calls : grammar::Source::Kind::text_and_calls;
   if (form != nullptr) out.form = *form;
@@ -117,7 +116,7 @@ void set_thinking(const ServedModel& model, grammar::Thinking thinking, Prepared
 }
 
 std::optional<ApiError> refuse_strict(const ServedModel& model, const ApiRequest& api) {
-  if (model.json_calls && model.grammars != nullptr) return std::nullopt;
+  if (model.call_form && model.grammars != nullptr) return std::nullopt;
   std::size_t i = 0;
   while (!is_strict(api.tools[i]["function"])) ++i;
   const std::string path = fmt::format("tools[{}].function.strict", i);
@@ -125,9 +124,8 @@ std::optional<ApiError> refuse_strict(const ServedModel& model, const ApiRequest
       400, "unsupported_field",
       fmt::format("{}: wanted false, or tool_choice \"required\" or a function, as {}, got true",
                   path,
-                  model.grammars == nullptr
-                      ? "--grammar-backend none follows no schema"
-                      : "this model does not write arguments as JSON when it chooses to call"),
+                  model.grammars == nullptr ? "--grammar-backend none follows no schema"
+                                            : "no grammar follows this model's own form of calls"),
       path};
 }
 
@@ -137,7 +135,7 @@ bool may_call(const ApiRequest& api) { return api.tools.is_array() && api.tool_c
 // The constraint of an answer in channels: after the reasoning, in the final message or in a call.
 void constrain_channels(bool begun, ApiRequest& api) {
   if (api.forces_call()) {
-    const grammar::JsonCallForm form = harmony_call_form();
+    const grammar::CallForm form = harmony_call_form();
     api.constraint = calls_of(api, &form, /*must=*/true);
     api.constraint->one_call = true;  // the mark after a call ends the answer
   }
@@ -171,7 +169,7 @@ std::optional<ApiError> set_channels(const ServedModel& model, const std::string
   }
   if (api.wants_strict_calls()) {
     if (auto wrong = refuse_strict(model, api)) return wrong;
-    api.constraint = calls_of(api, &*model.json_calls);
+    api.constraint = calls_of(api, &*model.call_form);
     api.constraint->one_call = true;
   }
   if (api.thinking_budget) api.ignored.push_back("thinking.budget_tokens");
@@ -196,7 +194,10 @@ std::optional<ApiError> set_markup(const ServedModel& model, const std::string& 
   if (api.forces_call()) api.constraint = calls_of(api, nullptr);
   if (api.wants_strict_calls() && model.tools != ToolFormat::none) {
     if (auto wrong = refuse_strict(model, api)) return wrong;
-    api.constraint = calls_of(api, &*model.json_calls);
+    api.constraint = calls_of(api, &*model.call_form);
+    // Those that the grammar does not follow.
+    rules.bare_first = model.call_form->begins_answer;
+    rules.no_bare = !rules.bare_first;
   }
   if (api.constraint || api.thinking_budget) set_thinking(model, thinking, out);
   const ReasoningMarks think = reasoning_marks(model.reasoning);

@@ -181,7 +181,7 @@ ServedModel::ServedModel(Runtime& runtime, const Tokenizer& its_tokenizer,
   reasoning = found.reasoning;
   tools = found.tools;
   marks = std::move(found.marks);
-  json_calls = find_json_call_form(tools, source);
+  call_form = find_call_form(tools, source);
   markup = describe_markup(*this, options, source);
   if (options.grammar_backend != "none") {
     grammars = std::make_unique<grammar::Cache>(token_texts(false));

@@ -56,8 +56,8 @@ struct ServedModel {
   std::vector<std::pair<std::int32_t, std::string>> marks;
   nlohmann::json tokenizer_config;           // tokenizer_config.json, an object
   std::unique_ptr<grammar::Cache> grammars;  // null: --grammar-backend none
-  // How calls are written, if that is JSON.
-  std::optional<grammar::JsonCallForm> json_calls;
+  // How calls are written, if a grammar can follow that.
+  std::optional<grammar::CallForm> call_form;
   /// The grammars of text with calls, in which the marks of calls have text though they are special
   /// tokens. Made on first use. Precondition: grammars is set.
   grammar::Cache& call_grammars() const;

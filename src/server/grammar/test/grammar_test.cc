@@ -625,7 +625,7 @@ TEST_F(Grammars, ChannelsHaveMarks) {
   calls.tools = {{"f", Json::object(), "t"}};
   calls.form = {.begin = "<c> to=", .after_name = "<m>"};
   calls.form.avoided = {"a to", "<<"};
-  calls.form.no_space = true;
+  calls.form.not_first = " ";
   calls.one_call = true;
   for (const char* good : {"", "x", "x a t", "<c> to", "<c> to=f<m>{}", "a<c> to=f<m>{\"x\":1}",
                            "<c><c> to=f<m>{}", "b to=g"}) {

@@ -139,7 +139,7 @@ TEST(Constrained, EachPromptAndChoiceHasItsOwn) {
 }
 
 TEST(Constrained, NothingIsDroppedSilently) {
-  ScriptedServer s(lover_of_newlines("{# <tool_call> <function= #}"));
+  ScriptedServer s(lover_of_newlines("{# [TOOL_CALLS] #}"));
   const PlainJson tools =
       PlainJson::parse(R"([{"type":"function","function":{"name":"f","strict":true}}])");
   struct Case {

@@ -1,0 +1,110 @@
+#include "server/grammar/call_rules.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "server/grammar/marked_arguments.h"
+#include "server/grammar/schema.h"
+#include "server/grammar/text_search.h"
+
+namespace lathe::grammar {
+namespace {
+
+// Arguments are an object, whatever the schema says.
+Result<State> add_arguments(const ToolRules& rules, const Tool& tool, State from) {
+  Builder& b = rules.b;
+  Rule arguments = rules.json.object();
+  if (!tool.schema.empty()) {
+    const auto rule = add_schema(b, rules.json, tool.schema, tool.path, {true, rules.ignored});
+    if (!rule) return rule.error();
+    arguments = *rule;
+  }
+  const State to = b.state(from);
+  b.call(from, arguments, to);
+  return to;
+}
+
+// {"name", `arguments`}
+Result<State> add_call(const ToolRules& rules, const Tool& tool, const std::string& arguments,
+                       State from) {
+  Builder& b = rules.b;
+  JsonRules& json = rules.json;
+  const auto member = [&](State s, const std::string& name) {
+    return json.space(b.text(json.space(b.text(s, "\"" + name + "\"")), ":"));
+  };
+  const State s = member(json.space(b.text(from, "{")), "name");
+  const auto end =
+      add_arguments(rules, tool, member(json.comma(json.literal(s, tool.name)), arguments));
+  if (!end) return end.error();
+  return b.text(json.space(*end), "}");
+}
+
+State add_number(Builder& b, State from) {
+  return b.repeat(from, 1, 4, [&](State s, State to) { b.bytes(s, '0', '9', to); });
+}
+
+// A call from its begin mark to its end mark.
+Result<State> add_model_call(const ToolRules& rules, const Tool& tool, const CallForm& form,
+                             State from) {
+  Builder& b = rules.b;
+  if (form.wrapped) {
+    const auto end = add_call(rules, tool, form.arguments_name, rules.json.space(from));
+    if (!end) return end.error();
+    return form.end.empty() ? *end : b.text(rules.json.space(*end), form.end);
+  }
+  State s = add_mark(b, b.text(add_mark(b, from, form.before_name), tool.name), form.before_number);
+  if (form.numbered) s = add_number(b, s);
+  s = add_mark(b, s, form.after_name);
+  auto end =
+      form.marked ? add_marked_arguments(rules, tool, form, s) : add_arguments(rules, tool, s);
+  if (!end) return end.error();
+  return add_mark(b, *end, form.end);
+}
+
+}  // namespace
+
+Result<State> add_text_and_calls(const ToolRules& rules, const Source& source, State from) {
+  Builder& b = rules.b;
+  const CallForm& form = source.form;
+  const State text = b.state(from), to = b.state(from), call = b.state(from);
+  b.skip(from, text);
+  if (form.begins_answer) b.skip(b.text(from, form.answer_begin), call);
+  if (source.must_call) {
+    b.skip(b.text(text, form.begin), call);
+  } else {
+    b.skip(add_until(b, text, form.begin,
+                     {.stop = to, .avoided = form.avoided, .not_first = form.not_first}),
+           call);
+  }
+  State after = b.state(from);
+  for (const Tool& tool : source.tools) {
+    const auto end = add_model_call(rules, tool, form, call);
+    if (!end) return end.error();
+    b.skip(*end, after);
+  }
+  if (form.listed) {
+    if (!source.one_call) b.skip(rules.json.space(b.text(after, form.between)), call);
+    after = b.text(after, form.list_end);
+  }
+  b.skip(after, source.one_call || form.begins_answer ? to : text);
+  return to;
+}
+
+Result<State> add_calls(const ToolRules& rules, const Source& source, State from) {
+  Builder& b = rules.b;
+  JsonRules& json = rules.json;
+  const State open = json.space(b.text(from, "["));
+  const State call = b.state(from), after = b.state(from);
+  b.skip(open, call);
+  for (const Tool& tool : source.tools) {
+    const auto end = add_call(rules, tool, "parameters", call);
+    if (!end) return end.error();
+    b.skip(*end, after);
+  }
+  if (!source.one_call) b.skip(json.comma(after), call);
+  return b.text(json.space(after), "]");
+}
+
+}  // namespace lathe::grammar

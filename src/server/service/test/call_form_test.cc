@@ -1,0 +1,331 @@
+// Models' own forms of calls: what the grammar of strict tools allows is read as a call whose
+// arguments follow the schema, and calls as models write them are allowed.
+#include "server/service/call_form.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "base/test_scale.h"
+#include "server/grammar/matcher.h"
+#include "server/markup/answer_parts.h"
+
+namespace lathe {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::ordered_json;
+
+const Json& forecast_schema() {
+  static const Json out = Json::parse(R"({"type": "object", "additionalProperties": false,
+      "required": ["city", "days"], "properties": {"city": {"type": "string"},
+      "days": {"$ref": "#/$defs/days"}, "unit": {"enum": ["C", "F", null]},
+      "tags": {"type": "array", "items": {"enum": ["wind", "rain"]}, "maxItems": 2}},
+      "$defs": {"days": {"type": "integer", "minimum": 1, "maximum": 12}}})");
+  return out;
+}
+
+Json tools_json() {
+  Json out = Json::array();
+  out.push_back({{"type", "function"},
+                 {"function", {{"name", "forecast"}, {"parameters", forecast_schema()}}}});
+  out.push_back({{"type", "function"}, {"function", {{"name", "now"}}}});
+  return out;
+}
+
+grammar::Source source_of(const grammar::CallForm& form) {
+  grammar::Source out;
+  out.kind = grammar::Source::Kind::text_and_calls;
+  out.path = "tools";
+  out.form = form;
+  out.tools = {{"forecast", forecast_schema(), "tools[0].function.parameters"},
+               {"now", {{"type", "object"}, {"additionalProperties", false}}, "tools[1]"}};
+  return out;
+}
+
+const grammar::Vocabulary& bytes() {
+  static const grammar::Vocabulary out = [] {
+    std::vector<std::string> texts;
+    for (int b = 0; b < 256; ++b) texts.emplace_back(1, static_cast<char>(b));
+    return grammar::Vocabulary(std::move(texts));
+  }();
+  return out;
+}
+
+std::shared_ptr<grammar::Grammar> compile(const grammar::Source& source) {
+  auto out = grammar::Grammar::compile(source, bytes());
+  EXPECT_TRUE(out) << out.error().message();
+  return *out;
+}
+
+// Whether the grammar allows the whole text, and an end after it.
+bool allows(const std::shared_ptr<grammar::Grammar>& grammar, std::string_view text) {
+  grammar::Matcher matcher(grammar, {});
+  std::vector<std::uint32_t> bits(8);
+  for (const char c : text) {
+    std::fill(bits.begin(), bits.end(), 0);
+    if (!matcher.allowed(bits)) return false;
+    const auto byte = static_cast<std::uint8_t>(c);
+    if ((bits[byte / 32] >> (byte % 32) & 1u) == 0 || !matcher.accept(byte)) return false;
+  }
+  std::fill(bits.begin(), bits.end(), 0);
+  const auto ends = matcher.allowed(bits);
+  return ends && *ends;
+}
+
+TextParts read(ToolFormat format, const grammar::CallForm& form, const std::string& text) {
+  MarkupRules rules;
+  rules.tools = format;
+  rules.bare_first = form.begins_answer;
+  rules.no_bare = !form.begins_answer;
+  rules.schemas = std::make_shared<const Json>(tools_json());
+  AnswerParts machine(rules);
+  TextParts out;
+  machine.push(text, out);
+  machine.finish(out);
+  return out;
+}
+
+// A form as a template shows it, how a call of forecast begins, and whole calls as models write
+// them, with FORECAST's arguments.
+struct Form {
+  ToolFormat format;
+  const char* chat_template;
+  const char* begin;
+  std::vector<std::string> forecasts;  // of {"city": "Oslo", "days": 3, "unit": "C"}
+  std::vector<std::string> wrong;      // not allowed
+};
+
+const std::vector<Form>& forms() {
+  static const std::vector<Form> out = {
+      {ToolFormat::kimi,
+       "<|tool_call_begin|>",
+       "<|tool_call_begin|>",
+       {"<|tool_calls_section_begin|><|tool_call_begin|>functions.forecast:0"
+        "<|tool_call_argument_begin|>{\"city\": \"Oslo\", \"days\": 3, \"unit\": \"C\"}"
+        "<|tool_call_end|><|tool_calls_section_end|>"},
+       {"<|tool_call_begin|>functions.other:0<|tool_call_argument_begin|>{}<|tool_call_end|>",
+        "<|tool_call_begin|>functions.forecast:0<|tool_call_argument_begin|>{}<|tool_call_end|>"}},
+      {ToolFormat::llama,
+       "<|python_tag|>",
+       "{\"name\": \"forecast\"",
+       {R"({"name": "forecast", "parameters": {"city": "Oslo", "days": 3, "unit": "C"}})",
+        R"(<|python_tag|>{"name": "forecast", "parameters": {"city": "Oslo", "days": 3, "unit": "C"}})"},
+       {R"({"name": "forecast", "parameters": {"city": "Oslo", "days": 13}})",
+        R"({"name": "forecast", "parameters": {"days": 3}})", "{\"a\": 1}",
+        "<|python_tag|>forecast.call(city=\"Oslo\")"}},
+      {ToolFormat::pythonic,
+       "[func_name1(params_name1=",
+       "[forecast(",
+       {R"([forecast(city="Oslo", days=3, unit="C")])"},
+       {R"([forecast(city="Oslo", days=13)])", "[forecast(days=3)]", "[other()]", "[1]"}},
+      {ToolFormat::pythonic,
+       "<|tool_call_start|>",
+       "<|tool_call_start|>[forecast(",
+       {R"(<|tool_call_start|>[forecast(city="Oslo", days=3, unit="C")]<|tool_call_end|>)"},
+       {R"(<|tool_call_start|>[forecast(city=3, days=3)]<|tool_call_end|>)"}},
+      {ToolFormat::gemma,
+       "<|tool_call>",
+       "<|tool_call>call:forecast{",
+       {R"(<|tool_call>call:forecast{city:<|"|>Oslo<|"|>,days:3,unit:<|"|>C<|"|>}<tool_call|>)"},
+       {R"(<|tool_call>call:forecast{city:<|"|>Oslo<|"|>,days:13}<tool_call|>)",
+        R"(<|tool_call>call:forecast{city:<|"|>Oslo<|"|>}<tool_call|>)"}},
+      {ToolFormat::gemma,
+       "<start_function_call>",
+       "<start_function_call>call:forecast{",
+       {"<start_function_call>call:forecast{city:<escape>Oslo<escape>,days:3,unit:<escape>C<escape>"
+        "}"
+        "<end_function_call>"},
+       {"<start_function_call>call:other{}<end_function_call>"}},
+      {ToolFormat::minimax,
+       "<minimax:tool_call>",
+       "<invoke name=\"forecast\">",
+       {"<minimax:tool_call>\n<invoke name=\"forecast\">\n<parameter "
+        "name=\"city\">Oslo</parameter>\n"
+        "<parameter name=\"days\">3</parameter>\n<parameter "
+        "name=\"unit\">C</parameter>\n</invoke>\n"
+        "</minimax:tool_call>"},
+       {"<invoke name=\"forecast\"><parameter name=\"city\">Oslo</parameter></invoke>",
+        "<invoke name=\"forecast\"><parameter name=\"city\">Oslo</parameter>"
+        "<parameter name=\"days\">many</parameter></invoke>"}},
+      {ToolFormat::tag,
+       "<tool_call> <function=",
+       "<tool_call>\n<function=forecast>",
+       {"<tool_call>\n<function=forecast>\n<parameter=city>\nOslo\n</"
+        "parameter>\n<parameter=days>\n3\n"
+        "</parameter>\n<parameter=unit>\nC\n</parameter>\n</function>\n</tool_call>"},
+       {"<tool_call><function=forecast>\n<parameter=days>\n3\n</parameter>\n</function></"
+        "tool_call>",
+        "<function=now>\n</function>", "<tool_call>{\"name\": \"forecast\"}</tool_call>"}},
+      {ToolFormat::tag,
+       "<tool_call> <arg_key>",
+       "<tool_call>forecast",
+       {"<tool_call>forecast\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n<arg_key>days</"
+        "arg_key>"
+        "\n<arg_value>3</arg_value>\n<arg_key>unit</arg_key>\n<arg_value>C</arg_value>\n</"
+        "tool_call>",
+        "<tool_call>forecast<arg_key>city</arg_key><arg_value>Oslo</arg_value><arg_key>days</"
+        "arg_key>"
+        "<arg_value>3</arg_value><arg_key>unit</arg_key><arg_value>C</arg_value></tool_call>"},
+       {"<tool_call>forecast<arg_key>city</arg_key><arg_value>Oslo</arg_value></tool_call>",
+        "<tool_call>other</tool_call>"}},
+      {ToolFormat::dsml,
+       "｜DSML｜",
+       "<｜DSML｜invoke name=\"forecast\">",
+       {"<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"forecast\">\n<｜DSML｜parameter "
+        "name=\"city\" "
+        "string=\"true\">Oslo</｜DSML｜parameter>\n<｜DSML｜parameter name=\"days\" "
+        "string=\"false\">3"
+        "</｜DSML｜parameter>\n<｜DSML｜parameter name=\"unit\" "
+        "string=\"true\">C</｜DSML｜parameter>\n"
+        "</｜DSML｜invoke>\n</｜DSML｜function_calls>"},
+       {"<｜DSML｜invoke name=\"forecast\">\n<｜DSML｜parameter name=\"city\" string=\"false\">3"
+        "</｜DSML｜parameter>\n</｜DSML｜invoke>"}},
+      {ToolFormat::tag,
+       "<tool_call>",
+       "<tool_call>{\"name\": \"forecast\"",
+       {"<tool_call>\n{\"name\": \"forecast\", \"arguments\": {\"city\": \"Oslo\", \"days\": 3, "
+        "\"unit\": "
+        "\"C\"}}\n</tool_call>"},
+       {"<tool_call>{\"name\": \"other\", \"arguments\": {}}</tool_call>"}},
+  };
+  return out;
+}
+
+grammar::CallForm form_of(const Form& f) {
+  const auto out = find_call_form(f.format, f.chat_template);
+  EXPECT_TRUE(out) << f.chat_template;
+  return *out;
+}
+
+TEST(CallForm, CallsOfModelsAreAllowedAndRead) {
+  for (const Form& f : forms()) {
+    SCOPED_TRACE(f.chat_template);
+    const grammar::CallForm form = form_of(f);
+    const auto grammar = compile(source_of(form));
+    for (const std::string& text : f.forecasts) {
+      EXPECT_TRUE(allows(grammar, text)) << text;
+      const TextParts parts = read(f.format, form, text);
+      ASSERT_EQ(parts.calls.size(), 1u) << text << parts.content;
+      EXPECT_EQ(parts.calls[0].name, "forecast");
+      EXPECT_EQ(Json::parse(parts.calls[0].arguments),
+                Json::parse(R"({"city": "Oslo", "days": 3, "unit": "C"})"));
+    }
+    for (const std::string& text : f.wrong) EXPECT_FALSE(allows(grammar, text)) << text;
+    for (const char* text : {"", "No.", "a < b, [1] {2}", "x\n{\"a\": 1}\n"}) {
+      EXPECT_TRUE(allows(grammar, text)) << text;
+    }
+  }
+}
+
+bool is_forecast(const Json& arguments) {
+  for (const auto& [name, value] : arguments.items()) {
+    if (name == "city" && value.is_string()) continue;
+    if (name == "days" && value.is_number_integer() && value >= 1 && value <= 12) continue;
+    if (name == "unit" && (value == "C" || value == "F" || value.is_null())) continue;
+    const bool tags =
+        name == "tags" && value.is_array() && value.size() <= 2 &&
+        std::ranges::all_of(value, [](const Json& v) { return v == "wind" || v == "rain"; });
+    if (!tags) return false;
+  }
+  return arguments.contains("city") && arguments.contains("days");
+}
+
+// Appends `more` to the text if the grammar allows it.
+bool append(grammar::Matcher& matcher, std::string& text, std::string_view more) {
+  grammar::Matcher next = matcher;
+  for (const char c : more) {
+    std::vector<std::uint32_t> bits(8);
+    const auto byte = static_cast<std::uint8_t>(c);
+    if (!next.allowed(bits) || (bits[byte / 32] >> (byte % 32) & 1u) == 0) return false;
+    EXPECT_TRUE(next.accept(byte));
+  }
+  matcher = std::move(next);
+  text += more;
+  return true;
+}
+
+// The text of a call: `begin`, then marks of the form and random printable bytes that the grammar
+// allows, until the answer may end. Empty: it did not come to an end.
+std::string walk(const std::shared_ptr<grammar::Grammar>& grammar, const grammar::CallForm& form,
+                 std::string_view begin, std::mt19937& random) {
+  std::vector<std::string> marks = {form.end, "\"", "}", "]", ")", ", ", ": ", "\n", "wind", "C"};
+  if (form.marked) {
+    marks.insert(marks.end(),
+                 {form.marked->after_text, form.marked->after_json, form.marked->before_key});
+  }
+  grammar::Matcher matcher(grammar, {});
+  std::string text;
+  EXPECT_TRUE(append(matcher, text, begin)) << begin;
+  for (int i = 0; i < 400; ++i) {
+    std::vector<std::uint32_t> bits(8);
+    const auto ends = matcher.allowed(bits);
+    EXPECT_TRUE(ends);
+    if (*ends) return text;
+    if (random() % 2 == 0 && append(matcher, text, marks[random() % marks.size()])) continue;
+    std::vector<char> may, rest;  // rest: bytes of marks
+    for (int c = 1; c < 256; ++c) {
+      if ((bits[static_cast<std::size_t>(c / 32)] >> (c % 32) & 1u) == 0) continue;
+      const bool printable = (c >= ' ' && c < 127) || c == '\n';
+      (printable ? may : rest).push_back(static_cast<char>(c));
+    }
+    if (may.empty()) may = rest;
+    if (may.empty()) return {};
+    EXPECT_TRUE(append(matcher, text, std::string(1, may[random() % may.size()])));
+  }
+  return {};
+}
+
+TEST(CallForm, WhatTheGrammarAllowsFollowsTheSchema) {
+  std::mt19937 random(test_seed(11));
+  for (const Form& f : forms()) {
+    SCOPED_TRACE(f.chat_template);
+    const grammar::CallForm form = form_of(f);
+    const auto grammar = compile(source_of(form));
+    int calls = 0;
+    for (int i = 0; i < 400 * test_scale(); ++i) {
+      const std::string text = walk(grammar, form, f.begin, random);
+      if (text.empty()) continue;
+      const TextParts parts = read(f.format, form, text);
+      ASSERT_FALSE(parts.calls.empty()) << text << "\n" << parts.content;
+      for (const ToolCall& call : parts.calls) {
+        ++calls;
+        const Json arguments = Json::parse(call.arguments);
+        ASSERT_TRUE(call.name == "now" ? arguments.empty() : is_forecast(arguments))
+            << text << "\n"
+            << call.name << call.arguments;
+      }
+    }
+    EXPECT_GT(calls, 20);
+  }
+}
+
+TEST(CallForm, WhatMarksCannotFollowIsNamed) {
+  const auto fault = [](const char* schema) {
+    grammar::Source source = source_of(*find_call_form(ToolFormat::minimax, "<minimax:tool_call>"));
+    source.tools = {{"f", Json::parse(schema), "tools[0].function.parameters"}};
+    const auto out = grammar::Grammar::compile(source, bytes());
+    return out ? std::string() : out.error().message();
+  };
+  EXPECT_THAT(fault(R"({"properties": {"a": {"type": "string", "pattern": "^x"}}})"),
+              HasSubstr("tools[0].function.parameters.properties.a.pattern"));
+  EXPECT_THAT(fault(R"({"properties": {"a": {}}, "minProperties": 1})"),
+              HasSubstr("minProperties"));
+  EXPECT_THAT(fault(R"({"properties": {"a": {"$ref": "#/properties/b"}, "b": {}}})"),
+              HasSubstr("properties.a.$ref"));
+  EXPECT_THAT(fault(R"({"required": ["z"]})"), HasSubstr("required"));
+  EXPECT_EQ(
+      fault(R"({"properties": {"a": {"type": "object", "properties": {"b": {"pattern": "^x"}}}}})"),
+      "");
+}
+
+TEST(CallForm, SomeTemplatesShowNone) {
+  EXPECT_FALSE(find_call_form(ToolFormat::none, ""));
+  EXPECT_FALSE(find_call_form(ToolFormat::mistral, "[TOOL_CALLS]"));
+  EXPECT_FALSE(find_call_form(ToolFormat::minimax, "<tool_calls>"));
+}
+
+}  // namespace
+}  // namespace lathe
