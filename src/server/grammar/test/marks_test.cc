@@ -1,0 +1,93 @@
+// Constrained text between other text: after reasoning, and calls between marks.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "server/grammar/matcher.h"
+#include "server/grammar/test/grammar_test_util.h"
+
+namespace lathe::grammar {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+TEST_F(Grammars, ReasoningComesFirst) {
+  const auto grammar = compile(regex("ab"));
+  const std::int32_t begin = 299, end = 301;
+  const auto allows = [&](Matcher& m, std::int32_t token) {
+    std::vector<std::uint32_t> own = bits();
+    EXPECT_TRUE(m.allowed(own));
+    return has(own, token);
+  };
+  Matcher inside(grammar, {true, std::nullopt, end});
+  EXPECT_TRUE(allows(inside, 'x'));
+  EXPECT_TRUE(inside.accept('x'));
+  EXPECT_TRUE(inside.accept(end));
+  EXPECT_FALSE(allows(inside, 'x'));
+  EXPECT_TRUE(allows(inside, 'a'));
+  Matcher possible(grammar, {false, begin, end});
+  EXPECT_TRUE(allows(possible, begin));
+  EXPECT_TRUE(allows(possible, 'a'));
+  EXPECT_FALSE(allows(possible, 'x'));
+  EXPECT_TRUE(possible.clone()->accept('a'));
+  EXPECT_TRUE(possible.accept(begin));
+  EXPECT_TRUE(possible.accept('x'));
+  Source text = regex("ab");
+  text.thinking = Thinking::possible;
+  for (const char* good :
+       {"ab", "<think></think>ab", "<think>a</</think>ab", "<think>\xFF<</think>ab"}) {
+    EXPECT_TRUE(takes(text, good)) << good;
+  }
+  for (const char* bad : {"<think>", "</think>ab", "xab", "<think></think>x", "<think>ab"}) {
+    EXPECT_FALSE(takes(text, bad)) << bad;
+  }
+}
+
+// A text may begin with marks around reasoning, and calls may have one form alone.
+TEST_F(Grammars, ChannelsHaveMarks) {
+  Source text = regex("ab");
+  text.thinking = Thinking::possible;
+  text.think_begin = "<c>t<m>";
+  text.think_end = "<e>";
+  text.after_think = "<s>";
+  text.opening = "<c>f<m>";
+  for (const char* good : {"<c>f<m>ab", "<c>t<m><e><s><c>f<m>ab", "<c>t<m>x<<e><s><c>f<m>ab"}) {
+    EXPECT_TRUE(takes(text, good)) << good;
+  }
+  for (const char* bad : {"ab", "<c>t<m>ab", "<c>t<m><e><c>f<m>ab", "<c>f<m>ba", "<c>t<m>x<e>ab"}) {
+    EXPECT_FALSE(takes(text, bad)) << bad;
+  }
+  Source calls;
+  calls.kind = Source::Kind::text_and_calls;
+  calls.tools = {{"f", Json::object(), "t"}};
+  calls.form = {.begin = "<c> to=", .after_name = "<m>"};
+  calls.form.avoided = {"a to", "<<"};
+  calls.form.not_first = " ";
+  calls.one_call = true;
+  for (const char* good : {"", "x", "x a t", "<c> to", "<c> to=f<m>{}", "a<c> to=f<m>{\"x\":1}",
+                           "<c><c> to=f<m>{}", "b to=g"}) {
+    EXPECT_TRUE(takes(calls, good)) << good;
+  }
+  for (const char* bad :
+       {" x", "a to", "xa to=f", "<<", "<c> to=g", "<c> to=f<m>{} ", "<c> to=f<m>[]", "<c<<"}) {
+    EXPECT_FALSE(takes(calls, bad)) << bad;
+  }
+  calls.must_call = true;
+  EXPECT_TRUE(takes(calls, "<c> to=f<m>{}"));
+  EXPECT_FALSE(takes(calls, "x<c> to=f<m>{}"));
+}
+
+// The mark's beginning occurs again in it.
+TEST_F(Grammars, MarksAreFoundWhereverTheyBegin) {
+  Source text = regex("z");
+  text.thinking = Thinking::inside;
+  text.think_end = "aabaac";
+  for (const char* good : {"aabaacz", "aabaabaacz", "aaabaacz", "aabaaabaacz", "xaabaacz"}) {
+    EXPECT_TRUE(takes(text, good)) << good;
+  }
+  EXPECT_FALSE(takes(text, "aabaabaaz"));
+}
+
+}  // namespace
+}  // namespace lathe::grammar
