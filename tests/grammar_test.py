@@ -9,6 +9,7 @@ sets it.
 import itertools
 import json
 import os
+import pathlib
 import random
 import re
 import subprocess
@@ -20,6 +21,7 @@ import jsonschema
 CHECK = sys.argv.pop(1)
 from serve_util import MESSAGES, Server  # takes the command's path
 
+REAL_TOOLS = pathlib.Path(__file__).parent / "data/schemas/mcp_tools.json"
 SEED = int(os.environ.get("LATHE_TEST_SEED", random.randrange(10**6)))
 SCALE = float(os.environ.get("LATHE_TEST_SCALE", "1"))
 
@@ -266,6 +268,23 @@ class Grammars(unittest.TestCase):
                     if not self.checker.ask(schema=schema, texts=[spelled])[0]:
                         self.assertRegex(spelled, r"\\u[0-9a-f]{4}", (SEED, schema, spelled))
         self.assertGreater(walks, 300 * SCALE)
+
+    def test_tools_of_real_servers(self):
+        tools = walks = 0
+        for server in json.loads(REAL_TOOLS.read_text()).values():
+            for name, schema in server["tools"].items():
+                tools += 1
+                texts = self.checker.ask(schema=schema, walks=4, seed=SEED + tools)
+                self.assertNotIsInstance(texts, dict, (name, texts))
+                for text in texts:
+                    if text is None:
+                        continue
+                    walks += 1
+                    value, repeats = read(text)
+                    if not repeats:  # some lists of items are as in draft 7
+                        jsonschema.Draft7Validator(schema, format_checker=jsonschema.Draft7Validator.FORMAT_CHECKER).validate(value)
+        self.assertEqual(tools, 51)
+        self.assertGreater(walks, 100)
 
     def test_values_are_judged_as_jsonschema_does(self):
         draw = Draw(SEED + 3)

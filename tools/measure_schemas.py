@@ -5,7 +5,7 @@ CHECK is the program lathe_grammar_check. Prints a table in Markdown:
 - with --suite, the JSON Schema test suite (github.com/json-schema-org/JSON-Schema-Test-Suite, its folder tests/draft2020-12): each schema
   is followed, refused, or has only annotations; of the followed ones every valid instance must be accepted and every invalid one refused.
   Exits with 1 if one is not.
-- 32 kinds of fields as Pydantic (PyPI) writes their schemas, and 17 tools as MCP servers describe them.
+- 32 kinds of fields as Pydantic (PyPI) writes their schemas, 17 tools as MCP servers describe them, and 51 tools of two real MCP servers.
 With --peer it also counts what xgrammar (PyPI) accepts.
 
 An instance is written as JSON with integers without a decimal point, and accepted if it is in one order of its members: schemas fix it.
@@ -152,7 +152,9 @@ class Peer:
 
 
 def run_samples(checker, peer):
-    for title, samples in (("Pydantic field", schema_samples.pydantic_fields()), ("MCP tool", schema_samples.MCP_TOOLS)):
+    kinds = {"Pydantic field": schema_samples.pydantic_fields(), "MCP tool": schema_samples.MCP_TOOLS}
+    kinds |= {f"tool of {server}": tools for server, tools in schema_samples.real_tools().items()}
+    for title, samples in kinds.items():
         count = other = 0
         lines = []
         for name, schema in samples.items():
