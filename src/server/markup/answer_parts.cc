@@ -41,7 +41,10 @@ AnswerParts::AnswerParts(MarkupRules rules)
       const bool fence = call.begin.starts_with(call.end);  // opens as it ends
       if (!call.end.empty() && !fence) marks_.push_back({call.end, Mark::stray_end});
     }
-    for (std::string_view mark : tool_marks_->around) marks_.push_back({mark, Mark::around});
+    const auto& around = tool_marks_->around;
+    for (std::size_t i = 0; i < around.size(); ++i) {
+      marks_.push_back({around[i], i % 2 == 0 ? Mark::around : Mark::stray_end});
+    }
     if (tool_marks_->bare_json) fronts_ = "{[";
     if (tool_marks_->bare_python) fronts_ = "{[";
   }
@@ -52,7 +55,8 @@ AnswerParts::AnswerParts(MarkupRules rules)
 
 // Whether </think> may end reasoning that was left out.
 bool AnswerParts::may_end_nothing() const {
-  return !reasoned_ && !began_ && calls_ == 0 && rules_.tools != ToolFormat::dsml;
+  return !reasoned_ && !began_ && around_.empty() && calls_ == 0 &&
+         rules_.tools != ToolFormat::dsml;
 }
 
 // Whether marks of this kind count in the current state.
@@ -62,7 +66,7 @@ bool AnswerParts::counts(Mark::Kind kind) const {
       // Before anything else it ends reasoning that was left out.
       return state_ == State::reasoning || may_end_nothing();
     case Mark::think:
-      return state_ == State::content && !began_;
+      return state_ == State::content && !began_ && around_.empty();
     case Mark::stray_end:
       return state_ == State::content && after_call_;
     case Mark::call:
@@ -269,7 +273,7 @@ void AnswerParts::give_bare(TextParts& out) {
 void AnswerParts::take(const Mark& mark, TextParts& out) {
   switch (mark.kind) {
     case Mark::think:
-      if (began_) {  // text other than white space came before it
+      if (began_ || !around_.empty()) {  // text other than white space came before it
         give(mark.text, out);
         return;
       }
@@ -306,12 +310,16 @@ void AnswerParts::take(const Mark& mark, TextParts& out) {
       return;
     case Mark::around:
       state_ = State::content;
+      drop_newline_ = false;
+      after_call_ = false;
       // The last two newlines before the first call belong to the mark, earlier ones to the
       // content.
-      if (rules_.tools == ToolFormat::dsml && calls_ == 0 && began_ && spaces_.ends_with("\n\n")) {
+      if (rules_.tools == ToolFormat::dsml && calls_ == 0 && began_ && around_.empty() &&
+          spaces_.ends_with("\n\n")) {
         out.content.append(spaces_, 0, spaces_.size() - 2);
-        spaces_.clear();
+        spaces_.erase(0, spaces_.size() - 2);
       }
+      around_.append(std::exchange(spaces_, {})).append(mark.text);
       return;
   }
 }
@@ -345,8 +353,7 @@ void AnswerParts::give(std::string_view text, TextParts& out) {
     return;
   }
   const std::size_t end = lists ? text.find_last_not_of(kJsonSpace) : last;
-  out.content += spaces_;
-  out.content += text.substr(0, end + 1);
+  out.content.append(std::exchange(around_, {})).append(spaces_).append(text.substr(0, end + 1));
   spaces_ = text.substr(end + 1);
   began_ = true;
   after_call_ = false;
@@ -355,6 +362,7 @@ void AnswerParts::give(std::string_view text, TextParts& out) {
 // Whether they are calls.
 bool AnswerParts::add_calls(ToolCalls calls, TextParts& out) {
   if (!calls) return false;
+  around_.clear();
   spaces_.clear();
   for (ToolCall& call : *calls) {
     if (complete()) break;
@@ -422,7 +430,9 @@ void AnswerParts::finish(TextParts& out, bool whole) {
   }
   give(held_, out);
   held_.clear();
-  if (calls_ == 0) out.content += spaces_;  // white space after calls is dropped
+  // White space after calls is dropped.
+  if (calls_ == 0 || !around_.empty())
+    out.content.append(std::exchange(around_, {})).append(spaces_);
   spaces_.clear();
 }
 

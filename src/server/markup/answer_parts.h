@@ -37,8 +37,9 @@ struct MarkupRules {
 };
 
 /// Nothing is lost: text that does not parse, or is incomplete when the answer ends, becomes
-/// content. Linear in the text; holds back at most the beginning of a mark, an open call, or a call
-/// inside reasoning with what follows it, as the reasoning's end decides what it is.
+/// content. Linear in the text; holds back at most the beginning of a mark, the marks that begin a
+/// section of calls, an open call, or a call inside reasoning with what follows it, as the
+/// reasoning's end decides what it is.
 ///
 /// JSON or Python that calls a function of the request is a call also without marks, if the format
 /// has such calls: where the answer begins with it, or where nothing else follows.
@@ -61,7 +62,8 @@ class AnswerParts {
   enum class State { reasoning, content, call, bare, after_bare };
   struct Mark {
     std::string_view text;
-    // stray_end: the end mark of a call, without its begin mark.
+    // around: begins a section of calls. stray_end: the end mark of a section, or of a call without
+    // its begin mark.
     enum Kind { think, end_think, call, around, stray_end } kind;
     const CallMarks* call_marks = nullptr;  // of call
   };
@@ -101,7 +103,9 @@ class AnswerParts {
   bool unclosed_ = false;            // the answer has ended, and with it its reasoning
   bool began_ = false;               // something other than white space was emitted
   bool after_call_ = false;          // nothing was emitted after a call
-  std::string spaces_;               // between calls, emitted only if text follows
+  std::string
+      around_;  // marks of kind around, and white space before them: text if no call follows
+  std::string spaces_;  // between calls, emitted only if text follows
   std::size_t calls_ = 0;
   // Calls without marks that are none if text follows, and their text.
   std::vector<ToolCall> bare_calls_;

@@ -46,7 +46,7 @@ struct CallMarks {
 
 struct ToolMarks {
   std::vector<CallMarks> calls = {};
-  // Marks around calls; dropped.
+  // Marks before and after a section of calls, in turn; dropped if there are calls.
   std::vector<std::string_view> around = {};
   // Further texts of special tokens in calls, which detokenising would skip.
   std::vector<std::string_view> inner = {};

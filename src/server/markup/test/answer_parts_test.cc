@@ -180,7 +180,8 @@ TEST(AnswerParts, DsmlThatIsNoCallIsContent) {
   stays(parameter(R"(name="city" string="true")", "a") + "words");
   expect_parts(rules,
                "a\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"weather\">\n<｜DSML｜param",
-               "reasoning: \ncontent: a\n<｜DSML｜invoke name=\"weather\">\n<｜DSML｜param\n");
+               "reasoning: \ncontent: a\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke "
+               "name=\"weather\">\n<｜DSML｜param\n");
 }
 
 // An answer that a client sends back has the same text in the next prompt.

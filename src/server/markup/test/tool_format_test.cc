@@ -278,6 +278,76 @@ TEST(ToolFormat, CallsWithoutANameAreText) {
   stays_text(ToolFormat::pythonic, "[weather(=2)]");
 }
 
+// A section's marks are dropped with its calls; else they are text.
+TEST(ToolFormat, MarksOfASectionWithoutCallsAreText) {
+  struct Row {
+    ToolFormat format;
+    std::string begin, end, now;
+  };
+  const Row rows[] = {
+      {ToolFormat::minimax, "<minimax:tool_call>", "</minimax:tool_call>",
+       "<invoke name=\"now\"></invoke>"},
+      {ToolFormat::kimi, "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>",
+       "<|tool_call_begin|>now<|tool_call_argument_begin|>{}<|tool_call_end|>"},
+      {ToolFormat::kimi, "<|tool_call_section_begin|>", "<|tool_call_section_end|>",
+       "<|tool_call_begin|>now<|tool_call_argument_begin|>{}<|tool_call_end|>"},
+      {ToolFormat::deepseek, "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>",
+       "<｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜>"},
+      {ToolFormat::dsml, "<｜DSML｜function_calls>", "</｜DSML｜function_calls>",
+       "<｜DSML｜invoke name=\"now\"></｜DSML｜invoke>"},
+      {ToolFormat::dsml, "<｜DSML｜tool>", "</｜DSML｜tool>",
+       "<｜DSML｜invoke name=\"now\"></｜DSML｜invoke>"}};
+  for (const auto& [format, begin, end, now] : rows) {
+    for (const std::string& text :
+         {"see " + begin + " mark3", "see " + begin, begin, end, "a " + end + " b",
+          "pre1" + begin + "junk1" + end + "post1", begin + end + "2", "a3" + begin + end + "b3",
+          "a\n\n" + begin + "\n\n" + begin + "\nb\n", begin + "\n" + end + "\n",
+          begin + "<think>a</think>"}) {
+      stays_text(format, text);
+    }
+    reads(format, "see " + begin + "\n" + now + "\n" + end, "now{}\n", "see");
+    reads(format, begin + now + end + end, "now{}\n");
+    reads(format, begin + now + end + " x", "now{}\n", " x");
+    reads(format, begin + now + end + begin + "x" + end, "now{}\n", begin + "x" + end);
+    reads(format, begin + now + end + "x " + begin, "now{}\n", "x " + begin);
+    reads(format, begin + now + end + begin + now + end, "now{}\nnow{}\n");
+    reads(format, begin + "x" + now + end, "now{}\n", begin + "x");
+    // Reasoning that does not end is over at a call; its mark begins the content.
+    expect_answer(rules_of(format), "<think>So " + begin + " x",
+                  "reasoning: So \ncontent: " + begin + " x\n");
+    expect_answer(rules_of(format), "<think>So " + begin + "x</think>y",
+                  "reasoning: So " + begin + "x\ncontent: y\n");
+    expect_answer(rules_of(format), "<think>So</think>" + begin + now + end,
+                  "reasoning: So\ncontent: \nnow{}\n");
+  }
+}
+
+// Without a call every byte stays, but for marks of reasoning.
+TEST(ToolFormat, TextWithoutACallStaysWhole) {
+  std::mt19937 random(64);
+  for (const ToolFormat format :
+       {ToolFormat::deepseek, ToolFormat::dsml, ToolFormat::kimi, ToolFormat::minimax}) {
+    std::vector<std::string> words = {"z", "\n", "\n\n", " ", "<"};
+    for (const CallMarks& marks : tool_marks(format).calls) {
+      words.emplace_back(marks.begin);
+      words.emplace_back(marks.end);
+    }
+    const auto& around = tool_marks(format).around;
+    words.insert(words.end(), around.begin(), around.end());
+    for (int i = 0; i < 1500; ++i) {
+      std::string text;
+      for (auto n = random() % 10; n > 0; --n) text += words[random() % words.size()];
+      std::vector<std::string> bytes;
+      for (char c : text) bytes.emplace_back(1, c);
+      for (const auto& pieces : {std::vector{text}, bytes}) {
+        const TextParts parts = read_pieces(rules_of(format), pieces);
+        ASSERT_TRUE(parts.calls.empty()) << text;
+        ASSERT_EQ(parts.content, text) << name(format);
+      }
+    }
+  }
+}
+
 TEST(ToolFormat, OtherReasoningMarks) {
   MarkupRules r = rules_of(ToolFormat::mistral);
   r.reasoning_format = ReasoningFormat::mistral;
