@@ -169,10 +169,16 @@ std::optional<std::size_t> find_value_end(std::string_view text, CallScan& scan,
         if (scan.at + 1 == text.size()) return std::nullopt;
         ++scan.at;
       } else if (c == scan.quote) {
-        scan.quote = 0;
+        const bool thrice = text.substr(scan.at).starts_with(std::string(3, c));
+        if (scan.triple && !thrice && text.size() - scan.at < 3) return std::nullopt;
+        if (scan.triple && thrice) scan.at += 2;
+        if (thrice || !scan.triple) scan.quote = 0;
       }
     } else if (c == '"' || (python && c == '\'')) {
+      if (python && text.size() - scan.at < 3) return std::nullopt;
       scan.quote = c;
+      scan.triple = python && text.substr(scan.at).starts_with(std::string(3, c));
+      if (scan.triple) scan.at += 2;
     } else if (c == '{' || c == '[' || (python && c == '(')) {
       ++scan.depth;
     } else if (c == '}' || c == ']' || (python && c == ')')) {

@@ -14,8 +14,9 @@ namespace lathe {
 struct CallScan {
   bool plain = false;  // the first end mark counts, even inside quotes
   std::size_t at = 0;
-  int depth = 0;   // of open brackets
-  char quote = 0;  // the open quote; 0: none
+  int depth = 0;        // of open brackets
+  char quote = 0;       // the open quote; 0: none
+  bool triple = false;  // it is Python's quote of three
 };
 
 struct CallEnd {

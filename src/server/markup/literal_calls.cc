@@ -1,8 +1,5 @@
 // Calls in a notation of literals that is not JSON: Python's, and Gemma's.
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <cctype>
 
 #include "server/markup/python_literal.h"
 #include "server/markup/tool_arguments.h"
@@ -46,12 +43,14 @@ struct LiteralReader {
 
 std::optional<std::string> python_value(LiteralReader& in, int level);
 
-// Values up to the closing bracket, as a JSON list.
+// Values up to the closing bracket, as a JSON list. A value alone in parentheses is no list.
 std::optional<std::string> python_list(LiteralReader& in, std::string_view close, int level) {
   std::string out = "[";
+  bool comma = close != ")";
   while (!in.skip(close)) {
     if (out.size() > 1) {
       if (!in.skip(",")) return std::nullopt;
+      comma = true;
       if (in.skip(close)) break;
       out += ',';
     }
@@ -59,6 +58,7 @@ std::optional<std::string> python_list(LiteralReader& in, std::string_view close
     if (!value) return std::nullopt;
     out += *value;
   }
+  if (!comma && out.size() > 1) return out.substr(1);
   return out + "]";
 }
 
@@ -86,7 +86,7 @@ std::optional<std::string> python_value(LiteralReader& in, int level) {
   if (in.skip("(")) return python_list(in, ")", level);
   if (in.skip("{")) return python_dict(in, level);
   if (in.done()) return std::nullopt;
-  if (in.rest[0] == '"' || in.rest[0] == '\'') return python_string(in.rest);
+  if (begins_python_string(in.rest)) return python_string(in.rest);
   const std::size_t end = std::min(in.rest.find_first_of(",)]}: \t\r\n"), in.rest.size());
   const auto value = python_word(in.rest.substr(0, end));
   in.rest.remove_prefix(end);

@@ -85,6 +85,69 @@ TEST(ToolFormat, Pythonic) {
   stays_text(f, "[weather](https://a.example)");
 }
 
+// What ast.literal_eval makes of each value, as JSON; real numbers keep their digits.
+TEST(ToolFormat, PythonLiterals) {
+  for (const auto& [text, json] : std::initializer_list<std::pair<std::string, std::string>>{
+           {"0x1F", "31"},
+           {"-0X1f", "-31"},
+           {"0b101", "5"},
+           {"0o17", "15"},
+           {"0x_ff", "255"},
+           {"0xFFFFFFFFFFFFFFFFFFFF", "1208925819614629174706175"},
+           {"1_000", "1000"},
+           {"00", "0"},
+           {"-0", "0"},
+           {"1.", "1.0"},
+           {"-.5", "-0.5"},
+           {"00.5", "0.5"},
+           {"1.e3", "1.0e3"},
+           {"1E+05", "1E+05"},
+           {"+7", "7"},
+           {R"("a" "b")", R"("ab")"},
+           {R"("a"'b')", R"("ab")"},
+           {R"(r"\d+\n")", R"("\\d+\\n")"},
+           {R"(R'a\'b')", R"("a\\'b")"},
+           {R"(u"é")", R"("é")"},
+           {R"("""a "q" ], b""")", R"("a \"q\" ], b")"},
+           {"'''it's\n[1'''", R"("it's\n[1")"},
+           {R"(r"""\"]""")", R"("\\\"]")"},
+           {R"("")", R"("")"},
+           {R"("" "a")", R"("a")"},
+           {R"("""""")", R"("")"},
+           {R"("\101\60\1018\477")", R"("A0A8Ŀ")"},
+           {R"("\0z")", R"("\u0000z")"},
+           {R"("\x41\u00e9\U0001F600\q")", R"("Aé😀\\q")"},
+           {R"(("a"))", R"("a")"},
+           {R"(("a",))", R"(["a"])"},
+           {R"(("a" 'b', ))", R"(["ab"])"},
+           {"()", "[]"},
+           {R"([r"x", {"k": 0x10}])", R"(["x",{"k":16}])"}}) {
+    reads(ToolFormat::pythonic, "[weather(a=" + text + ")]", "weather{\"a\":" + json + "}\n");
+  }
+  for (const std::string text : {R"("a\N{BULLET}3")",
+                                 R"(b"a")",
+                                 R"(f"a")",
+                                 R"(ur"a")",
+                                 "0x",
+                                 "0b2",
+                                 "0xg",
+                                 "0x1F.5",
+                                 "1__0",
+                                 "_1",
+                                 "1_",
+                                 "007",
+                                 "1e",
+                                 ".",
+                                 "1.5_",
+                                 "--1",
+                                 R"("\x4")",
+                                 R"("a" 1)",
+                                 "1j",
+                                 "nan"}) {
+    stays_text(ToolFormat::pythonic, "[weather(a=" + text + ")]");
+  }
+}
+
 TEST(ToolFormat, Mistral) {
   const auto f = ToolFormat::mistral;
   reads(f, R"([TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Oslo"}}])", kOslo);
