@@ -74,7 +74,7 @@ GLM_AIR = {"architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "h
            "num_key_value_heads": 8, "attention_bias": True, "partial_rotary_factor": 0.5, "n_routed_experts": 128,
            "n_shared_experts": 1, "num_experts_per_tok": 8, "n_group": 1, "topk_group": 1, "norm_topk_prob": True,
            "routed_scaling_factor": 1.0, "first_k_dense_replace": 1, "use_qk_norm": False, "rope_theta": 1000000, "vocab_size": 151552,
-           "rms_norm_eps": 1e-5}
+           "rms_norm_eps": 1e-5, "quantization_config": V32["quantization_config"]}
 GEMMA4_26B = {"architectures": ["Gemma4ForCausalLM"], "model_type": "gemma4_text", "hidden_size": 2816, "intermediate_size": 2112,
               "num_hidden_layers": 30, "num_attention_heads": 16, "num_key_value_heads": 8, "num_global_key_value_heads": 2,
               "head_dim": 256, "global_head_dim": 512, "attention_k_eq_v": True, "enable_moe_block": True, "num_experts": 128,
@@ -151,7 +151,7 @@ def main() -> int:
             print(f"{name}: {error}", file=sys.stderr)
             continue
         peer = MODELS[name][2] or (None,) * 6
-        cells = [f"{milliseconds(r):.{0 if r['test'].startswith('pp') else 2}f}, {r['floor_share']:.2f}"
+        cells = [f"{milliseconds(r):.{0 if r['test'].startswith('pp') else 2}f}, {r.get('floor_share') or 0:.2f}"
                  + (f", {p / milliseconds(r):.2f} x" if p else "") for r, p in zip(rows, peer)]
         lines.append(f"| {name} | " + " | ".join(cells + ["does not fit"] * (6 - len(cells))) + " |")
         times = [f"{1e6 * r['host_s']:.0f}, {1e6 * r.get('idle_s', 0):.0f}" for r in rows[2:]]
