@@ -411,7 +411,7 @@ def make(name):
                     t.div_(config["hidden_size"] ** 0.5)
         model.model.embed_tokens.embed_scale = model.model.embed_tokens.embed_scale.bfloat16().float()
     if storage.get("as_it_is"):
-        fixtures.checkpoint_names = lambda m: m.state_dict().items()
+        fixtures.checkpoint_names = lambda m, _: m.state_dict().items()
     tensors = fixtures.store(model, storage)
     if "quantization_config" in config and not storage.get("fp8"):
         pack_experts(model, generator, tensors)

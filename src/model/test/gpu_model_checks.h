@@ -36,6 +36,10 @@ inline std::vector<std::int32_t> some_tokens(std::int64_t count, std::int32_t vo
 inline constexpr double kGpuBound = 2e-2, kGpuOtherChoices = 0.02;
 /// The same over an fp8 cache, where a rounding difference can become a step of e4m3.
 inline constexpr double kGpuBoundFp8Cache = 3e-2;
+/// At published widths with delta-rule layers, whose gates and norms of single heads enlarge what
+/// bf16 rounds: random layers of Qwen 3.5's widths in torch's bf16 are 9e-2 from its f32 over all
+/// rows.
+inline constexpr double kGpuBoundDelta = 9e-2;
 /// Bound on the norm over all rows, if rows of the prompt have no bound of their own.
 inline constexpr double kGpuBoundTogether = 1e-2;
 
@@ -84,6 +88,7 @@ struct GpuModelCase {
   int threads = 1;                        // on the CPU
   std::vector<std::int32_t> prompt = {};  // instead of made-up tokens
   std::size_t first = 0;                  // first row to compare separately
+  double bound = 0;                       // on a row's error; 0: by the layout
 };
 
 inline void check_gpu_model(const GpuModelCase& c) {
@@ -126,8 +131,10 @@ inline void check_gpu_model(const GpuModelCase& c) {
   ModelRunner gpu(*on_gpu, options);
   const auto chunk = static_cast<std::size_t>(c.chunk);
   const Logits there = gpu.prompt(0, tokens, chunk, c.decoded);
-  expect_close(there, cpu.prompt(0, tokens, chunk, c.decoded), c.first,
-               c.layout.find("fp8") == std::string::npos ? kGpuBound : kGpuBoundFp8Cache);
+  const double bound = c.bound > 0                                 ? c.bound
+                       : c.layout.find("fp8") == std::string::npos ? kGpuBound
+                                                                   : kGpuBoundFp8Cache;
+  expect_close(there, cpu.prompt(0, tokens, chunk, c.decoded), c.first, bound);
   EXPECT_TRUE(choices.keys.empty() && choices.routed.empty()) << "the CPU made fewer calls";
   std::printf("%lld of %lld choices are not the CPU's\n", static_cast<long long>(choices.others),
               static_cast<long long>(choices.made));

@@ -87,7 +87,8 @@ TEST(WideModel, GpuAsTheCpu) {
                    .layout = config->is_mla() ? "mla_bf16" : "gqa_bf16",
                    .decoded = 8,
                    .threads = 16,
-                   .prompt = Reference::in_dir(directory).prompt(kWidePrompt).tokens});
+                   .prompt = Reference::in_dir(directory).prompt(kWidePrompt).tokens,
+                   .bound = config->delta.layers.empty() ? 0 : kGpuBoundDelta});
 }
 
 }  // namespace
