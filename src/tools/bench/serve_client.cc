@@ -67,8 +67,10 @@ int connect_to(const Addresses& addresses) {
 
 std::string request_bytes(const ServeTarget& target, std::string_view method,
                           const std::string& path, const std::string& body) {
-  std::string out = fmt::format("{} {}{} HTTP/1.1\r\nHost: {}:{}\r\nAccept: application/json\r\n",
-                                method, target.prefix, path, target.host, target.port);
+  const bool ipv6 = target.host.find(':') != std::string::npos;
+  std::string out =
+      fmt::format("{} {}{} HTTP/1.1\r\nHost: {}{}{}:{}\r\nAccept: application/json\r\n", method,
+                  target.prefix, path, ipv6 ? "[" : "", target.host, ipv6 ? "]" : "", target.port);
   if (!target.api_key.empty()) out += fmt::format("Authorization: Bearer {}\r\n", target.api_key);
   if (method == "POST") {
     out += fmt::format("Content-Type: application/json\r\nContent-Length: {}\r\n", body.size());
