@@ -219,6 +219,38 @@ class BadInput(unittest.TestCase):
         self.assertRegex(self.refused("bench", "engine", "-p", "16,16777217"), "wanted a whole number from 0 to 16777216, got 16777217;")
         self.assertIn("a multiple of 128", self.refused("layouts", "mla_fp8_block(nope=100)"))
 
+    def test_numbers_are_decimal(self):
+        pages = json.loads(lathe("layouts", "v4_fp8", "--page-size", "064", "--json").stdout)
+        self.assertEqual(pages[0]["page_stride"], 37440)
+        plan = lathe("plan", "--attention", "dsa", "--device", "ref", "--context-length", "0000010000", "--json")
+        self.assertEqual(json.loads(plan.stdout)["context_length"], 10000)
+        model = os.path.join(os.path.dirname(__file__), "..", "models", "tiny-gqa")
+        for a, b in ((["0102"], ["102"]), (["010,0102"], ["10,102"]), (["010", "+011"], ["10", "11"])):
+            texts = [lathe("tokenize", "--model", model, "--json", "--decode", *ids) for ids in (a, b)]
+            self.assertEqual(texts[0].returncode, 0, texts[0].stderr)
+            self.assertEqual(texts[0].stdout, texts[1].stdout)
+        for args in (["serve", "--port", "0x7538"], ["plan", "--heads", "0x10"], ["plan", "--heads", "0b1"],
+                     ["plan", "--heads", "1'000"], ["plan", "--heads", "1_0"], ["plan", "--heads", "true"],
+                     ["plan", "--ep-size", "0x2"], ["plan", "--page-size", "0x40"], ["plan", "--heads", " 8"]):
+            line = self.refused(*args)
+            self.assertEqual(line.count("\n"), 1, line)
+            self.assertRegex(line, rf"^lathe: {args[1]}: wanted a whole number[^\n]*, got {args[2]}; ")
+        self.assertIn("got 0x1;", self.refused("generate", "--temperature", "0x1"))
+        self.assertIn("--port: wanted a whole number from 0 to 65535, got 65536;",
+                      self.refused("serve", "--port", "065536"))
+
+    def test_a_bias_is_as_large_as_the_servers(self):
+        model = os.path.join(os.path.dirname(__file__), "..", "models", "tiny-gqa")
+        for bias in ("1=101", "1=-100.5", "1=inf", "1=nan"):
+            line = self.refused("generate", "--model", model, "--quiet", "--prompt", "a", "--logit-bias", bias)
+            self.assertRegex(line, rf'--logit-bias: wanted ID=BIAS[^\n]*from -100 to 100, got "{bias}"\n$')
+
+    def test_numbers_that_no_float_holds(self):
+        self.assertRegex(self.refused("generate", "--temperature", "1e39"),
+                         r"^lathe: --temperature: wanted a number of at most 3.4\d+e\+38, got 1e39;")
+        self.assertRegex(self.refused("generate", "--top-p", "1e-300"),
+                         r"^lathe: --top-p: wanted 0 or a number of at least 1e-45, got 1e-300;")
+
     def test_flags(self):
         self.assertIn("--help", self.refused("plan", "--no-such-flag"))
         self.assertIn("--help", self.refused())
@@ -252,6 +284,15 @@ class Layouts(unittest.TestCase):
     def test_help(self):
         for args in (["--help"], ["plan", "--help"], ["layouts", "--help"]):
             self.assertEqual(lathe(*args).returncode, 0)
+
+    def test_help_that_cannot_be_written_fails(self):
+        for args in (["--help"], ["plan", "--help"], ["--version"]):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                result = subprocess.run([LATHE, *args], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+            self.assertEqual(result.returncode, 1, args)
+            self.assertRegex(result.stderr, r"^lathe: stdout: wanted [^\n]*\n$")
+            closed = subprocess.run(["sh", "-c", '"$@" >&-', "sh", LATHE, *args], capture_output=True, timeout=60)
+            self.assertEqual(closed.returncode, 1, args)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ int run_command(int argc, char** argv) {
     add_calibrate_command(app, exit_code);
     add_tokenize_command(app, exit_code);
     add_bench_command(app, exit_code);
-    if (const auto code = line.parse(argc, argv)) return *code;
+    if (const auto code = line.parse(argc, argv)) exit_code = *code;
     flush_out();
   } catch (const ReaderGone&) {
     return kExitReaderGone;

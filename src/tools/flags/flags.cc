@@ -6,9 +6,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <sstream>
 #include <string_view>
 #include <type_traits>
 #include <vector>
@@ -38,26 +40,58 @@ struct ValueOf<std::vector<T>> {
   using type = T;
 };
 
-// Whether a text is a number of type T. The parser's own conversion reads a number beyond 64 bits
-// as the largest one.
+// A sign and decimal digits.
+bool is_decimal(std::string_view text) {
+  if (text.starts_with('-') || text.starts_with('+')) text.remove_prefix(1);
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+// Without leading zeros, with which the parser would read an octal number.
+std::string without_leading_zeros(std::string text) {
+  if (!is_decimal(text)) return text;
+  const std::size_t sign = text[0] == '-' || text[0] == '+' ? 1 : 0;
+  const std::size_t digit = text.find_first_not_of('0', sign);
+  text.erase(sign, std::min(digit, text.size() - 1) - sign);
+  return text;
+}
+
+// Whether a text is a decimal number of type T. The parser's own conversion also reads 0x10, 1'000
+// and "true", and a number beyond 64 bits as the largest one.
 template <class T>
 bool is_number(const std::string& text) {
   T parsed{};
-  if (std::is_unsigned_v<T> && text.starts_with('-')) return false;
-  errno = 0;
-  if constexpr (std::is_unsigned_v<T>) {
-    std::strtoull(text.c_str(), nullptr, 0);
-  } else if constexpr (std::is_integral_v<T>) {
-    std::strtoll(text.c_str(), nullptr, 0);
+  if constexpr (std::is_integral_v<T>) {
+    if (!is_decimal(text) || (std::is_unsigned_v<T> && text.starts_with('-'))) return false;
+    errno = 0;
+    if constexpr (std::is_unsigned_v<T>) {
+      std::strtoull(text.c_str(), nullptr, 10);
+    } else {
+      std::strtoll(text.c_str(), nullptr, 10);
+    }
+    if (errno != 0) return false;
+  } else if (text.find_first_of("xX") != std::string::npos) {
+    return false;
   }
-  return errno == 0 && CLI::detail::lexical_cast(text, parsed);
+  return CLI::detail::lexical_cast(without_leading_zeros(text), parsed);
 }
 
 template <class T>
 std::string number_problem(const std::string& text) {
-  if (is_number<T>(text)) return {};
   if constexpr (std::is_floating_point_v<T>) {
-    return fmt::format("wanted a number, got {}", text);
+    T value{};
+    if (!is_number<T>(text)) return fmt::format("wanted a number, got {}", text);
+    CLI::detail::lexical_cast(text, value);
+    const bool has_digits = text.find_first_of("0123456789") != std::string::npos;
+    if (std::isinf(value) && has_digits) {
+      return fmt::format("wanted a number of at most {}, got {}", std::numeric_limits<T>::max(),
+                         text);
+    }
+    return value == 0 && text.find_first_of("123456789") < text.find_first_of("eE")
+               ? fmt::format("wanted 0 or a number of at least {}, got {}",
+                             std::numeric_limits<T>::denorm_min(), text)
+               : std::string();
+  } else if (is_number<T>(text)) {
+    return {};
   } else if (text.empty() || text.find_first_not_of("-0123456789") != std::string::npos) {
     return fmt::format("wanted a whole number, got {}", text.empty() ? "nothing" : text);
   } else {
@@ -71,8 +105,9 @@ std::string number_problem(const std::string& text) {
 Flag Flag::range(std::int64_t least, std::int64_t most) {
   const auto problem = [=](const std::string& text) -> std::string {
     std::int64_t value = 0;
-    if (is_number<std::int64_t>(text) && CLI::detail::lexical_cast(text, value) && value >= least &&
-        value <= most) {
+    const std::string plain = without_leading_zeros(text);
+    if (is_number<std::int64_t>(text) && CLI::detail::lexical_cast(plain, value) &&
+        value >= least && value <= most) {
       return {};
     }
     return fmt::format("wanted a whole number from {} to {}, got {}", least, most, text);
@@ -85,7 +120,10 @@ Flag Flag::positive() {
   option_->check(CLI::Validator(
       [](const std::string& text) -> std::string {
         std::int64_t value = 0;
-        if (CLI::detail::lexical_cast(text, value) && value > 0) return {};
+        const std::string plain = without_leading_zeros(text);
+        if (is_number<std::int64_t>(text) && CLI::detail::lexical_cast(plain, value) && value > 0) {
+          return {};
+        }
         return fmt::format("wanted a whole number from 1 on, got {}", text);
       },
       "1 or more"));
@@ -141,8 +179,10 @@ void Command::require_subcommand() { app_->require_subcommand(1); }
 template <class T>
 Flag Command::add_option(const std::string& names, T& value, const std::string& help) {
   using Value = typename ValueOf<T>::type;
-  Flag flag(app_->add_option(names, value, help));
+  CLI::Option* const option = app_->add_option(names, value, help);
+  Flag flag(option);
   if constexpr (std::is_arithmetic_v<Value>) flag.check(number_problem<Value>);
+  if constexpr (std::is_integral_v<Value>) option->transform(without_leading_zeros, "");
   return flag;
 }
 
@@ -189,7 +229,9 @@ std::vector<FlagValue> Command::values() const {
       v.value =
           option->get_expected_max() == 0 ? "true" : CLI::detail::join(option->results(), " ");
       v.empty = v.value.empty();
-      v.origin = variable != nullptr && v.value == variable ? "environment" : "flag";
+      const bool same =
+          variable != nullptr && without_leading_zeros(v.value) == without_leading_zeros(variable);
+      v.origin = same ? "environment" : "flag";
     }
     out.push_back(std::move(v));
   }
@@ -244,7 +286,12 @@ std::optional<int> CommandLine::parse(int argc, char** argv) {
     app_->parse(argc, argv);
     return std::nullopt;
   } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() == 0) return app_->exit(e);  // --help, --version
+    if (e.get_exit_code() == 0) {  // --help, --version
+      std::ostringstream text;
+      app_->exit(e, text, text);
+      print_out(text.str());
+      return kExitOk;
+    }
     // A refusal is one line, but the parser puts each unexpected word on a line of its own.
     std::string text = e.what();
     std::replace(text.begin(), text.end(), '\n', ' ');

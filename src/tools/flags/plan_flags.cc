@@ -10,7 +10,7 @@ namespace {
 // Internally 0 means "choose"; a user who writes 0 has made a mistake.
 std::string page_size_problem(const std::string& text) {
   char* end = nullptr;
-  const long long page = std::strtoll(text.c_str(), &end, 0);
+  const long long page = std::strtoll(text.c_str(), &end, 10);
   const bool number = !text.empty() && *end == '\0' && page == static_cast<std::int32_t>(page);
   if (!number) return {};  // the parser names the type itself
   const auto ok = check_page_size(static_cast<std::int32_t>(page));

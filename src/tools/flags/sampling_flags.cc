@@ -51,9 +51,10 @@ Result<SamplingParams> sampling_params(const SamplingFlags& flags, const ModelCo
     LogitBias bias;
     if (at == std::string::npos ||
         !parse_number(std::string_view(text).substr(0, at), bias.token) ||
-        !parse_number(std::string_view(text).substr(at + 1), bias.bias)) {
-      return Error{ErrorCode::invalid_argument, "--logit-bias", "ID=BIAS, such as 42=-5",
-                   "\"" + text + "\"", ""};
+        !parse_number(std::string_view(text).substr(at + 1), bias.bias) ||
+        !(bias.bias >= -100 && bias.bias <= 100)) {
+      return Error{ErrorCode::invalid_argument, "--logit-bias",
+                   "ID=BIAS, such as 42=-5, with a bias from -100 to 100", "\"" + text + "\"", ""};
     }
     p.logit_bias.push_back(bias);
   }
