@@ -88,8 +88,9 @@ class Requests(ServeCase):
 
     def test_routes_and_methods(self):
         self.assertEqual(self.server.call("GET", "/nothing")[2]["error"]["code"], "route_not_found")
-        for path in ("//v1/models", "/V1/models", "/v1/%6dodels", "/v1"):
+        for path in ("//v1/models", "/V1/models", "/v1/%256dodels", "/v1"):
             self.assertEqual(self.server.call("GET", path)[0], 404, path)
+        self.assertEqual(self.server.call("GET", "/v1/%6dodels")[0], 200)  # RFC 3986, 2.3: an unreserved letter
         status, headers, _ = self.server.call("GET", "/v1/chat/completions")
         self.assertEqual((status, headers["Allow"]), (405, "POST"))
         self.assertEqual(self.server.call("DELETE", "/health")[0], 405)

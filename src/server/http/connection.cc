@@ -93,21 +93,40 @@ constexpr http::field kSingle[] = {http::field::host, http::field::authorization
                                    http::field::content_type, http::field::origin,
                                    http::field::expect};
 
-// Characters of a host and port: RFC 3986, without escapes.
+// A name, an IPv4 address or an IPv6 address in brackets, and a port: RFC 3986, without escapes.
+// Also nothing, as RFC 9112, 3.2 allows.
 bool is_host(std::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           std::string_view("-._~:[]").find(c) != std::string_view::npos;
-  });
+  std::size_t end = std::min(text.find(':'), text.size());
+  if (text.starts_with('[')) {
+    end = text.find(']');
+    if (end == std::string_view::npos) return false;
+    std::array<unsigned char, 16> address{};
+    if (inet_pton(AF_INET6, std::string(text.substr(1, end - 1)).c_str(), address.data()) != 1) {
+      return false;
+    }
+    ++end;
+  } else if (!std::all_of(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end),
+                          [](char c) {
+                            return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                                   (c >= '0' && c <= '9') ||
+                                   std::string_view("-._~").find(c) != std::string_view::npos;
+                          })) {
+    return false;
+  }
+  text.remove_prefix(end);
+  return text.empty() ||
+         (text[0] == ':' && text.find_first_not_of("0123456789", 1) == std::string_view::npos);
 }
 
-// Splits a target into path and query. Of an absolute URI the host replaces the header's, as RFC
-// 9112, 3.2.2 asks.
-void read_target(std::string_view target, HttpRequest& out) {
+// Splits a target into path and query, and decodes the path. Of an absolute URI the host replaces
+// the header's, as RFC 9112, 3.2.2 asks. Returns what is wrong with it, or nothing.
+std::string_view read_target(std::string_view target, HttpRequest& out) {
   const std::size_t scheme = target.find("://");
+  bool host = true;
   if (!target.starts_with('/') && scheme != std::string_view::npos) {
     target.remove_prefix(scheme + 3);
     const std::size_t end = std::min(target.find_first_of("/?"), target.size());
+    host = is_host(target.substr(0, end));
     for (HttpHeader& h : out.headers) {
       if (h.name == "host") h.value = target.substr(0, end);
     }
@@ -117,6 +136,27 @@ void read_target(std::string_view target, HttpRequest& out) {
   out.path = target.substr(0, question);
   if (out.path.empty()) out.path = "/";
   if (question != std::string_view::npos) out.query = target.substr(question + 1);
+  if (!host) return "target: wanted a name or address of a host, got something else";
+  const auto path = decode_uri(out.path);
+  if (!path || !decode_uri(out.query)) {
+    return "target: wanted % only before two hex digits of no control character, got another";
+  }
+  out.path = *path;
+  return {};
+}
+
+// RFC 9110, 2.5: of a version HTTP/1.x above 1.1 a request is read as one of 1.1. Returns false
+// where the request line has no end yet.
+bool read_version(std::string& in) {
+  const std::size_t end = in.find(kLineEnd);
+  if (end == std::string::npos) return false;
+  constexpr std::string_view kVersion = " HTTP/1.";
+  const std::size_t size = kVersion.size() + 1;
+  if (end >= size && std::string_view(in).substr(end - size, kVersion.size()) == kVersion &&
+      in[end - 1] >= '2' && in[end - 1] <= '9') {
+    in[end - 1] = '1';
+  }
+  return true;
 }
 
 }  // namespace
@@ -236,7 +276,10 @@ void Connection::parse() {
          (state_ == State::idle || state_ == State::head || state_ == State::body)) {
     if (state_ == State::idle) {
       if (is_behind()) break;
+      while (in_.starts_with(kLineEnd)) in_.erase(0, kLineEnd.size());  // RFC 9112, 2.2
+      if (in_.empty() || in_ == "\r") break;
       state_ = State::head;
+      version_read_ = false;
       since_ = host_.now;
       parser_.emplace();
       parser_->header_limit(static_cast<std::uint32_t>(host_.limits.max_header_bytes));
@@ -244,6 +287,7 @@ void Connection::parse() {
       parser_->on_chunk_header(on_chunk_);
       extension_bytes_ = 0;
     }
+    if (state_ == State::head && !version_read_) version_read_ = read_version(in_);
     // A head, the head of a chunk, and the last chunk with its trailer are parsed as a whole, so
     // they have to fit in here (RFC 9112, 7.1.1 and 7.1.2).
     const std::size_t window = std::min(in_.size(), host_.limits.max_header_bytes);
@@ -298,7 +342,10 @@ bool Connection::on_head() {
     request_.headers.push_back(
         {lower(view(field.name_string())), std::string(view(field.value()))});
   }
-  read_target(view(message.target()), request_);
+  if (const auto problem = read_target(view(message.target()), request_); !problem.empty()) {
+    refuse(400, "invalid_http", std::string(problem));
+    return false;
+  }
   state_ = State::body;
   since_ = host_.now;
   if (parser_->is_done()) return true;  // without a body

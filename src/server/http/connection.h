@@ -113,6 +113,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool reading_ = false;
   bool parsing_ = false;
   bool writing_ = false;
+  bool version_read_ = false;  // of the request line being read
   bool http11_ = true;
   bool keep_alive_ = true;
   bool head_only_ = false;  // HEAD: no body

@@ -1,5 +1,7 @@
 #include "server/http/http.h"
 
+#include <charconv>
+
 namespace lathe {
 
 const std::string* HttpRequest::header(std::string_view name) const {
@@ -44,6 +46,25 @@ const char* status_text(int status) {
     default:
       return "Unknown";
   }
+}
+
+std::optional<std::string> decode_uri(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      out += text[i];
+      continue;
+    }
+    unsigned char byte = 0;
+    const std::string_view hex = text.substr(i + 1, 2);
+    const auto [end, error] = std::from_chars(hex.data(), hex.data() + hex.size(), byte, 16);
+    if (error != std::errc() || end != hex.data() + 2 || byte < 0x20 || byte == 0x7f) {
+      return std::nullopt;
+    }
+    out += static_cast<char>(byte);
+    i += 2;
+  }
+  return out;
 }
 
 }  // namespace lathe

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -25,8 +26,8 @@ struct HttpHeader {
 
 struct HttpRequest {
   std::string method;
-  std::string path;                 // as received, without the query
-  std::string query;                // after the "?"
+  std::string path;                 // without the query; its escapes are decoded
+  std::string query;                // after the "?", as received; decode_uri() reads its values
   std::vector<HttpHeader> headers;  // never those of a chunked body's trailer
   std::string body;
   std::string address;  // of the client, without the port; "" through a Unix socket
@@ -131,5 +132,8 @@ class HttpServer {
 };
 
 const char* status_text(int status);
+
+/// Decodes %XX (RFC 3986, 2.1). nullopt: a % without two hex digits, or a control character.
+std::optional<std::string> decode_uri(std::string_view text);
 
 }  // namespace lathe

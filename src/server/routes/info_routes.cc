@@ -37,7 +37,7 @@ std::optional<double> query_seconds(std::string_view query, std::string_view nam
     const std::string_view pair = query.substr(0, end);
     if (pair.starts_with(name) && pair.size() > name.size() && pair[name.size()] == '=') {
       double out = 0;
-      const std::string_view value = pair.substr(name.size() + 1);
+      const std::string value = decode_uri(pair.substr(name.size() + 1)).value_or("");
       const auto read = std::from_chars(value.data(), value.data() + value.size(), out);
       const bool whole = read.ec == std::errc() && read.ptr == value.data() + value.size();
       if (!whole || !(out >= 0 && out <= kMostSeconds)) return std::nullopt;
