@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
+#include <string_view>
 
 #include "base/json.h"
 #include "io/text/quote.h"
@@ -96,6 +98,37 @@ std::optional<ApiError> check_together(const Json& body, const ApiRequest& r) {
   return std::nullopt;
 }
 
+// Names and parameters of the functions, whether or not an answer may call them.
+std::optional<ApiError> check_functions(const ApiRequest& r) {
+  std::set<std::string_view> names;
+  for (std::size_t i = 0; i < r.tools.size(); ++i) {
+    const Json& function = r.tools[i]["function"];
+    const auto& name = function["name"].get_ref<const std::string&>();
+    const std::string path =
+        fmt::format("tools[{}].{}", i, r.route == ApiRoute::chat ? "function." : "");
+    if (name.empty()) return bad_field(path + "name", "a name", "\"\"");
+    if (!names.insert(name).second) {
+      return bad_field(path + "name", "another name than earlier tools'", json_excerpt(Json(name)));
+    }
+    const auto given = function.find("parameters");
+    if (given == function.end() || given->is_null()) continue;
+    const std::string schema =
+        path + (r.route == ApiRoute::messages ? "input_schema" : "parameters");
+    if (!given->is_object()) return bad_field(schema, "a JSON schema", json_excerpt(*given));
+    const Json required = given->value("required", Json());
+    const bool strings = required.is_array() &&
+                         std::ranges::all_of(required, [](const Json& s) { return s.is_string(); });
+    if (!required.is_null() && !strings) {
+      return bad_field(schema + ".required", "a list of names", json_excerpt(required));
+    }
+    const Json properties = given->value("properties", Json());
+    if (!properties.is_null() && !properties.is_object()) {
+      return bad_field(schema + ".properties", "an object", json_excerpt(properties));
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 bool ApiRequest::wants_strict_calls() const {
@@ -107,6 +140,9 @@ bool ApiRequest::wants_strict_calls() const {
 std::optional<ApiError> check_tools(const ApiRequest& r) {
   const bool any = r.tools.is_array();
   if (r.forces_call() && !any) return bad_field("tool_choice", "tools with it", "none");
+  if (any) {
+    if (auto wrong = check_functions(r)) return wrong;
+  }
   bool named = !r.tool_choice.is_object();
   for (std::size_t i = 0; any && i < r.tools.size(); ++i) {
     const Json& function = r.tools[i]["function"];

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -69,7 +70,9 @@ Reader number(NumberRange range, std::function<void(ApiRequest&, float)> set) {
       takes,
       [=](const Json& value, const FieldContext& at, ApiRequest& out) -> std::optional<ApiError> {
         const double d = value.is_number() ? value.get<double>() : std::nan("");
-        const bool above = range.open ? d > range.least : d >= range.least;
+        // Of a number above the least one a float may hold no more than that one.
+        const bool above = range.open ? static_cast<float>(std::min(d, range.most)) > range.least
+                                      : d >= range.least;
         if (!above || !(d <= range.most)) return wrong_value(at, takes, value);
         set(out, static_cast<float>(d));
         return std::nullopt;

@@ -84,7 +84,7 @@ Reader logit_bias_reader() {
         if (!value.is_object()) return wrong_value(at, takes, value);
         for (const auto& [key, bias] : value.items()) {
           const bool digits =
-              !key.empty() && key.size() <= 9 &&
+              !key.empty() && key.size() <= 9 && (key == "0" || key[0] != '0') &&
               std::all_of(key.begin(), key.end(), [](char c) { return c >= '0' && c <= '9'; });
           if (!digits) return bad_field(at.path, "token ids as names", excerpt(Json(key)));
           const double b = bias.is_number() ? bias.get<double>() : 1000;

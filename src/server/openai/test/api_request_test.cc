@@ -1,5 +1,6 @@
 #include "server/openai/api_request.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -67,6 +68,50 @@ TEST(ApiRequest, PromptsComeInFourShapes) {
   one.max_prompts = 1;
   EXPECT_THAT(error_of(ApiRoute::completions, R"({"prompt": ["a", "b"]})", one).message,
               HasSubstr("at most 1 prompts, got 2; --max-prompts"));
+}
+
+TEST(ApiRequest, NumbersThatAFloatRoundsToZeroAreShownAsWritten) {
+  for (const char* field : {"top_p", "repetition_penalty"}) {
+    const std::string body = fmt::format(R"({{"prompt": "a", "{}": 1e-300}})", field);
+    EXPECT_THAT(error_of(ApiRoute::completions, body).message, HasSubstr("got 1e-300")) << field;
+  }
+}
+
+TEST(ApiRequest, LogitBiasNamesATokenOnce) {
+  for (const char* key : {"069", "00", "+1", "", "1.0"}) {
+    const std::string body =
+        fmt::format(R"({{"prompt": "a", "logit_bias": {{"69": 1, "{}": 2}}}})", key);
+    EXPECT_EQ(error_of(ApiRoute::completions, body).param, "logit_bias") << key;
+  }
+  EXPECT_EQ(read(ApiRoute::completions, R"({"prompt": "a", "logit_bias": {"0": 1, "69": 2}})")
+                .sampling.logit_bias.size(),
+            2u);
+}
+
+// OpenAI refuses these whatever tool_choice is.
+TEST(ApiRequest, BrokenToolsAreRefusedByName) {
+  const auto body = [](const std::string& functions) {
+    return R"({"messages": [{"role": "user", "content": "a"}], "tools": [)" + functions + "]}";
+  };
+  const auto tool = [](const std::string& rest) {
+    return R"({"type": "function", "function": {"name": )" + rest + "}}";
+  };
+  const std::string good = tool(R"("f")");
+  EXPECT_EQ(read(ApiRoute::chat, body(good + "," + tool(R"("g", "parameters": {"required": ["a"],
+      "properties": {"a": {}}})")))
+                .tools.size(),
+            2u);
+  for (const auto& [rest, param] : {
+           std::pair{R"("")", "tools[1].function.name"},
+           {R"("f")", "tools[1].function.name"},
+           {R"("g", "parameters": [])", "tools[1].function.parameters"},
+           {R"("g", "parameters": "{}")", "tools[1].function.parameters"},
+           {R"("g", "parameters": {"required": "a"})", "tools[1].function.parameters.required"},
+           {R"("g", "parameters": {"required": [1]})", "tools[1].function.parameters.required"},
+           {R"("g", "parameters": {"properties": []})", "tools[1].function.parameters.properties"},
+       }) {
+    EXPECT_EQ(error_of(ApiRoute::chat, body(good + "," + tool(rest))).param, param) << rest;
+  }
 }
 
 TEST(ApiRequest, LogprobsDifferByRoute) {
