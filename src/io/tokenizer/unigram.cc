@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <ranges>
 #include <span>
 
 #include "io/text/utf8.h"
@@ -48,8 +47,8 @@ void Unigram::search(std::string_view piece, std::vector<Scratch::Best>& best) c
         return size < token.size() ? static_cast<unsigned char>(token[size]) : -1;
       };
       const int wanted = static_cast<unsigned char>(piece[at + size]);
-      const auto range = std::ranges::equal_range(same, wanted, {}, byte);
-      same = {range.begin(), range.end()};
+      const auto first = std::ranges::lower_bound(same, wanted, {}, byte);
+      same = {first, std::ranges::upper_bound(first, same.end(), wanted, {}, byte)};
       if (same.empty()) break;
       // The shortest of them is the first.
       const std::int32_t id = same.front();
@@ -79,7 +78,8 @@ void Unigram::encode(std::string_view piece, Scratch& scratch,
     in_run = unknown;
     end = best.begin;
   }
-  for (const auto& [begin, end] : parts | std::views::reverse) {
+  std::ranges::reverse(parts);
+  for (const auto& [begin, end] : parts) {
     add(piece.substr(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)), ids);
   }
 }
