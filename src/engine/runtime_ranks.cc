@@ -56,8 +56,9 @@ Result<void> Runtime::make_ranks(const RuntimeOptions& options) {
   }
   backend_.reset();
   const std::span<const std::int32_t> all(gpus_);
-  auto communicators = make_communicators(machine_.device, tp, all.first(gpus_.empty() ? 0 : tp),
-                                          plan_.ranks.exchange.kind == ExchangeKind::nccl);
+  auto communicators = make_communicators(
+      machine_.device, tp, all.first(gpus_.empty() ? 0 : static_cast<std::size_t>(tp)),
+      plan_.ranks.exchange.kind == ExchangeKind::nccl);
   if (!communicators) return communicators.error();
   RankGroupOptions watched;
   if (is_gpu(machine_.device)) {

@@ -58,7 +58,8 @@ void ModelDrafter::propose(std::span<DraftRequest> requests) {
   row_share_ = draft_row_share(std::ssize(requests), on_host());
   for (DraftRequest& r : requests) plan_rows(r, prefill_rows);
   // Rows of a phase must be neighbours in a batch.
-  std::ranges::stable_partition(jobs_, [](const Job& j) { return j.rows <= kBurstRows; });
+  std::stable_partition(jobs_.begin(), jobs_.end(),
+                        [](const Job& j) { return j.rows <= kBurstRows; });
   for (std::span<Job> rest = jobs_; !rest.empty();) {
     std::size_t n = 0;
     std::int64_t in_all = 0;

@@ -461,10 +461,9 @@ std::int32_t Runner::hidden(std::size_t item, std::int64_t k) const {
 std::int64_t Runner::padded_rows(std::span<const BatchItem> items) const {
   if (!replays_ || cuts_.size() != 1) return 0;
   const Phase phase = items.front().phase;
-  const bool decodes =
-      std::all_of(items.begin(), items.end(), [this, phase](const BatchItem& item) {
-        return item.phase == phase && item.phase != Phase::extend && item.scored.empty();
-      });
+  const bool decodes = std::all_of(items.begin(), items.end(), [phase](const BatchItem& item) {
+    return item.phase == phase && item.phase != Phase::extend && item.scored.empty();
+  });
   const auto routes = routes_of(parts_.front());
   const bool in_place = std::all_of(routes.begin(), routes.end(), [](const Route* route) {
     return route != nullptr && !route->adapter;

@@ -1,8 +1,11 @@
 #include "server/openai/chat_history.h"
 
 namespace lathe {
+namespace {
 
 using Json = nlohmann::ordered_json;
+
+}  // namespace
 
 void ChatHistory::add(std::string_view role, std::string text) {
   answering_ = false;
