@@ -217,6 +217,13 @@ Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> fi
   }
   std::ranges::stable_sort(header.tensors, {}, &SafetensorsEntry::begin);
   if (const auto ok = check_overlaps(header.tensors); !ok) return ok.error();
+  std::int64_t end = data_begin;
+  for (const SafetensorsEntry& e : header.tensors) end = std::max(end, e.end);
+  if (end != file_size) {  // the format's own reader refuses it, too
+    return Error{ErrorCode::malformed, "file size",
+                 fmt::format("{} bytes, where the last tensor ends", end),
+                 fmt::format("{}", file_size), "the file is damaged; download it again"};
+  }
   return header;
 }
 

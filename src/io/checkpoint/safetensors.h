@@ -45,8 +45,9 @@ struct SafetensorsHeader {
 };
 
 /// Parses and checks the header of a whole file. Every entry is inside `file`, has the size of
-/// its shape and dtype, and overlaps no other. Gaps are tolerated. Errors: malformed (with the
-/// tensor's name), unsupported (a dtype that is not listed above).
+/// its shape and dtype, and overlaps no other. Gaps are tolerated, but not bytes after the last
+/// tensor. Errors: malformed (with the tensor's name), unsupported (a dtype that is not listed
+/// above).
 Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> file);
 
 }  // namespace lathe

@@ -94,6 +94,20 @@ TEST(Safetensors, ScalarsAndEmptyTensors) {
   EXPECT_TRUE(parse(file_of("{}", 0)).ok());
 }
 
+TEST(Safetensors, BytesAfterTheLastTensorAreRefused) {
+  const std::string whole = file_of(one("F32", "[2]", "[0,8]"), 8);
+  const std::string size = std::to_string(whole.size());
+  for (const std::size_t more : {1, 4096}) {
+    const auto r = parse(whole + std::string(more, '\0'));
+    ASSERT_FALSE(r.ok()) << more;
+    EXPECT_EQ(r.error().code, ErrorCode::malformed);
+    EXPECT_THAT(r.error().message(),
+                HasSubstr("file size: wanted " + size + " bytes, where the last tensor ends, got " +
+                          std::to_string(whole.size() + more)));
+  }
+  EXPECT_FALSE(parse(file_of("{}", 1)).ok());
+}
+
 TEST(Safetensors, TruncatedFilesSayHowMuchIsMissing) {
   const std::string whole = file_of(one("F32", "[2]", "[0,8]"), 8);
   for (std::size_t n = 0; n < whole.size(); ++n) {
