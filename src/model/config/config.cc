@@ -184,7 +184,11 @@ Result<ModelConfig> parse_one(const nlohmann::json& object, std::string place,
   config.ffn = json.integer(json.first_of({"intermediate_size", "moe_intermediate_size"}),
                             std::nullopt, 1, 1 << 24);
   config.max_context = json.integer(json.first_of({"max_position_embeddings", "model_max_length"}));
-  config.norm_eps = static_cast<float>(json.number("rms_norm_eps", architecture.norm_eps));
+  const double eps = json.number("rms_norm_eps", architecture.norm_eps);
+  if (!(eps >= 0 && eps <= 1)) {
+    json.refuse("rms_norm_eps", "a number from 0 to 1", fmt::format("{}", eps));
+  }
+  config.norm_eps = static_cast<float>(eps);
   config.tied_embeddings = json.flag("tie_word_embeddings", false);
   parse_quantization(json, hf_quant, architecture.mxfp4, config);
   parse_tokens(json, config);

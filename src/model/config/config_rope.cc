@@ -96,6 +96,9 @@ struct RopeDefaults {
 RopeConfig read_rope(ConfigReader& rope, const RopeDefaults& defaults, double& partial) {
   RopeConfig out = defaults.rope;
   out.theta = rope.number("rope_theta", out.theta);
+  if (rope.has("rope_theta") && !(out.theta > 1)) {
+    rope.refuse("rope_theta", "a finite number above 1", fmt::format("{}", out.theta));
+  }
   partial = rope.number("partial_rotary_factor", defaults.partial);
   const std::string type = type_of(rope);
   const double own = rope.number("original_max_position_embeddings", defaults.max_context);
@@ -199,7 +202,11 @@ RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
   if (!json.error()) {
     if (const auto table = RopeTable::make(out, 0); !table) {
       const Error& e = table.error();
-      json.refuse("rope_parameters", e.field + " " + e.wanted, e.offered, e.code);
+      if (e.field == "rope.theta") {
+        json.refuse(keys.theta, e.wanted, e.offered, e.code);
+      } else {
+        json.refuse("rope_parameters", e.field + " " + e.wanted, e.offered, e.code);
+      }
     }
   }
   return out;

@@ -24,6 +24,24 @@ Json family(const char* architecture, std::int32_t layers, std::int32_t heads, s
           {"max_position_embeddings", 8192}};
 }
 
+TEST(ConfigParts, NumbersThatNoModelHasAreRefusedByTheirKey) {
+  Json j = family("LlamaForCausalLM", 2, 32, 8);
+  for (const double eps : {-1.0, -1e-6, 1.5, 1e300}) {
+    j["rms_norm_eps"] = eps;
+    EXPECT_THAT(refusal(j),
+                HasSubstr("config.json: rms_norm_eps: wanted a number from 0 to 1, got"));
+  }
+  j["rms_norm_eps"] = 1e-5;
+  for (const double theta : {0.0, 1.0, -10000.0}) {
+    j["rope_theta"] = theta;
+    EXPECT_THAT(refusal(j), HasSubstr("rope_theta: wanted a finite number above 1, got"));
+    EXPECT_THAT(refusal(j), testing::Not(HasSubstr("rope_parameters")));
+  }
+  j["rope_theta"] = 10000;
+  j["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 0}};
+  EXPECT_THAT(refusal(j), HasSubstr("rope_parameters.rope_theta: wanted a finite number above 1"));
+}
+
 TEST(ConfigParts, MixtralNamesItsExpertsItsOwnWay) {
   Json j = family("MixtralForCausalLM", 32, 32, 8);
   j["num_local_experts"] = 8;
