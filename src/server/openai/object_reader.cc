@@ -9,7 +9,11 @@
 
 namespace lathe {
 
+namespace {
+
 using Json = nlohmann::ordered_json;
+
+}  // namespace
 
 Result<std::string, ApiError> read_string(const Json& object, const char* name,
                                           const std::string& path) {
