@@ -25,7 +25,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     grouped += group.layers.size();
     sparse = sparse || group.problem.kind == lathe::ProblemKind::sparse_latent;
   }
-  LATHE_CHECK(grouped == layers, "layers in groups");
+  LATHE_CHECK(grouped + config->delta.layers.size() == layers, "layers in groups");
   const auto& experts = config->moe.layer_has_experts;
   LATHE_CHECK(experts.empty() || experts.size() == layers, "experts of each layer");
   const auto& indexers = config->mla.own_indexer;

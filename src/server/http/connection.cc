@@ -146,17 +146,17 @@ std::string_view read_target(std::string_view target, HttpRequest& out) {
 }
 
 // RFC 9110, 2.5: of a version HTTP/1.x above 1.1 a request is read as one of 1.1. Returns false
-// where the request line has no end yet.
+// where the request line has no end yet. Its version may be there, and the parser judges that.
 bool read_version(std::string& in) {
   const std::size_t end = in.find(kLineEnd);
-  if (end == std::string::npos) return false;
+  std::size_t size = std::min(end, in.size());
+  if (end == std::string::npos && in.ends_with('\r')) --size;
   constexpr std::string_view kVersion = " HTTP/1.";
-  const std::size_t size = kVersion.size() + 1;
-  if (end >= size && std::string_view(in).substr(end - size, kVersion.size()) == kVersion &&
-      in[end - 1] >= '2' && in[end - 1] <= '9') {
-    in[end - 1] = '1';
+  if (size > kVersion.size() && std::string_view(in).substr(0, size - 1).ends_with(kVersion) &&
+      in[size - 1] >= '2' && in[size - 1] <= '9') {
+    in[size - 1] = '1';
   }
-  return true;
+  return end != std::string::npos;
 }
 
 }  // namespace
