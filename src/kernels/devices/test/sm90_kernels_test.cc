@@ -193,7 +193,7 @@ TEST(Sm90, RefusesOtherWidths) {
 TEST(Sm90, EntriesAreThereWhereCudaIs) {
   Registry registry;
   register_sm90_kernels(registry);
-  EXPECT_EQ(registry.kernels().size(), 15u);
+  EXPECT_EQ(registry.kernels().size(), 17u);
   for (const Kernel& k : registry.kernels()) {
 #ifdef LATHE_HAS_CUDA
     EXPECT_NE(k.attend, nullptr) << k.capability.name;

@@ -39,7 +39,7 @@ TEST(ConfigParts, NumbersThatNoModelHasAreRefusedByTheirKey) {
   }
   j["rope_theta"] = 10000;
   j["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 0}};
-  EXPECT_THAT(refusal(j), HasSubstr("rope_parameters.rope_theta: wanted a finite number above 1"));
+  EXPECT_THAT(refusal(j), HasSubstr("rope_parameters: rope_theta: wanted a finite number above 1"));
 }
 
 TEST(ConfigParts, MixtralNamesItsExpertsItsOwnWay) {
