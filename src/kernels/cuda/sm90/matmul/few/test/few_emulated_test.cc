@@ -85,6 +85,7 @@ TEST_F(FewEmulated, Experts) {
         emulate_few(call, blocks, between(1, 2));
       };
       const int k = depth(format);
+      SCOPED_TRACE(::testing::Message() << blocks << " blocks, " << k << " columns");
       matmul_test::check_experts<float>(random, host, format, false, counts(), 128, k, run);
       matmul_test::check_experts<bf16>(random, host, format, false, counts(), 128, k, run);
     }
