@@ -146,8 +146,8 @@ TEST(GpuModel, PartsOfGroupedQueryFamilies) {
 }
 
 // Heads of 512 in the layer without a window, values that are its keys, a window of other heads; a
-// dense part next to experts. Scores have no scale, so with a small epsilon a score of normed
-// random queries and keys is about 20, and softmax turns what bf16 rounds into other keys.
+// dense part next to experts. Scores of normed random queries and keys are about 20, as they have
+// no scale, and softmax then enlarges what bf16 rounds. The large epsilon makes them smaller.
 TEST(GpuModel, Gemma4) {
   for (const char* experts : {R"("enable_moe_block": false)",
                               R"("enable_moe_block": true, "num_experts": 4, "top_k_experts": 2,
@@ -156,7 +156,7 @@ TEST(GpuModel, Gemma4) {
     DummyGqa(std::string(R"("architectures": ["Gemma4ForCausalLM"], "global_head_dim": 512,
              "attention_k_eq_v": true, "num_global_key_value_heads": 1, "sliding_window": 16,
                           "hidden_size_per_layer_input": 0, "final_logit_softcapping": 2.0,
-             "rms_norm_eps": 0.3, "layer_types": ["sliding_attention", "full_attention"], )") +
+             "rms_norm_eps": 1.0, "layer_types": ["sliding_attention", "full_attention"], )") +
                  experts,
              "gelu_pytorch_tanh")
         .check();
