@@ -1,4 +1,4 @@
-"""Checkpoints of tests/data/models whose weights are a formula (tools/generated_weights.py), for tests without numpy."""
+"""Checkpoints of tests/data/models whose weights are a formula (tools/fixtures/generated_weights.py), for tests without numpy."""
 
 import array
 import json

@@ -1,5 +1,5 @@
 // Logits of checkpoints with quantised matrices, against transformers with the matrices dequantised
-// by compressed-tensors or the formats' own formulas (tools/make_format_fixtures.py).
+// by compressed-tensors or the formats' own formulas (tools/fixtures/make_format_fixtures.py).
 #include "kernels/cpu/matmul/matmul_bf16.h"
 #include "model/test/generated_checkpoint.h"
 #include "model/test/test_util.h"

@@ -1,5 +1,5 @@
 // For tests: the checkpoints of tests/data/models with weights from a formula
-// (tools/generated_weights.py, tools/make_v4_fixtures.py).
+// (tools/fixtures/generated_weights.py, tools/fixtures/make_v4_fixtures.py).
 #pragma once
 
 #include <gtest/gtest.h>

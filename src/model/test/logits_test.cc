@@ -1,5 +1,5 @@
 // Logits against Hugging Face transformers (tests/data/models, made by
-// tools/make_model_fixtures.py).
+// tools/fixtures/make_model_fixtures.py).
 #include "model/test/generated_checkpoint.h"
 #include "model/test/test_util.h"
 #include "model/test/wide_model_checks.h"
@@ -139,7 +139,7 @@ TEST_P(ModelLogits, AgreeOnTheReferenceDevice) {
 INSTANTIATE_TEST_SUITE_P(Fixtures, ModelLogits, testing::ValuesIn(kFixtures),
                          [](const auto& fixture) { return std::string(fixture.param); });
 
-// Fixtures with generated weights (tools/make_generated_fixtures.py): sizes from 512 on, layers
+// Fixtures with generated weights (tools/fixtures/make_generated_fixtures.py): sizes from 512 on, layers
 // with windows, prompts longer than them and than 1024 tokens.
 class GeneratedLogits : public testing::TestWithParam<const char*> {
  protected:

@@ -1,4 +1,4 @@
-// Shared by the model tests: the fixtures of tools/make_model_fixtures.py, and a small runner that
+// Shared by the model tests: the fixtures of tools/fixtures/make_model_fixtures.py, and a small runner that
 // plans, allocates pages and calls forward().
 #pragma once
 

@@ -1,5 +1,5 @@
 // DeepSeek V4 against Hugging Face transformers (tests/data/models, made by
-// tools/make_v4_fixtures.py), and its bits for different chunks of the same prompts.
+// tools/fixtures/make_v4_fixtures.py), and its bits for different chunks of the same prompts.
 #include "layout/simd_targets.h"
 
 #include <hwy/targets.h>

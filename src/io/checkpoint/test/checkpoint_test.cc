@@ -1,4 +1,4 @@
-// Files made by the format's own library (tools/make_safetensors_fixture.py), and deliberately
+// Files made by the format's own library (tools/fixtures/make_safetensors_fixture.py), and deliberately
 // broken folders.
 #include "io/checkpoint/checkpoint.h"
 

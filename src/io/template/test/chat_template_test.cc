@@ -1,5 +1,5 @@
 // Compares every text with jinja2's in the environment of Hugging Face transformers
-// (tools/make_template_fixtures.py).
+// (tools/fixtures/make_template_fixtures.py).
 #include "io/template/chat_template.h"
 
 #include <gmock/gmock.h>

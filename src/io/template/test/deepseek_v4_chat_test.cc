@@ -1,5 +1,5 @@
 // Compares every prompt with the output of DeepSeek's published program
-// (tools/make_v4_chat_fixtures.py).
+// (tools/fixtures/make_v4_chat_fixtures.py).
 #include "io/template/deepseek_v4_chat.h"
 
 #include <gmock/gmock.h>

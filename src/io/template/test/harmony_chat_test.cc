@@ -1,4 +1,4 @@
-// Compares every prompt with openai-harmony's (tools/make_harmony_fixtures.py).
+// Compares every prompt with openai-harmony's (tools/fixtures/make_harmony_fixtures.py).
 #include "io/template/harmony_chat.h"
 
 #include <gmock/gmock.h>

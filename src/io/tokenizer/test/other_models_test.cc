@@ -1,5 +1,5 @@
 // Metaspace and unigram models, made by rule from llama2's vocabulary, against Hugging Face's
-// tokenizers (other_models.jsonl; tools/make_tokenizer_fixtures.py has the same rule).
+// tokenizers (other_models.jsonl; tools/fixtures/make_tokenizer_fixtures.py has the same rule).
 #include <gtest/gtest.h>
 
 #include <algorithm>

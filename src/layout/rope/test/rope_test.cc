@@ -132,7 +132,7 @@ TEST(Rope, YarnOfGptOss) {
 }
 
 // DeepSeek V3: factor 40, 4096 tokens, mscale = mscale_all_dim = 1. Values from
-// tools/make_codec_fixture.py (the published formula in numpy).
+// tools/fixtures/make_codec_fixture.py (the published formula in numpy).
 TEST(Rope, YarnOfDeepSeekV3) {
   const YarnConfig yarn{.factor = 40, .original_context = 4096};
   const YarnRange range = yarn_range(64, 10000, yarn);
