@@ -23,7 +23,11 @@ import tempfile
 import torch
 import transformers
 
-import make_model_fixtures as fixtures
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "fixtures"))
+from checkpoint import build, store  # noqa: E402
+from make_model_fixtures import write  # noqa: E402
+from models.parts import FP8, QWEN_VISION, VISION, YARN  # noqa: E402
+from reference import CacheRounding, IndexScores, RouterMargins, run  # noqa: E402
 
 LENGTH = 300
 TRIALS = 32
@@ -173,8 +177,8 @@ MODELS = {
             "index_n_heads": 64,
             "rms_norm_eps": 1e-6,
             "rope_theta": 10000,
-            "rope_scaling": {**fixtures.YARN, "factor": 40, "original_max_position_embeddings": 4096},
-            "quantization_config": fixtures.FP8,
+            "rope_scaling": {**YARN, "factor": 40, "original_max_position_embeddings": 4096},
+            "quantization_config": FP8,
         },
         {"dtype": torch.bfloat16, "fp8": True},
     ),
@@ -241,7 +245,7 @@ MODELS = {
             "routed_scaling_factor": 1.0,
             "rms_norm_eps": 1e-6,
             "rope_theta": 10000,
-            "rope_scaling": {**fixtures.YARN, "factor": 40, "original_max_position_embeddings": 4096},
+            "rope_scaling": {**YARN, "factor": 40, "original_max_position_embeddings": 4096},
         },
         {"dtype": torch.bfloat16},
     ),
@@ -287,7 +291,7 @@ MODELS = {
                     "mrope_section": [24, 20, 20],
                 },
             },
-            "vision_config": fixtures.QWEN_VISION | {"out_hidden_size": 2048},
+            "vision_config": QWEN_VISION | {"out_hidden_size": 2048},
             "tie_word_embeddings": False,
         },
         {"dtype": torch.bfloat16, "tower": "model.language_model.", "stacked": True},
@@ -317,7 +321,7 @@ MODELS = {
                     "llama_4_scaling_beta": 0.1,
                 },
             },
-            "vision_config": fixtures.VISION | {"model_type": "pixtral", "head_dim": 8},
+            "vision_config": VISION | {"model_type": "pixtral", "head_dim": 8},
             "tie_word_embeddings": False,
         },
         {"dtype": torch.bfloat16, "tower": "language_model.model."},
@@ -401,7 +405,7 @@ def make(name):
     config |= own if storage.get("tower") else COMMON | own
     vocabulary = COMMON["vocab_size"]
     generator = torch.Generator(DEVICE).manual_seed(list(MODELS).index(name))
-    model = fixtures.build(architecture, {k: v for k, v in config.items() if k != "model_type"}, generator)
+    model = build(architecture, {k: v for k, v in config.items() if k != "model_type"}, generator)
     if architecture.startswith("Gemma3"):  # its norms add one, and its embeddings are scaled
         with torch.no_grad():
             for parameter, t in model.named_parameters():
@@ -410,24 +414,22 @@ def make(name):
                 if "embed_tokens" in parameter:
                     t.div_(config["hidden_size"] ** 0.5)
         model.model.embed_tokens.embed_scale = model.model.embed_tokens.embed_scale.bfloat16().float()
-    if storage.get("as_it_is"):
-        fixtures.checkpoint_names = lambda m, _: m.state_dict().items()
-    tensors = fixtures.store(model, storage)
+    tensors = store(model, storage)
     if "quantization_config" in config and not storage.get("fp8"):
         pack_experts(model, generator, tensors)
 
-    routers, indexers, rounding = fixtures.RouterMargins(model), fixtures.IndexScores(model), fixtures.CacheRounding(model)
+    routers, indexers, rounding = RouterMargins(model), IndexScores(model), CacheRounding(model)
     rounding.on = True
     best = (-1.0,)
     for _ in range(TRIALS if routers.hooked else 1):
         tokens = torch.randint(0, vocabulary, (LENGTH,), generator=generator)
-        logits, routed, _ = fixtures.run(model, tokens, routers, indexers, LENGTH)
+        logits, routed, _ = run(model, tokens, routers, indexers, LENGTH)
         clear = float(routed.min())
         if clear > best[0]:
             best = (clear, tokens, logits, [keys_in_order(chosen) for chosen in indexers.chosen])
     clear, tokens, logits, keys = best
     rounding.on = False
-    exact, _, _ = fixtures.run(model, tokens, routers, indexers, LENGTH)
+    exact, _, _ = run(model, tokens, routers, indexers, LENGTH)
     answers = {
         f"prompt.{LENGTH}.tokens": tokens.to(torch.int32),
         f"prompt.{LENGTH}.positions": torch.arange(LENGTH, dtype=torch.int32),
@@ -451,12 +453,10 @@ def main():
     if len(sys.argv) < 2 or any(name not in MODELS for name in sys.argv[2:]):
         raise SystemExit(__doc__)
     torch.set_default_device(DEVICE)
-    as_published = fixtures.checkpoint_names
     failed = []
     for name in sys.argv[2:] or MODELS:
         with tempfile.TemporaryDirectory() as folder:
-            fixtures.checkpoint_names = as_published
-            fixtures.write(pathlib.Path(folder), *make(name))
+            write(pathlib.Path(folder), *make(name))
             torch.cuda.empty_cache()
             given = {**os.environ, "LATHE_CHECKPOINT": folder}
             ran = subprocess.run([sys.argv[1], "--gtest_filter=WideModel.*", "--gtest_brief=1"], env=given)

@@ -17,6 +17,7 @@ import sys
 import numpy as np
 
 HERE = pathlib.Path(__file__).resolve().parent
+TOKENIZER = HERE.parents[1] / "models/tiny-gqa"  # all checkpoints have the same
 sys.path.insert(0, str(HERE.parent / "tasks"))
 
 import arithmetic  # noqa: E402
@@ -32,7 +33,7 @@ _PIECES = re.compile(r"[^\r\nA-Za-z0-9]?[A-Za-z]+| ?[0-9]| ?[^\sA-Za-z0-9]+[\r\n
 class Encoder:
     """Encodes text by looking pieces up in a table that the real tokenizer fills: a few million tokens/s per core."""
 
-    def __init__(self, folder: pathlib.Path = HERE / "tokenizer"):
+    def __init__(self, folder: pathlib.Path = TOKENIZER):
         from tokenizers import Tokenizer
 
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -11,7 +11,6 @@ import argparse
 import importlib
 import json
 import pathlib
-import shutil
 import sys
 
 import torch
@@ -20,7 +19,7 @@ from safetensors.torch import save_file
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from data import BOS, EOS, PAD  # noqa: E402
+from data import BOS, EOS, PAD, TOKENIZER  # noqa: E402
 from quantise import (  # noqa: E402
     BLOCK,
     exponent_bytes,
@@ -258,7 +257,7 @@ def main() -> None:
     (args.out / "training_log.json").write_text(json.dumps(state["log"], indent=1) + "\n")
     (args.out / "README.md").write_text(model_card(config, state["log"], stored))
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(HERE / "tokenizer" / name, args.out / name)
+        (args.out / name).write_bytes((TOKENIZER / name).read_bytes())
     print(size_table(stored))
     print("model.safetensors:", (args.out / "model.safetensors").stat().st_size, "bytes")
 

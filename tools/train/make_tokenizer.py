@@ -1,7 +1,7 @@
 """Trains the byte-level BPE tokenizer that both checkpoints use, on the training split of the tasks
 and the licence's prose.
 
-Writes tools/train/tokenizer/{tokenizer.json,tokenizer_config.json}. The pre-tokeniser is Qwen2's regular expression with one change:
+Writes tokenizer.json and tokenizer_config.json in models/tiny-gqa. The pre-tokeniser is Qwen2's regular expression with one change:
 digits are split one by one and, like words, keep a leading space.
 """
 
@@ -64,7 +64,7 @@ def main() -> None:
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts(), trainer)
-    out = HERE / "tokenizer"
+    out = HERE.parents[1] / "models/tiny-gqa"
     out.mkdir(exist_ok=True)
     tokenizer.save(str(out / "tokenizer.json"))
     config = {
