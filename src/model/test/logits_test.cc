@@ -139,8 +139,8 @@ TEST_P(ModelLogits, AgreeOnTheReferenceDevice) {
 INSTANTIATE_TEST_SUITE_P(Fixtures, ModelLogits, testing::ValuesIn(kFixtures),
                          [](const auto& fixture) { return std::string(fixture.param); });
 
-// Fixtures with generated weights (tools/fixtures/make_generated_fixtures.py): sizes from 512 on, layers
-// with windows, prompts longer than them and than 1024 tokens.
+// Fixtures with generated weights (tools/fixtures/make_generated_fixtures.py): sizes from 512 on,
+// layers with windows, prompts longer than them and than 1024 tokens.
 class GeneratedLogits : public testing::TestWithParam<const char*> {
  protected:
   GeneratedLogits() : checkpoint_(fixture_dir(GetParam())), reference_(GetParam()) {

@@ -1,5 +1,5 @@
-// Shared by the model tests: the fixtures of tools/fixtures/make_model_fixtures.py, and a small runner that
-// plans, allocates pages and calls forward().
+// Shared by the model tests: the fixtures of tools/fixtures/make_model_fixtures.py, and a small
+// runner that plans, allocates pages and calls forward().
 #pragma once
 
 #include <fmt/format.h>

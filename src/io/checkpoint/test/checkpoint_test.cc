@@ -1,5 +1,5 @@
-// Files made by the format's own library (tools/fixtures/make_safetensors_fixture.py), and deliberately
-// broken folders.
+// Files made by the format's own library (tools/fixtures/make_safetensors_fixture.py), and
+// deliberately broken folders.
 #include "io/checkpoint/checkpoint.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,6 @@
 // Compares ids and texts with the PyPI package tiktoken's (tiktoken.jsonl). The file of
-// ranks is made by rule from deepseek_v3's vocabulary, as in tools/fixtures/make_tokenizer_fixtures.py.
+// ranks is made by rule from deepseek_v3's vocabulary, as in
+// tools/fixtures/make_tokenizer_fixtures.py.
 #include "io/tokenizer/tiktoken.h"
 
 #include <gtest/gtest.h>

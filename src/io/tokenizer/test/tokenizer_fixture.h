@@ -1,4 +1,5 @@
-// Reading tests/data/tokenizer, which tools/fixtures/make_tokenizer_fixtures.py writes. For tests only.
+// Reading tests/data/tokenizer, which tools/fixtures/make_tokenizer_fixtures.py writes. For tests
+// only.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// RoPE of configurations against transformers (tests/data/rope.jsonl, tools/fixtures/make_rope_fixtures.py).
+// RoPE of configurations against transformers (tests/data/rope.jsonl,
+// tools/fixtures/make_rope_fixtures.py).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // The output of every sublayer of DeepSeek V4 against Hugging Face transformers with a cache
-// rounded like Lathe's (tools/fixtures/make_v4_fixtures.py): streams, the entries that rows select, and all
-// entries.
+// rounded like Lathe's (tools/fixtures/make_v4_fixtures.py): streams, the entries that rows select,
+// and all entries.
 #include <algorithm>
 
 #include "layout/codec/codec.h"
