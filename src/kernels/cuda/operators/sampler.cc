@@ -146,6 +146,7 @@ Result<void> Sampler::prepare(std::span<const SampleArgs> rows,
       .vocab = std::ssize(rows[0].logits),
       .workers = static_cast<std::int32_t>(b.weighs ? std::min(places, kSampledRows) : places),
       .tokens = reinterpret_cast<std::int32_t*>(drawn)};
+  b.params.blocks = blocks_of_row(b.params.workers, b.params.vocab);
   prepared_ = std::move(b);
   return {};
 }

@@ -4,7 +4,7 @@
 // two or three of them that matter.
 #pragma once
 
-#include "kernels/cuda/sm90/sampling/block_best.cuh"
+#include "kernels/cuda/sm90/sampling/sample_team.cuh"
 #include "kernels/sampling_math.h"
 
 namespace lathe::cuda {
@@ -23,16 +23,16 @@ using Key = std::uint64_t;
 __device__ inline Key key_of(double w) { return sampling::bits_of_f64(w); }
 __device__ inline double weight_of(Key key) { return sampling::f64_of_bits(key); }
 
-/// A block's search among a row's weights, [padded_vocab(vocab)], each at most 1. All threads make
-/// the same calls and get the same results.
+/// A team's search among a row's weights, [padded_vocab(vocab)], each at most 1. All threads make
+/// the same calls and get the same results. A block reads only the weights of its own tokens.
 class CutSearch {
  public:
-  __device__ CutSearch(const double* values, std::int64_t vocab, SampleShared& shared)
-      : values_(values), vocab_(vocab), s_(shared) {}
+  __device__ CutSearch(const double* values, std::int64_t vocab, SampleTeam& team)
+      : values_(values), vocab_(vocab), team_(team), s_(team.s) {}
 
   /// The sum of the kept weights, in the order of ops/sampling.h.
   __device__ double sum_kept(const ProbCut& cut) const {
-    return sum_in_order(values_, vocab_, s_,
+    return sum_in_order(values_, team_,
                         [&](std::int64_t i, double w) { return kept(w, i, cut) ? w : 0; });
   }
   /// Keeps the first k of what `from` keeps, or all if there are fewer.
@@ -90,13 +90,24 @@ class CutSearch {
   __device__ static int place_of_bin(int bin) { return bin % 32 * 32 + bin / 32; }
 
   __device__ void count_bins(const ProbCut& from, Key low, Key high, int shift) const {
-    for (int i = static_cast<int>(threadIdx.x); i < kCutBins; i += kSampleThreads) s_.bins[i] = 0;
+    const int slot = team_.next_slot();
+    const auto thread = static_cast<int>(threadIdx.x);
+    for (int i = thread; i < kCutBins; i += kSampleThreads) s_.bins[slot][i] = 0;
     sync_block();
-    for_values(values_, vocab_, [&](std::int64_t i, double w) {
+    for_values(values_, team_, [&](std::int64_t i, double w) {
       const Key key = key_of(w);
       if (!kept(w, i, from) || key < low || key > high) return;
-      atomicAdd(&s_.bins[place_of_bin(static_cast<int>((key - low) >> shift))], 1u);
+      atomicAdd(&s_.bins[slot][place_of_bin(static_cast<int>((key - low) >> shift))], 1u);
     });
+    team_.sync();
+    for (int i = thread; i < kCutBins; i += kSampleThreads) {
+      std::uint32_t count = 0;
+      LATHE_UNROLL  // so that the loads overlap
+          for (int b = 0; b < kMostTeamBlocks; ++b) {
+        if (b < team_.size) count += team_.of(b).bins[slot][i];
+      }
+      s_.all_bins[i] = count;
+    }
     sync_block();
   }
 
@@ -109,7 +120,7 @@ class CutSearch {
     most += kSums ? n * weight_of(low + (Key{static_cast<std::uint32_t>(bin) + 1} << shift)) : n;
   }
 
-  // Runs in the first warp. A lane handles 32 bins, the first lane the highest.
+  // Runs in each block's first warp. A lane handles 32 bins, the first lane the highest.
   template <bool kSums>
   __device__ Crossing cross(Key low, int shift, double above, double wanted) const {
     if (threadIdx.x < 32) {
@@ -119,7 +130,7 @@ class CutSearch {
       std::uint32_t count = 0;
       double least = 0, most = 0;
       for (int bin = top; bin > top - 32; --bin) {
-        const std::uint32_t n = s_.bins[place_of_bin(bin)];
+        const std::uint32_t n = s_.all_bins[place_of_bin(bin)];
         count += n;
         add_bin<kSums>(low, shift, bin, n, least, most);
       }
@@ -143,7 +154,7 @@ class CutSearch {
       std::uint32_t before = 0, through = 0;
       double least_before = 0;
       for (int bin = top; bin > top - 32; --bin) {
-        const std::uint32_t n = s_.bins[place_of_bin(bin)];
+        const std::uint32_t n = s_.all_bins[place_of_bin(bin)];
         if (high < 0) before = count, least_before = least;
         count += n;
         add_bin<kSums>(low, shift, bin, n, least, most);
@@ -182,14 +193,15 @@ class CutSearch {
                             double wanted) const {
     if (threadIdx.x == 0) s_.listed = 0;
     sync_block();
-    for_values(values_, vocab_, [&](std::int64_t i, double w) {
+    for_values(values_, team_, [&](std::int64_t i, double w) {
       const Key key = key_of(w);
       if (!kept(w, i, from) || key < low || key > high) return;
       const std::uint32_t place = atomicAdd(&s_.listed, 1u);
-      s_.unranked[place] = w;
-      s_.unranked_token[place] = static_cast<std::int32_t>(i);
+      s_.own[place] = w;
+      s_.own_token[place] = static_cast<std::int32_t>(i);
     });
-    sync_block();
+    team_.sync();
+    gather();
     const auto count = static_cast<int>(at.count);
     for (int i = static_cast<int>(threadIdx.x); i < count; i += kSampleThreads) {
       const double w = s_.unranked[i];
@@ -208,6 +220,21 @@ class CutSearch {
     const ProbCut out{s_.ranked[last], s_.ranked_token[last]};
     sync_block();
     return out;
+  }
+
+  // Copies all blocks' lists. A block lists again only after another exchange.
+  __device__ void gather() const {
+    std::uint32_t at = 0;
+    for (int b = 0; b < team_.size; ++b) {
+      const SampleShared& other = team_.of(b);
+      const std::uint32_t count = other.listed;
+      for (std::uint32_t i = threadIdx.x; i < count; i += kSampleThreads) {
+        s_.unranked[at + i] = other.own[i];
+        s_.unranked_token[at + i] = other.own_token[i];
+      }
+      at += count;
+    }
+    sync_block();
   }
 
   // The first weight where the sum reaches `wanted`; the last weight does. `before` only guides the
@@ -244,7 +271,7 @@ class CutSearch {
   __device__ ProbCut bisect(const ProbCut& from, Key low, Key high, double wanted) const {
     const auto enough = [&](const ProbCut& cut) {
       if (kSums) return sum_kept(cut) >= wanted;
-      return sum_in_order(values_, vocab_, s_, [&](std::int64_t i, double w) {
+      return sum_in_order(values_, team_, [&](std::int64_t i, double w) {
                return kept(w, i, cut) ? 1.0 : 0.0;  // integers: exact
              }) >= wanted;
     };
@@ -264,6 +291,7 @@ class CutSearch {
 
   const double* const values_;
   const std::int64_t vocab_;
+  SampleTeam& team_;
   SampleShared& s_;
 };
 

@@ -54,7 +54,8 @@ struct SampleParams {
   const SampleResults* results = nullptr;  // on the device, because it differs from step to step
   std::int64_t count = 0;
   std::int64_t vocab = 0;
-  std::int32_t workers = 0;        // thread blocks
+  std::int32_t workers = 0;        // rows at a time
+  std::int32_t blocks = 1;         // thread blocks of a row, a cluster: 1, 2, 4 or 8
   double* values = nullptr;        // [workers, padded_vocab()] temporary
   std::int32_t* tokens = nullptr;  // [count] a copy of SampleResults::tokens for the next step
 };
@@ -63,6 +64,8 @@ LATHE_HD inline constexpr std::int64_t padded_vocab(std::int64_t vocab) {
   return (vocab + kSumBlock - 1) / kSumBlock * kSumBlock;
 }
 
+/// p.blocks with which `workers` rows fill an H100's 132 SMs without waiting for clusters.
+std::int32_t blocks_of_row(std::int32_t workers, std::int64_t vocab);
 cudaError_t launch_sample(const SampleParams& p, cudaStream_t stream);
 
 /// A sampled token on its way to other ranks: a record of Communicator::share_records().

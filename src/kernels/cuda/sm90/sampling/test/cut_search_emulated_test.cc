@@ -20,17 +20,20 @@ struct CutParams {
   const double* values;
   std::int64_t vocab;
   ProbCut from;
-  std::int32_t k;  // 0: by share
-  double share;    // of the sum of what `from` keeps
-  ProbCut* out = nullptr;
+  std::int32_t k;          // 0: by share
+  double share;            // of the sum of what `from` keeps
+  int blocks = 1;          // of the row
+  ProbCut* out = nullptr;  // [blocks]
 };
 
 __global__ void cut_kernel(const CutParams p) {
-  __shared__ SampleShared shared;
-  const CutSearch search(p.values, p.vocab, shared);
+  LATHE_DYNAMIC_SHARED(shared);
+  SampleTeam team(shared, p.vocab, p.blocks);
+  const CutSearch search(p.values, p.vocab, team);
   const ProbCut cut = p.k > 0 ? search.first(p.from, p.k)
                               : search.reaching(p.from, p.share * search.sum_kept(p.from));
-  if (threadIdx.x == 0) *p.out = cut;
+  if (threadIdx.x == 0) p.out[team.rank] = cut;
+  team.sync();
 }
 
 /// In the order of ops/sampling.h.
@@ -96,12 +99,17 @@ TEST(CutSearch, FindsTheCutsOfSortedWeights) {
       p.share = rng() % 4 == 0 ? 1 - std::exp2(-static_cast<double>(rng() % 50) - 3)
                                : static_cast<double>(1 + rng() % 9999) / 10000;
     }
-    ProbCut got;
-    p.out = &got;
-    emulate({1, 1, 1}, kSampleThreads, cut_kernel, p);
+    ProbCut all[8];
+    p.out = all;
+    p.blocks = 1 << rng() % 4;
+    emulate_clusters(p.blocks, {static_cast<unsigned>(p.blocks), 1, 1}, kSampleThreads, cut_kernel,
+                     p);
     const ProbCut wanted = wanted_cut(p, values);
-    ASSERT_EQ(got.prob, wanted.prob) << round << ": k " << p.k << ", share " << p.share;
-    ASSERT_EQ(got.token, wanted.token) << round << ": k " << p.k << ", share " << p.share;
+    for (int b = 0; b < p.blocks; ++b) {
+      const ProbCut& got = all[b];
+      ASSERT_EQ(got.prob, wanted.prob) << round << ": k " << p.k << ", share " << p.share;
+      ASSERT_EQ(got.token, wanted.token) << round << ": k " << p.k << ", share " << p.share;
+    }
   }
 }
 
