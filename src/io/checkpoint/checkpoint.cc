@@ -70,6 +70,37 @@ Result<std::vector<fs::path>> list_safetensors(const fs::path& dir) {
   return out;
 }
 
+struct Chunk {
+  const MappedFile* file;
+  std::size_t offset;
+  std::size_t size;
+};
+
+void add_chunks(const MappedFile& file, std::size_t offset, std::size_t size,
+                std::vector<Chunk>& out) {
+  for (const std::size_t end = offset + size; offset < end; offset += kPrefaultChunk) {
+    out.push_back({&file, offset, std::min(kPrefaultChunk, end - offset)});
+  }
+}
+
+Result<void> read_chunks(std::span<const Chunk> chunks, ThreadPool& pool,
+                         const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  std::int64_t total = 0, done = 0;
+  for (const Chunk& c : chunks) total += static_cast<std::int64_t>(c.size);
+  std::mutex mutex;
+  std::optional<Error> failure;
+  pool.run(std::ssize(chunks), [&](std::int64_t task, int) {
+    const Chunk& c = chunks[static_cast<std::size_t>(task)];
+    const auto ok = c.file->prefault(c.offset, c.size);
+    const std::lock_guard lock(mutex);
+    if (!ok && !failure) failure = ok.error();
+    done += static_cast<std::int64_t>(c.size);
+    if (progress) progress(done, total);
+  });
+  if (failure) return *failure;
+  return {};
+}
+
 }  // namespace
 
 bool has_weight_files(const fs::path& dir) {
@@ -179,33 +210,21 @@ const CheckpointTensor* Checkpoint::find(std::string_view name) const {
 Result<void> Checkpoint::prefault(
     ThreadPool& pool,
     const std::function<void(std::int64_t done, std::int64_t total)>& progress) const {
-  struct Chunk {
-    const MappedFile* file;
-    std::size_t offset;
-    std::size_t size;
-  };
   std::vector<Chunk> chunks;
-  std::int64_t total = 0;
-  for (const MappedFile& file : shards_) {
-    const std::size_t size = file.bytes().size();
-    for (std::size_t at = 0; at < size; at += kPrefaultChunk) {
-      chunks.push_back({&file, at, std::min(kPrefaultChunk, size - at)});
-    }
-    total += static_cast<std::int64_t>(size);
+  for (const MappedFile& file : shards_) add_chunks(file, 0, file.bytes().size(), chunks);
+  return read_chunks(chunks, pool, progress);
+}
+
+Result<void> Checkpoint::prefault(
+    ThreadPool& pool, const std::unordered_set<const CheckpointTensor*>& without) const {
+  std::vector<Chunk> chunks;
+  for (const CheckpointTensor& t : tensors_) {
+    if (without.contains(&t) || t.bytes.empty()) continue;
+    const MappedFile& file = shards_[t.shard];
+    const auto offset = static_cast<std::size_t>(t.bytes.data() - file.bytes().data());
+    add_chunks(file, offset, t.bytes.size(), chunks);
   }
-  std::mutex mutex;
-  std::int64_t done = 0;
-  std::optional<Error> failure;
-  pool.run(static_cast<std::int64_t>(chunks.size()), [&](std::int64_t task, int) {
-    const Chunk& c = chunks[static_cast<std::size_t>(task)];
-    const auto ok = c.file->prefault(c.offset, c.size);
-    const std::lock_guard lock(mutex);
-    if (!ok && !failure) failure = ok.error();
-    done += static_cast<std::int64_t>(c.size);
-    if (progress) progress(done, total);
-  });
-  if (failure) return *failure;
-  return {};
+  return read_chunks(chunks, pool, nullptr);
 }
 
 }  // namespace lathe

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/result.h"
@@ -55,6 +56,10 @@ class Checkpoint {
   Result<void> prefault(
       ThreadPool& pool,
       const std::function<void(std::int64_t done, std::int64_t total)>& progress) const;
+  /// Reads all tensors into the page cache, and maps their pages, but those in `without`. Errors:
+  /// io.
+  Result<void> prefault(ThreadPool& pool,
+                        const std::unordered_set<const CheckpointTensor*>& without) const;
 
  private:
   std::vector<MappedFile> shards_;

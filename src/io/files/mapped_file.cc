@@ -44,17 +44,19 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
   }
   ::close(fd);
   if (map_error != 0) return io_error(path, "a file that can be memory-mapped", map_error);
-  return MappedFile(path, static_cast<const std::byte*>(data), size);
+  return MappedFile(path, {st.st_dev, st.st_ino}, static_cast<const std::byte*>(data), size);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
+      id_(other.id_),
       data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)),
       fault_(std::move(other.fault_)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
+  std::swap(id_, other.id_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   std::swap(fault_, other.fault_);

@@ -17,6 +17,12 @@ namespace lathe {
 #define LATHE_FILE_ACCESS(X) X(normal) X(sequential) X(random) X(will_need)
 LATHE_ENUM(FileAccess, LATHE_FILE_ACCESS)
 
+/// The same for all names of a file, and unlike those of all other files.
+struct FileId {
+  std::uint64_t device = 0, inode = 0;
+  bool operator==(const FileId&) const = default;
+};
+
 class MappedFile {
  public:
   /// Maps the whole file; an empty file has an empty span. Errors: io, with errno's text: a
@@ -29,6 +35,7 @@ class MappedFile {
 
   const std::filesystem::path& path() const { return path_; }
   std::span<const std::byte> bytes() const { return {data_, size_}; }
+  FileId id() const { return id_; }
 
   /// Advises the kernel how the bytes will be read; affects only speed.
   void advise(FileAccess access) const;
@@ -38,10 +45,11 @@ class MappedFile {
   Result<void> prefault(std::size_t offset, std::size_t size) const;
 
  private:
-  MappedFile(std::filesystem::path path, const std::byte* data, std::size_t size)
-      : path_(std::move(path)), data_(data), size_(size), fault_(bytes(), path_) {}
+  MappedFile(std::filesystem::path path, FileId id, const std::byte* data, std::size_t size)
+      : path_(std::move(path)), id_(id), data_(data), size_(size), fault_(bytes(), path_) {}
 
   std::filesystem::path path_;
+  FileId id_;
   const std::byte* data_ = nullptr;  // [size_]; null for an empty file
   std::size_t size_ = 0;
   MappingFault fault_;
