@@ -32,6 +32,7 @@
 #include "kernels/operators.h"
 #include "kernels/random_weights.h"
 #include "kernels/sampling.h"
+#include "kernels/weight_source.h"
 #include "layout/rope/rope_write.h"
 #include "step/attend_op.h"
 
@@ -51,6 +52,10 @@ class Backend {
 
   // ---- Loading a model
 
+  /// Until end_prepare(), weights in host memory are copied by `source`, and their addresses need
+  /// not be readable. Without this call, and on backends that need no copies, the addresses are
+  /// read. `source` lives until end_prepare().
+  virtual void begin_prepare(const WeightSource& source) = 0;
   /// Converts a weight in host memory to the form that this backend's kernels read: either the same
   /// bytes, or a copy in memory() that is appended to `owned`. Called once, when a model is loaded.
   /// Errors: out of memory.

@@ -14,6 +14,7 @@ class HostBackend : public Backend {
   const Memory& memory() const override { return kHostMemory; }
   DType activations() const override { return DType::f32; }
 
+  void begin_prepare(const WeightSource&) override {}
   Result<WeightView> prepare(const WeightView& weight, std::vector<OwnedBytes>&) override {
     return weight;
   }

@@ -107,6 +107,7 @@ class CudaBackend : public Backend, public ExchangeStream {
     return precision != MatmulPrecision::f32;
   }
 
+  void begin_prepare(const WeightSource& source) override { source_ = &source; }
   Result<WeightView> prepare(const WeightView& weight, std::vector<OwnedBytes>& owned) override {
     if (auto ok = make_ring(); !ok) return ok.error();
     return upload_weight(weight, *ring_, stream_, owned);
@@ -138,6 +139,7 @@ class CudaBackend : public Backend, public ExchangeStream {
   Result<void> end_prepare() override {
     const Result<void> done = stream_.wait();
     ring_.reset();
+    source_ = nullptr;
     return done;
   }
 
@@ -670,7 +672,7 @@ class CudaBackend : public Backend, public ExchangeStream {
 
   Result<void> make_ring() {
     if (ring_ != nullptr) return {};
-    auto ring = UploadRing::make();
+    auto ring = UploadRing::make(source_);
     if (!ring) return ring.error();
     ring_ = std::move(*ring);
     return {};
@@ -694,7 +696,8 @@ class CudaBackend : public Backend, public ExchangeStream {
   CudaCommunicator* communicator_;
   bool plain_products_;
   Scratch scratch_{kDeviceMemory};
-  std::unique_ptr<UploadRing> ring_;  // exists only while weights are prepared
+  std::unique_ptr<UploadRing> ring_;      // exists only while weights are prepared
+  const WeightSource* source_ = nullptr;  // of the weights that are prepared; or null
   Staging staging_;
   StepStart start_;
   Sampler sampler_;

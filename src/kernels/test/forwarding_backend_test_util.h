@@ -28,6 +28,7 @@ class ForwardingBackend : public Backend {
   bool multiplies_in(MatmulPrecision precision) const override {
     return inner_.multiplies_in(precision);
   }
+  void begin_prepare(const WeightSource& source) override { inner_.begin_prepare(source); }
   Result<WeightView> prepare(const WeightView& weight, std::vector<OwnedBytes>& owned) override {
     return inner_.prepare(weight, owned);
   }

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "base/float_formats.h"
 #include "model/config/quantization.h"
@@ -23,6 +25,10 @@ std::string place_of(std::span<const std::int64_t> shape, std::int64_t i) {
   return "[" + out + "]";
 }
 
+bool exponents(SafetensorsDType t) {
+  return t == SafetensorsDType::F8_E8M0 || t == SafetensorsDType::U8;
+}
+
 Error bad_value(std::string tensor, std::string wanted, std::string offered) {
   return {ErrorCode::malformed, std::move(tensor), std::move(wanted), std::move(offered),
           "formats of weights: " + weight_formats_text()};
@@ -33,7 +39,7 @@ Error bad_value(std::string tensor, std::string wanted, std::string offered) {
 float float_at(const CheckpointTensor& t, std::int64_t i) {
   const auto size = static_cast<std::size_t>(bits_of(t.dtype) / 8);
   const std::byte* at = t.bytes.data() + static_cast<std::size_t>(i) * size;
-  if (t.dtype == SafetensorsDType::F8_E8M0 || t.dtype == SafetensorsDType::U8) {
+  if (exponents(t.dtype)) {
     return to_f32(ue8m0{std::to_integer<std::uint8_t>(*at)});
   }
   if (t.dtype == SafetensorsDType::F8_E4M3) {
@@ -52,6 +58,11 @@ float float_at(const CheckpointTensor& t, std::int64_t i) {
 std::optional<Error> wild_scale(const CheckpointTensor& scales, bool inverse) {
   const auto size = static_cast<std::size_t>(bits_of(scales.dtype) / 8);
   const auto count = static_cast<std::int64_t>(scales.bytes.size() / size);
+  if (exponents(scales.dtype) && !inverse) {
+    // 2^119 and above, and NaN, are the codes from 246 on.
+    const auto wild = [](std::byte b) { return b >= std::byte{246}; };
+    if (std::ranges::count_if(scales.bytes, wild) == 0) return std::nullopt;
+  }
   for (std::int64_t i = 0; i < count; ++i) {
     const float value = float_at(scales, i);
     const float v = inverse ? 1 / value : value;
@@ -63,11 +74,25 @@ std::optional<Error> wild_scale(const CheckpointTensor& scales, bool inverse) {
   return std::nullopt;
 }
 
-std::optional<Error> nan_code(const WeightView& w, const std::string& tensor) {
-  for (std::int64_t i = 0; i < w.rows * w.cols; ++i) {
-    if ((std::to_integer<unsigned>(w.data[i]) & 0x7fu) != 0x7fu) continue;
+std::optional<Error> nan_code(const WeightView& w, const std::string& tensor,
+                              const TensorPart& part, const WeightSource* source) {
+  constexpr std::int64_t kBlock = std::int64_t{1} << 20;
+  const std::int64_t n = w.rows * w.cols;
+  std::vector<std::byte> block(
+      static_cast<std::size_t>(source == nullptr ? 0 : std::min(n, kBlock)));
+  for (std::int64_t at = 0; at < n; at += kBlock) {
+    std::span codes(w.data + at, static_cast<std::size_t>(std::min(kBlock, n - at)));
+    if (source != nullptr) {
+      const std::span to = std::span(block).first(codes.size());
+      if (auto ok = source->copy(codes.data(), to); !ok) return ok.error();
+      codes = to;
+    }
+    const auto nan = [](std::byte b) { return (b & std::byte{0x7f}) == std::byte{0x7f}; };
+    if (std::ranges::count_if(codes, nan) == 0) continue;  // which compilers vectorise
+    const std::int64_t i = at + (std::ranges::find_if(codes, nan) - codes.begin());
     return bad_value(tensor, "numbers",
-                     fmt::format("NaN codes, the first at [{}, {}]", i / w.cols, i % w.cols));
+                     fmt::format("NaN codes, the first at [{}, {}]", part.rows.first + i / w.cols,
+                                 part.cols.first + i % w.cols));
   }
   return std::nullopt;
 }

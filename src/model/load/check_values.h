@@ -7,6 +7,8 @@
 #include "base/result.h"
 #include "io/checkpoint/checkpoint.h"
 #include "kernels/linear.h"
+#include "kernels/weight_source.h"
+#include "model/weights/tensor_table.h"
 
 namespace lathe {
 
@@ -17,7 +19,10 @@ float float_at(const CheckpointTensor& t, std::int64_t i);
 /// value and its place. inverse: 1 / scale counts, and has the limit.
 std::optional<Error> wild_scale(const CheckpointTensor& scales, bool inverse = false);
 
-/// Whether a matrix has NaN codes of e4m3, as an error that names `tensor`.
-std::optional<Error> nan_code(const WeightView& w, const std::string& tensor);
+/// Whether a matrix has NaN codes of e4m3, as an error that names `tensor`. part: the tensor's rows
+/// and columns that w has. source: copies w's bytes; null: they are read at their address. Errors:
+/// also the source's.
+std::optional<Error> nan_code(const WeightView& w, const std::string& tensor,
+                              const TensorPart& part, const WeightSource* source);
 
 }  // namespace lathe

@@ -84,19 +84,41 @@ enum class Reads { headers, scales, all };
 
 class Loader {
  public:
-  /// wide: the dtype of matrices that have no packed form in memory.
+  /// wide: the dtype of matrices that have no packed form in memory. source: copies what the
+  /// weights' backend asks for; null: the backend reads the mapping.
   Loader(const ModelConfig& config, const Checkpoint& checkpoint, ModelWeights& weights,
-         ThreadPool* threads, DType wide, Reads reads = Reads::all)
+         ThreadPool* threads, DType wide, FileSource* source, Reads reads = Reads::all)
       : config_(config),
         checkpoint_(checkpoint),
         weights_(weights),
         threads_(threads),
         wide_(wide),
-        reads_(reads) {}
+        source_(source),
+        reads_(reads) {
+    index_names();
+  }
+
+  /// Tensors with bytes that only the source copies.
+  std::unordered_set<const CheckpointTensor*> of_source(
+      const std::vector<TensorSpec>& table) const {
+    std::unordered_set<const CheckpointTensor*> out;
+    for (const TensorSpec& spec : table) {
+      if ((spec.matrix == nullptr && spec.stack == nullptr) || spec.split) continue;
+      if (spec.whole_stack) {
+        if (config_.mxfp4) out.insert(checkpoint_.find(spec.name + "_blocks"));
+        continue;
+      }
+      const CheckpointTensor* tensor = find(spec.name);
+      if (tensor == nullptr && spec.of_stack) tensor = find(spec.of_stack->name);
+      if (tensor == nullptr) continue;
+      const std::optional<DType> dtype = dtype_of(tensor->dtype);
+      if (plain(dtype) || dtype == DType::e4m3 || pairs_of_codes(spec, *tensor)) out.insert(tensor);
+    }
+    return out;
+  }
 
   Result<void> run(const std::string& directory, const std::vector<TensorSpec>& table) {
     std::unordered_set<std::string_view> read;
-    index_names();
     for (const TensorSpec& spec : table) {
       if (spec.whole_stack && config_.mxfp4) {
         bind_mxfp4(spec, read);
@@ -228,12 +250,13 @@ class Loader {
     weights_.bytes -= whole.bytes();
     if (spec.place < 0) return {};
     if (spec.part.empty()) return set_nothing(spec);
-    const WeightView part = matrix_part(whole, spec.part, threads_, weights_);
+    const bool cut =
+        spec.joined && whole.dtype == DType::e4m3 && spec.stack->rows % kWeightBlock != 0;
+    const WeightView part =
+        matrix_part(whole, spec.part, threads_, weights_, cut ? nullptr : source_);
     const bool viewed = part.data >= whole.data && part.data < whole.data + whole.bytes();
     if (viewed) weights_.bytes += part.bytes();
-    const bool cut =
-        spec.joined && part.dtype == DType::e4m3 && spec.stack->rows % kWeightBlock != 0;
-    spec.set(cut ? in_f32(part) : part);
+    spec.set(cut && part.dtype == DType::e4m3 ? in_f32(part) : part);
     return part;
   }
 
@@ -406,7 +429,7 @@ class Loader {
         stack.set(i, whole);
         continue;
       }
-      stack.set(i, matrix_part(whole, spec.part, threads_, weights_));
+      stack.set(i, matrix_part(whole, spec.part, threads_, weights_, source_));
       if (spec.part.cols.count == cols) weights_.bytes += stack.at(i).bytes();
     }
     packed_.push_back({{}, {}, checkpoint_.find(spec.name + "_scales")});
@@ -449,11 +472,13 @@ class Loader {
     WeightView& w = bound.weight;
     check_like(spec, w);
     const WeightFormat& format = *bound.format;
-    packed_.push_back(
-        {w, module + std::string(format.codes), bound.scales, bound.factor, format.divides});
     const bool whole = w.dtype == DType::e4m3 && !w.scale_rows;
+    const WeightView codes = w;
     if (spec.split && !whole && !headers_only()) w = widened(w);
-    set_part(spec, w);
+    const WeightView part = set_part(spec, w);
+    const bool own = part.dtype == DType::e4m3 && part.data != nullptr;
+    packed_.push_back({own ? part : codes, module + std::string(format.codes), bound.scales,
+                       own ? spec.part : TensorPart{}, bound.factor, format.divides});
     return true;
   }
   // Whether a tensor has a name that only formats of weights use.
@@ -520,8 +545,9 @@ class Loader {
       return scales;
     }
     const WeightView part = set_part(spec, w);
+    const bool own = part.dtype == DType::e4m3;
     if (!spec.part.empty()) {
-      packed_.push_back({part.dtype == DType::e4m3 ? part : w, tensor.name, scales});
+      packed_.push_back({own ? part : w, tensor.name, scales, own ? spec.part : TensorPart{}});
     }
     return scales;
   }
@@ -657,7 +683,9 @@ class Loader {
       const Packed& p = packed_[static_cast<std::size_t>(i)];
       std::optional<Error> bad = wild_scale(*p.scales);
       if (!bad && p.factor != nullptr) bad = wild_scale(*p.factor, p.divides);
-      if (!bad && p.codes.dtype == DType::e4m3 && !headers_only()) bad = nan_code(p.codes, p.name);
+      if (!bad && p.codes.dtype == DType::e4m3 && !headers_only()) {
+        bad = nan_code(p.codes, p.name, p.part, source_);
+      }
       if (!bad) return;
       const std::lock_guard lock(guard);
       if (!found) found = std::move(bad);
@@ -677,6 +705,7 @@ class Loader {
   ModelWeights& weights_;
   ThreadPool* threads_;
   DType wide_;
+  FileSource* source_;
   Reads reads_;
   Complaints complaints_;
   // A quantised matrix, or a stack of them.
@@ -684,6 +713,7 @@ class Loader {
     WeightView codes;  // looked through if they are e4m3
     std::string name;  // of their tensor
     const CheckpointTensor* scales;
+    TensorPart part = {};  // that `codes` are of their tensor
     const CheckpointTensor* factor = nullptr;
     bool divides = false;  // by the factor
   };
@@ -691,9 +721,35 @@ class Loader {
   std::unordered_map<std::string, const CheckpointTensor*> by_published_name_;
 };
 
+// Reports how much of the weights has been prepared.
+class PrepareProgress {
+ public:
+  PrepareProgress(std::function<void(std::int64_t, std::int64_t)> report, std::int64_t total)
+      : report_(std::move(report)), total_(total) {}
+
+  void add(std::int64_t bytes) {
+    done_ = std::min(done_ + bytes, total_);
+    if (report_) report_(done_, total_);
+  }
+  void end() {
+    if (report_) report_(total_, total_);
+  }
+
+ private:
+  std::function<void(std::int64_t, std::int64_t)> report_;  // or empty
+  std::int64_t total_, done_ = 0;
+};
+
 // Lets the backend prepare the weights that its kernels read.
-Result<void> prepare(Backend& backend, const std::vector<TensorSpec>& table,
-                     ModelWeights& weights) {
+Result<void> prepare(const LoadOptions& options, const FileSource* source,
+                     const std::vector<TensorSpec>& table, ModelWeights& weights) {
+  Backend& backend = *options.backend;
+  std::function<void(std::int64_t, std::int64_t)> report;  // otherwise it was called before
+  if (source != nullptr) {
+    backend.begin_prepare(*source);
+    report = options.on_progress;
+  }
+  PrepareProgress progress(std::move(report), weights.bytes);
   const auto keep = [](auto made, auto& to) -> Result<void> {
     if (!made) return made.error();
     to = std::move(made).value();
@@ -703,13 +759,19 @@ Result<void> prepare(Backend& backend, const std::vector<TensorSpec>& table,
   for (const TensorSpec& spec : table) {
     if (weights.on_device.contains(spec.matrix) || weights.on_device.contains(spec.stack)) continue;
     Result<void> ok;
-    if (spec.matrix != nullptr) ok = keep(backend.prepare(*spec.matrix, owned), *spec.matrix);
+    std::int64_t bytes = 0;
+    if (spec.matrix != nullptr) {
+      bytes = spec.matrix->bytes();
+      ok = keep(backend.prepare(*spec.matrix, owned), *spec.matrix);
+    }
     if (spec.vector != nullptr) ok = keep(backend.prepare(*spec.vector, owned), *spec.vector);
     if (spec.ids != nullptr) ok = keep(backend.prepare(*spec.ids, owned), *spec.ids);
     if (spec.stack != nullptr && spec.place == 0) {
+      bytes = spec.stack->count() * spec.stack->at(0).bytes();
       ok = keep(backend.prepare(*spec.stack, owned), *spec.stack);
     }
     if (!ok) return ok;
+    progress.add(bytes);
   }
   for (LayerWeights& layer : weights.layers) {
     MlaWeights& m = layer.mla;
@@ -720,6 +782,7 @@ Result<void> prepare(Backend& backend, const std::vector<TensorSpec>& table,
       if (auto ok = keep(backend.prepare(*vector, owned), *vector); !ok) return ok;
     }
   }
+  progress.end();
   return backend.end_prepare();
 }
 
@@ -736,12 +799,13 @@ std::vector<TensorSpec> begin(const ModelConfig& config, const LoadOptions& opti
 
 Result<std::unique_ptr<Model>> finish(const ModelConfig& whole, const LoadOptions& options,
                                       const std::vector<TensorSpec>& table,
+                                      const FileSource* source,
                                       std::unique_ptr<ModelWeights> weights) {
   const ModelConfig config = rank_config(whole, options.parallel.tp);
   split_kv_b(config, options.expansion, options.threads, *weights);
   join_convolutions(*weights);
   if (options.backend != nullptr) {
-    if (auto ok = prepare(*options.backend, table, *weights); !ok) return ok.error();
+    if (auto ok = prepare(options, source, table, *weights); !ok) return ok.error();
   }
   if (config.tied_embeddings) weights->head = weights->embedding;
   if (options.backend != nullptr && options.backend->memory().kind == MemoryKind::device) {
@@ -758,7 +822,7 @@ Result<void> check_tensors(const std::string& directory, const ModelConfig& conf
                            const Checkpoint& checkpoint) {
   ModelWeights nowhere(config);
   const std::vector<TensorSpec> table = tensor_table(config, nowhere);
-  return Loader(config, checkpoint, nowhere, nullptr, DType::f32, Reads::headers)
+  return Loader(config, checkpoint, nowhere, nullptr, DType::f32, nullptr, Reads::headers)
       .run(directory, table);
 }
 
@@ -766,7 +830,7 @@ Result<void> check_scales(const std::string& directory, const ModelConfig& confi
                           const Checkpoint& checkpoint, ThreadPool* threads) {
   ModelWeights nowhere(config);
   const std::vector<TensorSpec> table = tensor_table(config, nowhere);
-  return Loader(config, checkpoint, nowhere, threads, DType::f32, Reads::scales)
+  return Loader(config, checkpoint, nowhere, threads, DType::f32, nullptr, Reads::scales)
       .run(directory, table);
 }
 
@@ -775,7 +839,7 @@ Result<std::unique_ptr<Model>> make_dummy_model(const ModelConfig& config,
   auto weights = std::make_unique<ModelWeights>(config);
   const std::vector<TensorSpec> table = begin(config, options, *weights);
   if (auto ok = fill_dummy(config, options, table, *weights); !ok) return ok.error();
-  return finish(config, options, table, std::move(weights));
+  return finish(config, options, table, nullptr, std::move(weights));
 }
 
 Result<std::unique_ptr<Model>> load_model(const std::string& directory,
@@ -788,16 +852,23 @@ Result<std::unique_ptr<Model>> load_model(const std::string& directory,
   if (!checkpoint) return checkpoint.error();
   auto weights = std::make_unique<ModelWeights>(*config);
   weights->checkpoint = std::move(*checkpoint);
-  // A file that is too short or cannot be read is an error here; later it would end the process.
-  if (options.threads != nullptr) {
-    const Result<void> read = weights->checkpoint->prefault(*options.threads, options.on_progress);
-    if (!read) return read.error();
-  }
+  const Checkpoint& files = *weights->checkpoint;
   const std::vector<TensorSpec> table = begin(*config, options, *weights);
   const DType wide = options.backend == nullptr ? DType::f32 : options.backend->activations();
-  Loader loader(*config, *weights->checkpoint, *weights, options.threads, wide);
+  std::optional<FileSource> source;
+  if (options.backend != nullptr && options.backend->memory().kind == MemoryKind::device) {
+    source.emplace(files);
+  }
+  FileSource* const copies = source ? &*source : nullptr;
+  Loader loader(*config, files, *weights, options.threads, wide, copies);
+  // A file that is too short or cannot be read is an error here; later it would end the process.
+  if (options.threads != nullptr) {
+    const Result<void> read = source ? files.prefault(*options.threads, loader.of_source(table))
+                                     : files.prefault(*options.threads, options.on_progress);
+    if (!read) return read.error();
+  }
   if (auto ok = loader.run(directory, table); !ok) return ok.error();
-  return finish(*config, options, table, std::move(weights));
+  return finish(*config, options, table, copies, std::move(weights));
 }
 
 }  // namespace lathe

@@ -30,6 +30,17 @@ std::byte* copy_columns(const std::byte* from, std::int64_t rows, std::int64_t c
   return to;
 }
 
+// The part's columns of `data`, its first row, that the source copies. Null: it has no addresses.
+const std::byte* promise_columns(const WeightView& whole, const TensorPart& part,
+                                 const std::byte* data, ModelWeights& weights, FileSource& source) {
+  const int bits = bits_of(whole.dtype);
+  const std::int64_t width = part.cols.count * bits / 8;
+  const std::byte* columns = source.columns(data, part.rows.count, whole.cols * bits / 8,
+                                            part.cols.first * bits / 8, width);
+  if (columns != nullptr) weights.bytes += part.rows.count * width;
+  return columns;
+}
+
 // Whether a part begins or ends inside a block of scales, or its columns are spread over the
 // matrix.
 bool is_cut(const WeightView& whole, const TensorPart& part) {
@@ -77,7 +88,7 @@ WeightView widened_part(const WeightView& whole, const TensorPart& part, ThreadP
 }
 
 WeightView matrix_part(const WeightView& whole, const TensorPart& part, ThreadPool* threads,
-                       ModelWeights& weights) {
+                       ModelWeights& weights, FileSource* source) {
   const Range &rows = part.rows, &cols = part.cols;
   if (rows.count == whole.rows && cols.count == whole.cols) return whole;
   if (is_cut(whole, part)) return widened_part(whole, part, threads, weights);
@@ -86,8 +97,12 @@ WeightView matrix_part(const WeightView& whole, const TensorPart& part, ThreadPo
   WeightView out = rows_of(whole, rows.first, rows.count);
   if (cols.count == whole.cols) return out;
   out.cols = cols.count;
-  out.data =
-      copy_columns(out.data, rows.count, whole.cols, cols, bits_of(whole.dtype), threads, weights);
+  const std::byte* const data = out.data;
+  out.data = source == nullptr ? nullptr : promise_columns(whole, part, data, weights, *source);
+  if (out.data == nullptr) {
+    out.data =
+        copy_columns(data, rows.count, whole.cols, cols, bits_of(whole.dtype), threads, weights);
+  }
   const auto blocks = [](const Range& range, std::int64_t block) {
     return Range{range.first / block, (range.count + block - 1) / block};
   };

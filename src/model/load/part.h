@@ -7,6 +7,7 @@
 
 #include "base/threads.h"
 #include "kernels/linear.h"
+#include "model/load/file_source.h"
 #include "model/weights/tensor_table.h"
 #include "model/weights/weights.h"
 
@@ -16,10 +17,12 @@ namespace lathe {
 bool is_whole(const TensorSpec& spec);
 
 /// Rows and columns of a whole matrix, with their scales. Rows are a view; columns are copied to
-/// memory of `weights`. A matrix that is not cut at whole blocks or groups of scales is widened to
-/// f32, and so are columns of one in act order (WeightView::columns).
+/// memory of `weights`, or, with a source, copied by it when a backend asks for them: only their
+/// scales are copied here, and data of the result is FileSource::columns(). A matrix that is not
+/// cut at whole blocks or groups of scales is widened to f32, and so are columns of one in act
+/// order (WeightView::columns).
 WeightView matrix_part(const WeightView& whole, const TensorPart& part, ThreadPool* threads,
-                       ModelWeights& weights);
+                       ModelWeights& weights, FileSource* source = nullptr);
 
 /// Elements of a whole vector, or of a table with a row for each matrix of a stack.
 std::vector<float> vector_part(const TensorSpec& spec, std::span<const float> whole);

@@ -13,6 +13,7 @@
 #include "base/result.h"
 #include "base/threads.h"
 #include "kernels/cuda/common/stream.h"
+#include "kernels/weight_source.h"
 
 namespace lathe::cuda {
 
@@ -24,15 +25,19 @@ struct HostPiece {
 
 class UploadRing {
  public:
-  /// Errors: the pinned buffer cannot be allocated.
-  static Result<std::unique_ptr<UploadRing>> make();
+  /// source: copies the pieces; null: they are read at their addresses. Errors: the pinned buffer
+  /// cannot be allocated.
+  static Result<std::unique_ptr<UploadRing>> make(const WeightSource* source = nullptr);
   /// Returns once all pieces have been read; the copies to the device are asynchronous on `stream`.
+  /// Errors: the source's.
   Result<void> copy(std::span<const HostPiece> pieces, const Stream& stream);
 
  private:
-  UploadRing(int workers, OwnedBytes memory) : pool_(workers), memory_(std::move(memory)) {}
+  UploadRing(int workers, OwnedBytes memory, const WeightSource* source)
+      : source_(source), pool_(workers), memory_(std::move(memory)) {}
   Result<void> send(const Stream& stream);
 
+  const WeightSource* source_;  // or null
   ThreadPool pool_;
   OwnedBytes memory_;             // [2, kHalfBytes] pinned
   std::vector<Mark> read_;        // [2] set when the device has read a half

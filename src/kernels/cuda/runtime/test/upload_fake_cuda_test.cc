@@ -58,6 +58,45 @@ TEST_F(Upload, BringsPiecesOfAnySize) {
   EXPECT_EQ(read(there.get(), static_cast<std::int64_t>(sum)), wanted);
 }
 
+// Weights that are not at their addresses: byte i of the source is i * 7.
+class Sevens : public WeightSource {
+ public:
+  explicit Sevens(std::size_t readable) : readable_(readable) {}
+  Result<void> copy(const std::byte* from, std::span<std::byte> to) const override {
+    const auto first = reinterpret_cast<std::uintptr_t>(from);
+    if (first + to.size() > readable_) return Error{ErrorCode::io, "sevens", "more", "less", ""};
+    for (std::size_t i = 0; i < to.size(); ++i) to[i] = static_cast<std::byte>((first + i) * 7);
+    return {};
+  }
+
+ private:
+  std::size_t readable_;
+};
+
+// The ring itself never reads the addresses, which are not of memory.
+TEST_F(Upload, CopiesFromASource) {
+  constexpr std::size_t kBytes = (std::size_t{70} << 20) + 5;
+  const Sevens source(kBytes);
+  const auto ring = std::move(UploadRing::make(&source)).value();
+  OwnedBytes there = std::move(allocate_device_bytes(kBytes)).value();
+  const auto* at = reinterpret_cast<const std::byte*>(1);
+  ASSERT_TRUE(ring->copy(std::vector<HostPiece>{{{at, kBytes - 1}, there.get()}}, stream_).ok());
+  const std::vector<std::byte> got = read(there.get(), kBytes - 1);
+  for (std::size_t i = 0; i + 1 < kBytes; i += 1001) {
+    ASSERT_EQ(got[i], static_cast<std::byte>((i + 1) * 7)) << i;
+  }
+}
+
+TEST_F(Upload, ReportsASourcesError) {
+  const Sevens source(100);
+  const auto ring = std::move(UploadRing::make(&source)).value();
+  OwnedBytes there = std::move(allocate_device_bytes(200)).value();
+  const auto* at = reinterpret_cast<const std::byte*>(1);
+  const auto failed = ring->copy(std::vector<HostPiece>{{{at, 150}, there.get()}}, stream_);
+  ASSERT_FALSE(failed.ok());
+  EXPECT_EQ(failed.error().field, "sevens");
+}
+
 // The first output of splitmix64 from a state of 0.
 TEST(RandomWeights, HashesAsPublished) { EXPECT_EQ(mixed_bits(0), 0xe220a8397b1dcdafu); }
 
