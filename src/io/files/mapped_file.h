@@ -17,7 +17,7 @@ namespace lathe {
 #define LATHE_FILE_ACCESS(X) X(normal) X(sequential) X(random) X(will_need)
 LATHE_ENUM(FileAccess, LATHE_FILE_ACCESS)
 
-/// The same for all names of a file, and unlike those of all other files.
+/// Tells files apart, whatever their names.
 struct FileId {
   std::uint64_t device = 0, inode = 0;
   bool operator==(const FileId&) const = default;

@@ -28,7 +28,7 @@ FileSource::FileSource(const Checkpoint& checkpoint) {
   for (const MappedFile& file : checkpoint.shards()) files_.push_back(&file);
   std::ranges::sort(files_, {}, [](const MappedFile* f) { return f->bytes().data(); });
   for (const CheckpointTensor& t : checkpoint.tensors()) tensors += t.bytes.size() + kAlignment;
-  // Experts in one tensor have a matrix each, whose alignment is within this.
+  // Twice: a tensor of all experts has a matrix for each of them, aligned by itself.
   const std::size_t size = 2 * tensors + kAlignment;
   void* at = ::mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED) return;
@@ -76,7 +76,7 @@ Result<void> FileSource::copy(const std::byte* from, std::span<std::byte> to) co
 Result<void> FileSource::gather(const Columns& c, std::size_t first,
                                 std::span<std::byte> to) const {
   const std::size_t end = first + to.size();
-  // Of row r its bytes that are in `to`, from those of the row's part.
+  // Copies row r's bytes, as far as they are in [first, end). part: row r of the columns.
   const auto put = [&](std::size_t r, const std::byte* part) {
     const std::size_t begin = std::max(first, r * c.width), stop = std::min(end, (r + 1) * c.width);
     std::memcpy(to.data() + begin - first, part + begin - r * c.width, stop - begin);
