@@ -60,7 +60,7 @@ __device__ inline void store_block(const SplitTile& to, int m, int n, const floa
 }
 
 /// for_u() and for_w() from A. A is overwritten.
-__device__ inline void invert(const DeltaParams& p, const ChunkShared& shared) {
+__device__ inline void invert(const ChunkShared& shared) {
   const auto tid = static_cast<int>(threadIdx.x), warp = tid / 32;
   invert_diagonal(shared);
   sync_block();
@@ -91,7 +91,7 @@ __device__ inline void invert(const DeltaParams& p, const ChunkShared& shared) {
     const float first = t.x * load_float(shared.beta(j));
     const float second = t.y * load_float(shared.beta(j + 1));
     float of_first = 1, of_second = 1;
-    if (!p.per_channel) {
+    if (!shared.per_channel) {
       of_first = exp_fast(load_float(shared.sum(j)));
       of_second = exp_fast(load_float(shared.sum(j + 1)));
     }

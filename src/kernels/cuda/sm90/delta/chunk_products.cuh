@@ -98,36 +98,43 @@ __device__ inline float2 load_pair(const KeyTile& tile, int row, int column) {
   const std::uint32_t v = load_shared_u32(tile.at(row, column));
   return make_float2(bits_to_float(v << 16), bits_to_float(v & 0xffff0000u));
 }
-/// to = the first `rows` rows of `from`, times e^exponent(row, channel, G of 4 channels from
-/// `channel` on), 4 powers. A warp has every eighth row; two rows at a time overlap their loads.
-template <class Exponent>
-__device__ inline void fade_tile(const ChunkShared& shared, const KeyTile& from, const KeyTile& to,
-                                 int rows, Exponent exponent) {
-  const auto warp = static_cast<int>(threadIdx.x / 32);
-  const int channel = static_cast<int>(threadIdx.x % 32) * 4;
-  for (int first = warp; first < rows; first += 16) {
-    std::uint64_t words[2];
-    float4 powers[2];
-    LATHE_UNROLL
-    for (int i = 0; i < 2; ++i) {
-      const int row = first + 8 * i;
-      words[i] = load_shared_u64(from.at(row, channel));
-      powers[i] = exponent(row, load_floats(shared.sum(row, channel)), channel);
-    }
-    LATHE_UNROLL
-    for (int i = 0; i < 2; ++i) {
-      const auto low = static_cast<std::uint32_t>(words[i]);
-      const auto high = static_cast<std::uint32_t>(words[i] >> 32);
-      const std::uint32_t a = pack_bf16(bits_to_float(low << 16) * exp_fast(powers[i].x),
-                                        bits_to_float(low & 0xffff0000u) * exp_fast(powers[i].y));
-      const std::uint32_t b = pack_bf16(bits_to_float(high << 16) * exp_fast(powers[i].z),
-                                        bits_to_float(high & 0xffff0000u) * exp_fast(powers[i].w));
-      store_shared_u64(to.at(first + 8 * i, channel), a | std::uint64_t{b} << 32);
-    }
-  }
-}
 __device__ inline float4 minus(const float4& a, const float4& b) {
   return {a.x - b.x, a.y - b.y, a.z - b.z, a.w - b.w};
+}
+
+__device__ inline float4 exp_fast(const float4& x) {
+  return {exp_fast(x.x), exp_fast(x.y), exp_fast(x.z), exp_fast(x.w)};
+}
+/// Four elements times `fade`, in bf16.
+__device__ inline std::uint64_t faded(std::uint64_t words, const float4& fade) {
+  const auto low = static_cast<std::uint32_t>(words),
+             high = static_cast<std::uint32_t>(words >> 32);
+  const std::uint32_t a =
+      pack_bf16(bits_to_float(low << 16) * fade.x, bits_to_float(low & 0xffff0000u) * fade.y);
+  const std::uint32_t b =
+      pack_bf16(bits_to_float(high << 16) * fade.z, bits_to_float(high & 0xffff0000u) * fade.w);
+  return a | std::uint64_t{b} << 32;
+}
+/// Calls store(row, channel, sum, k, q) for rows [first, + rows), `rows` a multiple of 16, and
+/// every fourth channel: with G, and the elements of k and, if kWithQ, of q, of four channels. A
+/// warp has every eighth row. The loads of two rows come before their stores, which the compiler
+/// keeps in order.
+template <bool kWithQ, class Store>
+__device__ inline void for_rows_to_fade(const ChunkShared& shared, int first, int rows,
+                                        Store store) {
+  const int channel = static_cast<int>(threadIdx.x % 32) * 4;
+  for (int row = first + static_cast<int>(threadIdx.x / 32); row < first + rows; row += 16) {
+    float4 sums[2];
+    std::uint64_t k[2], q[2] = {};
+    LATHE_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      sums[i] = load_floats(shared.sum(row + 8 * i, channel));
+      k[i] = load_shared_u64(shared.k().at(row + 8 * i, channel));
+      if (kWithQ) q[i] = load_shared_u64(shared.q().at(row + 8 * i, channel));
+    }
+    LATHE_UNROLL
+    for (int i = 0; i < 2; ++i) store(row + 8 * i, channel, sums[i], k[i], q[i]);
+  }
 }
 
 /// The blocks on the diagonal, pair by pair in f32.
@@ -169,29 +176,34 @@ __device__ inline bool decays_fast(const ChunkShared& shared) {
 }
 
 __device__ inline void products_per_channel(const ChunkShared& shared, bf16* scores) {
+  constexpr int kBlockRows = ChunkShared::kBlockRows;
   const auto warp = static_cast<int>(threadIdx.x / 32);
+  const int own_channel = static_cast<int>(threadIdx.x % 32) * 4;
   const bool pairs = decays_fast(shared);
-  // G at the row that the 16 rows from m on refer to.
-  const auto reference = [&](int m, int channel) {
-    const int row = pairs ? m - 1 : m + 7;
-    return row < 0 ? float4{} : load_floats(shared.sum(row, channel));
-  };
-  const auto since = [&](int row, const float4& sum, int channel) {
-    return minus(sum, reference(row / 16 * 16, channel));
-  };
-  fade_tile(shared, shared.q(), shared.faded_q(), kDeltaChunkRows, since);
-  fade_tile(shared, shared.k(), shared.faded_k(), kDeltaChunkRows, since);
   if (pairs) diagonal_by_pairs(shared, scores);
-  for (int m = 0; m < kDeltaChunkRows; m += 16) {
-    const int rows = pairs ? m : m + 16;  // that the 16 rows are multiplied with
-    fade_tile(shared, shared.k(), shared.other_k(), rows, [&](int, const float4& sum, int channel) {
-      return minus(reference(m, channel), sum);
-    });
+  for (int m = 0; m < kDeltaChunkRows; m += kBlockRows) {
+    // G at the row that the 16 rows from m on refer to.
+    const int at = pairs ? m - 1 : m + 7;
+    const float4 reference = at < 0 ? float4{} : load_floats(shared.sum(at, own_channel));
+    for_rows_to_fade<true>(
+        shared, m, kBlockRows,
+        [&](int row, int channel, const float4& sum, std::uint64_t k, std::uint64_t q) {
+          const float4 fade = exp_fast(minus(sum, reference));
+          store_shared_u64(shared.faded_q().at(row - m, channel), faded(q, fade));
+          store_shared_u64(shared.faded_k().at(row - m, channel), faded(k, fade));
+        });
+    const int rows = pairs ? m : m + kBlockRows;  // that the 16 rows are multiplied with
+    for_rows_to_fade<false>(
+        shared, 0, rows,
+        [&](int row, int channel, const float4& sum, std::uint64_t k, std::uint64_t) {
+          const float4 fade = exp_fast(minus(reference, sum));
+          store_shared_u64(shared.other_k().at(row, channel), faded(k, fade));
+        });
     sync_block();
     const bool of_q = warp % 2 != 0;
-    const int n = warp / 2 * 16;
+    const int n = warp / 2 * kBlockRows;
     if (n < rows) {
-      BlockProduct product(of_q ? shared.faded_q() : shared.faded_k(), shared.other_k(), m, n);
+      BlockProduct product(of_q ? shared.faded_q() : shared.faded_k(), shared.other_k(), 0, n);
       product.store(shared, of_q, m, n, scores);
     }
     sync_block();

@@ -25,39 +25,53 @@ struct SplitTile {
   }
 };
 
-/// The part after kBytes is used with one gate per channel only.
+/// Tiles follow each other as q, A, beta and G of rows, k, and then:
+///   one gate per head: T;
+///   one gate per channel: 16 faded rows of q and of k, a faded k, and G of channels. T takes the
+///   place of k and of faded rows, so that a multiprocessor has room for two blocks.
 struct ChunkShared {
+  static constexpr int kBlockRows = 16;                // of a row of blocks
   static constexpr int kSumsStride = kDeltaWidth + 4;  // of G per channel, floats
-  static constexpr int kScores = 2 * kKeyTileBytes;
-  static constexpr int kRows = kScores + 4 * kScoreTileBytes;
-  static constexpr int kBytes = kRows + 2 * 4 * kDeltaChunkRows;
-  static constexpr int kSums = kBytes + 3 * kKeyTileBytes;
+  static constexpr int kA = kKeyTileBytes;
+  static constexpr int kRows = kA + 2 * kScoreTileBytes;
+  static constexpr int kK = kRows + 2 * 4 * kDeltaChunkRows;
+  static constexpr int kT = kK + kKeyTileBytes;
+  static constexpr int kBytes = kT + 2 * kScoreTileBytes;
+  static constexpr int kFadedRows = kK + kKeyTileBytes;
+  static constexpr int kFadedRowsBytes = 2 * kBlockRows * (kDeltaWidth + 8);
+  static constexpr int kOther = kFadedRows + 2 * kFadedRowsBytes;
+  static constexpr int kSums = kOther + kKeyTileBytes;
   static constexpr int kDecayedBytes = kSums + kDeltaChunkRows * kSumsStride * 4;
   std::uint32_t base;
+  bool per_channel;
 
   __device__ KeyTile q() const { return {base}; }
-  __device__ KeyTile k() const { return {base + kKeyTileBytes}; }
-  __device__ SplitTile a() const { return {scores(0), scores(1)}; }
-  __device__ SplitTile t() const { return {scores(2), scores(3)}; }
+  __device__ KeyTile k() const { return {base + kK}; }
+  __device__ SplitTile a() const { return {scores(kA), scores(kA + kScoreTileBytes)}; }
+  /// With one gate per channel k and the faded rows must not be needed any more.
+  __device__ SplitTile t() const {
+    const int at = per_channel ? kK : kT;
+    return {scores(at), scores(at + kScoreTileBytes)};
+  }
   /// T diag(beta), and T diag(beta e^G); where A was.
-  __device__ ScoreTile for_u() const { return scores(0); }
-  __device__ ScoreTile for_w() const { return scores(1); }
+  __device__ ScoreTile for_u() const { return a().high; }
+  __device__ ScoreTile for_w() const { return a().low; }
   __device__ std::uint32_t beta(int i) const { return base + kRows + 4u * i; }
   /// G of rows, with one gate per head.
   __device__ std::uint32_t sum(int i) const { return beta(kDeltaChunkRows + i); }
-  __device__ KeyTile faded_q() const { return {base + kBytes}; }
-  __device__ KeyTile faded_k() const { return {base + kBytes + kKeyTileBytes}; }
-  __device__ KeyTile other_k() const { return {base + kBytes + 2 * kKeyTileBytes}; }
+  /// kBlockRows rows each.
+  __device__ KeyTile faded_q() const { return {base + kFadedRows}; }
+  __device__ KeyTile faded_k() const { return {base + kFadedRows + kFadedRowsBytes}; }
+  __device__ KeyTile other_k() const { return {base + kOther}; }
   /// G of rows and channels.
   __device__ std::uint32_t sum(int i, int channel) const {
     return base + kSums + 4u * (i * kSumsStride + channel);
   }
 
  private:
-  __device__ ScoreTile scores(int i) const {
-    return {base + kScores + static_cast<std::uint32_t>(i) * kScoreTileBytes};
-  }
+  __device__ ScoreTile scores(int at) const { return {base + static_cast<std::uint32_t>(at)}; }
 };
+static_assert(ChunkShared::kK + 2 * kScoreTileBytes <= ChunkShared::kOther);
 
 /// beta and G. Inputs are loaded before the tiles, and used while those are on their way. With one
 /// gate per channel a thread has half of a channel's rows.
@@ -65,11 +79,12 @@ struct ChunkGates {
   static constexpr int kHalf = kDeltaChunkRows / 2;
   float beta = 0, a = 0, bias = 0, f[kHalf] = {};
 
-  __device__ void load(const DeltaParams& p, const DeltaChunkRows& c, std::int64_t head) {
+  __device__ void load(const DeltaParams& p, const DeltaChunkRows& c, std::int64_t head,
+                       bool per_channel) {
     const auto tid = static_cast<int>(threadIdx.x);
     a = p.a_log[head];
     if (tid < kDeltaChunkRows) beta = p.beta[c.near_row(tid) * p.beta_stride + head];
-    if (p.per_channel) {
+    if (per_channel) {
       const std::int64_t channel = head * kDeltaWidth + tid % kDeltaWidth;
       bias = p.dt_bias[channel];
       const int first = tid / kDeltaWidth * kHalf;
@@ -90,7 +105,7 @@ struct ChunkGates {
       store_float(shared.beta(tid), c.row(tid) < 0 ? 0 : delta_sigmoid(beta));
     }
     a = expf(a);
-    if (p.per_channel) {
+    if (shared.per_channel) {
       store_channel(p, c, shared);
     } else if (tid < 32) {
       store_head(p, c, shared);

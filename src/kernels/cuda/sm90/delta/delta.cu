@@ -16,7 +16,7 @@ cudaError_t launch_delta_rows(const DeltaParams& p, cudaStream_t stream) {
 
 cudaError_t launch_delta_finish(const DeltaParams& p, cudaStream_t stream) {
   const auto requests = static_cast<unsigned>(p.requests);
-  const unsigned grid = blocks_for(p.rows * p.heads, kFinishThreads / 32) +
+  const unsigned grid = blocks_for(p.rows * p.heads, kNormBlock) +
                         requests * blocks_for(p.channels, 4 * kFinishThreads);
   return launch_kernel(delta_finish_kernel, {.grid = grid, .block = kFinishThreads, .early = true},
                        stream, p);
@@ -30,16 +30,16 @@ cudaError_t launch_delta_mix(const DeltaParams& p, cudaStream_t stream) {
 }
 
 cudaError_t launch_delta_chunks(const DeltaParams& p, cudaStream_t stream) {
-  // The limit is the larger one for both: it is set once.
-  constexpr auto kAllowed = ChunkShared::kDecayedBytes;
-  if (const auto status = allow_shared<delta_chunks_kernel>(kAllowed); status != cudaSuccess) {
-    return status;
-  }
   const dim3 grid(static_cast<unsigned>(p.chunks), static_cast<unsigned>(p.heads));
-  const int shared = p.per_channel ? ChunkShared::kDecayedBytes : ChunkShared::kBytes;
-  return launch_kernel(
-      delta_chunks_kernel,
-      {.grid = grid, .block = kDeltaThreads, .shared_bytes = shared, .early = true}, stream, p);
+  const auto launch = [&]<bool kPerChannel>() {
+    constexpr int kShared = kPerChannel ? ChunkShared::kDecayedBytes : ChunkShared::kBytes;
+    constexpr auto kKernel = delta_chunks_kernel<kPerChannel>;
+    if (const auto status = allow_shared<kKernel>(kShared); status != cudaSuccess) return status;
+    return launch_kernel(
+        kKernel, {.grid = grid, .block = kDeltaThreads, .shared_bytes = kShared, .early = true},
+        stream, p);
+  };
+  return p.per_channel ? launch.operator()<true>() : launch.operator()<false>();
 }
 
 cudaError_t launch_delta_scan(const DeltaParams& p, cudaStream_t stream) {

@@ -55,7 +55,7 @@ __device__ inline void write_fades(const DeltaParams& p, const ChunkShared& shar
                                    std::int64_t at) {
   const auto tid = static_cast<int>(threadIdx.x);
   constexpr int kLast = kDeltaChunkRows - 1;
-  if (p.per_channel) {
+  if (shared.per_channel) {
     if (tid >= kDeltaWidth) return;
     p.last_fades[at * kDeltaWidth + tid] = exp_fast(load_float(shared.sum(kLast, tid)));
   } else if (tid < kDeltaChunkRows) {
@@ -66,30 +66,35 @@ __device__ inline void write_fades(const DeltaParams& p, const ChunkShared& shar
   }
 }
 
-/// With one gate per channel: q and k for the recurrence over chunks, and k for W.
-__device__ inline void fade_chunk(const ChunkShared& shared) {
-  const auto sum = [](int, const float4& of_row, int) { return of_row; };
-  const auto left = [&](int, const float4& of_row, int channel) {
-    return minus(load_floats(shared.sum(kDeltaChunkRows - 1, channel)), of_row);
-  };
-  fade_tile(shared, shared.q(), shared.faded_q(), kDeltaChunkRows, sum);
-  fade_tile(shared, shared.k(), shared.faded_k(), kDeltaChunkRows, left);
-  fade_tile(shared, shared.k(), shared.other_k(), kDeltaChunkRows, sum);
+/// With one gate per channel: q and k for the recurrence over chunks, and k for W in other_k().
+__device__ inline void fade_chunk(const ChunkShared& shared, bf16* to_q, bf16* to_k) {
+  const int own_channel = static_cast<int>(threadIdx.x % 32) * 4;
+  const float4 last = load_floats(shared.sum(kDeltaChunkRows - 1, own_channel));
+  for_rows_to_fade<true>(
+      shared, 0, kDeltaChunkRows,
+      [&](int row, int channel, const float4& sum, std::uint64_t k, std::uint64_t q) {
+        const float4 since = exp_fast(sum), left = exp_fast(minus(last, sum));
+        const int at = row * (kDeltaWidth + 8) + channel;
+        *reinterpret_cast<std::uint64_t*>(to_q + at) = faded(q, since);
+        *reinterpret_cast<std::uint64_t*>(to_k + at) = faded(k, left);
+        store_shared_u64(shared.other_k().at(row, channel), faded(k, since));
+      });
 }
 
 /// Grid: chunks, heads.
-static __global__ void __launch_bounds__(kDeltaThreads, 3)
+template <bool kPerChannel>
+static __global__ void __launch_bounds__(kDeltaThreads, kPerChannel ? 2 : 3)
     delta_chunks_kernel(const __grid_constant__ DeltaParams p) {
   LATHE_DYNAMIC_SHARED(memory);
   let_next_begin();
   wait_for_previous();
   const DeltaChunkRows c = chunk_of(p, blockIdx.x);
   if (!c.exists) return;
-  const ChunkShared shared{shared_address(memory)};
+  const ChunkShared shared{shared_address(memory), kPerChannel};
   const std::int64_t head = blockIdx.y, at = c.number * p.heads + head;
   const std::int64_t key_head = head / (p.heads / p.key_heads);
   ChunkGates gates;
-  gates.load(p, c, head);
+  gates.load(p, c, head, kPerChannel);
   copy_mixed(p, c, key_head * kDeltaWidth, shared.q());
   copy_mixed(p, c, (p.key_heads + key_head) * kDeltaWidth, shared.k());
   end_copy_group();
@@ -98,9 +103,9 @@ static __global__ void __launch_bounds__(kDeltaThreads, 3)
   sync_block();
   bf16* const scores = p.scores + at * kScoreTileElements;
   const std::int64_t keys_at = key_tile_of(p, c.number, head) * kKeyTileElements;
-  if (p.per_channel) {
+  if (kPerChannel) {
     products_per_channel(shared, scores);
-    fade_chunk(shared);
+    fade_chunk(shared, p.q + keys_at, p.k + keys_at);
   } else {
     products_per_head(shared, scores);
     if (head % (p.heads / p.key_heads) == 0) {
@@ -114,14 +119,10 @@ static __global__ void __launch_bounds__(kDeltaThreads, 3)
   copy_mixed(p, c, (2 * p.key_heads + head) * kDeltaWidth, v);
   end_copy_group();
   write_fades(p, shared, at);
-  if (p.per_channel) {
-    write_tile(shared.faded_q(), p.q + keys_at);
-    write_tile(shared.faded_k(), p.k + keys_at);
-  }
-  invert(p, shared);
+  invert(shared);
   wait_copy_groups<0>();
   sync_block();
-  const KeyTile keys = p.per_channel ? shared.other_k() : shared.k();
+  const KeyTile keys = kPerChannel ? shared.other_k() : shared.k();
   multiply_triangle(shared.for_w(), keys);
   multiply_triangle(shared.for_u(), v);
   sync_block();
