@@ -124,6 +124,18 @@ class InspectAndBench(ModelCommand):
         self.assertEqual((result.returncode, result.stdout), (2, ""))
         self.assertIn("--batch: wanted at most 64, the requests that run at once, got 65; --max-running-requests 65", result.stderr)
 
+    def test_bench_engine_refuses_batches_that_the_cache_cannot_hold(self):
+        base = ["bench", "engine", "--load-format", "dummy", "--config", str(self.model / "config.json"), "-d", "100", "-p", "0", "-n", "28",
+                "-r", "1", "--quiet", "--json", "--page-size", "64", "--max-total-tokens"]
+        # 100 tokens, the prompt's last and 28 more: three pages.
+        result = lathe(*base, "640", "-b", "2,4")
+        self.assertEqual((result.returncode, result.stdout), (2, ""))
+        self.assertEqual(result.stderr, "lathe: --batch: wanted at most the 640 tokens that the cache holds, got 4 requests of 192 tokens: 768; "
+                                        "--max-total-tokens 768\n")
+        result = lathe(*base, "768", "-b", "2,4")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertTrue(all(r["tokens_per_s"] > 0 for r in json.loads(result.stdout)["rows"]))
+
     def test_bench_engine_with_guesses_as_right_as_asked(self):
         tiny = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "models", "tiny-v32")
         base = ["bench", "engine", "--model", tiny, "--device", "cpu", "--threads", "1", "-p", "0", "-n", "64", "-b", "1",

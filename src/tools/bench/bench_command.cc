@@ -197,6 +197,11 @@ void add_bench_command(Command app, int& exit_code) {
       .delimiter(',')
       .range(1, 65536);
   engine
+      .add_option("--tests", engine_flags->tests,
+                  "these alone, with one load of the model: pp8192, pp1024x16 (requests at once), "
+                  "tg128@960x64 (tokens in the cache before)")
+      .delimiter(',');
+  engine
       .add_option("-r,--repeats", engine_flags->repeats, "medians are taken over these; default 3")
       .range(1, 1000);
   engine

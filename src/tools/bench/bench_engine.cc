@@ -8,8 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "base/integers.h"
 #include "base/json.h"
 #include "plan/explain.h"
+#include "tools/bench/engine_tests.h"
 #include "tools/bench/machine_peak.h"
 #include "tools/bench/median.h"
 #include "tools/bench/oracle_drafter.h"
@@ -21,19 +23,17 @@ namespace lathe {
 namespace {
 
 struct EngineRow {
-  bool decodes = false;
-  std::int64_t tokens = 0;  // of each request
-  std::int64_t depth = 0;
-  std::int64_t batch = 1;
+  EngineTest test;
   std::vector<double> rates;  // tokens/s of the repeats
   StepFloor floor;            // of a step, or of the prefill
   // Decoding on a GPU: seconds of each step besides waiting for it, and without a kernel before it.
   std::vector<double> host, idle;
 
   double median() const { return lathe::median(rates); }
-  std::string test() const { return fmt::format("{}{}", decodes ? "tg" : "pp", tokens); }
   // One step if it decodes, else the whole prefill.
-  double seconds() const { return static_cast<double>((decodes ? 1 : tokens) * batch) / median(); }
+  double seconds() const {
+    return static_cast<double>((test.decodes ? 1 : test.tokens) * test.batch) / median();
+  }
   double gbps() const { return floor.bytes / seconds() / 1e9; }
   double share() const { return floor.seconds / seconds(); }
 };
@@ -219,10 +219,10 @@ std::string table(const std::vector<EngineRow>& rows, bool on_gpu) {
                   "tokens/s", "least to most", "GB/s", "share", on_gpu ? "  host us  idle us" : "");
   for (const EngineRow& r : rows) {
     const auto [least, most] = std::minmax_element(r.rates.begin(), r.rates.end());
-    out += fmt::format("{:>8} {:>7} {:>6} {:>12.1f} {:>10.1f}{:>11.1f}", r.test(), r.depth, r.batch,
-                       r.median(), *least, *most);
+    out += fmt::format("{:>8} {:>7} {:>6} {:>12.1f} {:>10.1f}{:>11.1f}", r.test.name(),
+                       r.test.depth, r.test.batch, r.median(), *least, *most);
     if (r.floor.seconds > 0) {
-      out += r.decodes ? fmt::format(" {:>8.1f}", r.gbps()) : fmt::format(" {:>8}", "");
+      out += r.test.decodes ? fmt::format(" {:>8.1f}", r.gbps()) : fmt::format(" {:>8}", "");
       out += fmt::format(" {:>6.2f}", r.share());
     }
     if (!r.host.empty()) out += fmt::format(" {:>8.1f}", 1e6 * median_of(r.host));
@@ -277,13 +277,13 @@ nlohmann::ordered_json json(const std::vector<EngineRow>& rows, Runtime& runtime
       {"weight_bytes", runtime.weight_bytes()},        {"read_gb_per_s", read_gbps},
       {"rows", nlohmann::ordered_json::array()}};
   for (const EngineRow& r : rows) {
-    nlohmann::ordered_json row = {{"test", r.test()},
-                                  {"depth", r.depth},
-                                  {"batch", r.batch},
+    nlohmann::ordered_json row = {{"test", r.test.name()},
+                                  {"depth", r.test.depth},
+                                  {"batch", r.test.batch},
                                   {"tokens_per_s", r.median()},
                                   {"repeats", r.rates}};
     if (r.floor.seconds > 0) {
-      if (r.decodes) row["gb_per_s"] = r.gbps();
+      if (r.test.decodes) row["gb_per_s"] = r.gbps();
       row["floor_share"] = r.share();
     }
     if (!r.host.empty()) row["host_s"] = median_of(r.host);
@@ -293,18 +293,59 @@ nlohmann::ordered_json json(const std::vector<EngineRow>& rows, Runtime& runtime
   return j;
 }
 
+std::int64_t largest_batch(const std::vector<EngineTest>& tests) {
+  std::int64_t out = 0;
+  for (const EngineTest& t : tests) out = std::max(out, t.batch);
+  return out;
+}
+
+// The error if a test's requests do not run at once: no step would have all of them.
+std::optional<Error> too_many_requests(const char* flag, const std::vector<EngineTest>& tests,
+                                       std::int64_t running) {
+  const std::int64_t largest = largest_batch(tests);
+  if (largest <= running) return std::nullopt;
+  return Error{ErrorCode::out_of_range, flag,
+               fmt::format("at most {}, the requests that run at once", running),
+               fmt::format("{}", largest), fmt::format("--max-running-requests {}", largest)};
+}
+// The error if a test needs more tokens than the cache holds. `copies`: requests that run at once
+// for each one of a batch.
+std::optional<Error> too_many_tokens(const char* flag, const std::vector<EngineTest>& tests,
+                                     Runtime& runtime, std::int64_t asked, std::int64_t copies) {
+  const ModelPlan& plan = runtime.plan();
+  const std::int64_t held = runtime.cache().tokens();
+  for (const EngineTest& t : tests) {
+    const std::int64_t each = round_up(t.positions(plan.draft_tokens()), plan.block_tokens);
+    const std::int64_t batch = t.batch * (t.decodes ? copies : 1);
+    if (batch * each <= held) continue;
+    const std::int64_t fits = held / each / copies;
+    const std::string way_out = asked > 0  ? fmt::format("--max-total-tokens {}", batch * each)
+                                : fits > 0 ? fmt::format("a batch of {}", fits)
+                                           : "a smaller --n-prompt, --n-gen or --n-depth";
+    return Error{ErrorCode::out_of_range, flag,
+                 fmt::format("at most the {} tokens that the cache holds", held),
+                 fmt::format("{} requests of {} tokens: {}", batch, each, batch * each), way_out};
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 int bench_engine_command(const BenchEngineOptions& options) {
   int exit_code = kExitOk;
   ModelFlags flags = options.model;
-  // A larger batch would never run in one step: its requests would take turns.
-  const std::int64_t running = flags.runtime.plan_request.max_running_requests;
-  if (const auto largest = std::ranges::max(options.batches); largest > running) {
-    return refuse({ErrorCode::out_of_range, "--batch",
-                   fmt::format("at most {}, the requests that run at once", running),
-                   fmt::format("{}", largest), fmt::format("--max-running-requests {}", largest)});
+  std::vector<EngineTest> tests =
+      engine_tests(options.prompts, options.answers, options.depths, options.batches);
+  const char* const flag = options.tests.empty() ? "--batch" : "--tests";
+  if (!options.tests.empty()) tests.clear();
+  for (const std::string& text : options.tests) {
+    const auto test = parse_engine_test(text);
+    if (!test) return refuse(test.error());
+    tests.push_back(*test);
   }
+  const PlanRequest& request = flags.runtime.plan_request;
+  const std::int64_t running = request.max_running_requests;
+  if (const auto error = too_many_requests(flag, tests, running)) return refuse(*error);
   OracleDrafter* oracle = nullptr;
   if (options.draft_acceptance > 0) {
     flags.runtime.wrap_drafter = [&](std::unique_ptr<Drafter> drafter) {
@@ -323,13 +364,15 @@ int bench_engine_command(const BenchEngineOptions& options) {
                    "--draft none", "--draft ngram, mtp or DIR"});
   }
   // gain() times a check's rows as that many separate requests.
-  if (const std::int64_t rows =
-          std::ranges::max(options.batches) * (1 + runtime->plan().draft_tokens());
+  if (const std::int64_t rows = largest_batch(tests) * (1 + runtime->plan().draft_tokens());
       oracle != nullptr && rows > running) {
     return refuse({ErrorCode::out_of_range, "--max-running-requests",
                    fmt::format("at least {} with --draft-acceptance: a request for each row", rows),
                    fmt::format("{}", running), "pass that, or a smaller --batch"});
   }
+  const std::int64_t copies = oracle == nullptr ? 1 : 1 + runtime->plan().draft_tokens();
+  if (const auto error = too_many_tokens(flag, tests, *runtime, request.max_total_tokens, copies))
+    return refuse(*error);
   const Machine& machine = runtime->machine();
   const bool on_gpu = is_gpu(machine.device);
   const double read_gbps =
@@ -337,13 +380,10 @@ int bench_engine_command(const BenchEngineOptions& options) {
   EngineBench bench(*runtime, oracle);
   std::vector<EngineRow> rows;
   std::vector<DraftGain> gains;
-  const auto measure = [&](std::int64_t tokens, std::int64_t depth, std::int64_t batch,
-                           bool decode) -> Result<void> {
+  const auto measure = [&](const EngineTest& test) -> Result<void> {
     EngineRow row;
-    row.decodes = decode;
-    row.tokens = tokens;
-    row.depth = depth;
-    row.batch = batch;
+    row.test = test;
+    const auto [decode, tokens, depth, batch] = test;
     // How many rows a step with drafts has, and what a drafter reads, depends on its guesses.
     if (!decode) {
       row.floor = prefill_floor(*runtime, batch, tokens, depth);
@@ -351,7 +391,7 @@ int bench_engine_command(const BenchEngineOptions& options) {
       row.floor = decode_floor(*runtime, batch, depth + 1 + tokens / 2, 1e9 * read_gbps);
     }
     if (isatty(STDERR_FILENO) == 1) {
-      print_err(fmt::format("measuring {} at depth {}, batch {}\n", row.test(), depth, batch));
+      print_err(fmt::format("measuring {} at depth {}, batch {}\n", test.name(), depth, batch));
     }
     for (int i = 0; i <= options.repeats; ++i) {
       double rate = 0;
@@ -373,25 +413,15 @@ int bench_engine_command(const BenchEngineOptions& options) {
     rows.push_back(std::move(row));
     return {};
   };
-  for (const std::int64_t batch : options.batches) {
-    for (const std::int64_t depth : options.depths) {
-      for (const std::int64_t n : options.prompts) {
-        if (n == 0) continue;
-        const auto ok = measure(n, depth, batch, false);
-        if (!ok) return refuse(ok.error());
-      }
-      for (const std::int64_t n : options.answers) {
-        if (n == 0) continue;
-        if (oracle == nullptr) {
-          const auto ok = measure(n, depth, batch, true);
-          if (!ok) return refuse(ok.error());
-          continue;
-        }
-        const auto gain = bench.gain(n, depth, batch, options.draft_acceptance, options.repeats);
-        if (!gain) return refuse(gain.error());
-        gains.push_back(*gain);
-      }
+  for (const EngineTest& test : tests) {
+    if (oracle == nullptr || !test.decodes) {
+      if (const auto ok = measure(test); !ok) return refuse(ok.error());
+      continue;
     }
+    const auto gain =
+        bench.gain(test.tokens, test.depth, test.batch, options.draft_acceptance, options.repeats);
+    if (!gain) return refuse(gain.error());
+    gains.push_back(*gain);
   }
   if (!options.model.quiet) print_err(describe_stored_values(*runtime));
   if (options.json) {
