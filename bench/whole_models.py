@@ -3,9 +3,10 @@
 
     python3 bench/whole_models.py build/lathe                                   all of them: some ten minutes
     python3 bench/whole_models.py build/lathe --only Llama-3.1-8B --json FILE   one, and its figures as data
+    python3 bench/whole_models.py build/lathe --only "GLM-4.5-Air, fp8" --quick  one in well under a minute: 32 steps, one run
 
 Prints milliseconds of a prefill and of a decode step, the share of them that the machine needs at least (`lathe bench engine` says of what), and vLLM's time as a multiple. Decode
-steps follow prompts of 960 tokens and are 128, medians of two runs. vLLM 0.26.0 was measured in another run: torch 2.11, random weights, full graphs, prompts of 960 tokens, a mean context of about
+steps follow prompts of 960 tokens and are 128, medians of two runs. A model is loaded once. vLLM 0.26.0 was measured in another run: torch 2.11, random weights, full graphs, prompts of 960 tokens, a mean context of about
 1030. A model whose figures lack there was not measured with it, and one that does not fit the card is left out with the reason. `slice` is a few layers at full width, `TP 8` one GPU's eighth of all layers
 without the exchange between GPUs.
 """
@@ -84,6 +85,9 @@ GEMMA4_26B = {"architectures": ["Gemma4ForCausalLM"], "model_type": "gemma4_text
               "rope_parameters": {"full_attention": {"rope_type": "proportional", "rope_theta": 1000000.0, "partial_rotary_factor": 0.25},
                                   "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}}
 
+# Requests that fit next to the weights (and the states of all of them), if not 256.
+LARGEST = {"Qwen3.5-35B-A3B": 64, "Kimi-Linear-48B-A3B": 64, "GLM-4.5-Air, fp8": 64}
+
 # name -> (configuration, --dtype, vLLM's milliseconds: prefill of 1 x 8192 and of 16 x 1024, decode steps of BATCHES)
 MODELS = {
     "Llama-3.1-8B": (LLAMA, "auto", (206, 364, 4.93, 5.19, 7.45, 16.78)),
@@ -103,18 +107,22 @@ MODELS = {
 }
 
 
-def run(program: str, config: pathlib.Path, dtype: str, requests: int, *tests: str) -> list[dict]:
-    """Rows of `lathe bench engine`. Raises RuntimeError with its message where it refuses."""
-    command = [program, "bench", "engine", "--device", "cuda", "--load-format", "dummy", "--config", str(config), "--dtype", dtype,
-               "--max-running-requests", str(requests), "--chunked-prefill-size", "8192", "--context-length", "8448", "--quiet", "--json",
-               "-r", "2", *tests]
-    result = subprocess.run(command, capture_output=True, text=True)
+def measure(program: str, name: str, quick: bool) -> list[dict]:
+    """Rows of `lathe bench engine` in the order of vLLM's figures, without those that do not fit. Raises RuntimeError with its message where it refuses."""
+    config, dtype, _ = MODELS[name]
+    largest = LARGEST.get(name, max(BATCHES))
+    steps, runs = (32, 1) if quick else (128, 2)
+    tests = ["pp8192", "pp1024x16", *(f"tg{steps}@960x{batch}" for batch in BATCHES if batch <= largest)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "config.json"
+        path.write_text(json.dumps(COMMON | config))
+        command = [program, "bench", "engine", "--device", "cuda", "--load-format", "dummy", "--config", str(path), "--dtype", dtype,
+                   "--max-running-requests", str(largest), "--chunked-prefill-size", "8192", "--context-length", "8448", "--quiet", "--json",
+                   "-r", str(runs), "--tests", ",".join(tests)]
+        result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode != 0:
         raise RuntimeError(result.stderr.strip().splitlines()[-1])
-    rows = json.loads(result.stdout)["rows"]
-    if any(row["tokens_per_s"] is None for row in rows):  # its requests took turns
-        raise RuntimeError("a batch does not fit the cache")
-    return rows
+    return json.loads(result.stdout)["rows"]
 
 
 def milliseconds(row: dict) -> float:
@@ -122,34 +130,17 @@ def milliseconds(row: dict) -> float:
     return 1e3 * tokens * row["batch"] / row["tokens_per_s"]
 
 
-def measure(program: str, name: str) -> list[dict]:
-    """Rows in the order of vLLM's figures, without those that do not fit."""
-    config, dtype, _ = MODELS[name]
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "config.json"
-        path.write_text(json.dumps(COMMON | config))
-        decode = ["-p", "0", "-n", "128", "-d", "960", "-b"]
-        rows += run(program, path, dtype, 16, "-p", "8192", "-n", "0", "-b", "1")
-        rows += run(program, path, dtype, 16, "-p", "1024", "-n", "0", "-b", "16")
-        for batches in (BATCHES, BATCHES[:-1]):
-            try:
-                return rows + run(program, path, dtype, max(batches), *decode, ",".join(map(str, batches)))
-            except RuntimeError as error:
-                print(f"{name}, {max(batches)} requests: {error}", file=sys.stderr)
-    return rows
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", help="build/lathe")
     parser.add_argument("--only", choices=MODELS, help="one of the models")
+    parser.add_argument("--quick", action="store_true", help="32 decode steps, one run of each")
     parser.add_argument("--json", type=pathlib.Path, help="write the rows of bench engine to this file")
     args = parser.parse_args()
     data, lines, hosts = {}, [], []
     for name in [args.only] if args.only else MODELS:
         try:
-            rows = data[name] = measure(args.program, name)
+            rows = data[name] = measure(args.program, name, args.quick)
         except RuntimeError as error:
             print(f"{name}: {error}", file=sys.stderr)
             continue
