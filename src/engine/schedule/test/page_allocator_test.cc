@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/test_scale.h"
+#include "plan/model_plan.h"
 
 namespace lathe {
 namespace {
@@ -227,6 +228,9 @@ TEST(PageAllocator, AStepBehindAnotherReplacesPagesOfItsOwn) {
   EXPECT_THAT(ids(a.lists[2]), ElementsAre(-1, 0, 3));
   EXPECT_EQ(k.pages.last_before(2, 9, a), PageId(1));
   EXPECT_EQ(k.pages.last_before_ahead(2, 10, a), PageId(2));
+  // The boundary's state, the one that the first step reads and needs again if it is repeated, and
+  // one that each step writes: no plan can have fewer.
+  EXPECT_EQ(16 - k.state.free(), kStateSlotsPerRequest);
   k.pages.undo(9, a);
   EXPECT_THAT(ids(a.lists[2]), ElementsAre(-1, 0, 1));
   EXPECT_EQ(k.pages.held(), 3 + 5 + 2);
