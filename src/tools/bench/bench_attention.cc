@@ -11,6 +11,7 @@
 #include "tools/bench/bench_attention_gqa.h"
 #include "tools/bench/bench_attention_latent.h"
 #include "tools/bench/bench_cuda.h"
+#include "tools/bench/bench_delta.h"
 #include "tools/bench/machine_peak.h"
 #include "tools/flags/command.h"
 
@@ -132,6 +133,8 @@ int bench_attention_command(const BenchAttentionOptions& options) {
   for (LatentBenchRow& r : with_limits(bench_gqa(other))) rows.push_back(std::move(r));
   progress("ragged attention");
   for (LatentBenchRow& r : with_limits(bench_ragged(other))) rows.push_back(std::move(r));
+  progress("delta-rule layers");
+  for (LatentBenchRow& r : bench_delta(options.repeats)) rows.push_back(std::move(r));
 
   print_rows(
       options, "cpu",

@@ -80,18 +80,22 @@ HWY_EXPORT(read_loop);
 
 namespace {
 
+double median_of(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+template <class F>
+double seconds_of(F f) {
+  const auto start = std::chrono::steady_clock::now();
+  f();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
 template <class F>
 double median_seconds(int repeats, F f) {
   std::vector<double> seconds;
-  for (int i = 0; i < repeats; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    f();
-    const std::chrono::duration<double> d = std::chrono::steady_clock::now() - start;
-    seconds.push_back(d.count());
-  }
-  const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
-  std::nth_element(seconds.begin(), middle, seconds.end());
-  return *middle;
+  for (int i = 0; i < repeats; ++i) seconds.push_back(seconds_of(f));
+  return median_of(std::move(seconds));
 }
 
 struct alignas(64) Line {
@@ -128,21 +132,25 @@ double measure_bf16_peak_gflops(ThreadPool& threads, int repeats) {
   return cpu_has_bf16_dot() ? peak_gflops(threads, repeats, bf16_dot_loop) : 0;
 }
 
-double measure_read_gbps(ThreadPool& threads, std::int64_t bytes, int repeats) {
-  const std::int64_t floats = bytes / 4;
-  std::vector<float> data(static_cast<std::size_t>(floats), 1.0f);
-  constexpr std::int64_t kBlock = 1 << 18;  // floats
-  const std::int64_t blocks = (floats + kBlock - 1) / kBlock;
+double read_seconds(ThreadPool& threads, std::span<const float> data) {
+  constexpr std::size_t kBlock = 1 << 18;  // floats
   std::vector<Line> lines(static_cast<std::size_t>(threads.threads()));
-  const double seconds = median_seconds(repeats, [&] {
-    threads.run(blocks, [&](std::int64_t task, int worker) {
-      const std::int64_t begin = task * kBlock;
-      HWY_DYNAMIC_DISPATCH(read_loop)
-      (data.data() + begin, std::min(kBlock, floats - begin),
-       lines[static_cast<std::size_t>(worker)].values);
-    });
+  return seconds_of([&] {
+    threads.run(static_cast<std::int64_t>((data.size() + kBlock - 1) / kBlock),
+                [&](std::int64_t task, int worker) {
+                  const auto begin = static_cast<std::size_t>(task) * kBlock;
+                  const std::size_t n = std::min(kBlock, data.size() - begin);
+                  HWY_DYNAMIC_DISPATCH(read_loop)
+                  (data.data() + begin, static_cast<std::int64_t>(n),
+                   lines[static_cast<std::size_t>(worker)].values);
+                });
   });
-  return static_cast<double>(bytes) / seconds / 1e9;
+}
+
+double measure_read_gbps(ThreadPool& threads, std::int64_t bytes, int repeats) {
+  const std::vector<float> data(static_cast<std::size_t>(bytes / 4), 1.0f);
+  return static_cast<double>(bytes) / 1e9 /
+         median_seconds(repeats, [&] { static_cast<void>(read_seconds(threads, data)); });
 }
 
 }  // namespace lathe

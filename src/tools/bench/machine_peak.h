@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "base/threads.h"
 
@@ -14,6 +15,9 @@ double measure_peak_gflops(ThreadPool& threads, int repeats = 5);
 
 /// Peak GFLOP/s of dot products of bf16 pairs (a pair is two multiply-adds); 0 if the CPU has none.
 double measure_bf16_peak_gflops(ThreadPool& threads, int repeats = 5);
+
+/// Seconds of one streaming read of `data`, on all threads of the pool.
+double read_seconds(ThreadPool& threads, std::span<const float> data);
 
 /// A streaming read of `bytes`, on all threads of the pool: GB/s (10^9 bytes). The median of
 /// `repeats` passes. `bytes` should be well over the last-level cache.

@@ -1,10 +1,11 @@
 // The state is processed in tiles of columns: the recurrence mixes the rows of S, never its
-// columns. A tile stays in L1 over the chunk's rows. One pass over it updates S with a row, sums
-// the row's output, and sums k^T S for the row after it. Every sum runs over the rows of S in
+// columns. A tile stays in L1 over a chunk of many rows. One pass over it updates S with a row,
+// sums the row's output, and sums k^T S for the row after it. Every sum runs over the rows of S in
 // order, so that its bits depend neither on the tile nor on the chunk.
 #include "kernels/cpu/delta/delta_chunk.h"
 
 #include <cmath>
+#include <cstdint>
 
 #include "layout/simd_targets.h"
 
@@ -56,6 +57,21 @@ HWY_INLINE void scale(float* x, std::int64_t n, float factor) {
     hn::StoreU(hn::Mul(hn::LoadU(d, x + i), f), d, x + i);
 }
 
+// Prefetches what the thread reads after this chunk, a few lines at a time, so that memory is busy
+// while the chunk computes.
+class Ahead {
+ public:
+  Ahead(const float* at, std::int64_t floats) : at_(at), end_(at == nullptr ? at : at + floats) {}
+
+  HWY_INLINE void fetch(int lines) {
+    for (int i = 0; i < lines && at_ < end_; ++i, at_ += 16) hwy::Prefetch(at_);
+  }
+
+ private:
+  const float* at_;
+  const float* end_;
+};
+
 // A chunk's rows, as the recurrence reads them.
 struct Prepared {
   float* q;      // [rows, dk]
@@ -69,7 +85,8 @@ struct Prepared {
 
 class Chunk {
  public:
-  explicit Chunk(const DeltaChunk& c) : c_(c), p_(*c.problem), a_(std::exp(c.a_log)) {
+  explicit Chunk(const DeltaChunk& c)
+      : c_(c), p_(*c.problem), a_(std::exp(c.a_log)), ahead_(c.ahead, std::int64_t{p_.dk} * p_.dv) {
     float* at = c.memory;
     const auto take = [&](std::int64_t n) {
       float* const out = at;
@@ -95,11 +112,13 @@ class Chunk {
       normalise(rows_.k + t * p_.dk, 1);
       gates(t);
     }
-    constexpr std::int64_t kWide = 4;
     std::int64_t j = 0;
-    for (; j + kWide * lanes() <= p_.dv; j += kWide * lanes()) tile<kWide>(j);
-    for (; j < p_.dv; j += lanes()) tile<1>(j);
+    // S of a single row need not stay in L1: whole rows of 128 columns, if 32 registers hold them.
+    if (c_.rows == 1 && lanes() == 16) j = tiles<8>(j);
+    j = tiles<4>(j);
+    tiles<1>(j);
     for (std::int64_t t = 0; t < c_.rows; ++t) write(t);
+    hwy::FlushStream();
   }
 
  private:
@@ -116,13 +135,14 @@ class Chunk {
   }
 
   // silu of the convolution of n channels from `first` on, into out [rows, n].
-  void convolve(std::int64_t first, std::int64_t n, float* out) const {
+  void convolve(std::int64_t first, std::int64_t n, float* out) {
     const D d;
     const std::int64_t rows = c_.rows;
     const int taps = p_.conv;
     for (std::int64_t i = 0; i < n; i += lanes()) {
       V w[8];
       load_taps(first + i, w);
+      ahead_.fetch(8);
       for (std::int64_t t = 0; t < rows; ++t) {
         V sum = hn::Mul(w[0], hn::LoadU(d, c_.x[t] + first + i));
         for (int tap = 1; tap < taps; ++tap) {
@@ -158,28 +178,25 @@ class Chunk {
     }
   }
 
+  // Runs tiles of kVecs vectors of columns, from column j on; returns the next column.
   template <int kVecs>
-  static HWY_INLINE void prefetch(const float* at) {
-    LATHE_UNROLL
-    for (int n = 0; n < kVecs; ++n) hwy::Prefetch(at + n * lanes());
+  std::int64_t tiles(std::int64_t j) {
+    for (; j + kVecs * lanes() <= p_.dv; j += kVecs * lanes()) tile<kVecs>(j);
+    return j;
   }
 
   // Runs all rows over kVecs vectors of columns of S, from column j on.
   template <int kVecs>
-  void tile(std::int64_t j) const {
+  void tile(std::int64_t j) {
     const D d;
     const std::int64_t dk = p_.dk, dv = p_.dv, rows = c_.rows;
     const float* in = c_.before + j;
     V known[kVecs];  // k^T diag(e^g) S of the next row
     LATHE_UNROLL
     for (int n = 0; n < kVecs; ++n) known[n] = hn::Zero(d);
-    // In a step of one row, S is not in a cache yet: each pass over a tile prefetches half of the
-    // next one.
-    const bool last = j + kVecs * lanes() >= dv;
-    const float* const ahead = last ? c_.ahead : c_.before + j + kVecs * lanes();
     const float* from = in;
     for (std::int64_t i = 0; i < dk; ++i, from += dv) {
-      prefetch<kVecs / 2>(ahead + i * dv);
+      ahead_.fetch(kVecs / 2);
       const V k = hn::Set(d, rows_.faded[i]);
       LATHE_UNROLL
       for (int n = 0; n < kVecs; ++n) {
@@ -195,19 +212,27 @@ class Chunk {
       }
       float* const out = c_.after[t] + j;
       if (t + 1 < rows) {
-        row<kVecs, true>(t, j, in, out, ahead, known);
+        row<kVecs, true, false>(t, j, in, out, known);
+      } else if (kVecs > 1 && streams(in, out)) {
+        row<kVecs, false, true>(t, j, in, out, known);
       } else {
-        row<kVecs, false>(t, j, in, out, ahead, known);
+        row<kVecs, false, false>(t, j, in, out, known);
       }
       in = out;
     }
   }
 
+  // Whether to write S past the caches, which saves reading the lines that it replaces: only if
+  // they are not in a cache yet, and nothing reads them soon.
+  bool streams(const float* in, const float* out) const {
+    return c_.ends && in != out && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
+  }
+
   // S' = diag(e^g) S + k delta^T and o = q^T S'. With kNext, delta becomes k^T diag(e^g) S' of the
-  // next row.
-  template <int kVecs, bool kNext>
+  // next row. With kStream, S' is written past the caches.
+  template <int kVecs, bool kNext, bool kStream>
   HWY_INLINE void row(std::int64_t t, std::int64_t j, const float* in, float* out,
-                      const float* ahead, V (&delta)[kVecs]) const {
+                      V (&delta)[kVecs]) {
     const D d;
     const std::int64_t dk = p_.dk, dv = p_.dv;
     const float* q = rows_.q + t * dk;
@@ -218,13 +243,17 @@ class Chunk {
     LATHE_UNROLL
     for (int n = 0; n < kVecs; ++n) o[n] = known[n] = hn::Zero(d);
     float* to = out;
-    for (std::int64_t i = 0; i < dk; ++i, in += dv, to += dv, ahead += dv) {
-      if (!kNext) prefetch<kVecs - kVecs / 2>(ahead + kVecs / 2 * lanes());
+    for (std::int64_t i = 0; i < dk; ++i, in += dv, to += dv) {
+      if (!kNext) ahead_.fetch(kVecs - kVecs / 2);
       const V e = hn::Set(d, fade[i]), key = hn::Set(d, k[i]), query = hn::Set(d, q[i]);
       LATHE_UNROLL
       for (int n = 0; n < kVecs; ++n) {
         const V s = hn::MulAdd(key, delta[n], hn::Mul(e, hn::LoadU(d, in + n * lanes())));
-        hn::StoreU(s, d, to + n * lanes());
+        if (kStream) {
+          hn::Stream(s, d, to + n * lanes());
+        } else {
+          hn::StoreU(s, d, to + n * lanes());
+        }
         o[n] = hn::MulAdd(query, s, o[n]);
         if (kNext) known[n] = hn::MulAdd(hn::Set(d, next[i]), s, known[n]);
       }
@@ -254,6 +283,7 @@ class Chunk {
   const DeltaChunk& c_;
   const DeltaRuleProblem& p_;
   const float a_;
+  Ahead ahead_;
   Prepared rows_;
 };
 

@@ -32,7 +32,9 @@ struct DeltaChunk {
   const float* before = nullptr;  // [dk, dv] the state before the first row
   float* const* after = nullptr;  // [rows] where each row leaves the state; entries may be equal
                                   // to each other and to `before`
-  const float* ahead = nullptr;   // what the thread reads after this chunk, to prefetch
+  bool ends = false;              // no later chunk of this step reads the last state
+  const float* ahead = nullptr;   // the state that the thread reads after this chunk, to prefetch;
+                                  // null: none
   DeltaRows<float> out;           // the head's dv columns
   float* memory = nullptr;        // delta_chunk_floats()
 };

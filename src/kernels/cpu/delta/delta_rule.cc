@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "hwy/cache_control.h"
 #include "kernels/cpu/common/for_rows.h"
 #include "kernels/cpu/common/tasks.h"
 #include "kernels/cpu/delta/delta_chunk.h"
@@ -61,6 +62,20 @@ class DeltaStep {
     return t < 0 ? earlier(rows, -t) : floats(op_.x.row(rows.first + t));
   }
 
+  // Prefetches the last inputs of the convolution that a head's first row needs.
+  void prefetch_inputs(const Rows& rows, std::int64_t h) const {
+    const std::int64_t key_head = h / (p_.heads / p_.key_heads);
+    const auto columns_of = [&](std::int64_t first, std::int64_t n) {
+      for (std::int64_t back = 1; back < p_.conv; ++back) {
+        const float* const row = earlier(rows, back) + first;
+        for (std::int64_t i = 0; i < n; i += 16) hwy::Prefetch(row + i);
+      }
+    };
+    columns_of(key_head * p_.dk, p_.dk);
+    columns_of(p_.key_cols() + key_head * p_.dk, p_.dk);
+    columns_of(2 * p_.key_cols() + h * p_.dv, p_.dv);
+  }
+
   // A head's outputs and states. memory: of task_floats().
   // The thread's next task is probably `ahead` heads later.
   void head(std::int64_t r, std::int64_t h, std::int64_t most_rows, std::int64_t ahead,
@@ -73,6 +88,8 @@ class DeltaStep {
     const float* x[kDeltaCpuRows + 8];
     float* after[kDeltaCpuRows];
     const float* in = rows.before == nullptr ? zeros_ : rows.before + h * size;
+    const bool more = rows.before != nullptr && h + ahead < p_.heads;
+    if (more) prefetch_inputs(rows, h + ahead);
     for (std::int64_t t = 0; t < rows.count; t += most_rows) {
       const std::int64_t n = std::min(most_rows, rows.count - t), first = rows.first + t;
       for (std::int64_t i = 0; i < n + p_.conv - 1; ++i) x[i] = input(rows, t + i - p_.conv + 1);
@@ -80,25 +97,27 @@ class DeltaStep {
         float* const state = left(r, rows, rows.cached + t + i);
         after[i] = state == nullptr ? local : state + h * size;
       }
-      cpu_delta_chunk({.problem = &p_,
-                       .rows = n,
-                       .x = x,
-                       .q = key_head * p_.dk,
-                       .k = p_.key_cols() + key_head * p_.dk,
-                       .v = 2 * p_.key_cols() + h * p_.dv,
-                       .conv = op_.conv.data(),
-                       .decay = columns(op_.decay, first, h * gates),
-                       .beta = columns(op_.beta, first, h),
-                       .gate = columns(op_.gate, first, h * p_.dv),
-                       .a_log = op_.a_log[static_cast<std::size_t>(h)],
-                       .dt_bias = op_.dt_bias.data() + h * gates,
-                       .norm = op_.norm.data(),
-                       .norm_eps = op_.norm_eps,
-                       .before = in,
-                       .after = after,
-                       .ahead = in + ahead * size,
-                       .out = {floats(op_.out.row(first)) + h * p_.dv, op_.out.row_stride},
-                       .memory = memory + size});
+      cpu_delta_chunk(
+          {.problem = &p_,
+           .rows = n,
+           .x = x,
+           .q = key_head * p_.dk,
+           .k = p_.key_cols() + key_head * p_.dk,
+           .v = 2 * p_.key_cols() + h * p_.dv,
+           .conv = op_.conv.data(),
+           .decay = columns(op_.decay, first, h * gates),
+           .beta = columns(op_.beta, first, h),
+           .gate = columns(op_.gate, first, h * p_.dv),
+           .a_log = op_.a_log[static_cast<std::size_t>(h)],
+           .dt_bias = op_.dt_bias.data() + h * gates,
+           .norm = op_.norm.data(),
+           .norm_eps = op_.norm_eps,
+           .before = in,
+           .after = after,
+           .ends = t + n == rows.count,
+           .ahead = more && t + n == rows.count ? rows.before + (h + ahead) * size : nullptr,
+           .out = {floats(op_.out.row(first)) + h * p_.dv, op_.out.row_stride},
+           .memory = memory + size});
       in = after[n - 1];
     }
   }
