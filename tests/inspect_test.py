@@ -124,6 +124,20 @@ class InspectAndBench(ModelCommand):
         self.assertEqual((result.returncode, result.stdout), (2, ""))
         self.assertIn("--batch: wanted at most 64, the requests that run at once, got 65; --max-running-requests 65", result.stderr)
 
+    def test_bench_engine_by_tests(self):
+        base = ["bench", "engine", "--load-format", "dummy", "--config", str(self.model / "config.json"), "-r", "1", "--quiet", "--json", "--tests"]
+        result = lathe(*base, "pp16,tg4@64x2,pp8@3x4")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        rows = [(r["test"], r["depth"], r["batch"]) for r in json.loads(result.stdout)["rows"]]
+        self.assertEqual(rows, [("pp16", 0, 1), ("tg4", 64, 2), ("pp8", 3, 4)])
+        for text in ("tg", "tg0", "xx4", "pp8x", "pp8@4@5", "pp8x2y", "pp8x2@4", "pp-8", "pp16777217"):
+            result = lathe(*base, text)
+            self.assertEqual((result.returncode, result.stdout), (2, ""), text)
+            self.assertEqual(result.stderr, f"lathe: --tests: wanted pp or tg and tokens, perhaps @ depth and x batch, got {text}; "
+                                            "pp8192, pp1024x16 or tg128@960x64\n")
+        result = lathe(*base, "tg4x65")
+        self.assertRegex(result.stderr, "--tests: wanted at most 64, the requests that run at once, got 65;")
+
     def test_bench_engine_refuses_batches_that_the_cache_cannot_hold(self):
         base = ["bench", "engine", "--load-format", "dummy", "--config", str(self.model / "config.json"), "-d", "100", "-p", "0", "-n", "28",
                 "-r", "1", "--quiet", "--json", "--page-size", "64", "--max-total-tokens"]
