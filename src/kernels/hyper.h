@@ -1,4 +1,4 @@
-// Manifold-constrained hyper-connections: what is computed, and the operators' arguments.
+// Hyper-connections of several residual streams: what is computed, and the operators' arguments.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,11 @@ inline constexpr std::int32_t kMaxStreams = 16;
 /// adds the part's result to the streams. m and base hold S elements for pre, S for post and S * S
 /// for comb:
 ///   pre[j] = sigmoid(scale[0] m[j] + base[j]) + eps
-///   post[k] = 2 sigmoid(scale[1] m[S + k] + base[S + k])
+///   post[k] = post_scale sigmoid(scale[1] m[S + k] + base[S + k]) + post_eps
 ///   comb[j, k] = softmax over k of (scale[2] m[2 S + j S + k] + base[2 S + j S + k]), + eps. Then
 ///     each column is divided by its sum + eps; then, iterations - 1 times, each row and again each
 ///     column.
+/// Without iterations there is no comb: product and base have 2 S columns, scale has two, mix S.
 /// out[t] = sum over j of pre[j] x[t, j].
 struct HyperMix {
   RowsView x;                    // [T, S * n] f32
@@ -31,12 +32,14 @@ struct HyperMix {
   std::int32_t streams = 0;      // S
   std::int32_t iterations = 0;
   float eps = 0;
+  float post_scale = 2, post_eps = 0;
   float norm_eps = 0;
   MutableRowsView out;  // [T, n] f32
   MutableRowsView mix;  // [T, S + S * S] f32 out: post, then comb
 };
 
-/// x[t, k] = post[k] y[t] + sum over j of comb[j, k] x[t, j].
+/// x[t, k] = post[k] y[t] + sum over j of comb[j, k] x[t, j], or x[t, k] += post[k] y[t] without
+/// comb.
 struct HyperAdd {
   RowsView y;    // [T, n] f32
   RowsView mix;  // as HyperMix::mix
@@ -44,12 +47,13 @@ struct HyperAdd {
   MutableRowsView x;  // [T, S * n] f32
 };
 
-/// out[t] = sum over j of (sigmoid(scale[0] m[j] + base[j]) + eps) x[t, j].
+/// out[t] = sum over j of (sigmoid(scale[0] m[j] + base[j]) + eps) x[t, j], or without `product`
+/// the mean of the streams.
 struct HyperHead {
-  RowsView x;                    // [T, S * n] f32
-  RowsView product;              // [T, S] f32
-  std::span<const float> base;   // [S]
-  std::span<const float> scale;  // [1]
+  RowsView x;                         // [T, S * n] f32
+  RowsView product = {};              // [T, S] f32, or no columns
+  std::span<const float> base = {};   // [S]
+  std::span<const float> scale = {};  // [1]
   std::int32_t streams = 0;
   float eps = 0;
   float norm_eps = 0;

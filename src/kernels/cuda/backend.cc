@@ -481,6 +481,8 @@ class CudaBackend : public Backend, public ExchangeStream {
     p.mix = floats(op.mix);
     p.mix_stride = op.mix.row_stride;
     p.iterations = op.iterations;
+    p.post_scale = op.post_scale;
+    p.post_eps = op.post_eps;
     put("hyper_mix", op.out, launch_hyper_mix, p);
   }
   void hyper_add(const OpsContext&, const HyperAdd& op) override {
@@ -493,7 +495,8 @@ class CudaBackend : public Backend, public ExchangeStream {
                        .mix_stride = op.mix.row_stride,
                        .x_stride = op.x.row_stride,
                        .rows = op.y.rows,
-                       .n = op.y.cols});
+                       .n = op.y.cols,
+                       .combs = op.mix.cols > op.streams});
   }
   void hyper_head(const OpsContext&, const HyperHead& op) override {
     put("hyper_head", op.out, launch_hyper_mix, mix_params(op));

@@ -68,11 +68,13 @@ void ref_hyper_mix(const HyperMix& op) {
     for (std::size_t j = 0; j < s; ++j) {
       const double pre = sigmoid(at(j, 0)) + op.eps;
       for (std::size_t i = 0; i < n; ++i) out[i] += pre * x[j * n + i];
-      mix[j] = 2 * sigmoid(at(s + j, 1));
+      mix[j] = double{op.post_scale} * sigmoid(at(s + j, 1)) + op.post_eps;
     }
-    for (std::size_t i = 0; i < s * s; ++i) comb[i] = at(2 * s + i, 2);
-    sinkhorn(comb, s, op.iterations, op.eps);
-    mix.insert(mix.end(), comb.begin(), comb.end());
+    if (op.iterations > 0) {
+      for (std::size_t i = 0; i < s * s; ++i) comb[i] = at(2 * s + i, 2);
+      sinkhorn(comb, s, op.iterations, op.eps);
+      mix.insert(mix.end(), comb.begin(), comb.end());
+    }
     store(out, op.out, t);
     store(mix, op.mix, t);
   }
@@ -81,14 +83,15 @@ void ref_hyper_mix(const HyperMix& op) {
 void ref_hyper_add(const HyperAdd& op) {
   const auto s = static_cast<std::size_t>(op.streams);
   const auto n = static_cast<std::size_t>(op.y.cols);
+  const bool mixes = op.mix.cols > op.streams;
   for (std::int64_t t = 0; t < op.x.rows; ++t) {
     const Doubles x = row_of(constant(op.x), t), y = row_of(op.y, t), mix = row_of(op.mix, t);
     Doubles out(s * n);
     for (std::size_t k = 0; k < s; ++k) {
       for (std::size_t i = 0; i < n; ++i) {
         double sum = mix[k] * y[i];
-        for (std::size_t j = 0; j < s; ++j) sum += mix[s + j * s + k] * x[j * n + i];
-        out[k * n + i] = sum;
+        for (std::size_t j = 0; mixes && j < s; ++j) sum += mix[s + j * s + k] * x[j * n + i];
+        out[k * n + i] = mixes ? sum : sum + x[k * n + i];
       }
     }
     store(out, op.x, t);
@@ -98,12 +101,14 @@ void ref_hyper_add(const HyperAdd& op) {
 void ref_hyper_head(const HyperHead& op) {
   const auto s = static_cast<std::size_t>(op.streams);
   const auto n = static_cast<std::size_t>(op.out.cols);
+  const bool mean = op.product.cols == 0;
   for (std::int64_t t = 0; t < op.x.rows; ++t) {
     const Doubles x = row_of(op.x, t);
-    const Doubles m = scaled(x, row_of(op.product, t), op.norm_eps);
+    const Doubles m = mean ? Doubles() : scaled(x, row_of(op.product, t), op.norm_eps);
     Doubles out(n);
     for (std::size_t j = 0; j < s; ++j) {
-      const double weight = sigmoid(double{op.scale[0]} * m[j] + op.base[j]) + op.eps;
+      const double weight = mean ? 1 / static_cast<double>(s)
+                                 : sigmoid(double{op.scale[0]} * m[j] + op.base[j]) + op.eps;
       for (std::size_t i = 0; i < n; ++i) out[i] += weight * x[j * n + i];
     }
     store(out, op.out, t);

@@ -48,13 +48,16 @@ class GpuHyper : public ::testing::Test {
 };
 
 TEST_F(GpuHyper, Mix) {
-  for (const std::int32_t iterations : {1, 2, 20}) {
+  for (const std::int32_t iterations : {0, 1, 2, 20}) {
     for (const std::int64_t n : {4, 64, 2052}) {
       for (const float spread : {1.0f, 60.0f}) {
-        Rows x = random_rows(rng, 5, 4 * n), product = random_rows(rng, 5, 24);
+        const std::int64_t columns = iterations > 0 ? 24 : 8;
+        Rows x = random_rows(rng, 5, 4 * n), product = random_rows(rng, 5, columns);
         for (float& v : product.data) v *= spread;
-        const std::vector<float> base = random_vector(rng, 24), scale = {1.1f, 0.8f, 0.9f};
-        Rows out = aligned(5, n), mix = aligned(5, 20);
+        const std::vector<float> base = random_vector(rng, columns);
+        std::vector<float> scale = {1.1f, 0.8f, 0.9f};
+        if (iterations == 0) scale.pop_back();
+        Rows out = aligned(5, n), mix = aligned(5, columns - 4);
         const HyperMix op{.x = x.view(),
                           .product = product.view(),
                           .base = base,
@@ -62,6 +65,8 @@ TEST_F(GpuHyper, Mix) {
                           .streams = 4,
                           .iterations = iterations,
                           .eps = 1e-6f,
+                          .post_scale = 1.7f,
+                          .post_eps = 0.1f,
                           .norm_eps = 1e-6f,
                           .out = out.out(),
                           .mix = mix.out()};
@@ -83,12 +88,23 @@ TEST_F(GpuHyper, Mix) {
 
 TEST_F(GpuHyper, Add) {
   for (const std::int64_t n : {4, 300, 1028}) {
-    Rows x = random_rows(rng, 6, 4 * n), y = random_rows(rng, 6, n), mix = random_rows(rng, 6, 20);
-    const MutableRowsView there = gpu.rows(x);
-    hyper_add(gpu.ops, {constant(gpu.rows(y)), constant(gpu.rows(mix)), 4, there});
-    hyper_add(ref.ops, {y.view(), mix.view(), 4, x.out()});
-    EXPECT_LT(error_of(gpu.read(there), x), 1e-6) << n;
+    for (const std::int64_t columns : {20, 4}) {
+      Rows x = random_rows(rng, 6, 4 * n), y = random_rows(rng, 6, n);
+      Rows mix = random_rows(rng, 6, columns);
+      const MutableRowsView there = gpu.rows(x);
+      hyper_add(gpu.ops, {constant(gpu.rows(y)), constant(gpu.rows(mix)), 4, there});
+      hyper_add(ref.ops, {y.view(), mix.view(), 4, x.out()});
+      EXPECT_LT(error_of(gpu.read(there), x), 1e-6) << n << " " << columns;
+    }
   }
+}
+
+TEST_F(GpuHyper, HeadOfTheMean) {
+  Rows x = random_rows(rng, 6, 4 * 64), out = aligned(6, 64);
+  const MutableRowsView there = gpu.rows(out);
+  hyper_head(gpu.ops, {.x = constant(gpu.rows(x)), .streams = 4, .out = there});
+  hyper_head(ref.ops, {.x = x.view(), .streams = 4, .out = out.out()});
+  EXPECT_LT(error_of(gpu.read(there), out), 1e-6);
 }
 
 TEST_F(GpuHyper, Head) {
@@ -116,7 +132,7 @@ TEST_F(GpuHyper, Head) {
 // The first row's bits do not depend on the other rows.
 TEST_F(GpuHyper, NarrowProducts) {
   for (const auto& [rows, cols, outputs] :
-       {std::tuple{1, 4, 4}, {3, 512, 24}, {17, 516, 24}, {33, 2300, 32}}) {
+       {std::tuple{1, 4, 4}, {2, 384, 8}, {3, 512, 24}, {17, 516, 24}, {33, 2300, 32}}) {
     const ops_test::Weight w(rng, DType::f32, outputs, cols);
     Rows x = random_rows(rng, rows, cols), out = aligned(rows, outputs), one = aligned(1, outputs);
     const WeightView there = gpu.weight(w);

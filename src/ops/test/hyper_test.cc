@@ -34,8 +34,9 @@ struct HyperCase {
         rows(t),
         n(width),
         x(t, s * width),
-        product(t, 2 * s + s * s),
-        scale({1.1f, 0.8f, 0.9f}) {
+        product(t, its > 0 ? 2 * s + s * s : 2 * s),
+        scale({1.1f, 0.8f}) {
+    if (its > 0) scale.push_back(0.9f);
     x.randomize(rng);
     product.randomize(rng);
     for (float& v : product.data) v *= spread;
@@ -44,7 +45,7 @@ struct HyperCase {
   }
   Mixed run(Device device, int threads = 1) {
     Context c(threads, device);
-    Mixed m{Rows(rows, n), Rows(rows, streams + streams * streams)};
+    Mixed m{Rows(rows, n), Rows(rows, product.cols - streams)};
     hyper_mix(c.ops, {.x = x.view(),
                       .product = product.view(),
                       .base = base,
@@ -52,6 +53,8 @@ struct HyperCase {
                       .streams = streams,
                       .iterations = iterations,
                       .eps = 1e-6f,
+                      .post_scale = 1.7f,
+                      .post_eps = 0.1f,
                       .norm_eps = 1e-6f,
                       .out = m.out.out(),
                       .mix = m.mix.out()});
@@ -61,7 +64,7 @@ struct HyperCase {
 
 TEST(HyperMix, OnTheCpuAsInDouble) {
   std::mt19937 rng(test_seed(20261125));
-  for (const std::int32_t iterations : {1, 2, 20}) {
+  for (const std::int32_t iterations : {0, 1, 2, 20}) {
     for (const std::int64_t n : {1, 5, 16, 33, 260}) {
       for (const float spread : {1.0f, 60.0f}) {
         for (const std::int32_t streams : {1, 2, 4}) {
@@ -132,16 +135,49 @@ TEST(HyperMix, OfKnownNumbers) {
   }
 }
 
+// Worked out by hand for two streams of one element, which parts do not mix.
+TEST(HyperMix, OfKnownNumbersWithoutComb) {
+  for (const Device device : {Device::ref, Device::cpu}) {
+    Context c(1, device);
+    Rows x(1, 2), product(1, 4, 0), out(1, 1), mix(1, 2), y(1, 1, 10);
+    x.row(0)[0] = 3, x.row(0)[1] = 4;
+    product.row(0)[3] = std::sqrt(12.5f);
+    const std::vector<float> base(4, 0.0f), scale(2, 1.0f);
+    hyper_mix(c.ops, {.x = x.view(),
+                      .product = product.view(),
+                      .base = base,
+                      .scale = scale,
+                      .streams = 2,
+                      .eps = 0.25f,
+                      .post_scale = 3,
+                      .post_eps = 0.5f,
+                      .norm_eps = 0,
+                      .out = out.out(),
+                      .mix = mix.out()});
+    const float sigmoid1 = 1 / (1 + std::exp(-1.0f));
+    EXPECT_NEAR(out.row(0)[0], 0.75f * (3 + 4), 1e-5f);
+    EXPECT_NEAR(mix.row(0)[0], 3 * 0.5f + 0.5f, 1e-6f);
+    EXPECT_NEAR(mix.row(0)[1], 3 * sigmoid1 + 0.5f, 1e-6f);
+    hyper_add(c.ops, {y.view(), mix.view(), 2, x.out()});
+    EXPECT_NEAR(x.row(0)[0], 3 + 20, 1e-5f);
+    EXPECT_NEAR(x.row(0)[1], 4 + 10 * (3 * sigmoid1 + 0.5f), 1e-4f);
+    hyper_head(c.ops, {.x = x.view(), .streams = 2, .out = out.out()});
+    EXPECT_NEAR(out.row(0)[0], (x.row(0)[0] + x.row(0)[1]) / 2, 1e-5f);
+  }
+}
+
 TEST(HyperAdd, OnTheCpuAsInDouble) {
   std::mt19937 rng(3);
   for (const std::int64_t n : {1, 63, 64, 65, 300}) {
-    Rows x(6, 4 * n), y(6, n), mix(6, 20);
-    x.randomize(rng), y.randomize(rng), mix.randomize(rng);
-    Rows want = x.copy(0, 6), got = x.copy(0, 6);
-    Context ref(1, Device::ref), cpu(2);
-    hyper_add(ref.ops, {y.view(), mix.view(), 4, want.out()});
-    hyper_add(cpu.ops, {y.view(), mix.view(), 4, got.out()});
-    EXPECT_LT(error_of(got, want), 1e-6) << n;
+    for (const std::int64_t columns : {20, 4}) {
+      Rows x(6, 4 * n), y(6, n), mix(6, columns);
+      x.randomize(rng), y.randomize(rng), mix.randomize(rng);
+      Rows want = x.copy(0, 6), got = x.copy(0, 6);
+      Context ref(1, Device::ref), cpu(2);
+      hyper_add(ref.ops, {y.view(), mix.view(), 4, want.out()});
+      hyper_add(cpu.ops, {y.view(), mix.view(), 4, got.out()});
+      EXPECT_LT(error_of(got, want), 1e-6) << n << " " << columns;
+    }
   }
 }
 
@@ -164,6 +200,22 @@ TEST(HyperHead, OnTheCpuAsInDouble) {
     }
     EXPECT_LT(error_of(got, want), 1e-6) << n;
   }
+}
+
+TEST(HyperHead, IsTheMeanWithoutWeights) {
+  std::mt19937 rng(6);
+  Rows x(6, 4 * 33), want(6, 33), got(6, 33);
+  x.randomize(rng);
+  for (const Device device : {Device::ref, Device::cpu}) {
+    Context c(1, device);
+    hyper_head(
+        c.ops,
+        {.x = x.view(), .streams = 4, .out = device == Device::ref ? want.out() : got.out()});
+  }
+  EXPECT_LT(error_of(got, want), 1e-6);
+  double sum = 0;
+  for (int s = 0; s < 4; ++s) sum += double{x.row(2)[33 * s + 7]};
+  EXPECT_NEAR(want.row(2)[7], sum / 4, 1e-6);
 }
 
 }  // namespace

@@ -60,6 +60,19 @@ void sinkhorn(float* comb, std::int64_t s, std::int32_t iterations, float eps) {
   }
 }
 
+// x[t, k] += post[k] y[t]
+void add_unmixed(const Execution& execution, const HyperAdd& op) {
+  const std::int64_t n = op.y.cols;
+  for_rows(execution, op.x.rows, op.x.cols, [&](std::int64_t t) {
+    float* x = floats(op.x.row(t));
+    const float* y = floats(op.y.row(t));
+    const float* post = floats(op.mix.row(t));
+    for (std::int64_t k = 0; k < op.streams; ++k) {
+      for (std::int64_t i = 0; i < n; ++i) x[k * n + i] += post[k] * y[i];
+    }
+  });
+}
+
 }  // namespace
 
 void cpu_hyper_mix(const Execution& execution, const HyperMix& op) {
@@ -75,15 +88,18 @@ void cpu_hyper_mix(const Execution& execution, const HyperMix& op) {
     float* mix = floats(op.mix.row(t));
     for (std::int64_t j = 0; j < s; ++j) {
       pre[static_cast<std::size_t>(j)] = sigmoid(at(j, 0)) + op.eps;
-      mix[j] = 2 * sigmoid(at(s + j, 1));
+      mix[j] = op.post_scale * sigmoid(at(s + j, 1)) + op.post_eps;
     }
-    for (std::int64_t i = 0; i < s * s; ++i) mix[s + i] = at(2 * s + i, 2);
-    sinkhorn(mix + s, s, op.iterations, op.eps);
+    if (op.iterations > 0) {
+      for (std::int64_t i = 0; i < s * s; ++i) mix[s + i] = at(2 * s + i, 2);
+      sinkhorn(mix + s, s, op.iterations, op.eps);
+    }
     weighted_sum(x, pre.data(), s, n, floats(op.out.row(t)));
   });
 }
 
 void cpu_hyper_add(const Execution& execution, const HyperAdd& op) {
+  if (op.mix.cols == op.streams) return add_unmixed(execution, op);
   // Elements of each stream that are mixed at once, in place.
   constexpr std::int64_t kTile = 64;
   const std::int64_t s = op.streams, n = op.y.cols;
@@ -114,9 +130,11 @@ void cpu_hyper_head(const Execution& execution, const HyperHead& op) {
   for_rows(execution, op.x.rows, op.x.cols, [&](std::int64_t t) {
     const float* x = floats(op.x.row(t));
     const float* product = floats(op.product.row(t));
-    const float factor = inverse_norm(x, op.x.cols, op.norm_eps);
     std::array<float, kMaxStreams> weights;
-    for (std::int64_t j = 0; j < op.streams; ++j) {
+    weights.fill(1 / static_cast<float>(op.streams));
+    const bool mean = op.product.cols == 0;
+    const float factor = mean ? 0 : inverse_norm(x, op.x.cols, op.norm_eps);
+    for (std::int64_t j = 0; !mean && j < op.streams; ++j) {
       const auto i = static_cast<std::size_t>(j);
       weights[i] = sigmoid(op.scale[0] * (product[j] * factor) + op.base[i]) + op.eps;
     }

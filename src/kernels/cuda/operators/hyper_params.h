@@ -22,7 +22,7 @@ template <class Op>
 HyperMixParams mix_params(const Op& op) {
   check_streams(op.streams, op.x, constant(op.out));
   return {.x = floats(op.x),
-          .product = floats(op.product),
+          .product = op.product.cols == 0 ? nullptr : floats(op.product),
           .base = op.base.data(),
           .scale = op.scale.data(),
           .out = floats(op.out),

@@ -63,13 +63,20 @@ static __global__ void __launch_bounds__(kMixThreads)
   if (p.mix != nullptr && threadIdx.x < 32) {
     const auto lane = static_cast<int>(threadIdx.x);
     float* const mix = p.mix + row * p.mix_stride;
-    const float comb = sinkhorn(at(2 * kHyperStreams + lane % kCombs, 2), p.iterations, p.eps);
-    if (lane < kCombs) mix[kHyperStreams + lane] = comb;
-    if (lane < kHyperStreams) mix[lane] = 2 * sigmoid(at(kHyperStreams + lane, 1));
+    if (p.iterations > 0) {
+      const float comb = sinkhorn(at(2 * kHyperStreams + lane % kCombs, 2), p.iterations, p.eps);
+      if (lane < kCombs) mix[kHyperStreams + lane] = comb;
+    }
+    if (lane < kHyperStreams) {
+      mix[lane] = p.post_scale * sigmoid(at(kHyperStreams + lane, 1)) + p.post_eps;
+    }
   }
+  const bool mean = p.product == nullptr;
   float pre[kHyperStreams];
   LATHE_UNROLL
-  for (int j = 0; j < kHyperStreams; ++j) pre[j] = sigmoid(at(j, 0)) + p.eps;
+  for (int j = 0; j < kHyperStreams; ++j) {
+    pre[j] = mean ? 1.0f / kHyperStreams : sigmoid(at(j, 0)) + p.eps;
+  }
   auto* const out = reinterpret_cast<float4*>(p.out + row * p.out_stride);
   for (std::int64_t i = threadIdx.x; i < words; i += kMixThreads) {
     float4 sum = {};
@@ -101,6 +108,11 @@ static __global__ void __launch_bounds__(kHyperAddThreads)
   for (int k = 0; k < kHyperStreams; ++k) {
     const float post = mix[k];
     float4 sum = {post * y.x, post * y.y, post * y.z, post * y.w};
+    if (!p.combs) {
+      x[k * words] = {sum.x + before[k].x, sum.y + before[k].y, sum.z + before[k].z,
+                      sum.w + before[k].w};
+      continue;
+    }
     LATHE_UNROLL
     for (int j = 0; j < kHyperStreams; ++j) {
       const float comb = mix[kHyperStreams + j * kHyperStreams + k];

@@ -11,26 +11,27 @@
 
 namespace lathe::cuda {
 
-/// HyperMix; or HyperHead, with mix null, base [4] and scale [1].
+/// HyperMix; or HyperHead, with mix null, base [4] and scale [1], or for a mean product null.
 struct HyperMixParams {
   const float* x = nullptr;        // [rows, 4 n]
-  const float* product = nullptr;  // [rows, 24 or 4]
+  const float* product = nullptr;  // [rows, 24, 8 without iterations, or 4], or null
   const float* base = nullptr;
   const float* scale = nullptr;
   float* out = nullptr;  // [rows, n]
-  float* mix = nullptr;  // [rows, 20], or null
+  float* mix = nullptr;  // [rows, 20, or 4 without iterations], or null
   std::int64_t x_stride = 0, product_stride = 0, out_stride = 0, mix_stride = 0;
   std::int64_t rows = 0, n = 0;
   std::int32_t iterations = 0;
-  float eps = 0, norm_eps = 0;
+  float eps = 0, norm_eps = 0, post_scale = 2, post_eps = 0;
 };
 
 struct HyperAddParams {
   const float* y = nullptr;    // [rows, n]
-  const float* mix = nullptr;  // [rows, 20]
+  const float* mix = nullptr;  // [rows, 20], or [rows, 4] without combs
   float* x = nullptr;          // [rows, 4 n]
   std::int64_t y_stride = 0, mix_stride = 0, x_stride = 0;
   std::int64_t rows = 0, n = 0;
+  bool combs = true;
 };
 
 cudaError_t launch_hyper_mix(const HyperMixParams& p, cudaStream_t stream);
