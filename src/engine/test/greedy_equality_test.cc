@@ -55,9 +55,10 @@ std::string label(const Case& c) {
 
 std::vector<Case> cases() {
   std::vector<Case> out;
-  for (const char* model : {"llama", "llama_bias", "qwen2", "qwen2_window", "qwen3", "qwen3_moe",
-                            "deepseek_v3", "deepseek_v3_dense", "deepseek_v3_fp8", "deepseek_v32",
-                            "glm_moe_dsa", "gpt_oss_bf16", "gemma3_new", "gemma4_moe"}) {
+  for (const char* model :
+       {"llama", "llama_bias", "qwen2", "qwen2_window", "qwen3", "qwen3_moe", "deepseek_v3",
+        "deepseek_v3_dense", "deepseek_v3_fp8", "deepseek_v32", "glm_moe_dsa", "gpt_oss_bf16",
+        "gemma3_new", "gemma4_moe", "hy_v4", "axk2"}) {
     out.push_back({model, {}});
   }
   const auto add = [&](const char* model, const char* layout, const char* prefill = "auto",
@@ -195,7 +196,7 @@ TEST(SparseBound, ChunkSizesChangeNothing) {
 // text is equal, but not the last bits.
 TEST(Pairs, EveryPairOverOneLayoutGivesTheSameText) {
   for (const char* name : {"deepseek_v3", "deepseek_v3_dense", "deepseek_v3_fp8", "deepseek_v32",
-                           "glm_moe_dsa", "llama", "qwen3", "qwen2_window"}) {
+                           "glm_moe_dsa", "hy_v4", "llama", "qwen3", "qwen2_window"}) {
     const auto model = load_real(name);
     const AttentionProblem& problem = model->config().groups.front().problem;
     const bool latent = problem.kind != ProblemKind::grouped_query;

@@ -4,13 +4,16 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "attn/delta_rule.h"
 #include "base/result.h"
+#include "kernels/activation.h"
 #include "layout/rope/rope.h"
+#include "layout/rope/rope_write.h"
 #include "model/config/overrides.h"
 #include "model/config/quantization.h"
 #include "ops/moe.h"
@@ -18,11 +21,19 @@
 
 namespace lathe {
 
+/// A part of a tensor's name in a checkpoint, and in its place the one in the tensor table.
+struct Renamed {
+  std::string_view from, to;
+};
+
 /// Projections of latent attention (arXiv 2405.04434). Dims of the cached row are in the problem.
 struct MlaConfig {
   std::int32_t q_lora = 0;  // 0: q is one projection
-  // DeepSeek V3.2's indexer; its rotary part comes first and is as wide as the latent's.
+  float norm_eps = 1e-6f;   // of both compressed projections, independent of the model's
+  // DeepSeek V3.2's indexer; its rotary part is as wide as the latent's.
   RopePairing index_pairing = RopePairing::split_half;
+  RopePlace index_place = RopePlace::first;
+  float index_norm_eps = 1e-6f;  // of its keys
   // [layers] 1: has an indexer, 0: uses the selection of the last layer that has one. Empty unless
   // the problem is sparse_latent.
   std::vector<std::uint8_t> own_indexer;
@@ -32,12 +43,21 @@ struct MlaConfig {
   std::int32_t o_lora = 0;
 };
 
-/// Manifold-constrained hyper-connections (DeepSeek V4): a row's residual state has `streams` rows,
-/// which every part of a layer mixes (ops/hyper.h).
+/// Hyper-connections (DeepSeek V4): a row's residual state has `streams` rows, which every part of
+/// a layer reads and adds to (ops/hyper.h).
 struct HyperConfig {
   std::int32_t streams = 0;     // 0: the residual state is one row
-  std::int32_t iterations = 0;  // of Sinkhorn's normalisation
+  std::int32_t iterations = 0;  // of Sinkhorn's normalisation; 0: no part mixes the streams (Hy4)
   float eps = 0;
+  float post_scale = 2, post_eps = 0;  // as HyperMix's
+  // Names of tensors before fn, base and scale: after "model.layers.N." of each part's, and of the
+  // head's. DeepSeek V4 has a table of its own.
+  std::string_view attention = {}, ffn = {}, head = {};
+
+  /// Columns of a part's mixing weights.
+  std::int64_t part_columns() const {
+    return std::int64_t{streams} * (iterations > 0 ? 2 + streams : 2);
+  }
 };
 
 /// Names and forms of a delta-rule layer's tensors, after "model.layers.N.".
@@ -63,7 +83,10 @@ struct DeltaConfig {
 enum class OutputGate {
   none,
   with_q,  // q_proj has q, then the gate, of each head; output * sigmoid(gate) (Qwen 3 Next)
-  heads,   // g_proj has one number for each head; each head's output * sigmoid(it) (Ling 3)
+  // As with_q, in q_b_proj, which reads the compressed query normed, and then as it is (A.X-K2).
+  with_q_b,
+  heads,     // g_proj has one number for each head; each head's output * sigmoid(it) (Ling 3)
+  elements,  // gate_proj has one number for each element of the output (Hy4)
 };
 
 /// Names of a draft layer's tensors.
@@ -96,6 +119,7 @@ struct MoeConfig {
   // MoE).
   bool shared_gate = false;
   std::int32_t top_k = 0;
+  std::optional<Activation> activation = {};  // of routed experts, if not the model's (Hy4)
   RouterScoring scoring = RouterScoring::softmax;
   std::int32_t groups = 1;
   std::int32_t top_groups = 1;
@@ -128,6 +152,10 @@ struct LayerNorms {
   // Of a layer with a dense part and experts (ExpertNames::dense): both read the residual state,
   // the dense one by `ffn`, and ffn_out is of the sum of their normed outputs.
   std::string_view dense_out = {}, experts = {}, experts_out = {};
+  // Rank of a gate of normed inputs, y * sigmoid(W_up silu(W_down y)): of attention's, and of the
+  // experts' in layers that have them (A.X-K2). The norm's weight is then <name>.norm.weight. 0:
+  // there is none.
+  std::int32_t gate_rank = 0;
 
   bool of_outputs() const { return !attention_out.empty(); }
 };
@@ -173,13 +201,14 @@ struct ModelConfig {
   OutputGate output_gate = OutputGate::none;
   bool value_norm = false;               // RMSNorm without weight on each head of v
   float value_scale = 1;                 // of values
-  std::string_view sink_name = "sinks";  // of grouped-query attention, after "self_attn."
+  std::string_view sink_name = "sinks";  // after "self_attn."
   float norm_offset = 0;                 // added to every norm's weight (Gemma: 1)
   float embedding_scale = 1;             // of token embeddings
   // The scale is rounded to the embeddings' dtype (Gemma).
   bool rounded_embedding_scale = false;
-  float logit_scale = 1;  // of logits
-  float logit_cap = 0;    // logits become cap * tanh(logits / cap); 0: they stay
+  float logit_scale = 1;             // of logits
+  float logit_cap = 0;               // logits become cap * tanh(logits / cap); 0: they stay
+  std::span<const Renamed> renames;  // of tensors, in this order
   // Name of a tensor of one number, which multiplies the residual state after the layer. Empty:
   // there is none.
   std::string_view layer_scale = {};

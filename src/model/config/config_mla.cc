@@ -60,6 +60,42 @@ void parse_sigmoid_router(ConfigReader& json, MoeConfig& moe, const MlaDefaults&
   parse_groups(json, moe, defaults);
 }
 
+// Per layer 1 (its own indexer) or 0 (shared), from indexer_types, index_topk_pattern ("FSSF") or
+// index_topk_freq and index_skip_topk_offset.
+std::vector<std::uint8_t> own_indexers(ConfigReader& json, std::int32_t layers,
+                                       std::int32_t every_layers) {
+  std::vector<std::uint8_t> out;
+  const std::vector<std::string> types = json.texts("indexer_types");
+  std::string_view key = "indexer_types";
+  for (const std::string& t : types) {
+    if (t != "full" && t != "shared") {
+      json.refuse(fmt::format("{}[{}]", key, out.size()), "full or shared", quote(t));
+    }
+    out.push_back(t == "full" ? 1 : 0);
+  }
+  if (types.empty() && json.has("index_topk_pattern")) {
+    key = "index_topk_pattern";
+    for (const char c : json.text(key, "")) {
+      if (c != 'F' && c != 'S') json.refuse(key, "a text of F and S", quote({&c, 1}));
+      out.push_back(c == 'F' ? 1 : 0);
+    }
+  } else if (types.empty()) {
+    key = "index_skip_topk_offset";
+    const std::int32_t every = std::max(1, json.integer("index_topk_freq", every_layers, 0));
+    const std::int32_t offset = json.integer(key, 2, 0);
+    for (std::int32_t l = 0; l < layers; ++l) {
+      out.push_back(std::max(l - offset + 1, 0) % every == 0 ? 1 : 0);
+    }
+  }
+  if (std::ssize(out) != layers) {
+    json.refuse(key, fmt::format("{} entries", layers), fmt::format("{}", out.size()),
+                ErrorCode::malformed);
+  } else if (out.front() == 0) {
+    json.refuse(key, "an indexer in the first layer", "one that shares", ErrorCode::malformed);
+  }
+  return out;
+}
+
 }  // namespace
 
 bool parse_expert_sizes(ConfigReader& json, ModelConfig& config, const MlaDefaults& defaults) {
@@ -81,7 +117,8 @@ bool parse_expert_sizes(ConfigReader& json, ModelConfig& config, const MlaDefaul
 void parse_groups(ConfigReader& json, MoeConfig& moe, const MlaDefaults& defaults) {
   // null says nothing about how the weights were trained.
   const auto absent = [&](std::string_view key, std::int32_t of_class) {
-    return of_class == 0 || json.null(key) ? std::nullopt : std::optional(of_class);
+    const bool unknown = of_class == 0 || (json.null(key) && !defaults.null_groups);
+    return unknown ? std::nullopt : std::optional(of_class);
   };
   const std::string_view groups = json.first_of({"n_group", "num_expert_group"});
   moe.groups = json.integer(groups, absent(groups, defaults.groups), 1, moe.experts);
@@ -184,6 +221,10 @@ void parse_indexer(ConfigReader& json, ModelConfig& config, RopePairing pairing)
   }
   config.mla.index_pairing = pairing;
   config.mla.own_indexer.assign(static_cast<std::size_t>(config.layers), 1);
+}
+
+void parse_indexer_types(ConfigReader& json, ModelConfig& config, std::int32_t every) {
+  config.mla.own_indexer = own_indexers(json, config.layers, every);
 }
 
 }  // namespace lathe

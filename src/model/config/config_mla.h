@@ -13,6 +13,7 @@ struct MlaDefaults {
   std::int32_t q_lora = 1536;  // null: q is one projection
   std::int32_t groups = 8;
   std::int32_t top_groups = 4;
+  bool null_groups = false;       // null: as if absent
   std::int32_t dense_layers = 3;  // first_k_dense_replace
   std::int32_t shared = 1;
   double routed_scale = 2.5;
@@ -47,5 +48,9 @@ void parse_mla(ConfigReader& json, ModelConfig& config, const MlaDefaults& defau
 /// Makes the problem sparse: index_n_heads, index_head_dim, index_topk, the pairing of the
 /// indexer's RoPE (`pairing` if indexer_rope_interleave is absent). Every layer has an indexer.
 void parse_indexer(ConfigReader& json, ModelConfig& config, RopePairing pairing);
+
+/// Reads which layers have an indexer: indexer_types, or index_topk_pattern, or index_topk_freq
+/// (`every` if absent) and index_skip_topk_offset.
+void parse_indexer_types(ConfigReader& json, ModelConfig& config, std::int32_t every = 1);
 
 }  // namespace lathe

@@ -73,7 +73,11 @@ void check_attention(const ModelConfig& c, FlagCheck& check) {
   check.only_in(c.attention_out_bias, {Family::grouped_query, Family::mla}, "attention_out_bias");
   check.only_in(c.qk_norm != QkNorm::none, {Family::grouped_query}, "qk_norm");
   check.only_in(c.output_gate == OutputGate::with_q, {Family::grouped_query}, "output_gate");
-  check.only_in(c.output_gate == OutputGate::heads, {Family::mla}, "output_gate");
+  for (const OutputGate gate : {OutputGate::heads, OutputGate::elements, OutputGate::with_q_b}) {
+    check.only_in(c.output_gate == gate, {Family::mla}, "output_gate");
+  }
+  check.needs(c.output_gate == OutputGate::with_q_b, c.mla.q_lora > 0, "output_gate",
+              "a compressed query (q_lora_rank)", "none");
   check.needs(c.output_gate == OutputGate::with_q, c.qk_norm != QkNorm::whole && !c.fused_qkv,
               "output_gate", "norms of heads or none, and q_proj alone", "others");
   check.only_in(!c.delta.layers.empty(), {Family::grouped_query, Family::mla}, "delta");
@@ -119,7 +123,12 @@ void check_norms(const ModelConfig& c, FlagCheck& check) {
               "norms of outputs where none is before them", "none");
   check.only_in(c.logit_scale != 1, {Family::grouped_query, Family::mla}, "logit_scale");
   check.only_in(c.norm_offset != 0, {Family::grouped_query, Family::mla}, "norm_offset");
-  check.only_in(c.hyper.streams > 0, {Family::compressed}, "hyper");
+  check.only_in(c.norms.gate_rank > 0, {Family::mla}, "norms.gate_rank");
+  check.needs(c.norms.gate_rank > 0, c.hyper.streams == 0 && c.delta.layers.empty(),
+              "norms.gate_rank", "layers of attention, and one stream", "others");
+  check.only_in(c.hyper.streams > 0, {Family::mla, Family::compressed}, "hyper");
+  check.needs(c.hyper.streams > 0, c.is_compressed() || !c.hyper.attention.empty(), "hyper",
+              "names of its tensors", "none");
   check.only_in(c.hyper.streams == 0, {Family::grouped_query, Family::mla}, "no hyper");
 }
 
@@ -153,7 +162,6 @@ Result<void> check_layer_flags(const ModelConfig& config) {
     check.needs(true, family_of(group.problem) == family, "groups", "layers of one family",
                 fmt::format("{} and {}", text_of(family), text_of(family_of(group.problem))));
     const bool sink = group.problem.sink;
-    check.only_in(sink, {Family::grouped_query, Family::compressed}, "sink");
     check.only_in(!sink, {Family::grouped_query, Family::mla}, "attention without a sink");
   }
   check_attention(config, check);

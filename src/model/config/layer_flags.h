@@ -16,12 +16,13 @@ namespace lathe {
 /// value_norm            yes               no                no
 /// value_scale           yes               no                no
 /// values_are_keys       without biases, fused_qkv, whole qk_norm    no
-/// output_gate           with_q            heads             no
+/// output_gate           with_q            heads, elements, with_q_b         no
+///   with_q_b            no                with q_lora       no
 ///   with_q              without norms over all heads, without fused_qkv
-/// delta                 yes               dense_latent      no
+/// delta                 yes               dense_latent, without norms.gate_rank     no
 /// fused_qkv             yes               no                no
 /// fused_gate_up         yes               yes               no
-/// sink                  yes               no                always
+/// sink                  yes               yes               always
 /// norms of outputs      dense layers, or experts next to a dense part; not the other two
 /// layer_scale           with norms of outputs                       no
 /// no norms before parts with norms of outputs               no
@@ -30,7 +31,8 @@ namespace lathe {
 /// norm_offset           yes               yes               no
 /// mla.own_indexer       no                sparse_latent     no (has its own)
 /// mla.o_groups          no                no                always
-/// hyper                 no                no                always
+/// norms.gate_rank       no                without hyper     no
+/// hyper                 no                yes               always
 /// moe.shared_gate       with shared experts                         no
 /// moe.stacked           without shared experts and correction_bias  no
 /// moe.halves            with moe.stacked, without mxfp4             no

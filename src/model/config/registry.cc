@@ -8,6 +8,7 @@ namespace lathe {
 namespace {
 
 constexpr std::array kArchitectures = {
+    Architecture{.name = "AXK2ForCausalLM", .parse = parse_axk2, .bos = 163691, .eos = 163691},
     Architecture{.name = "BailingHybridForCausalLM", .parse = parse_bailing_hybrid, .eos = 156895},
     Architecture{.name = "BailingMoeV3ForCausalLM", .parse = parse_bailing_hybrid, .eos = 156895},
     Architecture{.name = "DeepseekV2ForCausalLM", .parse = parse_deepseek_v2, .bos = 1, .eos = 2},
@@ -34,6 +35,11 @@ constexpr std::array kArchitectures = {
     Architecture{
         .name = "GptOssForCausalLM", .parse = parse_gpt_oss, .mxfp4 = true, .norm_eps = 1e-5},
     Architecture{.name = "GraniteForCausalLM", .parse = parse_granite, .bos = 1, .eos = 2},
+    Architecture{.name = "HYV4ForCausalLM",
+                 .parse = parse_hy_v4,
+                 .norm_eps = 1e-5,
+                 .bos = 120000,
+                 .eos = 120025},
     Architecture{.name = "KimiLinearForCausalLM",
                  .parse = parse_kimi_linear,
                  .norm_eps = 1e-5,

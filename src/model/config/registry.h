@@ -26,6 +26,7 @@ std::span<const Architecture> architectures();
 /// Null for an unknown name.
 const Architecture* find_architecture(std::string_view name);
 
+void parse_axk2(ConfigReader& json, ModelConfig& config);
 void parse_bailing_hybrid(ConfigReader& json, ModelConfig& config);
 void parse_deepseek_v2(ConfigReader& json, ModelConfig& config);
 void parse_deepseek_v3(ConfigReader& json, ModelConfig& config);
@@ -40,6 +41,7 @@ void parse_glm4_moe_lite(ConfigReader& json, ModelConfig& config);
 void parse_glm_moe_dsa(ConfigReader& json, ModelConfig& config);
 void parse_gpt_oss(ConfigReader& json, ModelConfig& config);
 void parse_granite(ConfigReader& json, ModelConfig& config);
+void parse_hy_v4(ConfigReader& json, ModelConfig& config);
 void parse_kimi_linear(ConfigReader& json, ModelConfig& config);
 void parse_llama(ConfigReader& json, ModelConfig& config);
 void parse_mimo(ConfigReader& json, ModelConfig& config);

@@ -7,13 +7,14 @@
 #include "base/check.h"
 #include "base/float_formats.h"
 #include "base/rows.h"
-#include "model/layers/compressed_layer.h"
+#include "model/layers/compressed_attention.h"
 #include "model/layers/delta_layer.h"
 #include "model/layers/feed_forward.h"
 #include "model/layers/gqa_attention.h"
 #include "model/layers/layer_context.h"
 #include "model/layers/mla_attention.h"
 #include "model/layers/part_sum.h"
+#include "model/layers/stream_layer.h"
 #include "ops/cache_write.h"
 #include "ops/elementwise.h"
 #include "ops/exchange.h"
@@ -62,11 +63,31 @@ class NonFiniteSearch {
   Result<void> uploaded_;
 };
 
+// h *= sigmoid(up silu(down h)), if there is a gate.
+void gate_input(const OpsContext& ops, const NormGate* gate, const MutableRowsView& h) {
+  if (gate == nullptr || gate->down.rows == 0) return;
+  const Arena::Scope scope(*ops.tensors);
+  const MutableRowsView low = alloc_rows(*ops.tensors, h.rows, gate->down.rows);
+  const MutableRowsView active = alloc_activations(ops, h.rows, gate->down.rows);
+  const MutableRowsView gates = alloc_rows(*ops.tensors, h.rows, h.cols);
+  matmul(ops, {constant(h), gate->down, low});
+  cast_rows(ops, constant(low), active);
+  gate_rows(ops, {.x = active, .gate = constant(low)});
+  matmul(ops, {constant(active), gate->up, gates});
+  gate_rows(ops, {.x = h, .gate = constant(gates)});
+}
+
 // One set of tables for all layer groups with the same RoPE.
 struct ModelRope {
   std::vector<RopeTables> tables;
   std::vector<std::size_t> of_group;  // [groups] into tables
   std::int64_t positions = 0;
+};
+
+// The norm of a part's input.
+struct InputNorm {
+  Vector weight;  // empty: the part reads the residual state as it is
+  const NormGate* gate = nullptr;
 };
 
 class Decoder : public Model {
@@ -99,23 +120,29 @@ class Decoder : public Model {
                   std::span<const std::size_t> groups) const;
   void first_norm(const OpsContext& ops, std::int32_t layer, const MutableRowsView& x,
                   const MutableRowsView& h) const;
-  void norm_input(const OpsContext& ops, const MutableRowsView& x, Vector weight,
+  void norm_input(const OpsContext& ops, const MutableRowsView& x, const InputNorm& norm,
                   const MutableRowsView& h) const;
   Result<void> layer(const LayerContext& c, const MutableRowsView& x, const MutableRowsView& h,
-                     const Vector* next) const;
+                     const std::optional<InputNorm>& next) const;
+  Result<void> attention(const LayerContext& c, const RowsView& h, const MutableRowsView& out,
+                         bool add) const;
+  void feed_forward(const LayerContext& c, const RowsView& h, const MutableRowsView& out,
+                    bool add) const;
   void dense_and_experts(const OpsContext& ops, const LayerWeights& w, const MutableRowsView& x,
                          const MutableRowsView& h) const;
   template <class Part>
   Result<void> add_part(const OpsContext& ops, const MutableRowsView& x, const MutableRowsView& h,
-                        Vector out_norm, const Vector* next, const Part& part) const;
+                        Vector out_norm, const std::optional<InputNorm>& next,
+                        const Part& part) const;
   LayerContext context(const OpsContext& ops, const ForwardArgs& args, const ModelRope& rope,
                        std::int32_t layer, std::span<const Segment> segments,
                        std::span<Selection> selections) const;
   void join_streams(const OpsContext& ops, const ForwardArgs& args, const MutableRowsView& x) const;
   void join_draft(const OpsContext& ops, const ForwardArgs& args, const MutableRowsView& x) const;
   float embedding_scale() const;
-  const Vector& attention_norm(std::int32_t layer) const {
-    return weights_->layers[static_cast<std::size_t>(layer)].attention_norm;
+  InputNorm attention_norm(std::int32_t layer) const {
+    const LayerWeights& w = weights_->layers[static_cast<std::size_t>(layer)];
+    return {w.attention_norm, &w.attention_gate};
   }
   MutableRowsView head_streams(const OpsContext& ops, const HyperWeights& w,
                                const RowsView& x) const;
@@ -212,40 +239,42 @@ Result<std::shared_ptr<const ModelRope>> Decoder::rope_tables(std::int64_t posit
 // is added.
 template <class Part>
 Result<void> Decoder::add_part(const OpsContext& ops, const MutableRowsView& x,
-                               const MutableRowsView& h, Vector out_norm, const Vector* next,
-                               const Part& part) const {
+                               const MutableRowsView& h, Vector out_norm,
+                               const std::optional<InputNorm>& next, const Part& part) const {
   const Arena::Scope scope(*ops.tensors);
   const bool adds = !config_.norms.of_outputs();
   const MutableRowsView to = adds ? x : alloc_rows(*ops.tensors, x.rows, x.cols);
   const MutableRowsView out = part_rows(ops, to);
   if (auto ok = part(out, adds && ops.communicator == nullptr); !ok) return ok;
-  if (ops.communicator != nullptr && adds && next != nullptr) {
+  if (ops.communicator != nullptr && adds && next) {
     sum_norm(ops, {.partial = constant(out),
                    .x = x,
-                   .weight = *next,
+                   .weight = next->weight,
                    .eps = config_.norm_eps,
                    .h = h,
                    .owned = true});
+    gate_input(ops, next->gate, h);
     return {};
   }
   sum_part(ops, out, to, adds);
   if (!adds) add_rms_norm(ops, constant(to), out_norm, config_.norm_eps, x);
-  if (next != nullptr) norm_input(ops, x, *next, h);
+  if (next) norm_input(ops, x, *next, h);
   return {};
 }
 
-// h = the norm of x before a layer. DeepSeek V4's layers begin with a mix of streams instead.
+// h = the norm of x before a layer. With several streams a layer begins with a mix of them instead.
 void Decoder::first_norm(const OpsContext& ops, std::int32_t layer, const MutableRowsView& x,
                          const MutableRowsView& h) const {
-  if (config_.is_compressed()) return;
+  if (config_.hyper.streams > 0) return;
   norm_input(ops, x, attention_norm(layer), h);
 }
 
 // h = the norm of x, or x itself if the next part begins without a norm.
-void Decoder::norm_input(const OpsContext& ops, const MutableRowsView& x, Vector weight,
+void Decoder::norm_input(const OpsContext& ops, const MutableRowsView& x, const InputNorm& norm,
                          const MutableRowsView& h) const {
-  if (weight.empty()) return cast_rows(ops, constant(x), h);
-  rms_norm(ops, constant(x), weight, config_.norm_eps, h);
+  if (norm.weight.empty()) return cast_rows(ops, constant(x), h);
+  rms_norm(ops, constant(x), norm.weight, config_.norm_eps, h);
+  gate_input(ops, norm.gate, h);
 }
 
 // x += the norm of a sum: of the dense part of h, normed, and of the experts of x, normed. h is
@@ -279,40 +308,63 @@ void Decoder::dense_and_experts(const OpsContext& ops, const LayerWeights& w,
   add_rms_norm(ops, constant(sum), w.ffn_out_norm, eps, x);
 }
 
-// A layer of grouped-query or latent attention, or of a delta rule, then dense or with experts, or
-// both. h: the norm of x before the layer, and after it the one with the weight `next`, unless that
-// is null. The combinations that it computes are in model/config/layer_flags.h, which refuses all
-// others.
-Result<void> Decoder::layer(const LayerContext& c, const MutableRowsView& x,
-                            const MutableRowsView& h, const Vector* next) const {
+// out = the attention or delta rule of h, or out +=. `add`: never with several streams.
+Result<void> Decoder::attention(const LayerContext& c, const RowsView& h,
+                                const MutableRowsView& out, bool add) const {
   const auto at = static_cast<std::size_t>(c.layer);
   const LayerWeights& w = weights_->layers[at];
-  if (config_.is_compressed()) return compressed_layer(c, w, x);
+  if (config_.is_delta(c.layer)) return delta_layer(c, w.delta, h, out, add);
+  if (config_.is_compressed()) return compressed_attention(c, w.compressed, w.indexer, h, out);
+  if (!config_.is_mla()) return gqa_attention(c, w.gqa, h, out, add);
   const bool indexed = !config_.mla.own_indexer.empty() && config_.mla.own_indexer[at] != 0;
-  const auto attention = [&](const MutableRowsView& out, bool add) {
-    if (config_.is_delta(c.layer)) return delta_layer(c, w.delta, constant(h), out, add);
-    return config_.is_mla()
-               ? mla_attention(c, w.mla, indexed ? &w.indexer : nullptr, constant(h), out, add)
-               : gqa_attention(c, w.gqa, constant(h), out, add);
+  return mla_attention(c, w.mla, indexed ? &w.indexer : nullptr, h, out, add);
+}
+
+// out = the dense part or the experts of h, or out +=.
+void Decoder::feed_forward(const LayerContext& c, const RowsView& h, const MutableRowsView& out,
+                           bool add) const {
+  const LayerWeights& w = weights_->layers[static_cast<std::size_t>(c.layer)];
+  if (w.moe.experts.gate.count() == 0) {
+    return dense_ffn(c.ops, config_.activation, w.ffn, h, out, add);
+  }
+  moe_layer(c.ops, config_, w.moe, h, out, add, c.tokens);
+}
+
+// A layer of attention or of a delta rule, then dense or with experts, or both. h: the norm of x
+// before the layer, and after it the norm `next`, if there is one; unused with several streams. The
+// combinations that it computes are in model/config/layer_flags.h, which refuses all others.
+Result<void> Decoder::layer(const LayerContext& c, const MutableRowsView& x,
+                            const MutableRowsView& h, const std::optional<InputNorm>& next) const {
+  const LayerWeights& w = weights_->layers[static_cast<std::size_t>(c.layer)];
+  if (config_.hyper.streams > 0) {
+    const auto attends = [&](const RowsView& in, const MutableRowsView& out) {
+      return attention(c, in, out, false);
+    };
+    const auto feeds = [&](const RowsView& in, const MutableRowsView& out) -> Result<void> {
+      feed_forward(c, in, out, false);
+      return {};
+    };
+    if (auto ok = stream_part(c, w.attention_hyper, w.attention_norm, x, attends); !ok) return ok;
+    return stream_part(c, w.ffn_hyper, w.ffn_norm, x, feeds);
+  }
+  const auto attends = [&](const MutableRowsView& out, bool add) {
+    return attention(c, constant(h), out, add);
   };
-  const auto feed_forward = [&](const MutableRowsView& out, bool add) -> Result<void> {
-    if (w.moe.experts.gate.count() > 0) {
-      moe_layer(c.ops, config_, w.moe, constant(h), out, add);
-    } else {
-      dense_ffn(c.ops, config_.activation, w.ffn, constant(h), out, add);
-    }
+  const auto feeds = [&](const MutableRowsView& out, bool add) -> Result<void> {
+    feed_forward(c, constant(h), out, add);
     return {};
   };
-  if (auto ok = add_part(c.ops, x, h, w.attention_out_norm, &w.ffn_norm, attention); !ok) return ok;
+  const InputNorm ffn_norm{w.ffn_norm, &w.ffn_gate};
+  if (auto ok = add_part(c.ops, x, h, w.attention_out_norm, ffn_norm, attends); !ok) return ok;
   const bool both = w.moe.experts.gate.count() > 0 && !w.dense_out_norm.empty();
-  if (!both && w.scale.empty()) return add_part(c.ops, x, h, w.ffn_out_norm, next, feed_forward);
+  if (!both && w.scale.empty()) return add_part(c.ops, x, h, w.ffn_out_norm, next, feeds);
   if (both) {
     dense_and_experts(c.ops, w, x, h);
-  } else if (auto ok = add_part(c.ops, x, h, w.ffn_out_norm, nullptr, feed_forward); !ok) {
+  } else if (auto ok = add_part(c.ops, x, h, w.ffn_out_norm, std::nullopt, feeds); !ok) {
     return ok;
   }
   if (!w.scale.empty()) scale_rows(c.ops, x, w.scale);
-  if (next != nullptr) norm_input(c.ops, x, *next, h);
+  if (next) norm_input(c.ops, x, *next, h);
   return {};
 }
 
@@ -396,7 +448,7 @@ void Decoder::logits(const OpsContext& ops, const MutableRowsView& x, const Forw
 // Several ranks norm the last layer's output in its exchange, after which a rank may have only some
 // rows of x.
 bool Decoder::ends_in_norm(const OpsContext& ops) const {
-  return ops.communicator != nullptr && !config_.norms.of_outputs() && !config_.is_compressed();
+  return ops.communicator != nullptr && !config_.norms.of_outputs() && config_.hyper.streams == 0;
 }
 
 // h: all rows, normed for the head.
@@ -555,8 +607,12 @@ Result<ForwardResult> Decoder::forward(const OpsContext& ops, const ForwardArgs&
       const std::size_t g = group_of_[static_cast<std::size_t>(l)];
       const LayerContext c =
           context(ops, args, **rope, l, args.segments_of(g, groups), selections[g]);
-      const Vector* last = normed ? &weights_->final_norm : nullptr;
-      const Vector* next = l + 1 < config_.layers ? &attention_norm(l + 1) : last;
+      std::optional<InputNorm> next;
+      if (l + 1 < config_.layers) {
+        next = attention_norm(l + 1);
+      } else if (normed) {
+        next = InputNorm{weights_->final_norm};
+      }
       if (auto ok = layer(c, x, h, next); !ok) return ok.error();
       search.look(constant(x), {}, l);
     }
@@ -622,7 +678,9 @@ Result<void> Decoder::forward_draft(const OpsContext& ops, const ForwardArgs& ar
     const MutableRowsView h = alloc_activations(ops, rows, config_.hidden);
     first_norm(ops, config_.layers, x, h);
     const bool normed = ends_in_norm(ops);
-    if (auto ok = layer(c, x, h, normed ? &weights_->draft.out_norm : nullptr); !ok) return ok;
+    std::optional<InputNorm> next;
+    if (normed) next = InputNorm{weights_->draft.out_norm};
+    if (auto ok = layer(c, x, h, next); !ok) return ok;
     if (normed && !args.logit_rows.empty()) {
       gather_rows(ops, constant(h), args.logit_rows, args.hidden);
     }

@@ -58,7 +58,8 @@ bool has_own_head(const Checkpoint& checkpoint, const ModelConfig& config) {
 
 Result<ModelConfig> add_draft_layer(ModelConfig config) {
   const bool grouped = !config.is_mla() && !config.is_compressed();
-  if (grouped && config.draft_layers == 0) {
+  const bool streams = config.hyper.streams > 0 && !config.is_compressed();
+  if (streams || (grouped && config.draft_layers == 0)) {
     return refuse("a model whose draft layer runs: DeepSeek V3, V3.2 or V4, GLM",
                   config.architecture);
   }
@@ -86,8 +87,9 @@ Result<Checkpoint> open_checkpoint(const std::string& directory, ModelConfig& co
   if (out && config.text_tower) {
     if (auto ok = out->rename(text_tensor_name); !ok) return ok.error();
   }
-  if (out && config.delta.tensors == DeltaTensors::bailing) {
-    if (auto ok = out->rename(bailing_tensor_name); !ok) return ok.error();
+  if (out && !config.renames.empty()) {
+    const auto name_of = [&](std::string_view name) { return renamed(config.renames, name); };
+    if (auto ok = out->rename(name_of); !ok) return ok.error();
   }
   if (out && config.tied_embeddings) config.tied_embeddings = !has_own_head(*out, config);
   if (!out || !config.drafts) return out;

@@ -29,7 +29,7 @@ void routed_experts(const OpsContext& ops, const ModelConfig& model, const MoeWe
                      .router = w.router,
                      .router_bias = w.router_bias,
                      .choice = router,
-                     .activation = model.activation,
+                     .activation = config.activation.value_or(model.activation),
                      .experts = &w.experts,
                      .out = x,
                      .tokens = tokens,

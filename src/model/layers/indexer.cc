@@ -11,8 +11,6 @@
 namespace lathe {
 namespace {
 
-constexpr float kIndexNormEps = 1e-6f;  // independent of the model's rms_norm_eps
-
 std::int64_t logits_budget(const Plan& plan) {
   const Budget* budget = plan.budget(BudgetKind::indexer_logits);
   return budget != nullptr ? budget->bytes : 0;
@@ -44,7 +42,7 @@ Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const R
       Product{rows_at(q_latent, 0, q_rows), w.q, q},
   };
   matmul(ops, products);
-  layer_norm(ops, constant(k), w.k_norm, w.k_norm_bias, kIndexNormEps, k);
+  layer_norm(ops, constant(k), w.k_norm, w.k_norm_bias, c.config.mla.index_norm_eps, k);
 
   for (std::size_t s = 0; s < c.segments.size(); ++s) {
     const Segment& segment = c.segments[s];
@@ -54,7 +52,7 @@ Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const R
                           .positions = step.positions,
                           .slots = step.out_slots,
                           .table = &table,
-                          .place = RopePlace::first};
+                          .place = c.config.mla.index_place};
     if (auto ok = rope_write(ops, write, c.cache.index(c.layer)); !ok) return ok;
     const Selection& selection = c.selections[s];
     if (selection.width == 0) continue;
@@ -76,7 +74,11 @@ Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const R
       select.choice_width = p.top_k;
     } else if (step.selecting_rows > 0) {
       const MutableRowsView mine = rows_at(q, segment.first_row, step.rows);
-      if (auto ok = rotate_rows(ops, table, step.positions, mine, p.index_heads, 0); !ok) return ok;
+      const bool last = c.config.mla.index_place == RopePlace::last;
+      const std::int64_t first = last ? p.index_dim - table.dim() : 0;
+      if (auto ok = rotate_rows(ops, table, step.positions, mine, p.index_heads, first); !ok) {
+        return ok;
+      }
       select.q = constant(mine);
       select.weights = constant(rows_at(weights, segment.first_row, step.rows));
     }

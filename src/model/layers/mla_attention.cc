@@ -13,10 +13,6 @@
 namespace lathe {
 namespace {
 
-// Eps of the norms of both compressed projections, independent of the model's rms_norm_eps
-// (DeepSeek's published model code).
-constexpr float kLatentNormEps = 1e-6f;
-
 class MlaLayer {
  public:
   MlaLayer(const LayerContext& c, const MlaWeights& w)
@@ -35,19 +31,28 @@ class MlaLayer {
       const bool expanded = c_.segments[s].step->route->kind == KernelKind::ragged;
       if (auto ok = expanded ? attend_expanded(s) : attend_absorbed(s); !ok) return ok;
     }
-    if (w_.head_gate.rows > 0) gate_heads(h);
+    gate_output(h);
     matmul(ops_, {constant(out_), w_.out, x, data_or_null(w_.out_bias), add});
     return {};
   }
 
  private:
-  void gate_heads(const RowsView& h) {
+  // Multiplies out_ by the sigmoids of the layer's gate, if it has one.
+  void gate_output(const RowsView& h) {
     const Arena::Scope scope(arena_);
-    const MutableRowsView gate = alloc_rows(arena_, h.rows, p_.heads);
-    matmul(ops_, {h, w_.head_gate, gate});
-    gate_rows(
-        ops_,
-        {.x = out_, .gate = constant(cols_at(gate, 0, 1)), .heads = p_.heads, .gate_head = 1});
+    std::int64_t head = q_head() + p_.v_head, width = p_.v_head;  // of q_and_gate_
+    MutableRowsView gates;
+    if (c_.config.output_gate == OutputGate::with_q_b) {
+      gates = cols_at(q_and_gate_, q_head(), width);
+    } else if (w_.gate.rows > 0) {
+      const MutableRowsView all = alloc_rows(arena_, h.rows, w_.gate.rows);
+      matmul(ops_, {h, w_.gate, all});
+      head = width = w_.gate.rows / p_.heads;
+      gates = cols_at(all, 0, width);
+    } else {
+      return;
+    }
+    gate_rows(ops_, {.x = out_, .gate = constant(gates), .heads = p_.heads, .gate_head = head});
   }
   std::int64_t q_head() const { return p_.qk_nope_head + p_.rope; }
 
@@ -61,11 +66,29 @@ class MlaLayer {
     } else {
       q_latent_ = alloc_rows(arena_, h.rows, c_.config.mla.q_lora);
       matmul(ops_, std::array{kv, Product{h, w_.q_a, q_latent_, data_or_null(w_.q_a_bias)}});
+      if (c_.config.output_gate == OutputGate::with_q_b) return project_q_and_gate();
       const MutableRowsView normed = activations_of(ops_, q_latent_);
-      rms_norm(ops_, constant(q_latent_), w_.q_a_norm, kLatentNormEps, normed);
+      rms_norm(ops_, constant(q_latent_), w_.q_a_norm, c_.config.mla.norm_eps, normed);
       q_latent_ = normed;
       matmul(ops_, {constant(q_latent_), w_.q_b, q_});
     }
+  }
+
+  // q_b reads the compressed query twice, and has q and the gate of each head.
+  void project_q_and_gate() {
+    const std::int64_t rows = q_latent_.rows, lora = q_latent_.cols;
+    q_and_gate_ = alloc_rows(arena_, rows, p_.heads * (q_head() + p_.v_head));
+    const MutableRowsView both = alloc_activations(ops_, rows, 2 * lora);
+    const MutableRowsView normed = cols_at(both, 0, lora);
+    rms_norm(ops_, constant(q_latent_), w_.q_a_norm, c_.config.mla.norm_eps, normed);
+    cast_rows(ops_, constant(q_latent_), cols_at(both, lora, lora));
+    q_latent_ = normed;
+    matmul(ops_, {constant(both), w_.q_b, q_and_gate_});
+    cast_rows(ops_, {.x = constant(cols_at(q_and_gate_, 0, q_head())),
+                     .out = cols_at(q_, 0, q_head()),
+                     .heads = p_.heads,
+                     .x_head = q_head() + p_.v_head,
+                     .out_head = q_head()});
   }
 
   // Queries that grow with their position do so before RoPE, which leaves their length alone.
@@ -81,7 +104,7 @@ class MlaLayer {
             .heads = p_.heads,
             .qk_nope = p_.qk_nope_head,
             .norm = w_.kv_a_norm,
-            .eps = kLatentNormEps,
+            .eps = c_.config.mla.norm_eps,
             .table = &c_.rope.main,
             .positions = step.positions,
             .slots = step.out_slots,
@@ -94,6 +117,7 @@ class MlaLayer {
             .step = c_.segments[s].step,
             .pool = c_.cache.main(c_.layer),
             .scales = c_.cache.scales(c_.layer),
+            .sink = w_.sink,
             .gather_workspace = c_.cache.gather_workspace()};
   }
 
@@ -149,6 +173,7 @@ class MlaLayer {
   const MlaWeights& w_;
   const AttentionProblem& p_;
   MutableRowsView q_, k_, q_latent_, out_;
+  MutableRowsView q_and_gate_;  // [rows, heads * (q_head() + v_head)] with OutputGate::with_q_b
 };
 
 }  // namespace

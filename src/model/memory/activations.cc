@@ -121,8 +121,14 @@ AttentionRow attention_row(const ModelConfig& config, const Share& share, const 
                                                 bytes_of(DType::e4m3, index_q) +
                                                 12 * std::int64_t{p.index_heads} + 64
                                           : 0;
-  const std::int64_t attend = row(std::int64_t{p.heads} * p.v_head) + q_row(plan, q, true) +
-                              (config.output_gate == OutputGate::heads ? row(p.heads) : 0);
+  const std::int64_t values = std::int64_t{p.heads} * p.v_head;
+  const std::int64_t gates = config.output_gate == OutputGate::heads      ? row(p.heads)
+                             : config.output_gate == OutputGate::elements ? row(values)
+                                                                          : 0;
+  if (config.output_gate == OutputGate::with_q_b) {  // q and gates, and what they are read from
+    out.kept += row(q + values) + row(2 * config.mla.q_lora);
+  }
+  const std::int64_t attend = row(values) + q_row(plan, q, true) + gates;
   out.kept += std::max(indexer, attend);
   if (absorbs(plan)) {
     const std::int64_t absorbed = std::int64_t{p.heads} * (p.nope + p.rope);
@@ -230,6 +236,9 @@ Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& ma
   std::int64_t residual = row(config.hidden) * (config.norms.of_outputs() ? 3 : 2);
   // Outputs of both parts, and what the router reads.
   if (!config.moe.names.dense.empty()) residual += 2 * row(config.hidden);
+  if (const std::int64_t rank = config.norms.gate_rank; rank > 0) {
+    residual += row(config.hidden) + 2 * row(rank);
+  }
   if (config.int4_order && is_gpu(machine.device)) {
     // x with its columns in a weight's order, as bf16.
     std::int64_t cols = config.ffn;

@@ -40,7 +40,10 @@ class UnfitForGpu {
   explicit UnfitForGpu(const ModelConfig& config) : config_(config) {}
 
   std::optional<Reason> reason() const {
-    return config_.is_compressed() ? streams() : delta_rule();
+    if (config_.hyper.streams > 0) {
+      if (auto unfit = streams()) return unfit;
+    }
+    return delta_rule();
   }
 
  private:
@@ -69,7 +72,7 @@ class UnfitForGpu {
                     config_.hidden);
     }
     for (const LayerGroupConfig& group : config_.groups) {
-      if (group.problem.index_dim <= cuda::kHadamardMostDim) continue;
+      if (!config_.is_compressed() || group.problem.index_dim <= cuda::kHadamardMostDim) continue;
       return refuse("index_head_dim", fmt::format("at most {}", cuda::kHadamardMostDim),
                     group.problem.index_dim);
     }

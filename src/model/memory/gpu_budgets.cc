@@ -77,7 +77,8 @@ std::int64_t graphs(const ModelConfig& config, const ModelPlan& plan) {
   for (std::int64_t n = padded_context(1); n < plan.context_length(); n = padded_context(n + 1)) {
     ++contexts;
   }
-  const std::int64_t layer = config.is_compressed() ? 60 : config.is_mla() ? 28 : 20;
+  const std::int64_t streams = config.hyper.streams > 0 ? 8 : 0;
+  const std::int64_t layer = config.is_compressed() ? 60 : config.is_mla() ? 28 + streams : 20;
   const std::int64_t passes = config.drafts ? 2 : 1;
   return sizes * contexts * (layer * config.cached_layers() + 8 * passes) * kNodeBytes;
 }

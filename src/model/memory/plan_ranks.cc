@@ -117,8 +117,11 @@ SplitModel split_model(const ModelConfig& config) {
     add("wo_a", config.mla.o_groups, config.mla.o_lora);
     add("wo_b", config.mla.o_groups, config.mla.o_lora);
   } else if (config.is_mla()) {
-    add(config.mla.q_lora > 0 ? "q_b_proj" : "q_proj", p.heads, p.qk_nope_head + p.rope);
+    const bool with_gate = config.output_gate == OutputGate::with_q_b;
+    add(config.mla.q_lora > 0 ? "q_b_proj" : "q_proj", p.heads,
+        p.qk_nope_head + p.rope + (with_gate ? p.v_head : 0));
     add("kv_b_proj", p.heads, p.qk_nope_head + p.v_head);
+    if (config.output_gate == OutputGate::elements) add("gate_proj", p.heads, p.v_head);
     add("o_proj", p.heads, p.v_head);
   } else {
     add("q_proj", p.heads, p.head_dim);

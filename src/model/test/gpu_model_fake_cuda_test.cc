@@ -85,6 +85,31 @@ TEST(GpuModel, NarrowLatents) {
   std::filesystem::remove_all(folder);
 }
 
+// Sinks, gates and streams of Hy4; A.X-K2's latents of 128 with 32 dims of RoPE and its gates.
+TEST(GpuModel, SparseLatentHybrids) {
+  const auto folder = std::filesystem::path(testing::TempDir()) /
+                      ("lathe_sparse_hybrids_" + std::to_string(getpid()));
+  std::filesystem::create_directories(folder);
+  for (const char* keys :
+       {R"("architectures": ["HYV4ForCausalLM"], "kv_lora_rank": 512, "qk_rope_head_dim": 64,
+           "rms_norm_eps": 0.03, "indexer_types": ["full", "shared"])",
+        R"("architectures": ["AXK2ForCausalLM"], "kv_lora_rank": 128, "qk_rope_head_dim": 32)"}) {
+    SCOPED_TRACE(keys);
+    std::ofstream(folder / "config.json") << R"({
+      "vocab_size": 97, "hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 2,
+      "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 64,
+      "qk_nope_head_dim": 64, "v_head_dim": 64, "max_position_embeddings": 512,
+      "index_n_heads": 4, "index_head_dim": 128, "index_topk": 16, "n_routed_experts": 4,
+      "num_experts_per_tok": 2, "moe_intermediate_size": 64, "hidden_act": "silu", )"
+                                          << keys << "}";
+    check_gpu_model({.directory = folder.string(),
+                     .layout = "mla_bf16",
+                     .dummy = true,
+                     .plain_products = true});
+  }
+  std::filesystem::remove_all(folder);
+}
+
 TEST(GpuModel, TinyGqa) {
   check_gpu_model({.directory = shipped("tiny-gqa"), .layout = "gqa_bf16", .plain_products = true});
 }

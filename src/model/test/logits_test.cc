@@ -50,7 +50,9 @@ const char* const kFixtures[] = {"llama",
                                  "qwen3_5_moe",
                                  "qwen3_next",
                                  "kimi_linear",
-                                 "bailing_hybrid"};
+                                 "bailing_hybrid",
+                                 "hy_v4",
+                                 "axk2"};
 
 // Bound against the reference with a bf16 cache like Lathe's: covers the order of summation, and
 // cache elements that round differently because of it.

@@ -23,6 +23,7 @@ class Table {
     for (std::int32_t l = 0; l < c_.cached_layers(); ++l) layer(l);
     if (c_.drafts) draft(fmt::format("model.layers.{}.", c_.layers), w_.draft);
     norm("model.norm.weight", c_.hidden, w_.final_norm).factor = c_.logit_scale;
+    if (!c_.hyper.head.empty()) hyper(c_.hyper.head, c_.hyper.streams, 1, w_.head_hyper);
     if (!c_.tied_embeddings) {
       TensorSpec& head = plain("lm_head.weight", c_.vocab, c_.hidden, w_.head);
       head.part.rows = share_.vocab;
@@ -36,7 +37,14 @@ class Table {
     LayerWeights& w = w_.layers[static_cast<std::size_t>(l)];
     const bool mtp = l >= c_.layers && c_.draft_tensors == DraftTensors::mtp;
     const std::string stem = mtp ? "mtp.layers.0." : fmt::format("model.layers.{}.", l);
-    named_norm(stem, c_.norms.attention, w.attention_norm);
+    const auto at = static_cast<std::size_t>(l);
+    const bool has_experts = c_.moe.experts > 0 && c_.moe.layer_has_experts[at] != 0;
+    input_norm(stem, c_.norms.attention, true, w.attention_norm, w.attention_gate);
+    if (c_.hyper.streams > 0) {
+      const std::int64_t n = c_.hyper.part_columns(), scales = c_.hyper.iterations > 0 ? 3 : 2;
+      hyper(stem + std::string(c_.hyper.attention), n, scales, w.attention_hyper);
+      hyper(stem + std::string(c_.hyper.ffn), n, scales, w.ffn_hyper);
+    }
     if (c_.is_delta(l)) {
       delta_rule(stem, c_.delta.problem, w.delta);
     } else if (c_.is_mla()) {
@@ -44,15 +52,13 @@ class Table {
     } else {
       grouped(stem + "self_attn.", c_.groups[c_.group_of(l)], w.gqa);
     }
-    const auto at = static_cast<std::size_t>(l);
     if (!c_.mla.own_indexer.empty() && c_.mla.own_indexer[at] != 0) {
       indexer(stem + "self_attn.indexer.", c_.attention(l), w.indexer);
     }
     named_norm(stem, c_.norms.attention_out, w.attention_out_norm);
-    named_norm(stem, c_.norms.ffn, w.ffn_norm);
+    input_norm(stem, c_.norms.ffn, has_experts, w.ffn_norm, w.ffn_gate);
     named_norm(stem, c_.norms.ffn_out, w.ffn_out_norm);
     const ExpertNames& names = c_.moe.names;
-    const bool has_experts = c_.moe.experts > 0 && c_.moe.layer_has_experts[at] != 0;
     if (has_experts) {
       named_norm(stem, c_.norms.dense_out, w.dense_out_norm);
       named_norm(stem, c_.norms.experts, w.experts_norm);
@@ -111,9 +117,19 @@ class Table {
       norm(stem + "q_norm.weight", whole ? q_rows : p.head_dim, w.q_norm);
       norm(stem + "k_norm.weight", whole ? k_rows : p.head_dim, w.k_norm);
     }
-    if (p.sink) {
-      vector(stem + std::string(c_.sink_name), p.heads, w.sink).part.rows = share_.heads;
-    }
+    if (p.sink) sink(stem, p, w.sink);
+  }
+
+  void sink(const std::string& stem, const AttentionProblem& p, Vector& to) {
+    vector(stem + std::string(c_.sink_name), p.heads, to).part.rows = share_.heads;
+  }
+
+  // n: rows; scales: numbers that multiply them.
+  void hyper(std::string_view name, std::int64_t n, std::int64_t scales, HyperWeights& w) {
+    const std::string stem(name);
+    plain(stem + "fn", n, std::int64_t{c_.hyper.streams} * c_.hidden, w.fn).f32 = true;
+    vector(stem + "base", n, w.base);
+    vector(stem + "scale", scales, w.scale);
   }
 
   void delta_rule(const std::string& stem, const DeltaRuleProblem& p, DeltaWeights& w) {
@@ -198,13 +214,15 @@ class Table {
   }
 
   void latent(const std::string& stem, const AttentionProblem& p, MlaWeights& w) {
-    const std::int64_t q_rows = std::int64_t{p.heads} * (p.qk_nope_head + p.rope);
+    const bool with_q = c_.output_gate == OutputGate::with_q_b;
+    const std::int64_t q_head = p.qk_nope_head + p.rope + (with_q ? p.v_head : 0);
+    const std::int64_t q_rows = p.heads * q_head;
     const std::int64_t kv = p.qk_nope_head + p.v_head;
-    const Range q = times(share_.heads, p.qk_nope_head + p.rope);
+    const Range q = times(share_.heads, q_head);
     if (c_.mla.q_lora > 0) {
       linear(stem + "q_a_proj", c_.mla.q_lora, c_.hidden, w.q_a);
       norm(stem + "q_a_layernorm.weight", c_.mla.q_lora, w.q_a_norm);
-      linear(stem + "q_b_proj", q_rows, c_.mla.q_lora, w.q_b).part.rows = q;
+      linear(stem + "q_b_proj", q_rows, (with_q ? 2 : 1) * c_.mla.q_lora, w.q_b).part.rows = q;
     } else {
       linear(stem + "q_proj", q_rows, c_.hidden, w.q_b).part.rows = q;
     }
@@ -216,8 +234,13 @@ class Table {
     linear(stem + "o_proj", c_.hidden, std::int64_t{p.heads} * p.v_head, w.out).part.cols =
         times(share_.heads, p.v_head);
     if (c_.output_gate == OutputGate::heads) {
-      linear(stem + "g_proj", p.heads, c_.hidden, w.head_gate).part.rows = share_.heads;
+      linear(stem + "g_proj", p.heads, c_.hidden, w.gate).part.rows = share_.heads;
     }
+    if (c_.output_gate == OutputGate::elements) {
+      linear(stem + "gate_proj", std::int64_t{p.heads} * p.v_head, c_.hidden, w.gate).part.rows =
+          times(share_.heads, p.v_head);
+    }
+    if (p.sink) sink(stem, p, w.sink);
     if (c_.attention_bias) {
       if (c_.mla.q_lora > 0) vector(stem + "q_a_proj.bias", c_.mla.q_lora, w.q_a_bias);
       vector(stem + "kv_a_proj_with_mqa.bias", p.nope + p.rope, w.kv_a_bias);
@@ -386,6 +409,15 @@ class Table {
     spec.offset = c_.norm_offset;
     return spec;
   }
+  // The norm of a part's input, which the layer may not have, and if `gated` its gate.
+  void input_norm(const std::string& stem, std::string_view name, bool gated, Vector& to,
+                  NormGate& gate) {
+    if (!gated || c_.norms.gate_rank == 0) return named_norm(stem, name, to);
+    const std::string of = fmt::format("{}{}.", stem, name);
+    norm(of + "norm.weight", c_.hidden, to);
+    plain(of + "W_down.weight", c_.norms.gate_rank, c_.hidden, gate.down);
+    plain(of + "W_up.weight", c_.hidden, c_.norms.gate_rank, gate.up);
+  }
   // A norm that the layer may not have.
   void named_norm(const std::string& stem, std::string_view name, Vector& to) {
     if (!name.empty()) norm(fmt::format("{}{}.weight", stem, name), c_.hidden, to);
@@ -484,14 +516,9 @@ bool ignored_tensor(const ModelConfig& config, std::string_view name) {
   return layer && *layer >= config.layers && *layer < config.layers + config.draft_layers;
 }
 
-std::string bailing_tensor_name(std::string_view name) {
-  constexpr std::array<std::array<std::string_view, 2>, 4> kNames = {
-      {{"model.word_embeddings.", "model.embed_tokens."},
-       {".attention.dense.", ".self_attn.o_proj."},
-       {".attention.", ".self_attn."},
-       {".mlp.gate.expert_bias", ".mlp.gate.e_score_correction_bias"}}};
+std::string renamed(std::span<const Renamed> renames, std::string_view name) {
   std::string out(name);
-  for (const auto& [from, to] : kNames) {
+  for (const auto& [from, to] : renames) {
     if (const std::size_t at = out.find(from); at != std::string::npos) {
       out.replace(at, from.size(), to);
     }

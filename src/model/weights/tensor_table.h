@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -119,8 +120,8 @@ bool ignored_tensor(const ModelConfig& config, std::string_view name);
 /// and translates transformers' module names. Other names are unchanged.
 std::string published_v4_name(std::string_view name);
 
-/// The name in the table of a tensor of Ling 3.
-std::string bailing_tensor_name(std::string_view name);
+/// The name in the table of a tensor of a checkpoint (ModelConfig::renames).
+std::string renamed(std::span<const Renamed> renames, std::string_view name);
 
 /// N of "model.layers.N.*".
 std::optional<std::int32_t> layer_of(std::string_view name);

@@ -32,11 +32,11 @@ class V4Table {
  private:
   void layer(std::int32_t l, const std::string& stem) {
     LayerWeights& w = w_.layers[static_cast<std::size_t>(l)];
-    const std::int64_t n = c_.hyper.streams;
+    const std::int64_t n = c_.hyper.part_columns();
     vector(stem + "attn_norm.weight", {c_.hidden}, w.attention_norm);
     vector(stem + "ffn_norm.weight", {c_.hidden}, w.ffn_norm);
-    hyper(stem + "hc_attn_", 2 * n + n * n, 3, w.attention_hyper);
-    hyper(stem + "hc_ffn_", 2 * n + n * n, 3, w.ffn_hyper);
+    hyper(stem + "hc_attn_", n, 3, w.attention_hyper);
+    hyper(stem + "hc_ffn_", n, 3, w.ffn_hyper);
     attention(stem + "attn.", c_.attention(l), w);
     experts(stem + "ffn.", l < c_.moe.hash_layers, w.moe);
   }
@@ -163,8 +163,6 @@ class V4Table {
   const Share& share_;
   std::vector<TensorSpec> out_;
 };
-
-using Renamed = std::pair<std::string_view, std::string_view>;
 
 // Whole names of tensors outside layers.
 constexpr std::array kWholeNames = {

@@ -179,7 +179,7 @@ StepWeights step_weights(const ModelConfig& config, const ModelWeights& weights,
       add(*w);
     }
     const MlaWeights& m = layer.mla;
-    for (const WeightView* w : {&m.q_a, &m.q_b, &m.kv_a, &m.head_gate, &m.out}) add(*w);
+    for (const WeightView* w : {&m.q_a, &m.q_b, &m.kv_a, &m.gate, &m.out}) add(*w);
     add_all(m.uk);
     add_all(m.uv);
     const CompressedWeights& c = layer.compressed;

@@ -63,15 +63,18 @@ struct DeltaWeights {
 };
 
 struct MlaWeights {
-  WeightView q_a;                        // [q_lora, hidden]; empty without q_lora
-  WeightView q_b;                        // [heads * (qk_nope_head + rope), q_lora or hidden]
+  WeightView q_a;  // [q_lora, hidden]; empty without q_lora
+  // [heads * (qk_nope_head + rope), q_lora or hidden]; with OutputGate::with_q_b each head also has
+  // v_head rows of the gate, and there are 2 q_lora columns.
+  WeightView q_b;
   WeightView kv_a;                       // [nope + rope, hidden]
   WeightView kv_b;                       // [heads * (qk_nope_head + v_head), nope]
   WeightView out;                        // [hidden, heads * v_head]
   Vector q_a_bias, kv_a_bias, out_bias;  // or empty
   Vector q_a_norm;                       // [q_lora]
   Vector kv_a_norm;                      // [nope]
-  WeightView head_gate;                  // [heads, hidden], or empty
+  WeightView gate;                       // [heads or heads * v_head, hidden], or empty
+  Vector sink;                           // [heads], or empty
 
   // kv_b split by heads, for absorbed attention: q_nope uk^T is a latent query, and uv maps a
   // latent to a value. In kv_b's dtype; f32 if that is e4m3 and heads are not whole blocks.
@@ -113,12 +116,18 @@ struct CompressedWeights {
   CompressorWeights compressor;  // empty without compressed entries
 };
 
-/// Stream mixing (ops/hyper.h): n = 2 streams + streams^2 in a part of a layer, n = streams in the
-/// head.
+/// Stream mixing (ops/hyper.h): n = HyperConfig::part_columns() in a part of a layer, n = streams
+/// in the head.
 struct HyperWeights {
   WeightView fn;  // [n, streams * hidden]
   Vector base;    // [n]
-  Vector scale;   // [3]; [1] in the head
+  Vector scale;   // [3], [2] without iterations; [1] in the head
+};
+
+/// A gate of low rank of a normed input (LayerNorms::gate_rank).
+struct NormGate {
+  WeightView down;  // [rank, hidden], or empty: no gate
+  WeightView up;    // [hidden, rank]
 };
 
 struct FfnWeights {
@@ -144,6 +153,7 @@ struct MoeWeights {
 /// Parts that the layer does not use stay empty.
 struct LayerWeights {
   Vector attention_norm, ffn_norm;                        // [hidden]
+  NormGate attention_gate, ffn_gate;                      // of the inputs that they norm
   Vector attention_out_norm, ffn_out_norm;                // [hidden], or empty
   Vector dense_out_norm, experts_norm, experts_out_norm;  // [hidden], or empty
   Vector scale;                                           // [1], or empty

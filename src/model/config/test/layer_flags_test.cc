@@ -38,7 +38,6 @@ TEST(LayerFlags, WhatNoLayerComputesIsRefusedByName) {
   const auto no_norms = [](ModelConfig& c) { c.norms.attention = c.norms.ffn = {}; };
   const auto bias = [](ModelConfig& c) { c.attention_bias = true; };
   const auto out_bias = [](ModelConfig& c) { c.attention_out_bias = true; };
-  const auto sink = [](ModelConfig& c) { c.groups.back().problem.sink = true; };
   const auto no_sink = [](ModelConfig& c) { c.groups.back().problem.sink = false; };
   const auto streams = [](ModelConfig& c) { c.hyper.streams = 4; };
   const auto hash = [](ModelConfig& c) { c.moe.hash_layers = 1; };
@@ -54,6 +53,9 @@ TEST(LayerFlags, WhatNoLayerComputesIsRefusedByName) {
   const auto dense = [](ModelConfig& c) { c.moe.layer_has_experts.front() = 0; };
   const auto gate_with_q = [](ModelConfig& c) { c.output_gate = OutputGate::with_q; };
   const auto gate_heads = [](ModelConfig& c) { c.output_gate = OutputGate::heads; };
+  const auto gate_elements = [](ModelConfig& c) { c.output_gate = OutputGate::elements; };
+  const auto gate_with_q_b = [](ModelConfig& c) { c.output_gate = OutputGate::with_q_b; };
+  const auto norm_gates = [](ModelConfig& c) { c.norms.gate_rank = 16; };
   const auto delta = [](ModelConfig& c) { c.delta.layers = {0}; };
   const auto shared_gate = [](ModelConfig& c) { c.moe.shared_gate = true; };
   const auto value_norm = [](ModelConfig& c) { c.value_norm = true; };
@@ -82,7 +84,6 @@ TEST(LayerFlags, WhatNoLayerComputesIsRefusedByName) {
         FlagCase{"llama", no_norms, "norms.attention"},
         FlagCase{"deepseek_v4", bias, "attention_bias"},
         FlagCase{"deepseek_v4", out_bias, "attention_out_bias"},
-        FlagCase{"deepseek_v3", sink, "sink"},
         FlagCase{"deepseek_v4", no_sink, "sink"},
         FlagCase{"llama", streams, "hyper"},
         FlagCase{"deepseek_v3", streams, "hyper"},
@@ -100,6 +101,12 @@ TEST(LayerFlags, WhatNoLayerComputesIsRefusedByName) {
         FlagCase{"deepseek_v3", gate_with_q, "output_gate"},
         FlagCase{"llama", gate_heads, "output_gate"},
         FlagCase{"olmo2", gate_with_q, "output_gate"},
+        FlagCase{"llama", gate_elements, "output_gate"},
+        FlagCase{"deepseek_v4", gate_with_q_b, "output_gate"},
+        FlagCase{"deepseek_v3_dense", gate_with_q_b, "output_gate"},
+        FlagCase{"llama", norm_gates, "norms.gate_rank"},
+        FlagCase{"hy_v4", norm_gates, "norms.gate_rank"},
+        FlagCase{"kimi_linear", norm_gates, "norms.gate_rank"},
         FlagCase{"deepseek_v4", delta, "delta"},
         FlagCase{"deepseek_v32", delta, "delta"},
         FlagCase{"qwen3_moe", shared_gate, "moe.shared_gate"},
