@@ -91,11 +91,11 @@ struct Capability {
   Accepts heads = Accepts::range(1, 128);
   Accepts page_sizes;
   Accepts top_k;
-  Accepts nope = Accepts::any();          // latent problems
-  Accepts rope = Accepts::any();          // latent problems
-  Accepts qk_nope_head = Accepts::any();  // expanding kernels
-  Accepts v_head = Accepts::any();        // expanding kernels
-  Accepts head_dim = Accepts::any();      // grouped_query: width of keys, and of values
+  Accepts nope = Accepts::any();                // latent problems
+  Accepts rope = Accepts::range(0, INT32_MAX);  // latent problems; 0: no rotary part
+  Accepts qk_nope_head = Accepts::any();        // expanding kernels
+  Accepts v_head = Accepts::any();              // expanding kernels
+  Accepts head_dim = Accepts::any();            // grouped_query: width of keys, and of values
   bool window = true;
   bool sink = true;
   bool two_sources =

@@ -96,6 +96,12 @@ Result<void> check_problem(const AttentionProblem& p) {
     return bad(p.index_heads < 1 ? "index_heads" : "index_dim", "at least 1 where top_k is set",
                p.index_heads < 1 ? p.index_heads : p.index_dim);
   }
+  if (p.index_pool < 0 || (p.index_pool > 0 && p.kind != ProblemKind::sparse_latent)) {
+    return bad("index_pool", "0, or tokens of a sparse_latent problem's index key", p.index_pool);
+  }
+  if (p.index_pool > 0 && p.top_k % p.index_pool != 0) {
+    return bad("top_k", fmt::format("a multiple of index_pool ({})", p.index_pool), p.top_k);
+  }
   if (p.window < 0 || (p.kind == ProblemKind::window_compressed && p.window == 0)) {
     return bad("window", "at least 1", p.window);
   }

@@ -56,6 +56,9 @@ struct AttentionProblem {
   std::int32_t top_k = 0;
   std::int32_t index_heads = 0;
   std::int32_t index_dim = 0;
+  // sparse_latent: tokens that share an index key (GLM 5.3 Flash). A row selects among the keys of
+  // whole groups, top_k tokens in all, and has its own group besides. 0: each token has a key.
+  std::int32_t index_pool = 0;
 
   std::int32_t window = 0;  // keys of the sliding window, including the row's own; 0 = no window
   std::int32_t compress_ratio =
@@ -86,10 +89,20 @@ struct AttentionProblem {
     }
     return nope;
   }
-  constexpr bool sparse() const { return top_k > 0; }
   /// True if there are two sources of keys, each with a pool of its own.
   constexpr bool two_sources() const {
     return kind == ProblemKind::window_compressed && compress_ratio > 0;
+  }
+  constexpr bool sparse() const { return top_k > 0; }
+  /// Tokens for each key that the indexer ranks.
+  constexpr std::int32_t tokens_per_index_key() const {
+    return two_sources() ? compress_ratio : index_pool > 0 ? index_pool : 1;
+  }
+  /// Most index keys that a row selects.
+  constexpr std::int32_t index_top_k() const { return index_pool > 0 ? top_k / index_pool : top_k; }
+  /// Most keys in a row's list. A row's own group is listed until it has a key.
+  constexpr std::int32_t listed_keys() const {
+    return index_pool > 0 ? top_k + index_pool - 1 : top_k;
   }
 
   bool operator==(const AttentionProblem&) const = default;

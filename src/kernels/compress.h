@@ -1,4 +1,5 @@
-// Compressed entries of window_compressed layers: what is computed, and the operator's arguments.
+// Compressed entries of window_compressed layers, and index keys of several tokens: what is
+// computed, and the operator's arguments.
 #pragma once
 
 #include <cstdint>
@@ -26,15 +27,15 @@ namespace lathe {
 ///   m' = max(m, z), s' = s e^(m - m') + e^(z - m'), a' = a e^(m - m') + kv e^(z - m')
 /// The entry is a / s. Its bits do not depend on how the tokens are cut into steps.
 ///
-/// The entry is then normed, rotated (its last table->dim() elements, with the position of the
-/// group's first token), multiplied by the Hadamard matrix of order dim / sqrt(dim) if `hadamard`,
-/// and written to the row's compressed_out_slots in the pool's layout.
+/// The entry is then normed (unless `norm` is empty), rotated (its last table->dim() elements, with
+/// the position of the group's first token), multiplied by the Hadamard matrix of order dim /
+/// sqrt(dim) if `hadamard`, and written to the row's compressed_out_slots in the pool's layout.
 struct Compress {
   const StepView* step = nullptr;        // the step of a layer group with a state
   RowsView kv;                           // [T, halves * dim] f32
   RowsView gate;                         // [T, halves * dim] f32
   std::span<const float> position_bias;  // [ratio, halves * dim]
-  std::span<const float> norm;           // [dim]
+  std::span<const float> norm;           // [dim], or empty
   float norm_eps = 0;
   const RopeTable* table = nullptr;  // holds every position of the step
   std::int32_t ratio = 0;

@@ -105,7 +105,8 @@ struct LatentRows {
   std::int64_t qk_nope = 0;     // columns of a head of q that are not rotated
   std::span<const float> norm;  // [nope] weight of the latent's norm
   float eps = 0;
-  const RopeTable* table = nullptr;     // rotates the last columns of k and of each head of q
+  // Rotates the last columns of k and of each head of q; null: they have none to rotate.
+  const RopeTable* table = nullptr;
   std::span<const LocalPos> positions;  // [T]
   std::span<const Slot> slots;          // [T]
   TensorScales scales = {};
@@ -132,9 +133,14 @@ struct SelectKeys {
   RowsView weights = {};       // [rows, heads] f32
   bool hadamard = false;       // multiply queries by the Hadamard matrix (see Compress::hadamard)
   std::int64_t most_keys = 0;  // upper bound of index_lens
-  std::int64_t k = 0;
+  std::int64_t k = 0;          // index keys that a row selects
   std::int64_t budget_bytes = 0;  // the plan's budget for indexer logits
-  std::span<std::int32_t> slots;  // [rows, k] out: slots of `main` by position, then -1
+  // Several tokens that share an index key are selected together, and a row's list also has its own
+  // tokens that have no key yet. Without choices alone; not on a GPU.
+  std::int32_t tokens_per_key = 1;
+  // [rows, k] out: slots of `main` by position, then -1. With tokens_per_key > 1 a row is wider,
+  // and `main` has pages of groups of tokens.
+  std::span<std::int32_t> slots;
   // [rows] Reuses selections instead of ranking: each row copies row choice_rows[i] of `choices`,
   // [n, choice_width] slots, or if that is -1, its first k keys. Empty: rows are ranked.
   std::span<const std::int32_t> choice_rows = {};

@@ -59,16 +59,21 @@ Result<KvCache> KvCache::create(const ModelPlan& plan, std::span<const PoolSize>
         group.index_layers.empty() ? group.layers : group.index_layers;
     std::int32_t at = 0;
     std::int32_t index_at = 0;
+    const std::int64_t before = group.delta ? delta_state_bytes(group.delta->problem) : 0;
     for (const std::int32_t layer : group.layers) {
       LATHE_CHECK(layer >= 0 && layer < plan.layers(), "layer groups hold every layer once");
       const bool has_index = std::binary_search(indexed.begin(), indexed.end(), layer);
-      cache.places_[static_cast<std::size_t>(layer)] = {g, at++, has_index ? index_at++ : -1};
+      Place& place = cache.places_[static_cast<std::size_t>(layer)];
+      place = {g, at, has_index ? index_at++ : -1, at, before};
+      if (group.delta) place.state_layer = place.index_layer;
+      ++at;
     }
     if (!group.delta) continue;
     at = 0;
     for (const std::int32_t layer : group.delta->layers) {
       LATHE_CHECK(layer >= 0 && layer < plan.layers(), "layer groups hold every layer once");
-      cache.places_[static_cast<std::size_t>(layer)] = {g, at++, -1};
+      cache.places_[static_cast<std::size_t>(layer)] = {g, at, -1, at, 0};
+      ++at;
     }
   }
   if (const Budget* gather = plan.budget(BudgetKind::gather)) {

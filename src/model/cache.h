@@ -81,7 +81,8 @@ class KvCache {
   }
   /// Precondition: the layer has a state.
   StateView state_of(std::int32_t layer) {
-    return group_of(layer).state->view(place_of(layer).layer);
+    const Place& place = place_of(layer);
+    return group_of(layer).state->view(place.state_layer).from(place.state_offset);
   }
   /// Scales of a layer's main pool, for per-tensor layouts; 1 until set.
   TensorScales scales(std::int32_t layer) const {
@@ -111,8 +112,10 @@ class KvCache {
   };
   struct Place {
     std::size_t group = 0;
-    std::int32_t layer = 0;        // among the group's layers, or its delta-rule layers
-    std::int32_t index_layer = 0;  // among its layers with an index cache; -1: has none
+    std::int32_t layer = 0;         // among the group's layers, or its delta-rule layers
+    std::int32_t index_layer = 0;   // among its layers with an index cache; -1: has none
+    std::int32_t state_layer = 0;   // among the group's layers with a state; -1: has none
+    std::int64_t state_offset = 0;  // bytes from the layer's state to this one's
   };
   explicit KvCache(const ModelPlan& plan) : plan_(&plan) {}
   Result<void> add_group(const GroupPlan& group, PoolSize size, PoolSize entries,

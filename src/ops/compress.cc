@@ -14,7 +14,9 @@ Result<void> compress(const OpsContext& ops, const Compress& op, const PoolView&
   LATHE_CHECK(op.gate.rows == step.rows && op.gate.cols == width && op.gate.dtype == DType::f32,
               "gate [rows, halves * dim]");
   LATHE_CHECK(std::ssize(op.position_bias) == op.ratio * width, "position_bias");
-  LATHE_CHECK(std::ssize(op.norm) == op.dim && pool.layout.row_elems() == op.dim, "a key's width");
+  LATHE_CHECK(
+      (op.norm.empty() || std::ssize(op.norm) == op.dim) && pool.layout.row_elems() == op.dim,
+      "a key's width");
   LATHE_CHECK(op.table->dim() <= op.dim, "a rotary part inside the entry");
   LATHE_CHECK(step.rows == 0 || step.state_tokens > 0, "a step with states");
   LATHE_CHECK(op.state.bank_bytes >= 4 * fold_floats(op.halves, op.dim), "room for the fold");

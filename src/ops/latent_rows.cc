@@ -16,11 +16,13 @@ Result<void> absorb(const OpsContext& ops, const LatentRows& op, const PoolView&
   const std::int64_t nope = op.absorbs->rows, q_head = op.q.cols / op.heads;
   const std::int64_t rope = q_head - op.qk_nope, width = nope + rope;
   const MutableRowsView absorbed = alloc_rows(*ops.tensors, op.q.rows, op.heads * width);
-  cast_rows(ops, {.x = cols_at(constant(op.q), op.qk_nope, rope),
-                  .out = cols_at(absorbed, nope, rope),
-                  .heads = op.heads,
-                  .x_head = q_head,
-                  .out_head = width});
+  if (rope > 0) {
+    cast_rows(ops, {.x = cols_at(constant(op.q), op.qk_nope, rope),
+                    .out = cols_at(absorbed, nope, rope),
+                    .heads = op.heads,
+                    .x_head = q_head,
+                    .out_head = width});
+  }
   head_matmul(ops, {constant(op.q), q_head, op.absorbs, absorbed, width});
   write.q = constant(absorbed);
   write.q_out = op.q_out;
@@ -44,7 +46,10 @@ Result<void> prepare_latent(const OpsContext& ops, const LatentRows& op, const P
                         .tally = op.tally};
   if (op.absorbs != nullptr) return absorb(ops, op, pool, write);
   if (auto ok = rope_write(ops, write, pool); !ok) return ok;
-  auto ok = rotate_rows(ops, *op.table, op.positions, op.q, op.heads, op.qk_nope);
+  Result<void> ok;
+  if (op.table != nullptr) {
+    ok = rotate_rows(ops, *op.table, op.positions, op.q, op.heads, op.qk_nope);
+  }
   if (ok && op.q_out.data != op.q.data) cast_rows(ops, constant(op.q), op.q_out);
   return ok;
 }

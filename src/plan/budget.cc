@@ -27,9 +27,9 @@ std::int64_t plus(std::int64_t a, std::int64_t b) {
   return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
 }
 
-// Bytes of a row's f32 indexer logits: one per token, or one per compressed entry.
+// Bytes of a row's f32 indexer logits: one per index key.
 std::int64_t logits_row_bytes(const AttentionProblem& p, std::int64_t context) {
-  const std::int64_t keys = p.two_sources() ? context / p.compress_ratio : context;
+  const std::int64_t keys = context / p.tokens_per_index_key();
   return 4 * std::max<std::int64_t>(1, keys);
 }
 
@@ -122,7 +122,8 @@ std::vector<Budget> budgets_for(const Plan& plan, const Machine& machine,
   if (p.index_heads > 0) {
     out.push_back(tiled(BudgetKind::indexer_logits, demand.rows,
                         logits_row_bytes(p, demand.context), request.logits_budget));
-    out.push_back({BudgetKind::top_k_rows, times(demand.rows, p.top_k, 4), 0});
+    const std::int64_t groups = p.index_pool > 0 ? p.index_top_k() : 0;
+    out.push_back({BudgetKind::top_k_rows, times(demand.rows, p.listed_keys() + groups, 4), 0});
   }
   if (const Route* r = compact_route(plan)) {
     // A request's keys are gathered once for all its query rows; with a selection a row needs at

@@ -10,7 +10,7 @@ NominalStep nominal_step(Phase phase, const PlanRequest& request) {
 
 std::int64_t keys_per_row(const AttentionProblem& p, std::int64_t context) {
   std::int64_t keys = p.window > 0 ? std::min<std::int64_t>(p.window, context) : context;
-  if (p.kind == ProblemKind::sparse_latent) keys = std::min<std::int64_t>(p.top_k, context);
+  if (p.kind == ProblemKind::sparse_latent) keys = std::min<std::int64_t>(p.listed_keys(), context);
   if (p.two_sources()) {
     const std::int64_t entries = context / p.compress_ratio;
     keys += p.top_k > 0 ? std::min<std::int64_t>(p.top_k, entries) : entries;

@@ -7,11 +7,11 @@
 namespace lathe {
 namespace {
 
-// Entries that the indexer scores for a row with `context` keys. 0 if all would be selected.
+// Index keys that are scored for a row with `context` keys. 0 if all would be selected.
 std::int64_t ranked(const AttentionProblem& p, std::int64_t context) {
   if (!p.sparse()) return 0;
-  const std::int64_t entries = p.two_sources() ? context / p.compress_ratio : context;
-  return entries > p.top_k ? entries : 0;
+  const std::int64_t keys = context / p.tokens_per_index_key();
+  return keys > p.index_top_k() ? keys : 0;
 }
 
 // Entries that a row reads in the pool of that role.

@@ -121,6 +121,13 @@ LayoutChoice choose_layouts(const AttentionProblem& problem, const PlanRequest& 
            fmt::format("{}", request.page_size), "--page-size 256"});
       return out;
     }
+    if (problem.index_pool > 0 && request.page_size % problem.index_pool != 0) {
+      out.reasons.push_back(
+          {Rule::page_size, "--page-size", "page size",
+           fmt::format("a multiple of the {} tokens of an index key", problem.index_pool),
+           fmt::format("{}", request.page_size), "--page-size 64"});
+      return out;
+    }
     out.page_sizes = {request.page_size};
   } else if (v4) {
     out.page_sizes = {kV4Page};
@@ -129,6 +136,9 @@ LayoutChoice choose_layouts(const AttentionProblem& problem, const PlanRequest& 
     }
   } else {
     out.page_sizes = {64, 128, 32, 16, 256, 1};
+    std::erase_if(out.page_sizes, [&](std::int32_t page) {
+      return problem.index_pool > 0 && page % problem.index_pool != 0;
+    });
   }
   return out;
 }

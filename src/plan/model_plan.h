@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "attn/compressor.h"
 #include "attn/delta_rule.h"
 #include "plan/plan.h"
 #include "plan/planner.h"
@@ -21,6 +22,13 @@ struct DeltaLayers {
 
   bool operator==(const DeltaLayers&) const = default;
 };
+
+/// Bytes that a layer of a delta rule keeps for a request in a group of that attention problem.
+/// Where several tokens share an index key, the keys that attention layers have begun follow the
+/// states of as many delta-rule layers: the first layer's key the first state, and so on.
+constexpr std::int64_t state_bytes(const DeltaRuleProblem& delta, const AttentionProblem& problem) {
+  return delta_state_bytes(delta) + compressor_bytes(problem);
+}
 
 /// Chunks of the delta rule end at blocks of a request, so blocks are multiples of this.
 inline constexpr std::int64_t kDeltaBlockTokens = 64;

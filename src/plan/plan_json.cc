@@ -28,6 +28,7 @@ constexpr std::array kProblemFields = {
     ProblemField{"index_dim", &AttentionProblem::index_dim},
     ProblemField{"window", &AttentionProblem::window},
     ProblemField{"compress_ratio", &AttentionProblem::compress_ratio},
+    ProblemField{"index_pool", &AttentionProblem::index_pool},
     ProblemField{"kv_heads", &AttentionProblem::kv_heads},
     ProblemField{"head_dim", &AttentionProblem::head_dim},
     ProblemField{"v_head_dim", &AttentionProblem::v_head_dim},

@@ -268,8 +268,8 @@ class Planner {
     }
     if (problem_.index_heads > 0) {
       const CacheLayout index(LayoutKind::index_fp8, LayoutDims{.dim = problem_.index_dim});
-      plan.caches.push_back(
-          {CacheRole::index, index, entries, problem_.two_sources() ? problem_.compress_ratio : 1});
+      const std::int32_t tokens = problem_.tokens_per_index_key();
+      plan.caches.push_back({CacheRole::index, index, main.page_size / tokens, tokens});
     }
     std::int64_t multiple_tokens = main.page_size;
     for (Phase phase : enum_values<Phase>()) {

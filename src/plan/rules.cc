@@ -136,7 +136,8 @@ class Judge {
         accept(Rule::dims, "width of a head's values", k_.v_head, p.v_head);
       }
     }
-    if (p.sparse() && !k_.context_within_top_k) accept(Rule::top_k, "top-k", k_.top_k, p.top_k);
+    if (p.sparse() && !k_.context_within_top_k)
+      accept(Rule::top_k, "top-k", k_.top_k, p.listed_keys());
     if (p.window > 0 && !k_.window) {
       refuse(Rule::window, "window", "none", fmt::format("{} tokens", p.window));
     }

@@ -35,7 +35,7 @@ std::int64_t slots_width(const AttentionProblem& problem, const StepView& step) 
   if (!problem.sparse() || step.rows == 0 || step.route->kind == KernelKind::ragged) return 0;
   const std::int64_t keys =
       problem.two_sources() ? step.max_context / problem.compress_ratio : step.max_context;
-  return std::max<std::int64_t>(1, std::min<std::int64_t>(problem.top_k, keys));
+  return std::max<std::int64_t>(1, std::min<std::int64_t>(problem.listed_keys(), keys));
 }
 
 std::int64_t entries_width(const Plan& plan, const StepView& step) {

@@ -127,6 +127,7 @@ void Step::allocate() {
   a.kv_lens.resize(requests);
   a.page_table.resize(requests * at(table_width(bound_.context, main_.page_size)));
   if (p.sparse()) a.index_lens.resize(rows);
+  if (p.index_pool > 0) a.compressed_out_slots.resize(rows);
   if (windowed()) {
     a.window_slots.resize(rows * at(window_width()));
     a.window_lens.resize(rows);
@@ -166,7 +167,7 @@ Result<void> Step::plan(const StepBatch& batch) {
   }
   if (done) {
     fill_window(batch);
-    fill_selection();
+    fill_selection(batch);
     done = check_gather(batch);
   }
   if (!done) view_ = {};

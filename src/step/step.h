@@ -95,9 +95,9 @@ struct StepView {
   std::span<const Slot> window_slots;         // [rows, window_width] positions p-w+1 .. p, then -1
   std::span<const std::int32_t> window_lens;  // [rows] min(p + 1, window)
   std::span<const std::int32_t> compressed_lens;  // [rows] visible entries: (p + 1) / ratio
-  std::span<const Slot>
-      compressed_out_slots;        // [rows] slot of the entry that the row completes; -1
-  PageTableView compressed_table;  // [requests, width] compressed pool
+  std::span<const Slot> compressed_out_slots;  // [rows] slot of the entry that the row completes;
+                                               // -1. With an index_pool, of the index key
+  PageTableView compressed_table;              // [requests, width] compressed pool
 
   // Layer groups with a compressor state. The state is written after the last row of a request and
   // after every row at the end of a slot's tokens; in phase verify also after each of the request's
@@ -176,7 +176,7 @@ class Step {
   Result<void> check_pages(const StepRequest& request, std::int64_t r) const;
   void fill_rows(const StepBatch& batch);
   Result<void> fill_tables(const StepBatch& batch);
-  void fill_selection();
+  void fill_selection(const StepBatch& batch);
   void fill_window(const StepBatch& batch);
   Result<void> check_gather(const StepBatch& batch) const;
 

@@ -128,15 +128,26 @@ void Step::fill_window(const StepBatch& batch) {
   view_.compressed_out_slots = front(a.compressed_out_slots, view_.rows);
 }
 
-void Step::fill_selection() {
+void Step::fill_selection(const StepBatch& batch) {
   const AttentionProblem& p = plan_->problem;
   if (!p.sparse()) return;
-  const auto lens = p.two_sources() ? view_.compressed_lens : view_.row_lens;
   for (std::int64_t t = 0; t < view_.rows; ++t) {
-    arrays_.index_lens[at(t)] = lens[at(t)];
-    view_.selecting_rows += lens[at(t)] > p.top_k ? 1 : 0;
+    const std::int32_t keys = view_.row_lens[at(t)] / p.tokens_per_index_key();
+    arrays_.index_lens[at(t)] = keys;
+    view_.selecting_rows += keys > p.index_top_k() ? 1 : 0;
   }
   view_.index_lens = front(arrays_.index_lens, view_.rows);
+  if (p.index_pool == 0) return;
+  const PoolShape keys{main_.page_size / p.index_pool, main_.pages};
+  for (std::int64_t t = 0; t < view_.rows; ++t) {
+    const std::int32_t len = view_.row_lens[at(t)];
+    const StepRequest& q = batch.requests[at(arrays_.row_request[at(t)])];
+    arrays_.compressed_out_slots[at(t)] =
+        len > 0 && len % p.index_pool == 0
+            ? slot_at(q.pages, keys, LocalPos(len / p.index_pool - 1))
+            : Slot();
+  }
+  view_.compressed_out_slots = front(arrays_.compressed_out_slots, view_.rows);
 }
 
 // Grouped queries gather whole requests at once. Latents are gathered tile by tile if the buffer is

@@ -36,7 +36,7 @@ std::vector<Request> ranked_requests(const Model& model) {
 // DeepSeek V4's pages are whole compressed entries. Blocks with states of a delta rule have at
 // least 64 tokens.
 std::int32_t ranked_page_size(const std::string& model) {
-  if (model.find("qwen3_5") != std::string::npos) return 64;
+  if (model.find("qwen3_5") != std::string::npos || model == "glm5_next") return 64;
   return model.find("v4") != std::string::npos ? 128 : 16;
 }
 
@@ -83,7 +83,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(RankedCase{"qwen3", 2}, RankedCase{"qwen3_moe", 4, true},
                     RankedCase{"deepseek_v32", 3}, RankedCase{"deepseek_v4", 2},
                     RankedCase{"gpt_oss_bf16", 2, true}, RankedCase{"gemma3_new", 4},
-                    RankedCase{"qwen3_5_moe", 2, true}),
+                    RankedCase{"qwen3_5_moe", 2, true}, RankedCase{"hy_v4", 3},
+                    RankedCase{"glm5_next", 3}),
     [](const auto& c) { return std::string(c.param.model) + (c.param.late ? "_late" : ""); });
 
 // Greedy tokens are one rank's wherever its best two differ by more than the sums' rounding.

@@ -307,8 +307,10 @@ TEST_P(StateDrafts, NeedAPlanWithRoomForTheirStates) {
   EXPECT_THAT(made.error().message(), testing::HasSubstr("--draft-tokens: wanted at most 0"));
 }
 
-constexpr StateCase kStateCases[] = {
-    {"deepseek_v4", 128, 768}, {"qwen3_5_moe", 64, 512}, {"kimi_linear", 64, 512, "inplace"}};
+constexpr StateCase kStateCases[] = {{"deepseek_v4", 128, 768},
+                                     {"qwen3_5_moe", 64, 512},
+                                     {"kimi_linear", 64, 512, "inplace"},
+                                     {"glm5_next", 64, 512, "inplace"}};
 const auto state_case_name = [](const auto& c) { return std::string(c.param.model); };
 
 INSTANTIATE_TEST_SUITE_P(Models, StateEngine, testing::ValuesIn(kStateCases), state_case_name);

@@ -99,7 +99,8 @@ class Request {
     const double factor = 1 / std::sqrt(squares / op_.dim + op_.norm_eps);
     std::vector<float> row(dim());
     for (std::size_t i = 0; i < dim(); ++i) {
-      row[i] = static_cast<float>(entry[i] * factor * op_.norm[i]);
+      const double scale = op_.norm.empty() ? 1 : factor * op_.norm[i];
+      row[i] = static_cast<float>(entry[i] * scale);
     }
     const auto first = LocalPos(static_cast<std::int32_t>(p + 1 - op_.ratio));
     rotate_row(*op_.table, first, RopeDirection::forward, row.data() + op_.dim - op_.table->dim());

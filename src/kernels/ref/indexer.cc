@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "kernels/key_groups.h"
 #include "kernels/ref/decode_token.h"
 #include "layout/codec/codec.h"
 #include "layout/hadamard.h"
@@ -179,17 +180,21 @@ Result<void> ref_select_keys(const SelectKeys& op) {
       !ok) {
     return ok;
   }
+  std::vector<std::int32_t> keys_of_groups;
+  if (op.tokens_per_key > 1) keys_of_groups.resize(rows * static_cast<std::size_t>(op.k));
+  const std::span all = op.tokens_per_key > 1 ? std::span(keys_of_groups) : op.slots;
   for (std::int64_t t = 0; t < step.rows; ++t) {
     const auto row = logits.begin() + t * cols;
     const std::vector<float> scores(row, row + step.index_lens[static_cast<std::size_t>(t)]);
     const auto out =
-        op.slots.subspan(static_cast<std::size_t>(t * op.k), static_cast<std::size_t>(op.k));
+        all.subspan(static_cast<std::size_t>(t * op.k), static_cast<std::size_t>(op.k));
     std::ranges::fill(out, -1);
     std::size_t n = 0;
     for (const std::int32_t p : ref_top_k(scores, op.k)) {
       out[n++] = in_target(target, t, LocalPos(p));
     }
   }
+  if (op.tokens_per_key > 1) list_tokens(op, all);
   return {};
 }
 

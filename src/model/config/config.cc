@@ -243,7 +243,7 @@ std::vector<LayerGroup> ModelConfig::layer_groups() const {
   }
   if (!delta.layers.empty()) {
     out.front().delta = DeltaLayers{delta.problem, delta.layers};
-    out.front().state_bytes = delta_state_bytes(delta.problem);
+    out.front().state_bytes = state_bytes(delta.problem, out.front().problem);
   }
   return out;
 }

@@ -51,7 +51,7 @@ struct HyperConfig {
   float eps = 0;
   float post_scale = 2, post_eps = 0;  // as HyperMix's
   // Names of tensors before fn, base and scale: after "model.layers.N." of each part's, and of the
-  // head's. DeepSeek V4 has a table of its own.
+  // head's, which without a name is the mean of the streams. DeepSeek V4 has a table of its own.
   std::string_view attention = {}, ffn = {}, head = {};
 
   /// Columns of a part's mixing weights.
@@ -69,7 +69,8 @@ enum class DeltaTensors {
   // self_attn.q_proj, k_proj, v_proj with a convolution each; the gates' projections of low rank
   // (Kimi-Linear)
   kimi,
-  bailing,  // as kimi, but one matrix for each gate: f_proj and g_proj (Ling 3)
+  bailing,   // as kimi, but one matrix for each gate: f_proj and g_proj (Ling 3)
+  low_rank,  // as kimi, but A_log has one axis (GLM 5.3 Flash)
 };
 
 /// Layers with a delta rule in place of attention. Each request has a state in each of them.

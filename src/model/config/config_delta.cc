@@ -10,13 +10,14 @@ namespace lathe {
 namespace {
 
 // [layers] 1: linear_attention. Empty without layer_types.
-std::vector<std::uint8_t> linear_layers(ConfigReader& json, std::int32_t layers) {
+std::vector<std::uint8_t> linear_layers(ConfigReader& json, std::int32_t layers,
+                                        std::string_view other = "full_attention") {
   std::vector<std::uint8_t> out;
   const std::vector<std::string> types = json.texts("layer_types");
   if (types.empty()) return out;
   for (std::size_t l = 0; l < types.size(); ++l) {
-    if (types[l] != "linear_attention" && types[l] != "full_attention") {
-      json.refuse(fmt::format("layer_types[{}]", l), "linear_attention or full_attention",
+    if (types[l] != "linear_attention" && types[l] != "full_attention" && types[l] != other) {
+      json.refuse(fmt::format("layer_types[{}]", l), fmt::format("linear_attention or {}", other),
                   quote(types[l]));
     }
     out.push_back(types[l] == "linear_attention" ? 1 : 0);
@@ -54,6 +55,36 @@ void parse_delta_net(ConfigReader& json, ModelConfig& config) {
   const std::int32_t every = json.integer("full_attention_interval", 4);
   for (std::int32_t l = 0; std::ssize(linear) < config.layers; ++l) {
     linear.push_back((l + 1) % every != 0 ? 1 : 0);
+  }
+  set_delta_layers(json, config, linear);
+}
+
+void parse_glm_delta(ConfigReader& json, ModelConfig& config) {
+  DeltaRuleProblem& p = config.delta.problem;
+  auto given = json.object("linear_attn_config");
+  const auto integer = [&](std::string_view key, std::string_view of_class, std::int32_t absent) {
+    const std::int32_t own = json.integer(of_class, absent, 1, 1024);
+    return given ? given->integer(key, own, 1, 1024) : own;
+  };
+  p.heads = p.key_heads = integer("num_heads", "linear_num_heads", 64);
+  p.dk = p.dv = integer("head_dim", "linear_head_dim", 128);
+  p.conv = integer("short_conv_kernel_size", "linear_conv_kernel_dim", 4);
+  p.decay = DeltaDecay::per_channel;
+  p.output = DeltaOutput::sigmoid;
+  double bound = json.null("linear_lower_bound") ? 0 : json.number("linear_lower_bound", -5);
+  if (given) {
+    bound = given->number("gate_lower_bound", bound);
+    if (bound == 0 && given->flag("safe_gate", true)) bound = -5;
+    json.adopt(*given);
+  }
+  if (bound != 0) {
+    p.gate = DeltaGate::bounded;
+    p.gate_bound = static_cast<float>(bound);
+  }
+  config.delta.tensors = DeltaTensors::low_rank;
+  std::vector<std::uint8_t> linear = linear_layers(json, config.layers, "indexed_attention");
+  for (std::int32_t l = 0; std::ssize(linear) < config.layers; ++l) {
+    linear.push_back(l % 4 != 3 ? 1 : 0);
   }
   set_delta_layers(json, config, linear);
 }

@@ -19,6 +19,11 @@ void parse_delta_net(ConfigReader& json, ModelConfig& config);
 /// delta attention.
 void parse_kimi_delta(ConfigReader& json, ModelConfig& config);
 
+/// Reads layer_types (linear_attention, indexed_attention or full_attention; else every fourth
+/// layer has attention), and linear_attn_config or the linear_* keys of transformers' class:
+/// GLM 5.3 Flash's Kimi delta attention.
+void parse_glm_delta(ConfigReader& json, ModelConfig& config);
+
 /// Reads layer_types, or layer_group_size (the last layer of a group has attention), and the heads
 /// and the bound of Ling 3's Kimi delta attention.
 void parse_bailing_delta(ConfigReader& json, ModelConfig& config);

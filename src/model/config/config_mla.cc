@@ -96,6 +96,23 @@ std::vector<std::uint8_t> own_indexers(ConfigReader& json, std::int32_t layers,
   return out;
 }
 
+// RoPE tables are at least so wide, also those that rotate nothing.
+constexpr std::int32_t kIdentityRope = 16;
+
+std::int32_t parse_no_rotary_part(ConfigReader& json) {
+  const std::int32_t width = json.integer("qk_rope_head_dim", 0, 0, 1024);
+  if (width != 0) {
+    json.refuse("qk_rope_head_dim", "0: latent attention without RoPE", fmt::format("{}", width));
+  }
+  return 0;
+}
+
+void parse_draft_layers(ConfigReader& json, ModelConfig& config, const MlaDefaults& defaults) {
+  config.draft_layers = json.integer(json.first_of({"num_nextn_predict_layers", "num_mtp_layers"}),
+                                     defaults.draft_layers, 0, 1024);
+  config.shared_draft_choice = json.flag("index_share_for_mtp_iteration", false);
+}
+
 }  // namespace
 
 bool parse_expert_sizes(ConfigReader& json, ModelConfig& config, const MlaDefaults& defaults) {
@@ -148,7 +165,8 @@ void parse_mla_attention(ConfigReader& json, ModelConfig& config, const MlaDefau
   p.kind = ProblemKind::dense_latent;
   p.heads = json.integer("num_attention_heads", std::nullopt, 1, 128);
   p.nope = json.integer("kv_lora_rank", std::nullopt, 1, 16384);
-  p.rope = json.integer("qk_rope_head_dim", std::nullopt, 1, 1024);
+  p.rope = defaults.no_positions ? parse_no_rotary_part(json)
+                                 : json.integer("qk_rope_head_dim", std::nullopt, 1, 1024);
   p.qk_nope_head = json.integer("qk_nope_head_dim", std::nullopt, 1, 1024);
   p.v_head = json.integer(
       "v_head_dim", defaults.v_head == 0 ? std::nullopt : std::optional(defaults.v_head), 1, 1024);
@@ -166,14 +184,18 @@ void parse_mla_attention(ConfigReader& json, ModelConfig& config, const MlaDefau
   config.attention_out_bias = config.attention_bias;
   const bool interleave = json.flag("rope_interleave", defaults.interleaved);
   const double head = p.qk_nope_head + p.rope;
+  if (defaults.no_positions) {
+    group.rope.dim = kIdentityRope;
+    p.scale = static_cast<float>(1 / std::sqrt(head));
+    parse_draft_layers(json, config, defaults);
+    return;
+  }
   RopeKeys keys{.default_theta = defaults.rope_theta, .default_yarn = defaults.yarn};
   if (defaults.rotary_share) keys.partial = p.rope / head;
   group.rope = parse_rope(json, p.rope,
                           interleave ? RopePairing::interleaved : RopePairing::split_half, keys);
   p.scale = static_cast<float>(yarn_attention_factor(group.rope) / std::sqrt(head));
-  config.draft_layers = json.integer(json.first_of({"num_nextn_predict_layers", "num_mtp_layers"}),
-                                     defaults.draft_layers, 0, 1024);
-  config.shared_draft_choice = json.flag("index_share_for_mtp_iteration", false);
+  parse_draft_layers(json, config, defaults);
 }
 
 void parse_query_growth(ConfigReader& json, ModelConfig& config, double absent) {

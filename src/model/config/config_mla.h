@@ -21,6 +21,7 @@ struct MlaDefaults {
   double rope_theta = 10000;
   std::int32_t v_head = 0;    // v_head_dim; 0: required
   bool interleaved = true;    // pairs of RoPE, where rope_interleave is absent
+  bool no_positions = false;  // heads have no rotary part: qk_rope_head_dim is 0
   bool rotary_share = false;  // partial_rotary_factor is the rotary share of a head, not 1
   std::optional<YarnConfig> yarn = {};  // without keys of RoPE
 };

@@ -81,8 +81,6 @@ void check_attention(const ModelConfig& c, FlagCheck& check) {
   check.needs(c.output_gate == OutputGate::with_q, c.qk_norm != QkNorm::whole && !c.fused_qkv,
               "output_gate", "norms of heads or none, and q_proj alone", "others");
   check.only_in(!c.delta.layers.empty(), {Family::grouped_query, Family::mla}, "delta");
-  check.needs(!c.delta.layers.empty(), c.mla.own_indexer.empty(), "delta", "attention to all keys",
-              "an indexer");
   check.only_in(c.fused_qkv, {Family::grouped_query}, "fused_qkv");
   check.only_in(c.value_norm, {Family::grouped_query}, "value_norm");
   check.only_in(c.value_scale != 1, {Family::grouped_query}, "value_scale");
@@ -95,9 +93,21 @@ void check_attention(const ModelConfig& c, FlagCheck& check) {
   check.only_in(c.fused_gate_up, {Family::grouped_query, Family::mla}, "fused_gate_up");
   check.needs(!c.mla.own_indexer.empty(), problem.kind == ProblemKind::sparse_latent,
               "mla.own_indexer", "a sparse_latent problem", name(problem.kind));
-  check.needs(problem.kind == ProblemKind::sparse_latent,
-              !c.mla.own_indexer.empty() && c.mla.own_indexer.front() != 0, "mla.own_indexer",
-              "an indexer in the first layer of a sparse_latent problem", "none");
+  const auto indexed = [&](std::int32_t layer) {
+    return !c.mla.own_indexer.empty() && c.mla.own_indexer[static_cast<std::size_t>(layer)] != 0;
+  };
+  const std::vector<std::int32_t>& layers = c.groups.front().layers;
+  check.needs(problem.kind == ProblemKind::sparse_latent, indexed(layers.front()),
+              "mla.own_indexer", "an indexer in the first layer of a sparse_latent problem",
+              "none");
+  check.needs(!c.delta.layers.empty(), std::ranges::none_of(c.delta.layers, indexed),
+              "mla.own_indexer", "indexers in layers with attention", "one in a delta-rule layer");
+  check.needs(problem.index_pool > 0,
+              std::ranges::all_of(layers, indexed) && layers.size() <= c.delta.layers.size(),
+              "index_pool",
+              "an indexer in every layer with attention, and as many delta-rule layers, whose "
+              "states hold the keys that these have begun",
+              "others");
   check.only_in(c.mla.o_groups > 0, {Family::compressed}, "mla.o_groups");
   check.only_in(c.mla.o_groups == 0, {Family::grouped_query, Family::mla}, "no mla.o_groups");
 }

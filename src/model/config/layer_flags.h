@@ -19,7 +19,9 @@ namespace lathe {
 /// output_gate           with_q            heads, elements, with_q_b         no
 ///   with_q_b            no                with q_lora       no
 ///   with_q              without norms over all heads, without fused_qkv
-/// delta                 yes               dense_latent, without norms.gate_rank     no
+/// delta                 yes               without norms.gate_rank           no
+/// index_pool            no                with delta: an indexer in every layer with attention, no
+///                                         more of them than delta-rule layers
 /// fused_qkv             yes               no                no
 /// fused_gate_up         yes               yes               no
 /// sink                  yes               yes               always

@@ -27,6 +27,7 @@ constexpr std::array kArchitectures = {
                  .norm_eps = 1e-5,
                  .bos = 0,
                  .eos = 1},
+    Architecture{.name = "Glm5NextForCausalLM", .parse = parse_glm5_next, .norm_eps = 1e-5},
     Architecture{.name = "GlmMoeDsaForCausalLM",
                  .parse = parse_glm_moe_dsa,
                  .norm_eps = 1e-5,

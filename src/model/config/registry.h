@@ -36,6 +36,7 @@ void parse_exaone4(ConfigReader& json, ModelConfig& config);
 void parse_gemma3(ConfigReader& json, ModelConfig& config);
 void parse_gemma4(ConfigReader& json, ModelConfig& config);
 void parse_glm4(ConfigReader& json, ModelConfig& config);
+void parse_glm5_next(ConfigReader& json, ModelConfig& config);
 void parse_glm4_moe(ConfigReader& json, ModelConfig& config);
 void parse_glm4_moe_lite(ConfigReader& json, ModelConfig& config);
 void parse_glm_moe_dsa(ConfigReader& json, ModelConfig& config);

@@ -38,8 +38,17 @@ constexpr TextModel kMinistral3{
 constexpr TextModel kMistral4{"mistral4",
                               {.name = "mistral4", .parse = parse_mistral4, .bos = 1, .eos = 2}};
 
+constexpr TextModel kGlm5Next{
+    "glm5_next_text",
+    {.name = "glm5_next_text", .parse = parse_glm5_next, .norm_eps = 1e-5},
+    // Glm5NextTextConfig
+    R"({"n_routed_experts": 288, "moe_intermediate_size": 2048, "num_experts_per_tok": 8,
+        "num_attention_heads": 64, "kv_lora_rank": 512, "qk_nope_head_dim": 256,
+        "v_head_dim": 256, "index_topk": 2048, "index_head_dim": 128, "index_n_heads": 32})"};
+
 constexpr std::array kGemma3 = {kGemma3Text};
 constexpr std::array kGemma4 = {kGemma4Text};
+constexpr std::array kGlm5 = {kGlm5Next};
 constexpr std::array kKimi = {kKimiK2, kDeepseekV3};
 constexpr std::array kMistral3 = {kMistralText, kMinistral3, kMistral4};
 constexpr std::array kQwen3Vl = {TextModel{
@@ -58,6 +67,7 @@ constexpr std::array kQwen35Moe = {kQwen35MoeText};
 constexpr std::array kTowers = {
     TextTower{"Gemma3ForConditionalGeneration", kGemma3, true},
     TextTower{"Gemma4ForConditionalGeneration", kGemma4, true},
+    TextTower{"Glm5NextForConditionalGeneration", kGlm5, false},
     TextTower{"KimiK25ForConditionalGeneration", kKimi, false},
     TextTower{"Mistral3ForConditionalGeneration", kMistral3, true},
     TextTower{"Qwen3VLForConditionalGeneration", kQwen3Vl, false},
@@ -71,6 +81,7 @@ constexpr std::array kAnywhere = {
     kDeepseekV3,
     kGemma3Text,
     kGemma4Text,
+    kGlm5Next,
     kKimiK2,
     kMinistral3,
     kMistral4,

@@ -382,12 +382,12 @@ float Decoder::embedding_scale() const {
   }
 }
 
-// Mixes the streams into the final norm's input.
+// Mixes the streams into the final norm's input; without weights it is their mean.
 MutableRowsView Decoder::head_streams(const OpsContext& ops, const HyperWeights& w,
                                       const RowsView& x) const {
   const MutableRowsView out = alloc_rows(*ops.tensors, x.rows, config_.hidden);
   const MutableRowsView product = alloc_rows(*ops.tensors, x.rows, w.fn.rows);
-  matmul(ops, {x, w.fn, product});
+  if (w.fn.rows > 0) matmul(ops, {x, w.fn, product});
   hyper_head(ops, {.x = x,
                    .product = constant(product),
                    .base = w.base,

@@ -1,9 +1,11 @@
 #include "model/layers/indexer.h"
 
+#include <algorithm>
 #include <array>
 
 #include "base/rows.h"
 #include "ops/cache_write.h"
+#include "ops/compress.h"
 #include "ops/elementwise.h"
 #include "ops/indexer.h"
 #include "ops/matmul.h"
@@ -14,6 +16,32 @@ namespace {
 std::int64_t logits_budget(const Plan& plan) {
   const Budget* budget = plan.budget(BudgetKind::indexer_logits);
   return budget != nullptr ? budget->bytes : 0;
+}
+
+// Writes the rows' index keys, or of the tokens that share one the last one's. k: normed.
+Result<void> write_keys(const LayerContext& c, const IndexerWeights& w, const StepView& step,
+                        const MutableRowsView& k, const MutableRowsView& gate) {
+  const AttentionProblem& p = c.plan.problem;
+  if (p.index_pool == 0) {
+    return rope_write(c.ops,
+                      {.k = constant(k),
+                       .positions = step.positions,
+                       .slots = step.out_slots,
+                       .table = &*c.rope.index,
+                       .place = c.config.mla.index_place},
+                      c.cache.index(c.layer));
+  }
+  return compress(c.ops,
+                  {.step = &step,
+                   .kv = constant(k),
+                   .gate = constant(gate),
+                   .position_bias = w.compressor.position_bias,
+                   .norm = {},
+                   .table = &*c.rope.index,
+                   .ratio = p.index_pool,
+                   .dim = p.index_dim,
+                   .state = c.cache.state_of(c.layer)},
+                  c.cache.index(c.layer));
 }
 
 }  // namespace
@@ -42,30 +70,35 @@ Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const R
       Product{rows_at(q_latent, 0, q_rows), w.q, q},
   };
   matmul(ops, products);
+  const MutableRowsView gate = alloc_rows(arena, h.rows, p.index_pool > 0 ? p.index_dim : 0);
+  if (p.index_pool > 0) matmul(ops, {h, w.compressor.gate, gate});
   layer_norm(ops, constant(k), w.k_norm, w.k_norm_bias, c.config.mla.index_norm_eps, k);
 
   for (std::size_t s = 0; s < c.segments.size(); ++s) {
     const Segment& segment = c.segments[s];
     const StepView& step = *segment.step;
     if (step.rows == 0) continue;
-    const RopeWrite write{.k = constant(rows_at(k, segment.first_row, step.rows)),
-                          .positions = step.positions,
-                          .slots = step.out_slots,
-                          .table = &table,
-                          .place = c.config.mla.index_place};
-    if (auto ok = rope_write(ops, write, c.cache.index(c.layer)); !ok) return ok;
+    if (auto ok = write_keys(c, w, step, rows_at(k, segment.first_row, step.rows),
+                             rows_at(gate, segment.first_row, step.rows));
+        !ok) {
+      return ok;
+    }
     const Selection& selection = c.selections[s];
     if (selection.width == 0) continue;
 
+    const std::int32_t group = p.tokens_per_index_key();
+    const PoolShape main = c.cache.chosen_shape(c.layer);
+    const std::int64_t keys = step.max_context / group;
     SelectKeys select{
         .step = &step,
         .keys = c.cache.index(c.layer),
-        .main = c.cache.chosen_shape(c.layer),
+        .main = {main.page_size / group, main.pages},
         .heads = p.index_heads,
         .dim = p.index_dim,
-        .most_keys = step.max_context,
-        .k = selection.width,
+        .most_keys = keys,
+        .k = group == 1 ? selection.width : std::clamp<std::int64_t>(keys, 1, p.index_top_k()),
         .budget_bytes = logits_budget(c.plan),
+        .tokens_per_key = group,
         .slots = {selection.slots, static_cast<std::size_t>(step.rows * selection.width)}};
     if (shared) {
       select.choices = c.choices;

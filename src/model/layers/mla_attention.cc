@@ -105,7 +105,7 @@ class MlaLayer {
             .qk_nope = p_.qk_nope_head,
             .norm = w_.kv_a_norm,
             .eps = c_.config.mla.norm_eps,
-            .table = &c_.rope.main,
+            .table = p_.rope > 0 ? &c_.rope.main : nullptr,
             .positions = step.positions,
             .slots = step.out_slots,
             .scales = c_.cache.scales(c_.layer),

@@ -115,6 +115,7 @@ AttentionRow attention_row(const ModelConfig& config, const Share& share, const 
   }
   const std::int64_t q = std::int64_t{p.heads} * (p.qk_nope_head + p.rope);
   out.kept = row(q) + row(p.nope + p.rope) + row(config.mla.q_lora) + copy(plan, config.mla.q_lora);
+  if (p.index_pool > 0) out.kept += row(p.index_dim);  // gates of index keys
   // The indexer releases its rows before attention allocates its own.
   const std::int64_t index_q = std::int64_t{p.index_heads} * p.index_dim;
   const std::int64_t indexer = p.sparse() ? row(p.index_dim) + row(index_q) + row(p.index_heads) +
@@ -164,7 +165,8 @@ std::int64_t delta_rows(const ModelConfig& config, const ModelPlan& plan, const 
   if (config.delta.tensors == DeltaTensors::key_heads) {
     each += row(2 * (p.key_cols() + p.value_cols())) + row(2 * p.heads);
   }
-  if (config.delta.tensors == DeltaTensors::kimi) {
+  if (config.delta.tensors == DeltaTensors::kimi ||
+      config.delta.tensors == DeltaTensors::low_rank) {
     each += row(p.dk) + row(p.dv) + (gpu ? row(p.dk, DType::bf16) + row(p.dv, DType::bf16) : 0);
   }
   if (gpu && config.has_fp8()) each += codes_row(config, share, plan.groups.front().plan.problem);
@@ -231,7 +233,8 @@ Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& ma
     attention =
         std::max(attention, r.kept + (codes ? codes_row(config, share, g.plan.problem) : 0));
     out.tile_row = std::max(out.tile_row, r.tiled);
-    selected += 4 * std::int64_t{g.plan.problem.top_k};  // on top of the budget of top-k rows
+    selected +=
+        4 * std::int64_t{g.plan.problem.listed_keys()};  // on top of the budget of top-k rows
   }
   std::int64_t residual = row(config.hidden) * (config.norms.of_outputs() ? 3 : 2);
   // Outputs of both parts, and what the router reads.

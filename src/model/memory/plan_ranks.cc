@@ -181,7 +181,7 @@ std::vector<LayerGroup> rank_groups(const ModelConfig& config, const RankPlan& r
     group.problem = rank_problem(group.problem, ranks.parallel.tp);
     if (!group.delta) continue;
     group.delta->problem = rank_problem(group.delta->problem, ranks.parallel.tp);
-    group.state_bytes = delta_state_bytes(group.delta->problem);
+    group.state_bytes = state_bytes(group.delta->problem, group.problem);
   }
   return out;
 }

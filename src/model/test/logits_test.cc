@@ -52,7 +52,8 @@ const char* const kFixtures[] = {"llama",
                                  "kimi_linear",
                                  "bailing_hybrid",
                                  "hy_v4",
-                                 "axk2"};
+                                 "axk2",
+                                 "glm5_next"};
 
 // Bound against the reference with a bf16 cache like Lathe's: covers the order of summation, and
 // cache elements that round differently because of it.

@@ -136,6 +136,7 @@ class Table {
     switch (c_.delta.tensors) {
       case DeltaTensors::kimi:
       case DeltaTensors::bailing:
+      case DeltaTensors::low_rank:
         return kimi_delta(stem + "self_attn.", p, w);
       case DeltaTensors::projections:
       case DeltaTensors::key_heads:
@@ -170,7 +171,7 @@ class Table {
     taps("k_conv1d.weight", p.key_cols(), keys, w.k_conv);
     taps("v_conv1d.weight", p.value_cols(), values, w.v_conv);
     TensorSpec& a_log = vector(stem + "A_log", p.heads, w.a_log);
-    if (!whole) a_log.shape = {1, 1, p.heads, 1};
+    if (c_.delta.tensors == DeltaTensors::kimi) a_log.shape = {1, 1, p.heads, 1};
     a_log.part.rows = share_.delta_values;
     vector(stem + "dt_bias", p.gate_cols(), w.dt_bias).part.rows = gates;
     vector(stem + "o_norm.weight", p.dv, w.norm);
@@ -254,6 +255,11 @@ class Table {
     vector(stem + "k_norm.weight", p.index_dim, w.k_norm);
     vector(stem + "k_norm.bias", p.index_dim, w.k_norm_bias);
     linear(stem + "weights_proj", p.index_heads, c_.hidden, w.weights);
+    if (p.index_pool == 0) return;
+    plain(stem + "index_kpool_compress_gate", p.index_dim, c_.hidden, w.compressor.gate);
+    TensorSpec& bias = vector(stem + "index_kpool_compress_ape",
+                              std::int64_t{p.index_pool} * p.index_dim, w.compressor.position_bias);
+    bias.shape = {p.index_pool, p.index_dim};
   }
 
   void stacked_experts(const std::string& stem, MoeWeights& w) {

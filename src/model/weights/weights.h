@@ -100,7 +100,7 @@ struct IndexerWeights {
   WeightView k;                  // [index_dim, hidden]; empty if a compressor makes the keys
   WeightView weights;            // [index_heads, hidden]
   Vector k_norm, k_norm_bias;    // [index_dim]; empty if a compressor makes the keys
-  CompressorWeights compressor;  // window_compressed
+  CompressorWeights compressor;  // window_compressed; with an index_pool gate and position_bias
 };
 
 /// For window_compressed problems. Heads are as wide as a key, nope + rope.

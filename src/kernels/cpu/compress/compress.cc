@@ -96,7 +96,7 @@ class Compressor {
       squares += entry[i] * entry[i];
     }
     const float factor = 1 / std::sqrt(squares / static_cast<float>(dim) + op_.norm_eps);
-    for (std::int64_t i = 0; i < dim; ++i) {
+    for (std::int64_t i = 0; !op_.norm.empty() && i < dim; ++i) {
       entry[i] *= factor * op_.norm[static_cast<std::size_t>(i)];
     }
     const auto first = LocalPos(static_cast<std::int32_t>(g * op_.ratio));

@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/indexer/indexer.h"
 #include "kernels/cpu/indexer/indexer_quantize.h"
+#include "kernels/key_groups.h"
 
 namespace lathe {
 
@@ -64,6 +65,11 @@ Result<void> cpu_select_keys(const Execution& execution, Arena& arena, const Sel
     std::ranges::fill(codes, e4m3{});
     std::ranges::fill(folded, 0.0f);
   }
+  std::span keys = op.slots;
+  if (op.tokens_per_key > 1) {
+    keys = {arena.take_array<std::int32_t>(step.rows * op.k),
+            static_cast<std::size_t>(step.rows * op.k)};
+  }
   IndexTopK args;
   args.query = {op.heads, op.dim, codes, folded};
   args.keys.pool = op.keys;
@@ -74,10 +80,12 @@ Result<void> cpu_select_keys(const Execution& execution, Arena& arena, const Sel
                  .pool = op.main,
                  .request = step.row_request};
   args.k = op.k;
-  args.out = op.slots;
+  args.out = keys;
   if (op.budget_bytes > 0) args.tiling.budget_bytes = op.budget_bytes;
   args.execution = execution;
-  return index_top_k(args);
+  const Result<void> ok = index_top_k(args);
+  if (ok && op.tokens_per_key > 1) list_tokens(op, keys);
+  return ok;
 }
 
 }  // namespace lathe

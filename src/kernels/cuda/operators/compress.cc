@@ -25,6 +25,9 @@ Result<void> compress(const Compress& op, const RopeTableView& table, const Pool
     return Error{ErrorCode::unsupported, "entry", fmt::format("at most {} wide", kCompressMostDim),
                  fmt::format("{}", op.dim), "--device cpu"};
   }
+  if (op.norm.empty()) {
+    return Error{ErrorCode::unsupported, "entry", "a norm", "none", "--device cpu"};
+  }
   const Arena::Scope scope(tensors);
   auto* entries = tensors.take_array<float>(step.rows * op.dim);
   const CompressParams p{

@@ -44,6 +44,10 @@ Result<void> take_choices(const SelectKeys& op, cudaStream_t stream) {
 Result<void> select_keys(const SelectKeys& op, Arena& tensors, cudaStream_t stream) {
   const StepView& step = *op.step;
   if (!op.choice_rows.empty()) return take_choices(op, stream);
+  if (op.tokens_per_key > 1) {
+    return Error{ErrorCode::unsupported, "index keys", "one for each token",
+                 fmt::format("one for {} tokens", op.tokens_per_key), "--device cpu"};
+  }
   const bool ranks = step.selecting_rows > 0;
   const std::int64_t cols = ranks ? op.most_keys : 0;
   if (op.hadamard && op.dim > kHadamardMostDim) {

@@ -132,6 +132,99 @@ TEST(ModelConfig, Hy4Refuses) {
   }
 }
 
+// The keys of GLM-5.3-Flash's text_config.
+Json glm5_next() {
+  return {{"architectures", {"Glm5NextForCausalLM"}},
+          {"model_type", "glm5_next_text"},
+          {"vocab_size", 154880},
+          {"hidden_size", 4096},
+          {"intermediate_size", 12288},
+          {"moe_intermediate_size", 2048},
+          {"num_hidden_layers", 45},
+          {"num_attention_heads", 64},
+          {"num_key_value_heads", 64},
+          {"n_routed_experts", 288},
+          {"num_experts_per_tok", 8},
+          {"q_lora_rank", 1536},
+          {"kv_lora_rank", 512},
+          {"qk_nope_head_dim", 256},
+          {"qk_rope_head_dim", 0},
+          {"v_head_dim", 256},
+          {"max_position_embeddings", 1048576},
+          {"rms_norm_eps", 1e-5},
+          {"index_topk", 2048},
+          {"index_head_dim", 128},
+          {"index_n_heads", 32},
+          {"index_kpool", 16},
+          {"swiglu_limit", 10.0}};
+}
+
+TEST(ModelConfig, Glm53Flash) {
+  const ModelConfig c = parsed(glm5_next());
+  const AttentionProblem& p = c.groups.front().problem;
+  EXPECT_EQ(p.kind, ProblemKind::sparse_latent);
+  EXPECT_EQ(p.rope, 0);
+  EXPECT_EQ(p.index_pool, 16);
+  EXPECT_EQ(p.index_top_k(), 128);
+  EXPECT_EQ(p.listed_keys(), 2048 + 15);
+  EXPECT_FLOAT_EQ(p.scale, 1 / 16.0f);
+  ASSERT_EQ(c.groups.front().layers.size(), 11u);
+  EXPECT_EQ(c.groups.front().layers.front(), 3);
+  EXPECT_EQ(c.delta.layers.size(), 34u);
+  EXPECT_EQ(c.delta.problem.heads, 64);
+  EXPECT_EQ(c.delta.problem.gate, DeltaGate::bounded);
+  EXPECT_EQ(c.delta.problem.gate_bound, -5);
+  EXPECT_EQ(c.delta.tensors, DeltaTensors::low_rank);
+  for (std::int32_t l = 0; l < 45; ++l) {
+    EXPECT_EQ(c.mla.own_indexer[static_cast<std::size_t>(l)], l % 4 == 3 ? 1 : 0) << l;
+  }
+  EXPECT_FLOAT_EQ(c.mla.norm_eps, 1e-5f);
+  EXPECT_FLOAT_EQ(c.mla.index_norm_eps, 1e-6f);
+  EXPECT_EQ(c.hyper.iterations, 20);
+  EXPECT_EQ(c.hyper.part_columns(), 24);
+  EXPECT_TRUE(c.hyper.head.empty());
+  EXPECT_EQ(c.activation.kind, ActivationKind::clamped_silu);
+  EXPECT_EQ(c.moe.layer_has_experts[2], 0);
+  EXPECT_EQ(c.moe.layer_has_experts[3], 1);
+  const LayerGroup group = c.layer_groups().front();
+  EXPECT_EQ(group.index_layers, group.layers);
+  // A fold of 128 channels after the state of a delta-rule layer.
+  EXPECT_EQ(group.state_bytes, 4 * (64 * 128 * 128 + 3 * 3 * 64 * 128 + 3 * 128));
+}
+
+TEST(ModelConfig, Glm53FlashReadsTheOlderKeysOfItsDeltaRule) {
+  Json j = glm5_next();
+  j["linear_attn_config"] = {{"head_dim", 64},
+                             {"num_heads", 32},
+                             {"short_conv_kernel_size", 3},
+                             {"gate_lower_bound", -4.0}};
+  const DeltaRuleProblem p = parsed(j).delta.problem;
+  EXPECT_EQ(p.heads, 32);
+  EXPECT_EQ(p.dk, 64);
+  EXPECT_EQ(p.conv, 3);
+  EXPECT_EQ(p.gate_bound, -4);
+  j = glm5_next();
+  j["linear_lower_bound"] = nullptr;
+  EXPECT_NE(parsed(j).delta.problem.gate, DeltaGate::bounded);
+  j["linear_attn_config"] = {{"head_dim", 128}};
+  EXPECT_EQ(parsed(j).delta.problem.gate_bound, -5);
+}
+
+TEST(ModelConfig, Glm53FlashRefuses) {
+  for (const auto& [key, value, wanted] : {std::tuple{"qk_rope_head_dim", Json(64), "0"},
+                                           {"index_kpool", Json(15), "index_kpool"},
+                                           {"index_kpool_always_select_tail", Json(false), "true"},
+                                           {"index_topk_freq", Json(3), "indexer_types"},
+                                           {"linear_lower_bound", Json(5.0), "linear_attention"}}) {
+    Json j = glm5_next();
+    j[key] = value;
+    EXPECT_THAT(refusal(j), HasSubstr(wanted)) << key;
+  }
+  Json j = glm5_next();
+  j["layer_types"] = std::vector<std::string>(45, "indexed_attention");
+  EXPECT_THAT(refusal(j), HasSubstr("delta-rule layers"));
+}
+
 TEST(ModelConfig, AxK2) {
   const ModelConfig c = parsed(axk2());
   EXPECT_EQ(c.groups.front().problem.kind, ProblemKind::sparse_latent);

@@ -57,6 +57,8 @@ TEST(LayerFlags, WhatNoLayerComputesIsRefusedByName) {
   const auto gate_with_q_b = [](ModelConfig& c) { c.output_gate = OutputGate::with_q_b; };
   const auto norm_gates = [](ModelConfig& c) { c.norms.gate_rank = 16; };
   const auto delta = [](ModelConfig& c) { c.delta.layers = {0}; };
+  const auto no_delta = [](ModelConfig& c) { c.delta.layers.clear(); };
+  const auto one_indexer = [](ModelConfig& c) { c.mla.own_indexer.back() = 0; };
   const auto shared_gate = [](ModelConfig& c) { c.moe.shared_gate = true; };
   const auto value_norm = [](ModelConfig& c) { c.value_norm = true; };
   const auto value_scale = [](ModelConfig& c) { c.value_scale = 0.5f; };
@@ -108,7 +110,9 @@ TEST(LayerFlags, WhatNoLayerComputesIsRefusedByName) {
         FlagCase{"hy_v4", norm_gates, "norms.gate_rank"},
         FlagCase{"kimi_linear", norm_gates, "norms.gate_rank"},
         FlagCase{"deepseek_v4", delta, "delta"},
-        FlagCase{"deepseek_v32", delta, "delta"},
+        FlagCase{"deepseek_v32", delta, "mla.own_indexer"},
+        FlagCase{"glm5_next", no_delta, "index_pool"},
+        FlagCase{"glm5_next", one_indexer, "index_pool"},
         FlagCase{"qwen3_moe", shared_gate, "moe.shared_gate"},
         FlagCase{"deepseek_v3", value_norm, "value_norm"},
         FlagCase{"deepseek_v4", value_scale, "value_scale"},

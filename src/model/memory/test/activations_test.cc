@@ -31,11 +31,26 @@ ModelConfig widened(ModelConfig c) {
 }
 
 TEST(Activations, AreWhatAForwardPassTakes) {
-  for (const char* name :
-       {"deepseek_v3", "deepseek_v32", "deepseek_v3_dense", "deepseek_v3_fp8", "deepseek_v4",
-        "deepseek_v4_fp8", "gemma3_new", "gemma4_moe", "glm_moe_dsa", "gpt_oss_bf16", "llama",
-        "qwen2_window", "qwen3_moe", "qwen3_5_moe", "qwen3_next", "kimi_linear", "bailing_hybrid",
-        "hy_v4", "axk2"}) {
+  for (const char* name : {"deepseek_v3",
+                           "deepseek_v32",
+                           "deepseek_v3_dense",
+                           "deepseek_v3_fp8",
+                           "deepseek_v4",
+                           "deepseek_v4_fp8",
+                           "gemma3_new",
+                           "gemma4_moe",
+                           "glm_moe_dsa",
+                           "gpt_oss_bf16",
+                           "llama",
+                           "qwen2_window",
+                           "qwen3_moe",
+                           "qwen3_5_moe",
+                           "qwen3_next",
+                           "kimi_linear",
+                           "bailing_hybrid",
+                           "hy_v4",
+                           "axk2",
+                           "glm5_next"}) {
     const ModelConfig config = widened(config_of(name));
     const auto model = make_dummy_model(config, {});
     ASSERT_TRUE(model) << name;
