@@ -68,6 +68,11 @@ Result<KvCache> KvCache::create(const ModelPlan& plan, std::span<const PoolSize>
       if (group.delta) place.state_layer = place.index_layer;
       ++at;
     }
+    for (const std::int32_t layer : group.readers) {
+      LATHE_CHECK(layer >= 0 && layer < plan.layers(), "layer groups hold every layer once");
+      cache.places_[static_cast<std::size_t>(layer)] =
+          cache.places_[static_cast<std::size_t>(group.layers.back())];
+    }
     if (!group.delta) continue;
     at = 0;
     for (const std::int32_t layer : group.delta->layers) {

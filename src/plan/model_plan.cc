@@ -85,7 +85,8 @@ void add_slot_lists(Plan& plan) {
 std::int32_t ModelPlan::layers() const {
   std::size_t sum = 0;
   for (const GroupPlan& g : groups) {
-    sum += g.group.layers.size() + (g.group.delta ? g.group.delta->layers.size() : 0);
+    sum += g.group.layers.size() + g.group.readers.size() +
+           (g.group.delta ? g.group.delta->layers.size() : 0);
   }
   return static_cast<std::int32_t>(sum);
 }

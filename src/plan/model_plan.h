@@ -37,7 +37,7 @@ inline constexpr std::int64_t kDeltaBlockTokens = 64;
 struct LayerGroup {
   std::string name;  // "window"; unique in a model
   AttentionProblem problem;
-  // Ascending. Every layer of a model is in one group, here or in `delta`.
+  // Ascending. Every layer of a model is in one group: here, in `readers` or in `delta`.
   std::vector<std::int32_t> layers;
   // Bytes of state that each of state_layers() keeps between a request's tokens; 0: none.
   std::int64_t state_bytes = 0;
@@ -45,6 +45,8 @@ struct LayerGroup {
   std::vector<std::int32_t> index_layers = {};
   // Delta-rule layers, which run with the steps of this group's requests and have its state.
   std::optional<DeltaLayers> delta = std::nullopt;
+  // Layers that read the keys and values of the last one of `layers`. Ascending.
+  std::vector<std::int32_t> readers = {};
 
   /// Layers with a state: V4's compressors are in the group's own layers.
   const std::vector<std::int32_t>& state_layers() const { return delta ? delta->layers : layers; }

@@ -112,26 +112,39 @@ void parse_gemma_experts(ConfigReader& json, ModelConfig& config) {
   config.norms.experts_out = "post_feedforward_layernorm_2";
 }
 
-// Parts of E2B and E4B.
-void refuse_small_models(ConfigReader& json) {
-  const std::int32_t inputs = json.integer("hidden_size_per_layer_input", 256, 0);
-  if (inputs != 0) {
-    json.refuse("hidden_size_per_layer_input", "0: no per-layer inputs (E2B and E4B have them)",
-                fmt::format("{}", inputs));
+// The last layers of E2B and E4B read the keys of the last layer of their kind before them.
+void parse_readers(ConfigReader& json, ModelConfig& config) {
+  const std::int32_t count = json.integer("num_kv_shared_layers", 0, 0, config.layers - 1);
+  if (json.flag("use_double_wide_mlp", false) && count > 0) config.reader_ffn = 2;
+  const auto reads = [&](std::int32_t layer) { return layer >= config.layers - count; };
+  for (LayerGroupConfig& group : config.groups) {
+    std::ranges::copy_if(group.layers, std::back_inserter(group.readers), reads);
+    std::erase_if(group.layers, reads);
+    if (!group.layers.empty()) continue;
+    json.refuse("num_kv_shared_layers",
+                fmt::format("fewer layers: none before the last {} is like layer {}", count,
+                            group.readers.front()),
+                fmt::format("{}", count), ErrorCode::malformed);
   }
-  const std::int32_t shared = json.integer("num_kv_shared_layers", 0, 0);
-  if (shared != 0) {
-    json.refuse("num_kv_shared_layers", "0: every layer has keys of its own",
-                fmt::format("{}", shared));
+}
+
+void parse_layer_inputs(ConfigReader& json, ModelConfig& config) {
+  LayerInputs& inputs = config.layer_inputs;
+  inputs.width = json.integer("hidden_size_per_layer_input", 256, 0, 65536);
+  if (inputs.width == 0) return;
+  inputs.vocab = json.integer("vocab_size_per_layer_input", 262144);
+  if (inputs.vocab < config.vocab) {
+    json.refuse("vocab_size_per_layer_input", fmt::format("at least vocab_size ({})", config.vocab),
+                fmt::format("{}", inputs.vocab));
   }
-  json.only_false("use_double_wide_mlp");
 }
 
 }  // namespace
 
 void parse_gemma4(ConfigReader& json, ModelConfig& config) {
-  refuse_small_models(json);
   parse_gemma_attention(json, config);
+  parse_readers(json, config);
+  parse_layer_inputs(json, config);
   config.norms = {.attention_out = "post_attention_layernorm",
                   .ffn = "pre_feedforward_layernorm",
                   .ffn_out = "post_feedforward_layernorm"};

@@ -221,10 +221,18 @@ bool ModelConfig::is_delta(std::int32_t layer) const {
   return std::binary_search(delta.layers.begin(), delta.layers.end(), layer);
 }
 
+bool ModelConfig::is_reader(std::int32_t layer) const {
+  return std::ranges::any_of(groups, [&](const LayerGroupConfig& group) {
+    return std::ranges::binary_search(group.readers, layer);
+  });
+}
+
 std::size_t ModelConfig::group_of(std::int32_t layer) const {
   if (is_delta(layer)) return 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    if (std::binary_search(groups[g].layers.begin(), groups[g].layers.end(), layer)) return g;
+    for (const auto* layers_of : {&groups[g].layers, &groups[g].readers}) {
+      if (std::ranges::binary_search(*layers_of, layer)) return g;
+    }
   }
   LATHE_CHECK(false, "a layer in no group");
   return 0;
@@ -235,6 +243,7 @@ std::vector<LayerGroup> ModelConfig::layer_groups() const {
   for (const LayerGroupConfig& g : groups) {
     LayerGroup& group =
         out.emplace_back(LayerGroup{g.name, g.problem, g.layers, compressor_bytes(g.problem)});
+    group.readers = g.readers;
     if (mla.own_indexer.empty()) continue;
     for (const std::int32_t layer : g.layers) {
       if (mla.own_indexer[static_cast<std::size_t>(layer)] != 0)

@@ -164,6 +164,14 @@ struct LayerNorms {
 /// Which parts of q and k an RMSNorm takes: each head, or all heads together (OLMo 2, MiniMax M2).
 enum class QkNorm { none, heads, whole };
 
+/// Inputs of layers besides the residual state (Gemma 4 E2B, E4B). For each token and layer they
+/// are the sum of an embedding's row and a projection of the token's embedding, normed. After
+/// feed-forward a layer adds the norm of W_out (activation(W_gate x) * its input).
+struct LayerInputs {
+  std::int32_t width = 0;  // of one layer's; 0: there are none
+  std::int32_t vocab = 0;  // rows of the embedding
+};
+
 /// Sampling defaults of generation_config.json; unset where it gives none. `do_sample: false` is
 /// temperature 0.
 struct GenerationDefaults {
@@ -181,6 +189,9 @@ struct LayerGroupConfig {
   std::vector<std::int32_t> layers;  // ascending
   std::optional<RopeGrowth> query_growth = std::nullopt;  // grouped-query and MLA
   bool values_are_keys = false;  // grouped-query: v is k before its norm and RoPE; no v_proj
+  // Layers that read the keys and values of the last one of `layers`, and have none of their own
+  // (Gemma 4 E2B, E4B). Ascending.
+  std::vector<std::int32_t> readers = {};
 };
 
 struct ModelConfig {
@@ -207,15 +218,17 @@ struct ModelConfig {
   float embedding_scale = 1;             // of token embeddings
   // The scale is rounded to the embeddings' dtype (Gemma).
   bool rounded_embedding_scale = false;
-  float logit_scale = 1;             // of logits
-  float logit_cap = 0;               // logits become cap * tanh(logits / cap); 0: they stay
+  float logit_scale = 1;  // of logits
+  float logit_cap = 0;    // logits become cap * tanh(logits / cap); 0: they stay
+  LayerInputs layer_inputs;
+  std::int32_t reader_ffn = 1;       // width of dense parts in layers that read others' keys: x ffn
   std::span<const Renamed> renames;  // of tensors, in this order
   // Name of a tensor of one number, which multiplies the residual state after the layer. Empty:
   // there is none.
   std::string_view layer_scale = {};
   Activation activation;  // of feed-forward layers
 
-  // At least one. Every layer is in exactly one, or in `delta`.
+  // At least one. Every layer is in exactly one, as one of its layers or readers, or in `delta`.
   std::vector<LayerGroupConfig> groups;
   DeltaConfig delta;
   MlaConfig mla;  // latent and window_compressed problems
@@ -263,6 +276,8 @@ struct ModelConfig {
   }
   /// Whether the layer has a delta rule in place of attention.
   bool is_delta(std::int32_t layer) const;
+  /// Whether the layer reads another's keys and values.
+  bool is_reader(std::int32_t layer) const;
   /// Index into `groups` of the layer's group. A delta-rule layer has the steps of the first one.
   /// Precondition: 0 <= layer < cached_layers().
   std::size_t group_of(std::int32_t layer) const;

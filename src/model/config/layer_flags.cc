@@ -90,6 +90,15 @@ void check_attention(const ModelConfig& c, FlagCheck& check) {
                 !c.attention_bias && !c.fused_qkv && c.qk_norm != QkNorm::whole, "values_are_keys",
                 "a k_proj of its own, without bias, and norms of heads", "others");
   }
+  for (const LayerGroupConfig& group : c.groups) {
+    const bool reads = !group.readers.empty();
+    check.only_in(reads, {Family::grouped_query}, "readers");
+    check.needs(reads,
+                !c.fused_qkv && c.qk_norm != QkNorm::whole && c.output_gate == OutputGate::none &&
+                    !group.query_growth && !group.layers.empty(),
+                "readers", "a q_proj of its own, norms of heads or none, and a layer to read from",
+                "others");
+  }
   check.only_in(c.fused_gate_up, {Family::grouped_query, Family::mla}, "fused_gate_up");
   check.needs(!c.mla.own_indexer.empty(), problem.kind == ProblemKind::sparse_latent,
               "mla.own_indexer", "a sparse_latent problem", name(problem.kind));
@@ -123,6 +132,8 @@ void check_norms(const ModelConfig& c, FlagCheck& check) {
               "moe.names.dense", "norms of the outputs, and of the experts' input", "others");
   check.needs(two_parts, c.moe.shared == 0 && !c.moe.stacked, "moe.names.dense",
               "experts one by one, none of them shared", "others");
+  check.needs(c.layer_inputs.width > 0, !c.layer_scale.empty() && c.moe.experts == 0,
+              "layer_inputs", "dense layers with a layer_scale", "others");
   check.needs(!c.layer_scale.empty(), c.norms.of_outputs(), "layer_scale", "norms of outputs",
               "none");
   check.needs(true, c.norms.attention_out.empty() == c.norms.ffn_out.empty(), "norms",

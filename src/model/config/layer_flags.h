@@ -28,6 +28,8 @@ namespace lathe {
 /// norms of outputs      dense layers, or experts next to a dense part; not the other two
 /// layer_scale           with norms of outputs                       no
 /// no norms before parts with norms of outputs               no
+/// layer_inputs          with layer_scale, without experts                 no
+/// readers               without fused_qkv, whole qk_norm, output_gate     no
 /// logit_scale           yes               yes               no
 /// logit_cap             yes               yes               yes
 /// norm_offset           yes               yes               no

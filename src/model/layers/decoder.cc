@@ -147,6 +147,10 @@ class Decoder : public Model {
   MutableRowsView head_streams(const OpsContext& ops, const HyperWeights& w,
                                const RowsView& x) const;
   void copy_stream(const OpsContext& ops, const MutableRowsView& x) const;
+  MutableRowsView layer_inputs(const OpsContext& ops, std::span<const std::int32_t> tokens,
+                               const MutableRowsView& x) const;
+  void add_layer_input(const LayerContext& c, const LayerWeights& w,
+                       const MutableRowsView& x) const;
   void embed_rows(const OpsContext& ops, std::span<const std::int32_t> tokens,
                   const MutableRowsView& x) const;
   void embed_tokens(const OpsContext& ops, std::span<const std::int32_t> tokens,
@@ -363,9 +367,45 @@ Result<void> Decoder::layer(const LayerContext& c, const MutableRowsView& x,
   } else if (auto ok = add_part(c.ops, x, h, w.ffn_out_norm, std::nullopt, feeds); !ok) {
     return ok;
   }
+  if (c.inputs.cols > 0) add_layer_input(c, w, x);
   if (!w.scale.empty()) scale_rows(c.ops, x, w.scale);
   if (next) norm_input(c.ops, x, *next, h);
   return {};
+}
+
+// The inputs of all layers, [rows, layers * width] f32, or no columns. x: the tokens' embeddings.
+MutableRowsView Decoder::layer_inputs(const OpsContext& ops, std::span<const std::int32_t> tokens,
+                                      const MutableRowsView& x) const {
+  const std::int64_t width = config_.layer_inputs.width;
+  const MutableRowsView out = alloc_rows(*ops.tensors, x.rows, config_.layers * width);
+  if (width == 0) return out;
+  const Arena::Scope scope(*ops.tensors);
+  const MutableRowsView rows = alloc_rows(*ops.tensors, x.rows, out.cols);
+  const MutableRowsView from = activations_of(ops, x);
+  if (from.data != x.data) cast_rows(ops, constant(x), from);
+  matmul(ops, {constant(from), weights_->input_projection, out});
+  scale_rows(ops, out, 1 / std::sqrt(static_cast<float>(config_.hidden)));
+  rms_norm(ops, constant(out), weights_->input_norm, config_.norm_eps, out, config_.layers);
+  const float scale = std::sqrt(static_cast<float>(width) / 2);
+  embed(ops, weights_->input_embedding, tokens, rows, scale);
+  add_rows(ops, constant(rows), out);
+  return out;
+}
+
+// x += norm(W_out (activation(W_gate x) * the layer's input)).
+void Decoder::add_layer_input(const LayerContext& c, const LayerWeights& w,
+                              const MutableRowsView& x) const {
+  Arena& arena = *c.ops.tensors;
+  const Arena::Scope scope(arena);
+  const MutableRowsView from = activations_of(c.ops, x);
+  if (from.data != x.data) cast_rows(c.ops, constant(x), from);
+  const MutableRowsView gate = alloc_rows(arena, x.rows, c.inputs.cols);
+  const MutableRowsView gated = alloc_activations(c.ops, x.rows, c.inputs.cols);
+  const MutableRowsView y = alloc_rows(arena, x.rows, x.cols);
+  matmul(c.ops, {constant(from), w.input_gate, gate});
+  gated_activation(c.ops, {config_.activation, constant(gate), c.inputs, gated});
+  matmul(c.ops, {constant(gated), w.input_out, y});
+  add_rms_norm(c.ops, constant(y), w.input_norm, config_.norm_eps, x);
 }
 
 // As in transformers, the factor is rounded to the embeddings' dtype.
@@ -530,8 +570,10 @@ void Decoder::check_args(const OpsContext& ops, const ForwardArgs& args,
     const std::size_t g = groups[i];
     LATHE_CHECK(args.cache->plan(g).problem == config_.groups[g].problem,
                 "the cache was planned for another model");
-    LATHE_CHECK(args.cache->plan().groups[g].group.layers == config_.groups[g].layers,
-                "the cache has the model's layers");
+    const LayerGroup& planned = args.cache->plan().groups[g].group;
+    LATHE_CHECK(
+        planned.layers == config_.groups[g].layers && planned.readers == config_.groups[g].readers,
+        "the cache has the model's layers");
     const auto& delta = args.cache->plan().groups[g].group.delta;
     LATHE_CHECK(
         g > 0 || (delta ? delta->layers : std::vector<std::int32_t>()) == config_.delta.layers,
@@ -596,6 +638,7 @@ Result<ForwardResult> Decoder::forward(const OpsContext& ops, const ForwardArgs&
   NonFiniteSearch search(ops, rows, args.find_non_finite);
   embed_tokens(ops, args.tokens, x);
   search.look(constant(x), {}, -1);
+  const MutableRowsView inputs = layer_inputs(ops, args.tokens, x);
   const bool normed = ends_in_norm(ops);
   {
     const Arena::Scope layers(arena);
@@ -605,8 +648,9 @@ Result<ForwardResult> Decoder::forward(const OpsContext& ops, const ForwardArgs&
     first_norm(ops, 0, x, h);
     for (std::int32_t l = 0; l < config_.layers; ++l) {
       const std::size_t g = group_of_[static_cast<std::size_t>(l)];
-      const LayerContext c =
-          context(ops, args, **rope, l, args.segments_of(g, groups), selections[g]);
+      LayerContext c = context(ops, args, **rope, l, args.segments_of(g, groups), selections[g]);
+      const std::int64_t width = config_.layer_inputs.width;
+      c.inputs = constant(cols_at(inputs, l * width, width));
       std::optional<InputNorm> next;
       if (l + 1 < config_.layers) {
         next = attention_norm(l + 1);

@@ -19,6 +19,18 @@ void copy_heads(const OpsContext& ops, const MutableRowsView& x, std::int64_t fi
   if (x.data != out.data) cast_rows(ops, constant(cols_at(x, first, out.cols)), out);
 }
 
+// Norms and rotates q, and rounds it once: all that a layer does that reads another's keys.
+Result<void> prepare_q(const LayerContext& c, const GqaWeights& w, const StepView& step,
+                       const MutableRowsView& q, const MutableRowsView& out) {
+  const std::int64_t heads = c.plan.problem.heads;
+  if (c.config.qk_norm == QkNorm::heads) {
+    rms_norm(c.ops, constant(q), w.q_norm, c.config.norm_eps, q, heads);
+  }
+  auto ok = rotate_rows(c.ops, c.rope.main, step.positions, q, heads, 0);
+  if (ok && out.data != q.data) cast_rows(c.ops, constant(q), out);
+  return ok;
+}
+
 }  // namespace
 
 Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const RowsView& h,
@@ -31,6 +43,9 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
   const std::int64_t v_cols = std::int64_t{p.kv_heads} * p.v_head_dim;
 
   const MutableRowsView q = alloc_rows(arena, h.rows, std::int64_t{p.heads} * p.head_dim);
+  const bool reads = w.k.rows == 0;  // another layer's keys
+  const std::int32_t source =
+      reads ? c.config.groups[c.config.group_of(c.layer)].layers.back() : c.layer;
   // A cache row: all heads' keys, then all heads' values.
   const MutableRowsView kv = alloc_rows(arena, h.rows, k_cols + v_cols);
   // With norms over all heads q and k have the heads of all ranks; with a gate in q_proj all_q has
@@ -38,7 +53,8 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
   const bool gated = c.config.output_gate == OutputGate::with_q;
   const MutableRowsView all_q = w.q.rows == q.cols ? q : alloc_rows(arena, h.rows, w.q.rows);
   const MutableRowsView k = cols_at(kv, 0, k_cols);
-  const MutableRowsView all_k = w.k.rows == k_cols ? k : alloc_rows(arena, h.rows, w.k.rows);
+  const MutableRowsView all_k =
+      reads || w.k.rows == k_cols ? k : alloc_rows(arena, h.rows, w.k.rows);
   const MutableRowsView v = cols_at(kv, k_cols, v_cols);
   const bool v_is_k = w.v.cols == 0;
   const std::array products = {
@@ -46,13 +62,14 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
       Product{h, w.k, all_k, data_or_null(w.k_bias)},
       Product{h, w.v, v, data_or_null(w.v_bias)},
   };
-  matmul(ops, std::span(products).first(v_is_k ? 2 : 3));
-  if (c.config.value_norm) {
+  matmul(ops, std::span(products).first(reads ? 1 : v_is_k ? 2 : 3));
+  if (reads) {
+  } else if (c.config.value_norm) {
     rms_norm(ops, constant(v_is_k ? k : v), {}, c.config.norm_eps, v, p.kv_heads);
   } else if (v_is_k) {
     cast_rows(ops, constant(k), v);
   }
-  if (c.config.value_scale != 1) scale_rows(ops, v, c.config.value_scale);
+  if (!reads && c.config.value_scale != 1) scale_rows(ops, v, c.config.value_scale);
   if (c.config.qk_norm == QkNorm::whole) {
     rms_norm(ops, constant(all_q), w.q_norm, c.config.norm_eps, all_q);
     rms_norm(ops, constant(all_k), w.k_norm, c.config.norm_eps, all_k);
@@ -92,16 +109,18 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
                       .slots = step.out_slots,
                       .scales = c.cache.scales(c.layer),
                       .tally = c.cache.tally(c.layer)};
-    if (auto ok = prepare_qkv(ops, qkv, c.cache.main(c.layer)); !ok) return ok;
+    auto ok =
+        reads ? prepare_q(c, w, step, q_rows, q_in) : prepare_qkv(ops, qkv, c.cache.main(c.layer));
+    if (!ok) return ok;
     const AttendOp op{.plan = &c.plan,
                       .step = &step,
-                      .pool = c.cache.main(c.layer),
-                      .scales = c.cache.scales(c.layer),
+                      .pool = c.cache.main(source),
+                      .scales = c.cache.scales(source),
                       .q = constant(q_in),
                       .sink = w.sink,
                       .gather_workspace = c.cache.gather_workspace(),
                       .out = rows_at(out, segment.first_row, step.rows)};
-    if (auto ok = attend(ops, op); !ok) return ok;
+    if (ok = attend(ops, op); !ok) return ok;
   }
   if (gated) {
     gate_rows(ops, {.x = out,

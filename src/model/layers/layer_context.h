@@ -43,6 +43,7 @@ struct LayerContext {
   std::span<const Segment> segments;
   std::span<Selection> selections;       // [segments]
   std::span<const std::int32_t> tokens;  // [rows], all segments
+  RowsView inputs = {};  // [rows, LayerInputs::width] f32 of the layer, or no columns
   // A selection to reuse, as in ForwardArgs; empty: the layer makes its own.
   std::span<const std::int32_t> choices = {};
   std::span<const std::int32_t> choice_rows = {};

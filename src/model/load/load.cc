@@ -580,7 +580,7 @@ class Loader {
     bool some = false;
     std::vector<std::string> absent;
     for (std::int32_t l = 0; l < config_.layers; ++l) {
-      if (config_.is_delta(l)) continue;
+      if (config_.is_delta(l) || config_.is_reader(l)) continue;
       TensorScales& s = scales[static_cast<std::size_t>(l)];
       const bool key = bind_kv_scale(l, "k", s.key, read);
       const bool value = bind_kv_scale(l, "v", s.value, read);

@@ -177,7 +177,8 @@ std::int64_t delta_rows(const ModelConfig& config, const ModelPlan& plan, const 
 // Bytes of `rows` rows in the feed-forward part of the layer that needs most.
 std::int64_t feed_forward(const ModelConfig& config, const Share& share, const Plan& plan,
                           std::int64_t rows) {
-  const std::int64_t dense = 2 * row(share.ffn.count) + copy(plan, share.ffn.count);
+  const std::int64_t width = share.ffn.count * config.reader_ffn;
+  const std::int64_t dense = 2 * row(width) + copy(plan, width);
   const MoeConfig& m = config.moe;
   if (is_gpu(plan.device)) {  // experts have their own budget
     return times(rows,
@@ -239,6 +240,10 @@ Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& ma
   std::int64_t residual = row(config.hidden) * (config.norms.of_outputs() ? 3 : 2);
   // Outputs of both parts, and what the router reads.
   if (!config.moe.names.dense.empty()) residual += 2 * row(config.hidden);
+  if (const std::int64_t width = config.layer_inputs.width; width > 0) {
+    // The inputs of all layers, twice while they are made.
+    residual += 2 * row(config.layers * width) + row(config.hidden);
+  }
   if (const std::int64_t rank = config.norms.gate_rank; rank > 0) {
     residual += row(config.hidden) + 2 * row(rank);
   }

@@ -23,6 +23,7 @@ enum class WeightPart { embedding, head, dense, shared, experts, other };
 
 WeightPart part_of(const ModelConfig& config, const TensorSpec& spec) {
   const auto has = [&](std::string_view text) { return spec.name.find(text) != std::string::npos; };
+  if (has("embed_tokens_per_layer")) return WeightPart::embedding;
   if (has("embed")) return config.tied_embeddings ? WeightPart::head : WeightPart::embedding;
   if (spec.name.starts_with("lm_head") || spec.name == "head.weight") return WeightPart::head;
   if (has(config.moe.names.shared)) return WeightPart::shared;

@@ -186,6 +186,14 @@ TEST(GpuModel, Gemma4) {
              "gelu_pytorch_tanh")
         .check();
   }
+  // The last layers read others' keys, and every layer has an input of its own.
+  DummyGqa(R"("architectures": ["Gemma4ForCausalLM"], "global_head_dim": 512, "sliding_window": 16,
+           "hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": 97,
+           "num_hidden_layers": 4, "num_kv_shared_layers": 2, "use_double_wide_mlp": true,
+           "rms_norm_eps": 1.0, "layer_types": ["sliding_attention", "full_attention",
+           "sliding_attention", "full_attention"])",
+           "gelu_pytorch_tanh")
+      .check();
 }
 
 // Prompts long enough for the chunked form, then decoded rows; heads of 128 and narrower ones.

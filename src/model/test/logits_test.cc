@@ -53,7 +53,8 @@ const char* const kFixtures[] = {"llama",
                                  "bailing_hybrid",
                                  "hy_v4",
                                  "axk2",
-                                 "glm5_next"};
+                                 "glm5_next",
+                                 "gemma4_shared"};
 
 // Bound against the reference with a bf16 cache like Lathe's: covers the order of summation, and
 // cache elements that round differently because of it.

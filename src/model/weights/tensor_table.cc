@@ -23,6 +23,7 @@ class Table {
     for (std::int32_t l = 0; l < c_.cached_layers(); ++l) layer(l);
     if (c_.drafts) draft(fmt::format("model.layers.{}.", c_.layers), w_.draft);
     norm("model.norm.weight", c_.hidden, w_.final_norm).factor = c_.logit_scale;
+    if (c_.layer_inputs.width > 0) layer_inputs();
     if (!c_.hyper.head.empty()) hyper(c_.hyper.head, c_.hyper.streams, 1, w_.head_hyper);
     if (!c_.tied_embeddings) {
       TensorSpec& head = plain("lm_head.weight", c_.vocab, c_.hidden, w_.head);
@@ -50,7 +51,7 @@ class Table {
     } else if (c_.is_mla()) {
       latent(stem + "self_attn.", c_.attention(l), w.mla);
     } else {
-      grouped(stem + "self_attn.", c_.groups[c_.group_of(l)], w.gqa);
+      grouped(stem + "self_attn.", c_.groups[c_.group_of(l)], c_.is_reader(l), w.gqa);
     }
     if (!c_.mla.own_indexer.empty() && c_.mla.own_indexer[at] != 0) {
       indexer(stem + "self_attn.indexer.", c_.attention(l), w.indexer);
@@ -69,7 +70,13 @@ class Table {
       const std::string_view part = !names.dense.empty()   ? names.dense
                                     : !names.alone.empty() ? names.alone
                                                            : names.part;
-      ffn(stem + std::string(part), c_.ffn, share_.ffn, w.ffn);
+      const std::int32_t wider = c_.is_reader(l) ? c_.reader_ffn : 1;
+      ffn(stem + std::string(part), std::int64_t{wider} * c_.ffn, times(share_.ffn, wider), w.ffn);
+    }
+    if (const std::int64_t width = c_.layer_inputs.width; width > 0) {
+      linear(stem + "per_layer_input_gate", width, c_.hidden, w.input_gate);
+      linear(stem + "per_layer_projection", c_.hidden, width, w.input_out);
+      norm(stem + "post_per_layer_input_norm.weight", c_.hidden, w.input_norm);
     }
     if (!c_.layer_scale.empty()) vector(stem + std::string(c_.layer_scale), 1, w.scale).ones = true;
   }
@@ -88,7 +95,18 @@ class Table {
     norm(stem + "shared_head.norm.weight", c_.hidden, w.out_norm);
   }
 
-  void grouped(const std::string& stem, const LayerGroupConfig& group, GqaWeights& w) {
+  // The sum of both inputs is divided by the root of two: the norm's weight is, and the factor of
+  // the embedding's rows (Decoder::layer_inputs()).
+  void layer_inputs() {
+    const std::int64_t all = std::int64_t{c_.layers} * c_.layer_inputs.width;
+    plain("model.embed_tokens_per_layer.weight", c_.layer_inputs.vocab, all, w_.input_embedding);
+    linear("model.per_layer_model_projection", all, c_.hidden, w_.input_projection);
+    norm("model.per_layer_projection_norm.weight", c_.layer_inputs.width, w_.input_norm).factor =
+        std::sqrt(0.5f);
+  }
+
+  // reads: another layer's keys and values.
+  void grouped(const std::string& stem, const LayerGroupConfig& group, bool reads, GqaWeights& w) {
     const AttentionProblem& p = group.problem;
     const std::int64_t q_head = p.head_dim * (c_.output_gate == OutputGate::with_q ? 2 : 1);
     const Range q = times(share_.heads, q_head), out = times(share_.heads, p.v_head_dim);
@@ -101,7 +119,9 @@ class Table {
     if (whole) w.q_first = q.first, w.k_first = k.first;
     const FusedRows of_q{"q_proj", q_rows, whole ? Range{0, q_rows} : q, &w.q};
     const FusedRows of_k{"k_proj", k_rows, whole ? Range{0, k_rows} : k, &w.k};
-    if (group.values_are_keys) {
+    if (reads) {
+      fused(stem, "", false, {of_q});
+    } else if (group.values_are_keys) {
       fused(stem, "", false, {of_q, of_k});
     } else {
       fused(stem, "qkv_proj", c_.fused_qkv, {of_q, of_k, {"v_proj", v_rows, v, &w.v}});
@@ -109,13 +129,15 @@ class Table {
     linear(stem + "o_proj", c_.hidden, p.heads * p.v_head_dim, w.out).part.cols = out;
     if (c_.attention_bias) {
       vector(stem + "q_proj.bias", q_rows, w.q_bias).part.rows = whole ? Range{0, q_rows} : q;
-      vector(stem + "k_proj.bias", k_rows, w.k_bias).part.rows = whole ? Range{0, k_rows} : k;
-      vector(stem + "v_proj.bias", v_rows, w.v_bias).part.rows = v;
+      if (!reads) {
+        vector(stem + "k_proj.bias", k_rows, w.k_bias).part.rows = whole ? Range{0, k_rows} : k;
+        vector(stem + "v_proj.bias", v_rows, w.v_bias).part.rows = v;
+      }
     }
     if (c_.attention_out_bias) out_bias(stem, w.out_bias);
     if (c_.qk_norm != QkNorm::none) {
       norm(stem + "q_norm.weight", whole ? q_rows : p.head_dim, w.q_norm);
-      norm(stem + "k_norm.weight", whole ? k_rows : p.head_dim, w.k_norm);
+      if (!reads) norm(stem + "k_norm.weight", whole ? k_rows : p.head_dim, w.k_norm);
     }
     if (p.sink) sink(stem, p, w.sink);
   }

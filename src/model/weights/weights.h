@@ -34,9 +34,9 @@ inline const float* data_or_null(Vector v) { return v.empty() ? nullptr : v.data
 struct GqaWeights {
   // [heads * head_dim, hidden]; with OutputGate::with_q each head's rows are q, then the gate.
   WeightView q;
-  WeightView k;                             // [kv_heads * head_dim, hidden]
-  WeightView v;                             // [kv_heads * v_head_dim, hidden]; empty: v is k
-  WeightView out;                           // [hidden, heads * v_head_dim]
+  WeightView k;    // [kv_heads * head_dim, hidden]; empty: the layer reads another's keys
+  WeightView v;    // [kv_heads * v_head_dim, hidden]; empty: v is k
+  WeightView out;  // [hidden, heads * v_head_dim]
   Vector q_bias, k_bias, v_bias, out_bias;  // or empty
   Vector q_norm, k_norm;                    // [head_dim], [all heads * head_dim], or empty
   // With norms over all heads q and k have those of all ranks, and this rank's begin at these rows.
@@ -157,6 +157,9 @@ struct LayerWeights {
   Vector attention_out_norm, ffn_out_norm;                // [hidden], or empty
   Vector dense_out_norm, experts_norm, experts_out_norm;  // [hidden], or empty
   Vector scale;                                           // [1], or empty
+  // Of LayerInputs: [width, hidden], [hidden, width] and [hidden]; or empty.
+  WeightView input_gate, input_out;
+  Vector input_norm;
   GqaWeights gqa;
   DeltaWeights delta;
   MlaWeights mla;
@@ -190,6 +193,9 @@ struct ModelWeights {
   WeightView head;       // [vocab, hidden]; the embedding if tied
   Vector final_norm;     // [hidden]
   HyperWeights head_hyper;
+  // Of LayerInputs, or empty: [its vocab, layers * width], [layers * width, hidden] and [width].
+  WeightView input_embedding, input_projection;
+  Vector input_norm;
   std::vector<LayerWeights> layers;     // [cached_layers]
   DraftWeights draft;                   // empty without a draft layer
   std::vector<TensorScales> kv_scales;  // [layers] from the checkpoint, or empty

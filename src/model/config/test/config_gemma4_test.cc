@@ -152,16 +152,67 @@ TEST(ConfigGemma4, DefaultsOfTheClass) {
   EXPECT_THAT(parsed(j).groups[1].layers, ElementsAre(5, 9));
 }
 
-// Parts of E2B and E4B.
+// The keys of gemma-4-E2B's text_config that differ.
+Json gemma4_e2b() {
+  Json j = gemma4_26b();
+  Json& text = j["text_config"];
+  text["hidden_size"] = 1536;
+  text["intermediate_size"] = 6144;
+  text["num_hidden_layers"] = 35;
+  text["num_attention_heads"] = 8;
+  text["num_key_value_heads"] = 1;
+  text["num_global_key_value_heads"] = nullptr;
+  text["attention_k_eq_v"] = false;
+  text["hidden_size_per_layer_input"] = 256;
+  text["vocab_size_per_layer_input"] = 262144;
+  text["num_kv_shared_layers"] = 20;
+  text["use_double_wide_mlp"] = true;
+  text["enable_moe_block"] = false;
+  text["layer_types"] = Json::array();
+  for (int l = 0; l < 35; ++l) {
+    text["layer_types"].push_back(l % 5 == 4 ? "full_attention" : "sliding_attention");
+  }
+  return j;
+}
+
+TEST(ConfigGemma4, LayersThatReadOthersKeys) {
+  const ModelConfig c = parsed(gemma4_e2b());
+  ASSERT_EQ(c.groups.size(), 2u);
+  EXPECT_EQ(c.groups[0].layers.size(), 12u);
+  EXPECT_EQ(c.groups[0].layers.back(), 13);
+  EXPECT_EQ(c.groups[0].readers.size(), 16u);
+  EXPECT_EQ(c.groups[0].readers.front(), 15);
+  EXPECT_THAT(c.groups[1].layers, ElementsAre(4, 9, 14));
+  EXPECT_THAT(c.groups[1].readers, ElementsAre(19, 24, 29, 34));
+  EXPECT_FALSE(c.is_reader(14));
+  EXPECT_TRUE(c.is_reader(15));
+  EXPECT_EQ(c.group_of(19), 1u);
+  EXPECT_EQ(c.reader_ffn, 2);
+  EXPECT_EQ(c.layer_inputs.width, 256);
+  EXPECT_EQ(c.layer_inputs.vocab, 262144);
+  // Their keys are in the cache once.
+  EXPECT_EQ(c.layer_groups()[1].layers.size(), 3u);
+  EXPECT_EQ(c.layer_groups()[1].readers.size(), 4u);
+}
+
+TEST(ConfigGemma4, SmallModelsRefuse) {
+  Json j = gemma4_e2b();
+  Json& text = j["text_config"];
+  text["num_kv_shared_layers"] = 31;  // no layer without a window has keys
+  EXPECT_THAT(refusal(j), AllOf(HasSubstr("num_kv_shared_layers"), HasSubstr("layer 4")));
+  text["num_kv_shared_layers"] = 35;
+  EXPECT_THAT(refusal(j), HasSubstr("num_kv_shared_layers"));
+  text["num_kv_shared_layers"] = 20;
+  text["vocab_size_per_layer_input"] = 1000;
+  EXPECT_THAT(refusal(j), HasSubstr("vocab_size_per_layer_input"));
+}
+
 TEST(ConfigGemma4, RefusesPartsByName) {
   Json j = gemma4_26b();
   Json& text = j["text_config"];
-  text.erase("hidden_size_per_layer_input");
-  EXPECT_THAT(refusal(j), HasSubstr("hidden_size_per_layer_input: wanted 0"));
+  text.erase("hidden_size_per_layer_input");  // 256 in the class; the experts' layers have none
+  EXPECT_THAT(refusal(j), HasSubstr("layer_inputs"));
   text["hidden_size_per_layer_input"] = 0;
-  text["num_kv_shared_layers"] = 4;
-  EXPECT_THAT(refusal(j), HasSubstr("num_kv_shared_layers: wanted 0"));
-  text["num_kv_shared_layers"] = 0;
   text["use_bidirectional_attention"] = "all";
   EXPECT_THAT(refusal(j), HasSubstr("use_bidirectional_attention: wanted vision"));
   text["use_bidirectional_attention"] = nullptr;

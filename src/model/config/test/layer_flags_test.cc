@@ -58,6 +58,11 @@ TEST(LayerFlags, WhatNoLayerComputesIsRefusedByName) {
   const auto norm_gates = [](ModelConfig& c) { c.norms.gate_rank = 16; };
   const auto delta = [](ModelConfig& c) { c.delta.layers = {0}; };
   const auto no_delta = [](ModelConfig& c) { c.delta.layers.clear(); };
+  const auto inputs = [](ModelConfig& c) { c.layer_inputs = {16, c.vocab}; };
+  const auto readers = [](ModelConfig& c) {
+    c.groups.back().readers = {c.groups.back().layers.back()};
+    c.groups.back().layers.pop_back();
+  };
   const auto one_indexer = [](ModelConfig& c) { c.mla.own_indexer.back() = 0; };
   const auto shared_gate = [](ModelConfig& c) { c.moe.shared_gate = true; };
   const auto value_norm = [](ModelConfig& c) { c.value_norm = true; };
@@ -111,6 +116,11 @@ TEST(LayerFlags, WhatNoLayerComputesIsRefusedByName) {
         FlagCase{"kimi_linear", norm_gates, "norms.gate_rank"},
         FlagCase{"deepseek_v4", delta, "delta"},
         FlagCase{"deepseek_v32", delta, "mla.own_indexer"},
+        FlagCase{"llama", inputs, "layer_inputs"},
+        FlagCase{"gemma4_moe", inputs, "layer_inputs"},
+        FlagCase{"deepseek_v3", readers, "readers"},
+        FlagCase{"phi3", readers, "readers"},
+        FlagCase{"olmo2", readers, "readers"},
         FlagCase{"glm5_next", no_delta, "index_pool"},
         FlagCase{"glm5_next", one_indexer, "index_pool"},
         FlagCase{"qwen3_moe", shared_gate, "moe.shared_gate"},

@@ -50,7 +50,8 @@ TEST(Activations, AreWhatAForwardPassTakes) {
                            "bailing_hybrid",
                            "hy_v4",
                            "axk2",
-                           "glm5_next"}) {
+                           "glm5_next",
+                           "gemma4_shared"}) {
     const ModelConfig config = widened(config_of(name));
     const auto model = make_dummy_model(config, {});
     ASSERT_TRUE(model) << name;
