@@ -1,6 +1,6 @@
 // GLM 5.3 Flash: layers of Kimi delta attention with a bounded decay for each one of sparse latent
-// attention, which knows no positions and whose index keys are of several tokens; DeepSeek V4's
-// residual streams, with a head that reads their mean.
+// attention without positions, where several tokens share an index key; DeepSeek V4's residual
+// streams, with a head that reads their mean.
 #include <fmt/format.h>
 
 #include <algorithm>
