@@ -13,6 +13,7 @@
 
 #include "attn/lse_convention.h"
 #include "attn/problem.h"
+#include "attn/shared_prefixes.h"
 #include "base/execution.h"
 #include "base/result.h"
 #include "base/rows_view.h"
@@ -79,6 +80,10 @@ struct AttendArgs {
   std::int64_t max_request_rows = 1;  // most rows of a request
   std::int64_t max_kv_len = 0;        // most keys of a request; 0: as many as fit its page table
   std::int64_t total_keys = 0;        // sum over requests; 0: requests x max_kv_len
+
+  // Kernels with Capability::shared_prefixes, with a page table and without index lists: keys to
+  // read once for several requests, in the memory of the other lists.
+  SharedPrefixes prefixes;
 
   // Made by the kernel's prepare() for the step; null: the call computes its own.
   const Schedule* schedule = nullptr;

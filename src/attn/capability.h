@@ -119,8 +119,9 @@ struct Capability {
   // With backend `auto`: used only for requests with at least this many rows in the step, from
   // where it is faster than other kernels.
   std::int64_t least_rows = 0;
-  bool batch_invariant = true;  // can split by a request's own keys alone
-  bool graph_safe = true;       // can be captured in a CUDA graph and replayed with new contents
+  bool batch_invariant = true;   // can split by a request's own keys alone
+  bool shared_prefixes = false;  // reads keys of AttendArgs::prefixes once
+  bool graph_safe = true;        // can be captured in a CUDA graph and replayed with new contents
 
   // Type of q, unless q must have the cache's format (q_dtype()). Kernels that compute in f32 ask
   // for f32, which costs nothing there and keeps q's precision.

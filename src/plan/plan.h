@@ -12,6 +12,7 @@
 #include "attn/machine.h"
 #include "attn/phase.h"
 #include "attn/problem.h"
+#include "attn/shared_prefixes.h"
 #include "layout/layout.h"
 
 namespace lathe {
@@ -128,6 +129,7 @@ struct Plan {
   std::int64_t max_requests = 0;    // most requests of a step
   std::int32_t draft_tokens = 0;    // most drafts of a request in a verify step; 0 = no drafts
   std::int64_t context_length = 0;  // tokens
+  PrefixSharing prefixes;           // of decode and verify steps
   std::int32_t layers = 1;
   std::int32_t index_layers = 1;  // layers with an index cache; the others reuse a selection
   std::vector<Budget> budgets;

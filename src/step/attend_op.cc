@@ -80,6 +80,7 @@ AttendArgs attend_args(const AttendOp& op, const Execution& execution) {
   a.max_request_rows = step.max_rows;
   a.max_kv_len = step.max_context;
   a.total_keys = step.total_context;
+  a.prefixes = step.prefixes;
   a.schedule = step.schedule;
   a.execution = execution;
   return a;

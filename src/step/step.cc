@@ -53,7 +53,7 @@ StepBound step_bound(const Plan& plan) {
 template <class F>
 void Step::Arrays::for_each(F f) {
   f(positions), f(row_request), f(row_lens), f(out_slots), f(q_indptr), f(kv_lens);
-  f(page_table), f(compressed_table), f(state_table), f(state_before), f(index_lens);
+  f(page_table), f(prefixes), f(compressed_table), f(state_table), f(state_before), f(index_lens);
   f(window_slots), f(window_lens), f(compressed_lens), f(compressed_out_slots);
 }
 
@@ -126,6 +126,11 @@ void Step::allocate() {
   a.q_indptr.resize(requests + 1);
   a.kv_lens.resize(requests);
   a.page_table.resize(requests * at(table_width(bound_.context, main_.page_size)));
+  if (plan_->prefixes.on) {
+    a.prefixes.resize(at(PrefixLists<std::int32_t>::size(bound_.requests, bound_.rows)));
+    prefix_requests_.resize(requests);
+    prefixes_ = PrefixGrouper(plan_->prefixes, main_.page_size, bound_.requests);
+  }
   if (p.sparse()) a.index_lens.resize(rows);
   if (p.index_pool > 0) a.compressed_out_slots.resize(rows);
   if (windowed()) {
@@ -166,6 +171,7 @@ Result<void> Step::plan(const StepBatch& batch) {
     done = fill_tables(batch);
   }
   if (done) {
+    find_prefixes(batch);
     fill_window(batch);
     fill_selection(batch);
     done = check_gather(batch);

@@ -15,6 +15,7 @@
 #include "layout/pages/page_table.h"
 #include "layout/pages/pool_shape.h"
 #include "plan/plan.h"
+#include "step/prefix_groups.h"
 
 namespace lathe {
 
@@ -88,6 +89,10 @@ struct StepView {
   std::span<const std::int32_t> kv_lens;      // [requests]
   PageTableView page_table;                   // [requests, width] main pool
 
+  // Keys that several requests share, in decode and verify steps of plans that look for them.
+  SharedPrefixes prefixes;
+  PrefixSavings prefix_savings;
+
   // Sparse selection.
   std::span<const std::int32_t> index_lens;  // [rows] keys (V4: entries) that the indexer ranks
 
@@ -121,6 +126,7 @@ void for_each_array(const StepView& v, F f) {
   f("q_indptr", v.q_indptr);
   f("kv_lens", v.kv_lens);
   f("page_table", table(v.page_table));
+  f("prefixes", v.prefixes.lists);
   f("index_lens", v.index_lens);
   f("window_slots", v.window_slots);
   f("window_lens", v.window_lens);
@@ -160,6 +166,7 @@ class Step {
     std::vector<std::int32_t> row_request, row_lens;
     std::vector<Slot> out_slots;
     std::vector<std::int32_t> q_indptr, kv_lens;
+    std::vector<std::int32_t> prefixes;
     std::vector<PageId> page_table, compressed_table, state_table, state_before;
     std::vector<std::int32_t> index_lens;
     std::vector<Slot> window_slots;
@@ -176,6 +183,7 @@ class Step {
   Result<void> check_pages(const StepRequest& request, std::int64_t r) const;
   void fill_rows(const StepBatch& batch);
   Result<void> fill_tables(const StepBatch& batch);
+  void find_prefixes(const StepBatch& batch);
   void fill_selection(const StepBatch& batch);
   void fill_window(const StepBatch& batch);
   Result<void> check_gather(const StepBatch& batch) const;
@@ -196,6 +204,8 @@ class Step {
   PoolShape compressed_;  // 0 pages if there is one source
   Arrays arrays_;
   std::vector<PageLists::List> lists_;
+  PrefixGrouper prefixes_;
+  std::vector<PrefixRequest> prefix_requests_;
   StepView view_;
 };
 

@@ -101,6 +101,26 @@ Result<void> Step::fill_tables(const StepBatch& batch) {
   return {};
 }
 
+// All rows of a request see its keys before the first row, unless a window ends before the last
+// one.
+void Step::find_prefixes(const StepBatch& batch) {
+  const bool looks = view_.phase == Phase::decode || view_.phase == Phase::verify;
+  if (!plan_->prefixes.on || !looks || view_.rows == 0) return;
+  const std::int32_t window = plan_->problem.window;
+  for (std::int64_t r = 0; r < view_.requests; ++r) {
+    const StepRequest& q = batch.requests[at(r)];
+    PrefixRequest& out = prefix_requests_[at(r)];
+    out = {{}, arrays_.q_indptr[at(r)], q.rows};
+    if (q.padding || q.rows == 0 || (window > 0 && q.cached + q.rows > window)) continue;
+    out.pages = q.pages.first(at(q.cached / main_.page_size));
+  }
+  const auto lists =
+      front(arrays_.prefixes, PrefixLists<std::int32_t>::size(view_.requests, view_.rows));
+  view_.prefixes = prefixes_.find(std::span(prefix_requests_).first(at(view_.requests)),
+                                  view_.row_request, lists);
+  view_.prefix_savings = prefixes_.savings();
+}
+
 void Step::fill_window(const StepBatch& batch) {
   if (!windowed()) return;
   Arrays& a = arrays_;
