@@ -11,6 +11,7 @@
 #include "attn/expansion.h"
 #include "plan/cost.h"
 #include "plan/explain.h"
+#include "plan/prefix_sharing.h"
 
 namespace lathe {
 namespace {
@@ -56,9 +57,12 @@ std::int64_t split_partials(const Plan& plan, const Machine& machine, Demand dem
   const AttentionProblem& p = plan.problem;
   const std::int64_t parts = demand.requests + machine.processors;
   const std::int64_t one_a_worker = times(parts, p.heads, (std::int64_t{p.v_dim()} + 1) * 4);
-  return most_of_routes(plan, [&](const Route& r) {
+  const std::int64_t partials = most_of_routes(plan, [&](const Route& r) {
     return !r.split_kv ? 0 : r.split_bytes > 0 ? r.split_bytes : one_a_worker;
   });
+  // Shared prefixes are a call of their own, in the same workspace.
+  if (!plan.prefixes.on) return partials;
+  return plus(times(2, partials), prefix_part_bytes(plan, demand.requests));
 }
 
 // Bytes of f32 queries and accumulators, per head, of the rows that each worker keeps while it
@@ -99,6 +103,7 @@ std::int64_t staged_step(const Plan& plan, Demand demand, std::int64_t width,
   const AttentionProblem& p = plan.problem;
   std::int64_t row = 64;  // positions, lengths, slots, offsets, tokens
   if (p.two_sources()) row += 4 * std::min<std::int64_t>(p.window, plan.context_length);
+  if (plan.prefixes.on) row += 4 * (1 + 3 * kPrefixLevels);
   const std::int64_t segment = plus(times(demand.requests, width + 16, 4), times(demand.rows, row));
   std::int64_t gathered = 0;
   if (const Route* r = compact_route(plan)) {

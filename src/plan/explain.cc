@@ -137,6 +137,12 @@ std::string drafts_line(const Plan& plan) {
 
 std::string table_lines(const Plan& plan) {
   std::string out;
+  if (plan.prefixes.on) {
+    out += fmt::format(
+        "{:<10}pages that requests of decode steps share are read once, in up to {} groups "
+        "({} levels)\n",
+        "shared", kPrefixGroups, kPrefixLevels);
+  }
   if (plan.table_multiple > 1) {
     out += fmt::format("{:<10}padded to a multiple of {} pages\n", "tables", plan.table_multiple);
   }

@@ -243,6 +243,12 @@ Plan read_plan(const Reader& r) {
   plan.table_multiple = r.at("table_multiple").int32(1);
   plan.max_rows = r.at("max_rows").size();
   plan.max_requests = r.at("max_requests").size();
+  // For shared prefixes. Older plans do not have this key.
+  if (r.has("shared_prefixes")) {
+    const Reader s = r.at("shared_prefixes");
+    plan.prefixes = {true, s.at("key_bytes").size(), s.at("part_bytes").size(),
+                     s.at("launch_bytes").size(), s.at("row_heads").int32(1)};
+  }
   if (r.has("draft_tokens")) plan.draft_tokens = r.at("draft_tokens").int32(0);
   plan.context_length = r.at("context_length").size();
   plan.layers = r.at("layers").int32(1);
@@ -282,6 +288,12 @@ Json to_json(const Plan& plan) {
   j["max_requests"] = plan.max_requests;
   j["draft_tokens"] = plan.draft_tokens;
   j["context_length"] = plan.context_length;
+  if (plan.prefixes.on) {
+    j["shared_prefixes"] = {{"key_bytes", plan.prefixes.key_bytes},
+                            {"part_bytes", plan.prefixes.part_bytes},
+                            {"launch_bytes", plan.prefixes.launch_bytes},
+                            {"row_heads", plan.prefixes.row_heads}};
+  }
   j["layers"] = plan.layers;
   j["index_layers"] = plan.index_layers;
   j["budgets"] = budgets_json(plan.budgets);

@@ -40,6 +40,8 @@ struct PlanRequest {
   std::string exchange_dtype = "auto";  // --exchange-dtype: auto, f32
   // --batch-invariant: attention's bits of a request do not depend on other requests, on a GPU too.
   bool batch_invariant = false;
+  // --disable-cascade-attn: decode steps read keys that requests share for each of them.
+  bool separate_prefixes = true;
 
   std::int64_t logits_budget = std::int64_t{512} << 20;  // bytes
   std::int64_t gather_budget = std::int64_t{1} << 30;    // bytes

@@ -48,6 +48,7 @@ const Key kKeys[] = {
     {"sink", &ProblemOptions::sink},
     {"disable_cuda_graph", &PlanRequest::cuda_graph},
     {"batch_invariant", &PlanRequest::batch_invariant},
+    {"disable_cascade_attn", &PlanRequest::separate_prefixes},
     {"tp", &PlanRequest::tp},
     {"tp_size", &PlanRequest::tp},
     {"tensor_parallel_size", &PlanRequest::tp},

@@ -11,6 +11,7 @@
 #include "plan/cost.h"
 #include "plan/layout_choice.h"
 #include "plan/plan_request_json.h"
+#include "plan/prefix_sharing.h"
 #include "plan/refuse.h"
 #include "plan/rules.h"
 
@@ -283,6 +284,7 @@ class Planner {
       }
     }
     plan.table_multiple = static_cast<std::int32_t>(multiple_tokens / main.page_size);
+    plan.prefixes = prefix_sharing(plan, machine_, request_);
     plan.budgets = budgets_for(plan, machine_, request_,
                                {plan.max_rows, plan.max_requests, plan.context_length});
     add_layout_note(plan, choice);

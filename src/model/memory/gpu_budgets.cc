@@ -83,6 +83,18 @@ std::int64_t graphs(const ModelConfig& config, const ModelPlan& plan) {
   return sizes * contexts * (layer * config.cached_layers() + 8 * passes) * kNodeBytes;
 }
 
+// Page tables of the two calls that latent attention with shared prefixes makes.
+std::int64_t prefix_tables(const ModelPlan& plan, std::int64_t decoding) {
+  std::int64_t bytes = 0;
+  for (const GroupPlan& g : plan.groups) {
+    if (!g.plan.prefixes.on || g.plan.problem.kind == ProblemKind::grouped_query) continue;
+    const std::int64_t pages = g.plan.context_length / g.plan.main().page_size + 1;
+    const std::int64_t tables = decoding + kPrefixLevels * decoding / 16 + kPrefixGroups + 1;
+    bytes = std::max(bytes, 4 * tables * (pages + 2));
+  }
+  return bytes;
+}
+
 }  // namespace
 
 std::vector<Budget> gpu_budgets(const ModelConfig& config, const ModelPlan& plan,
@@ -96,7 +108,8 @@ std::vector<Budget> gpu_budgets(const ModelConfig& config, const ModelPlan& plan
   };
   const std::int64_t passes = config.drafts ? 2 : 1;  // the model's, and its draft layer's
   // One work list with the partials, and one for each group, which its layers share in a pass.
-  const std::int64_t list = 256 * (plan.max_rows() + decoding) + (1 << 20);
+  const std::int64_t list =
+      256 * (plan.max_rows() + decoding) + (1 << 20) + prefix_tables(plan, decoding);
   add(BudgetKind::schedules, (1 + passes * std::ssize(plan.groups)) * list);
   add(BudgetKind::expert_rows, expert_rows(config, plan.ranks.most, plan.max_rows() + decoding));
   add(BudgetKind::widened_weights, widened_weights(config));

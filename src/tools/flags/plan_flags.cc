@@ -74,6 +74,8 @@ void add_plan_flags(Command command, PlanRequest& request) {
                      "of partial sums: auto, which is bf16 on GPUs and f32 on CPUs, or f32");
   command.add_flag("--batch-invariant", request.batch_invariant,
                    "attention's bits of a request do not depend on what shares its steps");
+  command.add_flag("--disable-cascade-attn,!--no-disable-cascade-attn", request.separate_prefixes,
+                   "a GPU's decode steps read keys that requests share for each of them, not once");
   command.add_option("--indexer-logits-budget", request.logits_budget, "bytes");
   command.add_option("--gather-budget", request.gather_budget, "bytes");
   command.add_option("--activations-budget", request.activations_budget,

@@ -1,0 +1,22 @@
+// Whether a plan's decode steps read shared prefixes once, and what a group of requests must save.
+#pragma once
+
+#include <cstdint>
+
+#include "attn/machine.h"
+#include "plan/plan.h"
+#include "plan/plan_request.h"
+
+namespace lathe {
+
+/// Needs plan.caches and the routes. Off unless the request asks for it, under --batch-invariant,
+/// where a decode or verify kernel cannot do it, for latents with more heads than reads bound,
+/// and where the rows' parts would exceed
+/// kMostPrefixParts.
+PrefixSharing prefix_sharing(const Plan& plan, const Machine& machine, const PlanRequest& request);
+
+/// Bytes of the parts of rows that are joined, for steps of up to `requests` requests. 0: off.
+std::int64_t prefix_part_bytes(const Plan& plan, std::int64_t requests);
+inline constexpr std::int64_t kMostPrefixParts = std::int64_t{512} << 20;
+
+}  // namespace lathe

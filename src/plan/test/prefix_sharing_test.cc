@@ -1,0 +1,94 @@
+#include "plan/prefix_sharing.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "plan/explain.h"
+#include "plan/plan_json.h"
+#include "plan/planner.h"
+#include "plan/test/described_test_kernels.h"
+
+namespace lathe {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+AttentionProblem llama() {
+  AttentionProblem p;
+  p.kind = ProblemKind::grouped_query;
+  p.heads = 32;
+  p.kv_heads = 8;
+  p.head_dim = p.v_head_dim = 128;
+  return p;
+}
+
+Capability sharing() {
+  Capability c = testing::able("shares");
+  c.shared_prefixes = true;
+  c.split_kv = true;
+  c.split_bytes = 1 << 20;
+  return c;
+}
+
+PlanRequest wanted() {
+  PlanRequest request;
+  request.separate_prefixes = false;
+  request.kv_dtype = "bf16";
+  return request;
+}
+
+Plan plan_of(const Capability& kernel, const PlanRequest& request,
+             const AttentionProblem& problem = llama()) {
+  auto plan = make_plan(problem, testing::kH200, request, testing::with(kernel));
+  EXPECT_TRUE(plan.ok());
+  return *plan;
+}
+
+TEST(PrefixSharing, Costs) {
+  const Plan plan = plan_of(sharing(), wanted());
+  EXPECT_TRUE(plan.prefixes.on);
+  EXPECT_EQ(plan.prefixes.key_bytes, 8 * (128 + 128) * 2);
+  EXPECT_EQ(plan.prefixes.part_bytes, 2 * 32 * (128 + 1) * 4);
+  EXPECT_EQ(plan.prefixes.row_heads, 4);
+  EXPECT_GT(plan.prefixes.launch_bytes, 1 << 20);
+  EXPECT_THAT(explain(plan), HasSubstr("shared    pages that requests of decode steps share"));
+}
+
+// The workspace of two calls, and f32 parts of each row in its groups and on its own.
+TEST(PrefixSharing, Memory) {
+  const Plan on = plan_of(sharing(), wanted());
+  PlanRequest off = wanted();
+  off.separate_prefixes = true;
+  const Plan without = plan_of(sharing(), off);
+  EXPECT_EQ(without.budget(BudgetKind::split_partials)->bytes, 1 << 20);
+  EXPECT_EQ(on.budget(BudgetKind::split_partials)->bytes,
+            (2 << 20) + 256 * (1 + kPrefixLevels) * 32 * 129 * 4);
+  EXPECT_GT(on.budget(BudgetKind::step)->bytes, without.budget(BudgetKind::step)->bytes);
+}
+
+TEST(PrefixSharing, Off) {
+  PlanRequest request = wanted();
+  EXPECT_FALSE(plan_of(testing::able("reads"), request).prefixes.on);
+  EXPECT_THAT(explain(plan_of(testing::able("reads"), request)), Not(HasSubstr("shared ")));
+  request.batch_invariant = true;
+  EXPECT_FALSE(plan_of(sharing(), request).prefixes.on);
+  request = wanted();
+  request.separate_prefixes = true;
+  EXPECT_FALSE(plan_of(sharing(), request).prefixes.on);
+  request = wanted();
+  request.max_running_requests = 1 << 14;  // parts of 1 GiB
+  EXPECT_FALSE(plan_of(sharing(), request).prefixes.on);
+}
+
+TEST(PrefixSharing, JsonRoundTrip) {
+  const Plan plan = plan_of(sharing(), wanted());
+  const auto back = plan_from_json(to_json(plan).dump());
+  ASSERT_TRUE(back) << back.error().message();
+  EXPECT_EQ(*back, plan);
+}
+
+}  // namespace
+}  // namespace lathe
