@@ -204,6 +204,7 @@ class CudaBackend : public Backend, public ExchangeStream {
     copy_table(v.compressed_table);
     copy(v.state_before);
     copy_table(v.state_table);
+    copy(v.prefixes.lists);
     if (!ok) return ok;
     start_.schedule(plan, pools, execution(ops), out);
     return {};

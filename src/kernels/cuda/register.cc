@@ -115,6 +115,7 @@ Capability gqa(KernelKind kind) {
   c.split_kv = true;
   c.split_bytes = cuda::kGqaPartialBytes;
   c.batch_invariant = false;  // the split depends on the lengths of the whole batch
+  c.shared_prefixes = true;
   c.launch_seconds = 10e-6;
   if (kind == KernelKind::native) {
     c.layouts = {LayoutKind::gqa_bf16};

@@ -6,6 +6,7 @@
 #include "kernels/cuda/common/memory.h"
 #include "kernels/cuda/sm90/gqa/gqa_call.h"
 #include "kernels/cuda/sm90/gqa/gqa_kernels.h"
+#include "kernels/cuda/sm90/gqa/gqa_shared.h"
 #include "step/schedule.h"
 
 namespace lathe::cuda {
@@ -16,6 +17,31 @@ Result<void> launch_schedule(const GqaParams& p, const AttendArgs& args) {
   return call_result(launch_gqa_schedule(p, stream), "gqa_schedule");
 }
 
+Result<void> launch_attention(const GqaParams& p, const AttendArgs& args) {
+  const auto stream = static_cast<cudaStream_t>(args.execution.stream);
+  const GqaForm form = gqa_form(args.problem);
+  const bool fp8 = args.main.pool->layout.kind() == LayoutKind::gqa_fp8;
+  return call_result(form.latent ? launch_gqa_rows(p, form.value_dim, stream)
+                                 : launch_gqa(p, form.key_dim, fp8, stream),
+                     "gqa_swap_ab");
+}
+
+// The same for a call with prefixes.
+Result<void> attend_shared(const AttendArgs& args, const GqaSharedShape& shape, std::byte* memory) {
+  const std::byte* made = args.schedule != nullptr ? args.schedule->device() : nullptr;
+  const GqaJoin p =
+      gqa_shared_params(args, shape, made != nullptr ? const_cast<std::byte*>(made) : memory,
+                        memory + shape.schedule_bytes);
+  if (made == nullptr) {
+    if (auto ok = launch_schedule(p.groups, args); !ok) return ok;
+    if (auto ok = launch_schedule(p.requests, args); !ok) return ok;
+  }
+  if (auto ok = launch_attention(p.groups, args); !ok) return ok;
+  if (auto ok = launch_attention(p.requests, args); !ok) return ok;
+  const auto stream = static_cast<cudaStream_t>(args.execution.stream);
+  return call_result(launch_gqa_join(p, stream), "gqa_join");
+}
+
 // memory: on the device, of the size that shape says; the schedule comes first.
 Result<void> attend_gqa(const AttendArgs& args, const GqaShape& shape, std::byte* memory,
                         CallPart part) {
@@ -24,17 +50,14 @@ Result<void> attend_gqa(const AttendArgs& args, const GqaShape& shape, std::byte
   const GqaParams p =
       gqa_params(args, shape, made != nullptr ? const_cast<std::byte*>(made) : memory,
                  memory + shape.schedule_bytes);
-  const auto stream = static_cast<cudaStream_t>(args.execution.stream);
-  const GqaForm form = gqa_form(args.problem);
-  const bool fp8 = args.main.pool->layout.kind() == LayoutKind::gqa_fp8;
   if (made == nullptr && part != CallPart::attention) {
     if (auto ok = launch_schedule(p, args); !ok) return ok;
   }
   if (part == CallPart::schedule) return {};
-  const cudaError_t launched = form.latent ? launch_gqa_rows(p, form.value_dim, stream)
-                                           : launch_gqa(p, form.key_dim, fp8, stream);
-  if (auto ok = call_result(launched, "gqa_swap_ab"); !ok) return ok;
-  return call_result(launch_gqa_combine(p, form.value_dim, stream), "gqa_combine");
+  if (auto ok = launch_attention(p, args); !ok) return ok;
+  const auto stream = static_cast<cudaStream_t>(args.execution.stream);
+  return call_result(launch_gqa_combine(p, gqa_form(args.problem).value_dim, stream),
+                     "gqa_combine");
 }
 
 }  // namespace
@@ -42,6 +65,14 @@ Result<void> attend_gqa(const AttendArgs& args, const GqaShape& shape, std::byte
 Result<void> prepare_gqa_on_device(const AttendArgs& args, Schedule& out) {
   const auto sms = count_sms();
   if (!sms) return sms.error();
+  if (!args.prefixes.empty()) {
+    const GqaSharedShape shape = gqa_shared_shape(args, *sms);
+    std::byte* memory = out.take_device(shape.schedule_bytes);
+    if (memory == nullptr) return no_scratch(shape.schedule_bytes);
+    const GqaJoin p = gqa_shared_params(args, shape, memory, nullptr);
+    if (auto ok = launch_schedule(p.groups, args); !ok) return ok;
+    return launch_schedule(p.requests, args);
+  }
   const GqaShape shape = gqa_shape(args, *sms);
   std::byte* memory = out.take_device(shape.schedule_bytes);
   if (memory == nullptr) return no_scratch(shape.schedule_bytes);
@@ -64,6 +95,12 @@ Result<void> attend_gqa_on_device(const AttendArgs& args) {
   }
   const auto sms = count_sms();
   if (!sms) return sms.error();
+  if (!args.prefixes.empty()) {
+    const GqaSharedShape shape = gqa_shared_shape(args, *sms);
+    std::byte* memory = scratch->take(shape.bytes());
+    if (memory == nullptr) return no_scratch(shape.bytes());
+    return attend_shared(args, shape, memory);
+  }
   const GqaShape shape = gqa_shape(args, *sms);
   std::byte* memory = scratch->take(shape.bytes());
   if (memory == nullptr) return no_scratch(shape.bytes());

@@ -8,6 +8,7 @@
 
 #include "attn/check_args.h"
 #include "kernels/cuda/sm90/gqa/gqa_limits.h"
+#include "kernels/cuda/sm90/gqa/gqa_shared.h"
 
 namespace lathe::cuda {
 namespace {
@@ -113,6 +114,7 @@ Result<void> check_gqa_call(const AttendArgs& args) {
     return unsupported("main", "keys named by a page table of a pool",
                        args.main.pool ? "an index list" : "a compact buffer", "");
   }
+  if (auto ok = check_gqa_prefixes(args); !ok) return ok;
   const ConstPoolView& pool = *args.main.pool;
   if (auto ok = one_of("main.pool.page_size", kGqaPages, pool.page_size); !ok) return ok;
   return aligned("main.pool", pool.data, pool.page_stride, pool.pages);

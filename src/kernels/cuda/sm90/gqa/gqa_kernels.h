@@ -20,4 +20,7 @@ cudaError_t launch_gqa_rows(const GqaParams& p, std::int32_t nope, cudaStream_t 
 /// Combines partials, after one of the others on the stream.
 cudaError_t launch_gqa_combine(const GqaParams& p, std::int32_t value_dim, cudaStream_t stream);
 
+/// Instead of launch_gqa_combine() where requests share keys, after launch_gqa() of both calls.
+cudaError_t launch_gqa_join(const GqaJoin& p, cudaStream_t stream);
+
 }  // namespace lathe::cuda

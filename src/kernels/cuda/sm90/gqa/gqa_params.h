@@ -44,15 +44,16 @@ constexpr int gqa_m128_tile(int key_dim, int value_dim) {
 }
 
 struct GqaBlock {
-  std::int32_t request;
-  std::int32_t row;     // row of q of the first M row
-  std::int32_t head;    // head in the group of the first M row
-  std::int32_t m_rows;  // 1 to block_m
-  std::int32_t limit;   // keys that the first query row sees; each later row sees one more; may be
-                        // negative
-  std::int32_t tile;    // first tile with a key that some row sees
-  std::int32_t tiles;   // at least 1; some of their keys may be missing
-  std::int32_t keys;    // the last query row sees keys before this one
+  std::int32_t request;  // row of the page table
+  std::int32_t row;      // of the first M row: of q, or a slot (GqaParams::slot_rows)
+  std::int32_t head;     // head in the group of the first M row
+  std::int32_t m_rows;   // 1 to block_m
+  std::int32_t limit;    // keys that the first query row sees; each later row sees one more; may be
+                         // negative
+  std::int32_t begin;    // first key
+  std::int32_t tile;     // first tile with a key that some row sees
+  std::int32_t tiles;    // at least 1; some of their keys may be missing
+  std::int32_t keys;     // the last query row sees keys before this one
 };
 
 struct GqaStart {
@@ -85,8 +86,14 @@ struct GqaParams {
   std::int32_t requests = 0;
   const std::int32_t* q_indptr = nullptr;  // [requests + 1]
   const std::int32_t* kv_lens = nullptr;   // [requests]
-  std::int32_t max_keys = 0;               // most keys of a request; longer ones are cut to it
-  std::int32_t window = kGqaMostKeys;      // keys that a row sees, its own included
+  // Where requests share keys (gqa_shared.h). Requests then have keys from begins[] on, a multiple
+  // of the page size.
+  const std::int32_t* begins = nullptr;  // [requests]; null: 0
+  // The "requests" are groups: their rows are slots and see all of the group's keys.
+  const std::int32_t* slot_rows = nullptr;  // [slots] row of q; null: slots are rows of q
+  const std::int32_t* tables = nullptr;     // [requests] row of the page table
+  std::int32_t max_keys = 0;                // most keys of a request; longer ones are cut to it
+  std::int32_t window = kGqaMostKeys;       // keys that a row sees, its own included
   std::int32_t kv_heads = 0;
   FastDiv group;  // heads of a KV head
 
@@ -118,6 +125,23 @@ struct GqaParams {
 
   float* partial_out = nullptr;  // [2 workers, block_m, value dim] normalized
   float* partial_lse = nullptr;  // [2 workers, block_m] log2
+};
+
+/// Joins the parts of rows of requests that share keys (gqa_shared.h).
+struct GqaJoin {
+  GqaParams groups, requests;
+  const std::int32_t* row_requests = nullptr;  // [rows]
+  const std::int32_t* parts = nullptr;         // [rows, levels] {slot, group}
+  std::int32_t levels = 0;
+  std::int32_t rows = 0;
+  std::int32_t value_dim = 0;
+  const float* sink = nullptr;  // [heads] or null
+  void* out = nullptr;          // as GqaParams::out
+  bool out_f32 = false;
+  std::int64_t out_stride = 0;
+  float* lse = nullptr;
+  std::int64_t lse_stride = 0;
+  LseForm lse_form;
 };
 
 }  // namespace lathe::cuda

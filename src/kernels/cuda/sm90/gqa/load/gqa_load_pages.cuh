@@ -42,7 +42,7 @@ struct GqaPageProducer {
   __device__ Box find(const GqaBlock& b, std::int32_t first) const {
     Box box;
     const std::int32_t key = first + lane * rows;
-    if (lane * rows >= N::kTile || key >= b.keys) return box;
+    if (lane * rows >= N::kTile || key >= b.keys || key < b.begin) return box;
     const auto in_table = static_cast<std::int32_t>(p.page_size(static_cast<std::uint32_t>(key)));
     if (in_table >= p.table_width) return box;
     box.page = p.table[std::int64_t{b.request} * p.table_width + in_table];

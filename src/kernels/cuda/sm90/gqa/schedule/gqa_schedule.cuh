@@ -75,15 +75,20 @@ __device__ inline GqaBlock gqa_block(const GqaParams& p, std::int32_t request,
   const auto first = static_cast<std::int32_t>(std::int64_t{number} * p.block_m);
   const std::int64_t left = rows.m_rows(p) - first;
   GqaBlock b;
-  b.request = request;
+  b.request = p.tables == nullptr ? request : p.tables[request];
+  b.begin = p.begins == nullptr ? 0 : p.begins[request];
   b.m_rows = static_cast<std::int32_t>(left < p.block_m ? left : p.block_m);
   const auto row = static_cast<std::int32_t>(p.group(static_cast<std::uint32_t>(first)));
   b.row = rows.begin + row;
   b.head = first - row * static_cast<std::int32_t>(p.group.divisor);
-  b.limit = keys - (rows.end - b.row) + 1;
-  b.keys = b.limit +
-           static_cast<std::int32_t>(p.group(static_cast<std::uint32_t>(b.head + b.m_rows - 1)));
-  const std::int32_t begin = b.limit - p.window;
+  if (p.slot_rows != nullptr) {
+    b.limit = b.keys = keys;
+  } else {
+    b.limit = keys - (rows.end - b.row) + 1;
+    b.keys = b.limit +
+             static_cast<std::int32_t>(p.group(static_cast<std::uint32_t>(b.head + b.m_rows - 1)));
+  }
+  const std::int32_t seen = b.limit - p.window, begin = seen > b.begin ? seen : b.begin;
   b.tile = begin > 0 ? begin / p.tile : 0;
   const std::int32_t end = (b.keys + p.tile - 1) / p.tile;
   b.tiles = end > b.tile ? end - b.tile : 1;

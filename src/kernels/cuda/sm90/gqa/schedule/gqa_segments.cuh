@@ -21,6 +21,11 @@ struct GqaSegment {
   }
 };
 
+/// Row of q of a block's row.
+__device__ inline std::int64_t gqa_q_row(const GqaParams& p, std::int32_t row) {
+  return p.slot_rows == nullptr ? row : p.slot_rows[row];
+}
+
 struct GqaSegments {
   const GqaParams& p;
   std::int32_t worker;

@@ -75,7 +75,7 @@ struct GqaSwapAbGroup {
       if (m < item.block.m_rows && in_head<N>(p, chunk)) {
         const std::int32_t row = row_of(item.block, m);
         v = load_global<uint4>(reinterpret_cast<unsigned long long>(
-            p.q + (item.block.row + row) * p.q_stride +
+            p.q + gqa_q_row(p, item.block.row + row) * p.q_stride +
             std::int64_t{head_of(item, m, row)} * q_head<N>(p) + chunk * 8));
       }
       store_shared(

@@ -60,6 +60,10 @@ struct Bf16Scene : GqaScene {
   Matrix<bf16> rounded_q;
 };
 
+/// Outputs of the emulated kernels for a call on a device of `sms` SMs. Out is bf16 or f32. Defined
+/// by gqa_emulation.h, which one file of the program includes.
+Outputs attend(AttendArgs args, int sms, DType out_dtype = DType::bf16);
+
 /// Requests with few rows: some without keys, with one key, with whole pages and tiles, and longer.
 inline Requests random_requests(ref_test::Rng& rng, int count, int max_rows, int max_keys) {
   Requests requests;

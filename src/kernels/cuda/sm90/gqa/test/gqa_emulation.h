@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "kernels/cuda/sm90/gqa/gqa_call.h"
+#include "kernels/cuda/sm90/gqa/gqa_shared.h"
 #include "kernels/cuda/sm90/gqa/test/gqa_checks.h"
 // Device code comes last: it redefines CUDA's keywords.
 #include "kernels/cuda/sm90/gqa/combine/gqa_combine.cuh"
+#include "kernels/cuda/sm90/gqa/combine/gqa_join.cuh"
 #include "kernels/cuda/sm90/gqa/m128/gqa_m128.cuh"
 #include "kernels/cuda/sm90/gqa/schedule/gqa_schedule.cuh"
 #include "kernels/cuda/sm90/gqa/swap_ab/gqa_swap_ab.cuh"
@@ -78,11 +80,60 @@ void emulate_rows(const GqaParams& p) {
   swapped(std::integral_constant<int, 64>());
 }
 
-/// Outputs of the kernels for a call on a device of `sms` SMs. Out is bf16 or f32.
-inline ref_test::Outputs attend(AttendArgs args, int sms, DType out_dtype = DType::bf16) {
+/// Makes the work list and computes its items.
+inline void emulate_call(const GqaParams& p, const GqaForm& form, bool fp8) {
+  emulate({1, 1, 1}, kGqaScheduleThreads, gqa_schedule_kernel, p);
+  if (form.latent) {
+    form.value_dim == 256 ? emulate_rows<320, 256>(p) : emulate_rows<192, 128>(p);
+  } else if (fp8) {
+    emulate_gqa<true>(p, form.value_dim);
+  } else {
+    emulate_gqa<false>(p, form.value_dim);
+  }
+}
+
+/// Device memory, filled with NaN.
+class EmulatedMemory {
+ public:
+  explicit EmulatedMemory(std::int64_t bytes)
+      : bytes_(static_cast<std::size_t>(bytes) + 256, std::byte{0xff}) {}
+  std::byte* at() {
+    const auto at = reinterpret_cast<std::uintptr_t>(bytes_.data());
+    return bytes_.data() + (256 - at % 256);
+  }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+inline void emulate_alone(const AttendArgs& args, int sms, bool fp8) {
   const GqaForm form = gqa_form(args.problem);
-  const std::int32_t head_dim = form.value_dim;
-  const std::int64_t width = args.problem.heads * std::int64_t{head_dim};
+  const GqaShape shape = gqa_shape(args, sms);
+  EmulatedMemory memory(shape.bytes());
+  const GqaParams p = gqa_params(args, shape, memory.at(), memory.at() + shape.schedule_bytes);
+  emulate_call(p, form, fp8);
+  const auto chunks = static_cast<unsigned>(p.block_m * form.value_dim / 4);
+  emulate(
+      {static_cast<unsigned>(p.workers), (chunks + kGqaCombineThreads - 1) / kGqaCombineThreads, 1},
+      kGqaCombineThreads, gqa_combine_kernel, p, form.value_dim);
+}
+
+/// The same with prefixes.
+inline void emulate_shared(const AttendArgs& args, int sms, bool fp8) {
+  const GqaForm form = gqa_form(args.problem);
+  const GqaSharedShape shape = gqa_shared_shape(args, sms);
+  EmulatedMemory memory(shape.bytes());
+  const GqaJoin p = gqa_shared_params(args, shape, memory.at(), memory.at() + shape.schedule_bytes);
+  emulate_call(p.groups, form, fp8);
+  emulate_call(p.requests, form, fp8);
+  const auto chunks = static_cast<unsigned>(args.problem.heads * form.value_dim / 4);
+  emulate({static_cast<unsigned>(p.rows), (chunks + kGqaJoinThreads - 1) / kGqaJoinThreads, 1},
+          kGqaJoinThreads, gqa_join_kernel, p);
+}
+
+ref_test::Outputs attend(AttendArgs args, int sms, DType out_dtype) {
+  const GqaForm form = gqa_form(args.problem);
+  const std::int64_t width = args.problem.heads * std::int64_t{form.value_dim};
   const auto elements = static_cast<std::size_t>(args.q.rows * width);
   std::vector<std::uint16_t> narrow(elements, 0xffff);
   std::vector<float> wide(elements, NAN);
@@ -95,23 +146,8 @@ inline ref_test::Outputs attend(AttendArgs args, int sms, DType out_dtype = DTyp
   set_bounds(args);
   const auto ok = check_gqa_call(args);
   EXPECT_TRUE(ok.ok()) << (ok ? "" : ok.error().message());
-  const GqaShape shape = gqa_shape(args, sms);
-  std::vector<std::byte> memory(static_cast<std::size_t>(shape.bytes()) + 256, std::byte{0xff});
-  const auto at = reinterpret_cast<std::uintptr_t>(memory.data());
-  std::byte* const schedule = memory.data() + (256 - at % 256);
-  const GqaParams p = gqa_params(args, shape, schedule, schedule + shape.schedule_bytes);
-  emulate({1, 1, 1}, kGqaScheduleThreads, gqa_schedule_kernel, p);
-  if (form.latent) {
-    head_dim == 256 ? emulate_rows<320, 256>(p) : emulate_rows<192, 128>(p);
-  } else if (args.main.pool->layout.kind() == LayoutKind::gqa_fp8) {
-    emulate_gqa<true>(p, head_dim);
-  } else {
-    emulate_gqa<false>(p, head_dim);
-  }
-  const auto chunks = static_cast<unsigned>(p.block_m * head_dim / 4);
-  emulate(
-      {static_cast<unsigned>(p.workers), (chunks + kGqaCombineThreads - 1) / kGqaCombineThreads, 1},
-      kGqaCombineThreads, gqa_combine_kernel, p, head_dim);
+  const bool fp8 = args.main.pool->layout.kind() == LayoutKind::gqa_fp8;
+  args.prefixes.empty() ? emulate_alone(args, sms, fp8) : emulate_shared(args, sms, fp8);
   ref_test::Outputs got{{args.q.rows, width, 0}, {args.q.rows, args.problem.heads, 0}};
   for (std::size_t i = 0; i < elements; ++i) {
     got.out.data[i] =

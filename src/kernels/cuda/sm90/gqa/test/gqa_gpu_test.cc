@@ -8,6 +8,7 @@
 #include "kernels/cuda/sm90/gqa/gqa_call.h"
 #include "kernels/cuda/sm90/gqa/gqa_limits.h"
 #include "kernels/cuda/sm90/gqa/test/gqa_checks.h"
+#include "kernels/cuda/sm90/gqa/test/gqa_shared_scene.h"
 
 namespace lathe::cuda {
 namespace {
@@ -35,6 +36,7 @@ class GqaGpu : public GpuArraysTest,
                            pool.layout, pool.page_size, pool.pages);
     args.main.page_table = put(host.main.page_table);
     args.sink = put(host.sink);
+    args.prefixes.lists = put(host.prefixes.lists);
     const std::int64_t heads = host.problem.heads, width = heads * gqa_form(host.problem).value_dim;
     args.out = {room<std::byte>(bytes_of(out, host.q.rows * width)).data(), out, host.q.rows, width,
                 width};
@@ -152,6 +154,54 @@ TEST_P(GqaGpu, A1MaskedKeyReachesNoRow) {
       return got;
     });
   }
+}
+
+TEST_P(GqaGpu, SharedPrefixes) {
+  for (int i = 0; i < 24 * test_scale(); ++i) {
+    const std::uint32_t seed = test_seed(700 + static_cast<std::uint32_t>(i));
+    ref_test::Rng rng(seed);
+    constexpr int kGroups[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 16};
+    const int group = kGroups[rng() % std::size(kGroups)];
+    const GqaDims d =
+        dims(kGqaPages[rng() % std::size(kGqaPages)], group, 1 + static_cast<int>(rng() % 4));
+    const int rows = 1 + static_cast<int>(rng() % 8);
+    Bf16Scene s(d, random_requests(rng, 2 + static_cast<int>(rng() % 40), rows, 1500), seed);
+    share_randomly(s);
+    if (rng() % 3 == 0) s.args.problem.window = 100 + static_cast<int>(rng() % 1500);
+    if (rng() % 2 == 0) s.add_random_sink();
+    const SharedLists lists(s);
+    SCOPED_TRACE(fmt::format("seed {} group {} page {} window {} rows {} groups {}", seed, group,
+                             d.page, s.args.problem.window, rows, lists.savings.groups));
+    check(s, rng() % 2 == 0 ? DType::f32 : DType::bf16, i == 0 ? 20 : 1);
+  }
+}
+
+// 300 requests with the same 8192 keys, and 1 to 200 keys of their own.
+TEST_P(GqaGpu, ManyRequestsBehindALongPrefix) {
+  ref_test::Rng rng(test_seed(4));
+  Requests requests = {{8400, 1}};
+  for (int r = 1; r < 300; ++r) requests.emplace_back(8193 + static_cast<int>(rng() % 200), 1);
+  Bf16Scene s(dims(128, 4), {{8400, 1}});
+  s.batch.width = 66;
+  s.batch.table.resize(300 * 66);
+  const std::vector<PageId> first(s.batch.table.begin(), s.batch.table.begin() + 66);
+  s.batch.kv_lens.clear();
+  s.batch.q_indptr.assign(1, 0);
+  for (std::size_t r = 0; r < requests.size(); ++r) {
+    s.batch.kv_lens.push_back(requests[r].first);
+    s.batch.q_indptr.push_back(static_cast<std::int32_t>(r + 1));
+    std::copy(first.begin(), first.end(),
+              s.batch.table.begin() + static_cast<std::ptrdiff_t>(r * 66));
+  }
+  s.batch.rows = 300;
+  s.q = ref_test::random_matrix(300, s.dims.heads * s.dims.dim, s.rng);
+  s.rounded_q = rounded(s.q);
+  s.args.q = s.rounded_q.view();
+  s.batch.put_into(s.args);
+  s.batch.name_by_page(s.args.main);
+  const SharedLists lists(s);
+  ASSERT_EQ(s.args.prefixes.size, PrefixSize::many);
+  check(s, DType::bf16, 20);
 }
 
 // One captured graph serves batches of other lengths, pages and rows.
