@@ -236,6 +236,7 @@ EngineStats Engine::stats() const {
   out.total_pages = pages_.total();
   out.held_pages = pages_.held();
   out.waited_s = runner_.waited();
+  out.key_reads = runner_.key_reads();
   out.prefix_cache_tokens = pages_.cached_tokens();
   return out;
 }

@@ -66,6 +66,7 @@ struct EngineStats {
   std::int64_t total_pages = 0;
   std::int64_t prefix_cache_tokens = 0;  // held by the prefix cache, with or without requests
   double waited_s = 0;                   // waiting for the device
+  KeyReads key_reads;                    // of decode and verify steps
 };
 
 class Engine {

@@ -43,6 +43,7 @@ class RankedRunner {
   void launch_ahead(std::span<const BatchItem> items);
   Result<void> collect();
   double waited() const { return first_.waited(); }
+  const KeyReads& key_reads() const { return first_.key_reads(); }
   bool in_flight() const { return first_.in_flight(); }
   bool in_flight_ahead() const { return first_.in_flight_ahead(); }
   std::int32_t drawn(std::size_t item, std::int64_t k) const { return first_.drawn(item, k); }

@@ -239,6 +239,7 @@ Result<void> Runner::plan_steps(const OpsContext& ops) {
       const auto part = std::span(requests_).subspan(c.first, last - c.first);
       if (auto ok = step.plan({parts_[c.first].of->phase, part}); !ok) return ok;
       StepView view = step.view();
+      count_keys(view, plan(g));
       if (replay_) even_out(view);
       const std::int32_t layer = cache_->plan().groups[groups_[g]].group.layers.front();
       if (auto ok =
@@ -482,6 +483,13 @@ std::int64_t Runner::padded_rows(std::span<const BatchItem> items) const {
   return padded >= n ? padded : 0;
 }
 
+void Runner::count_keys(const StepView& view, const Plan& plan) {
+  if (view.phase == Phase::extend) return;
+  const PrefixSavings& saved = view.prefix_savings;
+  key_reads_.attended += plan.layers * view.total_context;
+  key_reads_.shared += plan.layers * (saved.shared_keys - saved.read_keys);
+}
+
 // Rounds up the bounds from which kernels compute their launch sizes, so that many batches share a
 // recording.
 void Runner::even_out(StepView& view) const {
@@ -517,6 +525,8 @@ std::uint64_t Runner::replay_key(const ForwardArgs& args) const {
     add(static_cast<std::uint64_t>(v.selecting_rows));
     add(address(v.positions.data()));
     add(address(v.page_table.data));
+    add(static_cast<std::uint64_t>(v.prefixes.size));
+    add(address(v.prefixes.lists.data()));
   }
   return key;
 }

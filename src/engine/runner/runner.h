@@ -63,6 +63,13 @@ struct NonFiniteItem {
   std::int32_t layer = 0;
 };
 
+/// Keys that requests attend to, counted for each request and layer, and how many of them were not
+/// read because the read of another request served (attn/shared_prefixes.h).
+struct KeyReads {
+  std::int64_t attended = 0;
+  std::int64_t shared = 0;
+};
+
 class Runner {
  public:
   /// Model, cache and `hidden` must outlive it. `replays`: the backend replays recordings; decode
@@ -88,6 +95,8 @@ class Runner {
   Result<void> collect();
   /// Seconds that collect() has spent waiting for the device.
   double waited() const { return waited_; }
+  /// Keys of all steps with decode or verify rows, over all layers.
+  const KeyReads& key_reads() const { return key_reads_; }
   bool in_flight() const { return flight_ != nullptr; }
   bool in_flight_ahead() const { return ahead_ != nullptr; }
   /// A placeholder for the token that the last launched step samples from an item's k-th row of
@@ -183,6 +192,7 @@ class Runner {
   void add_draw(SampleArgs args, std::int64_t logit);
   std::span<std::optional<SampledToken>> sampled_here();
   std::int64_t padded_rows(std::span<const BatchItem> items) const;
+  void count_keys(const StepView& view, const Plan& plan);
   void even_out(StepView& view) const;
   std::uint64_t replay_key(const ForwardArgs& args) const;
   Result<void> make_room(std::int64_t logits, const Memory& memory);
@@ -236,6 +246,7 @@ class Runner {
   std::vector<SampleArgs> sample_args_;  // [sampled rows that are this rank's]
   Results results_[2];
   double waited_ = 0;
+  KeyReads key_reads_;
   std::size_t newest_ = 0;   // results_ of the last launch
   std::size_t current_ = 0;  // results_ of the last collected step, or of the only one in flight
   // Rows that score a token, in order of items and rows.

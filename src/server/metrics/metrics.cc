@@ -106,6 +106,10 @@ std::string own_text(const Metrics& m) {
             "Prints to stderr that a full disk, a full pipe or a reader that left has lost.");
   t.counter("preemptions_total", m.preemptions,
             "Requests that lost their pages and were queued again.");
+  t.counter("decode_keys_total", m.key_reads.attended,
+            "Keys that decode rows' requests attended to, over all layers.");
+  t.counter("shared_keys_total", m.key_reads.shared,
+            "Of these, not read because the read of another request served.");
   t.counter("draft_checks_total", m.drafts.checks, "Verification steps, counted per request.");
   t.counters("drafted_tokens_total", by_place("place", 1, m.drafts, m.drafts.drafted),
              "Draft tokens, by position.");

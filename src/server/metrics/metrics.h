@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/draft/draft_stats.h"
+#include "engine/runner/runner.h"
 
 namespace lathe {
 
@@ -46,6 +47,7 @@ struct Metrics {
   std::int64_t preemptions = 0;
   std::int64_t lost_log_lines = 0;
   DraftStats drafts;          // of the engine
+  KeyReads key_reads;         // of the engine
   Labelled requests;          // route, finish
   Labelled aborted;           // why
   Labelled refused;           // code

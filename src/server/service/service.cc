@@ -590,6 +590,7 @@ std::string Service::metrics_page() {
   metrics_.connections = http_->connections();
   metrics_.lost_log_lines = lost_prints();
   metrics_.drafts = stats_.drafts;
+  metrics_.key_reads = stats_.key_reads;
   if (model_ && model_->grammars) {
     metrics_.grammar_compiles = {{"result=\"ok\"", model_->grammars->compiled()},
                                  {"result=\"cached\"", model_->grammars->found()},

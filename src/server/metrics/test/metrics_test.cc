@@ -36,6 +36,14 @@ TEST(Metrics, TextSumsBucketsAndEscapesNames) {
   EXPECT_THAT(metrics_text(m, {}), Not(HasSubstr("sglang:")));
 }
 
+TEST(Metrics, KeysOfDecodeSteps) {
+  Metrics m;
+  m.key_reads = {.attended = 700, .shared = 600};
+  const std::string text = metrics_text(m, {});
+  EXPECT_THAT(text, HasSubstr("lathe_decode_keys_total 700\n"));
+  EXPECT_THAT(text, HasSubstr("lathe_shared_keys_total 600\n"));
+}
+
 TEST(Metrics, DraftsAreCountedByPlace) {
   Metrics m;
   EXPECT_THAT(metrics_text(m, {}), HasSubstr("lathe_acceptance_length 1\n"));
