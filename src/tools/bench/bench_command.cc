@@ -193,6 +193,8 @@ void add_bench_command(Command app, int& exit_code) {
   counts(engine.add_option("-n,--n-gen", engine_flags->answers, "tokens of decode; default 64"));
   counts(engine.add_option("-d,--n-depth", engine_flags->depths,
                            "tokens in the cache before; default 0"));
+  counts(engine.add_option("--shared-prefix-tokens", engine_flags->shared_prefix_tokens,
+                           "of the depth, equal in all requests of a batch; default 0"));
   engine.add_option("-b,--batch", engine_flags->batches, "requests at once; default 1")
       .delimiter(',')
       .range(1, 65536);

@@ -28,6 +28,7 @@ struct EngineRow {
   StepFloor floor;            // of a step, or of the prefill
   // Decoding on a GPU: seconds of each step besides waiting for it, and without a kernel before it.
   std::vector<double> host, idle;
+  double shared = 0;  // share of the keys that was not read, as other requests' reads served
 
   double median() const { return lathe::median(rates); }
   // One step if it decodes, else the whole prefill.
@@ -57,7 +58,9 @@ struct DraftGain {
 
 class EngineBench {
  public:
-  EngineBench(Runtime& runtime, OracleDrafter* oracle) : runtime_(runtime), oracle_(oracle) {}
+  /// shared: tokens with which all prompts of a batch begin, where they have as many.
+  EngineBench(Runtime& runtime, OracleDrafter* oracle, std::int64_t shared)
+      : runtime_(runtime), oracle_(oracle), shared_(shared) {}
 
   // Tokens per second of prefill after `depth` tokens that are in the prefix cache.
   Result<double> prefill(std::int64_t tokens, std::int64_t depth, std::int64_t batch) {
@@ -82,6 +85,7 @@ class EngineBench {
     std::vector<double> steps, host, drafter;        // seconds of each
     std::vector<double> idle;                        // of those that follow another
     std::vector<std::vector<std::int32_t>> answers;  // [batch]
+    double shared = 0;                               // as in EngineRow
     double rate() const { return static_cast<double>(made) / seconds; }
   };
   // `known`: the answers to the same prompts, for the oracle drafter; null turns it off.
@@ -102,6 +106,7 @@ class EngineBench {
     Decoded out;
     out.answers.resize(ids->size());
     static_cast<void>(runtime_.backend().idle_seconds());
+    const KeyReads before = runtime_.engine().stats().key_reads;
     while (!runtime_.engine().idle()) {
       double took = 0;
       const double waited = runtime_.engine().stats().waited_s;
@@ -120,6 +125,9 @@ class EngineBench {
       if (step->drafted > 0) out.drafter.push_back(drafter);
     }
     out.idle = runtime_.backend().idle_seconds();
+    const KeyReads after = runtime_.engine().stats().key_reads;
+    const auto attended = static_cast<double>(after.attended - before.attended);
+    if (attended > 0) out.shared = static_cast<double>(after.shared - before.shared) / attended;
     return out;
   }
 
@@ -165,8 +173,10 @@ class EngineBench {
   }
 
   std::vector<std::vector<std::int32_t>> make_prompts(std::int64_t depth, std::int64_t batch) {
-    std::vector<std::vector<std::int32_t>> prompts(static_cast<std::size_t>(batch));
-    for (auto& p : prompts) append(p, depth);
+    std::vector<std::int32_t> common;
+    append(common, std::min(depth, shared_));
+    std::vector<std::vector<std::int32_t>> prompts(static_cast<std::size_t>(batch), common);
+    for (auto& p : prompts) append(p, depth - std::ssize(common));
     return prompts;
   }
 
@@ -185,10 +195,18 @@ class EngineBench {
     return ids;
   }
 
-  // Prefills the prompts, so that their whole pages are in the prefix cache.
+  // Prefills the prompts, so that their whole pages are in the prefix cache. What they share is
+  // prefilled first, once.
   Result<void> warm(const std::vector<std::vector<std::int32_t>>& prompts) {
     runtime_.engine().clear_prefix_cache();
     if (prompts.front().empty()) return {};
+    if (shared_ > 0) {
+      if (const auto ok = run({prompts.front()}); !ok) return ok;
+    }
+    return run(prompts);
+  }
+
+  Result<void> run(const std::vector<std::vector<std::int32_t>>& prompts) {
     if (const auto ids = submit(prompts, 1); !ids) return ids.error();
     double seconds = 0;
     while (!runtime_.engine().idle()) {
@@ -210,6 +228,7 @@ class EngineBench {
 
   Runtime& runtime_;
   OracleDrafter* oracle_;  // null: drafts are the drafter's own, or there are none
+  std::int64_t shared_;
   std::mt19937 random_{1};
 };
 
@@ -227,6 +246,7 @@ std::string table(const std::vector<EngineRow>& rows, bool on_gpu) {
     }
     if (!r.host.empty()) out += fmt::format(" {:>8.1f}", 1e6 * median_of(r.host));
     if (!r.idle.empty()) out += fmt::format(" {:>8.1f}", 1e6 * median_of(r.idle));
+    if (r.shared > 0) out += fmt::format("  {:.1f} % of keys shared", 100 * r.shared);
     out += "\n";
   }
   return out;
@@ -288,6 +308,7 @@ nlohmann::ordered_json json(const std::vector<EngineRow>& rows, Runtime& runtime
     }
     if (!r.host.empty()) row["host_s"] = median_of(r.host);
     if (!r.idle.empty()) row["idle_s"] = median_of(r.idle);
+    if (r.test.decodes) row["shared_keys_share"] = r.shared;
     j["rows"].push_back(std::move(row));
   }
   return j;
@@ -309,22 +330,25 @@ std::optional<Error> too_many_requests(const char* flag, const std::vector<Engin
                fmt::format("{}", largest), fmt::format("--max-running-requests {}", largest)};
 }
 // The error if a test needs more tokens than the cache holds. `copies`: requests that run at once
-// for each one of a batch.
+// for each one of a batch. `shared`: tokens of the depth that all of them have in common.
 std::optional<Error> too_many_tokens(const char* flag, const std::vector<EngineTest>& tests,
-                                     Runtime& runtime, std::int64_t asked, std::int64_t copies) {
+                                     Runtime& runtime, std::int64_t asked, std::int64_t copies,
+                                     std::int64_t shared) {
   const ModelPlan& plan = runtime.plan();
   const std::int64_t held = runtime.cache().tokens();
   for (const EngineTest& t : tests) {
     const std::int64_t each = round_up(t.positions(plan.draft_tokens()), plan.block_tokens);
+    const std::int64_t common = std::min(shared, t.depth) / plan.block_tokens * plan.block_tokens;
     const std::int64_t batch = t.batch * (t.decodes ? copies : 1);
-    if (batch * each <= held) continue;
-    const std::int64_t fits = held / each / copies;
-    const std::string way_out = asked > 0  ? fmt::format("--max-total-tokens {}", batch * each)
+    const std::int64_t needed = common + batch * (each - common);
+    if (needed <= held) continue;
+    const std::int64_t fits = std::max<std::int64_t>(0, held - common) / (each - common) / copies;
+    const std::string way_out = asked > 0  ? fmt::format("--max-total-tokens {}", needed)
                                 : fits > 0 ? fmt::format("a batch of {}", fits)
                                            : "a smaller --n-prompt, --n-gen or --n-depth";
     return Error{ErrorCode::out_of_range, flag,
                  fmt::format("at most the {} tokens that the cache holds", held),
-                 fmt::format("{} requests of {} tokens: {}", batch, each, batch * each), way_out};
+                 fmt::format("{} requests of {} tokens: {}", batch, each, needed), way_out};
   }
   return std::nullopt;
 }
@@ -371,13 +395,14 @@ int bench_engine_command(const BenchEngineOptions& options) {
                    fmt::format("{}", running), "pass that, or a smaller --batch"});
   }
   const std::int64_t copies = oracle == nullptr ? 1 : 1 + runtime->plan().draft_tokens();
-  if (const auto error = too_many_tokens(flag, tests, *runtime, request.max_total_tokens, copies))
+  if (const auto error = too_many_tokens(flag, tests, *runtime, request.max_total_tokens, copies,
+                                         options.shared_prefix_tokens))
     return refuse(*error);
   const Machine& machine = runtime->machine();
   const bool on_gpu = is_gpu(machine.device);
   const double read_gbps =
       on_gpu ? machine.bytes_per_second / 1e9 : measure_read_gbps(runtime->threads());
-  EngineBench bench(*runtime, oracle);
+  EngineBench bench(*runtime, oracle, options.shared_prefix_tokens);
   std::vector<EngineRow> rows;
   std::vector<DraftGain> gains;
   const auto measure = [&](const EngineTest& test) -> Result<void> {
@@ -387,7 +412,7 @@ int bench_engine_command(const BenchEngineOptions& options) {
     // How many rows a step with drafts has, and what a drafter reads, depends on its guesses.
     if (!decode) {
       row.floor = prefill_floor(*runtime, batch, tokens, depth);
-    } else if (runtime->draft().kind == DraftKind::none) {
+    } else if (runtime->draft().kind == DraftKind::none && options.shared_prefix_tokens == 0) {
       row.floor = decode_floor(*runtime, batch, depth + 1 + tokens / 2, 1e9 * read_gbps);
     }
     if (isatty(STDERR_FILENO) == 1) {
@@ -402,6 +427,7 @@ int bench_engine_command(const BenchEngineOptions& options) {
         if (!decoded) return decoded.error();
         rate = decoded->rate();
         if (on_gpu) row.host = decoded->host;
+        row.shared = decoded->shared;
         if (i == 0) row.idle = decoded->idle;
       } else {
         const auto prefilled = bench.prefill(tokens, depth, batch);

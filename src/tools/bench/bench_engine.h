@@ -15,7 +15,8 @@ struct BenchEngineOptions {
   std::vector<std::int64_t> answers = {64};   // tokens of decode rows; 0: none
   std::vector<std::int64_t> depths = {0};     // tokens in the cache before
   std::vector<std::int64_t> batches = {1};
-  std::vector<std::string> tests;  // of parse_engine_test(); instead of these four
+  std::vector<std::string> tests;         // of parse_engine_test(); instead of these four
+  std::int64_t shared_prefix_tokens = 0;  // of the depth: equal in all requests of a batch
   int repeats = 3;
   // Makes this share of the drafter's guesses right, whatever it guesses; 0: leaves them alone.
   float draft_acceptance = 0;
