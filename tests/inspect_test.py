@@ -30,7 +30,7 @@ class InspectAndBench(ModelCommand):
         per_layer = 2 * (config["kv_lora_rank"] + config["qk_rope_head_dim"])
         self.assertEqual(row["bytes_per_token"], per_layer * config["num_hidden_layers"])
         self.assertEqual(row["longest_context"], config["max_position_embeddings"])
-        self.assertEqual(lathe("inspect", str(DATA / "models/llama")).returncode, 0)
+        self.assertEqual(lathe("inspect", str(checkpoint("llama"))).returncode, 0)
         self.assertIn("config.json", self.refused("inspect", "/no/such/folder"))
 
     def test_a_configuration_alone_says_what_its_weights_would_be(self):
