@@ -345,6 +345,12 @@ T atomicMax(T* at, T v) {
   return old;
 }
 template <class T>
+T atomicMin(T* at, T v) {
+  const T old = *at;
+  *at = v < old ? v : old;
+  return old;
+}
+template <class T>
 T atomicAdd(T* at, T v) {
   const T old = *at;
   *at += v;

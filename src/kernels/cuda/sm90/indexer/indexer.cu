@@ -1,6 +1,8 @@
 // Launches the indexer's kernels: logits of a row's keys, and the exact top-k.
 #include "kernels/cuda/sm90/indexer/indexer.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm90/indexer/hadamard_rows.cuh"
 #include "kernels/cuda/sm90/indexer/logits.cuh"
@@ -14,29 +16,41 @@ cudaError_t launch_count_up(std::int32_t* slots, const std::int32_t* like, std::
   if (count == 0) return cudaSuccess;
   return launch_kernel(
       count_up_kernel,
-      {.grid = blocks_for(count, kSelectThreads), .block = kSelectThreads, .early = true}, stream,
+      {.grid = blocks_for(count, kSlotThreads), .block = kSlotThreads, .early = true}, stream,
       slots, like, count);
 }
 
 namespace {
 
-// Rows of a block. Rows of a prompt share keys; rows of a decode step do not.
-constexpr std::int64_t kPromptRows = 256, kRowsEach = 8;
+// From this number on, rows are taken for a prompt's, which share keys.
+constexpr std::int64_t kPromptRows = 256;
 
-template <int kHeads>
+template <int kHeads, int kRows>
 cudaError_t launch_wgmma(const IndexLogits& p, cudaStream_t stream) {
-  using W = LogitsWgmma<kHeads>;
-  constexpr auto kKernel = index_logits_wgmma_kernel<kHeads>;
+  using W = LogitsWgmma<kHeads, kRows>;
+  constexpr auto kKernel = index_logits_wgmma_kernel<kHeads, kRows>;
   if (const cudaError_t status = allow_shared<kKernel>(W::kSharedBytes); status != cudaSuccess) {
     return status;
   }
-  const std::int64_t each = p.rows >= kPromptRows ? kRowsEach : 1;
+  const std::int64_t tiles = blocks_for(p.cols, W::kKeys);
+  // Each block of the machine takes two turns if there is enough work.
+  constexpr std::int64_t kBlocks = 2 * 132 * W::kBlocksPerSm;
+  const std::int64_t row_blocks = blocks_for(p.rows, kRows);
+  const std::int64_t each = std::clamp<std::int64_t>(row_blocks * tiles / kBlocks, 1, 16);
+  const LogitsWork work{.tiles_each = static_cast<std::int32_t>(each),
+                        .page_of = FastDiv(p.keys.page_tokens)};
   return launch_kernel(kKernel,
-                       {.grid = dim3(blocks_for(p.rows, each), blocks_for(p.cols, W::kKeys)),
+                       {.grid = dim3(static_cast<unsigned>(row_blocks), blocks_for(tiles, each)),
                         .block = W::kThreads,
                         .shared_bytes = W::kSharedBytes,
                         .early = true},
-                       stream, p, each);
+                       stream, p, work);
+}
+
+template <int kHeads>
+cudaError_t launch_wgmma(const IndexLogits& p, cudaStream_t stream) {
+  return p.rows >= kPromptRows ? launch_wgmma<kHeads, 4>(p, stream)
+                               : launch_wgmma<kHeads, 1>(p, stream);
 }
 
 // True where pages can be copied in units of 16 bytes and used by the tensor cores as they are.
@@ -76,19 +90,49 @@ cudaError_t launch_index_logits(const IndexLogits& p, cudaStream_t stream) {
                        stream, p);
 }
 
-cudaError_t launch_take_choices(const TakeChoices& p, cudaStream_t stream) {
-  if (p.select.rows == 0) return cudaSuccess;
+cudaError_t launch_take_choices(const TakeChoices& choices, cudaStream_t stream) {
+  if (choices.select.rows == 0) return cudaSuccess;
+  TakeChoices p = choices;
+  p.select.page_of = FastDiv(p.select.page_tokens);
   return launch_kernel(
       take_choices_kernel,
-      {.grid = static_cast<unsigned>(p.select.rows), .block = kSelectThreads, .early = true},
-      stream, p);
+      {.grid = static_cast<unsigned>(p.select.rows), .block = kSlotThreads, .early = true}, stream,
+      p);
 }
 
-cudaError_t launch_select_slots(const SelectSlots& p, cudaStream_t stream) {
-  if (p.rows == 0 || p.k == 0) return cudaSuccess;
-  return launch_kernel(
-      select_slots_kernel,
-      {.grid = static_cast<unsigned>(p.rows), .block = kSelectThreads, .early = true}, stream, p);
+namespace {
+
+// Blocks of a row: as many as keep its scores in shared memory, and more where few rows would leave
+// SMs idle.
+int blocks_of_row(const SelectSlots& p) {
+  constexpr std::int64_t kSms = 132, kLeast = 2048;
+  int blocks = 1;
+  const auto wants_more = [&] {
+    return p.cols > blocks * std::int64_t{kTileKeys} ||
+           (p.rows * blocks * 2 <= kSms && p.cols >= blocks * 2 * kLeast);
+  };
+  while (blocks < kMostTeamBlocks && wants_more()) blocks *= 2;
+  return blocks;
+}
+
+}  // namespace
+
+cudaError_t launch_select_slots(const SelectSlots& select, cudaStream_t stream) {
+  if (select.rows == 0 || select.k == 0) return cudaSuccess;
+  SelectSlots p = select;
+  p.page_of = FastDiv(p.page_tokens);
+  if (const cudaError_t status = allow_shared<select_slots_kernel>(sizeof(SelectShared));
+      status != cudaSuccess) {
+    return status;
+  }
+  const int blocks = blocks_of_row(p);
+  return launch_kernel(select_slots_kernel,
+                       {.grid = static_cast<unsigned>(p.rows * blocks),
+                        .block = kSelectThreads,
+                        .shared_bytes = sizeof(SelectShared),
+                        .cluster = blocks,
+                        .early = true},
+                       stream, p, blocks);
 }
 
 }  // namespace lathe::cuda

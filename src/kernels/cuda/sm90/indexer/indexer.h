@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/common/fast_div.h"
 #include "kernels/limits.h"
 
 namespace lathe::cuda {
@@ -44,6 +45,7 @@ struct SelectSlots {
   std::int64_t width = 0;
   const std::int32_t* request = nullptr;  // [rows]
   std::int32_t page_tokens = 1;           // page size of the pool that attention reads
+  FastDiv page_of = {};                   // by page_tokens; the launch sets it
   std::int64_t pages = 0;
   std::int32_t* slots = nullptr;  // [rows, k] out
   std::int64_t k = 0;

@@ -2,8 +2,10 @@
 //
 // A key and a head's query are 128-byte rows, K-major, as both operands must be. Keys are on M and
 // heads on N: each thread then has a quarter of the heads of its two keys, and the sum over heads
-// is a loop and two shuffles. A block holds 128 keys, 64 for each warpgroup, and loops over the
-// queries of several rows, which have the same keys in a prompt.
+// is a loop and two shuffles. A block keeps the queries of its rows in shared memory and goes
+// through tiles of 128 keys, 64 for each warpgroup; two tiles are copied ahead. Rows of a prompt
+// have the same keys, so four share a tile. The tensor cores multiply a row while the heads of the
+// row before it are summed.
 #pragma once
 
 #include "kernels/cuda/common/wgmma_fp8.cuh"
@@ -11,16 +13,19 @@
 
 namespace lathe::cuda {
 
-template <int kHeads>
+/// kRows: rows of a block, 1 or 4.
+template <int kHeads, int kRows>
 struct LogitsWgmma {
   static constexpr int kDim = 128, kGroupKeys = 64, kGroups = 2;
   static constexpr int kKeys = kGroups * kGroupKeys, kThreads = kGroups * 128;
-  static constexpr int kQueryBytes = kHeads * kDim;
-  // Shared memory: codes of keys, codes of two rows' queries, their weights, scales of keys.
-  static constexpr int kQueriesAt = kKeys * kDim;
-  static constexpr int kWeightsAt = kQueriesAt + 2 * kQueryBytes;
-  static constexpr int kScalesAt = kWeightsAt + 2 * kHeads * 4;
-  static constexpr int kSharedBytes = kScalesAt + kKeys * 4;
+  static constexpr int kTiles = 3;  // in shared memory
+  static constexpr int kBlocksPerSm = kRows == 1 ? 3 : 2;
+  static constexpr int kTileCodes = kKeys * kDim, kRowCodes = kHeads * kDim;
+  // Shared memory: codes of tiles, codes of rows, scales of tiles, weights of rows.
+  static constexpr int kRowsAt = kTiles * kTileCodes;
+  static constexpr int kScalesAt = kRowsAt + kRows * kRowCodes;
+  static constexpr int kWeightsAt = kScalesAt + kTiles * kKeys * 4;
+  static constexpr int kSharedBytes = kWeightsAt + kRows * kHeads * 4;
 };
 
 /// Byte address of 16-byte chunk `chunk` of a row of a swizzled tile of 128-byte rows.
@@ -28,133 +33,196 @@ __device__ inline std::uint32_t index_chunk(std::uint32_t tile, int row, int chu
   return tile + static_cast<std::uint32_t>(row * 128 + ((chunk ^ (row & 7)) << 4));
 }
 
-/// rows_each: rows per block.
-template <int kHeads>
-static __global__ void __launch_bounds__(LogitsWgmma<kHeads>::kThreads)
-    index_logits_wgmma_kernel(const __grid_constant__ IndexLogits p, std::int64_t rows_each) {
-  using W = LogitsWgmma<kHeads>;
-  LATHE_DYNAMIC_SHARED(shared_bytes);
-  const std::uint32_t base = shared_address(shared_bytes);
-  let_next_begin();
-  wait_for_previous();
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
-  const int group = thread / 128, warp = thread / 32 % 4;
-  const std::int64_t begin = std::int64_t{blockIdx.x} * rows_each;
-  const std::int64_t end = begin + rows_each < p.rows ? begin + rows_each : p.rows;
-  const std::int64_t first = std::int64_t{blockIdx.y} * W::kKeys;
+struct LogitsWork {
+  std::int32_t tiles_each = 1;  // of a block
+  FastDiv page_of = {};         // by the keys' page_tokens
+};
 
-  const auto queries = [&](std::int64_t row) {
-    return base + W::kQueriesAt + static_cast<std::uint32_t>((row & 1) * W::kQueryBytes);
-  };
-  const auto weights = [&](std::int64_t row) {
-    return base + W::kWeightsAt + static_cast<std::uint32_t>((row & 1) * (kHeads * 4));
-  };
-  const auto copy_queries = [&](std::int64_t row) {
-    const std::byte* from = p.q.data + row * p.q.page_stride;
-    for (int i = thread; i < kHeads * 8; i += W::kThreads) {
-      copy_async(index_chunk(queries(row), i / 8, i % 8), from + i * 16, true);
-    }
-  };
-  const auto weight_of = [&](std::int64_t row) {
-    const auto* scales = reinterpret_cast<const float*>(p.q.data + row * p.q.page_stride +
-                                                        std::int64_t{kHeads} * W::kDim);
-    return p.weights[row * p.weights_stride + thread] * p.constant * scales[thread];
-  };
-  // The page of a key, or -1.
-  const auto page_of = [&](std::int64_t request, std::int64_t position) -> std::int64_t {
-    const std::int64_t at = position / p.keys.page_tokens;
-    if (at >= p.width) return -1;
-    const std::int64_t page = p.page_table[request * p.width + at];
-    return page >= 0 && page < p.keys.pages ? page : -1;
-  };
-  const auto copy_keys = [&](std::int64_t request) {
-    for (int i = thread; i < W::kKeys * 8; i += W::kThreads) {
-      const std::int64_t position = first + i / 8;
-      const std::int64_t page = page_of(request, position);
-      const std::byte* from = p.keys.data + (page < 0 ? 0 : page) * p.keys.page_stride +
-                              position % p.keys.page_tokens * W::kDim + i % 8 * 16;
-      copy_async(index_chunk(base, i / 8, i % 8), from, page >= 0);
-    }
-    if (thread >= W::kKeys) return;
-    const std::int64_t position = first + thread, page = page_of(request, position);
-    // A key without a page is NaN, so it cannot be selected.
-    float scale = bits_to_float(0x7fc00000u);
-    if (page >= 0) {
-      const std::byte* scales =
-          p.keys.data + page * p.keys.page_stride + std::int64_t{p.keys.page_tokens} * W::kDim;
-      scale = reinterpret_cast<const float*>(scales)[position % p.keys.page_tokens];
-    }
-    store_float(base + W::kScalesAt + static_cast<std::uint32_t>(thread * 4), scale);
-  };
+template <int kHeads, int kRows>
+class LogitsBlock {
+ public:
+  using W = LogitsWgmma<kHeads, kRows>;
 
-  std::int64_t loaded = -1;  // request of the keys in shared memory
-  copy_queries(begin);
-  if (thread < kHeads) {
-    store_float(weights(begin) + static_cast<std::uint32_t>(thread * 4), weight_of(begin));
+  __device__ LogitsBlock(const IndexLogits& p, const LogitsWork& work, std::uint32_t base)
+      : p_(p), work_(work), base_(base) {}
+
+  __device__ __forceinline__ void run() {
+    const auto rows = static_cast<std::int32_t>(p_.rows);
+    const std::int32_t begin = static_cast<std::int32_t>(blockIdx.x) * kRows;
+    const std::int32_t end = begin + kRows < rows ? begin + kRows : rows;
+    // Rows of one request at a time.
+    for (first_row_ = begin; first_row_ < end; first_row_ += count_) {
+      request_ = p_.request[first_row_];
+      std::int32_t most = p_.lens[first_row_];
+      for (count_ = 1; first_row_ + count_ < end; ++count_) {
+        if (p_.request[first_row_ + count_] != request_) break;
+        const std::int32_t len = p_.lens[first_row_ + count_];
+        most = len > most ? len : most;
+      }
+      if (most > p_.cols) most = static_cast<std::int32_t>(p_.cols);
+      if (request_ >= 0) run_tiles((most + W::kKeys - 1) / W::kKeys);
+    }
   }
-  LATHE_ROLLED
-  for (std::int64_t row = begin; row < end; ++row) {
-    const std::int64_t request = p.request[row], len = p.lens[row];
-    const bool sees = request >= 0 && first < len;
-    if (sees && request != loaded) {
-      copy_keys(request);
-      loaded = request;
-    }
+
+ private:
+  // This block's tiles below `tiles`.
+  __device__ __forceinline__ void run_tiles(std::int32_t tiles) {
+    const std::int32_t first = static_cast<std::int32_t>(blockIdx.y) * work_.tiles_each;
+    const std::int32_t last = first + work_.tiles_each < tiles ? first + work_.tiles_each : tiles;
+    if (first >= last) return;
+    sync_block();  // the rows before these are done
+    copy_queries();
+    copy_tile(first, 0);
     end_copy_group();
-    wait_copy_groups<0>();
-    fence_async_proxy();
-    sync_block();
-    // The next row's queries and weights load meanwhile.
-    const bool more = row + 1 < end;
-    float next_weight = 0;
-    if (more) {
-      copy_queries(row + 1);
-      if (thread < kHeads) next_weight = weight_of(row + 1);
+    if (first + 1 < last) copy_tile(first + 1, 1);
+    end_copy_group();
+    int slot = 0;
+    LATHE_ROLLED
+    for (std::int32_t tile = first; tile < last; ++tile) {
+      wait_copy_groups<1>();
+      fence_async_proxy();
+      sync_block();  // the tile before this one is done too, so its slot is free
+      const int free = slot == 0 ? W::kTiles - 1 : slot - 1;
+      if (tile + 2 < last) copy_tile(tile + 2, free);
+      end_copy_group();
+      multiply(tile, slot);
+      slot = slot + 1 < W::kTiles ? slot + 1 : 0;
     }
-    if (sees) {
-      float d[kHeads / 2];
-      const std::uint64_t keys = descriptor_here(tile_descriptor(
-          base + static_cast<std::uint32_t>(group * W::kGroupKeys * W::kDim), 1024));
-      const std::uint64_t q = descriptor_here(tile_descriptor(queries(row), 1024));
-      wgmma_fence();
-      LATHE_UNROLL
-      for (std::uint32_t k = 0; k < W::kDim / 32; ++k) {
-        mma_m64_e4m3(d, descriptor_at(keys, k * 32), descriptor_at(q, k * 32), k > 0);
+    wait_copy_groups<0>();
+  }
+
+  __device__ static int thread() { return static_cast<int>(threadIdx.x); }
+  __device__ std::uint32_t keys_at(int slot) const {
+    return base_ + static_cast<std::uint32_t>(slot * W::kTileCodes);
+  }
+  __device__ std::uint32_t scale_at(int slot, int key) const {
+    return base_ + static_cast<std::uint32_t>(W::kScalesAt + (slot * W::kKeys + key) * 4);
+  }
+  __device__ std::uint32_t queries_at(int row) const {
+    return base_ + static_cast<std::uint32_t>(W::kRowsAt + row * W::kRowCodes);
+  }
+  __device__ std::uint32_t weight_at(int row, int head) const {
+    return base_ + static_cast<std::uint32_t>(W::kWeightsAt + (row * kHeads + head) * 4);
+  }
+
+  __device__ __forceinline__ void copy_queries() const {
+    for (int i = thread(); i < count_ * kHeads * 8; i += W::kThreads) {
+      const int row = i / (kHeads * 8), chunk = i % (kHeads * 8);
+      const std::byte* from = p_.q.data + (first_row_ + row) * p_.q.page_stride + chunk * 16;
+      copy_async(index_chunk(queries_at(row), chunk / 8, chunk % 8), from, true);
+    }
+    for (int i = thread(); i < count_ * kHeads; i += W::kThreads) {
+      const int row = i / kHeads, head = i % kHeads;
+      const std::int64_t at = first_row_ + row;
+      const auto* scales = reinterpret_cast<const float*>(p_.q.data + at * p_.q.page_stride +
+                                                          std::int64_t{kHeads} * W::kDim);
+      store_float(weight_at(row, head),
+                  p_.weights[at * p_.weights_stride + head] * p_.constant * scales[head]);
+    }
+  }
+  // The page of a key, or -1.
+  __device__ std::int32_t page_at(std::int32_t n) const {
+    if (n >= p_.width) return -1;
+    const std::int32_t page = p_.page_table[request_ * p_.width + n];
+    return page >= 0 && page < p_.keys.pages ? page : -1;
+  }
+  __device__ __forceinline__ void copy_tile(std::int32_t tile, int slot) const {
+    LATHE_UNROLL
+    for (int i = 0; i < W::kKeys * 8 / W::kThreads; ++i) {
+      const int key = thread() / 8 + i * (W::kThreads / 8), chunk = thread() % 8;
+      const std::int32_t position = tile * W::kKeys + key;
+      const auto n = static_cast<std::int32_t>(work_.page_of(static_cast<std::uint32_t>(position)));
+      const std::int32_t page = page_at(n), token = position - n * p_.keys.page_tokens;
+      const std::byte* from = p_.keys.data + (page < 0 ? 0 : page) * p_.keys.page_stride;
+      copy_async(index_chunk(keys_at(slot), key, chunk), from + token * W::kDim + chunk * 16,
+                 page >= 0);
+      if (chunk != 0) continue;
+      if (page >= 0) {
+        copy_async_4(scale_at(slot, key),
+                     from + std::int64_t{p_.keys.page_tokens} * W::kDim + token * 4);
+      } else {  // NaN, so that it cannot be selected
+        store_float(scale_at(slot, key), bits_to_float(0x7fc00000u));
       }
-      wgmma_commit();
-      wgmma_wait<0>();
-      wgmma_pin(d);
-      float sums[2] = {0, 0};
-      LATHE_UNROLL
-      for (int j = 0; j < kHeads / 8; ++j) {
-        const float2 w =
-            load_float2(weights(row) + static_cast<std::uint32_t>((8 * j + 2 * (lane & 3)) * 4));
-        LATHE_UNROLL
-        for (int i = 0; i < 2; ++i) {
-          // Not fmaxf: it would drop NaN.
-          const float a = d[4 * j + 2 * i], b = d[4 * j + 2 * i + 1];
-          sums[i] = fmaf(a < 0 ? 0.f : a, w.x, sums[i]);
-          sums[i] = fmaf(b < 0 ? 0.f : b, w.y, sums[i]);
-        }
+    }
+  }
+
+  using Products = float[kHeads / 2];
+
+  // Rows that the block does not have are multiplied as well, and not used.
+  __device__ __forceinline__ void multiply(std::int32_t tile, int slot) const {
+    const int group = thread() / 128;
+    const std::uint64_t keys = descriptor_here(tile_descriptor(
+        keys_at(slot) + static_cast<std::uint32_t>(group * W::kGroupKeys * W::kDim), 1024));
+    constexpr int kAhead = kRows > 1 ? 2 : 1;
+    Products d[kAhead];
+    LATHE_UNROLL
+    for (int r = 0; r < kAhead; ++r) begin_row(d[r], keys, r);
+    LATHE_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      Products& products = d[r % kAhead];
+      if (r + 1 < kRows) {
+        wgmma_wait<1>();
+      } else {
+        wgmma_wait<0>();
       }
+      wgmma_pin(products);
+      if (r < count_) store_logits(tile, slot, r, products);
+      if (r + kAhead < kRows) begin_row(products, keys, r + kAhead);
+    }
+  }
+  __device__ __forceinline__ void begin_row(Products& d, std::uint64_t keys, int row) const {
+    const std::uint64_t q = descriptor_here(tile_descriptor(queries_at(row), 1024));
+    wgmma_fence();
+    LATHE_UNROLL
+    for (std::uint32_t k = 0; k < W::kDim / 32; ++k) {
+      mma_m64_e4m3(d, descriptor_at(keys, k * 32), descriptor_at(q, k * 32), k > 0);
+    }
+    wgmma_commit();
+  }
+
+  __device__ __forceinline__ void store_logits(std::int32_t tile, int slot, int row,
+                                               const Products& d) const {
+    const int lane = thread() % 32, warp = thread() / 32 % 4, group = thread() / 128;
+    float sums[2] = {0, 0};
+    LATHE_UNROLL
+    for (int j = 0; j < kHeads / 8; ++j) {
+      const float2 w = load_float2(weight_at(row, 8 * j + 2 * (lane & 3)));
       LATHE_UNROLL
       for (int i = 0; i < 2; ++i) {
-        sums[i] += shuffle_xor(sums[i], 1);
-        sums[i] += shuffle_xor(sums[i], 2);
-      }
-      // Of each four lanes, lanes 0 and 1 store one key each.
-      const int key = group * W::kGroupKeys + warp * 16 + lane / 4 + 8 * (lane & 1);
-      const std::int64_t position = first + key;
-      if ((lane & 3) < 2 && position < len && position < p.cols) {
-        const float scale = load_float(base + W::kScalesAt + static_cast<std::uint32_t>(key * 4));
-        p.logits[row * p.cols + position] = ((lane & 1) == 0 ? sums[0] : sums[1]) * scale;
+        // A maximum that keeps NaN.
+        sums[i] = fmaf(max_or_nan(d[4 * j + 2 * i], 0.f), w.x, sums[i]);
+        sums[i] = fmaf(max_or_nan(d[4 * j + 2 * i + 1], 0.f), w.y, sums[i]);
       }
     }
-    if (more && thread < kHeads) {
-      store_float(weights(row + 1) + static_cast<std::uint32_t>(thread * 4), next_weight);
+    LATHE_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      sums[i] += shuffle_xor(sums[i], 1);
+      sums[i] += shuffle_xor(sums[i], 2);
     }
-    sync_block();
+    // Of each four lanes, lanes 0 and 1 store one key each.
+    const int key = group * W::kGroupKeys + warp * 16 + lane / 4 + 8 * (lane & 1);
+    const std::int32_t position = tile * W::kKeys + key;
+    const std::int64_t at = first_row_ + row;
+    if ((lane & 3) >= 2 || position >= p_.lens[at] || position >= p_.cols) return;
+    p_.logits[at * p_.cols + position] =
+        ((lane & 1) == 0 ? sums[0] : sums[1]) * load_float(scale_at(slot, key));
   }
+
+  const IndexLogits& p_;
+  const LogitsWork& work_;
+  const std::uint32_t base_;
+  std::int32_t first_row_ = 0, count_ = 0, request_ = -1;  // rows in shared memory
+};
+
+template <int kHeads, int kRows>
+static __global__ void __launch_bounds__(LogitsWgmma<kHeads, kRows>::kThreads,
+                                         LogitsWgmma<kHeads, kRows>::kBlocksPerSm)
+    index_logits_wgmma_kernel(const __grid_constant__ IndexLogits p,
+                              const __grid_constant__ LogitsWork work) {
+  LATHE_DYNAMIC_SHARED(shared_bytes);
+  let_next_begin();
+  wait_for_previous();
+  LogitsBlock<kHeads, kRows>(p, work, shared_address(shared_bytes)).run();
 }
 
 }  // namespace lathe::cuda

@@ -2,6 +2,7 @@
 // precision.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -51,14 +52,14 @@ double scale(const IndexPages& p, std::int64_t page, std::int64_t token) {
 // Requests of different lengths and rows, a hole among the pages, and rows without a request.
 // nan_key: the prompt's last key, which only its last row sees, is NaN.
 void check(std::int32_t heads, std::int32_t dim, std::int32_t page_tokens, std::int64_t prompt,
-           unsigned seed, bool nan_key = false) {
+           unsigned seed, bool nan_key = false, std::int32_t longest = 300) {
   SCOPED_TRACE("heads " + std::to_string(heads) + ", dim " + std::to_string(dim) + ", page " +
                std::to_string(page_tokens) + ", seed " + std::to_string(seed));
   std::mt19937 rng(seed);
   std::normal_distribution<float> normal;
-  const std::vector<std::int32_t> context = {300, 7, 129, 128};
-  constexpr std::int64_t kCols = 310;
-  const std::int64_t width = (kCols + page_tokens - 1) / page_tokens;
+  const std::vector<std::int32_t> context = {longest, 7, 129, 128};
+  const std::int64_t cols = longest + 10;
+  const std::int64_t width = (cols + page_tokens - 1) / page_tokens;
   std::vector<std::int32_t> table, request, lens;
   std::int32_t pages = 0;
   for (const std::int32_t n : context) {
@@ -69,7 +70,7 @@ void check(std::int32_t heads, std::int32_t dim, std::int32_t page_tokens, std::
   table[1] = -1;
   for (std::int64_t i = 0; i < prompt; ++i) {
     request.push_back(0);
-    lens.push_back(static_cast<std::int32_t>(300 - prompt + 1 + i));
+    lens.push_back(static_cast<std::int32_t>(longest - prompt + 1 + i));
   }
   for (std::int32_t r = 1; r < 4; ++r) {
     request.push_back(r);
@@ -82,14 +83,15 @@ void check(std::int32_t heads, std::int32_t dim, std::int32_t page_tokens, std::
   const auto q_bytes = random_pages(rng, rows, heads, dim);
   std::vector<float> weights(static_cast<std::size_t>(rows * (heads + 3)));
   for (float& w : weights) w = normal(rng);
-  std::vector<float> logits(static_cast<std::size_t>(rows * kCols), -77);
+  std::vector<float> logits(static_cast<std::size_t>(rows * cols), -77);
   const auto bytes_of_page = [&](std::int32_t tokens) {
     return static_cast<std::int64_t>(tokens) * (dim + 4);
   };
   if (nan_key) {
-    const std::int64_t page = table[static_cast<std::size_t>(299 / page_tokens)];
-    std::memset(key_bytes.data() + page * bytes_of_page(page_tokens) + 299 % page_tokens * dim,
-                0x7f, static_cast<std::size_t>(dim));
+    const std::int64_t page = table[static_cast<std::size_t>((longest - 1) / page_tokens)];
+    std::memset(
+        key_bytes.data() + page * bytes_of_page(page_tokens) + (longest - 1) % page_tokens * dim,
+        0x7f, static_cast<std::size_t>(dim));
   }
   const IndexLogits p{
       .q = {q_bytes.data(), rows, bytes_of_page(heads), heads, dim},
@@ -103,14 +105,14 @@ void check(std::int32_t heads, std::int32_t dim, std::int32_t page_tokens, std::
       .lens = lens.data(),
       .logits = logits.data(),
       .rows = rows,
-      .cols = kCols,
+      .cols = cols,
       .heads = heads};
   ASSERT_EQ(launch_index_logits(p, nullptr), cudaSuccess);
   ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
   int shown = 0;
   for (std::int64_t row = 0; row < rows && shown < 5; ++row) {
-    for (std::int64_t j = 0; j < kCols && shown < 5; ++j) {
-      const float got = logits[static_cast<std::size_t>(row * kCols + j)];
+    for (std::int64_t j = 0; j < cols && shown < 5; ++j) {
+      const float got = logits[static_cast<std::size_t>(row * cols + j)];
       const std::int64_t r = request[static_cast<std::size_t>(row)];
       if (r < 0 || j >= lens[static_cast<std::size_t>(row)]) {
         if (got == -77) continue;
@@ -203,8 +205,96 @@ TEST(SelectSlots, A1MaskedKeyIsNotSelected) {
   }
 }
 
+float random_score(std::mt19937& rng, int kind) {
+  std::normal_distribution<float> normal;
+  switch (kind) {
+    case 0:
+      return normal(rng);
+    case 1:
+      return static_cast<float>(static_cast<int>(rng() % 7)) - 3;  // many equal scores
+    case 2:
+      return rng() % 3 == 0 ? -0.f : 0.f;
+    case 3:
+      return std::exp2(normal(rng) * 40) * (rng() % 2 == 0 ? 1.f : -1.f);
+    case 4:
+      return 1 + static_cast<float>(rng() % 100) * 0x1p-23f;  // neighbours
+    default:
+      return rng() % 9 == 0 ? NAN : rng() % 50 == 0 ? INFINITY : std::abs(normal(rng));
+  }
+}
+
+// Rows of all lengths, from one block a row to eight, with keys in registers and without, against
+// sorted scores.
+TEST(SelectSlots, AreTheSortedScores) {
+  struct Shape {
+    std::int64_t rows, cols, k;
+  };
+  std::mt19937 rng(test_seed(10));
+  for (const Shape& shape : {Shape{140, 900, 64}, Shape{3, 9000, 2048}, Shape{2, 70000, 2048},
+                             Shape{1, 40000, 512}, Shape{1, 290000, 2048}, Shape{5, 20000, 1}}) {
+    const auto [rows, cols, k] = shape;
+    constexpr std::int32_t kPage = 64;
+    const std::int64_t width = (cols + kPage - 1) / kPage;
+    std::vector<std::int32_t> table(static_cast<std::size_t>(2 * width)), lens, request;
+    for (std::size_t i = 0; i < table.size(); ++i) table[i] = static_cast<std::int32_t>(i);
+    std::shuffle(table.begin(), table.end(), rng);
+    table[0] = -1;
+    std::vector<float> logits(static_cast<std::size_t>(rows * cols));
+    for (std::int64_t row = 0; row < rows; ++row) {
+      lens.push_back(static_cast<std::int32_t>(
+          row == 0 ? cols : rng() % static_cast<unsigned long>(cols + 1)));
+      request.push_back(static_cast<std::int32_t>(rng() % 2));
+      const int kind = static_cast<int>(rng() % 6);
+      for (std::int64_t j = 0; j < cols; ++j) {
+        logits[static_cast<std::size_t>(row * cols + j)] = random_score(rng, kind);
+      }
+    }
+    std::vector<std::int32_t> slots(static_cast<std::size_t>(rows * k), -7);
+    const SelectSlots p{.logits = logits.data(),
+                        .rows = rows,
+                        .cols = cols,
+                        .lens = lens.data(),
+                        .page_table = table.data(),
+                        .width = width,
+                        .request = request.data(),
+                        .page_tokens = kPage,
+                        .pages = 2 * width,
+                        .slots = slots.data(),
+                        .k = k};
+    ASSERT_EQ(launch_select_slots(p, nullptr), cudaSuccess);
+    ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const float* scores = logits.data() + row * cols;
+      const std::int64_t len = lens[static_cast<std::size_t>(row)];
+      std::vector<std::int32_t> wanted;
+      for (std::int32_t j = 0; j < len; ++j) {
+        if (len <= k || !std::isnan(scores[j])) wanted.push_back(j);
+      }
+      if (std::ssize(wanted) > k) {
+        std::stable_sort(wanted.begin(), wanted.end(),
+                         [&](std::int32_t a, std::int32_t b) { return scores[a] > scores[b]; });
+        wanted.resize(static_cast<std::size_t>(k));
+        std::sort(wanted.begin(), wanted.end());
+      }
+      const std::int64_t r = request[static_cast<std::size_t>(row)];
+      for (std::int32_t& j : wanted) {
+        const std::int32_t page = table[static_cast<std::size_t>(r * width + j / kPage)];
+        j = page < 0 ? -1 : page * kPage + j % kPage;
+      }
+      wanted.resize(static_cast<std::size_t>(k), -1);
+      const auto got = slots.begin() + row * k;
+      ASSERT_TRUE(std::equal(wanted.begin(), wanted.end(), got))
+          << "row " << row << " of " << rows << ", " << len << " keys, k " << k << ": first at "
+          << std::mismatch(wanted.begin(), wanted.end(), got).first - wanted.begin();
+    }
+  }
+}
+
 // Blocks of several rows that cross from one request to the next.
 TEST(IndexLogits, OfPrompts) { check(16, 128, 16, 299, test_seed(6)); }
+
+// Blocks that go through several tiles of a row.
+TEST(IndexLogits, OfLongContexts) { check(16, 128, 64, 230, test_seed(11), true, 1000); }
 
 }  // namespace
 }  // namespace lathe::cuda
