@@ -123,7 +123,7 @@ class Draw:
             out[r.choice(["maximum", "exclusiveMaximum"])] = round(least + r.choice([0.25, 3, 120.5]), 2)
             return out
         if kind == "multiples":
-            return {"type": r.choice(["integer", "number"]), "multipleOf": r.choice([2, 3, 7, 0.5, 0.25, 12]), "minimum": -30}
+            return {"type": r.choice(["integer", "number"]), "multipleOf": r.choice([2, 3, 7, 0.5, 0.25, 12, 5000]), "minimum": -30}
         if kind == "rules":
             out = {"type": "string", "pattern": r.choice(["^[a-c]+$", "b", "^a", "c$"]), "maxLength": r.randrange(1, 60)}
             return out | r.choice([{"minLength": 1}, {"not": {"enum": ["a", "b", "ab"]}}, {"allOf": [{"pattern": "[ab]"}]}])
@@ -140,15 +140,16 @@ class Draw:
                     "uniqueItems": True, "minItems": r.randrange(2)}
         if kind == "contains":
             out = {"type": "array", "contains": r.choice([{"type": "integer"}, {"const": "a"}, {"minimum": 2}]), "maxItems": 4}
-            return out | r.choice([{}, {"minContains": 2}, {"maxContains": 2}, {"minContains": 0, "maxContains": 1}])
+            out |= r.choice([{}, {"minContains": 2}, {"maxContains": 2}, {"minContains": 0, "maxContains": 1}])
+            return out | r.choice([{}, {"unevaluatedItems": self.schema(depth + 2)}, {"prefixItems": [True], "unevaluatedItems": False}])
         if kind == "all":
             return {"allOf": [self.schema(depth + 1), r.choice([{"type": ["integer", "string", "object"]}, {"minLength": 1}, {"minimum": 0},
                                                                 {"required": ["a"]}, {"maxItems": 2}, True])]}
         if kind == "not":
             return {"not": r.choice([{"enum": [1, "a", None, True]}, {"type": "string"}, {"type": ["object", "integer"]}, {"minimum": 1},
-                                     {"required": ["a"]}, {"pattern": "b"}, {"maxItems": 1}, {"const": 0}, {"properties": {"a": {"type": "string"}}}])}
+                                     {"required": ["a"]}, {"pattern": "b"}, {"maxItems": 1}, {"const": 0}, {"properties": {"a": {"type": "string"}}}, self.names()])}
         if kind == "if":
-            return {"if": r.choice([{"type": "object"}, {"required": ["a"]}, {"properties": {"a": {"const": 1}}}, {"minimum": 3}]),
+            return {"if": r.choice([{"type": "object"}, {"required": ["a"]}, {"properties": {"a": {"const": 1}}}, {"minimum": 3}, self.names()]),
                     "then": r.choice([{"required": ["b"]}, {"maximum": 9}, True]), "else": r.choice([{"type": ["array", "string"]}, {"maxLength": 2}])}
         if kind == "untyped":
             return r.choice([{"minLength": 2}, {"maximum": 4}, {"required": ["b"]}, {"items": {"type": "null"}}, {"pattern": "^b"},
@@ -158,6 +159,15 @@ class Draw:
                     "anyOf": [{"properties": {"b": {"type": "integer"}}, "required": ["b"]}, {"properties": {"c": True}}],
                     "unevaluatedProperties": False}
         return {kind: [self.schema(depth + 1) for _ in range(r.randrange(1, 4))]}
+
+    def names(self) -> dict:
+        """About members by their names."""
+        r = self.random
+        value = r.choice([False, {"type": "integer"}, {"type": ["string", "null"]}])
+        return r.choice([{"additionalProperties": value}, {"properties": {"a": True, "b": {"type": "string"}}, "additionalProperties": value},
+                         {"patternProperties": {"b$": value, "^a": {"type": "integer"}}}, {"propertyNames": {"maxLength": 1}},
+                         {"propertyNames": {"enum": ["a", "ab"]}}, {"properties": {"ab": True}, "unevaluatedProperties": value},
+                         {"patternProperties": {"^a": True}, "additionalProperties": value}])
 
     def root(self) -> dict:
         return {"anyOf": [self.schema()], "$defs": {"shared": {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/shared"}, {"type": "null"}]},

@@ -6,6 +6,9 @@
 #include <optional>
 #include <utility>
 
+#include "io/text/utf8.h"
+#include "server/grammar/unicode_classes.h"
+
 namespace lathe::grammar {
 namespace {
 
@@ -254,6 +257,20 @@ class Parser {
     return one(c);
   }
 
+  // Reads {name} after \p or \P.
+  CharSet property(bool negated) {
+    const std::size_t end = text_.find(U'}', at_);
+    std::string name;
+    if (take(U"{") && end != std::u32string::npos) {
+      while (at_ < end) append_utf8(name, text_[at_++]);
+      ++at_;
+    }
+    const auto chars = unicode_class(name);
+    if (!chars) refuse(fmt::format("\\p{{{}}}, which is no general category", name));
+    if (!chars) return {};
+    return negated ? ~*chars : *chars;
+  }
+
   // Reads what follows a backslash.
   CharSet escape(bool in_class) {
     const char32_t c = peek();
@@ -289,6 +306,9 @@ class Parser {
         return one(hex(2).value_or(0));
       case U'u':
         return unicode_escape();
+      case U'p':
+      case U'P':
+        return property(c == U'P');
       default:
         break;
     }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/grammar/number_multiples.h"
 #include "server/grammar/schema_rules.h"
 
 namespace lathe::grammar {
@@ -100,11 +101,12 @@ bool SchemaRules::add_simple(const Todo& at) {
   const char* word = only_keyword(schema, {"$ref", "anyOf", "oneOf"});
   if (word == nullptr) return false;
   const State start = b_.start(at.rule), end = b_.end(at.rule);
+  const int scope = doc_.enter(at.terms[0].scope, schema);
   if (word[0] == '$') {
-    const Json* target = doc_.resolve(schema, word);
+    const Json* target = doc_.resolve(schema, word, scope);
     if (target == nullptr) return !doc_.ignore(below(doc_.path_of(schema), word));
     SchemaTerms terms;
-    SchemaShapes::add_term(terms, {target});
+    SchemaShapes::add_term(terms, {target, false, scope});
     b_.call(start, rule_of(std::move(terms), 0), end);
     return true;
   }
@@ -113,13 +115,13 @@ bool SchemaRules::add_simple(const Todo& at) {
   const std::string path = below(doc_.path_of(schema), word);
   for (std::size_t i = 0; i < given.size(); ++i) doc_.name(given[i], item_of(path, i));
   if (word[0] == 'o' && given.size() > 1) {
-    const bool overlap = shapes_.overlap(given);
+    const bool overlap = shapes_.overlap(given, scope);
     if (doc_.failed()) return true;
     if (overlap) return false;
   }
   for (const Json& s : given) {
     SchemaTerms terms;
-    SchemaShapes::add_term(terms, {&s});
+    SchemaShapes::add_term(terms, {&s, false, scope});
     b_.call(start, rule_of(std::move(terms), at.level + 1), end);
   }
   return true;
@@ -167,10 +169,9 @@ void SchemaRules::add_number(const Todo& at, const Shape& shape) {
   const State start = b_.start(at.rule), end = b_.end(at.rule);
   Numbers numbers = shape.numbers;
   if (!can_follow_steps(numbers)) {
-    doc_.cannot_follow(
-        path_of(at, "multipleOf"),
-        fmt::format("multiples of at most {} units of their last decimal place", kMostRemainders),
-        "more");
+    if (auto few = multiples_of(numbers)) return b_.texts(start, std::move(*few), end);
+    doc_.cannot_follow(path_of(at, "multipleOf"), "multiples and bounds of at most 15 digits",
+                       "more");
     numbers.steps.clear();
   }
   if (numbers.all()) return b_.call(start, json_.number(), end);

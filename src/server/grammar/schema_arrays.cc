@@ -32,6 +32,7 @@ void SchemaRules::add_array(const Todo& at, Shape shape) {
       doc_.cannot_follow(path_of(at, "not"), "values without items", "others");
     }
   }
+  std::erase_if(shape.contains, [](const Contains& c) { return c.least == 0 && c.most < 0; });
   if (shape.contains.size() > kMostContains) {
     doc_.cannot_follow(path_of(at, "contains"), fmt::format("at most {} at once", kMostContains),
                        "more");
@@ -71,8 +72,11 @@ void SchemaRules::add_array(const Todo& at, Shape shape) {
     todo.pop_back();
     if (i == shape.most) continue;
     const State before = made.at({i, counts});
-    for (std::size_t set = 0; set < std::size_t{1} << counts.size(); ++set) {
-      SchemaTerms terms = SchemaShapes::item_terms(shape, static_cast<std::size_t>(i));
+    const auto choices = SchemaShapes::item_choices(shape, static_cast<std::size_t>(i));
+    const std::size_t sets = std::size_t{1} << counts.size();
+    for (std::size_t way = 0; way < sets * choices.size(); ++way) {
+      const std::size_t set = way % sets;
+      SchemaTerms terms = choices[way / sets];
       Counts next = counts;
       bool possible = true;
       for (std::size_t c = 0; c < counts.size(); ++c) {
@@ -83,9 +87,10 @@ void SchemaRules::add_array(const Todo& at, Shape shape) {
           possible = possible && (contains.most < 0 || next[c] <= contains.most);
           if (contains.most < 0) next[c] = std::min(next[c], contains.least);
         } else if (contains.most >= 0) {
-          SchemaShapes::add_term(terms, {contains.item.schema, !contains.item.negated});
-          possible =
-              possible && !(SchemaShapes::never({{contains.item.schema, !contains.item.negated}}));
+          SchemaTerm other = contains.item;
+          other.negated = !other.negated;
+          SchemaShapes::add_term(terms, other);
+          possible = possible && !SchemaShapes::never({other});
         }
       }
       if (!possible || SchemaShapes::never(terms)) continue;
@@ -104,7 +109,9 @@ bool SchemaRules::add_unique(const Todo& at, const Shape& shape) {
   // Values of each item; the last list is of all others.
   std::vector<std::vector<Json>> values;
   std::size_t total = 0;
-  bool few = shape.contains.empty();
+  bool few =
+      shape.contains.empty() && std::all_of(shape.arrays.begin(), shape.arrays.end(),
+                                            [](const auto& part) { return part->instead.empty(); });
   for (std::size_t i = 0; i <= first_items(shape) && few && !doc_.failed(); ++i) {
     if (shape.most >= 0 && static_cast<std::int64_t>(i) >= shape.most) {
       values.emplace_back();

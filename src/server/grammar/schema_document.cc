@@ -66,6 +66,11 @@ std::string without_empty_fragment(std::string uri) {
   return uri;
 }
 
+std::string text_in(const Json& schema, const char* word) {
+  const auto at = schema.find(word);
+  return at != schema.end() && at->is_string() ? at->get<std::string>() : std::string();
+}
+
 // Decodes a step of a JSON pointer in a URI fragment.
 std::string unescape(std::string_view step) {
   std::string out;
@@ -158,41 +163,75 @@ void SchemaDocument::index() {
   while (!todo_.empty()) {
     const Todo next = std::move(todo_.back());
     todo_.pop_back();
-    if (next.schema->is_object()) index_one(*next.schema, next.base, next.path);
+    if (next.schema->is_object()) index_one(next);
+  }
+  const bool several = std::any_of(dynamic_.begin(), dynamic_.end(),
+                                   [](const auto& name) { return name.second > 1; });
+  if (several) index_resources();
+}
+
+void SchemaDocument::index_one(const Todo& at) {
+  const Json& schema = *at.schema;
+  Todo own = at;
+  if (const std::string id = text_in(schema, "$id"); !id.empty()) {
+    own.base = without_empty_fragment(join_uri(at.base, id));
+    by_uri_.try_emplace(own.base, &schema);
+    name(schema, at.path);
+  }
+  for (const char* word : {"$anchor", "$dynamicAnchor"}) {
+    const std::string anchor = text_in(schema, word);
+    if (anchor.empty()) continue;
+    by_uri_.try_emplace(own.base + "#" + anchor, &schema);
+    name(schema, at.path);
+    if (word[1] == 'd') ++dynamic_[anchor];
+  }
+  if (schema.contains("$ref") || schema.contains("$dynamicRef")) base_of_[&schema] = own.base;
+  add_parts(own);
+}
+
+// Finds which schemas and anchors are in which resource.
+void SchemaDocument::index_resources() {
+  scopes_.emplace_back();
+  scope_of_[{}] = 0;
+  todo_.push_back({&root_, "", "", &root_});
+  while (!todo_.empty()) {
+    Todo at = std::move(todo_.back());
+    todo_.pop_back();
+    if (!at.schema->is_object()) continue;
+    if (!text_in(*at.schema, "$id").empty()) at.resource = at.schema;
+    resource_of_[at.schema] = at.resource;
+    const std::string anchor = text_in(*at.schema, "$dynamicAnchor");
+    if (!anchor.empty()) anchors_of_[at.resource].try_emplace(anchor, at.schema);
+    add_parts(at);
   }
 }
 
-void SchemaDocument::index_one(const Json& schema, const std::string& base,
-                               const std::string& path) {
-  const auto text = [&](const char* word) -> std::string {
-    const auto at = schema.find(word);
-    return at != schema.end() && at->is_string() ? at->get<std::string>() : std::string();
-  };
-  std::string own = base;
-  if (const std::string id = text("$id"); !id.empty()) {
-    own = without_empty_fragment(join_uri(base, id));
-    by_uri_.try_emplace(own, &schema);
-    name(schema, path);
-  }
-  for (const char* word : {"$anchor", "$dynamicAnchor"}) {
-    const std::string anchor = text(word);
-    if (anchor.empty()) continue;
-    by_uri_.try_emplace(own + "#" + anchor, &schema);
-    name(schema, path);
-    if (word[1] == 'd') ++dynamic_[anchor];
-  }
-  if (schema.contains("$ref") || schema.contains("$dynamicRef")) base_of_[&schema] = own;
-  for (const auto& item : schema.items()) {
+int SchemaDocument::enter(int scope, const Json& schema) {
+  const auto resource = resource_of_.find(&schema);
+  if (resource == resource_of_.end()) return scope;
+  const auto own = anchors_of_.find(resource->second);
+  if (own == anchors_of_.end()) return scope;
+  Anchors all = scopes_[static_cast<std::size_t>(scope)];
+  all.insert(own->second.begin(), own->second.end());  // keeps those that it has
+  const auto [it, fresh] = scope_of_.try_emplace(all, static_cast<int>(scopes_.size()));
+  if (fresh) scopes_.push_back(std::move(all));
+  return it->second;
+}
+
+// The schemas inside a schema.
+void SchemaDocument::add_parts(const Todo& of) {
+  for (const auto& item : of.schema->items()) {
     const Json& value = item.value();
     if (is_one_of(item.key(), kSchemas)) {
-      const std::string at = below(path, item.key());
-      if (value.is_object()) todo_.push_back({&value, own, at});
+      const std::string at = below(of.path, item.key());
+      if (value.is_object()) todo_.push_back({&value, of.base, at, of.resource});
       for (std::size_t i = 0; value.is_array() && i < value.size(); ++i) {
-        todo_.push_back({&value[i], own, item_of(at, i)});
+        todo_.push_back({&value[i], of.base, item_of(at, i), of.resource});
       }
     } else if (value.is_object() && is_one_of(item.key(), kNamedSchemas)) {
       for (const auto& named : value.items()) {
-        todo_.push_back({&named.value(), own, below(below(path, item.key()), named.key())});
+        const std::string at = below(below(of.path, item.key()), named.key());
+        todo_.push_back({&named.value(), of.base, at, of.resource});
       }
     }
   }
@@ -223,7 +262,7 @@ const Json* SchemaDocument::follow_pointer(const Json& from, std::string_view po
   return target;
 }
 
-const Json* SchemaDocument::resolve(const Json& schema, const char* keyword) {
+const Json* SchemaDocument::resolve(const Json& schema, const char* keyword, int scope) {
   const Json& ref = schema[keyword];
   const std::string path = below(path_of(schema), keyword);
   if (!ref.is_string()) {
@@ -237,12 +276,12 @@ const Json* SchemaDocument::resolve(const Json& schema, const char* keyword) {
   const std::string resource = uri.substr(0, hash);
   const std::string_view fragment = std::string_view(uri).substr(std::min(hash + 1, uri.size()));
   if (const auto at = by_uri_.find(uri); at != by_uri_.end() && !fragment.empty()) {
-    const bool dynamic = keyword[1] == 'd' && at->second->contains("$dynamicAnchor");
-    if (dynamic && dynamic_[std::string(fragment)] > 1) {
-      unsupported(path, "one $dynamicAnchor of a name", std::string(fragment));
-      return nullptr;
-    }
-    return at->second;
+    const bool dynamic =
+        keyword[1] == 'd' && !scopes_.empty() && text_in(*at->second, "$dynamicAnchor") == fragment;
+    if (!dynamic) return at->second;
+    const Anchors& anchors = scopes_[static_cast<std::size_t>(scope)];
+    const auto first = anchors.find(std::string(fragment));
+    return first == anchors.end() ? at->second : first->second;
   }
   const Json* target = nullptr;
   if (const auto at = by_uri_.find(resource); at != by_uri_.end()) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -44,13 +45,29 @@ class SchemaDocument {
   const Json& name_below(const Json& parent, std::string_view keyword, const Json& schema);
 
   /// The schema that `keyword` ($ref or $dynamicRef) of `schema` refers to; null after an error.
-  const Json* resolve(const Json& schema, const char* keyword);
+  /// `scope` is the schema's own, by enter().
+  const Json* resolve(const Json& schema, const char* keyword, int scope);
+  /// The scope of a schema that was reached from one of that scope (0: the root). A scope has, for
+  /// each name of a $dynamicAnchor, the schema that a $dynamicRef means: the first one on the way.
+  /// Always 0 if no name has two.
+  int enter(int scope, const Json& schema);
   /// A parsed pattern, each once; null after an error, or if it cannot be followed.
   const Regex* pattern(const std::string& text, const std::string& path);
 
  private:
+  struct Todo {
+    const Json* schema;
+    std::string base;  // URI
+    std::string path;
+    const Json* resource = nullptr;
+  };
+  // For each name of a $dynamicAnchor, its schema.
+  using Anchors = std::map<std::string, const Json*>;
+
   void index();
-  void index_one(const Json& schema, const std::string& base, const std::string& path);
+  void index_one(const Todo& at);
+  void index_resources();
+  void add_parts(const Todo& of);
   const Json* follow_pointer(const Json& from, std::string_view pointer, std::string path);
 
   const Json& root_;
@@ -60,15 +77,15 @@ class SchemaDocument {
   std::unordered_map<const Json*, std::string> paths_;
   std::unordered_map<std::string, std::optional<Regex>> patterns_;
 
-  struct Todo {
-    const Json* schema;
-    std::string base;
-    std::string path;
-  };
   std::vector<Todo> todo_;
   std::unordered_map<std::string, const Json*> by_uri_;   // of $id and anchors
-  std::unordered_map<std::string, int> dynamic_;          // anchors' names: how many
   std::unordered_map<const Json*, std::string> base_of_;  // of schemas with a reference
+  std::unordered_map<std::string, int> dynamic_;          // names of $dynamicAnchor: how many
+  // If a name has two: the schema with the $id around a schema, its anchors, and all scopes.
+  std::unordered_map<const Json*, const Json*> resource_of_;
+  std::unordered_map<const Json*, Anchors> anchors_of_;
+  std::vector<Anchors> scopes_;
+  std::map<Anchors, int> scope_of_;
 };
 
 /// The path of a member, shortened if it is long.

@@ -125,19 +125,25 @@ SchemaShapes::Shapes SchemaShapes::expand_schema(const Json& schema) {
   const bool annotates =
       schema.contains("unevaluatedProperties") || schema.contains("unevaluatedItems");
   annotating_ += annotates ? 1 : 0;
+  Shapes out = expand_keywords(schema);
+  if (!doc_.failed()) add_unevaluated(schema, out);
+  annotating_ -= annotates ? 1 : 0;
+  const auto nullable = schema.find("nullable");
+  if (nullable != schema.end() && *nullable == true) {
+    join(out, {shape_of(Shape::Type::null)});
+  }
+  return out;
+}
+
+// All but unevaluated ones.
+SchemaShapes::Shapes SchemaShapes::expand_keywords(const Json& schema) {
   Shapes out = all_shapes();
   using Add = void (SchemaShapes::*)(const Json&, Shapes&);
   for (const Add add :
        {&SchemaShapes::add_type, &SchemaShapes::add_values, &SchemaShapes::add_numbers,
         &SchemaShapes::add_texts, &SchemaShapes::add_arrays, &SchemaShapes::add_objects,
-        &SchemaShapes::add_dependent, &SchemaShapes::add_branches, &SchemaShapes::add_conditions,
-        &SchemaShapes::add_unevaluated}) {
+        &SchemaShapes::add_dependent, &SchemaShapes::add_branches, &SchemaShapes::add_conditions}) {
     if (!doc_.failed()) (this->*add)(schema, out);
-  }
-  annotating_ -= annotates ? 1 : 0;
-  const auto nullable = schema.find("nullable");
-  if (nullable != schema.end() && *nullable == true) {
-    join(out, {shape_of(Shape::Type::null)});
   }
   return out;
 }
@@ -246,7 +252,7 @@ void SchemaShapes::add_values(const Json& schema, Shapes& out) {
     const auto given = schema.find(word);
     if (given == schema.end()) continue;
     const bool list = std::string_view(word) == "enum";
-    if (list && (!given->is_array() || given->empty())) {
+    if (list && !given->is_array()) {
       return doc_.malformed(below(doc_.path_of(schema), word), "a list", *given);
     }
     Shapes values = all_shapes();
@@ -338,10 +344,10 @@ void SchemaShapes::add_arrays(const Json& schema, Shapes& out) {
   const bool old = items != schema.end() && items->is_array();
   if (const Json* first =
           old && items->empty() ? nullptr : list_in(schema, old ? "items" : "prefixItems")) {
-    for (const Json& s : *first) part.first.push_back({&s});
+    for (const Json& s : *first) part.first.push_back(term(s));
   }
   if (const Json* others = schema_in(schema, old ? "additionalItems" : "items")) {
-    part.others = SchemaTerm{others};
+    part.others = term(*others);
   }
   if (!part.first.empty() || part.others) {
     shape.arrays.push_back(std::make_shared<ArrayPart>(std::move(part)));
@@ -349,7 +355,8 @@ void SchemaShapes::add_arrays(const Json& schema, Shapes& out) {
   if (const Json* item = schema_in(schema, "contains")) {
     const std::int64_t least = count_of(schema, "minContains").value_or(1);
     const std::int64_t most = count_of(schema, "maxContains").value_or(-1);
-    if (least > 0 || most >= 0 || annotating_ > 0) shape.contains.push_back({{item}, least, most});
+    if (least > 0 || most >= 0 || annotating_ > 0)
+      shape.contains.push_back({term(*item), least, most});
   }
   if (const auto unique = schema.find("uniqueItems"); unique != schema.end()) {
     if (!unique->is_boolean()) {
@@ -367,17 +374,17 @@ void SchemaShapes::add_objects(const Json& schema, Shapes& out) {
   ObjectPart part;
   if (const Json* named = object_in(schema, "properties")) {
     for (const auto& item : named->items())
-      part.properties.push_back({item.key(), {&item.value()}});
+      part.properties.push_back({item.key(), term(item.value())});
   }
   if (const Json* named = object_in(schema, "patternProperties")) {
     for (const auto& item : named->items()) {
       const std::string path = below(below(doc_.path_of(schema), "patternProperties"), item.key());
       const Regex* regex = doc_.pattern(item.key(), path);
-      if (regex != nullptr) part.patterns.push_back({regex, {&item.value()}});
+      if (regex != nullptr) part.patterns.push_back({regex, term(item.value())});
     }
   }
   if (const Json* others = schema_in(schema, "additionalProperties")) {
-    part.others = SchemaTerm{others};
+    part.others = term(*others);
   }
   if (!part.properties.empty() || !part.patterns.empty() || part.others) {
     shape.objects.push_back(std::make_shared<ObjectPart>(std::move(part)));
@@ -388,7 +395,7 @@ void SchemaShapes::add_objects(const Json& schema, Shapes& out) {
     const auto names = strings_of(*required, below(doc_.path_of(schema), "required"));
     if (names) shape.required = *names;
   }
-  if (const Json* names = schema_in(schema, "propertyNames")) add_term(shape.names, {names});
+  if (const Json* names = schema_in(schema, "propertyNames")) add_term(shape.names, term(*names));
   if (!doc_.failed() && !shape.open()) out = meet(out, with_other_types(std::move(shape)));
 }
 
@@ -405,6 +412,7 @@ std::vector<Shape> SchemaShapes::without_annotations(Shapes shapes) {
     if (annotating_ == 0) break;
     hide(s.arrays);
     hide(s.objects);
+    for (Contains& c : s.contains) c.evaluates = false;
   }
   return shapes;
 }
@@ -428,7 +436,7 @@ void SchemaShapes::add_dependent(const Json& schema, Shapes& out) {
         }
         more = {with};
       } else {
-        more = meet({with}, expand({&item.value()}));
+        more = meet({with}, expand(item.value()));
       }
       if (doc_.failed()) return;
       for (Shape& s : more) either.push_back(std::move(s));
@@ -441,7 +449,7 @@ SchemaShapes::Shapes SchemaShapes::any_of(const Json& schemas) {
   std::vector<Shapes> each;
   Shapes out;
   for (const Json& s : schemas) {
-    each.push_back(expand({&s}));
+    each.push_back(expand(s));
     if (doc_.failed()) return {};
   }
   // With unevaluated keywords it matters which of the schemas hold at once.
@@ -461,7 +469,7 @@ SchemaShapes::Shapes SchemaShapes::any_of(const Json& schemas) {
 SchemaShapes::Shapes SchemaShapes::one_of(const Json& schemas) {
   std::vector<Shapes> each;
   for (const Json& s : schemas) {
-    each.push_back(expand({&s}));
+    each.push_back(expand(s));
     if (doc_.failed()) return {};
   }
   std::vector<Shapes> exact = each;
@@ -472,9 +480,11 @@ SchemaShapes::Shapes SchemaShapes::one_of(const Json& schemas) {
         failed = doc_.failed();
         continue;
       }
-      const auto others = attempt({&schemas[j], true});
+      const auto others = attempt(term(schemas[j], true));
       if (others) exact[i] = meet(exact[i], *others);
-      failed = !others || doc_.failed();
+      failed = !others || doc_.failed() ||
+               std::any_of(exact[i].begin(), exact[i].end(),
+                           [](const Shape& s) { return s.some.size() > kMostSomeMembers; });
     }
   }
   if (failed) doc_.forgive();
@@ -486,16 +496,16 @@ SchemaShapes::Shapes SchemaShapes::one_of(const Json& schemas) {
 void SchemaShapes::add_branches(const Json& schema, Shapes& out) {
   for (const char* word : {"$ref", "$dynamicRef"}) {
     if (!schema.contains(word)) continue;
-    const Json* target = doc_.resolve(schema, word);
+    const Json* target = doc_.resolve(schema, word, scope_);
     if (target == nullptr) {
       if (doc_.ignore(below(doc_.path_of(schema), word))) continue;
       return;
     }
-    out = meet(out, expand({target}));
+    out = meet(out, expand(*target));
   }
   if (const Json* all = list_in(schema, "allOf")) {
     for (const Json& s : *all) {
-      out = meet(out, expand({&s}));
+      out = meet(out, expand(s));
       if (doc_.failed()) return;
     }
   }
@@ -506,7 +516,7 @@ void SchemaShapes::add_branches(const Json& schema, Shapes& out) {
 
 void SchemaShapes::add_conditions(const Json& schema, Shapes& out) {
   if (const Json* no = schema_in(schema, "not")) {
-    const Shapes others = expand({no, true});
+    const Shapes others = expand(*no, true);
     if (!doc_.failed()) {
       out = meet(out, without_annotations(others));
     } else if (!doc_.ignore(below(doc_.path_of(schema), "not"))) {
@@ -517,10 +527,10 @@ void SchemaShapes::add_conditions(const Json& schema, Shapes& out) {
   const Json* yes = schema_in(schema, "then");
   const Json* no = schema_in(schema, "else");
   if (condition == nullptr || (yes == nullptr && no == nullptr && annotating_ == 0)) return;
-  Shapes either = expand({condition});
-  if (yes != nullptr && !doc_.failed()) either = meet(either, expand({yes}));
-  Shapes others = expand({condition, true});
-  if (no != nullptr && !doc_.failed()) others = meet(others, expand({no}));
+  Shapes either = expand(*condition);
+  if (yes != nullptr && !doc_.failed()) either = meet(either, expand(*yes));
+  Shapes others = expand(*condition, true);
+  if (no != nullptr && !doc_.failed()) others = meet(others, expand(*no));
   if (doc_.failed()) {
     doc_.ignore(below(doc_.path_of(schema), "if"));
     return;
@@ -542,22 +552,22 @@ void SchemaShapes::add_unevaluated(const Json& schema, Shapes& out) {
         for (const auto& [name, term] : p->patterns) part.patterns.push_back({name, {&kAlways}});
         if (p->others) part.others = SchemaTerm{&kAlways};
       }
-      if (!part.others) part.others = SchemaTerm{members};
+      if (!part.others) part.others = term(*members);
       s.objects.push_back(std::make_shared<ObjectPart>(std::move(part)));
     }
     if (s.type == Shape::Type::array && items != nullptr && !s.values) {
-      if (!s.contains.empty()) {
-        doc_.cannot_follow(below(doc_.path_of(schema), "unevaluatedItems"), "it without contains",
-                           "both");
-        return;
-      }
       ArrayPart part;
       for (const auto& p : s.arrays) {
         if (!p->evaluates) continue;
         if (p->first.size() > part.first.size()) part.first.resize(p->first.size(), {&kAlways});
         if (p->others) part.others = SchemaTerm{&kAlways};
       }
-      if (!part.others) part.others = SchemaTerm{items};
+      if (!part.others) {
+        part.others = term(*items);
+        for (const Contains& c : s.contains) {
+          if (c.evaluates) part.instead.push_back(c.item);
+        }
+      }
       s.arrays.push_back(std::make_shared<ArrayPart>(std::move(part)));
     }
   }

@@ -61,17 +61,17 @@ SchemaShapes::Shapes SchemaShapes::negate(const Json& schema, const std::string&
   if (word == "enum" && schema["enum"].is_array()) return negate_values(schema["enum"]);
   if (word == "not") {
     const Json* no = schema_in(schema, "not");
-    return no == nullptr ? Shapes{} : expand({no});
+    return no == nullptr ? Shapes{} : expand(*no);
   }
   if (word == "$ref" || word == "$dynamicRef") {
-    const Json* target = doc_.resolve(schema, word.c_str());
-    return target == nullptr ? Shapes{} : expand({target, true});
+    const Json* target = doc_.resolve(schema, word.c_str(), scope_);
+    return target == nullptr ? Shapes{} : expand(*target, true);
   }
   if (word == "allOf" || word == "anyOf") {
     const Json* list = list_in(schema, word.c_str());
     Shapes out = word == "anyOf" ? all_shapes() : Shapes{};
     for (std::size_t i = 0; list != nullptr && i < list->size() && !doc_.failed(); ++i) {
-      Shapes no = expand({&(*list)[i], true});
+      Shapes no = expand((*list)[i], true);
       if (doc_.failed()) return {};
       if (word == "anyOf") {
         out = meet(out, no);
@@ -91,13 +91,14 @@ SchemaShapes::Shapes SchemaShapes::negate(const Json& schema, const std::string&
     for (const char* then : {"then", "else"}) {
       const Json* follows = schema_in(schema, then);
       if (follows == nullptr || condition == nullptr || doc_.failed()) continue;
-      const Shapes holds = expand({condition, then[0] == 'e'});
-      if (!doc_.failed()) join(out, meet(holds, expand({follows, true})));
+      const Shapes holds = expand(*condition, then[0] == 'e');
+      if (!doc_.failed()) join(out, meet(holds, expand(*follows, true)));
     }
     return out;
   }
-  for (const auto& more : {negate_text_or_count(schema, word), negate_members(schema, word),
-                           negate_items(schema, word)}) {
+  for (const auto& more :
+       {negate_text_or_count(schema, word), negate_members(schema, word),
+        negate_names(schema, word), negate_unevaluated(schema, word), negate_items(schema, word)}) {
     if (more || doc_.failed()) return more.value_or(Shapes{});
   }
   if (word.ends_with("imum")) return negate_number(schema, word);
@@ -109,9 +110,9 @@ SchemaShapes::Shapes SchemaShapes::none_or_several_of(const Json& schemas) {
   std::vector<Shapes> each;
   Shapes out = all_shapes();
   for (const Json& s : schemas) {
-    each.push_back(expand({&s}));
+    each.push_back(expand(s));
     if (doc_.failed()) return {};
-    out = meet(out, expand({&s, true}));
+    out = meet(out, expand(s, true));
     if (doc_.failed()) return {};
   }
   for (std::size_t i = 0; i < each.size(); ++i) {
@@ -202,17 +203,11 @@ std::optional<SchemaShapes::Shapes> SchemaShapes::negate_members(const Json& sch
     }
     return out;
   }
-  if (word != "properties" && word != "patternProperties") return std::nullopt;
+  if (word != "properties") return std::nullopt;
   const Json* named = object_in(schema, word.c_str());
   if (named == nullptr) return out;
-  if (word == "patternProperties") {
-    const bool trivial = std::all_of(named->begin(), named->end(), [](const Json& s) {
-      return never({{&s, true}});
-    });
-    return trivial ? std::optional(out) : std::nullopt;
-  }
   for (const auto& item : named->items()) {
-    const SchemaTerm no{&item.value(), true};
+    const SchemaTerm no = term(item.value(), true);
     if (never({no})) continue;
     if (!can_be_negated(item.value())) return out;
     ObjectPart part;
@@ -226,6 +221,103 @@ std::optional<SchemaShapes::Shapes> SchemaShapes::negate_members(const Json& sch
   return out;
 }
 
+SchemaShapes::Shapes SchemaShapes::some_member(SomeMember some) {
+  if (never(some.names) || never(some.value)) return {};
+  Shape out = shape_of(Shape::Type::object);
+  out.some.push_back(std::move(some));
+  return {out};
+}
+
+// Keywords about members by their names: some member does not follow them.
+std::optional<SchemaShapes::Shapes> SchemaShapes::negate_names(const Json& schema,
+                                                               const std::string& word) {
+  Shapes out;
+  const auto pattern_of = [&](const std::string& pattern) {
+    return doc_.pattern(pattern, below(below(doc_.path_of(schema), "patternProperties"), pattern));
+  };
+  if (word == "patternProperties") {
+    const Json* named = object_in(schema, "patternProperties");
+    for (std::size_t i = 0; named != nullptr && i < named->size() && !doc_.failed(); ++i) {
+      const auto item = std::next(named->begin(), static_cast<std::ptrdiff_t>(i));
+      const SchemaTerm no = term(item.value(), true);
+      if (never({no})) continue;
+      if (attempts_ > 0) return std::nullopt;  // may need many states
+      const Regex* regex = pattern_of(item.key());
+      if (regex == nullptr) continue;
+      SomeMember some;
+      some.patterns.push_back({regex, RegexMatch::anywhere});
+      add_term(some.value, no);
+      join(out, some_member(std::move(some)));
+    }
+    return out;
+  }
+  SomeMember some;
+  if (word == "propertyNames") {
+    const Json* names = schema_in(schema, "propertyNames");
+    if (names == nullptr || !can_be_negated(*names)) return out;
+    add_term(some.names, term(*names, true));
+    return some_member(std::move(some));
+  }
+  if (word != "additionalProperties") return std::nullopt;
+  if (attempts_ > 0 && schema.contains("patternProperties")) return std::nullopt;
+  const Json* others = schema_in(schema, "additionalProperties");
+  if (others == nullptr || !can_be_negated(*others)) return out;
+  add_term(some.value, term(*others, true));
+  if (const Json* named = object_in(schema, "properties")) {
+    for (const auto& item : named->items()) some.not_named.push_back(item.key());
+  }
+  if (const Json* named = object_in(schema, "patternProperties")) {
+    for (const auto& item : named->items()) {
+      const Regex* regex = pattern_of(item.key());
+      if (regex != nullptr) some.patterns.push_back({regex, RegexMatch::anywhere, {}, true});
+    }
+  }
+  return some_member(std::move(some));
+}
+
+// Followed where each shape of the schema that an object can have is any object, but for what it
+// evaluates, or where there is only one.
+std::optional<SchemaShapes::Shapes> SchemaShapes::negate_unevaluated(const Json& schema,
+                                                                     const std::string& word) {
+  if (word != "unevaluatedProperties") return std::nullopt;
+  const Json* members = schema_in(schema, word.c_str());
+  if (members == nullptr || !can_be_negated(*members)) return Shapes{};
+  ++annotating_;
+  Shapes shapes = expand_keywords(schema);
+  --annotating_;
+  if (doc_.failed()) return Shapes{};
+  std::erase_if(shapes, [](const Shape& s) { return s.type != Shape::Type::object; });
+  const auto evaluates_alone = [](const Shape& s) {
+    Shape rest = s;
+    rest.objects.clear();
+    return rest.open() && std::all_of(s.objects.begin(), s.objects.end(), [](const auto& part) {
+             const auto open = [](const auto& named) { return is_true(named.second); };
+             return std::all_of(part->properties.begin(), part->properties.end(), open) &&
+                    std::all_of(part->patterns.begin(), part->patterns.end(), open) &&
+                    (!part->others || is_true(*part->others));
+           });
+  };
+  if (shapes.size() > 1 && !std::all_of(shapes.begin(), shapes.end(), evaluates_alone)) {
+    return std::nullopt;
+  }
+  Shapes out = all_shapes();
+  for (const Shape& s : shapes) {
+    SomeMember some;
+    add_term(some.value, term(*members, true));
+    bool all = false;
+    for (const auto& part : s.objects) {
+      if (!part->evaluates) continue;
+      for (const auto& named : part->properties) some.not_named.push_back(named.first);
+      for (const auto& named : part->patterns) {
+        some.patterns.push_back({named.first, RegexMatch::anywhere, {}, true});
+      }
+      all = all || part->others.has_value();
+    }
+    out = all ? Shapes{} : meet(out, meet({s}, some_member(std::move(some))));
+  }
+  return shapes.empty() ? Shapes{} : without_annotations(out);
+}
+
 std::optional<SchemaShapes::Shapes> SchemaShapes::negate_items(const Json& schema,
                                                                const std::string& word) {
   Shapes out;
@@ -236,7 +328,7 @@ std::optional<SchemaShapes::Shapes> SchemaShapes::negate_items(const Json& schem
       part.evaluates = false;
       if (!can_be_negated((*first)[i])) return out;
       part.first.assign(i, {&kAnything});
-      part.first.push_back({&(*first)[i], true});
+      part.first.push_back(term((*first)[i], true));
       Shape shape = shape_of(Shape::Type::array);
       shape.arrays.push_back(std::make_shared<ArrayPart>(std::move(part)));
       shape.least = static_cast<std::int64_t>(i) + 1;
@@ -247,8 +339,8 @@ std::optional<SchemaShapes::Shapes> SchemaShapes::negate_items(const Json& schem
   Shape shape = shape_of(Shape::Type::array);
   if (word == "items" && !schema["items"].is_array() && !schema.contains("prefixItems")) {
     const Json* item = schema_in(schema, "items");
-    if (item == nullptr || never({{item, true}}) || !can_be_negated(*item)) return out;
-    shape.contains.push_back({{item, true}});
+    if (item == nullptr || never({term(*item, true)}) || !can_be_negated(*item)) return out;
+    shape.contains.push_back({term(*item, true), 1, -1, false});
     return Shapes{shape};
   }
   if (word != "contains") return std::nullopt;
@@ -258,10 +350,10 @@ std::optional<SchemaShapes::Shapes> SchemaShapes::negate_items(const Json& schem
   const std::int64_t most = count_of(schema, "maxContains").value_or(-1);
   if (least > 0) {
     out.push_back(shape);
-    out.back().contains.push_back({{item}, 0, least - 1});
+    out.back().contains.push_back({term(*item), 0, least - 1, false});
   }
   if (most >= 0) {
-    shape.contains.push_back({{item}, most + 1, -1});
+    shape.contains.push_back({term(*item), most + 1, -1, false});
     out.push_back(shape);
   }
   return out;

@@ -1,6 +1,7 @@
 // SchemaRules: makes rules of shapes.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -28,10 +29,13 @@ class SchemaRules {
     SchemaTerms terms;
     int level;
   };
-  // A member with a name that the schema does not list.
+  // Members that an object must have (Shape::some), as bits.
+  using Found = std::uint32_t;
+  // A member with a name that the schema does not list, and which of the members it is.
   struct OtherMember {
     Rule name;
     Rule value;
+    Found found;
   };
   struct Property {
     std::string name;
@@ -57,6 +61,8 @@ class SchemaRules {
   std::vector<Property> properties_of(const Shape& shape);
   std::vector<OtherMember> others_of(const Todo& at, const Shape& shape,
                                      const std::vector<Property>& known);
+  std::vector<Shape> other_names(const Shape& shape, Found found);
+  SchemaTerms terms_of(const Shape& shape, const Property& property, Found found);
   Rule name_rule(const Todo& at, const Shape& name);
 
   // The path of a keyword of one of the terms.

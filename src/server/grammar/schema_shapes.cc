@@ -40,11 +40,15 @@ bool meet_numbers(Numbers& out, const Numbers& with) {
   return !out.none();
 }
 
+}  // namespace
+
 bool is_true(const SchemaTerm& term) {
   const Json& s = *term.schema;
   if (s.is_boolean()) return s.get<bool>() != term.negated;
   return s.is_object() && s.empty() && !term.negated;
 }
+
+namespace {
 
 bool is_false(const SchemaTerm& term) {
   const Json& s = *term.schema;
@@ -110,7 +114,7 @@ std::vector<Shape> with_other_types(Shape shape) {
 bool Shape::open() const {
   return !values && except.empty() && numbers.all() && least == 0 && most < 0 && texts.empty() &&
          arrays.empty() && contains.empty() && !unique && objects.empty() && required.empty() &&
-         names.empty();
+         names.empty() && some.empty();
 }
 
 void SchemaShapes::add_term(SchemaTerms& terms, const SchemaTerm& term) {
@@ -164,10 +168,28 @@ SchemaTerms SchemaShapes::item_terms(const Shape& shape, std::size_t i) {
   for (const auto& part : shape.arrays) {
     if (i < part->first.size()) {
       add_term(out, part->first[i]);
-    } else if (part->others) {
+    } else if (part->others && part->instead.empty()) {
       add_term(out, *part->others);
     }
   }
+  return out;
+}
+
+std::vector<SchemaTerms> SchemaShapes::item_choices(const Shape& shape, std::size_t i) {
+  std::vector<SchemaTerms> out = {item_terms(shape, i)};
+  for (const auto& part : shape.arrays) {
+    if (i < part->first.size() || part->instead.empty()) continue;
+    std::vector<SchemaTerm> either = part->instead;
+    either.push_back(*part->others);
+    const std::vector<SchemaTerms> before = std::exchange(out, {});
+    for (const SchemaTerms& terms : before) {
+      for (const SchemaTerm& t : either) {
+        out.push_back(terms);
+        add_term(out.back(), t);
+      }
+    }
+  }
+  std::erase_if(out, [](const SchemaTerms& terms) { return never(terms); });
   return out;
 }
 
@@ -188,6 +210,15 @@ SchemaTerms SchemaShapes::member_terms(const Shape& shape, const std::string& na
     if (!found && part->others) add_term(out, *part->others);
   }
   return out;
+}
+
+bool SchemaShapes::names_it(const SomeMember& some, const std::string& name) {
+  if (std::find(some.not_named.begin(), some.not_named.end(), name) != some.not_named.end()) {
+    return false;
+  }
+  return std::all_of(some.patterns.begin(), some.patterns.end(),
+                     [&](const TextRule& rule) { return follows(rule, name); }) &&
+         allow(some.names, Json(name));
 }
 
 bool SchemaShapes::follows(const TextRule& rule, const std::string& text) {
@@ -246,6 +277,7 @@ std::optional<Shape> SchemaShapes::meet(const Shape& a, const Shape& b) {
   append_new(out.objects, b.objects);
   append_new(out.required, b.required);
   for (const SchemaTerm& t : b.names) add_term(out.names, t);
+  append_new(out.some, b.some);
   if (is_dead(out)) return std::nullopt;
   return out;
 }
@@ -307,7 +339,9 @@ SchemaShapes::Shapes SchemaShapes::expand(const SchemaTerm& term) {
     return {};
   }
   open_.push_back(term);
+  const int outer = std::exchange(scope_, doc_.enter(term.scope, *term.schema));
   Shapes out = term.negated ? expand_negated(*term.schema) : expand_schema(*term.schema);
+  scope_ = outer;
   open_.pop_back();
   if (doc_.failed()) return {};
   return out;
@@ -330,15 +364,15 @@ std::optional<SchemaShapes::Shapes> SchemaShapes::attempt(const SchemaTerm& term
 
 // Also tries it where it would be expanded later.
 bool SchemaShapes::can_be_negated(const Json& schema) {
-  if (attempts_ == 0 || attempt({&schema, true})) return true;
+  if (attempts_ == 0 || attempt(term(schema, true))) return true;
   doc_.unsupported(doc_.path_of(schema), "a schema that can be negated", "another");
   return false;
 }
 
-bool SchemaShapes::overlap(const Json& schemas) {
+bool SchemaShapes::overlap(const Json& schemas, int scope) {
   std::vector<Shapes> each;
   for (const Json& s : schemas) {
-    each.push_back(shapes_of({{&s, false}}));
+    each.push_back(shapes_of({{&s, false, scope}}));
     if (doc_.failed()) return false;
   }
   open_.push_back({&schemas, false});
@@ -399,7 +433,11 @@ bool SchemaShapes::allows(const Shape& shape, const Json& value) {
   if (value.is_array()) {
     if (!count_fits(shape, value.size()) || (shape.unique && !all_differ(value))) return false;
     for (std::size_t i = 0; i < value.size(); ++i) {
-      if (!allow(item_terms(shape, i), value[i])) return false;
+      const auto choices = item_choices(shape, i);
+      const bool any = std::any_of(choices.begin(), choices.end(), [&](const SchemaTerms& terms) {
+        return allow(terms, value[i]);
+      });
+      if (!any) return false;
     }
     return std::all_of(shape.contains.begin(), shape.contains.end(), [&](const Contains& c) {
       const auto n = std::count_if(value.begin(), value.end(),
@@ -412,7 +450,14 @@ bool SchemaShapes::allows(const Shape& shape, const Json& value) {
   for (const std::string& name : shape.required) {
     if (!value.contains(name)) return false;
   }
-  return std::all_of(value.items().begin(), value.items().end(), [&](const auto& member) {
+  const auto members = value.items();
+  for (const SomeMember& some : shape.some) {
+    const bool found = std::any_of(members.begin(), members.end(), [&](const auto& member) {
+      return names_it(some, member.key()) && allow(some.value, member.value());
+    });
+    if (!found) return false;
+  }
+  return std::all_of(members.begin(), members.end(), [&](const auto& member) {
     return allow(shape.names, Json(member.key())) &&
            allow(member_terms(shape, member.key()), member.value());
   });

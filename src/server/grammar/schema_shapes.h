@@ -23,6 +23,7 @@ namespace lathe::grammar {
 struct SchemaTerm {
   const nlohmann::ordered_json* schema;
   bool negated = false;
+  int scope = 0;  // SchemaDocument's: through which resources it was reached
   auto operator<=>(const SchemaTerm&) const = default;
 };
 /// All hold. Sorted, each once; none: any value.
@@ -41,7 +42,8 @@ struct ObjectPart {
 struct ArrayPart {
   std::vector<SchemaTerm> first;
   std::optional<SchemaTerm> others;
-  bool evaluates = true;  // for unevaluatedItems
+  std::vector<SchemaTerm> instead;  // one of these may hold in place of `others`
+  bool evaluates = true;            // for unevaluatedItems
 };
 
 /// From `least` to `most` items match.
@@ -49,8 +51,20 @@ struct Contains {
   SchemaTerm item;
   std::int64_t least = 1;
   std::int64_t most = -1;
+  bool evaluates = true;  // for unevaluatedItems
   bool operator==(const Contains&) const = default;
 };
+
+/// Objects have a member with such a name and such a value. A rule follows kMostSomeMembers of
+/// them.
+struct SomeMember {
+  std::vector<std::string> not_named;
+  std::vector<TextRule> patterns;  // all hold for the name
+  SchemaTerms names;               // as do these
+  SchemaTerms value;
+  bool operator==(const SomeMember&) const = default;
+};
+inline constexpr std::size_t kMostSomeMembers = 4;
 
 struct Shape {
   enum class Type : std::uint8_t { null, boolean, number, string, array, object };
@@ -69,7 +83,8 @@ struct Shape {
   bool unique = false;
   std::vector<std::shared_ptr<const ObjectPart>> objects;
   std::vector<std::string> required;
-  SchemaTerms names;  // of all members' names
+  SchemaTerms names;             // of all members' names
+  std::vector<SomeMember> some;  // for each of these there is a member
 
   /// Any value of the type.
   bool open() const;
@@ -96,11 +111,15 @@ class SchemaShapes {
   /// No value is allowed, as the terms themselves show.
   static bool never(const SchemaTerms& terms);
   /// Whether two schemas of a list can hold for one value, as far as their shapes show.
-  bool overlap(const Json& schemas);
+  bool overlap(const Json& schemas, int scope);
 
-  /// The terms of a member's value, and of an item.
+  /// The terms of a member's value, and of an item, as far as they always hold.
   SchemaTerms member_terms(const Shape& shape, const std::string& name);
   static SchemaTerms item_terms(const Shape& shape, std::size_t i);
+  /// The terms of an item: one of these.
+  static std::vector<SchemaTerms> item_choices(const Shape& shape, std::size_t i);
+  /// Whether a member of that name can be the one.
+  bool names_it(const SomeMember& some, const std::string& name);
   static void add_term(SchemaTerms& terms, const SchemaTerm& term);
   static bool is_annotation(std::string_view keyword);
   bool follows(const TextRule& rule, const std::string& text);
@@ -108,8 +127,14 @@ class SchemaShapes {
  private:
   using Shapes = std::vector<Shape>;
 
+  // A schema inside the one that is being expanded.
+  SchemaTerm term(const Json& schema, bool negated = false) const {
+    return {&schema, negated, scope_};
+  }
+  Shapes expand(const Json& schema, bool negated = false) { return expand(term(schema, negated)); }
   Shapes expand(const SchemaTerm& term);
   Shapes expand_schema(const Json& schema);
+  Shapes expand_keywords(const Json& schema);
   Shapes expand_negated(const Json& schema);
   // An attempt that failed has another way out, so it looks at what is inside, too.
   std::optional<Shapes> attempt(const SchemaTerm& term);
@@ -143,6 +168,9 @@ class SchemaShapes {
   Shapes negate_number(const Json& schema, const std::string& word);
   std::optional<Shapes> negate_text_or_count(const Json& schema, const std::string& word);
   std::optional<Shapes> negate_members(const Json& schema, const std::string& word);
+  std::optional<Shapes> negate_names(const Json& schema, const std::string& word);
+  std::optional<Shapes> negate_unevaluated(const Json& schema, const std::string& word);
+  Shapes some_member(SomeMember some);
   std::optional<Shapes> negate_items(const Json& schema, const std::string& word);
 
   // Readers of keywords. Absent or wrong: nothing.
@@ -156,6 +184,7 @@ class SchemaShapes {
 
   SchemaDocument& doc_;
   std::vector<SchemaTerm> open_;  // being expanded
+  int scope_ = 0;                 // of the last of them
   int attempts_ = 0;              // around this one
   int annotating_ = 0;            // schemas with unevaluated... around this one
   std::int64_t work_ = 0;
@@ -163,6 +192,8 @@ class SchemaShapes {
   std::deque<Json> kept_;  // values that shapes refer to
 };
 
+/// Holds for every value, as its schema shows.
+bool is_true(const SchemaTerm& term);
 /// Any value of a type.
 Shape shape_of(Shape::Type type);
 /// Objects that do not have the member.

@@ -123,17 +123,16 @@ TEST_F(Grammars, KeywordsMeanWhatTheStandardSays) {
 TEST_F(Grammars, WhatIsNotHonouredIsNamed) {
   for (
       const auto& [text, path] :
-      {std::pair{R"({"type": "object", "properties": {"a": {"multipleOf": 100003}}})",
+      {std::pair{R"({"type": "object", "properties": {"a": {"multipleOf": 1e18}}})",
                  "schema.properties.a.multipleOf"},
-       {R"({"not": {"additionalProperties": {"type": "string"}}})",
-        "schema.not.additionalProperties"},
+       {R"({"not": {"multipleOf": 3}})", "schema.not.multipleOf"},
+       {R"({"not": {"unevaluatedItems": {"type": "string"}}})", "schema.not.unevaluatedItems"},
+       {R"({"not": {"properties": {"a": {"type": "null"}}, "anyOf": [{"required": ["a"]},
+           {"required": ["b"]}], "unevaluatedProperties": false}})",
+        "schema.not.unevaluatedProperties"},
        {R"({"type": "array", "uniqueItems": true})", "schema.uniqueItems"},
-       {R"({"contains": {"type": "string"}, "unevaluatedItems": false})",
-        "schema.unevaluatedItems"},
        {R"({"patternProperties": {"a": {}, "b": {}, "c": {}, "d": {}, "e": {}, "f": {}, "g": {}}})",
         "schema.patternProperties"},
-       {R"({"if": {"propertyNames": {"maxLength": 3}}, "then": {"required": ["a"]}})",
-        "schema.if.propertyNames"},
        {R"({"maxlength": 3})", "schema.maxlength"},
        {R"({"type": "string", "pattern": "(?=a)b"})", "schema.pattern"},
        {R"({"type": "string", "pattern": "(a)\\1"})", "schema.pattern"},
@@ -147,7 +146,8 @@ TEST_F(Grammars, WhatIsNotHonouredIsNamed) {
        {R"({"$ref": "#/$defs/none"})", "schema.$ref"},
        {R"({"$ref": "#"})", "schema"},
        {R"({"anyOf": [{"$ref": "#"}, {"$ref": "#"}]})", "schema"},
-       {R"({"enum": []})", "schema.enum"},
+       {R"({"enum": []})", "schema"},
+       {R"({"type": "string", "pattern": "\\p{Greek}"})", "schema.pattern"},
        {R"({"type": "strang"})", "schema.type"},
        {R"({"properties": {"a": 3}})", "schema.properties.a"},
        {R"({"required": [1]})", "schema.required"},
@@ -159,8 +159,10 @@ TEST_F(Grammars, WhatIsNotHonouredIsNamed) {
     ASSERT_FALSE(got) << text;
     EXPECT_EQ(got.error().field, path) << text << got.error().message();
   }
-  for (const char* text : {"(", ")", "[", "a**", "*", "\\", "[b-a]", "a{3,2}", "a{10001}", "\\b",
-                           "(?i)a", "a^b", "a$b", "(^a)*", "[]", "\\p{L}", "(?<!a)b", "\\ud800"}) {
+  for (const char* text :
+       {"(",        ")",     "[",       "a**",    "*",   "\\",    "[b-a]", "a{3,2}",
+        "a{10001}", "\\b",   "(?i)a",   "a^b",    "a$b", "(^a)*", "[]",    "\\p{Script=Greek}",
+        "\\pL",     "\\p{L", "(?<!a)b", "\\ud800"}) {
     EXPECT_THAT(fault(regex(text)), HasSubstr("regex: wanted")) << text;
   }
 }

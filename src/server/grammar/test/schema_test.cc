@@ -94,6 +94,19 @@ TEST(Schemas, NumbersAreMultiples) {
        {"0", "2.5", "5", "7.5", "5.0"},
        {"2", "0.5", "7.25"}},
       {R"({"type": "integer", "multipleOf": 0.5})", {"1", "2"}, {"0.5"}},
+      {R"({"type": "integer", "multipleOf": 86400})",
+       {"0", "86400", "-172800", "86313600"},
+       {"1", "86401", "-0"}},
+      {R"({"type": "integer", "multipleOf": 3600000, "minimum": 1e12, "exclusiveMaximum": 1000010800000})",
+       {"1000000800000", "1000004400000", "1000008000000"},
+       {"0", "3600000", "999997200000", "1000011600000", "1000010800000"}},
+      {R"({"multipleOf": 0.123456789, "maximum": -1, "type": "number"})",
+       {"-1.111111101", "-123.456789", "-10.864197432"},
+       {"0.123456789", "-0.123456789", "-0.987654312", "-1.1111111", "0"}},
+      {R"({"type": "integer", "multipleOf": 0.123456789})",
+       {"0", "123456789", "-246913578"},
+       {"1", "0.123456789", "1e308"}},
+      {R"({"multipleOf": 0.00012, "type": "integer"})", {"3", "0", "-6"}, {"1", "2", "0.00012"}},
       {R"({"allOf": [{"multipleOf": 4}, {"multipleOf": 6}], "type": "integer"})",
        {"12", "24"},
        {"4", "6"}},
@@ -245,6 +258,114 @@ TEST(Schemas, SchemasCombine) {
   });
 }
 
+TEST(Schemas, ADynamicReferenceMeansTheFirstAnchorOnTheWay) {
+  const auto list_of = [](const char* start) {
+    return std::string(R"({"$id": "http://x.y/root", "$ref": ")") + start + R"(", "$defs": {
+        "any": {"$id": "list", "type": "array", "items": {"$dynamicRef": "#item"}, "$defs": {
+            "d": {"$dynamicAnchor": "item"}}},
+        "texts": {"$id": "texts", "$ref": "list", "$defs": {"d": {"$dynamicAnchor": "item",
+            "type": "string"}}},
+        "numbers": {"$id": "numbers", "$ref": "list", "$defs": {"d": {"$dynamicAnchor": "item",
+            "type": "number"}}},
+        "both": {"$id": "both", "type": "object", "properties": {"t": {"$ref": "texts"},
+            "n": {"$ref": "numbers"}, "a": {"$ref": "list"}}, "additionalProperties": false}}})";
+  };
+  const std::string list = list_of("list"), texts = list_of("texts"), numbers = list_of("numbers"),
+                    both = list_of("both");
+  check({
+      {list.c_str(), {"[]", "[1,\"x\"]"}, {"1"}},
+      {texts.c_str(), {"[]", "[\"x\"]"}, {"[1]"}},
+      {numbers.c_str(), {"[1]"}, {"[\"x\"]"}},
+      {both.c_str(), {R"({"t":["x"],"n":[1],"a":[1,"x"]})"}, {R"({"t":[1]})", R"({"n":["x"]})"}},
+      {R"({"$id": "http://x.y/strict", "$dynamicAnchor": "node", "$ref": "tree",
+          "unevaluatedProperties": false, "$defs": {"tree": {"$id": "tree", "$dynamicAnchor": "node",
+          "type": "object", "properties": {"v": true, "c": {"type": "array", "items":
+          {"$dynamicRef": "#node"}}}}}})",
+       {R"({"c":[{"v":1}]})", R"({"c":[{"c":[{}]}]})"},
+       {R"({"c":[{"w":1}]})", R"({"w":1})", R"({"c":[{"c":[{"w":1}]}]})"}},
+  });
+}
+
+TEST(Schemas, ContainedItemsAreEvaluated) {
+  check({
+      {R"({"type": "array", "prefixItems": [true], "contains": {"type": "string"},
+          "unevaluatedItems": false})",
+       {"[1,\"a\"]", "[1,\"a\",\"b\"]", "[\"a\"]"},
+       {"[1]", "[1,\"a\",2]", "[1,2]"}},
+      {R"({"type": "array", "allOf": [{"contains": {"multipleOf": 2}}, {"contains":
+          {"multipleOf": 3}}], "items": {"type": "integer"}, "unevaluatedItems": false})",
+       {"[2,3]", "[6]", "[5,6]"},
+       {"[2]", "[]"}},
+      {R"({"type": "array", "allOf": [{"contains": {"multipleOf": 2}}, {"contains":
+          {"multipleOf": 3}}], "unevaluatedItems": {"multipleOf": 5}})",
+       {"[2,3,5]", "[2,3,4,6]", "[25,2,3]"},
+       {"[2,3,7]", "[2,4]"}},
+      {R"({"type": "array", "contains": {"type": "string"}, "minContains": 0,
+          "unevaluatedItems": {"type": "null"}})",
+       {"[]", "[null]", "[\"a\",null]"},
+       {"[1]", "[\"a\",1]"}},
+      {R"({"type": "array", "not": {"contains": {"type": "integer"}}, "unevaluatedItems":
+          {"type": "string"}})",
+       {"[]", "[\"a\"]"},
+       {"[1]", "[null]"}},
+  });
+}
+
+TEST(Schemas, MembersThatMustExist) {
+  check({
+      {R"({"type": "object", "not": {"additionalProperties": {"type": "string"}}})",
+       {R"({"a":1})", R"({"a":"x","b":null})"},
+       {"{}", R"({"a":"x"})"}},
+      {R"({"type": "object", "properties": {"a": {}, "b": {}}, "not": {"properties": {"a": {}},
+          "additionalProperties": false}})",
+       {R"({"b":1})", R"({"a":1,"b":1})", R"({"c":1})"},
+       {"{}", R"({"a":1})"}},
+      {R"({"type": "object", "not": {"patternProperties": {"^n_": {"type": "integer"}}}})",
+       {R"({"n_a":"x"})", R"({"n_a":1,"n_b":null})", R"({"n_b":null,"q":1})"},
+       {"{}", R"({"n_a":1})", R"({"m":"x"})"}},
+      {R"({"type": "object", "properties": {"n_a": {}}, "not": {"patternProperties": {"^n_": {"type":
+          "integer"}}}})",
+       {R"({"n_a":"x"})", R"({"n_a":1,"n_b":null})"},
+       {"{}", R"({"n_a":1})"}},
+      {R"({"type": "object", "not": {"propertyNames": {"maxLength": 2}}})",
+       {R"({"abc":1})", R"({"a":1,"bcd":1})"},
+       {"{}", R"({"ab":1,"b":2})"}},
+      {R"({"type": "object", "maxProperties": 1, "not": {"propertyNames": {"enum": ["a", "b"]}}})",
+       {R"({"c":1})"},
+       {R"({"a":1})", R"({"c":1,"d":1})", R"({"c":1,"a":1})"}},
+      {R"({"type": "object", "if": {"propertyNames": {"maxLength": 3}}, "then": {"required": ["a"]}})",
+       {R"({"a":1})", R"({"abcd":1})", R"({"a":1,"bcde":1})"},
+       {"{}", R"({"b":1})"}},
+      {R"({"not": {"anyOf": [true, {"properties": {"foo": true}}], "unevaluatedProperties": false}})",
+       {R"({"bar":1})", R"({"foo":1,"bar":1})"},
+       {R"({"foo":1})", "{}", "3"}},
+      {R"({"type": "object", "not": {"required": ["a"], "properties": {"a": {"type": "integer"}},
+          "unevaluatedProperties": {"type": "string"}}})",
+       {"{}", R"({"a":"x"})", R"({"a":1,"b":2})"},
+       {R"({"a":1})", R"({"a":1,"b":"x"})"}},
+      {R"({"oneOf": [{"type": "object", "properties": {"a": {}, "b": {}}, "additionalProperties":
+          false}, {"type": "object", "properties": {"a": {}, "c": {}}, "additionalProperties":
+          false}]})",
+       {R"({"b":1})", R"({"a":1,"c":1})", R"({"a":1,"b":1})"},
+       {"{}", R"({"a":1})", R"({"b":1,"c":1})"}},
+  });
+}
+
+TEST(Schemas, PatternsHaveGeneralCategories) {
+  check({
+      {R"({"type": "string", "pattern": "^\\p{Lu}\\p{Ll}*$"})",
+       {R"("É")", R"("Ωμέγα")", R"("Ab")"},
+       {R"("ab")", R"("AB")", R"("1")"}},
+      {R"({"type": "string", "pattern": "^[\\p{L}\\p{Nd}_]+$", "maxLength": 3})",
+       {R"("日本")", R"("a٣_")"},
+       {R"("a b")", R"("abcd")"}},
+      {R"({"type": "string", "pattern": "^\\P{Letter}+$"})", {R"("12 €")"}, {R"("12a")", R"("é")"}},
+      {R"({"patternProperties": {"^\\p{gc=Sc}$": {"type": "number"}}, "type": "object"})",
+       {R"({"€":1})", R"({"e":null})"},
+       {R"({"€":null})"}},
+  });
+}
+
 TEST(Schemas, WhatCannotBeFollowedMayBeLeftOut) {
   Automaton automaton;
   Builder b(Limits{});
@@ -253,7 +374,7 @@ TEST(Schemas, WhatCannotBeFollowedMayBeLeftOut) {
   const Json schema = Json::parse(R"({"type": "object", "properties": {
       "a": {"type": "array", "items": {"type": "string"}, "uniqueItems": true},
       "b": {"type": "string", "pattern": "(?<=x)y", "maxLength": 3}, "c": {"typo": 1},
-      "d": {"not": {"patternProperties": {"a": {"type": "null"}}}},
+      "d": {"not": {"uniqueItems": true}},
       "e": {"$ref": "https://example.com/schema"}}, "required": ["b"]})");
   std::vector<std::string> ignored;
   const auto rule = add_schema(b, json, schema, "p", {true, &ignored});
