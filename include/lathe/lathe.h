@@ -317,8 +317,10 @@ typedef int (*lathe_progress)(int64_t loaded, int64_t total, void* user);
 
 /* options: a JSON object with "model" (a folder). Optional: "device" ("auto", "cpu", "cuda"),
  * "gpus" (the GPUs of "tp" by number: "0,1"), "dtype", "threads", "seed", "prefix_cache",
- * "load_format" ("auto", "dummy"), "draft" ("none", "ngram", "mtp" or a draft model's folder), and
- * the options of lathe_plan_create() except those that the model decides (attention, heads, ...):
+ * "load_format" ("auto", "dummy"), "draft" ("none", "ngram", "mtp" or a draft model's folder),
+ * "scheduling_policy" ("fcfs": requests are served in order; "priority"), "priority_aging" (steps
+ * after which a waiting request counts as one priority lower), and the options of
+ * lathe_plan_create() except those that the model decides (attention, heads, ...):
  * {"model": "models/tiny-gqa", "tp": 2}. progress may be NULL. A fork of the process cannot use
  * the engine. */
 lathe_status lathe_engine_load(const char* options, lathe_progress progress, void* user,
@@ -339,7 +341,9 @@ lathe_status lathe_engine_encode_chat(lathe_engine* engine, const char* messages
 /* Queues a request. params: a JSON object or NULL; a missing key has the model's default:
  * "max_new_tokens", "min_new_tokens", "temperature" (0: the most likely token), "top_k", "top_p",
  * "min_p", "seed", "repetition_penalty", "frequency_penalty", "presence_penalty", "stop" (a string
- * or a list), "stop_token_ids", "ignore_eos", "logprobs" (how many of the most likely tokens). */
+ * or a list), "stop_token_ids", "ignore_eos", "logprobs" (how many of the most likely tokens),
+ * "cache_salt" (a string; only requests with an equal one share the prefix cache), "priority"
+ * (lower ones are served first; other than 0 only with the scheduling policy "priority"). */
 lathe_status lathe_engine_submit(lathe_engine* engine, const int32_t* prompt, int64_t count,
                                  const char* params, uint64_t* request);
 /* Ends a request; the next step returns its last event. LATHE_OK if it is unknown or has ended. */

@@ -80,7 +80,9 @@ class Engine:
     device: "auto" (a GPU that supports the model, else the CPU), "cpu", "cuda" or "ref".
     progress: called while weights load, with the bytes read so far and the total.
     options: dtype, threads, seed, prefix_cache, load_format ("auto" or "dummy"), draft ("none",
-        "ngram" or "mtp", which change no answer), and the flags of ``lathe plan`` about cache,
+        "ngram" or "mtp", which change no answer), scheduling_policy ("fcfs": requests in order;
+        "priority"), priority_aging (steps after which a waiting request counts as one priority
+        lower), and the flags of ``lathe plan`` about cache,
         kernels, sizes and ranks with underscores: kv_layout, prefill_attention_backend,
         context_length, draft_tokens, tp (GPUs, or groups of a CPU's threads, that share the
         model; gpus="0,1" says which), ...
@@ -148,7 +150,9 @@ class Engine:
         params, each by default the model's: max_new_tokens, min_new_tokens,
             temperature (0: always the most likely token), top_k, top_p, min_p, seed,
             repetition_penalty, frequency_penalty, presence_penalty, stop (a string or a list of them),
-            stop_token_ids, ignore_eos, logprobs (how many of the most likely tokens to report).
+            stop_token_ids, ignore_eos, logprobs (how many of the most likely tokens to report),
+            cache_salt (only requests with an equal one share the prefix cache), priority (lower ones
+            are served first; other than 0 only with scheduling_policy="priority").
 
         Errors: LatheError, before any prompt of the list runs.
         """

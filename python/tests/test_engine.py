@@ -76,6 +76,21 @@ def test_a_stop_string_is_not_in_the_text(engine):
     assert cut.text == whole[: whole.index(stop)] and cut.finish_reason == "stop"
 
 
+def test_requests_of_one_salt_share_the_prefix_cache():
+    prompt = "copy: " + "k7 q2 " * 60
+    with lathe.Engine(str(MODELS / "tiny-v32"), device="cpu", scheduling_policy="priority", context_length=1024) as engine:
+        params = {"temperature": 0, "max_new_tokens": 4}
+        first, other, again, none = (
+            engine.generate(prompt, **params, **more)
+            for more in ({"cache_salt": "a"}, {"cache_salt": "b", "priority": 2}, {"cache_salt": "a", "priority": -1}, {})
+        )
+        assert (first.cached_tokens, other.cached_tokens, none.cached_tokens) == (0, 0, 0) and again.cached_tokens > 0
+        assert first.tokens == other.tokens == again.tokens == none.tokens
+    with lathe.Engine(str(MODELS / "tiny-v32"), device="cpu", context_length=512) as engine:
+        with pytest.raises(lathe.LatheError, match="scheduling_policy priority"):
+            engine.generate("x", priority=1)
+
+
 def _seen(answer):
     return answer.text, answer.tokens, answer.logprobs, answer.finish_reason
 

@@ -3,6 +3,7 @@
 #include "base/json.h"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <cmath>
 #include <limits>
@@ -120,6 +121,17 @@ void lathe_engine::report(const StepReport& step) {
 
 namespace {
 
+constexpr std::int32_t kMostAging = 1 << 20;
+
+Error not_one_of(const std::string& key, std::string wanted, const std::string& got) {
+  return {ErrorCode::invalid_argument, key, std::move(wanted), fmt::format("\"{}\"", got), ""};
+}
+
+// The engine's salt of a text: 0 for none.
+std::uint64_t salt_of(const std::string& text) {
+  return text.empty() ? 0 : XXH3_64bits(text.data(), text.size()) | 1;
+}
+
 Result<void> set_load_option(const std::string& key, const Json& value, RuntimeOptions& options,
                              ProblemOptions& problem) {
   if (key == "model") return set_string(key, value, options.model);
@@ -129,6 +141,24 @@ Result<void> set_load_option(const std::string& key, const Json& value, RuntimeO
   if (key == "draft") return set_string(key, value, options.draft);
   if (key == "seed") return set_seed(key, value, options.engine.seed);
   if (key == "prefix_cache") return set_bool(key, value, options.engine.prefix_cache);
+  if (key == "scheduling_policy") {
+    std::string policy;
+    if (auto ok = set_string(key, value, policy); !ok) return ok;
+    if (policy != "fcfs" && policy != "priority")
+      return not_one_of(key, "fcfs or priority", policy);
+    options.engine.priorities = policy == "priority";
+    return {};
+  }
+  if (key == "priority_aging") {
+    std::int32_t steps = 0;
+    if (auto ok = set_int(key, value, steps); !ok) return ok;
+    if (steps < 1 || steps > kMostAging) {
+      return Error{ErrorCode::out_of_range, key, fmt::format("1 to {}", kMostAging),
+                   fmt::format("{}", steps), ""};
+    }
+    options.engine.priority_aging = steps;
+    return {};
+  }
   if (key == "threads") {
     std::int32_t threads = 0;
     if (auto ok = set_int(key, value, threads); !ok) return ok;
@@ -141,10 +171,7 @@ Result<void> set_load_option(const std::string& key, const Json& value, RuntimeO
   if (key == "load_format") {
     std::string format;
     if (auto ok = set_string(key, value, format); !ok) return ok;
-    if (format != "auto" && format != "dummy") {
-      return Error{ErrorCode::invalid_argument, key, "auto or dummy", fmt::format("\"{}\"", format),
-                   ""};
-    }
+    if (format != "auto" && format != "dummy") return not_one_of(key, "auto or dummy", format);
     options.dummy = format == "dummy";
     return {};
   }
@@ -278,9 +305,11 @@ lathe_status lathe_engine_submit(lathe_engine* engine, const int32_t* prompt, in
     Request made;
     made.prompt.assign(prompt, prompt + count);
     made.sampling = std::move(read->sampling);
+    made.cache_salt = salt_of(read->cache_salt);
+    made.priority = read->priority;
     const std::int64_t min_tokens = made.sampling.min_tokens;
     const auto id = engine->runtime->engine().submit(std::move(made));
-    if (!id) return id.error();
+    if (!id) return in_json(id.error());
     if (engine->tokenizer) {
       engine->open.emplace(
           id->value,

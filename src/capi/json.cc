@@ -89,9 +89,11 @@ Result<void> set_ints(const std::string& key, const Json& value, std::vector<std
 }
 
 Error in_json(Error error) {
-  if (error.field.starts_with("--")) {
-    error.field.erase(0, 2);
-    std::ranges::replace(error.field, '-', '_');
+  for (std::string* text : {&error.field, &error.hint}) {
+    if (!text->starts_with("--")) continue;
+    text->erase(0, 2);
+    const auto end = std::ranges::find(*text, ' ');
+    std::replace(text->begin(), end, '-', '_');
   }
   return error;
 }

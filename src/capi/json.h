@@ -29,7 +29,8 @@ Result<void> set_float(const std::string& key, const Json& value, float& to);
 Result<void> set_strings(const std::string& key, const Json& value, std::vector<std::string>& to);
 Result<void> set_ints(const std::string& key, const Json& value, std::vector<std::int32_t>& to);
 
-/// The error with the flag that it names ("--kv-layout") spelled as a JSON key ("kv_layout").
+/// The error with the flag that its field or its hint begins with ("--kv-layout") spelled as a JSON
+/// key ("kv_layout").
 Error in_json(Error error);
 
 }  // namespace lathe::capi

@@ -45,6 +45,8 @@ const Param kParams[] = {
     LATHE_PARAM("stop_token_ids", set_ints(k, v, p.sampling.stop_token_ids)),
     LATHE_PARAM("ignore_eos", set_bool(k, v, p.sampling.ignore_eos)),
     LATHE_PARAM("logprobs", set_optional(k, v, p.sampling.logprobs, set_int)),
+    LATHE_PARAM("cache_salt", set_string(k, v, p.cache_salt)),
+    LATHE_PARAM("priority", set_int(k, v, p.priority)),
 };
 #undef LATHE_PARAM
 

@@ -1,6 +1,7 @@
 // A request's parameters as a JSON object.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,8 @@ namespace lathe::capi {
 struct RequestParams {
   SamplingParams sampling;
   std::vector<std::string> stop;
+  std::string cache_salt;  // empty: none
+  std::int32_t priority = 0;
 };
 
 /// `text` may be null; missing keys have the model's defaults. Errors: an unknown key (lists the

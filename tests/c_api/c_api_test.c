@@ -797,6 +797,67 @@ static void test_engine(const char* model, char* prompts[3], char* responses[3])
   lathe_engine_free(NULL);
 }
 
+/* One place, so requests run one after another: by priority, and by salt in the prefix cache. */
+static void test_salts_and_priorities(const char* model) {
+  lathe_engine* engine = NULL;
+  char text[4096];
+  const int32_t* tokens = NULL;
+  int64_t count = 0, events = 0, i;
+  uint64_t order[4], ids[4], id = 0;
+  int64_t cached[4];
+  int ended = 0;
+  const char* params[4] = {"{\"max_new_tokens\": 3, \"ignore_eos\": true}",
+                           "{\"max_new_tokens\": 1, \"priority\": 3, \"cache_salt\": \"a\"}",
+                           "{\"max_new_tokens\": 1, \"priority\": -2, \"cache_salt\": \"a\"}",
+                           "{\"max_new_tokens\": 1, \"priority\": 1, \"cache_salt\": \"b\"}"};
+  const int expected[4] = {0, 2, 3, 1};
+  snprintf(text, sizeof text,
+           "{\"device\": \"cpu\", \"model\": \"%s\", \"max_running_requests\": 1, "
+           "\"scheduling_policy\": \"priority\", \"priority_aging\": 1000}",
+           model);
+  MUST(lathe_engine_load(text, NULL, NULL, &engine));
+  memset(text, 0, sizeof text);
+  memset(text, 'x', 1000);
+  MUST(lathe_engine_encode(engine, text, 1000, &tokens, &count));
+  CHECK(count > 64);
+  MUST(lathe_engine_submit(engine, tokens, count, params[0], &ids[0]));
+  MUST(lathe_engine_step(engine, &events)); /* it runs when the others come */
+  for (i = 1; i < 4; ++i) MUST(lathe_engine_submit(engine, tokens, count, params[i], &ids[i]));
+  while (ended < 4 && !lathe_engine_idle(engine)) {
+    MUST(lathe_engine_step(engine, &events));
+    for (i = 0; i < events; ++i) {
+      lathe_event e;
+      memset(&e, 0, sizeof e);
+      e.size = (int64_t)sizeof e;
+      MUST(lathe_engine_event(engine, i, &e));
+      if (e.kind != LATHE_EVENT_FINISHED || ended == 4) continue;
+      cached[ended] = e.cached_tokens;
+      order[ended++] = e.request;
+    }
+  }
+  CHECK(ended == 4);
+  for (i = 0; i < ended; ++i) CHECK(order[i] == ids[expected[i]]);
+  /* The second "a" alone found the prompt of an equal salt. */
+  CHECK(cached[0] == 0 && cached[1] == 0 && cached[2] == 0 && cached[3] > 0);
+  lathe_engine_free(engine);
+
+  engine = NULL;
+  snprintf(text, sizeof text, "{\"device\": \"cpu\", \"model\": \"%s\"}", model);
+  MUST(lathe_engine_load(text, NULL, NULL, &engine));
+  MUST(lathe_engine_encode(engine, "x", 1, &tokens, &count));
+  FAILS(lathe_engine_submit(engine, tokens, count, "{\"priority\": 1}", &id),
+        LATHE_INVALID_ARGUMENT, "priority", "0", "1");
+  FAILS(lathe_engine_submit(engine, tokens, count, "{\"cache_salt\": 1}", &id),
+        LATHE_INVALID_ARGUMENT, "cache_salt", "string", "1");
+  lathe_engine_free(engine);
+  engine = NULL;
+  FAILS(
+      lathe_engine_load("{\"model\": \"x\", \"scheduling_policy\": \"lifo\"}", NULL, NULL, &engine),
+      LATHE_INVALID_ARGUMENT, "scheduling_policy", "priority", "lifo");
+  FAILS(lathe_engine_load("{\"model\": \"x\", \"priority_aging\": 0}", NULL, NULL, &engine),
+        LATHE_INVALID_ARGUMENT, "priority_aging", "1", "0");
+}
+
 int main(int argc, char** argv) {
   char* prompts[3];
   char* responses[3];
@@ -827,6 +888,7 @@ int main(int argc, char** argv) {
   test_plans();
   test_bad_engines(argv[1]);
   test_engine(argv[1], prompts, responses);
+  test_salts_and_priorities(argv[1]);
   free(lines);
   if (failures == 0) printf("ok\n");
   return failures == 0 ? 0 : 1;
