@@ -26,9 +26,19 @@ Result<State> add_arguments(const ToolRules& rules, const Tool& tool, State from
   return to;
 }
 
-// {"name", `arguments`}
+// Nine letters and digits in quotes.
+State add_id(Builder& b, State from) {
+  const State end = b.repeat(b.text(from, "\""), 9, 9, [&](State s, State to) {
+    b.bytes(s, '0', '9', to);
+    b.bytes(s, 'A', 'Z', to);
+    b.bytes(s, 'a', 'z', to);
+  });
+  return b.text(end, "\"");
+}
+
+// {"name", `arguments`, and, if with_id, perhaps "id"}
 Result<State> add_call(const ToolRules& rules, const Tool& tool, const std::string& arguments,
-                       State from) {
+                       State from, bool with_id = false) {
   Builder& b = rules.b;
   JsonRules& json = rules.json;
   const auto member = [&](State s, const std::string& name) {
@@ -38,7 +48,10 @@ Result<State> add_call(const ToolRules& rules, const Tool& tool, const std::stri
   const auto end =
       add_arguments(rules, tool, member(json.comma(json.literal(s, tool.name)), arguments));
   if (!end) return end.error();
-  return b.text(json.space(*end), "}");
+  const State close = b.state(*end);
+  b.skip(json.space(*end), close);
+  if (with_id) b.skip(json.space(add_id(b, member(json.comma(*end), "id"))), close);
+  return b.text(close, "}");
 }
 
 State add_number(Builder& b, State from) {
@@ -63,6 +76,33 @@ Result<State> add_model_call(const ToolRules& rules, const Tool& tool, const Cal
   return add_mark(b, *end, form.end);
 }
 
+// Calls after the begin mark of a form with a JSON list or lines.
+Result<State> add_call_list(const ToolRules& rules, const Source& source, State from) {
+  Builder& b = rules.b;
+  JsonRules& json = rules.json;
+  const CallForm& form = source.form;
+  const Rule one = b.rule();
+  for (const Tool& tool : source.tools) {
+    const auto end = add_call(rules, tool, form.arguments_name, b.start(one), form.with_ids);
+    if (!end) return end.error();
+    b.skip(*end, b.end(one));
+  }
+  const auto add_several = [&](State first, std::string_view between) {
+    const State call = b.state(from), after = b.state(from);
+    b.skip(first, call);
+    b.call(call, one, after);
+    const State end = json.space(after);
+    if (!source.one_call) {
+      b.skip(between.empty() ? end : json.space(b.text(end, between)), call);
+    }
+    return end;
+  };
+  const State open = json.space(from), close = b.state(from);
+  b.skip(b.text(add_several(json.space(b.text(open, "[")), ","), "]"), close);
+  if (form.in_lines) b.skip(add_several(open, ""), close);
+  return form.list_end.empty() ? close : b.text(json.space(close), form.list_end);
+}
+
 }  // namespace
 
 Result<State> add_text_and_calls(const ToolRules& rules, const Source& source, State from) {
@@ -79,6 +119,12 @@ Result<State> add_text_and_calls(const ToolRules& rules, const Source& source, S
            call);
   }
   State after = b.state(from);
+  if (form.in_json_list) {
+    const auto end = add_call_list(rules, source, call);
+    if (!end) return end.error();
+    b.skip(*end, source.one_call ? to : text);
+    return to;
+  }
   for (const Tool& tool : source.tools) {
     const auto end = add_model_call(rules, tool, form, call);
     if (!end) return end.error();

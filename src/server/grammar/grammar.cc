@@ -138,7 +138,8 @@ Error cannot_write(const Source& source) {
 }  // namespace
 
 std::string CallForm::key() const {
-  std::string out = fmt::format(" {}{}{}{}", wrapped, numbered, listed, begins_answer);
+  std::string out = fmt::format(" {}{}{}{}{}{}{}", wrapped, numbered, listed, begins_answer,
+                                in_json_list, in_lines, with_ids);
   const auto add = [&](const std::string& part) {
     out += fmt::format(" {} {}", part.size(), part);
   };

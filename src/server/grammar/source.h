@@ -51,6 +51,9 @@ struct CallForm {
   // Calls come in lists: after `begin`, with `between` between them, then list_end.
   bool listed = false;
   std::string between = {}, list_end = {};
+  // Wrapped calls come in a JSON list after `begin`, or, if in_lines, also one after another; then
+  // list_end. Each may have an id of nine letters and digits.
+  bool in_json_list = false, in_lines = false, with_ids = false;
   // An answer may also begin with a call, after answer_begin. Nothing follows calls then.
   bool begins_answer = false;
   std::string answer_begin = {};

@@ -112,6 +112,20 @@ CallForm kimi_form(const CallForm& marks) {
   return out;
 }
 
+// Mistral's older models.
+CallForm json_list_form() {
+  return {.begin = "[TOOL_CALLS]", .wrapped = true, .in_json_list = true, .with_ids = true};
+}
+
+// MiniMax M1, Hunyuan, Jamba.
+CallForm json_lines_form() {
+  return {.begin = "<tool_calls>",
+          .wrapped = true,
+          .list_end = "</tool_calls>",
+          .in_json_list = true,
+          .in_lines = true};
+}
+
 // MiniMax M2.
 CallForm invoke_form() {
   const std::string end = "</parameter>\n", parameter = "<parameter name=\"";
@@ -155,7 +169,7 @@ std::optional<CallForm> own_form(ToolFormat format, std::string_view chat_templa
       if (has("<|python_start|>")) return pythonic_form("<|python_start|>", "<|python_end|>");
       return pythonic_form("", "");
     case ToolFormat::mistral:
-      if (!has("[ARGS]")) return std::nullopt;  // a list
+      if (!has("[ARGS]")) return json_list_form();
       marks.after_name = "[ARGS]";
       return marks;
     case ToolFormat::gemma:
@@ -166,8 +180,7 @@ std::optional<CallForm> own_form(ToolFormat format, std::string_view chat_templa
     case ToolFormat::kimi:
       return kimi_form(marks);
     case ToolFormat::minimax:
-      if (has("<minimax:tool_call>")) return invoke_form();
-      return std::nullopt;  // JSON in lines of a block
+      return has("<minimax:tool_call>") ? invoke_form() : json_lines_form();
   }
   return std::nullopt;
 }

@@ -116,16 +116,13 @@ void set_thinking(const ServedModel& model, grammar::Thinking thinking, Prepared
 }
 
 std::optional<ApiError> refuse_strict(const ServedModel& model, const ApiRequest& api) {
-  if (model.call_form && model.grammars != nullptr) return std::nullopt;
+  if (model.grammars != nullptr) return std::nullopt;
   std::size_t i = 0;
   while (!is_strict(api.tools[i]["function"])) ++i;
   const std::string path = fmt::format("tools[{}].function.strict", i);
   return ApiError{
       400, "unsupported_field",
-      fmt::format("{}: wanted false, or tool_choice \"required\" or a function, as {}, got true",
-                  path,
-                  model.grammars == nullptr ? "--grammar-backend none follows no schema"
-                                            : "no grammar follows this model's own form of calls"),
+      fmt::format("{}: wanted false, as --grammar-backend none follows no schema, got true", path),
       path};
 }
 

@@ -139,6 +139,28 @@ const std::vector<Form>& forms() {
         "}"
         "<end_function_call>"},
        {"<start_function_call>call:other{}<end_function_call>"}},
+      {ToolFormat::mistral,
+       "[TOOL_CALLS] [",
+       "[TOOL_CALLS] [{\"name\": \"forecast\"",
+       {R"([TOOL_CALLS] [{"name": "forecast", "arguments": {"city": "Oslo", "days": 3, "unit": "C"}}])",
+        R"(Look.[TOOL_CALLS][{"name": "forecast", "arguments": {"city": "Oslo", "days": 3, "unit": )"
+        R"("C"}, "id": "aB3dE6gH9"}])"},
+       {R"([TOOL_CALLS] [{"name": "forecast", "arguments": {"city": "Oslo", "days": 13}}])",
+        R"([TOOL_CALLS] [{"name": "other", "arguments": {}}])",
+        R"([TOOL_CALLS] {"name": "now", "arguments": {}})", "[TOOL_CALLS] []",
+        R"([TOOL_CALLS] [{"name": "now", "arguments": {}, "id": "1"}])"}},
+      {ToolFormat::minimax,
+       "<tool_calls>",
+       "<tool_calls>\n{\"name\": \"forecast\"",
+       {"<tool_calls>\n{\"name\": \"forecast\", \"arguments\": {\"city\": \"Oslo\", \"days\": 3, "
+        "\"unit\": \"C\"}}\n</tool_calls>",
+        " <tool_calls>[\n    {\"name\": \"forecast\", \"arguments\": {\"city\": \"Oslo\", "
+        "\"days\": 3, "
+        "\"unit\": \"C\"}}\n]</tool_calls>"},
+       {"<tool_calls>\n{\"name\": \"forecast\", \"arguments\": {}}\n</tool_calls>",
+        "<tool_calls>\n{\"name\": \"now\", \"arguments\": {}}]\n</tool_calls>",
+        "<tool_calls></tool_calls>",
+        "<tool_calls>[{\"name\": \"now\", \"arguments\": {}}</tool_calls>"}},
       {ToolFormat::minimax,
        "<minimax:tool_call>",
        "<invoke name=\"forecast\">",
@@ -251,7 +273,8 @@ bool append(grammar::Matcher& matcher, std::string& text, std::string_view more)
 // allows, until the answer may end. Empty: it did not come to an end.
 std::string walk(const std::shared_ptr<grammar::Grammar>& grammar, const grammar::CallForm& form,
                  std::string_view begin, std::mt19937& random) {
-  std::vector<std::string> marks = {form.end, "\"", "}", "]", ")", ", ", ": ", "\n", "wind", "C"};
+  std::vector<std::string> marks = {form.end, form.list_end, "\"", "}",    "]", ")",
+                                    ", ",     ": ",          "\n", "wind", "C"};
   if (form.marked) {
     marks.insert(marks.end(),
                  {form.marked->after_text, form.marked->after_json, form.marked->before_key});
@@ -321,11 +344,22 @@ TEST(CallForm, WhatMarksCannotFollowIsNamed) {
       "");
 }
 
-TEST(CallForm, SomeTemplatesShowNone) {
-  EXPECT_FALSE(find_call_form(ToolFormat::none, ""));
-  EXPECT_FALSE(find_call_form(ToolFormat::mistral, "[TOOL_CALLS]"));
-  EXPECT_FALSE(find_call_form(ToolFormat::minimax, "<tool_calls>"));
+TEST(CallForm, ListsHaveSeveralCallsOrOne) {
+  const std::string now = R"({"name": "now", "arguments": {}})";
+  for (const auto& [format, shown, text] :
+       {std::tuple(ToolFormat::mistral, "[TOOL_CALLS]", "[TOOL_CALLS][" + now + ", " + now + "]"),
+        {ToolFormat::minimax, "<tool_calls>", "<tool_calls>" + now + "\n" + now + "</tool_calls>"},
+        {ToolFormat::minimax, "<tool_calls>",
+         "<tool_calls>[" + now + "," + now + "]</tool_calls>"}}) {
+    grammar::Source source = source_of(*find_call_form(format, shown));
+    EXPECT_TRUE(allows(compile(source), text)) << text;
+    EXPECT_EQ(read(format, source.form, text).calls.size(), 2u) << text;
+    source.one_call = true;
+    EXPECT_FALSE(allows(compile(source), text)) << text;
+  }
 }
+
+TEST(CallForm, SomeTemplatesShowNone) { EXPECT_FALSE(find_call_form(ToolFormat::none, "")); }
 
 }  // namespace
 }  // namespace lathe
