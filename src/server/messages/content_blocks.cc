@@ -101,6 +101,11 @@ Wrong read_answer_block(const Json& block, const std::string& path, ChatHistory&
     history.add_reasoning(*text);
     return std::nullopt;
   }
+  // Anthropic's own, which nobody else can read.
+  if (type == "redacted_thinking") {
+    ignored.push_back(path);
+    return std::nullopt;
+  }
   return not_offered(path + ".type", R"("text", "tool_use" or "thinking")", type, kTextAlone);
 }
 

@@ -69,13 +69,12 @@ Wrong read_messages(const Json& value, const FieldContext& at, ApiRequest& out) 
   return std::nullopt;
 }
 
-// {"name", "description", "input_schema"} in chat's form.
-Wrong read_tool(const Json& tool, const FieldContext& at, ApiRequest& out) {
+// {"name", "description", "input_schema"} of a list, in chat's form.
+Wrong read_tool(const Json& tools, const Json& tool, const FieldContext& at, ApiRequest& out) {
   if (!tool.is_object()) return wrong_value(at, "a tool", tool);
   const Json type = tool.value("type", Json());
   if (!type.is_null() && type != "custom") {
-    return not_offered(at.path + ".type", "\"custom\" or none", type,
-                       "this server has no tools of its own");
+    return leave_out_tool(tools, type, at.path, "\"custom\" or none", out);
   }
   const Json schema = tool.value("input_schema", Json());
   if (!schema.is_object()) {
@@ -84,14 +83,14 @@ Wrong read_tool(const Json& tool, const FieldContext& at, ApiRequest& out) {
   }
   note_unknown(tool, {"type", "name", "description", "input_schema", "strict", "cache_control"},
                at.path, out.ignored);
-  return add_function(tool, "input_schema", at.path, out.tools);
+  return add_function(tool, "input_schema", at.path, out);
 }
 
 Wrong read_tools(const Json& value, const FieldContext& at, ApiRequest& out) {
   if (!value.is_array()) return wrong_value(at, "a list of tools", value);
   for (std::size_t i = 0; i < value.size(); ++i) {
     const std::string path = fmt::format("{}[{}]", at.path, i);
-    if (auto wrong = read_tool(value[i], {path, at.limits}, out)) return wrong;
+    if (auto wrong = read_tool(value, value[i], {path, at.limits}, out)) return wrong;
   }
   return std::nullopt;
 }
@@ -211,7 +210,16 @@ FieldTable make_fields() {
                     "the template's",
                     "sets enable_thinking and thinking of the template; the budget ends reasoning",
                     read_thinking));
-  for (const char* name : {"container", "mcp_servers", "context_management"}) {
+  out.push_back(own("output_format", R"({"type": "json_schema", "schema"})", "none",
+                    "as format of output_config", read_output_format));
+  out.push_back(own("context_management", "an object", "none",
+                    "no effect: the template decides what a prompt has of earlier turns",
+                    [](const Json& value, const FieldContext& at, ApiRequest& r) -> Wrong {
+                      if (!value.is_object()) return wrong_value(at, "an object", value);
+                      r.ignored.push_back(at.path);
+                      return std::nullopt;
+                    }));
+  for (const char* name : {"container", "mcp_servers"}) {
     out.push_back(from(name, unsupported("this server does not support it"), "", "400"));
   }
   return out;

@@ -104,8 +104,7 @@ std::optional<ApiError> check_functions(const ApiRequest& r) {
   for (std::size_t i = 0; i < r.tools.size(); ++i) {
     const Json& function = r.tools[i]["function"];
     const auto& name = function["name"].get_ref<const std::string&>();
-    const std::string path =
-        fmt::format("tools[{}].{}", i, r.route == ApiRoute::chat ? "function." : "");
+    const std::string path = r.tool_path(i) + (r.route == ApiRoute::chat ? ".function." : ".");
     if (name.empty()) return bad_field(path + "name", "a name", "\"\"");
     if (!names.insert(name).second) {
       return bad_field(path + "name", "another name than earlier tools'", json_excerpt(Json(name)));
@@ -130,6 +129,10 @@ std::optional<ApiError> check_functions(const ApiRequest& r) {
 }
 
 }  // namespace
+
+std::string ApiRequest::tool_path(std::size_t i) const {
+  return tool_paths.empty() ? fmt::format("tools[{}]", i) : tool_paths[i];
+}
 
 bool ApiRequest::wants_strict_calls() const {
   if (!tools.is_array() || forces_call() || tool_choice == "none") return false;

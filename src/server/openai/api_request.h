@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -45,6 +46,14 @@ struct AnswerParams {
   std::optional<grammar::Source> constraint;  // constrains the text
 };
 
+/// What a function that the model sees is in the request: a tool of a namespace, or one whose input
+/// is a text (responses).
+struct OtherTool {
+  std::string space = {};  // empty: none
+  std::string name;
+  bool custom = false;  // its input is the argument "input"
+};
+
 struct ApiRequest : AnswerParams {
   ApiRoute route = ApiRoute::chat;
   /// Whether the prompt is `messages` through the chat template; responses and messages translate
@@ -81,8 +90,11 @@ struct ApiRequest : AnswerParams {
   bool tokens_as_ids = false;
 
   // Chat.
-  nlohmann::ordered_json tools;        // an array, or null
-  nlohmann::ordered_json tool_choice;  // as received, or null
+  nlohmann::ordered_json tools;         // an array, or null
+  nlohmann::ordered_json tool_choice;   // as received, or null
+  std::vector<std::string> tool_paths;  // in the body; empty: tools[i]
+  std::string tool_path(std::size_t i) const;
+  std::map<std::string, OtherTool> other_tools;  // by the name of the function
   /// Whether calls are the model's choice, and some tool's arguments must follow its schema.
   bool wants_strict_calls() const;
   /// Whether the answer must be a call.
@@ -105,6 +117,7 @@ struct ApiRequest : AnswerParams {
   std::int32_t priority = 0;
 
   nlohmann::ordered_json echoed;     // responses: fields of the body that the answer repeats
+  bool encode_reasoning = false;     // responses: reasoning has encrypted_content
   std::vector<std::string> ignored;  // names of unknown fields
 };
 

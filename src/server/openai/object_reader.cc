@@ -40,7 +40,7 @@ void note_unknown(const Json& object, std::initializer_list<std::string_view> kn
 }
 
 std::optional<ApiError> add_function(const Json& tool, const char* schema, const std::string& path,
-                                     Json& tools) {
+                                     ApiRequest& request) {
   auto name = read_string(tool, "name", path);
   if (!name) return name.error();
   const Json strict = tool.value("strict", Json());
@@ -53,8 +53,22 @@ std::optional<ApiError> add_function(const Json& tool, const char* schema, const
     const auto value = tool.find(from);
     if (value != tool.end() && !value->is_null()) function[to] = *value;
   }
-  if (tools.is_null()) tools = Json::array();
-  tools.push_back({{"type", "function"}, {"function", std::move(function)}});
+  if (request.tools.is_null()) request.tools = Json::array();
+  request.tools.push_back({{"type", "function"}, {"function", std::move(function)}});
+  request.tool_paths.push_back(path);
+  return std::nullopt;
+}
+
+std::optional<ApiError> leave_out_tool(const Json& tools, const Json& type, const std::string& path,
+                                       std::string_view wanted, ApiRequest& request) {
+  const bool alone = std::ranges::all_of(tools, [](const Json& tool) {
+    const Json own = tool.is_object() ? tool.value("type", Json()) : Json();
+    return own.is_string() && own != "function" && own != "custom" && own != "namespace";
+  });
+  if (!type.is_string() || alone) {
+    return not_offered(path + ".type", wanted, type, "this server has no tools of its own");
+  }
+  request.ignored.push_back(path);
   return std::nullopt;
 }
 

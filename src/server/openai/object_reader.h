@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "server/openai/api_error.h"
+#include "server/openai/api_request.h"
 
 namespace lathe {
 
@@ -26,9 +27,16 @@ void note_unknown(const nlohmann::ordered_json& object,
                   std::vector<std::string>& ignored);
 
 /// Adds a function with the members "name", "description", "strict" and `schema` of `tool`, an
-/// object at `path`, to `tools` in chat's form. Null members are absent.
+/// object at `path`, to the request's tools in chat's form. Null members are absent.
 std::optional<ApiError> add_function(const nlohmann::ordered_json& tool, const char* schema,
-                                     const std::string& path, nlohmann::ordered_json& tools);
+                                     const std::string& path, ApiRequest& request);
+
+/// A tool of `type` that OpenAI or Anthropic has, and this server has not. An agent offers several:
+/// the others are enough, so it is in the request's `ignored`. Errors: it is the only one of
+/// `tools`.
+std::optional<ApiError> leave_out_tool(const nlohmann::ordered_json& tools,
+                                       const nlohmann::ordered_json& type, const std::string& path,
+                                       std::string_view wanted, ApiRequest& request);
 
 /// 400 unsupported_field: `path` says something that this server does not have.
 ApiError not_offered(const std::string& path, std::string_view wanted,

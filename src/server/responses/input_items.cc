@@ -5,6 +5,8 @@
 #include "base/json_digits.h"
 #include "server/openai/field_readers.h"
 #include "server/openai/object_reader.h"
+#include "server/responses/reasoning_text.h"
+#include "server/responses/tools.h"
 
 namespace lathe::responses_api {
 namespace {
@@ -15,7 +17,8 @@ using Wrong = std::optional<ApiError>;
 struct Place {
   const std::string& path;
   ChatHistory& history;
-  std::vector<std::string>& ignored;
+  ApiRequest& request;
+  std::vector<std::string>& ignored = request.ignored;
 };
 
 // Text, or a list of text parts. `each` gets the text of every part.
@@ -79,21 +82,39 @@ Wrong read_call(const Json& item, const Place& at) {
   if (!id) return id.error();
   auto name = read_string(item, "name", at.path);
   if (!name) return name.error();
+  auto space = read_optional_string(item, "namespace", at.path);
+  if (!space) return space.error();
   auto arguments = read_optional_string(item, "arguments", at.path);
   if (!arguments) return arguments.error();
-  note_unknown(item, {"type", "id", "call_id", "name", "arguments", "status"}, at.path, at.ignored);
+  note_unknown(item, {"type", "id", "call_id", "namespace", "name", "arguments", "status"}, at.path,
+               at.ignored);
   const bool none = arguments->find_first_not_of(" \t\r\n") == std::string::npos;
   if (!none && !read_json_digits(*arguments).is_object()) {
     return bad_field(at.path + ".arguments", "a JSON object in a string", excerpt(*arguments));
   }
-  at.history.add_call(*id, *name, std::move(*arguments));
+  at.history.add_call(*id, function_name(*space, *name), std::move(*arguments));
+  return std::nullopt;
+}
+
+Wrong read_custom_call(const Json& item, const Place& at) {
+  auto id = read_string(item, "call_id", at.path);
+  if (!id) return id.error();
+  auto name = read_string(item, "name", at.path);
+  if (!name) return name.error();
+  auto space = read_optional_string(item, "namespace", at.path);
+  if (!space) return space.error();
+  auto input = read_string(item, "input", at.path);
+  if (!input) return input.error();
+  note_unknown(item, {"type", "id", "call_id", "namespace", "name", "input", "status"}, at.path,
+               at.ignored);
+  at.history.add_call(*id, function_name(*space, *name), {{"input", std::move(*input)}});
   return std::nullopt;
 }
 
 Wrong read_output(const Json& item, const Place& at) {
   auto id = read_string(item, "call_id", at.path);
   if (!id) return id.error();
-  note_unknown(item, {"type", "id", "call_id", "output", "status"}, at.path, at.ignored);
+  note_unknown(item, {"type", "id", "call_id", "name", "output", "status"}, at.path, at.ignored);
   std::string all;
   bool first = true;
   auto wrong = read_texts(item, "output", at, [&](const std::string& text) {
@@ -102,10 +123,10 @@ Wrong read_output(const Json& item, const Place& at) {
   });
   if (wrong) return wrong;
   if (at.history.add_result(*id, std::move(all))) return std::nullopt;
-  return bad_field(at.path + ".call_id", "the call_id of a function_call before it", excerpt(*id));
+  return bad_field(at.path + ".call_id", "the call_id of a call before it", excerpt(*id));
 }
 
-// The reasoning's own text, or else its summary.
+// The reasoning's own text, or else its summary, or what this server encoded of it.
 Wrong read_reasoning_item(const Json& item, const Place& at) {
   note_unknown(item, {"type", "id", "summary", "content", "encrypted_content", "status"}, at.path,
                at.ignored);
@@ -119,6 +140,12 @@ Wrong read_reasoning_item(const Json& item, const Place& at) {
     });
     if (wrong) return wrong;
   }
+  const Json encoded = item.value("encrypted_content", Json());
+  if (any || encoded.is_null()) return std::nullopt;
+  const auto text =
+      encoded.is_string() ? decode_reasoning(encoded.get_ref<const std::string&>()) : std::nullopt;
+  if (text) at.history.add_reasoning(*text);
+  if (!text) at.ignored.push_back(at.path + ".encrypted_content");
   return std::nullopt;
 }
 
@@ -127,18 +154,24 @@ Wrong read_item(const Json& item, const Place& at) {
   const Json type = item.value("type", Json());
   if (type == "message" || (type.is_null() && item.contains("role"))) return read_message(item, at);
   if (type == "function_call") return read_call(item, at);
-  if (type == "function_call_output") return read_output(item, at);
+  if (type == "custom_tool_call") return read_custom_call(item, at);
+  if (type == "function_call_output" || type == "custom_tool_call_output") {
+    return read_output(item, at);
+  }
   if (type == "reasoning") return read_reasoning_item(item, at);
+  if (type == "additional_tools") {
+    note_unknown(item, {"type", "id", "role", "tools", "status"}, at.path, at.ignored);
+    return read_tools(item.value("tools", Json()), at.path + ".tools", at.request);
+  }
   return not_offered(
-      at.path + ".type",
-      "\"message\", \"function_call\", \"function_call_output\" or \"reasoning\"", type,
-      type == "item_reference" ? "this server keeps no responses: send the item" : "");
+      at.path + ".type", "a message, a call of a function or custom tool, its output, or reasoning",
+      type, type == "item_reference" ? "this server keeps no responses: send the item" : "");
 }
 
 }  // namespace
 
 Wrong read_input_items(const Json& input, const std::string& path, ChatHistory& history,
-                       std::vector<std::string>& ignored) {
+                       ApiRequest& request) {
   if (input.is_string()) {
     history.add("user", input.get<std::string>());
     return std::nullopt;
@@ -148,7 +181,7 @@ Wrong read_input_items(const Json& input, const std::string& path, ChatHistory& 
   }
   for (std::size_t i = 0; i < input.size(); ++i) {
     const std::string here = fmt::format("{}[{}]", path, i);
-    if (auto wrong = read_item(input[i], {here, history, ignored})) return wrong;
+    if (auto wrong = read_item(input[i], {here, history, request})) return wrong;
   }
   return std::nullopt;
 }

@@ -5,6 +5,8 @@
 #include "base/json.h"
 #include "server/openai/block_format.h"
 #include "server/openai/json_writer.h"
+#include "server/responses/reasoning_text.h"
+#include "server/responses/tools.h"
 
 namespace lathe::responses_api {
 namespace {
@@ -57,17 +59,22 @@ class ResponseFormat : public BlockFormat {
   }
 
   void add_call(const AnswerCall& call, std::string& out) override {
-    id_ = next_id("fc");
-    item_event("response.output_item.added", call_item(call, "", "in_progress"), out);
+    const auto other = request_->other_tools.find(call.call.name);
+    const OtherTool tool =
+        other == request_->other_tools.end() ? OtherTool{.name = call.call.name} : other->second;
+    const std::string input = tool.custom ? custom_input(call.call.arguments) : call.call.arguments;
+    const std::string_view kind =
+        tool.custom ? "custom_tool_call_input" : "function_call_arguments";
+    id_ = next_id(tool.custom ? "ctc" : "fc");
+    item_event("response.output_item.added", call_item(call.id, tool, "", "in_progress"), out);
     for (const bool done : {false, true}) {
-      out += begin_event(done ? "response.function_call_arguments.done"
-                              : "response.function_call_arguments.delta");
+      out += begin_event(fmt::format("response.{}.{}", kind, done ? "done" : "delta"));
       JsonWriter json(out += place(), false);
-      if (done) json.key("name").string(call.call.name);
-      json.key(done ? "arguments" : "delta").string(call.call.arguments);
+      if (done && !tool.custom) json.key("name").string(tool.name);
+      json.key(!done ? "delta" : tool.custom ? "input" : "arguments").string(input);
       end_event(out);
     }
-    end_item(call_item(call, call.call.arguments, "completed"), out);
+    end_item(call_item(call.id, tool, input, "completed"), out);
   }
 
   void end_stream(const Choice& choice, std::string& out) override {
@@ -158,17 +165,24 @@ class ResponseFormat : public BlockFormat {
     }
     json.key("status").string(status).key("content").begin_array();
     if (with_text) json.raw(content_part(block, text_));
-    json.end_array().end_object();
+    json.end_array();
+    if (with_text && block == Block::reasoning && request_->encode_reasoning) {
+      json.key("encrypted_content").string(encode_reasoning(text_));
+    }
+    json.end_object();
     return out;
   }
 
-  std::string call_item(const AnswerCall& call, std::string_view arguments,
+  std::string call_item(std::string_view call_id, const OtherTool& tool, std::string_view input,
                         std::string_view status) const {
     std::string out;
     JsonWriter json(out);
-    json.begin_object().key("id").string(id_).key("type").string("function_call");
-    json.key("call_id").string(call.id).key("name").string(call.call.name);
-    json.key("arguments").string(arguments).key("status").string(status).end_object();
+    json.begin_object().key("id").string(id_);
+    json.key("type").string(tool.custom ? "custom_tool_call" : "function_call");
+    json.key("call_id").string(call_id).key("name").string(tool.name);
+    if (!tool.space.empty()) json.key("namespace").string(tool.space);
+    json.key(tool.custom ? "input" : "arguments").string(input);
+    json.key("status").string(status).end_object();
     return out;
   }
 

@@ -7,6 +7,7 @@
 #include "server/openai/field_readers.h"
 #include "server/openai/object_reader.h"
 #include "server/responses/input_items.h"
+#include "server/responses/tools.h"
 
 namespace lathe::responses_api {
 namespace {
@@ -72,33 +73,13 @@ constexpr const char* kEchoed[] = {
     "prompt_cache_key",
 };
 
-// {"type": "function", "name", "description", "parameters", "strict"} in chat's form.
-Wrong read_tool(const Json& tool, const FieldContext& at, ApiRequest& out) {
-  if (!tool.is_object()) return wrong_value(at, "a function", tool);
-  const Json type = tool.value("type", Json());
-  if (type != "function") {
-    return not_offered(at.path + ".type", "\"function\"", type,
-                       "this server has no tools of its own");
-  }
-  note_unknown(tool, {"type", "name", "description", "parameters", "strict"}, at.path, out.ignored);
-  return add_function(tool, "parameters", at.path, out.tools);
-}
-
-Wrong read_tools(const Json& value, const FieldContext& at, ApiRequest& out) {
-  if (!value.is_array()) return wrong_value(at, "a list of functions", value);
-  for (std::size_t i = 0; i < value.size(); ++i) {
-    const std::string path = fmt::format("{}[{}]", at.path, i);
-    if (auto wrong = read_tool(value[i], {path, at.limits}, out)) return wrong;
-  }
-  return std::nullopt;
-}
-
 Wrong read_tool_choice(const Json& value, const FieldContext& at, ApiRequest& out) {
   if (value == "auto" || value == "none" || value == "required") {
     out.tool_choice = value;
     return std::nullopt;
   }
-  if (!value.is_object() || value.value("type", Json()) != "function") {
+  const Json type = value.is_object() ? value.value("type", Json()) : Json();
+  if (type != "function" && type != "custom") {
     return not_offered(at.path, R"("auto", "none", "required" or {"type": "function", "name"})",
                        value);
   }
@@ -147,7 +128,7 @@ Wrong read_reasoning(const Json& value, const FieldContext& at, ApiRequest& out)
 }
 
 // The other things that may be included belong to tools that this server lacks.
-Wrong read_include(const Json& value, const FieldContext& at, ApiRequest&) {
+Wrong read_include(const Json& value, const FieldContext& at, ApiRequest& out) {
   if (!value.is_array()) return wrong_value(at, "a list of names", value);
   for (std::size_t i = 0; i < value.size(); ++i) {
     const std::string path = fmt::format("{}[{}]", at.path, i);
@@ -155,6 +136,7 @@ Wrong read_include(const Json& value, const FieldContext& at, ApiRequest&) {
     if (value[i] == "message.output_text.logprobs") {
       return not_offered(path, "no log-probabilities", value[i], "/v1/chat/completions has them");
     }
+    out.encode_reasoning = out.encode_reasoning || value[i] == "reasoning.encrypted_content";
   }
   return std::nullopt;
 }
@@ -196,10 +178,11 @@ FieldTable make_fields() {
                       return std::nullopt;
                     }));
   out.push_back(own("input", "text, or a list of items, at least one", "required",
-                    "message, function_call, function_call_output, reasoning; text alone",
+                    "message, function_call, custom_tool_call, their outputs, reasoning, "
+                    "additional_tools; text alone",
                     [](const Json& value, const FieldContext& at, ApiRequest& r) -> Wrong {
                       ChatHistory history = history_of(r);
-                      if (auto wrong = read_input_items(value, at.path, history, r.ignored)) {
+                      if (auto wrong = read_input_items(value, at.path, history, r)) {
                         return wrong;
                       }
                       r.messages = history.take();
@@ -210,8 +193,12 @@ FieldTable make_fields() {
       integer(1, std::numeric_limits<std::int32_t>::max(),
               [](ApiRequest& r, std::int64_t i) { r.max_tokens = static_cast<std::int32_t>(i); }),
       "rest of context", ""));
-  out.push_back(own("tools", "a list of {\"type\": \"function\", \"name\", ...}", "none",
-                    "of a model whose template has tools", read_tools));
+  out.push_back(own("tools",
+                    R"(a list of {"type": "function", "custom" or "namespace", "name", ...})",
+                    "none", "of a model whose template has tools",
+                    [](const Json& value, const FieldContext& at, ApiRequest& r) {
+                      return read_tools(value, at.path, r);
+                    }));
   out.push_back(own("tool_choice", R"("auto", "none", "required" or {"type": "function", "name"})",
                     "auto", "", read_tool_choice));
   out.push_back(own("text", R"({"format": {"type": "text", "json_object" or "json_schema"}})",
@@ -219,8 +206,10 @@ FieldTable make_fields() {
   out.push_back(own("reasoning", R"({"effort"})", "the template's", "a variable of the template",
                     read_reasoning));
   for (const std::string_view name : kOfChat) out.push_back(chat_field(name));
-  out.push_back(own("include", "a list of names", "none", "no effect: reasoning is sent as it is",
-                    read_include));
+  out.push_back(
+      own("include", "a list of names", "none",
+          "\"reasoning.encrypted_content\": the reasoning's text in base64; others: no effect",
+          read_include));
   out.push_back(own("stream_options", "{include_obfuscation}", "{}", "no effect", read_options));
   out.push_back(own("truncation", "\"disabled\"", "disabled", "", read_truncation));
   out.push_back(from("max_tool_calls", unread(), "", "no effect: of OpenAI's own tools"));

@@ -84,7 +84,7 @@ grammar::Source calls_of(const ApiRequest& api, const grammar::CallForm* form, b
     if (schema.is_null()) schema = {{"type", "object"}, {"additionalProperties", false}};
     if (form != nullptr && !must && !is_strict(function)) schema = nlohmann::ordered_json::object();
     out.tools.push_back({function["name"].get<std::string>(), std::move(schema),
-                         fmt::format("tools[{}].function.parameters", i)});
+                         api.tool_path(i) + ".function.parameters"});
   }
   return out;
 }
@@ -119,7 +119,7 @@ std::optional<ApiError> refuse_strict(const ServedModel& model, const ApiRequest
   if (model.grammars != nullptr) return std::nullopt;
   std::size_t i = 0;
   while (!is_strict(api.tools[i]["function"])) ++i;
-  const std::string path = fmt::format("tools[{}].function.strict", i);
+  const std::string path = api.tool_path(i) + ".function.strict";
   return ApiError{
       400, "unsupported_field",
       fmt::format("{}: wanted false, as --grammar-backend none follows no schema, got true", path),
