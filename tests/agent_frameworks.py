@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 """Agents of other projects, unmodified, in tool loops of three turns against a model with scripted answers. Not part of the suite.
 
-    tools/try_clients.py agents build/lathe     installs openai-agents, langchain, langgraph and pydantic-ai, and runs this
+    tools/try_clients.py agents build/lathe     installs openai-agents, langchain, langgraph, pydantic-ai, mcp, instructor and litellm, and
+                                                runs this
+
+mcp's tools come from a server of that package, this file with the argument --mcp.
 """
 
 import asyncio
+import json
 import pathlib
 import sys
 import tempfile
@@ -21,7 +25,8 @@ from serve_util import Server
 # Constrained answers have no tokens of more than 32 bytes, and a piece has one successor in all scripts.
 FIRST = ['<tool_call>\n{"name": "a', 'dd", "arguments": {"a": 1, ', '"b": 2}}\n</tool_call>']
 SECOND = ['<tool_call>\n{"name"', ': "add", "arguments": {"a": 3', ', "b": 4}}\n</tool_call>']
-SCRIPTS = {"one": FIRST, "two": ["Let me", " see.\n", *SECOND], "three": ["It is", " ten", "!"], "json": ['{"name":"Rosa","n":21}']}
+SCRIPTS = {"one": FIRST, "two": ["Let me", " see.\n", *SECOND], "three": ["It is", " ten", "!"], "json": ['{"name":"Rosa","n":21}'],
+           "person": ['[{"name": "Per', 'son", "parameters": {"name": "Rosa",', ' "n": 21}}]']}
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}{% if tools %}{# <tool_call> #}{% endif %}"
 ANSWER = "It is ten!"
 
@@ -100,19 +105,116 @@ def pydantic_ai(base: str):
             yield name + " native output", Agent(model, output_type=NativeOutput(Person)).run_sync("<json>").output, Person(name="Rosa", n=21)
 
 
+def serve_mcp():
+    try:  # the name since mcp 2
+        from mcp.server.mcpserver import MCPServer as Made  # pylint: disable=import-outside-toplevel
+    except ImportError:
+        from mcp.server.fastmcp import FastMCP as Made  # pylint: disable=import-outside-toplevel
+    made = Made("sums")
+    made.tool()(add)
+    made.run()
+
+
+def mcp_client(base: str):
+    from mcp import ClientSession, StdioServerParameters  # pylint: disable=import-outside-toplevel
+    from mcp.client.stdio import stdio_client  # pylint: disable=import-outside-toplevel
+    import agents  # pylint: disable=import-outside-toplevel
+    command = {"command": sys.executable, "args": [__file__, "none", "--mcp"]}
+
+    async def loop(ask) -> str:
+        """An agent loop: the tools of the session, and ask(tools) that gets their results by calls."""
+        async with stdio_client(StdioServerParameters(**command)) as (read, write), ClientSession(read, write) as session:
+            await session.initialize()
+
+            async def call(name: str, arguments: dict) -> str:
+                return (await session.call_tool(name, arguments)).content[0].text
+
+            return await ask((await session.list_tools()).tools, call)
+
+    def schema(tool) -> dict:
+        return tool.input_schema if hasattr(tool, "input_schema") else tool.inputSchema
+
+    async def by_chat(tools, call) -> str:
+        async with openai.AsyncOpenAI(base_url=base + "/v1", api_key="k") as client:
+            offered = [{"type": "function", "function": {"name": t.name, "description": t.description, "parameters": schema(t)}} for t in tools]
+            messages = [{"role": "user", "content": "<one>"}]
+            while True:
+                answer = (await client.chat.completions.create(model="default", messages=messages, tools=offered)).choices[0].message
+                if not answer.tool_calls:
+                    return answer.content
+                messages.append(answer)
+                for c in answer.tool_calls:
+                    result = await call(c.function.name, json.loads(c.function.arguments))
+                    messages.append({"role": "tool", "tool_call_id": c.id, "content": result})
+
+    async def by_messages(tools, call) -> str:
+        async with anthropic.AsyncAnthropic(base_url=base, api_key="k") as client:
+            offered = [{"name": t.name, "description": t.description, "input_schema": schema(t)} for t in tools]
+            messages = [{"role": "user", "content": "<one>"}]
+            while True:
+                answer = await client.messages.create(model="default", max_tokens=100, messages=messages, tools=offered)
+                calls = [b for b in answer.content if b.type == "tool_use"]
+                if not calls:
+                    return answer.content[-1].text
+                results = [{"type": "tool_result", "tool_use_id": c.id, "content": await call(c.name, c.input)} for c in calls]
+                messages += [{"role": "assistant", "content": answer.content}, {"role": "user", "content": results}]
+
+    async def by_agent() -> str:
+        async with agents.mcp.MCPServerStdio(params=command) as tools, openai.AsyncOpenAI(base_url=base + "/v1", api_key="k") as client:
+            model = agents.OpenAIResponsesModel(model="default", openai_client=client)
+            adder = agents.Agent(name="adder", instructions="Add.", model=model, mcp_servers=[tools])
+            return (await agents.Runner.run(adder, "<one>")).final_output
+
+    yield "chat completions", asyncio.run(loop(by_chat)), ANSWER
+    yield "messages", asyncio.run(loop(by_messages)), ANSWER
+    yield "Agents SDK, responses", asyncio.run(by_agent()), ANSWER
+
+
+def instructor_client(base: str):
+    import instructor  # pylint: disable=import-outside-toplevel
+    with openai.OpenAI(base_url=base + "/v1", api_key="k") as client:
+        for mode in (instructor.Mode.JSON_SCHEMA, instructor.Mode.JSON, instructor.Mode.TOOLS):
+            prompt = "<person>" if mode == instructor.Mode.TOOLS else "<json>"
+            got = instructor.from_openai(client, mode=mode).chat.completions.create(
+                model="default", response_model=Person, max_retries=0, messages=[{"role": "user", "content": prompt}])
+            yield str(mode), got, Person(name="Rosa", n=21)
+
+
+def litellm_client(base: str):
+    import litellm  # pylint: disable=import-outside-toplevel
+    tools = [{"type": "function", "function": {"name": "add", "parameters": {
+        "type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}}}]
+    for name, where in (("openai/default", base + "/v1"), ("hosted_vllm/default", base + "/v1"), ("anthropic/default", base)):
+        def ask(messages, **more):
+            return litellm.completion(model=name, api_base=where, api_key="k", messages=messages, max_tokens=100, **more)  # pylint: disable=cell-var-from-loop
+
+        messages = [{"role": "user", "content": "<one>"}]
+        while calls := (answer := ask(messages, tools=tools).choices[0].message).tool_calls:
+            messages.append(answer)
+            messages += [{"role": "tool", "tool_call_id": c.id, "content": add(**json.loads(c.function.arguments))} for c in calls]
+        yield name, answer.content, ANSWER
+        streamed = ask([{"role": "user", "content": "<three>"}], stream=True)
+        yield name + " streamed", "".join(part.choices[0].delta.content or "" for part in streamed), ANSWER
+    responses = litellm.responses(model="openai/default", api_base=base + "/v1", api_key="k", input="<three>")
+    yield "responses", responses.output[-1].content[0].text, ANSWER
+
+
 def main() -> int:
+    if "--mcp" in sys.argv:
+        serve_mcp()
+        return 0
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         make(pathlib.Path(folder), SCRIPTS, template=TEMPLATE)
         with Server("--api-key", "k", model=folder) as server:
-            for framework in (agents_sdk, langchain, pydantic_ai):
+            for framework in (agents_sdk, langchain, pydantic_ai, mcp_client, instructor_client, litellm_client):
                 try:
                     for name, got, wanted in framework(f"http://127.0.0.1:{server.port}"):
                         wrong += got != wanted
-                        print(f"{framework.__name__:12} {name:40} {'right' if got == wanted else f'WRONG: {got!r}'}", flush=True)
+                        print(f"{framework.__name__:18} {name:40} {'right' if got == wanted else f'WRONG: {got!r}'}", flush=True)
                 except Exception:  # pylint: disable=broad-except
                     wrong += 1
-                    print(f"{framework.__name__:12} FAILED", flush=True)
+                    print(f"{framework.__name__:18} FAILED", flush=True)
                     traceback.print_exc(limit=-4)
     return 1 if wrong else 0
 

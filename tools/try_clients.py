@@ -3,7 +3,7 @@
 
     tools/try_clients.py sglang-bench build/lathe     SGLang's Rust bench client over its three routes
     tools/try_clients.py lm-eval build/lathe          lm-eval by chat and by completions, compared with lathe eval
-    tools/try_clients.py agents build/lathe           OpenAI's Agents SDK, LangChain and Pydantic AI in tool loops
+    tools/try_clients.py agents build/lathe           OpenAI's Agents SDK, LangChain, Pydantic AI, MCP clients, Instructor and LiteLLM
 """
 
 import argparse
@@ -20,7 +20,8 @@ import zipfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SGLANG = "sglang==0.5.23"
 LM_EVAL = "lm_eval[api]==0.4.13"
-AGENTS = ("openai-agents", "langchain-openai", "langchain-anthropic", "langgraph", "pydantic-ai-slim[openai,anthropic]")
+AGENTS = ("openai-agents", "langchain-openai", "langchain-anthropic", "langgraph", "pydantic-ai-slim[openai,anthropic]", "mcp", "instructor",
+          "litellm")
 TASKS = ("arithmetic", "copy", "retrieval")
 
 # The wheel's bench client is one shared object that needs nothing else from the wheel.

@@ -60,6 +60,21 @@ TEST(MessageRequest, FieldsHaveTheirOwnNames) {
   EXPECT_FALSE(r.parallel_tool_calls);
 }
 
+TEST(MessageRequest, WhatOnlyAnthropicHasIsLeftOut) {
+  const auto r = anthropic::parse_request(
+      R"({"max_tokens": 1, "messages": [{"role": "user", "content": "a"}, {"role": "assistant",
+      "content": [{"type": "redacted_thinking", "data": "x"}, {"type": "text", "text": "b"}]},
+      {"role": "user", "content": "c"}], "tools": [{"type": "web_search_20250305", "name": "web_search"},
+      {"name": "f", "input_schema": {"type": "object"}}], "context_management": {"edits": []},
+      "output_format": null})",
+      {});
+  ASSERT_TRUE(r.ok()) << r.error().message;
+  EXPECT_EQ(r->tools.size(), 1u);
+  EXPECT_THAT(r->tool_paths, ::testing::ElementsAre("tools[1]"));
+  EXPECT_THAT(r->ignored, ::testing::UnorderedElementsAre("messages[1].content[0]", "tools[0]",
+                                                          "context_management"));
+}
+
 TEST(MessageRequest, CountsNeedNoLimit) {
   const std::string body = R"({"messages": [{"role": "user", "content": "a"}]})";
   EXPECT_TRUE(anthropic::parse_request(body, {}, /*counts=*/true));

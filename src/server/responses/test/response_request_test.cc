@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "server/responses/reasoning_text.h"
+
 namespace lathe {
 namespace {
 
@@ -71,6 +73,67 @@ TEST(ResponseRequest, ToolsHaveChatsForm) {
   EXPECT_TRUE(r.forces_call());
 }
 
+TEST(ResponseRequest, ToolsOfAgentsAreFunctions) {
+  const ApiRequest r = response_of(R"({"input": [
+      {"type": "additional_tools", "role": "developer", "tools": [{"type": "function", "name": "h"}]},
+      {"role": "user", "content": "a"}],
+    "tools": [{"type": "web_search", "external_web_access": false},
+      {"type": "custom", "name": "patch", "description": "d", "format": {"type": "grammar",
+       "syntax": "lark", "definition": "start: \"x\""}},
+      {"type": "namespace", "name": "docs", "tools": [{"type": "function", "name": "find", "strict": true,
+       "parameters": {"type": "object"}}, {"type": "computer"}]}],
+    "tool_choice": {"type": "custom", "name": "patch"}})");
+  ASSERT_EQ(r.tools.size(), 3u);
+  EXPECT_EQ(r.tools[0]["function"]["name"], "h");
+  EXPECT_EQ(r.tools[1]["function"], Json::parse(R"({"name": "patch", "description": "d",
+    "parameters": {"type": "object", "properties": {"input": {"type": "string", "description":
+    "The tool's input, a text of this lark grammar:\nstart: \"x\""}}, "required": ["input"],
+    "additionalProperties": false}})"));
+  EXPECT_EQ(
+      r.tools[2]["function"],
+      Json::parse(R"({"name": "docs__find", "parameters": {"type": "object"}, "strict": true})"));
+  EXPECT_THAT(r.tool_paths, ElementsAre("input[0].tools[0]", "tools[1]", "tools[2].tools[0]"));
+  EXPECT_THAT(r.ignored, ElementsAre("tools[0]", "tools[1].format", "tools[2].tools[1]"));
+  EXPECT_TRUE(r.other_tools.at("patch").custom);
+  EXPECT_EQ(r.other_tools.at("docs__find").space, "docs");
+  EXPECT_EQ(r.other_tools.at("docs__find").name, "find");
+  EXPECT_TRUE(r.forces_call());
+}
+
+TEST(ResponseRequest, CallsOfOtherToolsAreCalls) {
+  const std::string thought = responses_api::encode_reasoning("why");
+  const ApiRequest r = response_of(R"({"input": [{"role": "user", "content": "a"},
+    {"type": "reasoning", "summary": [], "encrypted_content": ")" +
+                                   thought + R"("},
+    {"type": "custom_tool_call", "call_id": "c1", "name": "patch", "input": "x\n"},
+    {"type": "function_call", "call_id": "c2", "namespace": "mcp__docs__", "name": "find", "arguments": "{}"},
+    {"type": "custom_tool_call_output", "call_id": "c1", "name": "patch", "output": "one"},
+    {"type": "function_call_output", "call_id": "c2", "output": "two"},
+    {"type": "reasoning", "summary": [], "encrypted_content": "gAAA"}], "include": ["reasoning.encrypted_content"]})");
+  const Json wanted = Json::parse(R"([
+    {"role": "user", "content": "a"},
+    {"role": "assistant", "content": null, "reasoning_content": "why", "tool_calls": [
+      {"id": "c1", "type": "function", "function": {"name": "patch", "arguments": {"input": "x\n"}}},
+      {"id": "c2", "type": "function", "function": {"name": "mcp__docs__find", "arguments": "{}"}}]},
+    {"role": "tool", "tool_call_id": "c1", "content": "one"},
+    {"role": "tool", "tool_call_id": "c2", "content": "two"}])");
+  EXPECT_EQ(nlohmann::json(r.messages), nlohmann::json(wanted)) << r.messages.dump(1);
+  EXPECT_THAT(r.ignored, ElementsAre("input[6].encrypted_content"));
+  EXPECT_TRUE(r.encode_reasoning);
+}
+
+TEST(ReasoningText, IsBase64) {
+  // RFC 4648, section 10.
+  for (const auto& [text, encoded] :
+       {std::pair{"f", "Zg=="}, {"fo", "Zm8="}, {"foo", "Zm9v"}, {"foobar", "Zm9vYmFy"}}) {
+    EXPECT_EQ(responses_api::encode_reasoning(text), "lathe:" + std::string(encoded));
+    EXPECT_EQ(responses_api::decode_reasoning("lathe:" + std::string(encoded)), text);
+  }
+  for (const char* other : {"Zg==", "lathe:", "lathe:Z", "gAAAA"}) {
+    EXPECT_FALSE(responses_api::decode_reasoning(other)) << other;
+  }
+}
+
 // What is refused, by the path that is wrong.
 TEST(ResponseRequest, MistakesAreNamed) {
   const std::pair<const char*, const char*> cases[] = {
@@ -92,6 +155,16 @@ TEST(ResponseRequest, MistakesAreNamed) {
       {R"({"input": [{"type": "function_call_output", "call_id": "c", "output": "a"}]})",
        "input[0].call_id"},
       {R"({"input": "a", "tools": [{"type": "web_search"}]})", "tools[0].type"},
+      {R"({"input": "a", "tools": [{"type": "web_search"}, {"type": "mcp"}]})", "tools[0].type"},
+      {R"({"input": "a", "tools": [{"type": "function", "name": "f"}, {"name": "g"}]})",
+       "tools[1].type"},
+      {R"({"input": "a", "tools": [{"type": "custom"}]})", "tools[0].name"},
+      {R"({"input": "a", "tools": [{"type": "namespace", "name": "n"}]})", "tools[0].tools"},
+      {R"({"input": "a", "tools": [{"type": "function", "name": "n__f"}, {"type": "namespace",
+          "name": "n", "tools": [{"type": "function", "name": "f"}]}]})",
+       "tools[1].tools[0].name"},
+      {R"({"input": [{"type": "custom_tool_call", "call_id": "c", "name": "f"}]})",
+       "input[0].input"},
       {R"({"input": "a", "tools": [{"type": "function"}]})", "tools[0].name"},
       {R"({"input": "a", "tool_choice": {"type": "web_search"}})", "tool_choice"},
       {R"({"input": "a", "tool_choice": "required"})", "tool_choice"},
