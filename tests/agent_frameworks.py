@@ -9,6 +9,7 @@ mcp's tools come from a server of that package, this file with the argument --mc
 
 import asyncio
 import json
+import os
 import pathlib
 import sys
 import tempfile
@@ -160,7 +161,8 @@ def mcp_client(base: str):
                 messages += [{"role": "assistant", "content": answer.content}, {"role": "user", "content": results}]
 
     async def by_agent() -> str:
-        async with agents.mcp.MCPServerStdio(params=command) as tools, openai.AsyncOpenAI(base_url=base + "/v1", api_key="k") as client:
+        async with agents.mcp.MCPServerStdio(params=command, client_session_timeout_seconds=60) as tools, \
+                   openai.AsyncOpenAI(base_url=base + "/v1", api_key="k") as client:
             model = agents.OpenAIResponsesModel(model="default", openai_client=client)
             adder = agents.Agent(name="adder", instructions="Add.", model=model, mcp_servers=[tools])
             return (await agents.Runner.run(adder, "<one>")).final_output
@@ -177,11 +179,13 @@ def instructor_client(base: str):
             prompt = "<person>" if mode == instructor.Mode.TOOLS else "<json>"
             got = instructor.from_openai(client, mode=mode).chat.completions.create(
                 model="default", response_model=Person, max_retries=0, messages=[{"role": "user", "content": prompt}])
-            yield str(mode), got, Person(name="Rosa", n=21)
+            yield str(mode), (got.name, got.n), ("Rosa", 21)  # of a class that instructor makes
 
 
 def litellm_client(base: str):
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # no download of prices
     import litellm  # pylint: disable=import-outside-toplevel
+    litellm.suppress_debug_info = True
     tools = [{"type": "function", "function": {"name": "add", "parameters": {
         "type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}}}]
     for name, where in (("openai/default", base + "/v1"), ("hosted_vllm/default", base + "/v1"), ("anthropic/default", base)):
