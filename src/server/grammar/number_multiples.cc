@@ -42,6 +42,12 @@ std::optional<std::vector<std::string>> multiples_of(const Numbers& numbers) {
     if (step > kMostUnits / more) return std::nullopt;
     step *= more;
   }
+  if (numbers.kind == Numbers::Kind::integer) {  // a step of integers with the same multiples
+    std::int64_t one = 1;
+    for (; places > 0 && one <= kMostUnits; --places) one *= 10;
+    if (places > 0) return std::nullopt;
+    step /= std::gcd(one, step);
+  }
   // The multiples of the step with the smallest magnitudes, of each sign.
   std::vector<std::int64_t> found;
   for (const std::int64_t sign : {1, -1}) {
@@ -52,14 +58,8 @@ std::optional<std::vector<std::string>> multiples_of(const Numbers& numbers) {
       if (!units) return std::nullopt;
       k = std::max(k, *units / step);
     }
-    const std::int64_t scale = numbers.kind != Numbers::Kind::integer ? 1 : [&] {
-      std::int64_t one = 1;
-      for (std::size_t i = 0; i < places; ++i) one *= 10;
-      return one / std::gcd(one, step);
-    }();
-    k = (k + scale - 1) / scale * scale;
     // Bounds leave out the first one or two at most.
-    for (std::size_t i = 0; i < kMostMultiples && k <= kMostUnits / step; ++i, k += scale) {
+    for (std::size_t i = 0; i < kMostMultiples && k <= kMostUnits / step; ++i, ++k) {
       const auto value = parse_decimal(text_of(sign * k * step, places));
       if (value && numbers.allow(*value)) found.push_back(sign * k * step);
     }
