@@ -112,7 +112,7 @@ TEST(ResponseRequest, CallsOfOtherToolsAreCalls) {
     {"type": "reasoning", "summary": [], "encrypted_content": "gAAA"}], "include": ["reasoning.encrypted_content"]})");
   const Json wanted = Json::parse(R"([
     {"role": "user", "content": "a"},
-    {"role": "assistant", "content": null, "reasoning_content": "why", "tool_calls": [
+    {"role": "assistant", "content": "", "reasoning_content": "why", "tool_calls": [
       {"id": "c1", "type": "function", "function": {"name": "patch", "arguments": {"input": "x\n"}}},
       {"id": "c2", "type": "function", "function": {"name": "mcp__docs__find", "arguments": "{}"}}]},
     {"role": "tool", "tool_call_id": "c1", "content": "one"},

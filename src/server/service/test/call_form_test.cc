@@ -273,8 +273,16 @@ bool append(grammar::Matcher& matcher, std::string& text, std::string_view more)
 // allows, until the answer may end. Empty: it did not come to an end.
 std::string walk(const std::shared_ptr<grammar::Grammar>& grammar, const grammar::CallForm& form,
                  std::string_view begin, std::mt19937& random) {
-  std::vector<std::string> marks = {form.end, form.list_end, "\"", "}",    "]", ")",
-                                    ", ",     ": ",          "\n", "wind", "C"};
+  std::vector<std::string> marks = {form.in_json_list ? form.list_end : form.end,
+                                    "\"",
+                                    "}",
+                                    "]",
+                                    ")",
+                                    ", ",
+                                    ": ",
+                                    "\n",
+                                    "wind",
+                                    "C"};
   if (form.marked) {
     marks.insert(marks.end(),
                  {form.marked->after_text, form.marked->after_json, form.marked->before_key});
