@@ -42,7 +42,7 @@ def events(server: Server, path: str, body: dict, headers: dict) -> list[dict]:
         if lines:
             out.append(json.loads(lines["data"]))
             assert out[-1]["type"] == lines["event"], event
-    return out, [name for name in ignored.split(", ") if name]
+    return out, [name for name in ignored.split(",") if name]
 
 
 class Agents(unittest.TestCase):
