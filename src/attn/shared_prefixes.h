@@ -72,14 +72,15 @@ struct PrefixLists {
   }
 };
 
-/// Whether, and with what costs, steps of a plan look for shared prefixes. Costs are of one layer,
-/// in bytes that memory reads in the same time.
+/// Whether steps of a plan look for shared prefixes, and what one layer's attention costs, in
+/// picoseconds.
 struct PrefixSharing {
   bool on = false;
-  std::int64_t key_bytes = 0;     // of a key, all KV heads
-  std::int64_t part_bytes = 0;    // a row's partial result: written, and read again
-  std::int64_t launch_bytes = 0;  // what a step with groups costs besides
-  std::int32_t row_heads = 1;     // M rows of a query row: query heads of a KV head
+  std::int64_t key_ps = 0;      // to read a key, all KV heads, that other requests read as well
+  std::int64_t row_key_ps = 0;  // of a group's key for each of its rows: arithmetic
+  std::int64_t row_ps = 0;      // of a row in a group: its parts, and what they add to its own call
+  std::int64_t launch_ps = 0;   // of a step with groups
+  std::int32_t row_heads = 1;   // M rows of a query row: query heads of a KV head
 
   bool operator==(const PrefixSharing&) const = default;
 };

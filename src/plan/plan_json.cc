@@ -246,8 +246,12 @@ Plan read_plan(const Reader& r) {
   // For shared prefixes. Older plans do not have this key.
   if (r.has("shared_prefixes")) {
     const Reader s = r.at("shared_prefixes");
-    plan.prefixes = {true, s.at("key_bytes").size(), s.at("part_bytes").size(),
-                     s.at("launch_bytes").size(), s.at("row_heads").int32(1)};
+    plan.prefixes = {true,
+                     s.at("key_ps").size(),
+                     s.at("row_key_ps").size(),
+                     s.at("row_ps").size(),
+                     s.at("launch_ps").size(),
+                     s.at("row_heads").int32(1)};
   }
   if (r.has("draft_tokens")) plan.draft_tokens = r.at("draft_tokens").int32(0);
   plan.context_length = r.at("context_length").size();
@@ -289,9 +293,10 @@ Json to_json(const Plan& plan) {
   j["draft_tokens"] = plan.draft_tokens;
   j["context_length"] = plan.context_length;
   if (plan.prefixes.on) {
-    j["shared_prefixes"] = {{"key_bytes", plan.prefixes.key_bytes},
-                            {"part_bytes", plan.prefixes.part_bytes},
-                            {"launch_bytes", plan.prefixes.launch_bytes},
+    j["shared_prefixes"] = {{"key_ps", plan.prefixes.key_ps},
+                            {"row_key_ps", plan.prefixes.row_key_ps},
+                            {"row_ps", plan.prefixes.row_ps},
+                            {"launch_ps", plan.prefixes.launch_ps},
                             {"row_heads", plan.prefixes.row_heads}};
   }
   j["layers"] = plan.layers;

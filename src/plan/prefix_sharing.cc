@@ -7,11 +7,16 @@
 namespace lathe {
 namespace {
 
-// Of a step with groups, in each layer: a second attention kernel, for latents with its combine and
-// a copy of queries; and the join.
-constexpr double kLaunchSeconds = 4e-6, kLatentLaunchSeconds = 10e-6;
-// Above, tensor cores bound the attention of a row to latents, however often keys are read.
-constexpr std::int32_t kMostLatentHeads = 64;
+constexpr std::int32_t kMostHeadDim = 256;  // wider heads have not been measured
+
+// Shares of an H200's 4.8 TB/s and 989 TFLOP/s. Keys that requests have in common are mostly in L2,
+// so each request reads them faster than memory would; e4m3 keys are bound by their conversion.
+constexpr double kBf16ReadShare = 1.75, kFp8ReadShare = 0.52, kFlopsShare = 0.45;
+// A call with groups waits for one attention kernel after the other and for the join.
+constexpr double kLaunchSeconds = 20e-6;
+// A row of 32 heads of 128. Its parts are a third of it; the rest is that its own keys are a work
+// item of their own.
+constexpr double kRowSeconds = 0.1e-6;
 
 bool all_kernels_share(const Plan& plan) {
   for (const Phase phase : {Phase::decode, Phase::verify}) {
@@ -23,22 +28,15 @@ bool all_kernels_share(const Plan& plan) {
   return !plan.phase(Phase::decode).routes.empty();
 }
 
-bool is_latent(const AttentionProblem& p) { return p.kind != ProblemKind::grouped_query; }
-
-// Of a row's part: f32 outputs and LSEs, or bf16 outputs of latents next to a copy of the queries.
-// Narrow latents have f32 outputs without a copy, which is about as much.
-std::int64_t row_part_bytes(const AttentionProblem& p) {
-  const std::int64_t v_dim = p.v_dim();
-  if (!is_latent(p)) return p.heads * (v_dim + 1) * 4;
-  return p.heads * std::max((v_dim + 1) * 4, v_dim * 2 + 4 + std::int64_t{p.qk_dim()} * 2);
-}
-
+// f32 outputs and LSEs, on each level and of the own keys.
 std::int64_t part_bytes(const AttentionProblem& p, std::int64_t requests,
                         std::int32_t draft_tokens) {
   // A recorded step that verifies drafts has as many rows as this.
   const std::int64_t rows = std::max(requests, recorded_verify_rows(requests, draft_tokens));
-  return rows * (1 + kPrefixLevels) * row_part_bytes(p);
+  return rows * (1 + kPrefixLevels) * p.heads * (std::int64_t{p.v_dim()} + 1) * 4;
 }
+
+std::int64_t picoseconds(double seconds) { return static_cast<std::int64_t>(seconds * 1e12 + 0.5); }
 
 }  // namespace
 
@@ -46,16 +44,20 @@ PrefixSharing prefix_sharing(const Plan& plan, const Machine& machine, const Pla
   const AttentionProblem& p = plan.problem;
   PrefixSharing s;
   if (request.separate_prefixes || request.batch_invariant || !all_kernels_share(plan)) return s;
-  if (is_latent(p) && p.heads > kMostLatentHeads) return s;
+  if (p.kind != ProblemKind::grouped_query || p.head_dim > kMostHeadDim) return s;
   if (part_bytes(p, request.max_running_requests, request.draft_tokens) > kMostPrefixParts) {
     return s;
   }
+  const CacheLayout& layout = plan.main().layout;
+  const bool wide = layout.value_dtype() == DType::bf16;
+  const double heads = p.heads, width = p.qk_dim() + p.v_dim();
   s.on = true;
-  s.key_bytes = plan.main().layout.bytes_per_token();
-  s.part_bytes = 2 * row_part_bytes(p);
-  s.launch_bytes = static_cast<std::int64_t>(
-      machine.bytes_per_second * (is_latent(p) ? kLatentLaunchSeconds : kLaunchSeconds));
-  s.row_heads = is_latent(p) ? p.heads : p.heads / p.kv_heads;
+  s.key_ps = picoseconds(static_cast<double>(layout.bytes_per_token()) /
+                         (machine.bytes_per_second * (wide ? kBf16ReadShare : kFp8ReadShare)));
+  s.row_key_ps = picoseconds(2 * heads * width / (machine.bf16_flops * kFlopsShare));
+  s.row_ps = picoseconds(kRowSeconds * heads * width / (32 * 256));
+  s.launch_ps = picoseconds(kLaunchSeconds);
+  s.row_heads = p.heads / p.kv_heads;
   return s;
 }
 

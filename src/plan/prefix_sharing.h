@@ -9,10 +9,10 @@
 
 namespace lathe {
 
-/// Needs plan.caches and the routes. Off unless the request asks for it, under --batch-invariant,
-/// where a decode or verify kernel cannot do it, for latents with more heads than reads bound,
-/// and where the rows' parts would exceed
-/// kMostPrefixParts.
+/// Needs plan.caches and the routes. Off with --disable-cascade-attn and under --batch-invariant,
+/// where a decode or verify kernel cannot do it, for heads that have not been measured, and where
+/// the rows' parts would exceed kMostPrefixParts. Costs are measured
+/// (bench/notes/gqa/02-shared-prefixes.md) and scaled by the machine's peaks.
 PrefixSharing prefix_sharing(const Plan& plan, const Machine& machine, const PlanRequest& request);
 
 /// Bytes of the parts of rows that are joined, for steps of up to `requests` requests. 0: off.

@@ -15,6 +15,9 @@ using step_internal::at;
 constexpr std::int64_t kMostVisits = 4 * kPrefixGroups;
 constexpr std::int32_t kUnseen = -1;
 
+// Costs are estimates, so savings must exceed them by a fifth.
+bool clearly_more(std::int64_t saved, std::int64_t cost) { return saved > cost + cost / 5; }
+
 bool same_pages(std::span<const PageId> a, std::span<const PageId> b, std::int32_t first,
                 std::int32_t last) {
   return std::memcmp(a.data() + first, b.data() + first, at(last - first) * sizeof(PageId)) == 0;
@@ -101,17 +104,16 @@ void PrefixGrouper::sort(const Node& node, std::int32_t page) {
   }
 }
 
-// Whether a group of the node's requests over pages node.begin to `end` saves more than it costs.
-// reads: how often these keys are read without it. Adds it then.
+// Whether a group of the node's requests over pages node.begin to `end` saves enough. reads: how
+// often these keys are read without it. Adds it then.
 bool PrefixGrouper::pays(const Node& node, std::int32_t end, std::int64_t reads) {
   if (node.level == kPrefixLevels || std::ssize(groups_) == kPrefixGroups) return false;
   const std::int64_t rows = rows_of(node), keys = std::int64_t{end - node.begin} * page_size_;
-  // The rows' own parts are written too, where they would have been results.
-  const std::int64_t parts = node.level == 0 ? 2 * rows : rows;
-  const std::int64_t gain =
-      (reads - blocks(rows)) * keys * sharing_.key_bytes - parts * sharing_.part_bytes;
-  if (gain <= 0) return false;
-  gain_ += gain;
+  const std::int64_t saved = (reads - blocks(rows)) * keys * sharing_.key_ps;
+  const std::int64_t cost = rows * (keys * sharing_.row_key_ps + sharing_.row_ps);
+  if (!clearly_more(saved, cost)) return false;
+  saved_ += saved;
+  cost_ += cost;
   groups_.push_back({node.first, node.last, node.begin, end, node.level, rows});
   return true;
 }
@@ -156,7 +158,7 @@ SharedPrefixes PrefixGrouper::find(std::span<const PrefixRequest> requests,
   groups_.clear();
   nodes_.clear();
   order_.clear();
-  visits_ = gain_ = 0;
+  visits_ = saved_ = cost_ = 0;
   requests_ = requests;
   for (std::size_t r = 0; r < requests.size(); ++r) {
     if (!requests[r].pages.empty()) order_.push_back(static_cast<std::int32_t>(r));
@@ -170,7 +172,7 @@ SharedPrefixes PrefixGrouper::find(std::span<const PrefixRequest> requests,
     nodes_.pop_back();
     visit(node);
   }
-  if (gain_ <= sharing_.launch_bytes) return {};
+  if (!clearly_more(saved_, cost_ + sharing_.launch_ps)) return {};
   const auto rows = std::ssize(row_requests);
   const PrefixLists<std::int32_t> out(lists.data(), std::ssize(requests), rows);
   std::copy(row_requests.begin(), row_requests.end(), out.row_requests);

@@ -70,7 +70,7 @@ class PrefixGrouper {
   std::vector<std::int32_t> seen_;   // hash table of pages
   std::vector<Group> groups_;        // a parent before its children
   std::vector<Node> nodes_;          // to visit, the last one first
-  std::int64_t visits_ = 0, gain_ = 0;
+  std::int64_t visits_ = 0, saved_ = 0, cost_ = 0;
   PrefixSavings savings_;
 };
 

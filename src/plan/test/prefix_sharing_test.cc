@@ -16,14 +16,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-AttentionProblem llama() {
-  AttentionProblem p;
-  p.kind = ProblemKind::grouped_query;
-  p.heads = 32;
-  p.kv_heads = 8;
-  p.head_dim = p.v_head_dim = 128;
-  return p;
-}
+AttentionProblem llama() { return gqa_problem(32, 8, 128); }
 
 Capability sharing() {
   Capability c = testing::able("shares");
@@ -43,17 +36,19 @@ PlanRequest wanted() {
 Plan plan_of(const Capability& kernel, const PlanRequest& request,
              const AttentionProblem& problem = llama()) {
   auto plan = make_plan(problem, testing::kH200, request, testing::with(kernel));
-  EXPECT_TRUE(plan.ok());
+  EXPECT_TRUE(plan.ok()) << explain(plan.error());
   return *plan;
 }
 
 TEST(PrefixSharing, Costs) {
   const Plan plan = plan_of(sharing(), wanted());
   EXPECT_TRUE(plan.prefixes.on);
-  EXPECT_EQ(plan.prefixes.key_bytes, 8 * (128 + 128) * 2);
-  EXPECT_EQ(plan.prefixes.part_bytes, 2 * 32 * (128 + 1) * 4);
   EXPECT_EQ(plan.prefixes.row_heads, 4);
-  EXPECT_GT(plan.prefixes.launch_bytes, 1 << 20);
+  // 4096 bytes at 8.4 TB/s; 32 heads of 4 x 128 operations at 445 TFLOP/s.
+  EXPECT_NEAR(static_cast<double>(plan.prefixes.key_ps), 488, 1);
+  EXPECT_NEAR(static_cast<double>(plan.prefixes.row_key_ps), 37, 1);
+  EXPECT_EQ(plan.prefixes.row_ps, 100'000);
+  EXPECT_EQ(plan.prefixes.launch_ps, 20'000'000);
   EXPECT_THAT(explain(plan), HasSubstr("shared    pages that requests of decode steps share"));
 }
 
@@ -79,6 +74,9 @@ TEST(PrefixSharing, Off) {
   request.separate_prefixes = true;
   EXPECT_FALSE(plan_of(sharing(), request).prefixes.on);
   request = wanted();
+  AttentionProblem wide = llama();
+  wide.head_dim = wide.v_head_dim = 512;
+  EXPECT_FALSE(plan_of(sharing(), request, wide).prefixes.on);
   request.max_running_requests = 1 << 14;  // parts of 1 GiB
   EXPECT_FALSE(plan_of(sharing(), request).prefixes.on);
 }

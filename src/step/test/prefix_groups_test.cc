@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "base/test_scale.h"
+#include "plan/planner.h"
+#include "plan/test/described_test_kernels.h"
 
 namespace lathe {
 namespace {
@@ -83,7 +85,7 @@ struct Found {
 };
 
 // Every key that is saved counts, and groups cost nothing.
-constexpr PrefixSharing kFree = {.on = true, .key_bytes = 1};
+constexpr PrefixSharing kFree = {.on = true, .key_ps = 1};
 
 TEST(PrefixGroups, OneGroup) {
   Found f({{1, 2, 3}, {1, 2, 9, 8}, {5}, {1, 2}, {}}, kFree);
@@ -98,7 +100,7 @@ TEST(PrefixGroups, NoneWithoutCommonPages) {
   EXPECT_TRUE(Found({{1, 2}, {2, 1}, {3}}, kFree).prefixes.empty());
   EXPECT_TRUE(Found({}, kFree).prefixes.empty());
   EXPECT_TRUE(Found({{}, {}}, kFree).prefixes.empty());
-  EXPECT_TRUE(Found({{1}, {1}}, {.key_bytes = 1}).prefixes.empty());  // off
+  EXPECT_TRUE(Found({{1}, {1}}, {.key_ps = 1}).prefixes.empty());  // off
 }
 
 TEST(PrefixGroups, Nested) {
@@ -113,7 +115,7 @@ TEST(PrefixGroups, Nested) {
 TEST(PrefixGroups, SkipsLevelsThatSaveLittle) {
   std::vector<std::vector<int>> pages(40, {1, 2, 3, 4});
   pages.push_back({1, 8});
-  const PrefixSharing costly = {.on = true, .key_bytes = 10, .part_bytes = 100, .launch_bytes = 0};
+  const PrefixSharing costly = {.on = true, .key_ps = 10, .row_ps = 100};
   Found f(pages, costly);
   EXPECT_EQ(f.savings.groups, 1);
   auto begins = f.own_begins();
@@ -121,16 +123,57 @@ TEST(PrefixGroups, SkipsLevelsThatSaveLittle) {
   EXPECT_EQ(begins.back(), 0);
 }
 
+// Savings must exceed costs by a fifth.
 TEST(PrefixGroups, CostsDecide) {
   const std::vector<std::vector<int>> two = {{1, 2}, {1, 2}};
-  // Saves 32 keys of 10 bytes; costs two parts for each of two rows.
-  const auto with = [](std::int64_t part, std::int64_t launch) {
-    return PrefixSharing{.on = true, .key_bytes = 10, .part_bytes = part, .launch_bytes = launch};
+  // Saves one of two reads of 32 keys, 320 in all.
+  const auto with = [](std::int64_t row_key, std::int64_t row, std::int64_t launch) {
+    return PrefixSharing{
+        .on = true, .key_ps = 10, .row_key_ps = row_key, .row_ps = row, .launch_ps = launch};
   };
-  EXPECT_FALSE(Found(two, with(79, 0)).prefixes.empty());
-  EXPECT_TRUE(Found(two, with(80, 0)).prefixes.empty());
-  EXPECT_FALSE(Found(two, with(20, 239)).prefixes.empty());
-  EXPECT_TRUE(Found(two, with(20, 240)).prefixes.empty());
+  EXPECT_FALSE(Found(two, with(0, 133, 0)).prefixes.empty());  // 266 and a fifth
+  EXPECT_TRUE(Found(two, with(0, 134, 0)).prefixes.empty());
+  EXPECT_FALSE(Found(two, with(4, 5, 0)).prefixes.empty());
+  EXPECT_TRUE(Found(two, with(4, 6, 0)).prefixes.empty());
+  EXPECT_FALSE(Found(two, with(0, 100, 66)).prefixes.empty());
+  EXPECT_TRUE(Found(two, with(0, 100, 67)).prefixes.empty());
+}
+
+// One H200's measured calls (bench/notes/gqa/02-shared-prefixes.md): groups where they were at
+// least 1.2 times as fast, and none where they were slower.
+TEST(PrefixGroups, ChoosesAsMeasured) {
+  const auto shares = [](LayoutKind layout, std::int32_t requests, std::int32_t rows,
+                         std::int32_t keys) {
+    Capability kernel = testing::able("shares");
+    kernel.shared_prefixes = true;
+    AttentionProblem llama = gqa_problem(32, 8, 128);
+    PlanRequest request;
+    request.separate_prefixes = false;
+    request.kv_dtype = layout == LayoutKind::gqa_fp8 ? "fp8_e4m3" : "bf16";
+    request.max_running_requests = 512;
+    const auto plan = make_plan(llama, testing::kH200, request, testing::with(kernel));
+    EXPECT_TRUE(plan.ok());
+    PrefixGrouper grouper(plan->prefixes, 64, requests);
+    const std::vector<PageId> pages(static_cast<std::size_t>(keys / 64), PageId(1));
+    std::vector<PrefixRequest> all;
+    std::vector<std::int32_t> row_requests;
+    for (std::int32_t r = 0; r < requests; ++r) {
+      all.push_back({pages, r * rows, rows});
+      row_requests.insert(row_requests.end(), static_cast<std::size_t>(rows), r);
+    }
+    std::vector<std::int32_t> lists(static_cast<std::size_t>(
+        PrefixLists<std::int32_t>::size(requests, std::ssize(row_requests))));
+    return !grouper.find(all, row_requests, lists).empty();
+  };
+  EXPECT_TRUE(shares(LayoutKind::gqa_bf16, 512, 1, 704));
+  EXPECT_TRUE(shares(LayoutKind::gqa_bf16, 512, 1, 8192));
+  EXPECT_TRUE(shares(LayoutKind::gqa_bf16, 64, 1, 8192));
+  EXPECT_TRUE(shares(LayoutKind::gqa_fp8, 512, 1, 704));
+  EXPECT_TRUE(shares(LayoutKind::gqa_fp8, 512, 1, 8192));
+  EXPECT_FALSE(shares(LayoutKind::gqa_bf16, 64, 1, 704));
+  EXPECT_FALSE(shares(LayoutKind::gqa_bf16, 16, 1, 704));
+  EXPECT_FALSE(shares(LayoutKind::gqa_bf16, 4, 1, 8192));
+  EXPECT_FALSE(shares(LayoutKind::gqa_bf16, 64, 4, 704));
 }
 
 TEST(PrefixGroups, SizeFollowsTheLargestGroup) {

@@ -44,7 +44,7 @@ struct SharedLists {
     const AttentionProblem& p = args.problem;
     const bool latent = p.kind != ProblemKind::grouped_query;
     PrefixGrouper grouper(
-        {.on = true, .key_bytes = 1, .row_heads = latent ? p.heads : p.heads / p.kv_heads}, page,
+        {.on = true, .key_ps = 1, .row_heads = latent ? p.heads : p.heads / p.kv_heads}, page,
         count);
     args.prefixes = grouper.find(requests, row_requests, lists);
     savings = grouper.savings();
