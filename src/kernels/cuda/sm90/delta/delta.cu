@@ -16,7 +16,7 @@ cudaError_t launch_delta_rows(const DeltaParams& p, cudaStream_t stream) {
 
 cudaError_t launch_delta_finish(const DeltaParams& p, cudaStream_t stream) {
   const auto requests = static_cast<unsigned>(p.requests);
-  const unsigned grid = blocks_for(p.rows * p.heads, kNormBlock) +
+  const unsigned grid = blocks_for(p.rows * p.heads, kFinishThreads / 32) +
                         requests * blocks_for(p.channels, 4 * kFinishThreads);
   return launch_kernel(delta_finish_kernel, {.grid = grid, .block = kFinishThreads, .early = true},
                        stream, p);

@@ -40,78 +40,50 @@ __device__ inline void write_inputs(const DeltaParams& p, std::int64_t request, 
   }
 }
 
-/// What a lane needs for columns 4 lane to + 3 of a head's gated norm. dv is at most 128.
-struct GatedNorm {
-  float4 gate = {};
-  bool mine;  // whether the head has these columns
-
-  __device__ explicit GatedNorm(const DeltaParams& p)
-      : mine(4 * static_cast<int>(threadIdx.x % 32) < p.dv) {}
-  /// The norm's weights.
-  __device__ float4 load_weight(const DeltaParams& p) const {
-    return mine ? *reinterpret_cast<const float4*>(p.norm + 4 * (threadIdx.x % 32)) : float4{};
-  }
-  /// gates: of the row and head, [dv].
-  __device__ void load_gate(const float* gates) {
-    if (mine) gate = *reinterpret_cast<const float4*>(gates + 4 * (threadIdx.x % 32));
-  }
-  /// Writes the normed columns to out [dv]. o is 0 where not mine. All lanes call it.
-  __device__ void write(const DeltaParams& p, const float4& weight, const float (&o)[4],
-                        bf16* out) const {
-    float squares = o[0] * o[0] + o[1] * o[1] + o[2] * o[2] + o[3] * o[3];
-    LATHE_UNROLL
-    for (int d = 16; d > 0; d /= 2) squares += shuffle_xor(squares, d);
-    if (!mine) return;
-    const float factor = 1 / sqrtf(squares / static_cast<float>(p.dv) + p.norm_eps);
-    const float weights[4] = {weight.x, weight.y, weight.z, weight.w};
-    const float g[4] = {gate.x, gate.y, gate.z, gate.w};
-    float v[4];
-    LATHE_UNROLL
-    for (int c = 0; c < 4; ++c) {
-      const float act = p.sigmoid_out ? delta_sigmoid(g[c]) : delta_silu(g[c]);
-      v[c] = o[c] * factor * weights[c] * act;
-    }
-    *reinterpret_cast<uint2*>(out + 4 * (threadIdx.x % 32)) = {pack_bf16(v[0], v[1]),
-                                                               pack_bf16(v[2], v[3])};
-  }
-};
-
-inline constexpr int kNormHeads = 4;                                          // of a warp
-inline constexpr std::int64_t kNormBlock = kNormHeads * kFinishThreads / 32;  // of a block
-
-/// The gated norm of out, in place, of kNormBlock heads of rows. A warp loads all of its heads
-/// before it uses one. Precondition: dv at most 128.
+/// The gated norm of out, in place. Block `block` has 4 heads of rows, a warp each. Precondition:
+/// dv at most 128.
 __device__ inline void norm_heads(const DeltaParams& p, std::int64_t block) {
-  GatedNorm norm[kNormHeads] = {GatedNorm(p), GatedNorm(p), GatedNorm(p), GatedNorm(p)};
-  bf16* out[kNormHeads];
-  uint2 words[kNormHeads];
-  const float4 weight = norm[0].load_weight(p);
-  LATHE_UNROLL
-  for (int i = 0; i < kNormHeads; ++i) {
-    const std::int64_t item = block * kNormBlock + i * (kFinishThreads / 32) + threadIdx.x / 32;
-    const std::int64_t t = divide(item, p.heads), head = item - t * p.heads;
-    out[i] = nullptr;
-    if (t >= p.rows || p.positions[t] < 0) continue;
-    out[i] = p.out + t * p.out_stride + head * p.dv;
-    norm[i].load_gate(p.gate + t * p.gate_stride + head * p.dv);
-    words[i] = {};
-    if (norm[i].mine) words[i] = *reinterpret_cast<const uint2*>(out[i] + 4 * (threadIdx.x % 32));
+  const std::int64_t item = block * (kFinishThreads / 32) + threadIdx.x / 32;
+  const std::int64_t t = divide(item, p.heads), head = item - t * p.heads;
+  if (t >= p.rows || p.positions[t] < 0) return;
+  const auto lane = static_cast<int>(threadIdx.x % 32);
+  bf16* const out = p.out + t * p.out_stride + head * p.dv;
+  const float* const gates = p.gate + t * p.gate_stride + head * p.dv;
+  const int i = 4 * lane;
+  const bool mine = i < p.dv;
+  // All loads come before the first use, so that they overlap.
+  float4 weight = {}, gate = {};
+  uint2 words = {};
+  if (mine) {
+    gate = *reinterpret_cast<const float4*>(gates + i);
+    weight = *reinterpret_cast<const float4*>(p.norm + i);
+    words = *reinterpret_cast<const uint2*>(out + i);
   }
+  const float o[4] = {bits_to_float(words.x << 16), bits_to_float(words.x & 0xffff0000u),
+                      bits_to_float(words.y << 16), bits_to_float(words.y & 0xffff0000u)};
+  float squares = o[0] * o[0] + o[1] * o[1] + o[2] * o[2] + o[3] * o[3];
   LATHE_UNROLL
-  for (int i = 0; i < kNormHeads; ++i) {
-    if (out[i] == nullptr) continue;
-    const float o[4] = {bits_to_float(words[i].x << 16), bits_to_float(words[i].x & 0xffff0000u),
-                        bits_to_float(words[i].y << 16), bits_to_float(words[i].y & 0xffff0000u)};
-    norm[i].write(p, weight, o, out[i]);
+  for (int d = 16; d > 0; d /= 2) squares += shuffle_xor(squares, d);
+  if (!mine) return;
+  const float factor = 1 / sqrtf(squares / static_cast<float>(p.dv) + p.norm_eps);
+  const float weights[4] = {weight.x, weight.y, weight.z, weight.w};
+  const float g[4] = {gate.x, gate.y, gate.z, gate.w};
+  float v[4];
+  LATHE_UNROLL
+  for (int c = 0; c < 4; ++c) {
+    const float act = p.sigmoid_out ? delta_sigmoid(g[c]) : delta_silu(g[c]);
+    v[c] = o[c] * factor * weights[c] * act;
   }
+  *reinterpret_cast<uint2*>(out + i) = {pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3])};
 }
 
 /// Grid: the blocks of norm_heads(), then those of write_inputs() for each request.
-static __global__ void __launch_bounds__(kFinishThreads, 8)
+static __global__ void __launch_bounds__(kFinishThreads)
     delta_finish_kernel(const __grid_constant__ DeltaParams p) {
   let_next_begin();
   wait_for_previous();
-  const std::int64_t of_norm = (p.rows * p.heads + kNormBlock - 1) / kNormBlock;
+  constexpr std::int64_t kWarps = kFinishThreads / 32;
+  const std::int64_t of_norm = (p.rows * p.heads + kWarps - 1) / kWarps;
   if (blockIdx.x < of_norm) return norm_heads(p, blockIdx.x);
   const std::int64_t parts = (p.channels + 4 * kFinishThreads - 1) / (4 * kFinishThreads);
   const std::int64_t at = blockIdx.x - of_norm;

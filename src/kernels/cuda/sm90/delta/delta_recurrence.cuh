@@ -6,7 +6,17 @@
 
 namespace lathe::cuda {
 
+#ifdef __CUDACC__
+/// Prefetches `bytes` (a multiple of 16) to L2.
+__device__ inline void prefetch_row(const void* from, std::uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+#else
+inline void prefetch_row(const void*, std::uint32_t) {}
+#endif
+
 inline constexpr int kRecurrenceThreads = 128, kRecurrenceColumns = 32;
+inline constexpr int kSingleBlocks = 6;  // of a multiprocessor, with one row of each request
 
 /// What a row needs, in shared memory. q and k are not normed yet: their factors are.
 struct RecurrenceRow {
@@ -127,10 +137,25 @@ __device__ inline float sum_of_warps(const float (&room)[4][kRecurrenceColumns],
   return (room[0][column] + room[1][column]) + (room[2][column] + room[3][column]);
 }
 
+/// Prefetches a part of the state of a head that other blocks will read when those that run
+/// together with this one, on 132 multiprocessors, are done. They all load, compute and store at
+/// nearly the same time, and memory would be idle while they compute. One thread calls it.
+__device__ inline void prefetch_later_state(const DeltaParams& p, std::int64_t request,
+                                            std::int32_t head) {
+  constexpr int kTiles = kDeltaWidth / kRecurrenceColumns;
+  constexpr int kHeads = 132 * kSingleBlocks / kTiles;
+  const std::int64_t at = request * p.heads + head + kHeads, later = divide(at, p.heads);
+  if (later >= p.requests) return;
+  const float* const before = delta_request(p, later).before;
+  if (before == nullptr) return;
+  constexpr int kPart = kDeltaMostKeys * kDeltaWidth / kTiles;
+  prefetch_row(before + (at - later * p.heads) * kTiles * kPart + blockIdx.x * kPart, 4 * kPart);
+}
+
 /// Grid: tiles of columns, heads, requests. kSingle: every request has one row, for which fewer
 /// registers are enough.
 template <bool kSingle>
-static __global__ void __launch_bounds__(kRecurrenceThreads, kSingle ? 6 : 4)
+static __global__ void __launch_bounds__(kRecurrenceThreads, kSingle ? kSingleBlocks : 4)
     delta_rows_kernel(const __grid_constant__ DeltaParams p) {
   __shared__ RecurrenceRow row;
   let_next_begin();
@@ -156,6 +181,9 @@ static __global__ void __launch_bounds__(kRecurrenceThreads, kSingle ? 6 : 4)
     s[i][0] = v.x, s[i][1] = v.y, s[i][2] = v.z, s[i][3] = v.w;
   }
   RecurrenceInputs in(p, r, head, column);
+  if (kSingle && tid == kRecurrenceThreads - 1 && p.dk == kDeltaMostKeys && p.dv == kDeltaWidth) {
+    prefetch_later_state(p, request, head);
+  }
   float* left = left_state(p, r, request, r.cached);
   for (std::int64_t t = 0; t < r.count; ++t) {
     const float beta = prepare_row(p, in, row);
