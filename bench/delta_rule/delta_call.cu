@@ -48,6 +48,7 @@ extern "C" int delta_call(int kernel, const long long* counts, const float* numb
   p.gate_stride = p.out_stride = values;
   p.state_stride = values * p.dk + (kDeltaTaps - 1) * p.channels;
   p.chunks = p.rows / kDeltaChunkRows + 2 * p.requests;
+  p.single = p.rows == p.requests;
   Addresses next{arrays};
   next.next(p.x), next.next(p.decay), next.next(p.beta), next.next(p.gate);
   next.next(p.conv), next.next(p.a_log), next.next(p.dt_bias), next.next(p.norm);
