@@ -11,7 +11,9 @@
 #include "model/layers/delta_layer.h"
 #include "model/layers/feed_forward.h"
 #include "model/layers/gqa_attention.h"
+#include "model/layers/input_norm.h"
 #include "model/layers/layer_context.h"
+#include "model/layers/layer_inputs.h"
 #include "model/layers/mla_attention.h"
 #include "model/layers/part_sum.h"
 #include "model/layers/stream_layer.h"
@@ -63,31 +65,11 @@ class NonFiniteSearch {
   Result<void> uploaded_;
 };
 
-// h *= sigmoid(up silu(down h)), if there is a gate.
-void gate_input(const OpsContext& ops, const NormGate* gate, const MutableRowsView& h) {
-  if (gate == nullptr || gate->down.rows == 0) return;
-  const Arena::Scope scope(*ops.tensors);
-  const MutableRowsView low = alloc_rows(*ops.tensors, h.rows, gate->down.rows);
-  const MutableRowsView active = alloc_activations(ops, h.rows, gate->down.rows);
-  const MutableRowsView gates = alloc_rows(*ops.tensors, h.rows, h.cols);
-  matmul(ops, {constant(h), gate->down, low});
-  cast_rows(ops, constant(low), active);
-  gate_rows(ops, {.x = active, .gate = constant(low)});
-  matmul(ops, {constant(active), gate->up, gates});
-  gate_rows(ops, {.x = h, .gate = constant(gates)});
-}
-
 // One set of tables for all layer groups with the same RoPE.
 struct ModelRope {
   std::vector<RopeTables> tables;
   std::vector<std::size_t> of_group;  // [groups] into tables
   std::int64_t positions = 0;
-};
-
-// The norm of a part's input.
-struct InputNorm {
-  Vector weight;  // empty: the part reads the residual state as it is
-  const NormGate* gate = nullptr;
 };
 
 class Decoder : public Model {
@@ -120,8 +102,6 @@ class Decoder : public Model {
                   std::span<const std::size_t> groups) const;
   void first_norm(const OpsContext& ops, std::int32_t layer, const MutableRowsView& x,
                   const MutableRowsView& h) const;
-  void norm_input(const OpsContext& ops, const MutableRowsView& x, const InputNorm& norm,
-                  const MutableRowsView& h) const;
   Result<void> layer(const LayerContext& c, const MutableRowsView& x, const MutableRowsView& h,
                      const std::optional<InputNorm>& next) const;
   Result<void> attention(const LayerContext& c, const RowsView& h, const MutableRowsView& out,
@@ -147,10 +127,6 @@ class Decoder : public Model {
   MutableRowsView head_streams(const OpsContext& ops, const HyperWeights& w,
                                const RowsView& x) const;
   void copy_stream(const OpsContext& ops, const MutableRowsView& x) const;
-  MutableRowsView layer_inputs(const OpsContext& ops, std::span<const std::int32_t> tokens,
-                               const MutableRowsView& x) const;
-  void add_layer_input(const LayerContext& c, const LayerWeights& w,
-                       const MutableRowsView& x) const;
   void embed_rows(const OpsContext& ops, std::span<const std::int32_t> tokens,
                   const MutableRowsView& x) const;
   void embed_tokens(const OpsContext& ops, std::span<const std::int32_t> tokens,
@@ -262,7 +238,7 @@ Result<void> Decoder::add_part(const OpsContext& ops, const MutableRowsView& x,
   }
   sum_part(ops, out, to, adds);
   if (!adds) add_rms_norm(ops, constant(to), out_norm, config_.norm_eps, x);
-  if (next) norm_input(ops, x, *next, h);
+  if (next) norm_input(ops, x, *next, config_.norm_eps, h);
   return {};
 }
 
@@ -270,15 +246,7 @@ Result<void> Decoder::add_part(const OpsContext& ops, const MutableRowsView& x,
 void Decoder::first_norm(const OpsContext& ops, std::int32_t layer, const MutableRowsView& x,
                          const MutableRowsView& h) const {
   if (config_.hyper.streams > 0) return;
-  norm_input(ops, x, attention_norm(layer), h);
-}
-
-// h = the norm of x, or x itself if the next part begins without a norm.
-void Decoder::norm_input(const OpsContext& ops, const MutableRowsView& x, const InputNorm& norm,
-                         const MutableRowsView& h) const {
-  if (norm.weight.empty()) return cast_rows(ops, constant(x), h);
-  rms_norm(ops, constant(x), norm.weight, config_.norm_eps, h);
-  gate_input(ops, norm.gate, h);
+  norm_input(ops, x, attention_norm(layer), config_.norm_eps, h);
 }
 
 // x += the norm of a sum: of the dense part of h, normed, and of the experts of x, normed. h is
@@ -369,43 +337,8 @@ Result<void> Decoder::layer(const LayerContext& c, const MutableRowsView& x,
   }
   if (c.inputs.cols > 0) add_layer_input(c, w, x);
   if (!w.scale.empty()) scale_rows(c.ops, x, w.scale);
-  if (next) norm_input(c.ops, x, *next, h);
+  if (next) norm_input(c.ops, x, *next, config_.norm_eps, h);
   return {};
-}
-
-// The inputs of all layers, [rows, layers * width] f32, or no columns. x: the tokens' embeddings.
-MutableRowsView Decoder::layer_inputs(const OpsContext& ops, std::span<const std::int32_t> tokens,
-                                      const MutableRowsView& x) const {
-  const std::int64_t width = config_.layer_inputs.width;
-  const MutableRowsView out = alloc_rows(*ops.tensors, x.rows, config_.layers * width);
-  if (width == 0) return out;
-  const Arena::Scope scope(*ops.tensors);
-  const MutableRowsView rows = alloc_rows(*ops.tensors, x.rows, out.cols);
-  const MutableRowsView from = activations_of(ops, x);
-  if (from.data != x.data) cast_rows(ops, constant(x), from);
-  matmul(ops, {constant(from), weights_->input_projection, out});
-  scale_rows(ops, out, 1 / std::sqrt(static_cast<float>(config_.hidden)));
-  rms_norm(ops, constant(out), weights_->input_norm, config_.norm_eps, out, config_.layers);
-  const float scale = std::sqrt(static_cast<float>(width) / 2);
-  embed(ops, weights_->input_embedding, tokens, rows, scale);
-  add_rows(ops, constant(rows), out);
-  return out;
-}
-
-// x += norm(W_out (activation(W_gate x) * the layer's input)).
-void Decoder::add_layer_input(const LayerContext& c, const LayerWeights& w,
-                              const MutableRowsView& x) const {
-  Arena& arena = *c.ops.tensors;
-  const Arena::Scope scope(arena);
-  const MutableRowsView from = activations_of(c.ops, x);
-  if (from.data != x.data) cast_rows(c.ops, constant(x), from);
-  const MutableRowsView gate = alloc_rows(arena, x.rows, c.inputs.cols);
-  const MutableRowsView gated = alloc_activations(c.ops, x.rows, c.inputs.cols);
-  const MutableRowsView y = alloc_rows(arena, x.rows, x.cols);
-  matmul(c.ops, {constant(from), w.input_gate, gate});
-  gated_activation(c.ops, {config_.activation, constant(gate), c.inputs, gated});
-  matmul(c.ops, {constant(gated), w.input_out, y});
-  add_rms_norm(c.ops, constant(y), w.input_norm, config_.norm_eps, x);
 }
 
 // As in transformers, the factor is rounded to the embeddings' dtype.
@@ -638,7 +571,7 @@ Result<ForwardResult> Decoder::forward(const OpsContext& ops, const ForwardArgs&
   NonFiniteSearch search(ops, rows, args.find_non_finite);
   embed_tokens(ops, args.tokens, x);
   search.look(constant(x), {}, -1);
-  const MutableRowsView inputs = layer_inputs(ops, args.tokens, x);
+  const MutableRowsView inputs = layer_inputs(ops, config_, *weights_, args.tokens, x);
   const bool normed = ends_in_norm(ops);
   {
     const Arena::Scope layers(arena);

@@ -19,6 +19,16 @@ void copy_heads(const OpsContext& ops, const MutableRowsView& x, std::int64_t fi
   if (x.data != out.data) cast_rows(ops, constant(cols_at(x, first, out.cols)), out);
 }
 
+// v = x, normed and scaled where the model does so; x may be v.
+void prepare_v(const LayerContext& c, const MutableRowsView& x, const MutableRowsView& v) {
+  if (c.config.value_norm) {
+    rms_norm(c.ops, constant(x), {}, c.config.norm_eps, v, c.plan.problem.kv_heads);
+  } else if (x.data != v.data) {
+    cast_rows(c.ops, constant(x), v);
+  }
+  if (c.config.value_scale != 1) scale_rows(c.ops, v, c.config.value_scale);
+}
+
 // Norms and rotates q, and rounds it once: all that a layer does that reads another's keys.
 Result<void> prepare_q(const LayerContext& c, const GqaWeights& w, const StepView& step,
                        const MutableRowsView& q, const MutableRowsView& out) {
@@ -63,13 +73,7 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
       Product{h, w.v, v, data_or_null(w.v_bias)},
   };
   matmul(ops, std::span(products).first(reads ? 1 : v_is_k ? 2 : 3));
-  if (reads) {
-  } else if (c.config.value_norm) {
-    rms_norm(ops, constant(v_is_k ? k : v), {}, c.config.norm_eps, v, p.kv_heads);
-  } else if (v_is_k) {
-    cast_rows(ops, constant(k), v);
-  }
-  if (!reads && c.config.value_scale != 1) scale_rows(ops, v, c.config.value_scale);
+  if (!reads) prepare_v(c, v_is_k ? k : v, v);
   if (c.config.qk_norm == QkNorm::whole) {
     rms_norm(ops, constant(all_q), w.q_norm, c.config.norm_eps, all_q);
     rms_norm(ops, constant(all_k), w.k_norm, c.config.norm_eps, all_k);
