@@ -27,7 +27,7 @@ struct CachePlan {
   CacheRole role = CacheRole::main;
   CacheLayout layout{LayoutKind::mla_bf16};
   std::int32_t page_size = 64;        // entries per page
-  std::int32_t tokens_per_entry = 1;  // V4: the compression ratio
+  std::int32_t tokens_per_entry = 1;  // of a compressed entry or an index key
 
   std::int64_t page_bytes() const { return layout.page_stride(page_size); }
   bool operator==(const CachePlan&) const = default;

@@ -44,6 +44,33 @@ TEST(Budgets, WorkedExamples) {
   EXPECT_EQ(cache_bytes(*plan, 6401), std::int64_t{6464} * (1152 + 132) * 61);
 }
 
+// 16 tokens share an index key: a page of 64 has four, and a list also holds a row's own group.
+TEST(Budgets, TokensThatShareAnIndexKey) {
+  AttentionProblem problem = deepseek_v32_problem();
+  problem.index_pool = 16;
+  PlanRequest request;
+  request.context_length = 131072;
+  const PlanResult plan = make_plan(problem, kH200, request, with(able("k")));
+  ASSERT_TRUE(plan);
+  const CachePlan* index = plan->cache(CacheRole::index);
+  ASSERT_NE(index, nullptr);
+  EXPECT_EQ(index->page_size, 4);
+  EXPECT_EQ(index->tokens_per_entry, 16);
+  EXPECT_EQ(cache_bytes(*plan, 6400), (std::int64_t{6400} * 1152 + 400 * 132) * 61);
+  for (const Budget& b : budgets_for(*plan, kH200, request, {100, 1, 16000})) {
+    if (b.kind == BudgetKind::indexer_logits) {
+      EXPECT_EQ(b.bytes, 100 * 1000 * 4);
+    }
+    if (b.kind == BudgetKind::top_k_rows) {
+      EXPECT_EQ(b.bytes, 100 * (2048 + 15 + 128) * 4);
+    }
+  }
+  request.page_size = 40;
+  const PlanResult refused = make_plan(problem, kH200, request, with(able("k")));
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().reasons.front().wanted, HasSubstr("a multiple of the 16 tokens"));
+}
+
 TEST(Budgets, SplitPartialsAndCompressorState) {
   Capability split = able("k");
   split.split_kv = true;

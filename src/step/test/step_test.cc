@@ -227,6 +227,26 @@ TEST(Step, RowsOfAnExtendBatch) {
   EXPECT_EQ(v.selecting_rows, 2);
 }
 
+// Groups of four tokens in pages of 16.
+TEST(Step, TokensThatShareAnIndexKey) {
+  AttentionProblem problem = v32();
+  problem.index_pool = 4;
+  const Plan plan = plan_of(problem, KeyUnit::slot);
+  auto step = Step::make(plan, kOptions, kBound);
+  ASSERT_TRUE(step.ok());
+  const auto a = pages({7, 3}), b = pages({2});
+  const StepRequest requests[] = {{a, {}, 14, 6, false}, {b, {}, 6, 2, false}};
+  ASSERT_TRUE(step->plan({Phase::extend, requests}).ok());
+  const StepView& v = step->view();
+  EXPECT_THAT(v.row_lens, ElementsAre(15, 16, 17, 18, 19, 20, 7, 8));
+  EXPECT_THAT(v.index_lens, ElementsAre(3, 4, 4, 4, 4, 5, 1, 2));
+  // The last token of a group writes its key.
+  EXPECT_EQ(values(v.compressed_out_slots),
+            (std::vector<int>{-1, 7 * 4 + 3, -1, -1, -1, 3 * 4, -1, 2 * 4 + 1}));
+  // A row selects only if it has more than 8 / 4 keys.
+  EXPECT_EQ(v.selecting_rows, 6);
+}
+
 // A window of 128,000 tokens in 400 of context: its lists would need gigabytes.
 TEST(Step, E13ListsOfWindowKeysAreNoWiderThanTheContext) {
   AttentionProblem problem = v4(4, 2);
