@@ -86,6 +86,20 @@ Result<void> RankGroup::run_job(const Job& job) {
     std::unique_lock lock(guard_);
     changed_.wait(lock, done);
   }
+  return joined_results();
+}
+
+// The ranks' threads read job_ only after jobs_ has grown.
+Result<void> RankGroup::run_job_here(const Job& job) {
+  job_ = job;
+  for (std::int32_t r = 0; r < size(); ++r) {
+    busy_[static_cast<std::size_t>(r)] = true;
+    call(r);
+  }
+  return joined_results();
+}
+
+Result<void> RankGroup::joined_results() {
   if (auto ok = communicators_[0]->status(); !ok) return ok;
   for (const Result<void>& result : results_) {
     if (!result) return result;

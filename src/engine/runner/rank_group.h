@@ -55,9 +55,7 @@ class RankGroup {
   /// body that throws aborts the group. Allocates nothing. Only one thread may call it.
   template <class Body>
   Result<void> run(Body&& body) {
-    return run_job({&body, [](void* b, std::int32_t rank) -> Result<void> {
-                      return (*static_cast<std::remove_reference_t<Body>*>(b))(rank);
-                    }});
+    return run_job(job_of(body));
   }
   /// run() of a step, or of a part of one: the watchdog aborts the group when no rank finishes an
   /// exchange within the limit, and calls on_stuck if a rank does not return even then.
@@ -68,13 +66,30 @@ class RankGroup {
     step_.store(0, std::memory_order_relaxed);
     return ok;
   }
+  /// run_step() on the caller's thread, for one rank after the other. No body may wait for another
+  /// rank's. For waits on devices: a hand-over to each rank's thread and back costs more.
+  template <class Body>
+  Result<void> run_step_here(Body&& body) {
+    step_.store(++steps_, std::memory_order_relaxed);
+    Result<void> ok = run_job_here(job_of(body));
+    step_.store(0, std::memory_order_relaxed);
+    return ok;
+  }
 
  private:
   struct Job {
     void* body = nullptr;
     Result<void> (*call)(void*, std::int32_t rank) = nullptr;
   };
+  template <class Body>
+  static Job job_of(Body& body) {
+    return {&body, [](void* b, std::int32_t rank) -> Result<void> {
+              return (*static_cast<std::remove_reference_t<Body>*>(b))(rank);
+            }};
+  }
   Result<void> run_job(const Job& job);
+  Result<void> run_job_here(const Job& job);
+  Result<void> joined_results();
   void work(std::int32_t rank);
   void wait_for_job(std::uint64_t done);
   void call(std::int32_t rank);

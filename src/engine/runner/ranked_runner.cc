@@ -52,12 +52,25 @@ void RankedRunner::launch_ahead(std::span<const BatchItem> items) {
 
 Result<void> RankedRunner::collect() {
   if (alone()) return first_.collect();
-  const Result<void> ok =
-      others_->group->run_step([&](std::int32_t r) { return runner(r).collect(); });
+  auto collect = [&](std::int32_t r) { return runner(r).collect(); };
+  RankGroup& group = *others_->group;
+  const Result<void> ok = collects_here() ? group.run_step_here(collect) : group.run_step(collect);
   if (!ok) return ok;
   for (Runner& other : rest_) first_.take_draws(other);
   first_.take_draws(first_);
   return {};
+}
+
+// Waiting for a host's backend may run its step, with exchanges for which other ranks must come.
+bool RankedRunner::collects_here() const {
+  return !alone() && ops_.backend->memory().kind == MemoryKind::device;
+}
+
+double RankedRunner::waited() const {
+  double sum = first_.waited();
+  if (!collects_here()) return sum;  // the ranks wait at the same time
+  for (const Runner& other : rest_) sum += other.waited();
+  return sum;
 }
 
 Result<std::span<const float>> RankedRunner::logits(std::size_t item, std::int64_t k) {

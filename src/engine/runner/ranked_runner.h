@@ -42,7 +42,7 @@ class RankedRunner {
   Result<void> launch(std::span<const BatchItem> items, bool find_non_finite);
   void launch_ahead(std::span<const BatchItem> items);
   Result<void> collect();
-  double waited() const { return first_.waited(); }
+  double waited() const;
   const KeyReads& key_reads() const { return first_.key_reads(); }
   bool in_flight() const { return first_.in_flight(); }
   bool in_flight_ahead() const { return first_.in_flight_ahead(); }
@@ -75,6 +75,7 @@ class RankedRunner {
     return rank == 0 ? ops_ : others_->models[static_cast<std::size_t>(rank - 1)].ops;
   }
   bool alone() const { return others_ == nullptr; }
+  bool collects_here() const;
   void wait();
 
   OpsContext ops_;

@@ -1,6 +1,7 @@
 // The watchdog of ranks, with a clock of the test's own, and what ends a step on all ranks.
 #include "engine/runner/rank_group.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -167,6 +168,37 @@ TEST(RankGroup, ARankThatThrowsEndsTheStepAtOnce) {
   ASSERT_FALSE(ok.ok());
   EXPECT_THAT(ok.error().message(), HasSubstr("rank 1: wanted a thread that works"));
   EXPECT_FALSE(ranks.stuck());
+}
+
+// Between steps on the ranks' threads; the watchdog looks after both kinds.
+TEST(RankGroup, StepsHereRunInTheCallersThread) {
+  WatchedRanks ranks([](std::int32_t, Faults&) {});
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(ranks.step().ok());
+    std::vector<std::int32_t> order;
+    const auto ok = ranks.group().run_step_here([&](std::int32_t r) -> Result<void> {
+      order.push_back(r);
+      if (r < 2) return {};
+      return Error{ErrorCode::device, fmt::format("rank {}", r), "a step", "none", ""};
+    });
+    EXPECT_THAT(order, testing::ElementsAre(0, 1, 2, 3));
+    ASSERT_FALSE(ok.ok());
+    EXPECT_EQ(ok.error().field, "rank 2");
+  }
+}
+
+TEST(RankGroup, AStepHereThatStallsIsNamed) {
+  WatchedRanks ranks([](std::int32_t, Faults&) {});
+  const auto ok = ranks.group().run_step_here([&](std::int32_t r) -> Result<void> {
+    while (r == 1 && !ranks.stuck()) {
+      ranks.let_pass(21);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return {};
+  });
+  ASSERT_FALSE(ok.ok());
+  EXPECT_THAT(ok.error().message(), HasSubstr("step 1: wanted an exchange in 20 s"));
+  EXPECT_THAT(ranks.stuck()->message(), HasSubstr("; rank 1 in step 1 did not stop"));
 }
 
 }  // namespace
