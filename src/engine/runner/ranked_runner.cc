@@ -32,7 +32,7 @@ Result<RankedRunner> RankedRunner::create(const RankModel& first, const OtherRan
 Result<void> RankedRunner::launch(std::span<const BatchItem> items, bool find_non_finite) {
   if (alone()) return first_.launch(items, ops_, find_non_finite);
   const Result<void> ok = others_->group->run_step(
-      [&](std::int32_t r) { return runner(r).launch(items, ops(r), find_non_finite); });
+      [&](std::int32_t r) { return runner(r).launch(items, ops(r), find_non_finite, &first_); });
   if (!ok) {
     wait();  // a rank that was ahead of the one that failed has its step in flight
     return ok;
@@ -45,7 +45,7 @@ void RankedRunner::launch_ahead(std::span<const BatchItem> items) {
   if (alone()) return first_.launch_ahead(items, ops_);
   // What fails is reported by the step's collect().
   (void)others_->group->run_step([&](std::int32_t r) -> Result<void> {
-    runner(r).launch_ahead(items, ops(r));
+    runner(r).launch_ahead(items, ops(r), &first_);
     return {};
   });
 }

@@ -215,12 +215,12 @@ void Runner::make_requests(std::size_t i) {
   }
 }
 
-Result<void> Runner::plan_steps(const OpsContext& ops) {
+// Fills views_ from the parts.
+Result<void> Runner::plan_steps() {
   while (steps_.size() < cuts_.size() * groups()) {
     if (auto ok = add_steps(); !ok) return ok;
   }
-  while (prepared_.size() < steps_.size()) prepared_.emplace_back(ops.backend->memory());
-  segments_.clear();
+  views_.resize(cuts_.size() * groups());
   for (std::size_t g = 0; g < groups(); ++g) {
     make_requests(g);
     for (std::size_t s = 0; s < cuts_.size(); ++s) {
@@ -238,25 +238,37 @@ Result<void> Runner::plan_steps(const OpsContext& ops) {
       const std::size_t last = replay_ ? requests_.size() : c.last;
       const auto part = std::span(requests_).subspan(c.first, last - c.first);
       if (auto ok = step.plan({parts_[c.first].of->phase, part}); !ok) return ok;
-      StepView view = step.view();
-      count_keys(view, plan(g));
-      if (replay_) even_out(view);
-      const std::int32_t layer = cache_->plan().groups[groups_[g]].group.layers.front();
-      if (auto ok =
-              ops.backend->prepare_step(ops, plan(g), cache_->keys(layer), view, prepared_[at]);
+      views_[at] = step.view();
+      count_keys(views_[at], plan(g));
+      if (replay_) even_out(views_[at]);
+    }
+  }
+  return {};
+}
+
+// Gives the views to this rank's backend.
+Result<void> Runner::prepare_steps(const Runner& leader, const OpsContext& ops) {
+  while (prepared_.size() < leader.views_.size()) prepared_.emplace_back(ops.backend->memory());
+  segments_.clear();
+  for (std::size_t g = 0; g < groups(); ++g) {
+    const std::int32_t layer = cache_->plan().groups[groups_[g]].group.layers.front();
+    for (std::size_t s = 0; s < leader.cuts_.size(); ++s) {
+      const std::size_t at = s * groups() + g;
+      if (auto ok = ops.backend->prepare_step(ops, plan(g), cache_->keys(layer), leader.views_[at],
+                                              prepared_[at]);
           !ok) {
         return ok;
       }
-      segments_.push_back({&prepared_[at].view, c.first_row});
+      segments_.push_back({&prepared_[at].view, leader.cuts_[s].first_row});
     }
   }
   return {};
 }
 
 Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& ops,
-                            bool find_non_finite) {
+                            bool find_non_finite, Runner* leader) {
   LATHE_CHECK(!in_flight(), "launch_ahead() follows a step in flight");
-  if (auto ok = start(items, ops, find_non_finite); !ok) {
+  if (auto ok = start(items, ops, find_non_finite, leader); !ok) {
     (void)ops.backend->wait();  // for the work that has been started
     return ok;
   }
@@ -266,54 +278,63 @@ Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& 
   return {};
 }
 
-void Runner::launch_ahead(std::span<const BatchItem> items, const OpsContext& ops) {
+void Runner::launch_ahead(std::span<const BatchItem> items, const OpsContext& ops, Runner* leader) {
   LATHE_CHECK(in_flight() && !in_flight_ahead(), "a step ahead follows one in flight");
   Result<void> ok = ops.backend->begin_next_step();
   newest_ = 1 - newest_;
   ahead_.reset(ops.backend);
-  if (ok) ok = start(items, ops, false);
+  if (ok) ok = start(items, ops, false, leader);
   launched().started = ok;
 }
 
 // With several ranks, all run the step or none: what can fail on a host has been done on all of
 // them before the first launches an operator, because an exchange that only some reach never ends.
+// Rank 0's runner describes the step for all: what it writes would otherwise be computed by every
+// rank from lists that the engine has just changed, so are in another core's cache.
 Result<void> Runner::start(std::span<const BatchItem> items, const OpsContext& ops,
-                           bool find_non_finite) {
+                           bool find_non_finite, Runner* leader) {
   ForwardArgs args;
   if (ops.communicator == nullptr) {
-    if (auto ok = prepare(items, ops, find_non_finite, args); !ok) return ok;
-    return run(ops, args);
+    if (auto ok = describe(items, find_non_finite); !ok) return ok;
+    if (auto ok = prepare(*this, items, ops, find_non_finite, args); !ok) return ok;
+    return run(*this, ops, args);
   }
+  LATHE_CHECK(leader != nullptr, "the runner of rank 0");
   communicator_ = ops.communicator;
   rank_ = communicator_->rank();
   ranks_ = communicator_->size();
+  const auto guarded = [](auto&& body) -> Result<void> {
+    try {
+      return body();
+    } catch (const OutOfMemory& e) {
+      return Error{ErrorCode::exhausted, "host memory", "enough for a step", e.what(), ""};
+    }
+  };
   Result<void> ready;
-  try {
-    ready = prepare(items, ops, find_non_finite, args);
-  } catch (const OutOfMemory& e) {
-    ready = Error{ErrorCode::exhausted, "host memory", "enough for a step", e.what(), ""};
-  }
-  if (auto ok = ops.communicator->agree(ready, step_key()); !ok) return ok;
-  Result<void> ok = run(ops, args);
-  if (!ok) ops.communicator->abort(of_rank(rank_, ok.error()));
+  if (leader == this) ready = guarded([&] { return describe(items, find_non_finite); });
+  if (auto ok = communicator_->agree(ready, 0); !ok) return ok;
+  ready = guarded([&] { return prepare(*leader, items, ops, find_non_finite, args); });
+  if (auto ok = communicator_->agree(ready, step_key(*leader)); !ok) return ok;
+  Result<void> ok = run(*leader, ops, args);
+  if (!ok) communicator_->abort(of_rank(rank_, ok.error()));
   return ok;
 }
 
 // What must be equal on all ranks that launch a step.
-std::uint64_t Runner::step_key() const {
+std::uint64_t Runner::step_key(const Runner& leader) const {
   std::uint64_t key = 0;
-  for (const auto v : {tokens_.size(), logit_rows_.size(), cuts_.size(), segments_.size(),
-                       static_cast<std::size_t>(replay_), static_cast<std::size_t>(pass_)}) {
+  for (const auto v :
+       {leader.tokens_.size(), leader.logit_rows_.size(), leader.cuts_.size(), segments_.size(),
+        static_cast<std::size_t>(leader.replay_), static_cast<std::size_t>(pass_)}) {
     key = (key ^ v) * 0x9e3779b97f4a7c15u;
     key ^= key >> 29;
   }
   return key;
 }
 
-Result<void> Runner::prepare(std::span<const BatchItem> items, const OpsContext& ops,
-                             bool find_non_finite, ForwardArgs& args) {
+// What every rank does in this step: rows, segments and page tables, on the host.
+Result<void> Runner::describe(std::span<const BatchItem> items, bool find_non_finite) {
   Results& results = launched();
-  non_finite_.clear();
   split(items);
   cut();
   const std::int64_t padded = find_non_finite ? 0 : padded_rows(items);
@@ -338,36 +359,51 @@ Result<void> Runner::prepare(std::span<const BatchItem> items, const OpsContext&
     if (pass_ == RunnerPass::draft) before_.push_back(0);
     if (!choices_.empty()) choices_.push_back(-1);
   }
+  std::sort(scored_rows_.begin(), scored_rows_.end(), [](const ScoredRow& a, const ScoredRow& b) {
+    return std::pair(a.item, a.row) < std::pair(b.item, b.row);
+  });
+  if (pass_ == RunnerPass::forward_hidden) place_rows(items);
+  return plan_steps();
+}
+
+// This rank's part: its backend's lists, its rows of logits and its draws.
+Result<void> Runner::prepare(const Runner& leader, std::span<const BatchItem> items,
+                             const OpsContext& ops, bool find_non_finite, ForwardArgs& args) {
+  non_finite_.clear();
+  if (&leader != this) {
+    launched().first_logit = leader.launched().first_logit;
+    launched().logit_of = leader.launched().logit_of;
+  }
+  const bool replay = leader.replay_;
   const std::int64_t vocab = model_->config().vocab;
-  const std::int64_t n = std::ssize(logit_rows_);
+  const std::int64_t n = std::ssize(leader.logit_rows_);
   // Recordings hold the address of the logits, so allocate for the largest batch at once.
   const std::int64_t room = replays_ ? std::max(n, bounds_.front().requests) : n;
   if (auto ok = make_room(own_rows(room) * vocab, ops.backend->memory()); !ok) return ok;
 
-  const auto tokens = ops.backend->prepare_list(ops, tokens_);
+  const auto tokens = ops.backend->prepare_list(ops, leader.tokens_);
   if (!tokens) return tokens.error();
-  const auto logit_rows = ops.backend->prepare_list(ops, logit_rows_);
+  const auto logit_rows = ops.backend->prepare_list(ops, leader.logit_rows_);
   if (!logit_rows) return logit_rows.error();
   if (pass_ == RunnerPass::draft) {
-    const auto before = ops.backend->prepare_list(ops, before_);
+    const auto before = ops.backend->prepare_list(ops, leader.before_);
     if (!before) return before.error();
     args.before_rows = *before;
     args.before = hidden_->all();
     args.hidden = hidden_->drafts(n);
     args.choices = hidden_->choices();
-    const auto choices = ops.backend->prepare_list(ops, choices_);
+    const auto choices = ops.backend->prepare_list(ops, leader.choices_);
     if (!choices) return choices.error();
     args.choice_rows = *choices;
   } else if (hidden_ != nullptr) {
-    place_rows(items);
-    args.hidden = hidden_->step(std::ssize(tokens_));
+    args.hidden = hidden_->step(std::ssize(leader.tokens_));
   }
-  if (auto ok = plan_steps(ops); !ok) return ok;
+  if (auto ok = prepare_steps(leader, ops); !ok) return ok;
   // Sampling comes last: its lists vary in length, and a recording needs the other lists at the
   // same addresses.
-  collect_draws(items);
+  collect_draws(leader, items);
   if (auto ok = ops.backend->prepare_draws(ops, sample_args_, sampled_here(),
-                                           replay_ ? own_rows(n) : std::ssize(sample_args_));
+                                           replay ? own_rows(n) : std::ssize(sample_args_));
       !ok) {
     return ok;
   }
@@ -375,7 +411,7 @@ Result<void> Runner::prepare(std::span<const BatchItem> items, const OpsContext&
   // read tokens that way, so that they share recordings.
   follows_ = follows_ || in_flight();
   const bool decodes = items.front().phase == Phase::decode;
-  if (in_flight() || (follows_ && replay_ && decodes)) {
+  if (in_flight() || (follows_ && replay && decodes)) {
     if (auto ok = ops.backend->take_drawn(ops, *tokens); !ok) return ok;
   }
   args.tokens = *tokens;
@@ -387,13 +423,13 @@ Result<void> Runner::prepare(std::span<const BatchItem> items, const OpsContext&
   return {};
 }
 
-Result<void> Runner::run(const OpsContext& ops, const ForwardArgs& args) {
+Result<void> Runner::run(const Runner& leader, const OpsContext& ops, const ForwardArgs& args) {
   const auto forward = [&]() -> Result<void> {
     if (pass_ == RunnerPass::draft) return model_->forward_draft(ops, args);
     const auto result = model_->forward(ops, args);
     if (!result) return result.error();
     for (const NonFinite& bad : result->non_finite) {
-      const RowOf& of = row_of_[static_cast<std::size_t>(bad.row)];
+      const RowOf& of = leader.row_of_[static_cast<std::size_t>(bad.row)];
       non_finite_.push_back({of.item, of.row, bad.layer});
     }
     return {};
@@ -405,7 +441,7 @@ Result<void> Runner::run(const OpsContext& ops, const ForwardArgs& args) {
     if (shares) ops.backend->share_draws(ops, std::ssize(args.logit_rows));
     return {};
   };
-  return replay_ ? ops.backend->replay(ops, replay_key(args), work) : work();
+  return leader.replay_ ? ops.backend->replay(ops, replay_key(args), work) : work();
 }
 
 // Adds the part's tokens, and notes which of its rows give logits.
@@ -547,7 +583,7 @@ std::span<const float> Runner::own_logit_row(std::int64_t row) const {
           static_cast<std::size_t>(vocab)};
 }
 
-void Runner::collect_draws(std::span<const BatchItem> items) {
+void Runner::collect_draws(const Runner& leader, std::span<const BatchItem> items) {
   Results& results = launched();
   sample_args_.clear();
   results.sampled.clear();
@@ -561,7 +597,7 @@ void Runner::collect_draws(std::span<const BatchItem> items) {
       add_draw(items[i].samples[static_cast<std::size_t>(k)], results.logit_of[logit]);
     }
   }
-  add_scored_rows(items);
+  add_scored_rows(leader, items);
   results.own.assign(results.own_of.size(), std::nullopt);
 }
 
@@ -612,16 +648,14 @@ void Runner::add_non_finite(std::span<const NonFiniteItem> others) {
 
 // Scores a token by sampling with a bias that forces it. So every device's sampler can do it, and
 // log-probabilities, which ignore the bias, have the bits that an answer's token would have.
-void Runner::add_scored_rows(std::span<const BatchItem> items) {
-  std::sort(scored_rows_.begin(), scored_rows_.end(), [](const ScoredRow& a, const ScoredRow& b) {
-    return std::pair(a.item, a.row) < std::pair(b.item, b.row);
-  });
+void Runner::add_scored_rows(const Runner& leader, std::span<const BatchItem> items) {
   Results& results = launched();
   results.scored_of.assign(items.size(), 0);
   results.scored_count.assign(items.size(), 0);
-  scored_params_.resize(scored_rows_.size());  // arguments point to them
-  for (std::size_t k = 0; k < scored_rows_.size(); ++k) {
-    const ScoredRow& s = scored_rows_[k];
+  const std::span<const ScoredRow> scored = leader.scored_rows_;
+  scored_params_.resize(scored.size());  // arguments point to them
+  for (std::size_t k = 0; k < scored.size(); ++k) {
+    const ScoredRow& s = scored[k];
     const BatchItem& item = items[s.item];
     SamplingParams& params = scored_params_[k];
     params.temperature = 0;

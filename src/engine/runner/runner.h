@@ -82,14 +82,16 @@ class Runner {
   /// logits. What items and ops point to must not change until collect(). `find_non_finite` waits
   /// for the forward pass. Precondition: nothing is in flight. Errors: a step's (the items do not
   /// fit the plan), the model's; then nothing is in flight, and only the rows' cache slots have
-  /// changed.
-  Result<void> launch(std::span<const BatchItem> items, const OpsContext& ops,
-                      bool find_non_finite);
+  /// changed. With several ranks, leader is rank 0's runner, whose lists the others use, and all
+  /// runners are in this call at once.
+  Result<void> launch(std::span<const BatchItem> items, const OpsContext& ops, bool find_non_finite,
+                      Runner* leader = nullptr);
   /// Launches the next step before the current one is collected. An input token may be one that the
   /// current step is still sampling (see drawn()). Every item must have one row with logits. Errors
   /// come from the collect() of this step. Precondition: a backend that overlaps; one step in
   /// flight, with at least as many rows with logits.
-  void launch_ahead(std::span<const BatchItem> items, const OpsContext& ops);
+  void launch_ahead(std::span<const BatchItem> items, const OpsContext& ops,
+                    Runner* leader = nullptr);
   /// Waits for the older step in flight and ends it. Errors: the device's, with the state of a
   /// failed launch().
   Result<void> collect();
@@ -182,12 +184,15 @@ class Runner {
   bool joins(std::size_t part, std::int64_t rows, std::int64_t longest, std::int64_t least) const;
   void cut();
   void make_requests(std::size_t i);
-  Result<void> plan_steps(const OpsContext& ops);
-  Result<void> start(std::span<const BatchItem> items, const OpsContext& ops, bool find_non_finite);
-  Result<void> prepare(std::span<const BatchItem> items, const OpsContext& ops,
-                       bool find_non_finite, ForwardArgs& args);
-  Result<void> run(const OpsContext& ops, const ForwardArgs& args);
-  std::uint64_t step_key() const;
+  Result<void> plan_steps();
+  Result<void> prepare_steps(const Runner& leader, const OpsContext& ops);
+  Result<void> start(std::span<const BatchItem> items, const OpsContext& ops, bool find_non_finite,
+                     Runner* leader);
+  Result<void> describe(std::span<const BatchItem> items, bool find_non_finite);
+  Result<void> prepare(const Runner& leader, std::span<const BatchItem> items,
+                       const OpsContext& ops, bool find_non_finite, ForwardArgs& args);
+  Result<void> run(const Runner& leader, const OpsContext& ops, const ForwardArgs& args);
+  std::uint64_t step_key(const Runner& leader) const;
   std::int64_t own_rows(std::int64_t rows) const { return (rows + ranks_ - 1 - rank_) / ranks_; }
   void add_draw(SampleArgs args, std::int64_t logit);
   std::span<std::optional<SampledToken>> sampled_here();
@@ -198,8 +203,8 @@ class Runner {
   Result<void> make_room(std::int64_t logits, const Memory& memory);
   std::span<const float> own_logit_row(std::int64_t row) const;
   std::int64_t logit_of(std::size_t item, std::int64_t k) const;
-  void collect_draws(std::span<const BatchItem> items);
-  void add_scored_rows(std::span<const BatchItem> items);
+  void collect_draws(const Runner& leader, std::span<const BatchItem> items);
+  void add_scored_rows(const Runner& leader, std::span<const BatchItem> items);
   void place_rows(std::span<const BatchItem> items);
 
   const Model* model_;
@@ -220,6 +225,7 @@ class Runner {
   std::int64_t tile_ = kNoTile;  // most rows of a segment with absorbed queries
   // [segments, groups] Enough for the largest batch so far.
   std::vector<Step> steps_;
+  std::vector<StepView> views_;         // [segments, groups] of the last launch, of steps_
   std::vector<PreparedStep> prepared_;  // [steps]
   std::vector<RoutedRows> parts_;
   std::vector<const Route*> routes_;              // [parts, groups]

@@ -230,10 +230,11 @@ TEST(RankedEngine, SamplingHasOneRanksBits) {
   }
 }
 
-// E9: a rank that cannot prepare a step fails it on all ranks, and the step can be repeated.
+// E9: a rank that cannot prepare a step fails it on all ranks, and the step can be repeated. A step
+// has two agreements: that rank 0 has described it, and that every rank has prepared it.
 TEST(RankedEngine, AStepThatOneRankCannotPrepareCanBeRepeated) {
-  for (const bool late : {false, true}) {
-    FakeSetup setup({.late = late, .ranks = 4, .fail_agree = 2});
+  for (const auto& [late, call] : {std::pair{false, 4}, {false, 5}, {true, 4}, {true, 5}}) {
+    FakeSetup setup({.late = late, .ranks = 4, .fail_agree = call});
     Engine engine = setup.engine();
     Request r;
     r.prompt = {1, 2, 3};
