@@ -7,6 +7,7 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "kernels/devices/query_gpu.h"
@@ -48,13 +49,22 @@ Result<Machine> described(Machine machine, const GpuChoice& choice) {
   return with_ranks(std::move(machine), count->front());
 }
 
+// A process's first use of a GPU takes 150 ms, so all GPUs are asked at the same time.
+void find_free_bytes(std::span<FoundGpu> gpus) {
+  std::vector<std::jthread> threads;
+  for (FoundGpu& gpu : gpus) {
+    threads.emplace_back([&gpu] { gpu.free_bytes = free_gpu_bytes(gpu.number); });
+  }
+}
+
 Result<Machine> found(const GpuChoice& choice, std::span<const std::int32_t> numbers) {
   std::vector<FoundGpu> gpus;
   for (const std::int32_t n : numbers) {
     const auto machine = query_gpu(n);
     if (!machine) return bad_gpus("GPUs that Lathe knows", fmt::format("{}", n));
-    gpus.push_back({n, *machine, numbers.size() > 1 ? free_gpu_bytes(n) : 0});
+    gpus.push_back({n, *machine, 0});
   }
+  if (gpus.size() > 1) find_free_bytes(gpus);
   const bool peers = peer_access(numbers);
   auto joined = join_gpus(gpus, peers, peers || has_nccl());  // NCCL is opened only where needed
   if (joined && choice.gpus.empty()) joined->ranks = gpu_count();
