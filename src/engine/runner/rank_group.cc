@@ -122,6 +122,10 @@ void RankGroup::work(std::int32_t rank) {
 void RankGroup::wait_for_job(std::uint64_t done) {
   const auto posted = [&] { return jobs_.load() > done; };
   if (spin_until(options_.spin, posted)) return;
+  while (awake_.load(std::memory_order_relaxed)) {
+    if (spin_until(options_.spin, posted)) return;
+    std::this_thread::yield();
+  }
   std::unique_lock lock(guard_);
   changed_.wait(lock, posted);
 }

@@ -76,6 +76,10 @@ class RankGroup {
     return ok;
   }
 
+  /// While set, the ranks' threads look for their next job without sleeping. Set it while a GPU
+  /// has a step to do, after which the next job comes at once.
+  void stay_awake(bool awake) { awake_.store(awake, std::memory_order_relaxed); }
+
  private:
   struct Job {
     void* body = nullptr;
@@ -103,6 +107,7 @@ class RankGroup {
   Job job_;                            // the current one
   std::atomic<std::uint64_t> jobs_ = 0;
   std::atomic<std::int32_t> running_ = 0;  // ranks but the first that have not finished the job
+  std::atomic<bool> awake_ = false;
   bool ends_ = false;
   std::mutex guard_;
   std::condition_variable changed_;

@@ -31,6 +31,7 @@ Result<RankedRunner> RankedRunner::create(const RankModel& first, const OtherRan
 
 Result<void> RankedRunner::launch(std::span<const BatchItem> items, bool find_non_finite) {
   if (alone()) return first_.launch(items, ops_, find_non_finite);
+  if (collects_here()) others_->group->stay_awake(true);
   const Result<void> ok = others_->group->run_step(
       [&](std::int32_t r) { return runner(r).launch(items, ops(r), find_non_finite, &first_); });
   if (!ok) {
@@ -55,6 +56,7 @@ Result<void> RankedRunner::collect() {
   auto collect = [&](std::int32_t r) { return runner(r).collect(); };
   RankGroup& group = *others_->group;
   const Result<void> ok = collects_here() ? group.run_step_here(collect) : group.run_step(collect);
+  if (!ok || !in_flight()) group.stay_awake(false);
   if (!ok) return ok;
   for (Runner& other : rest_) first_.take_draws(other);
   first_.take_draws(first_);
@@ -90,6 +92,7 @@ Result<std::span<const float>> RankedRunner::logits(std::size_t item, std::int64
 
 void RankedRunner::wait() {
   if (alone()) return;
+  others_->group->stay_awake(false);
   const auto flies = [](const Runner& r) { return r.in_flight(); };
   if (!flies(first_) && std::ranges::none_of(rest_, flies)) return;
   (void)others_->group->run_step([&](std::int32_t r) -> Result<void> {

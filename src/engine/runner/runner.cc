@@ -268,7 +268,7 @@ Result<void> Runner::prepare_steps(const Runner& leader, const OpsContext& ops) 
 Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& ops,
                             bool find_non_finite, Runner* leader) {
   LATHE_CHECK(!in_flight(), "launch_ahead() follows a step in flight");
-  if (auto ok = start(items, ops, find_non_finite, leader); !ok) {
+  if (auto ok = start(items, ops, find_non_finite, leader, {}); !ok) {
     (void)ops.backend->wait();  // for the work that has been started
     return ok;
   }
@@ -280,11 +280,10 @@ Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& 
 
 void Runner::launch_ahead(std::span<const BatchItem> items, const OpsContext& ops, Runner* leader) {
   LATHE_CHECK(in_flight() && !in_flight_ahead(), "a step ahead follows one in flight");
-  Result<void> ok = ops.backend->begin_next_step();
+  const Result<void> ready = ops.backend->begin_next_step();
   newest_ = 1 - newest_;
   ahead_.reset(ops.backend);
-  if (ok) ok = start(items, ops, false, leader);
-  launched().started = ok;
+  launched().started = start(items, ops, false, leader, ready);
 }
 
 // With several ranks, all run the step or none: what can fail on a host has been done on all of
@@ -292,9 +291,10 @@ void Runner::launch_ahead(std::span<const BatchItem> items, const OpsContext& op
 // Rank 0's runner describes the step for all: what it writes would otherwise be computed by every
 // rank from lists that the engine has just changed, so are in another core's cache.
 Result<void> Runner::start(std::span<const BatchItem> items, const OpsContext& ops,
-                           bool find_non_finite, Runner* leader) {
+                           bool find_non_finite, Runner* leader, Result<void> ready) {
   ForwardArgs args;
   if (ops.communicator == nullptr) {
+    if (!ready) return ready;
     if (auto ok = describe(items, find_non_finite); !ok) return ok;
     if (auto ok = prepare(*this, items, ops, find_non_finite, args); !ok) return ok;
     return run(*this, ops, args);
@@ -310,8 +310,9 @@ Result<void> Runner::start(std::span<const BatchItem> items, const OpsContext& o
       return Error{ErrorCode::exhausted, "host memory", "enough for a step", e.what(), ""};
     }
   };
-  Result<void> ready;
-  if (leader == this) ready = guarded([&] { return describe(items, find_non_finite); });
+  if (ready && leader == this) {
+    ready = guarded([&] { return describe(items, find_non_finite); });
+  }
   if (auto ok = communicator_->agree(ready, 0); !ok) return ok;
   ready = guarded([&] { return prepare(*leader, items, ops, find_non_finite, args); });
   if (auto ok = communicator_->agree(ready, step_key(*leader)); !ok) return ok;

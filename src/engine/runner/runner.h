@@ -187,7 +187,7 @@ class Runner {
   Result<void> plan_steps();
   Result<void> prepare_steps(const Runner& leader, const OpsContext& ops);
   Result<void> start(std::span<const BatchItem> items, const OpsContext& ops, bool find_non_finite,
-                     Runner* leader);
+                     Runner* leader, Result<void> ready);
   Result<void> describe(std::span<const BatchItem> items, bool find_non_finite);
   Result<void> prepare(const Runner& leader, std::span<const BatchItem> items,
                        const OpsContext& ops, bool find_non_finite, ForwardArgs& args);
