@@ -80,8 +80,10 @@ struct CastRows {
 /// Grouped-query attention between projections and kernel: Q/K norm, RoPE, cast of the queries, and
 /// the write of keys and values into the cache (ops/qkv.h).
 struct QkvRows {
-  MutableRowsView q;   // [T, heads * dim] f32; clobbered
-  MutableRowsView kv;  // [T, elements of a cache row] f32: all heads' keys, then values; clobbered
+  MutableRowsView q;  // [T, heads * dim] f32; clobbered
+  // [T, elements of a cache row] f32: all heads' keys, then values; clobbered. Or no columns: the
+  // layer reads another's, and nothing is written.
+  MutableRowsView kv;
   std::int64_t heads = 1, kv_heads = 1;
   bool norms = false;                     // norm each head of q and k before RoPE
   std::span<const float> q_norm, k_norm;  // [dim], or empty: 1

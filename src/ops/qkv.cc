@@ -16,14 +16,13 @@ Result<void> prepare_qkv(const OpsContext& ops, const QkvRows& op, const PoolVie
     if (!done) return done.error();
     if (*done) return {};
   }
-  const MutableRowsView k = cols_at(op.kv, 0, op.q.cols / op.heads * op.kv_heads);
-  if (op.norms) {
-    rms_norm(ops, constant(k), op.k_norm, op.eps, k, op.kv_heads);
-    rms_norm(ops, constant(op.q), op.q_norm, op.eps, op.q, op.heads);
-  }
-  if (auto ok = rotate_rows(ops, *op.table, op.positions, k, op.kv_heads, 0); !ok) return ok;
-  if (auto ok = write_rows(ops, constant(op.kv), op.slots, pool, op.scales, op.tally); !ok) {
-    return ok;
+  if (op.norms) rms_norm(ops, constant(op.q), op.q_norm, op.eps, op.q, op.heads);
+  if (op.kv.cols > 0) {
+    const MutableRowsView k = cols_at(op.kv, 0, op.q.cols / op.heads * op.kv_heads);
+    if (op.norms) rms_norm(ops, constant(k), op.k_norm, op.eps, k, op.kv_heads);
+    if (auto ok = rotate_rows(ops, *op.table, op.positions, k, op.kv_heads, 0); !ok) return ok;
+    const auto ok = write_rows(ops, constant(op.kv), op.slots, pool, op.scales, op.tally);
+    if (!ok) return ok;
   }
   const RopeTable& q_table = op.q_table != nullptr ? *op.q_table : *op.table;
   if (auto ok = rotate_rows(ops, q_table, op.positions, op.q, op.heads, 0); !ok) return ok;

@@ -29,18 +29,6 @@ void prepare_v(const LayerContext& c, const MutableRowsView& x, const MutableRow
   if (c.config.value_scale != 1) scale_rows(c.ops, v, c.config.value_scale);
 }
 
-// Norms and rotates q, and rounds it once: all that a layer does that reads another's keys.
-Result<void> prepare_q(const LayerContext& c, const GqaWeights& w, const StepView& step,
-                       const MutableRowsView& q, const MutableRowsView& out) {
-  const std::int64_t heads = c.plan.problem.heads;
-  if (c.config.qk_norm == QkNorm::heads) {
-    rms_norm(c.ops, constant(q), w.q_norm, c.config.norm_eps, q, heads);
-  }
-  auto ok = rotate_rows(c.ops, c.rope.main, step.positions, q, heads, 0);
-  if (ok && out.data != q.data) cast_rows(c.ops, constant(q), out);
-  return ok;
-}
-
 }  // namespace
 
 Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const RowsView& h,
@@ -56,16 +44,16 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
   const bool reads = w.k.rows == 0;  // another layer's keys
   const std::int32_t source =
       reads ? c.config.groups[c.config.group_of(c.layer)].layers.back() : c.layer;
-  // A cache row: all heads' keys, then all heads' values.
-  const MutableRowsView kv = alloc_rows(arena, h.rows, k_cols + v_cols);
+  // A cache row: all heads' keys, then all heads' values. A layer that reads another's has none.
+  const MutableRowsView kv = alloc_rows(arena, h.rows, reads ? 0 : k_cols + v_cols);
   // With norms over all heads q and k have the heads of all ranks; with a gate in q_proj all_q has
   // each head's q, then its gate.
   const bool gated = c.config.output_gate == OutputGate::with_q;
   const MutableRowsView all_q = w.q.rows == q.cols ? q : alloc_rows(arena, h.rows, w.q.rows);
-  const MutableRowsView k = cols_at(kv, 0, k_cols);
+  const MutableRowsView k = reads ? kv : cols_at(kv, 0, k_cols);
   const MutableRowsView all_k =
       reads || w.k.rows == k_cols ? k : alloc_rows(arena, h.rows, w.k.rows);
-  const MutableRowsView v = cols_at(kv, k_cols, v_cols);
+  const MutableRowsView v = reads ? kv : cols_at(kv, k_cols, v_cols);
   const bool v_is_k = w.v.cols == 0;
   const std::array products = {
       Product{h, w.q, all_q, data_or_null(w.q_bias)},
@@ -113,9 +101,7 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
                       .slots = step.out_slots,
                       .scales = c.cache.scales(c.layer),
                       .tally = c.cache.tally(c.layer)};
-    auto ok =
-        reads ? prepare_q(c, w, step, q_rows, q_in) : prepare_qkv(ops, qkv, c.cache.main(c.layer));
-    if (!ok) return ok;
+    if (auto ok = prepare_qkv(ops, qkv, c.cache.main(source)); !ok) return ok;
     const AttendOp op{.plan = &c.plan,
                       .step = &step,
                       .pool = c.cache.main(source),
@@ -124,7 +110,7 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
                       .sink = w.sink,
                       .gather_workspace = c.cache.gather_workspace(),
                       .out = rows_at(out, segment.first_row, step.rows)};
-    if (ok = attend(ops, op); !ok) return ok;
+    if (auto ok = attend(ops, op); !ok) return ok;
   }
   if (gated) {
     gate_rows(ops, {.x = out,

@@ -17,8 +17,8 @@ bool whole_words(const void* data, std::int64_t row_bytes) {
 bool qkv_suits(const QkvRows& op, const CacheLayout& layout, std::int64_t dim, std::int64_t cols) {
   const std::int64_t count = op.q.rows;
   return is_gqa(layout.kind()) && (cols == 64 || cols == 128 || cols == 256 || cols == 512) &&
-         dim == cols && layout.row_elems() == op.kv.cols && op.kv.cols % cols == 0 &&
-         op.kv.rows == count && std::ssize(op.positions) == count &&
+         dim == cols && (op.kv.cols == 0 || layout.row_elems() == op.kv.cols) &&
+         op.kv.cols % cols == 0 && op.kv.rows == count && std::ssize(op.positions) == count &&
          std::ssize(op.slots) == count && op.q_out.dtype == DType::bf16 &&
          count * (op.q.cols + op.kv.cols) / cols <= INT32_MAX &&
          whole_words(op.q.data, 4 * op.q.row_stride) &&
@@ -73,7 +73,8 @@ std::optional<QkvParams> qkv_params(const QkvRows& op, const PoolView& pool,
               .rows = op.q.rows,
               .heads = static_cast<std::int32_t>(op.heads),
               .kv_heads = static_cast<std::int32_t>(op.kv_heads),
-              .value_heads = static_cast<std::int32_t>((op.kv.cols - key_cols) / cols),
+              .value_heads =
+                  static_cast<std::int32_t>(op.kv.cols == 0 ? 0 : (op.kv.cols - key_cols) / cols),
               .cols = static_cast<std::int32_t>(cols),
               .heads_of_row = FastDiv((op.q.cols + op.kv.cols) / cols),
               .pages = rows.pages,
