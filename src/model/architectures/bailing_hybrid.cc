@@ -1,5 +1,5 @@
-// Ling 3: layers of Kimi delta attention with a bounded decay for each one of latent attention,
-// whose heads have gates; DeepSeek V3's router and experts.
+// Ling 3: layers of Kimi delta attention with a bounded decay for each one of latent attention
+// with a gate of each head; DeepSeek V3's router and experts.
 #include <array>
 
 #include "model/config/config_delta.h"

@@ -9,7 +9,7 @@ void parse_exaone4(ConfigReader& json, ModelConfig& config) {
   parse_gqa_dims(json, config, {});
   config.qk_norm = QkNorm::heads;
   config.norms = kOutputNorms;
-  // sliding_window_pattern is "LLLG" in published files, whose layer_types say the same.
+  // Published files also have sliding_window_pattern, "LLLG", which agrees with layer_types.
   std::vector<std::uint8_t> sliding = parse_layer_types(json, config);
   if (json.null("sliding_window")) sliding.assign(static_cast<std::size_t>(config.layers), 0);
   if (sliding.empty()) {

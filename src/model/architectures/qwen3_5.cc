@@ -1,5 +1,5 @@
 // Qwen 3 Next, 3.5 and 3.6: three layers of a gated delta net (arXiv 2412.06464) for each one of
-// grouped-query attention, whose output has a gate; norm weights are stored minus 1.
+// grouped-query attention with a gate of its output; norm weights are stored minus 1.
 #include "model/config/config_delta.h"
 #include "model/config/config_gqa.h"
 #include "model/config/registry.h"

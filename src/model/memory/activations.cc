@@ -195,8 +195,8 @@ std::int64_t feed_forward(const ModelConfig& config, const Share& share, const P
   return std::max({times(rows, dense), experts, shared});
 }
 
-// Bytes of copies of x whose columns are in the order of int4 weights: for q, k and v, or for gate
-// and up of an expert pass's rows.
+// Bytes of copies of x with columns in the order of int4 weights: for q, k and v, or for gate and
+// up of an expert pass's rows.
 std::int64_t ordered_rows(const ModelConfig& config, const Plan& plan, std::int64_t rows) {
   const AttentionProblem& p = plan.problem;
   const std::int64_t widest = std::max({std::int64_t{config.hidden}, std::int64_t{config.ffn},

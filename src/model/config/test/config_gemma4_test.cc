@@ -102,7 +102,7 @@ TEST(ConfigGemma4, ExpertsAreNextToADensePart) {
   EXPECT_EQ(c.activation.kind, ActivationKind::gelu_tanh);
 }
 
-// 31B, whose other keys are null.
+// 31B: its other keys are null.
 TEST(ConfigGemma4, DenseModels) {
   Json j = gemma4_26b();
   Json& text = j["text_config"];
@@ -113,7 +113,7 @@ TEST(ConfigGemma4, DenseModels) {
   const ModelConfig c = parsed(j);
   EXPECT_EQ(c.moe.experts, 0);
   EXPECT_TRUE(c.norms.experts.empty());
-  text["attention_k_eq_v"] = false;  // then the key heads are those of all layers
+  text["attention_k_eq_v"] = false;  // then all layers have as many key heads
   EXPECT_EQ(parsed(j).groups[1].problem.kv_heads, 8);
   EXPECT_FALSE(parsed(j).groups[1].values_are_keys);
 }

@@ -11,7 +11,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// The keys of gemma-3-4b-it's config.json, whose text_config says little.
+// The keys of gemma-3-4b-it's config.json: its text_config gives few.
 Json gemma3_4b() {
   return {{"architectures", {"Gemma3ForConditionalGeneration"}},
           {"model_type", "gemma3"},

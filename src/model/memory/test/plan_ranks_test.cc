@@ -40,7 +40,7 @@ ModelPlanResult planned(const ModelConfig& config, const Machine& machine,
   return fit_model(config, std::nullopt, machine, request, model_kernels(machine.device));
 }
 
-// The refusal of a plan, whose suggestion `--tp N` gives a plan.
+// The refusal of a plan: what it suggests, `--tp N`, gives a plan.
 Refusal refused(const ModelConfig& config, const Machine& machine, const PlanRequest& request) {
   const auto plan = planned(config, machine, request);
   EXPECT_FALSE(plan.ok());
