@@ -32,10 +32,11 @@ class GpuSetup {
     bool plain_products = false;
     std::int32_t draft_tokens = 0;
     bool batch_invariant = false;
-    bool mtp = false;         // with drafts from the draft layer
-    bool dummy = false;       // random weights
-    std::string draft = {};   // directory of a draft model; both have the layout of `auto`
-    std::string layout = {};  // empty: bf16
+    bool shared_prefixes = false;  // looked for, and groups cost nothing
+    bool mtp = false;              // with drafts from the draft layer
+    bool dummy = false;            // random weights
+    std::string draft = {};        // directory of a draft model; both have the layout of `auto`
+    std::string layout = {};       // empty: bf16
   };
 
   GpuSetup(const std::string& directory, const Sizes& sizes, EngineOptions options)
@@ -55,6 +56,7 @@ class GpuSetup {
     wanted.max_running_requests = sizes.requests;
     wanted.draft_tokens = sizes.draft_tokens;
     wanted.batch_invariant = sizes.batch_invariant;
+    wanted.separate_prefixes = !sizes.shared_prefixes;
     Machine machine = describe_machine(Device::sm90);
     if (!sizes.draft.empty()) {
       wanted.layout = "auto";
@@ -68,6 +70,10 @@ class GpuSetup {
     const auto plan = fit_model(model_->config(), std::nullopt, machine, wanted, registry_);
     EXPECT_TRUE(plan.ok());
     plan_ = *plan;
+    for (GroupPlan& g : plan_.groups) {
+      EXPECT_EQ(g.plan.prefixes.on, sizes.shared_prefixes);
+      g.plan.prefixes.row_key_ps = g.plan.prefixes.row_ps = g.plan.prefixes.launch_ps = 0;
+    }
     const ModelPlan* drafting = draft_memory().plan;
     tensors_.emplace(backend_->memory());
     tensors_->reserve(
