@@ -41,7 +41,7 @@ struct PlanRequest {
   // --batch-invariant: attention's bits of a request do not depend on other requests, on a GPU too.
   bool batch_invariant = false;
   // --disable-cascade-attn: decode steps read keys that requests share for each of them.
-  bool separate_prefixes = true;
+  bool separate_prefixes = false;
 
   std::int64_t logits_budget = std::int64_t{512} << 20;  // bytes
   std::int64_t gather_budget = std::int64_t{1} << 30;    // bytes

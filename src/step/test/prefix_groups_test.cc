@@ -148,7 +148,6 @@ TEST(PrefixGroups, ChoosesAsMeasured) {
     kernel.shared_prefixes = true;
     AttentionProblem llama = gqa_problem(32, 8, 128);
     PlanRequest request;
-    request.separate_prefixes = false;
     request.kv_dtype = layout == LayoutKind::gqa_fp8 ? "fp8_e4m3" : "bf16";
     request.max_running_requests = 512;
     const auto plan = make_plan(llama, testing::kH200, request, testing::with(kernel));
