@@ -1,5 +1,8 @@
 #include "base/json.h"
 
+#include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <type_traits>
@@ -10,9 +13,66 @@
 namespace lathe {
 namespace {
 
+using OrderedJson = nlohmann::ordered_json;
+
+// Digits without zeros at the ends, sign, point and exponent: equal for texts of one number, as
+// long as both have about its size.
+std::string significant(std::string_view number) {
+  std::string out;
+  for (const char c : number.substr(0, number.find_first_of("eE"))) {
+    if (c >= '0' && c <= '9' && !(out.empty() && c == '0')) out += c;
+  }
+  out.resize(out.find_last_not_of('0') + 1);  // npos + 1 is 0
+  return out;
+}
+
+// Whether the shortest text of the double is another number than `digits`, from which it was read.
+bool is_changed(double d, const std::string& digits) {
+  constexpr std::size_t kAlwaysKept = std::numeric_limits<double>::digits10;
+  if (digits.size() <= kAlwaysKept && std::abs(d) > 1e-300) return false;
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof text, d, std::chars_format::scientific);
+  return significant(digits) != significant(std::string_view(text, end.ptr));
+}
+
 template <class Json>
-std::string excerpt(const Json& value) {
-  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+Json with_digits(const std::string& digits) {
+  return Json::binary(std::vector<std::uint8_t>(digits.begin(), digits.end()));
+}
+
+bool has_digits(const OrderedJson& value) {
+  if (!value.is_structured()) return value.is_binary();
+  return std::any_of(value.begin(), value.end(), has_digits);
+}
+
+void write_digits(const OrderedJson& value, bool ascii, std::string& out) {
+  constexpr auto kReplace = OrderedJson::error_handler_t::replace;
+  if (value.is_binary()) {
+    out += *digits_of(value);
+  } else if (value.is_structured()) {
+    out += value.is_object() ? '{' : '[';
+    bool first = true;
+    for (const auto& [name, inner] : value.items()) {
+      if (!std::exchange(first, false)) out += ',';
+      if (value.is_object()) out += OrderedJson(name).dump(-1, ' ', ascii, kReplace) + ":";
+      write_digits(inner, ascii, out);
+    }
+    out += value.is_object() ? '}' : ']';
+  } else {
+    out += value.dump(-1, ' ', ascii, kReplace);
+  }
+}
+
+std::string text_of(const OrderedJson& value, int indent, bool ascii) {
+  if (!has_digits(value)) {
+    return value.dump(indent, ' ', ascii, OrderedJson::error_handler_t::replace);
+  }
+  std::string out;
+  write_digits(value, ascii, out);
+  return out;
+}
+
+std::string excerpt(std::string text) {
   if (text.size() > 60) text = text.substr(0, 57) + "...";
   return text;
 }
@@ -23,16 +83,20 @@ std::string excerpt(const Json& value) {
 template <class Json>
 class Builder {
  public:
-  Builder(WatchedJson<Json>& out, const JsonLimits& limits, bool watch, bool keep_digits = false)
-      : out_(out), limits_(limits), watch_(watch), keep_digits_(keep_digits) {}
+  enum class Digits { none, changed, all };  // which numbers keep theirs
+
+  Builder(WatchedJson<Json>& out, const JsonLimits& limits, bool watch,
+          Digits digits = Digits::none)
+      : out_(out), limits_(limits), watch_(watch), digits_(digits) {}
 
   bool null() { return add(nullptr); }
   bool boolean(bool b) { return add(b); }
   bool number_integer(std::int64_t i) { return add(i); }
   bool number_unsigned(std::uint64_t u) { return add(u); }
   bool number_float(double d, const std::string& digits) {
-    if (!keep_digits_) return add(d);
-    return add(Json::binary(std::vector<std::uint8_t>(digits.begin(), digits.end())));
+    const bool keep =
+        digits_ == Digits::all || (digits_ == Digits::changed && is_changed(d, digits));
+    return add(keep ? with_digits<Json>(digits) : Json(d));
   }
   bool string(std::string& text) { return add(std::move(text)); }
   bool binary(typename Json::binary_t&) { return false; }  // not in JSON
@@ -166,7 +230,7 @@ class Builder {
   WatchedJson<Json>& out_;
   const JsonLimits limits_;
   const bool watch_;
-  const bool keep_digits_;
+  const Digits digits_;
   std::vector<Open> open_;
   Json* added_ = nullptr;
   std::int64_t values_ = 0, nodes_ = 0;
@@ -271,11 +335,15 @@ std::optional<std::string> compact_json(std::string_view text) {
 }
 
 std::string json_text(const nlohmann::ordered_json& value, int indent) {
-  return value.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return text_of(value, indent, /*ascii=*/false);
 }
 
-std::string json_excerpt(const nlohmann::json& value) { return excerpt(value); }
-std::string json_excerpt(const nlohmann::ordered_json& value) { return excerpt(value); }
+std::string json_excerpt(const nlohmann::json& value) {
+  return excerpt(value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
+}
+std::string json_excerpt(const nlohmann::ordered_json& value) {
+  return excerpt(text_of(value, -1, /*ascii=*/true));
+}
 
 template <class Json>
 Json read_json(std::string_view text) {
@@ -285,12 +353,23 @@ Json read_json(std::string_view text) {
   return std::move(out.value);
 }
 
-nlohmann::ordered_json read_json_digits(std::string_view text) {
-  using Json = nlohmann::ordered_json;
-  WatchedJson<Json> out;
-  Builder<Json> builder(out, {}, /*watch=*/false, /*keep_digits=*/true);
-  if (!Json::sax_parse(text, &builder)) return Json(Json::value_t::discarded);
+namespace {
+
+OrderedJson read_keeping(std::string_view text, Builder<OrderedJson>::Digits digits) {
+  WatchedJson<OrderedJson> out;
+  Builder<OrderedJson> builder(out, {}, /*watch=*/false, digits);
+  if (!OrderedJson::sax_parse(text, &builder)) return OrderedJson(OrderedJson::value_t::discarded);
   return std::move(out.value);
+}
+
+}  // namespace
+
+nlohmann::ordered_json read_json_digits(std::string_view text) {
+  return read_keeping(text, Builder<OrderedJson>::Digits::all);
+}
+
+nlohmann::ordered_json read_json_exact(std::string_view text) {
+  return read_keeping(text, Builder<OrderedJson>::Digits::changed);
 }
 
 std::optional<std::string> digits_of(const nlohmann::ordered_json& value) {
@@ -299,17 +378,31 @@ std::optional<std::string> digits_of(const nlohmann::ordered_json& value) {
   return std::string(bytes.begin(), bytes.end());
 }
 
+bool is_json_number(const nlohmann::ordered_json& value) {
+  return value.is_number() || value.is_binary();
+}
+
+std::optional<double> double_of(const nlohmann::ordered_json& value) {
+  if (value.is_number()) return value.get<double>();
+  const auto digits = digits_of(value);
+  if (!digits) return std::nullopt;
+  const OrderedJson number = read_json<OrderedJson>(*digits);
+  return number.get<double>();
+}
+
 template <class Json>
-WatchedJson<Json> read_watched_json(std::string_view text, const JsonLimits& limits) {
+WatchedJson<Json> read_watched_json(std::string_view text, const JsonLimits& limits, bool exact) {
+  using Digits = typename Builder<Json>::Digits;
   WatchedJson<Json> out;
-  Builder<Json> builder(out, limits, /*watch=*/true);
+  Builder<Json> builder(out, limits, /*watch=*/true, exact ? Digits::changed : Digits::none);
   Json::sax_parse(text, &builder);
   return out;
 }
 
 template nlohmann::json read_json(std::string_view);
 template nlohmann::ordered_json read_json(std::string_view);
-template WatchedJson<nlohmann::json> read_watched_json(std::string_view, const JsonLimits&);
-template WatchedJson<nlohmann::ordered_json> read_watched_json(std::string_view, const JsonLimits&);
+template WatchedJson<nlohmann::json> read_watched_json(std::string_view, const JsonLimits&, bool);
+template WatchedJson<nlohmann::ordered_json> read_watched_json(std::string_view, const JsonLimits&,
+                                                               bool);
 
 }  // namespace lathe

@@ -14,6 +14,7 @@
 namespace lathe {
 
 /// On one line, or with each level indented by `indent`. Bytes that are not UTF-8 become U+FFFD.
+/// Values with digits (json_digits.h) are on one line.
 std::string json_text(const nlohmann::ordered_json& value, int indent = -1);
 
 /// A value as shown in error messages: ASCII on one line, at most about 60 bytes.
@@ -56,9 +57,12 @@ struct WatchedJson {
   std::optional<std::string> too_many;  // path of the value that exceeds a limit: "a.b[3]"
 };
 
-/// Checks nesting, repeated names and limits. Throws Json::parse_error for text that is not JSON in
-/// UTF-8, and another Json::exception for numbers beyond double. Time is linear in the text.
+/// Checks nesting, repeated names and limits. `exact`: numbers that a double would change keep
+/// their digits as read_json_exact()'s do, for ordered_json alone. Throws Json::parse_error for
+/// text that is not JSON in UTF-8, and another Json::exception for numbers beyond double. Time is
+/// linear in the text.
 template <class Json>
-WatchedJson<Json> read_watched_json(std::string_view text, const JsonLimits& limits = {});
+WatchedJson<Json> read_watched_json(std::string_view text, const JsonLimits& limits = {},
+                                    bool exact = false);
 
 }  // namespace lathe

@@ -1,4 +1,5 @@
-// JSON whose numbers keep their digits, for values that are only passed on.
+// JSON whose numbers keep their digits. They are binary values, which JSON itself does not have;
+// json_text() prints them as the numbers that they are.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,10 +10,19 @@
 namespace lathe {
 
 /// read_json(), except that a number with a fraction or an exponent, or beyond 64 bits, becomes a
-/// binary value with its digits, which a double might not hold.
+/// binary value with its digits.
 nlohmann::ordered_json read_json_digits(std::string_view text);
+
+/// read_json(), except that a number which a double would change becomes a binary value with its
+/// digits: 18446744073709551617, and 0.1234567890123456789, but not 0.5.
+nlohmann::ordered_json read_json_exact(std::string_view text);
 
 /// The digits that such a value holds; nullopt: another value.
 std::optional<std::string> digits_of(const nlohmann::ordered_json& value);
+
+/// Whether it is a number, with digits or without.
+bool is_json_number(const nlohmann::ordered_json& value);
+/// The nearest double of a number, with digits or without; nullopt: another value.
+std::optional<double> double_of(const nlohmann::ordered_json& value);
 
 }  // namespace lathe

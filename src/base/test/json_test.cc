@@ -10,6 +10,8 @@
 #include <random>
 #include <vector>
 
+#include "base/json_digits.h"
+
 namespace lathe {
 namespace {
 
@@ -177,6 +179,27 @@ TEST(ReadJson, FindsNamesAmongMany) {
   EXPECT_EQ(last["77"], -1);
   EXPECT_EQ(last["78"], 78);
   EXPECT_TRUE(read_json<json>(std::string(600, '[') + std::string(600, ']')).is_discarded());
+}
+
+// The shortest text of the nearest double is another number.
+TEST(ReadJsonExact, A8NumbersThatADoubleWouldChangeKeepTheirDigits) {
+  const std::string text =
+      R"([18446744073709551616,-9223372036854775809,0.1234567890123456789,1e-400,{"a":-1.0000000000000000001e30}])";
+  const ordered_json value = read_json_exact(text);
+  EXPECT_EQ(json_text(value), text);
+  EXPECT_EQ(digits_of(value[0]), "18446744073709551616");
+  EXPECT_EQ(double_of(value[0]), 0x1p64);
+  EXPECT_EQ(double_of(value[3]), 0.0);
+  EXPECT_TRUE(is_json_number(value[1]));
+  EXPECT_EQ(json_excerpt(value[1]), "-9223372036854775809");
+  EXPECT_EQ(json_text(read_watched_json<ordered_json>(text, {}, /*exact=*/true).value), text);
+
+  const ordered_json kept = read_json_exact(
+      R"([0.5,1.50,-0.0,1e30,9007199254740993,18446744073709551615,0.1,5e-324,1.7976931348623157e308,)"
+      R"(0.30000000000000004,100000000000000000000,0.000000000000000000001,"1.23456789012345678901"])");
+  for (const ordered_json& one : kept) EXPECT_EQ(digits_of(one), std::nullopt) << one;
+  EXPECT_EQ(kept, read_json<ordered_json>(json_text(kept)));
+  EXPECT_TRUE(read_json_exact("[1").is_discarded());
 }
 
 TEST(ReadMembers, A8NumbersKeepTheirDigits) {

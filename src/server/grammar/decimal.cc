@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
+#include "base/json_digits.h"
 
 namespace lathe::grammar {
 
@@ -57,7 +58,7 @@ std::optional<Decimal> parse_decimal(std::string_view text) {
 }
 
 std::optional<Decimal> decimal_of(const nlohmann::ordered_json& number) {
-  if (!number.is_number()) return std::nullopt;
+  if (!is_json_number(number)) return std::nullopt;
   return parse_decimal(json_text(number));
 }
 

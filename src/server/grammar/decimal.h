@@ -27,7 +27,8 @@ inline constexpr std::size_t kMostDecimalDigits = 800;
 /// The value of a number in JSON's spelling. nullopt: it is none, or needs more than
 /// kMostDecimalDigits.
 std::optional<Decimal> parse_decimal(std::string_view text);
-/// The value of a JSON number: of a double, the shortest decimal that reads as it.
+/// The value of a JSON number: the digits that it keeps (base/json_digits.h), or of a double the
+/// shortest decimal that reads as it.
 std::optional<Decimal> decimal_of(const nlohmann::ordered_json& number);
 
 }  // namespace lathe::grammar

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/json.h"
+#include "base/json_digits.h"
 #include "io/text/quote.h"
 #include "server/grammar/grammar_reader.h"
 
@@ -356,7 +357,7 @@ class LarkReader : GrammarReader {
         open += c == U'{' ? 1 : c == U'}' ? -1 : 0;
       }
     } while (more() && open > 0);
-    auto out = read_json<nlohmann::ordered_json>(utf8_of(slice(begin, offset())));
+    auto out = read_json_exact(utf8_of(slice(begin, offset())));
     if (out.is_discarded()) fail(ErrorCode::malformed, "a JSON object", "another text", at);
     return out;
   }

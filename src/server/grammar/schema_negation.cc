@@ -6,6 +6,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "base/json_digits.h"
 #include "server/grammar/schema_shapes.h"
 
 namespace lathe::grammar {
@@ -127,7 +128,7 @@ SchemaShapes::Shapes SchemaShapes::negate_values(const Json& list) {
   Shapes out = all_shapes();
   for (const Json& v : kept) {
     Shape& s = out[static_cast<std::size_t>(type_of(v))];
-    if (v.is_number()) {
+    if (is_json_number(v)) {
       if (const auto number = decimal_of(v)) s.numbers.except.push_back(*number);
     } else {
       s.except.push_back(&v);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/json_digits.h"
+
 namespace lathe::grammar {
 namespace {
 
@@ -69,13 +71,16 @@ bool same_value(const Json& a, const Json& b) {
   if (a.is_array() && b.is_array()) {
     return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_value);
   }
+  // nlohmann compares an integer and a double as doubles.
+  const bool exact = a.is_number_integer() && b.is_number_integer();
+  if (!exact && is_json_number(a) && is_json_number(b)) return decimal_of(a) == decimal_of(b);
   return a.is_structured() == b.is_structured() && a == b;
 }
 
 Shape::Type type_of(const Json& value) {
   if (value.is_null()) return Shape::Type::null;
   if (value.is_boolean()) return Shape::Type::boolean;
-  if (value.is_number()) return Shape::Type::number;
+  if (is_json_number(value)) return Shape::Type::number;
   if (value.is_string()) return Shape::Type::string;
   return value.is_array() ? Shape::Type::array : Shape::Type::object;
 }
@@ -420,7 +425,7 @@ bool SchemaShapes::allows(const Shape& shape, const Json& value) {
   if (type_of(value) != shape.type || doc_.failed()) return false;
   if (shape.values && !has_value(*shape.values, value)) return false;
   if (has_value(shape.except, value)) return false;
-  if (value.is_number()) {
+  if (is_json_number(value)) {
     const auto number = decimal_of(value);
     return number && shape.numbers.allow(*number);
   }

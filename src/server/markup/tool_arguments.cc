@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/json_digits.h"
+
 namespace lathe {
 namespace {
 
@@ -135,7 +137,11 @@ void Types::add(std::string_view name) {
 }
 
 void Types::add_value(const Json& value) {
-  add(value.is_number_float() ? "number" : value.is_number() ? "integer" : value.type_name());
+  if (is_json_number(value)) {
+    const bool whole = json_text(value).find_first_of(".eE") == std::string::npos;
+    return add(whole ? "integer" : "number");
+  }
+  add(value.type_name());
 }
 
 Types types_of(const Json& tools, std::string_view tool, std::string_view argument) {

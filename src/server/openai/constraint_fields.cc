@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "base/json.h"
+#include "base/json_digits.h"
 
 namespace lathe {
 namespace {
@@ -32,7 +32,7 @@ std::optional<ApiError> set_schema(const Json& value, const FieldContext& at, Ap
   Source source = source_of(Source::Kind::json_schema, at.path);
   source.schema = value;
   if (value.is_string()) {
-    source.schema = read_json<Json>(value.get_ref<const std::string&>());
+    source.schema = read_json_exact(value.get_ref<const std::string&>());
     if (source.schema.is_discarded()) return wrong_value(at, "a JSON schema", value);
   }
   if (!source.schema.is_object() && !source.schema.is_boolean()) {

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/json.h"
+#include "base/json_digits.h"
 
 namespace lathe {
 namespace {
@@ -53,8 +54,8 @@ std::optional<std::int64_t> integer_of(const Json& value, std::int64_t least, st
     out = static_cast<std::int64_t>(u);
   } else if (value.is_number_integer()) {
     out = value.get<std::int64_t>();
-  } else if (value.is_number_float()) {
-    const double d = value.get<double>();
+  } else if (const auto number = double_of(value)) {
+    const double d = *number;
     if (std::trunc(d) != d || std::fabs(d) >= 0x1p63) return std::nullopt;
     out = static_cast<std::int64_t>(d);
   } else {
@@ -69,7 +70,7 @@ Reader number(NumberRange range, std::function<void(ApiRequest&, float)> set) {
   return {
       takes,
       [=](const Json& value, const FieldContext& at, ApiRequest& out) -> std::optional<ApiError> {
-        const double d = value.is_number() ? value.get<double>() : std::nan("");
+        const double d = double_of(value).value_or(std::nan(""));
         // Of a number above the least one a float may hold no more than that one.
         const bool above = range.open ? static_cast<float>(std::min(d, range.most)) > range.least
                                       : d >= range.least;
@@ -172,8 +173,7 @@ Reader unsupported(std::string why) {
           [why = std::move(why)](const Json& value, const FieldContext& at,
                                  ApiRequest&) -> std::optional<ApiError> {
             const bool asks_nothing =
-                (value.is_boolean() && !value.get<bool>()) ||
-                (value.is_number() && value.get<double>() == 0) ||
+                (value.is_boolean() && !value.get<bool>()) || double_of(value) == 0.0 ||
                 ((value.is_string() || value.is_structured()) &&
                  (value.is_string() ? value.get_ref<const std::string&>().empty() : value.empty()));
             if (asks_nothing) return std::nullopt;

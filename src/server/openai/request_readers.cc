@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/json_digits.h"
+
 namespace lathe {
 namespace {
 
@@ -39,7 +41,7 @@ std::optional<ApiError> read_prompt(const Json& value, const FieldContext& at, b
     return std::nullopt;
   };
   if (!out.prompts.empty()) return bad_field(at.path, "text or input_ids", "both");
-  const bool list = value.is_array() && (value.empty() || !value[0].is_number());
+  const bool list = value.is_array() && (value.empty() || !is_json_number(value[0]));
   if (!list) return read_one(value, at.path);
   if (value.empty()) return bad_field(at.path, "at least one prompt", "[]");
   if (std::ssize(value) > at.limits.max_prompts) {
@@ -87,7 +89,7 @@ Reader logit_bias_reader() {
               !key.empty() && key.size() <= 9 && (key == "0" || key[0] != '0') &&
               std::all_of(key.begin(), key.end(), [](char c) { return c >= '0' && c <= '9'; });
           if (!digits) return bad_field(at.path, "token ids as names", excerpt(Json(key)));
-          const double b = bias.is_number() ? bias.get<double>() : 1000;
+          const double b = double_of(bias).value_or(1000);
           if (!(b >= -100 && b <= 100)) {
             return wrong_value({at.path + "." + key, at.limits}, "a number from -100 to 100", bias);
           }
@@ -237,6 +239,8 @@ Reader tools_reader() {
           if (!strict.is_null() && !strict.is_boolean()) {
             return bad_field(path + ".function.strict", "true or false", excerpt(strict));
           }
+          // As in /v1/responses; here it belongs into the function.
+          if (!tool.value("strict", Json()).is_null()) out.ignored.push_back(path + ".strict");
         }
         if (!value.empty()) out.tools = value;
         return std::nullopt;

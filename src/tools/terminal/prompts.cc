@@ -40,7 +40,7 @@ Result<Prompt> parse_line(const std::string& line, const std::string& where, boo
   };
   Json j;
   try {
-    auto read = read_watched_json<Json>(line);
+    auto read = read_watched_json<Json>(line, {}, /*exact=*/true);
     if (read.too_deep) return wrong(fmt::format("more than {} levels", kMostLevels));
     j = std::move(read.value);
   } catch (const Json::exception&) {
