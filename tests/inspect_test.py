@@ -45,6 +45,12 @@ class InspectAndBench(ModelCommand):
 
     def test_what_no_machine_holds_is_refused_before_anything_is_allocated(self):
         config = str(self.model / "config.json")
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as text:
+            for command in (["chat"], ["serve", "--port", "0"], ["eval", "--perplexity", text.name], ["bench", "drafts", "--draft", "ngram"],
+                            ["calibrate", "--text", text.name, "--output", str(self.model / "scales.safetensors")]):
+                result = lathe(*command, "--model", str(self.model), "--device", "cpu")
+                self.assertEqual(result.returncode, 2, command)
+                self.assertRegex(result.stderr, r"^lathe: [^\n]*tokenizer\.json: wanted [^\n]*\n$", command)
         dummy = ["--load-format", "dummy", "--config", config]
         for flag in ("--max-running-requests", "--chunked-prefill-size"):
             for command in (["plan", "--config", config, "--device", "cpu"],
@@ -282,6 +288,51 @@ class Checkpoints(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(json.loads(result.stdout)["parameters"], wanted)
 
+    def broken(self, *words: str) -> None:
+        """Every command that loads weights says so in one line, which serve prints below its settings."""
+        shutil.copy(DATA / "tokenizer/qwen2/tokenizer.json", self.model)
+        (self.model / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages[0].content }}"}))
+        text = self.model / "text.txt"
+        text.write_text("One two three. " * 40)
+        model, cpu = ["--model", str(self.model)], ["--device", "cpu"]
+        commands = {"inspect": [str(self.model)], "plan": [*model, *cpu], "generate": [*model, *cpu, "-p", "a"],
+                    "chat": [*model, *cpu], "serve": [*model, *cpu, "--port", "0"], "eval": [*model, *cpu, "--perplexity", str(text)],
+                    "bench": ["engine", *model, *cpu, "-p", "4", "-n", "1", "-b", "1", "-r", "1"],
+                    "calibrate": [*model, "--text", str(text), "--output", str(self.model / "scales.safetensors")]}
+        for command, arguments in commands.items():
+            with self.subTest(command):
+                result = lathe(command, *arguments)
+                self.assertEqual((result.returncode, result.stdout), (2, ""), result.stderr)
+                self.assertEqual(len(re.findall("(?m)^lathe: ", result.stderr)), 1, result.stderr)
+                self.assertTrue(result.stderr.splitlines()[-1].startswith("lathe: "), result.stderr)
+                self.assertTrue(command == "serve" or len(result.stderr.splitlines()) == 1, result.stderr)
+                for word in words:
+                    self.assertIn(word, result.stderr.splitlines()[-1])
+
+    def test_d1_all_commands_refuse_the_same_files(self):
+        file, config = self.model / "model.safetensors", self.model / "config.json"
+        good, text = read_tensors(file), config.read_text()
+        name = "model.layers.0.mlp.up_proj.weight"
+        entry, values = good[name]
+        write_tensors(file, good | {name: ({**entry, "shape": entry["shape"][::-1]}, values)})
+        self.broken("1 of another shape or dtype: " + name)
+        write_tensors(file, good)
+        (self.model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {n: "model-1.safetensors" for n in good}}))
+        file.unlink()
+        self.broken("model-1.safetensors", "model.safetensors.index.json names this shard")
+        (self.model / "model.safetensors.index.json").unlink()
+        write_tensors(file, good)
+        self.config(quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})
+        self.broken("quant_method", '"bitsandbytes"')
+        config.write_text(text)
+        self.config(eos_token_id=[1, 1_000_000])
+        self.broken("config.json: eos_token_id: wanted ids below vocab_size", "got 1000000")
+        config.write_text(text)
+        for given, words in (('{"eos_token_id": 999999}', ("eos_token_id", "got 999999")), ('{"temperature": -1}', ("temperature", "got -1")),
+                             ('{"top_p": NaN}', ("top_p",)), ("[]", ("an object",))):
+            (self.model / "generation_config.json").write_text(given)
+            self.broken("generation_config.json", *words)
+
     def test_d2_models_without_a_tokenizer_run_by_ids(self):
         run = lambda *a: lathe("generate", "--model", str(self.model), "--device", "cpu", "--max-new-tokens", "4", "--ignore-eos", *a)
         told = run("--prompt-ids", "1,2,3", "--json", "--logprobs", "1")
@@ -318,6 +369,15 @@ class Checkpoints(unittest.TestCase):
         for layout, count in wanted.items():
             self.assertRegex(table, rf"(?m)^{layout} +{count:.0f} +refused: ")
 
+    def test_d3_bytes_per_token_are_told_where_no_kernel_is(self):
+        for name in ("qwen3", "deepseek_v3_fp8", "qwen2_window"):
+            config = str(DATA / "models" / name / "config.json")
+            rows = {r["layout"]: r for r in json.loads(lathe("inspect", config, "--json", "--device", "cpu").stdout)["layouts"]}
+            for row in json.loads(lathe("inspect", config, "--json", "--device", "sm80").stdout)["layouts"]:
+                self.assertFalse(row["legal"])
+                self.assertIn("kernel wanted one for sm80", row["reason"])
+                self.assertEqual(row["bytes_per_token"], rows[row["layout"]]["bytes_per_token"], (name, row))
+
     def test_d4_the_true_reason_is_named(self):
         gguf = self.model / "x.gguf"
         gguf.write_bytes(b"GGUF" + bytes(100))
@@ -329,6 +389,23 @@ class Checkpoints(unittest.TestCase):
         text = (self.model / "config.json").read_text()
         (self.model / "config.json").write_text(text.replace("1e-05", "Infinity"))
         self.all_refuse('config.json: rms_norm_eps: wanted a finite number, got "Infinity"')
+
+    def test_d4_all_commands_name_a_file_of_weights(self):
+        text = self.model / "text.txt"
+        text.write_text("One two three. ")
+        for extension, name in (("gguf", "a GGUF file"), ("bin", "a PyTorch pickle"), ("safetensors", "one safetensors file")):
+            file = self.model / ("x." + extension)
+            file.write_bytes(b"GGUF" + bytes(100))
+            model = ["--model", str(file), "--device", "cpu"]
+            for command in (["inspect", str(file)], ["plan", *model], ["generate", *model, "-p", "a"], ["chat", *model], ["serve", *model],
+                            ["eval", *model, "--perplexity", str(text)], ["bench", "engine", *model, "-p", "4", "-n", "1", "-b", "1"],
+                            ["tokenize", *model[:2], "a"],
+                            ["calibrate", *model[:2], "--text", str(text), "--output", str(self.model / "scales.safetensors")]):
+                with self.subTest(command):
+                    result = lathe(*command)
+                    self.assertEqual(result.returncode, 2)
+                    self.assertIn(name, result.stderr)
+                    self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
 
     def test_a5_inspect_says_which_head_is_used(self):
         def head() -> bool:

@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "io/checkpoint/checkpoint.h"
+#include "io/files/model_path.h"
 #include "io/files/read_file.h"
 #include "kernels/devices/all.h"
 #include "kernels/devices/find_machine.h"
@@ -44,8 +45,7 @@ struct LayoutRow {
   double bytes_per_token = 0;     // all layers and pools
   std::int64_t fits = 0;          // tokens in the memory that weights and buffers leave
   std::optional<ModelPlan> plan;  // none: refused
-  std::string reason;             // of a refusal; bytes_per_token is then known where only memory
-                                  // is short, else 0
+  std::string reason;             // of a refusal; bytes_per_token is 0 where no machine has a plan
 };
 
 // The weights of a checkpoint, or the weights that a configuration alone describes.
@@ -110,10 +110,14 @@ LayoutRow plan_row(const ModelConfig& config, const Machine& machine, const Regi
                      ? refusal.headline
                      : fmt::format("{} wanted {}, offered {}", refusal.reasons.front().field,
                                    refusal.reasons.front().wanted, refusal.reasons.front().offered);
-    Machine roomy = machine;
-    roomy.memory_bytes = std::int64_t{1} << 60;
-    const ModelPlanResult any = fit_model(config, weights.stored, roomy, request, registry);
-    if (any) row.bytes_per_token = any->bytes_per_token();
+    // What a token needs does not depend on the machine's memory, nor on its kernels.
+    for (Machine roomy : {machine, describe_machine(Device::ref)}) {
+      roomy.memory_bytes = std::int64_t{1} << 60;
+      const ModelPlanResult any = fit_model(config, weights.stored, roomy, request, registry);
+      if (!any) continue;
+      row.bytes_per_token = any->bytes_per_token();
+      break;
+    }
     return row;
   }
   row.bytes_per_token = plan->bytes_per_token();

@@ -1,6 +1,8 @@
 #include "io/template/chat_template.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <vector>
 
 #include "base/json.h"
@@ -122,7 +124,9 @@ Result<bool> is_gpt_oss(const fs::path& dir) {
 struct ChatTemplate::Parsed {
   struct Body {
     JinjaBody body;
-    bool reads_tools = false;  // has the word `tools` outside of plain text
+    std::set<std::string, std::less<>> words;  // outside of plain text, and texts in quotes
+
+    bool reads(std::string_view name) const { return words.contains(name); }
   };
   std::string source;
   Body main;
@@ -130,13 +134,17 @@ struct ChatTemplate::Parsed {
   std::optional<V4Encoding> v4 = std::nullopt;  // instead of a template
   bool harmony = false;                         // instead of a template
 
+  bool reads(std::string_view name) const {
+    return main.reads(name) || (tool_use && tool_use->reads(name));
+  }
   const Body& body_for(const nlohmann::ordered_json& variables) const {
     return tool_use && has_tools(variables) ? *tool_use : main;
   }
   static Body body_of(std::string_view source_text) {
-    Body out{parse_jinja(source_text)};
+    Body out{parse_jinja(source_text), {}};
     for (const JinjaToken& token : lex_jinja(source_text)) {
-      out.reads_tools |= token.kind == JinjaTokenKind::word && token.text == "tools";
+      const bool named = token.kind == JinjaTokenKind::word || token.kind == JinjaTokenKind::text;
+      if (named) out.words.emplace(token.text);
     }
     return out;
   }
@@ -183,11 +191,31 @@ ChatTemplate ChatTemplate::harmony() {
 
 Result<void> ChatTemplate::check_tools(const nlohmann::ordered_json& variables) const {
   if (parsed_->v4 || parsed_->harmony || !has_tools(variables) ||
-      parsed_->body_for(variables).reads_tools)
+      parsed_->body_for(variables).reads("tools"))
     return {};
   return Error{ErrorCode::unsupported, "tools",
                "none, as the model's chat template never reads `tools`", "some",
                "a chat template that writes them into the prompt"};
+}
+
+bool ChatTemplate::reads_variable(std::string_view name) const {
+  constexpr std::string_view kV4[] = {"encoding", "reasoning_effort", "thinking", "enable_thinking",
+                                      "drop_thinking"};
+  constexpr std::string_view kHarmony[] = {"reasoning_effort", "model_identity", "knowledge_cutoff",
+                                           "conversation_start_date", "builtin_tools"};
+  if (parsed_->v4) return std::ranges::find(kV4, name) != std::end(kV4);
+  if (parsed_->harmony) return std::ranges::find(kHarmony, name) != std::end(kHarmony);
+  return parsed_->reads(name);
+}
+
+bool ChatTemplate::reads_member(std::string_view name) const {
+  constexpr std::string_view kV4[] = {"tool_calls",        "tools", "response_format", "reasoning",
+                                      "reasoning_content", "task",  "wo_eos"};
+  constexpr std::string_view kHarmony[] = {"tool_calls", "name", "reasoning", "reasoning_content",
+                                           "thinking"};
+  if (parsed_->v4) return std::ranges::find(kV4, name) != std::end(kV4);
+  if (parsed_->harmony) return std::ranges::find(kHarmony, name) != std::end(kHarmony);
+  return parsed_->reads(name);
 }
 
 std::string_view ChatTemplate::source() const { return parsed_->source; }

@@ -44,6 +44,10 @@ class ChatTemplate {
   /// Refuses variables with tools if the template never reads `tools`: the model would not see
   /// them. transformers renders such a prompt without a word.
   Result<void> check_tools(const nlohmann::ordered_json& variables) const;
+  /// Whether prompts can depend on a variable, or on a member of a message: a template has its name
+  /// outside of plain text.
+  bool reads_variable(std::string_view name) const;
+  bool reads_member(std::string_view name) const;
   /// Text that contains the marks of reasoning and tool calls in answers: the templates' sources.
   std::string_view source() const;
 

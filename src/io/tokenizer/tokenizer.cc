@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <system_error>
 
+#include "io/files/model_path.h"
 #include "io/files/read_file.h"
 #include "io/text/utf8.h"
 #include "io/tokenizer/tiktoken.h"
@@ -50,6 +51,7 @@ Result<Tokenizer> Tokenizer::make(TokenizerDescription description) {
 }
 
 Result<Tokenizer> Tokenizer::load(const std::filesystem::path& path) {
+  if (const auto ok = check_model_path(path.string()); !ok) return ok.error();
   std::error_code ec;
   const bool folder = std::filesystem::is_directory(path, ec);
   const auto file_path = folder ? file_in(path) : path;

@@ -32,7 +32,7 @@ class Tokenizer {
   /// the path of the key ("pre_tokenizer.pretokenizers[1].type").
   static Result<Tokenizer> parse(std::string_view json);
   /// `path`: a tokenizer.json or tiktoken.model, or a folder with one; the first is read if both
-  /// are there. Errors: parse()'s, read_tiktoken()'s, io.
+  /// are there. Errors: parse()'s, read_tiktoken()'s, check_model_path()'s, io.
   static Result<Tokenizer> load(const std::filesystem::path& path);
 
   /// The file that load(folder) reads: tokenizer.json, or tiktoken.model if it alone is there.

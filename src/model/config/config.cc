@@ -3,14 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "attn/compressor.h"
 #include "base/check.h"
 #include "base/json.h"
+#include "io/files/model_path.h"
 #include "io/files/read_file.h"
 #include "io/text/json_text.h"
 #include "io/text/quote.h"
@@ -25,6 +26,7 @@ namespace {
 
 constexpr std::int64_t kMaxConfigBytes = std::int64_t{16} << 20;
 constexpr std::int32_t kMaxLayers = 4096;
+constexpr float kLargest = std::numeric_limits<float>::max();
 
 // Python's json writes Infinity and NaN, which JSON does not have: as texts, they are an error only
 // where a number is read.
@@ -92,18 +94,33 @@ void parse_tokens(ConfigReader& json, ModelConfig& config) {
     const auto ids = json.integers("bos_token_id");
     if (!ids.empty()) config.bos = ids.front();
   }
-  if (json.has("eos_token_id")) config.eos = json.integers("eos_token_id");
+  if (!json.has("eos_token_id")) return;
+  config.eos = json.integers("eos_token_id");
+  for (const std::int32_t id : config.eos) {
+    if (id < config.vocab || json.error()) continue;
+    json.refuse("eos_token_id", fmt::format("ids below vocab_size, {}", config.vocab),
+                fmt::format("{}", id), ErrorCode::unsupported, "--override eos_token_id=ID");
+  }
 }
 
 void parse_generation(ConfigReader& json, ModelConfig& config) {
   parse_tokens(json, config);
-  const auto real = [&](std::string_view key) -> std::optional<float> {
+  // Ranges of requests, which would all be refused.
+  const auto real = [&](std::string_view key, float most, bool zero) -> std::optional<float> {
     if (!json.has(key)) return std::nullopt;
-    return static_cast<float>(json.number(key));
+    const double given = json.number(key);
+    const auto value = static_cast<float>(given);
+    const bool fits = (zero ? value >= 0 : value > 0) && value <= most;
+    if (!fits && !json.error()) {
+      const std::string wanted =
+          most == kLargest ? "a number of 0 or more" : fmt::format("a number above 0, to {}", most);
+      json.refuse(key, wanted, fmt::format("{}", given));
+    }
+    return value;
   };
-  config.generation.temperature = real("temperature");
-  config.generation.top_p = real("top_p");
-  config.generation.repetition_penalty = real("repetition_penalty");
+  config.generation.temperature = real("temperature", kLargest, true);
+  config.generation.top_p = real("top_p", 1, false);
+  config.generation.repetition_penalty = real("repetition_penalty", 2, false);
   if (json.has("top_k")) {  // 0 and -1 mean all tokens
     const std::int32_t top_k = json.integer("top_k", std::nullopt, -1);
     if (top_k > 0) config.generation.top_k = top_k;
@@ -150,7 +167,8 @@ void check(ConfigReader& json, const ModelConfig& config) {
 void add_class_tokens(ConfigReader& json, const Architecture& architecture, ModelConfig& config) {
   const auto absent = [&](std::string_view key) { return !json.has(key) && !json.null(key); };
   if (absent("bos_token_id") && architecture.bos >= 0) config.bos = architecture.bos;
-  if (absent("eos_token_id") && architecture.eos >= 0) config.eos = {architecture.eos};
+  const bool fits = architecture.eos >= 0 && architecture.eos < config.vocab;
+  if (absent("eos_token_id") && fits) config.eos = {architecture.eos};
 }
 
 // A scaled RoPE gives the context as vLLM's does; beyond the chunk of dual chunk attention (Qwen
@@ -295,29 +313,6 @@ Result<ModelConfig> parse_model_config(std::string_view config_json,
   parse_generation(defaults, *config);
   if (defaults.error()) return *defaults.error();
   return config;
-}
-
-Result<void> check_model_path(const std::string& path) {
-  struct Format {
-    std::string_view extension, name, hint;
-  };
-  constexpr std::string_view kConvert = "convert it to a folder of safetensors files";
-  constexpr std::array kFormats = {
-      Format{".gguf", "a GGUF file", kConvert},
-      Format{".ggml", "a GGML file", kConvert},
-      Format{".bin", "a PyTorch pickle", kConvert},
-      Format{".pt", "a PyTorch pickle", kConvert},
-      Format{".pth", "a PyTorch pickle", kConvert},
-      Format{".safetensors", "one safetensors file", "give the folder that it is in"}};
-  std::error_code ec;
-  if (!std::filesystem::is_regular_file(path, ec)) return {};
-  const std::string extension = std::filesystem::path(path).extension().string();
-  for (const Format& f : kFormats) {
-    if (extension != f.extension) continue;
-    return Error{ErrorCode::unsupported, path, "a folder with config.json and *.safetensors",
-                 std::string(f.name), std::string(f.hint)};
-  }
-  return {};
 }
 
 Result<ModelConfig> load_model_config(const std::string& directory,

@@ -318,12 +318,8 @@ Result<ModelConfig> parse_model_config(std::string_view config_json,
 
 /// config.json and, where they exist, generation_config.json and hf_quant_config.json (ModelOpt's
 /// description of a quantisation) of a checkpoint's directory. Errors: parse_model_config()'s;
-/// check_model_path()'s; files that cannot be read.
+/// check_model_path()'s (io/files/model_path.h); files that cannot be read.
 Result<ModelConfig> load_model_config(const std::string& directory,
                                       const ConfigOverrides& overrides = {});
-
-/// Refuses a file of weights in place of a directory, naming its format: GGUF, a pickle, a single
-/// safetensors file.
-Result<void> check_model_path(const std::string& path);
 
 }  // namespace lathe

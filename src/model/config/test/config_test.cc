@@ -36,6 +36,66 @@ TEST(ModelConfig, GenerationConfigSpeaksLast) {
   }
 }
 
+// An end token that no answer can have. pad_token_id may be the vocabulary's size, and class values
+// are those of another vocabulary in small models.
+TEST(ModelConfig, EndTokensAreInTheVocabulary) {
+  Json j = qwen3();
+  const std::string last = std::to_string(j["vocab_size"].get<int>());
+  j["eos_token_id"] = j["vocab_size"];
+  j["pad_token_id"] = j["vocab_size"];
+  EXPECT_EQ(refusal(j), "config.json: eos_token_id: wanted ids below vocab_size, " + last +
+                            ", got " + last + "; --override eos_token_id=ID");
+  j["eos_token_id"] = {3, 99999999};
+  EXPECT_THAT(refusal(j), HasSubstr("got 99999999"));
+  j["eos_token_id"] = 2147483648;
+  EXPECT_THAT(refusal(j), HasSubstr("eos_token_id"));
+  j["eos_token_id"] = 3;
+  EXPECT_THAT(parsed(j).eos, ElementsAre(3));
+  const std::string generation = R"({"eos_token_id": [1, )" + last + R"(], "pad_token_id": )" +
+                                 last + R"(, "suppress_tokens": [)" + last + "]}";
+  const auto beyond = parse_model_config(j.dump(), generation);
+  ASSERT_FALSE(beyond.ok());
+  EXPECT_THAT(beyond.error().message(), HasSubstr("generation_config.json: eos_token_id"));
+  ConfigOverrides overrides;
+  overrides.values = {"eos_token_id=5"};
+  const auto other = parse_model_config(j.dump(), generation, overrides);
+  ASSERT_TRUE(other.ok()) << other.error().message();
+  EXPECT_THAT(other->eos, ElementsAre(5));
+  // Beside a text model.
+  Json tower = {{"architectures", {"Qwen3VLForConditionalGeneration"}},
+                {"model_type", "qwen3_vl"},
+                {"eos_token_id", 151936},
+                {"text_config", qwen3()}};
+  tower["text_config"]["model_type"] = "qwen3_vl_text";
+  EXPECT_THAT(refusal(tower), HasSubstr("eos_token_id: wanted ids below"));
+  Json small = qwen3();
+  small["architectures"] = {"LlamaForCausalLM"};
+  for (const char* key : {"max_window_layers", "use_sliding_window", "sliding_window"})
+    small.erase(key);
+  small["vocab_size"] = 2;
+  EXPECT_THAT(parsed(small).eos, ElementsAre());
+}
+
+// Values that no request may have: each of them would be refused for what its client did not write.
+TEST(ModelConfig, SamplingDefaultsAreInTheRangesOfRequests) {
+  const auto said = [](const std::string& generation) {
+    const auto config = parse_model_config(qwen3().dump(), generation);
+    return config ? "accepted" : config.error().message();
+  };
+  for (const char* good : {R"({"temperature": 0, "top_p": 1, "repetition_penalty": 2})",
+                           R"({"temperature": 100, "top_p": 0.01, "repetition_penalty": 0.1})"}) {
+    EXPECT_EQ(said(good), "accepted");
+  }
+  EXPECT_EQ(said(R"({"temperature": -3})"),
+            "generation_config.json: temperature: wanted a number of 0 or more, got -3");
+  EXPECT_EQ(said(R"({"top_p": 1.5})"),
+            "generation_config.json: top_p: wanted a number above 0, to 1, got 1.5");
+  EXPECT_THAT(said(R"({"top_p": 0, "do_sample": false})"), HasSubstr("top_p"));
+  EXPECT_THAT(said(R"({"repetition_penalty": 0})"), HasSubstr("repetition_penalty"));
+  EXPECT_THAT(said(R"({"repetition_penalty": 2.5})"), HasSubstr("repetition_penalty"));
+  EXPECT_THAT(said(R"({"temperature": 1e300})"), HasSubstr("temperature"));
+}
+
 // Such files also carry temperature and filters, which must not cause sampling.
 TEST(ModelConfig, WithoutSamplingAnswersAreGreedy) {
   const std::string rest = R"("temperature": 0.6, "top_k": 20, "top_p": 0.9,
