@@ -47,8 +47,7 @@ function(lathe_library)
 
   string(REPLACE ";" " " private_libs "${link_flags}")
   string(REPLACE "$<TARGET_FILE:CUDA::cudart_static>" "-lcudart_static" private_libs "${private_libs}")
-  # The installed tree may be moved, and the libraries' folder may be deeper (lib/x86_64-linux-gnu).
-  file(RELATIVE_PATH prefix_from_pc /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
-  configure_file(${PROJECT_SOURCE_DIR}/cmake/lathe.pc.in ${PROJECT_BINARY_DIR}/lathe.pc @ONLY)
+  include(LathePkgConfig)
+  lathe_pkg_config(${PROJECT_BINARY_DIR}/lathe.pc)
   install(FILES ${PROJECT_BINARY_DIR}/lathe.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT devel)
 endfunction()

@@ -92,6 +92,25 @@ class Installed(unittest.TestCase):
             self.assertTrue(said, name)
             self.assertEqual(pathlib.Path(said).resolve(), folder.resolve(), name)
 
+    def test_D6_pkg_config_follows_the_folders(self):
+        # prefix, libraries, headers, where the tree is at last; then what pkg-config says
+        cases = [("/p", "lib/x86_64-linux-gnu", "include", "/moved", "/moved/lib/x86_64-linux-gnu", "/moved/include"),
+                 ("/p", "/abs/lib64", "/abs/include", "/p", "/abs/lib64", "/abs/include"),
+                 ("/p", "lib", "/abs/include", "/moved", "/moved/lib", "/abs/include")]
+        for prefix, libraries, headers, at, libdir, includedir in cases:
+            folder = self.root / "pc" / (libraries if libraries.startswith("lib") else "lib") / "pkgconfig"
+            folder.mkdir(parents=True, exist_ok=True)
+            script = self.root / "pc.cmake"
+            script.write_text(f'include("{SOURCE}/cmake/LathePkgConfig.cmake")\nlathe_pkg_config("{folder}/lathe.pc")\n')
+            run("cmake", f"-DCMAKE_INSTALL_PREFIX={prefix}", f"-DCMAKE_INSTALL_LIBDIR={libraries}", f"-DCMAKE_INSTALL_INCLUDEDIR={headers}",
+                "-DPROJECT_VERSION=1.2", "-P", script)
+            env = {**os.environ, "PKG_CONFIG_PATH": str(folder)}
+            for name, wanted in (("libdir", libdir), ("includedir", includedir)):
+                said = run("pkg-config", f"--variable={name}", "lathe", env=env).strip()
+                said = os.path.normpath(said).replace(str(self.root / "pc"), at)
+                self.assertEqual(said, wanted, (libraries, headers))
+            self.assertEqual(run("pkg-config", "--modversion", "lathe", env=env).strip(), "1.2")
+
     def test_the_static_library_needs_no_shared_one(self):
         program = self.root / "attend_static"
         flags = run("pkg-config", "--cflags", "--static", "--libs", "lathe", env=self.env).split()

@@ -1,0 +1,20 @@
+# lathe_pkg_config(OUTPUT): writes lathe.pc for CMAKE_INSTALL_PREFIX, CMAKE_INSTALL_LIBDIR and CMAKE_INSTALL_INCLUDEDIR, PROJECT_VERSION
+# and private_libs. An installed tree may be moved, and the libraries' folder may be deeper (lib/x86_64-linux-gnu); with an absolute
+# folder of libraries, as distributions give it, the tree stays where it is.
+function(lathe_pkg_config output)
+  if(IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}")
+    set(pc_prefix "${CMAKE_INSTALL_PREFIX}")
+    set(pc_libdir "${CMAKE_INSTALL_LIBDIR}")
+  else()
+    file(RELATIVE_PATH up "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig" /prefix)
+    string(REGEX REPLACE "/$" "" up "${up}")
+    set(pc_prefix "\${pcfiledir}/${up}")
+    set(pc_libdir "\${exec_prefix}/${CMAKE_INSTALL_LIBDIR}")
+  endif()
+  if(IS_ABSOLUTE "${CMAKE_INSTALL_INCLUDEDIR}")
+    set(pc_includedir "${CMAKE_INSTALL_INCLUDEDIR}")
+  else()
+    set(pc_includedir "\${prefix}/${CMAKE_INSTALL_INCLUDEDIR}")
+  endif()
+  configure_file("${CMAKE_CURRENT_FUNCTION_LIST_DIR}/lathe.pc.in" "${output}" @ONLY)
+endfunction()
