@@ -100,7 +100,7 @@ class Plan(unittest.TestCase):
     def test_D7_what_a_refusal_says_to_try_is_a_plan(self):
         flags = {"prefill": "--prefill-attention-backend", "layout": "--kv-layout", "decode": "--decode-attention-backend"}
         refused = tried = 0
-        for attention, device in itertools.product(("mla", "dsa", "v4"), ("cpu", "sm90")):
+        for attention, device in itertools.product(("mla", "dsa", "v4", "gqa"), ("cpu", "sm90")):
             machine = ["plan", "--attention", attention, "--device", device]
             for cell in json.loads(lathe(*machine, "--matrix", "--json").stdout):
                 if cell["legal"]:

@@ -406,6 +406,37 @@ def test_c2_a_schedule_is_made_again_where_lengths_are_seen_to_change(monkeypatc
     assert not reused(lengths, "other")
 
 
+def test_c2_a_repeated_call_sees_each_of_its_lengths_change(monkeypatch):
+    from lathe.compat import _schedule, _tensors
+
+    monkeypatch.setattr(_tensors, "capturing", lambda q: False)
+    array = type("Array", (), {"data_ptr": lambda self: 64, "contiguous": lambda self: self})
+    torch = type("Torch", (), {"uint8": 0, "bfloat16": 1, "float32": 2, "empty": lambda self, *a, **k: array(),
+                               "empty_strided": lambda self, *a, **k: array()})()  # fmt: skip
+    monkeypatch.setattr(_tensors, "torch_of", lambda x: torch)
+    meta, q = flash_mla.FlashMLASchedMeta(), type("Q", (), {"device": None})()
+    scheduled = []
+
+    class Call:
+        kept = _schedule.Kept("config", "shapes", 64, (2, 1, 8, 512), False)
+
+        def run(self, out, lse, workspace, reused):
+            assert workspace
+            scheduled.append(reused)
+
+    def reused(*lengths):
+        assert _schedule.again(Call(), meta, q, None, lengths) is not None
+        return scheduled[-1]
+
+    first, extra = CountedLengths(4096), CountedLengths(8192)  # cache_seqlens, extra_topk_length
+    assert not reused(first, extra) and reused(first, extra)
+    for changed in (first, extra):
+        changed._version += 1
+        assert not reused(first, extra) and reused(first, extra)
+    assert not reused(first, None) and reused(first, None)
+    assert not reused(extra, first)
+
+
 def test_c2_what_a_schedule_cannot_see_is_said():
     said = " ".join(flash_mla.FlashMLASchedMeta.__doc__.split())
     for words in ("``.data``", "replayed graph", "inference mode", "use a new FlashMLASchedMeta"):

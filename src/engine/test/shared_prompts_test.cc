@@ -15,6 +15,7 @@ struct SharedCase {
   const char* directory;                  // from tests/data
   std::int32_t shared = 1500, own = 300;  // tokens
   std::int64_t context = 2048;
+  const char* layout = "auto";
 };
 
 void PrintTo(const SharedCase& c, std::ostream* out) { *out << c.name; }
@@ -27,6 +28,7 @@ class PrefixCacheC1 : public testing::TestWithParam<SharedCase> {
   RealSetup::Options options(std::int64_t rows, std::int64_t requests = 1) const {
     RealSetup::Options o;
     o.rows = rows;
+    o.layout = GetParam().layout;
     o.page_size = 0;  // the plan's choice
     o.context = GetParam().context;
     o.requests = requests;
@@ -124,14 +126,17 @@ TEST_P(PrefixCacheC1, GrowingChatsKeepTheirHits) {
 
 INSTANTIATE_TEST_SUITE_P(
     Models, PrefixCacheC1,
-    testing::Values(SharedCase{"tiny-gqa", "../../models/tiny-gqa"},
-                    SharedCase{"tiny-v32", "../../models/tiny-v32"},
-                    SharedCase{"tiny-v4", "../../models/tiny-v4"},
-                    SharedCase{"gpt-oss", "models/gpt_oss"}, SharedCase{"Gemma 3", "models/gemma3"},
-                    SharedCase{"Mistral", "models/mistral"},
-                    SharedCase{"Qwen 2", "models/qwen2", 380, 80, 512},
-                    SharedCase{"Qwen 2 with a window", "models/qwen2_window", 380, 80, 512},
-                    SharedCase{"Qwen 3.5", "models/qwen3_5_moe", 380, 80, 512}),
+    testing::Values(
+        SharedCase{"tiny-gqa", "../../models/tiny-gqa"},
+        SharedCase{"tiny-v32", "../../models/tiny-v32"},
+        SharedCase{"tiny-v4", "../../models/tiny-v4"}, SharedCase{"gpt-oss", "models/gpt_oss"},
+        SharedCase{"Gemma 3", "models/gemma3"}, SharedCase{"Mistral", "models/mistral"},
+        SharedCase{"Qwen 2", "models/qwen2", 380, 80, 512},
+        SharedCase{"Qwen 2 with a window", "models/qwen2_window", 380, 80, 512},
+        SharedCase{"Qwen 3.5", "models/qwen3_5_moe", 380, 80, 512},
+        SharedCase{"Qwen 2 with a window, in e4m3", "models/qwen2_window", 380, 80, 512, "gqa_fp8"},
+        SharedCase{"tiny-v32 in e4m3", "../../models/tiny-v32", 380, 80, 512, "mla_fp8"},
+        SharedCase{"tiny-v32 in e2m1", "../../models/tiny-v32", 380, 80, 512, "mla_fp4"}),
     [](const auto& test) {
       std::string name = test.param.name;
       std::erase_if(name, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; });
