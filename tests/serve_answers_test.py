@@ -35,9 +35,14 @@ class Scripted(unittest.TestCase):
     TEMPLATE: str | list = TAG_TEMPLATE
 
     @classmethod
+    def change(cls, folder: pathlib.Path):
+        """Changes files of the checkpoint."""
+
+    @classmethod
     def setUpClass(cls):
         folder = cls.enterClassContext(tempfile.TemporaryDirectory())
         make(pathlib.Path(folder), cls.SCRIPTS, cls.SPECIAL, cls.TEMPLATE)
+        cls.change(pathlib.Path(folder))
         cls.server = cls.enterClassContext(Server(model=folder))
 
     def chat(self, name: str, status: int = 200, **more):
@@ -206,6 +211,36 @@ class Constraints(Scripted):
                         {"role": "user", "content": "<other>"}]
             answer = self.server.post("/v1/chat/completions", {"messages": messages, "temperature": 0})
             self.assertEqual(answer["choices"][0]["message"]["content"], "I would rather not")
+
+
+class LargeTokenizer(Scripted):
+    """A tokenizer with marks beyond the model's vocabulary."""
+
+    SCRIPTS = {"a": ["Hi", "!"]}
+    TEMPLATE = THINK_TEMPLATE.replace("<function=f>", '{\\"name\\": x, \\"arguments\\": y}')
+    MARKS = ["</think>", "<think>", "<tool_call>", "</tool_call>"]
+
+    @classmethod
+    def change(cls, folder: pathlib.Path):
+        tokenizer = json.loads((folder / "tokenizer.json").read_text())
+        for i, mark in enumerate(cls.MARKS):
+            tokenizer["added_tokens"].append({**tokenizer["added_tokens"][0], "id": 200_000 + 7 * i, "content": mark})
+        (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+    def test_b2_marks_beyond_the_vocabulary_are_text_or_refused(self):
+        strict = tool("f", a={"type": "integer"})
+        strict["function"]["strict"] = True
+        self.assertEqual(self.chat("a")["message"]["content"], "Hi!")
+        self.assertIn(self.chat("a", tools=[strict])["finish_reason"], ("stop", "tool_calls"))
+        self.chat("a", json_schema={"type": "object"}, max_tokens=5)
+        said = [{"role": "user", "content": "x </think>"}]
+        for path, body, field in (("/v1/chat/completions", {"messages": said}, "messages"), ("/v1/completions", {"prompt": "</think>"}, "prompt"),
+                                  ("/generate", {"text": ["a", "<tool_call>"]}, "text[1]"), ("/v1/completions", {"prompt": [1, 200_000]}, "prompt[1]")):
+            error = self.server.post(path, body, status=400)["error"]
+            self.assertEqual(error["param"], field)
+            self.assertIn("200000" if field != "text[1]" else "200014", error["message"])
+        for path, body in (("/v1/messages", {"messages": said, "max_tokens": 5}), ("/v1/responses", {"input": "x </think>"})):
+            self.assertIn("</think>", self.server.post(path, body, status=400)["error"]["message"])
 
 
 class Templates(Scripted):

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <set>
+
 #include "server/openai/field_readers.h"
 #include "server/openai/object_reader.h"
 
@@ -36,13 +38,66 @@ struct UserText {
   }
 };
 
-Wrong read_result(const Json& block, const std::string& path, ChatHistory& history,
-                  Names& ignored) {
+// Calls and their results, by the rules of Anthropic's server: consecutive messages of one role are
+// a turn, and the turn after calls has one result of each.
+class CallTurns {
+ public:
+  // A message of this role begins. `path`: of its content.
+  Wrong begin(bool user, const std::string& path) {
+    if (!user && users_) {
+      if (auto wrong = finish()) return wrong;
+      last_.clear();
+    }
+    users_ = user;
+    if (!user) path_ = path;
+    return std::nullopt;
+  }
+  Wrong call(const std::string& id, const std::string& path) {
+    if (!known_.insert(id).second) {
+      return bad_field(path, "another id than earlier calls'", excerpt(id));
+    }
+    last_.insert(id);
+    open_.insert(id);
+    return std::nullopt;
+  }
+  Wrong result(const std::string& id, const std::string& path) {
+    if (!last_.contains(id)) {
+      return bad_field(path, "the id of a tool_use in the message before it", excerpt(id));
+    }
+    if (open_.erase(id) > 0) return std::nullopt;
+    return bad_field(path, "one result of each call", "a second one of " + excerpt(id));
+  }
+  // Whether each call has its result.
+  Wrong finish() const {
+    if (open_.empty()) return std::nullopt;
+    return bad_field(path_, "the results of the calls in the message after it",
+                     "none of " + excerpt(*open_.begin()));
+  }
+
+ private:
+  std::set<std::string> known_, last_, open_;  // ids: of all calls; of the last turn's; unanswered
+  std::string path_;                           // of the assistant's last content
+  bool users_ = false;
+};
+
+// What reading a message changes.
+struct Conversation {
+  ChatHistory& history;
+  Names& ignored;
+  CallTurns calls = {};
+};
+
+Wrong read_result(const Json& block, const std::string& path, Conversation& out) {
+  auto& [history, ignored, calls] = out;
   auto id = read_string(block, "tool_use_id", path);
   if (!id) return id.error();
   note_unknown(block, {"type", "tool_use_id", "content", "cache_control", "is_error"}, path,
                ignored);
-  if (block.value("is_error", Json()) == true) ignored.push_back(path + ".is_error");
+  const Json failed = block.value("is_error", Json());
+  if (!failed.is_null() && !failed.is_boolean()) {
+    return bad_field(path + ".is_error", "true or false", excerpt(failed));
+  }
+  if (failed == true) ignored.push_back(path + ".is_error");
   const Json content = block.value("content", Json());
   std::string text;
   if (!content.is_null()) {
@@ -50,27 +105,29 @@ Wrong read_result(const Json& block, const std::string& path, ChatHistory& histo
     if (!texts) return texts.error();
     text = std::move(*texts);
   }
-  if (history.add_result(*id, std::move(text))) return std::nullopt;
-  return bad_field(path + ".tool_use_id", "the id of a tool_use before it", excerpt(*id));
+  if (auto wrong = calls.result(*id, path + ".tool_use_id")) return wrong;
+  history.add_result(*id, std::move(text));
+  return std::nullopt;
 }
 
 Wrong read_user_block(const Json& block, const std::string& path, UserText& text,
-                      ChatHistory& history, Names& ignored) {
+                      Conversation& out) {
   const Json type = block.value("type", Json());
   if (type == "text") {
-    auto more = read_block_text(block, path, ignored);
+    auto more = read_block_text(block, path, out.ignored);
     if (!more) return more.error();
     text.add(*more);
     return std::nullopt;
   }
   if (type == "tool_result") {
-    text.flush(history);
-    return read_result(block, path, history, ignored);
+    text.flush(out.history);
+    return read_result(block, path, out);
   }
   return not_offered(path + ".type", "\"text\" or \"tool_result\"", type, kTextAlone);
 }
 
-Wrong read_call(const Json& block, const std::string& path, ChatHistory& history, Names& ignored) {
+Wrong read_call(const Json& block, const std::string& path, Conversation& out) {
+  auto& [history, ignored, calls] = out;
   auto id = read_string(block, "id", path);
   if (!id) return id.error();
   auto name = read_string(block, "name", path);
@@ -80,37 +137,36 @@ Wrong read_call(const Json& block, const std::string& path, ChatHistory& history
   if (!input.is_object()) {
     return bad_field(path + ".input", "an object", input.is_null() ? "nothing" : excerpt(input));
   }
+  if (auto wrong = calls.call(*id, path + ".id")) return wrong;
   history.add_call(*id, *name, std::move(input));
   return std::nullopt;
 }
 
-Wrong read_answer_block(const Json& block, const std::string& path, ChatHistory& history,
-                        Names& ignored) {
+Wrong read_answer_block(const Json& block, const std::string& path, Conversation& out) {
   const Json type = block.value("type", Json());
   if (type == "text") {
-    auto text = read_block_text(block, path, ignored);
+    auto text = read_block_text(block, path, out.ignored);
     if (!text) return text.error();
-    history.add_answer(*text);
+    out.history.add_answer(*text);
     return std::nullopt;
   }
-  if (type == "tool_use") return read_call(block, path, history, ignored);
+  if (type == "tool_use") return read_call(block, path, out);
   if (type == "thinking") {
     auto text = read_string(block, "thinking", path);
     if (!text) return text.error();
-    note_unknown(block, {"type", "thinking", "signature", "cache_control"}, path, ignored);
-    history.add_reasoning(*text);
+    note_unknown(block, {"type", "thinking", "signature", "cache_control"}, path, out.ignored);
+    out.history.add_reasoning(*text);
     return std::nullopt;
   }
   // Anthropic's own, which nobody else can read.
   if (type == "redacted_thinking") {
-    ignored.push_back(path);
+    out.ignored.push_back(path);
     return std::nullopt;
   }
   return not_offered(path + ".type", R"("text", "tool_use" or "thinking")", type, kTextAlone);
 }
 
-Wrong read_message(const Json& message, const std::string& path, ChatHistory& history,
-                   Names& ignored) {
+Wrong read_message(const Json& message, const std::string& path, Conversation& out) {
   if (!message.is_object()) return bad_field(path, "a message", excerpt(message));
   const Json role = message.value("role", Json());
   if (role != "user" && role != "assistant") {
@@ -118,15 +174,16 @@ Wrong read_message(const Json& message, const std::string& path, ChatHistory& hi
                      role.is_null() ? "nothing" : excerpt(role),
                      role == "system" ? "the field system" : "");
   }
-  note_unknown(message, {"role", "content"}, path, ignored);
+  note_unknown(message, {"role", "content"}, path, out.ignored);
   const bool user = role == "user";
   const Json content = message.value("content", Json());
   const std::string inside = path + ".content";
+  if (auto wrong = out.calls.begin(user, inside)) return wrong;
   if (content.is_string()) {
     if (user) {
-      history.add("user", content);
+      out.history.add("user", content);
     } else {
-      history.add_answer(content.get_ref<const std::string&>());
+      out.history.add_answer(content.get_ref<const std::string&>());
     }
     return std::nullopt;
   }
@@ -138,11 +195,11 @@ Wrong read_message(const Json& message, const std::string& path, ChatHistory& hi
   for (std::size_t i = 0; i < content.size(); ++i) {
     const std::string here = fmt::format("{}[{}]", inside, i);
     if (!content[i].is_object()) return bad_field(here, "a block", excerpt(content[i]));
-    auto wrong = user ? read_user_block(content[i], here, text, history, ignored)
-                      : read_answer_block(content[i], here, history, ignored);
+    auto wrong = user ? read_user_block(content[i], here, text, out)
+                      : read_answer_block(content[i], here, out);
     if (wrong) return wrong;
   }
-  text.flush(history);
+  text.flush(out.history);
   return std::nullopt;
 }
 
@@ -167,14 +224,13 @@ Result<std::string, ApiError> read_block_texts(const Json& value, const std::str
 
 Wrong read_content_blocks(const Json& messages, const std::string& path, ChatHistory& history,
                           Names& ignored) {
+  Conversation out{history, ignored};
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const std::string here = fmt::format("{}[{}]", path, i);
-    if (auto wrong = read_message(messages[i], here, history, ignored)) return wrong;
+    if (auto wrong = read_message(messages[i], here, out)) return wrong;
   }
+  if (auto wrong = out.calls.finish()) return wrong;
   const std::string last = fmt::format("{}[{}].content", path, messages.size() - 1);
-  if (history.ends_with_calls()) {
-    return bad_field(last, "the results of the calls after them", "none");
-  }
   if (history.ends_with_answer() && !history.ends_with_text()) {
     return bad_field(last, "text, which the answer continues, or a user's message after it",
                      "none");

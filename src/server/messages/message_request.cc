@@ -127,10 +127,16 @@ Wrong read_thinking(const Json& value, const FieldContext& at, ApiRequest& out) 
     return not_offered(at.path + ".type", R"("enabled", "adaptive" or "disabled")", type);
   }
   const Json budget = value.value("budget_tokens", Json());
+  if (type == "enabled" && budget.is_null()) {
+    return bad_field(at.path + ".budget_tokens", "an integer, 1 or more", "nothing",
+                     R"(or type "adaptive")");
+  }
   if (!budget.is_null() && !integer_of(budget, 1, kAnyInt)) {
     return bad_field(at.path + ".budget_tokens", "an integer, 1 or more", excerpt(budget));
   }
-  if (const auto tokens = integer_of(budget, 1, kAnyInt)) {
+  if (type == "disabled" && !budget.is_null()) {
+    out.ignored.push_back(at.path + ".budget_tokens");
+  } else if (const auto tokens = integer_of(budget, 1, kAnyInt)) {
     out.thinking_budget = static_cast<std::int32_t>(*tokens);
   }
   note_unknown(value, {"type", "budget_tokens"}, at.path, out.ignored);
@@ -249,6 +255,7 @@ Result<ApiRequest, ApiError> parse_request(std::string_view body, const FieldLim
                     "max_tokens"};
   }
   if (auto wrong = check_tools(out)) return *wrong;
+  if (auto wrong = check_rids(out)) return *wrong;
   return out;
 }
 

@@ -92,10 +92,7 @@ std::optional<ApiError> check_together(const Json& body, const ApiRequest& r) {
                        fmt::format("{}", p.n));
     }
   }
-  if (!r.rids.empty() && r.rids.size() != 1 && r.rids.size() != r.prompts.size()) {
-    return bad_field("rid", "one, or one for each prompt", fmt::format("{}", r.rids.size()));
-  }
-  return std::nullopt;
+  return check_rids(r);
 }
 
 // Names and parameters of the functions, whether or not an answer may call them.
@@ -164,6 +161,14 @@ std::optional<ApiError> check_tools(const ApiRequest& r) {
   return std::nullopt;
 }
 
+std::optional<ApiError> check_rids(const ApiRequest& r) {
+  const std::size_t prompts = r.is_chat() ? 1 : r.prompts.size();
+  if (r.rids.size() <= 1 || r.rids.size() == prompts) return std::nullopt;
+  return bad_field("rid",
+                   prompts == 1 ? "one" : fmt::format("one, or {}, one for each prompt", prompts),
+                   fmt::format("{}", r.rids.size()));
+}
+
 std::string params_name(const ApiRequest& request, std::size_t prompt) {
   if (request.route != ApiRoute::generate) return "";
   return request.each.empty() ? "sampling_params." : fmt::format("sampling_params[{}].", prompt);
@@ -171,7 +176,7 @@ std::string params_name(const ApiRequest& request, std::size_t prompt) {
 
 Result<Json, ApiError> parse_body(std::string_view body) {
   try {
-    auto parsed = read_watched_json<Json>(body, kBodyLimits);
+    auto parsed = read_watched_json<Json>(body, kBodyLimits, /*exact=*/true);
     if (parsed.too_many) {
       return ApiError{
           413, "body_too_large",

@@ -141,6 +141,8 @@ Result<nlohmann::ordered_json, ApiError> parse_body(std::string_view body);
 
 /// Checks tools, tool_choice and constraints against each other. Errors: 400 in chat's names.
 std::optional<ApiError> check_tools(const ApiRequest& request);
+/// Checks that `rid` names the request, or each of its prompts.
+std::optional<ApiError> check_rids(const ApiRequest& request);
 
 /// Of chat, completions and generate. Errors: 400 with the field's path: parse_body()'s; a field
 /// that is missing, mistyped, out of range or unsupported.

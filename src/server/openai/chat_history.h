@@ -24,9 +24,8 @@ class ChatHistory {
   bool empty() const { return messages_.empty(); }
   /// Whether the last message is the assistant's.
   bool ends_with_answer() const { return answering_; }
-  /// Whether that message has text; whether it has calls.
+  /// Whether that message has text.
   bool ends_with_text() const;
-  bool ends_with_calls() const { return answering_ && messages_.back().contains("tool_calls"); }
   nlohmann::ordered_json take() { return std::move(messages_); }
 
  private:

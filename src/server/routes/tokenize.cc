@@ -139,6 +139,9 @@ Result<CountedTokens, ApiError> count_tokens(const std::string& body, const Serv
   }
   const auto prompt = encode_chat(*request, model, options, /*add_special_tokens=*/false, stop);
   if (!prompt) return own_names(ApiRoute::messages, prompt.error());
+  for (const std::string& name : prompt->ignored) {
+    request->ignored.push_back(own_names(ApiRoute::messages, {400, "", name, name}).param);
+  }
   return CountedTokens{std::ssize(prompt->tokens), std::move(request->ignored)};
 }
 

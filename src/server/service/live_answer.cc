@@ -330,15 +330,15 @@ void LiveAnswer::keep_alive() {
   reply_->write("\n");
 }
 
-bool LiveAnswer::names(const std::string& rid) const {
-  const auto& own = request_.api.rids;
-  return head_.id == rid || std::find(own.begin(), own.end(), rid) != own.end();
-}
+std::vector<Ticket> LiveAnswer::tickets() const { return tickets(head_.id); }
 
-std::vector<Ticket> LiveAnswer::tickets() const {
+std::vector<Ticket> LiveAnswer::tickets(const std::string& rid) const {
+  const auto& rids = request_.api.rids;
+  const bool all = head_.id == rid || (rids.size() == 1 && rids[0] == rid);
   std::vector<Ticket> out;
   for (std::size_t i = 0; i < choices_.size(); ++i) {
-    if (!choices_[i].end) out.push_back({first_.value + i});
+    const bool named = all || (rids.size() > 1 && rids[choices_[i].prompt] == rid);
+    if (named && !choices_[i].end) out.push_back({first_.value + i});
   }
   return out;
 }

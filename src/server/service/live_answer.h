@@ -51,9 +51,11 @@ class LiveAnswer {
   bool streams() const { return request_.api.stream; }
   /// Starts the stream if its first event is late, so that proxies see traffic.
   void keep_alive();
-  bool names(const std::string& rid) const;
 
+  /// Tickets that have not ended: all, or those of the prompts that `rid` names. The answer's own
+  /// id and a single rid name all prompts.
   std::vector<Ticket> tickets() const;
+  std::vector<Ticket> tickets(const std::string& rid) const;
   std::size_t choices() const { return choices_.size(); }
   /// Streams keep their texts at --log-requests 3 only.
   const std::vector<Choice>& all_choices() const { return choices_; }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "io/text/quote.h"
 #include "kernels/philox.h"
 #include "ops/sampling_params.h"
 #include "server/grammar/think_budget.h"
@@ -234,6 +235,21 @@ std::vector<std::int64_t> offsets_of_ids(const std::vector<std::int32_t>& ids,
   return out;
 }
 
+// Refuses tokens that the model has no row for. A tokenizer's added tokens may be among them.
+// `ids`: the request gives tokens, not text.
+std::optional<ApiError> check_tokens(const ServedModel& model,
+                                     const std::vector<std::int32_t>& tokens,
+                                     const std::string& path, bool ids) {
+  const auto at = std::ranges::find_if(tokens, [&](std::int32_t t) { return t >= model.vocab; });
+  if (at == tokens.end()) return std::nullopt;
+  if (ids) {
+    return bad_field(fmt::format("{}[{}]", path, at - tokens.begin()),
+                     fmt::format("a token from 0 to {}", model.vocab - 1), fmt::format("{}", *at));
+  }
+  return bad_field(path, fmt::format("text of the model's {} tokens", model.vocab),
+                   fmt::format("{}, which is {}", quote(model.tokenizer.bytes_of(*at)), *at));
+}
+
 std::optional<ApiError> encode_prompts(const ServedModel& model, const ServerOptions& options,
                                        const std::atomic<bool>* stop, PreparedRequest& out) {
   ApiRequest& api = out.api;
@@ -245,8 +261,12 @@ std::optional<ApiError> encode_prompts(const ServedModel& model, const ServerOpt
   if (api.is_chat()) {
     auto prompt = encode_chat(api, model, options, /*add_special_tokens=*/false, stop);
     if (!prompt) return prompt.error();
+    for (std::string& name : prompt->ignored) {
+      api.ignored.push_back(own_names(api.route, {400, "", name, name}).param);
+    }
     if (auto wrong = set_markup(model, prompt->text, out)) return wrong;
     if (prompt->tokens.empty()) return bad_field("messages", "at least one token", "none");
+    if (auto wrong = check_tokens(model, prompt->tokens, "messages", /*ids=*/false)) return wrong;
     if (auto wrong = truncate(model, api, 0, prompt->tokens)) return wrong;
     add(std::move(prompt->tokens), "");
     return std::nullopt;
@@ -260,13 +280,7 @@ std::optional<ApiError> encode_prompts(const ServedModel& model, const ServerOpt
       p.tokens = std::move(*tokens);
     }
     if (p.tokens.empty()) return bad_field(path, "at least one token", "none");
-    for (std::size_t t = 0; t < p.tokens.size(); ++t) {
-      if (p.tokens[t] >= model.vocab) {
-        return bad_field(fmt::format("{}[{}]", path, t),
-                         fmt::format("a token from 0 to {}", model.vocab - 1),
-                         fmt::format("{}", p.tokens[t]));
-      }
-    }
+    if (auto wrong = check_tokens(model, p.tokens, path, !p.is_text)) return wrong;
     const std::size_t count = p.tokens.size();
     if (auto wrong = truncate(model, api, i, p.tokens)) return wrong;
     const bool whole_text = p.is_text && p.tokens.size() == count;
@@ -556,10 +570,14 @@ std::optional<ApiError> complete(const ServedModel& model, const ServerOptions& 
   }
   if (auto wrong = fit_lengths(model, options, out)) return wrong;
   if (auto wrong = fit_queue(options, out.api)) return wrong;
-  for (const SamplingParams& params : out.sampling) {
-    if (const auto ok = check_sampling_params(params, model.vocab, model.eos); !ok) {
-      return bad_field(ok.error());
-    }
+  for (std::size_t i = 0; i < out.sampling.size(); ++i) {
+    const auto ok = check_sampling_params(out.sampling[i], model.vocab, model.eos);
+    if (ok) continue;
+    Error wrong = ok.error();
+    const bool own =
+        wrong.field.starts_with("token_ids_logprob") || wrong.field == "top_logprobs_num";
+    if (!own) wrong.field.insert(0, params_name(out.api, i));
+    return bad_field(wrong);
   }
   if (auto wrong = set_token_lists(model, out)) return wrong;
   if (auto wrong = compile_grammars(model, options, stop, out)) return wrong;

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/json_digits.h"
 #include "server/openai/field_readers.h"
+#include "server/service/chat_checks.h"
 #include "server/service/reply.h"
 
 namespace lathe {
@@ -93,7 +94,10 @@ std::optional<ApiError> read_message(Json& message, const std::string& path) {
   if (message["content"].is_null() && !assistant) {
     return bad_field(path + ".content", "text", "nothing");
   }
-  if (!assistant) return std::nullopt;
+  if (!assistant) {
+    message.erase("tool_calls");  // only an assistant calls
+    return std::nullopt;
+  }
   if (message.contains("tool_calls")) {
     if (auto wrong = read_tool_calls(message["tool_calls"], path + ".tool_calls")) return wrong;
   }
@@ -197,20 +201,25 @@ Result<ChatPrompt, ApiError> encode_chat(const ApiRequest& request, const Served
     }
   }
   const ApiRequest& rendered = options.plain_content ? plain : request;
-  auto text = render_chat(rendered, options.template_kwargs, *model.chat);
+  std::vector<std::string> ignored;
+  auto text = render_chat(rendered, options.template_kwargs, *model.chat, &ignored);
   if (!text) return text.error();
   std::vector<std::size_t> breaks;
   if (options.plain_content) breaks = take_breaks(*text);
   auto tokens = model.tokenizer.encode(*text, add_special_tokens, breaks, stop);
   if (!tokens) return ApiError{400, "tokenizer_error", tokens.error().message(), "messages"};
-  return ChatPrompt{std::move(*text), std::move(*tokens)};
+  return ChatPrompt{std::move(*text), std::move(*tokens), std::move(ignored)};
 }
 
 Result<std::string, ApiError> render_chat(const ApiRequest& request, const Json& defaults,
-                                          const ChatTemplateFile& chat) {
+                                          const ChatTemplateFile& chat,
+                                          std::vector<std::string>* ignored) {
   Json messages = request.messages;
   for (std::size_t i = 0; i < messages.size(); ++i) {
     if (auto wrong = read_message(messages[i], fmt::format("messages[{}]", i))) return *wrong;
+  }
+  if (request.route == ApiRoute::chat) {
+    if (auto wrong = check_results(messages)) return *wrong;
   }
   std::string marker;
   if (request.continue_final_message) {
@@ -233,6 +242,7 @@ Result<std::string, ApiError> render_chat(const ApiRequest& request, const Json&
     const bool named = field == "reasoning_effort" || field.starts_with("messages[");
     return ApiError{400, "template_error", text.error().message(), named ? field : "messages"};
   }
+  if (ignored != nullptr) *ignored = find_unread(request, variables, chat.chat_template, *text);
   if (marker.empty()) return std::move(*text);
   auto cut = cut_at(std::move(*text), marker);
   if (cut) return std::move(*cut);

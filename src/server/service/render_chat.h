@@ -16,15 +16,17 @@ namespace lathe {
 
 /// Renders the model's template over the request's messages. `defaults`: the server's template
 /// kwargs, an object; the request's own take precedence. Errors: 400 with the path of a message
-/// ("messages[1].content[0].type"), or template_error.
+/// ("messages[1].content[0].type"), or template_error. `ignored`, if given, gets the names of what
+/// the prompt leaves out (find_unread()).
 Result<std::string, ApiError> render_chat(const ApiRequest& request,
                                           const nlohmann::ordered_json& defaults,
-                                          const ChatTemplateFile& chat);
+                                          const ChatTemplateFile& chat,
+                                          std::vector<std::string>* ignored = nullptr);
 
-/// The prompt's text and tokens.
 struct ChatPrompt {
   std::string text;
   std::vector<std::int32_t> tokens;
+  std::vector<std::string> ignored;  // names of what it leaves out
 };
 
 /// render_chat() by the model's template, and its tokens. With --no-special-tokens-in-content,

@@ -181,6 +181,8 @@ ServedModel::ServedModel(Runtime& runtime, const Tokenizer& its_tokenizer,
   reasoning = found.reasoning;
   tools = found.tools;
   marks = std::move(found.marks);
+  // A tokenizer may have more tokens than the model's logits; those marks come as text at most.
+  std::erase_if(marks, [&](const auto& mark) { return mark.first >= vocab; });
   call_form = find_call_form(tools, source);
   markup = describe_markup(*this, options, source);
   if (options.grammar_backend != "none") {

@@ -465,10 +465,11 @@ std::optional<ApiError> Service::abort(const std::string& rid, bool all, const C
   }
   std::vector<Ticket> tickets;
   for (auto& [id, live] : live_) {
-    if (!all && !live.answer->names(rid)) continue;
     if (!caller.admin && live.answer->reply().caller() != caller) continue;
+    const std::vector<Ticket> named = all ? live.answer->tickets() : live.answer->tickets(rid);
+    if (named.empty()) continue;
     ++metrics_.aborted["why=\"api\""];
-    for (Ticket t : live.answer->tickets()) tickets.push_back(t);
+    tickets.insert(tickets.end(), named.begin(), named.end());
   }
   // Their ends arrive as events, which finish the answers.
   if (!tickets.empty()) engine_->cancel(std::move(tickets), FinishReason::cancelled);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/json.h"
 #include "server/messages/message_error.h"
 
 namespace lathe {
@@ -111,6 +112,8 @@ TEST(MessageRequest, MistakesAreNamed) {
        "tool_choice.type"},
       {R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "thinking": {"type": "on"}})",
        "thinking.type"},
+      {R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "rid": ["x", "y"]})",
+       "rid"},
       {R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "mcp_servers": [{"type": "url"}]})",
        "mcp_servers"},
   };
@@ -121,6 +124,109 @@ TEST(MessageRequest, MistakesAreNamed) {
     EXPECT_EQ(request.error().status, 400) << body;
     EXPECT_THAT(request.error().message, HasSubstr("wanted")) << body;
   }
+}
+
+std::string body_of_turns(const std::string& more) {
+  return R"({"max_tokens": 9, "messages": [{"role": "user", "content": "a"}, )" + more + "]}";
+}
+std::string turn_of_calls(const std::string& ids) {
+  std::string blocks;
+  for (const char id : ids) {
+    blocks += std::string(blocks.empty() ? "" : ", ") + R"({"type": "tool_use", "id": ")" + id +
+              R"(", "name": "f", "input": {}})";
+  }
+  return R"({"role": "assistant", "content": [)" + blocks + "]}";
+}
+std::string turn_of_results(const std::string& ids, const std::string& more = "") {
+  std::string blocks;
+  for (const char id : ids) {
+    blocks += std::string(blocks.empty() ? "" : ", ") +
+              R"({"type": "tool_result", "tool_use_id": ")" + id + "\"" + more + "}";
+  }
+  return R"({"role": "user", "content": [)" + blocks + "]}";
+}
+
+// Anthropic's server refuses these with 400: a tool_result without a tool_use in the message before
+// it, a tool_use without a tool_result in the message after it, two results of one call, and equal
+// ids. It joins messages of one role that follow each other.
+TEST(MessageRequest, CallsHaveOneResultEach) {
+  for (const std::string& good :
+       {body_of_turns(turn_of_calls("c") + ", " + turn_of_results("c")),
+        body_of_turns(turn_of_calls("cd") + ", " + turn_of_results("dc")),
+        body_of_turns(turn_of_calls("c") + ", " + turn_of_calls("d") + ", " + turn_of_results("d") +
+                      ", " + turn_of_results("c")),
+        body_of_turns(turn_of_calls("c") + ", " + turn_of_results("c") + ", " + turn_of_calls("d") +
+                      ", " + turn_of_results("d", R"(, "is_error": false)")),
+        body_of_turns(turn_of_calls("c") + ", " + turn_of_results("c", R"(, "is_error": null)"))}) {
+    message_of(good);
+  }
+  const std::pair<std::string, const char*> cases[] = {
+      {body_of_turns(turn_of_calls("c") + ", " + turn_of_results("cc")),
+       "messages[2].content[1].tool_use_id"},
+      {body_of_turns(turn_of_calls("c") + ", " + turn_of_results("c") + ", " +
+                     turn_of_results("c")),
+       "messages[3].content[0].tool_use_id"},
+      {body_of_turns(turn_of_calls("c") + ", " + turn_of_results("d")),
+       "messages[2].content[0].tool_use_id"},
+      {body_of_turns(turn_of_calls("c") + ", " + turn_of_results("c") + ", " + turn_of_calls("d") +
+                     ", " + turn_of_results("c")),
+       "messages[4].content[0].tool_use_id"},
+      {body_of_turns(turn_of_calls("cd") + ", " + turn_of_results("c")), "messages[1].content"},
+      {body_of_turns(turn_of_calls("cd") + ", " + turn_of_results("c") + ", " +
+                     R"({"role": "assistant", "content": "b"})"),
+       "messages[1].content"},
+      {body_of_turns(turn_of_calls("c") + R"(, {"role": "user", "content": "b"})"),
+       "messages[1].content"},
+      {body_of_turns(turn_of_calls("cc") + ", " + turn_of_results("c")),
+       "messages[1].content[1].id"},
+      {body_of_turns(turn_of_calls("c") + ", " + turn_of_results("c") + ", " + turn_of_calls("c") +
+                     ", " + turn_of_results("c")),
+       "messages[3].content[0].id"},
+      {body_of_turns(turn_of_calls("c") + ", " + turn_of_results("c", R"(, "is_error": "yes")")),
+       "messages[2].content[0].is_error"},
+      {body_of_turns(turn_of_calls("c") + ", " + turn_of_results("c", R"(, "is_error": 1)")),
+       "messages[2].content[0].is_error"},
+  };
+  for (const auto& [body, param] : cases) {
+    const auto request = anthropic::parse_request(body, {});
+    ASSERT_FALSE(request.ok()) << body;
+    EXPECT_EQ(request.error().param, param) << body;
+    EXPECT_THAT(request.error().message, HasSubstr("wanted")) << body;
+  }
+}
+
+// Anthropic's server wants a budget with type enabled.
+TEST(MessageRequest, ThinkingHasABudget) {
+  const auto thinking = [](const std::string& value) {
+    return R"({"max_tokens": 9, "messages": [{"role": "user", "content": "a"}], "thinking": )" +
+           value + "}";
+  };
+  const auto without = anthropic::parse_request(thinking(R"({"type": "enabled"})"), {});
+  ASSERT_FALSE(without.ok());
+  EXPECT_EQ(without.error().param, "thinking.budget_tokens");
+  EXPECT_EQ(message_of(thinking(R"({"type": "enabled", "budget_tokens": 5})")).thinking_budget, 5);
+  EXPECT_EQ(message_of(thinking(R"({"type": "adaptive"})")).thinking_budget, std::nullopt);
+  const ApiRequest off = message_of(thinking(R"({"type": "disabled", "budget_tokens": 5})"));
+  EXPECT_EQ(off.thinking_budget, std::nullopt);
+  EXPECT_THAT(off.ignored, ElementsAre("thinking.budget_tokens"));
+}
+
+// What a double would change: the input of a call, and numbers of schemas.
+TEST(MessageRequest, A8NumbersKeepTheirDigits) {
+  const ApiRequest r =
+      message_of(R"({"max_tokens": 9, "top_p": 0.70000000000000000001, "messages": [
+    {"role": "user", "content": "a"},
+    {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f",
+      "input": {"n": 18446744073709551616, "x": [0.1234567890123456789, 1.5]}}]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c"}]}],
+    "tools": [{"name": "f", "input_schema": {"type": "object", "properties": {"n": {"const": -9223372036854775809}}}}],
+    "tool_choice": {"type": "none"},
+    "output_config": {"format": {"type": "json_schema", "schema": {"maximum": 36893488147419103233}}}})");
+  EXPECT_EQ(json_text(r.messages[1]["tool_calls"][0]["function"]["arguments"]),
+            R"({"n":18446744073709551616,"x":[0.1234567890123456789,1.5]})");
+  EXPECT_THAT(json_text(r.tools), HasSubstr(R"("const":-9223372036854775809)"));
+  EXPECT_EQ(json_text(r.constraint->schema), R"({"maximum":36893488147419103233})");
+  EXPECT_FLOAT_EQ(*r.top_p, 0.7f);
 }
 
 // Anthropic's types, by status.

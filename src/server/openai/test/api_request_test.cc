@@ -6,6 +6,7 @@
 
 #include <set>
 
+#include "base/json.h"
 #include "server/openai/fields.h"
 
 namespace lathe {
@@ -150,6 +151,34 @@ TEST(ApiRequest, BodiesHaveLimits) {
   for (int i = 0; i < 600; ++i) deep += '[';
   for (int i = 0; i < 600; ++i) deep += ']';
   EXPECT_THAT(error_of(ApiRoute::chat, deep + "}").message, HasSubstr("500 levels"));
+}
+
+// A field is the nearest double of a number with more digits; a schema keeps them.
+TEST(ApiRequest, A8NumbersKeepTheirDigits) {
+  const ApiRequest r = read(
+      ApiRoute::completions,
+      R"({"prompt": "a", "max_tokens": 5.00000000000000000001, "temperature": 0.50000000000000000001,)"
+      R"( "logit_bias": {"3": 1.00000000000000000001}, "json_schema": {"const": 18446744073709551617}})");
+  EXPECT_EQ(r.max_tokens, 5);
+  EXPECT_EQ(r.temperature, 0.5f);
+  EXPECT_EQ(r.sampling.logit_bias[0].bias, 1.0f);
+  EXPECT_EQ(json_text(r.constraint->schema), R"({"const":18446744073709551617})");
+  for (
+      const char* field :
+      {R"("json_schema": "{\"const\":18446744073709551617}")",
+       R"("guided_json": {"const": 18446744073709551617})",
+       R"("structured_outputs": {"json": {"const": 18446744073709551617}})",
+       R"("response_format": {"type": "json_schema", "json_schema": {"schema": {"const": 18446744073709551617}}})"}) {
+    const std::string body = std::string(R"({"prompt": "a", )") + field + "}";
+    EXPECT_EQ(json_text(read(ApiRoute::completions, body).constraint->schema),
+              R"({"const":18446744073709551617})")
+        << body;
+  }
+  EXPECT_THAT(
+      error_of(ApiRoute::completions, R"({"prompt": "a", "seed": 18446744073709551617})").message,
+      HasSubstr("got 18446744073709551617"));
+  EXPECT_THAT(error_of(ApiRoute::completions, R"({"prompt": [1, 18446744073709551617]})").message,
+              HasSubstr("prompt[1]"));
 }
 
 // Memory for a body is bounded, and the message says where the bound was met.

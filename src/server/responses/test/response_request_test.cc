@@ -50,6 +50,19 @@ TEST(ResponseRequest, ItemsOfOneTurnAreOneMessage) {
   EXPECT_THAT(r.ignored, ElementsAre());
 }
 
+// Reasoning that only another server can read is named; this one's own is read.
+TEST(ResponseRequest, SealedReasoningIsNamed) {
+  const ApiRequest r = response_of(R"({"input": [
+      {"role": "user", "content": "a"},
+      {"type": "reasoning", "id": "r1", "summary": [], "encrypted_content": "gAAAA"},
+      {"type": "reasoning", "id": "r2", "summary": [{"type": "summary_text", "text": "why"}], "encrypted_content": "gAAAA"},
+      {"type": "reasoning", "id": "r3", "summary": [], "encrypted_content": null},
+      {"type": "message", "role": "assistant", "content": "b"},
+      {"role": "user", "content": "c"}]})");
+  EXPECT_THAT(r.ignored, ElementsAre("input[1].encrypted_content"));
+  EXPECT_EQ(r.messages[1]["reasoning_content"], "why");
+}
+
 TEST(ResponseRequest, FieldsHaveTheirOwnNames) {
   const ApiRequest r = response_of(R"({"input": "a", "max_output_tokens": 7, "top_p": 0.5,
     "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}, "verbosity": "low"},
@@ -177,6 +190,7 @@ TEST(ResponseRequest, MistakesAreNamed) {
       {R"({"input": "a", "background": true})", "background"},
       {R"({"input": "a", "previous_response_id": "resp_1"})", "previous_response_id"},
       {R"({"input": "a", "conversation": {"id": "c"}})", "conversation"},
+      {R"({"input": "a", "rid": ["x", "y"]})", "rid"},
       {R"({"input": "a", "max_output_tokens": 0})", "max_output_tokens"},
   };
   for (const auto& [body, param] : cases) {

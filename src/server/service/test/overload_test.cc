@@ -95,6 +95,33 @@ TEST(Overload, E11KeysEndTheirOwnRequests) {
   s.gate.open();
 }
 
+// A rid of one prompt ends that prompt's choices; a single rid, and the answer's id, all of them.
+TEST(Overload, ARidEndsItsPrompt) {
+  for (const auto& [rids, ended, reasons] :
+       {std::tuple{R"(["x","y"])", "y", std::vector{"length", "length", "abort", "abort"}},
+        {R"(["x","y"])", "x", std::vector{"abort", "abort", "length", "length"}},
+        {R"("x")", "x", std::vector{"abort", "abort", "abort", "abort"}},
+        {R"(["x","y"])", "z", std::vector{"length", "length", "length", "length"}}}) {
+    GatedServer s{ScriptedOptions()};
+    TestConnection c(s.port());
+    c.send(request_text(
+        "POST", "/v1/completions",
+        fmt::format(R"({{"prompt":["a","b"],"n":2,"max_tokens":50,"ignore_eos":true,"rid":{}}})",
+                    rids)));
+    s.gate.wait_begun(1);
+    EXPECT_EQ(
+        ask(s.port(), "POST", "/abort_request", fmt::format(R"({{"rid":"{}"}})", ended)).status,
+        200);
+    s.gate.open();
+    const std::string answer = c.read_answer();
+    const auto json = nlohmann::json::parse(answer.substr(answer.find("\r\n\r\n") + 4));
+    ASSERT_EQ(json["choices"].size(), 4u) << answer;
+    for (std::size_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(json["choices"][i]["finish_reason"], reasons[i]) << rids << ended << i;
+    }
+  }
+}
+
 TEST(Overload, E14FlushTakesSecondsAndNoGetOfAPage) {
   ScriptedServer s{ScriptedOptions()};
   EXPECT_TRUE(comes([&] { return ask(s.port(), "GET", "/ready").status == 200; }));

@@ -1,8 +1,11 @@
 // Chat requests as prompts: continued messages, histories of calls, the same in every route.
 #include "server/service/render_chat.h"
 
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <vector>
 
 #include "server/scripted/scripted_server.h"
 #include "server/scripted/test/http_client_test_util.h"
@@ -61,6 +64,138 @@ TEST(RenderChat, B12ReadsBackWhatAModelWrites) {
 }
 
 // /tokenize counts the prompt that a chat would have.
+// OpenAI's server refuses a result whose id is not of a call in the assistant's message before it.
+TEST(RenderChat, ResultsAnswerCalls) {
+  const std::string shown = "{% for m in messages %}{{ m.content }};{% endfor %}";
+  const std::string user = R"({"role": "user", "content": "a"})";
+  const std::string calls =
+      R"({"role": "assistant", "content": "b", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f"}},)"
+      R"( {"id": "d", "type": "function", "function": {"name": "f"}}]})";
+  const auto result = [](const std::string& id) {
+    return R"({"role": "tool", "content": "r")" + (id.empty() ? "" : ", \"tool_call_id\": " + id) +
+           "}";
+  };
+  const auto text = [&](const std::vector<std::string>& messages) {
+    return rendered(shown, fmt::format(R"({{"messages": [{}]}})", fmt::join(messages, ", ")));
+  };
+  EXPECT_EQ(text({user, calls, result("\"d\""), result("\"c\""), user}), "a;b;r;r;a;");
+  EXPECT_EQ(text({user, calls, result(""), result("null")}), "a;b;r;r;");
+  EXPECT_EQ(text({user, result("")}), "a;r;");
+  const std::string plain =
+      R"({"role": "assistant", "content": "b", "tool_calls": [{"function": {"name": "f"}}]})";
+  EXPECT_EQ(text({user, plain, result("\"x\"")}), "a;b;r;");
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{user, calls, result("\"x\"")}, "messages[2].tool_call_id"},
+      {{user, result("\"c\"")}, "messages[1].tool_call_id"},
+      {{user, calls, user, result("\"c\"")}, "messages[3].tool_call_id"},
+      {{user, calls, result("\"c\""), plain, user, calls, plain, user, result("\"c\"")},
+       "messages[8].tool_call_id"},
+      {{user, R"({"role": "assistant", "content": "b"})", result("\"c\"")},
+       "messages[2].tool_call_id"},
+      {{user, calls, result("7")}, "messages[2].tool_call_id"},
+      {{user,
+        R"({"role": "assistant", "content": "b", "tool_calls": [{"id": 7, "function": {"name": "f"}}]})"},
+       "messages[1].tool_calls[0].id"},
+  };
+  for (const auto& [messages, path] : cases) {
+    EXPECT_THAT(text(messages), testing::StartsWith(std::string(path) + ": wanted"));
+  }
+}
+
+std::vector<std::string> left_out(const ChatTemplate& chat_template, const std::string& body,
+                                  const Json& defaults = Json::object()) {
+  const ChatTemplateFile chat{chat_template, "", ""};
+  const auto request = parse_request(ApiRoute::chat, body, {});
+  EXPECT_TRUE(request) << body;
+  std::vector<std::string> out;
+  if (request) {
+    const auto text = render_chat(*request, defaults, chat, &out);
+    EXPECT_TRUE(text) << body << (text ? "" : text.error().message);
+  }
+  return out;
+}
+
+// Nothing that a client says is dropped without a word.
+TEST(RenderChat, WhatAPromptLeavesOutIsNamed) {
+  using testing::ElementsAre;
+  const ChatTemplate users = *ChatTemplate::parse(
+      "{% for m in messages %}{% if m.role == 'user' %}U:{{ m.content }}{% elif m.role == "
+      "'assistant' %}A:{{ m['content'] }}{% endif %}{% endfor %}");
+  const ChatTemplate all = *ChatTemplate::parse(
+      "{{ enable_thinking }}{% for m in messages %}{{ m.role }}:{{ m.content | tojson }}"
+      "{{ m.tool_calls }}{{ m.name }}{{ m['reasoning_content'] }}{% endfor %}");
+  const std::string system = R"({"role": "system", "content": "Be short."})";
+  const std::string user = R"({"role": "user", "content": "say \"a\"\n, then b, and so on"})";
+  const auto body = [](const std::string& messages, const std::string& more = "") {
+    return R"({"messages": [)" + messages + "]" + more + "}";
+  };
+  EXPECT_THAT(left_out(users, body(system + ", " + user)), ElementsAre("messages[0].content"));
+  EXPECT_THAT(
+      left_out(users,
+               body(R"({"role": "developer", "content": "A long instruction, of a developer."}, )" +
+                    user)),
+      ElementsAre("messages[0].content"));
+  EXPECT_THAT(left_out(all, body(system + ", " + user)), ElementsAre());
+  EXPECT_THAT(left_out(users, body(user)), ElementsAre());
+  // A message is looked for after the one before it.
+  EXPECT_THAT(left_out(users, body(user + ", " + system + ", " + user)),
+              ElementsAre("messages[1].content"));
+  EXPECT_THAT(
+      left_out(
+          users,
+          body(
+              user +
+              R"(, {"role": "assistant", "content": "x", "tool_calls": [{"id": "c", "function": {"name": "f"}}]},)"
+              R"( {"role": "tool", "tool_call_id": "c", "content": "It is 15 degrees."})")),
+      ElementsAre("messages[1].tool_calls", "messages[2].content"));
+  EXPECT_THAT(
+      left_out(
+          all,
+          body(R"({"role": "user", "content": "a", "name": "n", "tool_calls": [{"id": "c"}]})")),
+      ElementsAre("messages[0].tool_calls"));
+  EXPECT_THAT(
+      left_out(
+          users,
+          body(
+              user +
+              R"(, {"role": "assistant", "content": "x", "reasoning": "y", "refusal": null, "prefix": true, "audio": {"id": "a"}})")),
+      ElementsAre("messages[1].reasoning", "messages[1].prefix", "messages[1].audio"));
+  EXPECT_THAT(
+      left_out(all, body(user + R"(, {"role": "assistant", "content": "x", "reasoning": "y"})")),
+      ElementsAre());
+  EXPECT_THAT(
+      left_out(
+          all,
+          body(
+              R"({"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {}, "id": 3}]})")),
+      ElementsAre("messages[0].content[0].id"));
+  EXPECT_THAT(
+      left_out(
+          all,
+          body(
+              user,
+              R"(, "reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": true, "odd": 1})")),
+      ElementsAre("reasoning_effort", "chat_template_kwargs.odd"));
+  EXPECT_EQ(rendered("{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.x.y }}{% endfor "
+                     "%}{{ m.content }}{% endfor %}",
+                     body(R"({"role": "user", "content": "a", "tool_calls": [3]})")),
+            "a");
+  // The server's own variables are its user's concern.
+  EXPECT_THAT(left_out(all, body(user), {{"odd", 1}}), ElementsAre());
+  // Encodings without a template.
+  for (const ChatTemplate& own :
+       {ChatTemplate::deepseek_v4(V4Encoding::preview), ChatTemplate::harmony()}) {
+    EXPECT_THAT(
+        left_out(
+            own,
+            body(
+                system + ", " + user +
+                    R"(, {"role": "assistant", "content": "x", "prefix": true}, {"role": "user", "content": "c"})",
+                R"(, "reasoning_effort": "high", "chat_template_kwargs": {"odd": 1})")),
+        ElementsAre("chat_template_kwargs.odd", "messages[2].prefix"));
+  }
+}
+
 // vLLM's PR 55743: digits that a double does not hold.
 TEST(RenderChat, A8NumbersKeepTheirDigits) {
   const auto shown = [](const std::string& expression, const std::string& arguments) {
