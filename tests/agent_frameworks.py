@@ -27,7 +27,7 @@ from serve_util import Server
 FIRST = ['<tool_call>\n{"name": "a', 'dd", "arguments": {"a": 1, ', '"b": 2}}\n</tool_call>']
 SECOND = ['<tool_call>\n{"name"', ': "add", "arguments": {"a": 3', ', "b": 4}}\n</tool_call>']
 SCRIPTS = {"one": FIRST, "two": ["Let me", " see.\n", *SECOND], "three": ["It is", " ten", "!"], "json": ['{"name":"Rosa","n":21}'],
-           "person": ['[{"name": "Per', 'son", "parameters": {"name": "Rosa",', ' "n": 21}}]']}
+           "person": ['[{"name": "Per', 'son", "parameters": {', '"name": "Rosa",', ' "n": 21}}]']}
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}{% if tools %}{# <tool_call> #}{% endif %}"
 ANSWER = "It is ten!"
 
