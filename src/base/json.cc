@@ -26,8 +26,10 @@ std::string significant(std::string_view number) {
   return out;
 }
 
-// Whether the shortest text of the double is another number than `digits`, from which it was read.
+// Whether the shortest text of the double is another number than `digits`, from which it was read,
+// or has an exponent where they are an integer: readers of 1e+30 get a double, which is not 10^30.
 bool is_changed(double d, const std::string& digits) {
+  if (digits.find_first_of(".eE") == std::string::npos) return true;
   constexpr std::size_t kAlwaysKept = std::numeric_limits<double>::digits10;
   if (digits.size() <= kAlwaysKept && std::abs(d) > 1e-300) return false;
   char text[32];

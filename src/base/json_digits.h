@@ -13,8 +13,9 @@ namespace lathe {
 /// binary value with its digits.
 nlohmann::ordered_json read_json_digits(std::string_view text);
 
-/// read_json(), except that a number which a double would change becomes a binary value with its
-/// digits: 18446744073709551617, and 0.1234567890123456789, but not 0.5.
+/// read_json(), except that an integer beyond 64 bits, and a number which a double would change,
+/// becomes a binary value with its digits: 18446744073709551616, and 0.1234567890123456789, but not
+/// 0.5.
 nlohmann::ordered_json read_json_exact(std::string_view text);
 
 /// The digits that such a value holds; nullopt: another value.

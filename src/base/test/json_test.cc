@@ -184,7 +184,7 @@ TEST(ReadJson, FindsNamesAmongMany) {
 // The shortest text of the nearest double is another number.
 TEST(ReadJsonExact, A8NumbersThatADoubleWouldChangeKeepTheirDigits) {
   const std::string text =
-      R"([18446744073709551616,-9223372036854775809,0.1234567890123456789,1e-400,{"a":-1.0000000000000000001e30}])";
+      R"([18446744073709551616,-9223372036854775809,0.1234567890123456789,1e-400,{"a":-1.0000000000000000001e30},100000000000000000000])";
   const ordered_json value = read_json_exact(text);
   EXPECT_EQ(json_text(value), text);
   EXPECT_EQ(digits_of(value[0]), "18446744073709551616");
@@ -196,7 +196,7 @@ TEST(ReadJsonExact, A8NumbersThatADoubleWouldChangeKeepTheirDigits) {
 
   const ordered_json kept = read_json_exact(
       R"([0.5,1.50,-0.0,1e30,9007199254740993,18446744073709551615,0.1,5e-324,1.7976931348623157e308,)"
-      R"(0.30000000000000004,100000000000000000000,0.000000000000000000001,"1.23456789012345678901"])");
+      R"(0.30000000000000004,1e20,0.000000000000000000001,"1.23456789012345678901"])");
   for (const ordered_json& one : kept) EXPECT_EQ(digits_of(one), std::nullopt) << one;
   EXPECT_EQ(kept, read_json<ordered_json>(json_text(kept)));
   EXPECT_TRUE(read_json_exact("[1").is_discarded());
