@@ -17,7 +17,8 @@ Result<State> add_arguments(const ToolRules& rules, const Tool& tool, State from
   Builder& b = rules.b;
   Rule arguments = rules.json.object();
   if (!tool.schema.empty()) {
-    const auto rule = add_schema(b, rules.json, tool.schema, tool.path, {true, rules.ignored});
+    const auto rule =
+        add_schema(b, rules.json, tool.schema, tool.path, {true, rules.lenient, rules.ignored});
     if (!rule) return rule.error();
     arguments = *rule;
   }

@@ -14,7 +14,8 @@ namespace lathe::grammar {
 struct ToolRules {
   Builder& b;
   JsonRules& json;
-  std::vector<std::string>* ignored;  // null: all constraints must be followed
+  bool lenient;                       // constraints that cannot be followed are left out
+  std::vector<std::string>* ignored;  // gets SchemaOptions' paths
 };
 
 /// A list of {"name", "parameters"}. Errors: add_schema()'s.

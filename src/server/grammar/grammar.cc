@@ -22,14 +22,14 @@ constexpr std::size_t kMostSourceBytes = 256 << 10;
 Result<State> add_source(Builder& b, const Source& source, State from,
                          std::vector<std::string>& ignored) {
   JsonRules json(b);
-  const ToolRules tools{b, json, source.lenient ? &ignored : nullptr};
+  const ToolRules tools{b, json, source.lenient, &ignored};
   const State to = b.state(from);
   switch (source.kind) {
     case Source::Kind::json_object:
       b.call(from, json.object(), to);
       return to;
     case Source::Kind::json_schema: {
-      const auto rule = add_schema(b, json, source.schema, source.path);
+      const auto rule = add_schema(b, json, source.schema, source.path, {.ignored = &ignored});
       if (!rule) return rule.error();
       b.call(from, *rule, to);
       return to;
@@ -49,7 +49,7 @@ Result<State> add_source(Builder& b, const Source& source, State from,
     case Source::Kind::grammar: {
       const auto grammar = parse_grammar(source.grammar, source.path);
       if (!grammar) return grammar.error();
-      return add_grammar(b, json, from, *grammar);
+      return add_grammar(b, json, from, *grammar, ignored);
     }
     case Source::Kind::calls:
       return add_calls(tools, source, from);
@@ -135,6 +135,30 @@ Error cannot_write(const Source& source) {
           "tokens that write none", ""};
 }
 
+// The field that has a schema's path; null if that is `path` itself.
+const std::string* field_of(const Source& source, std::size_t tool) {
+  if (tool < source.tools.size()) return &source.tools[tool].path;
+  return tool == source.tools.size() ? &source.path : nullptr;
+}
+
+// The paths without the source's fields, since another request with the same schemas has others.
+std::vector<Grammar::SchemaPath> without_fields(const std::vector<std::string>& paths,
+                                                const Source& source) {
+  std::vector<Grammar::SchemaPath> out;
+  for (const std::string& path : paths) {
+    std::size_t tool = 0;
+    for (; tool <= source.tools.size(); ++tool) {
+      const std::string& field = *field_of(source, tool);
+      const std::string_view rest =
+          std::string_view(path).substr(std::min(field.size(), path.size()));
+      if (path.starts_with(field) && (rest.starts_with('.') || rest.starts_with('['))) break;
+    }
+    const std::string* const field = field_of(source, tool);
+    out.push_back({tool, field != nullptr ? path.substr(field->size()) : path});
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string CallForm::key() const {
@@ -195,20 +219,36 @@ Result<std::shared_ptr<Grammar>> Grammar::compile(const Source& source,
     graph = TokenGraph::make(*automaton, vocabulary, bits_of_all(source, vocabulary));
     if (graph && graph->empty()) return cannot_write(source);
     // Of too many texts to look at, those that tokens of one byte can write.
-    if (!graph) automaton = build(source, limits, bytes, ignored);
+    if (!graph) {
+      ignored.clear();
+      automaton = build(source, limits, bytes, ignored);
+    }
     if (!automaton) return cannot_write(source);
   }
   std::shared_ptr<Grammar> out(new Grammar(std::move(*automaton), vocabulary, source.tokens));
   out->graph_ = std::move(graph);
-  out->ignored_ = std::move(ignored);
+  out->ignored_ = without_fields(ignored, source);
   if (out->graph_) return out;
   const std::shared_ptr<Masks> masks = out->masks();
-  if (!masks->any_at_start()) return describe(Fault::empty, source, limits);
+  if (const Masks::Next first = masks->at_start(); !first.any) {
+    if (!first.may_end) return describe(Fault::empty, source, limits);
+    return Error{ErrorCode::out_of_range, source.path, "a constraint that allows a text of a token",
+                 "one that allows the empty text alone", ""};
+  }
   if (masks->cost_too_much(limits.stop)) {
     return Error{ErrorCode::exhausted, source.path,
                  fmt::format("a constraint that can be read in at most {} ways within a token",
                              kMostMaskWork),
                  "one with more", "smaller bounds of repeats inside repeats"};
+  }
+  return out;
+}
+
+std::vector<std::string> Grammar::ignored(const Source& source) const {
+  std::vector<std::string> out;
+  for (const SchemaPath& path : ignored_) {
+    const std::string* const field = field_of(source, path.tool);
+    out.push_back((field != nullptr ? *field : "") + path.rest);
   }
   return out;
 }

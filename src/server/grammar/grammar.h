@@ -36,8 +36,14 @@ class Grammar {
     for (std::size_t i = 0; i < usable_.size(); ++i) bits[i] &= usable_[i];
   }
   bool is_usable(std::int32_t token) const { return usable_.empty() || has_bit(usable_, token); }
-  /// Paths of the constraints that a lenient source leaves out.
-  const std::vector<std::string>& ignored() const { return ignored_; }
+  /// A path in the schema of a tool, or, if `tool` is their number, in Source::schema or grammar.
+  struct SchemaPath {
+    std::size_t tool;
+    std::string rest;  // after the field's own path; beyond all tools: the whole path
+  };
+  /// Paths of the constraints that are not followed in full: those that a lenient source leaves
+  /// out, and each `oneOf` that is followed as `anyOf`. `source` has the key that it was made of.
+  std::vector<std::string> ignored(const Source& source) const;
   /// Memory held.
   std::int64_t bytes();
   const Vocabulary& vocabulary() const { return vocabulary_; }
@@ -52,7 +58,7 @@ class Grammar {
   const Automaton automaton_;
   const Vocabulary& vocabulary_;
   const std::vector<std::uint32_t> usable_;  // Source::tokens
-  std::vector<std::string> ignored_;
+  std::vector<SchemaPath> ignored_;
   std::optional<TokenGraph> graph_;
   std::mutex mutex_;
   std::shared_ptr<Masks> masks_;

@@ -88,8 +88,9 @@ static void add_char(RuleSketch& sketch, State from, const CharSet& chars, Spell
 
 class GrammarMaker {
  public:
-  GrammarMaker(Builder& b, JsonRules& json, const GrammarText& grammar)
-      : b_(b), json_(json), text_(grammar) {}
+  GrammarMaker(Builder& b, JsonRules& json, const GrammarText& grammar,
+               std::vector<std::string>& ignored)
+      : b_(b), json_(json), text_(grammar), ignored_(ignored) {}
 
   Result<State> add(State from) {
     sketch_rules();
@@ -191,7 +192,7 @@ class GrammarMaker {
         return to;
       }
       case Expression::Kind::json: {
-        const auto rule = add_schema(b_, json_, e.schema, text_.path);
+        const auto rule = add_schema(b_, json_, e.schema, text_.path, {.ignored = &ignored_});
         if (!rule && !error_) error_ = rule.error();
         const State to = s.state(from);
         s.call(from, sketches_.size(), to);
@@ -392,6 +393,7 @@ class GrammarMaker {
   Builder& b_;
   JsonRules& json_;
   const GrammarText& text_;
+  std::vector<std::string>& ignored_;
   std::optional<Error> error_;
   std::map<std::string, std::size_t> numbers_;
   std::vector<std::pair<std::size_t, const GrammarRule*>> todo_;
@@ -402,8 +404,9 @@ class GrammarMaker {
   std::size_t copied_states_ = 0;
 };
 
-Result<State> add_grammar(Builder& b, JsonRules& json, State from, const GrammarText& grammar) {
-  return GrammarMaker(b, json, grammar).add(from);
+Result<State> add_grammar(Builder& b, JsonRules& json, State from, const GrammarText& grammar,
+                          std::vector<std::string>& ignored) {
+  return GrammarMaker(b, json, grammar, ignored).add(from);
 }
 
 }  // namespace lathe::grammar

@@ -60,7 +60,9 @@ Result<GrammarText> parse_ebnf(std::string_view text, const std::string& path);
 Result<GrammarText> parse_lark(std::string_view text, const std::string& path);
 
 /// Adds the texts of the start rule after `from`; returns the state at their end. Rules may begin
-/// with themselves. Errors: malformed, for names without a rule; exhausted; add_schema()'s.
-Result<State> add_grammar(Builder& b, JsonRules& json, State from, const GrammarText& grammar);
+/// with themselves. `ignored` gets SchemaOptions' paths. Errors: malformed, for names without a
+/// rule; exhausted; add_schema()'s.
+Result<State> add_grammar(Builder& b, JsonRules& json, State from, const GrammarText& grammar,
+                          std::vector<std::string>& ignored);
 
 }  // namespace lathe::grammar

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "server/grammar/schema.h"
+#include "server/grammar/schema_shapes.h"
 #include "server/grammar/text_search.h"
 
 namespace lathe::grammar {
@@ -32,7 +33,8 @@ struct Values {
 
 class ValuesOf {
  public:
-  explicit ValuesOf(const Json& root) : root_(root) {}
+  ValuesOf(const ToolRules& rules, const Tool& tool)
+      : root_(tool.schema), document_(tool.schema, tool.path, rules.lenient, rules.ignored) {}
 
   std::optional<Error> add(const Json& schema, const std::string& path, Values& out) {
     if (schema.is_boolean() || !schema.is_object()) return add_any(out);
@@ -46,6 +48,7 @@ class ValuesOf {
     for (const char* word : {"anyOf", "oneOf"}) {
       const auto list = schema.find(word);
       if (list == schema.end() || !list->is_array()) continue;
+      if (word[0] == 'o') note_overlap(*list, path + ".oneOf");
       for (std::size_t i = 0; i < list->size(); ++i) {
         auto wrong = add((*list)[i], fmt::format("{}.{}[{}]", path, word, i), out);
         if (wrong) return wrong;
@@ -60,6 +63,12 @@ class ValuesOf {
   }
 
  private:
+  // Alternatives are all allowed here, also values for which several hold.
+  void note_overlap(const Json& list, const std::string& path) {
+    const bool overlap = SchemaShapes(document_).overlap(list, 0);
+    if (overlap || document_.failed()) document_.note(path);
+    document_.forgive();
+  }
   static std::optional<Error> add_any(Values& out) {
     out.any_text = true;
     return std::nullopt;
@@ -120,6 +129,7 @@ class ValuesOf {
   }
 
   const Json& root_;
+  SchemaDocument document_;
   int references_ = 0;
 };
 
@@ -167,7 +177,7 @@ Result<State> add_value(const ToolRules& rules, const Values& values, const Tool
     for (const char* word : {"$defs", "definitions"}) {
       if (tool.schema.contains(word)) other[word] = tool.schema[word];
     }
-    const auto rule = add_schema(b, rules.json, other, path, {false, rules.ignored});
+    const auto rule = add_schema(b, rules.json, other, path, {false, rules.lenient, rules.ignored});
     if (!rule) return rule.error();
     const State value = b.state(from);
     b.call(add_mark(b, from, marks.before_json), *rule, value);
@@ -238,7 +248,7 @@ Result<State> add_marked_arguments(const ToolRules& rules, const Tool& tool, con
   for (const auto& [name, schema] : properties.items()) {
     const std::string path = fmt::format("{}.properties.{}", tool.path, name);
     Values values;
-    if (auto wrong = ValuesOf(tool.schema).add(schema, path, values)) return *wrong;
+    if (auto wrong = ValuesOf(rules, tool).add(schema, path, values)) return *wrong;
     const State next_some = b.state(from), key = b.state(from);
     if (may_be_none) b.skip(none, key);
     if (any) b.skip(b.text(some, marks.between), key);

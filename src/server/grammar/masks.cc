@@ -118,11 +118,11 @@ void Masks::fill(Place place, std::span<std::uint32_t> bits, Next& out) {
   out.any = std::any_of(bits.begin(), bits.end(), [](std::uint32_t b) { return b != 0; });
 }
 
-bool Masks::any_at_start() {
+Masks::Next Masks::at_start() {
   Next next;
   std::vector<std::uint32_t> bits(static_cast<std::size_t>((vocabulary_.size() + 31) / 32));
   fill(start(), bits, next);
-  return next.any;
+  return next;
 }
 
 // The widest places that some texts come to, widest first. Each text takes one class of bytes after

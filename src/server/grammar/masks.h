@@ -39,7 +39,8 @@ class Masks {
   /// has it. Which ones does not depend on earlier calls.
   void fill(Place place, std::span<std::uint32_t> bits, Next& out);
 
-  bool any_at_start();
+  /// What may come first.
+  Next at_start();
   /// Whether some place that a search finds has a mask of more than kMostMaskWork. The search
   /// follows some texts for a bounded number of places, always the same ones, so the answer depends
   /// on the grammar and the vocabulary alone. Call it before any fill(). `stop`:

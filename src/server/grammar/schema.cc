@@ -38,7 +38,7 @@ const char* only_keyword(const Json& schema, std::initializer_list<const char*> 
 
 Result<Rule> add_schema(Builder& b, JsonRules& json, const Json& schema, const std::string& path,
                         const SchemaOptions& options) {
-  SchemaDocument document(schema, path, options.ignored);
+  SchemaDocument document(schema, path, options.lenient, options.ignored);
   SchemaTerms terms;
   SchemaShapes::add_term(terms, {&schema});
   if (options.object) SchemaShapes::add_term(terms, {&document.name(kObject, path)});

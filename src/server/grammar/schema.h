@@ -13,7 +13,9 @@ namespace lathe::grammar {
 
 struct SchemaOptions {
   bool object = false;  // the value is an object, whatever else the schema allows
-  // Set: constraints that no automaton can follow are left out, and their paths appended.
+  // Constraints that no automaton can follow are left out.
+  bool lenient = false;
+  // If set, gets the paths of what is left out, and of each `oneOf` that is followed as `anyOf`.
   std::vector<std::string>* ignored = nullptr;
 };
 
@@ -22,8 +24,9 @@ struct SchemaOptions {
 /// are too large; malformed.
 ///
 /// Properties come in the schema's order, then those named only in `required`, then others.
-/// `format` is followed if formats.h has it. Schemas of `oneOf` that can hold at once exclude each
-/// other where the difference can be computed; elsewhere `oneOf` is `anyOf`. minProperties and
+/// `format` is followed if formats.h has it, but not in a schema that must not hold. Schemas of
+/// `oneOf` that can hold at once exclude each other where the difference can be computed; elsewhere
+/// `oneOf` is `anyOf`, and options.ignored names it. minProperties and
 /// maxProperties count members: a name that no other keyword names can occur twice.
 Result<Rule> add_schema(Builder& b, JsonRules& json, const nlohmann::ordered_json& schema,
                         const std::string& path, const SchemaOptions& options = {});

@@ -105,9 +105,9 @@ std::string item_of(const std::string& path, std::size_t i) {
   return path + fmt::format("[{}]", i);
 }
 
-SchemaDocument::SchemaDocument(const Json& root, const std::string& path,
+SchemaDocument::SchemaDocument(const Json& root, const std::string& path, bool lenient,
                                std::vector<std::string>* ignored)
-    : root_(root), root_path_(path), ignored_(ignored) {
+    : root_(root), root_path_(path), lenient_(lenient), ignored_(ignored) {
   name(root, path);
   index();
 }
@@ -136,10 +136,15 @@ bool SchemaDocument::forgive() {
 }
 
 bool SchemaDocument::ignore(const std::string& path) {
-  if (ignored_ == nullptr || !forgive()) return false;
+  if (!lenient_ || !forgive()) return false;
+  note(path);
+  return true;
+}
+
+void SchemaDocument::note(const std::string& path) {
+  if (ignored_ == nullptr) return;
   const bool known = std::find(ignored_->begin(), ignored_->end(), path) != ignored_->end();
   if (!known && ignored_->size() < kMostIgnored) ignored_->push_back(path);
-  return true;
 }
 
 const std::string& SchemaDocument::path_of(const Json& schema) const {

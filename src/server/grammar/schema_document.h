@@ -19,9 +19,10 @@ class SchemaDocument {
  public:
   using Json = nlohmann::ordered_json;
 
-  /// `root` and `path`, which names it in errors, outlive the object. With `ignored`, constraints
-  /// that cannot be followed are left out, and their paths are appended to it.
-  SchemaDocument(const Json& root, const std::string& path, std::vector<std::string>* ignored);
+  /// `root` and `path`, which names it in errors, outlive the object. `lenient`: constraints that
+  /// cannot be followed are left out. Their paths are appended to `ignored`, unless it is null.
+  SchemaDocument(const Json& root, const std::string& path, bool lenient,
+                 std::vector<std::string>* ignored);
 
   const Json& root() const { return root_; }
 
@@ -37,6 +38,8 @@ class SchemaDocument {
   bool forgive();
   /// As forgive(), if constraints may be left out; then the path is in `ignored`.
   bool ignore(const std::string& path);
+  /// The keyword is not followed in full, also where constraints may not be left out.
+  void note(const std::string& path);
 
   /// A schema's path in errors, as given by name().
   const std::string& path_of(const Json& schema) const;
@@ -72,6 +75,7 @@ class SchemaDocument {
 
   const Json& root_;
   const std::string& root_path_;
+  bool lenient_;
   std::vector<std::string>* ignored_;
   std::optional<Error> error_;
   std::unordered_map<const Json*, std::string> paths_;

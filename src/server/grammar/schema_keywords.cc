@@ -465,8 +465,9 @@ SchemaShapes::Shapes SchemaShapes::any_of(const Json& schemas) {
   return out;
 }
 
-// Each schema without the others that can hold with it. Where that cannot be computed: any_of().
-SchemaShapes::Shapes SchemaShapes::one_of(const Json& schemas) {
+// Each schema without the others that can hold with it. Where that cannot be computed: any_of(),
+// and the document notes `path`.
+SchemaShapes::Shapes SchemaShapes::one_of(const Json& schemas, const std::string& path) {
   std::vector<Shapes> each;
   for (const Json& s : schemas) {
     each.push_back(expand(s));
@@ -487,7 +488,10 @@ SchemaShapes::Shapes SchemaShapes::one_of(const Json& schemas) {
                            [](const Shape& s) { return s.some.size() > kMostSomeMembers; });
     }
   }
-  if (failed) doc_.forgive();
+  if (failed) {
+    doc_.forgive();
+    doc_.note(path);
+  }
   Shapes out;
   for (Shapes& s : failed ? each : exact) join(out, std::move(s));
   return out;
@@ -511,7 +515,9 @@ void SchemaShapes::add_branches(const Json& schema, Shapes& out) {
   }
   if (const Json* any = list_in(schema, "anyOf")) out = meet(out, any_of(*any));
   if (doc_.failed()) return;
-  if (const Json* one = list_in(schema, "oneOf")) out = meet(out, one_of(*one));
+  if (const Json* one = list_in(schema, "oneOf")) {
+    out = meet(out, one_of(*one, below(doc_.path_of(schema), "oneOf")));
+  }
 }
 
 void SchemaShapes::add_conditions(const Json& schema, Shapes& out) {

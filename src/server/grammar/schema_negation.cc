@@ -173,7 +173,11 @@ std::optional<SchemaShapes::Shapes> SchemaShapes::negate_text_or_count(const Jso
     return Shapes{out};
   }
   if (word != "pattern" && word != "format") return std::nullopt;
-  if (attempts_ > 0 && word == "format") return std::nullopt;  // may need many states
+  if (word == "format") {
+    // The standard's `format` is an annotation, so a value never violates it. Alternatives of oneOf
+    // that differ in it would then all hold at once: an attempt to tell them apart fails.
+    return attempts_ > 0 ? std::nullopt : std::optional(Shapes{});
+  }
   auto rule = text_rule_of(schema, word.c_str());
   if (!rule) return Shapes{};
   rule->negated = true;

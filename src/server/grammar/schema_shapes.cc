@@ -58,6 +58,11 @@ bool is_false(const SchemaTerm& term) {
   return s.is_object() && s.empty() && term.negated;
 }
 
+bool is_nullable(const Json& schema) {
+  const auto at = schema.find("nullable");
+  return at != schema.end() && *at == true;
+}
+
 }  // namespace
 
 bool same_value(const Json& a, const Json& b) {
@@ -141,7 +146,7 @@ bool SchemaShapes::contradict(const SchemaTerms& terms) {
   if (never(terms)) return true;
   std::optional<std::vector<const Json*>> values;
   for (const SchemaTerm& t : terms) {
-    if (t.negated || !t.schema->is_object()) continue;
+    if (t.negated || !t.schema->is_object() || is_nullable(*t.schema)) continue;
     std::vector<const Json*> own;
     const auto one = t.schema->find("const"), list = t.schema->find("enum");
     if (one != t.schema->end()) {
@@ -157,7 +162,7 @@ bool SchemaShapes::contradict(const SchemaTerms& terms) {
   }
   std::string known;
   for (const SchemaTerm& t : terms) {
-    if (t.negated || !t.schema->is_object()) continue;
+    if (t.negated || !t.schema->is_object() || is_nullable(*t.schema)) continue;
     const auto type = t.schema->find("type");
     if (type == t.schema->end() || !type->is_string()) continue;
     std::string own = type->get<std::string>();

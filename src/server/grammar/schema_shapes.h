@@ -158,7 +158,7 @@ class SchemaShapes {
   void add_conditions(const Json& schema, Shapes& out);
   void add_unevaluated(const Json& schema, Shapes& out);
   Shapes any_of(const Json& schemas);
-  Shapes one_of(const Json& schemas);
+  Shapes one_of(const Json& schemas, const std::string& path);
   Shapes none_or_several_of(const Json& schemas);
   Shapes without_annotations(Shapes shapes);
 

@@ -357,8 +357,11 @@ std::optional<ApiError> compile_grammars(const ServedModel& model, const ServerO
       const bool value = e.code == ErrorCode::malformed || e.field == limited.tokens_path;
       return ApiError{400, value ? "invalid_value" : "unsupported_schema", e.message(), e.field};
     }
-    const auto& ignored = (*made)->ignored();
-    if (i == 0) out.api.ignored.insert(out.api.ignored.end(), ignored.begin(), ignored.end());
+    for (const std::string& name : (*made)->ignored(limited)) {
+      auto& all = out.api.ignored;
+      const std::string own = own_names(out.api.route, {400, "", name, name}).param;
+      if (std::ranges::find(all, own) == all.end()) all.push_back(own);
+    }
     out.grammars.back() = std::move(*made);
   }
   return std::nullopt;

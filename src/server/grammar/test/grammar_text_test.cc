@@ -114,6 +114,23 @@ TEST(GrammarText, LarkWithSchemasAndLibraries) {
   });
 }
 
+TEST(GrammarText, EmptyTextsAloneAreRefusedAsSuch) {
+  Source regex, choice;
+  regex.kind = Source::Kind::regex;
+  choice.kind = Source::Kind::choice;
+  choice.choices = {""};
+  for (const Source& source :
+       {rules("root ::= \"\""), rules("root ::= a\na ::= \"\" | \"\""), regex, choice}) {
+    const auto got = Grammar::compile(source, byte_tokens());
+    ASSERT_FALSE(got) << source.grammar;
+    EXPECT_THAT(got.error().message(),
+                HasSubstr("wanted a constraint that allows a text of a token, "
+                          "got one that allows the empty text alone"));
+  }
+  // A text of none is another one.
+  EXPECT_TRUE(Grammar::compile(rules("root ::= \"a\"?"), byte_tokens()));
+}
+
 TEST(GrammarText, FaultsNameLineAndColumn) {
   const std::tuple<const char*, const char*, const char*> cases[] = {
       {"root ::= \"a\nroot2 ::= \"b\"", "wanted a \" for each \"", "line 1, column 10"},

@@ -44,6 +44,27 @@ TEST_F(Grammars, ReasoningComesFirst) {
   }
 }
 
+// Arguments between marks may be any alternative of oneOf, also where several hold.
+TEST_F(Grammars, OneOfOfAMarkedArgumentIsNamed) {
+  const auto ignored = [&](const char* schema) {
+    Source calls;
+    calls.kind = Source::Kind::text_and_calls;
+    calls.tools = {{"f", Json::parse(schema), "t"}};
+    calls.form = {.begin = "<call>", .after_name = ">", .end = "</call>"};
+    calls.form.marked = MarkedForm{
+        .before_key = "<p=", .after_key = ">", .after_text = "</p>", .after_json = "</p>"};
+    return compile(calls)->ignored(calls);
+  };
+  EXPECT_EQ(ignored(R"({"properties": {"a": {"oneOf": [{"type": "integer"}, {"minimum": 2}]}}})"),
+            std::vector<std::string>{"t.properties.a.oneOf"});
+  EXPECT_EQ(ignored(R"({"properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"oneOf": [
+                        {"type": "string"}, {"enum": ["a", 1]}]}}})"),
+            std::vector<std::string>{"t.properties.a.oneOf"});
+  EXPECT_TRUE(
+      ignored(R"({"properties": {"a": {"oneOf": [{"type": "integer"}, {"type": "string"}]}}})")
+          .empty());
+}
+
 // A text may begin with marks around reasoning, and calls may have one form alone.
 TEST_F(Grammars, ChannelsHaveMarks) {
   Source text = regex("ab");

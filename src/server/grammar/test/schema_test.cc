@@ -10,6 +10,7 @@
 
 #include "base/json_digits.h"
 #include "base/test_scale.h"
+#include "server/grammar/cache.h"
 #include "server/grammar/decimal.h"
 #include "server/grammar/grammar.h"
 #include "server/grammar/text_rules.h"
@@ -118,6 +119,105 @@ TEST(Schemas, A8NumbersKeepTheirDigits) {
        {"18446744073709551614"}},
       {R"({"type": "number", "maximum": 1.7976931348623157e308})", {"1", "-2.5"}, {"\"\""}},
   });
+}
+
+// JSON's readers must get the integers that the schema has, of any size.
+TEST(Schemas, NumbersBeyond64BitsAreExact) {
+  check({
+      {R"({"const": 18446744073709551617})",
+       {"18446744073709551617"},
+       {"1.8446744073709552e+19", "18446744073709551616"}},
+      {R"({"enum": [1000000000000000000000000000001, 1000000000000000000000000000000]})",
+       {"1000000000000000000000000000001", "1000000000000000000000000000000"},
+       {"1e+30", "1e30", "1000000000000000000000000000002"}},
+      {R"({"type": "integer", "minimum": 10000000000000000000000001,
+          "maximum": 10000000000000000000000003})",
+       {"10000000000000000000000001", "10000000000000000000000002", "10000000000000000000000003"},
+       {"10000000000000000000000000", "10000000000000000000000004", "10000000000000000905969664"}},
+      {R"({"type": "integer", "exclusiveMinimum": 10000000000000000000000001,
+          "exclusiveMaximum": 10000000000000000000000003})",
+       {"10000000000000000000000002"},
+       {"10000000000000000000000001", "10000000000000000000000003"}},
+      {R"({"type": "integer", "minimum": -10000000000000000000000003,
+          "not": {"minimum": -10000000000000000000000001}})",
+       {"-10000000000000000000000003", "-10000000000000000000000002"},
+       {"-10000000000000000000000001", "-10000000000000000000000004"}},
+  });
+}
+
+TEST(Schemas, FormatNarrowsNoSchemaThatMustNotHold) {
+  check({
+      {R"({"not": {"type": "string", "format": "uuid"}})", {"1", "{}"}, {R"("A")"}},
+      {R"({"type": "string", "not": {"maxLength": 3, "format": "uuid"}})",
+       {R"("abcd")"},
+       {R"("A")", R"("abc")"}},
+      {R"({"type": "string", "not": {"not": {"format": "date"}}})",
+       {R"("2024-01-31")"},
+       {R"("A")"}},
+      {R"({"anyOf": [{"type": "integer"}, {"properties": {"a": {"not": {"format": "date"}}},
+          "type": "object"}]})",
+       {"3", "{}", R"({"b":1})"},
+       {R"({"a":"x"})", R"({"a":1})"}},
+      {R"({"type": "string", "format": "date", "not": {"pattern": "^2024"}})",
+       {R"("2023-01-31")"},
+       {R"("2024-01-31")", R"("A")"}},
+  });
+  const auto none = Grammar::compile(schema_source(R"({"type": "string", "maxLength": 1,
+                        "not": {"type": "string", "maxLength": 3, "format": "uuid"}})"),
+                                     bytes());
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().offered, "one that allows none");
+}
+
+TEST(Schemas, OneOfThatMayOverlapIsNamed) {
+  const struct {
+    const char* schema;
+    std::vector<std::string> ignored;
+  } cases[] = {
+      // Nothing tells these apart but formats, or what an automaton cannot remember.
+      {R"({"oneOf": [{"type": "string", "format": "date"}, {"type": "string", "format": "uuid"}]})",
+       {"schema.oneOf"}},
+      {R"({"properties": {"a": {"oneOf": [{"multipleOf": 3}, {"multipleOf": 5}]}}})",
+       {"schema.properties.a.oneOf"}},
+      {R"({"items": {"oneOf": [{"type": "array", "uniqueItems": true, "items": {"enum": [1, 2]}},
+          {"type": "array"}]}})",
+       {"schema.items.oneOf"}},
+      {R"({"allOf": [{"oneOf": [{"multipleOf": 2}, {"multipleOf": 3}]}, {"type": "integer"}]})",
+       {"schema.allOf[0].oneOf"}},
+      // Disjoint, or the difference is computed.
+      {R"({"oneOf": [{"type": "string"}, {"type": "integer"}]})", {}},
+      {R"({"oneOf": [{"type": "integer"}, {"minimum": 2}]})", {}},
+      {R"({"oneOf": [{"properties": {"k": {"const": "a"}}, "required": ["k"], "type": "object"},
+          {"properties": {"k": {"const": "b"}}, "required": ["k"], "type": "object"}]})",
+       {}},
+      {R"({"anyOf": [{"multipleOf": 3}, {"multipleOf": 5}]})", {}},
+  };
+  const Vocabulary vocabulary = bytes();
+  for (const auto& c : cases) {
+    const Source source = schema_source(c.schema);
+    const auto grammar = Grammar::compile(source, vocabulary);
+    ASSERT_TRUE(grammar) << c.schema << grammar.error().message();
+    EXPECT_EQ((*grammar)->ignored(source), c.ignored) << c.schema;
+  }
+  // Null is allowed by both of these, so by neither of oneOf.
+  check({{R"({"oneOf": [
+      {"type": "object", "required": ["a"], "properties": {"a": {"type": "string", "nullable": true}}},
+      {"type": "object", "required": ["a"], "properties": {"a": {"type": "integer", "nullable": true}}}]})",
+          {R"({"a":"x"})", R"({"a":1})"},
+          {R"({"a":null})"}}});
+}
+
+// One constraint in two fields of requests is named as each request names it.
+TEST(Schemas, OneOfIsNamedByTheRequestsField) {
+  Cache cache(bytes(), 4);
+  Source source = schema_source(R"({"oneOf": [{"multipleOf": 3}, {"multipleOf": 5}]})");
+  for (const std::string path : {"json_schema", "response_format.json_schema.schema"}) {
+    source.path = path;
+    const auto grammar = cache.get(source, {});
+    ASSERT_TRUE(grammar) << grammar.error().message();
+    EXPECT_EQ((*grammar)->ignored(source), std::vector<std::string>{path + ".oneOf"});
+  }
+  EXPECT_EQ(cache.compiled(), 1);
 }
 
 TEST(Schemas, NumbersAreMultiples) {
@@ -418,7 +518,7 @@ TEST(Schemas, WhatCannotBeFollowedMayBeLeftOut) {
       "d": {"not": {"uniqueItems": true}},
       "e": {"$ref": "https://example.com/schema"}}, "required": ["b"]})");
   std::vector<std::string> ignored;
-  const auto rule = add_schema(b, json, schema, "p", {true, &ignored});
+  const auto rule = add_schema(b, json, schema, "p", {true, true, &ignored});
   ASSERT_TRUE(rule) << rule.error().message();
   b.call(b.start(root), *rule, b.end(root));
   ASSERT_EQ(b.finish(automaton), Fault::none);

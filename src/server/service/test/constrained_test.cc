@@ -119,6 +119,68 @@ TEST(Constrained, EachRouteAndField) {
   EXPECT_TRUE(chosen == "yes" || chosen == "no") << chosen;
 }
 
+// A number that is a multiple of both is allowed, which oneOf is not.
+TEST(Constrained, OneOfThatIsFollowedAsAnyOfIsNamedOnAllRoutes) {
+  ScriptedServer s(lover_of_newlines());
+  const PlainJson loose = PlainJson::parse(R"({"type": "object", "properties": {"a": {"oneOf": [
+      {"type": "integer", "multipleOf": 3}, {"type": "integer", "multipleOf": 5}]}},
+      "required": ["a"], "additionalProperties": false})");
+  const auto format = format_of(loose);
+  const PlainJson messages = {{{"role", "user"}, {"content", "q"}}};
+  const PlainJson function{{"name", "f"}, {"parameters", loose}, {"strict", true}};
+  const PlainJson flat{
+      {"type", "function"}, {"name", "f"}, {"parameters", loose}, {"strict", true}};
+  const struct {
+    const char* route;
+    PlainJson body;
+    const char* path;
+  } cases[] = {
+      {"/v1/chat/completions",
+       {{"messages", messages}, {"response_format", format}},
+       "response_format.json_schema.schema"},
+      {"/v1/chat/completions",
+       {{"messages", messages}, {"response_format", format}, {"stream", true}},
+       "response_format.json_schema.schema"},
+      {"/v1/chat/completions",
+       {{"messages", messages},
+        {"tools", {{{"type", "function"}, {"function", function}}}},
+        {"tool_choice", "required"}},
+       "tools[0].function.parameters"},
+      {"/v1/completions", {{"prompt", "q"}, {"json_schema", loose}}, "json_schema"},
+      {"/v1/completions", {{"prompt", "q"}, {"json_schema", loose.dump()}}, "json_schema"},
+      {"/generate",
+       {{"text", {"q", "r"}},
+        {"sampling_params", {{{"regex", "a"}}, {{"json_schema", loose.dump()}}}}},
+       "sampling_params[1].json_schema"},
+      {"/v1/responses",
+       {{"input", "q"},
+        {"store", false},
+        {"text", {{"format", {{"type", "json_schema"}, {"name", "s"}, {"schema", loose}}}}}},
+       "text.format.schema"},
+      {"/v1/responses",
+       {{"input", "q"}, {"store", false}, {"tools", {flat}}, {"tool_choice", "required"}},
+       "tools[0].parameters"},
+      {"/v1/messages",
+       {{"messages", messages},
+        {"max_tokens", 50},
+        {"output_config", {{"format", {{"type", "json_schema"}, {"schema", loose}}}}}},
+       "output_config.format.schema"},
+      {"/v1/messages",
+       {{"messages", messages},
+        {"max_tokens", 50},
+        {"tools", {{{"name", "f"}, {"input_schema", loose}}}},
+        {"tool_choice", {{"type", "any"}}}},
+       "tools[0].input_schema"},
+  };
+  for (const auto& c : cases) {
+    const TestAnswer answer = ask(s.port(), "POST", c.route, c.body.dump());
+    EXPECT_EQ(answer.status, 200) << c.body << answer.body;
+    EXPECT_THAT(answer.head,
+                HasSubstr(std::string("X-Lathe-Ignored: ") + c.path + ".properties.a.oneOf\r\n"))
+        << c.body;
+  }
+}
+
 TEST(Constrained, EachPromptAndChoiceHasItsOwn) {
   ScriptedServer s(lover_of_newlines());
   const TestAnswer lists = ask(
