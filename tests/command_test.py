@@ -61,6 +61,11 @@ class Plan(unittest.TestCase):
             self.assertEqual(result.returncode, 2)
             self.assertEqual(result.stdout, "")
             self.assertRegex(result.stderr, r"^lathe: [^\n]*wanted [^\n]*, got [^\n]*\n$")
+        for gpus, n in (("0,1", 2), ("0,1,2,3", 4)):
+            result = lathe("bench", "exchange", "--gpus", gpus)
+            self.assertEqual((result.returncode, result.stdout), (2, ""))
+            self.assertEqual(result.stderr, f"lathe: --gpus: wanted {n} GPUs, got none: this machine has no GPU that the build can use; "
+                                            f"--device cpu --tp {n}\n")
 
     def test_older_flag_names(self):
         result = lathe("plan", "--device", "ref", "--nsa-prefill-backend", "gather",

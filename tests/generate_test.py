@@ -31,7 +31,7 @@ class Generate(ModelCommand):
                                     stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
         self.assertEqual((result.returncode, result.stderr),
                          (1, "lathe: stdout: wanted a file that can be written, got an error\n"))
-        self.assertIn("max_new_tokens: wanted 1 or more, got 0", self.refused("chat", *self.flags("--max-new-tokens", "0")))
+        self.assertIn("--max-new-tokens: wanted 1 or more, got 0", self.refused("chat", *self.flags("--max-new-tokens", "0")))
         for command in (["generate", "-p", "a"], ["chat"]):
             self.assertIn("--model: wanted a directory with tokenizer.json, got nothing", self.refused(*command))
 
@@ -100,7 +100,8 @@ class Generate(ModelCommand):
 
     def test_a_bad_line_of_prompts_fails_alone(self):
         lines = ['{"prompt": "one"}', "{", '{"prompt": ["x"]}', '{"messages": [{"role": 3}]}',
-                 json.dumps({"prompt": "word " * self.context}), '{"prompt": [5, 99999999]}', '{"prompt": "two"}']
+                 json.dumps({"prompt": "word " * self.context}), '{"prompt": [5, 99999999]}', '{"prompt": "two"}',
+                 '{"prompt": "a", "messages": []}', '{"messages": [{"role": "user", "content": "b"}], "prompt": "a"}']
         flags = ["generate", *self.flags("--quiet", "--ignore-eos", "--max-new-tokens", "4", "--prompts", "-")]
         result = lathe(*flags, stdin="\n".join(lines))
         self.assertEqual(result.returncode, 1, result.stderr)
@@ -111,7 +112,9 @@ class Generate(ModelCommand):
         self.assertIn("stdin:3: wanted token ids", answers[2]["error"])
         self.assertIn(str(self.context), answers[4]["error"])
         self.assertIn("prompt[1]", answers[5]["error"])
-        self.assertEqual([i for i in bad if i != 3], [1, 2, 4, 5])
+        for i in (7, 8):
+            self.assertRegex(answers[i]["error"], rf"stdin:{i + 1}: wanted .*, got both prompt and messages")
+        self.assertEqual([i for i in bad if i != 3], [1, 2, 4, 5, 7, 8])
         self.assertEqual(len(result.stderr.splitlines()), len(bad))
         for i, text in ((0, "one"), (6, "two")):
             self.assertEqual(self.generate("--prompt", text)[0]["tokens"][:4], answers[i]["tokens"])
@@ -163,7 +166,12 @@ class Generate(ModelCommand):
         self.assertIn("at least one token", run("--prompt", ""))
         self.assertIn("No such file", run("--prompt-file", "/no/such/file"))
         self.assertIn("--logit-bias", run("--prompt", "a", "--logit-bias", "x"))
-        self.assertIn("temperature", run("--prompt", "a", "--temperature", "-1"))
+        self.assertIn("--temperature: wanted", run("--prompt", "a", "--temperature", "-1"))
+        self.assertIn("--top-p: wanted", run("--prompt", "a", "--top-p", "2"))
+        self.assertRegex(run("--prompt", "a", "--json", "--logprobs", "100000"), r"\nlathe: --logprobs: wanted 0 to \d+, got 100000\n$")
+        for ids in ("1,,2", ",1", "1,"):
+            for given in (["--prompt-ids", ids], ["--prompt-ids=" + ids]):
+                self.assertIn(f"--prompt-ids: wanted a value before and after each ',', got {ids};", run(*given))
         long = run("--prompt", "word " * (self.context + 1), "--max-new-tokens", "4")
         self.assertIn(str(self.context), long)
         self.assertIn(str(self.context), run("--prompt", "a", "--context-length", "9999999"))

@@ -130,6 +130,17 @@ class InspectAndBench(ModelCommand):
         self.assertEqual((result.returncode, result.stdout), (2, ""))
         self.assertIn("--batch: wanted at most 64, the requests that run at once, got 65; --max-running-requests 65", result.stderr)
 
+    def test_bench_engine_refuses_tests_that_would_measure_nothing_or_share_less(self):
+        base = ["bench", "engine", "--load-format", "dummy", "--config", str(self.model / "config.json"), "-r", "1", "--quiet"]
+        for more, said in ((["-p", "0", "-n", "0"], "--n-prompt, --n-gen: wanted tokens of prefill or of decode, got 0 of both"),
+                           (["--shared-prefix-tokens", "100", "-d", "10"],
+                            "--shared-prefix-tokens: wanted at most the depth of every test, 10, got 100; --n-depth 100"),
+                           (["--shared-prefix-tokens", "64", "--tests", "tg4@64,tg4"],
+                            "--shared-prefix-tokens: wanted at most the depth of every test, 0, got 64; --n-depth 64"),
+                           (["-p", "8,,16"], "-p: wanted a value before and after each ',', got 8,,16; --help lists the flags")):
+            result = lathe(*base, *more)
+            self.assertEqual((result.returncode, result.stdout, result.stderr), (2, "", f"lathe: {said}\n"), more)
+
     def test_bench_engine_by_tests(self):
         base = ["bench", "engine", "--load-format", "dummy", "--config", str(self.model / "config.json"), "-r", "1", "--quiet", "--json", "--tests"]
         result = lathe(*base, "pp16,tg4@64x2,pp8@3x4")

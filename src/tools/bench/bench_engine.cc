@@ -320,6 +320,16 @@ std::int64_t largest_batch(const std::vector<EngineTest>& tests) {
   return out;
 }
 
+// The error if the requests of a test have fewer tokens in the cache than they are to share.
+std::optional<Error> too_long_a_prefix(std::int64_t shared, const std::vector<EngineTest>& tests) {
+  std::int64_t least = shared;
+  for (const EngineTest& t : tests) least = std::min(least, t.depth);
+  if (shared <= least) return std::nullopt;
+  return Error{ErrorCode::out_of_range, "--shared-prefix-tokens",
+               fmt::format("at most the depth of every test, {}", least), fmt::format("{}", shared),
+               fmt::format("--n-depth {}", shared)};
+}
+
 // The error if a test's requests do not run at once: no step would have all of them.
 std::optional<Error> too_many_requests(const char* flag, const std::vector<EngineTest>& tests,
                                        std::int64_t running) {
@@ -366,6 +376,13 @@ int bench_engine_command(const BenchEngineOptions& options) {
     const auto test = parse_engine_test(text);
     if (!test) return refuse(test.error());
     tests.push_back(*test);
+  }
+  if (tests.empty()) {
+    return refuse({ErrorCode::invalid_argument, "--n-prompt, --n-gen",
+                   "tokens of prefill or of decode", "0 of both", ""});
+  }
+  if (const auto error = too_long_a_prefix(options.shared_prefix_tokens, tests)) {
+    return refuse(*error);
   }
   const PlanRequest& request = flags.runtime.plan_request;
   const std::int64_t running = request.max_running_requests;

@@ -135,6 +135,25 @@ Result<Seconds> bench_ranks(const BenchExchangeOptions& options, Device device, 
   return slowest;
 }
 
+// The error if this machine does not have the GPUs.
+std::optional<Error> missing_gpus(std::vector<std::int64_t> gpus) {
+  const std::int32_t count = gpu_count();
+  if (count == 0) {
+    return Error{ErrorCode::unsupported, "--gpus", fmt::format("{} GPUs", gpus.size()),
+                 "none: this machine has no GPU that the build can use",
+                 fmt::format("--device cpu --tp {}", gpus.size())};
+  }
+  std::ranges::sort(gpus);
+  if (gpus.back() >= count) {
+    return Error{ErrorCode::out_of_range, "--gpus", fmt::format("numbers from 0 to {}", count - 1),
+                 fmt::format("{}", gpus.back()), ""};
+  }
+  const auto twice = std::ranges::adjacent_find(gpus);
+  if (twice == gpus.end()) return std::nullopt;
+  return Error{ErrorCode::invalid_argument, "--gpus", "each GPU once",
+               fmt::format("{} twice", *twice), ""};
+}
+
 }  // namespace
 
 int bench_exchange_command(const BenchExchangeOptions& options) {
@@ -143,6 +162,9 @@ int bench_exchange_command(const BenchExchangeOptions& options) {
   if (ranks != 2 && ranks != 4 && ranks != 8) {
     return refuse({ErrorCode::invalid_argument, gpu ? "--gpus" : "--tp", "2, 4 or 8",
                    fmt::format("{}", ranks), ""});
+  }
+  if (gpu) {
+    if (const auto error = missing_gpus(options.gpus)) return refuse(*error);
   }
   std::vector<std::string> kinds = {"host"};
   if (gpu) kinds = {options.exchange == "nccl" ? "nccl" : "peer"};

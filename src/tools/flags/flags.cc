@@ -268,6 +268,39 @@ std::optional<std::string> missing_subcommand(const CLI::App& app, int argc, cha
                      nearest.empty() ? "" : fmt::format("; did you mean {} {}?", path, nearest));
 }
 
+// The option of `name`, such as --batch or -b; null if the command has none.
+const CLI::Option* option_of(const CLI::App& app, const std::string& name) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (name.starts_with('-') && option->check_name(name)) return option;
+  }
+  return nullptr;
+}
+
+// The error of a list with nothing between two commas, which the parser would leave out. Empty
+// lists are the parser's to judge.
+std::optional<std::string> gap_in_list(const CLI::App& root, int argc, char** argv) {
+  const CLI::App* app = &root;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    for (const CLI::App* c : app->get_subcommands([](const CLI::App*) { return true; })) {
+      if (c->get_name() == word) app = c;
+    }
+    const std::size_t equal = word.find('=');
+    const std::string name(word.substr(0, equal));
+    const CLI::Option* const option = option_of(*app, name);
+    if (option == nullptr || option->get_delimiter() == '\0') continue;
+    const char delimiter = option->get_delimiter();
+    std::string_view value = i + 1 < argc ? argv[i + 1] : "";
+    if (equal != std::string_view::npos) value = word.substr(equal + 1);
+    const bool gap = value.starts_with(delimiter) || value.ends_with(delimiter) ||
+                     value.find(std::string(2, delimiter)) != std::string_view::npos;
+    if (!gap) continue;
+    return fmt::format("{}: wanted a value before and after each '{}', got {}", name, delimiter,
+                       value);
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 CommandLine::CommandLine(const std::string& help, const std::string& name,
@@ -280,6 +313,10 @@ CommandLine::~CommandLine() = default;
 std::optional<int> CommandLine::parse(int argc, char** argv) {
   if (const auto problem = missing_subcommand(*app_, argc, argv, 1)) {
     print_err(fmt::format("{}; --help says what they do\n", *problem));
+    return kExitRefused;
+  }
+  if (const auto problem = gap_in_list(*app_, argc, argv)) {
+    print_err(fmt::format("lathe: {}; --help lists the flags\n", *problem));
     return kExitRefused;
   }
   try {

@@ -1,5 +1,6 @@
 #include "tools/flags/sampling_flags.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "engine/request/stop_strings.h"
@@ -11,6 +12,14 @@ template <class T>
 bool parse_number(std::string_view text, T& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc() && end == text.data() + text.size();
+}
+
+// The error of a parameter, with the name of its flag.
+Error own_names(Error e) {
+  if (e.field == "top_logprobs_num") e.field = "logprobs";
+  std::ranges::replace(e.field, '_', '-');
+  e.field = "--" + e.field;
+  return e;
 }
 
 }  // namespace
@@ -58,8 +67,10 @@ Result<SamplingParams> sampling_params(const SamplingFlags& flags, const ModelCo
     }
     p.logit_bias.push_back(bias);
   }
-  if (const auto ok = check_sampling_params(p, config.vocab, {}); !ok) return ok.error();
-  if (const auto ok = StopStrings::create(flags.stop); !ok) return ok.error();
+  if (const auto ok = check_sampling_params(p, config.vocab, {}); !ok) {
+    return own_names(ok.error());
+  }
+  if (const auto ok = StopStrings::create(flags.stop); !ok) return own_names(ok.error());
   return p;
 }
 

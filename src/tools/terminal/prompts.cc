@@ -47,6 +47,7 @@ Result<Prompt> parse_line(const std::string& line, const std::string& where, boo
     return wrong("no JSON object");
   }
   if (!j.is_object()) return wrong("no JSON object");
+  if (j.contains("prompt") && j.contains("messages")) return wrong("both prompt and messages");
   Prompt p;
   if (j.contains("messages") && j["messages"].is_array()) {
     p.messages = std::move(j["messages"]);
