@@ -88,19 +88,19 @@ TEST(GpuDeltaRule, RowByRow) {
 // Value heads of a key head share the last inputs of its convolution, which a step replaces.
 TEST(GpuDeltaRule, OneRowOfEachRequest) {
   constexpr std::size_t kRequests = 3;
-  constexpr std::int64_t kTokens = 6;
+  constexpr std::int64_t kRows = 6;
   std::mt19937 rng(test_seed(20261130));
   for (const DeltaRuleProblem& p : {gdn(6, 2, 16, 32), gdn(8, 1, 32, 16), gdn(18, 2, 16, 16),
                                     kda(3, 32, 80), gdn(2, 1, 128, 128), kda(1, 128, 128, true)}) {
     SCOPED_TRACE(name_of(p));
     const delta_test::DeltaWeights weights(rng, p);
     std::vector<DeltaSequence> tokens;
-    for (std::size_t r = 0; r < kRequests; ++r) tokens.emplace_back(rng, weights, kTokens);
+    for (std::size_t r = 0; r < kRequests; ++r) tokens.emplace_back(rng, weights, kRows);
     DeltaLayer layer(weights, run_delta_there, kRequests);
     // One request is a token behind, and one begins with several.
     layer.step({&tokens[0], &tokens[1], &tokens[2]}, {1, 0, 3});
-    for (std::int64_t t = 1; t < kTokens; ++t) {
-      layer.step({&tokens[0], &tokens[1], &tokens[2]}, {1, 1, t + 2 < kTokens ? 1 : 0});
+    for (std::int64_t t = 1; t < kRows; ++t) {
+      layer.step({&tokens[0], &tokens[1], &tokens[2]}, {1, 1, t + 2 < kRows ? 1 : 0});
     }
     for (std::size_t r = 0; r < kRequests; ++r) {
       const DeltaErrors errors = errors_of(layer, r, tokens[r]);
