@@ -15,7 +15,7 @@ double seconds_to(double wanted, double left, double most) {
 
 ApiError too_many(std::string_view what, double most, double wanted, double left, double wait,
                   std::string_view flag) {
-  const int seconds = static_cast<int>(std::ceil(wait - 1e-9));
+  const int seconds = static_cast<int>(std::min(std::ceil(wait - 1e-9), 1e9));
   ApiError out{
       429, "rate_limit_exceeded",
       fmt::format("{}: wanted at most {:.0f} a minute for an API key, got {:.0f} with {:.0f} "
@@ -52,8 +52,8 @@ Result<std::int64_t, ApiError> RateLimits::take(const Caller& caller, std::int64
                     seconds_to(needed, a.tokens, tokens_), "--tokens-per-minute");
   }
   a.requests -= 1;
-  a.tokens -= needed;
-  return static_cast<std::int64_t>(needed);
+  a.tokens -= static_cast<double>(tokens);
+  return tokens;
 }
 
 void RateLimits::give_back(const Caller& caller, std::int64_t tokens) {

@@ -24,8 +24,8 @@ class RateLimits {
         tokens_{static_cast<double>(tokens_per_minute)} {}
 
   /// Takes a request with at most `tokens` tokens, of its prompt and its answer: the tokens
-  /// charged. A request for more than a minute's tokens needs all of them. Errors: 429, with the
-  /// seconds to wait.
+  /// charged. A request for more than a minute's tokens needs all of them and leaves a debt, which
+  /// later requests wait for. Errors: 429, with the seconds to wait.
   Result<std::int64_t, ApiError> take(const Caller& caller, std::int64_t tokens,
                                       Clock::time_point now);
   /// Returns charged tokens that a request did not use.
@@ -35,7 +35,7 @@ class RateLimits {
 
  private:
   struct Allowance {
-    double requests = 0, tokens = 0;  // left
+    double requests = 0, tokens = 0;  // left; below 0: a debt
     Clock::time_point since;          // when they were that
   };
   bool limits(const Caller& caller) const {

@@ -40,7 +40,39 @@ TEST(RateLimits, UnusedTokensAreReturned) {
   EXPECT_TRUE(limits.take(kFirst, 300, at(0)));
   // More than a minute's tokens: once all are there.
   EXPECT_FALSE(limits.take(kFirst, 5000, at(59)));
-  EXPECT_EQ(*limits.take(kFirst, 5000, at(60)), 600);
+  EXPECT_EQ(*limits.take(kFirst, 5000, at(60)), 5000);
+}
+
+TEST(RateLimits, ARequestBeyondTheAllowanceLeavesADebt) {
+  RateLimits limits(0, 600);  // ten a second
+  EXPECT_TRUE(limits.take(kFirst, 6000, at(0)));
+  EXPECT_EQ(limits.take(kFirst, 10, at(0)).error().retry_after, 541);
+  EXPECT_EQ(limits.take(kFirst, 6000, at(0)).error().retry_after, 600);
+  EXPECT_TRUE(limits.take(kSecond, 10, at(0)));
+  EXPECT_FALSE(limits.take(kFirst, 10, at(540.9)));
+  EXPECT_TRUE(limits.take(kFirst, 10, at(541.1)));
+  EXPECT_FALSE(limits.take(kFirst, 10, at(541.1)));
+  // What the long one did not use comes back.
+  limits.give_back(kFirst, 100);
+  EXPECT_TRUE(limits.take(kFirst, 100, at(541.1)));
+  EXPECT_FALSE(limits.take(kFirst, 10, at(541.1)));
+}
+
+TEST(RateLimits, ALongAnswerIsChargedWhole) {
+  ScriptedOptions options;
+  options.server.api_keys = {"one"};
+  options.server.tokens_per_minute = 100;
+  ScriptedServer s(std::move(options));
+  const auto answer_to = [&](int tokens) {
+    return ask(s.port(), "POST", "/v1/completions", completion("a", tokens),
+               "Authorization: Bearer one\r\n");
+  };
+  const TestAnswer first = answer_to(1000);
+  EXPECT_EQ(first.status, 200);
+  EXPECT_EQ(first.json()["usage"]["completion_tokens"], 1000);
+  const TestAnswer refused = answer_to(1);
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_THAT(refused.head, HasSubstr("Retry-After: "));
 }
 
 TEST(RateLimits, LimitsOfAKeyAre429) {
