@@ -93,8 +93,11 @@ grammar::Source calls_of(const ApiRequest& api, const grammar::CallForm* form, b
 // Sets where the reasoning ends, which constrained text follows, and that a budget limits. Its
 // marks are tokens or text; a budget needs tokens.
 void set_thinking(const ServedModel& model, grammar::Thinking thinking, PreparedRequest& out) {
-  if (thinking == grammar::Thinking::none) return;
   ApiRequest& api = out.api;
+  if (thinking == grammar::Thinking::none) {
+    if (api.thinking_budget) api.ignored.push_back("thinking.budget_tokens");
+    return;
+  }
   const ReasoningMarks marks = reasoning_marks(model.reasoning);
   std::optional<std::int32_t> begin, end;
   for (const auto& [token, text] : model.marks) {

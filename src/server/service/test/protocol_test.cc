@@ -273,6 +273,15 @@ TEST(Protocols, ABudgetEndsReasoning) {
   }
 }
 
+TEST(Protocols, ABudgetOfAModelWithoutReasoningIsNamed) {
+  ScriptedServer s{ScriptedOptions()};
+  const TestAnswer answer = ask(s.port(), "POST", "/v1/messages",
+                                R"({"messages":[{"role":"user","content":"x"}],"max_tokens":3,)"
+                                R"("thinking":{"type":"enabled","budget_tokens":2}})");
+  EXPECT_EQ(answer.status, 200) << answer.body;
+  EXPECT_THAT(answer.head, HasSubstr("thinking.budget_tokens"));
+}
+
 TEST(Protocols, TokensAreCounted) {
   ScriptedServer s{ScriptedOptions()};
   const TestAnswer counted = ask(s.port(), "POST", "/v1/messages/count_tokens",
