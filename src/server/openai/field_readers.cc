@@ -103,12 +103,15 @@ Reader boolean(std::function<void(ApiRequest&, bool)> set) {
       }};
 }
 
-Reader string(std::size_t most_bytes, std::function<void(ApiRequest&, std::string)> set) {
-  std::string takes = fmt::format("a string of at most {} bytes", most_bytes);
+Reader string(std::size_t most_bytes, std::function<void(ApiRequest&, std::string)> set,
+              bool empty) {
+  std::string takes =
+      fmt::format("a string of at most {} bytes{}", most_bytes, empty ? "" : " that is not empty");
   return {
       takes,
       [=](const Json& value, const FieldContext& at, ApiRequest& out) -> std::optional<ApiError> {
-        if (!value.is_string() || value.get_ref<const std::string&>().size() > most_bytes) {
+        if (!value.is_string() || value.get_ref<const std::string&>().size() > most_bytes ||
+            (!empty && value.get_ref<const std::string&>().empty())) {
           return wrong_value(at, takes, value);
         }
         set(out, value.get<std::string>());

@@ -33,7 +33,9 @@ Reader number(NumberRange range, std::function<void(ApiRequest&, float)> set);
 Reader integer(std::int64_t least, std::int64_t most,
                std::function<void(ApiRequest&, std::int64_t)> set);
 Reader boolean(std::function<void(ApiRequest&, bool)> set);
-Reader string(std::size_t most_bytes, std::function<void(ApiRequest&, std::string)> set);
+/// `empty`: "" is allowed, too.
+Reader string(std::size_t most_bytes, std::function<void(ApiRequest&, std::string)> set,
+              bool empty = true);
 Reader token_ids(std::function<void(ApiRequest&, std::vector<std::int32_t>)> set);
 /// A string or a list of them.
 Reader strings(std::size_t most, std::size_t most_bytes, bool empty_ones,

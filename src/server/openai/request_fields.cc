@@ -239,10 +239,12 @@ void add_labels(std::vector<Field>& out) {
   out.push_back(field("store", kAll, unread(), "", "no effect: nothing is stored"));
   out.push_back(field("priority", kAll, priority_reader(), "0",
                       "lower ones first; other than 0 with --scheduling-policy priority"));
-  out.push_back(field(
-      "cache_salt", kAll,
-      string(kMostSaltBytes, [](ApiRequest& r, std::string s) { r.cache_salt = std::move(s); }),
-      "none", "only prompts with an equal one share the prefix cache"));
+  out.push_back(
+      field("cache_salt", kAll,
+            string(
+                kMostSaltBytes, [](ApiRequest& r, std::string s) { r.cache_salt = std::move(s); },
+                /*empty=*/false),
+            "none", "only prompts with an equal one share the prefix cache"));
 }
 
 void add_unsupported(std::vector<Field>& out) {

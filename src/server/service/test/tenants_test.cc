@@ -94,11 +94,12 @@ TEST(Tenants, ASaltHasABound) {
   ScriptedServer s{ScriptedOptions()};
   for (const CountedRoute& route : counted_routes()) {
     json body = route.body;
-    for (const json& wrong : {json(std::string(257, 's')), json(3), json::array()}) {
+    for (const json& wrong : {json(std::string(257, 's')), json(3), json::array(), json("")}) {
       body["cache_salt"] = wrong;
       const TestAnswer answer = ask(s.port(), "POST", route.path, body.dump());
       EXPECT_EQ(answer.status, 400);
-      EXPECT_THAT(answer.body, HasSubstr("cache_salt: wanted a string of at most 256 bytes"));
+      EXPECT_THAT(answer.body,
+                  HasSubstr("cache_salt: wanted a string of at most 256 bytes that is not empty"));
     }
     body["cache_salt"] = std::string(256, 's');
     EXPECT_EQ(ask(s.port(), "POST", route.path, body.dump()).status, 200);
