@@ -132,7 +132,8 @@ Wrong read_thinking(const Json& value, const FieldContext& at, ApiRequest& out) 
                      R"(or type "adaptive")");
   }
   if (!budget.is_null() && !integer_of(budget, 1, kAnyInt)) {
-    return bad_field(at.path + ".budget_tokens", "an integer, 1 or more", excerpt(budget));
+    return bad_field(at.path + ".budget_tokens", wanted_integer(budget, 1, kAnyInt),
+                     excerpt(budget));
   }
   if (type == "disabled" && !budget.is_null()) {
     out.ignored.push_back(at.path + ".budget_tokens");

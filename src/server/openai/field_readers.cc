@@ -65,6 +65,12 @@ std::optional<std::int64_t> integer_of(const Json& value, std::int64_t least, st
   return out;
 }
 
+std::string wanted_integer(const Json& value, std::int64_t least, std::int64_t most) {
+  const auto d = double_of(value);
+  const bool beyond = d && (*d >= static_cast<double>(most) || *d <= static_cast<double>(least));
+  return beyond ? fmt::format("an integer from {} to {}", least, most) : range_text(least, most);
+}
+
 Reader number(NumberRange range, std::function<void(ApiRequest&, float)> set) {
   std::string takes = range_text(range);
   return {
@@ -87,7 +93,7 @@ Reader integer(std::int64_t least, std::int64_t most,
       takes,
       [=](const Json& value, const FieldContext& at, ApiRequest& out) -> std::optional<ApiError> {
         const auto i = integer_of(value, least, most);
-        if (!i) return wrong_value(at, takes, value);
+        if (!i) return wrong_value(at, wanted_integer(value, least, most), value);
         set(out, *i);
         return std::nullopt;
       }};

@@ -19,6 +19,11 @@ ApiError wrong_value(const FieldContext& at, std::string wanted,
 std::optional<std::int64_t> integer_of(const nlohmann::ordered_json& value, std::int64_t least,
                                        std::int64_t most);
 
+/// What an error names as wanted of an integer: with both ends, where the value is beyond an end
+/// that `integer()`'s `takes` leaves out.
+std::string wanted_integer(const nlohmann::ordered_json& value, std::int64_t least,
+                           std::int64_t most);
+
 struct Reader {
   std::string takes;
   FieldRead read;

@@ -195,6 +195,32 @@ TEST(MessageRequest, CallsHaveOneResultEach) {
   }
 }
 
+TEST(MessageRequest, AnIntegerBeyondItsRangeIsToldTheRange) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {R"("seed": 18446744073709551615)",
+       "seed: wanted an integer from -9223372036854775808 to 9223372036854775807, got "
+       "18446744073709551615"},
+      {R"("seed": 9223372036854775808)",
+       "seed: wanted an integer from -9223372036854775808 to 9223372036854775807, got "
+       "9223372036854775808"},
+      {R"("seed": -9223372036854775809)",
+       "seed: wanted an integer from -9223372036854775808 to 9223372036854775807, got "
+       "-9223372036854775809"},
+      {R"("seed": "7")", "seed: wanted an integer, got \"7\""},
+      {R"("max_tokens": 1000000000000000000000000000000)",
+       "max_tokens: wanted an integer from 1 to 2147483647, got 1000000000000000000000000000000"},
+      {R"("top_k": 2147483648)", "top_k: wanted an integer from -1 to 2147483647, got 2147483648"},
+      {R"("thinking": {"type": "enabled", "budget_tokens": 2147483648})",
+       "thinking.budget_tokens: wanted an integer from 1 to 2147483647, got 2147483648"},
+  };
+  for (const auto& [field, message] : cases) {
+    const auto request = anthropic::parse_request(
+        R"({"messages": [{"role": "user", "content": "a"}], )" + field + "}", {});
+    ASSERT_FALSE(request.ok()) << field;
+    EXPECT_EQ(request.error().message, message);
+  }
+}
+
 // Anthropic's server wants a budget with type enabled.
 TEST(MessageRequest, ThinkingHasABudget) {
   const auto thinking = [](const std::string& value) {
