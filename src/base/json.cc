@@ -93,7 +93,10 @@ class Builder {
 
   bool null() { return add(nullptr); }
   bool boolean(bool b) { return add(b); }
-  bool number_integer(std::int64_t i) { return add(i); }
+  // The parser calls this for numbers with a minus; an integer does not hold that of -0.
+  bool number_integer(std::int64_t i) {
+    return add(i == 0 && digits_ != Digits::none ? with_digits<Json>("-0") : Json(i));
+  }
   bool number_unsigned(std::uint64_t u) { return add(u); }
   bool number_float(double d, const std::string& digits) {
     const bool keep =
@@ -247,7 +250,7 @@ class Writer {
   const std::string& text() const { return text_; }
   bool null() { return value("null"); }
   bool boolean(bool b) { return value(b ? "true" : "false"); }
-  // The parser calls this for numbers with a sign.
+  // The parser calls this for numbers with a minus.
   bool number_integer(std::int64_t i) { return value(i == 0 ? "-0" : std::to_string(i)); }
   bool number_unsigned(std::uint64_t u) { return value(std::to_string(u)); }
   bool number_float(double, const std::string& digits) { return value(digits); }

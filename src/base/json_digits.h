@@ -9,12 +9,12 @@
 
 namespace lathe {
 
-/// read_json(), except that a number with a fraction or an exponent, or beyond 64 bits, becomes a
-/// binary value with its digits.
+/// read_json(), except that a number with a fraction or an exponent, or beyond 64 bits, and -0
+/// become binary values with their digits.
 nlohmann::ordered_json read_json_digits(std::string_view text);
 
-/// read_json(), except that an integer beyond 64 bits, and a number which a double would change,
-/// becomes a binary value with its digits: 18446744073709551616, and 0.1234567890123456789, but not
+/// read_json(), except that an integer beyond 64 bits, -0, and a number which a double would change
+/// become binary values with their digits: 18446744073709551616, and 0.1234567890123456789, but not
 /// 0.5.
 nlohmann::ordered_json read_json_exact(std::string_view text);
 

@@ -199,6 +199,8 @@ TEST(ReadJsonExact, A8NumbersThatADoubleWouldChangeKeepTheirDigits) {
       R"(0.30000000000000004,1e20,0.000000000000000000001,"1.23456789012345678901"])");
   for (const ordered_json& one : kept) EXPECT_EQ(digits_of(one), std::nullopt) << one;
   EXPECT_EQ(kept, read_json<ordered_json>(json_text(kept)));
+  EXPECT_EQ(json_text(read_json_exact("[-0,0,-1]")), "[-0,0,-1]");
+  EXPECT_EQ(double_of(read_json_exact("-0")), 0.0);
   EXPECT_TRUE(read_json_exact("[1").is_discarded());
 }
 

@@ -207,9 +207,9 @@ TEST(RenderChat, A8NumbersKeepTheirDigits) {
     return rendered("{% set a = messages[1].tool_calls[0].function.arguments %}" + expression,
                     body.dump());
   };
-  for (const char* digits :
-       {"18446744073709551616", "-18446744073709551616", "9223372036854775808",
-        "0.1234567890123456789", "1e5", "1E+2", "1.10", "-0.0", "12345678901234567890123.5", "7"}) {
+  for (const char* digits : {"18446744073709551616", "-18446744073709551616", "9223372036854775808",
+                             "0.1234567890123456789", "1e5", "1E+2", "1.10", "-0.0", "-0",
+                             "12345678901234567890123.5", "7"}) {
     const std::string arguments =
         std::string(R"({"x":)") + digits + R"(,"y":["s",)" + digits + "]}";
     EXPECT_EQ(shown("{{ a | tojson }}", arguments),
