@@ -104,7 +104,9 @@ class Requests(ServeCase):
 
     def test_request_ids(self):
         self.assertEqual(self.server.call("GET", "/health", headers={"X-Request-Id": "abc"})[1]["X-Request-Id"], "abc")
-        for odd in ("a b", "x" * 129):
+        plain = "Az-09_.:/"
+        self.assertEqual(self.server.call("GET", "/health", headers={"X-Request-Id": plain})[1]["X-Request-Id"], plain)
+        for odd in ("a b", 'a"b<script>', "a;b", "a%20b", "x" * 129):
             self.assertRegex(self.server.call("GET", "/health", headers={"X-Request-Id": odd})[1]["X-Request-Id"], "^[0-9a-f]{32}$")
         # The same id many times at once is many requests.
         answers = [None] * 30

@@ -23,12 +23,17 @@ namespace {
 constexpr std::size_t kEventsInOneGo = 128;
 constexpr std::int64_t kStepsPerLine = 40;  // steps per log line
 
+// Whether logs, pages and headers may show it as it is.
+bool is_safe(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+         std::string_view("-_.:/").find(c) != std::string_view::npos;
+}
+
 // Echoes a client's id if its characters are safe.
 std::string request_id(const HttpRequest& request) {
   const std::string* id = request.header("x-request-id");
-  const bool fits =
-      id != nullptr && !id->empty() && id->size() <= 128 &&
-      std::all_of(id->begin(), id->end(), [](char c) { return c > 0x20 && c < 0x7f; });
+  const bool fits = id != nullptr && !id->empty() && id->size() <= 128 &&
+                    std::all_of(id->begin(), id->end(), is_safe);
   return fits ? *id : random_hex(16);
 }
 
