@@ -26,7 +26,9 @@ class OpenAiFormat : public AnswerFormat {
         event_("data: " + begin_answer(head, chunk_object) + ",\"choices\":["),
         one_choice_(event_ + "{\"index\":") {}
 
-  bool wants_tokens() const override { return request_->logprobs || request_->return_token_ids; }
+  bool wants_tokens() const override {
+    return request_->logprobs || request_->return_token_ids || request_->continuous_usage;
+  }
 
   void close(std::span<const Choice> choices, const RequestTimes& times,
              std::string& out) override {
@@ -119,8 +121,7 @@ class OpenAiFormat : public AnswerFormat {
 class ChatFormat : public OpenAiFormat {
  public:
   ChatFormat(const ApiRequest& request, const AnswerHead& head)
-      : OpenAiFormat(request, head, "chat.completion.chunk"),
-        only_text_(!wants_tokens() && !request.continuous_usage) {
+      : OpenAiFormat(request, head, "chat.completion.chunk"), only_text_(!wants_tokens()) {
     if (request.include_usage) content_end_ += kNoUsage;
     content_end_ += "}\n\n";
   }

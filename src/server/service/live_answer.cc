@@ -300,8 +300,9 @@ void LiveAnswer::flush() {
     return;
   }
   if (open_ == 0) format_->close(choices_, times_, out_);
+  // The status line goes out with the first token, which may have no text.
+  if ((first_token_ || !out_.empty()) && !reply_->streaming()) reply_->begin_stream();
   if (!out_.empty()) {
-    if (!reply_->streaming()) reply_->begin_stream();
     reply_->write(out_);
     out_.clear();
   }
