@@ -1,4 +1,6 @@
 // Answers of /v1/chat/completions and /v1/completions.
+#include <algorithm>
+#include <limits>
 #include <unordered_map>
 
 #include "server/openai/answer_json.h"
@@ -244,15 +246,21 @@ class CompletionFormat : public OpenAiFormat {
     if (!request_->echo) return;
     event(choice, out, [&](JsonWriter& json) {
       json.key("text").string(head_->prompts[choice.prompt].text);
-      logprobs(json, choice, head_->prompts[choice.prompt].logprobs, {});
+      logprobs(json, choice, head_->prompts[choice.prompt].logprobs, {}, kNoEnd);
       write_end(json, std::nullopt);
     });
   }
 
   void part(Choice& choice, const ChoicePart& part, std::string& out) override {
+    std::int64_t end = kNoEnd;
+    if (request_->logprobs) {
+      std::int64_t& shown = shown_.try_emplace(choice.index, begin_of(choice)).first->second;
+      shown += count_code_points(part.text);
+      if (choice.end) end = shown;
+    }
     event(choice, out, [&](JsonWriter& json) {
       json.key("text").string(part.text);
-      logprobs(json, choice, {}, part.tokens);
+      logprobs(json, choice, {}, part.tokens, end);
       write_end(json, std::nullopt);
       write_ids(json, choice, part.tokens, false);
     });
@@ -267,9 +275,11 @@ class CompletionFormat : public OpenAiFormat {
 
   std::string whole(std::span<Choice> choices, const RequestTimes& times) override {
     return whole_answer("text_completion", choices, times, [&](JsonWriter& json, Choice& c) {
-      json.key("text").string(request_->echo ? head_->prompts[c.prompt].text + c.text : c.text);
+      const std::string text = request_->echo ? head_->prompts[c.prompt].text + c.text : c.text;
+      json.key("text").string(text);
       const std::vector<SampledToken> none;
-      logprobs(json, c, request_->echo ? head_->prompts[c.prompt].logprobs : none, c.tokens);
+      logprobs(json, c, request_->echo ? head_->prompts[c.prompt].logprobs : none, c.tokens,
+               count_code_points(text));
       if (request_->prompt_logprobs) {
         json.key("prompt_logprobs");
         write_prompt_logprobs(json, *head_->tokenizer, head_->prompts[c.prompt].logprobs,
@@ -281,9 +291,12 @@ class CompletionFormat : public OpenAiFormat {
   }
 
  private:
-  // Of tokens of the prompt, and then of the answer.
+  static constexpr std::int64_t kNoEnd = std::numeric_limits<std::int64_t>::max();
+
+  // Of tokens of the prompt, and then of the answer. `end`: code points of the whole text, where it
+  // is known: a stop string may cut a token's text before the token begins.
   void logprobs(JsonWriter& json, const Choice& choice, std::span<const SampledToken> prompt,
-                std::span<const SampledToken> answer) {
+                std::span<const SampledToken> answer, std::int64_t end) {
     json.key("logprobs");
     if (!request_->logprobs) {
       json.null();
@@ -294,22 +307,30 @@ class CompletionFormat : public OpenAiFormat {
     std::vector<std::int64_t> offsets;
     if (!prompt.empty()) offsets = head_->prompts[choice.prompt].offsets;
     offsets.resize(prompt.size());
-    for (const SampledToken& t : answer) offsets.push_back(offsets_of(choice).next(t.token));
+    for (const SampledToken& t : answer) {
+      offsets.push_back(std::min(offsets_of(choice).next(t.token), end));
+    }
     write_text_logprobs(json, *request_, *head_->tokenizer, tokens, offsets);
+  }
+
+  // Code points of the text before the answer.
+  std::int64_t begin_of(const Choice& choice) const {
+    return request_->echo ? count_code_points(head_->prompts[choice.prompt].text) : 0;
   }
 
   TextOffsets& offsets_of(const Choice& choice) {
     const auto at = offsets_.find(choice.index);
     if (at != offsets_.end()) return at->second;
-    const std::string& before = head_->prompts[choice.prompt].text;
     return offsets_
         .emplace(choice.index,
                  TextOffsets(head_->tokenizer->detokenizer(request_->skip_special_tokens),
-                             request_->echo ? count_code_points(before) : 0))
+                             begin_of(choice)))
         .first->second;
   }
 
-  std::unordered_map<std::int32_t, TextOffsets> offsets_;  // by the choice's index
+  // By the choice's index.
+  std::unordered_map<std::int32_t, TextOffsets> offsets_;
+  std::unordered_map<std::int32_t, std::int64_t> shown_;  // code points sent so far
 };
 
 }  // namespace

@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <future>
 #include <map>
+#include <set>
 
 #include "io/text/utf8.h"
 #include "server/scripted/scripted_server.h"
@@ -10,6 +13,9 @@
 
 namespace lathe {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 // A model that repeats `text` after a one-byte prompt, one byte per token.
 ScriptedOptions writes(const std::string& text) {
@@ -324,6 +330,81 @@ TEST(Answers, B6StopStringsWaitForMinTokens) {
   EXPECT_EQ(text("/v1/completions",
                  R"({"prompt":"q","temperature":0,"max_tokens":20,"min_tokens":3,"stop":"."})"),
             "ab");
+}
+
+// A stop string may cut a token: the next one begins after the end of the text.
+TEST(Answers, A9OffsetsEndWithTheText) {
+  ScriptedServer s{ScriptedOptions()};
+  ASSERT_EQ(scripted_text("q", 3), " w49 w50 w51");
+  for (const bool echo : {false, true}) {
+    for (const bool stream : {false, true}) {
+      const nlohmann::json body{{"prompt", "q"},  {"max_tokens", 9}, {"logprobs", 1},
+                                {"stop", "0 w5"}, {"echo", echo},    {"stream", stream}};
+      const TestAnswer answer = ask(s.port(), "POST", "/v1/completions", body.dump());
+      ASSERT_EQ(answer.status, 200) << answer.body;
+      std::string text;
+      nlohmann::json offsets = nlohmann::json::array();
+      for (const auto& part : stream ? answer.events() : std::vector{answer.json()}) {
+        const nlohmann::json& choice = part["choices"][0];
+        text += choice["text"];
+        if (!choice["logprobs"].is_object()) continue;
+        for (const auto& offset : choice["logprobs"]["text_offset"]) offsets.push_back(offset);
+      }
+      EXPECT_EQ(text, echo ? "q w49 w5" : " w49 w5");
+      const auto wanted = echo ? nlohmann::json({0, 1, 5, 8}) : nlohmann::json({0, 4, 7});
+      EXPECT_EQ(offsets, wanted) << answer.body;
+    }
+  }
+}
+
+// A client sees that its request was accepted, also where all tokens have no text.
+TEST(Answers, AStreamBeginsWithTheFirstToken) {
+  std::promise<void> seen;
+  const std::shared_future<void> go_on = seen.get_future().share();
+  std::atomic<bool> asked{false};
+  std::atomic<int> steps{0};
+  ScriptedOptions options;
+  options.next = [](std::int32_t, std::int32_t) { return kScriptEos; };
+  options.on_forward = [&](std::int64_t) -> Result<void> {
+    if (asked && ++steps > 8) go_on.wait();
+    return {};
+  };
+  ScriptedServer s(std::move(options));
+  ASSERT_TRUE(comes([&] { return ask(s.port(), "GET", "/ready").status == 200; }));
+  asked = true;
+  TestConnection c(s.port());
+  const std::string body = R"({"prompt":"a","max_tokens":30,"ignore_eos":true,"stream":true})";
+  c.send(request_text("POST", "/v1/completions", body));
+  EXPECT_THAT(c.read_until("\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
+  seen.set_value();
+  EXPECT_THAT(c.read_until("[DONE]"), HasSubstr(R"("finish_reason":"length")"));
+}
+
+TEST(Answers, EachStepWithoutTextHasItsUsage) {
+  ScriptedOptions options;
+  options.next = [](std::int32_t, std::int32_t) { return kScriptEos; };
+  ScriptedServer s(std::move(options));
+  for (const char* path : {"/v1/completions", "/v1/chat/completions"}) {
+    const bool chat = path != std::string("/v1/completions");
+    nlohmann::json body{{"max_tokens", 5},
+                        {"ignore_eos", true},
+                        {"stream", true},
+                        {"stream_options", {{"continuous_usage_stats", true}}}};
+    if (chat) {
+      body["messages"] = {{{"role", "user"}, {"content", "a"}}};
+    } else {
+      body["prompt"] = "a";
+    }
+    const TestAnswer answer = ask(s.port(), "POST", path, body.dump());
+    std::set<int> counts;
+    for (const nlohmann::json& event : answer.events()) {
+      const nlohmann::json& choice = event["choices"][0];
+      EXPECT_EQ(chat ? choice["delta"].value("content", "") : choice["text"].get<std::string>(),
+                "");
+      counts.insert(event["usage"]["completion_tokens"].get<int>());
+    }
+    EXPECT_EQ(counts, (std::set<int>{1, 2, 3, 4, 5})) << answer.body;
+  }
 }
 
 // OpenAI's text_offset indexes `text`, whatever tokens the prompt has and however it came.
