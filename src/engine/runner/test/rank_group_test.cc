@@ -144,7 +144,14 @@ TEST(RankGroup, ARankThatStallsEndsTheStepAndIsNamed) {
   WatchedRanks ranks([&](std::int32_t r, Faults& f) {
     if (r == 2) f.stall = 3, f.stalled = &until;
   });
+  const auto waits_for_rank_2 = [&] {
+    for (std::int32_t r = 0; r < 4; ++r) {
+      if (ranks.group().communicator(r).finished().value() < 3) return false;
+    }
+    return true;
+  };
   std::jthread clock([&] {
+    while (!waits_for_rank_2()) std::this_thread::yield();
     while (!ranks.stuck()) {
       ranks.let_pass(21);
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
