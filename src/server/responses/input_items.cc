@@ -77,13 +77,22 @@ Wrong read_message(const Json& item, const Place& at) {
   return std::nullopt;
 }
 
-Wrong read_call(const Json& item, const Place& at) {
+struct Called {
+  std::string id, function;  // the call, and its function with its namespace
+};
+Result<Called, ApiError> read_called(const Json& item, const Place& at) {
   auto id = read_string(item, "call_id", at.path);
   if (!id) return id.error();
-  auto name = read_string(item, "name", at.path);
+  const auto name = read_string(item, "name", at.path);
   if (!name) return name.error();
-  auto space = read_optional_string(item, "namespace", at.path);
+  const auto space = read_optional_string(item, "namespace", at.path);
   if (!space) return space.error();
+  return Called{std::move(*id), function_name(*space, *name)};
+}
+
+Wrong read_call(const Json& item, const Place& at) {
+  const auto call = read_called(item, at);
+  if (!call) return call.error();
   auto arguments = read_optional_string(item, "arguments", at.path);
   if (!arguments) return arguments.error();
   note_unknown(item, {"type", "id", "call_id", "namespace", "name", "arguments", "status"}, at.path,
@@ -92,22 +101,18 @@ Wrong read_call(const Json& item, const Place& at) {
   if (!none && !read_json_digits(*arguments).is_object()) {
     return bad_field(at.path + ".arguments", "a JSON object in a string", excerpt(*arguments));
   }
-  at.history.add_call(*id, function_name(*space, *name), std::move(*arguments));
+  at.history.add_call(call->id, call->function, std::move(*arguments));
   return std::nullopt;
 }
 
 Wrong read_custom_call(const Json& item, const Place& at) {
-  auto id = read_string(item, "call_id", at.path);
-  if (!id) return id.error();
-  auto name = read_string(item, "name", at.path);
-  if (!name) return name.error();
-  auto space = read_optional_string(item, "namespace", at.path);
-  if (!space) return space.error();
+  const auto call = read_called(item, at);
+  if (!call) return call.error();
   auto input = read_string(item, "input", at.path);
   if (!input) return input.error();
   note_unknown(item, {"type", "id", "call_id", "namespace", "name", "input", "status"}, at.path,
                at.ignored);
-  at.history.add_call(*id, function_name(*space, *name), {{"input", std::move(*input)}});
+  at.history.add_call(call->id, call->function, {{"input", std::move(*input)}});
   return std::nullopt;
 }
 
