@@ -1,0 +1,127 @@
+#include "model/load/tensor_loader.h"
+
+#include <fmt/format.h>
+
+#include <mutex>
+
+#include "model/load/check_values.h"
+
+namespace lathe {
+
+std::unordered_set<const CheckpointTensor*> TensorLoader::of_source(
+    const std::vector<TensorSpec>& table) const {
+  std::unordered_set<const CheckpointTensor*> out;
+  for (const TensorSpec& spec : table) {
+    if ((spec.matrix == nullptr && spec.stack == nullptr) || spec.split) continue;
+    if (spec.whole_stack) {
+      if (config_.mxfp4) out.insert(checkpoint_.find(spec.name + "_blocks"));
+      continue;
+    }
+    const CheckpointTensor* tensor = find(spec.name);
+    if (tensor == nullptr && spec.of_stack) tensor = find(spec.of_stack->name);
+    if (tensor == nullptr) continue;
+    const std::optional<DType> dtype = dtype_of(tensor->dtype);
+    if (plain(dtype) || dtype == DType::e4m3 || pairs_of_codes(spec, *tensor)) out.insert(tensor);
+  }
+  return out;
+}
+
+Result<void> TensorLoader::run(const std::string& directory, const std::vector<TensorSpec>& table) {
+  Names read;
+  for (const TensorSpec& spec : table) {
+    if (spec.whole_stack && config_.mxfp4) {
+      bind_mxfp4(spec, read);
+      continue;
+    }
+    if (may_be_packed(spec) && bind_packed(spec, read)) continue;
+    const CheckpointTensor* tensor = find(spec.name);
+    if (tensor == nullptr && spec.of_stack) {
+      if (const CheckpointTensor* all = find(spec.of_stack->name); all != nullptr) {
+        read.insert(all->name);
+        bind_of_stack(spec, *all);
+        continue;
+      }
+    }
+    if (tensor == nullptr) {
+      const std::string module = spec.name.substr(0, spec.name.rfind('.'));
+      complaints_.missing(spec.name, !format_tensors(module).empty());
+      continue;
+    }
+    read.insert(tensor->name);
+    if (const auto pairs = pairs_of_codes(spec, *tensor)) {
+      read.insert(bind_mx(spec, *tensor, *pairs));
+      continue;
+    }
+    if (tensor->shape != spec.shape) {
+      complaints_.misshapen(fmt::format("{} {} (wanted {})", spec.name, shape_text(tensor->shape),
+                                        shape_text(spec.shape)));
+      continue;
+    }
+    if (spec.vector != nullptr) {
+      widen(spec, *tensor);
+    } else if (spec.ids != nullptr) {
+      read_ids(spec, *tensor);
+    } else if (spec.whole_stack) {
+      turn(spec, *tensor);
+    } else if (const CheckpointTensor* scales = bind(spec, *tensor); scales != nullptr) {
+      read.insert(scales->name);
+    }
+  }
+  bind_kv_scales(read);
+  for (const CheckpointTensor& t : checkpoint_.tensors()) {
+    if (!read.contains(t.name) && (!ignored_tensor(config_, t.name) || of_no_draft(t.name))) {
+      complaints_.unexpected(t.name, is_of_format(t.name));
+    }
+  }
+  if (auto error = complaints_.error(directory)) return *error;
+  return reads_ == Reads::headers ? Result<void>() : check_values();
+}
+
+// DeepSeek V4's tensors have several names; the table has one of them.
+void TensorLoader::index_names() {
+  if (!config_.is_compressed()) return;
+  for (const CheckpointTensor& t : checkpoint_.tensors()) {
+    by_published_name_.emplace(published_v4_name(t.name), &t);
+  }
+}
+
+const CheckpointTensor* TensorLoader::find(const std::string& name) const {
+  if (!config_.is_compressed()) return checkpoint_.find(name);
+  const auto found = by_published_name_.find(name);
+  return found == by_published_name_.end() ? nullptr : found->second;
+}
+
+// A tensor of a layer past the last that has no eh_proj, so is not a draft layer: the
+// configuration has fewer layers than the checkpoint.
+bool TensorLoader::of_no_draft(std::string_view tensor) const {
+  const std::optional<std::int32_t> layer = layer_of(tensor);
+  return layer && *layer >= config_.layers &&
+         checkpoint_.find(fmt::format("model.layers.{}.eh_proj.weight", *layer)) == nullptr;
+}
+
+// Kernels do not check for NaN codes or scales out of range (kernels/linear.h).
+Result<void> TensorLoader::check_values() {
+  std::mutex guard;
+  std::optional<Error> found;
+  auto check = [&](std::int64_t i, int) {
+    const Packed& p = packed_[static_cast<std::size_t>(i)];
+    std::optional<Error> bad = wild_scale(*p.scales);
+    if (!bad && p.factor != nullptr) bad = wild_scale(*p.factor, p.divides);
+    if (!bad && p.codes.dtype == DType::e4m3 && !headers_only()) {
+      bad = nan_code(p.codes, p.name, p.part, source_);
+    }
+    if (!bad) return;
+    const std::lock_guard lock(guard);
+    if (!found) found = std::move(bad);
+  };
+  const std::int64_t n = std::ssize(packed_);
+  if (threads_ != nullptr) {
+    threads_->run(n, check);
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) check(i, 0);
+  }
+  if (found) return *found;
+  return {};
+}
+
+}  // namespace lathe
