@@ -21,8 +21,8 @@ void transpose_halves(const std::byte* src, std::int64_t rows, std::int64_t cols
   }
 }
 
-// The part of one matrix of a whole stack, as it is stored: [in, out]. With `halves`, the part's
-// columns of the first half, then those of the second.
+// This rank's part of one matrix of a stack, as stored: [in, out]. With `halves` (gates, then ups),
+// the part's columns of the first half come first, then its columns of the second.
 std::vector<std::byte> stored_part(const TensorSpec& spec, const std::byte* from,
                                    std::int64_t size) {
   const Range &rows = spec.part.rows, &cols = spec.part.cols;
@@ -109,7 +109,7 @@ void TensorLoader::bind_mxfp4(const TensorSpec& spec, Names& read) {
   packed_.push_back({{}, {}, checkpoint_.find(spec.name + "_scales")});
 }
 
-// Binds an expert's matrix in a tensor that has those of all experts.
+// Binds one expert's matrix, which is in a tensor with the matrices of all experts.
 void TensorLoader::bind_of_stack(const TensorSpec& spec, const CheckpointTensor& tensor) {
   const TensorSpec::OfStack& of = *spec.of_stack;
   const std::vector shape = {of.matrices, of.rows, spec.shape[1]};

@@ -53,7 +53,8 @@ WeightView TensorLoader::set_nothing(const TensorSpec& spec) {
   return none;
 }
 
-// Sets this rank's part of a matrix whose bytes have been counted, and returns it.
+// Cuts this rank's part from a whole matrix, sets and returns it. The caller has added the whole
+// matrix's bytes to weights_.bytes.
 WeightView TensorLoader::set_part(const TensorSpec& spec, const WeightView& whole) {
   if (headers_only() || is_whole(spec)) {
     if (headers_only()) {  // a fused tensor's bytes are counted once
