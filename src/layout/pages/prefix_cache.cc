@@ -56,6 +56,12 @@ Result<PrefixCache> PrefixCache::create(std::vector<PrefixGroup> groups,
                  fmt::format("{}", granularity), "choose powers of two");
     }
   }
+  for (std::size_t g = 0; options.beginnings && g < groups.size(); ++g) {
+    if (groups[g].tokens_per_page == granularity) continue;
+    return bad("options.beginnings", "false for pages of different sizes",
+               fmt::format("groups[{}] has {} tokens per page of {}", g, groups[g].tokens_per_page,
+                           granularity));
+  }
   return PrefixCache(std::move(groups), std::move(options), granularity);
 }
 
@@ -82,11 +88,13 @@ PrefixCache& PrefixCache::operator=(PrefixCache&& other) noexcept {
   granularity_ = other.granularity_;
   tick_ = other.tick_;
   blocks_ = std::move(other.blocks_);
+  by_tokens_ = std::move(other.by_tokens_);
   leaves_ = std::move(other.leaves_);
   windows_ = std::move(other.windows_);
   stored_ = std::move(other.stored_);
   held_ = std::move(other.held_);
   other.blocks_.clear();
+  other.by_tokens_.clear();
   return *this;
 }
 
@@ -142,13 +150,50 @@ std::size_t PrefixCache::resumable(std::span<Block* const> chain) const {
   return best;
 }
 
+void PrefixCache::use(Block& block) {
+  if (block.children == 0) leaves_.erase(used_key(block));
+  block.used = tick_;
+  if (block.children == 0) leaves_.insert(used_key(block));
+}
+
+bool PrefixCache::ByTokens::before(const Sought& a, const Sought& b) {
+  if (a.root != b.root) return a.root < b.root;
+  if (a.parent != b.parent) return std::less<const Block*>()(a.parent, b.parent);
+  return std::ranges::lexicographical_compare(a.tokens, b.tokens);
+}
+
+// Finds the successor of `parent` that has the longest beginning of `rest`. In the order of tokens
+// it is a neighbour of `rest`.
+void PrefixCache::match_beginning(const Block* parent, std::uint64_t root,
+                                  std::span<const std::int32_t> rest, PrefixMatch& match) {
+  const auto next = by_tokens_.lower_bound(ByTokens::Sought{root, parent, rest});
+  Block* best = nullptr;
+  const auto consider = [&](Block* block) {
+    if (block->root != root || block->parent != parent) return;
+    const std::int64_t n = std::ranges::mismatch(block->tokens, rest).in2 - rest.begin();
+    const bool whole = std::ranges::none_of(
+        block->pages, [](const std::vector<PageId>& pages) { return pages.front().is_hole(); });
+    if (n <= match.beginning || !whole) return;
+    match.beginning = n;
+    best = block;
+  };
+  if (next != by_tokens_.begin()) consider(*std::prev(next));
+  if (next != by_tokens_.end()) consider(*next);
+  if (best == nullptr) return;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    match.beginning_pages.push_back(best->pages[g].front());
+    LATHE_CHECK(groups_[g].ledger->retain(match.beginning_pages.back()),
+                "a page of the prefix cache has lost the cache's ownership");
+  }
+  if (parent == nullptr) ++tick_;  // otherwise it is used when its predecessor is
+  use(*best);
+}
+
 // Marks the chain as used, and its last blocks as part of each group's window.
 void PrefixCache::touch(std::span<Block* const> chain) {
   ++tick_;
   for (Block* block : chain) {
-    if (block->children == 0) leaves_.erase(used_key(*block));
-    block->used = tick_;
-    if (block->children == 0) leaves_.insert(used_key(*block));
+    use(*block);
     for (std::size_t g = 0; g < groups_.size(); ++g) {
       const std::int64_t window = groups_[g].window_tokens;
       if (window == 0 || block->end <= chain.back()->end - window) continue;
@@ -167,8 +212,7 @@ PrefixMatch PrefixCache::match(std::span<const std::int32_t> tokens, std::int64_
   match.known = static_cast<std::int64_t>(chain.size()) * granularity_;
   chain.resize(resumable(chain));
   match.pages.resize(groups_.size());
-  if (chain.empty()) return match;
-  match.tokens = chain.back()->end;
+  if (!chain.empty()) match.tokens = chain.back()->end;
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     std::vector<PageId>& out = match.pages[g];
     for (const Block* block : chain) {
@@ -183,7 +227,14 @@ PrefixMatch PrefixCache::match(std::span<const std::int32_t> tokens, std::int64_
     const auto kept = groups_[g].ledger->retain(std::span(out).subspan(first));
     LATHE_CHECK(kept, "a page of the prefix cache has lost the cache's ownership");
   }
-  touch(chain);
+  if (!chain.empty()) touch(chain);
+  if (options_.beginnings && match.tokens == match.known) {
+    const std::int64_t rest = std::min(most - match.tokens, granularity_ - 1);
+    match_beginning(
+        chain.empty() ? nullptr : chain.back(), root,
+        tokens.subspan(static_cast<std::size_t>(match.tokens), static_cast<std::size_t>(rest)),
+        match);
+  }
   return match;
 }
 
@@ -195,8 +246,10 @@ Result<void> PrefixCache::release(const PrefixMatch& match) {
   GroupPages owned(groups_.size());
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     const PageLedger& ledger = *groups_[g].ledger;
-    for (std::size_t i = 0; i < match.pages[g].size(); ++i) {
-      const PageId page = match.pages[g][i];
+    std::vector<PageId> pages = match.pages[g];
+    if (match.beginning > 0) pages.push_back(match.beginning_pages[g]);
+    for (std::size_t i = 0; i < pages.size(); ++i) {
+      const PageId page = pages[i];
       if (page.is_hole()) continue;
       // Otherwise an extra release would remove the cache's own owner.
       const bool ours =
@@ -267,6 +320,7 @@ PrefixCache::Block* PrefixCache::add_block(std::uint64_t hash, std::uint64_t roo
   if (parent != nullptr && parent->children++ == 0) leaves_.erase(used_key(*parent));
   leaves_.insert(used_key(*block));
   blocks_.emplace(hash, std::move(owned));
+  if (options_.beginnings) by_tokens_.insert(block);
   return block;
 }
 
@@ -366,6 +420,7 @@ void PrefixCache::remove(Block& block, Evicted& out) {
     if (parent != nullptr && --parent->children == 0) leaves_.insert(used_key(*parent));
     const PrefixEvent event{PrefixEventKind::removed, last->hash,
                             parent ? parent->hash : last->root, last->end};
+    by_tokens_.erase(last);
     blocks_.erase(last->hash);
     ++out.blocks;
     if (options_.on_event) options_.on_event(event);

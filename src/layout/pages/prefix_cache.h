@@ -16,6 +16,10 @@
 // boundary that has its last W tokens in every such group. State that is needed only at a boundary,
 // such as a compressor's, is a group with a window of one page.
 //
+// Beginnings of blocks. Keys of a token depend only on the tokens before it, so a prompt that
+// leaves a cached one inside a block can copy the keys up to there
+// (PrefixCacheOptions::beginnings).
+//
 // Not thread-safe: only the scheduling thread may call it.
 #pragma once
 
@@ -48,6 +52,10 @@ struct PrefixMatch {
   // Tokens of all cached blocks that the prompt begins with, at least `tokens`. It is more if
   // windows before the deeper boundaries have holes, so that no request can resume there.
   std::int64_t known = 0;
+  // With PrefixCacheOptions::beginnings: how many tokens follow that are also in one cached block,
+  // less than a block, and the page of each group with them: [groups], or empty.
+  std::int64_t beginning = 0;
+  std::vector<PageId> beginning_pages;
 };
 
 #define LATHE_PREFIX_EVENTS(X) X(stored) X(removed)
@@ -71,7 +79,10 @@ std::uint64_t prefix_hash(std::uint64_t parent, std::span<const std::int32_t> to
 
 struct PrefixCacheOptions {
   std::function<std::uint64_t(std::uint64_t, std::span<const std::int32_t>)> hash = prefix_hash;
-  std::function<void(const PrefixEvent&)> on_event;  // may be empty; must not call the cache
+  std::function<void(const PrefixEvent&)> on_event = {};  // may be empty; must not call the cache
+  // Whether match() looks for the beginning of a block after the last whole one. Every group must
+  // then have pages of granularity() tokens.
+  bool beginnings = false;
 };
 
 struct Evicted {
@@ -82,7 +93,8 @@ struct Evicted {
 class PrefixCache {
  public:
   /// Errors: no groups; tokens_per_page outside 1 to kMaxPageSize; a negative window; a null or
-  /// repeated ledger; a granularity of more than kMaxSlots tokens.
+  /// repeated ledger; a granularity of more than kMaxSlots tokens; options.beginnings with pages of
+  /// different sizes.
   static Result<PrefixCache> create(std::vector<PrefixGroup> groups,
                                     PrefixCacheOptions options = {});
   PrefixCache(PrefixCache&&) noexcept;
@@ -99,10 +111,11 @@ class PrefixCache {
   /// Pages of a group in the cache. Precondition: 0 <= group < group_count().
   std::int64_t page_count(int group) const;
 
-  /// The longest cached prefix of `tokens` with at most max_tokens tokens. Pass tokens.size() - 1
-  /// if the last token must be computed. Adds an owner to each returned page; release() removes it.
-  /// If nothing is found: 0 tokens and empty lists. Marks the prefix as most recently used.
-  /// `root`: only prompts that were stored with the same one are found. O(tokens).
+  /// The longest cached prefix of `tokens`, a beginning included, with at most max_tokens tokens.
+  /// Pass tokens.size() - 1 if the last token must be computed. Adds an owner to each returned
+  /// page; release() removes it. If nothing is found: 0 tokens and empty lists. Marks the prefix as
+  /// most recently used. `root`: only prompts that were stored with the same one are found.
+  /// O(tokens).
   PrefixMatch match(std::span<const std::int32_t> tokens, std::int64_t max_tokens,
                     std::uint64_t root = kRootHash);
   /// Removes the owners that match() added. Errors, with nothing changed: a match with another
@@ -162,6 +175,19 @@ class PrefixCache {
       return hash < o.hash;
     }
   };
+  // Successors of one block are neighbours, in the order of their tokens.
+  struct ByTokens {
+    using is_transparent = void;
+    struct Sought {
+      std::uint64_t root;
+      const Block* parent;
+      std::span<const std::int32_t> tokens;
+    };
+    static Sought of(const Block* b) { return {b->root, b->parent, b->tokens}; }
+    static const Sought& of(const Sought& s) { return s; }
+    bool operator()(const auto& a, const auto& b) const { return before(of(a), of(b)); }
+    static bool before(const Sought& a, const Sought& b);
+  };
   static Key used_key(Block& b) { return {b.used, b.end, b.hash, &b}; }
   static Key window_key(Block& b, std::size_t g) { return {b.window[g], b.end, b.hash, &b}; }
 
@@ -174,6 +200,9 @@ class PrefixCache {
                            std::uint64_t root) const;
   std::size_t resumable(std::span<Block* const> chain) const;
   void touch(std::span<Block* const> chain);
+  void use(Block& block);
+  void match_beginning(const Block* parent, std::uint64_t root, std::span<const std::int32_t> rest,
+                       PrefixMatch& match);
   Result<void> check_insert(std::span<const std::vector<PageId>> pages,
                             std::span<Block* const> known, std::size_t blocks) const;
   Block* add_block(std::uint64_t hash, std::uint64_t root, Block* parent,
@@ -191,6 +220,7 @@ class PrefixCache {
   std::int64_t granularity_ = 0;
   std::int64_t tick_ = 0;
   std::unordered_map<std::uint64_t, std::unique_ptr<Block>> blocks_;  // by hash
+  std::set<Block*, ByTokens> by_tokens_;   // all blocks, if options_.beginnings
   std::set<Key> leaves_;                   // blocks without successors, by used_key()
   std::vector<std::set<Key>> windows_;     // [groups] blocks with pages, by window_key()
   std::vector<std::vector<bool>> stored_;  // [groups][pages of the ledger] is in the cache

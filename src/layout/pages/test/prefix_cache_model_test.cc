@@ -41,7 +41,7 @@ class Model {
     for (std::size_t n = limit / block_ * block_; n > 0; n -= block_) {
       if (!entries_.contains(prefix(tokens, n))) continue;
       known = std::max(known, static_cast<std::int64_t>(n));
-      PrefixMatch m{static_cast<std::int64_t>(n), GroupPages(groups_.size()), known};
+      PrefixMatch m = made(static_cast<std::int64_t>(n), known);
       bool whole = true;
       for (std::size_t g = 0; g < groups_.size(); ++g) {
         const auto size = static_cast<std::size_t>(groups_[g].tokens_per_page);
@@ -59,7 +59,43 @@ class Model {
       touch(tokens, n);
       return m;
     }
-    return {0, GroupPages(groups_.size()), known};
+    return made(0, known);
+  }
+
+  // Checks the beginning of a block that a match found after its whole blocks.
+  void match_beginning(const Tokens& tokens, std::int64_t most, const PrefixMatch& got) {
+    const auto n = static_cast<std::size_t>(got.tokens);
+    const Tokens limited = prefix(tokens, std::min(tokens.size(), static_cast<std::size_t>(most)));
+    std::size_t longest = 0;
+    Entry* used = nullptr;
+    for (auto& [at, entry] : entries_) {
+      if (at.size() != n + block_ ||
+          !std::equal(at.begin(), at.begin() + got.tokens, limited.begin())) {
+        continue;
+      }
+      const auto equal = std::ranges::mismatch(at, limited).in1 - at.begin();
+      const auto more = static_cast<std::size_t>(equal) - n;
+      const bool whole = std::ranges::none_of(
+          entry.pages, [](const auto& pages) { return pages.front().is_hole(); });
+      if (whole) longest = std::max(longest, more);
+      std::vector<PageId> first;
+      for (const auto& pages : entry.pages) first.push_back(pages.front());
+      if (more == static_cast<std::size_t>(got.beginning) && first == got.beginning_pages) {
+        used = &entry;
+      }
+    }
+    const bool windows = std::ranges::any_of(
+        groups_, [](const PrefixGroup& group) { return group.window_tokens > 0; });
+    // In groups with windows another block may have holes in place of pages.
+    if (got.known > got.tokens) longest = 0;
+    ASSERT_LE(static_cast<std::size_t>(got.beginning), longest);
+    if (!windows) {
+      ASSERT_EQ(static_cast<std::size_t>(got.beginning), longest);
+    }
+    if (got.beginning == 0) return;
+    ASSERT_NE(used, nullptr);
+    if (n == 0) ++tick_;
+    used->used = tick_;
   }
 
   void insert(const Tokens& tokens, const GroupPages& pages) {
@@ -148,6 +184,13 @@ class Model {
       entries_.erase(parent);
     }
   }
+  PrefixMatch made(std::int64_t tokens, std::int64_t known) const {
+    PrefixMatch out;
+    out.tokens = tokens;
+    out.pages.resize(groups_.size());
+    out.known = known;
+    return out;
+  }
   static Tokens prefix(const Tokens& t, std::size_t n) {
     return Tokens(t.begin(), t.begin() + static_cast<std::ptrdiff_t>(n));
   }
@@ -173,7 +216,8 @@ class Model {
   std::int64_t tick_ = 0;
 };
 
-void run(const std::vector<std::pair<int, int>>& shapes, unsigned seed, int base_steps) {
+void run(const std::vector<std::pair<int, int>>& shapes, unsigned seed, int base_steps,
+         bool beginnings = false) {
   std::mt19937 rng(test_seed(seed));
   const int steps = base_steps * test_scale();
   const auto below = [&](std::size_t n) { return static_cast<std::size_t>(rng()) % n; };
@@ -194,6 +238,7 @@ void run(const std::vector<std::pair<int, int>>& shapes, unsigned seed, int base
       for (const auto& [hash, parent] : replayed) EXPECT_NE(parent, e.hash);
     }
   };
+  options.beginnings = beginnings;
   auto made = PrefixCache::create(groups, options);
   ASSERT_TRUE(made);
   PrefixCache& cache = *made;
@@ -224,7 +269,7 @@ void run(const std::vector<std::pair<int, int>>& shapes, unsigned seed, int base
     }
   };
 
-  std::int64_t hits = 0, evictions = 0, blocks = 0;
+  std::int64_t hits = 0, begun = 0, evictions = 0, blocks = 0;
   for (int step = 0; step < steps; ++step) {
     // Few requests at a time, so most pages are only in the cache and may be evicted.
     switch (requests.size() < 5 ? below(8) : 4) {
@@ -242,8 +287,14 @@ void run(const std::vector<std::pair<int, int>>& shapes, unsigned seed, int base
         ASSERT_EQ(got.tokens, want.tokens);
         ASSERT_EQ(got.known, want.known);
         ASSERT_EQ(got.pages, want.pages);
-        ASSERT_LE(got.tokens, most);
+        ASSERT_LE(got.tokens + got.beginning, most);
         hits += got.tokens > 0;
+        begun += got.beginning > 0;
+        if (beginnings) model.match_beginning(r.tokens, most, got);
+        ASSERT_FALSE(testing::Test::HasFatalFailure());
+        for (std::size_t g = 0; g < got.beginning_pages.size(); ++g) {
+          ASSERT_TRUE(ledgers[g].release(got.beginning_pages[g]));
+        }
         r.pages = got.pages;
         requests.push_back(r);
         for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -343,6 +394,7 @@ void run(const std::vector<std::pair<int, int>>& shapes, unsigned seed, int base
     }
   }
   EXPECT_GT(hits, steps / 50);
+  EXPECT_EQ(begun > steps / 50, beginnings);
   EXPECT_GT(evictions, steps / 200);  // evictions because a pool was exhausted
   EXPECT_GT(blocks, steps);
 
@@ -362,6 +414,9 @@ TEST(PrefixCacheModel, AWindowBesideAFullGroup) { run({{4, 0}, {2, 5}}, 4, 30000
 TEST(PrefixCacheModel, AWindowOverSeveralBlocks) { run({{4, 0}, {4, 10}}, 5, 30000); }
 TEST(PrefixCacheModel, WindowsOnly) { run({{2, 3}, {4, 9}}, 6, 30000); }
 TEST(PrefixCacheModel, FullWindowAndState) { run({{4, 0}, {4, 8}, {4, 1}}, 7, 25000); }
+TEST(PrefixCacheModel, BeginningsOfBlocks) { run({{4, 0}}, 8, 30000, true); }
+TEST(PrefixCacheModel, BeginningsInSeveralGroups) { run({{4, 0}, {4, 0}}, 9, 20000, true); }
+TEST(PrefixCacheModel, BeginningsWithAWindow) { run({{4, 0}, {4, 8}}, 10, 30000, true); }
 
 }  // namespace
 }  // namespace lathe

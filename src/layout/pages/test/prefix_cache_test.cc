@@ -286,6 +286,9 @@ TEST(PrefixCache, BadGroups) {
       PrefixCache::create({{&a, 64, 0}, {&b, 256, 128}, {&c, 256, 0}, {&d, 2, 2}})->granularity(),
       256);
   EXPECT_EQ(PrefixCache::create({{&a, 48, 0}, {&b, 64, 0}})->granularity(), 192);
+  EXPECT_EQ(PrefixCache::create({{&a, 8, 0}, {&b, 4, 0}}, {.beginnings = true}).error().message(),
+            "options.beginnings: wanted false for pages of different sizes, got groups[1] has 4 "
+            "tokens per page of 8");
 }
 
 // Groups with 2 and 4 tokens per page: blocks end only at multiples of 4.
