@@ -41,7 +41,7 @@ Result<Engine> Engine::create(const Model& model, KvCache& cache, const EngineOp
     return Error{ErrorCode::exhausted, "--max-total-tokens", "at least one free page of the cache",
                  fmt::format("{} pages, all in use", kind.ledger->total()), ""};
   }
-  auto pages = PageAllocator::create(kinds, plan.block_tokens, o.prefix_cache);
+  auto pages = PageAllocator::create(kinds, plan.block_tokens, o.prefix_cache, true);
   if (!pages) return pages.error();
   Drafting drafting({o.drafter, o.draft_tokens, o.overlap}, plan, *pages, ops);
   const RunnerPass pass = drafting.reads() ? RunnerPass::forward_hidden : RunnerPass::forward;

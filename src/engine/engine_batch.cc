@@ -17,6 +17,8 @@ void Engine::give_pages(Sequence& r, std::int64_t cached, Flight& step, BatchIte
   const std::size_t entries = cache_->plan().entry_groups();
   const std::size_t first_state = groups + entries, states = state_kinds();
   item.pages = std::span(r.pages.lists).first(groups);
+  item.copied = r.pages.copied;
+  item.copied_from = r.pages.copied_from;
   item.entries = std::span(r.pages.lists).subspan(groups, entries);
   item.states = std::span(r.pages.lists).subspan(first_state);
   const std::span<PageId> before =

@@ -118,8 +118,17 @@ void Engine::admit(std::int64_t prefill_rows, StepReport& report) {
     const CachedTokens cached = match > 0 ? pages_.match(r.tokens, match, r.pages) : CachedTokens();
     r.computed = cached.tokens;
     r.parting = cached.known > cached.tokens ? cached.known : 0;
-    count_available();
-    if (!admits(scheduled_, r.scheduled(), limits(), available_)) {
+    const auto fits = [&] {
+      count_available();
+      return admits(scheduled_, r.scheduled(), limits(), available_);
+    };
+    // The page to copy from is one more than a request may need alone.
+    bool admitted = fits();
+    if (!admitted && r.pages.copied > 0) {
+      r.computed -= pages_.drop_copies(r.pages);
+      admitted = fits();
+    }
+    if (!admitted) {
       give_up_pages(r);
       no_room_ = r.id;
       return;

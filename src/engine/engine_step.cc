@@ -70,13 +70,15 @@ void Engine::land(const Flight& flight) {
   for (Sequence* r : flight.batch) --r->in_flight;
 }
 
-// Undoes the allocations of failed steps. Rows kept for a drafter may have been lost, so it gets
-// none of them.
+// Undoes the allocations of failed steps. Tokens that such a step was to copy may be missing. Rows
+// kept for a drafter may have been lost, so it gets none of them.
 void Engine::undo_step() {
   for (const SequencePtr& r : running_) {
     r->drafting.unread.clear();
     r->drop_drafts();
+    // In the order of the lists: the rows' pages are after the page of copied tokens.
     pages_.undo(r->computed, r->pages);
+    r->computed -= pages_.drop_copies(r->pages);
   }
 }
 

@@ -100,6 +100,12 @@ class Backend {
   virtual Result<std::span<const std::int32_t>> prepare_list(
       const OpsContext& ops, std::span<const std::int32_t> list) = 0;
 
+  /// Copies token from[i] of a pool to to[i], in every plane and in order with the operators before
+  /// and after. Lists are from prepare_list(). No slot is twice in `to`, or in both. Errors: the
+  /// device's.
+  virtual Result<void> copy_tokens(const OpsContext& ops, std::span<const Slot> from,
+                                   std::span<const Slot> to, const PoolView& pool) = 0;
+
   /// Copies sample()'s inputs to the device ahead of time; without it, sample() does so itself.
   /// Inside replay(), sample() always samples `places` rows, so one recording also serves smaller
   /// batches. Errors: out of memory.

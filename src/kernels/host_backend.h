@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "kernels/backend.h"
+#include "layout/pages/copy_records.h"
 
 namespace lathe {
 
@@ -41,6 +42,10 @@ class HostBackend : public Backend {
   Result<std::span<const std::int32_t>> prepare_list(const OpsContext&,
                                                      std::span<const std::int32_t> list) override {
     return list;
+  }
+  Result<void> copy_tokens(const OpsContext&, std::span<const Slot> from, std::span<const Slot> to,
+                           const PoolView& pool) override {
+    return copy_slots(pool, from, pool, to);
   }
   Result<void> upload(const OpsContext&, std::span<const std::byte> from, std::byte* to) override {
     std::memcpy(to, from.data(), from.size());

@@ -408,6 +408,7 @@ Result<void> Runner::prepare(const Runner& leader, std::span<const BatchItem> it
       !ok) {
     return ok;
   }
+  if (auto ok = copies_.run(items, groups_, *cache_, ops); !ok) return ok;
   // Once a step has used tokens that its predecessor was still sampling, all recorded decode steps
   // read tokens that way, so that they share recordings.
   follows_ = follows_ || in_flight();

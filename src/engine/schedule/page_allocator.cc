@@ -8,7 +8,8 @@
 namespace lathe {
 
 Result<PageAllocator> PageAllocator::create(std::span<const PageKind> kinds,
-                                            std::int64_t block_tokens, bool prefix_cache) {
+                                            std::int64_t block_tokens, bool prefix_cache,
+                                            bool copies) {
   PageAllocator out;
   out.block_tokens_ = block_tokens;
   std::vector<PrefixGroup> groups;
@@ -20,11 +21,12 @@ Result<PageAllocator> PageAllocator::create(std::span<const PageKind> kinds,
     out.rules_.push_back(kind.rule);
     out.rewrites_ = out.rewrites_ || kind.rule.rewrites;
     out.drops_ = out.drops_ || kind.rule.resume_tokens > 0;
+    copies = copies && !kind.rule.rewrites && kind.rule.page_size == block_tokens;
     groups.push_back({kind.ledger, static_cast<std::int32_t>(kind.rule.page_size),
                       static_cast<std::int32_t>(kind.rule.resume_tokens)});
   }
   if (prefix_cache) {
-    auto cache = PrefixCache::create(std::move(groups));
+    auto cache = PrefixCache::create(std::move(groups), {.beginnings = copies});
     if (!cache) return cache.error();
     out.cache_ = std::move(*cache);
     LATHE_CHECK(out.cache_->granularity() == block_tokens,
@@ -133,6 +135,7 @@ void PageAllocator::undo(std::int64_t from, RequestPages& pages) {
 }
 
 void PageAllocator::confirm(RequestPages& pages) {
+  end_copies(pages);
   if (!rewrites_) return;
   for (std::size_t k = 0; k < pages.lists.size(); ++k) {
     let_go(k, std::exchange(pages.replaced[k], std::exchange(pages.replaced_ahead[k], PageId())));
@@ -175,7 +178,37 @@ CachedTokens PageAllocator::match(std::span<const std::int32_t> tokens, std::int
       if (!page.is_hole()) hold(k, page);
     }
   }
-  return {match.tokens, match.known};
+  if (match.beginning == 0) return {match.tokens, match.known};
+  pages.copied = match.beginning;
+  pages.copied_from = std::move(match.beginning_pages);
+  bool room = true;
+  for (std::size_t k = 0; k < kinds_.size(); ++k) {
+    hold(k, pages.copied_from[k]);
+    room = room && available(k) > 0;
+  }
+  if (!room) {
+    end_copies(pages);
+    return {match.tokens, match.known};
+  }
+  for (std::size_t k = 0; k < kinds_.size(); ++k) take(k, 1, pages.lists[k]);
+  const std::int64_t found = match.tokens + match.beginning;
+  return {found, found};
+}
+
+void PageAllocator::end_copies(RequestPages& pages) {
+  for (std::size_t k = 0; k < pages.copied_from.size(); ++k) let_go(k, pages.copied_from[k]);
+  pages.copied_from.clear();
+  pages.copied = 0;
+}
+
+std::int64_t PageAllocator::drop_copies(RequestPages& pages) {
+  const std::int64_t tokens = pages.copied;
+  if (tokens == 0) return 0;
+  end_copies(pages);
+  for (std::size_t k = 0; k < kinds_.size(); ++k) {
+    shorten(k, std::ssize(pages.lists[k]) - 1, pages.lists[k]);
+  }
+  return tokens;
 }
 
 void PageAllocator::publish(std::span<const std::int32_t> tokens, RequestPages& pages) {
@@ -198,6 +231,7 @@ void PageAllocator::publish(std::span<const std::int32_t> tokens, RequestPages& 
 }
 
 void PageAllocator::release(RequestPages& pages) {
+  end_copies(pages);
   for (std::size_t k = 0; k < pages.lists.size(); ++k) {
     let_go(k, std::exchange(pages.replaced[k], PageId()));
     let_go(k, std::exchange(pages.replaced_ahead[k], PageId()));

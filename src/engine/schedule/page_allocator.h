@@ -30,9 +30,13 @@ struct RequestPages {
   // undo(); else -1.
   std::vector<PageId> replaced;
   std::vector<PageId> replaced_ahead;  // [kinds] the page that extend_ahead() replaced; else -1
+  // From match() until confirm(): the first step copies the request's last `copied` cached tokens,
+  // less than a page, from these cached pages to the last page of each list.
+  std::int64_t copied = 0;
+  std::vector<PageId> copied_from;  // [kinds], or empty
 };
 
-/// What the prefix cache has of a prompt, in whole blocks.
+/// What the prefix cache has of a prompt.
 struct CachedTokens {
   std::int64_t tokens = 0;  // that a request need not compute
   // Tokens with a cached block, at least `tokens`. More if no request can resume at the end of the
@@ -43,10 +47,12 @@ struct CachedTokens {
 class PageAllocator {
  public:
   /// Manages the pages that are free at the call. The ledgers must outlive it, and nothing else may
-  /// allocate from them. block_tokens: a multiple of every kind's page size. Errors: the prefix
-  /// cache's.
+  /// allocate from them. block_tokens: a multiple of every kind's page size. copies: the caller
+  /// copies the tokens of RequestPages::copied, so that a prompt that leaves a cached one inside a
+  /// page need not compute them; not for kinds of different page sizes, nor with states, which have
+  /// no value inside a page. Errors: the prefix cache's.
   static Result<PageAllocator> create(std::span<const PageKind> kinds, std::int64_t block_tokens,
-                                      bool prefix_cache);
+                                      bool prefix_cache, bool copies = false);
 
   std::span<const PageRule> rules() const { return rules_; }
   std::int64_t block_tokens() const { return block_tokens_; }
@@ -74,7 +80,7 @@ class PageAllocator {
   /// Allocates pages for drafts in a step, after its extend(), which has replaced the pages that
   /// the step rewrites.
   void extend_further(std::int64_t to, RequestPages& pages);
-  /// After a step: releases the pages that it replaced.
+  /// After a step: releases the pages that it replaced or copied.
   void confirm(RequestPages& pages);
   /// Releases the pages that a request no longer needs as it goes from `from` to `to` tokens,
   /// leaving holes.
@@ -87,9 +93,11 @@ class PageAllocator {
   PageId last_before_ahead(std::size_t kind, std::int64_t from, const RequestPages& pages) const;
 
   /// Fills empty lists with the pages of the longest cached prefix of at most max_tokens tokens at
-  /// which a request may resume.
+  /// which a request may resume, and with a page for tokens to copy.
   CachedTokens match(std::span<const std::int32_t> tokens, std::int64_t max_tokens,
                      RequestPages& pages);
+  /// Gives up the tokens that match() wants copied, with their pages. Returns their number.
+  std::int64_t drop_copies(RequestPages& pages);
   /// Adds the full blocks of `tokens`, all written, to the cache. If the cache already has equal
   /// pages, the request switches to those and its own are freed.
   void publish(std::span<const std::int32_t> tokens, RequestPages& pages);
@@ -111,6 +119,7 @@ class PageAllocator {
   void take(std::size_t kind, std::int64_t n, std::vector<PageId>& pages);
   void hold(std::size_t kind, PageId page);
   void let_go(std::size_t kind, PageId page);
+  void end_copies(RequestPages& pages);
   void prepare(RequestPages& pages) const;
   void extend(std::int64_t from, std::int64_t to, GroupPages& lists, std::vector<PageId>& replaced);
   void shorten(std::size_t kind, std::int64_t entries, std::vector<PageId>& list);

@@ -224,14 +224,14 @@ TEST(Engine, CountsWhatThePrefixCacheHad) {
   // Prompt and answer have 15 tokens; the last has no key, so 14 have keys, 12 of them in full
   // pages.
   EXPECT_EQ(engine.stats().prefix_cache_tokens, 12);
-  EXPECT_EQ(run_one(engine, word_request(words(11), 4)).finished->cached_tokens, 8);
-  // The last page of a prompt of full pages is recomputed for its logits.
-  EXPECT_EQ(run_one(engine, word_request(words(8), 1)).finished->cached_tokens, 4);
+  // A prompt's last token is recomputed for its logits; those before it on its page are copied.
+  EXPECT_EQ(run_one(engine, word_request(words(11), 4)).finished->cached_tokens, 10);
+  EXPECT_EQ(run_one(engine, word_request(words(8), 1)).finished->cached_tokens, 7);
   Request longer = word_request(words(11), 6);
   const Outcome got = run_one(engine, longer);
   longer.prompt.insert(longer.prompt.end(), got.answer.tokens.begin(), got.answer.tokens.end());
   EXPECT_EQ(run_one(engine, longer).finished->cached_tokens, 16);
-  EXPECT_EQ(engine.stats().cached_tokens, 8 + 4 + 8 + 16);
+  EXPECT_EQ(engine.stats().cached_tokens, 10 + 7 + 10 + 16);
   engine.clear_prefix_cache();
   EXPECT_EQ(setup.cache->ledger().free(), setup.cache->ledger().total());
   EXPECT_EQ(run_one(engine, word_request(words(11), 4)).finished->cached_tokens, 0);

@@ -79,6 +79,12 @@ class LateBackend : public ForwardingBackend {
                                                      std::span<const std::int32_t> list) override {
     return overlaps_ ? keep(list) : list;
   }
+  Result<void> copy_tokens(const OpsContext& ops, std::span<const Slot> from,
+                           std::span<const Slot> to, const PoolView& pool) override {
+    return try_later(ops, [=, from = copy(from), to = copy(to)](Backend& b, const OpsContext& o) {
+      return b.copy_tokens(o, from, to, pool);
+    });
+  }
   Result<void> take_drawn(const OpsContext&, std::span<const std::int32_t> tokens) override {
     later([this, tokens]() -> Result<void> {
       for (const std::int32_t& token : tokens) {

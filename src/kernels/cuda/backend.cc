@@ -214,6 +214,12 @@ class CudaBackend : public Backend, public ExchangeStream {
     return staging_.add_list(list);
   }
 
+  Result<void> copy_tokens(const OpsContext&, std::span<const Slot> from, std::span<const Slot> to,
+                           const PoolView& pool) override {
+    if (auto ok = staging_.flush(stream_); !ok) return ok;
+    return move_tokens(pool, from, to, nullptr, stream_);
+  }
+
   Result<void> prepare_draws(const OpsContext&, std::span<const SampleArgs> rows,
                              std::span<std::optional<SampledToken>> out,
                              std::int64_t places) override {

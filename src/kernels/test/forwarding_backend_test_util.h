@@ -65,6 +65,10 @@ class ForwardingBackend : public Backend {
                                                      std::span<const std::int32_t> list) override {
     return inner_.prepare_list(ops, list);
   }
+  Result<void> copy_tokens(const OpsContext& ops, std::span<const Slot> from,
+                           std::span<const Slot> to, const PoolView& pool) override {
+    return inner_.copy_tokens(ops, from, to, pool);
+  }
   Result<void> prepare_draws(const OpsContext& ops, std::span<const SampleArgs> rows,
                              std::span<std::optional<SampledToken>> out,
                              std::int64_t places) override {

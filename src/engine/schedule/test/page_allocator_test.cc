@@ -18,9 +18,9 @@ using ::testing::IsEmpty;
 using Pages = RequestPages;
 using Tokens = std::vector<std::int32_t>;
 
-PageAllocator make(PageLedger& ledger, bool prefix_cache = true) {
+PageAllocator make(PageLedger& ledger, bool prefix_cache = true, bool copies = false) {
   const PageKind kind{&ledger, {.page_size = ledger.shape().page_size}};
-  auto made = PageAllocator::create(std::span(&kind, 1), kind.rule.page_size, prefix_cache);
+  auto made = PageAllocator::create(std::span(&kind, 1), kind.rule.page_size, prefix_cache, copies);
   EXPECT_TRUE(made);
   return std::move(*made);
 }
@@ -104,6 +104,72 @@ TEST(PageAllocator, ClearingKeepsWhatRequestsHold) {
   EXPECT_EQ(ledger.free(), 8);
 }
 
+// A prompt that leaves a cached one inside a page gets a page of its own to copy the tokens to, and
+// holds the cached page until its step is over.
+TEST(PageAllocator, TokensInsideACachedPageAreCopied) {
+  PageLedger ledger({4, 5});
+  PageAllocator pages = make(ledger, true, true);
+  Pages a;
+  take(pages, 2, a);
+  pages.publish(Tokens{1, 2, 3, 4, 5, 6, 7, 8}, a);
+  pages.release(a);
+
+  Pages b;
+  const Tokens tokens{1, 2, 3, 4, 5, 6, 9, 9};
+  const CachedTokens cached = pages.match(tokens, 7, b);
+  EXPECT_EQ(cached.tokens, 6);
+  EXPECT_EQ(cached.known, 6);
+  EXPECT_EQ(b.copied, 2);
+  EXPECT_THAT(b.copied_from, ElementsAre(PageId(1)));
+  EXPECT_THAT(list(b), ElementsAre(PageId(0), PageId(2)));
+  EXPECT_EQ(pages.available(0), 2);
+  pages.extend(6, 9, b);
+  EXPECT_THAT(list(b), ElementsAre(PageId(0), PageId(2), PageId(3)));
+  pages.confirm(b);
+  EXPECT_EQ(b.copied, 0);
+  EXPECT_EQ(pages.available(0), 2);  // page 1 can be evicted, page 4 is free
+  pages.release(b);
+
+  // A step that failed, and a request that has no room for the page to copy from.
+  EXPECT_EQ(pages.match(tokens, 7, b).tokens, 6);
+  pages.extend(6, 9, b);
+  pages.undo(6, b);
+  EXPECT_EQ(pages.drop_copies(b), 2);
+  EXPECT_EQ(pages.drop_copies(b), 0);
+  EXPECT_THAT(list(b), ElementsAre(PageId(0)));
+  EXPECT_EQ(pages.available(0), 4);
+  Pages c;
+  take(pages, 3, c);
+  EXPECT_EQ(pages.match(tokens, 7, a).tokens, 4);  // page 1 would be held, and none would be left
+  EXPECT_EQ(a.copied, 0);
+  for (Pages* held : {&a, &b, &c}) pages.release(*held);
+  EXPECT_EQ(pages.available(0), 5);
+  pages.clear_cache();
+  EXPECT_EQ(ledger.free(), 5);
+}
+
+// A state has no value inside a page, and pages of different sizes end at different tokens.
+TEST(PageAllocator, StatesAndUnequalPagesAreNotCopied) {
+  for (const PageRule second :
+       {PageRule{.page_size = 2},
+        PageRule{.page_size = 4, .resume_tokens = 4, .most = 4, .per_step = 2, .rewrites = true}}) {
+    PageLedger ledger({4, 8}), other({static_cast<std::int32_t>(second.page_size), 16});
+    const std::array kinds{PageKind{&ledger, {.page_size = 4}}, PageKind{&other, second}};
+    auto made = PageAllocator::create(kinds, 4, true, true);
+    ASSERT_TRUE(made);
+    Pages a, b;
+    for (const std::int64_t from : {0, 4}) {
+      made->extend(from, from + 4, a);
+      made->confirm(a);
+    }
+    made->publish(Tokens{1, 2, 3, 4, 5, 6, 7, 8}, a);
+    EXPECT_EQ(made->match(Tokens{1, 2, 3, 4, 5, 6, 9, 9}, 7, b).tokens, 4);
+    EXPECT_EQ(b.copied, 0);
+    made->release(a);
+    made->release(b);
+  }
+}
+
 TEST(PageAllocator, WithoutACacheNothingIsFound) {
   PageLedger ledger({2, 4});
   PageAllocator pages = make(ledger, false);
@@ -135,7 +201,7 @@ TEST(PageAllocator, WhatIsAvailableCanBeHad) {
   for (int round = 0; round < 200 * test_scale(); ++round) {
     const auto page_size = static_cast<std::int32_t>(1 + pick(3));
     PageLedger ledger({page_size, static_cast<std::int64_t>(3 + pick(20))});
-    PageAllocator pages = make(ledger);
+    PageAllocator pages = make(ledger, true, pick(2) == 0);
     struct User {
       Tokens tokens;
       Pages pages;
@@ -156,19 +222,26 @@ TEST(PageAllocator, WhatIsAvailableCanBeHad) {
           u.tokens.push_back(static_cast<std::int32_t>(pick(2)));
         }
         pages.match(u.tokens, std::ssize(u.tokens), u.pages);
-        for (std::size_t i = 0; i < list(u.pages).size(); ++i) {
+        if (u.pages.copied > 0) {
+          const Tokens& from = written[static_cast<std::size_t>(u.pages.copied_from[0].value)];
+          const std::int64_t same = (std::ssize(list(u.pages)) - 1) * page_size + u.pages.copied;
+          ASSERT_TRUE(std::equal(u.tokens.begin(), u.tokens.begin() + same, from.begin()));
+          if (pick(3) == 0) pages.drop_copies(u.pages);
+        }
+        const std::size_t found = list(u.pages).size() - (u.pages.copied > 0 ? 1 : 0);
+        for (std::size_t i = 0; i < found; ++i) {
           ASSERT_EQ(written[static_cast<std::size_t>(u.pages.lists[0][i].value)],
                     Tokens(u.tokens.begin(),
                            u.tokens.begin() + static_cast<std::ptrdiff_t>(i + 1) * page_size));
         }
-        const std::size_t found = list(u.pages).size();
-        const auto more = static_cast<std::int64_t>(count - found);
+        const auto more = static_cast<std::int64_t>(count) - std::ssize(list(u.pages));
         if (more > pages.available(0)) {
           pages.release(u.pages);
           continue;
         }
         take(pages, more, u.pages);
         write(u, found);
+        pages.confirm(u.pages);
         users.push_back(std::move(u));
       } else if (pick(2) == 0) {
         User& u = users[pick(users.size())];
