@@ -17,6 +17,8 @@ import sys
 import tempfile
 import unittest
 
+from format_checkpoints import FORMATS, SIZES, floats, write
+
 LATHE = sys.argv.pop(1)
 SEED = int(os.environ.get("LATHE_SEED", "1"))
 HIDDEN, FFN, VOCAB = 128, 256, 32
@@ -26,99 +28,6 @@ MODULES = {"self_attn.q_proj": (HIDDEN, HIDDEN), "self_attn.k_proj": (HIDDEN, HI
 CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": FFN, "num_hidden_layers": 1,
           "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": VOCAB, "max_position_embeddings": 128,
           "tie_word_embeddings": False, "bos_token_id": None, "eos_token_id": None}
-SIZES = {"F32": 4, "F16": 2, "BF16": 2, "I16": 2, "F8_E4M3": 1, "F8_E8M0": 1, "U8": 1, "I8": 1, "I32": 4, "I64": 8, "F64": 8}
-
-
-def floats(dtype, values):
-    if dtype == "F32":
-        return struct.pack(f"<{len(values)}f", *values)
-    if dtype == "F16":
-        return struct.pack(f"<{len(values)}e", *values)
-    return b"".join(struct.pack("<f", v)[2:] for v in values)  # BF16, cut off
-
-
-def scales(rng, dtype, shape, reach=0.02):
-    count = 1
-    for n in shape:
-        count *= n
-    return [dtype, list(shape), floats(dtype, [rng.uniform(reach / 4, reach) for _ in range(count)])]
-
-
-def codes(rng, dtype, shape):
-    count = SIZES[dtype]
-    for n in shape:
-        count *= n
-    return [dtype, list(shape), rng.randbytes(count)]
-
-
-def e4m3(rng, shape, high=0x58):
-    return ["F8_E4M3", list(shape), bytes(rng.randrange(high) | rng.choice((0, 0x80)) for _ in range(shape[0] * shape[1]))]
-
-
-def fp8(scale_shape, dtype="F32", name=".weight_scale"):
-    return lambda rng, out, into: {".weight": e4m3(rng, (out, into)), name: scales(rng, dtype, scale_shape(out, into))}
-
-
-def pack_quantized(group, zeros):
-    def make(rng, out, into):
-        made = {".weight_packed": codes(rng, "I32", (out, into // 8)), ".weight_scale": scales(rng, "BF16", (out, into // group)),
-                ".weight_shape": ["I64", [2], struct.pack("<2q", out, into)]}
-        if zeros:
-            made[".weight_zero_point"] = codes(rng, "I32", (out // 8, into // group))
-        return made
-
-    return make
-
-
-def awq(rng, out, into):
-    return {".qweight": codes(rng, "I32", (into, out // 8)), ".qzeros": codes(rng, "I32", (into // 64, out // 8)),
-            ".scales": scales(rng, "F16", (into // 64, out))}
-
-
-def gptq(rng, out, into):
-    order = [i // 64 for i in range(into)]
-    rng.shuffle(order)
-    return {".qweight": codes(rng, "I32", (into // 8, out)), ".qzeros": codes(rng, "I32", (into // 64, out // 8)),
-            ".scales": scales(rng, "F16", (into // 64, out)), ".g_idx": ["I32", [into], struct.pack(f"<{into}i", *order)]}
-
-
-def nvfp4(rng, out, into):
-    return {".weight": codes(rng, "U8", (out, into // 2)), ".weight_scale": e4m3(rng, (out, into // 16), 0x38),
-            ".weight_scale_2": ["F32", [], floats("F32", [0.05])], ".input_scale": ["F32", [], floats("F32", [1.0])]}
-
-
-def nvfp4_packed(rng, out, into):
-    return {".weight_packed": codes(rng, "U8", (out, into // 2)), ".weight_scale": e4m3(rng, (out, into // 16), 0x38),
-            ".weight_global_scale": ["F32", [1], floats("F32", [20.0])]}
-
-
-def mxfp4(rng, out, into):
-    return {".weight_packed": codes(rng, "U8", (out, into // 2)),
-            ".weight_scale": ["U8", [out, into // 32], bytes(rng.randrange(120, 124) for _ in range(out * into // 32))]}
-
-
-def compressed(**weights):
-    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": weights}}}
-
-
-def int4(group, symmetric=True):
-    return compressed(num_bits=4, type="int", strategy="group", group_size=group, symmetric=symmetric)
-
-
-FORMATS = {
-    "fp8-tensor": ({"quant_method": "modelopt", "quant_algo": "FP8"}, fp8(lambda out, into: ())),
-    "fp8-channel": (compressed(num_bits=8, type="float", strategy="channel"), fp8(lambda out, into: (out, 1), "BF16")),
-    "fp8-block": ({"quant_method": "fp8", "weight_block_size": [128, 128]},
-                  fp8(lambda out, into: (-(-out // 128), -(-into // 128)), name=".weight_scale_inv")),
-    "int4-g32": (int4(32), pack_quantized(32, False)),
-    "int4-g128": (int4(128), pack_quantized(128, False)),
-    "int4-g64-zeros": (int4(64, False), pack_quantized(64, True)),
-    "awq": ({"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemm"}, awq),
-    "gptq": ({"quant_method": "gptq", "bits": 4, "group_size": 64, "desc_act": True, "sym": False}, gptq),
-    "nvfp4": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, nvfp4),
-    "nvfp4-packed": (compressed(num_bits=4, type="float", strategy="tensor_group", group_size=16), nvfp4_packed),
-    "mxfp4": (compressed(num_bits=4, type="float", strategy="group", group_size=32), mxfp4),
-}
 
 
 class Model:
@@ -135,13 +44,7 @@ class Model:
         self.cut = 0  # bytes off the end of the file
 
     def write(self, folder):
-        header, at = {}, 0
-        for name, (dtype, shape, data) in self.tensors.items():
-            header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
-            at += len(data)
-        text = json.dumps(header).encode()
-        data = struct.pack("<Q", len(text)) + text + b"".join(t[2] for t in self.tensors.values())
-        (folder / "model.safetensors").write_bytes(data[:len(data) - self.cut])
+        write(folder / "model.safetensors", self.tensors, self.cut)
         (folder / "config.json").write_text(json.dumps(self.config))
 
 
