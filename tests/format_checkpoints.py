@@ -47,16 +47,44 @@ def pack_quantized(group, zeros):
     return make
 
 
-def awq(rng, out, into):
-    return {".qweight": codes(rng, "I32", (into, out // 8)), ".qzeros": codes(rng, "I32", (into // 64, out // 8)),
-            ".scales": scales(rng, "F16", (into // 64, out))}
+def groups(rng, into, group, shuffled):
+    order = [i // group for i in range(into)]
+    if shuffled:
+        rng.shuffle(order)
+    return ["I32", [into], struct.pack(f"<{into}i", *order)]
 
 
-def gptq(rng, out, into):
-    order = [i // 64 for i in range(into)]
-    rng.shuffle(order)
-    return {".qweight": codes(rng, "I32", (into // 8, out)), ".qzeros": codes(rng, "I32", (into // 64, out // 8)),
-            ".scales": scales(rng, "F16", (into // 64, out)), ".g_idx": ["I32", [into], struct.pack(f"<{into}i", *order)]}
+def in_order(make, group):
+    return lambda rng, out, into: make(rng, out, into) | {".weight_g_idx": groups(rng, into, group, True)}
+
+
+def awq(group):
+    return lambda rng, out, into: {".qweight": codes(rng, "I32", (into, out // 8)), ".qzeros": codes(rng, "I32", (into // group, out // 8)),
+                                   ".scales": scales(rng, "F16", (into // group, out))}
+
+
+def gptq(group, shuffled, symmetric=False):
+    def make(rng, out, into):
+        zeros = codes(rng, "I32", (into // group, out // 8))
+        if symmetric:
+            zeros[2] = b"\x77" * len(zeros[2])  # 8, less the 1 that is added
+        return {".qweight": codes(rng, "I32", (into // 8, out)), ".qzeros": zeros, ".scales": scales(rng, "F16", (into // group, out)),
+                ".g_idx": groups(rng, into, group, shuffled)}
+
+    return make
+
+
+def blocks(out, into):
+    return -(-out // 128), -(-into // 128)
+
+
+def fp8_exponents(rng, out, into):
+    high, wide = blocks(out, into)
+    return {".weight": e4m3(rng, (out, into)), ".weight_scale_inv": ["F8_E8M0", [high, wide], bytes(rng.randrange(118, 122) for _ in range(high * wide))]}
+
+
+def fp8_mistral(rng, out, into):
+    return fp8(lambda *_: (), "BF16", ".weight_scale_inv")(rng, out, into) | {".activation_scale": ["BF16", [], floats("BF16", [1.0])]}
 
 
 def nvfp4(rng, out, into):
@@ -69,9 +97,9 @@ def nvfp4_packed(rng, out, into):
             ".weight_global_scale": ["F32", [1], floats("F32", [20.0])]}
 
 
-def mxfp4(rng, out, into):
-    return {".weight_packed": codes(rng, "U8", (out, into // 2)),
-            ".weight_scale": ["U8", [out, into // 32], bytes(rng.randrange(120, 124) for _ in range(out * into // 32))]}
+def mxfp4(name):
+    return lambda rng, out, into: {name: codes(rng, "U8", (out, into // 2)),
+                                   ".weight_scale": ["U8", [out, into // 32], bytes(rng.randrange(120, 124) for _ in range(out * into // 32))]}
 
 
 def compressed(**weights):
@@ -86,15 +114,22 @@ FORMATS = {
     "fp8-tensor": ({"quant_method": "modelopt", "quant_algo": "FP8"}, fp8(lambda out, into: ())),
     "fp8-channel": (compressed(num_bits=8, type="float", strategy="channel"), fp8(lambda out, into: (out, 1), "BF16")),
     "fp8-block": ({"quant_method": "fp8", "weight_block_size": [128, 128]},
-                  fp8(lambda out, into: (-(-out // 128), -(-into // 128)), name=".weight_scale_inv")),
+                  fp8(blocks, name=".weight_scale_inv")),
+    "fp8-block-exponents": ({"quant_method": "fp8", "weight_block_size": [128, 128], "scale_fmt": "ue8m0"}, fp8_exponents),
+    "fp8-block-compressed": (compressed(num_bits=8, type="float", strategy="block", block_structure=[128, 128]), fp8(blocks, "BF16")),
+    "fp8-mistral": ({"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None}, fp8_mistral),
     "int4-g32": (int4(32), pack_quantized(32, False)),
     "int4-g128": (int4(128), pack_quantized(128, False)),
     "int4-g64-zeros": (int4(64, False), pack_quantized(64, True)),
-    "awq": ({"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemm"}, awq),
-    "gptq": ({"quant_method": "gptq", "bits": 4, "group_size": 64, "desc_act": True, "sym": False}, gptq),
+    "int4-g32-order": (int4(32), in_order(pack_quantized(32, False), 32)),
+    "awq": ({"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemm"}, awq(64)),
+    "gptq": ({"quant_method": "gptq", "bits": 4, "group_size": 64, "desc_act": True, "sym": False}, gptq(64, True)),
+    "gptq-symmetric": ({"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": True}, gptq(32, False, True)),
+    "gptq-v2": ({"quant_method": "gptq", "bits": 4, "group_size": 128, "checkpoint_format": "gptq_v2", "sym": False}, gptq(128, False)),
     "nvfp4": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, nvfp4),
     "nvfp4-packed": (compressed(num_bits=4, type="float", strategy="tensor_group", group_size=16), nvfp4_packed),
-    "mxfp4": (compressed(num_bits=4, type="float", strategy="group", group_size=32), mxfp4),
+    "mxfp4-quark": ({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp4"}}}, mxfp4(".weight")),
+    "mxfp4": (compressed(num_bits=4, type="float", strategy="group", group_size=32), mxfp4(".weight_packed")),
 }
 
 
