@@ -123,6 +123,9 @@ class Builder {
   template <class Add>
   State repeat(State from, std::int64_t least, std::int64_t most, const Add& add);
 
+  /// Whether JSON strings have < as \u003c alone, so that they hold no mark of a call.
+  bool escapes_less = false;
+
   bool full() const { return fault_ != Fault::none; }
   /// Must be the last call.
   Fault finish(Automaton& out);

@@ -95,16 +95,24 @@ std::string escape_of(char32_t c) {
       return "\\r";
     case '\t':
       return "\\t";
+    case '<':
+      return "\\u003c";
     default:
       return c <= kEndOfControls ? fmt::format("\\u{:04x}", static_cast<unsigned>(c)) : "";
   }
+}
+
+// Characters that a JSON string has as escapes alone.
+CharSet escaped_chars(const Builder& b) {
+  CharSet out = {{0, kEndOfControls}, {'"', '"'}, {'\\', '\\'}};
+  return b.escapes_less ? out | CharSet{{'<', '<'}} : out;
 }
 
 // Adds the escapes of some characters, with one path for the bytes that several begin with.
 void add_escapes(Builder& b, State from, const CharSet& chars, State to) {
   if (chars.empty()) return;
   const State slash = b.text(from, "\\");
-  std::optional<State> tens[2];  // after \u000 and \u001
+  std::optional<State> tens[4];  // after \u000 to \u003
   std::optional<State> zeros;    // after \u00
   for (const CharRange& r : chars.ranges()) {
     for (char32_t c = r.first; c <= r.last; ++c) {
@@ -179,7 +187,7 @@ void add_char(Builder& b, State from, const CharSet& chars, Spelling spelling, S
     for (const CharRange& r : chars.ranges()) add_utf8(b, from, r, tails);
     return;
   }
-  const CharSet escaped = {{0, kEndOfControls}, {'"', '"'}, {'\\', '\\'}};
+  const CharSet escaped = escaped_chars(b);
   const CharSet plain = chars & ~escaped, others = chars & escaped;
   for (const CharRange& r : plain.ranges()) add_utf8(b, from, r, tails);
   add_escapes(b, from, others, to);
@@ -187,7 +195,7 @@ void add_char(Builder& b, State from, const CharSet& chars, Spelling spelling, S
 
 void add_any_quoted_char(Builder& b, State from, State to) {
   Tails tails(b, to);
-  const CharSet plain = ~CharSet{{0, kEndOfControls}, {'"', '"'}, {'\\', '\\'}};
+  const CharSet plain = ~escaped_chars(b);
   for (const CharRange& r : plain.ranges()) add_utf8(b, from, r, tails);
   const State escape = b.text(from, "\\");
   for (const char c : std::string_view("\"\\/bfnrt")) {
@@ -234,10 +242,11 @@ std::u32string decode_utf8(std::string_view text) {
   return out;
 }
 
-std::string quoted_text(std::string_view text) {
+std::string quoted_text(std::string_view text, bool escapes_less) {
   std::string out;
   for (const char c : text) {
-    const std::string escape = escape_of(static_cast<unsigned char>(c));
+    const bool plain = c == '<' && !escapes_less;
+    const std::string escape = plain ? "" : escape_of(static_cast<unsigned char>(c));
     if (escape.empty()) {
       out += c;
     } else {

@@ -53,7 +53,7 @@ void add_char(Builder& b, State from, const CharSet& chars, Spelling spelling, S
 void add_any_quoted_char(Builder& b, State from, State to);
 /// The code points of UTF-8 text.
 std::u32string decode_utf8(std::string_view text);
-/// UTF-8 text escaped as in a JSON string, without the quotes.
-std::string quoted_text(std::string_view text);
+/// UTF-8 text escaped as in a JSON string, without the quotes. `escapes_less`: as Builder's.
+std::string quoted_text(std::string_view text, bool escapes_less);
 
 }  // namespace lathe::grammar

@@ -55,9 +55,9 @@ State JsonRules::space(State from) {
 
 State JsonRules::comma(State from) { return space(b_.text(space(from), ",")); }
 
-std::string JsonRules::scalar(const Json& value) {
-  return value.is_string() ? "\"" + quoted_text(value.get_ref<const std::string&>()) + "\""
-                           : json_text(value);
+std::string JsonRules::scalar(const Json& value) const {
+  if (!value.is_string()) return json_text(value);
+  return "\"" + quoted_text(value.get_ref<const std::string&>(), b_.escapes_less) + "\"";
 }
 
 State JsonRules::literal(State from, const Json& value) {

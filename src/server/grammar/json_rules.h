@@ -23,7 +23,7 @@ class JsonRules {
   State comma(State from);  // with space on both sides
   State literal(State from, const nlohmann::ordered_json& value);
   /// The shortest spelling of a value that is no list and no object.
-  static std::string scalar(const nlohmann::ordered_json& value);
+  std::string scalar(const nlohmann::ordered_json& value) const;
   Rule value();
   Rule object();
   Rule array();

@@ -155,7 +155,7 @@ void SchemaRules::add_values(const Todo& at, const Shape& shape) {
       b_.skip(json_.literal(b_.start(at.rule), *value), b_.end(at.rule));
       continue;
     }
-    texts.push_back(JsonRules::scalar(*value));
+    texts.push_back(json_.scalar(*value));
     const auto number = decimal_of(*value);
     if (value->is_number_float() && number && number->is_integer() &&
         number->whole.size() <= kMostDigits) {

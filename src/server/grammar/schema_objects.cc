@@ -199,7 +199,7 @@ void SchemaRules::add_object(const Todo& at, Shape shape) {
   };
   const auto member = [&](State from, std::size_t i, Found found, const SchemaTerms& terms,
                           State to) {
-    const std::string name = "\"" + quoted_text(properties[i].name) + "\"";
+    const std::string name = "\"" + quoted_text(properties[i].name, b_.escapes_less) + "\"";
     if (told == 0) return value(b_.text(from, name), terms, to);
     const auto [it, fresh] = members.try_emplace({i, found}, 0);
     if (fresh) {

@@ -21,21 +21,41 @@ bool begins_with_part_of(std::string_view text, std::string_view mark) {
   return mark.starts_with(text.substr(0, mark.size()));
 }
 
-// The end mark outside of strings in double quotes.
+enum class Quoted { no, yes, wait };
+
+// Moves past a byte in quotes, or a quote of JSON or Python. wait: what it is depends on later
+// bytes.
+Quoted pass_quoted(std::string_view text, CallScan& scan, bool python) {
+  const std::string_view rest = text.substr(scan.at);
+  const char c = rest[0];
+  const bool thrice = python && rest.starts_with(std::string(3, c));
+  std::size_t step = 1;
+  if (scan.quote == 0) {
+    if (c != '"' && (!python || c != '\'')) return Quoted::no;
+    if (python && rest.size() < 3) return Quoted::wait;
+    scan.quote = c;
+    scan.triple = thrice;
+    step = thrice ? 3 : 1;
+  } else if (c == '\\') {
+    step = 2;
+    if (rest.size() < step) return Quoted::wait;
+  } else if (c == scan.quote) {
+    if (scan.triple && rest.size() < 3) return Quoted::wait;
+    if (thrice || !scan.triple) scan.quote = 0;
+    step = scan.triple && thrice ? 3 : 1;
+  }
+  scan.at += step;
+  return Quoted::yes;
+}
+
+// The end mark outside of JSON's or Python's strings.
 std::optional<CallEnd> end_outside_quotes(std::string_view text, std::string_view mark,
-                                          CallScan& scan) {
+                                          CallScan& scan, bool python) {
   while (scan.at < text.size()) {
-    const char c = text[scan.at];
-    if (scan.quote != 0) {
-      if (c == '\\') {
-        if (scan.at + 1 == text.size()) return std::nullopt;
-        ++scan.at;
-      } else if (c == scan.quote) {
-        scan.quote = 0;
-      }
-    } else if (c == '"') {
-      scan.quote = c;
-    } else if (c == mark[0] && begins_with_part_of(text.substr(scan.at), mark)) {
+    const Quoted quoted = pass_quoted(text, scan, python);
+    if (quoted == Quoted::wait) return std::nullopt;
+    if (quoted == Quoted::yes) continue;
+    if (begins_with_part_of(text.substr(scan.at), mark)) {
       if (text.size() - scan.at < mark.size()) return std::nullopt;
       return CallEnd{scan.at, scan.at + mark.size()};
     }
@@ -163,23 +183,11 @@ bool may_be_name(std::string_view text, std::string_view after, const Json& tool
 
 std::optional<std::size_t> find_value_end(std::string_view text, CallScan& scan, bool python) {
   while (scan.at < text.size()) {
+    const Quoted quoted = pass_quoted(text, scan, python);
+    if (quoted == Quoted::wait) return std::nullopt;
+    if (quoted == Quoted::yes) continue;
     const char c = text[scan.at];
-    if (scan.quote != 0) {
-      if (c == '\\') {
-        if (scan.at + 1 == text.size()) return std::nullopt;
-        ++scan.at;
-      } else if (c == scan.quote) {
-        const bool thrice = text.substr(scan.at).starts_with(std::string(3, c));
-        if (scan.triple && !thrice && text.size() - scan.at < 3) return std::nullopt;
-        if (scan.triple && thrice) scan.at += 2;
-        if (thrice || !scan.triple) scan.quote = 0;
-      }
-    } else if (c == '"' || (python && c == '\'')) {
-      if (python && text.size() - scan.at < 3) return std::nullopt;
-      scan.quote = c;
-      scan.triple = python && text.substr(scan.at).starts_with(std::string(3, c));
-      if (scan.triple) scan.at += 2;
-    } else if (c == '{' || c == '[' || (python && c == '(')) {
+    if (c == '{' || c == '[' || (python && c == '(')) {
       ++scan.depth;
     } else if (c == '}' || c == ']' || (python && c == ')')) {
       if (--scan.depth <= 0) return ++scan.at;
@@ -193,7 +201,7 @@ std::optional<CallEnd> find_call_end(const CallMarks& marks, std::string_view te
                                      CallScan& scan) {
   const auto json_or_first = [&] {
     return scan.plain ? first_end(text, marks.end, scan)
-                      : end_outside_quotes(text, marks.end, scan);
+                      : end_outside_quotes(text, marks.end, scan, /*python=*/false);
   };
   switch (marks.body) {
     case CallBody::json:
@@ -222,7 +230,8 @@ std::optional<CallEnd> find_call_end(const CallMarks& marks, std::string_view te
       return end_of_json(text, front, scan);
     }
     case CallBody::python:
-      return first_end(text, marks.end, scan);
+      return scan.plain ? first_end(text, marks.end, scan)
+                        : end_outside_quotes(text, marks.end, scan, /*python=*/true);
     case CallBody::gemma:
       return scan.plain ? first_end(text, marks.end, scan)
                         : end_outside_gemma_strings(text, marks.end, scan);
