@@ -14,11 +14,12 @@ import unittest
 from scripted_checkpoint import make
 from serve_util import Server
 
-# A piece has one successor in all scripts.
+# A piece has one successor in all scripts, and constrained answers have pieces of at most 32 bytes.
 SCRIPTS = {
-    "one": ["<think>", "Look fir", "st.", "</think>", '<tool_call>\n{"name": "she', 'll", "arguments": {"command": ["ls"]}}\n</tool_call>'],
+    "one": ["<think>", "Look fir", "st.", "</think>", '<tool_call>\n{"name": "she', 'll", "arguments": ', '{"command": ["ls"]}',
+            '}\n</tool_call>'],
     "two": ["A patch", ":\n", '<tool_call>\n{"name": "apply_', r'patch", "arguments": {"input": "*** Begin Patch\n*** End Patch\n"}}' + "\n</tool_call>"],
-    "three": ['<tool_call>\n{"name": "mcp__docs__', 'search", "arguments": {"q": "ten"}}\n</tool_call>'],
+    "three": ['<tool_call>\n{"name": "mcp__', 'docs__search", ', '"arguments": {"q": "ten"}', '}\n</tool_call>'],
     "four": ["It is", " ten", "!"],
     "title": ['{"title":"Sums"}'],
 }
@@ -121,6 +122,45 @@ class Agents(unittest.TestCase):
         self.assertEqual(last, same)
         self.assertGreater(last, without)
 
+    SCHEMA = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"], "additionalProperties": False}
+
+    def test_codex_with_an_output_schema(self):
+        """`codex exec --output-schema FILE`: the model calls tools, and its last message follows the schema."""
+        text = {"verbosity": "low", "format": {"type": "json_schema", "strict": True, "schema": self.SCHEMA, "name": "codex_output_schema"}}
+        history = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "<one>"}]}]
+        outputs = {"shell": "<three>", "search": "<title>"}
+        said, calls = [], []
+        while not said:
+            items, end, _ = self.codex(history, text=text)
+            self.assertEqual(end["text"]["format"]["name"], "codex_output_schema")
+            for item in items:
+                history.append({k: v for k, v in item.items() if k not in ("id", "content") or item["type"] == "message"})
+                if item["type"] == "message":
+                    said.append(item["content"][0]["text"])
+                if item["type"].endswith("_call"):
+                    calls.append((item["name"], item["arguments"]))
+                    history.append({"type": item["type"] + "_output", "call_id": item["call_id"], "output": outputs[item["name"]]})
+        self.assertEqual(calls, [("shell", '{"command":["ls"]}'), ("search", '{"q":"ten"}')])
+        self.assertEqual(said, ['{"title":"Sums"}'])
+
+    def test_other_clients_with_a_schema_and_tools(self):
+        """response_format of chat, and Anthropic's output_config: calls, then a text that follows the schema, whole and streamed."""
+        shell = {"name": "shell", "description": "d", "parameters": {"type": "object", "properties": {"command": {
+            "type": "array", "items": {"type": "string"}}}, "required": ["command"], "additionalProperties": False}}
+        chat = {"tools": [{"type": "function", "function": {**shell, "strict": True}}], "max_tokens": 200, "response_format": {
+            "type": "json_schema", "json_schema": {"name": "t", "strict": True, "schema": self.SCHEMA}}}
+        for text, content in (("<one>", None), ("<title>", '{"title":"Sums"}')):
+            answer = self.server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": text}], **chat})["choices"][0]
+            self.assertEqual((answer["message"]["content"], answer["finish_reason"]), (content, "tool_calls" if content is None else "stop"))
+            if content is None:
+                self.assertEqual(answer["message"]["tool_calls"][0]["function"], {"name": "shell", "arguments": '{"command":["ls"]}'})
+            # The model would say other words than the schema's.
+            config = {"effort": "medium", "format": {"type": "json_schema", "schema": self.SCHEMA}}
+            blocks, end, _ = self.claude([{"role": "user", "content": text}], output_config=config)
+            self.assertEqual(end["delta"]["stop_reason"], "tool_use" if content is None else "end_turn")
+            self.assertEqual([b.get("text", b.get("input")) for b in blocks if b["type"] != "thinking"],
+                             [content] if content else [{"command": ["ls"]}])
+
     def test_codex_is_refused_by_name(self):
         user = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "<four>"}]}]
         for more, param in (({"tools": [{"type": "web_search"}]}, "tools[0].type"),
@@ -212,8 +252,8 @@ class Agents(unittest.TestCase):
         probe = self.server.post("/v1/messages?beta=true", {"model": "default", "max_tokens": 1, "messages": [{"role": "user", "content": "quota"}],
                                                             "metadata": {"user_id": "u"}})
         self.assertEqual(probe["type"], "message")
-        schema = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"], "additionalProperties": False}
-        for more in ({"output_config": {"format": {"type": "json_schema", "schema": schema}}}, {"output_format": {"type": "json_schema", "schema": schema}}):
+        schema = {"type": "json_schema", "schema": self.SCHEMA}
+        for more in ({"output_config": {"format": schema}}, {"output_format": schema}):
             title = self.server.post("/v1/messages?beta=true", {"model": "default", "max_tokens": 50, "thinking": {"type": "disabled"},
                                                                 "messages": [{"role": "user", "content": "<title>"}], **more})
             self.assertEqual(json.loads(title["content"][-1]["text"]), {"title": "Sums"})

@@ -69,6 +69,25 @@ class Harmony(Format):
             self.assertIn(type, error["message"])
 
 
+class HarmonySchema(Format):
+    """The model would end its message within a string of it."""
+
+    FORMAT = REASONING = "harmony"
+    TEMPLATE, SPECIAL = Harmony.TEMPLATE, Harmony.SPECIAL
+    SCRIPTS = {
+        "quote": ["<|channel|>", "final", "<|message|>", '{"title":"a', "<|end|>"],
+    }
+
+    def test_marks_that_are_tokens_are_in_no_string(self):
+        schema = {"type": "object", "properties": {"title": {"type": "string", "maxLength": 9}}, "required": ["title"], "additionalProperties": False}
+        format = {"type": "json_schema", "json_schema": {"name": "t", "schema": schema}}
+        for more in ({}, {"tools": TOOLS}):
+            choice = self.chat("quote", response_format=format, max_tokens=100, **more)
+            self.assertEqual(choice["finish_reason"], "stop", choice)
+            title = json.loads(choice["message"]["content"])["title"]
+            self.assertTrue(title.startswith("a") and len(title) <= 9, title)
+
+
 class HarmonyText(Format):
     """Without special tokens the marks are text."""
 

@@ -104,17 +104,49 @@ Result<State> add_call_list(const ToolRules& rules, const Source& source, State 
   return form.list_end.empty() ? close : b.text(json.space(close), form.list_end);
 }
 
+// The mark before a section of calls and white space after it, or nothing: white space alone would
+// only lead to calls, and models begin any text with it.
+State add_section(const ToolRules& rules, const CallForm& form, State from) {
+  Builder& b = rules.b;
+  const State to = b.state(from);
+  b.skip(from, to);
+  for (std::size_t i = 0; i < form.around.size(); i += 2) {
+    b.skip(rules.json.space(b.text(from, form.around[i])), to);
+  }
+  return to;
+}
+
+// What follows calls that are complete at `after`: other text or calls at `text`, or the end.
+void add_end_of_calls(const ToolRules& rules, const Source& source, State after, State text,
+                      State to) {
+  Builder& b = rules.b;
+  const CallForm& form = source.form;
+  const bool last = source.one_call || form.begins_answer;
+  if (!source.must_call && !source.or_calls) {
+    b.skip(after, last ? to : text);
+    return;
+  }
+  if (!last) b.skip(rules.json.space(after), text);
+  b.skip(after, to);
+  for (std::size_t i = 1; i < form.around.size(); i += 2) {
+    b.skip(b.text(rules.json.space(after), form.around[i]), to);
+  }
+}
+
 }  // namespace
 
 Result<State> add_text_and_calls(const ToolRules& rules, const Source& source, State from) {
   Builder& b = rules.b;
   const CallForm& form = source.form;
+  b.escapes_less = form.escapes_less;
+  const bool alone = source.must_call || source.or_calls;
   const State text = b.state(from), to = b.state(from), call = b.state(from);
-  b.skip(from, text);
   if (form.begins_answer) b.skip(b.text(from, form.answer_begin), call);
-  if (source.must_call) {
-    b.skip(b.text(text, form.begin), call);
+  if (alone) {
+    b.skip(source.must_call ? from : add_section(rules, form, from), text);
+    if (!form.begin.empty()) b.skip(b.text(text, form.begin), call);
   } else {
+    b.skip(from, text);
     b.skip(add_until(b, text, form.begin,
                      {.stop = to, .avoided = form.avoided, .not_first = form.not_first}),
            call);
@@ -123,7 +155,7 @@ Result<State> add_text_and_calls(const ToolRules& rules, const Source& source, S
   if (form.in_json_list) {
     const auto end = add_call_list(rules, source, call);
     if (!end) return end.error();
-    b.skip(*end, source.one_call ? to : text);
+    add_end_of_calls(rules, source, *end, text, to);
     return to;
   }
   for (const Tool& tool : source.tools) {
@@ -135,7 +167,7 @@ Result<State> add_text_and_calls(const ToolRules& rules, const Source& source, S
     if (!source.one_call) b.skip(rules.json.space(b.text(after, form.between)), call);
     after = b.text(after, form.list_end);
   }
-  b.skip(after, source.one_call || form.begins_answer ? to : text);
+  add_end_of_calls(rules, source, after, text, to);
   return to;
 }
 

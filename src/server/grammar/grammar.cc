@@ -98,6 +98,8 @@ Error describe(Fault fault, const Source& source, const Limits& limits) {
 Result<Automaton> build(const Source& source, const Limits& limits, const std::bitset<256>& bytes,
                         std::vector<std::string>& ignored) {
   Builder b(limits, bytes);
+  // The text is a message between marks.
+  if (!source.opening.empty()) b.escapes_less = source.form.escapes_less;
   const Rule root = b.rule();
   State from = b.start(root);
   if (source.thinking != Thinking::none) {
@@ -109,10 +111,16 @@ Result<Automaton> build(const Source& source, const Limits& limits, const std::b
     b.skip(b.text(add_until(b, from, source.think_end), source.after_think), after);
     from = after;
   }
-  from = b.text(from, source.opening);
-  const auto to = add_source(b, source, from, ignored);
+  const auto to = add_source(b, source, b.text(from, source.opening), ignored);
   if (!to) return to.error();
   b.skip(*to, b.end(root));
+  if (source.or_calls) {
+    JsonRules json(b);
+    const ToolRules tools{b, json, source.lenient, &ignored};
+    const auto called = add_text_and_calls(tools, source, from);
+    if (!called) return called.error();
+    b.skip(*called, b.end(root));
+  }
   Automaton out;
   if (const Fault fault = b.finish(out); fault != Fault::none) {
     return describe(fault, source, limits);
@@ -162,8 +170,8 @@ std::vector<Grammar::SchemaPath> without_fields(const std::vector<std::string>& 
 }  // namespace
 
 std::string CallForm::key() const {
-  std::string out = fmt::format(" {}{}{}{}{}{}{}", wrapped, numbered, listed, begins_answer,
-                                in_json_list, in_lines, with_ids);
+  std::string out = fmt::format(" {}{}{}{}{}{}{}{}", wrapped, numbered, listed, begins_answer,
+                                in_json_list, in_lines, with_ids, escapes_less);
   const auto add = [&](const std::string& part) {
     out += fmt::format(" {} {}", part.size(), part);
   };
@@ -172,7 +180,10 @@ std::string CallForm::key() const {
         &list_end, &answer_begin, &not_first}) {
     add(*part);
   }
-  for (const std::string& text : avoided) add(text);
+  for (const auto* texts : {&avoided, &around}) {
+    out += fmt::format(" {}", texts->size());
+    for (const std::string& text : *texts) add(text);
+  }
   if (!marked) return out;
   out += " marked";
   for (const std::string* part :
@@ -194,6 +205,8 @@ std::string Source::key() const {
   if (one_call) out += " 1";
   if (lenient) out += " lenient";
   if (must_call) out += " must";
+  if (or_calls) out += " or";
+  if (mark_byte != 0) out += " marks";
   for (const std::string* part : {&think_begin, &think_end, &after_think, &opening}) {
     out += " " + *part;
   }
@@ -210,7 +223,9 @@ Result<std::shared_ptr<Grammar>> Grammar::compile(const Source& source,
     return Error{ErrorCode::exhausted, source.path,
                  fmt::format("at most {} bytes", kMostSourceBytes), fmt::format("{}", size), ""};
   }
-  const std::bitset<256> bytes = vocabulary.bytes(source.tokens);
+  std::bitset<256> bytes = vocabulary.bytes(source.tokens);
+  // It is a part of tokens alone.
+  if (source.mark_byte != 0) bytes.set(static_cast<std::uint8_t>(source.mark_byte));
   std::vector<std::string> ignored;
   auto automaton = build(source, limits, ~std::bitset<256>(), ignored);
   if (!automaton) return automaton.error();

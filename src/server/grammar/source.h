@@ -57,6 +57,10 @@ struct CallForm {
   // An answer may also begin with a call, after answer_begin. Nothing follows calls then.
   bool begins_answer = false;
   std::string answer_begin = {};
+  // Marks before and after a section of calls, in turn, which an answer of calls alone may have.
+  std::vector<std::string> around = {};
+  // JSON strings in arguments have < as \u003c alone: marks in them would end the call.
+  bool escapes_less = false;
   // Texts that do not occur before a call, as they would begin one in another form; and bytes that
   // do not begin the answer's text.
   std::vector<std::string> avoided = {};
@@ -88,12 +92,16 @@ struct Source {
   bool one_call = false;
   // Constraints of tools' schemas that cannot be followed are left out.
   bool lenient = false;
-  bool must_call = false;  // text_and_calls: calls alone, without other text
+  bool must_call = false;  // no white space and marks around calls, and no other text
+  // Of other kinds: the answer is such a text, or calls in `form` without other text.
+  bool or_calls = false;
+  // Precedes each mark that is a token, so that no string has one; 0: nothing does.
+  char mark_byte = 0;
   Thinking thinking = Thinking::none;
   // Marks around reasoning, and texts after them and before the constrained text.
   std::string think_begin = "<think>", think_end = "</think>", after_think = {}, opening = {};
   // Special tokens that are marks have text.
-  bool with_marks() const { return kind == Kind::text_and_calls || !opening.empty(); }
+  bool with_marks() const { return kind == Kind::text_and_calls || or_calls || !opening.empty(); }
   // Bits [(vocab + 31) / 32] of the tokens that may write the text; empty: all.
   std::vector<std::uint32_t> tokens;
   std::string tokens_path;  // of the request's field that leaves these tokens, for errors

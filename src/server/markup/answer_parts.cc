@@ -30,7 +30,6 @@ AnswerParts::AnswerParts(MarkupRules rules)
   if (rules_.schemas == nullptr) rules_.schemas = std::make_shared<nlohmann::ordered_json>();
   if (rules_.harmony) {
     harmony_.emplace(std::move(*rules_.harmony));
-    fronts_ = "<";  // no text is plain
     marks_.push_back({"<", Mark::around});
     return;
   }
@@ -45,12 +44,14 @@ AnswerParts::AnswerParts(MarkupRules rules)
     for (std::size_t i = 0; i < around.size(); ++i) {
       marks_.push_back({around[i], i % 2 == 0 ? Mark::around : Mark::stray_end});
     }
-    if (tool_marks_->bare_json) fronts_ = "{[";
-    if (tool_marks_->bare_python) fronts_ = "{[";
+    if (tool_marks_->bare_json || tool_marks_->bare_python) fronts_.set('{').set('[');
   }
-  for (const Mark& mark : marks_) {
-    if (fronts_.find(mark.text[0]) == std::string::npos) fronts_ += mark.text[0];
-  }
+  for (const Mark& mark : marks_) fronts_.set(static_cast<std::uint8_t>(mark.text[0]));
+}
+
+// Whether a mark, or a call without marks, may begin in the text.
+bool AnswerParts::has_front(std::string_view text) const {
+  return std::ranges::any_of(text, [&](char c) { return fronts_[static_cast<std::uint8_t>(c)]; });
 }
 
 // Whether </think> may end reasoning that was left out.
@@ -71,7 +72,7 @@ bool AnswerParts::counts(Mark::Kind kind) const {
       return state_ == State::content && after_call_;
     case Mark::call:
     case Mark::around:
-      return true;
+      return !rules_.text_or_calls || !began_ || calls_ > 0;
   }
   return true;
 }
@@ -85,6 +86,11 @@ void AnswerParts::push(std::string_view text, TextParts& out) {
     harmony_->push(text, out);
     state_ = harmony_->reasons() ? State::reasoning : State::content;
     calls_ = harmony_->calls();
+    return;
+  }
+  const bool open = state_ == State::content || (state_ == State::reasoning && looked_ == 0);
+  if (open && held_.empty() && !complete() && !has_front(text)) {
+    give(text, out);
     return;
   }
   held_ += text;
@@ -154,7 +160,7 @@ bool AnswerParts::step(TextParts& out) {
     held_.erase(0, end);
     return true;
   }
-  if (held_.find_first_of(fronts_) == std::string::npos) {
+  if (!has_front(held_)) {
     give(held_, out);
     held_.clear();
     return false;
@@ -339,6 +345,12 @@ void AnswerParts::give(std::string_view text, TextParts& out) {
   // White space before a mark or between calls belongs to the mark; it is emitted only if text
   // follows.
   const bool waits = rules_.tools != ToolFormat::none || (rules_.reasoning && !began_);
+  const bool ends_in_text = !text.empty() && kJsonSpace.find(text.back()) == std::string_view::npos;
+  if (waits && ends_in_text && !after_call_ && spaces_.empty() && around_.empty()) {
+    out.content += text;  // most pieces
+    began_ = true;
+    return;
+  }
   if (!waits) {
     if (!spaces_.empty()) out.content += std::exchange(spaces_, {});
     out.content += text;

@@ -1,6 +1,7 @@
 // AnswerParts: splits an answer's text into reasoning, content and tool calls as it arrives.
 #pragma once
 
+#include <bitset>
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -29,6 +30,8 @@ struct MarkupRules {
   bool one_call = false;                                  // the first call is the last
   // Calls without marks are none; or they are only where they begin the answer.
   bool no_bare = false, bare_first = false;
+  // The answer is text or calls: marks of calls after text are text.
+  bool text_or_calls = false;
   bool list_of_calls = false;  // content is [{"name", "parameters"}, ...]
   // Special tokens that are marks, with the text that detokenising skips.
   std::vector<std::pair<std::int32_t, std::string>> tokens;
@@ -77,6 +80,7 @@ class AnswerParts {
   Found find_mark() const;
   std::size_t find_bare() const;
   bool is_bare(std::string_view text) const;
+  bool has_front(std::string_view text) const;
   bool step(TextParts& out);
   bool step_call(TextParts& out);
   bool step_bare(TextParts& out);
@@ -92,7 +96,7 @@ class AnswerParts {
   const ToolMarks* tool_marks_;
   ReasoningMarks think_;
   std::vector<Mark> marks_;
-  std::string fronts_;  // first bytes of marks, and of calls without marks
+  std::bitset<256> fronts_;  // first bytes of marks, and of calls without marks
   State state_;
   std::string held_;                 // held back: a mark's beginning, or a call's text
   const CallMarks* open_ = nullptr;  // the open call's

@@ -131,8 +131,16 @@ std::string ApiRequest::tool_path(std::size_t i) const {
   return tool_paths.empty() ? fmt::format("tools[{}]", i) : tool_paths[i];
 }
 
-bool ApiRequest::wants_strict_calls() const {
+bool ApiRequest::may_call(const std::string& function) const {
+  if (tool_choice.is_object()) return tool_choice["function"]["name"] == function;
+  return allowed_tools.empty() || std::ranges::any_of(allowed_tools, [&](const auto& tool) {
+           return tool.first == function;
+         });
+}
+
+bool ApiRequest::constrains_calls() const {
   if (!tools.is_array() || forces_call() || tool_choice == "none") return false;
+  if (!allowed_tools.empty()) return true;
   return std::ranges::any_of(
       tools, [](const Json& tool) { return tool["function"].value("strict", Json()) == true; });
 }
@@ -143,20 +151,20 @@ std::optional<ApiError> check_tools(const ApiRequest& r) {
   if (any) {
     if (auto wrong = check_functions(r)) return wrong;
   }
-  bool named = !r.tool_choice.is_object();
-  for (std::size_t i = 0; any && i < r.tools.size(); ++i) {
-    const Json& function = r.tools[i]["function"];
-    named = named || function["name"] == r.tool_choice["function"]["name"];
+  const auto is_tool = [&](const std::string& name) {
+    return any && std::ranges::any_of(
+                      r.tools, [&](const Json& tool) { return tool["function"]["name"] == name; });
+  };
+  const auto unknown = [](const std::string& path, const std::string& name) {
+    return bad_field(path + ".name", "the name of one of the tools", quote(name));
+  };
+  if (r.tool_choice.is_object()) {
+    const auto& name = r.tool_choice["function"]["name"].get_ref<const std::string&>();
+    const bool chat = r.route == ApiRoute::chat;
+    if (!is_tool(name)) return unknown(chat ? "tool_choice.function" : "tool_choice", name);
   }
-  if (!named) {
-    return bad_field("tool_choice.function.name", "the name of one of the tools",
-                     quote(r.tool_choice["function"]["name"].get_ref<const std::string&>()));
-  }
-  if (any && r.tool_choice != "none" && r.constraint) {
-    return ApiError{
-        400, "unsupported_field",
-        r.constraint->path + ": wanted no tools with it, or tool_choice \"none\", got some",
-        r.constraint->path};
+  for (const auto& [name, path] : r.allowed_tools) {
+    if (!is_tool(name)) return unknown(path, name);
   }
   return std::nullopt;
 }

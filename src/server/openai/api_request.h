@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/enum.h"
@@ -90,13 +91,17 @@ struct ApiRequest : AnswerParams {
   bool tokens_as_ids = false;
 
   // Chat.
-  nlohmann::ordered_json tools;         // an array, or null
-  nlohmann::ordered_json tool_choice;   // as received, or null
+  nlohmann::ordered_json tools;        // an array, or null
+  nlohmann::ordered_json tool_choice;  // in chat's form, or null
+  // Names of the functions that may be called, and their paths in the body; empty: all.
+  std::vector<std::pair<std::string, std::string>> allowed_tools;
+  bool may_call(const std::string& function) const;
   std::vector<std::string> tool_paths;  // in the body; empty: tools[i]
   std::string tool_path(std::size_t i) const;
   std::map<std::string, OtherTool> other_tools;  // by the name of the function
-  /// Whether calls are the model's choice, and some tool's arguments must follow its schema.
-  bool wants_strict_calls() const;
+  /// Whether calls are the model's choice, and must follow a grammar: some tools are not allowed,
+  /// or some tool's arguments must follow its schema.
+  bool constrains_calls() const;
   /// Whether the answer must be a call.
   bool forces_call() const { return tool_choice == "required" || tool_choice.is_object(); }
   nlohmann::ordered_json template_kwargs;  // an object, or null
@@ -139,7 +144,7 @@ struct FieldLimits {
 /// objects.
 Result<nlohmann::ordered_json, ApiError> parse_body(std::string_view body);
 
-/// Checks tools, tool_choice and constraints against each other. Errors: 400 in chat's names.
+/// Checks tools and tool_choice against each other. Errors: 400 in chat's names.
 std::optional<ApiError> check_tools(const ApiRequest& request);
 /// Checks that `rid` names the request, or each of its prompts.
 std::optional<ApiError> check_rids(const ApiRequest& request);

@@ -6,6 +6,8 @@
 #include <limits>
 
 #include "base/json_digits.h"
+#include "server/openai/allowed_tools.h"
+#include "server/openai/object_reader.h"
 
 namespace lathe {
 namespace {
@@ -249,15 +251,31 @@ Reader tools_reader() {
 
 Reader tool_choice_reader() {
   const std::string takes =
-      R"("auto", "none", "required" or {"type": "function", "function": {"name"}})";
+      R"("auto", "none", "required", {"type": "function", "function": {"name"}} or )"
+      R"({"type": "allowed_tools", "allowed_tools": {"mode", "tools"}})";
   return {
       takes,
       [=](const Json& value, const FieldContext& at, ApiRequest& out) -> std::optional<ApiError> {
+        const Json type = value.is_object() ? value.value("type", Json()) : Json();
+        if (type == "allowed_tools") {
+          const std::string path = at.path + ".allowed_tools";
+          const Json allowed = value.value("allowed_tools", Json());
+          if (!allowed.is_object()) {
+            return wrong_value({path, at.limits}, R"({"mode", "tools"})", allowed);
+          }
+          note_unknown(value, {"type", "allowed_tools"}, at.path, out.ignored);
+          note_unknown(allowed, {"mode", "tools"}, path, out.ignored);
+          return read_allowed_tools(allowed, path, /*nested=*/true, out);
+        }
         const bool word = value == "auto" || value == "none" || value == "required";
-        const bool function = value.is_object() && value.value("type", Json()) == "function" &&
-                              value.contains("function") && value["function"].is_object() &&
+        const bool function = type == "function" && value.contains("function") &&
+                              value["function"].is_object() &&
                               value["function"].value("name", Json()).is_string();
         if (!word && !function) return wrong_value(at, takes, value);
+        if (function) {
+          note_unknown(value, {"type", "function"}, at.path, out.ignored);
+          note_unknown(value["function"], {"name"}, at.path + ".function", out.ignored);
+        }
         out.tool_choice = value;
         return std::nullopt;
       }};

@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "server/openai/allowed_tools.h"
 #include "server/openai/field_readers.h"
 #include "server/openai/object_reader.h"
 #include "server/responses/input_items.h"
@@ -79,10 +80,17 @@ Wrong read_tool_choice(const Json& value, const FieldContext& at, ApiRequest& ou
     return std::nullopt;
   }
   const Json type = value.is_object() ? value.value("type", Json()) : Json();
+  if (type == "allowed_tools") {
+    note_unknown(value, {"type", "mode", "tools"}, at.path, out.ignored);
+    return read_allowed_tools(value, at.path, /*nested=*/false, out);
+  }
   if (type != "function" && type != "custom") {
-    return not_offered(at.path, R"("auto", "none", "required" or {"type": "function", "name"})",
+    return not_offered(at.path,
+                       R"("auto", "none", "required", {"type": "function", "name"} or )"
+                       R"({"type": "allowed_tools", "mode", "tools"})",
                        value);
   }
+  note_unknown(value, {"type", "name"}, at.path, out.ignored);
   auto name = read_string(value, "name", at.path);
   if (!name) return name.error();
   out.tool_choice = {{"type", "function"}, {"function", {{"name", *name}}}};
@@ -199,7 +207,9 @@ FieldTable make_fields() {
                     [](const Json& value, const FieldContext& at, ApiRequest& r) {
                       return read_tools(value, at.path, r);
                     }));
-  out.push_back(own("tool_choice", R"("auto", "none", "required" or {"type": "function", "name"})",
+  out.push_back(own("tool_choice",
+                    R"("auto", "none", "required", {"type": "function", "name"} or )"
+                    R"({"type": "allowed_tools", "mode", "tools"})",
                     "auto", "", read_tool_choice));
   out.push_back(own("text", R"({"format": {"type": "text", "json_object" or "json_schema"}})",
                     "text", "", read_text));

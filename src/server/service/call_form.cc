@@ -22,8 +22,9 @@ CallForm function_form() {
                                .after_text = "\n</parameter>\n",
                                .before_json = "\n",
                                .after_json = "\n</parameter>\n",
-                               .avoided = {end, parameter, "<function="}},
-          .end = end + "\n</tool_call>"};
+                               .avoided = {end, parameter, "<function=", "</tool_call>"}},
+          .end = end + "\n</tool_call>",
+          .escapes_less = true};
 }
 
 // GLM.
@@ -37,7 +38,8 @@ CallForm pairs_form() {
                                .before_json = "\n<arg_value>",
                                .after_json = "</arg_value>\n",
                                .avoided = {"</tool_call>", "<arg_key>"}},
-          .end = "</tool_call>"};
+          .end = "</tool_call>",
+          .escapes_less = true};
 }
 
 CallForm deepseek_form(const CallForm& marks, bool fenced) {
@@ -62,7 +64,8 @@ CallForm dsml_form() {
                                .before_json = " string=\"false\">",
                                .after_json = end,
                                .avoided = {invoke, "<｜DSML｜parameter"}},
-          .end = invoke};
+          .end = invoke,
+          .escapes_less = true};
 }
 
 CallForm llama_form() {
@@ -100,7 +103,8 @@ CallForm gemma_form(std::string_view begin, std::string_view end, std::string_vi
                                .after_text = std::string(quote),
                                .between = ",",
                                .avoided = {std::string(end)}},
-          .end = "}" + std::string(end)};
+          .end = "}" + std::string(end),
+          .escapes_less = true};
 }
 
 CallForm kimi_form(const CallForm& marks) {
@@ -136,7 +140,8 @@ CallForm invoke_form() {
                                .after_text = end,
                                .after_json = end,
                                .avoided = {"</invoke>", parameter}},
-          .end = "</invoke>"};
+          .end = "</invoke>",
+          .escapes_less = true};
 }
 
 std::optional<CallForm> own_form(ToolFormat format, std::string_view chat_template) {
@@ -202,6 +207,8 @@ std::optional<grammar::CallForm> find_call_form(ToolFormat format, std::string_v
   for (const CallMarks& marks : tool_marks(format).calls) {
     if (!out->begin.starts_with(marks.begin)) out->avoided.emplace_back(marks.begin);
   }
+  const auto& around = tool_marks(format).around;
+  out->around.assign(around.begin(), around.end());
   return out;
 }
 

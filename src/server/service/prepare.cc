@@ -10,6 +10,7 @@
 #include "ops/sampling_params.h"
 #include "server/grammar/think_budget.h"
 #include "server/markup/answer_markup.h"
+#include "server/markup/harmony_parts.h"
 #include "server/openai/text_offsets.h"
 #include "server/service/call_form.h"
 #include "server/service/protocol.h"
@@ -78,9 +79,7 @@ grammar::Source calls_of(const ApiRequest& api, const grammar::CallForm* form, b
   out.one_call = !api.parallel_tool_calls || api.tool_choice.is_object();
   for (std::size_t i = 0; i < api.tools.size(); ++i) {
     const auto& function = api.tools[i]["function"];
-    const bool meant =
-        !api.tool_choice.is_object() || function["name"] == api.tool_choice["function"]["name"];
-    if (!meant) continue;
+    if (!api.may_call(function["name"].get_ref<const std::string&>())) continue;
     auto schema = function.value("parameters", nlohmann::ordered_json());
     if (schema.is_null()) schema = {{"type", "object"}, {"additionalProperties", false}};
     if (form != nullptr && !must && !is_strict(function)) schema = nlohmann::ordered_json::object();
@@ -119,8 +118,14 @@ void set_thinking(const ServedModel& model, grammar::Thinking thinking, Prepared
   if (!out.think.inside) out.think.begin = begin;
 }
 
-std::optional<ApiError> refuse_strict(const ServedModel& model, const ApiRequest& api) {
-  if (model.grammars != nullptr) return std::nullopt;
+// The model's own calls, if they are constrained, need a grammar.
+std::optional<ApiError> refuse_constrained_calls(const ServedModel& model, const ApiRequest& api) {
+  if (model.grammars != nullptr || !api.constrains_calls()) return std::nullopt;
+  if (!api.allowed_tools.empty()) {
+    return ApiError{400, "unsupported_field",
+                    "tool_choice: wanted all tools with --grammar-backend none, got some",
+                    "tool_choice"};
+  }
   std::size_t i = 0;
   while (!is_strict(api.tools[i]["function"])) ++i;
   const std::string path = api.tool_path(i) + ".function.strict";
@@ -133,15 +138,51 @@ std::optional<ApiError> refuse_strict(const ServedModel& model, const ApiRequest
 // Tools are given, and the answer may have calls.
 bool may_call(const ApiRequest& api) { return api.tools.is_array() && api.tool_choice != "none"; }
 
-// The constraint of an answer in channels: after the reasoning, in the final message or in a call.
-void constrain_channels(bool begun, ApiRequest& api) {
-  if (api.forces_call()) {
-    const grammar::CallForm form = harmony_call_form();
-    api.constraint = calls_of(api, &form, /*must=*/true);
-    api.constraint->one_call = true;  // the mark after a call ends the answer
+// The answer is text that the request constrains, or calls alone: what the model calls for is in
+// the messages after it.
+void allow_calls(const ApiRequest& api, const grammar::CallForm& form, grammar::Source& text) {
+  grammar::Source calls = calls_of(api, &form);
+  text.or_calls = true;
+  text.form = std::move(calls.form);
+  text.tools = std::move(calls.tools);
+  text.one_call = calls.one_call;
+}
+
+// Tells marks from text: tokens arrive with a byte before them, and where marks are text, strings
+// of arguments have none.
+void separate_marks(bool by_id, grammar::Source& source) {
+  source.form.escapes_less = !by_id;
+  if (!by_id) return;
+  source.mark_byte = kMarkByte;
+  const auto add = [](std::string& text) {
+    for (std::size_t at = 0; (at = text.find("<|", at)) != std::string::npos; at += 3) {
+      text.insert(at, 1, kMarkByte);
+    }
+  };
+  grammar::CallForm& form = source.form;
+  for (std::string* text : {&source.think_begin, &source.think_end, &source.after_think,
+                            &source.opening, &form.begin, &form.after_name}) {
+    add(*text);
   }
-  if (!api.constraint || begun || api.wants_strict_calls()) return;
+  std::ranges::for_each(form.avoided, add);
+}
+
+// The constraint of an answer in channels: after the reasoning, in the final message or in a call.
+void constrain_channels(bool begun, bool calls, ApiRequest& api) {
+  const grammar::CallForm form = harmony_call_form();
+  const bool constrained = api.constraint.has_value();
+  if (api.forces_call()) {
+    api.constraint = calls_of(api, &form, /*must=*/true);
+  } else if (!constrained && api.constrains_calls()) {
+    api.constraint = calls_of(api, &form);
+  } else if (constrained && calls && !begun) {
+    allow_calls(api, form, *api.constraint);
+    api.constraint->must_call = true;
+  }
+  if (!api.constraint) return;
   grammar::Source& source = *api.constraint;
+  source.one_call = true;  // the mark after a call ends the answer
+  if (begun || (!constrained && !api.forces_call())) return;
   const ReasoningMarks marks = reasoning_marks(ReasoningFormat::harmony);
   source.thinking = grammar::Thinking::possible;
   source.think_begin = marks.begin;
@@ -168,15 +209,32 @@ std::optional<ApiError> set_channels(const ServedModel& model, const std::string
       if (!api.sampling.ignore_eos) api.sampling.stop_token_ids.push_back(token);
     }
   }
-  if (api.wants_strict_calls()) {
-    if (auto wrong = refuse_strict(model, api)) return wrong;
-    api.constraint = calls_of(api, &*model.call_form);
-    api.constraint->one_call = true;
-  }
+  if (auto wrong = refuse_constrained_calls(model, api)) return wrong;
   if (api.thinking_budget) api.ignored.push_back("thinking.budget_tokens");
-  constrain_channels(rules.begun.find("<|message|>") != std::string::npos, api);
+  constrain_channels(rules.begun.find("<|message|>") != std::string::npos, rules.calls, api);
+  if (api.constraint) separate_marks(rules.marks_by_id, *api.constraint);
   out.markup.one_call = rules.one_call;
   out.markup.harmony = std::move(rules);
+  return std::nullopt;
+}
+
+// The constraint of an answer that may have calls, or must be some.
+std::optional<ApiError> constrain_calls(const ServedModel& model, PreparedRequest& out) {
+  ApiRequest& api = out.api;
+  if (api.forces_call()) api.constraint = calls_of(api, nullptr);
+  const bool own = may_call(api) && !api.forces_call() && model.tools != ToolFormat::none;
+  if (!own || (!api.constraint && !api.constrains_calls())) return std::nullopt;
+  if (auto wrong = refuse_constrained_calls(model, api)) return wrong;
+  MarkupRules& rules = out.markup;
+  if (api.constraint) {
+    allow_calls(api, *model.call_form, *api.constraint);
+    rules.text_or_calls = true;
+  } else {
+    api.constraint = calls_of(api, &*model.call_form);
+  }
+  // The grammar follows no others.
+  rules.bare_first = model.call_form->begins_answer;
+  rules.no_bare = !rules.bare_first;
   return std::nullopt;
 }
 
@@ -192,14 +250,7 @@ std::optional<ApiError> set_markup(const ServedModel& model, const std::string& 
   rules.reasoning_stays = !api.separate_reasoning;
   rules.starts_inside = rules.reasoning && thinking == grammar::Thinking::inside;
   rules.list_of_calls = api.forces_call();
-  if (api.forces_call()) api.constraint = calls_of(api, nullptr);
-  if (api.wants_strict_calls() && model.tools != ToolFormat::none) {
-    if (auto wrong = refuse_strict(model, api)) return wrong;
-    api.constraint = calls_of(api, &*model.call_form);
-    // Those that the grammar does not follow.
-    rules.bare_first = model.call_form->begins_answer;
-    rules.no_bare = !rules.bare_first;
-  }
+  if (auto wrong = constrain_calls(model, out)) return wrong;
   if (api.constraint || api.thinking_budget) set_thinking(model, thinking, out);
   const ReasoningMarks think = reasoning_marks(model.reasoning);
   for (const auto& [token, text] : model.marks) {

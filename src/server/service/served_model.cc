@@ -14,6 +14,7 @@
 #include "plan/matrix.h"
 #include "plan/plan_json.h"
 #include "server/markup/answer_markup.h"
+#include "server/markup/harmony_parts.h"
 #include "server/service/call_form.h"
 
 namespace lathe {
@@ -209,8 +210,9 @@ grammar::Vocabulary ServedModel::token_texts(bool with_marks) const {
     }
   }
   for (const auto& mark : marks) {
-    if (with_marks && !is_reasoning_mark(reasoning, mark.second))
-      out[static_cast<std::size_t>(mark.first)] = mark.second;
+    if (!with_marks || is_reasoning_mark(reasoning, mark.second)) continue;
+    std::string& text = out[static_cast<std::size_t>(mark.first)];
+    text = harmony() ? kMarkByte + mark.second : mark.second;
   }
   return grammar::Vocabulary(std::move(out));
 }

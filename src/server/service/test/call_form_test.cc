@@ -22,7 +22,8 @@ const Json& forecast_schema() {
   static const Json out = Json::parse(R"({"type": "object", "additionalProperties": false,
       "required": ["city", "days"], "properties": {"city": {"type": "string"},
       "days": {"$ref": "#/$defs/days"}, "unit": {"enum": ["C", "F", null]},
-      "tags": {"type": "array", "items": {"enum": ["wind", "rain"]}, "maxItems": 2}},
+      "tags": {"type": "array", "items": {"enum": ["wind", "rain"]}, "maxItems": 2},
+      "notes": {"type": "array", "items": {"type": "string"}}},
       "$defs": {"days": {"type": "integer", "minimum": 1, "maximum": 12}}})");
   return out;
 }
@@ -247,6 +248,10 @@ bool is_forecast(const Json& arguments) {
     if (name == "city" && value.is_string()) continue;
     if (name == "days" && value.is_number_integer() && value >= 1 && value <= 12) continue;
     if (name == "unit" && (value == "C" || value == "F" || value.is_null())) continue;
+    if (name == "notes" && value.is_array() &&
+        std::ranges::all_of(value, [](const Json& v) { return v.is_string(); })) {
+      continue;
+    }
     const bool tags =
         name == "tags" && value.is_array() && value.size() <= 2 &&
         std::ranges::all_of(value, [](const Json& v) { return v == "wind" || v == "rain"; });
@@ -333,6 +338,90 @@ TEST(CallForm, WhatTheGrammarAllowsFollowsTheSchema) {
   }
 }
 
+// The marks that end a call, a list or an argument of the form.
+std::vector<std::string> end_marks(const Form& f, const grammar::CallForm& form) {
+  std::vector<std::string> out = {form.end, form.list_end};
+  for (const CallMarks& marks : tool_marks(f.format).calls) out.emplace_back(marks.end);
+  if (form.marked) out.insert(out.end(), {form.marked->after_text, form.marked->after_json});
+  for (std::string& mark : out) {
+    mark.erase(0, mark.find_first_not_of("\n"));
+    mark.erase(std::min(mark.size(), mark.find_last_not_of("\n") + 1));
+  }
+  std::erase_if(out, [](const std::string& mark) { return mark.size() < 3; });
+  return out;
+}
+
+// A call as a model writes it, of another city.
+std::string call_with(const Form& f, const std::string& city) {
+  std::string out = f.forecasts.back();
+  return out.replace(out.find("Oslo"), 4, city);
+}
+
+// Either the grammar allows no such text, or it is read as it is.
+TEST(CallForm, StringsMayHoldMarksThatEndCalls) {
+  for (const Form& f : forms()) {
+    SCOPED_TRACE(f.chat_template);
+    const grammar::CallForm form = form_of(f);
+    const auto grammar = compile(source_of(form));
+    for (const std::string& mark : end_marks(f, form)) {
+      const std::string city = "a" + mark + "b";
+      const std::string text = call_with(f, city);
+      if (!allows(grammar, text)) {
+        EXPECT_TRUE(form.marked && !form.marked->after_text.empty()) << text;
+        continue;
+      }
+      const TextParts parts = read(f.format, form, text);
+      ASSERT_EQ(parts.calls.size(), 1u) << text << parts.content;
+      EXPECT_EQ(Json::parse(parts.calls[0].arguments)["city"], city) << text;
+      EXPECT_EQ(parts.content.find(mark), std::string::npos) << text << parts.content;
+    }
+  }
+}
+
+TEST(CallForm, ListsOfStringsHoldMarksAsEscapes) {
+  for (const auto& [format, shown, front, back, mark] :
+       {std::tuple(ToolFormat::tag, "<function=",
+                   "<tool_call>\n<function=forecast>\n<parameter=city>\nOslo\n</parameter>\n"
+                   "<parameter=days>\n3\n</parameter>\n<parameter=notes>\n",
+                   "\n</parameter>\n</function>\n</tool_call>", "</tool_call>"),
+        std::tuple(ToolFormat::tag, "<arg_key>",
+                   "<tool_call>forecast\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n"
+                   "<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n<arg_key>notes</arg_key>\n"
+                   "<arg_value>",
+                   "</arg_value>\n</tool_call>", "</arg_value>"),
+        std::tuple(ToolFormat::minimax, "<minimax:tool_call>",
+                   "<invoke name=\"forecast\">\n<parameter name=\"city\">Oslo</parameter>\n"
+                   "<parameter name=\"days\">3</parameter>\n<parameter name=\"notes\">",
+                   "</parameter>\n</invoke>", "</parameter>"),
+        std::tuple(ToolFormat::gemma, "<|tool_call>",
+                   "<|tool_call>call:forecast{city:<|\"|>Oslo<|\"|>,days:3,notes:", "}<tool_call|>",
+                   "<tool_call|>"),
+        std::tuple(ToolFormat::dsml, "",
+                   "<｜DSML｜invoke name=\"forecast\">\n<｜DSML｜parameter name=\"city\" "
+                   "string=\"true\">Oslo</｜DSML｜parameter>\n<｜DSML｜parameter name=\"days\" "
+                   "string=\"false\">3</｜DSML｜parameter>\n<｜DSML｜parameter name=\"notes\" "
+                   "string=\"false\">",
+                   "</｜DSML｜parameter>\n</｜DSML｜invoke>", "</｜DSML｜parameter>"),
+        std::tuple(ToolFormat::pythonic, "<|tool_call_start|>",
+                   "<|tool_call_start|>[forecast(city=\"Oslo\", days=3, notes=",
+                   ")]<|tool_call_end|>", "<|tool_call_end|>")}) {
+    SCOPED_TRACE(shown);
+    const grammar::CallForm form = *find_call_form(format, shown);
+    const auto grammar = compile(source_of(form));
+    const std::string escaped = "\\u003c" + std::string(mark).substr(1);
+    for (const std::string& spelled : {std::string(mark), escaped}) {
+      const std::string text = front + ("[\"a" + spelled + "b\"]") + back;
+      EXPECT_EQ(allows(grammar, text), spelled == escaped || format == ToolFormat::pythonic)
+          << text;
+      if (!allows(grammar, text)) continue;
+      const TextParts parts = read(format, form, text);
+      ASSERT_EQ(parts.calls.size(), 1u) << text << parts.content;
+      EXPECT_EQ(Json::parse(parts.calls[0].arguments)["notes"],
+                Json::array({"a" + std::string(mark) + "b"}));
+    }
+  }
+}
+
 TEST(CallForm, WhatMarksCannotFollowIsNamed) {
   const auto fault = [](const char* schema) {
     grammar::Source source = source_of(*find_call_form(ToolFormat::minimax, "<minimax:tool_call>"));
@@ -364,6 +453,30 @@ TEST(CallForm, ListsHaveSeveralCallsOrOne) {
     EXPECT_EQ(read(format, source.form, text).calls.size(), 2u) << text;
     source.one_call = true;
     EXPECT_FALSE(allows(compile(source), text)) << text;
+  }
+}
+
+// A text that follows its own schema, or calls and nothing else.
+TEST(CallForm, ATextOfASchemaOrCalls) {
+  for (const Form& f : forms()) {
+    SCOPED_TRACE(f.chat_template);
+    grammar::Source source = source_of(form_of(f));
+    source.kind = grammar::Source::Kind::json_schema;
+    source.schema = Json::parse(R"({"type": "object", "required": ["answer"],
+        "properties": {"answer": {"type": "string"}}, "additionalProperties": false})");
+    source.or_calls = true;
+    const auto grammar = compile(source);
+    EXPECT_TRUE(allows(grammar, R"({"answer": "a </tool_call> b"})"));
+    for (const char* text : {"", "No.", "{}", "\n", R"({"answer": 1})", "Look."}) {
+      EXPECT_FALSE(allows(grammar, text)) << text;
+    }
+    for (const std::string& text : f.forecasts) {
+      const std::string call = text.substr(text.find_first_not_of(" "));
+      EXPECT_EQ(allows(grammar, call), !call.starts_with("Look.")) << call;
+      EXPECT_FALSE(allows(grammar, call + R"({"answer": ""})")) << call;
+      EXPECT_FALSE(allows(grammar, "Well. " + call)) << call;
+    }
+    for (const std::string& text : f.wrong) EXPECT_FALSE(allows(grammar, text)) << text;
   }
 }
 
