@@ -138,10 +138,11 @@ Wrong read_reasoning_item(const Json& item, const Place& at) {
   bool any = false;
   for (const char* name : {"content", "summary"}) {
     const Json texts = item.value(name, Json());
-    if (any || texts.is_null() || texts.empty()) continue;
+    if (texts.is_null() || texts.empty()) continue;
+    const bool read = !any;
     auto wrong = read_texts(item, name, at, [&](const std::string& text) {
       any = true;
-      at.history.add_reasoning(text);
+      if (read) at.history.add_reasoning(text);
     });
     if (wrong) return wrong;
   }

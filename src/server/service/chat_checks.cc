@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "server/openai/field_readers.h"
+#include "server/openai/object_reader.h"
 
 namespace lathe {
 namespace {
@@ -91,7 +92,16 @@ void find_unread_variables(const ApiRequest& request, const ChatTemplate& chat, 
   }
 }
 
-void find_unread_members(const ApiRequest& request, const ChatTemplate& chat, Names& out) {
+// A member of a message.
+struct Place {
+  std::size_t message;
+  std::string member;
+};
+
+// `doubtful` gets texts that have the name of a member that the template reads, of a message or of
+// another object.
+void find_unread_members(const ApiRequest& request, const ChatTemplate& chat, Names& out,
+                         std::vector<Place>& doubtful) {
   if (request.route != ApiRoute::chat) return;
   for (std::size_t i = 0; i < request.messages.size(); ++i) {
     const Json& message = request.messages[i];
@@ -107,7 +117,12 @@ void find_unread_members(const ApiRequest& request, const ChatTemplate& chat, Na
         read =
             assistant && (chat.reads_member("reasoning") || chat.reads_member("reasoning_content"));
       }
-      if (!read) out.push_back(fmt::format("messages[{}].{}", i, name));
+      const bool own = name == "reasoning" || name == "reasoning_content";
+      if (!read) {
+        out.push_back(fmt::format("messages[{}].{}", i, name));
+      } else if (item.value().is_string() && !own && doubtful.size() < kMostNames) {
+        doubtful.push_back({i, name});
+      }
     }
     const Json& content = message.value("content", Json());
     for (std::size_t p = 0; content.is_array() && p < content.size(); ++p) {
@@ -122,10 +137,43 @@ void find_unread_members(const ApiRequest& request, const ChatTemplate& chat, Na
   }
 }
 
-// Messages with a content that the prompt may not show. The assistant's are left out: templates
-// drop parts of them on purpose.
-std::vector<std::size_t> suspects(const Json& messages, std::string_view prompt) {
-  std::vector<std::size_t> out;
+// Members of tools and calls that neither the server nor the template knows. Templates that write
+// whole objects as JSON show them.
+void find_unread_tools(const ApiRequest& request, const ChatTemplate& chat, std::string_view prompt,
+                       Names& out) {
+  const auto add = [&](const Json& object, std::initializer_list<std::string_view> known,
+                       const std::string& path) {
+    Names unknown;
+    note_unknown(object, known, path, unknown);
+    for (std::string& name : unknown) {
+      const std::string_view member = std::string_view(name).substr(path.size() + 1);
+      const bool read = chat.reads_member(member) ||
+                        prompt.find(fmt::format("\"{}\"", member)) != std::string_view::npos;
+      if (!read && out.size() < kMostNames) out.push_back(std::move(name));
+    }
+  };
+  if (request.route != ApiRoute::chat) return;
+  for (std::size_t i = 0; i < request.tools.size(); ++i) {
+    const std::string path = fmt::format("tools[{}]", i);
+    add(request.tools[i], {"type", "function", "strict", "cache_control"}, path);
+    add(request.tools[i]["function"],
+        {"name", "description", "parameters", "strict", "cache_control"}, path + ".function");
+  }
+  for (std::size_t i = 0; i < request.messages.size(); ++i) {
+    const auto calls = request.messages[i].find("tool_calls");
+    if (calls == request.messages[i].end() || request.messages[i]["role"] != "assistant") continue;
+    for (std::size_t c = 0; c < calls->size(); ++c) {
+      const std::string path = fmt::format("messages[{}].tool_calls[{}]", i, c);
+      add((*calls)[c], {"id", "type", "function"}, path);
+      add((*calls)[c]["function"], {"name", "arguments"}, path + ".function");
+    }
+  }
+}
+
+// Contents that the prompt may not show. The assistant's are left out: templates drop parts of
+// them on purpose.
+std::vector<Place> suspects(const Json& messages, std::string_view prompt) {
+  std::vector<Place> out;
   std::size_t from = 0;  // contents come in the order of messages
   for (std::size_t i = 0; i < messages.size() && out.size() < kMostNames; ++i) {
     const Json& content = messages[i]["content"];
@@ -133,16 +181,36 @@ std::vector<std::size_t> suspects(const Json& messages, std::string_view prompt)
     const std::string_view text = trimmed(content.get_ref<const std::string&>());
     if (text.empty()) continue;
     if (messages[i]["role"] == "system" && text.size() < kTooShort) {
-      out.push_back(i);
+      out.push_back({i, "content"});
       continue;
     }
     const std::string_view front = text.substr(0, kShownBy);
     const std::size_t at = prompt.find(front, from);
     if (at == std::string_view::npos) {
-      out.push_back(i);
+      out.push_back({i, "content"});
     } else {
       from = at + front.size();
     }
+  }
+  return out;
+}
+
+// A text that no request has.
+std::string word(std::size_t i) { return fmt::format("Qx7{}zK9", i); }
+
+// The places with texts that prompts do not show.
+std::vector<Place> unseen(std::vector<Place> places, const Json& variables,
+                          const ChatTemplate& chat) {
+  if (places.empty()) return places;
+  Json changed = variables;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    changed["messages"][places[i].message][places[i].member] = word(i);
+  }
+  const auto other = chat.render(changed);
+  if (!other) return {};  // it reads them
+  std::vector<Place> out;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    if (other->find(word(i)) == std::string::npos) out.push_back(std::move(places[i]));
   }
   return out;
 }
@@ -177,18 +245,21 @@ std::optional<ApiError> check_results(const Json& messages) {
 Names find_unread(const ApiRequest& request, const Json& variables, const ChatTemplate& chat,
                   const std::string& prompt) {
   Names out;
+  std::vector<Place> doubtful;
   find_unread_variables(request, chat, out);
-  find_unread_members(request, chat, out);
-  const auto suspected = suspects(variables["messages"], prompt);
-  if (suspected.empty()) return out;
-  Json changed = variables;
-  const auto word = [](std::size_t i) { return fmt::format("Qx7{}zK9", i); };
-  for (const std::size_t i : suspected) changed["messages"][i]["content"] = word(i);
-  const auto other = chat.render(changed);
-  if (!other) return out;  // it reads them
-  for (const std::size_t i : suspected) {
-    if (other->find(word(i)) != std::string::npos) continue;
-    add_name(out, content_name(request, i, variables["messages"][i]["role"]));
+  find_unread_members(request, chat, out, doubtful);
+  find_unread_tools(request, chat, prompt, out);
+  const Json& messages = variables["messages"];
+  for (const Place& place : unseen(suspects(messages, prompt), variables, chat)) {
+    add_name(out, content_name(request, place.message, messages[place.message]["role"]));
+  }
+  // A template may also look at a member without showing it.
+  for (const Place& place : unseen(doubtful, variables, chat)) {
+    Json changed = variables;
+    changed["messages"][place.message][place.member] = word(0);
+    const auto other = chat.render(changed);
+    if (!other || *other != prompt) continue;
+    out.push_back(fmt::format("messages[{}].{}", place.message, place.member));
   }
   return out;
 }

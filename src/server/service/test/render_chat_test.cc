@@ -31,6 +31,44 @@ std::string continued(const std::string& chat_template, const std::string& conte
   return rendered(chat_template, body.dump());
 }
 
+// What a request names as ignored: the body's fields, and what its prompt leaves out.
+std::vector<std::string> ignored(const std::string& chat_template, const std::string& body) {
+  const ChatTemplateFile chat{*ChatTemplate::parse(chat_template), "", ""};
+  const auto request = parse_request(ApiRoute::chat, body, {});
+  EXPECT_TRUE(request) << request.error().message;
+  std::vector<std::string> names, out = request->ignored;
+  EXPECT_TRUE(render_chat(*request, Json::object(), chat, &names));
+  out.insert(out.end(), names.begin(), names.end());
+  return out;
+}
+
+TEST(RenderChat, MembersThatNobodyReadsAreNamed) {
+  const std::string body = R"({"messages": [{"role": "user", "content": "an order of apples",
+      "name": "bob", "zzz": 1}, {"role": "assistant", "tool_calls": [{"id": "c", "index": 0,
+      "type": "function", "function": {"name": "f", "arguments": "{}", "zzz": 1}}]},
+      {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "three of them",
+      "zzz": 1}]}], "tools": [{"type": "function", "cache_control": {}, "zzz": 1,
+      "function": {"name": "f", "returns": "text"}}], "reasoning_effort": "low",
+      "tool_choice": {"type": "function", "zzz": 1, "function": {"name": "f", "zzz": 1}}})";
+  const std::string plain =
+      "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }}"
+      "{% endfor %}{% endfor %}{% for t in tools %}{{ t.function.name }}{% endfor %}";
+  EXPECT_THAT(
+      ignored(plain, body),
+      testing::UnorderedElementsAre(
+          "tool_choice.zzz", "tool_choice.function.zzz", "reasoning_effort", "messages[0].name",
+          "messages[0].zzz", "messages[2].content[0].zzz", "messages[1].tool_calls[0].index",
+          "messages[1].tool_calls[0].function.zzz", "tools[0].zzz", "tools[0].function.returns"));
+  // Whole objects as JSON show their members, and one that is read by name is no loss.
+  const std::string shown =
+      "{{ reasoning_effort }}{% for m in messages %}{{ m.name }}{{ m.content }}{{ m.tool_calls or "
+      "[] "
+      "| tojson }}{% endfor %}{% for t in tools %}{{ t.function.returns }}{% endfor %}";
+  EXPECT_THAT(ignored(shown, body),
+              testing::UnorderedElementsAre("tool_choice.zzz", "tool_choice.function.zzz",
+                                            "messages[0].zzz", "messages[2].content[0].zzz"));
+}
+
 // As transformers' apply_chat_template(continue_final_message=True): the text stays as it is, or as
 // the template trims it.
 TEST(RenderChat, B1ContinuesWhereTheMessageEnds) {
