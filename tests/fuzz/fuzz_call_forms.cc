@@ -1,6 +1,7 @@
-// Calls in models' own forms: whatever the grammar of a strict tool allows, the reader finds no
-// call of it whose arguments the schema forbids. The first byte is the form, the second how bytes
+// Calls in models' own forms: whatever the grammar of a strict tool allows, the reader finds its
+// calls, and no arguments that the schema forbids. The first byte is the form, the second how bytes
 // that the grammar forbids are replaced.
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -23,18 +24,31 @@ struct Form {
 };
 
 constexpr Form kForms[] = {
-    {lathe::ToolFormat::kimi, ""},         {lathe::ToolFormat::llama, ""},
-    {lathe::ToolFormat::pythonic, ""},     {lathe::ToolFormat::pythonic, "<|python_start|>"},
-    {lathe::ToolFormat::gemma, ""},        {lathe::ToolFormat::minimax, "<minimax:tool_call>"},
-    {lathe::ToolFormat::tag, ""},          {lathe::ToolFormat::tag, "<function="},
-    {lathe::ToolFormat::tag, "<arg_key>"}, {lathe::ToolFormat::dsml, ""},
-    {lathe::ToolFormat::deepseek, ""},     {lathe::ToolFormat::mistral, "[ARGS]"},
+    {lathe::ToolFormat::kimi, ""},
+    {lathe::ToolFormat::llama, ""},
+    {lathe::ToolFormat::pythonic, ""},
+    {lathe::ToolFormat::pythonic, "<|python_start|>"},
+    {lathe::ToolFormat::gemma, ""},
+    {lathe::ToolFormat::minimax, "<minimax:tool_call>"},
+    {lathe::ToolFormat::tag, ""},
+    {lathe::ToolFormat::tag, "<function="},
+    {lathe::ToolFormat::tag, "<arg_key>"},
+    {lathe::ToolFormat::dsml, ""},
+    {lathe::ToolFormat::deepseek, ""},
+    {lathe::ToolFormat::mistral, "[ARGS]"},
+    {lathe::ToolFormat::mistral, ""},
+    {lathe::ToolFormat::minimax, ""},
+    {lathe::ToolFormat::gemma, "<start_function_call>"},
+    {lathe::ToolFormat::pythonic, "<|tool_call_start|>"},
+    {lathe::ToolFormat::deepseek, "```json"},
+    {lathe::ToolFormat::harmony, ""},
 };
 
 const Json& schema() {
   static const Json out = Json::parse(R"({"type": "object", "additionalProperties": false,
       "required": ["a"], "properties": {"a": {"type": "string"}, "n": {"type": "integer",
-      "minimum": 1, "maximum": 9}, "e": {"enum": ["x", null]}}})");
+      "minimum": 1, "maximum": 9}, "e": {"enum": ["x", null]},
+      "l": {"type": "array", "items": {"type": "string"}}}})");
   return out;
 }
 
@@ -62,9 +76,12 @@ void check(const std::string& arguments) {
   const Json value = Json::parse(arguments);
   LATHE_CHECK(value.is_object() && value.contains("a"), "arguments without the required one");
   for (const auto& [name, v] : value.items()) {
-    const bool right = name == "a"   ? v.is_string()
-                       : name == "n" ? v.is_number_integer() && v >= 1 && v <= 9
-                                     : name == "e" && (v == "x" || v.is_null());
+    const bool right =
+        name == "a"   ? v.is_string()
+        : name == "n" ? v.is_number_integer() && v >= 1 && v <= 9
+        : name == "e" ? v == "x" || v.is_null()
+                      : name == "l" && v.is_array() &&
+                            std::ranges::all_of(v, [](const Json& s) { return s.is_string(); });
     LATHE_CHECK(right, "an argument that the schema forbids");
   }
 }
@@ -101,10 +118,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   rules.no_bare = !form->begins_answer;
   rules.schemas = std::make_shared<const Json>(Json::array(
       {{{"type", "function"}, {"function", {{"name", "f"}, {"parameters", schema()}}}}}));
+  if (f.format == lathe::ToolFormat::harmony) {
+    rules.harmony = lathe::HarmonyRules{.calls = true, .schemas = rules.schemas};
+  }
   lathe::AnswerParts machine(rules);
   lathe::TextParts out;
   machine.push(text, out);
   machine.finish(out);
+  // In channels a mark counts only where a message begins.
+  const bool marked = f.format != lathe::ToolFormat::harmony && !form->begin.empty();
+  LATHE_CHECK(!marked || out.content.find(form->begin) == std::string::npos, "a call that is lost");
   for (const lathe::ToolCall& call : out.calls) {
     LATHE_CHECK(call.name == "f", "a call of another function");
     check(call.arguments);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/json_digits.h"
 #include "server/grammar/grammar.h"
 #include "server/grammar/matcher.h"
 
@@ -52,6 +53,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!grammar) return 0;
   Matcher matcher(*grammar, {});
   std::uint32_t choice = data[1];
+  std::string text_so_far;
   for (int i = 0; i < 40; ++i) {
     std::vector<std::uint32_t> bits(static_cast<std::size_t>((vocabulary().size() + 31) / 32));
     const auto may_end = matcher.allowed(bits);
@@ -61,9 +63,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       if ((bits[static_cast<std::size_t>(t / 32)] >> (t % 32) & 1u) != 0) allowed.push_back(t);
     }
     LATHE_CHECK(*may_end || !allowed.empty(), "a place without a way on");
+    if (*may_end && source.kind == Source::Kind::json_schema) {
+      LATHE_CHECK(!lathe::read_json_exact(text_so_far).is_discarded(),
+                  "an answer that is not JSON");
+    }
     if (allowed.empty()) return 0;
     choice = choice * 1664525u + 1013904223u;
-    LATHE_CHECK(matcher.accept(allowed[(choice >> 8) % allowed.size()]), "a token of the mask");
+    const std::int32_t token = allowed[(choice >> 8) % allowed.size()];
+    LATHE_CHECK(matcher.accept(token), "a token of the mask");
+    text_so_far += vocabulary().text(token);
   }
   return 0;
 }
