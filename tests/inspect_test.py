@@ -33,6 +33,22 @@ class InspectAndBench(ModelCommand):
         self.assertEqual(lathe("inspect", str(checkpoint("llama"))).returncode, 0)
         self.assertIn("config.json", self.refused("inspect", "/no/such/folder"))
 
+    def test_a_format_that_no_tensor_has(self):
+        """Tensors decide: the same answer with and without the entry, and a line that says so."""
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(checkpoint("qwen3"), folder, dirs_exist_ok=True)
+            path = pathlib.Path(folder) / "config.json"
+            config = json.loads(path.read_text())
+            outputs = []
+            for more in ({}, {"quantization_config": {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}}):
+                path.write_text(json.dumps({**config, **more}))
+                result = lathe("generate", "--model", folder, "--device", "cpu", "--prompt-ids", "1,2,3", "--max-new-tokens", "4", "--json")
+                self.assertEqual(result.returncode, 0, result.stderr)
+                outputs.append(json.loads(result.stdout)["tokens"])
+                said = "config.json says fp8_blocks; the tensors are plain" in lathe("inspect", folder).stdout
+                self.assertEqual(said, bool(more))
+            self.assertEqual(outputs[0], outputs[1])
+
     def test_a_configuration_alone_says_what_its_weights_would_be(self):
         data = json.loads(lathe("inspect", str(self.model / "config.json"), "--json").stdout)
         made = json.loads(lathe("inspect", str(DATA / "models/qwen3/config.json"), "--json").stdout)

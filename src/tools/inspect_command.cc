@@ -161,6 +161,17 @@ std::string delta_text(const DeltaConfig& delta) {
                      p.key_heads, p.dk, p.dv, layers_text(delta.layers));
 }
 
+// The quantisation that config.json names where no tensor has one; empty: it names none, or some
+// have.
+std::string missing_format(const ModelConfig& config, const WeightFacts& weights) {
+  const bool plain = std::ranges::all_of(weights.shares, [](const auto& share) {
+    return share.first == "F32" || share.first == "F16" || share.first == "BF16";
+  });
+  if (!weights.stored || !plain) return "";
+  if (config.mxfp4) return "mxfp4";
+  return config.quantization == Quantization::none ? "" : std::string(name(config.quantization));
+}
+
 std::string text(const ModelConfig& config, const WeightFacts& weights, const Machine& machine,
                  const std::vector<LayoutRow>& rows) {
   const auto line = [](std::string_view label, const std::string& value) {
@@ -187,6 +198,10 @@ std::string text(const ModelConfig& config, const WeightFacts& weights, const Ma
   for (const auto& [dtype, s] : weights.shares) {
     out += line("", fmt::format("{:<8} {:>5} tensors  {:>14} elements  {:>10}", dtype, s.tensors,
                                 s.elements, human_bytes(s.bytes)));
+  }
+  if (const std::string format = missing_format(config, weights); !format.empty()) {
+    out += line("",
+                fmt::format("config.json says {}; the tensors are plain and read as such", format));
   }
   out +=
       line("machine", fmt::format("{} ({}), {} processors, {}", machine.model, name(machine.device),
