@@ -20,8 +20,9 @@ import zipfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SGLANG = "sglang==0.5.23"
 LM_EVAL = "lm_eval[api]==0.4.13"
-AGENTS = ("openai-agents", "langchain-openai", "langchain-anthropic", "langgraph", "pydantic-ai-slim[openai,anthropic]", "mcp", "instructor",
-          "litellm")
+# Pydantic AI calls message types of anthropic that 2.0 made unions.
+AGENTS = ("anthropic<2", "openai-agents", "langchain-openai", "langchain-anthropic", "langgraph", "pydantic-ai-slim[openai,anthropic]", "mcp",
+          "instructor", "litellm")
 TASKS = ("arithmetic", "copy", "retrieval")
 
 # The wheel's bench client is one shared object that needs nothing else from the wheel.

@@ -24,6 +24,10 @@ bool has_value(const Json& object, const char* name) {
   return at != object.end() && !at->is_null() && !(at->is_structured() && at->empty());
 }
 
+std::string_view role_of(const Json& message) {
+  return message["role"].get_ref<const std::string&>();
+}
+
 // Ids of an assistant's calls.
 struct Calls {
   std::set<std::string> ids;
@@ -105,7 +109,7 @@ void find_unread_members(const ApiRequest& request, const ChatTemplate& chat, Na
   if (request.route != ApiRoute::chat) return;
   for (std::size_t i = 0; i < request.messages.size(); ++i) {
     const Json& message = request.messages[i];
-    const bool assistant = message["role"] == "assistant", tool = message["role"] == "tool";
+    const bool assistant = role_of(message) == "assistant", tool = role_of(message) == "tool";
     for (const auto& item : message.items()) {
       const std::string& name = item.key();
       if (out.size() == kMostNames) return;
@@ -124,9 +128,10 @@ void find_unread_members(const ApiRequest& request, const ChatTemplate& chat, Na
         doubtful.push_back({i, name});
       }
     }
-    const Json& content = message.value("content", Json());
-    for (std::size_t p = 0; content.is_array() && p < content.size(); ++p) {
-      for (const auto& item : content[p].items()) {
+    const auto content = message.find("content");
+    if (content == message.end() || !content->is_array()) continue;
+    for (std::size_t p = 0; p < content->size(); ++p) {
+      for (const auto& item : (*content)[p].items()) {
         const std::string& name = item.key();
         // Every prompt is cached, whatever its marks.
         if (name == "type" || name == "text" || name == "cache_control") continue;
@@ -161,7 +166,7 @@ void find_unread_tools(const ApiRequest& request, const ChatTemplate& chat, std:
   }
   for (std::size_t i = 0; i < request.messages.size(); ++i) {
     const auto calls = request.messages[i].find("tool_calls");
-    if (calls == request.messages[i].end() || request.messages[i]["role"] != "assistant") continue;
+    if (calls == request.messages[i].end() || role_of(request.messages[i]) != "assistant") continue;
     for (std::size_t c = 0; c < calls->size(); ++c) {
       const std::string path = fmt::format("messages[{}].tool_calls[{}]", i, c);
       add((*calls)[c], {"id", "type", "function"}, path);
@@ -170,18 +175,38 @@ void find_unread_tools(const ApiRequest& request, const ChatTemplate& chat, std:
   }
 }
 
+// Whether a prompt that has a short text has it from this message alone.
+bool shows(std::string_view text, const Json& messages, std::size_t message, bool tools,
+           std::string_view prompt, std::string_view source) {
+  constexpr std::size_t kByChance = 6;
+  if (tools || text.size() < kByChance || prompt.find(text) == std::string_view::npos ||
+      source.find(text) != std::string_view::npos) {
+    return false;
+  }
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const Json& content = messages[i]["content"];
+    const bool plain = content.is_string() && messages[i].size() == 2;
+    if (i != message &&
+        (!plain || content.get_ref<const std::string&>().find(text) != std::string::npos)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // Contents that the prompt may not show. The assistant's are left out: templates drop parts of
 // them on purpose.
-std::vector<Place> suspects(const Json& messages, std::string_view prompt) {
+std::vector<Place> suspects(const Json& messages, bool tools, std::string_view prompt,
+                            std::string_view source) {
   std::vector<Place> out;
   std::size_t from = 0;  // contents come in the order of messages
   for (std::size_t i = 0; i < messages.size() && out.size() < kMostNames; ++i) {
     const Json& content = messages[i]["content"];
-    if (messages[i]["role"] == "assistant" || !content.is_string()) continue;
+    if (role_of(messages[i]) == "assistant" || !content.is_string()) continue;
     const std::string_view text = trimmed(content.get_ref<const std::string&>());
     if (text.empty()) continue;
-    if (messages[i]["role"] == "system" && text.size() < kTooShort) {
-      out.push_back({i, "content"});
+    if (role_of(messages[i]) == "system" && text.size() < kTooShort) {
+      if (!shows(text, messages, i, tools, prompt, source)) out.push_back({i, "content"});
       continue;
     }
     const std::string_view front = text.substr(0, kShownBy);
@@ -221,13 +246,13 @@ std::optional<ApiError> check_results(const Json& messages) {
   Calls calls;
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const std::string path = fmt::format("messages[{}]", i);
-    if (messages[i]["role"] == "assistant") {
+    if (role_of(messages[i]) == "assistant") {
       auto own = calls_in(messages[i], path);
       if (!own) return own.error();
       calls = std::move(*own);
       continue;
     }
-    if (messages[i]["role"] != "tool") {
+    if (role_of(messages[i]) != "tool") {
       calls = {};
       continue;
     }
@@ -250,7 +275,9 @@ Names find_unread(const ApiRequest& request, const Json& variables, const ChatTe
   find_unread_members(request, chat, out, doubtful);
   find_unread_tools(request, chat, prompt, out);
   const Json& messages = variables["messages"];
-  for (const Place& place : unseen(suspects(messages, prompt), variables, chat)) {
+  const bool tools = variables.contains("tools");
+  for (const Place& place :
+       unseen(suspects(messages, tools, prompt, chat.source()), variables, chat)) {
     add_name(out, content_name(request, place.message, messages[place.message]["role"]));
   }
   // A template may also look at a member without showing it.

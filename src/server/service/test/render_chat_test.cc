@@ -61,9 +61,9 @@ TEST(RenderChat, MembersThatNobodyReadsAreNamed) {
           "messages[1].tool_calls[0].function.zzz", "tools[0].zzz", "tools[0].function.returns"));
   // Whole objects as JSON show their members, and one that is read by name is no loss.
   const std::string shown =
-      "{{ reasoning_effort }}{% for m in messages %}{{ m.name }}{{ m.content }}{{ m.tool_calls or "
-      "[] "
-      "| tojson }}{% endfor %}{% for t in tools %}{{ t.function.returns }}{% endfor %}";
+      "{{ reasoning_effort }}{% for m in messages %}{{ m.name }}{{ m.content }}"
+      "{{ (m.tool_calls or []) | tojson }}{% endfor %}{% for t in tools %}{{ t.function.returns "
+      "}}{% endfor %}";
   EXPECT_THAT(ignored(shown, body),
               testing::UnorderedElementsAre("tool_choice.zzz", "tool_choice.function.zzz",
                                             "messages[0].zzz", "messages[2].content[0].zzz"));
