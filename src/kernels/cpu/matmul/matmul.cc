@@ -88,8 +88,9 @@ void cpu_matmul(const Execution& execution, Arena& arena, MatmulPrecision precis
     }
     return cpu_matmul(execution, arena, precision, ordered);
   }
+  // A rank may have no columns of a weight: the loop over pairs would then write nothing.
   const auto by_pairs = [&](const Product& p) {
-    return precision == MatmulPrecision::bf16 && is_bf16_dot_weight(p.w.dtype);
+    return precision == MatmulPrecision::bf16 && is_bf16_dot_weight(p.w.dtype) && p.w.cols > 0;
   };
   ThreadPool* pool = execution.threads;
   std::int64_t work = 0;

@@ -140,6 +140,30 @@ TEST(MatmulTargets, AgreeWithTheOracle) {
 
 // A GEMM writes only the arena memory that it has allocated. (x of up to 16 rows is packed whole,
 // whatever its width.)
+// What a rank computes that has no columns of a weight: the bias alone, whatever was in `out`.
+TEST(Matmul, WithoutColumnsIsTheBias) {
+  const std::byte none{};
+  const std::vector<float> bias = {1, -2, 3, 0.5f, 7};
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    for (const auto precision : {MatmulPrecision::f32, MatmulPrecision::bf16}) {
+      if (precision == MatmulPrecision::bf16 && !cpu_has_bf16_dot()) continue;
+      for (const std::int64_t rows : {1, 3, 70}) {
+        Arena arena;
+        const MutableRowsView x = alloc_rows(arena, rows, 0), out = alloc_rows(arena, rows, 5);
+        for (std::int64_t i = 0; i < rows; ++i) {
+          std::fill_n(reinterpret_cast<float*>(out.row(i)), 5, 9.0f);
+        }
+        const Product product{constant(x), {&none, dtype, 5, 0}, out, bias.data()};
+        cpu_matmul({}, arena, precision, {&product, 1});
+        for (std::int64_t i = 0; i < rows; ++i) {
+          const std::span row(reinterpret_cast<const float*>(out.row(i)), 5);
+          EXPECT_TRUE(std::ranges::equal(row, bias)) << name(dtype) << ", row " << i;
+        }
+      }
+    }
+  }
+}
+
 TEST(Matmul, WritesOnlyTheScratchThatItTakes) {
   constexpr std::int64_t kSpare = std::int64_t{1} << 21, kMost = 130, kOuts = 128, kDepth = 7168;
   constexpr auto kUntouched = std::byte{0x5a};
