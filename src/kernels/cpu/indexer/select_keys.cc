@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/indexer/indexer.h"
 #include "kernels/cpu/indexer/indexer_quantize.h"
+#include "kernels/cpu/indexer/indexer_walk.h"
 #include "kernels/key_groups.h"
 
 namespace lathe {
@@ -81,7 +82,12 @@ Result<void> cpu_select_keys(const Execution& execution, Arena& arena, const Sel
                  .request = step.row_request};
   args.k = op.k;
   args.out = keys;
-  if (op.budget_bytes > 0) args.tiling.budget_bytes = op.budget_bytes;
+  if (op.budget_bytes > 0) {
+    // The logits that the plan counts for a short context are fewer than a small tile of each
+    // thread.
+    const std::int64_t tile = TileMemory::bytes(args.query, 16, 1) + 8 * (op.k + 1) + 64;
+    args.tiling.budget_bytes = std::max(op.budget_bytes, thread_count(execution) * tile);
+  }
   args.execution = execution;
   const Result<void> ok = index_top_k(args);
   if (ok && op.tokens_per_key > 1) list_tokens(op, keys);
