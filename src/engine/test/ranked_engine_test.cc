@@ -261,6 +261,27 @@ TEST(RankedEngine, AStepThatOneRankCannotPrepareCanBeRepeated) {
   }
 }
 
+// A launch that fails on one rank after all have agreed cannot be undone: the group is aborted at
+// once, and every later step says why.
+TEST(RankedEngine, ALaunchThatFailsOnOneRankEndsAllSteps) {
+  FakeSetup setup({.ranks = 4});
+  Engine engine = setup.engine();
+  Request r;
+  r.prompt = {1, 2, 3};
+  r.sampling.max_tokens = 6;
+  r.sampling.ignore_eos = true;
+  r.sampling.logit_bias = {{FakeModel::kNanToken, -1000}};
+  ASSERT_TRUE(engine.submit(r));
+  ASSERT_TRUE(engine.step());
+  setup.others[1]->model->fail_next = true;
+  for (int step = 0; step < 3; ++step) {
+    const auto report = engine.step();
+    ASSERT_FALSE(report);
+    EXPECT_THAT(report.error().message(), testing::StartsWith("rank 2: "));
+    EXPECT_FALSE(engine.in_flight());
+  }
+}
+
 // A rank's thread ends in an exchange: the others stop waiting, and every later step says why.
 TEST(RankedEngine, ARankThatEndsIsNamed) {
   RealRanks setup(fixture("qwen3"), 4, {}, false,

@@ -40,17 +40,18 @@ class RankedModel {
  public:
   using Load = std::function<Result<std::unique_ptr<Model>>(const LoadOptions&)>;
 
-  /// `number`: experts by number; else each expert's width is divided. seed, most_delay: as Faults.
+  /// number: groups of experts by number; the ranks of a group divide each expert's width. seed,
+  /// most_delay: as Faults.
   /// backend_of: each rank's backend, if not the device's own.
   RankedModel(const Load& load, std::int32_t ranks, ModelRunner::Options options = {},
-              std::uint64_t seed = 0, int most_delay = 0, bool number = false,
+              std::uint64_t seed = 0, int most_delay = 0, std::int32_t number = 1,
               const std::function<Backend*(std::int32_t)>& backend_of = {}) {
     std::vector<std::unique_ptr<Communicator>> all = make_host_communicators(ranks);
     ranks_.resize(static_cast<std::size_t>(ranks));
     for (std::int32_t r = 0; r < ranks; ++r) {
       Rank& rank = ranks_[static_cast<std::size_t>(r)];
       LoadOptions part;
-      part.parallel = {ranks, number ? 1 : ranks, number ? ranks : 1};
+      part.parallel = {ranks, ranks / number, number};
       part.rank = r;
       auto model = load(part);
       EXPECT_TRUE(model.ok()) << (model ? "" : model.error().message());

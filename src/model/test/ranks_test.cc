@@ -131,6 +131,7 @@ TEST(RankedModels, HaveTheLogitsOfOneRankOnTheReferenceDevice) {
 TEST(RankedModels, HaveTheLogitsOfOneRankInBf16) {
   if (!(*make_backend(Device::cpu))->multiplies_in(MatmulPrecision::bf16)) GTEST_SKIP();
   for (const auto& [name, ranks] : {std::pair{"qwen3_moe", 4},
+                                    {"qwen3_vl_moe", 4},
                                     {"../../../models/tiny-v4", 2},
                                     {"../../../models/tiny-v32", 4}}) {
     const std::string folder(name);
@@ -170,7 +171,7 @@ TEST(RankedModels, HaveTheLogitsOfOneRankInBf16WithItsChoices) {
         backends.push_back(
             std::make_unique<ChoiceBackend>(*cpus[r], ChoiceBackend::Mode::takes, choices[r]));
       }
-      RankedModel model(load, 2, options, 0, 0, false, [&](std::int32_t r) {
+      RankedModel model(load, 2, options, 0, 0, 1, [&](std::int32_t r) {
         return backends[static_cast<std::size_t>(r)].get();
       });
       EXPECT_LE(worst_rank_error(model.prompt(0, tokens, 50, 2), want), 2e-2)
@@ -199,15 +200,20 @@ TEST(RankedModels, DelaysChangeNoBits) {
   }
 }
 
-// A5
+// A5: by width, by number and both. In the steps of one row most ranks have none of its experts,
+// and some rows have all of theirs on one rank.
 TEST(RankedModels, ExpertsByNumberHaveTheLogitsOfOneRank) {
-  const auto load = fixture_loader("gpt_oss_bf16");
-  const auto whole = std::move(*load({}));
-  const auto tokens = rank_tokens(30, whole->config().vocab, 8);
-  const Logits want = ModelRunner(*whole, {}).prompt(0, tokens, 20, 2);
-  for (const std::int32_t ranks : {2, 4}) {
-    RankedModel model(load, ranks, {}, 0, 0, true);
-    EXPECT_LE(worst_rank_error(model.prompt(0, tokens, 20, 2), want), kRankTolerance) << ranks;
+  for (const char* name : {"gpt_oss_bf16", "gpt_oss", "qwen3_next"}) {
+    const auto load = fixture_loader(name);
+    const auto whole = std::move(*load({}));
+    const auto tokens = rank_tokens(34, whole->config().vocab, 8);
+    const Logits want = ModelRunner(*whole, {}).prompt(0, tokens, 20, 6);
+    for (const auto& [ranks, number] : {std::pair{2, 2}, {4, 1}, {4, 2}, {4, 4}}) {
+      if (!divides(whole->config(), ranks)) continue;
+      RankedModel model(load, ranks, {}, 0, 0, number);
+      EXPECT_LE(worst_rank_error(model.prompt(0, tokens, 20, 6), want), kRankTolerance)
+          << name << ", " << ranks << " ranks, " << number << " groups";
+    }
   }
 }
 
