@@ -88,6 +88,27 @@ class HarmonySchema(Format):
             self.assertTrue(title.startswith("a") and len(title) <= 9, title)
 
 
+class HarmonyCalls(Format):
+    """A call whose string would end with a mark, by the grammars of strict tools, forced calls and of a text or calls."""
+
+    FORMAT = REASONING = "harmony"
+    TEMPLATE, SPECIAL = Harmony.TEMPLATE, Harmony.SPECIAL
+    SCRIPTS = {
+        "call": ["<|channel|>", "commentary to=functions.", "weather ", "<|constrain|>", "json", "<|message|>", '{"city":"Oslo', "<|end|>"],
+    }
+
+    def test_arguments_follow_the_schema(self):
+        schema = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 9}}, "required": ["city"], "additionalProperties": False}
+        tools = [{"type": "function", "function": {"name": "weather", "parameters": schema, "strict": True}}]
+        format = {"type": "json_schema", "json_schema": {"name": "t", "schema": {"type": "object"}}}
+        for more in ({}, {"tool_choice": "required"}, {"response_format": format}):
+            choice = self.chat("call", tools=tools, max_tokens=100, **more)
+            self.assertEqual(choice["finish_reason"], "tool_calls", choice)
+            (call,) = choice["message"]["tool_calls"]
+            city = json.loads(call["function"]["arguments"])["city"]
+            self.assertTrue(city.startswith("Oslo") and len(city) <= 9, city)
+
+
 class HarmonyText(Format):
     """Without special tokens the marks are text."""
 

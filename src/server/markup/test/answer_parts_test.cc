@@ -250,6 +250,20 @@ std::string arguments_of(const std::string& body, const Json& tools) {
   return calls && calls->size() == 1 ? calls->front().arguments : "no call";
 }
 
+// An answer in a schema may quote what would be a call.
+TEST(AnswerParts, OfTextOrCallsMarksAfterTextAreText) {
+  const std::string call =
+      "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+  MarkupRules rules;
+  rules.tools = ToolFormat::tag;
+  rules.reasoning = true;
+  rules.no_bare = rules.text_or_calls = true;
+  const std::string quoted = "{\"note\": \"" + call + "\"}";
+  expect_answer(rules, quoted, "reasoning: \ncontent: " + quoted + "\n");
+  expect_answer(rules, "<think>x</think>" + quoted, "reasoning: x\ncontent: " + quoted + "\n");
+  expect_answer(rules, call + "\n" + call, "reasoning: \ncontent: \nf{\"a\":1}\nf{\"a\":1}\n");
+}
+
 TEST(AnswerParts, ASchemaMakesAValueAString) {
   EXPECT_EQ(arguments_of("weather<arg_key>city</arg_key><arg_value>42</arg_value>", kTools),
             R"({"city":"42"})");
