@@ -259,9 +259,9 @@ TEST(AnswerParts, OfTextOrCallsMarksAfterTextAreText) {
   rules.reasoning = true;
   rules.no_bare = rules.text_or_calls = true;
   const std::string quoted = "{\"note\": \"" + call + "\"}";
-  expect_answer(rules, quoted, "reasoning: \ncontent: " + quoted + "\n");
-  expect_answer(rules, "<think>x</think>" + quoted, "reasoning: x\ncontent: " + quoted + "\n");
-  expect_answer(rules, call + "\n" + call, "reasoning: \ncontent: \nf{\"a\":1}\nf{\"a\":1}\n");
+  expect_parts(rules, quoted, "reasoning: \ncontent: " + quoted + "\n");
+  expect_parts(rules, "<think>x</think>" + quoted, "reasoning: x\ncontent: " + quoted + "\n");
+  expect_parts(rules, call + "\n" + call, "reasoning: \ncontent: \nf{\"a\":1}\nf{\"a\":1}\n");
 }
 
 TEST(AnswerParts, ASchemaMakesAValueAString) {
