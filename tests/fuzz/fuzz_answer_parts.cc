@@ -35,6 +35,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   rules.reasoning = (data[0] & 4) != 0;
   rules.starts_inside = (data[0] & 8) != 0;
   rules.one_call = (data[0] & 16) != 0;
+  rules.text_or_calls = (data[1] & 128) != 0;
   static const auto kTools = nlohmann::ordered_json::parse(
       R"([{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": "string"}}}}}])");
   rules.schemas = std::make_shared<const nlohmann::ordered_json>(kTools);

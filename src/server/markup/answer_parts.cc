@@ -183,6 +183,7 @@ bool AnswerParts::step(TextParts& out) {
   }
   give(std::string_view(held_).substr(0, found.at), out);
   held_.erase(0, found.at);
+  if (!counts(found.mark.kind)) return true;  // the text before it makes it text
   const bool call = found.mark.kind == Mark::call || found.mark.kind == Mark::around;
   if (state_ == State::reasoning && call && !unclosed_) {
     looked_ = found.mark.text.size();
