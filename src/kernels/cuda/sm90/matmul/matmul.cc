@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 
 #include "base/integers.h"
@@ -321,21 +322,47 @@ bool grouped_matmul_takes(const GroupedMatmulCall& c) {
 }
 
 int grouped_tile_tokens(const GroupedMatmulCall& c) {
-  const std::int64_t mean = c.offsets == nullptr ? c.x.rows : c.x.rows / c.groups;
+  const bool heads = c.offsets == nullptr;
   const bool wide = c.w.dtype == DType::bf16 && c.w.rows > kMatmulTileRows;
+  const auto rows = static_cast<double>(c.x.rows);
+  const double mean = heads ? rows : rows / static_cast<double>(c.groups);
+  // A group that needs a second tile reads its weights from L2 again. Sizes of groups spread as
+  // those of random choices, so few are larger than the mean and 2.5 deviations.
+  const double most = heads ? mean : mean + 2.5 * std::sqrt(mean);
   for (const int tokens : {8, 16, 32}) {
-    if (mean <= tokens) return tokens;
+    if (most <= tokens || (tokens == 32 && mean < 33)) return tokens;
   }
   // Below this mean group size the wider tile wastes more of its tokens.
   return wide && mean >= 384 ? 256 : 128;
 }
+
+namespace {
+
+// Choices of experts up to which nearly each has an expert of its own.
+constexpr std::int64_t kFewChoices = 32;
+
+// Rows per tile. With many tokens, or where it is not known how many groups have any, the height of
+// tiles matters little, or cannot be chosen well.
+int group_tile_rows(const GroupedMatmulCall& c, const MatmulCall& first, int tokens, int sms) {
+  const bool heads = c.offsets == nullptr;
+  if (tokens > 32 || is_packed(c.w) || !(heads || c.x.rows <= kFewChoices)) return kMatmulTileRows;
+  MatmulShape shape = shape_of(std::span(&first, 1), sms);
+  shape.gated = c.activation != nullptr;
+  if (shape.gated && c.up.data != nullptr) shape.rows *= 2;
+  const std::int64_t tiles =
+      heads ? c.groups * ceil_div(c.x.rows, tokens) : std::min(c.groups, c.x.rows);
+  return choose_group_rows(shape, tiles, tokens);
+}
+
+}  // namespace
 
 MatmulLaunch make_launch(const GroupedMatmulCall& c, int tokens, int sms) {
   const MatmulCall first = first_group(c);
   const bool heads = c.offsets == nullptr;
   // A pair needs two tiles of weight rows.
   const bool pair = tokens >= 128 && (first.w.rows > kMatmulTileRows || tokens > 128);
-  MatmulLaunch l = make_launch({&first, 1}, {1, kMatmulTileRows, tokens, pair}, sms);
+  MatmulLaunch l =
+      make_launch({&first, 1}, {1, group_tile_rows(c, first, tokens, sms), tokens, pair}, sms);
   MatmulParams& p = l.params;
   const bool f32 = c.out.dtype == DType::f32;
   // A box would also write the tile's tokens past the end of the group, or rows of other heads.

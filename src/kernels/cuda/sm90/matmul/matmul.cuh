@@ -45,7 +45,7 @@ static __global__ void __launch_bounds__(T::kThreads, 1)
   }
   let_next_begin();
   if constexpr (T::kGrouped) {
-    wait_for_previous();
+    if (p.offsets != nullptr) wait_for_previous();
     if (thread < 32) list_groups<T>(p, s, thread);
     sync_block();
   }

@@ -126,7 +126,8 @@ struct MatmulProducer {
       const std::int32_t begin = T::kPair ? 0 : MatmulPart(p, list.rank).begin;
       const std::int32_t end = T::kPair ? p.chunks : MatmulPart(p, list.rank).end;
       if constexpr (T::kPackedBytes > 0) find_packed(w, begin);
-      if (!T::kGrouped && first) {
+      // Which groups have tokens is known only after the wait, if offsets say so.
+      if (first && (!T::kGrouped || p.offsets == nullptr)) {
         ahead = end - begin < T::kStages ? end - begin : T::kStages;
         for (std::int32_t c = 0; c < ahead; ++c) load_weights(w, begin + c, c);
         wait_for_previous();

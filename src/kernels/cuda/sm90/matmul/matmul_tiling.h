@@ -30,4 +30,9 @@ constexpr std::int64_t matmul_chunk(int weight_bits) { return weight_bits == 16 
 
 MatmulTiling choose_tiling(const MatmulShape& shape);
 
+/// Rows per tile of a grouped GEMM of which at most `tiles` tiles of tokens have any, in tiles of
+/// `tokens`: so many that all SMs read about the same amount of weights. shape.rows: of a group. A
+/// row's bits do not depend on it.
+int choose_group_rows(const MatmulShape& shape, std::int64_t tiles, int tokens);
+
 }  // namespace lathe::cuda

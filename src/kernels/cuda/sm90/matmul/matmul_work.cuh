@@ -19,7 +19,7 @@ struct MatmulWork {
 };
 
 /// One warp lists how many token tiles precede each group; a lane counts those of consecutive
-/// groups. The offsets come from the previous launch, so it must have ended.
+/// groups. If there are offsets, they come from the previous launch, so it must have ended.
 template <class T, class Shared>
 __device__ void list_groups(const MatmulParams& p, const Shared& s, int lane) {
   constexpr int kMost = kMatmulGroups / 32;

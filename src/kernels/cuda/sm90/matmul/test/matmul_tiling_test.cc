@@ -63,5 +63,27 @@ TEST(MatmulTiling, FillsTheMachineForKnownShapes) {
   }
 }
 
+// Experts of one token: at least 7 in 8 SMs read until the end, where tiles of 128 rows leave a
+// quarter to a half of them idle.
+TEST(MatmulTiling, GroupsOfOneTokenFillTheMachine) {
+  struct Case {
+    std::int64_t rows, k, experts;
+    bool gated;
+  };
+  for (const Case c :
+       {Case{1536, 2048, 8, true}, Case{2048, 768, 8, false}, Case{2816, 2048, 6, true},
+        Case{2048, 1408, 6, false}, Case{1024, 2048, 8, true}, Case{2048, 512, 8, false},
+        Case{4096, 7168, 8, true}}) {
+    MatmulShape s{.rows = c.rows, .k = c.k, .m = c.experts};
+    s.gated = c.gated;
+    const int rows = choose_group_rows(s, c.experts, 8);
+    EXPECT_EQ(rows % (c.gated ? 32 : 16), 0);
+    const std::int64_t tiles = (c.rows + rows - 1) / rows * c.experts;
+    const double full = static_cast<double>(c.rows * c.experts) /
+                        static_cast<double>((tiles + 131) / 132 * 132 * rows);
+    EXPECT_GE(full, 7. / 8) << c.rows << " x " << c.k << ": tiles of " << rows;
+  }
+}
+
 }  // namespace
 }  // namespace lathe::cuda
