@@ -7,6 +7,7 @@
 #include "kernels/cuda/sm90/rowwise/narrow_norm.cuh"
 #include "kernels/cuda/sm90/rowwise/norm.cuh"
 #include "kernels/cuda/sm90/rowwise/qkv.cuh"
+#include "kernels/cuda/sm90/rowwise/short_norm.cuh"
 
 namespace lathe::cuda {
 namespace {
@@ -38,6 +39,17 @@ bool wide(const Rows& rows) {
   return (rows.dtype == DType::f32 || rows.dtype == DType::bf16) &&
          rows.stride * bits_of(rows.dtype) % 128 == 0 &&
          reinterpret_cast<std::uintptr_t>(rows.data) % 16 == 0;
+}
+
+// Whether short_norm_kernel can norm the rows.
+bool is_short(const NormParams& p) {
+  const auto words = [](const void* at, std::int64_t stride) {
+    return reinterpret_cast<std::uintptr_t>(at) % 16 == 0 && stride % 4 == 0;
+  };
+  return p.bias == nullptr && p.weight != nullptr && !p.add && p.heads == 1 &&
+         p.rows <= kShortNormRows && p.cols <= kNormAfterColumns && p.x.dtype == DType::f32 &&
+         (p.out.dtype == DType::f32 || p.out.dtype == DType::bf16) && words(p.weight, p.cols) &&
+         words(p.x.data, p.x.stride) && words(p.out.data, p.out.stride);
 }
 
 }  // namespace
@@ -73,6 +85,13 @@ cudaError_t launch_norm(const NormParams& p, cudaStream_t stream) {
       .grid = dim3(static_cast<unsigned>(p.rows), static_cast<unsigned>(p.heads)),
       .block = kNormThreads,
       .early = true};
+  // A row's bits are the same in both kernels.
+  if (is_short(p)) {
+    return launch_kernel(
+        short_norm_kernel,
+        {.grid = static_cast<unsigned>(p.rows), .block = kNormAfterThreads, .early = true}, stream,
+        p);
+  }
   return launch_kernel(norm_kernel, shape, stream, p);
 }
 cudaError_t launch_gated_activation(const ActivationParams& p, cudaStream_t stream) {
