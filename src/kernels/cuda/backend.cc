@@ -19,6 +19,7 @@
 #include "kernels/cuda/common/stream.h"
 #include "kernels/cuda/exchange/cuda_communicator.h"
 #include "kernels/cuda/operators/attend_selected.h"
+#include "kernels/cuda/operators/before_norm.h"
 #include "kernels/cuda/operators/compress.h"
 #include "kernels/cuda/operators/delta_rule.h"
 #include "kernels/cuda/operators/expert_layer.h"
@@ -160,10 +161,12 @@ class CudaBackend : public Backend, public ExchangeStream {
   }
 
   Result<void> upload(const OpsContext&, std::span<const std::byte> from, std::byte* to) override {
+    if (auto ok = before_norm_.launch(stream_); !ok) return ok;
     return copy_to_device(from, to, stream_);
   }
   Result<void> download(const OpsContext&, const std::byte* from,
                         std::span<std::byte> to) override {
+    if (auto ok = before_norm_.launch(stream_); !ok) return ok;
     if (auto ok = copy_to_host(from, to, stream_); !ok) return ok;
     if (auto ok = stream_.wait(); !ok || communicator_ == nullptr) return ok;
     return communicator_->check();
@@ -234,8 +237,12 @@ class CudaBackend : public Backend, public ExchangeStream {
     if (!r.graph) {
       // The first run is not captured: it allocates scratch and copies tables to the device, which
       // a capture must not do.
-      if (!std::exchange(r.ran, true)) return work();
-      auto graph = Graph::capture(stream_, work);
+      const auto run = [&]() -> Result<void> {
+        if (auto ok = work(); !ok) return ok;
+        return before_norm_.launch(stream_);
+      };
+      if (!std::exchange(r.ran, true)) return run();
+      auto graph = Graph::capture(stream_, run);
       if (!graph) return graph.error();
       r.graph.emplace(std::move(*graph));
     }
@@ -263,6 +270,9 @@ class CudaBackend : public Backend, public ExchangeStream {
         GatherRowsParams{device_rows(x), rows.data(), device_rows(out), out.rows, out.cols});
   }
   void rms_norm(const OpsContext&, const RmsNorm& op) override {
+    const auto joined = before_norm_.launch_with(op, stream_);
+    if (!joined) return keep(joined.error());
+    if (*joined) return;
     put("rms_norm", op.out, launch_norm,
         NormParams{.x = device_rows(op.x),
                    .weight = op.weight.data(),
@@ -402,7 +412,9 @@ class CudaBackend : public Backend, public ExchangeStream {
   }
   void expert_layer(const OpsContext& ops, const ExpertLayer& op) override {
     keep(flush());
-    keep(cuda::expert_layer(op, ops.precision, plain_products_, *ops.tensors, stream_));
+    CombineExperts sum;
+    keep(cuda::expert_layer(op, ops.precision, plain_products_, *ops.tensors, stream_, &sum));
+    if (sum.rows > 0) before_norm_.hold(sum);
   }
 
   Result<void> rope_write(const OpsContext&, const lathe::RopeWrite& op,
@@ -490,7 +502,8 @@ class CudaBackend : public Backend, public ExchangeStream {
     p.iterations = op.iterations;
     p.post_scale = op.post_scale;
     p.post_eps = op.post_eps;
-    put("hyper_mix", op.out, launch_hyper_mix, p);
+    keep(flush());
+    before_norm_.hold(p);
   }
   void hyper_add(const OpsContext&, const HyperAdd& op) override {
     check_streams(op.streams, constant(op.x), op.y);
@@ -547,6 +560,7 @@ class CudaBackend : public Backend, public ExchangeStream {
   }
 
   Result<void> wait() override {
+    keep(before_norm_.launch(stream_));
     const bool previous = std::exchange(overlapping_, false);
     Result<void> waited = previous ? step_end_.wait() : stream_.wait();
     if (waited) waited = idle_.collect(!previous);
@@ -610,6 +624,7 @@ class CudaBackend : public Backend, public ExchangeStream {
   };
   // Before every operator: starts the copies and schedules that it may read.
   Result<void> flush() {
+    if (auto ok = before_norm_.launch(stream_); !ok) return ok;
     if (auto ok = staging_.flush(stream_); !ok) return ok;
     return start_.run(stream_);
   }
@@ -710,6 +725,7 @@ class CudaBackend : public Backend, public ExchangeStream {
   const WeightSource* source_ = nullptr;  // of the weights that are prepared; or null
   Staging staging_;
   StepStart start_;
+  BeforeNorm before_norm_;
   Sampler sampler_;
   StoredCounts counts_;
   RopeTables tables_;

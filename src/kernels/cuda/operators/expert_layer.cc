@@ -18,6 +18,9 @@
 namespace lathe::cuda {
 namespace {
 
+// Rows up to which the weighted sum may wait for a norm: a block a row.
+constexpr std::int64_t kHeldRows = 64;
+
 const float* data_or_null(std::span<const float> v) { return v.empty() ? nullptr : v.data(); }
 
 // A grouped GEMM: every expert multiplies its own rows.
@@ -85,7 +88,7 @@ void set_codes(const QuantizedX& codes, GroupedMatmulCall& call) {
 class Pass {
  public:
   Pass(const ExpertLayer& op, MatmulPrecision precision, bool plain, Arena& tensors,
-       cudaStream_t stream)
+       cudaStream_t stream, CombineExperts* held)
       : op_(op),
         e_(*op.experts),
         precision_(precision),
@@ -96,7 +99,8 @@ class Pass {
         coded_(grouped_ && takes_codes(precision, op.x, e_.gate.at(0)) &&
                takes_codes(precision, op.x, e_.down.at(0))),
         tensors_(tensors),
-        stream_(stream) {}
+        stream_(stream),
+        held_(held) {}
 
   /// Most rows of a pass.
   std::int64_t most_rows() const {
@@ -114,45 +118,78 @@ class Pass {
     const Arena::Scope scope(tensors_);
     const Router& r = op_.choice;
     choices_ = x.rows * r.top_k;
-    auto* ids = tensors_.take_array<std::int32_t>(choices_);
     weights_ = tensors_.take_array<float>(choices_);
     places_ = tensors_.take_array<std::int32_t>(choices_);
     rows_ = tensors_.take_array<std::int32_t>(choices_);
     offsets_ = tensors_.take_array<std::int32_t>(r.experts + 1);
     here_ = offsets_ + op_.first;
-    route(routed, tokens, ids);
-    const std::int64_t blocks = place_blocks(choices_);
-    put(launch_place,
-        PlaceParams{.ids = ids,
-                    .choices = choices_,
-                    .experts = r.experts,
-                    .top_k = r.top_k,
-                    .block_counts = tensors_.take_array<std::int32_t>(blocks * r.experts),
-                    .offsets = offsets_,
-                    .places = places_,
-                    .rows = rows_});
     if (coded_) {
+      place(routed, tokens, {}, {});
       combine(coded_experts(x), out);
     } else if (grouped_) {
       // `made` first holds the experts' inputs, then their outputs.
       const MutableRowsView gated = alloc_rows(tensors_, choices_, e_.down.cols, DType::bf16);
       const MutableRowsView made = alloc_rows(tensors_, choices_, x.cols, DType::bf16);
-      gather(x, made);
+      place(routed, tokens, x, made);
       keep(grouped_matmul_on_device(up_call(op_, constant(made), gated, here_), stream_));
       keep(grouped_matmul_on_device(down_call(op_, constant(gated), made, here_), stream_));
       combine(constant(made), out);
     } else if (widened_) {
+      place(routed, tokens, {}, {});
       combine(widened_experts(x), out);
     } else {
+      place(routed, tokens, {}, {});
       combine(plain_experts(x), out);
     }
   }
   Result<void> result() const { return result_; }
 
  private:
-  void route(const RowsView& x, const std::int32_t* tokens, std::int32_t* ids) {
+  // Chooses the rows' experts and places the choices. sorted: also gathers x in the order of
+  // places, if it has data.
+  void place(const RowsView& routed, const std::int32_t* tokens, const RowsView& x,
+             const MutableRowsView& sorted) {
     const Router& r = op_.choice;
     const Arena::Scope scope(tensors_);
+    RouteParams route = route_params(routed, tokens);
+    PlaceParams places{.choices = choices_,
+                       .experts = r.experts,
+                       .top_k = r.top_k,
+                       .offsets = offsets_,
+                       .places = places_,
+                       .rows = rows_};
+    const bool together = dispatch_takes(choices_, r.experts);
+    if (!together || routed.rows > kDispatchRoutes) {
+      route.ids = tensors_.take_array<std::int32_t>(choices_);
+      places.ids = route.ids;
+      put(launch_route, route);
+      route.logits = nullptr;
+    }
+    if (!together) {
+      places.block_counts = tensors_.take_array<std::int32_t>(place_blocks(choices_) * r.experts);
+      put(launch_place, places);
+      if (sorted.data != nullptr) gather(x, sorted);
+      return;
+    }
+    DispatchParams p{.route = route, .place = places};
+    const std::int64_t bytes = bytes_of(x.dtype, x.cols);
+    const bool words = sorted.data != nullptr && x.dtype == sorted.dtype && bytes % 16 == 0 &&
+                       bytes_of(x.dtype, x.row_stride) % 16 == 0 &&
+                       reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0;
+    if (words) {
+      p.x = x.data;
+      p.sorted = sorted.data;
+      p.x_bytes = bytes_of(x.dtype, x.row_stride);
+      p.sorted_bytes = bytes_of(x.dtype, sorted.row_stride);
+      p.words = bytes / 16;
+      p.place.rows = nullptr;
+    }
+    put(launch_dispatch, p);
+    if (sorted.data != nullptr && !words) gather(x, sorted);
+  }
+  // Computes the router's logits; the parameters have no ids yet.
+  RouteParams route_params(const RowsView& x, const std::int32_t* tokens) {
+    const Router& r = op_.choice;
     const MutableRowsView logits = alloc_rows(tensors_, x.rows, r.experts);
     const MatmulCall call{x, op_.router, logits, data_or_null(op_.router_bias)};
     if (!plain_ && matmul_takes(call)) {
@@ -164,25 +201,23 @@ class Pass {
                                        .rows = x.rows,
                                        .bias = call.bias});
     }
-    put(launch_route,
-        RouteParams{.logits = reinterpret_cast<const float*>(logits.data),
-                    .bias = data_or_null(r.bias),
-                    .expert_scale = data_or_null(r.expert_scale),
-                    .token_experts = r.token_experts.empty() ? nullptr : r.token_experts.data(),
-                    .tokens = tokens,
-                    .vocab = std::ssize(r.token_experts) / r.top_k,
-                    .ids = ids,
-                    .weights = weights_,
-                    .rows = x.rows,
-                    .logits_stride = logits.row_stride,
-                    .experts = r.experts,
-                    .top_k = r.top_k,
-                    .groups = r.groups,
-                    .top_groups = r.top_groups,
-                    .scoring = r.scoring,
-                    .normalize = r.normalize,
-                    .scale = r.scale,
-                    .group_by_best = r.group_best == 1});
+    return {.logits = reinterpret_cast<const float*>(logits.data),
+            .bias = data_or_null(r.bias),
+            .expert_scale = data_or_null(r.expert_scale),
+            .token_experts = r.token_experts.empty() ? nullptr : r.token_experts.data(),
+            .tokens = tokens,
+            .vocab = std::ssize(r.token_experts) / r.top_k,
+            .weights = weights_,
+            .rows = x.rows,
+            .logits_stride = logits.row_stride,
+            .experts = r.experts,
+            .top_k = r.top_k,
+            .groups = r.groups,
+            .top_groups = r.top_groups,
+            .scoring = r.scoring,
+            .normalize = r.normalize,
+            .scale = r.scale,
+            .group_by_best = r.group_best == 1};
   }
   void gather(const RowsView& x, const MutableRowsView& sorted) {
     put(launch_gather_rows,
@@ -300,17 +335,22 @@ class Pass {
   }
   void combine(const RowsView& made, const MutableRowsView& out) {
     const bool some = e_.gate.count() < op_.choice.experts;
-    put(launch_combine_experts, CombineExperts{.made = device_rows(made),
-                                               .weights = weights_,
-                                               .places = places_,
-                                               .begin = some ? here_ : nullptr,
-                                               .end = some ? here_ + e_.gate.count() : nullptr,
-                                               .out = reinterpret_cast<float*>(out.data),
-                                               .out_stride = out.row_stride,
-                                               .rows = out.rows,
-                                               .cols = out.cols,
-                                               .top_k = op_.choice.top_k,
-                                               .add = op_.add});
+    const CombineExperts p{.made = device_rows(made),
+                           .weights = weights_,
+                           .places = places_,
+                           .begin = some ? here_ : nullptr,
+                           .end = some ? here_ + e_.gate.count() : nullptr,
+                           .out = reinterpret_cast<float*>(out.data),
+                           .out_stride = out.row_stride,
+                           .rows = out.rows,
+                           .cols = out.cols,
+                           .top_k = op_.choice.top_k,
+                           .add = op_.add};
+    if (held_ != nullptr && out.rows <= kHeldRows && out.rows == op_.x.rows) {
+      *held_ = p;
+    } else {
+      put(launch_combine_experts, p);
+    }
   }
 
   void keep(const Result<void>& result) {
@@ -332,6 +372,7 @@ class Pass {
   bool plain_, grouped_, widened_, coded_;
   Arena& tensors_;
   cudaStream_t stream_;
+  CombineExperts* held_;
   // Buffers of the current pass.
   std::int64_t choices_ = 0;
   float* weights_ = nullptr;
@@ -343,12 +384,13 @@ class Pass {
 }  // namespace
 
 Result<void> expert_layer(const ExpertLayer& op, MatmulPrecision precision, bool plain,
-                          Arena& tensors, cudaStream_t stream) {
+                          Arena& tensors, cudaStream_t stream, CombineExperts* held) {
   if (op.choice.experts > kMostExperts) {
     return Error{ErrorCode::unsupported, "experts", fmt::format("at most {}", kMostExperts),
                  fmt::format("{}", op.choice.experts), "--device cpu"};
   }
-  Pass pass(op, precision, plain, tensors, stream);
+  if (held != nullptr) *held = {};
+  Pass pass(op, precision, plain, tensors, stream, held);
   const std::int64_t most = pass.most_rows();
   const std::int64_t passes = (op.x.rows + most - 1) / most;
   for (std::int64_t i = 0; i < passes; ++i) {

@@ -9,6 +9,7 @@
 
 #include "base/arena.h"
 #include "base/result.h"
+#include "kernels/cuda/sm90/moe/moe.h"
 #include "kernels/moe.h"
 
 namespace lathe::cuda {
@@ -16,8 +17,10 @@ namespace lathe::cuda {
 /// Uses grouped GEMMs (sm90/matmul) with bf16 intermediates if they support x and the experts'
 /// weights, quantized if the precision says so. Otherwise, or with `plain`, uses plain GEMMs in
 /// f32. Temporaries come from `tensors`, in device memory. Errors: a failed launch; more experts
-/// than kMostExperts.
+/// than kMostExperts. held: if not null, the weighted sum of few rows is not launched; its
+/// parameters are in *held, without rows if it was. It reads temporaries, so it must be launched
+/// before anything else is.
 Result<void> expert_layer(const ExpertLayer& op, MatmulPrecision precision, bool plain,
-                          Arena& tensors, cudaStream_t stream);
+                          Arena& tensors, cudaStream_t stream, CombineExperts* held = nullptr);
 
 }  // namespace lathe::cuda

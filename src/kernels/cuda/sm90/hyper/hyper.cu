@@ -7,7 +7,7 @@ namespace lathe::cuda {
 
 cudaError_t launch_hyper_mix(const HyperMixParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
-  return launch_kernel(hyper_mix_kernel,
+  return launch_kernel(p.norm.h.data == nullptr ? hyper_mix_kernel<false> : hyper_mix_kernel<true>,
                        {.grid = static_cast<unsigned>(p.rows), .block = kMixThreads, .early = true},
                        stream, p);
 }

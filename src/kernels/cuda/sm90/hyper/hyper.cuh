@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cmath>
+#include <type_traits>
 
 #include "kernels/cuda/common/block_sum.cuh"
+#include "kernels/cuda/common/norm_after.cuh"
 #include "kernels/cuda/sm90/hyper/hyper.h"
 
 namespace lathe::cuda {
@@ -39,9 +41,12 @@ __device__ inline float sinkhorn(float logit, std::int32_t iterations, float eps
   return comb;
 }
 
+/// kNorm: norms the result as well.
+template <bool kNorm>
 static __global__ void __launch_bounds__(kMixThreads)
     hyper_mix_kernel(const __grid_constant__ HyperMixParams p) {
   __shared__ float room[kMixThreads / 32];
+  __shared__ std::conditional_t<kNorm, NormedRow, char> normed;
   let_next_begin();
   wait_for_previous();
   const std::int64_t row = blockIdx.x;
@@ -87,6 +92,11 @@ static __global__ void __launch_bounds__(kMixThreads)
              sum.w + pre[j] * v.w};
     }
     out[i] = sum;
+    if constexpr (kNorm) normed.words[i] = sum;
+  }
+  if constexpr (kNorm) {
+    static_assert(kMixThreads == kNormAfterThreads);
+    NormAfterRow(p.norm, p.n).run(row, p.n, normed);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/common/norm_after.h"
 #include "kernels/limits.h"
 
 namespace lathe::cuda {
@@ -23,6 +24,7 @@ struct HyperMixParams {
   std::int64_t rows = 0, n = 0;
   std::int32_t iterations = 0;
   float eps = 0, norm_eps = 0, post_scale = 2, post_eps = 0;
+  NormAfter norm = {};  // of out
 };
 
 struct HyperAddParams {

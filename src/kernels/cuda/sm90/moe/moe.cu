@@ -1,15 +1,49 @@
 // Launches the mixture-of-experts kernels: routing, placing rows by expert, weighted sum.
 #include "kernels/cuda/sm90/moe/moe.cuh"
 
+#include <algorithm>
+
 #include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/sm90/moe/dispatch.cuh"
 
 namespace lathe::cuda {
+namespace {
+
+template <int kEach>
+cudaError_t launch_dispatch_of(const DispatchParams& p, cudaStream_t stream) {
+  constexpr auto kernel = dispatch_kernel<kEach>;
+  const cudaError_t status = allow_shared<kernel>(kDispatchSharedBytes);
+  if (status != cudaSuccess) return status;
+  // A warp for each part of a row, and no more blocks than an H100 has SMs.
+  const std::int64_t parts = blocks_for(p.words, kGatherPart);
+  const unsigned blocks = blocks_for(p.place.choices * parts, kDispatchThreads / 32);
+  return launch_kernel(kernel,
+                       {.grid = std::clamp(blocks, 1u, 132u),
+                        .block = kDispatchThreads,
+                        .shared_bytes = dispatch_shared_bytes(p.place.choices, p.place.experts),
+                        .early = true},
+                       stream, p);
+}
+
+}  // namespace
 
 cudaError_t launch_route(const RouteParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
-  return launch_kernel(p.group_by_best ? route_kernel<true> : route_kernel<false>,
+  return launch_kernel(p.experts <= 128   ? route_kernel<4>
+                       : p.experts <= 256 ? route_kernel<8>
+                       : p.experts <= 512 ? route_kernel<16>
+                                          : route_kernel<32>,
                        {.grid = static_cast<unsigned>(p.rows), .block = 32, .early = true}, stream,
                        p);
+}
+
+cudaError_t launch_dispatch(const DispatchParams& p, cudaStream_t stream) {
+  if (p.place.choices == 0) return cudaSuccess;
+  if (p.route.logits == nullptr) return launch_dispatch_of<0>(p, stream);
+  if (p.route.experts <= 128) return launch_dispatch_of<4>(p, stream);
+  if (p.route.experts <= 256) return launch_dispatch_of<8>(p, stream);
+  if (p.route.experts <= 512) return launch_dispatch_of<16>(p, stream);
+  return launch_dispatch_of<32>(p, stream);
 }
 
 cudaError_t launch_place(const PlaceParams& p, cudaStream_t stream) {
@@ -30,6 +64,12 @@ cudaError_t launch_place(const PlaceParams& p, cudaStream_t stream) {
 
 cudaError_t launch_combine_experts(const CombineExperts& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
+  if (p.norm.h.data != nullptr) {
+    return launch_kernel(
+        p.begin == nullptr ? combine_norm_kernel<false> : combine_norm_kernel<true>,
+        {.grid = static_cast<unsigned>(p.rows), .block = kNormAfterThreads, .early = true}, stream,
+        p);
+  }
   const dim3 grid(static_cast<unsigned>(p.rows),
                   blocks_for(p.cols, kCombineThreads * kCombineColumns));
   return launch_kernel(

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/common/device_rows.h"
+#include "kernels/cuda/common/norm_after.h"
 #include "kernels/moe.h"
 
 namespace lathe::cuda {
@@ -51,6 +51,35 @@ constexpr std::int64_t place_blocks(std::int64_t choices) {
   return choices <= kEach ? 1 : (choices + kEach - 1) / kEach;
 }
 
+/// Routes rows and places their choices, and gathers the rows in the order of places, in one
+/// launch.
+struct DispatchParams {
+  RouteParams route = {};  // route.ids is not written. No logits: the choices are place.ids
+  PlaceParams place = {};  // block_counts is not used; rows: null if nothing reads them
+  // Rows in words of 16 bytes, `words` of them; 0: nothing is gathered.
+  const std::byte* x = nullptr;  // [rows] x_bytes apart
+  std::byte* sorted = nullptr;   // [choices] sorted_bytes apart
+  std::int64_t x_bytes = 0, sorted_bytes = 0;
+  std::int64_t words = 0;
+};
+
+/// Most rows that launch_dispatch() routes: a warp each, in every block.
+inline constexpr std::int64_t kDispatchRoutes = 8;
+/// Most choices of launch_dispatch().
+inline constexpr std::int64_t kDispatchChoices = 1024;
+inline constexpr std::int32_t kDispatchSharedBytes = 64 * 1024;
+
+/// Dynamic shared memory of a block: a bit for each expert and choice, and a word an expert.
+constexpr std::int32_t dispatch_shared_bytes(std::int64_t choices, std::int32_t experts) {
+  const auto words = static_cast<std::int32_t>((choices + 31) / 32);
+  return experts * ((words | 1) + 1) * 4;
+}
+/// Whether launch_dispatch() can place `choices` choices.
+constexpr bool dispatch_takes(std::int64_t choices, std::int32_t experts) {
+  return choices <= kDispatchChoices &&
+         dispatch_shared_bytes(choices, experts) <= kDispatchSharedBytes;
+}
+
 /// out[t] += the sum over j of weights[t, j] * made[places[t, j]], j ascending. Places outside of
 /// begin .. end - 1 are another rank's and add nothing.
 struct CombineExperts {
@@ -64,10 +93,14 @@ struct CombineExperts {
   std::int64_t rows = 0, cols = 0;
   std::int32_t top_k = 0;
   bool add = true;
+  // Of out. Precondition: made is bf16; rows of out are whole words of 16 bytes.
+  NormAfter norm = {};
 };
 
 cudaError_t launch_route(const RouteParams& p, cudaStream_t stream);
 cudaError_t launch_place(const PlaceParams& p, cudaStream_t stream);
+/// Precondition: dispatch_takes(); with logits, at most kDispatchRoutes rows.
+cudaError_t launch_dispatch(const DispatchParams& p, cudaStream_t stream);
 cudaError_t launch_combine_experts(const CombineExperts& p, cudaStream_t stream);
 
 }  // namespace lathe::cuda

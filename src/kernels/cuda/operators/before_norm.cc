@@ -1,0 +1,88 @@
+#include "kernels/cuda/operators/before_norm.h"
+
+#include <utility>
+
+#include "kernels/cuda/common/cuda_error.h"
+
+namespace lathe::cuda {
+namespace {
+
+// Bytes that a launch reads or writes.
+struct Bytes {
+  const void* begin;
+  const void* end;
+};
+template <class T>
+Bytes bytes_of(const T* first, std::int64_t elements) {
+  return {first, first + elements};
+}
+Bytes bytes_of(const MutableRowsView& rows) {
+  return {rows.data, rows.data + lathe::bytes_of(rows.dtype, rows.rows * rows.row_stride)};
+}
+bool overlap(const Bytes& a, const Bytes& b) {
+  return std::less<>()(a.begin, b.end) && std::less<>()(b.begin, a.end);
+}
+
+// Whether `norm` norms f32 rows at `out`, of whole words.
+bool norms(const RmsNorm& norm, const float* out, std::int64_t stride, std::int64_t rows,
+           std::int64_t cols) {
+  const auto words = [](const void* at, std::int64_t elements) {
+    return reinterpret_cast<std::uintptr_t>(at) % 16 == 0 && elements % 4 == 0;
+  };
+  return reinterpret_cast<const float*>(norm.x.data) == out && norm.x.dtype == DType::f32 &&
+         norm.x.rows == rows && norm.x.cols == cols && norm.x.row_stride == stride &&
+         norm.heads == 1 && !norm.add && !norm.weight.empty() && norm.out.data != norm.x.data &&
+         cols <= kNormAfterColumns && words(norm.weight.data(), cols) && words(out, stride) &&
+         words(norm.out.data, norm.out.row_stride) &&
+         (norm.out.dtype == DType::f32 || norm.out.dtype == DType::bf16);
+}
+NormAfter norm_after(const RmsNorm& op) {
+  return {.weight = op.weight.data(), .h = device_rows(op.out), .eps = op.eps};
+}
+
+// Whether the norm's result may be written while the operator's blocks still read.
+bool may_join(const CombineExperts& p, const RmsNorm& norm) {
+  const Bytes h = bytes_of(norm.out);
+  const std::int64_t choices = p.rows * p.top_k;
+  return norms(norm, p.out, p.out_stride, p.rows, p.cols) && p.made.dtype == DType::bf16 &&
+         !overlap(h,
+                  bytes_of(reinterpret_cast<const bf16*>(p.made.data), choices * p.made.stride)) &&
+         !overlap(h, bytes_of(p.weights, choices)) && !overlap(h, bytes_of(p.places, choices));
+}
+bool may_join(const HyperMixParams& p, const RmsNorm& norm) {
+  const Bytes h = bytes_of(norm.out);
+  return norms(norm, p.out, p.out_stride, p.rows, p.n) &&
+         !overlap(h, bytes_of(p.x, p.rows * p.x_stride)) &&
+         !overlap(h, bytes_of(p.product, p.rows * p.product_stride)) &&
+         !overlap(h, bytes_of(p.mix, p.rows * p.mix_stride));
+}
+bool may_join(std::monostate, const RmsNorm&) { return false; }
+
+cudaError_t start(const CombineExperts& p, cudaStream_t stream) {
+  return launch_combine_experts(p, stream);
+}
+cudaError_t start(const HyperMixParams& p, cudaStream_t stream) {
+  return launch_hyper_mix(p, stream);
+}
+cudaError_t start(std::monostate, cudaStream_t) { return cudaSuccess; }
+
+}  // namespace
+
+Result<void> BeforeNorm::launch(cudaStream_t stream) {
+  const auto held = std::exchange(held_, std::monostate());
+  const cudaError_t status = std::visit([&](const auto& p) { return start(p, stream); }, held);
+  return launch_result(status, {"before_norm", "rows of a step", std::source_location::current()});
+}
+
+Result<bool> BeforeNorm::launch_with(const RmsNorm& op, cudaStream_t stream) {
+  if (!std::visit([&](const auto& p) { return may_join(p, op); }, held_)) return false;
+  std::visit(
+      [&](auto& p) {
+        if constexpr (requires { p.norm; }) p.norm = norm_after(op);
+      },
+      held_);
+  if (auto ok = launch(stream); !ok) return ok.error();
+  return true;
+}
+
+}  // namespace lathe::cuda
