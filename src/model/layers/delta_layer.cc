@@ -48,22 +48,16 @@ void project_by_key_heads(const OpsContext& ops, const DeltaRuleProblem& p, cons
 void project_low_rank(const OpsContext& ops, const DeltaRuleProblem& p, const DeltaWeights& w,
                       const RowsView& h, const Inputs& in) {
   const Arena::Scope scope(*ops.tensors);
-  const MutableRowsView decay = alloc_rows(*ops.tensors, h.rows, w.decay_down.rows);
-  const MutableRowsView gate = alloc_rows(*ops.tensors, h.rows, w.gate_down.rows);
+  const MutableRowsView decay = alloc_activations(ops, h.rows, w.decay_down.rows);
+  const MutableRowsView gate = alloc_activations(ops, h.rows, w.gate_down.rows);
   const std::int64_t keys = p.key_cols();
   matmul(ops, std::array{Product{h, w.q, cols_at(in.x, 0, keys)},
                          Product{h, w.k, cols_at(in.x, keys, keys)},
                          Product{h, w.v, cols_at(in.x, 2 * keys, p.value_cols())},
                          Product{h, w.beta, in.beta}, Product{h, w.decay_down, decay},
                          Product{h, w.gate_down, gate}});
-  const auto widen = [&](const MutableRowsView& from, const WeightView& to,
-                         const MutableRowsView& out) {
-    const MutableRowsView x = activations_of(ops, from);
-    if (x.data != from.data) cast_rows(ops, constant(from), x);
-    matmul(ops, {constant(x), to, out});
-  };
-  widen(decay, w.decay, in.decay);
-  widen(gate, w.gate, in.gate);
+  matmul(ops, {constant(decay), w.decay, in.decay});
+  matmul(ops, {constant(gate), w.gate, in.gate});
 }
 
 void project(const OpsContext& ops, const DeltaRuleProblem& p, const DeltaWeights& w,

@@ -46,7 +46,8 @@ struct ChannelWindow {
 };
 
 /// A thread's inputs: a channel of q and one of k; of v, in the first warp; a gate and beta. Loads
-/// are one row ahead of their use.
+/// are one row ahead of their use; the first row's follow the constructor, which reads nothing that
+/// this step's launches write.
 struct RecurrenceInputs {
   ChannelWindow q, k, v;
   float x_q = 0, x_k = 0, x_v = 0, f = 0, beta = 0;
@@ -64,7 +65,6 @@ struct RecurrenceInputs {
     k_channel = (p.key_heads + key_head) * p.dk + tid;
     v_channel = 2 * p.key_heads * p.dk + head * p.dv + column + tid;
     gate_channel = p.per_channel ? head * p.dk + tid : head;
-    load_row(p, r, head, 0);
     if (of_key) {
       q.load(p, r, q_channel);
       k.load(p, r, k_channel);
@@ -154,16 +154,20 @@ __device__ inline void prefetch_later_state(const DeltaParams& p, std::int64_t r
 
 /// Grid: tiles of columns, heads, requests. kSingle: every request has one row, for which fewer
 /// registers are enough.
+///
+/// The request's lists and state are loaded before the previous launch has ended. The host copies
+/// the lists before the step's first launch, and the state is of an earlier step: no launch of this
+/// step writes it before this one, and GEMMs in between, which need whole SMs, have waited for the
+/// launches that did.
 template <bool kSingle>
 static __global__ void __launch_bounds__(kRecurrenceThreads, kSingle ? kSingleBlocks : 4)
     delta_rows_kernel(const __grid_constant__ DeltaParams p) {
   __shared__ RecurrenceRow row;
   let_next_begin();
-  wait_for_previous();
   const std::int64_t request = blockIdx.z;
   const auto head = static_cast<std::int32_t>(blockIdx.y);
   const DeltaRequest r = delta_request(p, request);
-  if (r.count == 0) return;
+  if (r.count == 0) return wait_for_previous();
   const auto tid = static_cast<int>(threadIdx.x);
   const std::int32_t column = static_cast<std::int32_t>(blockIdx.x) * kRecurrenceColumns;
   // The thread's part of S: rows group + 16 i, four columns.
@@ -181,6 +185,8 @@ static __global__ void __launch_bounds__(kRecurrenceThreads, kSingle ? kSingleBl
     s[i][0] = v.x, s[i][1] = v.y, s[i][2] = v.z, s[i][3] = v.w;
   }
   RecurrenceInputs in(p, r, head, column);
+  wait_for_previous();
+  in.load_row(p, r, head, 0);
   if (kSingle && tid == kRecurrenceThreads - 1 && p.dk == kDeltaMostKeys && p.dv == kDeltaWidth) {
     prefetch_later_state(p, request, head);
   }
