@@ -12,9 +12,6 @@ enum class MatmulCluster {
   pair,   // the same tokens, two tiles of weight rows; each block computes all parts of K in turn
 };
 
-/// Most bytes of the packed scales and zeros of a row's chunk.
-inline constexpr int kMatmulPackedScale = 8, kMatmulPackedZero = 4;
-
 /// kGroups: grouped GEMM, in which K is not split.
 template <class FormatType, int kTileTokens, MatmulCluster kClusterKind, bool kGroups = false>
 struct MatmulTile {

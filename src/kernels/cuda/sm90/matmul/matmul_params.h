@@ -14,6 +14,9 @@ inline constexpr int kMatmulTileRows = 128;  // weight rows of a tile, at most
 inline constexpr int kMatmulMaxSplit = 8;    // blocks of a cluster, at most
 inline constexpr int kMatmulGroups = 512;    // of a grouped GEMM, at most
 
+/// Most bytes of the packed scales and zeros of a row's chunk.
+inline constexpr int kMatmulPackedScale = 8, kMatmulPackedZero = 4;
+
 /// Tokens and weight rows of a box of MatmulMaps::out.
 inline constexpr int kMatmulOutTokens = 32, kMatmulOutRows = 32;
 

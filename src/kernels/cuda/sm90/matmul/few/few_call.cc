@@ -11,13 +11,15 @@ namespace {
 std::int64_t token_bytes(const WeightView& w) {
   return 2 * round_up(w.cols, kFewColumns * kFewDepth) + 16;
 }
-// Most bytes of a row's scales in a chunk (Row::kScaleBytes).
-int scale_bytes(const WeightView& w) { return is_mxfp4(w) ? 4 : 8; }
+// Most bytes of a row's scales and zeros in a chunk (FewTile::kRowBytes).
+int scale_bytes(const WeightView& w) {
+  if (is_mxfp4(w)) return 4;
+  return may_have_zeros(w) ? 8 + kMatmulPackedZero : 8;
+}
 
 // Whether the weights fit.
 bool takes(const WeightView& w) {
-  return is_packed(w) && w.groups.zeros == nullptr && w.groups.dtype != DType::f16 &&
-         w.rows % kFewRows == 0 && w.cols >= kFewLeastColumns &&
+  return is_packed(w) && w.rows % kFewRows == 0 && w.cols >= kFewLeastColumns &&
          few_warps(scale_bytes(w), token_bytes(w)) > 0;
 }
 
@@ -46,6 +48,8 @@ FewParams few_params(const MatmulLaunch& l, const RowsView& x, const WeightView&
 cudaError_t launch(const WeightView& w, const FewParams& f, int sms, cudaStream_t stream) {
   if (is_mxfp4(w)) return launch_few_mxfp4(f, sms, stream);
   if (w.dtype == DType::e2m1) return launch_few_nvfp4(f, sms, stream);
+  if (w.groups.dtype == DType::f16) return launch_few_u4_half(f, sms, stream);
+  if (w.groups.zeros != nullptr) return launch_few_u4_zeros(f, sms, stream);
   return launch_few_u4(f, sms, stream);
 }
 
@@ -55,7 +59,7 @@ bool few_takes(const GroupedMatmulCall& c) {
   if (c.offsets == nullptr || c.x.rows > kFewMean * c.groups || !takes(c.w)) return false;
   // wgmma converts int4 fast enough for the experts of one token, if its rows are long.
   const bool one_token = c.x.rows <= kFewTokens;
-  const bool is_long = few_warps(scale_bytes(c.w), token_bytes(c.w)) < kFewWarps;
+  const bool is_long = few_slots(kMatmulPackedScale, kFewWarps, token_bytes(c.w)) == 0;
   return c.w.dtype != DType::u4 || !one_token || !is_long;
 }
 

@@ -16,7 +16,7 @@ inline constexpr std::int64_t kFewMean = 8;
 inline constexpr std::int64_t kFewLeastColumns = 1536;
 
 /// Whether the kernel is to compute a call that grouped_matmul_takes() accepts: experts with few
-/// tokens each and packed weights, without zeros or scales of f16.
+/// tokens each and packed weights.
 bool few_takes(const GroupedMatmulCall& call);
 
 /// As above, for calls that matmul_on_device() accepts with K in `split` parts: only one call, and

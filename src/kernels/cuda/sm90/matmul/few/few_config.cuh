@@ -17,9 +17,12 @@ struct FewTile {
   static constexpr int kThreads = 32 * (kWarps + 1);
   static constexpr int kCodeBytes = kFewRows * 64 * kFewDepth;     // of a stage
   static constexpr int kScaleBytes = kFewRows * Row::kScaleBytes;  // of a chunk
-  static constexpr int kStageBytes = few_stage_bytes(Row::kScaleBytes);
+  static constexpr int kZeroBytes = Row::kHasZeros ? kFewRows * kMatmulPackedZero : 0;
+  static constexpr int kZerosAt = kCodeBytes + kFewDepth * kScaleBytes;
+  static constexpr int kRowBytes = Row::kScaleBytes + (Row::kHasZeros ? kMatmulPackedZero : 0);
+  static constexpr int kStageBytes = few_stage_bytes(kRowBytes);
   static constexpr int kGroupsAt = 4 * 8;  // after the barriers
-  static constexpr int kTokensAt = few_tokens_at(Row::kScaleBytes, kWarps);
+  static constexpr int kTokensAt = few_tokens_at(kRowBytes, kWarps);
   static constexpr int kRingsAt = kTokensAt - kWarps * kStages * kStageBytes;
 };
 

@@ -49,6 +49,7 @@ struct FewConsumer {
     for (PackedPlace& place : places) {
       place.scales += static_cast<std::uint32_t>(T::kCodeBytes);
       keep(place.scales);
+      if constexpr (Row::kHasZeros) place.zeros += static_cast<std::uint32_t>(T::kZerosAt);
     }
     LATHE_UNROLL
     for (int chunk = 0; chunk < kFewDepth; ++chunk) {
@@ -79,6 +80,10 @@ struct FewConsumer {
       out.rows[i].scales[0] = static_cast<std::uint32_t>(both);
       out.rows[i].scales[1] = static_cast<std::uint32_t>(both >> 32);
       out.rows[i].zeros = 0;
+      if (Row::kHasZeros && p.zero_bytes > 0) {
+        out.rows[i].zeros = load_shared_u32(stage + places[i].zeros +
+                                            static_cast<std::uint32_t>(chunk * T::kZeroBytes));
+      }
     }
     LATHE_UNROLL
     for (int unit = 0; unit < 4; ++unit) {
@@ -87,7 +92,8 @@ struct FewConsumer {
   }
   /// acc += the products of a chunk.
   __device__ __forceinline__ void multiply(const Loaded& chunk) {
-    const Row low(chunk.rows[0], places[0], false), high(chunk.rows[1], places[1], false);
+    const bool has_zeros = p.zero_bytes > 0;
+    const Row low(chunk.rows[0], places[0], has_zeros), high(chunk.rows[1], places[1], has_zeros);
     LATHE_UNROLL
     for (int unit = 0; unit < 4; ++unit) {
       std::uint32_t of_low[4], of_high[4];

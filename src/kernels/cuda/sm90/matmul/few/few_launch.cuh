@@ -23,8 +23,13 @@ cudaError_t launch_few_tile(const FewParams& f, int sms, cudaStream_t stream) {
 
 template <class Row>
 cudaError_t launch_few_rows(const FewParams& f, int sms, cudaStream_t stream) {
-  if (f.warps == kFewWarps) return launch_few_tile<FewTile<Row, kFewWarps>>(f, sms, stream);
-  return launch_few_tile<FewTile<Row, kFewLongWarps>>(f, sms, stream);
+  if constexpr (Row::kHasZeros) {
+    return launch_few_tile<FewTile<Row, kFewZeroWarps>>(f, sms, stream);
+  } else if (f.warps == kFewWarps) {
+    return launch_few_tile<FewTile<Row, kFewWarps>>(f, sms, stream);
+  } else {
+    return launch_few_tile<FewTile<Row, kFewLongWarps>>(f, sms, stream);
+  }
 }
 
 }  // namespace lathe::cuda

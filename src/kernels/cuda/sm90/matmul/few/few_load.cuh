@@ -10,6 +10,8 @@ namespace lathe::cuda {
 /// place c ^ g, so that ldmatrix reads eight rows without bank conflicts.
 template <class T>
 struct FewLoader {
+  using Row = typename T::Row;
+
   const FewParams& f;
   const MatmulParams& p;
   const FewShare<T>& share;
@@ -23,6 +25,10 @@ struct FewLoader {
   std::uint32_t to, end;  // the next stage, and the ring's end
   std::uint32_t codes_at, scales_at;
   std::int32_t scale_chunk;  // of the lane's piece of scales, in a stage; past it: none
+  // The lane's 8 bytes of zeros, if the weights have any, as above.
+  const std::uint8_t* zeros = nullptr;
+  std::uint32_t zeros_at = 0;
+  std::int32_t zero_chunk = kFewDepth;
 
   __device__ FewLoader(const FewParams& params, const FewShare<T>& of_block, int warp, int of_warp)
       : f(params), p(params.matmul), share(of_block), lane(of_warp) {
@@ -35,8 +41,15 @@ struct FewLoader {
     scale_chunk = lane / p.scale_bytes;
     scales_at = static_cast<std::uint32_t>(T::kCodeBytes + scale_chunk * T::kScaleBytes +
                                            (lane - scale_chunk * p.scale_bytes) * 16);
+    if (Row::kHasZeros && p.zero_bytes > 0) {
+      zero_chunk = lane / (2 * p.zero_bytes);
+      zeros_at =
+          static_cast<std::uint32_t>(T::kZerosAt + zero_chunk * T::kZeroBytes + zero_piece() * 8);
+    }
     begin();
   }
+  /// Among the 8-byte pieces of a chunk's zeros of 16 rows.
+  __device__ std::int32_t zero_piece() const { return lane - zero_chunk * 2 * p.zero_bytes; }
   __device__ void begin() {
     if (unit >= share.end) return;
     left = p.chunks;
@@ -54,6 +67,21 @@ struct FewLoader {
     scales = static_cast<const std::uint8_t*>(p.weights[second ? 1 : 0].scales) +
              (std::int64_t{group} * p.chunks + scale_chunk) * f.scale_step + row * p.scale_bytes +
              piece * 16;
+    if constexpr (Row::kHasZeros) begin_zeros(group, row);
+  }
+  /// row: the unit's first, among the rows of one weight.
+  __device__ void begin_zeros(std::int32_t group, std::int32_t row) {
+    if (zero_chunk >= kFewDepth) return;
+    std::int32_t piece = zero_piece();
+    const bool second = p.gate_step == 1 && piece >= p.zero_bytes;
+    if (second) piece -= p.zero_bytes;
+    zeros = p.weights[second ? 1 : 0].zeros +
+            (std::int64_t{group} * p.chunks + zero_chunk) * zero_step() + row * p.zero_bytes +
+            piece * 8;
+  }
+  /// Bytes of a chunk's zeros.
+  __device__ std::int64_t zero_step() const {
+    return std::int64_t{p.weights[0].packed_rows} * p.zero_bytes;
   }
   /// Loads the next stage, if there is one, and ends a copy group.
   __device__ __forceinline__ void load() {
@@ -69,6 +97,10 @@ struct FewLoader {
         copy_async(to + scales_at, scales, true);
       }
       scales += kFewDepth * f.scale_step;
+      if constexpr (Row::kHasZeros) {
+        if (zero_chunk < (left < kFewDepth ? left : kFewDepth)) copy_async_8(to + zeros_at, zeros);
+        zeros += kFewDepth * zero_step();
+      }
       to += T::kStageBytes;
       if (to == end) to -= T::kStages * T::kStageBytes;
       columns -= kFewDepth * kFewColumns;

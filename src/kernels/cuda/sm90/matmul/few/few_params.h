@@ -13,11 +13,12 @@ inline constexpr int kFewShared = 232448;         // bytes of an SM's only block
 
 // Stages of a warp: those in flight and the one that it multiplies.
 inline constexpr int kFewStages = 3;
-// Warps of a block that multiply. The fewer are for long tokens.
-inline constexpr int kFewWarps = 19, kFewLongWarps = 16;
+// Warps of a block that multiply: for long tokens fewer, and for weights with zeros or scales of
+// f16, which need more registers.
+inline constexpr int kFewWarps = 19, kFewLongWarps = 16, kFewZeroWarps = 15;
 
-/// Bytes of a warp's stage: codes in rows of 128 bytes, then the scales of each chunk, of
-/// scale_bytes a row.
+/// Bytes of a warp's stage: codes in rows of 128 bytes, then the scales of each chunk, and the
+/// zeros of each. scale_bytes: of both, a row.
 constexpr int few_stage_bytes(int scale_bytes) { return kFewRows * kFewDepth * (64 + scale_bytes); }
 /// Shared memory: bytes before the tokens. Barriers and the list of groups, then the warps' stages.
 constexpr int few_tokens_at(int scale_bytes, int warps) {
@@ -31,6 +32,9 @@ constexpr int few_slots(int scale_bytes, int warps, std::int64_t x_row) {
 }
 /// Warps of a block; 0 if tokens do not fit.
 constexpr int few_warps(int scale_bytes, std::int64_t x_row) {
+  if (scale_bytes > kMatmulPackedScale) {
+    return few_slots(scale_bytes, kFewZeroWarps, x_row) > 0 ? kFewZeroWarps : 0;
+  }
   if (few_slots(scale_bytes, kFewWarps, x_row) > 0) return kFewWarps;
   return few_slots(scale_bytes, kFewLongWarps, x_row) > 0 ? kFewLongWarps : 0;
 }
@@ -48,7 +52,7 @@ struct FewParams {
   std::int64_t x_stride;    // elements
   std::int32_t x_row;       // shared memory: bytes from one token to the next
   std::int32_t x_slots;     // tiles of tokens in shared memory: 1 or 2
-  std::int32_t warps;       // kFewWarps or kFewLongWarps
+  std::int32_t warps;       // as few_warps() says
 };
 
 }  // namespace lathe::cuda

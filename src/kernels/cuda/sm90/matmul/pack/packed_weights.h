@@ -29,6 +29,11 @@ inline constexpr std::int64_t kPackedRows = 16;     // to which rows of scales a
 /// Whether the device stores this weight packed.
 inline bool is_packed(const WeightView& w) { return w.groups.data != nullptr; }
 
+/// Whether a kernel with zeros multiplies packed weights: that of f16 scales has them too.
+inline bool may_have_zeros(const WeightView& w) {
+  return w.groups.zeros != nullptr || w.groups.dtype == DType::f16;
+}
+
 inline constexpr std::uint8_t kMxfp4MostScale = 127 + 41;
 
 /// Packed MXFP4: its scales are `groups` of ue8m0 and size kMxBlock.

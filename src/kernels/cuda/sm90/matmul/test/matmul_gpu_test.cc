@@ -245,7 +245,9 @@ TEST_F(MatmulGpu, RowsIgnoreTheBatch) {
 TEST_F(MatmulGpu, RowsOfFewKernelsIgnoreTheBatch) {
   for (const auto& [n, k] : {std::pair{512, 2048}, std::pair{2112, 1568}, std::pair{12288, 1536}}) {
     for (const WeightFormat& format :
-         {WeightFormat(DType::e4m3), kMxfp4, WeightFormat(DType::u4, 32, DType::bf16, false)}) {
+         {WeightFormat(DType::e4m3), kMxfp4, WeightFormat(DType::u4, 32, DType::bf16, false),
+          WeightFormat(DType::u4, 32, DType::bf16, true),
+          WeightFormat(DType::u4, 32, DType::f16, true)}) {
       Problem p(random, 20, n, k, format);
       p.out_bf16 = true;
       std::vector<float> want;

@@ -47,6 +47,8 @@ void emulate_few(const Call& call, int blocks, int slots) {
   f.x_slots = slots;
   if (is_mxfp4(call.w)) return emulate_row<Mxfp4Row>(f, blocks);
   if (call.w.dtype == DType::e2m1) return emulate_row<Nvfp4Row>(f, blocks);
+  if (call.w.groups.dtype == DType::f16) return emulate_row<U4Row<true>>(f, blocks);
+  if (call.w.groups.zeros != nullptr) return emulate_row<U4Row<false>>(f, blocks);
   emulate_row<U4SymmetricRow>(f, blocks);
 }
 
@@ -62,14 +64,20 @@ class FewEmulated : public ::testing::Test {
  public:
   int between(int a, int b) { return std::uniform_int_distribution<int>(a, b)(random); }
   std::vector<WeightFormat> formats() const {
-    return {kMxfp4, kNvfp4, WeightFormat(DType::u4, 32, DType::bf16, false),
-            WeightFormat(DType::u4, 128, DType::bf16, false)};
+    return {kMxfp4,
+            kNvfp4,
+            WeightFormat(DType::u4, 32, DType::bf16, false),
+            WeightFormat(DType::u4, 128, DType::bf16, false),
+            WeightFormat(DType::u4, 32, DType::bf16, true),
+            WeightFormat(DType::u4, 64, DType::f16, true),
+            WeightFormat(DType::u4, 128, DType::f16, true),
+            WeightFormat(DType::u4, 32, DType::f16, false)};
   }
   // Groups without tokens, with one, with a whole tile and with several.
   std::vector<std::int32_t> counts() { return {0, 1, 9, between(1, 20), 0, 8, 0}; }
   // Whole and half stages, and for groups of 32 chunks that end early.
   int depth(const WeightFormat& f) {
-    return f.size == 128 ? 128 * between(1, 4) : 32 * between(2, 12);
+    return f.size >= 64 ? 128 * between(1, 4) : 32 * between(2, 12);
   }
 
   unsigned seed = std::random_device()();
@@ -104,8 +112,8 @@ TEST_F(FewEmulated, GatedExperts) {
   }
 }
 
-// Few tokens a group, packed weights without zeros, whole units of rows, and rows that are neither
-// short nor so long that tokens have no room.
+// Few tokens a group, packed weights, whole units of rows, and rows that are neither short nor so
+// long that tokens have no room.
 TEST(FewCall, TakesWhatItIsFasterWith) {
   alignas(16) static const std::byte bytes[16] = {};
   static const std::int32_t offsets[1] = {};
@@ -139,8 +147,8 @@ TEST(FewCall, TakesWhatItIsFasterWith) {
   };
   EXPECT_TRUE(takes_u4(9, DType::bf16, nullptr));
   EXPECT_FALSE(takes_u4(8, DType::bf16, nullptr));
-  EXPECT_FALSE(takes_u4(9, DType::f16, nullptr));
-  EXPECT_FALSE(takes_u4(9, DType::bf16, reinterpret_cast<const std::uint8_t*>(bytes)));
+  EXPECT_TRUE(takes_u4(9, DType::f16, nullptr));
+  EXPECT_TRUE(takes_u4(9, DType::bf16, reinterpret_cast<const std::uint8_t*>(bytes)));
 }
 
 // One weight, gated or not, with up to a tile of tokens.
