@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/common/bf16_pairs.cuh"
 #include "kernels/cuda/common/wgmma_wide.cuh"
+#include "kernels/cuda/sm90/matmul/few/keep.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_work.cuh"
 
 namespace lathe::cuda {
@@ -245,23 +246,52 @@ struct MatmulPacked {
     }
   }
 
-  /// acc = the sum over a part of K. With up to 64 tokens, the next chunk is loaded to registers
-  /// while a chunk's last wgmmas run; with more there are no registers for that.
+  /// acc = the sum over a part of K.
   template <class Consumer>
   static __device__ __forceinline__ void sum_part(Consumer& c, const MatmulWork&,
                                                   const MatmulPart& part) {
-    const PackedPlace places[2] = {{c.packed_row(0), c.p.scale_bytes},
-                                   {c.packed_row(1), c.p.scale_bytes}};
-    const auto words_at =
-        static_cast<std::uint32_t>((c.warp * 16 + c.lane / 4) * 64 + (c.lane & 3) * 4);
-    constexpr bool kAhead = Consumer::kValues <= 32;
+    PackedPlace places[2] = {{c.packed_row(0), c.p.scale_bytes},
+                             {c.packed_row(1), c.p.scale_bytes}};
+    LATHE_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      keep(places[i / 2].scale_choice[i % 2]);
+      if (Row::kHasZeros) keep(places[i / 2].zero_choice[i % 2]);
+    }
+    if constexpr (Consumer::kValues <= 32) {
+      sum_few(c, part, places);
+    } else {
+      sum_many(c, part, places);
+    }
+  }
+  template <class Consumer>
+  static __device__ std::uint32_t words_at(const Consumer& c) {
+    return static_cast<std::uint32_t>((c.warp * 16 + c.lane / 4) * 64 + (c.lane & 3) * 4);
+  }
+  /// Multiplies the 32 columns of a unit.
+  template <class Consumer>
+  static __device__ __forceinline__ void multiply(Consumer& c, const Row& low, const Row& high,
+                                                  const Loaded& chunk, int unit,
+                                                  std::uint64_t tokens, bool add) {
+    std::uint32_t of_low[4], of_high[4];
+    low.convert(chunk.words[0][unit], unit, of_low);
+    high.convert(chunk.words[1][unit], unit, of_high);
+    wgmma_fence();
+    LATHE_UNROLL
+    for (int step = 0; step < 2; ++step) {
+      const std::uint32_t a[4] = {of_low[2 * step], of_high[2 * step], of_low[2 * step + 1],
+                                  of_high[2 * step + 1]};
+      mma_m64_bf16_rows(c.acc, a, c.token_step(tokens, 2 * unit + step), add || unit + step > 0);
+    }
+  }
+
+  /// Up to 64 tokens: the next chunk is loaded to registers while a chunk's last wgmmas run.
+  template <class Consumer>
+  static __device__ __forceinline__ void sum_few(Consumer& c, const MatmulPart& part,
+                                                 const PackedPlace (&places)[2]) {
     const bool has_zeros = c.p.zero_bytes > 0;
     Loaded chunk_data = {};
-    const auto load_chunk = [&] {
-      c.wait_full();
-      load(c, words_at, places, chunk_data);
-    };
-    load_chunk();
+    c.wait_full();
+    load(c, words_at(c), places, chunk_data);
     LATHE_ROLLED
     for (std::int32_t chunk = part.begin; chunk < part.end; ++chunk) {
       const std::uint64_t tokens = c.token_step(0);
@@ -269,29 +299,52 @@ struct MatmulPacked {
       const Row high(chunk_data.rows[1], places[1], has_zeros);
       LATHE_UNROLL
       for (int unit = 0; unit < 4; ++unit) {
-        std::uint32_t of_low[4], of_high[4];
-        low.convert(chunk_data.words[0][unit], unit, of_low);
-        high.convert(chunk_data.words[1][unit], unit, of_high);
-        wgmma_fence();
-        LATHE_UNROLL
-        for (int step = 0; step < 2; ++step) {
-          const std::uint32_t a[4] = {of_low[2 * step], of_high[2 * step], of_low[2 * step + 1],
-                                      of_high[2 * step + 1]};
-          mma_m64_bf16_rows(c.acc, a, c.token_step(tokens, 2 * unit + step),
-                            unit + step > 0 || chunk > part.begin);
-        }
-        if (!kAhead || unit == 3) wgmma_commit();
-        if (!kAhead && unit < 3) wgmma_wait<1>();  // frees the registers of the unit before
+        multiply(c, low, high, chunk_data, unit, tokens, chunk > part.begin);
       }
+      wgmma_commit();
       const int used = c.stage.index;
       c.stage.next();
-      const bool more = chunk + 1 < part.end;
-      if (kAhead && more) load_chunk();
+      if (chunk + 1 < part.end) {
+        c.wait_full();
+        load(c, words_at(c), places, chunk_data);
+      }
       wgmma_wait<0>();
       wgmma_pin(c.acc);
       c.release(used);
-      if (!kAhead && more) load_chunk();
     }
+  }
+
+  /// More than 64 tokens: the wgmmas of a unit run while the next unit is converted, also from one
+  /// chunk to the next, so a stage is released when those of the next chunk's first unit run.
+  template <class Consumer>
+  static __device__ __forceinline__ void sum_many(Consumer& c, const MatmulPart& part,
+                                                  const PackedPlace (&places)[2]) {
+    const bool has_zeros = c.p.zero_bytes > 0;
+    // wgmmas that add to zeros stay in flight across chunks; those that replace sums do not.
+    LATHE_UNROLL
+    for (float& v : c.acc) v = 0;
+    int used = 0;
+    LATHE_ROLLED
+    for (std::int32_t chunk = part.begin; chunk < part.end; ++chunk) {
+      Loaded chunk_data = {};
+      c.wait_full();
+      load(c, words_at(c), places, chunk_data);
+      const std::uint64_t tokens = c.token_step(0);
+      const Row low(chunk_data.rows[0], places[0], has_zeros);
+      const Row high(chunk_data.rows[1], places[1], has_zeros);
+      LATHE_UNROLL
+      for (int unit = 0; unit < 4; ++unit) {
+        multiply(c, low, high, chunk_data, unit, tokens, true);
+        wgmma_commit();
+        wgmma_wait<1>();  // frees the registers of the unit before
+        if (unit == 0 && chunk > part.begin) c.release(used);
+      }
+      used = c.stage.index;
+      c.stage.next();
+    }
+    wgmma_wait<0>();
+    wgmma_pin(c.acc);
+    c.release(used);
   }
 };
 

@@ -6,8 +6,9 @@
 // is in L2. Both sides alternate; times are medians. Numbers of tokens are fixed ones and, from a
 // printed seed, random ones. The share is of 4.2 TB/s (weights, x and out) or of 795 TFLOP/s (e4m3
 // by e4m3: 1366), whichever limit is slower. Both sides' outputs are compared, and a few elements
-// with sums in double. With --sweep, times every tile for the fixed numbers of tokens instead of
-// the chosen one. The peer of packed weights is the GEMM of as many bf16 weights.
+// with sums in double. Times the kernel that a call gets; "tile" is wgmma's, which those for few
+// tokens do not use. With --sweep, times wgmma with every tile, for the fixed numbers of tokens.
+// The peer of packed weights is the GEMM of as many bf16 weights.
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -224,7 +225,8 @@ class Bench {
       }
       for (const MatmulTiling& tiling : tilings) {
         std::vector<Product> sides = {[&](const MatmulCall& c) {
-          return matmul_with_tiling({&c, 1}, tiling, device_.sms, stream_);
+          return o_.sweep ? matmul_with_tiling({&c, 1}, tiling, device_.sms, stream_)
+                          : matmul_on_device({&c, 1}, stream_);
         }};
         std::vector<double> difference;
 #if LATHE_HAS_CUBLASLT
