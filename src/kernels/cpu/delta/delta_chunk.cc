@@ -2,10 +2,16 @@
 // columns. A tile stays in L1 over a chunk of many rows. One pass over it updates S with a row,
 // sums the row's output, and sums k^T S for the row after it. Every sum runs over the rows of S in
 // order, so that its bits depend neither on the tile nor on the chunk.
+//
+// A single row's S is in no cache, and memory is slow where a pass reads and the next one writes.
+// So heads of single rows overlap: the loop that writes S of a head also reads S of the next.
 #include "kernels/cpu/delta/delta_chunk.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <optional>
+#include <utility>
 
 #include "layout/simd_targets.h"
 
@@ -103,22 +109,84 @@ class Chunk {
   }
 
   void run() {
-    convolve(c_.q, p_.dk, rows_.q);
-    convolve(c_.k, p_.dk, rows_.k);
-    convolve(c_.v, p_.dv, rows_.v);
-    const float q_scale = 1 / std::sqrt(static_cast<float>(p_.dk));
-    for (std::int64_t t = 0; t < c_.rows; ++t) {
-      normalise(rows_.q + t * p_.dk, q_scale);
-      normalise(rows_.k + t * p_.dk, 1);
-      gates(t);
-    }
-    std::int64_t j = 0;
-    // S of a single row need not stay in L1: whole rows of 128 columns, if 32 registers hold them.
-    if (c_.rows == 1 && lanes() == 16) j = tiles<8>(j);
-    j = tiles<4>(j);
+    prepare();
+    std::int64_t j = tiles<4>(0);
     tiles<1>(j);
     for (std::int64_t t = 0; t < c_.rows; ++t) write(t);
     hwy::FlushStream();
+  }
+
+  // What the recurrence reads besides S. `other`: a prepared head of the same rows, or null; it may
+  // have the same q and k.
+  void prepare(const Chunk* other = nullptr) {
+    if (other != nullptr && other->c_.q == c_.q) {
+      std::copy_n(other->rows_.q, c_.rows * p_.dk, rows_.q);
+      std::copy_n(other->rows_.k, c_.rows * p_.dk, rows_.k);
+    } else {
+      convolve(c_.q, p_.dk, rows_.q);
+      convolve(c_.k, p_.dk, rows_.k);
+      const float q_scale = 1 / std::sqrt(static_cast<float>(p_.dk));
+      for (std::int64_t t = 0; t < c_.rows; ++t) {
+        normalise(rows_.q + t * p_.dk, q_scale);
+        normalise(rows_.k + t * p_.dk, 1);
+      }
+    }
+    convolve(c_.v, p_.dv, rows_.v);
+    for (std::int64_t t = 0; t < c_.rows; ++t) gates(t);
+  }
+
+  // Writes the last inputs of the convolution after a single row, of v and if `keys` of q and k.
+  void leave_inputs(bool keys) const {
+    for (int tap = 0; tap + 1 < p_.conv; ++tap) {
+      const float* const from = c_.x[tap + 1];
+      float* const to = c_.inputs + tap * p_.channels();
+      if (keys) copy_past_caches(from + c_.q, p_.dk, to + c_.q);
+      if (keys) copy_past_caches(from + c_.k, p_.dk, to + c_.k);
+      copy_past_caches(from + c_.v, p_.dv, to + c_.v);
+    }
+  }
+
+  // Prefetches the inputs of the convolution that are in the state.
+  void prefetch_inputs() const {
+    for (int tap = 0; tap + 1 < p_.conv; ++tap) {
+      for (const auto& [first, n] : {std::pair{c_.q, p_.dk}, {c_.k, p_.dk}, {c_.v, p_.dv}}) {
+        for (std::int64_t i = 0; i < n; i += 16) hwy::Prefetch(c_.x[tap] + first + i);
+      }
+    }
+  }
+
+  // The rest of a prepared row, where rows of S are kVecs vectors, and its k^T diag(e^g) S is
+  // `known`. It becomes that of `next`, another head's prepared row, if there is one.
+  template <int kVecs>
+  void finish_row(Chunk* next, float* known) {
+    const D d;
+    V delta[kVecs];
+    const V beta = hn::Set(d, rows_.beta[0]);
+    LATHE_UNROLL
+    for (int n = 0; n < kVecs; ++n) {
+      delta[n] = hn::Mul(
+          beta, hn::Sub(hn::LoadU(d, rows_.v + n * lanes()), hn::LoadU(d, known + n * lanes())));
+    }
+    const bool stream = streams(c_.before, c_.after[0]);
+    if (next == nullptr) {
+      stream ? pass<kVecs, true, false>(delta, next, known)
+             : pass<kVecs, false, false>(delta, next, known);
+    } else {
+      stream ? pass<kVecs, true, true>(delta, next, known)
+             : pass<kVecs, false, true>(delta, next, known);
+    }
+    write(0);
+  }
+  // `known` of a row that no other one came before.
+  template <int kVecs>
+  void begin_row(float* known) {
+    const D d;
+    V sums[kVecs];
+    LATHE_UNROLL
+    for (int n = 0; n < kVecs; ++n) sums[n] = hn::Zero(d);
+    know<kVecs>(0, sums);
+    LATHE_UNROLL
+    for (int n = 0; n < kVecs; ++n) hn::StoreU(sums[n], d, known + n * lanes());
   }
 
  private:
@@ -153,6 +221,15 @@ class Chunk {
     }
   }
 
+  static void copy_past_caches(const float* from, std::int64_t n, float* to) {
+    const D d;
+    if (reinterpret_cast<std::uintptr_t>(to) % 64 != 0) {
+      std::copy_n(from, n, to);
+      return;
+    }
+    for (std::int64_t i = 0; i < n; i += lanes()) hn::Stream(hn::LoadU(d, from + i), d, to + i);
+  }
+
   void normalise(float* x, float factor) const {
     scale(x, p_.dk, factor / std::sqrt(sum_of_squares(x, p_.dk) + 1e-6f));
   }
@@ -185,17 +262,12 @@ class Chunk {
     return j;
   }
 
-  // Runs all rows over kVecs vectors of columns of S, from column j on.
+  // Adds k^T diag(e^g) S of the first row to `known`, for kVecs vectors of columns from j on.
   template <int kVecs>
-  void tile(std::int64_t j) {
+  HWY_INLINE void know(std::int64_t j, V (&known)[kVecs]) {
     const D d;
-    const std::int64_t dk = p_.dk, dv = p_.dv, rows = c_.rows;
-    const float* in = c_.before + j;
-    V known[kVecs];  // k^T diag(e^g) S of the next row
-    LATHE_UNROLL
-    for (int n = 0; n < kVecs; ++n) known[n] = hn::Zero(d);
-    const float* from = in;
-    for (std::int64_t i = 0; i < dk; ++i, from += dv) {
+    const float* from = c_.before + j;
+    for (std::int64_t i = 0; i < p_.dk; ++i, from += p_.dv) {
       ahead_.fetch(kVecs / 2);
       const V k = hn::Set(d, rows_.faded[i]);
       LATHE_UNROLL
@@ -203,6 +275,58 @@ class Chunk {
         known[n] = hn::MulAdd(k, hn::LoadU(d, from + n * lanes()), known[n]);
       }
     }
+  }
+
+  // As row<kVecs, false, kStream>() over whole rows of S, and with kNext `known` of `next`.
+  template <int kVecs, bool kStream, bool kNext>
+  HWY_INLINE void pass(const V (&delta)[kVecs], Chunk* next, float* known) {
+    const D d;
+    const std::int64_t dk = p_.dk, dv = p_.dv;
+    const float *in = c_.before, *other = kNext ? next->c_.before : nullptr;
+    const float* faded = kNext ? next->rows_.faded : nullptr;
+    float* to = c_.after[0];
+    V o[kVecs], sums[kVecs];
+    LATHE_UNROLL
+    for (int n = 0; n < kVecs; ++n) o[n] = sums[n] = hn::Zero(d);
+    for (std::int64_t i = 0; i < dk; ++i, in += dv, to += dv) {
+      if (kNext) next->ahead_.fetch(kVecs);
+      const V e = hn::Set(d, rows_.fade[i]), key = hn::Set(d, rows_.k[i]);
+      const V query = hn::Set(d, rows_.q[i]);
+      LATHE_UNROLL
+      for (int n = 0; n < kVecs; ++n) {
+        const V s = hn::MulAdd(key, delta[n], hn::Mul(e, hn::LoadU(d, in + n * lanes())));
+        if (kStream) {
+          hn::Stream(s, d, to + n * lanes());
+        } else {
+          hn::StoreU(s, d, to + n * lanes());
+        }
+        o[n] = hn::MulAdd(query, s, o[n]);
+      }
+      if (!kNext) continue;
+      const V k = hn::Set(d, faded[i]);
+      LATHE_UNROLL
+      for (int n = 0; n < kVecs; ++n) {
+        sums[n] = hn::MulAdd(k, hn::LoadU(d, other + n * lanes()), sums[n]);
+      }
+      other += dv;
+    }
+    LATHE_UNROLL
+    for (int n = 0; n < kVecs; ++n) {
+      hn::StoreU(o[n], d, rows_.o + n * lanes());
+      if (kNext) hn::StoreU(sums[n], d, known + n * lanes());
+    }
+  }
+
+  // Runs all rows over kVecs vectors of columns of S, from column j on.
+  template <int kVecs>
+  void tile(std::int64_t j) {
+    const D d;
+    const std::int64_t dv = p_.dv, rows = c_.rows;
+    const float* in = c_.before + j;
+    V known[kVecs];  // k^T diag(e^g) S of the next row
+    LATHE_UNROLL
+    for (int n = 0; n < kVecs; ++n) known[n] = hn::Zero(d);
+    know<kVecs>(j, known);
     for (std::int64_t t = 0; t < rows; ++t) {
       const V beta = hn::Set(d, rows_.beta[t]);
       LATHE_UNROLL
@@ -289,6 +413,37 @@ class Chunk {
 
 void run_chunk(const DeltaChunk& chunk) { Chunk(chunk).run(); }
 
+// Whether a head is the first of its key head.
+bool owns_keys(const DeltaChunk* chunks, std::int64_t i) {
+  return i == 0 || chunks[i].q != chunks[i - 1].q;
+}
+
+void run_heads(const DeltaChunk* chunks, std::int64_t count) {
+  constexpr int kVecs = 8;  // as many rows of S, sums and outputs as 32 registers hold
+  if (kVecs * lanes() != chunks->problem->dv || lanes() != 16) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      run_chunk(chunks[i]);
+      if (chunks[i].inputs != nullptr) Chunk(chunks[i]).leave_inputs(owns_keys(chunks, i));
+    }
+    return;
+  }
+  HWY_ALIGN float known[kVecs * 16];
+  std::optional<Chunk> heads[2];
+  const auto prepare = [&](std::int64_t i) {
+    Chunk& head = heads[i % 2].emplace(chunks[i]);
+    head.prepare(i > 0 ? &*heads[(i + 1) % 2] : nullptr);
+    if (chunks[i].inputs != nullptr) head.leave_inputs(owns_keys(chunks, i));
+    if (i + 1 < count) Chunk(chunks[i + 1]).prefetch_inputs();
+    return &head;
+  };
+  prepare(0)->begin_row<kVecs>(known);
+  for (std::int64_t i = 0; i < count; ++i) {
+    Chunk* const next = i + 1 < count ? prepare(i + 1) : nullptr;
+    heads[i % 2]->finish_row<kVecs>(next, known);
+  }
+  hwy::FlushStream();
+}
+
 }  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace lathe
@@ -298,8 +453,14 @@ HWY_AFTER_NAMESPACE();
 namespace lathe {
 
 HWY_EXPORT(run_chunk);
+HWY_EXPORT(run_heads);
 
 void cpu_delta_chunk(const DeltaChunk& chunk) { HWY_DYNAMIC_DISPATCH(run_chunk)(chunk); }
+void cpu_delta_heads(std::span<const DeltaChunk> heads) {
+  if (!heads.empty()) {
+    HWY_DYNAMIC_DISPATCH(run_heads)(heads.data(), static_cast<std::int64_t>(heads.size()));
+  }
+}
 
 }  // namespace lathe
 #endif  // HWY_ONCE

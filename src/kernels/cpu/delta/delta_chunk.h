@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "attn/delta_rule.h"
 
@@ -33,8 +34,9 @@ struct DeltaChunk {
   float* const* after = nullptr;  // [rows] where each row leaves the state; entries may be equal
                                   // to each other and to `before`
   bool ends = false;              // no later chunk of this step reads the last state
-  const float* ahead = nullptr;   // the state that the thread reads after this chunk, to prefetch;
-                                  // null: none
+  const float* ahead = nullptr;   // the state that the thread reads next, to prefetch; null: none
+  float* inputs = nullptr;        // of a single row: where the state after it has the last inputs
+                                  // of the convolution, [taps - 1, channels]; null: not written
   DeltaRows<float> out;           // the head's dv columns
   float* memory = nullptr;        // delta_chunk_floats()
 };
@@ -47,5 +49,9 @@ constexpr std::int64_t delta_chunk_floats(const DeltaRuleProblem& p, std::int64_
 }
 
 void cpu_delta_chunk(const DeltaChunk& chunk);
+
+/// The same for several heads of a request, a row each, that the thread computes one after another.
+/// `ahead` is the head's own state. Neighbouring heads have different memory.
+void cpu_delta_heads(std::span<const DeltaChunk> heads);
 
 }  // namespace lathe
