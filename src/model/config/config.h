@@ -152,13 +152,17 @@ struct LayerNorms {
   std::string_view ffn_out = {};                      // of feed-forward's output
   // Of a layer with a dense part and experts (ExpertNames::dense): both read the residual state,
   // the dense one by `ffn`, and ffn_out is of the sum of their normed outputs.
-  std::string_view dense_out = {}, experts = {}, experts_out = {};
+  std::string_view dense_out = {}, experts = {};
+  // Of the experts' output, shared ones included: in such a layer, or alone (A.X-K1).
+  std::string_view experts_out = {};
   // Rank of a gate of normed inputs, y * sigmoid(W_up silu(W_down y)): of attention's, and of the
   // experts' in layers that have them (A.X-K2). The norm's weight is then <name>.norm.weight. 0:
   // there is none.
   std::int32_t gate_rank = 0;
 
   bool of_outputs() const { return !attention_out.empty(); }
+  /// Whether every part's output is added as it is.
+  bool of_inputs_alone() const { return attention_out.empty() && experts_out.empty(); }
 };
 
 /// Which parts of q and k an RMSNorm takes: each head, or all heads together (OLMo 2, MiniMax M2).

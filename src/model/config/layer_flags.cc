@@ -130,6 +130,9 @@ void check_norms(const ModelConfig& c, FlagCheck& check) {
               c.norms.of_outputs() && !c.norms.dense_out.empty() && !c.norms.experts.empty() &&
                   !c.norms.experts_out.empty(),
               "moe.names.dense", "norms of the outputs, and of the experts' input", "others");
+  check.only_in(!two_parts && !c.norms.experts_out.empty(), {Family::mla}, "norms.experts_out");
+  check.needs(!two_parts && !c.norms.experts_out.empty(), c.moe.experts > 0 && c.hyper.streams == 0,
+              "norms.experts_out", "experts, and one stream", "others");
   check.needs(two_parts, c.moe.shared == 0 && !c.moe.stacked, "moe.names.dense",
               "experts one by one, none of them shared", "others");
   check.needs(c.layer_inputs.width > 0, !c.layer_scale.empty() && c.moe.experts == 0,

@@ -26,6 +26,7 @@ namespace lathe {
 /// fused_gate_up         yes               yes               no
 /// sink                  yes               yes               always
 /// norms of outputs      dense layers, or experts next to a dense part; not the other two
+/// norms.experts_out     next to a dense part                experts, without hyper        no
 /// layer_scale           with norms of outputs                       no
 /// no norms before parts with norms of outputs               no
 /// layer_inputs          with layer_scale, without experts                 no

@@ -8,6 +8,7 @@ namespace lathe {
 namespace {
 
 constexpr std::array kArchitectures = {
+    Architecture{.name = "AXK1ForCausalLM", .parse = parse_axk1, .bos = 163691, .eos = 163691},
     Architecture{.name = "AXK2ForCausalLM", .parse = parse_axk2, .bos = 163691, .eos = 163691},
     Architecture{.name = "BailingHybridForCausalLM", .parse = parse_bailing_hybrid, .eos = 156895},
     Architecture{.name = "BailingMoeV3ForCausalLM", .parse = parse_bailing_hybrid, .eos = 156895},

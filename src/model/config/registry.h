@@ -26,6 +26,7 @@ std::span<const Architecture> architectures();
 /// Null for an unknown name.
 const Architecture* find_architecture(std::string_view name);
 
+void parse_axk1(ConfigReader& json, ModelConfig& config);
 void parse_axk2(ConfigReader& json, ModelConfig& config);
 void parse_bailing_hybrid(ConfigReader& json, ModelConfig& config);
 void parse_deepseek_v2(ConfigReader& json, ModelConfig& config);

@@ -215,18 +215,18 @@ Result<std::shared_ptr<const ModelRope>> Decoder::rope_tables(std::int64_t posit
 }
 
 // x += part(h), and then h = the norm of x if the next part has one. part(out, add) computes out =
-// the part's output of this rank, or out +=. With norms of outputs the output is normed before it
-// is added.
+// the part's output of this rank, or out +=. With out_norm the output is normed before it is added.
+// Where some parts' outputs are, all ranks keep all rows of x.
 template <class Part>
 Result<void> Decoder::add_part(const OpsContext& ops, const MutableRowsView& x,
                                const MutableRowsView& h, Vector out_norm,
                                const std::optional<InputNorm>& next, const Part& part) const {
   const Arena::Scope scope(*ops.tensors);
-  const bool adds = !config_.norms.of_outputs();
+  const bool adds = out_norm.empty();
   const MutableRowsView to = adds ? x : alloc_rows(*ops.tensors, x.rows, x.cols);
   const MutableRowsView out = part_rows(ops, to);
   if (auto ok = part(out, adds && ops.communicator == nullptr); !ok) return ok;
-  if (ops.communicator != nullptr && adds && next) {
+  if (ops.communicator != nullptr && config_.norms.of_inputs_alone() && next) {
     sum_norm(ops, {.partial = constant(out),
                    .x = x,
                    .weight = next->weight,
@@ -329,10 +329,11 @@ Result<void> Decoder::layer(const LayerContext& c, const MutableRowsView& x,
   const InputNorm ffn_norm{w.ffn_norm, &w.ffn_gate};
   if (auto ok = add_part(c.ops, x, h, w.attention_out_norm, ffn_norm, attends); !ok) return ok;
   const bool both = w.moe.experts.gate.count() > 0 && !w.dense_out_norm.empty();
-  if (!both && w.scale.empty()) return add_part(c.ops, x, h, w.ffn_out_norm, next, feeds);
+  const Vector out_norm = w.ffn_out_norm.empty() ? w.experts_out_norm : w.ffn_out_norm;
+  if (!both && w.scale.empty()) return add_part(c.ops, x, h, out_norm, next, feeds);
   if (both) {
     dense_and_experts(c.ops, w, x, h);
-  } else if (auto ok = add_part(c.ops, x, h, w.ffn_out_norm, std::nullopt, feeds); !ok) {
+  } else if (auto ok = add_part(c.ops, x, h, out_norm, std::nullopt, feeds); !ok) {
     return ok;
   }
   if (c.inputs.cols > 0) add_layer_input(c, w, x);
@@ -421,7 +422,8 @@ void Decoder::logits(const OpsContext& ops, const MutableRowsView& x, const Forw
 // Several ranks norm the last layer's output in its exchange, after which a rank may have only some
 // rows of x.
 bool Decoder::ends_in_norm(const OpsContext& ops) const {
-  return ops.communicator != nullptr && !config_.norms.of_outputs() && config_.hyper.streams == 0;
+  return ops.communicator != nullptr && config_.norms.of_inputs_alone() &&
+         config_.hyper.streams == 0;
 }
 
 // h: all rows, normed for the head.

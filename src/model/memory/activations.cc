@@ -237,7 +237,7 @@ Need need_of(const ModelConfig& config, const ModelPlan& plan, const Machine& ma
     selected +=
         4 * std::int64_t{g.plan.problem.listed_keys()};  // on top of the budget of top-k rows
   }
-  std::int64_t residual = row(config.hidden) * (config.norms.of_outputs() ? 3 : 2);
+  std::int64_t residual = row(config.hidden) * (config.norms.of_inputs_alone() ? 2 : 3);
   // Outputs of both parts, and what the router reads.
   if (!config.moe.names.dense.empty()) residual += 2 * row(config.hidden);
   if (const std::int64_t width = config.layer_inputs.width; width > 0) {

@@ -54,7 +54,8 @@ const char* const kFixtures[] = {"llama",
                                  "hy_v4",
                                  "axk2",
                                  "glm5_next",
-                                 "gemma4_shared"};
+                                 "gemma4_shared",
+                                 "axk1"};
 
 // Bound against the reference with a bf16 cache like Lathe's: covers the order of summation, and
 // cache elements that round differently because of it.

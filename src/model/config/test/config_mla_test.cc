@@ -106,6 +106,19 @@ TEST(ModelConfig, DeepSeekV3) {
   EXPECT_THAT(c.eos, ElementsAre(1));
 }
 
+TEST(ModelConfig, AXK1NormsWhatExpertsAdd) {
+  Json j = without(deepseek_v3(), {"quantization_config", "num_nextn_predict_layers",
+                                   "first_k_dense_replace", "bos_token_id", "eos_token_id"});
+  j["architectures"] = {"AXK1ForCausalLM"};
+  j["model_type"] = "axk1";
+  const ModelConfig c = parsed(j);
+  EXPECT_EQ(c.norms.experts_out, "post_mlp_layernorm");
+  EXPECT_FALSE(c.norms.of_outputs());
+  EXPECT_EQ(c.moe.layer_has_experts[0], 0);
+  EXPECT_EQ(c.moe.layer_has_experts[1], 1);
+  EXPECT_EQ(c.draft_layers, 0);
+}
+
 TEST(ModelConfig, TheNewerSpellingMeansTheSame) {
   Json j = deepseek_v3();
   const ModelConfig old = parsed(j);

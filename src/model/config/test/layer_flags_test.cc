@@ -70,6 +70,7 @@ TEST(LayerFlags, WhatNoLayerComputesIsRefusedByName) {
   const auto no_values = [](ModelConfig& c) { c.groups.back().values_are_keys = true; };
   const auto layer_scale = [](ModelConfig& c) { c.layer_scale = "layer_scalar"; };
   const auto two_parts = [](ModelConfig& c) { c.moe.names.dense = "mlp."; };
+  const auto experts_out = [](ModelConfig& c) { c.norms.experts_out = "out"; };
   const auto one_norm_less = [](ModelConfig& c) { c.norms.experts_out = {}; };
   const auto family = [](ModelConfig& c) {
     c.groups.push_back(c.groups.front());
@@ -130,6 +131,9 @@ TEST(LayerFlags, WhatNoLayerComputesIsRefusedByName) {
         FlagCase{"llama_bias", no_values, "values_are_keys"},
         FlagCase{"llama", layer_scale, "layer_scale"},
         FlagCase{"qwen3_moe", two_parts, "moe.names.dense"},
+        FlagCase{"qwen3_moe", experts_out, "norms.experts_out"},
+        FlagCase{"youtu", experts_out, "norms.experts_out"},
+        FlagCase{"hy_v4", experts_out, "norms.experts_out"},
         FlagCase{"gemma4_moe", one_norm_less, "moe.names.dense"},
         FlagCase{"gemma4_moe", shared, "moe.names.dense"},
         FlagCase{"deepseek_v3", family, "groups"}}) {
