@@ -152,6 +152,16 @@ TENSOR_CHANGES = {
     "an uneven group": order(0),
 }
 
+FORMAT_TEXTS = {
+    "fp8-tensor": "fp8 per tensor", "fp8-mistral": "fp8 per tensor", "fp8-channel": "fp8 per channel", "fp8-block": "fp8 in blocks of 128 x 128",
+    "fp8-block-exponents": "fp8 in blocks", "fp8-block-compressed": "fp8 in blocks", "int4-g32": "int4 (compressed-tensors), groups of 32\n",
+    "int4-g128": "int4 (compressed-tensors), groups of 128\n", "int4-g64-zeros": "int4 (compressed-tensors), groups of 64 with zero points\n",
+    "int4-g32-order": "int4 (compressed-tensors), groups of 32, in act order\n", "awq": "int4 (AWQ), groups of 64 with zero points\n",
+    "gptq": "int4 (GPTQ), groups of 64\n", "gptq-symmetric": "int4 (GPTQ), groups of 32\n", "gptq-v2": "int4 (GPTQ), groups of 128\n",
+    "nvfp4": "7 matrices in NVFP4 (ModelOpt)\n", "nvfp4-packed": "7 matrices in NVFP4 (compressed-tensors)\n", "mxfp4": "7 matrices in MXFP4 (compressed-tensors)\n",
+    "mxfp4-quark": "7 matrices in MXFP4 (Quark)\n",
+}
+
 CONFIG_CHANGES = {
     "bits": [3, 8], "group_size": [16, 256, -1], "version": ["gemv"], "checkpoint_format": ["marlin"], "quant_method": ["bitsandbytes", "gguf", "hqq"],
     "quant_algo": ["W4A8_AWQ"], "weight_block_size": [[32, 32]], "num_bits": [3, 8], "transform_config": [{"a": 1}], "sym": [True],
@@ -199,6 +209,8 @@ class AlmostAFormat(unittest.TestCase):
             model.write(folder)
             inspected, generated = run("inspect", folder), run("generate", folder)
         if words is None:
+            if FORMAT_TEXTS[what.split(":")[0]] not in inspected.stdout:
+                return [f"{what}: inspect does not name the format: {inspected.stdout}"]
             return [] if inspected.returncode == generated.returncode == 0 else [f"{what}: {inspected.stderr}{generated.stderr}"]
         wrong = []
         if (inspected.returncode == 0) != (generated.returncode == 0):

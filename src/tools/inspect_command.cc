@@ -16,6 +16,7 @@
 #include "model/config/config.h"
 #include "model/layers/draft_layer.h"
 #include "model/load/check_tensors.h"
+#include "model/load/format_counts.h"
 #include "model/memory/fit_model.h"
 #include "model/weights/tensor_table.h"
 #include "model/weights/weights.h"
@@ -50,7 +51,8 @@ struct LayoutRow {
 
 // The weights of a checkpoint, or the weights that a configuration alone describes.
 struct WeightFacts {
-  std::map<std::string, DTypeShare> shares;  // by dtype
+  std::map<std::string, DTypeShare> shares;     // by dtype
+  std::map<std::string, std::int64_t> formats;  // matrices, of a checkpoint
   std::int64_t parameters = 0;  // elements of the model's tensors, whatever packs them in files
   std::int64_t bytes = 0;
   std::optional<std::int64_t> stored;  // bytes, of a checkpoint
@@ -81,6 +83,7 @@ WeightFacts facts_of(const ModelConfig& config, const Checkpoint& checkpoint) {
   }
   out.stored = out.bytes = checkpoint.total_bytes();
   out.files = checkpoint.shards().size();
+  out.formats = count_formats(checkpoint);
   return out;
 }
 
@@ -203,6 +206,12 @@ std::string text(const ModelConfig& config, const WeightFacts& weights, const Ma
     out += line("",
                 fmt::format("config.json says {}; the tensors are plain and read as such", format));
   }
+  std::string_view label = "formats";
+  for (const auto& [format, matrices] : weights.formats) {
+    const bool one = matrices == 1;
+    out += line(label, fmt::format("{} matri{} in {}", matrices, one ? "x" : "ces", format));
+    label = "";
+  }
   out +=
       line("machine", fmt::format("{} ({}), {} processors, {}", machine.model, name(machine.device),
                                   machine.processors, human_bytes(machine.memory_bytes)));
@@ -245,6 +254,7 @@ nlohmann::ordered_json json(const ModelConfig& config, const WeightFacts& weight
   for (const auto& [dtype, s] : weights.shares) {
     j["weights"][dtype] = {{"tensors", s.tensors}, {"elements", s.elements}, {"bytes", s.bytes}};
   }
+  for (const auto& [format, matrices] : weights.formats) j["formats"][format] = matrices;
   j["layouts"] = nlohmann::ordered_json::array();
   for (const LayoutRow& r : rows) {
     nlohmann::ordered_json row = {{"layout", r.layout}, {"legal", r.plan.has_value()}};

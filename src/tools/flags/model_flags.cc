@@ -45,10 +45,10 @@ void print_started(const ModelFlags& flags, Runtime& r) {
                         flags.runtime.dummy ? ", random" : ""));
   print_err(fmt::format("products  {}\n", r.precision() == MatmulPrecision::f32 ? "f32"
                                           : r.precision() == MatmulPrecision::bf16
-                                              ? "bf16 with bf16 and e4m3 weights, f32 with "
-                                                "others; f32 sums"
-                                              : "e4m3 with e4m3 weights, bf16 with bf16 "
-                                                "weights, f32 with others; f32 sums"));
+                                              ? "bf16 with bf16, fp8 and 4-bit weights, f32 "
+                                                "with others; f32 sums"
+                                              : "e4m3 with fp8 weights, bf16 with bf16 and "
+                                                "4-bit weights, f32 with others; f32 sums"));
   const KvCache& cache = r.cache();
   print_err(fmt::format("cache     {} tokens, {} in pages of {}\n", cache.tokens(),
                         human_bytes(cache.bytes()), cache.page_size()));
@@ -104,7 +104,8 @@ void add_model_flags(Command command, ModelFlags& flags) {
   command
       .add_option(
           "--dtype", r.dtype,
-          "of products with bf16 and fp8 weights: float32; bfloat16 (x rounded, f32 sums); fp8, "
+          "of products with bf16, fp8 and 4-bit weights: float32; bfloat16 (x rounded, f32 sums); "
+          "fp8, "
           "the "
           "same with x in e4m3 for fp8 weights; or auto: bfloat16 where the device multiplies it")
       .one_of({"auto", "float32", "bfloat16", "fp8"});
