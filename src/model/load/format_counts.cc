@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "kernels/linear.h"
 #include "model/weights/weight_formats.h"
 
 namespace lathe {
@@ -48,7 +49,10 @@ bool dtypes_fit(const WeightFormat& f, const CheckpointTensor& codes,
 
 std::string fp8_text(const Parts& p) {
   const std::int64_t scales = elements(p.scales);
-  if (scales == 1) return "fp8 per tensor";
+  // A matrix within one block has a scale [1, 1].
+  const bool one_block = p.scales.shape.size() == 2 && p.codes.shape[0] <= kWeightBlock &&
+                         p.codes.shape[1] <= kWeightBlock;
+  if (scales == 1 && !one_block) return "fp8 per tensor";
   const bool by_row = scales == p.codes.shape[0] && p.scales.shape.size() <= 2;
   return by_row ? "fp8 per channel" : "fp8 in blocks of 128 x 128";
 }
