@@ -95,7 +95,9 @@ struct Capability {
   Accepts rope = Accepts::range(0, INT32_MAX);  // latent problems; 0: no rotary part
   Accepts qk_nope_head = Accepts::any();        // expanding kernels
   Accepts v_head = Accepts::any();              // expanding kernels
-  Accepts head_dim = Accepts::any();            // grouped_query: width of keys, and of values
+  Accepts head_dim = Accepts::any();            // grouped_query: width of keys
+  Accepts value_head_dim = Accepts::any();      // grouped_query: width of values
+  bool equal_head_dims = false;                 // grouped_query: both widths must be the same
   bool window = true;
   bool sink = true;
   bool two_sources =

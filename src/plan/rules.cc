@@ -127,7 +127,11 @@ class Judge {
     accept(Rule::heads, "heads", k_.heads, p.heads);
     if (p.kind == ProblemKind::grouped_query) {
       accept(Rule::dims, "head dim", k_.head_dim, p.head_dim);
-      accept(Rule::dims, "value head dim", k_.head_dim, p.v_head_dim);
+      accept(Rule::dims, "value head dim", k_.value_head_dim, p.v_head_dim);
+      if (k_.equal_head_dims && p.v_head_dim != p.head_dim) {
+        refuse(Rule::dims, "value head dim", fmt::format("the head dim {}", p.head_dim),
+               fmt::format("{}", p.v_head_dim));
+      }
     } else {
       accept(Rule::dims, "latent width", k_.nope, p.nope);
       accept(Rule::dims, "rope width", k_.rope, p.rope);

@@ -111,6 +111,7 @@ Capability gqa(KernelKind kind) {
   c.heads = Accepts::range(1, cuda::kGqaHeads);
   c.page_sizes = one_of(cuda::kGqaPages);
   c.head_dim = one_of(cuda::kGqaHeadDims);
+  c.equal_head_dims = true;
   c.two_sources = false;
   c.split_kv = true;
   c.split_bytes = cuda::kGqaPartialBytes;
@@ -124,16 +125,31 @@ Capability gqa(KernelKind kind) {
   return c;
 }
 
-// Latents narrower than 512, by the grouped-query kernels.
-Capability narrow_latent(const cuda::GqaLatent& widths) {
+// Keys wider than their values.
+Capability wide_keys(KernelKind kind) {
+  Capability c = gqa(kind);
+  c.name += fmt::format("_{}", cuda::kGqaWideKey);
+  c.head_dim = Accepts::list({cuda::kGqaWideKey});
+  c.value_head_dim = Accepts::list({cuda::kGqaWideKeyValue});
+  c.equal_head_dims = false;
+  return c;
+}
+
+// Latents narrower than 512, by the grouped-query kernels. A row that selects keys is a request of
+// its own to them.
+Capability narrow_latent(ProblemKind problem, const cuda::GqaLatent& widths) {
   Capability c = gqa(KernelKind::inplace);
-  c.name = fmt::format("sm90.{}.{}_{}", name(ProblemKind::dense_latent), name(KernelKind::inplace),
-                       widths.nope);
-  c.problems = {ProblemKind::dense_latent};
+  c.name = fmt::format("sm90.{}.{}_{}", name(problem), name(KernelKind::inplace), widths.nope);
+  c.problems = {problem};
+  if (problem == ProblemKind::sparse_latent) {
+    c.page_sizes = Accepts::range(1, kMaxPageSize);
+    c.shared_prefixes = false;
+  }
   c.layouts = {LayoutKind::mla_bf16};
   c.arithmetic = Arithmetic::bf16;
   c.wide_q = DType::bf16;
   c.head_dim = Accepts::any();
+  c.equal_head_dims = false;
   c.nope = Accepts::list({widths.nope});
   c.rope = widths.most_rope == 32 ? Accepts::list({32}) : Accepts::list({32, 64});
   c.window = false;
@@ -189,9 +205,12 @@ void register_sm90_kernels(Registry& registry) {
   }
   for (const KernelKind kind : {KernelKind::inplace, KernelKind::native}) {
     registry.add({gqa(kind), kAttendGqa, kPrepareGqa});
+    registry.add({wide_keys(kind), kAttendGqa, kPrepareGqa});
   }
   for (const cuda::GqaLatent& widths : cuda::kGqaLatents) {
-    registry.add({narrow_latent(widths), kAttendGqa, kPrepareGqa});
+    for (const ProblemKind problem : {ProblemKind::dense_latent, ProblemKind::sparse_latent}) {
+      registry.add({narrow_latent(problem, widths), kAttendGqa, kPrepareGqa});
+    }
   }
 }
 

@@ -85,20 +85,19 @@ TEST(GpuModel, NarrowLatents) {
   std::filesystem::remove_all(folder);
 }
 
-// Sinks, gates and streams of Hy4; gates of A.X-K2, at Hy4's widths: no kernel
-// selects among latents of 128.
+// Sinks, gates and streams of Hy4; gates of A.X-K2, and its latents of 128 + 32.
 TEST(GpuModel, SparseLatentHybrids) {
   const auto folder = std::filesystem::path(testing::TempDir()) /
                       ("lathe_sparse_hybrids_" + std::to_string(getpid()));
   std::filesystem::create_directories(folder);
   for (const char* keys : {R"("architectures": ["HYV4ForCausalLM"], "rms_norm_eps": 0.03,
-           "indexer_types": ["full", "shared"])",
-                           R"("architectures": ["AXK2ForCausalLM"])"}) {
+           "kv_lora_rank": 512, "qk_rope_head_dim": 64, "indexer_types": ["full", "shared"])",
+                           R"("architectures": ["AXK2ForCausalLM"], "kv_lora_rank": 128,
+           "qk_rope_head_dim": 32)"}) {
     SCOPED_TRACE(keys);
     std::ofstream(folder / "config.json") << R"({
       "vocab_size": 97, "hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 2,
       "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 64,
-      "kv_lora_rank": 512, "qk_rope_head_dim": 64,
       "qk_nope_head_dim": 64, "v_head_dim": 64, "max_position_embeddings": 512,
       "index_n_heads": 4, "index_head_dim": 128, "index_topk": 16, "n_routed_experts": 4,
       "num_experts_per_tok": 2, "moe_intermediate_size": 64, "hidden_act": "silu", )"
@@ -118,15 +117,17 @@ TEST(GpuModel, TinyGqa) {
 // A folder with a small grouped-query configuration and further keys, for random weights.
 class DummyGqa {
  public:
-  explicit DummyGqa(const std::string& keys, const std::string& activation = "silu")
+  explicit DummyGqa(const std::string& keys, const std::string& activation = "silu",
+                    int head_dim = 64)
       : folder_(std::filesystem::path(testing::TempDir()) /
                 ("lathe_dummy_gqa_" + std::to_string(getpid()))) {
     std::filesystem::create_directories(folder_);
-    std::ofstream(folder_ / "config.json") << R"({
+    std::ofstream(folder_ / "config.json")
+        << R"({
       "vocab_size": 97, "hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 2,
-      "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
-      "max_position_embeddings": 512, "torch_dtype": "bfloat16", "hidden_act": ")"
-                                           << activation << "\", " << keys << "}";
+      "num_attention_heads": 4, "num_key_value_heads": 2,
+      "max_position_embeddings": 512, "torch_dtype": "bfloat16", "head_dim": )"
+        << head_dim << R"(, "hidden_act": ")" << activation << "\", " << keys << "}";
   }
   ~DummyGqa() { std::filesystem::remove_all(folder_); }
 
@@ -193,6 +194,17 @@ TEST(GpuModel, Gemma4) {
            "num_kv_shared_layers": 1, "use_double_wide_mlp": true, "rms_norm_eps": 1.0,
            "layer_types": ["full_attention", "full_attention"])",
            "gelu_pytorch_tanh")
+      .check();
+}
+
+// Keys of 192 with values of 128, which are scaled; a window with sinks and more key heads; a third
+// of each head rotates.
+TEST(GpuModel, MiMoV2Flash) {
+  DummyGqa(R"("architectures": ["MiMoV2FlashForCausalLM"], "v_head_dim": 128,
+           "swa_num_key_value_heads": 4, "sliding_window": 16,
+           "hybrid_layer_pattern": [0, 1], "moe_layer_freq": [0, 1],
+           "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64)",
+           "silu", 192)
       .check();
 }
 

@@ -3,6 +3,10 @@
 // against transformers, and the GPU against the CPU with the GPU's selections.
 #include <fmt/format.h>
 
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -73,6 +77,46 @@ TEST(GpuModelCompressed, DeepseekV4) {
     check_gpu_model(c);
     c.chunk = 33;
     check_gpu_model(c);
+  }
+}
+
+// Two or three layers of published widths, with random weights and few experts. Prompts are longer
+// than what a row selects, or than a window.
+void check_widths(const std::string& layout, const std::string& keys) {
+  SCOPED_TRACE(keys);
+  const auto folder =
+      std::filesystem::path(testing::TempDir()) / ("lathe_widths_" + std::to_string(getpid()));
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "config.json") << R"({"vocab_size": 997, "hidden_act": "silu",
+      "max_position_embeddings": 4096, "torch_dtype": "bfloat16", "num_experts_per_tok": 2, )"
+                                        << keys << "}";
+  for (const std::int64_t chunk : {0, 47}) {
+    check_gpu_model({.directory = folder.string(),
+                     .layout = layout,
+                     .tokens = 300,
+                     .chunk = chunk,
+                     .decoded = 8,
+                     .dummy = true,
+                     .threads = 16});
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST(GpuModelPublishedWidths, AXK2) {
+  check_widths("mla_bf16", R"("architectures": ["AXK2ForCausalLM"], "hidden_size": 2048,
+      "intermediate_size": 5120, "num_hidden_layers": 2, "num_attention_heads": 32,
+      "num_key_value_heads": 32, "q_lora_rank": 384, "kv_lora_rank": 128, "qk_rope_head_dim": 32,
+      "qk_nope_head_dim": 64, "v_head_dim": 64, "index_n_heads": 16, "index_head_dim": 128,
+      "index_topk": 96, "n_routed_experts": 8, "moe_intermediate_size": 512)");
+}
+
+TEST(GpuModelPublishedWidths, MiMoV2Flash) {
+  for (const char* layout : {"gqa_bf16", "gqa_fp8"}) {
+    check_widths(layout, R"("architectures": ["MiMoV2FlashForCausalLM"], "hidden_size": 4096,
+        "intermediate_size": 16384, "num_hidden_layers": 3, "num_attention_heads": 64,
+        "num_key_value_heads": 4, "swa_num_key_value_heads": 8, "head_dim": 192,
+        "v_head_dim": 128, "sliding_window": 128, "hybrid_layer_pattern": [0, 1, 1],
+        "moe_layer_freq": [0, 1, 1], "n_routed_experts": 8, "moe_intermediate_size": 2048)");
   }
 }
 

@@ -10,10 +10,11 @@
 namespace lathe::cuda {
 
 /// Runs attention on device arrays: q bf16, a pool of gqa_bf16 or gqa_fp8, or for dense_latent
-/// problems of kGqaLatents of mla_bf16, by page table; out bf16 or f32, lse f32. max_request_rows
-/// and max_kv_len are the host's bounds of q_indptr and kv_lens. execution: a stream and device
-/// scratch. An output's bits depend on the lengths of the whole batch. Can be captured in a graph.
-/// Errors name the argument; nothing was launched then.
+/// and sparse_latent problems of
+/// kGqaLatents of mla_bf16; keys by page table, or latents by index lists; out bf16 or f32, lse
+/// f32. max_request_rows and max_kv_len are the host's bounds of q_indptr and kv_lens. execution: a
+/// stream and device scratch. An output's bits depend on the lengths of the whole batch. Can be
+/// captured in a graph. Errors name the argument; nothing was launched then.
 Result<void> attend_gqa_on_device(const AttendArgs& args);
 
 /// Makes the work list of such a call (attn/attend.h, PrepareFn).

@@ -24,6 +24,11 @@ Result<void> aligned(const char* field, const void* data, std::int64_t stride_by
 
 std::int64_t up(std::int64_t n, std::int64_t d) { return (n + d - 1) / d; }
 
+// With lists, each row is a request of its own (GqaParams::indices).
+std::int64_t requests_of(const AttendArgs& args) {
+  return args.main.index_width > 0 ? args.q.rows : std::ssize(args.kv_lens);
+}
+
 }  // namespace
 
 GqaForm gqa_form(const AttentionProblem& p) {
@@ -84,6 +89,7 @@ Result<void> check_gqa_rows(const AttendArgs& args) {
 namespace {
 
 Result<void> check_heads(const AttentionProblem& p) {
+  if (p.head_dim == kGqaWideKey && p.v_head_dim == kGqaWideKeyValue) return {};
   if (auto ok = one_of("problem.head_dim", kGqaHeadDims, p.head_dim); !ok) return ok;
   if (p.v_head_dim == p.head_dim) return {};
   return unsupported("problem.v_head_dim", fmt::format("the head_dim {}", p.head_dim),
@@ -92,8 +98,10 @@ Result<void> check_heads(const AttentionProblem& p) {
 
 Result<void> check_latents(const AttendArgs& args) {
   const AttentionProblem& p = args.problem;
-  if (p.kind != ProblemKind::dense_latent || !is_gqa_latent(p.nope, p.rope)) {
-    return unsupported("problem", "dense_latent of 256 + 64, 256 + 32 or 128 + 32 dimensions",
+  if ((p.kind != ProblemKind::dense_latent && p.kind != ProblemKind::sparse_latent) ||
+      !is_gqa_latent(p.nope, p.rope)) {
+    return unsupported("problem",
+                       "dense_latent or sparse_latent of 256 + 64, 256 + 32 or 128 + 32 dimensions",
                        fmt::format("{} of {} + {}", name(p.kind), p.nope, p.rope));
   }
   if (args.main.pool && args.main.pool->layout.kind() != LayoutKind::mla_bf16) {
@@ -110,20 +118,24 @@ Result<void> check_gqa_call(const AttendArgs& args) {
   if (auto ok = latent ? check_latent_shapes(args) : check_gqa_shapes(args); !ok) return ok;
   if (auto ok = check_gqa_rows(args); !ok) return ok;
   if (auto ok = latent ? check_latents(args) : check_heads(args.problem); !ok) return ok;
-  if (args.main.index_width > 0 || !args.main.pool) {
+  if ((args.main.index_width > 0 && !latent) || !args.main.pool) {
     return unsupported("main", "keys named by a page table of a pool",
                        args.main.pool ? "an index list" : "a compact buffer", "");
   }
   if (auto ok = check_gqa_prefixes(args); !ok) return ok;
   const ConstPoolView& pool = *args.main.pool;
-  if (auto ok = one_of("main.pool.page_size", kGqaPages, pool.page_size); !ok) return ok;
+  // Listed rows are copied one by one, so pages of any size do.
+  if (args.main.index_width == 0) {
+    if (auto ok = one_of("main.pool.page_size", kGqaPages, pool.page_size); !ok) return ok;
+  }
   return aligned("main.pool", pool.data, pool.page_stride, pool.pages);
 }
 
 GqaShape gqa_shape(const AttendArgs& args, int sms) {
   const GqaForm p = gqa_form(args.problem);
-  const std::int64_t group = p.group;
-  const std::int64_t m_rows = std::min(args.max_request_rows, args.q.rows) * group;
+  const std::int64_t group = p.group, requests = requests_of(args);
+  const std::int64_t most = args.main.index_width > 0 ? 1 : args.max_request_rows;
+  const std::int64_t m_rows = std::min(most, args.q.rows) * group;
   GqaShape s;
   const int swapped = gqa_swapped_rows(p.value_dim);
   while (s.block_m < m_rows && s.block_m < swapped) s.block_m *= 2;
@@ -133,11 +145,11 @@ GqaShape gqa_shape(const AttendArgs& args, int sms) {
     s.tile = gqa_m128_tile(p.key_dim, p.value_dim);
     s.item_cost = gqa_m128_item_cost(s.tile);
   }
-  s.workers = sms * gqa_blocks_per_sm(p.key_dim, s.block_m, fp8);
-  s.max_blocks = std::ssize(args.kv_lens) + args.q.rows * group / s.block_m;
+  s.workers = sms * gqa_blocks_per_sm(p.key_dim, p.value_dim, s.block_m, fp8);
+  s.max_blocks = requests + args.q.rows * group / s.block_m;
   GqaParams unused;
   Placement schedule(nullptr), partials(nullptr);
-  place_gqa_schedule(schedule, std::ssize(args.kv_lens), s, unused.schedule);
+  place_gqa_schedule(schedule, requests, s, unused.schedule);
   place_gqa_partials(partials, s, p.value_dim, unused);
   s.schedule_bytes = schedule.bytes();
   s.partial_bytes = partials.bytes();
@@ -163,18 +175,25 @@ GqaParams gqa_params(const AttendArgs& args, const GqaShape& shape, std::byte* s
   const ConstPoolView& pool = *args.main.pool;
   GqaParams p;
   Placement of_schedule(schedule), of_partials(partials);
-  place_gqa_schedule(of_schedule, std::ssize(args.kv_lens), shape, p.schedule);
+  place_gqa_schedule(of_schedule, requests_of(args), shape, p.schedule);
   place_gqa_partials(of_partials, shape, form.value_dim, p);
   p.max_blocks = static_cast<std::int32_t>(shape.max_blocks);
   p.workers = shape.workers;
   p.block_m = shape.block_m;
   p.tile = shape.tile;
   p.item_cost = shape.item_cost;
-  p.requests = static_cast<std::int32_t>(std::ssize(args.kv_lens));
+  p.requests = static_cast<std::int32_t>(requests_of(args));
   p.q_indptr = args.q_indptr.data();
   p.kv_lens = args.kv_lens.data();
   std::int64_t keys = args.main.table_width * pool.page_size;
   if (args.max_kv_len > 0) keys = std::min(keys, args.max_kv_len);
+  if (args.main.index_width > 0) {
+    keys = args.main.index_width;
+    p.index_width = static_cast<std::int32_t>(keys);
+    if (!args.main.index_lengths.empty()) p.index_lengths = args.main.index_lengths.data();
+    // A call that is only planned has no entries yet, but null would mean that there is no list.
+    p.indices = args.main.indices.empty() ? p.kv_lens : args.main.indices.data();
+  }
   p.max_keys = static_cast<std::int32_t>(std::min<std::int64_t>(keys, kGqaMostKeys));
   if (problem.window > 0) p.window = std::min(problem.window, kGqaMostKeys);
   p.kv_heads = form.kv_heads;
@@ -189,11 +208,12 @@ GqaParams gqa_params(const AttendArgs& args, const GqaShape& shape, std::byte* s
   p.pages = static_cast<std::int32_t>(pool.pages);
   p.page_stride = pool.page_stride;
   const Part& key = *pool.layout.find(form.latent ? PartRole::nope : PartRole::key);
-  p.token_bytes = pool.layout.plane_bytes(key.plane);
+  p.token_bytes = p.value_bytes = pool.layout.plane_bytes(key.plane);
   p.keys = p.values = pool.data + pool.layout.offset_of(key, pool.page_size, 0);
   if (!form.latent) {
     const Part& value = *pool.layout.find(PartRole::value);
     p.values = pool.data + pool.layout.offset_of(value, pool.page_size, 0);
+    p.value_bytes = pool.layout.plane_bytes(value.plane);
   }
   p.once = shape.max_blocks <= 2 * p.requests;
   constexpr double kLog2e = 1.4426950408889634;

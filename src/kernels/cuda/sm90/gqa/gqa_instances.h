@@ -7,12 +7,12 @@
 
 namespace lathe::cuda {
 
-/// p.block_m: 8 to gqa_swapped_rows(kHeadDim).
-template <int kHeadDim, bool kFp8>
+/// kHeadDim: of keys. p.block_m: 8 to gqa_swapped_rows(kValueDim).
+template <int kHeadDim, bool kFp8, int kValueDim = kHeadDim>
 cudaError_t launch_gqa_swap_ab(const GqaParams& p, cudaStream_t stream);
 
 /// p.block_m: 128. Head dims up to 256.
-template <int kHeadDim>
+template <int kHeadDim, int kValueDim = kHeadDim>
 cudaError_t launch_gqa_m128(const GqaParams& p, cudaStream_t stream);
 
 /// Latent attention as grouped queries of one KV head, with values in the first kValueDim elements

@@ -11,7 +11,7 @@ namespace lathe::cuda {
 cudaError_t launch_gqa_schedule(const GqaParams& p, cudaStream_t stream);
 
 /// Computes attention in bf16 by p.schedule, which must be launched before on the stream. head_dim:
-/// one of kGqaHeadDims. fp8: keys and values are e4m3, else bf16.
+/// of keys, one of kGqaHeadDims or kGqaWideKey. fp8: keys and values are e4m3, else bf16.
 cudaError_t launch_gqa(const GqaParams& p, std::int32_t head_dim, bool fp8, cudaStream_t stream);
 
 /// The same for latent rows of bf16. nope: of one of kGqaLatents.

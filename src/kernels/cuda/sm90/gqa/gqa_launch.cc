@@ -1,17 +1,18 @@
 // Picks the grouped-query kernel for a head dim, a format and an M block size: swap_ab or m128.
 #include "kernels/cuda/sm90/gqa/gqa_instances.h"
 #include "kernels/cuda/sm90/gqa/gqa_kernels.h"
+#include "kernels/cuda/sm90/gqa/gqa_limits.h"
 
 namespace lathe::cuda {
 namespace {
 
-template <int kHeadDim>
+template <int kHeadDim, int kValueDim = kHeadDim>
 cudaError_t launch(const GqaParams& p, bool fp8, cudaStream_t stream) {
-  if (fp8) return launch_gqa_swap_ab<kHeadDim, true>(p, stream);
+  if (fp8) return launch_gqa_swap_ab<kHeadDim, true, kValueDim>(p, stream);
   if constexpr (kHeadDim <= 256) {
-    if (p.block_m == 128) return launch_gqa_m128<kHeadDim>(p, stream);
+    if (p.block_m == 128) return launch_gqa_m128<kHeadDim, kValueDim>(p, stream);
   }
-  return launch_gqa_swap_ab<kHeadDim, false>(p, stream);
+  return launch_gqa_swap_ab<kHeadDim, false, kValueDim>(p, stream);
 }
 
 }  // namespace
@@ -22,6 +23,8 @@ cudaError_t launch_gqa(const GqaParams& p, std::int32_t head_dim, bool fp8, cuda
       return launch<64>(p, fp8, stream);
     case 128:
       return launch<128>(p, fp8, stream);
+    case kGqaWideKey:
+      return launch<kGqaWideKey, kGqaWideKeyValue>(p, fp8, stream);
     case 256:
       return launch<256>(p, fp8, stream);
     default:

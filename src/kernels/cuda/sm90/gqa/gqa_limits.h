@@ -10,11 +10,14 @@
 namespace lathe::cuda {
 
 inline constexpr std::int32_t kGqaHeadDims[] = {64, 128, 256, 512};  // of keys and of values
-inline constexpr std::int32_t kGqaPages[] = {16, 32, 64, 128};       // tokens
-inline constexpr std::int32_t kGqaHeads = 1024;                      // most query heads
+/// Also heads with keys wider than their values.
+inline constexpr std::int32_t kGqaWideKey = 192, kGqaWideKeyValue = 128;
+inline constexpr std::int32_t kGqaPages[] = {16, 32, 64, 128};  // tokens
+inline constexpr std::int32_t kGqaHeads = 1024;                 // most query heads
 
 /// Latents that these kernels attend to as grouped queries of one KV head, in pages of mla_bf16:
-/// 256 wide with 32 or 64 dims of RoPE, and 128 with 32. latent/ has those of 512.
+/// 256 wide with 32 or 64 dims of RoPE, and 128 with 32. latent/ has those of 512. Keys are named
+/// by a page table, or for each row by a list of slots.
 struct GqaLatent {
   std::int32_t nope, most_rope;
 };

@@ -25,10 +25,16 @@ namespace lathe::cuda {
 /// Most keys of a request, and of a window: sums and differences of two fit 32 bits.
 inline constexpr std::int32_t kGqaMostKeys = 1 << 30;
 
+/// Arrivals at a stage's full barrier: of the lane that expects TMA's bytes, or where the producer
+/// copies listed rows, of all lanes, when their copies are done, and of the lane that has stored
+/// the mask.
+inline constexpr int kGqaPageArrivals = 1, kGqaRowArrivals = 33;
+
 /// Resident blocks of an SM. With two, where registers and shared memory allow, the softmax,
 /// prologue and epilogue of one overlap the loads of the other.
-constexpr int gqa_blocks_per_sm(int head_dim, int block_m, bool fp8) {
-  return head_dim > 128 || block_m > 64 || (fp8 && block_m == 64) ? 1 : 2;
+constexpr int gqa_blocks_per_sm(int key_dim, int value_dim, int block_m, bool fp8) {
+  const bool large = fp8 || key_dim > 128;
+  return value_dim > 128 || block_m > 64 || (large && block_m == 64) ? 1 : 2;
 }
 
 /// Most M rows of a block of the swapped kernel: its outputs are in the registers of one
@@ -92,8 +98,13 @@ struct GqaParams {
   // The "requests" are groups: their rows are slots and see all of the group's keys.
   const std::int32_t* slot_rows = nullptr;  // [slots] row of q; null: slots are rows of q
   const std::int32_t* tables = nullptr;     // [requests] row of the page table
-  std::int32_t max_keys = 0;                // most keys of a request; longer ones are cut to it
-  std::int32_t window = kGqaMostKeys;       // keys that a row sees, its own included
+  // Latents with keys that a list names: each row of q is a "request" with one row, and its keys
+  // are those of its list. q_indptr and kv_lens are then not read.
+  const std::int32_t* indices = nullptr;  // [q_rows, index_width] slots, or none
+  std::int32_t index_width = 0;
+  const std::int32_t* index_lengths = nullptr;  // [q_rows] used entries; null: all
+  std::int32_t max_keys = 0;                    // most keys of a request; longer ones are cut to it
+  std::int32_t window = kGqaMostKeys;           // keys that a row sees, its own included
   std::int32_t kv_heads = 0;
   FastDiv group;  // heads of a KV head
 
@@ -107,7 +118,8 @@ struct GqaParams {
   FastDiv page_size;
   std::int32_t pages = 0;
   std::int64_t page_stride = 0;       // bytes
-  std::int64_t token_bytes = 0;       // of all heads' keys; the values have as many
+  std::int64_t token_bytes = 0;       // of all heads' keys
+  std::int64_t value_bytes = 0;       // of all heads' values
   const std::byte* keys = nullptr;    // of the first page; bf16 or e4m3 [page, token, kv head, dim]
   const std::byte* values = nullptr;  // of the first page, in the keys' format
   bool once = false;                  // few rows share a key: L2 may evict keys first

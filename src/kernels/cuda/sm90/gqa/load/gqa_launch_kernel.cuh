@@ -8,13 +8,14 @@
 namespace lathe::cuda {
 
 template <class N>
-cudaError_t make_gqa_map(CUtensorMap& map, const GqaParams& p, const std::byte* base) {
-  if (p.pages == 0) return cudaSuccess;  // nothing is copied
+cudaError_t make_gqa_map(CUtensorMap& map, const GqaParams& p, const std::byte* base,
+                         std::int64_t token_bytes) {
+  if (p.pages == 0 || p.indices != nullptr) return cudaSuccess;  // no box is copied
   return make_page_map(map, {.base = base,
                              .pages = p.pages,
                              .page_stride = p.page_stride,
                              .page_rows = p.page_size.divisor,
-                             .row_bytes = p.token_bytes,
+                             .row_bytes = token_bytes,
                              .element_bytes = N::kElementBytes,
                              .box_bytes = N::kBoxBytes,
                              .box_rows = gqa_box_rows(p)});
@@ -24,13 +25,11 @@ cudaError_t make_gqa_map(CUtensorMap& map, const GqaParams& p, const std::byte* 
 template <class N, auto kKernel>
 cudaError_t launch_gqa_kernel(const GqaParams& p, cudaStream_t stream) {
   CUtensorMap keys{}, values{};
-  if (const cudaError_t status = make_gqa_map<N>(keys, p, p.keys); status != cudaSuccess) {
-    return status;
-  }
-  if (const cudaError_t status = make_gqa_map<N>(values, p, p.values); status != cudaSuccess) {
-    return status;
-  }
-  const cudaError_t status = allow_shared<kKernel>(N::kSharedBytes);
+  cudaError_t status = make_gqa_map<N>(keys, p, p.keys, p.token_bytes);
+  if (status != cudaSuccess) return status;
+  status = make_gqa_map<N>(values, p, p.values, p.value_bytes);
+  if (status != cudaSuccess) return status;
+  status = allow_shared<kKernel>(N::kSharedBytes);
   if (status != cudaSuccess) return status;
   return launch_kernel(kKernel,
                        {.grid = static_cast<unsigned>(p.workers),

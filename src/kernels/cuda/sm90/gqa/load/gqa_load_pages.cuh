@@ -54,14 +54,18 @@ struct GqaPageProducer {
   __device__ void copy(const Box& box, std::int32_t head, int stage, std::uint64_t policy) const {
     const std::uint32_t full = ring.full_at(stage);
     const auto row = static_cast<std::uint32_t>(lane * rows * N::kBoxBytes);
+    constexpr int kElements = N::kBoxBytes / N::kElementBytes;
+    const auto at = [&](int i) { return row + static_cast<std::uint32_t>(i * N::kBoxTileBytes); };
     LATHE_UNROLL
     for (int i = 0; i < N::kBoxes; ++i) {
-      const std::uint32_t to = row + static_cast<std::uint32_t>(i * N::kBoxTileBytes);
-      constexpr int kElements = N::kBoxBytes / N::kElementBytes;
-      const std::int32_t x = (head * N::kBoxes + i) * kElements;
-      copy_box(ring.keys(stage) + to, keys, x, box.row, box.page, full, policy);
-      if constexpr (!N::kValuesInKeys) {
-        copy_box(ring.values(stage) + to, values, x, box.row, box.page, full, policy);
+      copy_box(ring.keys(stage) + at(i), keys, (head * N::kBoxes + i) * kElements, box.row,
+               box.page, full, policy);
+    }
+    if constexpr (!N::kValuesInKeys) {
+      LATHE_UNROLL
+      for (int i = 0; i < N::kValueBoxes; ++i) {
+        copy_box(ring.values(stage) + at(i), values, (head * N::kValueBoxes + i) * kElements,
+                 box.row, box.page, full, policy);
       }
     }
   }
@@ -93,7 +97,8 @@ struct GqaPageProducer {
           }
         }
         if (lane == 0) {
-          constexpr int kRowBytes = N::kBoxBytes * N::kBoxes * (N::kValuesInKeys ? 1 : 2);
+          constexpr int kRowBytes =
+              N::kBoxBytes * (N::kBoxes + (N::kValuesInKeys ? 0 : N::kValueBoxes));
           barrier_expect(ring.full_at(stage.index),
                          static_cast<std::uint32_t>(count * rows * kRowBytes));
         }

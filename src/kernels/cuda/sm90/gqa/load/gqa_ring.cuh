@@ -1,5 +1,5 @@
-// The ring of stages between producer (gqa_load_pages.cuh) and consumers. A stage holds a tile of a
-// KV head's keys and values.
+// The ring of stages between producer (gqa_load_pages.cuh, gqa_load_rows.cuh) and consumers. A
+// stage holds a tile of a KV head's keys and values.
 #pragma once
 
 #include "kernels/cuda/common/hopper.cuh"
@@ -17,7 +17,7 @@ struct GqaTileFormat {
   static constexpr int kDims = kHeadDim / 64;  // of keys
   static constexpr int kValueDims = kValueDim / 64;
   static constexpr int kElementBytes = kFp8 ? 1 : 2;
-  static constexpr int kBoxBytes = kFp8 && kHeadDim == 64 ? 64 : 128;
+  static constexpr int kBoxBytes = kFp8 && kHeadDim % 128 != 0 ? 64 : 128;
   static constexpr int kBoxes = kHeadDim * kElementBytes / kBoxBytes;
   static constexpr int kValueBoxes = kValueDim * kElementBytes / kBoxBytes;
   static constexpr int kBoxTileBytes = kTile * kBoxBytes;
@@ -40,6 +40,18 @@ __device__ __forceinline__ bool in_head(const GqaParams& p, int chunk) {
   return !N::kValuesInKeys || chunk * 8 < p.q_head;
 }
 
+/// Whether lists name the keys, so that the producer copies rows one by one (gqa_load_rows.cuh).
+template <class N>
+__device__ __forceinline__ bool lists_rows(const GqaParams& p) {
+  return N::kValuesInKeys && p.indices != nullptr;
+}
+/// Call after waiting for a full stage, before wgmma reads it: copies of listed rows are ordinary
+/// stores to shared memory. A condition would cost registers that blocks of 64 M rows do not have.
+template <class N>
+__device__ __forceinline__ void see_rows() {
+  if constexpr (N::kValuesInKeys) fence_async_proxy();
+}
+
 /// N: a GqaTileFormat with kStages; kReleases, the warps that must release a stage; and
 /// kCheckWarps, how many of them check values (gqa_edge.cuh).
 template <class N>
@@ -58,10 +70,10 @@ struct GqaRing {
         masks(empty + 8 * N::kStages),
         checked(masks + N::kStages * (N::kTile / 8)),
         wild(checked + 8 * N::kStages) {}
-  /// Call from one thread, before sync_block().
-  __device__ void init() const {
+  /// Call from one thread, before sync_block(). rows: the producer copies rows one by one.
+  __device__ void init(bool rows = false) const {
     for (int i = 0; i < N::kStages; ++i) {
-      barrier_init(full_at(i), 1);
+      barrier_init(full_at(i), rows ? kGqaRowArrivals : kGqaPageArrivals);
       barrier_init(empty_at(i), N::kReleases);
       if constexpr (N::kCheckWarps > 0) barrier_init(checked_at(i), N::kCheckWarps);
     }

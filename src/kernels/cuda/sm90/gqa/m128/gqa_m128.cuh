@@ -23,7 +23,7 @@
 #include "kernels/cuda/sm90/attention/row_max.cuh"
 #include "kernels/cuda/sm90/attention/swizzle.cuh"
 #include "kernels/cuda/sm90/gqa/load/gqa_edge.cuh"
-#include "kernels/cuda/sm90/gqa/load/gqa_load_pages.cuh"
+#include "kernels/cuda/sm90/gqa/load/gqa_load_rows.cuh"
 #include "kernels/cuda/sm90/gqa/m128/gqa_m128_config.cuh"
 
 namespace lathe::cuda {
@@ -263,6 +263,7 @@ struct GqaM128Group {
     std::uint32_t w[kOperands][4];
     float d[kScores], factor[2];
     barrier_wait(ring.full_at(stage.index), stage.parity);
+    see_rows<N>();
     score(d, stage.index);
     wgmma_wait<0>();
     wgmma_pin(d);
@@ -276,6 +277,7 @@ struct GqaM128Group {
       stage.advance();
       limit -= N::kTile;
       barrier_wait(ring.full_at(stage.index), stage.parity);
+      see_rows<N>();
       score(d, stage.index);
       zero_missing(before);
       add(w, before);
@@ -363,7 +365,7 @@ static __global__ void __launch_bounds__(GqaM128<kHeadDim, kValueDim, kOneRow>::
   const std::uint32_t base = shared_address(shared_bytes);
   const GqaRing<N> ring(base + N::kRingAt, base + N::kSmallAt);
   const auto thread = static_cast<int>(threadIdx.x);
-  if (thread == 0) ring.init();
+  if (thread == 0) ring.init(lists_rows<N>(p));
   sync_block();
   wait_for_previous();
   const auto worker = static_cast<std::int32_t>(blockIdx.x);
@@ -371,7 +373,7 @@ static __global__ void __launch_bounds__(GqaM128<kHeadDim, kValueDim, kOneRow>::
     lower_registers<N::kProducerRegisters>();
     const int warp = thread / 32 - 4 * N::kGroups;
     if (warp == 0) {
-      GqaPageProducer<N>(p, ring, &keys, &values).run(worker);
+      produce_tiles<N>(p, ring, &keys, &values, worker);
     } else if (warp <= N::kCheckWarps) {
       GqaChecker<N>{p, ring, warp - 1, thread % 32}.run(worker);
     }

@@ -7,9 +7,10 @@
 
 namespace lathe::cuda {
 
-template <int kHeadDim>
+template <int kHeadDim, int kValueDim>
 cudaError_t launch_gqa_m128(const GqaParams& p, cudaStream_t stream) {
-  return launch_gqa_kernel<GqaM128<kHeadDim>, gqa_m128_kernel<kHeadDim>>(p, stream);
+  return launch_gqa_kernel<GqaM128<kHeadDim, kValueDim>, gqa_m128_kernel<kHeadDim, kValueDim>>(
+      p, stream);
 }
 
 template <int kKeyDim, int kValueDim>

@@ -57,7 +57,8 @@ __device__ inline std::int32_t last_at_most(const T* entries, std::int32_t count
 struct GqaRows {
   std::int32_t begin, end;
   __device__ GqaRows(const GqaParams& p, std::int32_t request)
-      : begin(p.q_indptr[request]), end(p.q_indptr[request + 1]) {
+      : begin(p.indices == nullptr ? p.q_indptr[request] : request),
+        end(p.indices == nullptr ? p.q_indptr[request + 1] : request + 1) {
     if (begin < 0) begin = 0;
     if (end > p.q_rows) end = p.q_rows;
     if (end < begin) end = begin;
@@ -67,11 +68,21 @@ struct GqaRows {
   }
 };
 
+/// Keys of a request, or entries of a row's list.
+__device__ inline std::int32_t gqa_keys(const GqaParams& p, std::int32_t request) {
+  std::int32_t keys = p.max_keys;
+  if (p.indices == nullptr) {
+    keys = p.kv_lens[request];
+  } else if (p.index_lengths != nullptr) {
+    keys = p.index_lengths[request];
+  }
+  return keys < 0 ? 0 : keys > p.max_keys ? p.max_keys : keys;
+}
+
 __device__ inline GqaBlock gqa_block(const GqaParams& p, std::int32_t request,
                                      std::int32_t number) {
   const GqaRows rows(p, request);
-  std::int32_t keys = p.kv_lens[request];
-  keys = keys < 0 ? 0 : keys > p.max_keys ? p.max_keys : keys;
+  const std::int32_t keys = gqa_keys(p, request);
   const auto first = static_cast<std::int32_t>(std::int64_t{number} * p.block_m);
   const std::int64_t left = rows.m_rows(p) - first;
   GqaBlock b;

@@ -20,7 +20,7 @@
 #include "kernels/cuda/sm90/attention/row_max.cuh"
 #include "kernels/cuda/sm90/attention/swizzle.cuh"
 #include "kernels/cuda/sm90/gqa/load/gqa_edge.cuh"
-#include "kernels/cuda/sm90/gqa/load/gqa_load_pages.cuh"
+#include "kernels/cuda/sm90/gqa/load/gqa_load_rows.cuh"
 #include "kernels/cuda/sm90/gqa/swap_ab/gqa_swap_ab_config.cuh"
 #include "kernels/cuda/sm90/gqa/swap_ab/gqa_widen.cuh"
 
@@ -249,11 +249,12 @@ struct GqaSwapAbGroup {
 
   __device__ void tile(const GqaBlock& b, int limit) {
     barrier_wait(s.ring.full_at(stage.index), stage.parity);
+    see_rows<N>();
     std::uint64_t seen = load_shared_u64(s.ring.mask_at(stage.index));
     std::uint32_t keys = s.ring.keys(stage.index), values = s.ring.values(stage.index);
     if constexpr (N::kWidens) {
       sync();  // all products with the previous values are done
-      widen_tile<N>(keys, ~std::uint64_t{0}, s.wide, warp * 32 + lane);
+      widen_tile<N, N::kBoxes>(keys, ~std::uint64_t{0}, s.wide, warp * 32 + lane);
       fence_async_proxy();
       sync();
       keys = s.wide;
@@ -273,7 +274,8 @@ struct GqaSwapAbGroup {
     if constexpr (N::kWidens) {
       // Reload mask and addresses here rather than keep them over the scores: registers are scarce.
       asm volatile("" : "+r"(lane), "+r"(warp));
-      widen_tile<N>(values, load_shared_u64(s.ring.mask_at(stage.index)), s.wide, warp * 32 + lane);
+      widen_tile<N, N::kValueBoxes>(values, load_shared_u64(s.ring.mask_at(stage.index)), s.wide,
+                                    warp * 32 + lane);
       values = s.wide;
     } else {
       zero_missing(values, seen);
@@ -379,12 +381,12 @@ static __global__ void __launch_bounds__(
   LATHE_DYNAMIC_SHARED(shared_bytes);
   const GqaSwapAbShared<N> s(shared_address(shared_bytes));
   const auto thread = static_cast<int>(threadIdx.x);
-  if (thread == 0) s.ring.init();
+  if (thread == 0) s.ring.init(lists_rows<N>(p));
   sync_block();
   wait_for_previous();
   const auto worker = static_cast<std::int32_t>(blockIdx.x);
   if (thread >= GqaSwapAbGroup<N>::kGroupThreads) {
-    GqaPageProducer<N>(p, s.ring, &keys, &values).run(worker);
+    produce_tiles<N>(p, s.ring, &keys, &values, worker);
   } else {
     GqaSwapAbGroup<N>(p, s, thread).run(worker);
   }

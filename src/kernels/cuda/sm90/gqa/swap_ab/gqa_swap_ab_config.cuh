@@ -13,7 +13,7 @@ struct GqaSwapAb : GqaTileFormat<kHeadDim, 64, kFp8, kValueDim, kOneRow> {
   static constexpr int kMRows = kBlockM;
   static constexpr int kReleases = 4, kCheckWarps = 0, kThreads = 160;
   static constexpr bool kWidens = kFp8;
-  static constexpr int kBlocksPerSm = gqa_blocks_per_sm(kHeadDim, kBlockM, kFp8);
+  static constexpr int kBlocksPerSm = gqa_blocks_per_sm(kHeadDim, kValueDim, kBlockM, kFp8);
 
   static constexpr int kPAt = Format::kDims * kMRows * 128;
   static constexpr int kWideAt = kPAt + kMRows * 128;

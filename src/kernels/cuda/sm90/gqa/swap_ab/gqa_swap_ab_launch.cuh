@@ -28,18 +28,19 @@ cudaError_t launch_gqa_rows_swap_ab(const GqaParams& p, cudaStream_t stream) {
   }
 }
 
-template <int kHeadDim, bool kFp8>
+template <int kHeadDim, bool kFp8, int kValueDim>
 cudaError_t launch_gqa_swap_ab(const GqaParams& p, cudaStream_t stream) {
   switch (p.block_m) {
     case 8:
-      return launch_swap_ab_block_m<kHeadDim, kFp8, 8>(p, stream);
+      return launch_swap_ab_block_m<kHeadDim, kFp8, 8, kValueDim>(p, stream);
     case 16:
-      return launch_swap_ab_block_m<kHeadDim, kFp8, 16>(p, stream);
+      return launch_swap_ab_block_m<kHeadDim, kFp8, 16, kValueDim>(p, stream);
     case 32:
-      return launch_swap_ab_block_m<kHeadDim, kFp8, 32>(p, stream);
+      return launch_swap_ab_block_m<kHeadDim, kFp8, 32, kValueDim>(p, stream);
     default:
       // Blocks have no more rows than this, and with fewer they are one of the cases above.
-      return launch_swap_ab_block_m<kHeadDim, kFp8, gqa_swapped_rows(kHeadDim)>(p, stream);
+      return launch_swap_ab_block_m<kHeadDim, kFp8, gqa_swapped_rows(kValueDim), kValueDim>(p,
+                                                                                            stream);
   }
 }
 

@@ -13,16 +13,16 @@ __device__ inline std::uint32_t widen_e4m3_bf16(std::uint32_t codes) {
   return pack_bf16(low, high);
 }
 
-/// Widens boxes of e4m3 [64 keys, 64 or 128], swizzled over their rows, to tiles of bf16 [64 keys,
-/// 64], by 128 threads. Rows whose bit of `seen` is 0 become zeros.
-template <class N>
+/// Widens kBoxes boxes of e4m3 [64 keys, 64 or 128], swizzled over their rows, to tiles of bf16 [64
+/// keys, 64], by 128 threads. Rows whose bit of `seen` is 0 become zeros.
+template <class N, int kBoxes>
 __device__ inline void widen_tile(std::uint32_t from, std::uint64_t seen, std::uint32_t to,
                                   int thread) {
   constexpr int kChunks = N::kBoxBytes / 16;  // of 16 codes in a row of a box
   constexpr int kRows = 128 / kChunks;        // at a time
   const int chunk = thread % kChunks;
   LATHE_UNROLL_BY(2)
-  for (int i = 0; i < N::kBoxes * N::kTile / kRows; ++i) {
+  for (int i = 0; i < kBoxes * N::kTile / kRows; ++i) {
     const int box = i / (N::kTile / kRows);
     const int row = i % (N::kTile / kRows) * kRows + thread / kChunks;
     // A box of 64-byte rows is swizzled over 64 bytes: chunk c of row r is at c ^ (r / 2 % 4).

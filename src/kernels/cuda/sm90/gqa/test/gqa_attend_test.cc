@@ -85,6 +85,8 @@ TEST(AttendGqaOnDevice, RefusesWhatTheKernelsDoNotTake) {
               HasSubstr("problem.head_dim: wanted one of 64, 128, 256, 512, got 96"));
   EXPECT_THAT(GqaCall({.kv_heads = 2, .head_dim = 128, .v_head_dim = 64}).refusal(),
               HasSubstr("problem.v_head_dim: wanted the head_dim 128, got 64"));
+  EXPECT_THAT(GqaCall({.kv_heads = 2, .head_dim = 192, .v_head_dim = 192}).refusal(),
+              HasSubstr("problem.head_dim: wanted one of 64, 128, 256, 512, got 192"));
 }
 
 TEST(GqaShape, GivesBlocksTheRowsOfARequest) {
@@ -100,6 +102,33 @@ TEST(GqaShape, GivesBlocksTheRowsOfARequest) {
     EXPECT_GE(shape.max_blocks, 2 * ((4 * rows + block_m - 1) / block_m)) << rows;
     EXPECT_EQ(shape.workers, block_m == 128 ? 132 : 264);
   }
+}
+
+// Each row is a request of its own, whose keys are those of its list.
+TEST(GqaShape, OfLists) {
+  AttendArgs args;
+  args.problem.kind = ProblemKind::sparse_latent;
+  args.problem.heads = 32;
+  args.problem.nope = 128;
+  args.problem.rope = 32;
+  const std::vector<std::int32_t> lens = {300, 20};
+  const ConstPoolView pool(nullptr, CacheLayout(LayoutKind::mla_bf16, {.nope = 128, .rope = 32}),
+                           48, 1);
+  args.main.pool.emplace(pool);
+  args.main.index_width = 64;
+  args.kv_lens = lens;
+  args.q.rows = 100;
+  args.max_request_rows = 99;
+  const GqaShape shape = gqa_shape(args, 132);
+  EXPECT_EQ(shape.block_m, 32);
+  EXPECT_GE(shape.max_blocks, 100);
+  EXPECT_EQ(shape.workers, 264);
+  const GqaParams p = gqa_params(args, shape, nullptr, nullptr);
+  EXPECT_EQ(p.requests, 100);
+  EXPECT_EQ(p.max_keys, 64);
+  // Entries and lengths may be missing where a step is only planned.
+  EXPECT_NE(p.indices, nullptr);
+  EXPECT_EQ(p.index_lengths, nullptr);
 }
 
 TEST(GqaShape, KeepsToTheDeclaredBytes) {

@@ -20,8 +20,9 @@ class GqaEmulated : public ::testing::TestWithParam<std::tuple<LayoutKind, int>>
  protected:
   LayoutKind kind() const { return std::get<0>(GetParam()); }
   int dim() const { return std::get<1>(GetParam()); }
+  int value_dim() const { return dim() == kGqaWideKey ? kGqaWideKeyValue : dim(); }
   GqaDims dims(int page, int group, int kv_heads = 2) const {
-    return {kind(), page, group * kv_heads, kv_heads, dim(), dim()};
+    return {kind(), page, group * kv_heads, kv_heads, dim(), value_dim()};
   }
 };
 
@@ -141,7 +142,7 @@ TEST_P(GqaEmulated, ScoresGrow) {
 INSTANTIATE_TEST_SUITE_P(All, GqaEmulated,
                          ::testing::Combine(::testing::Values(LayoutKind::gqa_bf16,
                                                               LayoutKind::gqa_fp8),
-                                            ::testing::ValuesIn(kGqaHeadDims)),
+                                            ::testing::Values(64, 128, 192, 256, 512)),
                          [](const auto& test) {
                            return fmt::format("{}_d{}", name(std::get<0>(test.param)),
                                               std::get<1>(test.param));
@@ -193,6 +194,58 @@ TEST_P(GqaLatentEmulated, HolesAreNoKeys) {
     s.batch.entry(2, 0) = PageId(-1);
     for (int page = 0; page < 4; ++page) s.batch.entry(3, page) = PageId(-1);  // a whole tile
     check(s, 2);
+  }
+}
+
+// Rows that select keys: lists with holes and slots beyond the pool, of fewer keys than a tile and
+// of several tiles. Each row is a work item, in blocks of 8 to 128 M rows.
+TEST_P(GqaLatentEmulated, ReadsListedKeys) {
+  for (const auto& [heads, width] :
+       {std::pair{5, 40}, {20, 200}, {64, 64}, {70, 150}, {128, 300}}) {
+    for (const int page : {1, 16, 48}) {
+      SCOPED_TRACE(fmt::format("heads {} entries {} page {}", heads, width, page));
+      latent_test::Scene s(layout(), page, heads, {{150, 2}, {1, 1}, {70, 3}});
+      const latent_test::Ints list = s.random_list(width);
+      s.by_index(list);
+      check(s, 2, page == 16 ? DType::f32 : DType::bf16);
+    }
+  }
+}
+
+TEST_P(GqaLatentEmulated, ReadsAsManyEntriesAsARowHas) {
+  latent_test::Scene s(layout(), 16, 20, {{150, 4}, {70, 2}});
+  const latent_test::Ints list = s.random_list(130), lengths = {0, 1, 64, 65, 130, 129};
+  s.by_index(list);
+  s.args.main.index_lengths = lengths;
+  check(s, 3);
+}
+
+// Keys that are not finite reach the rows that list them alone.
+TEST_P(GqaLatentEmulated, ListedKeysThatAreNotFinite) {
+  latent_test::Scene s(layout(), 16, 20, {{150, 2}});
+  latent_test::Ints list;
+  for (int i = 0; i < 2; ++i) {
+    for (int j = 0; j < 70; ++j) {
+      list.push_back(slot_of(s.batch.entry(0, (i + 2 * j) / 16), 16, (i + 2 * j) % 16).value);
+    }
+  }
+  s.by_index(list);
+  const ConstPoolView pool = s.pool.view();
+  const std::int32_t slot = list[9];  // of row 0
+  auto* row = const_cast<std::byte*>(pool.data) + slot / 16 * pool.page_stride +
+              slot % 16 * pool.layout.bytes_per_token();
+  std::memset(row, 0xff, static_cast<std::size_t>(pool.layout.bytes_per_token()));
+  const Matrix<bf16> q = rounded(s.q);
+  s.args.q = q.view();
+  const Outputs got = attend(s.args, 2),
+                want = ref_test::run(ref_attend_latent, s.args, GetParam().first);
+  const std::size_t half = got.out.data.size() / 2;
+  for (std::size_t i = 0; i < got.out.data.size(); ++i) {
+    if (i < half) {
+      EXPECT_TRUE(std::isnan(got.out.data[i])) << i;
+    } else {
+      EXPECT_NEAR(got.out.data[i], want.out.data[i], 0.02) << i;
+    }
   }
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/cuda/sm90/gqa/gqa_call.h"
+#include "kernels/cuda/sm90/gqa/gqa_limits.h"
 #include "kernels/cuda/sm90/gqa/gqa_shared.h"
 #include "kernels/cuda/sm90/gqa/test/gqa_checks.h"
 // Device code comes last: it redefines CUDA's keywords.
@@ -20,17 +21,17 @@
 namespace lathe::cuda {
 
 template <class N>
-CUtensorMap emulated_map(const GqaParams& p, const std::byte* base) {
+CUtensorMap emulated_map(const GqaParams& p, const std::byte* base, std::int64_t token_bytes) {
   CUtensorMap map{};
   const PageMap m{reinterpret_cast<const unsigned char*>(base),
                   p.page_stride,
-                  p.token_bytes,
+                  token_bytes,
                   gqa_box_rows(p),
                   N::kElementBytes,
                   N::kBoxBytes,
                   p.page_size.divisor,
                   p.pages,
-                  p.token_bytes};
+                  token_bytes};
   std::memcpy(&map, &m, sizeof m);
   return map;
 }
@@ -38,27 +39,30 @@ CUtensorMap emulated_map(const GqaParams& p, const std::byte* base) {
 template <class N, class Kernel>
 void emulate_kernel(const GqaParams& p, Kernel kernel) {
   emulate({static_cast<unsigned>(p.workers), 1, 1}, N::kThreads, kernel, p,
-          emulated_map<N>(p, p.keys), emulated_map<N>(p, p.values));
+          emulated_map<N>(p, p.keys, p.token_bytes), emulated_map<N>(p, p.values, p.value_bytes));
 }
-template <int kHeadDim, bool kFp8, int kBlockM>
+template <int kHeadDim, bool kFp8, int kBlockM, int kValueDim>
 void emulate_block_m(const GqaParams& p) {
-  emulate_kernel<GqaSwapAb<kHeadDim, kBlockM, kFp8>>(p,
-                                                     gqa_swap_ab_kernel<kHeadDim, kBlockM, kFp8>);
+  emulate_kernel<GqaSwapAb<kHeadDim, kBlockM, kFp8, kValueDim>>(
+      p, gqa_swap_ab_kernel<kHeadDim, kBlockM, kFp8, kValueDim>);
 }
-template <int kHeadDim, bool kFp8>
+template <int kHeadDim, bool kFp8, int kValueDim = kHeadDim>
 void emulate_instance(const GqaParams& p) {
   if constexpr (kHeadDim <= 256 && !kFp8) {
-    if (p.block_m == 128) return emulate_kernel<GqaM128<kHeadDim>>(p, gqa_m128_kernel<kHeadDim>);
+    if (p.block_m == 128) {
+      return emulate_kernel<GqaM128<kHeadDim, kValueDim>>(p, gqa_m128_kernel<kHeadDim, kValueDim>);
+    }
   }
-  if (p.block_m == 8) return emulate_block_m<kHeadDim, kFp8, 8>(p);
-  if (p.block_m == 16) return emulate_block_m<kHeadDim, kFp8, 16>(p);
-  if (p.block_m == 32) return emulate_block_m<kHeadDim, kFp8, 32>(p);
-  emulate_block_m<kHeadDim, kFp8, gqa_swapped_rows(kHeadDim)>(p);
+  if (p.block_m == 8) return emulate_block_m<kHeadDim, kFp8, 8, kValueDim>(p);
+  if (p.block_m == 16) return emulate_block_m<kHeadDim, kFp8, 16, kValueDim>(p);
+  if (p.block_m == 32) return emulate_block_m<kHeadDim, kFp8, 32, kValueDim>(p);
+  emulate_block_m<kHeadDim, kFp8, gqa_swapped_rows(kValueDim), kValueDim>(p);
 }
 template <bool kFp8>
 void emulate_gqa(const GqaParams& p, int head_dim) {
   if (head_dim == 64) return emulate_instance<64, kFp8>(p);
   if (head_dim == 128) return emulate_instance<128, kFp8>(p);
+  if (head_dim == kGqaWideKey) return emulate_instance<kGqaWideKey, kFp8, kGqaWideKeyValue>(p);
   if (head_dim == 256) return emulate_instance<256, kFp8>(p);
   emulate_instance<512, kFp8>(p);
 }
@@ -86,9 +90,9 @@ inline void emulate_call(const GqaParams& p, const GqaForm& form, bool fp8) {
   if (form.latent) {
     form.value_dim == 256 ? emulate_rows<320, 256>(p) : emulate_rows<192, 128>(p);
   } else if (fp8) {
-    emulate_gqa<true>(p, form.value_dim);
+    emulate_gqa<true>(p, form.key_dim);
   } else {
-    emulate_gqa<false>(p, form.value_dim);
+    emulate_gqa<false>(p, form.key_dim);
   }
 }
 
