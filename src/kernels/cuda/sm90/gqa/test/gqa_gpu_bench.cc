@@ -6,9 +6,11 @@
 // layers replay them. Each call reads another copy of the cache where L2 would hold one. The work
 // list, which a step's layers share, is timed separately. Prints medians. Floor: keys and values
 // that rows see, once per request, over 4.2 TB/s; or operations over 640 TFLOP/s where that is
-// longer.
+// longer. Latents narrower than 512 have the floor of latent_gpu_bench: keys, q and out over 4.3
+// TB/s, or operations over 790 TFLOP/s.
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 
 #include "base/float_formats.h"
@@ -29,9 +31,14 @@ struct Case {
   std::int32_t least, most;  // keys of a request: random between them
   std::int32_t heads, kv_heads, head_dim, page;
   std::int32_t window = 0;
+  std::int32_t rope = 0;    // latents (layout mla_bf16): head_dim dims and these, one KV head
+  std::int32_t listed = 0;  // latents: keys that a row selects; 0: all
+
+  bool latent() const { return layout == LayoutKind::mla_bf16; }
 };
 
 constexpr LayoutKind kBf16 = LayoutKind::gqa_bf16, kFp8 = LayoutKind::gqa_fp8;
+constexpr LayoutKind kLatent = LayoutKind::mla_bf16;
 constexpr Case kCases[] = {
     {"decode", kBf16, 32, 1, 4096, 4096, 32, 8, 128, 16},
     {"decode", kBf16, 32, 1, 4096, 4096, 32, 8, 128, 64},
@@ -52,6 +59,20 @@ constexpr Case kCases[] = {
     {"extend", kBf16, 4, 2048, 10240, 10240, 32, 8, 128, 64},
     {"extend", kBf16, 4, 2048, 2048, 10240, 64, 8, 64, 16},
     {"extend", kBf16, 1, 8192, 8192, 8192, 16, 8, 256, 64},
+    {"latent decode", kLatent, 128, 1, 4096, 4096, 32, 1, 256, 64, 0, 64},
+    {"latent decode", kLatent, 8, 1, 32768, 32768, 32, 1, 256, 64, 0, 64},
+    {"latent decode", kLatent, 128, 1, 4096, 4096, 40, 1, 256, 64, 0, 32},
+    {"latent decode", kLatent, 8, 1, 32768, 32768, 40, 1, 256, 64, 0, 32},
+    {"latent decode", kLatent, 128, 1, 4096, 4096, 64, 1, 128, 64, 0, 32},
+    {"latent decode", kLatent, 8, 1, 32768, 32768, 64, 1, 128, 64, 0, 32},
+    {"latent decode", kLatent, 128, 1, 32768, 32768, 32, 1, 128, 64, 0, 32, 2048},
+    {"latent decode", kLatent, 8, 1, 32768, 32768, 32, 1, 128, 64, 0, 32, 2048},
+    {"latent extend", kLatent, 1, 1024, 32768, 32768, 32, 1, 128, 64, 0, 32, 2048},
+    {"latent extend", kLatent, 1, 1024, 8192, 8192, 32, 1, 256, 64, 0, 64},
+    {"latent extend", kLatent, 1, 1024, 8192, 8192, 40, 1, 256, 64, 0, 32},
+    {"latent decode", kLatent, 128, 1, 4096, 4096, 32, 1, 128, 64, 0, 32},
+    {"latent decode", kLatent, 8, 1, 32768, 32768, 32, 1, 128, 64, 0, 32},
+    {"latent extend", kLatent, 1, 1024, 8192, 8192, 64, 1, 128, 64, 0, 32},
 };
 
 /// Random elements of `dtype`.
@@ -73,16 +94,58 @@ std::vector<std::byte> random_bytes(std::int64_t bytes, DType dtype, std::mt1993
   return out;
 }
 
+/// For each row distinct slots of its request, in random order.
+std::vector<std::int32_t> lists_of(const Case& c, const std::vector<PageId>& table,
+                                   std::int64_t width, std::mt19937& rng) {
+  std::vector<std::int32_t> out, slots;
+  for (std::int64_t r = 0; r < c.requests; ++r) {
+    slots.clear();
+    for (std::int64_t i = 0; i < width * c.page; ++i) {
+      const PageId page = table[static_cast<std::size_t>(r * width + i / c.page)];
+      slots.push_back(page.value * c.page + static_cast<std::int32_t>(i % c.page));
+    }
+    for (std::int32_t row = 0; row < c.rows; ++row) {
+      for (std::int32_t i = 0; i < c.listed; ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        std::swap(slots[at], slots[at + rng() % (slots.size() - at)]);
+      }
+      out.insert(out.end(), slots.begin(), slots.begin() + c.listed);
+    }
+  }
+  return out;
+}
+
 struct Row {
   std::string what;
   double microseconds = 0, schedule = 0, floor = 0, flops = 0;
 };
 
+AttentionProblem problem_of(const Case& c) {
+  if (!c.latent()) {
+    AttentionProblem p = gqa_problem(c.heads, c.kv_heads, c.head_dim);
+    p.window = c.window;
+    return p;
+  }
+  AttentionProblem p;
+  p.kind = c.listed > 0 ? ProblemKind::sparse_latent : ProblemKind::dense_latent;
+  p.top_k = c.listed;
+  p.heads = c.heads;
+  p.nope = c.head_dim;
+  p.rope = c.rope;
+  p.scale = 1 / std::sqrt(static_cast<float>(p.qk_dim()));
+  return p;
+}
+
+CacheLayout layout_of(const Case& c) {
+  if (c.latent()) return CacheLayout(c.layout, {.nope = c.head_dim, .rope = c.rope});
+  return CacheLayout(c.layout,
+                     {.kv_heads = c.kv_heads, .head_dim = c.head_dim, .v_head_dim = c.head_dim});
+}
+
 Row run_case(const Case& c, const Stream& stream, int sms, int repeats) {
   std::mt19937 rng(kSeed);
   AttendArgs args;
-  args.problem = gqa_problem(c.heads, c.kv_heads, c.head_dim);
-  args.problem.window = c.window;
+  args.problem = problem_of(c);
   std::vector<std::int32_t> indptr{0}, lens;
   double seen = 0, pairs = 0;
   for (int r = 0; r < c.requests; ++r) {
@@ -95,7 +158,7 @@ Row run_case(const Case& c, const Stream& stream, int sms, int repeats) {
     seen += keys - first;
     for (int row = 0; row < c.rows; ++row) {
       const int sees = keys - c.rows + row + 1;
-      pairs += c.window == 0 ? sees : std::min(sees, c.window);
+      pairs += c.listed > 0 ? c.listed : c.window == 0 ? sees : std::min(sees, c.window);
     }
   }
   const std::int64_t width = (args.max_kv_len + c.page - 1) / c.page;
@@ -105,8 +168,7 @@ Row run_case(const Case& c, const Stream& stream, int sms, int repeats) {
   std::ranges::shuffle(order, rng);
   for (std::size_t i = 0; i < table.size(); ++i) table[i] = PageId(order[i]);
 
-  const CacheLayout layout(
-      c.layout, {.kv_heads = c.kv_heads, .head_dim = c.head_dim, .v_head_dim = c.head_dim});
+  const CacheLayout layout = layout_of(c);
   const std::int64_t pages = std::ssize(table), bytes = pages * layout.page_stride(c.page);
   const std::int64_t copies = std::clamp<std::int64_t>((256 << 20) / bytes, 1, kGraphCalls);
   const auto seed = upload(random_bytes(64 << 20, layout.value_dtype(), rng), stream);
@@ -119,12 +181,13 @@ Row run_case(const Case& c, const Stream& stream, int sms, int repeats) {
         "copy on the device"));
   }
   const std::int64_t rows = indptr.back(), elements = c.heads * c.head_dim;
-  const auto q = upload(random_bytes(rows * elements * 2, DType::bf16, rng), stream);
+  const std::int64_t q_elements = c.heads * (c.head_dim + c.rope);
+  const auto q = upload(random_bytes(rows * q_elements * 2, DType::bf16, rng), stream);
   const auto out = need(DeviceArray<std::byte>::make(rows * elements * 2));
   const auto d_indptr = upload(indptr, stream);
   const auto d_lens = upload(lens, stream);
   const auto d_table = upload(table, stream);
-  args.q = {q.data(), DType::bf16, rows, elements, elements};
+  args.q = {q.data(), DType::bf16, rows, q_elements, q_elements};
   args.out = {out.data(), DType::bf16, rows, elements, elements};
   args.q_indptr = d_indptr.span();
   args.kv_lens = d_lens.span();
@@ -132,6 +195,14 @@ Row run_case(const Case& c, const Stream& stream, int sms, int repeats) {
   args.main.table_width = width;
   args.max_request_rows = c.rows;
   args.main.pool.emplace(pool.data(), layout, c.page, pages);
+  std::optional<DeviceArray<std::int32_t>> list;
+  if (c.listed > 0) {
+    list.emplace(upload(lists_of(c, table, width, rng), stream));
+    args.main.page_table = {};
+    args.main.table_width = 0;
+    args.main.indices = list->span();
+    args.main.index_width = c.listed;
+  }
   need(check_gqa_call(args));
   const GqaShape shape = gqa_shape(args, sms);
   const auto memory = need(DeviceArray<std::byte>::make(shape.bytes()));
@@ -147,9 +218,9 @@ Row run_case(const Case& c, const Stream& stream, int sms, int repeats) {
       args.main.pool.emplace(pool.data() + i % copies * bytes, layout, c.page, pages);
       const GqaParams p =
           gqa_params(args, shape, memory.data(), memory.data() + shape.schedule_bytes);
-      if (auto ok = call_result(launch_gqa(p, c.head_dim, c.layout == kFp8, stream), "gqa"); !ok) {
-        return ok;
-      }
+      const cudaError_t status = c.latent() ? launch_gqa_rows(p, c.head_dim, stream)
+                                            : launch_gqa(p, c.head_dim, c.layout == kFp8, stream);
+      if (auto ok = call_result(status, "gqa"); !ok) return ok;
       if (auto ok = call_result(launch_gqa_combine(p, c.head_dim, stream), "gqa_combine"); !ok) {
         return ok;
       }
@@ -157,21 +228,27 @@ Row run_case(const Case& c, const Stream& stream, int sms, int repeats) {
     return {};
   }));
   const auto launch = [&] { return graph.launch(stream); };
-  std::vector<double> whole, list;
+  std::vector<double> whole, schedules;
   time_once(stream, launch);
   for (int i = 0; i < repeats; ++i) {
     whole.push_back(time_once(stream, launch) / kGraphCalls);
-    list.push_back(time_once(stream, schedule));
+    schedules.push_back(time_once(stream, schedule));
   }
   Row row;
-  row.what =
-      fmt::format("{} {} b{} rows {} keys {}-{} {}/{} d{} page {}", c.what, layout.name(),
-                  c.requests, c.rows, c.least, c.most, c.heads, c.kv_heads, c.head_dim, c.page);
+  row.what = fmt::format("{} {} b{} rows {} keys {}-{} {}/{} d{}{} page {}", c.what, layout.name(),
+                         c.requests, c.rows, c.least, c.most, c.heads, c.kv_heads, c.head_dim,
+                         c.latent() ? fmt::format(" + {}", c.rope) : "", c.page);
+  if (c.listed > 0) row.what += fmt::format(" k {}", c.listed);
   row.microseconds = median(whole) * 1e6;
-  row.schedule = median(list) * 1e6;
-  const double operations = 4.0 * pairs * c.heads * c.head_dim;
+  row.schedule = median(schedules) * 1e6;
+  const double operations = 2.0 * pairs * c.heads * (2 * c.head_dim + c.rope);
   row.flops = operations / row.microseconds * 1e-6;
-  row.floor = std::max(seen * layout.bytes_per_token() / 4.2e6, operations / 640e6);
+  // Rows of a prefill select most keys of their request between them.
+  const double keys = c.listed > 0 && c.rows == 1 ? pairs : seen;
+  const double read = keys * layout.bytes_per_token();
+  const auto passed = static_cast<double>(2 * rows * (q_elements + elements));
+  row.floor = c.latent() ? std::max((read + passed) / 4.3e6, operations / 790e6)
+                         : std::max(read / 4.2e6, operations / 640e6);
   return row;
 }
 
