@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 
+#include "step/prefix_sizes.h"
 #include "step/step_util.h"
 
 namespace lathe {
@@ -14,9 +15,6 @@ using step_internal::at;
 // Bounds the work for tables that branch at every page.
 constexpr std::int64_t kMostVisits = 4 * kPrefixGroups;
 constexpr std::int32_t kUnseen = -1;
-
-// Costs are estimates, so savings must exceed them by a fifth.
-bool clearly_more(std::int64_t saved, std::int64_t cost) { return saved > cost + cost / 5; }
 
 bool same_pages(std::span<const PageId> a, std::span<const PageId> b, std::int32_t first,
                 std::int32_t last) {
@@ -55,9 +53,8 @@ std::int64_t PrefixGrouper::rows_of(const Node& node) const {
   return rows;
 }
 
-// M blocks of `rows` query rows: each reads the keys.
 std::int64_t PrefixGrouper::blocks(std::int64_t rows) const {
-  return (rows * sharing_.row_heads + kFewPrefixRows - 1) / kFewPrefixRows;
+  return prefix_blocks(sharing_, rows);
 }
 
 // Pages that all requests of the node share.

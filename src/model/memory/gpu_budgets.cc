@@ -6,6 +6,7 @@
 #include "base/dtype.h"
 #include "kernels/limits.h"
 #include "kernels/sampling.h"
+#include "step/prefix_sizes.h"
 #include "step/step.h"
 
 namespace lathe {
@@ -59,28 +60,39 @@ std::int64_t rope_tables(const ModelConfig& config, std::int64_t positions) {
 // rest.
 std::int64_t graphs_of(std::int64_t rows) { return rows > cuda::kSampledRows ? 2 : 1; }
 
-// Graphs of decode and verify steps and of a draft layer's passes, one for each padded number of
-// rows and padded context.
+// Graphs of steps of `rows` rows: one for each padded context, and more where requests may share
+// prefixes.
+std::int64_t graphs_of(const ModelPlan& plan, std::int64_t rows) {
+  std::int64_t sum = 0;
+  const std::int64_t longest = std::max<std::int64_t>(1, plan.context_length());
+  for (std::int64_t n = 0; n < longest;) {
+    n = padded_context(n + 1);
+    std::int64_t sizes = 1;
+    for (const GroupPlan& g : plan.groups) {
+      sizes *= prefix_sizes(g.plan.prefixes, rows, std::min(n, longest)).count();
+    }
+    sum += sizes * graphs_of(rows);
+  }
+  return sum;
+}
+
+// Graphs of decode and verify steps and of a draft layer's passes, for each padded number of rows.
 std::int64_t graphs(const ModelConfig& config, const ModelPlan& plan) {
-  std::int64_t sizes = 0;
+  std::int64_t count = 0;
   const std::int64_t requests = plan.max_requests();
   for (std::int64_t n = 0; n < requests;) {
     n = std::min(padded_decode_rows(n + 1), requests);
-    sizes += graphs_of(n);
+    count += graphs_of(plan, n);
   }
   const std::int64_t drafted = recorded_verify_rows(requests, plan.draft_tokens());
   for (std::int64_t n = 1; n < drafted;) {
     n = padded_verify_rows(n + 1);
-    sizes += graphs_of(n);
-  }
-  std::int64_t contexts = 1;
-  for (std::int64_t n = padded_context(1); n < plan.context_length(); n = padded_context(n + 1)) {
-    ++contexts;
+    count += graphs_of(plan, n);
   }
   const std::int64_t streams = config.hyper.streams > 0 ? 8 : 0;
   const std::int64_t layer = config.is_compressed() ? 60 : config.is_mla() ? 28 + streams : 20;
   const std::int64_t passes = config.drafts ? 2 : 1;
-  return sizes * contexts * (layer * config.cached_layers() + 8 * passes) * kNodeBytes;
+  return count * (layer * config.cached_layers() + 8 * passes) * kNodeBytes;
 }
 
 // Page tables of the two calls that latent attention with shared prefixes makes.

@@ -11,6 +11,7 @@
 #include "base/test_scale.h"
 #include "plan/planner.h"
 #include "plan/test/described_test_kernels.h"
+#include "step/prefix_sizes.h"
 
 namespace lathe {
 namespace {
@@ -237,6 +238,52 @@ TEST(PrefixGroups, RandomTrees) {
 TEST(PrefixGroups, SameListsAgain) {
   const std::vector<std::vector<int>> all = {{1, 2, 3}, {4}, {1, 2, 5}, {1, 2, 3, 6}, {4, 1}};
   EXPECT_EQ(Found(all, kFree).lists, Found(all, kFree).lists);
+}
+
+// A plan budgets a recording for each size that a step can have. Steps have rows that share all
+// their keys in groups of some size, at random costs.
+TEST(PrefixGroups, SizesAreThoseOfPlans) {
+  std::mt19937 random(test_seed(41));
+  const auto pick = [&](int first, int last) {
+    return std::uniform_int_distribution(first, last)(random);
+  };
+  int few = 0, many = 0, expected_few = 0, expected_many = 0;
+  for (int i = 0; i < 4000 * test_scale(); ++i) {
+    PrefixSharing sharing{.on = true, .key_ps = 1000};
+    sharing.row_heads = 1 << pick(0, 6);
+    sharing.row_key_ps = pick(0, 500);
+    sharing.row_ps = pick(0, 100'000);
+    sharing.launch_ps = pick(0, 5'000'000);
+    const int rows = pick(1, 150), shared = pick(1, 12), block = 64 / sharing.row_heads;
+    // Groups of whole blocks, of any size, or all rows.
+    const int kind = pick(0, 2), size = kind == 0 ? block : kind == 1 ? pick(1, rows) : rows;
+    std::vector<std::vector<int>> pages(static_cast<std::size_t>(rows));
+    for (int r = 0; r < rows; ++r) {
+      for (int p = 0; p < shared; ++p) {
+        pages[static_cast<std::size_t>(r)].push_back(100 * (r / size) + p);
+      }
+    }
+    const Found found(pages, sharing);
+    const PrefixSizes sizes = prefix_sizes(sharing, rows, shared * kPage);
+    SCOPED_TRACE(fmt::format("case {}: {} rows in groups of {}, {} heads", i, rows, size,
+                             sharing.row_heads));
+    EXPECT_TRUE(sizes.few || found.prefixes.size != PrefixSize::few);
+    EXPECT_TRUE(sizes.many || found.prefixes.size != PrefixSize::many);
+    if (kind == 0 && rows % size == 0 && rows / size <= kPrefixGroups && size > 1) {
+      EXPECT_EQ(found.prefixes.size == PrefixSize::few, sizes.few);
+    }
+    if (kind == 2 && rows % block == 0 && rows > block) {
+      EXPECT_EQ(found.prefixes.size == PrefixSize::many, sizes.many);
+    }
+    few += found.prefixes.size == PrefixSize::few;
+    many += found.prefixes.size == PrefixSize::many;
+    expected_few += sizes.few;
+    expected_many += sizes.many;
+  }
+  std::printf("few in %d steps of %d that may, many in %d of %d\n", few, expected_few, many,
+              expected_many);
+  EXPECT_GT(few, 50);
+  EXPECT_GT(many, 50);
 }
 
 }  // namespace
