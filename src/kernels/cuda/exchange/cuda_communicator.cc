@@ -6,6 +6,7 @@
 #include "base/rows.h"
 #include "kernels/cuda/common/cuda_error.h"
 #include "kernels/cuda/exchange/host_part.h"
+#include "kernels/cuda/exchange/nccl.h"
 
 namespace lathe::cuda {
 
@@ -49,7 +50,9 @@ Result<std::vector<std::unique_ptr<CudaCommunicator>>> make_cuda_communicators(
     return Error{ErrorCode::unsupported, "--tp", "2, 4 or 8 GPUs", fmt::format("{}", size), ""};
   }
   if (kind == ExchangeKind::nccl) {
-    return make_nccl_communicators(std::move(hosts), gpus);
+    const auto library = open_nccl();
+    if (!library) return library.error();
+    return make_nccl_communicators(std::move(hosts), gpus, **library);
   }
   if (auto ok = check_peer_access(gpus); !ok) return ok.error();
   return make_peer_communicators(std::move(hosts), gpus);

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "kernels/cuda/exchange/cuda_communicator.h"
+#include "kernels/cuda/exchange/nccl.h"
 
 namespace lathe::cuda {
 
@@ -45,7 +46,8 @@ class HostPart : public CudaCommunicator {
 /// The implementations of make_cuda_communicators().
 std::vector<std::unique_ptr<CudaCommunicator>> make_peer_communicators(
     std::vector<std::unique_ptr<Communicator>> hosts, std::span<const int> gpus);
-Result<std::vector<std::unique_ptr<CudaCommunicator>>> make_nccl_communicators(
-    std::vector<std::unique_ptr<Communicator>> hosts, std::span<const int> gpus);
+std::vector<std::unique_ptr<CudaCommunicator>> make_nccl_communicators(
+    std::vector<std::unique_ptr<Communicator>> hosts, std::span<const int> gpus,
+    const Nccl& library);
 
 }  // namespace lathe::cuda

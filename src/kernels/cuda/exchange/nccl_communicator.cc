@@ -1,5 +1,6 @@
 // Exchanges over NCCL: sums are rounded to the partials' type, in the library's order.
 #include <atomic>
+#include <chrono>
 #include <mutex>
 
 #include "base/rows.h"
@@ -14,32 +15,43 @@
 namespace lathe::cuda {
 namespace {
 
-// The library's communicators of all ranks, so that any thread can abort them.
+// A longer call is waiting for a rank that does not come, and only an abort ends it.
+constexpr std::chrono::milliseconds kLongestCall{50};
+
+// The library's communicators of all ranks, so that any thread can abort them. An abort frees them,
+// so a rank's thread uses its own under a lock.
 class NcclComms {
  public:
   explicit NcclComms(const Nccl& library, std::size_t ranks) : library_(library), of_(ranks) {}
 
-  void add(std::int32_t rank, NcclComm* comm) {
-    const std::lock_guard lock(guard_);
-    of_[static_cast<std::size_t>(rank)] = comm;
+  void add(std::int32_t rank, NcclComm* comm) { of(rank).comm = comm; }
+  /// Calls call(the rank's), unless it has been aborted.
+  template <class Call>
+  void use(std::int32_t rank, Call&& call) {
+    Of& own = of(rank);
+    const std::lock_guard lock(own.busy);
+    if (NcclComm* comm = own.comm; comm != nullptr) call(comm);
   }
-  /// The rank's, which abort() then leaves alone; null if it was aborted.
-  NcclComm* take(std::int32_t rank) {
-    const std::lock_guard lock(guard_);
-    return std::exchange(of_[static_cast<std::size_t>(rank)], nullptr);
+  void destroy(std::int32_t rank) {
+    if (NcclComm* comm = of(rank).comm.exchange(nullptr)) library_.comm_destroy(comm);
   }
   void abort() {
-    const std::lock_guard lock(guard_);
-    for (NcclComm*& comm : of_) {
-      if (comm != nullptr) library_.comm_abort(std::exchange(comm, nullptr));
+    for (Of& each : of_) {
+      const std::unique_lock lock(each.busy, kLongestCall);
+      if (NcclComm* comm = each.comm.exchange(nullptr)) library_.comm_abort(comm);
     }
   }
   NcclId id;  // of the group; rank 0 makes it
 
  private:
+  struct Of {
+    std::timed_mutex busy;  // held while the rank's thread calls the library
+    std::atomic<NcclComm*> comm = nullptr;
+  };
+  Of& of(std::int32_t rank) { return of_[static_cast<std::size_t>(rank)]; }
+
   const Nccl& library_;
-  std::mutex guard_;
-  std::vector<NcclComm*> of_;
+  std::vector<Of> of_;
 };
 
 class NcclCommunicator : public HostPart {
@@ -47,9 +59,7 @@ class NcclCommunicator : public HostPart {
   NcclCommunicator(std::unique_ptr<Communicator> host, int gpu, const Nccl& library,
                    std::shared_ptr<NcclComms> comms)
       : HostPart(std::move(host), gpu), library_(library), comms_(std::move(comms)) {}
-  ~NcclCommunicator() override {
-    if (NcclComm* comm = comms_->take(rank()); comm != nullptr) library_.comm_destroy(comm);
-  }
+  ~NcclCommunicator() override { comms_->destroy(rank()); }
 
   void abort(const Error& reason) override {
     HostPart::abort(reason);
@@ -61,8 +71,9 @@ class NcclCommunicator : public HostPart {
     Result<void> mine;
     if (rank() == 0) mine = ok(library_.get_unique_id(&comms_->id), "ncclGetUniqueId");
     if (auto agreed = agree(mine, 0); !agreed) return agreed;
-    mine = ok(library_.comm_init_rank(&comm_, size(), comms_->id, rank()), "ncclCommInitRank");
-    if (mine) comms_->add(rank(), comm_);
+    NcclComm* comm = nullptr;
+    mine = ok(library_.comm_init_rank(&comm, size(), comms_->id, rank()), "ncclCommInitRank");
+    if (mine) comms_->add(rank(), comm);
     if (auto agreed = agree(mine, 0); !agreed) return agreed;
     const std::int64_t records = std::max<std::int64_t>(limits.logit_rows, 1);
     auto all = DeviceArray<std::byte>::make(size() * records * ShareRecords::kBytes);
@@ -113,20 +124,24 @@ class NcclCommunicator : public HostPart {
       const auto r = static_cast<std::size_t>(peer);
       return static_cast<std::size_t>(op.first[r + 1] - op.first[r]);
     };
-    keep(library_.group_start(), "ncclGroupStart");
-    for (std::int64_t row = 0; row < op.columns.rows; ++row) {
-      const auto owner = static_cast<std::int32_t>(row % size());
-      if (owner != rank()) {
-        keep(library_.send(from(row), width(rank()), Nccl::kFloat32, owner, comm_, on), "ncclSend");
-        continue;
+    comms_->use(rank(), [&](NcclComm* comm) {
+      keep(library_.group_start(), "ncclGroupStart");
+      for (std::int64_t row = 0; row < op.columns.rows; ++row) {
+        const auto owner = static_cast<std::int32_t>(row % size());
+        if (owner != rank()) {
+          keep(library_.send(from(row), width(rank()), Nccl::kFloat32, owner, comm, on),
+               "ncclSend");
+          continue;
+        }
+        for (std::int32_t peer = 0; peer < size(); ++peer) {
+          if (peer == rank()) continue;
+          keep(
+              library_.receive(to(row / size(), peer), width(peer), Nccl::kFloat32, peer, comm, on),
+              "ncclRecv");
+        }
       }
-      for (std::int32_t peer = 0; peer < size(); ++peer) {
-        if (peer == rank()) continue;
-        keep(library_.receive(to(row / size(), peer), width(peer), Nccl::kFloat32, peer, comm_, on),
-             "ncclRecv");
-      }
-    }
-    keep(library_.group_end(), "ncclGroupEnd");
+      keep(library_.group_end(), "ncclGroupEnd");
+    });
     if (op.rows.rows == 0) return;
     const auto pitch = [](std::int64_t elements) { return static_cast<std::size_t>(elements) * 4; };
     stream().keep(call_result(
@@ -140,8 +155,10 @@ class NcclCommunicator : public HostPart {
     const cudaStream_t on = next();
     constexpr auto kBytes = static_cast<std::size_t>(ShareRecords::kBytes);
     const auto bytes = static_cast<std::size_t>(op.count) * kBytes;
-    keep(library_.all_gather(op.records, records_->data(), bytes, Nccl::kUint8, comm_, on),
-         "ncclAllGather");
+    comms_->use(rank(), [&](NcclComm* comm) {
+      keep(library_.all_gather(op.records, records_->data(), bytes, Nccl::kUint8, comm, on),
+           "ncclAllGather");
+    });
     for (std::int32_t owner = 0; owner < size() && owner < op.count; ++owner) {
       if (owner == rank()) continue;
       const std::size_t first = static_cast<std::size_t>(owner) * kBytes;
@@ -168,40 +185,38 @@ class NcclCommunicator : public HostPart {
     if (partial.rows == 0) return;
     auto* at = const_cast<std::byte*>(partial.data);
     const int type = partial.dtype == DType::f32 ? Nccl::kFloat32 : Nccl::kBfloat16;
-    keep(library_.all_reduce(at, at, static_cast<std::size_t>(partial.rows * partial.row_stride),
-                             type, Nccl::kSum, comm_, on),
-         "ncclAllReduce");
+    const auto count = static_cast<std::size_t>(partial.rows * partial.row_stride);
+    comms_->use(rank(), [&](NcclComm* comm) {
+      keep(library_.all_reduce(at, at, count, type, Nccl::kSum, comm, on), "ncclAllReduce");
+    });
   }
   Result<void> first_sum() {
     auto on = Stream::make();
     if (!on) return on.error();
-    if (auto sum = ok(library_.all_reduce(records_->data(), records_->data(), 4, Nccl::kBfloat16,
-                                          Nccl::kSum, comm_, *on),
-                      "ncclAllReduce");
-        !sum) {
-      return sum;
-    }
-    return on->wait();
+    Result<void> sum = status();
+    comms_->use(rank(), [&](NcclComm* comm) {
+      sum = ok(library_.all_reduce(records_->data(), records_->data(), 4, Nccl::kBfloat16,
+                                   Nccl::kSum, comm, *on),
+               "ncclAllReduce");
+    });
+    return sum ? on->wait() : sum;
   }
 
   const Nccl& library_;
   std::shared_ptr<NcclComms> comms_;
-  NcclComm* comm_ = nullptr;
   std::unique_ptr<DeviceArray<std::byte>> records_;  // [size, records, 16] of all ranks
   std::atomic<std::uint64_t> begun_ = 0;
 };
 
 }  // namespace
 
-Result<std::vector<std::unique_ptr<CudaCommunicator>>> make_nccl_communicators(
-    std::vector<std::unique_ptr<Communicator>> hosts, std::span<const int> gpus) {
-  const auto library = open_nccl();
-  if (!library) return library.error();
-  const auto comms = std::make_shared<NcclComms>(**library, gpus.size());
+std::vector<std::unique_ptr<CudaCommunicator>> make_nccl_communicators(
+    std::vector<std::unique_ptr<Communicator>> hosts, std::span<const int> gpus,
+    const Nccl& library) {
+  const auto comms = std::make_shared<NcclComms>(library, gpus.size());
   std::vector<std::unique_ptr<CudaCommunicator>> out;
   for (std::size_t r = 0; r < hosts.size(); ++r) {
-    out.push_back(
-        std::make_unique<NcclCommunicator>(std::move(hosts[r]), gpus[r], **library, comms));
+    out.push_back(std::make_unique<NcclCommunicator>(std::move(hosts[r]), gpus[r], library, comms));
   }
   return out;
 }
