@@ -138,7 +138,8 @@ class CudaBackend : public Backend, public ExchangeStream {
     return cuda::random_weights(weights, *ring_, stream_, owned);
   }
   Result<void> end_prepare() override {
-    const Result<void> done = stream_.wait();
+    Result<void> done = ring_ == nullptr ? Result<void>() : ring_->flush(stream_);
+    if (const Result<void> copied = stream_.wait(); done) done = copied;
     ring_.reset();
     source_ = nullptr;
     return done;

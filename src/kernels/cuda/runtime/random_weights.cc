@@ -17,6 +17,7 @@ Result<const T*> repeated(T value, std::int64_t count, UploadRing& ring, const S
   const std::vector<T> values(static_cast<std::size_t>(count), value);
   const auto there = upload_bytes(std::as_bytes(std::span(values)), ring, stream, owned);
   if (!there) return there.error();
+  if (auto ok = ring.flush(stream); !ok) return ok.error();
   return reinterpret_cast<const T*>(*there);
 }
 
@@ -36,6 +37,7 @@ Result<const T*> of_groups(T value, const RandomWeights& w, UploadRing& ring, co
   for (std::size_t i = 0; i < w.seeds.size(); ++i) all.insert(all.end(), one.begin(), one.end());
   const auto there = upload_bytes(std::as_bytes(std::span(all)), ring, stream, owned);
   if (!there) return there.error();
+  if (auto ok = ring.flush(stream); !ok) return ok.error();
   return reinterpret_cast<const T*>(*there);
 }
 

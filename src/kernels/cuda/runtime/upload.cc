@@ -90,6 +90,7 @@ Result<std::byte*> upload_packed(const WeightStack& weights, std::int32_t bytes,
   if (!memory) return memory.error();
   std::byte* const to = memory->get();
   owned.push_back(std::move(*memory));
+  if (auto ok = ring.flush(stream); !ok) return ok.error();
   const PackScales pack{.from = *from,
                         .to = to,
                         .weights = weights.count(),
@@ -127,8 +128,9 @@ Result<UploadedGroups> upload_groups(const WeightStack& weights, UploadRing& rin
 
 // data: on the device, `count` weights like w.
 Result<void> pack_codes(const WeightView& w, const std::byte* data, std::int64_t count,
-                        const Stream& stream) {
+                        UploadRing& ring, const Stream& stream) {
   if (!is_packed(w)) return {};
+  if (auto ok = ring.flush(stream); !ok) return ok;
   const PackCodes pack{.data = const_cast<std::byte*>(data),
                        .units = count * w.rows * w.cols / kPackedColumns,
                        .u4 = w.dtype == DType::u4};
@@ -165,7 +167,7 @@ Result<WeightStack> upload_weights(const WeightStack& host, UploadRing& ring, co
   if (!factors) return factors.error();
   auto groups = upload_groups(weights, ring, stream, owned);
   if (!groups) return groups.error();
-  if (auto ok = pack_codes(first, *data, weights.count(), stream); !ok) return ok.error();
+  if (auto ok = pack_codes(first, *data, weights.count(), ring, stream); !ok) return ok.error();
   const auto columns = uploads.array<std::int32_t>(
       weights.cols, [&](std::int64_t i) { return weights.at(i).columns; });
   if (!columns) return columns.error();

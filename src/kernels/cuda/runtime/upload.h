@@ -14,7 +14,8 @@
 namespace lathe::cuda {
 
 /// Copies `host` to new device memory, which is appended to `owned`; null if `host` is empty. The
-/// copy is asynchronous on `stream`, but `host` may be freed when the call returns.
+/// copy is asynchronous on `stream`. `host` must stay until the call returns, or, if the ring has a
+/// source, until its flush().
 Result<std::byte*> upload_bytes(std::span<const std::byte> host, UploadRing& ring,
                                 const Stream& stream, std::vector<OwnedBytes>& owned);
 Result<WeightView> upload_weight(const WeightView& weight, UploadRing& ring, const Stream& stream,

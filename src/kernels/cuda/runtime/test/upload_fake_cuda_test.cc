@@ -81,6 +81,7 @@ TEST_F(Upload, CopiesFromASource) {
   OwnedBytes there = std::move(allocate_device_bytes(kBytes)).value();
   const auto* at = reinterpret_cast<const std::byte*>(1);
   ASSERT_TRUE(ring->copy(std::vector<HostPiece>{{{at, kBytes - 1}, there.get()}}, stream_).ok());
+  ASSERT_TRUE(ring->flush(stream_).ok());
   const std::vector<std::byte> got = read(there.get(), kBytes - 1);
   for (std::size_t i = 0; i + 1 < kBytes; i += 1001) {
     ASSERT_EQ(got[i], static_cast<std::byte>((i + 1) * 7)) << i;
@@ -92,7 +93,8 @@ TEST_F(Upload, ReportsASourcesError) {
   const auto ring = std::move(UploadRing::make(&source)).value();
   OwnedBytes there = std::move(allocate_device_bytes(200)).value();
   const auto* at = reinterpret_cast<const std::byte*>(1);
-  const auto failed = ring->copy(std::vector<HostPiece>{{{at, 150}, there.get()}}, stream_);
+  ASSERT_TRUE(ring->copy(std::vector<HostPiece>{{{at, 150}, there.get()}}, stream_).ok());
+  const auto failed = ring->flush(stream_);
   ASSERT_FALSE(failed.ok());
   EXPECT_EQ(failed.error().field, "sevens");
 }
