@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/rows.h"
+#include "kernels/announced_source.h"
 #include "kernels/cuda/common/device.h"
 #include "kernels/cuda/common/device_rows.h"
 #include "kernels/cuda/common/memory.h"
@@ -34,6 +35,7 @@
 #include "kernels/cuda/runtime/step_start.h"
 #include "kernels/cuda/runtime/stored_counts.h"
 #include "kernels/cuda/runtime/upload.h"
+#include "kernels/cuda/runtime/weight_memory.h"
 #include "kernels/cuda/sm90/codec/codec.h"
 #include "kernels/cuda/sm90/matmul/matmul.h"
 #include "kernels/cuda/sm90/matmul/pack/permute_columns.h"
@@ -108,26 +110,29 @@ class CudaBackend : public Backend, public ExchangeStream {
     return precision != MatmulPrecision::f32;
   }
 
-  void begin_prepare(const WeightSource& source) override { source_ = &source; }
+  void begin_prepare(const WeightSource& source) override {
+    source_ = &source;
+    weight_memory_.reset();
+  }
   Result<WeightView> prepare(const WeightView& weight, std::vector<OwnedBytes>& owned) override {
     if (auto ok = make_ring(); !ok) return ok.error();
-    return upload_weight(weight, *ring_, stream_, owned);
+    return upload_weight(weight, *ring_, stream_, weight_memory(owned));
   }
   Result<WeightStack> prepare(const WeightStack& weights, std::vector<OwnedBytes>& owned) override {
     if (auto ok = make_ring(); !ok) return ok.error();
-    return upload_weights(weights, *ring_, stream_, owned);
+    return upload_weights(weights, *ring_, stream_, weight_memory(owned));
   }
   Result<std::span<const float>> prepare(std::span<const float> vector,
                                          std::vector<OwnedBytes>& owned) override {
     if (auto ok = make_ring(); !ok) return ok.error();
-    auto at = upload_bytes(std::as_bytes(vector), *ring_, stream_, owned);
+    auto at = upload_bytes(std::as_bytes(vector), *ring_, stream_, weight_memory(owned));
     if (!at) return at.error();
     return std::span(reinterpret_cast<const float*>(*at), vector.size());
   }
   Result<std::span<const std::int32_t>> prepare(std::span<const std::int32_t> table,
                                                 std::vector<OwnedBytes>& owned) override {
     if (auto ok = make_ring(); !ok) return ok.error();
-    auto at = upload_bytes(std::as_bytes(table), *ring_, stream_, owned);
+    auto at = upload_bytes(std::as_bytes(table), *ring_, stream_, weight_memory(owned));
     if (!at) return at.error();
     return std::span(reinterpret_cast<const std::int32_t*>(*at), table.size());
   }
@@ -135,13 +140,14 @@ class CudaBackend : public Backend, public ExchangeStream {
   Result<WeightStack> random_weights(const RandomWeights& weights,
                                      std::vector<OwnedBytes>& owned) override {
     if (auto ok = make_ring(); !ok) return ok.error();
-    return cuda::random_weights(weights, *ring_, stream_, owned);
+    return cuda::random_weights(weights, *ring_, stream_, weight_memory(owned));
   }
   Result<void> end_prepare() override {
     Result<void> done = ring_ == nullptr ? Result<void>() : ring_->flush(stream_);
     if (const Result<void> copied = stream_.wait(); done) done = copied;
     ring_.reset();
     source_ = nullptr;
+    weight_memory_.reset();
     return done;
   }
 
@@ -704,6 +710,14 @@ class CudaBackend : public Backend, public ExchangeStream {
     return {};
   }
 
+  WeightMemory& weight_memory(std::vector<OwnedBytes>& owned) {
+    if (!weight_memory_ || weight_memory_->owner() != &owned) {
+      const auto* announced = dynamic_cast<const AnnouncedSource*>(source_);
+      weight_memory_.emplace(owned, announced == nullptr ? 0 : announced->bytes());
+    }
+    return *weight_memory_;
+  }
+
   template <class Rows, class Params>
   void put(const char* kernel, const Rows& rows, cudaError_t (*launch)(const Params&, cudaStream_t),
            const Params& p) {
@@ -722,8 +736,9 @@ class CudaBackend : public Backend, public ExchangeStream {
   CudaCommunicator* communicator_;
   bool plain_products_;
   Scratch scratch_{kDeviceMemory};
-  std::unique_ptr<UploadRing> ring_;      // exists only while weights are prepared
-  const WeightSource* source_ = nullptr;  // of the weights that are prepared; or null
+  std::unique_ptr<UploadRing> ring_;           // exists only while weights are prepared
+  const WeightSource* source_ = nullptr;       // of the weights that are prepared; or null
+  std::optional<WeightMemory> weight_memory_;  // of them
   Staging staging_;
   StepStart start_;
   BeforeNorm before_norm_;

@@ -6,7 +6,9 @@
 #include <unordered_set>
 
 #include "base/float_formats.h"
+#include "kernels/announced_source.h"
 #include "kernels/random_weights.h"
+#include "model/load/prepared_bytes.h"
 
 namespace lathe {
 namespace {
@@ -183,6 +185,24 @@ class DeviceWeights {
   bool makes(const TensorSpec& spec) const {
     return spec.stack != nullptr || (spec.matrix != nullptr && !on_host_.contains(spec.matrix));
   }
+  /// Memory that add() needs for the tensor; a stack's is all of its first one's.
+  std::int64_t bytes_of_tensor(const TensorSpec& spec, DType dtype,
+                               const DummyGroups& groups) const {
+    if (!makes(spec) || spec.place < 0) return 0;
+    const bool stack = spec.stack != nullptr && !spec.joined;
+    if (stack && !spec.whole_stack && spec.place > 0) return 0;
+    static constexpr float kScale = 0;  // of weights that have scales
+    static constexpr ue8m0 kMxScale{};
+    static constexpr std::byte kCode{};
+    WeightView w{&kCode, dtype, spec.part.rows.count, spec.part.cols.count};
+    if (dtype == DType::e4m3 || (dtype == DType::e2m1 && groups.size > 0)) w.scales = &kScale;
+    if (dtype == DType::e2m1 && groups.size == 0) w.mx_scales = &kMxScale;
+    if (groups.size > 0) {
+      w.groups = {&kCode, dtype == DType::u4 ? DType::bf16 : DType::e4m3, groups.size, nullptr};
+      if (groups.zeros) w.groups.zeros = reinterpret_cast<const std::uint8_t*>(&kCode);
+    }
+    return prepared_bytes(w, stack ? spec.stack->count() : 1);
+  }
   /// A stack's matrices are all made when its last one is added.
   Result<void> add(const TensorSpec& spec, DType dtype, const DummyGroups& groups,
                    std::uint64_t seed) {
@@ -262,8 +282,14 @@ Result<void> fill_dummy(const ModelConfig& config, const LoadOptions& options,
   if (options.backend != nullptr && options.backend->memory().kind == MemoryKind::device) {
     device.emplace(*options.backend, weights);
   }
-  std::int64_t total = 0, done = 0;
-  for (const TensorSpec& spec : table) total += dummy_bytes(config, spec);
+  std::int64_t total = 0, done = 0, on_device = 0;
+  for (const TensorSpec& spec : table) {
+    total += dummy_bytes(config, spec);
+    const DType dtype = dummy_dtype(config, spec);
+    if (device) on_device += device->bytes_of_tensor(spec, dtype, groups_of(config, dtype));
+  }
+  const AnnouncedSource announced(nullptr, on_device);
+  if (device) options.backend->begin_prepare(announced);
   for (std::size_t i = 0; i < table.size(); ++i) {
     const TensorSpec& spec = table[i];
     const std::uint64_t seed = mixed_bits(options.seed) + (std::uint64_t{i} << 40);
@@ -283,7 +309,7 @@ Result<void> fill_dummy(const ModelConfig& config, const LoadOptions& options,
     done += dummy_bytes(config, spec);
     if (options.on_progress) options.on_progress(done, total);
   }
-  return {};
+  return device ? options.backend->end_prepare() : Result<void>();
 }
 
 }  // namespace lathe

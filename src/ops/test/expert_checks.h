@@ -61,7 +61,7 @@ class ExpertCase {
     here_.down = stack(rng, f, f.n, f.ffn);
     before_.randomize(rng);
     const auto prepare = [&](const WeightStack& s) {
-      return cuda::upload_weights(s, *ring_, stream_, owned_).value();
+      return cuda::upload_weights(s, *ring_, stream_, memory_).value();
     };
     if (up_first) there_.up = prepare(here_.up);
     there_.gate = prepare(here_.gate);
@@ -95,7 +95,7 @@ class ExpertCase {
     }
     on_gpu_ = op_;
     on_gpu_.x = bf16_rows(x_);
-    on_gpu_.router = cuda::upload_weight(router_.view, *ring_, stream_, owned_).value();
+    on_gpu_.router = cuda::upload_weight(router_.view, *ring_, stream_, memory_).value();
     on_gpu_.experts = &there_;
     on_gpu_.choice.token_experts = list(token_experts_);
     on_gpu_.tokens = list(tokens_);
@@ -230,7 +230,7 @@ class ExpertCase {
   }
 
   std::byte* bring(std::span<const std::byte> bytes) {
-    return cuda::upload_bytes(bytes, *ring_, stream_, owned_).value();
+    return cuda::upload_bytes(bytes, *ring_, stream_, memory_).value();
   }
   template <class T>
   std::span<const T> list(const std::vector<T>& host) {
@@ -264,6 +264,7 @@ class ExpertCase {
   std::unique_ptr<cuda::UploadRing> ring_ = std::move(cuda::UploadRing::make()).value();
   Arena tensors_{cuda::kDeviceMemory};
   std::vector<OwnedBytes> owned_;
+  cuda::WeightMemory memory_{owned_};
   std::vector<Weight> weights_;
   Weight router_;
   Rows x_, before_;

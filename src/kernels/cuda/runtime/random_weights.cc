@@ -13,9 +13,9 @@ namespace {
 // An array of `count` equal values on the device.
 template <class T>
 Result<const T*> repeated(T value, std::int64_t count, UploadRing& ring, const Stream& stream,
-                          std::vector<OwnedBytes>& owned) {
+                          WeightMemory& memory) {
   const std::vector<T> values(static_cast<std::size_t>(count), value);
-  const auto there = upload_bytes(std::as_bytes(std::span(values)), ring, stream, owned);
+  const auto there = upload_bytes(std::as_bytes(std::span(values)), ring, stream, memory);
   if (!there) return there.error();
   if (auto ok = ring.flush(stream); !ok) return ok.error();
   return reinterpret_cast<const T*>(*there);
@@ -24,7 +24,7 @@ Result<const T*> repeated(T value, std::int64_t count, UploadRing& ring, const S
 // The value of each group of w's matrices, on the device; places without a group have 0.
 template <class T>
 Result<const T*> of_groups(T value, const RandomWeights& w, UploadRing& ring, const Stream& stream,
-                           std::vector<OwnedBytes>& owned) {
+                           WeightMemory& memory) {
   const PackedGroups places = packed_groups(w.rows, w.cols, w.group);
   std::vector<T> one(static_cast<std::size_t>(places.count()));
   for (std::int64_t r = 0; r < w.rows; ++r) {
@@ -35,7 +35,7 @@ Result<const T*> of_groups(T value, const RandomWeights& w, UploadRing& ring, co
   std::vector<T> all;
   all.reserve(one.size() * w.seeds.size());
   for (std::size_t i = 0; i < w.seeds.size(); ++i) all.insert(all.end(), one.begin(), one.end());
-  const auto there = upload_bytes(std::as_bytes(std::span(all)), ring, stream, owned);
+  const auto there = upload_bytes(std::as_bytes(std::span(all)), ring, stream, memory);
   if (!there) return there.error();
   if (auto ok = ring.flush(stream); !ok) return ok.error();
   return reinterpret_cast<const T*>(*there);
@@ -43,7 +43,7 @@ Result<const T*> of_groups(T value, const RandomWeights& w, UploadRing& ring, co
 
 // Packs the codes of weights of 4 bits, and adds their scales.
 Result<void> add_groups(const RandomWeights& of, WeightStack& stack, UploadRing& ring,
-                        const Stream& stream, std::vector<OwnedBytes>& owned) {
+                        const Stream& stream, WeightMemory& memory) {
   RandomWeights w = of;
   const bool u4 = w.dtype == DType::u4, mx = !u4 && w.group == 0;
   if (mx) w.group = kMxBlock;
@@ -55,23 +55,23 @@ Result<void> add_groups(const RandomWeights& of, WeightStack& stack, UploadRing&
   const float* factors = nullptr;
   const std::uint8_t* zeros = nullptr;
   if (u4) {
-    const auto made = of_groups(random_u4_scale(w.all_cols()), w, ring, stream, owned);
+    const auto made = of_groups(random_u4_scale(w.all_cols()), w, ring, stream, memory);
     if (!made) return made.error();
     scales = reinterpret_cast<const std::byte*>(*made);
   } else if (mx) {
-    const auto made = of_groups(random_e2m1_scale(w.all_cols()), w, ring, stream, owned);
+    const auto made = of_groups(random_e2m1_scale(w.all_cols()), w, ring, stream, memory);
     if (!made) return made.error();
     scales = reinterpret_cast<const std::byte*>(*made);
   } else {
-    const auto made = of_groups(to_e4m3(1.f), w, ring, stream, owned);
+    const auto made = of_groups(to_e4m3(1.f), w, ring, stream, memory);
     if (!made) return made.error();
     scales = reinterpret_cast<const std::byte*>(*made);
-    const auto factor = repeated(random_nvfp4_factor(w.all_cols()), count, ring, stream, owned);
+    const auto factor = repeated(random_nvfp4_factor(w.all_cols()), count, ring, stream, memory);
     if (!factor) return factor.error();
     factors = *factor;
   }
   if (w.zeros) {
-    const auto made = of_groups(kU4Zero, w, ring, stream, owned);
+    const auto made = of_groups(kU4Zero, w, ring, stream, memory);
     if (!made) return made.error();
     zeros = *made;
   }
@@ -89,13 +89,12 @@ Result<void> add_groups(const RandomWeights& of, WeightStack& stack, UploadRing&
 }  // namespace
 
 Result<WeightStack> random_weights(const RandomWeights& w, UploadRing& ring, const Stream& stream,
-                                   std::vector<OwnedBytes>& owned) {
+                                   WeightMemory& memory) {
   const std::int64_t count = std::ssize(w.seeds);
   const std::int64_t elements = w.rows * w.cols, bytes = bytes_of(w.dtype, elements);
-  auto memory = allocate_device_bytes(count * bytes);
-  if (!memory) return memory.error();
-  std::byte* data = memory->get();
-  owned.push_back(std::move(*memory));
+  const auto taken = memory.take(count * bytes);
+  if (!taken) return taken.error();
+  std::byte* const data = *taken;
   for (std::int64_t i = 0; i < count; ++i) {
     const FillRandomParams fill{.to = data + i * bytes,
                                 .dtype = w.dtype,
@@ -113,7 +112,7 @@ Result<WeightStack> random_weights(const RandomWeights& w, UploadRing& ring, con
   const float* factors = nullptr;
   if (w.dtype == DType::e4m3) {
     const auto made =
-        repeated(random_e4m3_scale(w.all_cols()), count * scales, ring, stream, owned);
+        repeated(random_e4m3_scale(w.all_cols()), count * scales, ring, stream, memory);
     if (!made) return made.error();
     factors = *made;
   }
@@ -123,7 +122,7 @@ Result<WeightStack> random_weights(const RandomWeights& w, UploadRing& ring, con
                 factors == nullptr ? nullptr : factors + i * scales});
   }
   if (w.group == 0 && w.dtype != DType::e2m1) return out;
-  if (auto ok = add_groups(w, out, ring, stream, owned); !ok) return ok.error();
+  if (auto ok = add_groups(w, out, ring, stream, memory); !ok) return ok.error();
   return out;
 }
 

@@ -16,19 +16,17 @@ namespace {
 // Uploads arrays of `count_` weights each, one weight after the other.
 class Uploads {
  public:
-  Uploads(std::int64_t count, UploadRing& ring, const Stream& stream,
-          std::vector<OwnedBytes>& owned)
-      : count_(count), ring_(ring), stream_(stream), owned_(owned) {}
+  Uploads(std::int64_t count, UploadRing& ring, const Stream& stream, WeightMemory& memory)
+      : count_(count), ring_(ring), stream_(stream), memory_(memory) {}
 
   /// source(i): the `each` elements of weight i on the host. A null source(0) means that no weight
   /// has this array.
   template <class T, class Source>
   Result<const T*> array(std::int64_t each, const Source& source) {
     if (count_ == 0 || each == 0 || source(0) == nullptr) return static_cast<const T*>(nullptr);
-    auto bytes = allocate_device_bytes(count_ * each * static_cast<std::int64_t>(sizeof(T)));
+    const auto bytes = memory_.take(count_ * each * static_cast<std::int64_t>(sizeof(T)));
     if (!bytes) return bytes.error();
-    auto* to = reinterpret_cast<T*>(bytes->get());
-    owned_.push_back(std::move(*bytes));
+    auto* to = reinterpret_cast<T*>(*bytes);
     std::vector<HostPiece> pieces;
     for (std::int64_t i = 0; i < count_; ++i) {
       const std::span from(source(i), static_cast<std::size_t>(each));
@@ -42,10 +40,10 @@ class Uploads {
   std::int64_t count_;
   UploadRing& ring_;
   const Stream& stream_;
-  std::vector<OwnedBytes>& owned_;
+  WeightMemory& memory_;
 };
 
-// With MXFP4's scales as those of groups, by which it is packed. Errors: a scale too large for the
+// MXFP4 is packed by its scales of groups, so they are put there. Errors: a scale too large for the
 // GEMMs (Mxfp4Row).
 Result<WeightStack> with_groups(const WeightStack& weights) {
   WeightStack out = weights;
@@ -76,23 +74,21 @@ struct UploadedGroups {
 // Uploads an array of the groups and packs it. bytes: of an element.
 Result<std::byte*> upload_packed(const WeightStack& weights, std::int32_t bytes,
                                  const std::function<const std::byte*(std::int64_t)>& source,
-                                 UploadRing& ring, const Stream& stream,
-                                 std::vector<OwnedBytes>& owned) {
+                                 UploadRing& ring, const Stream& stream, WeightMemory& memory) {
   const std::int32_t size = weights.groups[0].size;
   const std::int64_t groups = weights.cols / size;
   std::vector<OwnedBytes> before;
-  Uploads uploads(weights.count(), ring, stream, before);
+  WeightMemory temporary(before);
+  Uploads uploads(weights.count(), ring, stream, temporary);
   const auto from = uploads.array<std::byte>(weights.rows * groups * bytes, source);
   if (!from) return from.error();
   if (*from == nullptr) return static_cast<std::byte*>(nullptr);
   const std::int64_t each = packed_groups(weights.rows, weights.cols, size).count();
-  auto memory = allocate_device_bytes(weights.count() * each * bytes);
-  if (!memory) return memory.error();
-  std::byte* const to = memory->get();
-  owned.push_back(std::move(*memory));
+  const auto to = memory.take(weights.count() * each * bytes);
+  if (!to) return to.error();
   if (auto ok = ring.flush(stream); !ok) return ok.error();
   const PackScales pack{.from = *from,
-                        .to = to,
+                        .to = *to,
                         .weights = weights.count(),
                         .rows = weights.rows,
                         .groups = groups,
@@ -104,23 +100,23 @@ Result<std::byte*> upload_packed(const WeightStack& weights, std::int32_t bytes,
   }
   // The array in the checkpoint's order is freed on return.
   if (auto ok = stream.wait(); !ok) return ok.error();
-  return to;
+  return *to;
 }
 
 Result<UploadedGroups> upload_groups(const WeightStack& weights, UploadRing& ring,
-                                     const Stream& stream, std::vector<OwnedBytes>& owned) {
+                                     const Stream& stream, WeightMemory& memory) {
   const WeightView first = weights.at(0);
   if (!is_packed(first)) return UploadedGroups{};
   const auto scales = upload_packed(
       weights, bits_of(first.groups.dtype) / 8,
-      [&](std::int64_t i) { return weights.at(i).groups.data; }, ring, stream, owned);
+      [&](std::int64_t i) { return weights.at(i).groups.data; }, ring, stream, memory);
   if (!scales) return scales.error();
   const auto zeros = upload_packed(
       weights, 1,
       [&](std::int64_t i) {
         return reinterpret_cast<const std::byte*>(weights.at(i).groups.zeros);
       },
-      ring, stream, owned);
+      ring, stream, memory);
   if (!zeros) return zeros.error();
   return UploadedGroups{*scales, reinterpret_cast<const std::uint8_t*>(*zeros),
                         packed_groups(weights.rows, weights.cols, first.groups.size).count()};
@@ -140,8 +136,8 @@ Result<void> pack_codes(const WeightView& w, const std::byte* data, std::int64_t
 }  // namespace
 
 Result<std::byte*> upload_bytes(std::span<const std::byte> host, UploadRing& ring,
-                                const Stream& stream, std::vector<OwnedBytes>& owned) {
-  Uploads uploads(1, ring, stream, owned);
+                                const Stream& stream, WeightMemory& memory) {
+  Uploads uploads(1, ring, stream, memory);
   const auto at =
       uploads.array<std::byte>(std::ssize(host), [&](std::int64_t) { return host.data(); });
   if (!at) return at.error();
@@ -149,7 +145,7 @@ Result<std::byte*> upload_bytes(std::span<const std::byte> host, UploadRing& rin
 }
 
 Result<WeightStack> upload_weights(const WeightStack& host, UploadRing& ring, const Stream& stream,
-                                   std::vector<OwnedBytes>& owned) {
+                                   WeightMemory& memory) {
   const auto grouped = with_groups(host);
   if (!grouped) return grouped.error();
   const WeightStack& weights = *grouped;
@@ -158,14 +154,14 @@ Result<WeightStack> upload_weights(const WeightStack& host, UploadRing& ring, co
   const WeightView first = weights.at(0);
   const std::int64_t bytes = bytes_of(weights.dtype, weights.rows * weights.cols);
   const std::int64_t scales = first.scale_count();
-  Uploads uploads(weights.count(), ring, stream, owned);
+  Uploads uploads(weights.count(), ring, stream, memory);
   const auto data =
       uploads.array<std::byte>(bytes, [&](std::int64_t i) { return weights.at(i).data; });
   if (!data) return data.error();
   const auto factors =
       uploads.array<float>(scales, [&](std::int64_t i) { return weights.at(i).scales; });
   if (!factors) return factors.error();
-  auto groups = upload_groups(weights, ring, stream, owned);
+  auto groups = upload_groups(weights, ring, stream, memory);
   if (!groups) return groups.error();
   if (auto ok = pack_codes(first, *data, weights.count(), ring, stream); !ok) return ok.error();
   const auto columns = uploads.array<std::int32_t>(
@@ -185,11 +181,11 @@ Result<WeightStack> upload_weights(const WeightStack& host, UploadRing& ring, co
 }
 
 Result<WeightView> upload_weight(const WeightView& weight, UploadRing& ring, const Stream& stream,
-                                 std::vector<OwnedBytes>& owned) {
+                                 WeightMemory& memory) {
   if (weight.data == nullptr) return weight;
   WeightStack one = WeightStack::of(1, weight.dtype, weight.rows, weight.cols);
   one.set(0, weight);
-  const auto there = upload_weights(one, ring, stream, owned);
+  const auto there = upload_weights(one, ring, stream, memory);
   if (!there) return there.error();
   return there->at(0);
 }

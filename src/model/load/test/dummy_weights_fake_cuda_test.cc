@@ -8,8 +8,11 @@
 #include <vector>
 
 #include "kernels/cuda/backend.h"
+#include "kernels/cuda/fake/fake_cuda.h"
 #include "kernels/cuda/sm90/matmul/pack/packed_weights.h"
+#include "kernels/test/forwarding_backend_test_util.h"
 #include "model/config/split_sizes.h"
+#include "model/load/prepare_weights.h"
 #include "model/test/ranked_model_test_util.h"
 
 namespace lathe {
@@ -107,6 +110,35 @@ TEST_P(DummyWeights, HaveTheHostsBits) {
     ASSERT_TRUE(backend_->end_prepare().ok());
     EXPECT_GT(compared, 5u);
   }
+}
+
+// Does not say how many bytes come, so every array has an allocation.
+struct Unannounced : ForwardingBackend {
+  using ForwardingBackend::ForwardingBackend;
+  void begin_prepare(const WeightSource&) override {}
+};
+
+// All arrays of a model are in one allocation, which is as large as they are.
+TEST_P(DummyWeights, HaveOneAllocation) {
+  const ModelConfig config = *load_model_config(fixture_dir(GetParam()));
+  EXPECT_EQ(fill(config, {}, 0, backend_.get())->weights.prepared.size(), 1u);
+  const auto prepare = [&](Backend& backend, std::size_t& allocations) {
+    const auto host = fill(config, {}, 0, nullptr);
+    LoadOptions options;
+    options.backend = &backend;
+    const std::int64_t before = cuda::fake::device_bytes();
+    EXPECT_TRUE(prepare_weights(options, nullptr, host->table, host->weights).ok());
+    allocations = host->weights.prepared.size();
+    return cuda::fake::device_bytes() - before;
+  };
+  std::size_t one = 0, all = 0;
+  const std::int64_t together = prepare(*backend_, one);
+  Unannounced unannounced(*backend_);
+  const std::int64_t apart = prepare(unannounced, all);
+  EXPECT_EQ(one, 1u);
+  EXPECT_GT(all, 20u);
+  EXPECT_GE(together, apart);
+  EXPECT_LE(together, apart + 256 * static_cast<std::int64_t>(all));
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, DummyWeights,

@@ -35,6 +35,7 @@ class Upload : public ::testing::Test {
   Stream stream_ = std::move(Stream::make()).value();
   std::unique_ptr<UploadRing> ring_ = std::move(UploadRing::make()).value();
   std::vector<OwnedBytes> owned_;
+  WeightMemory memory_{owned_};
 };
 
 // More pieces than buffers, and pieces larger than a buffer; all have been read when the call
@@ -99,6 +100,20 @@ TEST_F(Upload, ReportsASourcesError) {
   EXPECT_EQ(failed.error().field, "sevens");
 }
 
+TEST_F(Upload, TakesArraysFromOneAllocation) {
+  std::vector<OwnedBytes> owned;
+  WeightMemory memory(owned, 1024);
+  std::byte* const first = *memory.take(1);
+  EXPECT_EQ(*memory.take(300), first + 256);
+  EXPECT_EQ(owned.size(), 1u);
+  // More than is left, and more than was expected.
+  EXPECT_TRUE(memory.take(257).ok());
+  EXPECT_EQ(*memory.take(256), first + 768);
+  EXPECT_TRUE(memory.take(256).ok());
+  EXPECT_EQ(owned.size(), 3u);
+  EXPECT_EQ(*memory.take(0), nullptr);
+}
+
 // The first output of splitmix64 from a state of 0.
 TEST(RandomWeights, HashesAsPublished) { EXPECT_EQ(mixed_bits(0), 0xe220a8397b1dcdafu); }
 
@@ -111,7 +126,7 @@ TEST_F(Upload, MakesTheHostsRandomWeights) {
                                           {DType::e4m3, 129, 257},
                                           {DType::e2m1, 3, 64}}) {
     const RandomWeights random{dtype, rows, cols, seeds};
-    const auto made = random_weights(random, *ring_, stream_, owned_);
+    const auto made = random_weights(random, *ring_, stream_, memory_);
     ASSERT_TRUE(made.ok());
     ASSERT_EQ(made->count(), 3);
     const std::int64_t n = std::int64_t{rows} * cols;
@@ -163,7 +178,7 @@ TEST_F(Upload, PacksMxfp4) {
     w.mx_scales = scales.data() + i * kRows * kCols / kMxBlock;
     host.set(i, w);
   }
-  const auto there = upload_weights(host, *ring_, stream_, owned_);
+  const auto there = upload_weights(host, *ring_, stream_, memory_);
   ASSERT_TRUE(there.ok());
   const PackedGroups shape = packed_groups(kRows, kCols, kMxBlock);
   for (std::int64_t i = 0; i < 2; ++i) {
@@ -187,7 +202,7 @@ TEST_F(Upload, PacksMxfp4) {
     }
   }
   scales.back().bits = kMxfp4MostScale + 1;
-  const auto refused = upload_weights(host, *ring_, stream_, owned_);
+  const auto refused = upload_weights(host, *ring_, stream_, memory_);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().offered, "2^42");
 }
@@ -197,13 +212,13 @@ TEST_F(Upload, MakesPartsOfRandomWeights) {
   constexpr std::int64_t kRows = 24, kCols = 96;
   const std::vector<std::uint64_t> seeds = {5, 9};
   for (const DType dtype : {DType::f32, DType::bf16, DType::e4m3, DType::e2m1}) {
-    const auto all = random_weights({dtype, kRows, kCols, seeds}, *ring_, stream_, owned_);
+    const auto all = random_weights({dtype, kRows, kCols, seeds}, *ring_, stream_, memory_);
     ASSERT_TRUE(all.ok());
     for (const auto& [first_row, rows, first_col, cols] :
          {std::tuple{8, 8, 0, 96}, {0, 24, 32, 32}, {4, 20, 64, 32}}) {
       const std::vector<std::int64_t> first(2, first_row * kCols + first_col);
       const RandomWeights random{dtype, rows, cols, seeds, first, kCols};
-      const auto part = random_weights(random, *ring_, stream_, owned_);
+      const auto part = random_weights(random, *ring_, stream_, memory_);
       ASSERT_TRUE(part.ok());
       for (std::int64_t w = 0; w < 2; ++w) {
         const auto bytes = [dtype = dtype](std::int64_t n) { return bytes_of(dtype, n); };
