@@ -103,8 +103,9 @@ inline std::string failure_of(GpuRanks& setup) {
 }
 
 /// A rank's thread ends in the middle of a step while its peer's GPU waits for it.
-inline void check_rank_that_ends(const std::string& model, const GpuSetup::Sizes& sizes) {
-  GpuRanksOptions own;
+inline void check_rank_that_ends(const std::string& model, const GpuSetup::Sizes& sizes,
+                                 cuda::ExchangeKind kind = cuda::ExchangeKind::peer) {
+  GpuRanksOptions own{.kind = kind};
   own.change = [](std::int32_t r, Faults& f) { f.end_thread = r == 1 ? 5 : -1; };
   GpuRanks setup(model, sizes, {}, 2, own);
   EXPECT_EQ(failure_of(setup),
