@@ -48,47 +48,69 @@ class HostGroup {
   void part() { wait(false); }
 
   void abort(const Error& reason) {
-    const std::lock_guard lock(guard_);
-    if (aborted_) return;
-    aborted_ = reason;
+    {
+      const std::lock_guard lock(guard_);
+      if (aborted_) return;
+      aborted_ = reason;
+      state_.fetch_or(kAborted);
+    }
     changed_.notify_all();
   }
   Result<void> status() {
+    if ((state_.load() & kAborted) == 0) return {};
     const std::lock_guard lock(guard_);
-    return aborted_ ? Result<void>(*aborted_) : Result<void>();
+    return *aborted_;
   }
 
  private:
+  // Ranks that meet do so within nanoseconds of each other. With a lock one of them would often
+  // find it taken and sleep, which costs more than the rest of a step's launch. So what decides is
+  // one word: meetings so far, ranks that have arrived at the next one, and whether it is aborted.
+  static constexpr std::uint64_t kAborted = 1, kArrival = 2, kMeeting = std::uint64_t{1} << 32;
+  static std::uint64_t meetings(std::uint64_t state) { return state / kMeeting; }
+
   bool wait(bool ends_on_abort) {
-    std::unique_lock lock(guard_);
-    if (ends_on_abort && aborted_) return false;
-    const std::uint32_t mine = meetings_.load(std::memory_order_relaxed);
-    if (++arrived_ == size()) {
-      arrived_ = 0;
-      meetings_.store(mine + 1, std::memory_order_release);
-      changed_.notify_all();
+    std::uint64_t before = state_.load();
+    std::uint64_t after = 0;
+    do {
+      if (ends_on_abort && (before & kAborted) != 0) return false;
+      after = before + kArrival;
+      const auto arrived = static_cast<std::int32_t>(after % kMeeting / kArrival);
+      if (arrived == size()) after = (meetings(before) + 1) * kMeeting + (before & kAborted);
+    } while (!state_.compare_exchange_weak(before, after));
+    const std::uint64_t mine = meetings(before);
+    if (meetings(after) != mine) {
+      if (sleepers_.load() > 0) wake();
       return true;
     }
-    lock.unlock();
+    const auto over = [&](std::uint64_t state) {
+      return meetings(state) != mine || (ends_on_abort && (state & kAborted) != 0);
+    };
     // Ranks most often arrive within a few microseconds of each other; sleeping costs more.
     const auto end = std::chrono::steady_clock::now() + spin_;
+    std::uint64_t state = 0;
     do {
       for (int i = 0; i < 100; ++i) {
-        if (meetings_.load(std::memory_order_acquire) != mine) return true;
+        if (over(state = state_.load())) return meetings(state) != mine;
       }
     } while (std::chrono::steady_clock::now() < end);
-    lock.lock();
-    const auto met = [&] { return meetings_.load(std::memory_order_relaxed) != mine; };
-    changed_.wait(lock, [&] { return met() || (ends_on_abort && aborted_); });
-    return met();
+    std::unique_lock lock(guard_);
+    sleepers_.fetch_add(1);
+    changed_.wait(lock, [&] { return over(state = state_.load()); });
+    sleepers_.fetch_sub(1);
+    return meetings(state) != mine;
+  }
+  void wake() {
+    { const std::lock_guard lock(guard_); }  // a rank that looks at the state is asleep after it
+    changed_.notify_all();
   }
 
   std::chrono::microseconds spin_;
   std::vector<Shown> shown_;  // [ranks] each written by its rank before a wait
+  std::atomic<std::uint64_t> state_ = 0;
+  std::atomic<int> sleepers_ = 0;
   std::mutex guard_;
   std::condition_variable changed_;
-  std::int32_t arrived_ = 0;
-  std::atomic<std::uint32_t> meetings_ = 0;
   std::optional<Error> aborted_;
 };
 
