@@ -41,8 +41,8 @@ struct RanksCase {
   std::int32_t tp = 1;
   std::int64_t chunk = 0;
   bool check = false, prefix_cache = true;
-  std::vector<Request> requests;  // without prompts, which need the vocabulary
-  std::vector<std::int32_t> lengths;
+  std::vector<Request> requests = {};  // without prompts, which need the vocabulary
+  std::vector<std::int32_t> lengths = {};
 };
 
 template <class T>
