@@ -209,6 +209,8 @@ void register_sm90_kernels(Registry& registry) {
   }
   for (const cuda::GqaLatent& widths : cuda::kGqaLatents) {
     for (const ProblemKind problem : {ProblemKind::dense_latent, ProblemKind::sparse_latent}) {
+      const bool lists = problem == ProblemKind::sparse_latent;
+      if (lists && widths.nope != cuda::kGqaListedLatent) continue;
       registry.add({narrow_latent(problem, widths), kAttendGqa, kPrepareGqa});
     }
   }

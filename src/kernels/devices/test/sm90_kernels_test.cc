@@ -52,8 +52,8 @@ TEST(Sm90, ReadsItsLayoutsInPlaceAndOthersThroughRows) {
   EXPECT_TRUE(plan("v4", {.decode = "inplace", .layout = "v4_fp8"}));
   EXPECT_TRUE(plan("dsa", {.prefill = "gather", .decode = "gather", .layout = "mla_fp4"}));
   EXPECT_THAT(refusal("dsa", {.decode = "inplace", .layout = "mla_fp4"}),
-              AllOf(HasSubstr("sm90.sparse_latent.inplace   layout"), HasSubstr("offered mla_fp4"),
-                    HasSubstr("gather")));
+              AllOf(HasSubstr("sm90.sparse_latent.inplace       layout"),
+                    HasSubstr("offered mla_fp4"), HasSubstr("gather")));
 }
 
 TEST(Sm90, PlansGroupedQueriesInEveryPhase) {
@@ -71,12 +71,45 @@ TEST(Sm90, PlansGroupedQueriesInEveryPhase) {
   ASSERT_TRUE(native) << explain(native.error());
   EXPECT_EQ(native->phase(Phase::decode).routes.back().kernel, "sm90.grouped_query.native");
   EXPECT_THAT(refusal("gqa", {.decode = "native", .layout = "gqa_fp8"}),
-              AllOf(HasSubstr("sm90.grouped_query.native   layout"), HasSubstr("gqa_fp8")));
+              AllOf(HasSubstr("sm90.grouped_query.native       layout"), HasSubstr("gqa_fp8")));
   EXPECT_THAT(refusal("gqa", {.page_size = 8}), AllOf(HasSubstr("page"), HasSubstr("offered 8")));
   AttentionProblem problem = gqa_problem(32, 8, 96);
   const PlanResult other = make_plan(problem, describe_machine(Device::sm90), {}, all_kernels());
   ASSERT_FALSE(other);
   EXPECT_THAT(explain(other.error()), AllOf(HasSubstr("64"), HasSubstr("offered 96")));
+}
+
+// Keys may be wider than values only as 192 is than 128.
+TEST(Sm90, PlansKeysOf192WithValuesOf128) {
+  AttentionProblem problem = gqa_problem(64, 4, 192);
+  for (const auto& [width, kernel] :
+       {std::pair{128, "sm90.grouped_query.inplace_192"}, {64, ""}, {192, ""}}) {
+    problem.v_head_dim = width;
+    const PlanResult result = make_plan(problem, describe_machine(Device::sm90), {}, all_kernels());
+    ASSERT_EQ(result.ok(), *kernel != 0) << width;
+    if (result) {
+      EXPECT_EQ(result->phase(Phase::decode).routes.back().kernel, kernel);
+    } else {
+      EXPECT_THAT(explain(result.error()), HasSubstr("value head dim"));
+    }
+  }
+  problem = gqa_problem(64, 4, 128);
+  problem.v_head_dim = 64;
+  EXPECT_FALSE(make_plan(problem, describe_machine(Device::sm90), {}, all_kernels()));
+}
+
+// A.X-K2's latents.
+TEST(Sm90, PlansListsOfLatentsOf128) {
+  AttentionProblem problem = deepseek_v32_problem(32);
+  problem.nope = 128;
+  problem.rope = 32;
+  const PlanResult result = make_plan(problem, describe_machine(Device::sm90), {}, all_kernels());
+  ASSERT_TRUE(result) << explain(result.error());
+  for (const Phase phase : {Phase::extend, Phase::decode, Phase::verify}) {
+    EXPECT_EQ(result->phase(phase).routes.back().kernel, "sm90.sparse_latent.inplace_128");
+  }
+  problem.nope = 256;
+  EXPECT_FALSE(make_plan(problem, describe_machine(Device::sm90), {}, all_kernels()));
 }
 
 TEST(Sm90, ExpandsTheKeysOfLongPrompts) {
@@ -193,7 +226,7 @@ TEST(Sm90, RefusesOtherWidths) {
 TEST(Sm90, EntriesAreThereWhereCudaIs) {
   Registry registry;
   register_sm90_kernels(registry);
-  EXPECT_EQ(registry.kernels().size(), 17u);
+  EXPECT_EQ(registry.kernels().size(), 20u);
   for (const Kernel& k : registry.kernels()) {
 #ifdef LATHE_HAS_CUDA
     EXPECT_NE(k.attend, nullptr) << k.capability.name;

@@ -98,10 +98,12 @@ Result<void> check_heads(const AttentionProblem& p) {
 
 Result<void> check_latents(const AttendArgs& args) {
   const AttentionProblem& p = args.problem;
-  if ((p.kind != ProblemKind::dense_latent && p.kind != ProblemKind::sparse_latent) ||
-      !is_gqa_latent(p.nope, p.rope)) {
+  const bool dense = p.kind == ProblemKind::dense_latent && args.main.index_width == 0;
+  const bool listed = p.kind == ProblemKind::sparse_latent && p.nope == kGqaListedLatent;
+  if (!(dense || listed) || !is_gqa_latent(p.nope, p.rope)) {
     return unsupported("problem",
-                       "dense_latent or sparse_latent of 256 + 64, 256 + 32 or 128 + 32 dimensions",
+                       "dense_latent of 256 + 64, 256 + 32 or 128 + 32 dimensions, or "
+                       "sparse_latent of 128 + 32",
                        fmt::format("{} of {} + {}", name(p.kind), p.nope, p.rope));
   }
   if (args.main.pool && args.main.pool->layout.kind() != LayoutKind::mla_bf16) {

@@ -16,12 +16,13 @@ inline constexpr std::int32_t kGqaPages[] = {16, 32, 64, 128};  // tokens
 inline constexpr std::int32_t kGqaHeads = 1024;                 // most query heads
 
 /// Latents that these kernels attend to as grouped queries of one KV head, in pages of mla_bf16:
-/// 256 wide with 32 or 64 dims of RoPE, and 128 with 32. latent/ has those of 512. Keys are named
-/// by a page table, or for each row by a list of slots.
+/// 256 wide with 32 or 64 dims of RoPE, and 128 with 32. latent/ has those of 512. A page table
+/// names the keys, or those of kGqaListedLatent a list of slots for each row.
 struct GqaLatent {
   std::int32_t nope, most_rope;
 };
 inline constexpr GqaLatent kGqaLatents[] = {{256, 64}, {128, 32}};
+inline constexpr std::int32_t kGqaListedLatent = 128;
 constexpr bool is_gqa_latent(std::int32_t nope, std::int32_t rope) {
   return (rope == 32 || rope == 64) &&
          ((nope == kGqaLatents[0].nope && rope <= kGqaLatents[0].most_rope) ||

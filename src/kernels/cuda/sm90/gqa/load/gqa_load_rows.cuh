@@ -98,7 +98,7 @@ template <class N>
 __device__ inline void produce_tiles(const GqaParams& p, const GqaRing<N>& ring,
                                      const void* key_map, const void* value_map,
                                      std::int32_t worker) {
-  if constexpr (N::kValuesInKeys) {
+  if constexpr (N::kListsRows) {
     if (lists_rows<N>(p)) return GqaRowProducer<N>(p, ring).run(worker);
   }
   GqaPageProducer<N>(p, ring, key_map, value_map).run(worker);

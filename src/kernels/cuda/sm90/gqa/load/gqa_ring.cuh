@@ -13,6 +13,8 @@ namespace lathe::cuda {
 template <int kHeadDim, int kTileKeys, bool kFp8, int kValueDim = kHeadDim, bool kOneRow = false>
 struct GqaTileFormat {
   static constexpr bool kValuesInKeys = kOneRow;
+  // Blocks of 64 M rows of wider values have no registers to spare for it.
+  static constexpr bool kListsRows = kOneRow && kValueDim <= 128;
   static constexpr int kTile = kTileKeys;
   static constexpr int kDims = kHeadDim / 64;  // of keys
   static constexpr int kValueDims = kValueDim / 64;
@@ -43,13 +45,13 @@ __device__ __forceinline__ bool in_head(const GqaParams& p, int chunk) {
 /// Whether lists name the keys, so that the producer copies rows one by one (gqa_load_rows.cuh).
 template <class N>
 __device__ __forceinline__ bool lists_rows(const GqaParams& p) {
-  return N::kValuesInKeys && p.indices != nullptr;
+  return N::kListsRows && p.indices != nullptr;
 }
 /// Call after waiting for a full stage, before wgmma reads it: copies of listed rows are ordinary
-/// stores to shared memory. A condition would cost registers that blocks of 64 M rows do not have.
+/// stores to shared memory.
 template <class N>
-__device__ __forceinline__ void see_rows() {
-  if constexpr (N::kValuesInKeys) fence_async_proxy();
+__device__ __forceinline__ void see_rows(const GqaParams& p) {
+  if (lists_rows<N>(p)) fence_async_proxy();
 }
 
 /// N: a GqaTileFormat with kStages; kReleases, the warps that must release a stage; and

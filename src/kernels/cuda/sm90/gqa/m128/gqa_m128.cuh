@@ -263,7 +263,7 @@ struct GqaM128Group {
     std::uint32_t w[kOperands][4];
     float d[kScores], factor[2];
     barrier_wait(ring.full_at(stage.index), stage.parity);
-    see_rows<N>();
+    see_rows<N>(p);
     score(d, stage.index);
     wgmma_wait<0>();
     wgmma_pin(d);
@@ -277,7 +277,7 @@ struct GqaM128Group {
       stage.advance();
       limit -= N::kTile;
       barrier_wait(ring.full_at(stage.index), stage.parity);
-      see_rows<N>();
+      see_rows<N>(p);
       score(d, stage.index);
       zero_missing(before);
       add(w, before);

@@ -249,7 +249,7 @@ struct GqaSwapAbGroup {
 
   __device__ void tile(const GqaBlock& b, int limit) {
     barrier_wait(s.ring.full_at(stage.index), stage.parity);
-    see_rows<N>();
+    see_rows<N>(p);
     std::uint64_t seen = load_shared_u64(s.ring.mask_at(stage.index));
     std::uint32_t keys = s.ring.keys(stage.index), values = s.ring.values(stage.index);
     if constexpr (N::kWidens) {

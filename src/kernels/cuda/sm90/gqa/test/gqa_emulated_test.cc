@@ -197,9 +197,11 @@ TEST_P(GqaLatentEmulated, HolesAreNoKeys) {
   }
 }
 
+class GqaListedEmulated : public GqaLatentEmulated {};
+
 // Rows that select keys: lists with holes and slots beyond the pool, of fewer keys than a tile and
 // of several tiles. Each row is a work item, in blocks of 8 to 128 M rows.
-TEST_P(GqaLatentEmulated, ReadsListedKeys) {
+TEST_P(GqaListedEmulated, ReadsListedKeys) {
   for (const auto& [heads, width] :
        {std::pair{5, 40}, {20, 200}, {64, 64}, {70, 150}, {128, 300}}) {
     for (const int page : {1, 16, 48}) {
@@ -212,7 +214,7 @@ TEST_P(GqaLatentEmulated, ReadsListedKeys) {
   }
 }
 
-TEST_P(GqaLatentEmulated, ReadsAsManyEntriesAsARowHas) {
+TEST_P(GqaListedEmulated, ReadsAsManyEntriesAsARowHas) {
   latent_test::Scene s(layout(), 16, 20, {{150, 4}, {70, 2}});
   const latent_test::Ints list = s.random_list(130), lengths = {0, 1, 64, 65, 130, 129};
   s.by_index(list);
@@ -221,7 +223,7 @@ TEST_P(GqaLatentEmulated, ReadsAsManyEntriesAsARowHas) {
 }
 
 // Keys that are not finite reach the rows that list them alone.
-TEST_P(GqaLatentEmulated, ListedKeysThatAreNotFinite) {
+TEST_P(GqaListedEmulated, ListedKeysThatAreNotFinite) {
   latent_test::Scene s(layout(), 16, 20, {{150, 2}});
   latent_test::Ints list;
   for (int i = 0; i < 2; ++i) {
@@ -255,6 +257,8 @@ INSTANTIATE_TEST_SUITE_P(All, GqaLatentEmulated,
                          [](const auto& test) {
                            return fmt::format("nope{}_rope{}", test.param.first, test.param.second);
                          });
+
+INSTANTIATE_TEST_SUITE_P(All, GqaListedEmulated, ::testing::Values(std::pair{128, 32}));
 
 }  // namespace
 }  // namespace lathe::cuda

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "kernels/cuda/sm90/gqa/gqa_call.h"
+#include "kernels/cuda/sm90/gqa/gqa_limits.h"
 #include "kernels/cuda/sm90/gqa/test/gqa_shared_scene.h"
 
 namespace lathe::cuda {
@@ -17,7 +18,8 @@ class GqaSharedEmulated : public ::testing::TestWithParam<std::tuple<LayoutKind,
   LayoutKind kind() const { return std::get<0>(GetParam()); }
   int dim() const { return std::get<1>(GetParam()); }
   GqaDims dims(int page, int group, int kv_heads = 2) const {
-    return {kind(), page, group * kv_heads, kv_heads, dim(), dim()};
+    const int value_dim = dim() == kGqaWideKey ? kGqaWideKeyValue : dim();
+    return {kind(), page, group * kv_heads, kv_heads, dim(), value_dim};
   }
 };
 
@@ -179,7 +181,7 @@ TEST(GqaShared, RefusesListsOfAnotherSize) {
 INSTANTIATE_TEST_SUITE_P(All, GqaSharedEmulated,
                          ::testing::Combine(::testing::Values(LayoutKind::gqa_bf16,
                                                               LayoutKind::gqa_fp8),
-                                            ::testing::Values(64, 128)),
+                                            ::testing::Values(64, 128, kGqaWideKey)),
                          [](const auto& test) {
                            return fmt::format("{}_d{}", name(std::get<0>(test.param)),
                                               std::get<1>(test.param));
