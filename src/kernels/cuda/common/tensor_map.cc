@@ -46,11 +46,13 @@ cudaError_t make_map(CUtensorMap& out, const Boxes& b) {
   }
   if (encode == nullptr) return cudaErrorNotSupported;
   const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
-  const CUresult result =
-      encode(&out, type_of(b.element_bytes), b.rank, const_cast<void*>(b.base), b.sizes, b.strides,
-             b.box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             b.box_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = encode(
+      &out, type_of(b.element_bytes), b.rank, const_cast<void*>(b.base), b.sizes, b.strides, b.box,
+      steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      b.box_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
+      // L2 would read twice the bytes of a narrow box's rows in units of 128.
+      b.box_bytes == 64 ? CU_TENSOR_MAP_L2_PROMOTION_L2_64B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 

@@ -11,6 +11,10 @@ namespace lathe::cuda {
 template <int kHeadDim, bool kFp8, int kValueDim = kHeadDim>
 cudaError_t launch_gqa_swap_ab(const GqaParams& p, cudaStream_t stream);
 
+/// e4m3 pages. p.block_m: one that gqa_is_mma_fp8() allows.
+template <int kHeadDim>
+cudaError_t launch_gqa_mma_fp8(const GqaParams& p, cudaStream_t stream);
+
 /// p.block_m: 128. Head dims up to 256.
 template <int kHeadDim, int kValueDim = kHeadDim>
 cudaError_t launch_gqa_m128(const GqaParams& p, cudaStream_t stream);

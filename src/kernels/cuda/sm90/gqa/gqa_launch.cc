@@ -8,6 +8,11 @@ namespace {
 
 template <int kHeadDim, int kValueDim = kHeadDim>
 cudaError_t launch(const GqaParams& p, bool fp8, cudaStream_t stream) {
+  if constexpr (kHeadDim == kValueDim && kHeadDim <= 256) {
+    if (fp8 && gqa_is_mma_fp8(kHeadDim, kValueDim, p.block_m)) {
+      return launch_gqa_mma_fp8<kHeadDim>(p, stream);
+    }
+  }
   if (fp8) return launch_gqa_swap_ab<kHeadDim, true, kValueDim>(p, stream);
   if constexpr (kHeadDim <= 256) {
     if (p.block_m == 128) return launch_gqa_m128<kHeadDim, kValueDim>(p, stream);

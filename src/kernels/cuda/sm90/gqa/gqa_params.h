@@ -30,9 +30,18 @@ inline constexpr std::int32_t kGqaMostKeys = 1 << 30;
 /// the mask.
 inline constexpr int kGqaPageArrivals = 1, kGqaRowArrivals = 33;
 
-/// Resident blocks of an SM. With two, where registers and shared memory allow, the softmax,
-/// prologue and epilogue of one overlap the loads of the other.
+/// Whether e4m3 pages are read by gqa_mma_fp8, the kernel for few rows: each warp's registers hold
+/// outputs of all M rows.
+constexpr bool gqa_is_mma_fp8(int key_dim, int value_dim, int block_m) {
+  return key_dim == value_dim && key_dim <= 256 && key_dim * block_m <= 2048;
+}
+
+/// Resident blocks of an SM. With two or more, where registers and shared memory allow, the
+/// softmax, prologue and epilogue of one overlap the loads of the other.
 constexpr int gqa_blocks_per_sm(int key_dim, int value_dim, int block_m, bool fp8) {
+  if (fp8 && gqa_is_mma_fp8(key_dim, value_dim, block_m)) {
+    return key_dim * block_m <= 1024 ? 3 : 2;
+  }
   const bool large = fp8 || key_dim > 128;
   return value_dim > 128 || block_m > 64 || (large && block_m == 64) ? 1 : 2;
 }

@@ -30,13 +30,25 @@ cudaError_t launch_gqa_rows_swap_ab(const GqaParams& p, cudaStream_t stream) {
 
 template <int kHeadDim, bool kFp8, int kValueDim>
 cudaError_t launch_gqa_swap_ab(const GqaParams& p, cudaStream_t stream) {
+  constexpr auto kHere = [](int block_m) {
+    return !kFp8 || !gqa_is_mma_fp8(kHeadDim, kValueDim, block_m);
+  };
   switch (p.block_m) {
     case 8:
-      return launch_swap_ab_block_m<kHeadDim, kFp8, 8, kValueDim>(p, stream);
+      if constexpr (kHere(8)) {
+        return launch_swap_ab_block_m<kHeadDim, kFp8, 8, kValueDim>(p, stream);
+      }
+      return cudaErrorInvalidValue;
     case 16:
-      return launch_swap_ab_block_m<kHeadDim, kFp8, 16, kValueDim>(p, stream);
+      if constexpr (kHere(16)) {
+        return launch_swap_ab_block_m<kHeadDim, kFp8, 16, kValueDim>(p, stream);
+      }
+      return cudaErrorInvalidValue;
     case 32:
-      return launch_swap_ab_block_m<kHeadDim, kFp8, 32, kValueDim>(p, stream);
+      if constexpr (kHere(32)) {
+        return launch_swap_ab_block_m<kHeadDim, kFp8, 32, kValueDim>(p, stream);
+      }
+      return cudaErrorInvalidValue;
     default:
       // Blocks have no more rows than this, and with fewer they are one of the cases above.
       return launch_swap_ab_block_m<kHeadDim, kFp8, gqa_swapped_rows(kValueDim), kValueDim>(p,

@@ -139,6 +139,35 @@ TEST_P(GqaEmulated, ScoresGrow) {
   check(s, 1);
 }
 
+// A NaN that all rows of an M block see is in what depends on it, and nowhere else.
+TEST_P(GqaEmulated, ANanOfASeenKeyStays) {
+  constexpr int kPage = 16, kPosition = 37, kHead = 1, kDim = 5, kGroup = 4;
+  Bf16Scene s(dims(kPage, kGroup), {{200, 1}, {70, 1}});
+  const Outputs clean = attend(s.args, 2, DType::f32);
+  const ConstPoolView pool = s.pool.view();
+  const int v_dim = s.dims.v_dim;
+  for (const PartRole role : {PartRole::key, PartRole::value}) {
+    const Part& part = *pool.layout.find(role);
+    const int bytes = kind() == LayoutKind::gqa_fp8 ? 1 : 2;
+    auto* at = const_cast<std::byte*>(pool.data) +
+               s.batch.entry(0, kPosition / kPage).value * pool.page_stride +
+               pool.layout.offset_of(part, kPage, kPosition % kPage) +
+               (kHead * (role == PartRole::key ? dim() : v_dim) + kDim) * bytes;
+    const std::vector<std::byte> kept(at, at + bytes);
+    std::memset(at, 0xff, kept.size());
+    const Outputs got = attend(s.args, 2, DType::f32);
+    std::memcpy(at, kept.data(), kept.size());
+    for (std::size_t i = 0; i < got.out.data.size(); ++i) {
+      const auto head = static_cast<int>(i) / v_dim;  // of both rows
+      const bool depends =
+          head / kGroup == kHead && (role == PartRole::key || static_cast<int>(i) % v_dim == kDim);
+      EXPECT_EQ(std::isnan(got.out.data[i]), depends) << i;
+      if (depends) continue;
+      EXPECT_EQ(got.out.data[i], clean.out.data[i]) << i;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, GqaEmulated,
                          ::testing::Combine(::testing::Values(LayoutKind::gqa_bf16,
                                                               LayoutKind::gqa_fp8),
@@ -259,6 +288,26 @@ INSTANTIATE_TEST_SUITE_P(All, GqaLatentEmulated,
                          });
 
 INSTANTIATE_TEST_SUITE_P(All, GqaListedEmulated, ::testing::Values(std::pair{128, 32}));
+
+TEST(GqaWiden, IsExact) {
+  for (std::uint32_t code = 0; code < 256; ++code) {
+    const std::uint32_t other = (code * 37 + 11) % 256;
+    const std::uint32_t codes = code | other << 8 | other << 16 | code << 24;
+    const auto expect = [&](std::uint32_t words, std::uint32_t low, std::uint32_t high) {
+      for (const auto& [bits, wanted] : {std::pair{words << 16, low}, {words >> 16 << 16, high}}) {
+        const float value = to_f32(e4m3{static_cast<std::uint8_t>(wanted)});
+        const float nan = (wanted & 0x80) != 0 ? -480.f : 480.f;
+        EXPECT_EQ(bits_to_float(bits), std::isnan(value) ? nan : value) << wanted;
+      }
+    };
+    expect(widen_pair<0, 1>(codes), code, other);
+    expect(widen_pair<2, 3>(codes), other, code);
+    expect(widen_pair<0, 2>(codes), code, other);
+    expect(widen_pair<1, 3>(codes), other, code);
+    const bool wild = (code & 0x7f) == 0x7f || (other & 0x7f) == 0x7f;
+    EXPECT_EQ(has_nan(nan_bits(codes)), wild) << code;
+  }
+}
 
 }  // namespace
 }  // namespace lathe::cuda

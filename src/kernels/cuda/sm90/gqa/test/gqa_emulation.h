@@ -15,6 +15,7 @@
 #include "kernels/cuda/sm90/gqa/combine/gqa_combine.cuh"
 #include "kernels/cuda/sm90/gqa/combine/gqa_join.cuh"
 #include "kernels/cuda/sm90/gqa/m128/gqa_m128.cuh"
+#include "kernels/cuda/sm90/gqa/mma_fp8/gqa_mma_fp8.cuh"
 #include "kernels/cuda/sm90/gqa/schedule/gqa_schedule.cuh"
 #include "kernels/cuda/sm90/gqa/swap_ab/gqa_swap_ab.cuh"
 
@@ -43,6 +44,9 @@ void emulate_kernel(const GqaParams& p, Kernel kernel) {
 }
 template <int kHeadDim, bool kFp8, int kBlockM, int kValueDim>
 void emulate_block_m(const GqaParams& p) {
+  if constexpr (kFp8 && gqa_is_mma_fp8(kHeadDim, kValueDim, kBlockM)) {
+    return emulate_kernel<GqaMmaFp8<kHeadDim, kBlockM>>(p, gqa_mma_fp8_kernel<kHeadDim, kBlockM>);
+  }
   emulate_kernel<GqaSwapAb<kHeadDim, kBlockM, kFp8, kValueDim>>(
       p, gqa_swap_ab_kernel<kHeadDim, kBlockM, kFp8, kValueDim>);
 }

@@ -50,6 +50,11 @@ constexpr Case kCases[] = {
     {"decode", kBf16, 1, 1, 131072, 131072, 32, 8, 128, 64},
     {"decode", kFp8, 32, 1, 4096, 4096, 32, 8, 128, 64},
     {"decode", kFp8, 128, 1, 1, 8191, 32, 8, 128, 16},
+    {"decode", kFp8, 64, 1, 4096, 4096, 64, 8, 64, 64},
+    {"decode", kFp8, 32, 1, 4096, 4096, 16, 8, 256, 64},
+    {"decode", kFp8, 32, 1, 4096, 4096, 64, 4, 128, 64},
+    {"decode", kFp8, 1, 1, 131072, 131072, 32, 8, 128, 64},
+    {"verify", kFp8, 32, 4, 4096, 4096, 32, 8, 128, 64},
     {"decode", kBf16, 64, 1, 4096, 4096, 64, 8, 64, 64},
     {"decode, window", kBf16, 64, 1, 4096, 4096, 64, 8, 64, 64, 128},
     {"decode", kBf16, 32, 1, 4096, 4096, 64, 4, 128, 64},
@@ -170,7 +175,8 @@ Row run_case(const Case& c, const Stream& stream, int sms, int repeats) {
 
   const CacheLayout layout = layout_of(c);
   const std::int64_t pages = std::ssize(table), bytes = pages * layout.page_stride(c.page);
-  const std::int64_t copies = std::clamp<std::int64_t>((256 << 20) / bytes, 1, kGraphCalls);
+  const std::int64_t copies =
+      std::clamp<std::int64_t>((std::int64_t{1} << 30) / bytes, 1, kGraphCalls);
   const auto seed = upload(random_bytes(64 << 20, layout.value_dtype(), rng), stream);
   auto pool = need(DeviceArray<std::byte>::make(copies * bytes));
   for (std::int64_t at = 0; at < pool.size(); at += seed.size()) {
