@@ -17,6 +17,7 @@
 
 #include <cuda.h>
 
+#include "kernels/cuda/common/wait_order.cuh"
 #include "kernels/cuda/common/wgmma.cuh"
 #include "kernels/cuda/sm90/attention/row_max.cuh"
 #include "kernels/cuda/sm90/latent/m64/m64_bf16_epilogue.cuh"
@@ -162,6 +163,7 @@ struct LatentM64Group {
     for (int j = 0; j < 8; ++j) {
       if (kGroup == 1 && j == 6) {
         // The even tile's PV has finished by now.
+        finish_before_wait(add0 + add1);
         wgmma_wait<0>();
         release_half(0);
       }
