@@ -574,7 +574,8 @@ inline void mma_m64_e4m3(float (&d)[kCount], std::uint64_t a, std::uint64_t b, b
       [&](int column, int k) { return right.fp8_by_row(column, k); }, add);
 }
 template <int kCount>
-inline void mma_m64_e4m3_rows(float (&d)[kCount], const std::uint32_t (&a)[4], std::uint64_t b) {
+inline void mma_m64_e4m3_rows(float (&d)[kCount], const std::uint32_t (&a)[4], std::uint64_t b,
+                              bool add = true) {
   float rows[2][32];
   for (int c = 0; c < 4; ++c) {
     for (int i = 0; i < 4; ++i) {
@@ -588,7 +589,7 @@ inline void mma_m64_e4m3_rows(float (&d)[kCount], const std::uint32_t (&a)[4], s
   const emulated::Tile right(b);
   emulated::multiply<32>(
       d, [&](int row, int k) { return rows[row % 16 / 8][k]; },
-      [&](int column, int k) { return right.fp8_by_row(column, k); }, true);
+      [&](int column, int k) { return right.fp8_by_row(column, k); }, add);
 }
 
 }  // namespace lathe::cuda

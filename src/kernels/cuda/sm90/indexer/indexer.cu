@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/common/tensor_map.h"
 #include "kernels/cuda/sm90/indexer/hadamard_rows.cuh"
 #include "kernels/cuda/sm90/indexer/logits.cuh"
 #include "kernels/cuda/sm90/indexer/logits_wgmma.cuh"
@@ -36,15 +37,29 @@ cudaError_t launch_wgmma(const IndexLogits& p, cudaStream_t stream) {
   // Each block of the machine takes two turns if there is enough work.
   constexpr std::int64_t kBlocks = 2 * 132 * W::kBlocksPerSm;
   const std::int64_t row_blocks = blocks_for(p.rows, kRows);
-  const std::int64_t each = std::clamp<std::int64_t>(row_blocks * tiles / kBlocks, 1, 16);
+  const std::int64_t each = std::clamp<std::int64_t>(row_blocks * tiles / kBlocks, 1, 32);
+  int box_rows = 8;
+  while (box_rows < W::kKeys && p.keys.page_tokens % (2 * box_rows) == 0) box_rows *= 2;
   const LogitsWork work{.tiles_each = static_cast<std::int32_t>(each),
-                        .page_of = FastDiv(p.keys.page_tokens)};
+                        .page_of = FastDiv(p.keys.page_tokens),
+                        .box_rows = box_rows};
+  CUtensorMap keys{};
+  if (const cudaError_t status = make_page_map(keys, {.base = p.keys.data,
+                                                      .pages = p.keys.pages,
+                                                      .page_stride = p.keys.page_stride,
+                                                      .page_rows = p.keys.page_tokens,
+                                                      .row_bytes = W::kDim,
+                                                      .element_bytes = 1,
+                                                      .box_rows = box_rows});
+      status != cudaSuccess) {
+    return status;
+  }
   return launch_kernel(kKernel,
                        {.grid = dim3(static_cast<unsigned>(row_blocks), blocks_for(tiles, each)),
                         .block = W::kThreads,
                         .shared_bytes = W::kSharedBytes,
                         .early = true},
-                       stream, p, work);
+                       stream, p, work, keys);
 }
 
 template <int kHeads>
@@ -53,9 +68,10 @@ cudaError_t launch_wgmma(const IndexLogits& p, cudaStream_t stream) {
                                : launch_wgmma<kHeads, 1>(p, stream);
 }
 
-// True where pages can be copied in units of 16 bytes and used by the tensor cores as they are.
+// True where pages can be copied in units of 16 bytes and used by the tensor cores as they are, and
+// have whole boxes.
 bool fits_wgmma(const IndexPages& pages) {
-  return pages.dim == 128 && pages.page_stride % 16 == 0 &&
+  return pages.dim == 128 && pages.page_stride % 16 == 0 && pages.page_tokens % 8 == 0 &&
          reinterpret_cast<std::uintptr_t>(pages.data) % 16 == 0;
 }
 
@@ -72,7 +88,7 @@ cudaError_t launch_hadamard_rows(const HadamardRows& p, cudaStream_t stream) {
 
 cudaError_t launch_index_logits(const IndexLogits& p, cudaStream_t stream) {
   if (p.rows == 0 || p.cols == 0) return cudaSuccess;
-  if (fits_wgmma(p.q) && fits_wgmma(p.keys)) {
+  if (p.keys.pages > 0 && fits_wgmma(p.q) && fits_wgmma(p.keys)) {
     if (p.heads == 16) return launch_wgmma<16>(p, stream);
     if (p.heads == 32) return launch_wgmma<32>(p, stream);
     if (p.heads == 64) return launch_wgmma<64>(p, stream);

@@ -3,10 +3,13 @@
 // A key and a head's query are 128-byte rows, K-major, as both operands must be. Keys are on M and
 // heads on N: each thread then has a quarter of the heads of its two keys, and the sum over heads
 // is a loop and two shuffles. A block keeps the queries of its rows in shared memory and goes
-// through tiles of 128 keys, 64 for each warpgroup; two tiles are copied ahead. Rows of a prompt
-// have the same keys, so four share a tile. The tensor cores multiply a row while the heads of the
-// row before it are summed.
+// through tiles of 128 keys, 64 for each warpgroup, which one warp copies ahead by TMA. A tile's
+// keys are loaded to registers once, so its place is free at once, and the products of all rows
+// read only queries from shared memory. Rows of a prompt have the same keys, so four share a tile.
+// The tensor cores multiply a row while the heads of the row before it are summed.
 #pragma once
+
+#include <cuda.h>
 
 #include "kernels/cuda/common/wgmma_fp8.cuh"
 #include "kernels/cuda/sm90/indexer/indexer.h"
@@ -18,14 +21,16 @@ template <int kHeads, int kRows>
 struct LogitsWgmma {
   static constexpr int kDim = 128, kGroupKeys = 64, kGroups = 2;
   static constexpr int kKeys = kGroups * kGroupKeys, kThreads = kGroups * 128;
-  static constexpr int kTiles = 3;  // in shared memory
-  static constexpr int kBlocksPerSm = kRows == 1 ? 3 : 2;
+  static constexpr int kTiles = kRows == 1 ? 5 : 3;  // in shared memory
+  static constexpr int kBlocksPerSm = 2;
   static constexpr int kTileCodes = kKeys * kDim, kRowCodes = kHeads * kDim;
   // Shared memory: codes of tiles, codes of rows, scales of tiles, weights of rows.
   static constexpr int kRowsAt = kTiles * kTileCodes;
   static constexpr int kScalesAt = kRowsAt + kRows * kRowCodes;
   static constexpr int kWeightsAt = kScalesAt + kTiles * kKeys * 4;
-  static constexpr int kSharedBytes = kWeightsAt + kRows * kHeads * 4;
+  static constexpr int kBarriersAt = kWeightsAt + kRows * kHeads * 4;  // full and empty, of tiles
+  static constexpr int kLensAt = kBarriersAt + 2 * kTiles * 8;         // of rows
+  static constexpr int kSharedBytes = kLensAt + 4 * kRows;
 };
 
 /// Byte address of 16-byte chunk `chunk` of a row of a swizzled tile of 128-byte rows.
@@ -36,6 +41,7 @@ __device__ inline std::uint32_t index_chunk(std::uint32_t tile, int row, int chu
 struct LogitsWork {
   std::int32_t tiles_each = 1;  // of a block
   FastDiv page_of = {};         // by the keys' page_tokens
+  std::int32_t box_rows = 8;    // keys of a box: a power of two that divides page_tokens
 };
 
 template <int kHeads, int kRows>
@@ -43,28 +49,52 @@ class LogitsBlock {
  public:
   using W = LogitsWgmma<kHeads, kRows>;
 
-  __device__ LogitsBlock(const IndexLogits& p, const LogitsWork& work, std::uint32_t base)
-      : p_(p), work_(work), base_(base) {}
+  /// keys: tensor map of the pages' codes.
+  __device__ LogitsBlock(const IndexLogits& p, const LogitsWork& work, const void* keys,
+                         std::uint32_t base)
+      : p_(p), work_(work), keys_(keys), base_(base) {}
 
   __device__ __forceinline__ void run() {
+    if (thread() == 0) {
+      for (int i = 0; i < W::kTiles; ++i) {
+        barrier_init(full_at(i), 1);
+        barrier_init(empty_at(i), W::kThreads / 32);
+      }
+      barriers_visible();
+    }
     const auto rows = static_cast<std::int32_t>(p_.rows);
     const std::int32_t begin = static_cast<std::int32_t>(blockIdx.x) * kRows;
     const std::int32_t end = begin + kRows < rows ? begin + kRows : rows;
     // Rows of one request at a time.
     for (first_row_ = begin; first_row_ < end; first_row_ += count_) {
       request_ = p_.request[first_row_];
-      std::int32_t most = p_.lens[first_row_];
+      std::int32_t most = len_of(first_row_);
       for (count_ = 1; first_row_ + count_ < end; ++count_) {
         if (p_.request[first_row_ + count_] != request_) break;
-        const std::int32_t len = p_.lens[first_row_ + count_];
+        const std::int32_t len = len_of(first_row_ + count_);
         most = len > most ? len : most;
       }
-      if (most > p_.cols) most = static_cast<std::int32_t>(p_.cols);
       if (request_ >= 0) run_tiles((most + W::kKeys - 1) / W::kKeys);
     }
   }
 
  private:
+  struct Slot {
+    int index = 0;
+    std::uint32_t parity = 0;
+    __device__ void advance() {
+      if (++index < W::kTiles) return;
+      index = 0;
+      parity ^= 1;
+    }
+  };
+
+  // Keys of a row that have a column.
+  __device__ std::int32_t len_of(std::int32_t row) const {
+    const std::int32_t len = p_.lens[row];
+    return len < p_.cols ? len : static_cast<std::int32_t>(p_.cols);
+  }
+
   // This block's tiles below `tiles`.
   __device__ __forceinline__ void run_tiles(std::int32_t tiles) {
     const std::int32_t first = static_cast<std::int32_t>(blockIdx.y) * work_.tiles_each;
@@ -72,23 +102,25 @@ class LogitsBlock {
     if (first >= last) return;
     sync_block();  // the rows before these are done
     copy_queries();
-    copy_tile(first, 0);
     end_copy_group();
-    if (first + 1 < last) copy_tile(first + 1, 1);
-    end_copy_group();
-    int slot = 0;
-    LATHE_ROLLED
-    for (std::int32_t tile = first; tile < last; ++tile) {
-      wait_copy_groups<1>();
-      fence_async_proxy();
-      sync_block();  // the tile before this one is done too, so its slot is free
-      const int free = slot == 0 ? W::kTiles - 1 : slot - 1;
-      if (tile + 2 < last) copy_tile(tile + 2, free);
-      end_copy_group();
-      multiply(tile, slot);
-      slot = slot + 1 < W::kTiles ? slot + 1 : 0;
+    if (thread() < 32) {
+      for (std::int32_t i = first; i < last && i < first + W::kTiles; ++i) copy_tile(i);
     }
     wait_copy_groups<0>();
+    fence_async_proxy();
+    sync_block();
+    LATHE_ROLLED
+    for (std::int32_t tile = first; tile < last; ++tile) {
+      barrier_wait(full_at(read_.index), read_.parity);
+      Keys keys;
+      load_keys(keys);
+      const float scale = load_float(scale_at(read_.index, own_key()));
+      sync_warp();
+      if (thread() % 32 == 0) barrier_arrive(empty_at(read_.index));
+      read_.advance();
+      if (thread() < 32 && tile + W::kTiles < last) copy_tile(tile + W::kTiles);
+      multiply(tile, keys, scale);
+    }
   }
 
   __device__ static int thread() { return static_cast<int>(threadIdx.x); }
@@ -104,6 +136,13 @@ class LogitsBlock {
   __device__ std::uint32_t weight_at(int row, int head) const {
     return base_ + static_cast<std::uint32_t>(W::kWeightsAt + (row * kHeads + head) * 4);
   }
+  __device__ std::uint32_t len_at(int row) const {
+    return base_ + static_cast<std::uint32_t>(W::kLensAt + 4 * row);
+  }
+  __device__ std::uint32_t full_at(int slot) const {
+    return base_ + static_cast<std::uint32_t>(W::kBarriersAt + 8 * slot);
+  }
+  __device__ std::uint32_t empty_at(int slot) const { return full_at(W::kTiles + slot); }
 
   __device__ __forceinline__ void copy_queries() const {
     for (int i = thread(); i < count_ * kHeads * 8; i += W::kThreads) {
@@ -119,6 +158,11 @@ class LogitsBlock {
       store_float(weight_at(row, head),
                   p_.weights[at * p_.weights_stride + head] * p_.constant * scales[head]);
     }
+    if (thread() < kRows) {
+      store_shared_u32(
+          len_at(thread()),
+          thread() < count_ ? static_cast<std::uint32_t>(len_of(first_row_ + thread())) : 0);
+    }
   }
   // The page of a key, or -1.
   __device__ std::int32_t page_at(std::int32_t n) const {
@@ -126,33 +170,57 @@ class LogitsBlock {
     const std::int32_t page = p_.page_table[request_ * p_.width + n];
     return page >= 0 && page < p_.keys.pages ? page : -1;
   }
-  __device__ __forceinline__ void copy_tile(std::int32_t tile, int slot) const {
-    LATHE_UNROLL
-    for (int i = 0; i < W::kKeys * 8 / W::kThreads; ++i) {
-      const int key = thread() / 8 + i * (W::kThreads / 8), chunk = thread() % 8;
-      const std::int32_t position = tile * W::kKeys + key;
-      const auto n = static_cast<std::int32_t>(work_.page_of(static_cast<std::uint32_t>(position)));
-      const std::int32_t page = page_at(n), token = position - n * p_.keys.page_tokens;
-      const std::byte* from = p_.keys.data + (page < 0 ? 0 : page) * p_.keys.page_stride;
-      copy_async(index_chunk(keys_at(slot), key, chunk), from + token * W::kDim + chunk * 16,
-                 page >= 0);
-      if (chunk != 0) continue;
-      if (page >= 0) {
-        copy_async_4(scale_at(slot, key),
-                     from + std::int64_t{p_.keys.page_tokens} * W::kDim + token * 4);
-      } else {  // NaN, so that it cannot be selected
-        store_float(scale_at(slot, key), bits_to_float(0x7fc00000u));
+  // By one warp: a lane copies a box of neighbouring keys and their scales.
+  __device__ __forceinline__ void copy_tile(std::int32_t tile) {
+    const int box = thread() * work_.box_rows;  // the first key, of the tile
+    const std::int32_t position = tile * W::kKeys + box;
+    const auto n = static_cast<std::int32_t>(work_.page_of(static_cast<std::uint32_t>(position)));
+    const std::int32_t token = position - n * p_.keys.page_tokens;
+    const std::int32_t page = box < W::kKeys ? page_at(n) : -1;
+    const auto boxes = static_cast<std::uint32_t>(count_bits(warp_ballot(page >= 0)));
+    barrier_wait(empty_at(write_.index), write_.parity ^ 1);
+    if (page < 0 && box < W::kKeys) {  // NaN, so that it cannot be selected
+      for (int i = 0; i < work_.box_rows; ++i) {
+        store_float(scale_at(write_.index, box + i), bits_to_float(0x7fc00000u));
       }
     }
+    fence_async_proxy();
+    sync_warp();
+    const std::uint32_t full = full_at(write_.index);
+    const auto rows = static_cast<std::uint32_t>(work_.box_rows);
+    if (thread() == 0) barrier_expect(full, boxes * rows * (W::kDim + 4));
+    sync_warp();
+    if (page >= 0) {
+      const std::uint64_t policy = cache_policy(kRows == 1);
+      copy_box(keys_at(write_.index) + static_cast<std::uint32_t>(box * W::kDim), keys_, 0, token,
+               page, full, policy);
+      copy_row(scale_at(write_.index, box),
+               p_.keys.data + page * p_.keys.page_stride +
+                   std::int64_t{p_.keys.page_tokens} * W::kDim + token * 4,
+               rows * 4, full, policy);
+    }
+    write_.advance();
+  }
+
+  // A left operand: this thread's codes of 32 dimensions each.
+  using Keys = std::uint32_t[W::kDim / 32][4];
+  __device__ __forceinline__ void load_keys(Keys& keys) const {
+    const int lane = thread() % 32, key = thread() / 32 * 16 + lane % 16;
+    LATHE_UNROLL
+    for (int k = 0; k < W::kDim / 32; ++k) {
+      load_matrices(index_chunk(keys_at(read_.index), key, 2 * k + lane / 16), keys[k]);
+    }
+  }
+  // This thread stores the logits of this key of the tile, if its lane is 0 or 1 of four.
+  __device__ static int own_key() {
+    const int lane = thread() % 32;
+    return thread() / 32 * 16 + lane / 4 + 8 * (lane & 1);
   }
 
   using Products = float[kHeads / 2];
 
   // Rows that the block does not have are multiplied as well, and not used.
-  __device__ __forceinline__ void multiply(std::int32_t tile, int slot) const {
-    const int group = thread() / 128;
-    const std::uint64_t keys = descriptor_here(tile_descriptor(
-        keys_at(slot) + static_cast<std::uint32_t>(group * W::kGroupKeys * W::kDim), 1024));
+  __device__ __forceinline__ void multiply(std::int32_t tile, const Keys& keys, float scale) const {
     constexpr int kAhead = kRows > 1 ? 2 : 1;
     Products d[kAhead];
     LATHE_UNROLL
@@ -166,23 +234,23 @@ class LogitsBlock {
         wgmma_wait<0>();
       }
       wgmma_pin(products);
-      if (r < count_) store_logits(tile, slot, r, products);
+      store_logits(tile, r, products, scale);
       if (r + kAhead < kRows) begin_row(products, keys, r + kAhead);
     }
   }
-  __device__ __forceinline__ void begin_row(Products& d, std::uint64_t keys, int row) const {
+  __device__ __forceinline__ void begin_row(Products& d, const Keys& keys, int row) const {
     const std::uint64_t q = descriptor_here(tile_descriptor(queries_at(row), 1024));
     wgmma_fence();
     LATHE_UNROLL
     for (std::uint32_t k = 0; k < W::kDim / 32; ++k) {
-      mma_m64_e4m3(d, descriptor_at(keys, k * 32), descriptor_at(q, k * 32), k > 0);
+      mma_m64_e4m3_rows(d, keys[k], descriptor_at(q, k * 32), k > 0);
     }
     wgmma_commit();
   }
 
-  __device__ __forceinline__ void store_logits(std::int32_t tile, int slot, int row,
-                                               const Products& d) const {
-    const int lane = thread() % 32, warp = thread() / 32 % 4, group = thread() / 128;
+  __device__ __forceinline__ void store_logits(std::int32_t tile, int row, const Products& d,
+                                               float scale) const {
+    const int lane = thread() % 32;
     float sums[2] = {0, 0};
     LATHE_UNROLL
     for (int j = 0; j < kHeads / 8; ++j) {
@@ -194,23 +262,21 @@ class LogitsBlock {
         sums[i] = fmaf(max_or_nan(d[4 * j + 2 * i + 1], 0.f), w.y, sums[i]);
       }
     }
-    LATHE_UNROLL
-    for (int i = 0; i < 2; ++i) {
-      sums[i] += shuffle_xor(sums[i], 1);
-      sums[i] += shuffle_xor(sums[i], 2);
-    }
-    // Of each four lanes, lanes 0 and 1 store one key each.
-    const int key = group * W::kGroupKeys + warp * 16 + lane / 4 + 8 * (lane & 1);
-    const std::int32_t position = tile * W::kKeys + key;
-    const std::int64_t at = first_row_ + row;
-    if ((lane & 3) >= 2 || position >= p_.lens[at] || position >= p_.cols) return;
-    p_.logits[at * p_.cols + position] =
-        ((lane & 1) == 0 ? sums[0] : sums[1]) * load_float(scale_at(slot, key));
+    // Of each four lanes, lanes 0 and 2 sum one key, lanes 1 and 3 the other.
+    const float other = shuffle_xor((lane & 1) == 0 ? sums[1] : sums[0], 1);
+    float sum = ((lane & 1) == 0 ? sums[0] : sums[1]) + other;
+    sum += shuffle_xor(sum, 2);
+    const std::int32_t position = tile * W::kKeys + own_key();
+    const auto len = static_cast<std::int32_t>(load_shared_u32(len_at(row)));
+    if ((lane & 3) >= 2 || position >= len) return;
+    p_.logits[(first_row_ + row) * p_.cols + position] = sum * scale;
   }
 
   const IndexLogits& p_;
   const LogitsWork& work_;
+  const void* const keys_;
   const std::uint32_t base_;
+  Slot read_, write_;
   std::int32_t first_row_ = 0, count_ = 0, request_ = -1;  // rows in shared memory
 };
 
@@ -218,11 +284,12 @@ template <int kHeads, int kRows>
 static __global__ void __launch_bounds__(LogitsWgmma<kHeads, kRows>::kThreads,
                                          LogitsWgmma<kHeads, kRows>::kBlocksPerSm)
     index_logits_wgmma_kernel(const __grid_constant__ IndexLogits p,
-                              const __grid_constant__ LogitsWork work) {
+                              const __grid_constant__ LogitsWork work,
+                              const __grid_constant__ CUtensorMap keys) {
   LATHE_DYNAMIC_SHARED(shared_bytes);
   let_next_begin();
   wait_for_previous();
-  LogitsBlock<kHeads, kRows>(p, work, shared_address(shared_bytes)).run();
+  LogitsBlock<kHeads, kRows>(p, work, &keys, shared_address(shared_bytes)).run();
 }
 
 }  // namespace lathe::cuda
