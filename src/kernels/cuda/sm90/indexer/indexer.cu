@@ -9,6 +9,7 @@
 #include "kernels/cuda/sm90/indexer/logits.cuh"
 #include "kernels/cuda/sm90/indexer/logits_wgmma.cuh"
 #include "kernels/cuda/sm90/indexer/select.cuh"
+#include "kernels/cuda/sm90/indexer/select_sampled.cuh"
 
 namespace lathe::cuda {
 
@@ -118,10 +119,12 @@ cudaError_t launch_take_choices(const TakeChoices& choices, cudaStream_t stream)
 
 namespace {
 
+constexpr std::int64_t kSms = 132;
+
 // Blocks of a row: as many as keep its scores in shared memory, and more where few rows would leave
 // SMs idle.
 int blocks_of_row(const SelectSlots& p) {
-  constexpr std::int64_t kSms = 132, kLeast = 2048;
+  constexpr std::int64_t kLeast = 2048;
   int blocks = 1;
   const auto wants_more = [&] {
     return p.cols > blocks * std::int64_t{kTileKeys} ||
@@ -131,24 +134,72 @@ int blocks_of_row(const SelectSlots& p) {
   return blocks;
 }
 
+/// kMarked: by select_marked_kernel.
+template <bool kMarked>
+cudaError_t launch_exact(const SelectSlots& p, cudaStream_t stream) {
+  constexpr auto kKernel = kMarked ? select_marked_kernel : select_slots_kernel;
+  if (const cudaError_t status = allow_shared<kKernel>(sizeof(SelectShared));
+      status != cudaSuccess) {
+    return status;
+  }
+  const int blocks = blocks_of_row(p);
+  const std::int64_t teams = kMarked ? std::min(p.rows, 2 * kSms / blocks) : p.rows;
+  return launch_kernel(kKernel,
+                       {.grid = static_cast<unsigned>(teams * blocks),
+                        .block = kSelectThreads,
+                        .shared_bytes = sizeof(SelectShared),
+                        .cluster = blocks,
+                        .early = true},
+                       stream, p, blocks);
+}
+
+template <int kThreads>
+cudaError_t launch_sampled(const SelectSlots& p, int blocks, cudaStream_t stream) {
+  using Shared = SampledShared<kThreads>;
+  constexpr auto kKernel = sampled_slots_kernel<kThreads>;
+  if (const cudaError_t status = allow_shared<kKernel>(sizeof(Shared)); status != cudaSuccess) {
+    return status;
+  }
+  static_assert(Shared::kBlocksPerSm * (sizeof(Shared) + 1024) <= 228 << 10);
+  const std::int64_t teams = std::min(p.rows, kSms * Shared::kBlocksPerSm / blocks);
+  const cudaError_t status = launch_kernel(kKernel,
+                                           {.grid = static_cast<unsigned>(teams * blocks),
+                                            .block = kThreads,
+                                            .shared_bytes = sizeof(Shared),
+                                            .cluster = blocks,
+                                            .early = true},
+                                           stream, p, blocks);
+  return status == cudaSuccess ? launch_exact<true>(p, stream) : status;
+}
+
+// Whether rows are long enough for a sample, and can be copied in units of 16 bytes.
+bool fits_sampled(const SelectSlots& p) {
+  return p.k <= kSampledMostK && p.cols >= 2 * p.k && p.cols >= 4096 && p.cols % 4 == 0 &&
+         p.cols <= kMostTeamBlocks * std::int64_t{SampledShared<1024>::kKeys} &&
+         reinterpret_cast<std::uintptr_t>(p.logits) % 16 == 0;
+}
+
+cudaError_t launch_sampled(const SelectSlots& p, cudaStream_t stream) {
+  constexpr std::int64_t kLeast = 4096;  // keys of a block
+  int blocks = 1;
+  while (blocks < kMostTeamBlocks &&
+         (p.cols > blocks * std::int64_t{SampledShared<1024>::kKeys} ||
+          (p.rows * blocks * 2 <= kSms && p.cols >= blocks * 2 * kLeast))) {
+    blocks *= 2;
+  }
+  const std::int64_t keys = blocks_for(p.cols, 32 * blocks) * 32;  // of a block
+  if (keys <= SampledShared<256>::kKeys) return launch_sampled<256>(p, blocks, stream);
+  if (keys <= SampledShared<512>::kKeys) return launch_sampled<512>(p, blocks, stream);
+  return launch_sampled<1024>(p, blocks, stream);
+}
+
 }  // namespace
 
 cudaError_t launch_select_slots(const SelectSlots& select, cudaStream_t stream) {
   if (select.rows == 0 || select.k == 0) return cudaSuccess;
   SelectSlots p = select;
   p.page_of = FastDiv(p.page_tokens);
-  if (const cudaError_t status = allow_shared<select_slots_kernel>(sizeof(SelectShared));
-      status != cudaSuccess) {
-    return status;
-  }
-  const int blocks = blocks_of_row(p);
-  return launch_kernel(select_slots_kernel,
-                       {.grid = static_cast<unsigned>(p.rows * blocks),
-                        .block = kSelectThreads,
-                        .shared_bytes = sizeof(SelectShared),
-                        .cluster = blocks,
-                        .early = true},
-                       stream, p, blocks);
+  return fits_sampled(p) ? launch_sampled(p, stream) : launch_exact<false>(p, stream);
 }
 
 }  // namespace lathe::cuda

@@ -24,6 +24,9 @@ __device__ inline std::uint32_t score_key(float score) {
   return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
 }
 
+/// In the first slot of a row that select_sampled.cuh has left to select_marked_kernel.
+inline constexpr std::int32_t kUnselected = -(1 << 30);
+
 struct Threshold {
   std::uint32_t key = 0;    // keys above it are selected
   std::uint32_t equal = 0;  // and the first `equal` equal ones
@@ -467,6 +470,22 @@ static __global__ void __launch_bounds__(kSelectThreads, 2)
   BlockTeam<SelectShared> team(shared, blocks);
   RowSelector(p, static_cast<std::int32_t>(blockIdx.x) / blocks, team).run();
   team.sync();
+}
+
+/// The same for rows with kUnselected in their first slot.
+static __global__ void __launch_bounds__(kSelectThreads, 1)
+    select_marked_kernel(const __grid_constant__ SelectSlots p, int blocks) {
+  LATHE_DYNAMIC_SHARED(shared);
+  let_next_begin();
+  wait_for_previous();
+  BlockTeam<SelectShared> team(shared, blocks);
+  const auto teams = static_cast<std::int32_t>(gridDim.x) / blocks;
+  for (auto row = static_cast<std::int32_t>(blockIdx.x) / blocks; row < p.rows; row += teams) {
+    if (p.slots[row * p.k] != kUnselected) continue;
+    team.sync();  // all blocks have read the mark
+    RowSelector(p, row, team).run();
+    team.sync();
+  }
 }
 
 static __global__ void __launch_bounds__(kSlotThreads)

@@ -223,15 +223,17 @@ float random_score(std::mt19937& rng, int kind) {
   }
 }
 
-// Rows of all lengths, from one block a row to eight, with keys in registers and without, against
-// sorted scores.
+// Rows of all lengths, from one block a row to eight, with and without a sample, against sorted
+// scores.
 TEST(SelectSlots, AreTheSortedScores) {
   struct Shape {
     std::int64_t rows, cols, k;
   };
   std::mt19937 rng(test_seed(10));
-  for (const Shape& shape : {Shape{140, 900, 64}, Shape{3, 9000, 2048}, Shape{2, 70000, 2048},
-                             Shape{1, 40000, 512}, Shape{1, 290000, 2048}, Shape{5, 20000, 1}}) {
+  for (const Shape& shape :
+       {Shape{140, 900, 64}, Shape{3, 9000, 2048}, Shape{2, 70000, 2048}, Shape{1, 40000, 512},
+        Shape{1, 290000, 2048}, Shape{5, 20000, 1}, Shape{12, 8192, 2048}, Shape{300, 4096, 700},
+        Shape{8, 32768, 2048}, Shape{3, 16380, 4096}, Shape{4, 16382, 2048}}) {
     const auto [rows, cols, k] = shape;
     constexpr std::int32_t kPage = 64;
     const std::int64_t width = (cols + kPage - 1) / kPage;
