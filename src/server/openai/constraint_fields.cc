@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/json_digits.h"
+#include "server/openai/object_reader.h"
 
 namespace lathe {
 namespace {
@@ -83,6 +84,7 @@ std::optional<ApiError> read_json_schema(const Json& value, const FieldContext& 
     if (name == "name" || name == "schema" || name == "strict" || name == "description") continue;
     return unknown_option(at, name, "name, schema, strict, description");
   }
+  if (auto wrong = check_format_words(value, at.path)) return wrong;
   if (!value.contains("schema") || value["schema"].is_string()) {
     return wrong_value({at.path + ".schema", at.limits}, "a JSON schema",
                        value.value("schema", Json()));

@@ -39,6 +39,16 @@ void note_unknown(const Json& object, std::initializer_list<std::string_view> kn
   }
 }
 
+std::optional<ApiError> check_format_words(const Json& format, const std::string& path) {
+  for (const char* name : {"name", "description"}) {
+    const auto text = read_optional_string(format, name, path);
+    if (!text) return text.error();
+  }
+  const auto strict = format.find("strict");
+  if (strict == format.end() || strict->is_null() || strict->is_boolean()) return std::nullopt;
+  return bad_field(path + ".strict", "true or false", excerpt(*strict));
+}
+
 std::optional<ApiError> add_function(const Json& tool, const char* schema, const std::string& path,
                                      ApiRequest& request) {
   auto name = read_string(tool, "name", path);

@@ -26,6 +26,11 @@ void note_unknown(const nlohmann::ordered_json& object,
                   std::initializer_list<std::string_view> known, const std::string& path,
                   std::vector<std::string>& ignored);
 
+/// Checks what a schema of an answer has besides: "name" and "description" are text, "strict" is a
+/// bool. Null members are absent.
+std::optional<ApiError> check_format_words(const nlohmann::ordered_json& format,
+                                           const std::string& path);
+
 /// Adds a function with the members "name", "description", "strict" and `schema` of `tool`, an
 /// object at `path`, to the request's tools in chat's form. Null members are absent.
 std::optional<ApiError> add_function(const nlohmann::ordered_json& tool, const char* schema,

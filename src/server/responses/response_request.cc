@@ -108,6 +108,7 @@ Wrong read_format(const Json& format, const FieldContext& at, ApiRequest& out) {
     source.path += ".schema";
     source.schema = format.value("schema", Json());
     note_unknown(format, {"type", "name", "schema", "strict", "description"}, at.path, out.ignored);
+    if (auto wrong = check_format_words(format, at.path)) return wrong;
     if (!source.schema.is_object() && !source.schema.is_boolean()) {
       return bad_field(source.path, "a JSON schema", excerpt(source.schema));
     }

@@ -196,7 +196,8 @@ std::optional<CallForm> own_form(ToolFormat format, std::string_view chat_templa
 grammar::CallForm harmony_call_form() {
   return {.begin = "<|channel|>commentary to=functions.",
           .after_name = " <|constrain|>json<|message|>",
-          .avoided = {"<|start|>assistant ", "<|channel|>analysis to=", "<|channel|>final to="},
+          // Any header may have a recipient, also of a channel with another name.
+          .avoided = {"<|start|>assistant ", "to=functions."},
           .not_first = " "};
 }
 

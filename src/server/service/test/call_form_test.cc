@@ -480,6 +480,25 @@ TEST(CallForm, ATextOfASchemaOrCalls) {
   }
 }
 
+// openai-harmony reads a recipient in any header.
+TEST(CallForm, ChannelsHaveOneFormOfCalls) {
+  const auto grammar = compile(source_of(harmony_call_form()));
+  const std::string rest = " <|constrain|>json<|message|>{}";
+  EXPECT_TRUE(allows(grammar, "<|channel|>commentary to=functions.now" + rest));
+  EXPECT_TRUE(allows(grammar,
+                     "<|channel|>analysis<|message|>Now?<|end|><|start|>assistant"
+                     "<|channel|>commentary to=functions.now" +
+                         rest));
+  EXPECT_TRUE(allows(grammar, "<|channel|>final<|message|>It is noon."));
+  for (const std::string front :
+       {"<|channel|>commentary to=functions.other", "<|channel|>comment to=functions.now",
+        "<|channel|>analysis to=functions.now",
+        "<|start|>assistant to=functions.now<|channel|>commentary",
+        "<|channel|>commentary  to=functions.now"}) {
+    EXPECT_FALSE(allows(grammar, front + rest)) << front;
+  }
+}
+
 TEST(CallForm, SomeTemplatesShowNone) { EXPECT_FALSE(find_call_form(ToolFormat::none, "")); }
 
 }  // namespace
