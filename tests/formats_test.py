@@ -162,6 +162,8 @@ FORMAT_TEXTS = {
     "mxfp4-quark": "7 matrices in MXFP4 (Quark)\n",
 }
 
+UNREAD = (".input_scale", ".activation_scale", ".weight_shape")
+
 CONFIG_CHANGES = {
     "bits": [3, 8], "group_size": [16, 256, -1], "version": ["gemv"], "checkpoint_format": ["marlin"], "quant_method": ["bitsandbytes", "gguf", "hqq"],
     "quant_algo": ["W4A8_AWQ"], "weight_block_size": [[32, 32]], "num_bits": [3, 8], "transform_config": [{"a": 1}], "sym": [True],
@@ -213,6 +215,10 @@ class AlmostAFormat(unittest.TestCase):
                 return [f"{what}: inspect does not name the format: {inspected.stdout}"]
             return [] if inspected.returncode == generated.returncode == 0 else [f"{what}: {inspected.stderr}{generated.stderr}"]
         wrong = []
+        # Without scales or zero points codes are other numbers; without an order they are where config.json says that there is one.
+        needed = not what.endswith(UNREAD) and (not what.endswith("g_idx") or what.startswith("gptq:"))
+        if ": missing: " in what and needed and generated.returncode == 0:
+            wrong.append("a tensor that the format needs is missing, and nothing says so")
         if (inspected.returncode == 0) != (generated.returncode == 0):
             wrong.append(f"inspect {inspected.returncode}, generate {generated.returncode}: {generated.stderr}{inspected.stderr}")
         for done in (inspected, generated):

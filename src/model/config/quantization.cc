@@ -69,8 +69,10 @@ Quantization parse_weights(ConfigReader& w, ModelConfig& config) {
     refuse(w, "group_size", "32, 64 or 128",
            fmt::format("{} with strategy {}", group, quote(strategy)));
   }
+  // Of several groups, zero points are expected where all have them.
+  const bool others_have = config.int4_group == 0 || config.int4_zeros;
+  config.int4_zeros = !w.flag("symmetric", true) && others_have;
   config.int4_group = group;
-  config.int4_zeros = !w.flag("symmetric", true);
   return Quantization::int4;
 }
 

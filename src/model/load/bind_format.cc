@@ -221,7 +221,10 @@ class Binder {
     }
     zeros_ = tensor(format_.zeros);
     order_ = tensor(format_.order);
-    if (zeros_ == nullptr && !by_output()) return miss(out, format_.zeros);
+    if (zeros_ == nullptr && (!by_output() || options_.has_zeros)) return miss(out, format_.zeros);
+    if (order_ == nullptr && format_.packing == u4_gptq && options_.has_order) {
+      return miss(out, format_.order);
+    }
     if (zeros_ != nullptr) {
       const Shape shape = by_output() ? Shape{rows_ / 8, groups()} : Shape{groups(), rows_ / 8};
       if (zeros_->dtype != SafetensorsDType::I32 || zeros_->shape != shape) {

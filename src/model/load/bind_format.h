@@ -19,6 +19,8 @@ struct FormatOptions {
   bool no_zeros = false;      // GPTQ's zero points must all be 8, and are dropped
   bool headers_only = false;  // binds nothing
   bool contents = true;       // checks the order of columns, and zero points that are dropped
+  bool has_zeros = false;     // compressed-tensors' groups must have zero points
+  bool has_order = false;     // GPTQ's columns must have an order
 };
 
 struct BoundFormat {

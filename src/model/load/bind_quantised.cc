@@ -92,8 +92,12 @@ bool TensorLoader::bind_packed(const TensorSpec& spec, Names& read) {
   const std::string module = spec.name.substr(0, spec.name.rfind('.'));
   // Of a matrix that other ranks have, only the headers matter.
   const bool absent = spec.part.empty();
-  const FormatOptions options{config_.gptq_v2, !config_.int4_zeros, headers_only() || absent,
-                              reads_ != Reads::headers && !absent};
+  const FormatOptions options{.gptq_v2 = config_.gptq_v2,
+                              .no_zeros = !config_.int4_zeros,
+                              .headers_only = headers_only() || absent,
+                              .contents = reads_ != Reads::headers && !absent,
+                              .has_zeros = needs_zeros_,
+                              .has_order = config_.int4_order};
   const std::int64_t bytes = weights_.bytes;
   const auto find_tensor = [&](const std::string& name) { return find(name); };
   BoundFormat bound;

@@ -2,6 +2,7 @@
 // when; this class is one pass over the table.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <span>
 #include <string>
@@ -40,6 +41,10 @@ class TensorLoader {
         source_(source),
         reads_(reads) {
     index_names();
+    needs_zeros_ = config.int4_zeros &&
+                   std::ranges::none_of(checkpoint.tensors(), [](const CheckpointTensor& t) {
+                     return t.name.ends_with(".qweight");
+                   });
   }
 
   /// Tensors with bytes that only the source copies.
@@ -105,6 +110,9 @@ class TensorLoader {
   FileSource* source_;
   Reads reads_;
   Complaints complaints_;
+  // config.json says that compressed-tensors' int4 has zero points. With matrices of GPTQ or AWQ
+  // in the checkpoint, it speaks of those.
+  bool needs_zeros_ = false;
   // A quantised matrix, or a stack of them.
   struct Packed {
     WeightView codes;  // looked through if they are e4m3
