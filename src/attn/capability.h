@@ -67,9 +67,12 @@ struct SharedBound {
 /// How a GPU kernel splits the keys of a work tile (a request, or a row with an index list) under
 /// --batch-invariant, where the bits must not depend on the rest of the batch.
 struct FixedCuts {
-  std::int64_t keys = 0;        // keys of a piece, about; 0: the kernel has no fixed cuts
-  std::int64_t pieces = 1;      // most pieces of a work tile
-  std::int64_t block_rows = 1;  // M rows (rows x heads) of an M block
+  std::int64_t keys = 0;    // keys of a piece, about; 0: the kernel has no fixed cuts
+  std::int64_t pieces = 1;  // most pieces of a work tile
+  // Most rows of a request that is split; each KV head then has an M block. 0: no bound, and all
+  // heads share M blocks.
+  std::int64_t rows = 0;
+  std::int64_t block_rows = 1;  // most M rows (rows x heads) of an M block
   std::int64_t blocks = 1;      // most M blocks of a work tile that is split; larger ones are not
 };
 

@@ -304,9 +304,7 @@ Result<void> Runtime::make_drafter(const RuntimeOptions& options, const PlanRequ
           .prefill_rows = request.chunked_prefill_size,
           .prefix_cache = options.engine.prefix_cache,
           .cost = d.model->step_weights(1).bytes / std::max(1.0, model_->step_weights(1).bytes)};
-      OpsContext own = ops;
-      if (!drafts_invariantly(d.config, request)) own.execution.batch_invariant = {};
-      auto made = ModelDrafter::create(*d.model, *d.cache, drafting, own, draft_ranks(own));
+      auto made = ModelDrafter::create(*d.model, *d.cache, drafting, ops, draft_ranks());
       if (!made) return made.error();
       drafter_ = std::make_unique<ModelDrafter>(std::move(*made));
       return {};

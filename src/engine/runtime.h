@@ -104,7 +104,7 @@ class Runtime {
   struct Rank {
     explicit Rank(int count) : threads(count) {}
     RankModel target();
-    RankModel draft(const OpsContext& ops);
+    RankModel draft();
 
     ThreadPool threads;
     Scratch scratch;
@@ -136,7 +136,7 @@ class Runtime {
   Result<void> make_rank_caches(std::int64_t tokens, bool counts);
   Result<void> reserve_exchanges();
   const OtherRanks* other_ranks();
-  const OtherRanks* draft_ranks(const OpsContext& draft_ops);
+  const OtherRanks* draft_ranks();
   Result<void> make_drafter(const RuntimeOptions& options, const PlanRequest& request,
                             std::int64_t tokens, const OpsContext& ops);
 

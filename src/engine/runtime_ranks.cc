@@ -42,9 +42,7 @@ Runtime::~Runtime() {
 }
 
 RankModel Runtime::Rank::target() { return {model.get(), &*cache, ops}; }
-RankModel Runtime::Rank::draft(const OpsContext& of) {
-  return {draft_model.get(), &*draft_cache, of};
-}
+RankModel Runtime::Rank::draft() { return {draft_model.get(), &*draft_cache, ops}; }
 
 // Makes the ranks' threads and backends. Rank 0's backend, which the plan was made with, gets its
 // communicator.
@@ -165,15 +163,10 @@ const OtherRanks* Runtime::other_ranks() {
   return &other_ranks_;
 }
 
-// draft_ops: the draft model's on rank 0, which may be batch-invariant where the model's are not.
-const OtherRanks* Runtime::draft_ranks(const OpsContext& draft_ops) {
+const OtherRanks* Runtime::draft_ranks() {
   if (!group_) return nullptr;
   draft_ranks_.group = group_.get();
-  for (const auto& rank : ranks_) {
-    OpsContext ops = rank->ops;
-    ops.execution.batch_invariant = draft_ops.execution.batch_invariant;
-    draft_ranks_.models.push_back(rank->draft(ops));
-  }
+  for (const auto& rank : ranks_) draft_ranks_.models.push_back(rank->draft());
   return &draft_ranks_;
 }
 

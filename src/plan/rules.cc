@@ -163,8 +163,21 @@ class Judge {
     const std::int64_t requests =
         std::max(request.max_running_requests,
                  recorded_verify_rows(request.max_running_requests, request.draft_tokens));
-    const std::int64_t row_blocks = up(p.heads, cuts.block_rows);
     std::int64_t keys = request.context_length;
+    if (cuts.rows > 0) {
+      const bool lists = p.sparse();  // each row is a work tile
+      const std::int64_t kv_heads = p.kind == ProblemKind::grouped_query ? p.kv_heads : 1;
+      const std::int64_t m_rows = (lists ? 1 : std::min(rows_each, cuts.rows)) * p.heads / kv_heads;
+      std::int64_t block = 8;
+      while (block < std::min(m_rows, cuts.block_rows)) block *= 2;
+      if (lists) keys = p.top_k;
+      if (p.window > 0) keys = std::min(keys, p.window + rows_each + 128);
+      const std::int64_t parts = std::min(cuts.pieces, up(keys, cuts.keys));
+      constexpr std::int64_t kWorkList = std::int64_t{1} << 20;
+      const std::int64_t tiles = lists ? rows : requests;
+      return parts > 1 ? tiles * parts * kv_heads * block * (p.v_dim() + 1) * 4 + kWorkList : 0;
+    }
+    const std::int64_t row_blocks = up(p.heads, cuts.block_rows);
     std::int64_t blocks = std::min(cuts.blocks, up(p.heads * rows_each, cuts.block_rows));
     blocks = std::min(blocks * requests, rows * row_blocks + requests);
     if (p.sparse()) {

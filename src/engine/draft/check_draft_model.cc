@@ -63,10 +63,6 @@ Result<void> check_same_tokens(const std::string& directory, const std::string& 
   return {};
 }
 
-bool drafts_invariantly(const ModelConfig& config, const PlanRequest& target) {
-  return target.batch_invariant && config.is_mla();
-}
-
 ModelPlanResult plan_draft_model(const std::string& directory, const ModelConfig& config,
                                  std::optional<std::int64_t> stored, const Machine& machine,
                                  const PlanRequest& target, const Registry& registry) {
@@ -77,7 +73,7 @@ ModelPlanResult plan_draft_model(const std::string& directory, const ModelConfig
   request.draft_tokens = kDraftModelDrafts;
   request.layers = config.layers;
   request.cuda_graph = target.cuda_graph;
-  request.batch_invariant = drafts_invariantly(config, target);
+  request.batch_invariant = target.batch_invariant;
   request.tp = target.tp;  // it runs on the target's ranks
   request.expert_split = target.expert_split;
   request.expert_parallel = target.expert_parallel;

@@ -23,11 +23,6 @@ Result<ModelConfig> load_draft_config(const std::string& directory, const ModelC
 /// the first token that differs, with both texts.
 Result<void> check_same_tokens(const std::string& directory, const std::string& target);
 
-/// Whether the draft model runs batch-invariant. It does if the target does, so that a model that
-/// drafts for itself samples the same tokens. Grouped-query models are excepted: on a GPU they have
-/// no such kernels, and a draft decides no token.
-bool drafts_invariantly(const ModelConfig& config, const PlanRequest& target);
-
 /// fit_model() for a draft model. It uses the part of the target's request that concerns both: the
 /// number of requests, the chunk size, and the context length, as far as the draft model's own
 /// allows. Kernels and layouts are chosen for the draft model. A refusal names its directory.

@@ -55,9 +55,7 @@ TEST(GpuEngineCompressed, RecordedStepsOfDeepseekV4GiveTheBitsOfOthers) {
 // attention is cut by a request's own keys.
 TEST_P(GpuEngine, StepsBehindOthersChangeNoToken) {
   const std::vector<Prompt> prompts = {{7, 40}, {300, 23, 0.8f}, {100, 61}, {129, 40, 1.2f}};
-  const bool latent = std::string(GetParam()) != "tiny-gqa";
   for (const bool invariant : {false, true}) {
-    if (invariant && !latent) continue;  // their kernels have no such cut
     SCOPED_TRACE(invariant ? "batch-invariant" : "");
     GpuSetup::Sizes sizes = kSizes;
     sizes.batch_invariant = invariant;
@@ -85,10 +83,8 @@ TEST_P(GpuEngine, TwentyRepeatsGiveTheSameBits) {
 // where attention is cut by a request's own keys.
 TEST_P(GpuEngine, DraftsChangeNoToken) {
   const std::vector<Prompt> prompts = {{7, 40}, {300, 40, 0.8f}, {100, 40}, {129, 40, 1.2f}};
-  const bool latent = std::string(GetParam()) != "tiny-gqa";
   const std::int32_t vocab = load_model_config(model())->vocab;
   for (const bool invariant : {false, true}) {
-    if (invariant && !latent) continue;  // their kernels have no such cut
     SCOPED_TRACE(invariant ? "batch-invariant" : "");
     GpuSetup::Sizes sizes = kSizes;
     sizes.batch_invariant = invariant;

@@ -98,11 +98,9 @@ class GpuSetup {
                                             pool_sizes(draft_->plan, sizes.cache_tokens),
                                             backend_->memory())
                                 .value());
-      OpsContext own = ops;
-      if (!drafts_invariantly(draft_->model->config(), wanted)) own.execution.batch_invariant = {};
       draft_->drafter.emplace(ModelDrafter::create(*draft_->model, *draft_->cache,
                                                    {.prefill_rows = options.chunked_prefill_size},
-                                                   own)
+                                                   ops)
                                   .value());
       options.drafter = &*draft_->drafter;
       options.draft_tokens = sizes.draft_tokens;

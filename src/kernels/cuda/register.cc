@@ -115,7 +115,11 @@ Capability gqa(KernelKind kind) {
   c.two_sources = false;
   c.split_kv = true;
   c.split_bytes = cuda::kGqaPartialBytes;
-  c.batch_invariant = false;  // the split depends on the lengths of the whole batch
+  c.fixed_cuts = {.keys = cuda::kGqaFixedKeys,
+                  .pieces = cuda::kGqaFixedPieces,
+                  .rows = cuda::kGqaFixedRows,
+                  .block_rows = cuda::kGqaFixedMRows,
+                  .blocks = 1};
   c.shared_prefixes = true;
   c.launch_seconds = 10e-6;
   if (kind == KernelKind::native) {

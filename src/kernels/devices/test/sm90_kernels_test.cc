@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "attn/problem_name.h"
+#include "kernels/cuda/sm90/gqa/gqa_limits.h"
 #include "kernels/devices/all.h"
 #include "plan/explain.h"
 #include "plan/planner.h"
@@ -162,8 +163,25 @@ TEST(Sm90, CutsByARequestsOwnKeysWhereAsked) {
   EXPECT_EQ(result->budget(BudgetKind::split_partials)->bytes, decode / 2 * 3);
   // Prompts are not expanded: that kernel splits work by the lengths of the whole batch.
   EXPECT_EQ(result->phase(Phase::extend).routes.front().kind, KernelKind::inplace);
-  EXPECT_THAT(refusal("gqa", request),
-              AllOf(HasSubstr("bits"), HasSubstr("offered --batch-invariant")));
+}
+
+// A KV head of a request has an M block of its own, and a request of few rows up to 8 pieces.
+TEST(Sm90, CutsGroupedQueriesByARequestsOwnKeys) {
+  const PlanRequest request{.chunked_prefill_size = 64,
+                            .max_running_requests = 64,
+                            .context_length = 32768,
+                            .batch_invariant = true};
+  const PlanResult result = plan("gqa", request);
+  ASSERT_TRUE(result) << explain(result.error());
+  const AttentionProblem& p = result->problem;
+  const auto bytes = [&](std::int64_t block) {
+    return 64 * 8 * p.kv_heads * block * (p.v_dim() + 1) * 4 + (1 << 20);
+  };
+  const std::int64_t group = p.heads / p.kv_heads;
+  EXPECT_EQ(result->phase(Phase::decode).routes.back().split_bytes,
+            std::max(cuda::kGqaPartialBytes, bytes(8)));
+  EXPECT_EQ(result->phase(Phase::extend).routes.back().split_bytes,
+            bytes(std::min<std::int64_t>(64, 8 * group)));
 }
 
 TEST(Sm90, RefusesToExpandWhatDoesNotFit) {

@@ -47,16 +47,12 @@ void place_gqa_schedule(Placement& places, std::int64_t requests, const GqaShape
 
 void place_gqa_partials(Placement& places, const GqaShape& shape, std::int32_t value_dim,
                         GqaParams& p) {
-  const std::int64_t rows = std::int64_t{2} * shape.workers * shape.block_m;
+  const std::int64_t rows = shape.partials * shape.block_m;
   places.take(p.partial_lse, rows);
   places.take(p.partial_out, rows * value_dim);
 }
 
 Result<void> check_gqa_rows(const AttendArgs& args) {
-  if (args.execution.batch_invariant.value_or(false)) {
-    return Error{ErrorCode::invalid_argument, "execution.batch_invariant",
-                 "off: work is shared by the lengths of all requests", "on", ""};
-  }
   if (args.q.dtype != DType::bf16) {
     return unsupported("q.dtype", "bf16", std::string(name(args.q.dtype)));
   }
@@ -133,11 +129,33 @@ Result<void> check_gqa_call(const AttendArgs& args) {
   return aligned("main.pool", pool.data, pool.page_stride, pool.pages);
 }
 
+namespace {
+
+std::int64_t keys_bound(const AttendArgs& args) {
+  std::int64_t keys = args.main.table_width * args.main.pool->page_size;
+  if (args.max_kv_len > 0) keys = std::min(keys, args.max_kv_len);
+  if (args.main.index_width > 0) keys = args.main.index_width;
+  return std::min<std::int64_t>(keys, kGqaMostKeys);
+}
+
+// Most pieces of a request: as gqa_piece() (gqa_schedule.cuh) cuts.
+std::int64_t most_pieces(const AttendArgs& args, std::int64_t tile) {
+  std::int64_t keys = keys_bound(args);
+  if (args.problem.window > 0) {
+    keys = std::min(keys, args.problem.window + args.max_request_rows + tile);
+  }
+  const std::int64_t tiles = std::max<std::int64_t>(up(keys, tile), 1);
+  return std::min<std::int64_t>(kGqaFixedPieces, up(tiles, kGqaFixedKeys / tile));
+}
+
+}  // namespace
+
 GqaShape gqa_shape(const AttendArgs& args, int sms) {
   const GqaForm p = gqa_form(args.problem);
   const std::int64_t group = p.group, requests = requests_of(args);
   const std::int64_t most = args.main.index_width > 0 ? 1 : args.max_request_rows;
-  const std::int64_t m_rows = std::min(most, args.q.rows) * group;
+  const bool fixed = args.execution.batch_invariant.value_or(false);
+  const std::int64_t m_rows = (fixed ? most : std::min(most, args.q.rows)) * group;
   GqaShape s;
   const int swapped = gqa_swapped_rows(p.value_dim);
   while (s.block_m < m_rows && s.block_m < swapped) s.block_m *= 2;
@@ -149,6 +167,14 @@ GqaShape gqa_shape(const AttendArgs& args, int sms) {
   }
   s.workers = sms * gqa_blocks_per_sm(p.key_dim, p.value_dim, s.block_m, fp8);
   s.max_blocks = requests + args.q.rows * group / s.block_m;
+  s.partials = std::int64_t{2} * s.workers;
+  if (fixed) {
+    const bool few = most <= kGqaFixedRows && m_rows <= kGqaFixedMRows && m_rows <= s.block_m;
+    const std::int64_t pieces = few ? most_pieces(args, s.tile) : 1;
+    s.pieces = pieces > 1 ? kGqaFixedPieces : 1;
+    if (pieces > 1) s.max_blocks = requests * pieces;
+    s.partials = pieces > 1 ? s.max_blocks * p.kv_heads : 0;
+  }
   GqaParams unused;
   Placement schedule(nullptr), partials(nullptr);
   place_gqa_schedule(schedule, requests, s, unused.schedule);
@@ -184,19 +210,18 @@ GqaParams gqa_params(const AttendArgs& args, const GqaShape& shape, std::byte* s
   p.block_m = shape.block_m;
   p.tile = shape.tile;
   p.item_cost = shape.item_cost;
+  p.pieces = shape.pieces;
+  p.piece_tiles = kGqaFixedKeys / shape.tile;
   p.requests = static_cast<std::int32_t>(requests_of(args));
   p.q_indptr = args.q_indptr.data();
   p.kv_lens = args.kv_lens.data();
-  std::int64_t keys = args.main.table_width * pool.page_size;
-  if (args.max_kv_len > 0) keys = std::min(keys, args.max_kv_len);
+  p.max_keys = static_cast<std::int32_t>(keys_bound(args));
   if (args.main.index_width > 0) {
-    keys = args.main.index_width;
-    p.index_width = static_cast<std::int32_t>(keys);
+    p.index_width = p.max_keys;
     if (!args.main.index_lengths.empty()) p.index_lengths = args.main.index_lengths.data();
     // A call that is only planned has no entries yet, but null would mean that there is no list.
     p.indices = args.main.indices.empty() ? p.kv_lens : args.main.indices.data();
   }
-  p.max_keys = static_cast<std::int32_t>(std::min<std::int64_t>(keys, kGqaMostKeys));
   if (problem.window > 0) p.window = std::min(problem.window, kGqaMostKeys);
   p.kv_heads = form.kv_heads;
   p.group = FastDiv(form.group);
@@ -217,7 +242,7 @@ GqaParams gqa_params(const AttendArgs& args, const GqaShape& shape, std::byte* s
     p.values = pool.data + pool.layout.offset_of(value, pool.page_size, 0);
     p.value_bytes = pool.layout.plane_bytes(value.plane);
   }
-  p.once = shape.max_blocks <= 2 * p.requests;
+  p.once = p.pieces > 1 || shape.max_blocks <= 2 * p.requests;
   constexpr double kLog2e = 1.4426950408889634;
   p.scale = static_cast<float>(double{problem.scale} * double{args.main.key_scale} * kLog2e);
   p.value_scale = args.main.value_scale;

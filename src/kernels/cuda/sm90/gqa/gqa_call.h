@@ -34,6 +34,8 @@ struct GqaShape {
   std::int32_t item_cost = 0;   // in tiles
   std::int64_t max_blocks = 0;  // most M blocks
   std::int32_t workers = 0;     // resident blocks
+  std::int32_t pieces = 0;      // as GqaParams::pieces
+  std::int64_t partials = 0;    // of block_m rows
   // Device memory, multiples of 256.
   std::int64_t schedule_bytes = 0;
   std::int64_t partial_bytes = 0;
@@ -75,9 +77,8 @@ Result<void> one_of(const char* field, const std::int32_t (&values)[N], std::int
                      fmt::format("{}", value), "the cpu device takes others");
 }
 
-/// Checks query rows and outputs, independent of where keys come from. Errors, by argument:
-/// batch_invariant (workers share the work of all requests, so an output's bits depend on the
-/// batch), dtypes, alignment, bounds.
+/// Checks query rows and outputs, independent of where keys come from. Errors, by argument: dtypes,
+/// alignment, bounds.
 Result<void> check_gqa_rows(const AttendArgs& args);
 
 /// Checks a whole call. Errors, by argument: dtypes, head dims, pages, index lists, alignment,

@@ -31,8 +31,13 @@ constexpr bool is_gqa_latent(std::int32_t nope, std::int32_t rope) {
 
 inline constexpr EnumSet<LayoutKind> kGqaLayouts = {LayoutKind::gqa_bf16, LayoutKind::gqa_fp8};
 
-/// Most bytes of partials and the work list: two partials of each resident block (gqa_params.h), of
-/// 128 M rows x 256 dims.
+/// Fixed cuts of a batch-invariant call: keys of a piece, about, and most pieces of a request. Only
+/// calls are cut in which no request has more rows or M rows of a KV head than this.
+inline constexpr std::int32_t kGqaFixedKeys = 2048, kGqaFixedPieces = 8;
+inline constexpr std::int32_t kGqaFixedRows = 8, kGqaFixedMRows = 64;
+
+/// Most bytes of partials and the work list without fixed cuts: two partials of each resident block
+/// (gqa_params.h), of 128 M rows x 256 dims.
 inline constexpr std::int64_t kGqaPartialBytes = std::int64_t{36} << 20;
 
 }  // namespace lathe::cuda

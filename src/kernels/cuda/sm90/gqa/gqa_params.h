@@ -12,6 +12,10 @@
 //
 // so it shares at most its first item and its last one with other workers, and writes at most two
 // partials: 2 w of an item that another worker begins, 2 w + 1 of one that others end.
+//
+// With fixed cuts (GqaParams::pieces) no item is shared. Worker w computes the items that begin in
+// its share. A request with many keys is cut into pieces by its own length alone: each piece is an
+// M block of its own, and writes a partial for each KV head.
 #pragma once
 
 #include <cstddef>
@@ -69,11 +73,13 @@ struct GqaBlock {
   std::int32_t tile;     // first tile with a key that some row sees
   std::int32_t tiles;    // at least 1; some of their keys may be missing
   std::int32_t keys;     // the last query row sees keys before this one
+  std::int32_t partial;  // of the first KV head of a piece (GqaParams::pieces); -1: not a piece
 };
 
 struct GqaStart {
   std::int32_t block, head;
   std::int32_t tile;  // negative: -tile is what is left of the item's item_cost
+  std::int64_t left;  // cost of the worker's work; 0: it has none
 };
 
 struct GqaTotals {
@@ -86,7 +92,7 @@ struct GqaSchedule {
   std::int32_t* request_blocks = nullptr;  // [requests + 1] M blocks before a request's
   GqaBlock* blocks = nullptr;              // [max_blocks]
   std::int64_t* costs = nullptr;           // [max_blocks + 1] cost of the items before an M block's
-  GqaStart* starts = nullptr;              // [workers], for those with a share
+  GqaStart* starts = nullptr;              // [workers]
   GqaTotals* totals = nullptr;
 };
 
@@ -97,6 +103,10 @@ struct GqaParams {
   std::int32_t block_m = 0;
   std::int32_t tile = 0;       // keys: 64 or 128
   std::int32_t item_cost = 0;  // in tiles
+  // Fixed cuts: most pieces of a request. If more than 1, each request has at most one M block
+  // besides. 0: workers share items, so an output's bits depend on the whole batch.
+  std::int32_t pieces = 0;
+  std::int32_t piece_tiles = 0;  // least tiles of a piece
 
   std::int32_t requests = 0;
   const std::int32_t* q_indptr = nullptr;  // [requests + 1]
@@ -144,8 +154,10 @@ struct GqaParams {
   std::int64_t lse_stride = 0;
   LseForm lse_form;
 
-  float* partial_out = nullptr;  // [2 workers, block_m, value dim] normalized
-  float* partial_lse = nullptr;  // [2 workers, block_m] log2
+  // [2 workers, block_m, value dim], or with fixed cuts [max_blocks, kv_heads, block_m, value dim];
+  // normalized.
+  float* partial_out = nullptr;
+  float* partial_lse = nullptr;  // the same without value dim; log2
 };
 
 /// Joins the parts of rows of requests that share keys (gqa_shared.h).

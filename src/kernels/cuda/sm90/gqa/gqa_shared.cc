@@ -46,6 +46,10 @@ void place_parts(Placement& places, const AttendArgs& args, std::int64_t rows, G
 
 Result<void> check_gqa_prefixes(const AttendArgs& args) {
   if (args.prefixes.empty()) return {};
+  if (args.execution.batch_invariant.value_or(false)) {
+    return Error{ErrorCode::invalid_argument, "prefixes", "none with execution.batch_invariant",
+                 "some", "rows that share keys depend on each other"};
+  }
   const std::int64_t wanted =
       PrefixLists<const std::int32_t>::size(std::ssize(args.kv_lens), args.q.rows);
   if (std::ssize(args.prefixes.lists) == wanted) return {};

@@ -57,6 +57,10 @@ void place_pass(Placement& places, const AttentionProblem& problem, const Ragged
 
 Result<void> check_ragged_call(const AttendArgs& args) {
   if (auto ok = check_ragged_shapes(args); !ok) return ok;
+  if (args.execution.batch_invariant.value_or(false)) {
+    return Error{ErrorCode::invalid_argument, "execution.batch_invariant",
+                 "off: work is shared by the lengths of all requests", "on", ""};
+  }
   if (auto ok = check_gqa_rows(args); !ok) return ok;
   const AttentionProblem& p = args.problem;
   if (auto ok = check_problem_widths(p); !ok) return ok;
@@ -99,6 +103,7 @@ Result<RaggedShape> ragged_shape(const AttendArgs& args, int sms, const RaggedRo
   s.gqa.block_m = 128;
   s.gqa.item_cost = gqa_m128_item_cost(s.gqa.tile);
   s.gqa.workers = sms;
+  s.gqa.partials = std::int64_t{2} * sms;
   s.gqa.max_blocks = s.requests + args.q.rows / s.gqa.block_m;
   RaggedParams unused;
   Placement list(nullptr), pass(nullptr);

@@ -16,8 +16,9 @@ struct GqaCutItem {
   GqaBlock block;
   std::int32_t head = 0;
   std::int32_t parts = 0;  // partials; 0: the worker begins no such item
+  std::int32_t worker;
 
-  __device__ GqaCutItem(const GqaParams& p, std::int32_t worker) {
+  __device__ GqaCutItem(const GqaParams& p, std::int32_t of_worker) : worker(of_worker) {
     const GqaTotals totals = *p.schedule.totals;
     const std::int64_t next = (worker + 1) * totals.share;
     if (worker + 1 >= p.workers || next >= totals.cost) return;
@@ -30,18 +31,39 @@ struct GqaCutItem {
     const std::int64_t last = next - at.tile + block.tiles - 1;
     parts = static_cast<std::int32_t>(last / totals.share) - worker + 1;
   }
-  static __device__ std::int64_t partial(std::int32_t worker, std::int32_t part) {
+  __device__ std::int64_t partial(const GqaParams&, std::int32_t part) const {
     return part == 0 ? 2 * worker + 1 : 2 * (worker + part);
   }
 };
 
-/// Grid: (worker, run of 128 chunks of 4 dimensions of the M rows). out = sum over partials i, in
-/// order, of 2^(lse_i - lse) out_i, so the bits do not depend on timing.
+/// The pieces of a request with one KV head, with fixed cuts. `number`: request x kv_heads + head.
+struct GqaPieces {
+  GqaBlock block;
+  std::int32_t head;
+  std::int32_t parts;  // partials; 0: the request is not cut
+  std::int32_t first;  // block
+
+  __device__ GqaPieces(const GqaParams& p, std::int32_t number) {
+    const std::int32_t request = number / p.kv_heads;
+    head = number - request * p.kv_heads;
+    first = p.schedule.request_blocks[request];
+    parts = p.schedule.request_blocks[request + 1] - first;
+    if (parts < 2) parts = 0;
+    if (parts > 0) block = p.schedule.blocks[first];
+  }
+  __device__ std::int64_t partial(const GqaParams& p, std::int32_t part) const {
+    return std::int64_t{first + part} * p.kv_heads + head;
+  }
+};
+
+/// Item: GqaCutItem or GqaPieces. Grid: (worker or number, run of 128 chunks of 4 dimensions of the
+/// M rows). out = sum over partials i, in order, of 2^(lse_i - lse) out_i, so the bits do not
+/// depend on timing.
+template <class Item>
 static __global__ void __launch_bounds__(kGqaCombineThreads)
     gqa_combine_kernel(const __grid_constant__ GqaParams p, std::int32_t head_dim) {
   wait_for_previous();
-  const auto worker = static_cast<std::int32_t>(blockIdx.x);
-  const GqaCutItem item(p, worker);
+  const Item item(p, static_cast<std::int32_t>(blockIdx.x));
   const std::int32_t chunks = head_dim / 4;
   const auto at = static_cast<std::int32_t>(blockIdx.y * kGqaCombineThreads + threadIdx.x);
   const std::int32_t m_row = at / chunks, dim = at % chunks * 4;
@@ -56,7 +78,7 @@ static __global__ void __launch_bounds__(kGqaCombineThreads)
       lse[j] = kNoKey;
       v[j] = {};
       if (i + j >= item.parts) continue;
-      const std::int64_t row = GqaCutItem::partial(worker, i + j) * p.block_m + m_row;
+      const std::int64_t row = item.partial(p, i + j) * p.block_m + m_row;
       lse[j] = p.partial_lse[row];
       v[j] = *reinterpret_cast<const float4*>(p.partial_out + row * head_dim + dim);
     }

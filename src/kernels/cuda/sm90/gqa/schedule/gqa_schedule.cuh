@@ -79,8 +79,9 @@ __device__ inline std::int32_t gqa_keys(const GqaParams& p, std::int32_t request
   return keys < 0 ? 0 : keys > p.max_keys ? p.max_keys : keys;
 }
 
-__device__ inline GqaBlock gqa_block(const GqaParams& p, std::int32_t request,
-                                     std::int32_t number) {
+/// M block `number` of a request.
+__device__ inline GqaBlock gqa_whole_block(const GqaParams& p, std::int32_t request,
+                                           std::int32_t number) {
   const GqaRows rows(p, request);
   const std::int32_t keys = gqa_keys(p, request);
   const auto first = static_cast<std::int32_t>(std::int64_t{number} * p.block_m);
@@ -103,7 +104,64 @@ __device__ inline GqaBlock gqa_block(const GqaParams& p, std::int32_t request,
   b.tile = begin > 0 ? begin / p.tile : 0;
   const std::int32_t end = (b.keys + p.tile - 1) / p.tile;
   b.tiles = end > b.tile ? end - b.tile : 1;
+  b.partial = -1;
   return b;
+}
+
+/// Tiles of each piece of a block but the last.
+__device__ inline std::int32_t gqa_piece(const GqaParams& p, const GqaBlock& b) {
+  const std::int32_t each = (b.tiles + p.pieces - 1) / p.pieces;
+  return each > p.piece_tiles ? each : p.piece_tiles;
+}
+
+__device__ inline std::int64_t gqa_blocks(const GqaParams& p, std::int32_t request) {
+  const std::int64_t m_rows = GqaRows(p, request).m_rows(p);
+  if (p.pieces < 2 || m_rows == 0) return (m_rows + p.block_m - 1) / p.block_m;
+  const GqaBlock b = gqa_whole_block(p, request, 0);
+  const std::int32_t each = gqa_piece(p, b);
+  return (b.tiles + each - 1) / each;
+}
+
+/// Block `number` of gqa_blocks().
+__device__ inline GqaBlock gqa_block(const GqaParams& p, std::int32_t request,
+                                     std::int32_t number) {
+  if (p.pieces < 2) return gqa_whole_block(p, request, number);
+  GqaBlock b = gqa_whole_block(p, request, 0);
+  const std::int32_t each = gqa_piece(p, b), first = number * each;
+  if (b.tiles > each) b.partial = (p.schedule.request_blocks[request] + number) * p.kv_heads;
+  b.tile += first;
+  b.tiles = b.tiles - first < each ? b.tiles - first : each;
+  return b;
+}
+
+/// The place in the list of items that is `cost` from its begin.
+__device__ inline GqaStart gqa_start(const GqaParams& p, std::int32_t blocks, std::int64_t cost) {
+  const GqaSchedule& s = p.schedule;
+  const std::int32_t i = last_at_most(s.costs, blocks, cost);
+  const std::int64_t in_block = cost - s.costs[i], item = s.blocks[i].tiles + p.item_cost;
+  const std::int64_t head = in_block / item;
+  return {i, static_cast<std::int32_t>(head),
+          static_cast<std::int32_t>(in_block - head * item) - p.item_cost, 0};
+}
+
+/// The first item that begins at `cost` or after, and where it begins.
+__device__ inline GqaStart gqa_next_item(const GqaParams& p, std::int32_t blocks, std::int64_t cost,
+                                         std::int64_t& begins) {
+  if (cost >= p.schedule.costs[blocks]) {
+    begins = p.schedule.costs[blocks];
+    return {};
+  }
+  GqaStart at = gqa_start(p, blocks, cost);
+  const std::int64_t before = at.tile + p.item_cost;  // cost of the item that `cost` is in
+  at.tile = -p.item_cost;
+  begins = cost - before;
+  if (before == 0) return at;
+  begins += p.schedule.blocks[at.block].tiles + p.item_cost;
+  if (++at.head == p.kv_heads) {
+    at.head = 0;
+    ++at.block;
+  }
+  return at;
 }
 
 // Unused where a file needs only the prefix sums.
@@ -117,7 +175,7 @@ __device__ inline GqaBlock gqa_block(const GqaParams& p, std::int32_t request,
   for (std::int32_t first = 0; first < p.requests; first += kGqaScheduleThreads) {
     const std::int32_t r = first + thread;
     std::int64_t blocks = 0;
-    if (r < p.requests) blocks = (GqaRows(p, r).m_rows(p) + p.block_m - 1) / p.block_m;
+    if (r < p.requests) blocks = gqa_blocks(p, r);
     const std::int64_t all = of_requests.add(blocks);
     if (r < p.requests) s.request_blocks[r + 1] = static_cast<std::int32_t>(all);
   }
@@ -143,12 +201,19 @@ __device__ inline GqaBlock gqa_block(const GqaParams& p, std::int32_t request,
   std::int64_t share = (cost + p.workers - 1) / p.workers;
   if (share < least) share = least;
   if (thread == 0) *s.totals = {cost, share};
-  for (std::int32_t w = thread; w < p.workers && w * share < cost; w += kGqaScheduleThreads) {
-    const std::int32_t i = last_at_most(s.costs, blocks, w * share);
-    const std::int64_t in_block = w * share - s.costs[i], item = s.blocks[i].tiles + p.item_cost;
-    const std::int64_t head = in_block / item;
-    s.starts[w] = {i, static_cast<std::int32_t>(head),
-                   static_cast<std::int32_t>(in_block - head * item) - p.item_cost};
+  for (std::int32_t w = thread; w < p.workers; w += kGqaScheduleThreads) {
+    const std::int64_t begin = w * share, end = begin + share < cost ? begin + share : cost;
+    GqaStart start = {};
+    if (begin < end && p.pieces == 0) {
+      start = gqa_start(p, blocks, begin);
+      start.left = end - begin;
+    } else if (begin < end) {
+      std::int64_t first = 0, last = 0;
+      start = gqa_next_item(p, blocks, begin, first);
+      gqa_next_item(p, blocks, end, last);
+      start.left = last - first;
+    }
+    s.starts[w] = start;
   }
 }
 

@@ -33,10 +33,8 @@ struct GqaSegments {
   GqaStart at = {};
 
   __device__ GqaSegments(const GqaParams& params, std::int32_t w) : p(params), worker(w) {
-    const GqaTotals totals = *p.schedule.totals;
-    left = totals.cost - w * totals.share;
-    if (left > totals.share) left = totals.share;
-    if (left > 0) at = p.schedule.starts[w];
+    at = p.schedule.starts[w];
+    left = at.left;
   }
   /// False when the worker has no more work.
   __device__ bool next(GqaSegment& s) {
@@ -48,7 +46,10 @@ struct GqaSegments {
     const std::int64_t end = at.tile + left;
     const std::int32_t last = end < s.block.tiles ? static_cast<std::int32_t>(end) : s.block.tiles;
     s.count = last - s.tile;
-    s.partial = s.tile > 0 ? 2 * worker : last < s.block.tiles ? 2 * worker + 1 : -1;
+    s.partial = s.tile > 0             ? 2 * worker
+                : last < s.block.tiles ? 2 * worker + 1
+                : s.block.partial >= 0 ? s.block.partial + s.head
+                                       : -1;
     left -= last - at.tile;
     at.tile = -p.item_cost;
     if (++at.head == p.kv_heads) {

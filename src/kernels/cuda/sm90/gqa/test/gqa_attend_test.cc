@@ -77,8 +77,6 @@ TEST(AttendGqaOnDevice, RefusesWhatTheKernelsDoNotTake) {
             "max_request_rows: wanted at least 2 (3 rows over 2 requests), got 1");
   EXPECT_EQ(gqa_refusal([](GqaCall& c) { c.args.max_kv_len = -1; }),
             "max_kv_len: wanted 0 or more, got -1");
-  EXPECT_THAT(gqa_refusal([](GqaCall& c) { c.args.execution.batch_invariant = true; }),
-              HasSubstr("execution.batch_invariant: wanted off"));
   EXPECT_THAT(gqa_refusal([](GqaCall& c) { c.args.execution.scratch = nullptr; }),
               HasSubstr("execution.scratch: wanted scratch of device memory, got none"));
   EXPECT_THAT(GqaCall({.kv_heads = 2, .head_dim = 96, .v_head_dim = 96}).refusal(),
@@ -137,6 +135,29 @@ TEST(GqaShape, KeepsToTheDeclaredBytes) {
     c.args.q.rows = 8192;
     c.args.max_request_rows = 8192;
     EXPECT_LE(gqa_shape(c.args, 132).bytes(), kGqaPartialBytes) << dim;
+  }
+}
+
+// Pieces of about 2048 keys, at most 8; only for few rows, and where a window does not make them
+// needless.
+TEST(GqaShape, CutsARequestByItsOwnKeys) {
+  struct Case {
+    std::int64_t rows, keys;
+    std::int32_t window;
+    std::int64_t blocks, pieces;
+  };
+  for (const Case& k :
+       {Case{1, 2048, 0, 0, 1}, Case{1, 2049, 0, 2, 8}, Case{8, 16384, 0, 8, 8},
+        Case{1, 1 << 20, 0, 8, 8}, Case{1, 1 << 20, 128, 0, 1}, Case{9, 16384, 0, 0, 1}}) {
+    GqaCall c;
+    c.args.execution.batch_invariant = true;
+    c.args.q.rows = c.args.max_request_rows = k.rows;
+    c.args.max_kv_len = k.keys;
+    c.args.main.table_width = 1 << 20;
+    c.args.problem.window = k.window;
+    const GqaShape shape = gqa_shape(c.args, 132);
+    EXPECT_EQ(shape.pieces, k.pieces) << k.rows << ", " << k.keys;
+    EXPECT_EQ(shape.partials, k.blocks * c.args.problem.kv_heads * std::ssize(c.args.kv_lens));
   }
 }
 

@@ -101,6 +101,48 @@ TEST_P(GqaEmulated, RandomBatches) {
   }
 }
 
+// With batch_invariant a request has the bits that it has alone, whatever is in the batch and
+// whatever device computes it. Requests of no to three pieces; with windows and sinks; one M block
+// and several, of 8 to 128 M rows.
+TEST_P(GqaEmulated, BatchInvariantRowsAreThoseOfARequestAlone) {
+  struct Case {
+    int group, rows, window;
+    bool sinks;
+  };
+  for (const Case& c : {Case{4, 1, 0, false}, Case{2, 3, 0, true}, Case{4, 1, 2500, true},
+                        Case{5, 9, 0, false}, Case{7, 20, 100, false}}) {
+    SCOPED_TRACE(fmt::format("group {} rows {} window {}", c.group, c.rows, c.window));
+    const int most = dim() > 128 || c.rows > 8 ? 2200 : 4200;
+    Bf16Scene s(dims(64, c.group),
+                {{70, c.rows}, {most, c.rows}, {0, c.rows}, {2048, c.rows}, {2049, c.rows}});
+    s.args.problem.window = c.window;
+    if (c.sinks) s.add_random_sink();
+    s.args.execution.batch_invariant = true;
+    const ref_test::Outputs together = attend(s.args, 3);
+    expect_oracle(together, s.oracle());
+    for (std::size_t r = 0; r < s.args.kv_lens.size(); ++r) {
+      AttendArgs one = s.args;
+      const std::int32_t first = s.args.q_indptr[r];
+      const std::vector<std::int32_t> indptr = {0, c.rows};
+      one.q.data += bytes_of(one.q.dtype, first * one.q.row_stride);
+      one.q.rows = c.rows;
+      one.q_indptr = indptr;
+      one.kv_lens = s.args.kv_lens.subspan(r, 1);
+      const auto width = static_cast<std::size_t>(one.main.table_width);
+      one.main.page_table = s.args.main.page_table.subspan(r * width, width);
+      const ref_test::Outputs alone = attend(one, 1 + static_cast<int>(r));
+      const auto same = [&](const auto& all, const auto& own) {
+        const auto n = static_cast<std::size_t>(all.cols);
+        const auto from = all.data.begin() + static_cast<std::ptrdiff_t>(first * n);
+        return std::equal(own.data.begin(), own.data.end(), from,
+                          [](double a, double b) { return a == b || (a != a && b != b); });
+      };
+      EXPECT_TRUE(same(together.out, alone.out)) << "request " << r;
+      EXPECT_TRUE(same(together.lse, alone.lse)) << "request " << r;
+    }
+  }
+}
+
 // Whole and split items; requests without keys, and one without pages; also blocks of 128 M rows.
 TEST_P(GqaEmulated, EachConventionOfLse) {
   for (const int rows : {1, 17}) {

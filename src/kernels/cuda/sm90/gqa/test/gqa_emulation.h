@@ -120,10 +120,12 @@ inline void emulate_alone(const AttendArgs& args, int sms, bool fp8) {
   EmulatedMemory memory(shape.bytes());
   const GqaParams p = gqa_params(args, shape, memory.at(), memory.at() + shape.schedule_bytes);
   emulate_call(p, form, fp8);
+  if (p.pieces == 1) return;
   const auto chunks = static_cast<unsigned>(p.block_m * form.value_dim / 4);
-  emulate(
-      {static_cast<unsigned>(p.workers), (chunks + kGqaCombineThreads - 1) / kGqaCombineThreads, 1},
-      kGqaCombineThreads, gqa_combine_kernel, p, form.value_dim);
+  const auto items = static_cast<unsigned>(p.pieces > 0 ? p.requests * p.kv_heads : p.workers);
+  emulate({items, (chunks + kGqaCombineThreads - 1) / kGqaCombineThreads, 1}, kGqaCombineThreads,
+          p.pieces > 0 ? gqa_combine_kernel<GqaPieces> : gqa_combine_kernel<GqaCutItem>, p,
+          form.value_dim);
 }
 
 /// The same with prefixes.
