@@ -255,6 +255,7 @@ Result<ApiRequest, ApiError> parse_request(std::string_view body, const FieldLim
     return ApiError{400, "missing_field", "max_tokens: wanted an integer, 1 or more, got nothing",
                     "max_tokens"};
   }
+  if (auto wrong = check_lengths(out)) return *wrong;
   if (auto wrong = check_tools(out)) return *wrong;
   if (auto wrong = check_rids(out)) return *wrong;
   return out;

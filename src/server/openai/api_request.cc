@@ -79,16 +79,12 @@ std::optional<ApiError> check_together(const Json& body, const ApiRequest& r) {
                                  r.batch ? r.prompts.size() : 1),
                      fmt::format("a list of {}", r.each.size()));
   }
-  for (std::size_t i = 0; i < std::max<std::size_t>(1, r.each.size()); ++i) {
+  if (auto wrong = check_lengths(r)) return wrong;
+  for (std::size_t i = 0; i < r.each.size(); ++i) {
     const AnswerParams& p = r.params(i);
-    const std::string name = params_name(r, i);
-    if (p.max_tokens && p.sampling.min_tokens > *p.max_tokens) {
-      return bad_field(name + (r.route == ApiRoute::generate ? "min_new_tokens" : "min_tokens"),
-                       fmt::format("at most the {} tokens of the answer", *p.max_tokens),
-                       fmt::format("{}", p.sampling.min_tokens));
-    }
     if (p.n != r.params(0).n) {
-      return bad_field(name + "n", fmt::format("{}, as for the first prompt", r.params(0).n),
+      return bad_field(params_name(r, i) + "n",
+                       fmt::format("{}, as for the first prompt", r.params(0).n),
                        fmt::format("{}", p.n));
     }
   }
@@ -143,6 +139,18 @@ bool ApiRequest::constrains_calls() const {
   if (!allowed_tools.empty()) return true;
   return std::ranges::any_of(
       tools, [](const Json& tool) { return tool["function"].value("strict", Json()) == true; });
+}
+
+std::optional<ApiError> check_lengths(const ApiRequest& r) {
+  for (std::size_t i = 0; i < std::max<std::size_t>(1, r.each.size()); ++i) {
+    const AnswerParams& p = r.params(i);
+    if (!p.max_tokens || p.sampling.min_tokens <= *p.max_tokens) continue;
+    return bad_field(
+        params_name(r, i) + (r.route == ApiRoute::generate ? "min_new_tokens" : "min_tokens"),
+        fmt::format("at most the {} tokens of the answer", *p.max_tokens),
+        fmt::format("{}", p.sampling.min_tokens));
+  }
+  return std::nullopt;
 }
 
 std::optional<ApiError> check_tools(const ApiRequest& r) {

@@ -251,6 +251,7 @@ Result<ApiRequest, ApiError> parse_request(std::string_view body, const FieldLim
   if (json->value("input", Json()).is_null()) {
     return ApiError{400, "missing_field", "input: wanted text or items, got nothing", "input"};
   }
+  if (auto wrong = check_lengths(out)) return *wrong;
   if (auto wrong = check_tools(out)) return *wrong;
   if (auto wrong = check_rids(out)) return *wrong;
   out.echoed = Json::object();

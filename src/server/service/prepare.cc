@@ -617,6 +617,28 @@ SamplingParams sampling_of(const ServedModel& model, const ServerOptions& option
   return out;
 }
 
+// Name of the most tokens of an answer.
+std::string_view length_name(ApiRoute route) {
+  return route == ApiRoute::generate    ? "max_new_tokens"
+         : route == ApiRoute::responses ? "max_output_tokens"
+                                        : "max_tokens";
+}
+
+// An error of check_sampling_params(), which has /generate's names, in the route's.
+ApiError bad_sampling(const ApiRequest& api, std::size_t prompt, Error wrong) {
+  if (api.route != ApiRoute::generate) {
+    if (wrong.field == "min_new_tokens") wrong.field = "min_tokens";
+    if (wrong.field == "max_new_tokens") wrong.field = "max_tokens";
+    constexpr std::string_view kLength = "max_new_tokens";
+    const std::size_t at = wrong.wanted.find(kLength);
+    if (at != std::string::npos) wrong.wanted.replace(at, kLength.size(), length_name(api.route));
+  }
+  const bool own =
+      wrong.field.starts_with("token_ids_logprob") || wrong.field == "top_logprobs_num";
+  if (!own) wrong.field.insert(0, params_name(api, prompt));
+  return bad_field(wrong);
+}
+
 // What follows the body's own checks.
 std::optional<ApiError> complete(const ServedModel& model, const ServerOptions& options,
                                  const std::atomic<bool>* stop, PreparedRequest& out) {
@@ -629,12 +651,7 @@ std::optional<ApiError> complete(const ServedModel& model, const ServerOptions& 
   if (auto wrong = fit_queue(options, out.api)) return wrong;
   for (std::size_t i = 0; i < out.sampling.size(); ++i) {
     const auto ok = check_sampling_params(out.sampling[i], model.vocab, model.eos);
-    if (ok) continue;
-    Error wrong = ok.error();
-    const bool own =
-        wrong.field.starts_with("token_ids_logprob") || wrong.field == "top_logprobs_num";
-    if (!own) wrong.field.insert(0, params_name(out.api, i));
-    return bad_field(wrong);
+    if (!ok) return bad_sampling(out.api, i, ok.error());
   }
   if (auto wrong = set_token_lists(model, out)) return wrong;
   if (auto wrong = compile_grammars(model, options, stop, out)) return wrong;

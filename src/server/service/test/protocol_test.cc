@@ -290,5 +290,27 @@ TEST(Protocols, TokensAreCounted) {
   EXPECT_THAT(counted.head, HasSubstr("X-Lathe-Ignored: odd"));
 }
 
+TEST(Protocols, LengthsHaveTheRoutesNames) {
+  ScriptedServer s{ScriptedOptions()};
+  EXPECT_TRUE(comes([&] { return ask(s.port(), "GET", "/ready").status == 200; }));
+  const std::pair<const char*, const char*> cases[] = {
+      {"/v1/messages",
+       R"({"messages":[{"role":"user","content":"x"}],"max_tokens":3,"min_tokens":5})"},
+      {"/v1/responses", R"({"input":"x","max_output_tokens":3,"min_tokens":5})"},
+      {"/v1/chat/completions",
+       R"({"messages":[{"role":"user","content":"x"}],"max_tokens":3,"min_tokens":5})"},
+      {"/v1/messages",
+       R"({"messages":[{"role":"user","content":"x"}],"max_tokens":99999,"min_tokens":88888})"},
+      {"/v1/responses", R"({"input":"x","min_tokens":88888})"},
+      {"/v1/completions", R"({"prompt":"x","min_tokens":88888})"},
+  };
+  for (const auto& [path, body] : cases) {
+    const TestAnswer answer = ask(s.port(), "POST", path, body);
+    EXPECT_EQ(answer.status, 400) << path;
+    EXPECT_THAT(answer.body, HasSubstr("min_tokens: wanted at most")) << path;
+    EXPECT_THAT(answer.body, testing::Not(HasSubstr("new_tokens"))) << path;
+  }
+}
+
 }  // namespace
 }  // namespace lathe
