@@ -95,6 +95,21 @@ std::optional<ApiError> refuse_ignored(const ApiRequest& request, const FieldTab
                    nearest_field(fields, request.ignored[0]));
 }
 
+std::optional<ApiError> note_fields(const Json& body, std::initializer_list<std::string_view> known,
+                                    const FieldLimits& limits, std::vector<std::string>& ignored) {
+  for (const auto& item : body.items()) {
+    const std::string& name = item.key();
+    if (std::ranges::find(known, name) != known.end()) continue;
+    if (limits.strict) {
+      FieldTable fields;
+      for (const std::string_view field : known) fields.emplace_back().name = field;
+      return bad_field(name, "a known name", "an unknown one", nearest_field(fields, name));
+    }
+    ignored.push_back(name);
+  }
+  return std::nullopt;
+}
+
 std::string nearest_field(const FieldTable& fields, std::string_view name) {
   if (name.size() > 64) return "";
   std::string_view best;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -57,6 +58,12 @@ std::optional<ApiError> read_fields(const nlohmann::ordered_json& object, const 
 /// With --strict-fields an unknown field is an error, with a hint at the nearest known one.
 std::optional<ApiError> refuse_ignored(const ApiRequest& request, const FieldTable& fields,
                                        const FieldLimits& limits);
+
+/// As read_fields() and refuse_ignored() treat unknown names, for a route without a table: adds the
+/// names of a body's fields that are not among `known` to `ignored`.
+std::optional<ApiError> note_fields(const nlohmann::ordered_json& body,
+                                    std::initializer_list<std::string_view> known,
+                                    const FieldLimits& limits, std::vector<std::string>& ignored);
 
 /// "did you mean NAME?", or "" if no known name is near.
 std::string nearest_field(const FieldTable& fields, std::string_view name);

@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 
+#include "server/openai/fields.h"
 #include "server/page/page.h"
 #include "server/routes/commit.h"
 #include "server/routes/tokenize.h"
@@ -57,21 +58,47 @@ Json token_or_null(const nlohmann::json& config, const char* name) {
 }
 
 struct AbortBody {
-  std::string rid;
+  std::string rid = {};
   bool all = false;
+  std::vector<std::string> ignored = {};  // names of unknown fields
 };
 
-Result<AbortBody, ApiError> read_abort(std::string_view text) {
+Result<AbortBody, ApiError> read_abort(std::string_view text, const FieldLimits& limits) {
   const auto body = parse_body(text);
   if (!body) return body.error();
+  AbortBody out;
+  if (auto wrong = note_fields(*body, {"rid", "abort_all"}, limits, out.ignored)) return *wrong;
   const auto rid = body->find("rid");
   const auto all = body->find("abort_all");
-  if (all != body->end() && all->is_boolean() && all->get<bool>()) return AbortBody{"", true};
+  if (all != body->end() && all->is_boolean() && all->get<bool>()) {
+    out.all = true;
+    return out;
+  }
   if (rid == body->end() || !rid->is_string()) {
     return ApiError{400, "missing_field",
                     "rid: wanted a string, or \"abort_all\": true, got neither", "rid"};
   }
-  return AbortBody{rid->get<std::string>(), false};
+  out.rid = rid->get<std::string>();
+  return out;
+}
+
+// Answers with what `make` returns of (body, model, options, stop flag), a RouteAnswer or an error.
+template <class Make>
+void answer_on_worker(RouteCall c, Make make) {
+  Service& service = c.service;
+  service.work(c.reply, [&service, make, body = std::move(c.request.body), reply = c.reply,
+                         model = service.shared_model()](const Service::StopFlag& stop) {
+    auto out = std::make_shared<Result<RouteAnswer, ApiError>>(
+        make(body, *model, service.options(), &stop));
+    return [&service, reply, out] {
+      if (!*out) {
+        reply->error(out->error());
+        return;
+      }
+      service.report_ignored((*out)->ignored, *reply);
+      reply->json((*out)->body);
+    };
+  });
 }
 
 }  // namespace
@@ -96,53 +123,16 @@ void models_route(RouteCall c) {
   c.reply->json(json_text(model_object(c.service, asked)));
 }
 
-void tokenize_route(RouteCall c) {
-  Service& service = c.service;
-  service.work(c.reply, [&service, body = std::move(c.request.body), reply = c.reply,
-                         model = service.shared_model()](const Service::StopFlag& stop) {
-    auto out = std::make_shared<Result<std::string, ApiError>>(
-        tokenize(body, *model, service.options(), &stop));
-    return [reply, out] {
-      if (*out) {
-        reply->json(**out);
-      } else {
-        reply->error(out->error());
-      }
-    };
-  });
-}
+void tokenize_route(RouteCall c) { answer_on_worker(std::move(c), tokenize); }
 
 void detokenize_route(RouteCall c) {
-  Service& service = c.service;
-  service.work(c.reply, [body = std::move(c.request.body), reply = c.reply,
-                         model = service.shared_model()](const Service::StopFlag&) {
-    auto out = std::make_shared<Result<std::string, ApiError>>(detokenize(body, *model));
-    return [reply, out] {
-      if (*out) {
-        reply->json(**out);
-      } else {
-        reply->error(out->error());
-      }
-    };
+  answer_on_worker(std::move(c), [](const std::string& body, const ServedModel& model,
+                                    const ServerOptions& options, const Service::StopFlag*) {
+    return detokenize(body, model, options);
   });
 }
 
-void count_tokens_route(RouteCall c) {
-  Service& service = c.service;
-  service.work(c.reply, [&service, body = std::move(c.request.body), reply = c.reply,
-                         model = service.shared_model()](const Service::StopFlag& stop) {
-    auto out = std::make_shared<Result<CountedTokens, ApiError>>(
-        count_tokens(body, *model, service.options(), &stop));
-    return [&service, reply, out] {
-      if (!*out) {
-        reply->error(out->error());
-        return;
-      }
-      service.report_ignored((*out)->ignored, *reply);
-      reply->json(fmt::format(R"({{"input_tokens":{}}})", (*out)->count));
-    };
-  });
-}
+void count_tokens_route(RouteCall c) { answer_on_worker(std::move(c), count_tokens); }
 
 void tokenizer_info_route(RouteCall c) {
   const nlohmann::json& config = c.service.model().tokenizer_config;
@@ -272,12 +262,14 @@ void abort_route(RouteCall c) {
   Service& service = c.service;
   service.work(c.reply, [&service, text = std::move(c.request.body),
                          reply = c.reply](const Service::StopFlag&) {
-    auto which = std::make_shared<Result<AbortBody, ApiError>>(read_abort(text));
+    auto which =
+        std::make_shared<Result<AbortBody, ApiError>>(read_abort(text, service.options().fields));
     return [&service, reply, which] {
       if (!*which) {
         reply->error(which->error());
         return;
       }
+      service.report_ignored((*which)->ignored, *reply);
       if (const auto error = service.abort((*which)->rid, (*which)->all, reply->caller())) {
         reply->error(*error);
       } else {

@@ -2,15 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <limits>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "server/messages/message_request.h"
 #include "server/openai/answer_json.h"
 #include "server/openai/field_readers.h"
+#include "server/openai/fields.h"
 #include "server/service/prepare.h"
-#include "server/service/protocol.h"
-#include "server/service/render_chat.h"
 
 namespace lathe {
 namespace {
@@ -24,29 +23,42 @@ Result<bool, ApiError> read_flag(const Json& body, const char* name, bool absent
   return at->get<bool>();
 }
 
-// As /v1/chat/completions renders the same body.
-Result<std::vector<std::int32_t>, ApiError> encode_messages(const std::string& body,
-                                                            const ServedModel& model,
-                                                            const ServerOptions& options,
-                                                            bool special,
-                                                            const std::atomic<bool>* stop) {
+std::optional<ApiError> check_model_of(const Json& body, const ServerOptions& options) {
+  const Json name = body.value("model", Json());
+  if (name.is_null()) return std::nullopt;
+  if (!name.is_string()) return bad_field("model", "a string", excerpt(name));
+  return check_model(name.get_ref<const std::string&>(), options);
+}
+
+// The prompt that /v1/chat/completions makes of the same body.
+Result<CountedPrompt, ApiError> encode_messages(const std::string& body, const ServedModel& model,
+                                                const ServerOptions& options, bool special,
+                                                const std::atomic<bool>* stop) {
   FieldLimits limits = options.fields;
   limits.strict = false;  // this route has fields of its own
-  const auto request = parse_request(ApiRoute::chat, body, limits);
+  auto request = parse_request(ApiRoute::chat, body, limits);
   if (!request) return request.error();
-  auto prompt = encode_chat(*request, model, options, special, stop);
-  if (!prompt) return prompt.error();
-  return std::move(prompt->tokens);
+  std::erase_if(request->ignored, [](const std::string& name) {
+    return name == "prompt" || name == "add_special_tokens" || name == "return_token_strs";
+  });
+  if (auto wrong = refuse_ignored(*request, fields_of(kInChat), options.fields)) return *wrong;
+  return count_prompt(std::move(*request), model, options, special, stop);
+}
+
+bool has_field(const Json& body, const char* name) {
+  const auto at = body.find(name);
+  return at != body.end() && !at->is_null();
 }
 
 }  // namespace
 
-Result<std::string, ApiError> tokenize(const std::string& body, const ServedModel& model,
+Result<RouteAnswer, ApiError> tokenize(const std::string& body, const ServedModel& model,
                                        const ServerOptions& options,
                                        const std::atomic<bool>* stop) {
   const auto json = parse_body(body);
   if (!json) return json.error();
-  const bool chat = json->contains("messages");
+  const bool chat = has_field(*json, "messages");
+  if (chat && has_field(*json, "prompt")) return bad_field("prompt", "prompt or messages", "both");
   const auto special = read_flag(*json, "add_special_tokens", !chat);
   if (!special) return special.error();
   const auto strings = read_flag(*json, "return_token_strs", false);
@@ -54,20 +66,28 @@ Result<std::string, ApiError> tokenize(const std::string& body, const ServedMode
 
   // For a list of texts, each field of the answer is a list.
   std::vector<std::vector<std::int32_t>> lists;
+  std::vector<std::string> ignored;
   bool several = false;
   if (chat) {
-    auto tokens = encode_messages(body, model, options, *special, stop);
-    if (!tokens) return tokens.error();
-    lists.push_back(std::move(*tokens));
+    auto counted = encode_messages(body, model, options, *special, stop);
+    if (!counted) return counted.error();
+    lists.push_back(std::move(counted->tokens));
+    ignored = std::move(counted->ignored);
   } else {
-    const auto prompt = json->find("prompt");
-    if (prompt == json->end()) {
+    if (auto wrong = note_fields(
+            *json, {"model", "prompt", "messages", "add_special_tokens", "return_token_strs"},
+            options.fields, ignored)) {
+      return *wrong;
+    }
+    if (auto wrong = check_model_of(*json, options)) return *wrong;
+    if (!has_field(*json, "prompt")) {
       return ApiError{400, "missing_field", "prompt: wanted text or messages, got nothing",
                       "prompt"};
     }
-    several = prompt->is_array();
-    for (std::size_t i = 0; i < (several ? prompt->size() : 1); ++i) {
-      const Json& one = several ? (*prompt)[i] : *prompt;
+    const Json& prompt = (*json)["prompt"];
+    several = prompt.is_array();
+    for (std::size_t i = 0; i < (several ? prompt.size() : 1); ++i) {
+      const Json& one = several ? prompt[i] : prompt;
       if (!one.is_string()) {
         return bad_field(several ? fmt::format("prompt[{}]", i) : "prompt", "text", excerpt(one));
       }
@@ -98,12 +118,19 @@ Result<std::string, ApiError> tokenize(const std::string& body, const ServedMode
     if (several) out.end_array();
   }
   out.end_object();
-  return text;
+  return RouteAnswer{std::move(text), std::move(ignored)};
 }
 
-Result<std::string, ApiError> detokenize(const std::string& body, const ServedModel& model) {
+Result<RouteAnswer, ApiError> detokenize(const std::string& body, const ServedModel& model,
+                                         const ServerOptions& options) {
   const auto json = parse_body(body);
   if (!json) return json.error();
+  RouteAnswer out;
+  if (auto wrong = note_fields(*json, {"model", "tokens", "skip_special_tokens"}, options.fields,
+                               out.ignored)) {
+    return *wrong;
+  }
+  if (auto wrong = check_model_of(*json, options)) return *wrong;
   const auto skip = read_flag(*json, "skip_special_tokens", false);
   if (!skip) return skip.error();
   const auto list = json->find("tokens");
@@ -123,26 +150,21 @@ Result<std::string, ApiError> detokenize(const std::string& body, const ServedMo
     tokens.push_back(static_cast<std::int32_t>(*id));
   }
   const std::string text = model.tokenizer.decode(tokens, *skip);
-  std::string out;
-  JsonWriter writer(out);
+  JsonWriter writer(out.body);
   writer.begin_object().key("prompt").string(text).key("text").string(text).end_object();
   return out;
 }
 
-Result<CountedTokens, ApiError> count_tokens(const std::string& body, const ServedModel& model,
-                                             const ServerOptions& options,
-                                             const std::atomic<bool>* stop) {
+Result<RouteAnswer, ApiError> count_tokens(const std::string& body, const ServedModel& model,
+                                           const ServerOptions& options,
+                                           const std::atomic<bool>* stop) {
   auto request = anthropic::parse_request(body, options.fields, /*counts=*/true);
   if (!request) return request.error();
-  if (request->model) {
-    if (auto wrong = check_model(*request->model, options)) return *wrong;
-  }
-  const auto prompt = encode_chat(*request, model, options, /*add_special_tokens=*/false, stop);
-  if (!prompt) return own_names(ApiRoute::messages, prompt.error());
-  for (const std::string& name : prompt->ignored) {
-    request->ignored.push_back(own_names(ApiRoute::messages, {400, "", name, name}).param);
-  }
-  return CountedTokens{std::ssize(prompt->tokens), std::move(request->ignored)};
+  auto counted =
+      count_prompt(std::move(*request), model, options, /*add_special_tokens=*/false, stop);
+  if (!counted) return counted.error();
+  return RouteAnswer{fmt::format(R"({{"input_tokens":{}}})", counted->tokens.size()),
+                     std::move(counted->ignored)};
 }
 
 }  // namespace lathe

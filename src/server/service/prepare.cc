@@ -305,7 +305,8 @@ std::optional<ApiError> check_tokens(const ServedModel& model,
 }
 
 std::optional<ApiError> encode_prompts(const ServedModel& model, const ServerOptions& options,
-                                       const std::atomic<bool>* stop, PreparedRequest& out) {
+                                       bool special, const std::atomic<bool>* stop,
+                                       PreparedRequest& out) {
   ApiRequest& api = out.api;
   const auto add = [&](std::vector<std::int32_t> tokens, std::string text) {
     out.prompts.push_back({std::move(text), std::move(tokens), 0});
@@ -313,7 +314,7 @@ std::optional<ApiError> encode_prompts(const ServedModel& model, const ServerOpt
     out.prompt_tokens += out.prompts.back().count;
   };
   if (api.is_chat()) {
-    auto prompt = encode_chat(api, model, options, /*add_special_tokens=*/false, stop);
+    auto prompt = encode_chat(api, model, options, special, stop);
     if (!prompt) return prompt.error();
     for (std::string& name : prompt->ignored) {
       api.ignored.push_back(own_names(api.route, {400, "", name, name}).param);
@@ -639,16 +640,19 @@ ApiError bad_sampling(const ApiRequest& api, std::size_t prompt, Error wrong) {
   return bad_field(wrong);
 }
 
-// What follows the body's own checks.
+// What follows the body's own checks. `counts`: nobody generates, so no length is too large.
 std::optional<ApiError> complete(const ServedModel& model, const ServerOptions& options,
-                                 const std::atomic<bool>* stop, PreparedRequest& out) {
-  if (auto wrong = encode_prompts(model, options, stop, out)) return wrong;
+                                 bool special, bool counts, const std::atomic<bool>* stop,
+                                 PreparedRequest& out) {
+  if (auto wrong = encode_prompts(model, options, special, stop, out)) return wrong;
   if (auto wrong = fit_lists(out.api)) return wrong;
   for (std::size_t i = 0; i < out.prompts.size(); ++i) {
     out.sampling.push_back(sampling_of(model, options, out.api, out.api.params(i)));
   }
-  if (auto wrong = fit_lengths(model, options, out)) return wrong;
-  if (auto wrong = fit_queue(options, out.api)) return wrong;
+  if (!counts) {
+    if (auto wrong = fit_lengths(model, options, out)) return wrong;
+    if (auto wrong = fit_queue(options, out.api)) return wrong;
+  }
   for (std::size_t i = 0; i < out.sampling.size(); ++i) {
     const auto ok = check_sampling_params(out.sampling[i], model.vocab, model.eos);
     if (!ok) return bad_sampling(out.api, i, ok.error());
@@ -704,9 +708,26 @@ Result<PreparedRequest, ApiError> prepare(ApiRoute route, const std::string& bod
   if (out.api.model) {
     if (auto wrong = check_model(*out.api.model, options)) return *wrong;
   }
-  if (auto wrong = complete(model, options, stop, out)) return own_names(route, std::move(*wrong));
+  if (auto wrong = complete(model, options, /*special=*/false, /*counts=*/false, stop, out)) {
+    return own_names(route, std::move(*wrong));
+  }
   out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return out;
+}
+
+Result<CountedPrompt, ApiError> count_prompt(ApiRequest request, const ServedModel& model,
+                                             const ServerOptions& options, bool add_special_tokens,
+                                             const std::atomic<bool>* stop) {
+  PreparedRequest out;
+  out.api = std::move(request);
+  out.vocab = model.vocab;
+  if (out.api.model) {
+    if (auto wrong = check_model(*out.api.model, options)) return *wrong;
+  }
+  if (auto wrong = complete(model, options, add_special_tokens, /*counts=*/true, stop, out)) {
+    return own_names(out.api.route, std::move(*wrong));
+  }
+  return CountedPrompt{std::move(out.prompts[0].tokens), std::move(out.api.ignored)};
 }
 
 }  // namespace lathe

@@ -44,6 +44,17 @@ Result<PreparedRequest, ApiError> prepare(ApiRoute route, const std::string& bod
                                           const ServedModel& model, const ServerOptions& options,
                                           const std::atomic<bool>* stop = nullptr);
 
+struct CountedPrompt {
+  std::vector<std::int32_t> tokens;
+  std::vector<std::string> ignored;  // names of what has no effect
+};
+
+/// The tokens of the prompt of a request with messages. Errors: prepare()'s, but that a prompt of
+/// any length is counted. `add_special_tokens` and `stop`: as of encode_chat().
+Result<CountedPrompt, ApiError> count_prompt(ApiRequest request, const ServedModel& model,
+                                             const ServerOptions& options, bool add_special_tokens,
+                                             const std::atomic<bool>* stop);
+
 /// The constraint on the answers to a prompt, for one of them; null: none.
 std::unique_ptr<TokenConstraint> make_constraint(const PreparedRequest& request,
                                                  std::size_t prompt);

@@ -290,6 +290,21 @@ TEST(Protocols, TokensAreCounted) {
   EXPECT_THAT(counted.head, HasSubstr("X-Lathe-Ignored: odd"));
 }
 
+TEST(Protocols, CountingRefusesWhatAMessageIsRefused) {
+  ScriptedOptions options;
+  options.template_prefix = "{# <tool_call> #}";
+  ScriptedServer s(std::move(options));
+  EXPECT_TRUE(comes([&] { return ask(s.port(), "GET", "/ready").status == 200; }));
+  const std::string body =
+      R"({"messages":[{"role":"user","content":"x"}],"max_tokens":3,"tools":[{"name":"f",)"
+      R"("input_schema":{"type":"object","zzz":1}}],"tool_choice":{"type":"tool","name":"f"}})";
+  const TestAnswer answer = ask(s.port(), "POST", "/v1/messages", body);
+  const TestAnswer counted = ask(s.port(), "POST", "/v1/messages/count_tokens", body);
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(counted.status, 400);
+  EXPECT_EQ(counted.json()["error"]["message"], answer.json()["error"]["message"]);
+}
+
 TEST(Protocols, LengthsHaveTheRoutesNames) {
   ScriptedServer s{ScriptedOptions()};
   EXPECT_TRUE(comes([&] { return ask(s.port(), "GET", "/ready").status == 200; }));

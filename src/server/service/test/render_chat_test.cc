@@ -285,6 +285,73 @@ TEST(RenderChat, B13EveryRouteRendersAlike) {
   }
 }
 
+TEST(RenderChat, TokenizeShortensAsChatDoes) {
+  ScriptedServer s{ScriptedOptions()};
+  EXPECT_TRUE(comes([&] { return ask(s.port(), "GET", "/ready").status == 200; }));
+  const std::string body =
+      R"({"messages":[{"role":"user","content":"abcdef"}],"truncate_prompt_tokens":)";
+  const auto answer = ask(s.port(), "POST", "/tokenize", body + "2}").json();
+  EXPECT_EQ(answer["count"], 2) << answer;
+  EXPECT_EQ(answer["tokens"], nlohmann::json({'e', 'f'})) << answer;
+  EXPECT_EQ(ask(s.port(), "POST", "/v1/chat/completions", body + R"(2,"max_tokens":1})")
+                .json()["usage"]["prompt_tokens"],
+            2);
+  EXPECT_EQ(ask(s.port(), "POST", "/tokenize", body + "-1}").json()["count"], 6);
+  for (const char* path : {"/tokenize", "/v1/chat/completions"}) {
+    const TestAnswer wrong = ask(s.port(), "POST", path, body + "100000}");
+    EXPECT_EQ(wrong.status, 400) << path;
+    EXPECT_EQ(wrong.json()["error"]["param"], "truncate_prompt_tokens") << path;
+  }
+  // A prompt of any length is counted.
+  const std::string text(20'000, 'a');
+  EXPECT_EQ(ask(s.port(), "POST", "/tokenize",
+                R"({"messages":[{"role":"user","content":")" + text + "\"}]}")
+                .json()["count"],
+            20'000);
+}
+
+TEST(RenderChat, SmallRoutesNameUnknownFields) {
+  const struct {
+    const char* path;
+    const char* body;
+    const char* ignored;
+  } cases[] = {
+      {"/tokenize", R"({"prompt":"a","model":"default","zzz":1})", "zzz"},
+      {"/tokenize",
+       R"({"messages":[{"role":"user","content":"a"}],"zzz":1,"return_token_strs":true})", "zzz"},
+      {"/detokenize", R"({"tokens":[97],"skip_special_token":true})", "skip_special_token"},
+      {"/abort_request", R"({"rid":"x","zzz":1})", "zzz"},
+  };
+  for (const bool strict : {false, true}) {
+    ScriptedOptions options;
+    options.server.fields.strict = strict;
+    ScriptedServer s(std::move(options));
+    EXPECT_TRUE(comes([&] { return ask(s.port(), "GET", "/ready").status == 200; }));
+    for (const auto& c : cases) {
+      const TestAnswer answer = ask(s.port(), "POST", c.path, c.body);
+      EXPECT_EQ(answer.status, strict ? 400 : 200) << c.path << answer.body;
+      if (strict) {
+        EXPECT_EQ(answer.json()["error"]["param"], c.ignored) << c.path;
+      } else {
+        EXPECT_THAT(answer.head + "\r\n",
+                    testing::HasSubstr(fmt::format("X-Lathe-Ignored: {}\r\n", c.ignored)))
+            << c.body;
+      }
+    }
+    // What the prompt leaves out is named with and without the flag.
+    const TestAnswer part =
+        ask(s.port(), "POST", "/tokenize",
+            R"({"messages":[{"role":"user","content":[{"type":"text","text":"a","zzz":1}]}]})");
+    EXPECT_THAT(part.head, testing::HasSubstr("messages[0].content[0].zzz"));
+    const TestAnswer both = ask(s.port(), "POST", "/tokenize",
+                                R"({"prompt":"a","messages":[{"role":"user","content":"a"}]})");
+    EXPECT_EQ(both.status, 400);
+    EXPECT_THAT(both.body, testing::HasSubstr("prompt: wanted prompt or messages, got both"));
+    EXPECT_EQ(ask(s.port(), "POST", "/detokenize", R"({"tokens":[97],"model":"other"})").status,
+              404);
+  }
+}
+
 TEST(RenderChat, B14ALongPromptIsNamed) {
   ScriptedServer s{ScriptedOptions()};
   EXPECT_TRUE(comes([&] { return ask(s.port(), "GET", "/ready").status == 200; }));
