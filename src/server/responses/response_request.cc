@@ -100,6 +100,7 @@ Wrong read_tool_choice(const Json& value, const FieldContext& at, ApiRequest& ou
 Wrong read_format(const Json& format, const FieldContext& at, ApiRequest& out) {
   if (!format.is_object()) return wrong_value(at, "an object", format);
   const Json type = format.value("type", Json());
+  if (type == "text" || type == "json_object") note_unknown(format, {"type"}, at.path, out.ignored);
   if (type == "text") return std::nullopt;
   grammar::Source source;
   source.path = at.path;

@@ -327,5 +327,22 @@ TEST(Protocols, LengthsHaveTheRoutesNames) {
   }
 }
 
+TEST(Protocols, FormatsWithoutSchemasNameTheirMembers) {
+  for (const bool strict : {false, true}) {
+    ScriptedOptions options;
+    options.server.fields.strict = strict;
+    ScriptedServer s(std::move(options));
+    EXPECT_TRUE(comes([&] { return ask(s.port(), "GET", "/ready").status == 200; }));
+    for (const std::string type : {"text", "json_object"}) {
+      const TestAnswer answer = ask(s.port(), "POST", "/v1/responses",
+                                    R"({"input":"x","max_output_tokens":1,"text":{"format":)"
+                                    R"({"zzz":1,"type":")" +
+                                        type + "\"}}}");
+      EXPECT_EQ(answer.status, strict ? 400 : 200) << answer.body;
+      EXPECT_THAT(strict ? answer.body : answer.head, HasSubstr("text.format.zzz"));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lathe
