@@ -73,11 +73,11 @@ std::optional<ApiError> check_together(const Json& body, const ApiRequest& r) {
   if (r.max_tokens == 0 && !r.echo) {
     return bad_field("max_tokens", "1 or more, or 0 with echo", "0");
   }
-  if (!r.each.empty() && (!r.batch || r.each.size() != r.prompts.size())) {
-    return bad_field("sampling_params",
-                     fmt::format("an object, or a list of {}, one for each prompt",
-                                 r.batch ? r.prompts.size() : 1),
-                     fmt::format("a list of {}", r.each.size()));
+  if (!r.each.empty() && r.each.size() != r.prompts.size()) {
+    return bad_field(
+        "sampling_params",
+        fmt::format("an object, or a list of {}, one for each prompt", r.prompts.size()),
+        fmt::format("a list of {}", r.each.size()));
   }
   if (auto wrong = check_lengths(r)) return wrong;
   for (std::size_t i = 0; i < r.each.size(); ++i) {

@@ -222,5 +222,14 @@ TEST(Fields, StandOnceInAPlace) {
   EXPECT_THAT(describe_fields(), HasSubstr("temperature"));
 }
 
+TEST(ApiRequest, AListOfOneIsOfTheOnlyPrompt) {
+  const ApiRequest r =
+      read(ApiRoute::generate, R"({"text": "hi", "sampling_params": [{"max_new_tokens": 1}]})");
+  EXPECT_EQ(r.params(0).max_tokens, 1);
+  EXPECT_THAT(
+      error_of(ApiRoute::generate, R"({"text": "hi", "sampling_params": [{}, {}]})").message,
+      HasSubstr("a list of 1, one for each prompt, got a list of 2"));
+}
+
 }  // namespace
 }  // namespace lathe
