@@ -107,6 +107,12 @@ std::optional<ApiError> check_functions(const ApiRequest& r) {
     const std::string schema =
         path + (r.route == ApiRoute::messages ? "input_schema" : "parameters");
     if (!given->is_object()) return bad_field(schema, "a JSON schema", json_excerpt(*given));
+    const Json type = given->value("type", Json());
+    const bool object = type.is_null() || type == "object" ||
+                        (type.is_array() && std::ranges::find(type, "object") != type.end());
+    const bool followed =
+        function.value("strict", Json()) == true || (r.forces_call() && r.may_call(name));
+    if (!object && followed) return bad_field(schema + ".type", "\"object\"", json_excerpt(type));
     const Json required = given->value("required", Json());
     const bool strings = required.is_array() &&
                          std::ranges::all_of(required, [](const Json& s) { return s.is_string(); });

@@ -231,5 +231,27 @@ TEST(ApiRequest, AListOfOneIsOfTheOnlyPrompt) {
       HasSubstr("a list of 1, one for each prompt, got a list of 2"));
 }
 
+// OpenAI's server refuses other types in every tool; here only arguments that follow the schema
+// need an object.
+TEST(ApiRequest, ArgumentsThatFollowASchemaAreAnObject) {
+  const auto body = [](const std::string& type, const std::string& strict,
+                       const std::string& choice) {
+    return R"({"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function",)"
+           R"( "function": {"name": "f", "strict": )" +
+           strict + R"(, "parameters": {"type": )" + type + R"(}}}], "tool_choice": )" + choice +
+           "}";
+  };
+  const std::string named = R"({"type": "function", "function": {"name": "f"}})";
+  for (const auto& [strict, choice] : {std::pair<std::string, std::string>{"false", "\"required\""},
+                                       {"false", named},
+                                       {"true", "\"auto\""}}) {
+    const ApiError wrong = error_of(ApiRoute::chat, body("\"string\"", strict, choice));
+    EXPECT_EQ(wrong.param, "tools[0].function.parameters.type");
+    EXPECT_THAT(wrong.message, HasSubstr(R"(wanted "object", got "string")"));
+    read(ApiRoute::chat, body(R"(["object", "null"])", strict, choice));
+  }
+  read(ApiRoute::chat, body("\"string\"", "false", "\"auto\""));
+}
+
 }  // namespace
 }  // namespace lathe
