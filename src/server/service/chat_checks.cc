@@ -102,8 +102,8 @@ struct Place {
   std::string member;
 };
 
-// `doubtful` gets texts that have the name of a member that the template reads, of a message or of
-// another object.
+// `doubtful` gets members with the name of one that the template reads, of a message or of another
+// object. A value of false says what absence does.
 void find_unread_members(const ApiRequest& request, const ChatTemplate& chat, Names& out,
                          std::vector<Place>& doubtful) {
   if (request.route != ApiRoute::chat) return;
@@ -121,10 +121,10 @@ void find_unread_members(const ApiRequest& request, const ChatTemplate& chat, Na
         read =
             assistant && (chat.reads_member("reasoning") || chat.reads_member("reasoning_content"));
       }
-      const bool own = name == "reasoning" || name == "reasoning_content";
+      const bool own = name == "reasoning" || name == "reasoning_content" || name == "tool_calls";
       if (!read) {
         out.push_back(fmt::format("messages[{}].{}", i, name));
-      } else if (item.value().is_string() && !own && doubtful.size() < kMostNames) {
+      } else if (!own && item.value() != false && doubtful.size() < kMostNames) {
         doubtful.push_back({i, name});
       }
     }
@@ -281,9 +281,14 @@ Names find_unread(const ApiRequest& request, const Json& variables, const ChatTe
     add_name(out, content_name(request, place.message, messages[place.message]["role"]));
   }
   // A template may also look at a member without showing it.
-  for (const Place& place : unseen(doubtful, variables, chat)) {
+  const auto others = std::ranges::stable_partition(doubtful, [&](const Place& place) {
+    return messages[place.message][place.member].is_string();
+  });
+  std::vector<Place> texts = unseen({doubtful.begin(), others.begin()}, variables, chat);
+  texts.insert(texts.end(), others.begin(), others.end());
+  for (const Place& place : texts) {
     Json changed = variables;
-    changed["messages"][place.message][place.member] = word(0);
+    changed["messages"][place.message].erase(place.member);
     const auto other = chat.render(changed);
     if (!other || *other != prompt) continue;
     out.push_back(fmt::format("messages[{}].{}", place.message, place.member));

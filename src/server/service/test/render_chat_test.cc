@@ -352,6 +352,22 @@ TEST(RenderChat, SmallRoutesNameUnknownFields) {
   }
 }
 
+TEST(RenderChat, MembersWithNamesOfOthersAreNamed) {
+  const std::string content = "{% for m in messages %}{{ m.content }}";
+  const std::string calls =
+      "{% for c in m.tool_calls or [] %}{{ c.function.name ~ c.function.arguments }}{% endfor %}";
+  const std::string body = R"({"messages": [{"role": "user", "content": "an order of apples",
+      "name": "bob", "arguments": {"a": 1}, "function": {"name": "f"}}]})";
+  EXPECT_THAT(ignored(content + calls + "{% endfor %}", body),
+              testing::UnorderedElementsAre("messages[0].name", "messages[0].arguments",
+                                            "messages[0].function"));
+  EXPECT_THAT(ignored(content + calls + "{{ m.function.name }}{% endfor %}", body),
+              testing::UnorderedElementsAre("messages[0].name", "messages[0].arguments"));
+  // A template may look at a member that it does not show.
+  EXPECT_THAT(ignored(content + calls + "{% if m.arguments %}!{% endif %}{% endfor %}", body),
+              testing::UnorderedElementsAre("messages[0].name", "messages[0].function"));
+}
+
 TEST(RenderChat, B14ALongPromptIsNamed) {
   ScriptedServer s{ScriptedOptions()};
   EXPECT_TRUE(comes([&] { return ask(s.port(), "GET", "/ready").status == 200; }));
