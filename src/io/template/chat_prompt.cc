@@ -1,6 +1,7 @@
 #include "io/template/chat_prompt.h"
 
 #include "base/json.h"
+#include "io/template/chat_messages.h"
 #include "io/text/json_text.h"
 
 namespace lathe {
@@ -9,8 +10,11 @@ using Json = nlohmann::ordered_json;
 
 Result<std::string> render_chat(const Json& messages, const ChatTemplateFile& chat,
                                 const Json& variables) {
+  Json read = messages;
+  if (const auto ok = read_messages(read); !ok) return ok.error();
+  if (const auto ok = check_results(read); !ok) return ok.error();
   Json all = variables;
-  all.update({{"messages", messages},
+  all.update({{"messages", std::move(read)},
               {"add_generation_prompt", true},
               {"bos_token", chat.bos_token},
               {"eos_token", chat.eos_token}});

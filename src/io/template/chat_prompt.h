@@ -13,8 +13,9 @@
 namespace lathe {
 
 /// The text of `messages` ([{"role": ..., "content": ...}]) up to where the answer begins, with the
-/// special tokens that the template writes. `variables`: an object with further template variables.
-/// Errors: the template's.
+/// special tokens that the template writes. The messages are read as those of a request to the
+/// server (read_messages(), check_results()). `variables`: an object with further template
+/// variables. Errors: those of the two; the template's.
 Result<std::string> render_chat(
     const nlohmann::ordered_json& messages, const ChatTemplateFile& chat,
     const nlohmann::ordered_json& variables = nlohmann::ordered_json::object());

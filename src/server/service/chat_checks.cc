@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 #include <string_view>
 
 #include "server/openai/field_readers.h"
@@ -26,32 +25,6 @@ bool has_value(const Json& object, const char* name) {
 
 std::string_view role_of(const Json& message) {
   return message["role"].get_ref<const std::string&>();
-}
-
-// Ids of an assistant's calls.
-struct Calls {
-  std::set<std::string> ids;
-  bool any = false;
-  bool unnamed = false;  // one has no id
-};
-
-Result<Calls, ApiError> calls_in(const Json& message, const std::string& path) {
-  Calls out;
-  const auto calls = message.find("tool_calls");
-  if (calls == message.end() || !calls->is_array()) return out;
-  for (std::size_t i = 0; i < calls->size(); ++i) {
-    const Json id = (*calls)[i].value("id", Json());
-    if (!id.is_null() && !id.is_string()) {
-      return bad_field(fmt::format("{}.tool_calls[{}].id", path, i), "a string", excerpt(id));
-    }
-    out.any = true;
-    if (id.is_null()) {
-      out.unnamed = true;
-    } else {
-      out.ids.insert(id.get<std::string>());
-    }
-  }
-  return out;
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -241,31 +214,6 @@ std::vector<Place> unseen(std::vector<Place> places, const Json& variables,
 }
 
 }  // namespace
-
-std::optional<ApiError> check_results(const Json& messages) {
-  Calls calls;
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    const std::string path = fmt::format("messages[{}]", i);
-    if (role_of(messages[i]) == "assistant") {
-      auto own = calls_in(messages[i], path);
-      if (!own) return own.error();
-      calls = std::move(*own);
-      continue;
-    }
-    if (role_of(messages[i]) != "tool") {
-      calls = {};
-      continue;
-    }
-    const Json id = messages[i].value("tool_call_id", Json());
-    if (id.is_null()) continue;
-    if (!id.is_string()) return bad_field(path + ".tool_call_id", "a string", excerpt(id));
-    const bool known = calls.any && (calls.unnamed || calls.ids.contains(id.get<std::string>()));
-    if (known) continue;
-    return bad_field(path + ".tool_call_id",
-                     "the id of a call in the assistant's message before it", excerpt(id));
-  }
-  return std::nullopt;
-}
 
 Names find_unread(const ApiRequest& request, const Json& variables, const ChatTemplate& chat,
                   const std::string& prompt) {

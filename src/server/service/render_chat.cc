@@ -1,11 +1,9 @@
 #include "server/service/render_chat.h"
 
-#include <fmt/format.h>
-
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
-#include "base/json_digits.h"
+#include "io/template/chat_messages.h"
 #include "server/openai/field_readers.h"
 #include "server/service/chat_checks.h"
 #include "server/service/reply.h"
@@ -14,100 +12,6 @@ namespace lathe {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr std::string_view kRoles = "system, developer, user, assistant or tool";
-
-bool is_blank(std::string_view text) {
-  return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
-}
-
-// Joins text parts, one per line.
-std::optional<ApiError> read_content(Json& content, const std::string& path) {
-  if (content.is_string() || content.is_null()) return std::nullopt;
-  if (!content.is_array()) return bad_field(path, "text, or a list of parts", excerpt(content));
-  std::string text;
-  for (std::size_t i = 0; i < content.size(); ++i) {
-    const Json& part = content[i];
-    const std::string here = fmt::format("{}[{}]", path, i);
-    if (!part.is_object()) return bad_field(here, "a part", excerpt(part));
-    const auto type = part.find("type");
-    if (type == part.end() || *type != "text") {
-      return bad_field(here + ".type", "\"text\"", type == part.end() ? "nothing" : excerpt(*type));
-    }
-    const auto value = part.find("text");
-    if (value == part.end() || !value->is_string()) {
-      return bad_field(here + ".text", "a string",
-                       value == part.end() ? "nothing" : excerpt(*value));
-    }
-    if (i > 0) text += '\n';
-    text += value->get_ref<const std::string&>();
-  }
-  content = std::move(text);
-  return std::nullopt;
-}
-
-// Parses arguments: clients send them as JSON in a string, templates expect values.
-std::optional<ApiError> read_tool_calls(Json& calls, const std::string& path) {
-  if (calls.is_null()) return std::nullopt;
-  if (!calls.is_array()) return bad_field(path, "a list of calls", excerpt(calls));
-  for (std::size_t i = 0; i < calls.size(); ++i) {
-    const std::string here = fmt::format("{}[{}].function", path, i);
-    if (!calls[i].is_object() || !calls[i].contains("function") ||
-        !calls[i]["function"].is_object()) {
-      return bad_field(here, "an object with name and arguments", excerpt(calls[i]));
-    }
-    Json& function = calls[i]["function"];
-    if (!function.contains("name") || !function["name"].is_string()) {
-      return bad_field(here + ".name", "a string", "none");
-    }
-    Json& arguments = function["arguments"];
-    const bool none = arguments.is_null() ||
-                      (arguments.is_string() && is_blank(arguments.get_ref<const std::string&>()));
-    if (none) arguments = Json::object();
-    if (!arguments.is_string()) continue;
-    // As answers are read: the last of equal names wins, and numbers keep their digits.
-    Json object = read_json_digits(arguments.get_ref<const std::string&>());
-    if (!object.is_object()) {
-      return bad_field(here + ".arguments", "a JSON object in a string", excerpt(arguments));
-    }
-    arguments = std::move(object);
-  }
-  return std::nullopt;
-}
-
-std::optional<ApiError> read_message(Json& message, const std::string& path) {
-  if (!message.is_object()) return bad_field(path, "a message", excerpt(message));
-  const auto role = message.find("role");
-  if (role == message.end() || !role->is_string()) {
-    return bad_field(path + ".role", std::string(kRoles),
-                     role == message.end() ? "nothing" : excerpt(*role));
-  }
-  const auto& name = role->get_ref<const std::string&>();
-  if (name != "system" && name != "developer" && name != "user" && name != "assistant" &&
-      name != "tool") {
-    return bad_field(path + ".role", std::string(kRoles), excerpt(*role));
-  }
-  const bool assistant = name == "assistant";
-  if (name == "developer") *role = "system";
-  if (!message.contains("content")) message["content"] = nullptr;
-  if (auto wrong = read_content(message["content"], path + ".content")) return wrong;
-  if (message["content"].is_null() && !assistant) {
-    return bad_field(path + ".content", "text", "nothing");
-  }
-  if (!assistant) {
-    message.erase("tool_calls");  // only an assistant calls
-    return std::nullopt;
-  }
-  if (message.contains("tool_calls")) {
-    if (auto wrong = read_tool_calls(message["tool_calls"], path + ".tool_calls")) return wrong;
-  }
-  // Some templates read one name, some the other.
-  for (const auto& [from, to] :
-       {std::pair{"reasoning", "reasoning_content"}, std::pair{"reasoning_content", "reasoning"}}) {
-    if (message.contains(from) && !message.contains(to)) message[to] = message[from];
-  }
-  return std::nullopt;
-}
 
 // Json::update() without a search among the names that it adds.
 void add_members(Json& to, const Json& from) {
@@ -215,11 +119,9 @@ Result<std::string, ApiError> render_chat(const ApiRequest& request, const Json&
                                           const ChatTemplateFile& chat,
                                           std::vector<std::string>* ignored) {
   Json messages = request.messages;
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    if (auto wrong = read_message(messages[i], fmt::format("messages[{}]", i))) return *wrong;
-  }
+  if (const auto ok = read_messages(messages); !ok) return bad_field(ok.error());
   if (request.route == ApiRoute::chat) {
-    if (auto wrong = check_results(messages)) return *wrong;
+    if (const auto ok = check_results(messages); !ok) return bad_field(ok.error());
   }
   std::string marker;
   if (request.continue_final_message) {
