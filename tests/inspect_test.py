@@ -357,7 +357,7 @@ class Checkpoints(unittest.TestCase):
         self.broken("config.json: eos_token_id: wanted ids below vocab_size", "got 1000000")
         config.write_text(text)
         for given, words in (('{"eos_token_id": 999999}', ("eos_token_id", "got 999999")), ('{"temperature": -1}', ("temperature", "got -1")),
-                             ('{"top_p": NaN}', ("top_p",)), ("[]", ("an object",))):
+                             ('{"top_p": NaN}', ("top_p",)), ('{"min_p": "x"}', ("min_p",)), ("[]", ("an object",))):
             (self.model / "generation_config.json").write_text(given)
             self.broken("generation_config.json", *words)
 

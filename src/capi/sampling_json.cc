@@ -57,6 +57,7 @@ Result<RequestParams> read_params(const char* text, const GenerationDefaults& de
   p.sampling.temperature = defaults.temperature.value_or(0.0f);
   p.sampling.top_k = defaults.top_k.value_or(-1);
   p.sampling.top_p = defaults.top_p.value_or(1.0f);
+  p.sampling.min_p = defaults.min_p.value_or(0.0f);
   p.sampling.repetition_penalty = defaults.repetition_penalty.value_or(1.0f);
   if (text == nullptr) return p;
   const auto object = parse_object(text, "params");

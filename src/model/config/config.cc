@@ -113,13 +113,16 @@ void parse_generation(ConfigReader& json, ModelConfig& config) {
     const bool fits = (zero ? value >= 0 : value > 0) && value <= most;
     if (!fits && !json.error()) {
       const std::string wanted =
-          most == kLargest ? "a number of 0 or more" : fmt::format("a number above 0, to {}", most);
+          most == kLargest
+              ? "a number of 0 or more"
+              : fmt::format("a number {} {}", zero ? "from 0 to" : "above 0, to", most);
       json.refuse(key, wanted, fmt::format("{}", given));
     }
     return value;
   };
   config.generation.temperature = real("temperature", kLargest, true);
   config.generation.top_p = real("top_p", 1, false);
+  config.generation.min_p = real("min_p", 1, true);
   config.generation.repetition_penalty = real("repetition_penalty", 2, false);
   if (json.has("top_k")) {  // 0 and -1 mean all tokens
     const std::int32_t top_k = json.integer("top_k", std::nullopt, -1);
@@ -130,6 +133,7 @@ void parse_generation(ConfigReader& json, ModelConfig& config) {
     config.generation.temperature = 0.0f;
     config.generation.top_p.reset();
     config.generation.top_k.reset();
+    config.generation.min_p.reset();
   }
 }
 

@@ -182,6 +182,7 @@ struct GenerationDefaults {
   std::optional<float> temperature;
   std::optional<float> top_p;
   std::optional<std::int32_t> top_k;
+  std::optional<float> min_p;
   std::optional<float> repetition_penalty;
 };
 

@@ -36,7 +36,7 @@ struct PromptInput {
 /// Sampling and end conditions of the answers to one prompt.
 struct AnswerParams {
   // Absent values come from the model's generation_config.json.
-  std::optional<float> temperature, top_p, repetition_penalty;
+  std::optional<float> temperature, top_p, min_p, repetition_penalty;
   std::optional<std::int32_t> top_k;
   SamplingParams sampling;                 // the rest; max_tokens and logprobs stay unset
   std::optional<std::int32_t> max_tokens;  // 0: none, with echo

@@ -66,7 +66,7 @@ void add_sampling(std::vector<Field>& out) {
                               }),
                       "model's, -1", "-1 and 0: all"));
   out.push_back(field("min_p", kSamples,
-                      number({0, 1}, [](ApiRequest& r, float f) { r.sampling.min_p = f; }), "0",
+                      number({0, 1}, [](ApiRequest& r, float f) { r.min_p = f; }), "model's, 0",
                       ""));
   out.push_back(field(
       "frequency_penalty", kSamples,

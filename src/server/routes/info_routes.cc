@@ -185,6 +185,7 @@ void model_info_route(RouteCall c) {
   if (g.temperature) sampling["temperature"] = *g.temperature;
   if (g.top_p) sampling["top_p"] = *g.top_p;
   if (g.top_k) sampling["top_k"] = *g.top_k;
+  if (g.min_p) sampling["min_p"] = *g.min_p;
   if (g.repetition_penalty) sampling["repetition_penalty"] = *g.repetition_penalty;
   const std::string& folder = c.service.options().model;
   c.reply->json(json_text(

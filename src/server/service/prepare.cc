@@ -609,6 +609,7 @@ SamplingParams sampling_of(const ServedModel& model, const ServerOptions& option
   out.temperature = params.temperature.value_or(defaults.temperature.value_or(1.0f));
   out.top_p = params.top_p.value_or(defaults.top_p.value_or(1.0f));
   out.top_k = params.top_k.value_or(defaults.top_k.value_or(-1));
+  out.min_p = params.min_p.value_or(defaults.min_p.value_or(0.0f));
   out.repetition_penalty =
       params.repetition_penalty.value_or(defaults.repetition_penalty.value_or(1.0f));
   if (api.logprobs || api.prompt_logprobs) {

@@ -29,7 +29,7 @@ void add_sampling_flags(Command command, SamplingFlags& flags) {
   command.add_option("--temperature", flags.temperature, "0 takes the most likely token");
   command.add_option("--top-k", flags.top_k, "the k most likely tokens; -1 = all");
   command.add_option("--top-p", flags.top_p, "the fewest tokens whose probability reaches it");
-  command.add_option("--min-p", p.min_p,
+  command.add_option("--min-p", flags.min_p,
                      "tokens at least this times as likely as the most likely one");
   command.add_option("--seed", p.seed, "of the draws; equal seeds give equal answers");
   command.add_option("--repetition-penalty", flags.repetition_penalty,
@@ -53,6 +53,7 @@ Result<SamplingParams> sampling_params(const SamplingFlags& flags, const ModelCo
   p.temperature = flags.temperature.value_or(defaults.temperature.value_or(0.0f));
   p.top_k = flags.top_k.value_or(defaults.top_k.value_or(-1));
   p.top_p = flags.top_p.value_or(defaults.top_p.value_or(1.0f));
+  p.min_p = flags.min_p.value_or(defaults.min_p.value_or(0.0f));
   p.repetition_penalty =
       flags.repetition_penalty.value_or(defaults.repetition_penalty.value_or(1.0f));
   for (const std::string& text : flags.logit_bias) {

@@ -13,7 +13,7 @@ namespace lathe {
 
 struct SamplingFlags {
   // Where a flag is not given, the checkpoint's generation_config.json applies, then greedy.
-  std::optional<float> temperature, top_p, repetition_penalty;
+  std::optional<float> temperature, top_p, min_p, repetition_penalty;
   std::optional<std::int32_t> top_k;
   SamplingParams params;
   std::vector<std::string> logit_bias;  // "ID=BIAS"

@@ -82,14 +82,19 @@ TEST(ModelConfig, SamplingDefaultsAreInTheRangesOfRequests) {
     const auto config = parse_model_config(qwen3().dump(), generation);
     return config ? "accepted" : config.error().message();
   };
-  for (const char* good : {R"({"temperature": 0, "top_p": 1, "repetition_penalty": 2})",
-                           R"({"temperature": 100, "top_p": 0.01, "repetition_penalty": 0.1})"}) {
+  for (const char* good : {R"({"temperature": 0, "top_p": 1, "min_p": 0, "repetition_penalty": 2})",
+                           R"({"temperature": 100, "top_p": 0.01, "min_p": 1})",
+                           R"({"repetition_penalty": 0.1, "min_p": null})"}) {
     EXPECT_EQ(said(good), "accepted");
   }
   EXPECT_EQ(said(R"({"temperature": -3})"),
             "generation_config.json: temperature: wanted a number of 0 or more, got -3");
   EXPECT_EQ(said(R"({"top_p": 1.5})"),
             "generation_config.json: top_p: wanted a number above 0, to 1, got 1.5");
+  EXPECT_EQ(said(R"({"min_p": -0.5})"),
+            "generation_config.json: min_p: wanted a number from 0 to 1, got -0.5");
+  EXPECT_THAT(said(R"({"min_p": 1.5})"), HasSubstr("min_p: wanted a number from 0 to 1"));
+  EXPECT_THAT(said(R"({"min_p": "x"})"), HasSubstr("min_p"));
   EXPECT_THAT(said(R"({"top_p": 0, "do_sample": false})"), HasSubstr("top_p"));
   EXPECT_THAT(said(R"({"repetition_penalty": 0})"), HasSubstr("repetition_penalty"));
   EXPECT_THAT(said(R"({"repetition_penalty": 2.5})"), HasSubstr("repetition_penalty"));
@@ -98,16 +103,18 @@ TEST(ModelConfig, SamplingDefaultsAreInTheRangesOfRequests) {
 
 // Such files also carry temperature and filters, which must not cause sampling.
 TEST(ModelConfig, WithoutSamplingAnswersAreGreedy) {
-  const std::string rest = R"("temperature": 0.6, "top_k": 20, "top_p": 0.9,
+  const std::string rest = R"("temperature": 0.6, "top_k": 20, "top_p": 0.9, "min_p": 0.05,
                               "repetition_penalty": 1.1})";
   const auto drawn = parse_model_config(qwen3().dump(), R"({"do_sample": true, )" + rest);
   ASSERT_TRUE(drawn.ok());
   EXPECT_EQ(drawn->generation.temperature, 0.6f);
+  EXPECT_EQ(drawn->generation.min_p, 0.05f);
   const auto greedy = parse_model_config(qwen3().dump(), R"({"do_sample": false, )" + rest);
   ASSERT_TRUE(greedy.ok());
   EXPECT_EQ(greedy->generation.temperature, 0.0f);
   EXPECT_FALSE(greedy->generation.top_k);
   EXPECT_FALSE(greedy->generation.top_p);
+  EXPECT_FALSE(greedy->generation.min_p);
   EXPECT_EQ(greedy->generation.repetition_penalty, 1.1f);
 }
 
