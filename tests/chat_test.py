@@ -65,6 +65,8 @@ class Chat(ModelCommand):
             broken = self.chat("hello", f"/load {file}", "again")
             self.assertRegex(broken.stderr, r"lathe: .*talk.json: wanted \[\{.role.")
             self.assertEqual(broken.stdout, self.chat("hello", "again").stdout)
+            file.write_text('[{"role": "x", "content": "a"}]')
+            self.assertRegex(self.chat(f"/load {file}").stderr, r"talk.json: messages\[0\].role: wanted system, .*, got .x.")
             self.assertIn("/no/file", self.chat("/load /no/file", "/save /no/file").stderr)
 
     def test_several_lines_are_one_message(self):

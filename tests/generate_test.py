@@ -122,6 +122,42 @@ class Generate(ModelCommand):
         self.assertEqual(none.returncode, 2)
         self.assertIn("stdin:1", json.loads(none.stdout)["error"])
 
+    def test_messages_of_lines_are_read_as_the_server_reads_them(self):
+        """The lines and their answers are those of /v1/chat/completions: 400, or the same prompt."""
+        call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{"}}
+        chat = lambda *messages, **more: {"messages": list(messages), **more}
+        user = {"role": "user", "content": "b\nc"}
+        parts = {"role": "user", "content": [{"type": "text", "text": "b"}, {"type": "text", "text": "c"}]}
+        good = [chat(user), chat(parts), chat(user, prompt=None), {"prompt": [5, 6.0], "messages": None}, {"prompt": [5, 6]}]
+        bad = [(chat({"role": "x", "content": "secret"}), r"messages\[0\].role: wanted system, developer, user, assistant or tool, got .x.$"),
+               (chat(), r"messages: wanted a list of messages, at least one, got \[\]$"),
+               ({"messages": "hi"}, r"messages: wanted a list of messages"),
+               (chat("hi"), r"messages\[0\]: wanted a message, got"),
+               (chat({"role": "user"}), r"messages\[0\].content: wanted text, got nothing$"),
+               (chat({"role": "user", "content": None}), r"messages\[0\].content: wanted text, got nothing$"),
+               (chat({"role": "user", "content": [{"type": "image_url"}]}), r"messages\[0\].content\[0\].type: wanted .text., got .image_url.$"),
+               (chat(user, {"role": "assistant", "tool_calls": [call]}), r"messages\[1\].tool_calls\[0\].function.arguments: wanted a JSON object"),
+               (chat(user, {"role": "tool", "content": "1", "tool_call_id": "z"}), r"messages\[1\].tool_call_id: wanted the id of a call"),
+               ({"prompt": []}, r"wanted at least one token, got \[\]$"), ({"prompt": ""}, r"wanted at least one token, got ..$"),
+               ({"prompt": [5, 1.5]}, "wanted token ids, got 1.5$"), ({"prompt": None}, "got none of them$"),
+               ('{"prompt": "a", "prompt": "b"}', "got .prompt. twice$")]
+        lines = [line if isinstance(line, str) else json.dumps(line) for line in good + [line for line, _ in bad]]
+        result = lathe("generate", *self.flags("--quiet", "--ignore-eos", "--max-new-tokens", "3", "--prompts", "-"), stdin="\n".join(lines))
+        answers = [json.loads(line) for line in result.stdout.splitlines()]
+        self.assertEqual((result.returncode, len(answers)), (1, len(lines)), result.stderr)
+        for i, (line, words) in enumerate(bad, len(good)):
+            self.assertRegex(answers[i].get("error", "an answer"), rf"^stdin:{i + 1}: ({words}|.*{words})", line)
+        self.assertEqual(answers[0]["text"], self.generate("--prompt", user["content"], "--apply-chat-template", "--max-new-tokens", "3")[0]["text"])
+        for i, as_in in ((1, 0), (2, 0), (3, 4)):
+            self.assertEqual((answers[i]["tokens"], answers[i]["prompt_tokens"]), (answers[as_in]["tokens"], answers[as_in]["prompt_tokens"]), lines[i])
+
+    def test_members_of_lines_that_are_not_read_are_named_once(self):
+        lines = "\n".join(json.dumps({"prompt": "a", "zzz": 1, "temperature": t}) for t in (0, 2))
+        flags = ["generate", *self.flags("--quiet", "--ignore-eos", "--max-new-tokens", "2", "--prompts", "-")]
+        result = lathe(*flags, stdin=lines)
+        self.assertEqual((result.returncode, len(result.stdout.splitlines())), (0, 2), result.stderr)
+        self.assertEqual(result.stderr, 'lathe: --prompts: members that are not read: "zzz", "temperature"; flags set sampling\n')
+
     def test_token_ids_go_in_and_out(self):
         ids = lathe("tokenize", "--model", str(self.model), "one, two").stdout.split()
         by_ids = self.generate("--prompt-ids", ",".join(ids))
@@ -147,6 +183,7 @@ class Generate(ModelCommand):
         data = json.loads(run("--json", text).stdout)
         self.assertEqual((data["tokens"], data["text"]), ([int(i) for i in ids], text))
         self.assertEqual(len(data["pieces"]), len(ids))
+        self.assertIn("lathe: text: wanted one of TEXT, --file FILE, --decode IDS, or text on stdin, got none", run(stdin="").stderr)
         self.assertIn("--decode[1]", self.refused("tokenize", "--model", str(self.model), "--decode", "1,99999999"))
 
     def test_seeds_and_stops(self):

@@ -13,6 +13,7 @@
 
 #include "base/json.h"
 #include "io/files/read_file.h"
+#include "io/template/chat_messages.h"
 #include "io/template/chat_prompt.h"
 #include "io/template/chat_template.h"
 #include "io/text/json_text.h"
@@ -118,6 +119,13 @@ Result<Json> read_conversation(const std::string& file) {
     if (const auto at = m.find("reasoning_content"); at != m.end() && at->is_string()) {
       out.back()["reasoning_content"] = *at;
     }
+  }
+  if (out.empty()) return out;  // saved before the first message
+  Json read = out;
+  if (const auto ok = read_messages(read); !ok) {
+    Error e = ok.error();
+    e.field = file + ": " + e.field;
+    return e;
   }
   return out;
 }

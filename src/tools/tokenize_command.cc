@@ -37,6 +37,8 @@ int run_tokenize(const TokenizeFlags& flags) {
   std::vector<std::int32_t> ids = flags.ids;
   if (ids.empty()) {
     PromptFlags source;
+    source.name = "text";
+    source.sources = "TEXT, --file FILE, --decode IDS, or text on stdin";
     source.prompt = flags.text;
     source.prompt_file = flags.file;
     const auto prompts = read_prompts(source);

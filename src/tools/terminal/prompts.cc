@@ -1,20 +1,28 @@
 #include "tools/terminal/prompts.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "base/json.h"
+#include "base/print.h"
 #include "io/files/read_file.h"
+#include "io/template/chat_messages.h"
 #include "io/template/chat_prompt.h"
 #include "io/template/chat_template.h"
 #include "io/text/json_text.h"
+#include "io/text/quote.h"
+#include "server/openai/field_readers.h"
 
 namespace lathe {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kMostNames = 8;  // of members that are not read
 
 constexpr std::string_view kForms =
     R"({"prompt": TEXT}, {"prompt": [ID, ...]} or {"messages": [{"role": ..., "content": ...}]})";
@@ -26,15 +34,46 @@ Json user_message(const std::string& text) {
 Result<std::vector<std::int32_t>> read_ids(const Json& list, const std::string& where) {
   std::vector<std::int32_t> out;
   for (const Json& id : list) {
-    if (!id.is_number_integer() || id < 0 || id > INT32_MAX) {
-      return Error{ErrorCode::malformed, where, "token ids", json_excerpt(id), ""};
-    }
-    out.push_back(id.get<std::int32_t>());
+    const auto token = integer_of(id, 0, INT32_MAX);
+    if (!token) return Error{ErrorCode::malformed, where, "token ids", json_excerpt(id), ""};
+    out.push_back(static_cast<std::int32_t>(*token));
   }
+  if (out.empty()) return Error{ErrorCode::malformed, where, "at least one token", "[]", ""};
   return out;
 }
 
-Result<Prompt> parse_line(const std::string& line, const std::string& where, bool chat_template) {
+// The messages as a request to the server has them.
+Result<Prompt> read_conversation_line(Json messages, const std::string& where) {
+  auto ok = read_messages(messages);
+  if (ok) ok = check_results(messages);
+  if (!ok) {
+    Error e = ok.error();
+    e.code = ErrorCode::malformed;
+    e.field = fmt::format("{}: {}", where, e.field);
+    return e;
+  }
+  Prompt p;
+  p.messages = std::move(messages);
+  return p;
+}
+
+// The line's value of a name; null: none.
+Json take_member(Json& line, const char* name) {
+  const auto at = line.find(name);
+  return at == line.end() ? Json() : std::move(*at);
+}
+
+void note_unread(const Json& line, std::vector<std::string>& unread) {
+  for (const auto& item : line.items()) {
+    if (item.key() == "prompt" || item.key() == "messages" || unread.size() == kMostNames) continue;
+    std::string name = quote(item.key());
+    if (std::ranges::find(unread, name) == unread.end()) unread.push_back(std::move(name));
+  }
+}
+
+// `unread`: gets the names of members other than a prompt's, in quotes.
+Result<Prompt> parse_line(const std::string& line, const std::string& where, bool chat_template,
+                          std::vector<std::string>& unread) {
   const auto wrong = [&](const std::string& got) {
     return Error{ErrorCode::malformed, where, std::string(kForms), got, ""};
   };
@@ -42,22 +81,29 @@ Result<Prompt> parse_line(const std::string& line, const std::string& where, boo
   try {
     auto read = read_watched_json<Json>(line, {}, /*exact=*/true);
     if (read.too_deep) return wrong(fmt::format("more than {} levels", kMostLevels));
+    if (read.twice) return wrong(quote(*read.twice) + " twice");
     j = std::move(read.value);
   } catch (const Json::exception&) {
     return wrong("no JSON object");
   }
   if (!j.is_object()) return wrong("no JSON object");
-  if (j.contains("prompt") && j.contains("messages")) return wrong("both prompt and messages");
+  note_unread(j, unread);
+  const Json prompt = take_member(j, "prompt");
+  Json messages = take_member(j, "messages");
+  if (!prompt.is_null() && !messages.is_null()) return wrong("both prompt and messages");
+  if (!messages.is_null()) return read_conversation_line(std::move(messages), where);
   Prompt p;
-  if (j.contains("messages") && j["messages"].is_array()) {
-    p.messages = std::move(j["messages"]);
-  } else if (j.contains("prompt") && j["prompt"].is_array()) {
-    auto ids = read_ids(j["prompt"], where);
+  if (prompt.is_array()) {
+    auto ids = read_ids(prompt, where);
     if (!ids) return ids.error();
     p.ids = std::move(*ids);
-  } else if (j.contains("prompt") && j["prompt"].is_string()) {
-    p.text = j["prompt"].get<std::string>();
-    if (chat_template) p.messages = user_message(p.text);
+  } else if (prompt.is_string()) {
+    p.text = prompt.get<std::string>();
+    if (chat_template) {
+      p.messages = user_message(p.text);
+    } else if (p.text.empty()) {
+      return Error{ErrorCode::malformed, where, "at least one token", "\"\"", ""};
+    }
   } else {
     return wrong("none of them");
   }
@@ -69,6 +115,7 @@ Result<std::vector<Prompt>> read_lines(const PromptFlags& flags) {
   const auto text = piped ? read_stdin() : read_file(flags.prompts);
   if (!text) return text.error();
   std::vector<Prompt> out;
+  std::vector<std::string> unread;
   std::size_t number = 0;
   for (std::size_t at = 0; at < text->size();) {
     const std::size_t end = std::min(text->find('\n', at), text->size());
@@ -78,12 +125,16 @@ Result<std::vector<Prompt>> read_lines(const PromptFlags& flags) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     if (flags.count > 0 && std::ssize(out) == flags.count) break;
     const std::string where = fmt::format("{}:{}", piped ? "stdin" : flags.prompts, number);
-    auto p = parse_line(line, where, flags.chat_template);
+    auto p = parse_line(line, where, flags.chat_template, unread);
     if (p) {
       out.push_back(std::move(*p));
     } else {
       out.emplace_back().error = p.error();
     }
+  }
+  if (!unread.empty()) {
+    print_err(fmt::format("lathe: --prompts: members that are not read: {}; flags set sampling\n",
+                          fmt::join(unread, ", ")));
   }
   if (out.empty()) {
     return Error{ErrorCode::invalid_argument, "--prompts", "at least one prompt",
@@ -107,12 +158,9 @@ Result<std::string> read_stdin() {
 Result<std::vector<Prompt>> read_prompts(const PromptFlags& flags) {
   const auto given = int{flags.prompt.has_value()} + int{!flags.prompt_file.empty()} +
                      int{!flags.prompts.empty()} + int{!flags.ids.empty()};
-  const auto refused = [](std::string got) {
-    return Error{
-        ErrorCode::invalid_argument, "--prompt",
-        "one of --prompt TEXT, --prompt-file FILE, --prompt-ids IDS, --prompts FILE.jsonl, "
-        "or text on stdin",
-        std::move(got), ""};
+  const auto refused = [&](std::string got) {
+    return Error{ErrorCode::invalid_argument, flags.name, "one of " + flags.sources, std::move(got),
+                 ""};
   };
   if (given > 1) return refused(fmt::format("{} of them", given));
   if (flags.batched()) return read_lines(flags);

@@ -22,6 +22,11 @@ struct PromptFlags {
   bool chat_template = false;
   std::string template_kwargs;  // a JSON object's text
 
+  // The command's own flags, for errors.
+  std::string name = "--prompt";
+  std::string sources =
+      "--prompt TEXT, --prompt-file FILE, --prompt-ids IDS, --prompts FILE.jsonl, or text on stdin";
+
   bool batched() const { return !prompts.empty(); }
 };
 
@@ -35,7 +40,7 @@ struct Prompt {
 
 /// Reads standard input for "-" in place of a text or a file, and without any flag. Errors: more
 /// than one source or none; a file that cannot be read, or that has no prompt. A line that is not a
-/// prompt becomes one with an error.
+/// prompt becomes one with an error. Names on stderr the members of lines that it does not read.
 Result<std::vector<Prompt>> read_prompts(const PromptFlags& flags);
 
 /// The tokens of every prompt; a prompt with an error has none. Reads the chat template in
