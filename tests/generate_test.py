@@ -147,7 +147,8 @@ class Generate(ModelCommand):
         self.assertEqual((result.returncode, len(answers)), (1, len(lines)), result.stderr)
         for i, (line, words) in enumerate(bad, len(good)):
             self.assertRegex(answers[i].get("error", "an answer"), rf"^stdin:{i + 1}: ({words}|.*{words})", line)
-        self.assertEqual(answers[0]["text"], self.generate("--prompt", user["content"], "--apply-chat-template", "--max-new-tokens", "3")[0]["text"])
+        alone = self.generate("--prompt", user["content"], "--apply-chat-template")[0]
+        self.assertEqual((answers[0]["tokens"], answers[0]["prompt_tokens"]), (alone["tokens"][:3], alone["prompt_tokens"]))
         for i, as_in in ((1, 0), (2, 0), (3, 4)):
             self.assertEqual((answers[i]["tokens"], answers[i]["prompt_tokens"]), (answers[as_in]["tokens"], answers[as_in]["prompt_tokens"]), lines[i])
 
@@ -195,6 +196,18 @@ class Generate(ModelCommand):
         stopped = self.generate("--prompt", self.PROMPT, "--stop", stop)[0]
         self.assertEqual(stopped["text"], text[:text.index(stop)])
         self.assertEqual(stopped["finish_reason"], "stop")
+
+    def test_generation_config_gives_min_p(self):
+        """With min_p 1 only the most likely token is left, at any temperature."""
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            shutil.copytree(self.model, folder, dirs_exist_ok=True)
+            run = lambda *a: json.loads(lathe("generate", *self.flags("--json", "--prompt", "x", "--seed", "3", "--max-new-tokens", "12",
+                                                                      "--ignore-eos", *a, model=folder)).stdout)["tokens"]
+            greedy = run()
+            (folder / "generation_config.json").write_text('{"temperature": 1, "min_p": 1}')
+            self.assertEqual(run(), greedy)
+            self.assertNotEqual(run("--min-p", "0"), greedy)  # the flag has precedence
 
     def test_bad_input_is_one_message(self):
         run = lambda *a: self.refused("generate", *self.flags(*a))
