@@ -334,7 +334,8 @@ const char* lathe_engine_json(const lathe_engine* engine);
 lathe_status lathe_engine_encode(lathe_engine* engine, const char* text, int64_t bytes,
                                  const int32_t** tokens, int64_t* count);
 /* Renders messages, JSON such as [{"role": "user", "content": "..."}], with the model's chat
- * template and tokenises the result. */
+ * template and tokenises the result. The messages are read as those of /v1/chat/completions; an
+ * error names the path of what is wrong, such as messages[1].role. */
 lathe_status lathe_engine_encode_chat(lathe_engine* engine, const char* messages,
                                       const int32_t** tokens, int64_t* count);
 

@@ -792,6 +792,11 @@ static void test_engine(const char* model, char* prompts[3], char* responses[3])
         "stop", "strings", "[1]");
   FAILS(lathe_engine_encode_chat(engine, "{}", &tokens, &count), LATHE_INVALID_ARGUMENT, "messages",
         "list", "{}");
+  FAILS(lathe_engine_encode_chat(engine, "[]", &tokens, &count), LATHE_INVALID_ARGUMENT, "messages",
+        "at least one", "[]");
+  FAILS(
+      lathe_engine_encode_chat(engine, "[{\"role\": \"x\", \"content\": \"a\"}]", &tokens, &count),
+      LATHE_INVALID_ARGUMENT, "messages[0].role", "system, developer, user", "\"x\"");
   CHECK(lathe_engine_idle(engine));
   lathe_engine_free(engine);
   lathe_engine_free(NULL);
