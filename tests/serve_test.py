@@ -254,7 +254,7 @@ class Answers(ServeCase):
         stopped = self.server.post("/generate", with_params([{**each[0], "stop": alone[0]["text"][2:4]}, each[0]], ["Rosa has"] * 2))
         self.assertEqual([b["text"] for b in stopped], [alone[0]["text"][:2], alone[0]["text"]])
         self.refused("/generate", with_params(each, texts[:2]), "sampling_params")
-        self.refused("/generate", with_params([each[0]], "Rosa has"), "sampling_params")
+        self.refused("/generate", with_params([each[0], each[0]], "Rosa has"), "sampling_params")
         self.refused("/generate", with_params([], texts), "sampling_params")
         self.refused("/generate", with_params([each[0], 3], texts[:2]), "sampling_params[1]")
         self.refused("/generate", with_params([each[0], {"top_p": 7}], texts[:2]), "sampling_params[1].top_p")
