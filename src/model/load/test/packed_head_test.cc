@@ -77,7 +77,7 @@ TEST_F(PackedHead, Fp8) {
 }
 
 TEST_F(PackedHead, Gptq) {
-  constexpr std::int64_t kGroup = 128;
+  constexpr std::int32_t kGroup = 128;
   std::vector<float> values(static_cast<std::size_t>(vocab_ * hidden_));
   std::vector<std::uint32_t> words(values.size() / 8);  // [hidden / 8, vocab]
   for (std::int64_t row = 0; row < hidden_; ++row) {
@@ -92,7 +92,12 @@ TEST_F(PackedHead, Gptq) {
   const std::vector scales(static_cast<std::size_t>(groups * vocab_), to_f16(kScale));
   const std::vector<std::uint32_t> zeros(static_cast<std::size_t>(groups * vocab_ / 8),
                                          0x77777777u);
-  expect_same(values, {{"lm_head.qweight", {"I32", {hidden_ / 8, vocab_}, bytes_of_values(words)}},
+  std::vector<std::int32_t> group_of(static_cast<std::size_t>(hidden_));
+  for (std::size_t row = 0; row < group_of.size(); ++row) {
+    group_of[row] = static_cast<std::int32_t>(row) / kGroup;
+  }
+  expect_same(values, {{"lm_head.g_idx", {"I32", {hidden_}, bytes_of_values(group_of)}},
+                       {"lm_head.qweight", {"I32", {hidden_ / 8, vocab_}, bytes_of_values(words)}},
                        {"lm_head.qzeros", {"I32", {groups, vocab_ / 8}, bytes_of_values(zeros)}},
                        {"lm_head.scales", {"F16", {groups, vocab_}, bytes_of_values(scales)}}});
 }
