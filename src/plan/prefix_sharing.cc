@@ -10,9 +10,9 @@ namespace {
 constexpr std::int32_t kMostHeadDim = 256;  // wider heads have not been measured
 
 // Shares of an H200's 4.8 TB/s and 989 TFLOP/s. Keys that requests have in common are mostly in L2,
-// so each request reads them faster than memory would. The rate is that of bf16 keys. e4m3 keys,
-// whose widening may be the limit there, gain at least as much.
-constexpr double kReadShare = 1.75, kFlopsShare = 0.45;
+// so each request reads them faster than memory would. For e4m3 keys it is the rate from memory:
+// their widening is near its limit there, and reads of shared ones have not been measured.
+constexpr double kBf16ReadShare = 1.75, kFp8ReadShare = 0.84, kFlopsShare = 0.45;
 // A call with groups waits for one attention kernel after the other and for the join.
 constexpr double kLaunchSeconds = 20e-6;
 // A row of 32 heads of 128. Its parts are a third of it; the rest is that its own keys are a work
@@ -50,10 +50,11 @@ PrefixSharing prefix_sharing(const Plan& plan, const Machine& machine, const Pla
     return s;
   }
   const CacheLayout& layout = plan.main().layout;
+  const bool wide = layout.value_dtype() == DType::bf16;
   const double heads = p.heads, width = p.qk_dim() + p.v_dim();
   s.on = true;
   s.key_ps = picoseconds(static_cast<double>(layout.bytes_per_token()) /
-                         (machine.bytes_per_second * kReadShare));
+                         (machine.bytes_per_second * (wide ? kBf16ReadShare : kFp8ReadShare)));
   s.row_key_ps = picoseconds(2 * heads * width / (machine.bf16_flops * kFlopsShare));
   s.row_ps = picoseconds(kRowSeconds * heads * width / (32 * 256));
   s.launch_ps = picoseconds(kLaunchSeconds);
