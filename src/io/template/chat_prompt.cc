@@ -6,14 +6,13 @@
 
 namespace lathe {
 
-using Json = nlohmann::ordered_json;
-
-Result<std::string> render_chat(const Json& messages, const ChatTemplateFile& chat,
-                                const Json& variables) {
-  Json read = messages;
+Result<std::string> render_chat(const nlohmann::ordered_json& messages,
+                                const ChatTemplateFile& chat,
+                                const nlohmann::ordered_json& variables) {
+  nlohmann::ordered_json read = messages;
   if (const auto ok = read_messages(read); !ok) return ok.error();
   if (const auto ok = check_results(read); !ok) return ok.error();
-  Json all = variables;
+  nlohmann::ordered_json all = variables;
   all.update({{"messages", std::move(read)},
               {"add_generation_prompt", true},
               {"bos_token", chat.bos_token},
@@ -22,21 +21,24 @@ Result<std::string> render_chat(const Json& messages, const ChatTemplateFile& ch
   return chat.chat_template.render(all);
 }
 
-Result<std::vector<std::int32_t>> encode_chat(const Json& messages, const ChatTemplateFile& chat,
-                                              const Tokenizer& tokenizer, const Json& variables) {
+Result<std::vector<std::int32_t>> encode_chat(const nlohmann::ordered_json& messages,
+                                              const ChatTemplateFile& chat,
+                                              const Tokenizer& tokenizer,
+                                              const nlohmann::ordered_json& variables) {
   const auto text = render_chat(messages, chat, variables);
   if (!text) return text.error();
   return tokenizer.encode(*text);
 }
 
-Result<Json> read_chat_variables(const std::string& text, const std::string& field) {
-  if (text.empty()) return Json::object();
+Result<nlohmann::ordered_json> read_chat_variables(const std::string& text,
+                                                   const std::string& field) {
+  if (text.empty()) return nlohmann::ordered_json::object();
   const auto json = parse_json(text, field);
   if (!json) return json.error();
   if (!json->is_object()) {
     return Error{ErrorCode::invalid_argument, field, "a JSON object", json_excerpt(*json), ""};
   }
-  return Json::parse(text);  // keeps the order of the text
+  return nlohmann::ordered_json::parse(text);  // keeps the order of the text
 }
 
 }  // namespace lathe
