@@ -229,11 +229,12 @@ Names find_unread(const ApiRequest& request, const Json& variables, const ChatTe
     add_name(out, content_name(request, place.message, messages[place.message]["role"]));
   }
   // A template may also look at a member without showing it.
-  const auto others = std::ranges::stable_partition(doubtful, [&](const Place& place) {
+  const auto is_text = [&](const Place& place) {
     return messages[place.message][place.member].is_string();
-  });
-  std::vector<Place> texts = unseen({doubtful.begin(), others.begin()}, variables, chat);
-  texts.insert(texts.end(), others.begin(), others.end());
+  };
+  const auto others = std::stable_partition(doubtful.begin(), doubtful.end(), is_text);
+  std::vector<Place> texts = unseen({doubtful.begin(), others}, variables, chat);
+  texts.insert(texts.end(), others, doubtful.end());
   for (const Place& place : texts) {
     Json changed = variables;
     changed["messages"][place.message].erase(place.member);
