@@ -27,14 +27,7 @@ std::pair<std::vector<float>, std::vector<bf16>> two_sum_norms(int r, const OpsC
   std::iota(before.begin(), before.end(), -5.0f);
   send_rows(ops, before, x);
   for (const DType dtype : {DType::bf16, DType::f32}) {
-    const MutableRowsView partial = alloc_partial(ops, rows, cols, dtype);
-    std::vector<bf16> narrow;
-    std::vector<float> wide;
-    for (std::int64_t i = 0; i < rows * cols; ++i) {
-      wide.push_back(partial_of(r, i));
-      narrow.push_back(to_bf16(wide.back()));
-    }
-    dtype == DType::f32 ? send_rows(ops, wide, partial) : send_rows(ops, narrow, partial);
+    const MutableRowsView partial = send_partial(ops, r, rows, cols, dtype);
     sum_norm(
         ops,
         {.partial = constant(partial), .x = x, .weight = {}, .eps = 1e-5f, .h = h, .owned = owned});
@@ -109,18 +102,7 @@ TEST(CudaCommunicator, ARankThatDoesNotComeIsNamedAtTheLimit) {
 
 TEST(CudaCommunicator, AbortFromAnotherThreadEndsAnExchange) {
   CudaRanks ranks(2);
-  ranks.start({.rows = 4, .cols = 64, .dtype = DType::bf16});
-  ranks.run([&](int r, const OpsContext& ops) {
-    if (r == 1) {
-      ops.communicator->abort({ErrorCode::device, "rank 1", "a thread", "none", ""});
-      return;
-    }
-    const MutableRowsView x = alloc_rows(*ops.tensors, 2, 64);
-    sum_rows(ops, {.partial = constant(alloc_partial(ops, 2, 64)), .out = x});
-    const Result<void> ok = ops.backend->wait();
-    ASSERT_FALSE(ok.ok());
-    EXPECT_NE(ok.error().message().find("rank 1"), std::string::npos) << ok.error().message();
-  });
+  check_abort_ends_a_sum(ranks);
 }
 
 TEST(CudaCommunicator, OutOfMemoryOnOneRankFailsOnAll) {

@@ -131,6 +131,36 @@ inline float sum_of(int ranks, std::int64_t i) {
   return sum;
 }
 
+/// Rows of partial_of() on the device.
+inline MutableRowsView send_partial(const OpsContext& ops, int r, std::int64_t rows,
+                                    std::int64_t cols, DType dtype) {
+  const MutableRowsView partial = alloc_partial(ops, rows, cols, dtype);
+  std::vector<bf16> narrow;
+  std::vector<float> wide;
+  for (std::int64_t i = 0; i < rows * cols; ++i) {
+    wide.push_back(partial_of(r, i));
+    narrow.push_back(to_bf16(wide.back()));
+  }
+  dtype == DType::f32 ? send_rows(ops, wide, partial) : send_rows(ops, narrow, partial);
+  return partial;
+}
+
+/// Rank 1 aborts while rank 0 waits for a sum with it.
+inline void check_abort_ends_a_sum(CudaRanks& ranks) {
+  ranks.start({.rows = 4, .cols = 64, .dtype = DType::bf16});
+  ranks.run([&](int r, const OpsContext& ops) {
+    if (r == 1) {
+      ops.communicator->abort({ErrorCode::device, "rank 1", "a thread", "none", ""});
+      return;
+    }
+    const MutableRowsView x = alloc_rows(*ops.tensors, 2, 64);
+    sum_rows(ops, {.partial = constant(alloc_partial(ops, 2, 64)), .out = x});
+    const Result<void> ok = ops.backend->wait();
+    ASSERT_FALSE(ok.ok());
+    EXPECT_NE(ok.error().message().find("rank 1"), std::string::npos) << ok.error().message();
+  });
+}
+
 /// Compares x and h of sums on this rank with a host's.
 inline void check_rank(int size, int r, const OpsContext& ops, std::int64_t rows,
                        std::int64_t cols) {
@@ -142,14 +172,7 @@ inline void check_rank(int size, int r, const OpsContext& ops, std::int64_t rows
   std::iota(before.begin(), before.end(), -5.0f);
   send_rows(ops, before, x);
   for (const DType dtype : {DType::bf16, DType::f32}) {
-    const MutableRowsView partial = alloc_partial(ops, rows, cols, dtype);
-    std::vector<bf16> narrow;
-    std::vector<float> wide;
-    for (std::int64_t i = 0; i < count; ++i) {
-      wide.push_back(partial_of(r, i));
-      narrow.push_back(to_bf16(wide.back()));
-    }
-    dtype == DType::f32 ? send_rows(ops, wide, partial) : send_rows(ops, narrow, partial);
+    const MutableRowsView partial = send_partial(ops, r, rows, cols, dtype);
     if (dtype == DType::bf16) {
       sum_norm(ops, {.partial = constant(partial), .x = x, .weight = {}, .eps = 1e-5f, .h = h});
     } else {

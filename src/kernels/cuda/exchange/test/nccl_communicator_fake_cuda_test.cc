@@ -53,18 +53,7 @@ TEST_F(NcclRanks, ALibraryThatCannotStartIsNamedOnAllRanks) {
 
 TEST_F(NcclRanks, AbortFromAnotherThreadEndsASum) {
   CudaRanks ranks(2, &library_);
-  ranks.start({.rows = 4, .cols = 64, .dtype = DType::bf16});
-  ranks.run([&](int r, const OpsContext& ops) {
-    if (r == 1) {
-      ops.communicator->abort({ErrorCode::device, "rank 1", "a thread", "none", ""});
-      return;
-    }
-    const MutableRowsView x = alloc_rows(*ops.tensors, 2, 64);
-    sum_rows(ops, {.partial = constant(alloc_partial(ops, 2, 64)), .out = x});
-    const Result<void> ok = ops.backend->wait();
-    ASSERT_FALSE(ok.ok());
-    EXPECT_THAT(ok.error().message(), HasSubstr("rank 1"));
-  });
+  check_abort_ends_a_sum(ranks);
   EXPECT_EQ(fake_nccl.late_calls, 0);
 }
 
