@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/pause.h"
 #include "base/process.h"
 
 namespace lathe {
@@ -28,20 +29,12 @@ int usable_cores() {
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
-void relax() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#else
-  std::this_thread::yield();
-#endif
-}
-
 // Waits until `changes` differs from `old`: spins, then sleeps.
 template <class T>
 void await_change(const std::atomic<T>& changes, T old) {
   for (int i = 0; i < kSpins; ++i) {
     if (changes.load(std::memory_order_acquire) != old) return;
-    relax();
+    pause_thread();
   }
   changes.wait(old, std::memory_order_acquire);
 }

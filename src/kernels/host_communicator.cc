@@ -13,17 +13,22 @@
 #include <tuple>
 
 #include "base/check.h"
+#include "base/pause.h"
 #include "base/rows.h"
 #include "kernels/backend.h"
 
 namespace lathe {
 namespace {
 
+// What a rank brings to an agreement.
+struct Vote {
+  Result<void> result;
+  std::uint64_t key = 0;
+};
+
 // What a rank shows to the others between two waits.
 struct Shown {
   const void* address = nullptr;
-  std::uint64_t key = 0;
-  Result<void> result;
   // Of an exchange: its name and the shape of all ranks' data.
   const char* exchange = "";
   std::int64_t rows = 0, cols = 0;
@@ -35,10 +40,17 @@ struct Shown {
 class HostGroup {
  public:
   HostGroup(std::int32_t ranks, std::chrono::microseconds spin)
-      : spin_(spin), shown_(static_cast<std::size_t>(ranks)) {}
+      : spin_(spin), shown_(static_cast<std::size_t>(ranks)) {
+    for (auto& votes : votes_) votes.resize(static_cast<std::size_t>(ranks));
+  }
 
   std::int32_t size() const { return static_cast<std::int32_t>(shown_.size()); }
   Shown& shown(std::int32_t rank) { return shown_[static_cast<std::size_t>(rank)]; }
+  /// Of the even and the odd agreements: a rank that votes again in one of them has met the others
+  /// in between, so they have read its last vote there, and agreeing needs one meeting.
+  Vote& vote(bool odd, std::int32_t rank) {
+    return votes_[odd ? 1 : 0][static_cast<std::size_t>(rank)];
+  }
 
   /// Returns when all ranks have called it, or false once the group is aborted. If it returns true
   /// on one rank, it does on all.
@@ -90,8 +102,9 @@ class HostGroup {
     const auto end = std::chrono::steady_clock::now() + spin_;
     std::uint64_t state = 0;
     do {
-      for (int i = 0; i < 100; ++i) {
+      for (int i = 0; i < 16; ++i) {
         if (over(state = state_.load())) return meetings(state) != mine;
+        pause_thread();
       }
     } while (std::chrono::steady_clock::now() < end);
     std::unique_lock lock(guard_);
@@ -106,7 +119,8 @@ class HostGroup {
   }
 
   std::chrono::microseconds spin_;
-  std::vector<Shown> shown_;  // [ranks] each written by its rank before a wait
+  std::vector<Shown> shown_;    // [ranks] each written by its rank before a wait
+  std::vector<Vote> votes_[2];  // [ranks] each written by its rank before a meeting
   std::atomic<std::uint64_t> state_ = 0;
   std::atomic<int> sleepers_ = 0;
   std::mutex guard_;
@@ -115,20 +129,21 @@ class HostGroup {
 };
 
 // The first failure in the order of ranks, or else the first key that differs from rank 0's.
-Result<void> joined(HostGroup& group) {
+Result<void> joined(HostGroup& group, bool odd) {
   for (std::int32_t r = 0; r < group.size(); ++r) {
-    const Result<void>& result = group.shown(r).result;
+    const Result<void>& result = group.vote(odd, r).result;
     if (result) continue;
     Error error = result.error();
     error.field = fmt::format("rank {}: {}", r, error.field);
     return error;
   }
-  const std::uint64_t key = group.shown(0).key;
+  const std::uint64_t key = group.vote(odd, 0).key;
   for (std::int32_t r = 1; r < group.size(); ++r) {
-    if (group.shown(r).key == key) continue;
-    return Error{
-        ErrorCode::device, fmt::format("rank {}", r), fmt::format("rank 0's step ({:016x})", key),
-        fmt::format("another one ({:016x})", group.shown(r).key), "this is a bug in Lathe"};
+    const std::uint64_t other = group.vote(odd, r).key;
+    if (other == key) continue;
+    return Error{ErrorCode::device, fmt::format("rank {}", r),
+                 fmt::format("rank 0's step ({:016x})", key),
+                 fmt::format("another one ({:016x})", other), "this is a bug in Lathe"};
   }
   return {};
 }
@@ -144,13 +159,13 @@ class HostCommunicator : public Communicator {
   Result<void> barrier() override { return group_->meet() ? Result<void>() : group_->status(); }
 
   Result<void> agree(const Result<void>& result, std::uint64_t key) override {
-    Shown& mine = group_->shown(rank_);
+    // Ranks that have met and that were aborted afterwards may still read the other votes.
+    if (auto ok = group_->status(); !ok) return ok;
+    odd_ = !odd_;
+    Vote& mine = group_->vote(odd_, rank_);
     mine.result = result;
     mine.key = key;
-    if (!group_->meet()) return group_->status();
-    Result<void> out = joined(*group_);
-    group_->part();
-    return out;
+    return group_->meet() ? joined(*group_, odd_) : group_->status();
   }
 
   Result<std::vector<void*>> publish(void* address) override {
@@ -280,6 +295,7 @@ class HostCommunicator : public Communicator {
 
   std::shared_ptr<HostGroup> group_;
   std::int32_t rank_;
+  bool odd_ = false;                         // the last agreement
   std::atomic<std::uint64_t> finished_ = 0;  // exchanges
 };
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/memory.h"
+#include "base/pause.h"
 #include "base/print.h"
 #include "base/thread_name.h"
 
@@ -19,8 +20,9 @@ template <class Done>
 bool spin_until(std::chrono::microseconds spin, const Done& done) {
   const auto end = std::chrono::steady_clock::now() + spin;
   do {
-    for (int i = 0; i < 64; ++i) {
+    for (int i = 0; i < 16; ++i) {
       if (done()) return true;
+      pause_thread();
     }
   } while (std::chrono::steady_clock::now() < end);
   return false;

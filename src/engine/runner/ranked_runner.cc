@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "engine/runner/or_out_of_memory.h"
 
 namespace lathe {
 
@@ -32,8 +33,12 @@ Result<RankedRunner> RankedRunner::create(const RankModel& first, const OtherRan
 Result<void> RankedRunner::launch(std::span<const BatchItem> items, bool find_non_finite) {
   if (alone()) return first_.launch(items, ops_, find_non_finite);
   if (collects_here()) others_->group->stay_awake(true);
-  const Result<void> ok = others_->group->run_step(
-      [&](std::int32_t r) { return runner(r).launch(items, ops(r), find_non_finite, &first_); });
+  Result<void> ok = or_out_of_memory([&] { return first_.describe(items, find_non_finite); });
+  if (ok) {
+    ok = others_->group->run_step([&](std::int32_t r) {
+      return runner(r).launch_described(items, ops(r), find_non_finite, first_);
+    });
+  }
   if (!ok) {
     wait();  // a rank that was ahead of the one that failed has its step in flight
     return ok;
@@ -44,9 +49,12 @@ Result<void> RankedRunner::launch(std::span<const BatchItem> items, bool find_no
 
 void RankedRunner::launch_ahead(std::span<const BatchItem> items) {
   if (alone()) return first_.launch_ahead(items, ops_);
+  Result<void> described = first_.begin_ahead(ops_);
+  if (described) described = or_out_of_memory([&] { return first_.describe(items, false); });
   // What fails is reported by the step's collect().
   (void)others_->group->run_step([&](std::int32_t r) -> Result<void> {
-    runner(r).launch_ahead(items, ops(r), &first_);
+    const Result<void> begun = r == 0 ? Result<void>() : runner(r).begin_ahead(ops(r));
+    runner(r).launch_described_ahead(items, ops(r), first_, described ? begun : described);
     return {};
   });
 }

@@ -11,6 +11,7 @@
 #include "attn/draft_rows.h"
 #include "base/check.h"
 #include "base/rows.h"
+#include "engine/runner/or_out_of_memory.h"
 #include "kernels/communicator.h"
 
 namespace lathe {
@@ -266,11 +267,21 @@ Result<void> Runner::prepare_steps(const Runner& leader, const OpsContext& ops) 
 }
 
 Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& ops,
-                            bool find_non_finite, Runner* leader) {
+                            bool find_non_finite) {
   LATHE_CHECK(!in_flight(), "launch_ahead() follows a step in flight");
-  if (auto ok = start(items, ops, find_non_finite, leader, {}); !ok) {
+  return launched_as(start(items, ops, find_non_finite), ops);
+}
+
+Result<void> Runner::launch_described(std::span<const BatchItem> items, const OpsContext& ops,
+                                      bool find_non_finite, const Runner& leader) {
+  LATHE_CHECK(!in_flight(), "launch_ahead() follows a step in flight");
+  return launched_as(start_described(items, ops, find_non_finite, leader, {}), ops);
+}
+
+Result<void> Runner::launched_as(const Result<void>& started, const OpsContext& ops) {
+  if (!started) {
     (void)ops.backend->wait();  // for the work that has been started
-    return ok;
+    return started;
   }
   launched().started = {};
   current_ = newest_;
@@ -278,45 +289,46 @@ Result<void> Runner::launch(std::span<const BatchItem> items, const OpsContext& 
   return {};
 }
 
-void Runner::launch_ahead(std::span<const BatchItem> items, const OpsContext& ops, Runner* leader) {
-  LATHE_CHECK(in_flight() && !in_flight_ahead(), "a step ahead follows one in flight");
-  const Result<void> ready = ops.backend->begin_next_step();
-  newest_ = 1 - newest_;
-  ahead_.reset(ops.backend);
-  launched().started = start(items, ops, false, leader, ready);
+void Runner::launch_ahead(std::span<const BatchItem> items, const OpsContext& ops) {
+  const Result<void> ready = begin_ahead(ops);
+  launched().started = ready ? start(items, ops, false) : ready;
 }
 
-// With several ranks, all run the step or none: what can fail on a host has been done on all of
-// them before the first launches an operator, because an exchange that only some reach never ends.
-// Rank 0's runner describes the step for all: what it writes would otherwise be computed by every
-// rank from lists that the engine has just changed, so are in another core's cache.
+Result<void> Runner::begin_ahead(const OpsContext& ops) {
+  LATHE_CHECK(in_flight() && !in_flight_ahead(), "a step ahead follows one in flight");
+  Result<void> ready = ops.backend->begin_next_step();
+  newest_ = 1 - newest_;
+  ahead_.reset(ops.backend);
+  return ready;
+}
+
+void Runner::launch_described_ahead(std::span<const BatchItem> items, const OpsContext& ops,
+                                    const Runner& leader, const Result<void>& ready) {
+  launched().started = start_described(items, ops, false, leader, ready);
+}
+
 Result<void> Runner::start(std::span<const BatchItem> items, const OpsContext& ops,
-                           bool find_non_finite, Runner* leader, Result<void> ready) {
+                           bool find_non_finite) {
   ForwardArgs args;
-  if (ops.communicator == nullptr) {
-    if (!ready) return ready;
-    if (auto ok = describe(items, find_non_finite); !ok) return ok;
-    if (auto ok = prepare(*this, items, ops, find_non_finite, args); !ok) return ok;
-    return run(*this, ops, args);
-  }
-  LATHE_CHECK(leader != nullptr, "the runner of rank 0");
+  if (auto ok = describe(items, find_non_finite); !ok) return ok;
+  if (auto ok = prepare(*this, items, ops, find_non_finite, args); !ok) return ok;
+  return run(*this, ops, args);
+}
+
+// All ranks run the step or none: what can fail on a host has been done on all of them before the
+// first launches an operator, because an exchange that only some reach never ends.
+Result<void> Runner::start_described(std::span<const BatchItem> items, const OpsContext& ops,
+                                     bool find_non_finite, const Runner& leader,
+                                     Result<void> ready) {
+  ForwardArgs args;
   communicator_ = ops.communicator;
   rank_ = communicator_->rank();
   ranks_ = communicator_->size();
-  const auto guarded = [](auto&& body) -> Result<void> {
-    try {
-      return body();
-    } catch (const OutOfMemory& e) {
-      return Error{ErrorCode::exhausted, "host memory", "enough for a step", e.what(), ""};
-    }
-  };
-  if (ready && leader == this) {
-    ready = guarded([&] { return describe(items, find_non_finite); });
+  if (ready) {
+    ready = or_out_of_memory([&] { return prepare(leader, items, ops, find_non_finite, args); });
   }
-  if (auto ok = communicator_->agree(ready, 0); !ok) return ok;
-  ready = guarded([&] { return prepare(*leader, items, ops, find_non_finite, args); });
-  if (auto ok = communicator_->agree(ready, step_key(*leader)); !ok) return ok;
-  Result<void> ok = run(*leader, ops, args);
+  if (auto ok = communicator_->agree(ready, step_key(leader)); !ok) return ok;
+  Result<void> ok = run(leader, ops, args);
   if (!ok) communicator_->abort(of_rank(rank_, ok.error()));
   return ok;
 }

@@ -53,16 +53,32 @@ class Runner {
   /// logits. What items and ops point to must not change until collect(). `find_non_finite` waits
   /// for the forward pass. Precondition: nothing is in flight. Errors: a step's (the items do not
   /// fit the plan), the model's; then nothing is in flight, and only the rows' cache slots have
-  /// changed. With several ranks, leader is rank 0's runner, whose lists the others use, and all
-  /// runners are in this call at once.
-  Result<void> launch(std::span<const BatchItem> items, const OpsContext& ops, bool find_non_finite,
-                      Runner* leader = nullptr);
+  /// changed.
+  Result<void> launch(std::span<const BatchItem> items, const OpsContext& ops,
+                      bool find_non_finite);
   /// Launches the next step before the current one is collected. An input token may be one that the
   /// current step is still sampling (see drawn()). Every item must have one row with logits. Errors
   /// come from the collect() of this step. Precondition: a backend that overlaps; one step in
   /// flight, with at least as many rows with logits.
-  void launch_ahead(std::span<const BatchItem> items, const OpsContext& ops,
-                    Runner* leader = nullptr);
+  void launch_ahead(std::span<const BatchItem> items, const OpsContext& ops);
+
+  // The parts of both for several ranks. Rank 0's runner describes the step for all: each rank
+  // would otherwise compute the same from lists that the engine has just changed, so are in another
+  // core's cache.
+
+  /// What every rank does in this step: its rows, segments and page tables. Errors: as launch().
+  Result<void> describe(std::span<const BatchItem> items, bool find_non_finite);
+  /// launch() on a rank, of what `leader`, rank 0's runner, has described. All ranks' runners are
+  /// in this call at once.
+  Result<void> launch_described(std::span<const BatchItem> items, const OpsContext& ops,
+                                bool find_non_finite, const Runner& leader);
+  /// Begins launch_ahead(). On rank 0 call it before describe().
+  Result<void> begin_ahead(const OpsContext& ops);
+  /// Ends it as launch_described(). If `ready` is an error of begin_ahead() or describe(), which no
+  /// rank can have had without the others getting it here, the step fails on all ranks.
+  void launch_described_ahead(std::span<const BatchItem> items, const OpsContext& ops,
+                              const Runner& leader, const Result<void>& ready);
+
   /// Waits for the older step in flight and ends it. Errors: the device's, with the state of a
   /// failed launch().
   Result<void> collect();
@@ -157,9 +173,10 @@ class Runner {
   void make_requests(std::size_t i);
   Result<void> plan_steps();
   Result<void> prepare_steps(const Runner& leader, const OpsContext& ops);
-  Result<void> start(std::span<const BatchItem> items, const OpsContext& ops, bool find_non_finite,
-                     Runner* leader, Result<void> ready);
-  Result<void> describe(std::span<const BatchItem> items, bool find_non_finite);
+  Result<void> start(std::span<const BatchItem> items, const OpsContext& ops, bool find_non_finite);
+  Result<void> start_described(std::span<const BatchItem> items, const OpsContext& ops,
+                               bool find_non_finite, const Runner& leader, Result<void> ready);
+  Result<void> launched_as(const Result<void>& started, const OpsContext& ops);
   Result<void> prepare(const Runner& leader, std::span<const BatchItem> items,
                        const OpsContext& ops, bool find_non_finite, ForwardArgs& args);
   Result<void> run(const Runner& leader, const OpsContext& ops, const ForwardArgs& args);

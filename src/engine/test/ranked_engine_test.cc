@@ -231,7 +231,7 @@ TEST(RankedEngine, SamplingHasOneRanksBits) {
 }
 
 // E9: a rank that cannot prepare a step fails it on all ranks, and the step can be repeated. A step
-// has two agreements: that rank 0 has described it, and that every rank has prepared it.
+// has one agreement: that every rank has prepared it.
 TEST(RankedEngine, AStepThatOneRankCannotPrepareCanBeRepeated) {
   for (const auto& [late, call] : {std::pair{false, 4}, {false, 5}, {true, 4}, {true, 5}}) {
     FakeSetup setup({.late = late, .ranks = 4, .fail_agree = call});
