@@ -142,4 +142,29 @@ inline void check_rank_that_stalls(const std::string& model, const GpuSetup::Siz
   EXPECT_TRUE(found);
 }
 
+/// The same through NCCL. Its calls wait for ever, so the watchdog finds that no rank finishes an
+/// exchange within `limit` seconds, and aborts them.
+inline void check_rank_that_stalls_nccl(const std::string& model, const GpuSetup::Sizes& sizes,
+                                        int limit) {
+  std::latch until(1);
+  std::atomic<bool> found = false;
+  GpuRanksOptions own{.kind = cuda::ExchangeKind::nccl};
+  own.change = [&](std::int32_t r, Faults& f) {
+    if (r == 1) f.stall = 5, f.stalled = &until;
+  };
+  own.group.look_every = std::chrono::milliseconds(5);
+  own.group.limits.exchange = own.group.limits.first = std::chrono::seconds(limit);
+  own.group.limits.leave = std::chrono::milliseconds(20);
+  own.group.on_stuck = [&](const Error& error) {
+    EXPECT_NE(error.message().find("rank 1 (GPU 1) in step"), std::string::npos) << error.message();
+    found = true;
+    until.count_down();
+  };
+  GpuRanks setup(model, sizes, {}, 2, own);
+  const std::string message = failure_of(setup);
+  EXPECT_NE(message.find("wanted an exchange in"), std::string::npos) << message;
+  EXPECT_NE(message.find("rank 1 (GPU 1) after exchange"), std::string::npos) << message;
+  EXPECT_TRUE(found);
+}
+
 }  // namespace lathe
