@@ -6,6 +6,7 @@ import json
 import pathlib
 import signal
 import subprocess
+import sys
 import threading
 import time
 import unittest
@@ -52,6 +53,20 @@ class Ranks(unittest.TestCase):
             self.assertEqual(result.returncode, 2, result.stderr)
             self.assertIn(says, result.stderr)
             self.assertEqual(result.stdout, "")
+
+    def test_the_script_for_several_gpus(self):
+        """bench/several_gpus.py, on ranks of a CPU, and its list for a machine that is not here."""
+        def script(*flags: str) -> str:
+            result = subprocess.run([sys.executable, ROOT / "bench/several_gpus.py", LATHE, *flags], capture_output=True, text=True, timeout=300)
+            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+            return result.stdout
+
+        shown = script("--device", "cpu", "--only", "C1,C4,C5")
+        for part in ("C1 bench exchange, 2 ranks\n", "C4 tiny-v32, 2 ranks --expert-split number: ", "; answered 6 of 6, ", "C5 answers by auto"):
+            self.assertIn(part, shown)
+        listed = script("--list", "--device", "h100", "--gpus", "4").splitlines()
+        self.assertIn("C2 deepseek-v4-flash, 4 ranks", listed)
+        self.assertIn("C3 glm-5-fp8, 8 ranks: left out 8 ranks, 4 are here", listed)
 
     def test_flags_of_other_engines(self):
         """--tp and how experts are shared, as vLLM and SGLang spell them."""
