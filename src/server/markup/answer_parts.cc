@@ -9,6 +9,8 @@ namespace {
 
 // First bytes of a call without marks that decide whether it may be one.
 constexpr std::size_t kMostBareFront = 512;
+// Text that is read again for calls in broken ones: this often, so that the work stays linear.
+constexpr int kMostReopened = 16;
 // Between calls without marks.
 constexpr std::string_view kSeparators = " \t\r\n,;";
 
@@ -203,9 +205,44 @@ bool AnswerParts::step_call(TextParts& out) {
   scan_ = {.plain = scan_.plain};
   state_ = State::content;
   if (!add_calls(read_tool_calls(open_->body, body, *rules_.schemas), out)) {
-    give(std::string(open_->begin) + body + mark, out);
+    refuse_call(body, mark, out);
   }
   return true;
+}
+
+// Where the text of a call that does not parse has the mark of a later one, outside the call's
+// quotes and parameters, or, if `anywhere`, also in them. npos: nowhere.
+std::size_t AnswerParts::find_later_call(CallBody body, std::string_view text,
+                                         bool anywhere) const {
+  std::size_t out = std::string::npos;
+  if (reopened_ >= kMostReopened || (anywhere && cut_)) return out;
+  const bool ends_itself = body == CallBody::mistral || body == CallBody::python_tag;
+  for (const Mark& mark : marks_) {
+    if (mark.kind != Mark::call && mark.kind != Mark::around) continue;
+    if (anywhere || ends_itself) {
+      out = std::min(out, text.find(mark.text));
+      continue;
+    }
+    CallScan scan;
+    const auto at = find_call_end({.begin = {}, .end = mark.text, .body = body}, text, scan);
+    if (at) out = std::min(out, at->body);
+  }
+  return out;
+}
+
+// Makes text of a call that does not parse, and reads it again from the next mark of a call on.
+void AnswerParts::refuse_call(std::string_view body, std::string_view end, TextParts& out) {
+  const std::size_t next = find_later_call(open_->body, body, scan_.plain);
+  std::string text(open_->begin);
+  text += body.substr(0, next);
+  if (next == std::string_view::npos) {
+    give(text.append(end), out);
+    return;
+  }
+  give(text, out);
+  ++reopened_;
+  held_.insert(0, std::string(body.substr(next)).append(end));
+  scan_ = {};
 }
 
 bool AnswerParts::step_bare(TextParts& out) {
@@ -226,7 +263,12 @@ bool AnswerParts::step_bare(TextParts& out) {
   auto calls = tool_marks_->bare_json ? read_json_calls(text, *rules_.schemas, /*known=*/true)
                                       : std::nullopt;
   if (!calls && python) calls = read_python_calls(text, *rules_.schemas, /*known=*/true);
-  if (!calls) return stop(*end);
+  if (!calls) {
+    const CallBody body = python ? CallBody::python : CallBody::json;
+    const std::size_t next = find_later_call(body, text, /*anywhere=*/false);
+    if (next != std::string::npos) ++reopened_;
+    return stop(std::min(next, *end));
+  }
   held_.erase(0, *end);
   if (!began_ && bare_text_.empty()) {
     state_ = State::content;
@@ -419,6 +461,7 @@ void AnswerParts::finish(TextParts& out, bool whole) {
     return;
   }
   unclosed_ = true;
+  cut_ = !whole;
   if (state_ == State::reasoning) {
     looked_ = 0;
     push("", out);
@@ -430,6 +473,16 @@ void AnswerParts::finish(TextParts& out, bool whole) {
   }
   list_.clear();
   finish_call(out, whole);
+  while (state_ == State::bare && !complete()) {
+    const std::size_t next = find_later_call(CallBody::json, held_, /*anywhere=*/true);
+    if (next == std::string::npos) break;
+    ++reopened_;
+    bare_text_.append(held_, 0, next);
+    held_.erase(0, next);
+    give_bare(out);
+    push("", out);
+    finish_call(out, whole);
+  }
   if (complete()) return;
   if (state_ == State::bare || state_ == State::after_bare) {
     const bool last = state_ == State::after_bare && held_.empty();
@@ -452,21 +505,21 @@ void AnswerParts::finish(TextParts& out, bool whole) {
 // A call without its end mark is a call if its text is complete. Otherwise an end mark inside its
 // quotes counts, as a quote may be missing.
 void AnswerParts::finish_call(TextParts& out, bool whole) {
-  for (const bool plain : {false, true}) {
-    if (state_ != State::call || complete()) return;
+  while (state_ == State::call && !complete()) {
     if (whole &&
         add_calls(read_tool_calls(open_->body, held_, *rules_.schemas, /*closed=*/false), out)) {
       held_.clear();
       state_ = State::content;
       return;
     }
-    if (plain || scan_.plain) break;
-    scan_ = {.plain = true};
+    if (!scan_.plain) {
+      scan_ = {.plain = true};
+    } else {
+      state_ = State::content;
+      refuse_call(std::exchange(held_, {}), "", out);
+    }
     push("", out);
   }
-  if (state_ != State::call) return;
-  state_ = State::content;
-  give(std::string(open_->begin) + std::exchange(held_, {}), out);
 }
 
 }  // namespace lathe

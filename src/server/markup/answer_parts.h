@@ -44,6 +44,10 @@ struct MarkupRules {
 /// section of calls, an open call, or a call inside reasoning with what follows it, as the
 /// reasoning's end decides what it is.
 ///
+/// A call that does not parse hides no later one: if another begins in its text, outside quotes,
+/// the text before that one is content. At the end of a whole answer a quote may be missing, and a
+/// mark after it counts, too.
+///
 /// JSON or Python that calls a function of the request is a call also without marks, if the format
 /// has such calls: where the answer begins with it, or where nothing else follows.
 class AnswerParts {
@@ -90,6 +94,8 @@ class AnswerParts {
   void give_bare(TextParts& out);
   bool add_calls(ToolCalls calls, TextParts& out);
   void read_list(std::string_view text, TextParts& out);
+  std::size_t find_later_call(CallBody body, std::string_view text, bool anywhere) const;
+  void refuse_call(std::string_view body, std::string_view end, TextParts& out);
   void finish_call(TextParts& out, bool whole);
 
   MarkupRules rules_;
@@ -101,10 +107,12 @@ class AnswerParts {
   std::string held_;                 // held back: a mark's beginning, or a call's text
   const CallMarks* open_ = nullptr;  // the open call's
   CallScan scan_;                    // of the open call
+  int reopened_ = 0;                 // calls that did not parse and held the mark of a later one
   std::size_t looked_ = 0;           // bytes of a call in reasoning already searched for its end
   bool drop_newline_ = false;        // directly after </think>
   bool reasoned_ = false;            // reasoning has ended
   bool unclosed_ = false;            // the answer has ended, and with it its reasoning
+  bool cut_ = false;                 // and a limit or a stop string ended it
   bool began_ = false;               // something other than white space was emitted
   bool after_call_ = false;          // nothing was emitted after a call
   std::string

@@ -208,7 +208,7 @@ ToolCalls read_gemma_call(std::string_view text, const Json& tools) {
   LiteralReader in{text};
   in.skip("call:");
   const auto name = take_until(in.rest, "{");
-  if (!name || trim(*name).empty()) return std::nullopt;
+  if (!name || !is_name_text(trim(*name))) return std::nullopt;
   const auto arguments = gemma_members(in, tools, trim(*name), 0);
   if (!arguments || !in.done()) return std::nullopt;
   return one_call({std::string(trim(*name)), members_text(*arguments)});

@@ -75,7 +75,7 @@ ToolCalls read_function_calls(std::string_view body, const Json& tools, bool clo
   while (!trim(body).empty()) {
     const auto gap = take_until(body, kFunctionMark);
     const auto name = gap ? take_until(body, ">") : std::nullopt;
-    if (!name || trim(*name).empty() || !trim(*gap).empty()) return std::nullopt;
+    if (!name || !is_name_text(trim(*name)) || !trim(*gap).empty()) return std::nullopt;
     JsonMembers arguments;
     for (;;) {
       body = trim(body);
@@ -128,7 +128,7 @@ ToolCalls read_invoke_call(std::string_view body, std::string_view parameter, st
                            const Json& tools, bool closed) {
   const auto name = take_until(body, "\"");
   const auto rest = name ? take_until(body, ">") : std::nullopt;
-  if (!rest || trim(*name).empty() || !trim(*rest).empty()) return std::nullopt;
+  if (!rest || !is_name_text(trim(*name)) || !trim(*rest).empty()) return std::nullopt;
   if (!closed && !trim(body).ends_with(end) && !trim(body).ends_with("}")) return std::nullopt;
   JsonMembers arguments;
   if (auto whole = read_members(trim(body))) {

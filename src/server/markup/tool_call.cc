@@ -9,11 +9,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Whether a text may be a function's name, or a call's id.
-bool is_name_text(std::string_view text) {
-  return !text.empty() && text.find_first_of(" \t\r\n\"'<>{}[]") == std::string_view::npos;
-}
-
 ToolCalls read_deepseek_call(std::string_view body) {
   const auto first = take_until(body, "<｜tool▁sep｜>");
   if (!first) return std::nullopt;
@@ -25,7 +20,7 @@ ToolCalls read_deepseek_call(std::string_view body) {
     body = body.substr(0, body.rfind("```"));
   }
   const auto arguments = read_members(trim(body));
-  if (!arguments || name.empty()) return std::nullopt;
+  if (!arguments || !is_name_text(name)) return std::nullopt;
   return one_call({std::string(name), members_text(*arguments)});
 }
 
@@ -69,6 +64,10 @@ ToolCalls read_mistral_calls(std::string_view body, const Json& tools) {
 }
 
 }  // namespace
+
+bool is_name_text(std::string_view text) {
+  return !text.empty() && text.find_first_of(" \t\r\n\"'<>{}[]") == std::string_view::npos;
+}
 
 ToolCalls read_tool_calls(CallBody body, std::string_view text, const Json& tools, bool closed) {
   const std::string_view inner = trim(text);

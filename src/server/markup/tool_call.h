@@ -28,6 +28,9 @@ using ToolCalls = std::optional<std::vector<ToolCall>>;
 ToolCalls read_tool_calls(CallBody body, std::string_view text, const nlohmann::ordered_json& tools,
                           bool closed = true);
 
+/// Whether a text may be a function's name, or a call's id: it has no mark of a call in it.
+bool is_name_text(std::string_view text);
+
 /// The list of one call.
 ToolCalls one_call(ToolCall call);
 

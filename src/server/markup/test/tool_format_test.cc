@@ -411,6 +411,68 @@ TEST(ToolFormat, TextWithoutACallStaysWhole) {
   }
 }
 
+// A call that the model broke off, in every form, hides no call after it.
+TEST(ToolFormat, ABrokenCallHidesNoLaterOne) {
+  const std::pair<ToolFormat, std::vector<std::string>> formats[] = {
+      {ToolFormat::tag,
+       {R"(<tool_call>{"name": "now"}</tool_call>)", "<function=now>\n</function>"}},
+      {ToolFormat::deepseek, {"<｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜>"}},
+      {ToolFormat::dsml, {"<｜DSML｜invoke name=\"now\">\n</｜DSML｜invoke>"}},
+      {ToolFormat::llama, {R"(<|python_tag|>{"name": "now", "parameters": {}})"}},
+      {ToolFormat::pythonic,
+       {"<|tool_call_start|>[now()]<|tool_call_end|>", "<|python_start|>[now()]<|python_end|>",
+        "```tool_code\nnow()\n```"}},
+      {ToolFormat::mistral, {"[TOOL_CALLS]now[ARGS]{}", R"([TOOL_CALLS][{"name": "now"}])"}},
+      {ToolFormat::gemma,
+       {"<|tool_call>call:now{}<tool_call|>",
+        "<start_function_call>call:now{}<end_function_call>"}},
+      {ToolFormat::kimi,
+       {"<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|tool_call_end|>"}},
+      {ToolFormat::minimax,
+       {"<invoke name=\"now\">\n</invoke>", R"(<tool_calls>{"name": "now"}</tool_calls>)"}}};
+  for (const auto& [format, calls] : formats) {
+    for (const CallMarks& marks : tool_marks(format).calls) {
+      for (const char* broken : {"", "{", "{\"a\": \"", "[now(a='", "z a: 1", "{'z', (\"]"}) {
+        const std::string text = std::string(marks.begin) + broken;
+        const std::string content = text.ends_with('\n') ? text.substr(0, text.size() - 1) : text;
+        for (const std::string& call : calls) {
+          // The fence that ends a block of code also begins the next one, and a function may be in
+          // the marks of a call.
+          const bool one = (marks.begin.starts_with("```") && call.starts_with("```")) ||
+                           (text == "<tool_call>" && call.starts_with("<function="));
+          if (one) continue;
+          reads(format, text + call, "now{}\n", content);
+          reads(format, "Hi. " + text + " " + call + "\n" + call, "now{}\nnow{}\n",
+                "Hi. " + content);
+        }
+      }
+    }
+  }
+  // A call without marks, too.
+  const std::string now = R"(<|python_tag|>{"name": "now", "parameters": {}})";
+  for (const char* broken : {R"({"name": "weather", "parameters":)",
+                             R"({"name": "weather", "parameters": {"city": "Os)"}) {
+    reads(ToolFormat::llama, broken + now, "now{}\n", broken);
+    reads(ToolFormat::llama, broken + now + "}", "now{}\n", broken + std::string("}"));
+  }
+  // A mark in quotes is none, if the quotes have an end or the answer was cut.
+  const std::string quoted = R"(<tool_call>{"name": 3, "arguments": {"a": "<function=now>)"
+                             "\n</function>";
+  stays_text(ToolFormat::tag, quoted + "\"}}</tool_call>");
+  stays_text(ToolFormat::tag, quoted, /*whole=*/false);
+  stays_text(ToolFormat::llama,
+             R"({"name": "weather", "parameters": {"city": ")" + now + "\"}, 3}");
+  // Marks of a section of calls before the second one.
+  const std::string open = "<｜DSML｜function_calls>\n", shut = "</｜DSML｜function_calls>";
+  const std::string call = "<｜DSML｜invoke name=\"now\">\n</｜DSML｜invoke>\n";
+  reads(ToolFormat::dsml, open + "<｜DSML｜invoke name=\"no" + open + call + shut, "now{}\n",
+        open + "<｜DSML｜invoke name=\"no");
+  // Reading again has a bound, past which all is text.
+  std::string many;
+  for (int i = 0; i < 40; ++i) many += "<tool_call>z";
+  stays_text(ToolFormat::tag, many + "<tool_call>{\"name\": \"now\"}</tool_call>");
+}
+
 TEST(ToolFormat, OtherReasoningMarks) {
   MarkupRules r = rules_of(ToolFormat::mistral);
   r.reasoning_format = ReasoningFormat::mistral;
