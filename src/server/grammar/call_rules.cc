@@ -140,17 +140,19 @@ Result<State> add_text_and_calls(const ToolRules& rules, const Source& source, S
   const CallForm& form = source.form;
   b.escapes_less = form.escapes_less;
   const bool alone = source.must_call || source.or_calls;
-  const State text = b.state(from), to = b.state(from), call = b.state(from);
-  if (form.begins_answer) b.skip(b.text(from, form.answer_begin), call);
+  const State text = b.state(from), to = b.state(from), open = b.state(from);
+  if (form.begins_answer) b.skip(from, open);
   if (alone) {
     b.skip(source.must_call ? from : add_section(rules, form, from), text);
-    if (!form.begin.empty()) b.skip(b.text(text, form.begin), call);
+    if (!form.begin.empty()) b.skip(b.text(text, form.begin), open);
   } else {
     b.skip(from, text);
     b.skip(add_until(b, text, form.begin,
                      {.stop = to, .avoided = form.avoided, .not_first = form.not_first}),
-           call);
+           open);
   }
+  const State call = b.state(from);
+  b.skip(b.text(open, form.list_begin), call);
   State after = b.state(from);
   if (form.in_json_list) {
     const auto end = add_call_list(rules, source, call);

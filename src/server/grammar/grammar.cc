@@ -177,7 +177,7 @@ std::string CallForm::key() const {
   };
   for (const std::string* part :
        {&begin, &arguments_name, &before_name, &before_number, &after_name, &end, &between,
-        &list_end, &answer_begin, &not_first}) {
+        &list_end, &list_begin, &not_first}) {
     add(*part);
   }
   for (const auto* texts : {&avoided, &around}) {

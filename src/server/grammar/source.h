@@ -48,15 +48,14 @@ struct CallForm {
   std::string after_name = {};
   std::optional<MarkedForm> marked = std::nullopt;
   std::string end = {};  // empty: a call ends with its arguments
-  // Calls come in lists: after `begin`, with `between` between them, then list_end.
+  // Calls come in lists: after `begin` list_begin, with `between` between them, then list_end.
   bool listed = false;
-  std::string between = {}, list_end = {};
+  std::string list_begin = {}, between = {}, list_end = {};
   // Wrapped calls come in a JSON list after `begin`, or, if in_lines, also one after another; then
   // list_end. Each may have an id of nine letters and digits.
   bool in_json_list = false, in_lines = false, with_ids = false;
-  // An answer may also begin with a call, after answer_begin. Nothing follows calls then.
+  // An answer may also begin with a call without `begin`. Nothing follows calls then.
   bool begins_answer = false;
-  std::string answer_begin = {};
   // Marks before and after a section of calls, in turn, which an answer of calls alone may have.
   std::vector<std::string> around = {};
   // JSON strings in arguments have < as \u003c alone: marks in them would end the call.

@@ -80,16 +80,16 @@ CallForm llama_form() {
 
 // `mark`, `end`: around a list; empty: a list begins the answer.
 CallForm pythonic_form(std::string_view mark, std::string_view end) {
-  CallForm out{.begin = mark.empty() ? "" : std::string(mark) + "[",
+  CallForm out{.begin = std::string(mark),
                .after_name = "(",
                .marked = MarkedForm{.after_key = "=", .between = ", "},
                .end = ")",
                .listed = true,
+               .list_begin = "[",
                .between = ",",
                .list_end = "]" + std::string(end)};
   if (!mark.empty()) return out;
   out.begins_answer = true;
-  out.answer_begin = "[";
   out.not_first = kJsonFirst;
   return out;
 }
