@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/check.h"
@@ -72,6 +73,14 @@ std::shared_ptr<lathe::grammar::Grammar> grammar_of(const lathe::grammar::CallFo
   return *out;
 }
 
+lathe::TextParts read(const lathe::MarkupRules& rules, std::string_view text, std::size_t piece) {
+  lathe::AnswerParts machine(rules);
+  lathe::TextParts out;
+  for (std::size_t at = 0; at < text.size(); at += piece) machine.push(text.substr(at, piece), out);
+  machine.finish(out);
+  return out;
+}
+
 void check(const std::string& arguments) {
   const Json value = Json::parse(arguments);
   LATHE_CHECK(value.is_object() && value.contains("a"), "arguments without the required one");
@@ -119,12 +128,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   rules.schemas = std::make_shared<const Json>(Json::array(
       {{{"type", "function"}, {"function", {{"name", "f"}, {"parameters", schema()}}}}}));
   if (f.format == lathe::ToolFormat::harmony) {
-    rules.harmony = lathe::HarmonyRules{.calls = true, .schemas = rules.schemas};
+    rules.harmony = lathe::HarmonyRules{.calls = true, .prefixed = true, .schemas = rules.schemas};
   }
-  lathe::AnswerParts machine(rules);
-  lathe::TextParts out;
-  machine.push(text, out);
-  machine.finish(out);
+  const lathe::TextParts out = read(rules, text, text.size() + 1);
+  const lathe::TextParts cut = read(rules, text, 1 + data[1] / 7);
+  LATHE_CHECK(out.content == cut.content && out.calls.size() == cut.calls.size(),
+              "a cut that shows");
   // In channels a mark counts only where a message begins.
   const bool marked = f.format != lathe::ToolFormat::harmony && !form->begin.empty();
   LATHE_CHECK(!marked || out.content.find(form->begin) == std::string::npos, "a call that is lost");

@@ -160,8 +160,9 @@ void HarmonyParts::open(std::string_view header, TextParts& out) {
   raw_message_ = rules_.reasoning_stays;
   const bool prefixed = recipient.starts_with(kFunctions);
   name_ = prefixed ? recipient.substr(kFunctions.size()) : recipient;
-  if (rules_.calls && ((prefixed && !name_.empty()) ||
-                       (rules_.schemas != nullptr && is_tool(*rules_.schemas, name_)))) {
+  if (rules_.calls &&
+      ((prefixed && !name_.empty()) ||
+       (!rules_.prefixed && rules_.schemas != nullptr && is_tool(*rules_.schemas, name_)))) {
     state_ = State::call;
     body_.clear();
     return;

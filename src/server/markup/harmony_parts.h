@@ -30,6 +30,7 @@ struct HarmonyRules {
   bool marks_by_id = false;  // marks have kMarkByte before them; other text of that form is none
   bool reasoning_stays = false;  // reasoning is content, with all marks
   bool calls = false;            // messages to functions are calls
+  bool prefixed = false;         // only to functions.NAME, not to NAME alone
   bool one_call = false;         // the first call is the last
   std::shared_ptr<const nlohmann::ordered_json> schemas = nullptr;  // the request's tools
 };

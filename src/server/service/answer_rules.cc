@@ -179,6 +179,7 @@ std::optional<ApiError> set_channels(const ServedModel& model, const std::string
   if (api.thinking_budget) api.ignored.push_back("thinking.budget_tokens");
   constrain_channels(rules.begun.find("<|message|>") != std::string::npos, rules.calls, api);
   if (api.constraint) separate_marks(rules.marks_by_id, *api.constraint);
+  rules.prefixed = api.constraint.has_value();  // the grammar follows no others
   out.markup.one_call = rules.one_call;
   out.markup.harmony = std::move(rules);
   return std::nullopt;

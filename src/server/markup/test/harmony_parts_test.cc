@@ -97,6 +97,12 @@ TEST(HarmonyParts, FollowsTheRequest) {
   r.one_call = r.harmony->one_call = true;
   expect_answer(r, call + "<|end|>" + kNext + call + "<|end|>",
                 "reasoning: \ncontent: \nweather{}\n");
+  const std::string bare = "<|channel|>commentary to=weather json<|message|>{}";
+  r = channels();
+  expect_answer(r, bare, "reasoning: \ncontent: \nweather{}\n");
+  r.harmony->prefixed = true;
+  expect_answer(r, bare, "reasoning: \ncontent: " + bare + "\n");
+  expect_answer(r, call, "reasoning: \ncontent: \nweather{}\n");
   // A prompt that ends in a message.
   r = channels();
   r.harmony->begun = "assistant<|channel|>final<|message|>So f";

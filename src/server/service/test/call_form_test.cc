@@ -126,7 +126,8 @@ const std::vector<Form>& forms() {
        "<|tool_call_start|>",
        "<|tool_call_start|>[forecast(",
        {R"(<|tool_call_start|>[forecast(city="Oslo", days=3, unit="C")]<|tool_call_end|>)"},
-       {R"(<|tool_call_start|>[forecast(city=3, days=3)]<|tool_call_end|>)"}},
+       {R"(<|tool_call_start|>[forecast(city=3, days=3)]<|tool_call_end|>)", "<|tool_call_start|>{",
+        "Use <|tool_call_start|> for calls."}},
       {ToolFormat::gemma,
        "<|tool_call>",
        "<|tool_call>call:forecast{",
@@ -496,6 +497,10 @@ TEST(CallForm, ChannelsHaveOneFormOfCalls) {
         "<|start|>assistant to=functions.now<|channel|>commentary",
         "<|channel|>commentary  to=functions.now"}) {
     EXPECT_FALSE(allows(grammar, front + rest)) << front;
+  }
+  // A recipient at another place in the header is not begun, so that the answer turns to this form.
+  for (const char* front : {" to", "<|channel|>final<|message|>Now.<|end|><|start|>assistant to"}) {
+    EXPECT_FALSE(allows(grammar, front)) << front;
   }
 }
 
