@@ -5,7 +5,8 @@
 namespace lathe {
 
 void parse_llama(ConfigReader& json, ModelConfig& config) {
-  parse_gqa(json, config, {});
+  parse_gqa_dims(json, config, {});
+  set_windows(json, config, parse_layer_types(json, config));
   config.attention_bias = json.flag("attention_bias", false);
   config.attention_out_bias = config.attention_bias;
   json.only_false("mlp_bias");

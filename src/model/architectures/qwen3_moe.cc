@@ -1,4 +1,6 @@
 // Qwen 3 with experts: Qwen 3's attention, softmax router without groups or shared experts.
+#include <fmt/format.h>
+
 #include "model/config/config_gqa.h"
 #include "model/config/registry.h"
 
@@ -6,9 +8,18 @@ namespace lathe {
 
 void parse_qwen3_moe(ConfigReader& json, ModelConfig& config) {
   parse_gqa_dims(json, config, {.kv_heads = 4});
-  std::vector<std::uint8_t> sliding = parse_layer_types(json, config);
-  if (sliding.empty() && json.flag("use_sliding_window", false) && !json.null("sliding_window")) {
-    sliding.assign(static_cast<std::size_t>(config.layers), 1);  // max_window_layers is Qwen 3's
+  // transformers' class has one window for all layers: it reads neither max_window_layers nor
+  // layer_types, which may only agree.
+  const bool slides = json.flag("use_sliding_window", false) && !json.null("sliding_window");
+  const std::vector<std::uint8_t> sliding(static_cast<std::size_t>(config.layers), slides ? 1 : 0);
+  const std::vector<std::uint8_t> types = parse_layer_types(json, config);
+  for (std::size_t l = 0; l < types.size(); ++l) {
+    if (types[l] == sliding[l]) continue;
+    json.refuse(fmt::format("layer_types[{}]", l),
+                slides ? "sliding_attention, as use_sliding_window is true"
+                       : "full_attention, as use_sliding_window is false",
+                slides ? "full_attention" : "sliding_attention");
+    break;
   }
   set_windows(json, config, sliding);
   config.attention_bias = json.flag("attention_bias", false);

@@ -99,7 +99,12 @@ void parse_gqa_dims(ConfigReader& json, ModelConfig& config, const GqaDefaults& 
 void parse_gqa(ConfigReader& json, ModelConfig& config, const GqaDefaults& defaults) {
   parse_gqa_dims(json, config, defaults);
   std::vector<std::uint8_t> sliding = parse_layer_types(json, config);
-  if (sliding.empty() && json.flag("use_sliding_window", false) && !json.null("sliding_window")) {
+  const bool slides = json.flag("use_sliding_window", false);
+  // transformers has no window then, and fails at the first layer that wants one.
+  if (!slides && std::ranges::count(sliding, 1) > 0) {
+    json.refuse("use_sliding_window", "true with sliding layers in layer_types", "false");
+  }
+  if (sliding.empty() && slides && !json.null("sliding_window")) {
     const std::int32_t first = json.integer("max_window_layers", 28, 0);
     for (std::int32_t l = 0; l < config.layers; ++l) sliding.push_back(l >= first ? 1 : 0);
   }

@@ -54,8 +54,8 @@ inline constexpr LayerNorms kOutputNorms{.attention = {},
 inline constexpr ExpertNames kMixtralExperts{
     .part = "block_sparse_moe.", .gate = "w1", .up = "w3", .down = "w2"};
 
-/// Reads the dims, and windows in Qwen 2 and 3's form: layer_types, or use_sliding_window,
-/// sliding_window and max_window_layers.
+/// Reads the dims, and windows in Qwen 2 and 3's form: use_sliding_window and sliding_window, for
+/// the layers that layer_types or max_window_layers names.
 void parse_gqa(ConfigReader& json, ModelConfig& config, const GqaDefaults& defaults);
 
 }  // namespace lathe

@@ -218,6 +218,34 @@ TEST(ModelConfig, A7Qwen3MoeHasDefaultsOfItsOwn) {
   EXPECT_EQ(parsed(j).attention(0).window, 0);
   j["use_sliding_window"] = true;
   EXPECT_EQ(parsed(j).attention(0).window, 4096);
+  // One window for all layers: layer_types may only say the same.
+  j["layer_types"] = std::vector<std::string>(28, "sliding_attention");
+  EXPECT_EQ(parsed(j).attention(0).window, 4096);
+  j["layer_types"][3] = "full_attention";
+  EXPECT_THAT(refusal(j), HasSubstr("layer_types[3]: wanted"));
+  j["use_sliding_window"] = false;
+  EXPECT_THAT(refusal(j), HasSubstr("layer_types[0]: wanted"));
+}
+
+// Qwen 2 and 3 have no window without use_sliding_window, whatever sliding_window says, and
+// transformers raises an error for a layer that slides without one.
+TEST(ModelConfig, SlidingLayersNeedAWindowThatIsUsed) {
+  for (const char* architecture : {"Qwen3ForCausalLM", "Qwen2ForCausalLM"}) {
+    Json j = qwen3();
+    j["architectures"] = {architecture};
+    j["sliding_window"] = 4096;
+    j["layer_types"] = std::vector<std::string>(28, "full_attention");
+    EXPECT_EQ(parsed(j).attention(0).window, 0);
+    j["layer_types"][27] = "sliding_attention";
+    EXPECT_THAT(refusal(j), HasSubstr("use_sliding_window: wanted"));
+    j = without(j, {"use_sliding_window"});
+    EXPECT_THAT(refusal(j), HasSubstr("use_sliding_window: wanted"));
+    j["use_sliding_window"] = true;
+    EXPECT_EQ(parsed(j).attention(0).window, 0);
+    EXPECT_EQ(parsed(j).attention(27).window, 4096);
+    j["sliding_window"] = nullptr;
+    EXPECT_THAT(refusal(j), HasSubstr("sliding_window: wanted"));
+  }
 }
 
 }  // namespace
