@@ -110,6 +110,8 @@ class DeltaScene {
   std::span<const float> states_of_a_step() const {
     return {states_, static_cast<std::size_t>(batch_ * floats_)};
   }
+  /// As many bytes as a step writes.
+  float* other_states() { return states_ + batch_ * floats_; }
 
  private:
   std::mt19937 rng_{1};
@@ -135,26 +137,32 @@ std::vector<LatentBenchRow> bench_delta(int repeats) {
       DeltaScene scene(problem, batch);
       for (const int threads : {1, 0}) {
         ThreadPool pool(threads);
-        std::vector<double> steps, reads;
+        std::vector<double> steps, reads, copies;
         for (int i = 0; i <= repeats; ++i) {
           const double step = scene.step_seconds(pool);
           const double read = read_seconds(pool, scene.states_of_a_step());
+          const double copy = copy_seconds(pool, scene.states_of_a_step(), scene.other_states());
           if (i == 0) continue;  // touches all memory
+          copies.push_back(copy);
           steps.push_back(step);
           reads.push_back(read);
         }
         const auto bytes = static_cast<double>(scene.states_of_a_step().size_bytes());
         LatentBenchRow row;
-        row.name = "delta decode";
         row.layout = per_channel ? "kda f32" : "gdn f32";
         row.batch = batch;
         row.heads = problem.heads;
         row.threads = pool.threads();
-        row.seconds = median(steps);
-        row.gbps = bytes / row.seconds / 1e9;
         row.read_gbps = bytes / median(reads) / 1e9;
-        row.share = row.gbps / row.read_gbps;
-        out.push_back(row);
+        const auto add = [&](const char* name, const std::vector<double>& seconds) {
+          row.name = name;
+          row.seconds = median(seconds);
+          row.gbps = bytes / row.seconds / 1e9;
+          row.share = row.gbps / row.read_gbps;
+          out.push_back(row);
+        };
+        add("delta decode", steps);
+        add("delta copy", copies);
       }
     }
   }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "base/arena.h"
 #include "kernels/cpu/matmul/matmul_bf16.h"
 #include "layout/simd_targets.h"
 
@@ -12,6 +13,7 @@
 #define HWY_TARGET_INCLUDE "tools/bench/machine_peak.cc"
 #include "hwy/foreach_target.h"
 // The SIMD headers follow foreach_target.h, which includes this file once per target.
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -67,6 +69,15 @@ void read_loop(const float* from, std::int64_t n, float* sink) {
   sink[0] += hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
 }
 
+// Copies n floats past the caches, without a tail of less than a vector. `to`: aligned to 64 bytes.
+void copy_loop(const float* from, std::int64_t n, float* to) {
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  for (std::int64_t i = 0; i + lanes <= n; i += lanes)
+    hn::Stream(hn::LoadU(d, from + i), d, to + i);
+  hwy::FlushStream();
+}
+
 }  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace lathe
@@ -77,6 +88,7 @@ namespace lathe {
 
 HWY_EXPORT(fma_loop);
 HWY_EXPORT(read_loop);
+HWY_EXPORT(copy_loop);
 
 namespace {
 
@@ -132,23 +144,41 @@ double measure_bf16_peak_gflops(ThreadPool& threads, int repeats) {
   return cpu_has_bf16_dot() ? peak_gflops(threads, repeats, bf16_dot_loop) : 0;
 }
 
-double read_seconds(ThreadPool& threads, std::span<const float> data) {
+namespace {
+
+// Seconds of loop(from, n, worker) over all of `data`, in blocks on all threads of the pool.
+template <class Loop>
+double pass_seconds(ThreadPool& threads, std::span<const float> data, Loop loop) {
   constexpr std::size_t kBlock = 1 << 18;  // floats
-  std::vector<Line> lines(static_cast<std::size_t>(threads.threads()));
   return seconds_of([&] {
     threads.run(static_cast<std::int64_t>((data.size() + kBlock - 1) / kBlock),
                 [&](std::int64_t task, int worker) {
                   const auto begin = static_cast<std::size_t>(task) * kBlock;
                   const std::size_t n = std::min(kBlock, data.size() - begin);
-                  HWY_DYNAMIC_DISPATCH(read_loop)
-                  (data.data() + begin, static_cast<std::int64_t>(n),
-                   lines[static_cast<std::size_t>(worker)].values);
+                  loop(data.data() + begin, static_cast<std::int64_t>(n), worker);
                 });
   });
 }
 
+}  // namespace
+
+double read_seconds(ThreadPool& threads, std::span<const float> data) {
+  std::vector<Line> lines(static_cast<std::size_t>(threads.threads()));
+  return pass_seconds(threads, data, [&](const float* from, std::int64_t n, int worker) {
+    HWY_DYNAMIC_DISPATCH(read_loop)(from, n, lines[static_cast<std::size_t>(worker)].values);
+  });
+}
+
+double copy_seconds(ThreadPool& threads, std::span<const float> data, float* to) {
+  return pass_seconds(threads, data, [&](const float* from, std::int64_t n, int) {
+    HWY_DYNAMIC_DISPATCH(copy_loop)(from, n, to + (from - data.data()));
+  });
+}
+
 double measure_read_gbps(ThreadPool& threads, std::int64_t bytes, int repeats) {
-  const std::vector<float> data(static_cast<std::size_t>(bytes / 4), 1.0f);
+  Arena arena;  // pages of the kind that caches have
+  const std::span data(arena.take_array<float>(bytes / 4), static_cast<std::size_t>(bytes / 4));
+  std::ranges::fill(data, 1.0f);
   return static_cast<double>(bytes) / 1e9 /
          median_seconds(repeats, [&] { static_cast<void>(read_seconds(threads, data)); });
 }
