@@ -27,6 +27,22 @@ namespace {
 // From this number on, rows are taken for a prompt's, which share keys.
 constexpr std::int64_t kPromptRows = 256;
 
+// Tiles of keys of a block: such that the blocks that run at a time end together, after two turns
+// at least if there is enough work, because rows have different numbers of keys.
+std::int64_t tiles_of_block(std::int64_t row_blocks, std::int64_t tiles, std::int64_t at_a_time) {
+  constexpr std::int64_t kMost = 64, kBegin = 2;  // tiles that take as long as a block's begin
+  std::int64_t best = 1, least = -1;
+  for (std::int64_t parts = 1; parts <= tiles; ++parts) {
+    const std::int64_t each = blocks_for(tiles, parts), blocks = row_blocks * parts;
+    if (each > kMost || (blocks <= at_a_time && parts < tiles)) continue;
+    const std::int64_t cost = blocks_for(blocks, at_a_time) * (each + kBegin);
+    if (least >= 0 && cost >= least) continue;
+    least = cost;
+    best = each;
+  }
+  return best;
+}
+
 template <int kHeads, int kRows>
 cudaError_t launch_wgmma(const IndexLogits& p, cudaStream_t stream) {
   using W = LogitsWgmma<kHeads, kRows>;
@@ -35,10 +51,8 @@ cudaError_t launch_wgmma(const IndexLogits& p, cudaStream_t stream) {
     return status;
   }
   const std::int64_t tiles = blocks_for(p.cols, W::kKeys);
-  // Each block of the machine takes two turns if there is enough work.
-  constexpr std::int64_t kBlocks = 2 * 132 * W::kBlocksPerSm;
   const std::int64_t row_blocks = blocks_for(p.rows, kRows);
-  const std::int64_t each = std::clamp<std::int64_t>(row_blocks * tiles / kBlocks, 1, 32);
+  const std::int64_t each = tiles_of_block(row_blocks, tiles, 132 * W::kBlocksPerSm);
   int box_rows = 8;
   while (box_rows < W::kKeys && p.keys.page_tokens % (2 * box_rows) == 0) box_rows *= 2;
   const LogitsWork work{.tiles_each = static_cast<std::int32_t>(each),
@@ -153,10 +167,10 @@ cudaError_t launch_exact(const SelectSlots& p, cudaStream_t stream) {
                        stream, p, blocks);
 }
 
-template <int kThreads>
+template <int kThreads, bool kStreams = false>
 cudaError_t launch_sampled(const SelectSlots& p, int blocks, cudaStream_t stream) {
-  using Shared = SampledShared<kThreads>;
-  constexpr auto kKernel = sampled_slots_kernel<kThreads>;
+  using Shared = SampledShared<kThreads, kStreams>;
+  constexpr auto kKernel = sampled_slots_kernel<kThreads, kStreams>;
   if (const cudaError_t status = allow_shared<kKernel>(sizeof(Shared)); status != cudaSuccess) {
     return status;
   }
@@ -175,21 +189,24 @@ cudaError_t launch_sampled(const SelectSlots& p, int blocks, cudaStream_t stream
 // Whether rows are long enough for a sample, and can be copied in units of 16 bytes.
 bool fits_sampled(const SelectSlots& p) {
   return p.k <= kSampledMostK && p.cols >= 2 * p.k && p.cols >= 4096 && p.cols % 4 == 0 &&
-         p.cols <= kMostTeamBlocks * std::int64_t{SampledShared<1024>::kKeys} &&
+         p.cols <= kMostTeamBlocks * std::int64_t{SampledShared<1024, false>::kKeys} &&
          reinterpret_cast<std::uintptr_t>(p.logits) % 16 == 0;
 }
 
 cudaError_t launch_sampled(const SelectSlots& p, cudaStream_t stream) {
   constexpr std::int64_t kLeast = 4096;  // keys of a block
+  if (p.rows > kSms && p.cols <= SampledShared<512, true>::kKeys) {
+    return launch_sampled<256, true>(p, 1, stream);
+  }
   int blocks = 1;
   while (blocks < kMostTeamBlocks &&
-         (p.cols > blocks * std::int64_t{SampledShared<1024>::kKeys} ||
+         (p.cols > blocks * std::int64_t{SampledShared<1024, false>::kKeys} ||
           (p.rows * blocks * 2 <= kSms && p.cols >= blocks * 2 * kLeast))) {
     blocks *= 2;
   }
   const std::int64_t keys = blocks_for(p.cols, 32 * blocks) * 32;  // of a block
-  if (keys <= SampledShared<256>::kKeys) return launch_sampled<256>(p, blocks, stream);
-  if (keys <= SampledShared<512>::kKeys) return launch_sampled<512>(p, blocks, stream);
+  if (keys <= SampledShared<256, false>::kKeys) return launch_sampled<256>(p, blocks, stream);
+  if (keys <= SampledShared<512, false>::kKeys) return launch_sampled<512>(p, blocks, stream);
   return launch_sampled<1024>(p, blocks, stream);
 }
 

@@ -3,10 +3,11 @@
 // A key and a head's query are 128-byte rows, K-major, as both operands must be. Keys are on M and
 // heads on N: each thread then has a quarter of the heads of its two keys, and the sum over heads
 // is a loop and two shuffles. A block keeps the queries of its rows in shared memory and goes
-// through tiles of 128 keys, 64 for each warpgroup, which one warp copies ahead by TMA. A tile's
-// keys are loaded to registers once, so its place is free at once, and the products of all rows
-// read only queries from shared memory. Rows of a prompt have the same keys, so four share a tile.
-// The tensor cores multiply a row while the heads of the row before it are summed.
+// through tiles of keys, which one warp copies ahead by TMA. A warpgroup loads its half of a tile
+// to registers once, so the tile's place is free at once, and the products of all rows read only
+// queries from shared memory. Rows of a prompt have the same keys, so four share a tile, and with
+// 64 heads a warpgroup has 128 keys, in two products, for each weight that it loads. The tensor
+// cores multiply while the heads of the product before are summed.
 #pragma once
 
 #include <cuda.h>
@@ -19,9 +20,10 @@ namespace lathe::cuda {
 /// kRows: rows of a block, 1 or 4.
 template <int kHeads, int kRows>
 struct LogitsWgmma {
-  static constexpr int kDim = 128, kGroupKeys = 64, kGroups = 2;
-  static constexpr int kKeys = kGroups * kGroupKeys, kThreads = kGroups * 128;
-  static constexpr int kTiles = kRows == 1 ? 5 : 3;  // in shared memory
+  static constexpr int kDim = 128, kGroups = 2;
+  static constexpr int kParts = kRows > 1 && kHeads == 64 ? 2 : 1;  // of 64 keys, of a warpgroup
+  static constexpr int kKeys = kGroups * kParts * 64, kThreads = kGroups * 128;
+  static constexpr int kTiles = kRows == 1 ? 6 : 4 / kParts;  // in shared memory
   static constexpr int kBlocksPerSm = 2;
   static constexpr int kTileCodes = kKeys * kDim, kRowCodes = kHeads * kDim;
   // Shared memory: codes of tiles, codes of rows, scales of tiles, weights of rows.
@@ -101,11 +103,12 @@ class LogitsBlock {
     const std::int32_t last = first + work_.tiles_each < tiles ? first + work_.tiles_each : tiles;
     if (first >= last) return;
     sync_block();  // the rows before these are done
-    copy_queries();
-    end_copy_group();
     if (thread() < 32) {
+      page_ahead_ = load_page(first);
       for (std::int32_t i = first; i < last && i < first + W::kTiles; ++i) copy_tile(i);
     }
+    copy_queries();
+    end_copy_group();
     wait_copy_groups<0>();
     fence_async_proxy();
     sync_block();
@@ -118,7 +121,10 @@ class LogitsBlock {
       sync_warp();
       if (thread() % 32 == 0) barrier_arrive(empty_at(read_.index));
       read_.advance();
-      if (thread() < 32 && tile + W::kTiles < last) copy_tile(tile + W::kTiles);
+      // To the place of the tile before this one, whose keys all warps have loaded by now.
+      if (thread() < 32 && tile > first && tile - 1 + W::kTiles < last) {
+        copy_tile(tile - 1 + W::kTiles);
+      }
       multiply(tile, keys, scale);
     }
   }
@@ -164,19 +170,27 @@ class LogitsBlock {
           thread() < count_ ? static_cast<std::uint32_t>(len_of(first_row_ + thread())) : 0);
     }
   }
-  // The page of a key, or -1.
-  __device__ std::int32_t page_at(std::int32_t n) const {
-    if (n >= p_.width) return -1;
-    const std::int32_t page = p_.page_table[request_ * p_.width + n];
-    return page >= 0 && page < p_.keys.pages ? page : -1;
+  // This lane's first key of a tile, whose neighbours are in the same box.
+  __device__ std::int32_t box_position(std::int32_t tile) const {
+    return tile * W::kKeys + thread() * work_.box_rows;
   }
-  // By one warp: a lane copies a box of neighbouring keys and their scales.
+  __device__ std::int32_t page_number(std::int32_t position) const {
+    return static_cast<std::int32_t>(work_.page_of(static_cast<std::uint32_t>(position)));
+  }
+  // The page of this lane's box as the table has it.
+  __device__ std::int32_t load_page(std::int32_t tile) const {
+    const std::int32_t n = page_number(box_position(tile));
+    return n < p_.width ? p_.page_table[request_ * p_.width + n] : -1;
+  }
+  // By one warp: a lane copies a box of neighbouring keys and their scales. Call it for one tile
+  // after another: it loads the pages of the next.
   __device__ __forceinline__ void copy_tile(std::int32_t tile) {
     const int box = thread() * work_.box_rows;  // the first key, of the tile
-    const std::int32_t position = tile * W::kKeys + box;
-    const auto n = static_cast<std::int32_t>(work_.page_of(static_cast<std::uint32_t>(position)));
-    const std::int32_t token = position - n * p_.keys.page_tokens;
-    const std::int32_t page = box < W::kKeys ? page_at(n) : -1;
+    const std::int32_t position = box_position(tile);
+    const std::int32_t token = position - page_number(position) * p_.keys.page_tokens;
+    const bool has_page = box < W::kKeys && page_ahead_ >= 0 && page_ahead_ < p_.keys.pages;
+    const std::int32_t page = has_page ? page_ahead_ : -1;
+    page_ahead_ = load_page(tile + 1);
     const auto boxes = static_cast<std::uint32_t>(count_bits(warp_ballot(page >= 0)));
     barrier_wait(empty_at(write_.index), write_.parity ^ 1);
     if (page < 0 && box < W::kKeys) {  // NaN, so that it cannot be selected
@@ -202,73 +216,110 @@ class LogitsBlock {
     write_.advance();
   }
 
-  // A left operand: this thread's codes of 32 dimensions each.
-  using Keys = std::uint32_t[W::kDim / 32][4];
+  // Left operands: this thread's codes of 32 dimensions each.
+  using Keys = std::uint32_t[W::kParts][W::kDim / 32][4];
   __device__ __forceinline__ void load_keys(Keys& keys) const {
-    const int lane = thread() % 32, key = thread() / 32 * 16 + lane % 16;
+    const int lane = thread() % 32;
     LATHE_UNROLL
-    for (int k = 0; k < W::kDim / 32; ++k) {
-      load_matrices(index_chunk(keys_at(read_.index), key, 2 * k + lane / 16), keys[k]);
+    for (int part = 0; part < W::kParts; ++part) {
+      const int key = first_key(part) + lane % 16;
+      LATHE_UNROLL
+      for (int k = 0; k < W::kDim / 32; ++k) {
+        load_matrices(index_chunk(keys_at(read_.index), key, 2 * k + lane / 16), keys[part][k]);
+      }
     }
   }
-  // This thread stores the logits of this key of the tile, if its lane is 0 or 1 of four.
+  // This warp's first key of the tile in a part.
+  __device__ static int first_key(int part) {
+    return (thread() / 128 * W::kParts + part) * 64 + thread() % 128 / 32 * 16;
+  }
+  // This thread stores the logits of this key of the tile, if its lane is below 2 kParts of four.
   __device__ static int own_key() {
     const int lane = thread() % 32;
-    return thread() / 32 * 16 + lane / 4 + 8 * (lane & 1);
+    return first_key(W::kParts == 1 ? 0 : lane >> 1 & 1) + lane / 4 + 8 * (lane & 1);
   }
 
   using Products = float[kHeads / 2];
+  // This thread's heads: 8 j + 2 (lane % 4), + 1.
+  using Weights = float2[kHeads / 8];
+  // Of this thread's heads, of keys lane / 4 and lane / 4 + 8.
+  using Sums = float[2];
 
   // Rows that the block does not have are multiplied as well, and not used.
   __device__ __forceinline__ void multiply(std::int32_t tile, const Keys& keys, float scale) const {
-    constexpr int kAhead = kRows > 1 ? 2 : 1;
+    constexpr int kUnits = kRows * W::kParts, kAhead = kUnits > 1 ? 2 : 1;
     Products d[kAhead];
+    Weights weights;
+    Sums sums[W::kParts];
     LATHE_UNROLL
-    for (int r = 0; r < kAhead; ++r) begin_row(d[r], keys, r);
+    for (int u = 0; u < kAhead; ++u) begin_unit(d[u], keys, u);
     LATHE_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      Products& products = d[r % kAhead];
-      if (r + 1 < kRows) {
+    for (int u = 0; u < kUnits; ++u) {
+      const int row = u / W::kParts, part = u % W::kParts;
+      if (part == 0) load_weights(weights, row);
+      Products& products = d[u % kAhead];
+      if (u + 1 < kUnits) {
         wgmma_wait<1>();
       } else {
         wgmma_wait<0>();
       }
       wgmma_pin(products);
-      store_logits(tile, r, products, scale);
-      if (r + kAhead < kRows) begin_row(products, keys, r + kAhead);
+      sum_heads(sums[part], products, weights);
+      if (u + kAhead < kUnits) begin_unit(products, keys, u + kAhead);
+      if (part + 1 == W::kParts) store_logits(tile, row, sums, scale);
     }
   }
-  __device__ __forceinline__ void begin_row(Products& d, const Keys& keys, int row) const {
-    const std::uint64_t q = descriptor_here(tile_descriptor(queries_at(row), 1024));
+  // The product of unit u: a part of the keys by a row's queries.
+  __device__ __forceinline__ void begin_unit(Products& d, const Keys& keys, int u) const {
+    const std::uint64_t q = descriptor_here(tile_descriptor(queries_at(u / W::kParts), 1024));
     wgmma_fence();
     LATHE_UNROLL
     for (std::uint32_t k = 0; k < W::kDim / 32; ++k) {
-      mma_m64_e4m3_rows(d, keys[k], descriptor_at(q, k * 32), k > 0);
+      mma_m64_e4m3_rows(d, keys[u % W::kParts][k], descriptor_at(q, k * 32), k > 0);
     }
     wgmma_commit();
   }
-
-  __device__ __forceinline__ void store_logits(std::int32_t tile, int row, const Products& d,
-                                               float scale) const {
-    const int lane = thread() % 32;
-    float sums[2] = {0, 0};
+  __device__ __forceinline__ void load_weights(Weights& weights, int row) const {
     LATHE_UNROLL
     for (int j = 0; j < kHeads / 8; ++j) {
-      const float2 w = load_float2(weight_at(row, 8 * j + 2 * (lane & 3)));
+      weights[j] = load_float2(weight_at(row, 8 * j + 2 * (thread() & 3)));
+    }
+  }
+  __device__ __forceinline__ static void sum_heads(Sums& sums, const Products& d,
+                                                   const Weights& weights) {
+    sums[0] = sums[1] = 0;
+    LATHE_UNROLL
+    for (int j = 0; j < kHeads / 8; ++j) {
       LATHE_UNROLL
       for (int i = 0; i < 2; ++i) {
         // A maximum that keeps NaN.
-        sums[i] = fmaf(max_or_nan(d[4 * j + 2 * i], 0.f), w.x, sums[i]);
-        sums[i] = fmaf(max_or_nan(d[4 * j + 2 * i + 1], 0.f), w.y, sums[i]);
+        sums[i] = fmaf(max_or_nan(d[4 * j + 2 * i], 0.f), weights[j].x, sums[i]);
+        sums[i] = fmaf(max_or_nan(d[4 * j + 2 * i + 1], 0.f), weights[j].y, sums[i]);
       }
     }
-    // Of each four lanes, lanes 0 and 2 sum one key, lanes 1 and 3 the other.
-    const float other = shuffle_xor((lane & 1) == 0 ? sums[1] : sums[0], 1);
-    float sum = ((lane & 1) == 0 ? sums[0] : sums[1]) + other;
-    sum += shuffle_xor(sum, 2);
+  }
+  __device__ __forceinline__ void store_logits(std::int32_t tile, int row,
+                                               const Sums (&sums)[W::kParts], float scale) const {
+    const int lane = thread() % 32;
+    // Of each four lanes, lanes 0 and 2 sum keys lane / 4, lanes 1 and 3 those 8 further.
+    float both[W::kParts];
+    LATHE_UNROLL
+    for (int part = 0; part < W::kParts; ++part) {
+      const Sums& s = sums[part];
+      const float other = shuffle_xor((lane & 1) == 0 ? s[1] : s[0], 1);
+      both[part] = ((lane & 1) == 0 ? s[0] : s[1]) + other;
+    }
+    float sum = both[0];
+    if constexpr (W::kParts == 1) {
+      sum += shuffle_xor(sum, 2);
+    } else {
+      // Lanes 0 and 1 have part 0, lanes 2 and 3 part 1.
+      const float other = shuffle_xor((lane & 2) == 0 ? both[1] : both[0], 2);
+      sum = ((lane & 2) == 0 ? both[0] : both[1]) + other;
+    }
     const std::int32_t position = tile * W::kKeys + own_key();
     const auto len = static_cast<std::int32_t>(load_shared_u32(len_at(row)));
-    if ((lane & 3) >= 2 || position >= len) return;
+    if ((lane & 3) >= 2 * W::kParts || position >= len) return;
     p_.logits[(first_row_ + row) * p_.cols + position] = sum * scale;
   }
 
@@ -278,6 +329,7 @@ class LogitsBlock {
   const std::uint32_t base_;
   Slot read_, write_;
   std::int32_t first_row_ = 0, count_ = 0, request_ = -1;  // rows in shared memory
+  std::int32_t page_ahead_ = -1;                           // of this lane's next box
 };
 
 template <int kHeads, int kRows>

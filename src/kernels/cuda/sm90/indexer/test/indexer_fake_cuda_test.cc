@@ -50,9 +50,11 @@ double scale(const IndexPages& p, std::int64_t page, std::int64_t token) {
 }
 
 // Requests of different lengths and rows, a hole among the pages, and rows without a request.
-// nan_key: the prompt's last key, which only its last row sees, is NaN.
+// nan_key: the prompt's last key, which only its last row sees, is NaN. apart: of the rows that are
+// checked, which takes longer than the kernels do.
 void check(std::int32_t heads, std::int32_t dim, std::int32_t page_tokens, std::int64_t prompt,
-           unsigned seed, bool nan_key = false, std::int32_t longest = 300) {
+           unsigned seed, bool nan_key = false, std::int32_t longest = 300,
+           std::int64_t apart = 1) {
   SCOPED_TRACE("heads " + std::to_string(heads) + ", dim " + std::to_string(dim) + ", page " +
                std::to_string(page_tokens) + ", seed " + std::to_string(seed));
   std::mt19937 rng(seed);
@@ -70,7 +72,7 @@ void check(std::int32_t heads, std::int32_t dim, std::int32_t page_tokens, std::
   table[1] = -1;
   for (std::int64_t i = 0; i < prompt; ++i) {
     request.push_back(0);
-    lens.push_back(static_cast<std::int32_t>(longest - prompt + 1 + i));
+    lens.push_back(static_cast<std::int32_t>(std::max<std::int64_t>(longest - prompt + 1 + i, 0)));
   }
   for (std::int32_t r = 1; r < 4; ++r) {
     request.push_back(r);
@@ -110,7 +112,7 @@ void check(std::int32_t heads, std::int32_t dim, std::int32_t page_tokens, std::
   ASSERT_EQ(launch_index_logits(p, nullptr), cudaSuccess);
   ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
   int shown = 0;
-  for (std::int64_t row = 0; row < rows && shown < 5; ++row) {
+  for (std::int64_t row = 0; row < rows && shown < 5; row += apart) {
     for (std::int64_t j = 0; j < cols && shown < 5; ++j) {
       const float got = logits[static_cast<std::size_t>(row * cols + j)];
       const std::int64_t r = request[static_cast<std::size_t>(row)];
@@ -233,7 +235,8 @@ TEST(SelectSlots, AreTheSortedScores) {
   for (const Shape& shape :
        {Shape{140, 900, 64}, Shape{3, 9000, 2048}, Shape{2, 70000, 2048}, Shape{1, 40000, 512},
         Shape{1, 290000, 2048}, Shape{5, 20000, 1}, Shape{12, 8192, 2048}, Shape{300, 4096, 700},
-        Shape{8, 32768, 2048}, Shape{3, 16380, 4096}, Shape{4, 16382, 2048}}) {
+        Shape{8, 32768, 2048}, Shape{3, 16380, 4096}, Shape{4, 16382, 2048},
+        Shape{134, 17000, 512}}) {
     const auto [rows, cols, k] = shape;
     constexpr std::int32_t kPage = 64;
     const std::int64_t width = (cols + kPage - 1) / kPage;
@@ -294,6 +297,9 @@ TEST(SelectSlots, AreTheSortedScores) {
 
 // Blocks of several rows that cross from one request to the next.
 TEST(IndexLogits, OfPrompts) { check(16, 128, 16, 299, test_seed(6)); }
+
+// Blocks of four rows that go through three tiles, and blocks whose rows have fewer.
+TEST(IndexLogits, OfLongPrompts) { check(64, 128, 16, 1060, test_seed(12), false, 560, 37); }
 
 // Blocks that go through several tiles of a row.
 TEST(IndexLogits, OfLongContexts) { check(16, 128, 64, 230, test_seed(11), true, 1000); }
