@@ -399,6 +399,8 @@ class Flags(unittest.TestCase):
                 self.assertEqual(server.post("/v1/completions", {"prompt": "a", "n": 3}, 400)["error"]["param"], "n")
                 error = server.post("/v1/completions", {"prompt": "a", "temprature": 3}, 400)["error"]
                 self.assertIn("did you mean temperature?", error["message"])
+                self.assertEqual(server.post("/v1/completions?strem=1", {"prompt": "a"}, 400)["error"]["param"], "?strem")
+                self.assertEqual(server.call("GET", "/health?strem=1")[0], 200)
                 text = server.call("GET", "/metrics")[2]
                 self.assertIn('sglang:num_running_reqs{model_name="a-name"} 0', text)
                 self.assertIn('vllm:num_requests_running{model_name="a-name",engine="0"} 0', text)

@@ -30,7 +30,10 @@ class Requests(ServeCase):
         self.refused("/v1/chat/completions", {**chat, "top_logprobs": 2}, "top_logprobs")
         self.refused("/v1/chat/completions", {**chat, "stream_options": {}}, "stream_options")
         self.refused("/v1/chat/completions", {**chat, "max_tokens": 10**9}, "max_tokens", "context_length_exceeded")
-        self.refused("/v1/completions", {"prompt": "a", "n": 1, "best_of": 2}, "best_of")
+        for n, best_of in ((1, 2), (2, 1)):
+            message = self.refused("/v1/completions", {"prompt": "a", "n": n, "best_of": best_of}, "best_of")
+            self.assertIn(f"wanted n, {n}, got {best_of}", message)
+        self.assertEqual(len(self.server.post("/v1/completions", {"prompt": "a", "n": 2, "best_of": 2, "max_tokens": 1})["choices"]), 2)
         self.refused("/v1/completions", {"prompt": "a", "max_tokens": 2, "min_tokens": 3}, "min_tokens")
         self.refused("/generate", {"text": "a", "sampling_params": {"top_p": 7}}, "sampling_params.top_p")
         self.refused("/generate", {"text": "a", "input_ids": [1]}, "input_ids")
@@ -229,8 +232,19 @@ class Requests(ServeCase):
         body = {"prompt": [400] * 300, "max_tokens": 1}
         self.server.post("/v1/completions", body)
         self.assertGreater(self.server.post("/v1/completions", body)["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
+        status, _, answer = self.server.call("POST", "/flush_cache?timeuot=30")
+        self.assertEqual((status, answer["error"]["param"]), (400, "?timeuot"))
+        self.assertGreater(self.server.post("/v1/completions", body)["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
         self.assertEqual(self.server.call("POST", "/flush_cache?timeout=30")[0], 200)
         self.assertEqual(self.server.post("/v1/completions", body)["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
+
+    def test_unknown_names_in_a_query_are_named(self):
+        chat = {"messages": MESSAGES, "max_tokens": 1}
+        for path, body, names in (("/v1/chat/completions?api-version=1&strem=true", chat, "?api-version,?strem"),
+                                  ("/v1/messages?beta=true", chat, None), ("/v1/messages?bta=true&&", chat, "?bta"),
+                                  ("/v1/models?limit=1", None, "?limit"), ("/health?a%20b", None, "?a?b")):
+            status, headers, _ = self.server.call("POST" if body else "GET", path, body)
+            self.assertEqual((status, headers.get("X-Lathe-Ignored")), (200, names), path)
 
     def test_metrics(self):
         self.server.post("/v1/completions", {"prompt": "a", "max_tokens": 2, "ignore_eos": True})

@@ -67,8 +67,9 @@ std::optional<ApiError> check_together(const Json& body, const ApiRequest& r) {
   if (r.truncate_prompt_tokens == 0) {
     return bad_field("truncate_prompt_tokens", "-1, or 1 or more", "0");
   }
-  if (r.best_of && *r.best_of > r.n) {
-    return bad_field("best_of", fmt::format("at most n, {}", r.n), fmt::format("{}", *r.best_of));
+  // More than n would be generated and ranked; fewer OpenAI and vLLM refuse too.
+  if (r.best_of && *r.best_of != r.n) {
+    return bad_field("best_of", fmt::format("n, {}", r.n), fmt::format("{}", *r.best_of));
   }
   if (r.max_tokens == 0 && !r.echo) {
     return bad_field("max_tokens", "1 or more, or 0 with echo", "0");
@@ -91,6 +92,25 @@ std::optional<ApiError> check_together(const Json& body, const ApiRequest& r) {
   return check_rids(r);
 }
 
+// OpenAI's and Anthropic's letters, and the point of MCP's names. A name with others would end the
+// marks around it in some models' calls.
+bool is_function_name(std::string_view name, std::size_t most) {
+  return !name.empty() && name.size() <= most && std::ranges::all_of(name, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-' || c == '.';
+  });
+}
+
+// The longest name of a function: OpenAI's for chat, and for newer routes, as Anthropic's. One with
+// its namespace before it may be longer.
+std::size_t most_name(const ApiRequest& r, const std::string& name) {
+  constexpr std::size_t kChat = 64, kLater = 128;
+  if (r.route == ApiRoute::chat) return kChat;
+  const auto other = r.other_tools.find(name);
+  const bool spaced = other != r.other_tools.end() && !other->second.space.empty();
+  return spaced ? 2 * kLater + 2 : kLater;
+}
+
 // Names and parameters of the functions, whether or not an answer may call them.
 std::optional<ApiError> check_functions(const ApiRequest& r) {
   std::set<std::string_view> names;
@@ -98,7 +118,11 @@ std::optional<ApiError> check_functions(const ApiRequest& r) {
     const Json& function = r.tools[i]["function"];
     const auto& name = function["name"].get_ref<const std::string&>();
     const std::string path = r.tool_path(i) + (r.route == ApiRoute::chat ? ".function." : ".");
-    if (name.empty()) return bad_field(path + "name", "a name", "\"\"");
+    if (const std::size_t most = most_name(r, name); !is_function_name(name, most)) {
+      return bad_field(path + "name",
+                       fmt::format("1 to {} of the characters A-Z a-z 0-9 _ - .", most),
+                       json_excerpt(Json(name)));
+    }
     if (!names.insert(name).second) {
       return bad_field(path + "name", "another name than earlier tools'", json_excerpt(Json(name)));
     }

@@ -92,7 +92,7 @@ void add_sampling(std::vector<Field>& out) {
       "best_of", kInCompletions,
       integer(1, kMostInt,
               [](ApiRequest& r, std::int64_t i) { r.best_of = static_cast<std::int32_t>(i); }),
-      "n", "at most n"));
+      "n", "equal to n"));
   out.push_back(field("min_tokens", kOpenAi,
                       integer(0, kMostInt,
                               [](ApiRequest& r, std::int64_t i) {

@@ -32,9 +32,9 @@ constexpr ServerRoute kRoutes[] = {
     {"/v1/responses", "POST", RouteAuth::key, true, "a response in OpenAI's newer shape",
      create_response},
     {"/v1/messages", "POST", RouteAuth::key, true, "a message in Anthropic's shape", create_message,
-     anthropic::error_body},
+     anthropic::error_body, "beta"},
     {"/v1/messages/count_tokens", "POST", RouteAuth::key, true, "the tokens of such a request",
-     count_tokens_route, anthropic::error_body},
+     count_tokens_route, anthropic::error_body, "beta"},
     {"/generate", "POST PUT", RouteAuth::key, true, "text completion in SGLang's shape", generate},
     {"/v1/models /v1/models/{id}", "GET", RouteAuth::key, true, "the model's names", models_route},
     {"/tokenize /v1/tokenize", "POST", RouteAuth::key, true, "prompt or messages to tokens",
@@ -59,7 +59,7 @@ constexpr ServerRoute kRoutes[] = {
      "plan, matrix and reasons as JSON; as a page for Accept: text/html", plan_route},
     {"/ /ui", "GET", RouteAuth::open, false, "the page", page_route},
     {"/flush_cache /reset_prefix_cache", "GET POST", RouteAuth::admin, true,
-     "empties the prefix cache; ?timeout=S waits for idle", flush_cache_route},
+     "empties the prefix cache; ?timeout=S waits for idle", flush_cache_route, nullptr, "timeout"},
     {"/abort_request", "POST", RouteAuth::key, true,
      R"(ends the caller's {"rid"}; the admin's: anyone's, or {"abort_all": true})", abort_route},
 };
@@ -137,6 +137,37 @@ bool is_json(const HttpRequest& request) {
   std::transform(media.begin(), media.end(), media.begin(),
                  [](unsigned char ch) { return static_cast<char>(std::tolower(ch)); });
   return media == "application/json";
+}
+
+// Names in the query that the route does not know.
+std::vector<std::string> unknown_parameters(const ServerRoute& route, std::string_view query) {
+  std::vector<std::string> out;
+  while (!query.empty()) {
+    const std::string_view pair = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(pair.size() + 1, query.size()));
+    const std::string_view text = pair.substr(0, pair.find('='));
+    const std::string name = decode_uri(text).value_or(std::string(text));
+    if (!pair.empty() && name != route.parameter) out.push_back(name);
+  }
+  return out;
+}
+
+// Refuses them where they might have been meant for a parameter that acts, and with
+// --strict-fields; elsewhere a header names them.
+std::optional<ApiError> check_query(Service& service, const ServerRoute& route,
+                                    const HttpRequest& request, Reply& reply) {
+  const std::vector<std::string> names = unknown_parameters(route, request.query);
+  if (names.empty()) return std::nullopt;
+  const bool strict = service.options().fields.strict && route.auth != RouteAuth::open;
+  if (strict || route.call == flush_cache_route) {
+    return bad_field("?" + names[0].substr(0, 64),
+                     route.parameter.empty() ? "no query" : fmt::format("?{}=", route.parameter),
+                     "an unknown name");
+  }
+  std::vector<std::string> shown;
+  for (const std::string& name : names) shown.push_back("?" + name);
+  service.report_ignored(shown, reply);
+  return std::nullopt;
 }
 
 // What an allowed method and origin leave to check in a request's head. Called from any thread.
@@ -222,6 +253,10 @@ void dispatch(Service& service, HttpRequest request, std::shared_ptr<Reply> repl
                   fmt::format("the model is loading, {} % of its weights are there",
                               service.loaded_percent()),
                   ""});
+    return;
+  }
+  if (const auto error = check_query(service, *route, request, *reply)) {
+    reply->error(*error);
     return;
   }
   reply->set_caller(find_caller(access, request));

@@ -28,6 +28,7 @@ struct ServerRoute {
   std::string_view what;
   void (*call)(RouteCall call);
   Reply::ErrorBody error_body = nullptr;  // null: OpenAI's
+  std::string_view parameter = {};        // the query's that it knows
 };
 
 std::span<const ServerRoute> server_routes();

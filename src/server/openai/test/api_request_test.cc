@@ -104,6 +104,12 @@ TEST(ApiRequest, BrokenToolsAreRefusedByName) {
             2u);
   for (const auto& [rest, param] : {
            std::pair{R"("")", "tools[1].function.name"},
+           {R"("a b")", "tools[1].function.name"},
+           {R"("a\"b")", "tools[1].function.name"},
+           {R"("a<b")", "tools[1].function.name"},
+           {R"("a{b")", "tools[1].function.name"},
+           {R"("f\n")", "tools[1].function.name"},
+           {R"("größe")", "tools[1].function.name"},
            {R"("f")", "tools[1].function.name"},
            {R"("g", "parameters": [])", "tools[1].function.parameters"},
            {R"("g", "parameters": "{}")", "tools[1].function.parameters"},
