@@ -233,6 +233,13 @@ class Clients(unittest.TestCase):
             file.write("3\n")
             file.flush()
             self.assertIn(":4: wanted a JSON object", self.bench("--dataset-name", "custom", "--dataset-path", file.name, code=2))
+            for line, message in (('{"prompt": "a", "prompt": "b"}', ':2: wanted a JSON object, got \'prompt\' twice'),
+                                  ('{"input_length": -1}', ':2: wanted {"prompt": TEXT')):
+                file.seek(0)
+                file.truncate()
+                file.write("\n" + line + "\n")
+                file.flush()
+                self.assertIn(message, self.bench("--dataset-name", "custom", "--dataset-path", file.name, code=2))
 
     def test_bench_serve_says_what_is_wrong(self):
         self.assertIn("HTTP 404", self.bench("--model", "gpt", code=2))

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "base/json.h"
+#include "io/text/json_text.h"
 #include "io/text/quote.h"
 #include "tools/bench/serve_figures.h"
 #include "tools/bench/serve_picture.h"
@@ -70,7 +71,9 @@ Result<ServePlan> plan_load(const BenchServeOptions& options) {
              : out.prompts.chat        ? "/v1/chat/completions"
                                        : "/v1/completions";
   if (!options.extra_body.empty()) {
-    out.prompts.extra = read_json<Json>(options.extra_body);
+    auto extra = parse_json(options.extra_body, "--extra-body");
+    if (!extra) return extra.error();
+    out.prompts.extra = std::move(*extra);
     if (!out.prompts.extra.is_object()) {
       return Error{ErrorCode::invalid_argument, "--extra-body", "a JSON object",
                    quote(options.extra_body), ""};

@@ -146,6 +146,20 @@ class Maker {
         json_excerpt(line), ""};
   }
 
+  static Result<Json> read_line(const std::string& line, const std::string& place) {
+    const auto wrong = [&](const std::string& got) {
+      return Error{ErrorCode::malformed, place, "a JSON object", got, ""};
+    };
+    try {
+      auto read = read_watched_json<Json>(line, {}, /*exact=*/true);
+      if (read.too_deep) return wrong(fmt::format("more than {} levels", kMostLevels));
+      if (read.twice) return wrong(quote(*read.twice) + " twice");
+      if (read.value.is_object()) return std::move(read.value);
+    } catch (const Json::exception&) {
+    }
+    return wrong(quote(line.substr(0, 80)));
+  }
+
   Result<ServeLoad> from_file() {
     const auto text = read_file(options_.path);
     if (!text) {
@@ -153,7 +167,7 @@ class Maker {
       e.field = "--dataset-path";
       return e;
     }
-    std::vector<Json> lines;
+    std::vector<std::pair<Json, std::string>> lines;  // and their places
     std::int64_t number = 0;
     for (std::size_t at = 0; at < text->size();) {
       const std::size_t end = std::min(text->find('\n', at), text->size());
@@ -161,11 +175,10 @@ class Maker {
       at = end + 1;
       ++number;
       if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-      lines.push_back(read_json<Json>(line));
-      if (!lines.back().is_object()) {
-        return Error{ErrorCode::malformed, fmt::format("{}:{}", options_.path, number),
-                     "a JSON object", quote(line.substr(0, 80)), ""};
-      }
+      std::string place = fmt::format("{}:{}", options_.path, number);
+      auto read = read_line(line, place);
+      if (!read) return read.error();
+      lines.emplace_back(std::move(*read), std::move(place));
     }
     if (lines.empty()) {
       return Error{ErrorCode::malformed, options_.path, "at least one line", "none", ""};
@@ -173,7 +186,7 @@ class Maker {
     ServeLoad out;
     for (std::int64_t i = 0; i < options_.prompts; ++i) {
       const std::size_t n = static_cast<std::size_t>(i) % lines.size();
-      auto request = of_line(lines[n], fmt::format("{}, line {}", options_.path, n + 1));
+      auto request = of_line(lines[n].first, lines[n].second);
       if (!request) return request.error();
       out.requests.push_back(std::move(*request));
     }
