@@ -28,7 +28,7 @@ help:
 	@echo "make eval               EVAL_LIMIT (200) items of each task over every plan, into docs/results/"
 	@echo "make wheel              build dist/lathe-*.whl with its libraries, and check it in a fresh environment"
 	@echo "make page-test          test the server's page in a headless browser; pictures go to out/page"
-	@echo "make server-clients     run lm-eval, SGLang's Rust bench and agents, from PyPI, against the server"
+	@echo "make server-clients     run SDKs, agents, lm-eval and SGLang's Rust bench, from PyPI, against the server"
 	@echo "make integrations-test  test the plug-ins for vLLM and SGLang against those engines' sources from PyPI, no GPU"
 
 setup:
@@ -107,10 +107,13 @@ page-test: build
 	$(BUILD)/page-venv/bin/python tests/page_test.py $(BUILD)/lathe out/page
 
 # Clients that others wrote; tools/try_clients.py installs each into build/clients.
-server-clients: build
+server-clients: setup
+	cmake --preset release
+	cmake --build $(BUILD) -j$(JOBS) --target lathe
+	tools/try_clients.py sdks $(BUILD)/lathe
+	tools/try_clients.py agents $(BUILD)/lathe
 	tools/try_clients.py lm-eval $(BUILD)/lathe
 	tools/try_clients.py sglang-bench $(BUILD)/lathe
-	tools/try_clients.py agents $(BUILD)/lathe
 
 # Every plan of both checkpoints over the test sets, into docs/results/.
 EVAL_LIMIT ?= 200

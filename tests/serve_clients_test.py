@@ -233,7 +233,7 @@ class Clients(unittest.TestCase):
             file.write("3\n")
             file.flush()
             self.assertIn(":4: wanted a JSON object", self.bench("--dataset-name", "custom", "--dataset-path", file.name, code=2))
-            for line, message in (('{"prompt": "a", "prompt": "b"}', ':2: wanted a JSON object, got \'prompt\' twice'),
+            for line, message in (('{"prompt": "a", "prompt": "b"}', ':2: wanted a JSON object, got "prompt" twice'),
                                   ('{"input_length": -1}', ':2: wanted {"prompt": TEXT')):
                 file.seek(0)
                 file.truncate()

@@ -3,12 +3,14 @@
 
     tools/try_clients.py sglang-bench build/lathe     SGLang's Rust bench client over its three routes
     tools/try_clients.py lm-eval build/lathe          lm-eval by chat and by completions, compared with lathe eval
+    tools/try_clients.py sdks build/lathe             the openai and anthropic packages; what Codex and Claude Code send, as recorded
     tools/try_clients.py agents build/lathe           OpenAI's Agents SDK, LangChain, Pydantic AI, MCP clients, Instructor and LiteLLM
 """
 
 import argparse
 import contextlib
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -23,6 +25,7 @@ LM_EVAL = "lm_eval[api]==0.4.13"
 # Pydantic AI calls message types of anthropic that 2.0 made unions.
 AGENTS = ("anthropic<2", "openai-agents", "langchain-openai", "langchain-anthropic", "langgraph", "pydantic-ai-slim[openai,anthropic]", "mcp",
           "instructor", "litellm")
+SDKS = ("openai", "anthropic", "pytest")
 TASKS = ("arithmetic", "copy", "retrieval")
 
 # The wheel's bench client is one shared object that needs nothing else from the wheel.
@@ -120,6 +123,17 @@ def lm_eval(args) -> bool:
     return good
 
 
+def sdks(args) -> bool:
+    python = environment(pathlib.Path(args.folder) / "sdks")
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *SDKS], check=True)
+    good = True
+    for command in ((python, "-m", "pytest", "--quiet", "-p", "no:cacheprovider", "python/tests/test_openai_client.py",
+                     "python/tests/test_agent_clients.py"),
+                    (python, "tests/serve_agents_test.py", args.lathe), (python, "tests/serve_clients_test.py", args.lathe)):
+        good = subprocess.run(command, cwd=ROOT, env={**os.environ, "LATHE_COMMAND": args.lathe}, check=False).returncode == 0 and good
+    return good
+
+
 def agents(args) -> bool:
     python = environment(pathlib.Path(args.folder) / "agents")
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *AGENTS], check=True)
@@ -128,7 +142,7 @@ def agents(args) -> bool:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("client", choices=("sglang-bench", "lm-eval", "agents"))
+    parser.add_argument("client", choices=("sglang-bench", "lm-eval", "sdks", "agents"))
     parser.add_argument("lathe")
     parser.add_argument("--model", default="models/tiny-gqa")
     parser.add_argument("--limit", type=int, default=100, help="requests, or items of each task")
@@ -136,7 +150,7 @@ def main():
     parser.add_argument("--verbose", action="store_true", help="show what the client prints")
     args = parser.parse_args()
     args.lathe = str(pathlib.Path(args.lathe).resolve())
-    good = {"sglang-bench": sglang_bench, "lm-eval": lm_eval, "agents": agents}[args.client](args)
+    good = {"sglang-bench": sglang_bench, "lm-eval": lm_eval, "sdks": sdks, "agents": agents}[args.client](args)
     sys.exit(0 if good else 1)
 
 
