@@ -10,7 +10,7 @@ import tempfile
 
 MASK = 2 ** 64 - 1
 MODELS = pathlib.Path(__file__).parent / "data/models"
-SIZES = {"F32": 4, "BF16": 2}
+SIZES = {"F32": 4, "BF16": 2, "F8_E4M3": 1}
 _made: dict[str, tempfile.TemporaryDirectory] = {}
 
 
@@ -29,7 +29,7 @@ def fnv1a64(text: str) -> int:
 
 
 def values(name: str, spec: dict) -> array.array:
-    """A tensor of F32 or BF16 in f32, before it is rounded to bf16."""
+    """A tensor in f32, before it is rounded to its dtype."""
     base = splitmix64(fnv1a64(name))
     mean, reach, out = spec["mean"], spec["reach"], array.array("f")
     for i in range(math.prod(spec["shape"])):
@@ -38,10 +38,20 @@ def values(name: str, spec: dict) -> array.array:
     return out
 
 
+def e4m3(x: float) -> int:
+    """The code of the nearest e4m3 number, ties to even; |x| is at most 448."""
+    size = abs(x)
+    exponent = max(math.frexp(size)[1] - 1, -6)  # -6: subnormal numbers
+    steps = round(math.ldexp(size, 3 - exponent))  # Eighths of 2^exponent; a sum, as 16 is the next exponent.
+    return (x < 0) << 7 | ((exponent + 6) << 3) + steps
+
+
 def tensor_bytes(name: str, spec: dict) -> bytes:
     numbers = values(name, spec)
     if spec["dtype"] == "F32":
         return numbers.tobytes()
+    if spec["dtype"] == "F8_E4M3":
+        return bytes(e4m3(x) for x in numbers)
     bits = array.array("I", numbers.tobytes())  # rounded to the nearest, ties to even
     return array.array("H", [(b + 0x7FFF + (b >> 16 & 1)) >> 16 for b in bits]).tobytes()
 

@@ -19,7 +19,7 @@ from model_command_util import DATA, LATHE, ModelCommand, lathe
 
 class InspectAndBench(ModelCommand):
     def test_inspect(self):
-        result = lathe("inspect", str(DATA / "models/deepseek_v3_fp8"), "--json")
+        result = lathe("inspect", str(checkpoint("deepseek_v3_fp8")), "--json")
         self.assertEqual(result.returncode, 0, result.stderr)
         data = json.loads(result.stdout)
         config = json.loads((DATA / "models/deepseek_v3_fp8/config.json").read_text())
