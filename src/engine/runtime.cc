@@ -36,6 +36,18 @@ Result<MatmulPrecision> precision_of(const std::string& dtype, const Backend& ba
                  "fp8 on the ref device", "--dtype float32, or auto"};
   }
   if (dtype == "fp8") return fp8;
+  if (dtype == "int8" && config.quantization != Quantization::int4) {
+    return Error{ErrorCode::unsupported, "--dtype", "int8 with a checkpoint of int4 weights",
+                 "int8 with other weights", "--dtype auto"};
+  }
+  if (dtype == "int8" && !backend.multiplies_in(MatmulPrecision::int8)) {
+    return Error{ErrorCode::unsupported, "--dtype", "int8 on a CPU with AVX512_VNNI",
+                 fmt::format("int8 on {}", backend.device() == Device::cpu ? "a CPU without it"
+                                           : is_gpu(backend.device())      ? "a GPU"
+                                                                           : "the ref device"),
+                 "--dtype auto"};
+  }
+  if (dtype == "int8") return MatmulPrecision::int8;
   if (dtype == "auto") return has_bf16 ? MatmulPrecision::bf16 : MatmulPrecision::f32;
   if (dtype == "float32" && !backend.multiplies_in(MatmulPrecision::f32)) {
     return Error{ErrorCode::unsupported, "--dtype", "bfloat16, fp8 or auto on a GPU", dtype,
@@ -43,8 +55,8 @@ Result<MatmulPrecision> precision_of(const std::string& dtype, const Backend& ba
   }
   if (dtype == "float32") return MatmulPrecision::f32;
   if (dtype != "bfloat16") {
-    return Error{ErrorCode::invalid_argument, "--dtype", "auto, float32, bfloat16 or fp8", dtype,
-                 ""};
+    return Error{ErrorCode::invalid_argument, "--dtype", "auto, float32, bfloat16, fp8 or int8",
+                 dtype, ""};
   }
   if (has_bf16) return MatmulPrecision::bf16;
   return Error{ErrorCode::unsupported, "--dtype",

@@ -9,6 +9,7 @@
 #include "kernels/cpu/latent/latent_gather.h"
 #include "kernels/cpu/matmul/matmul.h"
 #include "kernels/cpu/matmul/matmul_bf16.h"
+#include "kernels/cpu/matmul/matmul_int8.h"
 #include "kernels/cpu/matmul/matmul_rounded.h"
 #include "kernels/cpu/moe/moe.h"
 #include "kernels/cpu/rowwise/rowwise.h"
@@ -23,6 +24,7 @@ class CpuBackend : public HostBackend {
  public:
   Device device() const override { return Device::cpu; }
   bool multiplies_in(MatmulPrecision precision) const override {
+    if (precision == MatmulPrecision::int8) return cpu_has_int8_dot();
     return precision != MatmulPrecision::bf16 || cpu_has_bf16_dot();
   }
 

@@ -20,7 +20,7 @@ void CudaBackend::keep(const Result<void>& result) {
 }
 
 bool CudaBackend::multiplies_in(MatmulPrecision precision) const {
-  return precision != MatmulPrecision::f32;
+  return precision != MatmulPrecision::f32 && precision != MatmulPrecision::int8;
 }
 
 Result<void> CudaBackend::reserve(std::span<const Budget> budgets) {

@@ -36,6 +36,22 @@ class LoadProgress {
   std::chrono::steady_clock::time_point shown_{};
 };
 
+const char* products_text(MatmulPrecision precision) {
+  switch (precision) {
+    case MatmulPrecision::f32:
+      return "f32";
+    case MatmulPrecision::bf16:
+      return "bf16 with bf16, fp8 and 4-bit weights, f32 with others; f32 sums";
+    case MatmulPrecision::fp8:
+    case MatmulPrecision::fp8_pow2:
+      return "e4m3 with fp8 weights, bf16 with bf16 and 4-bit weights, f32 with others; f32 sums";
+    case MatmulPrecision::int8:
+      return "8-bit integers with int4 weights, bf16 with other 4-bit, bf16 and fp8 weights, f32 "
+             "with others; f32 sums";
+  }
+  return "";
+}
+
 void print_started(const ModelFlags& flags, Runtime& r) {
   const std::int64_t weights = r.weight_bytes();
   if (!r.device_note().empty()) print_err(fmt::format("device    {}\n", r.device_note()));
@@ -43,12 +59,7 @@ void print_started(const ModelFlags& flags, Runtime& r) {
   print_err(fmt::format("weights   {:.0f} MB in {:.2f} s ({:.0f} MB/s){}\n", megabytes(weights),
                         r.load_seconds(), megabytes(weights) / std::max(r.load_seconds(), 1e-3),
                         flags.runtime.dummy ? ", random" : ""));
-  print_err(fmt::format("products  {}\n", r.precision() == MatmulPrecision::f32 ? "f32"
-                                          : r.precision() == MatmulPrecision::bf16
-                                              ? "bf16 with bf16, fp8 and 4-bit weights, f32 "
-                                                "with others; f32 sums"
-                                              : "e4m3 with fp8 weights, bf16 with bf16 and "
-                                                "4-bit weights, f32 with others; f32 sums"));
+  print_err(fmt::format("products  {}\n", products_text(r.precision())));
   const KvCache& cache = r.cache();
   print_err(fmt::format("cache     {} tokens, {} in pages of {}\n", cache.tokens(),
                         human_bytes(cache.bytes()), cache.page_size()));
@@ -105,10 +116,9 @@ void add_model_flags(Command command, ModelFlags& flags) {
       .add_option(
           "--dtype", r.dtype,
           "of products with bf16, fp8 and 4-bit weights: float32; bfloat16 (x rounded, f32 sums); "
-          "fp8, "
-          "the "
-          "same with x in e4m3 for fp8 weights; or auto: bfloat16 where the device multiplies it")
-      .one_of({"auto", "float32", "bfloat16", "fp8"});
+          "fp8, the same with x in e4m3 for fp8 weights; int8, the same with x in 8-bit integers "
+          "for int4 weights on a CPU; or auto: bfloat16 where the device multiplies it")
+      .one_of({"auto", "float32", "bfloat16", "fp8", "int8"});
   command.add_option("--threads", r.threads, "0 = one per core").range(0, 1024);
   command
       .add_option("--load-format", flags.load_format,

@@ -8,6 +8,7 @@
 #include "base/rows.h"
 #include "kernels/cpu/common/for_rows.h"
 #include "kernels/cpu/matmul/matmul_bf16.h"
+#include "kernels/cpu/matmul/matmul_int8.h"
 #include "kernels/cpu/matmul/matmul_rounded.h"
 #include "kernels/cpu/matmul/matmul_slice.h"
 
@@ -71,11 +72,27 @@ RowsView reordered(const Execution& execution, Arena& arena, const Product& p) {
   return constant(out);
 }
 
+// Weights of int4 by 8-bit integers and the others by bf16 pairs.
+void matmul_int8(const Execution& execution, Arena& arena, std::span<const Product> products) {
+  const auto others = cpu_has_bf16_dot() ? MatmulPrecision::bf16 : MatmulPrecision::f32;
+  const Arena::Scope scope(arena);
+  const auto count = static_cast<std::int64_t>(products.size());
+  auto* all = arena.take_array<Product>(count);  // with 8-bit integers, then the others
+  Product* begin = all;
+  Product* end = all + count;
+  for (const Product& p : products) {
+    const bool by_integers = is_int8_dot_weight(p.w.dtype) && p.w.cols > 0;
+    *(by_integers ? begin++ : --end) = p;
+  }
+  if (begin != all) cpu_matmul_int8(execution, arena, {all, begin});
+  if (begin != all + count) cpu_matmul(execution, arena, others, {begin, all + count});
+}
+
 }  // namespace
 
 void cpu_matmul(const Execution& execution, Arena& arena, MatmulPrecision precision,
                 std::span<const Product> products) {
-  if (precision != MatmulPrecision::f32 && precision != MatmulPrecision::bf16) {
+  if (rounds_to_e4m3(precision, DType::e4m3)) {
     return cpu_matmul_rounded(execution, arena, precision, products);
   }
   if (std::ranges::any_of(products, reorders)) {
@@ -88,6 +105,7 @@ void cpu_matmul(const Execution& execution, Arena& arena, MatmulPrecision precis
     }
     return cpu_matmul(execution, arena, precision, ordered);
   }
+  if (precision == MatmulPrecision::int8) return matmul_int8(execution, arena, products);
   // A rank may have no columns of a weight: the loop over pairs would then write nothing.
   const auto by_pairs = [&](const Product& p) {
     return precision == MatmulPrecision::bf16 && is_bf16_dot_weight(p.w.dtype) && p.w.cols > 0;

@@ -17,7 +17,8 @@
 namespace lathe {
 
 /// matmul() of ops/matmul.h. Precision bf16 needs cpu_has_bf16_dot(); matmul_bf16.h has its order
-/// of sums. With fp8, x is rounded first (matmul_rounded.h), which is slow.
+/// of sums. With fp8, x is rounded first (matmul_rounded.h), which is slow. int8 needs
+/// cpu_has_int8_dot(); matmul_int8.h has its rounding and its order of sums.
 void cpu_matmul(const Execution& execution, Arena& arena, MatmulPrecision precision,
                 std::span<const Product> products);
 

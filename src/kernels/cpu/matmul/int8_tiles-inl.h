@@ -1,0 +1,334 @@
+// Rounds x to 8-bit integers and multiplies it by int4 weights. Include it once in a file, between
+// LATHE_INT8_DOT_BEGIN and LATHE_INT8_DOT_END (kernels/cpu/common/int8_dot.h).
+//
+// A task is 64 outputs and up to 512 rows of x. Of more than a few rows, for each 128 columns the
+// weights are transposed to a panel in the first-level cache, which multiplies all rows.
+
+namespace lathe::int8_matmul {
+namespace {
+
+constexpr std::int64_t kChunk = 128;     // columns of a panel: a cache line of codes of each row
+constexpr std::int64_t kTaskOuts = 64;   // outputs of a panel, four vectors
+constexpr std::int64_t kTaskRows = 512;  // most rows of a task: their sums fit the second level
+constexpr int kTileRows = 6;             // times four vectors of sums: 24 of 32 registers
+constexpr std::int64_t kScaleRun = 16;   // groups whose scales are transposed at a time
+constexpr std::int64_t kAhead = kChunk / 2;  // bytes of a row that prefetches run ahead (measured)
+
+// The rounded x of a product.
+struct Int8Rows {
+  std::int64_t rows, cols, size;  // size: columns of a group
+  // [ceil(cols / kChunk)][rows, kChunk]; of each 8 columns the even ones are first.
+  std::int8_t* codes;
+  float* scales;        // [cols / size, rows]
+  std::int32_t* minus;  // [cols / size, rows] minus the sum of the codes
+};
+
+#define LATHE_INLINE inline __attribute__((always_inline))
+
+// Not std::min: the linker could choose a copy of it with these instructions for other files.
+LATHE_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+
+// sum += dot products of four unsigned and four signed bytes in each 32-bit lane. GCC 12 keeps the
+// sums of a tile in memory if it is given the intrinsic.
+LATHE_INLINE void dot(__m512i& sum, __m512i unsigned_bytes, __m512i signed_bytes) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(unsigned_bytes), "v"(signed_bytes));
+}
+
+// Rounds columns first .. first + x.size of a row.
+LATHE_INLINE void round_group(const Int8Rows& x, std::int64_t row, std::int64_t first,
+                              const float* from) {
+  // The bits of sizes are ordered as the sizes are, and NaN is the largest.
+  __m512i most = _mm512_setzero_si512();
+  const __m512i size_bits = _mm512_set1_epi32(0x7fffffff);
+  for (std::int64_t i = 0; i < x.size; i += 16) {
+    const __m512i bits = _mm512_loadu_si512(from + i);
+    most = _mm512_max_epi32(most, _mm512_and_si512(bits, size_bits));
+  }
+  const float largest = __builtin_bit_cast(float, _mm512_reduce_max_epi32(most));
+  const bool finite = largest - largest == 0;
+  const float inverse = finite && largest > 1e-30f ? 127.0f / largest : 0.0f;
+  const float scale = inverse > 0 ? largest / 127.0f : largest - largest;  // 0 or NaN
+  const __m512 by = _mm512_set1_ps(inverse);
+  const __m128i evens_first = _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
+  __m512i sum = _mm512_setzero_si512();
+  std::int8_t* to = x.codes + (first / kChunk * x.rows + row) * kChunk + first % kChunk;
+  for (std::int64_t i = 0; i < x.size; i += 16) {
+    __m512i code = _mm512_setzero_si512();
+    if (inverse > 0) code = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(from + i), by));
+    sum = _mm512_add_epi32(sum, code);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
+                     _mm_shuffle_epi8(_mm512_cvtepi32_epi8(code), evens_first));
+  }
+  const std::int64_t at = first / x.size * x.rows + row;
+  x.scales[at] = scale;
+  x.minus[at] = -_mm512_reduce_add_epi32(sum);
+}
+
+void round_row(const Int8Rows& x, const RowsView& from, std::int64_t row) {
+  const auto* values = reinterpret_cast<const float*>(from.row(row));
+  for (std::int64_t k = 0; k < x.cols; k += x.size) round_group(x, row, k, values + k);
+}
+
+// Element j of vector i becomes element i of vector j.
+LATHE_INLINE void transpose(__m512i (&x)[16]) {
+  __m512i t[16], u[16];
+  LATHE_UNROLL for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+  }
+  LATHE_UNROLL for (int i = 0; i < 16; i += 4) {
+    u[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+    u[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+    u[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+    u[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+  }
+  LATHE_UNROLL for (int c = 0; c < 4; ++c) {
+    const __m512i a = _mm512_shuffle_i32x4(u[c], u[4 + c], 0x44);
+    const __m512i b = _mm512_shuffle_i32x4(u[c], u[4 + c], 0xee);
+    const __m512i d = _mm512_shuffle_i32x4(u[8 + c], u[12 + c], 0x44);
+    const __m512i e = _mm512_shuffle_i32x4(u[8 + c], u[12 + c], 0xee);
+    x[c] = _mm512_shuffle_i32x4(a, d, 0x88);
+    x[4 + c] = _mm512_shuffle_i32x4(a, d, 0xdd);
+    x[8 + c] = _mm512_shuffle_i32x4(b, e, 0x88);
+    x[12 + c] = _mm512_shuffle_i32x4(b, e, 0xdd);
+  }
+}
+
+struct Panel {
+  alignas(64) std::uint8_t codes[kChunk / 4][kTaskOuts][4];  // 4 columns of each output
+  alignas(64) float scales[kScaleRun][kTaskOuts];
+  alignas(64) std::int32_t zeros[kScaleRun][kTaskOuts];
+};
+
+// Codes of outputs out .. out + outs, columns k .. k + depth. Outputs beyond `outs` are zeros.
+void fill_codes(const WeightView& w, std::int64_t out, std::int64_t outs, std::int64_t k,
+                std::int64_t depth, Panel& panel) {
+  const auto* data = reinterpret_cast<const std::uint8_t*>(w.data);
+  const __mmask64 exist = ~std::uint64_t{0} >> (64 - depth / 2);
+  const __m512i low = _mm512_set1_epi8(15);
+  for (std::int64_t first = 0; first < kTaskOuts; first += 16) {
+    __m512i x[16];
+    LATHE_UNROLL for (int i = 0; i < 16; ++i) {
+      if (first + i < outs) {
+        const std::uint8_t* from = data + ((out + first + i) * w.cols + k) / 2;
+        __builtin_prefetch(from + kAhead, 0, 2);
+        x[i] = _mm512_maskz_loadu_epi8(exist, from);
+      } else {
+        x[i] = _mm512_setzero_si512();
+      }
+    }
+    transpose(x);
+    LATHE_UNROLL for (int j = 0; j < 16; ++j) {
+      _mm512_store_si512(panel.codes[2 * j][first], _mm512_and_si512(x[j], low));
+      _mm512_store_si512(panel.codes[2 * j + 1][first],
+                         _mm512_and_si512(_mm512_srli_epi16(x[j], 4), low));
+    }
+  }
+}
+
+// Scales and zeros of outputs out .. out + 16, groups first .. first + kScaleRun, to columns
+// `begin` on of the panel.
+void fill_scales(const WeightView& w, std::int64_t out, std::int64_t first, std::int64_t begin,
+                 Panel& panel) {
+  const GroupScales& groups = w.groups;
+  const std::int64_t across = w.cols / groups.size;
+  const std::int64_t count = smaller(kScaleRun, across - first);
+  const auto exist = static_cast<__mmask16>((1u << count) - 1);
+  __m512i scales[16], zeros[16];
+  for (std::int64_t i = 0; i < 16; ++i) {
+    const std::int64_t at = smaller(out + i, w.rows - 1) * across + first;
+    const __m256i half = _mm256_maskz_loadu_epi16(exist, groups.data + 2 * at);
+    scales[i] = groups.dtype == DType::f16 ? _mm512_castps_si512(_mm512_cvtph_ps(half))
+                                           : _mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16);
+    zeros[i] = groups.zeros == nullptr
+                   ? _mm512_set1_epi32(kU4Zero)
+                   : _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(exist, groups.zeros + at));
+  }
+  transpose(scales);
+  if (groups.zeros != nullptr) transpose(zeros);
+  for (int g = 0; g < kScaleRun; ++g) {
+    _mm512_store_si512(panel.scales[g] + begin, scales[g]);
+    _mm512_store_si512(panel.zeros[g] + begin, zeros[g]);
+  }
+}
+
+// Adds a group's integer sums of 16 outputs to a row's sums.
+LATHE_INLINE void add_group(__m512i integers, const float* scales, float x_scale, float* sums) {
+  const __m512 scale = _mm512_mul_ps(_mm512_load_ps(scales), _mm512_set1_ps(x_scale));
+  _mm512_store_ps(sums, _mm512_fmadd_ps(_mm512_cvtepi32_ps(integers), scale, _mm512_load_ps(sums)));
+}
+
+// kRows rows of x times a group of a panel.
+struct Tile {
+  const std::uint8_t* panel;  // [steps, kTaskOuts, 4]
+  const std::int8_t* x;       // [kRows, kChunk]
+  std::int64_t steps;         // of 4 columns
+  const float* scales;        // [kTaskOuts]
+  const std::int32_t* zeros;  // [kTaskOuts]
+  const float* x_scales;      // [kRows]
+  const std::int32_t* minus;  // [kRows]
+  float* sums;                // [kRows, kTaskOuts]
+};
+
+template <int kRows>
+__attribute__((noinline)) void multiply_group(const Tile& t) {
+  constexpr int kVectors = kTaskOuts / 16;
+  __m512i acc[kRows][kVectors];
+  LATHE_UNROLL for (int r = 0; r < kRows; ++r) {
+    const __m512i minus = _mm512_set1_epi32(t.minus[r]);
+    LATHE_UNROLL for (int v = 0; v < kVectors; ++v) {
+      acc[r][v] = _mm512_mullo_epi32(minus, _mm512_load_si512(t.zeros + 16 * v));
+    }
+  }
+  const std::uint8_t* panel = t.panel;
+  const std::int8_t* x = t.x;
+  for (std::int64_t s = t.steps; s > 0; --s) {
+    __m512i w[kVectors];
+    LATHE_UNROLL for (int v = 0; v < kVectors; ++v) w[v] = _mm512_load_si512(panel + 64 * v);
+    LATHE_UNROLL for (int r = 0; r < kRows; ++r) {
+      std::int32_t four;
+      __builtin_memcpy(&four, x + r * kChunk, sizeof(four));
+      const __m512i in = _mm512_set1_epi32(four);
+      LATHE_UNROLL for (int v = 0; v < kVectors; ++v) { dot(acc[r][v], w[v], in); }
+    }
+    panel += 4 * kTaskOuts;
+    x += 4;
+  }
+  LATHE_UNROLL for (int r = 0; r < kRows; ++r) {
+    LATHE_UNROLL for (int v = 0; v < kVectors; ++v) {
+      add_group(acc[r][v], t.scales + 16 * v, t.x_scales[r], t.sums + r * kTaskOuts + 16 * v);
+    }
+  }
+}
+
+using MultiplyGroup = void (*)(const Tile&);
+constexpr MultiplyGroup kMultiply[kTileRows] = {multiply_group<1>, multiply_group<2>,
+                                                multiply_group<3>, multiply_group<4>,
+                                                multiply_group<5>, multiply_group<6>};
+
+// The sums of the lanes of each of four vectors, apart for each quarter: lane 4 q + i of the result
+// is the sum of lanes 4 q to 4 q + 3 of x[i].
+LATHE_INLINE __m512i sums_of_quarters(const __m512i (&x)[4]) {
+  const __m512i a =
+      _mm512_add_epi32(_mm512_unpacklo_epi32(x[0], x[1]), _mm512_unpackhi_epi32(x[0], x[1]));
+  const __m512i b =
+      _mm512_add_epi32(_mm512_unpacklo_epi32(x[2], x[3]), _mm512_unpackhi_epi32(x[2], x[3]));
+  return _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+}
+
+// Quarter q of vector i becomes quarter i of vector q.
+LATHE_INLINE void transpose_quarters(__m512i (&x)[4]) {
+  const __m512i a = _mm512_shuffle_i32x4(x[0], x[1], 0x44);
+  const __m512i b = _mm512_shuffle_i32x4(x[0], x[1], 0xee);
+  const __m512i d = _mm512_shuffle_i32x4(x[2], x[3], 0x44);
+  const __m512i e = _mm512_shuffle_i32x4(x[2], x[3], 0xee);
+  x[0] = _mm512_shuffle_i32x4(a, d, 0x88);
+  x[1] = _mm512_shuffle_i32x4(a, d, 0xdd);
+  x[2] = _mm512_shuffle_i32x4(b, e, 0x88);
+  x[3] = _mm512_shuffle_i32x4(b, e, 0xdd);
+}
+
+// Few rows and 16 outputs: codes are used as they are loaded, and the lanes of the outputs are
+// summed together. A quarter of a vector of codes is 32 columns.
+template <int kRows>
+void few_rows(const WeightView& w, const Int8Rows& x, std::int64_t row, std::int64_t out,
+              Panel& panel, float* sums) {
+  const __m512i low = _mm512_set1_epi8(15);
+  const __m512i evens =
+      _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i odds = _mm512_add_epi32(evens, _mm512_set1_epi32(1));
+  const std::int64_t most = w.rows - 1 - out;
+  const std::byte* codes_of[16];
+  for (int i = 0; i < 16; ++i) codes_of[i] = w.data + (out + smaller(i, most)) * w.cols / 2;
+  for (std::int64_t k = 0; k < x.cols; k += kChunk) {
+    if (k % (kScaleRun * x.size) == 0) fill_scales(w, out, k / x.size, 0, panel);
+    const std::int64_t depth = smaller(kChunk, x.cols - k);
+    const __mmask64 exist = ~std::uint64_t{0} >> (64 - depth / 2);
+    __m512i even[kRows], odd[kRows], quarters[kRows][4];
+    LATHE_UNROLL for (int r = 0; r < kRows; ++r) {
+      const std::int8_t* from = x.codes + (k / kChunk * x.rows + row + r) * kChunk;
+      const __m512i a = _mm512_loadu_si512(from), b = _mm512_loadu_si512(from + 64);
+      even[r] = _mm512_permutex2var_epi32(a, evens, b);
+      odd[r] = _mm512_permutex2var_epi32(a, odds, b);
+    }
+    LATHE_UNROLL for (int a = 0; a < 4; ++a) {
+      __m512i acc[kRows][4];
+      LATHE_UNROLL for (int i = 0; i < 4; ++i) {
+        const std::byte* from = codes_of[4 * a + i] + k / 2;
+        __builtin_prefetch(from + kAhead, 0, 2);
+        const __m512i codes = _mm512_maskz_loadu_epi8(exist, from);
+        const __m512i l = _mm512_and_si512(codes, low);
+        const __m512i h = _mm512_and_si512(_mm512_srli_epi16(codes, 4), low);
+        LATHE_UNROLL for (int r = 0; r < kRows; ++r) {
+          acc[r][i] = _mm512_setzero_si512();
+          dot(acc[r][i], l, even[r]);
+          dot(acc[r][i], h, odd[r]);
+        }
+      }
+      LATHE_UNROLL for (int r = 0; r < kRows; ++r) quarters[r][a] = sums_of_quarters(acc[r]);
+    }
+    LATHE_UNROLL for (int r = 0; r < kRows; ++r) {
+      transpose_quarters(quarters[r]);
+      for (std::int64_t i = 0; i < depth; i += x.size) {
+        const std::int64_t group = (k + i) / x.size, in_run = group % kScaleRun;
+        const __m512i* of = quarters[r] + i / 32;
+        __m512i sum = of[0];
+        if (x.size >= 64) sum = _mm512_add_epi32(sum, of[1]);
+        if (x.size == 128) sum = _mm512_add_epi32(sum, _mm512_add_epi32(of[2], of[3]));
+        const std::int64_t at = group * x.rows + row + r;
+        const __m512i offset = _mm512_mullo_epi32(_mm512_set1_epi32(x.minus[at]),
+                                                  _mm512_load_si512(panel.zeros[in_run]));
+        add_group(_mm512_add_epi32(sum, offset), panel.scales[in_run], x.scales[at],
+                  sums + r * kTaskOuts);
+      }
+    }
+  }
+}
+
+using MultiplyFew = void (*)(const WeightView&, const Int8Rows&, std::int64_t, std::int64_t, Panel&,
+                             float*);
+constexpr MultiplyFew kMultiplyFew[] = {few_rows<1>, few_rows<2>, few_rows<3>, few_rows<4>};
+constexpr std::int64_t kFewRows = std::ssize(kMultiplyFew);  // up to this many need no panel
+
+// Multiplies a group of the panel by all rows.
+void multiply_panel(const Int8Rows& x, std::int64_t row, std::int64_t rows, std::int64_t k,
+                    const Panel& panel, float* sums) {
+  const std::int64_t group = k / x.size, in_run = group % kScaleRun;
+  for (std::int64_t r = 0; r < rows; r += kTileRows) {
+    const Tile tile{panel.codes[k % kChunk / 4][0],
+                    x.codes + (k / kChunk * x.rows + row + r) * kChunk + k % kChunk,
+                    x.size / 4,
+                    panel.scales[in_run],
+                    panel.zeros[in_run],
+                    x.scales + group * x.rows + row + r,
+                    x.minus + group * x.rows + row + r,
+                    sums + r * kTaskOuts};
+    kMultiply[smaller(kTileRows, rows - r) - 1](tile);
+  }
+}
+
+// Sums of rows row .. row + rows and outputs out .. out + kTaskOuts. sums: [rows, kTaskOuts].
+void sum_task(const WeightView& w, const Int8Rows& x, std::int64_t row, std::int64_t rows,
+              std::int64_t out, float* sums) {
+  Panel panel;
+  const std::int64_t outs = smaller(kTaskOuts, w.rows - out);
+  for (std::int64_t i = 0; i < rows * kTaskOuts; i += 16) {
+    _mm512_store_ps(sums + i, _mm512_setzero_ps());
+  }
+  for (std::int64_t i = 0; rows <= kFewRows && i < outs; i += 16) {
+    kMultiplyFew[rows - 1](w, x, row, out + i, panel, sums + i);
+  }
+  for (std::int64_t k = 0; rows > kFewRows && k < x.cols; k += kChunk) {
+    for (std::int64_t i = 0; k % (kScaleRun * x.size) == 0 && i < kTaskOuts; i += 16) {
+      fill_scales(w, out + i, k / x.size, i, panel);
+    }
+    const std::int64_t depth = smaller(kChunk, x.cols - k);
+    fill_codes(w, out, outs, k, depth, panel);
+    for (std::int64_t i = 0; i < depth; i += x.size) {
+      multiply_panel(x, row, rows, k + i, panel, sums);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lathe::int8_matmul
