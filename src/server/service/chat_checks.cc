@@ -18,9 +18,11 @@ constexpr std::size_t kMostNames = 8;  // the header has no more
 constexpr std::size_t kShownBy = 64;   // first bytes of a content that are looked for
 constexpr std::size_t kTooShort = 16;  // a shorter instruction may be in the prompt by chance
 
-bool has_value(const Json& object, const char* name) {
-  const auto at = object.find(name);
-  return at != object.end() && !at->is_null() && !(at->is_structured() && at->empty());
+// Whether a message's member says more than its absence. Answers have empty lists of these names,
+// which clients send back.
+bool has_value(const std::string& name, const Json& value) {
+  const bool listed = name == "tool_calls" || name == "annotations";
+  return !value.is_null() && !(listed && value.is_array() && value.empty());
 }
 
 std::string_view role_of(const Json& message) {
@@ -86,7 +88,7 @@ void find_unread_members(const ApiRequest& request, const ChatTemplate& chat, Na
     for (const auto& item : message.items()) {
       const std::string& name = item.key();
       if (out.size() == kMostNames) return;
-      if (name == "role" || name == "content" || !has_value(message, name.c_str())) continue;
+      if (name == "role" || name == "content" || !has_value(name, item.value())) continue;
       if (tool && name == "tool_call_id") continue;
       bool read = chat.reads_member(name);
       if (name == "tool_calls") read = assistant && read;

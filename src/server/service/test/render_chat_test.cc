@@ -69,6 +69,16 @@ TEST(RenderChat, MembersThatNobodyReadsAreNamed) {
                                             "messages[0].zzz", "messages[2].content[0].zzz"));
 }
 
+// An answer's empty lists come back from clients; others are a client's own.
+TEST(RenderChat, EmptyMembersOfAnswersAreNotNamed) {
+  const std::string body = R"({"messages": [{"role": "user", "content": "an order of apples"},
+      {"role": "assistant", "content": "three", "tool_calls": [], "annotations": [], "audio": null,
+      "zzz": {}, "list": []}, {"role": "user", "content": "why?", "annotations": ["a"]}]})";
+  EXPECT_THAT(ignored("{% for m in messages %}{{ m.content }}{% endfor %}", body),
+              testing::UnorderedElementsAre("messages[1].zzz", "messages[1].list",
+                                            "messages[2].annotations"));
+}
+
 // As transformers' apply_chat_template(continue_final_message=True): the text stays as it is, or as
 // the template trims it.
 TEST(RenderChat, B1ContinuesWhereTheMessageEnds) {
