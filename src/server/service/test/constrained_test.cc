@@ -608,12 +608,37 @@ TEST(Constrained, TheFinalMessageFollowsItsSchemaAlsoWithTools) {
   }
 }
 
+TEST(Constrained, TheFinalMessageMayQuoteACall) {
+  const PlainJson quoted{{"note", "<tool_call>now</tool_call>"}};
+  const PlainJson schema{{"type", "object"},
+                         {"properties", {{"note", {{"const", quoted["note"]}}}}},
+                         {"required", {"note"}},
+                         {"additionalProperties", false}};
+  ScriptedOptions options = lover_of_newlines("{# <tool_call> #}");
+  options.next = [](std::int32_t token, std::int32_t) -> std::int32_t {
+    return token == 'z' ? '{' : '\n';
+  };
+  ScriptedServer s(options);
+  for (auto& [route, body] : with_tools("z", kFunctions, false)) {
+    if (body.contains("response_format")) body["response_format"] = format_of(schema);
+    if (body.contains("text")) body["text"]["format"]["schema"] = schema;
+    if (body.contains("output_config")) body["output_config"]["format"]["schema"] = schema;
+    const TestAnswer answer = ask(s.port(), "POST", route, body.dump());
+    ASSERT_EQ(answer.status, 200) << route << answer.body;
+    const Said out = said(answer.json());
+    EXPECT_TRUE(out.calls.empty()) << answer.body;
+    EXPECT_EQ(PlainJson::parse(out.text), quoted) << answer.body;
+  }
+}
+
 // Codex and OpenAI's SDKs name the tools that may be called now; the prompt has all of them.
 TEST(Constrained, AllowedToolsAloneAreCalled) {
   ScriptedServer s(caller("{# <tool_call> #}{{ tools | tojson if tools else '' }}"));
   for (int seed = 0; seed < 12; ++seed) {
     for (const char* mode : {"auto", "required"}) {
-      for (auto& [route, body] : with_tools("q", kFunctions, false)) {
+      // The model would call any tool, or none where it must.
+      const bool required = std::string_view(mode) == "required";
+      for (auto& [route, body] : with_tools(required ? "z" : "q", kFunctions, false)) {
         const bool chat_route = std::string_view(route) == "/v1/chat/completions";
         if (std::string_view(route) == "/v1/messages") continue;  // Anthropic has no such choice
         body.erase("response_format");
@@ -629,10 +654,9 @@ TEST(Constrained, AllowedToolsAloneAreCalled) {
         if (!chat_route) body["tool_choice"].update(choice);
         const TestAnswer answer = ask(s.port(), "POST", route, body.dump());
         ASSERT_EQ(answer.status, 200) << route << answer.body;
-        for (const std::string& name : said(answer.json()).calls) EXPECT_EQ(name, "now");
-        if (std::string_view(mode) == "required") {
-          EXPECT_FALSE(said(answer.json()).calls.empty()) << answer.body;
-        }
+        const std::vector<std::string> calls = said(answer.json()).calls;
+        for (const std::string& name : calls) EXPECT_EQ(name, "now");
+        EXPECT_FALSE(calls.empty()) << mode << answer.body;
       }
     }
   }
