@@ -22,8 +22,8 @@ extern "C" int delta_call(int kernel, const long long* counts, const float* numb
                           void* const* arrays, void* stream) {
   using namespace lathe::cuda;
   constexpr cudaError_t (*kKernels[])(const DeltaParams&, cudaStream_t) = {
-      launch_delta_rows, launch_delta_mix, launch_delta_chunks, launch_delta_scan,
-      launch_delta_finish};
+      launch_delta_rows, launch_delta_mix,    launch_delta_chunks,
+      launch_delta_scan, launch_delta_finish, launch_delta_decode};
   DeltaParams p;
   p.dk = p.dv = kDeltaWidth;
   p.heads = static_cast<int>(*counts++);

@@ -21,7 +21,8 @@ import statistics
 import torch
 
 WIDTH, TAPS = 128, 4
-ROWS, MIX, CHUNKS, SCAN, FINISH = range(5)  # kKernels of delta_call.cu
+ROWS, MIX, CHUNKS, SCAN, FINISH, DECODE = range(6)  # kKernels of delta_call.cu
+ONE_LAUNCH = 16  # kDeltaDecodeRequests of delta.h
 SEED = 20261129
 
 
@@ -111,7 +112,8 @@ def decode(library: str):
         for requests in (1, 8, 64):
             layers = max(2, 64 // requests)
             layer = Layer(library, kda, requests, 1, 100, layers)
-            replay = recorded(lambda: [layer.run(ROWS, FINISH, layer=i) for i in range(layers)])
+            kernels = (DECODE,) if requests <= ONE_LAUNCH else (ROWS, FINISH)
+            replay = recorded(lambda: [layer.run(*kernels, layer=i) for i in range(layers)])
             us = microseconds([replay], 30)[0] / layers
             least = 2 * 4 * layer.states[0].numel() / 4.8e6
             print(f"| {'KDA' if kda else 'GDN'} | {requests} | {us:.1f} | {least:.1f} | {least / us:.2f} |", flush=True)

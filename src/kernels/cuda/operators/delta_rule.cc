@@ -109,15 +109,18 @@ Result<void> delta_rule(const DeltaRule& op, Arena& tensors, cudaStream_t stream
   const auto launch = [&](cudaError_t (*kernel)(const DeltaParams&, cudaStream_t)) {
     if (status == cudaSuccess) status = kernel(p, stream);
   };
-  if (in_chunks(op)) {
+  if (decodes_in_one_launch(p)) {
+    launch(launch_delta_decode);
+  } else if (in_chunks(op)) {
     take_scratch(op.problem, tensors, p);
     launch(launch_delta_mix);
     launch(launch_delta_chunks);
     launch(launch_delta_scan);
+    launch(launch_delta_finish);
   } else {
     launch(launch_delta_rows);
+    launch(launch_delta_finish);
   }
-  launch(launch_delta_finish);
   return launch_result(status, {"delta_rule", fmt::format("{} rows of {} heads", p.rows, p.heads),
                                 std::source_location::current()});
 }

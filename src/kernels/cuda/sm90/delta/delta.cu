@@ -1,11 +1,27 @@
 // Launches the kernels of delta-rule layers.
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm90/delta/delta_chunks.cuh"
+#include "kernels/cuda/sm90/delta/delta_decode.cuh"
 #include "kernels/cuda/sm90/delta/delta_io.cuh"
 #include "kernels/cuda/sm90/delta/delta_recurrence.cuh"
 #include "kernels/cuda/sm90/delta/delta_scan.cuh"
 
 namespace lathe::cuda {
+
+cudaError_t launch_delta_decode(const DeltaParams& p, cudaStream_t stream) {
+  const auto launch = [&]<int kBlocks>() {
+    const dim3 grid(kBlocks, static_cast<unsigned>(p.key_heads), static_cast<unsigned>(p.requests));
+    return launch_kernel(delta_decode_kernel<kBlocks>,
+                         {.grid = grid,
+                          .block = kRecurrenceThreads,
+                          .shared_bytes = sizeof(DecodeShared<kBlocks>),
+                          .cluster = kBlocks,
+                          .early = true},
+                         stream, p);
+  };
+  return p.heads == p.key_heads ? launch.operator()<kHeadBlocks>()
+                                : launch.operator()<2 * kHeadBlocks>();
+}
 
 cudaError_t launch_delta_rows(const DeltaParams& p, cudaStream_t stream) {
   const dim3 grid(blocks_for(p.dv, kRecurrenceColumns), static_cast<unsigned>(p.heads),

@@ -1,8 +1,9 @@
 // Kernels of delta-rule layers (kernels/delta_rule.h): parameters and launches.
 //
-// Few rows of each request: launch_delta_rows(), then launch_delta_finish(). Many rows:
-// launch_delta_mix(), launch_delta_chunks(), launch_delta_scan(), then launch_delta_finish(). The
-// last one writes inputs of the convolution where others read those before the step.
+// One row of each request: launch_delta_decode(), if it takes the heads. Few rows:
+// launch_delta_rows(), then launch_delta_finish(). Many rows: launch_delta_mix(),
+// launch_delta_chunks(), launch_delta_scan(), then launch_delta_finish(). The last one writes
+// inputs of the convolution where others read those before the step.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -68,6 +69,18 @@ struct DeltaParams {
   float* last_fades = nullptr;  // [chunks, heads, 128]: e^G_last per channel; KDA only
 };
 
+/// Most requests of launch_delta_decode(). With more, blocks that wait for each other cost more
+/// than a launch.
+inline constexpr std::int64_t kDeltaDecodeRequests = 16;
+
+/// Whether launch_delta_decode() runs the step: one row of each of few requests, heads of 128, and
+/// at most two value heads of each key head.
+constexpr bool decodes_in_one_launch(const DeltaParams& p) {
+  return p.single && p.requests <= kDeltaDecodeRequests && p.dk == kDeltaWidth &&
+         p.dv == kDeltaWidth && p.heads <= 2 * p.key_heads;
+}
+/// The recurrence, the gated norm, and the last inputs of the convolution.
+cudaError_t launch_delta_decode(const DeltaParams& p, cudaStream_t stream);
 /// Runs the recurrence row by row over tiles of 32 columns; out is not normed yet. Preconditions:
 /// dk at most kDeltaMostKeys; dk and dv multiples of 16.
 cudaError_t launch_delta_rows(const DeltaParams& p, cudaStream_t stream);

@@ -61,18 +61,17 @@ __device__ inline void norm_heads(const DeltaParams& p, std::int64_t block) {
   }
   const float o[4] = {bits_to_float(words.x << 16), bits_to_float(words.x & 0xffff0000u),
                       bits_to_float(words.y << 16), bits_to_float(words.y & 0xffff0000u)};
-  float squares = o[0] * o[0] + o[1] * o[1] + o[2] * o[2] + o[3] * o[3];
+  float squares = sum_of_squares(o[0], o[1], o[2], o[3]);
   LATHE_UNROLL
   for (int d = 16; d > 0; d /= 2) squares += shuffle_xor(squares, d);
   if (!mine) return;
-  const float factor = 1 / sqrtf(squares / static_cast<float>(p.dv) + p.norm_eps);
+  const float factor = out_factor(p, squares);
   const float weights[4] = {weight.x, weight.y, weight.z, weight.w};
   const float g[4] = {gate.x, gate.y, gate.z, gate.w};
   float v[4];
   LATHE_UNROLL
   for (int c = 0; c < 4; ++c) {
-    const float act = p.sigmoid_out ? delta_sigmoid(g[c]) : delta_silu(g[c]);
-    v[c] = o[c] * factor * weights[c] * act;
+    v[c] = o[c] * factor * weights[c] * delta_act(p, g[c]);
   }
   *reinterpret_cast<uint2*>(out + i) = {pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3])};
 }

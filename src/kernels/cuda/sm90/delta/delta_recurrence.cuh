@@ -137,68 +137,33 @@ __device__ inline float sum_of_warps(const float (&room)[4][kRecurrenceColumns],
   return (room[0][column] + room[1][column]) + (room[2][column] + room[3][column]);
 }
 
-/// Prefetches a part of the state of a head that other blocks will read when those that run
-/// together with this one, on 132 multiprocessors, are done. They all load, compute and store at
-/// nearly the same time, and memory would be idle while they compute. One thread calls it.
-__device__ inline void prefetch_later_state(const DeltaParams& p, std::int64_t request,
-                                            std::int32_t head) {
-  constexpr int kTiles = kDeltaWidth / kRecurrenceColumns;
-  constexpr int kHeads = 132 * kSingleBlocks / kTiles;
-  const std::int64_t at = request * p.heads + head + kHeads, later = divide(at, p.heads);
-  if (later >= p.requests) return;
-  const float* const before = delta_request(p, later).before;
-  if (before == nullptr) return;
-  constexpr int kPart = kDeltaMostKeys * kDeltaWidth / kTiles;
-  prefetch_row(before + (at - later * p.heads) * kTiles * kPart + blockIdx.x * kPart, 4 * kPart);
-}
-
-/// Grid: tiles of columns, heads, requests. kSingle: every request has one row, for which fewer
-/// registers are enough.
-///
-/// The request's lists and state are loaded before the previous launch has ended. The host copies
-/// the lists before the step's first launch, and the state is of an earlier step: no launch of this
-/// step writes it before this one, and GEMMs in between, which need whole SMs, have waited for the
-/// launches that did.
-template <bool kSingle>
-static __global__ void __launch_bounds__(kRecurrenceThreads, kSingle ? kSingleBlocks : 4)
-    delta_rows_kernel(const __grid_constant__ DeltaParams p) {
-  __shared__ RecurrenceRow row;
-  let_next_begin();
-  const std::int64_t request = blockIdx.z;
-  const auto head = static_cast<std::int32_t>(blockIdx.y);
-  const DeltaRequest r = delta_request(p, request);
-  if (r.count == 0) return wait_for_previous();
-  const auto tid = static_cast<int>(threadIdx.x);
-  const std::int32_t column = static_cast<std::int32_t>(blockIdx.x) * kRecurrenceColumns;
-  // The thread's part of S: rows group + 16 i, four columns.
-  const int group = tid / 8, quad = tid % 8 * 4, parts = p.dk / 16;
-  const bool inside = column + quad < p.dv;
-  const std::int64_t at = (std::int64_t{head} * p.dk + group) * p.dv + column + quad;
-  const std::int64_t step = std::int64_t{16} * p.dv;
+/// A thread's part of a block's columns of S, in registers: keys group + 16 i, four columns.
+struct RecurrenceTile {
+  int group, quad, parts;
+  bool inside;            // the columns are within dv
+  std::int64_t at, step;  // of key `group` in a state; from a key to the next of the thread
   float s[kDeltaMostKeys / 16][4];
-  LATHE_UNROLL
-  for (int i = 0; i < kDeltaMostKeys / 16; ++i) {
-    float4 v = {};
-    if (r.before != nullptr && i < parts && inside) {
-      v = *reinterpret_cast<const float4*>(r.before + at + i * step);
+
+  __device__ RecurrenceTile(const DeltaParams& p, const DeltaRequest& r, std::int32_t head,
+                            std::int32_t column) {
+    const auto tid = static_cast<int>(threadIdx.x);
+    group = tid / 8, quad = tid % 8 * 4, parts = p.dk / 16;
+    inside = column + quad < p.dv;
+    at = (std::int64_t{head} * p.dk + group) * p.dv + column + quad;
+    step = std::int64_t{16} * p.dv;
+    LATHE_UNROLL
+    for (int i = 0; i < kDeltaMostKeys / 16; ++i) {
+      float4 v = {};
+      if (r.before != nullptr && i < parts && inside) {
+        v = *reinterpret_cast<const float4*>(r.before + at + i * step);
+      }
+      s[i][0] = v.x, s[i][1] = v.y, s[i][2] = v.z, s[i][3] = v.w;
     }
-    s[i][0] = v.x, s[i][1] = v.y, s[i][2] = v.z, s[i][3] = v.w;
   }
-  RecurrenceInputs in(p, r, head, column);
-  wait_for_previous();
-  in.load_row(p, r, head, 0);
-  if (kSingle && tid == kRecurrenceThreads - 1 && p.dk == kDeltaMostKeys && p.dv == kDeltaWidth) {
-    prefetch_later_state(p, request, head);
-  }
-  float* left = left_state(p, r, request, r.cached);
-  for (std::int64_t t = 0; t < r.count; ++t) {
-    const float beta = prepare_row(p, in, row);
-    float* const to = left;
-    if (!kSingle && t + 1 < r.count) {
-      in.load_row(p, r, head, t + 1);
-      left = left_state(p, r, request, r.cached + t + 1);
-    }
-    sync_block();
+
+  /// The recurrence for a row that prepare_row() has prepared, after a barrier. Writes S to the
+  /// state `to`, unless it is null. Returns q^T S of column tid, in the first warp.
+  __device__ float advance(const DeltaParams& p, RecurrenceRow& row, float beta, float* to) {
     float known[4] = {}, sums[4] = {};
     LATHE_UNROLL
     for (int i = 0; i < kDeltaMostKeys / 16; ++i) {
@@ -231,9 +196,64 @@ static __global__ void __launch_bounds__(kRecurrenceThreads, kSingle ? kSingleBl
     }
     const float of_q = norm_factor(row.squares[0]) / sqrtf(static_cast<float>(p.dk));
     add_up(sums, row.sums);
+    const auto tid = static_cast<int>(threadIdx.x);
+    return tid < kRecurrenceColumns ? of_q * sum_of_warps(row.sums, tid) : 0;
+  }
+};
+
+/// Prefetches a part of the state of a head that other blocks will read when those that run
+/// together with this one, on 132 multiprocessors, are done. They all load, compute and store at
+/// nearly the same time, and memory would be idle while they compute. One thread calls it.
+__device__ inline void prefetch_later_state(const DeltaParams& p, std::int64_t request,
+                                            std::int32_t head, std::int32_t column) {
+  constexpr int kTiles = kDeltaWidth / kRecurrenceColumns;
+  constexpr int kHeads = 132 * kSingleBlocks / kTiles;
+  const std::int64_t at = request * p.heads + head + kHeads, later = divide(at, p.heads);
+  if (later >= p.requests) return;
+  const float* const before = delta_request(p, later).before;
+  if (before == nullptr) return;
+  constexpr int kPart = kDeltaMostKeys * kDeltaWidth / kTiles;
+  const std::int64_t first = (at - later * p.heads) * kTiles + column / kRecurrenceColumns;
+  prefetch_row(before + first * kPart, 4 * kPart);
+}
+
+/// Grid: tiles of columns, heads, requests. kSingle: every request has one row, for which fewer
+/// registers are enough.
+///
+/// The request's lists and state are loaded before the previous launch has ended. The host copies
+/// the lists before the step's first launch, and the state is of an earlier step: no launch of this
+/// step writes it before this one, and GEMMs in between, which need whole SMs, have waited for the
+/// launches that did.
+template <bool kSingle>
+static __global__ void __launch_bounds__(kRecurrenceThreads, kSingle ? kSingleBlocks : 4)
+    delta_rows_kernel(const __grid_constant__ DeltaParams p) {
+  __shared__ RecurrenceRow row;
+  let_next_begin();
+  const std::int64_t request = blockIdx.z;
+  const auto head = static_cast<std::int32_t>(blockIdx.y);
+  const DeltaRequest r = delta_request(p, request);
+  if (r.count == 0) return wait_for_previous();
+  const auto tid = static_cast<int>(threadIdx.x);
+  const std::int32_t column = static_cast<std::int32_t>(blockIdx.x) * kRecurrenceColumns;
+  RecurrenceTile tile(p, r, head, column);
+  RecurrenceInputs in(p, r, head, column);
+  wait_for_previous();
+  in.load_row(p, r, head, 0);
+  if (kSingle && tid == kRecurrenceThreads - 1 && p.dk == kDeltaMostKeys && p.dv == kDeltaWidth) {
+    prefetch_later_state(p, request, head, column);
+  }
+  float* left = left_state(p, r, request, r.cached);
+  for (std::int64_t t = 0; t < r.count; ++t) {
+    const float beta = prepare_row(p, in, row);
+    float* const to = left;
+    if (!kSingle && t + 1 < r.count) {
+      in.load_row(p, r, head, t + 1);
+      left = left_state(p, r, request, r.cached + t + 1);
+    }
+    sync_block();
+    const float o = tile.advance(p, row, beta, to);
     if (in.of_value) {
-      p.out[(r.first + t) * p.out_stride + std::int64_t{head} * p.dv + column + tid] =
-          to_bf16(of_q * sum_of_warps(row.sums, tid));
+      p.out[(r.first + t) * p.out_stride + std::int64_t{head} * p.dv + column + tid] = to_bf16(o);
     }
     if (kSingle) return;
   }

@@ -76,6 +76,19 @@ __device__ inline float delta_gate(const DeltaParams& p, float x, float a) {
   return -a * (x > 20 ? x : log1pf(expf(x)));
 }
 
+/// The output gate's activation.
+__device__ inline float delta_act(const DeltaParams& p, float g) {
+  return p.sigmoid_out ? delta_sigmoid(g) : delta_silu(g);
+}
+/// In the same order in every kernel.
+__device__ inline float sum_of_squares(float a, float b, float c, float d) {
+  return fmaf(d, d, fmaf(c, c, fmaf(a, a, b * b)));
+}
+/// What the output norm multiplies a head's outputs by, given the sum of their squares.
+__device__ inline float out_factor(const DeltaParams& p, float squares) {
+  return 1 / sqrtf(squares / static_cast<float>(p.dv) + p.norm_eps);
+}
+
 /// A chunk: rows of a request at 64 consecutive positions, from a multiple of 64 on. Rows before
 /// the request's first one in the step and after its last one have beta 0 and g 0, so they change
 /// nothing, whatever their (finite) q, k and v. Request r's chunks are
