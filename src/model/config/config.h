@@ -246,8 +246,11 @@ struct ModelConfig {
   bool nvfp4_experts = false;   // with mxfp4: the experts are in NVFP4 instead (DeepSeek V4)
   std::int32_t int4_group = 0;  // int4: weights of a row that share a scale: 32, 64 or 128
   bool int4_zeros = false;      // int4: groups have zero points
-  bool int4_order = false;      // int4: columns are not in order of their groups (GPTQ's desc_act)
-  bool gptq_v2 = false;         // stored zero points are as they are, not one less
+  // int4: columns may not be in order of their groups (GPTQ's desc_act, compressed-tensors'
+  // actorder).
+  bool int4_order = false;
+  bool int4_all_ordered = false;  // all int4 groups of compressed-tensors are so
+  bool gptq_v2 = false;           // stored zero points are as they are, not one less
   bool mxfp4 = false;  // experts in MXFP4: stacked, as <name>_blocks and <name>_scales (gpt-oss),
                        // or one by one with block_fp8 (DeepSeek V4)
   // Draft layers that the checkpoint may have after `layers`; their tensors are read only with

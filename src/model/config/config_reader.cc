@@ -32,6 +32,11 @@ bool ConfigReader::is_list(std::string_view key) const {
   return value != nullptr && value->is_array();
 }
 
+bool ConfigReader::is_text(std::string_view key) const {
+  const nlohmann::json* value = find(key);
+  return value != nullptr && value->is_string();
+}
+
 std::vector<std::string> ConfigReader::keys() const {
   std::vector<std::string> out;
   for (const auto& [key, value] : object_->items()) out.push_back(key);

@@ -31,6 +31,7 @@ class ConfigReader {
   /// a default that null turns off.
   bool null(std::string_view key) const;
   bool is_list(std::string_view key) const;
+  bool is_text(std::string_view key) const;
   std::vector<std::string> keys() const;
   /// The first of the keys that is present; keys[0] if none is.
   std::string_view first_of(std::initializer_list<std::string_view> keys) const;

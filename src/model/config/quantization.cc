@@ -46,6 +46,25 @@ void parse_fp8(ConfigReader& q, ModelConfig& config) {
   config.fp8_pow2 = q.text("scale_fmt", "") == "ue8m0";
 }
 
+std::string lower(std::string text) {
+  std::ranges::transform(text, text.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
+  return text;
+}
+
+// Whether columns are grouped in the order of another tensor: "actorder" as compressed-tensors
+// reads it up to version 0.12, where true is "group". With "weight" columns stay where they are.
+bool orders_columns(ConfigReader& w) {
+  if (!w.is_text("actorder")) return w.flag("actorder", false);
+  const std::string order = lower(w.text("actorder", ""));
+  if (order == "group" || order == "dynamic") return true;
+  if (order != "weight" && order != "static") {
+    refuse(w, "actorder", "group, dynamic, weight, static or null", quote(order));
+  }
+  return false;
+}
+
 // What one group of compressed-tensors' or ModelOpt's config_groups says of its weights.
 Quantization parse_weights(ConfigReader& w, ModelConfig& config) {
   const std::string type = w.text("type", "int");
@@ -69,9 +88,11 @@ Quantization parse_weights(ConfigReader& w, ModelConfig& config) {
     refuse(w, "group_size", "32, 64 or 128",
            fmt::format("{} with strategy {}", group, quote(strategy)));
   }
-  // Of several groups, zero points are expected where all have them.
-  const bool others_have = config.int4_group == 0 || config.int4_zeros;
-  config.int4_zeros = !w.flag("symmetric", true) && others_have;
+  // Of several groups, zero points and orders are expected where all have them.
+  const bool first = config.int4_group == 0, ordered = orders_columns(w);
+  config.int4_zeros = !w.flag("symmetric", true) && (first || config.int4_zeros);
+  config.int4_all_ordered = ordered && (first || config.int4_all_ordered);
+  config.int4_order |= ordered;
   config.int4_group = group;
   return Quantization::int4;
 }
@@ -140,8 +161,7 @@ void int4_group(ConfigReader& q, ModelConfig& config) {
 void parse_awq(ConfigReader& q, ModelConfig& config) {
   int4_bits(q);
   int4_group(q, config);
-  std::string version = q.text("version", "gemm");
-  std::ranges::transform(version, version.begin(), [](char c) { return c | 0x20; });
+  const std::string version = lower(q.text("version", "gemm"));
   if (version != "gemm") refuse(q, "version", "gemm", quote(version));
   config.int4_zeros = true;
 }

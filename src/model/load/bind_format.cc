@@ -222,7 +222,10 @@ class Binder {
     zeros_ = tensor(format_.zeros);
     order_ = tensor(format_.order);
     if (zeros_ == nullptr && (!by_output() || options_.has_zeros)) return miss(out, format_.zeros);
-    if (order_ == nullptr && format_.packing == u4_gptq && options_.has_order) {
+    const bool ordered = format_.packing == u4_gptq
+                             ? options_.has_order
+                             : format_.packing == u4_rows && options_.rows_ordered;
+    if (order_ == nullptr && ordered) {
       return miss(out, format_.order);
     }
     if (zeros_ != nullptr) {
@@ -244,6 +247,8 @@ class Binder {
     if (order_ == nullptr) return true;
     std::vector<std::int32_t> group(static_cast<std::size_t>(cols_));
     std::memcpy(group.data(), order_->bytes.data(), order_->bytes.size());
+    // compressed-tensors leaves -1 where nothing has ordered the columns.
+    if (format_.packing == u4_rows && std::ranges::count(group, -1) > 0) return true;
     if (std::ranges::is_sorted(group)) {
       columns.clear();
     } else {

@@ -21,6 +21,7 @@ struct FormatOptions {
   bool contents = true;       // checks the order of columns, and zero points that are dropped
   bool has_zeros = false;     // compressed-tensors' groups must have zero points
   bool has_order = false;     // GPTQ's columns must have an order
+  bool rows_ordered = false;  // compressed-tensors' columns must have an order
 };
 
 struct BoundFormat {

@@ -97,7 +97,8 @@ bool TensorLoader::bind_packed(const TensorSpec& spec, Names& read) {
                               .headers_only = headers_only() || absent,
                               .contents = reads_ != Reads::headers && !absent,
                               .has_zeros = needs_zeros_,
-                              .has_order = config_.int4_order};
+                              .has_order = config_.int4_order,
+                              .rows_ordered = config_.int4_all_ordered};
   const std::int64_t bytes = weights_.bytes;
   const auto find_tensor = [&](const std::string& name) { return find(name); };
   BoundFormat bound;

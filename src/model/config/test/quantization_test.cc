@@ -73,6 +73,29 @@ TEST(QuantizationConfig, Int4SaysWhatTensorsDoNot) {
   EXPECT_EQ(c.int4_group, 128);
 }
 
+// As compressed_tensors.quantization.QuantizationArgs of version 0.12.2 reads the key.
+TEST(QuantizationConfig, OrderOfColumns) {
+  const Json weights = {{"num_bits", 4}, {"type", "int"}, {"group_size", 128}};
+  const auto with = [&](const Json& order) {
+    Json out = weights;
+    out["actorder"] = order;
+    return out;
+  };
+  for (const Json& order : {Json("group"), Json("dynamic"), Json("GROUP"), Json(true)}) {
+    const ModelConfig c = parsed(compressed(with(order)));
+    EXPECT_TRUE(c.int4_order && c.int4_all_ordered) << order;
+  }
+  for (const Json& order : {Json("weight"), Json("static"), Json(false), Json(nullptr)}) {
+    EXPECT_FALSE(parsed(compressed(with(order))).int4_order) << order;
+  }
+  EXPECT_THAT(refusal(compressed(with("columns"))), HasSubstr("actorder: wanted group, dynamic"));
+  Json both = compressed(with("group"));
+  both["quantization_config"]["config_groups"]["group_1"] = {{"targets", {"re:.*mlp.*"}},
+                                                             {"weights", weights}};
+  EXPECT_TRUE(parsed(both).int4_order);
+  EXPECT_FALSE(parsed(both).int4_all_ordered);
+}
+
 TEST(QuantizationConfig, OthersAreRefusedByName) {
   const auto message = [](const Json& config) { return refusal(quantised(config)); };
   EXPECT_THAT(message({{"quant_method", "bitsandbytes"}}),

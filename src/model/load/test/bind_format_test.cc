@@ -73,9 +73,31 @@ TEST_F(AlmostAFormat, NamesWhatIsMissing) {
   EXPECT_THAT(load(), HasSubstr("1 missing: model.layers.0.self_attn.q_proj.weight_scale"));
 }
 
+TEST_F(AlmostAFormat, NeedsTheOrderThatTheConfigurationNames) {
+  replace("", "layers.0.mlp.gate_proj.g_idx", "layers.0.mlp.gate_proj.g_idX");
+  EXPECT_THAT(load(), HasSubstr("1 missing: model.layers.0.mlp.gate_proj.g_idx"));
+  const auto configure = [&](const char* order) {
+    auto config = nlohmann::json::parse(*read_file(fs::path(made_.dir()) / "config.json"));
+    config["quantization_config"] = {
+        {"quant_method", "compressed-tensors"},
+        {"config_groups",
+         {{"group_0",
+           {{"weights",
+             {{"num_bits", 4}, {"type", "int"}, {"group_size", 32}, {"actorder", order}}}}}}}};
+    std::ofstream(fs::path(made_.dir()) / "config.json") << config;
+  };
+  configure("weight");
+  EXPECT_THAT(load(), testing::Not(HasSubstr("weight_g_idx")));
+  configure("group");
+  EXPECT_THAT(load(), AllOf(HasSubstr("missing: "), HasSubstr("q_proj.weight_g_idx")));
+}
+
 TEST_F(AlmostAFormat, ReadsContents) {
   overwrite("model.layers.0.mlp.gate_proj.g_idx", std::string(1, '\1') + std::string(3, '\0'));
   EXPECT_THAT(load(), HasSubstr("gate_proj.g_idx I32 [512] (wanted 128 columns of each of 4"));
+  // As compressed_tensors.quantization.lifecycle.forward of version 0.12.2: in order.
+  overwrite("model.layers.0.mlp.down_proj.weight_g_idx", "\xff\xff\xff\xff");
+  EXPECT_EQ(load(), "loaded");
   overwrite("model.layers.0.self_attn.q_proj.weight_scale", "\xc0\x7f");  // NaN
   EXPECT_THAT(load(), AllOf(HasSubstr("layers.0.self_attn.q_proj.weight_scale"),
                             HasSubstr("scales below 2^119")));
