@@ -9,6 +9,7 @@
 #include "base/integers.h"
 #include "kernels/cuda/common/cuda_error.h"
 #include "kernels/cuda/common/device.h"
+#include "kernels/cuda/sm90/matmul/deep/deep_kernels.h"
 #include "kernels/cuda/sm90/matmul/few/few_call.h"
 #include "kernels/cuda/sm90/matmul/few/few_codes_call.h"
 #include "kernels/cuda/sm90/matmul/matmul_call.h"
@@ -35,7 +36,7 @@ RowBoxes boxes_of(const WeightView& w, const MatmulTiling& tiling) {
           .row_bytes = bytes_of(w.dtype, w.cols),
           .row_stride = bytes_of(w.dtype, w.cols),
           .element_bytes = w.dtype == DType::bf16 ? 2 : 1,
-          .box_bytes = bits_of(w.dtype) == 4 ? 64 : 128,
+          .box_bytes = bits_of(w.dtype) == 4 && !is_deep(tiling) ? 64 : 128,
           .box_rows = tiling.tile_rows};
 }
 
@@ -54,8 +55,18 @@ RowBoxes boxes_of(const MutableRowsView& out) {
           .box_rows = kMatmulOutTokens};
 }
 
+cudaError_t launch_deep(const WeightView& w, const MatmulParams& p, const MatmulMaps& maps,
+                        const MatmulInstance& instance, cudaStream_t stream) {
+  if (is_mxfp4(w)) return launch_deep_mxfp4(p, maps, instance, stream);
+  if (w.dtype == DType::e2m1) return launch_deep_nvfp4(p, maps, instance, stream);
+  if (w.groups.dtype == DType::f16) return launch_deep_u4_half(p, maps, instance, stream);
+  return w.groups.zeros == nullptr ? launch_deep_u4(p, maps, instance, stream)
+                                   : launch_deep_u4_zeros(p, maps, instance, stream);
+}
+
 cudaError_t launch(const WeightView& w, const MatmulParams& p, const MatmulMaps& maps,
                    const MatmulInstance& instance, cudaStream_t stream) {
+  if (instance.warpgroups != 2) return launch_deep(w, p, maps, instance, stream);
   if (p.x_scales != nullptr) return launch_matmul_e4m3(p, maps, instance, stream);
   if (w.dtype == DType::bf16) return launch_matmul_bf16(p, maps, instance, stream);
   if (w.dtype == DType::e4m3) return launch_matmul_e4m3_weights(p, maps, instance, stream);
@@ -65,6 +76,9 @@ cudaError_t launch(const WeightView& w, const MatmulParams& p, const MatmulMaps&
   return w.groups.zeros == nullptr ? launch_matmul_u4(p, maps, instance, stream)
                                    : launch_matmul_u4_zeros(p, maps, instance, stream);
 }
+
+// Whether a pair of codes is converted by one fma.
+bool has_one_fma(const WeightView& w) { return w.dtype == DType::u4 && !may_have_zeros(w); }
 
 bool same_x(const RowsView& a, const RowsView& b) {
   return a.data == b.data && a.dtype == b.dtype && a.rows == b.rows && a.cols == b.cols &&
@@ -200,14 +214,15 @@ MatmulShape shape_of(std::span<const MatmulCall> calls, int sms) {
                     .x_bits = bits_of(calls[0].x.dtype),
                     .factors = calls[0].w.dtype == DType::e4m3,
                     .packed = is_packed(calls[0].w),
-                    .gated = calls[0].activation != nullptr};
+                    .gated = calls[0].activation != nullptr,
+                    .least_wide = has_one_fma(calls[0].w) ? 4 : 9};
   for (const MatmulCall& c : calls) shape.rows += c.w.rows * (shape.gated ? 2 : 1);
   return shape;
 }
 
 MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulTiling& tiling, int sms) {
   const RowsView& x = calls[0].x;
-  const std::int64_t chunk = matmul_chunk(bits_of(calls[0].w.dtype));
+  const std::int64_t chunk = matmul_chunk(bits_of(calls[0].w.dtype)) * (is_deep(tiling) ? 2 : 1);
   MatmulLaunch l{};
   MatmulParams& p = l.params;
   p.m = static_cast<std::int32_t>(x.rows);
@@ -248,9 +263,12 @@ MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulTiling& 
   if (calls[0].activation != nullptr) gate(l, *calls[0].activation, calls[0].w, calls[0].up);
   const std::int64_t items =
       std::int64_t{tiling.pair ? (p.tiles + 1) / 2 : p.tiles} * p.token_tiles;
-  const int clusters = std::max(1, sms / (tiling.pair ? 2 : tiling.split));
+  // An SM runs two narrow blocks, unless they have many tokens.
+  const int blocks = tiling.warpgroups == 1 && tiling.tile_tokens <= 32 ? 2 * sms : sms;
+  const int clusters = std::max(1, blocks / (tiling.pair ? 2 : tiling.split));
   l.instance = {.tokens = tiling.tile_tokens,
                 .pair = tiling.pair,
+                .warpgroups = static_cast<std::uint8_t>(tiling.warpgroups),
                 .clusters = static_cast<int>(std::min<std::int64_t>(items, clusters))};
   return l;
 }
@@ -298,7 +316,7 @@ Result<void> matmul_on_device(std::span<const MatmulCall> calls, cudaStream_t st
   const auto sms = count_sms();
   if (!sms) return sms.error();
   const MatmulTiling tiling = choose_tiling(shape_of(calls, *sms));
-  if (few_takes(calls, tiling.split)) {
+  if (tiling.warpgroups == 2 && few_takes(calls, tiling.split)) {
     return call_result(launch_few(calls[0], *sms, stream), "matmul");
   }
   const bool is_long = calls[0].w.cols >= kFewCodesLeastColumns;

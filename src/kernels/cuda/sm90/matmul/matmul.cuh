@@ -12,6 +12,9 @@
 // sums through distributed shared memory. With many tokens, a cluster of two blocks computes two
 // tiles of weight rows for the same tokens; each block loads half of the tokens and multicasts them
 // to both.
+//
+// Packed weights of few tokens also have tiles of 256 rows by four warpgroups and of 64 rows by one
+// (deep/).
 #pragma once
 
 #include "kernels/cuda/sm90/matmul/matmul_consumer.cuh"
@@ -20,7 +23,7 @@
 namespace lathe::cuda {
 
 template <class T>
-static __global__ void __launch_bounds__(T::kThreads, 1)
+static __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
     matmul_kernel(const __grid_constant__ MatmulParams p, const __grid_constant__ MatmulMaps maps) {
   LATHE_DYNAMIC_SHARED(shared_bytes);
   const MatmulShared<T> s{shared_address(shared_bytes)};
@@ -50,10 +53,10 @@ static __global__ void __launch_bounds__(T::kThreads, 1)
     sync_block();
   }
   if (thread >= T::kConsumers) {
-    lower_registers<T::kProducerRegisters>();
+    if constexpr (!T::kNarrow) lower_registers<T::kProducerRegisters>();
     if (thread < T::kConsumers + 32 && elected()) MatmulProducer<T>(p, maps, s).run();
   } else {
-    raise_registers<T::kConsumerRegisters>();
+    if constexpr (!T::kNarrow) raise_registers<T::kConsumerRegisters>();
     MatmulConsumer<T>(p, maps, s, thread).run();
   }
   // No block exits while others may access its shared memory.

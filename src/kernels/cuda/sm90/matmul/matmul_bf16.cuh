@@ -13,7 +13,8 @@ struct MatmulBf16 {
   static constexpr int kTokenBoxes = 1;
   static constexpr bool kTwoLevels = false;
   static constexpr bool kTokenScales = false;
-  static constexpr int kPackedBytes = 0;  // of weight scales in a stage
+  static constexpr int kPackedRow = 0;  // bytes of a row's packed scales in a chunk
+  static constexpr int kDepth = 1;
   static constexpr bool kFactor = false;
 
   /// acc = the sum over a part of K. A stage's wgmmas run while the warpgroup waits for the next

@@ -10,6 +10,8 @@ namespace lathe::cuda {
 enum class MatmulCluster {
   parts,  // the same weight rows and tokens; each block computes one part of K
   pair,   // the same tokens, two tiles of weight rows; each block computes all parts of K in turn
+  wide,  // no cluster: a block of four warpgroups has a tile of 256 weight rows, and K has one part
+  narrow,  // parts, in tiles of 64 weight rows by one warpgroup
 };
 
 /// kGroups: grouped GEMM, in which K is not split.
@@ -19,27 +21,35 @@ struct MatmulTile {
   static constexpr int kTokens = kTileTokens;
   static constexpr MatmulCluster kCluster = kClusterKind;
   static constexpr bool kPair = kCluster == MatmulCluster::pair;
+  static constexpr bool kWide = kCluster == MatmulCluster::wide;
   static constexpr bool kGrouped = kGroups;
-  static constexpr int kConsumers = 256;  // threads of two warpgroups
+  static constexpr bool kNarrow = kCluster == MatmulCluster::narrow;
+  static constexpr int kWarpgroups = kWide     ? 4
+                                     : kNarrow ? 1
+                                               : 2;  // that multiply, up to 64 rows each
+  static constexpr int kTileRows = 64 * kWarpgroups;
+  static constexpr int kConsumers = 128 * kWarpgroups;  // threads
   static constexpr int kThreads = kConsumers + 128;
   // Together as many as an SM has. A producer that loads scales needs more.
-  static constexpr bool kScales = Format::kTokenScales || Format::kPackedBytes > 0;
-  static constexpr int kProducerRegisters = kScales ? 56 : 40;
-  static constexpr int kConsumerRegisters = kScales ? 224 : 232;
+  static constexpr bool kScales = Format::kTokenScales || Format::kPackedRow > 0;
+  static constexpr int kProducerRegisters = kWide ? 64 : kScales ? 56 : 40;
+  static constexpr int kConsumerRegisters = kWide ? 104 : kScales ? 224 : 232;
 
-  static constexpr int kWeightBytes = kMatmulTileRows * Format::kWeightRowBytes;
+  static constexpr int kWeightBytes = kTileRows * Format::kWeightRowBytes;
   static constexpr int kTokenBoxBytes = kTokens * 128;
   static constexpr int kTokenBytes = Format::kTokenBoxes * kTokenBoxBytes;
   static constexpr int kStageBytes = kWeightBytes + kTokenBytes;
   // Scales of a stage's tokens. They are loaded in 16-byte words, and a group may start inside a
   // word.
   static constexpr int kScaleBytes = Format::kTokenScales ? (kTokens + (kGrouped ? 4 : 0)) * 4 : 0;
-  static constexpr int kPackedBytes = Format::kPackedBytes;
+  static constexpr int kPackedBytes = kTileRows * Format::kDepth * Format::kPackedRow;
   // Partials that other blocks of the cluster send: 16 bytes per consumer thread, group of 8 tokens
   // and part.
   static constexpr int kEights = kTokens / 8;
-  static constexpr int kPartialSlots = kEights > kMatmulMaxSplit ? kEights : kMatmulMaxSplit;
-  static constexpr int kPartialBytes = kPair || kGrouped ? 0 : kPartialSlots * kConsumers * 16;
+  static constexpr int kMaxSplit = kNarrow ? kNarrowSplit : kMatmulMaxSplit;
+  static constexpr int kPartialSlots = kEights > kMaxSplit ? kEights : kMaxSplit;
+  static constexpr int kPartialBytes =
+      kPair || kGrouped || kWide ? 0 : kPartialSlots * kConsumers * 16;
   // Output buffer for many tokens, half of it for each warpgroup: as f32, two groups of two boxes.
   static constexpr int kOutBoxBytes = kMatmulOutTokens * kMatmulOutRows * 4;
   static constexpr bool kStaged = kPair || (kGrouped && kTokens >= 128);
@@ -48,7 +58,10 @@ struct MatmulTile {
   // Token tiles before each group.
   static constexpr int kGroupBytes = kGrouped ? (kMatmulGroups + 1) * 4 : 0;
   static constexpr int kMaxStages = 12;
-  static constexpr int kRoom = (232448 - kPartialBytes - kOutBytes - kBarrierBytes - kGroupBytes) /
+  // Blocks of an SM. Two share it with those of the next launch, whose weights load meanwhile.
+  static constexpr int kBlocks = kNarrow && kTokens <= 32 ? 2 : 1;
+  static constexpr int kMost = kBlocks == 2 ? 115712 : 232448;  // bytes of a block
+  static constexpr int kRoom = (kMost - kPartialBytes - kOutBytes - kBarrierBytes - kGroupBytes) /
                                (kStageBytes + kScaleBytes + kPackedBytes);
   static constexpr int kStages = kRoom < kMaxStages ? kRoom : kMaxStages;
   // TMA swizzles by address, so boxes must start where the swizzle pattern starts.
@@ -60,7 +73,7 @@ struct MatmulTile {
   static constexpr int kBarriersAt = kPartialsAt + kPartialBytes;
   static constexpr int kGroupsAt = kBarriersAt + kBarrierBytes;
   static constexpr int kSharedBytes = kGroupsAt + kGroupBytes;
-  static_assert(kStages >= 3 && (2 * kStages + 2) * 8 <= kBarrierBytes);
+  static_assert(kStages >= (kNarrow ? 2 : 3) && (2 * kStages + 2) * 8 <= kBarrierBytes);
   // The registers hold a second accumulator: one part of K next to the sum of the others.
   static constexpr bool kPairSplits = kPair && !kGrouped && kTokens <= 128 && !Format::kTwoLevels;
   // A pair's shared tokens are loaded in halves, one by each block.
@@ -79,13 +92,15 @@ struct MatmulShared {
   __device__ std::uint32_t scales(int stage) const {
     return base + static_cast<std::uint32_t>(T::kScalesAt + stage * T::kScaleBytes);
   }
-  /// Packed scales of a stage: one record for each row of the tile, in a gated GEMM first for the
-  /// rows of one weight, then for the other's.
-  __device__ std::uint32_t packed_scales(int stage) const {
-    return base + static_cast<std::uint32_t>(T::kPackedAt + stage * T::kPackedBytes);
+  /// Packed scales of a stage's chunk `chunk` of 128 columns: one record for each row of the tile,
+  /// in a gated GEMM first for the rows of one weight, then for the other's.
+  __device__ std::uint32_t packed_scales(int stage, int chunk) const {
+    return base + static_cast<std::uint32_t>(T::kPackedAt + stage * T::kPackedBytes +
+                                             chunk * T::kTileRows * kMatmulPackedScale);
   }
-  __device__ std::uint32_t packed_zeros(int stage) const {
-    return packed_scales(stage) + kMatmulTileRows * kMatmulPackedScale;
+  __device__ std::uint32_t packed_zeros(int stage, int chunk) const {
+    return packed_scales(stage, T::Format::kDepth) +
+           static_cast<std::uint32_t>(chunk * T::kTileRows * kMatmulPackedZero);
   }
   __device__ std::uint32_t partials() const { return base + T::kPartialsAt; }
   /// Output buffer of warpgroup `group`, as consecutive boxes or as 16-byte words.

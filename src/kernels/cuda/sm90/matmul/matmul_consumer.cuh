@@ -38,7 +38,7 @@ struct MatmulConsumer {
         lane(thread % 32) {}
 
   /// Weight rows per warpgroup.
-  __device__ std::int32_t rows() const { return p.tile_rows / 2; }
+  __device__ std::int32_t rows() const { return p.tile_rows / T::kWarpgroups; }
   __device__ std::uint32_t weights() const {
     return s.weights(stage.index) +
            static_cast<std::uint32_t>(group * rows() * Format::kWeightRowBytes);
@@ -132,7 +132,7 @@ struct MatmulConsumer {
 
   /// Whether this block stores group j of 8 tokens.
   __device__ bool owns(int j) const {
-    return T::kPair || T::kGrouped || (j & (p.split - 1)) == list.rank;
+    return T::kPair || T::kGrouped || T::kWide || (j & (p.split - 1)) == list.rank;
   }
 
   /// acc = the sum over all of K, for the tokens that this block stores.
@@ -152,7 +152,7 @@ struct MatmulConsumer {
     }
   }
   __device__ void sum_parts(const MatmulWork& w) {
-    if constexpr (!T::kPair && !T::kGrouped) {
+    if constexpr (!T::kPair && !T::kGrouped && !T::kWide) {
       Format::sum_part(*this, w, MatmulPart(p, list.rank));
       if (p.split > 1) exchange_parts();
     } else {

@@ -17,7 +17,8 @@ struct MatmulE4m3 {
   static constexpr int kTokenBoxes = 1;
   static constexpr bool kTwoLevels = true;
   static constexpr bool kTokenScales = true;
-  static constexpr int kPackedBytes = 0;  // of weight scales in a stage
+  static constexpr int kPackedRow = 0;  // bytes of a row's packed scales in a chunk
+  static constexpr int kDepth = 1;
   static constexpr bool kFactor = false;
 
   template <class Consumer>

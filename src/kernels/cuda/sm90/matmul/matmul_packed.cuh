@@ -200,16 +200,17 @@ struct Mxfp4Row {
   }
 };
 
-template <class Row>
+template <class RowType>
 struct MatmulPacked {
+  using Row = RowType;
   static constexpr int kChunk = 128;
   static constexpr int kWeightRowBytes = 64;
   static constexpr int kWeightStep = 64;
   static constexpr int kTokenBoxes = 2;
   static constexpr bool kTwoLevels = false;
   static constexpr bool kTokenScales = false;
-  static constexpr int kPackedBytes =
-      kMatmulTileRows * (kMatmulPackedScale + (Row::kHasZeros ? kMatmulPackedZero : 0));
+  static constexpr int kPackedRow = kMatmulPackedScale + (Row::kHasZeros ? kMatmulPackedZero : 0);
+  static constexpr int kDepth = 1;
   static constexpr bool kFactor = true;
   /// What the sum over K is multiplied by. index: of the weight in a stack.
   static __device__ float factor(const MatmulWeight& w, std::int64_t index) {
@@ -232,7 +233,13 @@ struct MatmulPacked {
       out.words[0][unit] = load_shared_u32(from);
       out.words[1][unit] = load_shared_u32(from + 512);
     }
-    const std::uint32_t scales = c.s.packed_scales(c.stage.index);
+    load_scales(c, 0, places, out);
+  }
+  /// chunk: of 128 columns, in the stage.
+  template <class Consumer>
+  static __device__ __forceinline__ void load_scales(const Consumer& c, int chunk,
+                                                     const PackedPlace (&places)[2], Loaded& out) {
+    const std::uint32_t scales = c.s.packed_scales(c.stage.index, chunk);
     LATHE_UNROLL
     for (int i = 0; i < 2; ++i) {
       const std::uint64_t both = load_shared_u64(scales + places[i].scales);
@@ -240,7 +247,7 @@ struct MatmulPacked {
       out.rows[i].scales[1] = static_cast<std::uint32_t>(both >> 32);
     }
     if (Row::kHasZeros && c.p.zero_bytes > 0) {
-      const std::uint32_t zeros = c.s.packed_zeros(c.stage.index);
+      const std::uint32_t zeros = c.s.packed_zeros(c.stage.index, chunk);
       LATHE_UNROLL
       for (int i = 0; i < 2; ++i) out.rows[i].zeros = load_shared_u32(zeros + places[i].zeros);
     }
@@ -252,15 +259,18 @@ struct MatmulPacked {
                                                   const MatmulPart& part) {
     PackedPlace places[2] = {{c.packed_row(0), c.p.scale_bytes},
                              {c.packed_row(1), c.p.scale_bytes}};
-    LATHE_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      keep(places[i / 2].scale_choice[i % 2]);
-      if (Row::kHasZeros) keep(places[i / 2].zero_choice[i % 2]);
-    }
+    keep_choices(places);
     if constexpr (Consumer::kValues <= 32) {
       sum_few(c, part, places);
     } else {
       sum_many(c, part, places);
+    }
+  }
+  static __device__ void keep_choices(PackedPlace (&places)[2]) {
+    LATHE_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      keep(places[i / 2].scale_choice[i % 2]);
+      if (Row::kHasZeros) keep(places[i / 2].zero_choice[i % 2]);
     }
   }
   template <class Consumer>

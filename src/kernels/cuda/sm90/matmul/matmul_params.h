@@ -12,6 +12,7 @@ namespace lathe::cuda {
 inline constexpr int kMatmulWeights = 6;     // of a launch, at most
 inline constexpr int kMatmulTileRows = 128;  // weight rows of a tile, at most
 inline constexpr int kMatmulMaxSplit = 8;    // blocks of a cluster, at most
+inline constexpr int kNarrowSplit = 4;       // the same in MatmulCluster::narrow
 inline constexpr int kMatmulGroups = 512;    // of a grouped GEMM, at most
 
 /// Most bytes of the packed scales and zeros of a row's chunk.

@@ -46,26 +46,36 @@ struct MatmulProducer {
     const std::int32_t rows = two_weights() ? p.tile_rows / 2 : p.tile_rows;
     const MatmulWeight& weight = p.weights[w.weight];
     const std::int32_t left = weight.packed_rows - row;
-    packed = {static_cast<const std::uint8_t*>(weight.scales), weight.zeros,
-              (std::int64_t{w.group} * p.chunks + chunk) * weight.packed_rows + row,
-              weight.packed_rows,
-              static_cast<std::uint32_t>(left < 0      ? 0
-                                         : left < rows ? left
-                                                       : rows)};
+    packed = {
+        static_cast<const std::uint8_t*>(weight.scales), weight.zeros,
+        (std::int64_t{w.group} * p.chunks + chunk) * Format::kDepth * weight.packed_rows + row,
+        weight.packed_rows,
+        static_cast<std::uint32_t>(left < 0      ? 0
+                                   : left < rows ? left
+                                                 : rows)};
   }
-  __device__ std::uint32_t packed_bytes() const {
-    return packed.rows *
-           static_cast<std::uint32_t>((p.scale_bytes + p.zero_bytes) * (two_weights() ? 2 : 1));
+  /// Chunks of 128 columns in a stage.
+  __device__ std::int32_t packed_chunks(std::int32_t chunk) const {
+    return Format::kDepth == 1 || (2 * chunk + 1) * 128 < p.k ? Format::kDepth : 1;
+  }
+  __device__ std::uint32_t packed_bytes(std::int32_t chunk) const {
+    return packed.rows * static_cast<std::uint32_t>((p.scale_bytes + p.zero_bytes) *
+                                                    (two_weights() ? 2 : 1) * packed_chunks(chunk));
   }
   __device__ void copy_packed(const std::uint8_t* from, std::int32_t bytes, std::uint32_t to,
                               int stage) const {
     copy_row(to, from + packed.at * bytes, packed.rows * static_cast<std::uint32_t>(bytes),
              s.full(stage), policy);
   }
-  /// Loads a chunk's and steps to the next.
-  __device__ void load_packed(int stage) {
+  /// Loads those of a stage and steps to the next.
+  __device__ void load_packed(std::int32_t chunk, int stage) {
     if (packed.rows == 0) return;
-    const std::uint32_t scales = s.packed_scales(stage), zeros = s.packed_zeros(stage);
+    const std::int32_t count = packed_chunks(chunk);
+    for (std::int32_t i = 0; i < count; ++i) load_packed_chunk(stage, i);
+  }
+  __device__ void load_packed_chunk(int stage, int chunk) {
+    const std::uint32_t scales = s.packed_scales(stage, chunk);
+    const std::uint32_t zeros = s.packed_zeros(stage, chunk);
     copy_packed(packed.scales, p.scale_bytes, scales, stage);
     if (p.zero_bytes > 0) copy_packed(packed.zeros, p.zero_bytes, zeros, stage);
     if (two_weights()) {
@@ -83,9 +93,9 @@ struct MatmulProducer {
   __device__ void load_weights(const MatmulWork& w, std::int32_t chunk, int stage) {
     auto bytes = static_cast<std::uint32_t>(p.tile_rows * Format::kWeightRowBytes + T::kTokenBytes);
     if constexpr (Format::kTokenScales) bytes += scale_bytes(w);
-    if constexpr (T::kPackedBytes > 0) bytes += packed_bytes();
+    if constexpr (T::kPackedBytes > 0) bytes += packed_bytes(chunk);
     barrier_expect(s.full(stage), bytes);
-    if constexpr (T::kPackedBytes > 0) load_packed(stage);
+    if constexpr (T::kPackedBytes > 0) load_packed(chunk, stage);
     const std::int32_t k = chunk * Format::kWeightStep;
     if (p.gate_step != 0) {
       copy_turns_box(s.weights(stage), &maps.weights[0], k, w.row / 16, w.group, s.full(stage),

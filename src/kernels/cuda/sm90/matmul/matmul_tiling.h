@@ -16,6 +16,9 @@ struct MatmulShape {
   bool factors = false;  // each chunk is summed separately and then scaled
   bool packed = false;   // codes are converted, with scales of groups
   bool gated = false;    // tiles interleave rows of two weights
+  // Packed: fewest tokens for which a block of four warpgroups is faster than the kernel of few
+  // tokens.
+  int least_wide = 9;
 };
 
 struct MatmulTiling {
@@ -23,7 +26,13 @@ struct MatmulTiling {
   int tile_rows = 128;  // weight rows per tile
   int tile_tokens = 8;  // 8, 16, 32, 64, 128 or 256
   bool pair = false;    // clusters of two tiles; false: of the parts of K
+  // That multiply 64 rows each. 4 and 1 are MatmulCluster::wide and narrow, of packed weights and
+  // few tokens.
+  int warpgroups = 2;
 };
+
+/// Whether stages have two chunks.
+constexpr bool is_deep(const MatmulTiling& t) { return t.warpgroups != 2; }
 
 /// Elements of K in a chunk, the step by which K is processed and split.
 constexpr std::int64_t matmul_chunk(int weight_bits) { return weight_bits == 16 ? 64 : 128; }

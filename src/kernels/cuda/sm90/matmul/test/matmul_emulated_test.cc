@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/sm90/matmul/test/matmul_checks.h"
 // Device code is included last: it redefines CUDA's keywords.
+#include "kernels/cuda/sm90/matmul/deep/deep_packed.cuh"
 #include "kernels/cuda/sm90/matmul/matmul.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_bf16.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_codes.cuh"
@@ -66,8 +67,23 @@ void emulate_tile(const MatmulLaunch& l) {
   emulate_clusters(blocks, {static_cast<unsigned>(l.instance.clusters * blocks), 1, 1}, T::kThreads,
                    matmul_kernel<T>, l.params, maps);
 }
+template <class Row, MatmulCluster kCluster>
+void emulate_deep(const MatmulLaunch& l) {
+  using Format = MatmulPackedDeep<Row>;
+  if constexpr (kCluster == MatmulCluster::wide) {
+    if (l.instance.tokens == 8) return emulate_tile<Format, 8, kCluster>(l);
+  }
+  if (l.instance.tokens == 16) return emulate_tile<Format, 16, kCluster>(l);
+  if (l.instance.tokens == 32) return emulate_tile<Format, 32, kCluster>(l);
+  emulate_tile<Format, 64, kCluster>(l);
+}
 template <class Format>
 void emulate_format(const MatmulLaunch& l) {
+  if constexpr (requires { typename Format::Row; }) {
+    using Row = typename Format::Row;
+    if (l.instance.warpgroups == 4) return emulate_deep<Row, MatmulCluster::wide>(l);
+    if (l.instance.warpgroups == 1) return emulate_deep<Row, MatmulCluster::narrow>(l);
+  }
   constexpr auto kParts = MatmulCluster::parts, kPair = MatmulCluster::pair;
   if (l.instance.pair) {
     if constexpr (std::is_same_v<Format, MatmulBf16>) {
@@ -191,6 +207,24 @@ TEST_F(MatmulEmulated, PackedWeights) {
   }
 }
 
+// Tiles of 256 and 64 rows: as above, and K that ends after an odd number of chunks.
+TEST_F(MatmulEmulated, PackedWeightsInDeepStages) {
+  for (const WeightFormat& format : matmul_test::packed_formats()) {
+    SCOPED_TRACE(::testing::Message() << name(format));
+    const int step = std::max(32, int{format.size});
+    for (const int tokens : {8, 16, 32, 64}) {
+      const int columns = step * between(600 / step, 1300 / step);
+      Problem p(random, between(1, tokens), 2 * between(20, 330), columns, format);
+      p.out_bf16 = between(0, 1) == 0;
+      if (between(0, 1) == 0) p.bias = random_f32(random, p.n);
+      check(p, {1, 256, tokens, false, 4}, between(1, 3));
+      if (tokens == 8) continue;
+      const int split = 1 << between(0, 2);
+      check(p, {split, 64, tokens, false, 1}, split * between(1, 2));
+    }
+  }
+}
+
 // u4 and MXFP4 weights give the bits of a GEMM with the same values stored as bf16.
 TEST_F(MatmulEmulated, PackedWeightsHaveTheBitsOfBf16) {
   for (const WeightFormat& format : matmul_test::packed_formats()) {
@@ -214,6 +248,12 @@ TEST_F(MatmulEmulated, PackedWeightsHaveTheBitsOfBf16) {
     EXPECT_EQ(packed.read().size(), expected.read().size());
     const std::vector<float> a = packed.read(), b = expected.read();
     EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0)
+        << name(format) << ", seed " << seed;
+    const MatmulCall wide_tile = packed.call(p.m), of_bf16 = expected.call(p.m);
+    emulate_matmul({&wide_tile, 1}, {1, 256, 16, false, 4}, 1);
+    emulate_matmul({&of_bf16, 1}, {1, 96, 16, false}, 4);
+    const std::vector<float> c = packed.read(), d = expected.read();
+    EXPECT_EQ(std::memcmp(c.data(), d.data(), c.size() * sizeof(float)), 0)
         << name(format) << ", seed " << seed;
   }
 }
@@ -492,6 +532,21 @@ TEST_F(MatmulEmulated, Gated) {
                                  emulate_matmul({&call, 1}, tiling, 4);
                                });
     }
+  }
+}
+
+TEST_F(MatmulEmulated, GatedInDeepStages) {
+  for (const WeightFormat& format : matmul_test::packed_formats()) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed << ", " << name(format));
+    const int step = std::max(32, int{format.size});
+    Host host;
+    matmul_test::check_gated(random, host, format, false, between(1, 32), 8 * between(9, 40),
+                             step * between(3, 8), [&](const MatmulCall& call) {
+                               emulate_matmul({&call, 1},
+                                              step % 64 == 0 ? MatmulTiling{1, 256, 32, false, 4}
+                                                             : MatmulTiling{1, 64, 32, false, 1},
+                                              2);
+                             });
   }
 }
 

@@ -30,6 +30,14 @@ TEST(MatmulTiling, SplitsKAlikeForAnyNumberOfTokens) {
       ASSERT_EQ(tiling.split, split)
           << "seed " << seed << ", " << s.rows << " x " << s.k << ", m " << s.m;
       ASSERT_EQ(tiling.tile_rows % 16, 0);
+      if (tiling.warpgroups != 2) {
+        ASSERT_TRUE(s.packed && s.m <= 64 && tiling.tile_tokens <= 64 && !tiling.pair);
+        ASSERT_EQ(tiling.tile_rows, 64 * tiling.warpgroups);
+        // Parts of K end where they do with stages of one chunk.
+        const std::int64_t chunks = (s.k + 127) / 128;
+        ASSERT_TRUE(split == 1 || (tiling.warpgroups == 1 && chunks % (2 * split) == 0));
+        continue;
+      }
       ASSERT_LE(tiling.tile_rows, 128);
       // Blocks of 256 tokens have no registers for a second accumulator.
       ASSERT_TRUE(tiling.tile_tokens < 256 || (tiling.pair && tiling.split == 1));

@@ -1,0 +1,7 @@
+// Launches GEMMs of u4 weights with scales of bf16 and no zeros by 4 to 64 tokens.
+#include "kernels/cuda/sm90/matmul/deep/deep_launch.cuh"
+
+cudaError_t lathe::cuda::launch_deep_u4(const MatmulParams& p, const MatmulMaps& maps,
+                                        const MatmulInstance& instance, cudaStream_t stream) {
+  return launch_deep<U4SymmetricRow>(p, maps, instance, stream);
+}

@@ -1,0 +1,7 @@
+// Launches GEMMs of u4 weights with scales of f16, and zeros or none by 4 to 64 tokens.
+#include "kernels/cuda/sm90/matmul/deep/deep_launch.cuh"
+
+cudaError_t lathe::cuda::launch_deep_u4_half(const MatmulParams& p, const MatmulMaps& maps,
+                                             const MatmulInstance& instance, cudaStream_t stream) {
+  return launch_deep<U4Row<true>>(p, maps, instance, stream);
+}
