@@ -294,6 +294,11 @@ class Bench {
       tilings.push_back({split, 128, 128, false});
       tilings.push_back({split, 128, 128, true});
     }
+    if (m > 64) return tilings;
+    tilings.push_back({1, 256, tokens, false, 4});
+    for (const int split : {1, 2, 4}) {
+      if (tokens > 8) tilings.push_back({split, 64, tokens, false, 1});
+    }
     return tilings;
   }
   // Cuts that give the same bits: with the chosen split.

@@ -105,6 +105,13 @@ TEST_F(MatmulGpu, PackedWeights) {
       if (between(0, 1) == 0) p.before = random_f32(random, p.m * p.out_stride);
       check(p, {split, 16 * between(3, 8), tokens, false}, 132);
     }
+    for (const int tokens : {8, 16, 32, 64}) {
+      Problem p(random, between(1, tokens), 2 * between(50, 500), columns(1024, 3200), format);
+      if (between(0, 1) == 0) p.bias = random_f32(random, p.n);
+      p.out_bf16 = between(0, 1) == 0;
+      check(p, {1, 256, tokens, false, 4}, 132);
+      if (tokens > 8) check(p, {1 << between(0, 2), 64, tokens, false, 1}, 132);
+    }
     for (const int split : {1, 2}) {
       Problem p(random, between(1, 500), 2 * between(50, 500), columns(1024, 3200), format);
       p.out_bf16 = split == 1;
@@ -243,7 +250,8 @@ TEST_F(MatmulGpu, RowsIgnoreTheBatch) {
 
 // The same for weights that have a kernel of their own for few tokens.
 TEST_F(MatmulGpu, RowsOfFewKernelsIgnoreTheBatch) {
-  for (const auto& [n, k] : {std::pair{512, 2048}, std::pair{2112, 1568}, std::pair{12288, 1536}}) {
+  for (const auto& [n, k] : {std::pair{512, 2048}, std::pair{2112, 1568}, std::pair{12288, 1536},
+                             std::pair{17408, 512}}) {
     for (const WeightFormat& format :
          {WeightFormat(DType::e4m3), kMxfp4, WeightFormat(DType::u4, 32, DType::bf16, false),
           WeightFormat(DType::u4, 32, DType::bf16, true),
