@@ -1,21 +1,23 @@
 // Times GEMMs on a GPU against cuBLASLt.
 //
 // matmul_gpu_bench [--cublaslt LIBRARY] [--filter TEXT] [--seed N] [--repeats N] [--most N]
-// [--sweep]
+//                  [--tokens M,...] [--sweep] [--splits]
 //
 // Times a captured graph of 20 or more GEMMs of one shape, each with another matrix, so that none
-// is in L2. Both sides alternate; times are medians. Numbers of tokens are fixed ones and, from a
-// printed seed, random ones, up to --most. The share is of 4.2 TB/s (weights, x and out) or of 795
-// TFLOP/s (e4m3 by e4m3: 1366), whichever limit is slower. Both sides' outputs are compared, and a
-// few elements with sums in double. Times the kernel that a call gets; "tile" is wgmma's, which
-// those for few tokens do not use. With --sweep, times wgmma with every tile, for the fixed numbers
-// of tokens. The peer of packed weights is the GEMM of as many bf16 weights.
+// is in L2. Both sides alternate; times are medians. Numbers of tokens are those of --tokens, or
+// fixed ones and, from a printed seed, random ones, up to --most. The share is of 4.2 TB/s
+// (weights, x and out) or of 795 TFLOP/s (e4m3 by e4m3: 1366), whichever limit is slower. Both
+// sides' outputs are compared, and a few elements with sums in double. Times the kernel that a call
+// gets; "tile" is wgmma's, which those for few tokens do not use. With --sweep, times wgmma with
+// every tile, for the fixed numbers of tokens, and with --splits also with every split of K, which
+// do not all have the same bits. The peer of packed weights is the GEMM of as many bf16 weights.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <optional>
 #include <random>
+#include <sstream>
 
 #include "base/float_formats.h"
 #include "kernels/cuda/sm90/matmul/matmul_call.h"
@@ -52,6 +54,7 @@ constexpr Shape kShapes[] = {
     {"v3-gate-up-fp8", 4096, 7168, DType::e4m3, DType::e4m3},
     {"v3-down-fp8", 7168, 2048, DType::e4m3, DType::e4m3},
     {"v3-q-a-kv-a-fp8", 2112, 7168, DType::e4m3, DType::e4m3},
+    {"v3-kv-b-fp8", 32768, 512, DType::e4m3, DType::e4m3},
     {"v3-o-w8", 7168, 16384, DType::bf16, DType::e4m3},
     {"v3-gate-up-w8", 4096, 7168, DType::bf16, DType::e4m3},
     {.name = "v3-gate-up-w8-rows", .n = 4096, .k = 7168, .w = DType::e4m3, .scale_rows = true},
@@ -70,7 +73,8 @@ struct Options {
   unsigned seed = std::random_device()();
   int repeats = 11;
   std::int64_t most = INT64_MAX;  // tokens
-  bool sweep = false;
+  bool sweep = false, splits = false;
+  std::vector<std::int64_t> tokens;  // none: fixed ones
 };
 
 constexpr std::int64_t kColdBytes = 400 << 20;
@@ -125,10 +129,11 @@ class Bench {
         };
         tokens.insert(tokens.end(), {between(2, 128), between(129, 1024)});
       }
+      if (!o_.tokens.empty()) tokens = o_.tokens;
       // After the largest sizes the clock is low for a while.
       std::ranges::sort(tokens);
       std::erase_if(tokens, [&](std::int64_t m) { return m > o_.most; });
-      run_shape(s, tokens);
+      if (!tokens.empty()) run_shape(s, tokens);
     }
     return bad_ ? 1 : 0;
   }
@@ -228,6 +233,13 @@ class Bench {
       std::vector<MatmulTiling> tilings = {choose_tiling(shape)};
       if (o_.sweep) {
         tilings = s.size > 0 ? packed_tilings(m) : all_tilings(tilings[0], m, s.w == DType::bf16);
+        for (int split = 1; o_.splits && s.size == 0 && split <= kMatmulMaxSplit; split *= 2) {
+          MatmulTiling other = choose_tiling(shape);
+          if (split == other.split) continue;
+          other.split = split;
+          const auto more = all_tilings(other, m, false);
+          tilings.insert(tilings.end(), more.begin(), more.end());
+        }
       }
       for (const MatmulTiling& tiling : tilings) {
         std::vector<Product> sides = {[&](const MatmulCall& c) {
@@ -307,7 +319,7 @@ class Bench {
     std::vector<MatmulTiling> tilings;
     for (const int tokens : {8, 16, 32, 64, 128}) {
       if (tokens < 64 && tokens < m) continue;
-      for (const int rows : {64, 80, 96, 112, 128}) {
+      for (const int rows : {48, 64, 80, 96, 112, 128}) {
         tilings.push_back({chosen.split, rows, tokens, false});
       }
       if (tokens >= m) break;
@@ -422,6 +434,13 @@ int main(int argc, char** argv) {
     const bool more = i + 1 < argc;
     if (flag == "--sweep") {
       o.sweep = true;
+    } else if (flag == "--splits") {
+      o.splits = true;
+    } else if (flag == "--tokens" && more) {
+      std::string list = argv[++i];
+      std::replace(list.begin(), list.end(), ',', ' ');
+      std::istringstream of(list);
+      for (std::int64_t m = 0; of >> m;) o.tokens.push_back(std::max<std::int64_t>(m, 1));
     } else if (flag == "--cublaslt" && more) {
       o.library = argv[++i];
     } else if (flag == "--filter" && more) {
@@ -435,8 +454,7 @@ int main(int argc, char** argv) {
     } else {
       std::fprintf(stderr,
                    "usage: %s [--cublaslt LIBRARY] [--filter TEXT] [--seed N] "
-                   "[--repeats N] "
-                   "[--most N] [--sweep]\n",
+                   "[--repeats N] [--most N] [--tokens M,...] [--sweep] [--splits]\n",
                    argv[0]);
       return 2;
     }
