@@ -1,6 +1,5 @@
 // A decode step in one launch, for heads of 128: the recurrence, the gated norm, and the last
-// inputs of the convolution. It saves the second launch of other steps, which is 2 to 3 us of a
-// layer.
+// inputs of the convolution. It saves the second launch of other steps, 1 to 3 us of a layer.
 //
 // The blocks of a key head's value heads are a cluster: four of each, with 32 columns of S. They
 // exchange sums of squares for the norm. A block that has the others' sums also knows that they

@@ -221,9 +221,8 @@ __device__ inline void prefetch_later_state(const DeltaParams& p, std::int64_t r
 /// registers are enough.
 ///
 /// The request's lists and state are loaded before the previous launch has ended. The host copies
-/// the lists before the step's first launch, and the state is of an earlier step: no launch of this
-/// step writes it before this one, and GEMMs in between, which need whole SMs, have waited for the
-/// launches that did.
+/// the lists before the step's first launch, after everything of the step before; and no launch of
+/// this step writes the state before this one.
 template <bool kSingle>
 static __global__ void __launch_bounds__(kRecurrenceThreads, kSingle ? kSingleBlocks : 4)
     delta_rows_kernel(const __grid_constant__ DeltaParams p) {

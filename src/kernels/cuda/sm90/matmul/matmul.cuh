@@ -23,7 +23,7 @@
 namespace lathe::cuda {
 
 template <class T>
-static __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
+static __global__ void __launch_bounds__(T::kThreads, T::kShares ? 2 : T::kBlocks)
     matmul_kernel(const __grid_constant__ MatmulParams p, const __grid_constant__ MatmulMaps maps) {
   LATHE_DYNAMIC_SHARED(shared_bytes);
   const MatmulShared<T> s{shared_address(shared_bytes)};
@@ -53,10 +53,10 @@ static __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
     sync_block();
   }
   if (thread >= T::kConsumers) {
-    if constexpr (!T::kNarrow) lower_registers<T::kProducerRegisters>();
+    if constexpr (!T::kNarrow && !T::kShares) lower_registers<T::kProducerRegisters>();
     if (thread < T::kConsumers + 32 && elected()) MatmulProducer<T>(p, maps, s).run();
   } else {
-    if constexpr (!T::kNarrow) raise_registers<T::kConsumerRegisters>();
+    if constexpr (!T::kNarrow && !T::kShares) raise_registers<T::kConsumerRegisters>();
     MatmulConsumer<T>(p, maps, s, thread).run();
   }
   // No block exits while others may access its shared memory.

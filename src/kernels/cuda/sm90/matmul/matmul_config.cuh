@@ -30,8 +30,12 @@ struct MatmulTile {
   static constexpr int kTileRows = 64 * kWarpgroups;
   static constexpr int kConsumers = 128 * kWarpgroups;  // threads
   static constexpr int kThreads = kConsumers + 128;
-  // Together as many as an SM has. A producer that loads scales needs more.
   static constexpr bool kScales = Format::kTokenScales || Format::kPackedRow > 0;
+  // Tiles of few tokens with bf16 weights leave half of the registers, and shared memory, to blocks
+  // of the launches before and after, which then load what they may before the wait.
+  static constexpr bool kShares = !kScales && !Format::kTwoLevels && kTokens <= 32;
+  static constexpr int kRoomOfOthers = kShares ? 24 << 10 : 0;
+  // Otherwise together as many as an SM has. A producer that loads scales needs more.
   static constexpr int kProducerRegisters = kWide ? 64 : kScales ? 56 : 40;
   static constexpr int kConsumerRegisters = kWide ? 104 : kScales ? 224 : 232;
 
@@ -61,8 +65,9 @@ struct MatmulTile {
   // Blocks of an SM. Two share it with those of the next launch, whose weights load meanwhile.
   static constexpr int kBlocks = kNarrow && kTokens <= 32 ? 2 : 1;
   static constexpr int kMost = kBlocks == 2 ? 115712 : 232448;  // bytes of a block
-  static constexpr int kRoom = (kMost - kPartialBytes - kOutBytes - kBarrierBytes - kGroupBytes) /
-                               (kStageBytes + kScaleBytes + kPackedBytes);
+  static constexpr int kRoom =
+      (kMost - kRoomOfOthers - kPartialBytes - kOutBytes - kBarrierBytes - kGroupBytes) /
+      (kStageBytes + kScaleBytes + kPackedBytes);
   static constexpr int kStages = kRoom < kMaxStages ? kRoom : kMaxStages;
   // TMA swizzles by address, so boxes must start where the swizzle pattern starts.
   static constexpr int kOutAt = kStages * kStageBytes;
