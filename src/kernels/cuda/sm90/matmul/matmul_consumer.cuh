@@ -39,9 +39,9 @@ struct MatmulConsumer {
 
   /// Weight rows per warpgroup.
   __device__ std::int32_t rows() const { return p.tile_rows / T::kWarpgroups; }
-  __device__ std::uint32_t weights() const {
-    return s.weights(stage.index) +
-           static_cast<std::uint32_t>(group * rows() * Format::kWeightRowBytes);
+  __device__ std::uint32_t weights() const { return weights(stage.index); }
+  __device__ std::uint32_t weights(int index) const {
+    return s.weights(index) + static_cast<std::uint32_t>(group * rows() * Format::kWeightRowBytes);
   }
 
   __device__ std::uint32_t tokens() const { return s.tokens(stage.index); }

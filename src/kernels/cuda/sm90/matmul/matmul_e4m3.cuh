@@ -28,6 +28,15 @@ struct MatmulE4m3 {
     const MatmulFactors factors(c.p, w, c.first_row(w) + c.warp * 16 + c.lane / 4);
     LATHE_UNROLL
     for (float& v : c.acc) v = 0;
+    if constexpr (kEights == 8) {
+      // Rows of a thread are in one block of 128 where a warp's 16 rows are. All warps must agree.
+      if (factors.blocks != 0 && c.p.gate_step == 0 && c.rows() % 16 == 0) {
+        sum_by_two<true>(c, w, part, factors);
+      } else {
+        sum_by_two<false>(c, w, part, factors);
+      }
+      return;
+    }
     float low = factors.at(0, part.begin), high = factors.at(1, part.begin);
     LATHE_ROLLED
     for (std::int32_t chunk = part.begin; chunk < part.end; ++chunk) {
@@ -60,6 +69,92 @@ struct MatmulE4m3 {
       }
       low = next_low;
       high = next_high;
+    }
+  }
+
+ private:
+  struct Scale {
+    float low, high;  // of a thread's two rows
+  };
+  template <class Consumer>
+  using Sum = float[Consumer::kValues];
+
+  /// sum_part() for 64 tokens. Their sum takes longer than the weights of fewer rows to arrive, and
+  /// registers are left for a second one: the next chunk is multiplied while a chunk's sum is
+  /// scaled and added. kSame: both rows of a thread have the same scale.
+  template <bool kSame, class Consumer>
+  static __device__ __forceinline__ void sum_by_two(Consumer& c, const MatmulWork& w,
+                                                    const MatmulPart& part,
+                                                    const MatmulFactors& factors) {
+    if (part.begin >= part.end) return;
+    Sum<Consumer> a, b;
+    auto stage = c.stage;  // of the chunk that is multiplied; c.stage is the one that is added
+    std::int32_t chunk = part.begin;
+    Scale of_a = load_scale<kSame>(factors, chunk);
+    multiply(c, stage, a);
+    LATHE_ROLLED
+    for (; chunk + 2 < part.end; chunk += 2) {
+      stage.next();
+      const Scale of_b = load_scale<kSame>(factors, chunk + 1);
+      multiply(c, stage, b);
+      add<kSame, 1>(c, w, of_a, a);
+      stage.next();
+      of_a = load_scale<kSame>(factors, chunk + 2);
+      multiply(c, stage, a);
+      add<kSame, 1>(c, w, of_b, b);
+    }
+    if (chunk + 1 < part.end) {
+      stage.next();
+      const Scale of_b = load_scale<kSame>(factors, chunk + 1);
+      multiply(c, stage, b);
+      add<kSame, 1>(c, w, of_a, a);
+      add<kSame, 0>(c, w, of_b, b);
+    } else {
+      add<kSame, 0>(c, w, of_a, a);
+    }
+  }
+  template <bool kSame>
+  static __device__ __forceinline__ Scale load_scale(const MatmulFactors& factors,
+                                                     std::int32_t chunk) {
+    const float low = factors.at(0, chunk);
+    return {low, kSame ? low : factors.at(1, chunk)};
+  }
+  /// Begins the products of a stage's chunk.
+  template <class Consumer, class Stage>
+  static __device__ __forceinline__ void multiply(Consumer& c, const Stage& stage,
+                                                  Sum<Consumer>& sum) {
+    barrier_wait(c.s.full(stage.index), stage.parity);
+    const std::uint64_t a = tile_descriptor(c.weights(stage.index), 1024);
+    const std::uint64_t b = tile_descriptor(c.s.tokens(stage.index), 1024);
+    wgmma_fence();
+    LATHE_UNROLL
+    for (int k = 0; k < 4; ++k) {
+      mma_m64_e4m3(sum, descriptor_at(a, 32 * k), descriptor_at(b, 32 * k), k > 0);
+    }
+    wgmma_commit();
+  }
+  /// acc += sum times the scales of c.stage's chunk, whose place is free then. Waits until kLeft
+  /// chunks are being multiplied.
+  template <bool kSame, int kLeft, class Consumer>
+  static __device__ __forceinline__ void add(Consumer& c, const MatmulWork& w, const Scale& scale,
+                                             Sum<Consumer>& sum) {
+    constexpr int kEights = Consumer::kValues / 4;
+    float2 x[kEights];
+    LATHE_UNROLL
+    for (int j = 0; j < kEights; ++j) x[j] = c.token_scales(w, j);
+    wgmma_wait<kLeft>();
+    wgmma_pin(sum);
+    c.release(c.stage.index);
+    c.stage.next();
+    LATHE_UNROLL
+    for (int j = 0; j < kEights; ++j) {
+      const float low_x = scale.low * x[j].x, low_y = scale.low * x[j].y;
+      const float high_x = kSame ? low_x : scale.high * x[j].x;
+      const float high_y = kSame ? low_y : scale.high * x[j].y;
+      c.acc[4 * j] = fmaf(sum[4 * j], low_x, c.acc[4 * j]);
+      c.acc[4 * j + 1] = fmaf(sum[4 * j + 1], low_y, c.acc[4 * j + 1]);
+      c.acc[4 * j + 2] = fmaf(sum[4 * j + 2], high_x, c.acc[4 * j + 2]);
+      c.acc[4 * j + 3] = fmaf(sum[4 * j + 3], high_y, c.acc[4 * j + 3]);
     }
   }
 };
