@@ -90,6 +90,7 @@ const Json& messages_body() {
 bool is_free(std::string_view name, const Json& value) {
   return name == "parameters" || name == "input_schema" || name == "schema" || name == "metadata" ||
          name == "chat_template_kwargs" || name == "cache_control" || name == "arguments" ||
+         name == "annotations" || name == "logprobs" || name == "citations" || name == "caller" ||
          (name == "input" && value.is_object());
 }
 

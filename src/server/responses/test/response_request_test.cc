@@ -50,6 +50,15 @@ TEST(ResponseRequest, ItemsOfOneTurnAreOneMessage) {
   EXPECT_THAT(r.ignored, ElementsAre());
 }
 
+// Texts of items that nobody reads are named where they are none.
+TEST(ResponseRequest, AnObjectInPlaceOfATextIsNamed) {
+  const ApiRequest r = response_of(R"({"input": [
+      {"type": "message", "role": "user", "content": "a", "id": {"zzz": 1}, "status": "completed"},
+      {"type": "reasoning", "id": "r1", "status": ["x"], "summary": [{"type": "summary_text", "text": "why"}]},
+      {"role": "user", "content": "c", "id": null}]})");
+  EXPECT_THAT(r.ignored, ElementsAre("input[0].id", "input[1].status"));
+}
+
 // Reasoning that only another server can read is named; this one's own is read.
 TEST(ResponseRequest, SealedReasoningIsNamed) {
   const ApiRequest r = response_of(R"({"input": [
