@@ -257,7 +257,8 @@ MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulTiling& 
         .add = c.add,
         .staged = staged,
         .scale_rows = c.w.scale_rows,
-        .packed_rows = static_cast<std::int32_t>(round_up(c.w.rows, kPackedRows))};
+        .packed_rows = static_cast<std::int32_t>(round_up(c.w.rows, kPackedRows)),
+        .scale_blocks = p.chunks};
     p.tiles += static_cast<std::int32_t>((c.w.rows + tiling.tile_rows - 1) / tiling.tile_rows);
   }
   if (calls[0].activation != nullptr) gate(l, *calls[0].activation, calls[0].w, calls[0].up);
@@ -279,6 +280,12 @@ Result<void> put(const MatmulLaunch& l, const WeightView& weights, cudaStream_t 
   if (l.instance.clusters == 0) return {};
   MatmulMaps maps{};
   cudaError_t status = make_row_map(maps.x, l.x);
+  if (l.params.dense.items > 0 && status == cudaSuccess) {
+    status = make_row_map(maps.x_dense, l.x_dense);
+    if (status == cudaSuccess) {
+      status = make_row_map(maps.weights[kDenseWeight], l.weights[kDenseWeight]);
+    }
+  }
   for (int i = 0; i < l.params.weight_count && status == cudaSuccess; ++i) {
     status = make_row_map(maps.weights[i], l.weights[i]);
     const MatmulWeight& w = l.params.weights[i];
@@ -326,6 +333,35 @@ Result<void> matmul_on_device(std::span<const MatmulCall> calls, cudaStream_t st
   return matmul_with_tiling(calls, tiling, *sms, stream);
 }
 
+Result<int> matmul_parts(std::span<const MatmulCall> calls) {
+  const auto sms = count_sms();
+  if (!sms) return sms.error();
+  return choose_tiling(shape_of(calls, *sms)).split;
+}
+
+namespace {
+
+bool same_terms(const Activation& a, const Activation& b) {
+  return a.kind == b.kind && a.alpha == b.alpha && a.limit == b.limit;
+}
+
+// Whether c.dense, if there is one, can be in the launch.
+bool dense_fits(const GroupedMatmulCall& c) {
+  if (c.dense == nullptr) return true;
+  const MatmulCall& b = c.dense->call;
+  const bool gated = c.activation != nullptr;
+  if (c.offsets == nullptr || is_packed(c.w) || !matmul_takes(b) || !same_format(b.w, c.w) ||
+      b.x.dtype != c.x.dtype || b.bias != nullptr || b.add || (b.activation != nullptr) != gated) {
+    return false;
+  }
+  const bool out = gated ? c.up.data != nullptr && same_terms(*b.activation, *c.activation)
+                         : b.out.dtype == DType::f32;
+  return out && b.x.rows > 0 && b.x.rows <= kDenseTokens && b.w.rows > 0 &&
+         grouped_tile_tokens(c) <= 32;
+}
+
+}  // namespace
+
 bool grouped_matmul_takes(const GroupedMatmulCall& c) {
   const bool heads = c.offsets == nullptr;
   const auto whole_rows = [](DType t, std::int64_t elements) {
@@ -333,7 +369,7 @@ bool grouped_matmul_takes(const GroupedMatmulCall& c) {
   };
   const bool fits =
       c.activation == nullptr ? c.out.cols == c.w.rows : !heads && gate_fits(c.w, c.up, c.out);
-  if (!fits || (heads && c.x_scales != nullptr)) return false;
+  if (!fits || (heads && c.x_scales != nullptr) || !dense_fits(c)) return false;
   return matmul_takes(first_group(c)) && c.groups <= kMatmulGroups &&
          whole_rows(c.w.dtype, c.weight_stride) && (!heads || whole_rows(c.x.dtype, c.x_stride)) &&
          (c.out.dtype == DType::f32 || c.out_stride % 2 == 0);
@@ -347,8 +383,11 @@ int grouped_tile_tokens(const GroupedMatmulCall& c) {
   // A group that needs a second tile reads its weights from L2 again. Sizes of groups spread as
   // those of random choices, so few are larger than the mean and 2.5 deviations.
   const double most = heads ? mean : mean + 2.5 * std::sqrt(mean);
+  // A dense GEMM has at most two tiles of tokens, because each reads the weights again.
+  const std::int64_t dense = c.dense == nullptr ? 0 : c.dense->call.x.rows;
   for (const int tokens : {8, 16, 32}) {
-    if (most <= tokens || (tokens == 32 && mean < 33)) return tokens;
+    const bool wide_enough = most <= tokens || (tokens == 32 && mean < 33);
+    if (wide_enough && (dense <= 2 * tokens || tokens == 32)) return tokens;
   }
   // Below this mean group size the wider tile wastes more of its tokens.
   return wide && mean >= 384 ? 256 : 128;
@@ -369,7 +408,38 @@ int group_tile_rows(const GroupedMatmulCall& c, const MatmulCall& first, int tok
   if (shape.gated && c.up.data != nullptr) shape.rows *= 2;
   const std::int64_t tiles =
       heads ? c.groups * ceil_div(c.x.rows, tokens) : std::min(c.groups, c.x.rows);
-  return choose_group_rows(shape, tiles, tokens);
+  if (c.dense == nullptr) return choose_group_rows(shape, tiles, tokens);
+  const MatmulCall& b = c.dense->call;
+  const MatmulShape dense = shape_of(std::span(&b, 1), sms);
+  const int parts = shape.gated ? 1 : choose_tiling(dense).split;
+  return choose_group_rows(shape, tiles, tokens, dense.rows,
+                           ceil_div(b.x.rows, std::int64_t{tokens}) * parts);
+}
+
+// Adds the dense GEMM next to the groups to their launch, before the number of clusters is known.
+void add_dense(MatmulLaunch& l, const DenseCall& dense, int tokens, int sms) {
+  const MatmulCall& c = dense.call;
+  const int split = choose_tiling(shape_of(std::span(&c, 1), sms)).split;
+  const MatmulLaunch own =
+      make_launch(std::span(&c, 1), {split, l.params.tile_rows, tokens, false}, sms);
+  const MatmulParams& p = own.params;
+  const int parts = c.activation == nullptr ? split : 1;
+  l.x_dense = own.x;
+  l.weights[kDenseWeight] = own.weights[0];
+  l.params.weights[kDenseWeight] = p.weights[0];
+  l.params.weights[kDenseWeight + 1] = p.weights[1];
+  l.params.dense = {.items = p.tiles * p.token_tiles * parts,
+                    .tiles = p.tiles,
+                    .m = p.m,
+                    .chunks = p.chunks,
+                    .split = split,
+                    .parts = parts,
+                    .out_part = c.x.rows * c.out.row_stride,
+                    .up_first = p.up_first,
+                    .x_scale_stride = p.x_scale_stride,
+                    .x_scales = p.x_scales,
+                    .factor = dense.factor,
+                    .factor_stride = dense.factor_stride};
 }
 
 }  // namespace
@@ -408,9 +478,10 @@ MatmulLaunch make_launch(const GroupedMatmulCall& c, int tokens, int sms) {
   const std::int64_t tiles =
       p.x_by_group ? p.token_tiles * c.groups : std::min(c.x.rows, p.token_tiles + c.groups);
   if (c.activation != nullptr) gate(l, *c.activation, c.w, c.up);
+  if (c.dense != nullptr) add_dense(l, *c.dense, tokens, sms);
   const std::int64_t columns = pair ? (p.tiles + 1) / 2 : p.tiles;
-  l.instance.clusters =
-      static_cast<int>(std::min<std::int64_t>(pair ? sms / 2 : sms, tiles * columns));
+  l.instance.clusters = static_cast<int>(
+      std::min<std::int64_t>(pair ? sms / 2 : sms, tiles * columns + p.dense.items));
   return l;
 }
 

@@ -47,6 +47,8 @@ static __global__ void __launch_bounds__(T::kThreads, T::kShares ? 2 : T::kBlock
     sync_block();
   }
   let_next_begin();
+  const bool produces = thread >= T::kConsumers && thread < T::kConsumers + 32;
+  if (produces && elected()) MatmulProducer<T>(p, maps, s).begin();
   if constexpr (T::kGrouped) {
     if (p.offsets != nullptr) wait_for_previous();
     if (thread < 32) list_groups<T>(p, s, thread);
@@ -54,7 +56,7 @@ static __global__ void __launch_bounds__(T::kThreads, T::kShares ? 2 : T::kBlock
   }
   if (thread >= T::kConsumers) {
     if constexpr (!T::kNarrow && !T::kShares) lower_registers<T::kProducerRegisters>();
-    if (thread < T::kConsumers + 32 && elected()) MatmulProducer<T>(p, maps, s).run();
+    if (produces && elected()) MatmulProducer<T>(p, maps, s).run();
   } else {
     if constexpr (!T::kNarrow && !T::kShares) raise_registers<T::kConsumerRegisters>();
     MatmulConsumer<T>(p, maps, s, thread).run();

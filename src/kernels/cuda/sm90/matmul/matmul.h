@@ -59,6 +59,25 @@ inline constexpr std::size_t kMatmulCalls = 6;
 /// Errors: a call that matmul_takes() rejects; too many calls; different x; CUDA errors.
 Result<void> matmul_on_device(std::span<const MatmulCall> calls, cudaStream_t stream);
 
+/// Parts in which matmul_on_device() sums K for up to 64 rows of x. Errors: a CUDA error.
+Result<int> matmul_parts(std::span<const MatmulCall> calls);
+
+/// Most tokens of a dense GEMM next to groups.
+inline constexpr std::int64_t kDenseTokens = 64;
+
+/// A dense GEMM in the launch of a grouped one, with an x of its own: the experts that all rows
+/// have. A launch less is about 4 us where rows are few. The bits are as with matmul_on_device().
+struct DenseCall {
+  // Gated, if the grouped GEMM is. Otherwise out is f32 [m, n], the sums over the first part of K;
+  // the sums of each other part of matmul_parts() follow, m * out.row_stride elements after the
+  // part before it. The caller adds them in order.
+  MatmulCall call;
+  // Gated: row t of out in bf16 is multiplied by sigmoid(factor[t * factor_stride]) and rounded
+  // again; null: it is not.
+  const float* factor = nullptr;
+  std::int64_t factor_stride = 0;
+};
+
 /// Grouped GEMM: each group of tokens (an expert's tokens, or a head) has its own weight.
 struct GroupedMatmulCall {
   RowsView x;               // [m, k] bf16; for experts also e4m3, with e4m3 weights
@@ -81,6 +100,9 @@ struct GroupedMatmulCall {
   WeightView up = {};
   const float* x_scales = nullptr;  // of e4m3 x, as MatmulCall::x_scales
   std::int64_t x_scale_stride = 0;
+  // For experts: a GEMM in the same launch, or null. It has at most kDenseTokens tokens, the
+  // weights' format and the type of x, no packed weights, and as a gated one the same activation.
+  const DenseCall* dense = nullptr;
 };
 
 bool grouped_matmul_takes(const GroupedMatmulCall& call);

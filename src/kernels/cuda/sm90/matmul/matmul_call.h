@@ -18,6 +18,7 @@ struct MatmulLaunch {
   MatmulParams params;
   MatmulInstance instance;  // no clusters: nothing to launch
   RowBoxes x;
+  RowBoxes x_dense;
   RowBoxes weights[kMatmulWeights];
   RowBoxes out[kMatmulWeights];  // for f32, if MatmulWeight::staged is set
 };

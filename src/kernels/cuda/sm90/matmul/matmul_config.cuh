@@ -23,6 +23,9 @@ struct MatmulTile {
   static constexpr bool kPair = kCluster == MatmulCluster::pair;
   static constexpr bool kWide = kCluster == MatmulCluster::wide;
   static constexpr bool kGrouped = kGroups;
+  // May have a dense GEMM next to the groups.
+  static constexpr bool kDense =
+      kGroups && kCluster == MatmulCluster::parts && kTokens <= 32 && Format::kPackedRow == 0;
   static constexpr bool kNarrow = kCluster == MatmulCluster::narrow;
   static constexpr int kWarpgroups = kWide     ? 4
                                      : kNarrow ? 1
@@ -140,7 +143,10 @@ struct MatmulStage {
 /// Chunks of K in part `part`.
 struct MatmulPart {
   std::int32_t begin, end;
+  __device__ MatmulPart(std::int32_t first, std::int32_t last) : begin(first), end(last) {}
   __device__ MatmulPart(const MatmulParams& p, std::int32_t part)
+      : begin(p.chunks * part / p.split), end(p.chunks * (part + 1) / p.split) {}
+  __device__ MatmulPart(const MatmulDense& p, std::int32_t part)
       : begin(p.chunks * part / p.split), end(p.chunks * (part + 1) / p.split) {}
 };
 

@@ -13,6 +13,13 @@
 
 namespace lathe::cuda {
 
+/// v in bf16, times sigmoid(logit), as gate_rows_kernel computes it (sm90/rowwise/rowwise.cuh).
+__device__ inline float times_sigmoid(float v, float logit) {
+  constexpr float kLog2e = 1.44269504f;
+  const float rounded = bits_to_float(pack_bf16(0, v) & 0xffff0000u);
+  return divide_fast(rounded, 1 + exp2_fast(-kLog2e * logit));
+}
+
 template <class T>
 struct MatmulConsumer {
   using Format = typename T::Format;
@@ -155,6 +162,21 @@ struct MatmulConsumer {
     if constexpr (!T::kPair && !T::kGrouped && !T::kWide) {
       Format::sum_part(*this, w, MatmulPart(p, list.rank));
       if (p.split > 1) exchange_parts();
+    } else if constexpr (T::kDense) {
+      const bool dense = list.is_dense(w);
+      const std::int32_t parts = dense && p.dense.parts == 1 ? p.dense.split : 1;
+      float total[kValues];
+      LATHE_ROLLED
+      for (std::int32_t part = 0;;) {
+        Format::sum_part(*this, w, dense ? MatmulPart(p.dense, w.part + part) : MatmulPart(p, 0));
+        if (part > 0) {
+          LATHE_UNROLL
+          for (int i = 0; i < kValues; ++i) acc[i] = total[i] + acc[i];
+        }
+        if (++part == parts) break;
+        LATHE_UNROLL
+        for (int i = 0; i < kValues; ++i) total[i] = acc[i];
+      }
     } else {
       Format::sum_part(*this, w, MatmulPart(p, 0));
       if constexpr (T::kPairSplits) {
@@ -171,6 +193,10 @@ struct MatmulConsumer {
     }
   }
 
+  /// Elements from the weight's out to the work tile's.
+  __device__ std::int64_t out_offset(const MatmulWork& w) const {
+    return list.is_dense(w) ? w.part * p.dense.out_part : w.group * p.out_group;
+  }
   /// Adds the bias and stores. A thread holds tokens 8 j + 2 (lane % 4), + 1 of weight rows 16 warp
   /// + lane / 4, + 8.
   __device__ void store(const MatmulWork& w) const {
@@ -205,8 +231,8 @@ struct MatmulConsumer {
       for (int i = 0; i < 2; ++i) {
         const std::int32_t token = w.token + 8 * j + 2 * (lane & 3) + i;
         if (token >= w.end) continue;
-        float* out = static_cast<float*>(weight.out) + w.group * p.out_group +
-                     token * weight.out_stride + row;
+        float* out =
+            static_cast<float*>(weight.out) + out_offset(w) + token * weight.out_stride + row;
         LATHE_UNROLL
         for (int h = 0; h < 2; ++h) {
           if (row + 8 * h >= end) continue;
@@ -337,7 +363,7 @@ struct MatmulConsumer {
   /// Stores activations; a thread has one row of gate and up each, and tokens 8 j + 2 (lane % 4), +
   /// 1.
   __device__ void store_gated(const MatmulWork& w) const {
-    const MatmulWeight& weight = p.weights[0];
+    const MatmulWeight& weight = p.weights[w.weight];
     const std::int32_t first = first_row(w) + warp * 16;
     const std::int32_t end =
         first_row(w) + rows() < weight.rows ? first_row(w) + rows() : weight.rows;
@@ -360,17 +386,21 @@ struct MatmulConsumer {
     LATHE_UNROLL
     for (int j = 0; j < T::kEights; ++j, token += 8, out += 8 * weight.out_stride) {
       if (!owns(j)) continue;
-      const std::uint32_t pair = transpose_matrix(gated_pair(j, bias));
+      const std::uint32_t pair = transpose_matrix(gated_pair(w, j, bias));
       if (token < w.end && row < end / 2) *reinterpret_cast<std::uint32_t*>(out) = pair;
     }
   }
   /// Activations of tokens 8 j + 2 (lane % 4), + 1, as two bf16.
-  __device__ std::uint32_t gated_pair(int j, const float (&bias)[2]) const {
+  __device__ std::uint32_t gated_pair(const MatmulWork& w, int j, const float (&bias)[2]) const {
+    const bool up_first = (list.is_dense(w) ? p.dense.up_first : p.up_first) != 0;
     float v[2];
     LATHE_UNROLL
     for (int i = 0; i < 2; ++i) {
       const float a = acc[4 * j + i] + bias[0], b = acc[4 * j + 2 + i] + bias[1];
-      v[i] = activated(p.activation, p.up_first ? b : a, p.up_first ? a : b);
+      v[i] = activated(p.activation, up_first ? b : a, up_first ? a : b);
+      if (!list.is_dense(w) || p.dense.factor == nullptr) continue;
+      const std::int32_t token = w.token + 8 * j + 2 * (lane & 3) + i;
+      if (token < w.end) v[i] = times_sigmoid(v[i], p.dense.factor[token * p.dense.factor_stride]);
     }
     return pack_bf16(v[0], v[1]);
   }
@@ -382,7 +412,7 @@ struct MatmulConsumer {
     for (int j = 0; j < T::kEights; j += 4) {
       std::uint32_t v[4];
       LATHE_UNROLL
-      for (int i = 0; i < 4; ++i) v[i] = gated_pair(j + i, bias);
+      for (int i = 0; i < 4; ++i) v[i] = gated_pair(w, j + i, bias);
       store_matrices_trans(to + static_cast<std::uint32_t>(512 * j), v[0], v[1], v[2], v[3]);
     }
     send_words<T::kTokens, 4>(weight, w, w.token, first_row(w) / 2, weight.rows / 2);
@@ -391,6 +421,7 @@ struct MatmulConsumer {
   __device__ void run() {
     // The stores may overwrite what the previous launch reads, or add to what it writes.
     wait_for_previous();
+    list.start();
     for (; list.more(); list.next()) {
       const MatmulWork w = list.work();
       sum(w);

@@ -38,8 +38,32 @@ struct MatmulWeight {
   // For tiles of pairs, and of 128 tokens in a group: stores through shared memory; f32 by
   // MatmulMaps::out, bf16 in 16-byte words.
   std::int32_t staged;
-  std::int32_t scale_rows;   // of both weights of a gated GEMM
-  std::int32_t packed_rows;  // rows of a chunk's packed scales, the weight's rounded up to 16
+  std::int32_t scale_rows;    // of both weights of a gated GEMM
+  std::int32_t packed_rows;   // rows of a chunk's packed scales, the weight's rounded up to 16
+  std::int32_t scale_blocks;  // of e4m3: blocks of a row
+};
+
+/// Index of the weights of a dense GEMM, in MatmulParams::weights and MatmulMaps::weights.
+inline constexpr int kDenseWeight = 2;
+
+/// A dense GEMM in the launch of a grouped one of at most 32 tokens a tile. Its tiles come first,
+/// because they do not depend on the groups: their weights are loaded before the previous launch
+/// has ended. It has the launch's tile_rows, gate_step and activation.
+struct MatmulDense {
+  std::int32_t items;   // work tiles; 0: there is no such GEMM
+  std::int32_t tiles;   // tiles of weight rows
+  std::int32_t m;       // tokens
+  std::int32_t chunks;  // of K
+  std::int32_t split;   // parts of K; each is summed before they are added
+  // split: a work tile computes one part and stores it to an out of its own, out_part elements
+  // after the part before it; 1: a work tile adds all parts.
+  std::int32_t parts;
+  std::int64_t out_part;
+  std::int32_t up_first;  // weights[kDenseWeight] is the up projection
+  std::int32_t x_scale_stride;
+  const float* x_scales;       // as MatmulParams::x_scales
+  const float* factor;         // [m] logits: a gated row is multiplied by their sigmoid; or null
+  std::int64_t factor_stride;  // elements
 };
 
 struct MatmulParams {
@@ -67,11 +91,13 @@ struct MatmulParams {
   std::int32_t gate_step;
   std::int32_t up_first;  // weights[0] is the up projection
   ActivationTerms activation;
+  MatmulDense dense;
 };
 
 /// Tensor maps of a launch.
 struct MatmulMaps {
   CUtensorMap x;
+  CUtensorMap x_dense;  // for a dense GEMM
   CUtensorMap weights[kMatmulWeights];
   CUtensorMap out[kMatmulWeights];  // for f32, if MatmulWeight::staged is set
 };

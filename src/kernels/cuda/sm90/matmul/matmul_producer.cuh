@@ -1,6 +1,7 @@
 // The producer warp: fills stages with weights and tokens by TMA.
 #pragma once
 
+#include "kernels/cuda/common/prefetch_map.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_work.cuh"
 
 namespace lathe::cuda {
@@ -33,9 +34,12 @@ struct MatmulProducer {
     policy = cache_policy(T::kGrouped ? !T::kPair : p.token_tiles == 1);
   }
 
+  __device__ std::int32_t x_scale_stride(const MatmulWork& w) const {
+    return list.is_dense(w) ? p.dense.x_scale_stride : p.x_scale_stride;
+  }
   /// Bytes to load for a tile's token scales; the load starts at a multiple of 4 tokens.
   __device__ std::uint32_t scale_bytes(const MatmulWork& w) const {
-    const std::int32_t left = p.x_scale_stride - (w.token & ~3);
+    const std::int32_t left = x_scale_stride(w) - (w.token & ~3);
     constexpr std::int32_t kMost = T::kScaleBytes / 4;
     return static_cast<std::uint32_t>(left < kMost ? left : kMost) * 4;
   }
@@ -98,18 +102,19 @@ struct MatmulProducer {
     if constexpr (T::kPackedBytes > 0) load_packed(chunk, stage);
     const std::int32_t k = chunk * Format::kWeightStep;
     if (p.gate_step != 0) {
-      copy_turns_box(s.weights(stage), &maps.weights[0], k, w.row / 16, w.group, s.full(stage),
-                     policy);
+      copy_turns_box(s.weights(stage), &maps.weights[w.weight], k, w.row / 16, w.group,
+                     s.full(stage), policy);
       return;
     }
     copy_box(s.weights(stage), &maps.weights[w.weight], k, w.row, w.group, s.full(stage), policy);
   }
   __device__ void load_tokens(const MatmulWork& w, std::int32_t chunk, int stage) const {
     const std::int32_t page = p.x_by_group ? w.group : 0;
+    const CUtensorMap* const x = list.is_dense(w) ? &maps.x_dense : &maps.x;
     if constexpr (Format::kTokenScales) {
-      copy_row(s.scales(stage),
-               p.x_scales + std::int64_t{chunk} * p.x_scale_stride + (w.token & ~3), scale_bytes(w),
-               s.full(stage), policy);
+      const float* scales = list.is_dense(w) ? p.dense.x_scales : p.x_scales;
+      copy_row(s.scales(stage), scales + std::int64_t{chunk} * x_scale_stride(w) + (w.token & ~3),
+               scale_bytes(w), s.full(stage), policy);
     }
     LATHE_UNROLL
     for (int box = 0; box < Format::kTokenBoxes; ++box) {
@@ -118,28 +123,49 @@ struct MatmulProducer {
           s.tokens(stage) + static_cast<std::uint32_t>(box * T::kTokenBoxBytes);
       if constexpr (T::kPair) {
         const std::int32_t half = list.rank * T::kBoxTokens;
-        copy_box_to_pair(to + static_cast<std::uint32_t>(half * 128), &maps.x, k, w.token + half,
-                         page, s.full(stage));
+        copy_box_to_pair(to + static_cast<std::uint32_t>(half * 128), x, k, w.token + half, page,
+                         s.full(stage));
       } else {
-        copy_box(to, &maps.x, k, w.token, page, s.full(stage));
+        copy_box(to, x, k, w.token, page, s.full(stage));
       }
     }
   }
 
-  /// Runs in one thread. Loads of the first stages' weights are issued before the previous launch
-  /// has ended.
+  /// Chunks of a block's first tile, at most, for which there are stages.
+  __device__ static std::int32_t ahead_of(const MatmulPart& part) {
+    const std::int32_t chunks = part.end - part.begin;
+    return chunks < T::kStages ? chunks : T::kStages;
+  }
+  /// Before the previous launch has ended and groups are listed, in the thread of run(): fetches
+  /// the tensor maps, and loads weights of the block's first tile if it is not of a group.
+  __device__ void begin() {
+    prefetch_map(&maps.x);
+    if constexpr (T::kGrouped) prefetch_map(&maps.weights[0]);
+    if constexpr (T::kDense) {
+      if (list.item >= p.dense.items) return;
+      const MatmulWork w = list.work();
+      const MatmulPart part = list.chunks(w);
+      for (std::int32_t c = 0; c < ahead_of(part); ++c) load_weights(w, part.begin + c, c);
+      prefetch_map(&maps.x_dense);
+    }
+  }
+  /// Runs in one thread, after begin(). Loads of the first stages' weights are issued before the
+  /// previous launch has ended.
   __device__ void run() {
+    list.start();
     MatmulStage<T> stage;
     std::int32_t ahead = 0;
     for (bool first = true; list.more(); list.next(), first = false) {
       const MatmulWork w = list.work();
-      const std::int32_t begin = T::kPair ? 0 : MatmulPart(p, list.rank).begin;
-      const std::int32_t end = T::kPair ? p.chunks : MatmulPart(p, list.rank).end;
+      const MatmulPart part = list.chunks(w);
+      const std::int32_t begin = part.begin, end = part.end;
       if constexpr (T::kPackedBytes > 0) find_packed(w, begin);
       // Which groups have tokens is known only after the wait, if offsets say so.
-      if (first && (!T::kGrouped || p.offsets == nullptr)) {
-        ahead = end - begin < T::kStages ? end - begin : T::kStages;
-        for (std::int32_t c = 0; c < ahead; ++c) load_weights(w, begin + c, c);
+      if (first && (!T::kGrouped || p.offsets == nullptr || list.is_dense(w))) {
+        ahead = ahead_of(part);
+        for (std::int32_t c = 0; c < ahead && !list.is_dense(w); ++c) {
+          load_weights(w, begin + c, c);
+        }
         wait_for_previous();
         for (std::int32_t c = 0; c < ahead; ++c, stage.next()) load_tokens(w, begin + c, c);
       }

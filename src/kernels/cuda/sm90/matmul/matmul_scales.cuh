@@ -16,7 +16,8 @@ struct MatmulFactors {
     for (int i = 0; i < 2; ++i) {
       const MatmulRow r = matmul_row(p, w, row, i);
       const float* scales = static_cast<const float*>(p.weights[r.weight].scales);
-      const std::int64_t first = blocks == 0 ? r.row : std::int64_t{r.row / 128} * p.chunks;
+      const std::int64_t first =
+          blocks == 0 ? r.row : std::int64_t{r.row / 128} * p.weights[r.weight].scale_blocks;
       rows[i] = scales == nullptr ? nullptr : scales + w.group * p.scale_group + first;
     }
   }

@@ -140,13 +140,15 @@ MatmulTiling choose_tiling(const MatmulShape& s) {
   return {best.split, best.rows, best.tokens, best.pair};
 }
 
-int choose_group_rows(const MatmulShape& s, std::int64_t tiles, int tokens) {
+int choose_group_rows(const MatmulShape& s, std::int64_t tiles, int tokens, std::int64_t dense,
+                      std::int64_t dense_tiles) {
   MatmulShape one = s;
   one.m = tokens;
   int best = 128;
   double least = -1;
   for (int rows = 128; rows >= 48; rows -= row_step(s)) {
-    const std::int64_t waves = ceil_div(ceil_div(s.rows, rows) * tiles, s.sms);
+    const std::int64_t items = ceil_div(s.rows, rows) * tiles + ceil_div(dense, rows) * dense_tiles;
+    const std::int64_t waves = ceil_div(items, s.sms);
     one.rows = rows;  // the cost of a tile
     const double c = static_cast<double>(waves) * cost(one, {1, rows, tokens, false});
     if (least >= 0 && c >= least) continue;

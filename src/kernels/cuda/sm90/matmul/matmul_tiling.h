@@ -41,7 +41,9 @@ MatmulTiling choose_tiling(const MatmulShape& shape);
 
 /// Rows per tile of a grouped GEMM of which at most `tiles` tiles of tokens have any, in tiles of
 /// `tokens`: so many that all SMs read about the same amount of weights. shape.rows: of a group. A
-/// row's bits do not depend on it.
-int choose_group_rows(const MatmulShape& shape, std::int64_t tiles, int tokens);
+/// row's bits do not depend on it. dense: weight rows of a dense GEMM in the same launch, each of
+/// which is read in `dense_tiles` work tiles.
+int choose_group_rows(const MatmulShape& shape, std::int64_t tiles, int tokens,
+                      std::int64_t dense = 0, std::int64_t dense_tiles = 0);
 
 }  // namespace lathe::cuda

@@ -16,26 +16,29 @@ struct MatmulWork {
   std::int32_t token;   // first token of the tile
   std::int32_t end;     // end of the tokens that the tile stores
   std::int32_t group;
+  std::int32_t part = 0;  // of K, of a dense GEMM
 };
 
 /// One warp lists how many token tiles precede each group; a lane counts those of consecutive
-/// groups. If there are offsets, they come from the previous launch, so it must have ended.
+/// groups. If there are offsets, they come from the previous launch, so it must have ended. All are
+/// loaded at once: past the lane's last group the same one again, which adds no tiles.
 template <class T, class Shared>
 __device__ void list_groups(const MatmulParams& p, const Shared& s, int lane) {
   constexpr int kMost = kMatmulGroups / 32;
   const std::int32_t each = (p.groups + 31) / 32;
   const std::int32_t first = lane * each;
-  std::int32_t tiles[kMost], sum = 0;
+  std::int32_t begins[kMost + 1], tiles[kMost], sum = 0;
   LATHE_UNROLL
-  for (int i = 0; i < kMost; ++i) {
-    const std::int32_t g = first + i;
-    tiles[i] = 0;
-    if (i >= each || g >= p.groups) continue;
-    const std::int32_t tokens = p.offsets == nullptr ? p.m : p.offsets[g + 1] - p.offsets[g];
-    tiles[i] = (tokens + T::kTokens - 1) / T::kTokens;
+  for (int i = 0; i <= kMost; ++i) {
+    const std::int32_t mine = first + (i < each ? i : each);
+    const std::int32_t group = mine < p.groups ? mine : p.groups;
+    begins[i] = p.offsets == nullptr ? group * p.m : p.offsets[group];
   }
   LATHE_UNROLL
-  for (const std::int32_t count : tiles) sum += count;
+  for (int i = 0; i < kMost; ++i) {
+    tiles[i] = (begins[i + 1] - begins[i] + T::kTokens - 1) / T::kTokens;
+    sum += tiles[i];
+  }
   std::int32_t before = sum;
   for (int d = 1; d < 32; d *= 2) {
     const std::int32_t other = shuffle_up(before, d);
@@ -60,14 +63,19 @@ template <class T>
 struct MatmulWorkList {
   const MatmulParams& p;
   const MatmulShared<T>& s;
-  std::int32_t rank, cluster_blocks, item, items;
+  std::int32_t rank, cluster_blocks, item;
+  std::int32_t items = 0;  // set by start()
 
   __device__ MatmulWorkList(const MatmulParams& params, const MatmulShared<T>& shared)
       : p(params), s(shared) {
     cluster_blocks = T::kPair ? 2 : p.split;
     rank = static_cast<std::int32_t>(blockIdx.x) % cluster_blocks;
     item = static_cast<std::int32_t>(blockIdx.x) / cluster_blocks;
+  }
+  /// Precondition: groups have been listed.
+  __device__ void start() {
     items = columns() * (T::kGrouped ? tiles_before(p.groups) : p.token_tiles);
+    if constexpr (T::kDense) items += p.dense.items;
   }
   __device__ std::int32_t tiles_before(std::int32_t group) const {
     return static_cast<std::int32_t>(load_shared_u32(s.tiles_before(group)));
@@ -77,7 +85,10 @@ struct MatmulWorkList {
   __device__ bool more() const { return item < items; }
   __device__ void next() { item += static_cast<std::int32_t>(gridDim.x) / cluster_blocks; }
   __device__ MatmulWork work() const {
-    if constexpr (T::kGrouped) return grouped_work();
+    if constexpr (T::kDense) {
+      return item < p.dense.items ? dense_work() : grouped_work(item - p.dense.items);
+    }
+    if constexpr (T::kGrouped) return grouped_work(item);
     const std::int32_t group = item / (columns() * kMatmulRaster);
     const std::int32_t first = group * kMatmulRaster;
     const std::int32_t width =
@@ -91,16 +102,38 @@ struct MatmulWorkList {
     return {weight, (tile - p.weights[weight].first_tile) * p.tile_rows,
             (first + in_group - column * width) * T::kTokens, p.m, 0};
   }
+  /// Whether a work tile is of the dense GEMM next to the groups.
+  __device__ static bool is_dense(const MatmulWork& w) { return T::kDense && w.weight != 0; }
+  /// The chunks of K of a work tile.
+  __device__ MatmulPart chunks(const MatmulWork& w) const {
+    if (is_dense(w)) {
+      const bool whole = p.dense.parts == 1;
+      return whole ? MatmulPart(0, p.dense.chunks) : MatmulPart(p.dense, w.part);
+    }
+    return T::kPair || T::kGrouped ? MatmulPart(0, p.chunks) : MatmulPart(p, rank);
+  }
+  /// Tiles that read the same weights are neighbours.
+  __device__ MatmulWork dense_work() const {
+    const MatmulDense& b = p.dense;
+    const std::int32_t width = (b.m + T::kTokens - 1) / T::kTokens;
+    const std::int32_t strip = item / width, column = strip / b.parts;
+    return {kDenseWeight,
+            column * p.tile_rows,
+            (item - strip * width) * T::kTokens,
+            b.m,
+            0,
+            strip - column * b.parts};
+  }
   /// A group's work tiles are neighbours, and within it the tiles that read the same weights.
-  __device__ MatmulWork grouped_work() const {
-    const std::int32_t tile = item / columns();
+  __device__ MatmulWork grouped_work(std::int32_t of_groups) const {
+    const std::int32_t tile = of_groups / columns();
     std::int32_t group = 0;
     for (std::int32_t step = kMatmulGroups; step > 0; step /= 2) {
       if (group + step < p.groups && tiles_before(group + step) <= tile) group += step;
     }
     const std::int32_t first = tiles_before(group);
     const std::int32_t width = tiles_before(group + 1) - first;
-    const std::int32_t in_group = item - first * columns();
+    const std::int32_t in_group = of_groups - first * columns();
     const std::int32_t column = in_group / width;
     const std::int32_t begin = p.offsets == nullptr ? 0 : p.offsets[group];
     return {0, (T::kPair ? 2 * column + rank : column) * p.tile_rows,
@@ -121,7 +154,7 @@ __device__ inline MatmulRow matmul_row(const MatmulParams& p, const MatmulWork& 
   if (p.gate_step == 0) return {w.weight, row + 8 * i < rows ? row + 8 * i : rows - 1};
   std::int32_t of_both = row / 16 * 8 + row % 8;
   if (of_both >= rows / 2) of_both = rows / 2 - 1;
-  return {i, p.gate_step * of_both + (p.gate_step - 1) * i};
+  return {w.weight + i, p.gate_step * of_both + (p.gate_step - 1) * i};
 }
 
 }  // namespace lathe::cuda

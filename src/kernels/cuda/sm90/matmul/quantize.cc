@@ -28,7 +28,8 @@ Result<void> quantize_rows_on_device(const RowsView& x, const QuantizedRows& out
                          .x_bf16 = x.dtype == DType::bf16,
                          .power_of_two = power_of_two,
                          .places = out.places,
-                         .copies = out.copies};
+                         .copies = out.copies,
+                         .own = static_cast<std::int32_t>(out.own)};
   return call_result(launch_quantize_rows(p, stream), "quantize_rows");
 }
 

@@ -1,10 +1,9 @@
 // Quantizes rows of activations to e4m3 with a scale per 128 neighbours of a row.
 //
-// A warp processes 128 elements, a lane four of them. scale = amax / 448, code = e4m3(x / scale),
-// both rounded as on the CPU. A block of zeros has scale 1, and a NaN anywhere makes the scale NaN.
+// A warp processes 128 elements, a lane four of them.
 #pragma once
 
-#include "kernels/cuda/common/dialect.cuh"
+#include "kernels/cuda/common/quantize_block.cuh"
 #include "kernels/cuda/sm90/matmul/quantize.h"
 
 namespace lathe::cuda {
@@ -37,18 +36,11 @@ static __global__ void quantize_rows_kernel(const QuantizeParams p) {
       for (int i = 0; i < 4; ++i) v[i] = from[i];
     }
   }
-  float most = 0;
-  LATHE_UNROLL
-  for (int i = 0; i < 4; ++i)
-    most = max_or_nan(most, bits_to_float(float_to_bits(v[i]) & 0x7fffffffu));
-  for (int d = 16; d > 0; d /= 2) most = max_or_nan(most, shuffle_xor(most, d));
-  float scale = most == 0 ? 1.f : most / 448.f;
-  if (p.power_of_two) scale = pow2_ceil(scale);
-  const std::uint32_t codes =
-      convert_e4m3x4(v[0] / scale, v[1] / scale, v[2] / scale, v[3] / scale);
-  const std::int32_t copies = p.places == nullptr ? 1 : p.copies;
-  for (std::int32_t i = 0; i < copies; ++i) {
-    const std::int64_t to = p.places == nullptr ? row : p.places[row * copies + i];
+  const auto [codes, scale] = quantize_block(v, p.power_of_two != 0);
+  const std::int32_t copies = p.places == nullptr ? 0 : p.copies;
+  const std::int64_t own = p.places == nullptr ? 0 : p.own;
+  for (std::int32_t i = own < 0 ? 0 : -1; i < copies; ++i) {
+    const std::int64_t to = i < 0 ? own + row : p.places[row * copies + i];
     if (col < p.cols) *reinterpret_cast<std::uint32_t*>(p.codes + to * p.cols + col) = codes;
     if (lane == 0) p.scales[block * p.scale_stride + to] = scale;
   }

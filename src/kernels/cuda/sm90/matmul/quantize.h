@@ -21,6 +21,7 @@ struct QuantizeParams {
   // Not null: row r of x is written to rows places[r * copies] to places[r * copies + copies - 1].
   const std::int32_t* places;  // [rows, copies]
   std::int32_t copies;
+  std::int32_t own;  // with places, if not negative: row r is also written to row own + r
 };
 cudaError_t launch_quantize_rows(const QuantizeParams& p, cudaStream_t stream);
 
@@ -32,6 +33,7 @@ struct QuantizedRows {
   // Not null: row r is written to rows places[r * copies] to places[r * copies + copies - 1].
   const std::int32_t* places = nullptr;  // [m, copies] on the device
   std::int32_t copies = 1;
+  std::int64_t own = -1;  // with places, if not negative: row r is also written to row own + r
 };
 
 /// codes[r, c] has scale scales[c / 128, r] = amax / 448 over the 128 elements (1 if all are 0), or

@@ -63,6 +63,10 @@ void emulate_tile(const MatmulLaunch& l) {
     maps.weights[i] = map_of(l.weights[i]);
     maps.out[i] = map_of(l.out[i]);
   }
+  if (l.params.dense.items > 0) {
+    maps.x_dense = map_of(l.x_dense);
+    maps.weights[kDenseWeight] = map_of(l.weights[kDenseWeight]);
+  }
   const int blocks = T::kPair ? 2 : l.params.split;
   emulate_clusters(blocks, {static_cast<unsigned>(l.instance.clusters * blocks), 1, 1}, T::kThreads,
                    matmul_kernel<T>, l.params, maps);
@@ -276,6 +280,95 @@ TEST_F(MatmulEmulated, PackedExperts) {
   }
 }
 
+// A dense GEMM next to the groups has the bits of a launch of its own, and the groups are right.
+// Its parts of K are work tiles of their own, each with its own out.
+TEST_F(MatmulEmulated, DenseNextToGroups) {
+  constexpr int kSms = 24;
+  struct Case {
+    DType dtype;
+    bool codes;
+    int tokens;
+  };
+  for (const Case c : {Case{DType::bf16, false, 8},
+                       {DType::bf16, false, 32},
+                       {DType::e4m3, false, 8},
+                       {DType::e4m3, true, 8}}) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed << ", " << name(c.dtype)
+                                      << (c.codes ? ", codes" : "") << ", " << c.tokens);
+    Host host;
+    Problem p(random, between(1, 2 * c.tokens), 2 * between(50, 200),
+              c.dtype == DType::bf16 ? 1280 : 2304, c.dtype);
+    if (c.codes) p.make_x_codes(random);
+    const Placed placed(p, host);
+    DenseCall dense{.call = placed.call(p.m)};
+    const int parts = choose_tiling(shape_of({&dense.call, 1}, kSms)).split;
+    EXPECT_GT(parts, 1);
+    emulate_matmul({&dense.call, 1}, {parts, 64, 16, false}, kSms);
+    placed.expect_right(p.m);
+    const std::vector<float> want = placed.read();
+    std::vector<float> sums(static_cast<std::size_t>(parts) * want.size());
+    float* const out = host.put(sums);
+    dense.call.out.data = reinterpret_cast<std::byte*>(out);
+    const std::vector<std::int32_t> counts = {0, between(1, 9), 3, 0, between(1, 30)};
+    matmul_test::check_experts<float>(random, host, c.dtype, c.codes, counts, 128, 384,
+                                      [&](GroupedMatmulCall call) {
+                                        call.dense = &dense;
+                                        ASSERT_TRUE(grouped_matmul_takes(call));
+                                        emulate_matmul(call, c.tokens, kSms);
+                                      });
+    host.get(out, sums);
+    std::int64_t wrong = 0;
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      if (static_cast<std::int64_t>(i) % p.out_stride >= p.n) continue;
+      float sum = sums[i];
+      for (int part = 1; part < parts; ++part)
+        sum += sums[static_cast<std::size_t>(part) * want.size() + i];
+      wrong += sum != want[i];
+    }
+    EXPECT_EQ(wrong, 0);
+  }
+}
+
+// A tile of a gated dense GEMM next to the groups adds all parts of K.
+TEST_F(MatmulEmulated, GatedDenseNextToGroups) {
+  constexpr int kSms = 24;
+  const Activation activation{ActivationKind::silu};
+  for (const DType dtype : {DType::bf16, DType::e4m3}) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed << ", " << name(dtype));
+    Host host;
+    const std::int64_t m = between(1, 16), n = 8 * between(9, 30), stride = n + 8;
+    const std::int64_t k = dtype == DType::bf16 ? 1280 : 2304;
+    const Problem a(random, m, n, k, dtype), b(random, m, n, k, dtype);
+    const Placed first(a, host), second(b, host);
+    const bool up_first = between(0, 1) == 1;
+    DenseCall dense{.call = first.call(m)};
+    MatmulCall& call = dense.call;
+    call.up = second.call(m).w;
+    if (up_first) std::swap(call.w, call.up);
+    call.activation = &activation;
+    std::vector<bf16> want(static_cast<std::size_t>(m * stride)), got = want;
+    bf16 *const alone = host.put(want), *const out = host.put(got);
+    const auto rows = [&](bf16* at) {
+      return MutableRowsView{reinterpret_cast<std::byte*>(at), DType::bf16, m, n, stride};
+    };
+    call.out = rows(alone);
+    const int split = choose_tiling(shape_of({&call, 1}, kSms)).split;
+    EXPECT_GT(split, 1);
+    emulate_matmul({&call, 1}, {split, 64, 8, false}, kSms);
+    host.get(alone, want);
+    call.out = rows(out);
+    const std::vector<std::int32_t> counts = {2, 0, between(1, 20)};
+    matmul_test::check_gated_experts(random, host, dtype, false, counts, 128, 384,
+                                     [&](GroupedMatmulCall groups) {
+                                       groups.dense = &dense;
+                                       ASSERT_TRUE(grouped_matmul_takes(groups));
+                                       emulate_matmul(groups, 8, kSms);
+                                     });
+    host.get(out, got);
+    EXPECT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(bf16)), 0);
+  }
+}
+
 TEST_F(MatmulEmulated, PackedGated) {
   for (const WeightFormat& format : matmul_test::packed_formats()) {
     const int step = std::max(32, int{format.size});
@@ -355,7 +448,8 @@ TEST_F(MatmulEmulated, QuantizesAsTheCpu) {
           .x_bf16 = dtype == DType::bf16,
           .power_of_two = power_of_two,
           .places = nullptr,
-          .copies = 1};
+          .copies = 1,
+          .own = -1};
       emulate({(m * blocks * 32 + 127) / 128, 1, 1}, 128, quantize_rows_kernel, p);
       for (std::int64_t r = 0; r < m; ++r) {
         for (std::int64_t b = 0; b < blocks; ++b) {
@@ -385,12 +479,13 @@ TEST_F(MatmulEmulated, QuantizesAsTheCpu) {
   }
 }
 
-// Rows that go to several places each.
+// Rows that go to several places each, and to one in order after them.
 TEST_F(MatmulEmulated, QuantizesToPlaces) {
-  constexpr std::int64_t m = 6, k = 256, copies = 3, rows = m * copies;
+  constexpr std::int64_t m = 6, k = 256, copies = 3, placed_rows = m * copies, own = 20;
+  constexpr std::int64_t rows = own + m;
   const std::vector<float> x = random_f32(random, m * k);
-  std::vector<std::int32_t> places(rows);
-  for (std::size_t i = 0; i < rows; ++i) places[i] = static_cast<std::int32_t>(i);
+  std::vector<std::int32_t> places(placed_rows);
+  for (std::size_t i = 0; i < placed_rows; ++i) places[i] = static_cast<std::int32_t>(i);
   std::shuffle(places.begin(), places.end(), random);
   std::vector<std::uint32_t> plain(m * k / 4), placed(rows * k / 4);
   std::vector<float> plain_scales(2 * m), placed_scales(2 * rows);
@@ -405,16 +500,20 @@ TEST_F(MatmulEmulated, QuantizesToPlaces) {
                    .x_bf16 = false,
                    .power_of_two = false,
                    .places = nullptr,
-                   .copies = 1};
+                   .copies = 1,
+                   .own = -1};
   emulate({m * 2 * 32 / 128, 1, 1}, 128, quantize_rows_kernel, p);
   p.codes = reinterpret_cast<std::uint8_t*>(placed.data());
   p.scales = placed_scales.data();
   p.scale_stride = rows;
   p.places = places.data();
   p.copies = copies;
+  p.own = own;
   emulate({m * 2 * 32 / 128, 1, 1}, 128, quantize_rows_kernel, p);
-  for (std::int64_t i = 0; i < rows; ++i) {
-    const std::int64_t row = i / copies, to = places[static_cast<std::size_t>(i)];
+  for (std::int64_t i = 0; i < placed_rows + m; ++i) {
+    const bool in_order = i >= placed_rows;
+    const std::int64_t row = in_order ? i - placed_rows : i / copies;
+    const std::int64_t to = in_order ? own + row : places[static_cast<std::size_t>(i)];
     EXPECT_EQ(std::memcmp(p.codes + to * k, plain.data() + row * k / 4, k), 0) << "seed " << seed;
     for (std::int64_t b = 0; b < 2; ++b) {
       EXPECT_EQ(p.scales[b * rows + to], plain_scales[static_cast<std::size_t>(b * m + row)]);
