@@ -4,8 +4,9 @@
 #include "kernels/backend.h"
 
 namespace lathe {
+namespace {
 
-void expert_layer(const OpsContext& ops, const ExpertLayer& op) {
+void check(const OpsContext& ops, const ExpertLayer& op) {
   const Router& r = op.choice;
   const ExpertStacks& e = *op.experts;
   LATHE_CHECK((op.x.dtype == DType::f32 || op.x.dtype == ops.backend->activations()) &&
@@ -47,7 +48,27 @@ void expert_layer(const OpsContext& ops, const ExpertLayer& op) {
   LATHE_CHECK(e.down_bias.empty() || std::ssize(e.down_bias) == count * e.down.rows,
               "down_bias [experts, n]");
   LATHE_CHECK(ops.backend->multiplies_in(ops.precision), "a precision that the backend has");
+}
+
+}  // namespace
+
+void expert_layer(const OpsContext& ops, const ExpertLayer& op) {
+  check(ops, op);
   ops.backend->expert_layer(ops, op);
+}
+
+bool expert_layer_with_shared(const OpsContext& ops, const ExpertLayer& op,
+                              const SharedExperts& shared) {
+  check(ops, op);
+  LATHE_CHECK(shared.gate.cols == op.x.cols && shared.up.cols == op.x.cols &&
+                  shared.gate.rows == shared.up.rows && shared.down.cols == shared.gate.rows &&
+                  shared.down.rows == op.x.cols,
+              "shared experts of x's width");
+  LATHE_CHECK(
+      shared.factor.rows == 0 || (shared.factor.rows == 1 && shared.factor.cols == op.x.cols),
+      "factor [1, n]");
+  auto* const backend = dynamic_cast<SharedExpertBackend*>(ops.backend);
+  return backend != nullptr && backend->expert_layer_with_shared(ops, op, shared);
 }
 
 }  // namespace lathe

@@ -3,6 +3,7 @@
 
 #include "kernels/context.h"
 #include "kernels/moe.h"
+#include "kernels/shared_experts.h"
 
 namespace lathe {
 
@@ -20,5 +21,11 @@ namespace lathe {
 /// ascending order of id, in f32. So a row's bits depend on that row alone. Experts that no token
 /// chose cost nothing.
 void expert_layer(const OpsContext& ops, const ExpertLayer& op);
+
+/// Both, if the backend computes them in the same launches: the shared experts' rows are added
+/// after the routed experts', or before them without op.add. Returns false, and does nothing, if it
+/// does not. Rows have the bits of the separate operators.
+bool expert_layer_with_shared(const OpsContext& ops, const ExpertLayer& op,
+                              const SharedExperts& shared);
 
 }  // namespace lathe

@@ -125,6 +125,16 @@ void CudaBackend::expert_layer(const OpsContext& ops, const ExpertLayer& op) {
   if (sum.rows > 0) before_norm_.hold(sum);
 }
 
+bool CudaBackend::expert_layer_with_shared(const OpsContext& ops, const ExpertLayer& op,
+                                           const SharedExperts& shared) {
+  if (plain_products_ || !takes_shared(op, shared, ops.precision)) return false;
+  keep(flush());
+  CombineExperts sum;
+  keep(cuda::expert_layer(op, ops.precision, false, *ops.tensors, stream_, &sum, &shared));
+  if (sum.rows > 0) before_norm_.hold(sum);
+  return true;
+}
+
 void CudaBackend::multiply(std::span<const MatmulCall> calls) {
   if (calls.empty()) return;
   keep(flush());

@@ -29,10 +29,11 @@
 #include "kernels/cuda/runtime/upload.h"
 #include "kernels/cuda/runtime/weight_memory.h"
 #include "kernels/cuda/sm90/matmul/matmul.h"
+#include "kernels/shared_experts.h"
 
 namespace lathe::cuda {
 
-class CudaBackend final : public Backend, public ExchangeStream {
+class CudaBackend final : public Backend, public SharedExpertBackend, public ExchangeStream {
  public:
   CudaBackend(lathe::cuda::Device device, Stream stream, Mark step_end,
               const CudaBackendOptions& options)
@@ -111,6 +112,8 @@ class CudaBackend final : public Backend, public ExchangeStream {
   bool gated_matmul(const OpsContext& ops, const GatedProduct& op) override;
   void head_matmul(const OpsContext& ops, const HeadProducts& op) override;
   void expert_layer(const OpsContext& ops, const ExpertLayer& op) override;
+  bool expert_layer_with_shared(const OpsContext& ops, const ExpertLayer& op,
+                                const SharedExperts& shared) override;
 
   // In backend_attention.cc
   Result<void> rope_write(const OpsContext&, const lathe::RopeWrite& op,

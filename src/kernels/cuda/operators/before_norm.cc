@@ -47,7 +47,8 @@ bool may_join(const CombineExperts& p, const RmsNorm& norm) {
   return norms(norm, p.out, p.out_stride, p.rows, p.cols) && p.made.dtype == DType::bf16 &&
          !overlap(h,
                   bytes_of(reinterpret_cast<const bf16*>(p.made.data), choices * p.made.stride)) &&
-         !overlap(h, bytes_of(p.weights, choices)) && !overlap(h, bytes_of(p.places, choices));
+         !overlap(h, bytes_of(p.weights, choices)) && !overlap(h, bytes_of(p.places, choices)) &&
+         !overlap(h, bytes_of(p.shared, p.shared_parts * p.rows * p.cols));
 }
 bool may_join(const HyperMixParams& p, const RmsNorm& norm) {
   const Bytes h = bytes_of(norm.out);

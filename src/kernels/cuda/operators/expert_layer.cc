@@ -66,11 +66,13 @@ std::span<const float> part_of(std::span<const float> bias, std::int64_t first, 
   return bias.subspan(static_cast<std::size_t>(first * each), static_cast<std::size_t>(n * each));
 }
 
+// With the stride that alloc_rows() gives rows of an arena.
+MutableRowsView bf16_rows(std::int64_t rows, std::int64_t cols) {
+  return {nullptr, DType::bf16, rows, cols, (cols + 31) / 32 * 32};
+}
+
 bool grouped_products_take(const ExpertLayer& op) {
-  // With the strides that alloc_rows() gives rows of an arena.
-  const auto rows = [&](std::int64_t cols) {
-    return MutableRowsView{nullptr, DType::bf16, op.x.rows, cols, (cols + 31) / 32 * 32};
-  };
+  const auto rows = [&](std::int64_t cols) { return bf16_rows(op.x.rows, cols); };
   const std::int32_t offsets = 0;
   const MutableRowsView wide = rows(op.x.cols), gated = rows(op.experts->down.cols);
   return op.x.dtype == DType::bf16 &&
@@ -78,7 +80,20 @@ bool grouped_products_take(const ExpertLayer& op) {
          grouped_matmul_takes(down_call(op, constant(gated), wide, &offsets));
 }
 
-void set_codes(const QuantizedX& codes, GroupedMatmulCall& call) {
+// activation(gate, up) of the shared experts; x of the experts' type.
+MatmulCall shared_up(const SharedExperts& s, const RowsView& x, const MutableRowsView& gated) {
+  return {.x = x, .w = s.gate, .out = gated, .activation = &s.activation, .up = s.up};
+}
+// sums: [parts, rows, n] f32.
+MatmulCall shared_down(const SharedExperts& s, const RowsView& gated, float* sums) {
+  return {.x = gated,
+          .w = s.down,
+          .out = {reinterpret_cast<std::byte*>(sums), DType::f32, gated.rows, s.down.rows,
+                  s.down.rows}};
+}
+
+template <class Call>
+void set_codes(const QuantizedX& codes, Call& call) {
   call.x = codes.x;
   call.x_scales = codes.scales;
   call.x_scale_stride = codes.scale_stride;
@@ -88,7 +103,7 @@ void set_codes(const QuantizedX& codes, GroupedMatmulCall& call) {
 class Pass {
  public:
   Pass(const ExpertLayer& op, MatmulPrecision precision, bool plain, Arena& tensors,
-       cudaStream_t stream, CombineExperts* held)
+       cudaStream_t stream, CombineExperts* held, const SharedExperts* shared)
       : op_(op),
         e_(*op.experts),
         precision_(precision),
@@ -100,7 +115,8 @@ class Pass {
                takes_codes(precision, op.x, e_.down.at(0))),
         tensors_(tensors),
         stream_(stream),
-        held_(held) {}
+        held_(held),
+        shared_(shared) {}
 
   /// Most rows of a pass.
   std::int64_t most_rows() const {
@@ -123,6 +139,7 @@ class Pass {
     rows_ = tensors_.take_array<std::int32_t>(choices_);
     offsets_ = tensors_.take_array<std::int32_t>(r.experts + 1);
     here_ = offsets_ + op_.first;
+    if (shared_ != nullptr) take_shared(x.rows);
     if (coded_) {
       place(routed, tokens, {}, {});
       combine(coded_experts(x), out);
@@ -131,8 +148,8 @@ class Pass {
       const MutableRowsView gated = alloc_rows(tensors_, choices_, e_.down.cols, DType::bf16);
       const MutableRowsView made = alloc_rows(tensors_, choices_, x.cols, DType::bf16);
       place(routed, tokens, x, made);
-      keep(grouped_matmul_on_device(up_call(op_, constant(made), gated, here_), stream_));
-      keep(grouped_matmul_on_device(down_call(op_, constant(gated), made, here_), stream_));
+      up(up_call(op_, constant(made), gated, here_), x, nullptr);
+      down(down_call(op_, constant(gated), made, here_), nullptr);
       combine(constant(made), out);
     } else if (widened_) {
       place(routed, tokens, {}, {});
@@ -145,6 +162,39 @@ class Pass {
   Result<void> result() const { return result_; }
 
  private:
+  // Buffers of the shared experts.
+  void take_shared(std::int64_t rows) {
+    shared_gated_ = alloc_rows(tensors_, rows, shared_->down.cols, DType::bf16);
+    const MatmulCall sums = shared_down(*shared_, constant(shared_gated_), nullptr);
+    const auto parts = matmul_parts({&sums, 1});
+    if (!parts) return keep(parts.error());
+    shared_parts_ = *parts;
+    shared_sums_ = tensors_.take_array<float>(shared_parts_ * rows * shared_->down.rows);
+    if (shared_->factor.rows > 0) shared_factor_ = alloc_rows(tensors_, rows, 1);
+  }
+  // Launches a grouped GEMM with the shared experts' one, if there are any. codes: of the shared
+  // experts' rows, or null.
+  void up(const GroupedMatmulCall& call, const RowsView& x, const QuantizedX* codes) {
+    if (shared_ == nullptr) return keep(grouped_matmul_on_device(call, stream_));
+    DenseCall dense{.call = shared_up(*shared_, x, shared_gated_)};
+    if (codes != nullptr) set_codes(*codes, dense.call);
+    if (shared_->factor.rows > 0) {
+      dense.factor = reinterpret_cast<const float*>(shared_factor_.data);
+      dense.factor_stride = shared_factor_.row_stride;
+    }
+    launch_with(call, dense);
+  }
+  void down(const GroupedMatmulCall& call, const QuantizedX* codes) {
+    if (shared_ == nullptr) return keep(grouped_matmul_on_device(call, stream_));
+    DenseCall dense{.call = shared_down(*shared_, constant(shared_gated_), shared_sums_)};
+    if (codes != nullptr) set_codes(*codes, dense.call);
+    launch_with(call, dense);
+  }
+  void launch_with(GroupedMatmulCall call, const DenseCall& dense) {
+    call.dense = &dense;
+    keep(grouped_matmul_on_device(call, stream_));
+  }
+
   // Chooses the rows' experts and places the choices. sorted: also gathers x in the order of
   // places, if it has data.
   void place(const RowsView& routed, const std::int32_t* tokens, const RowsView& x,
@@ -192,7 +242,13 @@ class Pass {
     const Router& r = op_.choice;
     const MutableRowsView logits = alloc_rows(tensors_, x.rows, r.experts);
     const MatmulCall call{x, op_.router, logits, data_or_null(op_.router_bias)};
-    if (!plain_ && matmul_takes(call)) {
+    const bool takes = !plain_ && matmul_takes(call);
+    if (shared_ != nullptr && shared_->factor.rows > 0) {
+      const MatmulCall factor{op_.x, shared_->factor, shared_factor_};
+      if (takes && multiply_together(call, factor)) return params_of(logits, tokens);
+      keep(matmul_on_device({&factor, 1}, stream_));
+    }
+    if (takes) {
       keep(matmul_on_device({&call, 1}, stream_));
     } else {
       put(launch_plain_gemm, PlainGemm{.x = device_rows(x),
@@ -201,6 +257,20 @@ class Pass {
                                        .rows = x.rows,
                                        .bias = call.bias});
     }
+    return params_of(logits, tokens);
+  }
+  // One launch for two GEMMs of an x, if their bits are those of two.
+  bool multiply_together(const MatmulCall& a, const MatmulCall& b) {
+    const MatmulCall both[] = {a, b};
+    if (a.x.data != b.x.data || !same_format(a.w, b.w)) return false;
+    const auto parts = matmul_parts(both), of_a = matmul_parts({&a, 1}),
+               of_b = matmul_parts({&b, 1});
+    if (!parts || !of_a || !of_b || *parts != *of_a || *parts != *of_b) return false;
+    keep(matmul_on_device(both, stream_));
+    return true;
+  }
+  RouteParams params_of(const MutableRowsView& logits, const std::int32_t* tokens) const {
+    const Router& r = op_.choice;
     return {.logits = reinterpret_cast<const float*>(logits.data),
             .bias = data_or_null(r.bias),
             .expert_scale = data_or_null(r.expert_scale),
@@ -208,7 +278,7 @@ class Pass {
             .tokens = tokens,
             .vocab = std::ssize(r.token_experts) / r.top_k,
             .weights = weights_,
-            .rows = x.rows,
+            .rows = logits.rows,
             .logits_stride = logits.row_stride,
             .experts = r.experts,
             .top_k = r.top_k,
@@ -228,18 +298,33 @@ class Pass {
     const MutableRowsView gated = alloc_rows(tensors_, choices_, e_.down.cols, DType::bf16);
     {
       const Arena::Scope scope(tensors_);
-      multiply(quantize(x, precision_, tensors_, stream_, places_, op_.choice.top_k),
-               up_call(op_, {}, gated, here_));
+      const bool shared = shared_ != nullptr;
+      const auto codes =
+          quantize(x, precision_, tensors_, stream_, places_, op_.choice.top_k, shared);
+      if (codes) {
+        QuantizedX own;
+        if (shared) own = rows_from(*codes, own_row(choices_));
+        up(with_codes(*codes, up_call(op_, {}, gated, here_)), {}, &own);
+      } else {
+        keep(codes.error());
+      }
     }
     const auto codes = quantize(constant(gated), precision_, tensors_, stream_);
+    Result<QuantizedX> own = QuantizedX{};
+    if (shared_ != nullptr) own = quantize(constant(shared_gated_), precision_, tensors_, stream_);
     const MutableRowsView made = alloc_rows(tensors_, choices_, x.cols, DType::bf16);
-    multiply(codes, down_call(op_, {}, made, here_));
+    if (codes && own) {
+      down(with_codes(*codes, down_call(op_, {}, made, here_)), &*own);
+    } else {
+      keep(codes ? own.error() : codes.error());
+    }
     return constant(made);
   }
-  void multiply(const Result<QuantizedX>& codes, GroupedMatmulCall call) {
-    if (!codes) return keep(codes.error());
-    set_codes(*codes, call);
-    keep(grouped_matmul_on_device(call, stream_));
+  // The call with codes of its rows, which may have more after them.
+  GroupedMatmulCall with_codes(const QuantizedX& codes, GroupedMatmulCall call) const {
+    set_codes(codes, call);
+    call.x.rows = choices_;
+    return call;
   }
   // Widens some experts at a time to bf16, those with rows. Groups of experts depend on the weights
   // alone.
@@ -345,7 +430,10 @@ class Pass {
                            .rows = out.rows,
                            .cols = out.cols,
                            .top_k = op_.choice.top_k,
-                           .add = op_.add};
+                           .add = op_.add,
+                           .shared = shared_sums_,
+                           .shared_parts = shared_parts_,
+                           .shared_first = !op_.add};
     if (held_ != nullptr && out.rows <= kHeldRows && out.rows == op_.x.rows) {
       *held_ = p;
     } else {
@@ -373,6 +461,10 @@ class Pass {
   Arena& tensors_;
   cudaStream_t stream_;
   CombineExperts* held_;
+  const SharedExperts* shared_;
+  MutableRowsView shared_gated_, shared_factor_;  // [rows, width] bf16; [rows, 1] f32
+  float* shared_sums_ = nullptr;                  // [shared_parts_, rows, n]
+  std::int32_t shared_parts_ = 0;
   // Buffers of the current pass.
   std::int64_t choices_ = 0;
   float* weights_ = nullptr;
@@ -384,13 +476,14 @@ class Pass {
 }  // namespace
 
 Result<void> expert_layer(const ExpertLayer& op, MatmulPrecision precision, bool plain,
-                          Arena& tensors, cudaStream_t stream, CombineExperts* held) {
+                          Arena& tensors, cudaStream_t stream, CombineExperts* held,
+                          const SharedExperts* shared) {
   if (op.choice.experts > kMostExperts) {
     return Error{ErrorCode::unsupported, "experts", fmt::format("at most {}", kMostExperts),
                  fmt::format("{}", op.choice.experts), "--device cpu"};
   }
   if (held != nullptr) *held = {};
-  Pass pass(op, precision, plain, tensors, stream, held);
+  Pass pass(op, precision, plain, tensors, stream, held, shared);
   const std::int64_t most = pass.most_rows();
   const std::int64_t passes = (op.x.rows + most - 1) / most;
   for (std::int64_t i = 0; i < passes; ++i) {
@@ -401,6 +494,33 @@ Result<void> expert_layer(const ExpertLayer& op, MatmulPrecision precision, bool
              rows_at(op.out, first, rows));
   }
   return pass.result();
+}
+
+bool takes_shared(const ExpertLayer& op, const SharedExperts& shared, MatmulPrecision precision) {
+  const std::int64_t rows = op.x.rows, choices = rows * op.choice.top_k;
+  if (rows == 0 || rows > kDenseTokens || op.experts->gate.count() == 0 ||
+      op.x.dtype != DType::bf16 || op.x.cols % 4 != 0 || op.out.row_stride % 4 != 0 ||
+      reinterpret_cast<std::uintptr_t>(op.out.data) % 16 != 0 || shared.gate.columns != nullptr ||
+      shared.up.columns != nullptr || shared.down.columns != nullptr ||
+      !grouped_products_take(op)) {
+    return false;
+  }
+  const bool factor = shared.factor.rows == 0 ||
+                      (shared.factor.dtype == DType::bf16 && shared.factor.cols % 8 == 0);
+  const bool coded = takes_codes(precision, op.x, op.experts->gate.at(0)) &&
+                     takes_codes(precision, op.x, op.experts->down.at(0));
+  if (!factor || (!coded && rounds_to_e4m3(precision, shared.gate.dtype))) return false;
+  const std::int32_t offsets = 0;
+  const MutableRowsView wide = bf16_rows(choices, op.x.cols);
+  const MutableRowsView gated = bf16_rows(choices, op.experts->down.cols);
+  const MutableRowsView own = bf16_rows(rows, shared.down.cols);
+  DenseCall up{.call = shared_up(shared, op.x, own)};
+  DenseCall down{.call = shared_down(shared, constant(own), nullptr)};
+  GroupedMatmulCall routed_up = up_call(op, constant(wide), gated, &offsets);
+  GroupedMatmulCall routed_down = down_call(op, constant(gated), wide, &offsets);
+  routed_up.dense = &up;
+  routed_down.dense = &down;
+  return grouped_matmul_takes(routed_up) && grouped_matmul_takes(routed_down);
 }
 
 }  // namespace lathe::cuda

@@ -1,6 +1,7 @@
 #include "kernels/cuda/operators/quantized_x.h"
 
 #include "base/integers.h"
+#include "base/rows.h"
 #include "kernels/cuda/sm90/matmul/quantize.h"
 
 namespace lathe::cuda {
@@ -10,16 +11,22 @@ bool takes_codes(MatmulPrecision precision, const RowsView& x, const WeightView&
 }
 
 Result<QuantizedX> quantize(const RowsView& x, MatmulPrecision precision, Arena& tensors,
-                            cudaStream_t stream, const std::int32_t* places, std::int32_t copies) {
-  const std::int64_t rows = x.rows * copies, stride = round_up(rows, 4);
+                            cudaStream_t stream, const std::int32_t* places, std::int32_t copies,
+                            bool in_order) {
+  const std::int64_t own = in_order ? own_row(x.rows * copies) : -1;
+  const std::int64_t rows = in_order ? own + x.rows : x.rows * copies, stride = round_up(rows, 4);
   const std::int64_t blocks = (x.cols + kQuantizeBlock - 1) / kQuantizeBlock;
   auto* const codes = tensors.take_array<std::uint8_t>(rows * x.cols);
   auto* const scales = tensors.take_array<float>(blocks * stride);
-  const QuantizedRows out{codes, scales, stride, places, copies};
+  const QuantizedRows out{codes, scales, stride, places, copies, own};
   const bool power_of_two = precision == MatmulPrecision::fp8_pow2;
   if (auto ok = quantize_rows_on_device(x, out, power_of_two, stream); !ok) return ok.error();
   const RowsView view{reinterpret_cast<const std::byte*>(codes), DType::e4m3, rows, x.cols, x.cols};
   return QuantizedX{view, scales, stride};
+}
+
+QuantizedX rows_from(const QuantizedX& x, std::int64_t first) {
+  return {rows_at(x.x, first, x.x.rows - first), x.scales + first, x.scale_stride};
 }
 
 }  // namespace lathe::cuda

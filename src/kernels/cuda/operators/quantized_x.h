@@ -21,10 +21,17 @@ struct QuantizedX {
   std::int64_t scale_stride = 0;
 };
 
-/// `places`: if not null, row r of x is written to `copies` rows (QuantizedRows::places). The
-/// result is allocated from `tensors`. Errors: a failed launch.
+/// `places`: if not null, row r of x is written to `copies` rows (QuantizedRows::places); with
+/// `in_order`, also to row own_row(x.rows * copies) + r of the result. The result is allocated from
+/// `tensors`. Errors: a failed launch.
 Result<QuantizedX> quantize(const RowsView& x, MatmulPrecision precision, Arena& tensors,
                             cudaStream_t stream, const std::int32_t* places = nullptr,
-                            std::int32_t copies = 1);
+                            std::int32_t copies = 1, bool in_order = false);
+
+/// The first row after `placed` rows for rows in order: scales from there on are whole words.
+constexpr std::int64_t own_row(std::int64_t placed) { return (placed + 3) / 4 * 4; }
+
+/// Rows of `x` from `first` on, a multiple of 4.
+QuantizedX rows_from(const QuantizedX& x, std::int64_t first);
 
 }  // namespace lathe::cuda

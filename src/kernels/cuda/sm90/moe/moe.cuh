@@ -121,6 +121,10 @@ static __global__ void __launch_bounds__(kPlaceThreads)
   count_choices<true>(p, counts + thread / 32 * p.experts);
 }
 
+__device__ inline float4 plus(const float4& a, const float4& b) {
+  return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+}
+
 /// The places that this rank has: all of them, or with kSome those from begin to end - 1.
 template <bool kSome>
 struct PlacesHere {
@@ -134,6 +138,19 @@ struct PlacesHere {
   }
 };
 
+/// Four columns of what the shared experts make of a row.
+__device__ __forceinline__ float4 sum_shared(const CombineExperts& p, std::int64_t row,
+                                             std::int64_t col) {
+  const float* at = p.shared + row * p.cols + col;
+  float4 sum = *reinterpret_cast<const float4*>(at);
+  LATHE_UNROLL_BY(4)
+  for (std::int32_t part = 1; part < p.shared_parts; ++part) {
+    at += p.rows * p.cols;
+    sum = plus(sum, *reinterpret_cast<const float4*>(at));
+  }
+  return sum;
+}
+
 /// Four columns of `row` from `col` on, of bf16 results and whole words of out.
 template <bool kSome>
 __device__ __forceinline__ float4 sum_experts(const CombineExperts& p,
@@ -141,6 +158,8 @@ __device__ __forceinline__ float4 sum_experts(const CombineExperts& p,
                                               std::int64_t col) {
   const float* const out = p.out + row * p.out_stride + col;
   float4 sum = p.add ? *reinterpret_cast<const float4*>(out) : float4{};
+  const float4 shared = p.shared != nullptr ? sum_shared(p, row, col) : float4{};
+  if (p.shared != nullptr && p.shared_first) sum = p.add ? plus(sum, shared) : shared;
   const auto* made = reinterpret_cast<const std::uint16_t*>(p.made.data) + col;
   LATHE_ROLLED
   for (std::int32_t first = 0; first < p.top_k; first += kCombineAhead) {
@@ -171,6 +190,7 @@ __device__ __forceinline__ float4 sum_experts(const CombineExperts& p,
       sum.w += weights[i] * bits_to_float(words[i].y & 0xffff0000u);
     }
   }
+  if (p.shared != nullptr && !p.shared_first) sum = plus(sum, shared);
   return sum;
 }
 

@@ -93,6 +93,12 @@ struct CombineExperts {
   std::int64_t rows = 0, cols = 0;
   std::int32_t top_k = 0;
   bool add = true;
+  // [shared_parts, rows, cols] Sums over the parts of K of what the shared experts make; they are
+  // added to each other in order, and the result to out, last or with shared_first before all else.
+  // Or null. Precondition: as with a norm.
+  const float* shared = nullptr;
+  std::int32_t shared_parts = 0;
+  bool shared_first = false;
   // Of out. Precondition: made is bf16; rows of out are whole words of 16 bytes.
   NormAfter norm = {};
 };
