@@ -34,6 +34,7 @@ Result<void> CudaBackend::reserve(std::span<const Budget> budgets) {
     if (b.kind == BudgetKind::schedules) scratch += b.bytes / 2;
   }
   if (scratch > 0 && scratch_.take(scratch) == nullptr) return no_scratch(scratch);
+  if (auto ok = before_norm_.reserve(); !ok) return ok;
   // Not in a step: an allocation may wait for GPUs whose kernels wait for this rank.
   return communicator_ == nullptr ? Result<void>() : sampler_.reserve_records();
 }
@@ -200,6 +201,10 @@ Result<void> CudaBackend::take_drawn(const OpsContext&, std::span<const std::int
 
 Result<void> CudaBackend::flush() {
   if (auto ok = before_norm_.launch(stream_); !ok) return ok;
+  return start_queued();
+}
+
+Result<void> CudaBackend::start_queued() {
   if (auto ok = staging_.flush(stream_); !ok) return ok;
   return start_.run(stream_);
 }

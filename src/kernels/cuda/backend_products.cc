@@ -165,7 +165,12 @@ void CudaBackend::permute(const Product& p, const MutableRowsView& out) {
 }
 
 QuantizedX CudaBackend::quantize(const OpsContext& ops, const RowsView& x) {
-  keep(flush());
+  keep(start_queued());
+  const bool power_of_two = ops.precision == MatmulPrecision::fp8_pow2;
+  const auto joined = before_norm_.launch_with_codes(x, power_of_two, stream_);
+  if (!joined) keep(joined.error());
+  if (joined && *joined) return **joined;
+  keep(before_norm_.launch(stream_));
   auto codes = cuda::quantize(x, ops.precision, *ops.tensors, stream_);
   if (!codes) keep(codes.error());
   return codes ? *codes : QuantizedX{};

@@ -26,19 +26,22 @@ void CudaBackend::gather_rows(const OpsContext&, const RowsView& x,
       GatherRowsParams{device_rows(x), rows.data(), device_rows(out), out.rows, out.cols});
 }
 
-void CudaBackend::rms_norm(const OpsContext&, const RmsNorm& op) {
+void CudaBackend::rms_norm(const OpsContext& ops, const RmsNorm& op) {
+  const NormParams p{.x = device_rows(op.x),
+                     .weight = op.weight.data(),
+                     .out = device_rows(op.out),
+                     .rows = op.x.rows,
+                     .cols = op.x.cols / op.heads,
+                     .heads = op.heads,
+                     .eps = op.eps,
+                     .add = op.add};
+  if (rounds_to_e4m3(ops.precision, DType::e4m3)) {
+    keep(start_queued());
+    return keep(before_norm_.hold_norm(op, p, stream_));
+  }
   const auto joined = before_norm_.launch_with(op, stream_);
   if (!joined) return keep(joined.error());
-  if (*joined) return;
-  put("rms_norm", op.out, launch_norm,
-      NormParams{.x = device_rows(op.x),
-                 .weight = op.weight.data(),
-                 .out = device_rows(op.out),
-                 .rows = op.x.rows,
-                 .cols = op.x.cols / op.heads,
-                 .heads = op.heads,
-                 .eps = op.eps,
-                 .add = op.add});
+  if (!*joined) put("rms_norm", op.out, launch_norm, p);
 }
 
 void CudaBackend::layer_norm(const OpsContext&, const LayerNorm& op) {

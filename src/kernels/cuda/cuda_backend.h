@@ -143,6 +143,7 @@ class CudaBackend final : public Backend, public SharedExpertBackend, public Exc
   };
   // Call it before every operator: starts the copies and schedules that it may read.
   Result<void> flush();
+  Result<void> start_queued();  // the same but for what waits for a norm
   Result<void> make_ring();
   WeightMemory& weight_memory(std::vector<OwnedBytes>& owned);
   void multiply(std::span<const MatmulCall> calls);

@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/common/dialect.cuh"
 #include "kernels/cuda/common/norm_after.h"
+#include "kernels/cuda/common/quantize_block.cuh"
 
 namespace lathe::cuda {
 
@@ -57,14 +58,30 @@ class NormAfterRow {
       if (n_.h.dtype == DType::f32) {
         reinterpret_cast<float4*>(n_.h.data + 4 * first)[word] = y;
       } else {
-        reinterpret_cast<uint2*>(n_.h.data + 2 * first)[word] = {
-            to_bf16(y.x).bits | std::uint32_t{to_bf16(y.y).bits} << 16,
-            to_bf16(y.z).bits | std::uint32_t{to_bf16(y.w).bits} << 16};
+        const uint2 pairs = {to_bf16(y.x).bits | std::uint32_t{to_bf16(y.y).bits} << 16,
+                             to_bf16(y.z).bits | std::uint32_t{to_bf16(y.w).bits} << 16};
+        reinterpret_cast<uint2*>(n_.h.data + 2 * first)[word] = pairs;
+        x.words[word] = {bits_to_float(pairs.x << 16), bits_to_float(pairs.x & 0xffff0000u),
+                         bits_to_float(pairs.y << 16), bits_to_float(pairs.y & 0xffff0000u)};
       }
     }
+    if (n_.codes.codes != nullptr) quantize(row, cols, x);
   }
 
  private:
+  // Of the thread's words, which are h in bf16: a warp's are a block. Not unrolled, because code
+  // that runs once comes from L2.
+  __device__ void quantize(std::int64_t row, std::int64_t cols, const NormedRow& x) const {
+    const auto words = static_cast<std::int32_t>(cols / 4);
+    LATHE_ROLLED
+    for (std::int32_t word = word_of(0); word < words; word += kNormAfterThreads) {
+      const float4 at = x.words[word];
+      const float v[4] = {at.x, at.y, at.z, at.w};
+      const auto [codes, scale] = quantize_block(v, n_.codes.power_of_two);
+      reinterpret_cast<std::uint32_t*>(n_.codes.codes + row * cols)[word] = codes;
+      if (word % 32 == 0) n_.codes.scales[word / 32 * n_.codes.scale_stride + row] = scale;
+    }
+  }
   static constexpr int kWords = kNormAfterColumns / 4 / kNormAfterThreads;
 
   __device__ static std::int32_t word_of(int i) {

@@ -2,10 +2,16 @@
 
 #include <utility>
 
+#include "base/integers.h"
+#include "base/rows.h"
 #include "kernels/cuda/common/cuda_error.h"
+#include "kernels/cuda/common/memory.h"
 
 namespace lathe::cuda {
 namespace {
+
+constexpr std::int64_t kCodeBytes = kShortNormRows * kNormAfterColumns;
+constexpr std::int64_t kScaleBytes = kShortNormRows * (kNormAfterColumns / 128) * 4;
 
 // Bytes that a launch reads or writes.
 struct Bytes {
@@ -57,6 +63,7 @@ bool may_join(const HyperMixParams& p, const RmsNorm& norm) {
          !overlap(h, bytes_of(p.product, p.rows * p.product_stride)) &&
          !overlap(h, bytes_of(p.mix, p.rows * p.mix_stride));
 }
+bool may_join(const NormParams&, const RmsNorm&) { return false; }
 bool may_join(std::monostate, const RmsNorm&) { return false; }
 
 cudaError_t start(const CombineExperts& p, cudaStream_t stream) {
@@ -65,25 +72,74 @@ cudaError_t start(const CombineExperts& p, cudaStream_t stream) {
 cudaError_t start(const HyperMixParams& p, cudaStream_t stream) {
   return launch_hyper_mix(p, stream);
 }
+cudaError_t start(const NormParams& p, cudaStream_t stream) { return launch_norm(p, stream); }
 cudaError_t start(std::monostate, cudaStream_t) { return cudaSuccess; }
 
 }  // namespace
 
 Result<void> BeforeNorm::launch(cudaStream_t stream) {
   const auto held = std::exchange(held_, std::monostate());
+  normed_ = {};
   const cudaError_t status = std::visit([&](const auto& p) { return start(p, stream); }, held);
   return launch_result(status, {"before_norm", "rows of a step", std::source_location::current()});
 }
 
-Result<bool> BeforeNorm::launch_with(const RmsNorm& op, cudaStream_t stream) {
+// Adds the norm to what is held, if that computes op.x.
+bool BeforeNorm::join(const RmsNorm& op) {
+  if (normed_.data != nullptr) return false;
   if (!std::visit([&](const auto& p) { return may_join(p, op); }, held_)) return false;
   std::visit(
       [&](auto& p) {
         if constexpr (requires { p.norm; }) p.norm = norm_after(op);
       },
       held_);
+  return true;
+}
+
+Result<bool> BeforeNorm::launch_with(const RmsNorm& op, cudaStream_t stream) {
+  if (!join(op)) return false;
   if (auto ok = launch(stream); !ok) return ok.error();
   return true;
+}
+
+Result<void> BeforeNorm::hold_norm(const RmsNorm& op, const NormParams& params,
+                                   cudaStream_t stream) {
+  if (!join(op)) {
+    if (auto ok = launch(stream); !ok) return ok;
+    held_ = params;
+  }
+  if (!norm_takes_codes(params)) return launch(stream);
+  normed_ = constant(op.out);
+  return {};
+}
+
+Result<void> BeforeNorm::reserve() {
+  if (codes_ != nullptr) return {};
+  auto bytes = allocate_device_bytes(kCodeBytes + kScaleBytes);
+  if (!bytes) return bytes.error();
+  codes_ = std::move(*bytes);
+  return {};
+}
+
+Result<std::optional<QuantizedX>> BeforeNorm::launch_with_codes(const RowsView& x,
+                                                                bool power_of_two,
+                                                                cudaStream_t stream) {
+  const bool same = normed_.data != nullptr && x.data == normed_.data && x.rows == normed_.rows &&
+                    x.cols == normed_.cols && x.row_stride == normed_.row_stride &&
+                    x.dtype == DType::bf16;
+  if (!same || codes_ == nullptr) return std::optional<QuantizedX>();
+  const NormCodes codes{reinterpret_cast<std::uint8_t*>(codes_.get()),
+                        reinterpret_cast<float*>(codes_.get() + kCodeBytes), round_up(x.rows, 4),
+                        power_of_two};
+  std::visit(
+      [&](auto& p) {
+        if constexpr (requires { p.norm; }) p.norm.codes = codes;
+        if constexpr (requires { p.codes; }) p.codes = codes;
+      },
+      held_);
+  if (auto ok = launch(stream); !ok) return ok.error();
+  const RowsView view{codes_.get(), DType::e4m3, x.rows, x.cols, x.cols};
+  return std::optional(QuantizedX{view, codes.scales, codes.scale_stride});
 }
 
 }  // namespace lathe::cuda

@@ -1,5 +1,5 @@
-// Operators that wait for the next one: if it norms their result, one launch does both. A launch
-// less is 2 to 3 us of a layer with few rows.
+// Operators that wait for the next one: if it norms their result, or quantizes a norm's, one launch
+// does both. A launch less is 2 to 3 us of a layer with few rows.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,9 +7,12 @@
 #include <optional>
 #include <variant>
 
+#include "base/memory.h"
 #include "base/result.h"
+#include "kernels/cuda/operators/quantized_x.h"
 #include "kernels/cuda/sm90/hyper/hyper.h"
 #include "kernels/cuda/sm90/moe/moe.h"
+#include "kernels/cuda/sm90/rowwise/rowwise.h"
 #include "kernels/operators.h"
 
 namespace lathe::cuda {
@@ -26,8 +29,23 @@ class BeforeNorm {
   /// If what is held computes op.x, launches it together with the norm and returns true.
   Result<bool> launch_with(const RmsNorm& op, cudaStream_t stream);
 
+  /// Holds a norm back, with what is held if that computes its x. If it may have codes it waits for
+  /// launch_with_codes(); otherwise it is launched.
+  Result<void> hold_norm(const RmsNorm& op, const NormParams& params, cudaStream_t stream);
+  /// If a norm is held whose result is x, launches it so that it makes codes of the result as well,
+  /// which stay until the next such call. Nothing before reserve().
+  Result<std::optional<QuantizedX>> launch_with_codes(const RowsView& x, bool power_of_two,
+                                                      cudaStream_t stream);
+  /// Allocates memory for codes. They cannot be where operators have their temporaries, because
+  /// what is held still reads those. Errors: no memory.
+  Result<void> reserve();
+
  private:
-  std::variant<std::monostate, CombineExperts, HyperMixParams> held_;
+  bool join(const RmsNorm& op);
+
+  std::variant<std::monostate, CombineExperts, HyperMixParams, NormParams> held_;
+  OwnedBytes codes_{nullptr, nullptr};  // codes, then scales, of the most and widest rows
+  RowsView normed_;  // the result of the norm that is held; no data: there is none
 };
 
 }  // namespace lathe::cuda

@@ -65,6 +65,9 @@ cudaError_t launch_gather_rows(const GatherRowsParams& p, cudaStream_t stream) {
   const std::int64_t threads = q.words > 0 ? ceil_div(q.words, kGatherWords) : p.cols;
   return launch_kernel(gather_rows_kernel, over_columns(p.rows, threads), stream, q);
 }
+bool norm_takes_codes(const NormParams& p) {
+  return is_short(p) && p.cols > kNarrowNorm && p.cols % 128 == 0 && p.out.dtype == DType::bf16;
+}
 cudaError_t launch_norm(const NormParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
   // Chosen by the width alone, because that decides the order of sums.

@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/common/activation_terms.h"
 #include "kernels/cuda/common/device_rows.h"
+#include "kernels/cuda/common/norm_after.h"
 
 namespace lathe::cuda {
 
@@ -31,6 +32,10 @@ struct GatherRowsParams {
                            // sets it
 };
 
+/// Rows and heads up to which short_norm_kernel is used. With more, norm_kernel's small blocks hide
+/// each other's latency.
+inline constexpr std::int64_t kShortNormRows = 132;
+
 struct NormParams {
   DeviceRows x = {};
   const float* weight = nullptr;  // [cols]; null: 1
@@ -40,7 +45,8 @@ struct NormParams {
   std::int64_t heads = 1;
   float eps = 0;
   bool add = false;
-  bool words = false;  // x, weight and out allow accesses of four columns; launch sets it
+  bool words = false;    // x, weight and out allow accesses of four columns; launch sets it
+  NormCodes codes = {};  // precondition: norm_takes_codes()
 };
 
 struct ActivationParams {
@@ -90,6 +96,8 @@ struct NonFiniteParams {
 cudaError_t launch_embed(const EmbedParams& p, cudaStream_t stream);
 cudaError_t launch_gather_rows(const GatherRowsParams& p, cudaStream_t stream);
 cudaError_t launch_norm(const NormParams& p, cudaStream_t stream);
+/// Whether launch_norm() can make codes of the result.
+bool norm_takes_codes(const NormParams& p);
 cudaError_t launch_gated_activation(const ActivationParams& p, cudaStream_t stream);
 cudaError_t launch_gate_rows(const GateRowsParams& p, cudaStream_t stream);
 cudaError_t launch_copy_rows(const CopyRowsParams& p, cudaStream_t stream);

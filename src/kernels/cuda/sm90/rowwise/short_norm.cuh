@@ -7,16 +7,12 @@
 
 namespace lathe::cuda {
 
-/// Rows and heads up to which short_norm_kernel is used. With more, norm_kernel's small blocks hide
-/// each other's latency.
-inline constexpr std::int64_t kShortNormRows = 132;
-
 /// Grid: rows. Precondition: no bias, no sum; whole words of columns in x, weight and out.
 static __global__ void __launch_bounds__(kNormAfterThreads)
     short_norm_kernel(const __grid_constant__ NormParams p) {
   __shared__ NormedRow x;
   let_next_begin();
-  const NormAfter norm{p.weight, p.out, p.eps};
+  const NormAfter norm{p.weight, p.out, p.eps, p.codes};
   const NormAfterRow after(norm, p.cols);
   wait_for_previous();
   const std::int64_t row = blockIdx.x;
