@@ -47,7 +47,7 @@ Result<void> write_keys(const LayerContext& c, const IndexerWeights& w, const St
 }  // namespace
 
 Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const RowsView& h,
-                         const RowsView& q_latent) {
+                         const RowsView& q_latent, const MutableRowsView& k) {
   const OpsContext& ops = c.ops;
   Arena& arena = *ops.tensors;
   const Arena::Scope scope(arena);
@@ -61,15 +61,13 @@ Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const R
     ranks |= !shared && c.selections[s].width > 0 && c.segments[s].step->selecting_rows > 0;
   }
   const std::int64_t q_rows = ranks ? h.rows : 0;
-  const MutableRowsView k = alloc_rows(arena, h.rows, p.index_dim);
   const MutableRowsView q = alloc_rows(arena, q_rows, std::int64_t{p.index_heads} * p.index_dim);
   const MutableRowsView weights = alloc_rows(arena, q_rows, p.index_heads);
   const std::array products = {
-      Product{h, w.k, k},
       Product{rows_at(h, 0, q_rows), w.weights, weights},
       Product{rows_at(q_latent, 0, q_rows), w.q, q},
   };
-  matmul(ops, products);
+  if (q_rows > 0) matmul(ops, products);
   const MutableRowsView gate = alloc_rows(arena, h.rows, p.index_pool > 0 ? p.index_dim : 0);
   if (p.index_pool > 0) matmul(ops, {h, w.compressor.gate, gate});
   layer_norm(ops, constant(k), w.k_norm, w.k_norm_bias, c.config.mla.index_norm_eps, k);
@@ -83,8 +81,8 @@ Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const R
         !ok) {
       return ok;
     }
-    const Selection& selection = c.selections[s];
-    if (selection.width == 0) continue;
+    Selection& selection = c.selections[s];
+    if (selection.width == 0 || selection.all) continue;
 
     const std::int32_t group = p.tokens_per_index_key();
     const PoolShape main = c.cache.chosen_shape(c.layer);
@@ -116,6 +114,7 @@ Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const R
       select.weights = constant(rows_at(weights, segment.first_row, step.rows));
     }
     if (auto ok = select_keys(ops, select); !ok) return ok;
+    selection.all = !shared && step.selecting_rows == 0;
   }
   return {};
 }

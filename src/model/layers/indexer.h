@@ -10,9 +10,10 @@
 namespace lathe {
 
 /// Writes the rows' index keys, and replaces c.selections of segments with a route that needs one.
-/// h: [rows, hidden] f32 after the layer's norm; q_latent: [rows, q_lora] f32, the normed
-/// compressed query. Errors: an indexer kernel's.
+/// h: [rows, hidden] activations after the layer's norm; q_latent: [rows, q_lora] activations, the
+/// normed compressed query; k: [rows, index_dim] f32, the rows' index keys before their norm, which
+/// are overwritten. Errors: an indexer kernel's.
 Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const RowsView& h,
-                         const RowsView& q_latent);
+                         const RowsView& q_latent, const MutableRowsView& k);
 
 }  // namespace lathe

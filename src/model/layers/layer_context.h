@@ -27,6 +27,8 @@ struct RopeTables {
 struct Selection {
   std::int32_t* slots = nullptr;  // [rows, width] in the main pool; -1: no key
   std::int64_t width = 0;         // 0: the segment attends to all its keys
+  // An indexer has listed all keys of every row, which are the same in the layers that follow.
+  bool all = false;
 
   std::span<const std::int32_t> view(std::int64_t rows) const {
     return {slots, static_cast<std::size_t>(rows * width)};

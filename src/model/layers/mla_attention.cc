@@ -21,10 +21,8 @@ class MlaLayer {
   Result<void> run(const IndexerWeights* indexer, const RowsView& h, const MutableRowsView& x,
                    bool add) {
     const Arena::Scope scope(arena_);
-    project(h);
-    if (indexer != nullptr) {
-      if (auto ok = run_indexer(c_, *indexer, h, constant(q_latent_)); !ok) return ok;
-    }
+    allocate(h.rows);
+    if (auto ok = project(indexer, h); !ok) return ok;
     out_ = alloc_activations(ops_, h.rows, std::int64_t{p_.heads} * p_.v_head);
     for (std::size_t s = 0; s < c_.segments.size(); ++s) {
       if (c_.segments[s].step->rows == 0) continue;
@@ -56,34 +54,54 @@ class MlaLayer {
   }
   std::int64_t q_head() const { return p_.qk_nope_head + p_.rope; }
 
-  // Computes q_ [rows, heads * (qk_nope_head + rope)] and k_ [rows, nope + rope], not rotated.
-  void project(const RowsView& h) {
-    q_ = alloc_rows(arena_, h.rows, p_.heads * q_head());
-    k_ = alloc_rows(arena_, h.rows, p_.nope + p_.rope);
+  void allocate(std::int64_t rows) {
+    q_ = alloc_rows(arena_, rows, p_.heads * q_head());
+    k_ = alloc_rows(arena_, rows, p_.nope + p_.rope);
+    const std::int64_t lora = c_.config.mla.q_lora;
+    if (lora == 0) return;
+    q_latent_ = alloc_rows(arena_, rows, lora);
+    if (c_.config.output_gate == OutputGate::with_q_b) {
+      q_and_gate_ = alloc_rows(arena_, rows, p_.heads * (q_head() + p_.v_head));
+      both_ = alloc_activations(ops_, rows, 2 * lora);
+      normed_ = cols_at(both_, 0, lora);
+    } else {
+      normed_ = activations_of(ops_, q_latent_);
+    }
+  }
+
+  // Computes q_ [rows, heads * (qk_nope_head + rope)] and k_ [rows, nope + rope], not rotated, and
+  // runs the indexer. Its keys share the launch of the first GEMMs.
+  Result<void> project(const IndexerWeights* indexer, const RowsView& h) {
     const Product kv{h, w_.kv_a, k_, data_or_null(w_.kv_a_bias)};
     if (c_.config.mla.q_lora == 0) {
       matmul(ops_, std::array{kv, Product{h, w_.q_b, q_}});
-    } else {
-      q_latent_ = alloc_rows(arena_, h.rows, c_.config.mla.q_lora);
-      matmul(ops_, std::array{kv, Product{h, w_.q_a, q_latent_, data_or_null(w_.q_a_bias)}});
-      if (c_.config.output_gate == OutputGate::with_q_b) return project_q_and_gate();
-      const MutableRowsView normed = activations_of(ops_, q_latent_);
-      rms_norm(ops_, constant(q_latent_), w_.q_a_norm, c_.config.mla.norm_eps, normed);
-      q_latent_ = normed;
-      matmul(ops_, {constant(q_latent_), w_.q_b, q_});
+      return {};
     }
+    const Product q{h, w_.q_a, q_latent_, data_or_null(w_.q_a_bias)};
+    if (indexer == nullptr) {
+      matmul(ops_, std::array{kv, q});
+      project_q();
+      return {};
+    }
+    const Arena::Scope scope(arena_);
+    const MutableRowsView index_k = alloc_rows(arena_, h.rows, p_.index_dim);
+    matmul(ops_, std::array{kv, q, Product{h, indexer->k, index_k}});
+    project_q();
+    return run_indexer(c_, *indexer, h, constant(normed_), index_k);
+  }
+
+  void project_q() {
+    const bool gated = c_.config.output_gate == OutputGate::with_q_b;
+    rms_norm(ops_, constant(q_latent_), w_.q_a_norm, c_.config.mla.norm_eps, normed_);
+    if (gated) return project_q_and_gate();
+    matmul(ops_, {constant(normed_), w_.q_b, q_});
   }
 
   // q_b reads the compressed query twice, and has q and the gate of each head.
   void project_q_and_gate() {
-    const std::int64_t rows = q_latent_.rows, lora = q_latent_.cols;
-    q_and_gate_ = alloc_rows(arena_, rows, p_.heads * (q_head() + p_.v_head));
-    const MutableRowsView both = alloc_activations(ops_, rows, 2 * lora);
-    const MutableRowsView normed = cols_at(both, 0, lora);
-    rms_norm(ops_, constant(q_latent_), w_.q_a_norm, c_.config.mla.norm_eps, normed);
-    cast_rows(ops_, constant(q_latent_), cols_at(both, lora, lora));
-    q_latent_ = normed;
-    matmul(ops_, {constant(both), w_.q_b, q_and_gate_});
+    const std::int64_t lora = q_latent_.cols;
+    cast_rows(ops_, constant(q_latent_), cols_at(both_, lora, lora));
+    matmul(ops_, {constant(both_), w_.q_b, q_and_gate_});
     cast_rows(ops_, {.x = constant(cols_at(q_and_gate_, 0, q_head())),
                      .out = cols_at(q_, 0, q_head()),
                      .heads = p_.heads,
@@ -172,8 +190,10 @@ class MlaLayer {
   Arena& arena_;
   const MlaWeights& w_;
   const AttentionProblem& p_;
-  MutableRowsView q_, k_, q_latent_, out_;
-  MutableRowsView q_and_gate_;  // [rows, heads * (q_head() + v_head)] with OutputGate::with_q_b
+  MutableRowsView q_, k_, q_latent_, normed_, out_;  // normed_: of q_latent_, in activations
+  // With OutputGate::with_q_b: [rows, heads * (q_head() + v_head)]; [rows, 2 q_lora], of which
+  // normed_ is the first half.
+  MutableRowsView q_and_gate_, both_;
 };
 
 }  // namespace
