@@ -62,6 +62,7 @@ struct GqaPieces {
 template <class Item>
 static __global__ void __launch_bounds__(kGqaCombineThreads)
     gqa_combine_kernel(const __grid_constant__ GqaParams p, std::int32_t head_dim) {
+  let_next_begin();  // which loads its weights meanwhile
   wait_for_previous();
   const Item item(p, static_cast<std::int32_t>(blockIdx.x));
   const std::int32_t chunks = head_dim / 4;

@@ -63,6 +63,7 @@ struct GqaJoined {
 /// bits do not depend on timing.
 static __global__ void __launch_bounds__(kGqaJoinThreads)
     gqa_join_kernel(const __grid_constant__ GqaJoin p) {
+  let_next_begin();  // which loads its weights meanwhile
   wait_for_previous();
   const auto row = static_cast<std::int32_t>(blockIdx.x);
   const std::int32_t chunks = p.value_dim / 4;

@@ -119,6 +119,7 @@ __device__ inline void combine_chunk(const LatentParams& p, int block_m, const L
 template <PartialLayout kOrder>
 static __global__ void __launch_bounds__(kCombineThreads, 8)
     latent_combine_kernel(const __grid_constant__ LatentParams p, int block_m, int parts) {
+  let_next_begin();  // which loads its weights meanwhile
   const auto work_tile = static_cast<std::int32_t>(blockIdx.y + gridDim.y * blockIdx.z);
   // Work list and lengths are older than the previous kernel, so they can be read while it runs.
   LatentSplitTile tile{.items = 1};
@@ -140,6 +141,7 @@ static __global__ void __launch_bounds__(kCombineThreads, 8)
 template <PartialLayout kOrder>
 static __global__ void __launch_bounds__(kCombineThreads, 8)
     latent_combine_split_kernel(const __grid_constant__ LatentParams p, int block_m) {
+  let_next_begin();  // which loads its weights meanwhile
   auto at = static_cast<std::int32_t>(blockIdx.y);
   const auto entry = [&] { return p.split_tiles[at < p.split_last ? at : p.split_last]; };
   // The list is older than the previous kernel, so it can be read while that runs.
