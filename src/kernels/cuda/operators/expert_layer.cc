@@ -510,6 +510,8 @@ bool takes_shared(const ExpertLayer& op, const SharedExperts& shared, MatmulPrec
   const bool coded = takes_codes(precision, op.x, op.experts->gate.at(0)) &&
                      takes_codes(precision, op.x, op.experts->down.at(0));
   if (!factor || (!coded && rounds_to_e4m3(precision, shared.gate.dtype))) return false;
+  // More rows of codes are slower in the wider tiles that they would need.
+  if (coded && rows > 16) return false;
   const std::int32_t offsets = 0;
   const MutableRowsView wide = bf16_rows(choices, op.x.cols);
   const MutableRowsView gated = bf16_rows(choices, op.experts->down.cols);
