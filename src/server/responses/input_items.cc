@@ -189,6 +189,10 @@ Wrong read_input_items(const Json& input, const std::string& path, ChatHistory& 
     const std::string here = fmt::format("{}[{}]", path, i);
     if (auto wrong = read_item(input[i], {here, history, request})) return wrong;
   }
+  if (history.empty()) {
+    return bad_field(path, "an item besides reasoning without text, such as a message",
+                     excerpt(input));
+  }
   return std::nullopt;
 }
 

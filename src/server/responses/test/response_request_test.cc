@@ -60,6 +60,13 @@ TEST(ResponseRequest, AnObjectInPlaceOfATextIsNamed) {
 }
 
 // Reasoning that only another server can read is named; this one's own is read.
+TEST(ResponseRequest, ReasoningWithoutTextIsNoInput) {
+  const ApiError error = wrong_response(R"({"input": [{"type": "reasoning", "summary": []}]})");
+  EXPECT_EQ(error.status, 400);
+  EXPECT_THAT(error.message, HasSubstr("input: wanted an item besides reasoning without text"));
+  EXPECT_THAT(error.message, HasSubstr("\"reasoning\""));
+}
+
 TEST(ResponseRequest, SealedReasoningIsNamed) {
   const ApiRequest r = response_of(R"({"input": [
       {"role": "user", "content": "a"},
