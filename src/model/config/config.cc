@@ -184,6 +184,10 @@ void bound_context(ConfigReader& json, ModelConfig& config) {
   if (auto chunks = json.object("dual_chunk_attention_config")) {
     const std::int32_t chunk = chunks->integer("chunk_size", 8192);
     const std::int32_t local = chunks->integer("local_size", 1024);
+    if (local >= chunk) {
+      chunks->refuse("chunk_size", fmt::format("more than local_size ({})", local),
+                     fmt::format("{}", chunk), ErrorCode::malformed);
+    }
     config.max_context = std::min(config.max_context, std::max(1, chunk - local));
     json.adopt(*chunks);
   }

@@ -15,7 +15,7 @@ ConfigReader::ConfigReader(const nlohmann::json& object, std::string place, Keys
     : object_(&object), place_(std::move(place)), read_(read) {}
 
 const nlohmann::json* ConfigReader::find(std::string_view key) const {
-  if (read_ != nullptr) read_->emplace(key);
+  if (read_ != nullptr) read_->insert(fmt::format("{}{}", prefix_, key));
   const auto it = object_->find(key);
   return it == object_->end() || it->is_null() ? nullptr : &*it;
 }
@@ -164,7 +164,9 @@ std::optional<ConfigReader> ConfigReader::object(std::string_view key) {
     mistyped(key, "an object");
     return std::nullopt;
   }
-  return ConfigReader(*value, fmt::format("{}: {}", place_, key));
+  ConfigReader nested(*value, fmt::format("{}: {}", place_, key), read_);
+  nested.prefix_ = fmt::format("{}{}.", prefix_, key);
+  return nested;
 }
 
 void ConfigReader::adopt(const ConfigReader& nested) {

@@ -23,7 +23,7 @@ class ConfigReader {
   using Keys = std::set<std::string, std::less<>>;
 
   /// `object` outlives the reader. `place` precedes keys in errors: "config.json". Keys that are
-  /// looked up are added to `read`, unless it is null.
+  /// looked up are added to `read`, unless it is null; those of nested objects as "object.key".
   ConfigReader(const nlohmann::json& object, std::string place, Keys* read = nullptr);
 
   bool has(std::string_view key) const;
@@ -74,6 +74,7 @@ class ConfigReader {
   const nlohmann::json* object_;
   std::string place_;
   Keys* read_ = nullptr;
+  std::string prefix_;  // of keys in read_
   std::optional<Error> error_;
 };
 

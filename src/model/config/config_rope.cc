@@ -118,6 +118,10 @@ RopeConfig read_rope(ConfigReader& rope, const RopeDefaults& defaults, double& p
   } else if (type == "proportional" && defaults.of_heads) {
     // The frequencies of a head that rotates as a whole, of which the first ones count.
     out.linear_factor = rope.number("factor", 1);
+    if (!(partial > 0 && partial <= 1)) {
+      rope.refuse("partial_rotary_factor", "a number above 0, at most 1",
+                  fmt::format("{}", partial), ErrorCode::malformed);
+    }
     const auto pairs = static_cast<std::int32_t>(std::floor(out.dim * partial / 2));
     if (pairs < out.dim / 2) out.pairs = pairs;
     partial = 1;
@@ -148,6 +152,14 @@ void check_spellings(ConfigReader& json, ConfigReader& rope, const RopeConfig& c
                           quote(type_of(rope))),
               fmt::format("another RoPE (rope_type {})", quote(type_of(*older))),
               ErrorCode::malformed, "delete the one that is wrong");
+}
+
+// A key that the file and its object of all layers' RoPE both have.
+void check_top_level(ConfigReader& json, ConfigReader& rope, std::string_view key) {
+  if (!json.has(key) || !rope.has(key) || json.number(key) == rope.number(key)) return;
+  json.refuse(
+      key, fmt::format("{}, as the object of the RoPE says, or no {}", rope.number(key), key),
+      fmt::format("{}", json.number(key)), ErrorCode::malformed, "delete the one that is wrong");
 }
 
 // Elements of a head of `dim` that rotate: as many as partial_rotary_factor or rotary_dim says.
@@ -189,6 +201,10 @@ RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
     out = read_rope(*rope, defaults, partial);
     json.adopt(*rope);
     check_spellings(json, *rope, out, defaults, keys);
+    if (keys.layer_type.empty()) {
+      check_top_level(json, *rope, keys.theta);
+      check_top_level(json, *rope, "partial_rotary_factor");
+    }
   }
   if (keys.cuts) {
     out.dim = rotary_dim(json, dim, partial);

@@ -100,6 +100,13 @@ Result<void> check_overrides_read(const ConfigOverrides& overrides,
     return bad(kFlag, "a key that is read for this model", quote(key_of(value)),
                "docs/models.md lists them");
   }
+  if (overrides.rope_scaling.empty()) return {};
+  const auto scaling = parse_json(overrides.rope_scaling, "--rope-scaling");
+  for (const auto& [key, value] : scaling->items()) {
+    if (read.contains("rope_scaling." + key)) continue;
+    return bad("--rope-scaling", "keys that are read for its rope_type", quote(key),
+               "rope_type is \"default\" where it is not given");
+  }
   return {};
 }
 

@@ -53,6 +53,24 @@ TEST(ConfigRope, ScalingExtendsTheContext) {
   EXPECT_EQ(parsed(j).max_context, 262144 - 8192);
 }
 
+TEST(ConfigRope, OneValueForAKey) {
+  Json j = qwen3();
+  for (const char* object : {"rope_parameters", "rope_scaling"}) {
+    Json both = j;
+    both.erase("rope_parameters");
+    both["rope_theta"] = 5000;
+    both[object] = {{"rope_type", "default"}, {"rope_theta", 5000}};
+    EXPECT_EQ(parsed(both).groups.front().rope.theta, 5000);
+    both[object]["rope_theta"] = 1e6;
+    EXPECT_THAT(refusal(both), HasSubstr("rope_theta: wanted 1000000, as the object of the RoPE "
+                                         "says, or no rope_theta, got 5000"));
+    both["rope_theta"] = 1e6;
+    both["partial_rotary_factor"] = 0.5;
+    both[object]["partial_rotary_factor"] = 1.0;
+    EXPECT_THAT(refusal(both), HasSubstr("partial_rotary_factor: wanted 1, as the object"));
+  }
+}
+
 TEST(ConfigRope, APartOfAHeadRotates) {
   Json j = qwen3();  // heads of 128
   j["partial_rotary_factor"] = 0.25;

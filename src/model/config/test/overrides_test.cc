@@ -72,6 +72,16 @@ TEST(ConfigOverrides, RopeScalingReplacesBothSpellings) {
     EXPECT_THAT(refused(older, {.rope_scaling = bad}),
                 HasSubstr("--rope-scaling: wanted a JSON object, or null, got"));
   }
+  for (const auto& [scaling, key] :
+       {std::pair{R"({"rope_type": "yarn", "factor": 2, "factr": 4})", "\"factr\""},
+        std::pair{R"({"factor": 4})", "\"factor\""},
+        std::pair{R"({"rope_type": "linear", "factor": 4, "beta_fast": 2})", "\"beta_fast\""},
+        std::pair{R"({"rope_type": "linear", "type": "yarn", "factor": 4})", "\"type\""}}) {
+    EXPECT_THAT(
+        refused(older, {.rope_scaling = scaling}),
+        HasSubstr(std::string("--rope-scaling: wanted keys that are read for its rope_type, got ") +
+                  key));
+  }
   EXPECT_THAT(refused(older, {.rope_scaling = R"({"rope_type": "spiral"})"}),
               HasSubstr("rope_scaling: rope_type: wanted default, linear"));
 }
