@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "base/edit_distance.h"
 #include "server/openai/field_readers.h"
 #include "server/openai/object_reader.h"
 
@@ -117,6 +118,16 @@ void find_unread_members(const ApiRequest& request, const ChatTemplate& chat, Na
   }
 }
 
+// Whether a member is meant for one that the server reads. A prompt may show it, but "paramters"
+// binds no call.
+bool is_misspelt(std::string_view member, std::initializer_list<std::string_view> known) {
+  constexpr std::size_t kMostEdits = 2, kShortest = 6;
+  return std::ranges::any_of(known, [&](std::string_view name) {
+    return name.size() >= kShortest && member.size() <= name.size() + kMostEdits &&
+           edit_distance(member, name) <= kMostEdits;
+  });
+}
+
 // Members of tools and calls that neither the server nor the template knows. Templates that write
 // whole objects as JSON show them.
 void find_unread_tools(const ApiRequest& request, const ChatTemplate& chat, std::string_view prompt,
@@ -129,7 +140,9 @@ void find_unread_tools(const ApiRequest& request, const ChatTemplate& chat, std:
       const std::string_view member = std::string_view(name).substr(path.size() + 1);
       const bool read = chat.reads_member(member) ||
                         prompt.find(fmt::format("\"{}\"", member)) != std::string_view::npos;
-      if (!read && out.size() < kMostNames) out.push_back(std::move(name));
+      if ((!read || is_misspelt(member, known)) && out.size() < kMostNames) {
+        out.push_back(std::move(name));
+      }
     }
   };
   if (request.route != ApiRoute::chat) return;

@@ -69,6 +69,15 @@ TEST(RenderChat, MembersThatNobodyReadsAreNamed) {
                                             "messages[0].zzz", "messages[2].content[0].zzz"));
 }
 
+// A template that writes tools as JSON shows a misspelt member, but the server does not follow it.
+TEST(RenderChat, MisspeltMembersOfToolsAreNamed) {
+  const std::string body = R"({"messages": [{"role": "user", "content": "a"}], "tools": [
+      {"type": "function", "strickt": true, "function": {"name": "f", "paramters": {},
+       "examples": ["b"]}}]})";
+  EXPECT_THAT(ignored("{{ messages[0].content }}{{ tools | tojson }}", body),
+              testing::UnorderedElementsAre("tools[0].strickt", "tools[0].function.paramters"));
+}
+
 // An answer's empty lists come back from clients; others are a client's own.
 TEST(RenderChat, EmptyMembersOfAnswersAreNotNamed) {
   const std::string body = R"({"messages": [{"role": "user", "content": "an order of apples"},
