@@ -210,7 +210,9 @@ bool reads_body(const Service& service, const HttpRequest& request) {
 
 Reply::ErrorBody error_body(std::string_view path) {
   const ServerRoute* route = find_route(path);
-  return route != nullptr ? route->error_body : nullptr;
+  if (route != nullptr) return route->error_body;
+  // Anthropic's clients ask for batches there.
+  return path.starts_with("/v1/messages/") ? anthropic::error_body : nullptr;
 }
 
 void dispatch(Service& service, HttpRequest request, std::shared_ptr<Reply> reply) {

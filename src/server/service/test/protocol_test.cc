@@ -219,8 +219,9 @@ TEST(Protocols, ErrorsHaveTheProtocolsShape) {
   ScriptedServer s(std::move(options));
   const std::string good = R"({"messages":[{"role":"user","content":"x"}],"max_tokens":3})";
   const auto type_of = [&](const std::string& method, const std::string& body,
-                           const std::string& headers, int status) {
-    const TestAnswer answer = ask(s.port(), method, "/v1/messages", body, headers);
+                           const std::string& headers, int status, const char* below = "") {
+    const TestAnswer answer =
+        ask(s.port(), method, std::string("/v1/messages") + below, body, headers);
     EXPECT_EQ(answer.status, status) << answer.body;
     EXPECT_EQ(answer.json().value("type", ""), "error") << answer.body;
     EXPECT_EQ(answer.json().contains("request_id"), true);
@@ -234,6 +235,8 @@ TEST(Protocols, ErrorsHaveTheProtocolsShape) {
             "invalid_request_error");
   EXPECT_EQ(type_of("POST", std::string(2000, ' '), key, 413), "request_too_large");
   EXPECT_EQ(type_of("POST", R"({"model":"gpt",)" + good.substr(1), key, 404), "not_found_error");
+  EXPECT_EQ(type_of("GET", "", key, 404, "/batches"), "not_found_error");
+  EXPECT_EQ(type_of("POST", good, key, 404, "/x?beta=true"), "not_found_error");
   EXPECT_EQ(ask(s.port(), "POST", "/v1/messages", good, key).status, 200);
   // An error that chat's checks find has the route's own name.
   const TestAnswer tool =
