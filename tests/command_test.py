@@ -219,7 +219,7 @@ class BadInput(unittest.TestCase):
         self.assertRegex(self.refused("generate", "--seed", "-5"), "--seed: wanted a whole number from 0 to 18446744073709551615, got -5;")
         self.assertRegex(self.refused("generate", "--temperature", "warm"), "--temperature: wanted a number, got warm;")
         self.assertRegex(self.refused("generate", "--threads", "1025"), "--threads: wanted a whole number from 0 to 1024, got 1025;")
-        self.assertRegex(self.refused("generate", "--dtype", "int8"), "--dtype: wanted one of auto, float32, bfloat16, fp8, got int8;")
+        self.assertRegex(self.refused("generate", "--dtype", "int4"), "--dtype: wanted one of auto, float32, bfloat16, fp8, int8, got int4;")
         self.assertRegex(self.refused("bench", "engine", "-p", "16,x"), "--n-prompt: wanted a whole number, got x;")
         self.assertRegex(self.refused("bench", "engine", "-p", "16,16777217"), "wanted a whole number from 0 to 16777216, got 16777217;")
         self.assertIn("a multiple of 128", self.refused("layouts", "mla_fp8_block(nope=100)"))

@@ -22,6 +22,11 @@ inline constexpr std::int64_t kPlainExpertRows = 1024;
 /// and each pass reads all weights: 8192 rows of DeepSeek V3 need 1.3 GB, one pass.
 inline constexpr std::int64_t kExpertPassBytes = std::int64_t{1536} << 20;
 
+/// Bytes of codes and scales that a norm leaves for the GEMMs after it: 132 rows of 8192 columns.
+inline constexpr std::int64_t kNormCodeRows = 132, kNormCodeColumns = 8192;
+inline constexpr std::int64_t kNormCodeBytes =
+    kNormCodeRows * kNormCodeColumns + kNormCodeRows * (kNormCodeColumns / 128) * 4;
+
 /// Bytes of packed weights that are widened to bf16 at once, where no kernel reads them as they
 /// are. A tile has at least 128 rows, and a group of experts at least one expert.
 inline constexpr std::int64_t kWidenedBytes = std::int64_t{64} << 20;

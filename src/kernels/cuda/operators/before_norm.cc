@@ -6,12 +6,14 @@
 #include "base/rows.h"
 #include "kernels/cuda/common/cuda_error.h"
 #include "kernels/cuda/common/memory.h"
+#include "kernels/limits.h"
 
 namespace lathe::cuda {
 namespace {
 
 constexpr std::int64_t kCodeBytes = kShortNormRows * kNormAfterColumns;
 constexpr std::int64_t kScaleBytes = kShortNormRows * (kNormAfterColumns / 128) * 4;
+static_assert(kCodeBytes + kScaleBytes == kNormCodeBytes);  // as the plan of memory counts it
 
 // Bytes that a launch reads or writes.
 struct Bytes {
