@@ -12,7 +12,6 @@ constexpr std::int64_t kTaskOuts = 64;   // outputs of a panel, four vectors
 constexpr std::int64_t kTaskRows = 512;  // most rows of a task: their sums fit the second level
 constexpr int kTileRows = 6;             // times four vectors of sums: 24 of 32 registers
 constexpr std::int64_t kScaleRun = 16;   // groups whose scales are transposed at a time
-constexpr std::int64_t kAhead = kChunk / 2;  // bytes of a row that prefetches run ahead (measured)
 
 // The rounded x of a product.
 struct Int8Rows {
@@ -33,6 +32,10 @@ LATHE_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b
 LATHE_INLINE void dot(__m512i& sum, __m512i unsigned_bytes, __m512i signed_bytes) {
   asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(unsigned_bytes), "v"(signed_bytes));
 }
+
+// Asks for a line that is loaded next. A load that misses keeps later ones waiting; this does not.
+// Lines further ahead, or no call, made one row 1.2 to 1.6 times slower.
+LATHE_INLINE void fetch(const void* line) { __builtin_prefetch(line, 0, 2); }
 
 // Rounds columns first .. first + x.size of a row.
 LATHE_INLINE void round_group(const Int8Rows& x, std::int64_t row, std::int64_t first,
@@ -111,7 +114,7 @@ void fill_codes(const WeightView& w, std::int64_t out, std::int64_t outs, std::i
     LATHE_UNROLL for (int i = 0; i < 16; ++i) {
       if (first + i < outs) {
         const std::uint8_t* from = data + ((out + first + i) * w.cols + k) / 2;
-        __builtin_prefetch(from + kAhead, 0, 2);
+        fetch(from);
         x[i] = _mm512_maskz_loadu_epi8(exist, from);
       } else {
         x[i] = _mm512_setzero_si512();
@@ -255,7 +258,7 @@ void few_rows(const WeightView& w, const Int8Rows& x, std::int64_t row, std::int
       __m512i acc[kRows][4];
       LATHE_UNROLL for (int i = 0; i < 4; ++i) {
         const std::byte* from = codes_of[4 * a + i] + k / 2;
-        __builtin_prefetch(from + kAhead, 0, 2);
+        fetch(from);
         const __m512i codes = _mm512_maskz_loadu_epi8(exist, from);
         const __m512i l = _mm512_and_si512(codes, low);
         const __m512i h = _mm512_and_si512(_mm512_srli_epi16(codes, 4), low);
