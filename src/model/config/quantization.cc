@@ -104,6 +104,11 @@ void parse_groups(ConfigReader& q, ModelConfig& config) {
     auto group = groups->object(name);
     auto weights = group ? group->object("weights") : std::nullopt;
     if (!weights) continue;
+    // compressed-tensors packs integers so; floats of 4 bits have formats of their own.
+    if (group->text("format", q.text("format", "")) == "pack-quantized" &&
+        weights->text("type", "int") == "float") {
+      refuse(*weights, "type", "int with format pack-quantized", quote("float"));
+    }
     const Quantization found = parse_weights(*weights, config);
     config.quantization = std::max(config.quantization, found);
     config.block_fp8 |= found == Quantization::fp8_blocks;
@@ -173,6 +178,7 @@ void parse_gptq(ConfigReader& q, ModelConfig& config) {
   if (format != "gptq" && format != "gptq_v2") {
     refuse(q, "checkpoint_format", "gptq or gptq_v2", quote(format));
   }
+  if (q.flag("is_marlin_format", false)) refuse(q, "is_marlin_format", "false", "true");
   config.gptq_v2 = format == "gptq_v2";
   config.int4_zeros = !q.flag("sym", true);
   config.int4_order = q.flag("desc_act", false);

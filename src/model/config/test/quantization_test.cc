@@ -107,6 +107,13 @@ TEST(QuantizationConfig, OthersAreRefusedByName) {
               HasSubstr("group_size: wanted 32, 64 or 128, got -1"));
   EXPECT_THAT(message({{"quant_method", "gptq"}, {"bits", 4}, {"checkpoint_format", "marlin"}}),
               HasSubstr("checkpoint_format"));
+  EXPECT_THAT(message({{"quant_method", "gptq"}, {"bits", 4}, {"is_marlin_format", true}}),
+              HasSubstr("is_marlin_format: wanted false, got true"));
+  const Json floats = {{"num_bits", 4}, {"type", "float"}, {"group_size", 16}};
+  EXPECT_THAT(message({{"quant_method", "compressed-tensors"},
+                       {"format", "pack-quantized"},
+                       {"config_groups", {{"group_0", {{"weights", floats}}}}}}),
+              HasSubstr("type: wanted int with format pack-quantized, got \"float\""));
   EXPECT_THAT(message({{"quant_method", "awq"}, {"bits", 4}, {"version", "gemv"}}),
               HasSubstr("version: wanted gemm, got \"gemv\""));
   EXPECT_THAT(message({{"quant_method", "modelopt"}, {"quant_algo", "W4A16_AWQ"}}),
