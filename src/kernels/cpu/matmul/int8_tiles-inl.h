@@ -113,7 +113,7 @@ void fill_codes(const WeightView& w, std::int64_t out, std::int64_t outs, std::i
     LATHE_UNROLL for (int i = 0; i < 16; ++i) {
       if (first + i < outs) {
         const std::uint8_t* from = data + ((out + first + i) * w.cols + k) / 2;
-        fetch(from);
+        fetch(from + 256);  // four panels ahead
         x[i] = _mm512_maskz_loadu_epi8(exist, from);
       } else {
         x[i] = _mm512_setzero_si512();
