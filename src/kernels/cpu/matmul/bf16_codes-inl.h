@@ -1,5 +1,6 @@
 // Widens stored weights to vectors of bf16, and sums dot products. Include it once in a file,
-// between LATHE_BF16_DOT_BEGIN and LATHE_BF16_DOT_END (kernels/cpu/common/bf16_dot.h).
+// between LATHE_TARGET_BEGIN(LATHE_BF16_DOT) and LATHE_TARGET_END
+// (kernels/cpu/common/dot_targets.h).
 
 namespace lathe {
 namespace {

@@ -1,5 +1,5 @@
 // Rounds x to 8-bit integers and multiplies it by int4 weights. Include it once in a file, between
-// LATHE_INT8_DOT_BEGIN and LATHE_INT8_DOT_END (kernels/cpu/common/int8_dot.h).
+// LATHE_TARGET_BEGIN(LATHE_INT8_DOT) and LATHE_TARGET_END (kernels/cpu/common/dot_targets.h).
 //
 // A task is 64 outputs and up to 512 rows of x. Of more than a few rows, for each 128 columns the
 // weights are transposed to a panel in the first-level cache, which multiplies all rows.

@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "base/check.h"
-#include "kernels/cpu/common/bf16_dot.h"
+#include "kernels/cpu/common/dot_targets.h"
 #include "kernels/cpu/common/unroll.h"
 #include "kernels/cpu/matmul/stream_level.h"
 
@@ -45,7 +45,7 @@ bool cpu_has_bf16_dot() {
 
 }  // namespace lathe
 
-LATHE_BF16_DOT_BEGIN
+LATHE_TARGET_BEGIN(LATHE_BF16_DOT)
 #include "kernels/cpu/matmul/bf16_codes-inl.h"
 
 namespace lathe {
@@ -473,7 +473,7 @@ double dot_loop(std::int64_t rounds, float* sink) {
 }  // namespace
 }  // namespace lathe
 
-LATHE_BF16_DOT_END
+LATHE_TARGET_END
 
 namespace lathe {
 

@@ -1,5 +1,5 @@
 // Few rows of x times weights in their stored form. Included in matmul_bf16.cc, between
-// LATHE_BF16_DOT_BEGIN and LATHE_BF16_DOT_END.
+// LATHE_TARGET_BEGIN(LATHE_BF16_DOT) and LATHE_TARGET_END.
 
 namespace lathe {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "base/check.h"
 #include "base/integers.h"
+#include "kernels/cpu/common/dot_targets.h"
 #include "kernels/cpu/common/for_rows.h"
-#include "kernels/cpu/common/int8_dot.h"
 #include "kernels/cpu/common/unroll.h"
 
 #ifndef LATHE_INT8_DOT
@@ -22,9 +22,9 @@ void cpu_matmul_int8(const Execution&, Arena&, std::span<const Product>) {
 
 #else
 
-LATHE_INT8_DOT_BEGIN
+LATHE_TARGET_BEGIN(LATHE_INT8_DOT)
 #include "kernels/cpu/matmul/int8_tiles-inl.h"
-LATHE_INT8_DOT_END
+LATHE_TARGET_END
 
 namespace lathe {
 namespace int8_matmul {
