@@ -163,6 +163,32 @@ class Mistral(Format):
         self.both("new", content='weather[ARGS]{"city": "Oslo", "days": 3}', reasoning="why", calls=())
 
 
+class MistralIds(Format):
+    """Ids that the model's template would refuse, and one that comes twice."""
+
+    FORMAT = "mistral"
+    TEMPLATE = template("[TOOL_CALLS]")
+    SPECIAL = ("[TOOL_CALLS]",)
+    SCRIPTS = {
+        "short": ["[TOOL_CALLS]", ' [{"name": "now", "arguments": {}, "id": "x"}, {"name": "now", "arguments": {}, "id": "abcdefghi"},',
+                  ' {"name": "now", "arguments": {}, "id": "abcdefghi"}]'],
+    }
+
+    def test_ids_are_the_servers_where_they_must(self):
+        said = {"role": "user", "content": "<short>"}
+        response = self.server.post("/v1/responses", {"input": "<short>", "temperature": 0, "tools": [{"type": "function", "name": "now"}]})
+        body = {"messages": [said], "temperature": 0, "max_tokens": 60, "tools": [{"name": "now", "input_schema": {"type": "object"}}]}
+        message = self.server.post("/v1/messages", body)
+        for ids in (self.ids("short"), [i["call_id"] for i in response["output"]], [b["id"] for b in message["content"]]):
+            self.assertEqual((len(set(ids)), ids[1]), (3, "abcdefghi"))
+            for id in ids:
+                self.assertRegex(id, "^[a-z0-9]{9}$")
+        results = [{"type": "tool_result", "tool_use_id": b["id"], "content": "r"} for b in message["content"]]
+        turn = [{"role": "assistant", "content": message["content"]}, {"role": "user", "content": [*results, {"type": "text", "text": "<short>"}]}]
+        again = self.server.post("/v1/messages", {**body, "messages": [said, *turn]})
+        self.assertFalse({b["id"] for b in again["content"]} & {b["id"] for b in message["content"]})
+
+
 class Gemma(Format):
     FORMAT, REASONING = "gemma", "gemma"
     TEMPLATE = template("<|tool_call>", "<|channel>", "<channel|>")
@@ -187,6 +213,8 @@ class Kimi(Format):
     def test_calls_keep_their_ids(self):
         self.both("call", calls=BOTH[:1])
         self.assertEqual(self.ids("call"), ["functions.weather:0"])
+        body = {"messages": [{"role": "user", "content": "<call>"}], "temperature": 0, "max_tokens": 60, "tools": [{"name": "weather", "input_schema": {}}]}
+        self.assertEqual([b["id"] for b in self.server.post("/v1/messages", body)["content"]], ["functions.weather:0"])
 
 
 class MiniMax(Format):

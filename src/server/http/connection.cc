@@ -171,12 +171,12 @@ Connection::Connection(asio::generic::stream_protocol::socket socket, Connection
       since_(host.now),
       taken_(host.now) {}
 
-// A request that finds no memory ends its connection, not the server.
+// A request that finds no memory, or a mistake of the server, ends its connection alone.
 template <class Work>
 void Connection::guarded(const Work& work) {
   try {
     work();
-  } catch (const std::bad_alloc&) {
+  } catch (const std::exception&) {
     lose(ClientEnd::left);
   }
 }

@@ -9,8 +9,12 @@
 namespace lathe::anthropic {
 namespace {
 
-// Anthropic's ids of calls begin with "toolu_"; clients send them back as they are.
-std::string call_id(const AnswerCall& call) { return "toolu_" + call.id.substr(5); }
+// Anthropic's ids of calls begin with "toolu_"; clients send them back as they are. A model's own
+// id, which its template reads, stays as it is.
+std::string call_id(const AnswerCall& call) {
+  constexpr std::string_view kOurs = "call_";
+  return call.id.starts_with(kOurs) ? "toolu_" + call.id.substr(kOurs.size()) : call.id;
+}
 
 class MessageFormat : public BlockFormat {
  public:

@@ -32,7 +32,7 @@ struct ChoiceEnd {
 
 /// A tool call with its id.
 struct AnswerCall {
-  std::string id;  // "call_..."
+  std::string id;  // "call_...", or the model's own
   ToolCall call;
 };
 

@@ -9,7 +9,6 @@ namespace lathe {
 namespace {
 
 // A client with more unread bytes gets several steps in one event.
-constexpr std::size_t kMostCallIdBytes = 256;
 constexpr std::size_t kMergeBytes = 256 << 10;
 
 TextStream text_stream(const Tokenizer& tokenizer, const AnswerParams& params) {
@@ -30,7 +29,8 @@ LiveAnswer::LiveAnswer(PreparedRequest request, AnswerHead head, std::shared_ptr
       first_(first),
       received_(received),
       options_(options),
-      metrics_(metrics) {
+      metrics_(metrics),
+      call_ids_(request_.markup.tools, request_.api.messages) {
   head_.prompts = std::move(request_.prompts);
   for (AnswerPrompt& p : head_.prompts) {
     if (request_.score_from == 0) p.logprobs.push_back({p.tokens[0], std::nullopt, {}, {}});
@@ -203,19 +203,11 @@ void LiveAnswer::add_text(std::size_t i, const std::string& text) {
   name_calls(i);
 }
 
-// The model's own id, where its template reads ids; else one that no other call has.
-std::string LiveAnswer::id_of_call(std::string own) const {
-  const bool plain = own.size() <= kMostCallIdBytes && !own.empty();
-  if (plain && request_.markup.tools != ToolFormat::tag) return own;
-  // Mistral's templates take 9 letters and digits alone.
-  if (request_.markup.tools == ToolFormat::mistral) return random_hex(5).substr(0, 9);
-  return "call_" + random_hex(12);
-}
-
 void LiveAnswer::name_calls(std::size_t i) {
   Part& part = parts_[i];
   for (ToolCall& call : part.pending.calls) {
-    part.calls.push_back({id_of_call(std::exchange(call.id, {})), std::move(call)});
+    std::string id = call_ids_.add(call, part.call_ids);
+    part.calls.push_back({std::move(id), std::move(call)});
   }
   part.pending.calls.clear();
 }

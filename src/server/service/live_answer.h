@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "engine/request/text_stream.h"
 #include "server/metrics/metrics.h"
 #include "server/openai/answer.h"
+#include "server/service/call_ids.h"
 #include "server/service/prepare.h"
 #include "server/service/reply.h"
 
@@ -77,7 +79,8 @@ class LiveAnswer {
     AnswerParts parts;
     TextParts pending = {};  // not yet in an event; so are calls and tokens
     std::vector<AnswerCall> calls = {};
-    std::size_t calls_before = 0;  // calls already in events
+    std::set<std::string> call_ids = {};  // of all calls
+    std::size_t calls_before = 0;         // calls already in events
     std::vector<SampledToken> tokens = {};
     bool waits = true;  // has no token
     bool opened = false;
@@ -91,7 +94,6 @@ class LiveAnswer {
   void finish_choice(std::size_t i, const Finished& finished);
   std::string text_of(std::size_t i, std::int32_t token);
   void add_text(std::size_t i, const std::string& text);
-  std::string id_of_call(std::string own) const;
   void name_calls(std::size_t i);
   void emit(std::size_t i);
   void open_up_to(std::size_t i);
@@ -113,7 +115,8 @@ class LiveAnswer {
   bool keeps_all_ = false;
   std::vector<Choice> choices_;
   std::vector<Part> parts_;  // [choices]
-  std::string out_;          // events to send
+  CallIds call_ids_;
+  std::string out_;  // events to send
   RequestTimes times_;
   std::size_t open_ = 0;  // choices that have not ended
   std::int64_t waiting_ = 0, waiting_tokens_ = 0;

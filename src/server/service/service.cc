@@ -69,6 +69,12 @@ ApiError unavailable(std::string_view code, std::string message) {
 
 ApiError no_memory() { return {500, "engine_error", "the server is out of memory", ""}; }
 
+// An exception while an answer is written ends that answer alone.
+ApiError unwritten(const std::exception& e) {
+  if (dynamic_cast<const std::bad_alloc*>(&e) != nullptr) return no_memory();
+  return {500, "engine_error", fmt::format("the answer could not be written: {}", e.what()), ""};
+}
+
 }  // namespace
 
 Service::Service(const ServerOptions& options, std::unique_ptr<HttpServer> http,
@@ -380,15 +386,14 @@ void Service::take_events(std::span<const TicketEvent> events, double step_secon
   const auto now = Clock::now();
   touched_.clear();
   std::vector<Ticket> done;
-  const auto without_memory = [this](std::uint64_t id) { cut_off(id, "memory", no_memory()); };
   for (const TicketEvent& event : events) {
     const auto owner = answer_of_.find(event.ticket.value);
     if (owner == answer_of_.end()) continue;
     Live& live = live_.at(owner->second);
     try {
       if (live.answer->take(event, now, step_seconds)) done.push_back(event.ticket);
-    } catch (const std::bad_alloc&) {
-      without_memory(owner->second);
+    } catch (const std::exception& e) {
+      cut_off(owner->second, "memory", unwritten(e));
       continue;
     }
     if (touched_.empty() || touched_.back() != owner->second) touched_.push_back(owner->second);
@@ -404,8 +409,8 @@ void Service::take_events(std::span<const TicketEvent> events, double step_secon
     const std::size_t answers = live_.size();
     try {
       answer.flush();  // may find the client gone, which removes the answer
-    } catch (const std::bad_alloc&) {
-      without_memory(id);
+    } catch (const std::exception& e) {
+      cut_off(id, "memory", unwritten(e));
     }
     if (live_.size() == answers && answer.ended()) {
       const std::vector<Ticket> open = answer.tickets();  // an answer that failed
