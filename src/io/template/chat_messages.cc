@@ -69,21 +69,43 @@ Result<void> read_tool_calls(Json& calls, const std::string& path) {
       return bad_member(here, "an object with name and arguments", excerpt_of(calls[i]));
     }
     Json& function = calls[i]["function"];
-    if (!function.contains("name") || !function["name"].is_string()) {
-      return bad_member(here + ".name", "a string", "none");
+    const auto name = function.find("name");
+    if (name == function.end() || !name->is_string() ||
+        is_blank(name->get_ref<const std::string&>())) {
+      return bad_member(here + ".name", "a function's name",
+                        name == function.end() ? "nothing" : excerpt_of(*name));
     }
     Json& arguments = function["arguments"];
     const bool none = arguments.is_null() ||
                       (arguments.is_string() && is_blank(arguments.get_ref<const std::string&>()));
     if (none) arguments = Json::object();
-    if (!arguments.is_string()) continue;
+    if (arguments.is_object()) continue;
+    if (!arguments.is_string()) {
+      return bad_member(here + ".arguments", "a JSON object, or one in a string",
+                        excerpt_of(arguments));
+    }
     // As answers are read: the last of equal names wins, and numbers keep their digits.
     Json object = read_json_digits(arguments.get_ref<const std::string&>());
+    if (object.is_null()) object = Json::object();
     if (!object.is_object()) {
       return bad_member(here + ".arguments", "a JSON object in a string", excerpt_of(arguments));
     }
     arguments = std::move(object);
   }
+  return {};
+}
+
+// Gives reasoning both of its names: some templates read one, some the other.
+Result<void> read_reasoning(Json& message, const std::string& path) {
+  const auto says = [](const Json& value) { return !value.is_null() && value != ""; };
+  const Json one = message.value("reasoning", Json());
+  const Json other = message.value("reasoning_content", Json());
+  if (one.is_null() && other.is_null()) return {};
+  if (says(one) && says(other) && one != other) {
+    return bad_member(path + ".reasoning_content", "the text of reasoning, or none",
+                      excerpt_of(other));
+  }
+  message["reasoning"] = message["reasoning_content"] = says(one) || other.is_null() ? one : other;
   return {};
 }
 
@@ -113,12 +135,7 @@ Result<void> read_chat_message(Json& message, const std::string& path) {
   if (message.contains("tool_calls")) {
     if (auto ok = read_tool_calls(message["tool_calls"], path + ".tool_calls"); !ok) return ok;
   }
-  // Some templates read one name, some the other.
-  for (const auto& [from, to] :
-       {std::pair{"reasoning", "reasoning_content"}, std::pair{"reasoning_content", "reasoning"}}) {
-    if (message.contains(from) && !message.contains(to)) message[to] = message[from];
-  }
-  return {};
+  return read_reasoning(message, path);
 }
 
 std::string_view chat_role(const Json& message) {
@@ -127,25 +144,33 @@ std::string_view chat_role(const Json& message) {
 
 // Ids of an assistant's calls.
 struct Calls {
-  std::set<std::string> ids;
+  std::set<std::string> ids, answered;
   bool any = false;
   bool unnamed = false;  // one has no id
 };
+
+// The id that `object` has as `name`; empty: none.
+Result<std::string> id_in(const Json& object, const char* name, const std::string& path) {
+  const Json id = object.value(name, Json());
+  if (id.is_null()) return std::string();
+  if (!id.is_string()) return bad_member(path, "a string", excerpt_of(id));
+  return id.get<std::string>();
+}
 
 Result<Calls> calls_in(const Json& message, const std::string& path) {
   Calls out;
   const auto calls = message.find("tool_calls");
   if (calls == message.end() || !calls->is_array()) return out;
   for (std::size_t i = 0; i < calls->size(); ++i) {
-    const Json id = (*calls)[i].value("id", Json());
-    if (!id.is_null() && !id.is_string()) {
-      return bad_member(fmt::format("{}.tool_calls[{}].id", path, i), "a string", excerpt_of(id));
-    }
+    const std::string here = fmt::format("{}.tool_calls[{}].id", path, i);
+    const auto id = id_in((*calls)[i], "id", here);
+    if (!id) return id.error();
     out.any = true;
-    if (id.is_null()) {
+    if (id->empty()) {
       out.unnamed = true;
-    } else {
-      out.ids.insert(id.get<std::string>());
+    } else if (!out.ids.insert(*id).second) {
+      return bad_member(here, "another id than the message's other calls'",
+                        json_excerpt(Json(*id)));
     }
   }
   return out;
@@ -177,13 +202,18 @@ Result<void> check_results(const Json& messages) {
       calls = {};
       continue;
     }
-    const Json id = messages[i].value("tool_call_id", Json());
-    if (id.is_null()) continue;
-    if (!id.is_string()) return bad_member(path + ".tool_call_id", "a string", excerpt_of(id));
-    const bool known = calls.any && (calls.unnamed || calls.ids.contains(id.get<std::string>()));
-    if (known) continue;
-    return bad_member(path + ".tool_call_id",
-                      "the id of a call in the assistant's message before it", excerpt_of(id));
+    const std::string here = path + ".tool_call_id";
+    const auto id = id_in(messages[i], "tool_call_id", here);
+    if (!id) return id.error();
+    if (id->empty()) continue;
+    if (!calls.any || (!calls.unnamed && !calls.ids.contains(*id))) {
+      return bad_member(here, "the id of a call in the assistant's message before it",
+                        json_excerpt(Json(*id)));
+    }
+    if (!calls.answered.insert(*id).second) {
+      return bad_member(here, "one result of each call",
+                        "a second one of " + json_excerpt(Json(*id)));
+    }
   }
   return {};
 }

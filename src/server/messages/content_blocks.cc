@@ -128,9 +128,9 @@ Wrong read_user_block(const Json& block, const std::string& path, UserText& text
 
 Wrong read_call(const Json& block, const std::string& path, Conversation& out) {
   auto& [history, ignored, calls] = out;
-  auto id = read_string(block, "id", path);
+  auto id = read_name(block, "id", path);
   if (!id) return id.error();
-  auto name = read_string(block, "name", path);
+  auto name = read_name(block, "name", path);
   if (!name) return name.error();
   note_unknown(block, {"type", "id", "name", "input", "cache_control", "caller"}, path, ignored);
   Json input = block.value("input", Json());

@@ -1,5 +1,7 @@
 #include "server/openai/chat_history.h"
 
+#include <utility>
+
 namespace lathe {
 namespace {
 
@@ -33,17 +35,21 @@ void ChatHistory::add_answer(std::string_view text) { append("content", text); }
 
 void ChatHistory::add_reasoning(std::string_view text) { append("reasoning_content", text); }
 
-void ChatHistory::add_call(const std::string& id, const std::string& name, Json arguments) {
+bool ChatHistory::add_call(const std::string& id, const std::string& name, Json arguments) {
+  if (!answering_) turn_.clear();
+  if (!turn_.insert(id).second) return false;
+  calls_[id] = false;
   append("content", "");
   messages_.back()["tool_calls"].push_back(
       {{"id", id},
        {"type", "function"},
        {"function", {{"name", name}, {"arguments", std::move(arguments)}}}});
-  calls_.insert(id);
+  return true;
 }
 
 bool ChatHistory::add_result(const std::string& id, std::string text) {
-  if (!calls_.contains(id)) return false;
+  const auto call = calls_.find(id);
+  if (call == calls_.end() || std::exchange(call->second, true)) return false;
   answering_ = false;
   messages_.push_back({{"role", "tool"}, {"tool_call_id", id}, {"content", std::move(text)}});
   return true;

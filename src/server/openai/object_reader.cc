@@ -24,6 +24,13 @@ Result<std::string, ApiError> read_string(const Json& object, const char* name,
   return at->get<std::string>();
 }
 
+Result<std::string, ApiError> read_name(const Json& object, const char* name,
+                                        const std::string& path) {
+  auto text = read_string(object, name, path);
+  if (!text || text->find_first_not_of(" \t\r\n") != std::string::npos) return text;
+  return bad_field(path + "." + name, "a string that is not empty", excerpt(Json(*text)));
+}
+
 Result<std::string, ApiError> read_optional_string(const Json& object, const char* name,
                                                    const std::string& path) {
   const auto at = object.find(name);

@@ -17,6 +17,9 @@ namespace lathe {
 /// A member that must be a string.
 Result<std::string, ApiError> read_string(const nlohmann::ordered_json& object, const char* name,
                                           const std::string& path);
+/// A member that must be a string with more than white space in it.
+Result<std::string, ApiError> read_name(const nlohmann::ordered_json& object, const char* name,
+                                        const std::string& path);
 /// As read_string(), or "" if it is null or absent.
 Result<std::string, ApiError> read_optional_string(const nlohmann::ordered_json& object,
                                                    const char* name, const std::string& path);

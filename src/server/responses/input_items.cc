@@ -81,13 +81,19 @@ struct Called {
   std::string id, function;  // the call, and its function with its namespace
 };
 Result<Called, ApiError> read_called(const Json& item, const Place& at) {
-  auto id = read_string(item, "call_id", at.path);
+  auto id = read_name(item, "call_id", at.path);
   if (!id) return id.error();
-  const auto name = read_string(item, "name", at.path);
+  const auto name = read_name(item, "name", at.path);
   if (!name) return name.error();
   const auto space = read_optional_string(item, "namespace", at.path);
   if (!space) return space.error();
   return Called{std::move(*id), function_name(*space, *name)};
+}
+
+Wrong add_call(const Called& call, Json arguments, const Place& at) {
+  if (at.history.add_call(call.id, call.function, std::move(arguments))) return std::nullopt;
+  return bad_field(at.path + ".call_id", "another id than the turn's other calls'",
+                   excerpt(call.id));
 }
 
 Wrong read_call(const Json& item, const Place& at) {
@@ -98,11 +104,11 @@ Wrong read_call(const Json& item, const Place& at) {
   note_unknown(item, {"type", "id", "call_id", "namespace", "name", "arguments", "status"}, at.path,
                at.ignored);
   const bool none = arguments->find_first_not_of(" \t\r\n") == std::string::npos;
-  if (!none && !read_json_digits(*arguments).is_object()) {
+  const Json value = none ? Json() : read_json_digits(*arguments);
+  if (!value.is_object() && !value.is_null()) {
     return bad_field(at.path + ".arguments", "a JSON object in a string", excerpt(*arguments));
   }
-  at.history.add_call(call->id, call->function, std::move(*arguments));
-  return std::nullopt;
+  return add_call(*call, std::move(*arguments), at);
 }
 
 Wrong read_custom_call(const Json& item, const Place& at) {
@@ -112,8 +118,7 @@ Wrong read_custom_call(const Json& item, const Place& at) {
   if (!input) return input.error();
   note_unknown(item, {"type", "id", "call_id", "namespace", "name", "input", "status"}, at.path,
                at.ignored);
-  at.history.add_call(call->id, call->function, {{"input", std::move(*input)}});
-  return std::nullopt;
+  return add_call(*call, {{"input", std::move(*input)}}, at);
 }
 
 Wrong read_output(const Json& item, const Place& at) {
@@ -128,6 +133,10 @@ Wrong read_output(const Json& item, const Place& at) {
   });
   if (wrong) return wrong;
   if (at.history.add_result(*id, std::move(all))) return std::nullopt;
+  if (at.history.has_call(*id)) {
+    return bad_field(at.path + ".call_id", "one output of each call",
+                     "a second one of " + excerpt(*id));
+  }
   return bad_field(at.path + ".call_id", "the call_id of a call before it", excerpt(*id));
 }
 
