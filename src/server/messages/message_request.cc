@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "server/messages/content_blocks.h"
+#include "server/openai/constraint_fields.h"
 #include "server/openai/field_readers.h"
 #include "server/openai/object_reader.h"
 
@@ -142,9 +143,15 @@ Wrong read_thinking(const Json& value, const FieldContext& at, ApiRequest& out) 
   }
   note_unknown(value, {"type", "budget_tokens"}, at.path, out.ignored);
   if (out.template_kwargs.is_null()) out.template_kwargs = Json::object();
+  const bool thinks = type != "disabled";
+  bool differs = false;
   for (const char* name : {"enable_thinking", "thinking"}) {
-    if (!out.template_kwargs.contains(name)) out.template_kwargs[name] = type != "disabled";
+    Json& variable = out.template_kwargs[name];
+    if (variable.is_null()) variable = thinks;
+    // The template's own variable goes first.
+    if (variable.is_boolean() && variable.get<bool>() != thinks) differs = true;
   }
+  if (differs) out.ignored.push_back(at.path + ".type");
   return std::nullopt;
 }
 
@@ -160,8 +167,7 @@ Wrong read_output_format(const Json& value, const FieldContext& at, ApiRequest& 
     return bad_field(source.path, "a JSON schema", excerpt(source.schema));
   }
   note_unknown(value, {"type", "schema"}, at.path, out.ignored);
-  out.constraint = std::move(source);
-  return std::nullopt;
+  return set_constraint(std::move(source), out);
 }
 
 Wrong read_output_config(const Json& value, const FieldContext& at, ApiRequest& out) {
@@ -255,6 +261,7 @@ Result<ApiRequest, ApiError> parse_request(std::string_view body, const FieldLim
     return ApiError{400, "missing_field", "max_tokens: wanted an integer, 1 or more, got nothing",
                     "max_tokens"};
   }
+  if (auto wrong = check_effort(out, "output_config.effort")) return *wrong;
   if (auto wrong = check_lengths(out)) return *wrong;
   if (auto wrong = check_tools(out)) return *wrong;
   if (auto wrong = check_rids(out)) return *wrong;

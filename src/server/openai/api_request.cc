@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "io/text/quote.h"
 #include "server/openai/fields.h"
+#include "server/openai/request_readers.h"
 
 namespace lathe {
 namespace {
@@ -53,6 +54,7 @@ std::optional<ApiError> check_together(const Json& body, const ApiRequest& r) {
       return bad_field("top_logprobs", "\"logprobs\": true with it", "none");
     }
     if (auto wrong = check_tools(r)) return wrong;
+    if (auto wrong = check_effort(r, "reasoning_effort")) return wrong;
     if (r.continue_final_message && body.contains("add_generation_prompt") &&
         r.add_generation_prompt) {
       return bad_field("continue_final_message", "add_generation_prompt false with it", "true");
@@ -183,6 +185,15 @@ std::optional<ApiError> check_lengths(const ApiRequest& r) {
   return std::nullopt;
 }
 
+std::optional<ApiError> check_effort(const ApiRequest& r, const std::string& path) {
+  if (!r.reasoning_effort || !r.template_kwargs.is_object()) return std::nullopt;
+  const Json variable = r.template_kwargs.value("reasoning_effort", Json());
+  if (variable.is_null() || variable == *r.reasoning_effort) return std::nullopt;
+  return bad_field(path,
+                   "the value of chat_template_kwargs.reasoning_effort, " + json_excerpt(variable),
+                   quote(*r.reasoning_effort));
+}
+
 std::optional<ApiError> check_tools(const ApiRequest& r) {
   const bool any = r.tools.is_array();
   if (r.forces_call() && !any) return bad_field("tool_choice", "tools with it", "none");
@@ -257,15 +268,16 @@ Result<ApiRequest, ApiError> parse_request(ApiRoute route, std::string_view body
   ApiRequest out;
   out.route = route;
   if (auto wrong = read_fields(*json, fields, "", limits, out)) return *wrong;
-  if (route == ApiRoute::chat) {
-    // max_completion_tokens wins, in any order of fields.
-    const auto later = json->find("max_completion_tokens");
-    const auto first = json->find("max_tokens");
-    if (later != json->end() && !later->is_null() && first != json->end()) {
-      out.max_tokens = later->get<std::int32_t>();
-    }
-  }
   if (auto wrong = refuse_ignored(out, fields, limits)) return *wrong;
+  // max_completion_tokens is read later and goes first, as in vLLM.
+  const auto first = integer_of(json->value("max_tokens", Json()), 0, kMostInt);
+  if (route == ApiRoute::chat && first && *first != *out.max_tokens) {
+    if (limits.strict) {
+      return bad_field("max_tokens", fmt::format("max_completion_tokens, {}", *out.max_tokens),
+                       fmt::format("{}", *first));
+    }
+    out.ignored.emplace_back("max_tokens");
+  }
   if (auto wrong = check_together(*json, out)) return *wrong;
   return out;
 }

@@ -146,6 +146,9 @@ Result<nlohmann::ordered_json, ApiError> parse_body(std::string_view body);
 
 /// Checks that no answer must be longer than it may be.
 std::optional<ApiError> check_lengths(const ApiRequest& request);
+/// Checks that the effort of reasoning, whose field is `path`, is also that of the template's
+/// variables, if both are given.
+std::optional<ApiError> check_effort(const ApiRequest& request, const std::string& path);
 /// Checks tools and tool_choice against each other. Errors: 400 in chat's names.
 std::optional<ApiError> check_tools(const ApiRequest& request);
 /// Checks that `rid` names the request, or each of its prompts.

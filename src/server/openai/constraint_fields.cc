@@ -20,14 +20,6 @@ Source source_of(Source::Kind kind, const std::string& path) {
   return out;
 }
 
-std::optional<ApiError> set_grammar(Source source, ApiRequest& out) {
-  if (out.constraint) {
-    return bad_field(source.path, "one constraint", out.constraint->path + " and " + source.path);
-  }
-  out.constraint = std::move(source);
-  return std::nullopt;
-}
-
 // Reads a schema, or its text.
 std::optional<ApiError> set_schema(const Json& value, const FieldContext& at, ApiRequest& out) {
   Source source = source_of(Source::Kind::json_schema, at.path);
@@ -39,7 +31,7 @@ std::optional<ApiError> set_schema(const Json& value, const FieldContext& at, Ap
   if (!source.schema.is_object() && !source.schema.is_boolean()) {
     return wrong_value(at, "a JSON schema", value);
   }
-  return set_grammar(std::move(source), out);
+  return set_constraint(std::move(source), out);
 }
 
 std::optional<ApiError> set_regex(const Json& value, const FieldContext& at, ApiRequest& out) {
@@ -48,7 +40,7 @@ std::optional<ApiError> set_regex(const Json& value, const FieldContext& at, Api
   }
   Source source = source_of(Source::Kind::regex, at.path);
   source.regex = value.get<std::string>();
-  return set_grammar(std::move(source), out);
+  return set_constraint(std::move(source), out);
 }
 
 std::optional<ApiError> set_rules(const Json& value, const FieldContext& at, ApiRequest& out) {
@@ -57,7 +49,7 @@ std::optional<ApiError> set_rules(const Json& value, const FieldContext& at, Api
   }
   Source source = source_of(Source::Kind::grammar, at.path);
   source.grammar = value.get<std::string>();
-  return set_grammar(std::move(source), out);
+  return set_constraint(std::move(source), out);
 }
 
 std::optional<ApiError> set_choice(const Json& value, const FieldContext& at, ApiRequest& out) {
@@ -68,7 +60,7 @@ std::optional<ApiError> set_choice(const Json& value, const FieldContext& at, Ap
     if (!text) return wrong_value({fmt::format("{}[{}]", at.path, i), at.limits}, "text", value[i]);
     source.choices.push_back(value[i].get<std::string>());
   }
-  return set_grammar(std::move(source), out);
+  return set_constraint(std::move(source), out);
 }
 
 ApiError unknown_option(const FieldContext& at, std::string_view name, std::string_view wanted) {
@@ -94,6 +86,15 @@ std::optional<ApiError> read_json_schema(const Json& value, const FieldContext& 
 
 }  // namespace
 
+std::optional<ApiError> set_constraint(Source source, ApiRequest& out) {
+  if (out.constraint && out.constraint->key() != source.key()) {
+    return bad_field(source.path, "one constraint",
+                     out.constraint->path + " and " + source.path + ", which differ");
+  }
+  if (!out.constraint) out.constraint = std::move(source);
+  return std::nullopt;
+}
+
 Reader response_format() {
   const std::string takes =
       R"({"type": "text", "json_object", or "json_schema" with "json_schema": {name, schema}})";
@@ -110,7 +111,7 @@ Reader response_format() {
         }
         if (type == "text") return std::nullopt;
         if (type == "json_object") {
-          return set_grammar(source_of(Source::Kind::json_object, at.path), out);
+          return set_constraint(source_of(Source::Kind::json_object, at.path), out);
         }
         if (schema) {
           return read_json_schema(value.value("json_schema", Json()),
@@ -153,7 +154,7 @@ Reader structured_outputs() {
           } else if (item.key() == "grammar") {
             wrong = set_rules(option, here, out);
           } else if (item.key() == "json_object" && option == true) {
-            wrong = set_grammar(source_of(Source::Kind::json_object, path), out);
+            wrong = set_constraint(source_of(Source::Kind::json_object, path), out);
           } else {
             return unknown_option(at, item.key(), "json, regex, choice or grammar");
           }

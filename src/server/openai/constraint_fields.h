@@ -5,6 +5,9 @@
 
 namespace lathe {
 
+/// Sets the request's constraint. Errors: another field set a different one.
+std::optional<ApiError> set_constraint(grammar::Source source, ApiRequest& out);
+
 Reader response_format();
 Reader json_schema();
 Reader regex();

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "server/openai/allowed_tools.h"
+#include "server/openai/constraint_fields.h"
 #include "server/openai/field_readers.h"
 #include "server/openai/object_reader.h"
 #include "server/responses/input_items.h"
@@ -116,8 +117,7 @@ Wrong read_format(const Json& format, const FieldContext& at, ApiRequest& out) {
   } else if (type != "json_object") {
     return not_offered(at.path + ".type", R"("text", "json_object" or "json_schema")", type);
   }
-  out.constraint = std::move(source);
-  return std::nullopt;
+  return set_constraint(std::move(source), out);
 }
 
 Wrong read_text(const Json& value, const FieldContext& at, ApiRequest& out) {
@@ -252,6 +252,7 @@ Result<ApiRequest, ApiError> parse_request(std::string_view body, const FieldLim
   if (json->value("input", Json()).is_null()) {
     return ApiError{400, "missing_field", "input: wanted text or items, got nothing", "input"};
   }
+  if (auto wrong = check_effort(out, "reasoning.effort")) return *wrong;
   if (auto wrong = check_lengths(out)) return *wrong;
   if (auto wrong = check_tools(out)) return *wrong;
   if (auto wrong = check_rids(out)) return *wrong;

@@ -221,6 +221,43 @@ TEST(MessageRequest, AnIntegerBeyondItsRangeIsToldTheRange) {
   }
 }
 
+// What may be said twice is not said differently.
+TEST(MessageRequest, SpellingsOfOneThingAgree) {
+  const auto body = [](const std::string& fields) {
+    return R"({"max_tokens": 9, "messages": [{"role": "user", "content": "a"}], )" + fields + "}";
+  };
+  const std::string a = R"({"type": "json_schema", "schema": {"type": "object"}})";
+  const std::string b = R"({"type": "json_schema", "schema": {"type": "array"}})";
+  const std::string on = R"({"type": "enabled", "budget_tokens": 5})",
+                    off = R"({"type": "disabled"})";
+  for (const std::string& good :
+       {R"("output_config": {"format": )" + a + R"(}, "output_format": )" + a,
+        R"("json_schema": {"type": "object"}, "output_format": )" + a,
+        R"("chat_template_kwargs": {"enable_thinking": true, "x": 1}, "thinking": )" + on,
+        R"("chat_template_kwargs": {"thinking": false}, "thinking": )" + off}) {
+    EXPECT_THAT(message_of(body(good)).ignored, ElementsAre());
+  }
+  // The template's own variable goes first, and the switch is named.
+  for (const std::string& other :
+       {R"("chat_template_kwargs": {"enable_thinking": true}, "thinking": )" + off,
+        R"("chat_template_kwargs": {"thinking": false}, "thinking": )" + on}) {
+    EXPECT_THAT(message_of(body(other)).ignored, ElementsAre("thinking.type"));
+  }
+  for (
+      const auto& [bad, param] :
+      {std::pair{R"("output_config": {"format": )" + a + R"(}, "output_format": )" + b,
+                 "output_format.schema"},
+       {R"("json_schema": {"type": "array"}, "output_format": )" + a, "output_format.schema"},
+       {R"("regex": "a", "output_config": {"format": )" + a + "}", "regex"},
+       {std::string(
+            R"("output_config": {"effort": "low"}, "chat_template_kwargs": {"reasoning_effort": "high"})"),
+        "output_config.effort"}}) {
+    const auto request = anthropic::parse_request(body(bad), {});
+    ASSERT_FALSE(request.ok()) << bad;
+    EXPECT_EQ(request.error().param, param) << bad;
+  }
+}
+
 // Anthropic's server wants a budget with type enabled.
 TEST(MessageRequest, ThinkingHasABudget) {
   const auto thinking = [](const std::string& value) {

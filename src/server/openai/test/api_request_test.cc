@@ -59,6 +59,57 @@ TEST(ApiRequest, TheLaterNameOfALimitGoesFirst) {
       9);
 }
 
+// The loser is named.
+TEST(ApiRequest, LimitsThatDifferAreNamed) {
+  const std::string body =
+      R"({"messages": [{"role": "user", "content": "a"}], "max_completion_tokens": 5, "max_tokens": )";
+  EXPECT_THAT(read(ApiRoute::chat, body + "9}").ignored, ElementsAre("max_tokens"));
+  for (const char* same : {"5", "5.0", "null"}) {
+    EXPECT_THAT(read(ApiRoute::chat, body + same + "}").ignored, IsEmpty()) << same;
+  }
+  FieldLimits strict;
+  strict.strict = true;
+  EXPECT_EQ(error_of(ApiRoute::chat, body + "9}", strict).message,
+            "max_tokens: wanted max_completion_tokens, 5, got 9");
+}
+
+// Fields of several servers say one thing, or are refused.
+TEST(ApiRequest, SpellingsOfOneThingAgree) {
+  const auto body = [](const std::string& fields) {
+    return R"({"messages": [{"role": "user", "content": "a"}], )" + fields + "}";
+  };
+  const std::string schema = R"({"type": "object"})";
+  const std::string format =
+      R"("response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": )" +
+      schema + "}}";
+  for (const std::string& good :
+       {format + R"(, "guided_json": )" + schema,
+        format + R"(, "structured_outputs": {"json": )" + schema + "}",
+        R"("json_schema": "{\"type\": \"object\"}", "guided_json": )" + schema,
+        std::string(
+            R"("regex": "a+", "guided_regex": "a+", "structured_outputs": {"regex": "a+"})"),
+        std::string(R"("guided_choice": ["a"], "structured_outputs": {"choice": ["a"]})"),
+        std::string(R"("ebnf": "root ::= \"a\"", "grammar": "root ::= \"a\"")"),
+        std::string(
+            R"("reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "low"})")}) {
+    read(ApiRoute::chat, body(good));
+  }
+  for (const auto& [bad, param] :
+       {std::pair<std::string, std::string>{format + R"(, "guided_json": {"type": "array"})",
+                                            "guided_json"},
+        {format + R"(, "guided_regex": "a")", "guided_regex"},
+        {R"("response_format": {"type": "json_object"}, "json_schema": {"type": "object"})",
+         "json_schema"},
+        {R"("guided_choice": ["a"], "structured_outputs": {"choice": ["b"]})", "guided_choice"},
+        {R"("structured_outputs": {"regex": "a", "json": {}})", "structured_outputs.json"},
+        {R"("reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "high"})",
+         "reasoning_effort"}}) {
+    const ApiError error = error_of(ApiRoute::chat, body(bad));
+    EXPECT_EQ(error.param, param) << error.message;
+    EXPECT_EQ(error.status, 400) << bad;
+  }
+}
+
 TEST(ApiRequest, PromptsComeInFourShapes) {
   EXPECT_EQ(read(ApiRoute::completions, R"({"prompt": "a b"})").prompts[0].text, "a b");
   EXPECT_THAT(read(ApiRoute::completions, R"({"prompt": [1, 2.0]})").prompts[0].tokens,

@@ -208,6 +208,10 @@ TEST(ResponseRequest, MistakesAreNamed) {
       {R"({"input": "a", "conversation": {"id": "c"}})", "conversation"},
       {R"({"input": "a", "rid": ["x", "y"]})", "rid"},
       {R"({"input": "a", "max_output_tokens": 0})", "max_output_tokens"},
+      {R"({"input": "a", "text": {"format": {"type": "json_object"}}, "regex": "a"})", "regex"},
+      {R"({"input": "a", "reasoning": {"effort": "low"},
+          "chat_template_kwargs": {"reasoning_effort": "high"}})",
+       "reasoning.effort"},
   };
   for (const auto& [body, param] : cases) {
     const ApiError error = wrong_response(body);
