@@ -109,6 +109,29 @@ class HarmonyCalls(Format):
             self.assertTrue(city.startswith("Oslo") and len(city) <= 9, city)
 
 
+class HarmonyPlain(Format):
+    """A model that writes no channels, as one does that was fine-tuned without them."""
+
+    FORMAT = REASONING = "harmony"
+    TEMPLATE, SPECIAL = Harmony.TEMPLATE, Harmony.SPECIAL
+    SCRIPTS = {"plain": ["Just", " words."]}
+
+    def test_text_without_channels_is_content(self):
+        self.both("plain", content="Just words.", calls=())
+        response = self.server.post("/v1/responses", {"input": "<plain>", "temperature": 0})
+        self.assertEqual([p["text"] for i in response["output"] for p in i["content"]], ["Just words."])
+        body = {"messages": [{"role": "user", "content": "<plain>"}], "temperature": 0, "max_tokens": 20}
+        self.assertEqual([b["text"] for b in self.server.post("/v1/messages", body)["content"]], ["Just words."])
+
+    def test_text_is_no_mark(self):
+        # The bytes of the model's vocabulary are as likely as its marks, which a constrained answer needs.
+        format = {"type": "json_schema", "json_schema": {"name": "t", "schema": {"type": "object"}}}
+        for more in ({"response_format": format}, {"tools": TOOLS, "tool_choice": "required"}):
+            message = self.chat("plain", max_tokens=40, **more)["message"]
+            for text in (message["content"] or "", message.get("reasoning") or ""):
+                self.assertNotIn("<|channel|>", text)
+
+
 class HarmonyText(Format):
     """Without special tokens the marks are text."""
 

@@ -205,9 +205,11 @@ grammar::Cache& ServedModel::call_grammars() const {
 grammar::Vocabulary ServedModel::token_texts(bool with_marks) const {
   std::vector<std::string> out(static_cast<std::size_t>(vocab));
   for (std::int32_t t = 0; t < std::min(vocab, tokenizer.vocab_size()); ++t) {
-    if (tokenizer.has(t) && !tokenizer.is_special(t)) {
-      out[static_cast<std::size_t>(t)] = tokenizer.bytes_of(t);
-    }
+    if (!tokenizer.has(t) || tokenizer.is_special(t)) continue;
+    std::string text = tokenizer.bytes_of(t);
+    // A token of that byte would let text pass for a mark. It is no part of UTF-8.
+    const bool like_mark = with_marks && harmony() && text.find(kMarkByte) != std::string::npos;
+    if (!like_mark) out[static_cast<std::size_t>(t)] = std::move(text);
   }
   for (const auto& mark : marks) {
     if (!with_marks || is_reasoning_mark(reasoning, mark.second)) continue;
