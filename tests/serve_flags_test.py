@@ -382,7 +382,10 @@ class Flags(unittest.TestCase):
 
     def test_other_refusals(self):
         for flags, message in [(["--host", "no such host", "--max-connections", "500"], "--host"), (["--chat-template-kwargs", "[1]"], "--chat-template-kwargs"),
-                               (["--metrics-names", "x"], "--metrics-names"), (["--max-connections", "999999999999"], "ulimit -n")]:
+                               (["--metrics-names", "x"], "--metrics-names"), (["--max-connections", "999999999999"], "ulimit -n"),
+                               (["--max-bodies-bytes", "8000000", "--max-connections", "500"],
+                                "--max-bodies-bytes: wanted at least --max-body-bytes, 16777216, got 8000000; a smaller --max-body-bytes"),
+                               (["--max-body-bytes", "2000000000", "--max-connections", "500"], "wanted at least --max-body-bytes, 2000000000, got 1073741824")]:
             result = subprocess.run([LATHE, "serve", "--model", str(ROOT / "models/tiny-gqa"), "--port", "0", *flags],
                                     capture_output=True, text=True, timeout=60)
             self.assertEqual(result.returncode, 2, result.stderr)

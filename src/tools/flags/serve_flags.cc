@@ -143,6 +143,16 @@ void add_watch_flags(Command c, ServeFlags& f) {
   c.add_flag("--list-fields", f.list_fields, "print the fields of requests and exit");
 }
 
+// Each limit must let through what another one allows, or requests between them are refused as if
+// they could succeed later.
+Result<void> check_limits(const ServeFlags& flags) {
+  const std::int64_t all = flags.server.http.max_bodies_bytes;
+  if (flags.max_body_bytes <= all) return {};
+  return Error{ErrorCode::invalid_argument, "--max-bodies-bytes",
+               fmt::format("at least --max-body-bytes, {}", flags.max_body_bytes),
+               fmt::format("{}", all), "a smaller --max-body-bytes"};
+}
+
 // An empty key is no key: the server would be open, or closed to all.
 Result<void> check_given(const Command& command) {
   for (const FlagValue& v : command.values()) {
@@ -235,6 +245,7 @@ Result<void> complete(const Command& command, ServeFlags& flags) {
     if (!path.has_filename()) path = path.parent_path();
     s.names.push_back(path.filename().empty() ? "default" : path.filename().string());
   }
+  if (const auto ok = check_limits(flags); !ok) return ok.error();
   if (const auto ok = check_keys(command, flags); !ok) return ok.error();
   for (const auto& [given, name] : {std::pair{s.requests_per_minute > 0, "--requests-per-minute"},
                                     {s.tokens_per_minute > 0, "--tokens-per-minute"},
