@@ -160,6 +160,129 @@ TEST(Protocols, AStreamIsTheWholeAnswerAtEveryCut) {
   }
 }
 
+// An answer of /v1/chat/completions: what its message or its events say.
+PlainJson said_in_chat(const TestAnswer& answer, bool stream) {
+  EXPECT_EQ(answer.status, 200) << answer.body;
+  PlainJson out = {{"content", ""}, {"reasoning", ""}, {"calls", PlainJson::array()}};
+  std::vector<PlainJson> parts = {answer.json()};
+  if (stream) parts = answer.events();
+  for (const PlainJson& part : parts) {
+    if (part["choices"].empty()) continue;
+    const PlainJson& choice = part["choices"][0];
+    const PlainJson& message = choice[stream ? "delta" : "message"];
+    for (const char* name : {"content", "reasoning"}) {
+      const PlainJson text = message.value(name, PlainJson());
+      if (text.is_string()) out[name] = out[name].get<std::string>() + text.get<std::string>();
+    }
+    for (const PlainJson& call : message.value("tool_calls", PlainJson::array())) {
+      const std::size_t index = stream ? call["index"].get<std::size_t>() : out["calls"].size();
+      if (index == out["calls"].size()) out["calls"].push_back({{"name", ""}, {"arguments", ""}});
+      for (const char* name : {"name", "arguments"}) {
+        PlainJson& text = out["calls"][index][name];
+        text = text.get<std::string>() + call["function"].value(name, "");
+      }
+    }
+    if (choice["finish_reason"].is_string()) out["end"] = choice["finish_reason"];
+  }
+  return out;
+}
+
+struct SpokenFormat {
+  const char* tools;
+  const char* reasoning;
+  std::string text;  // some text or reasoning, and a call of f with x "é"
+};
+
+std::vector<SpokenFormat> spoken_formats() {
+  const std::string json = R"({"x": "é"})";
+  const std::string call = R"({"name": "f", "arguments": )" + json + "}";
+  const std::string dsml = "｜DSML｜";
+  return {
+      {"tag", "think", "<think>w</think>a<tool_call>" + call + "</tool_call>"},
+      {"tag", "none", "a<tool_call><function=f><parameter=x>é</parameter></function></tool_call>"},
+      {"tag", "none", "a<tool_call>f\n<arg_key>x</arg_key><arg_value>é</arg_value></tool_call>"},
+      {"deepseek", "none",
+       "a<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>" + json +
+           "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"},
+      {"dsml", "none",
+       "a<" + dsml + "function_calls><" + dsml + "invoke name=\"f\"><" + dsml +
+           "parameter name=\"x\" string=\"true\">é</" + dsml + "parameter></" + dsml + "invoke></" +
+           dsml + "function_calls>"},
+      {"harmony", "harmony",
+       "<|channel|>analysis<|message|>w<|end|><|start|>assistant<|channel|>commentary "
+       "to=functions.f<|message|>" +
+           json + "<|call|>"},
+      {"llama", "none", R"({"name": "f", "parameters": )" + json + "}"},
+      {"llama", "none", R"(a<|python_tag|>f.call(x="é"))"},
+      {"pythonic", "none", R"([f(x="é")])"},
+      {"mistral", "mistral", "[THINK]w[/THINK][TOOL_CALLS] [" + call + "]"},
+      {"mistral", "none", "a[TOOL_CALLS]f[ARGS]" + json},
+      {"gemma", "none", R"(a<|tool_call>call:f{x:<|"|>é<|"|>}<tool_call|>)"},
+      {"kimi", "none",
+       "a<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>" +
+           json + "<|tool_call_end|><|tool_calls_section_end|>"},
+      {"minimax", "none",
+       "a<minimax:tool_call><invoke name=\"f\"><parameter name=\"x\">é</parameter></invoke>"
+       "</minimax:tool_call>"},
+      {"minimax", "none", "a<tool_calls>[" + call + "]</tool_calls>"},
+  };
+}
+
+// In every format and protocol, a byte per event, and ended anywhere.
+TEST(Protocols, EveryFormatAtEveryCut) {
+  constexpr const char* kOneText = R"({"properties":{"x":{"type":"string"}}})";
+  for (const SpokenFormat& format : spoken_formats()) {
+    ScriptedOptions options = speaks(format.text, 1);
+    options.server.tool_call_parser = format.tools;
+    options.server.reasoning_parser = format.reasoning;
+    options.next = [text = format.text](std::int32_t, std::int32_t position) {
+      const auto at = static_cast<std::size_t>(position);
+      return at < text.size() ? std::int32_t{static_cast<unsigned char>(text[at])} : kScriptEos;
+    };
+    ScriptedServer s(std::move(options));
+    const auto asked = [&](const char* path, const std::string& body, bool stream) {
+      return ask(s.port(), "POST", path, "{" + body + (stream ? R"(,"stream":true})" : "}"));
+    };
+    PlainJson chat, response, message;
+    for (std::size_t n = 1; n <= format.text.size() + 1; ++n) {
+      SCOPED_TRACE(fmt::format("{}: {}", format.tools, format.text.substr(0, n)));
+      const std::string messages = fmt::format(
+          R"("messages":[{{"role":"user","content":"x"}}],"max_tokens":{},"tools":)", n);
+      const std::string chat_body =
+          messages +
+          fmt::format(R"([{{"type":"function","function":{{"name":"f","parameters":{}}}}}])",
+                      kOneText);
+      chat = said_in_chat(asked("/v1/chat/completions", chat_body, false), false);
+      EXPECT_EQ(said_in_chat(asked("/v1/chat/completions", chat_body, true), true), chat);
+      const std::string response_body = fmt::format(
+          R"("input":"x","max_output_tokens":{},"tools":[{{"type":"function","name":"f","parameters":{}}}])",
+          n, kOneText);
+      response = asked("/v1/responses", response_body, false).json();
+      EXPECT_EQ(without_names(
+                    rebuilt_response(named_events(asked("/v1/responses", response_body, true)))),
+                without_names(response));
+      const std::string message_body =
+          messages + fmt::format(R"([{{"name":"f","input_schema":{}}}])", kOneText);
+      message = asked("/v1/messages", message_body, false).json();
+      EXPECT_EQ(
+          without_names(rebuilt_message(named_events(asked("/v1/messages", message_body, true)))),
+          without_names(message));
+    }
+    SCOPED_TRACE(format.text);
+    const PlainJson arguments = {{"x", "é"}};
+    ASSERT_EQ(chat["calls"].size(), 1u) << chat;
+    EXPECT_EQ(chat["calls"][0]["name"], "f");
+    EXPECT_EQ(PlainJson::parse(chat["calls"][0]["arguments"].get<std::string>()), arguments);
+    EXPECT_EQ(chat["end"], "tool_calls");
+    const PlainJson item = response["output"].back(), block = message["content"].back();
+    EXPECT_EQ(item["name"], "f");
+    EXPECT_EQ(item["arguments"], chat["calls"][0]["arguments"]);
+    EXPECT_EQ(block["name"], "f");
+    EXPECT_EQ(block["input"], arguments);
+    EXPECT_EQ(message["stop_reason"], "tool_use");
+  }
+}
+
 TEST(Protocols, AnswersHaveTheirParts) {
   const std::string text = kSaid;
   ScriptedServer s(speaks(text, 1));
