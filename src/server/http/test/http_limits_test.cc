@@ -360,12 +360,13 @@ class BigAnswers {
 
 // A client that sends requests without reading the answers does not fill the memory with them.
 TEST(HttpLimits, E2UnreadAnswersHoldUpTheNextRequests) {
-  constexpr int kRequests = 60;  // their answers are larger than any socket's buffers
+  constexpr int kRequests = 60;             // their answers are larger than the socket's buffers
+  constexpr int kReceiveBuffer = 64 << 10;  // whatever the system allows
   for (const int threads : {1, 2}) {
     BigAnswers s(1 << 20, {.max_connections = 100}, threads);
     std::string many;
     for (int i = 0; i < kRequests; ++i) many += request_text("GET", "/big");
-    TestConnection c(s.port());
+    TestConnection c(s.port(), kReceiveBuffer);
     c.send(many);
     EXPECT_TRUE(comes([&] { return s.asked() > 0; }));
     for (int i = 0; i < 200; ++i) EXPECT_TRUE(s.lives());
@@ -375,7 +376,7 @@ TEST(HttpLimits, E2UnreadAnswersHoldUpTheNextRequests) {
     }
     EXPECT_EQ(s.asked(), kRequests);
     // A connection does not keep that many requests: it answers some and closes.
-    TestConnection greedy(s.port());
+    TestConnection greedy(s.port(), kReceiveBuffer);
     for (int i = 0; i < 100 && greedy.send(many); ++i) {
     }
     for (int i = 0; i < 200; ++i) EXPECT_TRUE(s.lives());  // while nothing is read
