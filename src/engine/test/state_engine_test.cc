@@ -17,9 +17,27 @@ struct StateCase {
   // Of prefill and decode: keys of Kimi-Linear that are expanded round differently from absorbed
   // ones, so a preempted request would have other bits.
   const char* kind = "auto";
+  const char* layout = "auto";
+  bool dense = false;  // without experts, with random weights
 };
 
-void PrintTo(const StateCase& c, std::ostream* out) { *out << c.model; }
+std::string name_of(const StateCase& c) {
+  return std::string(c.model) + (c.dense ? "_dense" : "") +
+         (std::string(c.layout) == "auto" ? "" : std::string("_") + c.layout);
+}
+void PrintTo(const StateCase& c, std::ostream* out) { *out << name_of(c); }
+
+std::unique_ptr<Model> load(const StateCase& c) {
+  if (!c.dense) return load_real(c.model);
+  LoadOptions options;
+  options.overrides.values = {"first_k_dense_replace=3"};
+  options.dummy = true;
+  options.seed = 4;
+  auto model = load_model(std::string(LATHE_TEST_DATA) + "/models/" + c.model, options);
+  EXPECT_TRUE(model) << model.error().message();
+  EXPECT_EQ((*model)->config().moe.experts, 0);
+  return std::move(*model);
+}
 
 RealSetup::Options options(const StateCase& c, std::int64_t tokens = 0) {
   RealSetup::Options out;
@@ -27,6 +45,7 @@ RealSetup::Options options(const StateCase& c, std::int64_t tokens = 0) {
   out.context = 512;
   out.tokens = tokens;
   out.prefill = out.decode = c.kind;
+  out.layout = c.layout;
   return out;
 }
 
@@ -39,7 +58,7 @@ EngineOptions state_chunks(std::int64_t rows, bool prefix_cache = false) {
 
 class StateEngine : public testing::TestWithParam<StateCase> {
  protected:
-  std::unique_ptr<Model> model_ = load_real(GetParam().model);
+  std::unique_ptr<Model> model_ = load(GetParam());
 
   static RealSetup::Options options(std::int64_t tokens = 0) {
     return lathe::options(GetParam(), tokens);
@@ -307,11 +326,16 @@ TEST_P(StateDrafts, NeedAPlanWithRoomForTheirStates) {
   EXPECT_THAT(made.error().message(), testing::HasSubstr("--draft-tokens: wanted at most 0"));
 }
 
+// GDN and KDA, dense and with experts; KDA with a bounded decay; states next to an fp8 cache.
 constexpr StateCase kStateCases[] = {{"deepseek_v4", 128, 768},
                                      {"qwen3_5_moe", 64, 512},
+                                     {"qwen3_5", 64, 512},
+                                     {"qwen3_5", 64, 512, "auto", "gqa_fp8"},
                                      {"kimi_linear", 64, 512, "inplace"},
+                                     {"kimi_linear", 64, 512, "inplace", "auto", true},
+                                     {"bailing_hybrid", 64, 512, "inplace"},
                                      {"glm5_next", 64, 512, "inplace"}};
-const auto state_case_name = [](const auto& c) { return std::string(c.param.model); };
+const auto state_case_name = [](const auto& c) { return name_of(c.param); };
 
 INSTANTIATE_TEST_SUITE_P(Models, StateEngine, testing::ValuesIn(kStateCases), state_case_name);
 INSTANTIATE_TEST_SUITE_P(Models, StateDrafts, testing::ValuesIn(kStateCases), state_case_name);
