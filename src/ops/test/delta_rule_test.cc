@@ -181,53 +181,17 @@ TEST(DeltaRule, ExtremeGatesAndZeroRows) {
 // The error does not grow with the context.
 TEST(DeltaRule, LongSequencesStayExact) {
   std::mt19937 rng(9);
-  const DeltaRuleProblem p = gdn(1, 1, 64, 32);
-  const DeltaWeights weights(rng, p);
-  constexpr std::int64_t kTokens = 65536;
-  const DeltaSequence sequence(rng, weights, kTokens, 3);
   Context context(2);
-  DeltaInputs in = sequence.inputs();
-  Rows out(kTokens, p.value_cols());
-  std::vector<float> state(static_cast<std::size_t>(delta_state_bytes(p) / 4));
-  StepView v;
-  v.phase = Phase::extend;
-  v.rows = v.max_rows = kTokens;
-  v.requests = 1;
-  std::vector<LocalPos> positions;
-  for (int t = 0; t < kTokens; ++t) positions.emplace_back(t);
-  const std::vector<std::int32_t> request(kTokens), indptr = {0, kTokens}, lens = {kTokens};
-  const PageId before, slot(0);
-  v.positions = positions;
-  v.row_request = request;
-  v.q_indptr = indptr;
-  v.kv_lens = lens;
-  v.state_before = std::span(&before, 1);
-  v.state_table = {&slot, 1, 1};
-  v.state_tokens = kTokens;
-  const DeltaRule op{
-      .step = &v,
-      .problem = p,
-      .x = in.x.view(),
-      .decay = in.decay.view(),
-      .beta = in.beta.view(),
-      .gate = in.gate.view(),
-      .conv = weights.conv,
-      .a_log = weights.a_log,
-      .dt_bias = weights.dt_bias,
-      .norm = weights.norm,
-      .norm_eps = 1e-6f,
-      .out = out.out(),
-      .state = {reinterpret_cast<std::byte*>(state.data()), delta_state_bytes(p), 1}};
-  ASSERT_TRUE(delta_rule(context.ops, op).ok());
-  double difference = 0, norm = 0;
-  sequence.for_outputs([&](std::int64_t t, const auto& wanted, const auto&) {
-    if (t < kTokens - 4096) return;
-    for (std::size_t i = 0; i < wanted.size(); ++i) {
-      difference += std::pow(out.row(t)[i] - wanted[i], 2);
-      norm += wanted[i] * wanted[i];
-    }
-  });
-  EXPECT_LT(std::sqrt(difference / norm), kAllBound);
+  const auto run = [&](const DeltaRule& op, std::span<std::byte>) {
+    return delta_rule(context.ops, op);
+  };
+  for (const DeltaRuleProblem& p : {gdn(1, 1, 64, 32), kda(1, 32, 32)}) {
+    const DeltaWeights weights(rng, p);
+    const DeltaErrors errors =
+        errors_of_long_step(weights, DeltaSequence(rng, weights, 65536, 3), run);
+    EXPECT_LT(errors.all, kAllBound) << name_of(p);
+    EXPECT_LT(errors.state, kAllBound) << name_of(p);
+  }
 }
 
 TEST(DeltaRule, ShapesThatAreRefused) {

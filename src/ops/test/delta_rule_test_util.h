@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -199,6 +200,63 @@ inline DeltaErrors errors_of(const DeltaLayer& layer, std::size_t r,
   });
   out.all = std::sqrt(difference / norm);
   return out;
+}
+
+/// Runs a whole sequence in one step with one slot, and compares with double precision: `all` is of
+/// the outputs of the last 4096 tokens, where errors have added up, and `state` of the last one.
+inline DeltaErrors errors_of_long_step(const DeltaWeights& weights, const DeltaSequence& sequence,
+                                       const DeltaLayer::Run& run) {
+  const DeltaRuleProblem& p = weights.problem;
+  const std::int64_t tokens = sequence.tokens();
+  DeltaInputs in = sequence.inputs();
+  Rows out(tokens, p.value_cols());
+  std::vector<float> state(static_cast<std::size_t>(delta_state_bytes(p) / 4));
+  StepView v;
+  v.phase = Phase::extend;
+  v.rows = v.max_rows = tokens;
+  v.requests = 1;
+  std::vector<LocalPos> positions;
+  for (std::int64_t t = 0; t < tokens; ++t) positions.emplace_back(static_cast<std::int32_t>(t));
+  const std::vector<std::int32_t> request(static_cast<std::size_t>(tokens)),
+      indptr = {0, static_cast<std::int32_t>(tokens)}, lens = {static_cast<std::int32_t>(tokens)};
+  const PageId before, slot(0);
+  v.positions = positions;
+  v.row_request = request;
+  v.q_indptr = indptr;
+  v.kv_lens = lens;
+  v.state_before = std::span(&before, 1);
+  v.state_table = {&slot, 1, 1};
+  v.state_tokens = static_cast<std::int32_t>(tokens);
+  const DeltaRule op{
+      .step = &v,
+      .problem = p,
+      .x = in.x.view(),
+      .decay = in.decay.view(),
+      .beta = in.beta.view(),
+      .gate = in.gate.view(),
+      .conv = weights.conv,
+      .a_log = weights.a_log,
+      .dt_bias = weights.dt_bias,
+      .norm = weights.norm,
+      .norm_eps = 1e-6f,
+      .out = out.out(),
+      .state = {reinterpret_cast<std::byte*>(state.data()), delta_state_bytes(p), 1}};
+  const auto ok = run(op, std::as_writable_bytes(std::span(state)));
+  EXPECT_TRUE(ok.ok()) << (ok.ok() ? "" : ok.error().message());
+  const auto add = [](std::array<double, 2>& sums, double got, double wanted) {
+    sums[0] += (got - wanted) * (got - wanted);
+    sums[1] += wanted * wanted;
+  };
+  std::array<double, 2> outputs{}, last{};  // squares of differences, and of wanted values
+  sequence.for_outputs([&](std::int64_t t, const auto& wanted, const auto& wanted_state) {
+    for (std::size_t i = 0; t >= tokens - 4096 && i < wanted.size(); ++i) {
+      add(outputs, out.row(t)[i], wanted[i]);
+    }
+    for (std::size_t i = 0; t == tokens - 1 && i < wanted_state.size(); ++i) {
+      add(last, state[i], wanted_state[i]);
+    }
+  });
+  return {.all = std::sqrt(outputs[0] / outputs[1]), .state = std::sqrt(last[0] / last[1])};
 }
 
 inline bool same_bits(std::span<const float> a, std::span<const float> b) {

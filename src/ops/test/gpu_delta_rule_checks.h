@@ -209,5 +209,21 @@ TEST(GpuDeltaRule, ExtremeGatesAndZeroRows) {
   }
 }
 
+// Of a prompt in one step, outputs of the last tokens and the last state.
+void check_long_sequence(std::int64_t tokens) {
+  const auto seed = test_seed(20261201);
+  std::printf("seed %u\n", seed);
+  std::mt19937 rng(seed);
+  for (const DeltaRuleProblem& p : {gdn(1, 1, 128, 128), kda(1, 128, 128)}) {
+    const delta_test::DeltaWeights weights(rng, p);
+    const DeltaErrors errors =
+        errors_of_long_step(weights, DeltaSequence(rng, weights, tokens, 3), run_delta_there);
+    std::printf("%s, %lld tokens: outputs %.1e, state %.1e\n", name_of(p).c_str(),
+                static_cast<long long>(tokens), errors.all, errors.state);
+    EXPECT_LT(errors.all, kDeltaBound) << name_of(p);
+    EXPECT_LT(errors.state, kDeltaBound) << name_of(p);
+  }
+}
+
 }  // namespace
 }  // namespace lathe
