@@ -38,10 +38,14 @@ Result<void> CudaBackend::rotate_rows(const OpsContext&, const RopeTable& table,
                                       std::span<const LocalPos> positions,
                                       const MutableRowsView& rows, std::int64_t heads,
                                       std::int64_t first) {
-  if (auto ok = flush(); !ok) return ok;
-  auto view = tables_.of(table, stream_);
-  if (!view) return view.error();
-  return apply_rope(*view, positions, rows, heads, first, RopeDirection::forward, stream_);
+  return rotate(table, positions, rows, heads, first, RopeDirection::forward);
+}
+
+Result<void> CudaBackend::unrotate_rows(const OpsContext&, const RopeTable& table,
+                                        std::span<const LocalPos> positions,
+                                        const MutableRowsView& rows, std::int64_t heads,
+                                        std::int64_t first) {
+  return rotate(table, positions, rows, heads, first, RopeDirection::inverse);
 }
 
 Result<bool> CudaBackend::prepare_qkv(const OpsContext&, const QkvRows& op, const PoolView& pool) {
@@ -74,16 +78,6 @@ Result<bool> CudaBackend::prepare_latent(const OpsContext& ops, const LatentRows
     head_matmul(ops, {constant(nope), op.qk_nope, op.absorbs, op.q_out, op.q_out.cols / op.heads});
   }
   return true;
-}
-
-Result<void> CudaBackend::unrotate_rows(const OpsContext&, const RopeTable& table,
-                                        std::span<const LocalPos> positions,
-                                        const MutableRowsView& rows, std::int64_t heads,
-                                        std::int64_t first) {
-  if (auto ok = flush(); !ok) return ok;
-  auto view = tables_.of(table, stream_);
-  if (!view) return view.error();
-  return apply_rope(*view, positions, rows, heads, first, RopeDirection::inverse, stream_);
 }
 
 Result<void> CudaBackend::compress(const OpsContext& ops, const Compress& op,
@@ -120,15 +114,24 @@ Result<void> CudaBackend::attend(const OpsContext& ops, const AttendOp& op) {
   if (op.step->route->adapter) {
     return attend_selected(op, (*kernel)->attend, execution(ops), *ops.tensors, stream_);
   }
-  const std::int64_t entries = entries_width(*op.plan, *op.step);
-  if (entries == 0) return (*kernel)->attend(attend_args(op, execution(ops)));
   const Arena::Scope scope(*ops.tensors);
   AttendOp listed = op;
-  const auto slots = list_entries(*op.step, *op.compressed, entries, *ops.tensors, stream_);
-  if (!slots) return slots.error();
-  listed.slots = *slots;
-  listed.slots_width = entries;
+  if (const std::int64_t entries = entries_width(*op.plan, *op.step); entries > 0) {
+    const auto slots = list_entries(*op.step, *op.compressed, entries, *ops.tensors, stream_);
+    if (!slots) return slots.error();
+    listed.slots = *slots;
+    listed.slots_width = entries;
+  }
   return (*kernel)->attend(attend_args(listed, execution(ops)));
+}
+
+Result<void> CudaBackend::rotate(const RopeTable& table, std::span<const LocalPos> positions,
+                                 const MutableRowsView& rows, std::int64_t heads,
+                                 std::int64_t first, RopeDirection direction) {
+  if (auto ok = flush(); !ok) return ok;
+  auto view = tables_.of(table, stream_);
+  if (!view) return view.error();
+  return apply_rope(*view, positions, rows, heads, first, direction, stream_);
 }
 
 Execution CudaBackend::execution(const OpsContext& ops) {

@@ -121,12 +121,12 @@ class CudaBackend final : public Backend, public SharedExpertBackend, public Exc
   Result<void> rotate_rows(const OpsContext&, const RopeTable& table,
                            std::span<const LocalPos> positions, const MutableRowsView& rows,
                            std::int64_t heads, std::int64_t first) override;
-  Result<bool> prepare_qkv(const OpsContext&, const QkvRows& op, const PoolView& pool) override;
-  Result<bool> prepare_latent(const OpsContext& ops, const LatentRows& op,
-                              const PoolView& pool) override;
   Result<void> unrotate_rows(const OpsContext&, const RopeTable& table,
                              std::span<const LocalPos> positions, const MutableRowsView& rows,
                              std::int64_t heads, std::int64_t first) override;
+  Result<bool> prepare_qkv(const OpsContext&, const QkvRows& op, const PoolView& pool) override;
+  Result<bool> prepare_latent(const OpsContext& ops, const LatentRows& op,
+                              const PoolView& pool) override;
   Result<void> compress(const OpsContext& ops, const Compress& op, const PoolView& pool) override;
   Result<void> delta_rule(const OpsContext& ops, const DeltaRule& op) override;
   Result<void> write_rows(const OpsContext&, const RowsView& rows, std::span<const Slot> slots,
@@ -152,6 +152,9 @@ class CudaBackend final : public Backend, public SharedExpertBackend, public Exc
   void permute(const Product& p, const MutableRowsView& out);
   QuantizedX quantize(const OpsContext& ops, const RowsView& x);
   HeadProducts narrowed(const OpsContext& ops, HeadProducts op);
+  Result<void> rotate(const RopeTable& table, std::span<const LocalPos> positions,
+                      const MutableRowsView& rows, std::int64_t heads, std::int64_t first,
+                      RopeDirection direction);
   Execution execution(const OpsContext& ops);
   // Launches an operator of one kernel. An error names the kernel and `rows`.
   template <class Rows, class Params>
