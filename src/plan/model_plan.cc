@@ -30,6 +30,7 @@ bool shared(BudgetKind kind) {
     case BudgetKind::exchange:
     case BudgetKind::sampler:
     case BudgetKind::rope_tables:
+    case BudgetKind::norm_codes:
     case BudgetKind::graphs:
     case BudgetKind::reserve:
       return true;

@@ -85,27 +85,28 @@ struct PhasePlan {
 
 /// The large buffers of a plan, with their names in text and JSON.
 // clang-format off
-#define LATHE_BUDGET_KINDS(X)                  \
-  X(indexer_logits, "indexer logits")          \
-  X(top_k_rows, "top-k rows")                  \
-  X(gather, "gather")                          \
-  X(split_partials, "split partials")          \
-  X(worker_rows, "worker rows")                \
-  X(expanded_keys, "expanded keys")            \
-  X(compressor_state, "compressor state")      \
-  X(delta_states, "delta states")              \
-  X(step, "step")                              \
-  X(activations, "activations")          \
-  X(hidden_rows, "hidden rows")          \
-  X(schedules, "schedules")              \
-  X(expert_rows, "expert rows")          \
-  X(widened_weights, "widened weights")  \
-  X(logits, "logits")                    \
-  X(dealt_logits, "dealt logits")        \
-  X(exchange, "exchange")                \
-  X(sampler, "sampler")                  \
-  X(rope_tables, "rope tables")          \
-  X(graphs, "graphs")                    \
+#define LATHE_BUDGET_KINDS(X)             \
+  X(indexer_logits, "indexer logits")     \
+  X(top_k_rows, "top-k rows")             \
+  X(gather, "gather")                     \
+  X(split_partials, "split partials")     \
+  X(worker_rows, "worker rows")           \
+  X(expanded_keys, "expanded keys")       \
+  X(compressor_state, "compressor state") \
+  X(delta_states, "delta states")         \
+  X(step, "step")                         \
+  X(activations, "activations")           \
+  X(hidden_rows, "hidden rows")           \
+  X(schedules, "schedules")               \
+  X(expert_rows, "expert rows")           \
+  X(widened_weights, "widened weights")   \
+  X(logits, "logits")                     \
+  X(dealt_logits, "dealt logits")         \
+  X(exchange, "exchange")                 \
+  X(sampler, "sampler")                   \
+  X(rope_tables, "rope tables")           \
+  X(norm_codes, "norm codes")             \
+  X(graphs, "graphs")                     \
   X(reserve, "reserve")
 // clang-format on
 LATHE_ENUM_WITH_TEXT(BudgetKind, LATHE_BUDGET_KINDS)

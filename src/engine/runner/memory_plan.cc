@@ -32,10 +32,23 @@ bool is_shared(BudgetKind kind) {
     case BudgetKind::step:
     case BudgetKind::split_partials:
     case BudgetKind::expanded_keys:
+    case BudgetKind::norm_codes:
       return true;
-    default:
+    case BudgetKind::gather:
+    case BudgetKind::worker_rows:
+    case BudgetKind::compressor_state:
+    case BudgetKind::delta_states:
+    case BudgetKind::hidden_rows:
+    case BudgetKind::schedules:
+    case BudgetKind::logits:
+    case BudgetKind::dealt_logits:
+    case BudgetKind::exchange:
+    case BudgetKind::rope_tables:
+    case BudgetKind::graphs:
+    case BudgetKind::reserve:
       return false;
   }
+  return false;
 }
 
 }  // namespace

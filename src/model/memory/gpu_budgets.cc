@@ -137,8 +137,8 @@ std::vector<Budget> gpu_budgets(const ModelConfig& config, const ModelPlan& plan
   add(BudgetKind::widened_weights, widened_weights(config));
   add(BudgetKind::logits, passes * decoding * plan.ranks.most.vocab.count * 4);
   add(BudgetKind::sampler, cuda::kSampledRows * (vocab + kSumBlock) * 8 + decoding * 512);
-  // What the backend keeps besides weights: the tables, and a norm's codes.
-  add(BudgetKind::rope_tables, rope_tables(config, plan.context_length()) + cuda::kNormCodeBytes);
+  add(BudgetKind::rope_tables, rope_tables(config, plan.context_length()));
+  add(BudgetKind::norm_codes, cuda::kNormCodeBytes);
   const Plan& first = plan.groups.front().plan;
   if (first.phase(Phase::decode).routes.size() > 0) add(BudgetKind::graphs, graphs(config, plan));
   add(BudgetKind::reserve, machine.memory_bytes / 50);

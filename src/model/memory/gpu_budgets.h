@@ -8,8 +8,8 @@
 
 namespace lathe {
 
-/// Budgets schedules, expert_rows, widened_weights, logits, sampler, rope_tables, graphs and
-/// reserve. Precondition: the plan is for a GPU.
+/// Budgets schedules, expert_rows, widened_weights, logits, sampler, rope_tables, norm_codes,
+/// graphs and reserve. Precondition: the plan is for a GPU.
 std::vector<Budget> gpu_budgets(const ModelConfig& config, const ModelPlan& plan,
                                 const Machine& machine);
 
