@@ -114,7 +114,8 @@ SOURCES = SUFFIXES | {".inc"}
 OTHER_SUFFIXES = {".c", ".cpp", ".cxx", ".hpp", ".hh", ".inl"}
 INCLUDE = re.compile(r"^\s*#\s*(?:include(?:_next)?|import)\b(.*)")
 TARGET = re.compile(r'\s*(?:/\*.*?\*/\s*)*(["<])([^">]+)[">]')
-TEST = re.compile(r".*/test/[a-z0-9_]+_(?:test|bench)\.cc")  # what the build looks for
+# What the build looks for.
+TEST = re.compile(r".*/test/[a-z0-9_]+_(?:test|bench)\.cc|kernels/cuda/.*/test/[a-z0-9_]+_emulation\.cc")
 HERE = "tools/check_rooms.py"
 FOLDERS = [folder for folder, _, _ in ROOMS]
 # In a row of another room, such a name stands for all folders of the room.

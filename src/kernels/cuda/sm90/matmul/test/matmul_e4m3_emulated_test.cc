@@ -1,0 +1,68 @@
+// GEMMs with e4m3 weights, by bf16 or e4m3 tokens, emulated, against sums in double.
+#include "kernels/cuda/sm90/matmul/test/matmul_emulation.h"
+
+namespace lathe::cuda {
+namespace {
+
+using matmul_test::MatmulEmulated;
+using matmul_test::Problem;
+
+// e4m3 weights; K that ends inside a block.
+TEST_F(MatmulEmulated, CodesOfWeights) {
+  for (const int tokens : {8, 32, 128}) {
+    for (const int split : {1, 2, 4}) {
+      Problem p(random, between(1, tokens + 9), 2 * between(50, 200), 32 * between(20, 30),
+                DType::e4m3);
+      check(p, {split, 16 * between(3, 8), tokens, false}, split * between(1, 2));
+    }
+  }
+  Problem pair(random, between(1, 150), 2 * between(50, 200), 32 * between(10, 20), DType::e4m3);
+  check(pair, {1, 128, 128, true}, 2);
+  // A scale of 1.
+  Problem p(random, 3, 128, 256, DType::e4m3);
+  p.scales.clear();
+  for (std::size_t i = 0; i < p.weights.size(); ++i) {
+    p.weights[i] = double{to_f32(e4m3{std::to_integer<std::uint8_t>(p.w[i])})};
+  }
+  check(p, {1, 128, 8, false}, 1);
+}
+
+// e4m3 tokens and weights; K that ends inside a block.
+TEST_F(MatmulEmulated, CodesOfBoth) {
+  for (const int tokens : {8, 64, 128}) {
+    for (const int split : {1, 2, 4}) {
+      Problem p(random, between(1, tokens + 9), 2 * between(50, 200), 16 * between(40, 60),
+                DType::e4m3);
+      p.make_x_codes(random);
+      check(p, {split, 16 * between(3, 8), tokens, false}, split * between(1, 2));
+    }
+  }
+  // Rows of out with and without whole 16-byte words.
+  for (const int more : {0, 1}) {
+    Problem p(random, between(1, 150), 4 * between(25, 100), 16 * between(20, 40), DType::e4m3);
+    p.make_x_codes(random);
+    p.out_stride = p.n + 4 + more;
+    check(p, {1, 128, 128, true}, 2);
+  }
+}
+
+// e4m3 weights with a scale for each row, and tokens in bf16 or e4m3; rows that end inside a tile.
+TEST_F(MatmulEmulated, ScalesOfRows) {
+  for (const bool codes : {false, true}) {
+    for (const int tokens : {8, 64, 128}) {
+      const int split = tokens == 128 ? 1 : 2;
+      Problem p(random, between(1, tokens + 9), 2 * between(50, 200), 16 * between(20, 60),
+                DType::e4m3);
+      p.scale_by_rows(random);
+      if (codes) p.make_x_codes(random);
+      check(p, {split, 16 * between(3, 8), tokens, false}, split * between(1, 2));
+    }
+    Problem p(random, between(1, 150), 4 * between(25, 100), 16 * between(20, 40), DType::e4m3);
+    p.scale_by_rows(random);
+    if (codes) p.make_x_codes(random);
+    check(p, {1, 128, 128, true}, 2);
+  }
+}
+
+}  // namespace
+}  // namespace lathe::cuda
