@@ -2,11 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-#include <cstdlib>
+#include <string>
 
-#include "base/integers.h"
 #include "kernels/cuda/common/cuda_error.h"
 #include "kernels/cuda/common/device.h"
 #include "kernels/cuda/sm90/matmul/deep/deep_kernels.h"
@@ -17,43 +14,6 @@
 
 namespace lathe::cuda {
 namespace {
-
-bool at_multiple(const void* p, std::uintptr_t bytes) {
-  return reinterpret_cast<std::uintptr_t>(p) % bytes == 0;
-}
-
-RowBoxes boxes_of(const RowsView& x, const MatmulTiling& tiling) {
-  return {.base = x.data,
-          .rows = x.rows,
-          .row_bytes = bytes_of(x.dtype, x.cols),
-          .row_stride = bytes_of(x.dtype, x.row_stride),
-          .element_bytes = bits_of(x.dtype) / 8,
-          .box_rows = tiling.pair ? tiling.tile_tokens / 2 : tiling.tile_tokens};
-}
-RowBoxes boxes_of(const WeightView& w, const MatmulTiling& tiling) {
-  return {.base = w.data,
-          .rows = w.rows,
-          .row_bytes = bytes_of(w.dtype, w.cols),
-          .row_stride = bytes_of(w.dtype, w.cols),
-          .element_bytes = w.dtype == DType::bf16 ? 2 : 1,
-          .box_bytes = bits_of(w.dtype) == 4 && !is_deep(tiling) ? 64 : 128,
-          .box_rows = tiling.tile_rows};
-}
-
-// Whether every row of `out` consists of whole 16-byte words, which TMA and vector stores need.
-bool has_whole_words(const MutableRowsView& out) {
-  const std::int64_t word = 128 / bits_of(out.dtype);
-  return at_multiple(out.data, 16) && out.row_stride % word == 0 && out.cols % word == 0;
-}
-RowBoxes boxes_of(const MutableRowsView& out) {
-  return {.base = out.data,
-          .rows = out.rows,
-          .row_bytes = bytes_of(out.dtype, out.cols),
-          .row_stride = bytes_of(out.dtype, out.row_stride),
-          .element_bytes = 4,
-          .box_bytes = 4 * kMatmulOutRows,
-          .box_rows = kMatmulOutTokens};
-}
 
 cudaError_t launch_deep(const WeightView& w, const MatmulParams& p, const MatmulMaps& maps,
                         const MatmulInstance& instance, cudaStream_t stream) {
@@ -76,9 +36,6 @@ cudaError_t launch(const WeightView& w, const MatmulParams& p, const MatmulMaps&
   return w.groups.zeros == nullptr ? launch_matmul_u4(p, maps, instance, stream)
                                    : launch_matmul_u4_zeros(p, maps, instance, stream);
 }
-
-// Whether a pair of codes is converted by one fma.
-bool has_one_fma(const WeightView& w) { return w.dtype == DType::u4 && !may_have_zeros(w); }
 
 bool same_x(const RowsView& a, const RowsView& b) {
   return a.data == b.data && a.dtype == b.dtype && a.rows == b.rows && a.cols == b.cols &&
@@ -111,171 +68,6 @@ Result<void> check_calls(std::span<const MatmulCall> calls) {
   return {};
 }
 
-// Packed scales are copied in 16-byte words.
-bool packed_fits(const WeightView& w) {
-  const GroupScales& g = w.groups;
-  const bool scales = w.dtype == DType::u4 ? g.dtype == DType::bf16 || g.dtype == DType::f16
-                      : is_mxfp4(w)
-                          ? g.size == kMxBlock
-                          : g.dtype == DType::e4m3 && g.size == kNvBlock && w.scales != nullptr;
-  const bool sizes = w.dtype != DType::u4 || g.size == 32 || g.size == 64 || g.size == 128;
-  return scales && sizes && w.cols % kPackedColumns == 0 && w.cols % g.size == 0 &&
-         at_multiple(g.data, 16) && at_multiple(g.zeros, 16);
-}
-
-// Whether activation(gate, up) is supported, given that matmul_takes() accepts the rest of the
-// call. `up` without data: `gate` has the rows of both, interleaved.
-bool gate_fits(const WeightView& gate, const WeightView& up, const MutableRowsView& out) {
-  const bool turns = up.data == nullptr;
-  const std::int64_t n = turns ? gate.rows / 2 : gate.rows;
-  const bool fits = out.dtype == DType::bf16 && out.cols == n && n % 8 == 0;
-  if (turns) return fits && gate.rows % 2 == 0;
-  const bool scales = (up.scales == nullptr) == (gate.scales == nullptr) &&
-                      up.scale_rows == gate.scale_rows && (!is_packed(up) || packed_fits(up)) &&
-                      up.columns == nullptr;
-  return fits && scales && same_format(up, gate) && up.rows == n && up.cols == gate.cols &&
-         at_multiple(up.data, 16);
-}
-
-const void* scales_of(const WeightView& w) {
-  return is_packed(w) ? static_cast<const void*>(w.groups.data) : w.scales;
-}
-
-// Sets up weight tiles that interleave the two weights by 8 rows, starting with the one at the
-// lower address.
-void gate(MatmulLaunch& l, const Activation& activation, const WeightView& w,
-          const WeightView& up) {
-  MatmulParams& p = l.params;
-  p.activation = activation_terms(activation);
-  MatmulWeight &a = p.weights[0], &b = p.weights[1];
-  b = a;
-  RowBoxes& boxes = l.weights[0];
-  if (up.data == nullptr) {
-    p.gate_step = 2;
-    boxes.turn_stride = boxes.row_stride;
-    boxes.row_stride *= 2;
-    boxes.rows /= 2;
-    return;
-  }
-  p.gate_step = 1;
-  a.rows *= 2;
-  p.tiles = (a.rows + p.tile_rows - 1) / p.tile_rows;
-  b.scales = scales_of(up);
-  b.zeros = up.groups.zeros;
-  b.factor = up.scales;
-  b.bias = nullptr;
-  p.up_first = up.data < w.data;
-  if (p.up_first) {
-    std::swap(a.scales, b.scales);
-    std::swap(a.zeros, b.zeros);
-    std::swap(a.factor, b.factor);
-    std::swap(a.bias, b.bias);
-    boxes.base = up.data;
-  }
-  boxes.turn_stride = std::abs(up.data - w.data);
-}
-
-}  // namespace
-
-bool same_format(const WeightView& a, const WeightView& b) {
-  return a.dtype == b.dtype && is_packed(a) == is_packed(b) && a.groups.size == b.groups.size &&
-         (!is_packed(a) || a.groups.dtype == b.groups.dtype) &&
-         (a.groups.zeros == nullptr) == (b.groups.zeros == nullptr);
-}
-
-bool matmul_takes(const MatmulCall& c) {
-  if (c.w.columns != nullptr) return false;
-  const bool weights =
-      c.w.dtype == DType::bf16 || c.w.dtype == DType::e4m3 || (is_packed(c.w) && packed_fits(c.w));
-  const bool codes = c.x.dtype == DType::e4m3 && c.w.dtype == DType::e4m3 &&
-                     c.x_scales != nullptr && at_multiple(c.x_scales, 16) &&
-                     c.x_scale_stride % 4 == 0 && c.x_scale_stride >= c.x.rows &&
-                     c.x_scale_stride <= INT32_MAX / 2;
-  const bool dtypes = (codes || (c.x.dtype == DType::bf16 && weights && c.x_scales == nullptr)) &&
-                      (c.out.dtype == DType::f32 || (c.out.dtype == DType::bf16 && !c.add));
-  const bool shapes = c.x.cols == c.w.cols && c.out.cols == c.w.rows && c.out.rows == c.x.rows &&
-                      c.w.cols > 0 && c.x.rows <= INT32_MAX / 2 && c.w.rows <= INT32_MAX / 2 &&
-                      c.w.cols <= INT32_MAX / 2;
-  const bool gated =
-      c.activation == nullptr || (!c.add && c.up.data != nullptr && gate_fits(c.w, c.up, c.out));
-  if (!dtypes || !shapes || !gated) return false;
-  const bool boxes = at_multiple(c.x.data, 16) && c.x.row_stride * bits_of(c.x.dtype) % 128 == 0 &&
-                     at_multiple(c.w.data, 16) && c.w.cols * bits_of(c.w.dtype) % 128 == 0;
-  const bool out = at_multiple(c.out.data, 4) &&
-                   (c.out.dtype == DType::f32 || (c.out.row_stride % 2 == 0 && c.w.rows % 2 == 0));
-  return boxes && out;
-}
-
-MatmulShape shape_of(std::span<const MatmulCall> calls, int sms) {
-  MatmulShape shape{.k = calls[0].w.cols,
-                    .m = calls[0].x.rows,
-                    .weight_bits = bits_of(calls[0].w.dtype),
-                    .sms = sms,
-                    .x_bits = bits_of(calls[0].x.dtype),
-                    .factors = calls[0].w.dtype == DType::e4m3,
-                    .packed = is_packed(calls[0].w),
-                    .gated = calls[0].activation != nullptr,
-                    .least_wide = has_one_fma(calls[0].w) ? 4 : 9};
-  for (const MatmulCall& c : calls) shape.rows += c.w.rows * (shape.gated ? 2 : 1);
-  return shape;
-}
-
-MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulTiling& tiling, int sms) {
-  const RowsView& x = calls[0].x;
-  const std::int64_t chunk = matmul_chunk(bits_of(calls[0].w.dtype)) * (is_deep(tiling) ? 2 : 1);
-  MatmulLaunch l{};
-  MatmulParams& p = l.params;
-  p.m = static_cast<std::int32_t>(x.rows);
-  p.k = static_cast<std::int32_t>(x.cols);
-  p.chunks = static_cast<std::int32_t>((x.cols + chunk - 1) / chunk);
-  if (const GroupScales& g = calls[0].w.groups; is_packed(calls[0].w)) {
-    const auto each = static_cast<std::int32_t>(kPackedChunk / g.size);
-    p.scale_bytes = each * bits_of(g.dtype) / 8;
-    p.zero_bytes = g.zeros == nullptr ? 0 : each;
-  }
-  p.x_scales = calls[0].x_scales;
-  p.x_scale_stride = static_cast<std::int32_t>(calls[0].x_scale_stride);
-  p.split = tiling.split;
-  p.tile_rows = tiling.tile_rows;
-  p.token_tiles = static_cast<std::int32_t>((x.rows + tiling.tile_tokens - 1) / tiling.tile_tokens);
-  l.x = boxes_of(x, tiling);
-  for (const MatmulCall& c : calls) {
-    if (c.w.rows == 0) continue;
-    l.weights[p.weight_count] = boxes_of(c.w, tiling);
-    const bool staged = tiling.pair && has_whole_words(c.out);
-    if (staged && c.out.dtype == DType::f32) l.out[p.weight_count] = boxes_of(c.out);
-    p.weights[p.weight_count++] = {
-        .out = c.out.data,
-        .bias = c.bias,
-        .scales = scales_of(c.w),
-        .zeros = c.w.groups.zeros,
-        .factor = c.w.scales,
-        .out_stride = c.out.row_stride,
-        .rows = static_cast<std::int32_t>(c.w.rows),
-        .first_tile = p.tiles,
-        .out_bf16 = c.out.dtype == DType::bf16,
-        .add = c.add,
-        .staged = staged,
-        .scale_rows = c.w.scale_rows,
-        .packed_rows = static_cast<std::int32_t>(round_up(c.w.rows, kPackedRows)),
-        .scale_blocks = p.chunks};
-    p.tiles += static_cast<std::int32_t>((c.w.rows + tiling.tile_rows - 1) / tiling.tile_rows);
-  }
-  if (calls[0].activation != nullptr) gate(l, *calls[0].activation, calls[0].w, calls[0].up);
-  const std::int64_t items =
-      std::int64_t{tiling.pair ? (p.tiles + 1) / 2 : p.tiles} * p.token_tiles;
-  // An SM runs two narrow blocks, unless they have many tokens.
-  const int blocks = tiling.warpgroups == 1 && tiling.tile_tokens <= 32 ? 2 * sms : sms;
-  const int clusters = std::max(1, blocks / (tiling.pair ? 2 : tiling.split));
-  l.instance = {.tokens = tiling.tile_tokens,
-                .pair = tiling.pair,
-                .warpgroups = static_cast<std::uint8_t>(tiling.warpgroups),
-                .clusters = static_cast<int>(std::min<std::int64_t>(items, clusters))};
-  return l;
-}
-
-namespace {
-
 Result<void> put(const MatmulLaunch& l, const WeightView& weights, cudaStream_t stream) {
   if (l.instance.clusters == 0) return {};
   MatmulMaps maps{};
@@ -295,18 +87,6 @@ Result<void> put(const MatmulLaunch& l, const WeightView& weights, cudaStream_t 
   }
   if (status != cudaSuccess) return call_result(status, "cuTensorMapEncodeTiled");
   return call_result(launch(weights, l.params, maps, l.instance, stream), "matmul");
-}
-
-// The first group as an ungated call: out gets as many columns as the weight has rows.
-MatmulCall first_group(const GroupedMatmulCall& c) {
-  MutableRowsView out = c.out;
-  out.cols = c.w.rows;
-  return {.x = c.x,
-          .w = c.w,
-          .out = out,
-          .bias = c.bias,
-          .x_scales = c.x_scales,
-          .x_scale_stride = c.x_scale_stride};
 }
 
 }  // namespace
@@ -337,152 +117,6 @@ Result<int> matmul_parts(std::span<const MatmulCall> calls) {
   const auto sms = count_sms();
   if (!sms) return sms.error();
   return choose_tiling(shape_of(calls, *sms)).split;
-}
-
-namespace {
-
-bool same_terms(const Activation& a, const Activation& b) {
-  return a.kind == b.kind && a.alpha == b.alpha && a.limit == b.limit;
-}
-
-// Whether c.dense, if there is one, can be in the launch.
-bool dense_fits(const GroupedMatmulCall& c) {
-  if (c.dense == nullptr) return true;
-  const MatmulCall& b = c.dense->call;
-  const bool gated = c.activation != nullptr;
-  if (c.offsets == nullptr || is_packed(c.w) || !matmul_takes(b) || !same_format(b.w, c.w) ||
-      b.x.dtype != c.x.dtype || b.bias != nullptr || b.add || (b.activation != nullptr) != gated) {
-    return false;
-  }
-  const bool out = gated ? c.up.data != nullptr && same_terms(*b.activation, *c.activation)
-                         : b.out.dtype == DType::f32;
-  return out && b.x.rows > 0 && b.x.rows <= kDenseTokens && b.w.rows > 0 &&
-         grouped_tile_tokens(c) <= 32;
-}
-
-}  // namespace
-
-bool grouped_matmul_takes(const GroupedMatmulCall& c) {
-  const bool heads = c.offsets == nullptr;
-  const auto whole_rows = [](DType t, std::int64_t elements) {
-    return elements * bits_of(t) % 128 == 0;
-  };
-  const bool fits =
-      c.activation == nullptr ? c.out.cols == c.w.rows : !heads && gate_fits(c.w, c.up, c.out);
-  if (!fits || (heads && c.x_scales != nullptr) || !dense_fits(c)) return false;
-  return matmul_takes(first_group(c)) && c.groups <= kMatmulGroups &&
-         whole_rows(c.w.dtype, c.weight_stride) && (!heads || whole_rows(c.x.dtype, c.x_stride)) &&
-         (c.out.dtype == DType::f32 || c.out_stride % 2 == 0);
-}
-
-int grouped_tile_tokens(const GroupedMatmulCall& c) {
-  const bool heads = c.offsets == nullptr;
-  const bool wide = c.w.dtype == DType::bf16 && c.w.rows > kMatmulTileRows;
-  const auto rows = static_cast<double>(c.x.rows);
-  const double mean = heads ? rows : rows / static_cast<double>(c.groups);
-  // A group that needs a second tile reads its weights from L2 again. Sizes of groups spread as
-  // those of random choices, so few are larger than the mean and 2.5 deviations.
-  const double most = heads ? mean : mean + 2.5 * std::sqrt(mean);
-  // A dense GEMM has at most two tiles of tokens, because each reads the weights again.
-  const std::int64_t dense = c.dense == nullptr ? 0 : c.dense->call.x.rows;
-  for (const int tokens : {8, 16, 32}) {
-    const bool wide_enough = most <= tokens || (tokens == 32 && mean < 33);
-    if (wide_enough && (dense <= 2 * tokens || tokens == 32)) return tokens;
-  }
-  // Below this mean group size the wider tile wastes more of its tokens.
-  return wide && mean >= 384 ? 256 : 128;
-}
-
-namespace {
-
-// Choices of experts up to which nearly each has an expert of its own.
-constexpr std::int64_t kFewChoices = 32;
-
-// Rows per tile. With many tokens, or where it is not known how many groups have any, the height of
-// tiles matters little, or cannot be chosen well.
-int group_tile_rows(const GroupedMatmulCall& c, const MatmulCall& first, int tokens, int sms) {
-  const bool heads = c.offsets == nullptr;
-  if (tokens > 32 || is_packed(c.w) || !(heads || c.x.rows <= kFewChoices)) return kMatmulTileRows;
-  MatmulShape shape = shape_of(std::span(&first, 1), sms);
-  shape.gated = c.activation != nullptr;
-  if (shape.gated && c.up.data != nullptr) shape.rows *= 2;
-  const std::int64_t tiles =
-      heads ? c.groups * ceil_div(c.x.rows, tokens) : std::min(c.groups, c.x.rows);
-  if (c.dense == nullptr) return choose_group_rows(shape, tiles, tokens);
-  const MatmulCall& b = c.dense->call;
-  const MatmulShape dense = shape_of(std::span(&b, 1), sms);
-  const int parts = shape.gated ? 1 : choose_tiling(dense).split;
-  return choose_group_rows(shape, tiles, tokens, dense.rows,
-                           ceil_div(b.x.rows, std::int64_t{tokens}) * parts);
-}
-
-// Adds the dense GEMM next to the groups to their launch, before the number of clusters is known.
-void add_dense(MatmulLaunch& l, const DenseCall& dense, int tokens, int sms) {
-  const MatmulCall& c = dense.call;
-  const int split = choose_tiling(shape_of(std::span(&c, 1), sms)).split;
-  const MatmulLaunch own =
-      make_launch(std::span(&c, 1), {split, l.params.tile_rows, tokens, false}, sms);
-  const MatmulParams& p = own.params;
-  const int parts = c.activation == nullptr ? split : 1;
-  l.x_dense = own.x;
-  l.weights[kDenseWeight] = own.weights[0];
-  l.params.weights[kDenseWeight] = p.weights[0];
-  l.params.weights[kDenseWeight + 1] = p.weights[1];
-  l.params.dense = {.items = p.tiles * p.token_tiles * parts,
-                    .tiles = p.tiles,
-                    .m = p.m,
-                    .chunks = p.chunks,
-                    .split = split,
-                    .parts = parts,
-                    .out_part = c.x.rows * c.out.row_stride,
-                    .up_first = p.up_first,
-                    .x_scale_stride = p.x_scale_stride,
-                    .x_scales = p.x_scales,
-                    .factor = dense.factor,
-                    .factor_stride = dense.factor_stride};
-}
-
-}  // namespace
-
-MatmulLaunch make_launch(const GroupedMatmulCall& c, int tokens, int sms) {
-  const MatmulCall first = first_group(c);
-  const bool heads = c.offsets == nullptr;
-  // A pair needs two tiles of weight rows.
-  const bool pair = tokens >= 128 && (first.w.rows > kMatmulTileRows || tokens > 128);
-  MatmulLaunch l =
-      make_launch({&first, 1}, {1, group_tile_rows(c, first, tokens, sms), tokens, pair}, sms);
-  MatmulParams& p = l.params;
-  const bool f32 = c.out.dtype == DType::f32;
-  // A box would also write the tile's tokens past the end of the group, or rows of other heads.
-  const bool whole_boxes = heads && c.w.rows % kMatmulTileRows == 0 && c.out_stride % 4 == 0;
-  p.weights[0].staged =
-      tokens >= 128 && has_whole_words(first.out) && (f32 ? whole_boxes : c.out_stride % 8 == 0);
-  if (p.weights[0].staged != 0 && f32) {
-    MutableRowsView all = first.out;
-    all.cols += (c.groups - 1) * c.out_stride;
-    l.out[0] = boxes_of(all);
-  }
-  p.offsets = c.offsets;
-  p.groups = static_cast<std::int32_t>(c.groups);
-  p.x_by_group = heads;
-  p.out_group = c.out_stride;
-  p.bias_group = c.w.rows;
-  p.scale_group = c.scale_stride;
-  if (p.x_by_group) {
-    l.x.pages = c.groups;
-    l.x.page_stride = bytes_of(c.x.dtype, c.x_stride);
-  }
-  l.weights[0].pages = c.groups;
-  l.weights[0].page_stride = bytes_of(c.w.dtype, c.weight_stride);
-  // An upper bound, because groups may end inside tiles.
-  const std::int64_t tiles =
-      p.x_by_group ? p.token_tiles * c.groups : std::min(c.x.rows, p.token_tiles + c.groups);
-  if (c.activation != nullptr) gate(l, *c.activation, c.w, c.up);
-  if (c.dense != nullptr) add_dense(l, *c.dense, tokens, sms);
-  const std::int64_t columns = pair ? (p.tiles + 1) / 2 : p.tiles;
-  l.instance.clusters = static_cast<int>(
-      std::min<std::int64_t>(pair ? sms / 2 : sms, tiles * columns + p.dense.items));
-  return l;
 }
 
 Result<void> grouped_matmul_on_device(const GroupedMatmulCall& c, cudaStream_t stream) {

@@ -1,6 +1,7 @@
-// Launches a matmul kernel with given tiles, for tests and benches.
+// From calls to launches of the matmul kernels. Tests and benches launch with given tiles.
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 #include "kernels/cuda/common/row_map.h"
@@ -9,6 +10,14 @@
 #include "kernels/cuda/sm90/matmul/matmul_tiling.h"
 
 namespace lathe::cuda {
+
+/// Whether p is null or aligned to `bytes`.
+inline bool at_multiple(const void* p, std::uintptr_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(p) % bytes == 0;
+}
+
+/// The first group as an ungated call: out gets as many columns as the weight has rows.
+MatmulCall first_group(const GroupedMatmulCall& call);
 
 /// The shape from which matmul_on_device() chooses its tiles.
 MatmulShape shape_of(std::span<const MatmulCall> calls, int sms);
