@@ -1,10 +1,8 @@
 // Runs the grouped GEMM for few tokens thread by thread on the CPU against sums in double.
 // Compiled alone: it includes kernels.
-#include <list>
-
 #include "kernels/cuda/sm90/matmul/few/few_call.h"
 #include "kernels/cuda/sm90/matmul/few/few_codes_call.h"
-#include "kernels/cuda/sm90/matmul/test/matmul_checks.h"
+#include "kernels/cuda/sm90/matmul/test/matmul_emulation.h"
 // Device code is included last: it redefines CUDA's keywords.
 #include "kernels/cuda/sm90/matmul/few/few_codes.cuh"
 #include "kernels/cuda/sm90/matmul/few/few_kernel.cuh"
@@ -12,27 +10,13 @@
 namespace lathe::cuda {
 namespace {
 
+using matmul_test::Host;
 using matmul_test::kMxfp4;
 using matmul_test::kNvfp4;
 using matmul_test::Placed;
 using matmul_test::Problem;
 using matmul_test::random_f32;
 using matmul_test::WeightFormat;
-
-/// Host memory in place of the device's.
-struct FewHost {
-  std::list<std::vector<uint4>> kept;
-  template <class T>
-  T* put(const std::vector<T>& v) {
-    kept.emplace_back(v.size() * sizeof(T) / sizeof(uint4) + 1);
-    std::memcpy(kept.back().data(), v.data(), v.size() * sizeof(T));
-    return reinterpret_cast<T*>(kept.back().data());
-  }
-  template <class T>
-  void get(const T* from, std::vector<T>& to) const {
-    std::memcpy(to.data(), from, to.size() * sizeof(T));
-  }
-};
 
 template <class Row>
 void emulate_row(const FewParams& f, int blocks) {
@@ -88,7 +72,7 @@ TEST_F(FewEmulated, Experts) {
   for (const WeightFormat& format : formats()) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed << ", " << name(format));
     for (const int blocks : {1, 5}) {
-      FewHost host;
+      Host host;
       const auto run = [&](const GroupedMatmulCall& call) {
         emulate_few(call, blocks, between(1, 2));
       };
@@ -104,7 +88,7 @@ TEST_F(FewEmulated, GatedExperts) {
   for (const WeightFormat& format : formats()) {
     for (const bool turns : {false, true}) {
       SCOPED_TRACE(::testing::Message() << "seed " << seed << ", " << name(format));
-      FewHost host;
+      Host host;
       matmul_test::check_gated_experts(
           random, host, format, turns, counts(), 128, depth(format),
           [&](const GroupedMatmulCall& call) { emulate_few(call, 4, between(1, 2)); });
@@ -161,13 +145,13 @@ TEST_F(FewEmulated, OneWeight) {
       if (kind == 1) p.before = random_f32(random, p.m * p.out_stride);
       if (kind == 2) p.before.clear();
       p.out_bf16 = kind == 2;
-      FewHost host;
+      Host host;
       const Placed placed(p, host);
       const MatmulCall call = placed.call(p.m);
       emulate_few(call, 3, 2);
       placed.expect_right(p.m);
     }
-    FewHost host;
+    Host host;
     matmul_test::check_gated(random, host, format, false, between(1, 8), 16 * between(2, 10),
                              depth(format),
                              [&](const MatmulCall& call) { emulate_few(call, 4, between(1, 2)); });
@@ -188,7 +172,7 @@ TEST_F(FewEmulated, Codes) {
         if (kind == 1) p.before = random_f32(random, p.m * p.out_stride);
         if (kind == 2) p.before.clear();
         p.out_bf16 = kind == 2;
-        FewHost host;
+        Host host;
         const Placed placed(p, host);
         const MatmulCall call = placed.call(p.m);
         emulate_codes({&call, 1}, split, sms);
@@ -201,7 +185,7 @@ TEST_F(FewEmulated, Codes) {
 TEST_F(FewEmulated, GatedCodes) {
   for (const int sms : {2, 30}) {
     for (const int split : {1, 2}) {
-      FewHost host;
+      Host host;
       matmul_test::check_gated(random, host, DType::e4m3, false, between(1, 4), 8 * between(2, 20),
                                16 * between(20, 40), [&](const MatmulCall& call) {
                                  emulate_codes({&call, 1}, split, sms);
@@ -216,7 +200,7 @@ TEST_F(FewEmulated, CodesThatShareX) {
   Problem q(random, 5, 16, 512, DType::e4m3), r(random, 5, 48, 512, DType::e4m3);
   q.x = r.x = p.x;
   q.out_bf16 = true;
-  FewHost host;
+  Host host;
   const Placed a(p, host), b(q, host), c(r, host);
   MatmulCall calls[3] = {a.call(5), b.call(5), c.call(5)};
   calls[1].x = calls[2].x = calls[0].x;
