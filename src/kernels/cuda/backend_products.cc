@@ -1,10 +1,11 @@
-// Products with weights.
+// GEMMs: dense ones, those of heads and of experts.
 #include <array>
 #include <utility>
 
 #include "base/rows.h"
 #include "kernels/cuda/common/device_rows.h"
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/operators/expert_calls.h"
 #include "kernels/cuda/operators/expert_layer.h"
 #include "kernels/cuda/sm90/matmul/pack/permute_columns.h"
 #include "kernels/cuda/sm90/matmul/plain/narrow_gemm.h"
@@ -36,12 +37,6 @@ bool same_x_and_type(const MatmulCall& a, const MatmulCall& b) {
          same_format(a.w, b.w);
 }
 
-void set_codes(const QuantizedX& codes, MatmulCall& call) {
-  call.x = codes.x;
-  call.x_scales = codes.scales;
-  call.x_scale_stride = codes.scale_stride;
-}
-
 // An f32 weight with so few outputs that the plain GEMM would compute all of them in one block.
 bool is_narrow(const Product& p) {
   return p.w.dtype == DType::f32 && p.x.dtype == DType::f32 && p.out.dtype == DType::f32 &&
@@ -51,10 +46,9 @@ bool is_narrow(const Product& p) {
 
 }  // namespace
 
-// For weights in GPTQ's act order x is permuted, and gated products are computed by parts.
-// Neighbouring products with the same x and weight type share one
-// launch, and the split of K is chosen for all their rows together. An operator passes the same
-// list in every step, so its bits do not change.
+// Neighbouring products with the same x and weight type share one launch, and the split of K is
+// chosen for all their rows together. An operator passes the same list in every step, so its bits
+// do not change. For weights in GPTQ's act order x is permuted first.
 void CudaBackend::matmul(const OpsContext& ops, std::span<const Product> products) {
   const Arena::Scope scope(*ops.tensors);
   RowsView quantized;  // the x that `codes` were quantized from

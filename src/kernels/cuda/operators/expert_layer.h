@@ -20,15 +20,10 @@ namespace lathe::cuda {
 /// f32. Temporaries come from `tensors`, in device memory. Errors: a failed launch; more experts
 /// than kMostExperts. held: if not null, the weighted sum of few rows is not launched; its
 /// parameters are in *held, without rows if it was. It reads temporaries, so it must be launched
-/// before anything else is. shared: if not null, is computed as well; precondition: takes_shared(),
-/// and not `plain`.
+/// before anything else is. shared: if not null, is computed as well; precondition:
+/// takes_shared() (expert_calls.h), and not `plain`.
 Result<void> expert_layer(const ExpertLayer& op, MatmulPrecision precision, bool plain,
                           Arena& tensors, cudaStream_t stream, CombineExperts* held = nullptr,
                           const SharedExperts* shared = nullptr);
-
-/// Whether the grouped GEMMs' launches can have the shared experts' GEMMs: up to kDenseTokens
-/// rows, and weights of the experts' format. A layer of few rows then has two to four launches
-/// less.
-bool takes_shared(const ExpertLayer& op, const SharedExperts& shared, MatmulPrecision precision);
 
 }  // namespace lathe::cuda

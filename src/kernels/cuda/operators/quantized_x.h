@@ -21,9 +21,17 @@ struct QuantizedX {
   std::int64_t scale_stride = 0;
 };
 
-/// `places`: if not null, row r of x is written to `copies` rows (QuantizedRows::places); with
-/// `in_order`, also to row own_row(x.rows * copies) + r of the result. The result is allocated from
-/// `tensors`. Errors: a failed launch.
+/// Makes the codes the x of a MatmulCall or GroupedMatmulCall.
+template <class Call>
+void set_codes(const QuantizedX& codes, Call& call) {
+  call.x = codes.x;
+  call.x_scales = codes.scales;
+  call.x_scale_stride = codes.scale_stride;
+}
+
+/// Quantizes x. `places`: if not null, row r of x is written to `copies` rows
+/// (QuantizedRows::places); with `in_order`, also to row own_row(x.rows * copies) + r of the
+/// result. The result is allocated from `tensors`. Errors: a failed launch.
 Result<QuantizedX> quantize(const RowsView& x, MatmulPrecision precision, Arena& tensors,
                             cudaStream_t stream, const std::int32_t* places = nullptr,
                             std::int32_t copies = 1, bool in_order = false);
