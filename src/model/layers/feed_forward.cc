@@ -9,12 +9,10 @@
 namespace lathe {
 namespace {
 
-// x = the weighted sum of each row's experts, or x +=. with_shared: also adds the shared experts'
-// output, after it or without `add` before it, if the backend can; returns whether it does.
-bool routed_experts(const OpsContext& ops, const ModelConfig& model, const MoeWeights& w,
-                    const RowsView& h, const MutableRowsView& x,
-                    std::span<const std::int32_t> tokens, const RowsView& routed, bool add,
-                    bool with_shared) {
+// x = the weighted sum of each row's experts, or x +=.
+ExpertLayer routed_experts(const ModelConfig& model, const MoeWeights& w, const RowsView& h,
+                           const MutableRowsView& x, std::span<const std::int32_t> tokens,
+                           const RowsView& routed, bool add) {
   const MoeConfig& config = model.moe;
   const Router router{.scoring = config.scoring,
                       .experts = config.experts,
@@ -27,22 +25,24 @@ bool routed_experts(const OpsContext& ops, const ModelConfig& model, const MoeWe
                       .normalize = config.normalize,
                       .scale = config.scale,
                       .expert_scale = w.expert_scale};
-  const ExpertLayer op{.x = h,
-                       .router = w.router,
-                       .router_bias = w.router_bias,
-                       .choice = router,
-                       .activation = config.activation.value_or(model.activation),
-                       .experts = &w.experts,
-                       .out = x,
-                       .tokens = tokens,
-                       .add = add,
-                       .first = w.first_expert,
-                       .router_x = routed};
-  if (!with_shared) {
-    expert_layer(ops, op);
-    return true;
-  }
-  return expert_layer_with_shared(ops, op,
+  return {.x = h,
+          .router = w.router,
+          .router_bias = w.router_bias,
+          .choice = router,
+          .activation = config.activation.value_or(model.activation),
+          .experts = &w.experts,
+          .out = x,
+          .tokens = tokens,
+          .add = add,
+          .first = w.first_expert,
+          .router_x = routed};
+}
+
+// Runs routed and shared experts in the same launches, if the backend can.
+bool run_with_shared(const OpsContext& ops, const ModelConfig& model, const MoeWeights& w,
+                     const ExpertLayer& experts) {
+  if (w.shared.gate.rows == 0) return false;  // a rank may have none of its width
+  return expert_layer_with_shared(ops, experts,
                                   {.gate = w.shared.gate,
                                    .up = w.shared.up,
                                    .down = w.shared.down,
@@ -76,19 +76,21 @@ void dense_ffn(const OpsContext& ops, const Activation& activation, const FfnWei
 void moe_layer(const OpsContext& ops, const ModelConfig& model, const MoeWeights& w,
                const RowsView& h, const MutableRowsView& x, bool add,
                std::span<const std::int32_t> tokens, const RowsView& routed) {
-  const bool shared = w.shared.gate.rows > 0;  // a rank may have none of its width
   if (add) {
-    if (shared && routed_experts(ops, model, w, h, x, tokens, routed, true, true)) return;
-    routed_experts(ops, model, w, h, x, tokens, routed, true, false);
+    const ExpertLayer experts = routed_experts(model, w, h, x, tokens, routed, true);
+    if (run_with_shared(ops, model, w, experts)) return;
+    expert_layer(ops, experts);
     if (model.moe.shared > 0) shared_experts(ops, model, w, h, x, true);
     return;
   }
   const Arena::Scope scope(*ops.tensors);
   const bool narrow = x.dtype != DType::f32;
   const MutableRowsView sum = narrow ? alloc_rows(*ops.tensors, x.rows, x.cols) : x;
-  if (!shared || !routed_experts(ops, model, w, h, sum, tokens, routed, false, true)) {
-    if (shared) shared_experts(ops, model, w, h, sum, false);
-    routed_experts(ops, model, w, h, sum, tokens, routed, shared, false);
+  ExpertLayer experts = routed_experts(model, w, h, sum, tokens, routed, false);
+  if (!run_with_shared(ops, model, w, experts)) {
+    experts.add = w.shared.gate.rows > 0;
+    if (experts.add) shared_experts(ops, model, w, h, sum, false);
+    expert_layer(ops, experts);
   }
   if (narrow) cast_rows(ops, constant(sum), x);
 }
