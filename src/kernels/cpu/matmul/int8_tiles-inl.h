@@ -317,12 +317,17 @@ void sum_task(const WeightView& w, const Int8Rows& x, std::int64_t row, std::int
   for (std::int64_t i = 0; i < rows * kTaskOuts; i += 16) {
     _mm512_store_ps(sums + i, _mm512_setzero_ps());
   }
-  for (std::int64_t i = 0; rows <= kFewRows && i < outs; i += 16) {
-    kMultiplyFew[rows - 1](w, x, row, out + i, panel, sums + i);
+  if (rows <= kFewRows) {
+    for (std::int64_t i = 0; i < outs; i += 16) {
+      kMultiplyFew[rows - 1](w, x, row, out + i, panel, sums + i);
+    }
+    return;
   }
-  for (std::int64_t k = 0; rows > kFewRows && k < x.cols; k += kChunk) {
-    for (std::int64_t i = 0; k % (kScaleRun * x.size) == 0 && i < kTaskOuts; i += 16) {
-      fill_scales(w, out + i, k / x.size, i, panel);
+  for (std::int64_t k = 0; k < x.cols; k += kChunk) {
+    if (k % (kScaleRun * x.size) == 0) {
+      for (std::int64_t i = 0; i < kTaskOuts; i += 16) {
+        fill_scales(w, out + i, k / x.size, i, panel);
+      }
     }
     const std::int64_t depth = smaller(kChunk, x.cols - k);
     fill_codes(w, out, outs, k, depth, panel);
