@@ -21,8 +21,8 @@ struct SharedExperts {
 class SharedExpertBackend {
  public:
   virtual ~SharedExpertBackend() = default;
-  /// Returns false, and does nothing, if it does not for these arguments; ops/ then runs the
-  /// separate operators, which give the same bits.
+  /// Returns false and does nothing if it has no such launches for these arguments; ops/ then runs
+  /// the separate operators, which give the same bits.
   virtual bool expert_layer_with_shared(const OpsContext& ops, const ExpertLayer& op,
                                         const SharedExperts& shared) = 0;
 };

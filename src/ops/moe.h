@@ -22,9 +22,9 @@ namespace lathe {
 /// chose cost nothing.
 void expert_layer(const OpsContext& ops, const ExpertLayer& op);
 
-/// Both, if the backend computes them in the same launches: the shared experts' rows are added
-/// after the routed experts', or before them without op.add. Returns false, and does nothing, if it
-/// does not. Rows have the bits of the separate operators.
+/// Routed and shared experts, if the backend computes both in the same launches: the shared
+/// experts' rows are added after the routed experts', or before them without op.add. Otherwise
+/// returns false and does nothing. Rows have the bits of the separate operators.
 bool expert_layer_with_shared(const OpsContext& ops, const ExpertLayer& op,
                               const SharedExperts& shared);
 

@@ -7,8 +7,8 @@ namespace lathe::cuda {
 
 /// Codes of a norm's bf16 result, as quantize_rows_on_device() makes them from it.
 struct NormCodes {
-  std::uint8_t* codes =
-      nullptr;              // [rows, cols], aligned to 4 bytes; null: none. Whole blocks of 128
+  // [rows, cols], aligned to 4 bytes, cols a multiple of 128; null: none are made
+  std::uint8_t* codes = nullptr;
   float* scales = nullptr;  // [cols / 128, scale_stride]
   std::int64_t scale_stride = 0;
   bool power_of_two = false;

@@ -105,6 +105,8 @@ struct GroupedMatmulCall {
   const DenseCall* dense = nullptr;
 };
 
+/// Whether grouped_matmul_on_device() supports the call: what matmul_takes() says of a group,
+/// groups that begin at multiples of 16 bytes, and the dense GEMM if there is one.
 bool grouped_matmul_takes(const GroupedMatmulCall& call);
 
 /// As matmul_on_device(), but K is never split. Rows that belong to no group are not written. The

@@ -12,7 +12,7 @@ struct MatmulInstance {
   int tokens = 8;               // per tile: 8, 16, 32, 64 or 128; in pairs 128 or 256
   bool pair = false;            // clusters of two tiles; false: of p.split blocks
   std::uint8_t warpgroups = 2;  // 4 and 1, of packed weights: MatmulCluster::wide and narrow
-  // Grouped (p.groups > 0): 8, 16, 32 or 128 tokens, in pairs 128 or 256; p.split is 1.
+  // Where p.groups > 0, `tokens` is 8, 16, 32 or 128, in pairs 128 or 256, and p.split is 1.
   int clusters = 1;
 };
 

@@ -26,8 +26,8 @@ struct MatmulTiling {
   int tile_rows = 128;  // weight rows per tile
   int tile_tokens = 8;  // 8, 16, 32, 64, 128 or 256
   bool pair = false;    // clusters of two tiles; false: of the parts of K
-  // That multiply 64 rows each. 4 and 1 are MatmulCluster::wide and narrow, of packed weights and
-  // few tokens.
+  // Warpgroups of a block that multiply, 64 rows each. 4 and 1 are MatmulCluster::wide and narrow,
+  // for packed weights and few tokens.
   int warpgroups = 2;
 };
 
@@ -39,10 +39,10 @@ constexpr std::int64_t matmul_chunk(int weight_bits) { return weight_bits == 16 
 
 MatmulTiling choose_tiling(const MatmulShape& shape);
 
-/// Rows per tile of a grouped GEMM of which at most `tiles` tiles of tokens have any, in tiles of
-/// `tokens`: so many that all SMs read about the same amount of weights. shape.rows: of a group. A
-/// row's bits do not depend on it. dense: weight rows of a dense GEMM in the same launch, each of
-/// which is read in `dense_tiles` work tiles.
+/// Rows per tile of a grouped GEMM, chosen so that all SMs read about the same amount of weights. A
+/// row's bits do not depend on it. shape.rows: weight rows of a group. tiles: most tiles of
+/// `tokens` tokens that have any, over all groups. dense: weight rows of a dense GEMM in the same
+/// launch, each of which is read in `dense_tiles` work tiles.
 int choose_group_rows(const MatmulShape& shape, std::int64_t tiles, int tokens,
                       std::int64_t dense = 0, std::int64_t dense_tiles = 0);
 

@@ -1,4 +1,4 @@
-// Launches GEMMs of u4 weights with scales of bf16 and no zeros by 4 to 64 tokens.
+// Launches GEMMs of u4 weights with scales of bf16 and no zeros, by 4 to 64 tokens.
 #include "kernels/cuda/sm90/matmul/deep/deep_launch.cuh"
 
 cudaError_t lathe::cuda::launch_deep_u4(const MatmulParams& p, const MatmulMaps& maps,
