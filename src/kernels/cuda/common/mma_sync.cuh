@@ -13,9 +13,9 @@
 namespace lathe::cuda {
 
 /// d += a b^T over 16 of K, a [16, 16] and b [8, 16] in bf16. Lane (g = lane / 4, c = lane % 4) has
-/// of a: columns 2 c, + 1 of rows g and g + 8, then columns 8 + 2 c, + 1 of both; of b: columns 2
-/// c,
-/// + 1 and 8 + 2 c, + 1 of row g; of d: rows g (first two) and g + 8, columns 2 c, + 1.
+/// of a: columns 2 c, + 1 of rows g and g + 8, then columns 8 + 2 c, + 1 of both;
+/// of b: columns 2 c, + 1 and 8 + 2 c, + 1 of row g;
+/// of d: rows g (first two) and g + 8, columns 2 c, + 1.
 __device__ inline void mma_m16n8_bf16(float* d, const std::uint32_t (&a)[4], std::uint32_t b0,
                                       std::uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
@@ -27,6 +27,8 @@ __device__ inline void mma_m16n8_bf16(float* d, const std::uint32_t (&a)[4], std
 }  // namespace lathe::cuda
 
 #else
+
+#include "kernels/cuda/common/emulator_wgmma.h"
 
 namespace lathe::cuda {
 

@@ -243,5 +243,5 @@ __device__ inline void mma_m64_bf16_trans_a(float (&d)[32], std::uint64_t a, std
 }  // namespace lathe::cuda
 
 #else
-#include "kernels/cuda/common/emulator_hopper.h"
+#include "kernels/cuda/common/emulator_wgmma.h"
 #endif

@@ -130,5 +130,5 @@ __device__ inline void mma_m64_e4m3_rows(float (&d)[32], const std::uint32_t (&a
 }  // namespace lathe::cuda
 
 #else
-#include "kernels/cuda/common/emulator_hopper.h"
+#include "kernels/cuda/common/emulator_wgmma.h"
 #endif

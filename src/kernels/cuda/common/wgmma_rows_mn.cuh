@@ -55,5 +55,5 @@ __device__ inline void mma_m64n128_bf16_rows(float (&d)[64], const std::uint32_t
 }  // namespace lathe::cuda
 
 #else
-#include "kernels/cuda/common/emulator_hopper.h"
+#include "kernels/cuda/common/emulator_wgmma.h"
 #endif

@@ -158,5 +158,5 @@ __device__ inline void mma_m64_e4m3(float (&d)[64], std::uint64_t a, std::uint64
 }  // namespace lathe::cuda
 
 #else
-#include "kernels/cuda/common/emulator_hopper.h"
+#include "kernels/cuda/common/emulator_wgmma.h"
 #endif
