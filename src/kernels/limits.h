@@ -27,6 +27,13 @@ inline constexpr std::int64_t kNormCodeRows = 132, kNormCodeColumns = 8192;
 inline constexpr std::int64_t kNormCodeBytes =
     kNormCodeRows * kNormCodeColumns + kNormCodeRows * (kNormCodeColumns / 128) * 4;
 
+/// Most tokens of a dense GEMM in the launch of a grouped one: of shared experts next to routed
+/// ones.
+inline constexpr std::int64_t kDenseTokens = 64;
+
+/// Most parts in which a GEMM sums K.
+inline constexpr int kMostSplit = 8;
+
 /// Bytes of packed weights that are widened to bf16 at once, where no kernel reads them as they
 /// are. A tile has at least 128 rows, and a group of experts at least one expert.
 inline constexpr std::int64_t kWidenedBytes = std::int64_t{64} << 20;

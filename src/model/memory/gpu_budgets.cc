@@ -15,9 +15,6 @@ namespace {
 // The driver's memory per node of a recorded graph.
 constexpr std::int64_t kNodeBytes = 3 << 10;
 
-// Rows that go through routed and shared experts in the same launches, and parts of K, at most.
-constexpr std::int64_t kFewRows = 64, kMostParts = 8;
-
 // share: the largest of a rank.
 std::int64_t expert_rows(const ModelConfig& config, const Share& share, std::int64_t rows) {
   const MoeConfig& m = config.moe;
@@ -28,11 +25,12 @@ std::int64_t expert_rows(const ModelConfig& config, const Share& share, std::int
   const std::int64_t codes = config.has_fp8() && !config.mxfp4 ? ffn + ffn / 32 : 0;
   const std::int64_t choice = 2 * (ffn + hidden) + codes + 64;
   // Few rows go through the shared experts in the same launches, with sums for each part of K.
-  const std::int64_t few = std::min(rows, kFewRows);
+  const std::int64_t few = std::min(rows, cuda::kDenseTokens);
   const std::int64_t shared =
       m.shared == 0
           ? 0
-          : few * (3 * share.shared.count + kMostParts * 4 * hidden + 2 * hidden + 512) + 4096;
+          : few * (3 * share.shared.count + cuda::kMostSplit * 4 * hidden + 2 * hidden + 512) +
+                4096;
   const std::int64_t wide = m.top_k * (4 * (2 * ffn + hidden) + 256) + 4 * m.experts + 64;
   return std::max({std::min(rows, cuda::kPlainExpertRows) * wide,
                    std::min(rows * m.top_k * choice, cuda::kExpertPassBytes + m.top_k * choice),

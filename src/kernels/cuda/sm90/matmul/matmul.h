@@ -14,6 +14,7 @@
 
 #include "base/result.h"
 #include "kernels/activation.h"
+#include "kernels/limits.h"
 #include "kernels/linear.h"
 
 namespace lathe::cuda {
@@ -61,9 +62,6 @@ Result<void> matmul_on_device(std::span<const MatmulCall> calls, cudaStream_t st
 
 /// Parts in which matmul_on_device() sums K for up to 64 rows of x. Errors: a CUDA error.
 Result<int> matmul_parts(std::span<const MatmulCall> calls);
-
-/// Most tokens of a dense GEMM next to groups.
-inline constexpr std::int64_t kDenseTokens = 64;
 
 /// A dense GEMM in the launch of a grouped one, with an x of its own: the experts that all rows
 /// have. A launch less is about 4 us where rows are few. The bits are as with matmul_on_device().

@@ -1,9 +1,9 @@
 #include "kernels/cuda/sm90/matmul/matmul_tiling.h"
 
 #include <algorithm>
-#include <initializer_list>
 
 #include "base/integers.h"
+#include "kernels/limits.h"
 
 namespace lathe::cuda {
 namespace {
@@ -69,7 +69,7 @@ Tiles best_for_few(const MatmulShape& shape) {
   s.m = 32;
   Tiles best{1, 128, 32, false};
   double least = cost(s, best);
-  for (const int split : {1, 2, 4, 8}) {
+  for (int split = 1; split <= kMostSplit; split *= 2) {
     // A part shorter than the stages in flight is not worth its exchange.
     if (split > 1 && s.k / split < 8 * matmul_chunk(s.weight_bits)) continue;
     // Many tokens are fastest in pairs with tiles of 256 tokens, or with codes, and those cannot
