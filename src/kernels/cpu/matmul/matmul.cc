@@ -58,6 +58,58 @@ struct ProductBlocks {
   }
 };
 
+// The tasks of a list of GEMMs, which all threads share.
+class MatmulTasks {
+ public:
+  MatmulTasks(Arena& arena, MatmulPrecision precision, std::span<const Product> products,
+              int workers)
+      : precision_(precision),
+        products_(products),
+        ends_(arena.take_array<std::int64_t>(std::ssize(products))) {
+    for (;; most_outs_ /= 2) {
+      cut();
+      if (workers == 1 || count() >= 8 * workers || most_outs_ == kPanelOuts) break;
+    }
+  }
+  std::int64_t count() const { return products_.empty() ? 0 : ends_[products_.size() - 1]; }
+  // Floats of scratch that a task may need.
+  std::int64_t scratch() const { return scratch_; }
+  MatmulSlice slice(std::int64_t task) const {
+    const std::int64_t i = std::upper_bound(ends_, ends_ + products_.size(), task) - ends_;
+    const Product& p = products_[static_cast<std::size_t>(i)];
+    return cut_of(p).slice(p, task - (i == 0 ? 0 : ends_[i - 1]));
+  }
+  // A rank may have no columns of a weight: the loop over pairs would then write nothing.
+  bool by_pairs(const Product& p) const {
+    return precision_ == MatmulPrecision::bf16 && is_bf16_dot_weight(p.w.dtype) && p.w.cols > 0;
+  }
+
+ private:
+  ProductBlocks cut_of(const Product& p) const { return {p, by_pairs(p), most_outs_}; }
+  void cut() {
+    std::int64_t tasks = 0, floats = 0;
+    for (std::size_t i = 0; i < products_.size(); ++i) {
+      const Product& p = products_[i];
+      const ProductBlocks cut = cut_of(p);
+      tasks += cut.tasks();
+      ends_[i] = tasks;
+      if (cut.tasks() == 0) continue;
+      const auto need = by_pairs(p) ? matmul_slice_bf16_scratch : matmul_slice_scratch;
+      // The last block may need more than the first: with few rows, all of their x is packed.
+      for (const std::int64_t task : {std::int64_t{0}, cut.tasks() - 1}) {
+        floats = std::max(floats, need(cut.slice(p, task).rows, cut.outs, p.w.cols));
+      }
+    }
+    scratch_ = round_up(floats, 16);
+  }
+
+  MatmulPrecision precision_;
+  std::span<const Product> products_;
+  std::int64_t* ends_;  // [products] tasks of GEMMs 0 to i
+  std::int64_t most_outs_ = kMostOuts;
+  std::int64_t scratch_ = 0;
+};
+
 // Whether a weight's columns are in another order than x's.
 bool reorders(const Product& p) { return p.w.columns != nullptr; }
 
@@ -106,66 +158,33 @@ void cpu_matmul(const Execution& execution, Arena& arena, MatmulPrecision precis
     return cpu_matmul(execution, arena, precision, ordered);
   }
   if (precision == MatmulPrecision::int8) return matmul_int8(execution, arena, products);
-  // A rank may have no columns of a weight: the loop over pairs would then write nothing.
-  const auto by_pairs = [&](const Product& p) {
-    return precision == MatmulPrecision::bf16 && is_bf16_dot_weight(p.w.dtype) && p.w.cols > 0;
-  };
   ThreadPool* pool = execution.threads;
   std::int64_t work = 0;
   for (const Product& p : products) work += p.x.rows * p.w.rows * p.w.cols;
   const int workers = pool == nullptr || work < kWorthThreads ? 1 : pool->threads();
 
   const Arena::Scope scope(arena);
-  const std::int64_t count = std::ssize(products);
-  auto* ends = arena.take_array<std::int64_t>(count);  // tasks of GEMMs 0 to i
-  std::int64_t most_outs = kMostOuts;
-  const auto cut_of = [&](const Product& p) { return ProductBlocks(p, by_pairs(p), most_outs); };
-  std::int64_t tasks = 0;
-  std::int64_t floats = 0;
-  for (;; most_outs /= 2) {
-    tasks = 0;
-    floats = 0;
-    for (std::int64_t i = 0; i < count; ++i) {
-      const Product& p = products[static_cast<std::size_t>(i)];
-      const ProductBlocks cut = cut_of(p);
-      tasks += cut.tasks();
-      ends[i] = tasks;
-      if (cut.tasks() == 0) continue;
-      const auto need = by_pairs(p) ? matmul_slice_bf16_scratch : matmul_slice_scratch;
-      // The last block may need more than the first: with few rows, all of their x is packed.
-      for (const std::int64_t task : {std::int64_t{0}, cut.tasks() - 1}) {
-        floats = std::max(floats, need(cut.slice(p, task).rows, cut.outs, p.w.cols));
-      }
-    }
-    if (workers == 1 || tasks >= 8 * workers || most_outs == kPanelOuts) break;
-  }
-  floats = round_up(floats, 16);
-  auto* scratch = arena.take_array<float>(floats * workers);
-
-  const auto slice_of = [&](std::int64_t task) {
-    const std::int64_t i = std::upper_bound(ends, ends + count, task) - ends;
-    const Product& p = products[static_cast<std::size_t>(i)];
-    return cut_of(p).slice(p, task - (i == 0 ? 0 : ends[i - 1]));
-  };
+  const MatmulTasks tasks(arena, precision, products, workers);
+  auto* scratch = arena.take_array<float>(tasks.scratch() * workers);
   auto body = [&](std::int64_t task, int worker) {
-    MatmulSlice slice = slice_of(task);
+    MatmulSlice slice = tasks.slice(task);
     const Product& p = *slice.product;
-    const bool pairwise = by_pairs(p);
-    if (pairwise && task + workers < tasks) {
-      const MatmulSlice next = slice_of(task + workers);
+    const bool pairwise = tasks.by_pairs(p);
+    if (pairwise && task + workers < tasks.count()) {
+      const MatmulSlice next = tasks.slice(task + workers);
       const WeightView& w = next.product->w;
       if (w.dtype == p.w.dtype && (w.mx_scales == nullptr) == (p.w.mx_scales == nullptr)) {
-        slice.next = &next.product->w;
+        slice.next = &w;
         slice.next_out = next.out;
       }
     }
     const auto compute = pairwise ? matmul_slice_bf16 : matmul_slice;
-    compute(slice, scratch + floats * worker);
+    compute(slice, scratch + tasks.scratch() * worker);
   };
   if (workers == 1) {
-    for (std::int64_t t = 0; t < tasks; ++t) body(t, 0);
+    for (std::int64_t t = 0; t < tasks.count(); ++t) body(t, 0);
   } else {
-    pool->run(tasks, body);
+    pool->run(tasks.count(), body);
   }
 }
 
