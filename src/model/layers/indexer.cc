@@ -44,6 +44,33 @@ Result<void> write_keys(const LayerContext& c, const IndexerWeights& w, const St
                   c.cache.index(c.layer));
 }
 
+// Whether a row has more keys than top-k and selects among them, so that queries are needed.
+bool any_selects(const LayerContext& c) {
+  if (!c.choice_rows.empty()) return false;
+  for (std::size_t s = 0; s < c.segments.size(); ++s) {
+    if (c.selections[s].width > 0 && c.segments[s].step->selecting_rows > 0) return true;
+  }
+  return false;
+}
+
+// The selection of a step's keys, without queries or the keys that other rows have selected.
+SelectKeys select_of(const LayerContext& c, const StepView& step, const Selection& selection) {
+  const AttentionProblem& p = c.plan.problem;
+  const std::int32_t group = p.tokens_per_index_key();
+  const PoolShape main = c.cache.chosen_shape(c.layer);
+  const std::int64_t keys = step.max_context / group;
+  return {.step = &step,
+          .keys = c.cache.index(c.layer),
+          .main = {main.page_size / group, main.pages},
+          .heads = p.index_heads,
+          .dim = p.index_dim,
+          .most_keys = keys,
+          .k = group == 1 ? selection.width : std::clamp<std::int64_t>(keys, 1, p.index_top_k()),
+          .budget_bytes = logits_budget(c.plan),
+          .tokens_per_key = group,
+          .slots = {selection.slots, static_cast<std::size_t>(step.rows * selection.width)}};
+}
+
 }  // namespace
 
 Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const RowsView& h,
@@ -54,13 +81,8 @@ Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const R
   const AttentionProblem& p = c.plan.problem;
   const RopeTable& table = *c.rope.index;
 
-  // Queries are needed only if a row has more keys than top-k and selects among them.
   const bool shared = !c.choice_rows.empty();
-  bool ranks = false;
-  for (std::size_t s = 0; s < c.segments.size(); ++s) {
-    ranks |= !shared && c.selections[s].width > 0 && c.segments[s].step->selecting_rows > 0;
-  }
-  const std::int64_t q_rows = ranks ? h.rows : 0;
+  const std::int64_t q_rows = any_selects(c) ? h.rows : 0;
   const MutableRowsView q = alloc_rows(arena, q_rows, std::int64_t{p.index_heads} * p.index_dim);
   const MutableRowsView weights = alloc_rows(arena, q_rows, p.index_heads);
   const std::array products = {
@@ -84,20 +106,7 @@ Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const R
     Selection& selection = c.selections[s];
     if (selection.width == 0 || selection.all) continue;
 
-    const std::int32_t group = p.tokens_per_index_key();
-    const PoolShape main = c.cache.chosen_shape(c.layer);
-    const std::int64_t keys = step.max_context / group;
-    SelectKeys select{
-        .step = &step,
-        .keys = c.cache.index(c.layer),
-        .main = {main.page_size / group, main.pages},
-        .heads = p.index_heads,
-        .dim = p.index_dim,
-        .most_keys = keys,
-        .k = group == 1 ? selection.width : std::clamp<std::int64_t>(keys, 1, p.index_top_k()),
-        .budget_bytes = logits_budget(c.plan),
-        .tokens_per_key = group,
-        .slots = {selection.slots, static_cast<std::size_t>(step.rows * selection.width)}};
+    SelectKeys select = select_of(c, step, selection);
     if (shared) {
       select.choices = c.choices;
       select.choice_rows = c.choice_rows.subspan(static_cast<std::size_t>(segment.first_row),
