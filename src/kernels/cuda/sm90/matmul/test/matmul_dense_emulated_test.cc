@@ -1,6 +1,7 @@
 // Dense GEMMs of all tiles, emulated, against sums in double.
 #include <bit>
 
+#include "kernels/cuda/sm90/matmul/test/matmul_checks.h"
 #include "kernels/cuda/sm90/matmul/test/matmul_emulation.h"
 
 namespace lathe::cuda {

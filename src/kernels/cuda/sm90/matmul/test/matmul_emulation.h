@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/cuda/sm90/matmul/matmul_call.h"
-#include "kernels/cuda/sm90/matmul/test/matmul_checks.h"
+#include "kernels/cuda/sm90/matmul/test/matmul_problem.h"
 
 namespace lathe::cuda::matmul_test {
 

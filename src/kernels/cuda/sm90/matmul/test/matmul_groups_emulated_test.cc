@@ -1,4 +1,5 @@
 // Grouped GEMMs, with a dense one next to them, emulated, against sums in double.
+#include "kernels/cuda/sm90/matmul/test/matmul_checks.h"
 #include "kernels/cuda/sm90/matmul/test/matmul_emulation.h"
 
 namespace lathe::cuda {

@@ -1,4 +1,5 @@
 // GEMMs with weights of 4 bits, emulated, against sums in double.
+#include "kernels/cuda/sm90/matmul/test/matmul_checks.h"
 #include "kernels/cuda/sm90/matmul/test/matmul_emulation.h"
 
 namespace lathe::cuda {

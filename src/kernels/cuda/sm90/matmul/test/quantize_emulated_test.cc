@@ -1,6 +1,6 @@
 // Quantizing rows of x to e4m3, emulated, against base/float_formats.h.
 // Compiled alone: it includes kernels.
-#include "kernels/cuda/sm90/matmul/test/matmul_checks.h"
+#include "kernels/cuda/sm90/matmul/test/matmul_problem.h"
 // Device code is included last: it redefines CUDA's keywords.
 #include "kernels/cuda/sm90/matmul/quantize.cuh"
 

@@ -2,6 +2,7 @@
 // Compiled alone: it includes kernels.
 #include "kernels/cuda/sm90/matmul/few/few_call.h"
 #include "kernels/cuda/sm90/matmul/few/few_codes_call.h"
+#include "kernels/cuda/sm90/matmul/test/matmul_checks.h"
 #include "kernels/cuda/sm90/matmul/test/matmul_emulation.h"
 // Device code is included last: it redefines CUDA's keywords.
 #include "kernels/cuda/sm90/matmul/few/few_codes.cuh"
