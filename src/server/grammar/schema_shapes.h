@@ -55,6 +55,9 @@ struct Contains {
   bool operator==(const Contains&) const = default;
 };
 
+/// Pairs of shapes met and values checked, at most: some schemas would need exponentially many.
+inline constexpr std::int64_t kMostShapeWork = 1'000'000;
+
 /// Objects have a member with such a name and such a value. A rule follows kMostSomeMembers of
 /// them.
 struct SomeMember {
@@ -92,6 +95,8 @@ struct Shape {
 
 /// Of the standard; numbers are equal by value, objects in any order.
 bool same_value(const nlohmann::ordered_json& a, const nlohmann::ordered_json& b);
+bool has_value(const std::vector<const nlohmann::ordered_json*>& list,
+               const nlohmann::ordered_json& value);
 Shape::Type type_of(const nlohmann::ordered_json& value);
 
 /// Thread-compatible. Errors are the document's.
