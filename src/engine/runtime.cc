@@ -178,90 +178,115 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
     planned = r->plan_on(*machine, options, *config, request, *stored);
   }
   if (!planned) return planned.error();
-  if (auto ok = r->make_ranks(options); !ok) return StartError(ok.error());
-  r->tensors_ = Arena(r->backend_->memory());
-  if (!options.kv_scales.empty()) {
-    auto scales = read_kv_scales(options.kv_scales, *config);
-    if (!scales) return StartError(scales.error());
-    if (const auto ok = check_takes_scales(r->plan_); !ok) return StartError(ok.error());
-    r->kv_scales_ = std::move(*scales);
-  }
-  // Allocated first, so that a lack of memory is reported before the weights are read.
-  // The draft model runs while the model does not, in the same arena and workspace.
-  const ModelPlan* draft_plan = r->draft_memory().plan;
-  r->tensors_.reserve(
-      std::max(tensor_bytes(r->plan_), draft_plan != nullptr ? tensor_bytes(*draft_plan) : 0));
-  if (auto ok = r->backend_->reserve(shared_budgets(r->plan_, draft_plan)); !ok) {
+  if (auto ok = r->start(options, *config, request, std::move(made)); !ok) {
     return StartError(ok.error());
   }
+  return r;
+}
 
+// Makes what has been planned. made: the model, if a caller has made it.
+Result<void> Runtime::start(const RuntimeOptions& options, const ModelConfig& config,
+                            const PlanRequest& request, std::unique_ptr<Model> made) {
+  if (auto ok = make_ranks(options); !ok) return ok;
+  if (!options.kv_scales.empty()) {
+    auto scales = read_kv_scales(options.kv_scales, config);
+    if (!scales) return scales.error();
+    if (const auto ok = check_takes_scales(plan_); !ok) return ok;
+    kv_scales_ = std::move(*scales);
+  }
+  // Allocated first, so that a lack of memory is reported before the weights are read.
+  if (auto ok = reserve_memory(); !ok) return ok;
+  OpsContext ops = ops_of(request);
+  if (auto ok = reserve_ranks(ops, options.check_ranks); !ok) return ok;
+  if (auto ok = load_models(options, config, std::move(made)); !ok) return ok;
+  const std::int64_t tokens = cache_tokens(plan_, request, rank_machine(machine_, request.tp),
+                                           weight_bytes(), draft_memory());
+  if (auto ok = make_caches(config, tokens, options.count_values); !ok) return ok;
+  if (auto ok = reserve_exchanges(); !ok) return ok;
+  if (auto ok = make_drafter(options, request, tokens, ops); !ok) return ok;
+  return make_engine(options, request, ops);
+}
+
+// The draft model runs while the model does not, in the same arena and workspace.
+Result<void> Runtime::reserve_memory() {
+  const ModelPlan* draft = draft_memory().plan;
+  tensors_ = Arena(backend_->memory());
+  tensors_.reserve(std::max(tensor_bytes(plan_), draft != nullptr ? tensor_bytes(*draft) : 0));
+  return backend_->reserve(shared_budgets(plan_, draft));
+}
+
+OpsContext Runtime::ops_of(const PlanRequest& request) {
   OpsContext ops;
-  ops.backend = r->backend_.get();
-  ops.execution.threads = &r->threads_;
-  ops.execution.scratch = &r->scratch_;
+  ops.backend = backend_.get();
+  ops.execution.threads = &threads_;
+  ops.execution.scratch = &scratch_;
   if (request.batch_invariant) ops.execution.batch_invariant = true;
-  ops.precision = r->precision_;
-  ops.tensors = &r->tensors_;
-  ops.control = &r->control_;
-  if (auto ok = r->reserve_ranks(ops, options.check_ranks); !ok) return StartError(ok.error());
+  ops.precision = precision_;
+  ops.tensors = &tensors_;
+  ops.control = &control_;
+  return ops;
+}
 
+Result<void> Runtime::load_models(const RuntimeOptions& options, const ModelConfig& config,
+                                  std::unique_ptr<Model> made) {
   const auto start = std::chrono::steady_clock::now();
   LoadOptions load;
-  load.threads = &r->threads_;
-  load.backend = r->backend_.get();
-  load.drafts = config->drafts;
+  load.threads = &threads_;
+  load.backend = backend_.get();
+  load.drafts = config.drafts;
   load.overrides = options.overrides;
-  load.expansion = expands(r->plan_);
+  load.expansion = expands(plan_);
   load.on_progress = options.on_progress;
   if (made == nullptr) {
     const auto share = [&](const LoadOptions& of) {
-      return options.dummy ? make_dummy_model(*config, of) : load_model(options.model, of);
+      return options.dummy ? make_dummy_model(config, of) : load_model(options.model, of);
     };
-    auto model = r->load_shares(share, load, r->plan_.ranks.parallel, false);
-    if (!model) return StartError(model.error());
+    auto model = load_shares(share, load, plan_.ranks.parallel, false);
+    if (!model) return model.error();
     made = std::move(*model);
   }
-  r->model_ = std::move(made);
-  if (auto ok = r->load_draft_model(options, load); !ok) return StartError(ok.error());
-  r->load_seconds_ =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  model_ = std::move(made);
+  if (auto ok = load_draft_model(options, load); !ok) return ok;
+  load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return {};
+}
 
-  const std::int64_t tokens = cache_tokens(r->plan_, request, rank_machine(r->machine_, request.tp),
-                                           r->weight_bytes(), r->draft_memory());
-  auto cache = KvCache::create(r->plan_, pool_sizes(r->plan_, tokens), r->backend_->memory());
-  if (!cache) return StartError(cache.error());
-  r->cache_.emplace(std::move(*cache));
-  const bool scaled = has_tensor_scales(r->plan_);
-  if (scaled && r->kv_scales_.empty()) {
-    r->kv_scales_ = r->model_->kv_scales();
-  }
+// Makes all ranks' caches of the model. count_values: counts what is written also without scales.
+Result<void> Runtime::make_caches(const ModelConfig& config, std::int64_t tokens,
+                                  bool count_values) {
+  auto cache = KvCache::create(plan_, pool_sizes(plan_, tokens), backend_->memory());
+  if (!cache) return cache.error();
+  cache_.emplace(std::move(*cache));
+  const bool scaled = has_tensor_scales(plan_);
+  if (scaled && kv_scales_.empty()) kv_scales_ = model_->kv_scales();
   // A draft layer has no measured scales.
-  if (scaled) r->kv_scales_.resize(static_cast<std::size_t>(config->cached_layers()));
-  if (scaled) r->cache_->set_scales(r->kv_scales_);
-  const bool counts = scaled || options.count_values;
-  if (counts) r->cache_->count_values();
-  if (auto ok = r->make_rank_caches(tokens, counts); !ok) return StartError(ok.error());
-  if (auto ok = r->reserve_exchanges(); !ok) return StartError(ok.error());
+  if (scaled) kv_scales_.resize(static_cast<std::size_t>(config.cached_layers()));
+  if (scaled) cache_->set_scales(kv_scales_);
+  const bool counts = scaled || count_values;
+  if (counts) cache_->count_values();
+  return make_rank_caches(tokens, counts);
+}
 
+Result<void> Runtime::make_engine(const RuntimeOptions& options, const PlanRequest& request,
+                                  const OpsContext& ops) {
+  if (options.wrap_drafter) drafter_ = options.wrap_drafter(std::move(drafter_));
   EngineOptions engine_options = options.engine;
-  if (auto ok = r->make_drafter(options, request, tokens, ops); !ok) return StartError(ok.error());
-  if (options.wrap_drafter) r->drafter_ = options.wrap_drafter(std::move(r->drafter_));
-  engine_options.drafter = r->drafter_.get();
-  engine_options.ranks = r->other_ranks();
+  engine_options.drafter = drafter_.get();
+  engine_options.ranks = other_ranks();
   // Threads may take turns; a thread's device is GPU 0 unless it is set.
-  engine_options.before_step = [process = r->process_, gpu = r->gpu_of(0)]() -> Result<void> {
+  engine_options.before_step = [process = process_, gpu = gpu_of(0)]() -> Result<void> {
     if (auto ok = process.check(); !ok) return ok;
     return gpu == 0 ? Result<void>() : use_gpu(gpu);
   };
-  engine_options.draft_tokens = *draft_tokens;
+  engine_options.draft_tokens = request.draft_tokens;
   // The plan's largest step may be one of decode rows, with more rows than a chunk.
   if (engine_options.chunked_prefill_size == 0) {
     engine_options.chunked_prefill_size = request.chunked_prefill_size;
   }
-  auto engine = Engine::create(*r->model_, *r->cache_, engine_options, ops);
-  if (!engine) return StartError(engine.error());
-  r->engine_.emplace(std::move(*engine));
-  return r;
+  auto engine = Engine::create(*model_, *cache_, engine_options, ops);
+  if (!engine) return engine.error();
+  engine_.emplace(std::move(*engine));
+  return {};
 }
 
 // Reads and checks the draft model's configuration, before anything is planned.

@@ -123,6 +123,15 @@ class Runtime {
   Result<Planned, StartError> plan_on(const Machine& machine, const RuntimeOptions& options,
                                       const ModelConfig& config, const PlanRequest& request,
                                       std::optional<std::int64_t> stored);
+  Result<void> start(const RuntimeOptions& options, const ModelConfig& config,
+                     const PlanRequest& request, std::unique_ptr<Model> made);
+  Result<void> reserve_memory();
+  OpsContext ops_of(const PlanRequest& request);
+  Result<void> load_models(const RuntimeOptions& options, const ModelConfig& config,
+                           std::unique_ptr<Model> made);
+  Result<void> make_caches(const ModelConfig& config, std::int64_t tokens, bool count_values);
+  Result<void> make_engine(const RuntimeOptions& options, const PlanRequest& request,
+                           const OpsContext& ops);
   Result<void> describe_draft_model(const RuntimeOptions& options, const ModelConfig& target);
   Result<void> load_draft_model(const RuntimeOptions& options, LoadOptions load);
   std::int32_t gpu_of(std::int32_t rank) const {
