@@ -20,7 +20,7 @@
 namespace lathe {
 namespace {
 
-// What a rank brings to an agreement.
+// A rank's part of an agreement.
 struct Vote {
   Result<void> result;
   std::uint64_t key = 0;

@@ -62,9 +62,9 @@ class Runner {
   /// flight, with at least as many rows with logits.
   void launch_ahead(std::span<const BatchItem> items, const OpsContext& ops);
 
-  // The parts of both for several ranks. Rank 0's runner describes the step for all: each rank
-  // would otherwise compute the same from lists that the engine has just changed, so are in another
-  // core's cache.
+  // The parts of both for several ranks. Rank 0's runner describes the step for all ranks.
+  // Otherwise each would compute the same from lists that the engine has just changed, which
+  // another core has in its cache.
 
   /// What every rank does in this step: its rows, segments and page tables. Errors: as launch().
   Result<void> describe(std::span<const BatchItem> items, bool find_non_finite);
@@ -74,8 +74,8 @@ class Runner {
                                 bool find_non_finite, const Runner& leader);
   /// Begins launch_ahead(). On rank 0 call it before describe().
   Result<void> begin_ahead(const OpsContext& ops);
-  /// Ends it as launch_described(). If `ready` is an error of begin_ahead() or describe(), which no
-  /// rank can have had without the others getting it here, the step fails on all ranks.
+  /// Ends it as launch_described(). ready: what begin_ahead() and describe() have returned. An
+  /// error on one rank fails the step on all ranks.
   void launch_described_ahead(std::span<const BatchItem> items, const OpsContext& ops,
                               const Runner& leader, const Result<void>& ready);
 

@@ -13,7 +13,7 @@ namespace lathe {
 /// Embeds every row's token; all streams begin with its embedding. x: [rows, state_width()] f32.
 void embed_tokens(const OpsContext& ops, const DecoderView& m, std::span<const std::int32_t> tokens,
                   const MutableRowsView& x);
-/// The same for the first stream, or the only one. x: [rows, hidden] f32.
+/// Embeds every row's token in the first stream, or the only one. x: [rows, hidden] f32.
 void embed_rows(const OpsContext& ops, const DecoderView& m, std::span<const std::int32_t> tokens,
                 const MutableRowsView& x);
 /// Copies the first stream to all others.

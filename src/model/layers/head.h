@@ -9,8 +9,8 @@
 
 namespace lathe {
 
-/// Several ranks norm the last layer's output in its exchange, after which a rank may have only
-/// some rows of x.
+/// Whether the last layer's exchange also applies the final norm, as it does for several ranks. A
+/// rank may then have only some rows of x.
 bool ends_in_norm(const OpsContext& ops, const DecoderView& m);
 
 /// Mixes the streams into the final norm's input, [rows, hidden] f32 in ops.tensors; without
@@ -21,7 +21,7 @@ MutableRowsView head_streams(const OpsContext& ops, const DecoderView& m, const 
 /// Logits of args.logit_rows. x: [rows, state_width()] f32, after the last layer.
 void logits(const OpsContext& ops, const DecoderView& m, const MutableRowsView& x,
             const ForwardArgs& args, NonFiniteSearch& search);
-/// The same from h: all rows, normed for the head.
+/// Logits of args.logit_rows from h: all rows, normed for the head.
 void logits_of_normed(const OpsContext& ops, const DecoderView& m, const MutableRowsView& h,
                       const ForwardArgs& args, NonFiniteSearch& search);
 /// Logits of the head's input rows: all of them, or with several ranks this rank's whole rows.
