@@ -1,26 +1,14 @@
 // Runs the latent kernels thread by thread on the CPU (common/emulator.h), and compares them with
 // the oracle in double precision. Covers addresses, swizzles, counts and parities of barriers, and
 // roles that wait for one another.
-// Compiled alone: it includes kernels.
+#include "kernels/cuda/sm90/latent/test/latent_emulation.h"
 #include "kernels/cuda/sm90/latent/test/latent_shape_checks.h"
 #include "layout/codec/codec.h"
-// Device code comes last: it redefines CUDA's keywords.
-#include "kernels/cuda/sm90/latent/test/latent_emulation.h"
 
 namespace lathe::cuda {
 namespace {
 
-/// Runs a scene on the kernels and compares with the oracle.
-void check(Scene& s, int sms, std::span<const std::int32_t> row_request = {},
-           std::span<const std::int32_t> positions = {}, std::int64_t room_pages = 0,
-           std::int64_t last = 0, std::int32_t min_block_m = 64, std::int64_t last_keys = 128) {
-  const Matrix<bf16> q = rounded(s.q);
-  s.args.q = q.view();
-  const Outputs want = s.oracle();
-  expect_oracle(attend(s, sms, row_request, positions, room_pages, last, min_block_m, last_keys),
-                want);
-}
-/// The same with work tiles in several small M blocks on `sms` SMs, split or whole.
+/// check() with work tiles in several small M blocks on `sms` SMs, split or whole.
 void check_small_block_m(Scene& s, int sms, int m_rows, bool whole) {
   LatentShape shape = shape_of_call(s.args);
   shape.sms = sms;
@@ -34,8 +22,6 @@ void check_small_block_m(Scene& s, int sms, int m_rows, bool whole) {
 class LatentEmulated : public ::testing::TestWithParam<LayoutKind> {};
 // V4's keys come by index lists only.
 class LatentEmulatedPages : public LatentEmulated {};
-// fp8 pages with index lists.
-class LatentEmulatedStaged : public LatentEmulated {};
 // Work tiles of fp8 keys in several small M blocks.
 class LatentEmulatedSmallBlockM : public LatentEmulated {};
 class LatentEmulatedSmallBlockMPages : public LatentEmulated {};
@@ -393,67 +379,6 @@ TEST_P(LatentEmulatedSmallBlockMPages, ByPageTable) {
   }
 }
 
-// Staged pages: all of a pool or some, and more than there is room for. Some rows list nothing or
-// have entries without a page.
-TEST_P(LatentEmulatedStaged, SparseLists) {
-  for (const int page : {16, 61}) {
-    for (const std::int64_t room : {kRoomForAll, std::int64_t{2}}) {
-      SCOPED_TRACE("page " + std::to_string(page) + ", room " + std::to_string(room));
-      Scene s(layout_of(GetParam()), page, 64, {{200, 1}, {90, 2}, {300, 1}});
-      // With and without entries that are read four at a time.
-      const int width = page == 16 ? 72 : 70;
-      Ints list = s.random_list(width);
-      std::fill(list.begin() + width, list.begin() + 2 * width, -1);
-      list[3] = 1 << 30;
-      const Ints lengths = {width, width, 62, 1};
-      s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
-                                                        : ProblemKind::sparse_latent);
-      s.args.main.index_lengths = lengths;
-      check(s, 2, {}, {}, room);
-      check(s, 2, {}, {}, room, 3);
-    }
-  }
-}
-
-// The last rows are split at single tiles of keys, as kernels on fp8 pages support; the kernel on
-// decoded rows works in pairs.
-TEST_P(LatentEmulatedStaged, LastRowsCutAtSingleTiles) {
-  for (const std::int64_t room : {kRoomForAll, std::int64_t{2}}) {
-    for (const std::int64_t keys : {64, 192}) {
-      SCOPED_TRACE("room " + std::to_string(room) + ", items of " + std::to_string(keys));
-      Scene s(layout_of(GetParam()), 64, 64, {{500, 1}, {90, 2}, {300, 1}});
-      const Ints list = s.random_list(450);
-      s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
-                                                        : ProblemKind::sparse_latent);
-      const Ints lengths = {450, 449, 200, 65};
-      s.args.main.index_lengths = lengths;
-      check(s, 2, {}, {}, room, 3, 64, keys);
-    }
-  }
-}
-
-// Lists of fewer pages than there is room for, of a pool that has more.
-TEST_P(LatentEmulatedStaged, RoomForWhatListsHold) {
-  Scene s(layout_of(GetParam()), 16, 64, {{200, 1}, {90, 2}, {300, 1}});
-  Ints list = s.random_list(140);
-  for (std::size_t i = 0; i < list.size(); ++i) list[i] = list[i % 20];
-  s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
-                                                    : ProblemKind::sparse_latent);
-  check(s, 2, {}, {}, 25);
-  check(s, 2, {}, {}, 25, 3);
-}
-
-TEST(LatentEmulatedStagedV4, TwoSources) {
-  for (const std::int64_t room : {kRoomForAll, std::int64_t{3}}) {
-    Scene s(layout_of(LayoutKind::v4_fp8), 64, 64, {{300, 1}, {40, 1}});
-    const Ints window = s.batch.causal_list(64, 100, 100);
-    const Ints list = s.random_list(130);
-    s.by_two_sources(window, 100, list);
-    check(s, 2, {}, {}, room);
-    check(s, 2, {}, {}, room, 1);
-  }
-}
-
 // Shapes from other libraries' tests (latent_shape_checks.h) that run quickly: one of each number
 // of rows and pages.
 void check(const SceneShape& shape, const Bounds& bounds) {
@@ -522,90 +447,6 @@ TEST_P(LatentEmulated, ShapesOfSparseExtend) {
   }
 }
 
-// fp8 operands, with the bounds of latent_native_gpu_test.cc: P is rounded to e4m3.
-void expect_fp8(const Outputs& got, const Outputs& want) {
-  double error = 0, all = 0;
-  for (std::size_t i = 0; i < want.out.data.size(); ++i) {
-    const double off = got.out.data[i] - want.out.data[i];
-    error += off * off;
-    all += want.out.data[i] * want.out.data[i];
-  }
-  EXPECT_LE(std::sqrt(error / all), 0.04);
-  for (std::size_t i = 0; i < want.lse.data.size(); ++i) {
-    if (want.lse.data[i] == got.lse.data[i]) continue;
-    EXPECT_NEAR(got.lse.data[i], want.lse.data[i], 4e-3) << i;
-  }
-}
-
-Matrix<e4m3> fp8_queries(Scene& s) {
-  Matrix<e4m3> q(s.q.rows, s.q.cols);
-  for (std::size_t i = 0; i < q.data.size(); ++i) q.data[i] = to_e4m3(s.q.data[i] * 3);
-  s.args.q = q.view();
-  s.args.q_scale = 0.3f;
-  return q;
-}
-
-TEST(LatentEmulatedFp8, DenseByPageTable) {
-  for (const int page : {16, 64, 128}) {
-    for (const int heads : {4, 5, 12, 48, 72}) {
-      SCOPED_TRACE("page " + std::to_string(page) + ", heads " + std::to_string(heads));
-      const bool cut = page == 64;
-      Scene s(layout_of(LayoutKind::mla_fp8), page, heads,
-              cut ? latent_test::Requests{{700, 1}, {5, 1}, {0, 1}}
-                  : latent_test::Requests{{130, 2}, {1, 1}, {0, 1}, {300, 1}});
-      const Matrix<e4m3> q = fp8_queries(s);
-      const Outputs want = s.oracle();
-      for (const bool few : {false, true}) {
-        if (few && (heads != 48 || page == 16)) continue;
-        SCOPED_TRACE(few ? "16 M rows a block" : "M rows as they are");
-        expect_fp8(few ? attend(s, 132, {}, {}, 0, 0, 16) : attend(s, cut ? 6 : 3), want);
-      }
-    }
-  }
-}
-
-TEST(LatentEmulatedFp8, Lists) {
-  for (const int heads : {4, 12, 32, 48, 72, 128}) {
-    SCOPED_TRACE("heads " + std::to_string(heads));
-    Scene s(layout_of(LayoutKind::mla_fp8), 61, heads, {{200, 1}, {90, 2}});
-    const Matrix<e4m3> q = fp8_queries(s);
-    const Ints list = s.random_list(330);
-    s.by_index(list);
-    const Outputs want = s.oracle();
-    expect_fp8(attend(s, 2), want);
-    expect_fp8(attend(s, 40), want);               // split
-    expect_fp8(attend(s, 2, {}, {}, 0, 2), want);  // the last rows split
-    if (heads == 48) expect_fp8(attend(s, 132, {}, {}, 0, 0, 16), want);
-  }
-}
-
-TEST(LatentEmulatedFp8, ListsThatEndOrAreEmpty) {
-  for (const int heads : {8, 64}) {
-    SCOPED_TRACE("heads " + std::to_string(heads));
-    constexpr int kWidth = 450;
-    Scene s(layout_of(LayoutKind::mla_fp8), 61, heads, {{200, 1}, {90, 1}, {300, 1}, {300, 1}});
-    const Ints list = lists_with_missing_runs(s, kWidth, /*empty_row=*/true);
-    const Matrix<e4m3> q = fp8_queries(s);
-    s.by_index(list);
-    const Ints lengths{450, 450, 129, 1};
-    s.args.main.index_lengths = lengths;
-    const Outputs want = s.oracle();
-    expect_fp8(attend(s, 2), want);
-    expect_fp8(attend(s, 40), want);
-  }
-}
-
-TEST(LatentEmulatedFp8, PositionsAndPageTable) {
-  for (const int heads : {8, 64}) {
-    Scene s(layout_of(LayoutKind::mla_fp8), 16, heads, {{200, 2}, {70, 1}});
-    const Matrix<e4m3> q = fp8_queries(s);
-    const PositionLists lists = position_lists(s, 90);
-    const Ints row_request{0, 0, 1};
-    s.by_index(lists.slots);
-    expect_fp8(attend(s, 2, row_request, lists.positions), s.oracle());
-  }
-}
-
 INSTANTIATE_TEST_SUITE_P(Layouts, LatentEmulatedPages,
                          ::testing::Values(LayoutKind::mla_bf16, LayoutKind::mla_fp8,
                                            LayoutKind::mla_fp8_block),
@@ -613,10 +454,6 @@ INSTANTIATE_TEST_SUITE_P(Layouts, LatentEmulatedPages,
 INSTANTIATE_TEST_SUITE_P(Layouts, LatentEmulated,
                          ::testing::Values(LayoutKind::mla_bf16, LayoutKind::mla_fp8,
                                            LayoutKind::mla_fp8_block, LayoutKind::v4_fp8),
-                         [](const auto& test) { return std::string(name(test.param)); });
-INSTANTIATE_TEST_SUITE_P(Layouts, LatentEmulatedStaged,
-                         ::testing::Values(LayoutKind::mla_fp8, LayoutKind::mla_fp8_block,
-                                           LayoutKind::v4_fp8),
                          [](const auto& test) { return std::string(name(test.param)); });
 INSTANTIATE_TEST_SUITE_P(Layouts, LatentEmulatedSmallBlockM,
                          ::testing::Values(LayoutKind::mla_fp8, LayoutKind::mla_fp8_block,
