@@ -15,26 +15,27 @@
 namespace lathe::cuda {
 namespace {
 
-cudaError_t launch_deep(const WeightView& w, const MatmulParams& p, const MatmulMaps& maps,
-                        const MatmulInstance& instance, cudaStream_t stream) {
-  if (is_mxfp4(w)) return launch_deep_mxfp4(p, maps, instance, stream);
-  if (w.dtype == DType::e2m1) return launch_deep_nvfp4(p, maps, instance, stream);
-  if (w.groups.dtype == DType::f16) return launch_deep_u4_half(p, maps, instance, stream);
-  return w.groups.zeros == nullptr ? launch_deep_u4(p, maps, instance, stream)
-                                   : launch_deep_u4_zeros(p, maps, instance, stream);
+using LaunchMatmul = cudaError_t (*)(const MatmulParams&, const MatmulMaps&, const MatmulInstance&,
+                                     cudaStream_t);
+
+// The launches of a format of packed weights: of tiles of up to 128 rows, and with deep stages.
+struct PackedLaunches {
+  LaunchMatmul tile, deep;
+};
+PackedLaunches packed_launches(const WeightView& w) {
+  if (is_mxfp4(w)) return {launch_matmul_mxfp4, launch_deep_mxfp4};
+  if (w.dtype == DType::e2m1) return {launch_matmul_nvfp4, launch_deep_nvfp4};
+  if (w.groups.dtype == DType::f16) return {launch_matmul_u4_half, launch_deep_u4_half};
+  if (w.groups.zeros != nullptr) return {launch_matmul_u4_zeros, launch_deep_u4_zeros};
+  return {launch_matmul_u4, launch_deep_u4};
 }
 
-cudaError_t launch(const WeightView& w, const MatmulParams& p, const MatmulMaps& maps,
-                   const MatmulInstance& instance, cudaStream_t stream) {
-  if (instance.warpgroups != 2) return launch_deep(w, p, maps, instance, stream);
-  if (p.x_scales != nullptr) return launch_matmul_e4m3(p, maps, instance, stream);
-  if (w.dtype == DType::bf16) return launch_matmul_bf16(p, maps, instance, stream);
-  if (w.dtype == DType::e4m3) return launch_matmul_e4m3_weights(p, maps, instance, stream);
-  if (is_mxfp4(w)) return launch_matmul_mxfp4(p, maps, instance, stream);
-  if (w.dtype == DType::e2m1) return launch_matmul_nvfp4(p, maps, instance, stream);
-  if (w.groups.dtype == DType::f16) return launch_matmul_u4_half(p, maps, instance, stream);
-  return w.groups.zeros == nullptr ? launch_matmul_u4(p, maps, instance, stream)
-                                   : launch_matmul_u4_zeros(p, maps, instance, stream);
+LaunchMatmul launch_of(const WeightView& w, const MatmulParams& p, const MatmulInstance& instance) {
+  if (p.x_scales != nullptr) return launch_matmul_e4m3;
+  if (w.dtype == DType::bf16) return launch_matmul_bf16;
+  if (w.dtype == DType::e4m3) return launch_matmul_e4m3_weights;
+  const PackedLaunches packed = packed_launches(w);
+  return instance.warpgroups == 2 ? packed.tile : packed.deep;
 }
 
 bool same_x(const RowsView& a, const RowsView& b) {
@@ -86,7 +87,8 @@ Result<void> put(const MatmulLaunch& l, const WeightView& weights, cudaStream_t 
     }
   }
   if (status != cudaSuccess) return call_result(status, "cuTensorMapEncodeTiled");
-  return call_result(launch(weights, l.params, maps, l.instance, stream), "matmul");
+  const LaunchMatmul launch = launch_of(weights, l.params, l.instance);
+  return call_result(launch(l.params, maps, l.instance, stream), "matmul");
 }
 
 }  // namespace
