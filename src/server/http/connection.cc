@@ -10,7 +10,8 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/beast/core/error.hpp>
-#include <charconv>
+
+#include "server/http/request_head.h"
 
 namespace lathe {
 namespace {
@@ -19,9 +20,7 @@ namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using boost::system::error_code;
 
-constexpr std::int64_t kLingerSeconds = 2;  // keep reading after a rejection
-constexpr std::string_view kLineEnd = "\r\n";
-constexpr std::size_t kKeptCapacity = 16 << 10;
+constexpr std::int64_t kLingerSeconds = 2;          // keep reading after a rejection
 constexpr std::size_t kMostUnreadBytes = 64 << 10;  // of answers, before the next request is read
 
 class Answer : public HttpAnswer {
@@ -63,14 +62,6 @@ class Answer : public HttpAnswer {
   std::uint64_t number_;
 };
 
-std::string lower(std::string_view text) {
-  std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(), [](char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  });
-  return out;
-}
-
 // The other end's address; "" if it has none, or has gone.
 std::string address_of(const asio::generic::stream_protocol::socket& socket) {
   error_code error;
@@ -88,76 +79,18 @@ std::string address_of(const asio::generic::stream_protocol::socket& socket) {
 
 std::string_view view(boost::beast::string_view text) { return {text.data(), text.size()}; }
 
+std::string lower(std::string_view text) {
+  std::string out(text);
+  std::transform(out.begin(), out.end(), out.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
+  return out;
+}
+
 // Two of these would be two requests in one: which one counts would depend on the reader.
 constexpr http::field kSingle[] = {http::field::host, http::field::authorization,
                                    http::field::content_type, http::field::origin,
                                    http::field::expect};
-
-// A name, an IPv4 address or an IPv6 address in brackets, and a port: RFC 3986, without escapes.
-// Also nothing, as RFC 9112, 3.2 allows.
-bool is_host(std::string_view text) {
-  std::size_t end = std::min(text.find(':'), text.size());
-  if (text.starts_with('[')) {
-    end = text.find(']');
-    if (end == std::string_view::npos) return false;
-    std::array<unsigned char, 16> address{};
-    if (inet_pton(AF_INET6, std::string(text.substr(1, end - 1)).c_str(), address.data()) != 1) {
-      return false;
-    }
-    ++end;
-  } else if (!std::all_of(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end),
-                          [](char c) {
-                            return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                                   (c >= '0' && c <= '9') ||
-                                   std::string_view("-._~").find(c) != std::string_view::npos;
-                          })) {
-    return false;
-  }
-  text.remove_prefix(end);
-  return text.empty() ||
-         (text[0] == ':' && text.find_first_not_of("0123456789", 1) == std::string_view::npos);
-}
-
-// Splits a target into path and query, and decodes the path. Of an absolute URI the host replaces
-// the header's, as RFC 9112, 3.2.2 asks. Returns what is wrong with it, or nothing.
-std::string_view read_target(std::string_view target, HttpRequest& out) {
-  const std::size_t scheme = target.find("://");
-  bool host = true;
-  if (!target.starts_with('/') && scheme != std::string_view::npos) {
-    target.remove_prefix(scheme + 3);
-    const std::size_t end = std::min(target.find_first_of("/?"), target.size());
-    host = is_host(target.substr(0, end));
-    for (HttpHeader& h : out.headers) {
-      if (h.name == "host") h.value = target.substr(0, end);
-    }
-    target.remove_prefix(end);
-  }
-  const std::size_t question = target.find('?');
-  out.path = target.substr(0, question);
-  if (out.path.empty()) out.path = "/";
-  if (question != std::string_view::npos) out.query = target.substr(question + 1);
-  if (!host) return "target: wanted a name or address of a host, got something else";
-  const auto path = decode_uri(out.path);
-  if (!path || !decode_uri(out.query)) {
-    return "target: wanted % only before two hex digits of no control character, got another";
-  }
-  out.path = *path;
-  return {};
-}
-
-// RFC 9110, 2.5: of a version HTTP/1.x above 1.1 a request is read as one of 1.1. Returns false
-// where the request line has no end yet. Its version may be there, and the parser judges that.
-bool read_version(std::string& in) {
-  const std::size_t end = in.find(kLineEnd);
-  std::size_t size = std::min(end, in.size());
-  if (end == std::string::npos && in.ends_with('\r')) --size;
-  constexpr std::string_view kVersion = " HTTP/1.";
-  if (size > kVersion.size() && std::string_view(in).substr(0, size - 1).ends_with(kVersion) &&
-      in[size - 1] >= '2' && in[size - 1] <= '9') {
-    in[size - 1] = '1';
-  }
-  return end != std::string::npos;
-}
 
 }  // namespace
 
@@ -170,16 +103,6 @@ Connection::Connection(asio::generic::stream_protocol::socket socket, Connection
       }),
       since_(host.now),
       taken_(host.now) {}
-
-// A request that finds no memory, or a mistake of the server, ends its connection alone.
-template <class Work>
-void Connection::guarded(const Work& work) {
-  try {
-    work();
-  } catch (const std::exception&) {
-    lose(ClientEnd::left);
-  }
-}
 
 void Connection::start(bool spare) {
   address_ = address_of(socket_);
@@ -241,7 +164,7 @@ void Connection::on_readable() {
   }
   const bool waits = state_ == State::answering || (state_ == State::idle && is_behind());
   if (waits && in_.size() + n > host_.limits.max_header_bytes) {
-    // Too much behind the request in progress to keep. Go on reading, or the client's leaving
+    // Too much after the request in progress to keep. Go on reading, or the client's leaving
     // would go unnoticed, and close after the answer.
     keep_alive_ = false;
     in_.clear();
@@ -425,133 +348,10 @@ void Connection::refuse(int status, std::string_view code, std::string message) 
   send(std::move(response));
 }
 
-void Connection::send(HttpResponse response) {
-  if (response.close || host_.draining || spare_) keep_alive_ = false;
-  std::string out =
-      fmt::format("HTTP/1.1 {} {}\r\n", response.status, status_text(response.status));
-  if (response.status != 204 && response.status != 304) {
-    out += fmt::format("Content-Type: {}\r\nContent-Length: {}\r\n", response.content_type,
-                       response.body.size());
-  }
-  for (const HttpHeader& h : response.headers) out += h.name + ": " + h.value + "\r\n";
-  if (!keep_alive_) {
-    out += "Connection: close\r\n";
-  } else if (!http11_) {
-    out += "Connection: keep-alive\r\n";
-  }
-  out += "\r\n";
-  if (!head_only_) out += response.body;
-  put(out);
-  answer_ended();
-}
-
-void Connection::begin_stream(const std::vector<HttpHeader>& headers) {
-  chunked_ = http11_;
-  if (!chunked_ || host_.draining || spare_) keep_alive_ = false;
-  std::string out =
-      "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
-      "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n";
-  for (const HttpHeader& h : headers) out += h.name + ": " + h.value + "\r\n";
-  if (chunked_) out += "Transfer-Encoding: chunked\r\n";
-  if (!keep_alive_) out += "Connection: close\r\n";
-  out += "\r\n";
-  streaming_ = true;
-  put(out);
-}
-
-void Connection::write_chunk(std::string_view chunk) {
-  if (chunk.empty()) return;
-  wrote_ = host_.now;
-  if (chunked_) {
-    std::array<char, 18> size;  // 16 hex digits, CRLF
-    char* end = std::to_chars(size.data(), size.data() + 16, chunk.size(), 16).ptr;
-    *end++ = '\r';
-    *end++ = '\n';
-    out_.append(size.data(), static_cast<std::size_t>(end - size.data()));
-  }
-  out_ += chunk;
-  if (chunked_) out_ += kLineEnd;
-  flush();
-}
-
-void Connection::end_stream() {
-  if (chunked_) put("0\r\n\r\n");
-  answer_ended();
-}
-
-void Connection::answer_ended() {
-  if (state_ != State::answering) return;
-  keep(body_bytes_, 0);
-  on_gone_ = nullptr;
-  streaming_ = false;
-  since_ = host_.now;
-  if (!keep_alive_ || host_.draining) {
-    finish();
-    return;
-  }
-  state_ = State::idle;
-  if (!in_.empty()) parse_soon();
-  wait_readable();
-}
-
 void Connection::parse_soon() {
   if (parsing_) return;
   asio::post(socket_.get_executor(),
              [self = shared_from_this()] { self->guarded([&] { self->parse(); }); });
-}
-
-void Connection::put(std::string_view bytes) {
-  out_ += bytes;
-  flush();
-}
-
-void Connection::flush() {
-  if (state_ == State::closed) return;
-  const auto too_slow = [this] {
-    const bool all_fit = keep(unsent_bytes_, unsent());
-    return !all_fit || (streaming_ && unsent() > host_.limits.max_unsent_bytes);
-  };
-  if (writing_) {  // a write is pending and more has been queued
-    if (too_slow()) lose(ClientEnd::slow);
-    return;
-  }
-  while (sent_ < out_.size()) {
-    error_code error;
-    const std::size_t n =
-        socket_.write_some(asio::buffer(out_.data() + sent_, out_.size() - sent_), error);
-    if (error == asio::error::would_block || error == asio::error::interrupted) {
-      if (too_slow()) {
-        lose(ClientEnd::slow);
-        return;
-      }
-      writing_ = true;
-      socket_.async_wait(asio::socket_base::wait_write,
-                         [self = shared_from_this()](const error_code& failed) {
-                           self->writing_ = false;
-                           if (!failed) self->guarded([&] { self->flush(); });
-                         });
-      return;
-    }
-    if (error) {
-      lose(ClientEnd::left);
-      return;
-    }
-    sent_ += n;
-    taken_ = host_.now;
-  }
-  out_.clear();
-  sent_ = 0;
-  if (out_.capacity() > kKeptCapacity) out_.shrink_to_fit();
-  taken_ = host_.now;
-  keep(unsent_bytes_, 0);
-  if (state_ == State::idle) {
-    since_ = host_.now;
-    if (!in_.empty()) parse_soon();
-  }
-  if (state_ == State::closing) {
-    error_code ignored;
-    socket_.shutdown(asio::socket_base::shutdown_send, ignored);
-  }
 }
 
 // Shuts down the sending side first: a reset would discard what the client has not read yet.

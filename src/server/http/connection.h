@@ -10,6 +10,7 @@
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -69,8 +70,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
   enum class State { idle, head, body, answering, closing, closed };
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
 
+  // A request that finds no memory, or a mistake of the server, ends its connection alone.
   template <class Work>
-  void guarded(const Work& work);
+  void guarded(const Work& work) {
+    try {
+      work();
+    } catch (const std::exception&) {
+      lose(ClientEnd::left);
+    }
+  }
   void wait_readable();
   void on_readable();
   bool may_read();
@@ -82,11 +90,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void on_request();
   void refuse(int status, std::string_view code, std::string message);
   void refuse_bodies();
+  bool is_behind() const;
+  void lose(ClientEnd why);
+  // In connection_send.cc, with send() to end_stream()
   void put(std::string_view bytes);
   void flush();
-  bool is_behind() const;
   void answer_ended();
-  void lose(ClientEnd why);
 
   boost::asio::generic::stream_protocol::socket socket_;
   ConnectionHost& host_;

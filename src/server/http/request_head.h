@@ -1,0 +1,26 @@
+// What the parser leaves of a request's head: its target, its Host and its version.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "server/http/http.h"
+
+namespace lathe {
+
+inline constexpr std::string_view kLineEnd = "\r\n";
+
+/// A name, an IPv4 address or an IPv6 address in brackets, and a port: RFC 3986, without escapes.
+/// Also nothing, as RFC 9112, 3.2 allows.
+bool is_host(std::string_view text);
+
+/// Splits a target into path and query, and decodes the path. The host of an absolute URI replaces
+/// the header's, as RFC 9112, 3.2.2 asks. Returns what is wrong with the target, or nothing.
+std::string_view read_target(std::string_view target, HttpRequest& out);
+
+/// RFC 9110, 2.5: a request of a version HTTP/1.x above 1.1 is read as one of 1.1, so the version
+/// in `in` is changed. Returns false if the request line has no end yet. Its version may be there,
+/// and the parser judges that.
+bool read_version(std::string& in);
+
+}  // namespace lathe
