@@ -5,23 +5,18 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <ctime>
 #include <exception>
 #include <random>
 
 #include "base/print.h"
 #include "base/thread_name.h"
-#include "engine/runner/rank_group.h"
 #include "server/service/protocol.h"
 #include "server/service/request_log.h"
+#include "server/service/service_errors.h"
 
 namespace lathe {
 namespace {
-
-// Events handled in one batch, about a millisecond of work; other requests are served in between.
-constexpr std::size_t kEventsInOneGo = 128;
-constexpr std::int64_t kStepsPerLine = 40;  // steps per log line
 
 // Whether logs, pages and headers may show it as it is.
 bool is_safe(char c) {
@@ -61,18 +56,6 @@ bool asks_for_health(std::string_view request) {
     return path == "health" || path == "ping" || path == "ready";
   }
   return false;
-}
-
-ApiError unavailable(std::string_view code, std::string message) {
-  return {503, code, std::move(message), ""};
-}
-
-ApiError no_memory() { return {500, "engine_error", "the server is out of memory", ""}; }
-
-// An exception while an answer is written ends that answer alone.
-ApiError unwritten(const std::exception& e) {
-  if (dynamic_cast<const std::bad_alloc*>(&e) != nullptr) return no_memory();
-  return {500, "engine_error", fmt::format("the answer could not be written: {}", e.what()), ""};
 }
 
 }  // namespace
@@ -160,13 +143,6 @@ void Service::serve(std::shared_ptr<const ServedModel> model, Engine& engine) {
   });
 }
 
-void Service::end(int exit_code) {
-  if (ending_) return;
-  ending_ = true;
-  exit_code_ = exit_code;
-  http_->stop();
-}
-
 std::string_view Service::health() const {
   if (state_ != ServiceState::ready) return name(state_);
   const auto limit = std::chrono::seconds(options_.watchdog_timeout);
@@ -221,12 +197,6 @@ void Service::work(std::shared_ptr<Reply> reply,
       if (state_ == ServiceState::draining) stop_if_drained();
     });
   });
-}
-
-// Answers at once. The worker ends the job as soon as it sees the flag.
-void Service::cut_off(Preparing& job, const ApiError& error) {
-  if (job.stop->exchange(true)) return;
-  job.reply->error(error);
 }
 
 ApiError Service::queue_full(std::int64_t choices) const {
@@ -352,119 +322,6 @@ void Service::report_ignored(const std::vector<std::string>& names, Reply& reply
   if (!names.empty()) reply.add_headers({{"X-Lathe-Ignored", ignored_header(names)}});
 }
 
-void Service::count_waiting(Live& live, std::int64_t choices, std::int64_t tokens) {
-  queued_ += choices - std::exchange(live.choices, choices);
-  queued_tokens_ += tokens - std::exchange(live.tokens, tokens);
-}
-
-void Service::take_news() {
-  if (taken_steps_ == taken_.size()) {
-    const std::lock_guard lock(mailbox_mutex_);
-    std::swap(spare_, taken_);
-    taken_.clear();
-    std::swap(taken_, mailbox_);
-    taken_steps_ = 0;
-  }
-  while (taken_steps_ < taken_.size()) {
-    const EngineNews& news = taken_[taken_steps_];
-    const std::span<const TicketEvent> left = std::span(news.events).subspan(taken_events_);
-    const std::size_t n = std::min(left.size(), kEventsInOneGo);
-    take_events(left.first(n), news.seconds);
-    if (n < left.size()) {
-      taken_events_ += n;
-      http_->post([this] { take_news(); });
-      return;
-    }
-    take_step(news);
-    ++taken_steps_;
-    // A call posted for later news may have been used up by these, so post another.
-    if (std::exchange(taken_events_, 0) > 0) http_->post([this] { take_news(); });
-  }
-}
-
-void Service::take_events(std::span<const TicketEvent> events, double step_seconds) {
-  const auto now = Clock::now();
-  touched_.clear();
-  std::vector<Ticket> done;
-  for (const TicketEvent& event : events) {
-    const auto owner = answer_of_.find(event.ticket.value);
-    if (owner == answer_of_.end()) continue;
-    Live& live = live_.at(owner->second);
-    try {
-      if (live.answer->take(event, now, step_seconds)) done.push_back(event.ticket);
-    } catch (const std::exception& e) {
-      cut_off(owner->second, "memory", unwritten(e));
-      continue;
-    }
-    if (touched_.empty() || touched_.back() != owner->second) touched_.push_back(owner->second);
-  }
-  if (!done.empty()) engine_->cancel(std::move(done), FinishReason::stop);
-  for (std::uint64_t id : touched_) {
-    const auto at = live_.find(id);
-    if (at == live_.end()) continue;
-    LiveAnswer& answer = *at->second.answer;
-    if (answer.waiting_choices() != at->second.choices) {
-      count_waiting(at->second, answer.waiting_choices(), answer.waiting_tokens());
-    }
-    const std::size_t answers = live_.size();
-    try {
-      answer.flush();  // may find the client gone, which removes the answer
-    } catch (const std::exception& e) {
-      cut_off(id, "memory", unwritten(e));
-    }
-    if (live_.size() == answers && answer.ended()) {
-      const std::vector<Ticket> open = answer.tickets();  // an answer that failed
-      if (!open.empty()) engine_->cancel(open, FinishReason::cancelled);
-      log_end(answer, answer.finish());
-      remove(id);
-    }
-  }
-}
-
-void Service::take_step(const EngineNews& news) {
-  stats_ = news.stats;
-  if (news.prefill_rows > 0) metrics_.prefill_step_seconds.add(news.seconds);
-  if (news.prefill_rows == 0 && news.decode_rows > 0)
-    metrics_.decode_step_seconds.add(news.seconds);
-  if (options_.log_requests > 0 && news.decode_rows > 0) log_step(news);
-  if (news.failed) {
-    state_ = ServiceState::failed;
-    print_err(fmt::format("lathe: the engine has failed: two steps failed in a row: {}\n",
-                          news.why->message()));
-    if (!options_.no_exit_on_failure) end(model_->ranks > 1 ? kRanksFailed : 1);
-  }
-  if (!flushes_.empty()) try_flushes(Clock::now());
-  if (state_ == ServiceState::draining) stop_if_drained();
-}
-
-void Service::remove(std::uint64_t id) {
-  const auto at = live_.find(id);
-  if (at == live_.end()) return;
-  count_waiting(at->second, 0, 0);
-  LiveAnswer& ended = *at->second.answer;
-  const std::int64_t used = ended.prompt_tokens() + ended.completion_tokens();
-  limits_.give_back(ended.reply().caller(), std::max<std::int64_t>(0, at->second.charged - used));
-  for (std::uint64_t t = id; t < id + at->second.answer->choices(); ++t) answer_of_.erase(t);
-  // Defer the destruction: the answer's own calls may be on the stack.
-  http_->post([held = std::shared_ptr<LiveAnswer>(std::move(at->second.answer))] {});
-  live_.erase(at);
-}
-
-void Service::cut_off(std::uint64_t id, std::string_view why, const ApiError& error) {
-  const auto at = live_.find(id);
-  if (at == live_.end()) return;
-  LiveAnswer& answer = *at->second.answer;
-  if (engine_) engine_->cancel(answer.tickets(), FinishReason::cancelled);
-  ++metrics_.aborted[fmt::format("why=\"{}\"", why)];
-  if (answer.reply().gone()) {
-    answer.drop();
-  } else {
-    answer.fail(error);
-  }
-  log_end(answer, why);
-  remove(id);
-}
-
 std::optional<ApiError> Service::abort(const std::string& rid, bool all, const Caller& caller) {
   if (!caller.admin && (all || !caller.key)) {
     return ApiError{
@@ -484,117 +341,6 @@ std::optional<ApiError> Service::abort(const std::string& rid, bool all, const C
   // Their ends arrive as events, which finish the answers.
   if (!tickets.empty()) engine_->cancel(std::move(tickets), FinishReason::cancelled);
   return std::nullopt;
-}
-
-void Service::flush_cache(double timeout, std::shared_ptr<Reply> reply) {
-  const auto wait =
-      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout));
-  flushes_.push_back({std::move(reply), Clock::now() + wait});
-  try_flushes(Clock::now());
-}
-
-void Service::try_flushes(Clock::time_point now) {
-  std::vector<Flush> waiting = std::move(flushes_);
-  flushes_.clear();
-  for (Flush& flush : waiting) {
-    if (idle()) {
-      // Requests may have arrived meanwhile; then the engine keeps its cache.
-      engine_->flush_prefix_cache([this, reply = flush.reply](EngineStats) {
-        http_->post([reply] { reply->text("Cache flushed.\n"); });
-      });
-    } else if (now >= flush.until) {
-      flush.reply->error(
-          {400, "invalid_value",
-           fmt::format("the cache is in use: {} running, {} waiting; ?timeout=S waits",
-                       stats_.running, stats_.waiting + std::ssize(preparing_)),
-           ""});
-    } else {
-      flushes_.push_back(std::move(flush));
-    }
-  }
-}
-
-// Nothing that the process owns outlives it but the socket's file.
-void Service::leave_at_once() {
-  print_err("stopping  at once\n");
-  http_->remove_file();
-  std::fflush(nullptr);
-  std::_Exit(exit_code_);
-}
-
-void Service::on_signal(int) {
-  if (state_ == ServiceState::loading) {
-    leave_at_once();  // loading cannot be interrupted
-  }
-  if (state_ == ServiceState::draining) leave_at_once();
-  print_err(fmt::format("stopping  {} requests, at most {} s; a second signal stops at once\n",
-                        live_.size(), options_.shutdown_timeout));
-  state_ = ServiceState::draining;
-  drain_until_ = Clock::now() + std::chrono::seconds(options_.shutdown_timeout);
-  http_->close_listener();
-  const ApiError error = unavailable("draining", "the server is shutting down; retry with another");
-  for (auto& [id, job] : preparing_) cut_off(job, error);
-  std::vector<std::uint64_t> waiting;
-  for (const auto& [id, live] : live_) {
-    if (!live.answer->started()) waiting.push_back(id);
-  }
-  for (std::uint64_t id : waiting) cut_off(id, "shutdown", error);
-  stop_if_drained();
-}
-
-void Service::stop_if_drained() {
-  if (idle()) end(0);
-}
-
-void Service::tick() {
-  const auto now = Clock::now();
-  time_out(now);
-  rate_ = static_cast<double>(metrics_.generation_tokens - rate_tokens_);
-  rate_tokens_ = metrics_.generation_tokens;
-  if (!flushes_.empty()) try_flushes(Clock::now());
-  if (state_ != ServiceState::draining || now < drain_until_) return;
-  std::vector<std::uint64_t> open;
-  for (const auto& [id, live] : live_) open.push_back(id);
-  for (std::uint64_t id : open) {
-    cut_off(id, "shutdown", unavailable("draining", "the server is shutting down"));
-  }
-  end(0);
-}
-
-void Service::time_out(Clock::time_point now) {
-  struct Late {
-    std::uint64_t id;
-    ApiError error;
-  };
-  const auto since = [now](Clock::time_point from) {
-    return std::chrono::duration<double>(now - from).count();
-  };
-  const auto too_long = [](int seconds) {
-    return unavailable("request_timeout",
-                       fmt::format("the request took more than {} s; --request-timeout", seconds));
-  };
-  for (auto& [id, job] : preparing_) {
-    if (job.seconds > 0 && since(job.received) >= job.seconds) cut_off(job, too_long(job.seconds));
-  }
-  std::vector<Late> late;
-  const bool stuck = state_ == ServiceState::ready && health() == "stuck";
-  for (auto& [id, live] : live_) {
-    const double waited = since(live.answer->received());
-    if (stuck) {
-      late.push_back({id, unavailable("engine_stuck", "the engine makes no progress")});
-    } else if (live.seconds > 0 && waited >= live.seconds) {
-      late.push_back({id, too_long(live.seconds)});
-    } else if (options_.queue_timeout > 0 && !live.answer->started() &&
-               waited >= options_.queue_timeout) {
-      late.push_back(
-          {id, unavailable("queue_timeout", fmt::format("the request waited more than {} s; "
-                                                        "--queue-timeout",
-                                                        options_.queue_timeout))});
-    } else if (live.answer->streams() && waited >= options_.http.sse_keep_alive) {
-      live.answer->keep_alive();
-    }
-  }
-  for (const Late& l : late) cut_off(l.id, "timeout", l.error);
 }
 
 std::string Service::metrics_page() {
@@ -626,22 +372,6 @@ std::string Service::metrics_page() {
       engine_ ? std::chrono::duration<double>(engine_->stuck_for()).count() : 0;
   return metrics_text(metrics_,
                       {options_.sglang_metrics, options_.vllm_metrics, options_.names[0]});
-}
-
-void Service::log_end(LiveAnswer& answer, std::string_view finish) {
-  const double seconds = std::chrono::duration<double>(Clock::now() - answer.received()).count();
-  metrics_.request_seconds.add(seconds);
-  const std::int64_t tokens = answer.completion_tokens();
-  if (tokens > 1) {
-    metrics_.seconds_per_token.add((seconds - answer.times().first_token) /
-                                   static_cast<double>(tokens - 1));
-  }
-  ++metrics_.requests[fmt::format("route=\"{}\",finish=\"{}\"", name(answer.api().route), finish)];
-  log_request(options_, answer, seconds, finish);
-}
-
-void Service::log_step(const EngineNews& news) {
-  if (++decode_steps_ % kStepsPerLine == 0) log_decode(options_, news);
 }
 
 }  // namespace lathe

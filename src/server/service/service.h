@@ -117,21 +117,28 @@ class Service {
     Clock::time_point until;
   };
 
+  // In service.cc
   void handle(HttpRequest request, std::shared_ptr<HttpAnswer> answer);
   std::int64_t waiting_choices() const { return queued_ + std::ssize(preparing_); }
   ApiError queue_full(std::int64_t choices) const;
   std::optional<ApiError> refuse_new() const;
   void submit(PreparedRequest prepared, std::shared_ptr<Reply> reply, Clock::time_point received,
               int seconds);
+  std::uint64_t cache_salt(const ApiRequest& api, const Caller& caller) const;
+
+  // In service_events.cc
   void take_news();
   void take_events(std::span<const TicketEvent> events, double step_seconds);
   void take_step(const EngineNews& news);
-  std::uint64_t cache_salt(const ApiRequest& api, const Caller& caller) const;
   void count_waiting(Live& live, std::int64_t choices, std::int64_t tokens);
   /// Removes an answer that has ended.
   void remove(std::uint64_t id);
   /// Ends an answer and its requests with an error, which a client that has gone does not see.
   void cut_off(std::uint64_t id, std::string_view why, const ApiError& error);
+  void log_end(LiveAnswer& answer, std::string_view finish);
+  void log_step(const EngineNews& news);
+
+  // In service_end.cc
   [[noreturn]] void leave_at_once();
   void on_signal(int number);
   void tick();
@@ -139,8 +146,6 @@ class Service {
   void time_out(Clock::time_point now);
   void try_flushes(Clock::time_point now);
   void stop_if_drained();
-  void log_end(LiveAnswer& answer, std::string_view finish);
-  void log_step(const EngineNews& news);
 
   ServerOptions options_;
   std::unique_ptr<HttpServer> http_;
