@@ -8,7 +8,7 @@
 namespace lathe::cuda {
 namespace {
 
-/// check() with work tiles in several small M blocks on `sms` SMs, split or whole.
+/// check_scene() with work tiles in several small M blocks on `sms` SMs, split or whole.
 void check_small_block_m(Scene& s, int sms, int m_rows, bool whole) {
   LatentShape shape = shape_of_call(s.args);
   shape.sms = sms;
@@ -16,7 +16,7 @@ void check_small_block_m(Scene& s, int sms, int m_rows, bool whole) {
   EXPECT_EQ(cut.block_m, m_rows);
   EXPECT_GT(cut.m_blocks, 1);
   EXPECT_EQ(cut.all.cut(), !whole);
-  check(s, sms, {}, {}, 0, 0, 16);
+  check_scene(s, sms, {}, {}, 0, 0, 16);
 }
 
 class LatentEmulated : public ::testing::TestWithParam<LayoutKind> {};
@@ -31,7 +31,7 @@ TEST_P(LatentEmulatedPages, DenseByPageTable) {
   // by TMA boxes, or row by row.
   for (const int page : {16, 128, 100}) {
     Scene s(layout_of(GetParam()), page, 48, {{130, 2}, {1, 1}, {0, 1}, {200, 1}});
-    check(s, 3);
+    check_scene(s, 3);
   }
 }
 
@@ -41,7 +41,7 @@ TEST_P(LatentEmulatedPages, WholeRows) {
   for (const int heads : {64, 128}) {
     SCOPED_TRACE("heads " + std::to_string(heads));
     Scene s(layout_of(GetParam()), 64, heads, {{70, 1}, {0, 0}, {130, 2}, {65, 1}});
-    check(s, heads / 32);
+    check_scene(s, heads / 32);
   }
 }
 
@@ -51,7 +51,7 @@ TEST_P(LatentEmulatedSmallBlockMPages, ItemsOfSingleTiles) {
   LatentShape shape = shape_of_call(s.args, 64);
   shape.sms = 9;
   EXPECT_EQ(cut_latent(shape).all.work.fixed_split, 192);
-  check(s, 9, {}, {}, 0, 0, 64);
+  check_scene(s, 9, {}, {}, 0, 0, 64);
 }
 
 // Work tiles of several items, with partials to combine.
@@ -61,7 +61,7 @@ TEST_P(LatentEmulatedPages, CutWorkTiles) {
     EXPECT_GT(cut_latent({.requests = 3, .keys = 700, .heads = heads, .dense = true, .sms = 6})
                   .all.work_tile_items,
               1);
-    check(s, 6);
+    check_scene(s, 6);
   }
 }
 
@@ -71,7 +71,7 @@ TEST_P(LatentEmulatedPages, UnequalLengths) {
     for (const int heads : {8, 48}) {
       SCOPED_TRACE("seed " + std::to_string(seed) + ", heads " + std::to_string(heads));
       Scene s(layout_of(GetParam()), 64, heads, unequal_requests(seed, 7, 300, 1300));
-      check(s, 5);
+      check_scene(s, 5);
     }
   }
 }
@@ -81,7 +81,7 @@ TEST_P(LatentEmulatedPages, RisingScores) {
   for (const int heads : {8, 48}) {
     Scene s(layout_of(GetParam()), 16, heads, {{330, 2}});
     s.args.problem.scale = 0.8f;
-    check(s, 2);
+    check_scene(s, 2);
   }
 }
 
@@ -100,7 +100,7 @@ TEST_P(LatentEmulatedPages, LowScoresAfterNoKey) {
     for (std::size_t i = 0; i < s.q.data.size(); ++i) {
       s.q.data[i] = (i < dims ? sign : 1) * -0.05f * key.data[i % dims];
     }
-    check(s, 2);
+    check_scene(s, 2);
   }
 }
 
@@ -113,7 +113,7 @@ TEST_P(LatentEmulatedPages, MissingPages) {
     s.batch.entry(0, 299 / page) = PageId(-1);
     for (int i = 0; i * page < 90; ++i) s.batch.entry(1, i) = PageId(-1);
     s.batch.name_by_page(s.args.main);
-    check(s, 3);
+    check_scene(s, 3);
   }
 }
 
@@ -149,7 +149,7 @@ TEST_P(LatentEmulated, SparseLists) {
     const Ints list = s.random_list(150);
     s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
                                                       : ProblemKind::sparse_latent);
-    check(s, 2);
+    check_scene(s, 2);
   }
 }
 
@@ -162,7 +162,7 @@ TEST_P(LatentEmulated, RunsOfMissingKeys) {
     const Ints list = lists_with_missing_runs(s, kWidth, /*empty_row=*/false);
     s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
                                                       : ProblemKind::sparse_latent);
-    check(s, 2);
+    check_scene(s, 2);
   }
 }
 
@@ -231,7 +231,7 @@ TEST_P(LatentEmulated, LengthsAndSinks) {
     sink[1] = -std::numeric_limits<float>::infinity();
     s.args.problem.sink = true;
     s.args.sink = sink;
-    check(s, 3);
+    check_scene(s, 3);
   }
 }
 
@@ -247,7 +247,7 @@ TEST_P(LatentEmulated, LastRowsCut) {
     std::vector<float> sink(static_cast<std::size_t>(heads), 0.5f);
     s.args.problem.sink = true;
     s.args.sink = sink;
-    for (const int last : {1, 4}) check(s, 2, {}, {}, 0, last);
+    for (const int last : {1, 4}) check_scene(s, 2, {}, {}, 0, last);
   }
 }
 
@@ -257,10 +257,10 @@ TEST_P(LatentEmulatedPages, PositionsAndPageTable) {
     const PositionLists lists = position_lists(s, 90);
     const Ints row_request{0, 0, 1};
     s.by_index(lists.slots);
-    check(s, 2, row_request, lists.positions);
-    check(s, 2, row_request, lists.positions, 0, 1);
+    check_scene(s, 2, row_request, lists.positions);
+    check_scene(s, 2, row_request, lists.positions, 0, 1);
     if (heads == 64 && GetParam() != LayoutKind::mla_bf16) {
-      check(s, 2, row_request, lists.positions, kRoomForAll);
+      check_scene(s, 2, row_request, lists.positions, kRoomForAll);
     }
   }
 }
@@ -301,14 +301,14 @@ TEST(LatentEmulatedFp8Block, RawScales) {
   for (const int heads : {8, 64}) {
     SCOPED_TRACE("heads " + std::to_string(heads));
     Scene pages(layout, 64, heads, {{330, 2}, {1, 1}, {90, 1}});
-    check(pages, 3);
+    check_scene(pages, 3);
     Scene lists(layout, 64, heads, {{200, 1}, {90, 2}, {300, 1}});
     const Ints list = lists.random_list(140);
     lists.by_index(list);
     const Ints lengths = {140, 1, 62, 140};
     lists.args.main.index_lengths = lengths;
-    check(lists, 2);
-    if (heads == 64) check(lists, 2, {}, {}, kRoomForAll);
+    check_scene(lists, 2);
+    if (heads == 64) check_scene(lists, 2, {}, {}, kRoomForAll);
   }
 }
 
@@ -318,7 +318,7 @@ TEST(LatentEmulatedV4, TwoSources) {
     const Ints window = s.batch.causal_list(64, 100, 100);
     const Ints list = s.random_list(130);
     s.by_two_sources(window, 100, list);
-    check(s, 3);
+    check_scene(s, 3);
   }
 }
 
@@ -328,8 +328,8 @@ TEST(LatentEmulatedV4, TwoPools) {
     for (const int heads : {8, 64}) {
       SCOPED_TRACE("page " + std::to_string(page) + ", heads " + std::to_string(heads));
       TwoPools pools(page, heads, {{300, 1}, {40, 1}}, 100, 130);
-      check(pools.scene, 2);
-      if (heads == 64) check(pools.scene, 2, {}, {}, kRoomForAll);
+      check_scene(pools.scene, 2);
+      if (heads == 64) check_scene(pools.scene, 2, {}, {}, kRoomForAll);
     }
   }
 }
@@ -337,7 +337,7 @@ TEST(LatentEmulatedV4, TwoPools) {
 TEST_P(LatentEmulatedPages, FewHeadsDense) {
   for (const int page : {16, 100}) {
     Scene s(layout_of(GetParam()), page, 7, {{130, 2}, {1, 1}, {0, 1}, {300, 1}});
-    check(s, 3);
+    check_scene(s, 3);
   }
 }
 
@@ -347,7 +347,7 @@ TEST_P(LatentEmulated, FewHeadsSparse) {
     const Ints list = s.random_list(150);
     s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
                                                       : ProblemKind::sparse_latent);
-    check(s, 2);
+    check_scene(s, 2);
   }
 }
 
@@ -381,7 +381,7 @@ TEST_P(LatentEmulatedSmallBlockMPages, ByPageTable) {
 
 // Shapes from other libraries' tests (latent_shape_checks.h) that run quickly: one of each number
 // of rows and pages.
-void check(const SceneShape& shape, const Bounds& bounds) {
+void check_shape(const SceneShape& shape, const Bounds& bounds) {
   SCOPED_TRACE(to_string(shape));
   ShapeScene s(shape);
   const Outputs got = attend(s.scene, shape.heads > 64 ? 6 : 3);
@@ -397,14 +397,14 @@ TEST_P(LatentEmulatedPages, ShapesOfDenseDecode) {
   for (const Shape s :
        {Shape{1, 1, 20, 1}, Shape{2, 4, 20, 3}, Shape{6, 2, 140, 9}, Shape{1, 2, 140, 63},
         Shape{2, 1, 140, 64}, Shape{1, 4, 20, 126}, Shape{2, 2, 140, 128}, Shape{1, 1, 4096, 3}}) {
-    check({.layout = GetParam(),
-           .page = 64,
-           .requests = s.requests,
-           .rows = s.rows,
-           .keys = s.keys,
-           .heads = s.heads,
-           .ragged = true},
-          kDecodeBounds);
+    check_shape({.layout = GetParam(),
+                 .page = 64,
+                 .requests = s.requests,
+                 .rows = s.rows,
+                 .keys = s.keys,
+                 .heads = s.heads,
+                 .ragged = true},
+                kDecodeBounds);
   }
 }
 
@@ -422,28 +422,28 @@ TEST_P(LatentEmulated, ShapesOfSparseDecode) {
                      .heads = s.heads,
                      .top_k = s.top_k,
                      .ragged = true};
-    check(shape, kDecodeBounds);
+    check_shape(shape, kDecodeBounds);
     if (s.top_k > 64) continue;
     shape.lengths_and_sink = true;
     if (GetParam() == LayoutKind::v4_fp8) shape.extra = 100;
-    check(shape, kDecodeBounds);
+    check_shape(shape, kDecodeBounds);
     shape.nothing = true;
-    check(shape, kDecodeBounds);
+    check_shape(shape, kDecodeBounds);
   }
 }
 
 // Lists longer than their context.
 TEST_P(LatentEmulated, ShapesOfSparseExtend) {
   for (const int rows : {1, 30}) {
-    check({.layout = GetParam(),
-           .page = 64,
-           .requests = 1,
-           .rows = rows,
-           .keys = 50,
-           .heads = 64,
-           .top_k = 128,
-           .lengths_and_sink = rows == 30},
-          kExtendBounds);
+    check_shape({.layout = GetParam(),
+                 .page = 64,
+                 .requests = 1,
+                 .rows = rows,
+                 .keys = 50,
+                 .heads = 64,
+                 .top_k = 128,
+                 .lengths_and_sink = rows == 30},
+                kExtendBounds);
   }
 }
 

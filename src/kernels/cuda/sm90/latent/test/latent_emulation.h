@@ -27,10 +27,10 @@ Outputs attend(Scene& s, int sms, std::span<const std::int32_t> row_request = {}
                std::int64_t fixed_keys = 0);
 
 /// Runs a scene on the kernels and compares with the oracle.
-inline void check(Scene& s, int sms, std::span<const std::int32_t> row_request = {},
-                  std::span<const std::int32_t> positions = {}, std::int64_t room_pages = 0,
-                  std::int64_t last = 0, std::int32_t min_block_m = 64,
-                  std::int64_t last_keys = 128) {
+inline void check_scene(Scene& s, int sms, std::span<const std::int32_t> row_request = {},
+                        std::span<const std::int32_t> positions = {}, std::int64_t room_pages = 0,
+                        std::int64_t last = 0, std::int32_t min_block_m = 64,
+                        std::int64_t last_keys = 128) {
   const Matrix<bf16> q = rounded(s.q);
   s.args.q = q.view();
   const Outputs want = s.oracle();

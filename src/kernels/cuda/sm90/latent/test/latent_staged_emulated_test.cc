@@ -24,8 +24,8 @@ TEST_P(LatentEmulatedStaged, SparseLists) {
       s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
                                                         : ProblemKind::sparse_latent);
       s.args.main.index_lengths = lengths;
-      check(s, 2, {}, {}, room);
-      check(s, 2, {}, {}, room, 3);
+      check_scene(s, 2, {}, {}, room);
+      check_scene(s, 2, {}, {}, room, 3);
     }
   }
 }
@@ -42,7 +42,7 @@ TEST_P(LatentEmulatedStaged, LastRowsCutAtSingleTiles) {
                                                         : ProblemKind::sparse_latent);
       const Ints lengths = {450, 449, 200, 65};
       s.args.main.index_lengths = lengths;
-      check(s, 2, {}, {}, room, 3, 64, keys);
+      check_scene(s, 2, {}, {}, room, 3, 64, keys);
     }
   }
 }
@@ -54,8 +54,8 @@ TEST_P(LatentEmulatedStaged, RoomForWhatListsHold) {
   for (std::size_t i = 0; i < list.size(); ++i) list[i] = list[i % 20];
   s.by_index(list, GetParam() == LayoutKind::v4_fp8 ? ProblemKind::window_compressed
                                                     : ProblemKind::sparse_latent);
-  check(s, 2, {}, {}, 25);
-  check(s, 2, {}, {}, 25, 3);
+  check_scene(s, 2, {}, {}, 25);
+  check_scene(s, 2, {}, {}, 25, 3);
 }
 
 TEST(LatentEmulatedStagedV4, TwoSources) {
@@ -64,8 +64,8 @@ TEST(LatentEmulatedStagedV4, TwoSources) {
     const Ints window = s.batch.causal_list(64, 100, 100);
     const Ints list = s.random_list(130);
     s.by_two_sources(window, 100, list);
-    check(s, 2, {}, {}, room);
-    check(s, 2, {}, {}, room, 1);
+    check_scene(s, 2, {}, {}, room);
+    check_scene(s, 2, {}, {}, room, 1);
   }
 }
 
