@@ -31,6 +31,7 @@ struct Router {
   bool normalize = true;                     // divide a token's weights by their sum + 1e-20
   float scale = 1;                           // then multiply them by this
   std::span<const float> expert_scale = {};  // [experts] and by its expert's; or empty: 1
+  bool weighs_inputs = false;  // the weights multiply the experts' inputs, not their outputs
 };
 
 /// Gated feed-forward experts. If `up` is empty, `gate` holds the rows of both projections
@@ -44,8 +45,9 @@ struct ExpertStacks {
 };
 
 /// out[t] += weights[t, j] * down(activation(gate x[t], up x[t])) of expert ids[t, j], for the
-/// top_k experts that the router chooses; or = without `add`. The stacks may have only the experts
-/// from `first` on: choices of others add nothing, as if their outputs were 0.
+/// top_k experts that the router chooses; or = without `add`. With choice.weighs_inputs the experts
+/// read weights[t, j] * x[t], and their outputs are added as they are. The stacks may have only the
+/// experts from `first` on: choices of others add nothing, as if their outputs were 0.
 struct ExpertLayer {
   RowsView x;                          // [T, n] f32 or Backend::activations()
   WeightView router;                   // [experts, n]

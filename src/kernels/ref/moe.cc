@@ -126,15 +126,19 @@ void ref_expert_ffn(const ExpertLayer& op, std::span<const std::int32_t> ids,
       const std::int64_t id = ids[at] - op.first;
       if (id < 0 || id >= e.gate.count()) continue;
       const bool turns = e.up.count() == 0;
-      const Doubles gate = times(e.gate.at(id), e.gate_bias, id, in);
-      const Doubles up = turns ? Doubles() : times(e.up.at(id), {}, id, in);
+      const double weight = weights[at], before = op.choice.weighs_inputs ? weight : 1;
+      Doubles x = in;
+      for (double& v : x) v *= before;
+      const Doubles gate = times(e.gate.at(id), e.gate_bias, id, x);
+      const Doubles up = turns ? Doubles() : times(e.up.at(id), {}, id, x);
       Doubles hidden(static_cast<std::size_t>(e.down.cols));
       for (std::size_t i = 0; i < hidden.size(); ++i) {
         hidden[i] = turns ? activated(op.activation, gate[2 * i], gate[2 * i + 1])
                           : activated(op.activation, gate[i], up[i]);
       }
       const Doubles down = times(e.down.at(id), e.down_bias, id, hidden);
-      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += double{weights[at]} * down[i];
+      const double after = op.choice.weighs_inputs ? 1 : weight;
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += after * down[i];
     }
     for (std::size_t i = 0; i < sum.size(); ++i) to[i] = static_cast<float>(sum[i]);
   }

@@ -42,8 +42,8 @@ Result<void> check_llama3(const Llama3RopeConfig& c) {
   if (!(c.low_freq_factor > 0)) {
     return wrong("rope.llama3.low_freq_factor", "a positive number", c.low_freq_factor);
   }
-  if (!(c.high_freq_factor > c.low_freq_factor) || std::isinf(c.high_freq_factor)) {
-    return wrong("rope.llama3.high_freq_factor", "a finite number above low_freq_factor",
+  if (!(c.high_freq_factor >= c.low_freq_factor) || std::isinf(c.high_freq_factor)) {
+    return wrong("rope.llama3.high_freq_factor", "a finite number of low_freq_factor or more",
                  c.high_freq_factor);
   }
   return {};
@@ -90,6 +90,7 @@ double llama3_frequency(double own, const Llama3RopeConfig& c) {
   const double wavelength = 2 * std::numbers::pi / own;
   if (wavelength > c.original_context / c.low_freq_factor) return own / c.factor;
   if (wavelength < c.original_context / c.high_freq_factor) return own;
+  if (c.low_freq_factor == c.high_freq_factor) return own;  // nothing between (Llama 4 Scout)
   const double s = (c.original_context / wavelength - c.low_freq_factor) /
                    (c.high_freq_factor - c.low_freq_factor);
   return (1 - s) * own / c.factor + s * own;
@@ -120,7 +121,7 @@ Result<void> check_config(const RopeConfig& config, std::int64_t positions) {
     return wrong("rope", "YaRN or no scaling with angles in f32", scalings);
   }
   if (config.growth && (!(config.growth->beta >= 0) || !(config.growth->context > 0) ||
-                        std::isinf(config.growth->beta))) {
+                        !(config.growth->shift >= 0) || std::isinf(config.growth->beta))) {
     return wrong("rope.growth", "a finite beta of 0 or more over a positive context",
                  config.growth->beta);
   }
@@ -272,7 +273,8 @@ struct RopeTable::Rows {
 
   double magnitude_at(std::int64_t p) const {
     if (!config.growth) return magnitude;
-    const double contexts = std::floor(static_cast<double>(p) / config.growth->context);
+    const double contexts =
+        std::floor((static_cast<double>(p) + config.growth->shift) / config.growth->context);
     return magnitude * (1 + config.growth->beta * std::log(1 + contexts));
   }
 

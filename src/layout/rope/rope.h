@@ -81,10 +81,11 @@ struct DynamicRopeConfig {
 };
 
 /// Queries grow with their position p (Llama 4, Ministral 3): cos and sin are multiplied by
-/// 1 + beta ln(1 + floor(p / context)).
+/// 1 + beta ln(1 + floor((p + shift) / context)).
 struct RopeGrowth {
   double beta = 0;
   double context = 4096;  // tokens
+  double shift = 0;       // tokens: 1 in Llama 4
 
   bool operator==(const RopeGrowth&) const = default;
 };

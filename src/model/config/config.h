@@ -130,10 +130,11 @@ struct MoeConfig {
   std::int32_t hash_layers = 0;
   bool normalize = true;
   float scale = 1;
+  bool weighs_inputs = false;  // as Router's (Llama 4)
   // gpt-oss: router and experts have biases; one tensor holds all experts, with gate and up
   // projections interleaved.
   bool stacked = false;
-  // With stacked: gate projections first, then up projections, and no biases (Qwen 3 VL).
+  // With stacked: gate projections first, then up projections, and no biases (Qwen 3 VL, Llama 4).
   bool halves = false;
   std::vector<std::uint8_t> layer_has_experts;  // [layers]
   ExpertNames names;
@@ -194,6 +195,7 @@ struct LayerGroupConfig {
   std::vector<std::int32_t> layers;  // ascending
   std::optional<RopeGrowth> query_growth = std::nullopt;  // grouped-query and MLA
   bool values_are_keys = false;  // grouped-query: v is k before its norm and RoPE; no v_proj
+  bool unit_qk_norm = false;     // RMSNorm without weight on each head of q and k (Llama 4)
   // Layers that read the keys and values of the last one of `layers`, and have none of their own
   // (Gemma 4 E2B, E4B). Ascending.
   std::vector<std::int32_t> readers = {};

@@ -71,6 +71,20 @@ bool set_expert_layers(ConfigReader& json, ModelConfig& config) {
   return std::ranges::count(has_experts, 1) > 0;
 }
 
+std::vector<std::uint8_t> parse_rope_layers(ConfigReader& json, const ModelConfig& config) {
+  std::vector<std::uint8_t> turns;
+  for (const std::int32_t has : json.integers("no_rope_layers")) turns.push_back(has != 0 ? 1 : 0);
+  const std::int32_t every = json.integer("no_rope_layer_interval", 4);
+  if (turns.empty()) {
+    for (std::int32_t l = 0; l < config.layers; ++l) turns.push_back((l + 1) % every != 0 ? 1 : 0);
+  } else if (std::ssize(turns) < config.layers) {
+    json.refuse("no_rope_layers", fmt::format("{} entries", config.layers),
+                fmt::format("{}", turns.size()), ErrorCode::malformed);
+  }
+  turns.resize(static_cast<std::size_t>(config.layers));
+  return turns;
+}
+
 RopeConfig no_rope(const RopeConfig& rope) {
   return {.dim = rope.dim, .pairing = rope.pairing, .pairs = 0};
 }

@@ -41,6 +41,9 @@ void split_layers(ModelConfig& config, const std::vector<std::uint8_t>& flags,
 /// Reads which layers have experts: decoder_sparse_step, mlp_only_layers. False: none has.
 bool set_expert_layers(ConfigReader& json, ModelConfig& config);
 
+/// Which layers have RoPE, [layers]: no_rope_layers, or all but every no_rope_layer_interval-th.
+std::vector<std::uint8_t> parse_rope_layers(ConfigReader& json, const ModelConfig& config);
+
 /// The identity, in place of `rope`: layers that know no positions.
 RopeConfig no_rope(const RopeConfig& rope);
 

@@ -85,6 +85,9 @@ void check_attention(const ModelConfig& c, FlagCheck& check) {
   check.only_in(c.value_norm, {Family::grouped_query}, "value_norm");
   check.only_in(c.value_scale != 1, {Family::grouped_query}, "value_scale");
   for (const LayerGroupConfig& group : c.groups) {
+    check.only_in(group.unit_qk_norm, {Family::grouped_query}, "unit_qk_norm");
+    check.needs(group.unit_qk_norm, c.qk_norm == QkNorm::none, "unit_qk_norm",
+                "no other norm of q and k", "one");
     check.only_in(group.values_are_keys, {Family::grouped_query}, "values_are_keys");
     check.needs(group.values_are_keys,
                 !c.attention_bias && !c.fused_qkv && c.qk_norm != QkNorm::whole, "values_are_keys",
@@ -158,7 +161,7 @@ void check_norms(const ModelConfig& c, FlagCheck& check) {
 
 void check_experts(const ModelConfig& c, Family family, FlagCheck& check) {
   const MoeConfig& moe = c.moe;
-  check.needs(moe.stacked, moe.shared == 0, "moe.stacked", "no shared experts",
+  check.needs(moe.stacked && !moe.halves, moe.shared == 0, "moe.stacked", "no shared experts",
               fmt::format("{} shared", moe.shared));
   check.needs(moe.stacked, !moe.correction_bias, "moe.stacked", "no correction_bias",
               "correction_bias");
@@ -167,6 +170,7 @@ void check_experts(const ModelConfig& c, Family family, FlagCheck& check) {
   check.only_in(moe.stacked, {Family::grouped_query, Family::mla}, "moe.stacked");
   check.needs(moe.halves, moe.stacked && !c.mxfp4, "moe.halves", "stacked experts, not in mxfp4",
               moe.stacked ? "mxfp4" : "others");
+  check.only_in(moe.weighs_inputs, {Family::grouped_query, Family::mla}, "moe.weighs_inputs");
   check.only_in(moe.hash_layers > 0, {Family::compressed}, "moe.hash_layers");
   check.needs(c.mxfp4, moe.stacked || (family == Family::compressed && c.block_fp8), "mxfp4",
               "stacked experts, or compressed attention with block_fp8", text_of(family));

@@ -13,6 +13,7 @@ namespace lathe {
 ///                       grouped_query     MLA               compressed
 /// attention biases      yes               yes               no
 /// qk_norm               yes               no                no (has its own)
+/// unit_qk_norm          without qk_norm   no                no
 /// value_norm            yes               no                no
 /// value_scale           yes               no                no
 /// values_are_keys       without biases, fused_qkv, whole qk_norm    no
@@ -39,7 +40,8 @@ namespace lathe {
 /// norms.gate_rank       no                without hyper     no
 /// hyper                 no                yes               always
 /// moe.shared_gate       with shared experts                         no
-/// moe.stacked           without shared experts and correction_bias  no
+/// moe.weighs_inputs     yes               yes               no
+/// moe.stacked           without correction_bias; shared experts with moe.halves       no
 /// moe.halves            with moe.stacked, without mxfp4             no
 /// moe.hash_layers       no                no                yes
 /// experts               any layers        any layers        every layer, with shared ones

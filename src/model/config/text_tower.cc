@@ -46,10 +46,15 @@ constexpr TextModel kGlm5Next{
         "num_attention_heads": 64, "kv_lora_rank": 512, "qk_nope_head_dim": 256,
         "v_head_dim": 256, "index_topk": 2048, "index_head_dim": 128, "index_n_heads": 32})"};
 
+constexpr TextModel kLlama4Text{
+    "llama4_text",
+    {.name = "llama4_text", .parse = parse_llama4, .norm_eps = 1e-5, .bos = 1, .eos = 2}};
+
 constexpr std::array kGemma3 = {kGemma3Text};
 constexpr std::array kGemma4 = {kGemma4Text};
 constexpr std::array kGlm5 = {kGlm5Next};
 constexpr std::array kKimi = {kKimiK2, kDeepseekV3};
+constexpr std::array kLlama4 = {kLlama4Text};
 constexpr std::array kMistral3 = {kMistralText, kMinistral3, kMistral4};
 constexpr std::array kQwen3Vl = {TextModel{
     "qwen3_vl_text", {.name = "qwen3_vl_text", .parse = parse_qwen3}, R"({"rope_theta": 500000})"}};
@@ -69,6 +74,7 @@ constexpr std::array kTowers = {
     TextTower{"Gemma4ForConditionalGeneration", kGemma4, true},
     TextTower{"Glm5NextForConditionalGeneration", kGlm5, false},
     TextTower{"KimiK25ForConditionalGeneration", kKimi, false},
+    TextTower{"Llama4ForConditionalGeneration", kLlama4, false},
     TextTower{"Mistral3ForConditionalGeneration", kMistral3, true},
     TextTower{"Qwen3VLForConditionalGeneration", kQwen3Vl, false},
     TextTower{"Qwen3VLMoeForConditionalGeneration", kQwen3VlMoe, true},
@@ -83,6 +89,7 @@ constexpr std::array kAnywhere = {
     kGemma4Text,
     kGlm5Next,
     kKimiK2,
+    kLlama4Text,
     kMinistral3,
     kMistral4,
     kMistralText,

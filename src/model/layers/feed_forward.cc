@@ -24,7 +24,8 @@ ExpertLayer routed_experts(const ModelConfig& model, const MoeWeights& w, const 
                       .token_experts = w.token_experts,
                       .normalize = config.normalize,
                       .scale = config.scale,
-                      .expert_scale = w.expert_scale};
+                      .expert_scale = w.expert_scale,
+                      .weighs_inputs = config.weighs_inputs};
   return {.x = h,
           .router = w.router,
           .router_bias = w.router_bias,

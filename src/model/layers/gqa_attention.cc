@@ -49,6 +49,7 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
   // With norms over all heads q and k have the heads of all ranks; with a gate in q_proj all_q has
   // each head's q, then its gate.
   const bool gated = c.config.output_gate == OutputGate::with_q;
+  const bool unit_norm = c.config.groups[c.config.group_of(c.layer)].unit_qk_norm;
   const MutableRowsView all_q = w.q.rows == q.cols ? q : alloc_rows(arena, h.rows, w.q.rows);
   const MutableRowsView k = reads ? kv : cols_at(kv, 0, k_cols);
   const MutableRowsView all_k =
@@ -90,7 +91,7 @@ Result<void> gqa_attention(const LayerContext& c, const GqaWeights& w, const Row
                       .kv = rows_at(kv, segment.first_row, step.rows),
                       .heads = p.heads,
                       .kv_heads = p.kv_heads,
-                      .norms = c.config.qk_norm == QkNorm::heads,
+                      .norms = c.config.qk_norm == QkNorm::heads || unit_norm,
                       .q_norm = w.q_norm,
                       .k_norm = w.k_norm,
                       .eps = c.config.norm_eps,

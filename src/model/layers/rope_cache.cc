@@ -16,13 +16,14 @@ Result<RopeTables> tables_of(const LayerGroupConfig& group, RopePairing index_pa
   auto main = RopeTable::make(group.rope, positions);
   if (!main) return main.error();
   RopeTables tables{std::move(*main), std::nullopt, std::nullopt};
-  if (group.query_growth && static_cast<double>(positions) > group.query_growth->context) {
+  const auto& growth = group.query_growth;
+  if (growth && static_cast<double>(positions) + growth->shift > growth->context) {
     RopeConfig config = group.rope;
     if (group.problem.kind != ProblemKind::grouped_query) {  // grows a whole head, and rotates none
       config = {.dim = static_cast<std::int32_t>(group.problem.qk_nope_head + group.problem.rope),
                 .pairs = 0};
     }
-    config.growth = group.query_growth;
+    config.growth = growth;
     auto query = RopeTable::make(config, positions);
     if (!query) return query.error();
     tables.query = std::move(*query);

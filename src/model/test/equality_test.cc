@@ -17,7 +17,7 @@ const ModelRunner::Options kInplace{.prefill = "inplace", .decode = "inplace"};
 
 TEST(Equality, ChunksGiveTheBitsOfOneShot) {
   for (const char* name : {"qwen3_moe", "qwen2_window", "deepseek_v3", "glm_moe_dsa", "qwen3_5",
-                           "qwen3_next", "hy_v4", "axk2", "glm5_next", "gemma4_shared"}) {
+                           "qwen3_next", "hy_v4", "axk2", "glm5_next", "gemma4_shared", "llama4"}) {
     const auto model = load_fixture(name);
     std::vector<std::int32_t> tokens = tokens_of(name, 300);
     tokens.resize(150);

@@ -55,7 +55,8 @@ const char* const kFixtures[] = {"llama",
                                  "axk2",
                                  "glm5_next",
                                  "gemma4_shared",
-                                 "axk1"};
+                                 "axk1",
+                                 "llama4"};
 
 // Bound against the reference with a bf16 cache like Lathe's: covers the order of summation, and
 // cache elements that round differently because of it.

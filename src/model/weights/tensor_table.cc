@@ -288,7 +288,8 @@ class Table {
     const std::int64_t count = c_.moe.experts, width = c_.moe.ffn;
     const Range& local = share_.expert_width;
     const bool biased = !c_.moe.halves;
-    plain(stem + (biased ? "router.weight" : "gate.weight"), count, c_.hidden, w.router);
+    const std::string router(biased ? "router.weight" : c_.moe.names.router);
+    plain(stem + router, count, c_.hidden, w.router);
     if (biased) vector(stem + "router.bias", count, w.router_bias);
     w.experts.gate = WeightStack::of(share_.experts.count, DType::f32, 2 * local.count, c_.hidden);
     w.experts.down = WeightStack::of(share_.experts.count, DType::f32, c_.hidden, local.count);
@@ -297,7 +298,7 @@ class Table {
     gate.halves = c_.moe.halves;
     gate.part.rows = times(local, 2);
     whole_stack(stem + "experts.down_proj", c_.hidden, width, w.experts.down).part.cols = local;
-    if (!biased) return;
+    if (!biased) return shared_experts(stem, w);
     stack_bias(stem + "experts.gate_up_proj_bias", 2 * width, w.experts.gate_bias).part.rows =
         times(local, 2);
     TensorSpec& bias = stack_bias(stem + "experts.down_proj_bias", c_.hidden, w.experts.down_bias);

@@ -281,7 +281,7 @@ struct Experts {
 // Runs the experts with a given choice.
 void moe_ffn(Context& c, const RowsView& x, const ExpertStacks& experts,
              std::span<const std::int32_t> ids, std::span<const float> weights, std::int64_t top_k,
-             const MutableRowsView& out) {
+             const MutableRowsView& out, bool weighs_inputs = false) {
   ExpertLayer op{.x = x,
                  .router = {},
                  .router_bias = {},
@@ -290,6 +290,7 @@ void moe_ffn(Context& c, const RowsView& x, const ExpertStacks& experts,
                  .experts = &experts,
                  .out = out};
   op.choice.top_k = static_cast<std::int32_t>(top_k);
+  op.choice.weighs_inputs = weighs_inputs;
   if (c.backend->device() == Device::ref) return ref_expert_ffn(op, ids, weights);
   cpu_expert_ffn(c.ops, op, ids, weights);
 }
@@ -344,6 +345,36 @@ TEST(MoeFfn, AgreesWithRef) {
       EXPECT_LE(norm_of_difference(got, want), 1e-5 * added) << name(dtype) << " " << tokens;
       EXPECT_EQ(added > 1e-3, tokens > 0);
     }
+  }
+}
+
+// Weights of inputs are those of the inputs: with one expert a token, that of a token whose row has
+// been multiplied before.
+TEST(MoeFfn, WeightsMayMultiplyTheInputs) {
+  std::mt19937 rng(test_seed(5));
+  const std::int64_t n = 66, ffn = 34, tokens = 9;
+  const Experts experts(rng, 5, n, ffn, DType::bf16);
+  for (const std::int64_t top_k : {1, 2}) {
+    const Choices c(rng, tokens, top_k, 5);
+    Rows x(tokens, n), got(tokens, n, 0), want(tokens, n, 0), ref_got(tokens, n, 0);
+    x.randomize(rng);
+    Context cpu(2), ref(1, Device::ref);
+    moe_ffn(cpu, x.view(), experts.stacks, c.ids, c.weights, top_k, got.out(), true);
+    moe_ffn(ref, x.view(), experts.stacks, c.ids, c.weights, top_k, ref_got.out(), true);
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      for (std::int64_t j = 0; j < top_k; ++j) {
+        const auto at = static_cast<std::size_t>(t * top_k + j);
+        Rows row(1, n), sum(1, n, 0);
+        for (std::int64_t i = 0; i < n; ++i) row.row(0)[i] = x.row(t)[i] * c.weights[at];
+        const float one = 1;
+        moe_ffn(ref, row.view(), experts.stacks, std::span(c.ids).subspan(at, 1), {&one, 1}, 1,
+                sum.out());
+        for (std::int64_t i = 0; i < n; ++i) want.row(t)[i] += sum.row(0)[i];
+      }
+    }
+    const double norm = norm_of_difference(want, Rows(tokens, n, 0));
+    EXPECT_LE(norm_of_difference(got, want), 1e-5 * norm) << top_k;
+    EXPECT_LE(norm_of_difference(ref_got, want), 1e-6 * norm) << top_k;
   }
 }
 

@@ -43,11 +43,14 @@ ExpertOrder sort_by_expert(Arena& arena, std::span<const std::int32_t> ids, std:
   return {pairs, top_k, begin, pair, place};
 }
 
-void cpu_gather_rows(const Execution& execution, const RowsView& x, const ExpertOrder& order,
-                     std::int64_t first, const MutableRowsView& out) {
+void cpu_gather_rows(const Execution& execution, const RowsView& x, std::span<const float> weights,
+                     const ExpertOrder& order, std::int64_t first, const MutableRowsView& out) {
   for_rows(execution, out.rows, out.cols, [&](std::int64_t i) {
-    const std::int64_t token = order.pair[first + i] / order.top_k;
-    std::memcpy(out.row(i), x.row(token), static_cast<std::size_t>(4 * x.cols));
+    const std::int64_t pair = order.pair[first + i];
+    std::memcpy(out.row(i), x.row(pair / order.top_k), static_cast<std::size_t>(4 * x.cols));
+    if (weights.empty()) return;
+    auto* row = reinterpret_cast<float*>(out.row(i));
+    for (std::int64_t c = 0; c < x.cols; ++c) row[c] *= weights[static_cast<std::size_t>(pair)];
   });
 }
 
@@ -59,7 +62,7 @@ void cpu_scatter_rows(const Execution& execution, const RowsView& y, std::span<c
       if (place < 0 || place >= y.rows) continue;
       const std::int64_t pair = order.pair[first + place];
       cpu_add_scaled(reinterpret_cast<const float*>(y.row(place)),
-                     weights[static_cast<std::size_t>(pair)], y.cols,
+                     weights.empty() ? 1 : weights[static_cast<std::size_t>(pair)], y.cols,
                      reinterpret_cast<float*>(out.row(token)));
     }
   });
@@ -89,10 +92,13 @@ void cpu_expert_ffn(const OpsContext& ops, const ExpertLayer& op, std::span<cons
   const bool turns = e.up.count() == 0;  // gate holds both
   const MutableRowsView up = turns ? MutableRowsView{} : alloc_rows(arena, most, e.up.rows);
   auto* products = ops.control->take_array<Product>(2 * count);
+  const std::span<const float> none;
+  const std::span<const float> before = op.choice.weighs_inputs ? weights : none;
+  const std::span<const float> after = op.choice.weighs_inputs ? none : weights;
 
   for (std::int64_t first = 0; first < order.pairs; first += most) {
     const std::int64_t n = std::min(most, order.pairs - first);
-    cpu_gather_rows(ops.execution, op.x, order, first, rows_at(rows, 0, n));
+    cpu_gather_rows(ops.execution, op.x, before, order, first, rows_at(rows, 0, n));
     std::int64_t last = 0;
     const auto for_experts = [&](auto&& body) {
       for (std::int64_t i = 0; i < count; ++i) {
@@ -119,7 +125,7 @@ void cpu_expert_ffn(const OpsContext& ops, const ExpertLayer& op, std::span<cons
                           bias_of(e.down_bias, i)};
     });
     multiply();
-    cpu_scatter_rows(ops.execution, constant(rows_at(rows, 0, n)), weights, order, first, op.out);
+    cpu_scatter_rows(ops.execution, constant(rows_at(rows, 0, n)), after, order, first, op.out);
   }
 }
 

@@ -29,11 +29,12 @@ struct ExpertOrder {
 ExpertOrder sort_by_expert(Arena& arena, std::span<const std::int32_t> ids, std::int64_t tokens,
                            std::int64_t top_k, std::int64_t first, std::int64_t experts);
 
-/// out[i] = x[token of pair first + i].
-void cpu_gather_rows(const Execution& execution, const RowsView& x, const ExpertOrder& order,
-                     std::int64_t first, const MutableRowsView& out);
+/// out[i] = x[token of pair first + i], times the pair's weight unless `weights` is empty.
+void cpu_gather_rows(const Execution& execution, const RowsView& x, std::span<const float> weights,
+                     const ExpertOrder& order, std::int64_t first, const MutableRowsView& out);
 
-/// out[token] += weight of the pair * y[i], for the pairs first + i in order.
+/// out[token] += weight of the pair * y[i], for the pairs first + i in order; without `weights`
+/// += y[i].
 void cpu_scatter_rows(const Execution& execution, const RowsView& y, std::span<const float> weights,
                       const ExpertOrder& order, std::int64_t first, const MutableRowsView& out);
 

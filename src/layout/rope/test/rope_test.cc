@@ -206,7 +206,9 @@ TEST(Rope, RefusesScalingsOutOfRange) {
   bad = good;
   bad.low_freq_factor = 0;
   EXPECT_EQ(field({.llama3 = bad}), "rope.llama3.low_freq_factor");
-  bad.low_freq_factor = 4;
+  bad.low_freq_factor = bad.high_freq_factor;
+  EXPECT_EQ(field({.llama3 = bad}), "none");
+  bad.low_freq_factor = 5;
   EXPECT_EQ(field({.llama3 = bad}), "rope.llama3.high_freq_factor");
   EXPECT_EQ(field({.linear_factor = 0.5}), "rope.linear_factor");
   EXPECT_EQ(field({.llama3 = good, .linear_factor = 2}), "rope");
@@ -366,6 +368,14 @@ TEST(Rope, QueriesGrowWithTheirPosition) {
     for (int i = 0; i < 16; ++i) {
       EXPECT_NEAR(to->cos(LocalPos(position))[i], from->cos(LocalPos(position))[i] * scale, 1e-6);
     }
+  }
+  // Llama4TextAttention of transformers 5.24 counts a position from 1.
+  grown.growth->shift = 1;
+  const auto from_one = RopeTable::make(grown, 40);
+  ASSERT_TRUE(from_one.ok());
+  for (int position = 0; position < 39; ++position) {
+    EXPECT_NEAR(from_one->cos(LocalPos(position))[0] * to->cos(LocalPos(0))[0],
+                std::cos(position) * (1 + 0.1 * std::log1p((position + 1) / 8)), 1e-6);
   }
   grown.growth->beta = -1;
   EXPECT_FALSE(RopeTable::make(grown, 8).ok());

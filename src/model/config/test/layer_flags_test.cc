@@ -65,6 +65,8 @@ TEST(LayerFlags, WhatNoLayerComputesIsRefusedByName) {
   };
   const auto one_indexer = [](ModelConfig& c) { c.mla.own_indexer.back() = 0; };
   const auto shared_gate = [](ModelConfig& c) { c.moe.shared_gate = true; };
+  const auto unit_norm = [](ModelConfig& c) { c.groups.back().unit_qk_norm = true; };
+  const auto weighed = [](ModelConfig& c) { c.moe.weighs_inputs = true; };
   const auto value_norm = [](ModelConfig& c) { c.value_norm = true; };
   const auto value_scale = [](ModelConfig& c) { c.value_scale = 0.5f; };
   const auto no_values = [](ModelConfig& c) { c.groups.back().values_are_keys = true; };
@@ -125,6 +127,9 @@ TEST(LayerFlags, WhatNoLayerComputesIsRefusedByName) {
         FlagCase{"glm5_next", no_delta, "index_pool"},
         FlagCase{"glm5_next", one_indexer, "index_pool"},
         FlagCase{"qwen3_moe", shared_gate, "moe.shared_gate"},
+        FlagCase{"deepseek_v3", unit_norm, "unit_qk_norm"},
+        FlagCase{"qwen3", unit_norm, "unit_qk_norm"},
+        FlagCase{"deepseek_v4", weighed, "moe.weighs_inputs"},
         FlagCase{"deepseek_v3", value_norm, "value_norm"},
         FlagCase{"deepseek_v4", value_scale, "value_scale"},
         FlagCase{"deepseek_v3", no_values, "values_are_keys"},

@@ -90,6 +90,75 @@ TEST(TextTower, TheWholeModelsKeysReachTheText) {
   EXPECT_THAT(parsed(j).eos, ElementsAre(3));
 }
 
+// Llama-4-Scout's published file, and Llama4TextConfig's values where it has none.
+TEST(TextTower, Llama4EndsWithItsFirstChunk) {
+  Json j = {{"architectures", {"Llama4ForConditionalGeneration"}},
+            {"model_type", "llama4"},
+            {"text_config",
+             {{"attention_chunk_size", 8192},
+              {"hidden_size", 5120},
+              {"interleave_moe_layer_step", 1},
+              {"intermediate_size", 8192},
+              {"intermediate_size_mlp", 16384},
+              {"max_position_embeddings", 10485760},
+              {"model_type", "llama4_text"},
+              {"num_attention_heads", 40},
+              {"num_hidden_layers", 48},
+              {"rope_theta", 500000.0},
+              {"rope_scaling",
+               {{"factor", 16.0},
+                {"high_freq_factor", 1.0},
+                {"low_freq_factor", 1.0},
+                {"original_max_position_embeddings", 8192},
+                {"rope_type", "llama3"}}},
+              {"vocab_size", 202048}}}};
+  Json& text = j["text_config"];
+  const ModelConfig c = parsed(j);
+  EXPECT_EQ(c.max_context, 8192);
+  EXPECT_EQ(c.norm_eps, 1e-5f);
+  EXPECT_FALSE(c.tied_embeddings);
+  ASSERT_EQ(c.groups.size(), 2u);
+  EXPECT_EQ(c.groups[0].problem, gqa_problem(40, 8, 128));
+  EXPECT_EQ(c.groups[0].rope.pairing, RopePairing::interleaved);
+  EXPECT_TRUE(c.groups[0].unit_qk_norm && c.groups[0].rope.llama3);
+  EXPECT_FALSE(c.groups[0].query_growth);
+  EXPECT_EQ(c.groups[1].layers.size(), 12u);
+  EXPECT_EQ(c.groups[1].layers.front(), 3);
+  EXPECT_EQ(c.groups[1].rope.pairs, 0);
+  EXPECT_EQ(c.groups[1].query_growth, (RopeGrowth{0.1, 8192, 1}));
+  EXPECT_FALSE(c.groups[1].unit_qk_norm);
+  EXPECT_EQ(c.moe.experts, 16);
+  EXPECT_EQ(c.moe.top_k, 1);
+  EXPECT_EQ(c.moe.ffn, 8192);
+  EXPECT_EQ(c.moe.shared_width(), 8192);
+  EXPECT_EQ(c.ffn, 16384);
+  EXPECT_EQ(c.moe.scoring, RouterScoring::sigmoid);
+  EXPECT_TRUE(c.moe.weighs_inputs && c.moe.stacked && c.moe.halves && !c.moe.normalize);
+  // Maverick: experts in every other layer, no norm of heads.
+  text["interleave_moe_layer_step"] = 2;
+  text["use_qk_norm"] = false;
+  EXPECT_THAT(parsed(j).moe.layer_has_experts[0], 0);
+  EXPECT_THAT(parsed(j).moe.layer_has_experts[1], 1);
+  EXPECT_FALSE(parsed(j).groups[0].unit_qk_norm);
+  text["moe_layers"] = {0, 2};
+  EXPECT_THAT(parsed(j).moe.layer_has_experts[0], 1);
+  EXPECT_THAT(parsed(j).moe.layer_has_experts[1], 0);
+  text["attn_temperature_tuning"] = false;
+  EXPECT_FALSE(parsed(j).groups[1].query_growth);
+  text["attention_chunk_size"] = nullptr;
+  EXPECT_EQ(parsed(j).max_context, 10485760);
+  text["attention_chunk_size"] = 8192;
+  text["layer_types"] = std::vector<std::string>(48, "full_attention");
+  EXPECT_EQ(parsed(j).max_context, 10485760);
+  text["layer_types"][7] = "chunked_attention";
+  EXPECT_EQ(parsed(j).max_context, 8192);
+  text["layer_types"][7] = "sliding_attention";
+  EXPECT_THAT(refusal(j), HasSubstr("layer_types: wanted chunked_attention"));
+  text.erase("layer_types");
+  text["no_rope_layers"] = {1, 0};
+  EXPECT_THAT(refusal(j), HasSubstr("no_rope_layers: wanted 48 entries, got 2"));
+}
+
 // Ministral3Config; queries grow from the original context on, so the context ends there.
 TEST(TextTower, Ministral3EndsBeforeItsQueriesGrow) {
   Json j = mistral3();

@@ -51,7 +51,8 @@ TEST(Activations, AreWhatAForwardPassTakes) {
                            "hy_v4",
                            "axk2",
                            "glm5_next",
-                           "gemma4_shared"}) {
+                           "gemma4_shared",
+                           "llama4"}) {
     const ModelConfig config = widened(config_of(name));
     const auto model = make_dummy_model(config, {});
     ASSERT_TRUE(model) << name;
@@ -161,10 +162,19 @@ TEST(PlanModel, RefusesADeltaRuleThatTheGpuHasNot) {
   EXPECT_THAT(reason_of([](DeltaRuleProblem& p) { p.conv = 3; }), HasSubstr("taps"));
 }
 
+TEST(PlanModel, RefusesInputsThatTheRouterWeighsOnAGpu) {
+  const auto refused = fit_model(config_of("llama4"), std::nullopt, describe_machine(Device::sm90),
+                                 request_of(256), model_kernels(Device::sm90));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().reasons.at(0).field, "the router's weights");
+  EXPECT_EQ(refused.error().reasons.at(0).hint, "--device cpu");
+}
+
 // A loaded model needs the bytes that weight_bytes() predicts.
 TEST(PlanModel, WeightsTakeWhatWasPlanned) {
-  for (const char* name : {"deepseek_v3", "deepseek_v3_fp8", "deepseek_v4", "deepseek_v4_fp8",
-                           "llama", "gpt_oss", "gemma3_new", "qwen3_5_moe", "kimi_linear"}) {
+  for (const char* name :
+       {"deepseek_v3", "deepseek_v3_fp8", "deepseek_v4", "deepseek_v4_fp8", "llama", "gpt_oss",
+        "gemma3_new", "qwen3_5_moe", "kimi_linear", "llama4"}) {
     const ModelConfig config = config_of(name);
     for (const bool expansion : {false, true}) {
       LoadOptions options;

@@ -1,0 +1,77 @@
+// Llama 4: Llama's attention with heads of unit length, in chunks of the context; every fourth
+// layer has neither RoPE nor chunks, and its queries grow with their position (arXiv 2501.19399).
+// Experts by sigmoid router, whose weights multiply their inputs, with a shared one.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "io/text/quote.h"
+#include "model/config/config_gqa.h"
+#include "model/config/registry.h"
+
+namespace lathe {
+namespace {
+
+// Layers that attend in chunks are those of full attention up to the end of the first chunk.
+void end_context_at_chunk(ConfigReader& json, ModelConfig& config) {
+  if (json.null("attention_chunk_size")) return;
+  const std::int32_t chunk = json.integer("attention_chunk_size", 8192);
+  bool chunked = !json.has("layer_types");
+  for (const std::string& type : json.texts("layer_types")) {
+    if (type != "chunked_attention" && type != "full_attention") {
+      json.refuse("layer_types", "chunked_attention and full_attention", quote(type));
+    }
+    chunked |= type == "chunked_attention";
+  }
+  if (chunked) config.max_context = std::min(config.max_context, chunk);
+}
+
+void parse_experts(ConfigReader& json, ModelConfig& config) {
+  MoeConfig& moe = config.moe;
+  moe.ffn = config.ffn;
+  config.ffn = json.integer("intermediate_size_mlp", 16384);
+  const std::int32_t every = json.integer("interleave_moe_layer_step", 1);
+  const bool listed = json.has("moe_layers");
+  const std::vector<std::int32_t> list = json.integers("moe_layers");
+  for (std::int32_t l = 0; l < config.layers; ++l) {
+    const bool has = listed ? std::ranges::count(list, l) > 0 : (l + 1) % every == 0;
+    moe.layer_has_experts.push_back(has ? 1 : 0);
+  }
+  moe.names = {.part = "feed_forward.", .router = "router.weight", .shared = "shared_expert."};
+  if (std::ranges::count(moe.layer_has_experts, 1) == 0) return;
+  moe.experts = json.integer("num_local_experts", 16, 1, 4096);
+  moe.top_k = json.integer("num_experts_per_tok", 1, 1, moe.experts);
+  moe.shared = 1;
+  moe.scoring = RouterScoring::sigmoid;
+  moe.normalize = false;
+  moe.weighs_inputs = true;
+  moe.stacked = moe.halves = true;
+}
+
+}  // namespace
+
+void parse_llama4(ConfigReader& json, ModelConfig& config) {
+  parse_gqa_dims(json, config, {.kv_heads = 8, .head_dim = 128}, {.default_theta = 5e5});
+  config.all_layers().rope.pairing = RopePairing::interleaved;
+  config.attention_bias = json.flag("attention_bias", false);
+  config.attention_out_bias = config.attention_bias;
+  end_context_at_chunk(json, config);
+  const std::vector<std::uint8_t> turns = parse_rope_layers(json, config);
+  split_layers(config, turns, {"no rope", "rope"});
+  const bool unit = json.flag("use_qk_norm", true);
+  const bool grows = json.flag("attn_temperature_tuning", true);
+  const RopeGrowth growth{.beta = json.number("attn_scale", 0.1),
+                          .context = static_cast<double>(json.integer("floor_scale", 8192)),
+                          .shift = 1};
+  for (LayerGroupConfig& group : config.groups) {
+    if (turns[static_cast<std::size_t>(group.layers.front())] != 0) {
+      group.unit_qk_norm = unit;
+      continue;
+    }
+    group.rope = no_rope(group.rope);
+    if (grows) group.query_growth = growth;
+  }
+  parse_experts(json, config);
+}
+
+}  // namespace lathe
