@@ -4,7 +4,7 @@
 namespace lathe {
 namespace {
 
-// Emulated, 65536 tokens of a head would need an hour.
+// LATHE_TEST_SCALE=64 is 65536 tokens, which take minutes.
 TEST(GpuDeltaRule, LongSequencesStayExact) { check_long_sequence(1024 * test_scale()); }
 
 }  // namespace
