@@ -74,8 +74,10 @@ struct PartRows {
 struct DummyGroups {
   std::int32_t size = 0;  // 0: none
   bool zeros = false;
+  bool widened = false;  // the values of int4 codes in f32
 };
-DummyGroups groups_of(const ModelConfig& config, DType dtype) {
+DummyGroups groups_of(const ModelConfig& config, const TensorSpec& spec, DType dtype) {
+  if (dummy_is_widened(config, spec)) return {0, false, true};
   if (dtype == DType::u4) return {config.int4_group, config.int4_zeros};
   const bool nvfp4 = dtype == DType::e2m1 && has_nvfp4(config);
   return {nvfp4 ? static_cast<std::int32_t>(kNvBlock) : 0, false};
@@ -102,6 +104,18 @@ void add_groups(WeightView& w, std::int64_t all_cols, const DummyGroups& groups,
   }
 }
 
+// Fills n values of int4 codes, from element `first` of a tensor whose rows have all_cols columns.
+void fill_widened(std::int64_t all_cols, std::uint64_t seed, std::int64_t first, std::int64_t n,
+                  float* to) {
+  std::vector<std::byte> codes(static_cast<std::size_t>(n + 1) / 2);
+  fill_elements(DType::u4, 0, seed, first, first + n, 0, codes.data());
+  const float scale = to_f32(random_u4_scale(all_cols));
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto two = std::to_integer<int>(codes[static_cast<std::size_t>(i / 2)]);
+    to[i] = static_cast<float>((i % 2 == 0 ? two & 15 : two >> 4) - kU4Zero) * scale;
+  }
+}
+
 // Fills the part of matrices that are one after another in their tensor, and returns it with its
 // matrices joined by rows. Bits follow an element's index in the whole tensor.
 WeightView fill_part(const PartRows& of, DType dtype, const DummyGroups& groups, std::uint64_t seed,
@@ -114,7 +128,11 @@ WeightView fill_part(const PartRows& of, DType dtype, const DummyGroups& groups,
   for_each(threads, (rows + each - 1) / each, [&](std::int64_t task) {
     for (std::int64_t r = task * each; r < std::min(rows, (task + 1) * each); ++r) {
       const std::int64_t first = of.first_of(r);
-      fill_elements(dtype, reach, seed, first, first + cols, r * cols, data);
+      if (groups.widened) {
+        fill_widened(of.cols, seed, first, cols, reinterpret_cast<float*>(data) + r * cols);
+      } else {
+        fill_elements(dtype, reach, seed, first, first + cols, r * cols, data);
+      }
     }
   });
   WeightView w{data, dtype, rows, cols, nullptr};
@@ -286,7 +304,7 @@ Result<void> fill_dummy(const ModelConfig& config, const LoadOptions& options,
   for (const TensorSpec& spec : table) {
     total += dummy_bytes(config, spec);
     const DType dtype = dummy_dtype(config, spec);
-    if (device) on_device += device->bytes_of_tensor(spec, dtype, groups_of(config, dtype));
+    if (device) on_device += device->bytes_of_tensor(spec, dtype, groups_of(config, spec, dtype));
   }
   const AnnouncedSource announced(nullptr, on_device);
   if (device) options.backend->begin_prepare(announced);
@@ -294,7 +312,7 @@ Result<void> fill_dummy(const ModelConfig& config, const LoadOptions& options,
     const TensorSpec& spec = table[i];
     const std::uint64_t seed = mixed_bits(options.seed) + (std::uint64_t{i} << 40);
     const DType dtype = dummy_dtype(config, spec);
-    const DummyGroups groups = groups_of(config, dtype);
+    const DummyGroups groups = groups_of(config, spec, dtype);
     if (spec.vector != nullptr) {
       fill_vector(spec, weights);
     } else if (spec.ids != nullptr) {

@@ -479,18 +479,20 @@ std::string scale_name(const TensorSpec& spec) {
   return spec.name.substr(0, spec.name.rfind('.')) + ".scale";
 }
 
-// Formats of 4-bit codes with scales of groups.
 namespace {
+
+// Formats of 4-bit codes with scales of groups.
 bool packs_codes(Quantization q) {
   return q == Quantization::int4 || q == Quantization::mxfp4 || q == Quantization::nvfp4;
 }
-}  // namespace
 
-bool has_nvfp4(const ModelConfig& config) {
-  return config.quantization == Quantization::nvfp4 || config.nvfp4_experts;
+// Columns of which a matrix of 4-bit codes has a multiple: a group, of NVFP4 two.
+std::int64_t group_cols(const ModelConfig& config, DType dtype) {
+  return dtype == DType::u4 ? config.int4_group : kMxBlock;
 }
 
-DType dummy_dtype(const ModelConfig& config, const TensorSpec& spec) {
+// What a whole matrix is stored in, if its columns are whole groups.
+DType named_dtype(const ModelConfig& config, const TensorSpec& spec) {
   if (spec.vector != nullptr || spec.f32) return DType::f32;
   if ((spec.whole_stack || spec.may_be_mx) && config.mxfp4) return DType::e2m1;
   if (spec.whole_stack || !spec.linear) return DType::bf16;
@@ -509,6 +511,29 @@ DType dummy_dtype(const ModelConfig& config, const TensorSpec& spec) {
       return DType::e2m1;
   }
   return DType::bf16;
+}
+
+// The whole matrix's; quantisers leave columns that are not whole groups in bf16.
+DType whole_dummy_dtype(const ModelConfig& config, const TensorSpec& spec) {
+  const DType dtype = named_dtype(config, spec);
+  const bool codes = dtype == DType::u4 || dtype == DType::e2m1;
+  return codes && spec.shape[1] % group_cols(config, dtype) != 0 ? DType::bf16 : dtype;
+}
+
+}  // namespace
+
+bool has_nvfp4(const ModelConfig& config) {
+  return config.quantization == Quantization::nvfp4 || config.nvfp4_experts;
+}
+
+bool dummy_is_widened(const ModelConfig& config, const TensorSpec& spec) {
+  const Range& cols = spec.part.cols;
+  return whole_dummy_dtype(config, spec) == DType::u4 &&
+         (cols.first % config.int4_group != 0 || cols.count % config.int4_group != 0);
+}
+
+DType dummy_dtype(const ModelConfig& config, const TensorSpec& spec) {
+  return dummy_is_widened(config, spec) ? DType::f32 : whole_dummy_dtype(config, spec);
 }
 
 std::int64_t dummy_bytes(const ModelConfig& config, const TensorSpec& spec) {

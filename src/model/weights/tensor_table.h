@@ -107,7 +107,11 @@ std::vector<TensorSpec> tensor_table(const ModelConfig& config, ModelWeights& in
 
 /// Whether weights in e2m1 have NVFP4's scales, not MXFP4's.
 bool has_nvfp4(const ModelConfig& config);
-/// Dtype of a dummy matrix: as stored according to config.json, else bf16.
+/// Whether the part of a dummy matrix in int4 cuts groups, so that it is in f32, as matrix_part()
+/// widens a checkpoint's.
+bool dummy_is_widened(const ModelConfig& config, const TensorSpec& spec);
+/// Dtype of the part of a dummy matrix: as stored according to config.json, f32 if it is widened,
+/// bf16 if the matrix's columns are not whole groups or the format is not known.
 DType dummy_dtype(const ModelConfig& config, const TensorSpec& spec);
 /// Bytes of the part, scales of blocks included.
 std::int64_t dummy_bytes(const ModelConfig& config, const TensorSpec& spec);
