@@ -20,6 +20,8 @@ struct BlockTensor {
   std::int64_t each = 0;     // rows (or columns) of a unit
   std::int64_t block = 128;  // rows that share a scale
   bool always = false;       // no rank can read a part of a block, on no device
+
+  bool operator==(const BlockTensor&) const = default;
 };
 
 /// Bytes that a GPU reads in a quarter of a microsecond, an eighth of the least time of an
@@ -64,7 +66,7 @@ std::vector<ExpertSplit> expert_splits(const SplitModel& model, std::int32_t ran
                                        std::int64_t rows);
 
 /// Chooses how request.tp ranks share the model. Errors: every rule broken (Rule::ranks), with the
-/// tensor or count; a bad --expert-split (Rule::request).
+/// tensor or count; a bad --expert-split, or one of a model without experts (Rule::request).
 Result<Parallel, std::vector<Reason>> choose_split(const SplitModel& model,
                                                    const PlanRequest& request);
 

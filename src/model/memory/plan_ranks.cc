@@ -69,49 +69,28 @@ std::array<std::int64_t, 8> counts(const Share& s) {
           s.shared.count, s.expert_width.count, s.experts.count,  s.vocab.count};
 }
 
-}  // namespace
+void add_tensor(const BlockTensor& tensor, std::vector<BlockTensor>& to) {
+  if (std::ranges::find(to, tensor) == to.end()) to.push_back(tensor);
+}
 
-SplitModel split_model(const ModelConfig& config) {
-  SplitModel out;
-  out.sizes = split_sizes(config);
-  out.top_k = config.moe.top_k;
-  const RankBytes bytes = rank_bytes(config, whole_share(out.sizes));
-  const auto all = static_cast<double>(bytes.sum());
-  out.ffn_part = static_cast<double>(bytes.at(WeightPart::dense)) / all;
-  out.shared_part = static_cast<double>(bytes.at(WeightPart::shared)) / all;
-  const std::int64_t with_experts = expert_layers(config);
-  const bool both = !config.moe.names.dense.empty();  // layers have a dense part next to experts
-  const std::int64_t dense = config.cached_layers() - (both ? 0 : with_experts);
-  if (dense > 0) out.ffn_bytes = bytes.at(WeightPart::dense) / dense;
-  if (with_experts > 0) out.shared_bytes = bytes.at(WeightPart::shared) / with_experts;
-  const AttentionProblem& p = config.groups.front().problem;
-  const std::int64_t out_head = std::max(p.v_head, p.v_head_dim);
-  const DeltaRuleProblem& delta = config.delta.problem;
-  // The output projections. block_of: columns that cannot be cut, of a matrix with so many.
-  const auto add_outputs = [&](bool always, const auto& block_of) {
-    out.tensors.push_back({"o_proj", p.heads, out_head, block_of(p.heads * out_head), always});
-    if (config.delta.layers.empty()) return;
-    out.tensors.push_back(
-        {"linear_attn's output", delta.heads, delta.dv, block_of(delta.value_cols()), always});
-  };
-  switch (config.quantization) {
-    case Quantization::none:
-    case Quantization::fp8_rows:
-      return out;
-    case Quantization::int4:
-      // Columns out of order are spread over all groups.
-      add_outputs(
-          false, [&](std::int64_t cols) { return config.int4_order ? cols : split_block(config); });
-      return out;
-    case Quantization::mxfp4:
-    case Quantization::nvfp4:
-      add_outputs(true, [&](std::int64_t) { return split_block(config); });
-      return out;
-    case Quantization::fp8_blocks:
-      break;
-  }
+// Output projections in 4 bits, with columns that no rank can cut. p: of a group of layers.
+// block_of: how many of so many columns those are.
+template <class BlockOf>
+void add_outputs(const ModelConfig& config, const AttentionProblem& p, bool always,
+                 const BlockOf& block_of, std::vector<BlockTensor>& to) {
   const auto add = [&](const char* name, std::int32_t units, std::int64_t each) {
-    out.tensors.push_back({name, units, each, kWeightBlock, false});
+    add_tensor({name, units, each, block_of(units * each), always}, to);
+  };
+  if (config.is_compressed()) return add("wo_b", config.mla.o_groups, config.mla.o_lora);
+  add("o_proj", p.heads, std::max(p.v_head, p.v_head_dim));
+  const DeltaRuleProblem& delta = config.delta.problem;
+  if (!config.delta.layers.empty()) add("linear_attn's output", delta.heads, delta.dv);
+}
+
+// Matrices in e4m3 with a scale for each block of rows and columns.
+void add_fp8(const ModelConfig& config, const AttentionProblem& p, std::vector<BlockTensor>& to) {
+  const auto add = [&](const char* name, std::int32_t units, std::int64_t each) {
+    add_tensor({name, units, each, kWeightBlock, false}, to);
   };
   if (config.is_compressed()) {
     add("wq_b", p.heads, p.qk_dim());
@@ -131,8 +110,51 @@ SplitModel split_model(const ModelConfig& config) {
     add("o_proj", p.heads, p.v_head_dim);
   }
   if (!config.delta.layers.empty()) {
+    const DeltaRuleProblem& delta = config.delta.problem;
     add("linear_attn's q and k", delta.key_heads, delta.dk);
     add("linear_attn's v", delta.heads, delta.dv);
+  }
+}
+
+// Tensors that a share must not cut inside a block of scales. p: of a group of layers.
+void add_block_tensors(const ModelConfig& config, const AttentionProblem& p,
+                       std::vector<BlockTensor>& to) {
+  switch (config.quantization) {
+    case Quantization::none:
+    case Quantization::fp8_rows:
+      return;
+    case Quantization::int4:
+      // Columns out of order are spread over all groups.
+      return add_outputs(
+          config, p, false,
+          [&](std::int64_t cols) { return config.int4_order ? cols : split_block(config); }, to);
+    case Quantization::mxfp4:
+    case Quantization::nvfp4:
+      return add_outputs(
+          config, p, true, [&](std::int64_t) { return split_block(config); }, to);
+    case Quantization::fp8_blocks:
+      return add_fp8(config, p, to);
+  }
+}
+
+}  // namespace
+
+SplitModel split_model(const ModelConfig& config) {
+  SplitModel out;
+  out.sizes = split_sizes(config);
+  out.top_k = config.moe.top_k;
+  const RankBytes bytes = rank_bytes(config, whole_share(out.sizes));
+  const auto all = static_cast<double>(bytes.sum());
+  out.ffn_part = static_cast<double>(bytes.at(WeightPart::dense)) / all;
+  out.shared_part = static_cast<double>(bytes.at(WeightPart::shared)) / all;
+  const std::int64_t with_experts = expert_layers(config);
+  const bool both = !config.moe.names.dense.empty();  // layers have a dense part next to experts
+  const std::int64_t dense = config.cached_layers() - (both ? 0 : with_experts);
+  if (dense > 0) out.ffn_bytes = bytes.at(WeightPart::dense) / dense;
+  if (with_experts > 0) out.shared_bytes = bytes.at(WeightPart::shared) / with_experts;
+  // Groups of layers may have heads of other widths, and other numbers of them.
+  for (const LayerGroupConfig& group : config.groups) {
+    add_block_tensors(config, group.problem, out.tensors);
   }
   return out;
 }

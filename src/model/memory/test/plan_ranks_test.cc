@@ -292,6 +292,23 @@ TEST(PlanRanks, Case5SharesThatCutGroups) {
   }
 }
 
+// Gemma 4's full layers have wider heads than those with a window.
+TEST(PlanRanks, Case5SharesThatCutGroupsInSomeLayers) {
+  ModelConfig config = *load_model_config(fmt::format("{}/models/gemma4", LATHE_TEST_DATA));
+  ASSERT_EQ(config.groups.size(), 2u);
+  config.quantization = Quantization::nvfp4;
+  for (std::size_t i = 0; i < 2; ++i) {
+    AttentionProblem& p = config.groups[i].problem;
+    p.heads = p.kv_heads = 4;
+    p.head_dim = p.v_head_dim = i == 0 ? 32 : 16;
+  }
+  const auto split = plan_ranks(config, describe_machine(Device::cpu), request_of(4));
+  ASSERT_FALSE(split.ok());
+  EXPECT_EQ(split.error().at(0).subject, "o_proj");
+  EXPECT_EQ(split.error().at(0).offered, "16 of 64");
+  EXPECT_TRUE(plan_ranks(config, describe_machine(Device::cpu), request_of(2)).ok());
+}
+
 TEST(PlanRanks, Case6AWidthOfTooFewBlocks) {
   ModelConfig config = published("qwen3-235b-fp8");
   config.moe.ffn = 384;  // three blocks: by width among two ranks at most
