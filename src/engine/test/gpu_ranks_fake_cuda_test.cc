@@ -37,6 +37,31 @@ TEST_P(GpuRanksFake, ReplayedStepsHaveTheBitsOfOthers) {
   check_replays(model(), sizes(), {{5, 4}}, 2);
 }
 
+// A13. Two graphs, one a rank, and each rank's lists.
+TEST_P(GpuRanksFake, AReplayedStepNeitherAllocatesNorWaits) {
+  EngineOptions options;
+  options.overlap = false;
+  GpuRanks setup(model(), sizes(), options, 2);
+  Request r;
+  r.prompt = some_tokens(5, setup.config().vocab);
+  r.sampling.temperature = 0;
+  r.sampling.ignore_eos = true;
+  r.sampling.max_tokens = 8;
+  ASSERT_TRUE(setup.engine().submit(std::move(r)).ok());
+  for (int step = 0; step < 4; ++step) ASSERT_TRUE(setup.engine().step().ok());
+  const cuda::fake::Counts before = cuda::fake::counts();
+  ASSERT_TRUE(setup.engine().launch().ok());
+  const cuda::fake::Counts after = cuda::fake::counts();
+  EXPECT_EQ(after.waits, before.waits);
+  EXPECT_EQ(after.allocations, before.allocations);
+  EXPECT_EQ(after.pageable_copies, before.pageable_copies);
+  EXPECT_EQ(after.graph_launches, before.graph_launches + 2);
+  EXPECT_EQ(after.copies_in, before.copies_in + 2);
+  EXPECT_EQ(after.copies_out, before.copies_out);
+  ASSERT_TRUE(setup.engine().collect().ok());
+  EXPECT_EQ(cuda::fake::counts().waits, before.waits + 2);
+}
+
 class GpuRanksModels : public GpuRanksFake {};
 INSTANTIATE_TEST_SUITE_P(WithExperts, GpuRanksModels, ::testing::Values("tiny-v32", "tiny-v4"));
 

@@ -77,7 +77,9 @@ TEST(RankWatch, ARankThatDoesNotLeaveAnAbortedStepIsStuckOnce) {
 // Four ranks of a CPU that sum rows, five times a step.
 class WatchedRanks {
  public:
-  explicit WatchedRanks(const std::function<void(std::int32_t, Faults&)>& change) {
+  /// ends: a stuck rank ends the process, as in a server.
+  explicit WatchedRanks(const std::function<void(std::int32_t, Faults&)>& change,
+                        bool ends = false) {
     std::vector<std::unique_ptr<Communicator>> all;
     for (auto& inner : make_host_communicators(4)) {
       Faults faults;
@@ -88,10 +90,12 @@ class WatchedRanks {
     options.limits = kWatchLimits;
     options.look_every = std::chrono::milliseconds(1);
     options.now = [this] { return RankWatch::Time(std::chrono::seconds(now_.load())); };
-    options.on_stuck = [this](const Error& error) {
-      const std::lock_guard lock(guard_);
-      stuck_ = error;
-    };
+    if (!ends) {
+      options.on_stuck = [this](const Error& error) {
+        const std::lock_guard lock(guard_);
+        stuck_ = error;
+      };
+    }
     group_ = std::make_unique<RankGroup>(std::move(all), std::move(options));
   }
   Result<void> step() {
@@ -166,6 +170,29 @@ TEST(RankGroup, ARankThatStallsEndsTheStepAndIsNamed) {
             "has stopped");
   EXPECT_THAT(ranks.stuck()->message(), HasSubstr("rank 2 in step 1 did not stop within 2 s"));
   EXPECT_EQ(ranks.step().error().message(), ok.error().message());
+}
+
+// A rank that never comes back cannot be joined, so the process ends with one line.
+TEST(RankGroupDeathTest, ARankThatNeverComesBackEndsTheProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto serve = [] {
+    std::latch never(1);
+    WatchedRanks ranks(
+        [&](std::int32_t r, Faults& f) {
+          if (r == 2) f.stall = 3, f.stalled = &never;
+        },
+        true);
+    const std::jthread clock([&] {
+      while (true) {
+        ranks.let_pass(21);
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    });
+    static_cast<void>(ranks.step());
+  };
+  EXPECT_EXIT(serve(), testing::ExitedWithCode(kRanksFailed),
+              "^lathe: step 1: wanted an exchange in 20 s, got .*; rank 2 in step 1 did not stop "
+              "within 2 s; a rank's thread or GPU has stopped\n$");
 }
 
 // The abort ends the others' waits, so nothing is stuck.
