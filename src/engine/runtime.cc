@@ -369,13 +369,17 @@ DraftMemory Runtime::draft_memory() const {
 
 // Grouped-query ranks have keys of their own heads; all ranks have the same latents.
 Result<std::vector<ValueCounts>> Runtime::stored_values() {
-  if (auto ok = backend_->collect_counts(); !ok) return ok.error();
+  auto collect = [this](std::int32_t r) {
+    return (r == 0 ? backend_ : rank(r).backend)->collect_counts();
+  };
+  if (auto ok = group_ ? group_->run(collect) : collect(0); !ok) return ok.error();
   const bool own_heads = !config().is_mla() && !config().is_compressed();
   std::vector<ValueCounts> out;
   for (std::int32_t l = 0; l < config().layers; ++l) {
     const ValueTally* tally = cache_->tally(l);
     if (tally == nullptr) return std::vector<ValueCounts>{};
     ValueCounts& counts = out.emplace_back(tally->counts());
+    // A KV head that several ranks have counts for each.
     for (const auto& rank : ranks_) {
       if (own_heads) counts.add(rank->cache->tally(l)->counts());
     }

@@ -176,6 +176,25 @@ TEST(RuntimeRanks, Case22NanOnOneRankEndsARequestAlone) {
   for (const std::size_t i : {0u, 2u}) EXPECT_TRUE(same(got[i], want[i])) << i;
 }
 
+// Each rank has counted its own KV heads.
+TEST(RuntimeRanks, StoredValuesAreOneRanks) {
+  std::vector<std::int64_t> want;
+  for (const std::int32_t tp : {1, 2}) {
+    RuntimeOptions o = on_ranks(tp, ranked_fixture("qwen3"));
+    o.count_values = true;
+    const auto runtime = Runtime::create(o);
+    ASSERT_TRUE(runtime);
+    (void)serve_real((*runtime)->engine(), {greedy(make_prompt((*runtime)->model(), 9), 4)});
+    const auto counts = (*runtime)->stored_values();
+    ASSERT_TRUE(counts);
+    std::vector<std::int64_t> got;
+    for (const ValueCounts& c : *counts) got.push_back(c.stored);
+    if (tp == 1) want = got;
+    EXPECT_EQ(got, want) << tp;
+    EXPECT_GT(got.at(0), 0);
+  }
+}
+
 // A fork has no threads: its steps fail instead of waiting, and it can end.
 TEST(RuntimeRanks, Case26AForkGetsAnError) {
   for (const std::int32_t tp : {1, 2}) {
