@@ -13,6 +13,8 @@ C3  models that only eight GPUs hold: DeepSeek V3.2, GLM-5, Kimi K2
 C4  the mixtures of C2 and C3 with experts by number
 C5  answers and speed of --exchange nccl without peer access; a rank that ends or stalls (gpu_ranks_gpu_test)
 C6  --soak MINUTES of mixed load with --check-ranks: nothing lost, equal ranks
+C7  --checkpoint DIR: from start to ready with one rank and with two, in turn; DIR, in tmpfs, gets the shapes of Qwen3-32B (66 GB) first,
+    unless it has a checkpoint
 
 A whole model has random weights of full size. Its row has the time from start to ready, the card's memory beside the plan's, tokens/s and
 the share of the floor of decode steps of 1, 64 and 256 requests after 960 tokens and of a prefill of 8192 tokens, and how many of 1000
@@ -22,11 +24,15 @@ reason. Exits with 1 if one failed.
 
 import argparse
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
 import re
+import shutil
 import signal
+import statistics
+import struct
 import subprocess
 import sys
 import tempfile
@@ -88,6 +94,10 @@ class Machine:
         return [*model, "--tp", str(case.ranks), "--context-length", str(self.sizes["context"]), "--max-running-requests",
                 str(self.sizes["requests"]), "--max-total-tokens", str(case.tokens or self.sizes["tokens"]), *case.flags]
 
+    def serve_flags(self, case: Case) -> list[str]:
+        """With a tokenizer, which a configuration alone does not have."""
+        return [*self.model_flags(case), *(() if self.cpu else ("--model", str(ROOT / "models/tiny-gqa")))]
+
     def run(self, *args: str, **more) -> str:
         """What the command prints. Raises RuntimeError with the end of its message where it refuses."""
         limit = more.pop("timeout", 600)
@@ -139,10 +149,8 @@ def planned_mib(plan: str) -> float | None:
 class Server:
     """`lathe serve` of a case until the end of the block; `seconds` until it was ready."""
 
-    def __init__(self, machine: Machine, case: Case, *flags: str):
-        command = [machine.program, "serve", *machine.model_flags(case), "--port", "0", *flags]
-        if not machine.cpu:
-            command += ["--model", str(ROOT / "models/tiny-gqa")]  # its tokenizer
+    def __init__(self, machine: Machine, *flags: str):
+        command = [machine.program, "serve", *flags, "--port", "0"]
         start = time.monotonic()
         self.log, self.port, self.seconds = [], None, 0.0
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -199,7 +207,7 @@ def whole_model(machine: Machine, case: Case) -> dict:
             row[f"b {r['batch']}"] += f", host {r['host_s'] * 1e6:.0f} us"
     row[f"prefill {s['prefill']}"] = f"{prefill[0]['tokens_per_s']:.0f} tokens/s"
     before = machine.memory()
-    with Server(machine, case) as server:
+    with Server(machine, *machine.serve_flags(case)) as server:
         row["ready"] = f"{server.seconds:.2f} s"
         result = load(machine, server, s["at_once"])
         row["answered"] = f"{result['completed']} of {s['at_once']}, {result['output_throughput']:.0f} tokens/s"
@@ -262,13 +270,70 @@ def soak(machine: Machine, minutes: float) -> dict:
     requests = max(2, round(60 * minutes * rate))
     try:
         machine.plan(case)
-        with Server(machine, case, "--check-ranks") as server:
+        with Server(machine, *machine.serve_flags(case), "--check-ranks") as server:
             result = load(machine, server, requests, "--request-rate", str(rate))
     except RuntimeError as error:
         return {"case": "C6 load", "failed": True, "why": str(error)}
     lost = requests - result["completed"]
     return {"case": f"C6 {case.name}, {case.ranks} ranks, {minutes:g} min with --check-ranks", "answered": f"{result['completed']} of {requests}",
             "exit": server.code, "failed": lost != 0 or server.code != 0}
+
+
+def write_checkpoint(folder: pathlib.Path, config: pathlib.Path):
+    """Random bf16 weights of a Qwen3 model of this configuration, with a file for each layer and one for what is not in a layer."""
+    sizes = json.loads(config.read_text())
+    hidden, ffn, head, vocab = (sizes[name] for name in ("hidden_size", "intermediate_size", "head_dim", "vocab_size"))
+    heads, keys = sizes["num_attention_heads"] * head, sizes["num_key_value_heads"] * head
+    layer = {"self_attn.q_proj": (heads, hidden), "self_attn.k_proj": (keys, hidden), "self_attn.v_proj": (keys, hidden),
+             "self_attn.o_proj": (hidden, heads), "self_attn.q_norm": (head,), "self_attn.k_norm": (head,), "mlp.gate_proj": (ffn, hidden),
+             "mlp.up_proj": (ffn, hidden), "mlp.down_proj": (hidden, ffn), "input_layernorm": (hidden,), "post_attention_layernorm": (hidden,)}
+    files = [{f"model.layers.{i}.{name}.weight": shape for name, shape in layer.items()} for i in range(sizes["num_hidden_layers"])]
+    files.append({"model.embed_tokens.weight": (vocab, hidden), "model.norm.weight": (hidden,)})
+    if not sizes.get("tie_word_embeddings"):
+        files[-1]["lm_head.weight"] = (vocab, hidden)
+    noise = bytearray(os.urandom(1 << 23))
+    noise[1::2] = noise[1::2].translate(bytes(0x3c | b & 0x80 for b in range(256)))  # of either sign, 0.008 to 0.03
+    folder.mkdir(parents=True, exist_ok=True)
+    for i, tensors in enumerate(files):
+        header, at = {}, 0
+        for name, shape in tensors.items():
+            count = 2 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+            header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + count]}
+            at += count
+        text = json.dumps(header).encode()
+        with open(folder / f"model-{i + 1:05}-of-{len(files):05}.safetensors", "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text)
+            for start in range(0, at, len(noise)):
+                file.write(noise[:at - start])
+    index = {name: f"model-{i + 1:05}-of-{len(files):05}.safetensors" for i, tensors in enumerate(files) for name in tensors}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    shutil.copy(ROOT / "models/tiny-gqa/tokenizer.json", folder)
+    shutil.copy(config, folder / "config.json")  # last: a folder with it is whole
+
+
+def start_to_ready(machine: Machine, folder: pathlib.Path, rounds: int) -> dict:
+    """Medians of servers that read a checkpoint from memory. The first one, which may be the first to read its pages, does not count."""
+    if not (folder / "config.json").exists():
+        write_checkpoint(folder, ROOT / "tests/data/models/qwen3/config.json" if machine.cpu else CONFIGS / "qwen3-32b.json")
+    seconds, rates = {1: [], 2: []}, {1: [], 2: []}
+    for run, ranks in enumerate(itertools.islice(itertools.cycle((1, 2)), 2 * rounds + 1)):
+        try:
+            with Server(machine, "--model", str(folder), "--device", machine.device, "--tp", str(ranks), "--max-total-tokens", "65536",
+                        "--context-length", "4096" if not machine.cpu else "256") as server:
+                pass
+        except RuntimeError as error:
+            return {"case": "C7 start to ready", "failed": True, "why": str(error)}
+        if run == 0:
+            continue
+        seconds[ranks].append(server.seconds)
+        loaded = re.search(r"weights +([\d.]+) MB in ([\d.]+) s", "".join(server.log))
+        rates[ranks].append(max(float(loaded[1]), 1) / 1e3 / max(float(loaded[2]), 1e-3))
+    row = {"case": "C7 start to ready"}
+    for ranks in (1, 2):
+        row[f"{ranks} rank{'s' * (ranks - 1)}"] = (", ".join(f"{s:.2f}" for s in seconds[ranks]) + " s, " +
+                                                   ", ".join(f"{r:.1f}" for r in rates[ranks]) + " GB/s of a rank")
+    row["two ranks' bytes a second over one's"] = f"{2 * statistics.median(rates[2]) / statistics.median(rates[1]):.2f}"
+    return row
 
 
 def show(row: dict) -> bool:
@@ -288,9 +353,10 @@ def main() -> int:
     parser.add_argument("program", help="build/lathe")
     parser.add_argument("--device", choices=("cuda", "cpu", "h200", "h100"), default="cuda", help="h200, h100: with --list")
     parser.add_argument("--gpus", type=int, help="of how many GPUs to make use; default: all; ranks of a CPU: 2")
-    parser.add_argument("--only", default="C1,C2,C3,C4,C5,C6", help="parts by commas")
+    parser.add_argument("--only", default="C1,C2,C3,C4,C5,C6,C7", help="parts by commas")
     parser.add_argument("--programs", type=pathlib.Path, help="folder of the GPU tests, build/gpu, for what they show of C1 and C5")
     parser.add_argument("--soak", type=float, default=0, metavar="MINUTES", help="of C6; default: left out")
+    parser.add_argument("--checkpoint", type=pathlib.Path, metavar="DIR", help="of C7; default: left out")
     parser.add_argument("--list", action="store_true", help="print the cases of whole models and what refuses them, and run nothing")
     args = parser.parse_args()
     machine = Machine(args)
@@ -323,6 +389,8 @@ def main() -> int:
             ok &= show(row)
     if "C6" in parts and args.soak > 0 and not args.list:
         ok &= show(soak(machine, args.soak))
+    if "C7" in parts and args.checkpoint and not args.list:
+        ok &= show(start_to_ready(machine, args.checkpoint, rounds=1 if machine.cpu else 4))
     return 0 if ok else 1
 
 

@@ -7,6 +7,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -61,7 +62,9 @@ class Ranks(unittest.TestCase):
             self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
             return result.stdout
 
-        shown = script("--device", "cpu", "--only", "C1,C4,C5")
+        with tempfile.TemporaryDirectory() as folder:
+            shown = script("--device", "cpu", "--only", "C1,C4,C5,C7", "--checkpoint", folder)
+        self.assertRegex(shown, r"C7 start to ready: 1 rank [\d.]+ s, [\d.]+ GB/s of a rank; 2 ranks [\d.]+ s")
         for part in ("C1 bench exchange, 2 ranks\n", "C4 tiny-v32, 2 ranks --expert-split number: ", "; answered 6 of 6, ", "C5 answers by auto"):
             self.assertIn(part, shown)
         listed = script("--list", "--device", "h100", "--gpus", "4").splitlines()
