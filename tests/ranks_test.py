@@ -98,6 +98,36 @@ class Ranks(unittest.TestCase):
         self.assertIn("--dp", self.refused("plan", *model[:2], "--dp", "2"))
         self.assertIn("--ep-size", self.refused("generate", "--prompt", "a", *model, "--tp", "2", "--ep-size", "2", "--enable-expert-parallel"))
 
+    def test_flags_that_one_rank_or_a_cpu_cannot_follow(self):
+        """Every command refuses a flag of ranks that would do nothing, with one line that names it."""
+        experts, dense = (("--model", str(MODELS / name), "--device", "cpu") for name in ("tiny-v32", "tiny-gqa"))
+        runs = (("generate", "--prompt", "a"), ("serve",), ("chat",), ("eval",), ("bench", "engine"), ("bench", "drafts", "--draft", "ngram"))
+        for command in (*runs, ("plan",)):
+            for flags in (("--exchange", "nccl"), ("--exchange", "peer"), ("--exchange-dtype", "f32"), ("--expert-split", "number"),
+                          ("--enable-expert-parallel",)):
+                told = self.refused_any(*command, *experts, *flags)
+                self.assertRegex(told, f"{flags[0]}:? +wanted --tp 2, 4 or 8 with it", command)
+            for exchange in ("nccl", "peer"):
+                told = self.refused_any(*command, *experts, "--tp", "2", "--exchange", exchange)
+                self.assertRegex(told, "--exchange +wanted GPUs +offered --device cpu", command)
+            for flags in (("--expert-split", "width"), ("--enable-expert-parallel",), ("--ep-size", "2")):
+                told = self.refused_any(*command, *dense, "--tp", "2", *flags)
+                self.assertRegex(told, f"{flags[0]} +wanted a model with experts", command)
+        for command in runs:
+            told = self.refused(*command, *dense, "--check-ranks")
+            self.assertEqual(told.splitlines()[-1], "lathe: --check-ranks: wanted --tp 2, 4 or 8 with it, got --tp 1", command)
+            told = self.refused(*command, *dense, "--tp", "4", "--threads", "3")
+            self.assertEqual(told.splitlines()[-1], "lathe: --threads: wanted one for each of 4 ranks, or more, got 3", command)
+        for flags in (("--gpus", "0,1"), ("--exchange", "peer")):
+            told = self.refused("bench", "exchange", "--device", "cpu", *flags)
+            self.assertEqual(told, f"lathe: {flags[0]}: wanted --device cuda with it, got --device cpu\n")
+
+    def refused_any(self, *args: str) -> str:
+        """As refused(), of a plan too, which says on stdout why."""
+        result = lathe(*args)
+        self.assertEqual(result.returncode, 2, (args, result.stderr))
+        return result.stdout + result.stderr
+
     def test_a_stop_signal_in_a_step(self):
         """Case 25: requests under way have the time that --shutdown-timeout gives them, and the exit code is 0."""
         for seconds in ("0", "30"):

@@ -272,11 +272,27 @@ def test_ranks():
         ({"tp": 2, "gpus": "0,1"}, "gpus"),
         ({"tp": "2"}, "tp"),
         ({"tp": 2, "ep_size": 2, "expert_split": "width"}, "ep_size"),
+        ({"exchange": "peer"}, "exchange"),
+        ({"exchange_dtype": "f32"}, "exchange-dtype"),
+        ({"enable_expert_parallel": True}, "enable-expert-parallel"),
     ],
 )
 def test_ranks_that_cannot_be(options, says):
     with pytest.raises(lathe.LatheError, match=says):
         lathe.Engine(str(MODELS / "tiny-gqa"), device="cpu", **options)
+
+
+@pytest.mark.parametrize(
+    "options, says",
+    [
+        ({"exchange": "nccl"}, "--exchange   wanted GPUs"),
+        ({"expert_split": "width"}, "--expert-split   wanted a model with experts"),
+        ({"ep_size": 2}, "--ep-size   wanted a model with experts"),
+    ],
+)
+def test_ranks_that_no_plan_has(options, says):
+    with pytest.raises(lathe.PlanRefused, match=says):
+        lathe.Engine(str(MODELS / "tiny-gqa"), device="cpu", tp=2, **options)
 
 
 def test_generate_loads_and_frees():

@@ -143,6 +143,16 @@ Result<Runtime::Planned, StartError> Runtime::plan_on(const Machine& machine,
 
 Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOptions& options) {
   if (const auto ok = check_ranks(options.plan_request); !ok) return StartError(ok.error());
+  if (options.check_ranks && options.plan_request.tp == 1) {
+    return StartError(Error{ErrorCode::invalid_argument, "--check-ranks", "--tp 2, 4 or 8 with it",
+                            "--tp 1", ""});
+  }
+  if (const std::int32_t tp = options.plan_request.tp;
+      options.threads > 0 && options.threads < tp) {
+    return StartError(Error{ErrorCode::invalid_argument, "--threads",
+                            fmt::format("one for each of {} ranks, or more", tp),
+                            fmt::format("{}", options.threads), ""});
+  }
   auto machine = find_machine(options.device, {options.plan_request.tp, options.gpus});
   if (!machine) return StartError(machine.error());
   std::unique_ptr<Model> made = options.make_model ? options.make_model() : nullptr;
@@ -171,7 +181,10 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
     r->gpus_ = std::move(*gpus);
   }
   auto planned = r->plan_on(*machine, options, *config, request, *stored);
-  if (!planned && options.device == "auto" && options.gpus.empty() && is_gpu(machine->device)) {
+  // What asks for GPUs by name is not served by a CPU.
+  const bool any_device =
+      options.device == "auto" && options.gpus.empty() && request.exchange == "auto";
+  if (!planned && any_device && is_gpu(machine->device)) {
     r->device_note_ = fmt::format("the CPU runs this model, not {}: {}", machine->model,
                                   text_of(planned.error()));
     machine = describe_machine(Device::cpu);

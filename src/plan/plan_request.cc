@@ -69,6 +69,12 @@ Result<void> check_ranks(const PlanRequest& request) {
                  fmt::format("{}", request.ep_size));
   }
   const bool splits = request.expert_split != "auto";
+  for (const auto& [flag, given] : {std::pair{"--exchange", request.exchange != "auto"},
+                                    {"--exchange-dtype", request.exchange_dtype != "auto"},
+                                    {"--expert-split", splits},
+                                    {"--enable-expert-parallel", request.expert_parallel}}) {
+    if (n == 1 && given) return wrong(flag, "--tp 2, 4 or 8 with it", "--tp 1");
+  }
   if (request.ep_size > 0 && (splits || request.expert_parallel)) {
     return wrong("--ep-size", "no other flag that splits experts with it",
                  splits ? "--expert-split" : "--enable-expert-parallel");

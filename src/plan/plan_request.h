@@ -79,7 +79,7 @@ std::string other_names(KernelKind kind);
 Result<BackendChoice> parse_backend(const std::string& text, Side side, const Registry& registry);
 
 /// Errors: a number of ranks or of groups of experts that is not a power of two up to kMostRanks,
-/// an unknown exchange. They name the flag.
+/// an unknown exchange, a flag of several ranks with --tp 1. They name the flag.
 Result<void> check_ranks(const PlanRequest& request);
 
 /// Errors: check_ranks()'s; negative or zero sizes. They name the flag.

@@ -51,6 +51,10 @@ Result<ExchangePlan, Reason> plan_exchange(const Machine& machine, const PlanReq
   if (n == 1) return out;
   out.in_layers = 2 * layers;
   const bool gpu = is_gpu(machine.device);
+  if (!gpu && request.exchange != "auto") {
+    return refused("exchange", "--exchange", "GPUs",
+                   fmt::format("--device {}", name(machine.device)), "--exchange auto");
+  }
   if (machine.ranks < n) {
     const std::string what = fmt::format("{}s", gpu ? machine.model : "rank");
     return refused("GPUs", "--tp", fmt::format("{} {}", n, what),

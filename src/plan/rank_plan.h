@@ -70,7 +70,7 @@ struct RankPlan {
 Share largest_share(const SplitSizes& sizes, const Parallel& parallel);
 
 /// Chooses the exchange. Errors (Rule::ranks): fewer devices than request.tp; --exchange peer
-/// without peer access; neither peer access nor NCCL; f32 partials on GPUs.
+/// without peer access; neither peer access nor NCCL; f32 partials on GPUs; peer or nccl on a CPU.
 Result<ExchangePlan, Reason> plan_exchange(const Machine& machine, const PlanRequest& request,
                                            std::int64_t width, std::int64_t layers);
 

@@ -102,6 +102,18 @@ bool readable(const PlanRequest& request) {
   return parse_split(request.expert_split, request.tp).has_value();
 }
 
+// The flag that shares experts, if there is one, for a model that has none.
+std::optional<Reason> expert_flag(const PlanRequest& request) {
+  const auto reason = [](std::string_view flag, std::string_view hint) {
+    return Reason{Rule::request,          "experts", std::string(flag),
+                  "a model with experts", "none",    std::string(hint)};
+  };
+  if (request.ep_size > 1) return reason("--ep-size", "--ep-size 1");
+  if (request.expert_parallel) return reason("--enable-expert-parallel", "");
+  if (request.expert_split == "auto") return std::nullopt;
+  return reason("--expert-split", "--expert-split auto");
+}
+
 }  // namespace
 
 std::string ExpertSplit::text() const { return fmt::format("{}x{}", width, number); }
@@ -142,6 +154,9 @@ Result<Parallel, std::vector<Reason>> choose_split(const SplitModel& model,
                                 "--expert-split auto"}};
   }
   std::vector<Reason> reasons = Rules(model, n).broken();
+  if (model.sizes.experts == 0) {
+    if (auto flag = expert_flag(request)) reasons.push_back(*std::move(flag));
+  }
   Parallel out{.tp = n, .expert_width = n};
   if (model.sizes.experts > 0 && n > 1) {
     const auto splits = expert_splits(model, n, request.max_running_requests);
@@ -163,8 +178,12 @@ Result<Parallel, std::vector<Reason>> choose_split(const SplitModel& model,
            splits.empty() ? "" : "--expert-split " + splits.front().text()});
     }
   }
-  if (!reasons.empty()) return reasons;
-  return out;
+  if (reasons.empty()) return out;
+  // What mends one of several reasons is no way out.
+  for (Reason& r : reasons) {
+    if (reasons.size() > 1) r.hint.clear();
+  }
+  return reasons;
 }
 
 }  // namespace lathe

@@ -75,9 +75,11 @@ ModelPlanResult plan_draft_model(const std::string& directory, const ModelConfig
   request.cuda_graph = target.cuda_graph;
   request.batch_invariant = target.batch_invariant;
   request.tp = target.tp;  // it runs on the target's ranks
-  request.expert_split = target.expert_split;
-  request.expert_parallel = target.expert_parallel;
-  request.ep_size = target.ep_size;
+  if (config.moe.experts > 0) {
+    request.expert_split = target.expert_split;
+    request.expert_parallel = target.expert_parallel;
+    request.ep_size = target.ep_size;
+  }
   request.exchange = target.exchange;
   request.exchange_dtype = target.exchange_dtype;
   request.logits_budget = target.logits_budget;

@@ -83,6 +83,15 @@ TEST(RuntimeRanks, Case5NumbersOfRanksThatCannotBe) {
   EXPECT_THAT(start_refusal(o), HasSubstr("--enable-expert-parallel"));
 }
 
+TEST(RuntimeRanks, FlagsThatNothingWouldFollow) {
+  RuntimeOptions o = on_ranks(1, ranked_fixture("qwen3"));
+  o.check_ranks = true;
+  EXPECT_EQ(start_refusal(o), "--check-ranks: wanted --tp 2, 4 or 8 with it, got --tp 1");
+  o = on_ranks(4, ranked_fixture("qwen3"));
+  o.threads = 3;
+  EXPECT_EQ(start_refusal(o), "--threads: wanted one for each of 4 ranks, or more, got 3");
+}
+
 // The bytes that were wanted and those that are free are in the allocator's own message.
 TEST(RuntimeRanks, Case10ARankWithoutMemoryIsNamed) {
   RankGroup group(make_host_communicators(2));

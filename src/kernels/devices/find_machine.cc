@@ -96,8 +96,9 @@ Result<std::vector<std::int32_t>> choose_gpus(const GpuChoice& choice, std::int3
       return bad_gpus(fmt::format("numbers from 0 to {}", count - 1), fmt::format("{}", n));
     }
   }
-  if (std::ssize(*listed) < choice.ranks) {
-    return bad_gpus(fmt::format("{} GPUs for --tp {}", choice.ranks, choice.ranks),
+  if (std::ssize(*listed) != choice.ranks) {
+    return bad_gpus(fmt::format("{} GPU{} for --tp {}", choice.ranks, choice.ranks == 1 ? "" : "s",
+                                choice.ranks),
                     fmt::format("{}", listed->size()));
   }
   return *listed;

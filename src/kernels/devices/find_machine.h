@@ -22,12 +22,12 @@ struct GpuChoice {
 
 /// "auto": a supported GPU of this computer, else the CPU. "cuda": this computer's GPUs, else the
 /// described sm90, as a plan needs no device. Or a device's name, or h100 or h200. Errors: an
-/// unknown name (lists the known ones); --gpus with numbers that this computer does not have, fewer
-/// than ranks, or GPUs that differ.
+/// unknown name (lists the known ones); --gpus with numbers that this computer does not have, more
+/// or fewer than ranks, or GPUs that differ.
 Result<Machine> find_machine(std::string_view device, const GpuChoice& choice = {});
 
-/// The numbers of a choice's GPUs, of `count` that this computer has: at least choice.ranks of them
-/// with --gpus, else the first ones, which may be fewer. Errors: as find_machine()'s. Precondition:
+/// The numbers of a choice's GPUs, of `count` that this computer has: choice.ranks of them with
+/// --gpus, else the first ones, which may be fewer. Errors: as find_machine()'s. Precondition:
 /// count > 0.
 Result<std::vector<std::int32_t>> choose_gpus(const GpuChoice& choice, std::int32_t count);
 

@@ -164,7 +164,17 @@ std::optional<std::string> ranks_that_fit(const Machine& machine, const PlanRequ
   for (const std::int32_t n : order) {
     PlanRequest changed = request;
     changed.tp = n;
-    if (fits(changed)) return fmt::format("--tp {}", n);
+    std::string flags = fmt::format("--tp {}", n);
+    // One rank has no such flags, and WxE is of one number of ranks.
+    for (const auto& [flag, value] : {std::pair{"--expert-split", &PlanRequest::expert_split},
+                                      {"--exchange", &PlanRequest::exchange},
+                                      {"--exchange-dtype", &PlanRequest::exchange_dtype}}) {
+      std::string& text = changed.*value;
+      if (text == "auto" || (n > 1 && text.find('x') == std::string::npos)) continue;
+      flags += fmt::format(" {} auto", flag);
+      text = "auto";
+    }
+    if (check_ranks(changed) && fits(changed)) return flags;
   }
   return std::nullopt;
 }

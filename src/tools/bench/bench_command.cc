@@ -176,6 +176,13 @@ void add_bench_command(Command app, int& exit_code) {
   exchange.add_flag("--json", exchange_flags->json, "as data on stdout");
   exchange.callback([exchange_flags, ranks, exchange, &exit_code] {
     auto& numbers = exchange_flags->gpus;
+    const bool cpu = exchange_flags->device == "cpu";
+    for (const char* flag : {"--gpus", "--exchange"}) {
+      if (!cpu || !exchange.given(flag)) continue;
+      exit_code =
+          refuse({ErrorCode::invalid_argument, flag, "--device cuda with it", "--device cpu", ""});
+      return;
+    }
     if (!exchange.given("--gpus")) {
       numbers.resize(static_cast<std::size_t>(*ranks));
       std::iota(numbers.begin(), numbers.end(), 0);

@@ -64,12 +64,15 @@ TEST(Machine, GpusAreChosenByNumber) {
   EXPECT_EQ(numbers(4, "", 2), (Numbers{0, 1}));  // the plan says that two are too few
   EXPECT_EQ(numbers(2, "5,3", 8), (Numbers{5, 3}));
   EXPECT_EQ(numbers(1, "7", 8), (Numbers{7}));
-  for (const auto& [gpus, offered] : {std::pair{"0,8", "8"}, {"1", "1"}, {"0,0", "\"0,0\""}}) {
+  for (const auto& [gpus, offered] :
+       {std::pair{"0,8", "8"}, {"1", "1"}, {"0,1,2", "3"}, {"0,0", "\"0,0\""}}) {
     const auto refused = choose_gpus({2, gpus}, 8);
     ASSERT_FALSE(refused) << gpus;
     EXPECT_EQ(refused.error().field, "--gpus");
     EXPECT_EQ(refused.error().offered, offered);
   }
+  // Two GPUs without --tp would leave the second one idle.
+  EXPECT_EQ(choose_gpus({1, "0,1"}, 8).error().message(), "--gpus: wanted 1 GPU for --tp 1, got 2");
 }
 
 // Two GPUs as they would be found.

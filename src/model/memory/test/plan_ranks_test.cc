@@ -17,6 +17,7 @@
 #include "model/test/published_configs.h"
 #include "plan/explain.h"
 #include "plan/plan_json.h"
+#include "plan/plan_request_json.h"
 
 namespace lathe {
 namespace {
@@ -40,17 +41,15 @@ ModelPlanResult planned(const ModelConfig& config, const Machine& machine,
   return fit_model(config, std::nullopt, machine, request, model_kernels(machine.device));
 }
 
-// The refusal of a plan: what it suggests, `--tp N`, gives a plan.
+// The refusal of a plan: what it suggests gives a plan.
 Refusal refused(const ModelConfig& config, const Machine& machine, const PlanRequest& request) {
   const auto plan = planned(config, machine, request);
   EXPECT_FALSE(plan.ok());
   if (plan) return {};
   for (const std::string& way : plan.error().suggestions) {
     if (!way.starts_with("--tp ")) continue;
-    PlanRequest changed = request;
-    changed.tp = std::stoi(way.substr(5));
-    EXPECT_NE(changed.tp, request.tp);
-    EXPECT_TRUE(planned(config, machine, changed).ok()) << way;
+    const auto changed = with_flags(request, way);
+    EXPECT_TRUE(changed && planned(config, machine, *changed).ok()) << way;
   }
   return plan.error();
 }
@@ -227,7 +226,9 @@ TEST(PlanRanks, Case3NcclMattersOnlyWhereItIsUsed) {
   EXPECT_TRUE(planned(config, machine, request_of(2)).ok());
   PlanRequest nccl = request_of(2);
   nccl.exchange = "nccl";
-  EXPECT_EQ(refused(config, machine, nccl).reasons.at(0).hint, "--exchange peer");
+  const Refusal refusal = refused(config, machine, nccl);
+  EXPECT_EQ(refusal.reasons.at(0).hint, "--exchange peer");
+  EXPECT_EQ(last_of(refusal), "--tp 1 --exchange auto");
 }
 
 TEST(PlanRanks, Case5HeadsThatDoNotDivide) {
@@ -446,6 +447,55 @@ TEST(PlanRanks, BadNumbersAreNamed) {
               HasSubstr("--expert-split"));
   EXPECT_THAT(says([](PlanRequest& r) { r.exchange = "gloo"; }), HasSubstr("offered \"gloo\""));
   EXPECT_THAT(says([](PlanRequest& r) { r.exchange_dtype = "bf8"; }), HasSubstr("auto or f32"));
+}
+
+// A flag that cannot be followed is refused.
+TEST(PlanRanks, OneRankHasNoFlagsOfRanks) {
+  const ModelConfig config = published("qwen3-235b-fp8");
+  const auto says = [&](auto change) {
+    PlanRequest request = request_of(1);
+    change(request);
+    const Refusal refusal = refused(config, h200(8), request);
+    EXPECT_EQ(refusal.reasons.at(0).wanted, "--tp 2, 4 or 8 with it");
+    return refusal.reasons.at(0).field;
+  };
+  EXPECT_EQ(says([](PlanRequest& r) { r.exchange = "nccl"; }), "--exchange");
+  EXPECT_EQ(says([](PlanRequest& r) { r.exchange = "peer"; }), "--exchange");
+  EXPECT_EQ(says([](PlanRequest& r) { r.exchange_dtype = "f32"; }), "--exchange-dtype");
+  EXPECT_EQ(says([](PlanRequest& r) { r.expert_split = "number"; }), "--expert-split");
+  EXPECT_EQ(says([](PlanRequest& r) { r.expert_parallel = true; }), "--enable-expert-parallel");
+}
+
+TEST(PlanRanks, ACpusThreadsHaveOneExchange) {
+  const ModelConfig config = *load_model_config(fmt::format("{}/models/llama", LATHE_TEST_DATA));
+  for (const Device device : {Device::cpu, Device::ref}) {
+    for (const char* exchange : {"peer", "nccl"}) {
+      PlanRequest request = request_of(2);
+      request.context_length = request.chunked_prefill_size = 256;
+      request.exchange = exchange;
+      const Refusal refusal = refused(config, with_ranks(describe_machine(device), 2), request);
+      EXPECT_EQ(refusal.reasons.at(0).field, "--exchange");
+      EXPECT_EQ(refusal.reasons.at(0).offered, fmt::format("--device {}", name(device)));
+      EXPECT_EQ(refusal.reasons.at(0).hint, "--exchange auto");
+    }
+  }
+}
+
+TEST(PlanRanks, DenseModelsHaveNoExpertsToShare) {
+  const ModelConfig config = published("qwen3-32b");
+  const auto says = [&](auto change) {
+    PlanRequest request = request_of(2);
+    change(request);
+    const Refusal refusal = refused(config, h200(2), request);
+    EXPECT_EQ(refusal.reasons.at(0).wanted, "a model with experts");
+    return refusal.reasons.at(0).field;
+  };
+  EXPECT_EQ(says([](PlanRequest& r) { r.expert_split = "2x1"; }), "--expert-split");
+  EXPECT_EQ(says([](PlanRequest& r) { r.expert_parallel = true; }), "--enable-expert-parallel");
+  EXPECT_EQ(says([](PlanRequest& r) { r.ep_size = 2; }), "--ep-size");
+  PlanRequest one = request_of(2);
+  one.ep_size = 1;
+  EXPECT_TRUE(planned(config, h200(2), one).ok());
 }
 
 // Small models have widths of a few blocks; a CPU's ranks share them anyway.
