@@ -63,10 +63,14 @@ Result<void> read_tool_calls(Json& calls, const std::string& path) {
   if (calls.is_null()) return {};
   if (!calls.is_array()) return bad_member(path, "a list of calls", excerpt_of(calls));
   for (std::size_t i = 0; i < calls.size(); ++i) {
-    const std::string here = fmt::format("{}[{}].function", path, i);
+    const std::string call = fmt::format("{}[{}]", path, i), here = call + ".function";
     if (!calls[i].is_object() || !calls[i].contains("function") ||
         !calls[i]["function"].is_object()) {
       return bad_member(here, "an object with name and arguments", excerpt_of(calls[i]));
+    }
+    const Json type = calls[i].value("type", Json());
+    if (!type.is_null() && type != "function") {
+      return bad_member(call + ".type", "\"function\"", excerpt_of(type));
     }
     Json& function = calls[i]["function"];
     const auto name = function.find("name");
@@ -101,6 +105,11 @@ Result<void> read_reasoning(Json& message, const std::string& path) {
   const Json one = message.value("reasoning", Json());
   const Json other = message.value("reasoning_content", Json());
   if (one.is_null() && other.is_null()) return {};
+  for (const auto& [name, value] :
+       {std::pair{"reasoning", &one}, std::pair{"reasoning_content", &other}}) {
+    if (value->is_null() || value->is_string()) continue;
+    return bad_member(fmt::format("{}.{}", path, name), "text", excerpt_of(*value));
+  }
   if (says(one) && says(other) && one != other) {
     return bad_member(path + ".reasoning_content", "the text of reasoning, or none",
                       excerpt_of(other));

@@ -8,6 +8,7 @@
 namespace lathe {
 namespace {
 
+using ::testing::StartsWith;
 using Json = nlohmann::ordered_json;
 
 // The messages as they are read, or the error.
@@ -41,6 +42,18 @@ TEST(ChatMessages, WhatNoTemplateCouldShowIsRefused) {
                      {"role": "tool", "tool_call_id": "1", "content": "2"}])"),
             "messages[1].tool_call_id: wanted the id of a call in the assistant's message before "
             "it, got \"1\"");
+  const auto call_of = [](const std::string& type) {
+    return read((R"([{"role": "assistant", "tool_calls": [{"id": "1", "type": )" + type +
+                 R"(, "function": {"name": "f", "arguments": {}}}]}])")
+                    .c_str());
+  };
+  EXPECT_THAT(call_of("null"), StartsWith("[{"));
+  EXPECT_EQ(call_of(R"({"name": "f"})"),
+            R"(messages[0].tool_calls[0].type: wanted "function", got {"name":"f"})");
+  EXPECT_EQ(call_of(R"("custom")"),
+            R"(messages[0].tool_calls[0].type: wanted "function", got "custom")");
+  EXPECT_EQ(read(R"([{"role": "assistant", "content": "", "reasoning": ["a"]}])"),
+            R"(messages[0].reasoning: wanted text, got ["a"])");
 }
 
 }  // namespace
