@@ -45,7 +45,7 @@ Result<ModelConfig> load_draft_config(const std::string& directory, const ModelC
 
 Result<void> check_same_tokens(const std::string& directory, const std::string& target) {
   const auto path = Tokenizer::file_in(target);
-  if (!std::filesystem::exists(path)) return {};
+  if (!is_listed(path)) return {};
   // Copies of one tokenizer.json need no parsing.
   const auto ours = read_file(path), theirs = read_file(Tokenizer::file_in(directory));
   if (!theirs) return theirs.error();

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/json.h"
+#include "io/files/model_path.h"
 #include "io/files/read_file.h"
 #include "io/text/json_text.h"
 #include "io/text/quote.h"
@@ -104,11 +105,15 @@ Result<void> read_chunks(std::span<const Chunk> chunks, ThreadPool& pool,
 }  // namespace
 
 bool has_weight_files(const fs::path& dir) {
-  std::error_code ec;
-  return fs::exists(dir / "model.safetensors.index.json", ec) || list_safetensors(dir).ok();
+  return is_listed(dir / "model.safetensors.index.json") || list_safetensors(dir).ok();
 }
 
 Result<Checkpoint> Checkpoint::open(const fs::path& dir, const std::string& beside) {
+  auto made = open_files(dir, beside);
+  return made ? std::move(made) : with_way_out(made.error());
+}
+
+Result<Checkpoint> Checkpoint::open_files(const fs::path& dir, const std::string& beside) {
   std::error_code ec;
   if (!fs::is_directory(dir, ec)) {
     return Error{ErrorCode::io, dir.string(), "a folder with a model",
@@ -117,9 +122,9 @@ Result<Checkpoint> Checkpoint::open(const fs::path& dir, const std::string& besi
   std::vector<fs::path> files;
   std::optional<WeightMap> index;
   const fs::path index_path = dir / "model.safetensors.index.json";
-  if (fs::exists(dir / "model.safetensors", ec)) {
+  if (is_listed(dir / "model.safetensors")) {
     files.push_back(dir / "model.safetensors");
-  } else if (fs::exists(index_path, ec)) {
+  } else if (is_listed(index_path)) {
     auto map = read_index(index_path);
     if (!map) return map.error();
     index = *std::move(map);
@@ -132,7 +137,7 @@ Result<Checkpoint> Checkpoint::open(const fs::path& dir, const std::string& besi
     files = *std::move(found);
   }
   const fs::path more = dir / beside;
-  if (!beside.empty() && fs::exists(more, ec) && std::ranges::find(files, more) == files.end()) {
+  if (!beside.empty() && is_listed(more) && std::ranges::find(files, more) == files.end()) {
     files.push_back(more);
   }
 
@@ -179,7 +184,7 @@ Result<Checkpoint> Checkpoint::open(const fs::path& dir, const std::string& besi
                    "a file that holds this tensor",
                    quote(file) +
                        (t == nullptr ? ", which does not"
-                                     : "; it lies in " +
+                                     : "; it is in " +
                                            quote(out.shards_[t->shard].path().filename().string())),
                    ""};
     }

@@ -62,6 +62,8 @@ class Checkpoint {
                         const std::unordered_set<const CheckpointTensor*>& without) const;
 
  private:
+  static Result<Checkpoint> open_files(const std::filesystem::path& dir, const std::string& beside);
+
   std::vector<MappedFile> shards_;
   std::vector<CheckpointTensor> tensors_;
   std::unordered_map<std::string_view, std::size_t> by_name_;  // keys point into tensors_

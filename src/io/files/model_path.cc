@@ -29,4 +29,14 @@ Result<void> check_model_path(const std::string& path) {
   return {};
 }
 
+Error with_way_out(Error error) {
+  if (!error.hint.empty()) return error;
+  if (error.code == ErrorCode::malformed || error.code == ErrorCode::io) {
+    error.hint = "mend the file, or copy the model again";
+  } else if (error.code == ErrorCode::unsupported) {
+    error.hint = "docs/models.md and docs/tokenizer.md list what is supported";
+  }
+  return error;
+}
+
 }  // namespace lathe

@@ -1,4 +1,4 @@
-// What a user may name in place of a model's folder.
+// A model's folder: what a user may name in its place, and errors of its files.
 #pragma once
 
 #include <string>
@@ -10,5 +10,8 @@ namespace lathe {
 /// Refuses a file of weights in place of a directory, naming its format: GGUF, a pickle, a single
 /// safetensors file.
 Result<void> check_model_path(const std::string& path);
+
+/// An error of a model's file with what to do about it, unless it says so already.
+Error with_way_out(Error error);
 
 }  // namespace lathe

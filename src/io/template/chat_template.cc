@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "io/files/model_path.h"
 #include "io/files/read_file.h"
 #include "io/template/deepseek_v4_texts.h"
 #include "io/template/harmony_chat.h"
@@ -90,14 +91,13 @@ Result<nlohmann::json> read_object(const fs::path& path) {
 
 // The encoding of a DeepSeek V4 folder; nullopt for others.
 Result<std::optional<V4Encoding>> find_v4_encoding(const fs::path& dir) {
-  std::error_code ec;
   const fs::path config = dir / "config.json", program = dir / "encoding" / "encoding_dsv4.py";
-  if (!fs::exists(config, ec)) return std::optional<V4Encoding>();
+  if (!is_listed(config)) return std::optional<V4Encoding>();
   const auto object = read_object(config);
   if (!object) return object.error();
   const auto type = object->find("model_type");
   if (type == object->end() || *type != "deepseek_v4") return std::optional<V4Encoding>();
-  if (fs::exists(program, ec)) {
+  if (is_listed(program)) {
     const auto text = read_file(program);
     if (!text) return text.error();
     const bool official = text->find("REASONING_EFFORT_PROMPTS") != std::string::npos;
@@ -111,8 +111,7 @@ Result<std::optional<V4Encoding>> find_v4_encoding(const fs::path& dir) {
 
 // Whether the folder is gpt-oss's.
 Result<bool> is_gpt_oss(const fs::path& dir) {
-  std::error_code ec;
-  if (!fs::exists(dir / "config.json", ec)) return false;
+  if (!is_listed(dir / "config.json")) return false;
   const auto object = read_object(dir / "config.json");
   if (!object) return object.error();
   const auto type = object->find("model_type");
@@ -248,8 +247,9 @@ Result<std::string> ChatTemplate::render(const nlohmann::ordered_json& variables
   }
 }
 
-Result<ChatTemplateFile> load_chat_template(const fs::path& dir) {
-  std::error_code ec;
+namespace {
+
+Result<ChatTemplateFile> read_chat_template(const fs::path& dir) {
   ChatTemplateFile out;
   std::optional<Sources> source;
   std::string field;
@@ -264,23 +264,23 @@ Result<ChatTemplateFile> load_chat_template(const fs::path& dir) {
     source = *std::move(sources);
     return {};
   };
-  if (fs::exists(jinja, ec)) {
+  if (is_listed(jinja)) {
     auto text = read_file(jinja);
     if (!text) return text.error();
     source = Sources{*std::move(text), std::nullopt};
     field = jinja.string();
     const fs::path more = dir / "additional_chat_templates" / "tool_use.jinja";
-    if (fs::exists(more, ec)) {
+    if (is_listed(more)) {
       auto tool_use = read_file(more);
       if (!tool_use) return tool_use.error();
       source->tool_use = *std::move(tool_use);
     }
-  } else if (fs::exists(json, ec)) {
+  } else if (is_listed(json)) {
     const auto object = read_object(json);
     if (!object) return object.error();
     if (const auto ok = take(*object, json); !ok) return ok.error();
   }
-  if (fs::exists(config, ec)) {
+  if (is_listed(config)) {
     const auto object = read_object(config);
     if (!object) return object.error();
     if (const auto ok = take(*object, config); !ok) return ok.error();
@@ -318,6 +318,13 @@ Result<ChatTemplateFile> load_chat_template(const fs::path& dir) {
   }
   out.chat_template = *std::move(parsed);
   return out;
+}
+
+}  // namespace
+
+Result<ChatTemplateFile> load_chat_template(const fs::path& dir) {
+  auto file = read_chat_template(dir);
+  return file ? std::move(file) : with_way_out(file.error());
 }
 
 }  // namespace lathe

@@ -58,42 +58,42 @@ Result<Tokenizer> Tokenizer::load(const std::filesystem::path& path) {
   const auto text = read_file(file_path);
   if (!text) {
     Error error = text.error();
-    if (folder && std::filesystem::exists(path / "tokenizer.model", ec)) {
+    if (folder && is_listed(path / "tokenizer.model")) {
       error.hint =
           "transformers writes it: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)";
     }
-    return error;
+    return with_way_out(std::move(error));
   }
   if (file_path.extension() == ".model") return load_tiktoken(*text, file_path);
   auto tokenizer = parse(*text);
   if (tokenizer) return tokenizer;
   Error error = tokenizer.error();
-  error.field = file_path.string() + ": " + error.field;
-  return error;
+  // Of the whole file, or of one of its values.
+  const bool whole = error.field == "tokenizer.json";
+  error.field = whole ? file_path.string() : file_path.string() + ": " + error.field;
+  return with_way_out(std::move(error));
 }
 
 std::filesystem::path Tokenizer::file_in(const std::filesystem::path& folder) {
-  std::error_code ec;
   const auto json = folder / "tokenizer.json";
   const auto ranks = folder / "tiktoken.model";
-  return !std::filesystem::exists(json, ec) && std::filesystem::exists(ranks, ec) ? ranks : json;
+  return !is_listed(json) && is_listed(ranks) ? ranks : json;
 }
 
 Result<Tokenizer> Tokenizer::load_tiktoken(std::string_view ranks,
                                            const std::filesystem::path& path) {
   std::string config;
   const auto config_path = path.parent_path() / "tokenizer_config.json";
-  std::error_code ec;
-  if (std::filesystem::exists(config_path, ec)) {
+  if (is_listed(config_path)) {
     auto text = read_file(config_path);
-    if (!text) return text.error();
+    if (!text) return with_way_out(text.error());
     config = std::move(*text);
   }
   auto description = read_tiktoken(ranks, config);
   if (description) return make(std::move(*description));
   Error error = description.error();
   error.field = (path.parent_path() / "").string() + error.field;
-  return error;
+  return with_way_out(std::move(error));
 }
 
 Tokenizer::Tokenizer(TokenizerDescription d)

@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "io/text/base64.h"
+#include "io/text/json_text.h"
 #include "io/text/utf8.h"
 
 namespace lathe {
@@ -500,12 +501,10 @@ TokenizerDescription read(const SortedJson& json) {
 }  // namespace
 
 Result<TokenizerDescription> read_tokenizer_json(std::string_view text) {
-  const SortedJson json = read_json<SortedJson>(text);
-  if (json.is_discarded()) {
-    return Error{ErrorCode::malformed, "tokenizer.json", "JSON", "text that is not JSON", ""};
-  }
+  const auto json = parse_json(text, "tokenizer.json");
+  if (!json) return json.error();
   try {
-    return read(json);
+    return read(*json);
   } catch (const Refused& refused) {
     return refused.error;
   }

@@ -77,7 +77,7 @@ std::string kv_scales_text(const ModelConfig& config, std::span<const TensorScal
 
 Result<std::vector<TensorScales>> read_kv_scales(const std::string& path,
                                                  const ModelConfig& config) {
-  const auto text = read_file(path);
+  const auto text = read_flag_file("--kv-scales", path);
   if (!text) return text.error();
   const auto json = parse_json(*text, path);
   if (!json) return json.error();

@@ -149,7 +149,7 @@ TEST(Checkpoint, RefusesFoldersThatDisagree) {
   EXPECT_THAT(map(R"("a.weight":"model-00002-of-00002.safetensors")"), HasSubstr("which does not"));
   EXPECT_THAT(map(R"("a.weight":"model-00002-of-00002.safetensors",)"
                   R"("b.weight":"model-00001-of-00002.safetensors")"),
-              HasSubstr(R"(it lies in "model-00001-of-00002.safetensors")"));
+              HasSubstr(R"(it is in "model-00001-of-00002.safetensors")"));
   for (const char* path : {"../x.safetensors", "/etc/passwd", "..", "", "a\\\\b", "a\\u0000b"}) {
     EXPECT_THAT(map(std::string(R"("a.weight":")") + path + "\""),
                 HasSubstr("a file name without a folder"))
