@@ -122,16 +122,16 @@ void parse_v4_experts(ConfigReader& json, ModelConfig& config) {
   MoeConfig& moe = config.moe;
   moe.experts =
       json.integer(json.first_of({"n_routed_experts", "num_local_experts"}), std::nullopt, 1, 4096);
-  moe.ffn = json.integer("moe_intermediate_size");
+  moe.ffn = json.integer("moe_intermediate_size", std::nullopt, 1, ConfigReader::kMaxWidth);
   moe.shared = json.integer("n_shared_experts", 1, 1, 64);
   moe.top_k = json.integer("num_experts_per_tok", std::nullopt, 1, moe.experts);
   moe.scoring = RouterScoring::sqrt_softplus;
   moe.correction_bias = true;
   moe.hash_layers = parse_hash_layers(json, config.layers);
   moe.normalize = json.flag("norm_topk_prob", true);
-  moe.scale = static_cast<float>(json.number("routed_scaling_factor", 1.5));
+  moe.scale = static_cast<float>(json.number("routed_scaling_factor", kFactorRange, 1.5));
   moe.layer_has_experts.assign(static_cast<std::size_t>(config.layers), 1);
-  if (const double limit = json.number("swiglu_limit", 10); limit > 0) {
+  if (const double limit = json.number("swiglu_limit", kOptionalFactorRange, 10); limit > 0) {
     config.activation = {.kind = ActivationKind::clamped_silu, .limit = static_cast<float>(limit)};
   }
   config.nvfp4_experts = config.block_fp8 && config.quantization == Quantization::nvfp4;
@@ -154,10 +154,10 @@ AttentionProblem parse_attention(ConfigReader& json, ModelConfig& config) {
     json.refuse("num_key_value_heads", "1", fmt::format("{}", kv_heads));
   }
   const std::int32_t head = json.integer("head_dim", std::nullopt, 16, 16384);
-  p.rope = json.integer(
-      "qk_rope_head_dim",
-      static_cast<std::int32_t>(std::lround(json.number("partial_rotary_factor", 0.125) * head)), 1,
-      head);
+  p.rope = json.integer("qk_rope_head_dim",
+                        static_cast<std::int32_t>(std::lround(
+                            json.number("partial_rotary_factor", kShareRange, 0.125) * head)),
+                        1, head);
   p.nope = head - p.rope;
   p.window = json.integer("sliding_window");
   p.sink = true;
@@ -224,7 +224,7 @@ void parse_deepseek_v4(ConfigReader& json, ModelConfig& config) {
   }
   config.hyper = {.streams = json.integer("hc_mult", 4, 1, kMaxStreams),
                   .iterations = json.integer("hc_sinkhorn_iters", 20, 1, 1000),
-                  .eps = static_cast<float>(json.number("hc_eps", 1e-6))};
+                  .eps = static_cast<float>(json.number("hc_eps", kEpsRange, 1e-6))};
   config.draft_layers = json.integer("num_nextn_predict_layers", 1, 0, 1024);
   config.draft_blocks = json.has("dspark_block_size");
   parse_v4_experts(json, config);

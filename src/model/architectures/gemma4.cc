@@ -98,7 +98,7 @@ void parse_gemma_experts(ConfigReader& json, ModelConfig& config) {
   if (!json.flag("enable_moe_block", false)) return;
   MoeConfig& moe = config.moe;
   moe.experts = json.integer("num_experts", std::nullopt, 1, 4096);
-  moe.ffn = json.integer("moe_intermediate_size");
+  moe.ffn = json.integer("moe_intermediate_size", std::nullopt, 1, ConfigReader::kMaxWidth);
   moe.top_k = json.integer("top_k_experts", std::nullopt, 1, moe.experts);
   moe.scoring = RouterScoring::softmax;
   moe.layer_has_experts.assign(static_cast<std::size_t>(config.layers), 1);
@@ -155,9 +155,8 @@ void parse_gemma4(ConfigReader& json, ModelConfig& config) {
   config.embedding_scale = std::sqrt(static_cast<float>(config.hidden));
   config.rounded_embedding_scale = true;
   config.layer_scale = "layer_scalar";
-  const double cap = json.number("final_logit_softcapping", 0);
-  if (cap < 0) json.refuse("final_logit_softcapping", "a number above 0", fmt::format("{}", cap));
-  config.logit_cap = static_cast<float>(cap);
+  config.logit_cap =
+      static_cast<float>(json.number("final_logit_softcapping", kOptionalFactorRange, 0));
   config.activation.kind = ActivationKind::gelu_tanh;
 }
 

@@ -52,10 +52,10 @@ void parse_glm5_next(ConfigReader& json, ModelConfig& config) {
   parse_indexed_layers(json, config);
   config.hyper = {.streams = json.integer("hc_mult", 4, 1, kMaxStreams),
                   .iterations = json.integer("hc_sinkhorn_iters", 20, 1, 1000),
-                  .eps = static_cast<float>(json.number("hc_eps", 1e-6)),
+                  .eps = static_cast<float>(json.number("hc_eps", kEpsRange, 1e-6)),
                   .attention = "hc_attn_",
                   .ffn = "hc_ffn_"};
-  if (const double limit = json.number("swiglu_limit", 10); limit > 0) {
+  if (const double limit = json.number("swiglu_limit", kOptionalFactorRange, 10); limit > 0) {
     config.activation = {.kind = ActivationKind::clamped_silu, .limit = static_cast<float>(limit)};
   }
 }

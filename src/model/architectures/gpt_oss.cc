@@ -31,9 +31,10 @@ void parse_gpt_oss(ConfigReader& json, ModelConfig& config) {
   moe.normalize = true;
   moe.stacked = true;
   moe.layer_has_experts.assign(static_cast<std::size_t>(config.layers), 1);
-  config.activation = {.kind = ActivationKind::clamped_swiglu,
-                       .alpha = static_cast<float>(json.number("swiglu_alpha", 1.702)),
-                       .limit = static_cast<float>(json.number("swiglu_limit", 7))};
+  config.activation = {
+      .kind = ActivationKind::clamped_swiglu,
+      .alpha = static_cast<float>(json.number("swiglu_alpha", kFactorRange, 1.702)),
+      .limit = static_cast<float>(json.number("swiglu_limit", kFactorRange, 7))};
   for (const std::int32_t width : {config.hidden, config.ffn}) {
     if (config.mxfp4 && width % kMxBlock != 0) {
       json.refuse(width == config.hidden ? "hidden_size" : "intermediate_size",

@@ -8,11 +8,7 @@ namespace lathe {
 // parts add: its norms are the same if eps is divided by m^2.
 void parse_granite(ConfigReader& json, ModelConfig& config) {
   parse_gqa_dims(json, config, {});
-  const auto scalar = [&](std::string_view key) {
-    const double value = json.number(key, 1);
-    if (!(value > 0)) json.refuse(key, "a number above 0", std::to_string(value));
-    return value;
-  };
+  const auto scalar = [&](std::string_view key) { return json.number(key, kFactorRange, 1); };
   const double residual = scalar("residual_multiplier");
   config.all_layers().problem.scale = static_cast<float>(scalar("attention_multiplier"));
   config.embedding_scale = static_cast<float>(scalar("embedding_multiplier") / residual);

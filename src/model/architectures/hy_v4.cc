@@ -14,8 +14,8 @@ constexpr std::array kHyNames = {Renamed{".linear_gate.", ".gate_proj."}};
 void parse_streams(ConfigReader& json, ModelConfig& config) {
   HyperConfig& hyper = config.hyper;
   hyper.streams = json.integer("hc_mult", 4, 1, kMaxStreams);
-  hyper.eps = static_cast<float>(json.number("hc_eps", 1e-6));
-  hyper.post_scale = static_cast<float>(json.number("hc_magnitude", 2));
+  hyper.eps = static_cast<float>(json.number("hc_eps", kEpsRange, 1e-6));
+  hyper.post_scale = static_cast<float>(json.number("hc_magnitude", kFactorRange, 2));
   hyper.post_eps = hyper.eps;
   hyper.attention = "hc_pre.hc_attn_layer.hc_";
   hyper.ffn = "hc_pre.hc_mlp_layer.hc_";
@@ -40,7 +40,7 @@ void parse_hy_v4(ConfigReader& json, ModelConfig& config) {
   config.sink_name = "learnable_sink_param";
   config.output_gate = OutputGate::elements;
   parse_streams(json, config);
-  if (const double limit = json.number("swiglu_limit", 10); limit > 0) {
+  if (const double limit = json.number("swiglu_limit", kOptionalFactorRange, 10); limit > 0) {
     config.moe.activation = {.kind = ActivationKind::clamped_silu,
                              .limit = static_cast<float>(limit)};
   }

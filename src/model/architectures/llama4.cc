@@ -29,7 +29,7 @@ void end_context_at_chunk(ConfigReader& json, ModelConfig& config) {
 void parse_experts(ConfigReader& json, ModelConfig& config) {
   MoeConfig& moe = config.moe;
   moe.ffn = config.ffn;
-  config.ffn = json.integer("intermediate_size_mlp", 16384);
+  config.ffn = json.integer("intermediate_size_mlp", 16384, 1, ConfigReader::kMaxWidth);
   const std::int32_t every = json.integer("interleave_moe_layer_step", 1);
   const bool listed = json.has("moe_layers");
   const std::vector<std::int32_t> list = json.integers("moe_layers");
@@ -60,7 +60,7 @@ void parse_llama4(ConfigReader& json, ModelConfig& config) {
   split_layers(config, turns, {"no rope", "rope"});
   const bool unit = json.flag("use_qk_norm", true);
   const bool grows = json.flag("attn_temperature_tuning", true);
-  const RopeGrowth growth{.beta = json.number("attn_scale", 0.1),
+  const RopeGrowth growth{.beta = json.number("attn_scale", kOptionalFactorRange, 0.1),
                           .context = static_cast<double>(json.integer("floor_scale", 8192)),
                           .shift = 1};
   for (LayerGroupConfig& group : config.groups) {

@@ -72,12 +72,13 @@ void parse_mimo_v2_flash(ConfigReader& json, ModelConfig& config) {
     group.rope = local;
   }
   config.sink_name = "attention_sink_bias";
-  config.value_scale = json.null("attention_value_scale")
-                           ? 1
-                           : static_cast<float>(json.number("attention_value_scale", 0.707));
+  config.value_scale =
+      json.null("attention_value_scale")
+          ? 1
+          : static_cast<float>(json.number("attention_value_scale", kFactorRange, 0.707));
   config.attention_bias = json.flag("attention_bias", false);
   if (json.has("layernorm_epsilon")) {
-    config.norm_eps = static_cast<float>(json.number("layernorm_epsilon"));
+    config.norm_eps = static_cast<float>(json.number("layernorm_epsilon", kEpsRange));
   }
   parse_v3_experts(
       json, config,

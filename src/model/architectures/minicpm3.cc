@@ -15,9 +15,7 @@ void parse_minicpm3(ConfigReader& json, ModelConfig& config) {
                        .v_head = std::max(1, config.hidden / heads),
                        .interleaved = false});
   const auto scalar = [&](std::string_view key, double absent, double of_null) {
-    const double value = json.null(key) ? of_null : json.number(key, absent);
-    if (!(value > 0)) json.refuse(key, "a number above 0", std::to_string(value));
-    return value;
+    return json.null(key) ? of_null : json.number(key, kFactorRange, absent);
   };
   const double root = std::sqrt(config.layers);
   const double residual = scalar("scale_depth", 1.4, root) / root;

@@ -27,12 +27,12 @@ void parse_gated_experts(ConfigReader& json, ModelConfig& config, std::int32_t e
                          std::int32_t top_k) {
   MoeConfig& moe = config.moe;
   moe.experts = json.integer("num_experts", experts, 1, 4096);
-  moe.ffn = json.integer("moe_intermediate_size", 512);
+  moe.ffn = json.integer("moe_intermediate_size", 512, 1, ConfigReader::kMaxWidth);
   moe.top_k = json.integer("num_experts_per_tok", top_k, 1, moe.experts);
   moe.scoring = RouterScoring::softmax;
   moe.normalize = json.flag("norm_topk_prob", true);
   moe.shared = 1;
-  moe.shared_ffn = json.integer("shared_expert_intermediate_size", 512);
+  moe.shared_ffn = json.integer("shared_expert_intermediate_size", 512, 1, ConfigReader::kMaxWidth);
   moe.shared_gate = true;
   moe.names.shared = "shared_expert.";
 }

@@ -29,7 +29,7 @@ void parse_qwen3_moe(ConfigReader& json, ModelConfig& config) {
   if (!set_expert_layers(json, config)) return;
   moe.experts =
       json.integer(json.first_of({"num_experts", "num_local_experts"}), std::nullopt, 1, 4096);
-  moe.ffn = json.integer("moe_intermediate_size");
+  moe.ffn = json.integer("moe_intermediate_size", std::nullopt, 1, ConfigReader::kMaxWidth);
   moe.top_k = json.integer("num_experts_per_tok", std::nullopt, 1, moe.experts);
   moe.scoring = RouterScoring::softmax;
   moe.normalize = json.flag("norm_topk_prob", false);

@@ -54,6 +54,11 @@ std::string quote_non_finite(std::string_view json) {
   return out;
 }
 
+Error empty_file(std::string name) {
+  return {ErrorCode::malformed, std::move(name), "an object", "an empty file",
+          "delete it, or copy it again"};
+}
+
 Result<nlohmann::json> parse_object(std::string_view text, const std::string& file) {
   auto parsed = parse_json(quote_non_finite(text), file);
   if (parsed && !parsed->is_object()) {
@@ -91,24 +96,29 @@ Result<Found> find(ConfigReader& json, const nlohmann::json& whole) {
 
 void parse_tokens(ConfigReader& json, ModelConfig& config) {
   if (json.has("bos_token_id")) {
-    const auto ids = json.integers("bos_token_id");
+    const auto ids = json.token_ids("bos_token_id", config.vocab);
+    if (ids.size() > 1) {
+      json.refuse("bos_token_id", "one id", fmt::format("{}", ids.size()), ErrorCode::malformed);
+    }
     if (!ids.empty()) config.bos = ids.front();
   }
-  if (!json.has("eos_token_id")) return;
-  config.eos = json.integers("eos_token_id");
-  for (const std::int32_t id : config.eos) {
-    if (id < config.vocab || json.error()) continue;
-    json.refuse("eos_token_id", fmt::format("ids below vocab_size, {}", config.vocab),
-                fmt::format("{}", id), ErrorCode::unsupported, "--override eos_token_id=ID");
-  }
+  if (json.has("eos_token_id")) config.eos = json.token_ids("eos_token_id", config.vocab);
+}
+
+// Nothing is padded here, but a number that is no id says that the file is damaged. Real files have
+// -1, and the size of the vocabulary where a tokenizer has a token more than the model.
+void check_padding(ConfigReader& json, const ModelConfig& config) {
+  if (json.has("pad_token_id")) json.integer("pad_token_id", std::nullopt, -1, config.vocab);
 }
 
 void parse_generation(ConfigReader& json, ModelConfig& config) {
   parse_tokens(json, config);
   // Ranges of requests, which would all be refused.
+  constexpr ConfigRange kAny = {-std::numeric_limits<double>::max(),
+                                std::numeric_limits<double>::max()};
   const auto real = [&](std::string_view key, float most, bool zero) -> std::optional<float> {
     if (!json.has(key)) return std::nullopt;
-    const double given = json.number(key);
+    const double given = json.number(key, kAny);
     const auto value = static_cast<float>(given);
     const bool fits = (zero ? value >= 0 : value > 0) && value <= most;
     if (!fits && !json.error()) {
@@ -116,7 +126,8 @@ void parse_generation(ConfigReader& json, ModelConfig& config) {
           most == kLargest
               ? "a number of 0 or more"
               : fmt::format("a number {} {}", zero ? "from 0 to" : "above 0, to", most);
-      json.refuse(key, wanted, fmt::format("{}", given));
+      json.refuse(key, wanted, fmt::format("{}", given), ErrorCode::unsupported,
+                  "mend the file, or delete the key");
     }
     return value;
   };
@@ -134,6 +145,25 @@ void parse_generation(ConfigReader& json, ModelConfig& config) {
     config.generation.top_p.reset();
     config.generation.top_k.reset();
     config.generation.min_p.reset();
+  }
+}
+
+// Counts of weights and of tensors stay within 64 bits and a few GiB of names.
+void check_size(ConfigReader& json, const ModelConfig& config) {
+  constexpr double kMostWeights = 1e15;
+  constexpr std::int64_t kMostExperts = 1 << 18;  // of all layers
+  const MoeConfig& moe = config.moe;
+  const std::int64_t experts = std::int64_t{config.layers} * moe.experts;
+  if (experts > kMostExperts) {
+    json.refuse("num_hidden_layers", fmt::format("at most {} experts in all layers", kMostExperts),
+                fmt::format("{} layers of {}", config.layers, moe.experts));
+  }
+  const std::int64_t columns = config.vocab + config.layers * (config.ffn + moe.shared_width());
+  const double widths = static_cast<double>(columns) + static_cast<double>(experts) * moe.ffn;
+  if (widths * config.hidden > kMostWeights) {
+    json.refuse("hidden_size", "at most 10^15 weights",
+                fmt::format("{} for {} columns of embeddings, feed-forward layers and experts",
+                            config.hidden, widths));
   }
 }
 
@@ -170,9 +200,9 @@ void check(ConfigReader& json, const ModelConfig& config) {
 // What files leave out about the end of an answer is in transformers' class.
 void add_class_tokens(ConfigReader& json, const Architecture& architecture, ModelConfig& config) {
   const auto absent = [&](std::string_view key) { return !json.has(key) && !json.null(key); };
-  if (absent("bos_token_id") && architecture.bos >= 0) config.bos = architecture.bos;
-  const bool fits = architecture.eos >= 0 && architecture.eos < config.vocab;
-  if (absent("eos_token_id") && fits) config.eos = {architecture.eos};
+  const auto fits = [&](std::int32_t id) { return id >= 0 && id < config.vocab; };
+  if (absent("bos_token_id") && fits(architecture.bos)) config.bos = architecture.bos;
+  if (absent("eos_token_id") && fits(architecture.eos)) config.eos = {architecture.eos};
 }
 
 // A scaled RoPE gives the context as vLLM's does; beyond the chunk of dual chunk attention (Qwen
@@ -208,21 +238,20 @@ Result<ModelConfig> parse_one(const nlohmann::json& object, std::string place,
   config.layers = json.integer("num_hidden_layers", std::nullopt, 1, kMaxLayers);
   // Some files give only the experts' width if every layer has experts.
   config.ffn = json.integer(json.first_of({"intermediate_size", "moe_intermediate_size"}),
-                            std::nullopt, 1, 1 << 24);
+                            std::nullopt, 1, ConfigReader::kMaxWidth);
   config.max_context = json.integer(json.first_of({"max_position_embeddings", "model_max_length"}));
-  const double eps = json.number("rms_norm_eps", architecture.norm_eps);
-  if (!(eps >= 0 && eps <= 1)) {
-    json.refuse("rms_norm_eps", "a number from 0 to 1", fmt::format("{}", eps));
-  }
-  config.norm_eps = static_cast<float>(eps);
+  config.norm_eps =
+      static_cast<float>(json.number("rms_norm_eps", kEpsRange, architecture.norm_eps));
   config.tied_embeddings = json.flag("tie_word_embeddings", false);
   parse_quantization(json, hf_quant, architecture.mxfp4, config);
   parse_tokens(json, config);
+  check_padding(json, config);
   add_class_tokens(json, architecture, config);
   architecture.parse(json, config);
   bound_context(json, config);
   const bool gelu = config.activation.kind == ActivationKind::gelu_tanh;
   json.only("hidden_act", gelu ? "gelu_pytorch_tanh" : "silu");
+  check_size(json, config);
   check(json, config);
   if (json.error()) return *json.error();
   if (const auto ok = check_overrides_read(overrides, read); !ok) return ok.error();
@@ -323,7 +352,9 @@ Result<ModelConfig> parse_model_config(std::string_view config_json,
   return config;
 }
 
-Result<ModelConfig> load_model_config(const std::string& directory,
+namespace {
+
+Result<ModelConfig> read_model_config(const std::string& directory,
                                       const ConfigOverrides& overrides) {
   if (const auto ok = check_model_path(directory); !ok) return ok.error();
   const std::filesystem::path dir(directory);
@@ -332,13 +363,23 @@ Result<ModelConfig> load_model_config(const std::string& directory,
   std::string others[2];
   const char* const names[2] = {"generation_config.json", "hf_quant_config.json"};
   for (int i = 0; i < 2; ++i) {
-    std::error_code ec;
-    if (!std::filesystem::exists(dir / names[i], ec)) continue;
+    if (!is_listed(dir / names[i])) continue;
     auto text = read_file(dir / names[i], kMaxConfigBytes);
     if (!text) return text.error();
+    if (text->empty()) return empty_file(names[i]);
     others[i] = std::move(*text);
   }
   return parse_model_config(*config, others[0], overrides, others[1]);
+}
+
+}  // namespace
+
+Result<ModelConfig> load_model_config(const std::string& directory,
+                                      const ConfigOverrides& overrides) {
+  auto config = read_model_config(directory, overrides);
+  // What is not supported is said with what is.
+  const bool ready = config || config.error().code == ErrorCode::unsupported;
+  return ready ? std::move(config) : with_way_out(config.error());
 }
 
 }  // namespace lathe

@@ -71,9 +71,11 @@ void parse_glm_delta(ConfigReader& json, ModelConfig& config) {
   p.conv = integer("short_conv_kernel_size", "linear_conv_kernel_dim", 4);
   p.decay = DeltaDecay::per_channel;
   p.output = DeltaOutput::sigmoid;
-  double bound = json.null("linear_lower_bound") ? 0 : json.number("linear_lower_bound", -5);
+  double bound = json.null("linear_lower_bound")
+                     ? 0
+                     : json.number("linear_lower_bound", kOptionalDecayRange, -5);
   if (given) {
-    bound = given->number("gate_lower_bound", bound);
+    bound = given->number("gate_lower_bound", kOptionalDecayRange, bound);
     if (bound == 0 && given->flag("safe_gate", true)) bound = -5;
     json.adopt(*given);
   }
@@ -98,7 +100,7 @@ void parse_bailing_delta(ConfigReader& json, ModelConfig& config) {
   p.output = DeltaOutput::sigmoid;
   if (json.flag("kda_safe_gate", true)) {
     p.gate = DeltaGate::bounded;
-    p.gate_bound = static_cast<float>(json.number("kda_lower_bound", -5));
+    p.gate_bound = static_cast<float>(json.number("kda_lower_bound", kDecayRange, -5));
   }
   config.delta.tensors = DeltaTensors::bailing;
   std::vector<std::uint8_t> linear = linear_layers(json, config.layers);

@@ -122,12 +122,13 @@ bool parse_expert_sizes(ConfigReader& json, ModelConfig& config, const MlaDefaul
   moe.experts =
       json.integer(json.first_of({"n_routed_experts", "num_local_experts", "num_experts"}),
                    std::nullopt, 1, 4096);
-  moe.ffn = json.integer("moe_intermediate_size");
+  moe.ffn = json.integer("moe_intermediate_size", std::nullopt, 1, ConfigReader::kMaxWidth);
   moe.shared = json.integer(json.first_of({"n_shared_experts", "num_shared_experts"}),
                             defaults.shared, 0, 64);
   moe.top_k = json.integer(json.first_of({"num_experts_per_tok", "num_experts_per_token"}),
                            std::nullopt, 1, moe.experts);
-  moe.scale = static_cast<float>(json.number("routed_scaling_factor", defaults.routed_scale));
+  moe.scale =
+      static_cast<float>(json.number("routed_scaling_factor", kFactorRange, defaults.routed_scale));
   return true;
 }
 
@@ -200,13 +201,12 @@ void parse_mla_attention(ConfigReader& json, ModelConfig& config, const MlaDefau
 
 void parse_query_growth(ConfigReader& json, ModelConfig& config, double absent) {
   auto rope = json.object(json.has("rope_parameters") ? "rope_parameters" : "rope_scaling");
-  const double beta = rope ? rope->number("llama_4_scaling_beta", 0) : absent;
+  const double beta = rope ? rope->number("llama_4_scaling_beta", kOptionalFactorRange, 0) : absent;
   if (rope) json.adopt(*rope);
   LayerGroupConfig& layers = config.all_layers();
   if (beta != 0 && !layers.rope.yarn) {
     json.refuse("rope_type", "yarn with llama_4_scaling_beta", "another type");
   }
-  if (beta < 0) json.refuse("llama_4_scaling_beta", "0 or more", std::to_string(beta));
   if (beta > 0 && layers.rope.yarn)
     layers.query_growth = {beta, layers.rope.yarn->original_context};
 }

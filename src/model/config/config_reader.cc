@@ -11,6 +11,10 @@
 
 namespace lathe {
 
+std::string ConfigRange::text() const {
+  return fmt::format("a finite number from {} to {}{}", min, max, or_zero ? ", or 0" : "");
+}
+
 ConfigReader::ConfigReader(const nlohmann::json& object, std::string place, Keys* read)
     : object_(&object), place_(std::move(place)), read_(read) {}
 
@@ -57,10 +61,18 @@ void ConfigReader::refuse(std::string_view key, std::string wanted, std::string 
                  std::move(hint)};
 }
 
-void ConfigReader::mistyped(std::string_view key, std::string_view wanted) {
+void ConfigReader::mistyped(std::string_view key, std::string_view wanted, std::string hint) {
   const nlohmann::json* value = find(key);
   refuse(key, std::string(wanted), value == nullptr ? "nothing" : json_excerpt(*value),
-         ErrorCode::malformed);
+         ErrorCode::malformed, std::move(hint));
+}
+
+// How to give a number without the file.
+std::string ConfigReader::way_out(std::string_view key) const {
+  if (!place_.starts_with("config.json")) return "mend the file, or delete the key";
+  if (prefix_.starts_with("rope_")) return "--rope-scaling JSON, if the file is wrong";
+  if (!prefix_.empty()) return "mend the file";
+  return fmt::format("--override {}=VALUE, if the file is wrong", key);
 }
 
 std::int32_t ConfigReader::integer(std::string_view key, std::optional<std::int32_t> fallback,
@@ -74,19 +86,21 @@ std::int32_t ConfigReader::integer(std::string_view key, std::optional<std::int3
     const std::int64_t got = huge ? std::int64_t{kMaxCount} + 1 : value->get<std::int64_t>();
     if (got >= min && got <= max) return static_cast<std::int32_t>(got);
   }
-  mistyped(key, fmt::format("an integer from {} to {}", min, max));
+  mistyped(key, fmt::format("an integer from {} to {}", min, max), way_out(key));
   return min;
 }
 
-double ConfigReader::number(std::string_view key, std::optional<double> fallback) {
+double ConfigReader::number(std::string_view key, const ConfigRange& range,
+                            std::optional<double> fallback) {
   const nlohmann::json* value = find(key);
   if (value == nullptr && fallback) return *fallback;
   if (value != nullptr && value->is_number()) {
     const double got = value->get<double>();
-    if (std::isfinite(got)) return got;
+    if (range.contains(got)) return got;
   }
-  mistyped(key, "a finite number");
-  return 1;
+  const bool finite = value != nullptr && value->is_number() && std::isfinite(value->get<double>());
+  mistyped(key, finite ? range.text() : "a finite number", way_out(key));
+  return range.contains(1) ? 1 : range.min;
 }
 
 bool ConfigReader::flag(std::string_view key, bool fallback) {
@@ -133,23 +147,42 @@ std::vector<std::int32_t> ConfigReader::integers(std::string_view key) {
     if (good) out.push_back(item.get<std::int32_t>());
     return good;
   };
-  // A single id may come without a list.
   bool good = value->is_array() || add(*value);
   if (value->is_array()) {
     for (const nlohmann::json& item : *value) good = good && add(item);
   }
   if (good) return out;
-  mistyped(key, fmt::format("integers from 0 to {}", kMaxCount));
+  mistyped(key, fmt::format("integers from 0 to {}", kMaxCount), way_out(key));
   return {};
 }
 
-std::vector<double> ConfigReader::numbers(std::string_view key) {
+std::vector<std::int32_t> ConfigReader::token_ids(std::string_view key, std::int32_t end) {
+  const nlohmann::json* value = find(key);
+  if (value == nullptr) return {};
+  const auto refused = [&](const nlohmann::json& offered) {
+    refuse(key, fmt::format("ids below vocab_size, {}", end), json_excerpt(offered),
+           ErrorCode::malformed, fmt::format("--override {}=ID", key));
+    return std::vector<std::int32_t>();
+  };
+  const nlohmann::json list = value->is_array() ? *value : nlohmann::json::array({*value});
+  if (list.empty()) return refused(list);
+  std::vector<std::int32_t> out;
+  for (const nlohmann::json& id : list) {
+    if (!id.is_number_integer() || id.get<double>() < 0 || id.get<double>() >= end) {
+      return refused(id);
+    }
+    out.push_back(id.get<std::int32_t>());
+  }
+  return out;
+}
+
+std::vector<double> ConfigReader::numbers(std::string_view key, const ConfigRange& range) {
   std::vector<double> out;
   const nlohmann::json* value = find(key);
   if (value == nullptr) return out;
   for (const nlohmann::json& item : *value) {
-    if (!value->is_array() || !item.is_number() || !std::isfinite(item.get<double>())) {
-      mistyped(key, "a list of finite numbers");
+    if (!value->is_array() || !item.is_number() || !range.contains(item.get<double>())) {
+      mistyped(key, fmt::format("a list of numbers, each {}", range.text()), way_out(key));
       return {};
     }
     out.push_back(item.get<double>());
@@ -175,7 +208,10 @@ void ConfigReader::adopt(const ConfigReader& nested) {
 
 void ConfigReader::only(std::string_view key, std::string_view only_value) {
   const std::string got = text(key, only_value);
-  if (got != only_value) refuse(key, std::string(only_value), quote(got));
+  if (got != only_value) {
+    refuse(key, std::string(only_value), quote(got), ErrorCode::unsupported,
+           "docs/models.md lists what is read");
+  }
 }
 
 void ConfigReader::only_false(std::string_view key) {

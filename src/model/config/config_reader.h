@@ -16,6 +16,32 @@
 
 namespace lathe {
 
+/// Values of a number with which a model computes finite results.
+struct ConfigRange {
+  double min = 0, max = 0;
+  bool or_zero = false;  // 0 is allowed, too: the file says that there is none
+
+  bool contains(double value) const {
+    return (or_zero && value == 0) || (value >= min && value <= max);
+  }
+  std::string text() const;  // "a finite number from 1 to 2"
+};
+
+/// Products of several such factors and of states stay far from the ends of bf16 and f32.
+inline constexpr ConfigRange kFactorRange = {1e-6, 1e6};
+inline constexpr ConfigRange kOptionalFactorRange = {1e-6, 1e6, true};
+/// eps of norms: 0 would make NaN of a row of zeros.
+inline constexpr ConfigRange kEpsRange = {1e-30, 1};
+/// Bases of RoPE, which divides by powers of them up to 1.
+inline constexpr ConfigRange kThetaRange = {1.01, 1e12};
+/// How many times longer the context becomes.
+inline constexpr ConfigRange kRopeFactorRange = {1, 4096};
+inline constexpr ConfigRange kContextRange = {1, 1 << 28};  // tokens
+inline constexpr ConfigRange kShareRange = {1e-6, 1};       // of a head's elements
+/// Lower bounds of the log of a decay.
+inline constexpr ConfigRange kDecayRange = {-1e4, -1e-6};
+inline constexpr ConfigRange kOptionalDecayRange = {-1e4, -1e-6, true};
+
 /// Keeps the first error and continues with defaults, so a parser is a plain list of reads that
 /// checks error() once. A null value counts as absent, except in null().
 class ConfigReader {
@@ -40,14 +66,18 @@ class ConfigReader {
   /// A fallback is the value that transformers' class of the architecture has for an absent key.
   std::int32_t integer(std::string_view key, std::optional<std::int32_t> fallback = std::nullopt,
                        std::int32_t min = 1, std::int32_t max = kMaxCount);
-  /// A finite number.
-  double number(std::string_view key, std::optional<double> fallback = std::nullopt);
+  /// A number in `range`. Without a fallback the key is required.
+  double number(std::string_view key, const ConfigRange& range,
+                std::optional<double> fallback = std::nullopt);
   bool flag(std::string_view key, bool fallback);
   std::string text(std::string_view key, std::string_view fallback);
   std::vector<std::string> texts(std::string_view key);
   std::vector<std::int32_t> integers(std::string_view key);
-  /// Finite numbers; empty if the key is absent.
-  std::vector<double> numbers(std::string_view key);
+  /// Token ids below `end`: a list, or one id without a list; at least one. Empty if the key is
+  /// absent.
+  std::vector<std::int32_t> token_ids(std::string_view key, std::int32_t end);
+  /// Numbers in `range`; empty if the key is absent.
+  std::vector<double> numbers(std::string_view key, const ConfigRange& range);
   /// A nested object; empty if the key is absent. The nested reader's errors count here only after
   /// adopt().
   std::optional<ConfigReader> object(std::string_view key);
@@ -66,10 +96,12 @@ class ConfigReader {
   const std::optional<Error>& error() const { return error_; }
 
   static constexpr std::int32_t kMaxCount = 1 << 28;
+  static constexpr std::int32_t kMaxWidth = 1 << 24;  // of feed-forward layers
 
  private:
   const nlohmann::json* find(std::string_view key) const;
-  void mistyped(std::string_view key, std::string_view wanted);
+  void mistyped(std::string_view key, std::string_view wanted, std::string hint = "");
+  std::string way_out(std::string_view key) const;
 
   const nlohmann::json* object_;
   std::string place_;

@@ -13,7 +13,7 @@ namespace {
 
 // Factors of pairs, in place of a list of them.
 std::vector<double> parse_factors(ConfigReader& rope, std::string_view key) {
-  std::vector<double> out = rope.numbers(key);
+  std::vector<double> out = rope.numbers(key, kFactorRange);
   if (out.empty()) rope.refuse(key, "a list of factors", "nothing", ErrorCode::malformed);
   return out;
 }
@@ -24,21 +24,23 @@ LongRopeConfig parse_longrope(ConfigReader& rope, double original, double max_co
   out.long_factors = parse_factors(rope, "long_factor");
   out.original_context = original;
   // transformers' value where the file gives none (modeling_rope_utils.py).
-  const double factor = rope.number("factor", max_context / original);
+  const double factor = rope.number("factor", kRopeFactorRange, max_context / original);
   const bool grows = factor > 1 && original > 1;
-  out.attention_factor = rope.number(
-      "attention_factor", grows ? std::sqrt(1 + std::log(factor) / std::log(original)) : 1);
+  out.attention_factor =
+      rope.number("attention_factor", kFactorRange,
+                  grows ? std::sqrt(1 + std::log(factor) / std::log(original)) : 1);
   return out;
 }
 
 YarnConfig parse_yarn(ConfigReader& rope, double original_context, double max_context,
                       bool unit_magnitude) {
   YarnConfig yarn;
-  yarn.factor = rope.number("factor", std::max(1.0, max_context / original_context));
+  yarn.factor =
+      rope.number("factor", kRopeFactorRange, std::max(1.0, max_context / original_context));
   yarn.original_context = original_context;
   // Some configurations write 0 for the published value.
   const auto turns = [&](std::string_view key, double published) {
-    const double given = rope.number(key, published);
+    const double given = rope.number(key, kOptionalFactorRange, published);
     return given == 0 ? published : given;
   };
   yarn.beta_fast = turns("beta_fast", 32);
@@ -46,21 +48,23 @@ YarnConfig parse_yarn(ConfigReader& rope, double original_context, double max_co
   yarn.truncate = rope.flag("truncate", true);
   if (unit_magnitude) {
     for (const std::string_view key : {"attention_factor", "mscale", "mscale_all_dim"}) {
-      if (const double given = rope.number(key, 1); given != 1) {
+      if (const double given = rope.number(key, kOptionalFactorRange, 1); given != 1) {
         rope.refuse(key, "1, which keeps the magnitude of cos and sin", fmt::format("{}", given));
       }
     }
     return yarn;
   }
-  yarn.mscale = rope.number("mscale", 0);
-  yarn.mscale_all_dim = rope.number("mscale_all_dim", 0);
+  yarn.mscale = rope.number("mscale", kOptionalFactorRange, 0);
+  yarn.mscale_all_dim = rope.number("mscale_all_dim", kOptionalFactorRange, 0);
   // The magnitude of cos and sin is m(mscale) / m(mscale_all_dim) if both are given, else m(1).
   // mscale_all_dim alone would scale attention, too, which these fields cannot express.
   if (yarn.mscale == 0 && yarn.mscale_all_dim != 0) {
     rope.refuse("mscale_all_dim", "mscale with it", "mscale_all_dim alone");
   }
   if (yarn.mscale == 0 || yarn.mscale_all_dim == 0) yarn.mscale = 1;
-  if (rope.has("attention_factor")) yarn.attention_factor = rope.number("attention_factor");
+  if (rope.has("attention_factor")) {
+    yarn.attention_factor = rope.number("attention_factor", kFactorRange);
+  }
   return yarn;
 }
 
@@ -95,13 +99,11 @@ struct RopeDefaults {
 // `partial` receives the share of a head's elements that rotate.
 RopeConfig read_rope(ConfigReader& rope, const RopeDefaults& defaults, double& partial) {
   RopeConfig out = defaults.rope;
-  out.theta = rope.number("rope_theta", out.theta);
-  if (rope.has("rope_theta") && !(out.theta > 1)) {
-    rope.refuse("rope_theta", "a finite number above 1", fmt::format("{}", out.theta));
-  }
-  partial = rope.number("partial_rotary_factor", defaults.partial);
+  out.theta = rope.number("rope_theta", kThetaRange, out.theta);
+  partial = rope.number("partial_rotary_factor", kShareRange, defaults.partial);
   const std::string type = type_of(rope);
-  const double own = rope.number("original_max_position_embeddings", defaults.max_context);
+  const double own =
+      rope.number("original_max_position_embeddings", kContextRange, defaults.max_context);
   const double original = defaults.original_context.value_or(own);
   if (type == "yarn") {
     out.yarn = parse_yarn(rope, original, defaults.max_context, defaults.unit_magnitude);
@@ -109,19 +111,16 @@ RopeConfig read_rope(ConfigReader& rope, const RopeDefaults& defaults, double& p
     out.longrope = parse_longrope(rope, original, defaults.max_context);
   } else if (type == "dynamic") {
     // transformers and vLLM extend max_position_embeddings, whatever the original context.
-    out.dynamic = DynamicRopeConfig{rope.number("factor"), defaults.max_context};
+    out.dynamic = DynamicRopeConfig{rope.number("factor", kRopeFactorRange), defaults.max_context};
   } else if (type == "llama3") {
-    out.llama3 = Llama3RopeConfig{rope.number("factor"), original, rope.number("low_freq_factor"),
-                                  rope.number("high_freq_factor")};
+    out.llama3 = Llama3RopeConfig{rope.number("factor", kRopeFactorRange), original,
+                                  rope.number("low_freq_factor", kFactorRange),
+                                  rope.number("high_freq_factor", kFactorRange)};
   } else if (type == "linear") {
-    out.linear_factor = rope.number("factor");
+    out.linear_factor = rope.number("factor", kRopeFactorRange);
   } else if (type == "proportional" && defaults.of_heads) {
     // The frequencies of a head that rotates as a whole, of which the first ones count.
-    out.linear_factor = rope.number("factor", 1);
-    if (!(partial > 0 && partial <= 1)) {
-      rope.refuse("partial_rotary_factor", "a number above 0, at most 1",
-                  fmt::format("{}", partial), ErrorCode::malformed);
-    }
+    out.linear_factor = rope.number("factor", kRopeFactorRange, 1);
     const auto pairs = static_cast<std::int32_t>(std::floor(out.dim * partial / 2));
     if (pairs < out.dim / 2) out.pairs = pairs;
     partial = 1;
@@ -129,7 +128,7 @@ RopeConfig read_rope(ConfigReader& rope, const RopeDefaults& defaults, double& p
     rope.refuse(rope.first_of({"rope_type", "type"}),
                 fmt::format("default, linear, dynamic, llama3, yarn{}",
                             defaults.of_heads ? ", longrope or proportional" : " or longrope"),
-                quote(type));
+                quote(type), ErrorCode::unsupported, "--rope-scaling JSON gives another");
   }
   return out;
 }
@@ -155,20 +154,17 @@ void check_spellings(ConfigReader& json, ConfigReader& rope, const RopeConfig& c
 }
 
 // A key that the file and its object of all layers' RoPE both have.
-void check_top_level(ConfigReader& json, ConfigReader& rope, std::string_view key) {
-  if (!json.has(key) || !rope.has(key) || json.number(key) == rope.number(key)) return;
-  json.refuse(
-      key, fmt::format("{}, as the object of the RoPE says, or no {}", rope.number(key), key),
-      fmt::format("{}", json.number(key)), ErrorCode::malformed, "delete the one that is wrong");
+void check_top_level(ConfigReader& json, ConfigReader& rope, std::string_view key,
+                     const ConfigRange& range) {
+  if (!json.has(key) || !rope.has(key)) return;
+  const double top = json.number(key, range), own = rope.number(key, range);
+  if (top == own) return;
+  json.refuse(key, fmt::format("{}, as the object of the RoPE says, or no {}", own, key),
+              fmt::format("{}", top), ErrorCode::malformed, "delete the one that is wrong");
 }
 
 // Elements of a head of `dim` that rotate: as many as partial_rotary_factor or rotary_dim says.
 std::int32_t rotary_dim(ConfigReader& json, std::int32_t dim, double partial) {
-  if (!(partial > 0 && partial <= 1)) {
-    json.refuse("partial_rotary_factor", "a number above 0, at most 1", fmt::format("{}", partial),
-                ErrorCode::malformed);
-    return dim;
-  }
   const auto by_factor = static_cast<std::int32_t>(dim * partial);
   const std::int32_t out = json.integer("rotary_dim", by_factor, 1, dim);
   if (partial != 1 && out != by_factor) {
@@ -185,13 +181,13 @@ RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
   RopeDefaults defaults{.rope = {.dim = dim, .pairing = pairing}};
   defaults.max_context =
       json.integer(json.first_of({"max_position_embeddings", "model_max_length"}));
-  defaults.rope.theta = json.number(keys.theta, keys.default_theta);
-  defaults.partial = json.number("partial_rotary_factor", keys.partial);
+  defaults.rope.theta = json.number(keys.theta, kThetaRange, keys.default_theta);
+  defaults.partial = json.number("partial_rotary_factor", kShareRange, keys.partial);
   defaults.unit_magnitude = keys.unit_magnitude;
   defaults.of_heads = keys.cuts;
   constexpr std::string_view kOriginal = "original_max_position_embeddings";
   if (keys.layer_type.empty() && json.has(kOriginal)) {
-    defaults.original_context = json.number(kOriginal);
+    defaults.original_context = json.number(kOriginal, kContextRange);
   }
   auto rope = rope_object(json, keys);
   RopeConfig out = defaults.rope;
@@ -202,8 +198,8 @@ RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
     json.adopt(*rope);
     check_spellings(json, *rope, out, defaults, keys);
     if (keys.layer_type.empty()) {
-      check_top_level(json, *rope, keys.theta);
-      check_top_level(json, *rope, "partial_rotary_factor");
+      check_top_level(json, *rope, keys.theta, kThetaRange);
+      check_top_level(json, *rope, "partial_rotary_factor", kShareRange);
     }
   }
   if (keys.cuts) {

@@ -215,7 +215,7 @@ TEST(ModelConfig, Glm53FlashRefuses) {
                                            {"index_kpool", Json(15), "index_kpool"},
                                            {"index_kpool_always_select_tail", Json(false), "true"},
                                            {"index_topk_freq", Json(3), "indexer_types"},
-                                           {"linear_lower_bound", Json(5.0), "linear_attention"}}) {
+                                           {"linear_lower_bound", Json(5.0), "from -10000"}}) {
     Json j = glm5_next();
     j[key] = value;
     EXPECT_THAT(refusal(j), HasSubstr(wanted)) << key;

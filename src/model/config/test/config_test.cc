@@ -88,11 +88,14 @@ TEST(ModelConfig, SamplingDefaultsAreInTheRangesOfRequests) {
     EXPECT_EQ(said(good), "accepted");
   }
   EXPECT_EQ(said(R"({"temperature": -3})"),
-            "generation_config.json: temperature: wanted a number of 0 or more, got -3");
+            "generation_config.json: temperature: wanted a number of 0 or more, got -3; "
+            "mend the file, or delete the key");
   EXPECT_EQ(said(R"({"top_p": 1.5})"),
-            "generation_config.json: top_p: wanted a number above 0, to 1, got 1.5");
+            "generation_config.json: top_p: wanted a number above 0, to 1, got 1.5; "
+            "mend the file, or delete the key");
   EXPECT_EQ(said(R"({"min_p": -0.5})"),
-            "generation_config.json: min_p: wanted a number from 0 to 1, got -0.5");
+            "generation_config.json: min_p: wanted a number from 0 to 1, got -0.5; "
+            "mend the file, or delete the key");
   EXPECT_THAT(said(R"({"min_p": 1.5})"), HasSubstr("min_p: wanted a number from 0 to 1"));
   EXPECT_THAT(said(R"({"min_p": "x"})"), HasSubstr("min_p"));
   EXPECT_THAT(said(R"({"top_p": 0, "do_sample": false})"), HasSubstr("top_p"));
@@ -162,7 +165,7 @@ TEST(ModelConfig, RefusesByName) {
   EXPECT_THAT(with(qwen3(), "head_dim", 40), HasSubstr("head_dim"));
   EXPECT_THAT(with(qwen3(), "rope_scaling", {{"rope_type", "axial"}}), HasSubstr("axial"));
   EXPECT_THAT(with(qwen3(), "rope_scaling", {{"rope_type", "linear"}, {"factor", 0.1}}),
-              HasSubstr("linear_factor"));
+              HasSubstr("rope_scaling: factor: wanted a finite number from 1 to 4096"));
   EXPECT_THAT(with(qwen3(), "quantization_config",
                    {{"quant_method", "fp8"}, {"weight_block_size", {64, 64}}}),
               HasSubstr("[64, 64]"));

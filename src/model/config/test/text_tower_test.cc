@@ -143,6 +143,9 @@ TEST(TextTower, Llama4EndsWithItsFirstChunk) {
   text["moe_layers"] = {0, 2};
   EXPECT_THAT(parsed(j).moe.layer_has_experts[0], 1);
   EXPECT_THAT(parsed(j).moe.layer_has_experts[1], 0);
+  text["attn_scale"] = -0.1;
+  EXPECT_THAT(refusal(j), HasSubstr("attn_scale: wanted a finite number from 1e-06"));
+  text.erase("attn_scale");
   text["attn_temperature_tuning"] = false;
   EXPECT_FALSE(parsed(j).groups[1].query_growth);
   text["attention_chunk_size"] = nullptr;
@@ -184,7 +187,10 @@ TEST(TextTower, Ministral3EndsBeforeItsQueriesGrow) {
   EXPECT_EQ(parsed(j).max_context, 48 * 8192);
   EXPECT_EQ(parsed(j).groups.front().query_growth, (RopeGrowth{0.1, 8192}));
   text["rope_parameters"]["llama_4_scaling_beta"] = -1;
-  EXPECT_THAT(refusal(j), HasSubstr("llama_4_scaling_beta: wanted 0 or more"));
+  EXPECT_THAT(
+      refusal(j),
+      HasSubstr(
+          "llama_4_scaling_beta: wanted a finite number from 1e-06 to 1000000, or 0, got -1"));
   text["rope_parameters"]["llama_4_scaling_beta"] = 0;
   EXPECT_FALSE(parsed(j).groups.front().query_growth);
   text["partial_rotary_factor"] = 0.5;
