@@ -3,7 +3,7 @@
 import json
 import struct
 
-SIZES = {"F32": 4, "F16": 2, "BF16": 2, "I16": 2, "F8_E4M3": 1, "F8_E8M0": 1, "U8": 1, "I8": 1, "I32": 4, "I64": 8, "F64": 8}
+SIZES = {"F32": 4, "F16": 2, "BF16": 2, "I16": 2, "F8_E4M3": 1, "F8_E8M0": 1, "U8": 1, "I8": 1, "I32": 4, "I64": 8, "F64": 8, "U32": 4, "BOOL": 1, "F8_E5M2": 1}
 
 
 def floats(dtype, values):

@@ -68,6 +68,28 @@ def other_dtype(tensors, name, rng):
     tensors[name] = [rng.choice(same), shape, data]
 
 
+def as_dtype(dtype):
+    """The same shape in a dtype that no format has for its codes or scales."""
+    def apply(tensors, name, rng):
+        was, shape, data = tensors[name]
+        if was == dtype:
+            return False
+        count = len(data) // SIZES[was] * SIZES[dtype]
+        tensors[name] = [dtype, shape, (data * (count // max(1, len(data)) + 1))[:count]]
+
+    return apply
+
+
+def shape_before_packing(rows, cols):
+    def apply(tensors, name, rng):
+        if not name.endswith(".weight_shape"):
+            return False
+        was = struct.unpack("<2q", tensors[name][2])
+        tensors[name] = ["I64", [2], struct.pack("<2q", rows(*was), cols(*was))]
+
+    return apply
+
+
 def reshaped(change):
     """Another shape with as many bytes as it needs."""
     def apply(tensors, name, rng):
@@ -138,6 +160,11 @@ TENSOR_CHANGES = {
     "one row more": reshaped(lambda s: [s[0] + 1, *s[1:]] if s else None),
     "transposed": reshaped(lambda s: s[::-1] if len(s) == 2 else None),
     "an axis more": reshaped(lambda s: [*s, 1]),
+    **{f"dtype {dtype}": as_dtype(dtype) for dtype in ("I64", "F64", "U32", "BOOL", "F8_E5M2")},
+    "weight_shape: another width": shape_before_packing(lambda r, c: r, lambda r, c: c + 8),
+    "weight_shape: turned": shape_before_packing(lambda r, c: c + 1, lambda r, c: r),
+    "weight_shape: negative": shape_before_packing(lambda r, c: -r, lambda r, c: c),
+    "weight_shape: huge": shape_before_packing(lambda r, c: r + 2 ** 32, lambda r, c: c),
     "NaN": value(float("nan")),
     "inf": value(float("inf")),
     "-inf": value(float("-inf")),
@@ -151,6 +178,24 @@ TENSOR_CHANGES = {
     "a negative group": order(-1),
     "an uneven group": order(0),
 }
+# What no format reads.
+NOT_READ = (".input_scale", ".activation_scale", ".input_global_scale", ".output_scale")
+FACTORS = (".weight_scale_2", ".weight_global_scale")
+
+
+def must_be_refused(what):
+    """Whether the change of a tensor leaves no matrix that anybody meant: "FORM: CHANGE: NAME"."""
+    form, _, rest = what.partition(": ")
+    change, _, name = rest.rpartition(": ")
+    if change not in TENSOR_CHANGES or name.endswith(NOT_READ):
+        return False
+    if change == "negative":  # int4: AutoRound writes negative scales
+        return not form.startswith(("int4", "awq", "gptq"))
+    if change == "a negative group":  # compressed-tensors: columns are in order
+        return not name.endswith("weight_g_idx")
+    if change == "0":
+        return name.endswith(FACTORS)
+    return change in ("NaN", "inf", "-inf") or change.startswith(("dtype ", "weight_shape")) or change.endswith(" group")
 
 FORMAT_TEXTS = {
     "fp8-tensor": "fp8 per tensor", "fp8-mistral": "fp8 per tensor", "fp8-channel": "fp8 per channel", "fp8-block": "fp8 in blocks of 128 x 128",
@@ -219,6 +264,8 @@ class AlmostAFormat(unittest.TestCase):
         needed = not what.endswith(UNREAD) and (not what.endswith("g_idx") or what.startswith("gptq:"))
         if ": missing: " in what and needed and generated.returncode == 0:
             wrong.append("a tensor that the format needs is missing, and nothing says so")
+        if must_be_refused(what) and generated.returncode == 0:
+            wrong.append("runs")
         if (inspected.returncode == 0) != (generated.returncode == 0):
             wrong.append(f"inspect {inspected.returncode}, generate {generated.returncode}: {generated.stderr}{inspected.stderr}")
         for done in (inspected, generated):

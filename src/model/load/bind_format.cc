@@ -114,6 +114,7 @@ class Binder {
     if (const CheckpointTensor* bias = tensor(".bias"); bias != nullptr && all_zero(*bias)) {
       out.read.push_back(bias->name);  // AutoGPTQ writes one for every module
     }
+    if (!shape_is_right(out)) return;
     switch (format_.packing) {
       case fp8:
         return bind_e4m3(out.weight);
@@ -144,6 +145,30 @@ class Binder {
   }
   static bool all_zero(const CheckpointTensor& t) {
     return std::ranges::all_of(t.bytes, [](std::byte b) { return b == std::byte{0}; });
+  }
+  // compressed-tensors' shape before packing, which config.json gives as well. Zeros say nothing.
+  bool shape_is_right(BoundFormat& out) const {
+    const CheckpointTensor* t = tensor(".weight_shape");
+    if (t == nullptr) return true;
+    const bool wide = t->dtype == SafetensorsDType::I64;
+    if ((!wide && t->dtype != SafetensorsDType::I32) || t->shape != Shape{2}) {
+      return complain(out, *t, "I64 or I32 [2]");
+    }
+    if (!options_.contents) return true;
+    std::int64_t given[2] = {};
+    for (std::size_t i = 0; i < 2; ++i) {
+      std::int32_t narrow = 0;
+      if (wide) {
+        std::memcpy(&given[i], t->bytes.data() + 8 * i, 8);
+      } else {
+        std::memcpy(&narrow, t->bytes.data() + 4 * i, 4);
+        given[i] = narrow;
+      }
+    }
+    if ((given[0] == rows_ && given[1] == cols_) || (given[0] == 0 && given[1] == 0)) return true;
+    out.misshapen =
+        fmt::format("{} [{}, {}] (wanted [{}, {}])", t->name, given[0], given[1], rows_, cols_);
+    return false;
   }
   const std::byte* in_place(const CheckpointTensor& t) {
     weights_.bytes += std::ssize(t.bytes);

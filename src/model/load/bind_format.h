@@ -18,7 +18,8 @@ struct FormatOptions {
   bool gptq_v2 = false;       // zero points are stored as they are, not one less
   bool no_zeros = false;      // GPTQ's zero points must all be 8, and are dropped
   bool headers_only = false;  // binds nothing
-  bool contents = true;       // checks the order of columns, and zero points that are dropped
+  // Checks shapes before packing, the order of columns, and zero points that are dropped.
+  bool contents = true;
   bool has_zeros = false;     // compressed-tensors' groups must have zero points
   bool has_order = false;     // GPTQ's columns must have an order
   bool rows_ordered = false;  // compressed-tensors' columns must have an order

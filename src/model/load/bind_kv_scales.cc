@@ -46,7 +46,7 @@ bool TensorLoader::bind_kv_scale(std::int32_t layer, std::string_view part, floa
                                         name(tensor->dtype), shape_text(tensor->shape)));
       return true;
     }
-    if (headers_only()) return true;
+    if (!reads_values()) return true;
     to = widened(*tensor)[0];
     if (!(to >= 0x1p-126f && to <= 0x1p126f)) {
       complaints_.misshapen(

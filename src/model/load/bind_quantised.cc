@@ -95,7 +95,7 @@ bool TensorLoader::bind_packed(const TensorSpec& spec, Names& read) {
   const FormatOptions options{.gptq_v2 = config_.gptq_v2,
                               .no_zeros = !config_.int4_zeros,
                               .headers_only = headers_only() || absent,
-                              .contents = reads_ != Reads::headers && !absent,
+                              .contents = reads_values() && !absent,
                               .has_zeros = needs_zeros_,
                               .has_order = config_.int4_order,
                               .rows_ordered = config_.int4_all_ordered};
@@ -127,7 +127,8 @@ bool TensorLoader::bind_packed(const TensorSpec& spec, Names& read) {
   const WeightView part = set_part(spec, w);
   const bool own = part.dtype == DType::e4m3 && part.data != nullptr;
   packed_.push_back({own ? part : codes, module + std::string(format.codes), bound.scales,
-                     own ? spec.part : TensorPart{}, bound.factor, format.divides});
+                     own ? spec.part : TensorPart{}, bound.factor, format.divides,
+                     codes.dtype == DType::u4 || bound.scales->dtype == SafetensorsDType::F8_E4M3});
   return true;
 }
 

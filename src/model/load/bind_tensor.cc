@@ -12,7 +12,7 @@ namespace lathe {
 
 void TensorLoader::wrong_dtype(const TensorSpec& spec, const CheckpointTensor& tensor,
                                std::string_view wanted) {
-  complaints_.misshapen(fmt::format("{} {} (wanted {})", spec.name, name(tensor.dtype), wanted));
+  complaints_.unreadable(fmt::format("{} {} (wanted {})", spec.name, name(tensor.dtype), wanted));
 }
 
 std::span<float> TensorLoader::widened(const CheckpointTensor& tensor) {
@@ -81,7 +81,7 @@ void TensorLoader::read_ids(const TensorSpec& spec, const CheckpointTensor& tens
   if (!wide && tensor.dtype != SafetensorsDType::I32) {
     return wrong_dtype(spec, tensor, "I32 or I64");
   }
-  if (headers_only()) return;
+  if (!reads_values()) return;
   const std::int64_t n = spec.elements();
   auto* ids = reinterpret_cast<std::int32_t*>(weights_.take(4 * n));
   for (std::int64_t i = 0; i < n; ++i) {

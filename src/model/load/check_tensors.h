@@ -16,9 +16,10 @@ namespace lathe {
 Result<void> check_tensors(const std::string& directory, const ModelConfig& config,
                            const Checkpoint& checkpoint);
 
-/// The same, and of quantised matrices the scales, factors, orders of columns, and GPTQ's zero
-/// points where they have to be 8: at most an eighth of the file. What is left to load_model() are
-/// NaN codes of e4m3 and lists of experts (`tid2eid`). threads: or null.
+/// The same, lists of experts (`tid2eid`), scales of caches, and of quantised matrices the scales,
+/// factors, shapes before packing, orders of columns, and GPTQ's zero points where they have to be
+/// 8: at most an eighth of the file. What is left to load_model() are NaN codes of e4m3. threads:
+/// or null.
 Result<void> check_scales(const std::string& directory, const ModelConfig& config,
                           const Checkpoint& checkpoint, ThreadPool* threads);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <string_view>
 #include <vector>
 
 #include "base/float_formats.h"
@@ -55,7 +56,7 @@ float float_at(const CheckpointTensor& t, std::int64_t i) {
   return t.dtype == SafetensorsDType::BF16 ? to_f32(bf16{bits}) : to_f32(f16{bits});
 }
 
-std::optional<Error> wild_scale(const CheckpointTensor& scales, bool inverse) {
+std::optional<Error> wild_scale(const CheckpointTensor& scales, ScaleSign sign, bool inverse) {
   const auto size = static_cast<std::size_t>(bits_of(scales.dtype) / 8);
   const auto count = static_cast<std::int64_t>(scales.bytes.size() / size);
   if (exponents(scales.dtype) && !inverse) {
@@ -66,10 +67,15 @@ std::optional<Error> wild_scale(const CheckpointTensor& scales, bool inverse) {
   for (std::int64_t i = 0; i < count; ++i) {
     const float value = float_at(scales, i);
     const float v = inverse ? 1 / value : value;
-    if (std::fabs(v) < kScaleLimit) continue;
-    return bad_value(scales.name,
-                     inverse ? "factors whose inverse is below 2^119" : "scales below 2^119",
-                     fmt::format("{} at {}", value, place_of(scales.shape, i)));
+    const bool signed_right =
+        sign == ScaleSign::any || v > 0 || (sign == ScaleSign::not_negative && v == 0);
+    if (std::fabs(v) < kScaleLimit && signed_right) continue;
+    constexpr std::string_view kSigns[] = {"", " that are not negative", " above 0"};
+    return bad_value(
+        scales.name,
+        fmt::format("{}{}", inverse ? "factors whose inverse is below 2^119" : "scales below 2^119",
+                    kSigns[static_cast<std::size_t>(sign)]),
+        fmt::format("{} at {}", value, place_of(scales.shape, i)));
   }
   return std::nullopt;
 }

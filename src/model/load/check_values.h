@@ -15,9 +15,18 @@ namespace lathe {
 /// Element i of a tensor of floats, of e4m3 or of exponents (F8_E8M0 or U8), as f32.
 float float_at(const CheckpointTensor& t, std::int64_t i);
 
-/// The first scale that is NaN, or not below 2^119 in size, as an error that names the tensor, the
-/// value and its place. inverse: 1 / scale counts, and has the limit.
-std::optional<Error> wild_scale(const CheckpointTensor& scales, bool inverse = false);
+/// Which scales a format has.
+enum class ScaleSign {
+  any,           // int4: AutoRound writes negative ones; e4m3 scales of NVFP4, which have a sign
+  not_negative,  // fp8 and MXFP4: the largest magnitude of a block over the largest code
+  positive,      // one for a whole matrix, which 0 would make nothing of
+};
+
+/// The first scale that is NaN, not below 2^119 in size, or of another sign than `sign` says, as an
+/// error that names the tensor, the value and its place. inverse: 1 / scale counts, and has the
+/// limit.
+std::optional<Error> wild_scale(const CheckpointTensor& scales, ScaleSign sign = ScaleSign::any,
+                                bool inverse = false);
 
 /// Whether a matrix has NaN codes of e4m3, as an error that names `tensor`. part: the tensor's rows
 /// and columns that w has. source: copies w's bytes; null: they are read at their address. Errors:

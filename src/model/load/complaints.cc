@@ -27,7 +27,8 @@ std::optional<Error> Complaints::error(const std::string& directory) const {
   list("of another shape or dtype", misshapen_);
   if (text.empty()) return std::nullopt;
   return Error{ErrorCode::malformed, directory, "the tensors that config.json describes", text,
-               unreadable_ ? "formats of weights: " + weight_formats_text() : ""};
+               unreadable_ ? "formats of weights: " + weight_formats_text()
+                           : "mend config.json, or copy the model again"};
 }
 
 void Complaints::add(List& list, std::string text) {

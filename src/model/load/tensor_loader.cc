@@ -105,8 +105,13 @@ Result<void> TensorLoader::check_values() {
   std::optional<Error> found;
   auto check = [&](std::int64_t i, int) {
     const Packed& p = packed_[static_cast<std::size_t>(i)];
-    std::optional<Error> bad = wild_scale(*p.scales);
-    if (!bad && p.factor != nullptr) bad = wild_scale(*p.factor, p.divides);
+    const bool one =
+        p.scales->bytes.size() * 8 == static_cast<std::size_t>(bits_of(p.scales->dtype));
+    const ScaleSign sign = p.any_sign ? ScaleSign::any
+                           : one      ? ScaleSign::positive
+                                      : ScaleSign::not_negative;
+    std::optional<Error> bad = wild_scale(*p.scales, sign);
+    if (!bad && p.factor != nullptr) bad = wild_scale(*p.factor, ScaleSign::positive, p.divides);
     if (!bad && p.codes.dtype == DType::e4m3 && !headers_only()) {
       bad = nan_code(p.codes, p.name, p.part, source_);
     }

@@ -58,6 +58,7 @@ class TensorLoader {
   using Names = std::unordered_set<std::string_view>;  // of tensors that have been read
 
   bool headers_only() const { return reads_ != Reads::all; }
+  bool reads_values() const { return reads_ != Reads::headers; }
   static bool plain(std::optional<DType> t) {
     return t == DType::f32 || t == DType::bf16 || t == DType::f16;
   }
@@ -120,7 +121,8 @@ class TensorLoader {
     const CheckpointTensor* scales;
     TensorPart part = {};  // that `codes` are of their tensor
     const CheckpointTensor* factor = nullptr;
-    bool divides = false;  // by the factor
+    bool divides = false;   // by the factor
+    bool any_sign = false;  // its scales may be negative
   };
   std::vector<Packed> packed_;
   std::unordered_map<std::string, const CheckpointTensor*> by_published_name_;
