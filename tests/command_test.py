@@ -256,6 +256,31 @@ class BadInput(unittest.TestCase):
         self.assertRegex(self.refused("generate", "--top-p", "1e-300"),
                          r"^lathe: --top-p: wanted 0 or a number of at least 1e-45, got 1e-300;")
 
+    def test_flags_without_a_value_given_twice_or_with_another(self):
+        for args, text in ((["plan", "--heads"], "--heads: wanted a value, got nothing"),
+                           (["plan", "--heads="], "--heads: wanted a value, got nothing"),
+                           (["plan", "--heads", "8", "--heads=4"], "--heads: wanted one value, got 2; give the flag once"),
+                           (["plan", "--json=maybe"], "--json: wanted no value, got maybe"),
+                           (["serve", "--quiet=2GiB"], "--quiet: wanted no value, got 2GiB"),
+                           (["plan", "--attention", "gqa", "--model", "x"], "--attention: wanted no --model with it, got both"),
+                           (["inspect"], "model: wanted a value, got nothing"),
+                           (["eval", "--svg", "x.svg"], "--svg: wanted --all-plans with it, got --svg alone"),
+                           (["generate", "--config", ""], "--config: wanted a text, got an empty one; leave the flag out"),
+                           (["serve", "--host", ""], "--host: wanted a text, got an empty one; leave the flag out"),
+                           (["serve", "--max-queued-tokens", "-1"], "--max-queued-tokens: wanted a whole number from 0 to 1099511627776, got -1"),
+                           (["serve", "--uds", ""], "--uds: wanted a text, got an empty one; leave the flag out"),
+                           (["inspect", "x", "--rope-scaling", ""], "--rope-scaling: wanted a text, got an empty one; leave the flag out")):
+            line = self.refused(*args)
+            self.assertEqual(line, f"lathe: {text}; --help lists the flags\n", args)
+
+    def test_a_model_and_another_shape_contradict(self):
+        for flag in ("--num-layers", "--heads", "--kv-heads", "--head-dim", "--top-k", "--window", "--compress-ratio"):
+            for source in ("--model", "--config"):
+                line = self.refused("plan", source, "x", flag, "4")
+                self.assertIn(line, [f"lathe: {a}: wanted no {b} with it, got both; --help lists the flags\n"
+                                     for a, b in ((flag, source), (source, flag))])
+        self.assertRegex(self.refused("plan", "--model", "x", "--sink"), "^lathe: --(sink|model): wanted no --(sink|model) with it, got both;")
+
     def test_flags(self):
         self.assertIn("--help", self.refused("plan", "--no-such-flag"))
         self.assertIn("--help", self.refused())

@@ -174,7 +174,7 @@ class BadInput(unittest.TestCase):
                       self.refused("--model", v32, "--all-plans", "--svg", "/no/such/folder/x.svg"))
         with tempfile.NamedTemporaryFile() as file:
             self.assertIn("at least two tokens", self.refused("--model", v32, "--perplexity", file.name))
-        self.assertIn("--svg requires --all-plans", self.refused("--model", v32, "--svg", "x.svg"))
+        self.assertIn("--svg: wanted --all-plans with it", self.refused("--model", v32, "--svg", "x.svg"))
         self.assertIn("native", self.refused("--model", v32, "--limit", "1", "--kv-layout", "mla_fp8_block",
                                              "--decode-attention-backend", "native"))
 

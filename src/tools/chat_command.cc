@@ -346,7 +346,8 @@ void add_chat_command(Command app, int& exit_code) {
   add_model_flags(cmd, flags->model);
   cmd.add_option("--system", flags->system, "the system's message");
   cmd.add_option("--chat-template-kwargs", flags->template_kwargs,
-                 "a JSON object of the template's variables");
+                 "a JSON object of the template's variables")
+      .not_empty();
   cmd.add_option("--reasoning", flags->show_reasoning,
                  "auto: shown dim on a terminal, left out elsewhere; show, hide")
       .one_of({"auto", "show", "hide"});

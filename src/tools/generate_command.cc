@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
+#include "io/files/read_file.h"
 #include "plan/explain.h"
 
 #include "tools/eval/stored_values.h"
@@ -109,8 +110,7 @@ Result<std::optional<Tokenizer>> load_tokenizer(const GenerateFlags& flags,
   const std::filesystem::path model = flags.model.runtime.model;
   const bool ids = std::ranges::all_of(
       prompts, [](const Prompt& p) { return p.error.has_value() || !p.ids.empty(); });
-  std::error_code ec;
-  if (ids && (model.empty() || !std::filesystem::exists(Tokenizer::file_in(model), ec))) {
+  if (ids && (model.empty() || !is_listed(Tokenizer::file_in(model)))) {
     if (flags.sampling.stop.empty()) return std::optional<Tokenizer>();
     return Error{ErrorCode::invalid_argument, "--stop", "a model with tokenizer.json",
                  "one without, whose answers are tokens", ""};
@@ -208,7 +208,8 @@ void add_generate_command(Command app, int& exit_code) {
   add_model_flags(cmd, flags->model);
   PromptFlags& p = flags->prompts;
   cmd.add_option("--prompt,-p", p.prompt, "text; - reads standard input, as no prompt at all does");
-  cmd.add_option("--prompt-file,-f", p.prompt_file, "a file whose text is the prompt, or -");
+  cmd.add_option("--prompt-file,-f", p.prompt_file, "a file whose text is the prompt, or -")
+      .not_empty();
   cmd.add_option("--prompt-ids", p.ids, "token ids, by commas; needs no tokenizer.json")
       .delimiter(',');
   cmd.add_option(
@@ -218,7 +219,8 @@ void add_generate_command(Command app, int& exit_code) {
   cmd.add_flag("--apply-chat-template", p.chat_template,
                "the prompt is a user's message in the model's chat format");
   cmd.add_option("--chat-template-kwargs", p.template_kwargs,
-                 "a JSON object of the template's variables");
+                 "a JSON object of the template's variables")
+      .not_empty();
   add_sampling_flags(cmd, flags->sampling);
   cmd.add_option("--logprobs", flags->sampling.params.logprobs,
                  "of each token, and of this many most likely ones; with --json or --prompts");

@@ -11,6 +11,7 @@
 #include "io/checkpoint/checkpoint.h"
 #include "io/files/model_path.h"
 #include "io/files/read_file.h"
+#include "io/tokenizer/tokenizer.h"
 #include "kernels/devices/all.h"
 #include "kernels/devices/find_machine.h"
 #include "model/config/config.h"
@@ -271,6 +272,13 @@ nlohmann::ordered_json json(const ModelConfig& config, const WeightFacts& weight
   return j;
 }
 
+// A model without a tokenizer runs on token ids; one that cannot be read stops every command.
+Result<void> check_tokenizer(const std::string& model) {
+  if (!is_listed(Tokenizer::file_in(model))) return {};
+  const auto tokenizer = Tokenizer::load(model);
+  return tokenizer ? Result<void>() : tokenizer.error();
+}
+
 int run_inspect(const InspectFlags& flags) {
   const bool config_alone = std::filesystem::is_regular_file(flags.model);
   auto config = [&]() -> Result<ModelConfig> {
@@ -296,6 +304,7 @@ int run_inspect(const InspectFlags& flags) {
     ThreadPool threads(0);
     const auto ok = check_scales(flags.model, *config, *checkpoint, &threads);
     if (!ok) return refuse(ok.error());
+    if (const auto read = check_tokenizer(flags.model); !read) return refuse(read.error());
     weights = facts_of(*config, *checkpoint);
   }
   const auto machine = find_machine(flags.device);

@@ -98,7 +98,7 @@ Result<Subject> subject_of(const PlanFlags& flags, PlanRequest& request) {
   }
   Result<ModelConfig> config = [&]() -> Result<ModelConfig> {
     if (flags.config.empty()) return load_model_config(flags.model, flags.overrides);
-    const auto text = read_file(flags.config);
+    const auto text = read_flag_file("--config", flags.config);
     if (!text) return text.error();
     return parse_model_config(*text, {}, flags.overrides);
   }();
@@ -276,7 +276,8 @@ void add_plan_command(Command app, int& exit_code) {
                                         "mla (DeepSeek V3), dsa (V3.2), v4 or gqa; default dsa");
   Flag model = cmd.add_option("--model,--model-path", flags->model,
                               "the layer groups of a checkpoint's config.json");
-  Flag config = cmd.add_option("--config", flags->config, "the layer groups of a config.json");
+  Flag config =
+      cmd.add_option("--config", flags->config, "the layer groups of a config.json").not_empty();
   model.excludes(attention).excludes(config);
   config.excludes(attention);
   add_override_flags(cmd, flags->overrides);
@@ -285,7 +286,8 @@ void add_plan_command(Command app, int& exit_code) {
   cmd.add_option("--gpus", flags->gpus,
                  "the GPUs of --tp by number: 0,1; of a machine to plan for, how many it has");
   add_plan_flags(cmd, request);
-  cmd.add_option("--kv-scales", flags->kv_scales, "a file of lathe calibrate, to check");
+  cmd.add_option("--kv-scales", flags->kv_scales, "a file of lathe calibrate, to check")
+      .not_empty();
   cmd.add_option(
       "--draft,--speculative-algorithm", flags->draft,
       "none, ngram, mtp: with the checkpoint's draft layer, or a draft model's directory");
@@ -293,15 +295,18 @@ void add_plan_command(Command app, int& exit_code) {
                  "SGLang's flag for that directory, with --speculative-algorithm STANDALONE");
   cmd.add_option("--draft-tokens,--speculative-num-draft-tokens", request.draft_tokens,
                  "drafts of a request in a step; 0 = none");
-  cmd.add_option("--num-layers", request.layers, "layers that share the plan");
-  cmd.add_option("--heads", flags->dims.heads, "query heads per rank");
-  cmd.add_option("--kv-heads", flags->dims.kv_heads, "gqa");
-  cmd.add_option("--head-dim", flags->dims.head_dim, "gqa");
-  cmd.add_option("--top-k", flags->dims.top_k, "keys per row of a sparse problem");
-  cmd.add_option("--window", flags->dims.window, "sliding window in tokens");
-  cmd.add_option("--compress-ratio", flags->dims.compress_ratio,
-                 "v4: 0, 4 or 128 tokens per entry");
-  cmd.add_flag("--sink", flags->dims.sink, "attention sinks");
+  for (Flag shape :
+       {cmd.add_option("--num-layers", request.layers, "layers that share the plan"),
+        cmd.add_option("--heads", flags->dims.heads, "query heads per rank"),
+        cmd.add_option("--kv-heads", flags->dims.kv_heads, "gqa"),
+        cmd.add_option("--head-dim", flags->dims.head_dim, "gqa"),
+        cmd.add_option("--top-k", flags->dims.top_k, "keys per row of a sparse problem"),
+        cmd.add_option("--window", flags->dims.window, "sliding window in tokens"),
+        cmd.add_option("--compress-ratio", flags->dims.compress_ratio,
+                       "v4: 0, 4 or 128 tokens per entry"),
+        cmd.add_flag("--sink", flags->dims.sink, "attention sinks")}) {
+    shape.excludes(model).excludes(config);  // which say it
+  }
   cmd.add_flag("--disable-cuda-graph", flags->disable_cuda_graph, "decode steps are not captured");
   cmd.add_flag("--matrix", flags->matrix, "every prefill x decode x layout");
   cmd.add_flag("--kinds", flags->kinds, "only list the kinds of kernels");

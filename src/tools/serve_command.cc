@@ -22,12 +22,12 @@ Result<std::optional<ChatTemplateFile>> load_template(ServeFlags& flags) {
   auto loaded = load_chat_template(flags.model.runtime.model);
   if (flags.chat_template.empty()) {
     if (loaded) return std::optional(std::move(*loaded));
-    if (loaded.error().code == ErrorCode::unsupported || loaded.error().code == ErrorCode::io) {
+    if (loaded.error().code == ErrorCode::unsupported) {
       return std::optional<ChatTemplateFile>();
     }
     return loaded.error();
   }
-  const auto text = read_file(flags.chat_template);
+  const auto text = read_flag_file("--chat-template", flags.chat_template);
   if (!text) return text.error();
   auto parsed = ChatTemplate::parse(*text);
   if (!parsed) return parsed.error();

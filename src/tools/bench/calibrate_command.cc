@@ -23,7 +23,7 @@ struct CalibrateFlags {
 };
 
 Result<std::vector<std::int32_t>> read_tokens(const std::string& file, const Tokenizer& tokenizer) {
-  const auto text = read_file(file);
+  const auto text = read_flag_file("--text", file);
   if (!text) return text.error();
   auto tokens = tokenizer.encode(*text);
   if (!tokens || tokens->size() >= 2) return tokens;

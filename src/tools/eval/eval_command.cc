@@ -131,7 +131,7 @@ void write_wrong(std::FILE* file, const EncodedTask& task, const TaskRun& run) {
 Result<ScoredText> read_scored_text(const EvalFlags& flags, const Tokenizer& tokenizer) {
   ScoredText out{{}, flags.window};
   if (flags.text.empty()) return out;
-  const auto text = read_file(flags.text);
+  const auto text = read_flag_file("--perplexity", flags.text);
   if (!text) return text.error();
   auto tokens = tokenizer.encode(*text, /*add_special_tokens=*/true);
   if (!tokens) return tokens.error();

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
@@ -13,6 +14,7 @@
 #include <sstream>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "base/edit_distance.h"
@@ -127,6 +129,16 @@ Flag Flag::positive() {
         return fmt::format("wanted a whole number from 1 on, got {}", text);
       },
       "1 or more"));
+  return *this;
+}
+
+Flag Flag::not_empty() {
+  option_->check(CLI::Validator(
+      [](const std::string& text) {
+        return text.empty() ? std::string("wanted a text, got an empty one; leave the flag out")
+                            : std::string();
+      },
+      ""));
   return *this;
 }
 
@@ -276,9 +288,17 @@ const CLI::Option* option_of(const CLI::App& app, const std::string& name) {
   return nullptr;
 }
 
-// The error of a list with nothing between two commas, which the parser would leave out. Empty
-// lists are the parser's to judge.
-std::optional<std::string> gap_in_list(const CLI::App& root, int argc, char** argv) {
+// Whether a switch may have the value after '='. The parser also reads the digits that begin a
+// word.
+bool is_switch_value(std::string_view value) {
+  constexpr std::array<std::string_view, 11> kValues = {
+      "", "true", "false", "on", "off", "yes", "no", "enable", "disable", "1", "0"};
+  return std::ranges::find(kValues, value) != kValues.end();
+}
+
+// The error of what the parser would leave out: nothing between two commas of a list, or letters
+// after the digits of a switch's value. Empty lists are the parser's to judge.
+std::optional<std::string> unread_value(const CLI::App& root, int argc, char** argv) {
   const CLI::App* app = &root;
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
@@ -288,7 +308,12 @@ std::optional<std::string> gap_in_list(const CLI::App& root, int argc, char** ar
     const std::size_t equal = word.find('=');
     const std::string name(word.substr(0, equal));
     const CLI::Option* const option = option_of(*app, name);
-    if (option == nullptr || option->get_delimiter() == '\0') continue;
+    if (option == nullptr) continue;
+    if (option->get_expected_max() == 0 && equal != std::string_view::npos &&
+        !is_switch_value(word.substr(equal + 1))) {
+      return fmt::format("{}: wanted no value, got {}", name, word.substr(equal + 1));
+    }
+    if (option->get_delimiter() == '\0') continue;
     const char delimiter = option->get_delimiter();
     std::string_view value = i + 1 < argc ? argv[i + 1] : "";
     if (equal != std::string_view::npos) value = word.substr(equal + 1);
@@ -299,6 +324,44 @@ std::optional<std::string> gap_in_list(const CLI::App& root, int argc, char** ar
                        value);
   }
   return std::nullopt;
+}
+
+// "--a", "--b" of the parser's "--a excludes --b".
+std::pair<std::string, std::string> both_sides(const std::string& text, std::string_view word) {
+  const std::size_t at = text.find(word);
+  if (at == std::string::npos) return {text, "another flag"};
+  return {text.substr(0, at), text.substr(at + word.size())};
+}
+
+// The parser's words in the form of other refusals.
+std::string refusal_of(const CLI::ParseError& e) {
+  std::string text = e.what();
+  std::replace(text.begin(), text.end(), '\n', ' ');  // each unexpected word has a line of its own
+  const std::string flag = text.substr(0, text.find(": "));
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&e) != nullptr) {
+    const std::size_t received = text.find("received ");
+    return received == std::string::npos
+               ? flag + ": wanted a value, got nothing"
+               : fmt::format("{}: wanted one value, got {}; give the flag once", flag,
+                             text.substr(received + 9));
+  }
+  if (dynamic_cast<const CLI::ExcludesError*>(&e) != nullptr) {
+    const auto [one, other] = both_sides(text, " excludes ");
+    return fmt::format("{}: wanted no {} with it, got both", one, other);
+  }
+  if (dynamic_cast<const CLI::RequiresError*>(&e) != nullptr) {
+    const auto [one, other] = both_sides(text, " requires ");
+    return fmt::format("{}: wanted {} with it, got {} alone", one, other, one);
+  }
+  if (dynamic_cast<const CLI::RequiredError*>(&e) != nullptr && text.ends_with(" is required")) {
+    return text.substr(0, text.rfind(" is required")) + ": wanted a value, got nothing";
+  }
+  constexpr std::string_view kConvert = "Could not convert: ";
+  if (text.starts_with(kConvert)) {
+    const auto [one, value] = both_sides(text.substr(kConvert.size()), " = ");
+    return fmt::format("{}: wanted no value, got {}", one, value);
+  }
+  return text;
 }
 
 }  // namespace
@@ -315,7 +378,7 @@ std::optional<int> CommandLine::parse(int argc, char** argv) {
     print_err(fmt::format("{}; --help says what they do\n", *problem));
     return kExitRefused;
   }
-  if (const auto problem = gap_in_list(*app_, argc, argv)) {
+  if (const auto problem = unread_value(*app_, argc, argv)) {
     print_err(fmt::format("lathe: {}; --help lists the flags\n", *problem));
     return kExitRefused;
   }
@@ -329,10 +392,7 @@ std::optional<int> CommandLine::parse(int argc, char** argv) {
       print_out(text.str());
       return kExitOk;
     }
-    // A refusal is one line, but the parser puts each unexpected word on a line of its own.
-    std::string text = e.what();
-    std::replace(text.begin(), text.end(), '\n', ' ');
-    print_err(fmt::format("lathe: {}; --help lists the flags\n", text));
+    print_err(fmt::format("lathe: {}; --help lists the flags\n", refusal_of(e)));
     return kExitRefused;
   }
 }

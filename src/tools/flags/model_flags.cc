@@ -124,22 +124,27 @@ void add_model_flags(Command command, ModelFlags& flags) {
       .add_option("--load-format", flags.load_format,
                   "auto, safetensors, or dummy: random weights from the configuration alone")
       .one_of({"auto", "safetensors", "dummy"});
-  command.add_option("--config", r.config_file, "a config.json, with --load-format dummy");
+  command.add_option("--config", r.config_file, "a config.json, with --load-format dummy")
+      .not_empty();
   add_override_flags(command, r.overrides);
   add_plan_flags(command, r.plan_request);
   command.add_option(
       "--draft,--speculative-algorithm", r.draft,
       "what guesses tokens, which changes no answer: none; ngram, from the request's own text; "
       "mtp, the checkpoint's draft layer; or the directory of a small model with the same tokens");
-  command.add_option("--speculative-draft-model-path", r.draft_model,
-                     "SGLang's flag for that directory, with --speculative-algorithm STANDALONE");
+  command
+      .add_option("--speculative-draft-model-path", r.draft_model,
+                  "SGLang's flag for that directory, with --speculative-algorithm STANDALONE")
+      .not_empty();
   command
       .add_option("--draft-tokens,--speculative-num-draft-tokens", r.plan_request.draft_tokens,
                   "guesses of a request in a step; default 4, 1 with --draft mtp")
       .range(1, kMaxDraftTokens);
-  command.add_option("--kv-scales", r.kv_scales,
-                     "a file of lathe calibrate, with a layout of one scale a layer; else the "
-                     "checkpoint's scales, or 1");
+  command
+      .add_option("--kv-scales", r.kv_scales,
+                  "a file of lathe calibrate, with a layout of one scale a layer; else the "
+                  "checkpoint's scales, or 1")
+      .not_empty();
   command.add_option("--random-seed", r.engine.seed, "of requests without a seed");
   command.add_flag("--disable-radix-cache,--no-prefix-cache", flags.no_prefix_cache,
                    "compute every prompt from scratch");

@@ -24,13 +24,14 @@ std::string unknown_parser(const std::string& name, bool known, const std::strin
 
 void add_access_flags(Command c, ServeFlags& f) {
   ServerOptions& s = f.server;
-  c.add_option("--host", s.host, "where to listen");
+  c.add_option("--host", s.host, "where to listen").not_empty();
   c.add_option("--port", s.port, "0 takes any and prints it").range(0, 65535);
-  c.add_option("--uds", s.uds, "a Unix socket's path, instead of host and port");
-  c.add_option("--served-model-name", s.names, "the first is printed; default: the folder's name");
+  c.add_option("--uds", s.uds, "a Unix socket's path, instead of host and port").not_empty();
+  c.add_option("--served-model-name", s.names, "the first is printed; default: the folder's name")
+      .not_empty();
   c.add_flag("--any-model", s.any_model, "requests may name any model");
   c.add_option("--api-key", s.api_keys, "one or several; LATHE_API_KEY keeps it out of ps");
-  c.add_option("--api-key-file", f.api_key_file, "a key a line");
+  c.add_option("--api-key-file", f.api_key_file, "a key a line").not_empty();
   c.add_option("--admin-api-key", s.admin_key,
                "for /flush_cache and to end the requests of others");
   c.add_option("--cors-origins", s.cors_origins,
@@ -54,7 +55,8 @@ void add_limit_flags(Command c, ServeFlags& f) {
   c.add_option("--max-queued-requests", s.max_queued_requests,
                "answers without a token; beyond: 503")
       .positive();
-  c.add_option("--max-queued-tokens", s.max_queued_tokens, "of their prompts; 0 = no limit");
+  c.add_option("--max-queued-tokens", s.max_queued_tokens, "of their prompts; 0 = no limit")
+      .range(0, std::int64_t{1} << 40);
   c.add_option("--requests-per-minute", s.requests_per_minute,
                "of each API key; beyond: 429; 0 = no limit")
       .range(0, 1 << 30);
@@ -99,9 +101,10 @@ void add_answer_flags(Command c, ServeFlags& f) {
   c.add_option("--max-n", s.fields.max_n, "choices of a prompt").range(1, 100000);
   c.add_option("--max-prompts", s.fields.max_prompts, "of a request").range(1, 100000);
   c.add_flag("--strict-fields", s.fields.strict, "unknown fields are errors");
-  c.add_option("--chat-template", f.chat_template, "a file instead of the model's");
+  c.add_option("--chat-template", f.chat_template, "a file instead of the model's").not_empty();
   c.add_option("--chat-template-kwargs", f.template_kwargs,
-               "a JSON object of the template's variables");
+               "a JSON object of the template's variables")
+      .not_empty();
   c.add_option("--reasoning-parser", s.reasoning_parser,
                "auto: by the chat template; " + known_names<ReasoningFormat>() +
                    ", or what vLLM and SGLang call them")
@@ -179,7 +182,7 @@ Result<void> check_key_text(const std::string& key, const std::string& field) {
 Result<void> read_key_file(ServeFlags& flags) {
   constexpr std::string_view kSpace = " \t\r\n";
   const std::string& path = flags.api_key_file;
-  const auto text = read_file(path);
+  const auto text = read_flag_file("--api-key-file", path);
   if (!text) return text.error();
   struct stat status {};
   if (stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode)) {

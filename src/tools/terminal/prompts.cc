@@ -112,7 +112,7 @@ Result<Prompt> parse_line(const std::string& line, const std::string& where, boo
 
 Result<std::vector<Prompt>> read_lines(const PromptFlags& flags) {
   const bool piped = flags.prompts == "-";
-  const auto text = piped ? read_stdin() : read_file(flags.prompts);
+  const auto text = piped ? read_stdin() : read_flag_file("--prompts", flags.prompts);
   if (!text) return text.error();
   std::vector<Prompt> out;
   std::vector<std::string> unread;
@@ -175,7 +175,7 @@ Result<std::vector<Prompt>> read_prompts(const PromptFlags& flags) {
     if (text->empty()) return refused("none");
     p.text = std::move(*text);
   } else if (!flags.prompt_file.empty()) {
-    auto text = read_file(flags.prompt_file);
+    auto text = read_flag_file("--prompt-file", flags.prompt_file);
     if (!text) return text.error();
     p.text = std::move(*text);
   }
