@@ -37,8 +37,48 @@ class Format(answers.Scripted):
             out["finish"] = choice["finish_reason"] or out["finish"]
         return out
 
+    def events(self, path: str, body: dict) -> list:
+        """The data of a stream's named events."""
+        status, _, text = self.server.call("POST", path, {**body, "stream": True})
+        self.assertEqual(status, 200, text)
+        return [json.loads(line[6:]) for line in text.split("\n") if line.startswith("data: ")]
+
+    def responses(self, name: str) -> tuple:
+        """Content, reasoning and calls of the whole answer; the stream's events add up to them."""
+        tools = [{"type": "function", **t["function"]} for t in TOOLS]
+        body = {"input": f"<{name}>", "temperature": 0, "tools": tools}
+        texts, calls = {"message": "", "reasoning": ""}, []
+        for item in self.server.post("/v1/responses", body)["output"]:
+            if item["type"] == "function_call":
+                calls.append((item["name"], json.loads(item["arguments"])))
+            else:
+                texts[item["type"]] += "".join(p["text"] for p in item["content"])
+        deltas = {"response.output_text.delta": "", "response.reasoning_text.delta": "", "response.function_call_arguments.delta": ""}
+        for event in self.events("/v1/responses", body):
+            if event["type"] in deltas:
+                deltas[event["type"]] += event["delta"]
+        arguments = "".join(json.dumps(a, separators=(",", ":")) for _, a in calls)
+        self.assertEqual(list(deltas.values()), [texts["message"], texts["reasoning"], arguments])
+        return texts["message"], texts["reasoning"], calls
+
+    def messages(self, name: str) -> tuple:
+        """As responses(), of /v1/messages."""
+        tools = [{"name": t["function"]["name"], "input_schema": t["function"]["parameters"]} for t in TOOLS]
+        body = {"messages": [{"role": "user", "content": f"<{name}>"}], "temperature": 0, "max_tokens": 1000, "tools": tools}
+        blocks = self.server.post("/v1/messages", body)["content"]
+        content, reasoning = ("".join(b[k] for b in blocks if b["type"] == k) for k in ("text", "thinking"))
+        calls = [(b["name"], b["input"]) for b in blocks if b["type"] == "tool_use"]
+        deltas = {"text_delta": "", "thinking_delta": "", "input_json_delta": ""}
+        for event in self.events("/v1/messages", body):
+            delta = event.get("delta", {})
+            if delta.get("type") in deltas:
+                deltas[delta["type"]] += "".join(v for k, v in delta.items() if k != "type")
+        arguments = "".join(json.dumps(a, separators=(",", ":")) for _, a in calls)
+        self.assertEqual(list(deltas.values()), [content, reasoning, arguments])
+        return content, reasoning, calls
+
     def both(self, name: str, content: str = "", reasoning: str = "", calls=BOTH):
-        """The whole answer has these parts, and the stream the same."""
+        """The whole answer has these parts, and the stream the same, in each protocol."""
         self.assertEqual(self.calls(name, TOOLS) if calls else [], list(calls))
         choice = self.chat(name, tools=TOOLS)
         message = choice["message"]
@@ -46,6 +86,8 @@ class Format(answers.Scripted):
         end = "tool_calls" if calls else "stop"
         self.assertEqual(choice["finish_reason"], end)
         self.assertEqual(self.stream(name, tools=TOOLS), {"content": content, "reasoning": reasoning, "finish": end})
+        for protocol in (self.responses, self.messages):
+            self.assertEqual(protocol(name), (content, reasoning, list(calls)))
 
     def ids(self, name: str) -> list:
         return [c["id"] for c in self.chat(name, tools=TOOLS)["message"]["tool_calls"]]
@@ -130,6 +172,17 @@ class HarmonyPlain(Format):
             message = self.chat("plain", max_tokens=40, **more)["message"]
             for text in (message["content"] or "", message.get("reasoning") or ""):
                 self.assertNotIn("<|channel|>", text)
+
+
+class HarmonyFewMarks(HarmonyPlain):
+    """A tokenizer that lacks a mark: marks are text, and the constraints are still followed."""
+
+    SPECIAL = ("<|start|>", "<|channel|>", "<|end|>", "<|call|>", "<|return|>")
+
+    def test_text_is_no_mark(self):
+        enum = {"type": "json_schema", "json_schema": {"name": "t", "schema": {"enum": [7]}}}
+        for more in ({"response_format": enum}, {"tools": TOOLS, "tool_choice": "required"}, {"tools": TOOLS, "response_format": enum}):
+            self.assertIn(self.chat("plain", max_tokens=60, **more)["finish_reason"], ("length", "stop", "tool_calls"))
 
 
 class HarmonyText(Format):

@@ -76,7 +76,7 @@ AnswerParts parts_of(const AnswerMarkup& markup, const std::string& prompt) {
   if (markup.harmony()) {
     HarmonyRules harmony;
     harmony.begun = begun_message(prompt);
-    harmony.marks_by_id = !markup.marks.empty();
+    harmony.marks_by_id = has_channel_marks(markup.marks);
     rules.harmony = std::move(harmony);
   } else {
     rules.starts_inside = ends_in_reasoning(markup.reasoning, prompt);
@@ -90,7 +90,7 @@ std::vector<std::pair<std::int32_t, std::string>> shown_marks(const AnswerMarkup
   std::vector<std::pair<std::int32_t, std::string>> out;
   for (const auto& [token, text] : markup.marks) {
     if (markup.harmony()) {
-      out.emplace_back(token, kMarkByte + text);
+      out.emplace_back(token, has_channel_marks(markup.marks) ? kMarkByte + text : text);
     } else if (text == think.begin || text == think.end || text == think.token) {
       out.emplace_back(token, text);
     }

@@ -1,5 +1,7 @@
 #include "server/markup/answer_markup.h"
 
+#include <algorithm>
+
 #include "server/markup/harmony_parts.h"
 
 namespace lathe {
@@ -43,6 +45,15 @@ bool ends_in_reasoning(ReasoningFormat format, std::string_view prompt) {
   const std::size_t open = prompt.rfind(marks.begin);
   const std::size_t shut = prompt.rfind(marks.end);
   return open != std::string_view::npos && (shut == std::string_view::npos || shut < open);
+}
+
+bool has_channel_marks(const MarkTokens& marks) {
+  // The other two only end answers, and their tokens do that by themselves.
+  constexpr std::string_view kNeeded[] = {"<|start|>", "<|channel|>", "<|constrain|>",
+                                          "<|message|>", "<|end|>"};
+  return std::ranges::all_of(kNeeded, [&](std::string_view text) {
+    return std::ranges::any_of(marks, [&](const auto& mark) { return mark.second == text; });
+  });
 }
 
 std::string begun_message(std::string_view prompt) {

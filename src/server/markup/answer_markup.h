@@ -14,11 +14,14 @@
 
 namespace lathe {
 
+/// Special tokens and their texts.
+using MarkTokens = std::vector<std::pair<std::int32_t, std::string>>;
+
 struct AnswerMarkup {
   ReasoningFormat reasoning = ReasoningFormat::none;
   ToolFormat tools = ToolFormat::none;
   // Marks that are special tokens, which detokenising would skip.
-  std::vector<std::pair<std::int32_t, std::string>> marks = {};
+  MarkTokens marks = {};
 
   /// Answers are messages in channels.
   bool harmony() const {
@@ -33,6 +36,10 @@ AnswerMarkup find_answer_markup(std::string_view chat_template, const Tokenizer&
 
 /// Whether an answer to the prompt begins inside reasoning. Not of channels.
 bool ends_in_reasoning(ReasoningFormat format, std::string_view prompt);
+
+/// HarmonyRules::marks_by_id: whether each mark of channels is one of these tokens. Where one is
+/// missing, marks are text, those of tokens too.
+bool has_channel_marks(const MarkTokens& marks);
 
 /// HarmonyRules::begun of the answer to a prompt.
 std::string begun_message(std::string_view prompt);

@@ -163,13 +163,13 @@ std::optional<ApiError> set_channels(const ServedModel& model, const std::string
   ApiRequest& api = out.api;
   HarmonyRules rules;
   rules.begun = begun_message(prompt);
-  rules.marks_by_id = !model.marks.empty();
+  rules.marks_by_id = has_channel_marks(model.marks);
   rules.reasoning_stays = !api.separate_reasoning || model.reasoning != ReasoningFormat::harmony;
   rules.calls = may_call(api) && model.tools == ToolFormat::harmony;
   rules.one_call = !api.parallel_tool_calls || api.forces_call();
   if (rules.calls) rules.schemas = std::make_shared<const nlohmann::ordered_json>(api.tools);
   for (const auto& [token, text] : model.marks) {
-    out.markup.tokens.emplace_back(token, kMarkByte + text);
+    out.markup.tokens.emplace_back(token, rules.marks_by_id ? kMarkByte + text : text);
     // They end the answer, also where generation_config.json has only the first.
     if (text == "<|return|>" || text == "<|call|>") {
       if (!api.sampling.ignore_eos) api.sampling.stop_token_ids.push_back(token);

@@ -204,17 +204,18 @@ grammar::Cache& ServedModel::call_grammars() const {
 // have.
 grammar::Vocabulary ServedModel::token_texts(bool with_marks) const {
   std::vector<std::string> out(static_cast<std::size_t>(vocab));
+  const bool by_id = harmony() && has_channel_marks(marks);
   for (std::int32_t t = 0; t < std::min(vocab, tokenizer.vocab_size()); ++t) {
     if (!tokenizer.has(t) || tokenizer.is_special(t)) continue;
     std::string text = tokenizer.bytes_of(t);
     // A token of that byte would let text pass for a mark. It is no part of UTF-8.
-    const bool like_mark = with_marks && harmony() && text.find(kMarkByte) != std::string::npos;
+    const bool like_mark = with_marks && by_id && text.find(kMarkByte) != std::string::npos;
     if (!like_mark) out[static_cast<std::size_t>(t)] = std::move(text);
   }
   for (const auto& mark : marks) {
     if (!with_marks || is_reasoning_mark(reasoning, mark.second)) continue;
     std::string& text = out[static_cast<std::size_t>(mark.first)];
-    text = harmony() ? kMarkByte + mark.second : mark.second;
+    text = by_id ? kMarkByte + mark.second : mark.second;
   }
   return grammar::Vocabulary(std::move(out));
 }
