@@ -82,6 +82,9 @@ class Requests(ServeCase):
     def test_unknown_fields_are_told(self):
         _, headers, _ = self.server.call("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1, "temprature": 1})
         self.assertEqual(headers["X-Lathe-Ignored"], "temprature")
+        names = [f"f{i}" for i in range(9)]
+        _, headers, _ = self.server.call("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1, **dict.fromkeys(names, 1)})
+        self.assertEqual(headers["X-Lathe-Ignored"], ",".join([*names[:8], "..."]))
 
     def test_bodies_that_are_no_json(self):
         for body in ["", "{", "[]", "nul", '{"prompt": "a"} x', '{"prompt": NaN}', b'{"prompt": "\xff"}',

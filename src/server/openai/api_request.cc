@@ -128,6 +128,10 @@ std::optional<ApiError> check_functions(const ApiRequest& r) {
     if (!names.insert(name).second) {
       return bad_field(path + "name", "another name than earlier tools'", json_excerpt(Json(name)));
     }
+    const Json about = function.value("description", Json());
+    if (!about.is_null() && !about.is_string()) {
+      return bad_field(path + "description", "text", excerpt(about));
+    }
     const auto given = function.find("parameters");
     if (given == function.end() || given->is_null()) continue;
     const std::string schema =
@@ -277,6 +281,12 @@ Result<ApiRequest, ApiError> parse_request(ApiRoute route, std::string_view body
                        fmt::format("{}", *first));
     }
     out.ignored.emplace_back("max_tokens");
+  }
+  const Json keeps = json->value("include_stop_str_in_output", Json());
+  const Json untrimmed = json->value("no_stop_trim", Json());
+  if (keeps.is_boolean() && untrimmed.is_boolean() && keeps != untrimmed) {
+    return bad_field("no_stop_trim", "the value of include_stop_str_in_output, " + keeps.dump(),
+                     untrimmed.dump());
   }
   if (auto wrong = check_together(*json, out)) return *wrong;
   return out;

@@ -15,7 +15,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Names = std::vector<std::string>;
 
-constexpr std::size_t kMostNames = 8;  // the header has no more
+constexpr std::size_t kMostNames = 9;  // the header has eight, and says that there are more
 constexpr std::size_t kShownBy = 64;   // first bytes of a content that are looked for
 constexpr std::size_t kTooShort = 16;  // a shorter instruction may be in the prompt by chance
 

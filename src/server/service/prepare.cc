@@ -178,8 +178,8 @@ std::optional<ApiError> compile_grammars(const ServedModel& model, const ServerO
   return std::nullopt;
 }
 
-// A bad word's tokens at the start of a text and in its middle, by vLLM's rule: the second ones
-// count if they are as many and begin with another token.
+// A bad word's tokens at the start of a text and after a space. vLLM leaves out the second where
+// they are more or fewer than the first.
 Result<std::vector<std::vector<std::int32_t>>> tokens_of_word(const Tokenizer& tokenizer,
                                                               std::string_view word) {
   word.remove_prefix(std::min(word.find_first_not_of(" \t\n\r\f\v"), word.size()));
@@ -188,10 +188,7 @@ Result<std::vector<std::vector<std::int32_t>>> tokens_of_word(const Tokenizer& t
   for (const char* before : {"", " "}) {
     auto tokens = tokenizer.encode(before + std::string(word));
     if (!tokens) return tokens.error();
-    if (tokens->empty()) continue;
-    const bool counts =
-        out.empty() || (tokens->size() == out[0].size() && tokens->front() != out[0].front());
-    if (counts) out.push_back(std::move(*tokens));
+    if (!tokens->empty() && (out.empty() || *tokens != out[0])) out.push_back(std::move(*tokens));
   }
   return out;
 }

@@ -32,10 +32,11 @@ std::string request_id(const HttpRequest& request) {
   return fits ? *id : random_hex(16);
 }
 
-// The ignored fields' names for X-Lathe-Ignored.
+// The ignored fields' names for X-Lathe-Ignored; "..." after the first eight stands for others.
 std::string ignored_header(const std::vector<std::string>& names) {
+  constexpr std::size_t kMost = 8;
   std::string out;
-  for (std::size_t i = 0; i < std::min<std::size_t>(8, names.size()); ++i) {
+  for (std::size_t i = 0; i < std::min(kMost, names.size()); ++i) {
     if (i > 0) out += ',';
     for (char c : names[i].substr(0, 160)) {
       const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
@@ -44,6 +45,7 @@ std::string ignored_header(const std::vector<std::string>& names) {
       out += plain ? c : '?';
     }
   }
+  if (names.size() > kMost) out += ",...";
   return out;
 }
 

@@ -162,6 +162,7 @@ TEST(ApiRequest, BrokenToolsAreRefusedByName) {
            {R"("f\n")", "tools[1].function.name"},
            {R"("größe")", "tools[1].function.name"},
            {R"("f")", "tools[1].function.name"},
+           {R"("g", "description": ["a"])", "tools[1].function.description"},
            {R"("g", "parameters": [])", "tools[1].function.parameters"},
            {R"("g", "parameters": "{}")", "tools[1].function.parameters"},
            {R"("g", "parameters": {"required": "a"})", "tools[1].function.parameters.required"},
@@ -169,6 +170,18 @@ TEST(ApiRequest, BrokenToolsAreRefusedByName) {
            {R"("g", "parameters": {"properties": []})", "tools[1].function.parameters.properties"},
        }) {
     EXPECT_EQ(error_of(ApiRoute::chat, body(good + "," + tool(rest))).param, param) << rest;
+  }
+}
+
+TEST(ApiRequest, TwoNamesOfAKeptStopHaveOneValue) {
+  const auto body = [](const char* first, const char* second) {
+    return fmt::format(R"({{"prompt": "a", "include_stop_str_in_output": {}, "no_stop_trim": {}}})",
+                       first, second);
+  };
+  EXPECT_TRUE(read(ApiRoute::completions, body("true", "true")).keep_stop);
+  EXPECT_TRUE(read(ApiRoute::completions, body("true", "null")).keep_stop);
+  for (const auto& [first, second] : {std::pair{"true", "false"}, {"false", "true"}}) {
+    EXPECT_EQ(error_of(ApiRoute::completions, body(first, second)).param, "no_stop_trim");
   }
 }
 
