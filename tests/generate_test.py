@@ -186,6 +186,7 @@ class Generate(ModelCommand):
         self.assertEqual(len(data["pieces"]), len(ids))
         self.assertIn("lathe: text: wanted one of TEXT, --file FILE, --decode IDS, or text on stdin, got none", run(stdin="").stderr)
         self.assertIn("--decode[1]", self.refused("tokenize", "--model", str(self.model), "--decode", "1,99999999"))
+        self.assertIn("; --file names it", self.refused("tokenize", "--model", str(self.model), "--file", "/no/such/file"))
 
     def test_seeds_and_stops(self):
         warm = ["--prompt", "x", "--temperature", "1", "--seed"]

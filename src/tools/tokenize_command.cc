@@ -38,6 +38,7 @@ int run_tokenize(const TokenizeFlags& flags) {
   if (ids.empty()) {
     PromptFlags source;
     source.name = "text";
+    source.file_name = "--file";
     source.sources = "TEXT, --file FILE, --decode IDS, or text on stdin";
     source.prompt = flags.text;
     source.prompt_file = flags.file;

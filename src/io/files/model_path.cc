@@ -19,6 +19,10 @@ Result<void> check_model_path(const std::string& path) {
       Format{".pth", "a PyTorch pickle", kConvert},
       Format{".safetensors", "one safetensors file", "give the folder that it is in"}};
   std::error_code ec;
+  if (std::filesystem::symlink_status(path, ec).type() == std::filesystem::file_type::not_found) {
+    return Error{ErrorCode::io, path, "a folder with config.json and *.safetensors",
+                 "nothing there", "check the model's path"};
+  }
   if (!std::filesystem::is_regular_file(path, ec)) return {};
   const std::string extension = std::filesystem::path(path).extension().string();
   for (const Format& f : kFormats) {

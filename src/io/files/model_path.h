@@ -7,8 +7,8 @@
 
 namespace lathe {
 
-/// Refuses a file of weights in place of a directory, naming its format: GGUF, a pickle, a single
-/// safetensors file.
+/// Refuses a path that leads nowhere, and a file of weights in place of a directory, naming its
+/// format: GGUF, a pickle, a single safetensors file.
 Result<void> check_model_path(const std::string& path);
 
 /// An error of a model's file with what to do about it, unless it says so already.

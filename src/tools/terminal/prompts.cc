@@ -175,7 +175,7 @@ Result<std::vector<Prompt>> read_prompts(const PromptFlags& flags) {
     if (text->empty()) return refused("none");
     p.text = std::move(*text);
   } else if (!flags.prompt_file.empty()) {
-    auto text = read_flag_file("--prompt-file", flags.prompt_file);
+    auto text = read_flag_file(flags.file_name, flags.prompt_file);
     if (!text) return text.error();
     p.text = std::move(*text);
   }

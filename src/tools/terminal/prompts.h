@@ -24,6 +24,7 @@ struct PromptFlags {
 
   // The command's own flags, for errors.
   std::string name = "--prompt";
+  std::string file_name = "--prompt-file";
   std::string sources =
       "--prompt TEXT, --prompt-file FILE, --prompt-ids IDS, --prompts FILE.jsonl, or text on stdin";
 

@@ -57,6 +57,14 @@ TEST_F(ModelFiles, ABrokenLinkIsListed) {
   }
 }
 
+TEST_F(ModelFiles, APathThatLeadsNowhereIsNoFileToMend) {
+  const std::string path = dir_ / "none";
+  EXPECT_EQ(Tokenizer::load(path).error().message(),
+            path +
+                ": wanted a folder with config.json and *.safetensors, got nothing there; check "
+                "the model's path");
+}
+
 TEST_F(ModelFiles, ATokenizerIsNamedOnce) {
   const std::string file = (dir_ / "tokenizer.json").string();
   for (const auto& [text, said] :
