@@ -26,6 +26,20 @@ void end_context_at_chunk(ConfigReader& json, ModelConfig& config) {
   if (chunked) config.max_context = std::min(config.max_context, chunk);
 }
 
+// q and k get unit length after RoPE, where a factor on the magnitude of cos and sin (yarn,
+// longrope) cancels. Published files have these types alone.
+void check_rope_type(ConfigReader& json) {
+  auto rope = json.object(json.has("rope_parameters") ? "rope_parameters" : "rope_scaling");
+  if (!rope) return;
+  const std::string_view key = rope->first_of({"rope_type", "type"});
+  const std::string type = rope->text(key, "default");
+  if (type != "default" && type != "llama3") {
+    rope->refuse(key, "default or llama3, which Llama 4 has", quote(type), ErrorCode::unsupported,
+                 "--rope-scaling JSON gives another");
+  }
+  json.adopt(*rope);
+}
+
 void parse_experts(ConfigReader& json, ModelConfig& config) {
   MoeConfig& moe = config.moe;
   moe.ffn = config.ffn;
@@ -51,6 +65,7 @@ void parse_experts(ConfigReader& json, ModelConfig& config) {
 }  // namespace
 
 void parse_llama4(ConfigReader& json, ModelConfig& config) {
+  check_rope_type(json);
   parse_gqa_dims(json, config, {.kv_heads = 8, .head_dim = 128}, {.default_theta = 5e5});
   config.all_layers().rope.pairing = RopePairing::interleaved;
   config.attention_bias = json.flag("attention_bias", false);

@@ -113,6 +113,7 @@ void check_padding(ConfigReader& json, const ModelConfig& config) {
 
 void parse_generation(ConfigReader& json, ModelConfig& config) {
   parse_tokens(json, config);
+  check_padding(json, config);
   // Ranges of requests, which would all be refused.
   constexpr ConfigRange kAny = {-std::numeric_limits<double>::max(),
                                 std::numeric_limits<double>::max()};

@@ -179,8 +179,9 @@ void parse_mla_attention(ConfigReader& json, ModelConfig& config, const MlaDefau
     json.refuse("num_key_value_heads", fmt::format("num_attention_heads ({})", p.heads),
                 fmt::format("{}", kv_heads));
   }
-  config.mla.q_lora =
-      json.integer("q_lora_rank", json.null("q_lora_rank") ? 0 : defaults.q_lora, 1, 65536);
+  const bool one_projection =
+      !json.has("q_lora_rank") && (json.null("q_lora_rank") || defaults.q_lora == 0);
+  config.mla.q_lora = one_projection ? 0 : json.integer("q_lora_rank", defaults.q_lora, 1, 65536);
   config.attention_bias = json.flag("attention_bias", false);
   config.attention_out_bias = config.attention_bias;
   const bool interleave = json.flag("rope_interleave", defaults.interleaved);

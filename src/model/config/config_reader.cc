@@ -78,7 +78,13 @@ std::string ConfigReader::way_out(std::string_view key) const {
 std::int32_t ConfigReader::integer(std::string_view key, std::optional<std::int32_t> fallback,
                                    std::int32_t min, std::int32_t max) {
   const nlohmann::json* value = find(key);
-  if (value == nullptr && fallback) return *fallback;
+  if (value == nullptr && fallback) {
+    if (*fallback >= min && *fallback <= max) return *fallback;
+    refuse(key, fmt::format("an integer from {} to {}", min, max),
+           fmt::format("{}, the default of an absent key", *fallback), ErrorCode::malformed,
+           way_out(key));
+    return min;
+  }
   if (value != nullptr && value->is_number_integer()) {
     // Unsigned values beyond int64 need an unsigned comparison.
     const bool huge = value->is_number_unsigned() &&

@@ -63,7 +63,8 @@ class ConfigReader {
   std::string_view first_of(std::initializer_list<std::string_view> keys) const;
 
   /// An integer in [min, max]; without a fallback the key is required. Errors give `min`.
-  /// A fallback is the value that transformers' class of the architecture has for an absent key.
+  /// A fallback is the value that transformers' class of the architecture has for an absent key. It
+  /// must be in the range, too.
   std::int32_t integer(std::string_view key, std::optional<std::int32_t> fallback = std::nullopt,
                        std::int32_t min = 1, std::int32_t max = kMaxCount);
   /// A number in `range`. Without a fallback the key is required.

@@ -32,11 +32,9 @@ LongRopeConfig parse_longrope(ConfigReader& rope, double original, double max_co
   return out;
 }
 
-YarnConfig parse_yarn(ConfigReader& rope, double original_context, double max_context,
-                      bool unit_magnitude) {
+YarnConfig parse_yarn(ConfigReader& rope, double original_context, bool unit_magnitude) {
   YarnConfig yarn;
-  yarn.factor =
-      rope.number("factor", kRopeFactorRange, std::max(1.0, max_context / original_context));
+  yarn.factor = rope.number("factor", kRopeFactorRange);
   yarn.original_context = original_context;
   // Some configurations write 0 for the published value.
   const auto turns = [&](std::string_view key, double published) {
@@ -106,7 +104,7 @@ RopeConfig read_rope(ConfigReader& rope, const RopeDefaults& defaults, double& p
       rope.number("original_max_position_embeddings", kContextRange, defaults.max_context);
   const double original = defaults.original_context.value_or(own);
   if (type == "yarn") {
-    out.yarn = parse_yarn(rope, original, defaults.max_context, defaults.unit_magnitude);
+    out.yarn = parse_yarn(rope, original, defaults.unit_magnitude);
   } else if (type == "longrope" || type == "su") {  // Phi 3's first name of it
     out.longrope = parse_longrope(rope, original, defaults.max_context);
   } else if (type == "dynamic") {
@@ -166,6 +164,11 @@ void check_top_level(ConfigReader& json, ConfigReader& rope, std::string_view ke
 // Elements of a head of `dim` that rotate: as many as partial_rotary_factor or rotary_dim says.
 std::int32_t rotary_dim(ConfigReader& json, std::int32_t dim, double partial) {
   const auto by_factor = static_cast<std::int32_t>(dim * partial);
+  if (by_factor < 1) {
+    json.refuse("partial_rotary_factor", fmt::format("a share of at least 1 of {} elements", dim),
+                fmt::format("{}", partial));
+    return dim;
+  }
   const std::int32_t out = json.integer("rotary_dim", by_factor, 1, dim);
   if (partial != 1 && out != by_factor) {
     json.refuse("rotary_dim", fmt::format("{}, as partial_rotary_factor says", by_factor),

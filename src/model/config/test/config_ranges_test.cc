@@ -129,6 +129,92 @@ TEST(ConfigRanges, ScalarsOfStatesAndLogits) {
   expect_refused(granite(), wrong);
 }
 
+// Values of the classes, which are those of large models, in files of small ones.
+TEST(ConfigRanges, DefaultsOfAbsentKeys) {
+  struct Case {
+    const char* architecture;
+    Json keys;
+    const char *key, *wanted, *got;
+  };
+  Json base = granite();
+  base["num_attention_heads"] = 8;
+  base["num_hidden_layers"] = 4;
+  const std::initializer_list<Case> cases = {
+      {"MixtralForCausalLM", {{"num_local_experts", 1}}, "num_experts_per_tok", "1 to 1", "2"},
+      {"MiniMaxM2ForCausalLM", {{"num_local_experts", 4}}, "num_experts_per_tok", "1 to 4", "8"},
+      {"Qwen3NextForCausalLM", {{"num_experts", 8}}, "num_experts_per_tok", "1 to 8", "10"},
+      {"Qwen3_5MoeForCausalLM", {{"num_experts", 4}}, "num_experts_per_tok", "1 to 4", "8"},
+      {"GraniteForCausalLM", {{"hidden_size", 16384}}, "head_dim", "1 to 1024", "2048"}};
+  for (const auto& [architecture, keys, key, wanted, got] : cases) {
+    Json j = base;
+    j["architectures"] = {architecture};
+    j.update(keys);
+    const std::string told = std::string("config.json: ") + key + ": wanted an integer from " +
+                             wanted + ", got " + got +
+                             ", the default of an absent key; --override " + key + "=VALUE";
+    EXPECT_THAT(refusal(j), HasSubstr(told));
+    j[key] = nullptr;
+    EXPECT_THAT(refusal(j), HasSubstr(told));
+    j[key] = key == std::string("head_dim") ? 64 : 1;
+    EXPECT_EQ(refusal(j), "accepted") << architecture;
+  }
+  Json groups = without(deepseek_v3(), {"topk_group"});
+  groups["n_group"] = 2;
+  EXPECT_THAT(refusal(groups), HasSubstr("topk_group: wanted an integer from 1 to 2, got 4, the "
+                                         "default of an absent key"));
+  groups["topk_group"] = 2;
+  EXPECT_EQ(refusal(groups), "accepted");
+  Json few = without(deepseek_v3(), {"n_group", "topk_group"});
+  few["n_routed_experts"] = 4;
+  few["num_experts_per_tok"] = 2;
+  EXPECT_THAT(refusal(few),
+              HasSubstr("n_group: wanted an integer from 1 to 4, got 8, the default"));
+}
+
+TEST(ConfigRanges, ScaledRopeNeedsItsFactor) {
+  for (const char* type : {"yarn", "deepseek_yarn", "linear", "dynamic"}) {
+    Json j = granite();
+    j["rope_scaling"] = {{"rope_type", type}};
+    EXPECT_THAT(refusal(j), HasSubstr("factor: wanted a finite number, got nothing")) << type;
+    j["rope_scaling"]["original_max_position_embeddings"] = 1024;
+    EXPECT_THAT(refusal(j), HasSubstr("factor: wanted a finite number, got nothing")) << type;
+    j["rope_scaling"]["factor"] = 4.0;
+    EXPECT_EQ(refusal(j), "accepted") << type;
+  }
+  for (Json j : {deepseek_v3(), gpt_oss()}) {
+    j["rope_scaling"].erase("factor");
+    EXPECT_THAT(refusal(j), HasSubstr("factor: wanted a finite number, got nothing"));
+  }
+}
+
+// transformers' Llama4TextAttention norms q and k after RoPE.
+TEST(ConfigRanges, RopeTypesOfLlama4) {
+  Json j = granite();
+  j["architectures"] = {"Llama4ForCausalLM"};
+  j["num_attention_heads"] = 8;
+  for (const char* object : {"rope_scaling", "rope_parameters"}) {
+    Json other = j;
+    for (const char* type : {"yarn", "linear", "dynamic", "longrope", "proportional"}) {
+      other[object] = {{"rope_type", type}, {"factor", 4.0}};
+      EXPECT_THAT(refusal(other),
+                  HasSubstr(std::string("rope_type: wanted default or llama3, which "
+                                        "Llama 4 has, got \"") +
+                            type + "\"; --rope-scaling"));
+    }
+    other[object] = {{"type", "yarn"}, {"factor", 4.0}};
+    EXPECT_THAT(refusal(other), HasSubstr(": type: wanted default or llama3"));
+    other[object] = {{"rope_type", "llama3"},
+                     {"factor", 8.0},
+                     {"original_max_position_embeddings", 1024},
+                     {"low_freq_factor", 1.0},
+                     {"high_freq_factor", 4.0}};
+    EXPECT_EQ(refusal(other), "accepted");
+    other[object] = {{"rope_type", "default"}};
+    EXPECT_EQ(refusal(other), "accepted");
+  }
+  EXPECT_EQ(refusal(j), "accepted");
+}
+
 TEST(ConfigRanges, Ids) {
   Json j = qwen3();
   expect_refused(j, {{"bos_token_id", 151936},
@@ -156,6 +242,19 @@ TEST(ConfigRanges, Ids) {
         << bad;
   }
   EXPECT_EQ(said(R"({"eos_token_id": null, "bos_token_id": null})"), "accepted");
+  for (const char* bad : {R"("")", "[]", "[1]", "18446744073709551616", "18446744073709551615",
+                          "-2", "1.5", "151937"}) {
+    EXPECT_THAT(
+        said(std::string(R"({"pad_token_id": )") + bad + "}"),
+        HasSubstr("generation_config.json: pad_token_id: wanted an integer from -1 to 151936"))
+        << bad;
+  }
+  for (const char* good : {"null", "-1", "0", "151936"}) {
+    EXPECT_EQ(said(std::string(R"({"pad_token_id": )") + good + "}"), "accepted") << good;
+  }
+  EXPECT_EQ(said(R"({"bos_token_id": [7]})"), "accepted");
+  EXPECT_THAT(said(R"({"bos_token_id": [7, 8]})"), HasSubstr("bos_token_id: wanted one id, got 2"));
+  EXPECT_THAT(said(R"({"bos_token_id": []})"), HasSubstr("bos_token_id: wanted ids below"));
   for (const char* bad : {"[]", "7", "null", "\"a\"", "{", " "}) {
     EXPECT_THAT(said(bad), HasSubstr("generation_config.json")) << bad;
   }
