@@ -19,7 +19,7 @@ import sys
 import tempfile
 import unittest
 
-from format_checkpoints import FORMATS
+from format_checkpoints import FORMATS, floats, write
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LATHE = sys.argv.pop(1)
@@ -160,6 +160,79 @@ class RanksOfModelsInFormats(unittest.TestCase):
         print(", ".join(f"{n} {what}" for what, n in count.items()))
         self.assertGreater(count["served"], MODELS / 2)
         self.assertGreater(count["refused"], 0)
+
+
+# Architecture, type, the experts' part of a layer, its key of their number and width, and their matrices.
+FAMILIES = (("Qwen3MoeForCausalLM", "qwen3_moe", "mlp", "num_experts", "moe_intermediate_size", ("gate_proj", "up_proj", "down_proj")),
+            ("MixtralForCausalLM", "mixtral", "block_sparse_moe", "num_local_experts", "intermediate_size", ("w1", "w3", "w2")))
+HIDDEN, WIDTH, EXPERTS, VOCAB, HEAD = 128, 256, 4, 48, 32
+
+
+def write_experts(rng, folder, form, family):
+    """A layer with experts in the format. 8 ranks cut its groups and blocks of scales."""
+    architecture, kind, part, count, width, (gate, up, down) = family
+    config = {"architectures": [architecture], "model_type": kind, "hidden_size": HIDDEN, "num_hidden_layers": 1, "vocab_size": VOCAB, count: EXPERTS,
+              "num_experts_per_tok": 2, "intermediate_size": WIDTH, width: WIDTH, "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": HEAD,
+              "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False, "bos_token_id": None,
+              "eos_token_id": None, "sliding_window": None, "norm_topk_prob": True, "quantization_config": copy.deepcopy(FORMATS[form][0])}
+    tensors = {}
+
+    def noise(name, *shape, mean=0.0):
+        tensors[name + ".weight"] = ["BF16", list(shape), floats("BF16", [mean + rng.uniform(-0.3, 0.3) for _ in range(math.prod(shape))])]
+
+    at = "model.layers.0"
+    for name in ("model.embed_tokens", "lm_head"):
+        noise(name, VOCAB, HIDDEN)
+    for name in ("model.norm", at + ".input_layernorm", at + ".post_attention_layernorm"):
+        noise(name, HIDDEN, mean=1.0)
+    for name in ("q", "k", "v", "o"):
+        noise(f"{at}.self_attn.{name}_proj", 8 * HEAD, HIDDEN)
+    for name in ("q", "k") if kind == "qwen3_moe" else ():
+        noise(f"{at}.self_attn.{name}_norm", HEAD, mean=1.0)
+    noise(f"{at}.{part}.gate", EXPERTS, HIDDEN)
+    for expert in range(EXPERTS):
+        for name, rows, columns in ((gate, WIDTH, HIDDEN), (up, WIDTH, HIDDEN), (down, HIDDEN, WIDTH)):
+            for suffix, tensor in FORMATS[form][1](rng, rows, columns).items():
+                tensors[f"{at}.{part}.experts.{expert}.{name}{suffix}"] = tensor
+    (folder / "config.json").write_text(json.dumps(config))
+    write(folder / "model.safetensors", tensors)
+
+
+def check_file(form, family):
+    """Faults of the ranks' answers from a file of the format."""
+    faults = []
+    with tempfile.TemporaryDirectory() as made:
+        folder = pathlib.Path(made)
+        write_experts(random.Random(f"{SEED} {form} {family[1]}"), folder, form, family)
+
+        def answer(*flags):
+            ranks = flags[1] if flags else "1"
+            return subprocess.run([LATHE, "generate", "--model", str(folder), "--device", "cpu", "--threads", ranks, "--prompt-ids", PROMPT,
+                                   "--max-new-tokens", "4", "--temperature", "0", "--context-length", "64", "--ignore-eos", "--quiet", "--json",
+                                   "--logprobs", "20", "--dtype", "float32", *flags], capture_output=True, text=True, timeout=300)
+
+        alone = answer()
+        if alone.returncode != 0:
+            return [f"{form}, {family[1]}: {alone.stderr}"]
+        for ranks in ("2", "4", "8"):
+            words = f"{form}, {family[1]}, seed {SEED}, --tp {ranks}"
+            shared = answer("--tp", ranks, "--expert-split", "width")
+            if shared.returncode != 0:
+                faults.append(f"{words}: {shared.stderr}")
+                continue
+            got, want = (json.loads(of.stdout.splitlines()[0]) for of in (shared, alone))
+            if difference(got, want) > 5e-3:
+                faults.append(f"{words}: a difference of {difference(got, want):.2g}")
+    return faults
+
+
+class RanksOfFilesInFormats(unittest.TestCase):
+    def test_shares_of_experts_answer_as_one(self):
+        """Experts of a file, shared by width: all of a layer are widened where a share cuts groups, blocks or the order of columns."""
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            done = list(pool.map(check_file, *zip(*[(form, family) for form in FORMATS for family in FAMILIES])))
+        faults = [fault for found in done for fault in found]
+        self.assertEqual([], faults, "\n".join(faults))
 
 
 if __name__ == "__main__":

@@ -155,10 +155,13 @@ std::vector<const CheckpointTensor*> TensorLoader::format_tensors(const std::str
   return out;
 }
 
-// Expert GEMMs are prepared for one format of gates and ups and one of downs.
+// Expert GEMMs are prepared for one format of gates and ups and one of downs. w is the whole matrix
+// as stored: a rank's parts of alike matrices are alike, but may be widened to f32.
 void TensorLoader::check_like(const TensorSpec& spec, const WeightView& w) {
-  if (spec.like == nullptr || spec.like->count() == 0 || spec.like->data[0] == nullptr) return;
-  const WeightView first = spec.like->at(0);
+  if (spec.like == nullptr) return;
+  const auto [at, is_first] = first_like_.try_emplace(spec.like, w);
+  if (is_first) return;
+  const WeightView& first = at->second;
   const auto same = [](const auto* a, const auto* b) { return (a == nullptr) == (b == nullptr); };
   const bool alike = first.dtype == w.dtype && first.scale_rows == w.scale_rows &&
                      first.groups.size == w.groups.size && first.groups.dtype == w.groups.dtype &&

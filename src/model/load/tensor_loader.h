@@ -125,6 +125,8 @@ class TensorLoader {
     bool any_sign = false;  // its scales may be negative
   };
   std::vector<Packed> packed_;
+  // The first whole matrix of each stack that others must be like.
+  std::unordered_map<const WeightStack*, WeightView> first_like_;
   std::unordered_map<std::string, const CheckpointTensor*> by_published_name_;
 };
 

@@ -141,6 +141,14 @@ TEST_F(BadCheckpoint, ExpertsHaveOneDtype) {
   ASSERT_LT(dtype, name + 60);
   bytes_.replace(dtype, 6, "\"F16\" ");
   EXPECT_THAT(load(), HasSubstr("mlp.experts.1.up_proj f16 (wanted bf16, as experts.0 has)"));
+  for (const std::int32_t rank : {0, 1}) {
+    LoadOptions part;
+    part.parallel = {2, 2, 1};
+    part.rank = rank;
+    const auto model = load_model(dir_.string(), part);
+    ASSERT_FALSE(model.ok()) << "rank " << rank;
+    EXPECT_THAT(model.error().message(), HasSubstr("experts.1.up_proj f16 (wanted bf16"));
+  }
 }
 
 TEST_F(BadCheckpoint, NoDirectory) {
