@@ -185,8 +185,9 @@ def write_experts(rng, folder, form, family):
         noise(name, VOCAB, HIDDEN)
     for name in ("model.norm", at + ".input_layernorm", at + ".post_attention_layernorm"):
         noise(name, HIDDEN, mean=1.0)
-    for name in ("q", "k", "v", "o"):
+    for name in ("q", "k", "v"):
         noise(f"{at}.self_attn.{name}_proj", 8 * HEAD, HIDDEN)
+    noise(at + ".self_attn.o_proj", HIDDEN, 8 * HEAD)
     for name in ("q", "k") if kind == "qwen3_moe" else ():
         noise(f"{at}.self_attn.{name}_norm", HEAD, mean=1.0)
     noise(f"{at}.{part}.gate", EXPERTS, HIDDEN)
