@@ -16,7 +16,7 @@ void test_bad_engines(const char* model) {
   FAILS(lathe_engine_load("{}", NULL, NULL, &engine), LATHE_INVALID_ARGUMENT, "model", "folder",
         "none");
   FAILS(lathe_engine_load("{\"model\": \"/nowhere/at/all\"}", NULL, NULL, &engine), LATHE_IO,
-        "/nowhere/at/all/config.json", "", "");
+        "/nowhere/at/all", "folder", "nothing there");
   FAILS(lathe_engine_load("{\"model\": \"x\", \"thread\": 1}", NULL, NULL, &engine),
         LATHE_INVALID_ARGUMENT, "thread", "page_size", "unknown");
   FAILS(lathe_engine_load("{\"model\": \"x\", \"heads\": 8}", NULL, NULL, &engine),

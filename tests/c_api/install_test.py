@@ -153,7 +153,7 @@ class Installed(unittest.TestCase):
             [sys.executable, SOURCE / "examples/c/generate.py", self.library, "/nowhere", "x"],
             capture_output=True, text=True)
         self.assertEqual((bad.returncode, bad.stdout), (1, ""))
-        self.assertIn("/nowhere/config.json", bad.stderr)
+        self.assertIn("/nowhere: wanted a folder with config.json", bad.stderr)
 
 
 if __name__ == "__main__":
