@@ -75,8 +75,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void guarded(const Work& work) {
     try {
       work();
-    } catch (const std::exception&) {
+    } catch (const std::exception& e) {
       lose(ClientEnd::left);
+      tell_failure(host_.handler, e);
     }
   }
   void wait_readable();

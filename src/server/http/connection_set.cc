@@ -36,8 +36,9 @@ void ConnectionSet::add(asio::generic::stream_protocol::socket socket, bool spar
     connections_.emplace(connection.get(), connection);
     if (spare) spare_.push_back(connection.get());
     connection->start(spare);
-  } catch (const std::bad_alloc&) {
+  } catch (const std::bad_alloc& e) {
     on_closed_();
+    tell_failure(host_.handler, e);
   }
 }
 

@@ -89,6 +89,10 @@ ConnectionThread::ConnectionThread(asio::io_context& server, const HttpLimits& l
   here.refused = [&server, refused = handler.refused](int status, std::string_view code) {
     asio::post(server, [=] { refused(status, code); });
   };
+  here.failed = [&server, failed = handler.failed](std::string_view what) {
+    asio::post(server, [failed, text = std::string(what)] { failed(text); });
+  };
+  handler_ = here;
   here.request = [this, &server, call = std::move(handler.request)](
                      HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
     const auto remote = std::make_shared<RemoteAnswer>(*this, answer);
@@ -96,11 +100,12 @@ ConnectionThread::ConnectionThread(asio::io_context& server, const HttpLimits& l
       remote->set_gone();
       asio::post(server, [remote, end] { remote->tell_gone(end); });
     });
-    asio::post(server, [call, request = std::move(request), remote]() mutable {
+    asio::post(server, [this, call, request = std::move(request), remote]() mutable {
       try {
         call(std::move(request), remote);
-      } catch (const std::bad_alloc&) {
+      } catch (const std::exception& e) {
         remote->drop();
+        tell_failure(handler_, e);
       }
     });
   };
@@ -159,8 +164,9 @@ void ConnectionThread::run_jobs() {
   for (const auto& job : jobs) {
     try {
       job();
-    } catch (const std::bad_alloc&) {
+    } catch (const std::bad_alloc& e) {
       // What the job was to send is lost; the client's time limit ends its connection.
+      tell_failure(handler_, e);
     }
   }
 }

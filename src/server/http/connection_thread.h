@@ -42,6 +42,7 @@ class ConnectionThread {
   boost::asio::io_context context_{1};
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
   ConnectionSet set_;
+  HttpHandler handler_;  // its `failed`, for any thread
   std::mutex mutex_;
   std::vector<std::function<void()>> jobs_;  // under the mutex
   std::thread thread_;                       // last: it uses all of the above

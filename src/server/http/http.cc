@@ -1,5 +1,7 @@
 #include "server/http/http.h"
 
+#include <fmt/format.h>
+
 #include <charconv>
 
 namespace lathe {
@@ -46,6 +48,23 @@ const char* status_text(int status) {
     default:
       return "Unknown";
   }
+}
+
+void tell_failure(const HttpHandler& handler, const std::exception& what) noexcept {
+  try {
+    handler.failed(what.what());
+  } catch (const std::exception&) {
+  }
+}
+
+std::string shown_text(std::string_view text) {
+  constexpr std::size_t kMostBytes = 60;
+  std::string out;
+  for (const char c : text.substr(0, kMostBytes)) {
+    const bool printable = c >= 0x20 && c < 0x7f;
+    out += printable ? std::string(1, c) : fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  }
+  return text.size() > kMostBytes ? out + "..." : out;
 }
 
 std::optional<std::string> decode_uri(std::string_view text) {

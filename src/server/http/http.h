@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -96,11 +97,17 @@ struct HttpHandler {
   std::function<HttpResponse(std::string_view, int, std::string_view, std::string)> error;
   /// Called after such an answer, with status and code.
   std::function<void(int, std::string_view)> refused = [](int, std::string_view) {};
+  /// Called with the text of an exception that ended a connection or lost a part of its answer:
+  /// there was no memory, or the server has a mistake.
+  std::function<void(std::string_view)> failed = [](std::string_view) {};
   std::function<void()> tick = [] {};  // called once a second
   /// Whether a request that begins with these bytes is served although all connections are taken;
   /// others wait for a connection.
   std::function<bool(std::string_view)> spares = [](std::string_view) { return false; };
 };
+
+/// Calls `failed`, unless there is no memory for that either.
+void tell_failure(const HttpHandler& handler, const std::exception& what) noexcept;
 
 class HttpServer {
  public:
@@ -132,6 +139,9 @@ class HttpServer {
 };
 
 const char* status_text(int status);
+
+/// A client's text as messages show it: ASCII on one line, at most about 60 bytes.
+std::string shown_text(std::string_view text);
 
 /// Decodes %XX (RFC 3986, 2.1). nullopt: a % without two hex digits, or a control character.
 std::optional<std::string> decode_uri(std::string_view text);

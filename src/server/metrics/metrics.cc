@@ -104,6 +104,8 @@ std::string own_text(const Metrics& m) {
   t.counter("ignored_fields_total", m.ignored_fields, "Unknown request fields.");
   t.counter("lost_log_lines_total", m.lost_log_lines,
             "Prints to stderr that a full disk, a full pipe or a reader that left has lost.");
+  t.counter("connection_failures_total", m.connection_failures,
+            "Exceptions that ended a connection or lost a part of its answer.");
   t.counter("preemptions_total", m.preemptions,
             "Requests that lost their pages and were queued again.");
   t.counter("decode_keys_total", m.key_reads.attended,

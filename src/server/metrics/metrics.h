@@ -46,6 +46,7 @@ struct Metrics {
   std::int64_t ignored_fields = 0;
   std::int64_t preemptions = 0;
   std::int64_t lost_log_lines = 0;
+  std::int64_t connection_failures = 0;
   DraftStats drafts;          // of the engine
   KeyReads key_reads;         // of the engine
   Labelled requests;          // route, finish

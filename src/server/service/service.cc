@@ -104,6 +104,7 @@ void Service::run() {
     response.headers.push_back({"X-Request-Id", id});
     return response;
   };
+  handler.failed = [this](std::string_view what) { count_failure(what); };
   handler.tick = [this] { tick(); };
   handler.spares = asks_for_health;
   http_->run(std::move(handler), [this](int number) { on_signal(number); });

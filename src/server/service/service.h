@@ -141,6 +141,8 @@ class Service {
   // In service_end.cc
   [[noreturn]] void leave_at_once();
   void on_signal(int number);
+  /// Counts an exception that ended a connection. The log has at most one a tick.
+  void count_failure(std::string_view what);
   void tick();
   static void cut_off(Preparing& job, const ApiError& error);
   void time_out(Clock::time_point now);
@@ -176,6 +178,7 @@ class Service {
   std::vector<Flush> flushes_;
   std::int64_t rate_tokens_ = 0;  // answer tokens when the rate was last computed
   double rate_ = 0;
+  bool failure_logged_ = false;  // since the last tick
   std::int64_t decode_steps_ = 0;
 
   std::mutex mailbox_mutex_;

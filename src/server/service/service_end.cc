@@ -51,7 +51,16 @@ void Service::stop_if_drained() {
   if (idle()) end(0);
 }
 
+void Service::count_failure(std::string_view what) {
+  ++metrics_.connection_failures;
+  if (std::exchange(failure_logged_, true)) return;
+  print_err(fmt::format(
+      "lathe: an exception ended a connection: {}; lathe_connection_failures_total counts them\n",
+      shown_text(what)));
+}
+
 void Service::tick() {
+  failure_logged_ = false;
   const auto now = Clock::now();
   time_out(now);
   rate_ = static_cast<double>(metrics_.generation_tokens - rate_tokens_);

@@ -8,6 +8,8 @@
 #include <fstream>
 #include <future>
 #include <memory>
+#include <mutex>
+#include <stdexcept>
 
 #include "server/scripted/scripted_server.h"
 #include "server/scripted/test/http_client_test_util.h"
@@ -431,7 +433,8 @@ TEST(HttpLimits, E2AnswersHaveATotal) {
   }
 }
 
-// A request that finds no memory ends its connection alone.
+// A request that finds no memory, or a mistake of the server, ends its connection alone and is
+// told.
 TEST(HttpLimits, E2WithoutMemoryAConnectionEnds) {
   for (const int threads : {1, 2}) {
     auto bound = HttpServer::bind("127.0.0.1", 0, "", {.max_connections = 100}, threads);
@@ -443,7 +446,15 @@ TEST(HttpLimits, E2WithoutMemoryAConnectionEnds) {
     };
     handler.request = [](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
       if (request.path == "/big") throw std::bad_alloc();
+      if (request.path == "/wrong") throw std::logic_error("a mistake");
       answer->send(HttpResponse());
+    };
+    std::mutex mutex;
+    std::vector<std::string> told;
+    handler.failed = [&](std::string_view what) {
+      const std::lock_guard lock(mutex);
+      told.emplace_back(what);
+      throw std::bad_alloc();  // nor is there memory to tell it
     };
     std::thread thread([&] { server.run(handler, {}); });
     server.post([] { throw std::bad_alloc(); });
@@ -453,6 +464,13 @@ TEST(HttpLimits, E2WithoutMemoryAConnectionEnds) {
     TestConnection big(server.port());
     big.send(request_text("GET", "/big"));
     EXPECT_EQ(big.read_all(), "");
+    TestConnection wrong(server.port());
+    wrong.send(request_text("GET", "/wrong"));
+    EXPECT_EQ(wrong.read_all(), "");
+    EXPECT_TRUE(comes([&] {
+      const std::lock_guard lock(mutex);
+      return told == std::vector<std::string>{std::bad_alloc().what(), "a mistake"};
+    }));
     kept.send(request_text("GET", "/"));
     EXPECT_THAT(kept.read_answer(), StartsWith("HTTP/1.1 200 "));
     server.post([&] { server.stop(); });

@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
+#include <thread>
+
 #include "server/scripted/test/http_client_test_util.h"
 #include "server/scripted/test/step_gate_test_util.h"
+#include "server/service/service.h"
 
 namespace lathe {
 namespace {
@@ -44,6 +48,36 @@ TEST(Trouble, AnEngineThatFailsEndsAllRequestsAndTheServer) {
   EXPECT_EQ(events.events().back()["error"]["code"], "engine_error");
   EXPECT_TRUE(events.body.ends_with("data: [DONE]\n\n"));
   EXPECT_EQ(s.server->server().wait(), 1);
+}
+
+// The first in a second is logged, all are counted.
+TEST(Trouble, ExceptionsThatEndConnectionsAreCountedAndLogged) {
+  const auto tokenizer = Tokenizer::parse(R"({"model": {"type": "BPE", "vocab": {"a": 0},
+      "merges": []}})");
+  ASSERT_TRUE(tokenizer) << tokenizer.error().message();
+  for (const int threads : {1, 2}) {
+    const ScriptedOptions options;
+    auto http = HttpServer::bind("127.0.0.1", 0, "", options.server.http, threads);
+    ASSERT_TRUE(http);
+    Service::Routes routes{[](Service& service, HttpRequest request, std::shared_ptr<Reply> reply) {
+                             if (request.path != "/metrics") throw std::runtime_error("a\nmistake");
+                             reply->text(service.metrics_page());
+                           },
+                           [](const Service&, const HttpRequest&) { return true; },
+                           [](std::string_view) -> Reply::ErrorBody { return nullptr; }};
+    Service service(options.server, std::move(*http), *tokenizer, nullptr, routes);
+    testing::internal::CaptureStderr();
+    std::thread thread([&] { service.run(); });
+    const int port = service.http().port();
+    constexpr int kMany = 200;
+    for (int i = 0; i < kMany; ++i) EXPECT_EQ(ask(port, "GET", "/").status, 0);
+    EXPECT_TRUE(comes([&] { return metric(port, "lathe_connection_failures_total") == kMany; }));
+    service.http().post([&] { service.end(0); });
+    thread.join();
+    const std::string log = testing::internal::GetCapturedStderr();
+    EXPECT_THAT(log, HasSubstr("an exception ended a connection: a\\x0amistake;"));
+    EXPECT_LT(std::count(log.begin(), log.end(), '\n'), kMany / 2);
+  }
 }
 
 TEST(Trouble, AFailedEngineCanStillSaySo) {
