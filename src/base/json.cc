@@ -122,8 +122,12 @@ class Builder {
   }
 
   template <class Exception>
-  bool parse_error(std::size_t, const std::string&, const Exception& error) {
-    if (watch_) throw Exception(error);
+  bool parse_error(std::size_t, const std::string& last, const Exception& error) {
+    if constexpr (std::is_same_v<Exception, typename Json::out_of_range>) {
+      out_.too_large = HugeNumber{path(), excerpt(last)};
+    } else if (watch_) {
+      throw Exception(error);
+    }
     return false;
   }
 
@@ -181,8 +185,8 @@ class Builder {
   }
 
   bool add(Json value) {
-    if (open_.size() > static_cast<std::size_t>(kMostLevels)) {
-      out_.too_deep = true;
+    if (open_.size() > static_cast<std::size_t>(limits_.levels)) {
+      out_.too_deep = path();
       return false;
     }
     if (!count(values_, limits_.values)) return false;

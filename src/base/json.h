@@ -46,21 +46,29 @@ inline constexpr int kMostLevels = 500;
 struct JsonLimits {
   std::int64_t values = std::numeric_limits<std::int64_t>::max();
   std::int64_t nodes = std::numeric_limits<std::int64_t>::max();  // names, lists and objects
+  int levels = kMostLevels;
 };
 
-/// If one of the last three is set, reading stopped there and `value` is incomplete.
+/// A number that no double holds.
+struct HugeNumber {
+  std::string path;
+  std::string digits;  // the first of them
+};
+
+/// If one of the last four is set, reading stopped there and `value` is incomplete. A path is that
+/// of the value, such as "a.b[3]", and at most some 200 bytes long.
 template <class Json>
 struct WatchedJson {
   Json value;
-  bool too_deep = false;                // more than kMostLevels
+  std::optional<std::string> too_deep;  // path of a value below more lists and objects than allowed
   std::optional<std::string> twice;     // the first name repeated in an object
-  std::optional<std::string> too_many;  // path of the value that exceeds a limit: "a.b[3]"
+  std::optional<std::string> too_many;  // path of the value that exceeds another limit
+  std::optional<HugeNumber> too_large;
 };
 
-/// Checks nesting, repeated names and limits. `exact`: numbers that a double would change keep
-/// their digits as read_json_exact()'s do, for ordered_json alone. Throws Json::parse_error for
-/// text that is not JSON in UTF-8, and another Json::exception for numbers beyond double. Time is
-/// linear in the text.
+/// Checks nesting, repeated names, limits and numbers. `exact`: numbers that a double would change
+/// keep their digits as read_json_exact()'s do, for ordered_json alone. Throws Json::parse_error
+/// for text that is not JSON in UTF-8. Time is linear in the text.
 template <class Json>
 WatchedJson<Json> read_watched_json(std::string_view text, const JsonLimits& limits = {},
                                     bool exact = false);

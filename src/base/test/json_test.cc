@@ -51,7 +51,23 @@ TEST(ReadWatchedJson, FindsRepeatedNamesAndDepth) {
   EXPECT_FALSE(nested(kMostLevels).too_deep);
   EXPECT_TRUE(nested(kMostLevels + 2).too_deep);
   EXPECT_THROW(read("{"), ordered_json::parse_error);
-  EXPECT_THROW(read("1e999"), ordered_json::exception);
+}
+
+TEST(ReadWatchedJson, DepthAndHugeNumbersHaveAPath) {
+  const auto read = [](const std::string& text, int levels) {
+    return read_watched_json<ordered_json>(text, {.levels = levels});
+  };
+  const std::string text = R"({"a":[0,{"b":[1]}],"c":1e9999})";
+  EXPECT_EQ(read(text, 2).too_deep, "a[1].b");
+  EXPECT_EQ(read(text, 3).too_deep, "a[1].b[0]");
+  const auto huge = read(text, 4);
+  EXPECT_EQ(huge.too_deep, std::nullopt);
+  ASSERT_TRUE(huge.too_large);
+  EXPECT_EQ(huge.too_large->path, "c");
+  EXPECT_EQ(huge.too_large->digits, "1e9999");
+  EXPECT_EQ(read("-1e400", 4).too_large->digits, "-1e400");
+  const std::string long_number = "[2e" + std::string(1000, '9') + "]";
+  EXPECT_EQ(read(long_number, 4).too_large->digits.size(), 60u);
 }
 
 // CPU time of reading `text`, the least of a few runs.

@@ -1,7 +1,10 @@
 #include "io/template/chat_prompt.h"
 
+#include <nlohmann/json.hpp>
+
 #include "base/json.h"
 #include "io/template/chat_messages.h"
+#include "io/template/jinja_value.h"
 #include "io/text/json_text.h"
 
 namespace lathe {
@@ -38,7 +41,12 @@ Result<nlohmann::ordered_json> read_chat_variables(const std::string& text,
   if (!json->is_object()) {
     return Error{ErrorCode::invalid_argument, field, "a JSON object", json_excerpt(*json), ""};
   }
-  return nlohmann::ordered_json::parse(text);  // keeps the order of the text
+  auto out = nlohmann::ordered_json::parse(text);  // keeps the order of the text
+  for (const auto& [name, value] : out.items()) {
+    const auto ok = JinjaValue::from_json(value, field + ": " + name);
+    if (!ok) return ok.error();
+  }
+  return out;
 }
 
 }  // namespace lathe

@@ -236,7 +236,7 @@ Result<std::string> ChatTemplate::render(const nlohmann::ordered_json& variables
   }
   std::vector<std::pair<std::string, JinjaValue>> names;
   for (const auto& [key, value] : variables.items()) {
-    auto v = JinjaValue::from_json(value);
+    auto v = JinjaValue::from_json(value, key);
     if (!v) return v.error();
     names.emplace_back(key, *std::move(v));
   }

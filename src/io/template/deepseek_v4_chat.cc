@@ -58,9 +58,9 @@ struct Message {
   bool asks() const { return role == "user" || role == "developer"; }
 };
 
-// Like Python's json.dumps(value, ensure_ascii=False).
-std::string dumps(const Json& json) {
-  const auto value = JinjaValue::from_json(json);
+// Like Python's json.dumps(value, ensure_ascii=False). `path`: of the value, for errors.
+std::string dumps(const Json& json, const std::string& path) {
+  const auto value = JinjaValue::from_json(json, path);
   if (!value) throw JinjaFailure{value.error()};
   JinjaRuntime runtime(JinjaLimits{}, std::tm{});
   return to_json(runtime, *value, JinjaJsonStyle{});
@@ -315,14 +315,14 @@ class Rendering {
                  json_excerpt(m.tools[i]));
         }
         if (i > 0) out_ += '\n';
-        out_ += dumps(*f);
+        out_ += dumps(*f, fmt::format("tools[{}].function", i));
       }
       out_ += kV4ToolsTail;
     }
     if (!m.response_format.empty()) {
       out_ += "\n\n";
       out_ += kV4ResponseFormat;
-      out_ += dumps(m.response_format);
+      out_ += dumps(m.response_format, m.path + ".response_format");
     }
   }
 
@@ -354,9 +354,10 @@ class Rendering {
     bool first = true;
     for (const auto& [key, value] : arguments.items()) {
       if (!std::exchange(first, false)) out_ += '\n';
-      out_ += fmt::format("<｜DSML｜parameter name=\"{}\" string=\"{}\">{}</｜DSML｜parameter>",
-                          key, value.is_string(),
-                          value.is_string() ? value.get<std::string>() : dumps(value));
+      out_ += fmt::format(
+          "<｜DSML｜parameter name=\"{}\" string=\"{}\">{}</｜DSML｜parameter>", key,
+          value.is_string(),
+          value.is_string() ? value.get<std::string>() : dumps(value, path + "." + key));
     }
   }
 

@@ -51,10 +51,12 @@ std::string comments(const std::vector<std::string>& parts) {
 
 class TypeWriter {
  public:
+  explicit TypeWriter(std::string path) : path_(std::move(path)) {}
+
   std::string type(const Json& schema, const std::string& indent) {
     if (++level_ > kMostSchemaLevels) {
-      throw JinjaFailure{{ErrorCode::unsupported, "tools",
-                          fmt::format("schemas of at most {} levels", kMostSchemaLevels),
+      throw JinjaFailure{{ErrorCode::unsupported, path_,
+                          fmt::format("a schema of at most {} levels", kMostSchemaLevels),
                           "a deeper one", ""}};
     }
     std::string out = any_type(schema, indent);
@@ -186,6 +188,7 @@ class TypeWriter {
     return out + indent + ",\n";
   }
 
+  const std::string path_;  // of the outermost schema
   int level_ = 0;
 };
 
@@ -207,19 +210,22 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 std::string harmony_tools(const Json& tools) {
   std::string out = "# Tools\n\n## functions\n\nnamespace functions {\n";
-  for (const Json& tool : tools) {
+  for (std::size_t i = 0; i < tools.size(); ++i) {
+    const Json& tool = tools[i];
+    const std::string path = fmt::format("tools[{}].function", i);
     const Json* function = member(tool, "function");
     const std::string* name = function != nullptr ? text_member(*function, "name") : nullptr;
     if (name == nullptr) {
       throw JinjaFailure{
-          {ErrorCode::invalid_argument, "tools", "functions with a name", json_excerpt(tool), ""}};
+          {ErrorCode::invalid_argument, path, "a function with a name", json_excerpt(tool), ""}};
     }
     if (const std::string* text = text_member(*function, "description")) {
       for (const std::string& line : lines_of(*text)) out += "\n// " + line;
     }
     const Json* parameters = member(*function, "parameters");
     const bool any = parameters != nullptr && !parameters->is_null();
-    const std::string type = any ? "_: " + TypeWriter().type(*parameters, "") : "";
+    const std::string type =
+        any ? "_: " + TypeWriter(path + ".parameters").type(*parameters, "") : "";
     out += fmt::format("\ntype {} = ({}) => any;\n", *name, type);
   }
   return out + "\n} // namespace functions";

@@ -36,10 +36,18 @@ JinjaValue with_digits(std::string digits) {
   return JinjaValue(JinjaDigits{value, std::make_shared<const std::string>(std::move(digits))});
 }
 
+// Adds a step to the front of an error's path, which keeps its first bytes.
+Error below(const std::string& step, Error error) {
+  constexpr std::size_t kMostBytes = 200;
+  error.field.insert(0, step);
+  if (error.field.size() > kMostBytes) error.field = error.field.substr(0, kMostBytes - 3) + "...";
+  return error;
+}
+
 Result<JinjaValue> convert(const nlohmann::ordered_json& j, int depth) {
   using Type = nlohmann::ordered_json::value_t;
   if (depth > kMaxJinjaDepth) {
-    return Error{ErrorCode::unsupported, "variables",
+    return Error{ErrorCode::unsupported, "",
                  "at most " + std::to_string(kMaxJinjaDepth) + " levels of nesting", "more", ""};
   }
   switch (j.type()) {
@@ -61,7 +69,7 @@ Result<JinjaValue> convert(const nlohmann::ordered_json& j, int depth) {
       items.reserve(j.size());
       for (const auto& item : j) {
         auto v = convert(item, depth + 1);
-        if (!v) return v;
+        if (!v) return below("[" + std::to_string(items.size()) + "]", v.error());
         items.push_back(*std::move(v));
       }
       return JinjaValue::list(std::move(items));
@@ -71,7 +79,7 @@ Result<JinjaValue> convert(const nlohmann::ordered_json& j, int depth) {
       items.reserve(j.size());
       for (const auto& [key, value] : j.items()) {
         auto v = convert(value, depth + 1);
-        if (!v) return v;
+        if (!v) return below("." + key.substr(0, 64), v.error());
         items.emplace_back(JinjaValue(std::string(key)), *std::move(v));
       }
       return JinjaValue::dict(std::move(items));
@@ -85,8 +93,11 @@ Result<JinjaValue> convert(const nlohmann::ordered_json& j, int depth) {
 
 }  // namespace
 
-Result<JinjaValue> JinjaValue::from_json(const nlohmann::ordered_json& json) {
-  return convert(json, 1);
+Result<JinjaValue> JinjaValue::from_json(const nlohmann::ordered_json& json,
+                                         const std::string& path) {
+  auto out = convert(json, 1);
+  if (!out) return below(path, out.error());
+  return out;
 }
 
 int JinjaValue::depth() const {

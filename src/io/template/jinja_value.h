@@ -63,9 +63,9 @@ class JinjaValue {
   }
   static JinjaValue method(const JinjaValue& self, std::string name);
 
-  /// Converts from JSON, in which numbers may have digits (base/json_digits.h). Errors: nesting
-  /// deeper than kMaxJinjaDepth.
-  static Result<JinjaValue> from_json(const nlohmann::ordered_json& json);
+  /// Converts from JSON, in which numbers may have digits (base/json_digits.h). `path` is the
+  /// value's. Errors: nesting deeper than kMaxJinjaDepth, with the path of the value there.
+  static Result<JinjaValue> from_json(const nlohmann::ordered_json& json, const std::string& path);
 
   template <class T>
   bool is() const {

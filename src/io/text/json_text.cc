@@ -20,6 +20,10 @@ std::string_view python_number(std::string_view text, std::size_t byte) {
   return {};
 }
 
+std::string path_in(const std::string& field, const std::string& path) {
+  return path.empty() ? field : field + ": " + path;
+}
+
 }  // namespace
 
 Result<nlohmann::json> parse_json(std::string_view text, const std::string& field) {
@@ -27,8 +31,12 @@ Result<nlohmann::json> parse_json(std::string_view text, const std::string& fiel
   try {
     auto parsed = read_watched_json<Object>(text);
     if (parsed.too_deep) {
-      return Error{ErrorCode::malformed, field, fmt::format("at most {} levels", kMostLevels),
-                   "more", ""};
+      return Error{ErrorCode::malformed, path_in(field, *parsed.too_deep),
+                   fmt::format("at most {} levels", kMostLevels), "more", ""};
+    }
+    if (parsed.too_large) {
+      return Error{ErrorCode::malformed, path_in(field, parsed.too_large->path),
+                   "a number that a double can hold", parsed.too_large->digits, ""};
     }
     if (parsed.twice) {
       return Error{ErrorCode::malformed, field, "unique names", quote(*parsed.twice) + " twice",
@@ -45,8 +53,6 @@ Result<nlohmann::json> parse_json(std::string_view text, const std::string& fiel
                  ends ? fmt::format("the end after byte {}", text.size())
                       : fmt::format("something else at byte {} of {}", e.byte, text.size()),
                  ""};
-  } catch (const Object::exception& e) {  // a number beyond double
-    return Error{ErrorCode::malformed, field, "valid JSON", e.what(), ""};
   }
 }
 

@@ -11,8 +11,8 @@
 namespace lathe {
 
 /// Errors: malformed, with `field` and the byte where the text stops being JSON (by name if
-/// Infinity or NaN is there, which Python writes), the repeated name, or more than kMostLevels
-/// levels.
+/// Infinity or NaN is there, which Python writes), the repeated name, or the path of a value below
+/// more than kMostLevels levels or of a number beyond double.
 Result<nlohmann::json> parse_json(std::string_view text, const std::string& field);
 
 }  // namespace lathe

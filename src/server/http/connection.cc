@@ -234,8 +234,7 @@ void Connection::parse() {
              fmt::format("body: wanted at most {} bytes, got more; --max-body-bytes",
                          host_.limits.max_body_bytes));
     } else if (error) {
-      refuse(400, "invalid_http",
-             fmt::format("request: wanted HTTP/1.1, got something else ({})", error.message()));
+      refuse(400, "invalid_http", describe_fault(in_, error));  // it begins with the faulty line
     } else {
       if (state_ == State::head && parser_->is_header_done() && !on_head()) break;
       if (parser_->is_done()) on_request();
@@ -266,7 +265,7 @@ bool Connection::on_head() {
         {lower(view(field.name_string())), std::string(view(field.value()))});
   }
   if (const auto problem = read_target(view(message.target()), request_); !problem.empty()) {
-    refuse(400, "invalid_http", std::string(problem));
+    refuse(400, "invalid_http", problem);
     return false;
   }
   state_ = State::body;
@@ -296,31 +295,38 @@ bool Connection::check_head() {
     return false;
   }
   if (message.find(http::field::content_encoding) != message.end()) {
-    refuse(415, "content_type", "Content-Encoding: wanted a body as it is, got an encoded one");
+    refuse(415, "content_type",
+           "Content-Encoding: wanted none, got " +
+               shown_text(view(message[http::field::content_encoding])));
     return false;
   }
   // With a list of codings two readers may disagree on where the body ends (request smuggling).
   const auto coding = message.find(http::field::transfer_encoding);
   if (coding != message.end() && (message.count(http::field::transfer_encoding) > 1 ||
                                   lower(view(coding->value())) != "chunked")) {
-    refuse(400, "invalid_http", "Transfer-Encoding: wanted chunked, got another");
+    const auto codings = message.count(http::field::transfer_encoding);
+    refuse(
+        400, "invalid_http",
+        "Transfer-Encoding: wanted chunked, got " +
+            (codings > 1 ? fmt::format("{} of them", codings) : shown_text(view(coding->value()))));
     return false;
   }
   for (const http::field name : kSingle) {
     if (message.count(name) < 2) continue;
     refuse(400, "invalid_http",
-           fmt::format("{}: wanted one, got several", view(http::to_string(name))));
+           fmt::format("{}: wanted one, got {}", view(http::to_string(name)), message.count(name)));
     return false;
   }
   if (message.count("x-api-key") > 1) {
-    refuse(400, "invalid_http", "X-Api-Key: wanted one, got several");
+    refuse(400, "invalid_http",
+           fmt::format("X-Api-Key: wanted one, got {}", message.count("x-api-key")));
     return false;
   }
   const auto host = message.find(http::field::host);
   if (host == message.end() ? http11_ : !is_host(view(host->value()))) {
     refuse(400, "invalid_http",
            fmt::format("Host: wanted a name or address, got {}",
-                       host == message.end() ? "none" : "something else"));
+                       host == message.end() ? "none" : shown_text(view(host->value()))));
     return false;
   }
   return true;

@@ -1,9 +1,11 @@
 #include "server/http/request_head.h"
 
 #include <arpa/inet.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <boost/beast/http/error.hpp>
 
 namespace lathe {
 
@@ -30,7 +32,8 @@ bool is_host(std::string_view text) {
          (text[0] == ':' && text.find_first_not_of("0123456789", 1) == std::string_view::npos);
 }
 
-std::string_view read_target(std::string_view target, HttpRequest& out) {
+std::string read_target(std::string_view target, HttpRequest& out) {
+  const std::string_view given = target;
   const std::size_t scheme = target.find("://");
   bool host = true;
   if (!target.starts_with('/') && scheme != std::string_view::npos) {
@@ -46,13 +49,24 @@ std::string_view read_target(std::string_view target, HttpRequest& out) {
   out.path = target.substr(0, question);
   if (out.path.empty()) out.path = "/";
   if (question != std::string_view::npos) out.query = target.substr(question + 1);
-  if (!host) return "target: wanted a name or address of a host, got something else";
+  if (!host) return "target: wanted a name or address of a host, got " + shown_text(given);
   const auto path = decode_uri(out.path);
   if (!path || !decode_uri(out.query)) {
-    return "target: wanted % only before two hex digits of no control character, got another";
+    return "target: wanted % only before two hex digits of no control character, got " +
+           shown_text(given);
   }
   out.path = *path;
   return {};
+}
+
+std::string describe_fault(std::string_view in, const boost::system::error_code& error) {
+  const std::string_view line = in.substr(0, in.find(kLineEnd));
+  if (error == boost::beast::http::error::bad_content_length) {
+    std::string_view length = line.substr(std::min(line.find(':') + 1, line.size()));
+    length.remove_prefix(std::min(length.find_first_not_of(' '), length.size()));
+    return "Content-Length: wanted a number of bytes, got " + shown_text(length);
+  }
+  return fmt::format("request: wanted HTTP/1.1, got {} ({})", shown_text(line), error.message());
 }
 
 bool read_version(std::string& in) {

@@ -1,6 +1,7 @@
 // What the parser leaves of a request's head: its target, its Host and its version.
 #pragma once
 
+#include <boost/system/error_code.hpp>
 #include <string>
 #include <string_view>
 
@@ -16,7 +17,10 @@ bool is_host(std::string_view text);
 
 /// Splits a target into path and query, and decodes the path. The host of an absolute URI replaces
 /// the header's, as RFC 9112, 3.2.2 asks. Returns what is wrong with the target, or nothing.
-std::string_view read_target(std::string_view target, HttpRequest& out);
+std::string read_target(std::string_view target, HttpRequest& out);
+
+/// The message about bytes that the parser refused with `error`; `in` begins with their line.
+std::string describe_fault(std::string_view in, const boost::system::error_code& error);
 
 /// RFC 9110, 2.5: a request of a version HTTP/1.x above 1.1 is read as one of 1.1, so the version
 /// in `in` is changed. Returns false if the request line has no end yet. Its version may be there,

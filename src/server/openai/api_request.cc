@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "io/text/quote.h"
+#include "server/openai/field_readers.h"
 #include "server/openai/fields.h"
 #include "server/openai/request_readers.h"
 
@@ -19,8 +20,19 @@ using Json = nlohmann::ordered_json;
 // A body of 16 MiB may need 64 MB of memory for values (token ids) and 40 MB for the rest.
 constexpr JsonLimits kBodyLimits{.values = 4'000'000, .nodes = 400'000};
 
-ApiError invalid_json(std::string message) {
-  return {400, "invalid_json", "body: " + std::move(message), ""};
+// `path`: of the value; empty: of the body.
+ApiError invalid_json(const std::string& message, const std::string& path = "") {
+  return {400, "invalid_json", (path.empty() ? "body" : path) + ": " + message, path};
+}
+
+// What the parser stopped at, the byte of this number (1 for the first), and some bytes before.
+std::string stopped_at(std::string_view text, std::size_t byte) {
+  if (text.empty()) return "an empty text";
+  constexpr std::size_t kMostBytes = 40;
+  const std::string_view before = text.substr(0, byte);
+  const std::size_t from = before.size() - std::min(before.size(), kMostBytes);
+  return fmt::format("{}{}{}", byte > text.size() ? "the end after " : "", from > 0 ? "..." : "",
+                     shown_text(before.substr(from)));
 }
 
 std::string place_of(std::string_view text, std::size_t byte) {
@@ -248,19 +260,23 @@ Result<Json, ApiError> parse_body(std::string_view body) {
           *parsed.too_many};
     }
     if (parsed.too_deep) {
-      return invalid_json(fmt::format("wanted at most {} levels, got more", kMostLevels));
+      return invalid_json(fmt::format("wanted at most {} levels, got more", kMostLevels),
+                          *parsed.too_deep);
+    }
+    if (parsed.too_large) {
+      return invalid_json("wanted a number that a double can hold, got " + parsed.too_large->digits,
+                          parsed.too_large->path);
     }
     if (parsed.twice) {
       return invalid_json("wanted unique names, got " + quote(*parsed.twice) + " twice");
     }
     if (!parsed.value.is_object()) {
-      return invalid_json("wanted an object, got something else");
+      return invalid_json("wanted an object, got " + excerpt(parsed.value));
     }
     return std::move(parsed.value);
   } catch (const Json::parse_error& e) {
-    return invalid_json("wanted JSON in UTF-8, got something else at " + place_of(body, e.byte));
-  } catch (const Json::exception&) {
-    return invalid_json("wanted numbers that a double can hold, got a larger one");
+    return invalid_json(fmt::format("wanted JSON in UTF-8, got {} at {}", stopped_at(body, e.byte),
+                                    place_of(body, e.byte)));
   }
 }
 

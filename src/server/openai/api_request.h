@@ -138,10 +138,10 @@ struct FieldLimits {
   bool strict = false;      // unknown fields are errors
 };
 
-/// Parses a body as JSON. Errors: 400 invalid_json with line and column: text that is not JSON or
-/// not UTF-8, a repeated name in an object, more than kMostLevels levels, a value that is not an
-/// object. 413 body_too_large with a path: more than 4 million values, or 400,000 names, lists and
-/// objects.
+/// Parses a body as JSON. Errors: 400 invalid_json: text that is not JSON or not UTF-8, with line
+/// and column; more than kMostLevels levels or a number beyond double, with the path; a repeated
+/// name in an object; a value that is not an object. 413 body_too_large with a path: more than 4
+/// million values, or 400,000 names, lists and objects.
 Result<nlohmann::ordered_json, ApiError> parse_body(std::string_view body);
 
 /// Checks that no answer must be longer than it may be.

@@ -32,16 +32,20 @@ Json model_object(const Service& service, const std::string& name) {
 constexpr double kMostSeconds = 1e6;
 
 // The seconds in a query's "name=number"; 0 if there are none. nullopt: not such a number.
-std::optional<double> query_seconds(std::string_view query, std::string_view name) {
+Result<double, ApiError> query_seconds(std::string_view query, std::string_view name) {
   while (!query.empty()) {
     const std::size_t end = std::min(query.find('&'), query.size());
     const std::string_view pair = query.substr(0, end);
     if (pair.starts_with(name) && pair.size() > name.size() && pair[name.size()] == '=') {
       double out = 0;
-      const std::string value = decode_uri(pair.substr(name.size() + 1)).value_or("");
+      const std::string_view text = pair.substr(name.size() + 1);
+      const std::string value = decode_uri(text).value_or("");
       const auto read = std::from_chars(value.data(), value.data() + value.size(), out);
       const bool whole = read.ec == std::errc() && read.ptr == value.data() + value.size();
-      if (!whole || !(out >= 0 && out <= kMostSeconds)) return std::nullopt;
+      if (!whole || !(out >= 0 && out <= kMostSeconds)) {
+        return bad_field(std::string(name), fmt::format("seconds from 0 to {}", kMostSeconds),
+                         text.empty() ? "nothing" : shown_text(text));
+      }
       return out;
     }
     query.remove_prefix(std::min(end + 1, query.size()));
@@ -252,8 +256,7 @@ void flush_cache_route(RouteCall c) {
   }
   const auto seconds = query_seconds(c.request.query, "timeout");
   if (!seconds) {
-    c.reply->error(
-        bad_field("timeout", fmt::format("seconds from 0 to {}", kMostSeconds), "something else"));
+    c.reply->error(seconds.error());
     return;
   }
   c.service.flush_cache(*seconds, c.reply);

@@ -244,9 +244,11 @@ void dispatch(Service& service, HttpRequest request, std::shared_ptr<Reply> repl
   }
   const bool has_body = request.method == "POST" || request.method == "PUT";
   if (has_body && route->auth == RouteAuth::key && !is_json(request)) {
+    const std::string* type = request.header("content-type");
     reply->error({415, "content_type",
-                  "Content-Type: wanted application/json, got another; curl -H 'Content-Type: "
-                  "application/json'",
+                  fmt::format("Content-Type: wanted application/json, got {}; curl -H "
+                              "'Content-Type: application/json'",
+                              type == nullptr ? "none" : shown_text(*type)),
                   ""});
     return;
   }

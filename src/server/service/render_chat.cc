@@ -1,5 +1,6 @@
 #include "server/service/render_chat.h"
 
+#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
@@ -39,6 +40,25 @@ Json variables_of(const ApiRequest& request, const Json& defaults, const ChatTem
   out["bos_token"] = chat.bos_token;
   out["eos_token"] = chat.eos_token;
   return out;
+}
+
+// The body's path of a field that a template's error names; "messages" for the template's own
+// words, which have none.
+std::string body_path(const ApiRequest& request, const std::string& field) {
+  if (field == "reasoning_effort" || field == "tools" || field.starts_with("messages["))
+    return field;
+  const std::string name = field.substr(0, field.find_first_of(".["));
+  if (name == "tools") {
+    std::size_t i = 0;
+    const char* const end = field.data() + field.size();
+    const auto read = std::from_chars(field.data() + name.size() + 1, end, i);
+    if (read.ec == std::errc() && i < request.tools.size()) {
+      return request.tool_path(i) + std::string(read.ptr + 1, end);
+    }
+  }
+  const bool variable =
+      request.template_kwargs.is_object() && request.template_kwargs.contains(name);
+  return variable ? "chat_template_kwargs." + field : "messages";
 }
 
 // Follows the last message's text, so that its end is found in the prompt whatever the text is. As
@@ -140,9 +160,10 @@ Result<std::string, ApiError> render_chat(const ApiRequest& request, const Json&
   }
   auto text = chat.chat_template.render(variables);
   if (!text) {
-    const std::string& field = text.error().field;
-    const bool named = field == "reasoning_effort" || field.starts_with("messages[");
-    return ApiError{400, "template_error", text.error().message(), named ? field : "messages"};
+    Error error = text.error();
+    const std::string path = body_path(request, error.field);
+    if (path != "messages") error.field = path;
+    return ApiError{400, "template_error", error.message(), path};
   }
   if (ignored != nullptr) *ignored = find_unread(request, variables, chat.chat_template, *text);
   if (marker.empty()) return std::move(*text);

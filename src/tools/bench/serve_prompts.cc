@@ -152,7 +152,10 @@ class Maker {
     };
     try {
       auto read = read_watched_json<Json>(line, {}, /*exact=*/true);
-      if (read.too_deep) return wrong(fmt::format("more than {} levels", kMostLevels));
+      if (read.too_deep) {
+        return wrong(fmt::format("more than {} levels at {}", kMostLevels, *read.too_deep));
+      }
+      if (read.too_large) return wrong(read.too_large->digits + ", which no double holds");
       if (read.twice) return wrong(quote(*read.twice) + " twice");
       if (read.value.is_object()) return std::move(read.value);
     } catch (const Json::exception&) {

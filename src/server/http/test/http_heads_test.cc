@@ -69,6 +69,42 @@ TEST(HttpHeads, E14HeadsFollowTheStandard) {
   EXPECT_ALIVE(s);
 }
 
+TEST(HttpHeads, FaultsAreShown) {
+  ScriptedServer s{ScriptedOptions()};
+  const auto message = [&](const std::string& head) {
+    TestConnection c(s.port());
+    c.send(head + "Connection: close\r\n\r\n");
+    return read_test_answer(c.read_all()).json()["error"]["message"].get<std::string>();
+  };
+  const std::string post = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n";
+  EXPECT_EQ(message(post + "Content-Length: -1\r\n"),
+            "Content-Length: wanted a number of bytes, got -1");
+  EXPECT_EQ(message(post + "Content-Length: 1\r\nContent-Length: 2\r\n"),
+            "Content-Length: wanted a number of bytes, got 2");
+  EXPECT_EQ(message(post + "Content-Length: 2\r\nContent-Type: text/plain\r\n"),
+            "Content-Type: wanted application/json, got text/plain; curl -H 'Content-Type: "
+            "application/json'");
+  EXPECT_THAT(message(post + "Content-Length: 2\r\n"),
+              HasSubstr("wanted application/json, got none;"));
+  EXPECT_EQ(message(post + "Content-Encoding: gzip\r\n"),
+            "Content-Encoding: wanted none, got gzip");
+  EXPECT_EQ(message(post + "Transfer-Encoding: gzip, chunked\r\n"),
+            "Transfer-Encoding: wanted chunked, got gzip, chunked");
+  EXPECT_EQ(message(post + "Origin: a\r\nOrigin: b\r\n"), "Origin: wanted one, got 2");
+  EXPECT_EQ(message("GET /health HTTP/1.1\r\nHost: a b\r\n"),
+            "Host: wanted a name or address, got a b");
+  EXPECT_THAT(message("GET /health HTTP/9.9\r\n"), HasSubstr("got GET /health HTTP/9.9 ("));
+  EXPECT_THAT(message(post + "a b: c\r\n"), HasSubstr("got a b: c ("));
+  EXPECT_THAT(message("GET /%zz HTTP/1.1\r\nHost: localhost\r\n"), HasSubstr("got /%zz"));
+  const auto flush = [&](const std::string& seconds) {
+    const std::string target = "/flush_cache?timeout=" + seconds;
+    return ask(s.port(), "POST", target).json()["error"]["message"].get<std::string>();
+  };
+  EXPECT_EQ(flush("abc"), "timeout: wanted seconds from 0 to 1000000, got abc");
+  EXPECT_THAT(flush("-1"), HasSubstr("got -1"));
+  EXPECT_THAT(flush(""), HasSubstr("got nothing"));
+}
+
 // RFC 9112, 2.2.
 TEST(HttpHeads, EmptyLinesBeforeARequestAreIgnored) {
   ScriptedServer s{ScriptedOptions()};

@@ -69,6 +69,53 @@ TEST(RenderChat, MembersThatNobodyReadsAreNamed) {
                                             "messages[0].zzz", "messages[2].content[0].zzz"));
 }
 
+// A value with more levels than a template may get is named by its path in the body.
+TEST(RenderChat, ValuesThatAreTooDeepAreNamed) {
+  const std::string deep = std::string(250, '[') + std::string(250, ']');
+  const std::string messages = R"("messages": [{"role": "user", "content": "a"}])";
+  const std::string calls =
+      R"("messages": [{"role": "assistant", "tool_calls": [{"type": "function",
+      "function": {"name": "f", "arguments": "{\"x\": )" +
+      deep + R"(}"}}]}])";
+  const std::string tools = messages +
+                            R"(, "tools": [{"type": "function", "function": {"name": "f"}},
+      {"type": "function", "function": {"name": "g", "parameters": {"default": )" +
+                            deep + "}}}]";
+  const std::string variables =
+      messages + R"(, "chat_template_kwargs": {"k": {"l": )" + deep + "}}";
+  const struct {
+    std::string body, path;
+  } cases[] = {{calls, "messages[0].tool_calls[0].function.arguments.x[0][0]"},
+               {tools, "tools[1].function.parameters.default[0][0]"},
+               {variables, "chat_template_kwargs.k.l[0][0]"}};
+  for (const auto& [body, path] : cases) {
+    for (const bool v4 : {false, true}) {
+      if (v4 && path.starts_with("chat")) continue;  // V4 renders no such variable
+      const ChatTemplateFile chat{v4 ? ChatTemplate::deepseek_v4(V4Encoding::preview)
+                                     : *ChatTemplate::parse("{{ messages }}{{ tools }}"),
+                                  "", ""};
+      const auto request = parse_request(ApiRoute::chat, "{" + body + "}", {});
+      ASSERT_TRUE(request) << request.error().message;
+      const auto text = render_chat(*request, Json::object(), chat);
+      ASSERT_FALSE(text) << path;
+      EXPECT_EQ(text.error().code, "template_error");
+      EXPECT_THAT(text.error().param, testing::StartsWith(path));
+      EXPECT_EQ(text.error().message,
+                text.error().param + ": wanted at most 200 levels of nesting, got more");
+    }
+  }
+  // Harmony writes a schema as types.
+  std::string schema = R"({"type": "string"})";
+  for (int i = 0; i < 150; ++i) schema = R"({"type": "array", "items": )" + schema + "}";
+  const std::string types =
+      R"(, "tools": [{"type": "function", "function": {"name": "f", "parameters": )";
+  const auto request = parse_request(ApiRoute::chat, "{" + messages + types + schema + "}}]}", {});
+  const auto text = render_chat(*request, Json::object(), {ChatTemplate::harmony(), "", ""});
+  ASSERT_FALSE(text);
+  EXPECT_EQ(text.error().param, "tools[0].function.parameters");
+  EXPECT_THAT(text.error().message, testing::HasSubstr("a schema of at most 100 levels"));
+}
+
 // A template that writes tools as JSON shows a misspelt member, but the server does not follow it.
 TEST(RenderChat, MisspeltMembersOfToolsAreNamed) {
   const std::string body = R"({"messages": [{"role": "user", "content": "a"}], "tools": [
