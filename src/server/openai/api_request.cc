@@ -106,6 +106,29 @@ std::optional<ApiError> check_together(const Json& body, const ApiRequest& r) {
   return check_rids(r);
 }
 
+// Names the fields that say something and act only with another one, which is not there. Clients of
+// SGLang and vLLM send them always, and those servers ignore them.
+std::optional<ApiError> note_unused(const FieldLimits& limits, ApiRequest& r) {
+  struct Lone {
+    std::string_view name, with;
+    bool unused;
+  };
+  const bool bare = r.route == ApiRoute::generate && !r.logprobs;
+  const Lone fields[] = {
+      {"top_logprobs_num", "return_logprob", bare && r.top_logprobs.value_or(0) > 0},
+      {"logprob_start_len", "return_logprob", bare && r.logprob_start_len != -1},
+      {"token_ids_logprob", "return_logprob", bare && !r.logprob_ids.empty()},
+      {"return_text_in_logprobs", "return_logprob", bare && r.text_in_logprobs},
+      {"return_tokens_as_token_ids", "logprobs", r.tokens_as_ids && !r.logprobs},
+      {"incremental", "stream", r.incremental && !r.stream}};
+  for (const auto& [name, with, unused] : fields) {
+    if (!unused) continue;
+    if (limits.strict) return bad_field(std::string(name), fmt::format("{} with it", with), "none");
+    r.ignored.emplace_back(name);
+  }
+  return std::nullopt;
+}
+
 // OpenAI's and Anthropic's letters, and the point of MCP's names. A name with others would end the
 // marks around it in some models' calls.
 bool is_function_name(std::string_view name, std::size_t most) {
@@ -289,6 +312,7 @@ Result<ApiRequest, ApiError> parse_request(ApiRoute route, std::string_view body
   out.route = route;
   if (auto wrong = read_fields(*json, fields, "", limits, out)) return *wrong;
   if (auto wrong = refuse_ignored(out, fields, limits)) return *wrong;
+  if (auto wrong = note_unused(limits, out)) return *wrong;
   // max_completion_tokens is read later and goes first, as in vLLM.
   const auto first = integer_of(json->value("max_tokens", Json()), 0, kMostInt);
   if (route == ApiRoute::chat && first && *first != *out.max_tokens) {

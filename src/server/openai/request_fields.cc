@@ -136,7 +136,7 @@ void add_shapes(std::vector<Field>& out) {
       field("stream_options", kOpenAi, stream_options_reader(), "{}", "only with stream"));
   out.push_back(field("incremental", kInGenerate,
                       boolean([](ApiRequest& r, bool b) { r.incremental = b; }), "false",
-                      "stream parts; otherwise each event has all so far"));
+                      "only with stream; parts; otherwise each event has all so far"));
   out.push_back(field("logprobs", kInChat, boolean([](ApiRequest& r, bool b) { r.logprobs = b; }),
                       "false", ""));
   out.push_back(field("logprobs", kInCompletions, text_logprobs_reader(), "none", "true means 1"));
@@ -147,20 +147,23 @@ void add_shapes(std::vector<Field>& out) {
   out.push_back(field("top_logprobs", kInChat, top(), "0", "only with logprobs"));
   out.push_back(field("return_logprob", kInGenerate,
                       boolean([](ApiRequest& r, bool b) { r.logprobs = b; }), "false", ""));
-  out.push_back(field("top_logprobs_num", kInGenerate, top(), "0", ""));
+  out.push_back(field("top_logprobs_num", kInGenerate, top(), "0", "only with return_logprob"));
   out.push_back(field("logprob_start_len", kInGenerate,
                       integer(-1, kMostInt,
                               [](ApiRequest& r, std::int64_t i) {
                                 r.logprob_start_len = static_cast<std::int32_t>(i);
                               }),
-                      "-1", "from this token of the prompt on; -1: only the answer's"));
+                      "-1",
+                      "only with return_logprob; from this token of the prompt on; -1: only the "
+                      "answer's"));
   out.push_back(field("token_ids_logprob", kInGenerate,
                       token_ids([](ApiRequest& r, std::vector<std::int32_t> ids) {
                         r.logprob_ids = std::move(ids);
                       }),
-                      "none", "with return_logprob: also of these tokens, at each position"));
+                      "none", "only with return_logprob; also of these tokens, at each position"));
   out.push_back(field("return_text_in_logprobs", kInGenerate,
-                      boolean([](ApiRequest& r, bool b) { r.text_in_logprobs = b; }), "false", ""));
+                      boolean([](ApiRequest& r, bool b) { r.text_in_logprobs = b; }), "false",
+                      "only with return_logprob"));
   out.push_back(field("echo", kInCompletions, boolean([](ApiRequest& r, bool b) { r.echo = b; }),
                       "false", "the prompt's text comes first"));
   out.push_back(
@@ -173,7 +176,7 @@ void add_shapes(std::vector<Field>& out) {
                       "adds token_ids and prompt_token_ids"));
   out.push_back(field("return_tokens_as_token_ids", kOpenAi,
                       boolean([](ApiRequest& r, bool b) { r.tokens_as_ids = b; }), "false",
-                      "tokens in logprobs read token_id:N"));
+                      "only with logprobs; its tokens read token_id:N"));
 }
 
 void add_chat(std::vector<Field>& out) {

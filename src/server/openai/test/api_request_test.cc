@@ -216,11 +216,56 @@ TEST(ApiRequest, FieldsOfOtherPlacesAreUnknown) {
 TEST(ApiRequest, BodiesHaveLimits) {
   EXPECT_EQ(error_of(ApiRoute::chat, "{\"a\": \"\x80\"}").code, "invalid_json");
   EXPECT_THAT(error_of(ApiRoute::chat, R"({"a": 1, "a": 2})").message, HasSubstr("\"a\" twice"));
-  EXPECT_THAT(error_of(ApiRoute::chat, "{\"a\": 1e999}").message, HasSubstr("double"));
-  std::string deep = "{\"a\": ";
-  for (int i = 0; i < 600; ++i) deep += '[';
-  for (int i = 0; i < 600; ++i) deep += ']';
-  EXPECT_THAT(error_of(ApiRoute::chat, deep + "}").message, HasSubstr("500 levels"));
+}
+
+// Errors about the body's JSON name the field and what was offered.
+TEST(ApiRequest, BodiesThatAreNoJsonAreShown) {
+  const ApiError huge = error_of(ApiRoute::chat, R"({"messages": [], "temperature": 1e9999})");
+  EXPECT_EQ(huge.message, "temperature: wanted a number that a double can hold, got 1e9999");
+  EXPECT_EQ(huge.param, "temperature");
+  EXPECT_THAT(error_of(ApiRoute::generate, R"({"text": "a", "x": {"y": [0, -1e400]}})").message,
+              HasSubstr("x.y[1]: wanted a number that a double can hold, got -1e400"));
+  const std::string nested = std::string(600, '[') + std::string(600, ']');
+  const ApiError deep = error_of(ApiRoute::chat, R"({"tools": [{"a": )" + nested + "}]}");
+  EXPECT_THAT(deep.param, testing::StartsWith("tools[0].a[0][0]"));
+  EXPECT_EQ(deep.message, deep.param + ": wanted at most 500 levels, got more");
+  EXPECT_EQ(deep.code, "invalid_json");
+  const auto shown = [](const std::string& body) { return error_of(ApiRoute::chat, body).message; };
+  EXPECT_EQ(shown(R"({"user": "\ud800"})"),
+            R"(body: wanted JSON in UTF-8, got {"user": "\ud800" at line 1, column 17)");
+  EXPECT_EQ(shown("{\n\"a\": tru}"),
+            "body: wanted JSON in UTF-8, got {\\x0a\"a\": tru} at line 2, column 9");
+  EXPECT_THAT(shown("{\"a\": \"\x80\"}"), HasSubstr(R"(got {"a": "\x80 at line 1, column 8)"));
+  EXPECT_THAT(shown("{\"a\": 1"), HasSubstr("got the end after {\"a\": 1 at"));
+  EXPECT_THAT(shown(""), HasSubstr("got an empty text at"));
+  EXPECT_THAT(shown("[1, 2]"), HasSubstr("body: wanted an object, got [1,2]"));
+  EXPECT_LT(shown(std::string(100'000, ' ') + "x").size(), 200u);
+}
+
+// SGLang and vLLM ignore fields that act only with another one; OpenAI's are refused.
+TEST(ApiRequest, FieldsWithoutTheOneTheyNeedAreNamed) {
+  const std::string more =
+      R"("top_logprobs_num": 2, "logprob_start_len": 0, "token_ids_logprob": [1],)"
+      R"( "return_text_in_logprobs": true, "incremental": true)";
+  const std::string bare = R"({"text": "a", )" + more;
+  EXPECT_THAT(read(ApiRoute::generate, bare + "}").ignored,
+              ElementsAre("top_logprobs_num", "logprob_start_len", "token_ids_logprob",
+                          "return_text_in_logprobs", "incremental"));
+  EXPECT_THAT(
+      read(ApiRoute::generate, bare + R"(, "return_logprob": true, "stream": true})").ignored,
+      IsEmpty());
+  EXPECT_THAT(
+      read(ApiRoute::generate, R"({"text": "a", "top_logprobs_num": 0, "logprob_start_len": -1,)"
+                               R"( "token_ids_logprob": [], "return_text_in_logprobs": false,)"
+                               R"( "incremental": false})")
+          .ignored,
+      IsEmpty());
+  EXPECT_EQ(error_of(ApiRoute::generate, bare + "}", {.strict = true}).message,
+            "top_logprobs_num: wanted return_logprob with it, got none");
+  const std::string ids = R"({"prompt": "a", "return_tokens_as_token_ids": true)";
+  EXPECT_THAT(read(ApiRoute::completions, ids + "}").ignored,
+              ElementsAre("return_tokens_as_token_ids"));
+  EXPECT_THAT(read(ApiRoute::completions, ids + R"(, "logprobs": 0})").ignored, IsEmpty());
 }
 
 // A field is the nearest double of a number with more digits; a schema keeps them.
