@@ -459,6 +459,11 @@ class Flags(unittest.TestCase):
             status, got, _ = server.call("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1}, headers)
             self.assertEqual((status, got["Access-Control-Allow-Origin"]), (200, "https://app.example"))
             self.assertEqual(server.call("OPTIONS", "/v1/completions", headers={"Origin": "https://b.example"})[0], 403)
+        for flag, value, got in [("--cors-origins", "evil", "evil"), ("--cors-origins", "https://a.example/", "https://a.example/"), ("--cors-origins", "", "nothing"),
+                                 ("--allowed-hosts", "", "nothing"), ("--allowed-hosts", "a.example:80", "a.example:80")]:
+            run = subprocess.run([LATHE, "serve", "--model", str(ROOT / "models/tiny-v32"), flag, value], capture_output=True, text=True, timeout=60)
+            self.assertEqual((run.returncode, run.stdout, run.stderr.count("\n")), (2, "", 1), run.stderr)
+            self.assertRegex(run.stderr, f"^lathe: {flag}: wanted .*, got {re.escape(got)};")
 
     def test_limits_of_http(self):
         # A busy machine may need more than a second to read a head.

@@ -6,6 +6,8 @@
 #include <array>
 #include <functional>
 
+#include "server/http/request_head.h"
+
 namespace lathe {
 namespace {
 
@@ -130,6 +132,24 @@ std::optional<ApiError> check_origin(const AccessRules& rules, const HttpRequest
     return refused("Sec-Fetch-Site: wanted a page of this server, got cross-site");
   }
   return std::nullopt;
+}
+
+bool is_origin(std::string_view text) {
+  if (text == "*") return true;
+  const std::string_view scheme = text.substr(0, text.find("://"));
+  const std::string_view host = host_of_origin(text);
+  const auto letter = [](char c) { return lower(c) >= 'a' && lower(c) <= 'z'; };
+  const auto fits = [&](char c) {
+    return letter(c) || (c >= '0' && c <= '9') || c == '+' || c == '-' || c == '.';
+  };
+  return !scheme.empty() && letter(scheme[0]) && std::ranges::all_of(scheme, fits) &&
+         !host.empty() && host[0] != ':' && !host.ends_with(':') && is_host(host);
+}
+
+bool is_host_name(std::string_view text) {
+  const bool address = text.find(':') != std::string_view::npos;
+  if (text.empty() || text[0] == '[') return false;
+  return text == "*" || is_host(address ? "[" + std::string(text) + "]" : std::string(text));
 }
 
 std::vector<HttpHeader> cors_headers(const AccessRules& rules, const HttpRequest& request) {

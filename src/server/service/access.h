@@ -45,6 +45,12 @@ std::optional<ApiError> check_key(const AccessRules& rules, RouteAuth auth,
 /// reaches a local server (DNS rebinding).
 std::optional<ApiError> check_origin(const AccessRules& rules, const HttpRequest& request);
 
+/// Whether a text is an origin as browsers send it (scheme://host[:port]), or "*". Others, such as
+/// one with a path, would never be met.
+bool is_origin(std::string_view text);
+/// Whether a text is a host without its port, an IPv6 address without brackets, or "*".
+bool is_host_name(std::string_view text);
+
 /// CORS headers for allowed origins; empty for others.
 std::vector<HttpHeader> cors_headers(const AccessRules& rules, const HttpRequest& request);
 

@@ -11,6 +11,7 @@
 #include "io/template/chat_prompt.h"
 #include "server/markup/reasoning_format.h"
 #include "server/markup/tool_format.h"
+#include "server/service/access.h"
 
 namespace lathe {
 namespace {
@@ -21,6 +22,8 @@ std::string unknown_parser(const std::string& name, bool known, const std::strin
   if (known || name == "auto") return {};
   return fmt::format("wanted auto, {} or another server's name of one, got {}", own, name);
 }
+
+std::string offered(const std::string& text) { return text.empty() ? "nothing" : text; }
 
 void add_access_flags(Command c, ServeFlags& f) {
   ServerOptions& s = f.server;
@@ -34,9 +37,21 @@ void add_access_flags(Command c, ServeFlags& f) {
   c.add_option("--api-key-file", f.api_key_file, "a key a line").not_empty();
   c.add_option("--admin-api-key", s.admin_key,
                "for /flush_cache and to end the requests of others");
-  c.add_option("--cors-origins", s.cors_origins,
-               "of pages that may ask, such as https://a.example");
-  c.add_option("--allowed-hosts", s.allowed_hosts, "names of this machine besides localhost");
+  c.add_option("--cors-origins", s.cors_origins, "of pages that may ask, such as https://a.example")
+      .check([](const std::string& text) {
+        return is_origin(text) ? ""
+                               : fmt::format(
+                                     "wanted scheme://host[:port] without a path, or *, "
+                                     "got {}",
+                                     offered(text));
+      });
+  c.add_option("--allowed-hosts", s.allowed_hosts, "names of this machine besides localhost")
+      .check([](const std::string& text) {
+        return is_host_name(text)
+                   ? ""
+                   : fmt::format("wanted a name or address without a port, or *, got {}",
+                                 offered(text));
+      });
 }
 
 void add_limit_flags(Command c, ServeFlags& f) {

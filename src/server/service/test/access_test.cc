@@ -56,6 +56,25 @@ TEST(Access, HostsOfALoopbackServerAreItsOwn) {
   EXPECT_FALSE(check_origin(rules, with({{"host", "a.example"}})));
 }
 
+// RFC 6454, 6.1: what a browser sends as Origin has a scheme, a host and perhaps a port.
+TEST(Access, OriginsAndHostNames) {
+  for (const char* good : {"*", "https://a.example", "http://localhost:3000", "http://[::1]:80",
+                           "chrome-extension://abcdef", "HTTP://A"}) {
+    EXPECT_TRUE(is_origin(good)) << good;
+  }
+  for (const char* bad : {"", "evil", "a.example", "https://", "https://a/", "https://a/b", "://a",
+                          "https://a b", "https://u@a", "1x://a", "https://:80",
+                          "https://a:", "https://a:b", "null", "**", "https://*"}) {
+    EXPECT_FALSE(is_origin(bad)) << bad;
+  }
+  for (const char* good : {"*", "a.example", "10.0.0.1", "::1", "LOCALHOST"}) {
+    EXPECT_TRUE(is_host_name(good)) << good;
+  }
+  for (const char* bad : {"", "a:80", "[::1]", "[::1]:80", "a b", "http://a", "a/b", "*.a"}) {
+    EXPECT_FALSE(is_host_name(bad)) << bad;
+  }
+}
+
 TEST(Access, E11AnOrdinaryKeyIsNoAdmins) {
   AccessRules rules;
   rules.api_keys = {"one", "two"};
