@@ -19,8 +19,9 @@ namespace {
 
 // The template of the flag or the model. Without one chat is refused, and the rest works.
 Result<std::optional<ChatTemplateFile>> load_template(ServeFlags& flags) {
-  auto loaded = load_chat_template(flags.model.runtime.model);
+  const std::string& model = flags.model.runtime.model;
   if (flags.chat_template.empty()) {
+    auto loaded = load_chat_template(model);
     if (loaded) return std::optional(std::move(*loaded));
     if (loaded.error().code == ErrorCode::unsupported) {
       return std::optional<ChatTemplateFile>();
@@ -29,14 +30,9 @@ Result<std::optional<ChatTemplateFile>> load_template(ServeFlags& flags) {
   }
   const auto text = read_flag_file("--chat-template", flags.chat_template);
   if (!text) return text.error();
-  auto parsed = ChatTemplate::parse(*text);
-  if (!parsed) return parsed.error();
-  ChatTemplateFile out{std::move(*parsed), "", ""};
-  if (loaded) {
-    out.bos_token = loaded->bos_token;
-    out.eos_token = loaded->eos_token;
-  }
-  return std::optional(std::move(out));
+  auto loaded = load_chat_template(model, *text, "--chat-template " + flags.chat_template);
+  if (!loaded) return loaded.error();
+  return std::optional(std::move(*loaded));
 }
 
 // "ready     http://..." as {"event":"ready","text":"http://..."}; lines that are JSON as they are.
@@ -60,6 +56,10 @@ int run_serve(const Command& command, ServeFlags& flags) {
   if (!tokenizer) return refuse(tokenizer.error());
   const auto chat = load_template(flags);
   if (!chat) return refuse(chat.error());
+  if (!*chat && !flags.template_kwargs.empty()) {
+    return refuse({ErrorCode::invalid_argument, "--chat-template-kwargs",
+                   "a model with a chat template", "one without", "--chat-template FILE"});
+  }
 
   // The port is bound before the weights load: a taken port is reported at once, and /health
   // answers.

@@ -15,6 +15,7 @@
 #include "io/template/jinja_lexer.h"
 #include "io/template/jinja_parser.h"
 #include "io/text/json_text.h"
+#include "io/text/utf8.h"
 
 namespace lathe {
 namespace {
@@ -249,6 +250,17 @@ Result<std::string> ChatTemplate::render(const nlohmann::ordered_json& variables
 
 namespace {
 
+Result<void> take_tokens(const nlohmann::json& config, const fs::path& path,
+                         ChatTemplateFile& out) {
+  auto bos = token_of(config, "bos_token", path.string());
+  if (!bos) return bos.error();
+  auto eos = token_of(config, "eos_token", path.string());
+  if (!eos) return eos.error();
+  out.bos_token = *std::move(bos);
+  out.eos_token = *std::move(eos);
+  return {};
+}
+
 Result<ChatTemplateFile> read_chat_template(const fs::path& dir) {
   ChatTemplateFile out;
   std::optional<Sources> source;
@@ -267,12 +279,14 @@ Result<ChatTemplateFile> read_chat_template(const fs::path& dir) {
   if (is_listed(jinja)) {
     auto text = read_file(jinja);
     if (!text) return text.error();
+    if (const auto ok = check_utf8(*text, jinja.string()); !ok) return ok.error();
     source = Sources{*std::move(text), std::nullopt};
     field = jinja.string();
     const fs::path more = dir / "additional_chat_templates" / "tool_use.jinja";
     if (is_listed(more)) {
       auto tool_use = read_file(more);
       if (!tool_use) return tool_use.error();
+      if (const auto ok = check_utf8(*tool_use, more.string()); !ok) return ok.error();
       source->tool_use = *std::move(tool_use);
     }
   } else if (is_listed(json)) {
@@ -284,12 +298,7 @@ Result<ChatTemplateFile> read_chat_template(const fs::path& dir) {
     const auto object = read_object(config);
     if (!object) return object.error();
     if (const auto ok = take(*object, config); !ok) return ok.error();
-    auto bos = token_of(*object, "bos_token", config.string());
-    if (!bos) return bos.error();
-    auto eos = token_of(*object, "eos_token", config.string());
-    if (!eos) return eos.error();
-    out.bos_token = *std::move(bos);
-    out.eos_token = *std::move(eos);
+    if (const auto ok = take_tokens(*object, config, out); !ok) return ok.error();
   }
   if (!source || source->main.find("<|channel|>") != std::string::npos) {
     const auto oss = is_gpt_oss(dir);
@@ -321,6 +330,25 @@ Result<ChatTemplateFile> read_chat_template(const fs::path& dir) {
 }
 
 }  // namespace
+
+Result<ChatTemplateFile> load_chat_template(const fs::path& dir, std::string_view source,
+                                            const std::string& field) {
+  ChatTemplateFile out;
+  if (const auto ok = check_utf8(source, field); !ok) return ok.error();
+  auto parsed = ChatTemplate::parse(source);
+  if (!parsed) {
+    Error e = parsed.error();
+    e.field = field + ": " + e.field;
+    return e;
+  }
+  out.chat_template = *std::move(parsed);
+  const fs::path config = dir / "tokenizer_config.json";
+  if (!is_listed(config)) return out;
+  const auto object = read_object(config);
+  if (!object) return with_way_out(object.error());
+  if (const auto ok = take_tokens(*object, config, out); !ok) return with_way_out(ok.error());
+  return out;
+}
 
 Result<ChatTemplateFile> load_chat_template(const fs::path& dir) {
   auto file = read_chat_template(dir);

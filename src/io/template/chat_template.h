@@ -71,5 +71,8 @@ struct ChatTemplateFile {
 /// gpt-oss folder, with a template that has <|channel|> or without one, uses harmony(). Errors: io,
 /// malformed, unsupported (a folder without a template).
 Result<ChatTemplateFile> load_chat_template(const std::filesystem::path& dir);
+/// A template that replaces the folder's, with the folder's tokens. `field` names it in errors.
+Result<ChatTemplateFile> load_chat_template(const std::filesystem::path& dir,
+                                            std::string_view source, const std::string& field);
 
 }  // namespace lathe

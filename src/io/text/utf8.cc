@@ -1,5 +1,7 @@
 #include "io/text/utf8.h"
 
+#include <fmt/format.h>
+
 #include <cstring>
 
 namespace lathe {
@@ -60,6 +62,15 @@ std::size_t utf8_valid_prefix(std::string_view text) {
     at += static_cast<std::size_t>(c.size);
   }
   return at;
+}
+
+Result<void> check_utf8(std::string_view text, const std::string& field) {
+  const std::size_t valid = utf8_valid_prefix(text);
+  if (valid == text.size()) return {};
+  return Error{ErrorCode::malformed, field, "text in UTF-8",
+               fmt::format("0x{:02x} at byte {} of {}", static_cast<unsigned char>(text[valid]),
+                           valid + 1, text.size()),
+               ""};
 }
 
 void append_utf8(std::string& out, char32_t code) {

@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/result.h"
+
 namespace lathe {
 
 /// U+FFFD.
@@ -29,6 +31,9 @@ Utf8Char utf8_back(std::string_view text);
 
 /// Length of the longest valid prefix in bytes.
 std::size_t utf8_valid_prefix(std::string_view text);
+
+/// Errors: malformed, with the first byte that is not UTF-8 and its place, 1 for the first.
+Result<void> check_utf8(std::string_view text, const std::string& field);
 
 void append_utf8(std::string& out, char32_t code);
 

@@ -197,6 +197,7 @@ class TemplateFolder {
     std::error_code ec;
     fs::remove_all(path_, ec);
   }
+  const fs::path& path() const { return path_; }
   void write(const std::string& file, const std::string& text) const {
     std::ofstream(path_ / file) << text;
   }
@@ -232,6 +233,36 @@ TEST(LoadChatTemplate, FindsTheTemplateWhereItMayLie) {
   f.write("tokenizer_config.json", "{}");
   f.write("chat_template.jinja", "\n{% if %}");
   EXPECT_THAT(f.loaded(), HasSubstr("chat_template.jinja: chat_template line 2: "));
+}
+
+TEST(LoadChatTemplate, TextThatIsNoUtf8IsRefused) {
+  const TemplateFolder f;
+  f.write("tokenizer_config.json", R"({"bos_token": "<s>"})");
+  f.write("chat_template.jinja", "a\xc3\xa9\xff{{ x }}");
+  EXPECT_THAT(f.loaded(), HasSubstr("chat_template.jinja: wanted text in UTF-8, got 0xff at byte 4 "
+                                    "of 11"));
+  f.write("chat_template.jinja", "{{ x }}");
+  fs::create_directories(f.path() / "additional_chat_templates");
+  f.write("additional_chat_templates/tool_use.jinja", "\xe2\x82");  // half a character
+  EXPECT_THAT(f.loaded(), HasSubstr("tool_use.jinja: wanted text in UTF-8, got 0xe2 at byte 1"));
+  f.write("additional_chat_templates/tool_use.jinja", "{{ x }}");
+  for (const char* text : {"{\"chat_template\": \"\xff\"}", R"({"chat_template": "\ud800"})"}) {
+    f.write("tokenizer_config.json", text);
+    EXPECT_THAT(f.loaded(), HasSubstr("tokenizer_config.json: wanted valid JSON")) << text;
+  }
+}
+
+// --chat-template replaces the folder's template; the tokens stay the folder's.
+TEST(LoadChatTemplate, AnotherTemplateGetsTheFoldersTokens) {
+  const TemplateFolder f;
+  f.write("tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": "</s>"})");
+  const auto loaded = load_chat_template(f.path(), "{{ x }}", "--chat-template t");
+  ASSERT_TRUE(loaded) << loaded.error().message();
+  EXPECT_EQ(loaded->bos_token + loaded->eos_token, "<s></s>");
+  EXPECT_EQ(load_chat_template(f.path(), "a\xff", "--chat-template t").error().message(),
+            "--chat-template t: wanted text in UTF-8, got 0xff at byte 2 of 2");
+  EXPECT_THAT(load_chat_template(f.path(), "{% if %}", "--chat-template t").error().message(),
+              HasSubstr("--chat-template t: chat_template line 1"));
 }
 
 // transformers' get_chat_template() picks "tool_use" of named templates where there are tools, in
