@@ -18,7 +18,7 @@ void parse_gemma3(ConfigReader& json, ModelConfig& config) {
                                        .theta = "rope_local_base_freq",
                                        .default_theta = 10000,
                                        .scaled = false,
-                                       .cuts = true});
+                                       .of_heads = true});
   std::vector<std::uint8_t> sliding = parse_layer_types(json, config);
   if (sliding.empty()) {
     const std::int32_t pattern = json.integer("sliding_window_pattern", 6);

@@ -61,8 +61,9 @@ FullHeads parse_full_heads(ConfigReader& json, const std::vector<std::uint8_t>& 
 }
 
 RopeConfig parse_full_rope(ConfigReader& json, std::int32_t head_dim) {
-  RopeConfig out = parse_rope(json, head_dim, RopePairing::split_half,
-                              {.layer_type = "full_attention", .default_theta = 1e6, .cuts = true});
+  RopeConfig out =
+      parse_rope(json, head_dim, RopePairing::split_half,
+                 {.layer_type = "full_attention", .default_theta = 1e6, .of_heads = true});
   if (!json.has("rope_parameters")) out.pairs = head_dim / 8;  // the class's share, 0.25
   return out;
 }

@@ -6,7 +6,8 @@
 namespace lathe {
 
 void parse_glm4(ConfigReader& json, ModelConfig& config) {
-  parse_gqa_dims(json, config, {.kv_heads = 2, .head_dim = 128}, {.partial = 0.5});
+  parse_gqa_dims(json, config, {.kv_heads = 2, .head_dim = 128},
+                 {.partial = 0.5, .reads_share = true});
   config.all_layers().rope.pairing = RopePairing::interleaved;
   config.attention_bias = json.flag("attention_bias", true);
   config.fused_gate_up = true;

@@ -7,7 +7,7 @@
 namespace lathe {
 
 void parse_glm4_moe(ConfigReader& json, ModelConfig& config) {
-  parse_gqa_dims(json, config, {.kv_heads = 8}, {.partial = 0.5});
+  parse_gqa_dims(json, config, {.kv_heads = 8}, {.partial = 0.5, .reads_share = true});
   config.attention_bias = json.flag("attention_bias", false);
   config.qk_norm = json.flag("use_qk_norm", false) ? QkNorm::heads : QkNorm::none;
   parse_v3_experts(json, config,

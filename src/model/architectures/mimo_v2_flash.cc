@@ -46,7 +46,10 @@ std::vector<std::uint8_t> window_layers(ConfigReader& json, const ModelConfig& c
 void parse_mimo_v2_flash(ConfigReader& json, ModelConfig& config) {
   constexpr double kPartial = 0.334;
   parse_gqa_dims(json, config, {.kv_heads = 4, .head_dim = 192},
-                 {.layer_type = "full_attention", .default_theta = 5e6, .partial = kPartial});
+                 {.layer_type = "full_attention",
+                  .default_theta = 5e6,
+                  .partial = kPartial,
+                  .reads_share = true});
   AttentionProblem& p = config.all_layers().problem;
   p.v_head_dim = json.integer("v_head_dim", 128, 1, 1024);
   const RopeConfig local = parse_rope(json, p.head_dim, RopePairing::split_half,
@@ -55,7 +58,8 @@ void parse_mimo_v2_flash(ConfigReader& json, ModelConfig& config) {
                                        .default_theta = 10000,
                                        .scaled = false,
                                        .partial = kPartial,
-                                       .cuts = true});
+                                       .of_heads = true,
+                                       .reads_share = true});
   check_window_dims(json, p);
   const std::int32_t kv_heads = json.integer("swa_num_key_value_heads", 2 * p.kv_heads, 1, 1024);
   const bool window_sinks = json.flag("add_swa_attention_sink_bias", true);

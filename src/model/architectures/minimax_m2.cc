@@ -6,7 +6,8 @@
 namespace lathe {
 
 void parse_minimax_m2(ConfigReader& json, ModelConfig& config) {
-  parse_gqa_dims(json, config, {.kv_heads = 8, .head_dim = 128}, {.default_theta = 5e6});
+  parse_gqa_dims(json, config, {.kv_heads = 8, .head_dim = 128},
+                 {.default_theta = 5e6, .reads_share = true});
   const bool norms = json.flag("use_qk_norm", true);
   if (norms) json.only("qk_norm_type", "per_layer");
   config.qk_norm = norms ? QkNorm::whole : QkNorm::none;

@@ -22,7 +22,7 @@ void parse_olmo3(ConfigReader& json, ModelConfig& config) {
   parse_olmo(json, config, {.layer_type = "full_attention", .default_theta = 5e5});
   const RopeConfig local = parse_rope(
       json, config.all_layers().problem.head_dim, RopePairing::split_half,
-      {.layer_type = "sliding_attention", .default_theta = 5e5, .scaled = false, .cuts = true});
+      {.layer_type = "sliding_attention", .default_theta = 5e5, .scaled = false, .of_heads = true});
   std::vector<std::uint8_t> sliding = parse_layer_types(json, config);
   for (std::int32_t l = 0; std::ssize(sliding) < config.layers; ++l) {
     sliding.push_back((l + 1) % 4 != 0 ? 1 : 0);

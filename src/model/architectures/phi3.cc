@@ -6,7 +6,7 @@
 namespace lathe {
 
 void parse_phi3(ConfigReader& json, ModelConfig& config) {
-  parse_gqa_dims(json, config, {});
+  parse_gqa_dims(json, config, {}, {.reads_share = true});
   json.only_false("attention_bias");
   config.fused_qkv = config.fused_gate_up = true;
   if (json.has("sliding_window")) {

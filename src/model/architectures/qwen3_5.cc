@@ -8,7 +8,8 @@ namespace lathe {
 namespace {
 
 void parse_gated_attention(ConfigReader& json, ModelConfig& config) {
-  parse_gqa_dims(json, config, {.kv_heads = 2, .head_dim = 256}, {.partial = 0.25});
+  parse_gqa_dims(json, config, {.kv_heads = 2, .head_dim = 256},
+                 {.partial = 0.25, .reads_share = true});
   config.attention_bias = json.flag("attention_bias", false);
   config.attention_out_bias = config.attention_bias;
   config.qk_norm = QkNorm::heads;

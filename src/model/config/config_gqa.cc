@@ -106,7 +106,7 @@ void parse_gqa_dims(ConfigReader& json, ModelConfig& config, const GqaDefaults& 
       json.integer("head_dim", head != 0 ? head : std::max(1, config.hidden / heads), 1, 1024);
   LayerGroupConfig& group = config.all_layers();
   group.problem = gqa_problem(heads, kv_heads, head_dim);
-  keys.cuts = true;
+  keys.of_heads = true;
   group.rope = parse_rope(json, head_dim, RopePairing::split_half, keys);
 }
 

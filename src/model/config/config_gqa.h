@@ -19,8 +19,7 @@ struct GqaDefaults {
   std::int32_t head_dim = 0;
 };
 
-/// Reads heads, head_dim, RoPE and scale into config.all_layers(). partial_rotary_factor or
-/// rotary_dim say how much of a head rotates.
+/// Reads heads, head_dim, RoPE and scale into config.all_layers().
 void parse_gqa_dims(ConfigReader& json, ModelConfig& config, const GqaDefaults& defaults,
                     RopeKeys keys = {});
 

@@ -185,9 +185,11 @@ RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
   defaults.max_context =
       json.integer(json.first_of({"max_position_embeddings", "model_max_length"}));
   defaults.rope.theta = json.number(keys.theta, kThetaRange, keys.default_theta);
-  defaults.partial = json.number("partial_rotary_factor", kShareRange, keys.partial);
+  constexpr std::string_view kShare = "partial_rotary_factor";
+  const bool whole = keys.of_heads && !keys.reads_share;
+  defaults.partial = whole ? 1 : json.number(kShare, kShareRange, keys.partial);
   defaults.unit_magnitude = keys.unit_magnitude;
-  defaults.of_heads = keys.cuts;
+  defaults.of_heads = keys.of_heads;
   constexpr std::string_view kOriginal = "original_max_position_embeddings";
   if (keys.layer_type.empty() && json.has(kOriginal)) {
     defaults.original_context = json.number(kOriginal, kContextRange);
@@ -197,18 +199,24 @@ RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
   if (!rope) out.yarn = keys.default_yarn;
   double partial = defaults.partial;
   if (rope) {
+    if (whole && type_of(*rope) != "default")
+      defaults.partial = json.number(kShare, kShareRange, 1);
     out = read_rope(*rope, defaults, partial);
     json.adopt(*rope);
     check_spellings(json, *rope, out, defaults, keys);
     if (keys.layer_type.empty()) {
       check_top_level(json, *rope, keys.theta, kThetaRange);
-      check_top_level(json, *rope, "partial_rotary_factor", kShareRange);
+      if (!whole) check_top_level(json, *rope, kShare, kShareRange);
     }
   }
-  if (keys.cuts) {
+  if (keys.reads_share) {
     out.dim = rotary_dim(json, dim, partial);
+  } else if (keys.of_heads) {
+    if (partial != 1 && type_of(*rope) != "default") {
+      json.refuse(kShare, "1: whole heads of this architecture rotate", fmt::format("{}", partial));
+    }
   } else if (partial != keys.partial) {
-    json.refuse("partial_rotary_factor",
+    json.refuse(kShare,
                 keys.partial == 1 ? "1: every element of a head's rotary part rotates"
                                   : fmt::format("{}: {} elements of a head", keys.partial, dim),
                 std::to_string(partial));

@@ -13,9 +13,12 @@ struct RopeKeys {
   std::string_view layer_type = {};       // of rope_parameters: {"full_attention": {...}, ...}
   std::string_view theta = "rope_theta";  // the older spelling
   double default_theta = 10000;
-  bool scaled = true;           // rope_scaling, the older spelling, applies to these layers
-  double partial = 1;           // the partial_rotary_factor that gives `dim`; others are refused
-  bool cuts = false;            // ... or, of heads of `dim`, how much rotates; so does rotary_dim
+  bool scaled = true;     // rope_scaling, the older spelling, applies to these layers
+  double partial = 1;     // partial_rotary_factor if it is absent; of a latent, the only one
+  bool of_heads = false;  // of grouped-query attention, whose heads have `dim` elements
+  // Of these, partial_rotary_factor or rotary_dim say how much rotates. transformers' other classes
+  // never read the two with rope_type default, and fail with another type.
+  bool reads_share = false;
   bool unit_magnitude = false;  // YaRN keeps the magnitude of cos and sin at 1 (DeepSeek V4)
   std::optional<YarnConfig> default_yarn = {};  // without rope_parameters and rope_scaling
 };

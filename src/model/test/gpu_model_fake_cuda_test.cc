@@ -143,7 +143,9 @@ class DummyGqa {
 };
 
 TEST(GpuModel, HalfOfEachHeadRotates) {
-  DummyGqa(R"("architectures": ["Qwen3ForCausalLM"], "partial_rotary_factor": 0.5)").check();
+  DummyGqa(R"("architectures": ["Glm4MoeForCausalLM"], "partial_rotary_factor": 0.5,
+      "use_qk_norm": true, "first_k_dense_replace": 2, "num_nextn_predict_layers": 0)")
+      .check();
 }
 
 // The context is longer than the original one, and so is the prompt.

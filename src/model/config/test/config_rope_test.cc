@@ -55,6 +55,7 @@ TEST(ConfigRope, ScalingExtendsTheContext) {
 
 TEST(ConfigRope, OneValueForAKey) {
   Json j = qwen3();
+  j["architectures"] = {"Phi3ForCausalLM"};
   for (const char* object : {"rope_parameters", "rope_scaling"}) {
     Json both = j;
     both.erase("rope_parameters");
@@ -73,6 +74,7 @@ TEST(ConfigRope, OneValueForAKey) {
 
 TEST(ConfigRope, APartOfAHeadRotates) {
   Json j = qwen3();  // heads of 128
+  j["architectures"] = {"Phi3ForCausalLM"};
   j["partial_rotary_factor"] = 0.25;
   EXPECT_EQ(parsed(j).groups.front().rope.dim, 32);
   EXPECT_EQ(parsed(j).attention(0).head_dim, 128);
@@ -94,10 +96,40 @@ TEST(ConfigRope, APartOfAHeadRotates) {
   Json latent = deepseek_v3();
   latent["partial_rotary_factor"] = 0.5;
   EXPECT_THAT(refusal(latent), HasSubstr("every element of a head's rotary part rotates"));
-  // Both kinds of layers of a model with two.
-  Json gemma = gemma3();  // heads of 256
+}
+
+// transformers 5.24: the modeling files of Llama, Qwen 2 and 3, Mistral, gpt-oss, Gemma 3 and
+// others do not have the words partial_rotary_factor and rotary_dim. ROPE_INIT_FUNCTIONS of other
+// types than default has the first, and the shapes do not fit then.
+TEST(ConfigRope, WholeHeadsRotateWhereTheClassReadsNoShare) {
+  for (const char* name : {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM",
+                           "MistralForCausalLM", "SmolLM3ForCausalLM"}) {
+    Json j = qwen3();
+    j["architectures"] = {name};
+    j["partial_rotary_factor"] = 0.5;
+    j["rotary_dim"] = 32;
+    EXPECT_EQ(parsed(j).groups.front().rope.dim, 128) << name;
+    j["rope_parameters"] = {
+        {"rope_type", "default"}, {"rope_theta", 1e6}, {"partial_rotary_factor", 0.5}};
+    EXPECT_EQ(parsed(j).groups.front().rope.dim, 128) << name;
+    j["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 2.0}, {"rope_theta", 1e6}};
+    EXPECT_THAT(refusal(j), HasSubstr("partial_rotary_factor: wanted 1: whole heads of this "
+                                      "architecture rotate, got 0.5"))
+        << name;
+  }
+  // Nobody would follow the flag.
+  ConfigOverrides flag;
+  flag.values = {"partial_rotary_factor=0.5"};
+  const auto unread = parse_model_config(qwen3().dump(), {}, flag);
+  ASSERT_FALSE(unread);
+  EXPECT_THAT(unread.error().message(), HasSubstr("--override"));
+  Json oss = gpt_oss();
+  oss["rope_scaling"] = nullptr;
+  oss["partial_rotary_factor"] = 0.5;
+  for (const LayerGroupConfig& g : parsed(oss).groups) EXPECT_EQ(g.rope.dim, 64);
+  Json gemma = gemma3();  // both kinds of layers
   gemma["partial_rotary_factor"] = 0.5;
-  for (const LayerGroupConfig& g : parsed(gemma).groups) EXPECT_EQ(g.rope.dim, 128);
+  for (const LayerGroupConfig& g : parsed(gemma).groups) EXPECT_EQ(g.rope.dim, 256);
 }
 
 TEST(ConfigRope, RefusesFactorsByName) {
