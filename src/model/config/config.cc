@@ -105,15 +105,8 @@ void parse_tokens(ConfigReader& json, ModelConfig& config) {
   if (json.has("eos_token_id")) config.eos = json.token_ids("eos_token_id", config.vocab);
 }
 
-// Nothing is padded here, but a number that is no id says that the file is damaged. Real files have
-// -1, and the size of the vocabulary where a tokenizer has a token more than the model.
-void check_padding(ConfigReader& json, const ModelConfig& config) {
-  if (json.has("pad_token_id")) json.integer("pad_token_id", std::nullopt, -1, config.vocab);
-}
-
 void parse_generation(ConfigReader& json, ModelConfig& config) {
   parse_tokens(json, config);
-  check_padding(json, config);
   // Ranges of requests, which would all be refused.
   constexpr ConfigRange kAny = {-std::numeric_limits<double>::max(),
                                 std::numeric_limits<double>::max()};
@@ -246,7 +239,6 @@ Result<ModelConfig> parse_one(const nlohmann::json& object, std::string place,
   config.tied_embeddings = json.flag("tie_word_embeddings", false);
   parse_quantization(json, hf_quant, architecture.mxfp4, config);
   parse_tokens(json, config);
-  check_padding(json, config);
   add_class_tokens(json, architecture, config);
   architecture.parse(json, config);
   bound_context(json, config);
