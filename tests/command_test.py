@@ -4,7 +4,9 @@
 import itertools
 import json
 import os
+import pathlib
 import re
+import signal
 import subprocess
 import sys
 import unittest
@@ -66,6 +68,17 @@ class Plan(unittest.TestCase):
             self.assertEqual((result.returncode, result.stdout), (2, ""))
             self.assertEqual(result.stderr, f"lathe: --gpus: wanted {n} GPUs, got none: this machine has no GPU that the build can use; "
                                             f"--device cpu --tp {n}\n")
+
+    def test_a_bench_whose_clients_end_says_so(self):
+        for number in (signal.SIGKILL, signal.SIGINT):
+            with subprocess.Popen([LATHE, "bench", "server", "--only", "whole"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as bench:
+                clients = ""
+                while not clients and bench.poll() is None:
+                    clients = pathlib.Path(f"/proc/{bench.pid}/task/{bench.pid}/children").read_text().strip()
+                os.kill(int(clients.split()[0]), number)
+                out, err = bench.communicate(timeout=300)
+            self.assertEqual((bench.returncode, out, err),
+                             (1, "", "lathe: bench server: wanted clients to the end, got their process ended before\n"))
 
     def test_older_flag_names(self):
         result = lathe("plan", "--device", "ref", "--nsa-prefill-backend", "gather",

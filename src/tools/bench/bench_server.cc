@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -320,6 +321,7 @@ void ServerBench::peer() {
   if (process == 0) {
     dup2(out[1], STDOUT_FILENO);
     setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // its group gets no interrupt
     execl("/bin/sh", "sh", "-c", ("exec " + options_.peer).c_str(), nullptr);
     std::_Exit(127);
   }

@@ -47,6 +47,10 @@ struct LoadResult {
   int failed_errno = 0;  // of the last connection that failed
 };
 
+/// Ends this process with a line and kExitFailure: its clients have ended before their task has, as
+/// an interrupt ends them or the system kills them. Without them there are no figures.
+[[noreturn]] void end_without_clients();
+
 class LoadClient {
  public:
   /// Forks, so call it before this process has threads. The child runs on core `cpu` (counted among
