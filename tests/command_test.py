@@ -223,7 +223,10 @@ class BadInput(unittest.TestCase):
 
     def test_numbers(self):
         self.assertIn("1 to 65536", self.refused("plan", "--page-size", "0"))
-        self.assertIn("1 to 65536", self.refused("layouts", "--page-size", "-1"))
+        for size in ("-1", "99999999999"):
+            self.assertIn(f"--page-size: wanted a whole number from 1 to 65536, got {size};", self.refused("layouts", "--page-size", size))
+        self.assertIn("--ep-size: wanted 0 (any), or a power of two from 1 to --tp 2, got 3",
+                      self.refused("plan", "--model", "models/tiny-v32", "--device", "cpu", "--tp", "2", "--ep-size", "3"))
         self.assertIn("--chunked-prefill-size", self.refused("plan", "--chunked-prefill-size", "-5"))
         self.assertIn("--context-length", self.refused("plan", "--context-length", "-1"))
         for text, limits in (("many", ""), ("1e9", ""), ("99999999999999999999", " from -2147483648 to 2147483647")):
@@ -285,6 +288,37 @@ class BadInput(unittest.TestCase):
                            (["inspect", "x", "--rope-scaling", ""], "--rope-scaling: wanted a text, got an empty one; leave the flag out")):
             line = self.refused(*args)
             self.assertEqual(line, f"lathe: {text}; --help lists the flags\n", args)
+
+    def test_flags_that_nothing_would_follow(self):
+        alone = lambda flag, other: f"{flag}: wanted {other} with it, got {flag} alone; --help lists the flags"
+        both = lambda flag, other: f"{flag}: wanted no {other} with it, got both; --help lists the flags"
+        dataset = lambda flag, names: f"{flag}: wanted --dataset-name {names} with it, got --dataset-name random"
+        model = ["--model", os.path.join(os.path.dirname(__file__), "..", "models", "tiny-gqa"), "--quiet", "-p", "a"]
+        for args, *texts in ((["generate", "-n", "2"], alone("-n", "--prompts")),
+                             (["generate", *model, "--chat-template-kwargs", "{}"],
+                              "--chat-template-kwargs: wanted --apply-chat-template, or messages in --prompts, with it, got prompts without a template"),
+                             (["generate", *model, "--logit-bias", "3=1", "3=2"], "--logit-bias: wanted each token once, got 3 twice"),
+                             (["generate", *model, "--override", "rms_norm_eps=1e-5", "--override", "rms_norm_eps=1e-6"],
+                              '--override: wanted each key once, got "rms_norm_eps" twice'),
+                             (["eval", "--window", "64"], alone("--window", "--perplexity")),
+                             (["bench", "serve", "--save-detailed"], alone("--save-detailed", "--json")),
+                             (["bench", "serve", "--burstiness", "2"], alone("--burstiness", "--request-rate")),
+                             (["bench", "serve", "--random-prefixes", "2"], alone("--random-prefixes", "--random-prefix-len")),
+                             (["bench", "serve", "--dataset-path", "x"], dataset("--dataset-path", "custom")),
+                             (["bench", "serve", "--task", "copy"], dataset("--task", "tasks")),
+                             (["bench", "serve", "--dataset-name", "tasks", "--vocab-size", "9"],
+                              "--vocab-size: wanted --dataset-name random or custom with it, got --dataset-name tasks"),
+                             (["bench", "engine", "-p", "8", "--tests", "pp8"], both("--tests", "--n-prompt"), both("--n-prompt", "--tests")),
+                             (["bench", "engine", "-b", "8", "--tests", "pp8"], both("--tests", "--batch"), both("--batch", "--tests")),
+                             (["bench", "server", "--parsing"], alone("--parsing", "--count-tokens")),
+                             (["plan", "--rules", "--kinds"], "--rules: wanted no other flag with it, got --kinds"),
+                             (["plan", "--kernels", "--json"], "--kernels: wanted no other flag with it, got --json"),
+                             (["plan", "--matrix", "--explain"], both("--explain", "--matrix"), both("--matrix", "--explain")),
+                             (["plan", "--attention", "mla", "--kv-heads", "4"], "--kv-heads: wanted --attention gqa with it, got --attention mla"),
+                             (["plan", "--attention", "v4", "--head-dim", "64"], "--head-dim: wanted --attention gqa with it, got --attention v4"),
+                             (["plan", "--compress-ratio", "0"], "--compress-ratio: wanted --attention v4 with it, got --attention dsa"),
+                             (["layouts", "--table", "--json"], both("--json", "--table"), both("--table", "--json"))):
+            self.assertIn(self.refused(*args), [f"lathe: {text}\n" for text in texts], args)
 
     def test_a_model_and_another_shape_contradict(self):
         for flag in ("--num-layers", "--heads", "--kv-heads", "--head-dim", "--top-k", "--window", "--compress-ratio"):

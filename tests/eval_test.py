@@ -102,6 +102,17 @@ class Perplexity(unittest.TestCase):
                 self.assertAlmostEqual(math.log(low), mean - 1.96 * spread, delta=5e-3)
                 self.assertAlmostEqual(math.log(high), mean + 1.96 * spread, delta=5e-3)
 
+    def test_a_window_beyond_the_context(self):
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write(self.TEXT)
+            file.flush()
+            evaluate("tiny-gqa", "--perplexity", file.name, "--context-length", "64")
+            for more in ([], ["--all-plans"]):
+                run = subprocess.run([LATHE, "eval", "--model", str(MODELS / "tiny-gqa"), "--perplexity", file.name, "--context-length", "64",
+                                      "--window", "65", "--quiet", *more], capture_output=True, text=True, timeout=300)
+                self.assertEqual((run.returncode, run.stdout), (2, ""))
+                self.assertRegex(run.stderr, r"^lathe: --window: wanted at most 64, the tokens that context and cache hold, got 65; ")
+
     def test_every_plan_beside_the_plain_one(self):
         with tempfile.NamedTemporaryFile("w") as file:
             file.write(self.TEXT)

@@ -28,6 +28,18 @@ Result<AttentionProblem> problem_from_name(std::string_view attention, const Pro
                  "one of mla, dsa, v4, gqa, " + known_names<ProblemKind>(),
                  fmt::format("\"{}\"", attention), ""};
   }
+  const struct {
+    bool given, takes;
+    const char *flag, *of;
+  } others[] = {
+      {o.kv_heads != 0, p.kind == ProblemKind::grouped_query, "--kv-heads", "gqa"},
+      {o.head_dim != 0, p.kind == ProblemKind::grouped_query, "--head-dim", "gqa"},
+      {o.compress_ratio >= 0, p.kind == ProblemKind::window_compressed, "--compress-ratio", "v4"}};
+  for (const auto& [given, takes, flag, of] : others) {
+    if (!given || takes) continue;
+    return Error{ErrorCode::invalid_argument, flag, fmt::format("--attention {} with it", of),
+                 fmt::format("--attention {}", attention), ""};
+  }
   if (o.top_k != 0) p.top_k = o.top_k;
   if (o.window != 0) p.window = o.window;
   if (o.sink) p.sink = true;

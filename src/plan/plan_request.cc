@@ -65,7 +65,7 @@ Result<void> check_ranks(const PlanRequest& request) {
   }
   if (request.ep_size < 0 || request.ep_size > n ||
       (request.ep_size & (request.ep_size - 1)) != 0) {
-    return wrong("--ep-size", fmt::format("a power of two up to --tp {}", n),
+    return wrong("--ep-size", fmt::format("0 (any), or a power of two from 1 to --tp {}", n),
                  fmt::format("{}", request.ep_size));
   }
   const bool splits = request.expert_split != "auto";

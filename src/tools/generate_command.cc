@@ -212,10 +212,10 @@ void add_generate_command(Command app, int& exit_code) {
       .not_empty();
   cmd.add_option("--prompt-ids", p.ids, "token ids, by commas; needs no tokenizer.json")
       .delimiter(',');
-  cmd.add_option(
+  const Flag prompts = cmd.add_option(
       "--prompts", p.prompts,
       R"(JSON lines, {"prompt": TEXT or [ID, ...]} or {"messages": [...]}, run as one batch; or -)");
-  cmd.add_option("-n", p.count, "only the first prompts of --prompts").positive();
+  cmd.add_option("-n", p.count, "only the first prompts of --prompts").positive().needs(prompts);
   cmd.add_flag("--apply-chat-template", p.chat_template,
                "the prompt is a user's message in the model's chat format");
   cmd.add_option("--chat-template-kwargs", p.template_kwargs,

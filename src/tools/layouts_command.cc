@@ -128,7 +128,6 @@ struct LayoutsFlags {
 };
 
 int run_layouts(const LayoutsFlags& flags) {
-  if (const auto ok = check_page_size(flags.page_size); !ok) return refuse(ok.error());
   std::vector<CacheLayout> layouts;
   for (const std::string& text : flags.names) {
     const auto l = CacheLayout::parse(text);
@@ -166,9 +165,10 @@ void add_layouts_command(Command app, int& exit_code) {
   cmd.add_option(
       "layout", flags->names,
       "names, or layouts with dims: mla_fp8_block(nope=512,rope=64); all where none is given");
-  cmd.add_option("--page-size", flags->page_size, "tokens per page; default 64");
-  cmd.add_flag("--table", flags->table, "one line per layout");
-  cmd.add_flag("--json", flags->json, "as data on stdout");
+  cmd.add_option("--page-size", flags->page_size, "tokens per page; default 64")
+      .range(1, kMaxPageSize);
+  const Flag table = cmd.add_flag("--table", flags->table, "one line per layout");
+  cmd.add_flag("--json", flags->json, "as data on stdout").excludes(table);
   cmd.callback([flags, &exit_code] { exit_code = run_layouts(*flags); });
 }
 

@@ -180,6 +180,21 @@ std::optional<Memory> memory_of(const Subject& subject, const ModelPlan& plan, c
   return Memory{weights, cache_tokens(plan, request, rank, weights, draft)};
 }
 
+// The lists do not depend on other flags, so one beside them would mean nothing.
+Result<void> check_list_alone(const Command& command) {
+  std::string list;
+  for (const FlagValue& v : command.values()) {
+    if (v.origin != "default" && (v.name == "kinds" || v.name == "rules" || v.name == "kernels")) {
+      list = "--" + v.name;
+    }
+  }
+  for (const FlagValue& v : command.values()) {
+    if (list.empty() || v.origin == "default" || "--" + v.name == list) continue;
+    return Error{ErrorCode::invalid_argument, list, "no other flag with it", "--" + v.name, ""};
+  }
+  return {};
+}
+
 int run_plan(PlanFlags flags) {
   if (flags.rules || flags.kinds || flags.kernels) {
     print_out((flags.kinds ? explain_kinds() : "") + (flags.rules ? explain_rules() : "") +
@@ -286,8 +301,9 @@ void add_plan_command(Command app, int& exit_code) {
   cmd.add_option("--gpus", flags->gpus,
                  "the GPUs of --tp by number: 0,1; of a machine to plan for, how many it has");
   add_plan_flags(cmd, request);
-  cmd.add_option("--kv-scales", flags->kv_scales, "a file of lathe calibrate, to check")
-      .not_empty();
+  const Flag scales =
+      cmd.add_option("--kv-scales", flags->kv_scales, "a file of lathe calibrate, to check")
+          .not_empty();
   cmd.add_option(
       "--draft,--speculative-algorithm", flags->draft,
       "none, ngram, mtp: with the checkpoint's draft layer, or a draft model's directory");
@@ -308,14 +324,20 @@ void add_plan_command(Command app, int& exit_code) {
     shape.excludes(model).excludes(config);  // which say it
   }
   cmd.add_flag("--disable-cuda-graph", flags->disable_cuda_graph, "decode steps are not captured");
-  cmd.add_flag("--matrix", flags->matrix, "every prefill x decode x layout");
+  const Flag matrix =
+      cmd.add_flag("--matrix", flags->matrix, "every prefill x decode x layout").excludes(scales);
   cmd.add_flag("--kinds", flags->kinds, "only list the kinds of kernels");
   cmd.add_flag("--rules", flags->rules, "only list the rules that a plan must keep");
   cmd.add_flag("--kernels", flags->kernels,
                "only list the registered kernels and what they accept");
-  cmd.add_flag("--explain", flags->explain, "also everything that was tried and did not fit");
+  cmd.add_flag("--explain", flags->explain, "also everything that was tried and did not fit")
+      .excludes(matrix);
   cmd.add_flag("--json", flags->json, "as data on stdout");
   cmd.callback([flags, cmd, &exit_code] {
+    if (const auto ok = check_list_alone(cmd); !ok) {
+      exit_code = refuse(ok.error());
+      return;
+    }
     flags->context_given = cmd.given("--context-length");
     exit_code = run_plan(*flags);
   });

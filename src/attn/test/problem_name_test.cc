@@ -52,5 +52,19 @@ TEST(ProblemName, OptionsReplaceTheFamilysDims) {
   EXPECT_TRUE(problem_from_name("v4")->sink);
 }
 
+TEST(ProblemName, OptionsOfAnotherFamilyAreRefused) {
+  const auto field = [](std::string_view attention, const ProblemOptions& options) {
+    const auto problem = problem_from_name(attention, options);
+    return problem ? std::string("accepted") : problem.error().field;
+  };
+  for (const char* other : {"mla", "dsa", "v4"}) {
+    EXPECT_EQ(field(other, {.kv_heads = 8}), "--kv-heads") << other;
+    EXPECT_EQ(field(other, {.head_dim = 64}), "--head-dim") << other;
+  }
+  for (const char* other : {"mla", "dsa", "gqa"}) {
+    EXPECT_EQ(field(other, {.compress_ratio = 4}), "--compress-ratio") << other;
+  }
+}
+
 }  // namespace
 }  // namespace lathe

@@ -74,6 +74,10 @@ Result<void> apply_overrides(const ConfigOverrides& overrides, nlohmann::json& c
     if (key.empty() || key.size() == value.size()) {
       return bad(kFlag, "KEY=JSON", quote(value), "--override max_position_embeddings=8192");
     }
+    const auto same = [&](const std::string& other) { return key_of(other) == key; };
+    if (std::ranges::count_if(overrides.values, same) > 1) {
+      return bad(kFlag, "each key once", quote(key) + " twice");
+    }
     if (std::ranges::find(kFixed, key) != kFixed.end()) {
       return bad(kFlag, "a key other than those that say what the checkpoint is", quote(key));
     }

@@ -19,6 +19,12 @@ Error refuse(std::string wanted, std::string offered) {
   return {ErrorCode::unsupported, "--draft", std::move(wanted), std::move(offered), kWayOut};
 }
 
+std::string count_text(std::int32_t layers) {
+  return layers == 0   ? "no draft layer"
+         : layers == 1 ? "1 draft layer"
+                       : fmt::format("{} draft layers", layers);
+}
+
 // DeepSeek V4's draft layer has only a window, while other groups have compressed entries.
 LayerGroupConfig& draft_group_of(ModelConfig& config) {
   return *std::ranges::find_if(
@@ -61,14 +67,16 @@ Result<ModelConfig> add_draft_layer(ModelConfig config) {
   const bool streams = config.hyper.streams > 0 && !config.is_compressed();
   if (streams || (grouped && config.draft_layers == 0)) {
     return refuse("a model whose draft layer runs: DeepSeek V3, V3.2 or V4, GLM",
-                  config.architecture);
+                  fmt::format("{}, whose configuration has {}", config.architecture,
+                              count_text(config.draft_layers)));
   }
   if (config.draft_blocks) {
     return refuse("a draft layer that predicts a token", "DSpark's blocks (dspark_block_size)");
   }
   if (config.draft_layers != 1) {
     return refuse("one draft layer (num_nextn_predict_layers 1)",
-                  fmt::format("{}", config.draft_layers));
+                  fmt::format("{} in the configuration of {}", count_text(config.draft_layers),
+                              config.architecture));
   }
   config.drafts = true;
   if (config.draft_group) config.groups.push_back(*std::exchange(config.draft_group, {}));

@@ -1,6 +1,10 @@
 // lathe bench: measurements, each against a limit or a copy measured in the same run.
+#include <fmt/format.h>
+
 #include <memory>
 #include <numeric>
+#include <string_view>
+#include <tuple>
 
 #include "tools/bench/bench_attention.h"
 #include "tools/bench/bench_codec.h"
@@ -15,6 +19,29 @@
 
 namespace lathe {
 namespace {
+
+// A flag of other datasets would be read by nothing.
+Result<void> check_dataset_flags(const Command& serve, const std::string& dataset) {
+  const struct {
+    const char *flag, *datasets;
+  } flags[] = {{"--dataset-path", "custom"},
+               {"--task", "tasks"},
+               {"--task-dir", "tasks"},
+               {"--random-input-len", "random"},
+               {"--random-range-ratio", "random"},
+               {"--random-prefix-len", "random or custom"},
+               {"--random-prefixes", "random or custom"},
+               {"--vocab-size", "random or custom"},
+               {"--tokenizer", "random or custom"}};
+  for (const auto& [flag, datasets] : flags) {
+    if (!serve.given(flag) || std::string_view(datasets).find(dataset) != std::string::npos)
+      continue;
+    return Error{ErrorCode::invalid_argument, flag,
+                 fmt::format("--dataset-name {} with it", datasets), "--dataset-name " + dataset,
+                 ""};
+  }
+  return {};
+}
 
 // Flags that vLLM's `bench serve` has, too, have its names.
 void add_bench_serve(Command bench, int& exit_code) {
@@ -42,8 +69,10 @@ void add_bench_serve(Command bench, int& exit_code) {
       .delimiter(',');
   serve.add_option("--task-dir", prompts.task_dir, "default: models/tasks");
   serve.add_option("--num-prompts", prompts.prompts, "requests; default 1000").range(1, 10000000);
-  serve.add_option("--request-rate", flags->request_rate, "a second; default inf: all at once");
-  serve.add_option("--burstiness", flags->burstiness, "1: a Poisson process; larger: more even");
+  const Flag rate =
+      serve.add_option("--request-rate", flags->request_rate, "a second; default inf: all at once");
+  serve.add_option("--burstiness", flags->burstiness, "1: a Poisson process; larger: more even")
+      .needs(rate);
   serve.add_option("--max-concurrency", flags->max_concurrency, "requests at once; default: any")
       .positive();
   serve.add_option("--random-input-len", prompts.input_len, "tokens; default 1024")
@@ -52,10 +81,12 @@ void add_bench_serve(Command bench, int& exit_code) {
       .range(1, 1 << 24);
   serve.add_option("--random-range-ratio", prompts.range_ratio,
                    "lengths are uniform in 1 - ratio to 1 + ratio times these; default 0");
-  serve.add_option("--random-prefix-len", prompts.prefix_len, "tokens before them, shared")
-      .range(0, 1 << 24);
+  const Flag prefix =
+      serve.add_option("--random-prefix-len", prompts.prefix_len, "tokens before them, shared")
+          .range(0, 1 << 24);
   serve.add_option("--random-prefixes", prompts.prefixes, "different such prefixes; default 1")
-      .range(1, 1 << 24);
+      .range(1, 1 << 24)
+      .needs(prefix);
   serve.add_option("--vocab-size", prompts.vocab, "random tokens are below it; default 1000")
       .range(2, 1 << 24);
   serve.add_option("--tokenizer", prompts.tokenizer,
@@ -66,10 +97,13 @@ void add_bench_serve(Command bench, int& exit_code) {
   serve.add_option("--num-warmups", flags->warmups, "requests before; default 1").range(1, 1 << 20);
   serve.add_option("--goodput", flags->goodput,
                    "ttft:MS,tpot:MS,e2el:MS: requests within these limits are counted apart");
-  serve.add_flag("--json", flags->json, "as data on stdout, under vLLM's names");
-  serve.add_flag("--save-detailed", flags->detailed, "with --json: the times of each request");
+  const Flag json = serve.add_flag("--json", flags->json, "as data on stdout, under vLLM's names");
+  serve.add_flag("--save-detailed", flags->detailed, "the times of each request").needs(json);
   serve.add_option("--svg", flags->picture, "a file for a picture");
-  serve.callback([flags, &exit_code] { exit_code = bench_serve_command(*flags); });
+  serve.callback([flags, serve, &exit_code] {
+    const auto ok = check_dataset_flags(serve, flags->prompts.dataset);
+    exit_code = ok ? bench_serve_command(*flags) : refuse(ok.error());
+  });
 }
 
 }  // namespace
@@ -195,21 +229,27 @@ void add_bench_command(Command app, int& exit_code) {
       "engine", "A whole model: prefill and decode over lengths, depths and batches");
   add_model_flags(engine, engine_flags->model);
   const auto counts = [](Flag option) { option.delimiter(',').range(0, 1 << 24); };
-  counts(engine.add_option("-p,--n-prompt", engine_flags->prompts,
-                           "tokens of prefill, several by commas; default 512"));
-  counts(engine.add_option("-n,--n-gen", engine_flags->answers, "tokens of decode; default 64"));
-  counts(engine.add_option("-d,--n-depth", engine_flags->depths,
-                           "tokens in the cache before; default 0"));
   counts(engine.add_option("--shared-prefix-tokens", engine_flags->shared_prefix_tokens,
                            "of the depth, equal in all requests of a batch; default 0"));
-  engine.add_option("-b,--batch", engine_flags->batches, "requests at once; default 1")
-      .delimiter(',')
-      .range(1, 65536);
-  engine
-      .add_option("--tests", engine_flags->tests,
-                  "these alone, with one load of the model: pp8192, pp1024x16 (requests at once), "
-                  "tg128@960x64 (tokens in the cache before)")
-      .delimiter(',');
+  Flag tests =
+      engine
+          .add_option("--tests", engine_flags->tests,
+                      "these alone, with one load of the model: pp8192, pp1024x16 (requests at "
+                      "once), tg128@960x64 (tokens in the cache before)")
+          .delimiter(',');
+  for (const auto& [names, lengths, help] :
+       {std::tuple{"-p,--n-prompt", &engine_flags->prompts,
+                   "tokens of prefill, several by commas; default 512"},
+        {"-n,--n-gen", &engine_flags->answers, "tokens of decode; default 64"},
+        {"-d,--n-depth", &engine_flags->depths, "tokens in the cache before; default 0"}}) {
+    const Flag each = engine.add_option(names, *lengths, help);
+    counts(each);
+    tests.excludes(each);
+  }
+  tests.excludes(
+      engine.add_option("-b,--batch", engine_flags->batches, "requests at once; default 1")
+          .delimiter(',')
+          .range(1, 65536));
   engine
       .add_option("-r,--repeats", engine_flags->repeats, "medians are taken over these; default 3")
       .range(1, 1000);
@@ -248,20 +288,25 @@ void add_bench_command(Command app, int& exit_code) {
   auto server_flags = std::make_shared<BenchServerOptions>();
   Command server = bench.add_subcommand(
       "server", "The server under load, with a scripted model, against sending alone");
-  server.add_option("--only", server_flags->only, "measurements, several by commas; default all")
-      .delimiter(',')
-      .check(check_bench_server_name);
+  const Flag only =
+      server
+          .add_option("--only", server_flags->only, "measurements, several by commas; default all")
+          .delimiter(',')
+          .check(check_bench_server_name);
   server.add_option("--churn", server_flags->churn_seconds, "seconds of churn; default 20")
       .range(1, 1 << 20);
   server.add_option("--peer", server_flags->peer,
                     "a command that starts a server to compare with, which prints its port; "
                     "tools/fastapi_server.py");
-  server
-      .add_option("--count-tokens", server_flags->count_tokens,
-                  "stream this many tokens and exit, as under callgrind")
-      .range(1, 1 << 20);
-  server.add_flag("--parsing", server_flags->parsing, "with it: look for reasoning and tool calls");
-  server.add_flag("--json", server_flags->json, "as data on stdout");
+  const Flag server_json = server.add_flag("--json", server_flags->json, "as data on stdout");
+  const Flag count = server
+                         .add_option("--count-tokens", server_flags->count_tokens,
+                                     "stream this many tokens and exit, as under callgrind")
+                         .range(1, 1 << 20)
+                         .excludes(only)
+                         .excludes(server_json);
+  server.add_flag("--parsing", server_flags->parsing, "look for reasoning and tool calls in them")
+      .needs(count);
   server.callback([server_flags, &exit_code] { exit_code = bench_server_command(*server_flags); });
   add_bench_serve(bench, exit_code);
 }

@@ -19,7 +19,7 @@ struct CalibrateFlags {
   ModelFlags model;
   std::string text;
   std::string output;
-  std::int64_t window = 1024;
+  std::int64_t window = 0;  // 1024, or the context
 };
 
 Result<std::vector<std::int32_t>> read_tokens(const std::string& file, const Tokenizer& tokenizer) {
@@ -96,7 +96,8 @@ void add_calibrate_command(Command app, int& exit_code) {
   cmd.add_option("--text", flags->text, "a file of text such as the model will read").required();
   cmd.add_option("--output,-o", flags->output, "the file of scales, or - for standard output")
       .required();
-  cmd.add_option("--window", flags->window, "tokens that see each other; default 1024")
+  cmd.add_option("--window", flags->window,
+                 "tokens that see each other; default 1024, or the context")
       .range(2, 1 << 30);
   cmd.add_option("--threads", r.threads, "0 = one per core").range(0, 1024);
   cmd.add_option("--load-format", flags->model.load_format, "auto, safetensors or dummy")

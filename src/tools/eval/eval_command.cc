@@ -33,9 +33,9 @@ struct EvalFlags {
   int jobs = 1;
   std::string picture;
   std::string wrong;
-  std::string text;  // a file
-  std::int64_t window = 1024;
-  std::string reference;  // a model
+  std::string text;         // a file
+  std::int64_t window = 0;  // 1024, or the context
+  std::string reference;    // a model
   bool json = false;
 };
 
@@ -188,6 +188,7 @@ int run_one(const EvalFlags& flags, const Tokenizer& tokenizer,
   auto evaluator = Evaluator::create(flags.model.runtime, tokenizer);
   if (!evaluator) return refuse_start(evaluator.error());
   Runtime& runtime = (*evaluator)->runtime();
+  if (const auto ok = (*evaluator)->check_window(flags.window); !ok) return refuse(ok.error());
   if (*reference) {
     const std::size_t scored = (*evaluator)->scored_tokens(text.tokens.size(), text.window);
     if (const auto ok = (*reference)->fits(scored, runtime.config().vocab); !ok) {
@@ -293,8 +294,10 @@ void add_eval_command(Command app, int& exit_code) {
   const Flag scored = cmd.add_option("--perplexity", flags->text,
                                      "a file whose text is scored; without --task nothing else is");
   cmd.add_option("--window", flags->window,
-                 "tokens of a window of that text, half of them context; default 1024")
-      .range(2, 1 << 30);
+                 "tokens of a window of that text, half of them context; default 1024, or the "
+                 "model's context if that is less")
+      .range(2, 1 << 30)
+      .needs(scored);
   cmd.add_option("--limit", flags->limit, "only the first items of each task").positive();
   const Flag all =
       cmd.add_flag("--all-plans", flags->all_plans,

@@ -1,4 +1,6 @@
 // Scores the likelihood of a given text through the prefill and decode kernels of a plan.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -57,9 +59,18 @@ nlohmann::ordered_json score_json(const TextScore& score) {
           {"interval_95", {i.low, i.high}}};
 }
 
+Result<void> Evaluator::check_window(std::int64_t window) const {
+  const std::int64_t most = runtime_->engine().capacity();
+  if (window <= most) return {};
+  return Error{ErrorCode::out_of_range, "--window",
+               fmt::format("at most {}, the tokens that context and cache hold", most),
+               fmt::format("{}", window), "--context-length and --max-total-tokens"};
+}
+
 std::size_t Evaluator::scored_tokens(std::size_t tokens, std::int64_t window) const {
-  const std::size_t most = std::min<std::size_t>(
-      static_cast<std::size_t>(std::min(window, runtime_->engine().capacity())), tokens);
+  constexpr std::int64_t kWindow = 1024;
+  if (window == 0) window = std::min(kWindow, runtime_->engine().capacity());
+  const std::size_t most = std::min(static_cast<std::size_t>(window), tokens);
   return tokens - std::max<std::size_t>(1, most / 2);
 }
 
@@ -70,6 +81,7 @@ Result<TextScore> Evaluator::score(
     return Error{ErrorCode::invalid_argument, "--perplexity", "a text of at least two tokens",
                  std::to_string(tokens.size()), ""};
   }
+  if (const auto ok = check_window(window); !ok) return ok.error();
   const std::size_t scores = scored_tokens(tokens.size(), window);
   const std::size_t half = tokens.size() - scores;
 

@@ -121,6 +121,7 @@ Result<RowResult, StartError> run_row(const RuntimeOptions& options, const Token
   own.kv_scales = scales_for(options);
   auto evaluator = Evaluator::create(own, tokenizer);
   if (!evaluator) return evaluator.error();
+  if (const auto ok = (*evaluator)->check_window(text.window); !ok) return StartError(ok.error());
   Runtime& runtime = (*evaluator)->runtime();
   // Groups of one model differ in windows only, not in kinds.
   const Plan& plan = runtime.plan().groups.front().plan;

@@ -51,7 +51,8 @@ struct PlanRow {
   double tokens_per_second() const;  // of answers, over all tasks
 };
 
-/// Tokens to compute the perplexity of, in windows of `window` tokens; empty: none.
+/// Tokens to compute the perplexity of, in windows of `window` tokens
+/// (Evaluator::score()); empty: none.
 struct ScoredText {
   std::vector<std::int32_t> tokens;
   std::int64_t window = 0;

@@ -82,10 +82,12 @@ class Evaluator {
   /// The likelihood of a text of at least two tokens, cut into windows of at most `window` tokens.
   /// A window's first half is prefilled as context, and its second half is scored token by token in
   /// decode. The next window begins at this one's second half. on_row, if there is one, gets the
-  /// logits [vocab] of each scored token and its number. Errors: the engine's; fewer than two
-  /// tokens.
+  /// logits [vocab] of each scored token and its number. `window` 0: 1024, or the context if that
+  /// is less. Errors: the engine's; fewer than two tokens; check_window()'s.
   Result<TextScore> score(std::span<const std::int32_t> tokens, std::int64_t window,
                           const std::function<void(std::size_t, std::span<const float>)>& on_row);
+  /// Refuses a window of more tokens than context and cache hold.
+  Result<void> check_window(std::int64_t window) const;
   /// How many tokens of `tokens` score() scores.
   std::size_t scored_tokens(std::size_t tokens, std::int64_t window) const;
   Runtime& runtime() { return *runtime_; }

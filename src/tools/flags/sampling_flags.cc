@@ -1,5 +1,7 @@
 #include "tools/flags/sampling_flags.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 
@@ -65,6 +67,11 @@ Result<SamplingParams> sampling_params(const SamplingFlags& flags, const ModelCo
         !(bias.bias >= -100 && bias.bias <= 100)) {
       return Error{ErrorCode::invalid_argument, "--logit-bias",
                    "ID=BIAS, such as 42=-5, with a bias from -100 to 100", "\"" + text + "\"", ""};
+    }
+    const auto same = [&](const LogitBias& other) { return other.token == bias.token; };
+    if (std::ranges::any_of(p.logit_bias, same)) {
+      return Error{ErrorCode::invalid_argument, "--logit-bias", "each token once",
+                   fmt::format("{} twice", bias.token), ""};
     }
     p.logit_bias.push_back(bias);
   }

@@ -196,6 +196,13 @@ Result<std::vector<std::vector<std::int32_t>>> encode_prompts(const PromptFlags&
                                                               const std::string& directory) {
   const auto variables = read_chat_variables(flags.template_kwargs, "--chat-template-kwargs");
   if (!variables) return variables.error();
+  const bool chats = std::ranges::any_of(
+      prompts, [](const Prompt& p) { return p.error || !p.messages.is_null(); });
+  if (!flags.template_kwargs.empty() && !chats) {
+    return Error{ErrorCode::invalid_argument, "--chat-template-kwargs",
+                 "--apply-chat-template, or messages in --prompts, with it",
+                 "prompts without a template", ""};
+  }
   std::optional<ChatTemplateFile> chat;
   std::vector<std::vector<std::int32_t>> out;
   for (Prompt& p : prompts) {
