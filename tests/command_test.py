@@ -223,10 +223,10 @@ class BadInput(unittest.TestCase):
 
     def test_numbers(self):
         self.assertIn("1 to 65536", self.refused("plan", "--page-size", "0"))
-        for size in ("-1", "99999999999"):
-            self.assertIn(f"--page-size: wanted a whole number from 1 to 65536, got {size};", self.refused("layouts", "--page-size", size))
-        self.assertIn("--ep-size: wanted 0 (any), or a power of two from 1 to --tp 2, got 3",
-                      self.refused("plan", "--model", "models/tiny-v32", "--device", "cpu", "--tp", "2", "--ep-size", "3"))
+        self.assertIn("--page-size: wanted a whole number from 1 to 65536, got -1;", self.refused("layouts", "--page-size", "-1"))
+        ep_size = r"--ep-size +wanted 0 \(any\), or a power of two from 1 to --tp 2 +offered 3\n"
+        model = os.path.join(os.path.dirname(__file__), "..", "models", "tiny-v32")
+        self.assertRegex(self.refused("plan", "--model", model, "--device", "cpu", "--tp", "2", "--ep-size", "3"), ep_size)
         self.assertIn("--chunked-prefill-size", self.refused("plan", "--chunked-prefill-size", "-5"))
         self.assertIn("--context-length", self.refused("plan", "--context-length", "-1"))
         for text, limits in (("many", ""), ("1e9", ""), ("99999999999999999999", " from -2147483648 to 2147483647")):

@@ -20,8 +20,9 @@ using Json = nlohmann::ordered_json;
 // A body of 16 MiB may need 64 MB of memory for values (token ids) and 40 MB for the rest.
 constexpr JsonLimits kBodyLimits{.values = 4'000'000, .nodes = 400'000};
 
-// `path`: of the value; empty: of the body.
-ApiError invalid_json(const std::string& message, const std::string& path = "") {
+// `path`: of the value. A body that is a list has no fields.
+ApiError invalid_json(const std::string& message, std::string path = "") {
+  if (path.starts_with('[')) path.clear();
   return {400, "invalid_json", (path.empty() ? "body" : path) + ": " + message, path};
 }
 
