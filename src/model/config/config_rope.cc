@@ -185,22 +185,21 @@ RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
   defaults.max_context =
       json.integer(json.first_of({"max_position_embeddings", "model_max_length"}));
   defaults.rope.theta = json.number(keys.theta, kThetaRange, keys.default_theta);
+  auto rope = rope_object(json, keys);
+  const bool plain = rope ? type_of(*rope) == "default" : !keys.default_yarn;
   constexpr std::string_view kShare = "partial_rotary_factor";
   const bool whole = keys.of_heads && !keys.reads_share;
-  defaults.partial = whole ? 1 : json.number(kShare, kShareRange, keys.partial);
+  defaults.partial = whole && plain ? 1 : json.number(kShare, kShareRange, keys.partial);
   defaults.unit_magnitude = keys.unit_magnitude;
   defaults.of_heads = keys.of_heads;
   constexpr std::string_view kOriginal = "original_max_position_embeddings";
   if (keys.layer_type.empty() && json.has(kOriginal)) {
     defaults.original_context = json.number(kOriginal, kContextRange);
   }
-  auto rope = rope_object(json, keys);
   RopeConfig out = defaults.rope;
   if (!rope) out.yarn = keys.default_yarn;
   double partial = defaults.partial;
   if (rope) {
-    if (whole && type_of(*rope) != "default")
-      defaults.partial = json.number(kShare, kShareRange, 1);
     out = read_rope(*rope, defaults, partial);
     json.adopt(*rope);
     check_spellings(json, *rope, out, defaults, keys);
@@ -212,7 +211,7 @@ RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
   if (keys.reads_share) {
     out.dim = rotary_dim(json, dim, partial);
   } else if (keys.of_heads) {
-    if (partial != 1 && type_of(*rope) != "default") {
+    if (partial != 1 && !plain) {
       json.refuse(kShare, "1: whole heads of this architecture rotate", fmt::format("{}", partial));
     }
   } else if (partial != keys.partial) {

@@ -17,7 +17,8 @@ TEST(ConfigRope, FrequenciesAreTransformers) {
   std::ifstream file(LATHE_TEST_DATA "/rope.jsonl");
   int cases = 0;
   for (std::string line; std::getline(file, line); ++cases) {
-    const Json row = Json::parse(line);
+    Json row = Json::parse(line);
+    row["config"]["architectures"] = {"Phi3ForCausalLM"};  // whose class reads all of the keys
     const RopeConfig rope = parsed(row["config"]).groups.front().rope;
     const auto wanted = row["frequencies"].get<std::vector<double>>();
     const auto got = rope_frequencies(rope, row["positions"].get<std::int64_t>());
@@ -123,12 +124,18 @@ TEST(ConfigRope, WholeHeadsRotateWhereTheClassReadsNoShare) {
   const auto unread = parse_model_config(qwen3().dump(), {}, flag);
   ASSERT_FALSE(unread);
   EXPECT_THAT(unread.error().message(), HasSubstr("--override"));
-  Json oss = gpt_oss();
-  oss["rope_scaling"] = nullptr;
+  Json oss = gpt_oss();  // YaRN, also where the file says nothing
   oss["partial_rotary_factor"] = 0.5;
+  EXPECT_THAT(refusal(oss), HasSubstr("partial_rotary_factor: wanted 1: whole heads"));
+  oss.erase("rope_scaling");
+  oss.erase("rope_parameters");
+  EXPECT_THAT(refusal(oss), HasSubstr("partial_rotary_factor: wanted 1: whole heads"));
+  oss["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 150000.0}};
   for (const LayerGroupConfig& g : parsed(oss).groups) EXPECT_EQ(g.rope.dim, 64);
   Json gemma = gemma3();  // both kinds of layers
   gemma["partial_rotary_factor"] = 0.5;
+  EXPECT_THAT(refusal(gemma), HasSubstr("partial_rotary_factor: wanted 1: whole heads"));
+  gemma.erase("rope_scaling");
   for (const LayerGroupConfig& g : parsed(gemma).groups) EXPECT_EQ(g.rope.dim, 256);
 }
 
