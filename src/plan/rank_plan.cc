@@ -16,8 +16,8 @@ constexpr double kNcclBaseSeconds = 7.6e-6;
 // PCIe 5 with 16 lanes, one direction.
 constexpr double kPcieBytesPerSecond = 50e9;
 
-// Above these rows a pull is faster.
-std::int64_t push_rows_of(std::int32_t ranks) { return ranks <= 2 ? 256 : ranks <= 4 ? 32 : 16; }
+// Above these rows it is faster that a rank sums its share of them.
+std::int64_t push_rows_of(std::int32_t ranks) { return ranks <= 2 ? 128 : ranks <= 4 ? 32 : 16; }
 
 void keep_larger(Range& most, const Range& range) { most = {0, std::max(most.count, range.count)}; }
 
@@ -91,9 +91,9 @@ Result<ExchangePlan, Reason> plan_exchange(const Machine& machine, const PlanReq
   return out;
 }
 
-// Pushed, and with two ranks: every rank sends its rows to all others. Otherwise least bytes are
-// sent if a rank sums an n-th of the rows, for which it gets n - 1 partials, and then sends the
-// sums to all others; each half waits for the ranks.
+// Pushed: every rank sends its rows to all others. Otherwise least bytes are sent if a rank sums an
+// n-th of the rows, for which it gets n - 1 partials, and then sends the sums to all others; each
+// half waits for the ranks. With two ranks the bytes are the same.
 double exchange_seconds(const ExchangePlan& e, std::int32_t ranks, std::int64_t rows) {
   if (e.base_seconds == 0 || ranks == 1) return 0;
   const double bytes = static_cast<double>(rows * e.row_bytes());
@@ -110,7 +110,7 @@ std::int64_t exchange_bytes(const ExchangePlan& e, std::int32_t ranks, std::int6
   if (e.kind != ExchangeKind::peer) return rows * row;
   // Of divided rows a plane holds the peers' partials of one share, and the results of all.
   constexpr std::int64_t kPushedOwned = 256;
-  const std::int64_t owned = ranks > 2 ? std::min(rows, kPushedOwned) : 0;
+  const std::int64_t owned = std::min(rows, kPushedOwned);
   const std::int64_t plane = std::max(ranks * std::min(rows, e.push_rows),
                                       owned + (owned + ranks - 1) / ranks * (ranks - 1));
   return 3 * plane * row + rows * row;

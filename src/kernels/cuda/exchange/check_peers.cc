@@ -80,7 +80,7 @@ Result<void> test_sums(const ExchangePeers& peers, const ExchangeLaunch& launch,
                        const ExchangeLimits& limits, std::span<const int> gpus,
                        const Stream& stream, const Agree& agree) {
   const std::int64_t most = peers.plane_words / (exchange_words(limits.cols) * (peers.size - 1));
-  const std::int64_t pushed = std::min(most, pushed_rows(peers.size));
+  const std::int64_t pushed = std::min(most, pushed_rows(peers.size, false));
   auto partial = DeviceArray<bf16>::make(pushed * limits.cols);
   auto x = DeviceArray<float>::make(pushed * limits.cols);
   Result<void> mine;

@@ -15,11 +15,14 @@ MutableRowsView HostPart::partials(const OpsContext& ops, std::int64_t rows, std
   return alloc_rows(*ops.tensors, rows, cols, dtype);
 }
 
-std::int64_t pushed_rows(int ranks) { return ranks == 2 ? 256 : ranks == 4 ? 32 : 16; }
+std::int64_t pushed_rows(int ranks, bool owned) {
+  if (ranks == 2) return owned ? 128 : 256;
+  return ranks == 4 ? 32 : 16;
+}
 
 // The kernel of eight ranks polls two words a thread at most.
 std::int64_t pushed_owned_rows(int ranks, std::int64_t cols) {
-  return ranks > 2 && ranks * cols <= 65536 ? 256 : 0;
+  return ranks * cols <= 65536 ? 256 : 0;
 }
 
 Result<void> check_peer_access(std::span<const int> gpus) {

@@ -55,11 +55,11 @@ Result<std::vector<std::unique_ptr<CudaCommunicator>>> make_cuda_communicators(
 /// Whether all pairs of GPUs can access each other's memory. Errors: names the first pair.
 Result<void> check_peer_access(std::span<const int> gpus);
 
-/// Rows up to which a sum is pushed, by the number of ranks.
-std::int64_t pushed_rows(int ranks);
-/// Above pushed_rows(), and up to these rows, more than two ranks sum and norm rows of their own,
-/// and push both partials and results; beyond, they read the partials. 0: rows of these columns are
-/// always read.
+/// Rows up to which a sum is pushed, by the number of ranks. owned: of an exchange where a rank may
+/// own rows (kernels/communicator.h).
+std::int64_t pushed_rows(int ranks, bool owned);
+/// Above pushed_rows(), and up to these rows, ranks sum and norm rows of their own, and push both
+/// partials and results; beyond, they read the partials. 0: rows of these columns are always read.
 std::int64_t pushed_owned_rows(int ranks, std::int64_t cols);
 
 }  // namespace lathe::cuda

@@ -201,7 +201,7 @@ class PeerCommunicator : public HostPart {
     auto sms = count_sms();
     if (!sms) return sms.error();
     launch_.sms = *sms;
-    const std::int64_t rows = std::min(limits.rows, pushed_rows(size()));
+    const std::int64_t rows = std::min(limits.rows, pushed_rows(size(), false));
     const std::int64_t owned = std::min(limits.rows, pushed_owned_rows(size(), limits.cols));
     const std::int64_t words =
         std::max(plane_words_of(SumPath::push, size(), rows, limits.cols),
@@ -257,8 +257,8 @@ class PeerCommunicator : public HostPart {
       return plane_words_of(path, size(), p.rows, p.cols) <= memory_->peers.plane_words;
     };
     if (p.exact) return SumPath::pull;
-    if (p.rows <= pushed_rows(size()) && fits(SumPath::push)) return SumPath::push;
-    if (!owned || size() == 2) return SumPath::pull;
+    if (p.rows <= pushed_rows(size(), owned) && fits(SumPath::push)) return SumPath::push;
+    if (!owned) return SumPath::pull;
     const bool pushes = p.rows <= pushed_owned_rows(size(), p.cols) && fits(SumPath::push_owned);
     return pushes ? SumPath::push_owned : SumPath::pull_owned;
   }

@@ -69,10 +69,11 @@ TEST(PlanRanks, A10PrintsSharesExchangesAndFloors) {
   EXPECT_THAT(text,
               HasSubstr("weights   78.7 GB a rank (replicated 1.3)   cache 3,899 B a token on "
                         "every rank\n"));
-  EXPECT_THAT(
-      text, HasSubstr("exchange  peer, 2 a layer, 8,192 B a row and peer; push to 256 rows, "
-                      "pull beyond; 86 a step, and 2 for embedding and logits: at least 0.16 ms at "
-                      "1 row, 0.3 at 64\n"));
+  EXPECT_THAT(text,
+              HasSubstr("exchange  peer, 2 a layer, 8,192 B a row and peer; push to 128 rows, "
+                        "each rank sums a share beyond; 86 a step, and 2 for embedding and logits: "
+                        "at least 0.16 ms at "
+                        "1 row, 0.3 at 64\n"));
   EXPECT_THAT(text, HasSubstr("floor     a decode step at 4,096 tokens, memory + exchanges: 1.5 + "
                               "0.2 ms at 1 row, 15.0 + 0.3 ms at 64 rows, 19.3 + 0.6 ms at 256 "
                               "rows\n"));

@@ -43,7 +43,7 @@ TEST(CudaCommunicator, RowsMayBeOwned) {
     ranks.start({.rows = 400, .cols = 64, .dtype = DType::bf16});
     ranks.run([&](int r, const OpsContext& ops) {
       for (const std::int64_t rows :
-           {std::int64_t{3}, pushed_rows(size) + 1, std::int64_t{256}, std::int64_t{300}}) {
+           {std::int64_t{3}, pushed_rows(size, true) + 1, std::int64_t{256}, std::int64_t{300}}) {
         const auto [all_x, all_h] = two_sum_norms(r, ops, rows, 64, false);
         const auto [x, h] = two_sum_norms(r, ops, rows, 64, true);
         EXPECT_EQ(std::memcmp(h.data(), all_h.data(), h.size() * sizeof(bf16)), 0) << rows;
@@ -53,7 +53,7 @@ TEST(CudaCommunicator, RowsMayBeOwned) {
             ASSERT_EQ(x[static_cast<std::size_t>(i)], all_x[static_cast<std::size_t>(i)]) << row;
           }
         }
-        const bool divided = size > 2 && rows > pushed_rows(size);
+        const bool divided = rows > pushed_rows(size, true);
         EXPECT_EQ(x != all_x, divided) << rows << " rows of " << size << " ranks";
       }
     });
@@ -64,7 +64,7 @@ TEST(CudaCommunicator, SumsArePushedAndRead) {
   for (const int size : {2, 4, 8}) {
     CudaRanks ranks(size);
     ranks.start({.rows = 400, .cols = 64, .dtype = DType::bf16});
-    const std::int64_t most = pushed_rows(size);
+    const std::int64_t most = pushed_rows(size, false);
     ranks.run([&](int r, const OpsContext& ops) {
       for (const std::int64_t rows : {std::int64_t{1}, std::int64_t{5}, most, most + 1}) {
         check_rank(size, r, ops, rows, 64);

@@ -226,7 +226,8 @@ int run(const Options& options) {
       const double norm = bench.norm_alone(rows, cols);
       std::printf("%6d %6d %8.2f %8.2f %8.2f %8.2f %8.2f %8.2f %8.2f %8.2f %8.2f %6.2f\n",
                   static_cast<int>(cols), static_cast<int>(rows), push, push_norm, one_row, owned,
-                  pull, pull_owned, nccl, nccl_norm, norm, std::fmin(push_norm, pull) / nccl_norm);
+                  pull, pull_owned, nccl, nccl_norm, norm,
+                  std::fmin(push_norm, std::fmin(owned, pull_owned)) / nccl_norm);
     }
   }
   std::printf("logits of 129280 columns dealt, and records of 16 bytes shared\n%6s %8s %8s\n",
