@@ -86,6 +86,36 @@ TEST(FileSource, CopiesTensorsAndMemory) {
   }
 }
 
+// Bytes of this process's mapping of `file` that are in memory.
+std::int64_t mapped_bytes(const fs::path& file) {
+  std::ifstream maps("/proc/self/smaps");
+  std::int64_t out = 0;
+  bool of_file = false;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find('-') < line.find(':')) of_file = line.ends_with(file.string());
+    if (of_file && line.starts_with("Rss:")) out += 1024 * std::stoll(line.substr(4));
+  }
+  return out;
+}
+
+// Row 13 of the failure cases of ranks: a host may have less memory than its files, as no page of
+// what is copied is mapped.
+TEST(FileSource, MapsNoPageOfWhatItCopies) {
+  constexpr std::int64_t kRows = 500, kPitch = 12288;
+  const TwoTensors tensors(16000000, kRows * kPitch);
+  const Checkpoint checkpoint = *Checkpoint::open(tensors.dir());
+  const std::span<const std::byte> a = checkpoint.find("a")->bytes;
+  const std::byte* b = checkpoint.find("b")->bytes.data();
+  FileSource source(checkpoint);
+  copied(source, a.data(), a.size());
+  copied(source, source.columns(b, kRows, kPitch, 6144, 6144), kRows * 6144);  // half rows
+  copied(source, source.columns(b, kRows, kPitch, 0, 512), kRows * 512);
+  const fs::path file = fs::canonical(tensors.file());
+  EXPECT_LE(mapped_bytes(file), 4 << 20);  // the header, and a large page around it
+  EXPECT_EQ(a[0], copied(source, a.data(), 1)[0]);
+  EXPECT_GT(mapped_bytes(file), 0);
+}
+
 // Reading the mapping would end the process.
 TEST(FileSource, NamesAFileThatHasShrunk) {
   const TwoTensors tensors(1001, 100000);
