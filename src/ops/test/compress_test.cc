@@ -12,16 +12,16 @@ using compress_test::Form;
 using compress_test::index;
 using compress_test::Layer;
 using compress_test::Sequence;
+using compress_test::shared_keys;
 
 TEST(Compress, EntriesAreWeightedMeans) {
   std::mt19937 rng(test_seed(20261125));
   for (const Device device : {Device::ref, Device::cpu}) {
-    for (const Form& form : {fine(), coarse(), index()}) {
-      const double rounding = form.hadamard ? 0.04 : 0.003;  // of e4m3, of bf16
+    for (const Form& form : {fine(), coarse(), index(), shared_keys()}) {
       const Sequence sequence(rng, form, form.ratio == 4 ? 203 : 700);
       Layer layer(form, device, 1, 2);
       layer.step({&sequence}, {sequence.tokens()});
-      expect_entries(layer, 0, sequence, rounding);
+      expect_entries(layer, 0, sequence, form.rounding());
     }
   }
 }
@@ -61,7 +61,7 @@ TEST(Compress, AnyCutGivesTheSameBits) {
   const auto seed = std::random_device()();
   std::printf("seed %u\\n", seed);
   std::mt19937 rng(seed);
-  for (const Form& form : {fine(), coarse(), index()}) {
+  for (const Form& form : {fine(), coarse(), index(), shared_keys()}) {
     const Sequence sequence(rng, form, 600);
     Layer whole(form, Device::cpu, 1, 2);
     whole.step({&sequence}, {600});
@@ -93,7 +93,7 @@ TEST(Compress, RejectedRowsLeaveNothing) {
   std::printf("seed %u\n", seed);
   std::mt19937 rng(seed);
   for (const Device device : {Device::ref, Device::cpu}) {
-    for (const Form& form : {fine(), coarse(), index()}) {
+    for (const Form& form : {fine(), coarse(), index(), shared_keys()}) {
       const auto make = [&](std::int64_t banks) { return Layer(form, device, 1, 2, banks); };
       // Device::ref rounds states at the ends of steps.
       expect_rejected_rows_leave_nothing(rng, form, 400, make, device == Device::cpu);

@@ -17,6 +17,7 @@ using compress_test::index;
 using compress_test::kSlotTokens;
 using compress_test::Layer;
 using compress_test::Sequence;
+using compress_test::shared_keys;
 
 // Copies all data to the device, runs the operator, and copies pages and states back.
 Result<void> run_there(const Compress& op, const PoolView& pool) {
@@ -75,12 +76,11 @@ TEST(GpuCompress, EntriesAreWeightedMeans) {
   const auto seed = test_seed(20261126);
   std::printf("seed %u\n", seed);
   std::mt19937 rng(seed);
-  for (const Form& form : {fine(), coarse(), index(), wide()}) {
-    const bool fp8 = form.layout.kind() != LayoutKind::mla_bf16;
+  for (const Form& form : {fine(), coarse(), index(), wide(), shared_keys()}) {
     const Sequence sequence(rng, form, form.ratio == 4 ? 83 : 300);
     Layer layer(form, run_there, 1);
     layer.step({&sequence}, {sequence.tokens()});
-    expect_entries(layer, 0, sequence, fp8 ? 0.04 : 0.003);
+    expect_entries(layer, 0, sequence, form.rounding());
   }
 }
 
@@ -135,7 +135,7 @@ TEST(GpuCompress, RejectedRowsLeaveNothing) {
   const auto seed = test_seed(35);
   std::printf("seed %u\n", seed);
   std::mt19937 rng(seed);
-  for (const Form& form : {fine(), coarse(), index()}) {
+  for (const Form& form : {fine(), coarse(), index(), shared_keys()}) {
     const auto make = [&](std::int64_t banks) { return Layer(form, run_there, 1, banks); };
     expect_rejected_rows_leave_nothing(rng, form, kSlotTokens + 16, make, true);
   }
@@ -145,7 +145,7 @@ TEST(GpuCompress, AnyCutGivesTheSameBits) {
   const auto seed = test_seed(5);
   std::printf("seed %u\n", seed);
   std::mt19937 rng(seed);
-  for (const Form& form : {fine(), coarse(), index()}) {
+  for (const Form& form : {fine(), coarse(), index(), shared_keys()}) {
     const std::int64_t tokens = form.ratio == 4 ? 60 : 400;
     const Sequence sequence(rng, form, tokens);
     Layer whole(form, run_there, 1);

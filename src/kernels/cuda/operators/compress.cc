@@ -25,9 +25,6 @@ Result<void> compress(const Compress& op, const RopeTableView& table, const Pool
     return Error{ErrorCode::unsupported, "entry", fmt::format("at most {} wide", kCompressMostDim),
                  fmt::format("{}", op.dim), "--device cpu"};
   }
-  if (op.norm.empty()) {
-    return Error{ErrorCode::unsupported, "entry", "a norm", "none", "--device cpu"};
-  }
   const Arena::Scope scope(tensors);
   auto* entries = tensors.take_array<float>(step.rows * op.dim);
   const CompressParams p{
@@ -36,7 +33,7 @@ Result<void> compress(const Compress& op, const RopeTableView& table, const Pool
       .kv_stride = op.kv.row_stride,
       .gate_stride = op.gate.row_stride,
       .position_bias = op.position_bias.data(),
-      .norm = op.norm.data(),
+      .norm = op.norm.empty() ? nullptr : op.norm.data(),
       .norm_eps = op.norm_eps,
       .table = table.data,
       .rope = table.dim,

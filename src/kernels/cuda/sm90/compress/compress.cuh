@@ -157,6 +157,21 @@ __device__ inline void rotate_entry(const CompressParams& p, std::int64_t positi
   }
 }
 
+/// Norms an entry of which each thread has its channels.
+template <int kChannels>
+__device__ inline void norm_entry(const CompressParams& p, std::int64_t channel,
+                                  float (&mean)[kChannels], float* room) {
+  float norm[kChannels];
+  load_channels(p.norm, channel, p.dim, norm);
+  float squares = 0;
+  LATHE_UNROLL
+  for (int i = 0; i < kChannels; ++i) squares += mean[i] * mean[i];
+  const float sum = block_sum<kCompressThreads>(squares, room);
+  const float factor = 1 / sqrtf(sum / static_cast<float>(p.dim) + p.norm_eps);
+  LATHE_UNROLL
+  for (int i = 0; i < kChannels; ++i) mean[i] *= factor * norm[i];
+}
+
 /// Writes the entry that row t completes. All threads call it.
 template <int kHalves, int kChannels>
 __device__ inline void emit_entry(const CompressedRows<kHalves, kChannels>& rows, std::int64_t t,
@@ -164,18 +179,12 @@ __device__ inline void emit_entry(const CompressedRows<kHalves, kChannels>& rows
   const CompressParams& p = rows.p;
   const std::int64_t g = (rows.cached + t - rows.first_row) / p.ratio;
   const ChannelFold<kChannels> made = rows.fold(g, rows.end);
-  float mean[kChannels], norm[kChannels];
-  load_channels(p.norm, rows.channel, p.dim, norm);
-  float squares = 0;
+  float mean[kChannels];
   LATHE_UNROLL
   for (int i = 0; i < kChannels; ++i) {
     mean[i] = rows.channel + i < p.dim ? made.a[i] / made.s[i] : 0;
-    squares += mean[i] * mean[i];
   }
-  const float sum = block_sum<kCompressThreads>(squares, room);
-  const float factor = 1 / sqrtf(sum / static_cast<float>(p.dim) + p.norm_eps);
-  LATHE_UNROLL
-  for (int i = 0; i < kChannels; ++i) mean[i] *= factor * norm[i];
+  if (p.norm != nullptr) norm_entry(p, rows.channel, mean, room);
   store_channels(entry, rows.channel, p.dim, mean);
   sync_block();
   rotate_entry(p, g * p.ratio, entry);

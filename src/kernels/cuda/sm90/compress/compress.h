@@ -1,5 +1,5 @@
-// The compressor of window_compressed layers (kernels/compress.h): computes the entries of a step's
-// tokens in f32, and the folds that requests keep as state.
+// The compressor of entries and of index keys that tokens share (kernels/compress.h): computes the
+// entries of a step's tokens in f32, and the folds that requests keep as state.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,7 +17,7 @@ struct CompressParams {
   const float* gate = nullptr;  // [rows, halves * dim]
   std::int64_t kv_stride = 0, gate_stride = 0;
   const float* position_bias = nullptr;  // [ratio, halves * dim]
-  const float* norm = nullptr;           // [dim]
+  const float* norm = nullptr;           // [dim], or null
   float norm_eps = 0;
   const float* table = nullptr;  // [positions, rope]: cosines, then sines
   std::int32_t rope = 0;
