@@ -138,7 +138,7 @@ struct SelectKeys {
   std::int64_t k = 0;          // index keys that a row selects
   std::int64_t budget_bytes = 0;  // the plan's budget for indexer logits
   // Several tokens that share an index key are selected together, and a row's list also has its own
-  // tokens that have no key yet. Without choices alone; not on a GPU.
+  // tokens that have no key yet. Without choices alone.
   std::int32_t tokens_per_key = 1;
   // [rows, k] out: slots of `main` by position, then -1. With tokens_per_key > 1 a row is wider,
   // and `main` has pages of groups of tokens.

@@ -118,9 +118,12 @@ AttentionRow attention_row(const ModelConfig& config, const Share& share, const 
   if (p.index_pool > 0) out.kept += row(p.index_dim);  // gates of index keys
   // The indexer releases its rows before attention allocates its own.
   const std::int64_t index_q = std::int64_t{p.index_heads} * p.index_dim;
+  // Keys that tokens share are made before the queries are quantized.
+  const std::int64_t shared = p.index_pool > 0 ? row(p.index_dim) : 0;
+  const std::int64_t quantized =
+      bytes_of(DType::e4m3, index_q) + 12 * std::int64_t{p.index_heads} + 64;
   const std::int64_t indexer = p.sparse() ? row(p.index_dim) + row(index_q) + row(p.index_heads) +
-                                                bytes_of(DType::e4m3, index_q) +
-                                                12 * std::int64_t{p.index_heads} + 64
+                                                std::max(shared, quantized)
                                           : 0;
   const std::int64_t values = std::int64_t{p.heads} * p.v_head;
   const std::int64_t gates = config.output_gate == OutputGate::heads      ? row(p.heads)

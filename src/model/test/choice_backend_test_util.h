@@ -42,9 +42,9 @@ class ChoiceBackend : public ForwardingBackend {
     }
     const std::vector<std::int32_t> wanted = take(choices_.keys);
     if (wanted.size() != own.size()) ADD_FAILURE() << "steps differ";
-    for (std::size_t row = 0; row < own.size(); row += static_cast<std::size_t>(op.k)) {
-      count(std::span(wanted).subspan(row, static_cast<std::size_t>(op.k)),
-            std::span(own).subspan(row, static_cast<std::size_t>(op.k)));
+    const std::size_t width = own.size() / static_cast<std::size_t>(op.step->rows);
+    for (std::size_t row = 0; row < own.size(); row += width) {
+      count(std::span(wanted).subspan(row, width), std::span(own).subspan(row, width));
     }
     return inner().upload(ops, std::as_bytes(std::span(wanted)),
                           reinterpret_cast<std::byte*>(op.slots.data()));

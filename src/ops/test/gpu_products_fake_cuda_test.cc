@@ -354,6 +354,86 @@ TEST_P(GpuSelection, IsThatOfTheCpu) {
   }
 }
 
+// Keys of eight tokens: rows with fewer keys than they select and with more, in the middle of a
+// group and at its end, and a row that only pads the batch; then a step whose rows see few keys.
+TEST_F(GpuProducts, KeysOfSeveralTokensSelectAllOfThem) {
+  constexpr std::int32_t kHeads = 4, kDim = 48, kGroup = 8, kPageTokens = 4 * kGroup,
+                         kPoolPages = 40;
+  constexpr std::int64_t kKeys = 5, kRows = 6, kWidth = 12;
+  constexpr std::int64_t kListed = kKeys * kGroup + kGroup - 1;
+  const CacheLayout layout(LayoutKind::index_fp8, {.dim = kDim});
+  constexpr std::int32_t kPageKeys = kPageTokens / kGroup;
+  std::vector<std::byte> pool(static_cast<std::size_t>(kPoolPages * layout.page_stride(kPageKeys)));
+  Rows keys(kPoolPages * kPageKeys, kDim), q(kRows, kHeads * kDim), weights(kRows, kHeads);
+  keys.randomize(rng);
+  q.randomize(rng);
+  weights.randomize(rng);
+  std::vector<Slot> all;
+  for (std::int32_t t = 0; t < kPoolPages * kPageKeys; ++t) all.emplace_back(t);
+  const PoolView pages(pool.data(), layout, kPageKeys, kPoolPages);
+  ASSERT_TRUE(write_rows(ref.ops, keys.view(), all, pages).ok());
+  std::vector<PageId> table;
+  for (std::int32_t i = 0; i < 3 * kWidth; ++i) table.emplace_back((i * 7 + 3) % kPoolPages);
+  const std::vector<std::int32_t> request = {0, 0, 1, 1, 2, 2};
+  for (const std::vector<std::int32_t>& lens :
+       {std::vector<std::int32_t>{3, 40, 48, 383, 100, 0}, {1, 2, 8, 9, 47, 0}}) {
+    std::vector<std::int32_t> index_lens;
+    std::vector<Slot> own;
+    StepView step;
+    for (std::size_t row = 0; row < lens.size(); ++row) {
+      index_lens.push_back(lens[row] / kGroup);
+      step.selecting_rows += index_lens.back() > kKeys ? 1 : 0;
+      const std::int32_t last = lens[row] - 1;
+      const auto page = static_cast<std::size_t>(request[row] * kWidth + last / kPageTokens);
+      own.push_back(last < 0 ? Slot() : slot_of(table[page], kPageTokens, last % kPageTokens));
+    }
+    step.rows = kRows;
+    step.requests = 3;
+    step.max_context = kWidth * kPageTokens;
+    step.row_request = request;
+    step.row_lens = lens;
+    step.index_lens = index_lens;
+    step.out_slots = own;
+    step.page_table = {table.data(), 3, kWidth};
+    const std::int64_t ranked = step.selecting_rows > 0 ? kRows : 0;
+    std::vector<std::int32_t> wanted(kRows * kListed, 7), got(kRows * kListed, 7);
+    const SelectKeys op{.step = &step,
+                        .keys = pages,
+                        .main = {kPageKeys, kPoolPages},
+                        .heads = kHeads,
+                        .dim = kDim,
+                        .q = rows_at(q.view(), 0, ranked),
+                        .weights = rows_at(weights.view(), 0, ranked),
+                        .most_keys = step.max_context / kGroup,
+                        .k = kKeys,
+                        .tokens_per_key = kGroup,
+                        .slots = wanted};
+    ASSERT_TRUE(select_keys(ref.ops, op).ok());
+
+    StepView there = step;
+    there.row_request = gpu.list(request);
+    there.row_lens = gpu.list(lens);
+    there.index_lens = gpu.list(index_lens);
+    there.out_slots = gpu.list(own);
+    there.page_table.data = gpu.list(table).data();
+    SelectKeys on_gpu = op;
+    on_gpu.step = &there;
+    on_gpu.budget_bytes = 4 * op.most_keys * 4;  // four rows at a time
+    on_gpu.keys = PoolView(gpu.bring(pool.data(), pool.size()), layout, kPageKeys, kPoolPages);
+    on_gpu.q = rows_at(constant(gpu.rows(q)), 0, ranked);
+    on_gpu.weights = rows_at(constant(gpu.rows(weights)), 0, ranked);
+    const auto chosen = gpu.list(got);
+    on_gpu.slots = {const_cast<std::int32_t*>(chosen.data()), chosen.size()};
+    ASSERT_TRUE(select_keys(gpu.ops, on_gpu).ok());
+    ASSERT_TRUE(gpu.backend->wait().ok());
+    ASSERT_TRUE(gpu.backend
+                    ->download(gpu.ops, reinterpret_cast<const std::byte*>(chosen.data()),
+                               std::as_writable_bytes(std::span(got)))
+                    .ok());
+    EXPECT_EQ(got, wanted);
+  }
+}
+
 // Rows reuse other rows' lists, which are wider or narrower, or get their first keys, which may be
 // fewer than k.
 TEST_F(GpuProducts, RowsTakeTheKeysThatOthersChose) {

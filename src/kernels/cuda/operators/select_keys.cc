@@ -17,6 +17,21 @@ IndexPages pages_of(const ConstPoolView& pool, std::int32_t dim) {
   return {pool.data, pool.pages, pool.page_stride, pool.page_size, dim};
 }
 
+// The lists of `rows` rows from `first` on.
+ListGroups tokens_of(const SelectKeys& op, const std::int32_t* groups, std::int64_t first,
+                     std::int64_t rows) {
+  const StepView& step = *op.step;
+  const std::int64_t width = std::ssize(op.slots) / step.rows;
+  return {.keys = groups,
+          .k = op.k,
+          .lens = step.row_lens.data() + first,
+          .own = reinterpret_cast<const std::int32_t*>(step.out_slots.data()) + first,
+          .group = op.tokens_per_key,
+          .slots = op.slots.data() + first * width,
+          .rows = rows,
+          .width = width};
+}
+
 Result<void> take_choices(const SelectKeys& op, cudaStream_t stream) {
   const StepView& step = *op.step;
   const PageTableView& table = index_table(step);
@@ -44,10 +59,6 @@ Result<void> take_choices(const SelectKeys& op, cudaStream_t stream) {
 Result<void> select_keys(const SelectKeys& op, Arena& tensors, cudaStream_t stream) {
   const StepView& step = *op.step;
   if (!op.choice_rows.empty()) return take_choices(op, stream);
-  if (op.tokens_per_key > 1) {
-    return Error{ErrorCode::unsupported, "index keys", "one for each token",
-                 fmt::format("one for {} tokens", op.tokens_per_key), "--device cpu"};
-  }
   const bool ranks = step.selecting_rows > 0;
   const std::int64_t cols = ranks ? op.most_keys : 0;
   if (op.hadamard && op.dim > kHadamardMostDim) {
@@ -66,6 +77,8 @@ Result<void> select_keys(const SelectKeys& op, Arena& tensors, cudaStream_t stre
   const CacheLayout layout(LayoutKind::index_fp8, {.dim = op.dim}, op.keys.layout.scale_policy());
   const std::int64_t heads = ranks ? most * op.heads : 0;
   auto* slots = tensors.take_array<Slot>(heads);
+  const bool grouped = op.tokens_per_key > 1;
+  auto* groups = tensors.take_array<std::int32_t>(grouped ? most * op.k : 0);
   auto* rotated = tensors.take_array<float>(op.hadamard ? heads * op.dim : 0);
   std::byte* codes = tensors.take(ranks ? most * layout.page_stride(op.heads) : 0);
   cudaError_t status =
@@ -81,7 +94,7 @@ Result<void> select_keys(const SelectKeys& op, Arena& tensors, cudaStream_t stre
                        .request = step.row_request.data() + first,
                        .page_tokens = op.main.page_size,
                        .pages = op.main.pages,
-                       .slots = op.slots.data() + first * op.k,
+                       .slots = grouped ? groups : op.slots.data() + first * op.k,
                        .k = op.k};
     if (ranks) {
       const PoolView q(codes, layout, op.heads, rows);
@@ -127,6 +140,9 @@ Result<void> select_keys(const SelectKeys& op, Arena& tensors, cudaStream_t stre
                               stream);
     }
     if (status == cudaSuccess) status = launch_select_slots(select, stream);
+    if (status == cudaSuccess && grouped) {
+      status = launch_list_groups(tokens_of(op, groups, first, rows), stream);
+    }
   }
   return launch_result(
       status, {"select_keys", fmt::format("{} rows, {} of {} keys", step.rows, op.k, op.most_keys),

@@ -6,6 +6,7 @@
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/common/tensor_map.h"
 #include "kernels/cuda/sm90/indexer/hadamard_rows.cuh"
+#include "kernels/cuda/sm90/indexer/key_groups.cuh"
 #include "kernels/cuda/sm90/indexer/logits.cuh"
 #include "kernels/cuda/sm90/indexer/logits_wgmma.cuh"
 #include "kernels/cuda/sm90/indexer/select.cuh"
@@ -129,6 +130,15 @@ cudaError_t launch_take_choices(const TakeChoices& choices, cudaStream_t stream)
       take_choices_kernel,
       {.grid = static_cast<unsigned>(p.select.rows), .block = kSlotThreads, .early = true}, stream,
       p);
+}
+
+cudaError_t launch_list_groups(const ListGroups& list, cudaStream_t stream) {
+  if (list.rows == 0 || list.width == 0) return cudaSuccess;
+  ListGroups p = list;
+  p.key_of = FastDiv(p.group);
+  return launch_kernel(
+      list_groups_kernel,
+      {.grid = static_cast<unsigned>(p.rows), .block = kGroupThreads, .early = true}, stream, p);
 }
 
 namespace {

@@ -60,6 +60,18 @@ struct TakeChoices {
   std::int64_t choice_width = 0;
 };
 
+/// slots[t]: list_tokens() of kernels/key_groups.h.
+struct ListGroups {
+  const std::int32_t* keys = nullptr;  // [rows, k] slots of groups
+  std::int64_t k = 0;
+  const std::int32_t* lens = nullptr;  // [rows] tokens that a row sees
+  const std::int32_t* own = nullptr;   // [rows] slots of the rows' own tokens
+  std::int32_t group = 1;              // tokens of a key
+  FastDiv key_of = {};                 // by group; the launch sets it
+  std::int32_t* slots = nullptr;       // [rows, width] out
+  std::int64_t rows = 0, width = 0;
+};
+
 /// out[t, h] = H x[t, h] / sqrt(dim), H the Hadamard matrix: layout/hadamard.h, bit for bit.
 struct HadamardRows {
   const float* x = nullptr;  // [rows, heads, dim], rows x_stride apart
@@ -75,5 +87,6 @@ cudaError_t launch_count_up(std::int32_t* slots, const std::int32_t* like, std::
 cudaError_t launch_index_logits(const IndexLogits& p, cudaStream_t stream);
 cudaError_t launch_select_slots(const SelectSlots& p, cudaStream_t stream);
 cudaError_t launch_take_choices(const TakeChoices& p, cudaStream_t stream);
+cudaError_t launch_list_groups(const ListGroups& p, cudaStream_t stream);
 
 }  // namespace lathe::cuda
