@@ -10,6 +10,7 @@
 #include "engine/test/gpu_engine_test_util.h"
 #include "io/files/read_file.h"
 #include "kernels/cuda/fake/fake_cuda.h"
+#include "model/test/dummy_glm53_test_util.h"
 #include "model/test/generated_checkpoint.h"
 
 namespace lathe {
@@ -99,6 +100,14 @@ TEST(GpuEngine, RecordedStepsOfDeepseekV4GiveWhatOthersGive) {
   expect_recorded_as_others(checkpoint.dir(), kV4Sizes, {{7, 3}, {126, 4}});
 }
 
+// Some steps complete an index key of eight tokens, others do not; rows select two keys.
+TEST(GpuEngine, RecordedStepsOfSharedIndexKeysGiveWhatOthersGive) {
+  const DummyGlm53 model;
+  GpuSetup::Sizes sizes = kSizes;
+  sizes.dummy = true;
+  expect_recorded_as_others(model.dir(), sizes, {{7, 12}, {30, 12}});
+}
+
 // Drafts change no token, greedy or sampled, in recorded steps and others. The last bits of logits
 // depend on a row's place in its step, because attention distributes the keys of all rows to thread
 // blocks.
@@ -164,6 +173,14 @@ TEST(GpuEngine, DraftsChangeNoTokenOfGroupedQueries) {
 // too.
 TEST(GpuEngine, DraftsChangeNoTokenOfDeepseekV4) {
   expect_drafts_change_no_token(kV4Model, kV4Sizes);
+}
+
+// Rejected drafts have completed index keys, too.
+TEST(GpuEngine, DraftsChangeNoTokenOfSharedIndexKeys) {
+  const DummyGlm53 model;
+  GpuSetup::Sizes sizes = kSizes;
+  sizes.dummy = true;
+  expect_drafts_change_no_token(model.dir(), sizes);
 }
 
 // The draft layers' logits, up to rounding, against the references of

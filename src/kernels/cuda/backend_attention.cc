@@ -62,6 +62,7 @@ Result<bool> CudaBackend::prepare_latent(const OpsContext& ops, const LatentRows
                                          const PoolView& pool) {
   // Absorbed heads go through a bf16 GEMM; plain GEMMs read q in f32.
   if (op.absorbs != nullptr && plain_products_) return false;
+  if (op.table == nullptr) return false;  // the kernel rotates
   auto table = tables_.of(*op.table, stream_);
   if (!table) return table.error();
   const auto counts = counts_.of(op.tally, stream_);

@@ -76,6 +76,15 @@ Capability latent(ProblemKind problem, KernelKind kind) {
   return c;
 }
 
+// Keys without a rotary part, which are their values.
+Capability whole_latent(ProblemKind problem) {
+  Capability c = latent(problem, KernelKind::inplace);
+  c.name += fmt::format("_{}", cuda::kLatentValue);
+  c.layouts = {LayoutKind::mla_bf16, LayoutKind::mla_fp8_block};
+  c.rope = Accepts::list({0});
+  return c;
+}
+
 // GEMMs of e4m3 by e4m3.
 Capability latent_fp8(ProblemKind problem) {
   Capability c = latent(problem, KernelKind::native);
@@ -205,6 +214,7 @@ void register_sm90_kernels(Registry& registry) {
     }
   }
   for (const ProblemKind problem : {ProblemKind::dense_latent, ProblemKind::sparse_latent}) {
+    registry.add({whole_latent(problem), kAttendLatent, kPrepareLatent});
     registry.add({ragged(problem), kAttendRagged, kPrepareRagged});
   }
   for (const KernelKind kind : {KernelKind::inplace, KernelKind::native}) {

@@ -77,9 +77,6 @@ class UnfitForGpu {
                     config_.hidden);
     }
     for (const LayerGroupConfig& group : config_.groups) {
-      if (group.problem.index_pool > 0) {
-        return refuse("index_kpool", "index keys of one token", group.problem.index_pool);
-      }
       if (!config_.is_compressed() || group.problem.index_dim <= cuda::kHadamardMostDim) continue;
       return refuse("index_head_dim", fmt::format("at most {}", cuda::kHadamardMostDim),
                     group.problem.index_dim);

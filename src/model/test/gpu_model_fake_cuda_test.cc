@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "model/test/dummy_glm53_test_util.h"
 #include "model/test/generated_checkpoint.h"
 #include "model/test/gpu_model_checks.h"
 
@@ -108,6 +109,23 @@ TEST(GpuModel, SparseLatentHybrids) {
                      .plain_products = true});
   }
   std::filesystem::remove_all(folder);
+}
+
+// Prompts in one chunk, and in chunks that begin and end within the tokens of an index key. The
+// delta rule's norms of single heads enlarge what bf16 rounds.
+TEST(GpuModel, IndexKeysOfSeveralTokens) {
+  const DummyGlm53 model;
+  for (const auto& [layout, chunk] :
+       {std::pair{"mla_bf16", 0}, {"mla_bf16", 13}, {"mla_fp8_block", 13}}) {
+    check_gpu_model({.directory = model.dir(),
+                     .layout = layout,
+                     .tokens = 42,
+                     .chunk = chunk,
+                     .decoded = 8,
+                     .dummy = true,
+                     .plain_products = true,
+                     .bound = kGpuBoundFp8Cache});
+  }
 }
 
 TEST(GpuModel, TinyGqa) {

@@ -82,7 +82,7 @@ TEST(GpuModelCompressed, DeepseekV4) {
 
 // Two or three layers of published widths, with random weights and few experts. Prompts are longer
 // than what a row selects, or than a window.
-void check_widths(const std::string& layout, const std::string& keys) {
+void check_widths(const std::string& layout, const std::string& keys, double bound = 0) {
   SCOPED_TRACE(keys);
   const auto folder =
       std::filesystem::path(testing::TempDir()) / ("lathe_widths_" + std::to_string(getpid()));
@@ -97,7 +97,8 @@ void check_widths(const std::string& layout, const std::string& keys) {
                      .chunk = chunk,
                      .decoded = 8,
                      .dummy = true,
-                     .threads = 16});
+                     .threads = 16,
+                     .bound = bound});
   }
   std::filesystem::remove_all(folder);
 }
@@ -108,6 +109,19 @@ TEST(GpuModelPublishedWidths, AXK2) {
       "num_key_value_heads": 32, "q_lora_rank": 384, "kv_lora_rank": 128, "qk_rope_head_dim": 32,
       "qk_nope_head_dim": 64, "v_head_dim": 64, "index_n_heads": 16, "index_head_dim": 128,
       "index_topk": 96, "n_routed_experts": 8, "moe_intermediate_size": 512)");
+}
+
+TEST(GpuModelPublishedWidths, Glm53Flash) {
+  for (const char* layout : {"mla_bf16", "mla_fp8_block"}) {
+    check_widths(layout, R"("architectures": ["Glm5NextForCausalLM"], "hidden_size": 4096,
+        "intermediate_size": 12288, "num_hidden_layers": 2, "num_attention_heads": 64,
+        "num_key_value_heads": 64, "q_lora_rank": 1536, "kv_lora_rank": 512,
+        "qk_rope_head_dim": 0, "qk_nope_head_dim": 256, "v_head_dim": 256, "index_n_heads": 32,
+        "index_head_dim": 128, "index_topk": 96, "index_kpool": 16, "n_routed_experts": 8,
+        "moe_intermediate_size": 2048, "layer_types": ["linear_attention", "indexed_attention"],
+        "mlp_layer_types": ["dense", "sparse"])",
+                 kGpuBoundDelta);
+  }
 }
 
 TEST(GpuModelPublishedWidths, MiMoV2Flash) {

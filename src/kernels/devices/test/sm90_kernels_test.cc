@@ -113,6 +113,29 @@ TEST(Sm90, PlansListsOfLatentsOf128) {
   EXPECT_FALSE(make_plan(problem, describe_machine(Device::sm90), {}, all_kernels()));
 }
 
+// GLM-5.3-Flash's latents.
+TEST(Sm90, PlansLatentsWithoutRope) {
+  AttentionProblem problem = deepseek_v32_problem(64);
+  problem.rope = 0;
+  problem.qk_nope_head = problem.v_head = 256;
+  problem.index_pool = 16;
+  PlanRequest request;
+  for (const char* layout : {"auto", "mla_bf16", "mla_fp8_block"}) {
+    request.layout = layout;
+    const PlanResult result =
+        make_plan(problem, describe_machine(Device::sm90), request, all_kernels());
+    ASSERT_TRUE(result) << explain(result.error());
+    for (const Phase phase : {Phase::extend, Phase::decode, Phase::verify}) {
+      EXPECT_EQ(result->phase(phase).routes.back().kernel, "sm90.sparse_latent.inplace_512");
+    }
+  }
+  request.layout = "mla_fp8";
+  const PlanResult refused =
+      make_plan(problem, describe_machine(Device::sm90), request, all_kernels());
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(explain(refused.error()), HasSubstr("wanted mla_bf16, mla_fp8_block"));
+}
+
 TEST(Sm90, ExpandsTheKeysOfLongPrompts) {
   const PlanResult result = plan("mla");
   ASSERT_TRUE(result) << explain(result.error());
@@ -244,7 +267,7 @@ TEST(Sm90, RefusesOtherWidths) {
 TEST(Sm90, EntriesAreThereWhereCudaIs) {
   Registry registry;
   register_sm90_kernels(registry);
-  EXPECT_EQ(registry.kernels().size(), 20u);
+  EXPECT_EQ(registry.kernels().size(), 22u);
   for (const Kernel& k : registry.kernels()) {
 #ifdef LATHE_HAS_CUDA
     EXPECT_NE(k.attend, nullptr) << k.capability.name;
