@@ -29,7 +29,7 @@ GqaForm gqa_form(const AttentionProblem& problem);
 
 /// Sizes that follow from the host's bounds of a call; the lengths themselves are on the device.
 struct GqaShape {
-  std::int32_t block_m = 8;     // M rows of a block: 8, 16, 32 or 64; 128 for prefill
+  std::int32_t block_m = 8;     // M rows of a block: 8 to 64; 128 for prefill
   std::int32_t tile = 64;       // keys of a tile
   std::int32_t item_cost = 0;   // in tiles
   std::int64_t max_blocks = 0;  // most M blocks

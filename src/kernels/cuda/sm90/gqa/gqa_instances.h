@@ -7,7 +7,7 @@
 
 namespace lathe::cuda {
 
-/// kHeadDim: of keys. p.block_m: 8 to gqa_swapped_rows(kValueDim).
+/// kHeadDim: of keys. p.block_m: 8 to 32, and 64 where gqa_swaps_64().
 template <int kHeadDim, bool kFp8, int kValueDim = kHeadDim>
 cudaError_t launch_gqa_swap_ab(const GqaParams& p, cudaStream_t stream);
 
@@ -15,12 +15,12 @@ cudaError_t launch_gqa_swap_ab(const GqaParams& p, cudaStream_t stream);
 template <int kHeadDim>
 cudaError_t launch_gqa_mma_fp8(const GqaParams& p, cudaStream_t stream);
 
-/// p.block_m: 128. Head dims up to 256.
+/// p.block_m: one that gqa_rows_on_m() allows. Head dims up to 256.
 template <int kHeadDim, int kValueDim = kHeadDim>
 cudaError_t launch_gqa_m128(const GqaParams& p, cudaStream_t stream);
 
 /// Latent attention as grouped queries of one KV head, with values in the first kValueDim elements
-/// of keys of at most kKeyDim. p.block_m: 8 to 64, and 128.
+/// of keys of at most kKeyDim.
 template <int kKeyDim, int kValueDim>
 cudaError_t launch_gqa_rows_swap_ab(const GqaParams& p, cudaStream_t stream);
 template <int kKeyDim, int kValueDim>

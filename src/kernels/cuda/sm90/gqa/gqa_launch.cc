@@ -15,9 +15,19 @@ cudaError_t launch(const GqaParams& p, bool fp8, cudaStream_t stream) {
   }
   if (fp8) return launch_gqa_swap_ab<kHeadDim, true, kValueDim>(p, stream);
   if constexpr (kHeadDim <= 256) {
-    if (p.block_m == 128) return launch_gqa_m128<kHeadDim, kValueDim>(p, stream);
+    if (gqa_rows_on_m(kHeadDim, p.block_m, fp8)) {
+      return launch_gqa_m128<kHeadDim, kValueDim>(p, stream);
+    }
   }
   return launch_gqa_swap_ab<kHeadDim, false, kValueDim>(p, stream);
+}
+
+template <int kKeyDim, int kValueDim>
+cudaError_t launch_rows(const GqaParams& p, cudaStream_t stream) {
+  if (gqa_rows_on_m(kKeyDim, p.block_m, false)) {
+    return launch_gqa_rows_m128<kKeyDim, kValueDim>(p, stream);
+  }
+  return launch_gqa_rows_swap_ab<kKeyDim, kValueDim>(p, stream);
 }
 
 }  // namespace
@@ -38,12 +48,7 @@ cudaError_t launch_gqa(const GqaParams& p, std::int32_t head_dim, bool fp8, cuda
 }
 
 cudaError_t launch_gqa_rows(const GqaParams& p, std::int32_t nope, cudaStream_t stream) {
-  if (nope == 256) {
-    return p.block_m == 128 ? launch_gqa_rows_m128<320, 256>(p, stream)
-                            : launch_gqa_rows_swap_ab<320, 256>(p, stream);
-  }
-  return p.block_m == 128 ? launch_gqa_rows_m128<192, 128>(p, stream)
-                          : launch_gqa_rows_swap_ab<192, 128>(p, stream);
+  return nope == 256 ? launch_rows<320, 256>(p, stream) : launch_rows<160, 128>(p, stream);
 }
 
 }  // namespace lathe::cuda

@@ -40,19 +40,29 @@ constexpr bool gqa_is_mma_fp8(int key_dim, int value_dim, int block_m) {
   return key_dim == value_dim && key_dim <= 256 && key_dim * block_m <= 2048;
 }
 
+/// Whether a block has its M rows on M (gqa_m128), not swapped. Keys of 192 leave blocks of 64 M
+/// rows swapped: one such block on an SM is faster where requests see few keys.
+constexpr bool gqa_rows_on_m(int key_dim, int block_m, bool fp8) {
+  return !fp8 && (block_m > 64 || (block_m == 64 && key_dim != 192));
+}
+
 /// Resident blocks of an SM. With two or more, where registers and shared memory allow, the
 /// softmax, prologue and epilogue of one overlap the loads of the other.
 constexpr int gqa_blocks_per_sm(int key_dim, int value_dim, int block_m, bool fp8) {
   if (fp8 && gqa_is_mma_fp8(key_dim, value_dim, block_m)) {
     return key_dim * block_m <= 1024 ? 3 : 2;
   }
-  const bool large = fp8 || key_dim > 128;
-  return value_dim > 128 || block_m > 64 || (large && block_m == 64) ? 1 : 2;
+  const bool large = block_m == 64 && !gqa_rows_on_m(key_dim, block_m, fp8);
+  return value_dim > 128 || block_m > 64 || large ? 1 : 2;
 }
 
 /// Most M rows of a block of the swapped kernel: its outputs are in the registers of one
 /// warpgroup.
 constexpr int gqa_swapped_rows(int value_dim) { return value_dim > 256 ? 32 : 64; }
+/// Whether blocks of 64 M rows are swapped.
+constexpr bool gqa_swaps_64(int key_dim, int value_dim, bool fp8) {
+  return gqa_swapped_rows(value_dim) == 64 && !gqa_rows_on_m(key_dim, 64, fp8);
+}
 
 /// Cost of an item of 128 M rows besides its tiles, in tiles of `tile` keys.
 constexpr std::int32_t gqa_m128_item_cost(int tile) { return tile == 128 ? 3 : 5; }

@@ -13,14 +13,15 @@ namespace lathe::cuda {
 template <int kHeadDim, int kTileKeys, bool kFp8, int kValueDim = kHeadDim, bool kOneRow = false>
 struct GqaTileFormat {
   static constexpr bool kValuesInKeys = kOneRow;
-  // Blocks of 64 M rows of wider values have no registers to spare for it.
+  // Rows select from latents of kGqaListedLatent alone; other kernels have no branch for it.
   static constexpr bool kListsRows = kOneRow && kValueDim <= 128;
   static constexpr int kTile = kTileKeys;
-  static constexpr int kDims = kHeadDim / 64;  // of keys
+  static constexpr int kDims = (kHeadDim + 63) / 64;  // of keys; beyond kHeadDim nobody reads
+  static constexpr int kKeySteps = kHeadDim / 16;     // of matrix products with keys
   static constexpr int kValueDims = kValueDim / 64;
   static constexpr int kElementBytes = kFp8 ? 1 : 2;
   static constexpr int kBoxBytes = kFp8 && kHeadDim % 128 != 0 ? 64 : 128;
-  static constexpr int kBoxes = kHeadDim * kElementBytes / kBoxBytes;
+  static constexpr int kBoxes = (kHeadDim * kElementBytes + kBoxBytes - 1) / kBoxBytes;
   static constexpr int kValueBoxes = kValueDim * kElementBytes / kBoxBytes;
   static constexpr int kBoxTileBytes = kTile * kBoxBytes;
   static constexpr int kKeyBytes = kBoxes * kBoxTileBytes;

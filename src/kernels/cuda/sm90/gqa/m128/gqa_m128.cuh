@@ -2,7 +2,8 @@
 // M, keys on N.
 //
 // Two consumer warpgroups have 64 M rows each. They share the tiles of keys and values that a
-// producer warp copies (gqa_load_pages.cuh):
+// producer warp copies (gqa_load_pages.cuh). Blocks of 64 M rows have warpgroup 0 alone, and two
+// of them are resident on an SM unless values are wide.
 //
 //                     128 keys (64 where they are wide)
 //   M rows  0 -  63 | S = Q K^T of warpgroup 0 |     O of warpgroup 0 [64, value dim]
@@ -95,13 +96,11 @@ struct GqaM128Group {
     const std::uint64_t b = descriptor_here(tile_descriptor(ring.keys(of_stage), 1024));
     wgmma_fence();
     LATHE_UNROLL
-    for (int t = 0; t < N::kDims; ++t) {
-      LATHE_UNROLL
-      for (int k = 0; k < 4; ++k) {
-        mma_m64_bf16(d, descriptor_at(a, static_cast<std::uint32_t>(t * (64 * 128) + k * 32)),
-                     descriptor_at(b, static_cast<std::uint32_t>(t * N::kDimTileBytes + k * 32)),
-                     t + k > 0);
-      }
+    for (int i = 0; i < N::kKeySteps; ++i) {
+      const int t = i / 4, k = i % 4;
+      mma_m64_bf16(d, descriptor_at(a, static_cast<std::uint32_t>(t * (64 * 128) + k * 32)),
+                   descriptor_at(b, static_cast<std::uint32_t>(t * N::kDimTileBytes + k * 32)),
+                   i > 0);
     }
     wgmma_commit();
   }
@@ -356,11 +355,13 @@ struct GqaM128Group {
   }
 };
 
-template <int kHeadDim, int kValueDim = kHeadDim, bool kOneRow = false>
-static __global__ void __launch_bounds__(GqaM128<kHeadDim, kValueDim, kOneRow>::kThreads, 1)
+template <int kHeadDim, int kValueDim = kHeadDim, bool kOneRow = false, int kBlockM = 128>
+static __global__ void __launch_bounds__(
+    GqaM128<kHeadDim, kValueDim, kOneRow, kBlockM>::kThreads,
+    GqaM128<kHeadDim, kValueDim, kOneRow, kBlockM>::kBlocksPerSm)
     gqa_m128_kernel(const __grid_constant__ GqaParams p, const __grid_constant__ CUtensorMap keys,
                     const __grid_constant__ CUtensorMap values) {
-  using N = GqaM128<kHeadDim, kValueDim, kOneRow>;
+  using N = GqaM128<kHeadDim, kValueDim, kOneRow, kBlockM>;
   LATHE_DYNAMIC_SHARED(shared_bytes);
   const std::uint32_t base = shared_address(shared_bytes);
   const GqaRing<N> ring(base + N::kRingAt, base + N::kSmallAt);
@@ -370,7 +371,7 @@ static __global__ void __launch_bounds__(GqaM128<kHeadDim, kValueDim, kOneRow>::
   wait_for_previous();
   const auto worker = static_cast<std::int32_t>(blockIdx.x);
   if (thread >= 128 * N::kGroups) {
-    lower_registers<N::kProducerRegisters>();
+    if constexpr (N::kMovesRegisters) lower_registers<N::kProducerRegisters>();
     const int warp = thread / 32 - 4 * N::kGroups;
     if (warp == 0) {
       produce_tiles<N>(p, ring, &keys, &values, worker);
@@ -378,8 +379,8 @@ static __global__ void __launch_bounds__(GqaM128<kHeadDim, kValueDim, kOneRow>::
       GqaChecker<N>{p, ring, warp - 1, thread % 32}.run(worker);
     }
   } else {
-    raise_registers<N::kConsumerRegisters>();
-    const int group = thread / 128;
+    if constexpr (N::kMovesRegisters) raise_registers<N::kConsumerRegisters>();
+    const int group = N::kGroups == 1 ? 0 : thread / 128;
     GqaM128Group<N>(p, ring, base + static_cast<std::uint32_t>(group * N::kQueryBytes), group,
                     thread % 128)
         .run(worker);

@@ -100,15 +100,13 @@ struct GqaSwapAbGroup {
   __device__ void score(float (&d)[kMRows / 2], std::uint32_t keys) const {
     wgmma_fence();
     LATHE_UNROLL
-    for (int t = 0; t < N::kDims; ++t) {
-      LATHE_UNROLL
-      for (int k = 0; k < 4; ++k) {
-        const std::uint64_t a =
-            tile_descriptor(keys + static_cast<std::uint32_t>(t * N::kDimTileBytes + k * 32), 1024);
-        const std::uint64_t b =
-            tile_descriptor(s.q + static_cast<std::uint32_t>(t * (kMRows * 128) + k * 32), 1024);
-        mma_m64_bf16(d, a, b, t + k > 0);
-      }
+    for (int i = 0; i < N::kKeySteps; ++i) {
+      const int t = i / 4, k = i % 4;
+      const std::uint64_t a =
+          tile_descriptor(keys + static_cast<std::uint32_t>(t * N::kDimTileBytes + k * 32), 1024);
+      const std::uint64_t b =
+          tile_descriptor(s.q + static_cast<std::uint32_t>(t * (kMRows * 128) + k * 32), 1024);
+      mma_m64_bf16(d, a, b, i > 0);
     }
     wgmma_commit();
     wgmma_wait<0>();

@@ -21,10 +21,8 @@ cudaError_t launch_gqa_rows_swap_ab(const GqaParams& p, cudaStream_t stream) {
       return launch_swap_ab_block_m<kKeyDim, false, 8, kValueDim, true>(p, stream);
     case 16:
       return launch_swap_ab_block_m<kKeyDim, false, 16, kValueDim, true>(p, stream);
-    case 32:
-      return launch_swap_ab_block_m<kKeyDim, false, 32, kValueDim, true>(p, stream);
     default:
-      return launch_swap_ab_block_m<kKeyDim, false, 64, kValueDim, true>(p, stream);
+      return launch_swap_ab_block_m<kKeyDim, false, 32, kValueDim, true>(p, stream);
   }
 }
 
@@ -50,9 +48,10 @@ cudaError_t launch_gqa_swap_ab(const GqaParams& p, cudaStream_t stream) {
       }
       return cudaErrorInvalidValue;
     default:
-      // Blocks have no more rows than this, and with fewer they are one of the cases above.
-      return launch_swap_ab_block_m<kHeadDim, kFp8, gqa_swapped_rows(kValueDim), kValueDim>(p,
-                                                                                            stream);
+      if constexpr (gqa_swaps_64(kHeadDim, kValueDim, kFp8)) {
+        return launch_swap_ab_block_m<kHeadDim, kFp8, 64, kValueDim>(p, stream);
+      }
+      return cudaErrorInvalidValue;
   }
 }
 

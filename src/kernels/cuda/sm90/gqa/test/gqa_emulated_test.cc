@@ -50,7 +50,7 @@ TEST_P(GqaEmulated, VerifiesAndExtends) {
 
 TEST_P(GqaEmulated, Windows) {
   for (const int window : {1, 20, 64, 100}) {
-    for (const int rows : {1, 3, 30}) {
+    for (const int rows : {1, 3, 12, 30}) {
       SCOPED_TRACE(fmt::format("window {} rows {}", window, rows));
       Bf16Scene s(dims(16, 4), {{230, rows}, {64, rows}, {rows, rows}, {150, 1}});
       s.args.problem.window = window;
@@ -176,25 +176,28 @@ TEST_P(GqaEmulated, A1MaskedKeyReachesNoRow) {
 
 // Row maxes rise within an item, from M row to M row, and in the last tile.
 TEST_P(GqaEmulated, ScoresGrow) {
-  Bf16Scene s(dims(16, 4), {{300, 2}});
-  s.args.problem.scale = 2;
-  check(s, 1);
+  for (const int rows : {2, 12, 30}) {
+    SCOPED_TRACE(fmt::format("rows {}", rows));
+    Bf16Scene s(dims(16, 4), {{300, rows}});
+    s.args.problem.scale = 2;
+    check(s, 1);
+  }
 }
 
-// A NaN that all rows of an M block see is in what depends on it, and nowhere else.
-TEST_P(GqaEmulated, ANanOfASeenKeyStays) {
-  constexpr int kPage = 16, kPosition = 37, kHead = 1, kDim = 5, kGroup = 4;
-  Bf16Scene s(dims(kPage, kGroup), {{200, 1}, {70, 1}});
+void expect_nan_in_dependents(const GqaDims& dims, int group) {
+  constexpr int kPosition = 37, kHead = 1, kDim = 5;
+  const int page = dims.page;
+  Bf16Scene s(dims, {{200, 1}, {70, 1}});
   const Outputs clean = attend(s.args, 2, DType::f32);
   const ConstPoolView pool = s.pool.view();
   const int v_dim = s.dims.v_dim;
   for (const PartRole role : {PartRole::key, PartRole::value}) {
     const Part& part = *pool.layout.find(role);
-    const int bytes = kind() == LayoutKind::gqa_fp8 ? 1 : 2;
+    const int bytes = dims.kind == LayoutKind::gqa_fp8 ? 1 : 2;
     auto* at = const_cast<std::byte*>(pool.data) +
-               s.batch.entry(0, kPosition / kPage).value * pool.page_stride +
-               pool.layout.offset_of(part, kPage, kPosition % kPage) +
-               (kHead * (role == PartRole::key ? dim() : v_dim) + kDim) * bytes;
+               s.batch.entry(0, kPosition / page).value * pool.page_stride +
+               pool.layout.offset_of(part, page, kPosition % page) +
+               (kHead * (role == PartRole::key ? dims.dim : v_dim) + kDim) * bytes;
     const std::vector<std::byte> kept(at, at + bytes);
     std::memset(at, 0xff, kept.size());
     const Outputs got = attend(s.args, 2, DType::f32);
@@ -202,11 +205,19 @@ TEST_P(GqaEmulated, ANanOfASeenKeyStays) {
     for (std::size_t i = 0; i < got.out.data.size(); ++i) {
       const auto head = static_cast<int>(i) / v_dim;  // of both rows
       const bool depends =
-          head / kGroup == kHead && (role == PartRole::key || static_cast<int>(i) % v_dim == kDim);
+          head / group == kHead && (role == PartRole::key || static_cast<int>(i) % v_dim == kDim);
       EXPECT_EQ(std::isnan(got.out.data[i]), depends) << i;
       if (depends) continue;
       EXPECT_EQ(got.out.data[i], clean.out.data[i]) << i;
     }
+  }
+}
+
+// A NaN that all rows of an M block see is in what depends on it, and nowhere else.
+TEST_P(GqaEmulated, ANanOfASeenKeyStays) {
+  for (const int group : {4, 40}) {
+    SCOPED_TRACE(fmt::format("group {}", group));
+    expect_nan_in_dependents(dims(16, group), group);
   }
 }
 
@@ -293,9 +304,8 @@ TEST_P(GqaListedEmulated, ReadsAsManyEntriesAsARowHas) {
   check(s, 3);
 }
 
-// Keys that are not finite reach the rows that list them alone.
-TEST_P(GqaListedEmulated, ListedKeysThatAreNotFinite) {
-  latent_test::Scene s(layout(), 16, 20, {{150, 2}});
+void expect_nan_where_listed(const CacheLayout& layout, int heads, int value_dim) {
+  latent_test::Scene s(layout, 16, heads, {{150, 2}});
   latent_test::Ints list;
   for (int i = 0; i < 2; ++i) {
     for (int j = 0; j < 70; ++j) {
@@ -310,8 +320,7 @@ TEST_P(GqaListedEmulated, ListedKeysThatAreNotFinite) {
   std::memset(row, 0xff, static_cast<std::size_t>(pool.layout.bytes_per_token()));
   const Matrix<bf16> q = rounded(s.q);
   s.args.q = q.view();
-  const Outputs got = attend(s.args, 2),
-                want = ref_test::run(ref_attend_latent, s.args, GetParam().first);
+  const Outputs got = attend(s.args, 2), want = ref_test::run(ref_attend_latent, s.args, value_dim);
   const std::size_t half = got.out.data.size() / 2;
   for (std::size_t i = 0; i < got.out.data.size(); ++i) {
     if (i < half) {
@@ -319,6 +328,14 @@ TEST_P(GqaListedEmulated, ListedKeysThatAreNotFinite) {
     } else {
       EXPECT_NEAR(got.out.data[i], want.out.data[i], 0.02) << i;
     }
+  }
+}
+
+// Keys that are not finite reach the rows that list them alone.
+TEST_P(GqaListedEmulated, ListedKeysThatAreNotFinite) {
+  for (const int heads : {20, 64}) {
+    SCOPED_TRACE(fmt::format("heads {}", heads));
+    expect_nan_where_listed(layout(), heads, GetParam().first);
   }
 }
 

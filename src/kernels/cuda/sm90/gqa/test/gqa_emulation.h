@@ -50,17 +50,30 @@ void emulate_block_m(const GqaParams& p) {
   emulate_kernel<GqaSwapAb<kHeadDim, kBlockM, kFp8, kValueDim>>(
       p, gqa_swap_ab_kernel<kHeadDim, kBlockM, kFp8, kValueDim>);
 }
+template <int kHeadDim, int kValueDim, bool kOneRow>
+void emulate_m128(const GqaParams& p) {
+  if constexpr (gqa_rows_on_m(kHeadDim, 64, false)) {
+    if (p.block_m == 64) {
+      return emulate_kernel<GqaM128<kHeadDim, kValueDim, kOneRow, 64>>(
+          p, gqa_m128_kernel<kHeadDim, kValueDim, kOneRow, 64>);
+    }
+  }
+  emulate_kernel<GqaM128<kHeadDim, kValueDim, kOneRow>>(
+      p, gqa_m128_kernel<kHeadDim, kValueDim, kOneRow>);
+}
 template <int kHeadDim, bool kFp8, int kValueDim = kHeadDim>
 void emulate_instance(const GqaParams& p) {
   if constexpr (kHeadDim <= 256 && !kFp8) {
-    if (p.block_m == 128) {
-      return emulate_kernel<GqaM128<kHeadDim, kValueDim>>(p, gqa_m128_kernel<kHeadDim, kValueDim>);
+    if (gqa_rows_on_m(kHeadDim, p.block_m, kFp8)) {
+      return emulate_m128<kHeadDim, kValueDim, false>(p);
     }
   }
   if (p.block_m == 8) return emulate_block_m<kHeadDim, kFp8, 8, kValueDim>(p);
   if (p.block_m == 16) return emulate_block_m<kHeadDim, kFp8, 16, kValueDim>(p);
   if (p.block_m == 32) return emulate_block_m<kHeadDim, kFp8, 32, kValueDim>(p);
-  emulate_block_m<kHeadDim, kFp8, gqa_swapped_rows(kValueDim), kValueDim>(p);
+  if constexpr (gqa_swaps_64(kHeadDim, kValueDim, kFp8)) {
+    emulate_block_m<kHeadDim, kFp8, 64, kValueDim>(p);
+  }
 }
 template <bool kFp8>
 void emulate_gqa(const GqaParams& p, int head_dim) {
@@ -78,21 +91,19 @@ void emulate_rows(const GqaParams& p) {
     emulate_kernel<GqaSwapAb<kKeyDim, kMRows, false, kValueDim, true>>(
         p, gqa_swap_ab_kernel<kKeyDim, kMRows, false, kValueDim, true>);
   };
-  if (p.block_m == 128) {
-    return emulate_kernel<GqaM128<kKeyDim, kValueDim, true>>(
-        p, gqa_m128_kernel<kKeyDim, kValueDim, true>);
+  if (gqa_rows_on_m(kKeyDim, p.block_m, false)) {
+    return emulate_m128<kKeyDim, kValueDim, true>(p);
   }
   if (p.block_m == 8) return swapped(std::integral_constant<int, 8>());
   if (p.block_m == 16) return swapped(std::integral_constant<int, 16>());
-  if (p.block_m == 32) return swapped(std::integral_constant<int, 32>());
-  swapped(std::integral_constant<int, 64>());
+  swapped(std::integral_constant<int, 32>());
 }
 
 /// Makes the work list and computes its items.
 inline void emulate_call(const GqaParams& p, const GqaForm& form, bool fp8) {
   emulate({1, 1, 1}, kGqaScheduleThreads, gqa_schedule_kernel, p);
   if (form.latent) {
-    form.value_dim == 256 ? emulate_rows<320, 256>(p) : emulate_rows<192, 128>(p);
+    form.value_dim == 256 ? emulate_rows<320, 256>(p) : emulate_rows<160, 128>(p);
   } else if (fp8) {
     emulate_gqa<true>(p, form.key_dim);
   } else {

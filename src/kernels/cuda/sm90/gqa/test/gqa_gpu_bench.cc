@@ -17,6 +17,7 @@
 #include "kernels/cuda/common/gpu_timing.h"
 #include "kernels/cuda/sm90/gqa/gqa_call.h"
 #include "kernels/cuda/sm90/gqa/gqa_kernels.h"
+#include "kernels/cuda/sm90/gqa/gqa_limits.h"
 
 namespace lathe::cuda {
 namespace {
@@ -35,6 +36,8 @@ struct Case {
   std::int32_t listed = 0;  // latents: keys that a row selects; 0: all
 
   bool latent() const { return layout == LayoutKind::mla_bf16; }
+  std::int32_t key_dim() const { return head_dim + rope; }
+  std::int32_t value_dim() const { return head_dim == kGqaWideKey ? kGqaWideKeyValue : head_dim; }
 };
 
 constexpr LayoutKind kBf16 = LayoutKind::gqa_bf16, kFp8 = LayoutKind::gqa_fp8;
@@ -60,6 +63,15 @@ constexpr Case kCases[] = {
     {"decode", kBf16, 32, 1, 4096, 4096, 64, 4, 128, 64},
     {"decode", kBf16, 32, 1, 4096, 4096, 16, 8, 256, 64},
     {"verify", kBf16, 32, 4, 4096, 4096, 32, 8, 128, 64},
+    {"verify", kBf16, 32, 4, 4096, 4096, 64, 4, 128, 64},
+    {"verify", kBf16, 32, 8, 4096, 4096, 64, 8, 64, 64},
+    {"verify", kBf16, 32, 4, 4096, 4096, 64, 4, 192, 64},
+    {"verify", kBf16, 32, 3, 4096, 4096, 64, 4, 192, 64},
+    {"verify", kBf16, 32, 4, 4096, 4096, 64, 4, 192, 64, 128},
+    {"verify", kBf16, 64, 8, 4096, 4096, 16, 2, 256, 64},
+    {"verify", kBf16, 64, 5, 4096, 4096, 16, 2, 256, 64},
+    {"verify", kBf16, 1, 4, 8192, 8192, 64, 4, 128, 64},
+    {"verify", kBf16, 1, 4, 8192, 8192, 64, 4, 192, 64},
     {"extend", kBf16, 1, 8192, 8192, 8192, 32, 8, 128, 64},
     {"extend", kBf16, 4, 2048, 10240, 10240, 32, 8, 128, 64},
     {"extend", kBf16, 4, 2048, 2048, 10240, 64, 8, 64, 16},
@@ -70,6 +82,10 @@ constexpr Case kCases[] = {
     {"latent decode", kLatent, 8, 1, 32768, 32768, 40, 1, 256, 64, 0, 32},
     {"latent decode", kLatent, 128, 1, 4096, 4096, 64, 1, 128, 64, 0, 32},
     {"latent decode", kLatent, 8, 1, 32768, 32768, 64, 1, 128, 64, 0, 32},
+    {"latent decode", kLatent, 1, 1, 8192, 8192, 64, 1, 128, 64, 0, 32},
+    {"latent decode", kLatent, 128, 1, 1, 8191, 64, 1, 128, 16, 0, 32},
+    {"latent verify", kLatent, 128, 2, 4096, 4096, 32, 1, 128, 64, 0, 32},
+    {"latent decode", kLatent, 128, 1, 32768, 32768, 64, 1, 128, 64, 0, 32, 2048},
     {"latent decode", kLatent, 128, 1, 32768, 32768, 32, 1, 128, 64, 0, 32, 2048},
     {"latent decode", kLatent, 8, 1, 32768, 32768, 32, 1, 128, 64, 0, 32, 2048},
     {"latent extend", kLatent, 1, 1024, 32768, 32768, 32, 1, 128, 64, 0, 32, 2048},
@@ -128,6 +144,7 @@ struct Row {
 AttentionProblem problem_of(const Case& c) {
   if (!c.latent()) {
     AttentionProblem p = gqa_problem(c.heads, c.kv_heads, c.head_dim);
+    p.v_head_dim = c.value_dim();
     p.window = c.window;
     return p;
   }
@@ -144,7 +161,7 @@ AttentionProblem problem_of(const Case& c) {
 CacheLayout layout_of(const Case& c) {
   if (c.latent()) return CacheLayout(c.layout, {.nope = c.head_dim, .rope = c.rope});
   return CacheLayout(c.layout,
-                     {.kv_heads = c.kv_heads, .head_dim = c.head_dim, .v_head_dim = c.head_dim});
+                     {.kv_heads = c.kv_heads, .head_dim = c.head_dim, .v_head_dim = c.value_dim()});
 }
 
 Row run_case(const Case& c, const Stream& stream, int sms, int repeats) {
@@ -186,8 +203,8 @@ Row run_case(const Case& c, const Stream& stream, int sms, int repeats) {
                         cudaMemcpyDeviceToDevice, stream),
         "copy on the device"));
   }
-  const std::int64_t rows = indptr.back(), elements = c.heads * c.head_dim;
-  const std::int64_t q_elements = c.heads * (c.head_dim + c.rope);
+  const std::int64_t rows = indptr.back(), elements = c.heads * c.value_dim();
+  const std::int64_t q_elements = c.heads * c.key_dim();
   const auto q = upload(random_bytes(rows * q_elements * 2, DType::bf16, rng), stream);
   const auto out = need(DeviceArray<std::byte>::make(rows * elements * 2));
   const auto d_indptr = upload(indptr, stream);
@@ -227,7 +244,7 @@ Row run_case(const Case& c, const Stream& stream, int sms, int repeats) {
       const cudaError_t status = c.latent() ? launch_gqa_rows(p, c.head_dim, stream)
                                             : launch_gqa(p, c.head_dim, c.layout == kFp8, stream);
       if (auto ok = call_result(status, "gqa"); !ok) return ok;
-      if (auto ok = call_result(launch_gqa_combine(p, c.head_dim, stream), "gqa_combine"); !ok) {
+      if (auto ok = call_result(launch_gqa_combine(p, c.value_dim(), stream), "gqa_combine"); !ok) {
         return ok;
       }
     }
@@ -244,10 +261,11 @@ Row run_case(const Case& c, const Stream& stream, int sms, int repeats) {
   row.what = fmt::format("{} {} b{} rows {} keys {}-{} {}/{} d{}{} page {}", c.what, layout.name(),
                          c.requests, c.rows, c.least, c.most, c.heads, c.kv_heads, c.head_dim,
                          c.latent() ? fmt::format(" + {}", c.rope) : "", c.page);
+  if (c.window > 0) row.what += fmt::format(" window {}", c.window);
   if (c.listed > 0) row.what += fmt::format(" k {}", c.listed);
   row.microseconds = median(whole) * 1e6;
   row.schedule = median(schedules) * 1e6;
-  const double operations = 2.0 * pairs * c.heads * (2 * c.head_dim + c.rope);
+  const double operations = 2.0 * pairs * c.heads * (c.key_dim() + c.value_dim());
   row.flops = operations / row.microseconds * 1e-6;
   // Rows of a prefill select most keys of their request between them.
   const double keys = c.listed > 0 && c.rows == 1 ? pairs : seen;
