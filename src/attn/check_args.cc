@@ -40,6 +40,9 @@ Result<void> check_dims(const AttentionProblem& p, EnumSet<ProblemKind> kinds) {
     return bad_value("problem.window", fmt::format("0 for {}", name(p.kind)),
                      fmt::format("{}", p.window));
   }
+  if (p.chunked && (p.kind != ProblemKind::grouped_query || p.window < 1)) {
+    return bad_value("problem.chunked", "false, or grouped_query with a window", "true");
+  }
   if (p.kind != ProblemKind::grouped_query) {
     return all_of({at_least("heads", p.heads, 1), at_least("nope", p.nope, 1),
                    at_least("rope", p.rope, 0), at_least("window", p.window, 0),

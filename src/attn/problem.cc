@@ -109,6 +109,10 @@ Result<void> check_problem(const AttentionProblem& p) {
       (p.kind == ProblemKind::dense_latent || p.kind == ProblemKind::sparse_latent)) {
     return bad("window", fmt::format("0 for {}", name(p.kind)), p.window);
   }
+  if (p.chunked && (!gqa || p.window == 0)) {
+    return Error{ErrorCode::invalid_argument, "chunked", "grouped_query with a window",
+                 fmt::format("{}, window {}", name(p.kind), p.window), ""};
+  }
   if (p.compress_ratio < 0) return bad("compress_ratio", "at least 0", p.compress_ratio);
   if (!std::isfinite(p.scale) || p.scale <= 0) {
     return Error{ErrorCode::invalid_argument, "scale", "a finite number above 0",
@@ -118,6 +122,11 @@ Result<void> check_problem(const AttentionProblem& p) {
   const auto layout = layout_for(p, gqa ? LayoutKind::gqa_bf16 : LayoutKind::mla_bf16);
   if (!layout) return layout.error();
   return {};
+}
+
+std::string window_text(const AttentionProblem& p) {
+  if (p.window == 0) return "";
+  return fmt::format(", {} {}", p.chunked ? "chunks of" : "window", p.window);
 }
 
 Result<CacheLayout> layout_for(const AttentionProblem& p, LayoutKind kind) {

@@ -61,6 +61,9 @@ struct AttentionProblem {
   std::int32_t index_pool = 0;
 
   std::int32_t window = 0;  // keys of the sliding window, including the row's own; 0 = no window
+  // grouped_query: positions are divided into chunks of `window`, and a row sees the keys of its
+  // own chunk up to itself (Llama 4): some of the keys that a sliding window would have.
+  bool chunked = false;
   std::int32_t compress_ratio =
       0;  // window_compressed: tokens per compressed entry; 0 = window only
 
@@ -88,6 +91,11 @@ struct AttentionProblem {
         break;
     }
     return nope;
+  }
+  /// The first position whose key the row at `position` sees.
+  constexpr std::int64_t first_key(std::int64_t position) const {
+    if (window == 0 || position < window) return 0;
+    return chunked ? position - position % window : position - window + 1;
   }
   /// True if there are two sources of keys, each with a pool of its own.
   constexpr bool two_sources() const {
@@ -120,6 +128,9 @@ AttentionProblem gqa_problem(std::int32_t heads = 32, std::int32_t kv_heads = 8,
 /// kv_heads; dims that no layout accepts; a top-k, window or ratio that is negative, or missing
 /// although the kind needs it; a scale that is not finite and positive.
 Result<void> check_problem(const AttentionProblem& problem);
+
+/// ", window 128", ", chunks of 8192", or nothing.
+std::string window_text(const AttentionProblem& problem);
 
 /// The layout of `kind` with the problem's dims. Error: the kind cannot hold the problem's keys.
 Result<CacheLayout> layout_for(const AttentionProblem& problem, LayoutKind kind);

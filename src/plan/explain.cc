@@ -227,7 +227,7 @@ std::string explain(const ModelPlan& plan) {
   std::vector<Plan> plans;
   for (const GroupPlan& g : plan.groups) {
     out += fmt::format("{:<10}{}, {}", "group", g.group.name, layers_text(g.group.layers));
-    if (g.plan.problem.window > 0) out += fmt::format(", window {}", g.plan.problem.window);
+    out += window_text(g.plan.problem);
     const std::string state =
         g.group.state_bytes > 0
             ? fmt::format(", state {} B per request and layer in {} slots",

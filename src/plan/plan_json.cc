@@ -37,6 +37,7 @@ constexpr std::array kProblemFields = {
 Json problem_json(const AttentionProblem& p) {
   Json j = {{"kind", name(p.kind)}};
   for (const ProblemField& f : kProblemFields) j[f.key] = p.*f.field;
+  j["chunked"] = p.chunked;
   j["sink"] = p.sink;
   j["scale"] = p.scale;
   return j;
@@ -162,6 +163,7 @@ AttentionProblem read_problem(const Reader& r) {
   AttentionProblem p;
   p.kind = r.at("kind").one_of<ProblemKind>();
   for (const ProblemField& f : kProblemFields) p.*f.field = r.at(f.key).int32(0);
+  p.chunked = r.at("chunked").boolean();
   p.sink = r.at("sink").boolean();
   p.scale = static_cast<float>(std::min(r.at("scale").number(), 3e38));
   if (const auto ok = check_problem(p); !ok) {

@@ -145,6 +145,9 @@ class Judge {
     if (p.window > 0 && !k_.window) {
       refuse(Rule::window, "window", "none", fmt::format("{} tokens", p.window));
     }
+    if (p.chunked && !k_.chunks) {
+      refuse(Rule::window, "chunks", "none", fmt::format("chunks of {} tokens", p.window));
+    }
     if (p.sink && !k_.sink) refuse(Rule::sink, "sink", "none", "a sink per head");
   }
 

@@ -44,7 +44,8 @@ class CompactRows {
     }
     auto compact = gather({slots, static_cast<std::size_t>(keys)});
     if (!compact) return compact.error();
-    const std::int32_t window = op_.plan->problem.window;
+    const AttentionProblem& problem = op_.plan->problem;
+    const std::int32_t window = problem.window;
     const std::int64_t width = window > 0 ? std::min(window, keys) : keys;
     for (std::int64_t done = 0; done < rows; done += kListRows) {
       const std::int64_t n = std::min(kListRows, rows - done);
@@ -52,7 +53,7 @@ class CompactRows {
       auto* list = arena_.take_array<std::int32_t>(n * width);
       for (std::int64_t t = 0; t < n; ++t) {
         const auto position = static_cast<std::int32_t>(keys - rows + done + t);
-        const std::int32_t begin = window > 0 ? std::max(0, position - window + 1) : 0;
+        const auto begin = static_cast<std::int32_t>(problem.first_key(position));
         for (std::int64_t i = 0; i < width; ++i) {
           const auto key = static_cast<std::int32_t>(begin + i);
           list[t * width + i] = key <= position ? key : -1;
@@ -111,6 +112,7 @@ class CompactRows {
     a.main.indices = {list, static_cast<std::size_t>(n * width)};
     a.main.index_width = width;
     a.problem.window = 0;  // the lists contain only keys of the window
+    a.problem.chunked = false;
     // The lists name the keys, so each row is passed as a request with one key.
     auto* indptr = arena_.take_array<std::int32_t>(n + 1);
     auto* lens = arena_.take_array<std::int32_t>(n);

@@ -223,8 +223,7 @@ Result<void> Step::check(const StepBatch& batch) {
 }
 
 std::int64_t Step::first_read(const StepRequest& q) const {
-  const std::int32_t window = plan_->problem.window;
-  return window > 0 ? window_begin(q, window) : 0;
+  return plan_->problem.first_key(q.cached);  // later rows see no earlier key
 }
 
 Result<void> Step::check_pages(const StepRequest& q, std::int64_t r) const {

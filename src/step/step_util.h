@@ -30,9 +30,4 @@ std::span<T> front(std::vector<T>& array, std::int64_t n) {
   return std::span(array).first(at(n));
 }
 
-/// First position in the window of any of the request's rows.
-inline std::int64_t window_begin(const StepRequest& q, std::int32_t window) {
-  return std::max<std::int64_t>(0, std::int64_t{q.cached} - window + 1);
-}
-
 }  // namespace lathe::step_internal

@@ -139,12 +139,11 @@ std::string attention_text(const AttentionProblem& p) {
   if (p.kind == ProblemKind::grouped_query) {
     std::string out = fmt::format("{}: {} heads over {} of width {}", name(p.kind), p.heads,
                                   p.kv_heads, p.head_dim);
-    if (p.window > 0) out += fmt::format(", window {}", p.window);
-    return out;
+    return out + window_text(p);
   }
   std::string out =
       fmt::format("{}: {} heads, latent {} + rotary {}", name(p.kind), p.heads, p.nope, p.rope);
-  if (p.window > 0) out += fmt::format(", window {}", p.window);
+  out += window_text(p);
   if (p.two_sources()) out += fmt::format(", an entry of every {} tokens", p.compress_ratio);
   if (p.sparse()) {
     out += fmt::format(", the best {} {} by {} index heads of {}", p.top_k,
@@ -248,6 +247,7 @@ nlohmann::ordered_json json(const ModelConfig& config, const WeightFacts& weight
     j["groups"].push_back({{"name", g.name},
                            {"attention", name(g.problem.kind)},
                            {"window", g.problem.window},
+                           {"chunked", g.problem.chunked},
                            {"compress_ratio", g.problem.compress_ratio},
                            {"layers", g.layers}});
   }

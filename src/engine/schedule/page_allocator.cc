@@ -23,7 +23,8 @@ Result<PageAllocator> PageAllocator::create(std::span<const PageKind> kinds,
     out.drops_ = out.drops_ || kind.rule.resume_tokens > 0;
     copies = copies && !kind.rule.rewrites && kind.rule.page_size == block_tokens;
     groups.push_back({kind.ledger, static_cast<std::int32_t>(kind.rule.page_size),
-                      static_cast<std::int32_t>(kind.rule.resume_tokens)});
+                      static_cast<std::int32_t>(kind.rule.resume_tokens),
+                      static_cast<std::int32_t>(kind.rule.chunk_tokens)});
   }
   if (prefix_cache) {
     auto cache = PrefixCache::create(std::move(groups), {.beginnings = copies});

@@ -13,6 +13,7 @@ std::vector<PageKind> page_kinds(KvCache& cache, std::int64_t step_rows) {
     const Plan& p = plan.groups[g].plan;
     PageKind kind{&cache.ledger(g), {.page_size = p.main().page_size}};
     kind.rule.resume_tokens = kept_tokens(p.problem);
+    if (p.problem.chunked) kind.rule.chunk_tokens = p.problem.window;
     if (kind.rule.resume_tokens > 0) {
       kind.rule.most =
           std::min(kind.ledger->free(), window_pages(p, plan.block_tokens, 1, step_rows));

@@ -8,6 +8,8 @@
 #include <limits>
 #include <span>
 
+#include "layout/pages/needed_tokens.h"
+
 namespace lathe {
 
 inline constexpr std::int64_t kNoBound = std::numeric_limits<std::int64_t>::max();
@@ -25,7 +27,8 @@ struct PageRule {
   // Tokens before the last block boundary that a request needs to continue, or to resume at that
   // boundary; 0: all of them.
   std::int64_t resume_tokens = 0;
-  std::int64_t most = kNoBound;  // most pages that one request holds at once
+  std::int64_t chunk_tokens = 0;  // as PrefixGroup::chunk_tokens
+  std::int64_t most = kNoBound;   // most pages that one request holds at once
   // Most pages that a step allocates: those of the last entries; the entries before stay holes.
   std::int64_t per_step = kNoBound;
   // True for states: a step does not append to a partly filled page, as keys do, but writes the new
@@ -35,8 +38,8 @@ struct PageRule {
   /// The first entry that a request with `computed` tokens still needs.
   std::int64_t first_needed_entry(std::int64_t computed, std::int64_t block_tokens) const {
     if (resume_tokens == 0) return 0;
-    return std::max<std::int64_t>(0, computed / block_tokens * block_tokens - resume_tokens) /
-           page_size;
+    const std::int64_t boundary = computed / block_tokens * block_tokens;
+    return (boundary - needed_tokens(boundary, resume_tokens, chunk_tokens)) / page_size;
   }
   /// The number of first entries that get no other page when tokens after `covered` are added.
   std::int64_t final_entries(std::int64_t covered) const {

@@ -58,7 +58,7 @@ std::vector<Case> cases() {
   for (const char* model :
        {"llama", "llama_bias", "qwen2", "qwen2_window", "qwen3", "qwen3_moe", "deepseek_v3",
         "deepseek_v3_dense", "deepseek_v3_fp8", "deepseek_v32", "glm_moe_dsa", "gpt_oss_bf16",
-        "gemma3_new", "gemma4_moe", "gemma4_shared", "hy_v4", "axk2"}) {
+        "gemma3_new", "gemma4_moe", "gemma4_shared", "hy_v4", "axk2", "llama4_chunks"}) {
     out.push_back({model, {}});
   }
   const auto add = [&](const char* model, const char* layout, const char* prefill = "auto",

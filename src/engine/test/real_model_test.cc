@@ -29,8 +29,9 @@ std::vector<RealAnswer> answers_alone(const Model& model, const RealSetup::Optio
 
 // E1: requests alone in a large pool, and together in a pool for a few of them, in small chunks.
 TEST(RealModel, CompanyChunksAndPreemptionChangeNothing) {
-  for (const char* name : {"llama", "qwen3_moe", "deepseek_v3", "deepseek_v32", "glm_moe_dsa",
-                           "gpt_oss_bf16", "gemma3_new", "gemma4_moe", "hy_v4", "axk2"}) {
+  for (const char* name :
+       {"llama", "qwen3_moe", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "gpt_oss_bf16",
+        "gemma3_new", "gemma4_moe", "hy_v4", "axk2", "llama4_chunks"}) {
     const auto model = load_real(name);
     const auto requests = mixed_requests(*model);
     for (const char* kind : {"inplace", "auto"}) {

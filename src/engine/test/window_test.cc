@@ -1,5 +1,6 @@
-// Models with a sliding window in some or all layers. Pages before the window are released while a
-// request runs, and are overwritten with NaN or by other requests, which changes nothing.
+// Models with a sliding window in some or all layers, or with chunks. Pages before the window are
+// released while a request runs, and are overwritten with NaN or by other requests, which changes
+// nothing.
 #include <gmock/gmock.h>
 
 #include "engine/test/real_model_test_util.h"
@@ -9,20 +10,22 @@ namespace {
 
 constexpr std::int32_t kWindow = 40;
 
-// Random weights; layers 1 and 3 of four, or all, have a window.
-std::unique_ptr<Model> windowed_model(bool in_all_layers) {
+// Random weights; layers 1 and 3 of four, or all, have a window, which may be the row's chunk.
+std::unique_ptr<Model> windowed_model(bool in_all_layers, bool chunked) {
   auto config = parse_model_config(R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 211,
       "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
       "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512})");
   EXPECT_TRUE(config) << config.error().message();
   if (in_all_layers) {
     config->groups[0].problem.window = kWindow;
+    config->groups[0].problem.chunked = chunked;
   } else {
     config->groups[0].name = "full";
     config->groups[0].layers = {0, 2};
     LayerGroupConfig window = config->groups[0];
     window.name = "window";
     window.problem.window = kWindow;
+    window.problem.chunked = chunked;
     window.layers = {1, 3};
     window.rope.theta = 500;  // and other rope angles
     config->groups.push_back(window);
@@ -63,6 +66,7 @@ std::vector<std::int32_t> answer_over_all_pages(const Model& model,
 }
 
 struct WindowCase {
+  bool chunked;
   const char* layout;
   const char* prefill;
   const char* decode;
@@ -80,7 +84,7 @@ class Windows : public testing::TestWithParam<WindowCase> {
 
 TEST_P(Windows, PagesThatAreGivenBackChangeNothing) {
   for (const bool all : {false, true}) {
-    const auto model = windowed_model(all);
+    const auto model = windowed_model(all, GetParam().chunked);
     std::vector<Request> requests;
     std::vector<std::vector<std::int32_t>> want;
     for (std::int32_t i = 0; i < 4; ++i) {
@@ -116,7 +120,7 @@ TEST_P(Windows, PagesThatAreGivenBackChangeNothing) {
 }
 
 TEST_P(Windows, ALongRequestHoldsItsWindowOnly) {
-  const auto model = windowed_model(true);
+  const auto model = windowed_model(true, GetParam().chunked);
   RealSetup::Options few = options();
   few.tokens = 144;  // nine pages; the request grows to 250 tokens
   RealSetup setup(*model, few);
@@ -131,30 +135,39 @@ TEST_P(Windows, ALongRequestHoldsItsWindowOnly) {
     const auto report = engine.step();
     ASSERT_TRUE(report);
     for (const TokenEvent& e : report->tokens) got.push_back(e.sampled.token);
-    // 39 tokens before a boundary, up to 16 after it.
+    // At most 39 tokens before a boundary, up to 16 after it.
     EXPECT_LE(engine.stats().held_pages, 4);
   }
   EXPECT_EQ(got, answer_over_all_pages(*model, options(), request.prompt, 50));
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Windows,
-                         testing::Values(WindowCase{"gqa_bf16", "inplace", "inplace"},
-                                         WindowCase{"gqa_fp8", "inplace", "inplace"},
-                                         WindowCase{"gqa_fp8", "gather", "gather"}),
+                         testing::Values(WindowCase{false, "gqa_bf16", "inplace", "inplace"},
+                                         WindowCase{false, "gqa_fp8", "inplace", "inplace"},
+                                         WindowCase{false, "gqa_fp8", "gather", "gather"},
+                                         WindowCase{true, "gqa_bf16", "inplace", "inplace"},
+                                         WindowCase{true, "gqa_fp8", "gather", "gather"}),
                          [](const auto& test) {
-                           return std::string(test.param.layout) + "_" + test.param.prefill;
+                           return std::string(test.param.layout) + "_" + test.param.prefill +
+                                  (test.param.chunked ? "_chunks" : "");
                          });
 
 // A shared system prompt is reused in layers with a window, too.
 TEST(WindowsPrefix, IsFoundWhereTheWindowIsWhole) {
-  const auto model = windowed_model(false);
-  RealSetup setup(*model, {.tokens = 1024});
-  Engine engine = setup.engine({});
-  const auto prompt = make_prompt(*model, 150);
-  serve_real(engine, {greedy(prompt, 20)});
-  const RealAnswer again = serve_real(engine, {greedy(prompt, 20)})[0];
-  EXPECT_EQ(again.finished->cached_tokens, 149);
-  EXPECT_EQ(again.text(), answer_over_all_pages(*model, {}, prompt, 20));
+  for (const bool chunked : {false, true}) {
+    const auto model = windowed_model(false, chunked);
+    // The last page of 161 tokens begins with a chunk.
+    for (const std::int32_t length : {150, 161}) {
+      SCOPED_TRACE(std::to_string(length) + (chunked ? " chunks" : ""));
+      RealSetup setup(*model, {.tokens = 1024});
+      Engine engine = setup.engine({});
+      const auto prompt = make_prompt(*model, length);
+      serve_real(engine, {greedy(prompt, 20)});
+      const RealAnswer again = serve_real(engine, {greedy(prompt, 20)})[0];
+      EXPECT_EQ(again.finished->cached_tokens, length - 1);
+      EXPECT_EQ(again.text(), answer_over_all_pages(*model, {}, prompt, 20));
+    }
+  }
 }
 
 }  // namespace

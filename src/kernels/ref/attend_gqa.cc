@@ -26,7 +26,8 @@ Result<void> ref_attend_gqa(const AttendArgs& args) {
   std::vector<double> tokens;
 
   for (const RowPlace& place : row_places(args)) {
-    const std::vector<std::int32_t> visible = visible_keys(args.main, place, p.window);
+    const std::vector<std::int32_t> visible =
+        visible_keys(args.main, place, p.first_key(place.position));
     tokens.clear();
     append_key_rows(args.main, visible, row_width, tokens);
 

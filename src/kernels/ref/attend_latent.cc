@@ -25,7 +25,8 @@ Result<void> ref_attend_latent(const AttendArgs& args) {
 
   for (const RowPlace& place : row_places(args)) {
     keys.clear();
-    append_key_rows(args.main, visible_keys(args.main, place, p.window), p.qk_dim(), keys);
+    append_key_rows(args.main, visible_keys(args.main, place, p.first_key(place.position)),
+                    p.qk_dim(), keys);
     if (p.two_sources()) {
       RowPlace entry = place;  // the place of the last entry that the row sees
       entry.position = (place.position + 1) / p.compress_ratio - 1;

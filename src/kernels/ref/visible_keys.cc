@@ -13,12 +13,10 @@ namespace {
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 std::vector<std::int32_t> keys_by_page(const KeySource& source, const RowPlace& place,
-                                       std::int32_t window) {
+                                       std::int64_t first_key) {
   const ConstPoolView& pool = *source.pool;
-  const std::int64_t end = place.position + 1;
-  const std::int64_t begin = window > 0 ? std::max<std::int64_t>(0, end - window) : 0;
   std::vector<std::int32_t> keys;
-  for (std::int64_t pos = begin; pos < end; ++pos) {
+  for (std::int64_t pos = first_key; pos <= place.position; ++pos) {
     const PageId page =
         source.page_table[at(place.request * source.table_width + pos / pool.page_size)];
     // Check the page id before it becomes a slot: with a wild id the multiplication would overflow.
@@ -56,8 +54,8 @@ std::vector<RowPlace> row_places(const AttendArgs& args) {
 }
 
 std::vector<std::int32_t> visible_keys(const KeySource& source, const RowPlace& place,
-                                       std::int32_t window) {
-  return source.table_width > 0 ? keys_by_page(source, place, window)
+                                       std::int64_t first_key) {
+  return source.table_width > 0 ? keys_by_page(source, place, first_key)
                                 : keys_by_index(source, place);
 }
 

@@ -21,12 +21,12 @@ std::vector<RowPlace> row_places(const AttendArgs& args);
 
 /// Keys of a source that the row at `place` sees: Slot values if the source has a pool, otherwise
 /// RaggedRow values.
-/// - With a page table: positions 0 to place.position in order (with window w > 0 the last w of
-///   them), except on pages that are holes or outside the pool.
+/// - With a page table: positions first_key to place.position in order, except on pages that are
+///   holes or outside the pool. first_key: AttentionProblem::first_key() of the row, 0 or more.
 /// - With an index list: its entries in order, repeated ones included, except holes, entries
 ///   outside the pool or buffer, and entries past the row's length.
 std::vector<std::int32_t> visible_keys(const KeySource& source, const RowPlace& place,
-                                       std::int32_t window);
+                                       std::int64_t first_key);
 
 /// Appends the decoded rows of `keys` to `rows`, `width` doubles each. Reads the bytes of these
 /// keys only.

@@ -143,7 +143,7 @@ std::size_t PrefixCache::resumable(std::span<Block* const> chain) const {
       for (PageId page : chain[b]->pages[g]) {
         run[g] = page.is_hole() ? 0 : run[g] + groups_[g].tokens_per_page;
       }
-      complete &= run[g] >= std::min(chain[b]->end, std::int64_t{groups_[g].window_tokens});
+      complete &= run[g] >= groups_[g].needed(chain[b]->end);
     }
     if (complete) best = b + 1;
   }
@@ -195,8 +195,8 @@ void PrefixCache::touch(std::span<Block* const> chain) {
   for (Block* block : chain) {
     use(*block);
     for (std::size_t g = 0; g < groups_.size(); ++g) {
-      const std::int64_t window = groups_[g].window_tokens;
-      if (window == 0 || block->end <= chain.back()->end - window) continue;
+      const std::int64_t end = chain.back()->end;
+      if (groups_[g].window_tokens == 0 || block->end <= end - groups_[g].needed(end)) continue;
       const bool listed = windows_[g].erase(window_key(*block, g)) > 0;
       block->window[g] = tick_;
       if (listed) windows_[g].insert(window_key(*block, g));
@@ -219,8 +219,8 @@ PrefixMatch PrefixCache::match(std::span<const std::int32_t> tokens, std::int64_
       out.insert(out.end(), block->pages[g].begin(), block->pages[g].end());
     }
     std::size_t first = 0;  // first page in the group's window
-    if (const std::int64_t window = groups_[g].window_tokens; window > 0) {
-      first = static_cast<std::size_t>(std::max<std::int64_t>(match.tokens - window, 0) /
+    if (groups_[g].window_tokens > 0) {
+      first = static_cast<std::size_t>((match.tokens - groups_[g].needed(match.tokens)) /
                                        groups_[g].tokens_per_page);
     }
     std::fill_n(out.begin(), first, PageId());

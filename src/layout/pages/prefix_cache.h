@@ -11,10 +11,11 @@
 // written, is never evicted.
 //
 // Windows. A group with window_tokens = W needs only the pages of the last W tokens before the
-// boundary where a request resumes. Any of its pages may be missing (-1): the request had released
-// them before insert(), or they were evicted alone from inside a chain. match() ends at the deepest
-// boundary that has its last W tokens in every such group. State that is needed only at a boundary,
-// such as a compressor's, is a group with a window of one page.
+// boundary where a request resumes, or of those in the boundary's chunk (needed_tokens()). Any of
+// its pages may be missing (-1): the request had released them before insert(), or they were
+// evicted alone from inside a chain. match() ends at the deepest boundary that has these tokens in
+// every such group. State that is needed only at a boundary, such as a compressor's, is a group
+// with a window of one page.
 //
 // Beginnings of blocks. Keys of a token depend only on the tokens before it, so a prompt that
 // leaves a cached one inside a block can copy the keys up to there
@@ -33,6 +34,7 @@
 
 #include "base/result.h"
 #include "layout/pages/index_units.h"
+#include "layout/pages/needed_tokens.h"
 #include "layout/pages/page_ledger.h"
 
 namespace lathe {
@@ -41,6 +43,12 @@ struct PrefixGroup {
   PageLedger* ledger = nullptr;      // of the group's pages; must outlive the cache; one per group
   std::int32_t tokens_per_page = 0;  // tokens (not entries) per page
   std::int32_t window_tokens = 0;    // 0: every page is needed
+  std::int32_t chunk_tokens = 0;     // the window begins at a multiple of this; 0: it slides
+
+  /// Tokens before `boundary` that are in the window there.
+  constexpr std::int64_t needed(std::int64_t boundary) const {
+    return needed_tokens(boundary, window_tokens, chunk_tokens);
+  }
 };
 
 /// Pages per group, in order of position.

@@ -1,4 +1,4 @@
-// Llama 4: Llama's attention with heads of unit length, in chunks of the context; every fourth
+// Llama 4: Llama's attention with heads of unit length, within chunks of the context; every fourth
 // layer has neither RoPE nor chunks, and its queries grow with their position (arXiv 2501.19399).
 // Experts by sigmoid router, whose weights multiply their inputs, with a shared one.
 #include <fmt/format.h>
@@ -12,18 +12,25 @@
 namespace lathe {
 namespace {
 
-// Layers that attend in chunks are those of full attention up to the end of the first chunk.
-void end_context_at_chunk(ConfigReader& json, ModelConfig& config) {
-  if (json.null("attention_chunk_size")) return;
+// The chunk of the layers that attend in chunks, which are those with RoPE; 0: no layer does. Other
+// layer_types are those of full attention up to the end of the first chunk, where the context ends.
+std::int32_t parse_chunk(ConfigReader& json, ModelConfig& config,
+                         const std::vector<std::uint8_t>& turns) {
+  if (json.null("attention_chunk_size")) return 0;
   const std::int32_t chunk = json.integer("attention_chunk_size", 8192);
-  bool chunked = !json.has("layer_types");
-  for (const std::string& type : json.texts("layer_types")) {
+  const std::vector<std::string> types = json.texts("layer_types");
+  if (types.empty()) return chunk;
+  std::vector<std::uint8_t> chunked;
+  for (const std::string& type : types) {
     if (type != "chunked_attention" && type != "full_attention") {
       json.refuse("layer_types", "chunked_attention and full_attention", quote(type));
     }
-    chunked |= type == "chunked_attention";
+    chunked.push_back(type == "chunked_attention" ? 1 : 0);
   }
-  if (chunked) config.max_context = std::min(config.max_context, chunk);
+  if (std::ranges::count(chunked, 1) == 0) return 0;
+  if (chunked == turns) return chunk;
+  config.max_context = std::min(config.max_context, chunk);
+  return 0;
 }
 
 // q and k get unit length after RoPE, where a factor on the magnitude of cos and sin (yarn,
@@ -70,8 +77,8 @@ void parse_llama4(ConfigReader& json, ModelConfig& config) {
   config.all_layers().rope.pairing = RopePairing::interleaved;
   config.attention_bias = json.flag("attention_bias", false);
   config.attention_out_bias = config.attention_bias;
-  end_context_at_chunk(json, config);
   const std::vector<std::uint8_t> turns = parse_rope_layers(json, config);
+  const std::int32_t chunk = parse_chunk(json, config, turns);
   split_layers(config, turns, {"no rope", "rope"});
   const bool unit = json.flag("use_qk_norm", true);
   const bool grows = json.flag("attn_temperature_tuning", true);
@@ -81,6 +88,8 @@ void parse_llama4(ConfigReader& json, ModelConfig& config) {
   for (LayerGroupConfig& group : config.groups) {
     if (turns[static_cast<std::size_t>(group.layers.front())] != 0) {
       group.unit_qk_norm = unit;
+      group.problem.window = chunk;
+      group.problem.chunked = chunk > 0;
       continue;
     }
     group.rope = no_rope(group.rope);

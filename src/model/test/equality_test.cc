@@ -16,8 +16,9 @@ std::vector<std::int32_t> tokens_of(const std::string& fixture, int length) {
 const ModelRunner::Options kInplace{.prefill = "inplace", .decode = "inplace"};
 
 TEST(Equality, ChunksGiveTheBitsOfOneShot) {
-  for (const char* name : {"qwen3_moe", "qwen2_window", "deepseek_v3", "glm_moe_dsa", "qwen3_5",
-                           "qwen3_next", "hy_v4", "axk2", "glm5_next", "gemma4_shared", "llama4"}) {
+  for (const char* name :
+       {"qwen3_moe", "qwen2_window", "deepseek_v3", "glm_moe_dsa", "qwen3_5", "qwen3_next", "hy_v4",
+        "axk2", "glm5_next", "gemma4_shared", "llama4", "llama4_chunks"}) {
     const auto model = load_fixture(name);
     std::vector<std::int32_t> tokens = tokens_of(name, 300);
     tokens.resize(150);

@@ -1,5 +1,6 @@
 // Logits against Hugging Face transformers (tests/data/models, made by
-// tools/fixtures/make_model_fixtures.py).
+// tools/fixtures/make_model_fixtures.py); of llama4_chunks against loops of numpy that have
+// transformers' logits of llama4 (make_chunk_fixture.py).
 #include "model/test/generated_checkpoint.h"
 #include "model/test/test_util.h"
 #include "model/test/wide_model_checks.h"
@@ -56,7 +57,8 @@ const char* const kFixtures[] = {"llama",
                                  "glm5_next",
                                  "gemma4_shared",
                                  "axk1",
-                                 "llama4"};
+                                 "llama4",
+                                 "llama4_chunks"};
 
 // Bound against the reference with a bf16 cache like Lathe's: covers the order of summation, and
 // cache elements that round differently because of it.

@@ -97,6 +97,13 @@ std::vector<Break> breaks() {
        "wanted a multiple of 128   offered 2000"},
       {Rule::window, [](Capability& c) { c.window = false; },
        [](AttentionProblem& p, auto&) { p = deepseek_v4_problem(); }, "offered 128 tokens"},
+      {Rule::window, [](Capability& c) { c.chunks = false; },
+       [](AttentionProblem& p, auto&) {
+         p = gqa_problem();
+         p.window = 64;
+         p.chunked = true;
+       },
+       "wanted none   offered chunks of 64 tokens"},
       {Rule::sink, [](Capability& c) { c.sink = false; },
        [](AttentionProblem& p, auto&) { p.sink = true; }, "offered a sink per head"},
       {Rule::two_sources, [](Capability& c) { c.two_sources = false; },

@@ -406,6 +406,22 @@ TEST(Step, AWindowOfGroupedQueriesDoesWithoutItsOldPages) {
   }
 }
 
+// Chunks of 20: rows from 60 on read from there, rows from 59 on from position 40 on.
+TEST(Step, ChunksDoWithoutThePagesBeforeThem) {
+  AttentionProblem problem = gqa_problem();
+  problem.window = 20;
+  problem.chunked = true;
+  const Plan plan = plan_of(problem, KeyUnit::slot);
+  auto step = Step::make(plan, kOptions, kBound);
+  ASSERT_TRUE(step.ok());
+  const auto list = pages({-1, -1, -1, 9});
+  const StepRequest q{list, {}, 60, 3}, earlier{list, {}, 59, 3};
+  ASSERT_TRUE(step->plan({Phase::extend, std::span(&q, 1)}).ok());
+  const auto refused = step->plan({Phase::extend, std::span(&earlier, 1)});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().field, HasSubstr("requests[0].pages[2]"));
+}
+
 TEST(Step, AStateGoesFromSlotToSlot) {
   const Plan plan = plan_of(v32(), KeyUnit::slot);
   StepOptions options = kOptions;

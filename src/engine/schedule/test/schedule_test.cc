@@ -99,6 +99,12 @@ TEST(Schedule, AWindowKeepsItsLastPages) {
   EXPECT_EQ(window.first_needed_entry(16, 8), 5);  // boundary 16: from token 10 on
   EXPECT_EQ(held(window, 15, 8), 7);
   EXPECT_EQ(held(window, 16, 8), 3);
+  // Chunks of 12 tokens: at a boundary those of its chunk, at least one.
+  const PageRule chunk{.page_size = 2, .resume_tokens = 11, .chunk_tokens = 12, .most = 9};
+  EXPECT_EQ(chunk.first_needed_entry(15, 8), 0);
+  EXPECT_EQ(chunk.first_needed_entry(16, 8), 6);
+  EXPECT_EQ(chunk.first_needed_entry(31, 8), 11);  // boundary 24 begins a chunk
+  EXPECT_EQ(chunk.first_needed_entry(40, 8), 18);
   const PageRule state{
       .page_size = 8, .resume_tokens = 8, .most = 4, .per_step = 2, .rewrites = true};
   EXPECT_EQ(held(state, 16, 8), 1);  // the boundary's

@@ -33,7 +33,6 @@ GqaJob make_job(const AttendArgs& args) {
   job.group = p.heads / p.kv_heads;
   job.head_dim = p.head_dim;
   job.v_head_dim = p.v_head_dim;
-  job.window = p.window;
   if (source.pool) {
     const ConstPoolView& pool = *source.pool;
     const Part& key = *pool.layout.find(PartRole::key);

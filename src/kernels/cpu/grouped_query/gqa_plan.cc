@@ -67,7 +67,7 @@ GqaPlan plan_gqa(const AttendArgs& args, std::int64_t threads, GqaBlock* blocks)
       rows_seen = std::max(rows_seen, b.rows);
       if (source.table_width > 0) {
         b.position = std::int64_t{args.kv_lens[r]} - (end - b.row);
-        if (p.window > 0) b.first_key = std::max<std::int64_t>(0, b.position + 1 - p.window);
+        b.first_key = p.first_key(b.position);
         b.end_key = std::max<std::int64_t>(0, b.position + b.rows);
       } else {
         b.end_key = source.index_lengths.empty()

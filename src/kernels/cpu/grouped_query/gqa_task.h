@@ -25,7 +25,6 @@ struct GqaJob {
   std::int32_t group = 0;
   std::int32_t head_dim = 0;
   std::int32_t v_head_dim = 0;
-  std::int32_t window = 0;
 
   KeyFormat format = KeyFormat::bf16;
   const std::byte* bytes = nullptr;

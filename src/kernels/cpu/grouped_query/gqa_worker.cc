@@ -53,7 +53,7 @@ bool find_ranges(const GqaJob& job, const GqaBlock& block, std::int64_t first, R
   bool alike = true;
   for (std::int32_t r = 0; r < block.rows; ++r) {
     const std::int64_t end = causal ? block.position + r + 1 : block.end_key;
-    const std::int64_t begin = causal && job.window > 0 && end > job.window ? end - job.window : 0;
+    const std::int64_t begin = causal ? job.args->problem.first_key(end - 1) : 0;
     const RowRange range{clip(begin), clip(end)};
     for (std::int32_t h = 0; h < job.group; ++h) ranges[r * job.group + h] = range;
     alike = alike && range.begin == ranges[0].begin && range.end == ranges[0].end;

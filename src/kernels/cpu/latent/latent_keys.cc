@@ -65,9 +65,7 @@ RowKeys::RowKeys(const AttendArgs& args, std::int64_t row, std::int64_t request,
     : args_(args), row_(row), request_(request), main_keys_(available(args.main)) {
   if (args.main.table_width > 0) {
     main_end_ = std::max<std::int64_t>(0, position + 1);
-    if (args.problem.window > 0) {
-      main_at_ = std::max<std::int64_t>(0, main_end_ - args.problem.window);
-    }
+    main_at_ = args.problem.first_key(position);
   } else {
     main_end_ = list_length(args.main, row);
   }

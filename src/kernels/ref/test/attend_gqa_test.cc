@@ -61,7 +61,10 @@ struct GqaScene {
           const int g = h * p.kv_heads / p.heads;
           double sum = 0;
           for (int t = 0; t <= position; ++t) {
-            if (p.window > 0 && t <= position - p.window) continue;
+            if (p.chunked ? t / p.window != position / p.window
+                          : p.window > 0 && t <= position - p.window) {
+              continue;
+            }
             std::vector<double> token(static_cast<std::size_t>(p.kv_heads * 48));
             decode_token(pool.view(), slot_of(batch.entry(r, t / page), page, t % page),
                          args.main.key_scale, args.main.value_scale, token);
@@ -142,6 +145,11 @@ TEST_P(GqaEqual, TheTextbook) {
   expect_near(s.attend(), s.naive());
   for (const int window : {1, 3, 1000}) {
     s.args.problem.window = window;
+    expect_near(s.attend(), s.naive());
+  }
+  s.args.problem.chunked = true;
+  for (const int chunk : {1, 3, page, page + 1, 1000}) {
+    s.args.problem.window = chunk;
     expect_near(s.attend(), s.naive());
   }
 }

@@ -119,6 +119,8 @@ TEST(CheckArgs, Problem) {
   latent("problem.rope", [](Latent& c) { c.args.problem.rope = -16; });
   latent("problem.window", [](Latent& c) { c.args.problem.window = 4; });
   gqa("problem.window", [](Gqa& c) { c.args.problem.window = -1; });
+  gqa("problem.chunked", [](Gqa& c) { c.args.problem.chunked = true; });
+  latent("problem.chunked", [](Latent& c) { c.args.problem.chunked = true; });
   gqa("problem.kv_heads", [](Gqa& c) { c.args.problem.kv_heads = 0; });
   gqa("problem.heads", [](Gqa& c) {
     c.args.problem.heads = 3;

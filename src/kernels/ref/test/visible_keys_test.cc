@@ -45,14 +45,24 @@ TEST(VisibleKeys, CausalThroughThePageTable) {
   EXPECT_EQ(visible_keys(s, {0, 1, 5}, 0), (Keys{8, 9, 10, 11, 0, 1}));
 }
 
-TEST(VisibleKeys, WindowCountsTheRowsOwnKey) {
+TEST(VisibleKeys, FromTheRowsFirstKey) {
   const std::vector<PageId> table{PageId(2), PageId(0)};
   const KeySource s = paged(table, 2);
-  EXPECT_EQ(visible_keys(s, {0, 0, 5}, 1), (Keys{1}));
+  EXPECT_EQ(visible_keys(s, {0, 0, 5}, 5), (Keys{1}));
   EXPECT_EQ(visible_keys(s, {0, 0, 5}, 3), (Keys{11, 0, 1}));
-  EXPECT_EQ(visible_keys(s, {0, 0, 5}, 6), (Keys{8, 9, 10, 11, 0, 1}));
-  EXPECT_EQ(visible_keys(s, {0, 0, 1}, 128), (Keys{8, 9}));
-  EXPECT_EQ(visible_keys(s, {0, 0, 1}, kMax), (Keys{8, 9}));
+  EXPECT_EQ(visible_keys(s, {0, 0, 5}, 0), (Keys{8, 9, 10, 11, 0, 1}));
+  AttentionProblem p;
+  EXPECT_EQ(p.first_key(1000), 0);
+  p.window = 3;
+  for (const std::int64_t position : {-1, 0, 2}) EXPECT_EQ(p.first_key(position), 0);
+  EXPECT_EQ(p.first_key(3), 1);
+  EXPECT_EQ(p.first_key(5), 3);
+  p.chunked = true;
+  for (const std::int64_t position : {-1, 0, 2}) EXPECT_EQ(p.first_key(position), 0);
+  for (const std::int64_t position : {3, 4, 5}) EXPECT_EQ(p.first_key(position), 3);
+  EXPECT_EQ(p.first_key(6), 6);
+  p.window = kMax;
+  EXPECT_EQ(p.first_key(1), 0);
 }
 
 TEST(VisibleKeys, PagesOutsideThePoolHoldNoKey) {

@@ -45,7 +45,7 @@ class Model {
       bool whole = true;
       for (std::size_t g = 0; g < groups_.size(); ++g) {
         const auto size = static_cast<std::size_t>(groups_[g].tokens_per_page);
-        const auto w = static_cast<std::size_t>(groups_[g].window_tokens);
+        const std::size_t w = window(g, n);
         for (std::size_t at = 0; at < n; at += size) {
           const Entry& e = entries_.at(prefix(tokens, at / block_ * block_ + block_));
           // Whether any token of the page is among the last w before n.
@@ -205,9 +205,19 @@ class Model {
       Entry& e = entries_.at(prefix(tokens, n));
       e.used = tick_;
       for (std::size_t g = 0; g < groups_.size(); ++g) {
-        if (n + static_cast<std::size_t>(groups_[g].window_tokens) > end) e.window[g] = tick_;
+        if (n + window(g, end) > end) e.window[g] = tick_;
       }
     }
+  }
+
+  // Tokens before `end` that a request needs to resume there; 0: all. Chunks begin at multiples of
+  // their size, and the last page is kept even where one begins.
+  std::size_t window(std::size_t g, std::size_t end) const {
+    const auto chunk = static_cast<std::size_t>(groups_[g].chunk_tokens);
+    if (chunk == 0) return static_cast<std::size_t>(groups_[g].window_tokens);
+    std::size_t first = 0;
+    while (first + chunk <= end) first += chunk;
+    return first == end ? 1 : end - first;
   }
 
   std::vector<PrefixGroup> groups_;
@@ -216,16 +226,20 @@ class Model {
   std::int64_t tick_ = 0;
 };
 
-void run(const std::vector<std::pair<int, int>>& shapes, unsigned seed, int base_steps,
-         bool beginnings = false) {
+struct Shape {
+  int tokens_per_page, window, chunk = 0;
+};
+
+void run(const std::vector<Shape>& shapes, unsigned seed, int base_steps, bool beginnings = false) {
   std::mt19937 rng(test_seed(seed));
   const int steps = base_steps * test_scale();
   const auto below = [&](std::size_t n) { return static_cast<std::size_t>(rng()) % n; };
   std::vector<PageLedger> ledgers;
-  for (const auto& [tokens, window] : shapes) ledgers.emplace_back(PoolShape{4, 160 / tokens});
+  for (const Shape& s : shapes) ledgers.emplace_back(PoolShape{4, 160 / s.tokens_per_page});
   std::vector<PrefixGroup> groups;
   for (std::size_t g = 0; g < shapes.size(); ++g) {
-    groups.push_back({&ledgers[g], shapes[g].first, shapes[g].second});
+    const Shape& s = shapes[g];
+    groups.push_back({&ledgers[g], s.tokens_per_page, s.window, s.chunk});
   }
   std::map<std::uint64_t, std::uint64_t> replayed;  // hash to parent
   PrefixCacheOptions options;
@@ -406,12 +420,13 @@ void run(const std::vector<std::pair<int, int>>& shapes, unsigned seed, int base
   for (const PageLedger& ledger : ledgers) EXPECT_EQ(ledger.used(), 0);
 }
 
-// {tokens per page, window} of each group.
 TEST(PrefixCacheModel, OneGroup) { run({{4, 0}}, 1, 40000); }
 TEST(PrefixCacheModel, TwoPageSizes) { run({{2, 0}, {8, 0}}, 2, 25000); }
 TEST(PrefixCacheModel, SizesThatDoNotDivide) { run({{4, 0}, {6, 0}}, 3, 25000); }
 TEST(PrefixCacheModel, AWindowBesideAFullGroup) { run({{4, 0}, {2, 5}}, 4, 30000); }
 TEST(PrefixCacheModel, AWindowOverSeveralBlocks) { run({{4, 0}, {4, 10}}, 5, 30000); }
+TEST(PrefixCacheModel, ChunksBesideAFullGroup) { run({{4, 0}, {2, 9, 10}}, 11, 30000); }
+TEST(PrefixCacheModel, ChunksOfBlocks) { run({{4, 0}, {4, 15, 16}}, 12, 30000); }
 TEST(PrefixCacheModel, WindowsOnly) { run({{2, 3}, {4, 9}}, 6, 30000); }
 TEST(PrefixCacheModel, FullWindowAndState) { run({{4, 0}, {4, 8}, {4, 1}}, 7, 25000); }
 TEST(PrefixCacheModel, BeginningsOfBlocks) { run({{4, 0}}, 8, 30000, true); }

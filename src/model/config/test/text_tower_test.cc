@@ -91,7 +91,7 @@ TEST(TextTower, TheWholeModelsKeysReachTheText) {
 }
 
 // Llama-4-Scout's published file, and Llama4TextConfig's values where it has none.
-TEST(TextTower, Llama4EndsWithItsFirstChunk) {
+TEST(TextTower, Llama4AttendsInChunks) {
   Json j = {{"architectures", {"Llama4ForConditionalGeneration"}},
             {"model_type", "llama4"},
             {"text_config",
@@ -114,11 +114,15 @@ TEST(TextTower, Llama4EndsWithItsFirstChunk) {
               {"vocab_size", 202048}}}};
   Json& text = j["text_config"];
   const ModelConfig c = parsed(j);
-  EXPECT_EQ(c.max_context, 8192);
+  EXPECT_EQ(c.max_context, 10485760);
   EXPECT_EQ(c.norm_eps, 1e-5f);
   EXPECT_FALSE(c.tied_embeddings);
   ASSERT_EQ(c.groups.size(), 2u);
-  EXPECT_EQ(c.groups[0].problem, gqa_problem(40, 8, 128));
+  AttentionProblem chunked = gqa_problem(40, 8, 128);
+  chunked.window = 8192;
+  chunked.chunked = true;
+  EXPECT_EQ(c.groups[0].problem, chunked);
+  EXPECT_EQ(c.groups[1].problem, gqa_problem(40, 8, 128));
   EXPECT_EQ(c.groups[0].rope.pairing, RopePairing::interleaved);
   EXPECT_TRUE(c.groups[0].unit_qk_norm && c.groups[0].rope.llama3);
   EXPECT_FALSE(c.groups[0].query_growth);
@@ -149,12 +153,20 @@ TEST(TextTower, Llama4EndsWithItsFirstChunk) {
   text["attn_temperature_tuning"] = false;
   EXPECT_FALSE(parsed(j).groups[1].query_growth);
   text["attention_chunk_size"] = nullptr;
-  EXPECT_EQ(parsed(j).max_context, 10485760);
+  EXPECT_EQ(parsed(j).groups[0].problem, gqa_problem(40, 8, 128));
   text["attention_chunk_size"] = 8192;
   text["layer_types"] = std::vector<std::string>(48, "full_attention");
+  EXPECT_EQ(parsed(j).groups[0].problem, gqa_problem(40, 8, 128));
   EXPECT_EQ(parsed(j).max_context, 10485760);
+  // Chunks in other layers than those with RoPE: the context ends with the first one.
   text["layer_types"][7] = "chunked_attention";
+  EXPECT_EQ(parsed(j).groups[0].problem, gqa_problem(40, 8, 128));
   EXPECT_EQ(parsed(j).max_context, 8192);
+  for (int l = 0; l < 48; ++l) {
+    text["layer_types"][l] = l % 4 == 3 ? "full_attention" : "chunked_attention";
+  }
+  EXPECT_EQ(parsed(j).groups[0].problem, chunked);
+  EXPECT_EQ(parsed(j).max_context, 10485760);
   text["layer_types"][7] = "sliding_attention";
   EXPECT_THAT(refusal(j), HasSubstr("layer_types: wanted chunked_attention"));
   text.erase("layer_types");

@@ -29,6 +29,8 @@ TEST_P(GqaGroups, EqualTheOracle) {
     expect_oracle(s);
     s.args.problem.window = 33;
     expect_oracle(s);
+    s.args.problem.chunked = true;
+    expect_oracle(s);
     s.add_sink(std::vector<float>(static_cast<std::size_t>(2 * group), 1.25f));
     expect_oracle(s);
   }
@@ -56,6 +58,11 @@ TEST(GqaAttend, LongContexts) {
     }
     s.args.problem.window = 1000;
     expect_oracle(s);
+    s.args.problem.chunked = true;
+    for (const int chunk : {64, 1000, 2048}) {
+      s.args.problem.window = chunk;
+      expect_oracle(s);
+    }
   }
 }
 

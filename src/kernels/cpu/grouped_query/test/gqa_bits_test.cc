@@ -155,6 +155,7 @@ TEST(GqaAttend, RandomScenes) {
     }
     GqaScene s(dims, requests, test_seed(static_cast<unsigned>(round)));
     s.args.problem.window = pick({0, 0, 1, 17, 64, 100});
+    s.args.problem.chunked = s.args.problem.window > 0 && pick({0, 1}) == 1;
     if (pick({0, 1}) == 1)
       s.add_sink(std::vector<float>(static_cast<std::size_t>(dims.heads), 0.5f));
     for (PageId& page : s.batch.table) {

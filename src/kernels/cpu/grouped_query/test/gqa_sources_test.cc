@@ -79,16 +79,18 @@ TEST_P(GqaFormats, HolesInThePageTable) {
 
 // Pages before the windows of all rows of a request have been freed: they are NaN, or their table
 // entries are holes. Neither changes a result, with one chunk or with several uneven ones.
-TEST_P(GqaFormats, PagesThatAWindowHasLeftMayBeGone) {
+void expect_no_use_of_left_pages(LayoutKind kind, bool chunked) {
   const std::vector<std::pair<int, int>> requests{{150, 10}, {90, 1}, {64, 64}, {333, 40}};
   constexpr int kWindow = 20;
-  GqaScene s({GetParam(), 16, 4, 2, 64, 64}, requests);
+  GqaScene s({kind, 16, 4, 2, 64, 64}, requests);
   s.args.problem.window = kWindow;
+  s.args.problem.chunked = chunked;
   expect_oracle(s);
   const Outputs whole = run(cpu_attend_gqa, s.args, 64);
   const auto left_behind = [&](auto f) {
     for (std::size_t r = 0; r < requests.size(); ++r) {
-      const int first = requests[r].first - requests[r].second - kWindow + 1;
+      const int row = requests[r].first - requests[r].second;
+      const int first = chunked ? row / kWindow * kWindow : row - kWindow + 1;
       for (int page = 0; page < std::max(0, first) / 16; ++page) f(r, page);
     }
   };
@@ -104,6 +106,10 @@ TEST_P(GqaFormats, PagesThatAWindowHasLeftMayBeGone) {
       [&](std::size_t r, int page) { s.batch.entry(static_cast<int>(r), page) = PageId(); });
   expect_same_bits(run(cpu_attend_gqa, s.args, 64), whole);
   expect_oracle(s);
+}
+
+TEST_P(GqaFormats, PagesThatAWindowHasLeftMayBeGone) {
+  for (const bool chunked : {false, true}) expect_no_use_of_left_pages(GetParam(), chunked);
 }
 
 TEST_P(GqaFormats, Sinks) {

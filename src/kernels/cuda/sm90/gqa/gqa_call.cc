@@ -85,6 +85,9 @@ Result<void> check_gqa_rows(const AttendArgs& args) {
 namespace {
 
 Result<void> check_heads(const AttentionProblem& p) {
+  if (p.chunked) {
+    return unsupported("problem.chunked", "false", "true", "the cpu device takes it");
+  }
   if (p.head_dim == kGqaWideKey && p.v_head_dim == kGqaWideKeyValue) return {};
   if (auto ok = one_of("problem.head_dim", kGqaHeadDims, p.head_dim); !ok) return ok;
   if (p.v_head_dim == p.head_dim) return {};
