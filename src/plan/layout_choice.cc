@@ -139,6 +139,10 @@ LayoutChoice choose_layouts(const AttentionProblem& problem, const PlanRequest& 
     std::erase_if(out.page_sizes, [&](std::int32_t page) {
       return problem.index_pool > 0 && page % problem.index_pool != 0;
     });
+    // A GPU's tensor cores score index keys in boxes of eight of a page.
+    std::ranges::stable_partition(out.page_sizes, [&](std::int32_t page) {
+      return problem.index_pool == 0 || page / problem.index_pool % 8 == 0;
+    });
   }
   return out;
 }

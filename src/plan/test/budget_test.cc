@@ -44,7 +44,7 @@ TEST(Budgets, WorkedExamples) {
   EXPECT_EQ(cache_bytes(*plan, 6401), std::int64_t{6464} * (1152 + 132) * 61);
 }
 
-// 16 tokens share an index key: a page of 64 has four, and a list also holds a row's own group.
+// 16 tokens share an index key: a page of 128 has eight, and a list also holds a row's own group.
 TEST(Budgets, TokensThatShareAnIndexKey) {
   AttentionProblem problem = deepseek_v32_problem();
   problem.index_pool = 16;
@@ -54,7 +54,7 @@ TEST(Budgets, TokensThatShareAnIndexKey) {
   ASSERT_TRUE(plan);
   const CachePlan* index = plan->cache(CacheRole::index);
   ASSERT_NE(index, nullptr);
-  EXPECT_EQ(index->page_size, 4);
+  EXPECT_EQ(index->page_size, 8);
   EXPECT_EQ(index->tokens_per_entry, 16);
   EXPECT_EQ(cache_bytes(*plan, 6400), (std::int64_t{6400} * 1152 + 400 * 132) * 61);
   for (const Budget& b : budgets_for(*plan, kH200, request, {100, 1, 16000})) {
