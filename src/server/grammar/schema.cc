@@ -150,7 +150,7 @@ void SchemaRules::add_values(const Todo& at, const Shape& shape) {
   std::vector<std::string> texts;
   for (const Json* value : values) {
     if (b_.full() || doc_.failed()) return;
-    if (!shapes_.allows(shape, *value)) continue;
+    if (!shapes_.allows_listed(shape, *value)) continue;
     if (value->is_structured()) {
       b_.skip(json_.literal(b_.start(at.rule), *value), b_.end(at.rule));
       continue;

@@ -150,7 +150,7 @@ bool SchemaShapes::contradict(const SchemaTerms& terms) {
     } else {
       continue;
     }
-    if (values) std::erase_if(own, [&](const Json* v) { return !has_value(*values, *v); });
+    if (values) std::erase_if(own, [&](const Json* v) { return !finds(*values, *v); });
     values = std::move(own);
     if (values->empty()) return true;
   }
@@ -266,7 +266,7 @@ std::optional<Shape> SchemaShapes::meet(const Shape& a, const Shape& b) {
   if (b.open()) return a;
   Shape out = a;
   if (b.values && out.values) {
-    std::erase_if(*out.values, [&](const Json* v) { return !has_value(*b.values, *v); });
+    std::erase_if(*out.values, [&](const Json* v) { return !finds(*b.values, *v); });
   } else if (b.values) {
     out.values = b.values;
   }

@@ -111,6 +111,8 @@ class SchemaShapes {
   /// Whether all terms hold for a value.
   bool allow(const SchemaTerms& terms, const Json& value);
   bool allows(const Shape& shape, const Json& value);
+  /// allows() of a value in shape.values, which is not looked for there.
+  bool allows_listed(const Shape& shape, const Json& value);
   /// All values, if they are few. nullopt: they are not.
   std::optional<std::vector<Json>> values_of(const SchemaTerms& terms, std::size_t most);
   /// No value is allowed, as the terms themselves show.
@@ -149,6 +151,10 @@ class SchemaShapes {
   bool is_dead(const Shape& shape);
   bool contradict(const SchemaTerms& terms);
   void join(Shapes& out, Shapes more);
+  // Counts comparisons as work. False: an error, as there were too many.
+  bool may_compare(std::size_t values);
+  // has_value(), counted; false after an error.
+  bool finds(const std::vector<const Json*>& list, const Json& value);
 
   // Keywords, by what they are about. Each narrows `out`.
   void check_keywords(const Json& schema);

@@ -1,4 +1,6 @@
 // The values that schemas allow.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 
@@ -31,6 +33,21 @@ bool has_value(const std::vector<const Json*>& list, const Json& value) {
                      [&](const Json* v) { return same_value(*v, value); });
 }
 
+bool SchemaShapes::may_compare(std::size_t values) {
+  constexpr std::int64_t kValuesOfAStep = 128;
+  work_ += static_cast<std::int64_t>(values) / kValuesOfAStep;
+  if (work_ > kMostShapeWork && !doc_.failed()) {
+    doc_.fail({ErrorCode::exhausted, open_.empty() ? "" : doc_.path_of(*open_.back().schema),
+               "lists of values that are compared in a second", fmt::format("one of {}", values),
+               ""});
+  }
+  return !doc_.failed();
+}
+
+bool SchemaShapes::finds(const std::vector<const Json*>& list, const Json& value) {
+  return may_compare(list.size()) && has_value(list, value);
+}
+
 bool SchemaShapes::allow(const SchemaTerms& terms, const Json& value) {
   if (terms.empty()) return true;
   if (never(terms) || doc_.failed()) return false;
@@ -47,11 +64,17 @@ bool SchemaShapes::allow(const SchemaTerms& terms, const Json& value) {
 
 bool SchemaShapes::allows(const Shape& shape, const Json& value) {
   if (type_of(value) != shape.type || doc_.failed()) return false;
-  if (shape.values && !has_value(*shape.values, value)) return false;
-  if (has_value(shape.except, value)) return false;
+  return (!shape.values || finds(*shape.values, value)) && allows_listed(shape, value);
+}
+
+bool SchemaShapes::allows_listed(const Shape& shape, const Json& value) {
+  if (type_of(value) != shape.type || doc_.failed()) return false;
+  if (finds(shape.except, value) || doc_.failed()) return false;
   if (is_json_number(value)) {
     const auto number = decimal_of(value);
-    return number && shape.numbers.allow(*number);
+    constexpr std::size_t kCostOfADecimal = 8;
+    return number && may_compare(kCostOfADecimal * shape.numbers.except.size()) &&
+           shape.numbers.allow(*number);
   }
   if (value.is_string()) {
     const auto& text = value.get_ref<const std::string&>();

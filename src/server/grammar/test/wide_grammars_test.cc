@@ -116,6 +116,28 @@ TEST_F(Grammars, B2WhatCostsTooMuchIsRefused) {
   for (const Source& source : sources()) EXPECT_TRUE(Grammar::compile(source, large));
 }
 
+// A list costs its length, and two that must both hold their product, which counts.
+TEST_F(Grammars, B2LongListsOfValuesHaveTheirCost) {
+  const auto values = [](int count, const char* name) {
+    Json out = Json::array();
+    for (int i = 0; i < count; ++i) out.push_back(name + std::to_string(i));
+    return Json{{"enum", out}};
+  };
+  Matcher matcher(compile(schema(values(40'000, "name").dump())), {});
+  for (const char c : std::string("\"name39999\"")) ASSERT_TRUE(matcher.accept(c)) << c;
+  const auto both = [&](int count) {
+    return schema(Json{{"allOf", {values(count, "a"), values(count, "a")}}}.dump());
+  };
+  compile(both(2'000));
+  const Source without =
+      schema(Json{{"allOf", {values(40'000, "a"), Json{{"not", values(40'000, "b")}}}}}.dump());
+  for (const Source& long_lists : {both(40'000), without}) {
+    const auto got = Grammar::compile(long_lists, vocabulary_);
+    ASSERT_FALSE(got);
+    EXPECT_THAT(got.error().message(), HasSubstr("wanted lists of values that are compared in"));
+  }
+}
+
 // The cache frees its own grammars for another one, but not grammars of requests.
 TEST_F(Grammars, E2AllOfThemHaveALimit) {
   Cache cache(Vocabulary(token_texts()), 128, 1 << 20);
