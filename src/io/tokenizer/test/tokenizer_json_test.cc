@@ -155,7 +155,7 @@ TEST(TokenizerJson, RefusesWhatIsNoJsonAndWhatNestsWithoutEnd) {
   // As a value of the wrong type: the reader's bound on nesting comes first.
   std::string deep = small().dump();
   deep.replace(deep.find("\"1.0\""), 5, std::string(100000, '[') + std::string(100000, ']'));
-  EXPECT_EQ(Tokenizer::parse(deep).error().field, "tokenizer.json");
+  EXPECT_TRUE(Tokenizer::parse(deep).error().field.starts_with("tokenizer.json: version[0][0]"));
 }
 
 // A truncated or changed file gives an error or another tokenizer, never a crash.
