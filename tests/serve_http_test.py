@@ -88,8 +88,11 @@ class Requests(ServeCase):
 
     def test_bodies_that_are_no_json(self):
         for body in ["", "{", "[]", "nul", '{"prompt": "a"} x', '{"prompt": NaN}', b'{"prompt": "\xff"}',
-                     '{"prompt": "a", "prompt": "b"}', "[" * 100000, '{"a":' * 600 + "1" + "}" * 600]:
+                     '{"prompt": "a", "prompt": "b"}', "[" * 100000]:
             self.refused("/v1/completions", body, None, "invalid_json")
+        status, _, answer = self.server.call("POST", "/v1/completions", '{"a":' * 600 + "1" + "}" * 600)
+        self.assertEqual((status, answer["error"]["code"]), (400, "invalid_json"))
+        self.assertTrue(answer["error"]["param"].startswith("a.a.a."), answer)
         self.assertIn("line 2, column 11", self.refused("/v1/completions", '{\n"prompt": x}', None, "invalid_json"))
 
     def test_routes_and_methods(self):
