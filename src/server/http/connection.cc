@@ -87,6 +87,14 @@ std::string lower(std::string_view text) {
   return out;
 }
 
+std::vector<HttpHeader> headers_of(const http::fields& fields) {
+  std::vector<HttpHeader> out;
+  for (const auto& field : fields) {
+    out.push_back({lower(view(field.name_string())), std::string(view(field.value()))});
+  }
+  return out;
+}
+
 // Two of these would be two requests in one: which one counts would depend on the reader.
 constexpr http::field kSingle[] = {http::field::host, http::field::authorization,
                                    http::field::content_type, http::field::origin,
@@ -260,10 +268,7 @@ bool Connection::on_head() {
   request_ = {};
   request_.method = view(message.method_string());
   request_.address = address_;
-  for (const auto& field : message) {
-    request_.headers.push_back(
-        {lower(view(field.name_string())), std::string(view(field.value()))});
-  }
+  request_.headers = headers_of(message);
   if (const auto problem = read_target(view(message.target()), request_); !problem.empty()) {
     refuse(400, "invalid_http", problem);
     return false;
@@ -344,11 +349,14 @@ void Connection::on_request() {
 
 void Connection::refuse(int status, std::string_view code, std::string message) {
   HttpRequest seen;  // whose head may be incomplete
-  if (parser_) read_target(view(parser_->get().target()), seen);
+  if (parser_) {
+    seen.headers = headers_of(parser_->get());
+    read_target(view(parser_->get().target()), seen);
+  }
   state_ = State::answering;
   parser_.reset();
   ++number_;
-  HttpResponse response = host_.handler.error(seen.path, status, code, std::move(message));
+  HttpResponse response = host_.handler.error(seen, status, code, std::move(message));
   response.close = true;
   host_.handler.refused(status, code);
   send(std::move(response));

@@ -92,9 +92,9 @@ struct HttpHandler {
   /// Whether a request's body is worth reading, by its head. If not, `request` gets it without the
   /// body, and the connection closes after the answer. Called from any thread.
   std::function<bool(const HttpRequest&)> reads_body = [](const HttpRequest&) { return true; };
-  /// Makes the answer to an unacceptable request from its path ("" if that is not known), and the
-  /// error's status, code (a constant) and message. Called from any thread.
-  std::function<HttpResponse(std::string_view, int, std::string_view, std::string)> error;
+  /// Makes the answer to an unacceptable request from what is known of its path and headers, and
+  /// the error's status, code (a constant) and message. Called from any thread.
+  std::function<HttpResponse(const HttpRequest&, int, std::string_view, std::string)> error;
   /// Called after such an answer, with status and code.
   std::function<void(int, std::string_view)> refused = [](int, std::string_view) {};
   /// Called with the text of an exception that ended a connection or lost a part of its answer:

@@ -110,14 +110,10 @@ void wrong_method(const ServerRoute& route, const HttpRequest& request, Reply& r
 // Answers CORS preflight requests from allowed origins.
 bool answer_preflight(const AccessRules& access, const ServerRoute& route,
                       const HttpRequest& request, Reply& reply) {
-  if (request.method != "OPTIONS" || cors_headers(access, request).empty()) return false;
   HttpResponse response;
   response.status = 204;
-  response.headers = {{"Access-Control-Allow-Methods", allowed_methods(route)},
-                      {"Access-Control-Allow-Headers",
-                       "Authorization, Content-Type, X-Api-Key, X-Request-Id, "
-                       "Anthropic-Version, Anthropic-Beta"},
-                      {"Access-Control-Max-Age", "600"}};
+  response.headers = preflight_headers(access, request, allowed_methods(route));
+  if (response.headers.empty()) return false;
   reply.send(std::move(response));
   return true;
 }
@@ -218,11 +214,11 @@ Reply::ErrorBody error_body(std::string_view path) {
 void dispatch(Service& service, HttpRequest request, std::shared_ptr<Reply> reply) {
   const AccessRules& access = service.access();
   reply->set_error_body(error_body(request.path));
+  reply->add_headers(cors_headers(access, request));
   if (const auto error = check_origin(access, request)) {
     reply->error(*error);
     return;
   }
-  reply->add_headers(cors_headers(access, request));
   const ServerRoute* route = find_route(request.path);
   if (route == nullptr) {
     reply->error(no_route(request));

@@ -54,6 +54,35 @@ std::string_view key_of(const HttpRequest& request) {
   return key != nullptr ? std::string_view(*key) : std::string_view();
 }
 
+// What answers have besides the headers that every page may read.
+constexpr std::string_view kExposed =
+    "X-Request-Id, X-Lathe-Ignored, Retry-After, X-Should-Retry, WWW-Authenticate, Allow, "
+    "x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, "
+    "x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens";
+
+// RFC 9110, 5.1: a token.
+bool is_header_name(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](char c) {
+    return (lower(c) >= 'a' && lower(c) <= 'z') || (c >= '0' && c <= '9') ||
+           std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos;
+  });
+}
+
+// The names in a list of headers, without those that are none.
+std::string header_names(std::string_view list) {
+  std::string out;
+  while (!list.empty()) {
+    std::string_view name = list.substr(0, list.find(','));
+    list.remove_prefix(std::min(name.size() + 1, list.size()));
+    name.remove_prefix(std::min(name.find_first_not_of(" \t"), name.size()));
+    name = name.substr(0, name.find_last_not_of(" \t") + 1);
+    if (!is_header_name(name)) continue;
+    if (!out.empty()) out += ", ";
+    out += name;
+  }
+  return out;
+}
+
 }  // namespace
 
 bool equal_in_constant_time(std::string_view a, std::string_view b) {
@@ -153,9 +182,28 @@ bool is_host_name(std::string_view text) {
 }
 
 std::vector<HttpHeader> cors_headers(const AccessRules& rules, const HttpRequest& request) {
+  if (rules.origins.empty()) return {};
+  std::vector<HttpHeader> out{{"Vary", "Origin"}};
   const std::string* origin = request.header("origin");
-  if (origin == nullptr || !contains(rules.origins, *origin)) return {};
-  return {{"Access-Control-Allow-Origin", *origin}, {"Vary", "Origin"}};
+  if (origin == nullptr || !contains(rules.origins, *origin)) return out;
+  out.push_back({"Access-Control-Allow-Origin", *origin});
+  out.push_back({"Access-Control-Expose-Headers", std::string(kExposed)});
+  return out;
+}
+
+std::vector<HttpHeader> preflight_headers(const AccessRules& rules, const HttpRequest& request,
+                                          std::string methods) {
+  const std::string* origin = request.header("origin");
+  if (request.method != "OPTIONS" || origin == nullptr || !contains(rules.origins, *origin)) {
+    return {};
+  }
+  std::vector<HttpHeader> out{{"Access-Control-Allow-Methods", std::move(methods)},
+                              {"Access-Control-Max-Age", "600"},
+                              {"Vary", "Access-Control-Request-Headers"}};
+  const std::string* asked = request.header("access-control-request-headers");
+  std::string names = asked != nullptr ? header_names(*asked) : std::string();
+  if (!names.empty()) out.push_back({"Access-Control-Allow-Headers", std::move(names)});
+  return out;
 }
 
 }  // namespace lathe

@@ -51,8 +51,12 @@ bool is_origin(std::string_view text);
 /// Whether a text is a host without its port, an IPv6 address without brackets, or "*".
 bool is_host_name(std::string_view text);
 
-/// CORS headers for allowed origins; empty for others.
+/// CORS headers of any answer: with rules for origins, it varies with the request's.
 std::vector<HttpHeader> cors_headers(const AccessRules& rules, const HttpRequest& request);
+/// What a CORS preflight's answer has besides, if the request is one from an allowed origin; else
+/// nothing. Any header may be sent: clients have many of their own, and the origin is trusted.
+std::vector<HttpHeader> preflight_headers(const AccessRules& rules, const HttpRequest& request,
+                                          std::string methods);
 
 /// The time does not depend on where the texts differ, so keys cannot be guessed byte by byte.
 bool equal_in_constant_time(std::string_view a, std::string_view b);

@@ -95,12 +95,13 @@ void Service::run() {
     ++metrics_.refused[fmt::format("code=\"{}\"", code)];
     ++metrics_.http_responses[fmt::format("route=\"other\",status=\"{}\"", status)];
   };
-  handler.error = [this](std::string_view path, int status, std::string_view code,
+  handler.error = [this](const HttpRequest& seen, int status, std::string_view code,
                          std::string message) {
     const ApiError error{status, code, std::move(message), ""};
     const std::string id = random_hex(16);
     HttpResponse response = error.response();
-    if (const auto body = routes_.error_body(path)) response.body = body(error, id);
+    if (const auto body = routes_.error_body(seen.path)) response.body = body(error, id);
+    for (HttpHeader& h : cors_headers(access_, seen)) response.headers.push_back(std::move(h));
     response.headers.push_back({"X-Request-Id", id});
     return response;
   };

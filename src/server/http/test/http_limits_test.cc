@@ -315,7 +315,7 @@ class BigAnswers {
   BigAnswers(std::size_t bytes, const HttpLimits& limits, int threads)
       : server_(std::move(*HttpServer::bind("127.0.0.1", 0, "", limits, threads))) {
     HttpHandler handler;
-    handler.error = [](std::string_view, int, std::string_view, std::string) {
+    handler.error = [](const HttpRequest&, int, std::string_view, std::string) {
       return HttpResponse();
     };
     handler.request = [this, bytes](const HttpRequest& request,
@@ -441,7 +441,7 @@ TEST(HttpLimits, E2WithoutMemoryAConnectionEnds) {
     ASSERT_TRUE(bound);
     HttpServer& server = **bound;
     HttpHandler handler;
-    handler.error = [](std::string_view, int, std::string_view, std::string) {
+    handler.error = [](const HttpRequest&, int, std::string_view, std::string) {
       return HttpResponse();
     };
     handler.request = [](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {

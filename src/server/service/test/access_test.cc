@@ -138,12 +138,10 @@ TEST(Access, OriginsAreTheServersOrAllowed) {
   EXPECT_TRUE(check_origin(rules, with({host, {"origin", "http://localhost:8001"}})));
   EXPECT_TRUE(check_origin(rules, with({host, {"origin", "https://a.example"}})));
   EXPECT_TRUE(check_origin(rules, with({host, {"sec-fetch-site", "cross-site"}})));
-  EXPECT_TRUE(cors_headers(rules, with({{"origin", "https://a.example"}})).empty());
   rules.origins = {"https://a.example"};
   const HttpRequest allowed =
       with({host, {"origin", "https://a.example"}, {"sec-fetch-site", "cross-site"}});
   EXPECT_FALSE(check_origin(rules, allowed));
-  EXPECT_EQ(cors_headers(rules, allowed)[0].value, "https://a.example");
 }
 
 TEST(Access, ComparisonFindsEveryDifference) {
