@@ -20,7 +20,7 @@ constexpr std::string_view kTextAlone = "this server reads text alone";
 Result<std::string, ApiError> read_block_text(const Json& block, const std::string& path,
                                               Names& ignored) {
   auto text = read_string(block, "text", path);
-  note_unknown(block, {"type", "text", "cache_control", "citations"}, path, ignored);
+  note_unknown(block, {"type", "text", "cache_control"}, path, ignored);
   return text;
 }
 
@@ -33,8 +33,9 @@ struct UserText {
     if (std::exchange(any, true)) text += '\n';
     text += more;
   }
-  void flush(ChatHistory& history) {
-    if (std::exchange(any, false)) history.add("user", std::exchange(text, {}));
+  // `path`: of the message's content.
+  void flush(ChatHistory& history, const std::string& path) {
+    if (std::exchange(any, false)) history.add("user", std::exchange(text, {}), path);
   }
 };
 
@@ -106,12 +107,13 @@ Wrong read_result(const Json& block, const std::string& path, Conversation& out)
     text = std::move(*texts);
   }
   if (auto wrong = calls.result(*id, path + ".tool_use_id")) return wrong;
-  history.add_result(*id, std::move(text));
+  history.add_result(*id, std::move(text), path, "content");
   return std::nullopt;
 }
 
-Wrong read_user_block(const Json& block, const std::string& path, UserText& text,
-                      Conversation& out) {
+// `inside`: the path of the message's content.
+Wrong read_user_block(const Json& block, const std::string& path, const std::string& inside,
+                      UserText& text, Conversation& out) {
   const Json type = block.value("type", Json());
   if (type == "text") {
     auto more = read_block_text(block, path, out.ignored);
@@ -120,7 +122,7 @@ Wrong read_user_block(const Json& block, const std::string& path, UserText& text
     return std::nullopt;
   }
   if (type == "tool_result") {
-    text.flush(out.history);
+    text.flush(out.history, inside);
     return read_result(block, path, out);
   }
   return not_offered(path + ".type", "\"text\" or \"tool_result\"", type, kTextAlone);
@@ -138,7 +140,7 @@ Wrong read_call(const Json& block, const std::string& path, Conversation& out) {
     return bad_field(path + ".input", "an object", input.is_null() ? "nothing" : excerpt(input));
   }
   if (auto wrong = calls.call(*id, path + ".id")) return wrong;
-  history.add_call(*id, *name, std::move(input));
+  history.add_call(*id, *name, std::move(input), path, "input");
   return std::nullopt;
 }
 
@@ -147,7 +149,7 @@ Wrong read_answer_block(const Json& block, const std::string& path, Conversation
   if (type == "text") {
     auto text = read_block_text(block, path, out.ignored);
     if (!text) return text.error();
-    out.history.add_answer(*text);
+    out.history.add_answer(*text, path + ".text");
     return std::nullopt;
   }
   if (type == "tool_use") return read_call(block, path, out);
@@ -155,7 +157,7 @@ Wrong read_answer_block(const Json& block, const std::string& path, Conversation
     auto text = read_string(block, "thinking", path);
     if (!text) return text.error();
     note_unknown(block, {"type", "thinking", "signature", "cache_control"}, path, out.ignored);
-    out.history.add_reasoning(*text);
+    out.history.add_reasoning(*text, path + ".thinking");
     return std::nullopt;
   }
   // Anthropic's own, which nobody else can read.
@@ -181,9 +183,9 @@ Wrong read_message(const Json& message, const std::string& path, Conversation& o
   if (auto wrong = out.calls.begin(user, inside)) return wrong;
   if (content.is_string()) {
     if (user) {
-      out.history.add("user", content);
+      out.history.add("user", content, inside);
     } else {
-      out.history.add_answer(content.get_ref<const std::string&>());
+      out.history.add_answer(content.get_ref<const std::string&>(), inside);
     }
     return std::nullopt;
   }
@@ -195,11 +197,11 @@ Wrong read_message(const Json& message, const std::string& path, Conversation& o
   for (std::size_t i = 0; i < content.size(); ++i) {
     const std::string here = fmt::format("{}[{}]", inside, i);
     if (!content[i].is_object()) return bad_field(here, "a block", excerpt(content[i]));
-    auto wrong = user ? read_user_block(content[i], here, text, out)
+    auto wrong = user ? read_user_block(content[i], here, inside, text, out)
                       : read_answer_block(content[i], here, out);
     if (wrong) return wrong;
   }
-  text.flush(out.history);
+  text.flush(out.history, inside);
   return std::nullopt;
 }
 

@@ -50,8 +50,8 @@ constexpr std::string_view kOfChat[] = {
 Wrong read_system(const Json& value, const FieldContext& at, ApiRequest& out) {
   auto text = read_block_texts(value, at.path, out.ignored);
   if (!text) return text.error();
-  ChatHistory history;
-  if (!text->empty()) history.add("system", std::move(*text));
+  ChatHistory history(out.sources);
+  if (!text->empty()) history.add("system", std::move(*text), at.path);
   out.messages = history.take();
   return std::nullopt;
 }
@@ -60,12 +60,14 @@ Wrong read_messages(const Json& value, const FieldContext& at, ApiRequest& out) 
   if (!value.is_array() || value.empty()) {
     return wrong_value(at, "a list of messages, at least one", value);
   }
-  ChatHistory history;
+  ChatHistory history(out.sources);
   if (out.messages.is_array() && !out.messages.empty()) {
-    history.add("system", out.messages[0]["content"]);
+    history.add("system", out.messages[0]["content"], "system");
   }
   if (auto wrong = read_content_blocks(value, at.path, history, out.ignored)) return wrong;
   out.continue_final_message = history.ends_with_answer();
+  out.sources.add("continue_final_message",
+                  fmt::format("{}[{}].content", at.path, value.size() - 1));
   out.messages = history.take();
   return std::nullopt;
 }
@@ -107,6 +109,7 @@ Wrong read_tool_choice(const Json& value, const FieldContext& at, ApiRequest& ou
     auto name = read_string(value, "name", at.path);
     if (!name) return name.error();
     out.tool_choice = {{"type", "function"}, {"function", {{"name", *name}}}};
+    out.sources.add_copy("tool_choice.function", at.path);
   } else {
     return not_offered(at.path + ".type", R"("auto", "any", "tool" or "none")", type);
   }
@@ -147,7 +150,10 @@ Wrong read_thinking(const Json& value, const FieldContext& at, ApiRequest& out) 
   bool differs = false;
   for (const char* name : {"enable_thinking", "thinking"}) {
     Json& variable = out.template_kwargs[name];
-    if (variable.is_null()) variable = thinks;
+    if (variable.is_null()) {
+      variable = thinks;
+      out.sources.add(fmt::format("chat_template_kwargs.{}", name), at.path + ".type");
+    }
     // The template's own variable goes first.
     if (variable.is_boolean() && variable.get<bool>() != thinks) differs = true;
   }
@@ -251,6 +257,7 @@ Result<ApiRequest, ApiError> parse_request(std::string_view body, const FieldLim
   if (!json) return json.error();
   ApiRequest out;
   out.route = ApiRoute::messages;
+  out.sources.add("reasoning_effort", "output_config.effort");
   if (auto wrong = read_fields(*json, fields(), "", limits, out)) return *wrong;
   if (auto wrong = refuse_ignored(out, fields(), limits)) return *wrong;
   if (json->value("messages", Json()).is_null()) {

@@ -155,7 +155,7 @@ std::optional<ApiError> check_functions(const ApiRequest& r) {
   for (std::size_t i = 0; i < r.tools.size(); ++i) {
     const Json& function = r.tools[i]["function"];
     const auto& name = function["name"].get_ref<const std::string&>();
-    const std::string path = r.tool_path(i) + (r.route == ApiRoute::chat ? ".function." : ".");
+    const std::string path = fmt::format("tools[{}].function.", i);
     if (const std::size_t most = most_name(r, name); !is_function_name(name, most)) {
       return bad_field(path + "name",
                        fmt::format("1 to {} of the characters A-Z a-z 0-9 _ - .", most),
@@ -170,8 +170,7 @@ std::optional<ApiError> check_functions(const ApiRequest& r) {
     }
     const auto given = function.find("parameters");
     if (given == function.end() || given->is_null()) continue;
-    const std::string schema =
-        path + (r.route == ApiRoute::messages ? "input_schema" : "parameters");
+    const std::string schema = path + "parameters";
     if (!given->is_object()) return bad_field(schema, "a JSON schema", json_excerpt(*given));
     const Json type = given->value("type", Json());
     const bool object = type.is_null() || type == "object" ||
@@ -194,10 +193,6 @@ std::optional<ApiError> check_functions(const ApiRequest& r) {
 }
 
 }  // namespace
-
-std::string ApiRequest::tool_path(std::size_t i) const {
-  return tool_paths.empty() ? fmt::format("tools[{}]", i) : tool_paths[i];
-}
 
 bool ApiRequest::may_call(const std::string& function) const {
   if (tool_choice.is_object()) return tool_choice["function"]["name"] == function;
@@ -238,19 +233,18 @@ std::optional<ApiError> check_tools(const ApiRequest& r) {
   const bool any = r.tools.is_array();
   if (r.forces_call() && !any) return bad_field("tool_choice", "tools with it", "none");
   if (any) {
-    if (auto wrong = check_functions(r)) return wrong;
+    if (auto wrong = check_functions(r)) return r.sources.rename(std::move(*wrong));
   }
   const auto is_tool = [&](const std::string& name) {
     return any && std::ranges::any_of(
                       r.tools, [&](const Json& tool) { return tool["function"]["name"] == name; });
   };
-  const auto unknown = [](const std::string& path, const std::string& name) {
-    return bad_field(path + ".name", "the name of one of the tools", quote(name));
+  const auto unknown = [&](const std::string& path, const std::string& name) {
+    return r.sources.rename(bad_field(path + ".name", "the name of one of the tools", quote(name)));
   };
   if (r.tool_choice.is_object()) {
     const auto& name = r.tool_choice["function"]["name"].get_ref<const std::string&>();
-    const bool chat = r.route == ApiRoute::chat;
-    if (!is_tool(name)) return unknown(chat ? "tool_choice.function" : "tool_choice", name);
+    if (!is_tool(name)) return unknown("tool_choice.function", name);
   }
   for (const auto& [name, path] : r.allowed_tools) {
     if (!is_tool(name)) return unknown(path, name);

@@ -15,6 +15,7 @@
 #include "ops/sampling_params.h"
 #include "server/grammar/source.h"
 #include "server/openai/api_error.h"
+#include "server/openai/source_paths.h"
 
 namespace lathe {
 
@@ -96,8 +97,6 @@ struct ApiRequest : AnswerParams {
   // Names of the functions that may be called, and their paths in the body; empty: all.
   std::vector<std::pair<std::string, std::string>> allowed_tools;
   bool may_call(const std::string& function) const;
-  std::vector<std::string> tool_paths;  // in the body; empty: tools[i]
-  std::string tool_path(std::size_t i) const;
   std::map<std::string, OtherTool> other_tools;  // by the name of the function
   /// Whether calls are the model's choice, and must follow a grammar: some tools are not allowed,
   /// or some tool's arguments must follow its schema.
@@ -123,7 +122,8 @@ struct ApiRequest : AnswerParams {
 
   nlohmann::ordered_json echoed;     // responses: fields of the body that the answer repeats
   bool encode_reasoning = false;     // responses: reasoning has encrypted_content
-  std::vector<std::string> ignored;  // names of unknown fields
+  SourcePaths sources;               // responses, messages: of what is chat's above
+  std::vector<std::string> ignored;  // paths of what has no effect, as the client wrote them
 };
 
 /// The prefix of the names of a prompt's AnswerParams in messages: "", "sampling_params." or
@@ -149,7 +149,7 @@ std::optional<ApiError> check_lengths(const ApiRequest& request);
 /// Checks that the effort of reasoning, whose field is `path`, is also that of the template's
 /// variables, if both are given.
 std::optional<ApiError> check_effort(const ApiRequest& request, const std::string& path);
-/// Checks tools and tool_choice against each other. Errors: 400 in chat's names.
+/// Checks tools and tool_choice against each other. Errors: 400 with the client's path.
 std::optional<ApiError> check_tools(const ApiRequest& request);
 /// Checks that `rid` names the request, or each of its prompts.
 std::optional<ApiError> check_rids(const ApiRequest& request);

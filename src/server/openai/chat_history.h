@@ -7,23 +7,32 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "server/openai/source_paths.h"
+
 namespace lathe {
 
 /// What the assistant says, thinks and calls between two other messages becomes one message, as
 /// chat templates expect.
 class ChatHistory {
  public:
+  /// `sources` gets the places of what is added.
+  explicit ChatHistory(SourcePaths& sources) : sources_(sources) {}
+
   /// Adds a message of a user or of the system. System messages at the beginning become one.
-  void add(std::string_view role, std::string text);
-  void add_answer(std::string_view text);
-  void add_reasoning(std::string_view text);
-  /// `arguments`: a JSON object, or its text. False, and nothing added: another call of the message
-  /// has that id.
-  bool add_call(const std::string& id, const std::string& name, nlohmann::ordered_json arguments);
+  /// `path`: of its text, the member "content" of a message or a field.
+  void add(std::string_view role, std::string text, const std::string& path);
+  void add_answer(std::string_view text, const std::string& path);
+  void add_reasoning(std::string_view text, const std::string& path);
+  /// `arguments`: a JSON object, or its text; the call at `path` has them as `member`. False, and
+  /// nothing added: another call of the message has that id.
+  bool add_call(const std::string& id, const std::string& name, nlohmann::ordered_json arguments,
+                const std::string& path, std::string_view member);
   /// Whether a call has had that id.
   bool has_call(const std::string& id) const { return calls_.contains(id); }
-  /// Adds the result of a call. False, and nothing added: there is no such call, or it has one.
-  bool add_result(const std::string& id, std::string text);
+  /// Adds the result of a call, which has the text as `member`. False, and nothing added: there is
+  /// no such call, or it has one.
+  bool add_result(const std::string& id, std::string text, const std::string& path,
+                  std::string_view member);
 
   bool empty() const { return messages_.empty(); }
   /// Whether the last message is the assistant's.
@@ -33,8 +42,11 @@ class ChatHistory {
   nlohmann::ordered_json take() { return std::move(messages_); }
 
  private:
-  void append(const char* name, std::string_view text);
+  void append(const char* name, std::string_view text, const std::string& path);
+  /// Chat's path of the last message.
+  std::string last() const;
 
+  SourcePaths& sources_;
   nlohmann::ordered_json messages_ = nlohmann::ordered_json::array();
   bool answering_ = false;                       // the last message is the assistant's
   std::unordered_map<std::string, bool> calls_;  // by id: whether the last one has its result

@@ -43,8 +43,11 @@ void note_unknown(const Json& object, std::initializer_list<std::string_view> kn
   for (const auto& [name, value] : object.items()) {
     // Texts that nobody reads: an object in their place is no such text.
     const bool text = name == "id" || name == "status" || name == "phase" || name == "signature";
+    // Of answers that come back: an empty one says nothing.
+    const bool list = name == "annotations" || name == "citations" || name == "logprobs";
+    if (value.is_null() || (list && value.is_array() && value.empty())) continue;
     const bool is_known = std::find(known.begin(), known.end(), name) != known.end();
-    if (value.is_null() || (is_known && !(text && value.is_structured()))) continue;
+    if (is_known && !(text && value.is_structured())) continue;
     ignored.push_back(path + "." + name);
   }
 }
@@ -74,8 +77,11 @@ std::optional<ApiError> add_function(const Json& tool, const char* schema, const
     if (value != tool.end() && !value->is_null()) function[to] = *value;
   }
   if (request.tools.is_null()) request.tools = Json::array();
+  const std::string chat = fmt::format("tools[{}]", request.tools.size());
+  request.sources.add(chat, path);
+  request.sources.add_copy(chat + ".function", path);
+  request.sources.add_copy(chat + ".function.parameters", path + "." + schema);
   request.tools.push_back({{"type", "function"}, {"function", std::move(function)}});
-  request.tool_paths.push_back(path);
   return std::nullopt;
 }
 

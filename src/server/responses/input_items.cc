@@ -47,7 +47,7 @@ Wrong read_texts(const Json& object, const char* name, const Place& at, const Ea
     }
     auto text = read_string(part, refusal ? "refusal" : "text", here);
     if (!text) return text.error();
-    note_unknown(part, {"type", "text", "refusal", "annotations", "logprobs"}, here, at.ignored);
+    note_unknown(part, {"type", "text", "refusal"}, here, at.ignored);
     each(*text);
   }
   return std::nullopt;
@@ -58,9 +58,10 @@ Wrong read_message(const Json& item, const Place& at) {
   if (!role) return role.error();
   note_unknown(item, {"type", "id", "role", "content", "status", "phase"}, at.path, at.ignored);
   if (*role == "assistant") {
-    at.history.add_answer("");
+    const std::string inside = at.path + ".content";
+    at.history.add_answer("", inside);
     return read_texts(item, "content", at,
-                      [&](const std::string& text) { at.history.add_answer(text); });
+                      [&](const std::string& text) { at.history.add_answer(text, inside); });
   }
   if (*role == "developer") role = std::string("system");
   if (*role != "user" && *role != "system") {
@@ -73,7 +74,7 @@ Wrong read_message(const Json& item, const Place& at) {
     all += text;
   });
   if (wrong) return wrong;
-  at.history.add(*role, std::move(all));
+  at.history.add(*role, std::move(all), at.path + ".content");
   return std::nullopt;
 }
 
@@ -90,8 +91,10 @@ Result<Called, ApiError> read_called(const Json& item, const Place& at) {
   return Called{std::move(*id), function_name(*space, *name)};
 }
 
-Wrong add_call(const Called& call, Json arguments, const Place& at) {
-  if (at.history.add_call(call.id, call.function, std::move(arguments))) return std::nullopt;
+Wrong add_call(const Called& call, Json arguments, const Place& at, std::string_view member) {
+  if (at.history.add_call(call.id, call.function, std::move(arguments), at.path, member)) {
+    return std::nullopt;
+  }
   return bad_field(at.path + ".call_id", "another id than the turn's other calls'",
                    excerpt(call.id));
 }
@@ -108,7 +111,7 @@ Wrong read_call(const Json& item, const Place& at) {
   if (!value.is_object() && !value.is_null()) {
     return bad_field(at.path + ".arguments", "a JSON object in a string", excerpt(*arguments));
   }
-  return add_call(*call, std::move(*arguments), at);
+  return add_call(*call, std::move(*arguments), at, "arguments");
 }
 
 Wrong read_custom_call(const Json& item, const Place& at) {
@@ -118,7 +121,7 @@ Wrong read_custom_call(const Json& item, const Place& at) {
   if (!input) return input.error();
   note_unknown(item, {"type", "id", "call_id", "namespace", "name", "input", "status"}, at.path,
                at.ignored);
-  return add_call(*call, {{"input", std::move(*input)}}, at);
+  return add_call(*call, {{"input", std::move(*input)}}, at, "input");
 }
 
 Wrong read_output(const Json& item, const Place& at) {
@@ -132,7 +135,7 @@ Wrong read_output(const Json& item, const Place& at) {
     all += text;
   });
   if (wrong) return wrong;
-  if (at.history.add_result(*id, std::move(all))) return std::nullopt;
+  if (at.history.add_result(*id, std::move(all), at.path, "output")) return std::nullopt;
   if (at.history.has_call(*id)) {
     return bad_field(at.path + ".call_id", "one output of each call",
                      "a second one of " + excerpt(*id));
@@ -151,7 +154,7 @@ Wrong read_reasoning_item(const Json& item, const Place& at) {
     const bool read = !any;
     auto wrong = read_texts(item, name, at, [&](const std::string& text) {
       any = true;
-      if (read) at.history.add_reasoning(text);
+      if (read) at.history.add_reasoning(text, at.path + "." + name);
     });
     if (wrong) return wrong;
   }
@@ -159,7 +162,7 @@ Wrong read_reasoning_item(const Json& item, const Place& at) {
   if (any || encoded.is_null()) return std::nullopt;
   const auto text =
       encoded.is_string() ? decode_reasoning(encoded.get_ref<const std::string&>()) : std::nullopt;
-  if (text) at.history.add_reasoning(*text);
+  if (text) at.history.add_reasoning(*text, at.path + ".encrypted_content");
   if (!text) at.ignored.push_back(at.path + ".encrypted_content");
   return std::nullopt;
 }
@@ -188,7 +191,7 @@ Wrong read_item(const Json& item, const Place& at) {
 Wrong read_input_items(const Json& input, const std::string& path, ChatHistory& history,
                        ApiRequest& request) {
   if (input.is_string()) {
-    history.add("user", input.get<std::string>());
+    history.add("user", input.get<std::string>(), path);
     return std::nullopt;
   }
   if (!input.is_array() || input.empty()) {

@@ -95,6 +95,7 @@ Wrong read_tool_choice(const Json& value, const FieldContext& at, ApiRequest& ou
   auto name = read_string(value, "name", at.path);
   if (!name) return name.error();
   out.tool_choice = {{"type", "function"}, {"function", {{"name", *name}}}};
+  out.sources.add_copy("tool_choice.function", at.path);
   return std::nullopt;
 }
 
@@ -162,12 +163,6 @@ Wrong read_options(const Json& value, const FieldContext& at, ApiRequest& out) {
   return std::nullopt;
 }
 
-ChatHistory history_of(ApiRequest& out) {
-  ChatHistory history;
-  if (out.messages.is_array()) history.add("system", out.messages[0]["content"]);
-  return history;
-}
-
 Field own(std::string_view name, std::string takes, std::string_view absent, std::string_view note,
           FieldRead read) {
   return {name, 0, std::move(takes), absent, note, std::move(read)};
@@ -182,8 +177,8 @@ FieldTable make_fields() {
   out.push_back(own("instructions", "text", "none", "the first system message",
                     [](const Json& value, const FieldContext& at, ApiRequest& r) -> Wrong {
                       if (!value.is_string()) return wrong_value(at, "text", value);
-                      ChatHistory history;
-                      history.add("system", value.get<std::string>());
+                      ChatHistory history(r.sources);
+                      history.add("system", value.get<std::string>(), at.path);
                       r.messages = history.take();
                       return std::nullopt;
                     }));
@@ -191,7 +186,10 @@ FieldTable make_fields() {
                     "message, function_call, custom_tool_call, their outputs, reasoning, "
                     "additional_tools; text alone",
                     [](const Json& value, const FieldContext& at, ApiRequest& r) -> Wrong {
-                      ChatHistory history = history_of(r);
+                      ChatHistory history(r.sources);
+                      if (r.messages.is_array()) {
+                        history.add("system", r.messages[0]["content"], "instructions");
+                      }
                       if (auto wrong = read_input_items(value, at.path, history, r)) {
                         return wrong;
                       }
@@ -247,6 +245,8 @@ Result<ApiRequest, ApiError> parse_request(std::string_view body, const FieldLim
   if (!json) return json.error();
   ApiRequest out;
   out.route = ApiRoute::responses;
+  out.sources.add("messages", "input");
+  out.sources.add("reasoning_effort", "reasoning.effort");
   if (auto wrong = read_fields(*json, fields(), "", limits, out)) return *wrong;
   if (auto wrong = refuse_ignored(out, fields(), limits)) return *wrong;
   if (json->value("input", Json()).is_null()) {

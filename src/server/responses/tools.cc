@@ -56,7 +56,9 @@ Wrong read_custom(const Json& tool, const std::string& space, const std::string&
       {"required", {"input"}},
       {"additionalProperties", false}};
   add_other({.space = space, .name = std::move(*name), .custom = true}, request);
-  return add_function(function, "parameters", path, request);
+  if (auto wrong = add_function(function, "parameters", path, request)) return wrong;
+  request.sources.add(fmt::format("tools[{}].function.parameters", request.tools.size() - 1), path);
+  return std::nullopt;
 }
 
 Wrong read_list(const Json& tools, const std::string& space, const std::string& path,

@@ -50,7 +50,7 @@ grammar::Source calls_of(const ApiRequest& api, const grammar::CallForm* form, b
     if (schema.is_null()) schema = {{"type", "object"}, {"additionalProperties", false}};
     if (form != nullptr && !must && !is_strict(function)) schema = nlohmann::ordered_json::object();
     out.tools.push_back({function["name"].get<std::string>(), std::move(schema),
-                         api.tool_path(i) + ".function.parameters"});
+                         fmt::format("tools[{}].function.parameters", i)});
   }
   return out;
 }
@@ -94,7 +94,7 @@ std::optional<ApiError> refuse_constrained_calls(const ServedModel& model, const
   }
   std::size_t i = 0;
   while (!is_strict(api.tools[i]["function"])) ++i;
-  const std::string path = api.tool_path(i) + ".function.strict";
+  const std::string path = fmt::format("tools[{}].function.strict", i);
   return ApiError{
       400, "unsupported_field",
       fmt::format("{}: wanted false, as --grammar-backend none follows no schema, got true", path),

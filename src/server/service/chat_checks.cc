@@ -36,18 +36,6 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
 }
 
-// The request's own name of a message's content. Other protocols' messages are made of several
-// items.
-std::string content_name(const ApiRequest& request, std::size_t i, const Json& role) {
-  if (request.route == ApiRoute::messages)
-    return i == 0 && role == "system" ? "system" : "messages";
-  if (request.route == ApiRoute::responses) {
-    return i == 0 && role == "system" && request.echoed.contains("instructions") ? "instructions"
-                                                                                 : "input";
-  }
-  return fmt::format("messages[{}].content", i);
-}
-
 void add_name(Names& out, std::string name) {
   if (std::ranges::find(out, name) == out.end()) out.push_back(std::move(name));
 }
@@ -241,7 +229,7 @@ Names find_unread(const ApiRequest& request, const Json& variables, const ChatTe
   const bool tools = variables.contains("tools");
   for (const Place& place :
        unseen(suspects(messages, tools, prompt, chat.source()), variables, chat)) {
-    add_name(out, content_name(request, place.message, messages[place.message]["role"]));
+    out.push_back(fmt::format("messages[{}].content", place.message));
   }
   // A template may also look at a member without showing it.
   const auto is_text = [&](const Place& place) {

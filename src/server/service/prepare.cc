@@ -72,8 +72,8 @@ std::optional<ApiError> encode_prompts(const ServedModel& model, const ServerOpt
   if (api.is_chat()) {
     auto prompt = encode_chat(api, model, options, special, stop);
     if (!prompt) return prompt.error();
-    for (std::string& name : prompt->ignored) {
-      api.ignored.push_back(own_names(api.route, {400, "", name, name}).param);
+    for (const std::string& name : prompt->ignored) {
+      api.ignored.push_back(api.sources.of(name));
     }
     if (auto wrong = set_markup(model, prompt->text, out)) return wrong;
     if (prompt->tokens.empty()) return bad_field("messages", "at least one token", "none");
@@ -170,7 +170,7 @@ std::optional<ApiError> compile_grammars(const ServedModel& model, const ServerO
     }
     for (const std::string& name : (*made)->ignored(limited)) {
       auto& all = out.api.ignored;
-      const std::string own = own_names(out.api.route, {400, "", name, name}).param;
+      const std::string own = out.api.sources.of(name);
       if (std::ranges::find(all, own) == all.end()) all.push_back(own);
     }
     out.grammars.back() = std::move(*made);
@@ -264,18 +264,11 @@ SamplingParams sampling_of(const ServedModel& model, const ServerOptions& option
   return out;
 }
 
-// Name of the most tokens of an answer.
-std::string_view length_name(ApiRoute route) {
-  return route == ApiRoute::generate    ? "max_new_tokens"
-         : route == ApiRoute::responses ? "max_output_tokens"
-                                        : "max_tokens";
-}
-
 // An error of check_sampling_params(), which has /generate's names, in the route's.
 ApiError bad_sampling(const ApiRequest& api, std::size_t prompt, Error wrong) {
   if (api.route != ApiRoute::generate) {
     if (wrong.field == "min_new_tokens") wrong.field = "min_tokens";
-    if (wrong.field == "max_new_tokens") wrong.field = "max_tokens";
+    if (wrong.field == "max_new_tokens") wrong.field = length_name(api.route);
     constexpr std::string_view kLength = "max_new_tokens";
     const std::size_t at = wrong.wanted.find(kLength);
     if (at != std::string::npos) wrong.wanted.replace(at, kLength.size(), length_name(api.route));
@@ -355,7 +348,7 @@ Result<PreparedRequest, ApiError> prepare(ApiRoute route, const std::string& bod
     if (auto wrong = check_model(*out.api.model, options)) return *wrong;
   }
   if (auto wrong = complete(model, options, /*special=*/false, /*counts=*/false, stop, out)) {
-    return own_names(route, std::move(*wrong));
+    return out.api.sources.rename(std::move(*wrong));
   }
   out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return out;
@@ -371,7 +364,7 @@ Result<CountedPrompt, ApiError> count_prompt(ApiRequest request, const ServedMod
     if (auto wrong = check_model(*out.api.model, options)) return *wrong;
   }
   if (auto wrong = complete(model, options, add_special_tokens, /*counts=*/true, stop, out)) {
-    return own_names(out.api.route, std::move(*wrong));
+    return out.api.sources.rename(std::move(*wrong));
   }
   return CountedPrompt{std::move(out.prompts[0].tokens), std::move(out.api.ignored)};
 }

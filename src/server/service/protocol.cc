@@ -9,26 +9,6 @@
 #include "server/responses/response_request.h"
 
 namespace lathe {
-namespace {
-
-void replace_all(std::string& text, std::string_view from, std::string_view to) {
-  for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) {
-    text.replace(at, from.size(), to);
-  }
-}
-
-using Renames = std::array<std::pair<std::string_view, std::string_view>, 5>;
-constexpr Renames kOfResponses = {{{".function.parameters", ".parameters"},
-                                   {".function", ""},
-                                   {"messages", "input"},
-                                   {"max_tokens", "max_output_tokens"},
-                                   {"reasoning_effort", "reasoning.effort"}}};
-constexpr Renames kOfMessages = {{{".function.parameters", ".input_schema"},
-                                  {".function", ""},
-                                  {"reasoning_effort", "output_config.effort"}}};
-
-}  // namespace
-
 Result<ApiRequest, ApiError> read_request(ApiRoute route, std::string_view body,
                                           const FieldLimits& limits) {
   switch (route) {
@@ -39,18 +19,6 @@ Result<ApiRequest, ApiError> read_request(ApiRoute route, std::string_view body,
     default:
       return parse_request(route, body, limits);
   }
-}
-
-ApiError own_names(ApiRoute route, ApiError error) {
-  if (route != ApiRoute::responses && route != ApiRoute::messages) return error;
-  std::string renamed = error.param;
-  for (const auto& [from, to] : route == ApiRoute::responses ? kOfResponses : kOfMessages) {
-    if (!from.empty()) replace_all(renamed, from, to);
-  }
-  if (renamed == error.param) return error;
-  replace_all(error.message, error.param, renamed);
-  error.param = std::move(renamed);
-  return error;
 }
 
 std::unique_ptr<AnswerFormat> make_format(const ApiRequest& request, const AnswerHead& head) {

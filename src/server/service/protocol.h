@@ -16,9 +16,6 @@ namespace lathe {
 Result<ApiRequest, ApiError> read_request(ApiRoute route, std::string_view body,
                                           const FieldLimits& limits);
 
-/// Renames the field of an error in a translated request from chat's name to the route's own.
-ApiError own_names(ApiRoute route, ApiError error);
-
 /// `request` and `head` outlive the format.
 std::unique_ptr<AnswerFormat> make_format(const ApiRequest& request, const AnswerHead& head);
 

@@ -53,7 +53,7 @@ std::string body_path(const ApiRequest& request, const std::string& field) {
     const char* const end = field.data() + field.size();
     const auto read = std::from_chars(field.data() + name.size() + 1, end, i);
     if (read.ec == std::errc() && i < request.tools.size()) {
-      return request.tool_path(i) + std::string(read.ptr + 1, end);
+      return field;
     }
   }
   const bool variable =

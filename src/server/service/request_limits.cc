@@ -58,6 +58,12 @@ ApiError long_prompt(const ServedModel& model, const ApiRequest& api, std::size_
 
 }  // namespace
 
+std::string_view length_name(ApiRoute route) {
+  return route == ApiRoute::generate    ? "max_new_tokens"
+         : route == ApiRoute::responses ? "max_output_tokens"
+                                        : "max_tokens";
+}
+
 std::string prompt_path(const ApiRequest& api, std::size_t i, bool is_text) {
   if (api.is_chat()) return "messages";
   const std::string name = api.route == ApiRoute::completions ? "prompt"
@@ -111,8 +117,7 @@ std::optional<ApiError> fit_lengths(const ServedModel& model, const ServerOption
     const bool clamps = options.clamp_max_tokens || api.route == ApiRoute::messages;
     if (clamps && room >= 1) asked = std::min(asked, room);
     if (prompt + asked > model.capacity) {
-      const std::string field =
-          params_name(api, i) + (api.route == ApiRoute::generate ? "max_new_tokens" : "max_tokens");
+      const std::string field = params_name(api, i) + std::string(length_name(api.route));
       return ApiError{
           400, "context_length_exceeded",
           fmt::format(

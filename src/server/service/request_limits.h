@@ -13,6 +13,8 @@ namespace lathe {
 /// Where prompt i is in the request: "messages", "prompt[2]", "input_ids". is_text: it is not a
 /// list of tokens.
 std::string prompt_path(const ApiRequest& api, std::size_t i, bool is_text);
+/// Name of the most tokens of an answer.
+std::string_view length_name(ApiRoute route);
 
 /// How many of the likeliest tokens each position lists.
 std::int32_t tokens_listed(const ApiRequest& api);

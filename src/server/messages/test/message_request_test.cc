@@ -71,7 +71,7 @@ TEST(MessageRequest, WhatOnlyAnthropicHasIsLeftOut) {
       {});
   ASSERT_TRUE(r.ok()) << r.error().message;
   EXPECT_EQ(r->tools.size(), 1u);
-  EXPECT_THAT(r->tool_paths, ::testing::ElementsAre("tools[1]"));
+  EXPECT_EQ(r->sources.of("tools[0].function.parameters.type"), "tools[1].input_schema.type");
   EXPECT_THAT(r->ignored, ::testing::UnorderedElementsAre("messages[1].content[0]", "tools[0]",
                                                           "context_management"));
 }

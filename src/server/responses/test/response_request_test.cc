@@ -121,7 +121,9 @@ TEST(ResponseRequest, ToolsOfAgentsAreFunctions) {
   EXPECT_EQ(
       r.tools[2]["function"],
       Json::parse(R"({"name": "docs__find", "parameters": {"type": "object"}, "strict": true})"));
-  EXPECT_THAT(r.tool_paths, ElementsAre("input[0].tools[0]", "tools[1]", "tools[2].tools[0]"));
+  EXPECT_EQ(r.sources.of("tools[0].function.name"), "input[0].tools[0].name");
+  EXPECT_EQ(r.sources.of("tools[1].function.parameters.properties.input"), "tools[1]");
+  EXPECT_EQ(r.sources.of("tools[2].function.parameters.a"), "tools[2].tools[0].parameters.a");
   EXPECT_THAT(r.ignored, ElementsAre("tools[0]", "tools[1].format", "tools[2].tools[1]"));
   EXPECT_TRUE(r.other_tools.at("patch").custom);
   EXPECT_EQ(r.other_tools.at("docs__find").space, "docs");
