@@ -1,6 +1,5 @@
 #include "server/service/render_chat.h"
 
-#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
@@ -45,17 +44,8 @@ Json variables_of(const ApiRequest& request, const Json& defaults, const ChatTem
 // The body's path of a field that a template's error names; "messages" for the template's own
 // words, which have none.
 std::string body_path(const ApiRequest& request, const std::string& field) {
-  if (field == "reasoning_effort" || field == "tools" || field.starts_with("messages["))
-    return field;
   const std::string name = field.substr(0, field.find_first_of(".["));
-  if (name == "tools") {
-    std::size_t i = 0;
-    const char* const end = field.data() + field.size();
-    const auto read = std::from_chars(field.data() + name.size() + 1, end, i);
-    if (read.ec == std::errc() && i < request.tools.size()) {
-      return field;
-    }
-  }
+  if (name == "reasoning_effort" || name == "tools" || field.starts_with("messages[")) return field;
   const bool variable =
       request.template_kwargs.is_object() && request.template_kwargs.contains(name);
   return variable ? "chat_template_kwargs." + field : "messages";

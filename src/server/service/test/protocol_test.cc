@@ -225,6 +225,24 @@ std::vector<SpokenFormat> spoken_formats() {
        "a<minimax:tool_call><invoke name=\"f\"><parameter name=\"x\">é</parameter></invoke>"
        "</minimax:tool_call>"},
       {"minimax", "none", "a<tool_calls>[" + call + "]</tool_calls>"},
+      {"deepseek", "think",
+       "<think>w</"
+       "think><｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n" +
+           json + "\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"},
+      {"dsml", "think",
+       "<think>w</think>a<" + dsml + "tool_calls><" + dsml + "invoke name=\"f\">" + json + "</" +
+           dsml + "invoke></" + dsml + "tool_calls>"},
+      {"pythonic", "seed",
+       R"(<seed:think>w</seed:think><|tool_call_start|>[f(x="é")]<|tool_call_end|>)"},
+      {"pythonic", "none", "a<|python_start|>[f(x=\"é\")]<|python_end|>"},
+      {"pythonic", "none", "a```tool_code\nf(x=\"é\")\n```"},
+      {"mistral", "none", "a[TOOL_CALLS]f[CALL_ID]123456789[ARGS]" + json},
+      {"gemma", "gemma",
+       "<|channel>thought\nw<channel|>a<start_function_call>call:f{x:<escape>é<escape>}"
+       "<end_function_call>"},
+      {"kimi", "kimi",
+       "◁think▷w◁/think▷<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>" + json +
+           "<|tool_call_end|>"},
   };
 }
 
