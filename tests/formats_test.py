@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import struct
 import subprocess
 import sys
@@ -149,8 +150,13 @@ def order(number):
     return apply
 
 
+def rename(tensors, name, rng):
+    tensors[name + "x"] = tensors.pop(name)
+
+
 TENSOR_CHANGES = {
     "missing": drop,
+    "renamed": rename,
     "another dtype": other_dtype,
     "twice the rows": reshaped(axis(0, 2)),
     "half the rows": reshaped(axis(0, 0.5)),
@@ -197,6 +203,31 @@ def must_be_refused(what):
         return name.endswith(FACTORS)
     return change in ("NaN", "inf", "-inf") or change.startswith(("dtype ", "weight_shape")) or change.endswith(" group")
 
+SHAPES = ("twice ", "half ", "3 of 4", "one row", "transposed", "an axis", "another dtype", "dtype ")
+
+
+def named_badly(what, line, was):
+    """Why a refusal of one changed tensor does not say what this checkpoint's own format has there, or None. was: the tensor before."""
+    _, _, rest = what.partition(": ")
+    change, _, name = rest.rpartition(": ")
+    if name.endswith(NOT_READ):
+        return None
+    if change == "renamed" and f"got 1 unexpected: {name}x;" in line:
+        return None  # one that the format may lack
+    if change in ("missing", "renamed"):
+        return None if re.search(rf"1 missing: {re.escape(name)};", line) else f"not missing: {name}"
+    if not change.startswith(SHAPES):
+        return None
+    told = re.search(rf"{re.escape(name)} \S+ \[.*?\] \(wanted (.*)\); ", line)
+    if not told:
+        return f"no word about {name}"
+    offers = told[1].split(", or ")
+    if len(set(offers)) < len(offers) or was[0] not in told[1]:
+        return f"not once {was[0]}"
+    codes = name.endswith((".weight", ".weight_packed", ".qweight"))
+    return f"not {was[1]}" if codes and str(was[1]) not in told[1] else None
+
+
 FORMAT_TEXTS = {
     "fp8-tensor": "fp8 per tensor", "fp8-mistral": "fp8 per tensor", "fp8-channel": "fp8 per channel", "fp8-block": "fp8 in blocks of 128 x 128",
     "fp8-block-exponents": "fp8 in blocks", "fp8-block-compressed": "fp8 in blocks", "int4-g32": "int4 (compressed-tensors), groups of 32\n",
@@ -226,31 +257,31 @@ def change_config(config, key, to):
 
 
 def cases():
-    """(what, model, words of which one has to be in a refusal)"""
+    """(what, model, words of which one has to be in a refusal, the changed tensor as it was or None)"""
     for form in FORMATS:
         rng = random.Random(f"{SEED} {form}")
         good = Model(rng, form)
-        yield f"{form}: good", good, None
+        yield f"{form}: good", good, None, None
         module = LAYER + rng.choice(list(MODULES))
         names = [n for n in good.tensors if n.startswith(module + ".")]
         for what, apply in TENSOR_CHANGES.items():
             for name in names:
                 made = copy.deepcopy(good)
                 if apply(made.tensors, name, rng) is not False and made.tensors != good.tensors:
-                    yield f"{form}: {what}: {name}", made, (module,)
+                    yield f"{form}: {what}: {name}", made, (module,), good.tensors[name]
         for key, values in CONFIG_CHANGES.items():
             for to in values:
                 made = copy.deepcopy(good)
                 if change_config(made.config, key, to):
-                    yield f"{form}: {key} {to}", made, (key, "zero points", LAYER)
+                    yield f"{form}: {key} {to}", made, (key, "zero points", LAYER), None
         for cut in (1, 1000):
             made = copy.deepcopy(good)
             made.cut = cut
-            yield f"{form}: cut by {cut}", made, ("model.safetensors",)
+            yield f"{form}: cut by {cut}", made, ("model.safetensors",), None
 
 
 class AlmostAFormat(unittest.TestCase):
-    def check(self, what, model, words):
+    def check(self, what, model, words, was):
         with tempfile.TemporaryDirectory() as made:
             folder = pathlib.Path(made)
             model.write(folder)
@@ -262,7 +293,7 @@ class AlmostAFormat(unittest.TestCase):
         wrong = []
         # Without scales or zero points codes are other numbers; without an order they are where config.json says that there is one.
         needed = not what.endswith(UNREAD) and (not what.endswith("g_idx") or what.startswith("gptq:"))
-        if ": missing: " in what and needed and generated.returncode == 0:
+        if (": missing: " in what or ": renamed: " in what) and needed and generated.returncode == 0:
             wrong.append("a tensor that the format needs is missing, and nothing says so")
         if must_be_refused(what) and generated.returncode == 0:
             wrong.append("runs")
@@ -272,9 +303,11 @@ class AlmostAFormat(unittest.TestCase):
             if done.returncode == 0:
                 continue
             line = done.stderr.strip()
-            whole = "formats of weights:" in line or "use a checkpoint in one of" in line or "model.safetensors" in words
+            whole = "formats of weights:" in line or "1 unexpected:" in line or "use a checkpoint in one of" in line or "model.safetensors" in words
             if done.returncode not in (1, 2) or "\n" in line or "wanted" not in line or not any(w in line for w in words) or not whole:
                 wrong.append(f"{done.args[1]} {done.returncode}: {line}")
+            elif was is not None and (bad := named_badly(what, line, was)):
+                wrong.append(f"{bad}: {line}")
         return [f"{what}: {w}" for w in wrong]
 
     def test_ends_in_one_line_or_runs(self):

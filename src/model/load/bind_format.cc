@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "base/float_formats.h"
@@ -26,6 +27,36 @@ bool is_half(SafetensorsDType t) {
 // Powers of two stored as one exponent byte each.
 bool is_exponent(SafetensorsDType t) {
   return t == SafetensorsDType::F8_E8M0 || t == SafetensorsDType::U8;
+}
+
+bool holds_codes(WeightPacking packing, SafetensorsDType t) {
+  switch (packing) {
+    case fp8:
+      return t == SafetensorsDType::F8_E4M3;
+    case u4_rows:
+    case u4_gptq:
+    case u4_awq:
+      return t == SafetensorsDType::I32;
+    case e2m1_nv:
+    case e2m1_mx:
+      return t == SafetensorsDType::U8 || t == SafetensorsDType::I8;
+  }
+  return false;
+}
+bool may_hold_scales(WeightPacking packing, SafetensorsDType t) {
+  switch (packing) {
+    case fp8:
+      return is_float(t) || is_exponent(t);
+    case u4_rows:
+    case u4_gptq:
+    case u4_awq:
+      return is_half(t);
+    case e2m1_nv:
+      return t == SafetensorsDType::F8_E4M3;
+    case e2m1_mx:
+      return is_exponent(t);
+  }
+  return false;
 }
 
 // Dtypes under which some format stores codes, right or wrong for a row.
@@ -56,9 +87,29 @@ class Binder {
     scales_ = tensor(format.scales);
   }
 
-  /// Whether a tensor of the row's name for codes is there that is not a plain matrix.
+  bool has_scales() const { return scales_ != nullptr; }
+  std::string codes_name() const { return module_ + std::string(format_.codes); }
+  /// How much the module resembles the row: by its own tensors, and by what the checkpoint has
+  /// elsewhere.
+  int likeness() const {
+    int out = codes_ != nullptr && is_dtype_of_codes() ? 4 : 0;
+    if (codes_ != nullptr && codes_fit()) out += 1;
+    if (scales_ != nullptr) out += may_hold_scales(format_.packing, scales_->dtype) ? 6 : 2;
+    if (!format_.factor.empty()) out += tensor(format_.factor) != nullptr ? 3 : -1;
+    for (const WeightFormat& other : weight_formats()) {
+      if (other.factor.empty() || other.factor == format_.factor) continue;
+      if (tensor(other.factor) != nullptr) out -= 2;
+    }
+    if (options_.is_used && options_.is_used(format_)) out += 4;
+    return out;
+  }
+
+  /// Whether a tensor of the row's name for codes is there that is not a plain matrix: those have
+  /// no scales.
   bool has_codes() const {
-    return codes_ != nullptr && (format_.codes != ".weight" || may_hold_codes(codes_->dtype));
+    if (format_.packing == u4_awq && tensor(".g_idx") != nullptr) return false;  // GPTQ's
+    return codes_ != nullptr &&
+           (format_.codes != ".weight" || scales_ != nullptr || may_hold_codes(codes_->dtype));
   }
   bool codes_fit() const { return is_dtype_of_codes() && codes_->shape == codes_shape(); }
   std::string codes_text() const { return text_of(*codes_); }
@@ -66,20 +117,7 @@ class Binder {
     const char* dtype = format_.packing == fp8 ? "F8_E4M3" : is_int4() ? "I32" : "U8";
     return fmt::format("{} [{}] of {}", dtype, fmt::join(codes_shape(), ", "), format_.name);
   }
-  bool is_dtype_of_codes() const {
-    switch (format_.packing) {
-      case fp8:
-        return codes_->dtype == SafetensorsDType::F8_E4M3;
-      case u4_rows:
-      case u4_gptq:
-      case u4_awq:
-        return codes_->dtype == SafetensorsDType::I32;
-      case e2m1_nv:
-      case e2m1_mx:
-        return codes_->dtype == SafetensorsDType::U8 || codes_->dtype == SafetensorsDType::I8;
-    }
-    return false;
-  }
+  bool is_dtype_of_codes() const { return holds_codes(format_.packing, codes_->dtype); }
 
   /// Whether the other tensors fit the row. Sets the complaints of `out` if not.
   bool fits(BoundFormat& out) {
@@ -240,9 +278,7 @@ class Binder {
     group_ = count > 0 && cols_ % count == 0 ? static_cast<std::int32_t>(cols_ / count) : 0;
     const bool known = group_ == 32 || group_ == 64 || group_ == 128;
     if (!known || !is_half(scales_->dtype) || s[1 - of_group] != rows_ || rows_ % 8 != 0) {
-      const std::string wanted = by_output() ? fmt::format("[{}, {} / group]", rows_, cols_)
-                                             : fmt::format("[{} / group, {}]", cols_, rows_);
-      return complain(out, *scales_, "BF16 or F16 " + wanted + ", groups of 32, 64 or 128");
+      return complain_scales(out);
     }
     zeros_ = tensor(format_.zeros);
     order_ = tensor(format_.order);
@@ -255,6 +291,10 @@ class Binder {
     }
     if (zeros_ != nullptr) {
       const Shape shape = by_output() ? Shape{rows_ / 8, groups()} : Shape{groups(), rows_ / 8};
+      // One of the two has other groups: config.json says which.
+      const bool as_said =
+          zeros_->shape == shape || options_.group == 0 || group_ == options_.group;
+      if (!as_said) return complain_scales(out);
       if (zeros_->dtype != SafetensorsDType::I32 || zeros_->shape != shape) {
         return complain(out, *zeros_, fmt::format("I32 [{}]", fmt::join(shape, ", ")));
       }
@@ -264,6 +304,12 @@ class Binder {
       return complain(out, *order_, fmt::format("I32 [{}]", cols_));
     }
     return true;
+  }
+
+  bool complain_scales(BoundFormat& out) const {
+    const std::string wanted = by_output() ? fmt::format("[{}, {} / group]", rows_, cols_)
+                                           : fmt::format("[{} / group, {}]", cols_, rows_);
+    return complain(out, *scales_, "BF16 or F16 " + wanted + ", groups of 32, 64 or 128");
   }
 
   // columns: sorted by group, or empty if they are so already. False: not every group has group_
@@ -296,6 +342,10 @@ class Binder {
     w.groups.dtype = scales_->dtype == SafetensorsDType::BF16 ? DType::bf16 : DType::f16;
     std::vector<std::int32_t> columns;
     if (options_.contents && !sort_columns(columns)) {
+      if (options_.group != 0 && group_ != options_.group) {
+        complain_scales(out);
+        return;
+      }
       complain(out, *order_, fmt::format("{} columns of each of {} groups", group_, groups()));
       return;
     }
@@ -401,36 +451,80 @@ class Binder {
   std::int32_t group_ = 0;  // int4: columns of a group
 };
 
+void add_once(std::vector<std::string>& to, std::string text) {
+  if (std::ranges::find(to, text) == to.end()) to.push_back(std::move(text));
+}
+
+// The complaints of the rows that the module resembles most.
+BoundFormat nearest(std::vector<Binder>& binders, bool any_codes) {
+  int most = std::numeric_limits<int>::min();
+  std::vector<Binder*> best;
+  for (Binder& b : binders) {
+    if (any_codes ? !b.has_codes() : !b.has_scales()) continue;
+    const int likeness = b.likeness();
+    if (likeness > most) best.clear();
+    most = std::max(most, likeness);
+    if (likeness == most) best.push_back(&b);
+  }
+  BoundFormat out;
+  std::vector<std::string> wanted, missing;
+  std::string codes;
+  for (Binder* b : best) {
+    BoundFormat row;
+    if (!any_codes) {
+      row.missing = b->codes_name();
+    } else if (!b->codes_fit()) {
+      codes = b->codes_text();
+      add_once(wanted, b->wanted_codes());
+    } else {
+      b->fits(row);
+    }
+    if (!row.missing.empty()) add_once(missing, std::move(row.missing));
+    if (out.misshapen.empty()) out.misshapen = std::move(row.misshapen);
+  }
+  if (out.misshapen.empty() && !codes.empty()) {
+    out.misshapen = fmt::format("{} (wanted {})", codes, fmt::join(wanted, ", or "));
+  }
+  // A wrong shape says more than a name that another row does not have.
+  if (out.misshapen.empty()) out.missing = fmt::format("{}", fmt::join(missing, " or "));
+  return out;
+}
+
 }  // namespace
+
+bool is_in_format(const Find& find, const std::string& module, const WeightFormat& format) {
+  const auto tensor = [&](std::string_view suffix) { return find(module + std::string(suffix)); };
+  const CheckpointTensor *codes = tensor(format.codes), *scales = tensor(format.scales);
+  if (codes == nullptr || scales == nullptr) return false;
+  if (!holds_codes(format.packing, codes->dtype)) return false;
+  if (!may_hold_scales(format.packing, scales->dtype)) return false;
+  if (!format.factor.empty() && tensor(format.factor) == nullptr) return false;
+  // GPTQ and AWQ have the same names. Their scales are [groups, out].
+  const auto width = [](const CheckpointTensor& t) { return t.shape.empty() ? 0 : t.shape.back(); };
+  if (format.packing == u4_gptq) return width(*codes) == width(*scales);
+  return format.packing != u4_awq || width(*codes) * 8 == width(*scales);
+}
 
 bool bind_format(const Find& find, const std::string& module, std::int64_t rows, std::int64_t cols,
                  const FormatOptions& options, ThreadPool* threads, ModelWeights& weights,
                  BoundFormat& out) {
-  BoundFormat nearest;        // complaints of a row with fitting codes
-  std::string codes, wanted;  // of rows with other codes
+  std::vector<Binder> binders;
+  binders.reserve(weight_formats().size());
+  bool any_codes = false, any_scales = false;
   for (const WeightFormat& format : weight_formats()) {
-    Binder binder(find, module, format, rows, cols, options, threads, weights);
-    if (!binder.has_codes()) continue;
-    if (!binder.codes_fit()) {
-      codes = binder.codes_text();
-      wanted += (wanted.empty() ? "" : ", or ") + binder.wanted_codes();
-      continue;
-    }
+    Binder& binder =
+        binders.emplace_back(find, module, format, rows, cols, options, threads, weights);
+    any_codes |= binder.has_codes();
+    any_scales |= binder.has_scales();
     BoundFormat row;
-    if (binder.fits(row)) {
-      binder.bind(row);
-      out = std::move(row);
-      return true;
-    }
-    // A wrong shape says more than a name that another row does not have.
-    const bool none = nearest.missing.empty() && nearest.misshapen.empty();
-    if (none || (nearest.misshapen.empty() && !row.misshapen.empty())) nearest = std::move(row);
+    if (!binder.has_codes() || !binder.codes_fit() || !binder.fits(row)) continue;
+    binder.bind(row);
+    out = std::move(row);
+    return true;
   }
-  if (nearest.missing.empty() && nearest.misshapen.empty()) {
-    if (codes.empty()) return false;
-    nearest.misshapen = fmt::format("{} (wanted {})", codes, wanted);
-  }
-  out = std::move(nearest);
+  const bool no_codes = any_scales && find(module + ".weight") == nullptr;
+  if (!any_codes && !no_codes) return false;
+  out = nearest(binders, any_codes);
   return true;
 }
 

@@ -35,6 +35,16 @@ std::optional<std::int64_t> TensorLoader::pairs_of_codes(const TensorSpec& spec,
   return spec.shape[1] / (tensor.dtype == SafetensorsDType::F4 ? 1 : 2);
 }
 
+// Name of the scales that a weight of DeepSeek V4 lacks, as this checkpoint names them.
+std::string TensorLoader::scale_beside(const CheckpointTensor& weight) const {
+  constexpr std::string_view kTransformers = ".weight_scale_inv";
+  const bool renames = std::ranges::any_of(checkpoint_.tensors(), [&](const CheckpointTensor& t) {
+    return t.name.ends_with(kTransformers);
+  });
+  return weight.name.substr(0, weight.name.rfind('.')) +
+         std::string(renames ? kTransformers : ".scale");
+}
+
 // Binds a matrix of e2m1 codes in place; returns the name of its scales, or an empty one.
 std::string_view TensorLoader::bind_mx(const TensorSpec& spec, const CheckpointTensor& tensor,
                                        std::int64_t cols) {
@@ -48,12 +58,12 @@ std::string_view TensorLoader::bind_mx(const TensorSpec& spec, const CheckpointT
   const std::string scale = scale_name(spec);
   const CheckpointTensor* scales = find(scale);
   if (scales == nullptr) {
-    complaints_.missing(scale);
+    complaints_.missing(scale_beside(tensor), true);
     return {};
   }
   const std::vector shape = {spec.shape[0], spec.shape[1] / kMxBlock};
   if (!exponents(*scales) || scales->shape != shape) {
-    complaints_.misshapen(fmt::format("{} {} {} (wanted F8_E8M0 or U8 {})", scale,
+    complaints_.misshapen(fmt::format("{} {} {} (wanted F8_E8M0 or U8 {})", scales->name,
                                       name(scales->dtype), shape_text(scales->shape),
                                       shape_text(shape)));
     return scales->name;
@@ -98,7 +108,9 @@ bool TensorLoader::bind_packed(const TensorSpec& spec, Names& read) {
                               .contents = reads_values() && !absent,
                               .has_zeros = needs_zeros_,
                               .has_order = config_.int4_order,
-                              .rows_ordered = config_.int4_all_ordered};
+                              .rows_ordered = config_.int4_all_ordered,
+                              .group = config_.int4_group,
+                              .is_used = [&](const WeightFormat& f) { return is_used(f); }};
   const std::int64_t bytes = weights_.bytes;
   const auto find_tensor = [&](const std::string& name) { return find(name); };
   BoundFormat bound;
@@ -130,6 +142,21 @@ bool TensorLoader::bind_packed(const TensorSpec& spec, Names& read) {
                      own ? spec.part : TensorPart{}, bound.factor, format.divides,
                      codes.dtype == DType::u4 || bound.scales->dtype == SafetensorsDType::F8_E4M3});
   return true;
+}
+
+// Whether some matrix of the checkpoint is in the format, by names and dtypes.
+bool TensorLoader::is_used(const WeightFormat& format) {
+  if (used_.empty()) {
+    const auto find_tensor = [&](const std::string& name) { return find(name); };
+    for (const WeightFormat& f : weight_formats()) {
+      used_.push_back(std::ranges::any_of(checkpoint_.tensors(), [&](const CheckpointTensor& t) {
+        const std::string name = published_name(t.name);
+        if (!name.ends_with(f.scales)) return false;
+        return is_in_format(find_tensor, name.substr(0, name.size() - f.scales.size()), f);
+      }));
+    }
+  }
+  return used_[static_cast<std::size_t>(&format - weight_formats().data())];
 }
 
 // Whether a tensor has a name that only formats of weights use.

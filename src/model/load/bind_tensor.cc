@@ -122,8 +122,11 @@ const CheckpointTensor* TensorLoader::bind(const TensorSpec& spec, const Checkpo
   const bool fp8 =
       dtype == DType::e4m3 && spec.linear && config_.block_fp8 && config_.is_compressed();
   if (!plain(dtype) && !fp8) {
-    wrong_dtype(spec, tensor, "F32, BF16 or F16");
-    return nullptr;
+    const bool v4 = config_.is_compressed(), codes = v4 && spec.linear && config_.block_fp8;
+    wrong_dtype(spec, tensor,
+                fmt::format("{}{}F32, BF16 or F16", codes ? "F8_E4M3, " : "",
+                            spec.may_be_mx ? "I8, U8 or F4 of pairs, " : ""));
+    return v4 ? find(scale_name(spec)) : nullptr;
   }
   WeightView w{in_place(tensor.bytes, *dtype), *dtype, spec.shape[0], spec.shape[1], nullptr};
   check_like(spec, w);
@@ -134,13 +137,13 @@ const CheckpointTensor* TensorLoader::bind(const TensorSpec& spec, const Checkpo
   const std::string scale = scale_name(spec);
   const CheckpointTensor* scales = find(scale);
   if (scales == nullptr) {
-    complaints_.missing(scale);
+    complaints_.missing(scale_beside(tensor), true);
     return nullptr;
   }
   const std::vector<std::int64_t> shape = {weight_blocks(spec.shape[0]),
                                            weight_blocks(spec.shape[1])};
   if (scales->shape != shape || (!plain(dtype_of(scales->dtype)) && !exponents(*scales))) {
-    complaints_.misshapen(fmt::format("{} {} {} (wanted F8_E8M0, U8 or F32 {})", scale,
+    complaints_.misshapen(fmt::format("{} {} {} (wanted F8_E8M0, U8 or F32 {})", scales->name,
                                       name(scales->dtype), shape_text(scales->shape),
                                       shape_text(shape)));
     return scales;

@@ -42,9 +42,12 @@ Result<void> TensorLoader::run(const std::string& directory, const std::vector<T
         continue;
       }
     }
+    // The complaint about a matrix is one about its scales.
+    const CheckpointTensor* scales = config_.is_compressed() ? find(scale_name(spec)) : nullptr;
     if (tensor == nullptr) {
       const std::string module = spec.name.substr(0, spec.name.rfind('.'));
       complaints_.missing(spec.name, !format_tensors(module).empty());
+      if (scales != nullptr) read.insert(scales->name);
       continue;
     }
     read.insert(tensor->name);
@@ -55,6 +58,7 @@ Result<void> TensorLoader::run(const std::string& directory, const std::vector<T
     if (tensor->shape != spec.shape) {
       complaints_.misshapen(fmt::format("{} {} (wanted {})", spec.name, shape_text(tensor->shape),
                                         shape_text(spec.shape)));
+      if (scales != nullptr) read.insert(scales->name);
       continue;
     }
     if (spec.vector != nullptr) {
@@ -63,8 +67,8 @@ Result<void> TensorLoader::run(const std::string& directory, const std::vector<T
       read_ids(spec, *tensor);
     } else if (spec.whole_stack) {
       turn(spec, *tensor);
-    } else if (const CheckpointTensor* scales = bind(spec, *tensor); scales != nullptr) {
-      read.insert(scales->name);
+    } else if (const CheckpointTensor* bound = bind(spec, *tensor); bound != nullptr) {
+      read.insert(bound->name);
     }
   }
   bind_kv_scales(read);
@@ -81,8 +85,12 @@ Result<void> TensorLoader::run(const std::string& directory, const std::vector<T
 void TensorLoader::index_names() {
   if (!config_.is_compressed()) return;
   for (const CheckpointTensor& t : checkpoint_.tensors()) {
-    by_published_name_.emplace(published_v4_name(t.name), &t);
+    by_published_name_.emplace(published_name(t.name), &t);
   }
+}
+
+std::string TensorLoader::published_name(std::string_view name) const {
+  return config_.is_compressed() ? published_v4_name(name) : std::string(name);
 }
 
 const CheckpointTensor* TensorLoader::find(const std::string& name) const {

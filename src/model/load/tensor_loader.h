@@ -19,6 +19,7 @@
 #include "model/load/complaints.h"
 #include "model/load/file_source.h"
 #include "model/weights/tensor_table.h"
+#include "model/weights/weight_formats.h"
 #include "model/weights/weights.h"
 
 namespace lathe {
@@ -65,6 +66,7 @@ class TensorLoader {
 
   // tensor_loader.cc: the pass.
   void index_names();
+  std::string published_name(std::string_view name) const;
   const CheckpointTensor* find(const std::string& name) const;
   bool of_no_draft(std::string_view tensor) const;
   Result<void> check_values();
@@ -83,12 +85,14 @@ class TensorLoader {
   // bind_quantised.cc: matrices of codes and scales.
   static std::optional<std::int64_t> pairs_of_codes(const TensorSpec& spec,
                                                     const CheckpointTensor& tensor);
+  std::string scale_beside(const CheckpointTensor& weight) const;
   std::string_view bind_mx(const TensorSpec& spec, const CheckpointTensor& tensor,
                            std::int64_t cols);
   static bool exponents(const CheckpointTensor& tensor);
   std::span<const float> factors(const CheckpointTensor& tensor);
   bool may_be_packed(const TensorSpec& spec) const;
   bool bind_packed(const TensorSpec& spec, Names& read);
+  bool is_used(const WeightFormat& format);
   static bool is_of_format(std::string_view name);
   std::vector<const CheckpointTensor*> format_tensors(const std::string& module) const;
   void check_like(const TensorSpec& spec, const WeightView& w);
@@ -128,6 +132,7 @@ class TensorLoader {
   // The first whole matrix of each stack that others must be like.
   std::unordered_map<const WeightStack*, WeightView> first_like_;
   std::unordered_map<std::string, const CheckpointTensor*> by_published_name_;
+  std::vector<bool> used_;  // is_used() of weight_formats(); empty until asked
 };
 
 }  // namespace lathe

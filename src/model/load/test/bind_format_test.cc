@@ -73,6 +73,16 @@ TEST_F(AlmostAFormat, NamesWhatIsMissing) {
   EXPECT_THAT(load(), HasSubstr("1 missing: model.layers.0.self_attn.q_proj.weight_scale"));
 }
 
+// Of the formats that the checkpoint has elsewhere.
+TEST_F(AlmostAFormat, NamesThePackedTensorThatIsMissing) {
+  replace("", "layers.0.self_attn.v_proj.qweight", "layers.0.self_attn.v_proj.qweighT");
+  EXPECT_THAT(load(), HasSubstr("1 missing: model.layers.0.self_attn.v_proj.qweight; 1 unexpected: "
+                                "model.layers.0.self_attn.v_proj.qweighT;"));
+  replace("", "layers.0.self_attn.q_proj.weight_packed", "layers.0.self_attn.q_proj.weight_packeD");
+  EXPECT_THAT(load(), HasSubstr("1 missing: model.layers.0.self_attn.q_proj.weight_packed; 1 "
+                                "unexpected: model.layers.0.self_attn.q_proj.weight_packeD;"));
+}
+
 TEST_F(AlmostAFormat, NeedsTheOrderThatTheConfigurationNames) {
   replace("", "layers.0.mlp.gate_proj.g_idx", "layers.0.mlp.gate_proj.g_idX");
   EXPECT_THAT(load(), HasSubstr("1 missing: model.layers.0.mlp.gate_proj.g_idx"));
