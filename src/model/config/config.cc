@@ -224,7 +224,8 @@ Result<ModelConfig> parse_one(const nlohmann::json& object, std::string place,
   nlohmann::json changed = object;
   if (const auto ok = apply_overrides(overrides, changed); !ok) return ok.error();
   ConfigReader::Keys read;
-  ConfigReader json(changed, std::move(place), &read);
+  const ConfigReader::Flags flags = flags_of(overrides);
+  ConfigReader json(changed, std::move(place), &read, &flags);
   ModelConfig config;
   config.architecture = architecture.name;
   config.vocab = json.integer("vocab_size");

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -15,8 +16,9 @@ std::string ConfigRange::text() const {
   return fmt::format("a finite number from {} to {}{}", min, max, or_zero ? ", or 0" : "");
 }
 
-ConfigReader::ConfigReader(const nlohmann::json& object, std::string place, Keys* read)
-    : object_(&object), place_(std::move(place)), read_(read) {}
+ConfigReader::ConfigReader(const nlohmann::json& object, std::string place, Keys* read,
+                           const Flags* flags)
+    : object_(&object), place_(std::move(place)), read_(read), flags_(flags) {}
 
 const nlohmann::json* ConfigReader::find(std::string_view key) const {
   if (read_ != nullptr) read_->insert(fmt::format("{}{}", prefix_, key));
@@ -57,6 +59,12 @@ std::string_view ConfigReader::first_of(std::initializer_list<std::string_view> 
 void ConfigReader::refuse(std::string_view key, std::string wanted, std::string offered,
                           ErrorCode code, std::string hint) {
   if (error_) return;
+  if (std::string field = flag_field(key); !field.empty()) {
+    if (code == ErrorCode::malformed) code = ErrorCode::invalid_argument;
+    error_ = Error{code, std::move(field), std::move(wanted), std::move(offered),
+                   "give another value, or leave the flag out"};
+    return;
+  }
   error_ = Error{code, fmt::format("{}: {}", place_, key), std::move(wanted), std::move(offered),
                  std::move(hint)};
 }
@@ -65,6 +73,23 @@ void ConfigReader::mistyped(std::string_view key, std::string_view wanted, std::
   const nlohmann::json* value = find(key);
   refuse(key, std::string(wanted), value == nullptr ? "nothing" : json_excerpt(*value),
          ErrorCode::malformed, std::move(hint));
+}
+
+// "--rope-scaling: factor" of a key that a flag gave; empty: the file did.
+std::string ConfigReader::flag_field(std::string_view key) const {
+  if (flags_ == nullptr) return {};
+  const std::string path = fmt::format("{}{}", prefix_, key);
+  const std::size_t dot = prefix_.find('.');
+  const bool nested = dot != std::string::npos;
+  const auto flag = flags_->find(nested ? path.substr(0, dot) : path);
+  if (flag == flags_->end()) return {};
+  std::string out = flag->second;
+  for (std::size_t at = dot; nested && at < path.size();) {
+    const std::size_t end = std::min(path.find('.', at + 1), path.size());
+    out += ": " + path.substr(at + 1, end - at - 1);
+    at = end;
+  }
+  return out;
 }
 
 // How to give a number without the file.
@@ -203,7 +228,7 @@ std::optional<ConfigReader> ConfigReader::object(std::string_view key) {
     mistyped(key, "an object");
     return std::nullopt;
   }
-  ConfigReader nested(*value, fmt::format("{}: {}", place_, key), read_);
+  ConfigReader nested(*value, fmt::format("{}: {}", place_, key), read_, flags_);
   nested.prefix_ = fmt::format("{}{}.", prefix_, key);
   return nested;
 }

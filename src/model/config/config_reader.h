@@ -5,6 +5,7 @@
 #include <functional>
 #include <initializer_list>
 #include <limits>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
@@ -47,10 +48,13 @@ inline constexpr ConfigRange kOptionalDecayRange = {-1e4, -1e-6, true};
 class ConfigReader {
  public:
   using Keys = std::set<std::string, std::less<>>;
+  using Flags = std::map<std::string, std::string, std::less<>>;
 
   /// `object` outlives the reader. `place` precedes keys in errors: "config.json". Keys that are
   /// looked up are added to `read`, unless it is null; those of nested objects as "object.key".
-  ConfigReader(const nlohmann::json& object, std::string place, Keys* read = nullptr);
+  /// `flags`, or null: the flags that gave keys of the outermost object, which errors name instead.
+  ConfigReader(const nlohmann::json& object, std::string place, Keys* read = nullptr,
+               const Flags* flags = nullptr);
 
   bool has(std::string_view key) const;
   /// Whether the key is there and its value is null: classes of transformers give some absent keys
@@ -103,10 +107,12 @@ class ConfigReader {
   const nlohmann::json* find(std::string_view key) const;
   void mistyped(std::string_view key, std::string_view wanted, std::string hint = "");
   std::string way_out(std::string_view key) const;
+  std::string flag_field(std::string_view key) const;
 
   const nlohmann::json* object_;
   std::string place_;
   Keys* read_ = nullptr;
+  const Flags* flags_ = nullptr;
   std::string prefix_;  // of keys in read_
   std::optional<Error> error_;
 };

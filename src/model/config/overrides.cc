@@ -25,6 +25,16 @@ Error bad(std::string_view field, std::string wanted, std::string offered, std::
 
 std::string key_of(const std::string& value) { return value.substr(0, value.find('=')); }
 
+Result<nlohmann::json> parse_flag(std::string_view text, const std::string& flag,
+                                  const char* hint) {
+  auto json = parse_json(text, flag);
+  if (json) return json;
+  Error e = json.error();
+  e.code = ErrorCode::invalid_argument;
+  if (e.hint.empty()) e.hint = hint;
+  return e;
+}
+
 Error several_ropes(std::string_view flag, const std::string& key) {
   return bad(flag, "a model with one RoPE", "one with several: " + quote(key),
              "--override rope_parameters=JSON gives all of them");
@@ -46,10 +56,11 @@ Result<void> forget_in_rope(const std::string& key, nlohmann::json& config) {
 
 Result<void> set_rope_scaling(const std::string& text, nlohmann::json& config) {
   constexpr std::string_view kRope = "--rope-scaling";
-  const auto scaling = parse_json(text, std::string(kRope));
-  if (!scaling || !(scaling->is_object() || scaling->is_null())) {
-    return bad(kRope, "a JSON object, or null", quote(text),
-               R"(for example '{"rope_type": "yarn", "factor": 4}')");
+  constexpr const char* kExample = R"(for example '{"rope_type": "yarn", "factor": 4}')";
+  const auto scaling = parse_flag(text, std::string(kRope), kExample);
+  if (!scaling) return scaling.error();
+  if (!scaling->is_object() && !scaling->is_null()) {
+    return bad(kRope, "a JSON object, or null", json_excerpt(*scaling), kExample);
   }
   const auto parameters = config.find("rope_parameters");
   if (parameters != config.end() && parameters->is_object()) {
@@ -81,16 +92,23 @@ Result<void> apply_overrides(const ConfigOverrides& overrides, nlohmann::json& c
     if (std::ranges::find(kFixed, key) != kFixed.end()) {
       return bad(kFlag, "a key other than those that say what the checkpoint is", quote(key));
     }
-    const auto json = parse_json(value.substr(key.size() + 1), std::string(kFlag));
-    if (!json) {
-      return bad(kFlag, fmt::format("{}=JSON", key), quote(value.substr(key.size() + 1)),
-                 "a text needs double quotes");
-    }
+    const auto json = parse_flag(value.substr(key.size() + 1), fmt::format("{} {}", kFlag, key),
+                                 "a text needs double quotes");
+    if (!json) return json.error();
     config[key] = *json;
     if (const auto ok = forget_in_rope(key, config); !ok) return ok.error();
   }
   if (overrides.rope_scaling.empty()) return {};
   return set_rope_scaling(overrides.rope_scaling, config);
+}
+
+ConfigReader::Flags flags_of(const ConfigOverrides& overrides) {
+  ConfigReader::Flags out;
+  for (const std::string& value : overrides.values) {
+    out[key_of(value)] = fmt::format("{} {}", kFlag, key_of(value));
+  }
+  if (!overrides.rope_scaling.empty()) out["rope_scaling"] = "--rope-scaling";
+  return out;
 }
 
 void drop_overridden(const ConfigOverrides& overrides, nlohmann::json& generation) {

@@ -24,6 +24,9 @@ struct ConfigOverrides {
 /// several kinds of RoPE.
 Result<void> apply_overrides(const ConfigOverrides& overrides, nlohmann::json& config);
 
+/// The flag of each key that it gives, for errors: {"rope_scaling", "--rope-scaling"}.
+ConfigReader::Flags flags_of(const ConfigOverrides& overrides);
+
 /// Removes the keys from generation_config.json, which has precedence elsewhere. Precondition:
 /// apply_overrides() took them.
 void drop_overridden(const ConfigOverrides& overrides, nlohmann::json& generation);

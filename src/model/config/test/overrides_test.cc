@@ -68,9 +68,13 @@ TEST(ConfigOverrides, RopeScalingReplacesBothSpellings) {
   two["rope_parameters"]["full_attention"]["rope_theta"] = 1e6;
   EXPECT_THAT(refused(two, {.values = {"rope_theta=7000"}}),
               HasSubstr("--override: wanted a model with one RoPE"));
-  for (const char* bad : {"yarn", "[1]", "{", "3"}) {
+  for (const char* bad : {"[1]", "3"}) {
     EXPECT_THAT(refused(older, {.rope_scaling = bad}),
                 HasSubstr("--rope-scaling: wanted a JSON object, or null, got"));
+  }
+  for (const char* bad : {"yarn", "{"}) {
+    EXPECT_THAT(refused(older, {.rope_scaling = bad}),
+                HasSubstr("--rope-scaling: wanted valid JSON, got"));
   }
   for (const auto& [scaling, key] :
        {std::pair{R"({"rope_type": "yarn", "factor": 2, "factr": 4})", "\"factr\""},
@@ -82,8 +86,15 @@ TEST(ConfigOverrides, RopeScalingReplacesBothSpellings) {
         HasSubstr(std::string("--rope-scaling: wanted keys that are read for its rope_type, got ") +
                   key));
   }
-  EXPECT_THAT(refused(older, {.rope_scaling = R"({"rope_type": "spiral"})"}),
-              HasSubstr("rope_scaling: rope_type: wanted default, linear"));
+  EXPECT_EQ(refused(older, {.rope_scaling = R"({"rope_type": "spiral"})"}),
+            "--rope-scaling: rope_type: wanted default, linear, dynamic, llama3, yarn, longrope "
+            "or proportional, got \"spiral\"; give another value, or leave the flag out");
+  EXPECT_EQ(refused(older, {.rope_scaling = R"({"rope_type": "yarn"})"}),
+            "--rope-scaling: factor: wanted a finite number, got nothing; give another value, or "
+            "leave the flag out");
+  EXPECT_THAT(
+      refused(older, {.rope_scaling = R"({"factor": 2, "rope_type": "yarn", "factor": 4})"}),
+      HasSubstr("--rope-scaling: wanted unique names, got \"factor\" twice"));
 }
 
 TEST(ConfigOverrides, RefuseByKey) {
@@ -91,7 +102,8 @@ TEST(ConfigOverrides, RefuseByKey) {
   EXPECT_THAT(with("max_position_embeddings"), HasSubstr("--override: wanted KEY=JSON, got"));
   EXPECT_THAT(with("=3"), HasSubstr("--override: wanted KEY=JSON"));
   EXPECT_THAT(with("hidden_act=silu"),
-              HasSubstr("--override: wanted hidden_act=JSON, got \"silu\"; a text needs double"));
+              HasSubstr("--override hidden_act: wanted valid JSON, got something else at byte 1 of "
+                        "4; a text needs double quotes"));
   for (const char* key : {"architectures", "model_type", "quantization_config", "text_config"}) {
     EXPECT_THAT(with((std::string(key) + "=null").c_str()), HasSubstr(key)) << key;
   }
@@ -100,7 +112,17 @@ TEST(ConfigOverrides, RefuseByKey) {
                         "\"max_positions\""));
   EXPECT_THAT(with("n_group=3"), HasSubstr("read for this model"));
   EXPECT_THAT(with("max_position_embeddings=\"3\""),
-              HasSubstr("config.json: max_position_embeddings: wanted an integer"));
+              HasSubstr("--override max_position_embeddings: wanted an integer"));
+  EXPECT_THAT(with(R"(rope_scaling={"rope_type": "yarn", "factor": 4, "factor": 2})"),
+              HasSubstr("--override rope_scaling: wanted unique names, got \"factor\" twice"));
+  EXPECT_EQ(with(R"(rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": "2"})"),
+            "--override rope_parameters: factor: wanted a finite number, got \"2\"; give another "
+            "value, or leave the flag out");
+  EXPECT_THAT(with("rms_norm_eps=1e999"), HasSubstr("--override rms_norm_eps: wanted a number"));
+  Json wrapped = {{"architectures", {"LlavaForConditionalGeneration"}}, {"text_config", qwen3()}};
+  wrapped["text_config"]["model_type"] = "qwen3";
+  EXPECT_THAT(refused(wrapped, {.values = {"rms_norm_eps=true"}}),
+              HasSubstr("--override rms_norm_eps: wanted a finite number, got true"));
 }
 
 }  // namespace
