@@ -76,11 +76,17 @@ struct Found {
 // The tower's name is in `whole`.
 Result<Found> find(ConfigReader& json, const nlohmann::json& whole) {
   const std::vector<std::string> named = json.texts("architectures");
+  json.text("model_type", "");
   if (json.error()) return *json.error();
   for (const std::string& n : named) {
     if (const Architecture* known = find_architecture(n)) return Found{known};
     if (const TextTower* tower = find_text_tower(n)) return Found{nullptr, *tower};
   }
+  if (auto text = json.object("text_config")) {
+    text->text("model_type", "");
+    json.adopt(*text);
+  }
+  if (json.error()) return *json.error();
   if (!named.empty()) {
     const auto& name = whole["architectures"][0].get_ref<const std::string&>();
     if (const auto tower = any_tower(whole, name)) return Found{nullptr, tower};

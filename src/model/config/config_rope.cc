@@ -226,6 +226,11 @@ RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
       const Error& e = table.error();
       if (e.field == "rope.theta") {
         json.refuse(keys.theta, e.wanted, e.offered, e.code);
+      } else if (e.field == "rope.dim") {
+        json.refuse(!keys.of_heads   ? "qk_rope_head_dim"
+                    : out.dim == dim ? "head_dim"
+                                     : kShare,
+                    "a rotary part of " + e.wanted, e.offered, e.code);
       } else {
         json.refuse("rope_parameters", e.field + " " + e.wanted, e.offered, e.code);
       }

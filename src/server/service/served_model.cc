@@ -173,7 +173,11 @@ ServedModel::ServedModel(Runtime& runtime, const Tokenizer& its_tokenizer,
                   kinds(first, Phase::decode), name(first.main().layout.kind()));
   fingerprint = fingerprint_of(runtime, options.model);
   const std::filesystem::path path(options.model);
-  model_type = read_object(path / "config.json").value("model_type", "");
+  const nlohmann::json described = read_object(path / "config.json");
+  if (const auto type = described.find("model_type");
+      type != described.end() && type->is_string()) {
+    model_type = type->get<std::string>();
+  }
   tokenizer_config = read_object(path / "tokenizer_config.json");
   const std::string_view source = chat != nullptr ? chat->chat_template.source() : "";
   const auto thinks = find_named_reasoning_format(options.reasoning_parser);

@@ -36,6 +36,40 @@ TEST(ModelConfig, GenerationConfigSpeaksLast) {
   }
 }
 
+// What Python compares as equal, or a converter has written, is not the value that is meant.
+TEST(ModelConfig, ValuesOfAnotherTypeAreRefusedByKey) {
+  const auto with = [](Json j, const std::string& key, Json value) {
+    j[key] = std::move(value);
+    return refusal(j);
+  };
+  for (const auto& [key, value] : {std::pair{"model_type", Json(5)},
+                                   {"model_type", Json::array({"qwen3"})},
+                                   {"architectures", Json("Qwen3ForCausalLM")},
+                                   {"architectures", Json::array({5})},
+                                   {"hidden_act", Json(1)},
+                                   {"hidden_size", Json("64")},
+                                   {"hidden_size", Json(true)},
+                                   {"hidden_size", Json(64.0)},
+                                   {"rms_norm_eps", Json("1e-6")},
+                                   {"rms_norm_eps", Json(true)},
+                                   {"tie_word_embeddings", Json(0)},
+                                   {"tie_word_embeddings", Json("false")},
+                                   {"rope_scaling", Json("yarn")},
+                                   {"eos_token_id", Json("3")},
+                                   {"eos_token_id", Json(true)},
+                                   {"quantization_config", Json("fp8")}}) {
+    EXPECT_THAT(with(qwen3(), key, value), HasSubstr(std::string("config.json: ") + key))
+        << value.dump();
+  }
+  EXPECT_THAT(with(qwen3(), "head_dim", 7),
+              HasSubstr("config.json: head_dim: wanted a rotary part of an even number"));
+  Json wrapped = {{"architectures", {"LlavaForConditionalGeneration"}}, {"text_config", qwen3()}};
+  wrapped["text_config"]["model_type"] = 5;
+  EXPECT_THAT(refusal(wrapped), HasSubstr("config.json: text_config: model_type: wanted a text"));
+  wrapped["text_config"] = "qwen3";
+  EXPECT_THAT(refusal(wrapped), HasSubstr("config.json: text_config: wanted an object"));
+}
+
 // An end token that no answer can have. pad_token_id may be the vocabulary's size, and class values
 // are those of another vocabulary in small models.
 TEST(ModelConfig, EndTokensAreInTheVocabulary) {
