@@ -4,6 +4,9 @@
 #include <filesystem>
 #include <string_view>
 
+#include "io/files/mapped_file.h"
+#include "io/files/read_file.h"
+
 namespace lathe {
 
 Result<void> check_model_path(const std::string& path) {
@@ -29,6 +32,26 @@ Result<void> check_model_path(const std::string& path) {
     if (extension != f.extension) continue;
     return Error{ErrorCode::unsupported, path, "a folder with config.json and *.safetensors",
                  std::string(f.name), std::string(f.hint)};
+  }
+  return {};
+}
+
+Result<void> check_model_files(const std::string& folder) {
+  constexpr std::array kFiles = {"config.json",
+                                 "generation_config.json",
+                                 "hf_quant_config.json",
+                                 "model.safetensors.index.json",
+                                 "tokenizer.json",
+                                 "tokenizer_config.json",
+                                 "tiktoken.model",
+                                 "chat_template.jinja",
+                                 "chat_template.json",
+                                 "additional_chat_templates/tool_use.jinja",
+                                 "encoding/encoding_dsv4.py"};
+  for (const char* file : kFiles) {
+    const std::filesystem::path path = std::filesystem::path(folder) / file;
+    if (!is_listed(path)) continue;
+    if (const auto opened = MappedFile::open(path); !opened) return with_way_out(opened.error());
   }
   return {};
 }

@@ -357,6 +357,7 @@ namespace {
 Result<ModelConfig> read_model_config(const std::string& directory,
                                       const ConfigOverrides& overrides) {
   if (const auto ok = check_model_path(directory); !ok) return ok.error();
+  if (const auto ok = check_model_files(directory); !ok) return ok.error();
   const std::filesystem::path dir(directory);
   const auto config = read_file(dir / "config.json", kMaxConfigBytes);
   if (!config) return config.error();

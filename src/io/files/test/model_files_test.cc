@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "io/checkpoint/checkpoint.h"
+#include "io/files/model_path.h"
 #include "io/files/read_file.h"
 #include "io/template/chat_template.h"
 #include "io/tokenizer/tokenizer.h"
@@ -54,6 +55,28 @@ TEST_F(ModelFiles, ABrokenLinkIsListed) {
                                       std::pair(chat.error().message(), "chat_template.jinja")}) {
     EXPECT_EQ(message, (dir_ / name).string() +
                            ": wanted a readable file, got No such file or directory" + kWayOut);
+  }
+}
+
+TEST_F(ModelFiles, AFolderInPlaceOfAFileIsRefusedByEveryCommand) {
+  EXPECT_TRUE(check_model_files(dir_).ok());
+  for (const char* name :
+       {"config.json", "generation_config.json", "hf_quant_config.json", "tokenizer.json",
+        "tokenizer_config.json", "tiktoken.model", "model.safetensors.index.json",
+        "chat_template.jinja", "chat_template.json", "additional_chat_templates/tool_use.jinja",
+        "encoding/encoding_dsv4.py"}) {
+    fs::create_directories(dir_ / name);
+    const auto ok = check_model_files(dir_);
+    ASSERT_FALSE(ok) << name;
+    EXPECT_EQ(ok.error().message(),
+              (dir_ / name).string() + ": wanted a regular file, got a directory" + kWayOut);
+    fs::remove(dir_ / name);
+    std::ofstream(dir_ / name) << "{}";
+    EXPECT_TRUE(check_model_files(dir_).ok()) << name;
+    fs::remove(dir_ / name);
+    fs::create_symlink("blobs/none", dir_ / name);
+    EXPECT_FALSE(check_model_files(dir_).ok()) << name;
+    fs::remove(dir_ / name);
   }
 }
 
