@@ -317,6 +317,8 @@ class BadInput(unittest.TestCase):
                              (["plan", "--attention", "mla", "--kv-heads", "4"], "--kv-heads: wanted --attention gqa with it, got --attention mla"),
                              (["plan", "--attention", "v4", "--head-dim", "64"], "--head-dim: wanted --attention gqa with it, got --attention v4"),
                              (["plan", "--compress-ratio", "0"], "--compress-ratio: wanted --attention v4 with it, got --attention dsa"),
+                             (["generate", *model, "--device", "cpu", "--disable-overlap-schedule"],
+                              "--disable-overlap-schedule: wanted a GPU, whose steps may overlap, got --device cpu; leave it out"),
                              (["layouts", "--table", "--json"], both("--json", "--table"), both("--table", "--json"))):
             self.assertIn(self.refused(*args), [f"lathe: {text}\n" for text in texts], args)
 

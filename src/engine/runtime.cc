@@ -155,6 +155,11 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   }
   auto machine = find_machine(options.device, {options.plan_request.tp, options.gpus});
   if (!machine) return StartError(machine.error());
+  if (!options.engine.overlap && !is_gpu(machine->device)) {
+    return StartError(Error{ErrorCode::invalid_argument, "--disable-overlap-schedule",
+                            "a GPU, whose steps may overlap",
+                            fmt::format("--device {}", name(machine->device)), "leave it out"});
+  }
   std::unique_ptr<Model> made = options.make_model ? options.make_model() : nullptr;
   auto config = made ? Result<ModelConfig>(made->config()) : config_of(options);
   if (!config) return StartError(config.error());
@@ -182,8 +187,9 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
   }
   auto planned = r->plan_on(*machine, options, *config, request, *stored);
   // What asks for GPUs by name is not served by a CPU.
-  const bool any_device =
-      options.device == "auto" && options.gpus.empty() && request.exchange == "auto";
+  const bool any_device = options.device == "auto" && options.gpus.empty() &&
+                          request.exchange == "auto" && !request.separate_prefixes &&
+                          options.engine.overlap;
   if (!planned && any_device && is_gpu(machine->device)) {
     r->device_note_ = fmt::format("the CPU runs this model, not {}: {}", machine->model,
                                   text_of(planned.error()));

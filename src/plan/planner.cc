@@ -200,6 +200,11 @@ class Planner {
     };
     if (const auto ok = check_problem(problem_); !ok) return reason(ok.error());
     if (const auto ok = check_plan_request(request_); !ok) return reason(ok.error());
+    if (request_.separate_prefixes && !is_gpu(machine_.device)) {
+      return reason({ErrorCode::invalid_argument, "--disable-cascade-attn",
+                     "a GPU, whose decode steps read shared keys once",
+                     fmt::format("--device {}", name(machine_.device)), "leave it out"});
+    }
     for (Side side : enum_values<Side>()) {
       auto choice = parse_backend(request_.backend(side), side, registry_);
       if (!choice) return reason(choice.error());

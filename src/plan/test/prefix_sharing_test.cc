@@ -64,6 +64,17 @@ TEST(PrefixSharing, Memory) {
   EXPECT_GT(on.budget(BudgetKind::step)->bytes, without.budget(BudgetKind::step)->bytes);
 }
 
+// --disable-cascade-attn would change nothing there.
+TEST(PrefixSharing, IsNotTurnedOffOnACpu) {
+  PlanRequest request = wanted();
+  request.separate_prefixes = true;
+  const Machine cpu = describe_machine(Device::cpu);
+  const auto plan = make_plan(llama(), cpu, request, testing::with(sharing()));
+  ASSERT_FALSE(plan.ok());
+  EXPECT_EQ(plan.error().reasons.at(0).field, "--disable-cascade-attn");
+  EXPECT_EQ(plan.error().reasons.at(0).hint, "leave it out");
+}
+
 TEST(PrefixSharing, Off) {
   PlanRequest request = wanted();
   EXPECT_FALSE(plan_of(testing::able("reads"), request).prefixes.on);
