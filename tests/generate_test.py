@@ -213,7 +213,8 @@ class Generate(ModelCommand):
     def test_bad_input_is_one_message(self):
         run = lambda *a: self.refused("generate", *self.flags(*a))
         self.assertIn("--prompt", run())
-        self.assertIn("2 of them", run("--prompt", "a", "--prompt-file", "b"))
+        self.assertIn("--prompts FILE.jsonl, or text on stdin, got --prompt and --prompt-file; leave out all but one", run("--prompt", "a", "--prompt-file", "b"))
+        self.assertIn("got --prompt-ids and --prompts;", run("--prompt-ids", "1", "--prompts", "b"))
         self.assertIn("at least one token", run("--prompt", ""))
         self.assertIn("No such file", run("--prompt-file", "/no/such/file"))
         self.assertIn("--logit-bias", run("--prompt", "a", "--logit-bias", "x"))

@@ -159,20 +159,28 @@ Result<std::string> read_stdin() {
 }
 
 Result<std::vector<Prompt>> read_prompts(const PromptFlags& flags) {
-  const auto given = int{flags.prompt.has_value()} + int{!flags.prompt_file.empty()} +
-                     int{!flags.prompts.empty()} + int{!flags.ids.empty()};
-  const auto refused = [&](std::string got) {
+  std::vector<std::string_view> given;
+  for (const auto& [name, is_given] :
+       {std::pair<std::string_view, bool>{flags.name, flags.prompt.has_value()},
+        {flags.file_name, !flags.prompt_file.empty()},
+        {"--prompt-ids", !flags.ids.empty()},
+        {"--prompts", !flags.prompts.empty()}}) {
+    if (is_given) given.push_back(name);
+  }
+  const auto refused = [&](std::string got, std::string hint = "") {
     return Error{ErrorCode::invalid_argument, flags.name, "one of " + flags.sources, std::move(got),
-                 ""};
+                 std::move(hint)};
   };
-  if (given > 1) return refused(fmt::format("{} of them", given));
+  if (given.size() > 1) {
+    return refused(fmt::format("{}", fmt::join(given, " and ")), "leave out all but one");
+  }
   if (flags.batched()) return read_lines(flags);
   Prompt p;
   p.ids = flags.ids;
   p.text = flags.prompt.value_or("");
-  const bool piped = given == 0 || flags.prompt == "-" || flags.prompt_file == "-";
+  const bool piped = given.empty() || flags.prompt == "-" || flags.prompt_file == "-";
   if (piped) {
-    if (given == 0 && isatty(STDIN_FILENO) == 1) return refused("none");
+    if (given.empty() && isatty(STDIN_FILENO) == 1) return refused("none");
     auto text = read_stdin();
     if (!text) return text.error();
     if (text->empty()) return refused("none");
