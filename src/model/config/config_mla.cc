@@ -227,7 +227,7 @@ void parse_indexer(ConfigReader& json, ModelConfig& config, RopePairing pairing)
   AttentionProblem& p = config.all_layers().problem;
   p.kind = ProblemKind::sparse_latent;
   p.index_heads = json.integer("index_n_heads", std::nullopt, 1, 1024);
-  p.index_dim = json.integer("index_head_dim", std::nullopt, 1, 16384);
+  p.index_dim = json.integer("index_head_dim", std::nullopt, 1, 4096);
   p.top_k = json.integer("index_topk");
   if (config.mla.q_lora == 0) {
     json.refuse("q_lora_rank", "a rank: the indexer's queries come from the compressed query",

@@ -11,6 +11,7 @@
 #include <variant>
 
 #include "attn/draft_rows.h"
+#include "kernels/entry_limits.h"
 #include "kernels/limits.h"
 #include "model/layers/draft_layer.h"
 #include "model/layers/hidden_rows.h"
@@ -48,6 +49,7 @@ class UnfitForGpu {
                     "the router's weights", "factors of the experts' outputs on a GPU",
                     "of their inputs",      "--device cpu"};
     }
+    if (auto wide = index_keys()) return wide;
     return delta_rule();
   }
 
@@ -55,6 +57,16 @@ class UnfitForGpu {
   Reason refuse(const char* field, const std::string& wanted, std::int64_t offered) const {
     return {Rule::device,         config_.architecture,    field,
             wanted + " on a GPU", std::to_string(offered), "--device cpu"};
+  }
+  // Index keys that tokens share are made by the compressor's kernel.
+  std::optional<Reason> index_keys() const {
+    for (const LayerGroupConfig& group : config_.groups) {
+      const AttentionProblem& p = group.problem;
+      if (p.index_pool == 0 || p.index_dim <= cuda::kCompressMostDim) continue;
+      return refuse("index_head_dim", fmt::format("at most {}", cuda::kCompressMostDim),
+                    p.index_dim);
+    }
+    return std::nullopt;
   }
   std::optional<Reason> delta_rule() const {
     if (config_.delta.layers.empty()) return std::nullopt;

@@ -30,6 +30,21 @@ ModelConfig widened(ModelConfig c) {
   return c;
 }
 
+// The kernel of shared index keys makes 512 elements at most.
+TEST(FitModel, RefusesIndexKeysThatTheGpuCannotMake) {
+  ModelConfig config = config_of("glm5_next");
+  config.groups.front().problem.index_dim = 512;
+  const auto reason = [&](Device device) {
+    const auto plan = fit_model(config, std::nullopt, describe_machine(device), request_of(64),
+                                model_kernels(device));
+    return plan ? std::string() : plan.error().reasons.front().field;
+  };
+  EXPECT_NE(reason(Device::sm90), "index_head_dim");
+  config.groups.front().problem.index_dim = 528;
+  EXPECT_EQ(reason(Device::sm90), "index_head_dim");
+  EXPECT_EQ(reason(Device::cpu), "");
+}
+
 TEST(Activations, AreWhatAForwardPassTakes) {
   for (const char* name : {"deepseek_v3",
                            "deepseek_v32",

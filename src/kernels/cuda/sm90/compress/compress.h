@@ -6,11 +6,10 @@
 
 #include <cstdint>
 
+#include "kernels/entry_limits.h"
 #include "layout/rope/rope.h"
 
 namespace lathe::cuda {
-
-inline constexpr std::int32_t kCompressMostDim = 512;
 
 struct CompressParams {
   const float* kv = nullptr;    // [rows, halves * dim]
