@@ -121,7 +121,7 @@ Reason of_rank(Reason reason, const RankPlan& ranks) {
 // machine: a rank's.
 ModelPlanResult plan_once(const ModelConfig& config, std::optional<std::int64_t> stored,
                           const Machine& machine, const PlanRequest& request,
-                          const Registry& registry, const RankPlan& ranks,
+                          const Registry& registry, const RankPlan& ranks, ShareBytes& shares,
                           std::vector<Rejection>* rejections) {
   if (is_gpu(machine.device)) {
     if (auto unfit = UnfitForGpu(config).reason()) return refuse(std::move(*unfit));
@@ -144,7 +144,7 @@ ModelPlanResult plan_once(const ModelConfig& config, std::optional<std::int64_t>
   }
   add_exchange_budgets(config, request, *plan);
   if (plan->groups.size() == 1) plan->groups.front().plan.budgets = plan->budgets;
-  const std::int64_t weights = weight_bytes(config, stored, expands(*plan), ranks);
+  const std::int64_t weights = weight_bytes(config, stored, expands(*plan), ranks, shares);
   if (auto over = check_memory(*plan, machine, request, weights)) {
     return refuse(of_rank(std::move(*over), ranks));
   }
@@ -231,21 +231,23 @@ bool expands(const ModelPlan& plan) {
 
 std::int64_t weight_bytes(const ModelConfig& config, std::optional<std::int64_t> stored,
                           bool expansion) {
-  ModelWeights weights(config);
-  std::int64_t sum = stored.value_or(0);
-  if (!stored) {
-    for (const TensorSpec& spec : tensor_table(config, weights)) sum += dummy_bytes(config, spec);
-  }
-  return sum + load_copies(config, expansion);
+  return weight_bytes(config, stored, expansion, RankPlan());
 }
 
 std::int64_t weight_bytes(const ModelConfig& config, std::optional<std::int64_t> stored,
                           bool expansion, const RankPlan& ranks) {
-  if (ranks.parallel.tp == 1) return weight_bytes(config, stored, expansion);
+  ShareBytes shares(config);
+  return weight_bytes(config, stored, expansion, ranks, shares);
+}
+
+std::int64_t weight_bytes(const ModelConfig& config, std::optional<std::int64_t> stored,
+                          bool expansion, const RankPlan& ranks, ShareBytes& shares) {
+  if (ranks.parallel.tp == 1) {
+    return (stored ? *stored : shares.whole().sum()) + load_copies(config, expansion);
+  }
   // Stored formats may differ from those that the configuration names, in every share alike.
-  const auto described =
-      static_cast<double>(weight_bytes(config, std::nullopt, false) - load_copies(config, false));
-  const double ratio = stored ? static_cast<double>(*stored) / described : 1;
+  const double ratio =
+      stored ? static_cast<double>(*stored) / static_cast<double>(shares.whole().sum()) : 1;
   ModelConfig rank = config;
   for (LayerGroupConfig& group : rank.groups) {
     group.problem = rank_problem(group.problem, ranks.parallel.tp);
@@ -259,20 +261,21 @@ ModelPlanResult fit_model(const ModelConfig& config, std::optional<std::int64_t>
                           const Registry& registry, std::vector<Rejection>* rejections) {
   if (const auto ok = check_ranks(request); !ok) return refuse(reason_of(ok.error()));
   // Sizes are searched by many attempts with the same ranks.
+  ShareBytes shares(config);
   std::map<std::pair<std::int32_t, std::int64_t>, Result<RankPlan, std::vector<Reason>>> known;
   const auto attempt = [&](const PlanRequest& changed) -> ModelPlanResult {
     const std::pair key(changed.tp, changed.max_running_requests);
     auto ranks = known.find(key);
     if (ranks == known.end()) {
-      ranks = known.emplace(key, plan_ranks(config, machine, changed)).first;
+      ranks = known.emplace(key, plan_ranks(config, machine, changed, shares)).first;
     }
     if (!ranks->second) return cannot_share(ranks->second.error(), changed);
     return plan_once(config, stored, rank_machine(machine, changed.tp), changed, registry,
-                     *ranks->second, changed == request ? rejections : nullptr);
+                     *ranks->second, shares, changed == request ? rejections : nullptr);
   };
   ModelPlanResult plan = attempt(request);
   if (plan && request.tp > 1) {
-    plan->ranks.floors = decode_floors(config, *plan, rank_machine(machine, request.tp));
+    plan->ranks.floors = decode_floors(config, *plan, rank_machine(machine, request.tp), shares);
   }
   if (plan) return plan;
   Refusal refusal = plan.error();

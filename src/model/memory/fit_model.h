@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "model/config/config.h"
+#include "model/memory/share_bytes.h"
 #include "plan/model_plan.h"
 
 namespace lathe {
@@ -22,6 +23,9 @@ std::int64_t weight_bytes(const ModelConfig& config, std::optional<std::int64_t>
 /// The fullest rank's, of the ranks that share the model; `stored` is the whole checkpoint's.
 std::int64_t weight_bytes(const ModelConfig& config, std::optional<std::int64_t> stored,
                           bool expansion, const RankPlan& ranks);
+/// `shares`: the model's, counted once for many plans.
+std::int64_t weight_bytes(const ModelConfig& config, std::optional<std::int64_t> stored,
+                          bool expansion, const RankPlan& ranks, ShareBytes& shares);
 
 /// Plans a model and proves that it fits the machine's memory: make_model_plan() with the budget
 /// `activations`. Also refuses a model that the machine's operators do not support. If weights,

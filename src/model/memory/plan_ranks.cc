@@ -7,7 +7,6 @@
 
 #include "model/config/split_sizes.h"
 #include "model/memory/fit_model.h"
-#include "model/weights/tensor_table.h"
 #include "plan/explain.h"
 #include "plan/floor.h"
 
@@ -18,44 +17,6 @@ namespace {
 // H200.
 constexpr double kReadShare = 0.875;
 constexpr std::int64_t kFloorContext = 4096;
-
-enum class WeightPart { embedding, head, dense, shared, experts, other };
-
-WeightPart part_of(const ModelConfig& config, const TensorSpec& spec) {
-  const auto has = [&](std::string_view text) { return spec.name.find(text) != std::string::npos; };
-  if (has("embed_tokens_per_layer")) return WeightPart::embedding;
-  if (has("embed")) return config.tied_embeddings ? WeightPart::head : WeightPart::embedding;
-  if (spec.name.starts_with("lm_head") || spec.name == "head.weight") return WeightPart::head;
-  if (has(config.moe.names.shared)) return WeightPart::shared;
-  if (spec.stack != nullptr && !spec.joined) return WeightPart::experts;
-  const bool ffn = has("mlp.gate_proj") || has("mlp.up_proj") || has("mlp.down_proj");
-  return ffn ? WeightPart::dense : WeightPart::other;
-}
-
-// Bytes of a rank's weights by part.
-struct RankBytes {
-  std::array<std::int64_t, 6> of{};
-  std::int64_t replicated = 0;
-
-  std::int64_t& at(WeightPart part) { return of[static_cast<std::size_t>(part)]; }
-  std::int64_t at(WeightPart part) const { return of[static_cast<std::size_t>(part)]; }
-  std::int64_t sum() const {
-    std::int64_t out = 0;
-    for (const std::int64_t bytes : of) out += bytes;
-    return out;
-  }
-};
-
-RankBytes rank_bytes(const ModelConfig& config, const Share& share) {
-  ModelWeights nowhere(config);
-  RankBytes out;
-  for (const TensorSpec& spec : tensor_table(config, nowhere, share)) {
-    const std::int64_t bytes = dummy_bytes(config, spec);
-    out.at(part_of(config, spec)) += bytes;
-    if (spec.part.elements() == spec.elements()) out.replicated += bytes;
-  }
-  return out;
-}
 
 std::int64_t expert_layers(const ModelConfig& config) {
   const auto& has = config.moe.layer_has_experts;
@@ -140,10 +101,15 @@ void add_block_tensors(const ModelConfig& config, const AttentionProblem& p,
 }  // namespace
 
 SplitModel split_model(const ModelConfig& config) {
+  ShareBytes bytes(config);
+  return split_model(config, bytes);
+}
+
+SplitModel split_model(const ModelConfig& config, ShareBytes& shares) {
   SplitModel out;
   out.sizes = split_sizes(config);
   out.top_k = config.moe.top_k;
-  const RankBytes bytes = rank_bytes(config, whole_share(out.sizes));
+  const RankBytes& bytes = shares.whole();
   const auto all = static_cast<double>(bytes.sum());
   out.ffn_part = static_cast<double>(bytes.at(WeightPart::dense)) / all;
   out.shared_part = static_cast<double>(bytes.at(WeightPart::shared)) / all;
@@ -161,13 +127,19 @@ SplitModel split_model(const ModelConfig& config) {
 
 Result<RankPlan, std::vector<Reason>> plan_ranks(const ModelConfig& config, const Machine& machine,
                                                  const PlanRequest& request) {
+  ShareBytes bytes(config);
+  return plan_ranks(config, machine, request, bytes);
+}
+
+Result<RankPlan, std::vector<Reason>> plan_ranks(const ModelConfig& config, const Machine& machine,
+                                                 const PlanRequest& request, ShareBytes& shares) {
   RankPlan out;
   out.whole = split_sizes(config);
   out.most = largest_share(out.whole, out.parallel);
   if (request.tp == 1) return out;
   const auto exchange = plan_exchange(machine, request, config.hidden, config.cached_layers());
   if (!exchange) return std::vector<Reason>{exchange.error()};
-  SplitModel model = split_model(config);
+  SplitModel model = split_model(config, shares);
   model.whole_blocks = is_gpu(machine.device);
   const auto split = choose_split(model, request);
   if (!split) return split.error();
@@ -183,7 +155,7 @@ Result<RankPlan, std::vector<Reason>> plan_ranks(const ModelConfig& config, cons
     const Share share = share_of(out.whole, out.parallel, r);
     if (std::ranges::find(seen, counts(share)) != seen.end()) continue;
     seen.push_back(counts(share));
-    const RankBytes bytes = rank_bytes(config, share);
+    const RankBytes& bytes = shares.of(share);
     if (bytes.sum() <= out.weight_bytes) continue;
     out.fullest = r;
     out.weight_bytes = bytes.sum();
@@ -210,11 +182,11 @@ std::vector<LayerGroup> rank_groups(const ModelConfig& config, const RankPlan& r
 }
 
 std::vector<RankFloor> decode_floors(const ModelConfig& config, const ModelPlan& plan,
-                                     const Machine& machine) {
+                                     const Machine& machine, ShareBytes& shares) {
   const RankPlan& ranks = plan.ranks;
   const Parallel& parallel = ranks.parallel;
   if (!is_gpu(machine.device)) return {};
-  const RankBytes bytes = rank_bytes(config, share_of(ranks.whole, parallel, ranks.fullest));
+  const RankBytes& bytes = shares.of(share_of(ranks.whole, parallel, ranks.fullest));
   const std::int64_t experts = bytes.at(WeightPart::experts);
   const auto always = static_cast<double>(bytes.sum() - experts - bytes.at(WeightPart::embedding));
   std::vector<RankFloor> out;

@@ -19,6 +19,9 @@ class Table {
       : c_(config), w_(into), share_(share) {}
 
   std::vector<TensorSpec> build() {
+    // Room for most of them: moving 100,000 experts' entries again and again takes longer.
+    const std::int64_t each = 32 + (c_.moe.stacked ? 0 : std::int64_t{3} * c_.moe.experts);
+    out_.reserve(static_cast<std::size_t>(c_.cached_layers() * each));
     plain("model.embed_tokens.weight", c_.vocab, c_.hidden, w_.embedding).part.rows = share_.vocab;
     for (std::int32_t l = 0; l < c_.cached_layers(); ++l) layer(l);
     if (c_.drafts) draft(fmt::format("model.layers.{}.", c_.layers), w_.draft);

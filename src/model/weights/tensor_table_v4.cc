@@ -18,6 +18,8 @@ class V4Table {
       : c_(config), w_(into), share_(share) {}
 
   std::vector<TensorSpec> build() {
+    out_.reserve(
+        static_cast<std::size_t>(c_.cached_layers() * (32 + std::int64_t{3} * c_.moe.experts)));
     matrix("embed.weight", c_.vocab, c_.hidden, w_.embedding).part.rows = share_.vocab;
     for (std::int32_t l = 0; l < c_.layers; ++l) layer(l, fmt::format("layers.{}.", l));
     if (c_.drafts) draft("mtp.0.", w_.draft);
