@@ -46,7 +46,8 @@ std::string exchange_line(const RankPlan& p) {
   std::string out = fmt::format("{:<10}{}, 2 a layer, {} B a row and peer", "exchange",
                                 name(e.kind), grouped(e.row_bytes()));
   if (e.kind == ExchangeKind::peer) {
-    out += fmt::format("; push to {} rows, each rank sums a share beyond", e.push_rows);
+    out += fmt::format("; push to {} rows, {} beyond", e.push_rows,
+                       e.divided ? "each rank sums a share" : "each rank pulls all rows");
   }
   out += fmt::format("; {} a step, and 2 for embedding and logits", e.in_layers);
   if (e.base_seconds == 0) return out + "\n";

@@ -362,6 +362,7 @@ Json to_json(const RankPlan& p) {
               {"in_layers", e.in_layers},
               {"row_bytes", e.row_bytes()},
               {"push_rows", e.push_rows},
+              {"divided", e.divided},
               {"base_seconds", e.base_seconds},
               {"bytes_per_second", e.bytes_per_second}}},
             {"floors", Json::array()},

@@ -16,8 +16,11 @@ constexpr double kNcclBaseSeconds = 7.6e-6;
 // PCIe 5 with 16 lanes, one direction.
 constexpr double kPcieBytesPerSecond = 50e9;
 
-// Above these rows it is faster that a rank sums its share of them.
-std::int64_t push_rows_of(std::int32_t ranks) { return ranks <= 2 ? 128 : ranks <= 4 ? 32 : 16; }
+// Above these rows it is faster that a rank sums its share of them, or pulls them.
+std::int64_t push_rows_of(std::int32_t ranks, bool divided) {
+  if (ranks <= 2) return divided ? 128 : 256;
+  return ranks <= 4 ? 32 : 16;
+}
 
 void keep_larger(Range& most, const Range& range) { most = {0, std::max(most.count, range.count)}; }
 
@@ -44,7 +47,7 @@ Share largest_share(const SplitSizes& sizes, const Parallel& parallel) {
 }
 
 Result<ExchangePlan, Reason> plan_exchange(const Machine& machine, const PlanRequest& request,
-                                           std::int64_t width, std::int64_t layers) {
+                                           std::int64_t width, std::int64_t layers, bool divided) {
   ExchangePlan out;
   out.width = width;
   const std::int32_t n = request.tp;
@@ -87,18 +90,20 @@ Result<ExchangePlan, Reason> plan_exchange(const Machine& machine, const PlanReq
   }
   out.kind = ExchangeKind::peer;
   out.base_seconds = peer_base_seconds(n);
-  out.push_rows = push_rows_of(n);
+  out.push_rows = push_rows_of(n, divided);
+  out.divided = divided;
   return out;
 }
 
-// Pushed: every rank sends its rows to all others. Otherwise least bytes are sent if a rank sums an
-// n-th of the rows, for which it gets n - 1 partials, and then sends the sums to all others; each
-// half waits for the ranks. With two ranks the bytes are the same.
+// Pushed or pulled: every rank's rows go to all others. Otherwise least bytes are sent if a rank
+// sums an n-th of the rows, for which it gets n - 1 partials, and then sends the sums to all
+// others; each half waits for the ranks. With two ranks the bytes are the same.
 double exchange_seconds(const ExchangePlan& e, std::int32_t ranks, std::int64_t rows) {
   if (e.base_seconds == 0 || ranks == 1) return 0;
   const double bytes = static_cast<double>(rows * e.row_bytes());
   const double others = ranks - 1;
-  const bool once = e.kind == ExchangeKind::peer && (ranks == 2 || rows <= e.push_rows);
+  const bool once =
+      e.kind == ExchangeKind::peer && (ranks == 2 || rows <= e.push_rows || !e.divided);
   if (once) return e.base_seconds + others * bytes / e.bytes_per_second;
   const double waits = e.kind == ExchangeKind::peer ? 2 : 1;
   return waits * e.base_seconds + 2 * others / ranks * bytes / e.bytes_per_second;
@@ -111,7 +116,7 @@ std::int64_t exchange_bytes(const ExchangePlan& e, std::int32_t ranks, std::int6
   // Of divided rows a plane holds the peers' partials of one share, and the results of all.
   constexpr std::int64_t kPushedOwned = 256;
   const std::int64_t owned = std::min(rows, kPushedOwned);
-  const std::int64_t plane = std::max(ranks * std::min(rows, e.push_rows),
+  const std::int64_t plane = std::max((ranks - 1) * std::min(rows, e.push_rows),
                                       owned + (owned + ranks - 1) / ranks * (ranks - 1));
   return 3 * plane * row + rows * row;
 }

@@ -27,12 +27,13 @@ LATHE_ENUM_WITH_TEXT(ExchangeKind, LATHE_EXCHANGE_KINDS)
 
 struct ExchangePlan {
   ExchangeKind kind = ExchangeKind::none;
-  DType dtype = DType::f32;    // of a partial
+  DType dtype = DType::f32;  // of a partial
+  // Of an exchange of many rows each rank sums rows of its own; else each reads all of the others'.
+  bool divided = false;
   std::int64_t width = 0;      // elements of a row: the hidden size
   std::int64_t in_layers = 0;  // exchanges of all layers in a step; the embedding and the logits
                                // need two more
-  // peer: most rows that are pushed; longer exchanges are pulled, or, with more than two ranks,
-  // divided: each rank sums rows of its own.
+  // peer: most rows that are pushed; longer exchanges are pulled or divided.
   std::int64_t push_rows = 0;
   double base_seconds = 0;      // of an exchange without bytes; 0: not known
   double bytes_per_second = 0;  // of a rank's link
@@ -69,10 +70,11 @@ struct RankPlan {
 /// The largest ranges of any rank.
 Share largest_share(const SplitSizes& sizes, const Parallel& parallel);
 
-/// Chooses the exchange. Errors (Rule::ranks): fewer devices than request.tp; --exchange peer
-/// without peer access; neither peer access nor NCCL; f32 partials on GPUs; peer or nccl on a CPU.
+/// Chooses the exchange. divided: the sum of a row may be on one rank alone. Errors (Rule::ranks):
+/// fewer devices than request.tp; --exchange peer without peer access; neither peer access nor
+/// NCCL; f32 partials on GPUs; peer or nccl on a CPU.
 Result<ExchangePlan, Reason> plan_exchange(const Machine& machine, const PlanRequest& request,
-                                           std::int64_t width, std::int64_t layers);
+                                           std::int64_t width, std::int64_t layers, bool divided);
 
 /// Least seconds of one exchange of `rows` rows among `ranks` ranks. 0 if not known.
 double exchange_seconds(const ExchangePlan& exchange, std::int32_t ranks, std::int64_t rows);

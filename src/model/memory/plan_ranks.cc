@@ -137,7 +137,10 @@ Result<RankPlan, std::vector<Reason>> plan_ranks(const ModelConfig& config, cons
   out.whole = split_sizes(config);
   out.most = largest_share(out.whole, out.parallel);
   if (request.tp == 1) return out;
-  const auto exchange = plan_exchange(machine, request, config.hidden, config.cached_layers());
+  // As in run_layer(): streams, and outputs with norms of their own, need all rows on all ranks.
+  const bool divided = config.hyper.streams == 0 && config.norms.of_inputs_alone();
+  const auto exchange =
+      plan_exchange(machine, request, config.hidden, config.cached_layers(), divided);
   if (!exchange) return std::vector<Reason>{exchange.error()};
   SplitModel model = split_model(config, shares);
   model.whole_blocks = is_gpu(machine.device);

@@ -69,11 +69,11 @@ TEST(PlanRanks, A10PrintsSharesExchangesAndFloors) {
   EXPECT_THAT(text,
               HasSubstr("weights   78.7 GB a rank (replicated 1.3)   cache 3,899 B a token on "
                         "every rank\n"));
-  EXPECT_THAT(text,
-              HasSubstr("exchange  peer, 2 a layer, 8,192 B a row and peer; push to 128 rows, "
-                        "each rank sums a share beyond; 86 a step, and 2 for embedding and logits: "
-                        "at least 0.16 ms at "
-                        "1 row, 0.3 at 64\n"));
+  EXPECT_THAT(
+      text, HasSubstr("exchange  peer, 2 a layer, 8,192 B a row and peer; push to 256 rows, "
+                      "each rank pulls all rows beyond; 86 a step, and 2 for embedding and logits: "
+                      "at least 0.16 ms at "
+                      "1 row, 0.3 at 64\n"));
   EXPECT_THAT(text, HasSubstr("floor     a decode step at 4,096 tokens, memory + exchanges: 1.5 + "
                               "0.2 ms at 1 row, 15.0 + 0.3 ms at 64 rows, 19.3 + 0.6 ms at 256 "
                               "rows\n"));
@@ -106,7 +106,7 @@ TEST(PlanRanks, A10FloorsOfPublishedModels) {
     std::array<double, 3> memory, exchange;
   };
   for (const Case& c : {Case{"deepseek-v3.2", 8, {1.6, 19.6, 27.4}, {0.4, 1.2, 2.8}},
-                        Case{"deepseek-v4-flash", 4, {0.9, 7.7, 10.2}, {0.2, 0.6, 1.1}},
+                        Case{"deepseek-v4-flash", 4, {0.9, 7.7, 10.2}, {0.2, 0.6, 1.7}},
                         Case{"glm-5-fp8", 8, {1.8, 22.0, 31.6}, {0.5, 1.4, 3.2}},
                         Case{"qwen3-235b-fp8", 2, {2.8, 33.6, 52.0}, {0.3, 0.6, 1.4}},
                         Case{"qwen3-235b-fp8", 4, {1.4, 16.8, 26.0}, {0.5, 1.2, 2.5}},
@@ -126,6 +126,36 @@ TEST(PlanRanks, A10FloorsOfPublishedModels) {
           << c.name << ", " << f.rows;
     }
   }
+}
+
+// As layers/decoder_layer.cc: where outputs are normed or mixed into streams, no rank keeps sums.
+TEST(PlanRanks, SaysWhetherRanksSumAShareOrPull) {
+  for (const auto& [name, tp, beyond] :
+       {std::tuple{"qwen3-235b-fp8", 2, "push to 128 rows, each rank sums a share beyond"},
+        {"qwen3-235b-fp8", 4, "push to 32 rows, each rank sums a share beyond"},
+        {"deepseek-v4-flash", 4, "push to 32 rows, each rank pulls all rows beyond"}}) {
+    const auto plan = planned(published(name), h200(tp), request_of(tp));
+    ASSERT_TRUE(plan.ok()) << name;
+    EXPECT_THAT(explain(*plan), HasSubstr(beyond)) << name;
+  }
+  ModelConfig normed = published("qwen3-32b");
+  normed.norms.attention_out = "post_attention_layernorm";
+  EXPECT_FALSE(plan_ranks(normed, h200(2), request_of(2))->exchange.divided);
+}
+
+// matrix_part() widens what a rank cuts of columns in GPTQ's order to f32.
+TEST(PlanRanks, CountsOrderedColumnsThatRanksCutAsWidened) {
+  ModelConfig config = published("qwen3-32b");
+  config.quantization = Quantization::int4;
+  config.int4_group = 128;
+  const Machine cpu = describe_machine(Device::cpu);
+  const std::int64_t plain = plan_ranks(config, cpu, request_of(2))->weight_bytes;
+  config.int4_order = true;
+  const AttentionProblem& p = config.groups.front().problem;
+  const std::int64_t out = std::int64_t{p.heads} * p.v_head_dim;
+  const std::int64_t cut = std::int64_t{config.layers} * config.hidden * (out + config.ffn) / 2;
+  EXPECT_EQ(plan_ranks(config, cpu, request_of(2))->weight_bytes - plain,
+            4 * cut - (cut / 2 + 2 * cut / 128));
 }
 
 // Computed from the distribution of choices without a formula.
