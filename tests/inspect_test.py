@@ -220,7 +220,7 @@ class InspectAndBench(ModelCommand):
         self.assertNotEqual(told("--rope-scaling", '{"rope_type": "linear", "factor": 8.0}'), told())
         for wrong, word in (("max_positions=3", "a key that is read for this model"), ("architectures=[]", "what the checkpoint is"),
                             ("hidden_act=silu", "a text needs double quotes"), ("rope_theta", "KEY=JSON"),
-                            ("rope_theta=true", "config.json: rope_theta: wanted a finite number")):
+                            ("rope_theta=true", "--override rope_theta: wanted a finite number")):
             for command in (["inspect", str(self.model / "config.json")], ["plan", "--model", str(self.model)],
                             ["generate", *self.flags("--prompt-ids", "1")]):
                 self.assertIn(word, self.refused(*command, "--override", wrong))
@@ -288,7 +288,7 @@ class Checkpoints(unittest.TestCase):
         write_tensors(file, good | {name: (packed, values[: len(values) // 4])})
         self.all_refuse(f"1 missing: {name}_scale")
         write_tensors(file, good | {"model.layers.0.mlp.up_proj.weight_scale": ({"dtype": "F32", "shape": [1]}, bytes(4))})
-        self.all_refuse("1 unexpected: model.layers.0.mlp.up_proj.weight_scale")
+        self.all_refuse("1 of another shape or dtype: model.layers.0.mlp.up_proj.weight ")
         file.write_bytes(file.read_bytes()[:-4])
         self.all_refuse(file.name)
         # A configuration alone is a model to plan for.
