@@ -102,7 +102,7 @@ struct Capability {
   Accepts value_head_dim = Accepts::any();      // grouped_query: width of values
   bool equal_head_dims = false;                 // grouped_query: both widths must be the same
   bool window = true;
-  bool chunks = true;  // grouped_query: windows that are the row's chunk
+  bool whole_page_chunks = false;  // grouped_query: chunks of tokens must be whole pages
   bool sink = true;
   bool two_sources =
       true;  // reads two pools at once; false: two sources must come as one compact buffer

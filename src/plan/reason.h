@@ -24,7 +24,7 @@ namespace lathe {
   X(heads, "a head count that the kernel does not accept")                                     \
   X(page_size, "a page size that the kernel does not accept")                                  \
   X(top_k, "a top-k width that the kernel does not accept")                                    \
-  X(window, "the kernel has no sliding window, or no chunks")                                  \
+  X(window, "the kernel has no sliding window, or wants chunks of whole pages")                \
   X(sink, "the kernel has no attention sinks")                                                 \
   X(two_sources, "the kernel reads one pool, the problem has two")                             \
   X(ranks, "ranks cannot share the heads or a width, or there are too few devices")            \

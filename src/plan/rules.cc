@@ -117,6 +117,12 @@ class Judge {
                fmt::format("{}", entries));
       }
     }
+    const AttentionProblem& p = c_.problem;
+    if (p.chunked && k_.whole_page_chunks && p.window % c_.page_size != 0) {
+      refuse(Rule::window, "tokens of a chunk",
+             fmt::format("a multiple of the page size, {}", c_.page_size),
+             fmt::format("{}", p.window));
+    }
   }
 
   void parameters() {
@@ -144,9 +150,6 @@ class Judge {
       accept(Rule::top_k, "top-k", k_.top_k, p.listed_keys());
     if (p.window > 0 && !k_.window) {
       refuse(Rule::window, "window", "none", fmt::format("{} tokens", p.window));
-    }
-    if (p.chunked && !k_.chunks) {
-      refuse(Rule::window, "chunks", "none", fmt::format("chunks of {} tokens", p.window));
     }
     if (p.sink && !k_.sink) refuse(Rule::sink, "sink", "none", "a sink per head");
   }

@@ -121,7 +121,7 @@ Capability gqa(KernelKind kind) {
   c.page_sizes = one_of(cuda::kGqaPages);
   c.head_dim = one_of(cuda::kGqaHeadDims);
   c.equal_head_dims = true;
-  c.chunks = false;
+  c.whole_page_chunks = true;
   c.two_sources = false;
   c.split_kv = true;
   c.split_bytes = cuda::kGqaPartialBytes;

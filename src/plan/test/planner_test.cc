@@ -97,13 +97,14 @@ std::vector<Break> breaks() {
        "wanted a multiple of 128   offered 2000"},
       {Rule::window, [](Capability& c) { c.window = false; },
        [](AttentionProblem& p, auto&) { p = deepseek_v4_problem(); }, "offered 128 tokens"},
-      {Rule::window, [](Capability& c) { c.chunks = false; },
-       [](AttentionProblem& p, auto&) {
+      {Rule::window, [](Capability& c) { c.whole_page_chunks = true; },
+       [](AttentionProblem& p, PlanRequest& request) {
          p = gqa_problem();
-         p.window = 64;
+         p.window = 96;
          p.chunked = true;
+         request.page_size = 64;
        },
-       "wanted none   offered chunks of 64 tokens"},
+       "wanted a multiple of the page size, 64   offered 96"},
       {Rule::sink, [](Capability& c) { c.sink = false; },
        [](AttentionProblem& p, auto&) { p.sink = true; }, "offered a sink per head"},
       {Rule::two_sources, [](Capability& c) { c.two_sources = false; },

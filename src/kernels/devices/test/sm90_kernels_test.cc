@@ -1,6 +1,7 @@
 // Plans for a Hopper GPU, made without one.
 #include "kernels/cuda/register.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -78,6 +79,35 @@ TEST(Sm90, PlansGroupedQueriesInEveryPhase) {
   const PlanResult other = make_plan(problem, describe_machine(Device::sm90), {}, all_kernels());
   ASSERT_FALSE(other);
   EXPECT_THAT(explain(other.error()), AllOf(HasSubstr("64"), HasSubstr("offered 96")));
+}
+
+// Chunks are whole pages of the sizes that the kernels read. `auto` takes the first size that
+// divides the chunk.
+TEST(Sm90, PlansChunksOfWholePages) {
+  struct Case {
+    std::int32_t chunk, page;
+    std::int32_t planned;  // page size; 0: refused
+  };
+  for (const Case& c : {Case{8192, 0, 64}, Case{8192, 128, 128}, Case{40, 0, 0}, Case{48, 0, 16},
+                        Case{32, 0, 32}, Case{96, 64, 0}, Case{96, 32, 32}, Case{16, 32, 0}}) {
+    for (const auto& [head, value] : {std::pair{64, 64}, {128, 128}, {192, 128}, {512, 512}}) {
+      SCOPED_TRACE(fmt::format("chunk {} page {} head {}", c.chunk, c.page, head));
+      AttentionProblem problem = gqa_problem(40, 8, head);
+      problem.v_head_dim = value;
+      problem.window = c.chunk;
+      problem.chunked = true;
+      PlanRequest request;
+      request.page_size = c.page;
+      const PlanResult result =
+          make_plan(problem, describe_machine(Device::sm90), request, all_kernels());
+      ASSERT_EQ(result.ok(), c.planned != 0) << (result ? "" : explain(result.error()));
+      if (result) {
+        EXPECT_EQ(result->main().page_size, c.planned);
+      } else {
+        EXPECT_THAT(explain(result.error()), HasSubstr("multiple of the page size"));
+      }
+    }
+  }
 }
 
 // Keys may be wider than values only as 192 is than 128.

@@ -79,8 +79,8 @@ bool make_wild(Scene& s, const WildKey& key, Wild wild) {
 /// Whether row `row` of request r sees a key.
 inline bool sees(const AttendArgs& args, std::size_t r, std::int32_t row, std::int32_t position) {
   const std::int32_t rows = args.q_indptr[r + 1] - args.q_indptr[r];
-  const std::int32_t end = args.kv_lens[r] - rows + row + 1, window = args.problem.window;
-  return position < end && (window == 0 || position >= end - window);
+  const std::int32_t own = args.kv_lens[r] - rows + row;
+  return position <= own && position >= args.problem.first_key(own);
 }
 
 /// Rows that see no wild key have the bits of `clean`, the same call without them. Rows that see
@@ -121,12 +121,16 @@ inline void expect_wild_seen_alone(const AttendArgs& args, std::span<const WildK
 }
 
 /// Positions about the edges of what rows of request r see: the last key, the ones that some rows
-/// see, and with a window the ones that some rows have left.
+/// see, and with a window the ones that some rows have left, or the last row's chunk.
 inline std::vector<WildKey> edge_keys(const AttendArgs& args, std::size_t r) {
   const std::int32_t rows = args.q_indptr[r + 1] - args.q_indptr[r], keys = args.kv_lens[r];
   std::vector<WildKey> out = {{r, keys - 1}};
   if (rows > 2) out.push_back({r, keys - rows / 2});
-  if (args.problem.window > 0) {
+  if (args.problem.chunked) {
+    const auto first = static_cast<std::int32_t>(args.problem.first_key(keys - 1));
+    out.push_back({r, first});
+    if (first > 0) out.push_back({r, first - 1});
+  } else if (args.problem.window > 0) {
     const std::int32_t left = keys - args.problem.window - 1;  // the last row has just left it
     if (left >= 0) out.push_back({r, left});
     if (left >= rows) out.push_back({r, left - rows + 1});

@@ -85,9 +85,6 @@ Result<void> check_gqa_rows(const AttendArgs& args) {
 namespace {
 
 Result<void> check_heads(const AttentionProblem& p) {
-  if (p.chunked) {
-    return unsupported("problem.chunked", "false", "true", "the cpu device takes it");
-  }
   if (p.head_dim == kGqaWideKey && p.v_head_dim == kGqaWideKeyValue) return {};
   if (auto ok = one_of("problem.head_dim", kGqaHeadDims, p.head_dim); !ok) return ok;
   if (p.v_head_dim == p.head_dim) return {};
@@ -129,6 +126,12 @@ Result<void> check_gqa_call(const AttendArgs& args) {
   if (args.main.index_width == 0) {
     if (auto ok = one_of("main.pool.page_size", kGqaPages, pool.page_size); !ok) return ok;
   }
+  const AttentionProblem& p = args.problem;
+  if (p.chunked && p.window % pool.page_size != 0) {
+    return unsupported("problem.window",
+                       fmt::format("chunks of whole pages of {} tokens", pool.page_size),
+                       fmt::format("{}", p.window), "smaller pages, or the cpu device");
+  }
   return aligned("main.pool", pool.data, pool.page_stride, pool.pages);
 }
 
@@ -151,6 +154,12 @@ std::int64_t most_pieces(const AttendArgs& args, std::int64_t tile) {
   return std::min<std::int64_t>(kGqaFixedPieces, up(tiles, kGqaFixedKeys / tile));
 }
 
+// Most M blocks that chunks add: one wherever a request's rows enter another chunk.
+std::int64_t chunk_blocks(const AttendArgs& args) {
+  if (!args.problem.chunked || args.max_request_rows < 2) return 0;
+  return requests_of(args) + args.q.rows / args.problem.window;
+}
+
 }  // namespace
 
 GqaShape gqa_shape(const AttendArgs& args, int sms) {
@@ -169,10 +178,11 @@ GqaShape gqa_shape(const AttendArgs& args, int sms) {
     s.item_cost = gqa_m128_item_cost(s.tile);
   }
   s.workers = sms * gqa_blocks_per_sm(p.key_dim, p.value_dim, s.block_m, fp8);
-  s.max_blocks = requests + args.q.rows * group / s.block_m;
+  s.max_blocks = requests + args.q.rows * group / s.block_m + chunk_blocks(args);
   s.partials = std::int64_t{2} * s.workers;
   if (fixed) {
-    const bool few = most <= kGqaFixedRows && m_rows <= kGqaFixedMRows && m_rows <= s.block_m;
+    const bool few = most <= (args.problem.chunked ? 1 : kGqaFixedRows) &&
+                     m_rows <= kGqaFixedMRows && m_rows <= s.block_m;
     const std::int64_t pieces = few ? most_pieces(args, s.tile) : 1;
     s.pieces = pieces > 1 ? kGqaFixedPieces : 1;
     if (pieces > 1) s.max_blocks = requests * pieces;
@@ -225,7 +235,9 @@ GqaParams gqa_params(const AttendArgs& args, const GqaShape& shape, std::byte* s
     // A call that is only planned has no entries yet, but null would mean that there is no list.
     p.indices = args.main.indices.empty() ? p.kv_lens : args.main.indices.data();
   }
-  if (problem.window > 0) p.window = std::min(problem.window, kGqaMostKeys);
+  if (problem.window > 0) {
+    (problem.chunked ? p.chunk : p.window) = std::min(problem.window, kGqaMostKeys);
+  }
   p.kv_heads = form.kv_heads;
   p.group = FastDiv(form.group);
   p.q = reinterpret_cast<const std::uint16_t*>(args.q.data);
@@ -245,7 +257,7 @@ GqaParams gqa_params(const AttendArgs& args, const GqaShape& shape, std::byte* s
     p.values = pool.data + pool.layout.offset_of(value, pool.page_size, 0);
     p.value_bytes = pool.layout.plane_bytes(value.plane);
   }
-  p.once = p.pieces > 1 || shape.max_blocks <= 2 * p.requests;
+  p.once = p.pieces > 1 || shape.max_blocks - chunk_blocks(args) <= 2 * p.requests;
   constexpr double kLog2e = 1.4426950408889634;
   p.scale = static_cast<float>(double{problem.scale} * double{args.main.key_scale} * kLog2e);
   p.value_scale = args.main.value_scale;

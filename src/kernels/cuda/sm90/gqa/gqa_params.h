@@ -13,6 +13,9 @@
 // so it shares at most its first item and its last one with other workers, and writes at most two
 // partials: 2 w of an item that another worker begins, 2 w + 1 of one that others end.
 //
+// With chunks (GqaParams::chunk) an M block has rows of one chunk, so all its rows see the keys
+// from the chunk's first one on (GqaBlock::begin). Only the schedule knows chunks.
+//
 // With fixed cuts (GqaParams::pieces) no item is shared. Worker w computes the items that begin in
 // its share. A request with many keys is cut into pieces by its own length alone: each piece is an
 // M block of its own, and writes a partial for each KV head.
@@ -114,7 +117,8 @@ struct GqaParams {
   std::int32_t tile = 0;       // keys: 64 or 128
   std::int32_t item_cost = 0;  // in tiles
   // Fixed cuts: most pieces of a request. If more than 1, each request has at most one M block
-  // besides. 0: workers share items, so an output's bits depend on the whole batch.
+  // besides, so with chunks it has one row. 0: workers share items, so an output's bits depend on
+  // the whole batch.
   std::int32_t pieces = 0;
   std::int32_t piece_tiles = 0;  // least tiles of a piece
 
@@ -134,6 +138,9 @@ struct GqaParams {
   const std::int32_t* index_lengths = nullptr;  // [q_rows] used entries; null: all
   std::int32_t max_keys = 0;                    // most keys of a request; longer ones are cut to it
   std::int32_t window = kGqaMostKeys;           // keys that a row sees, its own included
+  // Not 0: positions are divided into chunks of this many, whole pages, and a row sees no keys
+  // before its own chunk.
+  std::int32_t chunk = 0;
   std::int32_t kv_heads = 0;
   FastDiv group;  // heads of a KV head
 

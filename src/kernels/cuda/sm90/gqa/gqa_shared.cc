@@ -19,6 +19,7 @@ AttendArgs group_args(const AttendArgs& args) {
   AttendArgs a = args;
   a.prefixes = {};
   a.problem.window = 0;
+  a.problem.chunked = false;
   a.q.rows = kPrefixLevels * args.q.rows;
   a.q_indptr = {lists.indptr, static_cast<std::size_t>(kPrefixGroups + 1)};
   a.kv_lens = {lists.ends, static_cast<std::size_t>(kPrefixGroups)};

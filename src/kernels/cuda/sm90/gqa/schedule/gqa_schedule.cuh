@@ -56,6 +56,7 @@ __device__ inline std::int32_t last_at_most(const T* entries, std::int32_t count
 /// Rows of a request, without any beyond q.
 struct GqaRows {
   std::int32_t begin, end;
+  __device__ GqaRows(std::int32_t from, std::int32_t to) : begin(from), end(to) {}
   __device__ GqaRows(const GqaParams& p, std::int32_t request)
       : begin(p.indices == nullptr ? p.q_indptr[request] : request),
         end(p.indices == nullptr ? p.q_indptr[request + 1] : request + 1) {
@@ -63,10 +64,14 @@ struct GqaRows {
     if (end > p.q_rows) end = p.q_rows;
     if (end < begin) end = begin;
   }
-  __device__ std::int64_t m_rows(const GqaParams& p) const {
-    return std::int64_t{end - begin} * p.group.divisor;
-  }
+  __device__ std::int32_t count() const { return end - begin; }
 };
+
+/// M blocks of `rows` rows that share no M block with others.
+__device__ inline std::int32_t gqa_blocks_of(const GqaParams& p, std::int32_t rows) {
+  return static_cast<std::int32_t>((std::int64_t{rows} * p.group.divisor + p.block_m - 1) /
+                                   p.block_m);
+}
 
 /// Keys of a request, or entries of a row's list.
 __device__ inline std::int32_t gqa_keys(const GqaParams& p, std::int32_t request) {
@@ -79,19 +84,58 @@ __device__ inline std::int32_t gqa_keys(const GqaParams& p, std::int32_t request
   return keys < 0 ? 0 : keys > p.max_keys ? p.max_keys : keys;
 }
 
+/// A request's rows by chunks: `first` rows in the chunk of the first row, then whole chunks, then
+/// the rest. Without chunks all rows are in the first one.
+struct GqaChunks {
+  std::int32_t rows, first, chunk;
+  std::int32_t begin;  // first key of the first chunk
+
+  /// keys: of the request.
+  __device__ GqaChunks(const GqaParams& p, std::int32_t count, std::int32_t keys)
+      : rows(count), first(count), chunk(p.chunk), begin(0) {
+    if (chunk == 0) return;
+    // Of the first row. Before 0 where a request has more rows than keys: those see none.
+    const std::int64_t position = std::int64_t{keys} - count;
+    if (position > 0) begin = static_cast<std::int32_t>(position - position % chunk);
+    const std::int64_t to_next = begin + chunk - position;
+    if (to_next < first) first = static_cast<std::int32_t>(to_next);
+  }
+  __device__ std::int32_t blocks(const GqaParams& p) const {
+    const std::int32_t after = rows - first;
+    if (after == 0) return gqa_blocks_of(p, first);
+    return gqa_blocks_of(p, first) + after / chunk * gqa_blocks_of(p, chunk) +
+           gqa_blocks_of(p, after % chunk);
+  }
+  /// Makes `number` count M blocks of the chunk that has M block `number`. Returns that chunk's
+  /// rows, counted from the request's, and makes `begin` its first key.
+  __device__ GqaRows find(const GqaParams& p, std::int32_t& number) {
+    const std::int32_t before = gqa_blocks_of(p, first);
+    if (number < before) return {0, first};
+    number -= before;
+    const std::int32_t each = gqa_blocks_of(p, chunk), skipped = number / each;
+    number -= skipped * each;
+    begin += (1 + skipped) * chunk;
+    const std::int32_t row = first + skipped * chunk;
+    return {row, rows - row < chunk ? rows : row + chunk};
+  }
+};
+
 /// M block `number` of a request.
 __device__ inline GqaBlock gqa_whole_block(const GqaParams& p, std::int32_t request,
                                            std::int32_t number) {
   const GqaRows rows(p, request);
   const std::int32_t keys = gqa_keys(p, request);
+  GqaChunks chunks(p, rows.count(), keys);
+  const GqaRows own = chunks.find(p, number);
   const auto first = static_cast<std::int32_t>(std::int64_t{number} * p.block_m);
-  const std::int64_t left = rows.m_rows(p) - first;
+  const std::int64_t left = std::int64_t{own.count()} * p.group.divisor - first;
   GqaBlock b;
   b.request = p.tables == nullptr ? request : p.tables[request];
   b.begin = p.begins == nullptr ? 0 : p.begins[request];
+  if (b.begin < chunks.begin) b.begin = chunks.begin;
   b.m_rows = static_cast<std::int32_t>(left < p.block_m ? left : p.block_m);
   const auto row = static_cast<std::int32_t>(p.group(static_cast<std::uint32_t>(first)));
-  b.row = rows.begin + row;
+  b.row = rows.begin + own.begin + row;
   b.head = first - row * static_cast<std::int32_t>(p.group.divisor);
   if (p.slot_rows != nullptr) {
     b.limit = b.keys = keys;
@@ -115,8 +159,10 @@ __device__ inline std::int32_t gqa_piece(const GqaParams& p, const GqaBlock& b) 
 }
 
 __device__ inline std::int64_t gqa_blocks(const GqaParams& p, std::int32_t request) {
-  const std::int64_t m_rows = GqaRows(p, request).m_rows(p);
-  if (p.pieces < 2 || m_rows == 0) return (m_rows + p.block_m - 1) / p.block_m;
+  const std::int32_t rows = GqaRows(p, request).count();
+  if (p.pieces < 2 || rows == 0) {
+    return GqaChunks(p, rows, p.chunk == 0 ? 0 : gqa_keys(p, request)).blocks(p);
+  }
   const GqaBlock b = gqa_whole_block(p, request, 0);
   const std::int32_t each = gqa_piece(p, b);
   return (b.tiles + each - 1) / each;

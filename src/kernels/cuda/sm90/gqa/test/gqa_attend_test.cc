@@ -87,6 +87,24 @@ TEST(AttendGqaOnDevice, RefusesWhatTheKernelsDoNotTake) {
               HasSubstr("problem.head_dim: wanted one of 64, 128, 256, 512, got 192"));
 }
 
+TEST(AttendGqaOnDevice, TakesChunksOfWholePages) {
+  const auto refusal = [](std::int32_t chunk) {
+    return gqa_refusal([&](GqaCall& c) {
+      c.args.problem.window = chunk;
+      c.args.problem.chunked = true;
+      c.args.execution.scratch = nullptr;
+    });
+  };
+  for (const std::int32_t chunk : {64, 128, 8192}) {
+    EXPECT_THAT(refusal(chunk), HasSubstr("execution.scratch")) << chunk;
+  }
+  for (const std::int32_t chunk : {1, 32, 65, 96, 8200}) {
+    EXPECT_THAT(refusal(chunk), HasSubstr(fmt::format("problem.window: wanted chunks of whole "
+                                                      "pages of 64 tokens, got {}",
+                                                      chunk)));
+  }
+}
+
 TEST(GqaShape, GivesBlocksTheRowsOfARequest) {
   GqaCall c;
   EXPECT_EQ(gqa_shape(c.args, 132).block_m, 8);
@@ -166,6 +184,8 @@ TEST(GqaWorkspace, HoldsEveryCallBelowItsMaxima) {
     for (const std::int32_t group : {1, 4, 5, 7}) {
       GqaCall c({.kv_heads = 2, .head_dim = dim, .v_head_dim = dim});
       c.args.problem.heads = 2 * group;
+      c.args.problem.window = group == 7 ? 64 : 0;
+      c.args.problem.chunked = group == 7;
       for (const std::int64_t most : {1, 2, 3, 17, 40, 300}) {
         c.args.q.rows = 2 * most;
         c.args.max_request_rows = most;

@@ -41,12 +41,13 @@ struct Bf16Scene : GqaScene {
     }
     add_sink(std::move(logits));
   }
-  /// Drops pages that no row's window reaches: their table entries become holes, their bytes NaN.
+  /// Drops pages that no row's window or chunk reaches: their table entries become holes, their
+  /// bytes NaN.
   void drop_left_pages() {
     for (std::size_t r = 0; r < batch.kv_lens.size(); ++r) {
       const int rows = batch.q_indptr[r + 1] - batch.q_indptr[r];
-      const int first = batch.kv_lens[r] - rows - args.problem.window + 1;
-      for (int page = 0; page < std::max(0, first) / dims.page; ++page) {
+      const std::int64_t first = args.problem.first_key(batch.kv_lens[r] - rows);
+      for (int page = 0; page < first / dims.page; ++page) {
         const ConstPoolView view = pool.view();
         PageId& entry = batch.entry(r, page);
         std::memset(const_cast<std::byte*>(view.data) + entry.value * view.page_stride, 0xff,
@@ -54,6 +55,11 @@ struct Bf16Scene : GqaScene {
         entry = PageId();
       }
     }
+  }
+  /// Gives the problem chunks of so many pages.
+  void make_chunks(int pages) {
+    args.problem.window = pages * dims.page;
+    args.problem.chunked = true;
   }
   Outputs oracle() const { return ref_test::run(ref_attend_gqa, args, dims.v_dim); }
 
@@ -74,6 +80,20 @@ inline Requests random_requests(ref_test::Rng& rng, int count, int max_rows, int
     int rows = 1 + static_cast<int>(rng() % static_cast<unsigned>(max_rows));
     if (keys > 0) rows = std::min(rows, keys);
     requests.emplace_back(keys, rows);
+  }
+  return requests;
+}
+
+/// Requests whose rows lie about the edges of chunks of `chunk` keys, and some without keys.
+inline Requests requests_about_edges(ref_test::Rng& rng, int count, int max_rows, int chunk,
+                                     int chunks) {
+  const auto below = [&](int n) { return static_cast<int>(rng() % static_cast<unsigned>(n)); };
+  Requests requests;
+  for (int i = 0; i < count; ++i) {
+    if (below(8) == 0) requests.emplace_back(0, 1);
+    const int rows = 1 + below(max_rows);
+    const int keys = chunk * below(chunks + 1) + below(2 * rows + 1) - below(2);
+    requests.emplace_back(std::max(keys, rows), rows);
   }
   return requests;
 }

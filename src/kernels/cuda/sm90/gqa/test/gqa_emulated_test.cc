@@ -60,6 +60,34 @@ TEST_P(GqaEmulated, Windows) {
   }
 }
 
+// Rows of one chunk and of several, decoded, verified and in prompts, whose tiles begin before the
+// chunk or with it. Pages before the first row's chunk are gone.
+TEST_P(GqaEmulated, Chunks) {
+  for (int i = 0; i < 8 * test_scale(); ++i) {
+    const std::uint32_t seed = test_seed(300 + static_cast<std::uint32_t>(i));
+    ref_test::Rng rng(seed);
+    const auto below = [&](int n) { return static_cast<int>(rng() % static_cast<unsigned>(n)); };
+    const int page = 16 << below(4), group = 1 + below(8), rows = i % 4 == 0 ? 1 : 4 << below(4);
+    const int chunk = page * (1 + below(page < 64 ? 6 : 2));
+    const GqaDims d = dims(page, group, 1 + below(2));
+    Bf16Scene s(d, requests_about_edges(rng, 1 + below(4), rows, chunk, 3), seed);
+    s.make_chunks(chunk / page);
+    s.drop_left_pages();
+    if (below(2) == 0) s.add_random_sink();
+    const int sms = 1 + below(6);
+    SCOPED_TRACE(fmt::format("seed {} group {} page {} chunk {} rows {} SMs {}", seed, group, page,
+                             chunk, rows, sms));
+    check(s, sms, below(2) == 0 ? DType::f32 : DType::bf16);
+  }
+}
+
+// Each request has an M block more than its rows would fill.
+TEST_P(GqaEmulated, EveryRequestEntersAnotherChunk) {
+  Bf16Scene s(dims(16, 3), {{18, 4}, {33, 2}, {50, 5}});
+  s.make_chunks(1);
+  check(s, 2);
+}
+
 TEST_P(GqaEmulated, Sinks) {
   const float inf = std::numeric_limits<float>::infinity();
   for (const int sms : {1, 4}) {
@@ -107,15 +135,18 @@ TEST_P(GqaEmulated, RandomBatches) {
 TEST_P(GqaEmulated, BatchInvariantRowsAreThoseOfARequestAlone) {
   struct Case {
     int group, rows, window;
-    bool sinks;
+    bool sinks, chunked = false;
   };
-  for (const Case& c : {Case{4, 1, 0, false}, Case{2, 3, 0, true}, Case{4, 1, 2500, true},
-                        Case{5, 9, 0, false}, Case{7, 20, 100, false}}) {
-    SCOPED_TRACE(fmt::format("group {} rows {} window {}", c.group, c.rows, c.window));
+  for (const Case& c :
+       {Case{4, 1, 0, false}, Case{2, 3, 0, true}, Case{4, 1, 2500, true}, Case{5, 9, 0, false},
+        Case{7, 20, 100, false}, Case{4, 1, 2176, true, true}, Case{2, 3, 2048, false, true}}) {
+    SCOPED_TRACE(fmt::format("group {} rows {} window {}{}", c.group, c.rows, c.window,
+                             c.chunked ? " chunked" : ""));
     const int most = dim() > 128 || c.rows > 8 ? 2200 : 4200;
     Bf16Scene s(dims(64, c.group),
                 {{70, c.rows}, {most, c.rows}, {0, c.rows}, {2048, c.rows}, {2049, c.rows}});
     s.args.problem.window = c.window;
+    s.args.problem.chunked = c.chunked;
     if (c.sinks) s.add_random_sink();
     s.args.execution.batch_invariant = true;
     const ref_test::Outputs together = attend(s.args, 3);
@@ -159,17 +190,21 @@ TEST_P(GqaEmulated, EachConventionOfLse) {
   }
 }
 
-// Causal rows, with and without a window, in blocks of 8 to 128 M rows; whole and split items.
+// Causal rows, with and without a window or chunks, in blocks of 8 to 128 M rows; whole and split
+// items.
 TEST_P(GqaEmulated, A1MaskedKeyReachesNoRow) {
   struct Case {
     int group, rows, keys, window, sms;
+    bool chunked = false;
   };
-  for (const Case& c : {Case{4, 2, 130, 0, 2}, Case{7, 3, 70, 20, 1}, Case{4, 9, 200, 70, 3},
-                        Case{4, 40, 150, 33, 2}}) {
-    SCOPED_TRACE(fmt::format("group {} rows {} keys {} window {} SMs {}", c.group, c.rows, c.keys,
-                             c.window, c.sms));
+  for (const Case& c :
+       {Case{4, 2, 130, 0, 2}, Case{7, 3, 70, 20, 1}, Case{4, 9, 200, 70, 3},
+        Case{4, 40, 150, 33, 2}, Case{4, 3, 98, 48, 1, true}, Case{4, 40, 150, 32, 2, true}}) {
+    SCOPED_TRACE(fmt::format("group {} rows {} keys {} window {} SMs {}{}", c.group, c.rows, c.keys,
+                             c.window, c.sms, c.chunked ? " chunked" : ""));
     Bf16Scene s(dims(16, c.group), {{c.keys, c.rows}, {65, 1}});
     s.args.problem.window = c.window;
+    s.args.problem.chunked = c.chunked;
     check_nonfinite_keys(s, [&](const AttendArgs& args) { return attend(args, c.sms); });
   }
 }

@@ -31,7 +31,7 @@ struct Case {
   std::int32_t requests, rows;
   std::int32_t least, most;  // keys of a request: random between them
   std::int32_t heads, kv_heads, head_dim, page;
-  std::int32_t window = 0;
+  std::int32_t window = 0;  // negative: chunks of so many keys
   std::int32_t rope = 0;    // latents (layout mla_bf16): head_dim dims and these, one KV head
   std::int32_t listed = 0;  // latents: keys that a row selects; 0: all
 
@@ -76,6 +76,14 @@ constexpr Case kCases[] = {
     {"extend", kBf16, 4, 2048, 10240, 10240, 32, 8, 128, 64},
     {"extend", kBf16, 4, 2048, 2048, 10240, 64, 8, 64, 16},
     {"extend", kBf16, 1, 8192, 8192, 8192, 16, 8, 256, 64},
+    {"decode, chunks", kBf16, 32, 1, 12288, 12288, 40, 8, 128, 64, -8192},
+    {"decode", kBf16, 32, 1, 4096, 4096, 40, 8, 128, 64},
+    {"verify, chunks", kBf16, 32, 4, 12288, 12288, 40, 8, 128, 64, -8192},
+    {"verify, chunks", kBf16, 32, 4, 8194, 8194, 40, 8, 128, 64, -8192},
+    {"verify", kBf16, 32, 4, 4096, 4096, 40, 8, 128, 64},
+    {"extend, chunks", kBf16, 1, 8192, 12288, 12288, 40, 8, 128, 64, -8192},
+    {"extend, chunks", kBf16, 1, 8192, 16384, 16384, 40, 8, 128, 64, -8192},
+    {"extend", kBf16, 1, 8192, 8192, 8192, 40, 8, 128, 64},
     {"latent decode", kLatent, 128, 1, 4096, 4096, 32, 1, 256, 64, 0, 64},
     {"latent decode", kLatent, 8, 1, 32768, 32768, 32, 1, 256, 64, 0, 64},
     {"latent decode", kLatent, 128, 1, 4096, 4096, 40, 1, 256, 64, 0, 32},
@@ -145,7 +153,8 @@ AttentionProblem problem_of(const Case& c) {
   if (!c.latent()) {
     AttentionProblem p = gqa_problem(c.heads, c.kv_heads, c.head_dim);
     p.v_head_dim = c.value_dim();
-    p.window = c.window;
+    p.window = std::abs(c.window);
+    p.chunked = c.window < 0;
     return p;
   }
   AttentionProblem p;
@@ -176,11 +185,11 @@ Row run_case(const Case& c, const Stream& stream, int sms, int repeats) {
     lens.push_back(keys);
     indptr.push_back(indptr.back() + c.rows);
     args.max_kv_len = std::max<std::int64_t>(args.max_kv_len, keys);
-    const double first = c.window == 0 ? 0 : std::max(0, keys - c.rows - c.window + 1);
-    seen += keys - first;
+    const AttentionProblem& p = args.problem;
+    seen += static_cast<double>(keys - p.first_key(keys - c.rows));
     for (int row = 0; row < c.rows; ++row) {
-      const int sees = keys - c.rows + row + 1;
-      pairs += c.listed > 0 ? c.listed : c.window == 0 ? sees : std::min(sees, c.window);
+      const int position = keys - c.rows + row;
+      pairs += c.listed > 0 ? c.listed : static_cast<double>(position + 1 - p.first_key(position));
     }
   }
   const std::int64_t width = (args.max_kv_len + c.page - 1) / c.page;
@@ -261,7 +270,7 @@ Row run_case(const Case& c, const Stream& stream, int sms, int repeats) {
   row.what = fmt::format("{} {} b{} rows {} keys {}-{} {}/{} d{}{} page {}", c.what, layout.name(),
                          c.requests, c.rows, c.least, c.most, c.heads, c.kv_heads, c.head_dim,
                          c.latent() ? fmt::format(" + {}", c.rope) : "", c.page);
-  if (c.window > 0) row.what += fmt::format(" window {}", c.window);
+  if (c.window != 0) row.what += fmt::format(" window {}", std::abs(c.window));
   if (c.listed > 0) row.what += fmt::format(" k {}", c.listed);
   row.microseconds = median(whole) * 1e6;
   row.schedule = median(schedules) * 1e6;

@@ -125,6 +125,25 @@ TEST_P(GqaGpu, RandomBatches) {
   }
 }
 
+// Decoded, verified and prompt rows about the edges of chunks; whole and split items.
+TEST_P(GqaGpu, Chunks) {
+  for (int i = 0; i < 24 * test_scale(); ++i) {
+    const std::uint32_t seed = test_seed(1100 + static_cast<std::uint32_t>(i));
+    ref_test::Rng rng(seed);
+    const auto below = [&](int n) { return static_cast<int>(rng() % static_cast<unsigned>(n)); };
+    constexpr int kRows[] = {1, 4, 8, 40, 300};
+    const int page = 16 << below(4), group = 1 + below(16), rows = kRows[i % std::size(kRows)];
+    Bf16Scene s(dims(page, group, 1 + below(4)),
+                requests_about_edges(rng, 1 + below(8), rows, page * 8, 4), seed);
+    s.make_chunks(8 >> below(4));
+    s.drop_left_pages();
+    if (below(2) == 0) s.add_random_sink();
+    SCOPED_TRACE(fmt::format("seed {} group {} page {} chunk {} rows {}", seed, group, page,
+                             s.args.problem.window, rows));
+    check(s, below(2) == 0 ? DType::f32 : DType::bf16, i == 0 ? 20 : 1);
+  }
+}
+
 TEST_P(GqaGpu, ManyRequestsAndLongOnes) {
   ref_test::Rng rng(test_seed(3));
   Bf16Scene many(dims(16, 4), random_requests(rng, 300, 2, 200));
@@ -138,14 +157,17 @@ TEST_P(GqaGpu, ManyRequestsAndLongOnes) {
 TEST_P(GqaGpu, A1MaskedKeyReachesNoRow) {
   struct Case {
     int group, rows, keys, window;
+    bool chunked = false;
   };
   for (const Case& c :
        {Case{1, 2, 70, 0}, Case{4, 2, 3000, 0}, Case{7, 3, 70, 20}, Case{4, 9, 900, 70},
-        Case{8, 20, 300, 0}, Case{1, 300, 700, 0}, Case{4, 200, 1000, 133}}) {
-    SCOPED_TRACE(
-        fmt::format("group {} rows {} keys {} window {}", c.group, c.rows, c.keys, c.window));
+        Case{8, 20, 300, 0}, Case{1, 300, 700, 0}, Case{4, 200, 1000, 133},
+        Case{5, 3, 322, 64, true}, Case{4, 200, 1000, 192, true}}) {
+    SCOPED_TRACE(fmt::format("group {} rows {} keys {} window {}{}", c.group, c.rows, c.keys,
+                             c.window, c.chunked ? " chunked" : ""));
     Bf16Scene s(dims(64, c.group), {{c.keys, c.rows}, {65, 1}});
     s.args.problem.window = c.window;
+    s.args.problem.chunked = c.chunked;
     check_nonfinite_keys(s, [&](const AttendArgs& args) {
       const AttendArgs on = on_device(args, DType::bf16);
       must(attend_gqa_on_device(on));
@@ -168,6 +190,7 @@ TEST_P(GqaGpu, SharedPrefixes) {
     Bf16Scene s(d, random_requests(rng, 2 + static_cast<int>(rng() % 40), rows, 1500), seed);
     share_randomly(s);
     if (rng() % 3 == 0) s.args.problem.window = 100 + static_cast<int>(rng() % 1500);
+    if (rng() % 4 == 0) s.make_chunks(2 + static_cast<int>(rng() % 12));
     if (rng() % 2 == 0) s.add_random_sink();
     const SharedLists lists(s);
     SCOPED_TRACE(fmt::format("seed {} group {} page {} window {} rows {} groups {}", seed, group,

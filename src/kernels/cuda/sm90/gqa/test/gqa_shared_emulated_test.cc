@@ -71,15 +71,17 @@ TEST_P(GqaSharedEmulated, NestedGroups) {
 }
 
 TEST_P(GqaSharedEmulated, SinksAndWindows) {
-  for (const int window : {0, 100, 300}) {
+  for (const int window : {0, 100, 300, -112, -320}) {  // negative: chunks
     SCOPED_TRACE(fmt::format("window {}", window));
     Bf16Scene s(dims(16, 3), {{170, 2}, {99, 1}, {98, 1}, {180, 1}, {5, 1}});
     for (const std::size_t r : {1, 2, 3}) share_pages(s, r, 0, 5);
-    s.args.problem.window = window;
+    s.args.problem.window = std::abs(window);
+    s.args.problem.chunked = window < 0;
     s.add_random_sink();
     const SharedLists lists(s);
     ASSERT_FALSE(s.args.prefixes.empty());
-    EXPECT_EQ(lists.savings.shared_keys, (window == 100 ? 2 : 4) * 80);
+    const bool some = window == 100 || window == -112;
+    EXPECT_EQ(lists.savings.shared_keys, (some ? 2 : 4) * 80);
     check(s, 2);
   }
 }
@@ -108,6 +110,7 @@ TEST_P(GqaSharedEmulated, RandomTrees) {
         seed);
     share_randomly(s);
     if (rng() % 3 == 0) s.args.problem.window = 100 + static_cast<int>(rng() % 200);
+    if (rng() % 4 == 0) s.make_chunks(2 + static_cast<int>(rng() % 6));
     if (rng() % 2 == 0) s.add_random_sink();
     const int sms = 1 + static_cast<int>(rng() % 6);
     const SharedLists lists(s);
