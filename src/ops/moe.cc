@@ -26,7 +26,6 @@ void check(const OpsContext& ops, const ExpertLayer& op) {
     LATHE_CHECK(token >= 0 && (token + 1) * r.top_k <= std::ssize(r.token_experts),
                 "tokens lie in the table of experts");
   }
-  LATHE_CHECK(!r.weighs_inputs || readable, "weights of inputs on a host backend");
   LATHE_CHECK(op.router.rows == r.experts && op.router.cols == op.x.cols, "router [experts, n]");
   const RowsView& routed = op.of_router();
   LATHE_CHECK(routed.rows == op.x.rows && routed.cols == op.x.cols && routed.dtype == op.x.dtype,

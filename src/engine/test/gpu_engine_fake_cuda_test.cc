@@ -5,12 +5,15 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <random>
 
+#include "base/test_scale.h"
 #include "engine/draft/test/mtp_test_util.h"
 #include "engine/test/gpu_engine_test_util.h"
 #include "io/files/read_file.h"
 #include "kernels/cuda/fake/fake_cuda.h"
 #include "model/test/dummy_glm53_test_util.h"
+#include "model/test/dummy_llama4_test_util.h"
 #include "model/test/generated_checkpoint.h"
 
 namespace lathe {
@@ -111,9 +114,9 @@ TEST(GpuEngine, RecordedStepsOfSharedIndexKeysGiveWhatOthersGive) {
 // Drafts change no token, greedy or sampled, in recorded steps and others. The last bits of logits
 // depend on a row's place in its step, because attention distributes the keys of all rows to thread
 // blocks.
-void expect_drafts_change_no_token(const std::string& model, GpuSetup::Sizes sizes) {
+void expect_drafts_change_no_token(const std::string& model, GpuSetup::Sizes sizes,
+                                   const std::vector<Prompt>& prompts = {{4, 8}, {2, 7, 0.9f}}) {
   SCOPED_TRACE(model);
-  const std::vector<Prompt> prompts = {{4, 8}, {2, 7, 0.9f}};
   const Answers plain = answers_of(model, sizes, {}, prompts);
   const std::int32_t vocab = load_model_config(model)->vocab;
   struct Case {
@@ -181,6 +184,19 @@ TEST(GpuEngine, DraftsChangeNoTokenOfSharedIndexKeys) {
   GpuSetup::Sizes sizes = kSizes;
   sizes.dummy = true;
   expect_drafts_change_no_token(model.dir(), sizes);
+}
+
+// Answers enter another chunk of 64 tokens, some of them between a token and its drafts.
+TEST(GpuEngine, DraftsChangeNoTokenOfChunks) {
+  const DummyLlama4 model;
+  GpuSetup::Sizes sizes = kSizes;
+  sizes.dummy = true;
+  const std::uint32_t seed = test_seed(9);
+  std::mt19937 rng(seed);
+  const int before = 2 + static_cast<int>(rng() % 4);
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  expect_drafts_change_no_token(model.dir(), sizes,
+                                {{DummyLlama4::kChunk - before, 9}, {3, 6, 0.9f}});
 }
 
 // The draft layers' logits, up to rounding, against the references of

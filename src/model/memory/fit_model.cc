@@ -44,11 +44,6 @@ class UnfitForGpu {
     if (config_.hyper.streams > 0) {
       if (auto unfit = streams()) return unfit;
     }
-    if (config_.moe.weighs_inputs) {
-      return Reason{Rule::device,           config_.architecture,
-                    "the router's weights", "factors of the experts' outputs on a GPU",
-                    "of their inputs",      "--device cpu"};
-    }
     if (auto wide = index_keys()) return wide;
     return delta_rule();
   }

@@ -3,8 +3,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <random>
 
+#include "base/test_scale.h"
 #include "model/test/dummy_glm53_test_util.h"
+#include "model/test/dummy_llama4_test_util.h"
 #include "model/test/generated_checkpoint.h"
 #include "model/test/gpu_model_checks.h"
 
@@ -125,6 +128,25 @@ TEST(GpuModel, IndexKeysOfSeveralTokens) {
                      .dummy = true,
                      .plain_products = true,
                      .bound = kGpuBoundFp8Cache});
+  }
+}
+
+// Prompts cut at random, and decoded rows that enter another chunk.
+TEST(GpuModel, Llama4) {
+  const DummyLlama4 model;
+  for (const bool plain : {false, true}) {
+    const std::uint32_t seed = test_seed(plain ? 5 : 6);
+    std::mt19937 rng(seed);
+    GpuModelCase c{.directory = model.dir(),
+                   .layout = "gqa_bf16",
+                   .tokens = DummyLlama4::kChunk * 2 + static_cast<int>(rng() % 4),
+                   .chunk = 20 + static_cast<int>(rng() % 80),
+                   .decoded = 5,
+                   .dummy = true,
+                   .plain_products = plain};
+    SCOPED_TRACE("seed " + std::to_string(seed) + ", " + std::to_string(c.tokens) +
+                 " tokens in chunks of " + std::to_string(c.chunk));
+    check_gpu_model(c);
   }
 }
 

@@ -124,6 +124,19 @@ TEST(GpuModelPublishedWidths, Glm53Flash) {
   }
 }
 
+// Scout's widths. Prompts, cut or not, and decoded rows have keys of several chunks. In e4m3 some 4
+// % of a small model's values become the next code where activations are bf16.
+TEST(GpuModelPublishedWidths, Llama4) {
+  for (const auto& [layout, bound] : {std::pair{"gqa_bf16", kGpuBound}, {"gqa_fp8", 6e-2}}) {
+    check_widths(layout, R"("architectures": ["Llama4ForCausalLM"], "hidden_size": 5120,
+        "intermediate_size": 8192, "intermediate_size_mlp": 16384, "num_hidden_layers": 2,
+        "no_rope_layers": [1, 0], "num_attention_heads": 40, "num_key_value_heads": 8,
+        "head_dim": 128, "attention_chunk_size": 64, "num_local_experts": 16,
+        "interleave_moe_layer_step": 1, "floor_scale": 50, "attn_scale": 0.3)",
+                 bound);
+  }
+}
+
 TEST(GpuModelPublishedWidths, MiMoV2Flash) {
   for (const char* layout : {"gqa_bf16", "gqa_fp8"}) {
     check_widths(layout, R"("architectures": ["MiMoV2FlashForCausalLM"], "hidden_size": 4096,

@@ -40,6 +40,7 @@ struct ExpertForm {
   std::int32_t group_best = 2;
   // The router reads rows of its own and experts scale their weights, as in Gemma 4.
   bool gemma = false;
+  bool weighs_inputs = false;
 };
 
 /// A form's weights and `rows` rows, on the host and on the device.
@@ -85,7 +86,8 @@ class ExpertCase {
                       .top_groups = f.top_groups,
                       .group_best = f.group_best,
                       .bias = {},
-                      .scale = 1.5f},
+                      .scale = 1.5f,
+                      .weighs_inputs = f.weighs_inputs},
            .activation = {f.turns ? ActivationKind::clamped_swiglu : ActivationKind::silu},
            .experts = &here_,
            .out = {}};

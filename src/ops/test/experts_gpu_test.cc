@@ -17,6 +17,7 @@ constexpr ExpertForm kForms[] = {
     {DType::bf16, 48, 8, 1, 1, RouterScoring::softmax, false, 768, 512},
     {DType::e4m3, 96, 8, 8, 4, RouterScoring::sigmoid, false, 896, 256},
     {DType::e2m1, 32, 4, 1, 1, RouterScoring::softmax, true, 960, 960},
+    {DType::bf16, 16, 1, 1, 1, RouterScoring::sigmoid, false, 768, 512, false, 2, false, true},
 };
 
 class ExpertsGpu : public ops_test::RandomExperts {};

@@ -86,6 +86,7 @@ class Pass {
       const MutableRowsView gated = alloc_rows(tensors_, choices_, e_.down.cols, DType::bf16);
       const MutableRowsView made = alloc_rows(tensors_, choices_, x.cols, DType::bf16);
       place(routed, tokens, x, made);
+      weigh(made);
       up(up_call(op_, constant(made), gated, here_), x, nullptr);
       down(down_call(op_, constant(gated), made, here_), nullptr);
       combine(constant(made), out);
@@ -227,6 +228,15 @@ class Pass {
             .scale = r.scale,
             .group_by_best = r.group_best == 1};
   }
+  // Multiplies the experts' inputs by their weights, where these do not multiply the outputs.
+  void weigh(const MutableRowsView& sorted) {
+    if (!op_.choice.weighs_inputs) return;
+    put(launch_weigh_rows, WeighRowsParams{.rows = device_rows(sorted),
+                                           .weights = weights_,
+                                           .places = places_,
+                                           .choices = choices_,
+                                           .cols = sorted.cols});
+  }
   void gather(const RowsView& x, const MutableRowsView& sorted) {
     put(launch_gather_rows,
         GatherRowsParams{device_rows(x), rows_, device_rows(sorted), choices_, x.cols});
@@ -236,12 +246,14 @@ class Pass {
     const MutableRowsView gated = alloc_rows(tensors_, choices_, e_.down.cols, DType::bf16);
     {
       const Arena::Scope scope(tensors_);
-      const bool shared = shared_ != nullptr;
-      const auto codes =
-          quantize(x, precision_, tensors_, stream_, places_, op_.choice.top_k, shared);
+      const CodePlaces to{.places = places_,
+                          .copies = op_.choice.top_k,
+                          .weights = op_.choice.weighs_inputs ? weights_ : nullptr,
+                          .in_order = shared_ != nullptr};
+      const auto codes = quantize(x, precision_, tensors_, stream_, to);
       if (codes) {
         QuantizedX own;
-        if (shared) own = rows_from(*codes, own_row(choices_));
+        if (to.in_order) own = rows_from(*codes, own_row(choices_));
         up(with_codes(*codes, up_call(op_, {}, gated, here_)), {}, &own);
       } else {
         keep(codes.error());
@@ -270,6 +282,7 @@ class Pass {
     const MutableRowsView gated = alloc_rows(tensors_, choices_, e_.down.cols, DType::bf16);
     const MutableRowsView made = alloc_rows(tensors_, choices_, x.cols, DType::bf16);
     gather(x, made);
+    weigh(made);
     for_parts({&e_.gate, &e_.up}, [&](std::int64_t first, std::int64_t n) {
       ExpertStacks part = e_;
       part.gate = in_bf16(e_.gate, first, n);
@@ -346,8 +359,10 @@ class Pass {
     }
     {
       const Arena::Scope scope(tensors_);
-      const MutableRowsView sorted = alloc_rows(tensors_, choices_, x.cols, x.dtype);
+      const DType dtype = op_.choice.weighs_inputs ? DType::f32 : x.dtype;
+      const MutableRowsView sorted = alloc_rows(tensors_, choices_, x.cols, dtype);
       gather(x, sorted);
+      weigh(sorted);
       product(constant(sorted), e_.gate, e_.gate_bias, gate);
       if (e_.up.count() > 0) product(constant(sorted), e_.up, {}, up);
     }
@@ -359,7 +374,7 @@ class Pass {
   void combine(const RowsView& made, const MutableRowsView& out) {
     const bool some = e_.gate.count() < op_.choice.experts;
     const CombineExperts p{.made = device_rows(made),
-                           .weights = weights_,
+                           .weights = op_.choice.weighs_inputs ? nullptr : weights_,
                            .places = places_,
                            .begin = some ? here_ : nullptr,
                            .end = some ? here_ + e_.gate.count() : nullptr,

@@ -29,12 +29,17 @@ void set_codes(const QuantizedX& codes, Call& call) {
   call.x_scale_stride = codes.scale_stride;
 }
 
-/// Quantizes x. `places`: if not null, row r of x is written to `copies` rows
-/// (QuantizedRows::places); with `in_order`, also to row own_row(x.rows * copies) + r of the
-/// result. The result is allocated from `tensors`. Errors: a failed launch.
+/// Where each row goes.
+struct CodePlaces {
+  const std::int32_t* places = nullptr;  // not null: to `copies` rows (QuantizedRows::places)
+  std::int32_t copies = 1;
+  const float* weights = nullptr;  // of the copies (QuantizedRows::weights), or null
+  bool in_order = false;           // also to row own_row(rows * copies) + r of the result
+};
+
+/// Quantizes x. The result is allocated from `tensors`. Errors: a failed launch.
 Result<QuantizedX> quantize(const RowsView& x, MatmulPrecision precision, Arena& tensors,
-                            cudaStream_t stream, const std::int32_t* places = nullptr,
-                            std::int32_t copies = 1, bool in_order = false);
+                            cudaStream_t stream, const CodePlaces& to = {});
 
 /// The first row after `placed` rows for rows in order: scales from there on are whole words.
 constexpr std::int64_t own_row(std::int64_t placed) { return (placed + 3) / 4 * 4; }

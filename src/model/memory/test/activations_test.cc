@@ -7,6 +7,7 @@
 #include "model/memory/fit_model.h"
 #include "model/test/test_util.h"
 #include "plan/budget.h"
+#include "plan/explain.h"
 
 namespace lathe {
 namespace {
@@ -177,12 +178,28 @@ TEST(PlanModel, RefusesADeltaRuleThatTheGpuHasNot) {
   EXPECT_THAT(reason_of([](DeltaRuleProblem& p) { p.conv = 3; }), HasSubstr("taps"));
 }
 
-TEST(PlanModel, RefusesInputsThatTheRouterWeighsOnAGpu) {
-  const auto refused = fit_model(config_of("llama4"), std::nullopt, describe_machine(Device::sm90),
-                                 request_of(256), model_kernels(Device::sm90));
+// Llama 4, but for heads as wide as published ones: each group of layers gets pages of its own
+// size.
+TEST(PlanModel, ChunksOnAGpuAreWholePages) {
+  const auto plan_of = [](std::int32_t chunk) {
+    ModelConfig config = config_of("llama4_chunks");
+    for (LayerGroupConfig& group : config.groups) {
+      group.problem.head_dim = group.problem.v_head_dim = 128;
+      if (group.problem.chunked) group.problem.window = chunk;
+    }
+    return fit_model(config, std::nullopt, describe_machine(Device::sm90), request_of(256),
+                     model_kernels(Device::sm90));
+  };
+  for (const std::int32_t chunk : {16, 48, 64, 8192}) {
+    const auto plan = plan_of(chunk);
+    ASSERT_TRUE(plan) << explain(plan.error());
+    for (const GroupPlan& g : plan->groups) {
+      EXPECT_EQ(g.plan.problem.chunked ? chunk % g.plan.main().page_size : 0, 0) << chunk;
+    }
+  }
+  const auto refused = plan_of(40);
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().reasons.at(0).field, "the router's weights");
-  EXPECT_EQ(refused.error().reasons.at(0).hint, "--device cpu");
+  EXPECT_THAT(explain(refused.error()), HasSubstr("tokens of a chunk"));
 }
 
 // A loaded model needs the bytes that weight_bytes() predicts.

@@ -29,7 +29,8 @@ Result<void> quantize_rows_on_device(const RowsView& x, const QuantizedRows& out
                          .power_of_two = power_of_two,
                          .places = out.places,
                          .copies = out.copies,
-                         .own = static_cast<std::int32_t>(out.own)};
+                         .own = static_cast<std::int32_t>(out.own),
+                         .weights = out.weights};
   return call_result(launch_quantize_rows(p, stream), "quantize_rows");
 }
 

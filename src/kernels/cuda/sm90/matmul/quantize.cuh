@@ -36,13 +36,20 @@ static __global__ void quantize_rows_kernel(const QuantizeParams p) {
       for (int i = 0; i < 4; ++i) v[i] = from[i];
     }
   }
-  const auto [codes, scale] = quantize_block(v, p.power_of_two != 0);
+  QuantizedFour four = quantize_block(v, p.power_of_two != 0);
   const std::int32_t copies = p.places == nullptr ? 0 : p.copies;
   const std::int64_t own = p.places == nullptr ? 0 : p.own;
   for (std::int32_t i = own < 0 ? 0 : -1; i < copies; ++i) {
     const std::int64_t to = i < 0 ? own + row : p.places[row * copies + i];
-    if (col < p.cols) *reinterpret_cast<std::uint32_t*>(p.codes + to * p.cols + col) = codes;
-    if (lane == 0) p.scales[block * p.scale_stride + to] = scale;
+    if (i >= 0 && p.weights != nullptr) {
+      const float weight = p.weights[row * copies + i];
+      float weighed[4];
+      LATHE_UNROLL
+      for (int j = 0; j < 4; ++j) weighed[j] = to_f32(to_bf16(weight * v[j]));
+      four = quantize_block(weighed, p.power_of_two != 0);
+    }
+    if (col < p.cols) *reinterpret_cast<std::uint32_t*>(p.codes + to * p.cols + col) = four.codes;
+    if (lane == 0) p.scales[block * p.scale_stride + to] = four.scale;
   }
 }
 

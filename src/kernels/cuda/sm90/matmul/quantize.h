@@ -22,6 +22,8 @@ struct QuantizeParams {
   const std::int32_t* places;  // [rows, copies]
   std::int32_t copies;
   std::int32_t own;  // with places, if not negative: row r is also written to row own + r
+  // With places: [rows, copies] factors of the copies, which are then rounded to bf16, or null.
+  const float* weights = nullptr;
 };
 cudaError_t launch_quantize_rows(const QuantizeParams& p, cudaStream_t stream);
 
@@ -34,6 +36,8 @@ struct QuantizedRows {
   const std::int32_t* places = nullptr;  // [m, copies] on the device
   std::int32_t copies = 1;
   std::int64_t own = -1;  // with places, if not negative: row r is also written to row own + r
+  // With places: [m, copies] factors of the copies, which are then rounded to bf16, or null.
+  const float* weights = nullptr;
 };
 
 /// codes[r, c] has scale scales[c / 128, r] = amax / 448 over the 128 elements (1 if all are 0), or

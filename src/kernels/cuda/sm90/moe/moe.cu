@@ -62,6 +62,17 @@ cudaError_t launch_place(const PlaceParams& p, cudaStream_t stream) {
   return launch_kernel(place_kernel, shape, stream, p);
 }
 
+cudaError_t launch_weigh_rows(const WeighRowsParams& p, cudaStream_t stream) {
+  if (p.choices == 0) return cudaSuccess;
+  WeighRowsParams q = p;
+  const bool words = p.rows.dtype == DType::bf16 && p.cols % 8 == 0 && p.rows.stride % 8 == 0 &&
+                     reinterpret_cast<std::uintptr_t>(p.rows.data) % 16 == 0;
+  q.words = words ? p.cols / 8 : 0;
+  return launch_kernel(
+      weigh_rows_kernel,
+      {.grid = static_cast<unsigned>(p.choices), .block = kWeighThreads, .early = true}, stream, q);
+}
+
 cudaError_t launch_combine_experts(const CombineExperts& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
   if (p.norm.h.data != nullptr) {

@@ -12,6 +12,7 @@ namespace lathe::cuda {
 
 inline constexpr int kPlaceThreads = 1024;
 static_assert(kMostExperts <= kPlaceThreads);
+inline constexpr int kWeighThreads = 128;
 inline constexpr int kCombineThreads = 128, kCombineColumns = 4;  // columns per thread
 inline constexpr int kCombineAhead = 8;  // experts whose rows a thread loads before it adds
 
@@ -121,6 +122,31 @@ static __global__ void __launch_bounds__(kPlaceThreads)
   count_choices<true>(p, counts + thread / 32 * p.experts);
 }
 
+// A block per choice.
+static __global__ void __launch_bounds__(kWeighThreads)
+    weigh_rows_kernel(const __grid_constant__ WeighRowsParams p) {
+  let_next_begin();
+  wait_for_previous();
+  const std::int64_t choice = blockIdx.x, row = p.places[choice];
+  const float weight = p.weights[choice];
+  if (p.words > 0) {
+    auto* const words = reinterpret_cast<uint4*>(p.rows.data + row * p.rows.stride * 2);
+    const auto weigh = [&](std::uint32_t pair) {
+      return pack_bf16(weight * bits_to_float(pair << 16),
+                       weight * bits_to_float(pair & 0xffff0000u));
+    };
+    for (std::int64_t i = threadIdx.x; i < p.words; i += kWeighThreads) {
+      const uint4 v = words[i];
+      words[i] = {weigh(v.x), weigh(v.y), weigh(v.z), weigh(v.w)};
+    }
+  } else {
+    const DeviceRows rows{p.rows.data, p.rows.stride, p.rows.dtype};
+    for (std::int64_t i = threadIdx.x; i < p.cols; i += kWeighThreads) {
+      store_element(p.rows, row, i, weight * load_element(rows, row, i));
+    }
+  }
+}
+
 __device__ inline float4 plus(const float4& a, const float4& b) {
   return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
 }
@@ -137,6 +163,11 @@ struct PlacesHere {
     return !kSome || (place >= begin && place < end);
   }
 };
+
+/// Of a choice.
+__device__ inline float weight_of(const CombineExperts& p, std::int64_t choice) {
+  return p.weights == nullptr ? 1.f : p.weights[choice];
+}
 
 /// Four columns of what the shared experts make of a row.
 __device__ __forceinline__ float4 sum_shared(const CombineExperts& p, std::int64_t row,
@@ -171,7 +202,7 @@ __device__ __forceinline__ float4 sum_experts(const CombineExperts& p,
       const bool some = first + i < p.top_k;
       const std::int64_t at = row * p.top_k + first + i;
       places[i] = some ? p.places[at] : -1;
-      weights[i] = some ? p.weights[at] : 0;
+      weights[i] = some ? weight_of(p, at) : 0;
     }
     LATHE_UNROLL
     for (int i = 0; i < kCombineAhead; ++i) {
@@ -217,7 +248,7 @@ static __global__ void __launch_bounds__(kCombineThreads)
     for (std::int32_t j = 0; j < p.top_k; ++j) {
       const std::int64_t at = row * p.top_k + j;
       if (!here.has(p.places[at])) continue;
-      sum += p.weights[at] * load_element(p.made, p.places[at], col + i);
+      sum += weight_of(p, at) * load_element(p.made, p.places[at], col + i);
     }
     out[i] = sum;
   }

@@ -80,11 +80,21 @@ constexpr bool dispatch_takes(std::int64_t choices, std::int32_t experts) {
          dispatch_shared_bytes(choices, experts) <= kDispatchSharedBytes;
 }
 
+/// Multiplies row places[c] by weights[c] for every choice c: the inputs of experts, where the
+/// router's weights multiply these (Router::weighs_inputs).
+struct WeighRowsParams {
+  MutableDeviceRows rows = {};           // [choices, cols] f32 or bf16
+  const float* weights = nullptr;        // [choices]
+  const std::int32_t* places = nullptr;  // [choices]
+  std::int64_t choices = 0, cols = 0;
+  std::int64_t words = 0;  // 16-byte words of a row of bf16, or 0; launch sets it
+};
+
 /// out[t] += the sum over j of weights[t, j] * made[places[t, j]], j ascending. Places outside of
 /// begin .. end - 1 are another rank's and add nothing.
 struct CombineExperts {
   DeviceRows made = {};                  // [choices, cols], rows aligned to 8 bytes
-  const float* weights = nullptr;        // [rows, top_k]
+  const float* weights = nullptr;        // [rows, top_k]; null: 1
   const std::int32_t* places = nullptr;  // [rows, top_k]
   // In device memory, as PlaceParams::offsets. Null: this rank has all places.
   const std::int32_t *begin = nullptr, *end = nullptr;
@@ -107,6 +117,7 @@ cudaError_t launch_route(const RouteParams& p, cudaStream_t stream);
 cudaError_t launch_place(const PlaceParams& p, cudaStream_t stream);
 /// Precondition: dispatch_takes(); with logits, at most kDispatchRoutes rows.
 cudaError_t launch_dispatch(const DispatchParams& p, cudaStream_t stream);
+cudaError_t launch_weigh_rows(const WeighRowsParams& p, cudaStream_t stream);
 cudaError_t launch_combine_experts(const CombineExperts& p, cudaStream_t stream);
 
 }  // namespace lathe::cuda
