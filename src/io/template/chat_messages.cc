@@ -60,7 +60,6 @@ Result<void> read_content(Json& content, const std::string& path) {
 
 // Parses arguments: clients send them as JSON in a string, templates expect values.
 Result<void> read_tool_calls(Json& calls, const std::string& path) {
-  if (calls.is_null()) return {};
   if (!calls.is_array()) return bad_member(path, "a list of calls", excerpt_of(calls));
   for (std::size_t i = 0; i < calls.size(); ++i) {
     const std::string call = fmt::format("{}[{}]", path, i), here = call + ".function";
@@ -104,7 +103,11 @@ Result<void> read_reasoning(Json& message, const std::string& path) {
   const auto says = [](const Json& value) { return !value.is_null() && value != ""; };
   const Json one = message.value("reasoning", Json());
   const Json other = message.value("reasoning_content", Json());
-  if (one.is_null() && other.is_null()) return {};
+  if (one.is_null() && other.is_null()) {  // templates look at whether the name is there
+    message.erase("reasoning");
+    message.erase("reasoning_content");
+    return {};
+  }
   for (const auto& [name, value] :
        {std::pair{"reasoning", &one}, std::pair{"reasoning_content", &other}}) {
     if (value->is_null() || value->is_string()) continue;
@@ -141,7 +144,11 @@ Result<void> read_chat_message(Json& message, const std::string& path) {
     message.erase("tool_calls");  // only an assistant calls
     return {};
   }
-  if (message.contains("tool_calls")) {
+  // Answers without calls come back with null or [].
+  const Json calls = message.value("tool_calls", Json());
+  if (calls.is_null() || calls == Json::array()) {
+    message.erase("tool_calls");
+  } else {
     if (auto ok = read_tool_calls(message["tool_calls"], path + ".tool_calls"); !ok) return ok;
   }
   return read_reasoning(message, path);

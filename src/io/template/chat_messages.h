@@ -9,8 +9,9 @@ namespace lathe {
 
 /// Checks a list of messages ([{"role": ..., "content": ...}]) and changes each into a template's
 /// form: the role developer becomes system, text parts one text with a part on each line, a call's
-/// arguments in a string the object that they are (the last of equal names wins). A null content is
-/// an assistant's alone. Errors: the path ("messages[1].content[0].type") of what is wrong.
+/// arguments in a string the object that they are (the last of equal names wins), an empty list of
+/// calls or a null none, as in vLLM. A null content is an assistant's alone. Errors: the path
+/// ("messages[1].content[0].type") of what is wrong.
 Result<void> read_messages(nlohmann::ordered_json& messages);
 
 /// Checks, as OpenAI does, that a result of a tool follows the assistant's message with its call,

@@ -8,6 +8,45 @@
 #include "io/text/json_text.h"
 
 namespace lathe {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Returns whether there were any.
+bool fill_contents(Json& messages) {
+  bool any = false;
+  for (Json& message : messages) {
+    if (Json& content = message["content"]; content.is_null()) {
+      content = "";
+      any = true;
+    }
+  }
+  return any;
+}
+
+// How often a text has the word that Jinja writes for null.
+int count_nulls(std::string_view text) {
+  constexpr std::string_view kNull = "None";
+  int out = 0;
+  for (std::size_t at = 0; (at = text.find(kNull, at)) != std::string_view::npos; ++out) {
+    at += kNull.size();
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<std::string> render_messages(const ChatTemplate& chat, Json& variables) {
+  auto text = chat.render(variables);
+  const int nulls = text ? count_nulls(*text) : 0;
+  if (text && nulls == 0) return text;
+  Json filled = variables;
+  if (!fill_contents(filled["messages"])) return text;
+  auto other = chat.render(filled);
+  if (!other || (text && count_nulls(*other) >= nulls)) return text;
+  variables = std::move(filled);
+  return other;
+}
 
 Result<std::string> render_chat(const nlohmann::ordered_json& messages,
                                 const ChatTemplateFile& chat,
@@ -21,7 +60,7 @@ Result<std::string> render_chat(const nlohmann::ordered_json& messages,
               {"bos_token", chat.bos_token},
               {"eos_token", chat.eos_token}});
   if (const auto ok = chat.chat_template.check_tools(all); !ok) return ok.error();
-  return chat.chat_template.render(all);
+  return render_messages(chat.chat_template, all);
 }
 
 Result<std::vector<std::int32_t>> encode_chat(const nlohmann::ordered_json& messages,

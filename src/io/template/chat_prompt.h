@@ -20,6 +20,11 @@ Result<std::string> render_chat(
     const nlohmann::ordered_json& messages, const ChatTemplateFile& chat,
     const nlohmann::ordered_json& variables = nlohmann::ordered_json::object());
 
+/// render() of `variables`, whose messages are as read_messages() leaves them. An answer without
+/// content has null, which DeepSeek's templates tell from "". Where a template needs text (it
+/// fails, or writes "None") it has "" as in vLLM, in `variables`, too. Errors: those with null.
+Result<std::string> render_messages(const ChatTemplate& chat, nlohmann::ordered_json& variables);
+
 /// render_chat()'s text as tokens.
 Result<std::vector<std::int32_t>> encode_chat(
     const nlohmann::ordered_json& messages, const ChatTemplateFile& chat,

@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "io/template/chat_messages.h"
+#include "io/template/chat_prompt.h"
 #include "server/openai/field_readers.h"
 #include "server/service/chat_checks.h"
 #include "server/service/reply.h"
@@ -39,6 +40,13 @@ Json variables_of(const ApiRequest& request, const Json& defaults, const ChatTem
   out["bos_token"] = chat.bos_token;
   out["eos_token"] = chat.eos_token;
   return out;
+}
+
+// An answer of calls alone has null, by which DeepSeek's templates know it. ChatHistory writes "".
+void leave_out_empty_texts(Json& messages) {
+  for (Json& message : messages) {
+    if (message.contains("tool_calls") && message["content"] == "") message["content"] = nullptr;
+  }
 }
 
 // The body's path of a field that a template's error names; "messages" for the template's own
@@ -132,6 +140,8 @@ Result<std::string, ApiError> render_chat(const ApiRequest& request, const Json&
   if (const auto ok = read_messages(messages); !ok) return bad_field(ok.error());
   if (request.route == ApiRoute::chat) {
     if (const auto ok = check_results(messages); !ok) return bad_field(ok.error());
+  } else {
+    leave_out_empty_texts(messages);
   }
   std::string marker;
   if (request.continue_final_message) {
@@ -142,13 +152,13 @@ Result<std::string, ApiError> render_chat(const ApiRequest& request, const Json&
     marker = end_marker();
     content.get_ref<std::string&>() += marker;
   }
-  const Json variables = variables_of(request, defaults, chat, std::move(messages));
+  Json variables = variables_of(request, defaults, chat, std::move(messages));
   // A forced call needs no words about the tools: the constraint has them.
   const auto ok = chat.chat_template.check_tools(variables);
   if (!ok && !request.forces_call()) {
     return ApiError{400, "unsupported_field", ok.error().message(), "tools"};
   }
-  auto text = chat.chat_template.render(variables);
+  auto text = render_messages(chat.chat_template, variables);
   if (!text) {
     Error error = text.error();
     const std::string path = body_path(request, error.field);

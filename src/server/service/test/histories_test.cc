@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "io/template/chat_prompt.h"
 #include "server/messages/message_request.h"
 #include "server/responses/response_request.h"
 #include "server/service/render_chat.h"
@@ -12,6 +13,7 @@
 namespace lathe {
 namespace {
 
+using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using Json = nlohmann::ordered_json;
@@ -144,6 +146,65 @@ TEST(Histories, RoutesAgree) {
       EXPECT_THAT(error, HasSubstr(": wanted ")) << chat_body(entries);
       EXPECT_THAT(error, HasSubstr(words)) << chat_body(entries);
     }
+  }
+}
+
+// A history of a call without text. `content`: its member of chat's message, with a comma.
+std::vector<std::string> renderings_of_call(const std::string& source, const std::string& content) {
+  std::string chat_text = chat_body({call("c"), result("c"), kUser});
+  const std::string member = R"("content":"",)";
+  chat_text.replace(chat_text.find(member), member.size(), content);
+  const std::vector<Entry> entries = {call("c"), result("c"), kUser};
+  const ChatTemplateFile chat{*ChatTemplate::parse(source), "", ""};
+  std::vector<std::string> out;
+  for (const auto& request : {parse_request(ApiRoute::chat, chat_text, {}),
+                              responses_api::parse_request(responses_body(entries), {}),
+                              anthropic::parse_request(messages_body(entries), {})}) {
+    if (!request) return {request.error().message};
+    const auto text = render_chat(*request, Json::object(), chat);
+    out.push_back(text ? *text : text.error().message);
+  }
+  const auto own = render_chat(Json::parse(chat_text)["messages"], chat);  // C, C++, Python
+  out.push_back(own ? *own : own.error().message());
+  return out;
+}
+
+// vLLM renders "", DeepSeek's templates look for null.
+TEST(Histories, NoContentIsEmptyWhereATemplateNeedsText) {
+  for (const char* content : {R"("content":null,)", ""}) {
+    EXPECT_THAT(renderings_of_call(
+                    "{% for m in messages %}{{ m.role[0] + m.content }},{% endfor %}", content),
+                Each("ua,a,tr,ua,"));
+    EXPECT_THAT(
+        renderings_of_call("{% for m in messages %}{{ m.content }},{% endfor %}None", content),
+        Each("a,,r,a,None"));
+    EXPECT_THAT(
+        renderings_of_call("{% for m in messages %}{{ m.content is none }},{% endfor %}", content),
+        Each("False,True,False,False,"));
+    // Both fail: with null first.
+    EXPECT_THAT(renderings_of_call("{% set m = messages[1] %}{% if m.content is none %}"
+                                   "{{ raise_exception('null') }}{% endif %}"
+                                   "{{ raise_exception('text') }}",
+                                   content),
+                Each(HasSubstr("null")));
+  }
+}
+
+// Clients send an answer back with all its members.
+TEST(Histories, EmptyMembersOfAnswersAreAbsent) {
+  const ChatTemplateFile chat{
+      *ChatTemplate::parse("{% set m = messages[1] %}{{ 'tool_calls' in m or 'reasoning' in m or "
+                           "m.reasoning_content is defined }}"),
+      "", ""};
+  for (const char* member :
+       {R"("tool_calls":null)", R"("tool_calls":[])", R"("reasoning":null)",
+        R"("reasoning_content":null)", R"("reasoning_content":null,"reasoning":null)"}) {
+    const auto request = parse_request(
+        ApiRoute::chat,
+        fmt::format(R"({{"messages":[{0},{{"role":"assistant","content":"b",{1}}},{0}]}})", kText,
+                    member),
+        {});
+    EXPECT_EQ(*render_chat(*request, Json::object(), chat), "False") << member;
   }
 }
 
