@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "base/json_digits.h"
+#include "base/json_limit.h"
 
 namespace lathe {
 namespace {
@@ -91,6 +92,9 @@ Result<void> read_tool_calls(Json& calls, const std::string& path) {
     Json object = read_json_digits(arguments.get_ref<const std::string&>());
     if (object.is_null()) object = Json::object();
     if (!object.is_object()) {
+      const auto limit =
+          find_json_limit(arguments.get_ref<const std::string&>(), here + ".arguments");
+      if (limit) return *limit;
       return bad_member(here + ".arguments", "a JSON object in a string", excerpt_of(arguments));
     }
     arguments = std::move(object);

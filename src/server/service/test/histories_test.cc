@@ -261,6 +261,24 @@ TEST(Histories, ArgumentsAreAnObject) {
   }
 }
 
+// What is JSON and cannot be read is not said to be none.
+TEST(Histories, ArgumentsBeyondLimitsAreNamed) {
+  const auto error = [](const std::string& arguments) {
+    return chat_error(fmt::format(
+        R"({{"messages":[{},{{"role":"assistant","tool_calls":[{{"function":{{"name":"f","arguments":{}}}}}]}}]}})",
+        kText, quoted(arguments)));
+  };
+  const std::string path = "messages[1].tool_calls[0].function.arguments";
+  EXPECT_EQ(error(R"({"x":[1e9999]})"),
+            path + ".x[0]: wanted a number that a double can hold, got 1e9999");
+  EXPECT_EQ(error("-1e400"), path + ": wanted a number that a double can hold, got -1e400");
+  EXPECT_THAT(error(R"({"x":)" + std::string(600, '[') + std::string(600, ']') + "}"),
+              testing::AllOf(StartsWith(path + ".x[0][0]"),
+                             testing::EndsWith(": wanted at most 500 levels, got more")));
+  EXPECT_THAT(error(std::string(600, '[') + "1e9999"), StartsWith(path + "[0][0]"));
+  EXPECT_THAT(error(R"({"x":1e9999)"), StartsWith(path + ".x: wanted a number that"));
+}
+
 // A message's reasoning has two names.
 TEST(Histories, ReasoningHasOneText) {
   const auto rendered_reasoning = [](const std::string& members) -> std::string {
