@@ -242,7 +242,12 @@ void Connection::parse() {
              fmt::format("body: wanted at most {} bytes, got more; --max-body-bytes",
                          host_.limits.max_body_bytes));
     } else if (error) {
-      refuse(400, "invalid_http", describe_fault(in_, error));  // it begins with the faulty line
+      Framing framing{.chunked = parser_->chunked(), .length = {}};
+      if (const auto length = parser_->content_length()) framing.length = *length;
+      // in_ begins with the faulty line.
+      refuse(400, "invalid_http",
+             state_ == State::body ? describe_chunk_fault(in_, error)
+                                   : describe_fault(in_, error, framing));
     } else {
       if (state_ == State::head && parser_->is_header_done() && !on_head()) break;
       if (parser_->is_done()) on_request();

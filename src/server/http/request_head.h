@@ -2,6 +2,8 @@
 #pragma once
 
 #include <boost/system/error_code.hpp>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -19,8 +21,18 @@ bool is_host(std::string_view text);
 /// the header's, as RFC 9112, 3.2.2 asks. Returns what is wrong with the target, or nothing.
 std::string read_target(std::string_view target, HttpRequest& out);
 
-/// The message about bytes that the parser refused with `error`; `in` begins with their line.
-std::string describe_fault(std::string_view in, const boost::system::error_code& error);
+/// What the head has said of its body before the parser stopped.
+struct Framing {
+  bool chunked = false;
+  std::optional<std::uint64_t> length;  // Content-Length's
+};
+
+/// The message about bytes of a head that the parser refused with `error`; `in` begins with their
+/// line.
+std::string describe_fault(std::string_view in, const boost::system::error_code& error,
+                           const Framing& framing);
+/// The same of a chunked body: `in` begins with a chunk, or the last one and the trailer.
+std::string describe_chunk_fault(std::string_view in, const boost::system::error_code& error);
 
 /// RFC 9110, 2.5: a request of a version HTTP/1.x above 1.1 is read as one of 1.1, so the version
 /// in `in` is changed. Returns false if the request line has no end yet. Its version may be there,

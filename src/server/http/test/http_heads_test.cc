@@ -80,7 +80,18 @@ TEST(HttpHeads, FaultsAreShown) {
   EXPECT_EQ(message(post + "Content-Length: -1\r\n"),
             "Content-Length: wanted a number of bytes, got -1");
   EXPECT_EQ(message(post + "Content-Length: 1\r\nContent-Length: 2\r\n"),
-            "Content-Length: wanted a number of bytes, got 2");
+            "Content-Length: wanted one, got 1 and 2");
+  EXPECT_EQ(message(post + "Content-Length: 1\r\nContent-Length: x\r\n"),
+            "Content-Length: wanted a number of bytes, got x");
+  const std::string chunked = post + "Transfer-Encoding: chunked\r\n";
+  EXPECT_EQ(message(post + "Content-Length: 1\r\nTransfer-Encoding: chunked\r\n"),
+            "Transfer-Encoding: wanted none beside Content-Length, got chunked");
+  EXPECT_EQ(message(chunked + "Content-Length: 5\r\n"),
+            "Content-Length: wanted none beside Transfer-Encoding, got 5");
+  EXPECT_EQ(message(chunked + "Transfer-Encoding: gzip\r\n"),
+            "Transfer-Encoding: wanted one, got another, gzip");
+  EXPECT_EQ(message(post + "Content-Length:\r\n"),
+            "Content-Length: wanted a number of bytes, got nothing");
   EXPECT_EQ(message(post + "Content-Length: 0\r\nContent-Type: text/plain\r\n"),
             "Content-Type: wanted application/json, got text/plain; curl -H 'Content-Type: "
             "application/json'");
@@ -94,7 +105,8 @@ TEST(HttpHeads, FaultsAreShown) {
   EXPECT_EQ(message("GET /health HTTP/1.1\r\nHost: a b\r\n"),
             "Host: wanted a name or address, got a b");
   EXPECT_THAT(message("GET /health HTTP/9.9\r\n"), HasSubstr("got GET /health HTTP/9.9 ("));
-  EXPECT_THAT(message(post + "a b: c\r\n"), HasSubstr("got a b: c ("));
+  EXPECT_THAT(message(post + "a b: c\r\n"),
+              StartsWith("headers: wanted NAME: VALUE, got a b: c ("));
   EXPECT_THAT(message("GET /%zz HTTP/1.1\r\nHost: localhost\r\n"), HasSubstr("got /%zz"));
   const auto flush = [&](const std::string& seconds) {
     const std::string target = "/flush_cache?timeout=" + seconds;
@@ -103,6 +115,38 @@ TEST(HttpHeads, FaultsAreShown) {
   EXPECT_EQ(flush("abc"), "timeout: wanted seconds from 0 to 1000000, got abc");
   EXPECT_THAT(flush("-1"), HasSubstr("got -1"));
   EXPECT_THAT(flush(""), HasSubstr("got nothing"));
+}
+
+// RFC 9112, 7.1; RFC 9110, 6.5.1: a trailer says nothing about the body's length.
+TEST(HttpHeads, FaultsOfChunksAreShown) {
+  ScriptedServer s{ScriptedOptions()};
+  const auto message = [&](const std::string& body) {
+    TestConnection c(s.port());
+    c.send(
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n" +
+        body);
+    return read_test_answer(c.read_all()).json()["error"]["message"].get<std::string>();
+  };
+  const std::string chunk = "1\r\n{\r\n", trailer = "trailer: wanted NAME: VALUE, and nothing";
+  for (const std::string& begin : {std::string("0\r\n"), chunk + "0;x=y\r\n"}) {
+    for (const char* line : {"a b: c", "no colon", ": none", "Content-Length: 5", "X: \x01",
+                             "Transfer-Encoding: chunked", "Connection: ,;"}) {
+      const std::string said = message(begin + "A: 1\r\n" + line + "\r\n\r\n");
+      EXPECT_THAT(said, StartsWith(trailer)) << line;
+      EXPECT_THAT(said, HasSubstr("got " + shown_text(line) + " (")) << line;
+    }
+  }
+  EXPECT_EQ(message("1;a=\r\n{\r\n0\r\n\r\n"), "chunk: wanted SIZE;NAME=VALUE, got 1;a=");
+  for (const auto& [bytes, shown] : {std::pair{std::string("xyz\r\n\r\n"), "xyz"},
+                                     {chunk + "xyz\r\n\r\n", "xyz"},
+                                     {"\r\n\r\n\r\n", "nothing"},
+                                     {chunk + "\r\n\r\n", "nothing"},
+                                     {"-1\r\n\r\n", "-1"}}) {
+    const std::string said = message(bytes);
+    EXPECT_THAT(said, StartsWith("chunk: wanted its size in hexadecimal digits")) << bytes;
+    EXPECT_THAT(said, HasSubstr(std::string("got ") + shown + " (")) << bytes;
+  }
 }
 
 // RFC 9112, 2.2.
