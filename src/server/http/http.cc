@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 namespace lathe {
@@ -82,6 +83,22 @@ std::optional<std::string> decode_uri(std::string_view text) {
     }
     out += static_cast<char>(byte);
     i += 2;
+  }
+  return out;
+}
+
+std::vector<QueryParameter> read_query(std::string_view query) {
+  const auto decoded = [](std::string_view text) {
+    return decode_uri(text).value_or(std::string(text));
+  };
+  std::vector<QueryParameter> out;
+  while (!query.empty()) {
+    const std::string_view pair = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(pair.size() + 1, query.size()));
+    const std::size_t equals = std::min(pair.find('='), pair.size());
+    if (pair.empty()) continue;
+    out.push_back(
+        {decoded(pair.substr(0, equals)), decoded(pair.substr(std::min(equals + 1, pair.size())))});
   }
   return out;
 }

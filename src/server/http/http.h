@@ -146,4 +146,13 @@ std::string shown_text(std::string_view text);
 /// Decodes %XX (RFC 3986, 2.1). nullopt: a % without two hex digits, or a control character.
 std::optional<std::string> decode_uri(std::string_view text);
 
+/// A name and its value, decoded.
+struct QueryParameter {
+  std::string name;
+  std::string value;
+};
+
+/// The parameters of a HttpRequest's query, in order. One without "=" has the value "".
+std::vector<QueryParameter> read_query(std::string_view query);
+
 }  // namespace lathe

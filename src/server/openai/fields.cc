@@ -91,7 +91,7 @@ std::optional<ApiError> read_fields(const Json& object, const FieldTable& fields
 std::optional<ApiError> refuse_ignored(const ApiRequest& request, const FieldTable& fields,
                                        const FieldLimits& limits) {
   if (!limits.strict || request.ignored.empty()) return std::nullopt;
-  return bad_field(request.ignored[0], "a known name", "an unknown one",
+  return bad_field(shown_path(request.ignored[0]), "a known name", "an unknown one",
                    nearest_field(fields, request.ignored[0]));
 }
 
@@ -103,11 +103,21 @@ std::optional<ApiError> note_fields(const Json& body, std::initializer_list<std:
     if (limits.strict) {
       FieldTable fields;
       for (const std::string_view field : known) fields.emplace_back().name = field;
-      return bad_field(name, "a known name", "an unknown one", nearest_field(fields, name));
+      return bad_field(shown_path(name), "a known name", "an unknown one",
+                       nearest_field(fields, name));
     }
     ignored.push_back(name);
   }
   return std::nullopt;
+}
+
+std::string shown_path(std::string_view path) {
+  constexpr std::size_t kMostBytes = 160;
+  if (path.empty() || path.ends_with('.')) return std::string(path) + "\"\"";
+  if (path.size() <= kMostBytes) return std::string(path);
+  std::size_t end = kMostBytes;
+  while ((static_cast<unsigned char>(path[end]) & 0xc0) == 0x80) --end;  // inside a character
+  return std::string(path.substr(0, end)) + "...";
 }
 
 std::string nearest_field(const FieldTable& fields, std::string_view name) {

@@ -65,6 +65,10 @@ std::optional<ApiError> note_fields(const nlohmann::ordered_json& body,
                                     std::initializer_list<std::string_view> known,
                                     const FieldLimits& limits, std::vector<std::string>& ignored);
 
+/// A path of a client's as messages and headers show it: at most some 160 bytes, with "" for a name
+/// that is empty.
+std::string shown_path(std::string_view path);
+
 /// "did you mean NAME?", or "" if no known name is near.
 std::string nearest_field(const FieldTable& fields, std::string_view name);
 

@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 
+#include "server/openai/field_readers.h"
 #include "server/openai/fields.h"
 #include "server/page/page.h"
 #include "server/routes/commit.h"
@@ -31,24 +32,19 @@ Json model_object(const Service& service, const std::string& name) {
 
 constexpr double kMostSeconds = 1e6;
 
-// The seconds in a query's "name=number"; 0 if there are none. nullopt: not such a number.
+// The seconds of a parameter; 0 if the query has it not.
 Result<double, ApiError> query_seconds(std::string_view query, std::string_view name) {
-  while (!query.empty()) {
-    const std::size_t end = std::min(query.find('&'), query.size());
-    const std::string_view pair = query.substr(0, end);
-    if (pair.starts_with(name) && pair.size() > name.size() && pair[name.size()] == '=') {
-      double out = 0;
-      const std::string_view text = pair.substr(name.size() + 1);
-      const std::string value = decode_uri(text).value_or("");
-      const auto read = std::from_chars(value.data(), value.data() + value.size(), out);
-      const bool whole = read.ec == std::errc() && read.ptr == value.data() + value.size();
-      if (!whole || !(out >= 0 && out <= kMostSeconds)) {
-        return bad_field(std::string(name), fmt::format("seconds from 0 to {}", kMostSeconds),
-                         text.empty() ? "nothing" : shown_text(text));
-      }
-      return out;
+  for (const QueryParameter& p : read_query(query)) {
+    if (p.name != name) continue;
+    double out = 0;
+    const char* const end = p.value.data() + p.value.size();
+    const auto read = std::from_chars(p.value.data(), end, out);
+    const bool whole = read.ec == std::errc() && read.ptr == end;
+    if (!whole || !(out >= 0 && out <= kMostSeconds)) {
+      return bad_field(std::string(name), fmt::format("seconds from 0 to {}", kMostSeconds),
+                       p.value.empty() ? "nothing" : shown_text(p.value));
     }
-    query.remove_prefix(std::min(end + 1, query.size()));
+    return out;
   }
   return 0;
 }
@@ -72,17 +68,17 @@ Result<AbortBody, ApiError> read_abort(std::string_view text, const FieldLimits&
   if (!body) return body.error();
   AbortBody out;
   if (auto wrong = note_fields(*body, {"rid", "abort_all"}, limits, out.ignored)) return *wrong;
-  const auto rid = body->find("rid");
-  const auto all = body->find("abort_all");
-  if (all != body->end() && all->is_boolean() && all->get<bool>()) {
-    out.all = true;
-    return out;
+  const Json rid = body->value("rid", Json()), all = body->value("abort_all", Json());
+  if (!rid.is_null() && !rid.is_string()) return bad_field("rid", "a string", excerpt(rid));
+  if (!all.is_null() && !all.is_boolean()) {
+    return bad_field("abort_all", "true or false", excerpt(all));
   }
-  if (rid == body->end() || !rid->is_string()) {
+  out.all = all == true;
+  if (!out.all && rid.is_null()) {
     return ApiError{400, "missing_field",
                     "rid: wanted a string, or \"abort_all\": true, got neither", "rid"};
   }
-  out.rid = rid->get<std::string>();
+  if (!out.all) out.rid = rid.get<std::string>();
   return out;
 }
 

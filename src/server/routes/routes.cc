@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "server/messages/message_error.h"
+#include "server/openai/fields.h"
 #include "server/routes/info_routes.h"
 #include "server/service/service.h"
 
@@ -135,34 +137,28 @@ bool is_json(const HttpRequest& request) {
   return media == "application/json";
 }
 
-// Names in the query that the route does not know.
-std::vector<std::string> unknown_parameters(const ServerRoute& route, std::string_view query) {
-  std::vector<std::string> out;
-  while (!query.empty()) {
-    const std::string_view pair = query.substr(0, query.find('&'));
-    query.remove_prefix(std::min(pair.size() + 1, query.size()));
-    const std::string_view text = pair.substr(0, pair.find('='));
-    const std::string name = decode_uri(text).value_or(std::string(text));
-    if (!pair.empty() && name != route.parameter) out.push_back(name);
-  }
-  return out;
-}
-
-// Refuses them where they might have been meant for a parameter that acts, and with
-// --strict-fields; elsewhere a header names them.
+// Refuses a parameter that stands twice, of which one would be lost; and unknown ones where they
+// might have been meant for a parameter that acts, and with --strict-fields. Elsewhere a header
+// names these.
 std::optional<ApiError> check_query(Service& service, const ServerRoute& route,
                                     const HttpRequest& request, Reply& reply) {
-  const std::vector<std::string> names = unknown_parameters(route, request.query);
-  if (names.empty()) return std::nullopt;
+  std::vector<std::string> unknown;
+  bool known = false;
+  for (const QueryParameter& p : read_query(request.query)) {
+    if (p.name != route.parameter || route.parameter.empty()) {
+      unknown.push_back("?" + p.name);
+    } else if (std::exchange(known, true)) {
+      return bad_field("?" + p.name, "it once", "it twice");
+    }
+  }
+  if (unknown.empty()) return std::nullopt;
   const bool strict = service.options().fields.strict && route.auth != RouteAuth::open;
   if (strict || route.call == flush_cache_route) {
-    return bad_field("?" + names[0].substr(0, 64),
+    return bad_field(shown_path(unknown[0]),
                      route.parameter.empty() ? "no query" : fmt::format("?{}=", route.parameter),
                      "an unknown name");
   }
-  std::vector<std::string> shown;
-  for (const std::string& name : names) shown.push_back("?" + name);
-  service.report_ignored(shown, reply);
+  service.report_ignored(unknown, reply);
   return std::nullopt;
 }
 

@@ -50,6 +50,17 @@ bool has_field(const Json& body, const char* name) {
   return at != body.end() && !at->is_null();
 }
 
+// Fields that shape a conversation's prompt act with messages alone.
+std::optional<ApiError> refuse_chat_fields(const Json& body, const FieldLimits& limits) {
+  if (!limits.strict) return std::nullopt;  // the header names them
+  for (const Field& f : fields_of(kInChat)) {
+    if (f.name != "model" && f.name != "messages" && body.contains(std::string(f.name))) {
+      return bad_field(std::string(f.name), "messages with it", "a prompt");
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 Result<RouteAnswer, ApiError> tokenize(const std::string& body, const ServedModel& model,
@@ -74,6 +85,7 @@ Result<RouteAnswer, ApiError> tokenize(const std::string& body, const ServedMode
     lists.push_back(std::move(counted->tokens));
     ignored = std::move(counted->ignored);
   } else {
+    if (auto wrong = refuse_chat_fields(*json, options.fields)) return *wrong;
     if (auto wrong = note_fields(
             *json, {"model", "prompt", "messages", "add_special_tokens", "return_token_strs"},
             options.fields, ignored)) {

@@ -11,6 +11,7 @@
 
 #include "base/print.h"
 #include "base/thread_name.h"
+#include "server/openai/fields.h"
 #include "server/service/protocol.h"
 #include "server/service/request_log.h"
 #include "server/service/service_errors.h"
@@ -38,10 +39,10 @@ std::string ignored_header(const std::vector<std::string>& names) {
   std::string out;
   for (std::size_t i = 0; i < std::min(kMost, names.size()); ++i) {
     if (i > 0) out += ',';
-    for (char c : names[i].substr(0, 160)) {
+    for (const char c : shown_path(names[i])) {
       const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
                          (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '-' || c == '[' ||
-                         c == ']' || c == '$';
+                         c == ']' || c == '$' || c == '"';
       out += plain ? c : '?';
     }
   }

@@ -122,6 +122,23 @@ TEST(Overload, ARidEndsItsPrompt) {
   }
 }
 
+TEST(Overload, AbortSaysWhatIsWrong) {
+  ScriptedServer s{ScriptedOptions()};
+  EXPECT_TRUE(comes([&] { return ask(s.port(), "GET", "/ready").status == 200; }));
+  const auto message = [&](const char* body) {
+    const auto answer = ask(s.port(), "POST", "/abort_request", body);
+    EXPECT_EQ(answer.status, 400) << body;
+    return answer.json()["error"]["message"].get<std::string>();
+  };
+  EXPECT_EQ(message(R"({"rid":5})"), "rid: wanted a string, got 5");
+  EXPECT_EQ(message(R"({"rid":["x"],"abort_all":true})"), R"(rid: wanted a string, got ["x"])");
+  EXPECT_EQ(message(R"({"abort_all":"true"})"), R"(abort_all: wanted true or false, got "true")");
+  EXPECT_EQ(message(R"({"rid":"x","abort_all":1})"), "abort_all: wanted true or false, got 1");
+  for (const char* none : {"{}", R"({"abort_all":false})", R"({"rid":null,"abort_all":null})"}) {
+    EXPECT_THAT(message(none), testing::HasSubstr("got neither")) << none;
+  }
+}
+
 TEST(Overload, E14FlushTakesSecondsAndNoGetOfAPage) {
   ScriptedServer s{ScriptedOptions()};
   EXPECT_TRUE(comes([&] { return ask(s.port(), "GET", "/ready").status == 200; }));
@@ -130,6 +147,18 @@ TEST(Overload, E14FlushTakesSecondsAndNoGetOfAPage) {
     EXPECT_EQ(answer.status, 400) << seconds;
     EXPECT_EQ(answer.json()["error"]["param"], "timeout") << seconds;
   }
+  // One of two values would be lost.
+  for (const char* query : {"timeout=1&timeout=2", "timeout=1&t%69meout=1", "timeout&timeout=1"}) {
+    const auto answer = ask(s.port(), "POST", fmt::format("/flush_cache?{}", query));
+    EXPECT_EQ(answer.status, 400) << query;
+    EXPECT_EQ(answer.json()["error"]["message"], "?timeout: wanted it once, got it twice") << query;
+  }
+  EXPECT_EQ(ask(s.port(), "POST", "/flush_cache?t%69meout=x").status, 400);
+  EXPECT_EQ(ask(s.port(), "POST", "/flush_cache?timeout").status, 400);
+  const std::string message = R"({"messages":[{"role":"user","content":"a"}],"max_tokens":1})";
+  EXPECT_EQ(ask(s.port(), "POST", "/v1/messages?beta=true", message).status, 200);
+  EXPECT_THAT(ask(s.port(), "POST", "/v1/messages?beta=true&beta=false", message).body,
+              testing::HasSubstr("?beta: wanted it once"));
   const std::string page = "Sec-Fetch-Site: same-site\r\n";
   EXPECT_EQ(ask(s.port(), "GET", "/flush_cache", "", page).status, 403);
   EXPECT_EQ(ask(s.port(), "HEAD", "/flush_cache").status, 405);

@@ -387,6 +387,11 @@ TEST(RenderChat, SmallRoutesNameUnknownFields) {
        R"({"messages":[{"role":"user","content":"a"}],"zzz":1,"return_token_strs":true})", "zzz"},
       {"/detokenize", R"({"tokens":[97],"skip_special_token":true})", "skip_special_token"},
       {"/abort_request", R"({"rid":"x","zzz":1})", "zzz"},
+      {"/abort_request", R"({"rid":"x","":1})", "\"\""},
+      {"/tokenize", R"({"messages":[{"role":"user","content":"a"}],"":1})", "\"\""},
+      {"/v1/completions", R"({"prompt":"a","max_tokens":1,"":1})", "\"\""},
+      {"/generate", R"({"text":"a","sampling_params":{"max_new_tokens":1,"":1}})",
+       "sampling_params.\"\""},
   };
   for (const bool strict : {false, true}) {
     ScriptedOptions options;
@@ -404,11 +409,24 @@ TEST(RenderChat, SmallRoutesNameUnknownFields) {
             << c.body;
       }
     }
+    // A header has no control characters, and a comma stands between names.
+    const TestAnswer odd = ask(s.port(), "POST", "/tokenize", R"({"prompt":"a","\n":1,"b,c":1})");
+    if (strict) {
+      EXPECT_EQ(odd.json()["error"]["param"], "\n");
+    } else {
+      EXPECT_THAT(odd.head + "\r\n", testing::HasSubstr("X-Lathe-Ignored: ?,b?c\r\n"));
+    }
     // What the prompt leaves out is named with and without the flag.
     const TestAnswer part =
         ask(s.port(), "POST", "/tokenize",
             R"({"messages":[{"role":"user","content":[{"type":"text","text":"a","zzz":1}]}]})");
     EXPECT_THAT(part.head, testing::HasSubstr("messages[0].content[0].zzz"));
+    const TestAnswer shortened =
+        ask(s.port(), "POST", "/tokenize", R"({"prompt":["ab","c"],"truncate_prompt_tokens":1})");
+    EXPECT_EQ(shortened.status, strict ? 400 : 200);
+    EXPECT_THAT(strict ? shortened.body : shortened.head,
+                testing::HasSubstr(strict ? "truncate_prompt_tokens: wanted messages with it"
+                                          : "X-Lathe-Ignored: truncate_prompt_tokens"));
     const TestAnswer both = ask(s.port(), "POST", "/tokenize",
                                 R"({"prompt":"a","messages":[{"role":"user","content":"a"}]})");
     EXPECT_EQ(both.status, 400);
