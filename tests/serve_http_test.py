@@ -23,7 +23,7 @@ class Requests(ServeCase):
             for value in values:
                 message = self.refused("/v1/chat/completions", {**chat, field: value}, f"{field}.1" if value == {"1": 101} else field)
                 self.assertIn(": wanted ", message)
-        self.refused("/v1/chat/completions", {**chat, "logit_bias": {"999999": 1}}, "logit_bias[0]")
+        self.refused("/v1/chat/completions", {**chat, "logit_bias": {"999999": 1}}, "logit_bias.999999")
         self.refused("/v1/chat/completions", {**chat, "stop": ""}, "stop")
         self.refused("/v1/chat/completions", {**chat, "stop": ["a", ""]}, "stop[1]")
         self.refused("/v1/chat/completions", {**chat, "stop": ["a"] * 33}, "stop")

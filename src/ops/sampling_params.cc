@@ -69,11 +69,11 @@ Result<void> check_sampling_params(const SamplingParams& p, std::int32_t vocab,
                                    std::span<const std::int32_t> eos) {
   if (auto ok = check_numbers(p, vocab); !ok) return ok;
   if (auto ok = check_lengths(p); !ok) return ok;
-  for (std::size_t i = 0; i < p.logit_bias.size(); ++i) {
-    const std::string field = fmt::format("logit_bias[{}]", i);
-    if (auto ok = check_token(field, p.logit_bias[i].token, vocab); !ok) return ok;
-    if (!std::isfinite(p.logit_bias[i].bias)) {
-      return outside(field, "a finite number", fmt::format("{}", p.logit_bias[i].bias),
+  for (const LogitBias& b : p.logit_bias) {
+    const std::string field = fmt::format("logit_bias.{}", b.token);  // requests have an object
+    if (auto ok = check_token(field, b.token, vocab); !ok) return ok;
+    if (!std::isfinite(b.bias)) {
+      return outside(field, "a finite number", fmt::format("{}", b.bias),
                      "-100 rules a token out in practice");
     }
   }

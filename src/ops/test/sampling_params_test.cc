@@ -55,15 +55,15 @@ TEST(SamplingParams, ErrorsNameTheParameter) {
       {"repetition_penalty", [](auto& p) { p.repetition_penalty = 2.5f; }},
       {"frequency_penalty", [](auto& p) { p.frequency_penalty = 2.5f; }},
       {"presence_penalty", [](auto& p) { p.presence_penalty = -2.5f; }},
-      {"logit_bias[1]",
+      {"logit_bias.10",
        [](auto& p) {
          p.logit_bias = {{1, 0}, {kFewTokens, 1}};
        }},
-      {"logit_bias[0]",
+      {"logit_bias.-1",
        [](auto& p) {
          p.logit_bias = {{-1, 1}};
        }},
-      {"logit_bias[0]",
+      {"logit_bias.1",
        [&](auto& p) {
          p.logit_bias = {{1, -infinity}};
        }},

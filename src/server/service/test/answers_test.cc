@@ -290,7 +290,7 @@ TEST(Answers, TokensBeyondTheVocabularyAreNamed) {
   const std::string chat = R"({"messages":[{"role":"user","content":"a"}],"max_tokens":2,)";
   const std::tuple<const char*, std::string, const char*> cases[] = {
       {"/v1/completions", R"({"prompt":"a","stop_token_ids":[1,99999]})", "stop_token_ids[1]"},
-      {"/v1/completions", R"({"prompt":"a","logit_bias":{"99999":1}})", "logit_bias[0]"},
+      {"/v1/completions", R"({"prompt":"a","logit_bias":{"1":1,"99999":1}})", "logit_bias.99999"},
       {"/v1/completions", R"({"prompt":"a","allowed_token_ids":[99999]})", "allowed_token_ids[0]"},
       {"/v1/chat/completions", chat + R"("stop_token_ids":[99999]})", "stop_token_ids[0]"},
       {"/v1/messages", chat + R"("stop_token_ids":[99999]})", "stop_token_ids[0]"},
@@ -298,7 +298,7 @@ TEST(Answers, TokensBeyondTheVocabularyAreNamed) {
       {"/generate", R"({"text":"a","sampling_params":{"stop_token_ids":[99999]}})",
        "sampling_params.stop_token_ids[0]"},
       {"/generate", R"({"text":["a","b"],"sampling_params":[{},{"logit_bias":{"99999":1}}]})",
-       "sampling_params[1].logit_bias[0]"},
+       "sampling_params[1].logit_bias.99999"},
       {"/generate", R"({"text":"a","return_logprob":true,"token_ids_logprob":[99999]})",
        "token_ids_logprob[0]"}};
   for (const auto& [path, body, param] : cases) {
