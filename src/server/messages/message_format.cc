@@ -22,7 +22,7 @@ class MessageFormat : public BlockFormat {
       : request_(&request), head_(&head) {}
 
   void fail(const ApiError& error, std::string& out) override {
-    out += "event: error\ndata: " + error_body(error, "") + "\n\n";
+    out += "event: error\ndata: " + error_body(error, head_->request_id) + "\n\n";
   }
 
  protected:

@@ -235,7 +235,7 @@ FieldTable make_fields() {
                     "no effect: the template decides what a prompt has of earlier turns",
                     [](const Json& value, const FieldContext& at, ApiRequest& r) -> Wrong {
                       if (!value.is_object()) return wrong_value(at, "an object", value);
-                      r.ignored.push_back(at.path);
+                      r.idle.push_back(at.path);
                       return std::nullopt;
                     }));
   for (const char* name : {"container", "mcp_servers"}) {

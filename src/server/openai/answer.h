@@ -86,6 +86,7 @@ struct ReasoningNames {
 
 struct AnswerHead {
   std::string id;
+  std::string request_id;    // of X-Request-Id
   std::int64_t created = 0;  // seconds since 1970
   std::string model;
   std::string fingerprint;

@@ -124,6 +124,8 @@ struct ApiRequest : AnswerParams {
   bool encode_reasoning = false;     // responses: reasoning has encrypted_content
   SourcePaths sources;               // responses, messages: of what is chat's above
   std::vector<std::string> ignored;  // paths of what has no effect, as the client wrote them
+  // Those of fields that the protocol has, which --strict-fields does not take for mistakes.
+  std::vector<std::string> idle;
 };
 
 /// The prefix of the names of a prompt's AnswerParams in messages: "", "sampling_params." or

@@ -197,6 +197,10 @@ void add_chat(std::vector<Field>& out) {
       field("reasoning_effort", kInChat,
             string(64, [](ApiRequest& r, std::string s) { r.reasoning_effort = std::move(s); }),
             "the template's", "a variable of the template"));
+  out.push_back(
+      field("verbosity", kInChat,
+            string(64, [](ApiRequest& r, const std::string&) { r.idle.emplace_back("verbosity"); }),
+            "", "no effect"));
   out.push_back(field("continue_final_message", kInChat,
                       boolean([](ApiRequest& r, bool b) { r.continue_final_message = b; }), "false",
                       "the answer goes on with the last message"));

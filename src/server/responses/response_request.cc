@@ -121,9 +121,18 @@ Wrong read_format(const Json& format, const FieldContext& at, ApiRequest& out) {
   return set_constraint(std::move(source), out);
 }
 
+// A word of OpenAI's that has no effect.
+Wrong note_idle(const Json& object, const char* name, const std::string& path, ApiRequest& out) {
+  const auto text = read_optional_string(object, name, path);
+  if (!text) return text.error();
+  if (!text->empty()) out.idle.push_back(path + "." + name);
+  return std::nullopt;
+}
+
 Wrong read_text(const Json& value, const FieldContext& at, ApiRequest& out) {
   if (!value.is_object()) return wrong_value(at, "an object", value);
-  note_unknown(value, {"format"}, at.path, out.ignored);
+  note_unknown(value, {"format", "verbosity"}, at.path, out.ignored);
+  if (auto wrong = note_idle(value, "verbosity", at.path, out)) return wrong;
   const Json format = value.value("format", Json());
   if (format.is_null()) return std::nullopt;
   return read_format(format, {at.path + ".format", at.limits}, out);
@@ -131,7 +140,10 @@ Wrong read_text(const Json& value, const FieldContext& at, ApiRequest& out) {
 
 Wrong read_reasoning(const Json& value, const FieldContext& at, ApiRequest& out) {
   if (!value.is_object()) return wrong_value(at, "an object", value);
-  note_unknown(value, {"effort"}, at.path, out.ignored);
+  note_unknown(value, {"effort", "summary", "generate_summary"}, at.path, out.ignored);
+  for (const char* name : {"summary", "generate_summary"}) {
+    if (auto wrong = note_idle(value, name, at.path, out)) return wrong;
+  }
   const Json effort = value.value("effort", Json());
   if (effort.is_null()) return std::nullopt;
   const std::string path = at.path + ".effort";

@@ -286,6 +286,7 @@ std::optional<ApiError> complete(const ServedModel& model, const ServerOptions& 
   if (auto wrong = encode_prompts(model, options, special, stop, out)) return wrong;
   if (auto wrong = fit_lists(out.api)) return wrong;
   for (std::size_t i = 0; i < out.prompts.size(); ++i) {
+  out.api.ignored.insert(out.api.ignored.end(), out.api.idle.begin(), out.api.idle.end());
     out.sampling.push_back(sampling_of(model, options, out.api, out.api.params(i)));
   }
   if (!counts) {

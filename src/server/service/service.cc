@@ -280,6 +280,7 @@ void Service::submit(PreparedRequest prepared, std::shared_ptr<Reply> reply,
   prepared.client = reply->caller().client;
   AnswerHead head;
   head.id = std::string(id_prefix(prepared.api.route)) + random_hex(16);
+  head.request_id = reply->request_id();
   head.created = std::time(nullptr);
   head.model = options_.any_model && prepared.api.model ? *prepared.api.model : options_.names[0];
   head.fingerprint = model_->fingerprint;

@@ -72,8 +72,8 @@ TEST(MessageRequest, WhatOnlyAnthropicHasIsLeftOut) {
   ASSERT_TRUE(r.ok()) << r.error().message;
   EXPECT_EQ(r->tools.size(), 1u);
   EXPECT_EQ(r->sources.of("tools[0].function.parameters.type"), "tools[1].input_schema.type");
-  EXPECT_THAT(r->ignored, ::testing::UnorderedElementsAre("messages[1].content[0]", "tools[0]",
-                                                          "context_management"));
+  EXPECT_THAT(r->ignored, ::testing::UnorderedElementsAre("messages[1].content[0]", "tools[0]"));
+  EXPECT_THAT(r->idle, ::testing::ElementsAre("context_management"));
 }
 
 TEST(MessageRequest, CountsNeedNoLimit) {

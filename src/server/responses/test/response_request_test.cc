@@ -89,7 +89,8 @@ TEST(ResponseRequest, FieldsHaveTheirOwnNames) {
   EXPECT_EQ(r.reasoning_effort, "low");
   ASSERT_TRUE(r.constraint);
   EXPECT_EQ(r.constraint->path, "text.format.schema");
-  EXPECT_THAT(r.ignored, ElementsAre("text.verbosity", "reasoning.summary"));
+  EXPECT_THAT(r.ignored, ElementsAre());
+  EXPECT_THAT(r.idle, ElementsAre("text.verbosity", "reasoning.summary"));
   EXPECT_EQ(r.echoed["max_output_tokens"], 7);
 }
 

@@ -426,6 +426,38 @@ TEST(Protocols, ABudgetOfAModelWithoutReasoningIsNamed) {
   EXPECT_THAT(answer.head, HasSubstr("thinking.budget_tokens"));
 }
 
+// A client may have to send them, so --strict-fields does not take them for mistakes.
+TEST(Protocols, PublishedFieldsWithoutEffectAreNamed) {
+  const std::string messages = R"("messages":[{"role":"user","content":"a"}])";
+  const std::tuple<const char*, std::string, const char*> cases[] = {
+      {"/v1/responses", R"("input":"a","max_output_tokens":1,"text":{"verbosity":"low"})",
+       "text.verbosity"},
+      {"/v1/responses", R"("input":"a","max_output_tokens":1,"reasoning":{"summary":"auto"})",
+       "reasoning.summary"},
+      {"/v1/chat/completions", messages + R"(,"max_tokens":1,"verbosity":"high")", "verbosity"},
+      {"/tokenize", messages + R"(,"verbosity":"high")", "verbosity"},
+      {"/v1/messages", messages + R"(,"max_tokens":1,"context_management":{"edits":[]})",
+       "context_management"}};
+  for (const bool strict : {false, true}) {
+    ScriptedOptions options;
+    options.server.fields.strict = strict;
+    ScriptedServer s(std::move(options));
+    EXPECT_TRUE(comes([&] { return ask(s.port(), "GET", "/ready").status == 200; }));
+    for (const auto& [path, body, name] : cases) {
+      const TestAnswer answer = ask(s.port(), "POST", path, "{" + body + "}");
+      EXPECT_EQ(answer.status, 200) << answer.body;
+      EXPECT_THAT(answer.head + "\r\n", HasSubstr(std::string("X-Lathe-Ignored: ") + name + "\r\n"))
+          << body;
+      // A misspelt one beside it is a mistake.
+      const TestAnswer wrong = ask(s.port(), "POST", path, "{" + body + R"(,"verbosty":1})");
+      EXPECT_EQ(wrong.status, strict ? 400 : 200) << wrong.body;
+    }
+    EXPECT_EQ(ask(s.port(), "POST", "/v1/responses", R"({"input":"a","text":{"verbosity":5}})")
+                  .json()["error"]["param"],
+              "text.verbosity");
+  }
+}
+
 TEST(Protocols, TokensAreCounted) {
   ScriptedServer s{ScriptedOptions()};
   const TestAnswer counted = ask(s.port(), "POST", "/v1/messages/count_tokens",

@@ -28,15 +28,20 @@ TEST(Trouble, AStepThatFailsOnceIsNoticedByNobody) {
 
 TEST(Trouble, AnEngineThatFailsEndsAllRequestsAndTheServer) {
   GatedServer s;
-  TestConnection whole(s.port()), stream(s.port());
+  TestConnection whole(s.port()), stream(s.port()), message(s.port());
   whole.send(request_text("POST", "/v1/completions", completion("a", 100)));
   s.gate.wait_begun(1);
   stream.send(request_text("POST", "/v1/completions", completion("b", 100, R"(,"stream":true)")));
-  EXPECT_TRUE(comes([&] { return metric(s.port(), "lathe_queued_tokens") == 2; }));
+  message.send(
+      request_text("POST", "/v1/messages",
+                   R"({"messages":[{"role":"user","content":"c"}],"max_tokens":100,"stream":true})",
+                   "X-Request-Id: mine\r\n"));
+  EXPECT_TRUE(comes([&] { return metric(s.port(), "lathe_queued_tokens") == 3; }));
   s.gate.pass(1);
   s.gate.wait_begun(2);
   s.gate.pass(1);
   stream.read_until(" w34");
+  message.read_until(" w35");
   s.gate.wait_begun(3);
   s.gate.fail(1000);
   s.gate.open();
@@ -47,6 +52,10 @@ TEST(Trouble, AnEngineThatFailsEndsAllRequestsAndTheServer) {
   ASSERT_FALSE(events.events().empty());
   EXPECT_EQ(events.events().back()["error"]["code"], "engine_error");
   EXPECT_TRUE(events.body.ends_with("data: [DONE]\n\n"));
+  // As Anthropic's errors have it, in a stream, too.
+  const TestAnswer told = read_test_answer(message.read_all());
+  EXPECT_THAT(told.body, HasSubstr("event: error\ndata: {\"type\":\"error\""));
+  EXPECT_THAT(told.body, testing::EndsWith("\"request_id\":\"mine\"}\n\n"));
   EXPECT_EQ(s.server->server().wait(), 1);
 }
 
