@@ -8,7 +8,8 @@
 namespace lathe::grammar {
 namespace {
 
-constexpr std::int64_t kEdgesPerLookAtTheClock = 4096;
+constexpr std::int64_t kEdgesPerLook = 4096;
+constexpr std::int64_t kStepsOfAnEdge = 20;  // finish()'s included
 
 // Sorts edges by source state: the edges of s are [first[s], first[s + 1]).
 template <class From, class T>
@@ -34,7 +35,7 @@ bool Automaton::is_written_in(const std::bitset<256>& bytes) const {
 }
 
 Builder::Builder(const Limits& limits, const std::bitset<256>& bytes)
-    : limits_(limits), alphabet_(bytes), until_(std::chrono::steady_clock::now() + limits.time) {}
+    : limits_(limits), alphabet_(bytes) {}
 
 Rule Builder::rule() {
   if (full() || std::ssize(starts_) >= limits_.rules) {
@@ -62,11 +63,15 @@ State Builder::state(State near) {
 bool Builder::takes_edge() {
   if (full()) return false;
   if (++edges_ > limits_.edges) fault_ = Fault::too_large;
-  if (edges_ % kEdgesPerLookAtTheClock == 0) {
-    if (std::chrono::steady_clock::now() > until_) fault_ = Fault::too_slow;
-    if (limits_.stop != nullptr && *limits_.stop) fault_ = Fault::stopped;
-  }
+  spend(kStepsOfAnEdge);
+  const bool looks = limits_.stop != nullptr && edges_ % kEdgesPerLook == 0;
+  if (looks && *limits_.stop) fault_ = Fault::stopped;
   return !full();
+}
+
+void Builder::spend(std::int64_t steps) {
+  work_ += steps;
+  if (work_ > limits_.work && !full()) fault_ = Fault::too_slow;
 }
 
 void Builder::bytes(State from, std::uint8_t first, std::uint8_t last, State to) {

@@ -5,7 +5,6 @@
 #include <array>
 #include <atomic>
 #include <bitset>
-#include <chrono>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -35,7 +34,7 @@ struct Limits {
   std::int64_t states = 1'000'000;
   std::int64_t edges = 3'000'000;  // 12 bytes each
   std::int64_t rules = 10'000;
-  std::chrono::milliseconds time{2000};     // to compile
+  std::int64_t work = 200'000'000;          // steps of some 10 ns
   const std::atomic<bool>* stop = nullptr;  // set: nobody needs the result
 };
 
@@ -89,7 +88,7 @@ class Automaton {
 enum class Fault {
   none,       // compiled
   too_large,  // more states, edges or rules than the limits
-  too_slow,   // more time than the limit
+  too_slow,   // more work than the limit
   stopped,    // by Limits::stop
   empty,      // no text is allowed
   circular,   // a rule begins with itself
@@ -118,6 +117,10 @@ class Builder {
   /// Adds some texts from `from` to `to`, with one path for the bytes that several begin with: so
   /// few states are alive at a time, however many texts there are. None may be empty.
   void texts(State from, std::vector<std::string> texts, State to);
+  /// Counts work, in Limits' steps. It depends on the constraint alone, so equal ones are accepted
+  /// or refused alike, however busy the machine is.
+  void spend(std::int64_t steps);
+  std::int64_t work() const { return work_; }
   /// Adds `least` to `most` (-1: no bound) repeats after `from`; returns the state at their end.
   /// add(from, to) adds one repeat, which must consume at least one byte.
   template <class Add>
@@ -144,9 +147,8 @@ class Builder {
 
   Limits limits_;
   std::bitset<256> alphabet_;
-  std::chrono::steady_clock::time_point until_;
   Fault fault_ = Fault::none;
-  std::int64_t edges_ = 0;
+  std::int64_t edges_ = 0, work_ = 0;
   std::vector<State> starts_, ends_;
   std::vector<Rule> rule_of_;
   std::vector<State> aliases_;

@@ -41,7 +41,9 @@ Result<State> add_source(Builder& b, const Source& source, State from,
         return add_regex(b, from, *regex, RegexMatch::whole, Spelling::plain);
       }
       const TextRule rule{&*regex, RegexMatch::whole};
-      const auto dfa = TextDfa::make({&rule, 1});
+      std::int64_t work = 0;
+      const auto dfa = TextDfa::make({&rule, 1}, work);
+      b.spend(work);
       if (dfa) return dfa->add(b, from, 0, -1, Spelling::plain);
       return Error{ErrorCode::exhausted, source.path,
                    "texts that an automaton of 10,000 states follows", "a larger one", ""};
@@ -66,8 +68,7 @@ Error describe(Fault fault, const Source& source, const Limits& limits) {
   Error out{ErrorCode::exhausted, source.path, "", "", "a simpler constraint"};
   switch (fault) {
     case Fault::too_slow:
-      out.wanted = fmt::format("a constraint that compiles in {} ms", limits.time.count());
-      out.offered = "a slower one";
+      return too_much_work(source.path);
       break;
     case Fault::stopped:
       out.wanted = "a client that waits";
@@ -96,7 +97,7 @@ Error describe(Fault fault, const Source& source, const Limits& limits) {
 }
 
 Result<Automaton> build(const Source& source, const Limits& limits, const std::bitset<256>& bytes,
-                        std::vector<std::string>& ignored) {
+                        std::vector<std::string>& ignored, std::int64_t& work) {
   Builder b(limits, bytes);
   // The text is a message between marks.
   if (!source.opening.empty()) b.escapes_less = source.form.escapes_less;
@@ -122,6 +123,7 @@ Result<Automaton> build(const Source& source, const Limits& limits, const std::b
     b.skip(*called, b.end(root));
   }
   Automaton out;
+  work += b.work();
   if (const Fault fault = b.finish(out); fault != Fault::none) {
     return describe(fault, source, limits);
   }
@@ -227,7 +229,8 @@ Result<std::shared_ptr<Grammar>> Grammar::compile(const Source& source,
   // It is a part of tokens alone.
   if (source.mark_byte != 0) bytes.set(static_cast<std::uint8_t>(source.mark_byte));
   std::vector<std::string> ignored;
-  auto automaton = build(source, limits, ~std::bitset<256>(), ignored);
+  std::int64_t work = 0;
+  auto automaton = build(source, limits, ~std::bitset<256>(), ignored, work);
   if (!automaton) return automaton.error();
   std::optional<TokenGraph> graph;
   if (!automaton->is_written_in(bytes)) {
@@ -236,11 +239,14 @@ Result<std::shared_ptr<Grammar>> Grammar::compile(const Source& source,
     // Of too many texts to look at, those that tokens of one byte can write.
     if (!graph) {
       ignored.clear();
-      automaton = build(source, limits, bytes, ignored);
+      Limits left = limits;
+      left.work -= work;
+      automaton = build(source, left, bytes, ignored, work);
     }
     if (!automaton) return cannot_write(source);
   }
   std::shared_ptr<Grammar> out(new Grammar(std::move(*automaton), vocabulary, source.tokens));
+  out->work_ = work;
   out->graph_ = std::move(graph);
   out->ignored_ = without_fields(ignored, source);
   if (out->graph_) return out;
@@ -257,6 +263,12 @@ Result<std::shared_ptr<Grammar>> Grammar::compile(const Source& source,
                  "one with more", "smaller bounds of repeats inside repeats"};
   }
   return out;
+}
+
+Error too_much_work(const std::string& path) {
+  return {ErrorCode::exhausted, path,
+          fmt::format("constraints that need at most {} steps to compile", Limits().work), "more",
+          "simpler or fewer ones"};
 }
 
 std::vector<std::string> Grammar::ignored(const Source& source) const {

@@ -44,6 +44,8 @@ class Grammar {
   /// Paths of the constraints that are not followed in full: those that a lenient source leaves
   /// out, and each `oneOf` that is followed as `anyOf`. `source` has the key that it was made of.
   std::vector<std::string> ignored(const Source& source) const;
+  /// What compiling it needed, in Limits' steps.
+  std::int64_t work() const { return work_; }
   /// Memory held.
   std::int64_t bytes();
   const Vocabulary& vocabulary() const { return vocabulary_; }
@@ -58,11 +60,15 @@ class Grammar {
   const Automaton automaton_;
   const Vocabulary& vocabulary_;
   const std::vector<std::uint32_t> usable_;  // Source::tokens
+  std::int64_t work_ = 0;
   std::vector<SchemaPath> ignored_;
   std::optional<TokenGraph> graph_;
   std::mutex mutex_;
   std::shared_ptr<Masks> masks_;
 };
+
+/// Constraints that need more than Limits::work.
+Error too_much_work(const std::string& path);
 
 /// Masks that hold more bytes are replaced by empty ones.
 inline constexpr std::int64_t kMostMaskBytes = std::int64_t{64} << 20;

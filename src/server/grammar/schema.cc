@@ -54,6 +54,7 @@ Result<Rule> SchemaRules::run(const SchemaTerms& terms) {
     add(next);
   }
   if (doc_.failed()) return *doc_.error();
+  b_.spend(kStepsOfShapeWork * shapes_.work());
   return rule;
 }
 
@@ -205,7 +206,9 @@ State SchemaRules::add_text(const Todo& at, State from, const Shape& shape) {
     for (const Json* v : shape.except) others.texts.push_back(v->get<std::string>());
     others.negated = true;
   }
-  const auto dfa = TextDfa::make(rules);
+  std::int64_t work = 0;
+  const auto dfa = TextDfa::make(rules, work);
+  b_.spend(work);
   if (!dfa) {
     too_large(path_of(at, "pattern"));
     return from;

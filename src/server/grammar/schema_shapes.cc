@@ -71,7 +71,8 @@ bool same_value(const Json& a, const Json& b) {
     return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_value);
   }
   // nlohmann compares an integer and a double as doubles.
-  const bool exact = a.is_number_integer() && b.is_number_integer();
+  const bool exact = (a.is_number_integer() && b.is_number_integer()) ||
+                     (a.is_number_float() && b.is_number_float());
   if (!exact && is_json_number(a) && is_json_number(b)) return decimal_of(a) == decimal_of(b);
   return a.is_structured() == b.is_structured() && a == b;
 }
@@ -234,7 +235,9 @@ bool SchemaShapes::follows(const TextRule& rule, const std::string& text) {
     if (fresh) {
       TextRule own = rule;
       own.negated = false;
-      it->second = TextDfa::make({&own, 1});
+      std::int64_t edges = 0;
+      it->second = TextDfa::make({&own, 1}, edges);
+      work_ += edges / kStepsOfShapeWork;
       if (!it->second) {
         doc_.fail({ErrorCode::exhausted, doc_.path_of(doc_.root()),
                    "patterns that an automaton of 10,000 states follows", "a larger one", ""});

@@ -57,6 +57,7 @@ struct Contains {
 
 /// Pairs of shapes met and values checked, at most: some schemas would need exponentially many.
 inline constexpr std::int64_t kMostShapeWork = 1'000'000;
+inline constexpr std::int64_t kStepsOfShapeWork = 100;  // Limits' steps of one
 
 /// Objects have a member with such a name and such a value. A rule follows kMostSomeMembers of
 /// them.
@@ -106,6 +107,8 @@ class SchemaShapes {
 
   explicit SchemaShapes(SchemaDocument& document) : doc_(document) {}
 
+  std::int64_t work() const { return work_; }  // done so far
+
   /// The shapes of a value for which all terms hold; empty also after an error.
   std::vector<Shape> shapes_of(const SchemaTerms& terms);
   /// Whether all terms hold for a value.
@@ -153,6 +156,8 @@ class SchemaShapes {
   void join(Shapes& out, Shapes more);
   // Counts comparisons as work. False: an error, as there were too many.
   bool may_compare(std::size_t values);
+  // Whether a list's values are different; counted, and false after an error.
+  bool all_differ(const nlohmann::ordered_json& list);
   // has_value(), counted; false after an error.
   bool finds(const std::vector<const Json*>& list, const Json& value);
 
@@ -199,6 +204,7 @@ class SchemaShapes {
   int attempts_ = 0;              // around this one
   int annotating_ = 0;            // schemas with unevaluated... around this one
   std::int64_t work_ = 0;
+  std::int64_t compared_ = 0;  // values that are not yet a step of work
   std::map<std::pair<const Regex*, RegexMatch>, std::optional<TextDfa>> dfas_;
   std::deque<Json> kept_;  // values that shapes refer to
 };

@@ -17,13 +17,29 @@ bool count_fits(const Shape& shape, std::size_t n) {
   return count >= shape.least && (shape.most < 0 || count <= shape.most);
 }
 
-bool all_differ(const Json& list) {
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    for (std::size_t j = 0; j < i; ++j) {
-      if (same_value(list[i], list[j])) return false;
-    }
+// Values inside a value, itself included.
+std::size_t count_values(const Json& value) {
+  std::size_t out = 1;
+  if (value.is_structured()) {
+    for (const Json& inner : value) out += count_values(inner);
   }
-  return true;
+  return out;
+}
+
+// What same_value() may cost, in comparisons of two names.
+std::size_t cost_of_same(const Json& a, const Json& b) {
+  constexpr std::size_t kCostOfDecimals = 64;  // two are made from texts
+  if (a.is_structured() && b.is_structured()) {
+    if (a.type() != b.type() || a.size() != b.size()) return 1;
+    if (a.is_object()) return 1 + count_values(a) * count_values(b) / 4;  // each name is looked for
+    std::size_t out = 1;
+    for (std::size_t i = 0; i < a.size(); ++i) out += cost_of_same(a[i], b[i]);
+    return out;
+  }
+  const bool integers = a.is_number_integer() && b.is_number_integer();
+  const bool doubles = a.is_number_float() && b.is_number_float();
+  const bool numbers = is_json_number(a) && is_json_number(b);
+  return numbers && !integers && !doubles ? kCostOfDecimals : 1;
 }
 
 }  // namespace
@@ -35,7 +51,9 @@ bool has_value(const std::vector<const Json*>& list, const Json& value) {
 
 bool SchemaShapes::may_compare(std::size_t values) {
   constexpr std::int64_t kValuesOfAStep = 128;
-  work_ += static_cast<std::int64_t>(values) / kValuesOfAStep;
+  compared_ += static_cast<std::int64_t>(values);
+  work_ += compared_ / kValuesOfAStep;
+  compared_ %= kValuesOfAStep;
   if (work_ > kMostShapeWork && !doc_.failed()) {
     doc_.fail({ErrorCode::exhausted, open_.empty() ? "" : doc_.path_of(*open_.back().schema),
                "lists of values that are compared in a second", fmt::format("one of {}", values),
@@ -45,7 +63,21 @@ bool SchemaShapes::may_compare(std::size_t values) {
 }
 
 bool SchemaShapes::finds(const std::vector<const Json*>& list, const Json& value) {
-  return may_compare(list.size()) && has_value(list, value);
+  std::size_t cost = 0;
+  for (const Json* v : list) cost += cost_of_same(*v, value);
+  return may_compare(cost) && has_value(list, value);
+}
+
+bool SchemaShapes::all_differ(const Json& list) {
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    std::size_t cost = 0;
+    for (std::size_t j = 0; j < i; ++j) cost += cost_of_same(list[j], list[i]);
+    if (!may_compare(cost)) return false;
+    for (std::size_t j = 0; j < i; ++j) {
+      if (same_value(list[i], list[j])) return false;
+    }
+  }
+  return true;
 }
 
 bool SchemaShapes::allow(const SchemaTerms& terms, const Json& value) {

@@ -106,6 +106,7 @@ class TextDfa::Maker {
     }
     return true;
   }
+  std::int64_t work() const { return work_; }
 
  private:
   static constexpr std::size_t kMostStates = 10'000;
@@ -256,9 +257,12 @@ class TextDfa::Maker {
   std::int64_t work_ = 0;
 };
 
-std::optional<TextDfa> TextDfa::make(std::span<const TextRule> rules) {
+std::optional<TextDfa> TextDfa::make(std::span<const TextRule> rules, std::int64_t& work) {
   TextDfa out;
-  if (!Maker().make(rules, out)) return std::nullopt;
+  Maker maker;
+  const bool made = maker.make(rules, out);
+  work += maker.work();
+  if (!made) return std::nullopt;
   out.drop_dead_ends();
   return out;
 }

@@ -23,8 +23,9 @@ struct TextRule {
 /// Immutable. All texts, in UTF-8 or not, are sequences of characters here.
 class TextDfa {
  public:
-  /// nullopt: an automaton of more than 10,000 states, or some 0.2 s of work.
-  static std::optional<TextDfa> make(std::span<const TextRule> rules);
+  /// Adds the edges that it looks at to `work`. nullopt: an automaton of more than 10,000 states,
+  /// or more than 20,000,000 of such edges, some 0.2 s.
+  static std::optional<TextDfa> make(std::span<const TextRule> rules, std::int64_t& work);
 
   bool empty() const { return states_.empty(); }
   bool allows(std::u32string_view text) const;

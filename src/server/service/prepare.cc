@@ -142,7 +142,7 @@ std::vector<std::uint32_t> usable_tokens(const ServedModel& model, const Prepare
 
 std::optional<ApiError> compile_grammars(const ServedModel& model, const ServerOptions& options,
                                          const std::atomic<bool>* stop, PreparedRequest& out) {
-  grammar::Limits limits;  // its time is for all prompts
+  grammar::Limits limits;  // its work is that of all prompts, whatever the cache has
   limits.stop = stop;
   for (std::size_t i = 0; i < out.prompts.size(); ++i) {
     const auto& source = out.api.params(i).constraint;
@@ -157,16 +157,19 @@ std::optional<ApiError> compile_grammars(const ServedModel& model, const ServerO
     limited.tokens = usable_tokens(model, out, i);
     limited.tokens_path = tokens_path(out, i);
     limited.lenient = options.lenient_tool_schemas && !limited.tools.empty();
-    const auto start = std::chrono::steady_clock::now();
     grammar::Cache& cache = limited.with_marks() ? model.call_grammars() : *model.grammars;
     auto made = cache.get(limited, limits);
-    limits.time -= std::chrono::duration_cast<std::chrono::milliseconds>(
-        std::chrono::steady_clock::now() - start);
     if (!made) {
       const Error& e = made.error();
       if (e.field == grammar::kAllConstraints) return ApiError{503, "queue_full", e.message(), ""};
       const bool value = e.code == ErrorCode::malformed || e.field == limited.tokens_path;
       return ApiError{400, value ? "invalid_value" : "unsupported_schema", e.message(), e.field};
+    }
+    const bool fresh = std::ranges::find(out.grammars, *made) == out.grammars.end();
+    if (fresh) limits.work -= (*made)->work();
+    if (limits.work < 0) {
+      return ApiError{400, "unsupported_schema", grammar::too_much_work(source->path).message(),
+                      source->path};
     }
     for (const std::string& name : (*made)->ignored(limited)) {
       auto& all = out.api.ignored;
@@ -283,10 +286,10 @@ ApiError bad_sampling(const ApiRequest& api, std::size_t prompt, Error wrong) {
 std::optional<ApiError> complete(const ServedModel& model, const ServerOptions& options,
                                  bool special, bool counts, const std::atomic<bool>* stop,
                                  PreparedRequest& out) {
+  out.api.ignored.insert(out.api.ignored.end(), out.api.idle.begin(), out.api.idle.end());
   if (auto wrong = encode_prompts(model, options, special, stop, out)) return wrong;
   if (auto wrong = fit_lists(out.api)) return wrong;
   for (std::size_t i = 0; i < out.prompts.size(); ++i) {
-  out.api.ignored.insert(out.api.ignored.end(), out.api.idle.begin(), out.api.idle.end());
     out.sampling.push_back(sampling_of(model, options, out.api, out.api.params(i)));
   }
   if (!counts) {

@@ -1,6 +1,7 @@
 // Grammars: what the standard says they accept.
 #include "server/grammar/grammar.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -176,12 +177,29 @@ TEST_F(Grammars, LimitsHold) {
   std::string nested(100, '(');
   nested.append("a").append(100, ')');
   EXPECT_THAT(fault(regex(nested)), HasSubstr("at most 64 nested groups"));
-  Limits slow;
-  slow.time = std::chrono::milliseconds(0);
-  const auto got =
-      Grammar::compile(schema(R"({"type": "string", "maxLength": 9999})"), vocabulary_, slow);
+}
+
+// The work is counted, not timed: what is refused does not depend on the machine.
+TEST_F(Grammars, WorkHasALimit) {
+  const auto compiled = [&](int patterns, std::int64_t work) {
+    Json members = Json::object();
+    for (int i = 0; i < patterns; ++i) {  // each follows the last nine characters
+      members[fmt::format("p{}", i)] = {
+          {"type", "string"}, {"pattern", "^[ab]*a[ab]{8}$"}, {"maxLength", 100 + i}};
+    }
+    Limits limits;
+    limits.work = work;
+    return Grammar::compile(schema(Json{{"properties", members}}.dump()), vocabulary_, limits);
+  };
+  const auto one = compiled(1, Limits().work), four = compiled(4, Limits().work);
+  ASSERT_TRUE(one && four);
+  EXPECT_GT((*four)->work(), 3 * (*one)->work());
+  EXPECT_LT((*four)->work(), 5 * (*one)->work());
+  EXPECT_TRUE(compiled(4, (*four)->work()));
+  const auto got = compiled(4, (*four)->work() - 1);
   ASSERT_FALSE(got);
-  EXPECT_THAT(got.error().message(), HasSubstr("compiles in 0 ms"));
+  EXPECT_THAT(got.error().message(),
+              HasSubstr("wanted constraints that need at most 200000000 steps to compile"));
 }
 
 TEST_F(Grammars, E1CompilingStopsWhenNobodyWaits) {

@@ -152,6 +152,28 @@ TEST(Constrained, OneOfThatIsFollowedAsAnyOfIsNamedOnAllRoutes) {
   }
 }
 
+// The work of a request's constraints counts, not that of its prompts.
+TEST(Constrained, AllOfARequestHaveALimit) {
+  ScriptedServer s(lover_of_newlines());
+  const auto status = [&](int prompts, int constraints) {
+    PlainJson texts = PlainJson::array(), params = PlainJson::array();
+    for (int i = 0; i < prompts; ++i) {
+      texts.push_back("q");
+      params.push_back({{"regex", fmt::format("(a{{0,10000}}b){{0,{}}}", 20 + i % constraints)},
+                        {"max_new_tokens", 1}});
+    }
+    const TestAnswer answer = ask(s.port(), "POST", "/generate",
+                                  PlainJson{{"text", texts}, {"sampling_params", params}}.dump());
+    EXPECT_EQ(answer.status == 400, answer.body.find("200000000 steps") != std::string::npos)
+        << answer.body;
+    return answer.status;
+  };
+  EXPECT_EQ(status(50, 2), 200);
+  // Twice, as the cache has some by then.
+  EXPECT_EQ(status(50, 50), 400);
+  EXPECT_EQ(status(50, 50), 400);
+}
+
 TEST(Constrained, EachPromptAndChoiceHasItsOwn) {
   ScriptedServer s(lover_of_newlines());
   const TestAnswer lists = ask(
