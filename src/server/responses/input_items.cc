@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/json_digits.h"
+#include "base/json_limit.h"
 #include "server/openai/field_readers.h"
 #include "server/openai/object_reader.h"
 #include "server/responses/reasoning_text.h"
@@ -109,6 +110,9 @@ Wrong read_call(const Json& item, const Place& at) {
   const bool none = arguments->find_first_not_of(" \t\r\n") == std::string::npos;
   const Json value = none ? Json() : read_json_digits(*arguments);
   if (!value.is_object() && !value.is_null()) {
+    if (const auto limit = find_json_limit(*arguments, at.path + ".arguments")) {
+      return bad_field(*limit);
+    }
     return bad_field(at.path + ".arguments", "a JSON object in a string", excerpt(*arguments));
   }
   return add_call(*call, std::move(*arguments), at, "arguments");

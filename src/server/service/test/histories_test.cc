@@ -277,6 +277,9 @@ TEST(Histories, ArgumentsBeyondLimitsAreNamed) {
                              testing::EndsWith(": wanted at most 500 levels, got more")));
   EXPECT_THAT(error(std::string(600, '[') + "1e9999"), StartsWith(path + "[0][0]"));
   EXPECT_THAT(error(R"({"x":1e9999)"), StartsWith(path + ".x: wanted a number that"));
+  const std::vector<Entry> huge = {call("c", "f", R"({"x":[1e9999]})")};
+  EXPECT_EQ(error_of_history(responses_api::parse_request(responses_body(huge), {})),
+            "input[1].arguments.x[0]: wanted a number that a double can hold, got 1e9999");
 }
 
 // A message's reasoning has two names.
