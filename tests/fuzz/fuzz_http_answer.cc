@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "tools/bench/http_reader.h"
+#include "tools/bench/server/http_reader.h"
 
 namespace {
 

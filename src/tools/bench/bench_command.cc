@@ -6,15 +6,15 @@
 #include <string_view>
 #include <tuple>
 
-#include "tools/bench/bench_attention.h"
-#include "tools/bench/bench_codec.h"
-#include "tools/bench/bench_drafts.h"
-#include "tools/bench/bench_engine.h"
-#include "tools/bench/bench_exchange.h"
-#include "tools/bench/bench_matmul.h"
-#include "tools/bench/bench_sampling.h"
-#include "tools/bench/bench_serve.h"
-#include "tools/bench/bench_server.h"
+#include "tools/bench/kernels/bench_attention.h"
+#include "tools/bench/kernels/bench_codec.h"
+#include "tools/bench/kernels/bench_exchange.h"
+#include "tools/bench/kernels/bench_matmul.h"
+#include "tools/bench/kernels/bench_sampling.h"
+#include "tools/bench/model/bench_drafts.h"
+#include "tools/bench/model/bench_engine.h"
+#include "tools/bench/server/bench_serve.h"
+#include "tools/bench/server/bench_server.h"
 #include "tools/flags/command.h"
 
 namespace lathe {
