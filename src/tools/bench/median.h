@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 namespace lathe {
@@ -12,6 +13,11 @@ inline double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const std::size_t n = values.size();
   return (values[(n - 1) / 2] + values[n / 2]) / 2;
+}
+
+/// 0 without values.
+inline double median_or_zero(std::vector<double> values) {
+  return values.empty() ? 0 : median(std::move(values));
 }
 
 }  // namespace lathe
