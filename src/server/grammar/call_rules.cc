@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "server/grammar/marked_arguments.h"
-#include "server/grammar/schema.h"
+#include "server/grammar/schema/schema.h"
 #include "server/grammar/text_search.h"
 
 namespace lathe::grammar {

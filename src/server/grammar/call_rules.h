@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "server/grammar/json_rules.h"
+#include "server/grammar/schema/json_rules.h"
 #include "server/grammar/source.h"
 
 namespace lathe::grammar {

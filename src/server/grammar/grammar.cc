@@ -7,11 +7,11 @@
 
 #include "base/json.h"
 #include "server/grammar/call_rules.h"
-#include "server/grammar/grammar_text.h"
-#include "server/grammar/json_rules.h"
-#include "server/grammar/regex.h"
-#include "server/grammar/schema.h"
-#include "server/grammar/text_rules.h"
+#include "server/grammar/schema/json_rules.h"
+#include "server/grammar/schema/schema.h"
+#include "server/grammar/text/grammar_text.h"
+#include "server/grammar/text/regex.h"
+#include "server/grammar/text/text_rules.h"
 #include "server/grammar/text_search.h"
 
 namespace lathe::grammar {

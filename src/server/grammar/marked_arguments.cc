@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "server/grammar/schema.h"
-#include "server/grammar/schema_shapes.h"
+#include "server/grammar/schema/schema.h"
+#include "server/grammar/schema/schema_shapes.h"
 #include "server/grammar/text_search.h"
 
 namespace lathe::grammar {

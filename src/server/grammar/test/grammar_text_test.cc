@@ -1,6 +1,6 @@
 // Grammars in EBNF and in Lark's language: texts that they derive and texts that they do not, left
 // recursion among them, and what is wrong with some.
-#include "server/grammar/grammar_text.h"
+#include "server/grammar/text/grammar_text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Numbers of schemas: bounds, multiples, and all their digits.
-#include "server/grammar/schema.h"
+#include "server/grammar/schema/schema.h"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 
 #include "base/json_digits.h"
 #include "base/test_scale.h"
-#include "server/grammar/decimal.h"
 #include "server/grammar/grammar.h"
+#include "server/grammar/schema/decimal.h"
 #include "server/grammar/test/schema_test_util.h"
 
 namespace lathe::grammar {

@@ -1,6 +1,6 @@
 // Schemas by what draft 2020-12 says of each keyword: values that they allow, and values that they
 // do not.
-#include "server/grammar/schema.h"
+#include "server/grammar/schema/schema.h"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,0 @@
-#include "server/grammar/regex_emitter.h"
-
-namespace lathe::grammar {
-
-State add_regex(Builder& b, State from, const Regex& regex, RegexMatch match, Spelling spelling) {
-  return Emitter<Builder>(b, match, spelling).emit(regex, from, true, true);
-}
-
-}  // namespace lathe::grammar
