@@ -69,7 +69,6 @@ Error describe(Fault fault, const Source& source, const Limits& limits) {
   switch (fault) {
     case Fault::too_slow:
       return too_much_work(source.path);
-      break;
     case Fault::stopped:
       out.wanted = "a client that waits";
       out.offered = "one that has left";
