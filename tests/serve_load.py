@@ -192,10 +192,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
     parser.add_argument("--model", default="models/tiny-gqa")
     parser.add_argument("--rss-limit", type=int, default=2048, help="MiB of memory that the server may have")
+    parser.add_argument("--timeout", type=float, default=60, help="seconds that an answer may take, more with sanitizers on a busy machine")
     options = parser.parse_args()
     print("seed", options.seed, flush=True)
     os.environ["ASAN_OPTIONS"] = f"hard_rss_limit_mb={options.rss_limit}:" + os.environ.get("ASAN_OPTIONS", "")
     with Server("--max-total-tokens", "16384", "--max-bodies-bytes", "67108864", model=options.model) as server:
+        server.timeout = options.timeout
         load = Load(server, options.seed)
         load.learn()
         threads = [threading.Thread(target=load.client, args=(i,)) for i in range(options.clients)]

@@ -28,6 +28,7 @@ class Server:
                                         stderr=subprocess.PIPE, text=True)
         self.log = []
         self.port = None
+        self.timeout = 60  # seconds without a byte of an answer
         ready = threading.Event()
 
         def read():
@@ -55,7 +56,7 @@ class Server:
 
     def call(self, method: str, path: str, body=None, headers: dict | None = None):
         """(status, headers, body), JSON where it is."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.timeout)
         headers = dict(headers or {})
         if body is not None and not isinstance(body, (bytes, str)):
             body = json.dumps(body)
@@ -77,7 +78,7 @@ class Server:
 
     def stream(self, path: str, body: dict) -> list:
         """The events of a stream: JSON, and the last one's "[DONE]"."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.timeout)
         connection.request("POST", path, json.dumps({**body, "stream": True}), {"Content-Type": "application/json"})
         response = connection.getresponse()
         assert response.status == 200, response.read()
