@@ -135,7 +135,7 @@ std::vector<std::int32_t> page_sizes(const AttentionProblem& problem) {
     return problem.index_pool > 0 && page % problem.index_pool != 0;
   });
   // A GPU's tensor cores score index keys in boxes of eight of a page.
-  std::ranges::stable_partition(sizes, [&](std::int32_t page) {
+  std::stable_partition(sizes.begin(), sizes.end(), [&](std::int32_t page) {
     return problem.index_pool == 0 || page / problem.index_pool % 8 == 0;
   });
   return sizes;

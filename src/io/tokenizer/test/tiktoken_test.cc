@@ -46,7 +46,7 @@ std::vector<std::string> ranks() {
   for (const auto& [id, token] : by_id) {
     if (auto bytes = byte_level_bytes(token)) out.push_back(std::move(*bytes));
   }
-  std::ranges::stable_partition(out, [](const std::string& t) { return t.size() == 1; });
+  std::stable_partition(out.begin(), out.end(), [](const std::string& t) { return t.size() == 1; });
   return out;
 }
 
