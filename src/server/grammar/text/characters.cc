@@ -28,19 +28,20 @@ std::uint8_t byte_of(char32_t c, int place, int bytes) {
 // States from which any n continuation bytes lead to `to`, shared by all ranges of a set.
 class Tails {
  public:
-  Tails(Builder& b, State to) : b_(b) { tails_.push_back(to); }
+  Tails(Builder& b, State to) : b_(b), tails_{to} {}
   State of(int n) {
-    while (std::ssize(tails_) <= n) {
+    for (; made_ <= n; ++made_) {
       const State s = b_.state(tails_[0]);
-      b_.bytes(s, 0x80, 0xBF, tails_.back());
-      tails_.push_back(s);
+      b_.bytes(s, 0x80, 0xBF, tails_[made_ - 1]);
+      tails_[made_] = s;
     }
-    return tails_[static_cast<std::size_t>(n)];
+    return tails_[n];
   }
 
  private:
   Builder& b_;
-  std::vector<State> tails_;
+  State tails_[4];
+  int made_ = 1;
 };
 
 // Adds a range of characters of `bytes` bytes that share all bytes before the one followed by
@@ -102,19 +103,16 @@ std::string escape_of(char32_t c) {
   }
 }
 
-// Characters that a JSON string has as escapes alone.
-CharSet escaped_chars(const Builder& b) {
-  CharSet out = {{0, kEndOfControls}, {'"', '"'}, {'\\', '\\'}};
-  return b.escapes_less ? out | CharSet{{'<', '<'}} : out;
-}
+// Characters that a JSON string has as escapes alone, ascending; '<' with Builder::escapes_less.
+constexpr CharRange kEscaped[] = {{0, kEndOfControls}, {'"', '"'}, {'<', '<'}, {'\\', '\\'}};
 
 // Adds the escapes of some characters, with one path for the bytes that several begin with.
-void add_escapes(Builder& b, State from, const CharSet& chars, State to) {
+void add_escapes(Builder& b, State from, const std::vector<CharRange>& chars, State to) {
   if (chars.empty()) return;
   const State slash = b.text(from, "\\");
   std::optional<State> tens[4];  // after \u000 to \u003
   std::optional<State> zeros;    // after \u00
-  for (const CharRange& r : chars.ranges()) {
+  for (const CharRange& r : chars) {
     for (char32_t c = r.first; c <= r.last; ++c) {
       const std::string escape = escape_of(c);
       const auto last = static_cast<std::uint8_t>(escape.back());
@@ -183,20 +181,31 @@ CharSet CharSet::operator|(const CharSet& other) const {
 
 void add_char(Builder& b, State from, const CharSet& chars, Spelling spelling, State to) {
   Tails tails(b, to);
-  if (spelling == Spelling::plain) {
-    for (const CharRange& r : chars.ranges()) add_utf8(b, from, r, tails);
-    return;
+  std::vector<CharRange> escaped;
+  for (CharRange r : chars.ranges()) {
+    // Without CharSet's operators: schemas add characters a million times.
+    for (const CharRange& e : kEscaped) {
+      if (spelling == Spelling::plain || r.first > e.last || r.last < e.first) continue;
+      if (e.first == '<' && !b.escapes_less) continue;
+      if (r.first < e.first) add_utf8(b, from, {r.first, e.first - 1}, tails);
+      escaped.push_back({std::max(r.first, e.first), std::min(r.last, e.last)});
+      r.first = e.last + 1;
+    }
+    if (r.first <= r.last) add_utf8(b, from, r, tails);
   }
-  const CharSet escaped = escaped_chars(b);
-  const CharSet plain = chars & ~escaped, others = chars & escaped;
-  for (const CharRange& r : plain.ranges()) add_utf8(b, from, r, tails);
-  add_escapes(b, from, others, to);
+  add_escapes(b, from, escaped, to);
 }
 
 void add_any_quoted_char(Builder& b, State from, State to) {
   Tails tails(b, to);
-  const CharSet plain = ~escaped_chars(b);
-  for (const CharRange& r : plain.ranges()) add_utf8(b, from, r, tails);
+  char32_t first = kEndOfControls + 1;
+  for (const CharRange& e : kEscaped) {
+    if (e.first < first || (e.first == '<' && !b.escapes_less)) continue;
+    add_utf8(b, from, {first, e.first - 1}, tails);
+    first = e.last + 1;
+  }
+  add_utf8(b, from, {first, 0xD7FF}, tails);
+  add_utf8(b, from, {0xE000, kLast}, tails);
   const State escape = b.text(from, "\\");
   for (const char c : std::string_view("\"\\/bfnrt")) {
     b.bytes(escape, static_cast<std::uint8_t>(c), static_cast<std::uint8_t>(c), to);

@@ -316,36 +316,45 @@ State TextDfa::add(Builder& b, State from, std::int64_t least, std::int64_t most
                    Spelling spelling) const {
   const State out = b.state(from);
   if (empty()) return out;
-  // States of the builder, by state and number of characters. Without a most, numbers from `least`
-  // on are alike.
-  std::map<std::pair<std::uint32_t, std::int64_t>, State> made;
-  std::vector<std::pair<std::uint32_t, std::int64_t>> todo;
-  std::map<std::uint32_t, State> free;  // far from the bounds
+  constexpr State kNone = ~State{0};
+  // The builder's states after `count` characters, and after one more, by state of this automaton.
+  std::vector<State> made(states_.size(), kNone), next = made;
+  std::vector<std::uint32_t> todo = {0}, later;  // those that have one
+  std::vector<State> free = made;                // the first one far from the bounds
   const std::int64_t margin = kLongestToken + longest_way_;
-  const auto state_of = [&](std::uint32_t s, std::int64_t count) {
-    if (most < 0) count = std::min(count, least);
-    const auto [it, fresh] = made.try_emplace({s, count}, 0);
-    if (!fresh) return it->second;
-    it->second = b.state(from);
-    todo.emplace_back(s, count);
+  const auto make = [&](std::uint32_t s, std::int64_t count) {
+    const State state = b.state(from);
     const bool far = count >= least ? most >= 0 && most - count > margin
                                     : most < 0 && endless_ && least - count > margin;
-    if (far) {
-      const auto [first, is_first] = free.try_emplace(s, it->second);
-      if (!is_first) b.set_alias(it->second, first->second);
+    if (far && free[s] == kNone) {
+      free[s] = state;
+    } else if (far) {
+      b.set_alias(state, free[s]);
     }
-    return it->second;
+    return state;
   };
-  b.skip(from, state_of(0, 0));
-  while (!todo.empty() && !b.full()) {
-    const auto [s, count] = todo.back();
-    todo.pop_back();
-    const State at = made.at({s, count});
-    if (states_[s].end && count >= least) b.skip(at, out);
-    if (most >= 0 && count == most) continue;
-    for (const Edge& e : states_[s].edges) {
-      add_char(b, at, e.chars, spelling, state_of(e.to, count + 1));
+  made[0] = make(0, 0);
+  b.skip(from, made[0]);
+  for (std::int64_t count = 0; !todo.empty() && !b.full(); ++count) {
+    // Without a most, numbers from `least` on are alike.
+    const bool stays = most < 0 && count == least;
+    std::vector<State>& after = stays ? made : next;
+    for (std::size_t i = 0; i < todo.size() && !b.full(); ++i) {
+      const std::uint32_t s = todo[i];
+      if (states_[s].end && count >= least) b.skip(made[s], out);
+      if (most >= 0 && count == most) continue;
+      for (const Edge& e : states_[s].edges) {
+        if (after[e.to] == kNone) {
+          after[e.to] = make(e.to, stays ? count : count + 1);
+          (stays ? todo : later).push_back(e.to);
+        }
+        add_char(b, made[s], e.chars, spelling, after[e.to]);
+      }
     }
+    for (const std::uint32_t s : todo) made[s] = kNone;
+    todo.clear();
+    std::swap(made, next);
+    std::swap(todo, later);
   }
   return out;
 }
