@@ -29,8 +29,9 @@ std::vector<std::uint8_t> layers_with_experts(ConfigReader& json, std::int32_t l
       return out;
     }
     const std::int32_t dense = json.integer("first_k_dense_replace", dense_layers, 0);
-    if (json.integer("moe_layer_freq", 1, 1) != 1) {
-      json.refuse("moe_layer_freq", "1", "another frequency");
+    if (const auto each = json.integer("moe_layer_freq", 1, 1); each != 1) {
+      json.refuse("moe_layer_freq", "1, or a list with 0 or 1 for each layer",
+                  fmt::format("{}", each));
     }
     for (std::int32_t l = dense; l < layers; ++l) out[static_cast<std::size_t>(l)] = 1;
     return out;

@@ -66,9 +66,10 @@ Result<ModelConfig> add_draft_layer(ModelConfig config) {
   const bool grouped = !config.is_mla() && !config.is_compressed();
   const bool streams = config.hyper.streams > 0 && !config.is_compressed();
   if (streams || (grouped && config.draft_layers == 0)) {
-    return refuse("a model whose draft layer runs: DeepSeek V3, V3.2 or V4, GLM",
-                  fmt::format("{}, whose configuration has {}", config.architecture,
-                              count_text(config.draft_layers)));
+    return refuse(
+        "a model whose draft layer runs: DeepSeek V3, V3.2 or V4, GLM, Qwen 3 Next or 3.5",
+        fmt::format("{}, whose configuration has {}", config.architecture,
+                    count_text(config.draft_layers)));
   }
   if (config.draft_blocks) {
     return refuse("a draft layer that predicts a token", "DSpark's blocks (dspark_block_size)");
