@@ -238,6 +238,15 @@ class BadInput(unittest.TestCase):
         self.assertRegex(self.refused("generate", "--dtype", "int4"), "--dtype: wanted one of auto, float32, bfloat16, fp8, int8, got int4;")
         self.assertRegex(self.refused("bench", "engine", "-p", "16,x"), "--n-prompt: wanted a whole number, got x;")
         self.assertRegex(self.refused("bench", "engine", "-p", "16,16777217"), "wanted a whole number from 0 to 16777216, got 16777217;")
+        rate = ["bench", "serve", "--request-rate", "5"]
+        for args, text in (([*rate, "--burstiness", "0"], "--burstiness: wanted a number from 0.001 to 1000000, got 0"),
+                           ([*rate, "--burstiness", "nan"], "--burstiness: wanted a number from 0.001 to 1000000, got nan"),
+                           (["bench", "serve", "--request-rate", "1e-300"], '--request-rate: wanted 0.001 to 1000000 requests a second, or inf, got "1e-300"'),
+                           (["bench", "serve", "--random-range-ratio", "2"], "--random-range-ratio: wanted a number from 0 to 1, got 2"),
+                           (["bench", "serve", "--temperature", "nan"], "--temperature: wanted a number from 0 to 100, got nan"),
+                           (["bench", "matmul", "--only", "int4"], "--only: wanted one of decode, prefill, experts, got int4"),
+                           (["bench", "drafts", "--draft", "none"], "--draft: wanted a drafter to compare with none, got none")):
+            self.assertIn(text, self.refused(*args), args)
         self.assertIn("a multiple of 128", self.refused("layouts", "mla_fp8_block(nope=100)"))
 
     def test_numbers_are_decimal(self):

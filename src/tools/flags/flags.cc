@@ -118,6 +118,17 @@ Flag Flag::range(std::int64_t least, std::int64_t most) {
   return *this;
 }
 
+Flag Flag::numbers(double least, double most) {
+  const auto problem = [=](const std::string& text) -> std::string {
+    char* end = nullptr;
+    const double value = std::strtod(text.c_str(), &end);
+    const bool fits = end != text.c_str() && *end == 0 && value >= least && value <= most;
+    return fits ? "" : fmt::format("wanted a number from {} to {}, got {}", least, most, text);
+  };
+  option_->check(CLI::Validator(problem, fmt::format("{} to {}", least, most)));
+  return *this;
+}
+
 Flag Flag::positive() {
   option_->check(CLI::Validator(
       [](const std::string& text) -> std::string {

@@ -24,6 +24,8 @@ class Flag {
 
   Flag range(std::int64_t least, std::int64_t most);
   Flag positive();
+  /// A number, in decimals or not.
+  Flag numbers(double least, double most);
   /// A text that is given is not empty, as that of an unset shell variable would be.
   Flag not_empty();
   Flag one_of(std::initializer_list<std::string> values);

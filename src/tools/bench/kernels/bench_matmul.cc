@@ -204,7 +204,7 @@ int bench_matmul_command(const BenchMatmulOptions& options) {
                           "name", "dtype", "arith", "m", "n", "k", "weights", "threads", "us",
                           "GFLOP/s", "GB/s", "peak", "read", "share");
   for (const MatmulCase& c : matmul_cases()) {
-    if (!c.name.starts_with(options.only)) continue;
+    if (!options.only.empty() && c.name != options.only) continue;
     for (const MatmulPrecision precision : {MatmulPrecision::f32, MatmulPrecision::bf16}) {
       if (precision == MatmulPrecision::bf16 &&
           !(backend->multiplies_in(precision) && is_bf16_dot_weight(c.dtype))) {

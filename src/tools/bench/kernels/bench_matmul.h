@@ -9,7 +9,7 @@ namespace lathe {
 struct BenchMatmulOptions {
   int repeats = 9;
   int threads = 0;   // 0: 1 and 2
-  std::string only;  // cases with names that begin with this; empty: all
+  std::string only;  // cases of this name; empty: all
   bool json = false;
 };
 

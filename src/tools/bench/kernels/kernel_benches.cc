@@ -65,7 +65,8 @@ void add_matmul_bench(Command bench, int& exit_code) {
       .range(1, 1000);
   matmul.add_option("--threads", flags->options.threads, "only with this many; default 1, 2")
       .range(1, 1024);
-  matmul.add_option("--only", flags->options.only, "cases whose name begins so");
+  matmul.add_option("--only", flags->options.only, "decode, prefill or experts; default all")
+      .one_of({"decode", "prefill", "experts"});
   matmul.add_flag("--json", flags->options.json, "as data on stdout");
   matmul.callback([flags, &exit_code] { exit_code = bench_matmul_command(flags->options); });
 }

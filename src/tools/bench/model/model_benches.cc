@@ -72,7 +72,15 @@ void add_drafts_bench(Command bench, int& exit_code) {
   drafts.add_option("-r,--repeats", flags->repeats, "medians are taken over these; default 3")
       .range(1, 1000);
   drafts.add_flag("--json", flags->json, "as data on stdout");
-  drafts.callback([flags, &exit_code] { exit_code = bench_drafts_command(*flags); });
+  drafts.callback([flags, drafts, &exit_code] {
+    // Without --draft the drafter is ngram.
+    if (drafts.given("--draft") && flags->model.runtime.draft == "none") {
+      exit_code = refuse({ErrorCode::invalid_argument, "--draft", "a drafter to compare with none",
+                          "none", "--draft ngram, mtp or DIR"});
+      return;
+    }
+    exit_code = bench_drafts_command(*flags);
+  });
 }
 
 }  // namespace

@@ -24,9 +24,9 @@ Result<double> read_rate(const std::string& text) {
   if (text == "inf") return 0.0;
   char* end = nullptr;
   const double rate = std::strtod(text.c_str(), &end);
-  if (!text.empty() && *end == '\0' && rate > 0 && rate < 1e6) return rate;
-  return Error{ErrorCode::invalid_argument, "--request-rate", "requests a second, or inf",
-               quote(text), ""};
+  if (!text.empty() && *end == '\0' && rate >= 1e-3 && rate <= 1e6) return rate;
+  return Error{ErrorCode::invalid_argument, "--request-rate",
+               "0.001 to 1000000 requests a second, or inf", quote(text), ""};
 }
 
 // The first model that the server lists.

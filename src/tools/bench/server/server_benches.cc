@@ -65,15 +65,18 @@ void add_serve_bench(Command bench, int& exit_code) {
   const Flag rate =
       serve.add_option("--request-rate", flags->request_rate, "a second; default inf: all at once");
   serve.add_option("--burstiness", flags->burstiness, "1: a Poisson process; larger: more even")
-      .needs(rate);
+      .needs(rate)
+      .numbers(1e-3, 1e6);
   serve.add_option("--max-concurrency", flags->max_concurrency, "requests at once; default: any")
       .positive();
   serve.add_option("--random-input-len", prompts.input_len, "tokens; default 1024")
       .range(1, 1 << 24);
   serve.add_option("--random-output-len", prompts.output_len, "tokens, at most; default 128")
       .range(1, 1 << 24);
-  serve.add_option("--random-range-ratio", prompts.range_ratio,
-                   "lengths are uniform in 1 - ratio to 1 + ratio times these; default 0");
+  serve
+      .add_option("--random-range-ratio", prompts.range_ratio,
+                  "lengths are uniform in 1 - ratio to 1 + ratio times these; default 0")
+      .numbers(0, 1);
   const Flag prefix =
       serve.add_option("--random-prefix-len", prompts.prefix_len, "tokens before them, shared")
           .range(0, 1 << 24);
@@ -84,7 +87,7 @@ void add_serve_bench(Command bench, int& exit_code) {
       .range(2, 1 << 24);
   serve.add_option("--tokenizer", prompts.tokenizer,
                    "a model's folder: random tokens are sent as its text");
-  serve.add_option("--temperature", prompts.temperature, "default 0");
+  serve.add_option("--temperature", prompts.temperature, "default 0").numbers(0, 100);
   serve.add_option("--extra-body", flags->extra_body, "a JSON object: fields of every request");
   serve.add_option("--seed", prompts.seed, "of prompts and times; default 0");
   serve.add_option("--num-warmups", flags->warmups, "requests before; default 1").range(1, 1 << 20);
