@@ -178,10 +178,10 @@ void LiveAnswer::finish_choice(std::size_t i, const Finished& finished) {
     const AnswerParams& params = request_.api.params(choice.prompt);
     end.text = params.stop[static_cast<std::size_t>(part.text.stop())];
     if (params.keep_stop) add_text(i, *end.text);
-  } else if (finished.reason == FinishReason::length) {
-    end.kind = EndKind::length;
   } else if (finished.reason == FinishReason::cancelled) {
     end.kind = EndKind::abort;
+  } else if (finished.reason == FinishReason::length || request_.drops_answer) {
+    end.kind = EndKind::length;
   } else if (finished.reason == FinishReason::stop) {
     end.token = part.last_id;
   }

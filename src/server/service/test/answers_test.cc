@@ -79,6 +79,20 @@ TEST(Answers, AStepOfManyAnswersReachesAll) {
   }
 }
 
+// The engine makes one token for an answer of none, and that may be a stop token.
+TEST(Answers, AnEchoAloneEndsByItsLength) {
+  ScriptedOptions options;
+  options.next = [](std::int32_t, std::int32_t) { return std::int32_t{'\n'}; };
+  ScriptedServer s(options);
+  const TestAnswer answer =
+      ask(s.port(), "POST", "/v1/completions",
+          R"({"prompt":"a","echo":true,"max_tokens":0,"stop_token_ids":[10]})");
+  const auto choice = answer.json()["choices"][0];
+  EXPECT_EQ(choice["text"], "a");
+  EXPECT_EQ(choice["finish_reason"], "length");
+  EXPECT_EQ(choice["matched_stop"], nullptr);
+}
+
 // Tokens are bytes on one server, words on the other.
 TEST(Answers, StopStringsAreFoundAcrossTokens) {
   const std::string text = scripted_text("x", 20);
