@@ -119,7 +119,7 @@ def test_responses_errors(client):
     with pytest.raises(openai.NotFoundError):
         client.responses.create(model="gpt", input="a")
     raw = client.responses.with_raw_response.create(model="default", input="<hello>", extra_body={"odd": 1, "text": {"verbosity": "low"}})
-    assert raw.headers["X-Lathe-Ignored"] == "text.verbosity,odd"
+    assert raw.headers["X-Lathe-Ignored"] == "odd,text.verbosity"
 
 
 def messages_turn(claude, stream: bool, **request):
