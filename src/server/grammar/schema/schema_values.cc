@@ -55,9 +55,9 @@ bool SchemaShapes::may_compare(std::size_t values) {
   work_ += compared_ / kValuesOfAStep;
   compared_ %= kValuesOfAStep;
   if (work_ > kMostShapeWork && !doc_.failed()) {
-    doc_.fail({ErrorCode::exhausted, open_.empty() ? "" : doc_.path_of(*open_.back().schema),
-               "lists of values that are compared in a second", fmt::format("one of {}", values),
-               ""});
+    doc_.fail(
+        {ErrorCode::exhausted, doc_.path_of(open_.empty() ? doc_.root() : *open_.back().schema),
+         "lists of values that are compared in a second", fmt::format("one of {}", values), ""});
   }
   return !doc_.failed();
 }

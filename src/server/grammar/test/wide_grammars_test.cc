@@ -146,6 +146,7 @@ TEST_F(Grammars, B2LongListsOfValuesHaveTheirCost) {
   for (const Source& long_lists : {both(14'000), without, lists(halves, integers), unique}) {
     const auto got = Grammar::compile(long_lists, vocabulary_);
     ASSERT_FALSE(got);
+    EXPECT_NE(got.error().field, "");
     EXPECT_THAT(got.error().message(), HasSubstr("wanted lists of values that are compared in"));
   }
 }
