@@ -26,10 +26,10 @@ Result<StopStrings> StopStrings::create(std::vector<std::string> strings) {
   return StopStrings(std::move(patterns));
 }
 
-std::string StopStrings::push(std::string_view piece, bool may_match) {
+std::string StopStrings::push(std::string piece, bool may_match) {
   if (matched()) return {};
   const std::vector<Pattern>& patterns = *patterns_;
-  if (patterns.empty()) return std::string(piece);
+  if (patterns.empty()) return piece;
   for (char c : piece) {
     held_.push_back(c);
     for (std::size_t s = 0; s < patterns.size(); ++s) {

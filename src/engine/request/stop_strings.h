@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -24,7 +23,7 @@ class StopStrings {
   /// Adds the next piece; returns the text that can no longer be part of a stop string. At a
   /// match: the text before it; after a match: nothing. `may_match` false: strings that end in the
   /// piece are text, as a longer answer was asked for. O(piece x strings).
-  std::string push(std::string_view piece, bool may_match = true);
+  std::string push(std::string piece, bool may_match = true);
   /// Returns the text held back, at the end of the answer. Nothing after a match.
   std::string flush();
 
