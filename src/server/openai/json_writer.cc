@@ -9,6 +9,16 @@
 #include "io/text/utf8.h"
 
 namespace lathe {
+namespace {
+
+// Bytes that a JSON string holds as they are: one table load each in a loop over every answer.
+constexpr auto kPlain = [] {
+  std::array<bool, 256> out{};
+  for (std::size_t c = 0x20; c < 0x7f; ++c) out[c] = c != '"' && c != '\\';
+  return out;
+}();
+
+}  // namespace
 
 void append_json_string(std::string& out, std::string_view text) {
   static constexpr std::string_view kHex = "0123456789abcdef";
@@ -17,7 +27,7 @@ void append_json_string(std::string& out, std::string_view text) {
   const auto copy_until = [&](std::size_t end) { out.append(text, plain, end - plain); };
   for (std::size_t i = 0; i < text.size();) {
     const auto c = static_cast<unsigned char>(text[i]);
-    if (c >= 0x20 && c < 0x7f && c != '"' && c != '\\') {
+    if (kPlain[c]) {
       ++i;
       continue;
     }

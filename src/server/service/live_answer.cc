@@ -200,7 +200,7 @@ std::string LiveAnswer::text_of(std::size_t i, std::int32_t token) {
 
 void LiveAnswer::add_text(std::size_t i, const std::string& text) {
   parts_[i].parts.push(text, parts_[i].pending);
-  name_calls(i);
+  if (!parts_[i].pending.calls.empty()) name_calls(i);
 }
 
 void LiveAnswer::name_calls(std::size_t i) {

@@ -297,10 +297,11 @@ void Service::submit(PreparedRequest prepared, std::shared_ptr<Reply> reply,
                                                Ticket{id}, received, options_, metrics_);
     std::vector<Submission> submissions = answer->submissions();
     Live& live = live_[id];
+    live.id = id;
     live.answer = std::move(answer);
     live.seconds = seconds;
     live.charged = *charged;
-    for (std::uint64_t t = id; t < next_ticket_; ++t) answer_of_[t] = id;
+    for (std::uint64_t t = id; t < next_ticket_; ++t) answer_of_[t] = &live;
     count_waiting(live, live.answer->waiting_choices(), live.answer->waiting_tokens());
     engine_->submit(std::move(submissions));
   } catch (const std::bad_alloc&) {

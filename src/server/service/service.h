@@ -98,6 +98,7 @@ class Service {
  private:
   using Clock = LiveAnswer::Clock;
   struct Live {
+    std::uint64_t id = 0;  // its first ticket
     std::unique_ptr<LiveAnswer> answer;
     int seconds = 0;  // time limit; 0: none
     // Counted in queued_ and queued_tokens_.
@@ -168,8 +169,8 @@ class Service {
   bool ending_ = false;
   Clock::time_point drain_until_{};
 
-  std::map<std::uint64_t, Live> live_;                          // by first ticket
-  std::unordered_map<std::uint64_t, std::uint64_t> answer_of_;  // first ticket, by ticket
+  std::map<std::uint64_t, Live> live_;                  // by first ticket
+  std::unordered_map<std::uint64_t, Live*> answer_of_;  // by ticket
   std::uint64_t next_ticket_ = 1;
   std::map<std::uint64_t, Preparing> preparing_;
   std::uint64_t last_job_ = 0;

@@ -58,14 +58,15 @@ void Service::take_events(std::span<const TicketEvent> events, double step_secon
   for (const TicketEvent& event : events) {
     const auto owner = answer_of_.find(event.ticket.value);
     if (owner == answer_of_.end()) continue;
-    Live& live = live_.at(owner->second);
+    Live& live = *owner->second;
+    const std::uint64_t id = live.id;
     try {
       if (live.answer->take(event, now, step_seconds)) done.push_back(event.ticket);
     } catch (const std::exception& e) {
-      cut_off(owner->second, "memory", unwritten(e));
+      cut_off(id, "memory", unwritten(e));
       continue;
     }
-    if (touched_.empty() || touched_.back() != owner->second) touched_.push_back(owner->second);
+    if (touched_.empty() || touched_.back() != id) touched_.push_back(id);
   }
   if (!done.empty()) engine_->cancel(std::move(done), FinishReason::stop);
   for (std::uint64_t id : touched_) {
