@@ -15,6 +15,7 @@
 #include <optional>
 
 #include "server/http/connection_thread.h"
+#include "server/http/posted_call.h"
 
 namespace lathe {
 namespace {
@@ -170,7 +171,9 @@ class AsioServer : public HttpServer {
     threads_.clear();
   }
 
-  void post(std::function<void()> call) override { asio::post(context_, std::move(call)); }
+  void post(std::function<void()> call) override {
+    asio::post(context_, PostedCall{std::move(call), &post_memory_});
+  }
 
   void close_listener() override {
     error_code ignored;
@@ -252,6 +255,7 @@ class AsioServer : public HttpServer {
   const HttpLimits limits_;
   const int thread_count_;
   std::atomic<std::int64_t> kept_bytes_{0};
+  PostMemory post_memory_;
   asio::io_context context_{1};
   Acceptor acceptor_;
   asio::signal_set signals_;
