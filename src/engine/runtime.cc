@@ -197,6 +197,9 @@ Result<std::unique_ptr<Runtime>, StartError> Runtime::create(const RuntimeOption
     planned = r->plan_on(*machine, options, *config, request, *stored);
   }
   if (!planned) return planned.error();
+  if (options.check_plan) {
+    if (auto ok = options.check_plan(*config, r->plan_); !ok) return StartError(ok.error());
+  }
   if (auto ok = r->start(options, *config, request, std::move(made)); !ok) {
     return StartError(ok.error());
   }

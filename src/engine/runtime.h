@@ -56,6 +56,8 @@ struct RuntimeOptions {
   // The runtime sets drafter and draft_tokens.
   EngineOptions engine;
   bool check_ranks = false;  // make_checked_communicator() on every rank
+  // May refuse what is planned, before memory is taken and weights are read; may be empty.
+  std::function<Result<void>(const ModelConfig&, const ModelPlan&)> check_plan;
   // Called with the bytes of weights loaded so far and in total; may be empty.
   std::function<void(std::int64_t, std::int64_t)> on_progress;
 };

@@ -3,13 +3,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
-#include <optional>
 
-#include "base/integers.h"
 #include "base/json.h"
 #include "tools/bench/machine_peak.h"
+#include "tools/bench/model/check_engine_tests.h"
 #include "tools/bench/model/engine_bench.h"
 #include "tools/bench/model/engine_report.h"
 #include "tools/bench/model/engine_tests.h"
@@ -20,56 +18,6 @@
 
 namespace lathe {
 namespace {
-
-std::int64_t largest_batch(const std::vector<EngineTest>& tests) {
-  std::int64_t out = 0;
-  for (const EngineTest& t : tests) out = std::max(out, t.batch);
-  return out;
-}
-
-// The error if the requests of a test have fewer tokens in the cache than they are to share.
-std::optional<Error> too_long_a_prefix(std::int64_t shared, const std::vector<EngineTest>& tests) {
-  std::int64_t least = shared;
-  for (const EngineTest& t : tests) least = std::min(least, t.depth);
-  if (shared <= least) return std::nullopt;
-  return Error{ErrorCode::out_of_range, "--shared-prefix-tokens",
-               fmt::format("at most the depth of every test, {}", least), fmt::format("{}", shared),
-               fmt::format("--n-depth {}", shared)};
-}
-
-// The error if a test's requests do not run at once: no step would have all of them.
-std::optional<Error> too_many_requests(const char* flag, const std::vector<EngineTest>& tests,
-                                       std::int64_t running) {
-  const std::int64_t largest = largest_batch(tests);
-  if (largest <= running) return std::nullopt;
-  return Error{ErrorCode::out_of_range, flag,
-               fmt::format("at most {}, the requests that run at once", running),
-               fmt::format("{}", largest), fmt::format("--max-running-requests {}", largest)};
-}
-
-// The error if a test needs more tokens than the cache holds. `copies`: requests that run at once
-// for each one of a batch. `shared`: tokens of the depth that all of them have in common.
-std::optional<Error> too_many_tokens(const char* flag, const std::vector<EngineTest>& tests,
-                                     Runtime& runtime, std::int64_t asked, std::int64_t copies,
-                                     std::int64_t shared) {
-  const ModelPlan& plan = runtime.plan();
-  const std::int64_t held = runtime.cache().tokens();
-  for (const EngineTest& t : tests) {
-    const std::int64_t each = round_up(t.positions(plan.draft_tokens()), plan.block_tokens);
-    const std::int64_t common = std::min(shared, t.depth) / plan.block_tokens * plan.block_tokens;
-    const std::int64_t batch = t.batch * (t.decodes ? copies : 1);
-    const std::int64_t needed = common + batch * (each - common);
-    if (needed <= held) continue;
-    const std::int64_t fits = std::max<std::int64_t>(0, held - common) / (each - common) / copies;
-    const std::string way_out = asked > 0  ? fmt::format("--max-total-tokens {}", needed)
-                                : fits > 0 ? fmt::format("a batch of {}", fits)
-                                           : "a smaller --n-prompt, --n-gen or --n-depth";
-    return Error{ErrorCode::out_of_range, flag,
-                 fmt::format("at most the {} tokens that the cache holds", held),
-                 fmt::format("{} requests of {} tokens: {}", batch, each, needed), way_out};
-  }
-  return std::nullopt;
-}
 
 // What the flags ask for.
 Result<std::vector<EngineTest>> asked_tests(const BenchEngineOptions& options) {
@@ -97,27 +45,6 @@ auto wrap_in_oracle(float acceptance, OracleDrafter*& oracle) {
     oracle = made.get();
     return made;
   };
-}
-
-// The error if the runtime cannot run the tests as asked.
-std::optional<Error> unfit(const BenchEngineOptions& options, const std::vector<EngineTest>& tests,
-                           Runtime& runtime, bool oracle) {
-  const PlanRequest& request = options.model.runtime.plan_request;
-  if (options.draft_acceptance > 0 && !oracle) {
-    return Error{ErrorCode::invalid_argument, "--draft-acceptance", "a drafter with it",
-                 "--draft none", "--draft ngram, mtp or DIR"};
-  }
-  // gain() times a check's rows as that many separate requests.
-  const std::int64_t copies = oracle ? 1 + runtime.plan().draft_tokens() : 1;
-  const std::int64_t rows = largest_batch(tests) * copies;
-  const std::int64_t running = request.max_running_requests;
-  if (oracle && rows > running) {
-    return Error{ErrorCode::out_of_range, "--max-running-requests",
-                 fmt::format("at least {} with --draft-acceptance: a request for each row", rows),
-                 fmt::format("{}", running), "pass that, or a smaller --batch"};
-  }
-  return too_many_tokens(options.tests.empty() ? "--batch" : "--tests", tests, runtime,
-                         request.max_total_tokens, copies, options.shared_prefix_tokens);
 }
 
 // The least time of a test's step, or of its prefill; none where that depends on guesses or shared
@@ -166,15 +93,11 @@ Result<EngineRow> measure(const EngineTest& test, const BenchEngineOptions& opti
 int bench_engine_command(const BenchEngineOptions& options) {
   const auto tests = asked_tests(options);
   if (!tests) return refuse(tests.error());
-  if (const auto error = too_long_a_prefix(options.shared_prefix_tokens, *tests)) {
-    return refuse(*error);
-  }
-  const char* const flag = options.tests.empty() ? "--batch" : "--tests";
+  if (const auto ok = check_engine_flags(options, *tests); !ok) return refuse(ok.error());
   ModelFlags flags = options.model;
-  if (const auto error =
-          too_many_requests(flag, *tests, flags.runtime.plan_request.max_running_requests)) {
-    return refuse(*error);
-  }
+  flags.runtime.check_plan = [&](const ModelConfig& config, const ModelPlan& plan) {
+    return check_engine_plan(options, *tests, config, plan);
+  };
   OracleDrafter* oracle = nullptr;
   if (options.draft_acceptance > 0) {
     flags.runtime.wrap_drafter = wrap_in_oracle(options.draft_acceptance, oracle);
@@ -182,8 +105,9 @@ int bench_engine_command(const BenchEngineOptions& options) {
   int exit_code = kExitOk;
   const auto runtime = start_model(flags, exit_code);
   if (!runtime) return exit_code;
-  if (const auto error = unfit(options, *tests, *runtime, oracle != nullptr)) {
-    return refuse(*error);
+  const std::int64_t held = runtime->cache().tokens();
+  if (const auto ok = check_engine_cache(options, *tests, runtime->plan(), held); !ok) {
+    return refuse(ok.error());
   }
   const Machine& machine = runtime->machine();
   const double read_gbps = is_gpu(machine.device) ? machine.bytes_per_second / 1e9

@@ -22,6 +22,9 @@ struct EngineTest {
   std::int64_t positions(std::int64_t drafts) const {
     return depth + (decodes ? 1 + tokens + drafts : tokens);
   }
+  /// Tokens of a request's prompt and answer. A prefill answers with one; decoding begins with the
+  /// prompt's last token, whose step is a prefill, too.
+  std::int64_t context() const { return depth + tokens + (decodes ? 2 : 1); }
 
   bool operator==(const EngineTest&) const = default;
 };
