@@ -1,9 +1,17 @@
 #!/usr/bin/env python3
 """What the benches refuse: flags that nothing would follow, and work that the model or the machine cannot do."""
 
+import http.server
+import json
+import pathlib
+import socket
+import tempfile
+import threading
 import unittest
 
 from model_command_util import DATA, ModelCommand, lathe
+
+ROOT = pathlib.Path(__file__).parent.parent
 
 
 class BenchEngine(ModelCommand):
@@ -47,6 +55,114 @@ class BenchEngine(ModelCommand):
                             "--disable-radix-cache: wanted prefill at depth 0, as the cache keeps no tokens, got pp512@8; leave it out")):
             result = self.engine(*args)
             self.assertEqual((result.returncode, result.stderr), (2, f"lathe: {said}\n"))
+
+
+class LoadingServer(http.server.ThreadingHTTPServer):
+    """Has a model after `loading` questions to /health; its answers are one token."""
+
+    def __init__(self, loading: int, status: int = 503):
+        super().__init__(("127.0.0.1", 0), LoadingHandler)
+        self.loading, self.status, self.paths = loading, status, []
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def __exit__(self, *args):
+        self.shutdown()
+        super().__exit__(*args)
+
+
+class LoadingHandler(http.server.BaseHTTPRequestHandler):
+    def answer(self, status: int, body: str):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def do_GET(self):
+        self.server.paths.append(self.path)
+        if self.server.loading > 0:
+            self.server.loading -= self.path == "/health"
+            return self.answer(self.server.status, "loading")
+        return self.answer(200, json.dumps({"data": [{"id": "m"}]})) if self.path == "/v1/models" else self.answer(404, "")
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        event = {"choices": [{"text": "a"}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
+        self.answer(200, f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n")
+
+    def log_message(self, *args):
+        pass
+
+
+class BenchServe(unittest.TestCase):
+    def serve(self, url: str, *args: str):
+        return lathe("bench", "serve", "--base-url", url, "--num-prompts", "2", "--random-input-len", "4", *args)
+
+    def test_waits_for_a_server_that_loads(self):
+        for status in (503, 502):
+            with LoadingServer(2, status) as server:
+                url = f"http://127.0.0.1:{server.server_port}"
+                result = self.serve(url, "--json")
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertEqual(json.loads(result.stdout)["completed"], 2)
+                self.assertEqual(server.paths, ["/health"] * 3 + ["/v1/models"])
+                self.assertEqual(result.stderr.split("\n")[0], f"waiting at most 600 s for {url}: HTTP {status}: loading")
+
+    def test_says_that_a_server_is_not_ready(self):
+        with LoadingServer(1000) as server, socket.socket() as none:
+            none.bind(("127.0.0.1", 0))  # and does not listen
+            for port, got in ((server.server_port, "HTTP 503: loading"), (none.getsockname()[1], "Connection refused")):
+                url = f"http://127.0.0.1:{port}"
+                result = self.serve(url, "--ready-check-timeout-sec", "1")
+                self.assertEqual((result.returncode, result.stdout), (2, ""))
+                self.assertEqual(result.stderr.splitlines(), [
+                    f"waiting at most 1 s for {url}: {got}",
+                    f"lathe: --ready-check-timeout-sec: wanted a server that is ready at {url} within 1 s, got {got}; more seconds, or another --base-url"])
+                result = self.serve(url, "--ready-check-timeout-sec", "0")
+                self.assertEqual((result.returncode, result.stderr), (2, f"lathe: --base-url: wanted an answer to /v1/models, got {got}\n"))
+
+    def test_flags_that_nothing_would_follow(self):
+        for args, said in ((["--request-rate", "inf", "--burstiness", "2"],
+                            "--burstiness: wanted requests a second with it, got --request-rate inf; --request-rate 10, or leave it out"),
+                           (["--dataset-name", "tasks", "--seed", "3"],
+                            "--seed: wanted --request-rate or random prompts with it, which it chooses, got --dataset-name tasks, all at once; leave it out"),
+                           (["--num-warmups", "3"], "--num-warmups: wanted at most --num-prompts, 2: they are the first of them, got 3"),
+                           *(([flag, ""], f"{flag}: wanted a text, got an empty one; leave the flag out; --help lists the flags")
+                             for flag in ("--base-url", "--endpoint", "--model", "--api-key", "--dataset-path", "--task-dir", "--tokenizer",
+                                          "--extra-body", "--goodput", "--svg"))):
+            result = lathe("bench", "serve", "--num-prompts", "2", *args)
+            self.assertEqual((result.returncode, result.stdout, result.stderr), (2, "", f"lathe: {said}\n"))
+
+    def test_flags_of_random_tokens_need_a_line_that_has_some(self):
+        with LoadingServer(0) as server, tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+            url = f"http://127.0.0.1:{server.server_port}"
+            file.write('{"prompt": "a"}\n')
+            file.flush()
+            custom = ["--dataset-name", "custom", "--dataset-path", file.name]
+            flags = (["--random-prefix-len", "4"], ["--vocab-size", "500"], ["--tokenizer", str(ROOT / "models/tiny-gqa")])
+            for flag in flags:
+                result = lathe("bench", "serve", "--base-url", url, *custom, *flag)
+                self.assertEqual((result.returncode, result.stderr),
+                                 (2, f"lathe: {flag[0]}: wanted a line without a prompt, for random tokens, got prompts in all lines of {file.name}; "
+                                     "leave it out\n"))
+            file.write('{"input_length": 4}\n')
+            file.flush()
+            for flag in flags:
+                result = lathe("bench", "serve", "--base-url", url, *custom, "--num-prompts", "2", *flag)
+                self.assertEqual(result.returncode, 0, result.stderr)
+
+
+class BenchServer(unittest.TestCase):
+    def test_flags_of_measurements_that_do_not_run(self):
+        for args, said in ((["--only", "idle,ends", "--churn", "5"], "--churn: wanted --only churn with it, got --only idle,ends; leave it out"),
+                           (["--only", "churn", "--peer", "x"], "--peer: wanted --only peer with it, got --only churn; leave it out"),
+                           (["--only", "idle,peer"], "--peer: wanted a command, for --only peer, got none; --peer tools/fastapi_server.py"),
+                           (["--peer", ""], "--peer: wanted a text, got an empty one; leave the flag out; --help lists the flags")):
+            result = lathe("bench", "server", *args)
+            self.assertEqual((result.returncode, result.stdout, result.stderr), (2, "", f"lathe: {said}\n"))
+        for flag in (["--churn", "5"], ["--peer", "x"]):
+            result = lathe("bench", "server", "--count-tokens", "4", *flag)
+            self.assertEqual(result.returncode, 2)
+            self.assertRegex(result.stderr, rf"^lathe: (--count-tokens: wanted no {flag[0]}|{flag[0]}: wanted no --count-tokens) with it, got both; ")
 
 
 if __name__ == "__main__":

@@ -83,12 +83,29 @@ Result<ServePlan> plan_load(const BenchServeOptions& options) {
     return Error{ErrorCode::invalid_argument, "--dataset-path", "a file, for --dataset-name custom",
                  "none", ""};
   }
-  if (out.prompts.model.empty()) {
-    auto model = find_model(out.target);
-    if (!model) return model.error();
-    out.prompts.model = std::move(*model);
-  }
   return out;
+}
+
+// Waits for the server, and asks it for its model where no flag names one.
+Result<void> reach_server(const BenchServeOptions& options, ServePlan& plan) {
+  const auto tell = [&](const std::string& got) {
+    print_err(fmt::format("waiting at most {} s for {}: {}\n", options.ready_seconds,
+                          options.base_url, got));
+  };
+  if (options.ready_seconds > 0) {
+    const auto last = wait_for_server(plan.target, options.ready_seconds, tell);
+    if (last) {
+      return Error{ErrorCode::io, "--ready-check-timeout-sec",
+                   fmt::format("a server that is ready at {} within {} s", options.base_url,
+                               options.ready_seconds),
+                   *last, "more seconds, or another --base-url"};
+    }
+  }
+  if (!plan.prompts.model.empty()) return {};
+  auto model = find_model(plan.target);
+  if (!model) return model.error();
+  plan.prompts.model = std::move(*model);
+  return {};
 }
 
 Json settings_json(const BenchServeOptions& options, const ServePlan& plan) {
@@ -135,10 +152,8 @@ Result<void> warm_up(const BenchServeOptions& options, const ServePlan& plan,
 }  // namespace
 
 int bench_serve_command(const BenchServeOptions& options) {
-  const auto plan = plan_load(options);
+  auto plan = plan_load(options);
   if (!plan) return refuse(plan.error());
-  auto load = make_serve_load(plan->prompts);
-  if (!load) return refuse(load.error());
   std::ofstream picture;
   if (!options.picture.empty()) {
     picture.open(options.picture);  // before minutes of work
@@ -146,6 +161,9 @@ int bench_serve_command(const BenchServeOptions& options) {
       return refuse({ErrorCode::io, "--svg", "a file that can be written", options.picture, ""});
     }
   }
+  if (const auto ok = reach_server(options, *plan); !ok) return refuse(ok.error());
+  auto load = make_serve_load(plan->prompts);
+  if (!load) return refuse(load.error());
   if (const auto ok = warm_up(options, *plan, load->requests); !ok) return refuse(ok.error());
   set_due_times(load->requests, plan->rate, options.burstiness, plan->prompts.seed);
   const std::size_t all = load->requests.size();

@@ -16,7 +16,8 @@ struct BenchServeOptions {
   std::string endpoint;  // empty: the backend's
   std::string api_key;   // empty: OPENAI_API_KEY
   ServePromptOptions prompts;
-  std::string extra_body;  // JSON
+  std::int64_t ready_seconds = 600;  // most seconds until the server is ready; 0: it is
+  std::string extra_body;            // JSON
   std::string request_rate = "inf";
   float burstiness = 1;
   std::int64_t max_concurrency = 0;  // 0: no limit

@@ -17,6 +17,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
+#include <utility>
 
 #include "base/json.h"
 #include "io/text/quote.h"
@@ -29,6 +30,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kErrorBytes = 300;  // of an answer that is an error
+constexpr const char* kNotHttp = "one that is not HTTP, or not whole";
 
 struct Addresses {
   explicit Addresses(const ServeTarget& target) {
@@ -338,6 +340,47 @@ class Sender {
   std::vector<int> idle_;
 };
 
+struct WholeAnswer {
+  int status = 0;
+  std::string body;
+  std::string failure;  // not empty: there is no answer
+
+  std::string text() const {
+    return fmt::format("HTTP {}: {}", status, body.substr(0, kErrorBytes));
+  }
+};
+
+// Sends one request and waits for its answer, at most `seconds` for each part of it; 0: any time.
+WholeAnswer ask_once(const ServeTarget& target, const Addresses& addresses, std::string_view method,
+                     const std::string& path, const std::string& body, double seconds) {
+  WholeAnswer out;
+  const int fd = connect_to(addresses);
+  if (fd < 0) {
+    out.failure = addresses.list == nullptr ? "a host without an address" : std::strerror(errno);
+    return out;
+  }
+  if (seconds > 0) {
+    timeval limit{};
+    limit.tv_sec = static_cast<time_t>(seconds) + 1;
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  }
+  const std::string request = request_bytes(target, method, path, body);
+  HttpReader reader;
+  std::string buffer(64 << 10, '\0');
+  bool good = ::send(fd, request.data(), request.size(), MSG_NOSIGNAL) ==
+              static_cast<ssize_t>(request.size());
+  while (good && !reader.done()) {
+    const ssize_t n = recv(fd, buffer.data(), buffer.size(), 0);
+    good = n > 0
+               ? reader.read(std::string_view(buffer.data(), static_cast<std::size_t>(n)), out.body)
+               : n == 0 && reader.closed();
+  }
+  close(fd);
+  out.status = reader.status();
+  if (!good) out.failure = reader.begun() ? kNotHttp : "none";
+  return out;
+}
+
 }  // namespace
 
 Result<ServeTarget> ServeTarget::parse(const std::string& base_url) {
@@ -387,24 +430,30 @@ Result<std::string> ask_server(const ServeTarget& target, std::string_view metho
     return Error{ErrorCode::io, "--base-url", "an answer to " + path, std::move(got), ""};
   };
   const Addresses addresses(target);
-  const int fd = connect_to(addresses);
-  if (fd < 0) {
-    return failed(addresses.list == nullptr ? "a host without an address" : std::strerror(errno));
+  const WholeAnswer answer = ask_once(target, addresses, method, path, body, 0);
+  if (!answer.failure.empty()) return failed(answer.failure);
+  if (answer.status == 200) return answer.body;
+  return failed(answer.text());
+}
+
+std::optional<std::string> wait_for_server(const ServeTarget& target, std::int64_t seconds,
+                                           const std::function<void(const std::string&)>& on_wait) {
+  constexpr double kPause = 0.5;
+  const double end = seconds_now() + static_cast<double>(seconds);
+  const Addresses addresses(target);
+  if (addresses.list == nullptr) return std::nullopt;
+  bool told = false;
+  for (;;) {
+    const double left = end - seconds_now();
+    const WholeAnswer answer = ask_once(target, addresses, "GET", "/health", "", left);
+    const bool loads = answer.status >= 502 && answer.status <= 504;
+    const bool answers = answer.failure.empty() || answer.failure == kNotHttp;
+    if (answers && !loads) return std::nullopt;
+    std::string got = answer.failure.empty() ? answer.text() : answer.failure;
+    if (seconds_now() + kPause >= end) return got;
+    if (!std::exchange(told, true)) on_wait(got);
+    sleep_seconds(kPause);
   }
-  const std::string request = request_bytes(target, method, path, body);
-  HttpReader reader;
-  std::string answer, buffer(64 << 10, '\0');
-  bool good = ::send(fd, request.data(), request.size(), MSG_NOSIGNAL) ==
-              static_cast<ssize_t>(request.size());
-  while (good && !reader.done()) {
-    const ssize_t n = recv(fd, buffer.data(), buffer.size(), 0);
-    good = n > 0 ? reader.read(std::string_view(buffer.data(), static_cast<std::size_t>(n)), answer)
-                 : reader.closed();
-  }
-  close(fd);
-  if (!good) return failed("none");
-  if (reader.status() == 200) return answer;
-  return failed(fmt::format("HTTP {}: {}", reader.status(), answer.substr(0, kErrorBytes)));
 }
 
 }  // namespace lathe

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,5 +52,11 @@ std::vector<ServeRecord> send_requests(const ServeTarget& target, const std::str
 /// than 200, with the body.
 Result<std::string> ask_server(const ServeTarget& target, std::string_view method,
                                const std::string& path, const std::string& body);
+
+/// Waits until the server is ready, at most `seconds`: until it answers /health, be it with 404,
+/// but not with 502 to 504, which proxies send, too. Returns what came last if it is not ready by
+/// then. `on_wait` gets what came first. A host without an address is not waited for.
+std::optional<std::string> wait_for_server(const ServeTarget& target, std::int64_t seconds,
+                                           const std::function<void(const std::string&)>& on_wait);
 
 }  // namespace lathe

@@ -163,6 +163,20 @@ class Maker {
     return wrong(quote(line.substr(0, 80)));
   }
 
+  // Flags of random tokens need a line that gives lengths alone.
+  Result<void> need_lengths(const std::vector<std::pair<Json, std::string>>& lines) const {
+    const char* const flag = options_.prefix_len > 0                        ? "--random-prefix-len"
+                             : !options_.tokenizer.empty()                  ? "--tokenizer"
+                             : options_.vocab != ServePromptOptions().vocab ? "--vocab-size"
+                                                                            : nullptr;
+    const auto has_prompt = [](const auto& line) {
+      return line.first.contains("prompt") || line.first.contains("messages");
+    };
+    if (flag == nullptr || !std::ranges::all_of(lines, has_prompt)) return {};
+    return Error{ErrorCode::invalid_argument, flag, "a line without a prompt, for random tokens",
+                 "prompts in all lines of " + options_.path, "leave it out"};
+  }
+
   Result<ServeLoad> from_file() {
     const auto text = read_file(options_.path);
     if (!text) {
@@ -186,6 +200,7 @@ class Maker {
     if (lines.empty()) {
       return Error{ErrorCode::malformed, options_.path, "at least one line", "none", ""};
     }
+    if (auto ok = need_lengths(lines); !ok) return ok.error();
     ServeLoad out;
     for (std::int64_t i = 0; i < options_.prompts; ++i) {
       const std::size_t n = static_cast<std::size_t>(i) % lines.size();
