@@ -181,7 +181,8 @@ void Service::work(std::shared_ptr<Reply> reply,
       if (!at->second.stop->exchange(true)) ++metrics_.aborted["why=\"client\""];
     }
   });
-  workers_->add([this, id, stop, reply = std::move(reply), job = std::move(job)]() mutable {
+  const std::uint64_t client = reply->caller().client;
+  workers_->add(client, [this, id, stop, reply = std::move(reply), job = std::move(job)]() mutable {
     std::function<void()> then;
     try {
       if (!stop->load(std::memory_order_relaxed)) then = job(*stop);

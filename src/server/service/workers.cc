@@ -25,10 +25,12 @@ Workers::~Workers() {
   for (std::thread& t : threads_) t.join();
 }
 
-void Workers::add(std::function<void()> job) {
+void Workers::add(std::uint64_t client, std::function<void()> job) {
   {
     const std::lock_guard lock(mutex_);
-    jobs_.push_back(std::move(job));
+    auto& queue = jobs_[client];
+    if (queue.empty()) turns_.push_back(client);
+    queue.push_back(std::move(job));
   }
   wake_.notify_one();
 }
@@ -42,10 +44,17 @@ void Workers::run() {
     std::function<void()> job;
     {
       std::unique_lock lock(mutex_);
-      wake_.wait(lock, [this] { return stop_ || !jobs_.empty(); });
+      wake_.wait(lock, [this] { return stop_ || !turns_.empty(); });
       if (stop_) return;
-      job = std::move(jobs_.front());
-      jobs_.pop_front();
+      const auto next = jobs_.find(turns_.front());
+      turns_.pop_front();
+      job = std::move(next->second.front());
+      next->second.pop_front();
+      if (next->second.empty()) {
+        jobs_.erase(next);
+      } else {
+        turns_.push_back(next->first);
+      }
     }
     job();
   }
