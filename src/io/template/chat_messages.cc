@@ -64,9 +64,10 @@ Result<void> read_tool_calls(Json& calls, const std::string& path) {
   if (!calls.is_array()) return bad_member(path, "a list of calls", excerpt_of(calls));
   for (std::size_t i = 0; i < calls.size(); ++i) {
     const std::string call = fmt::format("{}[{}]", path, i), here = call + ".function";
-    if (!calls[i].is_object() || !calls[i].contains("function") ||
-        !calls[i]["function"].is_object()) {
-      return bad_member(here, "an object with name and arguments", excerpt_of(calls[i]));
+    if (!calls[i].is_object()) return bad_member(call, "a call", excerpt_of(calls[i]));
+    if (!calls[i].contains("function") || !calls[i]["function"].is_object()) {
+      return bad_member(here, "an object with name and arguments",
+                        excerpt_of(calls[i].value("function", Json())));
     }
     const Json type = calls[i].value("type", Json());
     if (!type.is_null() && type != "function") {

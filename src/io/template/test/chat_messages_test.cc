@@ -52,6 +52,10 @@ TEST(ChatMessages, WhatNoTemplateCouldShowIsRefused) {
             R"(messages[0].tool_calls[0].type: wanted "function", got {"name":"f"})");
   EXPECT_EQ(call_of(R"("custom")"),
             R"(messages[0].tool_calls[0].type: wanted "function", got "custom")");
+  EXPECT_EQ(read(R"([{"role": "assistant", "tool_calls": [5]}])"),
+            "messages[0].tool_calls[0]: wanted a call, got 5");
+  EXPECT_EQ(read(R"([{"role": "assistant", "tool_calls": [{"function": 5}]}])"),
+            "messages[0].tool_calls[0].function: wanted an object with name and arguments, got 5");
   EXPECT_EQ(read(R"([{"role": "assistant", "content": "", "reasoning": ["a"]}])"),
             R"(messages[0].reasoning: wanted text, got ["a"])");
 }
