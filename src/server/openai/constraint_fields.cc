@@ -4,7 +4,8 @@
 
 #include <utility>
 
-#include "base/json_digits.h"
+#include "base/json.h"
+#include "io/text/quote.h"
 #include "server/openai/object_reader.h"
 
 namespace lathe {
@@ -20,13 +21,36 @@ Source source_of(Source::Kind kind, const std::string& path) {
   return out;
 }
 
+// The schema that a text writes. A name that stands twice is an error as in the body itself.
+std::optional<ApiError> read_schema_text(const Json& text, const FieldContext& at, Json& out) {
+  const auto inside = [&](const std::string& path) {
+    const bool dot = !path.empty() && path[0] != '[';
+    return at.path + (dot ? "." : "") + path;
+  };
+  try {
+    auto read = read_watched_json<Json>(text.get_ref<const std::string&>(), {}, /*exact=*/true);
+    if (read.too_deep) {
+      return bad_field(inside(*read.too_deep), fmt::format("at most {} levels", kMostLevels),
+                       "more");
+    }
+    if (read.too_large) {
+      return bad_field(inside(read.too_large->path), "a number that a double can hold",
+                       read.too_large->digits);
+    }
+    if (read.twice) return bad_field(at.path, "unique names", quote(*read.twice) + " twice");
+    out = std::move(read.value);
+  } catch (const Json::parse_error&) {
+    return wrong_value(at, "a JSON schema", text);
+  }
+  return std::nullopt;
+}
+
 // Reads a schema, or its text.
 std::optional<ApiError> set_schema(const Json& value, const FieldContext& at, ApiRequest& out) {
   Source source = source_of(Source::Kind::json_schema, at.path);
   source.schema = value;
   if (value.is_string()) {
-    source.schema = read_json_exact(value.get_ref<const std::string&>());
-    if (source.schema.is_discarded()) return wrong_value(at, "a JSON schema", value);
+    if (auto wrong = read_schema_text(value, at, source.schema)) return wrong;
   }
   if (!source.schema.is_object() && !source.schema.is_boolean()) {
     return wrong_value(at, "a JSON schema", value);
@@ -104,6 +128,13 @@ Reader response_format() {
         if (!value.is_object()) return wrong_value(at, takes, value);
         const Json type = value.value("type", Json());
         const bool schema = type == "json_schema";
+        if (!schema && type != "text" && type != "json_object") {
+          return ApiError{400, "unsupported_field",
+                          fmt::format("{}.type: wanted \"text\", \"json_object\" or "
+                                      "\"json_schema\", got {}",
+                                      at.path, type.is_null() ? "nothing" : excerpt(type)),
+                          at.path + ".type"};
+        }
         for (const auto& item : value.items()) {
           if (item.key() == "type" || item.value().is_null()) continue;
           if (schema && item.key() == "json_schema") continue;
@@ -113,15 +144,8 @@ Reader response_format() {
         if (type == "json_object") {
           return set_constraint(source_of(Source::Kind::json_object, at.path), out);
         }
-        if (schema) {
-          return read_json_schema(value.value("json_schema", Json()),
-                                  {at.path + ".json_schema", at.limits}, out);
-        }
-        return ApiError{400, "unsupported_field",
-                        fmt::format("{}.type: wanted \"text\", \"json_object\" or "
-                                    "\"json_schema\", got {}",
-                                    at.path, type.is_null() ? "nothing" : excerpt(type)),
-                        at.path + ".type"};
+        return read_json_schema(value.value("json_schema", Json()),
+                                {at.path + ".json_schema", at.limits}, out);
       }};
 }
 
