@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "server/grammar/schema/schema.h"
+#include "server/grammar/schema/schema_document.h"
 #include "server/grammar/schema/schema_shapes.h"
 #include "server/grammar/text_search.h"
 
@@ -246,7 +247,7 @@ Result<State> add_marked_arguments(const ToolRules& rules, const Tool& tool, con
   b.skip(from, none);
   bool may_be_none = true, any = false;
   for (const auto& [name, schema] : properties.items()) {
-    const std::string path = fmt::format("{}.properties.{}", tool.path, name);
+    const std::string path = below(tool.path + ".properties", name);
     Values values;
     if (auto wrong = ValuesOf(rules, tool).add(schema, path, values)) return *wrong;
     const State next_some = b.state(from), key = b.state(from);

@@ -96,7 +96,7 @@ std::string unescape(std::string_view step) {
 }  // namespace
 
 std::string below(const std::string& path, std::string_view name) {
-  std::string out = path + "." + std::string(name);
+  std::string out = path + "." + (name.empty() ? "\"\"" : std::string(name));
   if (out.size() > kMostPathBytes) out = out.substr(0, kMostPathBytes) + "...";
   return out;
 }

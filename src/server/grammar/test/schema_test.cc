@@ -2,6 +2,7 @@
 // do not.
 #include "server/grammar/schema/schema.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -94,6 +95,13 @@ TEST(Schemas, OneOfIsNamedByTheRequestsField) {
     EXPECT_EQ((*grammar)->ignored(source), std::vector<std::string>{path + ".oneOf"});
   }
   EXPECT_EQ(cache.compiled(), 1);
+}
+
+TEST(Schemas, EmptyNamesShowInPaths) {
+  Cache cache(bytes(), 4);
+  const auto grammar = cache.get(schema_source(R"({"properties": {"": {"type": "foo"}}})"), {});
+  ASSERT_FALSE(grammar);
+  EXPECT_THAT(grammar.error().field, testing::EndsWith(R"(.properties."".type)"));
 }
 
 TEST(Schemas, StringsFollowSeveralRules) {
