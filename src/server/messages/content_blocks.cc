@@ -85,11 +85,12 @@ class CallTurns {
 struct Conversation {
   ChatHistory& history;
   Names& ignored;
+  Names& idle;
   CallTurns calls = {};
 };
 
 Wrong read_result(const Json& block, const std::string& path, Conversation& out) {
-  auto& [history, ignored, calls] = out;
+  auto& [history, ignored, idle, calls] = out;
   auto id = read_string(block, "tool_use_id", path);
   if (!id) return id.error();
   note_unknown(block, {"type", "tool_use_id", "content", "cache_control", "is_error"}, path,
@@ -98,7 +99,7 @@ Wrong read_result(const Json& block, const std::string& path, Conversation& out)
   if (!failed.is_null() && !failed.is_boolean()) {
     return bad_field(path + ".is_error", "true or false", excerpt(failed));
   }
-  if (failed == true) ignored.push_back(path + ".is_error");
+  if (failed == true) idle.push_back(path + ".is_error");
   const Json content = block.value("content", Json());
   std::string text;
   if (!content.is_null()) {
@@ -129,7 +130,7 @@ Wrong read_user_block(const Json& block, const std::string& path, const std::str
 }
 
 Wrong read_call(const Json& block, const std::string& path, Conversation& out) {
-  auto& [history, ignored, calls] = out;
+  auto& [history, ignored, idle, calls] = out;
   auto id = read_name(block, "id", path);
   if (!id) return id.error();
   auto name = read_name(block, "name", path);
@@ -162,7 +163,7 @@ Wrong read_answer_block(const Json& block, const std::string& path, Conversation
   }
   // Anthropic's own, which nobody else can read.
   if (type == "redacted_thinking") {
-    out.ignored.push_back(path);
+    out.idle.push_back(path);
     return std::nullopt;
   }
   return not_offered(path + ".type", R"("text", "tool_use" or "thinking")", type, kTextAlone);
@@ -225,8 +226,8 @@ Result<std::string, ApiError> read_block_texts(const Json& value, const std::str
 }
 
 Wrong read_content_blocks(const Json& messages, const std::string& path, ChatHistory& history,
-                          Names& ignored) {
-  Conversation out{history, ignored};
+                          ApiRequest& request) {
+  Conversation out{history, request.ignored, request.idle};
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const std::string here = fmt::format("{}[{}]", path, i);
     if (auto wrong = read_message(messages[i], here, out)) return wrong;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "server/openai/api_error.h"
+#include "server/openai/api_request.h"
 #include "server/openai/chat_history.h"
 
 namespace lathe::anthropic {
@@ -17,10 +18,11 @@ Result<std::string, ApiError> read_block_texts(const nlohmann::ordered_json& val
                                                const std::string& path,
                                                std::vector<std::string>& ignored);
 
-/// Adds the messages to `history`: content of text, tool_use, tool_result and thinking blocks.
+/// Adds the messages to `history`: content of text, tool_use, tool_result and thinking blocks. The
+/// request gets the names of what has no effect.
 /// Errors: 400 with the path of a block ("messages[2].content[0].type").
 std::optional<ApiError> read_content_blocks(const nlohmann::ordered_json& messages,
                                             const std::string& path, ChatHistory& history,
-                                            std::vector<std::string>& ignored);
+                                            ApiRequest& request);
 
 }  // namespace lathe::anthropic

@@ -64,7 +64,7 @@ Wrong read_messages(const Json& value, const FieldContext& at, ApiRequest& out) 
   if (out.messages.is_array() && !out.messages.empty()) {
     history.add("system", out.messages[0]["content"], "system");
   }
-  if (auto wrong = read_content_blocks(value, at.path, history, out.ignored)) return wrong;
+  if (auto wrong = read_content_blocks(value, at.path, history, out)) return wrong;
   out.continue_final_message = history.ends_with_answer();
   out.sources.add("continue_final_message",
                   fmt::format("{}[{}].content", at.path, value.size() - 1));
@@ -140,7 +140,7 @@ Wrong read_thinking(const Json& value, const FieldContext& at, ApiRequest& out) 
                      excerpt(budget));
   }
   if (type == "disabled" && !budget.is_null()) {
-    out.ignored.push_back(at.path + ".budget_tokens");
+    out.idle.push_back(at.path + ".budget_tokens");
   } else if (const auto tokens = integer_of(budget, 1, kAnyInt)) {
     out.thinking_budget = static_cast<std::int32_t>(*tokens);
   }
@@ -157,7 +157,7 @@ Wrong read_thinking(const Json& value, const FieldContext& at, ApiRequest& out) 
     // The template's own variable goes first.
     if (variable.is_boolean() && variable.get<bool>() != thinks) differs = true;
   }
-  if (differs) out.ignored.push_back(at.path + ".type");
+  if (differs) out.idle.push_back(at.path + ".type");
   return std::nullopt;
 }
 

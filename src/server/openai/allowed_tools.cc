@@ -18,7 +18,7 @@ std::optional<ApiError> read_tool(const Json& tool, const std::string& path, boo
     return bad_field(path + ".type", "\"function\"", type.is_null() ? "nothing" : excerpt(type));
   }
   if (type != "function" && (nested || type != "custom")) {
-    request.ignored.push_back(path);
+    request.idle.push_back(path);
     return std::nullopt;
   }
   if (!nested) {

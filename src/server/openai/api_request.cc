@@ -79,9 +79,6 @@ std::optional<ApiError> check_together(const Json& body, const ApiRequest& r) {
   if (r.prompt_logprobs && r.stream) {
     return bad_field("prompt_logprobs", "a whole answer asked for", "\"stream\": true with it");
   }
-  if (r.truncate_prompt_tokens == 0) {
-    return bad_field("truncate_prompt_tokens", "-1, or 1 or more", "0");
-  }
   // More than n would be generated and ranked; fewer OpenAI and vLLM refuse too.
   if (r.best_of && *r.best_of != r.n) {
     return bad_field("best_of", fmt::format("n, {}", r.n), fmt::format("{}", *r.best_of));

@@ -121,7 +121,7 @@ std::string shown_path(std::string_view path) {
 }
 
 std::string nearest_field(const FieldTable& fields, std::string_view name) {
-  if (name.size() > 64) return "";
+  if (name.empty() || name.size() > 64) return "";
   std::string_view best;
   std::size_t least = 3;  // names further away are not suggested
   for (const Field& f : fields) {

@@ -94,7 +94,7 @@ std::optional<ApiError> leave_out_tool(const Json& tools, const Json& type, cons
   if (!type.is_string() || alone) {
     return not_offered(path + ".type", wanted, type, "this server has no tools of its own");
   }
-  request.ignored.push_back(path);
+  request.idle.push_back(path);
   return std::nullopt;
 }
 

@@ -40,7 +40,7 @@ std::optional<ApiError> add_function(const nlohmann::ordered_json& tool, const c
                                      const std::string& path, ApiRequest& request);
 
 /// A tool of `type` that OpenAI or Anthropic has, and this server has not. An agent offers several:
-/// the others are enough, so it is in the request's `ignored`. Errors: it is the only one of
+/// the others are enough, so it is in the request's `idle`. Errors: it is the only one of
 /// `tools`.
 std::optional<ApiError> leave_out_tool(const nlohmann::ordered_json& tools,
                                        const nlohmann::ordered_json& type, const std::string& path,

@@ -35,10 +35,7 @@ void add_prompts(std::vector<Field>& out) {
   out.push_back(field("input_ids", kInGenerate, prompt_reader(false, true), "", "this or text"));
   out.push_back(
       field("sampling_params", kInGenerate, sampling_params_reader(), "{}", "the fields under S"));
-  const auto truncate = integer(-1, kMostInt, [](ApiRequest& r, std::int64_t i) {
-    r.truncate_prompt_tokens = static_cast<std::int32_t>(i);
-  });
-  out.push_back(field("truncate_prompt_tokens", kOpenAi, truncate, "none",
+  out.push_back(field("truncate_prompt_tokens", kOpenAi, truncate_reader(), "none",
                       "keeps the last tokens of a longer prompt; -1: as many as fit"));
 }
 

@@ -113,6 +113,18 @@ Reader allowed_tokens_reader() {
           }};
 }
 
+Reader truncate_reader() {
+  const std::string takes = "-1, or an integer from 1 to 2147483647";
+  return {
+      takes,
+      [=](const Json& value, const FieldContext& at, ApiRequest& out) -> std::optional<ApiError> {
+        const auto i = integer_of(value, -1, std::numeric_limits<std::int32_t>::max());
+        if (!i || *i == 0) return wrong_value(at, takes, value);
+        out.truncate_prompt_tokens = static_cast<std::int32_t>(*i);
+        return std::nullopt;
+      }};
+}
+
 Reader seed_reader() {
   constexpr auto least = std::numeric_limits<std::int64_t>::min();
   constexpr auto most = std::numeric_limits<std::int64_t>::max();

@@ -19,6 +19,7 @@ Reader logit_bias_reader();
 /// At least one token id.
 Reader allowed_tokens_reader();
 Reader seed_reader();
+Reader truncate_reader();
 /// An integer with an upper bound that a flag sets.
 Reader limited(std::string takes, std::int64_t least, std::int32_t FieldLimits::*most,
                std::string flag, std::function<void(ApiRequest&, std::int32_t)> set);

@@ -167,7 +167,7 @@ Wrong read_reasoning_item(const Json& item, const Place& at) {
   const auto text =
       encoded.is_string() ? decode_reasoning(encoded.get_ref<const std::string&>()) : std::nullopt;
   if (text) at.history.add_reasoning(*text, at.path + ".encrypted_content");
-  if (!text) at.ignored.push_back(at.path + ".encrypted_content");
+  if (!text) at.request.idle.push_back(at.path + ".encrypted_content");
   return std::nullopt;
 }
 

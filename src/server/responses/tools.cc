@@ -46,7 +46,7 @@ Wrong read_custom(const Json& tool, const std::string& space, const std::string&
     auto definition = read_string(format, "definition", path + ".format");
     if (!definition) return definition.error();
     about = fmt::format("The tool's input, a text of this {} grammar:\n{}", *syntax, *definition);
-    request.ignored.push_back(path + ".format");
+    request.idle.push_back(path + ".format");
   }
   Json function{{"name", function_name(space, *name)}};
   if (tool.contains("description")) function["description"] = tool["description"];

@@ -146,7 +146,7 @@ std::optional<ApiError> check_query(Service& service, const ServerRoute& route,
   bool known = false;
   for (const QueryParameter& p : read_query(request.query)) {
     if (p.name != route.parameter || route.parameter.empty()) {
-      unknown.push_back("?" + p.name);
+      unknown.push_back("?" + (p.name.empty() ? "\"\"" : p.name));
     } else if (std::exchange(known, true)) {
       return bad_field("?" + p.name, "it once", "it twice");
     }

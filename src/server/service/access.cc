@@ -148,7 +148,8 @@ std::optional<ApiError> check_origin(const AccessRules& rules, const HttpRequest
   const std::string* host = request.header("host");
   if (rules.loopback && host != nullptr && !is_loopback(without_port(*host)) &&
       !contains(rules.hosts, without_port(*host))) {
-    return refused("Host: wanted localhost or a name of --allowed-hosts, got " + *host);
+    return refused("Host: wanted localhost or a name of --allowed-hosts, got " +
+                   (host->empty() ? "nothing" : *host));
   }
   const std::string* origin = request.header("origin");
   if (origin != nullptr && contains(rules.origins, *origin)) return std::nullopt;

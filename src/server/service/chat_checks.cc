@@ -7,6 +7,7 @@
 
 #include "base/edit_distance.h"
 #include "server/openai/field_readers.h"
+#include "server/openai/fields.h"
 #include "server/openai/object_reader.h"
 
 namespace lathe {
@@ -246,6 +247,21 @@ Names find_unread(const ApiRequest& request, const Json& variables, const ChatTe
     out.push_back(fmt::format("messages[{}].{}", place.message, place.member));
   }
   return out;
+}
+
+std::optional<ApiError> refuse_unread(const Names& unread) {
+  static constexpr std::string_view kPublished[] = {
+      "content",      "name",          "refusal",          "audio",      "function_call",
+      "annotations",  "reasoning",     "description",      "tool_calls", "strict",
+      "tool_call_id", "cache_control", "reasoning_content"};
+  for (const std::string& path : unread) {
+    if (!path.starts_with("messages[") && !path.starts_with("tools[")) continue;
+    const std::string_view member = std::string_view(path).substr(path.rfind('.') + 1);
+    if (std::ranges::find(kPublished, member) == std::end(kPublished)) {
+      return bad_field(shown_path(path), "a known name", "an unknown one");
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace lathe

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "io/template/chat_template.h"
+#include "server/openai/api_error.h"
 #include "server/openai/api_request.h"
 
 namespace lathe {
@@ -17,5 +19,9 @@ namespace lathe {
 std::vector<std::string> find_unread(const ApiRequest& request,
                                      const nlohmann::ordered_json& variables,
                                      const ChatTemplate& chat, const std::string& prompt);
+
+/// With --strict-fields: a member of a message, part, tool or call among what find_unread() names
+/// that OpenAI's protocol does not have either. Errors: 400 with its path.
+std::optional<ApiError> refuse_unread(const std::vector<std::string>& unread);
 
 }  // namespace lathe

@@ -72,6 +72,9 @@ std::optional<ApiError> encode_prompts(const ServedModel& model, const ServerOpt
   if (api.is_chat()) {
     auto prompt = encode_chat(api, model, options, special, stop);
     if (!prompt) return prompt.error();
+    if (options.fields.strict) {
+      if (auto wrong = refuse_unread(prompt->ignored)) return wrong;
+    }
     for (const std::string& name : prompt->ignored) {
       api.ignored.push_back(api.sources.of(name));
     }

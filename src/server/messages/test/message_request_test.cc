@@ -42,7 +42,7 @@ TEST(MessageRequest, BlocksBecomeMessages) {
     {"role": "tool", "tool_call_id": "c2", "content": "two"},
     {"role": "user", "content": "go on"}])");
   EXPECT_EQ(nlohmann::json(r.messages), nlohmann::json(wanted)) << r.messages.dump(1);
-  EXPECT_THAT(r.ignored, ElementsAre("messages[2].content[1].is_error"));
+  EXPECT_THAT(r.idle, ElementsAre("messages[2].content[1].is_error"));
   EXPECT_FALSE(r.continue_final_message);
 }
 
@@ -72,8 +72,9 @@ TEST(MessageRequest, WhatOnlyAnthropicHasIsLeftOut) {
   ASSERT_TRUE(r.ok()) << r.error().message;
   EXPECT_EQ(r->tools.size(), 1u);
   EXPECT_EQ(r->sources.of("tools[0].function.parameters.type"), "tools[1].input_schema.type");
-  EXPECT_THAT(r->ignored, ::testing::UnorderedElementsAre("messages[1].content[0]", "tools[0]"));
-  EXPECT_THAT(r->idle, ::testing::ElementsAre("context_management"));
+  EXPECT_THAT(r->ignored, ::testing::IsEmpty());
+  EXPECT_THAT(r->idle, ::testing::UnorderedElementsAre("messages[1].content[0]", "tools[0]",
+                                                       "context_management"));
 }
 
 TEST(MessageRequest, CountsNeedNoLimit) {
@@ -241,7 +242,7 @@ TEST(MessageRequest, SpellingsOfOneThingAgree) {
   for (const std::string& other :
        {R"("chat_template_kwargs": {"enable_thinking": true}, "thinking": )" + off,
         R"("chat_template_kwargs": {"thinking": false}, "thinking": )" + on}) {
-    EXPECT_THAT(message_of(body(other)).ignored, ElementsAre("thinking.type"));
+    EXPECT_THAT(message_of(body(other)).idle, ElementsAre("thinking.type"));
   }
   for (
       const auto& [bad, param] :
@@ -271,7 +272,7 @@ TEST(MessageRequest, ThinkingHasABudget) {
   EXPECT_EQ(message_of(thinking(R"({"type": "adaptive"})")).thinking_budget, std::nullopt);
   const ApiRequest off = message_of(thinking(R"({"type": "disabled", "budget_tokens": 5})"));
   EXPECT_EQ(off.thinking_budget, std::nullopt);
-  EXPECT_THAT(off.ignored, ElementsAre("thinking.budget_tokens"));
+  EXPECT_THAT(off.idle, ElementsAre("thinking.budget_tokens"));
 }
 
 // What a double would change: the input of a call, and numbers of schemas.

@@ -110,6 +110,43 @@ TEST(ApiRequest, SpellingsOfOneThingAgree) {
   }
 }
 
+// A schema in a text is read as the body is.
+TEST(ApiRequest, SchemasInTextsNameEachMemberOnce) {
+  const auto error = [](const char* field) {
+    return error_of(
+        ApiRoute::chat,
+        fmt::format(R"({{"messages": [{{"role": "user", "content": "a"}}], {}}})", field));
+  };
+  for (const char* field :
+       {R"("guided_json": "{\"type\": \"object\", \"type\": \"string\"}")",
+        R"("json_schema": "{\"properties\": {\"a\": {}, \"a\": {}}}")",
+        R"("structured_outputs": {"json": "{\"enum\": [{\"a\": 1, \"a\": 2}]}"})"}) {
+    EXPECT_THAT(error(field).message, testing::ContainsRegex("wanted unique names, got .* twice"))
+        << field;
+  }
+  EXPECT_EQ(error(R"("guided_json": "{\"properties\": {\"a\": {\"maximum\": 1e999}}}")").param,
+            "guided_json.properties.a.maximum");
+  EXPECT_EQ(error(R"("guided_json": "{")").param, "guided_json");
+}
+
+TEST(ApiRequest, AFormatOfAnotherTypeIsNamed) {
+  const ApiError error = error_of(
+      ApiRoute::chat, R"({"messages": [{"role": "user", "content": "a"}],)"
+                      R"( "response_format": {"type": "foo", "json_schema": {"schema": {}}}})");
+  EXPECT_EQ(error.param, "response_format.type") << error.message;
+}
+
+TEST(ApiRequest, TruncationHasOneRange) {
+  for (const char* wrong : {"0", "-2", "\"x\"", "2147483648", "1.5"}) {
+    const ApiError error =
+        error_of(ApiRoute::completions,
+                 fmt::format(R"({{"prompt": "a", "truncate_prompt_tokens": {}}})", wrong));
+    EXPECT_EQ(error.message, fmt::format("truncate_prompt_tokens: wanted -1, or an integer from 1 "
+                                         "to 2147483647, got {}",
+                                         wrong));
+  }
+}
+
 TEST(ApiRequest, PromptsComeInFourShapes) {
   EXPECT_EQ(read(ApiRoute::completions, R"({"prompt": "a b"})").prompts[0].text, "a b");
   EXPECT_THAT(read(ApiRoute::completions, R"({"prompt": [1, 2.0]})").prompts[0].tokens,
@@ -202,6 +239,8 @@ TEST(ApiRequest, AnUnknownNameIsToldAndMayBeAnError) {
   EXPECT_THAT(
       error_of(ApiRoute::completions, R"({"prompt": "a", "temprature": 2})", strict).message,
       HasSubstr("did you mean temperature?"));
+  EXPECT_EQ(error_of(ApiRoute::completions, R"({"prompt": "a", "": 2})", strict).message,
+            "\"\": wanted a known name, got an unknown one");
   EXPECT_EQ(nearest_field(fields_of(kInChat), "zzzzzzzzz"), "");
 }
 

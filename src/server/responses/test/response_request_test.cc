@@ -75,7 +75,7 @@ TEST(ResponseRequest, SealedReasoningIsNamed) {
       {"type": "reasoning", "id": "r3", "summary": [], "encrypted_content": null},
       {"type": "message", "role": "assistant", "content": "b"},
       {"role": "user", "content": "c"}]})");
-  EXPECT_THAT(r.ignored, ElementsAre("input[1].encrypted_content"));
+  EXPECT_THAT(r.idle, ElementsAre("input[1].encrypted_content"));
   EXPECT_EQ(r.messages[1]["reasoning_content"], "why");
 }
 
@@ -125,7 +125,7 @@ TEST(ResponseRequest, ToolsOfAgentsAreFunctions) {
   EXPECT_EQ(r.sources.of("tools[0].function.name"), "input[0].tools[0].name");
   EXPECT_EQ(r.sources.of("tools[1].function.parameters.properties.input"), "tools[1]");
   EXPECT_EQ(r.sources.of("tools[2].function.parameters.a"), "tools[2].tools[0].parameters.a");
-  EXPECT_THAT(r.ignored, ElementsAre("tools[0]", "tools[1].format", "tools[2].tools[1]"));
+  EXPECT_THAT(r.idle, ElementsAre("tools[0]", "tools[1].format", "tools[2].tools[1]"));
   EXPECT_TRUE(r.other_tools.at("patch").custom);
   EXPECT_EQ(r.other_tools.at("docs__find").space, "docs");
   EXPECT_EQ(r.other_tools.at("docs__find").name, "find");
@@ -150,7 +150,7 @@ TEST(ResponseRequest, CallsOfOtherToolsAreCalls) {
     {"role": "tool", "tool_call_id": "c1", "content": "one"},
     {"role": "tool", "tool_call_id": "c2", "content": "two"}])");
   EXPECT_EQ(nlohmann::json(r.messages), nlohmann::json(wanted)) << r.messages.dump(1);
-  EXPECT_THAT(r.ignored, ElementsAre("input[6].encrypted_content"));
+  EXPECT_THAT(r.idle, ElementsAre("input[6].encrypted_content"));
   EXPECT_TRUE(r.encode_reasoning);
 }
 

@@ -437,7 +437,28 @@ TEST(Protocols, PublishedFieldsWithoutEffectAreNamed) {
       {"/v1/chat/completions", messages + R"(,"max_tokens":1,"verbosity":"high")", "verbosity"},
       {"/tokenize", messages + R"(,"verbosity":"high")", "verbosity"},
       {"/v1/messages", messages + R"(,"max_tokens":1,"context_management":{"edits":[]})",
-       "context_management"}};
+       "context_management"},
+      {"/v1/messages",
+       messages + R"(,"max_tokens":1,"thinking":{"type":"disabled","budget_tokens":9})",
+       "thinking.budget_tokens,thinking.type"},
+      {"/v1/messages",
+       messages +
+           R"(,"max_tokens":1,"tools":[{"name":"f","input_schema":{"type":"object"}},)"
+           R"({"type":"web_search_20250305","name":"web_search"}],"tool_choice":{"type":"none"})",
+       "tools[1]"},
+      {"/v1/messages",
+       R"("max_tokens":1,"messages":[{"role":"user","content":"a"},{"role":"assistant","content":)"
+       R"([{"type":"redacted_thinking","data":"x"},{"type":"text","text":"b"}]},)"
+       R"({"role":"user","content":"c"}])",
+       "messages[1].content[0]"},
+      {"/v1/responses",
+       R"("input":[{"role":"user","content":"a"},{"type":"reasoning","summary":[],)"
+       R"("encrypted_content":"another server's"},{"role":"user","content":"b"}])",
+       "input[1].encrypted_content"},
+      {"/v1/responses",
+       R"("input":"a","max_output_tokens":1,"tools":[{"type":"custom","name":"f","format":)"
+       R"({"type":"grammar","syntax":"lark","definition":"start: \"a\""}}],"tool_choice":"none")",
+       "tools[0].format"}};
   for (const bool strict : {false, true}) {
     ScriptedOptions options;
     options.server.fields.strict = strict;
@@ -455,6 +476,32 @@ TEST(Protocols, PublishedFieldsWithoutEffectAreNamed) {
     EXPECT_EQ(ask(s.port(), "POST", "/v1/responses", R"({"input":"a","text":{"verbosity":5}})")
                   .json()["error"]["param"],
               "text.verbosity");
+  }
+}
+
+// Templates may read any member of a message, so a name is a mistake where neither the template nor
+// OpenAI has it.
+TEST(Protocols, UnknownMembersAreMistakesForStrictFields) {
+  ScriptedOptions options;
+  options.server.fields.strict = true;
+  ScriptedServer s(std::move(options));
+  EXPECT_TRUE(comes([&] { return ask(s.port(), "GET", "/ready").status == 200; }));
+  for (const auto& [message, path] :
+       {std::pair{R"({"role":"user","content":"a","nope":1})", "messages[0].nope"},
+        std::pair{R"({"role":"user","content":"a","":1})", "messages[0].\"\""},
+        std::pair{R"({"role":"user","content":[{"type":"text","text":"a","nope":1}]})",
+                  "messages[0].content[0].nope"},
+        std::pair{R"({"role":"user","content":"a","refusal":"","annotations":[]})", ""},
+        std::pair{R"({"role":"user","content":"a","name":"b"})", ""}}) {
+    for (const char* route : {"/v1/chat/completions", "/tokenize"}) {
+      const TestAnswer answer =
+          ask(s.port(), "POST", route, fmt::format(R"({{"messages":[{}]}})", message));
+      const bool right = *path == '\0';
+      EXPECT_EQ(answer.status, right ? 200 : 400) << message;
+      if (!right) {
+        EXPECT_EQ(answer.json()["error"]["param"], path) << answer.body;
+      }
+    }
   }
 }
 
