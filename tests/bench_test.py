@@ -3,7 +3,9 @@
 
 import http.server
 import json
+import os
 import pathlib
+import re
 import socket
 import tempfile
 import threading
@@ -149,6 +151,33 @@ class BenchServe(unittest.TestCase):
             for flag in flags:
                 result = lathe("bench", "serve", "--base-url", url, *custom, "--num-prompts", "2", *flag)
                 self.assertEqual(result.returncode, 0, result.stderr)
+
+
+class Memory(unittest.TestCase):
+    def test_what_the_machine_has_no_memory_for_is_refused_before_it_is_allocated(self):
+        gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+        with LoadingServer(0) as server, tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+            file.write('{"prompt": "a"}\n{"input_length": 9000000000000000000}\n')
+            file.flush()
+            serve = ["serve", "--base-url", f"http://127.0.0.1:{server.server_port}"]
+            for args, flag, offered, needed in (
+                    (["exchange", "--device", "cpu", "--tp", "8", "--rows", "8,65536", "--cols", "16384", "--repeats", "1"], "--rows",
+                     "3 arrays of 65536 rows of 16384 columns on each of 8 ranks: 96.0 GiB; fewer --rows, --cols or --tp", 96),
+                    (["codec", "--mebibytes", "65536", "--repeats", "1"], "--mebibytes", "twice 65536: 128.0 GiB; fewer", 128),
+                    (["sampling", "--vocab", "16777216", "--rows", "1024"], "--rows, --vocab", "1024 rows of 16777216 logits: 64.0 GiB; fewer of either", 64),
+                    ([*serve, "--num-prompts", "10000000", "--random-input-len", "16000000"], "--num-prompts",
+                     r"10000000 prompts of 160000000000000 tokens in all: 582.1 TiB; fewer or shorter ones", 1 << 19),
+                    ([*serve, "--num-prompts", "3", "--dataset-name", "custom", "--dataset-path", file.name, "--random-prefix-len", "8"], "--num-prompts",
+                     r"3 prompts of 9000000000000000000 tokens in all: 8185452.3 TiB; fewer or shorter ones", 1 << 32)):
+                if gib > needed:
+                    continue
+                result = lathe("bench", *args)
+                self.assertEqual((result.returncode, result.stdout), (2, ""), args)
+                self.assertRegex(result.stderr, rf"^lathe: {flag}: wanted at most the machine's [\d.]+ [MGT]iB, got {re.escape(offered)}\n$")
+
+    def test_threads_of_a_gpu(self):
+        result = lathe("bench", "sampling", "--device", "cuda", "--threads", "2")
+        self.assertEqual((result.returncode, result.stderr), (2, "lathe: --threads: wanted --device cpu with it, got --device cuda; leave it out\n"))
 
 
 class BenchServer(unittest.TestCase):

@@ -18,6 +18,7 @@
 #include "layout/codec/codec.h"
 #include "layout/codec/codec_fast.h"
 #include "layout/rope/rope_write.h"
+#include "tools/bench/bench_memory.h"
 #include "tools/bench/kernels/bench_cuda.h"
 #include "tools/bench/median.h"
 #include "tools/flags/command.h"
@@ -283,6 +284,15 @@ int bench_codec_command(const CodecBenchOptions& options, bool json) {
     const Result<GpuInfo> found = open_gpu();
     if (!found) return lathe::refuse(found.error());
     gpu = found->model;
+  }
+  // A case's arrays, and those of the copy next to it.
+  if (const auto ok = check_bench_memory(gpu.empty() ? Device::cpu : Device::sm90,
+                                         2.0 * static_cast<double>(options.bytes), "--mebibytes",
+                                         fmt::format("twice {}", options.bytes >> 20), "fewer");
+      !ok) {
+    return lathe::refuse(ok.error());
+  }
+  if (!gpu.empty()) {
     rows = bench_codec_on_gpu(options.bytes, options.repeats);
   } else {
     rows = run_codec_bench(options);

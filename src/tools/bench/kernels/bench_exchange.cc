@@ -14,6 +14,7 @@
 #include "kernels/devices/all.h"
 #include "kernels/devices/query_gpu.h"
 #include "ops/exchange.h"
+#include "tools/bench/bench_memory.h"
 #include "tools/bench/median.h"
 #include "tools/flags/command.h"
 
@@ -154,6 +155,19 @@ std::optional<Error> missing_gpus(std::vector<std::int64_t> gpus) {
                fmt::format("{} twice", *twice), ""};
 }
 
+// The error if a CPU's ranks need more memory than there is. A GPU's rows are small next to it.
+Result<void> check_host_memory(const BenchExchangeOptions& options) {
+  const std::int64_t rows = *std::ranges::max_element(options.rows);
+  const std::size_t ranks = options.gpus.size();
+  // Of ExchangeBenchRank: x, h and the partial sums, in f32.
+  const double needed = 3.0 * sizeof(float) * static_cast<double>(rows) *
+                        static_cast<double>(options.cols) * static_cast<double>(ranks);
+  return check_bench_memory(Device::cpu, needed, "--rows",
+                            fmt::format("3 arrays of {} rows of {} columns on each of {} ranks",
+                                        rows, options.cols, ranks),
+                            "fewer --rows, --cols or --tp");
+}
+
 }  // namespace
 
 int bench_exchange_command(const BenchExchangeOptions& options) {
@@ -165,6 +179,9 @@ int bench_exchange_command(const BenchExchangeOptions& options) {
   }
   if (gpu) {
     if (const auto error = missing_gpus(options.gpus)) return refuse(*error);
+  }
+  if (!gpu) {
+    if (const auto ok = check_host_memory(options); !ok) return refuse(ok.error());
   }
   std::vector<std::string> kinds = {"host"};
   if (gpu) kinds = {options.exchange == "nccl" ? "nccl" : "peer"};

@@ -15,6 +15,7 @@
 #include "base/json.h"
 #include "kernels/devices/all.h"
 #include "ops/sampling.h"
+#include "tools/bench/bench_memory.h"
 #include "tools/bench/kernels/bench_cuda.h"
 #include "tools/bench/machine_peak.h"
 #include "tools/flags/command.h"
@@ -105,17 +106,36 @@ Result<std::span<const float>> bring(Backend& backend, std::span<const float> lo
   return there;
 }
 
+// The error if the logits are more than the host, or the GPU, has memory for.
+Result<void> check_logits(const BenchSamplingOptions& options, bool gpu) {
+  const double needed =
+      1.0 * sizeof(float) * static_cast<double>(options.rows) * static_cast<double>(options.vocab);
+  for (const Device device : {Device::cpu, gpu ? Device::sm90 : Device::cpu}) {
+    auto ok = check_bench_memory(device, needed, "--rows, --vocab",
+                                 fmt::format("{} rows of {} logits", options.rows, options.vocab),
+                                 "fewer of either");
+    if (!ok) return ok;
+  }
+  return {};
+}
+
 }  // namespace
 
 int bench_sampling_command(const BenchSamplingOptions& options) {
   const bool gpu = options.device == "cuda";
+  if (gpu && options.threads > 0) {
+    return refuse({ErrorCode::invalid_argument, "--threads", "--device cpu with it",
+                   "--device cuda", "leave it out"});
+  }
   if (gpu) {
     if (const Result<GpuInfo> info = open_gpu(); !info) return refuse(info.error());
   }
+  if (const auto ok = check_logits(options, gpu); !ok) return refuse(ok.error());
   auto backend = make_backend(gpu ? Device::sm90 : Device::cpu);
   if (!backend) return refuse(backend.error());
   std::vector<int> threads = {1, 2};
-  if (options.threads > 0 || gpu) threads = {std::max(options.threads, 1)};
+  if (options.threads > 0) threads = {options.threads};
+  if (gpu) threads = {1};
   SamplingBench bench(options);
   nlohmann::ordered_json out = {{"device", options.device},
                                 {"vocab", options.vocab},

@@ -11,6 +11,7 @@
 #include "io/files/read_file.h"
 #include "io/text/quote.h"
 #include "io/tokenizer/tokenizer.h"
+#include "tools/bench/bench_memory.h"
 
 namespace lathe {
 namespace {
@@ -30,6 +31,10 @@ class Maker {
     if (options_.dataset == "tasks") return from_tasks();
     if (auto ok = load_tokenizer(); !ok) return ok.error();
     if (options_.dataset == "custom") return from_file();
+    const double each = static_cast<double>(options_.input_len + options_.prefix_len);
+    if (auto ok = check_tokens(each * static_cast<double>(options_.prompts)); !ok) {
+      return ok.error();
+    }
     ServeLoad out;
     for (std::int64_t i = 0; i < options_.prompts; ++i) {
       out.requests.push_back(of_lengths(length(options_.input_len), length(options_.output_len)));
@@ -50,6 +55,15 @@ class Maker {
                    "--backend openai sends tokens"};
     }
     return {};
+  }
+
+  // The error if the texts of all prompts are more than the machine has memory for.
+  Result<void> check_tokens(double tokens) const {
+    const double each = std::log10(static_cast<double>(options_.vocab)) + 1;  // digits and a comma
+    return check_bench_memory(
+        Device::cpu, tokens * each, "--num-prompts",
+        fmt::format("{} prompts of {:.0f} tokens in all", options_.prompts, tokens),
+        "fewer or shorter ones");
   }
 
   std::int64_t length(std::int64_t middle) {
@@ -121,15 +135,23 @@ class Maker {
     return out;
   }
 
+  // The first of these members of a line that is a whole number; 0: none is.
+  static std::int64_t count(const Json& line, std::initializer_list<const char*> names) {
+    for (const char* name : names) {
+      const auto at = line.find(name);
+      if (at != line.end() && at->is_number_integer()) return at->get<std::int64_t>();
+    }
+    return 0;
+  }
+  static std::int64_t input_of(const Json& line) {
+    return count(line, {"input_length", "input_tokens"});
+  }
+  static bool has_prompt(const Json& line) {
+    return line.contains("prompt") || line.contains("messages");
+  }
+
   Result<ServeRequest> of_line(const Json& line, const std::string& place) {
-    const auto count = [&](std::initializer_list<const char*> names) -> std::int64_t {
-      for (const char* name : names) {
-        const auto at = line.find(name);
-        if (at != line.end() && at->is_number_integer()) return at->get<std::int64_t>();
-      }
-      return 0;
-    };
-    const std::int64_t asked = count({"output_tokens", "output_length", "max_tokens"});
+    const std::int64_t asked = count(line, {"output_tokens", "output_length", "max_tokens"});
     const std::int64_t output = asked > 0 ? asked : options_.output_len;
     for (const char* name : {"prompt", "messages"}) {
       const auto at = line.find(name);
@@ -137,7 +159,7 @@ class Maker {
       if (*at == nullptr || (!options_.chat && !at->is_string()) || at->is_number()) break;
       return ServeRequest{json_text(body(*at, output, asked > 0)), 0};
     }
-    const std::int64_t input = count({"input_length", "input_tokens"});
+    const std::int64_t input = input_of(line);
     const bool fits = input > 0 && (!options_.chat || tokenizer_);
     if (fits) return of_lengths(input, output);
     return Error{
@@ -169,10 +191,8 @@ class Maker {
                              : !options_.tokenizer.empty()                  ? "--tokenizer"
                              : options_.vocab != ServePromptOptions().vocab ? "--vocab-size"
                                                                             : nullptr;
-    const auto has_prompt = [](const auto& line) {
-      return line.first.contains("prompt") || line.first.contains("messages");
-    };
-    if (flag == nullptr || !std::ranges::all_of(lines, has_prompt)) return {};
+    const auto prompts = [](const auto& line) { return has_prompt(line.first); };
+    if (flag == nullptr || !std::ranges::all_of(lines, prompts)) return {};
     return Error{ErrorCode::invalid_argument, flag, "a line without a prompt, for random tokens",
                  "prompts in all lines of " + options_.path, "leave it out"};
   }
@@ -201,6 +221,13 @@ class Maker {
       return Error{ErrorCode::malformed, options_.path, "at least one line", "none", ""};
     }
     if (auto ok = need_lengths(lines); !ok) return ok.error();
+    double tokens = 0;
+    for (std::int64_t i = 0; i < options_.prompts; ++i) {
+      const Json& line = lines[static_cast<std::size_t>(i) % lines.size()].first;
+      if (has_prompt(line)) continue;
+      tokens += static_cast<double>(input_of(line)) + static_cast<double>(options_.prefix_len);
+    }
+    if (auto ok = check_tokens(tokens); !ok) return ok.error();
     ServeLoad out;
     for (std::int64_t i = 0; i < options_.prompts; ++i) {
       const std::size_t n = static_cast<std::size_t>(i) % lines.size();
