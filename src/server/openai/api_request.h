@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -45,7 +46,7 @@ struct AnswerParams {
   std::vector<std::string> stop;
   bool keep_stop = false;  // the stop string stays in the text
   bool skip_special_tokens = true;
-  std::optional<grammar::Source> constraint;  // constrains the text
+  std::shared_ptr<grammar::Source> constraint;  // of the text; null: none
 };
 
 /// What a function that the model sees is in the request: a tool of a namespace, or one whose input

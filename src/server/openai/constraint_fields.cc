@@ -115,7 +115,7 @@ std::optional<ApiError> set_constraint(Source source, ApiRequest& out) {
     return bad_field(source.path, "one constraint",
                      out.constraint->path + " and " + source.path + ", which differ");
   }
-  if (!out.constraint) out.constraint = std::move(source);
+  if (!out.constraint) out.constraint = std::make_shared<Source>(std::move(source));
   return std::nullopt;
 }
 

@@ -136,11 +136,11 @@ void separate_marks(bool by_id, grammar::Source& source) {
 // The constraint of an answer in channels: after the reasoning, in the final message or in a call.
 void constrain_channels(bool begun, bool calls, ApiRequest& api) {
   const grammar::CallForm form = harmony_call_form();
-  const bool constrained = api.constraint.has_value();
+  const bool constrained = api.constraint != nullptr;
   if (api.forces_call()) {
-    api.constraint = calls_of(api, &form, /*must=*/true);
+    api.constraint = std::make_shared<grammar::Source>(calls_of(api, &form, /*must=*/true));
   } else if (!constrained && api.constrains_calls()) {
-    api.constraint = calls_of(api, &form);
+    api.constraint = std::make_shared<grammar::Source>(calls_of(api, &form));
   } else if (constrained && calls && !begun) {
     allow_calls(api, form, *api.constraint);
     api.constraint->must_call = true;
@@ -179,7 +179,7 @@ std::optional<ApiError> set_channels(const ServedModel& model, const std::string
   if (api.thinking_budget) api.ignored.push_back("thinking.budget_tokens");
   constrain_channels(rules.begun.find("<|message|>") != std::string::npos, rules.calls, api);
   if (api.constraint) separate_marks(rules.marks_by_id, *api.constraint);
-  rules.prefixed = api.constraint.has_value();  // the grammar follows no others
+  rules.prefixed = api.constraint != nullptr;  // the grammar follows no others
   out.markup.one_call = rules.one_call;
   out.markup.harmony = std::move(rules);
   return std::nullopt;
@@ -188,7 +188,7 @@ std::optional<ApiError> set_channels(const ServedModel& model, const std::string
 // The constraint of an answer that may have calls, or must be some.
 std::optional<ApiError> constrain_calls(const ServedModel& model, PreparedRequest& out) {
   ApiRequest& api = out.api;
-  if (api.forces_call()) api.constraint = calls_of(api, nullptr);
+  if (api.forces_call()) api.constraint = std::make_shared<grammar::Source>(calls_of(api, nullptr));
   const bool own = may_call(api) && !api.forces_call() && model.tools != ToolFormat::none;
   if (!own || (!api.constraint && !api.constrains_calls())) return std::nullopt;
   if (auto wrong = refuse_constrained_calls(model, api)) return wrong;
@@ -197,7 +197,7 @@ std::optional<ApiError> constrain_calls(const ServedModel& model, PreparedReques
     allow_calls(api, *model.call_form, *api.constraint);
     rules.text_or_calls = true;
   } else {
-    api.constraint = calls_of(api, &*model.call_form);
+    api.constraint = std::make_shared<grammar::Source>(calls_of(api, &*model.call_form));
   }
   // The grammar follows no others.
   rules.bare_first = model.call_form->begins_answer;

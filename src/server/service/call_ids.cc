@@ -21,8 +21,11 @@ bool is_mistral_id(std::string_view id) {
          });
 }
 
-std::set<std::string> ids_in(const Json& messages) {
+}  // namespace
+
+std::set<std::string> earlier_call_ids(ToolFormat format, const Json& messages) {
   std::set<std::string> out;
+  if (format != ToolFormat::mistral && format != ToolFormat::kimi) return out;
   for (const Json& message : messages) {
     const auto calls = message.find("tool_calls");
     if (calls == message.end() || !calls->is_array()) continue;
@@ -35,20 +38,14 @@ std::set<std::string> ids_in(const Json& messages) {
   return out;
 }
 
-}  // namespace
-
-bool CallIds::is_taken(const std::string& id, const std::set<std::string>& given) {
-  if (!earlier_) earlier_ = ids_in(*messages_);
-  return given.contains(id) || earlier_->contains(id);
-}
-
 std::string CallIds::add(const ToolCall& call, std::set<std::string>& given) {
   std::string id = call.id;
+  const auto is_taken = [&] { return given.contains(id) || earlier_.contains(id); };
   if (format_ == ToolFormat::mistral) {
-    while (!is_mistral_id(id) || is_taken(id, given)) id = random_hex(5).substr(0, kMistralBytes);
+    while (!is_mistral_id(id) || is_taken()) id = random_hex(5).substr(0, kMistralBytes);
   } else if (format_ == ToolFormat::kimi && !id.empty() && id.size() <= kMostBytes) {
     // Its template shows functions.NAME:I to the model, with I counted over the conversation.
-    for (std::size_t i = 0; is_taken(id, given); ++i) {
+    for (std::size_t i = 0; is_taken(); ++i) {
       id = fmt::format("functions.{}:{}", call.name, i);
     }
   } else {

@@ -30,7 +30,7 @@ LiveAnswer::LiveAnswer(PreparedRequest request, AnswerHead head, std::shared_ptr
       received_(received),
       options_(options),
       metrics_(metrics),
-      call_ids_(request_.markup.tools, request_.api.messages) {
+      call_ids_(request_.markup.tools, std::move(request_.earlier_call_ids)) {
   head_.prompts = std::move(request_.prompts);
   for (AnswerPrompt& p : head_.prompts) {
     if (request_.score_from == 0) p.logprobs.push_back({p.tokens[0], std::nullopt, {}, {}});

@@ -11,6 +11,7 @@
 #include "server/grammar/think_budget.h"
 #include "server/openai/text_offsets.h"
 #include "server/service/answer_rules.h"
+#include "server/service/call_ids.h"
 #include "server/service/protocol.h"
 #include "server/service/render_chat.h"
 #include "server/service/request_limits.h"
@@ -309,6 +310,19 @@ std::optional<ApiError> complete(const ServedModel& model, const ServerOptions& 
   return std::nullopt;
 }
 
+// Drops what the prompts' tokens and the grammars say, or a long history would stay in memory as
+// JSON for as long as its answer.
+void drop_input(const ServerOptions& options, PreparedRequest& out) {
+  if (out.api.is_chat()) {
+    out.earlier_call_ids = earlier_call_ids(out.markup.tools, out.api.messages);
+  }
+  out.api.constraint.reset();
+  for (AnswerParams& params : out.api.each) params.constraint.reset();
+  if (options.log_requests >= 3) return;  // shows prompts
+  out.api.messages = nullptr;
+  out.api.prompts.clear();
+}
+
 }  // namespace
 
 std::optional<ApiError> check_model(const std::string& model, const ServerOptions& options) {
@@ -357,6 +371,7 @@ Result<PreparedRequest, ApiError> prepare(ApiRoute route, const std::string& bod
   if (auto wrong = complete(model, options, /*special=*/false, /*counts=*/false, stop, out)) {
     return out.api.sources.rename(std::move(*wrong));
   }
+  drop_input(options, out);
   out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return out;
 }

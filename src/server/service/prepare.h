@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@ struct PreparedRequest {
   MarkupRules markup;                                       // of chat
   std::vector<std::shared_ptr<grammar::Grammar>> grammars;  // [prompts]; null: any text
   std::shared_ptr<const grammar::TokenLists> token_lists;   // null: no allowed or bad tokens
+  std::set<std::string> earlier_call_ids;                   // CallIds'
   grammar::ThinkTokens think;                               // reasoning before constrained text
   // Most tokens of reasoning, of which `think` has the marks.
   std::optional<std::int64_t> think_budget;

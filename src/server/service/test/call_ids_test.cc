@@ -15,7 +15,7 @@ const Json kHistory = Json::parse(R"([{"role": "user", "content": "a", "tool_cal
 
 // The ids of an answer's calls, whose names are all "f", by the model's own ids.
 std::vector<std::string> ids_of(ToolFormat format, const std::vector<std::string>& own) {
-  CallIds ids(format, kHistory);
+  CallIds ids(format, earlier_call_ids(format, kHistory));
   std::set<std::string> given;
   std::vector<std::string> out;
   for (const std::string& id : own) out.push_back(ids.add({"f", "{}", id}, given));
