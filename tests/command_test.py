@@ -298,6 +298,17 @@ class BadInput(unittest.TestCase):
             line = self.refused(*args)
             self.assertEqual(line, f"lathe: {text}; --help lists the flags\n", args)
 
+    def test_shared_keys_that_no_step_reads_once(self):
+        refused = lambda offered: ("lathe: --disable-cascade-attn: wanted decode steps that read shared keys once without it, "
+                                   f"got {offered}; leave it out\n")
+        flags = ["--device", "h200", "--disable-cascade-attn"]
+        models = pathlib.Path(__file__).parent.parent / "models"
+        for of in (["--model", str(models / "tiny-v32")], ["--model", str(models / "tiny-v4")], ["--attention", "mla"]):
+            self.assertEqual(self.refused("plan", *of, *flags), refused("latent attention"))
+        self.assertEqual(self.refused("plan", "--attention", "gqa", *flags, "--batch-invariant"), refused("--batch-invariant"))
+        for of in (["--model", str(models / "tiny-gqa")], ["--attention", "gqa"]):
+            self.assertEqual(lathe("plan", *of, *flags).returncode, 0)
+
     def test_flags_that_nothing_would_follow(self):
         alone = lambda flag, other: f"{flag}: wanted {other} with it, got {flag} alone; --help lists the flags"
         both = lambda flag, other: f"{flag}: wanted no {other} with it, got both; --help lists the flags"

@@ -135,6 +135,9 @@ Result<Runtime::Planned, StartError> Runtime::plan_on(const Machine& machine,
     return StartError(beside_draft_model(plan.error(), draft_.directory));
   }
   if (!plan) return StartError(plan.error());
+  if (auto ok = check_separate_prefixes(*plan, request); !ok) {
+    return StartError(ok.error());
+  }
   backend_ = std::move(*backend);
   precision_ = *precision;
   plan_ = std::move(*plan);

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "plan/budget.h"
+#include "plan/prefix_sharing.h"
 
 namespace lathe {
 namespace {
@@ -193,6 +194,16 @@ std::optional<Reason> check_memory(const ModelPlan& plan, const Machine& machine
                             weight_bytes > 0 ? "weights and " : ""),
                 fmt::format("{} tokens, {:.0f} bytes", tokens, cache(tokens)),
                 fit > 0 ? fmt::format("--max-total-tokens {}", fit) : ""};
+}
+
+Result<void> check_separate_prefixes(const ModelPlan& plan, const PlanRequest& request) {
+  if (!request.separate_prefixes) return {};
+  for (const GroupPlan& g : plan.groups) {
+    if (what_separates_prefixes(g.plan, request).empty()) return {};
+  }
+  return Error{ErrorCode::invalid_argument, "--disable-cascade-attn",
+               "decode steps that read shared keys once without it",
+               what_separates_prefixes(plan.groups.front().plan, request), "leave it out"};
 }
 
 ModelPlan join_groups(std::vector<GroupPlan> groups) {

@@ -126,6 +126,10 @@ ModelPlanResult make_model_plan(std::span<const LayerGroup> groups, const Machin
 std::optional<Reason> check_memory(const ModelPlan& plan, const Machine& machine,
                                    const PlanRequest& request, std::int64_t weight_bytes);
 
+/// The error if --disable-cascade-attn is asked for, and no group reads shared prefixes once
+/// without it.
+Result<void> check_separate_prefixes(const ModelPlan& plan, const PlanRequest& request);
+
 /// Joins the plans of the groups. Precondition: at least one group, all planned for the same steps.
 ModelPlan join_groups(std::vector<GroupPlan> groups);
 

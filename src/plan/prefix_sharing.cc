@@ -1,5 +1,7 @@
 #include "plan/prefix_sharing.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "attn/draft_rows.h"
@@ -41,14 +43,22 @@ std::int64_t picoseconds(double seconds) { return static_cast<std::int64_t>(seco
 
 }  // namespace
 
+std::string what_separates_prefixes(const Plan& plan, const PlanRequest& request) {
+  const AttentionProblem& p = plan.problem;
+  if (request.batch_invariant) return "--batch-invariant";
+  if (p.kind != ProblemKind::grouped_query) return "latent attention";
+  if (p.head_dim > kMostHeadDim) return fmt::format("heads of {}", p.head_dim);
+  if (!all_kernels_share(plan)) return "a kernel that reads them for each";
+  if (part_bytes(p, request.max_running_requests, request.draft_tokens) > kMostPrefixParts) {
+    return fmt::format("parts of --max-running-requests {} rows", request.max_running_requests);
+  }
+  return "";
+}
+
 PrefixSharing prefix_sharing(const Plan& plan, const Machine& machine, const PlanRequest& request) {
   const AttentionProblem& p = plan.problem;
   PrefixSharing s;
-  if (request.separate_prefixes || request.batch_invariant || !all_kernels_share(plan)) return s;
-  if (p.kind != ProblemKind::grouped_query || p.head_dim > kMostHeadDim) return s;
-  if (part_bytes(p, request.max_running_requests, request.draft_tokens) > kMostPrefixParts) {
-    return s;
-  }
+  if (request.separate_prefixes || !what_separates_prefixes(plan, request).empty()) return s;
   const CacheLayout& layout = plan.main().layout;
   const bool wide = layout.value_dtype() == DType::bf16;
   const double heads = p.heads, width = p.qk_dim() + p.v_dim();

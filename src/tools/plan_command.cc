@@ -242,6 +242,11 @@ int run_plan(PlanFlags flags) {
   if (draft_plan && subject->draft && !plan) {
     plan = beside_draft_model(plan.error(), subject->draft_directory);
   }
+  if (plan) {
+    if (const auto ok = check_separate_prefixes(*plan, flags.request); !ok) {
+      return refuse(ok.error());
+    }
+  }
   std::string scales;
   if (plan && !flags.kv_scales.empty()) {
     const auto read = read_kv_scales(flags.kv_scales, *subject->config);

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "plan/explain.h"
+#include "plan/model_plan.h"
 #include "plan/plan_json.h"
 #include "plan/planner.h"
 #include "plan/test/described_test_kernels.h"
@@ -73,6 +74,35 @@ TEST(PrefixSharing, IsNotTurnedOffOnACpu) {
   ASSERT_FALSE(plan.ok());
   EXPECT_EQ(plan.error().reasons.at(0).field, "--disable-cascade-attn");
   EXPECT_EQ(plan.error().reasons.at(0).hint, "leave it out");
+}
+
+TEST(PrefixSharing, IsNotTurnedOffWhereItIsNot) {
+  PlanRequest request = wanted();
+  request.separate_prefixes = true;
+  const auto refused = [&](const Capability& kernel, const AttentionProblem& problem) {
+    const auto ok = check_separate_prefixes(one_group(plan_of(kernel, request, problem)), request);
+    return ok ? "" : ok.error().message();
+  };
+  const auto said = [](const std::string& offered) {
+    return "--disable-cascade-attn: wanted decode steps that read shared keys once without it, "
+           "got " +
+           offered + "; leave it out";
+  };
+  EXPECT_EQ(refused(sharing(), llama()), "");
+  EXPECT_EQ(refused(testing::able("reads"), llama()), said("a kernel that reads them for each"));
+  AttentionProblem wide = llama();
+  wide.head_dim = wide.v_head_dim = 512;
+  EXPECT_EQ(refused(sharing(), wide), said("heads of 512"));
+  request.batch_invariant = true;
+  EXPECT_EQ(refused(sharing(), llama()), said("--batch-invariant"));
+  request.batch_invariant = false;
+
+  // One group that shares is enough.
+  const Plan shares = plan_of(sharing(), request), not_so = plan_of(sharing(), request, wide);
+  EXPECT_TRUE(check_separate_prefixes(
+      join_groups({{{"wide", wide, {0}}, not_so}, {{"all", llama(), {1}}, shares}}), request));
+  request.max_running_requests = 1 << 14;
+  EXPECT_EQ(refused(sharing(), llama()), said("parts of --max-running-requests 16384 rows"));
 }
 
 TEST(PrefixSharing, Off) {
