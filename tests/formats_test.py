@@ -317,5 +317,30 @@ class AlmostAFormat(unittest.TestCase):
         self.assertEqual([], wrong, "\n".join(wrong))
 
 
+class Unnamed(unittest.TestCase):
+    def test_a_format_that_config_json_does_not_name(self):
+        """Plans, parts of ranks and answers are those of a config.json that names it."""
+        for form in FORMATS:
+            if form.startswith("gptq"):
+                continue  # tensors do not say how their zero points are meant
+            with self.subTest(form), tempfile.TemporaryDirectory() as name:
+                folder = pathlib.Path(name)
+                model = Model(random.Random(SEED), form)
+                seen = []
+                for _ in range(2):
+                    model.write(folder)
+                    outputs = []
+                    for ranks in ("1", "2"):
+                        outputs.append(subprocess.run([LATHE, "plan", "--model", name, "--device", "h200", "--tp", ranks, "--json"],
+                                                      capture_output=True, text=True).stdout)
+                        result = subprocess.run([LATHE, "generate", "--model", name, "--device", "cpu", "--threads", "2", "--tp", ranks,
+                                                 "--prompt-ids", "1,2,3", "--max-new-tokens", "4", "--quiet", "--logprobs", "2", "--json"],
+                                                capture_output=True, text=True)
+                        outputs.append((result.returncode, result.stdout.split('"timings"')[0], result.stderr))
+                    seen.append(outputs)
+                    model.config.pop("quantization_config", None)
+                self.assertEqual(seen[0], seen[1])
+
+
 if __name__ == "__main__":
     unittest.main()

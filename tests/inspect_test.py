@@ -49,6 +49,28 @@ class InspectAndBench(ModelCommand):
                 self.assertEqual(said, bool(more))
             self.assertEqual(outputs[0], outputs[1])
 
+    def test_a_format_that_only_tensors_have(self):
+        """Without quantization_config a checkpoint runs, and is planned for, as with it."""
+        root = pathlib.Path(__file__).parent.parent
+        for source in (root / "models/tiny-v32", root / "models/tiny-v4"):
+            with self.subTest(source.name), tempfile.TemporaryDirectory() as folder:
+                shutil.copytree(source, folder, dirs_exist_ok=True)
+                path = pathlib.Path(folder) / "config.json"
+                config = json.loads(path.read_text())
+                seen = []
+                for _ in range(2):
+                    outputs = [lathe("plan", "--model", folder, "--device", "h200", "--json").stdout]
+                    for ranks in ("1", "2"):
+                        result = lathe("generate", "--model", folder, "--device", "cpu", "--threads", "2", "--tp", ranks, "--prompt-ids", "1,2,3",
+                                       "--max-new-tokens", "4", "--ignore-eos", "--json")
+                        self.assertEqual(result.returncode, 0, result.stderr)
+                        outputs.append(json.loads(result.stdout)["tokens"])
+                    outputs.append(lathe("inspect", folder).stdout)
+                    seen.append(outputs)
+                    config.pop("quantization_config", None)
+                    path.write_text(json.dumps(config))
+                self.assertEqual(seen[0], seen[1])
+
     def test_a_configuration_alone_says_what_its_weights_would_be(self):
         data = json.loads(lathe("inspect", str(self.model / "config.json"), "--json").stdout)
         made = json.loads(lathe("inspect", str(DATA / "models/qwen3/config.json"), "--json").stdout)

@@ -15,6 +15,7 @@
 #include "kernels/devices/find_machine.h"
 #include "kernels/devices/query_gpu.h"
 #include "model/layers/draft_layer.h"
+#include "model/load/open_checkpoint.h"
 #include "model/memory/fit_model.h"
 #include "model/weights/kv_scales.h"
 #include "plan/budget.h"

@@ -18,6 +18,7 @@
 #include "model/config/config.h"
 #include "model/layers/draft_layer.h"
 #include "model/load/check_tensors.h"
+#include "model/load/open_checkpoint.h"
 #include "model/memory/fit_model.h"
 #include "model/weights/kv_scales.h"
 #include "plan/explain.h"

@@ -3,10 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "base/result.h"
-#include "io/checkpoint/checkpoint.h"
 #include "model/config/config.h"
 
 namespace lathe {
@@ -18,11 +16,5 @@ inline constexpr std::int64_t kDraftUses = 3;
 /// it. Errors: a model of another family, or without a draft layer; several, each of which would
 /// need keys of its own.
 Result<ModelConfig> add_draft_layer(ModelConfig config);
-
-/// Opens the checkpoint in `directory`, and mtp.safetensors there if the draft layer is enabled.
-/// Unties the embeddings in `config` if the checkpoint has a head that differs from them, as
-/// transformers does: tie_word_embeddings is true by default, so files beat the flag. Compares the
-/// two byte by byte. Errors: Checkpoint::open()'s; an enabled draft layer that no file has.
-Result<Checkpoint> open_checkpoint(const std::string& directory, ModelConfig& config);
 
 }  // namespace lathe

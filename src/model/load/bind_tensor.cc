@@ -119,10 +119,9 @@ const std::byte* TensorLoader::in_place(std::span<const std::byte> stored, DType
 // Binds a tensor; returns the tensor of its scales, if it has one.
 const CheckpointTensor* TensorLoader::bind(const TensorSpec& spec, const CheckpointTensor& tensor) {
   const std::optional<DType> dtype = dtype_of(tensor.dtype);
-  const bool fp8 =
-      dtype == DType::e4m3 && spec.linear && config_.block_fp8 && config_.is_compressed();
+  const bool fp8 = dtype == DType::e4m3 && spec.linear && config_.is_compressed();
   if (!plain(dtype) && !fp8) {
-    const bool v4 = config_.is_compressed(), codes = v4 && spec.linear && config_.block_fp8;
+    const bool v4 = config_.is_compressed(), codes = v4 && spec.linear;
     wrong_dtype(spec, tensor,
                 fmt::format("{}{}F32, BF16 or F16", codes ? "F8_E4M3, " : "",
                             spec.may_be_mx ? "I8, U8 or F4 of pairs, " : ""));

@@ -4,6 +4,7 @@
 #include "model/layers/draft_layer.h"
 #include "model/load/check_tensors.h"
 #include "model/load/dummy_weights.h"
+#include "model/load/open_checkpoint.h"
 #include "model/load/prepare_weights.h"
 #include "model/load/tensor_loader.h"
 #include "model/model.h"

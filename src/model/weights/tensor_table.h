@@ -68,7 +68,7 @@ struct TensorSpec {
   float offset = 0;   // vectors: added to every element
   float factor = 1;   // vectors: multiplies every sum
   // A linear layer's weight, which may be in any of weight_formats(), whatever the config says; of
-  // DeepSeek V4, with block_fp8, in e4m3 with scales in scale_name().
+  // DeepSeek V4, in e4m3 with scales in scale_name().
   bool linear = false;
   // Attention splits it by heads and transposes parts, so in most formats it is widened.
   bool split = false;
