@@ -5,6 +5,8 @@
 
 Matrices of the module names below are dequantised (bf16, f32, or fp8 with weight_scale_inv) and written in FORMAT under the names of the
 program that made it popular, with its quantization_config; other tensors stay. A matrix whose sizes the format cannot hold stays bf16.
+
+DeepSeek V4 has formats of its own. It is written in bf16, or its experts in nvfp4, as NVIDIA's checkpoints have them.
 """
 
 import json
@@ -23,6 +25,8 @@ DTYPES = {
     "U8": np.uint8,
     "I32": np.int32,
     "I64": np.int64,
+    "I8": np.int8,
+    "F8_E8M0": ml_dtypes.float8_e8m0fnu,
 }
 NAMES = {np.dtype(v): k for k, v in DTYPES.items()}
 # Quantisers leave routers, embeddings and indexers alone.
@@ -33,12 +37,16 @@ E4M3_MAX = 448.0
 
 
 def read(path):
+    if not path.is_file():
+        raise SystemExit(f"{path}: wanted a checkpoint in one file, got none of that name")
     data = path.read_bytes()
     end = 8 + int.from_bytes(data[:8], "little")
     out = {}
     for name, t in json.loads(data[8:end]).items():
         if name != "__metadata__":
             begin, stop = t["data_offsets"]
+            if t["dtype"] not in DTYPES:
+                raise SystemExit(f"{path}: {name}: wanted one of {', '.join(DTYPES)}, got {t['dtype']}")
             out[name] = np.frombuffer(data[end + begin : end + stop], DTYPES[t["dtype"]]).reshape(t["shape"])
     return out
 
@@ -199,15 +207,54 @@ FORMATS = {
 }
 
 
+def v4_matrix(codes, scale):
+    """A matrix of DeepSeek V4 in f32: e4m3 with scales of blocks of 128 x 128, or pairs of e2m1 with scales of 32 columns."""
+    exponents = scale.dtype in (np.uint8, DTYPES["F8_E8M0"])
+    wide = 2.0 ** (scale.view(np.uint8).astype(np.float32) - 127) if exponents else scale.astype(np.float32)
+    if codes.dtype == DTYPES["F8_E4M3"]:
+        return codes.astype(np.float32) * blocks(wide, codes.shape)
+    pairs_of = codes.view(np.uint8)
+    each = np.stack([pairs_of & 15, pairs_of >> 4], -1).reshape(codes.shape[0], -1)
+    return np.where(each & 8, -1, 1) * E2M1[each & 7] * np.repeat(wide, 32, 1)
+
+
+def requantise_v4(tensors, config, form):
+    """The tensors of a DeepSeek V4 in the format, whose entry in `config` is set."""
+    if form not in ("bf16", "nvfp4"):
+        raise SystemExit(f"FORMAT: wanted bf16 or nvfp4 for DeepSeek V4, which has formats of its own, got {form}")
+    if form == "nvfp4" and "quantization_config" not in config:
+        raise SystemExit("quantization_config: wanted DeepSeek V4's, next to experts in nvfp4, got none in config.json")
+    if form == "bf16":
+        config.pop("quantization_config", None)
+    else:
+        config["quantization_config"]["moe_quant_algo"] = "NVFP4"
+    made = {}
+    for name, t in tensors.items():
+        module = name.removesuffix(".weight")
+        scale = tensors.get(module + ".scale")
+        expert = ".experts." in name
+        if name.endswith(".scale") and (form == "bf16" or expert):
+            continue
+        if scale is None or not name.endswith(".weight") or (form == "nvfp4" and not expert):
+            made[name] = t
+        elif form == "bf16":
+            made[name] = v4_matrix(t, scale).astype(ml_dtypes.bfloat16)
+        else:
+            made |= {module + suffix: part for suffix, part in nvfp4(v4_matrix(t, scale)).items()}
+    return made
+
+
 def requantise(model, form, out):
     """Writes the checkpoint in `model` to `out` (paths) in the format; "bf16": dequantised only."""
-    out.mkdir(parents=True, exist_ok=True)
     config = json.loads((model / "config.json").read_text())
+    tensors = read(model / "model.safetensors")
+    if config["architectures"][0].startswith("DeepseekV4"):
+        write_checkpoint(model, requantise_v4(tensors, config, form), config, out)
+        return
     config.pop("quantization_config", None)
     quantise, whole = None, 1
     if form != "bf16":
         config["quantization_config"], quantise, whole = FORMATS[form]
-    tensors = read(model / "model.safetensors")
     made = {}
     for name, t in tensors.items():
         module = name.removesuffix(".weight")
@@ -221,7 +268,12 @@ def requantise(model, form, out):
             made |= {module + suffix: part for suffix, part in quantise(t.astype(np.float32)).items()}
         else:
             made[name] = t
-    write(out / "model.safetensors", made)
+    write_checkpoint(model, made, config, out)
+
+
+def write_checkpoint(model, tensors, config, out):
+    out.mkdir(parents=True, exist_ok=True)
+    write(out / "model.safetensors", tensors)
     (out / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     for file in model.iterdir():
         if file.name not in ("config.json", "model.safetensors", "mtp.safetensors"):
