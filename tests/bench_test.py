@@ -6,12 +6,14 @@ import json
 import os
 import pathlib
 import re
+import resource
 import socket
+import subprocess
 import tempfile
 import threading
 import unittest
 
-from model_command_util import DATA, ModelCommand, lathe
+from model_command_util import DATA, LATHE, ModelCommand, lathe
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -174,6 +176,15 @@ class Memory(unittest.TestCase):
                 result = lathe("bench", *args)
                 self.assertEqual((result.returncode, result.stdout), (2, ""), args)
                 self.assertRegex(result.stderr, rf"^lathe: {flag}: wanted at most the machine's [\d.]+ [MGT]iB, got {re.escape(offered)}\n$")
+
+    def test_a_rank_without_memory_ends_in_one_line(self):
+        limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+        run = lambda *args: subprocess.run([LATHE, *args], capture_output=True, text=True, timeout=120, preexec_fn=limit)
+        if run("layouts").returncode != 0:
+            return  # a build whose own memory, such as a sanitiser's, does not fit
+        result = run("bench", "exchange", "--device", "cpu", "--tp", "2", "--rows", "65536", "--cols", "2048", "--repeats", "1")
+        self.assertEqual((result.returncode, result.stdout), (2, ""))
+        self.assertRegex(result.stderr, r"^lathe: host memory: wanted [^\n]*, got [^\n]*\n$")
 
     def test_threads_of_a_gpu(self):
         result = lathe("bench", "sampling", "--device", "cuda", "--threads", "2")

@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/print.h"
 #include "base/rows.h"
+#include "engine/runner/or_out_of_memory.h"
 #include "kernels/devices/all.h"
 #include "kernels/devices/query_gpu.h"
 #include "ops/exchange.h"
@@ -122,8 +123,13 @@ Result<Seconds> bench_ranks(const BenchExchangeOptions& options, Device device, 
       threads.emplace_back([&, r] {
         Communicator& mine = *(*communicators)[r];
         ExchangeBenchRank rank(options, device, gpus[r], mine);
-        results[r] = rank.run();
-        if (!results[r]) mine.abort(results[r].error());
+        const auto ok = or_out_of_memory([&]() -> Result<void> {
+          results[r] = rank.run();
+          return results[r] ? Result<void>() : results[r].error();
+        });
+        if (ok) return;
+        results[r] = ok.error();
+        mine.abort(ok.error());
       });
     }
   }
