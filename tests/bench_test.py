@@ -50,6 +50,16 @@ class BenchEngine(ModelCommand):
         result = self.engine("--draft", "ngram", "--tests", "pp8,tg4", "--quiet")
         self.assertEqual(result.returncode, 0, result.stderr)
 
+    def test_flags_without_an_effect(self):
+        for bench in ("engine", "drafts"):
+            result = lathe("bench", bench, "--model", str(self.model), "--random-seed", "3")
+            self.assertEqual((result.returncode, result.stderr),
+                             (2, "lathe: --random-seed: wanted answers that are sampled with it, got a bench of greedy ones; leave it out\n"))
+        for command in (["bench", "engine"], ["generate"], ["chat"], ["serve"]):
+            result = lathe(*command, "--explain", "--quiet")
+            self.assertEqual(result.returncode, 2)
+            self.assertRegex(result.stderr, r"^lathe: --(quiet: wanted no --explain|explain: wanted no --quiet) with it, got both; ")
+
     def test_flags_of_prefixes_need_a_test_that_has_them(self):
         for args, said in ((["--shared-prefix-tokens", "64", "-d", "64"],
                             "--shared-prefix-tokens: wanted a test of 2 requests or more, which share them, got 1 request in every test; --batch 2"),

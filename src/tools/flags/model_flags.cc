@@ -156,8 +156,9 @@ void add_model_flags(Command command, ModelFlags& flags) {
       "--check-ranks", r.check_ranks,
       "compare the ranks' rows after every exchange, which is slow, and name the first "
       "that differs");
-  command.add_flag("--explain", flags.explain, "print the whole plan at start");
-  command.add_flag("--quiet", flags.quiet, "print nothing at start");
+  const Flag explain =
+      command.add_flag("--explain", flags.explain, "print the whole plan at start");
+  command.add_flag("--quiet", flags.quiet, "print nothing at start").excludes(explain);
 }
 
 Result<void> need_tokenizer(const ModelFlags& flags) {

@@ -12,6 +12,13 @@
 namespace lathe {
 namespace {
 
+// Answers of these benches are greedy.
+Result<void> check_no_seed(const Command& bench) {
+  if (!bench.given("--random-seed")) return {};
+  return Error{ErrorCode::invalid_argument, "--random-seed", "answers that are sampled with it",
+               "a bench of greedy ones", "leave it out"};
+}
+
 void add_engine_bench(Command bench, int& exit_code) {
   auto flags = std::make_shared<BenchEngineOptions>();
   Command engine = bench.add_subcommand(
@@ -51,7 +58,10 @@ void add_engine_bench(Command bench, int& exit_code) {
         return fits ? "" : "wanted a share above 0, at most 1, got " + text;
       });
   engine.add_flag("--json", flags->json, "as data on stdout");
-  engine.callback([flags, &exit_code] { exit_code = bench_engine_command(*flags); });
+  engine.callback([flags, engine, &exit_code] {
+    const auto ok = check_no_seed(engine);
+    exit_code = ok ? bench_engine_command(*flags) : refuse(ok.error());
+  });
 }
 
 void add_drafts_bench(Command bench, int& exit_code) {
@@ -73,6 +83,10 @@ void add_drafts_bench(Command bench, int& exit_code) {
       .range(1, 1000);
   drafts.add_flag("--json", flags->json, "as data on stdout");
   drafts.callback([flags, drafts, &exit_code] {
+    if (const auto ok = check_no_seed(drafts); !ok) {
+      exit_code = refuse(ok.error());
+      return;
+    }
     // Without --draft the drafter is ngram.
     if (drafts.given("--draft") && flags->model.runtime.draft == "none") {
       exit_code = refuse({ErrorCode::invalid_argument, "--draft", "a drafter to compare with none",
