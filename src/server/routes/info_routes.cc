@@ -86,19 +86,21 @@ Result<AbortBody, ApiError> read_abort(std::string_view text, const FieldLimits&
 template <class Make>
 void answer_on_worker(RouteCall c, Make make) {
   Service& service = c.service;
-  service.work(c.reply, [&service, make, body = std::move(c.request.body), reply = c.reply,
-                         model = service.shared_model()](const Service::StopFlag& stop) {
-    auto out = std::make_shared<Result<RouteAnswer, ApiError>>(
-        make(body, *model, service.options(), &stop));
-    return [&service, reply, out] {
-      if (!*out) {
-        reply->error(out->error());
-        return;
-      }
-      service.report_ignored((*out)->ignored, *reply);
-      reply->json((*out)->body);
-    };
-  });
+  const std::size_t bytes = c.request.body.size();
+  service.work(c.reply, bytes,
+               [&service, make, body = std::move(c.request.body), reply = c.reply,
+                model = service.shared_model()](const Service::StopFlag& stop) {
+                 auto out = std::make_shared<Result<RouteAnswer, ApiError>>(
+                     make(body, *model, service.options(), &stop));
+                 return [&service, reply, out] {
+                   if (!*out) {
+                     reply->error(out->error());
+                     return;
+                   }
+                   service.report_ignored((*out)->ignored, *reply);
+                   reply->json((*out)->body);
+                 };
+               });
 }
 
 }  // namespace
@@ -260,23 +262,25 @@ void flush_cache_route(RouteCall c) {
 
 void abort_route(RouteCall c) {
   Service& service = c.service;
-  service.work(c.reply, [&service, text = std::move(c.request.body),
-                         reply = c.reply](const Service::StopFlag&) {
-    auto which =
-        std::make_shared<Result<AbortBody, ApiError>>(read_abort(text, service.options().fields));
-    return [&service, reply, which] {
-      if (!*which) {
-        reply->error(which->error());
-        return;
-      }
-      service.report_ignored((*which)->ignored, *reply);
-      if (const auto error = service.abort((*which)->rid, (*which)->all, reply->caller())) {
-        reply->error(*error);
-      } else {
-        reply->json("{}");
-      }
-    };
-  });
+  const std::size_t bytes = c.request.body.size();
+  service.work(
+      c.reply, bytes,
+      [&service, text = std::move(c.request.body), reply = c.reply](const Service::StopFlag&) {
+        auto which = std::make_shared<Result<AbortBody, ApiError>>(
+            read_abort(text, service.options().fields));
+        return [&service, reply, which] {
+          if (!*which) {
+            reply->error(which->error());
+            return;
+          }
+          service.report_ignored((*which)->ignored, *reply);
+          if (const auto error = service.abort((*which)->rid, (*which)->all, reply->caller())) {
+            reply->error(*error);
+          } else {
+            reply->json("{}");
+          }
+        };
+      });
 }
 
 }  // namespace lathe

@@ -19,6 +19,8 @@
 namespace lathe {
 namespace {
 
+constexpr std::size_t kLongBody = 1 << 20;  // may take a worker seconds
+
 // Whether logs, pages and headers may show it as it is.
 bool is_safe(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
@@ -170,7 +172,7 @@ void Service::handle(HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
   routes_.dispatch(*this, std::move(request), std::move(reply));
 }
 
-void Service::work(std::shared_ptr<Reply> reply,
+void Service::work(std::shared_ptr<Reply> reply, std::size_t bytes,
                    std::function<std::function<void()>(const StopFlag& stop)> job, int seconds) {
   const auto stop = std::make_shared<StopFlag>(false);
   if (seconds == 0) seconds = options_.request_timeout;
@@ -182,27 +184,29 @@ void Service::work(std::shared_ptr<Reply> reply,
     }
   });
   const std::uint64_t client = reply->caller().client;
-  workers_->add(client, [this, id, stop, reply = std::move(reply), job = std::move(job)]() mutable {
-    std::function<void()> then;
-    try {
-      if (!stop->load(std::memory_order_relaxed)) then = job(*stop);
-    } catch (const std::exception& e) {  // out of memory, above all: fails this request alone
-      then = [reply, what = std::string(e.what())] {
-        reply->error({500, "engine_error", "the request could not be read: " + what, ""});
-      };
-    }
-    // Return the reply to the thread that it belongs to.
-    http_->post([this, id, stop, then = std::move(then), reply = std::move(reply)] {
-      preparing_.erase(id);
-      const bool over = stop->load(std::memory_order_relaxed);
-      if (!over && reply->gone()) {
-        ++metrics_.aborted["why=\"client\""];
-      } else if (!over && then) {
-        then();
-      }
-      if (state_ == ServiceState::draining) stop_if_drained();
-    });
-  });
+  workers_->add(
+      client, bytes > kLongBody,
+      [this, id, stop, reply = std::move(reply), job = std::move(job)]() mutable {
+        std::function<void()> then;
+        try {
+          if (!stop->load(std::memory_order_relaxed)) then = job(*stop);
+        } catch (const std::exception& e) {  // out of memory, above all: fails this request alone
+          then = [reply, what = std::string(e.what())] {
+            reply->error({500, "engine_error", "the request could not be read: " + what, ""});
+          };
+        }
+        // Return the reply to the thread that it belongs to.
+        http_->post([this, id, stop, then = std::move(then), reply = std::move(reply)] {
+          preparing_.erase(id);
+          const bool over = stop->load(std::memory_order_relaxed);
+          if (!over && reply->gone()) {
+            ++metrics_.aborted["why=\"client\""];
+          } else if (!over && then) {
+            then();
+          }
+          if (state_ == ServiceState::draining) stop_if_drained();
+        });
+      });
 }
 
 ApiError Service::queue_full(std::int64_t choices) const {
@@ -240,6 +244,7 @@ void Service::generate(ApiRoute route, std::string body, std::shared_ptr<Reply> 
   }
   if (seconds == 0) seconds = options_.request_timeout;
   const auto received = Clock::now();
+  const std::size_t bytes = body.size();
   auto job = [this, route, body = std::move(body), reply, received, seconds,
               model = model_](const StopFlag& stop) -> std::function<void()> {
     auto prepared = std::make_shared<Result<PreparedRequest, ApiError>>(
@@ -252,7 +257,7 @@ void Service::generate(ApiRoute route, std::string body, std::shared_ptr<Reply> 
       }
     };
   };
-  work(std::move(reply), std::move(job), seconds);
+  work(std::move(reply), bytes, std::move(job), seconds);
 }
 
 void Service::submit(PreparedRequest prepared, std::shared_ptr<Reply> reply,

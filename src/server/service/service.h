@@ -83,8 +83,8 @@ class Service {
   /// Set once nobody needs a job's result: the client has gone, the time is up, the server stops.
   using StopFlag = std::atomic<bool>;
   /// Runs `job` on a worker, then the function that it returns in this thread, unless the flag is
-  /// set. `seconds`: time limit; 0: --request-timeout.
-  void work(std::shared_ptr<Reply> reply,
+  /// set. `bytes`: of the body that it reads. `seconds`: time limit; 0: --request-timeout.
+  void work(std::shared_ptr<Reply> reply, std::size_t bytes,
             std::function<std::function<void()>(const StopFlag& stop)> job, int seconds = 0);
   /// `seconds`: time limit, after which the answer is 503; 0: --request-timeout.
   void generate(ApiRoute route, std::string body, std::shared_ptr<Reply> reply, int seconds = 0);

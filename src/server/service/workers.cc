@@ -3,6 +3,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "base/thread_name.h"
 
 namespace lathe {
@@ -13,6 +15,7 @@ constexpr int kNice = 5;  // a third of the others' share of a contended core
 }  // namespace
 
 Workers::Workers(int threads) {
+  const std::lock_guard lock(mutex_);  // they count the threads
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
 }
 
@@ -25,14 +28,21 @@ Workers::~Workers() {
   for (std::thread& t : threads_) t.join();
 }
 
-void Workers::add(std::uint64_t client, std::function<void()> job) {
+void Workers::add(std::uint64_t client, bool long_one, std::function<void()> job) {
   {
     const std::lock_guard lock(mutex_);
-    auto& queue = jobs_[client];
-    if (queue.empty()) turns_.push_back(client);
+    const Key key(client, long_one);
+    auto& queue = jobs_[key];
+    if (queue.empty()) turns_.push_back(key);
     queue.push_back(std::move(job));
   }
   wake_.notify_one();
+}
+
+// The next key whose job may run.
+std::deque<Workers::Key>::iterator Workers::find_turn() {
+  const bool full = long_ones_ > 0 && long_ones_ + 1 >= threads_.size();
+  return std::ranges::find_if(turns_, [&](const Key& key) { return !full || !key.second; });
 }
 
 void Workers::run() {
@@ -42,12 +52,16 @@ void Workers::run() {
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
   for (;;) {
     std::function<void()> job;
+    bool long_one = false;
     {
       std::unique_lock lock(mutex_);
-      wake_.wait(lock, [this] { return stop_ || !turns_.empty(); });
+      wake_.wait(lock, [this] { return stop_ || find_turn() != turns_.end(); });
       if (stop_) return;
-      const auto next = jobs_.find(turns_.front());
-      turns_.pop_front();
+      const auto turn = find_turn();
+      const auto next = jobs_.find(*turn);
+      turns_.erase(turn);
+      long_one = next->first.second;
+      long_ones_ += long_one ? 1 : 0;
       job = std::move(next->second.front());
       next->second.pop_front();
       if (next->second.empty()) {
@@ -57,6 +71,12 @@ void Workers::run() {
       }
     }
     job();
+    if (!long_one) continue;
+    {
+      const std::lock_guard lock(mutex_);
+      --long_ones_;
+    }
+    wake_.notify_one();
   }
 }
 

@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace lathe {
@@ -22,16 +23,20 @@ class Workers {
   Workers& operator=(const Workers&) = delete;
 
   /// Clients take turns: one's jobs wait behind at most one job of each other client, however many
-  /// that client has added.
-  void add(std::uint64_t client, std::function<void()> job);
+  /// that client has added. `long_one`: it may take seconds; of several threads one is left to
+  /// other jobs.
+  void add(std::uint64_t client, bool long_one, std::function<void()> job);
 
  private:
+  using Key = std::pair<std::uint64_t, bool>;  // a client, and whether the jobs are long
   void run();
+  std::deque<Key>::iterator find_turn();
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::map<std::uint64_t, std::deque<std::function<void()>>> jobs_;  // by client; no empty queue
-  std::deque<std::uint64_t> turns_;                                  // the clients in jobs_
+  std::map<Key, std::deque<std::function<void()>>> jobs_;  // no empty queue
+  std::deque<Key> turns_;                                  // the keys of jobs_
+  std::size_t long_ones_ = 0;                              // that run
   bool stop_ = false;
   std::vector<std::thread> threads_;
 };
