@@ -77,7 +77,7 @@ Wrong read_tool(const Json& tools, const Json& tool, const FieldContext& at, Api
   if (!tool.is_object()) return wrong_value(at, "a tool", tool);
   const Json type = tool.value("type", Json());
   if (!type.is_null() && type != "custom") {
-    return leave_out_tool(tools, type, at.path, "\"custom\" or none", out);
+    return leave_out_tool(tools, type, at.path, {"custom"}, "\"custom\" or none", out);
   }
   const Json schema = tool.value("input_schema", Json());
   if (!schema.is_object()) {

@@ -86,10 +86,12 @@ std::optional<ApiError> add_function(const Json& tool, const char* schema, const
 }
 
 std::optional<ApiError> leave_out_tool(const Json& tools, const Json& type, const std::string& path,
+                                       std::initializer_list<std::string_view> own,
                                        std::string_view wanted, ApiRequest& request) {
-  const bool alone = std::ranges::all_of(tools, [](const Json& tool) {
-    const Json own = tool.is_object() ? tool.value("type", Json()) : Json();
-    return own.is_string() && own != "function" && own != "custom" && own != "namespace";
+  const bool alone = std::ranges::all_of(tools, [&](const Json& tool) {
+    const Json other = tool.is_object() ? tool.value("type", Json()) : Json();
+    return other.is_string() &&
+           std::ranges::find(own, other.get_ref<const std::string&>()) == own.end();
   });
   if (!type.is_string() || alone) {
     return not_offered(path + ".type", wanted, type, "this server has no tools of its own");

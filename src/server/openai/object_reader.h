@@ -40,10 +40,11 @@ std::optional<ApiError> add_function(const nlohmann::ordered_json& tool, const c
                                      const std::string& path, ApiRequest& request);
 
 /// A tool of `type` that OpenAI or Anthropic has, and this server has not. An agent offers several:
-/// the others are enough, so it is in the request's `idle`. Errors: it is the only one of
-/// `tools`.
+/// the others are enough, so it is in the request's `idle`. `own`: the types of the route's other
+/// tools. Errors: `tools` has none of these.
 std::optional<ApiError> leave_out_tool(const nlohmann::ordered_json& tools,
                                        const nlohmann::ordered_json& type, const std::string& path,
+                                       std::initializer_list<std::string_view> own,
                                        std::string_view wanted, ApiRequest& request);
 
 /// 400 unsupported_field: `path` says something that this server does not have.

@@ -71,7 +71,11 @@ Wrong read_tool(const Json& tools, const Json& tool, const std::string& space,
   if (type == "function") return read_function(tool, space, path, request);
   if (type == "custom") return read_custom(tool, space, path, request);
   if (type != "namespace" || !space.empty()) {
-    return leave_out_tool(tools, type, path, kWanted, request);
+    if (!space.empty()) {
+      return leave_out_tool(tools, type, path, {"function", "custom"}, R"("function" or "custom")",
+                            request);
+    }
+    return leave_out_tool(tools, type, path, {"function", "custom", "namespace"}, kWanted, request);
   }
   auto name = read_string(tool, "name", path);
   if (!name) return name.error();

@@ -88,6 +88,9 @@ TEST(MessageRequest, MistakesAreNamed) {
       {R"({})", "messages"},
       {R"({"messages": []})", "messages"},
       {R"({"messages": ["a"]})", "messages[0]"},
+      {R"({"max_tokens": 1, "messages": [{"role": "user", "content": "a"}], "tools": [
+           {"type": "function", "name": "w"}, {"type": "web_search_1", "name": "x"}]})",
+       "tools[0].type"},
       {R"({"messages": [{"role": "system", "content": "a"}]})", "messages[0].role"},
       {R"({"messages": [{"role": "user"}]})", "messages[0].content"},
       {R"({"messages": [{"role": "user", "content": []}]})", "messages[0].content"},

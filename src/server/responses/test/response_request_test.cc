@@ -187,6 +187,9 @@ TEST(ResponseRequest, MistakesAreNamed) {
       {R"({"input": [{"type": "function_call_output", "call_id": "c", "output": "a"}]})",
        "input[0].call_id"},
       {R"({"input": "a", "tools": [{"type": "web_search"}]})", "tools[0].type"},
+      {R"({"input": "a", "tools": [{"type": "namespace", "name": "a", "tools": [
+           {"type": "namespace", "name": "b", "tools": []}]}]})",
+       "tools[0].tools[0].type"},
       {R"({"input": "a", "tools": [{"type": "web_search"}, {"type": "mcp"}]})", "tools[0].type"},
       {R"({"input": "a", "tools": [{"type": "function", "name": "f"}, {"name": "g"}]})",
        "tools[1].type"},
