@@ -7,6 +7,7 @@ namespace lathe::grammar {
 
 Matcher::Matcher(std::shared_ptr<Grammar> grammar, const ThinkTokens& think)
     : grammar_(std::move(grammar)), think_(think) {
+  if (think_.inside) header_ = think_.header.size();
   if (grammar_->graph() != nullptr) return;
   masks_ = grammar_->masks();
   place_ = masks_->start();
@@ -21,7 +22,9 @@ void Matcher::renew_masks() {
 
 Result<bool> Matcher::allowed(std::span<std::uint32_t> bits) {
   if (think_.inside) {
-    std::fill(bits.begin(), bits.end(), ~std::uint32_t{0});
+    const bool header = header_ < think_.header.size();
+    std::fill(bits.begin(), bits.end(), header ? 0 : ~std::uint32_t{0});
+    if (header) set_bit(bits, think_.header[header_]);
     return false;
   }
   bool may_end = false;
@@ -36,14 +39,18 @@ Result<bool> Matcher::allowed(std::span<std::uint32_t> bits) {
     may_end = next.may_end;
   }
   if (!began_ && think_.begin) {
-    const auto token = static_cast<std::uint32_t>(*think_.begin);
-    bits[token / 32] |= std::uint32_t{1} << (token % 32);
+    set_bit(bits, *think_.begin);
   }
   return may_end;
 }
 
 bool Matcher::accept(std::int32_t token) {
   const bool begins = !std::exchange(began_, true) && token == think_.begin;
+  if (think_.inside && header_ < think_.header.size()) {
+    if (token != think_.header[header_]) return false;
+    ++header_;
+    return true;
+  }
   if (think_.inside || begins) {
     think_.inside = token != think_.end;
     return true;

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "engine/request/token_constraint.h"
 #include "server/grammar/grammar.h"
@@ -14,6 +15,8 @@ struct ThinkTokens {
   bool inside = false;                // the answer begins in reasoning
   std::optional<std::int32_t> begin;  // may be the answer's first token; unset: reasoning is over
   std::int32_t end = -1;
+  // Tokens between `begin` and the reasoning: the rest of a mark that is more than one token.
+  std::vector<std::int32_t> header = {};
 };
 
 class Matcher final : public TokenConstraint {
@@ -36,6 +39,7 @@ class Matcher final : public TokenConstraint {
   TokenGraph::Node node_ = TokenGraph::kStart;  // if the grammar has a graph
   ThinkTokens think_;
   bool began_ = false;
+  std::size_t header_ = 0;  // tokens of think_.header that have come
 };
 
 }  // namespace lathe::grammar

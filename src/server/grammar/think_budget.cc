@@ -16,7 +16,8 @@ Result<bool> ThinkBudget::allowed(std::span<std::uint32_t> bits) {
     const auto last = static_cast<std::uint32_t>(vocab_) % 32;
     if (last > 0) bits.back() = (std::uint32_t{1} << last) - 1;
   }
-  if (!marks_.inside || budget_ > 0 || !has_bit(bits, marks_.end)) return may_end;
+  const bool header = header_ < marks_.header.size();
+  if (!marks_.inside || header || budget_ > 0 || !has_bit(bits, marks_.end)) return may_end;
   std::fill(bits.begin(), bits.end(), 0);
   bits[static_cast<std::size_t>(marks_.end / 32)] = std::uint32_t{1} << (marks_.end % 32);
   return false;
@@ -25,7 +26,10 @@ Result<bool> ThinkBudget::allowed(std::span<std::uint32_t> bits) {
 bool ThinkBudget::accept(std::int32_t token) {
   if (within_ != nullptr && !within_->accept(token)) return false;
   const bool first = !std::exchange(began_, true);
-  if (marks_.inside) {
+  if (marks_.inside && header_ < marks_.header.size()) {
+    marks_.inside = token == marks_.header[header_];  // else this is no reasoning
+    ++header_;
+  } else if (marks_.inside) {
     marks_.inside = token != marks_.end;
     --budget_;
   } else if (first && token == marks_.begin) {
@@ -38,6 +42,7 @@ std::unique_ptr<TokenConstraint> ThinkBudget::clone() const {
   auto out = std::make_unique<ThinkBudget>(budget_, marks_, vocab_,
                                            within_ != nullptr ? within_->clone() : nullptr);
   out->began_ = began_;
+  out->header_ = header_;
   return out;
 }
 

@@ -15,7 +15,9 @@ class ThinkBudget final : public TokenConstraint {
   /// constraint excludes that. `within`: another constraint that holds too; null: none.
   ThinkBudget(std::int64_t budget, const ThinkTokens& marks, std::int32_t vocab,
               std::unique_ptr<TokenConstraint> within)
-      : budget_(budget), marks_(marks), vocab_(vocab), within_(std::move(within)) {}
+      : budget_(budget), marks_(marks), vocab_(vocab), within_(std::move(within)) {
+    if (marks_.inside) header_ = marks_.header.size();
+  }
 
   Result<bool> allowed(std::span<std::uint32_t> bits) override;
   bool accept(std::int32_t token) override;
@@ -26,6 +28,7 @@ class ThinkBudget final : public TokenConstraint {
   ThinkTokens marks_;
   std::int32_t vocab_;
   bool began_ = false;
+  std::size_t header_ = 0;  // tokens of the header that have come
   std::unique_ptr<TokenConstraint> within_;
 };
 

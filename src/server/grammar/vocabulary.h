@@ -48,5 +48,8 @@ class Vocabulary {
 inline bool has_bit(std::span<const std::uint32_t> bits, std::int32_t token) {
   return (bits[static_cast<std::size_t>(token / 32)] >> (token % 32) & 1u) != 0;
 }
+inline void set_bit(std::span<std::uint32_t> bits, std::int32_t token) {
+  bits[static_cast<std::size_t>(token / 32)] |= std::uint32_t{1} << (token % 32);
+}
 
 }  // namespace lathe::grammar

@@ -143,6 +143,7 @@ bool HarmonyParts::step_header(TextParts& out, bool last) {
 // Begins a message without a header; raw_ is text of it.
 void HarmonyParts::open_text(TextParts& out) {
   state_ = State::content;
+  analysis_ = false;
   fresh_ = true;
   raw_message_ = rules_.reasoning_stays;
   if (!raw_.empty()) give(shown(std::exchange(raw_, {})), out);
@@ -170,7 +171,8 @@ void HarmonyParts::open(std::string_view header, TextParts& out) {
   const bool addressed = !recipient.empty() && recipient != "all" && recipient != "user";
   // A call to a tool that the server has not: text, with all that the model wrote.
   raw_message_ = raw_message_ || addressed;
-  state_ = channel == "analysis" && !raw_message_ ? State::reasoning : State::content;
+  analysis_ = channel == "analysis";
+  state_ = analysis_ && !raw_message_ ? State::reasoning : State::content;
   const std::string raw = shown(std::exchange(raw_, {}));
   if (raw_message_) give(raw, out);
 }
@@ -201,6 +203,7 @@ bool HarmonyParts::step_body(TextParts& out, bool last) {
     const auto mark = std::ranges::find_if(marks, [&](auto m) { return fits(here, m); });
     if (mark == marks.end()) continue;
     bool wait = here.size() < mark->size();
+    if (*mark == start_ && !may_start_in_body()) continue;
     const bool ends = !wait && ends_message(here.substr(mark->size()), *mark == start_, last, wait);
     if (wait && !last) {
       give(std::string_view(held_).substr(0, at), out);

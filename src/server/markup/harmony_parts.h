@@ -32,6 +32,8 @@ struct HarmonyRules {
   bool calls = false;            // messages to functions are calls
   bool prefixed = false;         // only to functions.NAME, not to NAME alone
   bool one_call = false;         // the first call is the last
+  // Analysis ends at <|end|> alone, as in the grammar of text that a request constrains.
+  bool whole_analysis = false;
   std::shared_ptr<const nlohmann::ordered_json> schemas = nullptr;  // the request's tools
 };
 
@@ -55,6 +57,7 @@ class HarmonyParts {
   bool step_header(TextParts& out, bool last);
   bool step_body(TextParts& out, bool last);
   bool may_be_header() const;
+  bool may_start_in_body() const { return !rules_.whole_analysis || !analysis_; }
   bool ends_message(std::string_view rest, bool starts, bool last, bool& wait) const;
   void open(std::string_view header, TextParts& out);
   void open_text(TextParts& out);
@@ -65,6 +68,7 @@ class HarmonyParts {
   HarmonyRules rules_;
   std::string start_, message_, channel_, end_, return_, call_;  // marks as they arrive
   State state_ = State::header;
+  bool analysis_ = false;  // the message is of that channel
   std::string held_;
   std::size_t begun_ = 0;     // bytes at the front of held_ that are the prompt's
   std::string raw_;           // the current message's text so far with its marks, as far as it may

@@ -65,9 +65,13 @@ void set_thinking(const ServedModel& model, grammar::Thinking thinking, Prepared
   }
   const ReasoningMarks marks = reasoning_marks(model.reasoning);
   std::optional<std::int32_t> begin, end;
+  std::string_view header;  // what follows the token in the mark
   for (const auto& [token, text] : model.marks) {
-    if (text == marks.begin || text == marks.token) begin = token;
+    if (text == marks.begin) begin = token;
     if (text == marks.end) end = token;
+    if (text != marks.token || marks.token.empty()) continue;
+    begin = token;
+    header = marks.begin.substr(marks.token.size());
   }
   if (api.constraint) {
     api.constraint->think_begin = marks.begin;
@@ -80,6 +84,10 @@ void set_thinking(const ServedModel& model, grammar::Thinking thinking, Prepared
   }
   out.think_budget = api.thinking_budget;
   out.think.end = *end;
+  if (!header.empty()) {
+    auto tokens = model.tokenizer.encode(std::string(header), /*add_special_tokens=*/false);
+    if (tokens) out.think.header = std::move(*tokens);
+  }
   out.think.inside = thinking == grammar::Thinking::inside;
   if (!out.think.inside) out.think.begin = begin;
 }
@@ -180,6 +188,8 @@ std::optional<ApiError> set_channels(const ServedModel& model, const std::string
   constrain_channels(rules.begun.find("<|message|>") != std::string::npos, rules.calls, api);
   if (api.constraint) separate_marks(rules.marks_by_id, *api.constraint);
   rules.prefixed = api.constraint != nullptr;  // the grammar follows no others
+  rules.whole_analysis =
+      api.constraint != nullptr && api.constraint->thinking != grammar::Thinking::none;
   out.markup.one_call = rules.one_call;
   out.markup.harmony = std::move(rules);
   return std::nullopt;

@@ -6,6 +6,7 @@
 
 #include "server/grammar/matcher.h"
 #include "server/grammar/test/grammar_test_util.h"
+#include "server/grammar/think_budget.h"
 
 namespace lathe::grammar {
 namespace {
@@ -41,6 +42,44 @@ TEST_F(Grammars, ReasoningComesFirst) {
   }
   for (const char* bad : {"<think>", "</think>ab", "xab", "<think></think>x", "<think>ab"}) {
     EXPECT_FALSE(takes(text, bad)) << bad;
+  }
+}
+
+// A mark of several tokens begins with one that other text begins with, too.
+TEST_F(Grammars, AMarksHeaderIsFollowed) {
+  const auto grammar = compile(regex("ab"));
+  const std::int32_t begin = 299, end = 301;
+  const ThinkTokens think{false, begin, end, {'t', 'h'}};
+  Matcher m(grammar, think);
+  ThinkBudget budget(1, think, 320, std::make_unique<Matcher>(grammar, think));
+  for (TokenConstraint* one :
+       {static_cast<TokenConstraint*>(&m), static_cast<TokenConstraint*>(&budget)}) {
+    EXPECT_TRUE(one->accept(begin));
+    for (const char header : {'t', 'h'}) {
+      std::vector<std::uint32_t> own = bits();
+      EXPECT_EQ(*one->allowed(own), false);
+      for (std::int32_t t = 0; t < 320; ++t) EXPECT_EQ(has(own, t), t == header) << t;
+      EXPECT_FALSE(one->clone()->accept('x'));
+      EXPECT_TRUE(one->accept(header));
+    }
+    // The header is no reasoning, so the budget has a token left.
+    EXPECT_TRUE(one->accept('x'));
+    EXPECT_TRUE(one->clone()->accept(end));
+  }
+  std::vector<std::uint32_t> own = bits();
+  EXPECT_TRUE(budget.allowed(own));
+  for (std::int32_t t = 0; t < 320; ++t) EXPECT_EQ(has(own, t), t == end) << t;
+}
+
+// Without a constraint the model may write other text after the mark's first token.
+TEST_F(Grammars, ABudgetLeavesOtherTextAlone) {
+  ThinkBudget budget(1, {false, 299, 301, {'t', 'h'}}, 320, nullptr);
+  for (const std::int32_t token :
+       {std::int32_t{299}, std::int32_t{'f'}, std::int32_t{'x'}, std::int32_t{'y'}}) {
+    EXPECT_TRUE(budget.accept(token));
+    std::vector<std::uint32_t> own = bits();
+    EXPECT_TRUE(budget.allowed(own));
+    EXPECT_TRUE(has(own, 'z')) << token;
   }
 }
 

@@ -118,6 +118,18 @@ TEST(HarmonyParts, FollowsTheRequest) {
   expect_answer(r, all, "reasoning: \ncontent: " + all + "\n");
 }
 
+// The grammar of constrained text takes all before <|end|> for analysis.
+TEST(HarmonyParts, ConstrainedAnswersHaveWholeAnalysis) {
+  const std::string text = "<|channel|>analysis<|message|>We quote" + kNext + " foo<|end|>" +
+                           kNext + "<|channel|>final<|message|>aaa<|return|>";
+  for (const bool by_id : {false, true}) {
+    MarkupRules rules = channels(by_id);
+    rules.harmony->prefixed = rules.harmony->whole_analysis = true;
+    expect_answer(rules, by_id ? as_tokens(text) : text,
+                  "reasoning: We quote<|start|>assistant foo\ncontent: aaa\n", true);
+  }
+}
+
 TEST(HarmonyParts, RandomTextIsNotLost) {
   const std::vector<std::string> words = {"<|start|>",
                                           "assistant",
