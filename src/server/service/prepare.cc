@@ -12,6 +12,7 @@
 #include "server/openai/text_offsets.h"
 #include "server/service/answer_rules.h"
 #include "server/service/call_ids.h"
+#include "server/service/chat_checks.h"
 #include "server/service/protocol.h"
 #include "server/service/render_chat.h"
 #include "server/service/request_limits.h"
