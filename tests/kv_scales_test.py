@@ -213,7 +213,7 @@ class Scales(unittest.TestCase):
         layers = self.config[model]["num_hidden_layers"]
         good = {"architecture": "DeepseekV3ForCausalLM", "key": [1.0] * layers}
         file = self.root / "bad.json"
-        commands = (["generate", "--prompt", "a"], ["chat"], ["serve", "--port", "0"], ["bench", "engine"], ["plan"],
+        commands = (["generate", "--prompt", "a"], ["chat"], ["serve", "--port", "0"], ["bench", "engine", "-p", "32"], ["plan"],
                     ["eval", "--perplexity", str(DATA / "models" / model / "config.json"), "--all-plans"])
         for content, wanted in (("{", "bad.json"), (json.dumps({}), "architecture"),
                                 (json.dumps(good | {"key": [1.0]}), f"wanted {layers} scales"),
