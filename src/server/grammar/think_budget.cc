@@ -19,7 +19,7 @@ Result<bool> ThinkBudget::allowed(std::span<std::uint32_t> bits) {
   const bool header = header_ < marks_.header.size();
   if (!marks_.inside || header || budget_ > 0 || !has_bit(bits, marks_.end)) return may_end;
   std::fill(bits.begin(), bits.end(), 0);
-  bits[static_cast<std::size_t>(marks_.end / 32)] = std::uint32_t{1} << (marks_.end % 32);
+  set_bit(bits, marks_.end);
   return false;
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/json.h"
+#include "base/json_limit.h"
 #include "io/text/quote.h"
 #include "server/openai/object_reader.h"
 
@@ -23,26 +24,18 @@ Source source_of(Source::Kind kind, const std::string& path) {
 
 // The schema that a text writes. A name that stands twice is an error as in the body itself.
 std::optional<ApiError> read_schema_text(const Json& text, const FieldContext& at, Json& out) {
-  const auto inside = [&](const std::string& path) {
-    const bool dot = !path.empty() && path[0] != '[';
-    return at.path + (dot ? "." : "") + path;
-  };
+  const auto& written = text.get_ref<const std::string&>();
   try {
-    auto read = read_watched_json<Json>(text.get_ref<const std::string&>(), {}, /*exact=*/true);
-    if (read.too_deep) {
-      return bad_field(inside(*read.too_deep), fmt::format("at most {} levels", kMostLevels),
-                       "more");
-    }
-    if (read.too_large) {
-      return bad_field(inside(read.too_large->path), "a number that a double can hold",
-                       read.too_large->digits);
-    }
+    auto read = read_watched_json<Json>(written, {}, /*exact=*/true);
     if (read.twice) return bad_field(at.path, "unique names", quote(*read.twice) + " twice");
-    out = std::move(read.value);
+    if (!read.too_deep && !read.too_large) {
+      out = std::move(read.value);
+      return std::nullopt;
+    }
   } catch (const Json::parse_error&) {
-    return wrong_value(at, "a JSON schema", text);
   }
-  return std::nullopt;
+  if (const auto limit = find_json_limit(written, at.path)) return bad_field(*limit);
+  return wrong_value(at, "a JSON schema", text);
 }
 
 // Reads a schema, or its text.

@@ -32,9 +32,9 @@ void Workers::add(std::uint64_t client, bool long_one, std::function<void()> job
   {
     const std::lock_guard lock(mutex_);
     const Key key(client, long_one);
-    auto& queue = jobs_[key];
-    if (queue.empty()) turns_.push_back(key);
-    queue.push_back(std::move(job));
+    jobs_[key].push_back(std::move(job));
+    // Without memory for the turn the key's next job brings it.
+    if (std::ranges::find(turns_, key) == turns_.end()) turns_.push_back(key);
   }
   wake_.notify_one();
 }
@@ -59,15 +59,14 @@ void Workers::run() {
       if (stop_) return;
       const auto turn = find_turn();
       const auto next = jobs_.find(*turn);
-      turns_.erase(turn);
       long_one = next->first.second;
       long_ones_ += long_one ? 1 : 0;
       job = std::move(next->second.front());
       next->second.pop_front();
+      std::rotate(turn, turn + 1, turns_.end());  // allocates nothing
       if (next->second.empty()) {
         jobs_.erase(next);
-      } else {
-        turns_.push_back(next->first);
+        turns_.pop_back();
       }
     }
     job();

@@ -34,7 +34,7 @@ class Workers {
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::map<Key, std::deque<std::function<void()>>> jobs_;  // no empty queue
+  std::map<Key, std::deque<std::function<void()>>> jobs_;  // no empty queue has a turn
   std::deque<Key> turns_;                                  // the keys of jobs_
   std::size_t long_ones_ = 0;                              // that run
   bool stop_ = false;
