@@ -214,9 +214,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   LATHE_CHECK(prompt.ok() || prompt.error().status == 400, "the server's mistake");
   if (!prompt) return 0;
   std::vector<std::string> ignored = request->ignored;
-  for (const std::string& name : names) {
-    ignored.push_back(lathe::own_names(route, {400, "", name, name}).param);
-  }
+  ignored.insert(ignored.end(), request->idle.begin(), request->idle.end());
+  for (const std::string& name : names) ignored.push_back(request->sources.of(name));
   for (const std::string& name : ignored) {
     LATHE_CHECK(has_path(body, name), "an ignored name that the body has not: " + name);
   }

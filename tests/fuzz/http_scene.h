@@ -53,7 +53,8 @@ inline Scene run(std::string_view bytes, std::size_t piece) {
     out.requests.push_back(text + request.body);
     answer->send({});
   };
-  host.handler.error = [](std::string_view, int status, std::string_view, std::string message) {
+  host.handler.error = [](const lathe::HttpRequest&, int status, std::string_view,
+                          std::string message) {
     LATHE_CHECK(status >= 400 && status < 500 && !message.empty(), "an error without words");
     lathe::HttpResponse response;
     response.status = status;
