@@ -18,8 +18,9 @@ constexpr double kPcieBytesPerSecond = 50e9;
 
 // Above these rows it is faster that a rank sums its share of them, or pulls them.
 std::int64_t push_rows_of(std::int32_t ranks, bool divided) {
-  if (ranks <= 2) return divided ? 128 : 256;
-  return ranks <= 4 ? 32 : 16;
+  if (ranks > 4) return 16;
+  if (!divided) return 256;
+  return ranks <= 2 ? 128 : 32;
 }
 
 void keep_larger(Range& most, const Range& range) { most = {0, std::max(most.count, range.count)}; }
@@ -113,10 +114,11 @@ std::int64_t exchange_bytes(const ExchangePlan& e, std::int32_t ranks, std::int6
   if (e.kind == ExchangeKind::none) return 0;
   const std::int64_t row = (e.row_bytes() + 63) / 64 * 64;
   if (e.kind != ExchangeKind::peer) return rows * row;
-  // Of divided rows a plane holds the peers' partials of one share, and the results of all.
+  // Some sums are not divided in any model. Of divided rows a plane holds the peers' partials of
+  // one share, and the results of all.
   constexpr std::int64_t kPushedOwned = 256;
   const std::int64_t owned = std::min(rows, kPushedOwned);
-  const std::int64_t plane = std::max((ranks - 1) * std::min(rows, e.push_rows),
+  const std::int64_t plane = std::max((ranks - 1) * std::min(rows, push_rows_of(ranks, false)),
                                       owned + (owned + ranks - 1) / ranks * (ranks - 1));
   return 3 * plane * row + rows * row;
 }

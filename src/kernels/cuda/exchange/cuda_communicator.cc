@@ -16,8 +16,9 @@ MutableRowsView HostPart::partials(const OpsContext& ops, std::int64_t rows, std
 }
 
 std::int64_t pushed_rows(int ranks, bool owned) {
-  if (ranks == 2) return owned ? 128 : 256;
-  return ranks == 4 ? 32 : 16;
+  if (ranks > 4) return 16;
+  if (!owned) return 256;
+  return ranks == 2 ? 128 : 32;
 }
 
 // The kernel of eight ranks polls two words a thread at most.

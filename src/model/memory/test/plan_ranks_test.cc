@@ -133,7 +133,7 @@ TEST(PlanRanks, SaysWhetherRanksSumAShareOrPull) {
   for (const auto& [name, tp, beyond] :
        {std::tuple{"qwen3-235b-fp8", 2, "push to 128 rows, each rank sums a share beyond"},
         {"qwen3-235b-fp8", 4, "push to 32 rows, each rank sums a share beyond"},
-        {"deepseek-v4-flash", 4, "push to 32 rows, each rank pulls all rows beyond"}}) {
+        {"deepseek-v4-flash", 4, "push to 256 rows, each rank pulls all rows beyond"}}) {
     const auto plan = planned(published(name), h200(tp), request_of(tp));
     ASSERT_TRUE(plan.ok()) << name;
     EXPECT_THAT(explain(*plan), HasSubstr(beyond)) << name;
@@ -453,10 +453,10 @@ TEST(PlanRanks, ExchangesAndDealtLogitsHaveBudgets) {
     EXPECT_TRUE(plan.ok());
     return plan->budget(kind)->bytes;
   };
-  // Three planes of 256 rows' sums and three peers' partials of 64 rows, which are more than 4
-  // ranks' 32 rows, and a buffer of all rows of a step, in bf16.
+  // Three planes of three peers' 256 rows, as sums that are not divided are pushed, and a buffer of
+  // all rows of a step, in bf16.
   const std::int64_t row = 2 * 5120;
-  EXPECT_EQ(bytes(BudgetKind::exchange), 3 * (256 + 3 * 64) * row + (2048 + 256) * row);
+  EXPECT_EQ(bytes(BudgetKind::exchange), 3 * (3 * 256) * row + (2048 + 256) * row);
   EXPECT_EQ(bytes(BudgetKind::dealt_logits), 64 * 151936 * 4);
   EXPECT_EQ(bytes(BudgetKind::logits), 256 * (151936 / 4 + 32) * 4);
   request.exchange_dtype = "f32";
