@@ -129,9 +129,11 @@ bool CudaBackend::expert_layer_with_shared(const OpsContext& ops, const ExpertLa
   return true;
 }
 
-void CudaBackend::multiply(std::span<const MatmulCall> calls) {
+void CudaBackend::multiply(std::span<MatmulCall> calls) {
   if (calls.empty()) return;
   keep(flush());
+  const std::int64_t kept = matmul_kept_bytes(device_.sms);
+  if (scratch_.size() >= kept) calls[0].kept = reinterpret_cast<float*>(scratch_.take(kept));
   keep(matmul_on_device(calls, stream_));
 }
 

@@ -146,7 +146,7 @@ class CudaBackend final : public Backend, public SharedExpertBackend, public Exc
   Result<void> start_queued();  // the same but for what waits for a norm
   Result<void> make_ring();
   WeightMemory& weight_memory(std::vector<OwnedBytes>& owned);
-  void multiply(std::span<const MatmulCall> calls);
+  void multiply(std::span<MatmulCall> calls);
   void multiply_plain(const OpsContext& ops, const Product& p);
   void multiply_narrow(const OpsContext& ops, const Product& p);
   void permute(const Product& p, const MutableRowsView& out);

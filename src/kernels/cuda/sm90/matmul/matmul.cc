@@ -93,6 +93,8 @@ Result<void> put(const MatmulLaunch& l, const WeightView& weights, cudaStream_t 
 
 }  // namespace
 
+std::int64_t matmul_kept_bytes(int sms) { return 4 * kMatmulKeptFloats * sms; }
+
 Result<void> matmul_with_tiling(std::span<const MatmulCall> calls, const MatmulTiling& tiling,
                                 int sms, cudaStream_t stream) {
   return put(make_launch(calls, tiling, sms), calls[0].w, stream);

@@ -34,7 +34,14 @@ struct MatmulCall {
   // row.
   const float* x_scales = nullptr;
   std::int64_t x_scale_stride = 0;  // a multiple of 4, >= m
+  // Of a launch's first call: matmul_kept_bytes() of the device's memory that no other kernel on
+  // the stream needs to find again, or null. With it many tokens are faster where K has parts; the
+  // bits are the same.
+  float* kept = nullptr;
 };
+
+/// Bytes of MatmulCall::kept: a tile's sums on each SM.
+std::int64_t matmul_kept_bytes(int sms);
 
 /// Whether two weights are stored alike, so that one launch can read both: their dtype, and the
 /// kind of their scales.

@@ -155,6 +155,7 @@ MatmulShape shape_of(std::span<const MatmulCall> calls, int sms) {
                     .factors = calls[0].w.dtype == DType::e4m3,
                     .packed = is_packed(calls[0].w),
                     .gated = calls[0].activation != nullptr,
+                    .keeps = calls[0].kept != nullptr,
                     .least_wide = has_one_fma(calls[0].w) ? 4 : 9};
   for (const MatmulCall& c : calls) shape.rows += c.w.rows * (shape.gated ? 2 : 1);
   return shape;
@@ -175,6 +176,7 @@ MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulTiling& 
   }
   p.x_scales = calls[0].x_scales;
   p.x_scale_stride = static_cast<std::int32_t>(calls[0].x_scale_stride);
+  p.kept = calls[0].kept;
   p.split = tiling.split;
   p.tile_rows = tiling.tile_rows;
   p.token_tiles = static_cast<std::int32_t>((x.rows + tiling.tile_tokens - 1) / tiling.tile_tokens);

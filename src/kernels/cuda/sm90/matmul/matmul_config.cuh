@@ -84,6 +84,8 @@ struct MatmulTile {
   static_assert(kStages >= (kNarrow ? 2 : 3) && (2 * kStages + 2) * 8 <= kBarrierBytes);
   // The registers hold a second accumulator: one part of K next to the sum of the others.
   static constexpr bool kPairSplits = kPair && !kGrouped && kTokens <= 128 && !Format::kTwoLevels;
+  // They do not: those sums are in memory (MatmulParams::kept).
+  static constexpr bool kKeepsSums = kPair && !kGrouped && kTokens > 128;
   // A pair's shared tokens are loaded in halves, one by each block.
   static constexpr int kBoxTokens = kPair ? kTokens / 2 : kTokens;
 };

@@ -177,6 +177,14 @@ struct MatmulConsumer {
         LATHE_UNROLL
         for (int i = 0; i < kValues; ++i) total[i] = acc[i];
       }
+    } else if constexpr (T::kKeepsSums) {
+      LATHE_ROLLED
+      for (std::int32_t part = 0;;) {
+        Format::sum_part(*this, w, MatmulPart(p, part));
+        if (part > 0) add_kept();
+        if (++part == p.split) break;
+        keep();
+      }
     } else {
       Format::sum_part(*this, w, MatmulPart(p, 0));
       if constexpr (T::kPairSplits) {
@@ -190,6 +198,30 @@ struct MatmulConsumer {
           for (int i = 0; i < kValues; ++i) acc[i] = total[i] + acc[i];
         }
       }
+    }
+  }
+
+  /// This thread's words of four sums in MatmulParams::kept, kConsumers apart. Only this thread
+  /// accesses them.
+  __device__ float4* kept() const {
+    return reinterpret_cast<float4*>(p.kept + blockIdx.x * kMatmulKeptFloats) + threadIdx.x;
+  }
+  __device__ void keep() const {
+    float4* const to = kept();
+    LATHE_UNROLL
+    for (int j = 0; j < kValues / 4; ++j) {
+      to[j * T::kConsumers] = {acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]};
+    }
+  }
+  __device__ void add_kept() {
+    const float4* const from = kept();
+    LATHE_UNROLL
+    for (int j = 0; j < kValues / 4; ++j) {
+      const float4 v = from[j * T::kConsumers];
+      acc[4 * j] = v.x + acc[4 * j];
+      acc[4 * j + 1] = v.y + acc[4 * j + 1];
+      acc[4 * j + 2] = v.z + acc[4 * j + 2];
+      acc[4 * j + 3] = v.w + acc[4 * j + 3];
     }
   }
 

@@ -15,6 +15,9 @@ inline constexpr int kMatmulMaxSplit = 8;    // blocks of a cluster, at most
 inline constexpr int kNarrowSplit = 4;       // the same in MatmulCluster::narrow
 inline constexpr int kMatmulGroups = 512;    // of a grouped GEMM, at most
 
+/// Sums of a tile of 256 tokens.
+inline constexpr std::int64_t kMatmulKeptFloats = kMatmulTileRows * 256;
+
 /// Most bytes of the packed scales and zeros of a row's chunk.
 inline constexpr int kMatmulPackedScale = 8, kMatmulPackedZero = 4;
 
@@ -80,6 +83,9 @@ struct MatmulParams {
   std::int32_t token_tiles;
   const float* x_scales;        // of e4m3 tokens: [chunks, x_scale_stride]; else null
   std::int32_t x_scale_stride;  // a multiple of 4
+  // Sums of a tile that wait for the next part of K, for tiles of 256 tokens if K has parts:
+  // [blocks, kMatmulKeptFloats].
+  float* kept;
   // For a grouped GEMM; the weight is the first group's.
   const std::int32_t* offsets;  // [groups + 1] each group's first token; null: each has all
   std::int32_t groups;

@@ -11,8 +11,9 @@ namespace {
 // Per SM at full load and per clock: weight bytes from memory, bytes from L2, and multiply-adds.
 constexpr double kMemoryBytes = 18, kL2Bytes = 30, kProducts = 1700;
 // Clocks per token that a tile spends outside its stages: storing it, which pairs overlap with the
-// next tile through TMA, and exchanging partials, which has a high start-up cost.
-constexpr double kStore = 50, kPairStore = 6, kExchange = 40, kFirstExchange = 1500;
+// next tile through TMA, writing its sums to memory and reading them, and exchanging partials,
+// which has a high start-up cost.
+constexpr double kStore = 50, kPairStore = 6, kKeep = 16, kExchange = 40, kFirstExchange = 1500;
 
 // Clusters of `blocks` blocks that run at a time. A block occupies an SM, and a cluster must be
 // within one GPC. Most GPCs have 16 or 18 SMs, one has fewer: not multiples of 4 and 8. One cluster
@@ -47,6 +48,7 @@ double cost(const MatmulShape& s, const Tiles& t) {
                                  (weight_bytes + token_bytes) / kL2Bytes, products / kProducts});
   double extra = (t.pair ? kPairStore : kStore) * t.tokens;
   if (t.split > 1 && !t.pair) extra += kFirstExchange + kExchange * t.tokens;
+  if (t.tokens == 256) extra += kKeep * t.tokens * (t.split - 1);
   return static_cast<double>(ceil_div(items, clusters)) *
          (static_cast<double>(item_chunks) * chunk + extra);
 }
@@ -72,9 +74,9 @@ Tiles best_for_few(const MatmulShape& shape) {
   for (int split = 1; split <= kMostSplit; split *= 2) {
     // A part shorter than the stages in flight is not worth its exchange.
     if (split > 1 && s.k / split < 8 * matmul_chunk(s.weight_bits)) continue;
-    // Many tokens are fastest in pairs with tiles of 256 tokens, or with codes, and those cannot
-    // add parts of K. The split may not depend on the number of tokens, so K is not split for few
-    // tokens either.
+    // Many tokens are fastest in pairs with tiles of 256 tokens, which add parts of K in memory, or
+    // with codes, which cannot. The split may not depend on the number of tokens, so K is not split
+    // for few tokens either.
     if (split > 1 && (s.x_bits == 8 || s.gated) && fills_sms(s)) continue;
     for (int rows = 128; rows >= 48; rows -= row_step(s)) {
       const Tiles t{split, rows, 32, false};
@@ -135,7 +137,7 @@ MatmulTiling choose_tiling(const MatmulShape& s) {
   }
   if (s.m > 64) {
     if (few.split == 1 || !s.factors) consider({few.split, 128, 128, true});
-    if (few.split == 1 && s.weight_bits == 16) consider({1, 128, 256, true});
+    if (s.weight_bits == 16 && (few.split == 1 || s.keeps)) consider({few.split, 128, 256, true});
   }
   return {best.split, best.rows, best.tokens, best.pair};
 }

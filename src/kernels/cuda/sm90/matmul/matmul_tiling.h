@@ -16,6 +16,7 @@ struct MatmulShape {
   bool factors = false;  // each chunk is summed separately and then scaled
   bool packed = false;   // codes are converted, with scales of groups
   bool gated = false;    // tiles interleave rows of two weights
+  bool keeps = false;    // there is memory for sums of tiles (MatmulCall::kept)
   // Packed: fewest tokens for which a block of four warpgroups is faster than the kernel of few
   // tokens.
   int least_wide = 9;

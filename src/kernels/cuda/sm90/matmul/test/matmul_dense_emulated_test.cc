@@ -27,10 +27,29 @@ TEST_F(MatmulEmulated, EveryTileAndSplit) {
     Problem p(random, between(1, 150), 2 * between(50, 200), 8 * between(40, 80));
     check(p, {split, 128, 128, true}, 2 * between(1, 2));
   }
-  for (const int out_stride : {402, 404}) {
+  for (const int split : {1, 2, 4}) {
     Problem p(random, between(200, 300), 4 * between(25, 100), 8 * between(40, 60));
-    p.out_stride = out_stride;
-    check(p, {1, 128, 256, true}, 2);
+    p.out_stride = between(201, 202) * 2;
+    check(p, {split, 128, 256, true}, 2);
+  }
+}
+
+// Sums of parts of K are added in one order, be they in registers, memory or other blocks.
+TEST_F(MatmulEmulated, EveryTileOfASplitHasTheSameBits) {
+  Problem p(random, between(200, 300), 4 * between(40, 90), 8 * between(60, 80));
+  Host host;
+  const Placed placed(p, host);
+  MatmulCall call = placed.call(p.m);
+  call.kept = host.put(std::vector<float>(static_cast<std::size_t>(kMatmulKeptFloats * 4)));
+  for (const int split : {2, 4}) {
+    emulate_matmul({&call, 1}, {split, 128, 64, false}, 4);
+    const std::vector<float> want = placed.read();
+    for (const int tokens : {128, 256}) {
+      emulate_matmul({&call, 1}, {split, 128, tokens, true}, 4);
+      const std::vector<float> got = placed.read();
+      EXPECT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0)
+          << "seed " << seed << ", split " << split << ", tokens " << tokens;
+    }
   }
 }
 

@@ -44,7 +44,8 @@ class MatmulEmulated : public ::testing::Test {
                  << (tiling.pair ? ", pairs" : "") << ", " << sms << " SMs");
     Host host;
     const Placed placed(p, host);
-    const MatmulCall call = placed.call(p.m);
+    MatmulCall call = placed.call(p.m);
+    call.kept = host.put(std::vector<float>(static_cast<std::size_t>(kMatmulKeptFloats * sms)));
     ASSERT_TRUE(matmul_takes(call));
     emulate_matmul({&call, 1}, tiling, sms);
     placed.expect_right(p.m);

@@ -211,6 +211,7 @@ class Bench {
     const auto x = fill(s.x, most * s.k);
     auto out = need(DeviceArray<std::byte>::make(most * s.n * 2));
     auto peer_out = need(DeviceArray<std::byte>::make(most * s.n * 2));
+    const auto kept = need(DeviceArray<std::byte>::make(matmul_kept_bytes(device_.sms)));
     for (const std::int64_t m : tokens) {
       const auto call = [&](const DeviceArray<std::byte>& to, int i) -> MatmulCall {
         return {
@@ -224,7 +225,8 @@ class Bench {
                   .groups = packed(s, groups, zeros, static_cast<std::size_t>(i))},
             .out = {to.data(), DType::bf16, m, s.n, s.n},
             .x_scales = s.x == DType::e4m3 ? scales_->data() : nullptr,
-            .x_scale_stride = s.x == DType::e4m3 ? (most + 3) / 4 * 4 : 0};
+            .x_scale_stride = s.x == DType::e4m3 ? (most + 3) / 4 * 4 : 0,
+            .kept = reinterpret_cast<float*>(kept.data())};
       };
       std::vector<MatmulCall> calls;
       const int count = m > 1000 ? matrices : std::max(matrices, kMostMatrices);
@@ -327,7 +329,7 @@ class Bench {
     if (m <= 64) return tilings;
     for (const int rows : {96, 112, 128}) {
       tilings.push_back({chosen.split, rows, 128, true});
-      if (wide && chosen.split == 1) tilings.push_back({1, rows, 256, true});
+      if (wide) tilings.push_back({chosen.split, rows, 256, true});
     }
     return tilings;
   }
