@@ -203,7 +203,7 @@ void model_info_route(RouteCall c) {
         model.tools == ToolFormat::none ? Json(nullptr) : Json(name(model.tools))},
        {"reasoning_parser",
         model.reasoning == ReasoningFormat::none ? Json(nullptr) : Json(name(model.reasoning))},
-       {"load_format", "safetensors"},
+       {"load_format", c.service.options().effective.value("load_format", "auto")},
        {"has_image_understanding", false},
        {"has_audio_understanding", false}}));
 }
