@@ -74,6 +74,7 @@ bool AnswerParts::counts(Mark::Kind kind) const {
       return state_ == State::content && after_call_;
     case Mark::call:
     case Mark::around:
+      if (state_ == State::reasoning && rules_.constrained) return false;
       return !rules_.text_or_calls || !began_ || calls_ > 0;
   }
   return true;

@@ -32,6 +32,8 @@ struct MarkupRules {
   bool no_bare = false, bare_first = false;
   // The answer is text or calls: marks of calls after text are text.
   bool text_or_calls = false;
+  // A constraint begins where reasoning ends: calls in reasoning that has no end are none.
+  bool constrained = false;
   bool list_of_calls = false;  // content is [{"name", "parameters"}, ...]
   // Special tokens that are marks, with the text that detokenising skips.
   std::vector<std::pair<std::int32_t, std::string>> tokens;

@@ -229,6 +229,7 @@ std::optional<ApiError> set_markup(const ServedModel& model, const std::string& 
   rules.starts_inside = rules.reasoning && thinking == grammar::Thinking::inside;
   rules.list_of_calls = api.forces_call();
   if (auto wrong = constrain_calls(model, out)) return wrong;
+  rules.constrained = api.constraint != nullptr;
   if (api.constraint || api.thinking_budget) set_thinking(model, thinking, out);
   const ReasoningMarks think = reasoning_marks(model.reasoning);
   for (const auto& [token, text] : model.marks) {

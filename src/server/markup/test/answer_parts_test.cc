@@ -387,6 +387,11 @@ TEST(AnswerParts, B5CallsCountAfterReasoning) {
   // Without an end of the reasoning the call ends it.
   expect_parts(rules, "<think>So " + call, "reasoning: So \ncontent: \nweather{}\n");
   expect_parts(rules, "<think>So " + call + " and", "reasoning: So \ncontent:  and\nweather{}\n");
+  // A constraint begins at the reasoning's end: calls that did not follow it are none.
+  rules.constrained = true;
+  expect_parts(rules, "<think>So " + call, "reasoning: So " + call + "\ncontent: \n");
+  expect_parts(rules, "<think>So</think>" + call, "reasoning: So\ncontent: \nweather{}\n");
+  rules.constrained = false;
   // Reasoning that is empty may lack its first mark.
   expect_parts(rules, "</think>\n\nHello", "reasoning: \ncontent: \nHello\n");
   expect_parts(rules, "\n</think>" + call, "reasoning: \ncontent: \nweather{}\n");
