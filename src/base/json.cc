@@ -74,6 +74,15 @@ std::string text_of(const OrderedJson& value, int indent, bool ascii) {
   return out;
 }
 
+// Like sax_parse(), whose lexer takes a NUL for the text's end: what follows it would be ignored.
+template <class Json, class Sax>
+bool parse_text(std::string_view text, Sax& sax) {
+  const std::size_t nul = text.find('\0');
+  if (nul == std::string_view::npos) return Json::sax_parse(text, &sax);
+  const auto error = Json::parse_error::create(101, nul + 1, "unexpected NUL", nullptr);
+  return sax.parse_error(nul + 1, "<U+0000>", error);
+}
+
 std::string excerpt(std::string text) {
   if (text.size() > 60) text = text.substr(0, 57) + "...";
   return text;
@@ -325,7 +334,7 @@ class Writer {
 std::optional<JsonMembers> read_members(std::string_view text) {
   JsonMembers out;
   Writer writer(&out);
-  if (!nlohmann::ordered_json::sax_parse(text, &writer)) return std::nullopt;
+  if (!parse_text<OrderedJson>(text, writer)) return std::nullopt;
   return out;
 }
 
@@ -339,7 +348,7 @@ std::string members_text(const JsonMembers& members) {
 
 std::optional<std::string> compact_json(std::string_view text) {
   Writer writer(nullptr);
-  if (!nlohmann::ordered_json::sax_parse(text, &writer)) return std::nullopt;
+  if (!parse_text<OrderedJson>(text, writer)) return std::nullopt;
   return writer.text();
 }
 
@@ -358,7 +367,7 @@ template <class Json>
 Json read_json(std::string_view text) {
   WatchedJson<Json> out;
   Builder<Json> builder(out, {}, /*watch=*/false);
-  if (!Json::sax_parse(text, &builder)) return Json(Json::value_t::discarded);
+  if (!parse_text<Json>(text, builder)) return Json(Json::value_t::discarded);
   return std::move(out.value);
 }
 
@@ -367,7 +376,7 @@ namespace {
 OrderedJson read_keeping(std::string_view text, Builder<OrderedJson>::Digits digits) {
   WatchedJson<OrderedJson> out;
   Builder<OrderedJson> builder(out, {}, /*watch=*/false, digits);
-  if (!OrderedJson::sax_parse(text, &builder)) return OrderedJson(OrderedJson::value_t::discarded);
+  if (!parse_text<OrderedJson>(text, builder)) return OrderedJson(OrderedJson::value_t::discarded);
   return std::move(out.value);
 }
 
@@ -404,7 +413,7 @@ WatchedJson<Json> read_watched_json(std::string_view text, const JsonLimits& lim
   using Digits = typename Builder<Json>::Digits;
   WatchedJson<Json> out;
   Builder<Json> builder(out, limits, /*watch=*/true, exact ? Digits::changed : Digits::none);
-  Json::sax_parse(text, &builder);
+  parse_text<Json>(text, builder);
   return out;
 }
 

@@ -30,6 +30,22 @@ TEST(JsonExcerpt, IsShortAndAscii) {
   EXPECT_EQ(cut, "\"" + std::string(56, 'x') + "...");
 }
 
+// RFC 8259 has no NUL; nlohmann's lexer takes one for the end of the text.
+TEST(ReadJson, NulIsNotJson) {
+  using namespace std::string_view_literals;
+  for (const auto text :
+       {"{}\0"sv, "{}\0{\"a\": 1}"sv, "\0"sv, "\0{}"sv, "{\"a\0\": 1}"sv, "[1,\0 2]"sv, "1\0"sv}) {
+    EXPECT_TRUE(read_json<nlohmann::json>(text).is_discarded());
+    EXPECT_TRUE(read_json<nlohmann::ordered_json>(text).is_discarded());
+    EXPECT_TRUE(read_json_exact(text).is_discarded());
+    EXPECT_TRUE(read_json_digits(text).is_discarded());
+    EXPECT_FALSE(read_members(text).has_value());
+    EXPECT_FALSE(compact_json(text).has_value());
+    EXPECT_THROW(read_watched_json<nlohmann::json>(text), nlohmann::json::parse_error);
+  }
+  EXPECT_EQ(read_json<nlohmann::json>("\"a\\u0000b\""), "a\0b"sv);
+}
+
 TEST(ReadJson, DiscardsWhatIsNotJson) {
   EXPECT_EQ(read_json<json>(R"({"b":[1,2.5],"a":"\u00e9"})"),
             (json{{"a", "\xC3\xA9"}, {"b", {1, 2.5}}}));

@@ -80,7 +80,7 @@ Result<nlohmann::ordered_json> read_chat_variables(const std::string& text,
   if (!json->is_object()) {
     return Error{ErrorCode::invalid_argument, field, "a JSON object", json_excerpt(*json), ""};
   }
-  auto out = nlohmann::ordered_json::parse(text);  // keeps the order of the text
+  auto out = read_json<nlohmann::ordered_json>(text);  // keeps the order of the text
   for (const auto& [name, value] : out.items()) {
     const auto ok = JinjaValue::from_json(value, field + ": " + name);
     if (!ok) return ok.error();

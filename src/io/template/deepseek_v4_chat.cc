@@ -346,8 +346,7 @@ class Rendering {
   // One line per argument. Text that is not JSON becomes one argument named "arguments".
   void add_arguments(Json arguments, const std::string& path) {
     if (arguments.is_string()) {
-      Json parsed = Json::parse(arguments.get_ref<const std::string&>(), nullptr,
-                                /*allow_exceptions=*/false);
+      Json parsed = read_json<Json>(arguments.get_ref<const std::string&>());
       arguments = parsed.is_discarded() ? Json{{"arguments", arguments}} : std::move(parsed);
     }
     if (!arguments.is_object()) refuse(path, "a JSON object", json_excerpt(arguments));

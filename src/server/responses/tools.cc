@@ -109,7 +109,7 @@ std::string function_name(std::string_view space, std::string_view name) {
 }
 
 std::string custom_input(const std::string& arguments) {
-  const Json json = Json::parse(arguments, nullptr, /*allow_exceptions=*/false);
+  const Json json = read_json<Json>(arguments);
   const auto input = json.is_object() ? json.find("input") : json.end();
   if (!json.is_object() || input == json.end() || !input->is_string()) return arguments;
   return input->get<std::string>();
