@@ -30,6 +30,9 @@ class Requests(ServeCase):
         self.refused("/v1/chat/completions", {**chat, "top_logprobs": 2}, "top_logprobs")
         self.refused("/v1/chat/completions", {**chat, "stream_options": {}}, "stream_options")
         self.refused("/v1/chat/completions", {**chat, "max_tokens": 10**9}, "max_tokens", "context_length_exceeded")
+        for more in ({}, {"max_tokens": 2}):
+            self.refused("/v1/chat/completions", {**chat, **more, "max_completion_tokens": 10**9}, "max_completion_tokens",
+                         "context_length_exceeded")
         for n, best_of in ((1, 2), (2, 1)):
             message = self.refused("/v1/completions", {"prompt": "a", "n": n, "best_of": best_of}, "best_of")
             self.assertIn(f"wanted n, {n}, got {best_of}", message)
@@ -90,6 +93,8 @@ class Requests(ServeCase):
         for body in ["", "{", "[]", "nul", '{"prompt": "a"} x', '{"prompt": NaN}', b'{"prompt": "\xff"}',
                      '{"prompt": "a", "prompt": "b"}', "[" * 100000]:
             self.refused("/v1/completions", body, None, "invalid_json")
+        for end in ("\0", '\0{"a": 1}', "\0\0"):
+            self.refused("/v1/completions", '{"prompt": "a", "max_tokens": 1}' + end, None, "invalid_json")
         status, _, answer = self.server.call("POST", "/v1/completions", '{"a":' * 600 + "1" + "}" * 600)
         self.assertEqual((status, answer["error"]["code"]), (400, "invalid_json"))
         self.assertTrue(answer["error"]["param"].startswith("a.a.a."), answer)

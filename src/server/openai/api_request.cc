@@ -306,6 +306,8 @@ Result<ApiRequest, ApiError> parse_request(ApiRoute route, std::string_view body
   if (auto wrong = refuse_ignored(out, fields, limits)) return *wrong;
   if (auto wrong = note_unused(limits, out)) return *wrong;
   // max_completion_tokens is read later and goes first, as in vLLM.
+  out.completion_tokens =
+      route == ApiRoute::chat && !json->value("max_completion_tokens", Json()).is_null();
   const auto first = integer_of(json->value("max_tokens", Json()), 0, kMostInt);
   if (route == ApiRoute::chat && first && *first != *out.max_tokens) {
     if (limits.strict) {

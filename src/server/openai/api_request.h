@@ -66,6 +66,7 @@ struct ApiRequest : AnswerParams {
   nlohmann::ordered_json messages;   // is_chat(): an array
   std::vector<PromptInput> prompts;  // the others
   bool batch = false;                // prompts came as a list
+  bool completion_tokens = false;    // max_tokens came as max_completion_tokens
   // [prompts] if sampling_params was a list, with equal n; empty: all prompts use the request's
   // own.
   std::vector<AnswerParams> each;

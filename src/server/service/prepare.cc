@@ -276,10 +276,10 @@ SamplingParams sampling_of(const ServedModel& model, const ServerOptions& option
 ApiError bad_sampling(const ApiRequest& api, std::size_t prompt, Error wrong) {
   if (api.route != ApiRoute::generate) {
     if (wrong.field == "min_new_tokens") wrong.field = "min_tokens";
-    if (wrong.field == "max_new_tokens") wrong.field = length_name(api.route);
+    if (wrong.field == "max_new_tokens") wrong.field = length_name(api);
     constexpr std::string_view kLength = "max_new_tokens";
     const std::size_t at = wrong.wanted.find(kLength);
-    if (at != std::string::npos) wrong.wanted.replace(at, kLength.size(), length_name(api.route));
+    if (at != std::string::npos) wrong.wanted.replace(at, kLength.size(), length_name(api));
   }
   const bool own =
       wrong.field.starts_with("token_ids_logprob") || wrong.field == "top_logprobs_num";

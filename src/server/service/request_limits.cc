@@ -58,10 +58,11 @@ ApiError long_prompt(const ServedModel& model, const ApiRequest& api, std::size_
 
 }  // namespace
 
-std::string_view length_name(ApiRoute route) {
-  return route == ApiRoute::generate    ? "max_new_tokens"
-         : route == ApiRoute::responses ? "max_output_tokens"
-                                        : "max_tokens";
+std::string_view length_name(const ApiRequest& api) {
+  return api.route == ApiRoute::generate    ? "max_new_tokens"
+         : api.route == ApiRoute::responses ? "max_output_tokens"
+         : api.completion_tokens            ? "max_completion_tokens"
+                                            : "max_tokens";
 }
 
 std::string prompt_path(const ApiRequest& api, std::size_t i, bool is_text) {
@@ -117,7 +118,7 @@ std::optional<ApiError> fit_lengths(const ServedModel& model, const ServerOption
     const bool clamps = options.clamp_max_tokens || api.route == ApiRoute::messages;
     if (clamps && room >= 1) asked = std::min(asked, room);
     if (prompt + asked > model.capacity) {
-      const std::string field = params_name(api, i) + std::string(length_name(api.route));
+      const std::string field = params_name(api, i) + std::string(length_name(api));
       return ApiError{
           400, "context_length_exceeded",
           fmt::format(

@@ -14,7 +14,7 @@ namespace lathe {
 /// list of tokens.
 std::string prompt_path(const ApiRequest& api, std::size_t i, bool is_text);
 /// Name of the most tokens of an answer.
-std::string_view length_name(ApiRoute route);
+std::string_view length_name(const ApiRequest& api);
 
 /// How many of the likeliest tokens each position lists.
 std::int32_t tokens_listed(const ApiRequest& api);
