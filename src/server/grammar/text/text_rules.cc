@@ -55,7 +55,10 @@ class TextNfa {
   const std::vector<State>& skips(State s) const { return skips_[s]; }
 
   State end = kStart;
-  bool negated = false;
+  // As a part of a rule:
+  bool negated = false;  // it must not match
+  bool last = false;
+  bool complement = false;  // the rule must not hold
 
  private:
   static constexpr std::int64_t kMostStates = 50'000;
@@ -89,13 +92,15 @@ static void add_char(TextNfa& nfa, State from, const CharSet& chars, Spelling /*
   nfa.add(from, chars, to);
 }
 
-// Makes the automaton of all rules at once: its states are sets of states of each rule's.
+// Makes the automaton of all rules at once: its states are sets of states of each rule's parts. A
+// rule's parts are its expression and the looks of that.
 class TextDfa::Maker {
  public:
   bool make(std::span<const TextRule> rules, TextDfa& out) {
     for (const TextRule& rule : rules) {
       add(rule);
-      if (std::ssize(nfas_) > kMostRules || nfas_.back().full()) return false;
+      const bool full = std::any_of(nfas_.begin(), nfas_.end(), [](auto& n) { return n.full(); });
+      if (std::ssize(nfas_) > kMostParts || full) return false;
     }
     make_classes();
     std::vector<State> start;
@@ -111,20 +116,19 @@ class TextDfa::Maker {
  private:
   static constexpr std::size_t kMostStates = 10'000;
   static constexpr std::int64_t kMostWork = 20'000'000;  // edges looked at, some 0.2 s
-  static constexpr std::int64_t kMostRules = 64;
-  static constexpr State kNext = ~State{0};  // between the sets of two rules in a key
+  static constexpr std::int64_t kMostParts = 64;
+  static constexpr State kNext = ~State{0};  // after the set of each part in a key
 
   void add(const TextRule& rule) {
-    const auto one = [&](const Regex* regex, bool negated) -> TextNfa& {
+    const auto add_part = [&](const Regex& regex, RegexMatch match, bool negated) {
       TextNfa& nfa = nfas_.emplace_back(sets_);
       nfa.negated = negated;
-      if (regex == nullptr) return nfa;
-      Emitter<TextNfa> emitter(nfa, rule.match, Spelling::plain);
-      nfa.end = emitter.emit(*regex, TextNfa::kStart, true, true);
-      return nfa;
+      nfa.end =
+          Emitter<TextNfa>(nfa, match, Spelling::plain).emit(regex, TextNfa::kStart, true, true);
     };
+    const std::size_t first = nfas_.size();
     if (rule.regex == nullptr) {
-      TextNfa& nfa = one(nullptr, rule.negated);
+      TextNfa& nfa = nfas_.emplace_back(sets_);
       nfa.end = nfa.state(TextNfa::kStart);
       for (const std::string& text : rule.texts) {
         State s = TextNfa::kStart;
@@ -135,15 +139,14 @@ class TextDfa::Maker {
         }
         nfa.skip(s, nfa.end);
       }
-      return;
+    } else {
+      add_part(*rule.regex, rule.match, false);
+      for (const Regex::Look& look : rule.regex->looks) {
+        add_part(look.regex, RegexMatch::anywhere, look.negated);
+      }
     }
-    one(rule.regex, rule.negated);
-    for (const Regex::Look& look : rule.regex->looks) {
-      TextNfa& nfa = nfas_.emplace_back(sets_);
-      nfa.negated = look.negated;
-      Emitter<TextNfa> emitter(nfa, RegexMatch::anywhere, Spelling::plain);
-      nfa.end = emitter.emit(look.regex, TextNfa::kStart, true, true);
-    }
+    for (std::size_t i = first; i < nfas_.size(); ++i) nfas_[i].complement = rule.negated;
+    nfas_.back().last = true;
   }
 
   // Characters that all sets treat alike are a class.
@@ -170,9 +173,9 @@ class TextDfa::Maker {
     for (auto& r : ranges) classes_.emplace_back(std::move(r));
   }
 
-  // Appends the closure of some states of a rule to a key.
-  void close(std::size_t rule, std::vector<State> todo, std::vector<State>& key) {
-    const TextNfa& nfa = nfas_[rule];
+  // Appends the closure of some states of a part to a key.
+  void close(std::size_t part, std::vector<State> todo, std::vector<State>& key) {
+    const TextNfa& nfa = nfas_[part];
     met_.assign(nfa.size(), false);
     const std::size_t begin = key.size();
     for (const State s : todo) met_[s] = true;
@@ -201,16 +204,20 @@ class TextDfa::Maker {
     const std::vector<State>& key = *keys_[number];
     Node node;
     node.end = true;
-    std::size_t rule = 0;
+    std::size_t part = 0;
+    bool holds = true;  // the rule, by its parts so far
     bool at_end = false;
     for (const State s : key) {
-      if (s == kNext) {
-        node.end = node.end && at_end != nfas_[rule].negated;
-        ++rule;
-        at_end = false;
-      } else {
-        at_end = at_end || s == nfas_[rule].end;
+      if (s != kNext) {
+        at_end = at_end || s == nfas_[part].end;
+        continue;
       }
+      const TextNfa& nfa = nfas_[part++];
+      holds = holds && at_end != nfa.negated;
+      at_end = false;
+      if (!nfa.last) continue;
+      node.end = node.end && holds != nfa.complement;
+      holds = true;
     }
     std::map<std::uint32_t, CharSet> edges;
     for (std::size_t c = 0; c < classes_.size(); ++c) {
@@ -226,13 +233,13 @@ class TextDfa::Maker {
     return true;
   }
 
-  // nullopt: a rule that must hold cannot any more.
+  // nullopt: a part that must hold cannot any more.
   std::optional<std::vector<State>> step(const std::vector<State>& key, std::size_t c) {
     std::vector<State> out, todo;
-    std::size_t rule = 0;
+    std::size_t part = 0;
     for (const State s : key) {
       if (s != kNext) {
-        for (const TextNfa::CharEdge& e : nfas_[rule].chars(s)) {
+        for (const TextNfa::CharEdge& e : nfas_[part].chars(s)) {
           ++work_;
           if (in_class_[c][e.set]) todo.push_back(e.to);
         }
@@ -240,15 +247,16 @@ class TextDfa::Maker {
       }
       std::sort(todo.begin(), todo.end());
       todo.erase(std::unique(todo.begin(), todo.end()), todo.end());
-      if (todo.empty() && !nfas_[rule].negated) return std::nullopt;
-      close(rule, std::exchange(todo, {}), out);
-      ++rule;
+      const bool must_hold = !nfas_[part].negated && !nfas_[part].complement;
+      if (todo.empty() && must_hold) return std::nullopt;
+      close(part, std::exchange(todo, {}), out);
+      ++part;
     }
     return out;
   }
 
   CharSets sets_;
-  std::vector<TextNfa> nfas_;
+  std::vector<TextNfa> nfas_;  // [parts]
   std::vector<CharSet> classes_;
   std::vector<std::vector<bool>> in_class_;  // [classes, sets]
   std::map<std::vector<State>, std::uint32_t> numbers_;
