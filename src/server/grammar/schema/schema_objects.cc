@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
+#include <string_view>
 
 #include "server/grammar/schema/schema_rules.h"
 
@@ -11,7 +13,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMostNamePatterns = 6;
-constexpr std::size_t kMostNames = 1000;  // of propertyNames, to be known by name
+constexpr std::size_t kMostNames = 1000;  // of lists in propertyNames, to be known by name
 
 }  // namespace
 
@@ -25,12 +27,8 @@ std::vector<SchemaRules::Property> SchemaRules::properties_of(const Shape& shape
     for (const auto& [name, term] : part->properties) add(name);
   }
   for (const std::string& name : shape.required) add(name);
-  if (!shape.names.empty()) {
-    const auto values = shapes_.values_of(shape.names, kMostNames);
-    for (const Json& v : values.value_or(std::vector<Json>{})) {
-      if (v.is_string()) add(v.get<std::string>());
-    }
-  }
+  const std::vector<std::string> listed = listed_names(shape);
+  if (listed.size() <= kMostNames) std::for_each(listed.begin(), listed.end(), add);
   std::vector<Property> out;
   for (const std::string& name : names) {
     Property p{name, shapes_.member_terms(shape, name), false};
@@ -45,6 +43,23 @@ std::vector<SchemaRules::Property> SchemaRules::properties_of(const Shape& shape
   return out;
 }
 
+// The names in the lists of propertyNames, next to which others may be allowed.
+std::vector<std::string> SchemaRules::listed_names(const Shape& shape) {
+  std::vector<std::string> out;
+  if (shape.names.empty()) return out;
+  for (const Shape& s : shapes_.shapes_of(shape.names)) {
+    if (s.type != Shape::Type::string) continue;
+    if (!s.values) {
+      if (s.most == 0) out.emplace_back();
+      continue;
+    }
+    for (const Json* v : *s.values) {
+      if (shapes_.allows_listed(s, *v)) out.push_back(v->get<std::string>());
+    }
+  }
+  return out;
+}
+
 // A rule for a name in quotes.
 Rule SchemaRules::name_rule(const Todo& at, const Shape& name) {
   const Rule rule = b_.rule();
@@ -53,8 +68,9 @@ Rule SchemaRules::name_rule(const Todo& at, const Shape& name) {
   return rule;
 }
 
-// The forms of names that the schema does not list.
-std::vector<Shape> SchemaRules::other_names(const Shape& shape, Found found) {
+// The forms of names that are not known.
+std::vector<Shape> SchemaRules::other_names(const Shape& shape, Found found,
+                                            const std::vector<std::string>& known) {
   SchemaTerms terms = shape.names;
   for (std::size_t k = 0; k < shape.some.size(); ++k) {
     if ((found >> k & 1) == 0) continue;
@@ -65,8 +81,17 @@ std::vector<Shape> SchemaRules::other_names(const Shape& shape, Found found) {
     out.emplace_back().type = Shape::Type::string;
   } else {
     out = shapes_.shapes_of(terms);
-    // Names of a list are known.
-    std::erase_if(out, [](auto& s) { return s.type != Shape::Type::string || s.values; });
+    std::erase_if(out, [](auto& s) { return s.type != Shape::Type::string; });
+    const std::set<std::string_view> all(known.begin(), known.end());
+    for (Shape& s : out) {
+      if (!s.values) continue;
+      TextRule& list = s.texts.emplace_back(TextRule{});
+      for (const Json* v : *s.values) {
+        if (!all.contains(v->get_ref<const std::string&>())) list.texts.push_back(*v);
+      }
+    }
+    std::erase_if(out, [](Shape& s) { return s.values && s.texts.back().texts.empty(); });
+    for (Shape& s : out) s.values.reset();
   }
   for (std::size_t k = 0; k < shape.some.size(); ++k) {
     if ((found >> k & 1) == 0 || shape.some[k].not_named.empty()) continue;
@@ -128,7 +153,7 @@ std::vector<SchemaRules::OtherMember> SchemaRules::others_of(const Todo& at, con
       }
     }
     if (!possible || SchemaShapes::never(terms)) continue;
-    for (Shape form : other_names(shape, found)) {
+    for (Shape form : other_names(shape, found, names)) {
       if (b_.full() || doc_.failed()) return out;
       for (std::size_t i = 0; i < patterns.size(); ++i) {
         form.texts.push_back({patterns[i], RegexMatch::anywhere, {}, !is_in(patterns[i])});

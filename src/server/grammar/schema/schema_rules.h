@@ -61,7 +61,9 @@ class SchemaRules {
   std::vector<Property> properties_of(const Shape& shape);
   std::vector<OtherMember> others_of(const Todo& at, const Shape& shape,
                                      const std::vector<Property>& known);
-  std::vector<Shape> other_names(const Shape& shape, Found found);
+  std::vector<std::string> listed_names(const Shape& shape);
+  std::vector<Shape> other_names(const Shape& shape, Found found,
+                                 const std::vector<std::string>& known);
   SchemaTerms terms_of(const Shape& shape, const Property& property, Found found);
   Rule name_rule(const Todo& at, const Shape& name);
 
