@@ -107,7 +107,7 @@ bool SchemaRules::add_simple(const Todo& at) {
     const Json* target = doc_.resolve(schema, word, scope);
     if (target == nullptr) return !doc_.ignore(below(doc_.path_of(schema), word));
     SchemaTerms terms;
-    SchemaShapes::add_term(terms, {target, false, scope});
+    SchemaShapes::add_term(terms, {target, false, scope, at.terms[0].formats});
     b_.call(start, rule_of(std::move(terms), 0), end);
     return true;
   }
@@ -116,13 +116,13 @@ bool SchemaRules::add_simple(const Todo& at) {
   const std::string path = below(doc_.path_of(schema), word);
   for (std::size_t i = 0; i < given.size(); ++i) doc_.name(given[i], item_of(path, i));
   if (word[0] == 'o' && given.size() > 1) {
-    const bool overlap = shapes_.overlap(given, scope);
+    const bool overlap = shapes_.overlap(given, scope, at.terms[0].formats);
     if (doc_.failed()) return true;
     if (overlap) return false;
   }
   for (const Json& s : given) {
     SchemaTerms terms;
-    SchemaShapes::add_term(terms, {&s, false, scope});
+    SchemaShapes::add_term(terms, {&s, false, scope, at.terms[0].formats});
     b_.call(start, rule_of(std::move(terms), at.level + 1), end);
   }
   return true;

@@ -24,10 +24,11 @@ struct SchemaOptions {
 /// are too large; malformed.
 ///
 /// Properties come in the schema's order, then those named only in `required`, then others.
-/// `format` is followed if formats.h has it, but not in a schema that must not hold. Schemas of
-/// `oneOf` that can hold at once exclude each other where the difference can be computed; elsewhere
-/// `oneOf` is `anyOf`, and options.ignored names it. minProperties and
-/// maxProperties count members: a name that no other keyword names can occur twice.
+/// `format` is followed if formats.h has it, but not in a schema that must not hold, or of which it
+/// is told whether it holds. Schemas of `oneOf` that can hold at once exclude each other where the
+/// difference can be computed; elsewhere `oneOf` is `anyOf`, and options.ignored names it.
+/// minProperties and maxProperties count members: a name that no other keyword names can occur
+/// twice.
 Result<Rule> add_schema(Builder& b, JsonRules& json, const nlohmann::ordered_json& schema,
                         const std::string& path, const SchemaOptions& options = {});
 

@@ -104,9 +104,9 @@ void SchemaShapes::add_conditions(const Json& schema, Shapes& out) {
   const Json* yes = schema_in(schema, "then");
   const Json* no = schema_in(schema, "else");
   if (condition == nullptr || (yes == nullptr && no == nullptr && annotating_ == 0)) return;
-  Shapes either = expand(*condition);
+  Shapes either = expand(this->condition(*condition));
   if (yes != nullptr && !doc_.failed()) either = meet(either, expand(*yes));
-  Shapes others = expand(*condition, true);
+  Shapes others = expand(this->condition(*condition, true));
   if (no != nullptr && !doc_.failed()) others = meet(others, expand(*no));
   if (doc_.failed()) {
     doc_.ignore(below(doc_.path_of(schema), "if"));

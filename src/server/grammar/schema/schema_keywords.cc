@@ -312,7 +312,7 @@ std::optional<TextRule> SchemaShapes::text_rule_of(const Json& schema, const cha
   const bool format = std::string_view(word) == "format";
   if (format) {
     const auto known = format_pattern(pattern);
-    if (!known) return std::nullopt;  // an annotation
+    if (!known || !formats_) return std::nullopt;  // an annotation
     pattern = *known;
   }
   const Regex* regex = doc_.pattern(pattern, path);
@@ -352,7 +352,7 @@ void SchemaShapes::add_arrays(const Json& schema, Shapes& out) {
     const std::int64_t least = count_of(schema, "minContains").value_or(1);
     const std::int64_t most = count_of(schema, "maxContains").value_or(-1);
     if (least > 0 || most >= 0 || annotating_ > 0)
-      shape.contains.push_back({term(*item), least, most});
+      shape.contains.push_back({most < 0 ? term(*item) : condition(*item), least, most});
   }
   if (const auto unique = schema.find("uniqueItems"); unique != schema.end()) {
     if (!unique->is_boolean()) {

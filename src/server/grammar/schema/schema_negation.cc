@@ -92,7 +92,7 @@ SchemaShapes::Shapes SchemaShapes::negate(const Json& schema, const std::string&
     for (const char* then : {"then", "else"}) {
       const Json* follows = schema_in(schema, then);
       if (follows == nullptr || condition == nullptr || doc_.failed()) continue;
-      const Shapes holds = expand(*condition, then[0] == 'e');
+      const Shapes holds = expand(this->condition(*condition, then[0] == 'e'));
       if (!doc_.failed()) join(out, meet(holds, expand(*follows, true)));
     }
     return out;
@@ -111,7 +111,7 @@ SchemaShapes::Shapes SchemaShapes::none_or_several_of(const Json& schemas) {
   std::vector<Shapes> each;
   Shapes out = all_shapes();
   for (const Json& s : schemas) {
-    each.push_back(expand(s));
+    each.push_back(expand(condition(s)));
     if (doc_.failed()) return {};
     out = meet(out, expand(s, true));
     if (doc_.failed()) return {};
@@ -176,7 +176,7 @@ std::optional<SchemaShapes::Shapes> SchemaShapes::negate_text_or_count(const Jso
   if (word == "format") {
     // The standard's `format` is an annotation, so a value never violates it. Alternatives of oneOf
     // that differ in it would then all hold at once: an attempt to tell them apart fails.
-    return attempts_ > 0 ? std::nullopt : std::optional(Shapes{});
+    return attempts_ > 0 && formats_ ? std::nullopt : std::optional(Shapes{});
   }
   auto rule = text_rule_of(schema, word.c_str());
   if (!rule) return Shapes{};
@@ -288,7 +288,9 @@ std::optional<SchemaShapes::Shapes> SchemaShapes::negate_unevaluated(const Json&
   const Json* members = schema_in(schema, word.c_str());
   if (members == nullptr || !can_be_negated(*members)) return Shapes{};
   ++annotating_;
+  const bool formats = std::exchange(formats_, false);
   Shapes shapes = expand_keywords(schema);
+  formats_ = formats;
   --annotating_;
   if (doc_.failed()) return Shapes{};
   std::erase_if(shapes, [](const Shape& s) { return s.type != Shape::Type::object; });
@@ -355,10 +357,10 @@ std::optional<SchemaShapes::Shapes> SchemaShapes::negate_items(const Json& schem
   const std::int64_t most = count_of(schema, "maxContains").value_or(-1);
   if (least > 0) {
     out.push_back(shape);
-    out.back().contains.push_back({term(*item), 0, least - 1, false});
+    out.back().contains.push_back({condition(*item), 0, least - 1, false});
   }
   if (most >= 0) {
-    shape.contains.push_back({term(*item), most + 1, -1, false});
+    shape.contains.push_back({condition(*item), most + 1, -1, false});
     out.push_back(shape);
   }
   return out;

@@ -129,10 +129,14 @@ void SchemaShapes::add_term(SchemaTerms& terms, const SchemaTerm& term) {
 }
 
 bool SchemaShapes::never(const SchemaTerms& terms) {
+  constexpr bool kReadings[] = {true, false};  // of `format`
   return std::any_of(terms.begin(), terms.end(), is_false) ||
          std::any_of(terms.begin(), terms.end(), [&](SchemaTerm t) {
            t.negated = !t.negated;
-           return std::binary_search(terms.begin(), terms.end(), t);
+           return std::any_of(std::begin(kReadings), std::end(kReadings), [&](bool formats) {
+             t.formats = formats;
+             return std::binary_search(terms.begin(), terms.end(), t);
+           });
          });
 }
 
@@ -347,8 +351,10 @@ SchemaShapes::Shapes SchemaShapes::expand(const SchemaTerm& term) {
   }
   open_.push_back(term);
   const int outer = std::exchange(scope_, doc_.enter(term.scope, *term.schema));
+  const bool formats = std::exchange(formats_, term.formats);
   Shapes out = term.negated ? expand_negated(*term.schema) : expand_schema(*term.schema);
   scope_ = outer;
+  formats_ = formats;
   open_.pop_back();
   if (doc_.failed()) return {};
   return out;
@@ -376,10 +382,10 @@ bool SchemaShapes::can_be_negated(const Json& schema) {
   return false;
 }
 
-bool SchemaShapes::overlap(const Json& schemas, int scope) {
+bool SchemaShapes::overlap(const Json& schemas, int scope, bool formats) {
   std::vector<Shapes> each;
   for (const Json& s : schemas) {
-    each.push_back(shapes_of({{&s, false, scope}}));
+    each.push_back(shapes_of({{&s, false, scope, formats}}));
     if (doc_.failed()) return false;
   }
   open_.push_back({&schemas, false});

@@ -23,7 +23,8 @@ namespace lathe::grammar {
 struct SchemaTerm {
   const nlohmann::ordered_json* schema;
   bool negated = false;
-  int scope = 0;  // SchemaDocument's: through which resources it was reached
+  int scope = 0;        // SchemaDocument's: through which resources it was reached
+  bool formats = true;  // `format` is followed; else it is an annotation
   auto operator<=>(const SchemaTerm&) const = default;
 };
 /// All hold. Sorted, each once; none: any value.
@@ -121,7 +122,7 @@ class SchemaShapes {
   /// No value is allowed, as the terms themselves show.
   static bool never(const SchemaTerms& terms);
   /// Whether two schemas of a list can hold for one value, as far as their shapes show.
-  bool overlap(const Json& schemas, int scope);
+  bool overlap(const Json& schemas, int scope, bool formats = true);
 
   /// The terms of a member's value, and of an item, as far as they always hold.
   SchemaTerms member_terms(const Shape& shape, const std::string& name);
@@ -139,7 +140,12 @@ class SchemaShapes {
 
   // A schema inside the one that is being expanded.
   SchemaTerm term(const Json& schema, bool negated = false) const {
-    return {&schema, negated, scope_};
+    return {&schema, negated, scope_, formats_};
+  }
+  // A schema of which it is told whether it holds. Both answers must be of one reading of `format`,
+  // so it is an annotation there.
+  SchemaTerm condition(const Json& schema, bool negated = false) const {
+    return {&schema, negated, scope_, false};
   }
   Shapes expand(const Json& schema, bool negated = false) { return expand(term(schema, negated)); }
   Shapes expand(const SchemaTerm& term);
@@ -201,6 +207,7 @@ class SchemaShapes {
   SchemaDocument& doc_;
   std::vector<SchemaTerm> open_;  // being expanded
   int scope_ = 0;                 // of the last of them
+  bool formats_ = true;           // of the last of them
   int attempts_ = 0;              // around this one
   int annotating_ = 0;            // schemas with unevaluated... around this one
   std::int64_t work_ = 0;
