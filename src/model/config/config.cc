@@ -145,6 +145,8 @@ void parse_generation(ConfigReader& json, ModelConfig& config) {
     config.generation.top_p.reset();
     config.generation.top_k.reset();
     config.generation.min_p.reset();
+  } else if (json.has("do_sample") && !config.generation.temperature) {
+    config.generation.temperature = 1.0f;  // transformers' default
   }
 }
 

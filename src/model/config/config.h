@@ -178,7 +178,7 @@ struct LayerInputs {
 };
 
 /// Sampling defaults of generation_config.json; unset where it gives none. `do_sample: false` is
-/// temperature 0.
+/// temperature 0, `do_sample: true` without a temperature is 1.
 struct GenerationDefaults {
   std::optional<float> temperature;
   std::optional<float> top_p;

@@ -155,6 +155,19 @@ TEST(ModelConfig, WithoutSamplingAnswersAreGreedy) {
   EXPECT_EQ(greedy->generation.repetition_penalty, 1.1f);
 }
 
+// Gemma 3's file. transformers samples at 1.0 where a file gives no temperature.
+TEST(ModelConfig, SamplingWithoutATemperatureIsAtOne) {
+  const auto temperature = [](const char* generation) {
+    const auto config = parse_model_config(qwen3().dump(), generation);
+    return config ? config->generation.temperature : -1.0f;
+  };
+  EXPECT_EQ(temperature(R"({"do_sample": true, "top_k": 64, "top_p": 0.95})"), 1.0f);
+  EXPECT_EQ(temperature(R"({"do_sample": true, "temperature": null})"), 1.0f);
+  EXPECT_EQ(temperature(R"({"do_sample": true, "temperature": 0})"), 0.0f);
+  EXPECT_EQ(temperature(R"({"do_sample": null, "top_k": 64})"), std::nullopt);
+  EXPECT_EQ(temperature(R"({"top_k": 64, "top_p": 0.95})"), std::nullopt);
+}
+
 // Both spellings in one file must agree, or are rejected.
 TEST(ModelConfig, TwoSpellingsOfRopeAgreeOrAreRefused) {
   const Json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"rope_theta", 1e6}};
