@@ -30,6 +30,29 @@ bool exponents(SafetensorsDType t) {
   return t == SafetensorsDType::F8_E8M0 || t == SafetensorsDType::U8;
 }
 
+// The first block of up to 1 MiB of `bytes` with a value that `is_wild`, as Value; its index, or -1
+// if there is none. source: copies the bytes; null: they are read at their address.
+template <class Value, class Wild>
+Result<std::int64_t> find_value(std::span<const std::byte> bytes, const WeightSource* source,
+                                const Wild& is_wild) {
+  constexpr std::size_t kBlock = std::size_t{1} << 20;
+  std::vector<Value> block(std::min(bytes.size(), kBlock) / sizeof(Value));
+  for (std::size_t at = 0; at < bytes.size(); at += kBlock) {
+    const std::size_t size = std::min(kBlock, bytes.size() - at);
+    const auto to = std::as_writable_bytes(std::span(block)).first(size);
+    if (source == nullptr) {
+      std::memcpy(to.data(), bytes.data() + at, size);
+    } else if (auto ok = source->copy(bytes.data() + at, to); !ok) {
+      return ok.error();
+    }
+    const std::span values = std::span(block).first(size / sizeof(Value));
+    if (std::ranges::count_if(values, is_wild) == 0) continue;  // which compilers vectorise
+    return static_cast<std::int64_t>(at / sizeof(Value)) +
+           (std::ranges::find_if(values, is_wild) - values.begin());
+  }
+  return -1;
+}
+
 Error bad_value(std::string tensor, std::string wanted, std::string offered) {
   return {ErrorCode::malformed, std::move(tensor), std::move(wanted), std::move(offered),
           "formats of weights: " + weight_formats_text()};
@@ -82,25 +105,31 @@ std::optional<Error> wild_scale(const CheckpointTensor& scales, ScaleSign sign, 
 
 std::optional<Error> nan_code(const WeightView& w, const std::string& tensor,
                               const TensorPart& part, const WeightSource* source) {
-  constexpr std::int64_t kBlock = std::int64_t{1} << 20;
-  const std::int64_t n = w.rows * w.cols;
-  std::vector<std::byte> block(
-      static_cast<std::size_t>(source == nullptr ? 0 : std::min(n, kBlock)));
-  for (std::int64_t at = 0; at < n; at += kBlock) {
-    std::span codes(w.data + at, static_cast<std::size_t>(std::min(kBlock, n - at)));
-    if (source != nullptr) {
-      const std::span to = std::span(block).first(codes.size());
-      if (auto ok = source->copy(codes.data(), to); !ok) return ok.error();
-      codes = to;
-    }
-    const auto nan = [](std::byte b) { return (b & std::byte{0x7f}) == std::byte{0x7f}; };
-    if (std::ranges::count_if(codes, nan) == 0) continue;  // which compilers vectorise
-    const std::int64_t i = at + (std::ranges::find_if(codes, nan) - codes.begin());
-    return bad_value(tensor, "numbers",
-                     fmt::format("NaN codes, the first at [{}, {}]", part.rows.first + i / w.cols,
-                                 part.cols.first + i % w.cols));
-  }
-  return std::nullopt;
+  const std::span codes(w.data, static_cast<std::size_t>(w.rows * w.cols));
+  const auto found = find_value<std::uint8_t>(
+      codes, source, [](std::uint8_t code) { return (code & 0x7f) == 0x7f; });
+  if (!found) return found.error();
+  if (*found < 0) return std::nullopt;
+  return bad_value(
+      tensor, "numbers",
+      fmt::format("NaN codes, the first at [{}, {}]", part.rows.first + *found / w.cols,
+                  part.cols.first + *found % w.cols));
+}
+
+std::optional<Error> nan_value(const CheckpointTensor& t, const WeightSource* source) {
+  const auto found =
+      t.dtype == SafetensorsDType::F32
+          ? find_value<std::uint32_t>(t.bytes, source,
+                                      [](std::uint32_t v) { return (v << 1) > 0xff000000u; })
+          : find_value<std::uint16_t>(
+                t.bytes, source,
+                [least = t.dtype == SafetensorsDType::BF16 ? 0xff00u : 0xf800u](std::uint16_t v) {
+                  return ((v << 1) & 0xffffu) > least;
+                });
+  if (!found) return found.error();
+  if (*found < 0) return std::nullopt;
+  return Error{ErrorCode::malformed, t.name, "numbers", "NaN at " + place_of(t.shape, *found),
+               "download or convert the checkpoint again"};
 }
 
 }  // namespace lathe

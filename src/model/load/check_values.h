@@ -1,4 +1,5 @@
-// Looks for values of quantised matrices that kernels do not check (kernels/linear.h).
+// Looks for values that kernels do not check: of quantised matrices (kernels/linear.h), and NaN
+// that would not reach the logits.
 #pragma once
 
 #include <optional>
@@ -33,5 +34,9 @@ std::optional<Error> wild_scale(const CheckpointTensor& scales, ScaleSign sign =
 /// also the source's.
 std::optional<Error> nan_code(const WeightView& w, const std::string& tensor,
                               const TensorPart& part, const WeightSource* source);
+
+/// Whether a tensor of floats (F32, BF16 or F16) has NaN, as an error that names it and the first.
+/// source: as for nan_code().
+std::optional<Error> nan_value(const CheckpointTensor& t, const WeightSource* source);
 
 }  // namespace lathe

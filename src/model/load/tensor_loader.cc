@@ -61,6 +61,9 @@ Result<void> TensorLoader::run(const std::string& directory, const std::vector<T
       if (scales != nullptr) read.insert(scales->name);
       continue;
     }
+    if ((spec.vector != nullptr || spec.compared) && plain(dtype_of(tensor->dtype))) {
+      numbers_.push_back({tensor, spec.vector == nullptr});
+    }
     if (spec.vector != nullptr) {
       widen(spec, *tensor);
     } else if (spec.ids != nullptr) {
@@ -107,12 +110,15 @@ bool TensorLoader::of_no_draft(std::string_view tensor) const {
          checkpoint_.find(fmt::format("model.layers.{}.eh_proj.weight", *layer)) == nullptr;
 }
 
-// Kernels do not check for NaN codes or scales out of range (kernels/linear.h).
+// Kernels check neither for NaN codes or scales out of range (kernels/linear.h) nor for NaN that
+// they only compare.
 Result<void> TensorLoader::check_values() {
   std::mutex guard;
   std::optional<Error> found;
-  auto check = [&](std::int64_t i, int) {
-    const Packed& p = packed_[static_cast<std::size_t>(i)];
+  auto check_numbers = [&](const Numbers& n) {
+    return nan_value(*n.tensor, n.of_source ? source_ : nullptr);
+  };
+  auto check_packed = [&](const Packed& p) {
     const bool one =
         p.scales->bytes.size() * 8 == static_cast<std::size_t>(bits_of(p.scales->dtype));
     const ScaleSign sign = p.any_sign ? ScaleSign::any
@@ -123,11 +129,17 @@ Result<void> TensorLoader::check_values() {
     if (!bad && p.codes.dtype == DType::e4m3 && !headers_only()) {
       bad = nan_code(p.codes, p.name, p.part, source_);
     }
+    return bad;
+  };
+  auto check = [&](std::int64_t i, int) {
+    const auto at = static_cast<std::size_t>(i);
+    std::optional<Error> bad = at < packed_.size() ? check_packed(packed_[at])
+                                                   : check_numbers(numbers_[at - packed_.size()]);
     if (!bad) return;
     const std::lock_guard lock(guard);
     if (!found) found = std::move(bad);
   };
-  const std::int64_t n = std::ssize(packed_);
+  const std::int64_t n = std::ssize(packed_) + std::ssize(numbers_);
   if (threads_ != nullptr) {
     threads_->run(n, check);
   } else {

@@ -129,6 +129,12 @@ class TensorLoader {
     bool any_sign = false;  // its scales may be negative
   };
   std::vector<Packed> packed_;
+  // Tensors of floats in which NaN is refused, and whether only the source copies their bytes.
+  struct Numbers {
+    const CheckpointTensor* tensor;
+    bool of_source;
+  };
+  std::vector<Numbers> numbers_;
   // The first whole matrix of each stack that others must be like.
   std::unordered_map<const WeightStack*, WeightView> first_like_;
   std::unordered_map<std::string, const CheckpointTensor*> by_published_name_;

@@ -275,13 +275,15 @@ class Table {
   }
 
   void indexer(const std::string& stem, const AttentionProblem& p, IndexerWeights& w) {
-    linear(stem + "wq_b", std::int64_t{p.index_heads} * p.index_dim, c_.mla.q_lora, w.q);
-    linear(stem + "wk", p.index_dim, c_.hidden, w.k);
+    linear(stem + "wq_b", std::int64_t{p.index_heads} * p.index_dim, c_.mla.q_lora, w.q).compared =
+        true;
+    linear(stem + "wk", p.index_dim, c_.hidden, w.k).compared = true;
     vector(stem + "k_norm.weight", p.index_dim, w.k_norm);
     vector(stem + "k_norm.bias", p.index_dim, w.k_norm_bias);
-    linear(stem + "weights_proj", p.index_heads, c_.hidden, w.weights);
+    linear(stem + "weights_proj", p.index_heads, c_.hidden, w.weights).compared = true;
     if (p.index_pool == 0) return;
-    plain(stem + "index_kpool_compress_gate", p.index_dim, c_.hidden, w.compressor.gate);
+    plain(stem + "index_kpool_compress_gate", p.index_dim, c_.hidden, w.compressor.gate).compared =
+        true;
     TensorSpec& bias = vector(stem + "index_kpool_compress_ape",
                               std::int64_t{p.index_pool} * p.index_dim, w.compressor.position_bias);
     bias.shape = {p.index_pool, p.index_dim};
@@ -292,7 +294,7 @@ class Table {
     const Range& local = share_.expert_width;
     const bool biased = !c_.moe.halves;
     const std::string router(biased ? "router.weight" : c_.moe.names.router);
-    plain(stem + router, count, c_.hidden, w.router);
+    plain(stem + router, count, c_.hidden, w.router).compared = true;
     if (biased) vector(stem + "router.bias", count, w.router_bias);
     w.experts.gate = WeightStack::of(share_.experts.count, DType::f32, 2 * local.count, c_.hidden);
     w.experts.down = WeightStack::of(share_.experts.count, DType::f32, c_.hidden, local.count);
@@ -311,7 +313,7 @@ class Table {
   void experts(const std::string& stem, MoeWeights& w) {
     if (c_.moe.stacked) return stacked_experts(stem, w);
     const ExpertNames& names = c_.moe.names;
-    plain(stem + std::string(names.router), c_.moe.experts, c_.hidden, w.router);
+    plain(stem + std::string(names.router), c_.moe.experts, c_.hidden, w.router).compared = true;
     if (c_.moe.correction_bias) {
       vector(stem + std::string(names.correction_bias), c_.moe.experts, w.bias);
     }

@@ -75,6 +75,8 @@ struct TensorSpec {
   // May be e2m1 with scales per kMxBlock in scale_name(), whatever the config says.
   bool may_be_mx = false;
   bool f32 = false;  // dummy weights: f32, as in checkpoints
+  // Its products choose experts or keys, so NaN in it would change answers and not reach them.
+  bool compared = false;
 
   std::int64_t elements() const {
     std::int64_t n = 1;

@@ -83,23 +83,25 @@ class V4Table {
     if (!p.sparse()) return;
     IndexerWeights& index = layer.indexer;
     linear(stem + "indexer.wq_b.weight", std::int64_t{p.index_heads} * p.index_dim, c_.mla.q_lora,
-           index.q);
-    linear(stem + "indexer.weights_proj.weight", p.index_heads, c_.hidden, index.weights);
+           index.q)
+        .compared = true;
+    linear(stem + "indexer.weights_proj.weight", p.index_heads, c_.hidden, index.weights).compared =
+        true;
     compressor(stem + "indexer.compressor.", p, p.index_dim, index.compressor);
   }
 
   void compressor(const std::string& stem, const AttentionProblem& p, std::int64_t dim,
                   CompressorWeights& w) {
     const std::int64_t width = compressor_halves(p) * dim;
-    matrix(stem + "wkv.weight", width, c_.hidden, w.kv);
-    matrix(stem + "wgate.weight", width, c_.hidden, w.gate);
+    matrix(stem + "wkv.weight", width, c_.hidden, w.kv).compared = true;  // as index keys
+    matrix(stem + "wgate.weight", width, c_.hidden, w.gate).compared = true;
     vector(stem + "ape", {p.compress_ratio, width}, w.position_bias);
     vector(stem + "norm.weight", {dim}, w.norm);
   }
 
   void experts(const std::string& stem, bool hash, MoeWeights& w) {
     const MoeConfig& moe = c_.moe;
-    matrix(stem + "gate.weight", moe.experts, c_.hidden, w.router);
+    matrix(stem + "gate.weight", moe.experts, c_.hidden, w.router).compared = true;
     if (hash) {
       TensorSpec& spec = add(stem + "gate.tid2eid", {c_.vocab, moe.top_k});
       spec.ids = &w.token_experts;

@@ -121,6 +121,35 @@ TEST_F(BadCheckpoint, Fp8NeedsItsScalesAndNumbers) {
   FAIL() << "no e4m3 tensor";
 }
 
+// A gate, a router and an indexer would lose it: exp() and comparisons give numbers.
+TEST_F(BadCheckpoint, NanThatWouldReachNoLogitIsRefused) {
+  for (const char* fixture : {"deepseek_v32", "qwen3_next", "kimi_linear"}) {
+    copy(fixture);
+    const auto header = parse_safetensors_header(
+        std::as_bytes(std::span<const char>(bytes_.data(), bytes_.size())));
+    ASSERT_TRUE(header.ok());
+    int refused = 0;
+    for (const SafetensorsEntry& t : header->tensors) {
+      const bool compares =
+          t.name.ends_with(".gate.weight") || t.name.find(".indexer.") != std::string::npos;
+      if (t.shape.size() > 1 && !compares) continue;
+      // 0x7fc0 is NaN in bf16 and f16.
+      const std::string nan = t.dtype == SafetensorsDType::F32 ? std::string("\0\0\xc0\x7f", 4)
+                                                               : std::string("\xc0\x7f");
+      const std::size_t at = static_cast<std::size_t>(t.end) - nan.size();
+      const std::string good = bytes_.substr(at, nan.size());
+      bytes_.replace(at, nan.size(), nan);
+      EXPECT_THAT(load(), AllOf(HasSubstr(t.name), HasSubstr("wanted numbers, got NaN at [")))
+          << fixture;
+      bytes_.replace(at, good.size(), good);
+      ++refused;
+    }
+    EXPECT_GT(refused, 10) << fixture;
+    EXPECT_EQ(load(), "loaded") << fixture;
+    fs::remove_all(dir_);
+  }
+}
+
 // The tensors' names and dtypes say how a matrix is quantised.
 TEST_F(BadCheckpoint, Fp8NeedsNoQuantizationConfig) {
   copy("deepseek_v3_fp8");
