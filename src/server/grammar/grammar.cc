@@ -66,6 +66,8 @@ Result<State> add_source(Builder& b, const Source& source, State from,
 
 Error describe(Fault fault, const Source& source, const Limits& limits) {
   Error out{ErrorCode::exhausted, source.path, "", "", "a simpler constraint"};
+  const bool calls =
+      source.kind == Source::Kind::calls || source.kind == Source::Kind::text_and_calls;
   switch (fault) {
     case Fault::too_slow:
       return too_much_work(source.path);
@@ -75,6 +77,8 @@ Error describe(Fault fault, const Source& source, const Limits& limits) {
       out.hint = "";
       break;
     case Fault::empty:
+      // Of calls only arguments can be impossible, and then those of each tool are.
+      if (calls && !source.tools.empty()) out.field = source.tools[0].path;
       out.code = ErrorCode::out_of_range;
       out.wanted = "a constraint that allows some text";
       out.offered = "one that allows none";

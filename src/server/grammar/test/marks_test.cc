@@ -104,6 +104,30 @@ TEST_F(Grammars, OneOfOfAMarkedArgumentIsNamed) {
           .empty());
 }
 
+// No object has the member that it must have, so no call is possible, and the tool's schema is why.
+TEST_F(Grammars, AnImpossibleCallIsNamedByItsTool) {
+  const Json never = Json::parse(R"({"required": ["x"], "properties": {"x": false}})");
+  Source calls;
+  calls.kind = Source::Kind::calls;
+  calls.path = "tools";
+  calls.tools = {{"b", never, "tools[1].function.parameters"}};
+  const std::string one =
+      "tools[1].function.parameters: wanted a constraint that allows some text,"
+      " got one that allows none";
+  EXPECT_EQ(fault(calls), one);
+  calls.kind = Source::Kind::text_and_calls;
+  calls.form = {.begin = "<call>", .after_name = ">", .end = "</call>"};
+  calls.must_call = true;
+  EXPECT_EQ(fault(calls), one);
+  // With a possible tool only that one is called, and other text needs none.
+  calls.tools.push_back({"c", Json::object(), "tools[2].function.parameters"});
+  EXPECT_TRUE(takes(calls, "<call>c>{}</call>"));
+  EXPECT_FALSE(takes(calls, "<call>b>{}</call>"));
+  calls.tools.pop_back();
+  calls.must_call = false;
+  EXPECT_TRUE(takes(calls, "a"));
+}
+
 // A text may begin with marks around reasoning, and calls may have one form alone.
 TEST_F(Grammars, ChannelsHaveMarks) {
   Source text = regex("ab");
