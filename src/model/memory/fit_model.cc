@@ -20,6 +20,7 @@
 #include "model/memory/plan_ranks.h"
 #include "model/weights/tensor_table.h"
 #include "model/weights/weights.h"
+#include "plan/plan_request_json.h"
 #include "plan/refuse.h"
 
 namespace lathe {
@@ -121,8 +122,11 @@ ModelPlanResult plan_once(const ModelConfig& config, std::optional<std::int64_t>
   if (is_gpu(machine.device)) {
     if (auto unfit = UnfitForGpu(config).reason()) return refuse(std::move(*unfit));
   }
+  // Tokens are counted below, next to weights and all buffers: a bound without them would be none.
+  PlanRequest any_tokens = request;
+  if (request.max_total_tokens > 0) any_tokens.max_total_tokens = 0;
   ModelPlanResult plan =
-      make_model_plan(rank_groups(config, ranks), machine, request, registry, rejections);
+      make_model_plan(rank_groups(config, ranks), machine, any_tokens, registry, rejections);
   if (!plan) return plan;
   plan->ranks = ranks;
   const auto activations = plan_activations(config, *plan, machine, request);
@@ -181,6 +185,26 @@ std::optional<std::string> ranks_that_fit(const Machine& machine, const PlanRequ
     if (check_ranks(changed) && fits(changed)) return flags;
   }
   return std::nullopt;
+}
+
+// Drops suggestions and hints that are flags with which the model is refused, too: rules and the
+// planner of a group know neither the weights nor other groups.
+void keep_flags_that_fit(
+    Refusal& refusal, const PlanRequest& request,
+    const std::function<bool(std::optional<Device>, const PlanRequest&)>& fits) {
+  constexpr std::string_view kDevice = "--device ";
+  const auto fails = [&](const std::string& flags) {
+    if (flags.starts_with(kDevice)) {
+      const auto device = parse_enum<Device>(std::string_view(flags).substr(kDevice.size()));
+      return device && !fits(*device, request);
+    }
+    const auto changed = with_flags(request, flags);
+    return changed && !fits(std::nullopt, *changed);
+  };
+  std::erase_if(refusal.suggestions, fails);
+  for (Reason& r : refusal.reasons) {
+    if (r.hint.starts_with("--") && fails(r.hint)) r.hint.clear();
+  }
 }
 
 // Bytes of the copies of split_kv_b(): kv_b's keys transposed, all of it in f32 if a route expands,
@@ -290,6 +314,15 @@ ModelPlanResult fit_model(const ModelConfig& config, std::optional<std::int64_t>
         machine, request, [&](const PlanRequest& changed) { return attempt(changed).ok(); });
     if (ranks) refusal.suggestions.push_back(*ranks);
   }
+  keep_flags_that_fit(
+      refusal, request, [&](std::optional<Device> device, const PlanRequest& changed) {
+        const Machine on =
+            device && *device != machine.device ? describe_machine(*device) : machine;
+        const auto ranks = plan_ranks(config, on, changed, shares);
+        return ranks && plan_once(config, stored, rank_machine(on, changed.tp), changed, registry,
+                                  *ranks, shares, nullptr)
+                            .ok();
+      });
   return refusal;
 }
 
