@@ -79,12 +79,15 @@ void ConfigReader::mistyped(std::string_view key, std::string_view wanted, std::
 std::string ConfigReader::flag_field(std::string_view key) const {
   if (flags_ == nullptr) return {};
   const std::string path = fmt::format("{}{}", prefix_, key);
-  const std::size_t dot = prefix_.find('.');
-  const bool nested = dot != std::string::npos;
-  const auto flag = flags_->find(nested ? path.substr(0, dot) : path);
-  if (flag == flags_->end()) return {};
+  std::size_t given = path.size();
+  auto flag = flags_->find(path);
+  while (flag == flags_->end()) {
+    given = path.substr(0, given).rfind('.');
+    if (given == std::string::npos) return {};
+    flag = flags_->find(path.substr(0, given));
+  }
   std::string out = flag->second;
-  for (std::size_t at = dot; nested && at < path.size();) {
+  for (std::size_t at = given; at < path.size();) {
     const std::size_t end = std::min(path.find('.', at + 1), path.size());
     out += ": " + path.substr(at + 1, end - at - 1);
     at = end;

@@ -52,7 +52,8 @@ class ConfigReader {
 
   /// `object` outlives the reader. `place` precedes keys in errors: "config.json". Keys that are
   /// looked up are added to `read`, unless it is null; those of nested objects as "object.key".
-  /// `flags`, or null: the flags that gave keys of the outermost object, which errors name instead.
+  /// `flags`, or null: the flags that gave keys, nested ones as "object.key", which errors name
+  /// instead.
   ConfigReader(const nlohmann::json& object, std::string place, Keys* read = nullptr,
                const Flags* flags = nullptr);
 
@@ -62,6 +63,8 @@ class ConfigReader {
   bool null(std::string_view key) const;
   bool is_list(std::string_view key) const;
   bool is_text(std::string_view key) const;
+  /// Whether one of `flags` gave the key, or an object around it.
+  bool from_flag(std::string_view key) const { return !flag_field(key).empty(); }
   std::vector<std::string> keys() const;
   /// The first of the keys that is present; keys[0] if none is.
   std::string_view first_of(std::initializer_list<std::string_view> keys) const;

@@ -83,6 +83,18 @@ std::string type_of(ConfigReader& rope) {
   return type == "deepseek_yarn" ? "yarn" : type;  // Sarvam's name of it
 }
 
+// Without a type transformers rotates as if these were not there.
+void check_typed(ConfigReader& rope) {
+  if (rope.has("rope_type") || rope.has("type")) return;
+  for (const std::string_view key :
+       {"factor", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim",
+        "short_factor", "long_factor", "low_freq_factor", "high_freq_factor"}) {
+    if (!rope.has(key)) continue;
+    rope.refuse("rope_type", fmt::format("a type, as {} is given", key), "nothing",
+                ErrorCode::malformed, "--rope-scaling JSON gives one");
+  }
+}
+
 // Defaults for missing keys.
 struct RopeDefaults {
   RopeConfig rope;
@@ -91,19 +103,26 @@ struct RopeDefaults {
   std::optional<double> original_context =
       std::nullopt;  // of the whole file: overrides the object's
   bool unit_magnitude = false;
-  bool of_heads = false;  // of grouped-query attention
+  bool of_heads = false;    // of grouped-query attention
+  bool reads_share = true;  // partial_rotary_factor
 };
 
 // `partial` receives the share of a head's elements that rotate.
 RopeConfig read_rope(ConfigReader& rope, const RopeDefaults& defaults, double& partial) {
   RopeConfig out = defaults.rope;
   out.theta = rope.number("rope_theta", kThetaRange, out.theta);
-  partial = rope.number("partial_rotary_factor", kShareRange, defaults.partial);
+  partial = defaults.reads_share
+                ? rope.number("partial_rotary_factor", kShareRange, defaults.partial)
+                : defaults.partial;
+  check_typed(rope);
   const std::string type = type_of(rope);
   const double own =
       rope.number("original_max_position_embeddings", kContextRange, defaults.max_context);
   const double original = defaults.original_context.value_or(own);
-  if (type == "yarn") {
+  if (defaults.unit_magnitude && type != "default" && type != "yarn") {
+    rope.refuse(rope.first_of({"rope_type", "type"}), "default or yarn, which DeepSeek V4 has",
+                quote(type), ErrorCode::unsupported, "--rope-scaling JSON gives another");
+  } else if (type == "yarn") {
     out.yarn = parse_yarn(rope, original, defaults.unit_magnitude);
   } else if (type == "longrope" || type == "su") {  // Phi 3's first name of it
     out.longrope = parse_longrope(rope, original, defaults.max_context);
@@ -151,10 +170,12 @@ void check_spellings(ConfigReader& json, ConfigReader& rope, const RopeConfig& c
               ErrorCode::malformed, "delete the one that is wrong");
 }
 
-// A key that the file and its object of all layers' RoPE both have.
+// A key that the file and its object of all layers' RoPE both have. A flag's object wins over the
+// file's key.
 void check_top_level(ConfigReader& json, ConfigReader& rope, std::string_view key,
                      const ConfigRange& range) {
   if (!json.has(key) || !rope.has(key)) return;
+  if (rope.from_flag(key) && !json.from_flag(key)) return;
   const double top = json.number(key, range), own = rope.number(key, range);
   if (top == own) return;
   json.refuse(key, fmt::format("{}, as the object of the RoPE says, or no {}", own, key),
@@ -189,7 +210,8 @@ RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
   const bool plain = rope ? type_of(*rope) == "default" : !keys.default_yarn;
   constexpr std::string_view kShare = "partial_rotary_factor";
   const bool whole = keys.of_heads && !keys.reads_share;
-  defaults.partial = whole && plain ? 1 : json.number(kShare, kShareRange, keys.partial);
+  defaults.reads_share = !(whole && plain);
+  defaults.partial = !defaults.reads_share ? 1 : json.number(kShare, kShareRange, keys.partial);
   defaults.unit_magnitude = keys.unit_magnitude;
   defaults.of_heads = keys.of_heads;
   constexpr std::string_view kOriginal = "original_max_position_embeddings";

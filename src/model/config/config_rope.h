@@ -19,7 +19,8 @@ struct RopeKeys {
   // Of these, partial_rotary_factor or rotary_dim say how much rotates. transformers' other classes
   // never read the two with rope_type default, and fail with another type.
   bool reads_share = false;
-  bool unit_magnitude = false;  // YaRN keeps the magnitude of cos and sin at 1 (DeepSeek V4)
+  // DeepSeek V4: YaRN, which keeps the magnitude of cos and sin at 1, or default.
+  bool unit_magnitude = false;
   std::optional<YarnConfig> default_yarn = {};  // without rope_parameters and rope_scaling
 };
 
@@ -27,7 +28,8 @@ struct RopeKeys {
 /// disagree. original_max_position_embeddings next to them, in a model with one RoPE, overrides
 /// theirs, as in transformers. Supports rope_type default, linear, dynamic, llama3, yarn, longrope
 /// and, of heads, proportional (partial_rotary_factor of their pairs rotate); other types are
-/// rejected by name. Needs max_position_embeddings if the original context is not given.
+/// rejected by name, and so are factors without a type. Needs max_position_embeddings if the
+/// original context is not given.
 RopeConfig parse_rope(ConfigReader& json, std::int32_t dim, RopePairing pairing,
                       const RopeKeys& keys = {});
 

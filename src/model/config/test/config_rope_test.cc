@@ -73,6 +73,36 @@ TEST(ConfigRope, OneValueForAKey) {
   }
 }
 
+// transformers 5.24 gives them rope_type default, which ignores the factors.
+TEST(ConfigRope, FactorsNeedAType) {
+  Json j = qwen3();
+  for (const char* object : {"rope_scaling", "rope_parameters"}) {
+    Json scaled = j;
+    scaled[object] = {{"rope_theta", 1e6}, {"factor", 4.0}};
+    EXPECT_EQ(refusal(scaled), std::string("config.json: ") + object +
+                                   ": rope_type: wanted a type, as factor is given, got nothing; "
+                                   "--rope-scaling JSON gives one");
+    scaled[object] = {{"rope_type", nullptr}, {"short_factor", {1.0}}};
+    EXPECT_THAT(refusal(scaled), HasSubstr("rope_type: wanted a type, as short_factor is given"));
+    scaled[object]["rope_type"] = "default";
+    EXPECT_EQ(refusal(scaled), "accepted");
+    scaled[object] = {{"rope_theta", 1e6},
+                      {"partial_rotary_factor", 0.5},
+                      {"mrope_section", {16, 24, 24}},
+                      {"mrope_interleaved", true},
+                      {"factor", nullptr}};
+    scaled["architectures"] = {"Phi3ForCausalLM"};
+    EXPECT_EQ(parsed(scaled).groups.front().rope.dim, 64) << object;
+  }
+  Json gemma = gemma3();
+  gemma.erase("rope_scaling");
+  gemma["rope_parameters"] = {{"full_attention", {{"rope_theta", 1e6}, {"factor", 8.0}}},
+                              {"sliding_attention", {{"rope_theta", 1e4}}}};
+  EXPECT_THAT(refusal(gemma), HasSubstr("rope_parameters: full_attention: rope_type: wanted a"));
+  gemma["rope_parameters"]["full_attention"].erase("factor");
+  EXPECT_EQ(refusal(gemma), "accepted");
+}
+
 TEST(ConfigRope, APartOfAHeadRotates) {
   Json j = qwen3();  // heads of 128
   j["architectures"] = {"Phi3ForCausalLM"};

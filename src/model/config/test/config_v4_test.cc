@@ -132,6 +132,28 @@ TEST(ModelConfig, DeepSeekV4) {
   EXPECT_TRUE(c.mxfp4);
 }
 
+// DeepSeek's code has YaRN alone.
+TEST(ModelConfig, DeepSeekV4sRopeIsYarnOrUnscaled) {
+  Json older = deepseek_v4();
+  older.erase("rope_parameters");
+  const Json ones(std::vector<double>(32, 1.0));
+  for (const Json& scaling :
+       {Json{{"type", "linear"}, {"factor", 4}}, Json{{"type", "dynamic"}, {"factor", 4}},
+        Json{{"type", "llama3"}, {"factor", 4}, {"low_freq_factor", 1}, {"high_freq_factor", 4}},
+        Json{{"type", "longrope"}, {"short_factor", ones}, {"long_factor", ones}}}) {
+    older["rope_scaling"] = scaling;
+    EXPECT_EQ(refusal(older),
+              "config.json: rope_scaling: type: wanted default or yarn, which "
+              "DeepSeek V4 has, got " +
+                  scaling["type"].dump() + "; --rope-scaling JSON gives another");
+    Json newer = deepseek_v4();
+    newer["rope_parameters"]["main"] = scaling;
+    EXPECT_THAT(refusal(newer), testing::HasSubstr("main: type: wanted default or yarn"));
+  }
+  older["rope_scaling"] = {{"type", "default"}};
+  EXPECT_EQ(refusal(older), "accepted");
+}
+
 // As NVIDIA publishes it.
 TEST(ModelConfig, DeepSeekV4WithExpertsInNvfp4) {
   Json j = deepseek_v4();
