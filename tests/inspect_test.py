@@ -240,6 +240,7 @@ class InspectAndBench(ModelCommand):
         self.assertIn("--context-length: wanted at most 96 tokens", result.stderr)
         told = lambda *args: self.generate("--prompt-ids", "1,2,3,4", "--logprobs", "1", *args)[0]["logprobs"]
         self.assertNotEqual(told("--rope-scaling", '{"rope_type": "linear", "factor": 8.0}'), told())
+        self.assertNotEqual(told("--override", "rope_parameters.rope_theta=5"), told())
         for wrong, word in (("max_positions=3", "a key that is read for this model"), ("architectures=[]", "what the checkpoint is"),
                             ("hidden_act=silu", "a text needs double quotes"), ("rope_theta", "KEY=JSON"),
                             ("rope_theta=true", "--override rope_theta: wanted a finite number")):

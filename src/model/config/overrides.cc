@@ -35,6 +35,33 @@ Result<nlohmann::json> parse_flag(std::string_view text, const std::string& flag
   return e;
 }
 
+// The member that a dotted key names. Absent objects on the way are made.
+Result<nlohmann::json*> member_of(const std::string& key, nlohmann::json& config) {
+  nlohmann::json* at = &config;
+  for (std::size_t begin = 0;;) {
+    const std::size_t dot = key.find('.', begin);
+    at = &(*at)[key.substr(begin, dot - begin)];
+    if (dot == std::string::npos) return at;
+    if (at->is_null()) *at = nlohmann::json::object();
+    if (!at->is_object()) {
+      return bad(fmt::format("{} {}", kFlag, key), "an object in " + quote(key.substr(0, dot)),
+                 json_excerpt(*at));
+    }
+    begin = dot + 1;
+  }
+}
+
+// The first key in what a flag gave that is not read; empty: there is none.
+std::string unread(const std::string& path, const nlohmann::json& value,
+                   const ConfigReader::Keys& read) {
+  if (!read.contains(path)) return path;
+  if (!value.is_object()) return {};
+  for (const auto& [key, inside] : value.items()) {
+    if (std::string found = unread(path + "." + key, inside, read); !found.empty()) return found;
+  }
+  return {};
+}
+
 Error several_ropes(std::string_view flag, const std::string& key) {
   return bad(flag, "a model with one RoPE", "one with several: " + quote(key),
              "--override rope_parameters=JSON gives all of them");
@@ -89,13 +116,19 @@ Result<void> apply_overrides(const ConfigOverrides& overrides, nlohmann::json& c
     if (std::ranges::count_if(overrides.values, same) > 1) {
       return bad(kFlag, "each key once", quote(key) + " twice");
     }
-    if (std::ranges::find(kFixed, key) != kFixed.end()) {
+    const auto inside = [&](const std::string& other) { return other.starts_with(key + "."); };
+    if (std::any_of(overrides.values.data(), &value, inside)) {
+      return bad(kFlag, "an object before its members", quote(key) + " after one of them");
+    }
+    if (std::ranges::find(kFixed, key.substr(0, key.find('.'))) != kFixed.end()) {
       return bad(kFlag, "a key other than those that say what the checkpoint is", quote(key));
     }
     const auto json = parse_flag(value.substr(key.size() + 1), fmt::format("{} {}", kFlag, key),
                                  "a text needs double quotes");
     if (!json) return json.error();
-    config[key] = *json;
+    const auto member = member_of(key, config);
+    if (!member) return member.error();
+    **member = *json;
     if (const auto ok = forget_in_rope(key, config); !ok) return ok.error();
   }
   if (overrides.rope_scaling.empty()) return {};
@@ -118,8 +151,11 @@ void drop_overridden(const ConfigOverrides& overrides, nlohmann::json& generatio
 Result<void> check_overrides_read(const ConfigOverrides& overrides,
                                   const ConfigReader::Keys& read) {
   for (const std::string& value : overrides.values) {
-    if (read.contains(key_of(value))) continue;
-    return bad(kFlag, "a key that is read for this model", quote(key_of(value)),
+    const std::string key = key_of(value);
+    const auto json = parse_json(value.substr(key.size() + 1), std::string(kFlag));
+    const std::string other = unread(key, *json, read);
+    if (other.empty()) continue;
+    return bad(kFlag, "a key that is read for this model", quote(other),
                "docs/models.md lists them");
   }
   if (overrides.rope_scaling.empty()) return {};

@@ -11,8 +11,9 @@
 namespace lathe {
 
 struct ConfigOverrides {
-  std::vector<std::string> values = {};  // "KEY=JSON", each a key of the text model
-  std::string rope_scaling = {};         // JSON: an object, or null; empty: the file's
+  // "KEY=JSON", each a key of the text model, or OBJECT.KEY of an object in it.
+  std::vector<std::string> values = {};
+  std::string rope_scaling = {};  // JSON: an object, or null; empty: the file's
 
   bool empty() const { return values.empty() && rope_scaling.empty(); }
 };

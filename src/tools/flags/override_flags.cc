@@ -5,8 +5,8 @@ namespace lathe {
 void add_override_flags(Command command, ConfigOverrides& overrides) {
   command
       .add_option("--override", overrides.values,
-                  "KEY=JSON: a key of config.json (of its text_config, if there is one) and its "
-                  "value; may be given several times")
+                  "KEY=JSON: a key of config.json (of its text_config, if there is one), or "
+                  "OBJECT.KEY, and its value; may be given several times")
       .repeated();
   command
       .add_option("--rope-scaling", overrides.rope_scaling,

@@ -78,7 +78,6 @@ TEST(ConfigOverrides, RopeScalingReplacesBothSpellings) {
   }
   for (const auto& [scaling, key] :
        {std::pair{R"({"rope_type": "yarn", "factor": 2, "factr": 4})", "\"factr\""},
-        std::pair{R"({"factor": 4})", "\"factor\""},
         std::pair{R"({"rope_type": "linear", "factor": 4, "beta_fast": 2})", "\"beta_fast\""},
         std::pair{R"({"rope_type": "linear", "type": "yarn", "factor": 4})", "\"type\""}}) {
     EXPECT_THAT(
@@ -89,12 +88,81 @@ TEST(ConfigOverrides, RopeScalingReplacesBothSpellings) {
   EXPECT_EQ(refused(older, {.rope_scaling = R"({"rope_type": "spiral"})"}),
             "--rope-scaling: rope_type: wanted default, linear, dynamic, llama3, yarn, longrope "
             "or proportional, got \"spiral\"; give another value, or leave the flag out");
+  EXPECT_EQ(refused(older, {.rope_scaling = R"({"factor": 4})"}),
+            "--rope-scaling: rope_type: wanted a type, as factor is given, got nothing; give "
+            "another value, or leave the flag out");
+  // Qwen 3's class reads no share.
+  EXPECT_THAT(
+      refused(older, {.rope_scaling = R"({"rope_type": "default", "partial_rotary_factor": 0.5})"}),
+      HasSubstr("keys that are read for its rope_type, got \"partial_rotary_factor\""));
   EXPECT_EQ(refused(older, {.rope_scaling = R"({"rope_type": "yarn"})"}),
             "--rope-scaling: factor: wanted a finite number, got nothing; give another value, or "
             "leave the flag out");
   EXPECT_THAT(
       refused(older, {.rope_scaling = R"({"factor": 2, "rope_type": "yarn", "factor": 4})"}),
       HasSubstr("--rope-scaling: wanted unique names, got \"factor\" twice"));
+}
+
+// As if the file said it.
+TEST(ConfigOverrides, ADottedKeyChangesOneKeyOfAnObject) {
+  const auto ropes = [](const Json& j, std::vector<std::string> values) {
+    const auto c = overridden(j, {.values = std::move(values)});
+    EXPECT_TRUE(c.ok()) << c.error().message();
+    std::vector<RopeConfig> out;
+    for (const auto& group : c->groups) out.push_back(group.rope);
+    return out;
+  };
+  const auto in_file = [&](const Json& j) { return ropes(j, {}); };
+  Json j = qwen3();  // with rope_theta, as models/tiny-gqa
+  j["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 4.0}, {"rope_theta", 1e6}};
+  j["rope_theta"] = 1e6;
+  Json wanted = j;
+  wanted["rope_parameters"]["rope_theta"] = wanted["rope_theta"] = 5;
+  EXPECT_EQ(ropes(j, {"rope_parameters.rope_theta=5"}), in_file(wanted));
+  EXPECT_EQ(ropes(j, {R"(rope_parameters={"rope_type": "linear", "factor": 3, "rope_theta": 5})",
+                      "rope_parameters.factor=4"}),
+            in_file(wanted));
+  wanted = j;
+  wanted["rope_parameters"] = {{"rope_type", "dynamic"}, {"factor", 64.0}};
+  EXPECT_EQ(ropes(j, {R"(rope_parameters.rope_type="dynamic")", "rope_parameters.factor=64"}),
+            in_file(wanted));
+  j.erase("rope_parameters");  // the object is made
+  EXPECT_EQ(ropes(j, {R"(rope_scaling.rope_type="dynamic")", "rope_scaling.factor=64"}),
+            in_file(wanted));
+  Json gemma = gemma3();
+  gemma.erase("rope_scaling");
+  gemma["rope_parameters"] = {{"full_attention", {{"rope_type", "default"}, {"rope_theta", 1e6}}},
+                              {"sliding_attention", {{"rope_theta", 1e4}}}};
+  wanted = gemma;
+  wanted["rope_parameters"]["full_attention"]["rope_theta"] = 9;
+  EXPECT_EQ(ropes(gemma, {"rope_parameters.full_attention.rope_theta=9"}), in_file(wanted));
+
+  const auto with = [&](std::vector<std::string> values) {
+    return refused(gemma, {.values = std::move(values)});
+  };
+  EXPECT_THAT(with({"rope_parameters.full_attention.factor=4"}),
+              HasSubstr("--override: wanted a key that is read for this model, got "
+                        "\"rope_parameters.full_attention.factor\""));
+  EXPECT_THAT(with({R"(rope_parameters.full_attention={"rope_theta": 1e6, "thta": 2})"}),
+              HasSubstr("got \"rope_parameters.full_attention.thta\""));
+  EXPECT_EQ(with({"rope_parameters.full_attention.rope_theta=true"}),
+            "--override rope_parameters.full_attention.rope_theta: wanted a finite number, got "
+            "true; give another value, or leave the flag out");
+  EXPECT_THAT(with({R"(rope_parameters.full_attention={"rope_theta": true})"}),
+              HasSubstr("--override rope_parameters.full_attention: rope_theta: wanted a finite"));
+  EXPECT_THAT(with({"vocab_size.a=1"}),
+              HasSubstr("--override vocab_size.a: wanted an object in \"vocab_size\", got"));
+  EXPECT_THAT(with({"quantization_config.bits=4"}), HasSubstr("what the checkpoint is"));
+  EXPECT_THAT(with({"rope_parameters.full_attention.rope_theta=9", "rope_parameters=null"}),
+              HasSubstr("--override: wanted an object before its members, got "
+                        "\"rope_parameters\" after one of them"));
+  for (const char* dots : {".=1", "a.=1", ".a=1", "rope_parameters..a=1"}) {
+    EXPECT_THAT(with({dots}), HasSubstr("a key that is read for this model")) << dots;
+  }
+  // Two flags that disagree.
+  j["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e6}};
+  EXPECT_THAT(refused(j, {.values = {"rope_theta=5", "rope_parameters.rope_theta=6"}}),
+              HasSubstr("--override rope_theta: wanted 6, as the object of the RoPE says"));
 }
 
 TEST(ConfigOverrides, RefuseByKey) {
