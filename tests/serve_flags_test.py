@@ -382,6 +382,14 @@ class Flags(unittest.TestCase):
 
     def test_other_refusals(self):
         for flags, message in [(["--host", "no such host", "--max-connections", "500"], "--host"), (["--chat-template-kwargs", "[1]"], "--chat-template-kwargs"),
+                               *[(["--chat-template-kwargs", json.dumps({name: value})], f"--chat-template-kwargs: wanted names that are not the request's own, got {name}")
+                                 for name, value in (("messages", []), ("add_generation_prompt", False), ("tools", []))],
+                               (["--priority-aging", "256"], "--priority-aging: wanted --scheduling-policy priority with it, got --scheduling-policy fcfs"),
+                               (["--served-model-name", "ok", "n" * 513],
+                                "--served-model-name: wanted at most 512 bytes without control characters, got 513 bytes; another name"),
+                               (["--served-model-name", "a\nb"],
+                                "--served-model-name: wanted at most 512 bytes without control characters, got byte 0x0a at 1; another name"),
+                               (["--served-model-name", b"a\xff"], "--served-model-name: wanted text in UTF-8, got 0xff at byte 2 of 2"),
                                (["--metrics-names", "x"], "--metrics-names"), (["--max-connections", "999999999999"], "ulimit -n"),
                                (["--max-bodies-bytes", "8000000", "--max-connections", "500"],
                                 "--max-bodies-bytes: wanted at least --max-body-bytes, 16777216, got 8000000; a smaller --max-body-bytes"),

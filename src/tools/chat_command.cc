@@ -319,7 +319,8 @@ int run_chat(const ChatFlags& flags) {
   if (!tokenizer) return refuse(tokenizer.error());
   const auto chat = load_chat_template(flags.model.runtime.model);
   if (!chat) return refuse(chat.error());
-  auto variables = read_chat_variables(flags.template_kwargs, "--chat-template-kwargs");
+  auto variables =
+      read_chat_variables(flags.template_kwargs, "--chat-template-kwargs", /*tools=*/false);
   if (!variables) return refuse(variables.error());
   int exit_code = kExitOk;
   const auto runtime = start_model(flags.model, exit_code);

@@ -36,6 +36,11 @@ int count_nulls(std::string_view text) {
 
 }  // namespace
 
+void add_special_texts(const ChatTemplateFile& chat, Json& variables) {
+  if (!variables.contains("bos_token")) variables["bos_token"] = chat.bos_token;
+  if (!variables.contains("eos_token")) variables["eos_token"] = chat.eos_token;
+}
+
 Result<std::string> render_messages(const ChatTemplate& chat, Json& variables) {
   auto text = chat.render(variables);
   const int nulls = text ? count_nulls(*text) : 0;
@@ -55,10 +60,8 @@ Result<std::string> render_chat(const nlohmann::ordered_json& messages,
   if (const auto ok = read_messages(read); !ok) return ok.error();
   if (const auto ok = check_results(read); !ok) return ok.error();
   nlohmann::ordered_json all = variables;
-  all.update({{"messages", std::move(read)},
-              {"add_generation_prompt", true},
-              {"bos_token", chat.bos_token},
-              {"eos_token", chat.eos_token}});
+  all.update({{"messages", std::move(read)}, {"add_generation_prompt", true}});
+  add_special_texts(chat, all);
   if (const auto ok = chat.chat_template.check_tools(all); !ok) return ok.error();
   return render_messages(chat.chat_template, all);
 }
@@ -72,8 +75,15 @@ Result<std::vector<std::int32_t>> encode_chat(const nlohmann::ordered_json& mess
   return tokenizer.encode(*text);
 }
 
+std::string_view own_variable(const Json& variables, bool tools) {
+  for (const char* own : {"messages", "add_generation_prompt", "tools"}) {
+    if (variables.contains(own) && (tools || std::string_view(own) != "tools")) return own;
+  }
+  return {};
+}
+
 Result<nlohmann::ordered_json> read_chat_variables(const std::string& text,
-                                                   const std::string& field) {
+                                                   const std::string& field, bool tools) {
   if (text.empty()) return nlohmann::ordered_json::object();
   const auto json = parse_json(text, field);
   if (!json) return json.error();
@@ -81,6 +91,10 @@ Result<nlohmann::ordered_json> read_chat_variables(const std::string& text,
     return Error{ErrorCode::invalid_argument, field, "a JSON object", json_excerpt(*json), ""};
   }
   auto out = read_json<nlohmann::ordered_json>(text);  // keeps the order of the text
+  if (const std::string_view own = own_variable(out, tools); !own.empty()) {
+    return Error{ErrorCode::invalid_argument, field, std::string(kOtherVariables), std::string(own),
+                 ""};
+  }
   for (const auto& [name, value] : out.items()) {
     const auto ok = JinjaValue::from_json(value, field + ": " + name);
     if (!ok) return ok.error();

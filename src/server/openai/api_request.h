@@ -134,6 +134,9 @@ struct ApiRequest : AnswerParams {
 /// "sampling_params[2].".
 std::string params_name(const ApiRequest& request, std::size_t prompt);
 
+/// Of a model's name.
+inline constexpr std::size_t kMostModelBytes = 512;
+
 struct FieldLimits {
   std::int32_t max_logprobs = 20;
   std::int32_t max_n = 128;

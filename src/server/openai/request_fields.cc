@@ -26,7 +26,7 @@ Field field(std::string_view name, unsigned places, Reader reader, std::string_v
 void add_prompts(std::vector<Field>& out) {
   out.push_back(
       field("model", kAll,
-            string(kMostIdBytes, [](ApiRequest& r, std::string s) { r.model = std::move(s); }),
+            string(kMostModelBytes, [](ApiRequest& r, std::string s) { r.model = std::move(s); }),
             "the first", "a name that the server was given; \"default\" is the first"));
   out.push_back(field("messages", kInChat, messages_reader(), "required",
                       "roles system, developer, user, assistant, tool"));

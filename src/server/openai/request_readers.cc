@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/json_digits.h"
+#include "io/template/chat_prompt.h"
 #include "server/openai/allowed_tools.h"
 #include "server/openai/object_reader.h"
 
@@ -218,10 +219,9 @@ Reader template_kwargs_reader() {
       "an object",
       [](const Json& value, const FieldContext& at, ApiRequest& out) -> std::optional<ApiError> {
         if (!value.is_object()) return wrong_value(at, "an object", value);
-        for (const char* own : {"messages", "tools", "add_generation_prompt"}) {
-          if (value.contains(own)) {
-            return bad_field(at.path + "." + own, "names that are not the request's own", own);
-          }
+        if (const auto own = own_variable(value, /*tools=*/true); !own.empty()) {
+          return bad_field(fmt::format("{}.{}", at.path, own), std::string(kOtherVariables),
+                           std::string(own));
         }
         out.template_kwargs = value;
         return std::nullopt;

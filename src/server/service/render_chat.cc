@@ -37,8 +37,7 @@ Json variables_of(const ApiRequest& request, const Json& defaults, const ChatTem
   out["messages"] = std::move(messages);
   if (request.tools.is_array() && request.tool_choice != "none") out["tools"] = request.tools;
   out["add_generation_prompt"] = request.add_generation_prompt && !request.continue_final_message;
-  out["bos_token"] = chat.bos_token;
-  out["eos_token"] = chat.eos_token;
+  add_special_texts(chat, out);
   return out;
 }
 

@@ -9,6 +9,7 @@
 
 #include "io/files/read_file.h"
 #include "io/template/chat_prompt.h"
+#include "io/text/utf8.h"
 #include "server/markup/reasoning_format.h"
 #include "server/markup/tool_format.h"
 #include "server/service/access.h"
@@ -171,6 +172,36 @@ Result<void> check_limits(const ServeFlags& flags) {
                fmt::format("{}", all), "a smaller --max-body-bytes"};
 }
 
+// Requests must be able to name the model, and logs to show its name on one line.
+Result<void> check_names(const std::vector<std::string>& names) {
+  const auto control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
+  const auto fault = [](std::string offered) {
+    return Error{ErrorCode::invalid_argument, "--served-model-name",
+                 fmt::format("at most {} bytes without control characters", kMostModelBytes),
+                 std::move(offered), "another name"};
+  };
+  for (const std::string& name : names) {
+    if (name.size() > kMostModelBytes) return fault(fmt::format("{} bytes", name.size()));
+    if (const auto ok = check_utf8(name, "--served-model-name"); !ok) return ok.error();
+    const auto at = std::ranges::find_if(name, control);
+    if (at != name.end()) {
+      return fault(
+          fmt::format("byte {:#04x} at {}", static_cast<unsigned char>(*at), at - name.begin()));
+    }
+  }
+  return {};
+}
+
+// Aging is of priorities.
+Result<void> check_aging(const Command& command, const std::string& policy) {
+  for (const FlagValue& v : command.values()) {
+    if (v.name != "priority-aging" || v.origin == "default" || policy == "priority") continue;
+    return Error{ErrorCode::invalid_argument, "--priority-aging",
+                 "--scheduling-policy priority with it", "--scheduling-policy " + policy, ""};
+  }
+  return {};
+}
+
 // An empty key is no key: the server would be open, or closed to all.
 Result<void> check_given(const Command& command) {
   for (const FlagValue& v : command.values()) {
@@ -263,7 +294,9 @@ Result<void> complete(const Command& command, ServeFlags& flags) {
     if (!path.has_filename()) path = path.parent_path();
     s.names.push_back(path.filename().empty() ? "default" : path.filename().string());
   }
+  if (const auto ok = check_names(s.names); !ok) return ok.error();
   if (const auto ok = check_limits(flags); !ok) return ok.error();
+  if (const auto ok = check_aging(command, flags.scheduling_policy); !ok) return ok.error();
   if (const auto ok = check_keys(command, flags); !ok) return ok.error();
   for (const auto& [given, name] : {std::pair{s.requests_per_minute > 0, "--requests-per-minute"},
                                     {s.tokens_per_minute > 0, "--tokens-per-minute"},
@@ -272,7 +305,8 @@ Result<void> complete(const Command& command, ServeFlags& flags) {
     return Error{ErrorCode::invalid_argument, name, "API keys to tell clients apart", "none",
                  "--api-key, --api-key-file"};
   }
-  auto variables = read_chat_variables(flags.template_kwargs, "--chat-template-kwargs");
+  auto variables =
+      read_chat_variables(flags.template_kwargs, "--chat-template-kwargs", /*tools=*/true);
   if (!variables) return variables.error();
   s.template_kwargs = std::move(*variables);
   s.fields.priorities = flags.scheduling_policy == "priority";

@@ -32,7 +32,8 @@ void add_serve_flags(Command command, ServeFlags& flags);
 
 /// Completes the options from the command line. Call it in the callback. Errors: an --api-key-file
 /// that cannot be read or that others can write; an empty key, or one that no header can carry;
-/// kwargs that are not a JSON object.
+/// kwargs that are not a JSON object, or name what requests set; names that no request can have; a
+/// flag without the one that it needs.
 Result<void> complete(const Command& command, ServeFlags& flags);
 
 /// One line per flag, with its value and where it came from. Never shows keys.

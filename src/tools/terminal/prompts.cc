@@ -202,7 +202,8 @@ Result<std::vector<std::vector<std::int32_t>>> encode_prompts(const PromptFlags&
                                                               std::vector<Prompt>& prompts,
                                                               const Tokenizer* tokenizer,
                                                               const std::string& directory) {
-  const auto variables = read_chat_variables(flags.template_kwargs, "--chat-template-kwargs");
+  const auto variables =
+      read_chat_variables(flags.template_kwargs, "--chat-template-kwargs", /*tools=*/false);
   if (!variables) return variables.error();
   const bool chats = std::ranges::any_of(
       prompts, [](const Prompt& p) { return p.error || !p.messages.is_null(); });

@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "io/template/chat_prompt.h"
 #include "server/scripted/scripted_server.h"
 #include "server/scripted/test/http_client_test_util.h"
 
@@ -204,6 +205,25 @@ TEST(RenderChat, ResultsAnswerCalls) {
   for (const auto& [messages, path] : cases) {
     EXPECT_THAT(text(messages), testing::StartsWith(std::string(path) + ": wanted"));
   }
+}
+
+// transformers: "kwargs overwrite special tokens if both are present".
+TEST(RenderChat, AClientsSpecialTokensTakeTheTokenizersPlace) {
+  const ChatTemplateFile chat{*ChatTemplate::parse("{{ bos_token }}|{{ eos_token }}"), "<s>",
+                              "</s>"};
+  const std::string messages = R"("messages": [{"role": "user", "content": "a"}])";
+  const auto text = [&](const std::string& kwargs, const Json& defaults) {
+    const auto request = parse_request(
+        ApiRoute::chat, "{" + messages + R"(, "chat_template_kwargs": )" + kwargs + "}", {});
+    EXPECT_TRUE(request);
+    return *render_chat(*request, defaults, chat);
+  };
+  EXPECT_EQ(text("{}", Json::object()), "<s>|</s>");
+  EXPECT_EQ(text(R"({"bos_token": "X", "eos_token": "Y"})", Json::object()), "X|Y");
+  EXPECT_EQ(text(R"({"bos_token": ""})", {{"eos_token", "Z"}}), "|Z");
+  EXPECT_EQ(text(R"({"eos_token": null})", {{"eos_token", "Z"}}), "<s>|None");
+  const Json conversation = Json::parse("{" + messages + "}")["messages"];
+  EXPECT_EQ(*render_chat(conversation, chat, Json({{"bos_token", "X"}})), "X|</s>");
 }
 
 std::vector<std::string> left_out(const ChatTemplate& chat_template, const std::string& body,
