@@ -83,10 +83,14 @@ lathe::TextParts read(const lathe::MarkupRules& rules, std::string_view text, st
 
 // Whether the content has the mark in one piece: texts before and after a call may make one.
 bool has_mark(const lathe::TextParts& out, std::string_view mark) {
+  std::vector<std::size_t> ends;  // of pieces
+  for (const lathe::PartRun& run : out.order) {
+    const std::size_t before = ends.empty() ? 0 : ends.back();
+    if (run.kind == lathe::PartKind::content) ends.push_back(before + run.size);
+  }
   for (std::size_t at = 0; (at = out.content.find(mark, at)) != std::string::npos; ++at) {
-    const bool pieces = std::ranges::any_of(out.calls, [&](const lathe::ToolCall& call) {
-      return call.text_before > at && call.text_before < at + mark.size();
-    });
+    const bool pieces = std::ranges::any_of(
+        ends, [&](std::size_t end) { return end > at && end < at + mark.size(); });
     if (!pieces) return true;
   }
   return false;

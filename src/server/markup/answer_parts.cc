@@ -327,7 +327,7 @@ void AnswerParts::take(const Mark& mark, TextParts& out) {
         give(mark.text, out);
         return;
       }
-      if (rules_.reasoning_stays) out.content.append(spaces_).append(mark.text);
+      if (rules_.reasoning_stays) out.add_content(spaces_ + std::string(mark.text));
       spaces_.clear();
       state_ = State::reasoning;
       return;
@@ -338,7 +338,7 @@ void AnswerParts::take(const Mark& mark, TextParts& out) {
       }
       reasoned_ = true;
       if (rules_.reasoning_stays) {
-        out.content.append(spaces_).append(mark.text);
+        out.add_content(spaces_ + std::string(mark.text));
         began_ = true;
       }
       spaces_.clear();
@@ -366,7 +366,7 @@ void AnswerParts::take(const Mark& mark, TextParts& out) {
       // content.
       if (rules_.tools == ToolFormat::dsml && calls_ == 0 && began_ && around_.empty() &&
           spaces_.ends_with("\n\n")) {
-        out.content.append(spaces_, 0, spaces_.size() - 2);
+        out.add_content(std::string_view(spaces_).substr(0, spaces_.size() - 2));
         spaces_.erase(0, spaces_.size() - 2);
       }
       around_.append(std::exchange(spaces_, {})).append(mark.text);
@@ -377,7 +377,11 @@ void AnswerParts::take(const Mark& mark, TextParts& out) {
 void AnswerParts::give(std::string_view text, TextParts& out) {
   if (text.empty()) return;
   if (state_ == State::reasoning) {
-    (rules_.reasoning_stays ? out.content : out.reasoning) += text;
+    if (rules_.reasoning_stays) {
+      out.add_content(text);
+    } else {
+      out.add_reasoning(text);
+    }
     return;
   }
   if (std::exchange(drop_newline_, false) && text.front() == '\n') text.remove_prefix(1);
@@ -391,13 +395,13 @@ void AnswerParts::give(std::string_view text, TextParts& out) {
   const bool waits = rules_.tools != ToolFormat::none || (rules_.reasoning && !began_);
   const bool ends_in_text = !text.empty() && kJsonSpace.find(text.back()) == std::string_view::npos;
   if (waits && ends_in_text && !after_call_ && spaces_.empty() && around_.empty()) {
-    out.content += text;  // most pieces
+    out.add_content(text);  // most pieces
     began_ = true;
     return;
   }
   if (!waits) {
-    if (!spaces_.empty()) out.content += std::exchange(spaces_, {});
-    out.content += text;
+    if (!spaces_.empty()) out.add_content(std::exchange(spaces_, {}));
+    out.add_content(text);
     began_ = true;
     return;
   }
@@ -409,7 +413,7 @@ void AnswerParts::give(std::string_view text, TextParts& out) {
     return;
   }
   const std::size_t end = lists ? text.find_last_not_of(kJsonSpace) : last;
-  out.content.append(std::exchange(around_, {})).append(spaces_).append(text.substr(0, end + 1));
+  out.add_content(std::exchange(around_, {}).append(spaces_).append(text.substr(0, end + 1)));
   spaces_ = text.substr(end + 1);
   began_ = true;
   after_call_ = false;
@@ -422,8 +426,7 @@ bool AnswerParts::add_calls(ToolCalls calls, TextParts& out) {
   spaces_.clear();
   for (ToolCall& call : *calls) {
     if (complete()) break;
-    call.text_before = out.content.size();
-    out.calls.push_back(std::move(call));
+    out.add_call(std::move(call));
     ++calls_;
   }
   after_call_ = true;
@@ -447,8 +450,7 @@ void AnswerParts::read_list(std::string_view text, TextParts& out) {
     if (depth_ != 1 || c != '}') continue;
     auto call = read_json_calls(list_.substr(list_.find('{')), *rules_.schemas, /*known=*/false);
     if (!call) continue;
-    out.calls.push_back(std::move(call->front()));
-    out.calls.back().text_before = out.content.size();
+    out.add_call(std::move(call->front()));
     ++calls_;
     list_.clear();
     if (complete()) return;
@@ -470,7 +472,7 @@ void AnswerParts::finish(TextParts& out, bool whole) {
   if (complete()) return;
   // What is not a call is text, except the list's own marks after its last call.
   if (calls_ == 0 || list_.find_first_not_of(" \t\r\n,]") != std::string::npos) {
-    out.content += list_;
+    out.add_content(list_);
   }
   list_.clear();
   finish_call(out, whole);
@@ -498,8 +500,9 @@ void AnswerParts::finish(TextParts& out, bool whole) {
   give(held_, out);
   held_.clear();
   // White space after calls is dropped.
-  if (calls_ == 0 || !around_.empty())
-    out.content.append(std::exchange(around_, {})).append(spaces_);
+  if (calls_ == 0 || !around_.empty()) {
+    out.add_content(std::exchange(around_, {}).append(spaces_));
+  }
   spaces_.clear();
 }
 

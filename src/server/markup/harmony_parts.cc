@@ -229,11 +229,15 @@ void HarmonyParts::give(std::string_view text, TextParts& out) {
     return;
   }
   const bool reasons = state_ == State::reasoning;
-  std::string& part = reasons ? out.reasoning : out.content;
   bool& told = reasons ? reasoned_ : told_;
   // Messages are paragraphs.
-  if (std::exchange(fresh_, false) && told && !raw_message_) part += '\n';
+  std::string part = std::exchange(fresh_, false) && told && !raw_message_ ? "\n" : "";
   part += shown(text);
+  if (reasons) {
+    out.add_reasoning(part);
+  } else {
+    out.add_content(part);
+  }
   told = true;
 }
 
@@ -243,7 +247,7 @@ void HarmonyParts::end_message(std::string_view mark, TextParts& out, bool whole
     const std::string_view body = trim(body_);
     const auto arguments = body.empty() ? JsonMembers() : read_members(body);
     if (whole && arguments) {
-      out.calls.push_back({name_, members_text(*arguments), "", out.content.size()});
+      out.add_call({name_, members_text(*arguments)});
       ++calls_;
     } else {
       state_ = State::content;

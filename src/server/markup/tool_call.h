@@ -16,8 +16,6 @@ struct ToolCall {
   std::string name;
   std::string arguments;  // a JSON object's text
   std::string id = {};    // the model's own; empty: it gives none
-  // Bytes of content before it: in the piece of an answer that it came with, or in a whole answer.
-  std::size_t text_before = 0;
 };
 using ToolCalls = std::optional<std::vector<ToolCall>>;
 

@@ -12,7 +12,7 @@
 #include "base/enum.h"
 #include "io/tokenizer/tokenizer.h"
 #include "kernels/sampling.h"
-#include "server/markup/tool_call.h"
+#include "server/markup/text_parts.h"
 #include "server/openai/api_request.h"
 
 namespace lathe {
@@ -43,6 +43,7 @@ struct Choice {
   std::string text;
   std::string reasoning;
   std::vector<AnswerCall> calls;
+  std::vector<PartRun> order;  // of the three
   std::vector<SampledToken> tokens;
   std::optional<ChoiceEnd> end;
   std::int64_t completion_tokens = 0;
@@ -58,6 +59,7 @@ struct ChoicePart {
   std::span<const AnswerCall> calls;
   std::size_t first_call = 0;  // index of the first one in the answer
   std::span<const SampledToken> tokens;
+  std::span<const PartRun> order = {};  // of text, reasoning and calls
 };
 
 /// Wall times of a request, in seconds since its arrival.

@@ -1,6 +1,5 @@
 #include "server/openai/block_format.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace lathe {
@@ -25,16 +24,29 @@ void BlockFormat::shut(bool cut, std::string& out) {
 }
 
 void BlockFormat::part(Choice&, const ChoicePart& part, std::string& out) {
-  give(Block::reasoning, part.reasoning, out);
-  std::size_t done = 0;
-  for (const AnswerCall& call : part.calls) {
-    const std::size_t at = std::clamp(call.call.text_before, done, part.text.size());
-    give(Block::text, part.text.substr(done, at - done), out);
-    done = at;
-    shut(false, out);
-    add_call(call, out);
+  std::string_view text = part.text, reasoning = part.reasoning;
+  std::size_t call = 0;
+  const auto take = [](std::string_view& from, std::size_t bytes) {
+    const std::string_view taken = from.substr(0, bytes);
+    from.remove_prefix(taken.size());
+    return taken;
+  };
+  for (const PartRun& run : part.order) {
+    switch (run.kind) {
+      case PartKind::reasoning:
+        give(Block::reasoning, take(reasoning, run.size), out);
+        break;
+      case PartKind::content:
+        give(Block::text, take(text, run.size), out);
+        break;
+      case PartKind::call:
+        for (std::size_t i = 0; i < run.size; ++i) {
+          shut(false, out);
+          add_call(part.calls[call++], out);
+        }
+        break;
+    }
   }
-  give(Block::text, part.text.substr(done), out);
 }
 
 void BlockFormat::end_blocks(const Choice& choice, std::string& out) {
@@ -49,7 +61,7 @@ void BlockFormat::end(Choice& choice, std::string& out) {
 std::string BlockFormat::whole(std::span<Choice> choices, const RequestTimes&) {
   Choice& choice = choices[0];
   std::string events;  // dropped
-  part(choice, {choice.text, choice.reasoning, choice.calls, 0, {}}, events);
+  part(choice, {choice.text, choice.reasoning, choice.calls, 0, {}, choice.order}, events);
   end_blocks(choice, events);
   return answer(choice);
 }

@@ -225,40 +225,44 @@ void LiveAnswer::emit(std::size_t i) {
   Choice& choice = choices_[i];
   Part& part = parts_[i];
   const bool ended = choice.end.has_value();
-  const bool all = keeps_all_;
+  const auto keep = [&] {
+    if (!keeps_all_) return;
+    choice.calls.insert(choice.calls.end(), part.calls.begin(), part.calls.end());
+    choice.text += part.pending.content;
+    choice.reasoning += part.pending.reasoning;
+    for (const PartRun& run : part.pending.order) add_run(choice.order, run);
+    choice.tokens.insert(choice.tokens.end(), part.tokens.begin(), part.tokens.end());
+  };
   const auto told = [&] {
     part.pending.clear();
     part.tokens.clear();
     part.calls_before += part.calls.size();
     part.calls.clear();
   };
-  if (all) {
-    for (const AnswerCall& call : part.calls) {
-      choice.calls.push_back(call);
-      choice.calls.back().call.text_before += choice.text.size();
-    }
-    choice.text += part.pending.content;
-    choice.reasoning += part.pending.reasoning;
-    choice.tokens.insert(choice.tokens.end(), part.tokens.begin(), part.tokens.end());
-  }
   if (!request_.api.stream) {
+    keep();
     told();
     return;
   }
   if (!ended && part.any_part &&
       (part.tokens_since < options_.stream_interval || reply_->unsent() > kMergeBytes)) {
-    if (all) told();
+    // Formats that repeat everything need no pending parts; the others' next event has them.
+    if (format_->wants_all()) {
+      keep();
+      told();
+    }
     return;
   }
+  keep();
   if (!part.opened) open_up_to(i);
   const bool tells = !part.pending.empty() || !part.calls.empty() ||
                      (format_->wants_tokens() && part.tokens_since > 0);
   // Formats that repeat everything need no separate last part.
   if (tells && !(ended && format_->wants_all())) {
-    format_->part(
-        choice,
-        {part.pending.content, part.pending.reasoning, part.calls, part.calls_before, part.tokens},
-        out_);
+    format_->part(choice,
+                  {part.pending.content, part.pending.reasoning, part.calls, part.calls_before,
+                   part.tokens, part.pending.order},
+                  out_);
     part.any_part = true;
   }
   part.tokens_since = 0;

@@ -11,6 +11,7 @@
 namespace lathe {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using PlainJson = nlohmann::json;
 
@@ -299,6 +300,70 @@ TEST(Protocols, EveryFormatAtEveryCut) {
     EXPECT_EQ(block["input"], arguments);
     EXPECT_EQ(message["stop_reason"], "tool_use");
   }
+}
+
+// The kind and text of each item of a response, or block of a message.
+std::vector<std::string> kinds_and_texts(const PlainJson& items) {
+  std::vector<std::string> out;
+  for (const PlainJson& item : items) {
+    const PlainJson& part = item.contains("content") ? item["content"][0] : item;
+    out.push_back(item["type"].get<std::string>() + ":" +
+                  part[part.contains("text") ? "text" : "thinking"].get<std::string>());
+  }
+  return out;
+}
+
+// gpt-oss may reason, speak and reason again. An event has several tokens, or all that the server
+// writes to its log.
+TEST(Protocols, PartsKeepTheirOrder) {
+  const auto said = [](const char* channel, const char* text) {
+    return fmt::format("<|channel|>{}<|message|>{}<|end|>", channel, text);
+  };
+  const std::string next = "<|start|>assistant";
+  const std::string text = said("final", "words") + next + said("analysis", "why") + next +
+                           said("commentary", "more") + next + said("analysis", "end");
+  for (const int step : {1, 7, 1000}) {
+    ScriptedOptions options = speaks(text, step);
+    options.server.tool_call_parser = options.server.reasoning_parser = "harmony";
+    ScriptedServer s(std::move(options));
+    for (std::size_t n = 1; n <= text.size(); ++n) {
+      SCOPED_TRACE(fmt::format("{}: {}", step, text.substr(0, n)));
+      const bool all = n == text.size();
+      std::string body =
+          fmt::format(R"({{"input":"x","max_output_tokens":{},"ignore_eos":true)", n);
+      const auto response = ask(s.port(), "POST", "/v1/responses", body + "}").json();
+      const auto responses =
+          named_events(ask(s.port(), "POST", "/v1/responses", body + R"(,"stream":true})"));
+      EXPECT_EQ(without_names(rebuilt_response(responses)), without_names(response));
+      body = fmt::format(
+          R"({{"messages":[{{"role":"user","content":"x"}}],"max_tokens":{},"ignore_eos":true)", n);
+      const auto message = ask(s.port(), "POST", "/v1/messages", body + "}").json();
+      const auto messages =
+          named_events(ask(s.port(), "POST", "/v1/messages", body + R"(,"stream":true})"));
+      EXPECT_EQ(without_names(rebuilt_message(messages)), without_names(message));
+      if (!all) continue;
+      EXPECT_THAT(
+          kinds_and_texts(response["output"]),
+          ElementsAre("message:words", "reasoning:why", "message:\nmore", "reasoning:\nend"));
+      EXPECT_THAT(kinds_and_texts(message["content"]),
+                  ElementsAre("text:words", "thinking:why", "text:\nmore", "thinking:\nend"));
+    }
+  }
+}
+
+// --log-requests 3 keeps what streams have sent, whatever waits for their next event.
+TEST(Protocols, LoggedStreamsLoseNothing) {
+  const std::string text = kSaid;
+  ScriptedOptions options = speaks(text, 7);
+  options.server.log_requests = 3;
+  ScriptedServer s(std::move(options));
+  const std::string body =
+      fmt::format(R"({{"input":"x","max_output_tokens":{},"ignore_eos":true,)"
+                  R"("tools":[{{"type":"function","name":"f","parameters":{{}}}}])",
+                  text.size());
+  const TestAnswer whole = ask(s.port(), "POST", "/v1/responses", body + "}");
+  const TestAnswer stream = ask(s.port(), "POST", "/v1/responses", body + R"(,"stream":true})");
+  EXPECT_EQ(without_names(rebuilt_response(named_events(stream))), without_names(whole.json()));
 }
 
 TEST(Protocols, AnswersHaveTheirParts) {
