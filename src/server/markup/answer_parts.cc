@@ -261,9 +261,10 @@ bool AnswerParts::step_bare(TextParts& out) {
   const auto end = find_value_end(held_, scan_, python);
   if (!end) return false;
   const std::string text = held_.substr(0, *end);
-  auto calls = tool_marks_->bare_json ? read_json_calls(text, *rules_.schemas, /*known=*/true)
-                                      : std::nullopt;
-  if (!calls && python) calls = read_python_calls(text, *rules_.schemas, /*known=*/true);
+  auto calls = tool_marks_->bare_json
+                   ? sendable(read_json_calls(text, *rules_.schemas, /*known=*/true))
+                   : std::nullopt;
+  if (!calls && python) calls = sendable(read_python_calls(text, *rules_.schemas, /*known=*/true));
   if (!calls) {
     const CallBody body = python ? CallBody::python : CallBody::json;
     const std::size_t next = find_later_call(body, text, /*anywhere=*/false);
@@ -448,7 +449,8 @@ void AnswerParts::read_list(std::string_view text, TextParts& out) {
     if (c != '}' && c != ']') continue;
     --depth_;
     if (depth_ != 1 || c != '}') continue;
-    auto call = read_json_calls(list_.substr(list_.find('{')), *rules_.schemas, /*known=*/false);
+    auto call =
+        sendable(read_json_calls(list_.substr(list_.find('{')), *rules_.schemas, /*known=*/false));
     if (!call) continue;
     out.add_call(std::move(call->front()));
     ++calls_;

@@ -246,8 +246,9 @@ void HarmonyParts::end_message(std::string_view mark, TextParts& out, bool whole
   if (call) {
     const std::string_view body = trim(body_);
     const auto arguments = body.empty() ? JsonMembers() : read_members(body);
-    if (whole && arguments) {
-      out.add_call({name_, members_text(*arguments)});
+    auto calls = arguments ? sendable(one_call({name_, members_text(*arguments)})) : std::nullopt;
+    if (whole && calls) {
+      out.add_call(std::move(calls->front()));
       ++calls_;
     } else {
       state_ = State::content;

@@ -63,13 +63,20 @@ ToolCalls read_mistral_calls(std::string_view body, const Json& tools) {
   return one_call({std::string(trim(name)), members_text(*arguments), std::move(id)});
 }
 
-}  // namespace
-
-bool is_name_text(std::string_view text) {
-  return !text.empty() && text.find_first_of(" \t\r\n\"'<>{}[]") == std::string_view::npos;
+// Levels of lists and objects in JSON.
+int levels_of(std::string_view json) {
+  int level = 0, most = 0;
+  for (std::size_t at = 0; at < json.size(); ++at) {
+    const char c = json[at];
+    if (c == '{' || c == '[') most = std::max(most, ++level);
+    if (c == '}' || c == ']') --level;
+    if (c != '"') continue;
+    while (++at < json.size() && json[at] != '"') at += json[at] == '\\' ? 1 : 0;
+  }
+  return most;
 }
 
-ToolCalls read_tool_calls(CallBody body, std::string_view text, const Json& tools, bool closed) {
+ToolCalls read_calls(CallBody body, std::string_view text, const Json& tools, bool closed) {
   const std::string_view inner = trim(text);
   switch (body) {
     case CallBody::json:
@@ -109,6 +116,23 @@ ToolCalls read_tool_calls(CallBody body, std::string_view text, const Json& tool
       return read_kimi_call(text);
   }
   return std::nullopt;
+}
+
+}  // namespace
+
+bool is_name_text(std::string_view text) {
+  return !text.empty() && text.find_first_of(" \t\r\n\"'<>{}[]") == std::string_view::npos;
+}
+
+ToolCalls sendable(ToolCalls calls) {
+  const bool deep = calls && std::ranges::any_of(*calls, [](const ToolCall& call) {
+                      return levels_of(call.arguments) > kMostArgumentLevels;
+                    });
+  return deep ? std::nullopt : std::move(calls);
+}
+
+ToolCalls read_tool_calls(CallBody body, std::string_view text, const Json& tools, bool closed) {
+  return sendable(read_calls(body, text, tools, closed));
 }
 
 }  // namespace lathe

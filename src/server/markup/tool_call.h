@@ -19,6 +19,13 @@ struct ToolCall {
 };
 using ToolCalls = std::optional<std::vector<ToolCall>>;
 
+/// Levels of a call's arguments. With the lists and objects of a history around them they are
+/// within what a chat template takes (kMaxJinjaDepth), so that a client can send every call back.
+inline constexpr int kMostArgumentLevels = 190;
+
+/// The calls, unless the arguments of one have more levels: then they are text.
+ToolCalls sendable(ToolCalls calls);
+
 /// Parses the text between a call's marks: one call or several. `tools`: the request's; where the
 /// format does not say a value's type, its schema does. Numbers keep their digits. `closed`: the
 /// end mark was there; without it the text must show by itself that the call is complete. nullopt:

@@ -366,6 +366,92 @@ TEST(Protocols, LoggedStreamsLoseNothing) {
   EXPECT_EQ(without_names(rebuilt_response(named_events(stream))), without_names(whole.json()));
 }
 
+// The format's text with a value of x in place of its string.
+std::string with_value(std::string text, const std::string& value) {
+  const std::pair<std::string, std::string> changes[] = {{R"("é")", value},
+                                                         {R"(<|"|>é<|"|>)", value},
+                                                         {"<escape>é<escape>", value},
+                                                         {"é", value},
+                                                         {R"(string="true")", R"(string="false")"}};
+  for (const auto& [from, to] : changes) {
+    const std::size_t at = text.find(from);
+    if (at != std::string::npos) text.replace(at, from.size(), to);
+  }
+  return text;
+}
+
+// Whatever an answer has can be sent back: arguments with more levels than a history may have are
+// text.
+TEST(Protocols, EveryCallCanBeSentBack) {
+  constexpr const char* kFunction = R"({"name":"f","parameters":{}})";
+  const PlainJson user = {{"role", "user"}, {"content", "x"}};
+  for (const SpokenFormat& format : spoken_formats()) {
+    for (const std::size_t levels : {50, 190, 191, 250}) {  // of the arguments, an object
+      const std::string deep = std::string(levels - 1, '[') + std::string(levels - 1, ']');
+      const std::string text = with_value(format.text, deep);
+      SCOPED_TRACE(fmt::format("{} levels: {}", levels, format.text));
+      ScriptedOptions options = speaks(text, 1);
+      options.server.tool_call_parser = format.tools;
+      options.server.reasoning_parser = format.reasoning;
+      options.next = [text](std::int32_t, std::int32_t position) {
+        const auto at = static_cast<std::size_t>(position);
+        return at < text.size() ? std::int32_t{static_cast<unsigned char>(text[at])} : kScriptEos;
+      };
+      ScriptedServer s(std::move(options));
+      // Python's and Gemma's own values have at most 64 levels.
+      const bool literal = text.find("f(x=") != std::string::npos ||
+                           text.find("f.call(x=") != std::string::npos ||
+                           text.find("f{x:") != std::string::npos;
+      const bool calls = levels == 50 || (levels == 190 && !literal);
+      const auto asked = [&](const char* path, const PlainJson& body) {
+        const TestAnswer answer = ask(s.port(), "POST", path, body.dump());
+        EXPECT_EQ(answer.status, 200) << path << answer.body;
+        return answer.json();
+      };
+      const auto has_call = [&](const PlainJson& items) {
+        return items.dump().find(R"("name":"f")") != std::string::npos;
+      };
+      PlainJson body = {
+          {"messages", {user}},
+          {"tools", {{{"type", "function"}, {"function", PlainJson::parse(kFunction)}}}}};
+      const PlainJson said = asked("/v1/chat/completions", body)["choices"][0]["message"];
+      EXPECT_EQ(has_call(said), calls) << said;
+      body["messages"].push_back(said);
+      if (calls) {
+        body["messages"].push_back(
+            {{"role", "tool"}, {"tool_call_id", said["tool_calls"][0]["id"]}, {"content", "r"}});
+      }
+      asked("/v1/chat/completions", body);
+
+      PlainJson tool = PlainJson::parse(kFunction);
+      tool["type"] = "function";
+      body = {{"input", {user}}, {"tools", {tool}}};
+      const PlainJson items = asked("/v1/responses", body)["output"];
+      EXPECT_EQ(has_call(items), calls) << items;
+      for (const PlainJson& item : items) body["input"].push_back(item);
+      if (calls) {
+        body["input"].push_back({{"type", "function_call_output"},
+                                 {"call_id", items.back()["call_id"]},
+                                 {"output", "r"}});
+      }
+      asked("/v1/responses", body);
+
+      body = {{"messages", {user}},
+              {"max_tokens", text.size() + 1},
+              {"tools", {{{"name", "f"}, {"input_schema", PlainJson::object()}}}}};
+      const PlainJson blocks = asked("/v1/messages", body)["content"];
+      EXPECT_EQ(has_call(blocks), calls) << blocks;
+      body["messages"].push_back({{"role", "assistant"}, {"content", blocks}});
+      body["messages"].push_back(user);
+      if (calls) {
+        body["messages"].back()["content"] = {
+            {{"type", "tool_result"}, {"tool_use_id", blocks.back()["id"]}, {"content", "r"}}};
+      }
+      asked("/v1/messages", body);
+    }
+  }
+}
+
 TEST(Protocols, AnswersHaveTheirParts) {
   const std::string text = kSaid;
   ScriptedServer s(speaks(text, 1));
