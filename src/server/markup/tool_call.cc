@@ -125,10 +125,10 @@ bool is_name_text(std::string_view text) {
 }
 
 ToolCalls sendable(ToolCalls calls) {
-  const bool deep = calls && std::ranges::any_of(*calls, [](const ToolCall& call) {
-                      return levels_of(call.arguments) > kMostArgumentLevels;
-                    });
-  return deep ? std::nullopt : std::move(calls);
+  const auto fits = [](const ToolCall& call) {
+    return levels_of(call.arguments) <= kMostArgumentLevels && read_members(call.arguments);
+  };
+  return calls && std::ranges::all_of(*calls, fits) ? std::move(calls) : std::nullopt;
 }
 
 ToolCalls read_tool_calls(CallBody body, std::string_view text, const Json& tools, bool closed) {

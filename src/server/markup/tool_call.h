@@ -23,7 +23,8 @@ using ToolCalls = std::optional<std::vector<ToolCall>>;
 /// within what a chat template takes (kMaxJinjaDepth), so that a client can send every call back.
 inline constexpr int kMostArgumentLevels = 190;
 
-/// The calls, unless the arguments of one have more levels: then they are text.
+/// The calls, unless the arguments of one have more levels, or a number that no double holds, as
+/// Python's have: then they are text.
 ToolCalls sendable(ToolCalls calls);
 
 /// Parses the text between a call's marks: one call or several. `tools`: the request's; where the
