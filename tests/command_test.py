@@ -293,7 +293,9 @@ class BadInput(unittest.TestCase):
                            (["generate", "--config", ""], "--config: wanted a text, got an empty one; leave the flag out"),
                            (["serve", "--host", ""], "--host: wanted a text, got an empty one; leave the flag out"),
                            (["serve", "--max-queued-tokens", "-1"], "--max-queued-tokens: wanted a whole number from 0 to 1099511627776, got -1"),
-                           (["serve", "--uds", ""], "--uds: wanted a text, got an empty one; leave the flag out"),
+                          (["plan", "--gpus", ""], "--gpus: wanted a text, got an empty one; leave the flag out"),
+                          (["generate", "--gpus", ""], "--gpus: wanted a text, got an empty one; leave the flag out"),
+                          (["serve", "--uds", ""], "--uds: wanted a text, got an empty one; leave the flag out"),
                            (["inspect", "x", "--rope-scaling", ""], "--rope-scaling: wanted a text, got an empty one; leave the flag out")):
             line = self.refused(*args)
             self.assertEqual(line, f"lathe: {text}; --help lists the flags\n", args)
@@ -324,6 +326,9 @@ class BadInput(unittest.TestCase):
                              (["generate", *model, "--logit-bias", "3=1", "3=2"], "--logit-bias: wanted each token once, got 3 twice"),
                              (["generate", *model, "--override", "rms_norm_eps=1e-5", "--override", "rms_norm_eps=1e-6"],
                               '--override: wanted each key once, got "rms_norm_eps" twice'),
+                             *((["plan", "--attention", "dsa", "--device", "cpu", flag, "x"],
+                                f"{flag}: wanted a model with it, got an attention problem alone; --model DIR or --config FILE")
+                               for flag in ("--override", "--rope-scaling")),
                              (["eval", "--window", "64"], alone("--window", "--perplexity")),
                              (["bench", "serve", "--save-detailed"], alone("--save-detailed", "--json")),
                              (["bench", "serve", "--burstiness", "2"], alone("--burstiness", "--request-rate")),

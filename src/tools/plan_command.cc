@@ -208,6 +208,12 @@ int run_plan(PlanFlags flags) {
     return refuse({ErrorCode::invalid_argument, "--kv-scales", "a model with it",
                    "an attention problem alone", "--model DIR or --config FILE"});
   }
+  if (!flags.overrides.empty() && !subject->config) {
+    return refuse({ErrorCode::invalid_argument,
+                   flags.overrides.values.empty() ? "--rope-scaling" : "--override",
+                   "a model with it", "an attention problem alone",
+                   "--model DIR or --config FILE"});
+  }
   if (flags.request.tp > 1 && !subject->config) {
     return refuse({ErrorCode::invalid_argument, "--tp", "a model with it",
                    "an attention problem alone, with --heads of one rank",
@@ -305,7 +311,8 @@ void add_plan_command(Command app, int& exit_code) {
   cmd.add_option("--device", flags->device,
                  "auto, cuda, ref, cpu, or a machine to plan for: sm80, sm90, sm100, h100, h200");
   cmd.add_option("--gpus", flags->gpus,
-                 "the GPUs of --tp by number: 0,1; of a machine to plan for, how many it has");
+                 "the GPUs of --tp by number: 0,1; of a machine to plan for, how many it has")
+      .not_empty();
   add_plan_flags(cmd, request);
   const Flag scales =
       cmd.add_option("--kv-scales", flags->kv_scales, "a file of lathe calibrate, to check")

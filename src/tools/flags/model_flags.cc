@@ -111,7 +111,8 @@ void add_model_flags(Command command, ModelFlags& flags) {
       "--device", r.device,
       "auto (a Hopper GPU that serves the model, else the CPU), cuda, cpu or ref (the "
       "slow oracle)");
-  command.add_option("--gpus", r.gpus, "the GPUs of --tp by number: 0,1; default: the first ones");
+  command.add_option("--gpus", r.gpus, "the GPUs of --tp by number: 0,1; default: the first ones")
+      .not_empty();
   command
       .add_option(
           "--dtype", r.dtype,
