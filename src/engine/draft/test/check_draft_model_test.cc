@@ -175,7 +175,7 @@ TEST(DraftModel, RefusesAModelThatDoesNotFit) {
   o.plan_request.max_total_tokens =
       describe_machine(Device::cpu).memory_bytes / (5136 + 4096 / 2);  // bytes per token
   EXPECT_THAT(draft_refusal(o),
-              AllOf(HasSubstr("do not fit"), HasSubstr(", beside the draft model "),
+              AllOf(HasSubstr("does not fit"), HasSubstr(", beside the draft model "),
                     HasSubstr("tiny-gqa"), HasSubstr("tokens next to")));
 }
 
