@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/json.h"
 #include "server/openai/field_readers.h"
 #include "server/openai/object_reader.h"
 
