@@ -463,42 +463,6 @@ TEST(PlanRanks, ExchangesAndDealtLogitsHaveBudgets) {
   EXPECT_EQ(refused(config, h200(4), request).reasons.at(0).hint, "--exchange-dtype auto");
 }
 
-// A rule or the plan of one group knows neither the weights nor what other groups are refused for.
-TEST(FitModel, SuggestsOnlyWhatFits) {
-  const auto check = [](const char* name, const Machine& machine, auto change) {
-    PlanRequest request = request_of(1);
-    change(request);
-    const Refusal refusal = refused(published(name), machine, request);
-    std::vector<std::string> ways = refusal.suggestions;
-    for (const Reason& r : refusal.reasons) {
-      if (r.hint.starts_with("--")) ways.push_back(r.hint);
-    }
-    for (const std::string& way : ways) {
-      const auto changed = with_flags(request, way);
-      EXPECT_TRUE(changed && planned(published(name), machine, *changed).ok())
-          << name << ": " << way;
-    }
-    return ways;
-  };
-  const auto many_tokens = [](PlanRequest& r) { r.max_total_tokens = 999'999'999'999; };
-  EXPECT_THAT(check("qwen3-32b", h200(1), many_tokens),
-              ElementsAre(HasSubstr("--max-total-tokens ")));
-  check("qwen3-32b", h200(8), [&](PlanRequest& r) {
-    many_tokens(r);
-    r.tp = 8;
-  });
-  check("llama-3.1-70b", h200(1), many_tokens);
-  check("kimi-k2", h200(4), [&](PlanRequest& r) {
-    many_tokens(r);
-    r.tp = 4;
-  });
-  check("deepseek-v3.2", h200(1), [](PlanRequest& r) { r.layout = "gqa_fp8"; });
-  const Machine reference = describe_machine(Device::ref);
-  EXPECT_THAT(
-      check("deepseek-v4-flash", reference, [](PlanRequest& r) { r.separate_prefixes = true; }),
-      ElementsAre());
-}
-
 TEST(PlanRanks, BadNumbersAreNamed) {
   const ModelConfig config = published("qwen3-32b");
   const auto says = [&](auto change) {
