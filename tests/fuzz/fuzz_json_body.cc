@@ -14,7 +14,10 @@ namespace {
 template <class Json>
 void compare(std::string_view text) {
   const Json read = lathe::read_json<Json>(text);
-  const Json want = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  // nlohmann's parser takes a NUL for the end of the text.
+  const bool nul = text.find('\0') != std::string_view::npos;
+  const Json want =
+      nul ? Json(Json::value_t::discarded) : Json::parse(text, nullptr, /*allow_exceptions=*/false);
   // The reader refuses deep values; nlohmann's does not.
   if (!read.is_discarded()) LATHE_CHECK(read == want, "another value than nlohmann's");
   const auto depth = [&] {
