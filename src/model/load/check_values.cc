@@ -124,7 +124,7 @@ std::optional<Error> nan_value(const CheckpointTensor& t, const WeightSource* so
           : find_value<std::uint16_t>(
                 t.bytes, source,
                 [least = t.dtype == SafetensorsDType::BF16 ? 0xff00u : 0xf800u](std::uint16_t v) {
-                  return ((v << 1) & 0xffffu) > least;
+                  return (static_cast<unsigned>(v) << 1 & 0xffffu) > least;
                 });
   if (!found) return found.error();
   if (*found < 0) return std::nullopt;
