@@ -21,13 +21,6 @@ std::vector<std::int32_t> numbers(std::span<const Index> list) {
   return out;
 }
 
-Result<void> check_layouts(const ConstPoolView& from, const PoolView& to, CopyNames names) {
-  if (from.layout == to.layout) return {};
-  return Error{ErrorCode::invalid_argument, std::string(names.to),
-               "a pool of " + from.layout.serialize(), "one of " + to.layout.serialize(),
-               "requantize converts layouts"};
-}
-
 // `what` is a record's name in errors.
 Result<void> check_copy(std::span<const std::int32_t> src, std::int64_t src_count,
                         std::span<const std::int32_t> dst, std::int64_t dst_count,
@@ -78,14 +71,22 @@ void copy_records(bool same_pool, std::span<const std::int32_t> src,
 
 }  // namespace
 
+Result<void> check_copied_pools(const ConstPoolView& from, const ConstPoolView& to, CopyUnit unit,
+                                CopyNames names) {
+  if (from.layout != to.layout) {
+    return Error{ErrorCode::invalid_argument, std::string(names.to),
+                 "a pool of " + from.layout.serialize(), "one of " + to.layout.serialize(),
+                 "requantize converts layouts"};
+  }
+  if (unit == CopyUnit::token || from.page_size == to.page_size) return {};
+  return Error{ErrorCode::invalid_argument, std::string(names.to),
+               fmt::format("pages of {} tokens, as from", from.page_size),
+               fmt::format("pages of {}", to.page_size), "copy slots"};
+}
+
 Result<void> copy_pages(ConstPoolView from, std::span<const PageId> src, PoolView to,
                         std::span<const PageId> dst, CopyNames names) {
-  if (auto ok = check_layouts(from, to, names); !ok) return ok;
-  if (from.page_size != to.page_size) {
-    return Error{ErrorCode::invalid_argument, std::string(names.to),
-                 fmt::format("pages of {} tokens, as from", from.page_size),
-                 fmt::format("pages of {}", to.page_size), "copy slots"};
-  }
+  if (auto ok = check_copied_pools(from, to, CopyUnit::page, names); !ok) return ok;
   const auto sources = numbers(src), targets = numbers(dst);
   if (auto ok = check_copy(sources, from.pages, targets, to.pages, "page", names); !ok) {
     return ok;
@@ -99,7 +100,7 @@ Result<void> copy_pages(ConstPoolView from, std::span<const PageId> src, PoolVie
 
 Result<void> copy_slots(ConstPoolView from, std::span<const Slot> src, PoolView to,
                         std::span<const Slot> dst, CopyNames names) {
-  if (auto ok = check_layouts(from, to, names); !ok) return ok;
+  if (auto ok = check_copied_pools(from, to, CopyUnit::token, names); !ok) return ok;
   const auto sources = numbers(src), targets = numbers(dst);
   if (auto ok = check_copy(sources, from.slots(), targets, to.slots(), "slot", names); !ok) {
     return ok;

@@ -22,6 +22,12 @@ inline bool one_pool(const ConstPoolView& a, const ConstPoolView& b) {
   return a.data == b.data && a.page_size == b.page_size && a.page_stride == b.page_stride;
 }
 
+enum class CopyUnit { token, page };
+
+/// Errors: pools of two layouts; of two page sizes, where pages are copied.
+Result<void> check_copied_pools(const ConstPoolView& from, const ConstPoolView& to, CopyUnit unit,
+                                CopyNames names);
+
 /// Copies page src[i] of `from` to dst[i] of `to`, padding included. Two pools must share no bytes.
 /// If both are one pool, all sources are read as if before the first write, so the lists may
 /// overlap. A source may repeat. Needs memory for one page. Errors, with nothing written: another

@@ -10,6 +10,7 @@
 #include "kernels/cuda/sm90/codec/codec_kernels.h"
 #include "kernels/cuda/sm90/codec/codec_launch.h"
 #include "layout/codec/codec_plan.h"
+#include "layout/pages/copy_records.h"
 #include "layout/rope/rope_check.h"
 
 namespace lathe::cuda {
@@ -28,6 +29,22 @@ Result<void> check_row_count(const char* field, std::int64_t rows) {
   if (rows <= kMaxCodecRows) return {};
   return Error{ErrorCode::out_of_range, field, fmt::format("at most {} rows", kMaxCodecRows),
                fmt::format("{}", rows), "split the call"};
+}
+
+Result<void> check_lists(std::size_t src, std::size_t dst) {
+  if (src != dst) {
+    return Error{ErrorCode::invalid_argument, "dst", fmt::format("{} entries, as many as src", src),
+                 fmt::format("{}", dst), ""};
+  }
+  return check_row_count("src", static_cast<std::int64_t>(src));
+}
+
+Result<void> check_copy(const ConstPoolView& from, std::size_t src, const ConstPoolView& to,
+                        std::size_t dst, CopyUnit unit) {
+  if (auto ok = check_pool("from", from); !ok) return ok;
+  if (auto ok = check_pool("to", to); !ok) return ok;
+  if (auto ok = check_copied_pools(from, to, unit, {}); !ok) return ok;
+  return check_lists(src, dst);
 }
 
 // Checks a view made by a caller; on the CPU a RopeTable is always valid.
@@ -212,12 +229,7 @@ std::int64_t move_staging_bytes(const CacheLayout& layout, std::int64_t tokens) 
 Result<void> move_tokens(const PoolView& pool, std::span<const Slot> src, std::span<const Slot> dst,
                          std::byte* staging, cudaStream_t stream, std::source_location where) {
   if (auto ok = check_pool("pool", pool); !ok) return ok;
-  if (src.size() != dst.size()) {
-    return Error{ErrorCode::invalid_argument, "dst",
-                 fmt::format("{} slots, as many as src", src.size()), fmt::format("{}", dst.size()),
-                 ""};
-  }
-  if (auto ok = check_row_count("src", std::ssize(src)); !ok) return ok;
+  if (auto ok = check_lists(src.size(), dst.size()); !ok) return ok;
   if (reinterpret_cast<std::uintptr_t>(staging) % 16 != 0) {
     return Error{ErrorCode::invalid_argument, "staging", "an address that is a multiple of 16",
                  fmt::format("{}", static_cast<const void*>(staging)), ""};
@@ -226,12 +238,36 @@ Result<void> move_tokens(const PoolView& pool, std::span<const Slot> src, std::s
   const auto launch = [&](const MoveParams& p) {
     return launch_result(launch_move(p, stream), {"move", shape_of(pool, std::ssize(src)), where});
   };
-  MoveParams p = move_params(pool, src, dst);
+  MoveParams p = move_params(pool, src, pool, dst);
   if (staging == nullptr) return launch(p);
   p.dense_dst = staging;
   if (auto ok = launch(p); !ok) return ok;
   std::swap(p.dense_src, p.dense_dst);
   return launch(p);
+}
+
+Result<void> copy_pages(const ConstPoolView& from, std::span<const PageId> src, const PoolView& to,
+                        std::span<const PageId> dst, cudaStream_t stream,
+                        std::source_location where) {
+  if (auto ok = check_copy(from, src.size(), to, dst.size(), CopyUnit::page); !ok) return ok;
+  const std::int64_t bytes = from.layout.page_stride(from.page_size);
+  if (bytes > kMaxRowBytes) {
+    return Error{ErrorCode::out_of_range, "from.page_size",
+                 fmt::format("pages of at most {} bytes", kMaxRowBytes),
+                 fmt::format("pages of {}", bytes), "copy slots"};
+  }
+  if (src.empty() || from.pages == 0 || to.pages == 0) return {};
+  return launch_result(launch_move(page_params(from, src, to, dst), stream),
+                       {"copy_pages", shape_of(from, std::ssize(src)), where});
+}
+
+Result<void> copy_slots(const ConstPoolView& from, std::span<const Slot> src, const PoolView& to,
+                        std::span<const Slot> dst, cudaStream_t stream,
+                        std::source_location where) {
+  if (auto ok = check_copy(from, src.size(), to, dst.size(), CopyUnit::token); !ok) return ok;
+  if (src.empty() || from.pages == 0 || to.pages == 0) return {};
+  return launch_result(launch_move(move_params(from, src, to, dst), stream),
+                       {"copy_slots", shape_of(from, std::ssize(src)), where});
 }
 
 Result<void> rope_quantize_write(const RopeWrite& op, const PoolView& pool, cudaStream_t stream,

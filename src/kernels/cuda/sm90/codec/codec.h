@@ -93,6 +93,23 @@ Result<void> move_tokens(const PoolView& pool, std::span<const Slot> src, std::s
                          std::source_location where = std::source_location::current());
 std::int64_t move_staging_bytes(const CacheLayout& layout, std::int64_t tokens);
 
+/// Copies page src[i] of `from` to page dst[i] of `to`, padding included; skips pairs with a hole.
+/// A source may repeat. The pools share no bytes. `from` may be on another GPU that this one can
+/// access, or another process's (ipc_memory.h); so may the sources of requantize() and
+/// gather_decode(). Errors: another layout or page size; pages of more than kMaxRowBytes.
+///
+/// A Pool's layers are one after another, so that one call can copy pages of all layers: in a view
+/// of layers * pages pages, page p of layer l is l * pages + p.
+Result<void> copy_pages(const ConstPoolView& from, std::span<const PageId> src, const PoolView& to,
+                        std::span<const PageId> dst, cudaStream_t stream,
+                        std::source_location where = std::source_location::current());
+
+/// Copies token src[i] of `from` to dst[i] of `to`, in every plane, by the rules of copy_pages(),
+/// but page sizes may differ.
+Result<void> copy_slots(const ConstPoolView& from, std::span<const Slot> src, const PoolView& to,
+                        std::span<const Slot> dst, cudaStream_t stream,
+                        std::source_location where = std::source_location::current());
+
 /// A RopeTable's data on the device.
 struct RopeTableView {
   const float* data = nullptr;  // [positions, dim]

@@ -62,8 +62,9 @@ std::int32_t set_runs(const RowPlan& plan, const ConstPoolView& pool, const Tens
   return plan.run_count;
 }
 
-const std::int32_t* values(std::span<const Slot> slots) {
-  return slots.empty() ? nullptr : &slots.data()->value;
+template <class Index>
+const std::int32_t* values(std::span<const Index> list) {
+  return list.empty() ? nullptr : &list.data()->value;
 }
 
 std::int32_t batches_of(const LaneMap& lanes, std::int32_t rows) {
@@ -269,6 +270,33 @@ bool four_tiles(const RequantParams& p) {
          aligned(p.dst.data, 16, {p.dst.stride, dst.start, dst.step});
 }
 
+template <class Index>
+MoveParams lists_to_move(std::span<const Index> src, std::span<const Index> dst) {
+  MoveParams p;
+  p.src_slots = values(src);
+  p.dst_slots = values(dst);
+  p.count = std::ssize(src);
+  return p;
+}
+
+// Records of `step` bytes, with the widest access that both pools allow.
+MovePlane move_plane(const MoveParams& p, std::int64_t src_start, std::int64_t dst_start,
+                     std::int64_t step) {
+  MovePlane plane;
+  plane.src_start = src_start;
+  plane.dst_start = dst_start;
+  plane.step = static_cast<std::uint32_t>(step);
+  plane.access = 1;
+  for (const std::int32_t access : {16, 8, 4}) {
+    if (plane.access == 1 && aligned(p.src.data, access, {p.src.stride, src_start, step}) &&
+        aligned(p.dst.data, access, {p.dst.stride, dst_start})) {
+      plane.access = access;
+    }
+  }
+  plane.lanes.accesses = FastDiv(step / plane.access);
+  return plane;
+}
+
 // A slot number has 31 bits.
 std::uint32_t slot_limit(std::int64_t slots) {
   return static_cast<std::uint32_t>(std::min(slots, std::int64_t{1} << 31));
@@ -460,29 +488,36 @@ RequantParams requant_params(const ConstPoolView& src, std::span<const Slot> src
   return p;
 }
 
-MoveParams move_params(const PoolView& pool, std::span<const Slot> src, std::span<const Slot> dst) {
-  MoveParams p;
-  p.pages = pages_params(pool);
-  p.src_slots = values(src);
-  p.dst_slots = values(dst);
-  p.count = std::ssize(src);
-  p.run_count = pool.layout.plane_count();
+MoveParams move_params(const ConstPoolView& from, std::span<const Slot> src, const PoolView& to,
+                       std::span<const Slot> dst) {
+  MoveParams p = lists_to_move(src, dst);
+  p.src = pages_params(from);
+  p.dst = pages_params(to);
+  p.run_count = from.layout.plane_count();
   std::int64_t dense = 0;
   for (int i = 0; i < p.run_count; ++i) {
-    MovePlane& plane = p.planes[i];
-    const std::int32_t step = pool.layout.plane_bytes(i);
-    plane.start = pool.layout.plane_start(pool.page_size, i);
-    plane.step = static_cast<std::uint32_t>(step);
-    plane.dense = dense;
+    const std::int32_t step = from.layout.plane_bytes(i);
+    p.planes[i] = move_plane(p, from.layout.plane_start(from.page_size, i),
+                             to.layout.plane_start(to.page_size, i), step);
+    p.planes[i].dense = dense;
     dense += (p.count * step + 15) / 16 * 16;
-    plane.access = 1;
-    for (std::int32_t access : {16, 8, 4}) {
-      if (plane.access == 1 && aligned(pool.data, access, {pool.page_stride, plane.start, step})) {
-        plane.access = access;
-      }
-    }
-    plane.lanes.accesses = FastDiv(step / plane.access);
   }
+  set_blocks(p);
+  return p;
+}
+
+MoveParams page_params(const ConstPoolView& from, std::span<const PageId> src, const PoolView& to,
+                       std::span<const PageId> dst) {
+  MoveParams p = lists_to_move(src, dst);
+  const auto by_page = [](PagesParams pages, std::int64_t count) {
+    pages.slots = slot_limit(count);
+    pages.page_size = FastDiv(1);
+    return pages;
+  };
+  p.src = by_page(pages_params(from), from.pages);
+  p.dst = by_page(pages_params(to), to.pages);
+  p.run_count = 1;
+  p.planes[0] = move_plane(p, 0, 0, from.layout.page_stride(from.page_size));
   set_blocks(p);
   return p;
 }

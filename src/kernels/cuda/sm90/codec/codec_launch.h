@@ -33,9 +33,13 @@ DecodeParams decode_params(const ConstPoolView& pool, std::span<const Slot> slot
 RequantParams requant_params(const ConstPoolView& src, std::span<const Slot> src_slots,
                              const PoolView& dst, std::span<const Slot> dst_slots,
                              const TensorScales& src_scales, const TensorScales& dst_scales);
-/// All planes of a pool, in place. move_staging_bytes() in codec.h gives the layout of a dense
-/// side.
-MoveParams move_params(const PoolView& pool, std::span<const Slot> src, std::span<const Slot> dst);
+/// All planes, between pools of one layout, or within one. move_staging_bytes() in codec.h gives
+/// the layout of a dense side.
+MoveParams move_params(const ConstPoolView& from, std::span<const Slot> src, const PoolView& to,
+                       std::span<const Slot> dst);
+/// Pages as records, padding included, between pools of one layout and page size.
+MoveParams page_params(const ConstPoolView& from, std::span<const PageId> src, const PoolView& to,
+                       std::span<const PageId> dst);
 /// Splits the rows of an otherwise complete launch into blocks of `block_rows` rows. 0: chooses as
 /// many as fill the warps best, or fewer if there are too few rows to occupy the GPU.
 void set_blocks(EncodeParams& p, std::int32_t block_rows = 0);

@@ -2,7 +2,6 @@
 //
 // A row is split into chunks of 8 elements. A thread processes a few chunks of one row; a warp
 // processes a batch of chunks from one run of a few rows (batch.cuh).
-// them that belong to one run of a few rows (batch.cuh).
 #pragma once
 
 #include <cstddef>
@@ -335,9 +334,10 @@ struct MoveLaneMap {
   std::int32_t batches = 0;  // batches of all rows of a block
 };
 
-/// A plane of records: token i of a page is at start + i * step.
+/// A plane of records: token i of a page is at src_start or dst_start + i * step.
 struct MovePlane {
-  std::int64_t start = 0;
+  std::int64_t src_start = 0;
+  std::int64_t dst_start = 0;
   std::uint32_t step = 0;   // bytes of a record
   std::int32_t access = 0;  // bytes of an access: 16, 8, 4 or 1
   // Where a dense side's records of this plane start; record i is at dense + i * step.
@@ -345,9 +345,10 @@ struct MovePlane {
   MoveLaneMap lanes;
 };
 
-/// Copies records from slots to slots; skips a pair if either slot is outside [0, slots).
+/// Copies records from slots to slots; skips a pair if either slot is outside its [0, slots).
 struct MoveParams {
-  PagesParams pages;
+  PagesParams src;
+  PagesParams dst;                 // the same pool or another one
   std::byte* dense_src = nullptr;  // null: the pages
   std::byte* dense_dst = nullptr;
   const std::int32_t* src_slots = nullptr;  // [count]

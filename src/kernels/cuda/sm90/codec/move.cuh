@@ -1,4 +1,4 @@
-// Copies records from slots to slots, or to or from a dense list.
+// Copies records from slots to slots of one pool or of another, or to or from a dense list.
 #pragma once
 
 #include "kernels/cuda/sm90/codec/batch.cuh"
@@ -49,15 +49,17 @@ __device__ __forceinline__ void move_batch(const MoveParams& p, const MovePlane&
   Address from_of_lane = 0, to_of_lane = 0;
   bool hole = true;
   if (lane_row < rows) {
-    const Place src = place_of(p.pages, p.src_slots[row]);
-    const Place dst = place_of(p.pages, p.dst_slots[row]);
+    const Place src = place_of(p.src, p.src_slots[row]);
+    const Place dst = place_of(p.dst, p.dst_slots[row]);
     hole = src.hole || dst.hole;
     const auto dense = [&](const std::byte* data) {
       return address_of(data) + static_cast<Address>(plane.dense) +
              static_cast<Address>(row) * plane.step;
     };
-    from_of_lane = p.dense_src != nullptr ? dense(p.dense_src) : src.part(plane.start, plane.step);
-    to_of_lane = p.dense_dst != nullptr ? dense(p.dense_dst) : dst.part(plane.start, plane.step);
+    from_of_lane =
+        p.dense_src != nullptr ? dense(p.dense_src) : src.part(plane.src_start, plane.step);
+    to_of_lane =
+        p.dense_dst != nullptr ? dense(p.dense_dst) : dst.part(plane.dst_start, plane.step);
   }
   const std::uint32_t holes = warp_ballot(hole);
   Access value[kCount];

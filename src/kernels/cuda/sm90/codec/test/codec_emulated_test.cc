@@ -16,6 +16,7 @@
 #include "kernels/cuda/sm90/codec/order.cuh"
 #include "kernels/cuda/sm90/codec/requantize_tiles.cuh"
 #include "layout/codec/test/codec_test_util.h"
+#include "layout/pages/copy_records.h"
 #include "layout/rope/rope_write.h"
 #include "layout/rope/test/rope_write_test_util.h"
 
@@ -558,16 +559,39 @@ TEST(CodecEmulated, MovesRecordsOfEveryPlane) {
                       static_cast<std::size_t>(layout.part(part).bytes()));
         }
       }
-      run(move_kernel, move_params(gpu.view, src, dst));
+      run(move_kernel, move_params(gpu.view, src, gpu.view, dst));
       std::vector<std::byte> staging(
           static_cast<std::size_t>(move_staging_bytes(layout, std::ssize(src))));
-      MoveParams p = move_params(staged.view, src, dst);
+      MoveParams p = move_params(staged.view, src, staged.view, dst);
       p.dense_dst = staging.data();
       run(move_kernel, p);
       std::swap(p.dense_src, p.dense_dst);
       run(move_kernel, p);
       ASSERT_EQ(first_difference(cpu.bytes, gpu.bytes), -1) << layout.serialize();
       ASSERT_EQ(first_difference(cpu.bytes, staged.bytes), -1) << layout.serialize();
+    }
+  }
+}
+
+// Pages of a stride that allows narrow accesses alone, in one pool or in both.
+TEST(CodecEmulated, CopiesRecordsOfAnotherPool) {
+  std::mt19937 rng(test_seed(17));
+  for (const CacheLayout& layout : scaled(layouts_to_test())) {
+    for (const auto& [extra, to_extra] : {std::pair(0, 0), std::pair(16, 4), std::pair(8, 3)}) {
+      const OwnedPool from = random_pool(layout, 16, 4, extra, rng);
+      OwnedPool cpu(layout, 4, 14, to_extra), gpu(cpu);
+      const auto src = slots_from(7, kRows);
+      const auto dst = with_holes(some_slots(56, kRows, rng), 56);
+      std::vector<Slot> kept, places;
+      for (std::size_t i = 0; i < src.size(); ++i) {
+        if (dst[i].is_hole()) continue;
+        kept.push_back(src[i]);
+        places.push_back(dst[i]);
+      }
+      ASSERT_TRUE(lathe::copy_slots(from.view, kept, cpu.view, places).ok());
+      for_block_rows(move_params(from.view, src, gpu.view, dst),
+                     [](const MoveParams& p) { run(move_kernel, p); });
+      ASSERT_EQ(first_difference(cpu.bytes, gpu.bytes), -1) << layout.serialize();
     }
   }
 }
