@@ -70,6 +70,16 @@ struct FakeDevice {
 struct Allocation {
   std::size_t bytes = 0;
   int device = 0;
+  std::int64_t number = 0;  // of all allocations so far
+  int opened = 0;           // how often other processes have it open
+  bool freed = false;       // by its own process; it goes when the others have closed it
+};
+
+// What is in a cudaIpcMemHandle_t.
+struct SharedAllocation {
+  int process;
+  std::size_t at;
+  std::int64_t number;
 };
 
 struct Runtime {
@@ -92,6 +102,7 @@ struct Runtime {
 };
 
 thread_local int current = 0;  // device
+thread_local int process = 0;
 thread_local CUstream_st* capturing = nullptr;
 thread_local cudaError_t last = cudaSuccess;
 
@@ -131,6 +142,15 @@ bool is_pinned(const void* p) {
   if (after == pinned.begin()) return false;
   const auto& [first, bytes] = *std::prev(after);
   return at < first + bytes;
+}
+
+std::map<std::size_t, Allocation>::iterator allocation_of(const void* p) {
+  Runtime& r = runtime();
+  if (!on_device(p)) return r.used.end();
+  const auto at = static_cast<std::size_t>(static_cast<const std::byte*>(p) - r.space);
+  auto after = r.used.upper_bound(at);
+  if (after == r.used.begin()) return r.used.end();
+  return at < (--after)->first + after->second.bytes ? after : r.used.end();
 }
 
 // Runs `work` with device memory accessible.
@@ -275,6 +295,13 @@ void set_devices(int count, bool peer_access) {
   runtime().peer_access = peer_access;
   for (FakeDevice& d : runtime().devices) d.peers = {};
 }
+void act_as_process(int number) { process = number; }
+std::span<std::byte> allocation_at(const void* at) {
+  const Lock lock(runtime().mutex);
+  const auto found = allocation_of(at);
+  if (found == runtime().used.end()) return {};
+  return {runtime().space + found->first, found->second.bytes};
+}
 void shuffle_devices(unsigned seed) {
   const Lock lock(runtime().mutex);
   runtime().order.seed(seed);
@@ -317,7 +344,7 @@ cudaError_t cudaMalloc(void** out, std::size_t bytes) {
   }
   if (at + size > kSpace) return fail(cudaErrorMemoryAllocation);
   ++r.counts.allocations;
-  r.used[at] = {size, current};
+  r.used[at] = {size, current, r.counts.allocations};
   run_now(r, [&] { std::memset(r.space + at, 0xff, size); });
   *out = r.space + at;
   return cudaSuccess;
@@ -327,9 +354,59 @@ cudaError_t cudaFree(void* p) {
   if (p == nullptr) return cudaSuccess;
   Lock lock(r.mutex);
   const auto found = r.used.find(static_cast<std::size_t>(static_cast<std::byte*>(p) - r.space));
-  if (found == r.used.end()) return fail(cudaErrorInvalidValue);
+  if (found == r.used.end() || found->second.freed) return fail(cudaErrorInvalidValue);
   if (capturing == nullptr) static_cast<void>(wait_for_all(lock, found->second.device));
-  r.used.erase(found);
+  found->second.freed = true;
+  if (found->second.opened == 0) r.used.erase(found);
+  return cudaSuccess;
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* out, const void* p) {
+  const Lock lock(runtime().mutex);
+  *out = {};
+  const auto found = allocation_of(p);
+  out->type = found != runtime().used.end() ? cudaMemoryTypeDevice
+              : is_pinned(p)                ? cudaMemoryTypeHost
+                                            : cudaMemoryTypeUnregistered;
+  if (out->type == cudaMemoryTypeDevice) out->device = found->second.device;
+  return cudaSuccess;
+}
+
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* out, void* p) {
+  const Lock lock(runtime().mutex);
+  const auto found = allocation_of(p);
+  if (found == runtime().used.end()) return fail(cudaErrorInvalidValue);
+  const SharedAllocation shared{process, found->first, found->second.number};
+  static_assert(sizeof shared <= sizeof *out);
+  *out = {};
+  std::memcpy(out, &shared, sizeof shared);
+  return cudaSuccess;
+}
+// The processes of a test have one address space, so memory is at its own address in all of them.
+cudaError_t cudaIpcOpenMemHandle(void** out, cudaIpcMemHandle_t handle, unsigned) {
+  Runtime& r = runtime();
+  const Lock lock(r.mutex);
+  SharedAllocation shared;
+  std::memcpy(&shared, &handle, sizeof shared);
+  if (shared.process == process) return fail(cudaErrorDeviceUninitialized);
+  const auto found = r.used.find(shared.at);
+  if (found == r.used.end() || found->second.number != shared.number || found->second.freed) {
+    return fail(cudaErrorInvalidResourceHandle);
+  }
+  if (found->second.device != current && !r.peer_access) {
+    return fail(cudaErrorPeerAccessUnsupported);
+  }
+  ++found->second.opened;
+  *out = r.space + shared.at;
+  return cudaSuccess;
+}
+cudaError_t cudaIpcCloseMemHandle(void* p) {
+  Runtime& r = runtime();
+  const Lock lock(r.mutex);
+  const auto found = allocation_of(p);
+  if (found == r.used.end() || found->second.opened == 0 || p != r.space + found->first) {
+    return fail(cudaErrorInvalidValue);
+  }
+  if (--found->second.opened == 0 && found->second.freed) r.used.erase(found);
   return cudaSuccess;
 }
 cudaError_t cudaMallocHost(void** out, std::size_t bytes) {
@@ -536,10 +613,11 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
   }
   return cudaSuccess;
 }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int) {
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int device) {
   const Lock lock(runtime().mutex);
   *out = {};
   std::strcpy(out->name, "emulated");
+  out->uuid.bytes[0] = static_cast<char>(1 + device);
   out->major = 9;
   out->minor = 0;
   out->multiProcessorCount = kProcessors;

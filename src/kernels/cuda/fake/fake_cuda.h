@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 
 namespace lathe::cuda::fake {
 
@@ -32,6 +33,12 @@ inline constexpr int kMostDevices = 8;
 void set_devices(int count, bool peer_access = true);
 /// Runs devices in random order and unequally often. 0: in turns.
 void shuffle_devices(unsigned seed);
+
+/// The calling thread's CUDA calls are those of a process of this number; 0 at first. It only
+/// matters for memory that processes share (IPC).
+void act_as_process(int process);
+/// The device allocation that `at` is in; empty: none.
+std::span<std::byte> allocation_at(const void* at);
 
 /// Bytes of the current device's memory in use.
 std::int64_t device_bytes();

@@ -1,4 +1,5 @@
-// The driver's tensor maps, as the emulator reads them.
+// The driver's calls that are looked up at run time: tensor maps, as the emulator reads them, and
+// the range of an allocation.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
@@ -6,6 +7,7 @@
 #include <cstring>
 
 #include "kernels/cuda/common/emulator_hopper.h"
+#include "kernels/cuda/fake/fake_cuda.h"
 
 namespace {
 
@@ -50,15 +52,27 @@ CUresult encode_tiled(CUtensorMap* out, CUtensorMapDataType type, cuuint32_t ran
   return CUDA_SUCCESS;
 }
 
+CUresult address_range(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr at) {
+  const auto found = lathe::cuda::fake::allocation_at(reinterpret_cast<void*>(at));
+  if (found.empty()) return CUDA_ERROR_NOT_FOUND;
+  *base = reinterpret_cast<CUdeviceptr>(found.data());
+  *bytes = found.size();
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** out, unsigned,
                                              unsigned long long,
                                              cudaDriverEntryPointQueryResult* found) {
-  const bool known = std::strcmp(symbol, "cuTensorMapEncodeTiled") == 0;
-  *out = known ? reinterpret_cast<void*>(encode_tiled) : nullptr;
+  *out = nullptr;
+  if (std::strcmp(symbol, "cuTensorMapEncodeTiled") == 0) {
+    *out = reinterpret_cast<void*>(encode_tiled);
+  } else if (std::strcmp(symbol, "cuMemGetAddressRange") == 0) {
+    *out = reinterpret_cast<void*>(address_range);
+  }
   if (found != nullptr) {
-    *found = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    *found = *out != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   }
   return cudaSuccess;
 }

@@ -48,6 +48,10 @@
   X(cudaDeviceEnablePeerAccess, (int, unsigned))                                                \
   X(cudaGetDeviceProperties, (cudaDeviceProp*, int))                                            \
   X(cudaDeviceGetAttribute, (int*, cudaDeviceAttr, int))                                        \
+  X(cudaPointerGetAttributes, (cudaPointerAttributes*, const void*))                            \
+  X(cudaIpcGetMemHandle, (cudaIpcMemHandle_t*, void*))                                          \
+  X(cudaIpcOpenMemHandle, (void**, cudaIpcMemHandle_t, unsigned))                               \
+  X(cudaIpcCloseMemHandle, (void*))                                                             \
   X(cudaDriverGetVersion, (int*))                                                               \
   X(cudaGetDriverEntryPointByVersion,                                                           \
     (const char*, void**, unsigned, unsigned long long, cudaDriverEntryPointQueryResult*))
@@ -87,6 +91,10 @@
 #define cudaDeviceEnablePeerAccess fake_cudaDeviceEnablePeerAccess
 #define cudaGetDeviceProperties fake_cudaGetDeviceProperties
 #define cudaDeviceGetAttribute fake_cudaDeviceGetAttribute
+#define cudaPointerGetAttributes fake_cudaPointerGetAttributes
+#define cudaIpcGetMemHandle fake_cudaIpcGetMemHandle
+#define cudaIpcOpenMemHandle fake_cudaIpcOpenMemHandle
+#define cudaIpcCloseMemHandle fake_cudaIpcCloseMemHandle
 #define cudaDriverGetVersion fake_cudaDriverGetVersion
 #define cudaGetDriverEntryPointByVersion fake_cudaGetDriverEntryPointByVersion
 #define cudaGetErrorName fake_cudaGetErrorName
