@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""What tools/check_rooms.py refuses and what it lets pass, in trees of a few files."""
+"""What tools/check_rooms.py refuses and what it lets pass, and which files check_files.py takes, in trees of a few files."""
 
 import pathlib
+import subprocess
 import sys
 import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tools"))
+import check_files
 import check_rooms
 
 LIBRARY = {"plan/plan.h": "", "engine/engine.h": "", "engine/test/engine_test_util.h": "", "kernels/cuda/sm90/matmul/matmul.h": ""}
@@ -88,6 +90,27 @@ class Twins(unittest.TestCase):
         ):
             self.assertEqual(self.said(one, other), "", one)
         self.assertEqual(self.said("int f() { return 1; }", "int f() { return 1; }", "// Compiled alone: a reason\nnamespace {{\n{}\n}}\n"), "")
+
+
+class ChangedFiles(unittest.TestCase):
+    def test_those_whose_header_lost_an_include(self):
+        files = {"a.h": "#include <set>\n#include <map>\n", "b.h": '#include "a.h"\n', "b.cc": '#include "b.h"\n', "c.h": "#include <set>\n",
+                 "c.cc": '#include "c.h"\n', "d.cc": "#include <set>\n", "deleted.h": ""}
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            git = lambda *a: subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *a], cwd=root, check=True, capture_output=True)
+            write = lambda name, text: (root / "src" / name).write_text(text)
+            (root / "src").mkdir()
+            for name, text in files.items():
+                write(name, text)
+            git("init")
+            git("add", ".")
+            git("commit", "-m", "all")
+            write("a.h", "#include <map>\n")
+            write("c.h", "#include <set>\nint i;\n")
+            write("new.h", "")
+            (root / "src" / "deleted.h").unlink()
+            self.assertEqual([p.name for p in check_files.changed_since("HEAD", root)], ["a.h", "b.cc", "b.h", "c.h", "new.h"])
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 """Compiles files of src/ one by one, without writing objects: each must stand on its own includes.
 
 check_files.py [--since COMMIT] [--jobs N] [FILE or FOLDER...]
-All sources and headers of src/, or those given, or those that changed since COMMIT, new ones that git does not know included (but not the
-files that include a changed one). Flags are those of preset `debug`, which it configures in build-debug. A kernel (.cu, .cuh) is compiled
+All sources and headers of src/, or those given, or those that changed since COMMIT, new ones that git does not know included, and files
+that include, through others too, a header that has lost an #include since. Flags are those of preset `debug`, which it configures in build-debug. A kernel (.cu, .cuh) is compiled
 as C++ for the emulator. Prints each file that does not compile with its first error, and exits with 1.
 """
 
@@ -96,15 +96,34 @@ def compile_alone(path, flags):
     return found[0] if found else done.stderr.strip().split("\n")[-1]
 
 
-def changed_since(commit):
-    """Files of src/ that differ from the commit's and are still there."""
-    names = []
-    for command in (["diff", "--name-only", "--diff-filter=d", commit], ["ls-files", "--others", "--exclude-standard"]):
-        said = subprocess.run(["git", *command, "--", "src"], cwd=ROOT, capture_output=True, text=True)
+def includers_of(headers, src):
+    """The files of `src` that include one of `headers`, themselves or through others."""
+    including = {}
+    for path in src.rglob("*"):
+        if path.suffix in SUFFIXES:
+            for name in re.findall(r'^#include "([^"]+)"', path.read_text(), re.M):
+                including.setdefault(src / name, set()).add(path)
+    found, new = set(), set(headers)
+    while new:
+        new = set().union(*(including.get(header, ()) for header in new)) - found
+        found |= new
+    return found
+
+
+def changed_since(commit, root=ROOT):
+    """Files of src/ that differ from the commit's, and those that may have lost an include: their header was all that had it."""
+
+    def git(*command):
+        said = subprocess.run(["git", *command, "--", "src"], cwd=root, capture_output=True, text=True)
         if said.returncode != 0:
             sys.exit(f"check_files: --since {commit}: {said.stderr.strip()}")
-        names += said.stdout.split()
-    return [ROOT / name for name in names]
+        return said.stdout
+
+    changed = git("diff", "--name-only", "--diff-filter=d", commit).split() + git("ls-files", "--others", "--exclude-standard").split()
+    shorter = [part.split("\n", 1)[0] for part in git("diff", "--no-renames", "--diff-filter=d", "-U0", commit).split("\n+++ b/")[1:]
+               if re.search(r"^-#include ", part, re.M)]
+    headers = [root / name for name in shorter if name.endswith((".h", ".cuh"))]
+    return sorted({root / name for name in changed} | includers_of(headers, root / "src"))
 
 
 def named(path):
