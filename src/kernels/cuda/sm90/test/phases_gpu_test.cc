@@ -21,7 +21,7 @@ class PhasesGpu : public LatentGpu {
       const auto made = *RopeTable::make({.dim = c.dim}, kPositions);
       table.assign(made.data().begin(), made.data().end());
     }
-    const DeviceRows rows(*this, k);
+    const CopiedRows rows(*this, k);
     const DeviceCopy<float> gpu_table(*this, table);
     const DeviceCopy<Slot> list(*this, {slots.begin(), slots.end()});
     const DeviceCopy<LocalPos> at(*this, {positions.begin(), positions.end()});
@@ -68,7 +68,7 @@ TEST_F(PhasesGpu, EveryPhaseWritesTheSameBytes) {
     Ints positions;
     for (int t = 0; t < kTokens; ++t) positions.push_back(300 - t);
     const OwnedPool empty(layout, 16, 4);
-    const DevicePool prompt(*this, empty), few(*this, empty), single(*this, empty);
+    const CopiedPool prompt(*this, empty), few(*this, empty), single(*this, empty);
     write(k, positions, {slots.data(), kTokens}, c, prompt.view);
     for (std::int32_t t = 0; t < kTokens; ++t) {
       write(rows_of(k, t, 1), {&positions[static_cast<std::size_t>(t)], 1},
@@ -101,7 +101,7 @@ TEST_F(PhasesGpu, ConvertedKeysDecodeToTheSameBits) {
   std::shuffle(slots.begin(), slots.end(), rng);
   Ints positions(kTokens);
   std::iota(positions.begin(), positions.end(), 0);
-  const DevicePool from(*this, OwnedPool(plain, 64, 5)), to(*this, OwnedPool(block, 64, 5));
+  const CopiedPool from(*this, OwnedPool(plain, 64, 5)), to(*this, OwnedPool(block, 64, 5));
   write(k, positions, slots, kRopeCases[1], from.view);
   const DeviceCopy<Slot> list(*this, slots);
   DeviceCopy<RequantWords> words(*this, std::vector<RequantWords>{{99, 99}});
@@ -114,7 +114,7 @@ TEST_F(PhasesGpu, ConvertedKeysDecodeToTheSameBits) {
                   stream()));
   for (const DType dtype : {DType::bf16, DType::f32}) {
     const OwnedRows poisoned(dtype, kTokens, plain.row_elems());
-    const DeviceRows before(*this, poisoned), after(*this, poisoned);
+    const CopiedRows before(*this, poisoned), after(*this, poisoned);
     must(gather_decode(from.view, span_of(list), before.view, kScales, stream()));
     must(gather_decode(to.view, span_of(list), after.view, {}, stream()));
     EXPECT_EQ(first_difference(before.bytes.read(*this), after.bytes.read(*this)), -1);
@@ -135,7 +135,7 @@ TEST_F(PhasesGpu, SparseExtendThenVerifyThenDraftExtend) {
     std::mt19937 rng(43);
     OwnedPool host(plain, 64, s.pool.view().pages);
     std::ranges::fill(host.bytes, std::byte{0xff});
-    const DevicePool pool(*this, host);
+    const CopiedPool pool(*this, host);
     const auto slot_at = [&](std::size_t r, std::int32_t pos) {
       return slot_of(s.batch.entry(r, pos / 64), 64, pos % 64);
     };
@@ -157,7 +157,7 @@ TEST_F(PhasesGpu, SparseExtendThenVerifyThenDraftExtend) {
       }
     };
     // Attends to the keys that the device wrote; the queries are the last rows of each request.
-    const auto attend_to = [&](const DevicePool& keys, const Ints& lens, const Ints& rows) {
+    const auto attend_to = [&](const CopiedPool& keys, const Ints& lens, const Ints& rows) {
       const CacheLayout& layout = keys.view.layout;
       std::vector<std::byte> bytes = keys.bytes.read(*this);
       s.batch.kv_lens = lens;
@@ -182,7 +182,7 @@ TEST_F(PhasesGpu, SparseExtendThenVerifyThenDraftExtend) {
     append(0, 0, 200, true);
     append(0, 200, 240, true);
     append(1, 0, 60, true);
-    const DevicePool converted(*this, OwnedPool(block, 64, host.view.pages));
+    const CopiedPool converted(*this, OwnedPool(block, 64, host.view.pages));
     std::vector<Slot> written;
     for (std::int32_t p = 0; p < 240; ++p) written.push_back(slot_at(0, p));
     for (std::int32_t p = 0; p < 60; ++p) written.push_back(slot_at(1, p));

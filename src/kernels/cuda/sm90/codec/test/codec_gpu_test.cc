@@ -64,8 +64,8 @@ TEST_F(CodecGpu, EncodeWritesTheBytesOfTheCpu) {
         if (rng() % 2 == 0) make_finite(rows);
         const auto slots = some_slots(pool.view.slots(), s.rows, rng);
         const TensorScales scales{0.7f, 3.0f};
-        const DevicePool on_gpu(*this, pool);
-        const DeviceRows in(*this, rows);
+        const CopiedPool on_gpu(*this, pool);
+        const CopiedRows in(*this, rows);
         const DeviceCopy<Slot> list(*this, slots);
         const DeviceCopy<ValueWords> counted(*this, std::vector<ValueWords>(1));
         const auto in_pool = with_holes(slots, pool.view.slots());
@@ -100,8 +100,8 @@ TEST_F(CodecGpu, EncodeScatteredWritesTheBytesOfTheCpu) {
         fill_adversarial(rows, rng);
         if (page_size == 64) make_finite(rows);
         const auto slots = some_slots(pool.view.slots(), count, rng);
-        const DevicePool on_gpu(*this, pool);
-        const DeviceRows in(*this, rows);
+        const CopiedPool on_gpu(*this, pool);
+        const CopiedRows in(*this, rows);
         const DeviceCopy<Slot> list(*this, slots);
         const DeviceCopy<std::byte> scratch(
             *this,
@@ -131,8 +131,8 @@ TEST_F(CodecGpu, EncodeScatteredServesOtherRowsAndReplays) {
     OwnedPool pool(layout, 64, kCount / 64 * 5 / 4, 0);
     OwnedRows rows(dtype, kCount, layout.row_elems(), extra);
     fill_adversarial(rows, rng);
-    const DevicePool on_gpu(*this, pool);
-    const DeviceRows in(*this, rows);
+    const CopiedPool on_gpu(*this, pool);
+    const CopiedRows in(*this, rows);
     DeviceCopy<Slot> list(*this, std::vector<Slot>(kCount, Slot(0)));
     const auto graph = Graph::capture(stream(), [&] {
       return encode_scattered(in.read(), span_of(list), on_gpu.view, {}, room, stream());
@@ -160,9 +160,9 @@ TEST_F(CodecGpu, DecodeGivesTheBitsOfTheCpu) {
         for (std::size_t i = 1; i < slots.size(); i += 5) slots[i] = slots[0];
         OwnedRows rows(dtype, s.rows, layout.row_elems(), s.extra);
         const TensorScales scales{0.7f, 3.0f};
-        const DevicePool on_gpu(*this, pool);
-        const DeviceRows out(*this, rows);
-        const DeviceRows in_order(*this, rows);
+        const CopiedPool on_gpu(*this, pool);
+        const CopiedRows out(*this, rows);
+        const CopiedRows in_order(*this, rows);
         const DeviceCopy<Slot> list(*this, slots);
         must(gather_decode(on_gpu.view, span_of(list), out.view, scales, stream()));
         must(decode_rows(on_gpu.view, Slot(0), in_order.view, scales, stream()));
@@ -206,7 +206,7 @@ TEST_F(CodecGpu, RequantizeGivesTheBytesAndTheReportOfTheCpu) {
       const auto src_slots = some_slots(src.view.slots(), s.rows, rng);
       auto dst_slots = some_slots(dst.view.slots(), s.rows, rng);
       std::rotate(dst_slots.begin(), dst_slots.begin() + (s.rows > 1 ? 1 : 0), dst_slots.end());
-      const DevicePool gpu_src(*this, src), gpu_dst(*this, dst);
+      const CopiedPool gpu_src(*this, src), gpu_dst(*this, dst);
       const DeviceCopy<Slot> from_list(*this, src_slots), to_list(*this, dst_slots);
       DeviceCopy<RequantWords> words(*this, std::vector<RequantWords>{{99, 99}});
       const Requantize op{.src = gpu_src.view,
@@ -260,8 +260,8 @@ TEST_F(CodecGpu, RopeWriteGivesTheBytesOfTheCpu) {
                   p == -1 && c.dim > 0 && t % 2 == 0 ? static_cast<int>(kPositions) + t : p);
             }
             const auto clean_slots = with_holes(slots, pool.view.slots());
-            const DeviceRows gpu_k(*this, k), gpu_q(*this, q), gpu_q_out(*this, q_out);
-            const DevicePool gpu_pool(*this, pool);
+            const CopiedRows gpu_k(*this, k), gpu_q(*this, q), gpu_q_out(*this, q_out);
+            const CopiedPool gpu_pool(*this, pool);
             const DeviceCopy<Slot> gpu_slots(*this, slots);
             const DeviceCopy<LocalPos> gpu_positions(*this, positions);
             const DeviceCopy<float> gpu_table(
@@ -322,8 +322,8 @@ TEST_F(CodecGpu, WritesManyIndexKeys) {
       for (int t = 0; t < kRows; ++t) {
         positions.emplace_back(t % 13 == 5 ? -1 : static_cast<int>(rng() % kPositions));
       }
-      const DeviceRows gpu_k(*this, k);
-      const DevicePool gpu_pool(*this, pool);
+      const CopiedRows gpu_k(*this, k);
+      const CopiedPool gpu_pool(*this, pool);
       const DeviceCopy<Slot> gpu_slots(*this, slots);
       const DeviceCopy<LocalPos> gpu_positions(*this, positions);
       RopeWrite op;
@@ -362,7 +362,7 @@ TEST_F(CodecGpu, RequantizeTellsTheLossOfNumbers) {
     OwnedPool src(from, 64, kRows / 64 + 1), dst(to, 64, kRows / 64 + 1);
     const auto slots = slots_from(0, kRows);
     must(lathe::encode_rows(rows.read(), slots, src.view));
-    const DevicePool gpu_src(*this, src), gpu_dst(*this, dst);
+    const CopiedPool gpu_src(*this, src), gpu_dst(*this, dst);
     const DeviceCopy<Slot> list(*this, slots);
     DeviceCopy<RequantWords> words(*this, std::vector<RequantWords>{{99, 99}});
     const Requantize op{.src = gpu_src.view,
@@ -397,7 +397,7 @@ TEST_F(CodecGpu, RotatesInPlaceBothWays) {
         for (int i = 0; i < 200; ++i) positions.emplace_back(i % 4 == 1 ? -1 : i + 7);
         OwnedRows rows(dtype, 200, 16 * 512, 16);
         fill_adversarial(rows, rng);
-        const DeviceRows on_gpu(*this, rows);
+        const CopiedRows on_gpu(*this, rows);
         const DeviceCopy<LocalPos> list(*this, positions);
         must(apply_rope({gpu_table.data(), 300, 64, pairing}, {list.data(), positions.size()},
                         on_gpu.view, 16, 448, direction, stream()));
@@ -427,14 +427,14 @@ TEST_F(CodecGpu, MovesTokensThatOverlapThroughStaging) {
                       static_cast<std::size_t>(layout.part(part).bytes()));
         }
       }
-      const DevicePool on_gpu(*this, before);
+      const CopiedPool on_gpu(*this, before);
       const DeviceCopy<Slot> from(*this, src), to(*this, dst);
       const DeviceCopy<std::byte> staging(
           *this, std::vector<std::byte>(static_cast<std::size_t>(move_staging_bytes(layout, 300))));
       must(move_tokens(on_gpu.view, span_of(from), span_of(to), staging.data(), stream()));
       ASSERT_EQ(first_difference(wanted.bytes, on_gpu.bytes.read(*this)), -1) << layout.serialize();
       // Disjoint sources and destinations need no staging.
-      const DevicePool direct(*this, before);
+      const CopiedPool direct(*this, before);
       std::vector<Slot> low = slots_from(0, 300), high = slots_from(300, 300);
       std::shuffle(high.begin(), high.end(), rng);
       OwnedPool moved(before);
@@ -465,10 +465,10 @@ TEST_F(CodecGpu, AGraphReplaysOverOtherContents) {
                                     std::vector<float>(table.data().begin(), table.data().end()));
   OwnedPool pool(layout, 16, 8), second(plain, 16, 8);
   OwnedRows q_out(DType::e4m3, kRows, 4 * w), read(DType::bf16, kRows, w);
-  DevicePool gpu_pool(*this, pool), gpu_second(*this, second);
-  DeviceRows gpu_k(*this, OwnedRows(DType::bf16, kRows, w));
-  DeviceRows gpu_q(*this, OwnedRows(DType::bf16, kRows, 4 * w));
-  DeviceRows gpu_q_out(*this, q_out), gpu_read(*this, read);
+  CopiedPool gpu_pool(*this, pool), gpu_second(*this, second);
+  CopiedRows gpu_k(*this, OwnedRows(DType::bf16, kRows, w));
+  CopiedRows gpu_q(*this, OwnedRows(DType::bf16, kRows, 4 * w));
+  CopiedRows gpu_q_out(*this, q_out), gpu_read(*this, read);
   DeviceCopy<Slot> gpu_slots(*this, slots_from(0, kRows));
   DeviceCopy<LocalPos> gpu_positions(*this, std::vector<LocalPos>(kRows, LocalPos(0)));
   RopeWrite op;
@@ -529,7 +529,7 @@ TEST_F(CodecGpu, ReachesTheEndOfALargePool) {
   OwnedRows rows(DType::bf16, 100, layout.row_elems());
   fill_adversarial(rows, rng);
   const auto slots = slots_from(static_cast<int>(pool.slots() - 100), 100);
-  const DeviceRows in(*this, rows), out(*this, OwnedRows(DType::bf16, 100, layout.row_elems()));
+  const CopiedRows in(*this, rows), out(*this, OwnedRows(DType::bf16, 100, layout.row_elems()));
   const DeviceCopy<Slot> list(*this, slots);
   must(encode_rows(in.read(), span_of(list), pool, {}, stream()));
   must(gather_decode(pool, span_of(list), out.view, {}, stream()));
@@ -549,7 +549,7 @@ TEST_F(CodecGpu, PoolsLieOnTheDevice) {
   OwnedRows rows(DType::bf16, 100, layout.row_elems());
   fill_adversarial(rows, rng);
   const auto slots = slots_from(50, 100);
-  const DeviceRows in(*this, rows), out(*this, OwnedRows(DType::f32, 100, layout.row_elems()));
+  const CopiedRows in(*this, rows), out(*this, OwnedRows(DType::f32, 100, layout.row_elems()));
   const DeviceCopy<Slot> list(*this, slots);
   must(encode_rows(in.read(), span_of(list), pool->view(1), {}, stream()));
   must(gather_decode(pool->view(1), span_of(list), out.view, {}, stream()));
@@ -570,7 +570,7 @@ TEST_F(CodecGpu, NothingToDoIsLegal) {
   must(move_tokens(empty, {}, {}, nullptr, stream()));
   // In a pool without pages every slot is a hole.
   OwnedRows rows(DType::f32, 3, w);
-  const DeviceRows out(*this, rows);
+  const CopiedRows out(*this, rows);
   const DeviceCopy<Slot> list(*this, to_slots({0, 5, -1}));
   must(gather_decode(empty, span_of(list), out.view, {}, stream()));
   EXPECT_EQ(first_difference(out.bytes.read(*this), std::vector<std::byte>(rows.bytes.size())), -1);

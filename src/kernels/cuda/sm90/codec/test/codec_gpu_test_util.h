@@ -6,21 +6,21 @@
 
 namespace lathe::cuda {
 
-struct DevicePool {
+struct CopiedPool {
   DeviceCopy<std::byte> bytes;
   PoolView view;
 
-  DevicePool(const GpuTest& gpu, const OwnedPool& pool)
+  CopiedPool(const GpuTest& gpu, const OwnedPool& pool)
       : bytes(gpu, pool.bytes),
         view(bytes.data(), pool.view.layout, pool.view.page_size, pool.view.pages,
              pool.view.page_stride) {}
 };
 
-struct DeviceRows {
+struct CopiedRows {
   DeviceCopy<std::byte> bytes;
   MutableRowsView view;
 
-  DeviceRows(const GpuTest& gpu, const OwnedRows& rows) : bytes(gpu, rows.bytes), view(rows.view) {
+  CopiedRows(const GpuTest& gpu, const OwnedRows& rows) : bytes(gpu, rows.bytes), view(rows.view) {
     view.data = bytes.data();
   }
   RowsView read() const { return {view.data, view.dtype, view.rows, view.cols, view.row_stride}; }

@@ -123,7 +123,7 @@ class PullCheck {
     const auto peer = open(from);
     ASSERT_TRUE(peer.ok()) << peer.error().message();
     const auto lists = make_lists<PageId>(from.view.pages, to.view.pages);
-    const DevicePool own(gpu_, to);
+    const CopiedPool own(gpu_, to);
     const DeviceCopy<PageId> src(gpu_, lists.src), dst(gpu_, lists.dst);
     must(copy_pages(peer->view, {src.data(), lists.src.size()}, own.view,
                     {dst.data(), lists.dst.size()}, gpu_.stream()));
@@ -137,7 +137,7 @@ class PullCheck {
     const auto peer = open(from);
     ASSERT_TRUE(peer.ok()) << peer.error().message();
     const auto lists = make_lists<Slot>(from.view.slots(), to.view.slots());
-    const DevicePool own(gpu_, to);
+    const CopiedPool own(gpu_, to);
     const DeviceCopy<Slot> src(gpu_, lists.src), dst(gpu_, lists.dst);
     must(copy_slots(peer->view, span_of(src), own.view, span_of(dst), gpu_.stream()));
     must(lathe::copy_slots(from.view, lists.valid_src, to.view, lists.valid_dst));
@@ -152,7 +152,7 @@ class PullCheck {
     std::vector<Slot> clean = lists.src;
     for (Slot& s : clean) s = from.view.holds(s) ? s : Slot();
     OwnedRows rows(dtype, tokens_, layout.row_elems());
-    const DeviceRows own(gpu_, rows);
+    const CopiedRows own(gpu_, rows);
     const DeviceCopy<Slot> src(gpu_, lists.src);
     const TensorScales scales{0.7f, 3.0f};
     must(gather_decode(peer->view, span_of(src), own.view, scales, gpu_.stream()));
@@ -171,7 +171,7 @@ class PullCheck {
     const auto peer = open(from);
     ASSERT_TRUE(peer.ok()) << peer.error().message();
     const auto lists = make_lists<Slot>(from.view.slots(), to.view.slots());
-    const DevicePool own(gpu_, to);
+    const CopiedPool own(gpu_, to);
     const DeviceCopy<Slot> src(gpu_, lists.src), dst(gpu_, lists.dst);
     const DeviceCopy<RequantWords> words(gpu_, std::vector<RequantWords>(1));
     must(requantize({.src = peer->view,

@@ -228,12 +228,12 @@ TEST_F(Pull, AKilledExportersMemoryStaysReadable) {
     const auto memory = PeerMemory::open(*handle);
     ASSERT_TRUE(memory.ok()) << memory.error().message();
     const ConstPoolView from(memory->data(), layout, 64, pages);
-    const auto pull = [&](const DevicePool& to) {
+    const auto pull = [&](const CopiedPool& to) {
       must(copy_pages(from, {src.data(), list.size()}, to.view, {dst.data(), list.size()},
                       stream()));
     };
     const OwnedPool empty(layout, 64, pages);
-    const DevicePool during(*this, empty), after(*this, empty);
+    const CopiedPool during(*this, empty), after(*this, empty);
     for (int i = 0; i < kPulls; ++i) pull(during);
     const bool ran = cudaStreamQuery(stream()) == cudaErrorNotReady;
     holder_.kill();
