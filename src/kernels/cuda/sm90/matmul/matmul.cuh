@@ -11,13 +11,14 @@
 // the same amount of weights. Each block of a cluster computes one part of K, and they add their
 // sums through distributed shared memory. With many tokens, a cluster of two blocks computes two
 // tiles of weight rows for the same tokens; each block loads half of the tokens and multicasts them
-// to both.
+// to both. e4m3 tokens by e4m3 weights then have the tokens on M (matmul_many.cuh).
 //
 // Packed weights of few tokens also have tiles of 256 rows by four warpgroups and of 64 rows by one
 // (deep/).
 #pragma once
 
 #include "kernels/cuda/sm90/matmul/matmul_consumer.cuh"
+#include "kernels/cuda/sm90/matmul/matmul_many.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_producer.cuh"
 
 namespace lathe::cuda {
@@ -59,7 +60,11 @@ static __global__ void __launch_bounds__(T::kThreads, T::kShares ? 2 : T::kBlock
     if (produces && elected()) MatmulProducer<T>(p, maps, s).run();
   } else {
     if constexpr (!T::kNarrow && !T::kShares) raise_registers<T::kConsumerRegisters>();
-    MatmulConsumer<T>(p, maps, s, thread).run();
+    if constexpr (T::kTokensOnM) {
+      MatmulManyConsumer<T>(p, s, thread).run();
+    } else {
+      MatmulConsumer<T>(p, maps, s, thread).run();
+    }
   }
   // No block exits while others may access its shared memory.
   if (cluster_blocks > 1) {

@@ -13,6 +13,7 @@ struct MatmulBf16 {
   static constexpr int kTokenBoxes = 1;
   static constexpr bool kTwoLevels = false;
   static constexpr bool kTokenScales = false;
+  static constexpr bool kTokensOnM = false;
   static constexpr int kPackedRow = 0;  // bytes of a row's packed scales in a chunk
   static constexpr int kDepth = 1;
   static constexpr bool kFactor = false;

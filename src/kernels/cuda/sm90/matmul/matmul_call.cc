@@ -157,7 +157,11 @@ MatmulShape shape_of(std::span<const MatmulCall> calls, int sms) {
                     .gated = calls[0].activation != nullptr,
                     .keeps = calls[0].kept != nullptr,
                     .least_wide = has_one_fma(calls[0].w) ? 4 : 9};
-  for (const MatmulCall& c : calls) shape.rows += c.w.rows * (shape.gated ? 2 : 1);
+  shape.many = shape.x_bits == 8;
+  for (const MatmulCall& c : calls) {
+    shape.rows += c.w.rows * (shape.gated ? 2 : 1);
+    shape.many = shape.many && !c.w.scale_rows;
+  }
   return shape;
 }
 

@@ -26,6 +26,7 @@ struct MatmulTile {
   // May have a dense GEMM next to the groups.
   static constexpr bool kDense =
       kGroups && kCluster == MatmulCluster::parts && kTokens <= 32 && Format::kPackedRow == 0;
+  static constexpr bool kTokensOnM = Format::kTokensOnM;
   static constexpr bool kNarrow = kCluster == MatmulCluster::narrow;
   static constexpr int kWarpgroups = kWide     ? 4
                                      : kNarrow ? 1
@@ -60,7 +61,8 @@ struct MatmulTile {
   // Output buffer for many tokens, half of it for each warpgroup: as f32, two groups of two boxes.
   static constexpr int kOutBoxBytes = kMatmulOutTokens * kMatmulOutRows * 4;
   static constexpr bool kStaged = kPair || (kGrouped && kTokens >= 128);
-  static constexpr int kOutBytes = kStaged ? 8 * kOutBoxBytes : 0;
+  // With tokens on M: 2 KB for each warp.
+  static constexpr int kOutBytes = kTokensOnM ? 8 * 2048 : kStaged ? 8 * kOutBoxBytes : 0;
   static constexpr int kBarrierBytes = 256;
   // Token tiles before each group.
   static constexpr int kGroupBytes = kGrouped ? (kMatmulGroups + 1) * 4 : 0;
@@ -83,7 +85,8 @@ struct MatmulTile {
   static constexpr int kSharedBytes = kGroupsAt + kGroupBytes;
   static_assert(kStages >= (kNarrow ? 2 : 3) && (2 * kStages + 2) * 8 <= kBarrierBytes);
   // The registers hold a second accumulator: one part of K next to the sum of the others.
-  static constexpr bool kPairSplits = kPair && !kGrouped && kTokens <= 128 && !Format::kTwoLevels;
+  static constexpr bool kPairSplits =
+      kPair && !kGrouped && kTokens <= 128 && (!Format::kTwoLevels || kTokensOnM);
   // They do not: those sums are in memory (MatmulParams::kept).
   static constexpr bool kKeepsSums = kPair && !kGrouped && kTokens > 128;
   // A pair's shared tokens are loaded in halves, one by each block.

@@ -5,6 +5,17 @@
 
 cudaError_t lathe::cuda::launch_matmul_e4m3(const MatmulParams& p, const MatmulMaps& maps,
                                             const MatmulInstance& instance, cudaStream_t stream) {
+  constexpr auto kPair = MatmulCluster::pair;
+  const int clusters = instance.clusters;
+  if (instance.pair && has_tokens_on_m(p)) {
+    if (p.groups > 0) {
+      return launch_matmul_tile<MatmulE4m3Many, 128, kPair, true>(p, maps, clusters, stream);
+    }
+    if (instance.tokens == 256) {
+      return launch_matmul_tile<MatmulE4m3Many, 256, kPair>(p, maps, clusters, stream);
+    }
+    return launch_matmul_tile<MatmulE4m3Many, 128, kPair>(p, maps, clusters, stream);
+  }
   if (p.groups > 0) return launch_grouped_matmul<MatmulE4m3, 128>(p, maps, instance, stream);
   return launch_matmul<MatmulE4m3, 128>(p, maps, instance, stream);
 }

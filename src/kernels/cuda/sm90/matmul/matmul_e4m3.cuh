@@ -17,6 +17,7 @@ struct MatmulE4m3 {
   static constexpr int kTokenBoxes = 1;
   static constexpr bool kTwoLevels = true;
   static constexpr bool kTokenScales = true;
+  static constexpr bool kTokensOnM = false;
   static constexpr int kPackedRow = 0;  // bytes of a row's packed scales in a chunk
   static constexpr int kDepth = 1;
   static constexpr bool kFactor = false;
@@ -157,6 +158,11 @@ struct MatmulE4m3 {
       c.acc[4 * j + 3] = fmaf(sum[4 * j + 3], high_y, c.acc[4 * j + 3]);
     }
   }
+};
+
+/// The same sums for pairs of tiles and scales of blocks, by MatmulManyConsumer.
+struct MatmulE4m3Many : MatmulE4m3 {
+  static constexpr bool kTokensOnM = true;
 };
 
 }  // namespace lathe::cuda

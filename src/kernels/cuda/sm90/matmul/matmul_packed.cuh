@@ -209,6 +209,7 @@ struct MatmulPacked {
   static constexpr int kTokenBoxes = 2;
   static constexpr bool kTwoLevels = false;
   static constexpr bool kTokenScales = false;
+  static constexpr bool kTokensOnM = false;
   static constexpr int kPackedRow = kMatmulPackedScale + (Row::kHasZeros ? kMatmulPackedZero : 0);
   static constexpr int kDepth = 1;
   static constexpr bool kFactor = true;

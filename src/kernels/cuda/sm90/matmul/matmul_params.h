@@ -38,8 +38,8 @@ struct MatmulWeight {
   std::int32_t first_tile;  // index of its first tile among the launch's weight tiles
   std::int32_t out_bf16;
   std::int32_t add;  // out +=, for f32
-  // For tiles of pairs, and of 128 tokens in a group: stores through shared memory; f32 by
-  // MatmulMaps::out, bf16 in 16-byte words.
+  // For tiles of pairs, and of 128 tokens in a group: rows of out are whole 16-byte words. Stores
+  // through shared memory; f32 by MatmulMaps::out, bf16 in words.
   std::int32_t staged;
   std::int32_t scale_rows;    // of both weights of a gated GEMM
   std::int32_t packed_rows;   // rows of a chunk's packed scales, the weight's rounded up to 16
@@ -99,6 +99,16 @@ struct MatmulParams {
   ActivationTerms activation;
   MatmulDense dense;
 };
+
+/// Whether a pair of e4m3 tokens has the tokens on M (matmul_many.cuh): a tile is 128 rows, and no
+/// weight has a scale for each row.
+inline bool has_tokens_on_m(const MatmulParams& p) {
+  if (p.x_scales == nullptr || p.tile_rows != kMatmulTileRows) return false;
+  for (int i = 0; i < p.weight_count; ++i) {
+    if (p.weights[i].scale_rows != 0) return false;
+  }
+  return true;
+}
 
 /// Tensor maps of a launch.
 struct MatmulMaps {

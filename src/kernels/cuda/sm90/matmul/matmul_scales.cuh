@@ -21,8 +21,10 @@ struct MatmulFactors {
       rows[i] = scales == nullptr ? nullptr : scales + w.group * p.scale_group + first;
     }
   }
-  __device__ float at(int i, std::int32_t block) const {
-    return rows[i] == nullptr ? 1.f : rows[i][block & blocks];
+  __device__ float at(int i, std::int32_t block) const { return of_block(i, block & blocks); }
+  /// at(), if the scales are of blocks.
+  __device__ float of_block(int i, std::int32_t block) const {
+    return rows[i] == nullptr ? 1.f : rows[i][block];
   }
 };
 

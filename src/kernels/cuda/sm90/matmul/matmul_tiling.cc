@@ -136,8 +136,9 @@ MatmulTiling choose_tiling(const MatmulShape& s) {
     }
   }
   if (s.m > 64) {
-    if (few.split == 1 || !s.factors) consider({few.split, 128, 128, true});
-    if (s.weight_bits == 16 && (few.split == 1 || s.keeps)) consider({few.split, 128, 256, true});
+    if (few.split == 1 || !s.factors || s.many) consider({few.split, 128, 128, true});
+    const bool wide = s.weight_bits == 16 || s.many;
+    if (wide && (few.split == 1 || s.keeps)) consider({few.split, 128, 256, true});
   }
   return {best.split, best.rows, best.tokens, best.pair};
 }

@@ -14,6 +14,7 @@ struct MatmulShape {
   int sms = 132;
   int x_bits = 16;
   bool factors = false;  // each chunk is summed separately and then scaled
+  bool many = false;     // e4m3 tokens, scales of blocks: pairs have tokens on M
   bool packed = false;   // codes are converted, with scales of groups
   bool gated = false;    // tiles interleave rows of two weights
   bool keeps = false;    // there is memory for sums of tiles (MatmulCall::kept)

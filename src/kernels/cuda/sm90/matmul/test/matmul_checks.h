@@ -144,11 +144,11 @@ void check_gated(std::mt19937& random, Place& place, const WeightFormat& format,
 }
 
 /// Gated experts with the given numbers of rows. turns: one weight interleaves the rows of gate and
-/// up.
+/// up. codes: x is e4m3, as are the weights.
 template <class Place, class Run>
 void check_gated_experts(std::mt19937& random, Place& place, const WeightFormat& format, bool turns,
                          const std::vector<std::int32_t>& counts, std::int64_t n, std::int64_t k,
-                         Run run) {
+                         Run run, bool codes = false) {
   const auto groups = static_cast<std::int64_t>(counts.size());
   std::vector<std::int32_t> offsets = {0};
   for (const std::int32_t count : counts) offsets.push_back(offsets.back() + count);
@@ -158,6 +158,11 @@ void check_gated_experts(std::mt19937& random, Place& place, const WeightFormat&
   Problem gate(random, rows, of_each * groups, k, format, of_each);
   Problem up(random, rows, n * groups, k, format, n);
   up.x = gate.x;
+  if (codes) {
+    gate.make_x_codes(random);
+    up.x_codes = gate.x_codes;
+    up.x_scales = gate.x_scales;
+  }
   gate.bias = random_f32(random, gate.n);
   // Either one may have the lower address.
   std::optional<Placed<Place>> first, second;
@@ -176,7 +181,9 @@ void check_gated_experts(std::mt19937& random, Place& place, const WeightFormat&
                          .offsets = place.put(offsets),
                          .weight_stride = n * k * (turns ? 2 : 1),
                          .bias = of_gate.bias,
-                         .activation = &activation};
+                         .activation = &activation,
+                         .x_scales = of_gate.x_scales,
+                         .x_scale_stride = of_gate.x_scale_stride};
   call.scale_stride = scale_stride(format, of_each, k);
   call.w.rows = n * (turns ? 2 : 1);
   if (!turns) {
@@ -205,8 +212,9 @@ void check_gated_experts(std::mt19937& random, Place& place, const WeightFormat&
       } else {
         want = a / (1 + std::exp(-a)) * b;
       }
-      const double bound = std::abs(want) * 0x1p-8 +
-                           (a_size * (std::abs(b) + 1) + b_size * (std::abs(a) + 1)) * 0x1p-16;
+      const double bound =
+          std::abs(want) * 0x1p-8 +
+          (a_size * (std::abs(b) + 1) + b_size * (std::abs(a) + 1)) * (codes ? 0x1p-10 : 0x1p-16);
       wrong += !(std::abs(double{v} - want) <= bound);
     }
   }

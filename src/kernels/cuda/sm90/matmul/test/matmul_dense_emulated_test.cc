@@ -143,6 +143,13 @@ TEST_F(MatmulEmulated, Gated) {
                                  emulate_matmul({&call, 1}, tiling, 4);
                                });
     }
+    if (!c.codes) continue;
+    Host host;
+    matmul_test::check_gated(random, host, c.dtype, true, between(100, 300), 8 * between(9, 30),
+                             16 * between(20, 40), [&](const MatmulCall& call) {
+                               const int tokens = call.w.scale_rows ? 128 : 256;
+                               emulate_matmul({&call, 1}, {1, 128, tokens, true}, 4);
+                             });
   }
 }
 

@@ -6,6 +6,7 @@ namespace {
 
 using matmul_test::MatmulEmulated;
 using matmul_test::Problem;
+using matmul_test::random_f32;
 
 // e4m3 weights; K that ends inside a block.
 TEST_F(MatmulEmulated, CodesOfWeights) {
@@ -37,12 +38,22 @@ TEST_F(MatmulEmulated, CodesOfBoth) {
       check(p, {split, 16 * between(3, 8), tokens, false}, split * between(1, 2));
     }
   }
-  // Rows of out with and without whole 16-byte words.
-  for (const int more : {0, 1}) {
-    Problem p(random, between(1, 150), 4 * between(25, 100), 16 * between(20, 40), DType::e4m3);
-    p.make_x_codes(random);
-    p.out_stride = p.n + 4 + more;
-    check(p, {1, 128, 128, true}, 2);
+}
+
+// The same in pairs of tiles with tokens on M. Rows of out with and without whole 16-byte words.
+TEST_F(MatmulEmulated, CodesOfBothInPairs) {
+  for (const int tokens : {128, 256}) {
+    for (const int split : {1, 2, 4}) {
+      const int each = between(0, 1) == 0 ? 2 : 8;
+      Problem p(random, between(1, tokens + 90), each * between(100 / each, 400 / each),
+                16 * between(40, 70), DType::e4m3);
+      p.make_x_codes(random);
+      p.out_bf16 = between(0, 1) == 0;
+      p.out_stride = (p.n + 15) / 8 * 8 + each % 8 * between(0, 1);
+      if (between(0, 1) == 0) p.bias = random_f32(random, p.n);
+      if (!p.out_bf16 && between(0, 2) > 0) p.before = random_f32(random, p.m * p.out_stride);
+      check(p, {split, 128, tokens, true}, 2 * between(1, 2));
+    }
   }
 }
 

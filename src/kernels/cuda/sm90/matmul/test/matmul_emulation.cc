@@ -67,6 +67,12 @@ void emulate_format(const MatmulLaunch& l) {
     if constexpr (std::is_same_v<Format, MatmulBf16>) {
       if (l.instance.tokens == 256) return emulate_tile<Format, 256, kPair>(l);
     }
+    if constexpr (std::is_same_v<Format, MatmulE4m3>) {
+      if (has_tokens_on_m(l.params)) {
+        if (l.instance.tokens == 256) return emulate_tile<MatmulE4m3Many, 256, kPair>(l);
+        return emulate_tile<MatmulE4m3Many, 128, kPair>(l);
+      }
+    }
     return emulate_tile<Format, 128, kPair>(l);
   }
   if (l.instance.tokens == 8) return emulate_tile<Format, 8, kParts>(l);
@@ -81,6 +87,9 @@ void emulate_groups(const MatmulLaunch& l) {
   if (l.instance.tokens == 8) return emulate_tile<Format, 8, kParts, true>(l);
   if (l.instance.tokens == 32) return emulate_tile<Format, 32, kParts, true>(l);
   if (!l.instance.pair) return emulate_tile<Format, 128, kParts, true>(l);
+  if constexpr (std::is_same_v<Format, MatmulE4m3>) {
+    if (has_tokens_on_m(l.params)) return emulate_tile<MatmulE4m3Many, 128, kPair, true>(l);
+  }
   emulate_tile<Format, 128, kPair, true>(l);
 }
 // Calls run<Format>() with the kernel's format.

@@ -235,6 +235,8 @@ class Bench {
       std::vector<MatmulTiling> tilings = {choose_tiling(shape)};
       if (o_.sweep) {
         tilings = s.size > 0 ? packed_tilings(m) : all_tilings(tilings[0], m, s.w == DType::bf16);
+        const bool many = s.x == DType::e4m3 && !s.scale_rows && m > 64;
+        if (many) tilings.push_back({tilings[0].split, 128, 256, true});
         for (int split = 1; o_.splits && s.size == 0 && split <= kMatmulMaxSplit; split *= 2) {
           MatmulTiling other = choose_tiling(shape);
           if (split == other.split) continue;

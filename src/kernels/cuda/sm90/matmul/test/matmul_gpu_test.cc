@@ -150,12 +150,24 @@ TEST_F(MatmulGpu, CodesOfBoth) {
       check(p, {split, 16 * between(3, 8), tokens, false}, 132);
     }
   }
-  // Rows of out with and without whole 16-byte words.
-  for (const int more : {0, 1}) {
-    Problem p(random, between(1, 500), 4 * between(25, 250), 16 * between(64, 200), DType::e4m3);
-    p.make_x_codes(random);
-    p.out_stride = p.n + 4 + more;
-    check(p, {1, 128, 128, true}, 132);
+}
+
+// The same in pairs of tiles with tokens on M. Rows of out with and without whole 16-byte words.
+TEST_F(MatmulGpu, CodesOfBothInPairs) {
+  for (const int tokens : {128, 256}) {
+    for (const int split : {1, 2, 4}) {
+      for (const bool out_bf16 : {false, true}) {
+        const int each = between(0, 1) == 0 ? 2 : 8;
+        Problem p(random, between(1, 900), each * between(100 / each, 1800 / each),
+                  16 * between(64, 200), DType::e4m3);
+        p.make_x_codes(random);
+        p.out_bf16 = out_bf16;
+        p.out_stride = (p.n + 15) / 8 * 8 + each % 8 * between(0, 1);
+        if (between(0, 1) == 0) p.bias = random_f32(random, p.n);
+        if (!out_bf16 && between(0, 2) > 0) p.before = random_f32(random, p.m * p.out_stride);
+        check(p, {split, 128, tokens, true}, between(0, 1) == 0 ? 132 : 2 * between(1, 3));
+      }
+    }
   }
 }
 
@@ -182,9 +194,15 @@ TEST_F(MatmulGpu, ExpertsAndHeads) {
         std::vector<std::int32_t> counts(static_cast<std::size_t>(between(1, mean < 200 ? 30 : 3)));
         for (std::int32_t& c : counts) c = between(0, 2) == 0 ? 0 : between(0, 2 * mean);
         Device memory{*this, {}};
-        matmul_test::check_gated_experts(
-            random, memory, format, turns, counts, 128 * between(1, 2), 32 * between(8, 24),
-            [&](const GroupedMatmulCall& call) { must(grouped_matmul_on_device(call, stream())); });
+        for (const bool codes : {false, true}) {
+          if (codes && format.dtype != DType::e4m3) continue;
+          matmul_test::check_gated_experts(
+              random, memory, format, turns, counts, 128 * between(1, 2), 32 * between(8, 24),
+              [&](const GroupedMatmulCall& call) {
+                must(grouped_matmul_on_device(call, stream()));
+              },
+              codes);
+        }
       }
     }
     if (format.packed()) continue;
@@ -247,6 +265,33 @@ TEST_F(MatmulGpu, RowsIgnoreTheBatch) {
       must(matmul_with_tiling({&call, 1}, {split, pair ? 128 : 16 * between(3, 8), tokens, pair},
                               132, stream()));
       compare(300);
+    }
+  }
+}
+
+// The same for codes of both, whose tiles have tokens on N or on M.
+TEST_F(MatmulGpu, RowsOfCodesIgnoreTheBatch) {
+  for (const auto& [n, k] : {std::pair{512, 2048}, std::pair{640, 4112}, std::pair{4096, 7168}}) {
+    Problem p(random, 300, n, k, DType::e4m3);
+    p.make_x_codes(random);
+    Device memory{*this, {}};
+    const Placed device(p, memory);
+    MatmulCall call = device.call(300);
+    call.kept = kept(memory);
+    const int split = choose_tiling(shape_of({&call, 1}, 132)).split;
+    std::vector<float> want;
+    for (const MatmulTiling& tiling : {MatmulTiling{split, 128, 32},
+                                       {split, 64, 64},
+                                       {split, 128, 128},
+                                       {split, 96, 8},
+                                       {split, 128, 128, true},
+                                       {split, 128, 256, true}}) {
+      must(matmul_with_tiling({&call, 1}, tiling, 132, stream()));
+      const std::vector<float> got = device.read();
+      if (want.empty()) want = got;
+      ASSERT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0)
+          << "seed " << seed << ", n " << n << ", k " << k << ", tile " << tiling.tile_rows << " x "
+          << tiling.tile_tokens << (tiling.pair ? ", pairs" : "");
     }
   }
 }

@@ -1,0 +1,333 @@
+// A consumer warpgroup of e4m3 weights with scales of blocks by many e4m3 tokens.
+//
+//   work tile of a block: 128 or 256 tokens (M) x 128 weight rows (N)
+//     warpgroup 0: tokens 0 to 63, and 128 to 191
+//     warpgroup 1: tokens 64 to 127, and 192 to 255
+//
+// A chunk of 128 columns is summed by wgmma, then scaled and added in f32 (matmul_e4m3.cuh). All
+// weight rows of a tile have one scale in a chunk, or two in a gated GEMM, and a thread has two
+// tokens of each wgmma, so four multiplications make the factors of its 64 sums. While a warpgroup
+// scales, the other one's products run. The sums and their order are those of MatmulE4m3.
+#pragma once
+
+#include "kernels/cuda/common/activated.cuh"
+#include "kernels/cuda/common/wgmma_wide.cuh"
+#include "kernels/cuda/sm90/matmul/matmul_scales.cuh"
+
+namespace lathe::cuda {
+
+/// to[0] += a and to[1] += b, as add_global() does; to is at a multiple of 8 bytes.
+__device__ inline void add_global_pair(float* to, float a, float b) {
+#ifdef __CUDACC__
+  asm volatile(
+      "red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)),
+      "f"(a), "f"(b)
+      : "memory");
+#else
+  to[0] += a;
+  to[1] += b;
+#endif
+}
+
+/// A consumer warpgroup with tokens on M.
+template <class T>
+struct MatmulManyConsumer {
+  static constexpr int kTurns = T::kTokens / 128;  // wgmmas of 64 tokens, one after the other
+  static constexpr int kBlocks = 16;               // of 8 weight rows
+  static constexpr int kValues = 4 * kBlocks;
+  /// Output buffer of a warp: 16 tokens x 64 columns in bf16.
+  static constexpr int kWarpOutBytes = 16 * 128;
+  static_assert(8 * kWarpOutBytes <= T::kOutBytes);
+
+  const MatmulParams& p;
+  const MatmulShared<T>& s;
+  MatmulWorkList<T> list;
+  int group, warp, lane;
+  MatmulStage<T> stage;
+  // [turn][4 j + 2 h + i]: token token_at(turn, h) x weight row 8 j + 2 (lane % 4) + i
+  float acc[kTurns][kValues];
+
+  __device__ MatmulManyConsumer(const MatmulParams& params, const MatmulShared<T>& shared,
+                                int thread)
+      : p(params),
+        s(shared),
+        list(params, shared),
+        group(thread / 128),
+        warp(thread % 128 / 32),
+        lane(thread % 32) {}
+
+  /// First token of a turn within the tile.
+  __device__ int turn_token(int turn) const { return 128 * turn + 64 * group; }
+  /// The thread's tokens within the tile, h 0 and 1.
+  __device__ int token_at(int turn, int h) const {
+    return turn_token(turn) + 16 * warp + 8 * h + lane / 4;
+  }
+  /// Scale of a token of the stage. A group may start at a token that is no multiple of 4.
+  __device__ float token_scale(std::int32_t first, int turn, int h) const {
+    return load_float(s.scales(stage.index) +
+                      static_cast<std::uint32_t>(4 * (first + token_at(turn, h))));
+  }
+  __device__ void release() const {
+    if (lane != 0) return;
+    barrier_arrive(s.empty(stage.index));
+    barrier_arrive_of(s.empty(stage.index), static_cast<std::uint32_t>(list.rank ^ 1));
+  }
+
+  /// acc = the sum over a part of K.
+  __device__ __forceinline__ void sum_part(std::int32_t first_scale, const MatmulFactors& factors,
+                                           const MatmulPart& part) {
+    LATHE_UNROLL
+    for (int turn = 0; turn < kTurns; ++turn) {
+      LATHE_UNROLL
+      for (float& v : acc[turn]) v = 0;
+    }
+    LATHE_ROLLED
+    for (std::int32_t chunk = part.begin; chunk < part.end; ++chunk) {
+      barrier_wait(s.full(stage.index), stage.parity);
+      const std::uint64_t b = tile_descriptor(s.weights(stage.index), 1024);
+      // Used when the first wgmmas have ended.
+      const float even = factors.of_block(0, chunk), odd = factors.of_block(1, chunk);
+      LATHE_UNROLL
+      for (int turn = 0; turn < kTurns; ++turn) {
+        const std::uint64_t a = tile_descriptor(
+            s.tokens(stage.index) + static_cast<std::uint32_t>(128 * turn_token(turn)), 1024);
+        float sum[kValues];
+        wgmma_fence();
+        LATHE_UNROLL
+        for (int k = 0; k < 4; ++k) {
+          mma_m64_e4m3(sum, descriptor_at(a, 32 * k), descriptor_at(b, 32 * k), k > 0);
+        }
+        wgmma_commit();
+        const float low = token_scale(first_scale, turn, 0),
+                    high = token_scale(first_scale, turn, 1);
+        wgmma_wait<0>();
+        wgmma_pin(sum);
+        if (turn + 1 == kTurns) release();
+        add(acc[turn], sum, even, odd, low, high);
+      }
+      stage.next();
+    }
+  }
+  /// to += sum times the factors: of even and odd blocks of 8 rows, and of the thread's two tokens.
+  static __device__ __forceinline__ void add(float (&to)[kValues], const float (&sum)[kValues],
+                                             float even, float odd, float low, float high) {
+    const float factors[2][2] = {{even * low, even * high}, {odd * low, odd * high}};
+    LATHE_UNROLL
+    for (int i = 0; i < kValues; ++i) {
+      to[i] = fmaf(sum[i], factors[i / 4 % 2][i / 2 % 2], to[i]);
+    }
+  }
+
+  /// acc = the sum over all of K.
+  __device__ void sum(const MatmulWork& w) {
+    // The first two blocks of 8 rows have the scales of all.
+    const MatmulFactors factors(p, w, w.row);
+    if constexpr (T::kGrouped) {
+      sum_part(w.token % 4, factors, MatmulPart(p, 0));
+    } else if constexpr (T::kKeepsSums) {
+      LATHE_ROLLED
+      for (std::int32_t part = 0;;) {
+        sum_part(w.token % 4, factors, MatmulPart(p, part));
+        if (part > 0) add_kept();
+        if (++part == p.split) break;
+        keep();
+      }
+    } else {
+      sum_part(w.token % 4, factors, MatmulPart(p, 0));
+      LATHE_ROLLED
+      for (std::int32_t part = 1; part < p.split; ++part) {
+        float total[kValues];
+        LATHE_UNROLL
+        for (int i = 0; i < kValues; ++i) total[i] = acc[0][i];
+        sum_part(w.token % 4, factors, MatmulPart(p, part));
+        LATHE_UNROLL
+        for (int i = 0; i < kValues; ++i) acc[0][i] = total[i] + acc[0][i];
+      }
+    }
+  }
+  /// This thread's words of four sums in MatmulParams::kept, kConsumers apart. Only this thread
+  /// accesses them.
+  __device__ float4* kept(int turn) const {
+    return reinterpret_cast<float4*>(p.kept + blockIdx.x * kMatmulKeptFloats) +
+           turn * kBlocks * T::kConsumers + threadIdx.x;
+  }
+  __device__ void keep() const {
+    LATHE_UNROLL
+    for (int turn = 0; turn < kTurns; ++turn) {
+      LATHE_UNROLL
+      for (int j = 0; j < kBlocks; ++j) {
+        const float* v = acc[turn] + 4 * j;
+        kept(turn)[j * T::kConsumers] = {v[0], v[1], v[2], v[3]};
+      }
+    }
+  }
+  __device__ void add_kept() {
+    LATHE_UNROLL
+    for (int turn = 0; turn < kTurns; ++turn) {
+      LATHE_UNROLL
+      for (int j = 0; j < kBlocks; ++j) {
+        const float4 v = kept(turn)[j * T::kConsumers];
+        float* to = acc[turn] + 4 * j;
+        to[0] = v.x + to[0];
+        to[1] = v.y + to[1];
+        to[2] = v.z + to[2];
+        to[3] = v.w + to[3];
+      }
+    }
+  }
+
+  /// acc += the biases of the rows.
+  __device__ void add_bias(const MatmulWork& w) {
+    LATHE_UNROLL
+    for (int j = 0; j < kBlocks; ++j) {
+      LATHE_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const std::int32_t row = 8 * j + 2 * (lane & 3) + i;
+        const MatmulRow r = p.gate_step == 0
+                                ? matmul_row(p, w, w.row + row, 0)
+                                : matmul_row(p, w, w.row + row / 16 * 16 + row % 8, j % 2);
+        const float* bias = p.weights[r.weight].bias;
+        if (bias == nullptr) continue;
+        const float v = bias[w.group * p.bias_group + r.row];
+        LATHE_UNROLL
+        for (int turn = 0; turn < kTurns; ++turn) {
+          acc[turn][4 * j + i] += v;
+          acc[turn][4 * j + 2 + i] += v;
+        }
+      }
+    }
+  }
+
+  /// Columns 8 j + 2 (lane % 4) and + 1 of the tile's output, of the thread's token h.
+  template <bool kGated>
+  __device__ float2 out_pair(int turn, int j, int h) const {
+    if constexpr (!kGated) {
+      const float* v = acc[turn] + 4 * j + 2 * h;
+      return {v[0], v[1]};
+    } else {
+      const float* a = acc[turn] + 8 * j + 2 * h;
+      const float* b = a + 4;
+      const bool up = p.up_first != 0;
+      return {activated(p.activation, up ? b[0] : a[0], up ? a[0] : b[0]),
+              activated(p.activation, up ? b[1] : a[1], up ? a[1] : b[1])};
+    }
+  }
+
+  /// Adds the bias, activates and stores.
+  __device__ void store(const MatmulWork& w) {
+    const MatmulWeight& weight = p.weights[w.weight];
+    if (w.row >= weight.rows) return;  // a pair's second tile may have no rows
+    // Addresses that depend on these are computed for each tile: there are no registers for them.
+    asm volatile("" : "+r"(lane), "+r"(warp), "+r"(group));
+    if (weight.bias != nullptr || (p.gate_step != 0 && p.weights[1].bias != nullptr)) add_bias(w);
+    LATHE_UNROLL
+    for (int turn = 0; turn < kTurns; ++turn) {
+      if (w.token + turn_token(turn) >= w.end) return;
+      if (p.gate_step != 0) {
+        store_turn<true>(weight, w, turn);
+      } else {
+        store_turn<false>(weight, w, turn);
+      }
+    }
+  }
+  template <bool kGated>
+  __device__ void store_turn(const MatmulWeight& weight, const MatmulWork& w, int turn) const {
+    if (weight.staged && weight.out_bf16) {
+      send_bf16<kGated>(weight, w, turn);
+      return;
+    }
+    LATHE_UNROLL
+    for (int h = 0; h < 2; ++h) {
+      const std::int32_t token = w.token + token_at(turn, h);
+      if (token < w.end) store_token<kGated>(weight, w, turn, h, token);
+    }
+  }
+  /// Stores two neighbouring columns at a time.
+  template <bool kGated>
+  __device__ void store_token(const MatmulWeight& weight, const MatmulWork& w, int turn, int h,
+                              std::int32_t token) const {
+    constexpr int kOut = kGated ? kBlocks / 2 : kBlocks;
+    const std::int32_t columns = kGated ? weight.rows / 2 : weight.rows;
+    std::int32_t column = (kGated ? w.row / 2 : w.row) + 2 * (lane & 3);
+    const std::int64_t first = w.group * p.out_group + token * weight.out_stride;
+    LATHE_UNROLL
+    for (int j = 0; j < kOut; ++j, column += 8) {
+      if (column >= columns) return;
+      const float2 v = out_pair<kGated>(turn, j, h);
+      if (kGated || weight.out_bf16) {
+        auto* out = static_cast<std::uint16_t*>(weight.out) + first + column;
+        *reinterpret_cast<std::uint32_t*>(out) = pack_bf16(v.x, v.y);
+        continue;
+      }
+      float* out = static_cast<float*>(weight.out) + first + column;
+      if (weight.staged) {
+        if (weight.add) {
+          add_global_pair(out, v.x, v.y);
+        } else {
+          *reinterpret_cast<float2*>(out) = v;
+        }
+        continue;
+      }
+      LATHE_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        if (column + i >= columns) return;
+        const float value = i == 0 ? v.x : v.y;
+        if (weight.add) {
+          add_global(out + i, value);
+        } else {
+          out[i] = value;
+        }
+      }
+    }
+  }
+  /// Stores bf16 through shared memory, so that whole lines are written. Word c of a token's eight
+  /// is stored at c ^ (token % 8): no bank conflicts.
+  template <bool kGated>
+  __device__ void send_bf16(const MatmulWeight& weight, const MatmulWork& w, int turn) const {
+    constexpr int kSteps = kGated ? 1 : 2;  // of 64 columns
+    const std::int32_t columns = kGated ? weight.rows / 2 : weight.rows;
+    const std::uint32_t buffer =
+        s.out(0) + static_cast<std::uint32_t>((4 * group + warp) * kWarpOutBytes);
+    const auto word_at = [&](int token, int word) {
+      return buffer + static_cast<std::uint32_t>(128 * token + 16 * (word ^ token % 8));
+    };
+    const std::int32_t first = w.token + turn_token(turn) + 16 * warp;
+    std::int32_t column = (kGated ? w.row / 2 : w.row) + lane % 8 * 8;
+    LATHE_UNROLL
+    for (int step = 0; step < kSteps; ++step, column += 64) {
+      sync_warp();  // the previous words have been read
+      LATHE_UNROLL
+      for (int j = 0; j < 8; j += 2) {
+        std::uint32_t v[4];
+        LATHE_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          const float2 pair = out_pair<kGated>(turn, 8 * step + j + i / 2, i % 2);
+          v[i] = pack_bf16(pair.x, pair.y);
+        }
+        store_matrices(word_at(lane % 16, j + lane / 16), v[0], v[1], v[2], v[3]);
+      }
+      sync_warp();
+      LATHE_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const int token = 4 * i + lane / 8;
+        if (column >= columns || first + token >= w.end) break;
+        auto* out = static_cast<std::uint16_t*>(weight.out) + w.group * p.out_group +
+                    (first + token) * weight.out_stride + column;
+        *reinterpret_cast<uint4*>(out) = load_shared_u128(word_at(token, lane % 8));
+      }
+    }
+  }
+
+  __device__ void run() {
+    // The stores may overwrite what the previous launch reads, or add to what it writes.
+    wait_for_previous();
+    list.start();
+    for (; list.more(); list.next()) {
+      const MatmulWork w = list.work();
+      sum(w);
+      store(w);
+    }
+  }
+};
+
+}  // namespace lathe::cuda
