@@ -53,7 +53,7 @@ const Json& schema() {
   return out;
 }
 
-const lathe::grammar::Vocabulary& vocabulary() {
+const lathe::grammar::Vocabulary& call_vocabulary() {
   static const lathe::grammar::Vocabulary out = [] {
     std::vector<std::string> texts;
     for (int b = 0; b < 256; ++b) texts.emplace_back(1, static_cast<char>(b));
@@ -68,7 +68,7 @@ std::shared_ptr<lathe::grammar::Grammar> grammar_of(const lathe::grammar::CallFo
   source.path = "tools";
   source.form = form;
   source.tools = {{"f", schema(), "tools"}};
-  const auto out = lathe::grammar::Grammar::compile(source, vocabulary());
+  const auto out = lathe::grammar::Grammar::compile(source, call_vocabulary());
   LATHE_CHECK(out, "a form that does not compile");
   return *out;
 }

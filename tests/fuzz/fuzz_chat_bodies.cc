@@ -179,7 +179,7 @@ bool all_named(const Json& value, const std::string& path, const std::vector<std
   return true;
 }
 
-const lathe::ChatTemplateFile& chat() {
+const lathe::ChatTemplateFile& tools_template() {
   static const lathe::ChatTemplateFile kChat{
       *lathe::ChatTemplate::parse(
           "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ m.reasoning_content }}"
@@ -210,7 +210,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   std::vector<std::string> names;
-  auto prompt = lathe::render_chat(*request, Json::object(), chat(), &names);
+  auto prompt = lathe::render_chat(*request, Json::object(), tools_template(), &names);
   LATHE_CHECK(prompt.ok() || prompt.error().status == 400, "the server's mistake");
   if (!prompt) return 0;
   std::vector<std::string> ignored = request->ignored;
