@@ -184,21 +184,21 @@ class Renderer {
       }
       items = std::move(kept);
     }
-    if (items.empty()) {
-      return node.bodies.size() > 1 ? run_body(node.bodies[1], out) : Flow::next;
-    }
     const JinjaValue list = rt_.list(std::move(items));
     auto loop = std::make_shared<JinjaLoop>();
     loop->items = list.shared_list();
     const JinjaValue loop_value(loop);
+    bool reached_end = false;  // some iteration did; else `else` follows, as in Jinja2
     for (std::size_t i = 0; i < loop->items->items.size(); ++i) {
       loop->index = i;
       const Inside inside(*this, scope_);
       scope_->set("loop", loop_value);
       assign(node.target, loop->items->items[i]);
-      if (run_body(node.bodies[0], out) == Flow::break_loop) break;
+      const Flow flow = run_body(node.bodies[0], out);
+      if (flow == Flow::break_loop) break;
+      reached_end |= flow == Flow::next;
     }
-    return Flow::next;
+    return reached_end || node.bodies.size() < 2 ? Flow::next : run_body(node.bodies[1], out);
   }
 
   void assign(const JinjaTarget& target, JinjaValue v) {
