@@ -108,6 +108,12 @@ Connection::Connection(asio::generic::stream_protocol::socket socket, Connection
       on_chunk_([this](std::uint64_t, boost::beast::string_view extensions, error_code& error) {
         extension_bytes_ += extensions.size();
         if (extension_bytes_ > host_.limits.max_header_bytes) error = http::error::header_limit;
+        // The parser takes any byte between quotes. A proxy may take a line feed for the line's
+        // end.
+        const auto control = [](char c) {
+          return (static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7f;
+        };
+        if (std::ranges::any_of(extensions, control)) error = http::error::bad_chunk_extension;
       }),
       since_(host.now),
       taken_(host.now) {}
@@ -231,8 +237,13 @@ void Connection::parse() {
       break;
     }
     if (error == http::error::need_more && n > 0) continue;
-    if (error == http::error::need_more && !full) break;
-    if (error == http::error::header_limit || error == http::error::need_more) {
+    // Else it would wait for an end that never comes.
+    const bool lone_line_feed = error == http::error::need_more && has_lone_line_feed(in_);
+    if (error == http::error::need_more && !full && !lone_line_feed) break;
+    if (lone_line_feed) {
+      refuse(400, "invalid_http",
+             std::string(state_ == State::body ? kLoneLineFeedInChunk : kLoneLineFeedInHead));
+    } else if (error == http::error::header_limit || error == http::error::need_more) {
       refuse(431, "headers_too_large",
              fmt::format("{}: wanted at most {} bytes, got more; --max-header-bytes",
                          state_ == State::body ? "chunk extensions or trailer" : "headers",

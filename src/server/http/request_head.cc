@@ -37,6 +37,14 @@ std::string_view take_line(std::string_view& in) {
   return line;
 }
 
+// Whether a chunk's line ends, or the data before it, in a line feed alone.
+bool ends_in_line_feed(std::string_view line) {
+  const std::size_t feed = line.find('\n');
+  if (feed == std::string_view::npos) return false;
+  const std::size_t size = line.find_first_not_of("0123456789abcdefABCDEF");
+  return size == feed || line[size] == ';';
+}
+
 // Whether a line is in place in a trailer.
 bool is_plain_field(std::string_view line) {
   const std::size_t colon = line.find(':');
@@ -109,6 +117,14 @@ std::string read_target(std::string_view target, HttpRequest& out) {
   return {};
 }
 
+bool has_lone_line_feed(std::string_view lines) {
+  for (std::size_t at = lines.find('\n'); at != std::string_view::npos;
+       at = lines.find('\n', at + 1)) {
+    if (at == 0 || lines[at - 1] != '\r') return true;
+  }
+  return false;
+}
+
 std::string describe_fault(std::string_view in, const boost::system::error_code& error,
                            const Framing& framing) {
   using Code = boost::beast::http::error;
@@ -128,6 +144,7 @@ std::string describe_fault(std::string_view in, const boost::system::error_code&
                        framing.chunked ? "one" : "none beside Content-Length",
                        framing.chunked ? "another, " + value : value);
   }
+  if (has_lone_line_feed(line)) return std::string(kLoneLineFeedInHead);
   if (error == Code::bad_line_ending) return "headers: wanted CRLF behind each, got another end";
   if (is_field_fault(error)) {
     return fmt::format("headers: wanted NAME: VALUE, got {} ({})", shown_or_nothing(line),
@@ -141,6 +158,7 @@ std::string describe_chunk_fault(std::string_view in, const boost::system::error
   using Code = boost::beast::http::error;
   if (in.starts_with(kLineEnd)) in.remove_prefix(kLineEnd.size());  // behind the last chunk's data
   const std::string_view chunk = take_line(in);
+  if (ends_in_line_feed(chunk)) return std::string(kLoneLineFeedInChunk);
   if (error == Code::bad_chunk_extension) {
     return "chunk: wanted SIZE;NAME=VALUE, got " + shown_or_nothing(chunk);
   }

@@ -34,6 +34,15 @@ std::string describe_fault(std::string_view in, const boost::system::error_code&
 /// The same of a chunked body: `in` begins with a chunk, or the last one and the trailer.
 std::string describe_chunk_fault(std::string_view in, const boost::system::error_code& error);
 
+/// Whether a line of a head, of a chunk's or of a trailer ends in LF without CR. RFC 9112, 2.2 lets
+/// a server take it for an end of a head's line. This one does not, and no server may in a chunk's
+/// line (7.1): a proxy in front that reads it otherwise would see other requests.
+bool has_lone_line_feed(std::string_view lines);
+inline constexpr std::string_view kLoneLineFeedInHead =
+    "headers: wanted CRLF behind each, got a line feed alone";
+inline constexpr std::string_view kLoneLineFeedInChunk =
+    "chunk: wanted CRLF behind its size, its data and the trailer's lines, got a line feed alone";
+
 /// RFC 9110, 2.5: a request of a version HTTP/1.x above 1.1 is read as one of 1.1, so the version
 /// in `in` is changed. Returns false if the request line has no end yet. Its version may be there,
 /// and the parser judges that.

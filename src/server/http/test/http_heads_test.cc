@@ -137,6 +137,8 @@ TEST(HttpHeads, FaultsOfChunksAreShown) {
       EXPECT_THAT(said, HasSubstr("got " + shown_text(line) + " (")) << line;
     }
   }
+  EXPECT_EQ(message("1;a=\"\x01\"\r\n{\r\n0\r\n\r\n"),
+            "chunk: wanted SIZE;NAME=VALUE, got 1;a=\"\\x01\"");
   EXPECT_EQ(message("1;a=\r\n{\r\n0\r\n\r\n"), "chunk: wanted SIZE;NAME=VALUE, got 1;a=");
   for (const auto& [bytes, shown] : {std::pair{std::string("xyz\r\n\r\n"), "xyz"},
                                      {chunk + "xyz\r\n\r\n", "xyz"},
@@ -146,6 +148,38 @@ TEST(HttpHeads, FaultsOfChunksAreShown) {
     const std::string said = message(bytes);
     EXPECT_THAT(said, StartsWith("chunk: wanted its size in hexadecimal digits")) << bytes;
     EXPECT_THAT(said, HasSubstr(std::string("got ") + shown + " (")) << bytes;
+  }
+}
+
+// RFC 9112, 2.2 and 7.1: answered at once, also where what follows could be the rest of a line.
+TEST(HttpHeads, LineFeedsAloneEndNoLine) {
+  ScriptedServer s{ScriptedOptions()};
+  const auto message = [&](const std::string& bytes) {
+    TestConnection c(s.port());
+    c.send(bytes);
+    return read_test_answer(c.read_all()).json()["error"]["message"].get<std::string>();
+  };
+  const std::string get = "GET /health HTTP/1.1", host = "Host: localhost";
+  for (const std::string& head :
+       {get + "\n", get + "\n" + host + "\n\n", get + "\n" + host + "\r\n\r\n",
+        get + "\r\n" + host + "\n", get + "\r\n" + host + "\r\n\n",
+        get + "\r\n" + host + "\nX: y\r\n\r\n"}) {
+    EXPECT_EQ(message(head), "headers: wanted CRLF behind each, got a line feed alone") << head;
+  }
+  const std::string body = completion("a", 1), size = fmt::format("{:x}", body.size());
+  const std::string data = size + "\r\n" + body;
+  for (const std::string& chunks :
+       {size + "\n", size + "\n" + body + "\n0\n\n", size + "\n" + body + "\r\n0\r\n\r\n",
+        size + ";a=b\n" + body + "\r\n0\r\n\r\n", size + ";a=\"x\ny\"\r\n" + body + "\r\n0\r\n\r\n",
+        data + "\n0\r\n\r\n", data + "\r\n0\n\r\n", data + "\r\n0\n\n", data + "\r\n0\r\n\n",
+        data + "\r\n0\r\nX: y\n\r\n", data + "\r\n0\r\nX: y\n\n"}) {
+    EXPECT_EQ(message("POST /v1/completions HTTP/1.1\r\n" + host +
+                      "\r\nContent-Type: application/json\r\n"
+                      "Transfer-Encoding: chunked\r\n\r\n" +
+                      chunks),
+              "chunk: wanted CRLF behind its size, its data and the trailer's lines, got a line "
+              "feed alone")
+        << chunks;
   }
 }
 
