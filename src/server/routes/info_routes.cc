@@ -169,10 +169,7 @@ void ready_route(RouteCall c) {
   c.reply->send(std::move(response));
 }
 
-void health_generate_route(RouteCall c) {
-  c.service.generate(ApiRoute::completions, R"({"prompt": [0], "max_tokens": 1, "temperature": 0})",
-                     c.reply, 20);
-}
+void health_generate_route(RouteCall c) { c.service.probe(20, c.reply); }
 
 void version_route(RouteCall c) {
   const std::string_view commit = built_commit();

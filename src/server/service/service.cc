@@ -236,22 +236,30 @@ std::optional<ApiError> Service::refuse_new() const {
   return std::nullopt;
 }
 
-void Service::generate(ApiRoute route, std::string body, std::shared_ptr<Reply> reply,
-                       int seconds) {
+void Service::generate(ApiRoute route, std::string body, std::shared_ptr<Reply> reply) {
+  start(route, std::move(body), std::move(reply), options_.request_timeout, /*charged=*/true);
+}
+
+void Service::probe(int seconds, std::shared_ptr<Reply> reply) {
+  start(ApiRoute::completions, R"({"prompt": [0], "max_tokens": 1, "temperature": 0})",
+        std::move(reply), seconds, /*charged=*/false);
+}
+
+void Service::start(ApiRoute route, std::string body, std::shared_ptr<Reply> reply, int seconds,
+                    bool charged) {
   if (const auto error = refuse_new()) {
     reply->error(*error);
     return;
   }
-  if (seconds == 0) seconds = options_.request_timeout;
   const auto received = Clock::now();
   const std::size_t bytes = body.size();
-  auto job = [this, route, body = std::move(body), reply, received, seconds,
+  auto job = [this, route, body = std::move(body), reply, received, seconds, charged,
               model = model_](const StopFlag& stop) -> std::function<void()> {
     auto prepared = std::make_shared<Result<PreparedRequest, ApiError>>(
         prepare(route, body, *model, options_, &stop));
-    return [this, prepared, reply, received, seconds] {
+    return [this, prepared, reply, received, seconds, charged] {
       if (*prepared) {
-        submit(std::move(**prepared), reply, received, seconds);
+        submit(std::move(**prepared), reply, received, seconds, charged);
       } else {
         reply->error(prepared->error());
       }
@@ -261,7 +269,7 @@ void Service::generate(ApiRoute route, std::string body, std::shared_ptr<Reply> 
 }
 
 void Service::submit(PreparedRequest prepared, std::shared_ptr<Reply> reply,
-                     Clock::time_point received, int seconds) {
+                     Clock::time_point received, int seconds, bool charged) {
   if (state_ != ServiceState::ready) {
     reply->error(*refuse_new());
     return;
@@ -275,11 +283,15 @@ void Service::submit(PreparedRequest prepared, std::shared_ptr<Reply> reply,
   std::int64_t tokens = prepared.prompt_tokens;
   for (const SamplingParams& p : prepared.sampling)
     tokens += std::int64_t{prepared.api.n} * *p.max_tokens;
-  const auto charged = limits_.take(reply->caller(), tokens, Clock::now());
-  reply->add_headers(limits_.headers(reply->caller(), Clock::now()));
-  if (!charged) {
-    reply->error(charged.error());
-    return;
+  std::int64_t charge = 0;  // tokens
+  if (charged) {
+    const auto taken = limits_.take(reply->caller(), tokens, Clock::now());
+    reply->add_headers(limits_.headers(reply->caller(), Clock::now()));
+    if (!taken) {
+      reply->error(taken.error());
+      return;
+    }
+    charge = *taken;
   }
   report_ignored(prepared.api.ignored, *reply);
   prepared.cache_salt = cache_salt(prepared.api, reply->caller());
@@ -306,7 +318,7 @@ void Service::submit(PreparedRequest prepared, std::shared_ptr<Reply> reply,
     live.id = id;
     live.answer = std::move(answer);
     live.seconds = seconds;
-    live.charged = *charged;
+    live.charged = charge;
     for (std::uint64_t t = id; t < next_ticket_; ++t) answer_of_[t] = &live;
     count_waiting(live, live.answer->waiting_choices(), live.answer->waiting_tokens());
     engine_->submit(std::move(submissions));
@@ -315,7 +327,7 @@ void Service::submit(PreparedRequest prepared, std::shared_ptr<Reply> reply,
     if (live_.contains(id)) {
       cut_off(id, "memory", error);
     } else {
-      limits_.give_back(reply->caller(), *charged);
+      limits_.give_back(reply->caller(), charge);
       reply->error(error);
     }
   }

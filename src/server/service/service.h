@@ -86,8 +86,10 @@ class Service {
   /// set. `bytes`: of the body that it reads. `seconds`: time limit; 0: --request-timeout.
   void work(std::shared_ptr<Reply> reply, std::size_t bytes,
             std::function<std::function<void()>(const StopFlag& stop)> job, int seconds = 0);
-  /// `seconds`: time limit, after which the answer is 503; 0: --request-timeout.
-  void generate(ApiRoute route, std::string body, std::shared_ptr<Reply> reply, int seconds = 0);
+  void generate(ApiRoute route, std::string body, std::shared_ptr<Reply> reply);
+  /// Answers with one token that went through the queue, or 503 after `seconds`. No key is charged:
+  /// a probe must not say that the server is ill because its key is used up.
+  void probe(int seconds, std::shared_ptr<Reply> reply);
   /// Ends requests named `rid`, or all. A caller without the admin key ends its own.
   std::optional<ApiError> abort(const std::string& rid, bool all, const Caller& caller);
   /// Names a request's unknown fields in its answer's head, and counts them.
@@ -123,8 +125,10 @@ class Service {
   std::int64_t waiting_choices() const { return queued_ + std::ssize(preparing_); }
   ApiError queue_full(std::int64_t choices) const;
   std::optional<ApiError> refuse_new() const;
+  void start(ApiRoute route, std::string body, std::shared_ptr<Reply> reply, int seconds,
+             bool charged);
   void submit(PreparedRequest prepared, std::shared_ptr<Reply> reply, Clock::time_point received,
-              int seconds);
+              int seconds, bool charged);
   std::uint64_t cache_salt(const ApiRequest& api, const Caller& caller) const;
 
   // In service_events.cc

@@ -98,6 +98,16 @@ TEST(RateLimits, LimitsOfAKeyAre429) {
   EXPECT_EQ(refused.json()["error"]["code"], "rate_limit_exceeded");
   EXPECT_EQ(answer_to("two", 900).status, 200);
   EXPECT_EQ(answer_to("two", 200).json()["error"]["code"], "rate_limit_exceeded");
+  // A probe is charged to no key, used up or not.
+  for (const char* key : {"one", "two"}) {
+    for (int i = 0; i < 3; ++i) {
+      const TestAnswer probe = ask(s.port(), "GET", "/health_generate", "",
+                                   std::string("Authorization: Bearer ") + key + "\r\n");
+      EXPECT_EQ(probe.status, 200);
+      EXPECT_THAT(probe.head, testing::Not(HasSubstr("x-ratelimit")));
+    }
+  }
+  EXPECT_EQ(answer_to("two", 9).status, 200);
 }
 
 }  // namespace
