@@ -31,6 +31,12 @@ TEST(Schemas, FormatOfAConditionNarrowsNothing) {
       {R"({"type": "string", "if": {"format": "json-pointer"}, "then": {"minLength": 2}})",
        {R"("/a")", R"("ab")"},
        {R"("/")"}},
+      // The condition always holds, so `then` does: narrower than either reading, where "a" is
+      // valid.
+      {R"({"type": "string", "if": {"format": "date"}, "then": {"format": "date-time"},
+          "else": {"format": "email"}})",
+       {R"("2024-01-31T01:02:03Z")"},
+       {R"("2024-01-31")", R"("a")", R"("a@b.c")"}},
       // `then` is no condition.
       {R"({"type": "string", "if": {"minLength": 3}, "then": {"format": "date"}})",
        {R"("a")", R"("2024-01-31")"},

@@ -143,6 +143,9 @@ TEST(Schemas, StringsFollowSeveralRules) {
       {R"({"type": "string", "nullable": true, "maxLength": 1})",
        {"null", R"("a")"},
        {R"("ab")", "1"}},
+      {R"({"nullable": true, "enum": ["a"]})", {"null", R"("a")"}, {R"("b")"}},
+      {R"({"nullable": false, "enum": ["a", null]})", {"null", R"("a")"}, {R"("b")"}},
+      {R"({"enum": ["a"], "allOf": [{"nullable": true}]})", {R"("a")"}, {"null"}},
   });
 }
 

@@ -212,6 +212,11 @@ TEST(ToolFormat, MiniMax) {
         kBoth);
   reads(f, "<tool_calls>[{\"name\": \"now\", \"arguments\": {}}]</tool_calls>", "now{}\n");
   stays_text(f, "<invoke name=\"weather\">words</invoke>");
+  for (const char* text :
+       {"Words.", " Words\n\n", "<invoke", "a <invoke name=\"", "a </invoke> b", "<minimax",
+        "</minimax:tool_call>", "<tool_call", "[e~[", "]<]minimax["}) {
+    stays_text(f, text);
+  }
 }
 
 TEST(ToolFormat, HermesSlips) {
