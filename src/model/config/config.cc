@@ -122,10 +122,12 @@ void parse_generation(ConfigReader& json, ModelConfig& config) {
     const auto value = static_cast<float>(given);
     const bool fits = (zero ? value >= 0 : value > 0) && value <= most;
     if (!fits && !json.error()) {
-      const std::string wanted =
-          most == kLargest
-              ? "a number of 0 or more"
-              : fmt::format("a number {} {}", zero ? "from 0 to" : "above 0, to", most);
+      constexpr float kSmallest = std::numeric_limits<float>::denorm_min();
+      const std::string wanted = most == kLargest ? "a number of 0 or more"
+                                 : zero           ? fmt::format("a number from 0 to {}", most)
+                                 : value == 0 && given > 0
+                                     ? fmt::format("a number from {} to {}", kSmallest, most)
+                                     : fmt::format("a number above 0, to {}", most);
       json.refuse(key, wanted, fmt::format("{}", given), ErrorCode::unsupported,
                   "mend the file, or delete the key");
     }

@@ -80,6 +80,11 @@ Reader number(NumberRange range, std::function<void(ApiRequest&, float)> set) {
         // Of a number above the least one a float may hold no more than that one.
         const bool above = range.open ? static_cast<float>(std::min(d, range.most)) > range.least
                                       : d >= range.least;
+        if (range.open && !above && d > range.least) {
+          const float smallest = std::nextafter(static_cast<float>(range.least), 1.f);
+          return wrong_value(at, fmt::format("a number from {} to {}", smallest, range.most),
+                             value);
+        }
         if (!above || !(d <= range.most)) return wrong_value(at, takes, value);
         set(out, static_cast<float>(d));
         return std::nullopt;

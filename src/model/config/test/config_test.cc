@@ -127,6 +127,9 @@ TEST(ModelConfig, SamplingDefaultsAreInTheRangesOfRequests) {
   EXPECT_EQ(said(R"({"top_p": 1.5})"),
             "generation_config.json: top_p: wanted a number above 0, to 1, got 1.5; "
             "mend the file, or delete the key");
+  EXPECT_EQ(said(R"({"top_p": 1e-300})"),
+            "generation_config.json: top_p: wanted a number from 1e-45 to 1, got 1e-300; "
+            "mend the file, or delete the key");
   EXPECT_EQ(said(R"({"min_p": -0.5})"),
             "generation_config.json: min_p: wanted a number from 0 to 1, got -0.5; "
             "mend the file, or delete the key");

@@ -141,6 +141,8 @@ TEST(GrammarText, FaultsNameLineAndColumn) {
       {"root ::= \"a\"{3,2}", "the smaller number first", "line 1, column 13"},
       {"root ::= \"a\" )", "wanted", "line 1, column 14"},
       {"root ::= [z-a]", "ascending", "line 1, column 10"},
+      {"root ::= [a-", "wanted a ] for each [, got one without", "line 1, column 10"},
+      {"start: /[a-\\d]/", "a character at a range's end, got a class", "line 1, column 8"},
       {"root ::= \"a\" (=\"b\")", "look-ahead", "line 1, column 14"},
       {"start: a\n\nb: \"x\"", "wanted a rule \"a\"", "line 1, column 8"},
       {"start: \"a\"\n%declare X", "%declare", "line 2, column 1"},

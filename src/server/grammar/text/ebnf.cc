@@ -135,7 +135,7 @@ class EbnfReader : GrammarReader {
     while (more() && peek() != U']' && peek() != U'\n') {
       const char32_t first = member();
       char32_t last = first;
-      if (peek() == U'-' && peek(1) != U']' && peek(1) != U'\n') {
+      if (peek() == U'-' && peek(1) != U']' && peek(1) != U'\n' && peek(1) != 0) {
         next();
         last = member();
       }

@@ -349,7 +349,8 @@ class Parser {
         const CharSet to = member();
         if (error_) break;
         if (whole || to.ranges()[0].first < first) {
-          fail(ErrorCode::malformed, "an ascending range", "a descending one");
+          fail(ErrorCode::malformed, whole ? "a character at a range's end" : "an ascending range",
+               whole ? "a class" : "a descending one");
           break;
         }
         set = {{first, to.ranges()[0].first}};

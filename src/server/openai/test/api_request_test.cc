@@ -160,9 +160,15 @@ TEST(ApiRequest, PromptsComeInFourShapes) {
 }
 
 TEST(ApiRequest, NumbersThatAFloatRoundsToZeroAreShownAsWritten) {
-  for (const char* field : {"top_p", "repetition_penalty"}) {
-    const std::string body = fmt::format(R"({{"prompt": "a", "{}": 1e-300}})", field);
-    EXPECT_THAT(error_of(ApiRoute::completions, body).message, HasSubstr("got 1e-300")) << field;
+  for (const auto& [field, most] : {std::pair{"top_p", 1}, {"repetition_penalty", 2}}) {
+    const auto with = [&](const char* value) {
+      return fmt::format(R"({{"prompt": "a", "{}": {}}})", field, value);
+    };
+    EXPECT_THAT(error_of(ApiRoute::completions, with("1e-300")).message,
+                HasSubstr(fmt::format("wanted a number from 1e-45 to {}, got 1e-300", most)));
+    EXPECT_THAT(error_of(ApiRoute::completions, with("0")).message,
+                HasSubstr(fmt::format("wanted a number above 0, to {}, got 0", most)));
+    EXPECT_TRUE(parse_request(ApiRoute::completions, with("1e-45"), {}));
   }
 }
 
