@@ -120,8 +120,12 @@ Result<void> apply_overrides(const ConfigOverrides& overrides, nlohmann::json& c
     if (std::any_of(overrides.values.data(), &value, inside)) {
       return bad(kFlag, "an object before its members", quote(key) + " after one of them");
     }
+    constexpr std::string_view kText = "text_config.";
     if (std::ranges::find(kFixed, key.substr(0, key.find('.'))) != kFixed.end()) {
-      return bad(kFlag, "a key other than those that say what the checkpoint is", quote(key));
+      return bad(kFlag, "a key other than those that say what the checkpoint is", quote(key),
+                 key.starts_with(kText) ? fmt::format("{} {}=JSON, as keys are the text model's",
+                                                      kFlag, key.substr(kText.size()))
+                                        : "");
     }
     const auto json = parse_flag(value.substr(key.size() + 1), fmt::format("{} {}", kFlag, key),
                                  "a text needs double quotes");

@@ -152,6 +152,9 @@ TEST(ConfigOverrides, ADottedKeyChangesOneKeyOfAnObject) {
               HasSubstr("--override rope_parameters.full_attention: rope_theta: wanted a finite"));
   EXPECT_THAT(with({"vocab_size.a=1"}),
               HasSubstr("--override vocab_size.a: wanted an object in \"vocab_size\", got"));
+  EXPECT_EQ(with({"text_config.rope_theta=5"}),
+            "--override: wanted a key other than those that say what the checkpoint is, got "
+            "\"text_config.rope_theta\"; --override rope_theta=JSON, as keys are the text model's");
   EXPECT_THAT(with({"quantization_config.bits=4"}), HasSubstr("what the checkpoint is"));
   EXPECT_THAT(with({"rope_parameters.full_attention.rope_theta=9", "rope_parameters=null"}),
               HasSubstr("--override: wanted an object before its members, got "
