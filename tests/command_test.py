@@ -311,6 +311,22 @@ class BadInput(unittest.TestCase):
         for of in (["--model", str(models / "tiny-gqa")], ["--attention", "gqa"]):
             self.assertEqual(lathe("plan", *of, *flags).returncode, 0)
 
+    def test_budgets_of_buffers_that_a_plan_has_not(self):
+        models = pathlib.Path(__file__).parent.parent / "models"
+        index = "--indexer-logits-budget: wanted a model whose index chooses keys, got one without an index; leave it out"
+        gather = "--gather-budget: wanted a plan that gathers keys into a buffer, got one without that buffer; leave it out"
+        gathers = ["--prefill-attention-backend", "gather"]
+        for of, flag, text in (("tiny-gqa", "--gather-budget", gather), ("tiny-gqa", "--indexer-logits-budget", index),
+                               ("tiny-v32", "--gather-budget", gather)):
+            model = ["--model", str(models / of), flag, "300000000"]
+            self.assertEqual(self.refused("plan", *model), f"lathe: {text}\n")
+            self.assertEqual(self.refused("generate", *model, "--prompt", "a"), f"lathe: {text}\n")
+        for of in (["tiny-gqa", "--gather-budget", *gathers], ["tiny-v32", "--gather-budget", *gathers, "--kv-layout", "mla_fp8"],
+                   ["tiny-v32", "--indexer-logits-budget"], ["tiny-v4", "--indexer-logits-budget"],
+                   ["tiny-gqa", "--speculative-draft-model-path", str(models / "tiny-v32"), "--indexer-logits-budget"]):
+            at = of.index(next(f for f in of if f.endswith("-budget"))) + 1
+            self.assertEqual(lathe("plan", "--model", str(models / of[0]), *of[1:at], "300000000", *of[at:]).returncode, 0, of)
+
     def test_flags_that_nothing_would_follow(self):
         alone = lambda flag, other: f"{flag}: wanted {other} with it, got {flag} alone; --help lists the flags"
         both = lambda flag, other: f"{flag}: wanted no {other} with it, got both; --help lists the flags"

@@ -19,6 +19,7 @@
 #include "model/memory/fit_model.h"
 #include "model/weights/kv_scales.h"
 #include "plan/budget.h"
+#include "plan/budget_flags.h"
 #include "plan/model_plan.h"
 
 namespace lathe {
@@ -137,6 +138,9 @@ Result<Runtime::Planned, StartError> Runtime::plan_on(const Machine& machine,
   }
   if (!plan) return StartError(plan.error());
   if (auto ok = check_separate_prefixes(*plan, request); !ok) {
+    return StartError(ok.error());
+  }
+  if (auto ok = check_budget_flags(*plan, request); !ok && !draft_model_) {  // it has them, too
     return StartError(ok.error());
   }
   backend_ = std::move(*backend);

@@ -21,6 +21,7 @@
 #include "model/load/open_checkpoint.h"
 #include "model/memory/fit_model.h"
 #include "model/weights/kv_scales.h"
+#include "plan/budget_flags.h"
 #include "plan/explain.h"
 #include "plan/matrix.h"
 #include "plan/model_plan.h"
@@ -251,6 +252,9 @@ int run_plan(PlanFlags flags) {
   }
   if (plan) {
     if (const auto ok = check_separate_prefixes(*plan, flags.request); !ok) {
+      return refuse(ok.error());
+    }
+    if (const auto ok = check_budget_flags(*plan, flags.request); !ok && !subject->draft) {
       return refuse(ok.error());
     }
   }

@@ -12,6 +12,7 @@
 #include "kernels/devices/find_machine.h"
 #include "model/memory/fit_model.h"
 #include "model/weights/kv_scales.h"
+#include "plan/budget_flags.h"
 #include "plan/explain.h"
 #include "plan/matrix.h"
 #include "plan/model_plan.h"
@@ -52,7 +53,7 @@ Result<std::vector<Candidate>> candidates(const PlanRequest& request, const Plan
     const auto made = fit_model(config, std::nullopt, *machine, changed, registry);
     if (!made) return false;
     const Plan& plan = made->groups.front().plan;
-    out.push_back({changed,
+    out.push_back({without_idle_budgets(*made, changed),
                    fmt::format("{} -> {} over {}{}", kinds(plan, Phase::extend),
                                kinds(plan, Phase::decode), plan.main().layout.name(), more),
                    plan.phase(Phase::extend).routes.size()});
@@ -171,6 +172,7 @@ Result<std::vector<PlanRow>, StartError> evaluate_plans(
   }
   RuntimeOptions plain = options;
   plain.plan_request = plain_request(options.plan_request, *config);
+  plain.plan_request.gather_budget = PlanRequest().gather_budget;  // of other rows
   const auto rest = candidates(options.plan_request, plain.plan_request, *config, options.device);
   if (!rest) return StartError(rest.error());
   plain.plan_request.chunked_prefill_size = plain.plan_request.context_length;
