@@ -322,6 +322,7 @@ int run_chat(const ChatFlags& flags) {
   auto variables =
       read_chat_variables(flags.template_kwargs, "--chat-template-kwargs", /*tools=*/false);
   if (!variables) return refuse(variables.error());
+  if (const auto ok = check_sampling_flags(flags.sampling); !ok) return refuse(ok.error());
   int exit_code = kExitOk;
   const auto runtime = start_model(flags.model, exit_code);
   if (!runtime) return exit_code;

@@ -137,6 +137,7 @@ int run_generate(const GenerateFlags& flags) {
   if (!encoded) return refuse(encoded.error());
   if (!batched && prompts->front().error) return refuse(*prompts->front().error);
 
+  if (const auto ok = check_sampling_flags(flags.sampling); !ok) return refuse(ok.error());
   int exit_code = kExitOk;
   const auto runtime = start_model(flags.model, exit_code);
   if (!runtime) return exit_code;
@@ -146,14 +147,18 @@ int run_generate(const GenerateFlags& flags) {
   AnswerSet answers(*runtime, tokenizer);
   std::vector<Entry> entries(encoded->size());
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    entries[i].error = (*prompts)[i].error;
-    if (entries[i].error) continue;
-    const auto added = answers.add({std::move((*encoded)[i]), *params}, flags.sampling.stop);
-    if (added) {
-      entries[i].answer = *added;
-    } else {
-      entries[i].error = added.error();
+    auto& [answer, error] = entries[i];
+    error = (*prompts)[i].error;
+    if (!error) {
+      const auto added = answers.add({std::move((*encoded)[i]), *params}, flags.sampling.stop);
+      if (added) {
+        answer = *added;
+      } else {
+        error = added.error();
+      }
     }
+    const std::string& where = (*prompts)[i].where;
+    if (error && !where.empty()) error->field.insert(0, where + ": ");
   }
   if (!batched && entries[0].error) return refuse(*entries[0].error);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 
 #include "engine/request/stop_strings.h"
 
@@ -47,6 +48,17 @@ void add_sampling_flags(Command command, SamplingFlags& flags) {
   command.add_option("--max-new-tokens,--max-tokens,--n-predict", p.max_tokens,
                      "tokens of the answer; default: what context and cache hold");
   command.add_option("--min-new-tokens", p.min_tokens, "no end before this many tokens");
+}
+
+Result<void> check_sampling_flags(const SamplingFlags& flags) {
+  SamplingFlags numbers = flags;
+  numbers.params.logprobs.reset();
+  numbers.params.stop_token_ids.clear();
+  numbers.logit_bias.clear();
+  ModelConfig any;
+  any.vocab = std::numeric_limits<std::int32_t>::max();
+  if (const auto params = sampling_params(numbers, any); !params) return params.error();
+  return {};
 }
 
 Result<SamplingParams> sampling_params(const SamplingFlags& flags, const ModelConfig& config) {

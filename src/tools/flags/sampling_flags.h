@@ -22,6 +22,10 @@ struct SamplingFlags {
 
 void add_sampling_flags(Command command, SamplingFlags& flags);
 
+/// Errors that no model's vocabulary changes, for before its weights load: a number that
+/// check_sampling_params() rejects.
+Result<void> check_sampling_flags(const SamplingFlags& flags);
+
 /// Errors: a --logit-bias that is not ID=BIAS, values that check_sampling_params() rejects, an
 /// empty --stop.
 Result<SamplingParams> sampling_params(const SamplingFlags& flags, const ModelConfig& config);

@@ -86,8 +86,11 @@ Result<Prompt> parse_line(const std::string& line, const std::string& where, boo
     if (read.too_large) return wrong(read.too_large->digits + ", which no double holds");
     if (read.twice) return wrong(quote(*read.twice) + " twice");
     j = std::move(read.value);
-  } catch (const Json::exception&) {
-    return wrong("no JSON object");
+  } catch (const Json::parse_error& e) {
+    if (e.byte <= 1) return wrong("no JSON object");
+    return wrong(e.byte > line.size()
+                     ? fmt::format("the end after byte {}", line.size())
+                     : fmt::format("something else at byte {} of {}", e.byte, line.size()));
   }
   if (!j.is_object()) return wrong("no JSON object");
   note_unread(j, unread);
@@ -131,6 +134,7 @@ Result<std::vector<Prompt>> read_lines(const PromptFlags& flags) {
     auto p = parse_line(line, where, flags.chat_template, unread);
     if (p) {
       out.push_back(std::move(*p));
+      out.back().where = where;
     } else {
       out.emplace_back().error = p.error();
     }

@@ -36,6 +36,7 @@ struct Prompt {
   std::string text;
   std::vector<std::int32_t> ids;    // used as they are
   nlohmann::ordered_json messages;  // an array for the chat template, or null
+  std::string where;  // "FILE:LINE", which `error` does not say; empty: it does, or a flag's
   std::optional<Error> error;
 };
 
