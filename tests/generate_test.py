@@ -211,6 +211,27 @@ class Generate(ModelCommand):
             self.assertEqual(run(), greedy)
             self.assertNotEqual(run("--min-p", "0"), greedy)  # the flag has precedence
 
+    def test_tokens_beyond_the_vocabulary_are_named_at_start(self):
+        """As Gemma 3's text models have one."""
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            shutil.copytree(self.model, folder, dirs_exist_ok=True)
+            vocab = json.loads((folder / "config.json").read_text())["vocab_size"]
+            tokenizer = json.loads((folder / "tokenizer.json").read_text())
+            for far in (["<far>"], ["<far>", "<farther>"]):
+                tokenizer["added_tokens"] += [{"id": vocab + len(far) - 1, "content": far[-1], "special": True, "single_word": False,
+                                               "lstrip": False, "rstrip": False, "normalized": False}]
+                (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+                names = f'"<far>" ({vocab})' if len(far) == 1 else f'2 tokens, "<far>" ({vocab}) to "<farther>" ({vocab + 1}),'
+                warning = (f"\nwarning   the tokenizer has {names} beyond the model's vocabulary of {vocab}; "
+                           "prompts with such a token are refused\n")
+                run = lambda prompt: lathe("generate", *self.flags("--prompt", prompt, "--max-new-tokens", "1", model=folder))
+                self.assertIn(warning, run("a").stderr)
+                refused = run("a<far>")
+                self.assertEqual(refused.returncode, 2)
+                self.assertRegex(refused.stderr, rf"\nlathe: prompt\[\d\]: wanted .*, got {vocab}")
+            self.assertNotIn("warning", lathe("generate", *self.flags("--prompt", "a", "--max-new-tokens", "1")).stderr)
+
     def test_bad_input_is_one_message(self):
         run = lambda *a: self.refused("generate", *self.flags(*a))
         self.assertIn("--prompt", run())

@@ -326,6 +326,9 @@ int run_chat(const ChatFlags& flags) {
   int exit_code = kExitOk;
   const auto runtime = start_model(flags.model, exit_code);
   if (!runtime) return exit_code;
+  if (!flags.model.quiet) {
+    print_err(describe_tokens_beyond(*tokenizer, runtime->config().vocab));
+  }
   const auto params = sampling_params(flags.sampling, runtime->config());
   if (!params) return refuse(params.error());
 

@@ -100,7 +100,10 @@ int run_serve(const Command& command, ServeFlags& flags) {
     server->reset();
     return refuse(markup.error());
   }
-  if (!flags.model.quiet && *chat) print_err(*markup);
+  if (!flags.model.quiet) {
+    if (*chat) print_err(*markup);
+    print_err(describe_tokens_beyond(*tokenizer, runtime->config().vocab));
+  }
   print_err(fmt::format("ready     {}\n", place));
   const int code = s.wait();
   print_err(fmt::format("stopped   exit code {}\n", code));

@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "engine/runner/memory_plan.h"
+#include "io/text/quote.h"
 #include "model/weights/kv_scales.h"
 #include "plan/explain.h"
 #include "tools/flags/command.h"
@@ -166,6 +167,24 @@ Result<void> need_tokenizer(const ModelFlags& flags) {
   if (!flags.runtime.model.empty()) return {};
   return Error{ErrorCode::invalid_argument, "--model", "a directory with tokenizer.json", "nothing",
                "for example models/tiny-v32; --config replaces config.json and weights alone"};
+}
+
+std::string describe_tokens_beyond(const Tokenizer& tokenizer, std::int32_t vocab) {
+  std::vector<std::int32_t> ids;
+  for (std::int32_t id = vocab; id < tokenizer.vocab_size(); ++id) {
+    if (tokenizer.has(id)) ids.push_back(id);
+  }
+  if (ids.empty()) return "";
+  const auto shown = [&](std::int32_t id) {
+    return fmt::format("{} ({})", quote(tokenizer.bytes_of(id)), id);
+  };
+  return fmt::format(
+      "warning   the tokenizer has {} beyond the model's vocabulary of {}; prompts with such a "
+      "token are refused\n",
+      ids.size() == 1
+          ? shown(ids[0])
+          : fmt::format("{} tokens, {} to {},", ids.size(), shown(ids.front()), shown(ids.back())),
+      vocab);
 }
 
 int refuse_start(const StartError& error) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/runtime.h"
+#include "io/tokenizer/tokenizer.h"
 #include "tools/flags/flags.h"
 
 namespace lathe {
@@ -27,6 +28,9 @@ void add_model_flags(Command command, ModelFlags& flags);
 
 /// Errors: no --model. The tokenizer is in its directory, with dummy weights too.
 Result<void> need_tokenizer(const ModelFlags& flags);
+
+/// A line about tokens that the model has no row for; "" if there are none.
+std::string describe_tokens_beyond(const Tokenizer& tokenizer, std::int32_t vocab);
 
 /// Prints why a model does not start and returns kExitRefused.
 int refuse_start(const StartError& error);
