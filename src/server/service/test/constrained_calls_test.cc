@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/test_scale.h"
 #include "server/scripted/scripted_server.h"
 #include "server/scripted/test/http_client_test_util.h"
 #include "server/service/test/constrained_test_util.h"
@@ -249,7 +250,7 @@ TEST(ConstrainedCalls, TheFinalMessageFollowsItsSchemaAlsoWithTools) {
   for (const char* marks : {"{# <tool_call> #}", "{# <|channel|> #}", "{# [TOOL_CALLS] #}"}) {
     ScriptedServer s(caller(marks));
     int called = 0;
-    for (int i = 0; i < 24; ++i) {
+    for (int i = 0; i < 12 * test_scale(); ++i) {
       const bool strict = i % 4 < 2;
       for (auto& [route, body] : with_tools(i % 2 == 0 ? "q" : "z", kFunctions, strict)) {
         body["seed"] = i;
