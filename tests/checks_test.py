@@ -112,6 +112,15 @@ class ChangedFiles(unittest.TestCase):
             (root / "src" / "deleted.h").unlink()
             self.assertEqual([p.name for p in check_files.changed_since("HEAD", root)], ["a.h", "b.cc", "b.h", "c.h", "new.h"])
 
+    def test_headers_that_a_file_includes_first(self):
+        files = {"a.cc": '// A.\n#include "a.h"\n#include "b.h"\n', "b.cc": '#include <set>\n#include "b.h"\n', "a.h": '#include "c.h"\n',
+                 "b.h": "", "c.h": ""}
+        with tempfile.TemporaryDirectory() as folder:
+            src = pathlib.Path(folder)
+            for name, text in files.items():
+                (src / name).write_text(text)
+            self.assertEqual(check_files.included_first([src / name for name in files], src), {src / "a.h"})
+
 
 if __name__ == "__main__":
     unittest.main()
