@@ -71,7 +71,7 @@ struct GqaValueRows {
   }
 };
 
-/// Warps without other work that look at the values of edge tiles as soon as a stage is full. Wild
+/// Warps without other work that look at the values of edge tiles as soon as these are there. Wild
 /// keys that some row does not see lose their bit in the stage's mask and get one in wild_at().
 /// Then the warps arrive at checked_at(), which consumers await in edge tiles only. The warps
 /// arrive for every tile and also release every stage, so that its parity holds for checked_at()
@@ -82,8 +82,8 @@ struct GqaChecker {
   const GqaRing<N>& ring;
   int warp, lane;
 
-  __device__ void check(int stage, const GqaEdge& edge) const {
-    const GqaValueRows<N> rows{ring.values(stage)};
+  __device__ void check(const GqaStage<N>& stage, const GqaEdge& edge) const {
+    const GqaValueRows<N> rows{ring.values(stage.index)};
     LATHE_ROLLED
     for (int word = warp; word < N::kTile / 32; word += N::kCheckWarps) {
       const std::uint32_t mask = ring.mask_at(stage) + static_cast<std::uint32_t>(4 * word);
@@ -104,13 +104,13 @@ struct GqaChecker {
       int limit = item.block.limit - item.first_key<N::kTile>();
       LATHE_ROLLED
       for (int t = 0; t < item.count; ++t, limit -= N::kTile) {
-        barrier_wait(ring.full_at(stage.index), stage.parity);
+        barrier_wait(ring.values_full_at(stage.index), stage.parity);
         const GqaEdge edge(p, item.block, limit);
-        if (edge.template any<N::kTile>()) check(stage.index, edge);
+        if (edge.template any<N::kTile>()) check(stage, edge);
         sync_warp();
         if (lane == 0) {
           barrier_arrive(ring.checked_at(stage.index));
-          barrier_arrive(ring.empty_at(stage.index));
+          barrier_arrive(ring.values_empty_at(stage.index));
         }
         stage.advance();
       }

@@ -51,23 +51,38 @@ struct GqaPageProducer {
     return box;
   }
 
-  __device__ void copy(const Box& box, std::int32_t head, int stage, std::uint64_t policy) const {
-    const std::uint32_t full = ring.full_at(stage);
-    const auto row = static_cast<std::uint32_t>(lane * rows * N::kBoxBytes);
+  /// Copies kCount boxes of a head's rows to `to`.
+  template <int kCount>
+  __device__ void copy(const Box& box, const void* map, std::int32_t head, std::uint32_t to,
+                       std::uint32_t full, std::uint64_t policy) const {
     constexpr int kElements = N::kBoxBytes / N::kElementBytes;
-    const auto at = [&](int i) { return row + static_cast<std::uint32_t>(i * N::kBoxTileBytes); };
+    to += static_cast<std::uint32_t>(lane * rows * N::kBoxBytes);
     LATHE_UNROLL
-    for (int i = 0; i < N::kBoxes; ++i) {
-      copy_box(ring.keys(stage) + at(i), keys, (head * N::kBoxes + i) * kElements, box.row,
-               box.page, full, policy);
+    for (int i = 0; i < kCount; ++i) {
+      copy_box(to + static_cast<std::uint32_t>(i * N::kBoxTileBytes), map,
+               (head * kCount + i) * kElements, box.row, box.page, full, policy);
     }
-    if constexpr (!N::kValuesInKeys) {
-      LATHE_UNROLL
-      for (int i = 0; i < N::kValueBoxes; ++i) {
-        copy_box(ring.values(stage) + at(i), values, (head * N::kValueBoxes + i) * kElements,
-                 box.row, box.page, full, policy);
-      }
+  }
+  /// kApart: a tile whose values are not yet on their way.
+  struct Tile {
+    Box box;
+    std::int32_t head;
+    GqaStage<N> stage;
+  };
+  __device__ bool is_there(const Box& box) const { return box.page >= 0 && box.page < p.pages; }
+  __device__ void copy_values(const Tile& tile, std::uint64_t policy) const {
+    const bool here = is_there(tile.box);
+    const int count = count_bits(warp_ballot(here));
+    const int stage = tile.stage.index;
+    barrier_wait(ring.values_empty_at(stage), tile.stage.parity ^ 1);
+    if (lane == 0) {
+      barrier_expect(ring.values_full_at(stage),
+                     static_cast<std::uint32_t>(count * rows * N::kBoxBytes * N::kValueBoxes));
     }
+    sync_warp();
+    if (!here) return;
+    copy<N::kValueBoxes>(tile.box, values, tile.head, ring.values(stage),
+                         ring.values_full_at(stage), policy);
   }
 
   __device__ void run(std::int32_t worker) const {
@@ -75,6 +90,8 @@ struct GqaPageProducer {
     GqaSegments segments(p, worker);
     GqaSegment item;
     GqaStage<N> stage;
+    Tile before{};
+    bool first_tile = true;
     while (segments.next(item)) {
       std::int32_t first = item.first_key<N::kTile>();
       Box box = find(item.block, first);
@@ -82,7 +99,7 @@ struct GqaPageProducer {
       for (int t = 0; t < item.count; ++t) {
         // Look up the next tile's page while this tile waits for its stage.
         const Box next = find(item.block, first += N::kTile);
-        const bool here = box.page >= 0 && box.page < p.pages;
+        const bool here = is_there(box);
         const int count = count_bits(warp_ballot(here));
         barrier_wait(ring.empty_at(stage.index), stage.parity ^ 1);
         LATHE_UNROLL
@@ -93,20 +110,35 @@ struct GqaPageProducer {
           const std::uint32_t low = warp_or(static_cast<std::uint32_t>(bits));
           const std::uint32_t high = warp_or(static_cast<std::uint32_t>(bits >> 32));
           if (lane == 0) {
-            store_shared_u64(ring.mask_at(stage.index, word), std::uint64_t{high} << 32 | low);
+            store_shared_u64(ring.mask_at(stage, word), std::uint64_t{high} << 32 | low);
           }
         }
         if (lane == 0) {
-          constexpr int kRowBytes =
-              N::kBoxBytes * (N::kBoxes + (N::kValuesInKeys ? 0 : N::kValueBoxes));
+          constexpr bool kValuesToo = !N::kValuesInKeys && !N::kApart;
+          constexpr int kRowBytes = N::kBoxBytes * (N::kBoxes + (kValuesToo ? N::kValueBoxes : 0));
           barrier_expect(ring.full_at(stage.index),
                          static_cast<std::uint32_t>(count * rows * kRowBytes));
         }
         sync_warp();
-        if (here) copy(box, item.head, stage.index, policy);
+        if (here) {
+          const std::uint32_t full = ring.full_at(stage.index);
+          copy<N::kBoxes>(box, keys, item.head, ring.keys(stage.index), full, policy);
+          if constexpr (!N::kValuesInKeys && !N::kApart) {
+            copy<N::kValueBoxes>(box, values, item.head, ring.values(stage.index), full, policy);
+          }
+        }
+        if constexpr (N::kApart) {
+          // Keys of a tile are free before the values of the tile before it.
+          if (!first_tile) copy_values(before, policy);
+          first_tile = false;
+          before = {box, item.head, stage};
+        }
         box = next;
         stage.advance();
       }
+    }
+    if constexpr (N::kApart) {
+      if (!first_tile) copy_values(before, policy);
     }
   }
 };

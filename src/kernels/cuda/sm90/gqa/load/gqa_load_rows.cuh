@@ -81,7 +81,7 @@ struct GqaRowProducer {
         for (int w = 0; w < kWords; ++w) {
           const std::uint32_t there = warp_ballot(from[w] != nullptr);
           if (lane == 0) {
-            store_shared_u32(ring.mask_at(stage.index) + static_cast<std::uint32_t>(4 * w), there);
+            store_shared_u32(ring.mask_at(stage) + static_cast<std::uint32_t>(4 * w), there);
           }
           copy(ring.keys(stage.index), 32 * w, from[w], there);
         }

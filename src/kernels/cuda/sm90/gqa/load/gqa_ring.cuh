@@ -1,5 +1,7 @@
 // The ring of stages between producer (gqa_load_pages.cuh, gqa_load_rows.cuh) and consumers. A
-// stage holds a tile of a KV head's keys and values.
+// stage holds a tile of a KV head's keys and values. With kApart they are filled and released by
+// themselves: keys are free as soon as the scores are there, half a tile before the values, so that
+// two stages suffice to load while products run.
 #pragma once
 
 #include "kernels/cuda/common/hopper.cuh"
@@ -13,6 +15,7 @@ namespace lathe::cuda {
 template <int kHeadDim, int kTileKeys, bool kFp8, int kValueDim = kHeadDim, bool kOneRow = false>
 struct GqaTileFormat {
   static constexpr bool kValuesInKeys = kOneRow;
+  static constexpr bool kApart = false;
   // Rows select from latents of kGqaListedLatent alone; other kernels have no branch for it.
   static constexpr bool kListsRows = kOneRow && kValueDim <= 128;
   static constexpr int kTile = kTileKeys;
@@ -55,6 +58,18 @@ __device__ __forceinline__ void see_rows(const GqaParams& p) {
   if (lists_rows<N>(p)) fence_async_proxy();
 }
 
+/// A position in the ring, and the parity of how often it has wrapped.
+template <class N>
+struct GqaStage {
+  int index = 0;
+  std::uint32_t parity = 0;
+  __device__ void advance() {
+    if (++index < N::kStages) return;
+    index = 0;
+    parity ^= 1;
+  }
+};
+
 /// N: a GqaTileFormat with kStages; kReleases, the warps that must release a stage; and
 /// kCheckWarps, how many of them check values (gqa_edge.cuh).
 template <class N>
@@ -65,20 +80,31 @@ struct GqaRing {
   std::uint32_t masks;    // [stages][tile] bits: which keys are there
   std::uint32_t checked;  // with kCheckWarps: [stages] barriers
   std::uint32_t wild;     // with kCheckWarps: [stages][tile] bits: keys that are not finite
+  std::uint32_t values_full, values_empty;  // kApart: [stages] barriers
+  // kApart: a mask is read until the tile's values are released, when the stage's keys may be those
+  // of a later tile. So each stage has two masks that take turns.
+  static constexpr int kMasks = N::kApart ? 2 * N::kStages : N::kStages;
 
   __device__ GqaRing(std::uint32_t tiles_at, std::uint32_t small_at)
       : tiles(tiles_at),
         full(small_at),
         empty(full + 8 * N::kStages),
         masks(empty + 8 * N::kStages),
-        checked(masks + N::kStages * (N::kTile / 8)),
-        wild(checked + 8 * N::kStages) {}
+        checked(masks + kMasks * (N::kTile / 8)),
+        wild(checked + 8 * N::kStages),
+        values_full(wild + kMasks * (N::kTile / 8)),
+        values_empty(values_full + 8 * N::kStages) {}
   /// Call from one thread, before sync_block(). rows: the producer copies rows one by one.
   __device__ void init(bool rows = false) const {
     for (int i = 0; i < N::kStages; ++i) {
       barrier_init(full_at(i), rows ? kGqaRowArrivals : kGqaPageArrivals);
-      barrier_init(empty_at(i), N::kReleases);
+      // Nobody checks keys.
+      barrier_init(empty_at(i), N::kApart ? N::kReleases - N::kCheckWarps : N::kReleases);
       if constexpr (N::kCheckWarps > 0) barrier_init(checked_at(i), N::kCheckWarps);
+      if constexpr (N::kApart) {
+        barrier_init(values_full_at(i), kGqaPageArrivals);
+        barrier_init(values_empty_at(i), N::kReleases);
+      }
     }
     barriers_visible();
   }
@@ -94,26 +120,28 @@ struct GqaRing {
   __device__ std::uint32_t empty_at(int stage) const {
     return empty + static_cast<std::uint32_t>(8 * stage);
   }
-  __device__ std::uint32_t mask_at(int stage, int word = 0) const {
-    return masks + static_cast<std::uint32_t>(stage * (N::kTile / 8) + 8 * word);
+  /// Barriers of a stage's values.
+  __device__ std::uint32_t values_full_at(int stage) const {
+    return N::kApart ? values_full + static_cast<std::uint32_t>(8 * stage) : full_at(stage);
+  }
+  __device__ std::uint32_t values_empty_at(int stage) const {
+    return N::kApart ? values_empty + static_cast<std::uint32_t>(8 * stage) : empty_at(stage);
+  }
+  __device__ std::uint32_t mask_at(const GqaStage<N>& stage, int word = 0) const {
+    return masks + mask_offset(stage, word);
   }
   __device__ std::uint32_t checked_at(int stage) const {
     return checked + static_cast<std::uint32_t>(8 * stage);
   }
-  __device__ std::uint32_t wild_at(int stage, int word = 0) const {
-    return wild + static_cast<std::uint32_t>(stage * (N::kTile / 8) + 8 * word);
+  __device__ std::uint32_t wild_at(const GqaStage<N>& stage, int word = 0) const {
+    return wild + mask_offset(stage, word);
   }
-};
 
-/// A position in the ring, and the parity of how often it has wrapped.
-template <class N>
-struct GqaStage {
-  int index = 0;
-  std::uint32_t parity = 0;
-  __device__ void advance() {
-    if (++index < N::kStages) return;
-    index = 0;
-    parity ^= 1;
+ private:
+  __device__ static std::uint32_t mask_offset(const GqaStage<N>& stage, int word) {
+    const int at =
+        N::kApart ? stage.index + static_cast<int>(stage.parity) * N::kStages : stage.index;
+    return static_cast<std::uint32_t>(at * (N::kTile / 8) + 8 * word);
   }
 };
 

@@ -125,11 +125,11 @@ struct GqaM128Group {
   /// Zeros the values of missing keys: P = 0 times NaN is NaN. Both warpgroups do it, because
   /// neither waits for the other. Where values are in keys, the other one may still read the keys,
   /// but masks the scores of these.
-  __device__ void zero_missing(int of_stage) const {
+  __device__ void zero_missing(const GqaStage<N>& of) const {
     bool zeroed = false;
     LATHE_UNROLL
     for (int word = 0; word < N::kTile / 64; ++word) {
-      const std::uint64_t seen = load_shared_u64(ring.mask_at(of_stage, word));
+      const std::uint64_t seen = load_shared_u64(ring.mask_at(of, word));
       if (!seldom(seen != ~std::uint64_t{0})) continue;
       zeroed = true;
       const int key = thread() / 2;
@@ -137,7 +137,7 @@ struct GqaM128Group {
       for (int t = 0; t < N::kValueDims; ++t) {
         for (int c = thread() % 2 * 4; c < thread() % 2 * 4 + 4; ++c) {
           store_shared(
-              swizzled(ring.values(of_stage) + static_cast<std::uint32_t>(t * N::kDimTileBytes),
+              swizzled(ring.values(of.index) + static_cast<std::uint32_t>(t * N::kDimTileBytes),
                        word * 64 + key, c),
               0, 0, 0, 0);
         }
@@ -150,12 +150,12 @@ struct GqaM128Group {
 
   /// Masks S of the current stage. limit: GqaBlock's, counted from the tile's first key.
   __device__ void apply_mask(float (&d)[kScores], const GqaBlock& b, int limit) const {
-    const int column = 2 * (lane & 3), of_stage = stage.index;
+    const int column = 2 * (lane & 3);
     const bool edge = GqaEdge(p, b, limit).template any<N::kTile>();
-    if (seldom(edge)) barrier_wait(ring.checked_at(of_stage), stage.parity);
+    if (seldom(edge)) barrier_wait(ring.checked_at(stage.index), stage.parity);
     LATHE_UNROLL
     for (int word = 0; word < N::kTile / 64; ++word) {
-      const std::uint64_t seen = load_shared_u64(ring.mask_at(of_stage, word));
+      const std::uint64_t seen = load_shared_u64(ring.mask_at(stage, word));
       if (!seldom(seen != ~std::uint64_t{0})) continue;
       LATHE_UNROLL
       for (int j = 0; j < 8; ++j) {
@@ -182,7 +182,7 @@ struct GqaM128Group {
   __device__ __forceinline__ void poison(float (&d)[kScores]) const {
     LATHE_UNROLL
     for (int word = 0; word < N::kTile / 64; ++word) {
-      const std::uint64_t wild = load_shared_u64(ring.wild_at(stage.index, word));
+      const std::uint64_t wild = load_shared_u64(ring.wild_at(stage, word));
       if (!seldom(wild != 0)) continue;
       const auto bits = wild >> 2 * (lane & 3);
       LATHE_UNROLL
@@ -251,9 +251,20 @@ struct GqaM128Group {
       acc[i + 3] *= factor[1];
     }
   }
+  /// Releases the keys of the current stage, whose scores are there.
+  __device__ void release_keys() const {
+    if constexpr (N::kApart) {
+      sync_warp();
+      if (lane == 0) barrier_arrive(ring.empty_at(stage.index));
+    }
+  }
+  /// Releases values, and keys with values in them.
   __device__ void release(int of_stage) const {
     sync_warp();
-    if (lane == 0) barrier_arrive(ring.empty_at(of_stage));
+    if (lane == 0) barrier_arrive(ring.values_empty_at(of_stage));
+  }
+  __device__ void wait_values(const GqaStage<N>& of) const {
+    if constexpr (N::kApart) barrier_wait(ring.values_full_at(of.index), of.parity);
   }
 
   /// Computes an item's tiles; there is at least one.
@@ -266,22 +277,25 @@ struct GqaM128Group {
     score(d, stage.index);
     wgmma_wait<0>();
     wgmma_pin(d);
+    release_keys();
     apply_mask(d, item.block, limit);
     raise(d, factor);  // factor unused: O is 0
     exponentials(d);
     pack(d, w);
     LATHE_ROLLED
     for (int t = 1; t < item.count; ++t) {
-      const int before = stage.index;
+      const GqaStage<N> before = stage;
       stage.advance();
       limit -= N::kTile;
       barrier_wait(ring.full_at(stage.index), stage.parity);
       see_rows<N>(p);
       score(d, stage.index);
+      wait_values(before);
       zero_missing(before);
-      add(w, before);
+      add(w, before.index);
       wgmma_wait<1>();
       wgmma_pin(d);
+      release_keys();
       apply_mask(d, item.block, limit);
       const bool raised = raise(d, factor);
       if (seldom(raised)) {
@@ -291,11 +305,12 @@ struct GqaM128Group {
       exponentials(d);
       wgmma_wait<0>();
       wgmma_pin(acc);
-      release(before);
+      release(before.index);
       if (seldom(raised)) rescale(factor);
       pack(d, w);
     }
-    zero_missing(stage.index);
+    wait_values(stage);
+    zero_missing(stage);
     add(w, stage.index);
     wgmma_wait<0>();
     wgmma_pin(acc);

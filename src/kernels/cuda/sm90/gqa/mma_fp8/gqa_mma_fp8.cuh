@@ -268,7 +268,7 @@ struct GqaMmaFp8Warp {
   __device__ void tile(const GqaBlock& b, int limit) {
     barrier_wait(s.ring.full_at(stage.index), stage.parity);
     std::uint32_t seen =
-        load_shared_u16(s.ring.mask_at(stage.index) + static_cast<std::uint32_t>(2 * warp));
+        load_shared_u16(s.ring.mask_at(stage) + static_cast<std::uint32_t>(2 * warp));
     Scores d;
     score(d, s.ring.keys(stage.index));
     apply_mask(d, b, seen, limit);

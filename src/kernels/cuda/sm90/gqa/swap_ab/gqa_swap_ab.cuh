@@ -172,7 +172,7 @@ struct GqaSwapAbGroup {
   /// bits in the stage's mask.
   __device__ __forceinline__ void drop_wild(float (&d)[kMRows / 2], const GqaBlock& b, int limit) {
     const int own_warp = opaque(warp), own_lane = opaque(lane);
-    const std::uint32_t at = s.ring.mask_at(stage.index) + static_cast<std::uint32_t>(2 * own_warp);
+    const std::uint32_t at = s.ring.mask_at(stage) + static_cast<std::uint32_t>(2 * own_warp);
     const std::uint32_t seen = load_shared_u16(at);
     const auto keys =
         static_cast<std::uint32_t>(GqaEdge(p, b, limit).first_keys() >> 16 * own_warp);
@@ -248,7 +248,7 @@ struct GqaSwapAbGroup {
   __device__ void tile(const GqaBlock& b, int limit) {
     barrier_wait(s.ring.full_at(stage.index), stage.parity);
     see_rows<N>(p);
-    std::uint64_t seen = load_shared_u64(s.ring.mask_at(stage.index));
+    std::uint64_t seen = load_shared_u64(s.ring.mask_at(stage));
     std::uint32_t keys = s.ring.keys(stage.index), values = s.ring.values(stage.index);
     if constexpr (N::kWidens) {
       sync();  // all products with the previous values are done
@@ -265,14 +265,14 @@ struct GqaSwapAbGroup {
       if (GqaEdge(p, b, limit).template any<N::kTile>() &&
           group_any(kGroupBarrier, kGroupThreads, wild)) {
         drop_wild(d, b, limit);
-        seen = load_shared_u64(s.ring.mask_at(stage.index));
+        seen = load_shared_u64(s.ring.mask_at(stage));
       }
       raise_row_max(*this, d);
     }
     if constexpr (N::kWidens) {
       // Reload mask and addresses here rather than keep them over the scores: registers are scarce.
       asm volatile("" : "+r"(lane), "+r"(warp));
-      widen_tile<N, N::kValueBoxes>(values, load_shared_u64(s.ring.mask_at(stage.index)), s.wide,
+      widen_tile<N, N::kValueBoxes>(values, load_shared_u64(s.ring.mask_at(stage)), s.wide,
                                     warp * 32 + lane);
       values = s.wide;
     } else {

@@ -1,7 +1,8 @@
 // The producer: one warp that copies a head's expanded keys and values by TMA.
 //
 // A box is a tile's rows by 64 dimensions. The last box of the keys is the RoPE part, from the
-// latents. Each lane issues one box.
+// latents. Each lane issues one box of keys and one of values. With kApart, keys of a tile are
+// copied before the values of the tile before it, as their places are free in this order.
 #pragma once
 
 #include "kernels/cuda/sm90/gqa/load/gqa_ring.cuh"
@@ -15,7 +16,7 @@ template <class N>
 struct RaggedProducer {
   static constexpr int kLaneKeys = N::kTile / 32;  // keys of a tile that a lane checks
   static constexpr int kNopeBoxes = N::kBoxes - 1;
-  static_assert(N::kBoxes + N::kValueBoxes <= 32);
+  static_assert(N::kBoxes <= 32);
 
   const RaggedParams& p;
   const GqaRing<N>& ring;
@@ -46,15 +47,34 @@ struct RaggedProducer {
   }
 
   /// row: index, in the pass, of the tile's first key.
-  __device__ void copy(std::int32_t head, std::int32_t row, int stage, std::uint64_t policy) const {
-    const std::int32_t x = head * p.head_width + 64 * (lane < kNopeBoxes ? lane : lane - 1);
-    const std::uint32_t to = ring.keys(stage) + static_cast<std::uint32_t>(lane * N::kBoxTileBytes);
+  __device__ void copy_keys(std::int32_t head, std::int32_t row, int stage,
+                            std::uint64_t policy) const {
     const std::uint32_t full = ring.full_at(stage);
+    if (lane == 0) barrier_expect(full, N::kApart ? N::kKeyBytes : N::kStageBytes);
+    sync_warp();
+    const std::uint32_t to = ring.keys(stage) + static_cast<std::uint32_t>(lane * N::kBoxTileBytes);
     if (lane == kNopeBoxes) {
       copy_box(to, latents, p.latent_width - kRaggedRope, row, 0, full, policy);
-    } else if (lane < N::kBoxes + N::kValueBoxes) {
-      copy_box(to, expanded, x, row, 0, full, policy);
+    } else if (lane < kNopeBoxes) {
+      copy_box(to, expanded, head * p.head_width + 64 * lane, row, 0, full, policy);
     }
+  }
+  struct Tile {
+    std::int32_t head, row;
+    GqaStage<N> stage;
+  };
+  __device__ void await_values(const Tile& tile) const {
+    const int stage = tile.stage.index;
+    barrier_wait(ring.values_empty_at(stage), tile.stage.parity ^ 1);
+    if (lane == 0) barrier_expect(ring.values_full_at(stage), N::kStageBytes - N::kKeyBytes);
+    sync_warp();
+  }
+  __device__ void copy_values(const Tile& tile, std::uint64_t policy) const {
+    if (lane >= N::kValueBoxes) return;
+    const int stage = tile.stage.index;
+    const std::uint32_t full = ring.values_full_at(stage);
+    copy_box(ring.values(stage) + static_cast<std::uint32_t>(lane * N::kBoxTileBytes), expanded,
+             tile.head * p.head_width + 64 * (kNopeBoxes + lane), tile.row, 0, full, policy);
   }
 
   __device__ void run(std::int32_t worker) const {
@@ -62,6 +82,8 @@ struct RaggedProducer {
     GqaSegments segments(p.gqa, worker);
     GqaSegment item;
     GqaStage<N> stage;
+    Tile before{};
+    bool first_tile = true;
     while (segments.next(item)) {
       const std::int32_t base = p.bases[item.block.request];
       const std::int32_t count = p.bases[item.block.request + 1] - base;
@@ -78,16 +100,30 @@ struct RaggedProducer {
           const std::uint32_t low = warp_ballot(seen.key[2 * word]);
           const std::uint32_t high = warp_ballot(seen.key[2 * word + 1]);
           if (lane == 0) {
-            store_shared_u64(ring.mask_at(stage.index, word), std::uint64_t{high} << 32 | low);
+            store_shared_u64(ring.mask_at(stage, word), std::uint64_t{high} << 32 | low);
           }
         }
-        if (lane == 0) barrier_expect(ring.full_at(stage.index), N::kStageBytes);
-        sync_warp();
-        copy(item.head, base + first, stage.index, policy);
+        copy_keys(item.head, base + first, stage.index, policy);
+        const Tile tile{item.head, base + first, stage};
+        if constexpr (N::kApart) {
+          if (!first_tile) {
+            await_values(before);
+            copy_values(before, policy);
+          }
+          first_tile = false;
+          before = tile;
+        } else {
+          copy_values(tile, policy);
+        }
         seen = next;
         first += N::kTile;
         stage.advance();
       }
+    }
+    if constexpr (N::kApart) {
+      if (first_tile) return;
+      await_values(before);
+      copy_values(before, policy);
     }
   }
 };
