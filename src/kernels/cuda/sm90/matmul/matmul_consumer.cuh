@@ -1,7 +1,8 @@
 // A consumer warpgroup: accumulates up to 64 weight rows x kTokens tokens.
 //
 // Weight rows are wgmma's M and tokens its N, for any number of tokens. So a token's bits depend
-// neither on N nor on other tokens, only on the order of K. Parts of K are summed separately and
+// neither on N nor on other tokens, only on the order of K; nor on which operand is on M, as
+// matmul_many.cuh has them. Parts of K are summed separately and
 // then added in order, by the blocks of a cluster (MatmulCluster::parts) or by one block.
 #pragma once
 
