@@ -124,10 +124,6 @@ SchemaShapes::Shapes SchemaShapes::expand_schema(const Json& schema) {
   Shapes out = expand_keywords(schema);
   if (!doc_.failed()) add_unevaluated(schema, out);
   annotating_ -= annotates ? 1 : 0;
-  const auto nullable = schema.find("nullable");
-  if (nullable != schema.end() && *nullable == true) {
-    join(out, {shape_of(Shape::Type::null)});
-  }
   return out;
 }
 
@@ -206,13 +202,33 @@ std::optional<std::int64_t> SchemaShapes::count_of(const Json& schema, const cha
 
 std::optional<Decimal> SchemaShapes::number_of(const Json& schema, const char* word) {
   const auto value = schema.find(word);
-  if (value == schema.end() || value->is_boolean()) return std::nullopt;
+  if (value == schema.end()) return std::nullopt;
+  std::string wanted = "a number";
+  if (std::string_view(word).starts_with("exclusive") && value->is_boolean()) {
+    const char* bound = std::string_view(word) == "exclusiveMinimum" ? "minimum" : "maximum";
+    if (*value == false || schema.contains(bound)) return std::nullopt;
+    wanted = fmt::format("a number, or true beside {}", bound);
+  }
   auto out = decimal_of(*value);
-  if (!out) doc_.malformed(below(doc_.path_of(schema), word), "a number", *value);
+  if (!out) doc_.malformed(below(doc_.path_of(schema), word), std::move(wanted), *value);
   return out;
 }
 
+bool SchemaShapes::is_nullable(const Json& schema) {
+  const auto at = schema.find("nullable");
+  return at != schema.end() && *at == true && schema.contains("type");
+}
+
+bool SchemaShapes::excludes_bound(const Json& schema, std::string_view bound) {
+  const auto at = schema.find(bound == "minimum" ? "exclusiveMinimum" : "exclusiveMaximum");
+  return at != schema.end() && *at == true;
+}
+
 void SchemaShapes::add_type(const Json& schema, Shapes& out) {
+  if (const auto nullable = schema.find("nullable");
+      nullable != schema.end() && !nullable->is_boolean()) {
+    return doc_.malformed(below(doc_.path_of(schema), "nullable"), "true or false", *nullable);
+  }
   const auto type = schema.find("type");
   if (type == schema.end()) return;
   const std::string path = below(doc_.path_of(schema), "type");
@@ -225,6 +241,7 @@ void SchemaShapes::add_type(const Json& schema, Shapes& out) {
     names.push_back(t.get<std::string>());
   }
   if (list.empty()) return doc_.malformed(path, "at least one", *type);
+  if (is_nullable(schema)) names.push_back("null");
   const auto has = [&](const char* name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
@@ -266,15 +283,10 @@ void SchemaShapes::add_values(const Json& schema, Shapes& out) {
 void SchemaShapes::add_numbers(const Json& schema, Shapes& out) {
   Shape shape = shape_of(Shape::Type::number);
   Numbers& n = shape.numbers;
-  // Draft 4 has a boolean that opens the other bound.
-  const auto opens = [&](const char* word) {
-    const auto at = schema.find(word);
-    return at != schema.end() && *at == true;
-  };
   n.least = number_of(schema, "minimum");
-  n.above = n.least && opens("exclusiveMinimum");
+  n.above = n.least && excludes_bound(schema, "minimum");
   n.most = number_of(schema, "maximum");
-  n.below = n.most && opens("exclusiveMaximum");
+  n.below = n.most && excludes_bound(schema, "maximum");
   if (const auto low = number_of(schema, "exclusiveMinimum");
       low && (!n.least || *low >= *n.least)) {
     n.least = low;

@@ -29,25 +29,22 @@ SchemaShapes::Shapes SchemaShapes::expand_negated(const Json& schema) {
     if (doc_.failed()) return {};
     join(out, negate(schema, item.key()));
   }
-  const auto nullable = schema.find("nullable");
-  if (nullable != schema.end() && *nullable == true) {
-    std::erase_if(out, [](const Shape& s) { return s.type == Shape::Type::null; });
-  }
   return out;
 }
 
 SchemaShapes::Shapes SchemaShapes::negate(const Json& schema, const std::string& word) {
   const std::string path = below(doc_.path_of(schema), word);
-  if (is_annotation(word) || word == "nullable") return {};
+  if (is_annotation(word)) return {};
   const Json& value = schema[word];
   const bool any_others = word.ends_with("Properties") || word.ends_with("Items");
   if ((any_others && word != "uniqueItems" && value == true) ||
       (word == "uniqueItems" && value == false))
     return {};
-  if (word == "type") {
+  if (word == "type" || word == "nullable") {
     Shapes types = all_shapes();
     add_type(schema, types);
     Shapes out;
+    if (word == "nullable" || doc_.failed()) return out;
     for (const Shape& s : all_shapes()) {
       const auto at = std::find_if(types.begin(), types.end(),
                                    [&](const Shape& t) { return t.type == s.type; });
@@ -59,7 +56,11 @@ SchemaShapes::Shapes SchemaShapes::negate(const Json& schema, const std::string&
     return out;
   }
   if (word == "const") return negate_values(Json::array({schema["const"]}));
-  if (word == "enum" && schema["enum"].is_array()) return negate_values(schema["enum"]);
+  if (word == "enum") {
+    if (value.is_array()) return negate_values(value);
+    doc_.malformed(path, "a list", value);
+    return {};
+  }
   if (word == "not") {
     const Json* no = schema_in(schema, "not");
     return no == nullptr ? Shapes{} : expand(*no);
@@ -97,9 +98,9 @@ SchemaShapes::Shapes SchemaShapes::negate(const Json& schema, const std::string&
     }
     return out;
   }
-  for (const auto& more :
-       {negate_text_or_count(schema, word), negate_members(schema, word),
-        negate_names(schema, word), negate_unevaluated(schema, word), negate_items(schema, word)}) {
+  for (const auto& more : {negate_text_or_count(schema, word), negate_members(schema, word),
+                           negate_dependent(schema, word), negate_names(schema, word),
+                           negate_unevaluated(schema, word), negate_items(schema, word)}) {
     if (more || doc_.failed()) return more.value_or(Shapes{});
   }
   if (word.ends_with("imum")) return negate_number(schema, word);
@@ -142,11 +143,8 @@ SchemaShapes::Shapes SchemaShapes::negate_values(const Json& list) {
 SchemaShapes::Shapes SchemaShapes::negate_number(const Json& schema, const std::string& word) {
   const auto bound = number_of(schema, word.c_str());
   Shape out = shape_of(Shape::Type::number);
-  if (!bound) {
-    if (!doc_.failed()) doc_.unsupported(below(doc_.path_of(schema), word), "a number", "another");
-    return {};
-  }
-  const bool exclusive = word.starts_with("excl");
+  if (!bound) return {};
+  const bool exclusive = word.starts_with("excl") || excludes_bound(schema, word);
   if (word == "minimum" || word == "exclusiveMinimum") {
     out.numbers.most = bound;
     out.numbers.below = !exclusive;
@@ -189,22 +187,11 @@ std::optional<SchemaShapes::Shapes> SchemaShapes::negate_text_or_count(const Jso
 std::optional<SchemaShapes::Shapes> SchemaShapes::negate_members(const Json& schema,
                                                                  const std::string& word) {
   Shapes out;
+  if (word == "required" && schema["required"].is_boolean()) return out;
   if (word == "required" && schema["required"].is_array()) {
     const auto names = strings_of(schema["required"], below(doc_.path_of(schema), word));
     for (const std::string& n : names.value_or(std::vector<std::string>{})) {
       out.push_back(without_member(n));
-    }
-    return out;
-  }
-  if (word == "dependentRequired") {
-    const Json* named = object_in(schema, "dependentRequired");
-    for (std::size_t i = 0; named != nullptr && i < named->size(); ++i) {
-      const auto item = std::next(named->begin(), static_cast<std::ptrdiff_t>(i));
-      const auto names = strings_of(item.value(), below(doc_.path_of(schema), word));
-      for (const std::string& n : names.value_or(std::vector<std::string>{})) {
-        out.push_back(without_member(n));
-        out.back().required = {item.key()};
-      }
     }
     return out;
   }
@@ -222,6 +209,31 @@ std::optional<SchemaShapes::Shapes> SchemaShapes::negate_members(const Json& sch
     shape.objects.push_back(std::make_shared<ObjectPart>(std::move(part)));
     shape.required = {item.key()};
     if (!is_dead(shape)) out.push_back(std::move(shape));
+  }
+  return out;
+}
+
+// Objects with a member, but not with what it depends on.
+std::optional<SchemaShapes::Shapes> SchemaShapes::negate_dependent(const Json& schema,
+                                                                   const std::string& word) {
+  if (!word.starts_with("depend")) return std::nullopt;
+  Shapes out;
+  const Json* named = object_in(schema, word.c_str());
+  for (std::size_t i = 0; named != nullptr && i < named->size() && !doc_.failed(); ++i) {
+    const auto item = std::next(named->begin(), static_cast<std::ptrdiff_t>(i));
+    const std::string path = below(below(doc_.path_of(schema), word), item.key());
+    Shape with = shape_of(Shape::Type::object);
+    with.required = {item.key()};
+    if (item.value().is_array()) {
+      const auto names = strings_of(item.value(), path);
+      for (const std::string& n : names.value_or(std::vector<std::string>{})) {
+        if (n == item.key()) continue;
+        out.push_back(without_member(n));
+        out.back().required = {item.key()};
+      }
+    } else {
+      join(out, meet({with}, expand(item.value(), true)));
+    }
   }
   return out;
 }
@@ -328,8 +340,9 @@ std::optional<SchemaShapes::Shapes> SchemaShapes::negate_unevaluated(const Json&
 std::optional<SchemaShapes::Shapes> SchemaShapes::negate_items(const Json& schema,
                                                                const std::string& word) {
   Shapes out;
-  if (word == "prefixItems") {
-    const Json* first = list_in(schema, "prefixItems");
+  if (word == "prefixItems" || (word == "items" && schema["items"].is_array())) {
+    if (schema[word].empty() && word == "items") return out;
+    const Json* first = list_in(schema, word.c_str());
     for (std::size_t i = 0; first != nullptr && i < first->size(); ++i) {
       ArrayPart part;
       part.evaluates = false;
@@ -344,7 +357,10 @@ std::optional<SchemaShapes::Shapes> SchemaShapes::negate_items(const Json& schem
     return out;
   }
   Shape shape = shape_of(Shape::Type::array);
-  if (word == "items" && !schema["items"].is_array() && !schema.contains("prefixItems")) {
+  if (word == "additionalItems" && (!schema.contains("items") || !schema["items"].is_array())) {
+    return out;  // the keyword has no effect
+  }
+  if (word == "items" && !schema.contains("prefixItems")) {
     const Json* item = schema_in(schema, "items");
     if (item == nullptr || never({term(*item, true)}) || !can_be_negated(*item)) return out;
     shape.contains.push_back({term(*item, true), 1, -1, false});

@@ -52,11 +52,6 @@ bool is_false(const SchemaTerm& term) {
   return s.is_object() && s.empty() && term.negated;
 }
 
-bool is_nullable(const Json& schema) {
-  const auto at = schema.find("nullable");
-  return at != schema.end() && *at == true;
-}
-
 }  // namespace
 
 bool same_value(const Json& a, const Json& b) {
@@ -145,7 +140,7 @@ bool SchemaShapes::contradict(const SchemaTerms& terms) {
   if (never(terms)) return true;
   std::optional<std::vector<const Json*>> values;
   for (const SchemaTerm& t : terms) {
-    if (t.negated || !t.schema->is_object() || is_nullable(*t.schema)) continue;
+    if (t.negated || !t.schema->is_object()) continue;
     std::vector<const Json*> own;
     const auto one = t.schema->find("const"), list = t.schema->find("enum");
     if (one != t.schema->end()) {

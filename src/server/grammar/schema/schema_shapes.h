@@ -190,6 +190,7 @@ class SchemaShapes {
   Shapes negate_number(const Json& schema, const std::string& word);
   std::optional<Shapes> negate_text_or_count(const Json& schema, const std::string& word);
   std::optional<Shapes> negate_members(const Json& schema, const std::string& word);
+  std::optional<Shapes> negate_dependent(const Json& schema, const std::string& word);
   std::optional<Shapes> negate_names(const Json& schema, const std::string& word);
   std::optional<Shapes> negate_unevaluated(const Json& schema, const std::string& word);
   Shapes some_member(SomeMember some);
@@ -202,6 +203,11 @@ class SchemaShapes {
   std::optional<std::vector<std::string>> strings_of(const Json& list, const std::string& path);
   std::optional<std::int64_t> count_of(const Json& schema, const char* word);
   std::optional<Decimal> number_of(const Json& schema, const char* word);
+  // Whether null is a further `type`, as OpenAPI 3.0.3 says: without `type` it has no effect, and
+  // other keywords must allow null, too.
+  static bool is_nullable(const Json& schema);
+  // Draft 4 has a boolean beside `minimum` and `maximum` that takes the bound itself away.
+  static bool excludes_bound(const Json& schema, std::string_view bound);
   std::optional<TextRule> text_rule_of(const Json& schema, const char* word);
 
   SchemaDocument& doc_;

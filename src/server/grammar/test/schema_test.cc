@@ -143,9 +143,89 @@ TEST(Schemas, StringsFollowSeveralRules) {
       {R"({"type": "string", "nullable": true, "maxLength": 1})",
        {"null", R"("a")"},
        {R"("ab")", "1"}},
-      {R"({"nullable": true, "enum": ["a"]})", {"null", R"("a")"}, {R"("b")"}},
+  });
+}
+
+// As OpenAPI 3.0.3 says: a further `type`, which no other keyword gives way to.
+TEST(Schemas, NullableAddsATypeAlone) {
+  check({
+      {R"({"type": "object", "nullable": true, "required": ["a"]})",
+       {"null", R"({"a":1})"},
+       {"{}"}},
+      {R"({"type": ["string", "integer"], "nullable": true})", {"null", "1"}, {"true"}},
+      {R"({"type": "string", "nullable": true, "enum": ["a", null]})", {"null", R"("a")"}, {"1"}},
+      {R"({"type": "string", "nullable": true, "enum": ["a"]})", {R"("a")"}, {"null"}},
+      {R"({"type": "integer", "nullable": true, "const": 1})", {"1"}, {"null"}},
+      {R"({"nullable": true, "enum": ["a"]})", {R"("a")"}, {"null"}},
+      {R"({"nullable": true, "anyOf": [{"type": "string"}, {"const": 1}]})", {"1"}, {"null"}},
+      {R"({"nullable": true, "maxLength": 1})", {"null", R"("a")"}, {R"("ab")"}},
       {R"({"nullable": false, "enum": ["a", null]})", {"null", R"("a")"}, {R"("b")"}},
-      {R"({"enum": ["a"], "allOf": [{"nullable": true}]})", {R"("a")"}, {"null"}},
+      {R"({"type": "string", "nullable": true, "allOf": [{"type": "string"}]})",
+       {R"("a")"},
+       {"null"}},
+      {R"({"type": "object", "required": ["a"], "properties": {"a": {"type": "string",
+          "nullable": true, "enum": ["b"]}}, "allOf": [{"properties": {"a": {"const": "b"}}}]})",
+       {R"({"a":"b"})"},
+       {R"({"a":null})"}},
+      {R"({"not": {"type": "string", "nullable": true}})", {"1"}, {"null", R"("a")"}},
+      {R"({"not": {"nullable": true, "enum": ["a"]}})", {"null", "1"}, {R"("a")"}},
+  });
+}
+
+TEST(Schemas, WrongValuesOfKeywordsAreNamed) {
+  const struct {
+    const char *schema, *path, *wanted, *offered;
+  } cases[] = {
+      {R"({"minimum": true, "maximum": 1})", "schema.minimum", "a number", "true"},
+      {R"({"maximum": false})", "schema.maximum", "a number", "false"},
+      {R"({"multipleOf": true})", "schema.multipleOf", "a number", "true"},
+      {R"({"not": {"minimum": true}})", "schema.not.minimum", "a number", "true"},
+      {R"({"exclusiveMinimum": true})", "schema.exclusiveMinimum",
+       "a number, or true beside minimum", "true"},
+      {R"({"minimum": 1, "exclusiveMaximum": true})", "schema.exclusiveMaximum",
+       "a number, or true beside maximum", "true"},
+      {R"({"nullable": "x", "const": 1})", "schema.nullable", "true or false", "\"x\""},
+      {R"({"type": "string", "nullable": null})", "schema.nullable", "true or false", "null"},
+      {R"({"not": {"nullable": 1}})", "schema.not.nullable", "true or false", "1"},
+      {R"({"not": {"enum": "a"}})", "schema.not.enum", "a list", "\"a\""},
+      {R"({"not": {"dependentSchemas": 1}})", "schema.not.dependentSchemas", "an object", "1"},
+  };
+  for (const auto& c : cases) {
+    const auto grammar = Grammar::compile(schema_source(c.schema), bytes());
+    ASSERT_FALSE(grammar) << c.schema;
+    EXPECT_EQ(grammar.error().code, ErrorCode::malformed) << c.schema;
+    EXPECT_EQ(grammar.error().field, c.path) << c.schema;
+    EXPECT_EQ(grammar.error().wanted, c.wanted) << c.schema;
+    EXPECT_EQ(grammar.error().offered, c.offered) << c.schema;
+  }
+}
+
+TEST(Schemas, DependenciesAndOldKeywordsAreNegated) {
+  check({
+      {R"({"type": "object", "properties": {"a": {}, "b": {}},
+          "not": {"dependentSchemas": {"a": {"required": ["b"]}}}})",
+       {R"({"a":1})"},
+       {"{}", R"({"b":1})", R"({"a":1,"b":1})"}},
+      {R"({"type": "object", "properties": {"a": {}, "b": {}},
+          "not": {"dependencies": {"a": ["a", "b"]}}})",
+       {R"({"a":1})"},
+       {"{}", R"({"b":1})", R"({"a":1,"b":1})"}},
+      {R"({"type": "object", "properties": {"a": {}, "b": {"enum": [1, 2]}, "c": {}},
+          "additionalProperties": false,
+          "if": {"dependencies": {"a": {"properties": {"b": {"const": 1}}}}},
+          "else": {"required": ["c"]}})",
+       {"{}", R"({"a":1})", R"({"a":1,"b":1})", R"({"b":2})", R"({"a":1,"b":2,"c":1})"},
+       {R"({"a":1,"b":2})"}},
+      {R"({"not": {"items": [{"type": "string"}, {"type": "integer"}]}})",
+       {"[1]", R"(["a","b"])", R"([1,1])"},
+       {"[]", R"(["a"])", R"(["a",1])", R"(["a",1,null])", "1"}},
+      {R"({"type": "integer", "not": {"additionalItems": false, "const": 1}})", {"2"}, {"1"}},
+      {R"({"type": "integer", "not": {"minimum": 3, "exclusiveMinimum": true}})",
+       {"2", "3"},
+       {"4"}},
+      {R"({"type": "integer", "not": {"maximum": 3, "exclusiveMaximum": false}})",
+       {"4"},
+       {"3", "2"}},
   });
 }
 
