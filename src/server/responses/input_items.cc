@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+
 #include "base/json_digits.h"
 #include "base/json_limit.h"
 #include "server/openai/field_readers.h"
@@ -19,12 +23,15 @@ struct Place {
   const std::string& path;
   ChatHistory& history;
   ApiRequest& request;
+  std::unordered_set<std::string>& custom_calls;  // ids; other calls are of functions
   std::vector<std::string>& ignored = request.ignored;
 };
 
-// Text, or a list of text parts. `each` gets the text of every part.
+// Text, or a list of text parts. `each` gets the text of every part; `parts`: types that belong
+// there, for errors.
 template <class Each>
-Wrong read_texts(const Json& object, const char* name, const Place& at, const Each& each) {
+Wrong read_texts(const Json& object, const char* name, std::string_view parts, const Place& at,
+                 const Each& each) {
   const std::string path = at.path + "." + name;
   const Json content = object.value(name, Json());
   if (content.is_string()) {
@@ -43,8 +50,7 @@ Wrong read_texts(const Json& object, const char* name, const Place& at, const Ea
     const bool refusal = type == "refusal";
     if (!refusal && type != "input_text" && type != "output_text" && type != "text" &&
         type != "reasoning_text" && type != "summary_text") {
-      return not_offered(here + ".type", "\"input_text\" or \"output_text\"", type,
-                         "this server reads text alone");
+      return not_offered(here + ".type", std::string(parts), type, "this server reads text alone");
     }
     auto text = read_string(part, refusal ? "refusal" : "text", here);
     if (!text) return text.error();
@@ -54,6 +60,9 @@ Wrong read_texts(const Json& object, const char* name, const Place& at, const Ea
   return std::nullopt;
 }
 
+constexpr std::string_view kInputPart = R"("input_text")";
+constexpr std::string_view kMessagePart = R"("input_text" or "output_text")";
+
 Wrong read_message(const Json& item, const Place& at) {
   auto role = read_string(item, "role", at.path);
   if (!role) return role.error();
@@ -61,7 +70,7 @@ Wrong read_message(const Json& item, const Place& at) {
   if (*role == "assistant") {
     const std::string inside = at.path + ".content";
     at.history.add_answer("", inside);
-    return read_texts(item, "content", at,
+    return read_texts(item, "content", kMessagePart, at,
                       [&](const std::string& text) { at.history.add_answer(text, inside); });
   }
   if (*role == "developer") role = std::string("system");
@@ -70,7 +79,7 @@ Wrong read_message(const Json& item, const Place& at) {
   }
   std::string all;
   bool first = true;
-  auto wrong = read_texts(item, "content", at, [&](const std::string& text) {
+  auto wrong = read_texts(item, "content", kMessagePart, at, [&](const std::string& text) {
     if (!std::exchange(first, false)) all += '\n';
     all += text;
   });
@@ -94,6 +103,8 @@ Result<Called, ApiError> read_called(const Json& item, const Place& at) {
 
 Wrong add_call(const Called& call, Json arguments, const Place& at, std::string_view member) {
   if (at.history.add_call(call.id, call.function, std::move(arguments), at.path, member)) {
+    at.custom_calls.erase(call.id);
+    if (member == "input") at.custom_calls.insert(call.id);
     return std::nullopt;
   }
   return bad_field(at.path + ".call_id", "another id than the turn's other calls'",
@@ -134,11 +145,17 @@ Wrong read_output(const Json& item, const Place& at) {
   note_unknown(item, {"type", "id", "call_id", "name", "output", "status"}, at.path, at.ignored);
   std::string all;
   bool first = true;
-  auto wrong = read_texts(item, "output", at, [&](const std::string& text) {
+  auto wrong = read_texts(item, "output", kInputPart, at, [&](const std::string& text) {
     if (!std::exchange(first, false)) all += '\n';
     all += text;
   });
   if (wrong) return wrong;
+  const std::string call = at.custom_calls.contains(*id) ? "custom_tool_call" : "function_call";
+  if (const Json type = item["type"]; at.history.has_call(*id) && type != call + "_output") {
+    return bad_field(at.path + ".type",
+                     fmt::format("\"{}_output\", as {} is a {}", call, excerpt(*id), call),
+                     excerpt(type));
+  }
   if (at.history.add_result(*id, std::move(all), at.path, "output")) return std::nullopt;
   if (at.history.has_call(*id)) {
     return bad_field(at.path + ".call_id", "one output of each call",
@@ -152,13 +169,16 @@ Wrong read_reasoning_item(const Json& item, const Place& at) {
   note_unknown(item, {"type", "id", "summary", "content", "encrypted_content", "status"}, at.path,
                at.ignored);
   bool any = false;
-  for (const char* name : {"content", "summary"}) {
+  constexpr std::pair<const char*, std::string_view> kParts[] = {{"content", R"("reasoning_text")"},
+                                                                 {"summary", R"("summary_text")"}};
+  for (const auto& [name, part] : kParts) {
     const Json texts = item.value(name, Json());
     if (texts.is_null() || texts.empty()) continue;
     const bool read = !any;
-    auto wrong = read_texts(item, name, at, [&](const std::string& text) {
+    const std::string inside = at.path + "." + name;
+    auto wrong = read_texts(item, name, part, at, [&](const std::string& text) {
       any = true;
-      if (read) at.history.add_reasoning(text, at.path + "." + name);
+      if (read) at.history.add_reasoning(text, inside);
     });
     if (wrong) return wrong;
   }
@@ -201,9 +221,10 @@ Wrong read_input_items(const Json& input, const std::string& path, ChatHistory& 
   if (!input.is_array() || input.empty()) {
     return bad_field(path, "text, or a list of items, at least one", excerpt(input));
   }
+  std::unordered_set<std::string> custom_calls;
   for (std::size_t i = 0; i < input.size(); ++i) {
     const std::string here = fmt::format("{}[{}]", path, i);
-    if (auto wrong = read_item(input[i], {here, history, request})) return wrong;
+    if (auto wrong = read_item(input[i], {here, history, request, custom_calls})) return wrong;
   }
   if (history.empty()) {
     return bad_field(path, "an item besides reasoning without text, such as a message",

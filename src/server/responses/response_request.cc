@@ -99,6 +99,28 @@ Wrong read_tool_choice(const Json& value, const FieldContext& at, ApiRequest& ou
   return std::nullopt;
 }
 
+// A tool is named with its own kind.
+Wrong check_kind(const Json& named, const std::string& path, const ApiRequest& r) {
+  const Json type = named.value("type", Json());
+  if (type != "function" && type != "custom") return std::nullopt;
+  const std::string name = named["name"].get<std::string>();
+  const auto other = r.other_tools.find(name);
+  const char* kind = other != r.other_tools.end() && other->second.custom ? "custom" : "function";
+  if (type == kind) return std::nullopt;
+  return bad_field(path + ".type", fmt::format("\"{}\", as the tool {} is", kind, excerpt(name)),
+                   excerpt(type));
+}
+
+Wrong check_kinds(const Json& choice, const ApiRequest& r) {
+  if (!choice.is_object()) return std::nullopt;
+  if (auto wrong = check_kind(choice, "tool_choice", r)) return wrong;
+  const Json tools = choice.value("tools", Json::array());
+  for (std::size_t i = 0; i < tools.size() && !r.allowed_tools.empty(); ++i) {
+    if (auto wrong = check_kind(tools[i], fmt::format("tool_choice.tools[{}]", i), r)) return wrong;
+  }
+  return std::nullopt;
+}
+
 Wrong read_format(const Json& format, const FieldContext& at, ApiRequest& out) {
   if (!format.is_object()) return wrong_value(at, "an object", format);
   const Json type = format.value("type", Json());
@@ -267,6 +289,7 @@ Result<ApiRequest, ApiError> parse_request(std::string_view body, const FieldLim
   if (auto wrong = check_effort(out, "reasoning.effort")) return *wrong;
   if (auto wrong = check_lengths(out)) return *wrong;
   if (auto wrong = check_tools(out)) return *wrong;
+  if (auto wrong = check_kinds(json->value("tool_choice", Json()), out)) return *wrong;
   if (auto wrong = check_rids(out)) return *wrong;
   out.echoed = Json::object();
   for (const char* name : kEchoed) {

@@ -201,6 +201,9 @@ TEST(ResponseRequest, MistakesAreNamed) {
       {R"({"input": [{"type": "custom_tool_call", "call_id": "c", "name": "f"}]})",
        "input[0].input"},
       {R"({"input": "a", "tools": [{"type": "function"}]})", "tools[0].name"},
+      {R"({"input": "a", "tools": [{"type": "function", "name": "f"}],
+          "tool_choice": {"type": "function", "name": "g"}})",
+       "tool_choice.name"},
       {R"({"input": "a", "tool_choice": {"type": "web_search"}})", "tool_choice"},
       {R"({"input": "a", "tool_choice": "required"})", "tool_choice"},
       {R"({"input": "a", "text": {"format": {"type": "grammar"}}})", "text.format.type"},
@@ -225,6 +228,60 @@ TEST(ResponseRequest, MistakesAreNamed) {
     EXPECT_EQ(error.status, 400) << body;
     EXPECT_THAT(error.message, HasSubstr("wanted")) << body;
   }
+}
+
+TEST(ResponseRequest, KindsOfToolsAndPartsAreNamed) {
+  const std::string tools = R"("tools": [{"type": "function", "name": "f"},
+      {"type": "custom", "name": "c"}, {"type": "web_search"}])";
+  const std::string calls = R"({"role": "user", "content": "a"},
+      {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+      {"type": "custom_tool_call", "call_id": "2", "name": "c", "input": "x"},
+)";
+  const struct {
+    std::string body, message;
+  } cases[] = {
+      {R"({"tool_choice": {"type": "custom", "name": "f"}, "input": "a", )" + tools + "}",
+       R"(tool_choice.type: wanted "function", as the tool "f" is, got "custom")"},
+      {R"({"tool_choice": {"type": "function", "name": "c"}, "input": "a", )" + tools + "}",
+       R"(tool_choice.type: wanted "custom", as the tool "c" is, got "function")"},
+      {R"({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [
+          {"type": "web_search"}, {"type": "custom", "name": "f"}]}, "input": "a", )" +
+           tools + "}",
+       R"(tool_choice.tools[1].type: wanted "function", as the tool "f" is, got "custom")"},
+      {R"({"input": [)" + calls +
+           R"({"type": "custom_tool_call_output", "call_id": "1", "output": "o"}]})",
+       R"(input[3].type: wanted "function_call_output", as "1" is a function_call, )"
+       R"(got "custom_tool_call_output")"},
+      {R"({"input": [)" + calls +
+           R"({"type": "function_call_output", "call_id": "2", "output": "o"}]})",
+       R"(input[3].type: wanted "custom_tool_call_output", as "2" is a custom_tool_call, )"
+       R"(got "function_call_output")"},
+      {R"({"input": [{"type": "reasoning", "summary": [{"type": "zzz", "text": "a"}]}]})",
+       R"(input[0].summary[0].type: wanted "summary_text", got "zzz")"},
+      {R"({"input": [{"type": "reasoning", "content": [{"type": "zzz", "text": "a"}]}]})",
+       R"(input[0].content[0].type: wanted "reasoning_text", got "zzz")"},
+      {R"({"input": [)" + calls + R"({"type": "function_call_output", "call_id": "1",
+          "output": [{"type": "input_image"}]}]})",
+       R"(input[3].output[0].type: wanted "input_text", got "input_image")"},
+  };
+  for (const auto& c : cases) {
+    const ApiError error = wrong_response(c.body);
+    EXPECT_EQ(error.status, 400) << c.body;
+    EXPECT_THAT(error.message, HasSubstr(c.message)) << c.body;
+  }
+  response_of(R"({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [
+      {"type": "function", "name": "f"}, {"type": "custom", "name": "c"}]}, "input": "a", )" +
+              tools + "}");
+}
+
+// An id that a later turn uses again is of that turn's call.
+TEST(ResponseRequest, AnIdMayBeOfAnotherKindLater) {
+  const ApiRequest r = response_of(R"({"input": [{"role": "user", "content": "a"},
+      {"type": "custom_tool_call", "call_id": "1", "name": "c", "input": "x"},
+      {"type": "custom_tool_call_output", "call_id": "1", "output": "o"},
+      {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+      {"type": "function_call_output", "call_id": "1", "output": "p"}]})");
+  EXPECT_EQ(r.messages.back()["content"], "p");
 }
 
 }  // namespace
