@@ -25,7 +25,9 @@ Result<bool> Engine::find_allowed(Sequence& r, TokenConstraint& constraint, std:
                  "a constraint that needs no such text"};
   }
   if (*may_end) {
-    for (const std::int32_t t : r.stops) word_of(t) |= bit_of(t);
+    for (const std::int32_t t : r.stops) {
+      if (constraint.may_end_with(t)) word_of(t) |= bit_of(t);
+    }
   }
   return goes_on;
 }

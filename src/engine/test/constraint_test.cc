@@ -33,6 +33,7 @@ class OneOf : public TokenConstraint {
     so_far_.push_back(token);
     return true;
   }
+  bool may_end_with(std::int32_t /*stop*/) const override { return stops_end; }
   std::unique_ptr<TokenConstraint> clone() const override { return std::make_unique<OneOf>(*this); }
   std::set<std::int32_t> next() const {
     std::set<std::int32_t> out;
@@ -46,6 +47,7 @@ class OneOf : public TokenConstraint {
   bool may_end() const { return texts_.contains(so_far_); }
 
   std::int64_t fails_after = -1;  // number of tokens
+  bool stops_end = true;
 
  private:
   std::set<Tokens> texts_;
@@ -76,7 +78,7 @@ Answer expected(const Request& request) {
     if (full) return {out.tokens, FinishReason::length};
     if (may.empty()) return {out.tokens, FinishReason::error};
     const bool early = std::ssize(out.tokens) < request.sampling.min_tokens;
-    if (eos && constraint.may_end() && !early) may.insert(FakeModel::kEos);
+    if (eos && constraint.may_end() && constraint.stops_end && !early) may.insert(FakeModel::kEos);
     const std::vector<float> logits = fake_logits(tokens, FakeModel::kVocab);
     const std::int32_t best = *std::max_element(may.begin(), may.end(), [&](auto a, auto b) {
       const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
@@ -133,8 +135,9 @@ TEST(Constraint, AnswersAreTheBestOfWhatIsAllowed) {
   std::mt19937 rng(seed);
   std::set<FinishReason> seen;
   for (int i = 0; i < 300 * test_scale(); ++i) {
-    Request r =
-        constrained(OneOf(random_texts(rng)), 1 + static_cast<int>(rng() % 12), rng() % 3 == 0);
+    OneOf constraint(random_texts(rng));
+    constraint.stops_end = rng() % 3 != 0;
+    Request r = constrained(constraint, 1 + static_cast<int>(rng() % 12), rng() % 3 == 0);
     if (rng() % 3 == 0) r.sampling.min_tokens = std::min(3, *r.sampling.max_tokens);
     FakeSetup setup;
     Engine engine = setup.engine();

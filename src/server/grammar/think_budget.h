@@ -20,6 +20,9 @@ class ThinkBudget final : public TokenConstraint {
   }
 
   Result<bool> allowed(std::span<std::uint32_t> bits) override;
+  bool may_end_with(std::int32_t stop) const override {
+    return within_ == nullptr || within_->may_end_with(stop);
+  }
   bool accept(std::int32_t token) override;
   std::unique_ptr<TokenConstraint> clone() const override;
 

@@ -56,8 +56,23 @@ Result<bool> TokenRules::allowed(std::span<std::uint32_t> bits) {
   if (gives_way_) {
     for (const std::int32_t token : cleared) word_of(bits, token) |= bit_of(token);
   }
-  // Without an end token in the list, an answer ends only where nothing else may follow.
-  return may_end && (lists_->may_end || std::ranges::count(bits, 0u) == std::ssize(bits));
+  return may_end;
+}
+
+bool TokenRules::may_end_with(std::int32_t stop) const {
+  if (within_ != nullptr && !within_->may_end_with(stop)) return false;
+  return !leaves_out(stop) && !completes_bad(stop);
+}
+
+// Whether the token is not one of those that may occur.
+bool TokenRules::leaves_out(std::int32_t token) const {
+  return !lists_->allowed.empty() && !has_bit(lists_->allowed, token);
+}
+
+bool TokenRules::completes_bad(std::int32_t token) const {
+  return std::ranges::any_of(lists_->bad, [&](const auto& sequence) {
+    return sequence.back() == token && ends_bad(sequence);
+  });
 }
 
 bool TokenRules::any_but_stops(std::span<const std::uint32_t> bits) const {
@@ -68,11 +83,7 @@ bool TokenRules::any_but_stops(std::span<const std::uint32_t> bits) const {
 }
 
 bool TokenRules::accept(std::int32_t token) {
-  const auto word = static_cast<std::size_t>(token / 32);
-  if (!lists_->allowed.empty() && (lists_->allowed[word] & bit_of(token)) == 0) return false;
-  for (const auto& sequence : lists_->bad) {
-    if (sequence.back() == token && ends_bad(sequence) && !gives_way_) return false;
-  }
+  if (leaves_out(token) || (!gives_way_ && completes_bad(token))) return false;
   if (within_ != nullptr && !within_->accept(token)) return false;
   gives_way_ = false;
   if (most_ == 0) return true;

@@ -16,7 +16,6 @@ struct TokenLists {
   // Bits [(vocab + 31) / 32] of the tokens that may occur; empty: all.
   std::vector<std::uint32_t> allowed;
   std::vector<std::uint32_t> stops;  // bits of the stop tokens; empty: none
-  bool may_end = true;  // a stop token is among them; if not, an answer ends where it has to
   // Each of at least one token. The last token of a sequence is not allowed after its others,
   // unless another constraint leaves no other token there.
   std::vector<std::vector<std::int32_t>> bad;
@@ -31,12 +30,15 @@ class TokenRules final : public TokenConstraint {
   TokenRules(std::shared_ptr<const TokenLists> lists, std::unique_ptr<TokenConstraint> within);
 
   Result<bool> allowed(std::span<std::uint32_t> bits) override;
+  bool may_end_with(std::int32_t stop) const override;
   bool accept(std::int32_t token) override;
   std::unique_ptr<TokenConstraint> clone() const override;
 
  private:
   bool any_but_stops(std::span<const std::uint32_t> bits) const;
   bool ends_bad(const std::vector<std::int32_t>& sequence) const;
+  bool leaves_out(std::int32_t token) const;
+  bool completes_bad(std::int32_t token) const;
 
   std::shared_ptr<const TokenLists> lists_;
   std::unique_ptr<TokenConstraint> within_;

@@ -216,10 +216,6 @@ std::optional<ApiError> set_token_lists(const ServedModel& model, PreparedReques
                        fmt::format("a token from 0 to {}", model.vocab - 1), fmt::format("{}", id));
     }
     lists.allowed = grammar::bits_of(api.allowed_token_ids, model.vocab);
-    const auto stops = stop_tokens(out.sampling[0], model.eos);
-    lists.may_end = std::ranges::any_of(api.allowed_token_ids, [&](std::int32_t id) {
-      return std::ranges::binary_search(stops, id);
-    });
   }
   for (std::size_t i = 0; i < api.bad_words.size(); ++i) {
     auto sequences = tokens_of_word(model.tokenizer, api.bad_words[i]);

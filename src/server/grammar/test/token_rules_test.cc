@@ -6,6 +6,8 @@
 #include <random>
 #include <set>
 
+#include "server/grammar/think_budget.h"
+
 namespace lathe::grammar {
 namespace {
 
@@ -95,17 +97,32 @@ TEST(TokenRules, WithinAnotherConstraint) {
   EXPECT_TRUE(allowed_by(rules, true).empty());
 }
 
-TEST(TokenRules, WithoutAnEndTokenTheAnswerEndsWhereItHasTo) {
+// Two stop tokens: one is in the list, unless it completes a bad sequence; the other is not.
+TEST(TokenRules, StopTokensAreThoseOfTheList) {
   auto lists = std::make_shared<TokenLists>();
   lists->vocab = kVocab;
-  lists->allowed = bits_of({4}, kVocab);
-  lists->may_end = false;
-  TokenRules alone(lists, nullptr);
-  EXPECT_EQ(allowed_by(alone, false), (std::set<std::int32_t>{4}));
-  TokenRules within(lists, std::make_unique<EvenTokens>(1));
-  EXPECT_EQ(allowed_by(within, false), (std::set<std::int32_t>{4}));
-  EXPECT_TRUE(within.accept(4));
-  EXPECT_TRUE(allowed_by(within, true).empty());
+  lists->allowed = bits_of({4, 35}, kVocab);
+  lists->stops = bits_of({35, 36}, kVocab);
+  lists->bad = {{4, 4, 35}};
+  std::unique_ptr<TokenConstraint> rules = std::make_unique<ThinkBudget>(
+      100, ThinkTokens{}, kVocab, std::make_unique<TokenRules>(lists, nullptr));
+  for (const bool ends : {true, true, false}) {
+    EXPECT_EQ(allowed_by(*rules, true),
+              ends ? (std::set<std::int32_t>{4, 35}) : (std::set<std::int32_t>{4}));
+    EXPECT_EQ(rules->may_end_with(35), ends);
+    EXPECT_FALSE(rules->may_end_with(36));
+    EXPECT_TRUE(rules->accept(4));
+    rules = rules->clone();
+  }
+}
+
+TEST(TokenRules, WithoutAListEachStopTokenEndsButABadOne) {
+  auto lists = std::make_shared<TokenLists>();
+  lists->vocab = kVocab;
+  lists->bad = {{35}};
+  const TokenRules rules(lists, std::make_unique<EvenTokens>(1));
+  EXPECT_FALSE(rules.may_end_with(35));
+  EXPECT_TRUE(rules.may_end_with(36));
 }
 
 }  // namespace

@@ -324,6 +324,42 @@ TEST(Constrained, B2TokensThatCannotWriteTheConstraintAreNamed) {
   EXPECT_EQ(given.status, 200) << given.body;
 }
 
+// The model likes its end token best. Of the stop tokens those end the answer that are in the list
+// and are no bad words.
+TEST(Constrained, StopTokensThatTheListLeavesOutAreNotWritten) {
+  ScriptedOptions options = lover_of_newlines();
+  options.next = [](std::int32_t, std::int32_t) { return kScriptEos; };
+  ScriptedServer s(options);
+  struct Case {
+    PlainJson fields;
+    std::vector<std::int32_t> allowed;
+    const char* reason;
+  };
+  const std::vector<Case> cases = {
+      {{{"allowed_token_ids", {'a', 'b'}}, {"stop_token_ids", {'b'}}}, {'a', 'b'}, nullptr},
+      {{{"allowed_token_ids", {'a'}}, {"stop_token_ids", {'b'}}}, {'a'}, "length"},
+      {{{"allowed_token_ids", {'a', kScriptEos}}, {"stop_token_ids", {'b'}}}, {kScriptEos}, "stop"},
+      {{{"allowed_token_ids", {'a', 'b'}}, {"stop_token_ids", {'b'}}, {"bad_words", {"b"}}},
+       {'a'},
+       "length"},
+  };
+  for (const Case& c : cases) {
+    PlainJson body = c.fields;
+    body.update({{"prompt", "q"}, {"max_tokens", 5}, {"return_token_ids", true}});
+    const TestAnswer answer = ask(s.port(), "POST", "/v1/completions", body.dump());
+    SCOPED_TRACE(answer.body);
+    ASSERT_EQ(answer.status, 200);
+    const PlainJson choice = answer.json()["choices"][0];
+    EXPECT_FALSE(choice["token_ids"].empty());
+    for (const std::int32_t token : choice["token_ids"]) {
+      EXPECT_THAT(c.allowed, testing::Contains(token));
+    }
+    if (c.reason != nullptr) {
+      EXPECT_EQ(choice["finish_reason"], c.reason);
+    }
+  }
+}
+
 // Reasons "ab", then prefers newlines.
 TEST(Constrained, ReasoningComesFirst) {
   for (const bool inside : {true, false}) {
