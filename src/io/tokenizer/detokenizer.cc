@@ -76,14 +76,25 @@ std::string join_text(const TokenTexts& texts, std::span<const std::int32_t> ids
   return out;
 }
 
+// Whether the piece's first byte belongs to the unfinished character.
+bool Detokenizer::continues(std::string_view piece) const {
+  const std::string begun = pending_ + std::string(piece.substr(0, 1));
+  if (utf8_valid_prefix(begun) == begun.size()) return true;
+  std::string out;
+  return append_lossy_utf8(out, begun, /*keep_tail=*/true) == 0;
+}
+
 std::string Detokenizer::push(std::int32_t id) {
   std::string out;
+  gave_up_ = false;
   for_each_known(*texts_, std::span(&id, 1), skip_special_tokens_, [&](std::size_t i) {
     // Text cannot complete the bytes before it.
     const bool text = !texts_->bytes && !texts_->is_byte[i];
-    if (text) append_lossy_utf8(out, std::exchange(pending_, {}));
-    if (texts_->spaced && !first_) pending_.push_back(' ');
+    const bool spaced = texts_->spaced && !first_;
     const std::string& piece = texts_->piece(i, std::exchange(first_, false));
+    if (!pending_.empty()) gave_up_ = text || spaced || !continues(piece);
+    if (text) append_lossy_utf8(out, std::exchange(pending_, {}));
+    if (spaced) pending_.push_back(' ');
     if (pending_.empty() && utf8_valid_prefix(piece) == piece.size()) {  // nearly always
       out.append(piece);
       return;

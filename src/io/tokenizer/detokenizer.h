@@ -52,10 +52,13 @@ class Detokenizer {
       : texts_(std::move(texts)), skip_special_tokens_(skip_special_tokens) {}
 
   std::string push(std::int32_t id);
+  /// Whether the last push() returned U+FFFD for a character held back, before its token's text.
+  bool gave_up() const { return gave_up_; }
   /// The rest, with U+FFFD for an incomplete character; the next push begins a new text.
   std::string flush();
 
  private:
+  bool continues(std::string_view piece) const;
   void strip_front(std::string& out);
 
   std::shared_ptr<const TokenTexts> texts_;
@@ -63,6 +66,7 @@ class Detokenizer {
   bool first_ = true;
   std::int32_t stripped_ = 0;  // characters stripped so far; strip_count: done
   std::string pending_;        // bytes of an unfinished character, at most 3
+  bool gave_up_ = false;
 };
 
 }  // namespace lathe

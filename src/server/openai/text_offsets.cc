@@ -29,9 +29,9 @@ std::int64_t count_code_points(std::string_view utf8) {
 }
 
 std::int64_t TextOffsets::next(std::int32_t token) {
-  const std::int64_t out = at_;
+  const std::int64_t before = at_;
   at_ += count_code_points(detokenizer_.push(token));
-  return out;
+  return before + (detokenizer_.gave_up() ? 1 : 0);
 }
 
 std::vector<std::int64_t> offsets_in(std::string_view text, std::span<const std::int32_t> tokens,

@@ -12,7 +12,8 @@
 namespace lathe {
 
 /// Of tokens that are turned into text as an answer's are. A token that is not shown begins where
-/// the next one does; one that ends an unfinished character, where that character begins.
+/// the next one does; one that continues an unfinished character, where that character begins. One
+/// that does not begins after the U+FFFD that the character becomes.
 class TextOffsets {
  public:
   /// `begin`: code points before the first token.

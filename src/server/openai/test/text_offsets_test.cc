@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
 #include <string>
 #include <vector>
+
+#include "base/test_scale.h"
 
 namespace lathe {
 namespace {
@@ -38,6 +41,38 @@ TEST(TextOffsets, A9AreThoseOfTheTokenizersLibrary) {
     std::vector<std::int64_t> each;
     for (const std::int32_t token : *tokens) each.push_back(shown.next(token));
     EXPECT_EQ(each, c.offsets) << c.tokenizer;
+  }
+}
+
+// Random tokens of one byte, which is part of the last character of the text so far.
+TEST(TextOffsets, CountAReplacementForEachCharacterThatIsCutOff) {
+  const std::uint32_t seed = test_seed(5);
+  SCOPED_TRACE(seed);
+  std::mt19937 rng(seed);
+  const std::vector<std::string> pieces = {"\xc3", "\xa9", "\xe4", "\xb8", "\xf0",
+                                           "\x9f", "\xef", "\xbf", "\xbd", "a"};
+  for (const char* name : {"qwen2", "llama3", "llama2"}) {  // the last one has <0xHH>
+    const auto tokenizer = Tokenizer::load(std::string(LATHE_TEST_DATA "/tokenizer/") + name);
+    ASSERT_TRUE(tokenizer);
+    std::vector<std::int32_t> choices;
+    for (const std::string& piece : pieces) {
+      std::int32_t id = tokenizer->vocab_size() - 1;  // <0x61> comes before "a"
+      while (id >= 0 && !(tokenizer->has(id) && tokenizer->bytes_of(id) == piece)) --id;
+      if (id >= 0) choices.push_back(id);
+    }
+    ASSERT_EQ(choices.size(), pieces.size()) << name;
+    for (int round = 0; round < 100 * test_scale(); ++round) {
+      TextOffsets offsets(tokenizer->detokenizer(), 7);
+      Detokenizer shown = tokenizer->detokenizer();
+      std::string text, ids;
+      for (int i = 0; i < 12; ++i) {
+        const std::int32_t token = choices[rng() % choices.size()];
+        ids += std::to_string(token) + " ";
+        text += shown.push(token);
+        const std::string so_far = text + Detokenizer(shown).flush();
+        ASSERT_EQ(offsets.next(token), 7 + count_code_points(so_far) - 1) << name << ids;
+      }
+    }
   }
 }
 
