@@ -6,8 +6,8 @@
 //
 // A chunk of 128 columns is summed by wgmma, then scaled and added in f32 (matmul_e4m3.cuh). All
 // weight rows of a tile have one scale in a chunk, or two in a gated GEMM, and a thread has two
-// tokens of each wgmma, so four multiplications make the factors of its 64 sums. While a warpgroup
-// scales, the other one's products run. The sums and their order are those of MatmulE4m3.
+// tokens of each wgmma, so four multiplications make the factors of its 64 sums. The sums and their
+// order are those of MatmulE4m3.
 #pragma once
 
 #include "kernels/cuda/common/activated.cuh"
