@@ -24,7 +24,7 @@ std::string byte_name(std::int32_t byte, std::int32_t& others) {
   return utf8(printable ? byte : 0x100 + others++);
 }
 
-std::string tokenizer_json() {
+std::string tokenizer_json(bool special_marks) {
   Json vocab = Json::object();
   std::int32_t others = 0;
   for (std::int32_t b = 0; b < kFirstWord; ++b) vocab[byte_name(b, others)] = b;
@@ -38,7 +38,7 @@ std::string tokenizer_json() {
                      {"lstrip", false},
                      {"rstrip", false},
                      {"normalized", false},
-                     {"special", true}});
+                     {"special", special_marks || std::string_view(name) == "<eos>"}});
   }
   const Json byte_level{{"type", "ByteLevel"},
                         {"add_prefix_space", false},
@@ -74,7 +74,7 @@ ScriptedOptions::ScriptedOptions() {
 }
 
 ScriptedServer::ScriptedServer(ScriptedOptions options, bool load) : options_(std::move(options)) {
-  auto tokenizer = Tokenizer::parse(tokenizer_json());
+  auto tokenizer = Tokenizer::parse(tokenizer_json(options_.special_marks));
   LATHE_CHECK(tokenizer, tokenizer ? "" : tokenizer.error().message());
   tokenizer_.emplace(std::move(*tokenizer));
   auto chat = ChatTemplate::parse(template_text(options_.template_prefix));

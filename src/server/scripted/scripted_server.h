@@ -31,6 +31,7 @@ struct ScriptedOptions {
   std::int32_t context = 16384;
   std::string draft = "none";
   std::string template_prefix;  // precedes the chat template: "{# </think> <tool_call> #}"
+  bool special_marks = true;    // marks of reasoning and of calls are special tokens
   /// As Script's; empty: byte b is followed by word b mod 64, a word by the next one.
   std::function<std::int32_t(std::int32_t token, std::int32_t position)> next;
   std::function<Result<void>(std::int64_t rows)> on_forward;

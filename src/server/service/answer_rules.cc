@@ -55,41 +55,63 @@ grammar::Source calls_of(const ApiRequest& api, const grammar::CallForm* form, b
   return out;
 }
 
+// A mark's token. `shown`: also one that is no special token, which the answer's text has too.
+std::optional<std::int32_t> mark_token(const ServedModel& model, std::string_view text,
+                                       bool shown) {
+  for (const auto& [token, mark] : model.marks) {
+    if (mark == text) return token;
+  }
+  if (!shown || text.empty()) return std::nullopt;
+  const auto tokens = model.tokenizer.encode(text);
+  if (!tokens || tokens->size() != 1 || tokens->front() >= model.vocab) return std::nullopt;
+  return tokens->front();
+}
+
+// The marks of reasoning as tokens, if its end is one.
+std::optional<grammar::ThinkTokens> think_tokens(const ServedModel& model,
+                                                 grammar::Thinking thinking, bool shown) {
+  const ReasoningMarks marks = reasoning_marks(model.reasoning);
+  const auto end = mark_token(model, marks.end, shown);
+  if (!end) return std::nullopt;
+  grammar::ThinkTokens out;
+  out.end = *end;
+  out.inside = thinking == grammar::Thinking::inside;
+  const auto begin = mark_token(model, marks.token.empty() ? marks.begin : marks.token, shown);
+  if (begin && !marks.token.empty()) {  // the rest of the mark follows its token
+    const auto rest = marks.begin.substr(marks.token.size());
+    auto tokens = model.tokenizer.encode(rest, /*add_special_tokens=*/false);
+    if (tokens) out.header = std::move(*tokens);
+  }
+  if (!out.inside) out.begin = begin;
+  return out;
+}
+
 // Sets where the reasoning ends, which constrained text follows, and that a budget limits. Its
-// marks are tokens or text; a budget needs tokens.
+// marks are tokens or text; a budget needs tokens. A grammar takes tokens that are no special ones
+// for text.
 void set_thinking(const ServedModel& model, grammar::Thinking thinking, PreparedRequest& out) {
   ApiRequest& api = out.api;
   if (thinking == grammar::Thinking::none) {
     if (api.thinking_budget) api.ignored.push_back("thinking.budget_tokens");
     return;
   }
-  const ReasoningMarks marks = reasoning_marks(model.reasoning);
-  std::optional<std::int32_t> begin, end;
-  std::string_view header;  // what follows the token in the mark
-  for (const auto& [token, text] : model.marks) {
-    if (text == marks.begin) begin = token;
-    if (text == marks.end) end = token;
-    if (text != marks.token || marks.token.empty()) continue;
-    begin = token;
-    header = marks.begin.substr(marks.token.size());
-  }
   if (api.constraint) {
+    const ReasoningMarks marks = reasoning_marks(model.reasoning);
     api.constraint->think_begin = marks.begin;
     api.constraint->think_end = marks.end;
+    if (auto think = think_tokens(model, thinking, /*shown=*/false)) {
+      out.think = std::move(*think);
+    } else {
+      api.constraint->thinking = thinking;
+    }
   }
-  if (!end) {
-    if (api.constraint) api.constraint->thinking = thinking;
-    if (api.thinking_budget) api.ignored.push_back("thinking.budget_tokens");
-    return;
+  if (!api.thinking_budget) return;
+  if (auto think = think_tokens(model, thinking, /*shown=*/true)) {
+    out.think_budget = api.thinking_budget;
+    out.budget_think = std::move(*think);
+  } else {
+    api.ignored.push_back("thinking.budget_tokens");
   }
-  out.think_budget = api.thinking_budget;
-  out.think.end = *end;
-  if (!header.empty()) {
-    auto tokens = model.tokenizer.encode(std::string(header), /*add_special_tokens=*/false);
-    if (tokens) out.think.header = std::move(*tokens);
-  }
-  out.think.inside = thinking == grammar::Thinking::inside;
-  if (!out.think.inside) out.think.begin = begin;
 }
 
 // The model's own calls, if they are constrained, need a grammar.

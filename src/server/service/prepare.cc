@@ -343,7 +343,7 @@ std::unique_ptr<TokenConstraint> make_constraint(const PreparedRequest& request,
     out = std::make_unique<grammar::TokenRules>(request.token_lists, std::move(out));
   }
   if (request.think_budget) {
-    out = std::make_unique<grammar::ThinkBudget>(*request.think_budget, request.think,
+    out = std::make_unique<grammar::ThinkBudget>(*request.think_budget, request.budget_think,
                                                  request.vocab, std::move(out));
   }
   return out;

@@ -26,8 +26,8 @@ struct PreparedRequest {
   std::shared_ptr<const grammar::TokenLists> token_lists;   // null: no allowed or bad tokens
   std::set<std::string> earlier_call_ids;                   // CallIds'
   grammar::ThinkTokens think;                               // reasoning before constrained text
-  // Most tokens of reasoning, of which `think` has the marks.
-  std::optional<std::int64_t> think_budget;
+  std::optional<std::int64_t> think_budget;                 // most tokens of reasoning ...
+  grammar::ThinkTokens budget_think;                        // ... between these marks
   std::int32_t vocab = 0;
   std::uint64_t cache_salt = 0;            // Request's
   std::uint64_t client = 0;                // Request's

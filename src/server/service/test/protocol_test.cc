@@ -102,31 +102,37 @@ TEST(Protocols, ErrorsHaveTheProtocolsShape) {
               ::testing::Not(HasSubstr(" max_tokens")));
 }
 
-// A model that thinks for ever, and ends its answer after the reasoning.
+// A model that thinks for ever, and ends its answer after the reasoning. Its marks are special
+// tokens or added ones that are none.
 TEST(Protocols, ABudgetEndsReasoning) {
   constexpr std::int32_t kBegin = kScriptEos + 1, kEnd = kScriptEos + 2;
-  ScriptedOptions options;
-  options.template_prefix = "{# </think> #}";
-  options.next = [](std::int32_t token, std::int32_t) {
-    if (token == kEnd) return kFirstWord;
-    if (token == kFirstWord) return kScriptEos;
-    return token == kBegin || token > kFirstWord ? kFirstWord + 1 : kBegin;
-  };
-  ScriptedServer s(std::move(options));
-  for (const int budget : {1, 4, 90}) {
-    for (const char* more : {"", R"(,"bad_words":["w9"])"}) {
-      const auto message =
-          ask(s.port(), "POST", "/v1/messages",
-              fmt::format(R"({{"messages":[{{"role":"user","content":"x"}}],"max_tokens":99,)"
-                          R"("thinking":{{"type":"enabled","budget_tokens":{}}}{}}})",
-                          budget, more))
-              .json();
-      ASSERT_EQ(message["content"].size(), 2u) << message.dump(1);
-      std::string thoughts;
-      for (int i = 0; i < budget; ++i) thoughts += " w1";
-      EXPECT_EQ(message["content"][0]["thinking"], thoughts);
-      EXPECT_EQ(message["content"][1]["text"], " w0");
-      EXPECT_EQ(message["stop_reason"], "end_turn");
+  for (const bool special : {true, false}) {
+    ScriptedOptions options;
+    options.special_marks = special;
+    options.template_prefix = "{# </think> #}";
+    options.next = [](std::int32_t token, std::int32_t) {
+      if (token == kEnd) return kFirstWord;
+      if (token == kFirstWord) return kScriptEos;
+      return token == kBegin || token > kFirstWord ? kFirstWord + 1 : kBegin;
+    };
+    ScriptedServer s(std::move(options));
+    for (const int budget : {1, 4, 90}) {
+      for (const char* more :
+           {"", R"(,"bad_words":["w9"])", R"(,"structured_outputs":{"regex":" w0"})"}) {
+        const auto message =
+            ask(s.port(), "POST", "/v1/messages",
+                fmt::format(R"({{"messages":[{{"role":"user","content":"x"}}],"max_tokens":99,)"
+                            R"("thinking":{{"type":"enabled","budget_tokens":{}}}{}}})",
+                            budget, more))
+                .json();
+        SCOPED_TRACE(special);
+        ASSERT_EQ(message["content"].size(), 2u) << message.dump(1);
+        std::string thoughts;
+        for (int i = 0; i < budget; ++i) thoughts += " w1";
+        EXPECT_EQ(message["content"][0]["thinking"], thoughts);
+        EXPECT_EQ(message["content"][1]["text"], " w0");
+        EXPECT_EQ(message["stop_reason"], "end_turn");
+      }
     }
   }
 }
