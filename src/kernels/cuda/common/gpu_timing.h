@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/cuda/common/device.h"
@@ -32,23 +33,34 @@ inline void need(const Result<void>& result) {
   std::exit(1);
 }
 
-/// main() of a bench whose only options are [--repeats N] and [--json]. Returns run(repeats, json),
-/// or 2 for any other argument.
-inline int run_with_options(int argc, char** argv, int (*run)(int repeats, bool json)) {
+/// main() of a bench whose only options are [--repeats N] and [--json], and [--filter TEXT] where
+/// `run` takes it: of rows whose names have TEXT in them. Returns run(repeats, json) or
+/// run(repeats, json, filter), or 2 for any other argument.
+template <class Run>
+int run_with_options(int argc, char** argv, Run run) {
+  constexpr bool kFilters = std::is_invocable_v<Run, int, bool, std::string_view>;
   int repeats = 15;
   bool json = false;
+  std::string_view filter;
   for (int i = 1; i < argc; ++i) {
     const std::string_view flag = argv[i];
     if (flag == "--json") {
       json = true;
     } else if (flag == "--repeats" && i + 1 < argc) {
       repeats = std::max(std::atoi(argv[++i]), 1);
+    } else if (kFilters && flag == "--filter" && i + 1 < argc) {
+      filter = argv[++i];
     } else {
-      std::fprintf(stderr, "usage: %s [--repeats N] [--json]\n", argv[0]);
+      std::fprintf(stderr, "usage: %s %s[--repeats N] [--json]\n", argv[0],
+                   kFilters ? "[--filter TEXT] " : "");
       return 2;
     }
   }
-  return run(repeats, json);
+  if constexpr (kFilters) {
+    return run(repeats, json, filter);
+  } else {
+    return run(repeats, json);
+  }
 }
 
 /// Copies host data to a new device array; waits for the copy.

@@ -1,6 +1,6 @@
 // Times grouped-query attention on a GPU.
 //
-// gqa_gpu_bench [--repeats N] [--json]
+// gqa_gpu_bench [--filter TEXT] [--repeats N] [--json]
 //
 // Captures a graph of 20 calls (attention and combine), times it and divides by 20, as a step's
 // layers replay them. Each call reads another copy of the cache where L2 would hold one. The work
@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
+#include <string_view>
 
 #include "base/float_formats.h"
 #include "kernels/cuda/common/gpu_timing.h"
@@ -173,6 +174,16 @@ CacheLayout layout_of(const Case& c) {
                      {.kv_heads = c.kv_heads, .head_dim = c.head_dim, .v_head_dim = c.value_dim()});
 }
 
+std::string name_of(const Case& c) {
+  std::string what =
+      fmt::format("{} {} b{} rows {} keys {}-{} {}/{} d{}{} page {}", c.what, layout_of(c).name(),
+                  c.requests, c.rows, c.least, c.most, c.heads, c.kv_heads, c.head_dim,
+                  c.latent() ? fmt::format(" + {}", c.rope) : "", c.page);
+  if (c.window != 0) what += fmt::format(" window {}", std::abs(c.window));
+  if (c.listed > 0) what += fmt::format(" k {}", c.listed);
+  return what;
+}
+
 Row run_case(const Case& c, const Stream& stream, int sms, int repeats) {
   std::mt19937 rng(kSeed);
   AttendArgs args;
@@ -267,11 +278,7 @@ Row run_case(const Case& c, const Stream& stream, int sms, int repeats) {
     schedules.push_back(time_once(stream, schedule));
   }
   Row row;
-  row.what = fmt::format("{} {} b{} rows {} keys {}-{} {}/{} d{}{} page {}", c.what, layout.name(),
-                         c.requests, c.rows, c.least, c.most, c.heads, c.kv_heads, c.head_dim,
-                         c.latent() ? fmt::format(" + {}", c.rope) : "", c.page);
-  if (c.window != 0) row.what += fmt::format(" window {}", std::abs(c.window));
-  if (c.listed > 0) row.what += fmt::format(" k {}", c.listed);
+  row.what = name_of(c);
   row.microseconds = median(whole) * 1e6;
   row.schedule = median(schedules) * 1e6;
   const double operations = 2.0 * pairs * c.heads * (c.key_dim() + c.value_dim());
@@ -285,12 +292,13 @@ Row run_case(const Case& c, const Stream& stream, int sms, int repeats) {
   return row;
 }
 
-int run(int repeats, bool json) {
+int run(int repeats, bool json, std::string_view filter) {
   const Device device = need(open_device());
   const Stream stream = need(Stream::make());
   std::printf("%s seed %u\n", device.model.c_str(), kSeed);
   nlohmann::json all = nlohmann::json::array();
   for (const Case& c : kCases) {
+    if (name_of(c).find(filter) == std::string::npos) continue;
     const Row row = run_case(c, stream, device.sms, repeats);
     std::printf("%-66s %9.1f us  floor %8.1f  share %4.0f %%  %6.1f TF  list %5.1f us\n",
                 row.what.c_str(), row.microseconds, row.floor, 100 * row.floor / row.microseconds,

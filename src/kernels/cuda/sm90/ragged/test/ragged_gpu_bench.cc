@@ -1,6 +1,6 @@
 // Times attention over expanded keys on a GPU, next to absorbed attention.
 //
-// ragged_gpu_bench [--repeats N] [--json]
+// ragged_gpu_bench [--filter TEXT] [--repeats N] [--json]
 //
 // Random latents, weights and queries. A call gathers latents, expands them and attends; the work
 // list, which a step's layers share, is made before. Prints medians of calls timed one by one. TF
@@ -12,6 +12,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <string_view>
 
 #include "base/float_formats.h"
 #include "kernels/cuda/common/gpu_timing.h"
@@ -181,12 +182,16 @@ struct Row {
   double microseconds = 0, floor = 0, flops = 0, absorbed = 0;
 };
 
+std::string name_of(const Case& c) {
+  return fmt::format("{} x {} rows onto {}-{}, {} heads ({}, {}), kv_b {}, {}", c.requests, c.rows,
+                     c.prefix_least, c.prefix_most, c.heads, c.nope_head + 64, c.v_head,
+                     name(c.weights), name(c.layout));
+}
+
 Row run_case(const Case& c, const Stream& stream, int repeats) {
   Bench b(c, stream);
   Row row;
-  row.what = fmt::format("{} x {} rows onto {}-{}, {} heads ({}, {}), kv_b {}, {}", c.requests,
-                         c.rows, c.prefix_least, c.prefix_most, c.heads, c.nope_head + 64, c.v_head,
-                         name(c.weights), name(c.layout));
+  row.what = name_of(c);
   const double attention = 2 * b.pairs * c.heads * (c.nope_head + 64 + c.v_head);
   const double expansion = 2. * static_cast<double>(b.keys * b.head_rows()) * 512;
   row.floor = attention / 640e6 + expansion / 800e6;
@@ -202,12 +207,13 @@ Row run_case(const Case& c, const Stream& stream, int repeats) {
   return row;
 }
 
-int run(int repeats, bool json) {
+int run(int repeats, bool json, std::string_view filter) {
   const Device device = need(open_device());
   const Stream stream = need(Stream::make());
   std::printf("%s seed %u\n", device.model.c_str(), kSeed);
   nlohmann::json all = nlohmann::json::array();
   for (const Case& c : kCases) {
+    if (name_of(c).find(filter) == std::string::npos) continue;
     const Row row = run_case(c, stream, repeats);
     std::printf("%-82s %9.1f us  floor %8.1f  share %3.0f %%  %6.1f TF  absorbed %9.1f us\n",
                 row.what.c_str(), row.microseconds, row.floor, 100 * row.floor / row.microseconds,
