@@ -93,6 +93,14 @@ std::optional<CallEnd> end_outside_parameters(std::string_view text, std::string
   }
 }
 
+// Where the JSON of a call of DSML or <invoke> begins; npos: not there yet, or it has parameters.
+std::size_t invoke_json(std::string_view text) {
+  const std::size_t name = text.substr(0, kMostHeader).find('>');
+  if (name == std::string_view::npos) return name;
+  const std::size_t at = after_space(text, name + 1);
+  return text.substr(at).starts_with('{') ? at : std::string_view::npos;
+}
+
 // The end mark outside of strings in <|"|> or <escape>.
 std::optional<CallEnd> end_outside_gemma_strings(std::string_view text, std::string_view mark,
                                                  CallScan& scan) {
@@ -218,9 +226,15 @@ std::optional<CallEnd> find_call_end(const CallMarks& marks, std::string_view te
     case CallBody::pairs:
       return first_end(text, marks.end, scan);
     case CallBody::dsml:
-      return end_outside_parameters(text, marks.end, kDsmlParameter, kEndDsmlParameter, scan);
-    case CallBody::invoke:
-      return end_outside_parameters(text, marks.end, kInvokeParameter, kEndInvokeParameter, scan);
+    case CallBody::invoke: {
+      if (const std::size_t json = invoke_json(text); json != std::string_view::npos) {
+        scan.at = std::max(scan.at, json);
+        return json_or_first();
+      }
+      const bool dsml = marks.body == CallBody::dsml;
+      return end_outside_parameters(text, marks.end, dsml ? kDsmlParameter : kInvokeParameter,
+                                    dsml ? kEndDsmlParameter : kEndInvokeParameter, scan);
+    }
     case CallBody::mistral:
       return end_of_json(text, mistral_json(text), scan);
     case CallBody::python_tag: {

@@ -12,14 +12,15 @@ using Json = nlohmann::ordered_json;
 ToolCalls read_deepseek_call(std::string_view body) {
   const auto first = take_until(body, "<｜tool▁sep｜>");
   if (!first) return std::nullopt;
-  std::string_view name = trim(*first);
-  if (const std::size_t fence = body.find("```json"); fence != std::string_view::npos) {
-    if (name != "function") return std::nullopt;
-    name = trim(body.substr(0, fence));
-    body.remove_prefix(fence + 7);
-    body = body.substr(0, body.rfind("```"));
+  std::string_view name = trim(*first), json = trim(body);
+  // Where JSON follows, a fence is an argument's.
+  if (name == "function" && !json.starts_with('{')) {
+    const auto second = take_until(json, "```json");
+    if (!second) return std::nullopt;
+    name = trim(*second);
+    if (json.ends_with("```")) json.remove_suffix(3);
   }
-  const auto arguments = read_members(trim(body));
+  const auto arguments = read_members(trim(json));
   if (!arguments || !is_name_text(name)) return std::nullopt;
   return one_call({std::string(name), members_text(*arguments)});
 }

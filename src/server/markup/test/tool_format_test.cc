@@ -422,7 +422,8 @@ TEST(ToolFormat, ABrokenCallHidesNoLaterOne) {
        {"<invoke name=\"now\">\n</invoke>", R"(<tool_calls>{"name": "now"}</tool_calls>)"}}};
   for (const auto& [format, calls] : formats) {
     for (const CallMarks& marks : tool_marks(format).calls) {
-      for (const char* broken : {"", "{", "{\"a\": \"", "[now(a='", "z a: 1", "{'z', (\"]"}) {
+      for (const char* broken :
+           {"", "{", "{\"a\": \"", "z\">{\"a\": \"", "[now(a='", "z a: 1", "{'z', (\"]"}) {
         const std::string text = std::string(marks.begin) + broken;
         const std::string content = text.ends_with('\n') ? text.substr(0, text.size() - 1) : text;
         for (const std::string& call : calls) {
