@@ -508,12 +508,23 @@ void AnswerParts::finish(TextParts& out, bool whole) {
   spaces_.clear();
 }
 
+// The text of a call at the answer's end, where the end mark of its section also ends it.
+std::string_view AnswerParts::without_section_end() const {
+  const std::string_view text = trim(held_);
+  const auto& around = tool_marks_->around;
+  for (std::size_t i = 1; i < around.size(); i += 2) {
+    if (text.ends_with(around[i])) return text.substr(0, text.size() - around[i].size());
+  }
+  return held_;
+}
+
 // A call without its end mark is a call if its text is complete. Otherwise an end mark inside its
 // quotes counts, as a quote may be missing.
 void AnswerParts::finish_call(TextParts& out, bool whole) {
   while (state_ == State::call && !complete()) {
-    if (whole &&
-        add_calls(read_tool_calls(open_->body, held_, *rules_.schemas, /*closed=*/false), out)) {
+    if (whole && add_calls(read_tool_calls(open_->body, without_section_end(), *rules_.schemas,
+                                           /*closed=*/false),
+                           out)) {
       held_.clear();
       state_ = State::content;
       return;

@@ -98,6 +98,7 @@ class AnswerParts {
   void read_list(std::string_view text, TextParts& out);
   std::size_t find_later_call(CallBody body, std::string_view text, bool anywhere) const;
   void refuse_call(std::string_view body, std::string_view end, TextParts& out);
+  std::string_view without_section_end() const;
   void finish_call(TextParts& out, bool whole);
 
   MarkupRules rules_;

@@ -375,6 +375,37 @@ TEST(ToolFormat, MarksOfASectionWithoutCallsAreText) {
   }
 }
 
+// The end mark of a section stands for that of its last call.
+TEST(ToolFormat, TheEndOfASectionEndsItsLastCall) {
+  struct Row {
+    ToolFormat format;
+    std::string begin, call, end;
+  };
+  const Row rows[] = {
+      {ToolFormat::deepseek, "<｜tool▁calls▁begin｜>",
+       "<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{\"city\": \"Oslo\"}", "<｜tool▁calls▁end｜>"},
+      {ToolFormat::deepseek, "<｜tool▁calls▁begin｜>",
+       "<｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{\"city\": \"Oslo\"}\n```",
+       "<｜tool▁calls▁end｜>"},
+      {ToolFormat::dsml, "<｜DSML｜function_calls>",
+       "<｜DSML｜invoke name=\"weather\">\n<｜DSML｜parameter name=\"city\" string=\"true\">Oslo"
+       "</｜DSML｜parameter>",
+       "</｜DSML｜function_calls>"},
+      {ToolFormat::kimi, "<|tool_calls_section_begin|>",
+       "<|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{\"city\": \"Oslo\"}",
+       "<|tool_calls_section_end|>"},
+      {ToolFormat::minimax, "<minimax:tool_call>",
+       "<invoke name=\"weather\">\n<parameter name=\"city\">Oslo</parameter>",
+       "</minimax:tool_call>"}};
+  for (const auto& [format, begin, call, end] : rows) {
+    reads(format, begin + call + end, kOslo);
+    reads(format, "I look.\n" + begin + "\n" + call + "\n" + end + "\n", kOslo, "I look.");
+    stays_text(format, begin + call + end, /*whole=*/false);
+    stays_text(format, begin + call + end + " x");
+    stays_text(format, begin + call.substr(0, call.find("Oslo") + 2) + end);
+  }
+}
+
 // Without a call every byte stays, but for marks of reasoning.
 TEST(ToolFormat, TextWithoutACallStaysWhole) {
   std::mt19937 random(64);
