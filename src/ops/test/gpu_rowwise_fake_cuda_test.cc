@@ -192,6 +192,25 @@ TEST_F(GpuRowwise, MovesRows) {
   EXPECT_TRUE(gpu.read(there).same_bits(some));
 }
 
+// 513 words of 16 bytes a row. Of 531 rows a block copies several, the last fewer.
+TEST_F(GpuRowwise, GathersFewAndManyRowsOfWholeWords) {
+  for (const std::int64_t rows : {3, 531}) {
+    std::vector<std::int32_t> of;
+    for (std::int64_t r = 0; r < rows; ++r) of.push_back(static_cast<std::int32_t>(rng() % 7));
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const std::int64_t cols = dtype == DType::f32 ? 2052 : 4104;
+      Rows x(7, cols, 0, 16), out(rows, cols, 0, 8);
+      x.randomize(rng);
+      const bool exact = dtype == DType::f32;
+      const MutableRowsView from = exact ? gpu.rows(x) : gpu.bf16_rows(x);
+      const MutableRowsView to = exact ? gpu.rows(out) : gpu.bf16_rows(out);
+      gather_rows(gpu.ops, constant(from), gpu.list(of), to);
+      gather_rows(ref.ops, gpu.read(from).view(), of, out.out());
+      EXPECT_TRUE(gpu.read(to).same_bits(out)) << rows << " rows of " << name(dtype);
+    }
+  }
+}
+
 TEST_F(GpuRowwise, AddsAndCastsRows) {
   for (const std::int64_t cols : {140, 144}) {
     Rows x(6, cols), out(6, cols);

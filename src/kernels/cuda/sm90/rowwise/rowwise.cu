@@ -12,6 +12,9 @@
 namespace lathe::cuda {
 namespace {
 
+constexpr int kGatherRows = 8;  // per block, if there are at least kManyWords words to copy
+constexpr std::int64_t kManyWords = 132 * 2048;  // a word for every thread of an H200
+
 // A grid of rows x blocks of columns.
 LaunchShape over_columns(std::int64_t rows, std::int64_t cols) {
   return {.grid = dim3(static_cast<unsigned>(rows), blocks_for(cols, kRowThreads)),
@@ -62,8 +65,15 @@ cudaError_t launch_gather_rows(const GatherRowsParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
   GatherRowsParams q = p;
   q.words = words_of_row(p);
-  const std::int64_t threads = q.words > 0 ? ceil_div(q.words, kGatherWords) : p.cols;
-  return launch_kernel(gather_rows_kernel, over_columns(p.rows, threads), stream, q);
+  if (q.words == 0) {
+    return launch_kernel(gather_rows_kernel, over_columns(p.rows, p.cols), stream, q);
+  }
+  // A block of several rows has more bytes in flight; with few rows it would leave SMs idle.
+  if (p.rows * q.words < kManyWords) {
+    return launch_kernel(gather_words_kernel<1>, over_columns(p.rows, q.words), stream, q);
+  }
+  return launch_kernel(gather_words_kernel<kGatherRows>,
+                       over_columns(ceil_div(p.rows, kGatherRows), q.words), stream, q);
 }
 bool norm_takes_codes(const NormParams& p) {
   return is_short(p) && p.cols > kNarrowNorm && p.cols % 128 == 0 && p.out.dtype == DType::bf16;

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/common/activated.cuh"
 #include "kernels/cuda/common/dialect.cuh"
+#include "kernels/cuda/sm90/rowwise/cache_hints.cuh"
 #include "kernels/cuda/sm90/rowwise/rowwise.h"
 
 namespace lathe::cuda {
@@ -77,33 +78,38 @@ static __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-/// 16-byte words that a thread copies, kRowThreads apart.
-inline constexpr int kGatherWords = 4;
-
 static __global__ void __launch_bounds__(kRowThreads)
     gather_rows_kernel(const __grid_constant__ GatherRowsParams p) {
   let_next_begin();
   wait_for_previous();
-  if (p.words > 0) {
-    const std::int64_t row = blockIdx.x, bytes = p.x.dtype == DType::f32 ? 4 : 2;
-    const std::int64_t col = std::int64_t{blockIdx.y} * (kGatherWords * kRowThreads) + threadIdx.x;
-    const auto* from =
-        reinterpret_cast<const uint4*>(p.x.data + p.of[row] * p.x.stride * bytes) + col;
-    auto* to = reinterpret_cast<uint4*>(p.out.data + row * p.out.stride * bytes) + col;
-    uint4 words[kGatherWords];
-    LATHE_UNROLL
-    for (int i = 0; i < kGatherWords; ++i) {
-      if (col + i * kRowThreads < p.words) words[i] = from[i * kRowThreads];
-    }
-    LATHE_UNROLL
-    for (int i = 0; i < kGatherWords; ++i) {
-      if (col + i * kRowThreads < p.words) to[i * kRowThreads] = words[i];
-    }
-    return;
-  }
   std::int64_t row, col;
   if (my_element(p.cols, row, col)) {
     store_element(p.out, row, col, load_element(p.x, p.of[row], col));
+  }
+}
+
+/// Rows of whole 16-byte words, p.words each. A block copies kRowThreads words of each of kRows
+/// rows; it loads all of them before it stores the first.
+template <int kRows>
+static __global__ void __launch_bounds__(kRowThreads)
+    gather_words_kernel(const __grid_constant__ GatherRowsParams p) {
+  let_next_begin();
+  wait_for_previous();
+  const std::int64_t first = std::int64_t{blockIdx.x} * kRows;
+  const std::int64_t word = std::int64_t{blockIdx.y} * kRowThreads + threadIdx.x;
+  if (word >= p.words) return;
+  const std::int64_t bytes = p.x.dtype == DType::f32 ? 4 : 2;
+  const auto* from = reinterpret_cast<const uint4*>(p.x.data) + word;
+  auto* to = reinterpret_cast<uint4*>(p.out.data) + word;
+  uint4 words[kRows];
+  LATHE_UNROLL
+  for (int i = 0; i < kRows; ++i) {
+    const std::int64_t row = first + i < p.rows ? first + i : p.rows - 1;
+    words[i] = from[p.of[row] * (p.x.stride * bytes / 16)];
+  }
+  LATHE_UNROLL
+  for (int i = 0; i < kRows; ++i) {
+    if (first + i < p.rows) store_once(to + (first + i) * (p.out.stride * bytes / 16), words[i]);
   }
 }
 
