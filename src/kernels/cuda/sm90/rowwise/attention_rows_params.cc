@@ -76,7 +76,6 @@ std::optional<QkvParams> qkv_params(const QkvRows& op, const PoolView& pool,
               .value_heads =
                   static_cast<std::int32_t>(op.kv.cols == 0 ? 0 : (op.kv.cols - key_cols) / cols),
               .cols = static_cast<std::int32_t>(cols),
-              .heads_of_row = FastDiv((op.q.cols + op.kv.cols) / cols),
               .pages = rows.pages,
               .keys = StoredPart::of(rows.runs[0]),
               .values = StoredPart::of(rows.runs[two ? 1 : 0]),

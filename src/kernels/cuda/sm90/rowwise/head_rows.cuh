@@ -23,28 +23,38 @@ __device__ __forceinline__ void load_neighbours(const float* from, float (&to)[k
 }
 
 template <int kWords>
-__device__ __forceinline__ void store_words(void* to, const std::uint32_t (&words)[kWords]) {
+__device__ __forceinline__ void store_words(Address to, const std::uint32_t (&words)[kWords]) {
   if constexpr (kWords == 1) {
-    *static_cast<std::uint32_t*>(to) = words[0];
+    store_global(to, words[0]);
   } else if constexpr (kWords == 2) {
-    *static_cast<uint2*>(to) = {words[0], words[1]};
+    store_global(to, uint2{words[0], words[1]});
   } else {
     LATHE_UNROLL
     for (int i = 0; i < kWords; i += 4) {
-      static_cast<uint4*>(to)[i / 4] = {words[i], words[i + 1], words[i + 2], words[i + 3]};
+      store_global(to + 4 * i, uint4{words[i], words[i + 1], words[i + 2], words[i + 3]});
     }
   }
 }
+/// As to_bf16x2() (chunk.cuh), with one search for NaN.
 template <int kCount>
-__device__ __forceinline__ void store_bf16_neighbours(void* to, const float (&v)[kCount]) {
-  std::uint32_t words[kCount / 2];
+__device__ __forceinline__ void store_bf16_neighbours(Address to, const float (&v)[kCount]) {
+  std::uint32_t words[kCount / 2], nan = 0;
   LATHE_UNROLL
-  for (int i = 0; i < kCount / 2; ++i) words[i] = to_bf16x2(v[2 * i], v[2 * i + 1]);
+  for (int i = 0; i < kCount / 2; ++i) {
+    words[i] = convert_bf16x2(v[2 * i], v[2 * i + 1]);
+    nan |= (words[i] & 0x7fff7fffu) + 0x00010001u;
+  }
+  if ((nan & 0x80008000u) != 0) {
+    LATHE_UNROLL
+    for (int i = 0; i < kCount / 2; ++i) {
+      words[i] = to_bf16(v[2 * i]).bits | std::uint32_t{to_bf16(v[2 * i + 1]).bits} << 16;
+    }
+  }
   store_words(to, words);
 }
 /// As to_raw_e4m3() (chunk.cuh).
 template <int kCount>
-__device__ __forceinline__ void store_e4m3_neighbours(void* to, const float (&v)[kCount],
+__device__ __forceinline__ void store_e4m3_neighbours(Address to, const float (&v)[kCount],
                                                       float inverse) {
   constexpr int kWords = (kCount + 3) / 4;
   float x[4 * kWords] = {};
@@ -65,14 +75,23 @@ __device__ __forceinline__ void store_e4m3_neighbours(void* to, const float (&v)
     }
   }
   if constexpr (kCount == 2) {
-    *static_cast<std::uint16_t*>(to) = static_cast<std::uint16_t>(words[0]);
+    store_global(to, static_cast<std::uint16_t>(words[0]));
   } else {
     store_words(to, words);
   }
 }
 
-/// Cosines and sines of a lane's pairs. If halves are paired, one per column; if neighbours are
-/// paired, one per two columns.
+/// The result of an addition, without a NaN's sign. A GPU's NaN has none.
+__device__ __forceinline__ float unsigned_nan(float sum) {
+#ifdef __CUDACC__
+  return sum;
+#else
+  return sum != sum ? bits_to_float(0x7fc00000u) : sum;
+#endif
+}
+
+/// Cosines and sines of a lane's pairs. If halves are paired, one per column, and the sines of the
+/// first half are negative; if neighbours are paired, one per two columns.
 template <int kCount>
 struct HeadRotation {
   float cosine[kCount], sine[kCount];
@@ -90,29 +109,28 @@ struct HeadRotation {
     } else {
       load_neighbours(row + lane % 16 * kCount, cosine);
       load_neighbours(row + (16 * kCount) + lane % 16 * kCount, sine);
+      LATHE_UNROLL
+      for (float& v : sine) v = lane < 16 ? -v : v;
     }
   }
-  __device__ __forceinline__ void apply(bool interleaved, int lane, float (&x)[kCount]) const {
-    LATHE_UNROLL
-    for (int i = 0; i < kCount; i += 2) {
-      // (a, b) becomes (a c - b s, a s + b c); -(b s) is computed as b (-s).
-      float other[2] = {x[i + 1], x[i]};
-      bool first[2] = {true, false};
-      if (!interleaved) {
-        LATHE_UNROLL
-        for (int j = 0; j < 2; ++j) {
-          other[j] = shuffle_xor(x[i + j], 16);
-          first[j] = lane < 16;
-        }
-      }
+  __device__ __forceinline__ void apply(bool interleaved, float (&x)[kCount]) const {
+    // (a, b) becomes (a c - b s, a s + b c); -(b s) is computed as b (-s).
+    if (interleaved) {
       LATHE_UNROLL
-      for (int j = 0; j < 2; ++j) {
-        const float v = x[i + j] * cosine[i + j];
-        x[i + j] = v + other[j] * (first[j] ? -sine[i + j] : sine[i + j]);
+      for (int i = 0; i < kCount; i += 2) {
+        const float a = x[i], b = x[i + 1];
+        x[i] = a * cosine[i] + b * -sine[i];
+        x[i + 1] = b * cosine[i] + a * sine[i];
+      }
+    } else {
+      LATHE_UNROLL
+      for (int i = 0; i < kCount; ++i) {
+        const float other = shuffle_xor(x[i], 16);
+        x[i] = x[i] * cosine[i] + other * sine[i];
       }
     }
     LATHE_UNROLL
-    for (float& v : x) v = v != v ? bits_to_float(0x7fc00000u) : v;  // a NaN has no sign
+    for (float& v : x) v = unsigned_nan(v);
   }
 };
 

@@ -71,14 +71,14 @@ __device__ __forceinline__ void store_latent(const LatentRowsParams& p, const Pl
   for (int u = 0; u < LatentOfWarp::kTiles; ++u) {
     const int col = 128 * u + 4 * lane;
     if constexpr (kKind == RunKind::bf16) {
-      store_bf16_neighbours(reinterpret_cast<std::uint16_t*>(to) + col, x.v[u]);
+      store_bf16_neighbours(to + 2 * col, x.v[u]);
     } else if constexpr (kKind == RunKind::e4m3_tensor) {
       if (p.counts != nullptr) losses.see(x.v[u], p.latent.inverse);
-      store_e4m3_neighbours(reinterpret_cast<std::uint8_t*>(to) + col, x.v[u], p.latent.inverse);
+      store_e4m3_neighbours(to + col, x.v[u], p.latent.inverse);
     } else {
       const float amax = largest_finite_of_warp(x.v[u]);
       const TileScale tile = p.raw_scale ? raw_e4m3_scale(amax) : pow2_e4m3_scale(amax);
-      store_e4m3_neighbours(reinterpret_cast<std::uint8_t*>(to) + col, x.v[u], tile.inverse);
+      store_e4m3_neighbours(to + col, x.v[u], tile.inverse);
       if (lane == u) scale_of_lane = tile.scale;
     }
   }
@@ -100,16 +100,16 @@ __device__ __forceinline__ void write_key(const LatentRowsParams& p, std::int64_
   if (place.hole || static_cast<std::uint32_t>(position) >= p.table_positions) return;
   HeadRotation<2> rotation;
   rotation.load(p.table, p.interleaved, position, lane);
-  rotation.apply(p.interleaved, lane, rope);
+  rotation.apply(p.interleaved, rope);
   ValueLosses losses;
   store_latent<kKind>(p, place, x, lane, losses);
   const Address to = place.part(p.rope.start, p.rope.step);
   if constexpr (kKind == RunKind::e4m3_tensor) {
     if (p.counts != nullptr) losses.see(rope, p.rope.inverse);
-    store_e4m3_neighbours(reinterpret_cast<std::uint8_t*>(to) + 2 * lane, rope, p.rope.inverse);
+    store_e4m3_neighbours(to + 2 * lane, rope, p.rope.inverse);
     if (p.counts != nullptr) losses.add_to(p.counts);
   } else {
-    store_bf16_neighbours(reinterpret_cast<std::uint16_t*>(to) + 2 * lane, rope);
+    store_bf16_neighbours(to + 4 * lane, rope);
   }
 }
 
@@ -151,17 +151,17 @@ __device__ __forceinline__ void round_heads(const LatentRowsParams& p, std::uint
         rotation.load(p.table, p.interleaved, positions[n], lane);
       }
       rotation_of = positions[n];
-      rotation.apply(p.interleaved, lane, rope[n]);
+      rotation.apply(p.interleaved, rope[n]);
     }
     std::uint16_t* to = p.nope_out + row[n] * p.nope_stride + std::int64_t{head[n]} * p.nope_head;
     LATHE_UNROLL
     for (int u = 0; u < 2; ++u) {
       const int col = 128 * u + 4 * lane;
-      if (col < p.qk_nope) store_bf16_neighbours(to + col, nope[n][u]);
+      if (col < p.qk_nope) store_bf16_neighbours(address_of(to + col), nope[n][u]);
     }
-    store_bf16_neighbours(
-        p.rope_out + row[n] * p.rope_stride + std::int64_t{head[n]} * p.rope_head + 2 * lane,
-        rope[n]);
+    store_bf16_neighbours(address_of(p.rope_out + row[n] * p.rope_stride +
+                                     std::int64_t{head[n]} * p.rope_head + 2 * lane),
+                          rope[n]);
   }
 }
 

@@ -25,7 +25,7 @@ struct QkvParams {
   std::int64_t rows = 0;
   std::int32_t heads = 1, kv_heads = 1, value_heads = 1;
   std::int32_t cols = 0;
-  FastDiv heads_of_row;  // of q, keys and values together
+  FastDiv groups_of_row = {};  // warps per row; launch sets it
   PagesParams pages;
   StoredPart keys, values;
   unsigned long long* counts = nullptr;  // as EncodeParams::counts, if codes are stored

@@ -130,13 +130,14 @@ cudaError_t launch_copy_rows(const CopyRowsParams& p, cudaStream_t stream) {
 }
 cudaError_t launch_qkv(const QkvParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
-  constexpr int kHeads = kQkvThreads / 32 * kQkvHeads;
-  const LaunchShape shape{.grid = blocks_for(p.rows * p.heads_of_row.divisor, kHeads),
-                          .block = kQkvThreads,
-                          .early = true};
+  const std::int64_t groups = ceil_div(p.heads + p.kv_heads + p.value_heads, kQkvHeads);
+  QkvParams q = p;
+  q.groups_of_row = FastDiv(groups);
+  const LaunchShape shape{
+      .grid = blocks_for(p.rows * groups, kQkvThreads / 32), .block = kQkvThreads, .early = true};
   const auto launch = [&](auto cols) {
     return launch_kernel(p.codes ? qkv_kernel<cols, true> : qkv_kernel<cols, false>, shape, stream,
-                         p);
+                         q);
   };
   if (p.cols == 64) return launch(std::integral_constant<int, 64>());
   if (p.cols == 128) return launch(std::integral_constant<int, 128>());
