@@ -120,7 +120,7 @@ std::optional<LatentRowsParams> latent_rows_params(const LatentRows& op, const P
                      .rope_head = static_cast<std::int32_t>(out_head),
                      .rows = op.q.rows,
                      .qk_nope = static_cast<std::int32_t>(op.qk_nope),
-                     .heads = FastDiv(op.heads),
+                     .heads = static_cast<std::int32_t>(op.heads),
                      .pages = rows.pages,
                      .kind = latent.kind,
                      .latent = StoredPart::of(latent),

@@ -113,54 +113,50 @@ __device__ __forceinline__ void write_key(const LatentRowsParams& p, std::int64_
   }
 }
 
-__device__ __forceinline__ void round_heads(const LatentRowsParams& p, std::uint32_t first,
+/// kLatentHeads heads of one row.
+__device__ __forceinline__ void round_heads(const LatentRowsParams& p, std::uint32_t group,
                                             int lane) {
-  const auto count = static_cast<std::uint32_t>(p.rows) * p.heads.divisor;
+  const std::uint32_t row = p.groups_of_row(group);
+  if (row >= p.rows) return;
+  const auto first =
+      static_cast<std::int32_t>((group - row * p.groups_of_row.divisor) * kLatentHeads);
+  const std::int32_t position = p.positions[row], slot = p.slots[row];
+  const float* const q = p.q + row * p.q_stride;
   float nope[kLatentHeads][2][4], rope[kLatentHeads][2];
-  std::uint32_t row[kLatentHeads], head[kLatentHeads];
-  std::int32_t positions[kLatentHeads], slots[kLatentHeads];
   LATHE_UNROLL
   for (int n = 0; n < kLatentHeads; ++n) {
-    const std::uint32_t i = first + n < count ? first + n : count - 1;
-    row[n] = p.heads(i);
-    head[n] = i - row[n] * p.heads.divisor;
-    const float* from = p.q + row[n] * p.q_stride +
-                        static_cast<std::int32_t>(head[n]) * (p.qk_nope + kRotaryColumns);
+    const std::int32_t head = first + n < p.heads ? first + n : p.heads - 1;
+    const float* from = q + head * (p.qk_nope + kRotaryColumns);
     LATHE_UNROLL
     for (int u = 0; u < 2; ++u) {
       const int col = 128 * u + 4 * lane;
       if (col < p.qk_nope) load_neighbours(from + col, nope[n][u]);
     }
     load_neighbours(from + p.qk_nope + 2 * lane, rope[n]);
-    positions[n] = p.positions[row[n]];
-    slots[n] = p.slots[row[n]];
   }
+  const bool hole = static_cast<std::uint32_t>(position) >= p.table_positions ||
+                    static_cast<std::uint32_t>(slot) >= p.pages.slots;
   HeadRotation<2> rotation;
-  std::int32_t rotation_of = -1;
+  if (!hole) rotation.load(p.table, p.interleaved, position, lane);
   LATHE_UNROLL
   for (int n = 0; n < kLatentHeads; ++n) {
-    if (first + n >= count) return;
-    const bool hole = static_cast<std::uint32_t>(positions[n]) >= p.table_positions ||
-                      static_cast<std::uint32_t>(slots[n]) >= p.pages.slots;
+    if (first + n >= p.heads) return;
     if (hole) {
       LATHE_UNROLL
       for (int i = 0; i < 8; ++i) nope[n][i / 4][i % 4] = 0;
       rope[n][0] = rope[n][1] = 0;
     } else {
-      if (rotation_of != positions[n]) {
-        rotation.load(p.table, p.interleaved, positions[n], lane);
-      }
-      rotation_of = positions[n];
       rotation.apply(p.interleaved, rope[n]);
     }
-    std::uint16_t* to = p.nope_out + row[n] * p.nope_stride + std::int64_t{head[n]} * p.nope_head;
+    const Address to =
+        address_of(p.nope_out + row * p.nope_stride + std::int64_t{first + n} * p.nope_head);
     LATHE_UNROLL
     for (int u = 0; u < 2; ++u) {
       const int col = 128 * u + 4 * lane;
-      if (col < p.qk_nope) store_bf16_neighbours(address_of(to + col), nope[n][u]);
+      if (col < p.qk_nope) store_bf16_neighbours(to + 2 * col, nope[n][u]);
     }
-    store_bf16_neighbours(address_of(p.rope_out + row[n] * p.rope_stride +
-                                     std::int64_t{head[n]} * p.rope_head + 2 * lane),
+    store_bf16_neighbours(address_of(p.rope_out + row * p.rope_stride +
+                                     std::int64_t{first + n} * p.rope_head + 2 * lane),
                           rope[n]);
   }
 }
@@ -171,12 +167,13 @@ static __global__ void __launch_bounds__(kLatentThreads)
   let_next_begin();
   wait_for_previous();
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const std::uint32_t warp = blockIdx.x * (kLatentThreads / 32) + threadIdx.x / 32;
+  // From one lane, so that the compiler knows that it is the warp's.
+  const std::uint32_t warp = blockIdx.x * (kLatentThreads / 32) + shuffle(threadIdx.x / 32, 0);
   const auto rows = static_cast<std::uint32_t>(p.rows);
   if (warp < rows) {
     write_key<kKind>(p, warp, lane);
   } else {
-    round_heads(p, (warp - rows) * kLatentHeads, lane);
+    round_heads(p, warp - rows, lane);
   }
 }
 

@@ -29,7 +29,8 @@ struct LatentRowsParams {
   std::int32_t nope_head = 0, rope_head = 0;
   std::int64_t rows = 0;
   std::int32_t qk_nope = 0;  // a multiple of 4, at most 256
-  FastDiv heads;
+  std::int32_t heads = 1;
+  FastDiv groups_of_row = {};  // warps per row of q; launch sets it
   PagesParams pages;
   RunKind kind = RunKind::bf16;  // of the latent; or e4m3_tensor, or e4m3_f32 in tiles of 128
   StoredPart latent, rope;

@@ -146,14 +146,16 @@ cudaError_t launch_qkv(const QkvParams& p, cudaStream_t stream) {
 }
 cudaError_t launch_latent_rows(const LatentRowsParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
-  const std::int64_t warps = p.rows + ceil_div(p.rows * p.heads.divisor, kLatentHeads);
+  const std::int64_t groups = ceil_div(p.heads, kLatentHeads), warps = p.rows * (1 + groups);
+  LatentRowsParams q = p;
+  q.groups_of_row = FastDiv(groups);
   const LaunchShape shape{
       .grid = blocks_for(warps, kLatentThreads / 32), .block = kLatentThreads, .early = true};
   using enum RunKind;
   return launch_kernel(p.kind == bf16          ? latent_rows_kernel<bf16>
                        : p.kind == e4m3_tensor ? latent_rows_kernel<e4m3_tensor>
                                                : latent_rows_kernel<e4m3_f32>,
-                       shape, stream, p);
+                       shape, stream, q);
 }
 cudaError_t launch_scale_rows(const ScaleRowsParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
