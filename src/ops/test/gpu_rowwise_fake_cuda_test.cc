@@ -89,24 +89,6 @@ TEST_F(GpuRowwise, NormsRoundOnceToActivations) {
   }
 }
 
-// Many rows have another kernel, which loads a row twice.
-TEST_F(GpuRowwise, NormsOfFewAndManyRowsHaveEqualBits) {
-  for (const std::int64_t cols : {257, 2048, 4096, 5000, 8192, 8200}) {
-    constexpr std::int64_t kMany = 265;
-    Rows x(2, cols), many(kMany, cols);
-    x.randomize(rng);
-    for (std::int64_t r = 0; r < kMany; ++r) std::copy_n(x.row(r % 2), cols, many.row(r));
-    const std::vector<float> weight = vector_of(cols, rng);
-    const MutableRowsView few = gpu.rows(x), all = gpu.rows(many);
-    rms_norm(gpu.ops, constant(few), gpu.list(weight), 1e-6f, few);
-    rms_norm(gpu.ops, constant(all), gpu.list(weight), 1e-6f, all);
-    const Rows got = gpu.read(few), wanted = gpu.read(all);
-    for (std::int64_t r = 0; r < 2; ++r) {
-      ASSERT_TRUE(std::equal(got.row(r), got.row(r) + cols, wanted.row(r))) << cols << " columns";
-    }
-  }
-}
-
 TEST_F(GpuRowwise, LayerNorm) {
   Rows x(3, 130), out(3, 130);
   x.randomize(rng);

@@ -8,6 +8,7 @@
 #include "kernels/cuda/sm90/rowwise/norm.cuh"
 #include "kernels/cuda/sm90/rowwise/qkv.cuh"
 #include "kernels/cuda/sm90/rowwise/short_norm.cuh"
+#include "kernels/cuda/sm90/rowwise/wide_norm.cuh"
 
 namespace lathe::cuda {
 namespace {
@@ -44,15 +45,24 @@ bool wide(const Rows& rows) {
          reinterpret_cast<std::uintptr_t>(rows.data) % 16 == 0;
 }
 
-// Whether short_norm_kernel can norm the rows.
-bool is_short(const NormParams& p) {
+// Whether short_norm_kernel, but for `add`, and wide_norm_kernel can norm the rows.
+bool has_words(const NormParams& p) {
   const auto words = [](const void* at, std::int64_t stride) {
     return reinterpret_cast<std::uintptr_t>(at) % 16 == 0 && stride % 4 == 0;
   };
-  return p.bias == nullptr && p.weight != nullptr && !p.add && p.heads == 1 &&
-         p.rows <= kShortNormRows && p.cols <= kNormAfterColumns && p.x.dtype == DType::f32 &&
-         (p.out.dtype == DType::f32 || p.out.dtype == DType::bf16) && words(p.weight, p.cols) &&
-         words(p.x.data, p.x.stride) && words(p.out.data, p.out.stride);
+  return p.bias == nullptr && p.weight != nullptr && p.heads == 1 && p.cols <= kNormAfterColumns &&
+         p.x.dtype == DType::f32 && (p.out.dtype == DType::f32 || p.out.dtype == DType::bf16) &&
+         words(p.weight, p.cols) && words(p.x.data, p.x.stride) && words(p.out.data, p.out.stride);
+}
+bool is_short(const NormParams& p) { return has_words(p) && !p.add && p.rows <= kShortNormRows; }
+
+cudaError_t launch_wide_norm(const NormParams& p, cudaStream_t stream) {
+  const LaunchShape shape{
+      .grid = static_cast<unsigned>(p.rows), .block = kNormThreads, .early = true};
+  if (p.cols <= 2 * kWideNormColumns) return launch_kernel(wide_norm_kernel<2>, shape, stream, p);
+  if (p.cols <= 4 * kWideNormColumns) return launch_kernel(wide_norm_kernel<4>, shape, stream, p);
+  if (p.cols <= 8 * kWideNormColumns) return launch_kernel(wide_norm_kernel<8>, shape, stream, p);
+  return launch_kernel(wide_norm_kernel<16>, shape, stream, p);
 }
 
 }  // namespace
@@ -98,13 +108,14 @@ cudaError_t launch_norm(const NormParams& p, cudaStream_t stream) {
       .grid = dim3(static_cast<unsigned>(p.rows), static_cast<unsigned>(p.heads)),
       .block = kNormThreads,
       .early = true};
-  // A row's bits are the same in both kernels.
+  // A row's bits are the same in all three kernels.
   if (is_short(p)) {
     return launch_kernel(
         short_norm_kernel,
         {.grid = static_cast<unsigned>(p.rows), .block = kNormAfterThreads, .early = true}, stream,
         p);
   }
+  if (has_words(p)) return launch_wide_norm(p, stream);
   return launch_kernel(norm_kernel, shape, stream, p);
 }
 cudaError_t launch_gated_activation(const ActivationParams& p, cudaStream_t stream) {

@@ -32,8 +32,8 @@ struct GatherRowsParams {
                            // sets it
 };
 
-/// Rows and heads up to which short_norm_kernel is used. With more, norm_kernel's small blocks hide
-/// each other's latency.
+/// Rows up to which short_norm_kernel is used. With more, wide_norm_kernel's small blocks hide each
+/// other's latency.
 inline constexpr std::int64_t kShortNormRows = 132;
 
 struct NormParams {
