@@ -189,6 +189,24 @@ TEST_F(GpuQkvRows, Of128ColumnsHaveTheBitsOfTheirParts) {
   }
 }
 
+// A layer that reads the keys and values of another has queries alone.
+TEST_F(GpuQkvRows, WithoutKeysWriteQueriesOnly) {
+  QkvScene s({kBf16, 9, 6, 2, 128, 128, kQkvHalves, true, true}, rng);
+  const MutableRowsView queries = gpu.bf16_rows(s.q_out);
+  const PoolView there = pool_there(s), pool = s.pool(s.bytes.data());
+  const std::vector<std::byte> before = s.bytes;
+  QkvRows op = on_device(s, queries);
+  op.kv.cols = 0;
+  const auto done = gpu.backend->prepare_qkv(gpu.ops, op, there);
+  ASSERT_TRUE(done.ok() && *done);
+  Rows q = s.q;
+  op = s.op(q.out(), s.kv.out());
+  op.kv.cols = 0;
+  ASSERT_TRUE(prepare_qkv(ref.ops, op, pool).ok());
+  expect_near_rows(gpu.read(queries), q, 0x1p-8f, 0x1p-18f);
+  EXPECT_EQ(read(there, before.size()), before);
+}
+
 TEST_F(GpuQkvRows, AWrongCountIsReportedByItsPart) {
   QkvScene s({kBf16, 4, 2, 1, 128, 128, kQkvHalves, true, true}, rng);
   QkvRows op = on_device(s, gpu.bf16_rows(s.q_out));

@@ -59,6 +59,7 @@ std::optional<QkvParams> qkv_params(const QkvRows& op, const PoolView& pool,
   if (!runs_aligned(rows.runs, rows.run_count)) return {};
   const bool two = rows.run_count == 2;  // false: bf16 values follow the keys
   if (two && rows.runs[1].first_chunk * kChunk != key_cols) return {};
+  const bool writes = op.kv.cols > 0;  // false: queries alone
   QkvParams p{.q = reinterpret_cast<const float*>(op.q.data),
               .kv = reinterpret_cast<const float*>(op.kv.data),
               .q_norm = op.q_norm.data(),
@@ -72,9 +73,8 @@ std::optional<QkvParams> qkv_params(const QkvRows& op, const PoolView& pool,
               .q_out_stride = op.q_out.row_stride,
               .rows = op.q.rows,
               .heads = static_cast<std::int32_t>(op.heads),
-              .kv_heads = static_cast<std::int32_t>(op.kv_heads),
-              .value_heads =
-                  static_cast<std::int32_t>(op.kv.cols == 0 ? 0 : (op.kv.cols - key_cols) / cols),
+              .kv_heads = static_cast<std::int32_t>(writes ? op.kv_heads : 0),
+              .value_heads = static_cast<std::int32_t>(writes ? (op.kv.cols - key_cols) / cols : 0),
               .cols = static_cast<std::int32_t>(cols),
               .pages = rows.pages,
               .keys = StoredPart::of(rows.runs[0]),

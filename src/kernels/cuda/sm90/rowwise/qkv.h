@@ -23,7 +23,7 @@ struct QkvParams {
   std::uint16_t* q_out = nullptr;           // bf16 [rows, heads * cols]
   std::int64_t q_stride = 0, kv_stride = 0, q_out_stride = 0;
   std::int64_t rows = 0;
-  std::int32_t heads = 1, kv_heads = 1, value_heads = 1;
+  std::int32_t heads = 1, kv_heads = 1, value_heads = 1;  // kv_heads 0: nothing is written
   std::int32_t cols = 0;
   FastDiv groups_of_row = {};  // warps per row; launch sets it
   PagesParams pages;
