@@ -16,11 +16,20 @@ struct GqaItemParts {
   std::int32_t worker = 0;  // the first one
   std::int32_t count = 0;   // 1: whole
 
-  /// m: the M row of the request, head: its KV head.
+  /// m: the M row of the request, head: its KV head, row: the request's first row.
   __device__ GqaItemParts(const GqaParams& p, std::int32_t request, std::int32_t m,
-                          std::int32_t head) {
-    const std::int32_t number = m / p.block_m, at = p.schedule.request_blocks[request] + number;
+                          std::int32_t head, std::int32_t row) {
+    const std::int32_t number = m / p.block_m;
+    std::int32_t at = p.schedule.request_blocks[request] + number;
     m_row = m - number * p.block_m;
+    if (p.chunk != 0) {  // an M block ends with its chunk, so it may be a later one
+      const auto first = [&](std::int32_t block) {
+        const GqaBlock& b = p.schedule.blocks[block];
+        return (b.row - row) * static_cast<std::int32_t>(p.group.divisor) + b.head;
+      };
+      while (at + 1 < p.schedule.request_blocks[request + 1] && first(at + 1) <= m) ++at;
+      m_row = m - first(at);
+    }
     const std::int32_t tiles = p.schedule.blocks[at].tiles;
     const std::int64_t first =
         p.schedule.costs[at] + std::int64_t{head} * (tiles + p.item_cost) + p.item_cost;
@@ -77,7 +86,8 @@ static __global__ void __launch_bounds__(kGqaJoinThreads)
   // local: the row, counted from the request's first one; place: in the call's results.
   const auto add = [&](const GqaParams& call, std::int32_t request, std::int32_t local,
                        std::int32_t place) {
-    const GqaItemParts parts(call, request, local * group + head - kv_head * group, kv_head);
+    const GqaItemParts parts(call, request, local * group + head - kv_head * group, kv_head,
+                             place - local);
     if (parts.count == 1) {
       const float* out = static_cast<const float*>(call.out) + place * call.out_stride +
                          std::int64_t{head} * p.value_dim + dim;

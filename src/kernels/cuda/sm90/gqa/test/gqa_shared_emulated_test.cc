@@ -86,6 +86,20 @@ TEST_P(GqaSharedEmulated, SinksAndWindows) {
   }
 }
 
+// Rows on both sides of a chunk's edge, in requests that share nothing with the others: a request
+// has M blocks that end with the chunk, before they are full.
+TEST_P(GqaSharedEmulated, RowsCrossAnEdgeOfChunks) {
+  for (const int sms : {1, 2, 3, 4, 6}) {
+    SCOPED_TRACE(fmt::format("SMs {}", sms));
+    Bf16Scene s(dims(16, 3), {{322, 4}, {200, 1}, {190, 1}, {660, 50}, {321, 2}, {400, 130}});
+    share_pages(s, 2, 1, 9);
+    s.make_chunks(20);
+    const SharedLists lists(s);
+    ASSERT_EQ(lists.savings.groups, 1);
+    check(s, sms);
+  }
+}
+
 TEST_P(GqaSharedEmulated, HolesAreNoKeys) {
   Bf16Scene s(dims(16, 4), {{150, 3}, {140, 1}, {130, 1}});
   s.batch.entry(0, 2) = PageId(1 << 30);
