@@ -168,10 +168,10 @@ GqaShape gqa_shape(const AttendArgs& args, int sms) {
   const std::int64_t most = args.main.index_width > 0 ? 1 : args.max_request_rows;
   const bool fixed = args.execution.batch_invariant.value_or(false);
   const std::int64_t m_rows = (fixed ? most : std::min(most, args.q.rows)) * group;
+  const bool fp8 = args.main.pool->layout.kind() == LayoutKind::gqa_fp8;
   GqaShape s;
   const int swapped = gqa_swapped_rows(p.value_dim);
   while (s.block_m < m_rows && s.block_m < swapped) s.block_m *= 2;
-  const bool fp8 = args.main.pool->layout.kind() == LayoutKind::gqa_fp8;
   if (m_rows > 64 && swapped == 64 && !fp8) {
     s.block_m = 128;
     s.tile = gqa_m128_tile(p.key_dim, p.value_dim);
@@ -180,14 +180,17 @@ GqaShape gqa_shape(const AttendArgs& args, int sms) {
   s.workers = sms * gqa_blocks_per_sm(p.key_dim, p.value_dim, s.block_m, fp8);
   s.max_blocks = requests + args.q.rows * group / s.block_m + chunk_blocks(args);
   s.partials = std::int64_t{2} * s.workers;
+  s.pairs = gqa_has_pairs(p.key_dim, p.value_dim, p.kv_heads, m_rows, fp8);
+  s.kv_heads = s.pairs ? p.kv_heads / 2 : p.kv_heads;
   if (fixed) {
     const bool few = most <= (args.problem.chunked ? 1 : kGqaFixedRows) &&
                      m_rows <= kGqaFixedMRows && m_rows <= s.block_m;
     const std::int64_t pieces = few ? most_pieces(args, s.tile) : 1;
     s.pieces = pieces > 1 ? kGqaFixedPieces : 1;
     if (pieces > 1) s.max_blocks = requests * pieces;
-    s.partials = pieces > 1 ? s.max_blocks * p.kv_heads : 0;
+    s.partials = pieces > 1 ? s.max_blocks * s.kv_heads : 0;
   }
+  if (s.pairs) s.block_m *= 2;
   GqaParams unused;
   Placement schedule(nullptr), partials(nullptr);
   place_gqa_schedule(schedule, requests, s, unused.schedule);
@@ -238,8 +241,9 @@ GqaParams gqa_params(const AttendArgs& args, const GqaShape& shape, std::byte* s
   if (problem.window > 0) {
     (problem.chunked ? p.chunk : p.window) = std::min(problem.window, kGqaMostKeys);
   }
-  p.kv_heads = form.kv_heads;
-  p.group = FastDiv(form.group);
+  p.pairs = shape.pairs;
+  p.kv_heads = shape.kv_heads;
+  p.group = FastDiv(shape.pairs ? 2 * form.group : form.group);
   p.q = reinterpret_cast<const std::uint16_t*>(args.q.data);
   p.q_stride = args.q.row_stride;
   p.q_head = form.key_dim;

@@ -29,6 +29,8 @@ GqaForm gqa_form(const AttentionProblem& problem);
 
 /// Sizes that follow from the host's bounds of a call; the lengths themselves are on the device.
 struct GqaShape {
+  bool pairs = false;           // as GqaParams::pairs
+  std::int32_t kv_heads = 0;    // or pairs of them
   std::int32_t block_m = 8;     // M rows of a block: 8 to 64; 128 for prefill
   std::int32_t tile = 64;       // keys of a tile
   std::int32_t item_cost = 0;   // in tiles

@@ -11,8 +11,9 @@ namespace lathe::cuda {
 template <int kHeadDim, bool kFp8, int kValueDim = kHeadDim>
 cudaError_t launch_gqa_swap_ab(const GqaParams& p, cudaStream_t stream);
 
-/// e4m3 pages. p.block_m: one that gqa_is_mma_fp8() allows.
-template <int kHeadDim>
+/// e4m3 pages. kHeads: KV heads of an item, 2 with p.pairs. p.block_m: kHeads times one that
+/// gqa_is_mma_fp8() allows.
+template <int kHeadDim, int kHeads>
 cudaError_t launch_gqa_mma_fp8(const GqaParams& p, cudaStream_t stream);
 
 /// p.block_m: one that gqa_rows_on_m() allows. Head dims up to 256.

@@ -10,7 +10,7 @@ template <int kHeadDim, int kValueDim = kHeadDim>
 cudaError_t launch(const GqaParams& p, bool fp8, cudaStream_t stream) {
   if constexpr (kHeadDim == kValueDim && kHeadDim <= 256) {
     if (fp8 && gqa_is_mma_fp8(kHeadDim, kValueDim, p.block_m)) {
-      return launch_gqa_mma_fp8<kHeadDim>(p, stream);
+      return launch_gqa_mma_fp8<kHeadDim, 1>(p, stream);
     }
   }
   if (fp8) return launch_gqa_swap_ab<kHeadDim, true, kValueDim>(p, stream);
@@ -33,6 +33,7 @@ cudaError_t launch_rows(const GqaParams& p, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t launch_gqa(const GqaParams& p, std::int32_t head_dim, bool fp8, cudaStream_t stream) {
+  if (p.pairs) return launch_gqa_mma_fp8<kGqaPairDim, 2>(p, stream);
   switch (head_dim) {
     case 64:
       return launch<64>(p, fp8, stream);

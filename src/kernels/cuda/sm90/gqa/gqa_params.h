@@ -13,6 +13,10 @@
 // so it shares at most its first item and its last one with other workers, and writes at most two
 // partials: 2 w of an item that another worker begins, 2 w + 1 of one that others end.
 //
+// With pairs (GqaParams::pairs) an item has two neighbouring KV heads, and all that counts KV
+// heads, the heads of a group and M rows counts pairs and the heads of both. An M block has whole
+// query rows.
+//
 // With chunks (GqaParams::chunk) an M block has rows of one chunk, so all its rows see the keys
 // from the chunk's first one on (GqaBlock::begin). Only the schedule knows chunks.
 //
@@ -43,6 +47,17 @@ constexpr bool gqa_is_mma_fp8(int key_dim, int value_dim, int block_m) {
   return key_dim == value_dim && key_dim <= 256 && key_dim * block_m <= 2048;
 }
 
+/// Whether an item has a pair of KV heads. A tile of one e4m3 head of this many dims has rows of 64
+/// bytes: half a line of L2, which then serves half as many bytes; and its few codes weigh little
+/// next to what a tile costs besides. m_rows: most M rows of a request with one KV head. They fit a
+/// block of gqa_mma_fp8.
+inline constexpr int kGqaPairDim = 64;
+constexpr bool gqa_has_pairs(int key_dim, int value_dim, int kv_heads, std::int64_t m_rows,
+                             bool fp8) {
+  return fp8 && key_dim == kGqaPairDim && value_dim == kGqaPairDim && kv_heads % 2 == 0 &&
+         m_rows <= 32;
+}
+
 /// Whether a block has its M rows on M (gqa_m128), not swapped. Keys of 192 leave blocks of 64 M
 /// rows swapped: one such block on an SM is faster where requests see few keys.
 constexpr bool gqa_rows_on_m(int key_dim, int block_m, bool fp8) {
@@ -50,7 +65,8 @@ constexpr bool gqa_rows_on_m(int key_dim, int block_m, bool fp8) {
 }
 
 /// Resident blocks of an SM. With two or more, where registers and shared memory allow, the
-/// softmax, prologue and epilogue of one overlap the loads of the other.
+/// softmax, prologue and epilogue of one overlap the loads of the other. block_m: M rows of a KV
+/// head.
 constexpr int gqa_blocks_per_sm(int key_dim, int value_dim, int block_m, bool fp8) {
   if (fp8 && gqa_is_mma_fp8(key_dim, value_dim, block_m)) {
     return key_dim * block_m <= 1024 ? 3 : 2;
@@ -143,8 +159,9 @@ struct GqaParams {
   // Not 0: positions are divided into chunks of this many, whole pages, and a row sees no keys
   // before its own chunk.
   std::int32_t chunk = 0;
-  std::int32_t kv_heads = 0;
-  FastDiv group;  // heads of a KV head
+  bool pairs = false;         // gqa_has_pairs()
+  std::int32_t kv_heads = 0;  // or pairs of them
+  FastDiv group;              // heads of a KV head, or of a pair
 
   const std::uint16_t* q = nullptr;  // bf16 [q_rows, heads, head_dim]
   std::int64_t q_stride = 0;         // elements from row to row

@@ -78,14 +78,14 @@ static __global__ void __launch_bounds__(kGqaJoinThreads)
   const std::int32_t chunks = p.value_dim / 4;
   const auto at = static_cast<std::int32_t>(blockIdx.y * kGqaJoinThreads + threadIdx.x);
   const std::int32_t head = at / chunks, dim = (at - head * chunks) * 4;
-  const auto group = static_cast<std::int32_t>(p.requests.group.divisor);
-  if (head >= p.requests.kv_heads * group) return;
-  const auto kv_head =
-      static_cast<std::int32_t>(p.requests.group(static_cast<std::uint32_t>(head)));
+  if (head >= p.requests.kv_heads * static_cast<std::int32_t>(p.requests.group.divisor)) return;
   GqaJoined joined;
   // local: the row, counted from the request's first one; place: in the call's results.
   const auto add = [&](const GqaParams& call, std::int32_t request, std::int32_t local,
                        std::int32_t place) {
+    // One of the calls may have pairs of KV heads.
+    const auto group = static_cast<std::int32_t>(call.group.divisor);
+    const auto kv_head = static_cast<std::int32_t>(call.group(static_cast<std::uint32_t>(head)));
     const GqaItemParts parts(call, request, local * group + head - kv_head * group, kv_head,
                              place - local);
     if (parts.count == 1) {

@@ -1,4 +1,4 @@
 // gqa_mma_fp8: instances of head dim 256, 8 M rows.
 #include "kernels/cuda/sm90/gqa/mma_fp8/gqa_mma_fp8_launch.cuh"
 
-template cudaError_t lathe::cuda::launch_gqa_mma_fp8<256>(const GqaParams&, cudaStream_t);
+template cudaError_t lathe::cuda::launch_gqa_mma_fp8<256, 1>(const GqaParams&, cudaStream_t);

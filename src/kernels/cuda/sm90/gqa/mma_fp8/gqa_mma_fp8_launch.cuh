@@ -7,24 +7,24 @@
 
 namespace lathe::cuda {
 
-template <int kHeadDim, int kBlockM>
-cudaError_t launch_mma_fp8_block_m(const GqaParams& p, cudaStream_t stream) {
-  if constexpr (gqa_is_mma_fp8(kHeadDim, kHeadDim, kBlockM)) {
-    return launch_gqa_kernel<GqaMmaFp8<kHeadDim, kBlockM>, gqa_mma_fp8_kernel<kHeadDim, kBlockM>>(
-        p, stream);
+template <int kHeadDim, int kHeads, int kMRows>
+cudaError_t launch_mma_fp8_rows(const GqaParams& p, cudaStream_t stream) {
+  if constexpr (gqa_is_mma_fp8(kHeadDim, kHeadDim, kMRows)) {
+    return launch_gqa_kernel<GqaMmaFp8<kHeadDim, kMRows, kHeads>,
+                             gqa_mma_fp8_kernel<kHeadDim, kMRows, kHeads>>(p, stream);
   }
   return cudaErrorInvalidValue;
 }
 
-template <int kHeadDim>
+template <int kHeadDim, int kHeads>
 cudaError_t launch_gqa_mma_fp8(const GqaParams& p, cudaStream_t stream) {
-  switch (p.block_m) {
+  switch (p.block_m / kHeads) {
     case 8:
-      return launch_mma_fp8_block_m<kHeadDim, 8>(p, stream);
+      return launch_mma_fp8_rows<kHeadDim, kHeads, 8>(p, stream);
     case 16:
-      return launch_mma_fp8_block_m<kHeadDim, 16>(p, stream);
+      return launch_mma_fp8_rows<kHeadDim, kHeads, 16>(p, stream);
     default:
-      return launch_mma_fp8_block_m<kHeadDim, 32>(p, stream);
+      return launch_mma_fp8_rows<kHeadDim, kHeads, 32>(p, stream);
   }
 }
 

@@ -120,6 +120,37 @@ TEST(GqaShape, GivesBlocksTheRowsOfARequest) {
   }
 }
 
+// Two e4m3 heads of 64 dims are an item where all rows of a request fit its M block.
+TEST(GqaShape, PairsHeadsOf64) {
+  struct Case {
+    LayoutKind kind;
+    std::int32_t kv_heads, dim, rows;
+    bool pairs;
+    std::int32_t block_m;
+  };
+  constexpr LayoutKind kBf16 = LayoutKind::gqa_bf16, kFp8 = LayoutKind::gqa_fp8;
+  for (const Case& k : {Case{kFp8, 8, 64, 1, true, 16}, Case{kFp8, 2, 64, 3, true, 32},
+                        Case{kFp8, 8, 64, 8, true, 64}, Case{kFp8, 8, 64, 9, false, 64},
+                        Case{kFp8, 1, 64, 1, false, 8}, Case{kFp8, 3, 64, 1, false, 8},
+                        Case{kFp8, 8, 128, 1, false, 8}, Case{kBf16, 8, 64, 1, false, 8}}) {
+    SCOPED_TRACE(
+        fmt::format("{} KV heads {} dim {} rows {}", name(k.kind), k.kv_heads, k.dim, k.rows));
+    const LayoutDims dims = {.kv_heads = k.kv_heads, .head_dim = k.dim, .v_head_dim = k.dim};
+    GqaCall c(dims);
+    c.args.main.pool.emplace(c.bytes.data(), CacheLayout(k.kind, dims), 64, 8);
+    c.args.q.rows = 2 * k.rows;
+    c.args.max_request_rows = k.rows;
+    const GqaShape shape = gqa_shape(c.args, 132);
+    EXPECT_EQ(shape.pairs, k.pairs);
+    EXPECT_EQ(shape.block_m, k.block_m);
+    const GqaParams p = gqa_params(c.args, shape, nullptr, nullptr);
+    const std::int32_t heads = k.pairs ? 2 : 1;
+    EXPECT_EQ(p.kv_heads, k.kv_heads / heads);
+    EXPECT_EQ(p.group.divisor, 4 * heads);
+    EXPECT_GE(p.block_m, k.pairs ? 8 * k.rows : 0);
+  }
+}
+
 // Each row is a request of its own, whose keys are those of its list.
 TEST(GqaShape, OfLists) {
   AttendArgs args;

@@ -45,7 +45,8 @@ void emulate_kernel(const GqaParams& p, Kernel kernel) {
 template <int kHeadDim, bool kFp8, int kBlockM, int kValueDim>
 void emulate_block_m(const GqaParams& p) {
   if constexpr (kFp8 && gqa_is_mma_fp8(kHeadDim, kValueDim, kBlockM)) {
-    return emulate_kernel<GqaMmaFp8<kHeadDim, kBlockM>>(p, gqa_mma_fp8_kernel<kHeadDim, kBlockM>);
+    return emulate_kernel<GqaMmaFp8<kHeadDim, kBlockM, 1>>(
+        p, gqa_mma_fp8_kernel<kHeadDim, kBlockM, 1>);
   }
   emulate_kernel<GqaSwapAb<kHeadDim, kBlockM, kFp8, kValueDim>>(
       p, gqa_swap_ab_kernel<kHeadDim, kBlockM, kFp8, kValueDim>);
@@ -75,8 +76,17 @@ void emulate_instance(const GqaParams& p) {
     emulate_block_m<kHeadDim, kFp8, 64, kValueDim>(p);
   }
 }
+template <int kMRows>
+void emulate_pairs(const GqaParams& p) {
+  emulate_kernel<GqaMmaFp8<kGqaPairDim, kMRows, 2>>(p, gqa_mma_fp8_kernel<kGqaPairDim, kMRows, 2>);
+}
 template <bool kFp8>
 void emulate_gqa(const GqaParams& p, int head_dim) {
+  if (p.pairs) {
+    return p.block_m == 16   ? emulate_pairs<8>(p)
+           : p.block_m == 32 ? emulate_pairs<16>(p)
+                             : emulate_pairs<32>(p);
+  }
   if (head_dim == 64) return emulate_instance<64, kFp8>(p);
   if (head_dim == 128) return emulate_instance<128, kFp8>(p);
   if (head_dim == kGqaWideKey) return emulate_instance<kGqaWideKey, kFp8, kGqaWideKeyValue>(p);
