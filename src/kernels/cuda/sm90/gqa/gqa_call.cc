@@ -177,6 +177,9 @@ GqaShape gqa_shape(const AttendArgs& args, int sms) {
     s.tile = gqa_m128_tile(p.key_dim, p.value_dim);
     s.item_cost = gqa_m128_item_cost(s.tile);
   }
+  if (fp8 && gqa_is_mma_fp8(p.key_dim, p.value_dim, s.block_m)) {
+    s.tile = gqa_mma_fp8_tile(p.key_dim, s.block_m);
+  }
   s.workers = sms * gqa_blocks_per_sm(p.key_dim, p.value_dim, s.block_m, fp8);
   s.max_blocks = requests + args.q.rows * group / s.block_m + chunk_blocks(args);
   s.partials = std::int64_t{2} * s.workers;

@@ -47,6 +47,12 @@ constexpr bool gqa_is_mma_fp8(int key_dim, int value_dim, int block_m) {
   return key_dim == value_dim && key_dim <= 256 && key_dim * block_m <= 2048;
 }
 
+/// Keys of its tiles. m_rows: of a KV head. Two blocks of 16 M rows of 128 dims are all that an
+/// SM's registers hold, so few warps share what a tile costs besides its keys: waits and row maxes.
+constexpr int gqa_mma_fp8_tile(int dim, int m_rows) {
+  return dim == 128 && m_rows == 16 ? 128 : 64;
+}
+
 /// Whether an item has a pair of KV heads. A tile of one e4m3 head of this many dims has rows of 64
 /// bytes: half a line of L2, which then serves half as many bytes; and its few codes weigh little
 /// next to what a tile costs besides. m_rows: most M rows of a request with one KV head. They fit a

@@ -1,15 +1,15 @@
 // Grouped-query attention over e4m3 pages for few M rows (query row x head of a group,
 // gqa_params.h).
 //
-// A producer warp (gqa_load_pages.cuh) copies tiles of 64 keys to a ring of stages. Each of four
-// warps computes 16 keys of every tile by itself, with row maxes and outputs of its own, which are
-// joined once an item is done:
+// A producer warp (gqa_load_pages.cuh) copies tiles of 64 or 128 keys to a ring of stages. Each of
+// four warps computes a quarter of every tile's keys by itself, with row maxes and outputs of its
+// own, which are joined once an item is done:
 //
 //   S^T [16 keys, M rows]    = K Q^T
 //   O^T [head dim, M rows]  += V^T P^T
 //
-// An item of a pair of KV heads (GqaParams::pairs) gives two warps to each head, and each warp 32
-// keys of every tile, 16 after 16.
+// An item of a pair of KV heads (GqaParams::pairs) gives two warps to each head, and each warp half
+// of every tile's keys.
 //
 // Keys and values are the left operands, so they are widened to bf16 in registers and never stored.
 // The instructions of one warp (mma_sync.cuh) need no barrier between warps, and P stays in
@@ -63,7 +63,7 @@ struct GqaMmaFp8Warp {
   static constexpr int kBarrier = 1, kConsumers = 128;
   using Scores = float[kSets][kEights * 4];
   // Sets whose codes are in registers at once, as far as registers allow.
-  static constexpr int kTogether = kMRows <= 16 ? kSets : 1;
+  static constexpr int kTogether = kMRows * kDim <= 1024 ? kSets : 1;
   using Codes = std::uint32_t[kPairs][4];
 
   const GqaParams& p;

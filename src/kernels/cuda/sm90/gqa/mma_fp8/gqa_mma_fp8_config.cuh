@@ -8,8 +8,8 @@ namespace lathe::cuda {
 /// kRows: M rows of each KV head. kItemHeads: KV heads of an item, whose rows are side by side in a
 /// tile.
 template <int kHeadDim, int kRows, int kItemHeads>
-struct GqaMmaFp8 : GqaTileFormat<kItemHeads * kHeadDim, 64, true> {
-  using Format = GqaTileFormat<kItemHeads * kHeadDim, 64, true>;
+struct GqaMmaFp8 : GqaTileFormat<kItemHeads * kHeadDim, gqa_mma_fp8_tile(kHeadDim, kRows), true> {
+  using Format = GqaTileFormat<kItemHeads * kHeadDim, gqa_mma_fp8_tile(kHeadDim, kRows), true>;
   static constexpr int kMRows = kRows, kDim = kHeadDim, kHeads = kItemHeads;
   static constexpr int kBlockM = kHeads * kMRows;  // GqaParams::block_m
   static constexpr int kBlocksPerSm = gqa_blocks_per_sm(kHeadDim, kHeadDim, kMRows, true);

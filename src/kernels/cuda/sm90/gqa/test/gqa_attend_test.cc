@@ -151,6 +151,29 @@ TEST(GqaShape, PairsHeadsOf64) {
   }
 }
 
+// 16 M rows of e4m3 heads of 128 dims have tiles of 128 keys.
+TEST(GqaShape, GivesTilesTheirKeys) {
+  struct Case {
+    LayoutKind kind;
+    std::int32_t dim, rows, tile;
+  };
+  constexpr LayoutKind kBf16 = LayoutKind::gqa_bf16, kFp8 = LayoutKind::gqa_fp8;
+  for (const Case& k : {Case{kFp8, 128, 2, 64}, Case{kFp8, 128, 3, 128}, Case{kFp8, 128, 4, 128},
+                        Case{kFp8, 128, 5, 64}, Case{kFp8, 64, 4, 64}, Case{kFp8, 256, 4, 64},
+                        Case{kBf16, 128, 4, 64}}) {
+    SCOPED_TRACE(fmt::format("{} dim {} rows {}", name(k.kind), k.dim, k.rows));
+    const LayoutDims dims = {.kv_heads = 2, .head_dim = k.dim, .v_head_dim = k.dim};
+    GqaCall c(dims);
+    c.args.main.pool.emplace(c.bytes.data(), CacheLayout(k.kind, dims), 64, 8);
+    c.args.q.rows = 2 * k.rows;
+    c.args.max_request_rows = k.rows;
+    const GqaShape shape = gqa_shape(c.args, 132);
+    EXPECT_EQ(shape.tile, k.tile);
+    const GqaParams p = gqa_params(c.args, shape, nullptr, nullptr);
+    EXPECT_EQ(p.piece_tiles * p.tile, kGqaFixedKeys);
+  }
+}
+
 // Each row is a request of its own, whose keys are those of its list.
 TEST(GqaShape, OfLists) {
   AttendArgs args;

@@ -103,13 +103,28 @@ TEST_P(GqaEmulated, Sinks) {
 }
 
 TEST_P(GqaEmulated, HolesAreNoKeys) {
-  Bf16Scene s(dims(16, 4), {{150, 9}, {40, 1}, {16, 1}, {70, 1}});
-  s.batch.entry(0, 0) = PageId(-1);
-  s.batch.entry(0, 4) = PageId(1 << 30);
-  s.batch.entry(1, 2) = PageId(-5);
-  s.batch.entry(2, 0) = PageId(-1);
-  for (int page = 0; page < 4; ++page) s.batch.entry(3, page) = PageId(-1);  // a whole tile
-  check(s, 2);
+  for (const int rows : {1, 4, 9}) {
+    SCOPED_TRACE(fmt::format("rows {}", rows));
+    Bf16Scene s(dims(16, 4), {{150, rows}, {40, 1}, {16, 1}, {70, 1}, {230, 1}});
+    s.batch.entry(0, 0) = PageId(-1);
+    s.batch.entry(0, 4) = PageId(1 << 30);
+    s.batch.entry(1, 2) = PageId(-5);
+    s.batch.entry(2, 0) = PageId(-1);
+    // Whole tiles of 64 and of 128 keys.
+    for (int page = 0; page < 4; ++page) s.batch.entry(3, page) = PageId(-1);
+    for (int page = 0; page < 9; ++page) s.batch.entry(4, page) = PageId(-1);
+    s.batch.entry(4, 13) = PageId(-1);
+    check(s, 2);
+  }
+}
+
+// The last keys of tiles of 64 and of 128, and those after them.
+TEST_P(GqaEmulated, EdgesOfTiles) {
+  for (const int rows : {1, 2, 4}) {
+    SCOPED_TRACE(fmt::format("rows {}", rows));
+    Bf16Scene s(dims(32, 4), {{127, rows}, {128, rows}, {129, rows}, {192, rows}, {257, rows}});
+    check(s, 3);
+  }
 }
 
 TEST_P(GqaEmulated, RandomBatches) {
@@ -142,9 +157,9 @@ TEST_P(GqaEmulated, BatchInvariantRowsAreThoseOfARequestAlone) {
     int group, rows, window;
     bool sinks, chunked = false;
   };
-  for (const Case& c :
-       {Case{4, 1, 0, false}, Case{2, 3, 0, true}, Case{4, 1, 2500, true}, Case{5, 9, 0, false},
-        Case{7, 20, 100, false}, Case{4, 1, 2176, true, true}, Case{2, 3, 2048, false, true}}) {
+  for (const Case& c : {Case{4, 1, 0, false}, Case{2, 3, 0, true}, Case{4, 1, 2500, true},
+                        Case{5, 9, 0, false}, Case{16, 1, 0, false}, Case{7, 20, 100, false},
+                        Case{4, 1, 2176, true, true}, Case{2, 3, 2048, false, true}}) {
     SCOPED_TRACE(fmt::format("group {} rows {} window {}{}", c.group, c.rows, c.window,
                              c.chunked ? " chunked" : ""));
     const int most = dim() > 128 || c.rows > 8 ? 2200 : 4200;
@@ -202,9 +217,9 @@ TEST_P(GqaEmulated, A1MaskedKeyReachesNoRow) {
     int group, rows, keys, window, sms;
     bool chunked = false;
   };
-  for (const Case& c :
-       {Case{4, 2, 130, 0, 2}, Case{7, 3, 70, 20, 1}, Case{4, 9, 200, 70, 3},
-        Case{4, 40, 150, 33, 2}, Case{4, 3, 98, 48, 1, true}, Case{4, 40, 150, 32, 2, true}}) {
+  for (const Case& c : {Case{4, 2, 130, 0, 2}, Case{7, 3, 70, 20, 1}, Case{4, 9, 200, 70, 3},
+                        Case{5, 3, 210, 140, 2}, Case{4, 40, 150, 33, 2},
+                        Case{4, 3, 98, 48, 1, true}, Case{4, 40, 150, 32, 2, true}}) {
     SCOPED_TRACE(fmt::format("group {} rows {} keys {} window {} SMs {}{}", c.group, c.rows, c.keys,
                              c.window, c.sms, c.chunked ? " chunked" : ""));
     Bf16Scene s(dims(16, c.group), {{c.keys, c.rows}, {65, 1}});
@@ -216,7 +231,7 @@ TEST_P(GqaEmulated, A1MaskedKeyReachesNoRow) {
 
 // Row maxes rise within an item, from M row to M row, and in the last tile.
 TEST_P(GqaEmulated, ScoresGrow) {
-  for (const int rows : {2, 12, 30}) {
+  for (const int rows : {2, 4, 12, 30}) {
     SCOPED_TRACE(fmt::format("rows {}", rows));
     Bf16Scene s(dims(16, 4), {{300, rows}});
     s.args.problem.scale = 2;
@@ -240,26 +255,29 @@ Outputs attend_with_nan(Bf16Scene& s, PartRole role, int position, int head, int
 }
 
 void expect_nan_in_dependents(const GqaDims& dims, int group) {
-  constexpr int kPosition = 37, kHead = 1, kDim = 5;
+  constexpr int kHead = 1, kDim = 5;
   Bf16Scene s(dims, {{200, 1}, {70, 1}});
   const Outputs clean = attend(s.args, 2, DType::f32);
   const int v_dim = s.dims.v_dim;
-  for (const PartRole role : {PartRole::key, PartRole::value}) {
-    const Outputs got = attend_with_nan(s, role, kPosition, kHead, kDim);
-    for (std::size_t i = 0; i < got.out.data.size(); ++i) {
-      const auto head = static_cast<int>(i) / v_dim;  // of both rows
-      const bool depends =
-          head / group == kHead && (role == PartRole::key || static_cast<int>(i) % v_dim == kDim);
-      EXPECT_EQ(std::isnan(got.out.data[i]), depends) << i;
-      if (depends) continue;
-      EXPECT_EQ(got.out.data[i], clean.out.data[i]) << i;
+  for (const int position : {37, 55, 120}) {
+    for (const PartRole role : {PartRole::key, PartRole::value}) {
+      SCOPED_TRACE(fmt::format("{} at {}", role == PartRole::key ? "key" : "value", position));
+      const Outputs got = attend_with_nan(s, role, position, kHead, kDim);
+      for (std::size_t i = 0; i < got.out.data.size(); ++i) {
+        const auto head = static_cast<int>(i) / v_dim;  // of both rows
+        const bool depends =
+            head / group == kHead && (role == PartRole::key || static_cast<int>(i) % v_dim == kDim);
+        EXPECT_EQ(std::isnan(got.out.data[i]), depends) << i;
+        if (depends) continue;
+        EXPECT_EQ(got.out.data[i], clean.out.data[i]) << i;
+      }
     }
   }
 }
 
 // A NaN that all rows of an M block see is in what depends on it, and nowhere else.
 TEST_P(GqaEmulated, ANanOfASeenKeyStays) {
-  for (const int group : {4, 40}) {
+  for (const int group : {4, 16, 40}) {
     SCOPED_TRACE(fmt::format("group {}", group));
     expect_nan_in_dependents(dims(16, group), group);
   }
@@ -268,9 +286,9 @@ TEST_P(GqaEmulated, ANanOfASeenKeyStays) {
 // A NaN in a key that only the last row sees, in a tile that starts or ends what rows see, is in
 // outputs of its own KV head in that row, and nowhere else.
 TEST_P(GqaEmulated, ANanAtAnEdgeStaysInItsHead) {
-  constexpr int kRows = 3, kGroup = 2;
-  for (const int window : {0, 66}) {
-    Bf16Scene s(dims(16, kGroup), {{150, kRows}, {70, 1}});
+  constexpr int kRows = 3;
+  for (const auto& [group, window] : {std::pair{2, 0}, {2, 66}, {5, 0}, {5, 66}}) {
+    Bf16Scene s(dims(16, group), {{150, kRows}, {70, 1}});
     s.args.problem.window = window;
     const Outputs clean = attend(s.args, 2, DType::f32);
     // With a window also a key that only the first row sees.
@@ -278,13 +296,13 @@ TEST_P(GqaEmulated, ANanAtAnEdgeStaysInItsHead) {
       if (seer == 0 && window == 0) continue;
       for (const PartRole role : {PartRole::key, PartRole::value}) {
         for (int head = 0; head < kv_heads(); ++head) {
-          SCOPED_TRACE(fmt::format("window {} position {} {} of head {}", window, position,
-                                   role == PartRole::key ? "key" : "value", head));
+          SCOPED_TRACE(fmt::format("group {} window {} position {} {} of head {}", group, window,
+                                   position, role == PartRole::key ? "key" : "value", head));
           const Outputs got = attend_with_nan(s, role, position, head, value_dim() - 3);
           const auto width = static_cast<std::size_t>(value_dim());
           for (std::size_t at = 0; at < got.out.data.size(); at += width) {
             const auto number = static_cast<int>(at / width);
-            const int row = number / s.dims.heads, own = number % s.dims.heads / kGroup;
+            const int row = number / s.dims.heads, own = number % s.dims.heads / group;
             std::size_t nans = 0, same = 0;
             for (std::size_t i = at; i < at + width; ++i) {
               nans += std::isnan(got.out.data[i]) ? 1 : 0;
