@@ -35,8 +35,19 @@ Result<void> CudaBackend::reserve(std::span<const Budget> budgets) {
   }
   if (scratch > 0 && scratch_.take(scratch) == nullptr) return no_scratch(scratch);
   if (auto ok = before_norm_.reserve(); !ok) return ok;
+  if (auto ok = reserve_arrivals(); !ok) return ok;
   // Not in a step: an allocation may wait for GPUs whose kernels wait for this rank.
   return communicator_ == nullptr ? Result<void>() : sampler_.reserve_records();
+}
+
+Result<void> CudaBackend::reserve_arrivals() {
+  if (arrivals_) return {};
+  auto counts = DeviceArray<std::uint32_t>::make(device_.sms);
+  if (!counts) return counts.error();
+  arrivals_.emplace(std::move(*counts));
+  return call_result(
+      cudaMemsetAsync(arrivals_->data(), 0, 4 * static_cast<std::size_t>(device_.sms), stream_),
+      "clearing counts of arrivals");
 }
 
 Result<void> CudaBackend::upload(const OpsContext&, std::span<const std::byte> from,

@@ -133,7 +133,10 @@ void CudaBackend::multiply(std::span<MatmulCall> calls) {
   if (calls.empty()) return;
   keep(flush());
   const std::int64_t kept = matmul_kept_bytes(device_.sms);
-  if (scratch_.size() >= kept) calls[0].kept = reinterpret_cast<float*>(scratch_.take(kept));
+  if (scratch_.size() >= kept) {
+    calls[0].kept = reinterpret_cast<float*>(scratch_.take(kept));
+    if (arrivals_) calls[0].arrivals = arrivals_->data();
+  }
   keep(matmul_on_device(calls, stream_));
 }
 

@@ -145,6 +145,7 @@ class CudaBackend final : public Backend, public SharedExpertBackend, public Exc
   Result<void> flush();
   Result<void> start_queued();  // the same but for what waits for a norm
   Result<void> make_ring();
+  Result<void> reserve_arrivals();
   WeightMemory& weight_memory(std::vector<OwnedBytes>& owned);
   void multiply(std::span<MatmulCall> calls);
   void multiply_plain(const OpsContext& ops, const Product& p);
@@ -175,9 +176,10 @@ class CudaBackend final : public Backend, public SharedExpertBackend, public Exc
   CudaCommunicator* communicator_;
   bool plain_products_;
   Scratch scratch_{kDeviceMemory};
-  std::unique_ptr<UploadRing> ring_;           // exists only while weights are prepared
-  const WeightSource* source_ = nullptr;       // of the weights that are prepared; or null
-  std::optional<WeightMemory> weight_memory_;  // of them
+  std::optional<DeviceArray<std::uint32_t>> arrivals_;  // MatmulCall::arrivals, once reserved
+  std::unique_ptr<UploadRing> ring_;                    // exists only while weights are prepared
+  const WeightSource* source_ = nullptr;                // of the weights that are prepared; or null
+  std::optional<WeightMemory> weight_memory_;           // of them
   Staging staging_;
   StepStart start_;
   BeforeNorm before_norm_;

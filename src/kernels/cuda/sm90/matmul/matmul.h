@@ -38,6 +38,10 @@ struct MatmulCall {
   // the stream needs to find again, or null. With it many tokens are faster where K has parts; the
   // bits are the same.
   float* kept = nullptr;
+  // With `kept`: a count for each SM of the device, all 0 before and after the launch, or null.
+  // With it K's parts are computed at the same time where few tiles have many tokens; the bits are
+  // the same.
+  std::uint32_t* arrivals = nullptr;
 };
 
 /// Bytes of MatmulCall::kept: a tile's sums on each SM.

@@ -18,7 +18,7 @@ RowBoxes boxes_of(const RowsView& x, const MatmulTiling& tiling) {
           .row_bytes = bytes_of(x.dtype, x.cols),
           .row_stride = bytes_of(x.dtype, x.row_stride),
           .element_bytes = bits_of(x.dtype) / 8,
-          .box_rows = tiling.pair ? tiling.tile_tokens / 2 : tiling.tile_tokens};
+          .box_rows = tiling.pair ? kMatmulPairTokens : tiling.tile_tokens};
 }
 RowBoxes boxes_of(const WeightView& w, const MatmulTiling& tiling) {
   return {.base = w.data,
@@ -156,12 +156,14 @@ MatmulShape shape_of(std::span<const MatmulCall> calls, int sms) {
                     .packed = is_packed(calls[0].w),
                     .gated = calls[0].activation != nullptr,
                     .keeps = calls[0].kept != nullptr,
+                    .spreads = calls[0].kept != nullptr && calls[0].arrivals != nullptr,
                     .least_wide = has_one_fma(calls[0].w) ? 4 : 9};
   shape.many = shape.x_bits == 8;
   for (const MatmulCall& c : calls) {
     shape.rows += c.w.rows * (shape.gated ? 2 : 1);
     shape.many = shape.many && !c.w.scale_rows;
   }
+  shape.spreads = shape.spreads && (shape.many || calls[0].w.dtype == DType::bf16);
   return shape;
 }
 
@@ -181,6 +183,7 @@ MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulTiling& 
   p.x_scales = calls[0].x_scales;
   p.x_scale_stride = static_cast<std::int32_t>(calls[0].x_scale_stride);
   p.kept = calls[0].kept;
+  p.arrivals = calls[0].arrivals;
   p.split = tiling.split;
   p.tile_rows = tiling.tile_rows;
   p.token_tiles = static_cast<std::int32_t>((x.rows + tiling.tile_tokens - 1) / tiling.tile_tokens);
@@ -208,13 +211,14 @@ MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulTiling& 
     p.tiles += static_cast<std::int32_t>((c.w.rows + tiling.tile_rows - 1) / tiling.tile_rows);
   }
   if (calls[0].activation != nullptr) gate(l, *calls[0].activation, calls[0].w, calls[0].up);
-  const std::int64_t items =
-      std::int64_t{tiling.pair ? (p.tiles + 1) / 2 : p.tiles} * p.token_tiles;
+  const std::int64_t items = std::int64_t{tiling.pair ? (p.tiles + 1) / 2 : p.tiles} *
+                             p.token_tiles * (tiling.spread ? tiling.split : 1);
   // An SM runs two narrow blocks, unless they have many tokens.
   const int blocks = tiling.warpgroups == 1 && tiling.tile_tokens <= 32 ? 2 * sms : sms;
   const int clusters = std::max(1, blocks / (tiling.pair ? 2 : tiling.split));
   l.instance = {.tokens = tiling.tile_tokens,
                 .pair = tiling.pair,
+                .spread = tiling.spread,
                 .warpgroups = static_cast<std::uint8_t>(tiling.warpgroups),
                 .clusters = static_cast<int>(std::min<std::int64_t>(items, clusters))};
   return l;
@@ -222,7 +226,8 @@ MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulTiling& 
 
 int grouped_tile_tokens(const GroupedMatmulCall& c) {
   const bool heads = c.offsets == nullptr;
-  const bool wide = c.w.dtype == DType::bf16 && c.w.rows > kMatmulTileRows;
+  const bool many = c.x.dtype == DType::e4m3 && !c.w.scale_rows;
+  const bool wide = (c.w.dtype == DType::bf16 || many) && c.w.rows > kMatmulTileRows;
   const auto rows = static_cast<double>(c.x.rows);
   const double mean = heads ? rows : rows / static_cast<double>(c.groups);
   // A group that needs a second tile reads its weights from L2 again. Sizes of groups spread as
@@ -234,8 +239,9 @@ int grouped_tile_tokens(const GroupedMatmulCall& c) {
     const bool wide_enough = most <= tokens || (tokens == 32 && mean < 33);
     if (wide_enough && (dense <= 2 * tokens || tokens == 32)) return tokens;
   }
-  // Below this mean group size the wider tile wastes more of its tokens.
-  return wide && mean >= 384 ? 256 : 128;
+  // Of a group's last tile only the boxes with tokens are computed, so the wider tile wastes no
+  // more of them, and reads weights less often.
+  return wide && mean >= 96 ? 256 : 128;
 }
 
 MatmulLaunch make_launch(const GroupedMatmulCall& c, int tokens, int sms) {

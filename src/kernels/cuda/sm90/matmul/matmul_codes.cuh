@@ -30,6 +30,7 @@ struct MatmulE4m3Weights {
   static constexpr bool kTwoLevels = true;
   static constexpr bool kTokenScales = false;
   static constexpr bool kTokensOnM = false;
+  static constexpr bool kTails = false;
   static constexpr int kPackedRow = 0;  // bytes of a row's packed scales in a chunk
   static constexpr int kDepth = 1;
   static constexpr bool kFactor = false;

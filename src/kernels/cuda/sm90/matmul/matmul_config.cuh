@@ -10,6 +10,9 @@ namespace lathe::cuda {
 enum class MatmulCluster {
   parts,  // the same weight rows and tokens; each block computes one part of K
   pair,   // the same tokens, two tiles of weight rows; each block computes all parts of K in turn
+  // The same, but a cluster computes one part of K. All run at the same time, and the one of a
+  // tile's first part adds the sums of the others (matmul_kept.cuh).
+  spread,
   wide,  // no cluster: a block of four warpgroups has a tile of 256 weight rows, and K has one part
   narrow,  // parts, in tiles of 64 weight rows by one warpgroup
 };
@@ -20,7 +23,8 @@ struct MatmulTile {
   using Format = FormatType;
   static constexpr int kTokens = kTileTokens;
   static constexpr MatmulCluster kCluster = kClusterKind;
-  static constexpr bool kPair = kCluster == MatmulCluster::pair;
+  static constexpr bool kSpread = kCluster == MatmulCluster::spread;
+  static constexpr bool kPair = kCluster == MatmulCluster::pair || kSpread;
   static constexpr bool kWide = kCluster == MatmulCluster::wide;
   static constexpr bool kGrouped = kGroups;
   // May have a dense GEMM next to the groups.
@@ -67,12 +71,16 @@ struct MatmulTile {
   // Token tiles before each group.
   static constexpr int kGroupBytes = kGrouped ? (kMatmulGroups + 1) * 4 : 0;
   static constexpr int kMaxStages = 12;
+  // Work tiles that a pair's producer has found: of those that have stages and the one that is
+  // stored.
+  static constexpr int kWorks = 16;
+  static constexpr int kWorkBytes = kPair ? kWorks * 16 : 0;
   // Blocks of an SM. Two share it with those of the next launch, whose weights load meanwhile.
   static constexpr int kBlocks = kNarrow && kTokens <= 32 ? 2 : 1;
   static constexpr int kMost = kBlocks == 2 ? 115712 : 232448;  // bytes of a block
-  static constexpr int kRoom =
-      (kMost - kRoomOfOthers - kPartialBytes - kOutBytes - kBarrierBytes - kGroupBytes) /
-      (kStageBytes + kScaleBytes + kPackedBytes);
+  static constexpr int kRoom = (kMost - kRoomOfOthers - kPartialBytes - kOutBytes - kBarrierBytes -
+                                kGroupBytes - kWorkBytes) /
+                               (kStageBytes + kScaleBytes + kPackedBytes);
   static constexpr int kStages = kRoom < kMaxStages ? kRoom : kMaxStages;
   // TMA swizzles by address, so boxes must start where the swizzle pattern starts.
   static constexpr int kOutAt = kStages * kStageBytes;
@@ -82,15 +90,24 @@ struct MatmulTile {
   static constexpr int kPartialsAt = kPackedAt + kStages * kPackedBytes;
   static constexpr int kBarriersAt = kPartialsAt + kPartialBytes;
   static constexpr int kGroupsAt = kBarriersAt + kBarrierBytes;
-  static constexpr int kSharedBytes = kGroupsAt + kGroupBytes;
-  static_assert(kStages >= (kNarrow ? 2 : 3) && (2 * kStages + 2) * 8 <= kBarrierBytes);
+  static constexpr int kWorksAt = (kGroupsAt + kGroupBytes + 15) / 16 * 16;
+  static constexpr int kSharedBytes = kWorksAt + kWorkBytes;
+  static_assert(kStages < kWorks && kStages >= (kNarrow ? 2 : 3) &&
+                (2 * kStages + 2) * 8 <= kBarrierBytes);
   // The registers hold a second accumulator: one part of K next to the sum of the others.
   static constexpr bool kPairSplits =
-      kPair && !kGrouped && kTokens <= 128 && (!Format::kTwoLevels || kTokensOnM);
+      kPair && !kSpread && !kGrouped && kTokens <= 128 && (!Format::kTwoLevels || kTokensOnM);
   // They do not: those sums are in memory (MatmulParams::kept).
-  static constexpr bool kKeepsSums = kPair && !kGrouped && kTokens > 128;
-  // A pair's shared tokens are loaded in halves, one by each block.
-  static constexpr int kBoxTokens = kPair ? kTokens / 2 : kTokens;
+  static constexpr bool kKeepsSums = kPair && !kSpread && !kGrouped && kTokens > 128;
+  // A pair's shared tokens are loaded in boxes, by the two blocks in turns.
+  static constexpr int kBoxTokens = kPair ? kMatmulPairTokens : kTokens;
+  static constexpr int kBoxes = kTokens / kBoxTokens;
+  // Boxes past a group's tokens are neither loaded nor multiplied. A dense GEMM has few of them,
+  // and no registers for a second loop over K.
+  static constexpr bool kTails = kPair && kGrouped && Format::kTails;
+  // Boxes of a group are dealt to its tiles evenly. With tokens on M a box alone takes a
+  // warpgroup's whole turn, so all tiles but the last are full.
+  static constexpr bool kDeals = kTails && !kTokensOnM;
 };
 
 /// Shared memory addresses of a block.
@@ -122,6 +139,10 @@ struct MatmulShared {
   }
   __device__ std::uint32_t tiles_before(std::int32_t group) const {
     return base + T::kGroupsAt + static_cast<std::uint32_t>(4 * group);
+  }
+  /// The block's work tile `n`, counted from its first one.
+  __device__ std::uint32_t work(int n) const {
+    return base + static_cast<std::uint32_t>(T::kWorksAt + n % T::kWorks * 16);
   }
   __device__ std::uint32_t full(int stage) const {
     return base + T::kBarriersAt + static_cast<std::uint32_t>(8 * stage);

@@ -10,7 +10,7 @@
 #include "kernels/cuda/common/cluster_store.cuh"
 #include "kernels/cuda/common/f32_boxes.cuh"
 #include "kernels/cuda/common/wgmma.cuh"
-#include "kernels/cuda/sm90/matmul/matmul_work.cuh"
+#include "kernels/cuda/sm90/matmul/matmul_kept.cuh"
 
 namespace lathe::cuda {
 
@@ -23,6 +23,7 @@ __device__ inline float times_sigmoid(float v, float logit) {
 
 template <class T>
 struct MatmulConsumer {
+  using Tile = T;
   using Format = typename T::Format;
   static constexpr int kValues = T::kTokens / 2;  // accumulators per thread
 
@@ -143,9 +144,8 @@ struct MatmulConsumer {
     return T::kPair || T::kGrouped || T::kWide || (j & (p.split - 1)) == list.rank;
   }
 
-  /// acc = the sum over all of K, for the tokens that this block stores.
-  __device__ void sum(const MatmulWork& w) {
-    sum_parts(w);
+  /// Multiplies the sums over all of K by the factor of all scales, if the format has one.
+  __device__ void apply_factor(const MatmulWork& w) {
     if constexpr (Format::kFactor) {
       LATHE_UNROLL
       for (int i = 0; i < 2; ++i) {
@@ -159,7 +159,9 @@ struct MatmulConsumer {
       }
     }
   }
-  __device__ void sum_parts(const MatmulWork& w) {
+  /// acc = the sum over all of K, for the tokens that this block stores, or over the part of a work
+  /// tile that has only one.
+  __device__ void sum(const MatmulWork& w) {
     if constexpr (!T::kPair && !T::kGrouped && !T::kWide) {
       Format::sum_part(*this, w, MatmulPart(p, list.rank));
       if (p.split > 1) exchange_parts();
@@ -178,13 +180,15 @@ struct MatmulConsumer {
         LATHE_UNROLL
         for (int i = 0; i < kValues; ++i) total[i] = acc[i];
       }
+    } else if constexpr (T::kSpread) {
+      Format::sum_part(*this, w, MatmulPart(p, w.part));
     } else if constexpr (T::kKeepsSums) {
       LATHE_ROLLED
       for (std::int32_t part = 0;;) {
         Format::sum_part(*this, w, MatmulPart(p, part));
-        if (part > 0) add_kept();
+        if (part > 0) add_kept_sums<T::kConsumers>(p, acc);
         if (++part == p.split) break;
-        keep();
+        keep_sums<T::kConsumers>(p, acc);
       }
     } else {
       Format::sum_part(*this, w, MatmulPart(p, 0));
@@ -199,30 +203,6 @@ struct MatmulConsumer {
           for (int i = 0; i < kValues; ++i) acc[i] = total[i] + acc[i];
         }
       }
-    }
-  }
-
-  /// This thread's words of four sums in MatmulParams::kept, kConsumers apart. Only this thread
-  /// accesses them.
-  __device__ float4* kept() const {
-    return reinterpret_cast<float4*>(p.kept + blockIdx.x * kMatmulKeptFloats) + threadIdx.x;
-  }
-  __device__ void keep() const {
-    float4* const to = kept();
-    LATHE_UNROLL
-    for (int j = 0; j < kValues / 4; ++j) {
-      to[j * T::kConsumers] = {acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]};
-    }
-  }
-  __device__ void add_kept() {
-    const float4* const from = kept();
-    LATHE_UNROLL
-    for (int j = 0; j < kValues / 4; ++j) {
-      const float4 v = from[j * T::kConsumers];
-      acc[4 * j] = v.x + acc[4 * j];
-      acc[4 * j + 1] = v.y + acc[4 * j + 1];
-      acc[4 * j + 2] = v.z + acc[4 * j + 2];
-      acc[4 * j + 3] = v.w + acc[4 * j + 3];
     }
   }
 
@@ -289,6 +269,8 @@ struct MatmulConsumer {
     const auto row = static_cast<std::int32_t>(first_row(w) + w.group * p.out_group);
     LATHE_UNROLL
     for (int step = 0; step < T::kEights / kEights; ++step) {
+      // Groups alternate between two buffers, so a tile sends an even number.
+      if (step % 2 == 0 && w.token + step * kMatmulOutTokens >= w.end) return;
       const std::uint32_t boxes =
           s.out(group) + static_cast<std::uint32_t>(step % 2 * 2 * T::kOutBoxBytes);
       if (sends) wait_box_groups<1>();  // previous contents have been sent
@@ -343,9 +325,10 @@ struct MatmulConsumer {
     auto* out = static_cast<std::uint16_t*>(weight.out) + w.group * p.out_group +
                 token * weight.out_stride + mine;
     if (mine >= columns) return;
+    const std::int32_t end = w.token + T::kTokens < w.end ? w.token + T::kTokens : w.end;
     LATHE_UNROLL
     for (int i = 0; i < kTokens * kWords / 128; ++i) {
-      if (token + i * (128 / kWords) >= w.end) return;
+      if (token + i * (128 / kWords) >= end) return;
       *reinterpret_cast<uint4*>(out) =
           load_shared_u128(from + static_cast<std::uint32_t>(2048 * i));
       out += 128 / kWords * weight.out_stride;
@@ -357,10 +340,12 @@ struct MatmulConsumer {
     const int token = lane / 16 * 8 + lane % 8;
     const std::uint32_t to = out_word(token * 8 + warp * 2 + lane / 8 % 2);
     LATHE_UNROLL
-    for (int step = 0; step < T::kEights / 16; ++step) {
+    for (int step = 0; step < (T::kEights + 15) / 16; ++step) {
+      if (w.token + 128 * step >= w.end) return;
       begin_words();
       LATHE_UNROLL
       for (int j = 0; j < 16; j += 2) {
+        if (16 * step + j >= T::kEights) break;
         std::uint32_t v[4];
         LATHE_UNROLL
         for (int i = 0; i < 4; ++i) {
@@ -443,6 +428,7 @@ struct MatmulConsumer {
     begin_words();
     LATHE_UNROLL
     for (int j = 0; j < T::kEights; j += 4) {
+      if (w.token + 8 * j >= w.end) break;
       std::uint32_t v[4];
       LATHE_UNROLL
       for (int i = 0; i < 4; ++i) v[i] = gated_pair(w, j + i, bias);
@@ -455,9 +441,20 @@ struct MatmulConsumer {
     // The stores may overwrite what the previous launch reads, or add to what it writes.
     wait_for_previous();
     list.start();
-    for (; list.more(); list.next()) {
-      const MatmulWork w = list.work();
-      sum(w);
+    for (int n = 0; list.more(); list.next(), ++n) {
+      MatmulWork w;
+      if constexpr (T::kPair) {
+        wait_full();
+        sum(list.get(n));
+        if constexpr (T::kSpread) {
+          if (!join_parts<T::kConsumers>(p, list.get(n).part, acc)) continue;
+        }
+        w = list.get(n);  // there are no registers for it next to the sums
+      } else {
+        w = list.work();
+        sum(w);
+      }
+      apply_factor(w);
       if (p.gate_step != 0) {
         store_gated(w);
       } else {

@@ -8,8 +8,18 @@ cudaError_t lathe::cuda::launch_matmul_e4m3(const MatmulParams& p, const MatmulM
   constexpr auto kPair = MatmulCluster::pair;
   const int clusters = instance.clusters;
   if (instance.pair && has_tokens_on_m(p)) {
+    if (p.groups > 0 && instance.tokens == 256) {
+      return launch_matmul_tile<MatmulE4m3Many, 256, kPair, true>(p, maps, clusters, stream);
+    }
     if (p.groups > 0) {
       return launch_matmul_tile<MatmulE4m3Many, 128, kPair, true>(p, maps, clusters, stream);
+    }
+    constexpr auto kSpread = MatmulCluster::spread;
+    if (instance.spread && instance.tokens == 256) {
+      return launch_matmul_tile<MatmulE4m3Many, 256, kSpread>(p, maps, clusters, stream);
+    }
+    if (instance.spread) {
+      return launch_matmul_tile<MatmulE4m3Many, 128, kSpread>(p, maps, clusters, stream);
     }
     if (instance.tokens == 256) {
       return launch_matmul_tile<MatmulE4m3Many, 256, kPair>(p, maps, clusters, stream);

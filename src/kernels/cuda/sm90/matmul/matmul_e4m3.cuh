@@ -18,6 +18,7 @@ struct MatmulE4m3 {
   static constexpr bool kTwoLevels = true;
   static constexpr bool kTokenScales = true;
   static constexpr bool kTokensOnM = false;
+  static constexpr bool kTails = false;
   static constexpr int kPackedRow = 0;  // bytes of a row's packed scales in a chunk
   static constexpr int kDepth = 1;
   static constexpr bool kFactor = false;
@@ -163,6 +164,7 @@ struct MatmulE4m3 {
 /// The same sums for pairs of tiles and scales of blocks, by MatmulManyConsumer.
 struct MatmulE4m3Many : MatmulE4m3 {
   static constexpr bool kTokensOnM = true;
+  static constexpr bool kTails = true;
 };
 
 }  // namespace lathe::cuda

@@ -54,6 +54,13 @@ cudaError_t launch_matmul(const MatmulParams& p, const MatmulMaps& maps,
   const int clusters = instance.clusters;
   if (instance.pair) {
     if constexpr (kPairTokens == 256) {
+      constexpr auto kSpread = MatmulCluster::spread;
+      if (instance.spread && instance.tokens == 128) {
+        return launch_matmul_tile<Format, 128, kSpread>(p, maps, clusters, stream);
+      }
+      if (instance.spread) {
+        return launch_matmul_tile<Format, 192, kSpread>(p, maps, clusters, stream);
+      }
       if (instance.tokens == 256) {
         return launch_matmul_tile<Format, 256, kPair>(p, maps, clusters, stream);
       }

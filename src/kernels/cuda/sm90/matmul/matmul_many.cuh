@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/common/activated.cuh"
 #include "kernels/cuda/common/wgmma_wide.cuh"
+#include "kernels/cuda/sm90/matmul/matmul_kept.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_scales.cuh"
 
 namespace lathe::cuda {
@@ -73,9 +74,19 @@ struct MatmulManyConsumer {
     barrier_arrive_of(s.empty(stage.index), static_cast<std::uint32_t>(list.rank ^ 1));
   }
 
-  /// acc = the sum over a part of K.
-  __device__ __forceinline__ void sum_part(std::int32_t first_scale, const MatmulFactors& factors,
+  /// acc = the sum over a part of K, for the turns that have tokens.
+  __device__ __forceinline__ void sum_part(const MatmulWork& w, const MatmulFactors& factors,
                                            const MatmulPart& part) {
+    if (kTurns > 1 && list.boxes(w) <= 2) {
+      sum_turns<1>(w.token % 4, factors, part);
+    } else {
+      sum_turns<kTurns>(w.token % 4, factors, part);
+    }
+  }
+  /// The same for kCount turns. The sums of the others are 0.
+  template <int kCount>
+  __device__ __forceinline__ void sum_turns(std::int32_t first_scale, const MatmulFactors& factors,
+                                            const MatmulPart& part) {
     LATHE_UNROLL
     for (int turn = 0; turn < kTurns; ++turn) {
       LATHE_UNROLL
@@ -88,7 +99,7 @@ struct MatmulManyConsumer {
       // Used when the first wgmmas have ended.
       const float even = factors.of_block(0, chunk), odd = factors.of_block(1, chunk);
       LATHE_UNROLL
-      for (int turn = 0; turn < kTurns; ++turn) {
+      for (int turn = 0; turn < kCount; ++turn) {
         const std::uint64_t a = tile_descriptor(
             s.tokens(stage.index) + static_cast<std::uint32_t>(128 * turn_token(turn)), 1024);
         float sum[kValues];
@@ -102,7 +113,7 @@ struct MatmulManyConsumer {
                     high = token_scale(first_scale, turn, 1);
         wgmma_wait<0>();
         wgmma_pin(sum);
-        if (turn + 1 == kTurns) release();
+        if (turn + 1 == kCount) release();
         add(acc[turn], sum, even, odd, low, high);
       }
       stage.next();
@@ -122,59 +133,33 @@ struct MatmulManyConsumer {
   __device__ void sum(const MatmulWork& w) {
     // The first two blocks of 8 rows have the scales of all.
     const MatmulFactors factors(p, w, w.row);
-    if constexpr (T::kGrouped) {
-      sum_part(w.token % 4, factors, MatmulPart(p, 0));
+    if constexpr (T::kSpread) {
+      sum_part(w, factors, MatmulPart(p, w.part));
+    } else if constexpr (T::kGrouped) {
+      sum_part(w, factors, MatmulPart(p, 0));
     } else if constexpr (T::kKeepsSums) {
       LATHE_ROLLED
       for (std::int32_t part = 0;;) {
-        sum_part(w.token % 4, factors, MatmulPart(p, part));
-        if (part > 0) add_kept();
+        sum_part(w, factors, MatmulPart(p, part));
+        if (part > 0) add_kept_sums<T::kConsumers>(p, all());
         if (++part == p.split) break;
-        keep();
+        keep_sums<T::kConsumers>(p, all());
       }
     } else {
-      sum_part(w.token % 4, factors, MatmulPart(p, 0));
+      sum_part(w, factors, MatmulPart(p, 0));
       LATHE_ROLLED
       for (std::int32_t part = 1; part < p.split; ++part) {
         float total[kValues];
         LATHE_UNROLL
         for (int i = 0; i < kValues; ++i) total[i] = acc[0][i];
-        sum_part(w.token % 4, factors, MatmulPart(p, part));
+        sum_part(w, factors, MatmulPart(p, part));
         LATHE_UNROLL
         for (int i = 0; i < kValues; ++i) acc[0][i] = total[i] + acc[0][i];
       }
     }
   }
-  /// This thread's words of four sums in MatmulParams::kept, kConsumers apart. Only this thread
-  /// accesses them.
-  __device__ float4* kept(int turn) const {
-    return reinterpret_cast<float4*>(p.kept + blockIdx.x * kMatmulKeptFloats) +
-           turn * kBlocks * T::kConsumers + threadIdx.x;
-  }
-  __device__ void keep() const {
-    LATHE_UNROLL
-    for (int turn = 0; turn < kTurns; ++turn) {
-      LATHE_UNROLL
-      for (int j = 0; j < kBlocks; ++j) {
-        const float* v = acc[turn] + 4 * j;
-        kept(turn)[j * T::kConsumers] = {v[0], v[1], v[2], v[3]};
-      }
-    }
-  }
-  __device__ void add_kept() {
-    LATHE_UNROLL
-    for (int turn = 0; turn < kTurns; ++turn) {
-      LATHE_UNROLL
-      for (int j = 0; j < kBlocks; ++j) {
-        const float4 v = kept(turn)[j * T::kConsumers];
-        float* to = acc[turn] + 4 * j;
-        to[0] = v.x + to[0];
-        to[1] = v.y + to[1];
-        to[2] = v.z + to[2];
-        to[3] = v.w + to[3];
-      }
-    }
-  }
+  /// The sums of all turns.
+  __device__ auto& all() { return reinterpret_cast<float(&)[kTurns * kValues]>(acc); }
 
   /// acc += the biases of the rows.
   __device__ void add_bias(const MatmulWork& w) {
@@ -322,10 +307,13 @@ struct MatmulManyConsumer {
     // The stores may overwrite what the previous launch reads, or add to what it writes.
     wait_for_previous();
     list.start();
-    for (; list.more(); list.next()) {
-      const MatmulWork w = list.work();
-      sum(w);
-      store(w);
+    for (int n = 0; list.more(); list.next(), ++n) {
+      barrier_wait(s.full(stage.index), stage.parity);
+      sum(list.get(n));
+      if constexpr (T::kSpread) {
+        if (!join_parts<T::kConsumers>(p, list.get(n).part, all())) continue;
+      }
+      store(list.get(n));  // there are no registers for it next to the sums
     }
   }
 };

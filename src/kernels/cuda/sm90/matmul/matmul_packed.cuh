@@ -210,6 +210,7 @@ struct MatmulPacked {
   static constexpr bool kTwoLevels = false;
   static constexpr bool kTokenScales = false;
   static constexpr bool kTokensOnM = false;
+  static constexpr bool kTails = false;
   static constexpr int kPackedRow = kMatmulPackedScale + (Row::kHasZeros ? kMatmulPackedZero : 0);
   static constexpr int kDepth = 1;
   static constexpr bool kFactor = true;

@@ -15,11 +15,17 @@ inline constexpr int kMatmulMaxSplit = 8;    // blocks of a cluster, at most
 inline constexpr int kNarrowSplit = 4;       // the same in MatmulCluster::narrow
 inline constexpr int kMatmulGroups = 512;    // of a grouped GEMM, at most
 
+/// Named barrier of all threads that multiply.
+inline constexpr int kMatmulConsumersBarrier = 3;
+
 /// Sums of a tile of 256 tokens.
 inline constexpr std::int64_t kMatmulKeptFloats = kMatmulTileRows * 256;
 
 /// Most bytes of the packed scales and zeros of a row's chunk.
 inline constexpr int kMatmulPackedScale = 8, kMatmulPackedZero = 4;
+
+/// Tokens of a box of MatmulMaps::x, for pairs.
+inline constexpr int kMatmulPairTokens = 64;
 
 /// Tokens and weight rows of a box of MatmulMaps::out.
 inline constexpr int kMatmulOutTokens = 32, kMatmulOutRows = 32;
@@ -86,6 +92,9 @@ struct MatmulParams {
   // Sums of a tile that wait for the next part of K, for tiles of 256 tokens if K has parts:
   // [blocks, kMatmulKeptFloats].
   float* kept;
+  // [blocks] for MatmulCluster::spread: parts of the block's tile that have been sent to it; 0
+  // before and after a launch.
+  std::uint32_t* arrivals;
   // For a grouped GEMM; the weight is the first group's.
   const std::int32_t* offsets;  // [groups + 1] each group's first token; null: each has all
   std::int32_t groups;

@@ -95,7 +95,8 @@ struct MatmulProducer {
     packed.at += packed.step;
   }
   __device__ void load_weights(const MatmulWork& w, std::int32_t chunk, int stage) {
-    auto bytes = static_cast<std::uint32_t>(p.tile_rows * Format::kWeightRowBytes + T::kTokenBytes);
+    auto bytes = static_cast<std::uint32_t>(p.tile_rows * Format::kWeightRowBytes +
+                                            T::kTokenBytes / T::kBoxes * list.boxes(w));
     if constexpr (Format::kTokenScales) bytes += scale_bytes(w);
     if constexpr (T::kPackedBytes > 0) bytes += packed_bytes(chunk);
     barrier_expect(s.full(stage), bytes);
@@ -122,9 +123,14 @@ struct MatmulProducer {
       const std::uint32_t to =
           s.tokens(stage) + static_cast<std::uint32_t>(box * T::kTokenBoxBytes);
       if constexpr (T::kPair) {
-        const std::int32_t half = list.rank * T::kBoxTokens;
-        copy_box_to_pair(to + static_cast<std::uint32_t>(half * 128), x, k, w.token + half, page,
-                         s.full(stage));
+        const std::int32_t boxes = list.boxes(w);
+        LATHE_UNROLL
+        for (int pair = 0; pair < T::kBoxes; pair += 2) {
+          if (pair + list.rank >= boxes) break;
+          const std::int32_t token = (pair + list.rank) * T::kBoxTokens;
+          copy_box_to_pair(to + static_cast<std::uint32_t>(token * 128), x, k, w.token + token,
+                           page, s.full(stage));
+        }
       } else {
         copy_box(to, x, k, w.token, page, s.full(stage));
       }
@@ -155,8 +161,10 @@ struct MatmulProducer {
     list.start();
     MatmulStage<T> stage;
     std::int32_t ahead = 0;
+    int n = 0;
     for (bool first = true; list.more(); list.next(), first = false) {
       const MatmulWork w = list.work();
+      if constexpr (T::kPair) list.put(n++, w);
       const MatmulPart part = list.chunks(w);
       const std::int32_t begin = part.begin, end = part.end;
       if constexpr (T::kPackedBytes > 0) find_packed(w, begin);

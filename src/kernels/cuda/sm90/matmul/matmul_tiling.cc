@@ -14,6 +14,8 @@ constexpr double kMemoryBytes = 18, kL2Bytes = 30, kProducts = 1700;
 // next tile through TMA, writing its sums to memory and reading them, and exchanging partials,
 // which has a high start-up cost.
 constexpr double kStore = 50, kPairStore = 6, kKeep = 16, kExchange = 40, kFirstExchange = 1500;
+// Clocks until the sums of another block can be read.
+constexpr double kArrive = 2500;
 
 // Clusters of `blocks` blocks that run at a time. A block occupies an SM, and a cluster must be
 // within one GPC. Most GPCs have 16 or 18 SMs, one has fewer: not multiples of 4 and 8. One cluster
@@ -26,7 +28,13 @@ std::int64_t clusters_at_once(int sms, int blocks) {
 struct Tiles {
   int split, rows, tokens;
   bool pair;
+  bool spread = false;
 };
+
+// Work tiles of pairs.
+std::int64_t pairs_of(const MatmulShape& s, int tokens) {
+  return ceil_div(ceil_div(s.rows, 128), 2) * ceil_div(s.m, tokens);
+}
 
 // Clocks for all work tiles.
 double cost(const MatmulShape& s, const Tiles& t) {
@@ -36,9 +44,9 @@ double cost(const MatmulShape& s, const Tiles& t) {
   std::int64_t clusters = clusters_at_once(s.sms, t.split);
   std::int64_t item_chunks = ceil_div(chunks, t.split);
   if (t.pair) {
-    items = ceil_div(ceil_div(s.rows, t.rows), 2) * token_tiles;
+    items = pairs_of(s, t.tokens) * (t.spread ? t.split : 1);
     clusters = clusters_at_once(s.sms, 2);
-    item_chunks = chunks;
+    if (!t.spread) item_chunks = chunks;
   }
   const double k = static_cast<double>(matmul_chunk(s.weight_bits));
   const double weight_bytes = t.rows * k * s.weight_bits / 8;
@@ -48,7 +56,8 @@ double cost(const MatmulShape& s, const Tiles& t) {
                                  (weight_bytes + token_bytes) / kL2Bytes, products / kProducts});
   double extra = (t.pair ? kPairStore : kStore) * t.tokens;
   if (t.split > 1 && !t.pair) extra += kFirstExchange + kExchange * t.tokens;
-  if (t.tokens == 256) extra += kKeep * t.tokens * (t.split - 1);
+  if (t.spread) extra += kArrive + kKeep * t.tokens * t.split;
+  if (t.tokens == 256 && !t.spread) extra += kKeep * t.tokens * (t.split - 1);
   return static_cast<double>(ceil_div(items, clusters)) *
          (static_cast<double>(item_chunks) * chunk + extra);
 }
@@ -137,10 +146,18 @@ MatmulTiling choose_tiling(const MatmulShape& s) {
   }
   if (s.m > 64) {
     if (few.split == 1 || !s.factors || s.many) consider({few.split, 128, 128, true});
+    for (const int tokens : {128, 192, 256}) {
+      const bool at_once = pairs_of(s, tokens) * few.split <= clusters_at_once(s.sms, 2);
+      // bf16 has no registers for tiles of 256, and codes are multiplied by 128 tokens.
+      const bool has = tokens != (s.weight_bits == 16 ? 256 : 192);
+      if (s.spreads && few.split > 1 && has && at_once) {
+        consider({few.split, 128, tokens, true, true});
+      }
+    }
     const bool wide = s.weight_bits == 16 || s.many;
     if (wide && (few.split == 1 || s.keeps)) consider({few.split, 128, 256, true});
   }
-  return {best.split, best.rows, best.tokens, best.pair};
+  return {best.split, best.rows, best.tokens, best.pair, 2, best.spread};
 }
 
 int choose_group_rows(const MatmulShape& s, std::int64_t tiles, int tokens, std::int64_t dense,

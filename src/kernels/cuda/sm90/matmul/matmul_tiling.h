@@ -18,6 +18,7 @@ struct MatmulShape {
   bool packed = false;   // codes are converted, with scales of groups
   bool gated = false;    // tiles interleave rows of two weights
   bool keeps = false;    // there is memory for sums of tiles (MatmulCall::kept)
+  bool spreads = false;  // and for counts (MatmulCall::arrivals), and the format has such tiles
   // Packed: fewest tokens for which a block of four warpgroups is faster than the kernel of few
   // tokens.
   int least_wide = 9;
@@ -26,11 +27,12 @@ struct MatmulShape {
 struct MatmulTiling {
   int split = 1;        // parts of K: 1, 2, 4 or 8; depends on (rows, k, weight_bits, sms) alone
   int tile_rows = 128;  // weight rows per tile
-  int tile_tokens = 8;  // 8, 16, 32, 64, 128 or 256
+  int tile_tokens = 8;  // 8, 16, 32, 64, 128 or 256; if spread 128, and 192 (bf16) or 256 (e4m3)
   bool pair = false;    // clusters of two tiles; false: of the parts of K
   // Warpgroups of a block that multiply, 64 rows each. 4 and 1 are MatmulCluster::wide and narrow,
   // for packed weights and few tokens.
   int warpgroups = 2;
+  bool spread = false;  // of pairs: the parts of K are work tiles (MatmulCluster::spread)
 };
 
 /// Whether stages have two chunks.

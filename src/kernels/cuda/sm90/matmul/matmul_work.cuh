@@ -16,7 +16,7 @@ struct MatmulWork {
   std::int32_t token;   // first token of the tile
   std::int32_t end;     // end of the tokens that the tile stores
   std::int32_t group;
-  std::int32_t part = 0;  // of K, of a dense GEMM
+  std::int32_t part = 0;  // of K, if the launch has work tiles of parts
 };
 
 /// One warp lists how many token tiles precede each group; a lane counts those of consecutive
@@ -75,6 +75,7 @@ struct MatmulWorkList {
   /// Precondition: groups have been listed.
   __device__ void start() {
     items = columns() * (T::kGrouped ? tiles_before(p.groups) : p.token_tiles);
+    if constexpr (T::kSpread) items *= p.split;
     if constexpr (T::kDense) items += p.dense.items;
   }
   __device__ std::int32_t tiles_before(std::int32_t group) const {
@@ -89,18 +90,42 @@ struct MatmulWorkList {
       return item < p.dense.items ? dense_work() : grouped_work(item - p.dense.items);
     }
     if constexpr (T::kGrouped) return grouped_work(item);
-    const std::int32_t group = item / (columns() * kMatmulRaster);
+    const std::int32_t parts = T::kSpread ? p.split : 1;
+    const std::int32_t tiles = item / parts;
+    const std::int32_t group = tiles / (columns() * kMatmulRaster);
     const std::int32_t first = group * kMatmulRaster;
     const std::int32_t width =
         p.token_tiles - first < kMatmulRaster ? p.token_tiles - first : kMatmulRaster;
-    const std::int32_t in_group = item - first * columns();
+    const std::int32_t in_group = tiles - first * columns();
     const std::int32_t column = in_group / width;
     // A pair's second tile may be past the last weight's rows; then it does nothing.
     const std::int32_t tile = T::kPair ? 2 * column + rank : column;
     std::int32_t weight = 0;
     while (weight + 1 < p.weight_count && tile >= p.weights[weight + 1].first_tile) ++weight;
-    return {weight, (tile - p.weights[weight].first_tile) * p.tile_rows,
-            (first + in_group - column * width) * T::kTokens, p.m, 0};
+    return {weight,
+            (tile - p.weights[weight].first_tile) * p.tile_rows,
+            (first + in_group - column * width) * T::kTokens,
+            p.m,
+            0,
+            parts - 1 - (item - tiles * parts)};
+  }
+  /// A pair's producer stores work tile `n` before it loads its first stage. Consumers read it once
+  /// they have that stage: to find it takes them 300 to 900 clocks.
+  __device__ void put(int n, const MatmulWork& w) const {
+    store_shared(s.work(n), static_cast<std::uint32_t>(w.row), static_cast<std::uint32_t>(w.token),
+                 static_cast<std::uint32_t>(w.end),
+                 static_cast<std::uint32_t>(w.group * 64 + w.part * 8 + w.weight));
+  }
+  __device__ MatmulWork get(int n) const {
+    const uint4 v = load_shared_u128(s.work(n));
+    return {static_cast<std::int32_t>(v.w % 8),  static_cast<std::int32_t>(v.x),
+            static_cast<std::int32_t>(v.y),      static_cast<std::int32_t>(v.z),
+            static_cast<std::int32_t>(v.w / 64), static_cast<std::int32_t>(v.w / 8 % 8)};
+  }
+  /// Boxes of a work tile that have tokens to store.
+  __device__ static int boxes(const MatmulWork& w) {
+    const std::int32_t left = (w.end - w.token + T::kBoxTokens - 1) / T::kBoxTokens;
+    return T::kTails && left < T::kBoxes ? left : T::kBoxes;
   }
   /// Whether a work tile is of the dense GEMM next to the groups.
   __device__ static bool is_dense(const MatmulWork& w) { return T::kDense && w.weight != 0; }
@@ -110,6 +135,7 @@ struct MatmulWorkList {
       const bool whole = p.dense.parts == 1;
       return whole ? MatmulPart(0, p.dense.chunks) : MatmulPart(p.dense, w.part);
     }
+    if constexpr (T::kSpread) return MatmulPart(p, w.part);
     return T::kPair || T::kGrouped ? MatmulPart(0, p.chunks) : MatmulPart(p, rank);
   }
   /// Tiles that read the same weights are neighbours.
@@ -135,10 +161,20 @@ struct MatmulWorkList {
     const std::int32_t width = tiles_before(group + 1) - first;
     const std::int32_t in_group = of_groups - first * columns();
     const std::int32_t column = in_group / width;
+    // A group's last tile has less to do. It is another one of each column's, or the same clusters
+    // would get it in all columns.
+    const std::int32_t tile_of_group = (in_group - column * width + column) % width;
+    const std::int32_t row = (T::kPair ? 2 * column + rank : column) * p.tile_rows;
     const std::int32_t begin = p.offsets == nullptr ? 0 : p.offsets[group];
-    return {0, (T::kPair ? 2 * column + rank : column) * p.tile_rows,
-            begin + (in_group - column * width) * T::kTokens,
-            p.offsets == nullptr ? p.m : p.offsets[group + 1], group};
+    const std::int32_t end = p.offsets == nullptr ? p.m : p.offsets[group + 1];
+    if constexpr (T::kDeals) {
+      // Tiles get the same number of boxes or one less, so that no cluster waits for larger tiles.
+      const std::int32_t boxes = (end - begin + T::kBoxTokens - 1) / T::kBoxTokens;
+      const std::int32_t from = begin + boxes * tile_of_group / width * T::kBoxTokens;
+      const std::int32_t to = begin + boxes * (tile_of_group + 1) / width * T::kBoxTokens;
+      return {0, row, from, to < end ? to : end, group};
+    }
+    return {0, row, begin + tile_of_group * T::kTokens, end, group};
   }
 };
 

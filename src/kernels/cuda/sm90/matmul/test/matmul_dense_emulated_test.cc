@@ -32,6 +32,10 @@ TEST_F(MatmulEmulated, EveryTileAndSplit) {
     p.out_stride = between(201, 202) * 2;
     check(p, {split, 128, 256, true}, 2);
   }
+  for (const int split : {2, 4}) {
+    Problem p(random, between(1, 200), 2 * between(50, 200), 8 * between(40, 80));
+    for (const int tokens : {128, 192}) check(p, {split, 128, tokens, true, 2, true}, 32);
+  }
 }
 
 // Sums of parts of K are added in one order, be they in registers, memory or other blocks.
@@ -40,15 +44,20 @@ TEST_F(MatmulEmulated, EveryTileOfASplitHasTheSameBits) {
   Host host;
   const Placed placed(p, host);
   MatmulCall call = placed.call(p.m);
-  call.kept = host.put(std::vector<float>(static_cast<std::size_t>(kMatmulKeptFloats * 4)));
+  call.kept = host.put(std::vector<float>(static_cast<std::size_t>(kMatmulKeptFloats * 48)));
+  call.arrivals = host.put(std::vector<std::uint32_t>(48));
   for (const int split : {2, 4}) {
     emulate_matmul({&call, 1}, {split, 128, 64, false}, 4);
     const std::vector<float> want = placed.read();
-    for (const int tokens : {128, 256}) {
-      emulate_matmul({&call, 1}, {split, 128, tokens, true}, 4);
+    for (const MatmulTiling& tiling : {MatmulTiling{split, 128, 128, true},
+                                       {split, 128, 256, true},
+                                       {split, 128, 128, true, 2, true},
+                                       {split, 128, 192, true, 2, true}}) {
+      emulate_matmul({&call, 1}, tiling, tiling.spread ? 48 : 4);
       const std::vector<float> got = placed.read();
       EXPECT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0)
-          << "seed " << seed << ", split " << split << ", tokens " << tokens;
+          << "seed " << seed << ", split " << split << ", tokens " << tiling.tile_tokens
+          << (tiling.spread ? ", parts spread" : "");
     }
   }
 }

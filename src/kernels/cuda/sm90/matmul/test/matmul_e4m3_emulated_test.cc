@@ -53,6 +53,7 @@ TEST_F(MatmulEmulated, CodesOfBothInPairs) {
       if (between(0, 1) == 0) p.bias = random_f32(random, p.n);
       if (!p.out_bf16 && between(0, 2) > 0) p.before = random_f32(random, p.m * p.out_stride);
       check(p, {split, 128, tokens, true}, 2 * between(1, 2));
+      if (split > 1) check(p, {split, 128, tokens, true, 2, true}, 32);
     }
   }
 }

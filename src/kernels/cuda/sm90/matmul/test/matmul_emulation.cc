@@ -63,12 +63,21 @@ void emulate_format(const MatmulLaunch& l) {
     if (l.instance.warpgroups == 1) return emulate_deep<Row, MatmulCluster::narrow>(l);
   }
   constexpr auto kParts = MatmulCluster::parts, kPair = MatmulCluster::pair;
+  constexpr auto kSpread = MatmulCluster::spread;
   if (l.instance.pair) {
     if constexpr (std::is_same_v<Format, MatmulBf16>) {
+      if (l.instance.spread) {
+        if (l.instance.tokens == 192) return emulate_tile<Format, 192, kSpread>(l);
+        return emulate_tile<Format, 128, kSpread>(l);
+      }
       if (l.instance.tokens == 256) return emulate_tile<Format, 256, kPair>(l);
     }
     if constexpr (std::is_same_v<Format, MatmulE4m3>) {
       if (has_tokens_on_m(l.params)) {
+        if (l.instance.spread) {
+          if (l.instance.tokens == 256) return emulate_tile<MatmulE4m3Many, 256, kSpread>(l);
+          return emulate_tile<MatmulE4m3Many, 128, kSpread>(l);
+        }
         if (l.instance.tokens == 256) return emulate_tile<MatmulE4m3Many, 256, kPair>(l);
         return emulate_tile<MatmulE4m3Many, 128, kPair>(l);
       }
@@ -88,7 +97,13 @@ void emulate_groups(const MatmulLaunch& l) {
   if (l.instance.tokens == 32) return emulate_tile<Format, 32, kParts, true>(l);
   if (!l.instance.pair) return emulate_tile<Format, 128, kParts, true>(l);
   if constexpr (std::is_same_v<Format, MatmulE4m3>) {
-    if (has_tokens_on_m(l.params)) return emulate_tile<MatmulE4m3Many, 128, kPair, true>(l);
+    if (has_tokens_on_m(l.params)) {
+      if (l.instance.tokens == 256) return emulate_tile<MatmulE4m3Many, 256, kPair, true>(l);
+      return emulate_tile<MatmulE4m3Many, 128, kPair, true>(l);
+    }
+  }
+  if constexpr (std::is_same_v<Format, MatmulBf16>) {
+    if (l.instance.tokens == 256) return emulate_tile<Format, 256, kPair, true>(l);
   }
   emulate_tile<Format, 128, kPair, true>(l);
 }

@@ -41,14 +41,18 @@ class MatmulEmulated : public ::testing::Test {
     SCOPED_TRACE(::testing::Message()
                  << "seed " << seed << ", m " << p.m << ", n " << p.n << ", k " << p.k << ", split "
                  << tiling.split << ", tile " << tiling.tile_rows << " x " << tiling.tile_tokens
-                 << (tiling.pair ? ", pairs" : "") << ", " << sms << " SMs");
+                 << (tiling.pair ? ", pairs" : "") << (tiling.spread ? " of parts" : "") << ", "
+                 << sms << " SMs");
     Host host;
     const Placed placed(p, host);
     MatmulCall call = placed.call(p.m);
     call.kept = host.put(std::vector<float>(static_cast<std::size_t>(kMatmulKeptFloats * sms)));
+    const std::vector<std::uint32_t> none(static_cast<std::size_t>(sms));
+    call.arrivals = host.put(none);
     ASSERT_TRUE(matmul_takes(call));
     emulate_matmul({&call, 1}, tiling, sms);
     placed.expect_right(p.m);
+    EXPECT_EQ(std::memcmp(call.arrivals, none.data(), none.size() * sizeof(std::uint32_t)), 0);
   }
   int between(int a, int b) { return std::uniform_int_distribution<int>(a, b)(random); }
 

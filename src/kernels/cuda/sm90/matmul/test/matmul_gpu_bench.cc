@@ -48,6 +48,9 @@ constexpr Shape kShapes[] = {
     {"qwen3-32b-gate-up", 51200, 5120},
     {"qwen3-32b-down", 5120, 25600},
     {"30b-a3b-qkv", 5120, 2048},
+    {"30b-a3b-o", 2048, 4096},
+    {"v3-16b-o", 2048, 2048},
+    {"v3-16b-shared-down", 2048, 2816},
     {"v3-q-a-kv-a", 2112, 7168},
     {"v3-o-fp8", 7168, 16384, DType::e4m3, DType::e4m3},
     {"v3-q-b-fp8", 24576, 1536, DType::e4m3, DType::e4m3},
@@ -212,6 +215,8 @@ class Bench {
     auto out = need(DeviceArray<std::byte>::make(most * s.n * 2));
     auto peer_out = need(DeviceArray<std::byte>::make(most * s.n * 2));
     const auto kept = need(DeviceArray<std::byte>::make(matmul_kept_bytes(device_.sms)));
+    const auto arrivals =
+        upload(std::vector<std::uint32_t>(static_cast<std::size_t>(device_.sms)), stream_);
     for (const std::int64_t m : tokens) {
       const auto call = [&](const DeviceArray<std::byte>& to, int i) -> MatmulCall {
         return {
@@ -226,7 +231,8 @@ class Bench {
             .out = {to.data(), DType::bf16, m, s.n, s.n},
             .x_scales = s.x == DType::e4m3 ? scales_->data() : nullptr,
             .x_scale_stride = s.x == DType::e4m3 ? (most + 3) / 4 * 4 : 0,
-            .kept = reinterpret_cast<float*>(kept.data())};
+            .kept = reinterpret_cast<float*>(kept.data()),
+            .arrivals = arrivals.data()};
       };
       std::vector<MatmulCall> calls;
       const int count = m > 1000 ? matrices : std::max(matrices, kMostMatrices);

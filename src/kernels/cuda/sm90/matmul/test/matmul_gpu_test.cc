@@ -33,6 +33,12 @@ class MatmulGpu : public GpuTest {
       must(test.stream().wait());
     }
   };
+  /// Whether the work tiles of all parts of K run at a time.
+  static bool spreads(const MatmulCall& call, int split) {
+    const std::int64_t tiles =
+        ceil_div(call.w.rows, std::int64_t{256}) * ceil_div(call.x.rows, std::int64_t{128});
+    return split > 1 && tiles * split <= 66;
+  }
   static float* kept(Device& memory) {
     return memory.put(std::vector<float>(static_cast<std::size_t>(matmul_kept_bytes(132) / 4)));
   }
@@ -258,11 +264,16 @@ TEST_F(MatmulGpu, RowsIgnoreTheBatch) {
     }
     MatmulCall call = device.call(300);
     call.kept = kept(memory);
+    call.arrivals = memory.put(std::vector<std::uint32_t>(132));
     const int split = choose_tiling(shape_of({&call, 1}, 132)).split;
-    for (int i = 0; i < 20; ++i) {
-      const bool pair = between(0, 2) == 0;
-      const int tokens = pair ? 128 << between(0, 1) : 8 << between(0, 4);
-      must(matmul_with_tiling({&call, 1}, {split, pair ? 128 : 16 * between(3, 8), tokens, pair},
+    for (int i = 0; i < 30; ++i) {
+      const bool pair = between(0, 1) == 0;
+      const bool spread = pair && spreads(call, split) && between(0, 1) == 0;
+      const int tokens = spread ? 64 * between(2, 3)
+                         : pair ? 128 << between(0, 1)
+                                : 8 << between(0, 4);
+      must(matmul_with_tiling({&call, 1},
+                              {split, pair ? 128 : 16 * between(3, 8), tokens, pair, 2, spread},
                               132, stream()));
       compare(300);
     }
@@ -278,6 +289,7 @@ TEST_F(MatmulGpu, RowsOfCodesIgnoreTheBatch) {
     const Placed device(p, memory);
     MatmulCall call = device.call(300);
     call.kept = kept(memory);
+    call.arrivals = memory.put(std::vector<std::uint32_t>(132));
     const int split = choose_tiling(shape_of({&call, 1}, 132)).split;
     std::vector<float> want;
     for (const MatmulTiling& tiling : {MatmulTiling{split, 128, 32},
@@ -285,7 +297,10 @@ TEST_F(MatmulGpu, RowsOfCodesIgnoreTheBatch) {
                                        {split, 128, 128},
                                        {split, 96, 8},
                                        {split, 128, 128, true},
-                                       {split, 128, 256, true}}) {
+                                       {split, 128, 256, true},
+                                       {split, 128, 128, true, 2, true},
+                                       {split, 128, 256, true, 2, true}}) {
+      if (tiling.spread && !spreads(call, split)) continue;
       must(matmul_with_tiling({&call, 1}, tiling, 132, stream()));
       const std::vector<float> got = device.read();
       if (want.empty()) want = got;

@@ -33,6 +33,21 @@ TEST_F(MatmulEmulated, Experts) {
   }
 }
 
+// Tiles of 256 tokens, of which a group may need a part.
+TEST_F(MatmulEmulated, ExpertsOfManyTokens) {
+  for (const DType dtype : {DType::bf16, DType::e4m3}) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed << ", " << name(dtype));
+    Host host;
+    const std::vector<std::int32_t> counts = {
+        0, 64, between(65, 128), 1, 129, between(193, 256), between(257, 330), 0, 2};
+    const auto run = [&](const GroupedMatmulCall& call) { emulate_matmul(call, 256, 4); };
+    const bool codes = dtype == DType::e4m3;
+    matmul_test::check_experts<float>(random, host, dtype, codes, counts, 256, 160, run);
+    matmul_test::check_experts<bf16>(random, host, dtype, codes, counts, 384, 192, run);
+    matmul_test::check_gated_experts(random, host, dtype, true, counts, 256, 160, run, codes);
+  }
+}
+
 TEST_F(MatmulEmulated, GatedExperts) {
   for (const WeightFormat& format :
        {WeightFormat(DType::bf16), WeightFormat(DType::e4m3), kMxfp4}) {

@@ -2,6 +2,7 @@
 // models.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "kernels/cuda/sm90/matmul/matmul_tiling.h"
@@ -23,6 +24,7 @@ TEST(MatmulTiling, SplitsKAlikeForAnyNumberOfTokens) {
     s.sms = between(0, 1) == 0 ? 132 : between(8, 144);
     s.gated = between(0, 1) == 0;
     s.keeps = between(0, 1) == 0;
+    s.spreads = s.keeps && s.weight_bits == 16 && between(0, 1) == 0;
     s.m = 1;
     const int split = choose_tiling(s).split;
     for (int j = 0; j < 20; ++j) {
@@ -31,6 +33,13 @@ TEST(MatmulTiling, SplitsKAlikeForAnyNumberOfTokens) {
       ASSERT_EQ(tiling.split, split)
           << "seed " << seed << ", " << s.rows << " x " << s.k << ", m " << s.m;
       ASSERT_EQ(tiling.tile_rows % 16, 0);
+      if (tiling.spread) {
+        // A cluster of two blocks for each part of each pair of tiles.
+        const std::int64_t pairs = (s.rows + 255) / 256;
+        const std::int64_t tiles = (s.m + tiling.tile_tokens - 1) / tiling.tile_tokens;
+        ASSERT_TRUE(s.spreads && tiling.pair && split > 1);
+        ASSERT_LE(pairs * tiles * split, std::max(1, s.sms / 2));
+      }
       if (tiling.warpgroups != 2) {
         ASSERT_TRUE(s.packed && s.m <= 64 && tiling.tile_tokens <= 64 && !tiling.pair);
         ASSERT_EQ(tiling.tile_rows, 64 * tiling.warpgroups);
@@ -74,6 +83,20 @@ TEST(MatmulTiling, FillsTheMachineForKnownShapes) {
 
 // Experts of one token: at least 7 in 8 SMs read until the end, where tiles of 128 rows leave a
 // quarter to a half of them idle.
+// Few rows by a few hundred tokens: without parts at the same time a quarter of the SMs work.
+TEST(MatmulTiling, SpreadsPartsWhereTilesAreFew) {
+  for (const std::int64_t m : {150, 256, 384}) {
+    MatmulShape s{.rows = 2048, .k = 2816, .m = m, .keeps = true, .spreads = true};
+    const MatmulTiling tiling = choose_tiling(s);
+    EXPECT_TRUE(tiling.spread) << m;
+    s.spreads = false;
+    EXPECT_FALSE(choose_tiling(s).spread) << m;
+    s.spreads = true;
+    s.rows = 28672;
+    EXPECT_FALSE(choose_tiling(s).spread) << m;
+  }
+}
+
 TEST(MatmulTiling, GroupsOfOneTokenFillTheMachine) {
   struct Case {
     std::int64_t rows, k, experts;
