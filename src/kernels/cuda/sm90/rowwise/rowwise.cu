@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kGatherRows = 8;  // per block, if there are at least kManyWords words to copy
 constexpr std::int64_t kManyWords = 132 * 2048;  // a word for every thread of an H200
+constexpr std::int64_t kL2Words = 50 << 16;      // what L2 holds
 
 // A grid of rows x blocks of columns.
 LaunchShape over_columns(std::int64_t rows, std::int64_t cols) {
@@ -78,6 +79,8 @@ cudaError_t launch_gather_rows(const GatherRowsParams& p, cudaStream_t stream) {
   if (q.words == 0) {
     return launch_kernel(gather_rows_kernel, over_columns(p.rows, p.cols), stream, q);
   }
+  // What L2 holds is read from there by the GEMM behind this.
+  q.once = p.rows * q.words > kL2Words;
   // A block of several rows has more bytes in flight; with few rows it would leave SMs idle.
   if (p.rows * q.words < kManyWords) {
     return launch_kernel(gather_words_kernel<1>, over_columns(p.rows, q.words), stream, q);

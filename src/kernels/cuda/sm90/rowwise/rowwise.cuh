@@ -109,7 +109,13 @@ static __global__ void __launch_bounds__(kRowThreads)
   }
   LATHE_UNROLL
   for (int i = 0; i < kRows; ++i) {
-    if (first + i < p.rows) store_once(to + (first + i) * (p.out.stride * bytes / 16), words[i]);
+    if (first + i >= p.rows) continue;
+    uint4* const at = to + (first + i) * (p.out.stride * bytes / 16);
+    if (p.once) {
+      store_once(at, words[i]);
+    } else {
+      *at = words[i];
+    }
   }
 }
 

@@ -30,6 +30,7 @@ struct GatherRowsParams {
   std::int64_t rows = 0, cols = 0;
   std::int64_t words = 0;  // 16-byte words per row, or 0 if rows cannot be copied by words; launch
                            // sets it
+  bool once = false;       // L2 does not hold out until it is read; launch sets it
 };
 
 /// Rows up to which short_norm_kernel is used. With more, wide_norm_kernel's small blocks hide each
