@@ -40,14 +40,16 @@ struct CUgraphExec_st {
 };
 
 namespace lathe::cuda::fake {
-namespace {
 
-constexpr std::size_t kSpace = std::size_t{16} << 30;  // address space; pages come when touched
+// Address space of all devices; pages come when touched.
+inline constexpr std::size_t kSpace = std::size_t{16} << 30;
+
+namespace {
 constexpr std::size_t kGrain = 256;
 constexpr std::size_t kGap = 4096;  // between allocations, always 0xff or unused
 constexpr int kProcessors = 4;
-
 constexpr std::size_t kWorkStack = 1 << 20;
+}  // namespace
 
 // A device and its work. A work item runs on a stack of its own, because a kernel may wait for
 // another device.
@@ -75,12 +77,14 @@ struct Allocation {
   bool freed = false;       // by its own process; it goes when the others have closed it
 };
 
+namespace {
 // What is in a cudaIpcMemHandle_t.
 struct SharedAllocation {
   int process;
   std::size_t at;
   std::int64_t number;
 };
+}  // namespace
 
 struct Runtime {
   std::mutex mutex;  // of all that follows
@@ -101,14 +105,19 @@ struct Runtime {
   Counts counts;
 };
 
-thread_local int current = 0;  // device
-thread_local int process = 0;
-thread_local CUstream_st* capturing = nullptr;
-thread_local cudaError_t last = cudaSuccess;
+using Lock = std::unique_lock<std::mutex>;
 
+// The calling thread's.
+inline thread_local int current_device = 0;
+inline thread_local int current_process = 0;
+inline thread_local CUstream_st* capturing = nullptr;
+inline thread_local cudaError_t last_error = cudaSuccess;
+
+namespace {
 void protect(Runtime& r, int access) {
   LATHE_CHECK(mprotect(r.space, kSpace, access) == 0, "memory that can be protected");
 }
+}  // namespace
 
 Runtime& runtime() {
   static Runtime r;
@@ -124,13 +133,13 @@ Runtime& runtime() {
   static_cast<void>(mapped);
   return r;
 }
-using Lock = std::unique_lock<std::mutex>;
 
 cudaError_t fail(cudaError_t status) {
-  if (status != cudaSuccess) last = status;
+  if (status != cudaSuccess) last_error = status;
   return status;
 }
 
+namespace {
 bool on_device(const void* p) {
   const auto* at = static_cast<const std::byte*>(p);
   return at >= runtime().space && at < runtime().space + kSpace;
@@ -143,6 +152,7 @@ bool is_pinned(const void* p) {
   const auto& [first, bytes] = *std::prev(after);
   return at < first + bytes;
 }
+}  // namespace
 
 std::map<std::size_t, Allocation>::iterator allocation_of(const void* p) {
   Runtime& r = runtime();
@@ -160,6 +170,7 @@ void run_now(Runtime& r, const std::function<void()>& work) {
   protect(r, PROT_NONE);
 }
 
+namespace {
 void work_on_device() {
   for (;;) {
     Runtime& r = runtime();
@@ -223,6 +234,7 @@ bool run_round(Runtime& r, FakeDevice& mine, std::int64_t end) {
   }
   return idle;
 }
+}  // namespace
 
 // Runs a device's work up to number `end`, and meanwhile the other devices'.
 cudaError_t wait_until(Lock& lock, int device, std::int64_t end) {
@@ -245,9 +257,9 @@ cudaError_t wait_until(Lock& lock, int device, std::int64_t end) {
 cudaError_t wait_for_all(Lock& lock, int device) {
   return wait_until(lock, device, runtime().devices[static_cast<std::size_t>(device)].queued());
 }
-cudaError_t wait_for_all(Lock& lock) { return wait_for_all(lock, current); }
+cudaError_t wait_for_all(Lock& lock) { return wait_for_all(lock, current_device); }
 
-int device_of(cudaStream_t stream) { return stream == nullptr ? current : stream->device; }
+int device_of(cudaStream_t stream) { return stream == nullptr ? current_device : stream->device; }
 
 void put(cudaStream_t stream, std::function<void()> work) {
   Runtime& r = runtime();
@@ -259,15 +271,14 @@ void put(cudaStream_t stream, std::function<void()> work) {
   }
 }
 
+namespace {
 std::size_t rounded(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
-
 }  // namespace
 
 Counts counts() {
   const Lock lock(runtime().mutex);
   return runtime().counts;
 }
-namespace {
 std::size_t bytes_of(const Runtime& r, int device) {
   std::size_t sum = 0;
   for (const auto& [at, allocation] : r.used) {
@@ -275,10 +286,9 @@ std::size_t bytes_of(const Runtime& r, int device) {
   }
   return sum;
 }
-}  // namespace
 std::int64_t device_bytes() {
   const Lock lock(runtime().mutex);
-  return static_cast<std::int64_t>(bytes_of(runtime(), current));
+  return static_cast<std::int64_t>(bytes_of(runtime(), current_device));
 }
 void set_device_memory(std::int64_t bytes) {
   const Lock lock(runtime().mutex);
@@ -295,7 +305,7 @@ void set_devices(int count, bool peer_access) {
   runtime().peer_access = peer_access;
   for (FakeDevice& d : runtime().devices) d.peers = {};
 }
-void act_as_process(int number) { process = number; }
+void act_as_process(int number) { current_process = number; }
 std::span<std::byte> allocation_at(const void* at) {
   const Lock lock(runtime().mutex);
   const auto found = allocation_of(at);
@@ -336,7 +346,7 @@ cudaError_t cudaMalloc(void** out, std::size_t bytes) {
   if (capturing != nullptr) return fail(cudaErrorStreamCaptureUnsupported);
   if (bytes == 0) return cudaSuccess;
   const std::size_t size = rounded(bytes, kGrain);
-  if (bytes_of(r, current) + size > r.total) return fail(cudaErrorMemoryAllocation);
+  if (bytes_of(r, current_device) + size > r.total) return fail(cudaErrorMemoryAllocation);
   std::size_t at = 0;  // start of the first gap that is large enough
   for (const auto& [offset, used] : r.used) {
     if (at + size + kGap <= offset) break;
@@ -344,7 +354,7 @@ cudaError_t cudaMalloc(void** out, std::size_t bytes) {
   }
   if (at + size > kSpace) return fail(cudaErrorMemoryAllocation);
   ++r.counts.allocations;
-  r.used[at] = {size, current, r.counts.allocations};
+  r.used[at] = {size, current_device, r.counts.allocations};
   run_now(r, [&] { std::memset(r.space + at, 0xff, size); });
   *out = r.space + at;
   return cudaSuccess;
@@ -375,7 +385,7 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* out, void* p) {
   const Lock lock(runtime().mutex);
   const auto found = allocation_of(p);
   if (found == runtime().used.end()) return fail(cudaErrorInvalidValue);
-  const SharedAllocation shared{process, found->first, found->second.number};
+  const SharedAllocation shared{current_process, found->first, found->second.number};
   static_assert(sizeof shared <= sizeof *out);
   *out = {};
   std::memcpy(out, &shared, sizeof shared);
@@ -387,12 +397,12 @@ cudaError_t cudaIpcOpenMemHandle(void** out, cudaIpcMemHandle_t handle, unsigned
   const Lock lock(r.mutex);
   SharedAllocation shared;
   std::memcpy(&shared, &handle, sizeof shared);
-  if (shared.process == process) return fail(cudaErrorDeviceUninitialized);
+  if (shared.process == current_process) return fail(cudaErrorDeviceUninitialized);
   const auto found = r.used.find(shared.at);
   if (found == r.used.end() || found->second.number != shared.number || found->second.freed) {
     return fail(cudaErrorInvalidResourceHandle);
   }
-  if (found->second.device != current && !r.peer_access) {
+  if (found->second.device != current_device && !r.peer_access) {
     return fail(cudaErrorPeerAccessUnsupported);
   }
   ++found->second.opened;
@@ -486,13 +496,13 @@ cudaError_t cudaMemset2DAsync(void* at, std::size_t pitch, int value, std::size_
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   const Lock lock(runtime().mutex);
   *total = runtime().total;
-  *free = runtime().total - bytes_of(runtime(), current);
+  *free = runtime().total - bytes_of(runtime(), current_device);
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* out, unsigned) {
   *out = new CUstream_st;
-  (*out)->device = current;
+  (*out)->device = current_device;
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
@@ -546,7 +556,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* out, unsigned flags) {
-  *out = new CUevent_st{.timed = (flags & cudaEventDisableTiming) == 0, .device = current};
+  *out = new CUevent_st{.timed = (flags & cudaEventDisableTiming) == 0, .device = current_device};
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -575,19 +585,19 @@ cudaError_t cudaEventElapsedTime(float* out, cudaEvent_t from, cudaEvent_t to) {
   return cudaSuccess;
 }
 
-cudaError_t cudaGetLastError() { return std::exchange(last, cudaSuccess); }
-cudaError_t cudaPeekAtLastError() { return last; }
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
+cudaError_t cudaPeekAtLastError() { return last_error; }
 const char* cudaGetErrorName(cudaError_t) { return "cudaErrorOfTheFake"; }
 const char* cudaGetErrorString(cudaError_t) { return "an error that a test asked for"; }
 
 cudaError_t cudaGetDevice(int* device) {
-  *device = current;
+  *device = current_device;
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
   const Lock lock(runtime().mutex);
   if (device < 0 || device >= runtime().count) return fail(cudaErrorInvalidDevice);
-  current = device;
+  current_device = device;
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceCount(int* count) {
@@ -605,10 +615,10 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int from, int to) {
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
   const Lock lock(runtime().mutex);
   Runtime& r = runtime();
-  if (peer < 0 || peer >= r.count || peer == current) return fail(cudaErrorInvalidDevice);
+  if (peer < 0 || peer >= r.count || peer == current_device) return fail(cudaErrorInvalidDevice);
   if (!r.peer_access) return fail(cudaErrorPeerAccessUnsupported);
   const auto at = [](int i) { return static_cast<std::size_t>(i); };
-  if (std::exchange(r.devices[at(current)].peers[at(peer)], true)) {
+  if (std::exchange(r.devices[at(current_device)].peers[at(peer)], true)) {
     return fail(cudaErrorPeerAccessAlreadyEnabled);
   }
   return cudaSuccess;
