@@ -1,7 +1,7 @@
 // Blocks of a kernel that hand data to another block of it, through memory and a count.
 #pragma once
 
-#include "kernels/cuda/common/dialect.cuh"
+#include "kernels/cuda/common/hopper.cuh"
 
 #ifdef __CUDACC__
 
