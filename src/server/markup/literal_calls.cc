@@ -120,15 +120,19 @@ std::optional<std::string_view> gemma_string(LiteralReader& in) {
   return std::nullopt;
 }
 
-// The key and the colon after it.
-std::optional<std::string_view> gemma_key(LiteralReader& in) {
-  if (const auto text = gemma_string(in)) return in.skip(":") ? text : std::nullopt;
-  if (in.skip("\"")) {
-    const auto quoted = take_until(in.rest, "\"");
-    return quoted && in.skip(":") ? quoted : std::nullopt;
+// The key and the colon after it. Only a quoted key may be empty.
+std::optional<std::string> gemma_key(LiteralReader& in) {
+  std::optional<std::string> key;
+  if (const auto text = gemma_string(in)) {
+    key = *text;
+  } else if (in.rest.starts_with('"')) {
+    const auto quoted = python_string(in.rest);
+    key = quoted ? string_of(*quoted) : std::nullopt;
+  } else {
+    const auto bare = take_until(in.rest, ":");
+    return bare && !trim(*bare).empty() ? std::optional<std::string>(trim(*bare)) : std::nullopt;
   }
-  const auto key = take_until(in.rest, ":");
-  return key ? std::optional(trim(*key)) : std::nullopt;
+  return key && in.skip(":") ? key : std::nullopt;
 }
 
 std::optional<std::string> gemma_value(LiteralReader& in, const Json& tools, std::string_view tool,
@@ -143,7 +147,7 @@ std::optional<JsonMembers> gemma_members(LiteralReader& in, const Json& tools,
       if (in.skip("}")) break;
     }
     const auto key = gemma_key(in);
-    if (!key || key->empty()) return std::nullopt;
+    if (!key || (key->empty() && !tool.empty())) return std::nullopt;
     auto value = gemma_value(in, tools, tool, *key, level);
     if (!value) return std::nullopt;
     set_member(members, *key, std::move(*value));
