@@ -147,6 +147,31 @@ std::optional<Error> check_keywords(const Json& schema, const std::string& path)
   return std::nullopt;
 }
 
+bool is_name_byte(char c) {
+  return c == '_' || c == '.' || c == '-' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
+         (c >= 'A' && c <= 'Z') || static_cast<unsigned char>(c) >= 0x80;
+}
+
+// Whether the form's reader gets an argument's name back: names stand between marks as they are.
+bool carries_name(const MarkedForm& marks, const std::string& name) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  const auto has = [](std::string_view in, std::string_view text) {
+    return in.find(text) != std::string_view::npos;
+  };
+  if (name.empty() || has(kSpace, name.substr(0, 1)) || has(kSpace, {&name.back(), 1}))
+    return false;
+  if (marks.before_key.ends_with('"') && has(name, "\"")) return false;
+  if ((name + marks.after_key).find(marks.after_key) != name.size()) return false;
+  for (const std::string& text : marks.avoided) {
+    if (has(name, text)) return false;
+  }
+  if (!marks.before_key.empty()) return true;
+  // Without a mark before it the first byte tells a name from a string and the end; Python's
+  // keywords are names throughout.
+  return is_name_byte(name[0]) &&
+         (!marks.after_text.empty() || std::ranges::all_of(name, is_name_byte));
+}
+
 // Any text as it is, and the mark after it.
 State add_text(Builder& b, const MarkedForm& marks, State from) {
   std::string_view end = marks.after_text;
@@ -248,6 +273,10 @@ Result<State> add_marked_arguments(const ToolRules& rules, const Tool& tool, con
   bool may_be_none = true, any = false;
   for (const auto& [name, schema] : properties.items()) {
     const std::string path = below(tool.path + ".properties", name);
+    if (!carries_name(marks, name)) {
+      return Error{ErrorCode::unsupported, path, "a name that this form of calls can write", name,
+                   "tool_choice \"required\" or a function"};
+    }
     Values values;
     if (auto wrong = ValuesOf(rules, tool).add(schema, path, values)) return *wrong;
     const State next_some = b.state(from), key = b.state(from);

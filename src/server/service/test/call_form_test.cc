@@ -339,6 +339,67 @@ TEST(CallForm, WhatTheGrammarAllowsFollowsTheSchema) {
   }
 }
 
+// Arguments of `forecast` that the grammar of this schema allows, as they are read; null: the form
+// refuses it, with `path` named.
+Json arguments_of(const Form& f, const Json& schema, const std::string& path,
+                  std::mt19937& random) {
+  const grammar::CallForm form = form_of(f);
+  grammar::Source source = source_of(form);
+  source.tools = {{"forecast", schema, "t"}};
+  source.one_call = true;
+  const auto grammar = grammar::Grammar::compile(source, bytes());
+  if (!grammar) {
+    EXPECT_TRUE(form.marked);
+    EXPECT_THAT(grammar.error().message(), HasSubstr(path));
+    return nullptr;
+  }
+  for (int i = 0; i < 50; ++i) {
+    const std::string text = walk(*grammar, form, f.begin, random);
+    if (text.empty()) continue;
+    const TextParts parts = read(f.format, form, text);
+    if (parts.calls.size() != 1) return text + " is read as " + parts.content;
+    return Json::parse(parts.calls[0].arguments);
+  }
+  return "no text came to an end";
+}
+
+// A name that the form cannot write between its marks is refused; any other is read back.
+TEST(CallForm, OddNamesOfArgumentsAreReadOrRefused) {
+  const unsigned seed = std::random_device()();
+  std::mt19937 random(seed);
+  for (const Form& f : forms()) {
+    for (const std::string name :
+         {"k",   "k-1", "é",   "",     " k",          "k ",      "k\"",
+          "\"k", "k>",  "k:",  "k=",   "k l",         "k,",      "k)",
+          "}k",  "k<",  "'k'", "k\nl", "k</arg_key>", "<|\"|>k", "k</tool_call>"}) {
+      SCOPED_TRACE(::testing::Message()
+                   << f.chat_template << ", name " << Json(name) << ", seed " << seed);
+      const Json schema = {{"type", "object"},
+                           {"properties", {{name, {{"const", 1}}}}},
+                           {"required", {name}},
+                           {"additionalProperties", false}};
+      const Json got = arguments_of(f, schema, "t.properties", random);
+      const bool plain = name == "k" || name == "é";
+      if (!plain && got.is_null()) continue;
+      EXPECT_EQ(got, Json({{name, 1}}));
+    }
+  }
+}
+TEST(CallForm, OddNamesInValuesAreRead) {
+  const unsigned seed = std::random_device()();
+  std::mt19937 random(seed);
+  const Json value = {
+      {"k<", 1}, {"k\"", {{"", 2}}}, {"k\n\\", Json::array({{{"}", 3}}})}, {"k:,", "<"}};
+  const Json schema = {{"type", "object"},
+                       {"properties", {{"tags", {{"const", value}}}}},
+                       {"required", {"tags"}},
+                       {"additionalProperties", false}};
+  for (const Form& f : forms()) {
+    SCOPED_TRACE(::testing::Message() << f.chat_template << ", seed " << seed);
+    EXPECT_EQ(arguments_of(f, schema, "t.properties", random), Json({{"tags", value}}));
+  }
+}
+
 // The marks that end a call, a list or an argument of the form.
 std::vector<std::string> end_marks(const Form& f, const grammar::CallForm& form) {
   std::vector<std::string> out = {form.end, form.list_end};
