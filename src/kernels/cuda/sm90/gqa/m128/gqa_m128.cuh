@@ -2,8 +2,9 @@
 // M, keys on N.
 //
 // Two consumer warpgroups have 64 M rows each. They share the tiles of keys and values that a
-// producer warp copies (gqa_load_pages.cuh). Blocks of 64 M rows have warpgroup 0 alone, and two
-// of them are resident on an SM unless values are wide.
+// producer warp copies (gqa_load_pages.cuh). Another warp copies an item's queries while the item
+// before it ends (gqa_load_queries.cuh). Blocks of 64 M rows have warpgroup 0 alone, and two of
+// them are resident on an SM unless values are wide.
 //
 //                     128 keys (64 where they are wide)
 //   M rows  0 -  63 | S = Q K^T of warpgroup 0 |     O of warpgroup 0 [64, value dim]
@@ -24,6 +25,7 @@
 #include "kernels/cuda/sm90/attention/row_max.cuh"
 #include "kernels/cuda/sm90/attention/swizzle.cuh"
 #include "kernels/cuda/sm90/gqa/load/gqa_edge.cuh"
+#include "kernels/cuda/sm90/gqa/load/gqa_load_queries.cuh"
 #include "kernels/cuda/sm90/gqa/load/gqa_load_rows.cuh"
 #include "kernels/cuda/sm90/gqa/m128/gqa_m128_config.cuh"
 
@@ -32,67 +34,57 @@ namespace lathe::cuda {
 /// A consumer warpgroup: a thread has M rows `row` and `row` + 8 of its 64.
 template <class N>
 struct GqaM128Group {
-  static constexpr int kScores = N::kTile / 2;             // of a thread
-  static constexpr int kOperands = N::kTile / 16;          // of P, 16 keys each
-  static constexpr int kOutputs = N::kValueDims * 64 / 2;  // of a thread
+  static constexpr int kScores = N::kTile / 2;     // of a thread
+  static constexpr int kOperands = N::kTile / 16;  // of P, 16 keys each
+  static constexpr int kValueDim = N::kValueDims * 64;
+  static constexpr int kOutputs = kValueDim / 2;  // of a thread
 
   const GqaParams& p;
   const GqaRing<N>& ring;
-  std::uint32_t q;  // [dims] tiles of bf16 [64 M rows, 64], swizzled
+  const GqaQueries<N>& queries;
   int group, warp, lane;
   GqaStage<N> stage;
+  std::uint32_t parity = 0;  // of queries.full
   float acc[kOutputs];
   float row_max[2];  // log2; P is divided by 2^row_max
   float row_sum[2];  // of this thread's columns
 
-  __device__ GqaM128Group(const GqaParams& params, const GqaRing<N>& from, std::uint32_t queries,
-                          int which, int thread)
-      : p(params), ring(from), q(queries), group(which), warp(thread / 32), lane(thread % 32) {}
+  __device__ GqaM128Group(const GqaParams& params, const GqaRing<N>& from,
+                          const GqaQueries<N>& of_items, int which, int thread)
+      : p(params),
+        ring(from),
+        queries(of_items),
+        group(which),
+        warp(thread / 32),
+        lane(thread % 32) {}
 
   __device__ int thread() const { return warp * 32 + lane; }
   __device__ void sync() const { group_sync(1 + group, 128); }
   /// Index of the M row in the M block.
   __device__ int m_row(int i) const { return group * 64 + warp * 16 + lane / 4 + 8 * i; }
-  /// The query row of an M row, counted from the block's first one, and its head.
   __device__ std::int32_t row_of(const GqaBlock& b, int m_row) const {
-    return static_cast<std::int32_t>(p.group(static_cast<std::uint32_t>(b.head + m_row)));
-  }
-  __device__ std::int32_t head_of(const GqaSegment& item, int m_row, std::int32_t row) const {
-    const auto heads = static_cast<std::int32_t>(p.group.divisor);
-    return item.head * heads + item.block.head + m_row - row * heads;
+    return gqa_row_of(p, b, m_row);
   }
 
-  __device__ void load_queries(const GqaSegment& item) const {
-    constexpr int kChunks = N::kDims * 8;  // of 8 elements in an M row
-    LATHE_UNROLL_BY(8)
-    for (int i = 0; i < 64 * kChunks; i += 128) {
-      const int at = i + thread(), local = at / kChunks, chunk = at % kChunks;
-      const int m = group * 64 + local;
-      uint4 v = {0, 0, 0, 0};
-      if (m < item.block.m_rows && in_head<N>(p, chunk)) {
-        const std::int32_t row = row_of(item.block, m);
-        v = load_global<uint4>(reinterpret_cast<unsigned long long>(
-            p.q + gqa_q_row(p, item.block.row + row) * p.q_stride +
-            std::int64_t{head_of(item, m, row)} * q_head<N>(p) + chunk * 8));
-      }
-      store_shared(
-          swizzled(q + static_cast<std::uint32_t>(chunk / 8 * (64 * 128)), local, chunk % 8), v.x,
-          v.y, v.z, v.w);
-    }
-  }
-  __device__ void begin(const GqaSegment& item) {
-    load_queries(item);
+  /// Waits for the queries.
+  __device__ void begin() {
     LATHE_UNROLL
     for (int i = 0; i < kOutputs; ++i) acc[i] = 0;
     row_max[0] = row_max[1] = kNoKey;
     row_sum[0] = row_sum[1] = 0;
-    fence_async_proxy();
-    sync();
+    barrier_wait(queries.full, parity);
+    parity ^= 1;
+    fence_async_proxy();  // they were copied by ordinary stores
+  }
+  /// Releases the queries, whose last scores are there.
+  __device__ void release_queries() const {
+    sync_warp();
+    if (lane == 0) barrier_arrive(queries.empty);
   }
 
   /// Issues S of a stage's keys.
   __device__ void score(float (&d)[kScores], int of_stage) const {
-    const std::uint64_t a = descriptor_here(tile_descriptor(q, 1024));
+    const std::uint64_t a = descriptor_here(tile_descriptor(queries.of_group(group), 1024));
     const std::uint64_t b = descriptor_here(tile_descriptor(ring.keys(of_stage), 1024));
     wgmma_fence();
     LATHE_UNROLL
@@ -278,6 +270,7 @@ struct GqaM128Group {
     wgmma_wait<0>();
     wgmma_pin(d);
     release_keys();
+    if (item.count == 1) release_queries();
     apply_mask(d, item.block, limit);
     raise(d, factor);  // factor unused: O is 0
     exponentials(d);
@@ -296,6 +289,7 @@ struct GqaM128Group {
       wgmma_wait<1>();
       wgmma_pin(d);
       release_keys();
+      if (t + 1 == item.count) release_queries();
       apply_mask(d, item.block, limit);
       const bool raised = raise(d, factor);
       if (seldom(raised)) {
@@ -319,42 +313,121 @@ struct GqaM128Group {
   }
 
   __device__ void finish(const GqaSegment& item) {
-    constexpr int kValueDim = N::kValueDims * 64;
     // Keeps these addresses from being computed before the tiles and spilled.
     asm volatile("" : "+r"(lane), "+r"(warp));
+    const bool split = item.partial >= 0;
+    float factor[2];
     LATHE_UNROLL
     for (int i = 0; i < 2; ++i) {
       float sum = row_sum[i] + shuffle_xor(row_sum[i], 1);
       sum += shuffle_xor(sum, 2);
+      const float lse2 = sum == 0 ? kNoKey : row_max[i] + log2_fast(sum);
+      factor[i] = sum == 0 ? 0.f : p.value_scale / sum;
       const int m = m_row(i);
       if (m >= item.block.m_rows) continue;
-      const std::int32_t row = row_of(item.block, m), head = head_of(item, m, row);
-      const std::int64_t q_row = item.block.row + row;
-      const float lse2 = sum == 0 ? kNoKey : row_max[i] + log2_fast(sum);
-      float factor = sum == 0 ? 0.f : p.value_scale / sum;
-      const bool split = item.partial >= 0;
-      if (!split && p.sink != nullptr) factor *= sink_factor(p.sink[head], lse2);
-      if ((lane & 3) == 0) {
-        if (split) {
-          p.partial_lse[std::int64_t{item.partial} * N::kMRows + m] = lse2;
-        } else if (p.lse != nullptr) {
-          p.lse[q_row * p.lse_stride + head] = stored_lse(p.lse_form, lse2);
-        }
+      if (split) {
+        if ((lane & 3) == 0) p.partial_lse[std::int64_t{item.partial} * N::kMRows + m] = lse2;
+        continue;
       }
-      const int column = 2 * (lane & 3);
-      const std::int64_t at = q_row * p.out_stride + std::int64_t{head} * kValueDim + column;
-      float* wide =
-          split ? p.partial_out + (std::int64_t{item.partial} * N::kMRows + m) * kValueDim + column
-                : static_cast<float*>(p.out) + at;
-      auto* narrow = static_cast<std::uint16_t*>(p.out) + at;
+      const std::int32_t row = row_of(item.block, m), head = gqa_head_of(p, item, m, row);
+      if (p.sink != nullptr) factor[i] *= sink_factor(p.sink[head], lse2);
+      if ((lane & 3) == 0 && p.lse != nullptr) {
+        p.lse[(item.block.row + row) * p.lse_stride + head] = stored_lse(p.lse_form, lse2);
+      }
+    }
+    if (split) {
+      float* const to = p.partial_out + std::int64_t{item.partial} * N::kMRows * kValueDim;
+      store_pairs(item, factor, [&](int m) { return to + m * kValueDim; });
+    } else if (p.out_f32) {
+      store<float, 8>(item, factor);
+    } else if (rows_begin_at<16>(2)) {
+      store_words(item, factor);
+    } else {
+      store<std::uint16_t, 4>(item, factor);
+    }
+  }
+  /// Whether rows of out, of elements of `bytes` bytes, begin at multiples of kBytes.
+  template <int kBytes>
+  __device__ bool rows_begin_at(int bytes) const {
+    return reinterpret_cast<std::uintptr_t>(p.out) % kBytes == 0 &&
+           p.out_stride * bytes % kBytes == 0;
+  }
+  /// kPairBytes: of two elements.
+  template <class T, int kPairBytes>
+  __device__ void store(const GqaSegment& item, const float (&factor)[2]) const {
+    if (rows_begin_at<kPairBytes>(kPairBytes / 2)) {
+      store_pairs(item, factor, [&](int m) { return out_at<T>(item, m); });
+    } else {
+      store_pairs<false>(item, factor, [&](int m) { return out_at<T>(item, m); });
+    }
+  }
+  /// An M row's out.
+  template <class T>
+  __device__ T* out_at(const GqaSegment& item, int m) const {
+    const std::int32_t row = row_of(item.block, m);
+    return static_cast<T*>(p.out) + (item.block.row + row) * p.out_stride +
+           std::int64_t{gqa_head_of(p, item, m, row)} * kValueDim;
+  }
+  /// at(m): where M row m goes. kWhole: pairs of elements are stored as words.
+  template <bool kWhole = true, class At>
+  __device__ void store_pairs(const GqaSegment& item, const float (&factor)[2],
+                              const At& at) const {
+    LATHE_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const int m = m_row(i);
+      if (m >= item.block.m_rows) continue;
+      auto* const to = at(m) + 2 * (lane & 3);
       LATHE_UNROLL
       for (int j = 0; j < kValueDim / 8; ++j) {
-        const float a = acc[4 * j + 2 * i] * factor, b = acc[4 * j + 2 * i + 1] * factor;
-        if (split || p.out_f32) {
-          *reinterpret_cast<float2*>(wide + 8 * j) = make_float2(a, b);
-        } else {
-          *reinterpret_cast<std::uint32_t*>(narrow + 8 * j) = pack_bf16(a, b);
+        const float a = acc[4 * j + 2 * i] * factor[i], b = acc[4 * j + 2 * i + 1] * factor[i];
+        store_pair<kWhole>(to + 8 * j, a, b);
+      }
+    }
+  }
+  template <bool kWhole>
+  __device__ static void store_pair(float* to, float a, float b) {
+    if constexpr (kWhole) {
+      *reinterpret_cast<float2*>(to) = make_float2(a, b);
+    } else {
+      to[0] = a, to[1] = b;
+    }
+  }
+  template <bool kWhole>
+  __device__ static void store_pair(std::uint16_t* to, float a, float b) {
+    const std::uint32_t pair = pack_bf16(a, b);
+    if constexpr (kWhole) {
+      *reinterpret_cast<std::uint32_t*>(to) = pair;
+    } else {
+      to[0] = static_cast<std::uint16_t>(pair), to[1] = static_cast<std::uint16_t>(pair >> 16);
+    }
+  }
+  /// Transposes 4 x 4 words over four neighbouring lanes: lane l gets their words l.
+  __device__ uint4 transpose_words(const std::uint32_t (&v)[4]) const {
+    const bool odd = (lane & 1) != 0, high = (lane & 2) != 0;
+    const std::uint32_t a = shuffle_xor(odd ? v[0] : v[1], 1);
+    const std::uint32_t b = shuffle_xor(odd ? v[2] : v[3], 1);
+    const std::uint32_t w[4] = {odd ? a : v[0], odd ? v[1] : a, odd ? b : v[2], odd ? v[3] : b};
+    const std::uint32_t c = shuffle_xor(high ? w[0] : w[2], 2);
+    const std::uint32_t d = shuffle_xor(high ? w[1] : w[3], 2);
+    return {high ? c : w[0], high ? d : w[1], high ? w[2] : c, high ? w[3] : d};
+  }
+  /// Stores bf16, four lanes 64 bytes of a row. Without the transposition they would write 16.
+  __device__ void store_words(const GqaSegment& item, const float (&factor)[2]) const {
+    LATHE_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const int m = m_row(i);
+      const bool stores = m < item.block.m_rows;
+      std::uint16_t* const to = out_at<std::uint16_t>(item, stores ? m : 0) + (lane & 3) * 8;
+      LATHE_UNROLL
+      for (int j = 0; j < kValueDim / 8; j += 4) {
+        std::uint32_t v[4];
+        LATHE_UNROLL
+        for (int k = 0; k < 4; ++k) {
+          const float* const from = acc + 4 * (j + k) + 2 * i;
+          v[k] = pack_bf16(from[0] * factor[i], from[1] * factor[i]);
         }
+        const uint4 word = transpose_words(v);
+        if (stores) *reinterpret_cast<uint4*>(to + 8 * j) = word;
       }
     }
   }
@@ -363,7 +436,7 @@ struct GqaM128Group {
     GqaSegments segments(p, worker);
     GqaSegment item;
     while (segments.next(item)) {
-      begin(item);
+      begin();
       attend(item);
       finish(item);
     }
@@ -380,8 +453,12 @@ static __global__ void __launch_bounds__(
   LATHE_DYNAMIC_SHARED(shared_bytes);
   const std::uint32_t base = shared_address(shared_bytes);
   const GqaRing<N> ring(base + N::kRingAt, base + N::kSmallAt);
+  const GqaQueries<N> queries(base, base + N::kQueryBarriersAt);
   const auto thread = static_cast<int>(threadIdx.x);
-  if (thread == 0) ring.init(lists_rows<N>(p));
+  if (thread == 0) {
+    queries.init();
+    ring.init(lists_rows<N>(p));
+  }
   sync_block();
   wait_for_previous();
   const auto worker = static_cast<std::int32_t>(blockIdx.x);
@@ -392,13 +469,13 @@ static __global__ void __launch_bounds__(
       produce_tiles<N>(p, ring, &keys, &values, worker);
     } else if (warp <= N::kCheckWarps) {
       GqaChecker<N>{p, ring, warp - 1, thread % 32}.run(worker);
+    } else {
+      GqaQueryProducer<N>{p, queries, thread % 32}.run(worker);
     }
   } else {
     if constexpr (N::kMovesRegisters) raise_registers<N::kConsumerRegisters>();
     const int group = N::kGroups == 1 ? 0 : thread / 128;
-    GqaM128Group<N>(p, ring, base + static_cast<std::uint32_t>(group * N::kQueryBytes), group,
-                    thread % 128)
-        .run(worker);
+    GqaM128Group<N>(p, ring, queries, group, thread % 128).run(worker);
   }
   let_next_begin();
 }

@@ -18,6 +18,7 @@ struct GqaM128 : GqaTileFormat<kHeadDim, gqa_m128_tile(kHeadDim, kValueDim, kBlo
                                kValueDim, kOneRow>;
   static constexpr int kMRows = kBlockM, kGroups = kBlockM / 64;
   static constexpr int kBlocksPerSm = gqa_blocks_per_sm(kHeadDim, kValueDim, kBlockM, false);
+  // Of the four producer warps one copies tiles, two check values, and one copies queries.
   static constexpr int kCheckWarps = 2, kReleases = 4 * kGroups + kCheckWarps;
   static constexpr int kThreads = 128 * kGroups + 128;
   // Together they use all registers of a block. A block of one group that has an SM for itself
@@ -38,7 +39,8 @@ struct GqaM128 : GqaTileFormat<kHeadDim, gqa_m128_tile(kHeadDim, kValueDim, kBlo
   static constexpr int kFit = (kMostBytes - kRingAt) / (Format::kStageBytes + kSmallBytes);
   static constexpr int kStages = kFit < 4 ? kFit : 4;
   static constexpr int kSmallAt = kRingAt + kStages * Format::kStageBytes;
-  static constexpr int kSharedBytes = kSmallAt + kStages * kSmallBytes;
+  static constexpr int kQueryBarriersAt = kSmallAt + kStages * kSmallBytes;
+  static constexpr int kSharedBytes = kQueryBarriersAt + 2 * 8;
   static_assert(gqa_rows_on_m(kHeadDim, kBlockM, false));
   static_assert(kStages >= 2 && kSharedBytes <= kMostBytes);
 };

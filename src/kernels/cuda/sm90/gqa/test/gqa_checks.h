@@ -66,9 +66,10 @@ struct Bf16Scene : GqaScene {
   Matrix<bf16> rounded_q;
 };
 
-/// Outputs of the emulated kernels for a call on a device of `sms` SMs. Out is bf16 or f32. Defined
-/// by gqa_emulation.h, which one file of the program includes.
-Outputs attend(AttendArgs args, int sms, DType out_dtype = DType::bf16);
+/// Outputs of the emulated kernels for a call on a device of `sms` SMs. Out is bf16 or f32, with
+/// `padding` elements behind each row, which keep their NaN. Defined by gqa_emulation.h, which one
+/// file of the program includes.
+Outputs attend(AttendArgs args, int sms, DType out_dtype = DType::bf16, std::int64_t padding = 0);
 
 /// Requests with few rows: some without keys, with one key, with whole pages and tiles, and longer.
 inline Requests random_requests(ref_test::Rng& rng, int count, int max_rows, int max_keys) {

@@ -51,6 +51,18 @@ TEST_P(GqaEmulated, VerifiesAndExtends) {
   }
 }
 
+TEST_P(GqaEmulated, RowsOfOutBeginAnywhere) {
+  for (const int rows : {1, 23}) {
+    for (const DType out : {DType::bf16, DType::f32}) {
+      for (const int padding : {1, 2}) {
+        SCOPED_TRACE(fmt::format("rows {} {} padding {}", rows, name(out), padding));
+        Bf16Scene s(dims(16, 16), {{90, rows}, {rows, rows}});
+        expect_oracle(attend(s.args, 2, out, padding), s.oracle());
+      }
+    }
+  }
+}
+
 TEST_P(GqaEmulated, Windows) {
   for (const int window : {1, 20, 64, 100}) {
     for (const int rows : {1, 3, 12, 30}) {

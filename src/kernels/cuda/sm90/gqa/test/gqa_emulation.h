@@ -162,16 +162,17 @@ inline void emulate_shared(const AttendArgs& args, int sms, bool fp8) {
           kGqaJoinThreads, gqa_join_kernel, p);
 }
 
-ref_test::Outputs attend(AttendArgs args, int sms, DType out_dtype) {
+ref_test::Outputs attend(AttendArgs args, int sms, DType out_dtype, std::int64_t padding) {
   const GqaForm form = gqa_form(args.problem);
   const std::int64_t width = args.problem.heads * std::int64_t{form.value_dim};
-  const auto elements = static_cast<std::size_t>(args.q.rows * width);
+  const std::int64_t stride = width + padding;
+  const auto elements = static_cast<std::size_t>(args.q.rows * stride);
   std::vector<std::uint16_t> narrow(elements, 0xffff);
   std::vector<float> wide(elements, NAN);
   std::vector<float> lse(static_cast<std::size_t>(args.q.rows * args.problem.heads), NAN);
   args.out = {out_dtype == DType::bf16 ? reinterpret_cast<std::byte*>(narrow.data())
                                        : reinterpret_cast<std::byte*>(wide.data()),
-              out_dtype, args.q.rows, width, width};
+              out_dtype, args.q.rows, width, stride};
   args.lse = {reinterpret_cast<std::byte*>(lse.data()), DType::f32, args.q.rows, args.problem.heads,
               args.problem.heads};
   set_bounds(args);
@@ -180,9 +181,15 @@ ref_test::Outputs attend(AttendArgs args, int sms, DType out_dtype) {
   const bool fp8 = args.main.pool->layout.kind() == LayoutKind::gqa_fp8;
   args.prefixes.empty() ? emulate_alone(args, sms, fp8) : emulate_shared(args, sms, fp8);
   ref_test::Outputs got{{args.q.rows, width, 0}, {args.q.rows, args.problem.heads, 0}};
-  for (std::size_t i = 0; i < elements; ++i) {
-    got.out.data[i] =
-        out_dtype == DType::bf16 ? std::bit_cast<float>(std::uint32_t{narrow[i]} << 16) : wide[i];
+  for (std::int64_t i = 0; i < args.q.rows * stride; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    const float v =
+        out_dtype == DType::bf16 ? std::bit_cast<float>(std::uint32_t{narrow[at]} << 16) : wide[at];
+    if (i % stride < width) {
+      got.out.data[static_cast<std::size_t>(i / stride * width + i % stride)] = v;
+    } else {
+      EXPECT_TRUE(std::isnan(v)) << "element " << i % stride << " of row " << i / stride;
+    }
   }
   for (std::size_t i = 0; i < lse.size(); ++i) got.lse.data[i] = lse[i];
   return got;

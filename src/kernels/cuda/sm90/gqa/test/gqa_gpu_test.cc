@@ -38,8 +38,9 @@ class GqaGpu : public GpuArraysTest,
     args.sink = put(host.sink);
     args.prefixes.lists = put(host.prefixes.lists);
     const std::int64_t heads = host.problem.heads, width = heads * gqa_form(host.problem).value_dim;
-    args.out = {room<std::byte>(bytes_of(out, host.q.rows * width)).data(), out, host.q.rows, width,
-                width};
+    const std::int64_t stride = width + padding_;
+    args.out = {room<std::byte>(bytes_of(out, host.q.rows * stride)).data(), out, host.q.rows,
+                width, stride};
     args.lse = {room<std::byte>(4 * host.q.rows * heads).data(), DType::f32, host.q.rows, heads,
                 heads};
     set_bounds_of(host, args);
@@ -60,7 +61,7 @@ class GqaGpu : public GpuArraysTest,
     return host;
   }
   static std::int64_t bytes_of_rows(const MutableRowsView& v) {
-    return bytes_of(v.dtype, v.rows * v.cols);
+    return bytes_of(v.dtype, v.rows * v.row_stride);
   }
   static double element(const std::vector<std::byte>& bytes, DType dtype, std::size_t i) {
     if (dtype == DType::f32) {
@@ -77,7 +78,9 @@ class GqaGpu : public GpuArraysTest,
     const auto out = bytes_at(args.out.data, bytes_of_rows(args.out));
     const auto lse = bytes_at(args.lse.data, bytes_of_rows(args.lse));
     for (std::size_t i = 0; i < got.out.data.size(); ++i) {
-      got.out.data[i] = element(out, args.out.dtype, i);
+      const auto width = static_cast<std::size_t>(args.out.cols);
+      const auto stride = static_cast<std::size_t>(args.out.row_stride);
+      got.out.data[i] = element(out, args.out.dtype, i / width * stride + i % width);
     }
     for (std::size_t i = 0; i < got.lse.data.size(); ++i) {
       got.lse.data[i] = element(lse, DType::f32, i);
@@ -104,6 +107,7 @@ class GqaGpu : public GpuArraysTest,
   }
 
   Scratch scratch_{kDeviceMemory};
+  std::int64_t padding_ = 0;  // elements behind each row of out
 };
 
 TEST_P(GqaGpu, RandomBatches) {
@@ -119,8 +123,9 @@ TEST_P(GqaGpu, RandomBatches) {
     if (rng() % 2 == 0) s.args.problem.window = 1 + static_cast<int>(rng() % 300);
     if (s.args.problem.window > 0) s.drop_left_pages();
     if (rng() % 2 == 0) s.add_random_sink();
-    SCOPED_TRACE(fmt::format("seed {} group {} page {} window {} rows {}", seed, group, d.page,
-                             s.args.problem.window, rows));
+    padding_ = static_cast<std::int64_t>(rng() % 4);
+    SCOPED_TRACE(fmt::format("seed {} group {} page {} window {} rows {} padding {}", seed, group,
+                             d.page, s.args.problem.window, rows, padding_));
     check(s, rng() % 2 == 0 ? DType::f32 : DType::bf16, i == 0 ? 20 : 1);
   }
 }

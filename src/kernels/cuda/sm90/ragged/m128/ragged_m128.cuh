@@ -18,8 +18,12 @@ static __global__ void __launch_bounds__(GqaM128<kKeyDim, kValueDim>::kThreads, 
   LATHE_DYNAMIC_SHARED(shared_bytes);
   const std::uint32_t base = shared_address(shared_bytes);
   const GqaRing<N> ring(base + N::kRingAt, base + N::kSmallAt);
+  const GqaQueries<N> queries(base, base + N::kQueryBarriersAt);
   const auto thread = static_cast<int>(threadIdx.x);
-  if (thread == 0) ring.init();
+  if (thread == 0) {
+    queries.init();
+    ring.init();
+  }
   sync_block();
   wait_for_previous();
   const auto worker = static_cast<std::int32_t>(blockIdx.x);
@@ -30,13 +34,13 @@ static __global__ void __launch_bounds__(GqaM128<kKeyDim, kValueDim>::kThreads, 
       RaggedProducer<N>(p, ring, &expanded, &latents).run(worker);
     } else if (warp <= N::kCheckWarps) {
       GqaChecker<N>{p.gqa, ring, warp - 1, thread % 32}.run(worker);
+    } else {
+      GqaQueryProducer<N>{p.gqa, queries, thread % 32}.run(worker);
     }
   } else {
     raise_registers<N::kConsumerRegisters>();
     const int group = thread / 128;
-    GqaM128Group<N>(p.gqa, ring, base + static_cast<std::uint32_t>(group * N::kQueryBytes), group,
-                    thread % 128)
-        .run(worker);
+    GqaM128Group<N>(p.gqa, ring, queries, group, thread % 128).run(worker);
   }
   let_next_begin();
 }

@@ -1,0 +1,89 @@
+// The warp that copies queries to shared memory: those of an item while the consumers end the item
+// before it.
+#pragma once
+
+#include "kernels/cuda/sm90/attention/swizzle.cuh"
+#include "kernels/cuda/sm90/gqa/load/gqa_ring.cuh"
+#include "kernels/cuda/sm90/gqa/schedule/gqa_segments.cuh"
+
+namespace lathe::cuda {
+
+/// The query row of an M row, counted from the block's first one, and its head.
+__device__ inline std::int32_t gqa_row_of(const GqaParams& p, const GqaBlock& b, int m_row) {
+  return static_cast<std::int32_t>(p.group(static_cast<std::uint32_t>(b.head + m_row)));
+}
+__device__ inline std::int32_t gqa_head_of(const GqaParams& p, const GqaSegment& item, int m_row,
+                                           std::int32_t row) {
+  const auto heads = static_cast<std::int32_t>(p.group.divisor);
+  return item.head * heads + item.block.head + m_row - row * heads;
+}
+
+/// Shared memory of queries: for each 64 M rows [dims] tiles of bf16 [64 M rows, 64], swizzled.
+/// N: a GqaTileFormat with kMRows, kGroups and kQueryBytes.
+template <class N>
+struct GqaQueries {
+  std::uint32_t tiles;        // [groups]
+  std::uint32_t full, empty;  // barriers
+
+  /// small: two barriers.
+  __device__ GqaQueries(std::uint32_t tiles_at, std::uint32_t small_at)
+      : tiles(tiles_at), full(small_at), empty(small_at + 8) {}
+  /// Call from one thread, before barriers are made visible.
+  __device__ void init() const {
+    barrier_init(full, 32);
+    barrier_init(empty, 4 * N::kGroups);
+  }
+  __device__ std::uint32_t of_group(int group) const {
+    return tiles + static_cast<std::uint32_t>(group * N::kQueryBytes);
+  }
+};
+
+template <class N>
+struct GqaQueryProducer {
+  static constexpr int kChunks = N::kDims * 8;  // of 8 elements in an M row
+
+  const GqaParams& p;
+  const GqaQueries<N>& queries;
+  int lane;
+
+  /// Past the block's M rows: of its last one.
+  __device__ const std::uint16_t* find(const GqaSegment& item, int m_row) const {
+    const int last = item.block.m_rows - 1, m = m_row < last ? m_row : last;
+    const std::int32_t row = gqa_row_of(p, item.block, m);
+    return p.q + gqa_q_row(p, item.block.row + row) * p.q_stride +
+           std::int64_t{gqa_head_of(p, item, m, row)} * q_head<N>(p);
+  }
+  /// Each lane finds a row of 32; a row's words are copied by neighbouring lanes.
+  __device__ void copy(const GqaSegment& item) const {
+    LATHE_ROLLED
+    for (int first = 0; first < N::kMRows; first += 32) {
+      const auto from = reinterpret_cast<unsigned long long>(find(item, first + lane));
+      const std::uint32_t to =
+          queries.of_group(first / 64) + static_cast<std::uint32_t>(first % 64 * 128);
+      LATHE_UNROLL_BY(8)
+      for (int i = 0; i < kChunks; ++i) {
+        const int at = 32 * i + lane, row = at / kChunks, chunk = at % kChunks;
+        const auto* words =
+            reinterpret_cast<const std::uint16_t*>(shuffle(from, static_cast<std::uint32_t>(row)));
+        // Past the head: zeros. The address need only be valid.
+        const bool some = in_head<N>(p, chunk);
+        copy_async(
+            swizzled(to + static_cast<std::uint32_t>(chunk / 8 * (64 * 128)), row, chunk % 8),
+            words + (some ? chunk * 8 : 0), some);
+      }
+    }
+  }
+  __device__ void run(std::int32_t worker) const {
+    GqaSegments segments(p, worker);
+    GqaSegment item;
+    std::uint32_t parity = 1;
+    while (segments.next(item)) {
+      barrier_wait(queries.empty, parity);
+      copy(item);
+      barrier_arrive_after_copies(queries.full);
+      parity ^= 1;
+    }
+  }
+};
+
+}  // namespace lathe::cuda
