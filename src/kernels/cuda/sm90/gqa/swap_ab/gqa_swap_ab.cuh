@@ -71,17 +71,17 @@ struct GqaSwapAbGroup {
     for (int i = 0; i < kMRows * kChunks; i += kGroupThreads) {
       const int at = i + warp * 32 + lane, m = at / kChunks, chunk = at % kChunks;
       if (kMRows * kChunks % kGroupThreads != 0 && m >= kMRows) break;
-      uint4 v = {0, 0, 0, 0};
-      if (m < item.block.m_rows && in_head<N>(p, chunk)) {
-        const std::int32_t row = row_of(item.block, m);
-        v = load_global<uint4>(reinterpret_cast<unsigned long long>(
-            p.q + gqa_q_row(p, item.block.row + row) * p.q_stride +
-            std::int64_t{head_of(item, m, row)} * q_head<N>(p) + chunk * 8));
-      }
-      store_shared(
-          swizzled(s.q + static_cast<std::uint32_t>(chunk / 8 * (kMRows * 128)), m, chunk % 8), v.x,
-          v.y, v.z, v.w);
+      // Past the M rows: zeros. Their addresses need only be valid.
+      const bool some = m < item.block.m_rows && in_head<N>(p, chunk);
+      const std::int32_t row = some ? row_of(item.block, m) : 0;
+      const std::int32_t head = some ? head_of(item, m, row) : 0;
+      copy_async(
+          swizzled(s.q + static_cast<std::uint32_t>(chunk / 8 * (kMRows * 128)), m, chunk % 8),
+          p.q + gqa_q_row(p, item.block.row + row) * p.q_stride +
+              std::int64_t{head} * q_head<N>(p) + (some ? chunk * 8 : 0),
+          some);
     }
+    end_copy_group();
   }
   __device__ void begin(const GqaSegment& item) {
     load_queries(item);
@@ -93,6 +93,7 @@ struct GqaSwapAbGroup {
     LATHE_UNROLL
     for (int j = 0; j < kEights; ++j) row_sum[j][0] = row_sum[j][1] = 0;
     if (warp * 32 + lane < kMRows) store_float(row_max(warp * 32 + lane), kNoKey);
+    wait_copy_groups<0>();
     fence_async_proxy();
     sync();
   }
