@@ -158,13 +158,15 @@ TEST_F(GpuRowwise, MovesRows) {
   Rows x(6, 140);
   x.randomize(rng);
   const std::vector<std::int32_t> tokens = {3, 0, 8, 3};
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-    const ops_test::Weight table(rng, dtype, 9, 140);
-    Rows some(4, 140);
-    const MutableRowsView there = gpu.rows(some);
-    embed(gpu.ops, gpu.weight(table), gpu.list(tokens), there, 1.5f);
-    embed(ref.ops, table.view, tokens, some.out(), 1.5f);
-    EXPECT_TRUE(gpu.read(there).same_bits(some)) << name(dtype);
+  for (const std::int64_t cols : {140, 1096}) {  // 1096: 137 words of 16 bytes
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      const ops_test::Weight table(rng, dtype, 9, cols);
+      Rows some(4, cols);
+      const MutableRowsView there = gpu.rows(some);
+      embed(gpu.ops, gpu.weight(table), gpu.list(tokens), there, 1.5f);
+      embed(ref.ops, table.view, tokens, some.out(), 1.5f);
+      EXPECT_TRUE(gpu.read(there).same_bits(some)) << name(dtype) << ' ' << cols;
+    }
   }
   const std::vector<std::int32_t> rows = {5, 1, 1};
   Rows some(3, 140);

@@ -70,6 +70,10 @@ cudaError_t launch_wide_norm(const NormParams& p, cudaStream_t stream) {
 
 cudaError_t launch_embed(const EmbedParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
+  const DeviceRows table{p.table, p.cols, p.dtype};
+  if (p.cols % kWide == 0 && wide(table) && wide(p.out)) {
+    return launch_kernel(embed_wide_kernel, over_columns(p.rows, p.cols / kWide), stream, p);
+  }
   return launch_kernel(embed_kernel, over_columns(p.rows, p.cols), stream, p);
 }
 cudaError_t launch_gather_rows(const GatherRowsParams& p, cudaStream_t stream) {

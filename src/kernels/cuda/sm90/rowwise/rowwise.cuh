@@ -61,21 +61,42 @@ __device__ __forceinline__ void store_wide(std::byte* data, DType dtype, std::in
   }
 }
 
+/// First element of a row's token in the table; -1 of padding rows and of tokens that the table
+/// does not have.
+__device__ inline std::int64_t embedding_at(const EmbedParams& p, std::int64_t row) {
+  const std::int64_t token = p.tokens[row] - p.first;
+  return token >= 0 && token < p.vocab ? token * p.cols : -1;
+}
+
 static __global__ void __launch_bounds__(kRowThreads)
     embed_kernel(const __grid_constant__ EmbedParams p) {
   let_next_begin();
   wait_for_previous();
   std::int64_t row, col;
   if (my_element(p.cols, row, col)) {
-    const std::int64_t token = p.tokens[row] - p.first;
-    float v = 0;  // of padding rows and of tokens that the table does not have
-    if (token >= 0 && token < p.vocab) {
-      const std::int64_t at = token * p.cols + col;
+    const std::int64_t from = embedding_at(p, row), at = from + col;
+    float v = 0;
+    if (from >= 0) {
       v = p.dtype == DType::f16 ? to_f32(reinterpret_cast<const f16*>(p.table)[at])
                                 : load_element(p.table, p.dtype, at);
     }
     store_element(p.out, row, col, v * p.scale);
   }
+}
+
+/// The same for rows of whole words: a thread has kWide columns.
+static __global__ void __launch_bounds__(kRowThreads)
+    embed_wide_kernel(const __grid_constant__ EmbedParams p) {
+  let_next_begin();
+  wait_for_previous();
+  std::int64_t row, word;
+  if (!my_element(p.cols / kWide, row, word)) return;
+  const std::int64_t from = embedding_at(p, row), col = word * kWide;
+  Elements v = {};
+  if (from >= 0) v = load_wide(p.table, p.dtype, from + col);
+  LATHE_UNROLL
+  for (float& x : v.v) x *= p.scale;
+  store_wide(p.out.data, p.out.dtype, row * p.out.stride + col, v);
 }
 
 static __global__ void __launch_bounds__(kRowThreads)
