@@ -62,10 +62,6 @@ struct GqaM128Group {
   __device__ void sync() const { group_sync(1 + group, 128); }
   /// Index of the M row in the M block.
   __device__ int m_row(int i) const { return group * 64 + warp * 16 + lane / 4 + 8 * i; }
-  __device__ std::int32_t row_of(const GqaBlock& b, int m_row) const {
-    return gqa_row_of(p, b, m_row);
-  }
-
   /// Waits for the queries.
   __device__ void begin() {
     LATHE_UNROLL
@@ -159,7 +155,7 @@ struct GqaM128Group {
     }
     if (!seldom(edge)) return;
     poison(d);
-    const int end0 = limit + row_of(b, m_row(0)), end1 = limit + row_of(b, m_row(1));
+    const int end0 = limit + gqa_row_of(p, b, m_row(0)), end1 = limit + gqa_row_of(p, b, m_row(1));
     LATHE_UNROLL
     for (int j = 0; j < N::kTile / 8; ++j) {
       LATHE_UNROLL
@@ -329,7 +325,7 @@ struct GqaM128Group {
         if ((lane & 3) == 0) p.partial_lse[std::int64_t{item.partial} * N::kMRows + m] = lse2;
         continue;
       }
-      const std::int32_t row = row_of(item.block, m), head = gqa_head_of(p, item, m, row);
+      const std::int32_t row = gqa_row_of(p, item.block, m), head = gqa_head_of(p, item, m, row);
       if (p.sink != nullptr) factor[i] *= sink_factor(p.sink[head], lse2);
       if ((lane & 3) == 0 && p.lse != nullptr) {
         p.lse[(item.block.row + row) * p.lse_stride + head] = stored_lse(p.lse_form, lse2);
@@ -364,7 +360,7 @@ struct GqaM128Group {
   /// An M row's out.
   template <class T>
   __device__ T* out_at(const GqaSegment& item, int m) const {
-    const std::int32_t row = row_of(item.block, m);
+    const std::int32_t row = gqa_row_of(p, item.block, m);
     return static_cast<T*>(p.out) + (item.block.row + row) * p.out_stride +
            std::int64_t{gqa_head_of(p, item, m, row)} * kValueDim;
   }

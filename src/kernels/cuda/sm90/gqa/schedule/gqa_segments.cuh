@@ -21,6 +21,16 @@ struct GqaSegment {
   }
 };
 
+/// The query row of an M row, counted from the block's first one, and its head.
+__device__ inline std::int32_t gqa_row_of(const GqaParams& p, const GqaBlock& b, int m_row) {
+  return static_cast<std::int32_t>(p.group(static_cast<std::uint32_t>(b.head + m_row)));
+}
+__device__ inline std::int32_t gqa_head_of(const GqaParams& p, const GqaSegment& item, int m_row,
+                                           std::int32_t row) {
+  const auto heads = static_cast<std::int32_t>(p.group.divisor);
+  return item.head * heads + item.block.head + m_row - row * heads;
+}
+
 /// Row of q of a block's row.
 __device__ inline std::int64_t gqa_q_row(const GqaParams& p, std::int32_t row) {
   return p.slot_rows == nullptr ? row : p.slot_rows[row];

@@ -56,14 +56,6 @@ struct GqaSwapAbGroup {
   __device__ std::uint32_t column(int w, int m_row) const {
     return of_row(s.columns, w * kMRows + m_row);
   }
-  /// The query row of an M row, counted from the block's first one, and its head.
-  __device__ std::int32_t row_of(const GqaBlock& b, int m_row) const {
-    return static_cast<std::int32_t>(p.group(static_cast<std::uint32_t>(b.head + m_row)));
-  }
-  __device__ std::int32_t head_of(const GqaSegment& item, int m_row, std::int32_t row) const {
-    const auto group = static_cast<std::int32_t>(p.group.divisor);
-    return item.head * group + item.block.head + m_row - row * group;
-  }
 
   __device__ void load_queries(const GqaSegment& item) const {
     constexpr int kChunks = N::kDims * 8;  // of 8 elements in an M row
@@ -73,8 +65,8 @@ struct GqaSwapAbGroup {
       if (kMRows * kChunks % kGroupThreads != 0 && m >= kMRows) break;
       // Past the M rows: zeros. Their addresses need only be valid.
       const bool some = m < item.block.m_rows && in_head<N>(p, chunk);
-      const std::int32_t row = some ? row_of(item.block, m) : 0;
-      const std::int32_t head = some ? head_of(item, m, row) : 0;
+      const std::int32_t row = some ? gqa_row_of(p, item.block, m) : 0;
+      const std::int32_t head = some ? gqa_head_of(p, item, m, row) : 0;
       copy_async(
           swizzled(s.q + static_cast<std::uint32_t>(chunk / 8 * (kMRows * 128)), m, chunk % 8),
           p.q + gqa_q_row(p, item.block.row + row) * p.q_stride +
@@ -149,7 +141,7 @@ struct GqaSwapAbGroup {
     for (int j = 0; j < kEights; ++j) {
       LATHE_UNROLL
       for (int i = 0; i < 2; ++i) {
-        const int end = limit + row_of(b, m_row(j, i)), begin = end - p.window;
+        const int end = limit + gqa_row_of(p, b, m_row(j, i)), begin = end - p.window;
         if (key >= end || key < begin) d[4 * j + i] = kNoKey;
         if (key + 8 >= end || key + 8 < begin) d[4 * j + 2 + i] = kNoKey;
       }
@@ -296,7 +288,8 @@ struct GqaSwapAbGroup {
     const float lse2 = sum == 0 ? kNoKey : load_float(row_max(m_row)) + log2_fast(sum);
     float factor = sum == 0 ? 0.f : p.value_scale / sum;
     if (m_row < item.block.m_rows) {
-      const std::int32_t row = row_of(item.block, m_row), head = head_of(item, m_row, row);
+      const std::int32_t row = gqa_row_of(p, item.block, m_row),
+                         head = gqa_head_of(p, item, m_row, row);
       if (item.partial >= 0) {
         p.partial_lse[std::int64_t{item.partial} * kMRows + m_row] = lse2;
       } else {
@@ -331,9 +324,9 @@ struct GqaSwapAbGroup {
         const int m = m_row(j, i);
         if (m >= item.block.m_rows) continue;
         const float factor = load_float(of_row(s.factors, m));
-        const std::int32_t row = row_of(item.block, m);
+        const std::int32_t row = gqa_row_of(p, item.block, m);
         const std::int64_t at = (item.block.row + row) * p.out_stride +
-                                std::int64_t{head_of(item, m, row)} * kHeadDim + key;
+                                std::int64_t{gqa_head_of(p, item, m, row)} * kHeadDim + key;
         const bool split = item.partial >= 0;
         float* wide =
             split ? p.partial_out + (std::int64_t{item.partial} * kMRows + m) * kHeadDim + key
