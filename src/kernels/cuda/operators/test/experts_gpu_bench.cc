@@ -1,6 +1,8 @@
 // Times expert layers on a GPU.
 //
-// experts_gpu_bench [--filter TEXT] [--seed N] [--repeats N]
+// experts_gpu_bench [--filter TEXT] [--seed N] [--repeats N] [--fp8]
+//
+// --fp8: e4m3 weights by e4m3 tokens, else by bf16 ones.
 //
 // Medians of a captured graph of layers, each with different weights so that none are in L2, from
 // random rows and a random router. Also prints the share of 4.2 TB/s for reading the chosen
@@ -45,6 +47,7 @@ struct Options {
   std::string filter;
   unsigned seed = std::random_device()();
   int repeats = 9;
+  MatmulPrecision precision = MatmulPrecision::bf16;
 };
 
 class Bench {
@@ -156,8 +159,7 @@ class Bench {
               .activation = {s.turns ? ActivationKind::clamped_swiglu : ActivationKind::silu},
               .experts = &e,
               .out = {out, DType::f32, rows, s.n, s.n}};
-          if (auto ok = expert_layer(op, MatmulPrecision::bf16, false, tensors_, stream_); !ok)
-            return ok;
+          if (auto ok = expert_layer(op, o_.precision, false, tensors_, stream_); !ok) return ok;
         }
         return {};
       };
@@ -207,8 +209,10 @@ int main(int argc, char** argv) {
       o.seed = static_cast<unsigned>(std::atol(argv[++i]));
     } else if (flag == "--repeats" && i + 1 < argc) {
       o.repeats = std::max(std::atoi(argv[++i]), 1);
+    } else if (flag == "--fp8") {
+      o.precision = lathe::MatmulPrecision::fp8_pow2;
     } else {
-      std::fprintf(stderr, "usage: %s [--filter TEXT] [--seed N] [--repeats N]\n", argv[0]);
+      std::fprintf(stderr, "usage: %s [--filter TEXT] [--seed N] [--repeats N] [--fp8]\n", argv[0]);
       return 2;
     }
   }
