@@ -1,19 +1,31 @@
-// The norm of a row that the block has in shared memory, with the bits of norm_kernel
-// (sm90/rowwise/norm.cuh): its 128 threads' order of sums, and no product is joined with a sum,
-// which units without --fmad=false would do.
+// The norm of a row that a block, or a cluster of eight, has in shared memory, with the bits of
+// norm_kernel (sm90/rowwise/norm.cuh): its 128 threads' order of sums, and no product is joined
+// with a sum, which units without --fmad=false would do.
 //
-// A decode step's norm is one block's work, and most of its time is latency. So the code is short
-// (each line of it that is run once comes from L2), and what does not depend on the previous launch
-// is loaded before that has ended.
+// A decode step's norm is latency: one SM would read the row, and what the row is summed from, at a
+// hundredth of the GPU's rate. A cluster's block b has columns 16 b to 16 b + 15 of every 128,
+// which are all columns of 16 of norm_kernel's threads. So each of these sums is one block's own,
+// and blocks exchange 128 sums, and for codes a maximum of every 128 columns.
+//
+// The code is short, because each line of it that runs once comes from L2, and what does not depend
+// on the previous launch is loaded before that has ended.
 #pragma once
 
-#include "kernels/cuda/common/dialect.cuh"
+#include "kernels/cuda/common/block_team.cuh"
+#include "kernels/cuda/common/cluster_wait.cuh"
 #include "kernels/cuda/common/norm_after.h"
 #include "kernels/cuda/common/quantize_block.cuh"
 
 namespace lathe::cuda {
 
-inline constexpr int kNormAfterThreads = 512;
+/// Blocks that share a row, if they do, and rows up to which they pay: a cluster starts later than
+/// a block.
+inline constexpr int kNormBlocks = 8;
+inline constexpr std::int64_t kNormClusterRows = 4;
+
+/// Of a block, where kBlocks share a row.
+template <int kBlocks>
+inline constexpr int kNormAfterThreads = kBlocks == 1 ? 512 : 256;
 
 __device__ inline float rounded_product(float a, float b) {
 #ifdef __CUDACC__
@@ -23,90 +35,151 @@ __device__ inline float rounded_product(float a, float b) {
 #endif
 }
 
-/// A row in shared memory, and the sums of its warps.
-struct NormedRow {
-  float4 words[kNormAfterColumns / 4];
-  float room[4];
+/// At the start of a block's dynamic shared memory.
+template <int kBlocks>
+struct NormAfterShared {
+  static constexpr int kGroups = kNormAfterColumns / 128;
+  float x[kGroups][128 / kBlocks];
+  float sums[128];
+  float most[kGroups][kBlocks];
 };
 
-/// For a block of kNormAfterThreads. Precondition: whole words of columns.
+/// Precondition: whole words of columns.
+template <int kBlocks>
 class NormAfterRow {
  public:
+  using Shared = NormAfterShared<kBlocks>;
+  static constexpr int kThreads = kNormAfterThreads<kBlocks>;
+  static constexpr int kGroupWords = 32 / kBlocks;  // of 128 columns, that the block has
+  static constexpr int kWords = Shared::kGroups * kGroupWords / kThreads;  // of a thread
+
   /// Loads the weights; before wait_for_previous().
-  __device__ NormAfterRow(const NormAfter& n, std::int64_t cols) : n_(n) {
-    const auto words = static_cast<std::int32_t>(cols / 4);
+  __device__ NormAfterRow(const NormAfter& n, std::int64_t cols, unsigned char* shared)
+      : n_(n),
+        s_(*reinterpret_cast<Shared*>(shared)),
+        words_(static_cast<std::int32_t>(cols / 4)),
+        rank_(static_cast<std::int32_t>(blockIdx.x) % kBlocks) {
+    if (kBlocks > 1) arrive_cluster();
     LATHE_UNROLL
     for (int i = 0; i < kWords; ++i) {
-      const std::int32_t word = word_of(i);
-      weights_[i] = word < words ? reinterpret_cast<const float4*>(n.weight)[word] : float4{};
+      weights_[i] = has(i) ? reinterpret_cast<const float4*>(n.weight)[word(i)] : float4{};
     }
   }
-  /// n.h = the norm of the row. Begins with a barrier, after which all of `x` is there.
-  __device__ void run(std::int64_t row, std::int64_t cols, NormedRow& x) const {
-    const float factor = factor_of(cols, x);
-    const auto words = static_cast<std::int32_t>(cols / 4);
-    const std::int64_t first = row * n_.h.stride;
+  /// The block's row.
+  __device__ static std::int64_t row() { return blockIdx.x / kBlocks; }
+  /// Word i of the thread, of four columns. Past the row's end where has() is false.
+  __device__ std::int32_t word(int i) const {
+    return 32 * group(i) + rank_ * kGroupWords + word_of_group();
+  }
+  __device__ bool has(int i) const { return word(i) < words_; }
+
+  /// The row's word i of the thread; 0 past the row's end.
+  __device__ void put(int i, const float4& v) { place(i) = v; }
+
+  /// n.h = the norm of the row, after put() of all words.
+  __device__ void run() {
+    const float factor = factor_of_row();
+    const std::int64_t first = row() * n_.h.stride;
     LATHE_UNROLL
     for (int i = 0; i < kWords; ++i) {
-      const std::int32_t word = word_of(i);
-      if (word >= words) break;
-      const float4 v = x.words[word], w = weights_[i];
-      const float4 y = {rounded_product(rounded_product(v.x, factor), w.x),
-                        rounded_product(rounded_product(v.y, factor), w.y),
-                        rounded_product(rounded_product(v.z, factor), w.z),
-                        rounded_product(rounded_product(v.w, factor), w.w)};
+      const float4 v = place(i), w = weights_[i];
+      float4 y = {rounded_product(rounded_product(v.x, factor), w.x),
+                  rounded_product(rounded_product(v.y, factor), w.y),
+                  rounded_product(rounded_product(v.z, factor), w.z),
+                  rounded_product(rounded_product(v.w, factor), w.w)};
       if (n_.h.dtype == DType::f32) {
-        reinterpret_cast<float4*>(n_.h.data + 4 * first)[word] = y;
+        if (has(i)) reinterpret_cast<float4*>(n_.h.data + 4 * first)[word(i)] = y;
       } else {
         const uint2 pairs = {to_bf16(y.x).bits | std::uint32_t{to_bf16(y.y).bits} << 16,
                              to_bf16(y.z).bits | std::uint32_t{to_bf16(y.w).bits} << 16};
-        reinterpret_cast<uint2*>(n_.h.data + 2 * first)[word] = pairs;
-        x.words[word] = {bits_to_float(pairs.x << 16), bits_to_float(pairs.x & 0xffff0000u),
-                         bits_to_float(pairs.y << 16), bits_to_float(pairs.y & 0xffff0000u)};
+        if (has(i)) reinterpret_cast<uint2*>(n_.h.data + 2 * first)[word(i)] = pairs;
+        y = {bits_to_float(pairs.x << 16), bits_to_float(pairs.x & 0xffff0000u),
+             bits_to_float(pairs.y << 16), bits_to_float(pairs.y & 0xffff0000u)};
       }
+      weights_[i] = y;
     }
-    if (n_.codes.codes != nullptr) quantize(row, cols, x);
+    if (n_.codes.codes != nullptr) quantize();
   }
 
  private:
-  // Of the thread's words, which are h in bf16: a warp's are a block. Not unrolled, because code
-  // that runs once comes from L2.
-  __device__ void quantize(std::int64_t row, std::int64_t cols, const NormedRow& x) const {
-    const auto words = static_cast<std::int32_t>(cols / 4);
-    LATHE_ROLLED
-    for (std::int32_t word = word_of(0); word < words; word += kNormAfterThreads) {
-      const float4 at = x.words[word];
-      const float v[4] = {at.x, at.y, at.z, at.w};
-      const auto [codes, scale] = quantize_block(v, n_.codes.power_of_two);
-      reinterpret_cast<std::uint32_t*>(n_.codes.codes + row * cols)[word] = codes;
-      if (word % 32 == 0) n_.codes.scales[word / 32 * n_.codes.scale_stride + row] = scale;
-    }
+  __device__ static std::int32_t word_of_group() {
+    return static_cast<std::int32_t>(threadIdx.x) % kGroupWords;
   }
-  static constexpr int kWords = kNormAfterColumns / 4 / kNormAfterThreads;
+  /// The group of 128 columns of the thread's word i.
+  __device__ static std::int32_t group(int i) {
+    return static_cast<std::int32_t>(threadIdx.x) / kGroupWords + i * (kThreads / kGroupWords);
+  }
+  __device__ void sync() const { kBlocks == 1 ? sync_block() : sync_cluster(); }
 
-  __device__ static std::int32_t word_of(int i) {
-    return i * kNormAfterThreads + static_cast<std::int32_t>(threadIdx.x);
+  /// Calls put(shared) with every block's shared memory.
+  template <class Put>
+  __device__ void to_all(const Put& put) {
+    LATHE_UNROLL
+    for (int b = 0; b < kBlocks; ++b) put(kBlocks == 1 ? s_ : *shared_of_block(&s_, b));
   }
-  __device__ float factor_of(std::int64_t cols, NormedRow& x) const {
-    constexpr int kSums = 128;
-    const float* const v = reinterpret_cast<const float*>(x.words);
+
+  __device__ float4& place(int i) {
+    return *reinterpret_cast<float4*>(&s_.x[group(i)][4 * word_of_group()]);
+  }
+  __device__ float factor_of_row() {
     sync_block();
-    if (threadIdx.x < kSums) {
-      float squares = 0;
+    // Other blocks run, so their shared memory is there.
+    if (kBlocks > 1) wait_cluster();
+    const auto column = static_cast<std::int32_t>(threadIdx.x);
+    if (column < 128 / kBlocks) {
+      const std::int32_t groups = (words_ + 31) / 32;
+      float sum = 0;
       LATHE_UNROLL_BY(8)
-      for (std::int32_t i = static_cast<std::int32_t>(threadIdx.x); i < cols; i += kSums) {
-        squares += rounded_product(v[i], v[i]);
+      for (std::int32_t g = 0; g < groups; ++g) {
+        sum += rounded_product(s_.x[g][column], s_.x[g][column]);
       }
-      for (int d = 16; d > 0; d /= 2) squares += shuffle_xor(squares, d);
-      if (threadIdx.x % 32 == 0) x.room[threadIdx.x / 32] = squares;
+      to_all([&](Shared& of) { of.sums[128 / kBlocks * rank_ + column] = sum; });
     }
-    sync_block();
-    const float squares = ((x.room[0] + x.room[1]) + x.room[2]) + x.room[3];
-    return 1 / sqrtf(squares / static_cast<float>(cols) + n_.eps);
+    sync();
+    float sums[4];
+    LATHE_UNROLL
+    for (int w = 0; w < 4; ++w) sums[w] = s_.sums[32 * w + static_cast<int>(threadIdx.x % 32)];
+    for (int d = 16; d > 0; d /= 2) {
+      LATHE_UNROLL
+      for (float& sum : sums) sum += shuffle_xor(sum, d);
+    }
+    const float squares = ((sums[0] + sums[1]) + sums[2]) + sums[3];
+    return 1 / sqrtf(squares / static_cast<float>(4 * words_) + n_.eps);
+  }
+
+  /// Codes of weights_, which are h in bf16.
+  __device__ void quantize() {
+    float most[kWords];
+    LATHE_UNROLL
+    for (int i = 0; i < kWords; ++i) {
+      const float v[4] = {weights_[i].x, weights_[i].y, weights_[i].z, weights_[i].w};
+      most[i] = largest_of<kGroupWords>(v);
+      if (kBlocks == 1 || word_of_group() != 0) continue;
+      to_all([&](Shared& of) { of.most[group(i)][rank_] = most[i]; });
+    }
+    if (kBlocks > 1) {
+      sync_cluster();
+      LATHE_UNROLL
+      for (int i = 0; i < kWords; ++i) {
+        LATHE_UNROLL
+        for (int b = 0; b < kBlocks; ++b) most[i] = max_or_nan(most[i], s_.most[group(i)][b]);
+      }
+    }
+    LATHE_UNROLL
+    for (int i = 0; i < kWords; ++i) {
+      if (!has(i)) continue;
+      const float v[4] = {weights_[i].x, weights_[i].y, weights_[i].z, weights_[i].w};
+      const float scale = code_scale(most[i], n_.codes.power_of_two);
+      reinterpret_cast<std::uint32_t*>(n_.codes.codes + row() * 4 * words_)[word(i)] =
+          codes_of(v, scale);
+      if (word(i) % 32 == 0) n_.codes.scales[group(i) * n_.codes.scale_stride + row()] = scale;
+    }
   }
 
   const NormAfter& n_;
-  float4 weights_[kWords];
+  Shared& s_;
+  std::int32_t words_, rank_;
+  float4 weights_[kWords];  // later the norm
 };
 
 }  // namespace lathe::cuda

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cmath>
-#include <type_traits>
 
 #include "kernels/cuda/common/block_sum.cuh"
 #include "kernels/cuda/common/norm_after.cuh"
@@ -45,8 +44,8 @@ __device__ inline float sinkhorn(float logit, std::int32_t iterations, float eps
 template <bool kNorm>
 static __global__ void __launch_bounds__(kMixThreads)
     hyper_mix_kernel(const __grid_constant__ HyperMixParams p) {
+  LATHE_DYNAMIC_SHARED(shared_bytes);
   __shared__ float room[kMixThreads / 32];
-  __shared__ std::conditional_t<kNorm, NormedRow, char> normed;
   let_next_begin();
   wait_for_previous();
   const std::int64_t row = blockIdx.x;
@@ -83,7 +82,7 @@ static __global__ void __launch_bounds__(kMixThreads)
     pre[j] = mean ? 1.0f / kHyperStreams : sigmoid(at(j, 0)) + p.eps;
   }
   auto* const out = reinterpret_cast<float4*>(p.out + row * p.out_stride);
-  for (std::int64_t i = threadIdx.x; i < words; i += kMixThreads) {
+  const auto mixed = [&](std::int64_t i) {
     float4 sum = {};
     LATHE_UNROLL
     for (int j = 0; j < kHyperStreams; ++j) {
@@ -92,11 +91,18 @@ static __global__ void __launch_bounds__(kMixThreads)
              sum.w + pre[j] * v.w};
     }
     out[i] = sum;
-    if constexpr (kNorm) normed.words[i] = sum;
-  }
+    return sum;
+  };
   if constexpr (kNorm) {
-    static_assert(kMixThreads == kNormAfterThreads);
-    NormAfterRow(p.norm, p.n).run(row, p.n, normed);
+    static_assert(kMixThreads == kNormAfterThreads<1>);
+    NormAfterRow<1> after(p.norm, p.n, shared_bytes);
+    LATHE_ROLLED
+    for (int i = 0; i < after.kWords; ++i) {
+      after.put(i, after.has(i) ? mixed(after.word(i)) : float4{});
+    }
+    after.run();
+  } else {
+    for (std::int64_t i = threadIdx.x; i < words; i += kMixThreads) mixed(i);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/common/norm_after_launch.cuh"
 #include "kernels/cuda/sm90/moe/dispatch.cuh"
 
 namespace lathe::cuda {
@@ -76,10 +77,15 @@ cudaError_t launch_weigh_rows(const WeighRowsParams& p, cudaStream_t stream) {
 cudaError_t launch_combine_experts(const CombineExperts& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
   if (p.norm.h.data != nullptr) {
-    return launch_kernel(
-        p.begin == nullptr ? combine_norm_kernel<false> : combine_norm_kernel<true>,
-        {.grid = static_cast<unsigned>(p.rows), .block = kNormAfterThreads, .early = true}, stream,
-        p);
+    if (p.rows <= kNormClusterRows) {
+      return launch_norm_after<kNormBlocks>(p.begin == nullptr
+                                                ? combine_norm_kernel<false, kNormBlocks>
+                                                : combine_norm_kernel<true, kNormBlocks>,
+                                            p.rows, stream, p);
+    }
+    return launch_norm_after<1>(
+        p.begin == nullptr ? combine_norm_kernel<false, 1> : combine_norm_kernel<true, 1>, p.rows,
+        stream, p);
   }
   const dim3 grid(static_cast<unsigned>(p.rows),
                   blocks_for(p.cols, kCombineThreads * kCombineColumns));

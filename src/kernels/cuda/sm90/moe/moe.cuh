@@ -254,23 +254,26 @@ static __global__ void __launch_bounds__(kCombineThreads)
   }
 }
 
-// The sums of a row, and their norm: a block has the whole row.
-template <bool kSome>
-static __global__ void __launch_bounds__(kNormAfterThreads, 1)
+// The sums of a row, and their norm. kBlocks of a cluster share the row.
+template <bool kSome, int kBlocks>
+static __global__ void __launch_bounds__(kNormAfterThreads<kBlocks>, 1)
     combine_norm_kernel(const __grid_constant__ CombineExperts p) {
-  __shared__ NormedRow normed;
+  LATHE_DYNAMIC_SHARED(shared_bytes);
   let_next_begin();
-  const NormAfterRow after(p.norm, p.cols);
+  NormAfterRow<kBlocks> after(p.norm, p.cols, shared_bytes);
   wait_for_previous();
-  const std::int64_t row = blockIdx.x;
+  const std::int64_t row = after.row();
   const PlacesHere<kSome> here(p);
+  auto* const out = reinterpret_cast<float4*>(p.out + row * p.out_stride);
   LATHE_ROLLED
-  for (std::int64_t i = threadIdx.x; i < p.cols / 4; i += kNormAfterThreads) {
-    const float4 sum = sum_experts(p, here, row, 4 * i);
-    reinterpret_cast<float4*>(p.out + row * p.out_stride)[i] = sum;
-    normed.words[i] = sum;
+  for (int i = 0; i < after.kWords; ++i) {
+    float4 sum = {};
+    if (after.has(i)) {
+      out[after.word(i)] = sum = sum_experts(p, here, row, 4 * after.word(i));
+    }
+    after.put(i, sum);
   }
-  after.run(row, p.cols, normed);
+  after.run();
 }
 
 }  // namespace lathe::cuda

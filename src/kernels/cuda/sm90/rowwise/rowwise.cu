@@ -3,6 +3,7 @@
 
 #include "base/integers.h"
 #include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/common/norm_after_launch.cuh"
 #include "kernels/cuda/sm90/rowwise/latent_rows.cuh"
 #include "kernels/cuda/sm90/rowwise/narrow_norm.cuh"
 #include "kernels/cuda/sm90/rowwise/norm.cuh"
@@ -14,8 +15,9 @@ namespace lathe::cuda {
 namespace {
 
 constexpr int kGatherRows = 8;  // per block, if there are at least kManyWords words to copy
-constexpr std::int64_t kManyWords = 132 * 2048;  // a word for every thread of an H200
-constexpr std::int64_t kL2Words = 50 << 16;      // what L2 holds
+constexpr std::int64_t kManyWords = 132 * 2048;     // a word for every thread of an H200
+constexpr std::int64_t kL2Words = 50 << 16;         // what L2 holds
+constexpr std::int64_t kNormClusterColumns = 4096;  // more are a cluster's work
 
 // A grid of rows x blocks of columns.
 LaunchShape over_columns(std::int64_t rows, std::int64_t cols) {
@@ -117,10 +119,10 @@ cudaError_t launch_norm(const NormParams& p, cudaStream_t stream) {
       .early = true};
   // A row's bits are the same in all three kernels.
   if (is_short(p)) {
-    return launch_kernel(
-        short_norm_kernel,
-        {.grid = static_cast<unsigned>(p.rows), .block = kNormAfterThreads, .early = true}, stream,
-        p);
+    if (p.rows <= kNormClusterRows && p.cols > kNormClusterColumns) {
+      return launch_norm_after<kNormBlocks>(short_norm_kernel<kNormBlocks>, p.rows, stream, p);
+    }
+    return launch_norm_after<1>(short_norm_kernel<1>, p.rows, stream, p);
   }
   if (has_words(p)) return launch_wide_norm(p, stream);
   return launch_kernel(norm_kernel, shape, stream, p);

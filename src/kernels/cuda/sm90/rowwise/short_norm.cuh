@@ -1,5 +1,5 @@
-// RMS norms of few rows of f32, as in a decode step: a block a row, with the bits of norm_kernel
-// (norm.cuh).
+// RMS norms of few rows of f32, as in a decode step: a block or eight of them a row, with the bits
+// of norm_kernel (norm.cuh).
 #pragma once
 
 #include "kernels/cuda/common/norm_after.cuh"
@@ -7,23 +7,21 @@
 
 namespace lathe::cuda {
 
-/// Grid: rows. Precondition: no bias, no sum; whole words of columns in x, weight and out.
-static __global__ void __launch_bounds__(kNormAfterThreads)
+/// Precondition: no bias, no sum; whole words of columns in x, weight and out.
+template <int kBlocks>
+static __global__ void __launch_bounds__(kNormAfterThreads<kBlocks>)
     short_norm_kernel(const __grid_constant__ NormParams p) {
-  __shared__ NormedRow x;
+  LATHE_DYNAMIC_SHARED(shared_bytes);
   let_next_begin();
   const NormAfter norm{p.weight, p.out, p.eps, p.codes};
-  const NormAfterRow after(norm, p.cols);
+  NormAfterRow<kBlocks> after(norm, p.cols, shared_bytes);
   wait_for_previous();
-  const std::int64_t row = blockIdx.x;
-  const auto* const from = reinterpret_cast<const float4*>(p.x.data + 4 * row * p.x.stride);
-  constexpr int kWords = kNormAfterColumns / 4 / kNormAfterThreads;
+  const std::byte* const first = p.x.data + 4 * after.row() * p.x.stride;
   LATHE_UNROLL
-  for (int i = 0; i < kWords; ++i) {
-    const auto word = i * kNormAfterThreads + static_cast<std::int32_t>(threadIdx.x);
-    if (word < p.cols / 4) x.words[word] = from[word];
+  for (int i = 0; i < after.kWords; ++i) {
+    after.put(i, after.has(i) ? reinterpret_cast<const float4*>(first)[after.word(i)] : float4{});
   }
-  after.run(row, p.cols, x);
+  after.run();
 }
 
 }  // namespace lathe::cuda
