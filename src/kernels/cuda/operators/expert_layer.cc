@@ -77,10 +77,11 @@ class Pass {
     rows_ = tensors_.take_array<std::int32_t>(choices_);
     offsets_ = tensors_.take_array<std::int32_t>(r.experts + 1);
     here_ = offsets_ + op_.first;
+    gated_ = shared_gated_ = {};
+    if (coded_) take_gated(x.rows);
     if (shared_ != nullptr) take_shared(x.rows);
     if (coded_) {
-      place(routed, tokens, {}, {});
-      combine(coded_experts(x), out);
+      combine(coded_experts(x, routed, tokens), out);
     } else if (grouped_) {
       // `made` first holds the experts' inputs, then their outputs.
       const MutableRowsView gated = alloc_rows(tensors_, choices_, e_.down.cols, DType::bf16);
@@ -101,9 +102,19 @@ class Pass {
   Result<void> result() const { return result_; }
 
  private:
+  // Rows of shared experts of the same width follow the choices', so that one launch quantizes
+  // both.
+  void take_gated(std::int64_t rows) {
+    const bool both = shared_ != nullptr && shared_->down.cols == e_.down.cols;
+    const std::int64_t own = own_row(choices_);
+    gated_ = alloc_rows(tensors_, both ? own + rows : choices_, e_.down.cols, DType::bf16);
+    if (both) shared_gated_ = rows_at(gated_, own, rows);
+  }
   // Buffers of the shared experts.
   void take_shared(std::int64_t rows) {
-    shared_gated_ = alloc_rows(tensors_, rows, shared_->down.cols, DType::bf16);
+    if (shared_gated_.data == nullptr) {
+      shared_gated_ = alloc_rows(tensors_, rows, shared_->down.cols, DType::bf16);
+    }
     const MatmulCall sums = shared_down(*shared_, constant(shared_gated_), nullptr);
     const auto parts = matmul_parts({&sums, 1});
     if (!parts) return keep(parts.error());
@@ -135,9 +146,9 @@ class Pass {
   }
 
   // Chooses the rows' experts and places the choices. sorted: also gathers x in the order of
-  // places, if it has data.
+  // places, if it has data. codes: also quantizes x; precondition: joins_codes().
   void place(const RowsView& routed, const std::int32_t* tokens, const RowsView& x,
-             const MutableRowsView& sorted) {
+             const MutableRowsView& sorted, const DispatchCodes& codes = {}) {
     const Router& r = op_.choice;
     const Arena::Scope scope(tensors_);
     RouteParams route = route_params(routed, tokens);
@@ -161,6 +172,12 @@ class Pass {
       return;
     }
     DispatchParams p{.route = route, .place = places};
+    if (codes.codes != nullptr) {
+      p.x = x.data;
+      p.x_bytes = bytes_of(x.dtype, x.row_stride);
+      p.codes = codes;
+      p.place.rows = nullptr;
+    }
     const std::int64_t bytes = bytes_of(x.dtype, x.cols);
     const bool words = sorted.data != nullptr && x.dtype == sorted.dtype && bytes % 16 == 0 &&
                        bytes_of(x.dtype, x.row_stride) % 16 == 0 &&
@@ -175,6 +192,12 @@ class Pass {
     }
     put(launch_dispatch, p);
     if (sorted.data != nullptr && !words) gather(x, sorted);
+  }
+  // Whether one launch can place the choices and quantize x for them.
+  bool joins_codes(const RowsView& x) const {
+    return dispatch_takes(choices_, op_.choice.experts) && !op_.choice.weighs_inputs &&
+           bytes_of(x.dtype, x.row_stride) % 8 == 0 &&
+           reinterpret_cast<std::uintptr_t>(x.data) % 8 == 0;
   }
   // Computes the router's logits; the parameters have no ids yet.
   RouteParams route_params(const RowsView& x, const std::int32_t* tokens) {
@@ -242,33 +265,54 @@ class Pass {
         GatherRowsParams{device_rows(x), rows_, device_rows(sorted), choices_, x.cols});
   }
   // Quantizes each row once, as it is copied to its experts.
-  RowsView coded_experts(const RowsView& x) {
-    const MutableRowsView gated = alloc_rows(tensors_, choices_, e_.down.cols, DType::bf16);
+  RowsView coded_experts(const RowsView& x, const RowsView& routed, const std::int32_t* tokens) {
+    const std::int64_t own = own_row(choices_);
     {
       const Arena::Scope scope(tensors_);
-      const CodePlaces to{.places = places_,
-                          .copies = op_.choice.top_k,
-                          .weights = op_.choice.weighs_inputs ? weights_ : nullptr,
-                          .in_order = shared_ != nullptr};
-      const auto codes = quantize(x, precision_, tensors_, stream_, to);
+      const auto codes = placed_codes(x, routed, tokens);
       if (codes) {
-        QuantizedX own;
-        if (to.in_order) own = rows_from(*codes, own_row(choices_));
-        up(with_codes(*codes, up_call(op_, {}, gated, here_)), {}, &own);
+        QuantizedX of_shared;
+        if (shared_ != nullptr) of_shared = rows_from(*codes, own);
+        up(with_codes(*codes, up_call(op_, {}, rows_at(gated_, 0, choices_), here_)), {},
+           &of_shared);
       } else {
         keep(codes.error());
       }
     }
-    const auto codes = quantize(constant(gated), precision_, tensors_, stream_);
-    Result<QuantizedX> own = QuantizedX{};
-    if (shared_ != nullptr) own = quantize(constant(shared_gated_), precision_, tensors_, stream_);
+    const auto codes = quantize(constant(gated_), precision_, tensors_, stream_);
+    Result<QuantizedX> of_shared = QuantizedX{};
+    if (codes && gated_.rows > choices_) {
+      of_shared = rows_from(*codes, own);
+    } else if (shared_ != nullptr) {
+      of_shared = quantize(constant(shared_gated_), precision_, tensors_, stream_);
+    }
     const MutableRowsView made = alloc_rows(tensors_, choices_, x.cols, DType::bf16);
-    if (codes && own) {
-      down(with_codes(*codes, down_call(op_, {}, made, here_)), &*own);
+    if (codes && of_shared) {
+      down(with_codes(*codes, down_call(op_, {}, made, here_)), &*of_shared);
     } else {
-      keep(codes ? own.error() : codes.error());
+      keep(codes ? of_shared.error() : codes.error());
     }
     return constant(made);
+  }
+  // Chooses the rows' experts. Codes of x in the order of places; those of shared experts follow.
+  Result<QuantizedX> placed_codes(const RowsView& x, const RowsView& routed,
+                                  const std::int32_t* tokens) {
+    const CodePlaces to{.places = places_,
+                        .copies = op_.choice.top_k,
+                        .weights = op_.choice.weighs_inputs ? weights_ : nullptr,
+                        .in_order = shared_ != nullptr};
+    const bool joined = joins_codes(x);
+    if (!joined) place(routed, tokens, {}, {});
+    const CodeArrays arrays = take_codes(x.rows, x.cols, tensors_, to);
+    if (!joined) return quantize(x, precision_, arrays, stream_, to);
+    place(routed, tokens, x, {},
+          {.codes = arrays.codes,
+           .scales = arrays.scales,
+           .cols = x.cols,
+           .scale_stride = arrays.scale_stride,
+           .own = to.in_order ? own_row(choices_) : -1,
+           .power_of_two = precision_ == MatmulPrecision::fp8_pow2});
+    return arrays.view(x.cols);
   }
   // The call with codes of its rows, which may have more after them.
   GroupedMatmulCall with_codes(const QuantizedX& codes, GroupedMatmulCall call) const {
@@ -415,6 +459,8 @@ class Pass {
   cudaStream_t stream_;
   CombineExperts* held_;
   const SharedExperts* shared_;
+  // Of codes: [choices, width] bf16, and the shared experts' rows after them if these are as wide.
+  MutableRowsView gated_;
   MutableRowsView shared_gated_, shared_factor_;  // [rows, width] bf16; [rows, 1] f32
   float* shared_sums_ = nullptr;                  // [shared_parts_, rows, n]
   std::int32_t shared_parts_ = 0;

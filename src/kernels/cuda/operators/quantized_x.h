@@ -37,9 +37,25 @@ struct CodePlaces {
   bool in_order = false;           // also to row own_row(rows * copies) + r of the result
 };
 
-/// Quantizes x. The result is allocated from `tensors`. Errors: a failed launch.
+/// Memory for the codes of rows.
+struct CodeArrays {
+  std::uint8_t* codes = nullptr;  // [rows, cols]
+  float* scales = nullptr;        // [blocks of 128 columns, scale_stride]
+  std::int64_t rows = 0, scale_stride = 0;
+
+  QuantizedX view(std::int64_t cols) const {
+    const auto* const data = reinterpret_cast<const std::byte*>(codes);
+    return {{data, DType::e4m3, rows, cols, cols}, scales, scale_stride};
+  }
+};
+CodeArrays take_codes(std::int64_t rows, std::int64_t cols, Arena& tensors, const CodePlaces& to);
+
+/// Quantizes x. Errors: a failed launch.
+Result<QuantizedX> quantize(const RowsView& x, MatmulPrecision precision, const CodeArrays& arrays,
+                            cudaStream_t stream, const CodePlaces& to);
+/// The same, into memory of `tensors`.
 Result<QuantizedX> quantize(const RowsView& x, MatmulPrecision precision, Arena& tensors,
-                            cudaStream_t stream, const CodePlaces& to = {});
+                            cudaStream_t stream);
 
 /// The first row after `placed` rows for rows in order: scales from there on are whole words.
 constexpr std::int64_t own_row(std::int64_t placed) { return (placed + 3) / 4 * 4; }

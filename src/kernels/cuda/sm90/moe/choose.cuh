@@ -1,5 +1,10 @@
-// Chooses a row's experts in one warp: lane i has experts i kEach to i kEach + kEach - 1 in
-// registers, so that a choice costs a maximum over the warp and a ballot.
+// Chooses a row's experts. Threads of one or several warps load the logits and compute scores; then
+// one warp chooses, whose lane i has experts i, i + 32, .. in registers, so that a choice costs two
+// reductions over the warp.
+//
+// A decode step routes few rows, and most of its time is latency: of loads, which come at once, and
+// of instructions, each line of which comes from L2 when it runs first. So what is long, a score or
+// a weight, is in loops that are not unrolled.
 #pragma once
 
 #include <cmath>
@@ -15,31 +20,32 @@ __device__ inline std::uint32_t order_of(float v) {
   return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
 }
 
-/// The candidates of a warp.
+/// The candidates of a warp: numbers lane, lane + 32, .. of each lane.
 template <int kEach>
 struct Candidates {
   std::uint32_t order[kEach];  // order_of(value); 0: taken, or past the last
   std::uint32_t taken = 0;     // bit i: the lane's candidate i
 
-  /// Marks the highest one as taken, or the first among equals. Returns its lane; `mine` is its
-  /// index there, and -1 in the other lanes.
-  __device__ __forceinline__ std::uint32_t take(int& mine) {
+  /// Marks the highest one as taken, or the first among equals, and returns its number.
+  __device__ __forceinline__ std::int32_t take() {
+    const auto lane = static_cast<std::int32_t>(threadIdx.x % 32);
     std::uint32_t most = 0;
     LATHE_UNROLL
     for (int i = 0; i < kEach; ++i) most = order[i] > most ? order[i] : most;
     const std::uint32_t best = warp_max(most);
-    const std::uint32_t lanes = warp_ballot(most == best);
-    const auto lane = static_cast<std::uint32_t>(count_bits(~lanes & (lanes - 1)));
-    // Selections in place of branches: only one lane would take them.
-    int first = 0;
+    std::uint32_t number = ~0u;
     LATHE_UNROLL
-    for (int i = kEach - 1; i > 0; --i) first = order[i] == best ? i : first;
-    if (kEach > 1) first = order[0] == best ? 0 : first;
-    mine = threadIdx.x % 32 == lane ? first : -1;
+    for (int i = kEach - 1; i >= 0; --i) {
+      number = order[i] == best ? static_cast<std::uint32_t>(32 * i + lane) : number;
+    }
+    number = ~warp_max(~number);
     LATHE_UNROLL
-    for (int i = 0; i < kEach; ++i) order[i] = i == mine ? 0 : order[i];
-    taken |= mine < 0 ? 0u : 1u << first;
-    return lane;
+    for (int i = 0; i < kEach; ++i) {
+      const bool mine = number == static_cast<std::uint32_t>(32 * i + lane);
+      order[i] = mine ? 0 : order[i];
+      taken |= mine ? 1u << i : 0u;
+    }
+    return static_cast<std::int32_t>(number);
   }
 };
 
@@ -56,25 +62,36 @@ __device__ inline float score_of(RouterScoring scoring, float x, float most) {
   return 1 / (1 + expf(-x));
 }
 
-/// Shared memory of a row: a float per expert. After every 32 experts four words are free, so that
+/// Values of 32 kEach experts in shared memory. After every 32 experts four words are free, so that
 /// lanes that read groups of 32 experts use different banks.
 template <int kEach>
-struct alignas(16) RouteMemory {
+struct alignas(16) ExpertFloats {
   float v[32 * kEach * 9 / 8];
   __device__ float& at(std::int32_t i) { return v[i + i / 32 * 4]; }
 };
 
+/// Shared memory of a row.
+template <int kEach>
+struct RouteMemory {
+  ExpertFloats<kEach> scores;       // first the logits
+  ExpertFloats<kEach> bias;         // -inf: not in the best groups
+  std::int32_t chosen[32 * kEach];  // first the groups that are kept
+
+  /// What the router compares.
+  __device__ float choice(std::int32_t e) { return scores.at(e) + bias.at(e); }
+};
+
 /// The sum of all experts' values, one after another as on the CPU.
 template <int kEach>
-__device__ float sum_in_order(RouteMemory<kEach>& m, std::int32_t experts) {
+__device__ float sum_in_order(ExpertFloats<kEach>& values, std::int32_t experts) {
   float sum = 0;
   std::int32_t i = 0;
   LATHE_UNROLL_BY(8)
   for (; i + 4 <= experts; i += 4) {
-    const float4 v = *reinterpret_cast<const float4*>(&m.at(i));
+    const float4 v = *reinterpret_cast<const float4*>(&values.at(i));
     sum = (((sum + v.x) + v.y) + v.z) + v.w;
   }
-  for (; i < experts; ++i) sum += m.at(i);
+  for (; i < experts; ++i) sum += values.at(i);
   return sum;
 }
 
@@ -83,12 +100,9 @@ struct TwoBest {
   float best = -INFINITY, second = -INFINITY;
 
   __device__ void see(float v) {
-    if (v > best) {
-      second = best;
-      best = v;
-    } else if (v > second) {
-      second = v;
-    }
+    const float low = v > best ? best : v;  // v, if it is NaN
+    best = v > best ? v : best;
+    second = low > second ? low : second;
   }
   __device__ void join(const TwoBest& other) {
     see(other.best);
@@ -96,164 +110,157 @@ struct TwoBest {
   }
 };
 
-/// Which of the lane's experts, expert i of it being number lane kEach + i, are in the best groups,
-/// as bits. A group is ranked by the sum of its two best values, or by the best alone.
+/// Sets the bias of experts that are not in the best groups to -inf. A group is ranked by the sum
+/// of its two best values, or by the best alone.
 template <int kEach>
-__device__ std::uint32_t kept_by_group(const RouteParams& p, const float (&choice)[kEach],
-                                       RouteMemory<kEach>& m) {
+__device__ void keep_best_groups(const RouteParams& p, RouteMemory<kEach>& m) {
   const auto lane = static_cast<std::int32_t>(threadIdx.x % 32);
-  const std::int32_t size = p.experts / p.groups, lanes = size / kEach;
-  const bool even = size % kEach == 0 && (lanes & (lanes - 1)) == 0;
-  // Where a group is the experts of 1, 2, 4, .. lanes, each of these has its score.
-  TwoBest two;
-  if (even) {
-    LATHE_UNROLL
-    for (int i = 0; i < kEach; ++i) {
-      if (lane * kEach + i < p.experts) two.see(choice[i]);
+  const std::int32_t size = p.experts / p.groups;
+  // Each group has as many lanes as there are for 2, 4, .. groups.
+  std::int32_t lanes = 1;
+  while (2 * lanes * p.groups <= 32) lanes *= 2;
+  auto* const scores = reinterpret_cast<float*>(m.chosen);
+  const std::int32_t step = 32 / lanes;
+  LATHE_ROLLED
+  for (std::int32_t first = 0; first < p.groups; first += step) {
+    const std::int32_t group = first + lane / lanes;
+    TwoBest two;
+    if (group < p.groups) {
+      LATHE_UNROLL_BY(2)
+      for (std::int32_t i = lane % lanes; i < size; i += lanes) {
+        two.see(m.choice(group * size + i));
+      }
     }
     for (std::int32_t d = 1; d < lanes; d *= 2) {
       two.join({shuffle_xor(two.best, d), shuffle_xor(two.second, d)});
     }
-  }
-  const auto score_of_group = [&](const TwoBest& t) {
-    return p.group_by_best || size == 1 ? t.best : t.best + t.second;
-  };
-  if (even) {
-    const bool exists = lane * kEach < p.experts;
-    std::uint32_t order = exists ? order_of(score_of_group(two)) : 0;
-    bool keeps = false;
-    for (std::int32_t i = 0; i < p.top_groups; ++i) {
-      const std::uint32_t best = warp_max(order);
-      const std::uint32_t all = warp_ballot(order == best);
-      const std::int32_t first = count_bits(~all & (all - 1));
-      if (lane / lanes == first / lanes) {
-        keeps = true;
-        order = 0;
-      }
+    if (group < p.groups && lane % lanes == 0) {
+      scores[group] = p.group_by_best || size == 1 ? two.best : two.best + two.second;
     }
-    return keeps ? ~0u : 0u;
-  }
-  LATHE_UNROLL
-  for (int i = 0; i < kEach; ++i) {
-    if (lane * kEach + i < p.experts) m.at(lane * kEach + i) = choice[i];
   }
   sync_warp();
-  float score[kEach];
-  LATHE_UNROLL
-  for (int i = 0; i < kEach; ++i) {
-    const std::int32_t first = (lane * kEach + i) * size;
-    TwoBest of_group;
-    for (std::int32_t e = first; e < first + size && e < p.experts; ++e) of_group.see(m.at(e));
-    score[i] = score_of_group(of_group);
-  }
   Candidates<kEach> groups;
   LATHE_UNROLL
   for (int i = 0; i < kEach; ++i) {
-    groups.order[i] = lane * kEach + i < p.groups ? order_of(score[i]) : 0;
+    groups.order[i] = 32 * i + lane < p.groups ? order_of(scores[32 * i + lane]) : 0;
   }
-  int mine;
-  for (std::int32_t i = 0; i < p.top_groups; ++i) groups.take(mine);
-  sync_warp();
+  LATHE_ROLLED
+  for (std::int32_t i = 0; i < p.top_groups; ++i) groups.take();
   LATHE_UNROLL
   for (int i = 0; i < kEach; ++i) {
-    const std::int32_t g = lane * kEach + i;
-    if (g < p.groups) m.at(g) = groups.taken >> i & 1u ? 1.f : 0.f;
+    if (32 * i >= p.groups) break;
+    std::uint32_t dropped = warp_ballot((groups.taken >> i & 1u) == 0 && 32 * i + lane < p.groups);
+    while (dropped != 0) {
+      const std::int32_t group = 32 * i + count_bits(~dropped & (dropped - 1));
+      dropped &= dropped - 1;
+      for (std::int32_t e = lane; e < size; e += 32) m.bias.at(group * size + e) = -INFINITY;
+    }
   }
   sync_warp();
-  std::uint32_t kept = 0;
-  LATHE_UNROLL
-  for (int i = 0; i < kEach; ++i) {
-    const std::int32_t e = lane * kEach + i;
-    if (e < p.experts && m.at(e / size) != 0) kept |= 1u << i;
-  }
-  return kept;
 }
 
-/// Calls put(j, expert, weight) for each of a row's top_k experts, in one lane of the warp.
-/// kEach: at most 32 kEach experts.
+/// Loads the bias of a row's router. `thread` of `threads`, each with kEach experts at most.
+template <int kEach>
+__device__ void load_bias(const RouteParams& p, RouteMemory<kEach>& m, std::int32_t thread,
+                          std::int32_t threads) {
+  float v[kEach];
+  LATHE_UNROLL
+  for (int i = 0; i < kEach; ++i) {
+    const std::int32_t e = thread + i * threads;
+    v[i] = p.bias != nullptr && e < p.experts ? p.bias[e] : 0;
+  }
+  LATHE_UNROLL
+  for (int i = 0; i < kEach; ++i) {
+    const std::int32_t e = thread + i * threads;
+    if (e < p.experts) m.bias.at(e) = v[i];
+  }
+}
+
+/// The scores of a row; for the softmax they are logits yet, as that needs all of them.
+template <int kEach>
+__device__ void load_scores(const RouteParams& p, std::int64_t row, RouteMemory<kEach>& m,
+                            std::int32_t thread, std::int32_t threads) {
+  const float* const logits = p.logits + row * p.logits_stride;
+  float v[kEach];
+  LATHE_UNROLL
+  for (int i = 0; i < kEach; ++i) {
+    const std::int32_t e = thread + i * threads;
+    v[i] = e < p.experts ? logits[e] : 0;
+  }
+  LATHE_UNROLL
+  for (int i = 0; i < kEach; ++i) {
+    const std::int32_t e = thread + i * threads;
+    if (e < p.experts) m.scores.at(e) = v[i];
+  }
+  if (p.scoring == RouterScoring::softmax) return;
+  LATHE_ROLLED
+  for (std::int32_t e = thread; e < p.experts; e += threads) {
+    m.scores.at(e) = score_of(p.scoring, m.scores.at(e), 0);
+  }
+}
+
+/// Logits become the softmax.
+template <int kEach>
+__device__ void take_softmax(std::int32_t experts, ExpertFloats<kEach>& values) {
+  const auto lane = static_cast<std::int32_t>(threadIdx.x % 32);
+  float most = -INFINITY;
+  LATHE_UNROLL_BY(4)
+  for (std::int32_t e = lane; e < experts; e += 32) most = fmaxf(most, values.at(e));
+  for (int d = 16; d > 0; d /= 2) most = fmaxf(most, shuffle_xor(most, d));
+  LATHE_ROLLED
+  for (std::int32_t e = lane; e < experts; e += 32) {
+    values.at(e) = score_of(RouterScoring::softmax, values.at(e), most);
+  }
+  sync_warp();
+  const float sum = sum_in_order(values, experts);
+  sync_warp();
+  LATHE_ROLLED
+  for (std::int32_t e = lane; e < experts; e += 32) values.at(e) /= sum;
+  sync_warp();
+}
+
+/// For a warp, after load_bias() and load_scores() of a row and a barrier. Calls put(j, expert,
+/// weight) for each of the row's top_k experts, in one lane.
 template <int kEach, class Put>
 __device__ void choose_experts(const RouteParams& p, std::int64_t row, RouteMemory<kEach>& m,
                                const Put& put) {
-  const float* const logits = p.logits + row * p.logits_stride;
   const auto lane = static_cast<std::int32_t>(threadIdx.x % 32);
-  const auto expert = [&](int i) { return lane * kEach + i; };
-  // All loads come before the first use, so that they overlap.
-  float scores[kEach], bias[kEach], most = -INFINITY;
-  LATHE_UNROLL
-  for (int i = 0; i < kEach; ++i) {
-    scores[i] = expert(i) < p.experts ? logits[expert(i)] : -INFINITY;
-    bias[i] = p.bias != nullptr && expert(i) < p.experts ? p.bias[expert(i)] : 0;
-  }
-  if (p.scoring == RouterScoring::softmax) {
-    LATHE_UNROLL
-    for (int i = 0; i < kEach; ++i) most = fmaxf(most, scores[i]);
-    for (int d = 16; d > 0; d /= 2) most = fmaxf(most, shuffle_xor(most, d));
-  }
-  LATHE_UNROLL
-  for (int i = 0; i < kEach; ++i) scores[i] = score_of(p.scoring, scores[i], most);
-  const auto share = [&](const auto& value_of) {
-    LATHE_UNROLL
-    for (int i = 0; i < kEach; ++i) {
-      if (expert(i) < p.experts) m.at(expert(i)) = value_of(i);
-    }
-    sync_warp();
-  };
-  if (p.scoring == RouterScoring::softmax) {
-    share([&](int i) { return scores[i]; });
-    const float sum = sum_in_order(m, p.experts);
-    sync_warp();
-    LATHE_UNROLL
-    for (int i = 0; i < kEach; ++i) scores[i] /= sum;
-  }
-  const auto weigh = [&](std::int32_t j, std::int32_t id, float score, float sum) {
-    if (p.normalize) score /= sum + 1e-20f;
-    score *= p.scale;
-    if (p.expert_scale != nullptr) score *= p.expert_scale[id];
-    put(j, id, score);
-  };
-  if (p.token_experts != nullptr) {  // the token's experts from the table
-    share([&](int i) { return scores[i]; });
-    const std::int64_t token = p.tokens[row];
-    const std::int32_t* given =
-        p.token_experts + (token >= 0 && token < p.vocab ? token : 0) * p.top_k;
-    float sum = 0;
-    for (std::int32_t j = 0; j < p.top_k; ++j) sum += m.at(given[j]);
-    for (std::int32_t j = lane; j < p.top_k; j += 32) weigh(j, given[j], m.at(given[j]), sum);
-    return;
-  }
-  Candidates<kEach> all;
-  float choice[kEach];
-  LATHE_UNROLL
-  for (int i = 0; i < kEach; ++i) choice[i] = scores[i] + bias[i];
-  if (p.groups > 1) {
-    const std::uint32_t kept = kept_by_group(p, choice, m);
-    LATHE_UNROLL
-    for (int i = 0; i < kEach; ++i) {
-      if ((kept >> i & 1u) == 0) choice[i] = -INFINITY;
-    }
-  }
-  LATHE_UNROLL
-  for (int i = 0; i < kEach; ++i) all.order[i] = expert(i) < p.experts ? order_of(choice[i]) : 0;
+  if (p.scoring == RouterScoring::softmax) take_softmax(p.experts, m.scores);
+  const std::int32_t* chosen = m.chosen;
   float sum = 0;
-  for (std::int32_t j = 0; j < p.top_k; ++j) {
-    int mine;
-    const std::uint32_t from = all.take(mine);
-    float score = 0;
+  if (p.token_experts != nullptr) {  // the token's experts from the table
+    const std::int64_t token = p.tokens[row];
+    chosen = p.token_experts + (token >= 0 && token < p.vocab ? token : 0) * p.top_k;
+    for (std::int32_t j = 0; j < p.top_k; ++j) sum += m.scores.at(chosen[j]);
+  } else {
+    if (p.groups > 1) keep_best_groups(p, m);
+    Candidates<kEach> all;
     LATHE_UNROLL
-    for (int i = 0; i < kEach; ++i) score = i == mine ? scores[i] : score;
-    sum += shuffle(score, from);
+    for (int i = 0; i < kEach; ++i) {
+      const std::int32_t e = 32 * i + lane;
+      all.order[i] = e < p.experts ? order_of(m.choice(e)) : 0;
+    }
+    LATHE_ROLLED
+    for (std::int32_t j = 0; j < p.top_k; ++j) sum += m.scores.at(all.take());
+    // Chosen experts are in the order of their numbers.
+    std::int32_t before = 0;
+    LATHE_UNROLL
+    for (int i = 0; i < kEach; ++i) {
+      const bool mine = (all.taken >> i & 1u) != 0;
+      const std::uint32_t lanes = warp_ballot(mine);
+      if (mine) m.chosen[before + count_bits(lanes & ((1u << lane) - 1))] = 32 * i + lane;
+      before += count_bits(lanes);
+    }
+    sync_warp();
   }
-  // Chosen experts are in the order of their numbers.
-  std::int32_t before = count_bits(all.taken);
-  const std::int32_t own = before;
-  for (int d = 1; d < 32; d *= 2) {
-    const std::int32_t other = shuffle_up(before, d);
-    if (lane >= d) before += other;
-  }
-  before -= own;
-  LATHE_UNROLL
-  for (int i = 0; i < kEach; ++i) {
-    if (all.taken >> i & 1u) weigh(before++, expert(i), scores[i], sum);
+  LATHE_ROLLED
+  for (std::int32_t j = lane; j < p.top_k; j += 32) {
+    const std::int32_t expert = chosen[j];
+    float weight = m.scores.at(expert);
+    if (p.normalize) weight /= sum + 1e-20f;
+    weight *= p.scale;
+    if (p.expert_scale != nullptr) weight *= p.expert_scale[expert];
+    put(j, expert, weight);
   }
 }
 

@@ -13,15 +13,21 @@ namespace {
 template <int kEach>
 cudaError_t launch_dispatch_of(const DispatchParams& p, cudaStream_t stream) {
   constexpr auto kernel = dispatch_kernel<kEach>;
-  const cudaError_t status = allow_shared<kernel>(kDispatchSharedBytes);
+  constexpr int kOfRow = kEach == 0 ? 0 : sizeof(RouteMemory < kEach == 0 ? 1 : kEach >);
+  const cudaError_t status =
+      allow_shared<kernel>(kDispatchSharedBytes + static_cast<int>(kDispatchRoutes) * kOfRow);
   if (status != cudaSuccess) return status;
   // A warp for each part of a row, and no more blocks than an H100 has SMs.
   const std::int64_t parts = blocks_for(p.words, kGatherPart);
-  const unsigned blocks = blocks_for(p.place.choices * parts, kDispatchThreads / 32);
+  const std::int64_t coded = p.codes.codes == nullptr ? 0 : blocks_for(p.codes.cols, 128);
+  const std::int64_t warps =
+      std::max(p.place.choices * parts, p.place.choices / p.place.top_k * coded);
+  const unsigned blocks = blocks_for(warps, kDispatchThreads / 32);
   return launch_kernel(kernel,
                        {.grid = std::clamp(blocks, 1u, 132u),
                         .block = kDispatchThreads,
-                        .shared_bytes = dispatch_shared_bytes(p.place.choices, p.place.experts),
+                        .shared_bytes = dispatch_shared_bytes(p.place.choices, p.place.experts) +
+                                        static_cast<int>(p.route.rows) * kOfRow,
                         .early = true},
                        stream, p);
 }

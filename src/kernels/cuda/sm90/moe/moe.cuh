@@ -21,8 +21,12 @@ template <int kEach>
 static __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ RouteParams p) {
   __shared__ RouteMemory<kEach> m;
   let_next_begin();
+  const auto lane = static_cast<std::int32_t>(threadIdx.x);
+  load_bias(p, m, lane, 32);
   wait_for_previous();
   const std::int64_t row = blockIdx.x;
+  load_scores(p, row, m, lane, 32);
+  sync_warp();
   choose_experts<kEach>(p, row, m, [&](std::int32_t j, std::int32_t expert, float weight) {
     p.ids[row * p.top_k + j] = expert;
     p.weights[row * p.top_k + j] = weight;

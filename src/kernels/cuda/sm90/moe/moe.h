@@ -51,16 +51,28 @@ constexpr std::int64_t place_blocks(std::int64_t choices) {
   return choices <= kEach ? 1 : (choices + kEach - 1) / kEach;
 }
 
-/// Routes rows and places their choices, and gathers the rows in the order of places, in one
-/// launch.
+/// Codes of rows in the order of places, and of the rows in order from row `own` on, as
+/// quantize_rows_on_device() makes them.
+struct DispatchCodes {
+  std::uint8_t* codes = nullptr;  // [*, cols], aligned to 4 bytes; null: none are made
+  float* scales = nullptr;        // [blocks of 128 columns, scale_stride]
+  std::int64_t cols = 0;          // a multiple of 4
+  std::int64_t scale_stride = 0;
+  std::int64_t own = -1;  // negative: none
+  bool power_of_two = false;
+};
+
+/// Routes rows and places their choices, and gathers the rows in the order of places or makes their
+/// codes, in one launch.
 struct DispatchParams {
   RouteParams route = {};  // route.ids is not written. No logits: the choices are place.ids
   PlaceParams place = {};  // block_counts is not used; rows: null if nothing reads them
   // Rows in words of 16 bytes, `words` of them; 0: nothing is gathered.
-  const std::byte* x = nullptr;  // [rows] x_bytes apart
+  const std::byte* x = nullptr;  // [rows] x_bytes apart; with codes bf16, aligned to 8 bytes
   std::byte* sorted = nullptr;   // [choices] sorted_bytes apart
   std::int64_t x_bytes = 0, sorted_bytes = 0;
   std::int64_t words = 0;
+  DispatchCodes codes = {};
 };
 
 /// Most rows that launch_dispatch() routes: a warp each, in every block.
@@ -69,7 +81,8 @@ inline constexpr std::int64_t kDispatchRoutes = 8;
 inline constexpr std::int64_t kDispatchChoices = 1024;
 inline constexpr std::int32_t kDispatchSharedBytes = 64 * 1024;
 
-/// Dynamic shared memory of a block: a bit for each expert and choice, and a word an expert.
+/// Dynamic shared memory of a block besides that of routes: a bit for each expert and choice, and a
+/// word an expert.
 constexpr std::int32_t dispatch_shared_bytes(std::int64_t choices, std::int32_t experts) {
   const auto words = static_cast<std::int32_t>((choices + 31) / 32);
   return experts * ((words | 1) + 1) * 4;

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <random>
 #include <vector>
 
+#include "kernels/cuda/sm90/matmul/quantize.h"
 #include "kernels/cuda/sm90/moe/moe.h"
 #include "kernels/ref/moe.h"
 
@@ -86,6 +88,45 @@ class Route : public ::testing::Test {
     }
   }
 };
+
+// The dispatch's codes of its rows are those of a launch that quantizes; NaN and Inf among them.
+void expect_codes(DispatchParams p, std::int32_t rows, std::vector<std::int32_t> routed,
+                  const std::vector<std::int32_t>& places) {
+  const std::int64_t choices = p.place.choices, own = choices + 3, all = own + rows;
+  const std::int64_t cols = 8 * p.words, blocks = (cols + 127) / 128;
+  struct Codes {
+    std::vector<std::uint8_t> codes;
+    std::vector<float> scales;
+  };
+  for (const bool in_order : {false, true}) {
+    const auto make = [&] {
+      return Codes{std::vector<std::uint8_t>(static_cast<std::size_t>(all * cols), 0x55),
+                   std::vector<float>(static_cast<std::size_t>(blocks * all), -1)};
+    };
+    Codes joined = make(), apart = make();
+    DispatchParams q = p;
+    if (q.route.logits == nullptr) q.place.ids = routed.data();
+    q.words = 0;
+    q.codes = {.codes = joined.codes.data(),
+               .scales = joined.scales.data(),
+               .cols = cols,
+               .scale_stride = all,
+               .own = in_order ? own : -1,
+               .power_of_two = in_order};
+    ASSERT_EQ(launch_dispatch(q, nullptr), cudaSuccess);
+    const RowsView x{p.x, DType::bf16, rows, cols, p.x_bytes / 2};
+    const QuantizedRows out{.codes = apart.codes.data(),
+                            .scales = apart.scales.data(),
+                            .scale_stride = all,
+                            .places = places.data(),
+                            .copies = p.place.top_k,
+                            .own = in_order ? own : -1};
+    ASSERT_TRUE(quantize_rows_on_device(x, out, in_order, nullptr));
+    ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
+    ASSERT_EQ(joined.codes, apart.codes);
+    ASSERT_EQ(0, std::memcmp(joined.scales.data(), apart.scales.data(), 4 * joined.scales.size()));
+  }
+}
 
 constexpr Case kCases[] = {
     {3, 8, 2, 1, 1, 2, RouterScoring::softmax},
@@ -191,6 +232,7 @@ TEST_F(Route, DispatchesInOneLaunch) {
         ASSERT_EQ(offsets[static_cast<std::size_t>(e)],
                   std::ranges::count_if(routed, [&](std::int32_t id) { return id < e; }));
       }
+      expect_codes(p, rows, routed, places);
     }
   }
 }
