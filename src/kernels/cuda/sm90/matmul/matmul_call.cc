@@ -280,6 +280,7 @@ MatmulLaunch make_launch(const GroupedMatmulCall& c, int tokens, int sms) {
   if (c.activation != nullptr) gate(l, *c.activation, c.w, c.up);
   if (c.dense != nullptr) add_dense(l, *c.dense, tokens, sms);
   const std::int64_t columns = pair ? (p.tiles + 1) / 2 : p.tiles;
+  p.columns = FastDiv(columns);
   l.instance.clusters = static_cast<int>(
       std::min<std::int64_t>(pair ? sms / 2 : sms, tiles * columns + p.dense.items));
   return l;

@@ -11,6 +11,7 @@
 #include "kernels/cuda/common/f32_boxes.cuh"
 #include "kernels/cuda/common/wgmma.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_kept.cuh"
+#include "kernels/cuda/sm90/matmul/matmul_scales.cuh"
 
 namespace lathe::cuda {
 
@@ -437,12 +438,31 @@ struct MatmulConsumer {
     send_words<T::kTokens, 4>(weight, w, w.token, first_row(w) / 2, weight.rows / 2);
   }
 
+  /// Begins to load the scales of a work tile's weights. They come from memory, and the products
+  /// of a chunk take less time.
+  __device__ void prefetch_scales(const MatmulWork& w) const {
+    if constexpr (Format::kTwoLevels) {
+      const MatmulPart part = list.chunks(w);
+      MatmulFactors(p, w, first_row(w) + warp * 16 + lane / 4).prefetch(part.begin, part.end, lane);
+    }
+  }
+  /// The list's work tile, if there is one.
+  __device__ MatmulWork find_work() {
+    if (T::kPair || !list.more()) return {};
+    const MatmulWork w = list.work();
+    prefetch_scales(w);
+    return w;
+  }
+
   __device__ void run() {
+    list.start();
+    // Weights do not depend on the previous launch.
+    MatmulWork next = find_work();
     // The stores may overwrite what the previous launch reads, or add to what it writes.
     wait_for_previous();
-    list.start();
-    for (int n = 0; list.more(); list.next(), ++n) {
-      MatmulWork w;
+    for (int n = 0; list.more(); ++n) {
+      MatmulWork w = next;
+      list.next();
       if constexpr (T::kPair) {
         wait_full();
         sum(list.get(n));
@@ -451,7 +471,7 @@ struct MatmulConsumer {
         }
         w = list.get(n);  // there are no registers for it next to the sums
       } else {
-        w = list.work();
+        next = find_work();
         sum(w);
       }
       apply_factor(w);

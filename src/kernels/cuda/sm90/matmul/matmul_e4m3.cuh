@@ -30,10 +30,10 @@ struct MatmulE4m3 {
     const MatmulFactors factors(c.p, w, c.first_row(w) + c.warp * 16 + c.lane / 4);
     LATHE_UNROLL
     for (float& v : c.acc) v = 0;
-    if constexpr (kEights == 8) {
+    if constexpr (kEights <= 8) {
       // Rows of a thread are in one block of 128 where a warp's 16 rows are. All warps must agree.
-      if (factors.blocks != 0 && c.p.gate_step == 0 && c.rows() % 16 == 0) {
-        sum_by_two<true>(c, w, part, factors);
+      if (kEights == 8 && factors.blocks != 0 && c.p.gate_step == 0 && c.rows() % 16 == 0) {
+        sum_by_two<kEights == 8>(c, w, part, factors);
       } else {
         sum_by_two<false>(c, w, part, factors);
       }
@@ -81,9 +81,9 @@ struct MatmulE4m3 {
   template <class Consumer>
   using Sum = float[Consumer::kValues];
 
-  /// sum_part() for 64 tokens. Their sum takes longer than the weights of fewer rows to arrive, and
-  /// registers are left for a second one: the next chunk is multiplied while a chunk's sum is
-  /// scaled and added. kSame: both rows of a thread have the same scale.
+  /// sum_part() for up to 64 tokens. A chunk's sum takes longer than the weights of fewer rows to
+  /// arrive, and registers are left for a second one: the next chunk is multiplied while a chunk's
+  /// sum is scaled and added. kSame: both rows of a thread have the same scale.
   template <bool kSame, class Consumer>
   static __device__ __forceinline__ void sum_by_two(Consumer& c, const MatmulWork& w,
                                                     const MatmulPart& part,

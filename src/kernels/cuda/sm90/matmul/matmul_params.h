@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/common/activation_terms.h"
+#include "kernels/cuda/common/fast_div.h"
 
 namespace lathe::cuda {
 
@@ -98,8 +99,10 @@ struct MatmulParams {
   // For a grouped GEMM; the weight is the first group's.
   const std::int32_t* offsets;  // [groups + 1] each group's first token; null: each has all
   std::int32_t groups;
-  std::int32_t x_by_group;                          // x is [groups] pages
-  std::int64_t out_group, bias_group, scale_group;  // elements from one group to the next
+  FastDiv columns;          // tiles of weight rows, or pairs of them
+  std::int32_t x_by_group;  // x is [groups] pages
+  // Elements from one group to the next.
+  std::int64_t out_group, bias_group, scale_group;
   // For a gated GEMM, else 0: it computes activation(gate, up) from rows of weights[0] and
   // weights[1], which a tile interleaves by 8. weights[0].rows counts both. Consecutive rows of one
   // weight are gate_step rows apart: 2 if one array interleaves the rows of both.

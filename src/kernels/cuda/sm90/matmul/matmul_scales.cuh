@@ -22,6 +22,16 @@ struct MatmulFactors {
     }
   }
   __device__ float at(int i, std::int32_t block) const { return of_block(i, block & blocks); }
+  /// Begins to load the scales of chunks from `begin` on, one for each lane of a warp.
+  __device__ void prefetch(std::int32_t begin, std::int32_t end, int lane) const {
+    LATHE_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      if (rows[i] == nullptr) return;
+      for (std::int32_t chunk = begin + lane; chunk < end; chunk += 32) {
+        prefetch_global(rows[i] + (chunk & blocks));
+      }
+    }
+  }
   /// at(), if the scales are of blocks.
   __device__ float of_block(int i, std::int32_t block) const {
     return rows[i] == nullptr ? 1.f : rows[i][block];

@@ -65,6 +65,7 @@ struct MatmulWorkList {
   const MatmulShared<T>& s;
   std::int32_t rank, cluster_blocks, item;
   std::int32_t items = 0;  // set by start()
+  std::int32_t found = 0;  // the group of the last work tile of one
 
   __device__ MatmulWorkList(const MatmulParams& params, const MatmulShared<T>& shared)
       : p(params), s(shared) {
@@ -85,7 +86,8 @@ struct MatmulWorkList {
   __device__ std::int32_t columns() const { return T::kPair ? (p.tiles + 1) / 2 : p.tiles; }
   __device__ bool more() const { return item < items; }
   __device__ void next() { item += static_cast<std::int32_t>(gridDim.x) / cluster_blocks; }
-  __device__ MatmulWork work() const {
+  /// Precondition: not before the item of an earlier call.
+  __device__ MatmulWork work() {
     if constexpr (T::kDense) {
       return item < p.dense.items ? dense_work() : grouped_work(item - p.dense.items);
     }
@@ -150,20 +152,29 @@ struct MatmulWorkList {
             0,
             strip - column * b.parts};
   }
-  /// A group's work tiles are neighbours, and within it the tiles that read the same weights.
-  __device__ MatmulWork grouped_work(std::int32_t of_groups) const {
-    const std::int32_t tile = of_groups / columns();
-    std::int32_t group = 0;
-    for (std::int32_t step = kMatmulGroups; step > 0; step /= 2) {
-      if (group + step < p.groups && tiles_before(group + step) <= tile) group += step;
+  /// Steps to the group of token tile `tile`. Few groups precede it, so eight are looked at
+  /// together: a search by halves would load from shared memory nine times, one after another.
+  __device__ void find_group(std::int32_t tile) {
+    for (std::int32_t count = 8; count == 8; found += count) {
+      count = 0;
+      LATHE_UNROLL
+      for (std::int32_t i = 1; i <= 8; ++i) {
+        const std::int32_t next = found + i < p.groups ? found + i : p.groups;
+        count += tiles_before(next) <= tile ? 1 : 0;
+      }
     }
-    const std::int32_t first = tiles_before(group);
+  }
+  /// A group's work tiles are neighbours, and within it the tiles that read the same weights.
+  __device__ MatmulWork grouped_work(std::int32_t of_groups) {
+    find_group(static_cast<std::int32_t>(p.columns(static_cast<std::uint32_t>(of_groups))));
+    const std::int32_t group = found, first = tiles_before(group);
     const std::int32_t width = tiles_before(group + 1) - first;
     const std::int32_t in_group = of_groups - first * columns();
-    const std::int32_t column = in_group / width;
+    const std::int32_t column = width == 1 ? in_group : in_group / width;
     // A group's last tile has less to do. It is another one of each column's, or the same clusters
     // would get it in all columns.
-    const std::int32_t tile_of_group = (in_group - column * width + column) % width;
+    const std::int32_t tile_of_group =
+        width == 1 ? 0 : (in_group - column * width + column) % width;
     const std::int32_t row = (T::kPair ? 2 * column + rank : column) * p.tile_rows;
     const std::int32_t begin = p.offsets == nullptr ? 0 : p.offsets[group];
     const std::int32_t end = p.offsets == nullptr ? p.m : p.offsets[group + 1];
