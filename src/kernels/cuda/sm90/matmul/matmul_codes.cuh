@@ -43,7 +43,17 @@ struct MatmulE4m3Weights {
     for (float& v : c.acc) v = 0;
     LATHE_ROLLED
     for (std::int32_t chunk = part.begin; chunk < part.end; ++chunk) {
-      const float low = factors.at(0, chunk), high = factors.at(1, chunk);
+      const auto scale = [&](int i) {
+        if constexpr (!Consumer::kWarpScales) return factors.at(i, chunk);
+        return c.scales.at(i, chunk);
+      };
+      if constexpr (Consumer::kWarpScales) {
+        const std::int32_t n = chunk - c.scales.first;
+        if ((chunk == part.begin && n != 0) || n == MatmulWarpScales::kChunks) {
+          c.load_scales(w, chunk, part.end, c.scales);
+        }
+      }
+      const float low = scale(0), high = scale(1);
       float sum[Consumer::kValues];
       c.wait_full();
       const std::uint32_t row =

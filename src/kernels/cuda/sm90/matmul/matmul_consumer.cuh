@@ -36,6 +36,9 @@ struct MatmulConsumer {
   MatmulStage<T> stage;
   std::uint32_t round = 0;  // phase parity of the exchange of partials
   float acc[kValues];
+  // Of formats that scale each chunk's sum, in tiles whose registers have room.
+  static constexpr bool kWarpScales = Format::kTwoLevels && !T::kPair && T::kTokens <= 64;
+  MatmulWarpScales scales;
 
   __device__ MatmulConsumer(const MatmulParams& params, const MatmulMaps& tensor_maps,
                             const MatmulShared<T>& shared, int thread)
@@ -438,26 +441,27 @@ struct MatmulConsumer {
     send_words<T::kTokens, 4>(weight, w, w.token, first_row(w) / 2, weight.rows / 2);
   }
 
-  /// Begins to load the scales of a work tile's weights. They come from memory, and the products
-  /// of a chunk take less time.
-  __device__ void prefetch_scales(const MatmulWork& w) const {
-    if constexpr (Format::kTwoLevels) {
-      const MatmulPart part = list.chunks(w);
-      MatmulFactors(p, w, first_row(w) + warp * 16 + lane / 4).prefetch(part.begin, part.end, lane);
-    }
+  /// Loads the scales of a work tile's weights from chunk `begin` on.
+  __device__ void load_scales(const MatmulWork& w, std::int32_t begin, std::int32_t end,
+                              MatmulWarpScales& to) const {
+    to.load(MatmulFactors(p, w, first_row(w) + warp * 16 + lane / 4), begin, end, lane);
   }
-  /// The list's work tile, if there is one.
-  __device__ MatmulWork find_work() {
+  /// The list's work tile, if there is one, and its scales.
+  __device__ MatmulWork find_work(MatmulWarpScales& to) {
     if (T::kPair || !list.more()) return {};
     const MatmulWork w = list.work();
-    prefetch_scales(w);
+    if constexpr (kWarpScales) {
+      const MatmulPart part = list.chunks(w);
+      load_scales(w, part.begin, part.end, to);
+    }
     return w;
   }
 
   __device__ void run() {
     list.start();
     // Weights do not depend on the previous launch.
-    MatmulWork next = find_work();
+    MatmulWarpScales next_scales;
+    MatmulWork next = find_work(next_scales);
     // The stores may overwrite what the previous launch reads, or add to what it writes.
     wait_for_previous();
     for (int n = 0; list.more(); ++n) {
@@ -471,7 +475,8 @@ struct MatmulConsumer {
         }
         w = list.get(n);  // there are no registers for it next to the sums
       } else {
-        next = find_work();
+        scales = next_scales;
+        next = find_work(next_scales);
         sum(w);
       }
       apply_factor(w);

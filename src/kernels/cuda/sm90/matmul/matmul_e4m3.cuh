@@ -27,18 +27,10 @@ struct MatmulE4m3 {
   static __device__ __forceinline__ void sum_part(Consumer& c, const MatmulWork& w,
                                                   const MatmulPart& part) {
     constexpr int kEights = Consumer::kValues / 4;
-    const MatmulFactors factors(c.p, w, c.first_row(w) + c.warp * 16 + c.lane / 4);
     LATHE_UNROLL
     for (float& v : c.acc) v = 0;
-    if constexpr (kEights <= 8) {
-      // Rows of a thread are in one block of 128 where a warp's 16 rows are. All warps must agree.
-      if (kEights == 8 && factors.blocks != 0 && c.p.gate_step == 0 && c.rows() % 16 == 0) {
-        sum_by_two<kEights == 8>(c, w, part, factors);
-      } else {
-        sum_by_two<false>(c, w, part, factors);
-      }
-      return;
-    }
+    if constexpr (kEights <= 8) return sum_by_two(c, w, part);
+    const MatmulFactors factors(c.p, w, c.first_row(w) + c.warp * 16 + c.lane / 4);
     float low = factors.at(0, part.begin), high = factors.at(1, part.begin);
     LATHE_ROLLED
     for (std::int32_t chunk = part.begin; chunk < part.end; ++chunk) {
@@ -83,43 +75,40 @@ struct MatmulE4m3 {
 
   /// sum_part() for up to 64 tokens. A chunk's sum takes longer than the weights of fewer rows to
   /// arrive, and registers are left for a second one: the next chunk is multiplied while a chunk's
-  /// sum is scaled and added. kSame: both rows of a thread have the same scale.
-  template <bool kSame, class Consumer>
+  /// sum is scaled and added.
+  template <class Consumer>
   static __device__ __forceinline__ void sum_by_two(Consumer& c, const MatmulWork& w,
-                                                    const MatmulPart& part,
-                                                    const MatmulFactors& factors) {
+                                                    const MatmulPart& part) {
     if (part.begin >= part.end) return;
     Sum<Consumer> a, b;
     auto stage = c.stage;  // of the chunk that is multiplied; c.stage is the one that is added
     std::int32_t chunk = part.begin;
-    Scale of_a = load_scale<kSame>(factors, chunk);
+    if (c.scales.first != chunk) c.load_scales(w, chunk, part.end, c.scales);
     multiply(c, stage, a);
     LATHE_ROLLED
     for (; chunk + 2 < part.end; chunk += 2) {
       stage.next();
-      const Scale of_b = load_scale<kSame>(factors, chunk + 1);
       multiply(c, stage, b);
-      add<kSame, 1>(c, w, of_a, a);
+      add<1>(c, w, scale_of(c, chunk), a);
       stage.next();
-      of_a = load_scale<kSame>(factors, chunk + 2);
       multiply(c, stage, a);
-      add<kSame, 1>(c, w, of_b, b);
+      add<1>(c, w, scale_of(c, chunk + 1), b);
+      if (chunk + 2 - c.scales.first == MatmulWarpScales::kChunks) {
+        c.load_scales(w, chunk + 2, part.end, c.scales);
+      }
     }
     if (chunk + 1 < part.end) {
       stage.next();
-      const Scale of_b = load_scale<kSame>(factors, chunk + 1);
       multiply(c, stage, b);
-      add<kSame, 1>(c, w, of_a, a);
-      add<kSame, 0>(c, w, of_b, b);
+      add<1>(c, w, scale_of(c, chunk), a);
+      add<0>(c, w, scale_of(c, chunk + 1), b);
     } else {
-      add<kSame, 0>(c, w, of_a, a);
+      add<0>(c, w, scale_of(c, chunk), a);
     }
   }
-  template <bool kSame>
-  static __device__ __forceinline__ Scale load_scale(const MatmulFactors& factors,
-                                                     std::int32_t chunk) {
-    const float low = factors.at(0, chunk);
-    return {low, kSame ? low : factors.at(1, chunk)};
+  template <class Consumer>
+  static __device__ __forceinline__ Scale scale_of(const Consumer& c, std::int32_t chunk) {
+    return {c.scales.at(0, chunk), c.scales.at(1, chunk)};
   }
   /// Begins the products of a stage's chunk.
   template <class Consumer, class Stage>
@@ -137,7 +126,7 @@ struct MatmulE4m3 {
   }
   /// acc += sum times the scales of c.stage's chunk, whose place is free then. Waits until kLeft
   /// chunks are being multiplied.
-  template <bool kSame, int kLeft, class Consumer>
+  template <int kLeft, class Consumer>
   static __device__ __forceinline__ void add(Consumer& c, const MatmulWork& w, const Scale& scale,
                                              Sum<Consumer>& sum) {
     constexpr int kEights = Consumer::kValues / 4;
@@ -151,8 +140,7 @@ struct MatmulE4m3 {
     LATHE_UNROLL
     for (int j = 0; j < kEights; ++j) {
       const float low_x = scale.low * x[j].x, low_y = scale.low * x[j].y;
-      const float high_x = kSame ? low_x : scale.high * x[j].x;
-      const float high_y = kSame ? low_y : scale.high * x[j].y;
+      const float high_x = scale.high * x[j].x, high_y = scale.high * x[j].y;
       c.acc[4 * j] = fmaf(sum[4 * j], low_x, c.acc[4 * j]);
       c.acc[4 * j + 1] = fmaf(sum[4 * j + 1], low_y, c.acc[4 * j + 1]);
       c.acc[4 * j + 2] = fmaf(sum[4 * j + 2], high_x, c.acc[4 * j + 2]);
