@@ -146,7 +146,7 @@ class Backend {
   virtual void head_matmul(const OpsContext& ops, const HeadProducts& op) = 0;
   virtual void expert_layer(const OpsContext& ops, const ExpertLayer& op) = 0;
 
-  // ---- RoPE and the cache (ops/cache_write.h, ops/qkv.h, ops/latent_rows.h)
+  // ---- RoPE and the cache (ops/cache_write.h, ops/qkv.h, ops/latent_rows.h, ops/indexer_rows.h)
 
   virtual Result<void> rope_write(const OpsContext& ops, const RopeWrite& op,
                                   const PoolView& pool) = 0;
@@ -160,6 +160,11 @@ class Backend {
   /// steps.
   virtual Result<bool> prepare_latent(const OpsContext& ops, const LatentRows& op,
                                       const PoolView& pool) = 0;
+  /// Nothing if the device has no fused kernel; ops/ then runs the separate steps. Codes are
+  /// allocated in ops.tensors.
+  virtual Result<std::optional<IndexCodes>> prepare_index(const OpsContext& ops,
+                                                          const IndexerRows& op,
+                                                          const PoolView& pool) = 0;
   virtual Result<void> unrotate_rows(const OpsContext& ops, const RopeTable& table,
                                      std::span<const LocalPos> positions,
                                      const MutableRowsView& rows, std::int64_t heads,

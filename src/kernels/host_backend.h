@@ -76,6 +76,10 @@ class HostBackend : public Backend {
   Result<bool> prepare_latent(const OpsContext&, const LatentRows&, const PoolView&) override {
     return false;
   }
+  Result<std::optional<IndexCodes>> prepare_index(const OpsContext&, const IndexerRows&,
+                                                  const PoolView&) override {
+    return std::optional<IndexCodes>();
+  }
   Result<void> collect_counts() override { return {}; }
   void share_draws(const OpsContext&, std::int64_t) override {}
   bool overlaps() const override { return false; }

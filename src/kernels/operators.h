@@ -15,6 +15,7 @@
 #include "layout/codec/value_tally.h"
 #include "layout/pages/pool_shape.h"
 #include "layout/pages/pool_view.h"
+#include "layout/rope/rope_write.h"
 #include "step/schedule.h"
 #include "step/step.h"
 
@@ -118,6 +119,27 @@ struct LatentRows {
   MutableRowsView q_out = {};
 };
 
+/// Quantized index queries: pages of index_fp8, one per row, with a token per head.
+struct IndexCodes {
+  const std::byte* pages = nullptr;  // null: not quantized
+};
+
+/// The indexer between projections and selection: LayerNorm, RoPE and cache write of the keys;
+/// RoPE, Hadamard rotation and quantization of the queries (ops/indexer_rows.h). Rows with position
+/// or slot -1 only pad the batch: no key is written for them.
+struct IndexerRows {
+  MutableRowsView k = {};  // [T, dim] f32; clobbered; no rows: a compressor writes the keys
+  std::span<const float> norm = {}, norm_bias = {};  // [dim] of the LayerNorm of k
+  float eps = 0;
+  MutableRowsView q = {};  // [T, heads * dim] f32; clobbered; no rows: nothing is ranked
+  std::int64_t heads = 1;
+  bool hadamard = false;             // SelectKeys::hadamard
+  const RopeTable* table = nullptr;  // rotates columns of k and of each head of q
+  RopePlace place = RopePlace::last;
+  std::span<const LocalPos> positions;  // [T]
+  std::span<const Slot> slots = {};     // [T] of k; none without k
+};
+
 /// The page table of the keys that a step's indexers rank and select.
 inline const PageTableView& index_table(const StepView& step) {
   return step.compressed_lens.empty() ? step.page_table : step.compressed_table;
@@ -132,6 +154,7 @@ struct SelectKeys {
   // Rotated queries and their heads' weights, neither quantised nor scaled. If step->selecting_rows
   // is 0, nothing is ranked and both have no rows.
   RowsView q = {};             // [rows, heads * dim] f32
+  IndexCodes codes = {};       // of q, which is then not read
   RowsView weights = {};       // [rows, heads] f32
   bool hadamard = false;       // multiply queries by the Hadamard matrix (see Compress::hadamard)
   std::int64_t most_keys = 0;  // upper bound of index_lens

@@ -81,6 +81,19 @@ Result<bool> CudaBackend::prepare_latent(const OpsContext& ops, const LatentRows
   return true;
 }
 
+Result<std::optional<IndexCodes>> CudaBackend::prepare_index(const OpsContext& ops,
+                                                             const IndexerRows& op,
+                                                             const PoolView& pool) {
+  auto table = tables_.of(*op.table, stream_);
+  if (!table) return table.error();
+  auto params = indexer_rows_params(op, pool, *table);
+  if (!params) return std::optional<IndexCodes>();
+  PagesParams& codes = params->queries.pages;
+  if (op.q.rows > 0) codes.data = ops.tensors->take(op.q.rows * codes.stride);
+  put("prepare_index", op.k.rows > 0 ? op.k : op.q, launch_indexer_rows, *params);
+  return std::optional(IndexCodes{codes.data});
+}
+
 Result<void> CudaBackend::compress(const OpsContext& ops, const Compress& op,
                                    const PoolView& pool) {
   if (auto ok = flush(); !ok) return ok;

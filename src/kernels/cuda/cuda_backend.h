@@ -127,6 +127,8 @@ class CudaBackend final : public Backend, public SharedExpertBackend, public Exc
   Result<bool> prepare_qkv(const OpsContext&, const QkvRows& op, const PoolView& pool) override;
   Result<bool> prepare_latent(const OpsContext& ops, const LatentRows& op,
                               const PoolView& pool) override;
+  Result<std::optional<IndexCodes>> prepare_index(const OpsContext& ops, const IndexerRows& op,
+                                                  const PoolView& pool) override;
   Result<void> compress(const OpsContext& ops, const Compress& op, const PoolView& pool) override;
   Result<void> delta_rule(const OpsContext& ops, const DeltaRule& op) override;
   Result<void> write_rows(const OpsContext&, const RowsView& rows, std::span<const Slot> slots,

@@ -137,6 +137,10 @@ class ForwardingBackend : public Backend {
                               const PoolView& pool) override {
     return inner_.prepare_latent(ops, op, pool);
   }
+  Result<std::optional<IndexCodes>> prepare_index(const OpsContext& ops, const IndexerRows& op,
+                                                  const PoolView& pool) override {
+    return inner_.prepare_index(ops, op, pool);
+  }
   Result<void> unrotate_rows(const OpsContext& ops, const RopeTable& table,
                              std::span<const LocalPos> positions, const MutableRowsView& rows,
                              std::int64_t heads, std::int64_t first) override {

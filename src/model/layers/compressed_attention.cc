@@ -8,6 +8,7 @@
 #include "ops/compress.h"
 #include "ops/elementwise.h"
 #include "ops/indexer.h"
+#include "ops/indexer_rows.h"
 #include "ops/matmul.h"
 
 namespace lathe {
@@ -134,6 +135,7 @@ class CompressedLayer {
 
   Result<void> select(std::size_t s) {
     const StepView& step = *c_.segments[s].step;
+    const Arena::Scope scope(arena_);
     const Selection& selection = c_.selections[s];
     const Budget* budget = c_.plan.budget(BudgetKind::indexer_logits);
     SelectKeys op{
@@ -149,10 +151,16 @@ class CompressedLayer {
         .slots = {selection.slots, static_cast<std::size_t>(step.rows * selection.width)}};
     if (step.selecting_rows > 0) {
       const MutableRowsView q = mine(index_q_, s);
-      const Result<void> ok = rotate_rows(ops_, c_.rope.main, step.positions, q, p_.index_heads,
-                                          p_.index_dim - p_.rope);
-      if (!ok) return ok;
+      const auto codes = prepare_index(ops_,
+                                       {.q = q,
+                                        .heads = p_.index_heads,
+                                        .hadamard = op.hadamard,
+                                        .table = &c_.rope.main,
+                                        .positions = step.positions},
+                                       c_.cache.index(c_.layer));
+      if (!codes) return codes.error();
       op.q = constant(q);
+      op.codes = *codes;
       op.weights = constant(mine(index_weights_, s));
     }
     return select_keys(ops_, op);

@@ -4,10 +4,10 @@
 #include <array>
 
 #include "base/rows.h"
-#include "ops/cache_write.h"
 #include "ops/compress.h"
 #include "ops/elementwise.h"
 #include "ops/indexer.h"
+#include "ops/indexer_rows.h"
 #include "ops/matmul.h"
 
 namespace lathe {
@@ -18,19 +18,10 @@ std::int64_t logits_budget(const Plan& plan) {
   return budget != nullptr ? budget->bytes : 0;
 }
 
-// Writes the rows' index keys, or of the tokens that share one the last one's. k: normed.
-Result<void> write_keys(const LayerContext& c, const IndexerWeights& w, const StepView& step,
-                        const MutableRowsView& k, const MutableRowsView& gate) {
+// Writes the index keys of tokens that share one. k: normed.
+Result<void> write_shared_keys(const LayerContext& c, const IndexerWeights& w, const StepView& step,
+                               const MutableRowsView& k, const MutableRowsView& gate) {
   const AttentionProblem& p = c.plan.problem;
-  if (p.index_pool == 0) {
-    return rope_write(c.ops,
-                      {.k = constant(k),
-                       .positions = step.positions,
-                       .slots = step.out_slots,
-                       .table = &*c.rope.index,
-                       .place = c.config.mla.index_place},
-                      c.cache.index(c.layer));
-  }
   return compress(c.ops,
                   {.step = &step,
                    .kv = constant(k),
@@ -79,7 +70,6 @@ Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const R
   Arena& arena = *ops.tensors;
   const Arena::Scope scope(arena);
   const AttentionProblem& p = c.plan.problem;
-  const RopeTable& table = *c.rope.index;
 
   const bool shared = !c.choice_rows.empty();
   const std::int64_t q_rows = any_selects(c) ? h.rows : 0;
@@ -91,20 +81,39 @@ Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const R
   };
   if (q_rows > 0) matmul(ops, products);
   const MutableRowsView gate = alloc_rows(arena, h.rows, p.index_pool > 0 ? p.index_dim : 0);
-  if (p.index_pool > 0) matmul(ops, {h, w.compressor.gate, gate});
-  layer_norm(ops, constant(k), w.k_norm, w.k_norm_bias, c.config.mla.index_norm_eps, k);
+  const float eps = c.config.mla.index_norm_eps;
+  if (p.index_pool > 0) {
+    matmul(ops, {h, w.compressor.gate, gate});
+    layer_norm(ops, constant(k), w.k_norm, w.k_norm_bias, eps, k);
+  }
 
   for (std::size_t s = 0; s < c.segments.size(); ++s) {
     const Segment& segment = c.segments[s];
     const StepView& step = *segment.step;
     if (step.rows == 0) continue;
-    if (auto ok = write_keys(c, w, step, rows_at(k, segment.first_row, step.rows),
-                             rows_at(gate, segment.first_row, step.rows));
-        !ok) {
-      return ok;
-    }
     Selection& selection = c.selections[s];
-    if (selection.width == 0 || selection.all) continue;
+    const bool selects = selection.width > 0 && !selection.all;
+    IndexerRows rows{.heads = p.index_heads,
+                     .table = &*c.rope.index,
+                     .place = c.config.mla.index_place,
+                     .positions = step.positions,
+                     .slots = step.out_slots};
+    const MutableRowsView keys = rows_at(k, segment.first_row, step.rows);
+    if (p.index_pool == 0) {
+      rows.k = keys;
+      rows.norm = w.k_norm;
+      rows.norm_bias = w.k_norm_bias;
+      rows.eps = eps;
+    } else {
+      const MutableRowsView gates = rows_at(gate, segment.first_row, step.rows);
+      if (auto ok = write_shared_keys(c, w, step, keys, gates); !ok) return ok;
+    }
+    if (selects && !shared && step.selecting_rows > 0) {
+      rows.q = rows_at(q, segment.first_row, step.rows);
+    }
+    const auto codes = prepare_index(ops, rows, c.cache.index(c.layer));
+    if (!codes) return codes.error();
+    if (!selects) continue;
 
     SelectKeys select = select_of(c, step, selection);
     if (shared) {
@@ -113,13 +122,8 @@ Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const R
                                                  static_cast<std::size_t>(step.rows));
       select.choice_width = p.top_k;
     } else if (step.selecting_rows > 0) {
-      const MutableRowsView mine = rows_at(q, segment.first_row, step.rows);
-      const bool last = c.config.mla.index_place == RopePlace::last;
-      const std::int64_t first = last ? p.index_dim - table.dim() : 0;
-      if (auto ok = rotate_rows(ops, table, step.positions, mine, p.index_heads, first); !ok) {
-        return ok;
-      }
-      select.q = constant(mine);
+      select.q = constant(rows.q);
+      select.codes = *codes;
       select.weights = constant(rows_at(weights, segment.first_row, step.rows));
     }
     if (auto ok = select_keys(ops, select); !ok) return ok;

@@ -13,6 +13,7 @@
 #include "kernels/cuda/fake/fake_cuda.h"
 #include "ops/cache_write.h"
 #include "ops/indexer.h"
+#include "ops/indexer_rows.h"
 #include "ops/matmul.h"
 #include "ops/test/gpu_test_util.h"
 #include "plan/budget.h"
@@ -285,7 +286,7 @@ TEST_P(GpuSelection, IsThatOfTheCpu) {
   const CacheLayout layout(LayoutKind::index_fp8, {.dim = dim});
   std::vector<std::byte> pool(static_cast<std::size_t>(pages * layout.page_stride(page)),
                               std::byte{0xff});
-  Rows keys(pages * page, dim), q(rows, heads * dim), weights(rows, heads);
+  Rows keys(pages * page, dim), q(rows, heads * dim, 0, 4), weights(rows, heads);
   keys.randomize(rng);
   q.randomize(rng);
   weights.randomize(rng);
@@ -334,23 +335,43 @@ TEST_P(GpuSelection, IsThatOfTheCpu) {
   SelectKeys on_gpu = op;
   on_gpu.step = &there;
   on_gpu.budget_bytes = 3 * 192 * 4;  // three rows at a time
-  on_gpu.keys = PoolView(gpu.bring(pool.data(), pool.size()), layout, page, pages);
-  on_gpu.q = constant(gpu.rows(q));
+  const PoolView pool_there(gpu.bring(pool.data(), pool.size()), layout, page, pages);
+  on_gpu.keys = pool_there;
   on_gpu.weights = constant(gpu.rows(weights));
   const auto chosen = gpu.list(got);
   on_gpu.slots = {const_cast<std::int32_t*>(chosen.data()), chosen.size()};
-  const auto done = select_keys(gpu.ops, on_gpu);
-  ASSERT_TRUE(done.ok()) << done.error().message();
-  ASSERT_TRUE(gpu.backend->wait().ok());
-  ASSERT_TRUE(gpu.backend
-                  ->download(gpu.ops, reinterpret_cast<const std::byte*>(chosen.data()),
-                             std::as_writable_bytes(std::span(got)))
-                  .ok());
-  for (std::int64_t r = 0; r < rows; ++r) {
-    const auto row = [&](const std::vector<std::int32_t>& list) {
-      return std::vector(list.begin() + r * k, list.begin() + (r + 1) * k);
-    };
-    EXPECT_EQ(row(got), row(wanted)) << "row " << r;
+  // Queries of f32, then codes of them; position 0 does not rotate.
+  const RopeTable table_of_one = *RopeTable::make({.dim = 64}, 1);
+  const std::vector<LocalPos> positions(rows, LocalPos(0));
+  for (const bool codes : {false, true}) {
+    SCOPED_TRACE(codes);
+    if (codes) {
+      const auto made = prepare_index(gpu.ops,
+                                      {.q = gpu.rows(q),
+                                       .heads = heads,
+                                       .hadamard = entries,
+                                       .table = &table_of_one,
+                                       .positions = gpu.list(positions)},
+                                      pool_there);
+      ASSERT_TRUE(made.ok() && made->pages != nullptr);
+      on_gpu.codes = *made;
+      on_gpu.q = {};
+    } else {
+      on_gpu.q = constant(gpu.rows(q));
+    }
+    const auto done = select_keys(gpu.ops, on_gpu);
+    ASSERT_TRUE(done.ok()) << done.error().message();
+    ASSERT_TRUE(gpu.backend->wait().ok());
+    ASSERT_TRUE(gpu.backend
+                    ->download(gpu.ops, reinterpret_cast<const std::byte*>(chosen.data()),
+                               std::as_writable_bytes(std::span(got)))
+                    .ok());
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const auto row = [&](const std::vector<std::int32_t>& list) {
+        return std::vector(list.begin() + r * k, list.begin() + (r + 1) * k);
+      };
+      EXPECT_EQ(row(got), row(wanted)) << "row " << r;
+    }
   }
 }
 

@@ -54,6 +54,40 @@ Result<void> take_choices(const SelectKeys& op, cudaStream_t stream) {
        std::source_location::current()});
 }
 
+// Quantizes the queries of the rows from `first` on to `out`, a page per row. slots: [rows *
+// heads]; rotated: [rows, heads * dim] f32 if op.hadamard.
+Result<void> quantize_q(const SelectKeys& op, std::int64_t first, const PoolView& out, Slot* slots,
+                        float* rotated, cudaStream_t stream) {
+  const std::int64_t rows = out.pages, heads = rows * op.heads;
+  RowsView from = rows_at(op.q, first, rows);
+  cudaError_t status =
+      launch_count_up(reinterpret_cast<std::int32_t*>(slots), nullptr, heads, stream);
+  if (status == cudaSuccess && op.hadamard) {
+    status = launch_hadamard_rows({.x = reinterpret_cast<const float*>(from.data),
+                                   .out = rotated,
+                                   .x_stride = from.row_stride,
+                                   .rows = rows,
+                                   .heads = op.heads,
+                                   .dim = op.dim},
+                                  stream);
+    from.data = reinterpret_cast<const std::byte*>(rotated);
+    from.row_stride = from.cols;
+  }
+  if (status != cudaSuccess) {
+    return launch_result(status, {"quantize_q", fmt::format("{} rows of {}", rows, from.cols),
+                                  std::source_location::current()});
+  }
+  for (std::int64_t row = 0; from.row_stride != from.cols && row < rows; ++row) {
+    const RowsView one{from.row(row), from.dtype, op.heads, op.dim, op.dim};
+    const std::span list(slots + row * op.heads, static_cast<std::size_t>(op.heads));
+    if (auto ok = encode_rows(one, list, out, {}, stream); !ok) return ok;
+  }
+  if (from.row_stride != from.cols) return {};
+  const RowsView all{from.data, from.dtype, heads, op.dim, op.dim};
+  const std::span list(slots, static_cast<std::size_t>(heads));
+  return encode_rows(all, list, out, {}, stream);
+}
+
 }  // namespace
 
 Result<void> select_keys(const SelectKeys& op, Arena& tensors, cudaStream_t stream) {
@@ -75,14 +109,15 @@ Result<void> select_keys(const SelectKeys& op, Arena& tensors, cudaStream_t stre
   auto* logits = tensors.take_array<float>(most * cols);
   // The quantized queries go to index pages, one page per row with a token per head.
   const CacheLayout layout(LayoutKind::index_fp8, {.dim = op.dim}, op.keys.layout.scale_policy());
-  const std::int64_t heads = ranks ? most * op.heads : 0;
+  const std::int64_t page_bytes = layout.page_stride(op.heads);
+  const bool quantizes = ranks && op.codes.pages == nullptr;
+  const std::int64_t heads = quantizes ? most * op.heads : 0;
   auto* slots = tensors.take_array<Slot>(heads);
   const bool grouped = op.tokens_per_key > 1;
   auto* groups = tensors.take_array<std::int32_t>(grouped ? most * op.k : 0);
   auto* rotated = tensors.take_array<float>(op.hadamard ? heads * op.dim : 0);
-  std::byte* codes = tensors.take(ranks ? most * layout.page_stride(op.heads) : 0);
-  cudaError_t status =
-      launch_count_up(reinterpret_cast<std::int32_t*>(slots), nullptr, heads, stream);
+  std::byte* codes = tensors.take(quantizes ? most * page_bytes : 0);
+  cudaError_t status = cudaSuccess;
   for (std::int64_t first = 0; first < step.rows && status == cudaSuccess; first += most) {
     const std::int64_t rows = std::min(most, step.rows - first);
     SelectSlots select{.logits = logits,
@@ -97,30 +132,12 @@ Result<void> select_keys(const SelectKeys& op, Arena& tensors, cudaStream_t stre
                        .slots = grouped ? groups : op.slots.data() + first * op.k,
                        .k = op.k};
     if (ranks) {
-      const PoolView q(codes, layout, op.heads, rows);
-      RowsView from = rows_at(op.q, first, rows);
-      if (op.hadamard) {
-        status = launch_hadamard_rows({.x = reinterpret_cast<const float*>(from.data),
-                                       .out = rotated,
-                                       .x_stride = from.row_stride,
-                                       .rows = rows,
-                                       .heads = op.heads,
-                                       .dim = op.dim},
-                                      stream);
-        if (status != cudaSuccess) break;
-        from.data = reinterpret_cast<const std::byte*>(rotated);
-        from.row_stride = from.cols;
+      if (quantizes) {
+        const PoolView out(codes, layout, op.heads, rows);
+        if (auto ok = quantize_q(op, first, out, slots, rotated, stream); !ok) return ok;
       }
-      for (std::int64_t row = 0; from.row_stride != from.cols && row < rows; ++row) {
-        const RowsView one{from.row(row), from.dtype, op.heads, op.dim, op.dim};
-        const std::span list(slots + row * op.heads, static_cast<std::size_t>(op.heads));
-        if (auto ok = encode_rows(one, list, q, {}, stream); !ok) return ok;
-      }
-      if (from.row_stride == from.cols) {
-        const RowsView all{from.data, from.dtype, rows * op.heads, op.dim, op.dim};
-        const std::span list(slots, static_cast<std::size_t>(rows * op.heads));
-        if (auto ok = encode_rows(all, list, q, {}, stream); !ok) return ok;
-      }
+      const ConstPoolView q(quantizes ? codes : op.codes.pages + first * page_bytes, layout,
+                            op.heads, rows);
       const double scale =
           1 / std::sqrt(static_cast<double>(op.heads) * static_cast<double>(op.dim));
       status =

@@ -1,5 +1,7 @@
 #include "kernels/cuda/sm90/rowwise/attention_rows_params.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/sm90/codec/codec_launch.h"
 
 namespace lathe::cuda {
@@ -46,6 +48,28 @@ bool latent_suits(const LatentRows& op, const CacheLayout& layout, std::int64_t 
          count * (op.heads + 4) <= INT32_MAX && whole_words(op.q.data, 4 * op.q.row_stride) &&
          whole_words(op.k.data, 4 * op.k.row_stride) && whole_words(op.norm.data(), 0) &&
          whole_words(op.q_out.data, 2 * op.q_out.row_stride);
+}
+
+bool index_suits(const IndexerRows& op, const CacheLayout& layout, std::int64_t dim) {
+  const std::int64_t count = std::ssize(op.positions);
+  const bool keys = op.k.cols == kIndexColumns && op.k.rows == count &&
+                    std::ssize(op.slots) == count && std::ssize(op.norm) == kIndexColumns &&
+                    std::ssize(op.norm_bias) == kIndexColumns &&
+                    whole_words(op.k.data, 4 * op.k.row_stride) && whole_words(op.norm.data(), 0) &&
+                    whole_words(op.norm_bias.data(), 0);
+  const bool queries = op.q.cols == op.heads * kIndexColumns && op.q.rows == count &&
+                       whole_words(op.q.data, 4 * op.q.row_stride);
+  return layout.kind() == LayoutKind::index_fp8 && layout.row_elems() == kIndexColumns &&
+         dim == kIndexRotary && (op.k.rows == 0 || keys) && (op.q.rows == 0 || queries) &&
+         count * (op.heads + 4) <= INT32_MAX;
+}
+
+// Nothing if scales, and so lanes' codes, are not whole words.
+std::optional<IndexPlaces> index_places(const PoolView& pool) {
+  const EncodeParams p = encode_params({}, {}, pool, {});
+  const RunParams& run = p.runs[0];
+  if (!run.vector_scale || p.pad_bytes != 0) return {};
+  return IndexPlaces{p.pages, StoredPart::of(run), {run.scale_start, run.scale_step}};
 }
 
 }  // namespace
@@ -134,6 +158,35 @@ std::optional<LatentRowsParams> latent_rows_params(const LatentRows& op, const P
                      .interleaved = table.pairing == RopePairing::interleaved};
   if (!two) p.rope.start += kLatentColumns * (latent.kind == RunKind::bf16 ? 2 : 1);
   return p;
+}
+
+std::optional<IndexerRowsParams> indexer_rows_params(const IndexerRows& op, const PoolView& pool,
+                                                     const RopeTableView& table) {
+  if (!index_suits(op, pool.layout, table.dim) || !check_pool("pool", pool)) return {};
+  const auto keys = index_places(pool);
+  const auto queries =
+      index_places(PoolView(nullptr, pool.layout, static_cast<std::int32_t>(op.heads), op.q.rows));
+  if (!keys || !queries) return {};
+  return IndexerRowsParams{
+      .q = reinterpret_cast<const float*>(op.q.data),
+      .k = op.k.rows > 0 ? reinterpret_cast<const float*>(op.k.data) : nullptr,
+      .norm = op.norm.data(),
+      .bias = op.norm_bias.data(),
+      .table = table.data,
+      .positions = op.positions.empty() ? nullptr : &op.positions.data()->value,
+      .slots = op.slots.empty() ? nullptr : &op.slots.data()->value,
+      .q_stride = op.q.row_stride,
+      .k_stride = op.k.row_stride,
+      .rows = std::max(op.k.rows, op.q.rows),
+      .heads = static_cast<std::int32_t>(op.q.rows > 0 ? op.heads : 0),
+      .keys = *keys,
+      .queries = *queries,
+      .table_positions = static_cast<std::uint32_t>(table.positions),
+      .eps = op.eps,
+      .first = op.place == RopePlace::last ? kIndexColumns - kIndexRotary : 0,
+      .interleaved = table.pairing == RopePairing::interleaved,
+      .hadamard = op.hadamard,
+      .raw_scale = pool.layout.scale_policy() == ScalePolicy::raw_f32};
 }
 
 }  // namespace lathe::cuda

@@ -1,5 +1,5 @@
-// A head's columns in one warp: lane i has kCount columns from i * kCount on, so the partner column
-// in the other half is 16 lanes away. Gives the bits of codec/chunk.cuh and codec/rotate_chunk.cuh.
+// A head's columns in one warp: lane i has kCount columns from i * kCount on. Gives the bits of
+// codec/chunk.cuh and codec/rotate_chunk.cuh.
 #pragma once
 
 #include "kernels/cuda/sm90/codec/value_losses.cuh"
@@ -90,27 +90,45 @@ __device__ __forceinline__ float unsigned_nan(float sum) {
 #endif
 }
 
-/// Cosines and sines of a lane's pairs. If halves are paired, one per column, and the sines of the
-/// first half are negative; if neighbours are paired, one per two columns.
-template <int kCount>
+/// As largest_finite() (chunk.cuh), of fewer values.
+__device__ __forceinline__ float largest_finite_of_lane(const float (&x)[4]) {
+  float amax = 0;
+  LATHE_UNROLL
+  for (const float v : x) {
+    const float a = fabsf(v);
+    if (a <= 0x1.fffffep127f) amax = fmaxf(amax, a);
+  }
+  return amax;
+}
+__device__ __forceinline__ float largest_finite_of_warp(const float (&x)[4]) {
+  float amax = largest_finite_of_lane(x);
+  for (int d = 16; d > 0; d /= 2) amax = fmaxf(amax, shuffle_xor(amax, d));
+  return amax;
+}
+
+/// Cosines and sines of a lane's pairs, of kCount * kLanes columns that kLanes lanes have. If
+/// halves are paired, one per column, and the sines of the first half are negative; if neighbours
+/// are paired, one per two columns.
+template <int kCount, int kLanes = 32>
 struct HeadRotation {
+  static constexpr int kFar = kLanes / 2;  // lanes from a column to its partner in the other half
   float cosine[kCount], sine[kCount];
 
-  /// table: [positions, 32 kCount].
+  /// table: [positions, kLanes kCount]; lane: of the kLanes.
   __device__ __forceinline__ void load(const float* table, bool interleaved, std::int32_t position,
                                        int lane) {
-    const float* row = table + std::int64_t{position} * (32 * kCount);
+    const float* row = table + std::int64_t{position} * (kLanes * kCount);
     if (interleaved) {
       float c[kCount / 2], s[kCount / 2];
       load_neighbours(row + lane * (kCount / 2), c);
-      load_neighbours(row + (16 * kCount) + lane * (kCount / 2), s);
+      load_neighbours(row + (kFar * kCount) + lane * (kCount / 2), s);
       LATHE_UNROLL
       for (int i = 0; i < kCount; ++i) cosine[i] = c[i / 2], sine[i] = s[i / 2];
     } else {
-      load_neighbours(row + lane % 16 * kCount, cosine);
-      load_neighbours(row + (16 * kCount) + lane % 16 * kCount, sine);
+      load_neighbours(row + lane % kFar * kCount, cosine);
+      load_neighbours(row + (kFar * kCount) + lane % kFar * kCount, sine);
       LATHE_UNROLL
-      for (float& v : sine) v = lane < 16 ? -v : v;
+      for (float& v : sine) v = lane < kFar ? -v : v;
     }
   }
   __device__ __forceinline__ void apply(bool interleaved, float (&x)[kCount]) const {
@@ -125,7 +143,7 @@ struct HeadRotation {
     } else {
       LATHE_UNROLL
       for (int i = 0; i < kCount; ++i) {
-        const float other = shuffle_xor(x[i], 16);
+        const float other = shuffle_xor(x[i], kFar);
         x[i] = x[i] * cosine[i] + other * sine[i];
       }
     }

@@ -50,18 +50,6 @@ struct LatentOfWarp {
   }
 };
 
-/// As largest_finite() (chunk.cuh), over a warp.
-__device__ __forceinline__ float largest_finite_of_warp(const float (&x)[4]) {
-  float amax = 0;
-  LATHE_UNROLL
-  for (const float v : x) {
-    const float a = fabsf(v);
-    if (a <= 0x1.fffffep127f) amax = fmaxf(amax, a);
-  }
-  for (int d = 16; d > 0; d /= 2) amax = fmaxf(amax, shuffle_xor(amax, d));
-  return amax;
-}
-
 template <RunKind kKind>
 __device__ __forceinline__ void store_latent(const LatentRowsParams& p, const Place& place,
                                              const LatentOfWarp& x, int lane, ValueLosses& losses) {

@@ -1,9 +1,12 @@
 // Launches the row-wise kernels: embedding, norms, activations, copies, the search for NaN and Inf.
 #include "kernels/cuda/sm90/rowwise/rowwise.cuh"
 
+#include <algorithm>
+
 #include "base/integers.h"
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/common/norm_after_launch.cuh"
+#include "kernels/cuda/sm90/rowwise/indexer_rows.cuh"
 #include "kernels/cuda/sm90/rowwise/latent_rows.cuh"
 #include "kernels/cuda/sm90/rowwise/narrow_norm.cuh"
 #include "kernels/cuda/sm90/rowwise/norm.cuh"
@@ -176,6 +179,17 @@ cudaError_t launch_latent_rows(const LatentRowsParams& p, cudaStream_t stream) {
                        : p.kind == e4m3_tensor ? latent_rows_kernel<e4m3_tensor>
                                                : latent_rows_kernel<e4m3_f32>,
                        shape, stream, q);
+}
+cudaError_t launch_indexer_rows(const IndexerRowsParams& p, cudaStream_t stream) {
+  if (p.rows == 0) return cudaSuccess;
+  const std::int64_t groups = ceil_div(p.heads, kIndexHeads);
+  IndexerRowsParams q = p;
+  q.groups_of_row = FastDiv(std::max<std::int64_t>(1, groups));
+  const std::int64_t warps = p.rows * (groups + (p.k != nullptr ? 1 : 0));
+  return launch_kernel(
+      indexer_rows_kernel,
+      {.grid = blocks_for(warps, kIndexThreads / 32), .block = kIndexThreads, .early = true},
+      stream, q);
 }
 cudaError_t launch_scale_rows(const ScaleRowsParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
