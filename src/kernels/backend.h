@@ -138,8 +138,9 @@ class Backend {
 
   // ---- GEMMs (ops/matmul.h) and experts (ops/moe.h)
 
-  /// The list of GEMMs with a given x must be the same in every step. A device may cut GEMMs that
-  /// share x together, and then a row's bits depend on the list.
+  /// The list of GEMMs with a given x must be the same in every step, but for those that are
+  /// `alone`. A device may cut GEMMs that share x together, and then a row's bits depend on the
+  /// list.
   virtual void matmul(const OpsContext& ops, std::span<const Product> products) = 0;
   /// Returns false if the device has no fused kernel for `op`; ops/ then runs the separate steps.
   virtual bool gated_matmul(const OpsContext& ops, const GatedProduct& op) = 0;

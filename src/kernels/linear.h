@@ -155,6 +155,9 @@ struct Product {
   MutableRowsView out;          // [m, w.rows] f32 or Backend::activations(); must not overlap x
   const float* bias = nullptr;  // [w.rows] or null
   bool add = false;
+  // Shares no launch with its neighbours, and so leaves their bits alone: for a GEMM that only some
+  // steps need. Unlike one in a call of its own it shares what is made of x, as its codes.
+  bool alone = false;
 };
 
 /// out = activation(x gate^T, x up^T).

@@ -46,9 +46,9 @@ bool is_narrow(const Product& p) {
 
 }  // namespace
 
-// Neighbouring products with the same x and weight type share one launch, and the split of K is
-// chosen for all their rows together. An operator passes the same list in every step, so its bits
-// do not change. For weights in GPTQ's act order x is permuted first.
+// Neighbouring products with the same x and weight type share one launch, unless they are alone,
+// and the split of K is chosen for all their rows together. An operator passes the same list in
+// every step, so its bits do not change. For weights in GPTQ's act order x is permuted first.
 void CudaBackend::matmul(const OpsContext& ops, std::span<const Product> products) {
   const Arena::Scope scope(*ops.tensors);
   RowsView quantized;  // the x that `codes` were quantized from
@@ -78,8 +78,10 @@ void CudaBackend::matmul(const OpsContext& ops, std::span<const Product> product
       quantized = p.x;
       set_codes(codes, call);
     }
-    if (count == kMatmulCalls || (count > 0 && !same_x_and_type(calls[0], call))) multiply_all();
+    const bool full = count == kMatmulCalls || (count > 0 && !same_x_and_type(calls[0], call));
+    if (full || p.alone) multiply_all();
     calls[count++] = call;
+    if (p.alone) multiply_all();
   }
   multiply_all();
 }

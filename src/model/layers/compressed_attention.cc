@@ -48,7 +48,7 @@ class CompressedLayer {
   void project(const RowsView& h) {
     k_ = alloc_rows(arena_, h.rows, p_.qk_dim());
     const MutableRowsView latent = alloc_rows(arena_, h.rows, c_.config.mla.q_lora);
-    std::array<Product, 6> products = {Product{h, w_.kv, k_}, Product{h, w_.q_a, latent}};
+    std::array<Product, 7> products = {Product{h, w_.kv, k_}, Product{h, w_.q_a, latent}};
     std::size_t n = 2;
     const auto add = [&](const WeightView& w) {
       const MutableRowsView to = alloc_rows(arena_, h.rows, w.rows);
@@ -59,22 +59,23 @@ class CompressedLayer {
     if (p_.sparse()) {
       keys_ = {add(index_.compressor.kv), add(index_.compressor.gate)};
     }
-    matmul(ops_, std::span(products).first(n));
-    // A GEMM that only some steps need is not in the call that all steps make (Backend::matmul()).
-    if (ranks()) {
-      index_weights_ = alloc_rows(arena_, h.rows, index_.weights.rows);
-      matmul(ops_, {h, index_.weights, index_weights_});
+    const bool ranked = ranks();
+    if (ranked) {
+      index_weights_ = add(index_.weights);
+      products[n - 1].alone = true;
     }
+    matmul(ops_, std::span(products).first(n));
     const float eps = c_.config.norm_eps;
     rms_norm(ops_, constant(k_), w_.kv_norm, eps, k_);
     const MutableRowsView normed = activations_of(ops_, latent);
     rms_norm(ops_, constant(latent), w_.q_a_norm, eps, normed);
     q_ = alloc_rows(arena_, h.rows, std::int64_t{p_.heads} * p_.qk_dim());
-    matmul(ops_, {constant(normed), w_.q_b, q_});
-    if (ranks()) {
-      index_q_ = alloc_rows(arena_, h.rows, std::int64_t{p_.index_heads} * p_.index_dim);
-      matmul(ops_, {constant(normed), index_.q, index_q_});
-    }
+    const std::int64_t index_rows = ranked ? h.rows : 0;
+    index_q_ = alloc_rows(arena_, index_rows, std::int64_t{p_.index_heads} * p_.index_dim);
+    const std::array of_q = {
+        Product{constant(normed), w_.q_b, q_},
+        Product{.x = constant(normed), .w = index_.q, .out = index_q_, .alone = true}};
+    matmul(ops_, std::span(of_q).first(ranked ? 2 : 1));
     rms_norm(ops_, constant(q_), {}, eps, q_, p_.heads);
   }
 

@@ -1,7 +1,6 @@
 #include "model/layers/indexer.h"
 
 #include <algorithm>
-#include <array>
 
 #include "base/rows.h"
 #include "ops/compress.h"
@@ -35,15 +34,6 @@ Result<void> write_shared_keys(const LayerContext& c, const IndexerWeights& w, c
                   c.cache.index(c.layer));
 }
 
-// Whether a row has more keys than top-k and selects among them, so that queries are needed.
-bool any_selects(const LayerContext& c) {
-  if (!c.choice_rows.empty()) return false;
-  for (std::size_t s = 0; s < c.segments.size(); ++s) {
-    if (c.selections[s].width > 0 && c.segments[s].step->selecting_rows > 0) return true;
-  }
-  return false;
-}
-
 // The selection of a step's keys, without queries or the keys that other rows have selected.
 SelectKeys select_of(const LayerContext& c, const StepView& step, const Selection& selection) {
   const AttentionProblem& p = c.plan.problem;
@@ -64,27 +54,27 @@ SelectKeys select_of(const LayerContext& c, const StepView& step, const Selectio
 
 }  // namespace
 
+bool ranks_keys(const LayerContext& c) {
+  if (!c.choice_rows.empty()) return false;
+  for (std::size_t s = 0; s < c.segments.size(); ++s) {
+    if (c.selections[s].width > 0 && c.segments[s].step->selecting_rows > 0) return true;
+  }
+  return false;
+}
+
 Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const RowsView& h,
-                         const RowsView& q_latent, const MutableRowsView& k) {
+                         const IndexerInputs& in) {
   const OpsContext& ops = c.ops;
   Arena& arena = *ops.tensors;
   const Arena::Scope scope(arena);
   const AttentionProblem& p = c.plan.problem;
 
   const bool shared = !c.choice_rows.empty();
-  const std::int64_t q_rows = any_selects(c) ? h.rows : 0;
-  const MutableRowsView q = alloc_rows(arena, q_rows, std::int64_t{p.index_heads} * p.index_dim);
-  const MutableRowsView weights = alloc_rows(arena, q_rows, p.index_heads);
-  const std::array products = {
-      Product{rows_at(h, 0, q_rows), w.weights, weights},
-      Product{rows_at(q_latent, 0, q_rows), w.q, q},
-  };
-  if (q_rows > 0) matmul(ops, products);
   const MutableRowsView gate = alloc_rows(arena, h.rows, p.index_pool > 0 ? p.index_dim : 0);
   const float eps = c.config.mla.index_norm_eps;
   if (p.index_pool > 0) {
     matmul(ops, {h, w.compressor.gate, gate});
-    layer_norm(ops, constant(k), w.k_norm, w.k_norm_bias, eps, k);
+    layer_norm(ops, constant(in.k), w.k_norm, w.k_norm_bias, eps, in.k);
   }
 
   for (std::size_t s = 0; s < c.segments.size(); ++s) {
@@ -98,7 +88,7 @@ Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const R
                      .place = c.config.mla.index_place,
                      .positions = step.positions,
                      .slots = step.out_slots};
-    const MutableRowsView keys = rows_at(k, segment.first_row, step.rows);
+    const MutableRowsView keys = rows_at(in.k, segment.first_row, step.rows);
     if (p.index_pool == 0) {
       rows.k = keys;
       rows.norm = w.k_norm;
@@ -109,7 +99,7 @@ Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const R
       if (auto ok = write_shared_keys(c, w, step, keys, gates); !ok) return ok;
     }
     if (selects && !shared && step.selecting_rows > 0) {
-      rows.q = rows_at(q, segment.first_row, step.rows);
+      rows.q = rows_at(in.q, segment.first_row, step.rows);
     }
     const auto codes = prepare_index(ops, rows, c.cache.index(c.layer));
     if (!codes) return codes.error();
@@ -124,7 +114,7 @@ Result<void> run_indexer(const LayerContext& c, const IndexerWeights& w, const R
     } else if (step.selecting_rows > 0) {
       select.q = constant(rows.q);
       select.codes = *codes;
-      select.weights = constant(rows_at(weights, segment.first_row, step.rows));
+      select.weights = constant(rows_at(in.weights, segment.first_row, step.rows));
     }
     if (auto ok = select_keys(ops, select); !ok) return ok;
     selection.all = !shared && step.selecting_rows == 0;

@@ -1,6 +1,8 @@
 #include "model/layers/mla_attention.h"
 
+#include <algorithm>
 #include <array>
+#include <span>
 
 #include "base/rows.h"
 #include "model/layers/indexer.h"
@@ -70,7 +72,8 @@ class MlaLayer {
   }
 
   // Computes q_ [rows, heads * (qk_nope_head + rope)] and k_ [rows, nope + rope], not rotated, and
-  // runs the indexer. Its keys share the launch of the first GEMMs.
+  // runs the indexer. Its keys share the launch of the first GEMMs; what only some steps need is
+  // alone.
   Result<void> project(const IndexerWeights* indexer, const RowsView& h) {
     const Product kv{h, w_.kv_a, k_, data_or_null(w_.kv_a_bias)};
     if (c_.config.mla.q_lora == 0) {
@@ -80,21 +83,34 @@ class MlaLayer {
     const Product q{h, w_.q_a, q_latent_, data_or_null(w_.q_a_bias)};
     if (indexer == nullptr) {
       matmul(ops_, std::array{kv, q});
-      project_q();
+      project_q({});
       return {};
     }
     const Arena::Scope scope(arena_);
-    const MutableRowsView index_k = alloc_rows(arena_, h.rows, p_.index_dim);
-    matmul(ops_, std::array{kv, q, Product{h, indexer->k, index_k}});
-    project_q();
-    return run_indexer(c_, *indexer, h, constant(normed_), index_k);
+    const std::int64_t ranked = ranks_keys(c_) ? h.rows : 0;
+    const IndexerInputs in{
+        .k = alloc_rows(arena_, h.rows, p_.index_dim),
+        .q = alloc_rows(arena_, ranked, std::int64_t{p_.index_heads} * p_.index_dim),
+        .weights = alloc_rows(arena_, ranked, p_.index_heads)};
+    const std::array products = {
+        kv, q, Product{h, indexer->k, in.k},
+        Product{.x = h, .w = indexer->weights, .out = in.weights, .alone = true}};
+    matmul(ops_, std::span(products).first(ranked > 0 ? 4 : 3));
+    const Product index_q{.x = constant(normed_), .w = indexer->q, .out = in.q, .alone = true};
+    project_q({&index_q, ranked > 0 ? 1u : 0u});
+    return run_indexer(c_, *indexer, h, in);
   }
 
-  void project_q() {
-    const bool gated = c_.config.output_gate == OutputGate::with_q_b;
+  // index_q: the indexer's queries, of normed_, or nothing.
+  void project_q(std::span<const Product> index_q) {
     rms_norm(ops_, constant(q_latent_), w_.q_a_norm, c_.config.mla.norm_eps, normed_);
-    if (gated) return project_q_and_gate();
-    matmul(ops_, {constant(normed_), w_.q_b, q_});
+    if (c_.config.output_gate == OutputGate::with_q_b) {
+      project_q_and_gate();
+      return matmul(ops_, index_q);
+    }
+    std::array products = {Product{constant(normed_), w_.q_b, q_}, Product{}};
+    std::ranges::copy(index_q, products.begin() + 1);
+    matmul(ops_, std::span(products).first(1 + index_q.size()));
   }
 
   // q_b reads the compressed query twice, and has q and the gate of each head.

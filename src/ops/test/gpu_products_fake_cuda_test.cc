@@ -253,6 +253,31 @@ TEST_P(GpuFp8, RoundsXOfFp8WeightsAlone) {
   }
 }
 
+// One that is alone shares the codes of x with its neighbours, and leaves their bits alone.
+TEST_P(GpuFp8, OneThatIsAloneSharesCodesButNoLaunch) {
+  const Weight a(rng, DType::e4m3, 96, 2048, true), b(rng, DType::e4m3, 200, 2048, true);
+  const WeightView weights[] = {gpu.weight(a), gpu.weight(b)};
+  for (const std::int64_t m : {1, 40}) {
+    const RowsView x = constant(gpu.bf16_rows(values(m, 2048)));
+    Rows outs[] = {Rows(m, 96), Rows(m, 96), Rows(m, 200), Rows(m, 200)};
+    MutableRowsView to[4];
+    for (int i = 0; i < 4; ++i) to[i] = gpu.rows(outs[i]);
+    std::int64_t before = cuda::fake::counts().launches;
+    matmul(gpu.ops, {x, weights[0], to[0]});
+    const std::int64_t one = cuda::fake::counts().launches - before;
+    matmul(gpu.ops, {x, weights[1], to[2]});
+    before = cuda::fake::counts().launches;
+    const std::array products = {
+        Product{x, weights[0], to[1]},
+        Product{.x = x, .w = weights[1], .out = to[3], .alone = true},
+    };
+    matmul(gpu.ops, products);
+    EXPECT_EQ(cuda::fake::counts().launches - before, one + 1);
+    EXPECT_TRUE(gpu.read(to[0]).same_bits(gpu.read(to[1]))) << m;
+    EXPECT_TRUE(gpu.read(to[2]).same_bits(gpu.read(to[3]))) << m;
+  }
+}
+
 TEST_P(GpuFp8, Gated) {
   for (const DType dtype : {DType::e4m3, DType::bf16}) {
     for (const std::int64_t m : {1, 21, 150}) {
