@@ -11,6 +11,7 @@
 #include "kernels/cuda/sm90/indexer/logits_wgmma.cuh"
 #include "kernels/cuda/sm90/indexer/select.cuh"
 #include "kernels/cuda/sm90/indexer/select_sampled.cuh"
+#include "kernels/cuda/sm90/indexer/select_short.cuh"
 
 namespace lathe::cuda {
 
@@ -220,12 +221,24 @@ cudaError_t launch_sampled(const SelectSlots& p, cudaStream_t stream) {
   return launch_sampled<1024>(p, blocks, stream);
 }
 
+// Whether rows have their SMs to themselves, and few enough keys for one block.
+bool fits_short(const SelectSlots& p) {
+  return p.rows <= kSms && p.cols > 0 && p.cols <= kShortKeys;
+}
+
+cudaError_t launch_short(const SelectSlots& p, cudaStream_t stream) {
+  return launch_kernel(
+      p.cols <= kShortKeys / 2 ? short_slots_kernel<4> : short_slots_kernel<8>,
+      {.grid = static_cast<unsigned>(p.rows), .block = kShortThreads, .early = true}, stream, p);
+}
+
 }  // namespace
 
 cudaError_t launch_select_slots(const SelectSlots& select, cudaStream_t stream) {
   if (select.rows == 0 || select.k == 0) return cudaSuccess;
   SelectSlots p = select;
   p.page_of = FastDiv(p.page_tokens);
+  if (fits_short(p)) return launch_short(p, stream);
   return fits_sampled(p) ? launch_sampled(p, stream) : launch_exact<false>(p, stream);
 }
 

@@ -225,21 +225,24 @@ float random_score(std::mt19937& rng, int kind) {
   }
 }
 
-// Rows of all lengths, from one block a row to eight, with and without a sample, against sorted
-// scores.
+// Rows of all lengths, in registers, and from one block a row to eight, with and without a sample,
+// against sorted scores.
 TEST(SelectSlots, AreTheSortedScores) {
   struct Shape {
     std::int64_t rows, cols, k;
+    std::int32_t page = 64;
   };
   std::mt19937 rng(test_seed(10));
   for (const Shape& shape :
-       {Shape{140, 900, 64}, Shape{3, 9000, 2048}, Shape{2, 70000, 2048}, Shape{1, 40000, 512},
-        Shape{1, 290000, 2048}, Shape{5, 20000, 1}, Shape{12, 8192, 2048}, Shape{300, 4096, 700},
-        Shape{8, 32768, 2048}, Shape{3, 16380, 4096}, Shape{4, 16382, 2048},
-        Shape{134, 17000, 512}}) {
-    const auto [rows, cols, k] = shape;
-    constexpr std::int32_t kPage = 64;
-    const std::int64_t width = (cols + kPage - 1) / kPage;
+       {Shape{140, 900, 64},      Shape{3, 9000, 2048},     Shape{2, 70000, 2048},
+        Shape{1, 40000, 512},     Shape{1, 290000, 2048},   Shape{5, 20000, 1},
+        Shape{12, 8192, 2048},    Shape{300, 4096, 700},    Shape{8, 32768, 2048},
+        Shape{3, 16380, 4096},    Shape{4, 16382, 2048},    Shape{134, 17000, 512},
+        Shape{1, 4000, 2048},     Shape{20, 4096, 2048, 6}, Shape{9, 4097, 512, 12},
+        Shape{20, 8192, 2048, 8}, Shape{7, 8191, 8000, 2},  Shape{30, 130, 64, 1},
+        Shape{5, 9, 12},          Shape{132, 1000, 1, 4}}) {
+    const auto [rows, cols, k, page_tokens] = shape;
+    const std::int64_t width = (cols + page_tokens - 1) / page_tokens;
     std::vector<std::int32_t> table(static_cast<std::size_t>(2 * width)), lens, request;
     for (std::size_t i = 0; i < table.size(); ++i) table[i] = static_cast<std::int32_t>(i);
     std::shuffle(table.begin(), table.end(), rng);
@@ -254,7 +257,7 @@ TEST(SelectSlots, AreTheSortedScores) {
         logits[static_cast<std::size_t>(row * cols + j)] = random_score(rng, kind);
       }
     }
-    std::vector<std::int32_t> slots(static_cast<std::size_t>(rows * k), -7);
+    std::vector<std::int32_t> slots(static_cast<std::size_t>(rows * k + 1), -7);
     const SelectSlots p{.logits = logits.data(),
                         .rows = rows,
                         .cols = cols,
@@ -262,12 +265,13 @@ TEST(SelectSlots, AreTheSortedScores) {
                         .page_table = table.data(),
                         .width = width,
                         .request = request.data(),
-                        .page_tokens = kPage,
+                        .page_tokens = page_tokens,
                         .pages = 2 * width,
                         .slots = slots.data(),
                         .k = k};
     ASSERT_EQ(launch_select_slots(p, nullptr), cudaSuccess);
     ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
+    EXPECT_EQ(slots.back(), -7) << "written past the last row";
     for (std::int64_t row = 0; row < rows; ++row) {
       const float* scores = logits.data() + row * cols;
       const std::int64_t len = lens[static_cast<std::size_t>(row)];
@@ -283,8 +287,8 @@ TEST(SelectSlots, AreTheSortedScores) {
       }
       const std::int64_t r = request[static_cast<std::size_t>(row)];
       for (std::int32_t& j : wanted) {
-        const std::int32_t page = table[static_cast<std::size_t>(r * width + j / kPage)];
-        j = page < 0 ? -1 : page * kPage + j % kPage;
+        const std::int32_t page = table[static_cast<std::size_t>(r * width + j / page_tokens)];
+        j = page < 0 ? -1 : page * page_tokens + j % page_tokens;
       }
       wanted.resize(static_cast<std::size_t>(k), -1);
       const auto got = slots.begin() + row * k;

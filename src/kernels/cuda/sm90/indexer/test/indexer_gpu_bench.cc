@@ -159,9 +159,9 @@ int run(int repeats, bool json) {
     time_logits(r, repeats, json, stream);
   }
   for (const Row& r :
-       {Row{"decode", 1, 8192, 1}, Row{"decode", 1, 131072, 1}, Row{"decode", 64, 8192, 64},
-        Row{"decode", 64, 65536, 64}, Row{"decode", 128, 32768, 128}, Row{"prompt", 4096, 8192, 1},
-        Row{"prompt", 4096, 32768, 1}}) {
+       {Row{"decode", 1, 4096, 1}, Row{"decode", 1, 8192, 1}, Row{"decode", 1, 131072, 1},
+        Row{"decode", 64, 8192, 64}, Row{"decode", 64, 65536, 64}, Row{"decode", 128, 32768, 128},
+        Row{"prompt", 4096, 8192, 1}, Row{"prompt", 4096, 32768, 1}}) {
     time_select(r, false, repeats, json, stream);
     time_select(r, true, repeats, json, stream);
   }
