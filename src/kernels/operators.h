@@ -98,15 +98,17 @@ struct QkvRows {
   ValueTally* tally = nullptr;  // counts the values written, unless null
 };
 
-/// Latent attention between projections and kernel: norm of the latent, absorption, RoPE, cast of
-/// the queries, and the write of the keys into the cache (ops/latent_rows.h). Rows with position or
-/// slot -1 only pad the batch: nothing is written for them, and their queries are undefined.
+/// Latent attention between projections and kernel: norms, absorption, RoPE, cast of the queries,
+/// and the write of the keys into the cache (ops/latent_rows.h). Rows with position or slot -1 only
+/// pad the batch: nothing is written for them, and their queries are undefined.
 struct LatentRows {
   MutableRowsView q;  // [T, heads * (qk_nope + rope)] f32; clobbered
   MutableRowsView k;  // [T, nope + rope] f32; clobbered
   std::int64_t heads = 1;
-  std::int64_t qk_nope = 0;     // columns of a head of q that are not rotated
-  std::span<const float> norm;  // [nope] weight of the latent's norm
+  std::int64_t qk_nope = 0;  // columns of a head of q that are not rotated
+  // [nope] weight of the latent's norm; or [nope + rope], then the norm is of whole rows of k.
+  std::span<const float> norm;
+  bool norms_queries = false;  // norm each head of q, without weight, before RoPE
   float eps = 0;
   // Rotates the last columns of k and of each head of q; null: they have none to rotate.
   const RopeTable* table = nullptr;

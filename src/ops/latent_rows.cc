@@ -38,6 +38,7 @@ Result<void> prepare_latent(const OpsContext& ops, const LatentRows& op, const P
   if (*done) return {};
   const MutableRowsView latent = cols_at(op.k, 0, std::ssize(op.norm));
   rms_norm(ops, constant(latent), op.norm, op.eps, latent);
+  if (op.norms_queries) rms_norm(ops, constant(op.q), {}, op.eps, op.q, op.heads);
   const RopeWrite write{.k = constant(op.k),
                         .positions = op.positions,
                         .slots = op.slots,

@@ -65,6 +65,11 @@ Result<bool> CudaBackend::prepare_latent(const OpsContext& ops, const LatentRows
   if (op.table == nullptr) return false;  // the kernel rotates
   auto table = tables_.of(*op.table, stream_);
   if (!table) return table.error();
+  if (op.norms_queries) {
+    const std::optional<WholeRowsParams> params = whole_rows_params(op, pool, *table);
+    if (params) put("prepare_latent", op.k, launch_whole_rows, *params);
+    return params.has_value();
+  }
   const auto counts = counts_.of(op.tally, stream_);
   if (!counts) return counts.error();
   const Arena::Scope scope(*ops.tensors);

@@ -9,6 +9,7 @@
 #include "ops/elementwise.h"
 #include "ops/indexer.h"
 #include "ops/indexer_rows.h"
+#include "ops/latent_rows.h"
 #include "ops/matmul.h"
 
 namespace lathe {
@@ -30,9 +31,11 @@ class CompressedLayer {
     out_ = alloc_activations(ops_, h.rows, std::int64_t{p_.heads} * p_.qk_dim());
     for (std::size_t s = 0; s < c_.segments.size(); ++s) {
       if (c_.segments[s].step->rows == 0) continue;
-      Result<void> ok = write(s);
+      const Arena::Scope of_segment(arena_);
+      const MutableRowsView q = queries(s);
+      Result<void> ok = write(s, q);
       if (ok && p_.sparse()) ok = select(s);
-      if (ok) ok = attend_segment(s);
+      if (ok) ok = attend_segment(s, constant(q));
       if (!ok) return ok;
     }
     const MutableRowsView grouped =
@@ -43,8 +46,8 @@ class CompressedLayer {
   }
 
  private:
-  // Computes q_ [rows, heads * key] and k_ [rows, key], normed, not rotated; and the projections of
-  // the compressors and the indexer.
+  // Computes q_ [rows, heads * key] and k_ [rows, key], neither normed nor rotated; and the
+  // projections of the compressors and the indexer.
   void project(const RowsView& h) {
     k_ = alloc_rows(arena_, h.rows, p_.qk_dim());
     const MutableRowsView latent = alloc_rows(arena_, h.rows, c_.config.mla.q_lora);
@@ -66,7 +69,6 @@ class CompressedLayer {
     }
     matmul(ops_, std::span(products).first(n));
     const float eps = c_.config.norm_eps;
-    rms_norm(ops_, constant(k_), w_.kv_norm, eps, k_);
     const MutableRowsView normed = activations_of(ops_, latent);
     rms_norm(ops_, constant(latent), w_.q_a_norm, eps, normed);
     q_ = alloc_rows(arena_, h.rows, std::int64_t{p_.heads} * p_.qk_dim());
@@ -76,7 +78,6 @@ class CompressedLayer {
         Product{constant(normed), w_.q_b, q_},
         Product{.x = constant(normed), .w = index_.q, .out = index_q_, .alone = true}};
     matmul(ops_, std::span(of_q).first(ranked ? 2 : 1));
-    rms_norm(ops_, constant(q_), {}, eps, q_, p_.heads);
   }
 
   // Index queries matter only if a row has more entries than it may keep.
@@ -91,20 +92,30 @@ class CompressedLayer {
     return rows_at(rows, c_.segments[s].first_row, c_.segments[s].step->rows);
   }
 
-  // Rotates q_ in place and writes window keys, entries and index keys to their pools. A row
-  // attends to the entry that it completes, so entries are written before attention.
-  Result<void> write(std::size_t s) {
+  // Rows for a segment's queries as its route reads them: q_'s own if that is f32.
+  MutableRowsView queries(std::size_t s) {
     const StepView& step = *c_.segments[s].step;
-    Result<void> ok =
-        rotate_rows(ops_, c_.rope.main, step.positions, mine(q_, s), p_.heads, p_.nope);
-    if (ok) {
-      ok = rope_write(ops_,
-                      {.k = constant(mine(k_, s)),
-                       .positions = step.positions,
-                       .slots = step.out_slots,
-                       .table = &c_.rope.main},
-                      c_.cache.main(c_.layer));
-    }
+    const DType dtype = step.route->q_dtype;
+    return dtype == DType::f32 ? mine(q_, s) : alloc_rows(arena_, step.rows, q_.cols, dtype);
+  }
+
+  // Makes the queries, and writes window keys, entries and index keys to their pools. A row attends
+  // to the entry that it completes, so entries are written before attention.
+  Result<void> write(std::size_t s, const MutableRowsView& q) {
+    const StepView& step = *c_.segments[s].step;
+    Result<void> ok = prepare_latent(ops_,
+                                     {.q = mine(q_, s),
+                                      .k = mine(k_, s),
+                                      .heads = p_.heads,
+                                      .qk_nope = p_.nope,
+                                      .norm = w_.kv_norm,
+                                      .norms_queries = true,
+                                      .eps = c_.config.norm_eps,
+                                      .table = &c_.rope.main,
+                                      .positions = step.positions,
+                                      .slots = step.out_slots,
+                                      .q_out = q},
+                                     c_.cache.main(c_.layer));
     if (!ok || !p_.two_sources()) return ok;
     const StateView state = c_.cache.state_of(c_.layer);
     ok = compress_rows(s, main_, w_.compressor, p_.qk_dim(), state, c_.cache.compressed(c_.layer),
@@ -167,19 +178,13 @@ class CompressedLayer {
     return select_keys(ops_, op);
   }
 
-  Result<void> attend_segment(std::size_t s) {
+  Result<void> attend_segment(std::size_t s, const RowsView& q) {
     const StepView& step = *c_.segments[s].step;
-    const Arena::Scope scope(arena_);
-    MutableRowsView q = mine(q_, s);
-    if (step.route->q_dtype != DType::f32) {
-      q = alloc_rows(arena_, step.rows, q_.cols, step.route->q_dtype);
-      cast_rows(ops_, constant(mine(q_, s)), q);
-    }
     const MutableRowsView out = mine(out_, s);
     AttendOp op{.plan = &c_.plan,
                 .step = &step,
                 .pool = c_.cache.main(c_.layer),
-                .q = constant(q),
+                .q = q,
                 .sink = w_.sink,
                 .gather_workspace = c_.cache.gather_workspace(),
                 .out = out};

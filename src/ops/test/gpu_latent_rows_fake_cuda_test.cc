@@ -5,6 +5,7 @@
 #include <cmath>
 #include <random>
 
+#include "base/test_scale.h"
 #include "layout/codec/codec.h"
 #include "ops/cache_write.h"
 #include "ops/elementwise.h"
@@ -30,11 +31,13 @@ struct LatentCase {
   bool absorbs;
   RopePairing pairing = RopePairing::interleaved;
   std::int64_t gap = 4;  // between rows
+  bool whole = false;    // norms whole rows of k, and heads of q
 };
 
 void PrintTo(const LatentCase& c, std::ostream* out) {
   *out << c.layout << ", " << c.rows << " rows of " << c.heads << " heads of " << c.qk_nope
-       << (c.absorbs ? ", absorbed, " : ", ") << name(c.pairing) << ", gaps of " << c.gap;
+       << (c.absorbs ? ", absorbed, " : ", ") << name(c.pairing) << ", gaps of " << c.gap
+       << (c.whole ? ", whole rows" : "");
 }
 
 /// A case's tensors on the host.
@@ -59,7 +62,7 @@ struct LatentRowsScene : CacheRows {
     std::normal_distribution<float> normal;
     q.randomize(rng);
     k.randomize(rng);
-    for (std::int64_t i = 0; i < nope; ++i) norm.push_back(normal(rng));
+    for (std::int64_t i = 0; i < (c.whole ? k.cols : nope); ++i) norm.push_back(normal(rng));
     for (std::int64_t h = 0; h < c.heads; ++h) {
       weights.emplace_back(rng, DType::bf16, nope, c.qk_nope);
       uk.set(h, weights.back().view);
@@ -72,6 +75,7 @@ struct LatentRowsScene : CacheRows {
             .heads = c.heads,
             .qk_nope = c.qk_nope,
             .norm = norm,
+            .norms_queries = c.whole,
             .eps = 1e-6f,
             .table = &table,
             .positions = positions,
@@ -100,6 +104,7 @@ class GpuLatentRows : public GpuCacheRows {
     const std::int64_t nope = std::ssize(op.norm), q_head = op.qk_nope + kRotary;
     const MutableRowsView latent = cols_at(op.k, 0, nope);
     rms_norm(gpu.ops, constant(latent), op.norm, op.eps, latent);
+    if (op.norms_queries) rms_norm(gpu.ops, constant(op.q), {}, op.eps, op.q, op.heads);
     RopeWrite write{.k = constant(op.k),
                     .positions = op.positions,
                     .slots = op.slots,
@@ -167,14 +172,22 @@ TEST_P(GpuLatentCases, AreNormedRotatedRoundedOnceAndWritten) {
 constexpr auto kLatentHalves = RopePairing::split_half;
 INSTANTIATE_TEST_SUITE_P(
     Shapes, GpuLatentCases,
-    ::testing::Values(LatentCase{"mla_bf16(nope=512,rope=64)", 7, 3, 128, true},
-                      LatentCase{"mla_bf16(nope=512,rope=64)", 9, 5, 192, false, kLatentHalves},
-                      LatentCase{"mla_fp8(nope=512,rope=64)", 6, 2, 128, true, kLatentHalves},
-                      LatentCase{"mla_fp8_block(nope=512,rope=64)", 11, 6, 128, true},
-                      LatentCase{"mla_fp8_block(nope=512,rope=64,scale=raw_f32)", 1, 1, 64, false},
-                      LatentCase{"mla_fp4(nope=512,rope=64)", 5, 2, 128, true},
-                      LatentCase{"mla_bf16(nope=256,rope=64)", 5, 2, 128, true},
-                      LatentCase{"mla_bf16(nope=512,rope=64)", 4, 2, 128, true, kLatentHalves, 3}));
+    ::testing::Values(
+        LatentCase{"mla_bf16(nope=512,rope=64)", 7, 3, 128, true},
+        LatentCase{"mla_bf16(nope=512,rope=64)", 9, 5, 192, false, kLatentHalves},
+        LatentCase{"mla_fp8(nope=512,rope=64)", 6, 2, 128, true, kLatentHalves},
+        LatentCase{"mla_fp8_block(nope=512,rope=64)", 11, 6, 128, true},
+        LatentCase{"mla_fp8_block(nope=512,rope=64,scale=raw_f32)", 1, 1, 64, false},
+        LatentCase{"mla_fp4(nope=512,rope=64)", 5, 2, 128, true},
+        LatentCase{"mla_bf16(nope=256,rope=64)", 5, 2, 128, true},
+        LatentCase{"mla_bf16(nope=512,rope=64)", 4, 2, 128, true, kLatentHalves, 3},
+        LatentCase{"v4_fp8(nope=448,rope=64)", 9, 5, 448, false, RopePairing::interleaved, 4, true},
+        LatentCase{"v4_fp8(nope=448,rope=64)", 1, 64, 448, false, kLatentHalves, 8, true},
+        LatentCase{"mla_bf16(nope=448,rope=64)", 7, 2, 448, false, RopePairing::interleaved, 12,
+                   true},
+        LatentCase{"v4_fp8(nope=448,rope=64)", 4, 3, 448, false, kLatentHalves, 3, true},
+        LatentCase{"v4_fp8(nope=192,rope=64)", 4, 3, 192, false, RopePairing::interleaved, 4,
+                   true}));
 
 // Fused and separate steps give the same bits.
 TEST_F(GpuLatentRows, HaveTheBitsOfTheirParts) {
@@ -209,6 +222,51 @@ TEST_F(GpuLatentRows, HaveTheBitsOfTheirParts) {
       EXPECT_EQ(read(fused_pool, s.bytes.size()), read(parts_pool, s.bytes.size()));
       expect_equal_counts(together, apart, s.layout.kind() == LayoutKind::mla_fp8 ? 25 * 576 : 0);
     }
+  }
+}
+
+// Heads of 512 columns, normed whole. A row without a slot, or past the table, has queries too.
+TEST_F(GpuLatentRows, WholeRowsHaveTheBitsOfTheirParts) {
+  const auto seed = test_seed(20261130);
+  std::printf("seed %u\n", seed);
+  rng.seed(seed);
+  for (int i = 0; i < 12 * test_scale(); ++i) {
+    const LatentCase shape{i % 3 == 2 ? "mla_bf16(nope=448,rope=64)" : "v4_fp8(nope=448,rope=64)",
+                           i < 2 ? 1 : 20 + static_cast<std::int64_t>(rng() % 28),
+                           i == 0 ? 64 : 1 + static_cast<std::int64_t>(rng() % 7),
+                           448,
+                           false,
+                           i % 2 == 0 ? RopePairing::interleaved : kLatentHalves,
+                           4 * static_cast<std::int64_t>(rng() % 4),
+                           true};
+    SCOPED_TRACE(::testing::PrintToString(shape));
+    LatentRowsScene s(shape, rng);
+    for (std::int64_t r = 0; r < s.k.rows; ++r) {
+      for (std::int64_t c = 0; c < s.k.cols; c += 5) s.k.row(r)[c] *= r % 2 == 0 ? 40 : 1e-4f;
+      std::fill_n(s.k.row(r) + 64 * (r % 7), r % 4 == 1 ? 64 : 0, 0.0f);  // a tile of zeros
+    }
+    if (s.k.rows > 15) {
+      s.k.row(1)[3] = INFINITY;
+      s.k.row(2)[460] = -INFINITY;
+      s.k.row(4)[447] = NAN;
+      std::fill_n(s.k.row(5), s.k.cols, 0.0f);
+      s.q.row(6)[130] = -INFINITY;
+      s.q.row(7)[511] = NAN;
+      std::fill_n(s.k.row(9), s.k.cols, 3e38f);
+      s.slots[10] = s.slots[11] = Slot(-1);
+      s.positions[12] = LocalPos(50);
+      s.slots[14] = Slot(CacheRows::kPages * CacheRows::kPage);
+    }
+    const MutableRowsView fused = gpu.bf16_rows(s.q_out), parts = gpu.bf16_rows(s.q_out);
+    const PoolView fused_pool = pool_there(s), parts_pool = pool_there(s);
+    const auto done = gpu.backend->prepare_latent(gpu.ops, on_device(s, fused), fused_pool);
+    ASSERT_TRUE(done.ok() && *done);
+    by_parts(on_device(s, parts), parts_pool);
+    const Rows got = gpu.read(fused), wanted = gpu.read(parts);
+    for (std::int64_t r = 0; r < got.rows; ++r) {
+      ASSERT_EQ(std::memcmp(got.row(r), wanted.row(r), sizeof(float) * got.cols), 0) << r;
+    }
+    EXPECT_EQ(read(fused_pool, s.bytes.size()), read(parts_pool, s.bytes.size()));
   }
 }
 

@@ -37,7 +37,7 @@ bool absorbs_to_latent(const WeightStack* absorbs, const LatentRows& op) {
 bool latent_suits(const LatentRows& op, const CacheLayout& layout, std::int64_t dim) {
   const std::int64_t count = op.q.rows, q_head = op.q.cols / op.heads;
   const std::int64_t nope = op.absorbs != nullptr ? kLatentColumns : op.qk_nope;
-  return kLatentRowsLayouts.contains(layout.kind()) &&
+  return kLatentRowsLayouts.contains(layout.kind()) && !op.norms_queries &&
          layout.row_elems() == kLatentColumns + kRotaryColumns && op.k.cols == layout.row_elems() &&
          op.k.rows == count && dim == kRotaryColumns && std::ssize(op.norm) == kLatentColumns &&
          q_head == op.qk_nope + kRotaryColumns && op.qk_nope % 4 == 0 &&
@@ -70,6 +70,20 @@ std::optional<IndexPlaces> index_places(const PoolView& pool) {
   const RunParams& run = p.runs[0];
   if (!run.vector_scale || p.pad_bytes != 0) return {};
   return IndexPlaces{p.pages, StoredPart::of(run), {run.scale_start, run.scale_step}};
+}
+
+bool whole_suits(const LatentRows& op, const CacheLayout& layout, std::int64_t dim) {
+  const std::int64_t count = op.q.rows;
+  return (layout.kind() == LayoutKind::v4_fp8 || layout.kind() == LayoutKind::mla_bf16) &&
+         op.norms_queries && op.absorbs == nullptr && layout.row_elems() == kWholeColumns &&
+         dim == kWholeRotary && op.qk_nope == kWholeColumns - kWholeRotary &&
+         op.k.cols == kWholeColumns && std::ssize(op.norm) == kWholeColumns &&
+         op.q.cols == op.heads * kWholeColumns && op.k.rows == count &&
+         std::ssize(op.positions) == count && std::ssize(op.slots) == count &&
+         op.q_out.dtype == DType::bf16 && op.q_out.rows == count && op.q_out.cols == op.q.cols &&
+         count * (op.heads + 1) <= INT32_MAX && whole_words(op.q.data, 4 * op.q.row_stride) &&
+         whole_words(op.k.data, 4 * op.k.row_stride) && whole_words(op.norm.data(), 0) &&
+         whole_words(op.q_out.data, 2 * op.q_out.row_stride);
 }
 
 }  // namespace
@@ -187,6 +201,38 @@ std::optional<IndexerRowsParams> indexer_rows_params(const IndexerRows& op, cons
       .interleaved = table.pairing == RopePairing::interleaved,
       .hadamard = op.hadamard,
       .raw_scale = pool.layout.scale_policy() == ScalePolicy::raw_f32};
+}
+
+std::optional<WholeRowsParams> whole_rows_params(const LatentRows& op, const PoolView& pool,
+                                                 const RopeTableView& table) {
+  if (!whole_suits(op, pool.layout, table.dim) || !check_pool("pool", pool)) return {};
+  const EncodeParams rows = encode_params(read_only(op.k), op.slots, pool, op.scales);
+  const RunParams& nope = rows.runs[0];
+  const bool codes = nope.kind == RunKind::e4m3_ue8m0;
+  if (!runs_aligned(rows.runs, rows.run_count) || rows.run_count != 2) return {};
+  if (rows.runs[1].first_chunk * kChunk != kWholeColumns - kWholeRotary) return {};
+  if (codes && (!nope.scale_word || (1 << nope.tile_shift) * kChunk != kWholeTile)) return {};
+  return WholeRowsParams{.q = reinterpret_cast<const float*>(op.q.data),
+                         .k = reinterpret_cast<const float*>(op.k.data),
+                         .norm = op.norm.data(),
+                         .table = table.data,
+                         .positions = op.positions.empty() ? nullptr : &op.positions.data()->value,
+                         .slots = rows.slots,
+                         .q_out = reinterpret_cast<std::uint16_t*>(op.q_out.data),
+                         .q_stride = op.q.row_stride,
+                         .k_stride = op.k.row_stride,
+                         .q_out_stride = op.q_out.row_stride,
+                         .rows = op.q.rows,
+                         .heads = static_cast<std::int32_t>(op.heads),
+                         .pages = rows.pages,
+                         .codes = codes,
+                         .nope = StoredPart::of(nope),
+                         .rope = StoredPart::of(rows.runs[1]),
+                         .scale_start = nope.scale_start,
+                         .scale_step = nope.scale_step,
+                         .table_positions = static_cast<std::uint32_t>(table.positions),
+                         .eps = op.eps,
+                         .interleaved = table.pairing == RopePairing::interleaved};
 }
 
 }  // namespace lathe::cuda

@@ -1,6 +1,6 @@
-// Converts operators' arguments to the parameters of qkv.h, latent_rows.h and indexer_rows.h.
-// Returns nothing if the single pass does not support the arguments, or if they contradict each
-// other, which the separate operators report.
+// Converts operators' arguments to the parameters of qkv.h, latent_rows.h, whole_rows.h and
+// indexer_rows.h. Returns nothing if the single pass does not support the arguments, or if they
+// contradict each other, which the separate operators report.
 #pragma once
 
 #include <optional>
@@ -9,6 +9,7 @@
 #include "kernels/cuda/sm90/rowwise/indexer_rows.h"
 #include "kernels/cuda/sm90/rowwise/latent_rows.h"
 #include "kernels/cuda/sm90/rowwise/qkv.h"
+#include "kernels/cuda/sm90/rowwise/whole_rows.h"
 #include "kernels/operators.h"
 
 namespace lathe::cuda {
@@ -25,5 +26,7 @@ std::optional<LatentRowsParams> latent_rows_params(const LatentRows& op, const P
 /// The caller sets queries.pages.data, to at least op.q.rows * queries.pages.stride bytes.
 std::optional<IndexerRowsParams> indexer_rows_params(const IndexerRows& op, const PoolView& pool,
                                                      const RopeTableView& table);
+std::optional<WholeRowsParams> whole_rows_params(const LatentRows& op, const PoolView& pool,
+                                                 const RopeTableView& table);
 
 }  // namespace lathe::cuda

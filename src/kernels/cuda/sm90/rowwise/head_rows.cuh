@@ -1,5 +1,5 @@
-// A head's columns in one warp: lane i has kCount columns from i * kCount on. Gives the bits of
-// codec/chunk.cuh and codec/rotate_chunk.cuh.
+// A head's columns in one warp, or in a part of one: lane i has kCount columns from i * kCount on.
+// Gives the bits of codec/chunk.cuh and codec/rotate_chunk.cuh.
 #pragma once
 
 #include "kernels/cuda/sm90/codec/value_losses.cuh"
@@ -81,6 +81,19 @@ __device__ __forceinline__ void store_e4m3_neighbours(Address to, const float (&
   }
 }
 
+/// As largest_finite() (chunk.cuh), over kLanes neighbouring lanes.
+template <int kLanes = 32>
+__device__ __forceinline__ float largest_finite_of_lanes(const float (&x)[4]) {
+  float amax = 0;
+  LATHE_UNROLL
+  for (const float v : x) {
+    const float a = fabsf(v);
+    if (a <= 0x1.fffffep127f) amax = fmaxf(amax, a);
+  }
+  for (int d = kLanes / 2; d > 0; d /= 2) amax = fmaxf(amax, shuffle_xor(amax, d));
+  return amax;
+}
+
 /// The result of an addition, without a NaN's sign. A GPU's NaN has none.
 __device__ __forceinline__ float unsigned_nan(float sum) {
 #ifdef __CUDACC__
@@ -106,7 +119,8 @@ __device__ __forceinline__ float largest_finite_of_warp(const float (&x)[4]) {
   return amax;
 }
 
-/// Cosines and sines of a lane's pairs, of kCount * kLanes columns that kLanes lanes have. If
+/// Cosines and sines of a lane's pairs, of kCount * kLanes columns that kLanes neighbouring lanes
+/// have. If
 /// halves are paired, one per column, and the sines of the first half are negative; if neighbours
 /// are paired, one per two columns.
 template <int kCount, int kLanes = 32>
@@ -114,10 +128,11 @@ struct HeadRotation {
   static constexpr int kFar = kLanes / 2;  // lanes from a column to its partner in the other half
   float cosine[kCount], sine[kCount];
 
-  /// table: [positions, kLanes kCount]; lane: of the kLanes.
+  /// table: [positions, kLanes * kCount].
   __device__ __forceinline__ void load(const float* table, bool interleaved, std::int32_t position,
                                        int lane) {
     const float* row = table + std::int64_t{position} * (kLanes * kCount);
+    lane %= kLanes;
     if (interleaved) {
       float c[kCount / 2], s[kCount / 2];
       load_neighbours(row + lane * (kCount / 2), c);

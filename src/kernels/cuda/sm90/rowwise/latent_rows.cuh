@@ -64,7 +64,7 @@ __device__ __forceinline__ void store_latent(const LatentRowsParams& p, const Pl
       if (p.counts != nullptr) losses.see(x.v[u], p.latent.inverse);
       store_e4m3_neighbours(to + col, x.v[u], p.latent.inverse);
     } else {
-      const float amax = largest_finite_of_warp(x.v[u]);
+      const float amax = largest_finite_of_lanes(x.v[u]);
       const TileScale tile = p.raw_scale ? raw_e4m3_scale(amax) : pow2_e4m3_scale(amax);
       store_e4m3_neighbours(to + col, x.v[u], tile.inverse);
       if (lane == u) scale_of_lane = tile.scale;

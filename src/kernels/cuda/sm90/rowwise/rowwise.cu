@@ -12,6 +12,7 @@
 #include "kernels/cuda/sm90/rowwise/norm.cuh"
 #include "kernels/cuda/sm90/rowwise/qkv.cuh"
 #include "kernels/cuda/sm90/rowwise/short_norm.cuh"
+#include "kernels/cuda/sm90/rowwise/whole_rows.cuh"
 #include "kernels/cuda/sm90/rowwise/wide_norm.cuh"
 
 namespace lathe::cuda {
@@ -190,6 +191,16 @@ cudaError_t launch_indexer_rows(const IndexerRowsParams& p, cudaStream_t stream)
       indexer_rows_kernel,
       {.grid = blocks_for(warps, kIndexThreads / 32), .block = kIndexThreads, .early = true},
       stream, q);
+}
+cudaError_t launch_whole_rows(const WholeRowsParams& p, cudaStream_t stream) {
+  if (p.rows == 0) return cudaSuccess;
+  const std::int64_t groups = ceil_div(p.heads, kWholeHeads), warps = p.rows * (1 + groups);
+  WholeRowsParams q = p;
+  q.groups_of_row = FastDiv(groups);
+  const LaunchShape shape{
+      .grid = blocks_for(warps, kWholeThreads / 32), .block = kWholeThreads, .early = true};
+  return launch_kernel(p.codes ? whole_rows_kernel<true> : whole_rows_kernel<false>, shape, stream,
+                       q);
 }
 cudaError_t launch_scale_rows(const ScaleRowsParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
