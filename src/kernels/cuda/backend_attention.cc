@@ -99,12 +99,11 @@ Result<std::optional<IndexCodes>> CudaBackend::prepare_index(const OpsContext& o
   return std::optional(IndexCodes{codes.data});
 }
 
-Result<void> CudaBackend::compress(const OpsContext& ops, const Compress& op,
-                                   const PoolView& pool) {
+Result<void> CudaBackend::compress(const OpsContext&, const Compress& op, const PoolView& pool) {
   if (auto ok = flush(); !ok) return ok;
   auto table = tables_.of(*op.table, stream_);
   if (!table) return table.error();
-  return cuda::compress(op, *table, pool, *ops.tensors, stream_);
+  return cuda::compress(op, *table, pool, stream_);
 }
 
 Result<void> CudaBackend::delta_rule(const OpsContext& ops, const DeltaRule& op) {

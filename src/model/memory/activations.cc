@@ -85,10 +85,8 @@ std::int64_t compressed_row(const ModelConfig& config, const Share& share, const
   out += 2 * row(std::int64_t{compressor_halves(p)} * p.qk_dim());
   const std::int64_t index_q = std::int64_t{p.index_heads} * p.index_dim;
   if (is_gpu(plan.device)) {
-    // Entries before they are encoded; then rotated index queries, or the list of all entries of a
-    // context, padded for recorded steps.
-    out += row(p.qk_dim()) +
-           row(p.sparse() ? index_q : padded_context(plan.context_length) / p.compress_ratio);
+    // Rotated index queries, or the list of all entries of a context, padded for recorded steps.
+    out += row(p.sparse() ? index_q : padded_context(plan.context_length) / p.compress_ratio);
   }
   if (!p.sparse()) return out;
   return out + 2 * row(std::int64_t{compressor_halves(p)} * p.index_dim) + row(index_q) +
@@ -118,13 +116,10 @@ AttentionRow attention_row(const ModelConfig& config, const Share& share, const 
   if (p.index_pool > 0) out.kept += row(p.index_dim);  // gates of index keys
   // The indexer releases its rows before attention allocates its own.
   const std::int64_t index_q = std::int64_t{p.index_heads} * p.index_dim;
-  // Keys that tokens share are made before the queries are quantized.
-  const std::int64_t shared = p.index_pool > 0 ? row(p.index_dim) : 0;
   const std::int64_t quantized =
       bytes_of(DType::e4m3, index_q) + 12 * std::int64_t{p.index_heads} + 64;
-  const std::int64_t indexer = p.sparse() ? row(p.index_dim) + row(index_q) + row(p.index_heads) +
-                                                std::max(shared, quantized)
-                                          : 0;
+  const std::int64_t indexer =
+      p.sparse() ? row(p.index_dim) + row(index_q) + row(p.index_heads) + quantized : 0;
   const std::int64_t values = std::int64_t{p.heads} * p.v_head;
   const std::int64_t gates = config.output_gate == OutputGate::heads      ? row(p.heads)
                              : config.output_gate == OutputGate::elements ? row(values)

@@ -19,14 +19,14 @@ const std::int32_t* numbers(std::span<const T> list) {
 }  // namespace
 
 Result<void> compress(const Compress& op, const RopeTableView& table, const PoolView& pool,
-                      Arena& tensors, cudaStream_t stream) {
+                      cudaStream_t stream) {
   const StepView& step = *op.step;
   if (op.dim > kCompressMostDim) {
     return Error{ErrorCode::unsupported, "entry", fmt::format("at most {} wide", kCompressMostDim),
                  fmt::format("{}", op.dim), "--device cpu"};
   }
-  const Arena::Scope scope(tensors);
-  auto* entries = tensors.take_array<float>(step.rows * op.dim);
+  const auto entries = entry_pool(pool);
+  if (!entries) return entries.error();
   const CompressParams p{
       .kv = floats(op.kv),
       .gate = floats(op.gate),
@@ -54,16 +54,11 @@ Result<void> compress(const Compress& op, const RopeTableView& table, const Pool
       .state_stride = op.state.bank_bytes / 4,
       .state_banks = op.state.banks,
       .last_states = last_states(step, op.state),
-      .entries = entries,
-      .rows = step.rows};
-  const cudaError_t status = launch_compress(p, op.halves, stream);
-  if (status != cudaSuccess) {
-    return launch_result(status, {"compress", fmt::format("{} rows of {}", step.rows, op.dim),
-                                  std::source_location::current()});
-  }
-  const RowsView rows{reinterpret_cast<const std::byte*>(entries), DType::f32, step.rows, op.dim,
-                      op.dim};
-  return encode_rows(rows, step.compressed_out_slots, pool, {}, stream);
+      .rows = step.rows,
+      .pool = *entries};
+  return launch_result(launch_compress(p, op.halves, stream),
+                       {"compress", fmt::format("{} rows of {}", step.rows, op.dim),
+                        std::source_location::current()});
 }
 
 }  // namespace lathe::cuda

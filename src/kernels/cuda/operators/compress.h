@@ -4,7 +4,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include "base/arena.h"
 #include "base/result.h"
 #include "kernels/compress.h"
 #include "kernels/cuda/sm90/codec/codec.h"
@@ -12,8 +11,9 @@
 
 namespace lathe::cuda {
 
-/// As ops/compress.h; `table` is op.table on the device. Errors: dim above kCompressMostDim.
+/// As ops/compress.h; `table` is op.table on the device. Errors: dim above kCompressMostDim, or a
+/// layout that a planner gives no entries.
 Result<void> compress(const Compress& op, const RopeTableView& table, const PoolView& pool,
-                      Arena& tensors, cudaStream_t stream);
+                      cudaStream_t stream);
 
 }  // namespace lathe::cuda

@@ -11,6 +11,7 @@
 #include "kernels/cuda/common/block_sum.cuh"
 #include "kernels/cuda/common/hadamard.cuh"
 #include "kernels/cuda/sm90/compress/compress.h"
+#include "kernels/cuda/sm90/compress/store_entry.cuh"
 
 namespace lathe::cuda {
 
@@ -191,10 +192,7 @@ __device__ inline void emit_entry(const CompressedRows<kHalves, kChannels>& rows
   sync_block();
   if (p.hadamard && threadIdx.x < 32) warp_hadamard(entry, p.dim);
   sync_block();
-  float* const out = p.entries + t * p.dim;
-  for (auto i = static_cast<std::int32_t>(threadIdx.x); i < p.dim; i += kCompressThreads) {
-    out[i] = entry[i];
-  }
+  store_entry(p.pool, p.out_slots[t], entry, p.dim);
   sync_block();
 }
 
@@ -231,7 +229,7 @@ __device__ inline void store_states(const CompressedRows<kHalves, kChannels>& ro
 template <int kHalves, int kChannels>
 static __global__ void __launch_bounds__(kCompressThreads, 2)
     compress_kernel(const __grid_constant__ CompressParams p) {
-  alignas(8) __shared__ float entry[kChannels * kCompressThreads];
+  alignas(16) __shared__ float entry[kChannels * kCompressThreads];
   __shared__ float room[kCompressThreads / 32];
   let_next_begin();
   wait_for_previous();

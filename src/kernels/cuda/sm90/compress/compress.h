@@ -1,15 +1,33 @@
 // The compressor of entries and of index keys that tokens share (kernels/compress.h): computes the
-// entries of a step's tokens in f32, and the folds that requests keep as state.
+// entries of a step's tokens, writes them to the cache, and the folds that requests keep as state.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 
+#include "base/result.h"
+#include "kernels/cuda/sm90/codec/codec_params.h"
 #include "kernels/entry_limits.h"
+#include "layout/pages/pool_view.h"
 #include "layout/rope/rope.h"
 
 namespace lathe::cuda {
+
+inline constexpr int kEntryTile = 64;  // columns with one exponent
+
+/// Where entries are written. Runs: e4m3_f32 with one tile; or e4m3_ue8m0 in tiles of kEntryTile or
+/// bf16, and then bf16. All accesses to four columns are aligned.
+struct EntryPool {
+  PagesParams pages;
+  RunParams runs[2];
+  std::int64_t pad_start = 0;
+  std::uint32_t pad_step = 0;
+  std::int32_t pad_bytes = 0;
+};
+
+/// Errors: `pool` is not one, or has a layout that planners do not choose for entries.
+Result<EntryPool> entry_pool(const PoolView& pool);
 
 struct CompressParams {
   const float* kv = nullptr;    // [rows, halves * dim]
@@ -36,8 +54,8 @@ struct CompressParams {
   float* state = nullptr;
   std::int64_t state_stride = 0, state_banks = 1;
   std::int64_t last_states = 1;  // number of a request's last rows that leave a state each
-  float* entries = nullptr;      // [rows, dim] out: only of rows with a slot
   std::int64_t rows = 0;
+  EntryPool pool;
 };
 
 /// halves: 1 or 2. dim: up to 256; or even and up to kCompressMostDim, with rows, biases and states
