@@ -61,7 +61,7 @@ ROOMS = [
     ("kernels/cuda/sm90/moe", "routing and placing of experts' rows", SM90),
     ("kernels/cuda/sm90/compress", "compressed entries", f"{SM90} kernels/cuda/sm90/codec kernels/cuda/sm90/rowwise"),
     ("kernels/cuda/sm90/delta", "delta-rule layers", SM90),
-    ("kernels/cuda/sm90/hyper", "hyper-connections", SM90),
+    ("kernels/cuda/sm90/hyper", "hyper-connections", f"{SM90} kernels/cuda/sm90/matmul"),
     ("kernels/cuda/sm90/random", "random weights", SM90),
     ("kernels/cuda/sm90/exchange", "sums and exchanges between GPUs of one host, over peer memory", SM90),
     ("kernels/cuda/sm90/sampling", "logits to tokens", SM90),

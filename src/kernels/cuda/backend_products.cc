@@ -188,7 +188,8 @@ void CudaBackend::multiply_narrow(const OpsContext& ops, const Product& p) {
                     .cols = p.w.cols,
                     .outputs = static_cast<std::int32_t>(p.w.rows)};
   narrow.parts = ops.tensors->take_array<float>(narrow_parts(narrow));
-  put("narrow_gemm", p.out, launch_narrow_gemm, narrow);
+  keep(start_queued());
+  keep(before_norm_.hold_sum(narrow, stream_));
 }
 
 // Casts x to bf16, which the tensor core GEMMs read.

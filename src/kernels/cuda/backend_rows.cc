@@ -120,22 +120,22 @@ void CudaBackend::hyper_mix(const OpsContext&, const HyperMix& op) {
   p.iterations = op.iterations;
   p.post_scale = op.post_scale;
   p.post_eps = op.post_eps;
-  keep(flush());
-  before_norm_.hold(p);
+  keep(start_queued());
+  keep(before_norm_.hold_mix(p, stream_));
 }
 
 void CudaBackend::hyper_add(const OpsContext&, const HyperAdd& op) {
   check_streams(op.streams, constant(op.x), op.y);
-  put("hyper_add", op.x, launch_hyper_add,
-      HyperAddParams{.y = floats(op.y),
-                     .mix = floats(op.mix),
-                     .x = floats(op.x),
-                     .y_stride = op.y.row_stride,
-                     .mix_stride = op.mix.row_stride,
-                     .x_stride = op.x.row_stride,
-                     .rows = op.y.rows,
-                     .n = op.y.cols,
-                     .combs = op.mix.cols > op.streams});
+  keep(flush());
+  before_norm_.hold(HyperAddParams{.y = floats(op.y),
+                                   .mix = floats(op.mix),
+                                   .x = floats(op.x),
+                                   .y_stride = op.y.row_stride,
+                                   .mix_stride = op.mix.row_stride,
+                                   .x_stride = op.x.row_stride,
+                                   .rows = op.y.rows,
+                                   .n = op.y.cols,
+                                   .combs = op.mix.cols > op.streams});
 }
 
 void CudaBackend::hyper_head(const OpsContext&, const HyperHead& op) {

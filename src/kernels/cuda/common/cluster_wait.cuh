@@ -11,12 +11,17 @@ namespace lathe::cuda {
 __device__ inline void arrive_cluster() {
   asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 }
+/// Says that what the thread has read and written so far is done.
+__device__ inline void release_cluster() {
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+}
 /// Waits until all threads of the cluster have arrived.
 __device__ inline void wait_cluster() {
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 #else
 inline void arrive_cluster() {}
+inline void release_cluster() {}
 inline void wait_cluster() { sync_cluster(); }
 #endif
 

@@ -1,5 +1,7 @@
 #include "kernels/cuda/operators/before_norm.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "base/integers.h"
@@ -63,14 +65,38 @@ bool may_join(const HyperMixParams& p, const RmsNorm& norm) {
   return norms(norm, p.out, p.out_stride, p.rows, p.n) &&
          !overlap(h, bytes_of(p.x, p.rows * p.x_stride)) &&
          !overlap(h, bytes_of(p.product, p.rows * p.product_stride)) &&
-         !overlap(h, bytes_of(p.mix, p.rows * p.mix_stride));
+         !overlap(h, bytes_of(p.mix, p.rows * p.mix_stride)) &&
+         !overlap(h, bytes_of(p.sum.parts, p.sum.parts == nullptr ? 0 : narrow_parts(p.sum)));
 }
+bool may_join(const HyperAddParams&, const RmsNorm&) { return false; }
+bool may_join(const NarrowGemm&, const RmsNorm&) { return false; }
 bool may_join(const NormParams&, const RmsNorm&) { return false; }
 bool may_join(std::monostate, const RmsNorm&) { return false; }
+
+// Whether blocks may multiply what they have added while others still read.
+bool may_join(const HyperAddParams& add, const NarrowGemm& p) {
+  const Bytes parts = bytes_of(p.parts, narrow_parts(p));
+  return add.x == p.x && add.x_stride == p.x_stride && add.rows == p.rows &&
+         kHyperStreams * add.n == p.cols && add.n % kNarrowSlice == 0 &&
+         p.rows <= kHyperSliceRows && !overlap(parts, bytes_of(add.y, add.rows * add.y_stride)) &&
+         !overlap(parts, bytes_of(add.mix, add.rows * add.mix_stride));
+}
+// Whether the mix may be written while other rows' blocks still add slices.
+bool may_join(const NarrowGemm& sum, const HyperMixParams& p) {
+  const Bytes parts = bytes_of(sum.parts, narrow_parts(sum));
+  return sum.out == p.product && sum.out_stride == p.product_stride && sum.rows == p.rows &&
+         sum.outputs == p.columns && !overlap(parts, bytes_of(p.out, p.rows * p.out_stride)) &&
+         !overlap(parts, bytes_of(p.mix, p.rows * p.mix_stride)) &&
+         !overlap(parts, bytes_of(sum.out, sum.rows * sum.out_stride));
+}
 
 cudaError_t start(const CombineExperts& p, cudaStream_t stream) {
   return launch_combine_experts(p, stream);
 }
+cudaError_t start(const HyperAddParams& p, cudaStream_t stream) {
+  return launch_hyper_add(p, stream);
+}
+cudaError_t start(const NarrowGemm& p, cudaStream_t stream) { return launch_narrow_sum(p, stream); }
 cudaError_t start(const HyperMixParams& p, cudaStream_t stream) {
   return launch_hyper_mix(p, stream);
 }
@@ -84,6 +110,32 @@ Result<void> BeforeNorm::launch(cudaStream_t stream) {
   normed_ = {};
   const cudaError_t status = std::visit([&](const auto& p) { return start(p, stream); }, held);
   return launch_result(status, {"before_norm", "rows of a step", std::source_location::current()});
+}
+
+Result<void> BeforeNorm::hold_mix(HyperMixParams p, cudaStream_t stream) {
+  const auto* sum = std::get_if<NarrowGemm>(&held_);
+  if (sum != nullptr && may_join(*sum, p)) {
+    p.sum = *sum;
+  } else if (auto ok = launch(stream); !ok) {
+    return ok;
+  }
+  held_ = p;
+  return {};
+}
+
+Result<void> BeforeNorm::hold_sum(const NarrowGemm& p, cudaStream_t stream) {
+  const auto* add = std::get_if<HyperAddParams>(&held_);
+  cudaError_t status;
+  if (add != nullptr && may_join(*add, p)) {
+    status = launch_hyper_add_slices(*add, p, stream);
+  } else {
+    if (auto ok = launch(stream); !ok) return ok;
+    status = launch_narrow_slices(p, stream);
+  }
+  held_ = p;
+  if (status != cudaSuccess) held_ = std::monostate();
+  return launch_result(status, {"narrow_gemm", fmt::format("{} rows of {}", p.rows, p.cols),
+                                std::source_location::current()});
 }
 
 // Adds the norm to what is held, if that computes op.x.

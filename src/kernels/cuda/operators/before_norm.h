@@ -1,5 +1,6 @@
 // Operators that wait for the next one: if it norms their result, or quantizes a norm's, one launch
-// does both. A launch less is 2 to 3 us of a layer with few rows.
+// does both. So do the sum of streams and the narrow GEMM of it, and a narrow GEMM's sum of slices
+// and the mix of streams. A launch less is 2 to 3 us of a layer with few rows.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -21,7 +22,12 @@ class BeforeNorm {
  public:
   /// Holds an operator back. The previous one has been launched.
   void hold(const CombineExperts& p) { held_ = p; }
-  void hold(const HyperMixParams& p) { held_ = p; }
+  void hold(const HyperAddParams& p) { held_ = p; }
+  /// p.sum is what is held, if that makes the mix's product. Otherwise launches what is held.
+  Result<void> hold_mix(HyperMixParams p, cudaStream_t stream);
+  /// Launches the slices of the product, with what is held if that computes its x, and holds their
+  /// sum back.
+  Result<void> hold_sum(const NarrowGemm& p, cudaStream_t stream);
 
   /// Launches what is held, if anything is. Everything that starts work on the stream calls it
   /// first, because what is held reads temporaries whose memory is free for the next operator.
@@ -43,7 +49,9 @@ class BeforeNorm {
  private:
   bool join(const RmsNorm& op);
 
-  std::variant<std::monostate, CombineExperts, HyperMixParams, NormParams> held_;
+  std::variant<std::monostate, CombineExperts, HyperAddParams, NarrowGemm, HyperMixParams,
+               NormParams>
+      held_;
   OwnedBytes codes_{nullptr, nullptr};  // codes, then scales, of the most and widest rows
   RowsView normed_;  // the result of the norm that is held; no data: there is none
 };

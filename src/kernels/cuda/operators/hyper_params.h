@@ -31,6 +31,7 @@ HyperMixParams mix_params(const Op& op) {
           .out_stride = op.out.row_stride,
           .rows = op.x.rows,
           .n = op.out.cols,
+          .columns = static_cast<std::int32_t>(op.product.cols),
           .eps = op.eps,
           .norm_eps = op.norm_eps};
 }

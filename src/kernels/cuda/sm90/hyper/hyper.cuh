@@ -7,6 +7,7 @@
 #include "kernels/cuda/common/block_sum.cuh"
 #include "kernels/cuda/common/norm_after.cuh"
 #include "kernels/cuda/sm90/hyper/hyper.h"
+#include "kernels/cuda/sm90/matmul/plain/narrow_lanes.cuh"
 
 namespace lathe::cuda {
 
@@ -42,44 +43,55 @@ __device__ inline float sinkhorn(float logit, std::int32_t iterations, float eps
 
 /// kNorm: norms the result as well.
 template <bool kNorm>
-static __global__ void __launch_bounds__(kMixThreads)
+static __global__ void __launch_bounds__(kMixThreads, 1)
     hyper_mix_kernel(const __grid_constant__ HyperMixParams p) {
   LATHE_DYNAMIC_SHARED(shared_bytes);
   __shared__ float room[kMixThreads / 32];
+  __shared__ float slices[kNarrowSumParts][kNarrowOutputs];
   let_next_begin();
   wait_for_previous();
   const std::int64_t row = blockIdx.x;
   const float* const x = p.x + row * p.x_stride;
   const std::int64_t words = p.n / kHyperWord;
+  const auto lane = static_cast<int>(threadIdx.x % 32);
+  const bool sums = p.sum.parts != nullptr, has = lane < p.columns;
+  const auto part = static_cast<int>(threadIdx.x / 32);
+  const SlicesOfPart of_part(p.sum.parts + (has ? row * p.columns + lane : 0), p.rows * p.columns,
+                             sums && part < kNarrowSumParts ? narrow_slices(p.sum) : 0, part);
   float squares = 0;
   LATHE_UNROLL_BY(4)
   for (std::int64_t i = threadIdx.x; i < kHyperStreams * words; i += kMixThreads) {
     const float4 v = word_at(x, i);
     squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
   }
+  if (part < kNarrowSumParts) slices[part][lane] = of_part.sum();
   const auto elements = static_cast<float>(kHyperStreams * p.n);
   const float factor = 1 / sqrtf(block_sum<kMixThreads>(squares, room) / elements + p.norm_eps);
-  const float* const product = p.product + row * p.product_stride;
+  // Lane l of every warp has element l.
+  float product = 0;
+  if (sums) {
+    product = sum_of_parts(slices, lane);
+    if (threadIdx.x < 32 && has) p.sum.out[row * p.sum.out_stride + lane] = product;
+  } else if (has) {
+    product = p.product[row * p.product_stride + lane];
+  }
   const auto at = [&](int i, int scale) {
-    return p.scale[scale] * (product[i] * factor) + p.base[i];
+    return p.scale[scale] * (shuffle(product, static_cast<unsigned>(i)) * factor) + p.base[i];
   };
   // Meanwhile the other warps continue with the weighted sum.
   if (p.mix != nullptr && threadIdx.x < 32) {
-    const auto lane = static_cast<int>(threadIdx.x);
     float* const mix = p.mix + row * p.mix_stride;
     if (p.iterations > 0) {
       const float comb = sinkhorn(at(2 * kHyperStreams + lane % kCombs, 2), p.iterations, p.eps);
       if (lane < kCombs) mix[kHyperStreams + lane] = comb;
     }
-    if (lane < kHyperStreams) {
-      mix[lane] = p.post_scale * sigmoid(at(kHyperStreams + lane, 1)) + p.post_eps;
-    }
+    const float post = at(kHyperStreams + lane % kHyperStreams, 1);
+    if (lane < kHyperStreams) mix[lane] = p.post_scale * sigmoid(post) + p.post_eps;
   }
-  const bool mean = p.product == nullptr;
   float pre[kHyperStreams];
   LATHE_UNROLL
   for (int j = 0; j < kHyperStreams; ++j) {
-    pre[j] = mean ? 1.0f / kHyperStreams : sigmoid(at(j, 0)) + p.eps;
+    pre[j] = p.columns == 0 ? 1.0f / kHyperStreams : sigmoid(at(j, 0)) + p.eps;
   }
   auto* const out = reinterpret_cast<float4*>(p.out + row * p.out_stride);
   const auto mixed = [&](std::int64_t i) {
@@ -106,6 +118,42 @@ static __global__ void __launch_bounds__(kMixThreads)
   }
 }
 
+/// A word of all streams of a row, and of what is added to them. Each product but the first is
+/// joined with its sum, so that all kernels give the same bits.
+struct AddedWord {
+  float4 y, before[kHyperStreams];
+
+  __device__ __forceinline__ AddedWord(const HyperAddParams& p, std::int64_t row, std::int64_t word)
+      : y(word_at(p.y + row * p.y_stride, word)) {
+    LATHE_UNROLL
+    for (int j = 0; j < kHyperStreams; ++j) {
+      before[j] = word_at(p.x + row * p.x_stride, j * (p.n / kHyperWord) + word);
+    }
+  }
+  /// The new word of stream k.
+  __device__ __forceinline__ float4 stream(const HyperAddParams& p, std::int64_t row, int k) const {
+    const float* const mix = p.mix + row * p.mix_stride;
+    const float post = mix[k];
+    if (!p.combs) {
+      float4 old = before[0];
+      LATHE_UNROLL
+      for (int j = 1; j < kHyperStreams; ++j) old = j == k ? before[j] : old;
+      return joined(post, y, old);
+    }
+    float4 sum = {post * y.x, post * y.y, post * y.z, post * y.w};
+    LATHE_UNROLL
+    for (int j = 0; j < kHyperStreams; ++j) {
+      sum = joined(mix[kHyperStreams + j * kHyperStreams + k], before[j], sum);
+    }
+    return sum;
+  }
+
+ private:
+  __device__ static float4 joined(float a, const float4& v, const float4& sum) {
+    return {fmaf(a, v.x, sum.x), fmaf(a, v.y, sum.y), fmaf(a, v.z, sum.z), fmaf(a, v.w, sum.w)};
+  }
+};
+
 static __global__ void __launch_bounds__(kHyperAddThreads)
     hyper_add_kernel(const __grid_constant__ HyperAddParams p) {
   let_next_begin();
@@ -114,29 +162,10 @@ static __global__ void __launch_bounds__(kHyperAddThreads)
   const std::int64_t words = p.n / kHyperWord;
   const std::int64_t i = std::int64_t{blockIdx.y} * kHyperAddThreads + threadIdx.x;
   if (i >= words) return;
-  const float* const mix = p.mix + row * p.mix_stride;
   auto* const x = reinterpret_cast<float4*>(p.x + row * p.x_stride) + i;
-  const float4 y = word_at(p.y + row * p.y_stride, i);
-  float4 before[kHyperStreams];
+  const AddedWord added(p, row, i);
   LATHE_UNROLL
-  for (int j = 0; j < kHyperStreams; ++j) before[j] = x[j * words];
-  LATHE_UNROLL
-  for (int k = 0; k < kHyperStreams; ++k) {
-    const float post = mix[k];
-    float4 sum = {post * y.x, post * y.y, post * y.z, post * y.w};
-    if (!p.combs) {
-      x[k * words] = {sum.x + before[k].x, sum.y + before[k].y, sum.z + before[k].z,
-                      sum.w + before[k].w};
-      continue;
-    }
-    LATHE_UNROLL
-    for (int j = 0; j < kHyperStreams; ++j) {
-      const float comb = mix[kHyperStreams + j * kHyperStreams + k];
-      sum = {sum.x + comb * before[j].x, sum.y + comb * before[j].y, sum.z + comb * before[j].z,
-             sum.w + comb * before[j].w};
-    }
-    x[k * words] = sum;
-  }
+  for (int k = 0; k < kHyperStreams; ++k) x[k * words] = added.stream(p, row, k);
 }
 
 }  // namespace lathe::cuda

@@ -5,17 +5,20 @@
 
 namespace lathe::cuda {
 
-cudaError_t launch_narrow_gemm(const NarrowGemm& p, cudaStream_t stream) {
+cudaError_t launch_narrow_slices(const NarrowGemm& p, cudaStream_t stream) {
   if (p.rows == 0 || p.outputs == 0) return cudaSuccess;
-  const dim3 grid(blocks_for(p.cols, kNarrowSlice), blocks_for(p.rows, kNarrowRows));
-  const cudaError_t status = launch_kernel(
-      narrow_gemm_kernel, {.grid = grid, .block = kNarrowThreads, .early = true}, stream, p);
-  if (status != cudaSuccess) return status;
+  const dim3 grid(static_cast<unsigned>(narrow_slices(p)), blocks_for(p.rows, kNarrowRows));
+  return launch_kernel(narrow_gemm_kernel, {.grid = grid, .block = kNarrowThreads, .early = true},
+                       stream, p);
+}
+
+cudaError_t launch_narrow_sum(const NarrowGemm& p, cudaStream_t stream) {
+  if (p.rows == 0 || p.outputs == 0) return cudaSuccess;
   return launch_kernel(narrow_sum_kernel,
                        {.grid = blocks_for(p.rows * p.outputs, kNarrowSumOutputs),
                         .block = kNarrowSumThreads,
                         .early = true},
-                       stream, p, std::int64_t{grid.x});
+                       stream, p, narrow_slices(p));
 }
 
 }  // namespace lathe::cuda

@@ -5,14 +5,14 @@
 #pragma once
 
 #include "kernels/cuda/common/dialect.cuh"
-#include "kernels/cuda/sm90/matmul/plain/narrow_gemm.h"
+#include "kernels/cuda/sm90/matmul/plain/narrow_lanes.cuh"
 
 namespace lathe::cuda {
 
 inline constexpr int kNarrowThreads = 128, kNarrowWarps = kNarrowThreads / 32;
 inline constexpr int kNarrowRows = 16;
-inline constexpr int kNarrowLaneRows = 4, kNarrowLaneOutputs = 4, kNarrowGroups = 8;
-inline constexpr int kNarrowSumOutputs = 32, kNarrowSumParts = 8;
+inline constexpr int kNarrowLaneRows = 4;
+inline constexpr int kNarrowSumOutputs = 32;
 inline constexpr int kNarrowSumThreads = kNarrowSumOutputs * kNarrowSumParts;
 
 static __global__ void __launch_bounds__(kNarrowThreads)
@@ -47,16 +47,7 @@ static __global__ void __launch_bounds__(kNarrowThreads)
     for (int i = 0; i < kNarrowLaneRows; ++i) v[i] = *reinterpret_cast<const float4*>(x[i] + k);
     LATHE_UNROLL
     for (int j = 0; j < kNarrowLaneOutputs; ++j) u[j] = *reinterpret_cast<const float4*>(w[j] + k);
-    LATHE_UNROLL
-    for (int i = 0; i < kNarrowLaneRows; ++i) {
-      LATHE_UNROLL
-      for (int j = 0; j < kNarrowLaneOutputs; ++j) {
-        acc[i][j] += v[i].x * u[j].x;
-        acc[i][j] += v[i].y * u[j].y;
-        acc[i][j] += v[i].z * u[j].z;
-        acc[i][j] += v[i].w * u[j].w;
-      }
-    }
+    multiply_words(v, u, acc);
   }
   LATHE_UNROLL
   for (int i = 0; i < kNarrowLaneRows; ++i) {
@@ -90,17 +81,11 @@ static __global__ void __launch_bounds__(kNarrowSumThreads)
   const std::int64_t at = std::int64_t{blockIdx.x} * kNarrowSumOutputs + lane;
   const std::int64_t all = p.rows * p.outputs;
   float sum = 0;
-  if (at < all) {
-    LATHE_UNROLL_BY(8)
-    for (std::int64_t s = part; s < slices; s += kNarrowSumParts) sum += p.parts[s * all + at];
-  }
+  if (at < all) sum = SlicesOfPart(p.parts + at, all, slices, part).sum();
   sums[part][lane] = sum;
   sync_block();
   if (part > 0 || at >= all) return;
-  sum = 0;
-  LATHE_UNROLL
-  for (int i = 0; i < kNarrowSumParts; ++i) sum += sums[i][lane];
-  p.out[at / p.outputs * p.out_stride + at % p.outputs] = sum;
+  p.out[at / p.outputs * p.out_stride + at % p.outputs] = sum_of_parts(sums, lane);
 }
 
 }  // namespace lathe::cuda

@@ -9,11 +9,14 @@
 
 #include <cstdint>
 
+#include "base/float_formats.h"
 #include "kernels/limits.h"
 
 namespace lathe::cuda {
 
 inline constexpr int kNarrowOutputs = 32;  // at most
+
+inline constexpr int kNarrowSumParts = 8;  // sums of every eighth slice, which are then added
 
 struct NarrowGemm {
   const float* x = nullptr;  // [rows, cols], rows aligned to 16 bytes
@@ -25,11 +28,16 @@ struct NarrowGemm {
   std::int32_t outputs = 0;
 };
 
+LATHE_HD inline std::int64_t narrow_slices(const NarrowGemm& p) {
+  return (p.cols + kNarrowSlice - 1) / kNarrowSlice;
+}
 inline std::int64_t narrow_parts(const NarrowGemm& p) {
-  return (p.cols + kNarrowSlice - 1) / kNarrowSlice * p.rows * p.outputs;
+  return narrow_slices(p) * p.rows * p.outputs;
 }
 
-/// Two kernels; the second adds the slices.
-cudaError_t launch_narrow_gemm(const NarrowGemm& p, cudaStream_t stream);
+/// parts [slices, rows, outputs] = the slices' sums.
+cudaError_t launch_narrow_slices(const NarrowGemm& p, cudaStream_t stream);
+/// out = the sums of parts.
+cudaError_t launch_narrow_sum(const NarrowGemm& p, cudaStream_t stream);
 
 }  // namespace lathe::cuda
