@@ -100,10 +100,12 @@ Result<std::optional<IndexCodes>> CudaBackend::prepare_index(const OpsContext& o
 }
 
 Result<void> CudaBackend::compress(const OpsContext&, const Compress& op, const PoolView& pool) {
-  if (auto ok = flush(); !ok) return ok;
+  if (auto ok = start_queued(); !ok) return ok;
   auto table = tables_.of(*op.table, stream_);
   if (!table) return table.error();
-  return cuda::compress(op, *table, pool, stream_);
+  const auto params = compress_params(op, *table, pool);
+  if (!params) return params.error();
+  return before_norm_.hold_compress(*params, stream_);
 }
 
 Result<void> CudaBackend::delta_rule(const OpsContext& ops, const DeltaRule& op) {

@@ -19,51 +19,78 @@ using compress_test::Layer;
 using compress_test::Sequence;
 using compress_test::shared_keys;
 
-// Copies all data to the device, runs the operator, and copies pages and states back.
-Result<void> run_there(const Compress& op, const PoolView& pool) {
-  ops_test::GpuContext gpu;
-  const auto bring = [&]<class T>(std::span<const T> list) {
-    return std::span<const T>(reinterpret_cast<const T*>(gpu.bring(list.data(), list.size_bytes())),
-                              list.size());
-  };
-  const auto rows = [&](const RowsView& x) {
+/// An operator's data on the device.
+class CompressThere {
+ public:
+  CompressThere(ops_test::GpuContext& gpu, const Compress& op, const PoolView& pool)
+      : gpu_(gpu), host_(op), host_pool_(pool), op_(op) {
+    const StepView& step = *op.step;
+    step_ = step;
+    step_.positions = bring(step.positions);
+    step_.row_request = bring(step.row_request);
+    step_.q_indptr = bring(step.q_indptr);
+    step_.kv_lens = bring(step.kv_lens);
+    step_.compressed_out_slots = bring(step.compressed_out_slots);
+    step_.state_before = bring(step.state_before);
+    const std::span table(step.state_table.data,
+                          static_cast<std::size_t>(step.requests * step.state_table.width));
+    step_.state_table.data = bring(table).data();
+    page_bytes_ = pool.pages * pool.page_stride;
+    state_bytes_ = Layer::kSlots * step.requests * op.state.banks * op.state.bank_bytes;
+    op_.step = &step_;
+    op_.kv = rows(op.kv);
+    op_.gate = rows(op.gate);
+    op_.position_bias = bring(op.position_bias);
+    op_.norm = bring(op.norm);
+    op_.state.data = gpu.bring(op.state.data, static_cast<std::size_t>(state_bytes_));
+    pages_ = gpu.bring(pool.data, static_cast<std::size_t>(page_bytes_));
+  }
+  CompressThere(const CompressThere&) = delete;
+
+  Result<void> run() {
+    return compress(gpu_.ops, op_,
+                    PoolView(pages_, host_pool_.layout, host_pool_.page_size, host_pool_.pages));
+  }
+  /// Copies pages and states back.
+  void fetch() {
+    const auto back = [&](const std::byte* from, std::byte* to, std::int64_t bytes) {
+      EXPECT_TRUE(
+          gpu_.backend->download(gpu_.ops, from, {to, static_cast<std::size_t>(bytes)}).ok());
+    };
+    back(pages_, host_pool_.data, page_bytes_);
+    back(op_.state.data, host_.state.data, state_bytes_);
+  }
+
+ private:
+  template <class T>
+  std::span<const T> bring(std::span<const T> list) {
+    return {reinterpret_cast<const T*>(gpu_.bring(list.data(), list.size_bytes())), list.size()};
+  }
+  RowsView rows(const RowsView& x) {
     // Padded to 64 bytes, as rows in an arena.
     ops_test::Rows copy(x.rows, x.cols, 0, 16 - x.cols % 16);
     for (std::int64_t r = 0; r < x.rows; ++r) {
       std::memcpy(copy.row(r), x.row(r), static_cast<std::size_t>(x.cols) * sizeof(float));
     }
-    return constant(gpu.rows(copy));
-  };
-  const StepView& step = *op.step;
-  StepView v = step;
-  v.positions = bring(step.positions);
-  v.row_request = bring(step.row_request);
-  v.q_indptr = bring(step.q_indptr);
-  v.kv_lens = bring(step.kv_lens);
-  v.compressed_out_slots = bring(step.compressed_out_slots);
-  v.state_before = bring(step.state_before);
-  const std::span table(step.state_table.data,
-                        static_cast<std::size_t>(step.requests * step.state_table.width));
-  v.state_table.data = bring(table).data();
-  const std::int64_t page_bytes = pool.pages * pool.page_stride;
-  const std::int64_t state_bytes =
-      Layer::kSlots * step.requests * op.state.banks * op.state.bank_bytes;
-  Compress there = op;
-  there.step = &v;
-  there.kv = rows(op.kv);
-  there.gate = rows(op.gate);
-  there.position_bias = bring(op.position_bias);
-  there.norm = bring(op.norm);
-  there.state.data = gpu.bring(op.state.data, static_cast<std::size_t>(state_bytes));
-  const PoolView pages(gpu.bring(pool.data, static_cast<std::size_t>(page_bytes)), pool.layout,
-                       pool.page_size, pool.pages);
-  if (auto ok = compress(gpu.ops, there, pages); !ok) return ok;
+    return constant(gpu_.rows(copy));
+  }
+
+  ops_test::GpuContext& gpu_;
+  const Compress& host_;
+  PoolView host_pool_;
+  StepView step_;
+  Compress op_;
+  std::byte* pages_ = nullptr;
+  std::int64_t page_bytes_ = 0, state_bytes_ = 0;
+};
+
+// Copies all data to the device, runs the operator, and copies pages and states back.
+Result<void> run_there(const Compress& op, const PoolView& pool) {
+  ops_test::GpuContext gpu;
+  CompressThere there(gpu, op, pool);
+  if (auto ok = there.run(); !ok) return ok;
   if (auto ok = gpu.backend->wait(); !ok) return ok;
-  const auto back = [&](const std::byte* from, std::byte* to, std::int64_t bytes) {
-    EXPECT_TRUE(gpu.backend->download(gpu.ops, from, {to, static_cast<std::size_t>(bytes)}).ok());
-  };
-  back(pages.data, pool.data, page_bytes);
-  back(there.state.data, op.state.data, state_bytes);
+  there.fetch();
   return {};
 }
 
@@ -170,6 +197,54 @@ TEST(GpuCompress, AnyCutGivesTheSameBits) {
           0);
     }
   }
+}
+
+// Entries and index keys of the same rows, one operator right after the other.
+TEST(GpuCompress, PairsHaveTheBitsOfTheirParts) {
+  const auto seed = test_seed(20261130);
+  std::printf("seed %u\n", seed);
+  std::mt19937 rng(seed);
+  const Form forms[] = {wide(), index()};
+  const Sequence entries(rng, forms[0], 60), keys(rng, forms[1], 60);
+  Layer alone(forms[0], run_there, 1), keys_alone(forms[1], run_there, 1);
+  const Compress* first = nullptr;
+  PoolView first_pool = alone.pool();
+  Layer paired_keys(
+      forms[1],
+      [&](const Compress& op, const PoolView& pool) -> Result<void> {
+        ops_test::GpuContext gpu;
+        CompressThere a(gpu, *first, first_pool), b(gpu, op, pool);
+        if (auto ok = a.run(); !ok) return ok;
+        if (auto ok = b.run(); !ok) return ok;
+        if (auto ok = gpu.backend->wait(); !ok) return ok;
+        a.fetch();
+        b.fetch();
+        return {};
+      },
+      1);
+  std::int64_t rows = 0;
+  Layer paired(
+      forms[0],
+      [&](const Compress& op, const PoolView& pool) -> Result<void> {
+        first = &op;
+        first_pool = pool;
+        paired_keys.step({&keys}, {rows});
+        return {};
+      },
+      1);
+  for (std::int64_t left = 60; left > 0; left -= rows) {
+    rows = std::min<std::int64_t>(left, 1 + static_cast<std::int64_t>(rng() % 9));
+    alone.step({&entries}, {rows});
+    keys_alone.step({&keys}, {rows});
+    paired.step({&entries}, {rows});
+  }
+  EXPECT_TRUE(paired.bytes() == alone.bytes());
+  EXPECT_TRUE(paired_keys.bytes() == keys_alone.bytes());
+  const auto same = [](std::span<const float> a, std::span<const float> b) {
+    return std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+  };
+  EXPECT_TRUE(same(paired.state(0), alone.state(0)));
+  EXPECT_TRUE(same(paired_keys.state(0), keys_alone.state(0)));
 }
 
 TEST(GpuCompress, RequestsOfABatchDoNotTouchEachOther) {

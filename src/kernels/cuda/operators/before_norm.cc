@@ -71,6 +71,7 @@ bool may_join(const HyperMixParams& p, const RmsNorm& norm) {
 bool may_join(const HyperAddParams&, const RmsNorm&) { return false; }
 bool may_join(const NarrowGemm&, const RmsNorm&) { return false; }
 bool may_join(const NormParams&, const RmsNorm&) { return false; }
+bool may_join(const CompressParams&, const RmsNorm&) { return false; }
 bool may_join(std::monostate, const RmsNorm&) { return false; }
 
 // Whether blocks may multiply what they have added while others still read.
@@ -101,6 +102,9 @@ cudaError_t start(const HyperMixParams& p, cudaStream_t stream) {
   return launch_hyper_mix(p, stream);
 }
 cudaError_t start(const NormParams& p, cudaStream_t stream) { return launch_norm(p, stream); }
+cudaError_t start(const CompressParams& p, cudaStream_t stream) {
+  return launch_compress(p, stream);
+}
 cudaError_t start(std::monostate, cudaStream_t) { return cudaSuccess; }
 
 }  // namespace
@@ -138,13 +142,26 @@ Result<void> BeforeNorm::hold_sum(const NarrowGemm& p, cudaStream_t stream) {
                                 std::source_location::current()});
 }
 
+Result<void> BeforeNorm::hold_compress(const CompressParams& p, cudaStream_t stream) {
+  const auto* entries = std::get_if<CompressParams>(&held_);
+  if (entries == nullptr || !compress_pairs(*entries, p)) {
+    auto ok = launch(stream);
+    if (ok) held_ = p;
+    return ok;
+  }
+  const cudaError_t status = launch_compress_pair(*entries, p, stream);
+  held_ = std::monostate();
+  return launch_result(status, {"compress", fmt::format("{} rows of {}", p.rows, p.dim),
+                                std::source_location::current()});
+}
+
 // Adds the norm to what is held, if that computes op.x.
 bool BeforeNorm::join(const RmsNorm& op) {
   if (normed_.data != nullptr) return false;
   if (!std::visit([&](const auto& p) { return may_join(p, op); }, held_)) return false;
   std::visit(
       [&](auto& p) {
-        if constexpr (requires { p.norm; }) p.norm = norm_after(op);
+        if constexpr (requires { p.norm.h; }) p.norm = norm_after(op);
       },
       held_);
   return true;
@@ -187,7 +204,7 @@ Result<std::optional<QuantizedX>> BeforeNorm::launch_with_codes(const RowsView& 
                         power_of_two};
   std::visit(
       [&](auto& p) {
-        if constexpr (requires { p.norm; }) p.norm.codes = codes;
+        if constexpr (requires { p.norm.codes; }) p.norm.codes = codes;
         if constexpr (requires { p.codes; }) p.codes = codes;
       },
       held_);

@@ -1,6 +1,7 @@
 // Operators that wait for the next one: if it norms their result, or quantizes a norm's, one launch
 // does both. So do the sum of streams and the narrow GEMM of it, and a narrow GEMM's sum of slices
-// and the mix of streams. A launch less is 2 to 3 us of a layer with few rows.
+// and the mix of streams, and the compressors of entries and index keys. A launch less is 2 to 3 us
+// of a layer with few rows.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,6 +12,7 @@
 #include "base/memory.h"
 #include "base/result.h"
 #include "kernels/cuda/operators/quantized_x.h"
+#include "kernels/cuda/sm90/compress/compress.h"
 #include "kernels/cuda/sm90/hyper/hyper.h"
 #include "kernels/cuda/sm90/moe/moe.h"
 #include "kernels/cuda/sm90/rowwise/rowwise.h"
@@ -28,6 +30,8 @@ class BeforeNorm {
   /// Launches the slices of the product, with what is held if that computes its x, and holds their
   /// sum back.
   Result<void> hold_sum(const NarrowGemm& p, cudaStream_t stream);
+  /// Launches p with the compressor that is held if they make a pair, and otherwise holds p.
+  Result<void> hold_compress(const CompressParams& p, cudaStream_t stream);
 
   /// Launches what is held, if anything is. Everything that starts work on the stream calls it
   /// first, because what is held reads temporaries whose memory is free for the next operator.
@@ -50,7 +54,7 @@ class BeforeNorm {
   bool join(const RmsNorm& op);
 
   std::variant<std::monostate, CombineExperts, HyperAddParams, NarrowGemm, HyperMixParams,
-               NormParams>
+               NormParams, CompressParams>
       held_;
   OwnedBytes codes_{nullptr, nullptr};  // codes, then scales, of the most and widest rows
   RowsView normed_;  // the result of the norm that is held; no data: there is none

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/rows.h"
-#include "kernels/cuda/common/cuda_error.h"
 #include "kernels/cuda/common/device_rows.h"
-#include "kernels/cuda/sm90/compress/compress.h"
 
 namespace lathe::cuda {
 namespace {
@@ -18,8 +16,8 @@ const std::int32_t* numbers(std::span<const T> list) {
 
 }  // namespace
 
-Result<void> compress(const Compress& op, const RopeTableView& table, const PoolView& pool,
-                      cudaStream_t stream) {
+Result<CompressParams> compress_params(const Compress& op, const RopeTableView& table,
+                                       const PoolView& pool) {
   const StepView& step = *op.step;
   if (op.dim > kCompressMostDim) {
     return Error{ErrorCode::unsupported, "entry", fmt::format("at most {} wide", kCompressMostDim),
@@ -27,38 +25,35 @@ Result<void> compress(const Compress& op, const RopeTableView& table, const Pool
   }
   const auto entries = entry_pool(pool);
   if (!entries) return entries.error();
-  const CompressParams p{
-      .kv = floats(op.kv),
-      .gate = floats(op.gate),
-      .kv_stride = op.kv.row_stride,
-      .gate_stride = op.gate.row_stride,
-      .position_bias = op.position_bias.data(),
-      .norm = op.norm.empty() ? nullptr : op.norm.data(),
-      .norm_eps = op.norm_eps,
-      .table = table.data,
-      .rope = table.dim,
-      .pairing = table.pairing,
-      .hadamard = op.hadamard,
-      .ratio = op.ratio,
-      .dim = op.dim,
-      .positions = numbers(step.positions),
-      .row_request = numbers(step.row_request),
-      .q_indptr = numbers(step.q_indptr),
-      .kv_lens = numbers(step.kv_lens),
-      .out_slots = numbers(step.compressed_out_slots),
-      .state_before = numbers(step.state_before),
-      .state_table = reinterpret_cast<const std::int32_t*>(step.state_table.data),
-      .state_width = step.state_table.width,
-      .state_tokens = step.state_tokens,
-      .state = reinterpret_cast<float*>(op.state.data),
-      .state_stride = op.state.bank_bytes / 4,
-      .state_banks = op.state.banks,
-      .last_states = last_states(step, op.state),
-      .rows = step.rows,
-      .pool = *entries};
-  return launch_result(launch_compress(p, op.halves, stream),
-                       {"compress", fmt::format("{} rows of {}", step.rows, op.dim),
-                        std::source_location::current()});
+  return CompressParams{.kv = floats(op.kv),
+                        .gate = floats(op.gate),
+                        .kv_stride = op.kv.row_stride,
+                        .gate_stride = op.gate.row_stride,
+                        .position_bias = op.position_bias.data(),
+                        .norm = op.norm.empty() ? nullptr : op.norm.data(),
+                        .norm_eps = op.norm_eps,
+                        .table = table.data,
+                        .rope = table.dim,
+                        .pairing = table.pairing,
+                        .hadamard = op.hadamard,
+                        .ratio = op.ratio,
+                        .halves = op.halves,
+                        .dim = op.dim,
+                        .positions = numbers(step.positions),
+                        .row_request = numbers(step.row_request),
+                        .q_indptr = numbers(step.q_indptr),
+                        .kv_lens = numbers(step.kv_lens),
+                        .out_slots = numbers(step.compressed_out_slots),
+                        .state_before = numbers(step.state_before),
+                        .state_table = reinterpret_cast<const std::int32_t*>(step.state_table.data),
+                        .state_width = step.state_table.width,
+                        .state_tokens = step.state_tokens,
+                        .state = reinterpret_cast<float*>(op.state.data),
+                        .state_stride = op.state.bank_bytes / 4,
+                        .state_banks = op.state.banks,
+                        .last_states = last_states(step, op.state),
+                        .rows = step.rows,
+                        .pool = *entries};
 }
 
 }  // namespace lathe::cuda

@@ -226,13 +226,10 @@ __device__ inline void store_states(const CompressedRows<kHalves, kChannels>& ro
   }
 }
 
+/// What a block does for row blockIdx.x.
 template <int kHalves, int kChannels>
-static __global__ void __launch_bounds__(kCompressThreads, 2)
-    compress_kernel(const __grid_constant__ CompressParams p) {
-  alignas(16) __shared__ float entry[kChannels * kCompressThreads];
-  __shared__ float room[kCompressThreads / 32];
-  let_next_begin();
-  wait_for_previous();
+__device__ inline void compress_row(const CompressParams& p, float* entry /* [dim] shared */,
+                                    float* room) {
   const std::int64_t t = blockIdx.x;
   const std::int64_t position = p.positions[t];
   if (position < 0) return;  // a padding row
@@ -254,6 +251,31 @@ static __global__ void __launch_bounds__(kCompressThreads, 2)
     if (p.out_slots[row] >= 0) emit_entry(rows, row, entry, room);
   }
   store_states(rows, request);
+}
+
+template <int kHalves, int kChannels>
+static __global__ void __launch_bounds__(kCompressThreads, 2)
+    compress_kernel(const __grid_constant__ CompressParams p) {
+  alignas(16) __shared__ float entry[kChannels * kCompressThreads];
+  __shared__ float room[kCompressThreads / 32];
+  let_next_begin();
+  wait_for_previous();
+  compress_row<kHalves, kChannels>(p, entry, room);
+}
+
+/// Grid: rows x 2, the entries' blocks and then the keys'.
+static __global__ void __launch_bounds__(kCompressThreads, 2)
+    compress_pair_kernel(const __grid_constant__ CompressParams entries,
+                         const __grid_constant__ CompressParams keys) {
+  alignas(16) __shared__ float entry[2 * kCompressThreads];
+  __shared__ float room[kCompressThreads / 32];
+  let_next_begin();
+  wait_for_previous();
+  if (blockIdx.y == 0) {
+    compress_row<2, 2>(entries, entry, room);
+  } else {
+    compress_row<2, 1>(keys, entry, room);
+  }
 }
 
 }  // namespace lathe::cuda

@@ -40,7 +40,7 @@ struct CompressParams {
   std::int32_t rope = 0;
   RopePairing pairing = RopePairing::interleaved;
   bool hadamard = false;
-  std::int32_t ratio = 0, dim = 0;
+  std::int32_t ratio = 0, halves = 1, dim = 0;  // dim: see launch_compress()
   // From the step (step/step.h).
   const std::int32_t* positions = nullptr;     // [rows]
   const std::int32_t* row_request = nullptr;   // [rows]
@@ -58,8 +58,14 @@ struct CompressParams {
   EntryPool pool;
 };
 
-/// halves: 1 or 2. dim: up to 256; or even and up to kCompressMostDim, with rows, biases and states
+/// dim: up to 256; or even and up to kCompressMostDim, with rows, biases and states
 /// aligned to 8 bytes.
-cudaError_t launch_compress(const CompressParams& p, std::int32_t halves, cudaStream_t stream);
+cudaError_t launch_compress(const CompressParams& p, cudaStream_t stream);
+/// Whether launch_compress_pair() takes them: entries wider than 256 and narrower index keys of the
+/// same rows.
+bool compress_pairs(const CompressParams& entries, const CompressParams& keys);
+/// Both in one kernel, as they are independent.
+cudaError_t launch_compress_pair(const CompressParams& entries, const CompressParams& keys,
+                                 cudaStream_t stream);
 
 }  // namespace lathe::cuda
