@@ -147,8 +147,9 @@ class CompressedLayer {
 
   Result<void> select(std::size_t s) {
     const StepView& step = *c_.segments[s].step;
+    Selection& selection = c_.selections[s];
+    if (selection.all) return {};
     const Arena::Scope scope(arena_);
-    const Selection& selection = c_.selections[s];
     const Budget* budget = c_.plan.budget(BudgetKind::indexer_logits);
     SelectKeys op{
         .step = &step,
@@ -175,7 +176,9 @@ class CompressedLayer {
       op.codes = *codes;
       op.weights = constant(mine(index_weights_, s));
     }
-    return select_keys(ops_, op);
+    const Result<void> ok = select_keys(ops_, op);
+    selection.all = step.selecting_rows == 0;
+    return ok;
   }
 
   Result<void> attend_segment(std::size_t s, const RowsView& q) {
