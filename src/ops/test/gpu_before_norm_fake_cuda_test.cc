@@ -3,11 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <random>
 
-#include "base/test_scale.h"
-#include "kernels/cuda/fake/fake_cuda.h"
 #include "ops/cache_write.h"
 #include "ops/elementwise.h"
 #include "ops/hyper.h"
@@ -150,135 +147,6 @@ TEST_F(GpuBeforeNorm, MixedStreams) {
                           .out = out,
                           .mix = mix});
     });
-  }
-}
-
-// One part's result is added to the streams, which the next part reads: the sum, the product of it,
-// the mix and its norm.
-class GpuStreamParts : public ::testing::Test {
- protected:
-  struct Shape {
-    std::int64_t rows, n, columns;  // columns: of the product, 24 or 8
-  };
-  struct Part {
-    MutableRowsView y, added_mix, x, product, out, mix, h;
-  };
-  static Rows aligned(std::int64_t rows, std::int64_t cols, std::int64_t gap) {
-    return {rows, cols, 0, gap + (4 - cols % 4) % 4};
-  }
-  Rows random(std::int64_t rows, std::int64_t cols) {
-    Rows out = aligned(rows, cols, 4 * static_cast<std::int64_t>(rng() % 3));
-    out.randomize(rng);
-    return out;
-  }
-  // between(rows) is called with each operator's result.
-  template <class Between>
-  static void run(const OpsContext& ops, const Part& p, const WeightView& fn, const HyperMix& mix,
-                  std::span<const float> norm, const Between& between) {
-    hyper_add(ops, {constant(p.y), constant(p.added_mix), 4, p.x});
-    between(p.x);
-    matmul(ops, {constant(p.x), fn, p.product});
-    between(p.product);
-    HyperMix op = mix;
-    op.x = constant(p.x);
-    op.product = constant(p.product);
-    op.out = p.out;
-    op.mix = p.mix;
-    hyper_mix(ops, op);
-    between(p.out);
-    rms_norm(ops, constant(p.out), norm, 1e-6f, p.h);
-  }
-  std::vector<float> random_vector(std::int64_t n) {
-    const Rows row = random(1, n);
-    return {row.row(0), row.row(0) + n};
-  }
-  std::int64_t check(const Shape& shape, bool special);
-
-  std::uint32_t seed = test_seed(20261130);
-  std::mt19937 rng{seed};
-  GpuContext gpu;
-  ops_test::Context ref{1, Device::ref};
-};
-
-/// Returns the launches of operators that follow each other.
-std::int64_t GpuStreamParts::check(const Shape& shape, bool special) {
-  const auto [rows, n, columns] = shape;
-  Rows y = random(rows, n), added = random(rows, columns - 4), x = random(rows, 4 * n);
-  if (special) {
-    y.row(rows - 1)[n / 2] = INFINITY;
-    x.row(0)[n + 1] = NAN;
-    x.row(rows / 2)[3 * n] = -INFINITY;
-  }
-  Rows product = aligned(rows, columns, 4), out = aligned(rows, n, 8);
-  Rows mix = aligned(rows, columns - 4, 0), h = aligned(rows, n, 0);
-  const Weight fn(rng, DType::f32, columns, 4 * n);
-  const std::vector<float> norm = random_vector(n), base = random_vector(columns);
-  const std::vector<float> scale = random_vector(columns == 24 ? 3 : 2);
-  HyperMix op;
-  op.base = base;
-  op.scale = scale;
-  op.streams = 4;
-  op.iterations = columns == 24 ? 3 : 0;
-  op.eps = op.norm_eps = 1e-6f;
-  const auto none = [](const MutableRowsView&) {};
-  const auto of_gpu = [&] {
-    return Part{gpu.rows(y),   gpu.rows(added), gpu.rows(x), gpu.rows(product),
-                gpu.rows(out), gpu.rows(mix),   gpu.rows(h)};
-  };
-  const Part joined = of_gpu(), apart = of_gpu();
-  HyperMix there = op;
-  there.base = gpu.list(base);
-  there.scale = gpu.list(scale);
-  const WeightView weight = gpu.weight(fn);
-  const std::span<const float> norm_there = gpu.list(norm);
-  EXPECT_TRUE(gpu.backend->wait().ok());
-  const std::int64_t before = cuda::fake::counts().launches;
-  run(gpu.ops, joined, weight, there, norm_there, none);
-  EXPECT_TRUE(gpu.backend->wait().ok());
-  const std::int64_t launches = cuda::fake::counts().launches - before;
-  run(gpu.ops, apart, weight, there, norm_there, [&](const MutableRowsView& made) {
-    Rows copy = aligned(made.rows, made.cols, 0);
-    cast_rows(gpu.ops, constant(made), gpu.rows(copy));
-  });
-  const auto expect_same = [&](const char* what, const MutableRowsView& a,
-                               const MutableRowsView& b) {
-    EXPECT_TRUE(gpu.read(a).same_bits(gpu.read(b))) << what;
-  };
-  expect_same("x", joined.x, apart.x);
-  expect_same("product", joined.product, apart.product);
-  expect_same("out", joined.out, apart.out);
-  expect_same("mix", joined.mix, apart.mix);
-  // A launch of its own norms up to 256 columns in another order.
-  if (n > 256) expect_same("h", joined.h, apart.h);
-  if (special) return launches;
-  run(ref.ops, {y.out(), added.out(), x.out(), product.out(), out.out(), mix.out(), h.out()},
-      fn.view, op, norm, none);
-  EXPECT_LT(ops_test::error_of(gpu.read(joined.x), x), 1e-6);
-  EXPECT_LT(ops_test::error_of(gpu.read(joined.product), product), 1e-6);
-  EXPECT_LT(ops_test::error_of(gpu.read(joined.mix), mix), 1e-5);
-  EXPECT_LT(ops_test::error_of(gpu.read(joined.h), h), 1e-5);
-  return launches;
-}
-
-TEST_F(GpuStreamParts, TwoLaunchesHaveTheBitsOfFive) {
-  std::printf("seed %u\n", seed);
-  for (const std::int64_t n : {128, 384, 1024, 4096}) {
-    for (const std::int64_t columns : {24, 8}) {
-      for (const bool special : {false, true}) {
-        const std::int64_t rows = n > 1024 ? 1 : 1 + static_cast<std::int64_t>(rng() % 16);
-        SCOPED_TRACE(testing::Message() << rows << " rows of " << n << ", " << columns);
-        EXPECT_EQ(check({rows, n, columns}, special), 2);
-      }
-    }
-  }
-  for (const std::int64_t rows : {3, 4, 5, 8, 9, 16}) EXPECT_EQ(check({rows, 128, 24}, false), 2);
-}
-
-// Streams that end within a slice, and many rows: the sum of streams has a launch of its own.
-TEST_F(GpuStreamParts, OtherShapesTakeOneMore) {
-  for (const auto& [rows, n] : {std::pair{3, 516}, {2, 64}, {17, 128}, {70, 256}}) {
-    SCOPED_TRACE(testing::Message() << rows << " rows of " << n);
-    EXPECT_EQ(check({rows, n, 24}, false), 3);
   }
 }
 
