@@ -1,9 +1,9 @@
 // Launches the kernels of hyper-connections.
-#include "kernels/cuda/sm90/hyper/hyper.cuh"
+#include "kernels/cuda/sm90/hyper/add_slices.cuh"
 
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/common/norm_after_launch.cuh"
-#include "kernels/cuda/sm90/hyper/add_slices.cuh"
+#include "kernels/cuda/sm90/hyper/hyper.cuh"
 
 namespace lathe::cuda {
 
