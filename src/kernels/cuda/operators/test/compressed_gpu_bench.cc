@@ -85,23 +85,29 @@ class Bench {
                              .cols = row,
                              .outputs = 24};
     show("narrow_gemm", rows, 4 * (rows * row + 24 * row),
-         [&] { return launch_narrow_gemm(product, stream_); });
-    const HyperMixParams mix{.x = floats_[0],
-                             .product = floats_[2],
-                             .base = floats_[3],
-                             .scale = floats_[3],
-                             .out = floats_[4],
-                             .mix = floats_[5],
-                             .x_stride = row,
-                             .product_stride = 32,
-                             .out_stride = kHidden,
-                             .mix_stride = 32,
-                             .rows = rows,
-                             .n = kHidden,
-                             .iterations = 20,
-                             .eps = 1e-6f,
-                             .norm_eps = 1e-6f};
+         [&] { return launch_narrow_slices(product, stream_); });
+    show("narrow_sum", rows, 4 * narrow_parts(product),
+         [&] { return launch_narrow_sum(product, stream_); });
+    HyperMixParams mix{.x = floats_[0],
+                       .product = floats_[2],
+                       .base = floats_[3],
+                       .scale = floats_[3],
+                       .out = floats_[4],
+                       .mix = floats_[5],
+                       .x_stride = row,
+                       .product_stride = 32,
+                       .out_stride = kHidden,
+                       .mix_stride = 32,
+                       .rows = rows,
+                       .n = kHidden,
+                       .columns = 24,
+                       .iterations = 20,
+                       .eps = 1e-6f,
+                       .norm_eps = 1e-6f};
     show("hyper_mix", rows, 4 * rows * (row + kHidden),
+         [&] { return launch_hyper_mix(mix, stream_); });
+    mix.sum = product;
+    show("hyper_mix of slices", rows, 4 * (rows * (row + kHidden) + narrow_parts(product)),
          [&] { return launch_hyper_mix(mix, stream_); });
     const HyperAddParams add{.y = floats_[4],
                              .mix = floats_[5],
@@ -113,6 +119,9 @@ class Bench {
                              .n = kHidden};
     show("hyper_add", rows, 4 * rows * (2 * row + kHidden),
          [&] { return launch_hyper_add(add, stream_); });
+    if (rows > kHyperSliceRows) return;
+    show("hyper_add_slices", rows, 4 * (rows * (2 * row + kHidden) + 24 * row),
+         [&] { return launch_hyper_add_slices(add, product, stream_); });
   }
 
   // Rows of requests in which the last token completes an entry; the last `states` rows leave a
@@ -149,6 +158,7 @@ class Bench {
                              .table = floats_[3],
                              .rope = kRope,
                              .ratio = ratio,
+                             .halves = halves,
                              .dim = kDim,
                              .positions = there(positions),
                              .row_request = there(request),
@@ -163,12 +173,12 @@ class Bench {
                              .state_stride = 3 * width,
                              .state_banks = states,
                              .last_states = states,
-                             .entries = floats_[5],
-                             .rows = rows};
+                             .rows = rows,
+                             .pool = pool_of(CacheLayout(LayoutKind::v4_fp8), 16)};
       const std::int64_t bytes =
           4 * (2 * rows * width + requests * (1 + states) * 3 * width + rows / ratio * kDim);
       show(name + " " + std::to_string(ratio), rows, bytes,
-           [&] { return launch_compress(p, halves, stream_); });
+           [&] { return launch_compress(p, stream_); });
     }
   }
 
@@ -181,6 +191,11 @@ class Bench {
                          .dim = 128};
     show("hadamard", rows, 2 * 4 * rows * 64 * 128,
          [&] { return launch_hadamard_rows(p, stream_); });
+  }
+
+  EntryPool pool_of(const CacheLayout& layout, std::int64_t pages) const {
+    auto* bytes = reinterpret_cast<std::byte*>(floats_[5]);
+    return need(entry_pool(PoolView(bytes, layout, 64, pages)));
   }
 
   int repeats_;
