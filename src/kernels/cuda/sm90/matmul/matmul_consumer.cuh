@@ -448,7 +448,7 @@ struct MatmulConsumer {
   }
   /// The list's work tile, if there is one, and its scales.
   __device__ MatmulWork find_work(MatmulWarpScales& to) {
-    if (T::kPair || !list.more()) return {};
+    if (!list.more()) return {};
     const MatmulWork w = list.work();
     if constexpr (kWarpScales) {
       const MatmulPart part = list.chunks(w);
@@ -456,35 +456,50 @@ struct MatmulConsumer {
     }
     return w;
   }
+  __device__ void store_tile(const MatmulWork& w) {
+    apply_factor(w);
+    if (p.gate_step != 0) {
+      store_gated(w);
+    } else {
+      store(w);
+    }
+  }
 
-  __device__ void run() {
+  /// Finds each work tile, and loads its scales, while the one before is computed.
+  __device__ void run_tiles() {
     list.start();
-    // Weights do not depend on the previous launch.
     MatmulWarpScales next_scales;
+    // Weights do not depend on the previous launch.
     MatmulWork next = find_work(next_scales);
     // The stores may overwrite what the previous launch reads, or add to what it writes.
     wait_for_previous();
-    for (int n = 0; list.more(); ++n) {
-      MatmulWork w = next;
+    while (list.more()) {
+      const MatmulWork w = next;
+      scales = next_scales;
       list.next();
-      if constexpr (T::kPair) {
-        wait_full();
-        sum(list.get(n));
-        if constexpr (T::kSpread) {
-          if (!join_parts<T::kConsumers>(p, list.get(n).part, acc)) continue;
-        }
-        w = list.get(n);  // there are no registers for it next to the sums
-      } else {
-        scales = next_scales;
-        next = find_work(next_scales);
-        sum(w);
+      next = find_work(next_scales);
+      sum(w);
+      store_tile(w);
+    }
+  }
+  /// The producer finds the work tiles.
+  __device__ void run_pair() {
+    wait_for_previous();  // as in run_tiles()
+    list.start();
+    for (int n = 0; list.more(); list.next(), ++n) {
+      wait_full();
+      sum(list.get(n));
+      if constexpr (T::kSpread) {
+        if (!join_parts<T::kConsumers>(p, list.get(n).part, acc)) continue;
       }
-      apply_factor(w);
-      if (p.gate_step != 0) {
-        store_gated(w);
-      } else {
-        store(w);
-      }
+      store_tile(list.get(n));  // there are no registers for it next to the sums
+    }
+  }
+  __device__ void run() {
+    if constexpr (T::kPair) {
+      run_pair();
+    } else {
+      run_tiles();
     }
     // Shared memory may be freed only after TMA has read the boxes from it.
     if constexpr (T::kStaged) wait_box_groups<0>();
