@@ -93,6 +93,30 @@ std::optional<CallEnd> end_outside_parameters(std::string_view text, std::string
   }
 }
 
+// The end mark outside of the values of <function=...>. A value that has no end tag ends with its
+// function.
+std::optional<CallEnd> end_outside_values(std::string_view text, std::string_view mark,
+                                          CallScan& scan) {
+  for (;;) {
+    const std::size_t end = text.find(mark, scan.at);
+    const bool inside = scan.depth > 0;
+    const std::string_view tag = inside ? kEndTagParameter : kTagParameter;
+    const std::size_t next = text.find(tag, scan.at);
+    if (end < next) {
+      const bool ends = !inside || trim(text.substr(0, end)).ends_with(kEndFunctionMark);
+      if (ends) return CallEnd{end, end + mark.size()};
+      scan.at = end + mark.size();
+    } else if (next == std::string_view::npos) {
+      const std::size_t kept = std::max(mark.size(), kEndTagParameter.size());
+      scan.at = std::max(scan.at, text.size() - std::min(text.size(), kept));
+      return std::nullopt;
+    } else {
+      scan.at = next + tag.size();
+      scan.depth = inside ? 0 : 1;
+    }
+  }
+}
+
 // Where the JSON of a call of DSML or <invoke> begins; npos: not there yet, or it has parameters.
 std::size_t invoke_json(std::string_view text) {
   const std::size_t name = text.substr(0, kMostHeader).find('>');
@@ -220,7 +244,10 @@ std::optional<CallEnd> find_call_end(const CallMarks& marks, std::string_view te
       const std::size_t front = after_space(text, 0);
       if (front == text.size()) return std::nullopt;
       if (text[front] == '{' || text[front] == '[') return json_or_first();
-      return first_end(text, marks.end, scan);
+      if (scan.plain || !begins_with_part_of(text.substr(front), kFunctionMark)) {
+        return first_end(text, marks.end, scan);
+      }
+      return end_outside_values(text, marks.end, scan);
     }
     case CallBody::function:
     case CallBody::pairs:

@@ -9,8 +9,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kTagParameter = "<parameter=", kEndTagParameter = "</parameter>";
-
 // The next tag that begins a line, or npos.
 std::size_t find_line_tag(std::string_view text, std::string_view tag) {
   for (std::size_t at = text.find(tag); at != std::string_view::npos; at = text.find(tag, at + 1)) {

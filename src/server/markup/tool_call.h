@@ -59,5 +59,7 @@ inline constexpr std::string_view kInvokeParameter = "<parameter";
 inline constexpr std::string_view kEndInvokeParameter = "</parameter>";
 inline constexpr std::string_view kFunctionMark = "<function=";
 inline constexpr std::string_view kEndFunctionMark = "</function>";
+inline constexpr std::string_view kTagParameter = "<parameter=";
+inline constexpr std::string_view kEndTagParameter = "</parameter>";
 
 }  // namespace lathe

@@ -37,10 +37,8 @@ std::vector<Written> written_calls() {
       {tag, json, "\"}}"},
       {tag, "<tool_call>" + json, "\"}}"},
       {tag, "<tool_call>" + json, "\"}}</tool_call>"},
-      {tag,
-       "<tool_call>\n<function=function>\n<parameter=a>\n",
-       "\n</parameter>\n</function>\n</tool_call>",
-       {"</tool_call>"}},
+      {tag, "<tool_call>\n<function=function>\n<parameter=a>\n",
+       "\n</parameter>\n</function>\n</tool_call>"},
       {tag, "<function=function>\n<parameter=a>\n", "\n</parameter>\n</function>", {"</function>"}},
       {tag,
        "<tool_call>function\n<arg_key>a</arg_key>\n<arg_value>",
@@ -143,6 +141,18 @@ TEST(MarksInArguments, AreTextInEveryForm) {
       EXPECT_EQ(text_of(read_pieces(rules, bytes)), wanted) << "by bytes: " << text;
     }
   }
+}
+
+// Otherwise the first call would go on to the second one's end tag.
+TEST(MarksInArguments, AValueWithoutAnEndTagEndsWithItsFunction) {
+  MarkupRules rules;
+  rules.tools = ToolFormat::tag;
+  rules.schemas = std::make_shared<const Json>(kWriteTools);
+  const std::string front = "<tool_call>\n<function=function>\n<parameter=a>\n",
+                    end = "\n</function>\n</tool_call>";
+  expect_answer(rules, front + "x" + end + "\n" + front + "y</tool_call>\n</parameter>" + end,
+                "reasoning: \ncontent: \nfunction{\"a\":\"x\"}\n"
+                "function{\"a\":\"y</tool_call>\"}\n");
 }
 
 // Text beside the JSON is not lost.
