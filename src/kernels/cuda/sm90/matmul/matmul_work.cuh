@@ -152,8 +152,8 @@ struct MatmulWorkList {
             0,
             strip - column * b.parts};
   }
-  /// Steps to the group of token tile `tile`. Few groups precede it, so eight are looked at
-  /// together: a search by halves would load from shared memory nine times, one after another.
+  /// Steps on to the group of token tile `tile`. Few groups are between it and the last tile's, so
+  /// eight are compared at once. A search by halves has nine loads that wait for each other.
   __device__ void find_group(std::int32_t tile) {
     for (std::int32_t count = 8; count == 8; found += count) {
       count = 0;
