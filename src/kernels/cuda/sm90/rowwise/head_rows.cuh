@@ -103,22 +103,6 @@ __device__ __forceinline__ float unsigned_nan(float sum) {
 #endif
 }
 
-/// As largest_finite() (chunk.cuh), of fewer values.
-__device__ __forceinline__ float largest_finite_of_lane(const float (&x)[4]) {
-  float amax = 0;
-  LATHE_UNROLL
-  for (const float v : x) {
-    const float a = fabsf(v);
-    if (a <= 0x1.fffffep127f) amax = fmaxf(amax, a);
-  }
-  return amax;
-}
-__device__ __forceinline__ float largest_finite_of_warp(const float (&x)[4]) {
-  float amax = largest_finite_of_lane(x);
-  for (int d = 16; d > 0; d /= 2) amax = fmaxf(amax, shuffle_xor(amax, d));
-  return amax;
-}
-
 /// Cosines and sines of a lane's pairs, of kCount * kLanes columns that kLanes neighbouring lanes
 /// have. If
 /// halves are paired, one per column, and the sines of the first half are negative; if neighbours

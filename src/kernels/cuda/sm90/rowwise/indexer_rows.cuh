@@ -91,7 +91,7 @@ __device__ __forceinline__ void write_index_key(const IndexerRowsParams& p, std:
   LATHE_UNROLL
   for (int i = 0; i < 4; ++i) x[i] = (x[i] - mean) * factor * weight[i] + bias[i];
   rotation.apply(p, x);
-  store_index(p, p.keys, place, x, largest_finite_of_warp(x), lane);
+  store_index(p, p.keys, place, x, largest_finite_of_lanes(x), lane);
 }
 
 /// kIndexHeads heads of one row.
@@ -119,7 +119,7 @@ __device__ __forceinline__ void quantize_heads(const IndexerRowsParams& p, std::
   if (p.hadamard) index_hadamard(x, lane);
   float amax[kIndexHeads];
   LATHE_UNROLL
-  for (int n = 0; n < kIndexHeads; ++n) amax[n] = largest_finite_of_lane(x[n]);
+  for (int n = 0; n < kIndexHeads; ++n) amax[n] = largest_finite_of_lanes<1>(x[n]);
   LATHE_UNROLL
   for (int distance = 16; distance > 0; distance /= 2) {
     LATHE_UNROLL
