@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -33,34 +34,65 @@ inline void need(const Result<void>& result) {
   std::exit(1);
 }
 
-/// main() of a bench whose only options are [--repeats N] and [--json], and [--filter TEXT] where
-/// `run` takes it: of rows whose names have TEXT in them. Returns run(repeats, json) or
-/// run(repeats, json, filter), or 2 for any other argument.
-template <class Run>
-int run_with_options(int argc, char** argv, Run run) {
-  constexpr bool kFilters = std::is_invocable_v<Run, int, bool, std::string_view>;
+/// Options of a bench program.
+struct BenchOptions {
   int repeats = 15;
   bool json = false;
-  std::string_view filter;
+  std::string_view filter;     // of rows: a part of their names
+  const char* peer = nullptr;  // a file (bench_peer.h)
+  const char* only = nullptr;  // one case instead of the bench's own ones
+};
+
+/// main() of a bench. Options are [--repeats N] and [--json]; where `run` takes it, [--filter
+/// TEXT]; where it takes BenchOptions, also [--peer FILE] and [--case N,...]. Returns run(repeats,
+/// json), run(repeats, json, filter) or run(options), or 2 for any other argument.
+template <class Run>
+int run_with_options(int argc, char** argv, Run run) {
+  constexpr bool kAll = std::is_invocable_v<Run, BenchOptions>;
+  constexpr bool kFilters = kAll || std::is_invocable_v<Run, int, bool, std::string_view>;
+  BenchOptions o;
   for (int i = 1; i < argc; ++i) {
     const std::string_view flag = argv[i];
     if (flag == "--json") {
-      json = true;
+      o.json = true;
     } else if (flag == "--repeats" && i + 1 < argc) {
-      repeats = std::max(std::atoi(argv[++i]), 1);
+      o.repeats = std::max(std::atoi(argv[++i]), 1);
     } else if (kFilters && flag == "--filter" && i + 1 < argc) {
-      filter = argv[++i];
+      o.filter = argv[++i];
+    } else if (kAll && flag == "--peer" && i + 1 < argc) {
+      o.peer = argv[++i];
+    } else if (kAll && flag == "--case" && i + 1 < argc) {
+      o.only = argv[++i];
     } else {
       std::fprintf(stderr, "usage: %s %s[--repeats N] [--json]\n", argv[0],
-                   kFilters ? "[--filter TEXT] " : "");
+                   kAll       ? "[--filter TEXT] [--peer FILE] [--case N,...] "
+                   : kFilters ? "[--filter TEXT] "
+                              : "");
       return 2;
     }
   }
-  if constexpr (kFilters) {
-    return run(repeats, json, filter);
+  if constexpr (kAll) {
+    return run(o);
+  } else if constexpr (kFilters) {
+    return run(o.repeats, o.json, o.filter);
   } else {
-    return run(repeats, json);
+    return run(o.repeats, o.json);
   }
+}
+
+/// The numbers of --case. Exits unless there is one for each name of `names`.
+inline std::vector<int> case_numbers(const char* text, const char* names) {
+  std::vector<int> numbers;
+  for (const char* at = text; *at != '\0';) {
+    char* end = nullptr;
+    numbers.push_back(static_cast<int>(std::strtol(at, &end, 10)));
+    if (end == at) break;
+    at = *end == ',' ? end + 1 : end;
+  }
+  const std::string_view list = names;
+  if (std::ssize(numbers) == std::count(list.begin(), list.end(), ',') + 1) return numbers;
+  std::fprintf(stderr, "--case %s: wanted %s\n", text, names);
+  std::exit(2);
 }
 
 /// Copies host data to a new device array; waits for the copy.
@@ -107,6 +139,22 @@ double time_once(const Stream& stream, Work&& work) {
   need(work());
   end.record(stream);
   return Event::seconds(begin, end);
+}
+
+/// Median seconds of one call of each of `sides`, which are called in turns, so that all run at the
+/// same clocks. The first round is not counted.
+inline std::vector<double> time_in_turns(const Stream& stream, int repeats,
+                                         const std::vector<std::function<Result<void>()>>& sides) {
+  std::vector<std::vector<double>> seconds(sides.size());
+  for (int i = -1; i < repeats; ++i) {
+    for (std::size_t s = 0; s < sides.size(); ++s) {
+      const double t = time_once(stream, sides[s]);
+      if (i >= 0) seconds[s].push_back(t);
+    }
+  }
+  std::vector<double> out;
+  for (const auto& s : seconds) out.push_back(median(s));
+  return out;
 }
 
 struct Timing {

@@ -1,6 +1,11 @@
 // Times grouped-query attention on a GPU.
 //
-// gqa_gpu_bench [--filter TEXT] [--repeats N] [--json]
+// gqa_gpu_bench [--filter TEXT] [--repeats N] [--json] [--peer FILE] [--case FP8,REQUESTS,...]
+//
+// --case is for one case instead of the table's: whether keys are e4m3, requests, rows, least and
+// most keys of a request, heads, KV heads, dim, page size. --peer (bench_peer.h, gqa_peer.h) times
+// another library on the same inputs, in turns, also in graphs, and prints 1 - cosine of both
+// outputs.
 //
 // Captures a graph of 20 calls (attention and combine), times it and divides by 20, as a step's
 // layers replay them. Each call reads another copy of the cache where L2 would hold one. The work
@@ -15,10 +20,11 @@
 #include <string_view>
 
 #include "base/float_formats.h"
-#include "kernels/cuda/common/gpu_timing.h"
+#include "kernels/cuda/common/bench_peer.h"
 #include "kernels/cuda/sm90/gqa/gqa_call.h"
 #include "kernels/cuda/sm90/gqa/gqa_kernels.h"
 #include "kernels/cuda/sm90/gqa/gqa_limits.h"
+#include "kernels/cuda/sm90/gqa/test/gqa_peer.h"
 
 namespace lathe::cuda {
 namespace {
@@ -150,8 +156,38 @@ std::vector<std::int32_t> lists_of(const Case& c, const std::vector<PageId>& tab
 
 struct Row {
   std::string what;
-  double microseconds = 0, schedule = 0, floor = 0, flops = 0;
+  double microseconds = 0, schedule = 0, floor = 0, flops = 0, peer = 0;
+  std::string peer_columns;
 };
+
+/// p: a call's, with its copy of the cache.
+LatheGqaPeerCall peer_call(const Case& c, const AttendArgs& args, const GqaParams& p,
+                           const std::vector<std::int32_t>& lens, void* out) {
+  return {.kind = "gqa",
+          .format = c.layout == kFp8 ? "e4m3" : "bf16",
+          .requests = c.requests,
+          .rows = c.rows,
+          .heads = c.heads,
+          .kv_heads = c.kv_heads,
+          .key_dim = c.key_dim(),
+          .value_dim = c.value_dim(),
+          .window = c.window,
+          .scale = args.problem.scale,
+          .q = p.q,
+          .keys = p.keys,
+          .values = p.values,
+          .page_stride = p.page_stride,
+          .key_stride = p.token_bytes,
+          .value_stride = p.value_bytes,
+          .pages = p.pages,
+          .page_size = c.page,
+          .table_width = p.table_width,
+          .page_table = p.table,
+          .lengths = p.kv_lens,
+          .least_length = std::ranges::min(lens),
+          .most_length = std::ranges::max(lens),
+          .out = out};
+}
 
 AttentionProblem problem_of(const Case& c) {
   if (!c.latent()) {
@@ -187,7 +223,7 @@ std::string name_of(const Case& c) {
   return what;
 }
 
-Row run_case(const Case& c, const Stream& stream, int sms, int repeats) {
+Row run_case(const Case& c, const Stream& stream, int sms, int repeats, PeerSide& peer) {
   std::mt19937 rng(kSeed);
   AttendArgs args;
   args.problem = problem_of(c);
@@ -259,11 +295,13 @@ Row run_case(const Case& c, const Stream& stream, int sms, int repeats) {
         "gqa_schedule");
   };
   need(schedule());
+  const auto params_of = [&](int call) {
+    args.main.pool.emplace(pool.data() + call % copies * bytes, layout, c.page, pages);
+    return gqa_params(args, shape, memory.data(), memory.data() + shape.schedule_bytes);
+  };
   const Graph graph = need(Graph::capture(stream, [&]() -> Result<void> {
     for (int i = 0; i < kGraphCalls; ++i) {
-      args.main.pool.emplace(pool.data() + i % copies * bytes, layout, c.page, pages);
-      const GqaParams p =
-          gqa_params(args, shape, memory.data(), memory.data() + shape.schedule_bytes);
+      const GqaParams p = params_of(i);
       const cudaError_t status = c.latent() ? launch_gqa_rows(p, c.head_dim, stream)
                                             : launch_gqa(p, c.head_dim, c.layout == kFp8, stream);
       if (auto ok = call_result(status, "gqa"); !ok) return ok;
@@ -273,17 +311,38 @@ Row run_case(const Case& c, const Stream& stream, int sms, int repeats) {
     }
     return {};
   }));
-  const auto launch = [&] { return graph.launch(stream); };
-  std::vector<double> whole, schedules;
-  time_once(stream, launch);
-  for (int i = 0; i < repeats; ++i) {
-    whole.push_back(time_once(stream, launch) / kGraphCalls);
-    schedules.push_back(time_once(stream, schedule));
+  const auto peer_out = need(DeviceArray<std::byte>::make(peer.given() ? out.size() : 1));
+  std::deque<LatheGqaPeerCall> calls;
+  for (int i = 0; i < copies && peer.given() && !c.latent(); ++i) {
+    peer.add(&calls.emplace_back(peer_call(c, args, params_of(i), lens, peer_out.data())));
   }
+  std::vector<std::function<Result<void>()>> sides = {[&] { return graph.launch(stream); },
+                                                      schedule};
+  std::optional<Graph> peer_graph;
+  if (peer.supports()) {
+    peer_graph.emplace(need(Graph::capture(stream, [&]() -> Result<void> {
+      for (int i = 0; i < kGraphCalls; ++i) need(peer.run(i));
+      return {};
+    })));
+    sides.emplace_back([&] { return peer_graph->launch(stream); });
+  }
+  const std::vector<double> seconds = time_in_turns(stream, repeats, sides);
   Row row;
   row.what = name_of(c);
-  row.microseconds = median(whole) * 1e6;
-  row.schedule = median(schedules) * 1e6;
+  row.microseconds = seconds[0] / kGraphCalls * 1e6;
+  row.schedule = seconds[1] * 1e6;
+  std::string difference;
+  if (peer.supports()) {
+    row.peer = seconds[2] / kGraphCalls * 1e6;
+    peer.finish(kGraphCalls - 1);  // the copy that the graph's last call has read
+    const auto values = [](const auto& a) {
+      return reinterpret_cast<const std::uint16_t*>(a.data());
+    };
+    difference = fmt::format(
+        "{:.1e}", one_minus_cosine(values(out), values(peer_out), rows * elements, stream));
+  }
+  row.peer_columns = peer.columns(row.microseconds, row.peer, difference);
+  peer.clear();
   const double operations = 2.0 * pairs * c.heads * (c.key_dim() + c.value_dim());
   row.flops = operations / row.microseconds * 1e-6;
   // Rows of a prefill select most keys of their request between them.
@@ -295,25 +354,33 @@ Row run_case(const Case& c, const Stream& stream, int sms, int repeats) {
   return row;
 }
 
-int run(int repeats, bool json, std::string_view filter) {
+Case case_of(const char* text) {
+  const auto n = case_numbers(text, "fp8,requests,rows,least,most,heads,kv_heads,dim,page");
+  return {"case", n[0] != 0 ? kFp8 : kBf16, n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8]};
+}
+
+int run(const BenchOptions& o) {
   const Device device = need(open_device());
   const Stream stream = need(Stream::make());
+  PeerSide peer(o.peer, stream);
   std::printf("%s seed %u\n", device.model.c_str(), kSeed);
   nlohmann::json all = nlohmann::json::array();
-  for (const Case& c : kCases) {
-    if (name_of(c).find(filter) == std::string::npos) continue;
-    const Row row = run_case(c, stream, device.sms, repeats);
-    std::printf("%-66s %9.1f us  floor %8.1f  share %4.0f %%  %6.1f TF  list %5.1f us\n",
+  const Case only = o.only != nullptr ? case_of(o.only) : Case{};
+  for (const Case& c : o.only != nullptr ? std::span(&only, 1) : std::span(kCases)) {
+    if (name_of(c).find(o.filter) == std::string::npos) continue;
+    const Row row = run_case(c, stream, device.sms, o.repeats, peer);
+    std::printf("%-66s %9.1f us  floor %8.1f  share %4.0f %%  %6.1f TF  list %5.1f us%s\n",
                 row.what.c_str(), row.microseconds, row.floor, 100 * row.floor / row.microseconds,
-                row.flops, row.schedule);
+                row.flops, row.schedule, row.peer_columns.c_str());
     std::fflush(stdout);
     all.push_back({{"case", row.what},
                    {"us", row.microseconds},
                    {"floor_us", row.floor},
                    {"schedule_us", row.schedule},
                    {"tflops", row.flops}});
+    if (row.peer > 0) all.back()["peer_us"] = row.peer;
   }
-  if (json) std::printf("%s\n", all.dump().c_str());
+  if (o.json) std::printf("%s\n", all.dump().c_str());
   return 0;
 }
 

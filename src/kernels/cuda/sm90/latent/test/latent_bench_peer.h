@@ -1,41 +1,17 @@
 // The peer's side of a latent_gpu_bench case: the same inputs in the form of latent_peer.h.
 #pragma once
 
-#include <dlfcn.h>
-
+#include "kernels/cuda/common/bench_peer.h"
 #include "kernels/cuda/sm90/latent/test/latent_bench_data.h"
 #include "kernels/cuda/sm90/latent/test/latent_peer.h"
 
 namespace lathe::cuda {
 
-/// Exits if the file is no such library.
-inline PeerLibrary load_peer(const char* file) {
-  void* handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) {
-    std::fprintf(stderr, "--peer %s: wanted a shared library (latent_peer.h), got: %s\n", file,
-                 dlerror());
-    std::exit(2);
-  }
-  PeerLibrary peer;
-  const auto find = [&](const char* symbol, auto& to) {
-    to = reinterpret_cast<std::remove_reference_t<decltype(to)>>(dlsym(handle, symbol));
-    if (to != nullptr) return;
-    std::fprintf(stderr, "--peer %s: wanted a function %s, got none\n", file, symbol);
-    std::exit(2);
-  };
-  find("lathe_peer_open", peer.open);
-  find("lathe_peer_run", peer.run);
-  find("lathe_peer_finish", peer.finish);
-  find("lathe_peer_close", peer.close);
-  find("lathe_peer_name", peer.name);
-  return peer;
-}
-
 /// A peer's call on a case's inputs. If the peer does not support it, failed() says why.
 class PeerCall {
  public:
   PeerCall(const PeerLibrary& peer, const BenchData& d, const Stream& stream)
-      : peer_(peer), stream_(stream), out_(need(DeviceArray<std::uint16_t>::make(d.out->size()))) {
+      : stream_(stream), out_(need(DeviceArray<std::uint16_t>::make(d.out->size()))) {
     const BenchCase& c = d.c;
     layout_ = c.rows ? "rows_bf16" : std::string(name(c.layout));
     call_.kind = c.top_k == 0 ? "dense_decode" : c.rows ? "sparse_prefill" : "sparse_decode";
@@ -71,38 +47,17 @@ class PeerCall {
     }
     if (c.rows) decode_rows_before(d);
     call_.out = out_.data();
-    failed_ = peer_.open(&call_, stream_.get(), &state_);
-    if (failed_ == nullptr) name_ = peer_.name(&call_);
-  }
-  ~PeerCall() {
-    if (state_ != nullptr) peer_.close(state_);
+    open_.emplace(peer, &call_, stream_);
   }
   PeerCall(const PeerCall&) = delete;
 
-  Result<void> run() {
-    if (const char* text = peer_.run(state_, stream_.get())) failed_ = text;
-    return {};
-  }
-  const char* failed() const { return failed_; }  // null: supported
-  const std::string& peer_name() const { return name_; }
+  Result<void> run() { return open_->run(); }
+  const char* failed() const { return open_->failed(); }  // null: supported
+  const std::string& peer_name() const { return open_->name(); }
   /// 1 - cosine of the first outputs of both.
   double difference(const DeviceArray<std::uint16_t>& own) {
-    peer_.finish(state_, stream_.get());
-    need(stream_.wait());
-    std::vector<std::uint16_t> x(
-        static_cast<std::size_t>(std::min<std::int64_t>(own.size(), 1 << 22))),
-        y(x.size());
-    need(copy_to_host(own.data(), std::span(x), stream_));
-    need(copy_to_host(out_.data(), std::span(y), stream_));
-    need(stream_.wait());
-    double dot = 0, a = 0, b = 0;
-    for (std::size_t i = 0; i < x.size(); ++i) {
-      const double u = to_f32(bf16{x[i]}), v = to_f32(bf16{y[i]});
-      dot += u * v;
-      a += u * u;
-      b += v * v;
-    }
-    return 1 - 2 * dot / (a + b);
+    open_->finish();
+    return one_minus_cosine(own.data(), out_.data(), own.size(), stream_);
   }
 
  private:
@@ -141,15 +96,13 @@ class PeerCall {
     call_.topk = d.c.top_k + d.c.extra;
   }
 
-  const PeerLibrary& peer_;
   const Stream& stream_;
   DeviceArray<std::uint16_t> out_;
   LathePeerCall call_{};
-  std::string layout_, name_;
+  std::string layout_;
   std::optional<DeviceArray<std::uint16_t>> rows_;
   std::optional<DeviceArray<std::int32_t>> joined_;
-  void* state_ = nullptr;
-  const char* failed_ = nullptr;
+  std::optional<OpenPeer> open_;  // closed before the arrays that it reads go
 };
 
 }  // namespace lathe::cuda

@@ -1,5 +1,4 @@
-// Another library's latent attention, timed against ours: bench programs load it with --peer FILE.
-// The file exports the five functions below with C linkage. All pointers are to device memory.
+// A call of latent attention as latent_gpu_bench gives it to a peer (bench_peer.h).
 #pragma once
 
 #include <cstdint>
@@ -35,16 +34,3 @@ struct LathePeerCall {
 };
 
 }  // extern "C"
-
-namespace lathe::cuda {
-
-/// A peer's exported functions. They return null for success, else an error message.
-struct PeerLibrary {
-  const char* (*open)(const LathePeerCall*, void* stream, void** state) = nullptr;
-  const char* (*run)(void* state, void* stream) = nullptr;
-  const char* (*finish)(void* state, void* stream) = nullptr;  // copies the output to call->out
-  void (*close)(void* state) = nullptr;
-  const char* (*name)(const LathePeerCall*) = nullptr;
-};
-
-}  // namespace lathe::cuda

@@ -1,7 +1,7 @@
 // Times GEMMs on a GPU against cuBLASLt.
 //
-// matmul_gpu_bench [--cublaslt LIBRARY] [--filter TEXT] [--seed N] [--repeats N] [--most N]
-//                  [--tokens M,...] [--sweep] [--splits]
+// matmul_gpu_bench [--cublaslt LIBRARY] [--peer FILE] [--filter TEXT] [--seed N] [--repeats N]
+//                  [--most N] [--tokens M,...] [--sweep] [--splits]
 //
 // Times a captured graph of 20 or more GEMMs of one shape, each with another matrix, so that none
 // is in L2. Both sides alternate; times are medians. Numbers of tokens are those of --tokens, or
@@ -10,7 +10,8 @@
 // sides' outputs are compared, and a few elements with sums in double. Times the kernel that a call
 // gets; "tile" is wgmma's, which those for few tokens do not use. With --sweep, times wgmma with
 // every tile, for the fixed numbers of tokens, and with --splits also with every split of K, which
-// do not all have the same bits. The peer of packed weights is the GEMM of as many bf16 weights.
+// do not all have the same bits. The peer of packed weights is the GEMM of as many bf16 weights,
+// and that of e4m3 by e4m3 a library given with --peer (bench_peer.h, matmul_fp8_peer.h).
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -20,8 +21,10 @@
 #include <sstream>
 
 #include "base/float_formats.h"
+#include "kernels/cuda/common/bench_peer.h"
 #include "kernels/cuda/sm90/matmul/matmul_call.h"
 #include "kernels/cuda/sm90/matmul/pack/packed_weights.h"
+#include "kernels/cuda/sm90/matmul/test/matmul_fp8_peer.h"
 #include "kernels/cuda/sm90/matmul/test/matmul_peer.h"
 
 namespace lathe::cuda {
@@ -73,6 +76,7 @@ constexpr Shape kShapes[] = {
 
 struct Options {
   std::string library, filter;
+  const char* peer = nullptr;
   unsigned seed = std::random_device()();
   int repeats = 11;
   std::int64_t most = INT64_MAX;  // tokens
@@ -96,7 +100,10 @@ constexpr std::int64_t kScales = 4 << 20;
 class Bench {
  public:
   explicit Bench(const Options& options)
-      : o_(options), random_(options.seed), device_(need(open_device())) {
+      : o_(options),
+        random_(options.seed),
+        device_(need(open_device())),
+        fp8_peer_(options.peer, stream_) {
 #if LATHE_HAS_CUBLASLT
     if (!o_.library.empty()) {
       lt_.emplace(o_.library);
@@ -184,15 +191,10 @@ class Bench {
         return {};
       })));
     }
-    std::vector<std::vector<double>> seconds(sides.size());
-    for (int i = -1; i < o_.repeats; ++i) {
-      for (std::size_t s = 0; s < sides.size(); ++s) {
-        const double t = time_once(stream_, [&] { return graphs[s].launch(stream_); });
-        if (i >= 0) seconds[s].push_back(t / static_cast<double>(calls.size()));
-      }
-    }
-    std::vector<double> out;
-    for (const auto& s : seconds) out.push_back(median(s));
+    std::vector<std::function<Result<void>()>> launches;
+    for (const Graph& graph : graphs) launches.emplace_back([&] { return graph.launch(stream_); });
+    std::vector<double> out = time_in_turns(stream_, o_.repeats, launches);
+    for (double& t : out) t /= static_cast<double>(calls.size());
     return out;
   }
 
@@ -267,6 +269,16 @@ class Bench {
           difference.push_back(compare(out, peer_out, m * s.n));
         }
 #endif
+        std::deque<LatheFp8MatmulPeerCall> peer_calls;
+        for (int i = 0; i < matrices && s.x == DType::e4m3 && !s.scale_rows; ++i) {
+          fp8_peer_.add(&peer_calls.emplace_back(fp8_peer_call(call(peer_out, i))));
+        }
+        if (fp8_peer_.supports()) {
+          sides.push_back([&](const MatmulCall& c) { return fp8_peer_.run(matrix_of(c, w)); });
+          need(sides[0](call(out, 0)));
+          fp8_peer_.finish();
+          difference.push_back(compare(out, peer_out, m * s.n));
+        }
         check(s, m, x, w[0], sides[0], call(out, 0), out);
         std::vector<double> t = time(calls, sides);
         if (s.size > 0 && !o_.sweep) {
@@ -280,8 +292,25 @@ class Bench {
           difference.push_back(0);
         }
         print(s, m, tiling, t, difference);
+        fp8_peer_.clear();
       }
     }
+  }
+  static LatheFp8MatmulPeerCall fp8_peer_call(const MatmulCall& c) {
+    return {.kind = "fp8_matmul",
+            .m = static_cast<std::int32_t>(c.x.rows),
+            .n = static_cast<std::int32_t>(c.w.rows),
+            .k = static_cast<std::int32_t>(c.x.cols),
+            .x = c.x.data,
+            .x_scales = c.x_scales,
+            .x_scale_stride = c.x_scale_stride,
+            .w = c.w.data,
+            .w_scales = c.w.scales,
+            .out = c.out.data};
+  }
+  static int matrix_of(const MatmulCall& c, const std::vector<DeviceArray<std::byte>>& w) {
+    const auto at = std::ranges::find(w, c.w.data, [](const auto& a) { return a.data(); });
+    return static_cast<int>(at - w.begin());
   }
   static GroupScales packed(const Shape& s, const std::vector<DeviceArray<std::byte>>& groups,
                             const std::vector<DeviceArray<std::byte>>& zeros, std::size_t i) {
@@ -415,6 +444,8 @@ class Bench {
                 t[0] * 1e6, 100 * limit / t[0]);
     if (t.size() > 1) {
       std::printf(" %9.2f %7.3f  %.1e", t[1] * 1e6, t[1] / t[0], difference[0]);
+    } else if (!fp8_peer_.columns(0, 0, "").empty()) {
+      std::printf(" %s", fp8_peer_.columns(0, 0, "").c_str());
     }
     std::printf("\n");
     std::fflush(stdout);
@@ -424,6 +455,7 @@ class Bench {
   std::mt19937 random_;
   Device device_;
   Stream stream_ = need(Stream::make());
+  PeerSide fp8_peer_;
   std::vector<bf16> noise_;
   std::vector<e4m3> codes_;
   std::optional<DeviceArray<float>> scales_;
@@ -451,6 +483,8 @@ int main(int argc, char** argv) {
       std::replace(list.begin(), list.end(), ',', ' ');
       std::istringstream of(list);
       for (std::int64_t m = 0; of >> m;) o.tokens.push_back(std::max<std::int64_t>(m, 1));
+    } else if (flag == "--peer" && more) {
+      o.peer = argv[++i];
     } else if (flag == "--cublaslt" && more) {
       o.library = argv[++i];
     } else if (flag == "--filter" && more) {
@@ -463,7 +497,7 @@ int main(int argc, char** argv) {
       o.repeats = std::max(std::atoi(argv[++i]), 1);
     } else {
       std::fprintf(stderr,
-                   "usage: %s [--cublaslt LIBRARY] [--filter TEXT] [--seed N] "
+                   "usage: %s [--cublaslt LIBRARY] [--peer FILE] [--filter TEXT] [--seed N] "
                    "[--repeats N] [--most N] [--tokens M,...] [--sweep] [--splits]\n",
                    argv[0]);
       return 2;
