@@ -45,6 +45,13 @@ template <class T>
 __device__ inline T shuffle(T v, std::uint32_t lane) {
   return __shfl_sync(0xffffffffu, v, static_cast<int>(lane));
 }
+/// v, which all lanes of the warp pass, in a form that tells the compiler so. It then computes what
+/// depends on it once for the warp, in uniform registers, and a branch on it does not divide lanes.
+template <class T>
+__device__ inline T warp_value(T v) {
+  return shuffle(v, 0);
+}
+__device__ inline bool warp_value(bool v) { return warp_value(v ? 1 : 0) != 0; }
 __device__ inline bool warp_any(bool v) { return __any_sync(0xffffffffu, v) != 0; }
 /// Bit i: the value that lane i passes.
 __device__ inline std::uint32_t warp_ballot(bool v) { return __ballot_sync(0xffffffffu, v); }

@@ -317,6 +317,10 @@ inline std::uint32_t warp_match(std::int32_t v) {
   }
   return bits;
 }
+template <class T>
+T warp_value(T v) {
+  return v;
+}
 inline bool warp_any(bool v) { return warp_ballot(v) != 0; }
 inline std::uint32_t warp_max(std::uint32_t v) {
   const std::uint64_t* lanes = emulated::exchange(v);

@@ -245,3 +245,16 @@ __device__ inline void mma_m64_bf16_trans_a(float (&d)[32], std::uint64_t a, std
 #else
 #include "kernels/cuda/common/emulator_wgmma.h"
 #endif
+
+namespace lathe::cuda {
+
+/// The low word of a tile's descriptor, which grows by 1 for each 16 bytes, and the descriptor of
+/// one.
+__device__ inline std::uint32_t tile_low_word(std::uint32_t address, std::uint32_t stride) {
+  return static_cast<std::uint32_t>(tile_descriptor(address, stride));
+}
+__device__ inline std::uint64_t tile_of_low_word(std::uint32_t low, std::uint32_t stride) {
+  return (tile_descriptor(0, stride) & ~std::uint64_t{0xffffffff}) | low;
+}
+
+}  // namespace lathe::cuda

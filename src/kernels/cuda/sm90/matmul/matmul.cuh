@@ -48,14 +48,18 @@ static __global__ void __launch_bounds__(T::kThreads, T::kShares ? 2 : T::kBlock
     sync_block();
   }
   let_next_begin();
-  const bool produces = thread >= T::kConsumers && thread < T::kConsumers + 32;
+  // The compiler must see that branches to roles are of whole warps: only then may it use uniform
+  // registers in them.
+  const int warp = warp_value(thread / 32);
+  constexpr int kProducer = T::kConsumers / 32;
+  const bool produces = warp == kProducer;
   if (produces && elected()) MatmulProducer<T>(p, maps, s).begin();
   if constexpr (T::kGrouped) {
     if (p.offsets != nullptr) wait_for_previous();
-    if (thread < 32) list_groups<T>(p, s, thread);
+    if (warp == 0) list_groups<T>(p, s, thread);
     sync_block();
   }
-  if (thread >= T::kConsumers) {
+  if (warp >= kProducer) {
     if constexpr (!T::kNarrow && !T::kShares) lower_registers<T::kProducerRegisters>();
     if (produces && elected()) MatmulProducer<T>(p, maps, s).run();
   } else {

@@ -25,7 +25,7 @@ struct MatmulBf16 {
   static __device__ __forceinline__ void sum_part(Consumer& c, const MatmulWork& w,
                                                   const MatmulPart& part) {
     if constexpr (Consumer::Tile::kTails) {
-      const int boxes = c.list.boxes(w);
+      const int boxes = warp_value(c.list.boxes(w));
       if (boxes == 1) return sum_columns<64>(c, part);
       if constexpr (Consumer::Tile::kTokens == 256) {
         if (boxes == 2) return sum_columns<128>(c, part);
@@ -44,36 +44,37 @@ struct MatmulBf16 {
   /// others are 0.
   template <int kFirst, int kSecond = 0, class Consumer>
   static __device__ __forceinline__ void sum_columns(Consumer& c, const MatmulPart& part) {
-    int last = -1;  // the stage that unfinished wgmmas read
+    auto ring = c.ring();
+    std::uint32_t last = 0;  // barrier of the stage that unfinished wgmmas read
     LATHE_ROLLED
-    for (std::int32_t chunk = part.begin; chunk < part.end; ++chunk) {
-      c.wait_full();
-      const std::uint64_t a = tile_descriptor(c.weights(), 1024);
-      const std::uint64_t b = tile_descriptor(c.tokens(), 1024);
+    for (std::int32_t left = warp_value(part.end - part.begin); left > 0; --left) {
+      ring.wait_full();
       wgmma_fence();
       LATHE_UNROLL
       for (int k = 0; k < 4; ++k) {
-        const bool add = k > 0 || chunk > part.begin;
-        multiply<0, kFirst>(c.acc, a, b, k, add);
-        if constexpr (kSecond > 0) multiply<kFirst, kSecond>(c.acc, a, b, k, add);
+        const bool add = k > 0 || last != 0;
+        multiply<0, kFirst>(c.acc, ring, k, add);
+        if constexpr (kSecond > 0) multiply<kFirst, kSecond>(c.acc, ring, k, add);
       }
       wgmma_commit();
       wgmma_wait<1>();
-      if (last >= 0) c.release(last);
-      last = c.stage.index;
-      c.stage.next();
+      if (last != 0) c.release(last);
+      last = ring.empty();
+      ring.next();
     }
     wgmma_wait<0>();
     wgmma_pin(c.acc);
     LATHE_UNROLL
     for (int i = (kFirst + kSecond) / 2; i < Consumer::kValues; ++i) c.acc[i] = 0;
-    if (last >= 0) c.release(last);
+    if (last != 0) c.release(last);
+    c.stage = ring.stage();
   }
-  template <int kBegin, int kTokens, int kValues>
-  static __device__ __forceinline__ void multiply(float (&acc)[kValues], std::uint64_t a,
-                                                  std::uint64_t b, int k, bool add) {
-    mma_m64_bf16(reinterpret_cast<float(&)[kTokens / 2]>(acc[kBegin / 2]), descriptor_at(a, 32 * k),
-                 descriptor_at(b, static_cast<std::uint32_t>(kBegin * 128 + 32 * k)), add);
+  template <int kBegin, int kTokens, int kValues, class Ring>
+  static __device__ __forceinline__ void multiply(float (&acc)[kValues], const Ring& ring, int k,
+                                                  bool add) {
+    const auto step = static_cast<std::uint32_t>(32 * k);
+    mma_m64_bf16(reinterpret_cast<float(&)[kTokens / 2]>(acc[kBegin / 2]), ring.weights(step),
+                 ring.tokens(kBegin * 128 + step), add);
   }
 };
 

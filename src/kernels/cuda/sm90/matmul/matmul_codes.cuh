@@ -71,7 +71,7 @@ struct MatmulE4m3Weights {
       wgmma_commit();
       wgmma_wait<0>();
       wgmma_pin(sum);
-      c.release(c.stage.index);
+      c.release(c.s.empty(c.stage.index));
       c.stage.next();
       LATHE_UNROLL
       for (int i = 0; i < Consumer::kValues; ++i) {

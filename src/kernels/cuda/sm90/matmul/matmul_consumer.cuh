@@ -11,6 +11,7 @@
 #include "kernels/cuda/common/f32_boxes.cuh"
 #include "kernels/cuda/common/wgmma.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_kept.cuh"
+#include "kernels/cuda/sm90/matmul/matmul_ring.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_scales.cuh"
 
 namespace lathe::cuda {
@@ -46,10 +47,12 @@ struct MatmulConsumer {
         maps(tensor_maps),
         s(shared),
         list(params, shared),
-        group(thread / 128),
-        warp(thread % 128 / 32),
+        group(of_warp(thread / 128)),
+        warp(of_warp(thread % 128 / 32)),
         lane(thread % 32) {}
 
+  /// In a uniform register, unless a block of four warpgroups has none to spare.
+  __device__ static int of_warp(int v) { return T::kWide ? v : warp_value(v); }
   /// Weight rows per warpgroup.
   __device__ std::int32_t rows() const { return p.tile_rows / T::kWarpgroups; }
   __device__ std::uint32_t weights() const { return weights(stage.index); }
@@ -57,6 +60,7 @@ struct MatmulConsumer {
     return s.weights(index) + static_cast<std::uint32_t>(group * rows() * Format::kWeightRowBytes);
   }
 
+  __device__ MatmulRing<T> ring() const { return {s, weights(0), s.tokens(0), stage}; }
   __device__ std::uint32_t tokens() const { return s.tokens(stage.index); }
   /// Descriptor of the tokens for K step `k` (16 elements) of the stage.
   __device__ std::uint64_t token_step(int k) const {
@@ -69,8 +73,9 @@ struct MatmulConsumer {
   }
   __device__ void wait_full() const { barrier_wait(s.full(stage.index), stage.parity); }
   /// Scales of the thread's tokens 8 j, + 1 of the stage. A group may start at an odd token.
-  __device__ float2 token_scales(const MatmulWork& w, int j) const {
-    const std::uint32_t at = s.scales(stage.index) + static_cast<std::uint32_t>(32 * j) +
+  __device__ float2 token_scales(const MatmulWork& w, std::uint32_t index, int j) const {
+    const std::uint32_t at = s.scales(0) + index * T::kScaleBytes +
+                             static_cast<std::uint32_t>(32 * j) +
                              static_cast<std::uint32_t>(8 * (lane & 3));
     if constexpr (!T::kGrouped) return load_float2(at);
     const std::uint32_t first = at + static_cast<std::uint32_t>(w.token % 4 * 4);
@@ -87,13 +92,11 @@ struct MatmulConsumer {
   /// First weight row of the warpgroup.
   __device__ std::int32_t first_row(const MatmulWork& w) const { return w.row + group * rows(); }
 
-  /// Lets the producer refill a stage.
-  __device__ void release(int index) const {
+  /// Lets the producer refill the stage with this barrier.
+  __device__ void release(std::uint32_t empty) const {
     if (lane != 0) return;
-    barrier_arrive(s.empty(index));
-    if constexpr (T::kPair) {
-      barrier_arrive_of(s.empty(index), static_cast<std::uint32_t>(list.rank ^ 1));
-    }
+    barrier_arrive(empty);
+    if constexpr (T::kPair) barrier_arrive_of(empty, static_cast<std::uint32_t>(list.rank ^ 1));
   }
 
   /// Adds this warpgroup's values over all parts of K, one per block of the cluster. Each block
@@ -490,7 +493,8 @@ struct MatmulConsumer {
       wait_full();
       sum(list.get(n));
       if constexpr (T::kSpread) {
-        if (!join_parts<T::kConsumers>(p, list.get(n).part, acc)) continue;
+        const bool joined = join_parts<T::kConsumers>(p, list.get(n).part, acc);
+        if (!warp_value(joined)) continue;
       }
       store_tile(list.get(n));  // there are no registers for it next to the sums
     }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "kernels/cuda/common/wgmma_wide.cuh"
+#include "kernels/cuda/sm90/matmul/matmul_ring.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_scales.cuh"
 
 namespace lathe::cuda {
@@ -32,28 +33,21 @@ struct MatmulE4m3 {
     if constexpr (kEights <= 8) return sum_by_two(c, w, part);
     const MatmulFactors factors(c.p, w, c.first_row(w) + c.warp * 16 + c.lane / 4);
     float low = factors.at(0, part.begin), high = factors.at(1, part.begin);
+    auto ring = c.ring();
     LATHE_ROLLED
-    for (std::int32_t chunk = part.begin; chunk < part.end; ++chunk) {
+    for (std::int32_t left = warp_value(part.end - part.begin); left > 0; --left) {
+      const std::int32_t next = part.end - (left > 1 ? left - 1 : 1);
       float sum[Consumer::kValues];
-      c.wait_full();
-      const std::uint64_t a = tile_descriptor(c.weights(), 1024);
-      const std::uint64_t b = tile_descriptor(c.tokens(), 1024);
-      wgmma_fence();
-      LATHE_UNROLL
-      for (int k = 0; k < 4; ++k) {
-        mma_m64_e4m3(sum, descriptor_at(a, 32 * k), descriptor_at(b, 32 * k), k > 0);
-      }
-      wgmma_commit();
+      multiply(ring, sum);
       // While the wgmmas run: loads the tokens' scales, and the weights' scales of the next chunk.
       float2 x[kEights];
       LATHE_UNROLL
-      for (int j = 0; j < kEights; ++j) x[j] = c.token_scales(w, j);
-      const std::int32_t next = chunk + 1 < part.end ? chunk + 1 : chunk;
+      for (int j = 0; j < kEights; ++j) x[j] = c.token_scales(w, ring.index(), j);
       const float next_low = factors.at(0, next), next_high = factors.at(1, next);
       wgmma_wait<0>();
       wgmma_pin(sum);
-      c.release(c.stage.index);
-      c.stage.next();
+      c.release(ring.empty());
+      ring.next();
       LATHE_UNROLL
       for (int j = 0; j < kEights; ++j) {
         c.acc[4 * j] = fmaf(sum[4 * j], low * x[j].x, c.acc[4 * j]);
@@ -64,6 +58,7 @@ struct MatmulE4m3 {
       low = next_low;
       high = next_high;
     }
+    c.stage = ring.stage();
   }
 
  private:
@@ -81,62 +76,63 @@ struct MatmulE4m3 {
                                                     const MatmulPart& part) {
     if (part.begin >= part.end) return;
     Sum<Consumer> a, b;
-    auto stage = c.stage;  // of the chunk that is multiplied; c.stage is the one that is added
+    auto ahead = c.ring(), ring = ahead;
     std::int32_t chunk = part.begin;
     if (c.scales.first != chunk) c.load_scales(w, chunk, part.end, c.scales);
-    multiply(c, stage, a);
+    multiply(ahead, a);
+    ahead.next();
     LATHE_ROLLED
-    for (; chunk + 2 < part.end; chunk += 2) {
-      stage.next();
-      multiply(c, stage, b);
-      add<1>(c, w, scale_of(c, chunk), a);
-      stage.next();
-      multiply(c, stage, a);
-      add<1>(c, w, scale_of(c, chunk + 1), b);
+    for (std::int32_t left = warp_value(part.end - chunk - 1); left > 1; left -= 2, chunk += 2) {
+      multiply(ahead, b);
+      ahead.next();
+      add<1>(c, w, ring, scale_of(c, chunk), a);
+      multiply(ahead, a);
+      ahead.next();
+      add<1>(c, w, ring, scale_of(c, chunk + 1), b);
       if (chunk + 2 - c.scales.first == MatmulWarpScales::kChunks) {
         c.load_scales(w, chunk + 2, part.end, c.scales);
       }
     }
-    if (chunk + 1 < part.end) {
-      stage.next();
-      multiply(c, stage, b);
-      add<1>(c, w, scale_of(c, chunk), a);
-      add<0>(c, w, scale_of(c, chunk + 1), b);
+    if (warp_value(part.end - chunk) > 1) {
+      multiply(ahead, b);
+      ahead.next();
+      add<1>(c, w, ring, scale_of(c, chunk), a);
+      add<0>(c, w, ring, scale_of(c, chunk + 1), b);
     } else {
-      add<0>(c, w, scale_of(c, chunk), a);
+      add<0>(c, w, ring, scale_of(c, chunk), a);
     }
+    c.stage = ring.stage();
   }
   template <class Consumer>
   static __device__ __forceinline__ Scale scale_of(const Consumer& c, std::int32_t chunk) {
     return {c.scales.at(0, chunk), c.scales.at(1, chunk)};
   }
   /// Begins the products of a stage's chunk.
-  template <class Consumer, class Stage>
-  static __device__ __forceinline__ void multiply(Consumer& c, const Stage& stage,
-                                                  Sum<Consumer>& sum) {
-    barrier_wait(c.s.full(stage.index), stage.parity);
-    const std::uint64_t a = tile_descriptor(c.weights(stage.index), 1024);
-    const std::uint64_t b = tile_descriptor(c.s.tokens(stage.index), 1024);
+  template <class T, int kValues>
+  static __device__ __forceinline__ void multiply(const MatmulRing<T>& at, float (&sum)[kValues]) {
+    at.wait_full();
     wgmma_fence();
     LATHE_UNROLL
     for (int k = 0; k < 4; ++k) {
-      mma_m64_e4m3(sum, descriptor_at(a, 32 * k), descriptor_at(b, 32 * k), k > 0);
+      const auto step = static_cast<std::uint32_t>(32 * k);
+      mma_m64_e4m3(sum, at.weights(step), at.tokens(step), k > 0);
     }
     wgmma_commit();
   }
-  /// acc += sum times the scales of c.stage's chunk, whose place is free then. Waits until kLeft
+  /// acc += sum times the scales of a stage's chunk, whose place is free then. Waits until kLeft
   /// chunks are being multiplied.
   template <int kLeft, class Consumer>
-  static __device__ __forceinline__ void add(Consumer& c, const MatmulWork& w, const Scale& scale,
-                                             Sum<Consumer>& sum) {
+  static __device__ __forceinline__ void add(Consumer& c, const MatmulWork& w,
+                                             MatmulRing<typename Consumer::Tile>& at,
+                                             const Scale& scale, Sum<Consumer>& sum) {
     constexpr int kEights = Consumer::kValues / 4;
     float2 x[kEights];
     LATHE_UNROLL
-    for (int j = 0; j < kEights; ++j) x[j] = c.token_scales(w, j);
+    for (int j = 0; j < kEights; ++j) x[j] = c.token_scales(w, at.index(), j);
     wgmma_wait<kLeft>();
     wgmma_pin(sum);
-    c.release(c.stage.index);
-    c.stage.next();
+    c.release(at.empty());
+    at.next();
     LATHE_UNROLL
     for (int j = 0; j < kEights; ++j) {
       const float low_x = scale.low * x[j].x, low_y = scale.low * x[j].y;

@@ -13,6 +13,7 @@
 #include "kernels/cuda/common/activated.cuh"
 #include "kernels/cuda/common/wgmma_wide.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_kept.cuh"
+#include "kernels/cuda/sm90/matmul/matmul_ring.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_scales.cuh"
 
 namespace lathe::cuda {
@@ -63,21 +64,16 @@ struct MatmulManyConsumer {
   __device__ int token_at(int turn, int h) const {
     return turn_token(turn) + 16 * warp + 8 * h + lane / 4;
   }
-  /// Scale of a token of the stage. A group may start at a token that is no multiple of 4.
-  __device__ float token_scale(std::int32_t first, int turn, int h) const {
-    return load_float(s.scales(stage.index) +
-                      static_cast<std::uint32_t>(4 * (first + token_at(turn, h))));
-  }
-  __device__ void release() const {
+  __device__ void release(std::uint32_t empty) const {
     if (lane != 0) return;
-    barrier_arrive(s.empty(stage.index));
-    barrier_arrive_of(s.empty(stage.index), static_cast<std::uint32_t>(list.rank ^ 1));
+    barrier_arrive(empty);
+    barrier_arrive_of(empty, static_cast<std::uint32_t>(list.rank ^ 1));
   }
 
   /// acc = the sum over a part of K, for the turns that have tokens.
   __device__ __forceinline__ void sum_part(const MatmulWork& w, const MatmulFactors& factors,
                                            const MatmulPart& part) {
-    if (kTurns > 1 && list.boxes(w) <= 2) {
+    if (kTurns > 1 && warp_value(list.boxes(w)) <= 2) {
       sum_turns<1>(w.token % 4, factors, part);
     } else {
       sum_turns<kTurns>(w.token % 4, factors, part);
@@ -92,33 +88,46 @@ struct MatmulManyConsumer {
       LATHE_UNROLL
       for (float& v : acc[turn]) v = 0;
     }
+    MatmulRing<T> ring(s, s.weights(0), s.tokens(0) + address(128 * turn_token(0)), stage);
+    const std::uint32_t scales = s.scales(0) + address(4 * (first_scale + token_at(0, 0)));
+    const std::int32_t count = warp_value(part.end - part.begin);
+    float even = factors.of_block(0, part.begin), odd = factors.of_block(1, part.begin);
     LATHE_ROLLED
-    for (std::int32_t chunk = part.begin; chunk < part.end; ++chunk) {
-      barrier_wait(s.full(stage.index), stage.parity);
-      const std::uint64_t b = tile_descriptor(s.weights(stage.index), 1024);
-      // Used when the first wgmmas have ended.
-      const float even = factors.of_block(0, chunk), odd = factors.of_block(1, chunk);
+    for (std::int32_t i = 0; i < count; ++i) {
+      const std::uint32_t at = scales + ring.index() * T::kScaleBytes;
+      const std::int32_t next = part.begin + (i + 1 < count ? i + 1 : i);
+      float next_even = even, next_odd = odd;
+      ring.wait_full();
       LATHE_UNROLL
       for (int turn = 0; turn < kCount; ++turn) {
-        const std::uint64_t a = tile_descriptor(
-            s.tokens(stage.index) + static_cast<std::uint32_t>(128 * turn_token(turn)), 1024);
+        const float low = load_float(at + address(512 * turn));
+        const float high = load_float(at + address(512 * turn + 32));
         float sum[kValues];
         wgmma_fence();
         LATHE_UNROLL
         for (int k = 0; k < 4; ++k) {
-          mma_m64_e4m3(sum, descriptor_at(a, 32 * k), descriptor_at(b, 32 * k), k > 0);
+          mma_m64_e4m3(sum, ring.tokens(address(turn * 128 * 128 + 32 * k)),
+                       ring.weights(address(32 * k)), k > 0);
         }
         wgmma_commit();
-        const float low = token_scale(first_scale, turn, 0),
-                    high = token_scale(first_scale, turn, 1);
+        if (turn == 0) {
+          next_even = factors.of_block(0, next);
+          next_odd = factors.of_block(1, next);
+        }
         wgmma_wait<0>();
         wgmma_pin(sum);
-        if (turn + 1 == kCount) release();
+        if (turn + 1 == kCount) {
+          release(ring.empty());
+          ring.next();
+        }
         add(acc[turn], sum, even, odd, low, high);
       }
-      stage.next();
+      even = next_even;
+      odd = next_odd;
     }
+    stage = ring.stage();
   }
+  __device__ static std::uint32_t address(int bytes) { return static_cast<std::uint32_t>(bytes); }
   /// to += sum times the factors: of even and odd blocks of 8 rows, and of the thread's two tokens.
   static __device__ __forceinline__ void add(float (&to)[kValues], const float (&sum)[kValues],
                                              float even, float odd, float low, float high) {
@@ -134,7 +143,7 @@ struct MatmulManyConsumer {
     // The first two blocks of 8 rows have the scales of all.
     const MatmulFactors factors(p, w, w.row);
     if constexpr (T::kSpread) {
-      sum_part(w, factors, MatmulPart(p, w.part));
+      sum_part(w, factors, MatmulPart(p, warp_value(w.part)));
     } else if constexpr (T::kGrouped) {
       sum_part(w, factors, MatmulPart(p, 0));
     } else if constexpr (T::kKeepsSums) {
@@ -201,13 +210,13 @@ struct MatmulManyConsumer {
   /// Adds the bias, activates and stores.
   __device__ void store(const MatmulWork& w) {
     const MatmulWeight& weight = p.weights[w.weight];
-    if (w.row >= weight.rows) return;  // a pair's second tile may have no rows
+    if (warp_value(w.row >= weight.rows)) return;  // a pair's second tile may have no rows
     // Addresses that depend on these are computed for each tile: there are no registers for them.
     asm volatile("" : "+r"(lane), "+r"(warp), "+r"(group));
     if (weight.bias != nullptr || (p.gate_step != 0 && p.weights[1].bias != nullptr)) add_bias(w);
     LATHE_UNROLL
     for (int turn = 0; turn < kTurns; ++turn) {
-      if (w.token + turn_token(turn) >= w.end) return;
+      if (warp_value(w.token + turn_token(turn) >= w.end)) return;
       if (p.gate_step != 0) {
         store_turn<true>(weight, w, turn);
       } else {
@@ -311,7 +320,8 @@ struct MatmulManyConsumer {
       barrier_wait(s.full(stage.index), stage.parity);
       sum(list.get(n));
       if constexpr (T::kSpread) {
-        if (!join_parts<T::kConsumers>(p, list.get(n).part, all())) continue;
+        const bool joined = join_parts<T::kConsumers>(p, list.get(n).part, all());
+        if (!warp_value(joined)) continue;
       }
       store(list.get(n));  // there are no registers for it next to the sums
     }

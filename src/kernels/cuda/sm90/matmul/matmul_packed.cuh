@@ -322,7 +322,7 @@ struct MatmulPacked {
       }
       wgmma_wait<0>();
       wgmma_pin(c.acc);
-      c.release(used);
+      c.release(c.s.empty(used));
     }
   }
 
@@ -349,14 +349,14 @@ struct MatmulPacked {
         multiply(c, low, high, chunk_data, unit, tokens, true);
         wgmma_commit();
         wgmma_wait<1>();  // frees the registers of the unit before
-        if (unit == 0 && chunk > part.begin) c.release(used);
+        if (unit == 0 && chunk > part.begin) c.release(c.s.empty(used));
       }
       used = c.stage.index;
       c.stage.next();
     }
     wgmma_wait<0>();
     wgmma_pin(c.acc);
-    c.release(used);
+    c.release(c.s.empty(used));
   }
 };
 

@@ -120,9 +120,11 @@ struct MatmulWorkList {
   }
   __device__ MatmulWork get(int n) const {
     const uint4 v = load_shared_u128(s.work(n));
-    return {static_cast<std::int32_t>(v.w % 8),  static_cast<std::int32_t>(v.x),
-            static_cast<std::int32_t>(v.y),      static_cast<std::int32_t>(v.z),
-            static_cast<std::int32_t>(v.w / 64), static_cast<std::int32_t>(v.w / 8 % 8)};
+    const auto row = static_cast<std::int32_t>(warp_value(v.x));
+    const auto token = static_cast<std::int32_t>(warp_value(v.y));
+    const auto end = static_cast<std::int32_t>(warp_value(v.z));
+    const auto ids = static_cast<std::int32_t>(warp_value(v.w));
+    return {ids % 8, row, token, end, ids / 64, ids / 8 % 8};
   }
   /// Boxes of a work tile that have tokens to store.
   __device__ static int boxes(const MatmulWork& w) {

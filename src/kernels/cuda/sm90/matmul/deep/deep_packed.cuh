@@ -49,7 +49,7 @@ struct MatmulPackedDeep : MatmulPacked<Row> {
     }
     wgmma_wait<0>();
     wgmma_pin(c.acc);
-    if (used >= 0) c.release(used);
+    if (used >= 0) c.release(c.s.empty(used));
   }
   /// Multiplies 128 columns of a stage, and releases the stage before.
   template <class Consumer>
@@ -92,7 +92,7 @@ struct MatmulPackedDeep : MatmulPacked<Row> {
       }
       wgmma_commit();
       wgmma_wait<1>();  // frees the registers of the unit before
-      if (chunk == 0 && first == 0 && used >= 0) c.release(used);
+      if (chunk == 0 && first == 0 && used >= 0) c.release(c.s.empty(used));
     }
   }
 };
