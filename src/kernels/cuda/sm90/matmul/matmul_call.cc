@@ -26,7 +26,7 @@ RowBoxes boxes_of(const WeightView& w, const MatmulTiling& tiling) {
           .row_bytes = bytes_of(w.dtype, w.cols),
           .row_stride = bytes_of(w.dtype, w.cols),
           .element_bytes = w.dtype == DType::bf16 ? 2 : 1,
-          .box_bytes = bits_of(w.dtype) == 4 && !is_deep(tiling) ? 64 : 128,
+          .box_bytes = bits_of(w.dtype) == 4 && !is_deep(tiling, 4) ? 64 : 128,
           .box_rows = tiling.tile_rows};
 }
 
@@ -169,7 +169,8 @@ MatmulShape shape_of(std::span<const MatmulCall> calls, int sms) {
 
 MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulTiling& tiling, int sms) {
   const RowsView& x = calls[0].x;
-  const std::int64_t chunk = matmul_chunk(bits_of(calls[0].w.dtype)) * (is_deep(tiling) ? 2 : 1);
+  const std::int64_t chunk = matmul_chunk(bits_of(calls[0].w.dtype)) *
+                             (is_deep(tiling, bits_of(calls[0].w.dtype)) ? 2 : 1);
   MatmulLaunch l{};
   MatmulParams& p = l.params;
   p.m = static_cast<std::int32_t>(x.rows);

@@ -27,5 +27,8 @@ cudaError_t lathe::cuda::launch_matmul_e4m3(const MatmulParams& p, const MatmulM
     return launch_matmul_tile<MatmulE4m3Many, 128, kPair>(p, maps, clusters, stream);
   }
   if (p.groups > 0) return launch_grouped_matmul<MatmulE4m3, 128>(p, maps, instance, stream);
+  if (instance.warpgroups == 1) {
+    return launch_matmul_tile<MatmulE4m3, 64, MatmulCluster::narrow>(p, maps, clusters, stream);
+  }
   return launch_matmul<MatmulE4m3, 128>(p, maps, instance, stream);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/integers.h"
+#include "kernels/cuda/sm90/matmul/matmul_params.h"
 #include "kernels/limits.h"
 
 namespace lathe::cuda {
@@ -156,6 +157,12 @@ MatmulTiling choose_tiling(const MatmulShape& s) {
     }
     const bool wide = s.weight_bits == 16 || s.many;
     if (wide && (few.split == 1 || s.keeps)) consider({few.split, 128, 256, true});
+  }
+  // A warpgroup multiplies 64 rows, with codes for 64 rows or fewer in the time of their loads. Two
+  // would share them, and issue twice the instructions.
+  const bool codes = s.weight_bits == 8 && s.x_bits == 8;
+  if (codes && best.tokens == 64 && best.rows <= 64 && best.split <= kNarrowSplit) {
+    return {best.split, best.rows, 64, false, 1};
   }
   return {best.split, best.rows, best.tokens, best.pair, 2, best.spread};
 }

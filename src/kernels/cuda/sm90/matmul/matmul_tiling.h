@@ -29,14 +29,16 @@ struct MatmulTiling {
   int tile_rows = 128;  // weight rows per tile
   int tile_tokens = 8;  // 8, 16, 32, 64, 128 or 256; if spread 128, and 192 (bf16) or 256 (e4m3)
   bool pair = false;    // clusters of two tiles; false: of the parts of K
-  // Warpgroups of a block that multiply, 64 rows each. 4 and 1 are MatmulCluster::wide and narrow,
-  // for packed weights and few tokens.
+  // Warpgroups of a block that multiply, up to 64 rows each. 4 and 1 are MatmulCluster::wide and
+  // narrow: packed weights by few tokens, and narrow also codes of both by 33 to 64 tokens.
   int warpgroups = 2;
   bool spread = false;  // of pairs: the parts of K are work tiles (MatmulCluster::spread)
 };
 
 /// Whether stages have two chunks.
-constexpr bool is_deep(const MatmulTiling& t) { return t.warpgroups != 2; }
+constexpr bool is_deep(const MatmulTiling& t, std::int64_t weight_bits) {
+  return t.warpgroups != 2 && weight_bits == 4;
+}
 
 /// Elements of K in a chunk, the step by which K is processed and split.
 constexpr std::int64_t matmul_chunk(int weight_bits) { return weight_bits == 16 ? 64 : 128; }

@@ -62,6 +62,9 @@ void emulate_format(const MatmulLaunch& l) {
     if (l.instance.warpgroups == 4) return emulate_deep<Row, MatmulCluster::wide>(l);
     if (l.instance.warpgroups == 1) return emulate_deep<Row, MatmulCluster::narrow>(l);
   }
+  if constexpr (std::is_same_v<Format, MatmulE4m3>) {
+    if (l.instance.warpgroups == 1) return emulate_tile<Format, 64, MatmulCluster::narrow>(l);
+  }
   constexpr auto kParts = MatmulCluster::parts, kPair = MatmulCluster::pair;
   constexpr auto kSpread = MatmulCluster::spread;
   if (l.instance.pair) {
