@@ -11,7 +11,8 @@ registers  most registers per thread
 shared     exact bytes of static shared memory
 needs      instructions that must occur (HGMMA,QGMMA), or -
 
-Kernels may not use local memory: no stack, no LDL or STL. A kernel without a line is a fault, and so is a line without a kernel.
+Kernels may not use local memory: no stack, no LDL or STL. Nor may each wgmma be waited for before the next: ptxas makes products
+serial where it cannot follow their accumulators, and warns with C7510 at most. A kernel without a line is a fault, and so is a line without a kernel.
 Prints each fault and exits with 1, or with 77 (skipped) if there is no cuobjdump. Looks for it in $CUOBJDUMP, on PATH, next to
 nvcc and among the Python packages (nvidia-cuda-cuobjdump with nvidia-cuda-nvdisasm).
 """
@@ -28,6 +29,8 @@ import sys
 SKIPPED = 77
 # Hopper's driver reserves this much of every block's shared memory; cuobjdump includes it.
 RESERVED_SHARED = 1024
+# Fewer products than these may all be waited for by intention.
+SERIAL_PRODUCTS = 4
 
 
 def find_cuobjdump():
@@ -67,19 +70,22 @@ def short_name(signature):
 
 
 def read_object(cuobjdump, path):
-    """{mangled name: {registers, stack, shared, instructions}} of an object's kernels."""
+    """{mangled name: {registers, stack, shared, instructions, products, waits}} of an object's kernels."""
     kernels = {}
     usage = run(cuobjdump, "-res-usage", path)
     for name, registers, stack, shared in re.findall(
             r"Function (\S+):\s*\n\s*REG:(\d+) STACK:(\d+) SHARED:(\d+)", usage):
         kernels[name] = {"registers": int(registers), "stack": int(stack),
-                         "shared": max(0, int(shared) - RESERVED_SHARED), "instructions": set()}
+                         "shared": max(0, int(shared) - RESERVED_SHARED), "instructions": set(), "products": 0, "waits": 0}
     current = None
     for line in run(cuobjdump, "-sass", path).splitlines():
         if match := re.search(r"Function : (\S+)", line):
             current = kernels.get(match.group(1))
         elif current is not None and (match := re.match(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", line)):
-            current["instructions"].add(match.group(1).split(".")[0])
+            instruction = match.group(1)
+            current["instructions"].add(instruction.split(".")[0])
+            current["products"] += instruction.startswith(("HGMMA", "QGMMA"))
+            current["waits"] += instruction.startswith("WARPGROUP.DEPBAR")
     return kernels
 
 
@@ -105,6 +111,8 @@ def faults_of(name, found, row):
         yield f"uses {found['registers']} registers, declared {row['registers']}"
     if found["shared"] != row["shared"]:
         yield f"uses {found['shared']} bytes of shared memory, declared {row['shared']}"
+    if found["products"] >= SERIAL_PRODUCTS and found["waits"] >= found["products"]:
+        yield f"waits {found['waits']} times for {found['products']} wgmmas, so they run one after another"
     if missing := sorted(row["needs"] - found["instructions"]):
         yield f"has no {', '.join(missing)}, which the table requires"
 
