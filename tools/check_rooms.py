@@ -39,7 +39,7 @@ ROOMS = [
     ("kernels/cpu/moe", "experts", f"{KERNELS} kernels/cpu/common kernels/cpu/matmul kernels/cpu/rowwise"),
     ("kernels/cpu/latent", "latent attention", f"{KERNELS} kernels/cpu/common kernels/cpu/tile"),
     ("kernels/cpu/grouped_query", "grouped-query attention", f"{KERNELS} kernels/cpu/common kernels/cpu/tile"),
-    ("kernels/cpu/ragged", "attention over keys expanded from latents", f"{KERNELS} kernels/cpu/common kernels/cpu/tile"),
+    ("kernels/cpu/ragged", "attention over keys expanded from latents", f"{KERNELS} kernels/cpu/common kernels/cpu/tile kernels/cpu/matmul"),
     ("kernels/cpu/indexer", "index keys, scores, top-k", f"{KERNELS} kernels/cpu/common"),
     ("kernels/cpu/compress", "compressed entries", f"{KERNELS} kernels/cpu/common"),
     ("kernels/cpu/delta", "delta-rule layers", f"{KERNELS} kernels/cpu/common"),

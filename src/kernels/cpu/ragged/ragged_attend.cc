@@ -64,7 +64,7 @@ Result<void> cpu_attend_ragged(const AttendArgs& args) {
   const std::int32_t most = rows_per_task(args, threads);
   const std::int64_t count = list_pieces(args, most, nullptr);
   const std::int64_t list_bytes = whole_lines(count * std::int64_t{sizeof(RaggedRows)});
-  const std::int64_t worker_bytes = whole_lines(ragged_worker_bytes(args.problem, most));
+  const std::int64_t worker_bytes = whole_lines(ragged_worker_bytes(args, most));
   std::byte* memory = scratch.take(list_bytes + threads * worker_bytes);
   auto* pieces = reinterpret_cast<RaggedRows*>(memory);
   list_pieces(args, most, pieces);

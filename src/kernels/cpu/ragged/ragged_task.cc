@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/common/attend_io.h"
+#include "kernels/cpu/ragged/ragged_expand.h"
 #include "kernels/cpu/tile/tile_types.h"
 #include "layout/codec/codec.h"
 #include "layout/simd_targets.h"
@@ -41,6 +42,8 @@ struct RaggedDims {
 
 // One worker's scratch.
 struct RaggedWorker {
+  bool by_pairs;  // keys and values are expanded by bf16 pairs
+  RaggedPairs pairs;
   float* latents;     // [kTile, latent]
   float* columns;     // [latent, kTile]
   float* keys;        // [chunk tiles, k, kTile]
@@ -54,12 +57,16 @@ struct RaggedWorker {
   RowRange* ranges;   // [block]
   std::int64_t bytes;
 
-  RaggedWorker(const RaggedDims& d, std::int32_t rows, std::byte* memory) {
+  RaggedWorker(const AttentionProblem& p, bool pairwise, std::int32_t rows, std::byte* memory)
+      : by_pairs(pairwise) {
+    const RaggedDims d(p);
     std::int64_t at = 0;
     const auto take = [&]<class T>(T*& p, std::int64_t count) {
       p = memory == nullptr ? nullptr : reinterpret_cast<T*>(memory + at);
       at += (count * std::int64_t{sizeof(T)} + 63) / 64 * 64;
     };
+    take(pairs.latents, pairwise ? ragged_pair_latents(p) : 0);
+    take(pairs.weights, pairwise ? ragged_pair_weights(p) : 0);
     take(latents, kTileKeys * d.latent);
     take(columns, kTileKeys * d.latent);
     take(keys, kRaggedChunkKeys * d.k);
@@ -134,20 +141,32 @@ HWY_INLINE void transpose(const float* from, std::size_t rows, std::size_t colum
   }
 }
 
+// Writes keys and w.value_rows from w.columns.
+HWY_INLINE void expand_f32(const AttendArgs& args, std::int32_t head, const RaggedDims& d,
+                           const RaggedWorker& w, float* keys) {
+  product(Product<FloatOperand>{args.expansion.w_uk.data() + head * d.k_nope * d.nope, size(d.nope),
+                                w.columns, kTile, keys, kTile, size(d.nope), false, nullptr},
+          size(d.k_nope), kTile);
+  product(
+      Product<FloatOperand>{args.expansion.w_uv.data() + head * d.v * d.nope, size(d.nope),
+                            w.columns, kTile, w.value_rows, kTile, size(d.nope), false, nullptr},
+      size(d.v), kTile);
+}
+
 // Expands the latents in w.latents to the head's keys and values, as tile t of the chunk.
 HWY_INLINE void expand_tile(const AttendArgs& args, std::int32_t head, const RaggedDims& d,
                             const RaggedWorker& w, std::int64_t t) {
   transpose(w.latents, kTile, size(d.latent), w.columns);
   float* keys = w.keys + t * d.k * kTileKeys;
-  product(Product<FloatOperand>{args.expansion.w_uk.data() + head * d.k_nope * d.nope, size(d.nope),
-                                w.columns, kTile, keys, kTile, size(d.nope), false, nullptr},
-          size(d.k_nope), kTile);
+  if (w.by_pairs) {
+    ragged_pair_columns(args.problem, w.columns, w.pairs);
+    ragged_expand(args, head, 0, d.k_nope, w.pairs, keys);
+    ragged_expand(args, head, d.k_nope, d.v, w.pairs, w.value_rows);
+  } else {
+    expand_f32(args, head, d, w, keys);
+  }
   std::memcpy(keys + d.k_nope * kTileKeys, w.columns + d.nope * kTileKeys,
               size(d.rope) * kTile * sizeof(float));
-  product(
-      Product<FloatOperand>{args.expansion.w_uv.data() + head * d.v * d.nope, size(d.nope),
-                            w.columns, kTile, w.value_rows, kTile, size(d.nope), false, nullptr},
-      size(d.v), kTile);
   transpose(w.value_rows, size(d.v_padded), kTile, w.values + t * d.v_padded * kTileKeys);
 }
 
@@ -181,7 +200,8 @@ HWY_INLINE void attend_chunk(const RaggedRows& rows, const RaggedDims& d, const 
 void ragged_task(const AttendArgs& args, const RaggedRows& rows, std::int32_t head,
                  std::int32_t most_rows, std::byte* memory) {
   const RaggedDims d(args.problem);
-  const RaggedWorker w(d, most_rows, memory);
+  const RaggedWorker w(args.problem, ragged_expands_by_pairs(args), most_rows, memory);
+  if (w.by_pairs) ragged_widen_weights(args, head, w.pairs);
   const std::int64_t end = rows.position + rows.rows;
   const auto query_scale = static_cast<float>(double{args.problem.scale} * double{args.q_scale} *
                                               double{args.main.key_scale} * std::numbers::log2e);
@@ -221,8 +241,8 @@ namespace lathe {
 
 HWY_EXPORT(ragged_task);
 
-std::int64_t ragged_worker_bytes(const AttentionProblem& problem, std::int32_t rows) {
-  return RaggedWorker(RaggedDims(problem), rows, nullptr).bytes;
+std::int64_t ragged_worker_bytes(const AttendArgs& args, std::int32_t rows) {
+  return RaggedWorker(args.problem, ragged_expands_by_pairs(args), rows, nullptr).bytes;
 }
 
 void run_ragged_task(const AttendArgs& args, const RaggedRows& rows, std::int32_t head,

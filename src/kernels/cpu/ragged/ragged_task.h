@@ -26,8 +26,8 @@ struct RaggedRows {
   std::int64_t position = 0;  // position of the first row
 };
 
-/// Bytes of scratch of one worker for tasks of at most `rows` rows.
-std::int64_t ragged_worker_bytes(const AttentionProblem& problem, std::int32_t rows);
+/// Bytes of scratch of one worker for tasks of the call of at most `rows` rows.
+std::int64_t ragged_worker_bytes(const AttendArgs& args, std::int32_t rows);
 
 /// Writes out and lse of the rows for one head. worker_memory has ragged_worker_bytes() for
 /// `most_rows`.

@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "base/test_scale.h"
 #include "kernels/cpu/grouped_query/test/gqa_test_util.h"
+#include "kernels/cpu/matmul/matmul_bf16.h"
+#include "kernels/cpu/ragged/ragged_expand.h"
 #include "kernels/ref/attend_ragged.h"
 
 namespace lathe {
@@ -24,6 +28,8 @@ struct RaggedScene {
   Batch batch;
   Matrix<float> q, w_uk, w_uv;
   std::vector<float> sink;
+  std::vector<std::byte> kv_b;
+  std::vector<float> kv_b_scales;
   AttendArgs args;
 
   RaggedScene(LayoutKind kind, int page, int head_count,
@@ -54,6 +60,39 @@ struct RaggedScene {
     batch.name_by_page(args.main);
   }
   RaggedScene(const RaggedScene&) = delete;
+  // The weights as a checkpoint stores them, and w_uk and w_uv with their rounding.
+  void store_weights(DType dtype, bool scaled) {
+    const std::int64_t of_head = dims.k_nope + dims.v, rows = heads * of_head;
+    const std::int64_t across = weight_blocks(dims.nope);
+    kv_b.resize(static_cast<std::size_t>(bytes_of(dtype, rows * dims.nope)));
+    kv_b_scales.assign(static_cast<std::size_t>(weight_blocks(rows) * across), 1);
+    std::uniform_real_distribution<float> uniform(0.5f, 2);
+    for (float& v : kv_b_scales) v = scaled ? uniform(rng) : 1;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const std::int64_t head = r / of_head, in_head = r % of_head;
+      const bool key = in_head < dims.k_nope;
+      float* row =
+          key ? &w_uk.data[static_cast<std::size_t>((head * dims.k_nope + in_head) * dims.nope)]
+              : &w_uv.data[static_cast<std::size_t>((head * dims.v + in_head - dims.k_nope) *
+                                                    dims.nope)];
+      for (std::int64_t c = 0; c < dims.nope; ++c) {
+        const auto at = static_cast<std::size_t>(r * dims.nope + c);
+        const float scale =
+            kv_b_scales[static_cast<std::size_t>(r / kWeightBlock * across + c / kWeightBlock)];
+        if (dtype == DType::bf16) {
+          const bf16 code = to_bf16(row[c]);
+          std::memcpy(&kv_b[2 * at], &code, 2);
+          row[c] = to_f32(code);
+        } else {
+          const e4m3 code = to_e4m3(row[c] / scale);
+          std::memcpy(&kv_b[at], &code, 1);
+          row[c] = to_f32(code) * scale;
+        }
+      }
+    }
+    args.expansion = {w_uk.data, w_uv.data, kv_b.data(), dtype,
+                      scaled ? kv_b_scales.data() : nullptr};
+  }
   Outputs attend() const { return run(cpu_attend_ragged, args, dims.v); }
   Outputs oracle() const { return run(ref_attend_ragged, args, dims.v); }
 };
@@ -89,6 +128,30 @@ INSTANTIATE_TEST_SUITE_P(All, CpuRagged,
 TEST(RaggedAttend, DimsOfDeepSeek) {
   RaggedScene s(LayoutKind::mla_fp8_block, 64, 2, {{260, 70}}, {512, 64, 128, 128});
   expect_close(s.attend(), s.oracle());
+}
+
+// Weights in bf16 and e4m3 with latents in bf16, which are multiplied by pairs where the CPU can.
+TEST(RaggedAttend, WeightsOfTheCheckpoint) {
+  for (const RaggedDimsOf& d : {RaggedDimsOf{512, 64, 128, 128}, RaggedDimsOf{},
+                                RaggedDimsOf{160, 16, 100, 36}, RaggedDimsOf{96, 16, 8, 4}}) {
+    for (const auto& [dtype, scaled] :
+         {std::pair{DType::bf16, false}, {DType::e4m3, true}, {DType::e4m3, false}}) {
+      SCOPED_TRACE(testing::Message() << d.nope << " to " << d.k_nope << " and " << d.v << ", "
+                                      << name(dtype) << (scaled ? " scaled" : ""));
+      RaggedScene s(LayoutKind::mla_bf16, 16, 3, {{150, 90}, {0, 0}, {64, 1}}, d);
+      s.store_weights(dtype, scaled);
+      s.batch.entry(0, 1) = PageId(-1);
+      EXPECT_EQ(ragged_expands_by_pairs(s.args), cpu_has_bf16_dot());
+      const Outputs got = s.attend(), want = s.oracle();
+      expect_close(got, want);
+      s.args.expansion.kv_b = nullptr;
+      EXPECT_FALSE(ragged_expands_by_pairs(s.args));
+      expect_close(s.attend(), want);
+    }
+  }
+  RaggedScene s(LayoutKind::mla_fp8, 16, 1, {{20, 5}});
+  s.store_weights(DType::bf16, false);
+  EXPECT_FALSE(ragged_expands_by_pairs(s.args));  // such latents are not bf16
 }
 
 TEST(RaggedAttend, LongContext) {
@@ -134,8 +197,7 @@ TEST(RaggedAttend, WhatARowDoesNotSeeCannotMatter) {
   for (int row = 50; row < 100; ++row) EXPECT_TRUE(std::isnan(dirty.out.at(row, 3))) << row;
 }
 
-TEST(RaggedAttend, BitsDependOnTheRequestAlone) {
-  RaggedScene s(LayoutKind::mla_fp8_block, 16, 2, {{900, 500}});
+void expect_bits_of_the_request(RaggedScene& s) {
   const Outputs whole = s.attend();
   for (const int count : {1, 2, 3, 16}) {
     ThreadPool threads(count);
@@ -156,6 +218,14 @@ TEST(RaggedAttend, BitsDependOnTheRequestAlone) {
     args.execution = {};
     expect_same_bits(run(cpu_attend_ragged, args, s.dims.v), rows_of(whole, first, count));
   }
+}
+
+TEST(RaggedAttend, BitsDependOnTheRequestAlone) {
+  RaggedScene s(LayoutKind::mla_fp8_block, 16, 2, {{900, 500}});
+  expect_bits_of_the_request(s);
+  RaggedScene pairs(LayoutKind::mla_bf16, 16, 2, {{900, 500}});
+  pairs.store_weights(DType::e4m3, true);
+  expect_bits_of_the_request(pairs);
 }
 
 TEST(RaggedAttend, EverySimdTarget) {
