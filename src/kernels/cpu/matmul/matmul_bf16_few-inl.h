@@ -21,8 +21,9 @@ struct DirectRuns {
   std::int64_t prefetch_begin, prefetch_end;  // the runs that this group prefetches
 };
 
+// Aligned to a cache line: at other addresses decode of a model was up to 7 % slower.
 template <class W, int kOuts, int kRows>
-__attribute__((noinline)) void direct_runs(const W& codes, const DirectRuns& t) {
+__attribute__((noinline, aligned(64))) void direct_runs(const W& codes, const DirectRuns& t) {
   const Product& p = *t.slice.product;
   const std::int64_t depth = p.w.cols;
   const bool factors = has_factors(p.w);
